@@ -1,5 +1,7 @@
-/* arrays.c: datasets whose samples are the rows of arrays in memory: the caller's, and what the readers of files make.
- */
+/* arrays.c: datasets whose samples are the rows of arrays in memory.
+ *
+ * Used for the caller's arrays, which are copied, and for the results of file readers, which are taken over. Sample i
+ * is row i of every array: reading one is a memcpy per field. */
 #include <string.h>
 
 #include "data/dataset.h"
@@ -7,7 +9,7 @@
 typedef struct rows {
     int count;
     tarn_array array[TARN_MAX_FIELDS]; /* [N, ...] */
-    size_t bytes[TARN_MAX_FIELDS];     /* of a row */
+    size_t bytes[TARN_MAX_FIELDS];     /* per row */
 } rows;
 
 size_t tarn__array_bytes(const tarn_array *array)
@@ -34,7 +36,8 @@ static void release(void *ctx)
     tarn__release(r, sizeof(*r));
 }
 
-/* The fields of one row of each array. Raises unless all have as many rows. */
+/* Fills in the fields of one sample: each array's shape without its first axis. Raises unless all arrays have the same
+ * number of rows. */
 static bool rows_of(const char *function, const char *const *names, const tarn_array *arrays, int count,
                     tarn_field *fields)
 {
@@ -74,18 +77,18 @@ tarn_dataset *tarn__dataset_on_arrays(const char *function, const char *const *n
     return tarn__dataset_new(function, fields, count, r->array[0].shape.size[0], get, r, release);
 }
 
+/* Checks one of the caller's arrays and copies it. `copy` is unchanged on failure. */
 static bool copy_array(tarn_array *copy, const tarn_array *array, const char *name)
 {
     if (!array->data || !name)
         return tarn__raise(TARN_ERROR_ARGUMENT, "dataset_from_arrays: %s of array '%s' is NULL",
                            name ? "the data" : "the name", name ? name : "?");
     if ((unsigned)array->dtype >= TARN_DTYPE_COUNT)
-        return tarn__raise(TARN_ERROR_DTYPE, "dataset_from_arrays: array '%s': %d is no dtype", name,
+        return tarn__raise(TARN_ERROR_DTYPE, "dataset_from_arrays: array '%s': %d is not a dtype", name,
                            (int)array->dtype);
     if (tarn__is_quantized(array->dtype))
-        return tarn__raise(TARN_ERROR_DTYPE,
-                           "dataset_from_arrays: array '%s' is %s, which holds blocks; samples are plain elements",
-                           name, tarn_dtype_name(array->dtype));
+        return tarn__raise(TARN_ERROR_DTYPE, "dataset_from_arrays: array '%s' is %s; samples cannot be quantized", name,
+                           tarn_dtype_name(array->dtype));
     if (!tarn__check_shape("dataset_from_arrays", array->shape, array->dtype))
         return false;
     size_t bytes = tarn__array_bytes(array);
@@ -105,8 +108,8 @@ tarn_dataset *tarn_dataset_from_arrays(const char *const *names, const tarn_arra
         return NULL;
     if (!names || !arrays || count < 1 || count > TARN_MAX_FIELDS) {
         tarn__raise(TARN_ERROR_ARGUMENT, "dataset_from_arrays: %s",
-                    !names    ? "the names are NULL"
-                    : !arrays ? "the arrays are NULL"
+                    !names    ? "names is NULL"
+                    : !arrays ? "arrays is NULL"
                               : "there must be 1 to 8 arrays");
         return NULL;
     }

@@ -1,8 +1,8 @@
 /* loader.c: batches as tensors on a device.
  *
- * A batch that the crew has filled is sent to the device one call ahead: while the caller computes with batch n, batch
- * n + 1 travels, where the device can do both. Tensors that were sent ahead belong to the loader until they are given.
- */
+ * A full batch is uploaded one call ahead: while the caller computes with batch n, batch n + 1 is in transfer, where
+ * the device can overlap both. Tensors uploaded ahead belong to the loader until tarn_loader_next() moves them to the
+ * open scope. A loader is used by one thread at a time; its workers live in prefetch.c. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@
 #include "data/prefetch.h"
 
 struct tarn_loader {
-    tarn__prefetcher crew;
+    tarn__prefetcher prefetcher;
     tarn_device device;
     tarn_loader_state place; /* what the caller has been given */
     tarn__batch_slot *sent;  /* holds the batch below, on its way; NULL: none */
@@ -24,8 +24,10 @@ static bool check_loader(const char *function, const tarn_loader *loader)
     return loader || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the loader is NULL", function);
 }
 
-/* ---- making ------------------------------------------------------------------------------------------------------ */
+/* ---- creation ------------------------------------------------------------------------------------------------------
+ */
 
+/* Checks the options of batches; those of samples are checked by tarn__transform_init(). */
 static bool check_options(const tarn_dataset *dataset, const tarn_loader_options *o)
 {
     if (o->batch_size < 1)
@@ -33,9 +35,9 @@ static bool check_options(const tarn_dataset *dataset, const tarn_loader_options
                            "loader_new: .batch_size is %lld; it is required and must be at least 1",
                            (long long)o->batch_size);
     if (o->workers < 0 || o->workers > 64)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .workers is %d; it is 0 to 64", o->workers);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .workers is %d; it must be 0 to 64", o->workers);
     if (o->prefetch < 0 || o->prefetch > 64)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .prefetch is %d; it is 0 (the default, 2) to 64",
+        return tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .prefetch is %d; it must be 0 (default 2) to 64",
                            o->prefetch);
     if (o->augment_ctx && !o->augment)
         return tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .augment_ctx is for .augment, which is NULL");
@@ -59,20 +61,21 @@ tarn_loader *tarn_loader_new_sized(tarn_dataset *dataset, const tarn_loader_opti
     if (!loader)
         return NULL;
     loader->device = chosen.device;
-    if (!tarn__transform_init(&loader->crew.plan, dataset, &chosen)) {
-        tarn__transform_free(&loader->crew.plan);
+    if (!tarn__transform_init(&loader->prefetcher.transform, dataset, &chosen)) {
+        tarn__transform_free(&loader->prefetcher.transform);
         tarn__release(loader, sizeof(*loader));
         return NULL;
     }
-    if (tarn__prefetch_start(&loader->crew, &chosen))
+    if (tarn__prefetch_start(&loader->prefetcher, &chosen))
         return loader;
     tarn_loader_free(loader);
     return NULL;
 }
 
-/* ---- sending ----------------------------------------------------------------------------------------------------- */
+/* ---- uploads ----------------------------------------------------------------------------------------------------- */
 
-/* Forgets what was sent ahead; its memory is not given back while a copy writes it. */
+/* Drops the batch uploaded ahead. Waits for its transfer first: the memory must not be reused while a copy writes it. A
+ * pending error of the caller survives. */
 static void drop_sent(tarn_loader *loader)
 {
     tarn__error_record pending;
@@ -80,70 +83,76 @@ static void drop_sent(tarn_loader *loader)
         return;
     tarn__error_save(&pending);
     tarn__pinned_wait("loader_next", &loader->sent->lane);
-    loader->sent->lane.under_way.generation = 0; /* nobody will join it */
+    loader->sent->lane.under_way.generation = 0; /* it will not be joined */
     tarn_clear_error();
     tarn__error_restore(&pending);
-    for (int k = 0; k < loader->crew.plan.dataset->field_count; k++) {
+    for (int k = 0; k < loader->prefetcher.transform.dataset->field_count; k++) {
         tarn_free(loader->tensor[k]);
         loader->tensor[k] = NULL;
     }
     loader->sent = NULL;
 }
 
+/* A tensor (size, ...) for field k of the slot's batch; owned by the loader, not by the open scope. */
 static tarn_tensor *new_tensor(const tarn_loader *loader, const tarn__batch_slot *slot, int k)
 {
-    const tarn_field *field = &loader->crew.plan.dataset->field[k];
+    const tarn_field *field = &loader->prefetcher.transform.dataset->field[k];
     tarn_shape shape = {field->shape.rank + 1, {slot->size}};
     memcpy(shape.size + 1, field->shape.size, sizeof(int64_t) * (size_t)field->shape.rank);
-    return tarn__scope_take(tarn__tensor_new("loader_next", shape, loader->crew.plan.dtype[k], loader->device));
+    return tarn__scope_take(
+        tarn__tensor_new("loader_next", shape, loader->prefetcher.transform.dtype[k], loader->device));
 }
 
-/* Makes tensors of a full slot and sends them on their way. */
+/* Creates the tensors of a full slot and starts their uploads. */
 static bool send(tarn_loader *loader, tarn__batch_slot *slot)
 {
     bool good = true;
     loader->sent = slot;
-    for (int k = 0; good && k < loader->crew.plan.dataset->field_count; k++) {
+    for (int k = 0; good && k < loader->prefetcher.transform.dataset->field_count; k++) {
         loader->tensor[k] = new_tensor(loader, slot, k);
         good = loader->tensor[k] &&
-               tarn__pinned_upload("loader_next", &slot->lane, loader->crew.offset[k], loader->tensor[k]);
+               tarn__pinned_upload("loader_next", &slot->lane, loader->prefetcher.offset[k], loader->tensor[k]);
     }
     if (!good)
         drop_sent(loader);
     return good;
 }
 
-/* The next batch on its way, if it is full already and travelling takes no time of the caller's. A failure comes up
- * again when the batch is due. */
+/* Starts the upload of the next batch if it is full already and the transfer is asynchronous. A failure is dropped: it
+ * comes up again when the batch is due. */
 static void send_ahead(tarn_loader *loader)
 {
-    tarn__batch_slot *slot = loader->crew.threads > 0 ? tarn__prefetch_peek(&loader->crew) : NULL;
+    tarn__batch_slot *slot = loader->prefetcher.threads > 0 ? tarn__prefetch_peek(&loader->prefetcher) : NULL;
     if (slot && slot->lane.handle && !send(loader, slot))
         tarn_clear_error();
 }
 
-/* ---- taking ------------------------------------------------------------------------------------------------------ */
+/* ---- batches ------------------------------------------------------------------------------------------------------
+ */
 
+/* Raises a worker's error in the caller's thread, with the sample's index before it. */
 static bool fail_sample(const tarn__batch_slot *slot)
 {
     return tarn__raise(slot->error.code, "loader_next: sample %lld: %s", (long long)slot->index[slot->failed],
                        slot->error.text + strlen("tarn: "));
 }
 
+/* Waits for the next batch, by the upload started ahead or by a new one, and orders the device's work after it. */
 static bool fetch(tarn_loader *loader)
 {
     if (!loader->sent) {
-        tarn__batch_slot *slot = tarn__prefetch_wait(&loader->crew);
+        tarn__batch_slot *slot = tarn__prefetch_wait(&loader->prefetcher);
         if (slot->failed >= 0 ? !fail_sample(slot) : !send(loader, slot))
             return false;
     }
     return tarn__pinned_join("loader_next", &loader->sent->lane);
 }
 
+/* Drops all prefetched batches and continues at another state. Is false, for callers that fail. */
 static bool restart(tarn_loader *loader, tarn_loader_state place)
 {
     drop_sent(loader);
-    tarn__prefetch_restart(&loader->crew, place);
+    tarn__prefetch_restart(&loader->prefetcher, place);
     loader->place = place;
     return false;
 }
@@ -153,18 +162,18 @@ bool tarn_loader_next(tarn_loader *loader, tarn_tensor **fields)
     if (!check_loader("loader_next", loader))
         return false;
     if (!fields)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "loader_next: the place for the tensors is NULL");
-    int count = loader->crew.plan.dataset->field_count;
+        return tarn__raise(TARN_ERROR_ARGUMENT, "loader_next: `fields` is NULL");
+    int count = loader->prefetcher.transform.dataset->field_count;
     memset(fields, 0, sizeof(*fields) * (size_t)count);
     if (!tarn__not_captured("loader_next", loader->device, "a batch from the host"))
         return false;
-    if (loader->place.batch == loader->crew.batches) {
+    if (loader->place.batch == loader->prefetcher.batches) {
         loader->place = (tarn_loader_state){loader->place.epoch + 1, 0};
         return false;
     }
     if (!fetch(loader))
         return restart(loader, loader->place);
-    for (int k = 0; k < count; k++) { /* from the loader's keeping to the open scope */
+    for (int k = 0; k < count; k++) { /* ownership moves from the loader to the open scope */
         fields[k] = loader->tensor[k];
         loader->tensor[k] = NULL;
         atomic_fetch_sub_explicit(&fields[k]->kept, 1, memory_order_relaxed);
@@ -172,16 +181,17 @@ bool tarn_loader_next(tarn_loader *loader, tarn_tensor **fields)
     }
     loader->sent = NULL;
     loader->place.batch++;
-    tarn__prefetch_take(&loader->crew);
+    tarn__prefetch_take(&loader->prefetcher);
     send_ahead(loader);
     return true;
 }
 
-/* ---- the place --------------------------------------------------------------------------------------------------- */
+/* ---- loader state ---------------------------------------------------------------------------------------------------
+ */
 
 int64_t tarn_loader_batches(const tarn_loader *loader)
 {
-    return check_loader("loader_batches", loader) ? loader->crew.batches : -1;
+    return check_loader("loader_batches", loader) ? loader->prefetcher.batches : -1;
 }
 
 bool tarn_loader_tell(const tarn_loader *loader, tarn_loader_state *place)
@@ -189,7 +199,7 @@ bool tarn_loader_tell(const tarn_loader *loader, tarn_loader_state *place)
     if (!check_loader("loader_tell", loader))
         return false;
     if (!place)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "loader_tell: the place for the answer is NULL");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "loader_tell: the result pointer is NULL");
     *place = loader->place;
     return true;
 }
@@ -198,10 +208,10 @@ bool tarn_loader_seek(tarn_loader *loader, tarn_loader_state place)
 {
     if (!check_loader("loader_seek", loader))
         return false;
-    if (place.epoch < 0 || place.epoch == INT64_MAX || place.batch < 0 || place.batch > loader->crew.batches)
+    if (place.epoch < 0 || place.epoch == INT64_MAX || place.batch < 0 || place.batch > loader->prefetcher.batches)
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "loader_seek: there is no epoch %lld, batch %lld; an epoch has %lld batches",
-                           (long long)place.epoch, (long long)place.batch, (long long)loader->crew.batches);
+                           "loader_seek: epoch %lld, batch %lld is out of range; an epoch has %lld batches",
+                           (long long)place.epoch, (long long)place.batch, (long long)loader->prefetcher.batches);
     restart(loader, place);
     return true;
 }
@@ -211,7 +221,7 @@ void tarn_loader_free(tarn_loader *loader)
     if (!loader)
         return;
     drop_sent(loader);
-    tarn__prefetch_end(&loader->crew);
-    tarn__transform_free(&loader->crew.plan);
+    tarn__prefetch_end(&loader->prefetcher);
+    tarn__transform_free(&loader->prefetcher.transform);
     tarn__release(loader, sizeof(*loader));
 }

@@ -1,10 +1,12 @@
-/* prefetch.h: threads that fill batches ahead of whoever takes them.
+/* prefetch.h: prefetch workers: threads that fill batches ahead of the caller.
  *
- * Batches lie in a ring of slots. A slot is free, being filled, or full; slots are opened and taken in the order of
- * batches, so two running numbers say it all: `opened` and `taken`, with opened - taken slots in between. A thread
- * takes a few samples of the slot opened last and opens the next one when those are gone. Without threads the caller
- * fills each slot when it needs it. What batch a slot holds, and what is random in it, follows from its number alone.
- */
+ * Batches are in a ring of slots. A slot is free, being filled, or full. Slots are opened and taken in batch order, so
+ * two running counts describe the ring: `opened` and `taken`, with opened - taken slots in use. A worker claims a chunk
+ * of samples from the slot opened last and opens the next slot once all are claimed. Without workers the caller fills a
+ * slot when it needs one.
+ *
+ * Deterministic: a slot's batch and its random states follow from the batch number alone, never from the threads.
+ * `lock` guards everything below it in the struct; the batches themselves are written without it. */
 #ifndef TARN__PREFETCH_H
 #define TARN__PREFETCH_H
 
@@ -17,58 +19,59 @@ typedef enum tarn__batch_slot_state { TARN__SLOT_FREE, TARN__SLOT_FILLING, TARN_
 
 typedef struct tarn__batch_slot {
     tarn__batch_slot_state state;
-    tarn__pinned lane;     /* the batch: field after field, each [size, ...] */
-    int64_t *index;        /* [size] samples */
-    int64_t size;          /* samples in this batch */
-    int64_t given, filled; /* of these, those that threads took, and those that are done */
+    tarn__pinned lane;       /* the batch: field after field, each [size, ...] */
+    int64_t *index;          /* [size] sample indices */
+    int64_t size;            /* samples in this batch */
+    int64_t claimed, filled; /* samples that threads have claimed, and have finished */
     tarn__epoch_keys keys;
-    int64_t failed;           /* the first sample, by place in the batch, that failed; -1: none */
-    tarn__error_record error; /* and why */
+    int64_t failed;           /* position in the batch of the first sample that failed; -1: none */
+    tarn__error_record error; /* its error */
 } tarn__batch_slot;
 
 typedef struct tarn__worker {
-    struct tarn__prefetcher *crew;
+    struct tarn__prefetcher *prefetcher;
     pthread_t thread;
-    char *scratch;
+    char *scratch; /* tarn__transform_scratch() bytes; owned */
 } tarn__worker;
 
 typedef struct tarn__prefetcher {
-    tarn__transform plan;
-    int64_t batch_size, batches; /* of an epoch */
+    tarn__transform transform;
+    int64_t batch_size, batches; /* samples per batch, batches per epoch */
     bool shuffle;
     uint64_t seed;
-    size_t offset[TARN_MAX_FIELDS]; /* of a field in a slot */
+    size_t offset[TARN_MAX_FIELDS]; /* of field k in a slot, aligned to TARN__ALIGNMENT */
     size_t slot_bytes;
 
     pthread_mutex_t lock;
-    pthread_cond_t work, news; /* there is something to do; something was done */
+    pthread_cond_t work, done; /* samples can be claimed; a slot is full or no worker is busy */
     tarn__batch_slot *slot;
     int slots;
     int64_t opened, taken;
     tarn_loader_state next; /* the batch that is opened next */
     int64_t *order;         /* of the epoch of `next`; NULL: not shuffled */
     int64_t order_epoch;
-    int busy; /* threads that fill */
+    int busy; /* workers outside the lock */
     bool is_paused, is_ending;
-    tarn__worker *member; /* one for each thread, or one for the caller */
-    int members, threads; /* threads: those that run */
+    tarn__worker *worker;      /* one per thread; without threads one for the caller */
+    int worker_count, threads; /* threads that were started */
 } tarn__prefetcher;
 
-/* Starts with the first batch; the plan is made already, and stays the caller's to release. False with an error;
- * tarn__prefetch_end() works after that as well. */
-bool tarn__prefetch_start(tarn__prefetcher *crew, const tarn_loader_options *options);
-void tarn__prefetch_end(tarn__prefetcher *crew);
+/* Starts at the first batch. The caller has initialized prefetcher->transform and frees it after tarn__prefetch_end(),
+ * which also works after a failed start. False with an error. */
+bool tarn__prefetch_start(tarn__prefetcher *prefetcher, const tarn_loader_options *options);
+void tarn__prefetch_end(tarn__prefetcher *prefetcher);
 
-/* The slot of the batch that is taken next, full: fills it or waits for it. */
-tarn__batch_slot *tarn__prefetch_wait(tarn__prefetcher *crew);
+/* The full slot of the next batch to take: waits for it, or fills it without workers. Borrowed. Its `failed` must be
+ * checked. */
+tarn__batch_slot *tarn__prefetch_wait(tarn__prefetcher *prefetcher);
 
-/* The slot of the batch after that, or NULL when it is not full yet, or holds an error. Does not wait. */
-tarn__batch_slot *tarn__prefetch_peek(tarn__prefetcher *crew);
+/* The same slot if it is full already and has no error, else NULL. Does not wait. */
+tarn__batch_slot *tarn__prefetch_peek(tarn__prefetcher *prefetcher);
 
 /* The slot's batch was sent: others may be filled in its place once the lane allows it. */
-void tarn__prefetch_take(tarn__prefetcher *crew);
+void tarn__prefetch_take(tarn__prefetcher *prefetcher);
 
-/* Forgets all batches and goes on at a place. */
-void tarn__prefetch_restart(tarn__prefetcher *crew, tarn_loader_state place);
+/* Drops all batches and continues at a state: waits until no worker is busy. */
+void tarn__prefetch_restart(tarn__prefetcher *prefetcher, tarn_loader_state place);
 
 #endif

@@ -1,5 +1,4 @@
-/* random.c: Philox as the source of orders and of samples' random numbers. A key makes further keys: seed → epoch →
- * sample. */
+/* random.c: Philox in counter mode for orders and samples. Keys are derived in a chain: seed → epoch → sample. */
 #include "data/random.h"
 
 #include "base/error.h"
@@ -31,13 +30,13 @@ static uint64_t next64(tarn_random_state *random)
     return word64(word);
 }
 
-/* Without a bias: numbers above the last whole multiple of the limit are drawn again. */
+/* An unbiased integer below the limit: values above its last multiple are rejected and drawn again. */
 static uint64_t below(tarn_random_state *random, uint64_t limit)
 {
-    uint64_t beyond = (UINT64_MAX % limit + 1) % limit; /* 2^64 mod limit */
+    uint64_t remainder = (UINT64_MAX % limit + 1) % limit; /* 2^64 mod limit */
     for (;;) {
         uint64_t value = next64(random);
-        if (value <= UINT64_MAX - beyond)
+        if (value <= UINT64_MAX - remainder)
             return value % limit;
     }
 }
@@ -57,6 +56,7 @@ double tarn_random_unit(tarn_random_state *random)
         tarn__raise(TARN_ERROR_ARGUMENT, "random_unit: the state is NULL");
         return 0;
     }
+    /* 53 bits: every result is exact in a double, and 1 is never reached. */
     return (double)(next64(random) >> 11) * 0x1p-53;
 }
 
@@ -65,9 +65,10 @@ void tarn__shuffled(uint64_t key, int64_t *order, int64_t count)
     tarn_random_state random = {.key = key};
     for (int64_t i = 0; i < count; i++)
         order[i] = i;
+    /* Fisher and Yates, from the end. Runs resume by these orders: do not change which numbers are drawn. */
     for (int64_t i = count - 1; i > 0; i--) {
-        int64_t other = (int64_t)below(&random, (uint64_t)i + 1), held = order[i];
+        int64_t other = (int64_t)below(&random, (uint64_t)i + 1), swapped = order[i];
         order[i] = order[other];
-        order[other] = held;
+        order[other] = swapped;
     }
 }

@@ -1,13 +1,15 @@
-/* subset.c: some samples of a dataset, chosen by a list or at random. */
+/* subset.c: samples of a dataset selected by indices, and random splits in two.
+ *
+ * A subset retains its dataset and copies no samples: it maps index i to an index of the dataset. */
 #include <string.h>
 
 #include "data/dataset.h"
 #include "data/random.h"
 
 typedef struct subset {
-    tarn_dataset *whole; /* held */
+    tarn_dataset *whole; /* retained */
     int64_t count;
-    int64_t index[]; /* into the whole */
+    int64_t index[]; /* [count], into `whole` */
 } subset;
 
 static size_t bytes_of(int64_t count)
@@ -28,8 +30,8 @@ static void release(void *ctx)
     tarn__release(s, bytes_of(s->count));
 }
 
-/* The indices are good. */
-static tarn_dataset *choose(const char *function, tarn_dataset *dataset, const int64_t *indices, int64_t count)
+/* A subset; the indices are in range. The caller owns the result. NULL with an error. */
+static tarn_dataset *select_samples(const char *function, tarn_dataset *dataset, const int64_t *indices, int64_t count)
 {
     subset *s = tarn__alloc(bytes_of(count));
     if (!s)
@@ -52,12 +54,11 @@ tarn_dataset *tarn_dataset_subset(tarn_dataset *dataset, const int64_t *indices,
     }
     for (int64_t i = 0; i < count; i++)
         if (indices[i] < 0 || indices[i] >= dataset->count) {
-            tarn__raise(TARN_ERROR_ARGUMENT,
-                        "dataset_subset: index %lld, at place %lld, is outside the dataset, which has %lld samples",
-                        (long long)indices[i], (long long)i, (long long)dataset->count);
+            tarn__raise(TARN_ERROR_ARGUMENT, "dataset_subset: indices[%lld] is %lld; the dataset has %lld samples",
+                        (long long)i, (long long)indices[i], (long long)dataset->count);
             return NULL;
         }
-    return choose("dataset_subset", dataset, indices, count);
+    return select_samples("dataset_subset", dataset, indices, count);
 }
 
 static bool check_split(tarn_dataset *dataset, int64_t first_count, tarn_dataset **first, tarn_dataset **second)
@@ -69,7 +70,7 @@ static bool check_split(tarn_dataset *dataset, int64_t first_count, tarn_dataset
     if (!tarn__check_dataset("dataset_split", dataset))
         return false;
     if (!first || !second)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "dataset_split: the place for a part is NULL");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "dataset_split: a result pointer is NULL");
     return (first_count >= 0 && first_count <= dataset->count) ||
            tarn__raise(TARN_ERROR_ARGUMENT, "dataset_split: %lld samples for the first part, but the dataset has %lld",
                        (long long)first_count, (long long)dataset->count);
@@ -84,9 +85,11 @@ bool tarn_dataset_split(tarn_dataset *dataset, int64_t first_count, uint64_t see
     int64_t *order = tarn__alloc(bytes);
     if (!order)
         return false;
+    /* Epoch -1: no loader with the same seed shuffles in this order. */
     tarn__shuffled(tarn__epoch_keys_of(seed, -1).order, order, dataset->count);
-    *first = choose("dataset_split", dataset, order, first_count);
-    *second = *first ? choose("dataset_split", dataset, order + first_count, dataset->count - first_count) : NULL;
+    *first = select_samples("dataset_split", dataset, order, first_count);
+    *second =
+        *first ? select_samples("dataset_split", dataset, order + first_count, dataset->count - first_count) : NULL;
     tarn__release(order, bytes);
     if (*second)
         return true;

@@ -1,17 +1,20 @@
-/* transform.c: see transform.h. The first field passes through scratch where a step cannot work in place: raw → cropped
- * → normalised into the batch. */
+/* transform.c: crop, flip, augment and normalize (transform.h).
+ *
+ * The first field passes through scratch where a step cannot work in place: raw → cropped → normalized into the batch.
+ * Other fields are read straight into the batch. Random numbers are drawn in a fixed order (down, right, mirror, then
+ * the augment function), which resumed runs depend on. */
 #include "data/transform.h"
 
 #include <math.h>
 #include <string.h>
 
-/* ---- normalisation ----------------------------------------------------------------------------------------------- */
+/* ---- normalization ----------------------------------------------------------------------------------------------- */
 
-/* In f64, rounded once. */
-static float normal(const tarn__transform *plan, int channel, double value)
+/* Computed in f64 and rounded once, so that the table of u8 and direct conversion agree. */
+static float normalized(const tarn__transform *transform, int channel, double value)
 {
-    const double *number = plan->numbers + 2 * channel;
-    return (float)((value * plan->scale - number[0]) / number[1]);
+    const double *number = transform->mean_std + 2 * channel;
+    return (float)((value * transform->scale - number[0]) / number[1]);
 }
 
 static void look_up(const float *table, const uint8_t *from, float *to, size_t count)
@@ -20,7 +23,7 @@ static void look_up(const float *table, const uint8_t *from, float *to, size_t c
         to[i] = table[from[i]];
 }
 
-static double number_at(tarn_dtype dtype, const void *from, size_t i)
+static double value_at(tarn_dtype dtype, const void *from, size_t i)
 {
     switch (dtype) {
     case TARN_F32: return (double)((const float *)from)[i];
@@ -30,76 +33,77 @@ static double number_at(tarn_dtype dtype, const void *from, size_t i)
     }
 }
 
-static void normalize(const tarn__transform *plan, const void *from, float *to)
+/* Normalizes the first field into f32, channel by channel; channels == 1 covers the whole field. */
+static void normalize(const tarn__transform *transform, const void *from, float *to)
 {
-    tarn_dtype dtype = plan->dataset->field[0].dtype;
-    size_t each = plan->bytes[0] / sizeof(float) / (size_t)plan->channels;
-    for (int c = 0; c < plan->channels; c++) {
+    tarn_dtype dtype = transform->dataset->field[0].dtype;
+    size_t each = transform->bytes[0] / sizeof(float) / (size_t)transform->channels;
+    for (int c = 0; c < transform->channels; c++) {
         size_t first = (size_t)c * each;
-        if (plan->table)
-            look_up(plan->table + 256 * c, (const uint8_t *)from + first, to + first, each);
-        for (size_t i = first; !plan->table && i < first + each; i++)
-            to[i] = normal(plan, c, number_at(dtype, from, i));
+        if (transform->table)
+            look_up(transform->table + 256 * c, (const uint8_t *)from + first, to + first, each);
+        for (size_t i = first; !transform->table && i < first + each; i++)
+            to[i] = normalized(transform, c, value_at(dtype, from, i));
     }
 }
 
-static bool fill_numbers(tarn__transform *plan, const tarn_loader_options *o)
+/* Fills in mean and std per channel and, for u8, the table of all 256 results. */
+static bool fill_mean_std(tarn__transform *transform, const tarn_loader_options *o)
 {
-    for (int c = 0; c < plan->channels; c++) {
+    for (int c = 0; c < transform->channels; c++) {
         double mean = o->mean ? (double)o->mean[c] : 0, std = o->std ? (double)o->std[c] : 1;
         if (!isfinite(mean) || !isfinite(std) || std == 0)
-            return tarn__raise(
-                TARN_ERROR_ARGUMENT,
-                "loader_new: channel %d has mean %g and deviation %g; both must be finite, and the deviation not 0", c,
-                mean, std);
-        plan->numbers[2 * c] = mean;
-        plan->numbers[2 * c + 1] = std;
-        for (int value = 0; plan->table && value < 256; value++)
-            plan->table[256 * c + value] = normal(plan, c, value);
+            return tarn__raise(TARN_ERROR_ARGUMENT,
+                               "loader_new: channel %d has mean %g and std %g; both must be finite, and std not 0", c,
+                               mean, std);
+        transform->mean_std[2 * c] = mean;
+        transform->mean_std[2 * c + 1] = std;
+        for (int value = 0; transform->table && value < 256; value++)
+            transform->table[256 * c + value] = normalized(transform, c, value);
     }
     return true;
 }
 
 static bool check_normalize(const tarn_field *field, const tarn_loader_options *o)
 {
-    const uint32_t taken =
+    const uint32_t supported =
         TARN__BIT(TARN_U8) | TARN__BIT(TARN_I32) | TARN__BIT(TARN_I64) | TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64);
     int64_t first = field->shape.rank > 0 ? field->shape.size[0] : 1;
-    if (!(taken >> field->dtype & 1))
-        return tarn__raise(TARN_ERROR_DTYPE, "loader_new: .normalize takes u8, i32, i64, f32 and f64; '%s' is %s",
+    if (!(supported >> field->dtype & 1))
+        return tarn__raise(TARN_ERROR_DTYPE, "loader_new: .normalize supports u8, i32, i64, f32 and f64; '%s' is %s",
                            field->name, tarn_dtype_name(field->dtype));
     if (!isfinite(o->scale))
         return tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .scale is %g", (double)o->scale);
     if (!o->mean && !o->std)
-        return o->channels == 0 ||
-               tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .channels is %d, but .mean and .deviation are NULL",
-                           o->channels);
+        return o->channels == 0 || tarn__raise(TARN_ERROR_ARGUMENT,
+                                               "loader_new: .channels is %d, but .mean and .std are NULL", o->channels);
     return o->channels == 1 || (o->channels > 0 && o->channels == first) ||
            tarn__raise(TARN_ERROR_SHAPE,
-                       "loader_new: .channels is %d, but '%s' has %lld along its first axis; .mean and .deviation hold "
+                       "loader_new: .channels is %d, but '%s' has %lld along its first axis; .mean and .std hold "
                        "that many numbers, or 1",
                        o->channels, field->name, (long long)first);
 }
 
-static bool make_normalize(tarn__transform *plan, const tarn_loader_options *o)
+/* Checks the options of normalization and sets them up. The first field becomes f32 in the batch. */
+static bool init_normalize(tarn__transform *transform, const tarn_loader_options *o)
 {
-    const tarn_field *field = &plan->dataset->field[0];
+    const tarn_field *field = &transform->dataset->field[0];
     if (!o->normalize)
         return (!o->mean && !o->std && o->scale == 0 && o->channels == 0) ||
                tarn__raise(TARN_ERROR_ARGUMENT,
-                           "loader_new: .scale, .mean, .deviation and .channels are for .normalize, which is false");
+                           "loader_new: .scale, .mean, .std and .channels are for .normalize, which is false");
     if (!check_normalize(field, o))
         return false;
-    plan->normalizes = true;
-    plan->channels = o->channels ? o->channels : 1;
-    plan->scale = o->scale != 0 ? (double)o->scale : field->dtype == TARN_U8 ? 1.0 / 255 : 1;
-    plan->numbers = tarn__alloc(sizeof(double) * 2 * (size_t)plan->channels);
+    transform->normalizes = true;
+    transform->channels = o->channels ? o->channels : 1;
+    transform->scale = o->scale != 0 ? (double)o->scale : field->dtype == TARN_U8 ? 1.0 / 255 : 1;
+    transform->mean_std = tarn__alloc(sizeof(double) * 2 * (size_t)transform->channels);
     if (field->dtype == TARN_U8)
-        plan->table = tarn__alloc(sizeof(float) * 256 * (size_t)plan->channels);
-    if (!plan->numbers || (field->dtype == TARN_U8 && !plan->table) || !fill_numbers(plan, o))
+        transform->table = tarn__alloc(sizeof(float) * 256 * (size_t)transform->channels);
+    if (!transform->mean_std || (field->dtype == TARN_U8 && !transform->table) || !fill_mean_std(transform, o))
         return false;
-    plan->dtype[0] = TARN_F32;
-    plan->bytes[0] = plan->bytes[0] / tarn__dtype_bytes(field->dtype) * sizeof(float);
+    transform->dtype[0] = TARN_F32;
+    transform->bytes[0] = transform->bytes[0] / tarn__dtype_bytes(field->dtype) * sizeof(float);
     return true;
 }
 
@@ -110,15 +114,15 @@ static bool check_image(const tarn_field *field, const tarn_loader_options *o)
     if (o->crop_padding == 0 && !o->flip)
         return true;
     if (o->crop_padding < 0 || o->crop_padding > (1 << 20))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .crop_padding is %d; it is 0 to %d", o->crop_padding,
+        return tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .crop_padding is %d; it must be 0 to %d", o->crop_padding,
                            1 << 20);
     return field->shape.rank == 3 ||
            tarn__raise(TARN_ERROR_SHAPE,
-                       "loader_new: .crop_padding and .flip want a first field [C, H, W]; '%s' has %d axes",
+                       "loader_new: .crop_padding and .flip need a first field [C, H, W]; '%s' has %d axes",
                        field->name, field->shape.rank);
 }
 
-/* Elements in the opposite order; of a size that the compiler knows, where that is usual. */
+/* Reverses a line. The usual element sizes, u8 and f32, get loops with a size known to the compiler. */
 static void mirror_line(const char *from, char *to, int64_t count, size_t size)
 {
     for (int64_t x = 0; size == 1 && x < count; x++)
@@ -129,7 +133,7 @@ static void mirror_line(const char *from, char *to, int64_t count, size_t size)
         memcpy(to + (size_t)(count - 1 - x) * size, from + (size_t)x * size, size);
 }
 
-/* One line of `width` elements, moved right by `shift`, zeros where nothing is. */
+/* One line of `width` elements shifted right, zeros shifted in, then mirrored if asked. */
 static void move_line(const char *from, char *to, int64_t width, int64_t shift, bool mirror, size_t size)
 {
     int64_t begin = shift > 0 ? shift : 0, end = shift < 0 ? width + shift : width;
@@ -148,13 +152,14 @@ static void move_line(const char *from, char *to, int64_t width, int64_t shift, 
     memset(to + (size_t)(width - begin) * size, 0, (size_t)begin * size);
 }
 
-static void crop_and_flip(const tarn__transform *plan, tarn_random_state *random, const char *from, char *to)
+/* Pads by zeros on all sides and crops the original size at a random position: a shift by -p … p along both axes. */
+static void crop_and_flip(const tarn__transform *transform, tarn_random_state *random, const char *from, char *to)
 {
-    const tarn_field *field = &plan->dataset->field[0];
-    int64_t height = field->shape.size[1], width = field->shape.size[2], p = plan->padding;
+    const tarn_field *field = &transform->dataset->field[0];
+    int64_t height = field->shape.size[1], width = field->shape.size[2], p = transform->padding;
     int64_t down = p ? p - tarn_random_below(random, 2 * p + 1) : 0,
             right = p ? p - tarn_random_below(random, 2 * p + 1) : 0;
-    bool mirror = plan->flip && tarn_random_below(random, 2) == 1;
+    bool mirror = transform->flip && tarn_random_below(random, 2) == 1;
     size_t size = tarn__dtype_bytes(field->dtype), line = (size_t)width * size;
     for (int64_t c = 0; c < field->shape.size[0]; c++)
         for (int64_t y = 0; y < height; y++) {
@@ -166,32 +171,34 @@ static void crop_and_flip(const tarn__transform *plan, tarn_random_state *random
         }
 }
 
-/* ---- the plan ---------------------------------------------------------------------------------------------------- */
+/* ---- entry points
+ * ---------------------------------------------------------------------------------------------------- */
 
-bool tarn__transform_init(tarn__transform *plan, tarn_dataset *dataset, const tarn_loader_options *options)
+bool tarn__transform_init(tarn__transform *transform, tarn_dataset *dataset, const tarn_loader_options *options)
 {
-    *plan = (tarn__transform){.dataset = tarn__dataset_retain(dataset),
-                              .padding = options->crop_padding,
-                              .flip = options->flip,
-                              .augment = options->augment,
-                              .augment_ctx = options->augment_ctx};
+    *transform = (tarn__transform){.dataset = tarn__dataset_retain(dataset),
+                                   .padding = options->crop_padding,
+                                   .flip = options->flip,
+                                   .augment = options->augment,
+                                   .augment_ctx = options->augment_ctx};
     for (int k = 0; k < dataset->field_count; k++) {
-        plan->dtype[k] = dataset->field[k].dtype;
-        plan->bytes[k] = dataset->bytes[k];
+        transform->dtype[k] = dataset->field[k].dtype;
+        transform->bytes[k] = dataset->bytes[k];
     }
-    return check_image(&dataset->field[0], options) && make_normalize(plan, options);
+    return check_image(&dataset->field[0], options) && init_normalize(transform, options);
 }
 
-void tarn__transform_free(tarn__transform *plan)
+void tarn__transform_free(tarn__transform *transform)
 {
-    tarn__release(plan->numbers, sizeof(double) * 2 * (size_t)plan->channels);
-    tarn__release(plan->table, sizeof(float) * 256 * (size_t)plan->channels);
-    tarn_dataset_free(plan->dataset);
+    tarn__release(transform->mean_std, sizeof(double) * 2 * (size_t)transform->channels);
+    tarn__release(transform->table, sizeof(float) * 256 * (size_t)transform->channels);
+    tarn_dataset_free(transform->dataset);
 }
 
-static bool moves(const tarn__transform *plan)
+/* True if the first field needs a second buffer: crop and flip cannot work in place. */
+static bool moves(const tarn__transform *transform)
 {
-    return plan->padding > 0 || plan->flip;
+    return transform->padding > 0 || transform->flip;
 }
 
 static size_t rounded(size_t bytes)
@@ -199,31 +206,32 @@ static size_t rounded(size_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
-size_t tarn__transform_scratch(const tarn__transform *plan)
+size_t tarn__transform_scratch(const tarn__transform *transform)
 {
-    return rounded(plan->dataset->bytes[0]) * (size_t)(moves(plan) + plan->normalizes);
+    return rounded(transform->dataset->bytes[0]) * (size_t)(moves(transform) + transform->normalizes);
 }
 
-bool tarn__transform_run(const tarn__transform *plan, int64_t index, tarn_random_state random, void *const *place,
+bool tarn__transform_run(const tarn__transform *transform, int64_t index, tarn_random_state random, void *const *out,
                          char *scratch)
 {
     void *memory[TARN_MAX_FIELDS];
-    memcpy(memory, place, sizeof(memory[0]) * (size_t)plan->dataset->field_count);
-    /* the first field, cropped and changed by the caller's function */
-    void *changed = plan->normalizes ? scratch : place[0];
-    void *raw = moves(plan) ? scratch + (plan->normalizes ? rounded(plan->dataset->bytes[0]) : 0) : changed;
+    memcpy(memory, out, sizeof(memory[0]) * (size_t)transform->dataset->field_count);
+    /* the first field after crop, flip and augment */
+    void *changed = transform->normalizes ? scratch : out[0];
+    void *raw =
+        moves(transform) ? scratch + (transform->normalizes ? rounded(transform->dataset->bytes[0]) : 0) : changed;
     memory[0] = raw;
-    if (!tarn__dataset_get(plan->dataset, index, memory))
+    if (!tarn__dataset_get(transform->dataset, index, memory))
         return false;
-    if (moves(plan))
-        crop_and_flip(plan, &random, raw, changed);
+    if (moves(transform))
+        crop_and_flip(transform, &random, raw, changed);
     memory[0] = changed;
-    if (plan->augment) {
-        bool good = plan->augment(index, &random, memory, plan->augment_ctx);
+    if (transform->augment) {
+        bool good = transform->augment(index, &random, memory, transform->augment_ctx);
         if (!good || tarn_failed())
             return tarn__raise(TARN_ERROR_ARGUMENT, "the augment function returned false without an error");
     }
-    if (plan->normalizes)
-        normalize(plan, changed, place[0]);
+    if (transform->normalizes)
+        normalize(transform, changed, out[0]);
     return true;
 }

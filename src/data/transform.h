@@ -1,5 +1,5 @@
-/* transform.h: what happens to one sample between the dataset and its place in a batch: crop, flip, the caller's
- * function, normalisation. */
+/* transform.h: the transform of one sample between the dataset and its position in a batch: crop, flip, the caller's
+ * augment function, normalization. Immutable once initialized: threads share it, each with scratch of its own. */
 #ifndef TARN__TRANSFORM_H
 #define TARN__TRANSFORM_H
 
@@ -7,29 +7,29 @@
 #include "data/random.h"
 
 typedef struct tarn__transform {
-    tarn_dataset *dataset; /* held */
+    tarn_dataset *dataset; /* retained */
     int padding;
     bool flip;
     tarn_augment_fn augment;
     void *augment_ctx;
     bool normalizes;
-    int channels; /* of the table; the first field's elements divide evenly among them */
+    int channels; /* of mean_std and table; the first field's elements divide evenly among them */
     double scale;
-    double *numbers;                   /* [channels, 2]: mean and deviation */
-    float *table;                      /* [channels, 256] for u8; else NULL */
+    double *mean_std;                  /* [channels, 2] */
+    float *table;                      /* [channels, 256]: normalized values of u8; else NULL */
     tarn_dtype dtype[TARN_MAX_FIELDS]; /* in the batch */
     size_t bytes[TARN_MAX_FIELDS];     /* of one sample in the batch */
 } tarn__transform;
 
-/* Checks the options that concern samples, and keeps the dataset. tarn__transform_free() works after a failure too. */
-bool tarn__transform_init(tarn__transform *plan, tarn_dataset *dataset, const tarn_loader_options *options);
-void tarn__transform_free(tarn__transform *plan);
+/* Checks the options of samples and retains the dataset. tarn__transform_free() works after a failure too. */
+bool tarn__transform_init(tarn__transform *transform, tarn_dataset *dataset, const tarn_loader_options *options);
+void tarn__transform_free(tarn__transform *transform);
 
-/* Bytes of scratch that one thread needs. */
-size_t tarn__transform_scratch(const tarn__transform *plan);
+/* Bytes of scratch per thread. */
+size_t tarn__transform_scratch(const tarn__transform *transform);
 
-/* Brings a sample to place[k] for each field k. False with an error. */
-bool tarn__transform_run(const tarn__transform *plan, int64_t index, tarn_random_state random, void *const *place,
+/* Writes the transformed sample to out[k] for each field k. `random` is the sample's own state. False with an error. */
+bool tarn__transform_run(const tarn__transform *transform, int64_t index, tarn_random_state random, void *const *out,
                          char *scratch);
 
 #endif

@@ -1,5 +1,5 @@
-/* file_type.c: files by their first bytes. One table: what a file begins with, what it is, and what its owner can do.
- */
+/* file_type.c: file types by their first bytes. Each row has the magic bytes, the type in words, and advice for the
+ * user. */
 #include "formats/file_type.h"
 
 #include <ctype.h>
@@ -11,7 +11,7 @@
 #include "base/os/files.h"
 #include "base/os/platform.h"
 
-enum { ENOUGH = 512 }; /* bytes that are looked at */
+enum { PREFIX_BYTES = 512 }; /* bytes examined */
 
 #define PICKLE_ADVICE \
     "save the model again with save_pretrained(), which writes model.safetensors and config.json, and give that " \
@@ -19,22 +19,22 @@ enum { ENOUGH = 512 }; /* bytes that are looked at */
 
 typedef struct kind {
     const char *magic;
-    size_t length, at; /* of the magic, and where it stands */
+    size_t length, at; /* of the magic, and its offset */
     const char *what, *advice;
 } kind;
 
-#define AT(place, magic, what, advice) \
+#define AT(offset, magic, what, advice) \
     { \
-        magic, sizeof(magic) - 1, place, what, advice \
+        magic, sizeof(magic) - 1, offset, what, advice \
     }
 #define BEGINS(magic, what, advice) AT(0, magic, what, advice)
 
 static const kind kinds[] = {
-    BEGINS("version https://git-lfs", "a Git LFS pointer", "fetch the file that it stands for: git lfs pull"),
+    BEGINS("version https://git-lfs", "a Git LFS pointer", "fetch the file itself: git lfs pull"),
     BEGINS("GGUF", "a GGUF file", "give it a name that ends in .gguf"),
-    BEGINS("lmgg", "a GGML file, the form before GGUF", "convert it to GGUF"),
-    BEGINS("tjgg", "a GGML file, the form before GGUF", "convert it to GGUF"),
-    BEGINS("fmgg", "a GGML file, the form before GGUF", "convert it to GGUF"),
+    BEGINS("lmgg", "a GGML file, the predecessor of GGUF", "convert it to GGUF"),
+    BEGINS("tjgg", "a GGML file, the predecessor of GGUF", "convert it to GGUF"),
+    BEGINS("fmgg", "a GGML file, the predecessor of GGUF", "convert it to GGUF"),
     BEGINS("PK\003\004", "a zip archive", "unpack it first"),
     BEGINS("\x1f\x8b", "a gzip file", "unpack it first: gunzip"),
     BEGINS("\x28\xb5\x2f\xfd", "a zstd file", "unpack it first: unzstd"),
@@ -66,7 +66,7 @@ static bool contains(const char *bytes, size_t count, const char *text)
     return false;
 }
 
-/* A line of base64, a space and a number: how tiktoken writes its words. */
+/* A line of base64, a space and an integer: a tiktoken vocabulary. */
 static bool is_tiktoken(const char *bytes, size_t count)
 {
     size_t i = 0, digits = 0;
@@ -79,12 +79,13 @@ static bool is_tiktoken(const char *bytes, size_t count)
     return digits > 0 && i + 1 + digits < count && bytes[i + 1 + digits] == '\n';
 }
 
+/* Protocols 2 to 5 begin with 0x80 and their number. */
 static bool is_pickle(const char *bytes, size_t count)
 {
     return count > 2 && (unsigned char)bytes[0] == 0x80 && bytes[1] >= 2 && bytes[1] <= 5;
 }
 
-static bool is_page(const char *bytes, size_t count)
+static bool is_html(const char *bytes, size_t count)
 {
     size_t i = 0;
     while (i < count && isspace((unsigned char)bytes[i]))
@@ -93,7 +94,7 @@ static bool is_page(const char *bytes, size_t count)
            (count - i >= 5 && strncasecmp(bytes + i, "<html", 5) == 0);
 }
 
-/* An eight-byte length, then JSON: nothing else begins so. */
+/* An eight-byte length, then a JSON object. */
 static bool is_safetensors(const char *bytes, size_t count)
 {
     return count > 9 && bytes[8] == '{' && bytes[9] == '"' && bytes[5] == 0 && bytes[6] == 0 && bytes[7] == 0;
@@ -107,27 +108,26 @@ static bool is_text(const char *bytes, size_t count)
     return true;
 }
 
-/* What only a closer look tells; NULL: it does not. */
-static const kind *look_closer(const char *bytes, size_t count)
+/* Types without a fixed magic, or that refine one: a zip archive may be a PyTorch checkpoint. NULL: none of them. */
+static const kind *recognize_by_content(const char *bytes, size_t count)
 {
-    static const kind empty = {.what = "an empty file", .advice = "was it downloaded to the end?"},
+    static const kind empty = {.what = "an empty file", .advice = "was the download complete?"},
                       torch = {.what = "a checkpoint of torch.save() (a zip archive with a pickle inside)",
                                .advice = PICKLE_ADVICE},
                       pickle = {.what = "a Python pickle (an older PyTorch checkpoint)", .advice = PICKLE_ADVICE},
-                      tiktoken = {.what = "a vocabulary of tiktoken (a line of base64 and a rank for each token)",
-                                  .advice = "take the tokenizer.json of the model's Hugging Face folder"},
+                      tiktoken = {.what = "a tiktoken vocabulary (base64 and rank per line)",
+                                  .advice = "use the tokenizer.json of the model's Hugging Face folder"},
                       page = {.what = "an HTML page",
                               .advice =
                                   "was it downloaded from a page that shows the file, instead of the file itself?"},
-                      safetensors = {.what = "a safetensors file",
-                                     .advice = "give the folder that it lies in, with its config.json"},
+                      safetensors = {.what = "a safetensors file", .advice = "give its folder, with config.json"},
                       sentencepiece = {.what = "a SentencePiece model", .advice = NULL},
                       json = {.what = "a JSON file", .advice = NULL};
     return count == 0                                                                               ? &empty
            : count > 4 && memcmp(bytes, "PK\003\004", 4) == 0 && contains(bytes, count, "data.pkl") ? &torch
            : is_pickle(bytes, count)                                                                ? &pickle
            : is_tiktoken(bytes, count)                                                              ? &tiktoken
-           : is_page(bytes, count)                                                                  ? &page
+           : is_html(bytes, count)                                                                  ? &page
            : is_safetensors(bytes, count)                                                           ? &safetensors
            : bytes[0] == '\n' && contains(bytes, count < 64 ? count : 64, "<unk>")                  ? &sentencepiece
            : bytes[0] == '{' && is_text(bytes, count)                                               ? &json
@@ -136,7 +136,7 @@ static const kind *look_closer(const char *bytes, size_t count)
 
 static const kind *recognize(const char *bytes, size_t count)
 {
-    const kind *found = look_closer(bytes, count);
+    const kind *found = recognize_by_content(bytes, count);
     for (int i = 0; i < KINDS && !found; i++)
         if (count >= kinds[i].at + kinds[i].length && memcmp(bytes + kinds[i].at, kinds[i].magic, kinds[i].length) == 0)
             found = &kinds[i];
@@ -145,15 +145,15 @@ static const kind *recognize(const char *bytes, size_t count)
 
 bool tarn__not_recognized(const char *function, const char *path, const char *bytes, size_t count, const char *expected)
 {
-    const kind *found = recognize(bytes, count < ENOUGH ? count : ENOUGH);
-    return !found || strstr(found->what, expected) /* it is one, and damaged further on */ ||
-           tarn__raise(TARN_ERROR_FORMAT, "%s: '%.500s' is %s, no %s%s%s", function, path, found->what, expected,
+    const kind *found = recognize(bytes, count < PREFIX_BYTES ? count : PREFIX_BYTES);
+    return !found || strstr(found->what, expected) /* the expected type, damaged further on */ ||
+           tarn__raise(TARN_ERROR_FORMAT, "%s: '%.500s' is %s, not a %s%s%s", function, path, found->what, expected,
                        found->advice ? "; " : "", found->advice ? found->advice : "");
 }
 
-/* ---- paths of models --------------------------------------------------------------------------------------------- */
+/* ---- model paths ------------------------------------------------------------------------------------------------- */
 
-/* "org/model": two words and one slash, as model hubs name models. */
+/* "org/model": one slash, no leading dot or tilde: how model hubs name models. */
 static bool is_hub_name(const char *path)
 {
     const char *slash = strchr(path, '/');
@@ -161,32 +161,33 @@ static bool is_hub_name(const char *path)
            strncmp(path, "runs/", 5) != 0;
 }
 
-static bool refuse_missing(const char *function, const char *path, const char *expected)
+/* Raises an error for a path that does not exist, with advice for URLs and hub names. Is false. */
+static bool raise_missing(const char *function, const char *path, const char *expected)
 {
     if (strncmp(path, "http://", 7) == 0 || strncmp(path, "https://", 8) == 0 || strncmp(path, "hf://", 5) == 0 ||
         strncmp(path, "hf:", 3) == 0)
-        return tarn__raise(TARN_ERROR_IO,
-                           "%s: '%.500s' is an address, and tarn downloads nothing; download the model, and give its "
-                           "folder or .gguf file",
-                           function, path);
+        return tarn__raise(
+            TARN_ERROR_IO,
+            "%s: '%.500s' is a URL; tarn does not download: give the folder or .gguf file of a downloaded model",
+            function, path);
     if (is_hub_name(path))
-        return tarn__raise(TARN_ERROR_IO,
-                           "%s: there is no folder '%.500s'; if that is a name from a model hub: tarn downloads "
-                           "nothing, so download the model "
-                           "(huggingface-cli download %.200s --local-dir FOLDER), and give FOLDER",
-                           function, path, path);
-    return tarn__raise(TARN_ERROR_IO, "%s: '%.500s' is not found; %s is expected", function, path, expected);
+        return tarn__raise(
+            TARN_ERROR_IO,
+            "%s: folder '%.500s' not found; tarn does not download from a model hub: download the model first "
+            "(huggingface-cli download %.200s --local-dir FOLDER) and give FOLDER",
+            function, path, path);
+    return tarn__raise(TARN_ERROR_IO, "%s: '%.500s' not found; %s is expected", function, path, expected);
 }
 
 bool tarn__check_model_path(const char *function, const char *path, const char *expected)
 {
-    char bytes[ENOUGH];
+    char bytes[PREFIX_BYTES];
     size_t count = 0;
     int64_t size = tarn__platform_file_bytes(path);
     if (size == -2)
         return true;
     if (size < 0)
-        return tarn__path_exists(path) || refuse_missing(function, path, expected);
+        return tarn__path_exists(path) || raise_missing(function, path, expected);
     FILE *file = tarn__file_open(path);
     if (file) {
         count = fread(bytes, 1, sizeof(bytes), file);

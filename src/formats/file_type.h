@@ -1,18 +1,19 @@
-/* file_type.h: what a file is that is not what was expected: by its first bytes, for errors. */
+/* file_type.h: recognizing files by their first bytes, for errors that tell the user what a wrong file is. */
 #ifndef TARN__RECOGNIZE_H
 #define TARN__RECOGNIZE_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Raises that a file is no `expected` ("GGUF file"), but a pickle, a zip archive or whatever its first bytes say, and
- * what to do about it. True, and nothing is raised, when they say nothing: then the caller knows better. */
+/* Raises an error that a file is not an `expected` ("GGUF file") but a pickle, a zip archive or another known type,
+ * with advice. True, without an error, when the type is unknown or is the expected one: then the caller raises its own
+ * error. */
 bool tarn__not_recognized(const char *function, const char *path, const char *bytes, size_t count,
                           const char *expected);
 
-/* The same for a path that should be a model, or as `expected` has it ("a model's folder or .gguf file"): true for a
- * folder, and for a GGUF file by its name. A path that does not exist, one that looks like a name from a model hub, and
- * a file that is no model are errors. */
+/* Checks a path that should be a model (`expected`: "a model's folder or .gguf file"). True for a folder, and when the
+ * file cannot be opened, which the reader reports. A path that does not exist, a URL or hub name, and a file that is
+ * not a model are errors. */
 bool tarn__check_model_path(const char *function, const char *path, const char *expected);
 
 #endif

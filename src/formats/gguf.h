@@ -1,4 +1,7 @@
-/* gguf.h: the element types of the format, and what its parts share. */
+/* gguf.h: element types of GGUF, and the parts shared by its reader, queries and writer.
+ *
+ * An open file is immutable: threads may query it at the same time. Its map is counted by reference, since tensors that
+ * are views of the map outlive the file. */
 #ifndef TARN__GGUF_H
 #define TARN__GGUF_H
 
@@ -6,14 +9,14 @@
 
 #include "formats/tensor_bytes.h"
 
-#define TARN__GGUF_ALIGNMENT 32 /* of elements, unless the metadata has another */
+#define TARN__GGUF_ALIGNMENT 32 /* of tensor data, unless general.alignment says otherwise */
 #define TARN__GGUF_MAX_ALIGNMENT 65536
-#define TARN__GGUF_MAX_NAME 65535  /* the longest key or name, in bytes */
-#define TARN__GGUF_SHOWN_BYTES 200 /* bytes of a name that an error shows */
+#define TARN__GGUF_MAX_NAME 65535  /* bytes of a key or name */
+#define TARN__GGUF_SHOWN_BYTES 200 /* bytes of a name shown in errors */
 
-/* An element type, by its number in files. */
+/* An element type; its index in the table is its number in files. */
 typedef struct tarn__gguf_dtype {
-    const char *name; /* NULL: the format has none of that number */
+    const char *name; /* NULL: unassigned */
     int block_elements, block_bytes;
     tarn_dtype dtype; /* TARN_DTYPE_COUNT: tarn cannot load it */
 } tarn__gguf_dtype;
@@ -21,12 +24,12 @@ typedef struct tarn__gguf_dtype {
 #define TARN__GGUF_DTYPES 42
 extern const tarn__gguf_dtype tarn__gguf_dtypes[TARN__GGUF_DTYPES];
 
-/* The number of the row that holds a dtype of tarn's; -1: the format's files written here hold none. */
+/* The number of a dtype in GGUF; -1: tarn does not write it. */
 int tarn__gguf_dtype_of(tarn_dtype dtype);
 
 /* ---- an open file ------------------------------------------------------------------------------------------------ */
 
-/* The mapped bytes, shared with the tensors that lie in them. */
+/* The mapped file, shared with the tensors that are views of it. */
 typedef struct tarn__gguf_map {
     _Atomic int references;
     tarn__map map;
@@ -36,20 +39,20 @@ typedef struct tarn__gguf_key {
     char *name; /* owned */
     tarn_gguf_type type, element;
     int64_t count;
-    int64_t begin, end; /* its value's bytes, from the beginning of the file; a list's without its type and count */
-    char *text;         /* of a text: a copy that ends in a zero byte; owned */
+    int64_t begin, end; /* bytes of the value in the file; an array's without type and count */
+    char *text;         /* of a string: a terminated copy; owned */
     size_t length;      /* of that */
-    int64_t *texts;     /* of a list of texts: where each begins, by its length; owned */
+    int64_t *texts;     /* of an array of strings: offset of each one's length field; owned */
 } tarn__gguf_key;
 
 typedef struct tarn__gguf_tensor {
     char *name; /* owned */
     int type;   /* row of tarn__gguf_dtypes */
     tarn_shape shape;
-    int64_t begin, bytes; /* from the beginning of the file */
+    int64_t begin, bytes; /* offset in the file */
 } tarn__gguf_tensor;
 
-/* A name and the number of what has it: lists of these are sorted by name. */
+/* A name and the index of its key or tensor. Arrays of these are sorted by name, for bsearch(). */
 typedef struct tarn__gguf_named {
     const char *name;
     int index;
@@ -67,18 +70,21 @@ struct tarn_gguf {
     int keys, tensors;
 };
 
-/* The number of what has that name in a sorted list; -1: nothing. */
+/* The index of a name in a sorted array; -1: not found. */
 int tarn__gguf_find(const tarn__gguf_named *list, int count, const char *name);
 
+/* Drops a reference to the map; the last one unmaps the file. The signature is that of tarn__storage_borrow()'s
+ * release. */
 void tarn__gguf_map_release(void *map);
 
-/* ---- the rest ---------------------------------------------------------------------------------------------------- */
+/* ---- reading and writing
+ * ---------------------------------------------------------------------------------------------------- */
 
-/* Bytes of one value of a type of metadata; 0 for texts and lists, whose size is their own. */
+/* Bytes of a metadata value; 0 for strings and arrays, whose size varies. */
 int tarn__gguf_type_bytes(tarn_gguf_type type);
 
-/* Adds a tensor whose elements `write` writes, in the file's order and exactly as many bytes as dtype and shape need.
- * `ctx` is borrowed until the end. */
+/* Adds a tensor whose elements `write` writes when its turn comes: exactly as many bytes as dtype and shape need. `ctx`
+ * is borrowed until tarn_gguf_finish() or tarn_gguf_cancel(). */
 bool tarn__gguf_add_streamed(tarn_gguf_writer *writer, const char *name, tarn_dtype dtype, tarn_shape shape,
                              tarn__write_fn write, void *ctx);
 

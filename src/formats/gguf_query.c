@@ -1,4 +1,5 @@
-/* gguf_query.c: what an open file holds: its tensors and its metadata. */
+/* gguf_query.c: queries of an open GGUF file: its tensors and its metadata. The header was checked when the file was
+ * opened: offsets and sizes need no further checks here. */
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -14,7 +15,7 @@ static bool check_file(const char *function, const tarn_gguf *file)
 {
     if (tarn_failed())
         return false;
-    return file || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the file is NULL", function);
+    return file || tarn__raise(TARN_ERROR_ARGUMENT, "%s: file is NULL", function);
 }
 
 static const tarn__gguf_tensor *tensor_at(const char *function, const tarn_gguf *file, int index)
@@ -23,7 +24,7 @@ static const tarn__gguf_tensor *tensor_at(const char *function, const tarn_gguf 
         return NULL;
     if (index >= 0 && index < file->tensors)
         return &file->tensor[index];
-    tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no tensor %d; '%s' has %d", function, index, file->path,
+    tarn__raise(TARN_ERROR_ARGUMENT, "%s: tensor %d is out of range; '%s' has %d tensors", function, index, file->path,
                 file->tensors);
     return NULL;
 }
@@ -45,7 +46,7 @@ bool tarn_gguf_info(const tarn_gguf *file, int index, tarn_gguf_entry *entry)
     if (!t)
         return false;
     if (!entry)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "gguf_info: the entry to fill in is NULL");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "gguf_info: entry is NULL");
     const tarn__gguf_dtype *type = &tarn__gguf_dtypes[t->type];
     *entry = (tarn_gguf_entry){t->name, type->name, type->dtype, t->shape, t->begin, t->bytes};
     return true;
@@ -57,11 +58,11 @@ int tarn_gguf_find(const tarn_gguf *file, const char *name)
         return -1;
     if (name)
         return tarn__gguf_find(file->tensor_named, file->tensors, name);
-    tarn__raise(TARN_ERROR_ARGUMENT, "gguf_find: the name is NULL");
+    tarn__raise(TARN_ERROR_ARGUMENT, "gguf_find: name is NULL");
     return -1;
 }
 
-/* A tensor that lies in the map, and keeps it. */
+/* A tensor whose storage is the mapped file; it retains the map. In the open scope. NULL with an error. */
 static tarn_tensor *map_tensor(const char *function, const tarn_gguf *file, const tarn__gguf_tensor *t,
                                tarn_device device)
 {
@@ -75,6 +76,7 @@ static tarn_tensor *map_tensor(const char *function, const tarn_gguf *file, cons
     return tarn__tensor_on(function, t->shape, tarn__gguf_dtypes[t->type].dtype, storage);
 }
 
+/* A tensor on a device, uploaded from the map. In the open scope. NULL with an error. */
 static tarn_tensor *copy_tensor(const char *function, const tarn_gguf *file, const tarn__gguf_tensor *t,
                                 tarn_device device)
 {
@@ -92,9 +94,10 @@ tarn_tensor *tarn_gguf_tensor(const tarn_gguf *file, int index, tarn_device devi
     if (!backend)
         return NULL;
     if (tarn__gguf_dtypes[t->type].dtype == TARN_DTYPE_COUNT) {
-        tarn__raise(TARN_ERROR_UNSUPPORTED,
-                    "%s: '%s': tensor '%.*s' is %s, which tarn cannot load; it loads F32 F16 BF16 Q8_0 Q4_0 Q4_K Q6_K",
-                    function, file->path, TARN__GGUF_SHOWN_BYTES, t->name, tarn__gguf_dtypes[t->type].name);
+        tarn__raise(
+            TARN_ERROR_UNSUPPORTED,
+            "%s: '%s': tensor '%.*s' is %s, which tarn cannot load; supported are F32 F16 BF16 Q8_0 Q4_0 Q4_K Q6_K",
+            function, file->path, TARN__GGUF_SHOWN_BYTES, t->name, tarn__gguf_dtypes[t->type].name);
         return NULL;
     }
     return backend->on_host && t->bytes > 0 ? map_tensor(function, file, t, device)
@@ -119,10 +122,10 @@ bool tarn_gguf_metadata_at(const tarn_gguf *file, int index, tarn_gguf_value *va
     if (!check_file(function, file))
         return false;
     if (index < 0 || index >= file->keys)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no key %d; '%s' has %d", function, index, file->path,
-                           file->keys);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: key %d is out of range; '%s' has %d keys", function, index,
+                           file->path, file->keys);
     if (!value)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the value to fill in is NULL", function);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: value is NULL", function);
     *value = value_of(&file->key[index]);
     return true;
 }
@@ -132,20 +135,20 @@ bool tarn_gguf_has(const tarn_gguf *file, const char *key, tarn_gguf_value *valu
     if (!check_file("gguf_has", file))
         return false;
     if (!key)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "gguf_has: the key is NULL");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "gguf_has: key is NULL");
     int index = tarn__gguf_find(file->key_named, file->keys, key);
     if (index >= 0 && value)
         *value = value_of(&file->key[index]);
     return index >= 0;
 }
 
-/* The key that must be there, with a place for what it holds. */
-static const tarn__gguf_key *key_of(const char *function, const tarn_gguf *file, const char *key, const void *place)
+/* The key of that name; an error when it is missing or an argument is NULL. */
+static const tarn__gguf_key *key_of(const char *function, const tarn_gguf *file, const char *key, const void *result)
 {
     if (!check_file(function, file))
         return NULL;
-    if (!key || !place) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s is NULL", function, key ? "place for the value" : "key");
+    if (!key || !result) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s is NULL", function, key ? "result pointer" : "key");
         return NULL;
     }
     int index = tarn__gguf_find(file->key_named, file->keys, key);
@@ -154,17 +157,17 @@ static const tarn__gguf_key *key_of(const char *function, const tarn_gguf *file,
     return index < 0 ? NULL : &file->key[index];
 }
 
-/* Is false. */
-static bool other_type(const char *function, const tarn_gguf *file, const tarn__gguf_key *key, const char *wanted)
+/* Raises an error that a key has another type. Is false. */
+static bool raise_type(const char *function, const tarn_gguf *file, const tarn__gguf_key *key, const char *wanted)
 {
-    bool is_list = key->type == TARN_GGUF_ARRAY;
+    bool is_array = key->type == TARN_GGUF_ARRAY;
     return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%.*s' is %s%s, not %s", function, file->path,
-                       TARN__GGUF_SHOWN_BYTES, key->name, is_list ? "a list of " : "of type ",
+                       TARN__GGUF_SHOWN_BYTES, key->name, is_array ? "an array of " : "of type ",
                        tarn_gguf_type_name(key->element), wanted);
 }
 
-/* A number that stands at a place; false where it is no whole one, or above what 64 bits with a sign hold. */
-static bool whole_at(const char *at, tarn_gguf_type type, int64_t *value)
+/* Reads an integer of any width; values in files are not aligned. False for floats, and for a u64 above INT64_MAX. */
+static bool int_at(const char *at, tarn_gguf_type type, int64_t *value)
 {
     uint8_t u8;
     uint16_t u16;
@@ -200,11 +203,12 @@ static bool whole_at(const char *at, tarn_gguf_type type, int64_t *value)
     }
 }
 
+/* Reads a number of any type as a double; 64-bit integers may round. */
 static bool real_at(const char *at, tarn_gguf_type type, double *value)
 {
     float f32;
     uint64_t u64;
-    int64_t whole = 0;
+    int64_t integer = 0;
     if (type == TARN_GGUF_F32) {
         memcpy(&f32, at, 4);
         *value = f32;
@@ -214,8 +218,8 @@ static bool real_at(const char *at, tarn_gguf_type type, double *value)
         memcpy(&u64, at, 8);
         *value = (double)u64;
     } else {
-        bool good = whole_at(at, type, &whole);
-        *value = (double)whole;
+        bool good = int_at(at, type, &integer);
+        *value = (double)integer;
         return good;
     }
     return true;
@@ -234,11 +238,11 @@ bool tarn_gguf_int(const tarn_gguf *file, const char *key, int64_t low, int64_t 
     if (!k)
         return false;
     if (!is_number(k->type) || k->type == TARN_GGUF_F32 || k->type == TARN_GGUF_F64)
-        return other_type(function, file, k, "a whole number");
-    bool fits = whole_at(file->memory + k->begin, k->type, &found);
+        return raise_type(function, file, k, "an integer");
+    bool fits = int_at(file->memory + k->begin, k->type, &found);
     if (!fits || found < low || found > high)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%.*s' is %" PRIu64 "%s, outside %lld to %lld", function,
-                           file->path, TARN__GGUF_SHOWN_BYTES, key,
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%.*s' is %" PRIu64 "%s; it must be from %lld to %lld",
+                           function, file->path, TARN__GGUF_SHOWN_BYTES, key,
                            fits && found < 0 ? (uint64_t)0 - (uint64_t)found : (uint64_t)found,
                            fits && found < 0 ? " below zero" : "", (long long)low, (long long)high);
     *value = found;
@@ -251,7 +255,7 @@ bool tarn_gguf_real(const tarn_gguf *file, const char *key, double *value)
     if (!k)
         return false;
     return is_number(k->type) ? real_at(file->memory + k->begin, k->type, value)
-                              : other_type("gguf_real", file, k, "a number");
+                              : raise_type("gguf_real", file, k, "a number");
 }
 
 bool tarn_gguf_bool(const tarn_gguf *file, const char *key, bool *value)
@@ -260,7 +264,7 @@ bool tarn_gguf_bool(const tarn_gguf *file, const char *key, bool *value)
     if (!k)
         return false;
     if (k->type != TARN_GGUF_BOOL)
-        return other_type("gguf_bool", file, k, "a bool");
+        return raise_type("gguf_bool", file, k, "a bool");
     *value = file->memory[k->begin] != 0;
     return true;
 }
@@ -271,7 +275,7 @@ const char *tarn_gguf_string(const tarn_gguf *file, const char *key, size_t *len
     if (!k)
         return NULL;
     if (k->type != TARN_GGUF_STRING) {
-        other_type("gguf_string", file, k, "a text");
+        raise_type("gguf_string", file, k, "a string");
         return NULL;
     }
     if (length)
@@ -279,17 +283,18 @@ const char *tarn_gguf_string(const tarn_gguf *file, const char *key, size_t *len
     return k->text;
 }
 
-/* ---- lists ------------------------------------------------------------------------------------------------------- */
+/* ---- arrays -------------------------------------------------------------------------------------------------------
+ */
 
-/* The key of a list of numbers or bools with so many values. */
-static const tarn__gguf_key *list_of(const char *function, const tarn_gguf *file, const char *key, const void *values,
-                                     int64_t count)
+/* The key of an array of `count` numbers or bools. NULL with an error. */
+static const tarn__gguf_key *array_of(const char *function, const tarn_gguf *file, const char *key, const void *values,
+                                      int64_t count)
 {
     const tarn__gguf_key *k = key_of(function, file, key, values);
     if (!k)
         return NULL;
     if (k->type != TARN_GGUF_ARRAY || k->element == TARN_GGUF_STRING || k->element == TARN_GGUF_ARRAY)
-        other_type(function, file, k, "a list of numbers");
+        raise_type(function, file, k, "an array of numbers");
     else if (k->count != count)
         tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%.*s' has %lld values, not %lld", function, file->path,
                     TARN__GGUF_SHOWN_BYTES, key, (long long)k->count, (long long)count);
@@ -301,13 +306,13 @@ static const tarn__gguf_key *list_of(const char *function, const tarn_gguf *file
 bool tarn_gguf_ints(const tarn_gguf *file, const char *key, int64_t *values, int64_t count)
 {
     const char *function = "gguf_ints";
-    const tarn__gguf_key *k = list_of(function, file, key, values, count);
+    const tarn__gguf_key *k = array_of(function, file, key, values, count);
     if (!k)
         return false;
     if (k->element == TARN_GGUF_F32 || k->element == TARN_GGUF_F64)
-        return other_type(function, file, k, "a list of whole numbers");
+        return raise_type(function, file, k, "an array of integers");
     for (int64_t i = 0; i < count; i++)
-        if (!whole_at(file->memory + k->begin + i * tarn__gguf_type_bytes(k->element), k->element, &values[i]))
+        if (!int_at(file->memory + k->begin + i * tarn__gguf_type_bytes(k->element), k->element, &values[i]))
             return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%.*s': value %lld is above %lld", function, file->path,
                                TARN__GGUF_SHOWN_BYTES, key, (long long)i, (long long)INT64_MAX);
     return true;
@@ -315,7 +320,7 @@ bool tarn_gguf_ints(const tarn_gguf *file, const char *key, int64_t *values, int
 
 bool tarn_gguf_reals(const tarn_gguf *file, const char *key, double *values, int64_t count)
 {
-    const tarn__gguf_key *k = list_of("gguf_reals", file, key, values, count);
+    const tarn__gguf_key *k = array_of("gguf_reals", file, key, values, count);
     for (int64_t i = 0; k && i < count; i++)
         real_at(file->memory + k->begin + i * tarn__gguf_type_bytes(k->element), k->element, &values[i]);
     return k != NULL;
@@ -329,11 +334,11 @@ const char *tarn_gguf_string_at(const tarn_gguf *file, const char *key, int64_t 
     if (!k)
         return NULL;
     if (k->type != TARN_GGUF_ARRAY || k->element != TARN_GGUF_STRING) {
-        other_type(function, file, k, "a list of texts");
+        raise_type(function, file, k, "an array of strings");
         return NULL;
     }
     if (index < 0 || index >= k->count) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s': '%.*s' has no text %lld; it has %lld", function, file->path,
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s': '%.*s' has no string %lld; it has %lld", function, file->path,
                     TARN__GGUF_SHOWN_BYTES, key, (long long)index, (long long)k->count);
         return NULL;
     }

@@ -1,9 +1,12 @@
-/* gguf_read.c: opening a file. It is: "GGUF", a version, how many tensors and keys; the keys, each a name, a type and a
- * value; the tensors, each a name, sizes (the innermost first), an element type and an offset; filling up to the
- * alignment; the elements, from where offsets count.
+/* gguf_read.c: opening a GGUF file.
  *
- * Everything is checked here. What is below may trust keys and entries: they lie in the file, and no two tensors share
- * a byte. Filling between tensors and behind the last is not looked at. */
+ * A file is "GGUF", a version, the numbers of tensors and keys; the keys, each a name, a type and a value; the tensors,
+ * each a name, sizes (innermost first), an element type and an offset; padding up to the alignment; the elements, from
+ * where offsets count.
+ *
+ * Files are not trusted, and everything is checked here: once a file is open, keys and tensors are known to be inside
+ * it and no two tensors share a byte. Every count is bounded by the bytes that follow before memory is allocated for
+ * it. Padding is not checked. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -18,15 +21,15 @@
 #include "formats/file_type.h"
 #include "formats/gguf.h"
 
-#define DEEPEST 4    /* lists in lists */
-#define MOST_AXES 4  /* that the format has */
-#define LEAST_KEY 13 /* bytes: a length, a type, a value of one byte */
-#define LEAST_TENSOR 24
-#define MOST (1 << 20)       /* keys or tensors: holes in a file cost nothing, records of what they might hold do */
-#define MOST_TEXTS (1 << 24) /* of a list */
-#define LONGEST_TEXT ((uint64_t)1 << 30) /* bytes of a key's text, which is copied */
+#define MAX_DEPTH 4 /* arrays in arrays */
+#define MAX_AXES 4  /* of the format */
+#define MIN_KEY 13  /* bytes: a length, a type, a value of one byte */
+#define MIN_TENSOR 24
+#define MAX_COUNT (1 << 20)            /* keys or tensors: a sparse file costs nothing, records in memory do */
+#define MAX_STRINGS (1 << 24)          /* of an array */
+#define MAX_STRING ((uint64_t)1 << 30) /* bytes of a key's string, which is copied */
 
-/* A place in the file. */
+/* A position in the file; never beyond its size. */
 typedef struct reader {
     const tarn_gguf *file;
     int64_t at;
@@ -34,7 +37,7 @@ typedef struct reader {
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
-#define BAD(r, place, ...) bad((r)->file, place, __VA_ARGS__)
+#define BAD(r, at, ...) bad((r)->file, at, __VA_ARGS__)
 
 /* Raises an error at a byte of the file. Is false. */
 static bool bad(const tarn_gguf *file, int64_t at, const char *format, ...) TARN_PRINTF(3, 4);
@@ -48,7 +51,7 @@ static bool bad(const tarn_gguf *file, int64_t at, const char *format, ...)
     return tarn__raise(TARN_ERROR_FORMAT, "gguf_open: '%s': byte %lld: %s", file->path, (long long)at, text);
 }
 
-/* True when so many bytes are left. */
+/* True when `bytes` bytes follow; `what` names them in the error. */
 static bool need(const reader *r, uint64_t bytes, const char *what)
 {
     uint64_t left = (uint64_t)(r->file->size - r->at);
@@ -75,8 +78,8 @@ static bool read_u64(reader *r, const char *what, uint64_t *value)
     return true;
 }
 
-/* A length and so many bytes, which are passed. */
-static bool read_text(reader *r, const char *what, const char **text, uint64_t *length)
+/* Reads a length and that many bytes. *text is borrowed from the map and not terminated. */
+static bool read_string(reader *r, const char *what, const char **text, uint64_t *length)
 {
     if (!read_u64(r, what, length) || !need(r, *length, what))
         return false;
@@ -85,7 +88,7 @@ static bool read_text(reader *r, const char *what, const char **text, uint64_t *
     return true;
 }
 
-static char *copy_text(const char *text, uint64_t length)
+static char *copy_string(const char *text, uint64_t length)
 {
     char *copy = tarn__alloc((size_t)length + 1);
     if (copy)
@@ -93,19 +96,19 @@ static char *copy_text(const char *text, uint64_t length)
     return copy;
 }
 
-/* A key or a name, as a copy. */
+/* Reads a key or a tensor's name into a terminated copy that the caller owns, on failure too. */
 static bool read_name(reader *r, const char *what, char **name)
 {
     int64_t from = r->at;
     const char *text;
     uint64_t length;
-    if (!read_text(r, what, &text, &length))
+    if (!read_string(r, what, &text, &length))
         return false;
     if (length == 0 || length > TARN__GGUF_MAX_NAME)
-        return BAD(r, from, "%s has %" PRIu64 " bytes; from 1 to %d are possible", what, length, TARN__GGUF_MAX_NAME);
+        return BAD(r, from, "%s has %" PRIu64 " bytes; it must have 1 to %d", what, length, TARN__GGUF_MAX_NAME);
     if (memchr(text, 0, (size_t)length))
         return BAD(r, from, "%s has a zero byte inside", what);
-    if (!(*name = copy_text(text, length)))
+    if (!(*name = copy_string(text, length)))
         return false;
     return tarn__utf8_valid(*name) || BAD(r, from, "%s is not valid UTF-8", what);
 }
@@ -118,7 +121,7 @@ static bool read_type(reader *r, tarn_gguf_type *type)
     if (!read_u32(r, "a type of metadata", &number))
         return false;
     if (number >= TARN_GGUF_TYPE_COUNT)
-        return BAD(r, r->at - 4, "%u is no type of metadata", number);
+        return BAD(r, r->at - 4, "%u is not a metadata type", number);
     *type = (tarn_gguf_type)number;
     return true;
 }
@@ -128,12 +131,12 @@ static bool check_bools(const reader *r, int64_t count)
     const char *value = r->file->memory + r->at;
     for (int64_t i = 0; i < count; i++)
         if (value[i] != 0 && value[i] != 1)
-            return BAD(r, r->at + i, "%d is no bool", (unsigned char)value[i]);
+            return BAD(r, r->at + i, "%d is not a bool", (unsigned char)value[i]);
     return true;
 }
 
-/* Passes `count` values of a type whose size is fixed. */
-static bool pass_numbers(reader *r, tarn_gguf_type type, uint64_t count)
+/* Skips `count` values of a fixed size, checking bools. */
+static bool skip_numbers(reader *r, tarn_gguf_type type, uint64_t count)
 {
     uint64_t size = (uint64_t)tarn__gguf_type_bytes(type), left = (uint64_t)(r->file->size - r->at);
     if (count > left / size)
@@ -145,77 +148,78 @@ static bool pass_numbers(reader *r, tarn_gguf_type type, uint64_t count)
     return true;
 }
 
-static bool read_list_head(reader *r, tarn_gguf_type *element, uint64_t *count)
+/* Reads element type and count; the count is possible for the bytes that follow. */
+static bool read_array_header(reader *r, tarn_gguf_type *element, uint64_t *count)
 {
     int64_t from = r->at;
-    if (!read_type(r, element) || !read_u64(r, "the length of a list", count))
+    if (!read_type(r, element) || !read_u64(r, "the length of an array", count))
         return false;
-    int least = *element == TARN_GGUF_STRING ? 8 : *element == TARN_GGUF_ARRAY ? 12 : 1;
+    int min_bytes = *element == TARN_GGUF_STRING ? 8 : *element == TARN_GGUF_ARRAY ? 12 : 1;
     uint64_t left = (uint64_t)(r->file->size - r->at);
-    return *count <= left / (uint64_t)least ||
-           BAD(r, from, "a list of %" PRIu64 " values of %s does not fit in the %" PRIu64 " bytes that follow", *count,
-               tarn_gguf_type_name(*element), left);
+    return *count <= left / (uint64_t)min_bytes ||
+           BAD(r, from, "an array of %" PRIu64 " values of %s does not fit in the %" PRIu64 " bytes that follow",
+               *count, tarn_gguf_type_name(*element), left);
 }
 
-/* Passes a value, checking all of it. */
-static bool pass_value(reader *r, tarn_gguf_type type, int depth)
+/* Skips a value of any type, checking all of it. */
+static bool skip_value(reader *r, tarn_gguf_type type, int depth)
 {
     const char *text;
     uint64_t count;
     tarn_gguf_type element;
     if (type == TARN_GGUF_STRING)
-        return read_text(r, "a text", &text, &count);
+        return read_string(r, "a string", &text, &count);
     if (type != TARN_GGUF_ARRAY)
-        return pass_numbers(r, type, 1);
-    if (depth == DEEPEST)
-        return BAD(r, r->at, "lists are more than %d deep in each other", DEEPEST);
-    if (!read_list_head(r, &element, &count))
+        return skip_numbers(r, type, 1);
+    if (depth == MAX_DEPTH)
+        return BAD(r, r->at, "arrays are nested more than %d deep", MAX_DEPTH);
+    if (!read_array_header(r, &element, &count))
         return false;
     if (element != TARN_GGUF_STRING && element != TARN_GGUF_ARRAY)
-        return pass_numbers(r, element, count);
+        return skip_numbers(r, element, count);
     for (uint64_t i = 0; i < count; i++)
-        if (!pass_value(r, element, depth + 1))
+        if (!skip_value(r, element, depth + 1))
             return false;
     return true;
 }
 
-/* A list that is a key's value; of texts it is noted where they begin. */
-static bool read_list(reader *r, tarn__gguf_key *key)
+/* Reads an array as a key's value. Offsets of strings are recorded, so that tarn_gguf_texts() need not walk the array.
+ */
+static bool read_array(reader *r, tarn__gguf_key *key)
 {
     uint64_t count;
-    if (!read_list_head(r, &key->element, &count))
+    if (!read_array_header(r, &key->element, &count))
         return false;
     key->begin = r->at;
     if (key->element != TARN_GGUF_STRING && key->element != TARN_GGUF_ARRAY) {
         key->count = (int64_t)count;
-        return pass_numbers(r, key->element, count);
+        return skip_numbers(r, key->element, count);
     }
-    if (key->element == TARN_GGUF_STRING && count > MOST_TEXTS)
-        return BAD(r, key->begin, "a list of %" PRIu64 " texts is longer than the %d that are possible", count,
-                   MOST_TEXTS);
+    if (key->element == TARN_GGUF_STRING && count > MAX_STRINGS)
+        return BAD(r, key->begin, "an array of %" PRIu64 " strings; at most %d are supported", count, MAX_STRINGS);
     if (key->element == TARN_GGUF_STRING && !(key->texts = tarn__alloc(sizeof(int64_t) * (size_t)count)))
         return false;
-    key->count = (int64_t)count; /* from here on `texts` can be given back */
+    key->count = (int64_t)count; /* from here on release_key() knows the size of `texts` */
     for (uint64_t i = 0; i < count; i++) {
         if (key->texts)
             key->texts[i] = r->at;
-        if (!pass_value(r, key->element, 1))
+        if (!skip_value(r, key->element, 1))
             return false;
     }
     return true;
 }
 
-static bool read_key_text(reader *r, tarn__gguf_key *key)
+static bool read_key_string(reader *r, tarn__gguf_key *key)
 {
     const char *text;
     uint64_t length;
-    if (!read_text(r, "a text", &text, &length))
+    if (!read_string(r, "a string", &text, &length))
         return false;
-    if (length > LONGEST_TEXT)
-        return BAD(r, key->begin, "a text of %" PRIu64 " bytes is longer than the %" PRIu64 " that are possible",
-                   length, LONGEST_TEXT);
+    if (length > MAX_STRING)
+        return BAD(r, key->begin, "a string of %" PRIu64 " bytes; at most %" PRIu64 " are supported", length,
+                   MAX_STRING);
     key->length = (size_t)length;
-    return (key->text = copy_text(text, length)) != NULL;
+    return (key->text = copy_string(text, length)) != NULL;
 }
 
 static bool read_value(reader *r, tarn__gguf_key *key)
@@ -225,9 +229,9 @@ static bool read_value(reader *r, tarn__gguf_key *key)
     key->count = 1;
     if (key->type == TARN_GGUF_ARRAY) {
         key->count = 0;
-        return read_list(r, key);
+        return read_array(r, key);
     }
-    return key->type == TARN_GGUF_STRING ? read_key_text(r, key) : pass_numbers(r, key->type, 1);
+    return key->type == TARN_GGUF_STRING ? read_key_string(r, key) : skip_numbers(r, key->type, 1);
 }
 
 static bool read_keys(tarn_gguf *file, reader *r, int count)
@@ -252,26 +256,28 @@ static int compare_names(const void *left, const void *right)
     return strcmp(((const tarn__gguf_named *)left)->name, ((const tarn__gguf_named *)right)->name);
 }
 
-int tarn__gguf_find(const tarn__gguf_named *list, int count, const char *name)
+int tarn__gguf_find(const tarn__gguf_named *array, int count, const char *name)
 {
     const tarn__gguf_named wanted = {name, 0};
-    const tarn__gguf_named *found = count ? bsearch(&wanted, list, (size_t)count, sizeof(*list), compare_names) : NULL;
+    const tarn__gguf_named *found =
+        count ? bsearch(&wanted, array, (size_t)count, sizeof(*array), compare_names) : NULL;
     return found ? found->index : -1;
 }
 
-/* Sorts a list of names, none of which may come twice. */
-static bool sort_names(const tarn_gguf *file, tarn__gguf_named *list, int count, const char *what)
+/* Sorts an array of names; duplicates are an error. */
+static bool sort_names(const tarn_gguf *file, tarn__gguf_named *array, int count, const char *what)
 {
     if (count)
-        qsort(list, (size_t)count, sizeof(*list), compare_names);
+        qsort(array, (size_t)count, sizeof(*array), compare_names);
     for (int i = 1; i < count; i++)
-        if (strcmp(list[i - 1].name, list[i].name) == 0)
-            return tarn__raise(TARN_ERROR_FORMAT, "gguf_open: '%s': the %s '%.*s' is there twice", file->path, what,
-                               TARN__GGUF_SHOWN_BYTES, list[i].name);
+        if (strcmp(array[i - 1].name, array[i].name) == 0)
+            return tarn__raise(TARN_ERROR_FORMAT, "gguf_open: '%s': duplicate %s '%.*s'", file->path, what,
+                               TARN__GGUF_SHOWN_BYTES, array[i].name);
     return true;
 }
 
-static bool name_all(tarn_gguf *file)
+/* Builds the sorted arrays by which keys and tensors are found. */
+static bool index_names(tarn_gguf *file)
 {
     file->key_named = tarn__alloc(sizeof(tarn__gguf_named) * (size_t)file->keys);
     file->tensor_named = tarn__alloc(sizeof(tarn__gguf_named) * (size_t)file->tensors);
@@ -287,15 +293,16 @@ static bool name_all(tarn_gguf *file)
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
+/* Reads the sizes, innermost first in the file, into a row-major shape. */
 static bool read_sizes(reader *r, tarn__gguf_tensor *t)
 {
     uint32_t rank;
     uint64_t size;
     if (!read_u32(r, "the number of a tensor's axes", &rank))
         return false;
-    if (rank > MOST_AXES)
-        return BAD(r, r->at - 4, "tensor '%.*s' has %u axes; at most %d are possible", TARN__GGUF_SHOWN_BYTES, t->name,
-                   rank, MOST_AXES);
+    if (rank > MAX_AXES)
+        return BAD(r, r->at - 4, "tensor '%.*s' has %u axes; at most %d are supported", TARN__GGUF_SHOWN_BYTES, t->name,
+                   rank, MAX_AXES);
     t->shape.rank = (int)rank;
     for (uint32_t i = 0; i < rank; i++) {
         if (!read_u64(r, "a tensor's size", &size))
@@ -313,34 +320,34 @@ static bool read_dtype(reader *r, tarn__gguf_tensor *t)
     if (!read_u32(r, "a tensor's element type", &number))
         return false;
     if (number >= TARN__GGUF_DTYPES || !tarn__gguf_dtypes[number].name)
-        return BAD(r, r->at - 4, "tensor '%.*s' has element type %u, which tarn does not know", TARN__GGUF_SHOWN_BYTES,
-                   t->name, number);
+        return BAD(r, r->at - 4, "tensor '%.*s' has the unknown element type %u", TARN__GGUF_SHOWN_BYTES, t->name,
+                   number);
     t->type = (int)number;
     return true;
 }
 
-/* The bytes that the shape needs. */
+/* Computes the bytes of a tensor. Rows are a multiple of the block size: a block never spans rows. */
 static bool count_bytes(const reader *r, tarn__gguf_tensor *t)
 {
     const tarn__gguf_dtype *type = &tarn__gguf_dtypes[t->type];
     int64_t count = 1, row = t->shape.rank ? t->shape.size[t->shape.rank - 1] : 1;
     bool overflow = false;
     bool empty = false;
-    for (int i = 0; i < t->shape.rank; i++) { /* an empty tensor, too, must have strides that can be counted */
+    for (int i = 0; i < t->shape.rank; i++) { /* the strides of an empty tensor must not overflow either */
         overflow |= __builtin_mul_overflow(count, t->shape.size[i] ? t->shape.size[i] : 1, &count);
         empty |= t->shape.size[i] == 0;
     }
     if (row % type->block_elements)
-        return BAD(r, r->at, "tensor '%.*s': rows of %lld elements are no whole number of %s's blocks of %d",
+        return BAD(r, r->at, "tensor '%.*s': rows of %lld elements are not a multiple of %s's block size %d",
                    TARN__GGUF_SHOWN_BYTES, t->name, (long long)row, type->name, type->block_elements);
     overflow |= count > INT64_MAX / 2 / type->block_bytes;
     t->bytes = overflow || empty ? 0 : count / type->block_elements * type->block_bytes;
     return !overflow ||
-           BAD(r, r->at, "tensor '%.*s': its shape %s of %s is no possible number of bytes", TARN__GGUF_SHOWN_BYTES,
+           BAD(r, r->at, "tensor '%.*s': its shape %s of %s is not a valid number of bytes", TARN__GGUF_SHOWN_BYTES,
                t->name, tarn__shape_string(t->shape.size, t->shape.rank, &(tarn__shape_buffer){{0}}), type->name);
 }
 
-/* `begin` counts from the elements' beginning, which is not known yet. */
+/* Reads a tensor's description. `begin` counts from the start of the data, which is known only after the last one. */
 static bool read_tensor(reader *r, tarn__gguf_tensor *t)
 {
     uint64_t offset;
@@ -348,11 +355,11 @@ static bool read_tensor(reader *r, tarn__gguf_tensor *t)
         !read_u64(r, "a tensor's offset", &offset))
         return false;
     if (offset > INT64_MAX / 2)
-        return BAD(r, r->at - 8, "tensor '%.*s' has the offset %" PRIu64 ", which is beyond any file",
-                   TARN__GGUF_SHOWN_BYTES, t->name, offset);
+        return BAD(r, r->at - 8, "tensor '%.*s' has the offset %" PRIu64 ", beyond any file", TARN__GGUF_SHOWN_BYTES,
+                   t->name, offset);
     if (offset % (uint64_t)r->file->alignment)
         return BAD(r, r->at - 8,
-                   "tensor '%.*s' has the offset %" PRIu64 ", which is no multiple of the alignment, %lld",
+                   "tensor '%.*s' has the offset %" PRIu64 "; it must be a multiple of the alignment, %lld",
                    TARN__GGUF_SHOWN_BYTES, t->name, offset, (long long)r->file->alignment);
     t->begin = (int64_t)offset;
     return true;
@@ -370,38 +377,39 @@ static bool read_tensors(tarn_gguf *file, reader *r, int count)
     return true;
 }
 
-static int compare_places(const void *left, const void *right)
+/* By beginning, then by end: an empty tensor comes before one at the same offset. */
+static int compare_offsets(const void *left, const void *right)
 {
     const tarn__gguf_tensor *a = *(tarn__gguf_tensor *const *)left, *b = *(tarn__gguf_tensor *const *)right;
     int64_t a_end = a->begin + a->bytes, b_end = b->begin + b->bytes;
     return a->begin != b->begin ? (a->begin < b->begin ? -1 : 1) : (a_end > b_end) - (a_end < b_end);
 }
 
-/* No two tensors share a byte. */
+/* Checks that no two tensors share a byte: sorted by offset, each must begin after the one before ends. */
 static bool check_overlap(const tarn_gguf *file)
 {
     size_t bytes = sizeof(tarn__gguf_tensor *) * (size_t)file->tensors;
-    tarn__gguf_tensor **list = tarn__alloc(bytes);
-    bool good = list != NULL;
-    if (list) {
+    tarn__gguf_tensor **array = tarn__alloc(bytes);
+    bool good = array != NULL;
+    if (array) {
         for (int i = 0; i < file->tensors; i++)
-            list[i] = &file->tensor[i];
+            array[i] = &file->tensor[i];
         if (file->tensors)
-            qsort(list, (size_t)file->tensors, sizeof(*list), compare_places);
+            qsort(array, (size_t)file->tensors, sizeof(*array), compare_offsets);
         for (int i = 1; good && i < file->tensors; i++) {
-            int64_t end = list[i - 1]->begin + list[i - 1]->bytes;
+            int64_t end = array[i - 1]->begin + array[i - 1]->bytes;
             good =
-                list[i]->begin >= end ||
-                bad(file, list[i]->begin, "tensor '%.*s' begins before '%.*s' ends, at byte %lld",
-                    TARN__GGUF_SHOWN_BYTES, list[i]->name, TARN__GGUF_SHOWN_BYTES, list[i - 1]->name, (long long)end);
+                array[i]->begin >= end ||
+                bad(file, array[i]->begin, "tensor '%.*s' begins before '%.*s' ends, at byte %lld",
+                    TARN__GGUF_SHOWN_BYTES, array[i]->name, TARN__GGUF_SHOWN_BYTES, array[i - 1]->name, (long long)end);
         }
     }
-    tarn__release(list, bytes);
+    tarn__release(array, bytes);
     return good;
 }
 
-/* Moves offsets to where the elements begin, behind the header that ends at `at`. */
-static bool place_tensors(tarn_gguf *file, int64_t at)
+/* Makes offsets absolute: the data begins at the next multiple of the alignment after the header's end. */
+static bool resolve_offsets(tarn_gguf *file, int64_t at)
 {
     int64_t data = (at + file->alignment - 1) / file->alignment * file->alignment;
     for (int i = 0; i < file->tensors; i++) {
@@ -417,6 +425,7 @@ static bool place_tensors(tarn_gguf *file, int64_t at)
 
 /* ---- the header -------------------------------------------------------------------------------------------------- */
 
+/* Checks magic and version. In a big-endian file the version's low 16 bits are 0. */
 static bool read_version(reader *r)
 {
     uint32_t version = 0;
@@ -436,6 +445,7 @@ static bool read_version(reader *r)
                        version);
 }
 
+/* Takes general.alignment from the keys just read; tensors are checked against it. */
 static bool read_alignment(tarn_gguf *file, const reader *r)
 {
     const char *name = "general.alignment";
@@ -448,7 +458,7 @@ static bool read_alignment(tarn_gguf *file, const reader *r)
         if (key->type == TARN_GGUF_U32)
             memcpy(&value, file->memory + key->begin, 4);
         if (value < 8 || value > TARN__GGUF_MAX_ALIGNMENT || (value & (value - 1)))
-            return BAD(r, key->begin, "%s is no u32 that is a power of two from 8 to %d", name,
+            return BAD(r, key->begin, "%s must be a u32 and a power of two from 8 to %d", name,
                        TARN__GGUF_MAX_ALIGNMENT);
         file->alignment = value;
     }
@@ -463,18 +473,20 @@ static bool read_header(tarn_gguf *file)
         !read_u64(&r, "the number of keys", &keys))
         return false;
     uint64_t left = (uint64_t)(file->size - r.at);
-    if (tensors > left / LEAST_TENSOR || keys > left / LEAST_KEY || tensors > INT32_MAX || keys > INT32_MAX)
+    if (tensors > left / MIN_TENSOR || keys > left / MIN_KEY || tensors > INT32_MAX || keys > INT32_MAX)
         return BAD(&r, (int64_t)8,
                    "%" PRIu64 " tensors and %" PRIu64 " keys do not fit in the %" PRIu64 " bytes that follow", tensors,
                    keys, left);
-    if (tensors > MOST || keys > MOST)
-        return BAD(&r, (int64_t)8, "%" PRIu64 " tensors and %" PRIu64 " keys are more than the %d that are possible",
-                   tensors, keys, MOST);
+    if (tensors > MAX_COUNT || keys > MAX_COUNT)
+        return BAD(&r, (int64_t)8,
+                   "%" PRIu64 " tensors and %" PRIu64 " keys are too many; at most %d of each are supported", tensors,
+                   keys, MAX_COUNT);
     return read_keys(file, &r, (int)keys) && read_alignment(file, &r) && read_tensors(file, &r, (int)tensors) &&
-           name_all(file) && place_tensors(file, r.at);
+           index_names(file) && resolve_offsets(file, r.at);
 }
 
-/* ---- life -------------------------------------------------------------------------------------------------------- */
+/* ---- opening and closing
+ * -------------------------------------------------------------------------------------------------------- */
 
 void tarn__gguf_map_release(void *map)
 {
@@ -485,6 +497,7 @@ void tarn__gguf_map_release(void *map)
     tarn__release(shared, sizeof(*shared));
 }
 
+/* Maps the file privately: writes through a tensor stay in memory and never reach the file. */
 static bool open_map(tarn_gguf *file, const char *path)
 {
     file->map = tarn__alloc(sizeof(*file->map));
@@ -503,7 +516,7 @@ tarn_gguf *tarn_gguf_open(const char *path)
     if (tarn_failed())
         return NULL;
     if (!path) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "gguf_open: the path is NULL");
+        tarn__raise(TARN_ERROR_ARGUMENT, "gguf_open: path is NULL");
         return NULL;
     }
     tarn_gguf *file = tarn__alloc(sizeof(*file));

@@ -1,53 +1,33 @@
-/* gguf_types.c: the element types and the types of metadata that a GGUF file may name, by their numbers. */
+/* gguf_types.c: the element types and metadata types of GGUF, indexed by their numbers in files. */
 #include "formats/gguf.h"
 
-/* Files are little-endian, and their elements are used where they lie. */
+/* Files are little-endian, and their elements are used in place. */
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "a big-endian machine would have to swap the bytes of every element");
 
-#define NONE TARN_DTYPE_COUNT
+#define NO_DTYPE TARN_DTYPE_COUNT
 
+/* Name, elements per quant block, bytes per block, dtype. Types that tarn cannot load are listed too, so that a file
+ * with one can be inspected and its other tensors loaded. Gaps are numbers that ggml has retired. */
 const tarn__gguf_dtype tarn__gguf_dtypes[TARN__GGUF_DTYPES] = {
-    [0] = {"F32", 1, 4, TARN_F32},
-    [1] = {"F16", 1, 2, TARN_F16},
-    [2] = {"Q4_0", 32, 18, TARN_Q4_0},
-    [3] = {"Q4_1", 32, 20, NONE},
-    [6] = {"Q5_0", 32, 22, NONE},
-    [7] = {"Q5_1", 32, 24, NONE},
-    [8] = {"Q8_0", 32, 34, TARN_Q8_0},
-    [9] = {"Q8_1", 32, 40, NONE},
-    [10] = {"Q2_K", 256, 84, NONE},
-    [11] = {"Q3_K", 256, 110, NONE},
-    [12] = {"Q4_K", 256, 144, TARN_Q4_K},
-    [13] = {"Q5_K", 256, 176, NONE},
-    [14] = {"Q6_K", 256, 210, TARN_Q6_K},
-    [15] = {"Q8_K", 256, 292, NONE},
-    [16] = {"IQ2_XXS", 256, 66, NONE},
-    [17] = {"IQ2_XS", 256, 74, NONE},
-    [18] = {"IQ3_XXS", 256, 98, NONE},
-    [19] = {"IQ1_S", 256, 50, NONE},
-    [20] = {"IQ4_NL", 32, 18, NONE},
-    [21] = {"IQ3_S", 256, 110, NONE},
-    [22] = {"IQ2_S", 256, 82, NONE},
-    [23] = {"IQ4_XS", 256, 136, NONE},
-    [24] = {"I8", 1, 1, NONE},
-    [25] = {"I16", 1, 2, NONE},
-    [26] = {"I32", 1, 4, NONE},
-    [27] = {"I64", 1, 8, NONE},
-    [28] = {"F64", 1, 8, NONE},
-    [29] = {"IQ1_M", 256, 56, NONE},
-    [30] = {"BF16", 1, 2, TARN_BF16},
-    [34] = {"TQ1_0", 256, 54, NONE},
-    [35] = {"TQ2_0", 256, 66, NONE},
-    [39] = {"MXFP4", 32, 17, NONE},
-    [40] = {"NVFP4", 64, 36, NONE},
-    [41] = {"Q1_0", 128, 18, NONE},
+    [0] = {"F32", 1, 4, TARN_F32},         [1] = {"F16", 1, 2, TARN_F16},         [2] = {"Q4_0", 32, 18, TARN_Q4_0},
+    [3] = {"Q4_1", 32, 20, NO_DTYPE},      [6] = {"Q5_0", 32, 22, NO_DTYPE},      [7] = {"Q5_1", 32, 24, NO_DTYPE},
+    [8] = {"Q8_0", 32, 34, TARN_Q8_0},     [9] = {"Q8_1", 32, 40, NO_DTYPE},      [10] = {"Q2_K", 256, 84, NO_DTYPE},
+    [11] = {"Q3_K", 256, 110, NO_DTYPE},   [12] = {"Q4_K", 256, 144, TARN_Q4_K},  [13] = {"Q5_K", 256, 176, NO_DTYPE},
+    [14] = {"Q6_K", 256, 210, TARN_Q6_K},  [15] = {"Q8_K", 256, 292, NO_DTYPE},   [16] = {"IQ2_XXS", 256, 66, NO_DTYPE},
+    [17] = {"IQ2_XS", 256, 74, NO_DTYPE},  [18] = {"IQ3_XXS", 256, 98, NO_DTYPE}, [19] = {"IQ1_S", 256, 50, NO_DTYPE},
+    [20] = {"IQ4_NL", 32, 18, NO_DTYPE},   [21] = {"IQ3_S", 256, 110, NO_DTYPE},  [22] = {"IQ2_S", 256, 82, NO_DTYPE},
+    [23] = {"IQ4_XS", 256, 136, NO_DTYPE}, [24] = {"I8", 1, 1, NO_DTYPE},         [25] = {"I16", 1, 2, NO_DTYPE},
+    [26] = {"I32", 1, 4, NO_DTYPE},        [27] = {"I64", 1, 8, NO_DTYPE},        [28] = {"F64", 1, 8, NO_DTYPE},
+    [29] = {"IQ1_M", 256, 56, NO_DTYPE},   [30] = {"BF16", 1, 2, TARN_BF16},      [34] = {"TQ1_0", 256, 54, NO_DTYPE},
+    [35] = {"TQ2_0", 256, 66, NO_DTYPE},   [39] = {"MXFP4", 32, 17, NO_DTYPE},    [40] = {"NVFP4", 64, 36, NO_DTYPE},
+    [41] = {"Q1_0", 128, 18, NO_DTYPE},
 };
 
 int tarn__gguf_dtype_of(tarn_dtype dtype)
 {
     for (int i = 0; i < TARN__GGUF_DTYPES; i++)
-        if (tarn__gguf_dtypes[i].name && tarn__gguf_dtypes[i].dtype == dtype && dtype != NONE)
+        if (tarn__gguf_dtypes[i].name && tarn__gguf_dtypes[i].dtype == dtype && dtype != NO_DTYPE)
             return i;
     return -1;
 }

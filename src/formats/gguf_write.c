@@ -1,5 +1,7 @@
-/* gguf_write.c: the writer. Metadata is kept as the bytes that it will be; tensors are laid out and written at the end,
- * in the order they were added, each at a multiple of the alignment, as the gguf package does. */
+/* gguf_write.c: the GGUF writer.
+ *
+ * Metadata is encoded as it is added. Tensors are retained, laid out and written by tarn_gguf_finish(), in the order
+ * they were added, each at a multiple of the alignment, as the gguf package does. The write is atomic. */
 #include <string.h>
 
 #include "base/dtype.h"
@@ -10,11 +12,11 @@
 #include "formats/gguf.h"
 #include "formats/tensor_bytes.h"
 
-#define MOST_AXES 4
+#define MAX_AXES 4
 
 typedef struct bytes {
     char *at;
-    size_t count, room;
+    size_t count, capacity;
 } bytes;
 
 typedef struct item {
@@ -22,34 +24,35 @@ typedef struct item {
     int type;   /* row of tarn__gguf_dtypes */
     tarn_shape shape;
     int64_t bytes;
-    tarn_tensor *tensor; /* held; or */
+    tarn_tensor *tensor; /* retained; or NULL: */
     tarn__write_fn write;
     void *ctx;
 } item;
 
 struct tarn_gguf_writer {
     char *path;
-    bytes metadata, names; /* names: of keys, each with its zero byte */
+    bytes metadata, names; /* names: of keys, each terminated */
     uint64_t keys;
     uint32_t alignment;
     item *item;
-    int count, room;
+    int count, capacity;
 };
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
+/* Appends bytes; the capacity doubles. */
 static bool put(bytes *to, const void *from, size_t count)
 {
-    if (count > to->room - to->count) {
-        size_t room = to->count + count > 2 * to->room ? to->count + count : 2 * to->room;
-        char *wider = tarn__alloc(room);
-        if (!wider)
+    if (count > to->capacity - to->count) {
+        size_t capacity = to->count + count > 2 * to->capacity ? to->count + count : 2 * to->capacity;
+        char *grown = tarn__alloc(capacity);
+        if (!grown)
             return false;
         if (to->count)
-            memcpy(wider, to->at, to->count);
-        tarn__release(to->at, to->room);
-        to->at = wider;
-        to->room = room;
+            memcpy(grown, to->at, to->count);
+        tarn__release(to->at, to->capacity);
+        to->at = grown;
+        to->capacity = capacity;
     }
     if (count)
         memcpy(to->at + to->count, from, count);
@@ -67,19 +70,20 @@ static bool put_u64(bytes *to, uint64_t value)
     return put(to, &value, sizeof(value));
 }
 
-static bool put_text(bytes *to, const char *text, size_t length)
+static bool put_string(bytes *to, const char *text, size_t length)
 {
     return put_u64(to, length) && put(to, text, length);
 }
 
-/* ---- life -------------------------------------------------------------------------------------------------------- */
+/* ---- creation
+ * -------------------------------------------------------------------------------------------------------- */
 
 tarn_gguf_writer *tarn_gguf_create(const char *path)
 {
     if (tarn_failed())
         return NULL;
     if (!path || !path[0]) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "gguf_create: the path is %s", path ? "empty" : "NULL");
+        tarn__raise(TARN_ERROR_ARGUMENT, "gguf_create: path is %s", path ? "empty" : "NULL");
         return NULL;
     }
     tarn_gguf_writer *writer = tarn__alloc(sizeof(*writer));
@@ -100,9 +104,9 @@ void tarn_gguf_cancel(tarn_gguf_writer *writer)
         tarn__string_free(writer->item[i].name);
         tarn__tensor_release(writer->item[i].tensor);
     }
-    tarn__release(writer->item, sizeof(item) * (size_t)writer->room);
-    tarn__release(writer->metadata.at, writer->metadata.room);
-    tarn__release(writer->names.at, writer->names.room);
+    tarn__release(writer->item, sizeof(item) * (size_t)writer->capacity);
+    tarn__release(writer->metadata.at, writer->metadata.capacity);
+    tarn__release(writer->names.at, writer->names.capacity);
     tarn__string_free(writer->path);
     tarn__release(writer, sizeof(*writer));
 }
@@ -113,7 +117,7 @@ static bool check_writer(const char *function, const tarn_gguf_writer *writer)
 {
     if (tarn_failed())
         return false;
-    return writer || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the writer is NULL", function);
+    return writer || tarn__raise(TARN_ERROR_ARGUMENT, "%s: writer is NULL", function);
 }
 
 static bool check_name(const char *function, const char *what, const char *name)
@@ -136,18 +140,17 @@ static bool has_key(const tarn_gguf_writer *writer, const char *key)
     return false;
 }
 
-/* What a key may be, and the beginning of its bytes. */
+/* Checks a key and appends its name; the value follows. */
 static bool begin_key(const char *function, tarn_gguf_writer *writer, const char *key)
 {
     if (!check_writer(function, writer) || !check_name(function, "key", key))
         return false;
     if (has_key(writer, key))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is a key '%.*s' already", function, TARN__GGUF_SHOWN_BYTES,
-                           key);
-    return put_text(&writer->metadata, key, strlen(key));
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: key '%.*s' already exists", function, TARN__GGUF_SHOWN_BYTES, key);
+    return put_string(&writer->metadata, key, strlen(key));
 }
 
-/* Ends what begin_key() began at `from`: all of it is there, or nothing. */
+/* Ends a key begun at offset `from`: on failure its bytes are removed, so that a caller may continue without it. */
 static bool end_key(tarn_gguf_writer *writer, const char *key, size_t from, bool good)
 {
     if (good && put(&writer->names, key, strlen(key) + 1)) {
@@ -159,7 +162,8 @@ static bool end_key(tarn_gguf_writer *writer, const char *key, size_t from, bool
     return false;
 }
 
-static size_t place(const tarn_gguf_writer *writer)
+/* Where the next key begins; the writer is checked later. */
+static size_t metadata_bytes(const tarn_gguf_writer *writer)
 {
     return writer ? writer->metadata.count : 0;
 }
@@ -167,22 +171,23 @@ static size_t place(const tarn_gguf_writer *writer)
 static bool check_number(const char *function, tarn_gguf_type type, const void *values, int64_t count)
 {
     if ((unsigned)type >= TARN_GGUF_TYPE_COUNT || type == TARN_GGUF_STRING || type == TARN_GGUF_ARRAY)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s (%d) is no type of numbers or bools", function,
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s (%d) is not a type of numbers or bools", function,
                            tarn_gguf_type_name(type), (int)type);
     if (count < 0 || count > INT64_MAX / 8)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a list cannot have %lld values", function, (long long)count);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: count is %lld; it cannot be negative or that large", function,
+                           (long long)count);
     if (!values && count > 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the values are NULL", function);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: values is NULL", function);
     for (int64_t i = 0; type == TARN_GGUF_BOOL && i < count; i++)
         if (((const uint8_t *)values)[i] > 1)
-            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: value %lld is %d, which is no bool", function, (long long)i,
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: value %lld is %d, not a bool", function, (long long)i,
                                ((const uint8_t *)values)[i]);
     return true;
 }
 
-/* Elements are laid out by it. */
-static bool heed_alignment(const char *function, tarn_gguf_writer *writer, const char *key, tarn_gguf_type type,
-                           const void *value)
+/* Takes over general.alignment, by which tensors are laid out. */
+static bool apply_alignment(const char *function, tarn_gguf_writer *writer, const char *key, tarn_gguf_type type,
+                            const void *value)
 {
     uint32_t alignment = 0;
     if (strcmp(key, "general.alignment") != 0)
@@ -200,13 +205,14 @@ static bool heed_alignment(const char *function, tarn_gguf_writer *writer, const
 bool tarn_gguf_add_value(tarn_gguf_writer *writer, const char *key, tarn_gguf_type type, const void *value)
 {
     const char *function = "gguf_add_value";
-    size_t from = place(writer);
+    size_t from = metadata_bytes(writer);
     bool good = begin_key(function, writer, key) && check_number(function, type, value, 1) &&
-                heed_alignment(function, writer, key, type, value) && put_u32(&writer->metadata, type) &&
+                apply_alignment(function, writer, key, type, value) && put_u32(&writer->metadata, type) &&
                 put(&writer->metadata, value, (size_t)tarn__gguf_type_bytes(type));
     return end_key(writer, key, from, good);
 }
 
+/* general.alignment as a string or array would leave the layout unclear to readers. */
 static bool check_no_alignment(const char *function, const char *key)
 {
     return strcmp(key, "general.alignment") != 0 ||
@@ -216,10 +222,10 @@ static bool check_no_alignment(const char *function, const char *key)
 bool tarn_gguf_add_string(tarn_gguf_writer *writer, const char *key, const char *text, size_t length)
 {
     const char *function = "gguf_add_string";
-    size_t from = place(writer);
+    size_t from = metadata_bytes(writer);
     bool good = begin_key(function, writer, key) && check_no_alignment(function, key);
-    good = good && (text || length == 0 || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the text is NULL", function));
-    good = good && put_u32(&writer->metadata, TARN_GGUF_STRING) && put_text(&writer->metadata, text, length);
+    good = good && (text || length == 0 || tarn__raise(TARN_ERROR_ARGUMENT, "%s: text is NULL", function));
+    good = good && put_u32(&writer->metadata, TARN_GGUF_STRING) && put_string(&writer->metadata, text, length);
     return end_key(writer, key, from, good);
 }
 
@@ -227,7 +233,7 @@ bool tarn_gguf_add_array(tarn_gguf_writer *writer, const char *key, tarn_gguf_ty
                          int64_t count)
 {
     const char *function = "gguf_add_array";
-    size_t from = place(writer);
+    size_t from = metadata_bytes(writer);
     bool good = begin_key(function, writer, key) && check_no_alignment(function, key) &&
                 check_number(function, type, values, count) && put_u32(&writer->metadata, TARN_GGUF_ARRAY) &&
                 put_u32(&writer->metadata, type) && put_u64(&writer->metadata, (uint64_t)count) &&
@@ -239,19 +245,19 @@ bool tarn_gguf_add_strings(tarn_gguf_writer *writer, const char *key, const char
                            int64_t count)
 {
     const char *function = "gguf_add_strings";
-    size_t from = place(writer);
+    size_t from = metadata_bytes(writer);
     bool good = begin_key(function, writer, key) && check_no_alignment(function, key);
     if (good && (count < 0 || (!texts && count > 0)))
-        good = tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function,
-                           texts ? "a list cannot have fewer than 0 texts" : "the texts are NULL");
+        good = tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function, texts ? "count is negative" : "texts is NULL");
     good = good && put_u32(&writer->metadata, TARN_GGUF_ARRAY) && put_u32(&writer->metadata, TARN_GGUF_STRING) &&
            put_u64(&writer->metadata, (uint64_t)count);
     for (int64_t i = 0; good && i < count; i++)
         good = (texts[i] || tarn__raise(TARN_ERROR_ARGUMENT, "%s: text %lld is NULL", function, (long long)i)) &&
-               put_text(&writer->metadata, texts[i], lengths ? lengths[i] : strlen(texts[i]));
+               put_string(&writer->metadata, texts[i], lengths ? lengths[i] : strlen(texts[i]));
     return end_key(writer, key, from, good);
 }
 
+/* Copies the bytes of a value as they are: types that tarn does not interpret survive. */
 bool tarn_gguf_add_from(tarn_gguf_writer *writer, const tarn_gguf *file, int index)
 {
     const char *function = "gguf_add_from";
@@ -261,36 +267,37 @@ bool tarn_gguf_add_from(tarn_gguf_writer *writer, const tarn_gguf *file, int ind
     if (!tarn_gguf_metadata_at(file, index, &value))
         return tarn__raise_within(function);
     const tarn__gguf_key *key = &file->key[index];
-    size_t from = place(writer);
+    size_t from = metadata_bytes(writer);
     bool good = begin_key(function, writer, key->name) && put_u32(&writer->metadata, key->type);
     good = good && (key->type != TARN_GGUF_ARRAY ||
                     (put_u32(&writer->metadata, key->element) && put_u64(&writer->metadata, (uint64_t)key->count)));
     good = good && put(&writer->metadata, file->memory + key->begin, (size_t)(key->end - key->begin)) &&
-           heed_alignment(function, writer, key->name, key->type, file->memory + key->begin);
+           apply_alignment(function, writer, key->name, key->type, file->memory + key->begin);
     return end_key(writer, key->name, from, good);
 }
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
+/* Checks a tensor and appends its item; name and dtype complete `new`. */
 static bool add_item(const char *function, tarn_gguf_writer *writer, const char *name, tarn_dtype dtype, item new)
 {
     if (!check_name(function, "name", name))
         return false;
     for (int i = 0; i < writer->count; i++)
         if (strcmp(writer->item[i].name, name) == 0)
-            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is a tensor '%.*s' already", function,
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: tensor '%.*s' already exists", function,
                                TARN__GGUF_SHOWN_BYTES, name);
     new.type = tarn__gguf_dtype_of(dtype);
     if (new.type < 0)
         return tarn__raise(
             TARN_ERROR_DTYPE,
-            "%s: tensor '%.*s' is %s, which is not written to GGUF files; f32 f16 bf16 q8_0 q4_0 q4_k q6_k are",
+            "%s: tensor '%.*s' is %s, which cannot be written to GGUF; supported are f32 f16 bf16 q8_0 q4_0 q4_k q6_k",
             function, TARN__GGUF_SHOWN_BYTES, name, tarn_dtype_name(dtype));
-    if (new.shape.rank > MOST_AXES)
+    if (new.shape.rank > MAX_AXES)
         return tarn__raise(TARN_ERROR_SHAPE, "%s: tensor '%.*s' has %d axes; the format has at most %d", function,
-                           TARN__GGUF_SHOWN_BYTES, name, new.shape.rank, MOST_AXES);
+                           TARN__GGUF_SHOWN_BYTES, name, new.shape.rank, MAX_AXES);
     if (!tarn__check_shape(function, new.shape, dtype) ||
-        !tarn__list_reserve(&writer->item, writer->count, &writer->room, sizeof(item)) ||
+        !tarn__list_reserve(&writer->item, writer->count, &writer->capacity, sizeof(item)) ||
         !(new.name = tarn__string_copy(name)))
         return false;
     int64_t count = 1;
@@ -322,12 +329,13 @@ bool tarn__gguf_add_streamed(tarn_gguf_writer *writer, const char *name, tarn_dt
 
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
-/* The least multiple of the alignment that is not below `at`. */
+/* Rounds up to a multiple of the alignment. */
 static int64_t align(const tarn_gguf_writer *writer, int64_t at)
 {
     return (at + writer->alignment - 1) / writer->alignment * writer->alignment;
 }
 
+/* Encodes the header. Offsets count from the start of the data. */
 static bool put_header(const tarn_gguf_writer *writer, bytes *to)
 {
     int64_t offset = 0;
@@ -335,7 +343,7 @@ static bool put_header(const tarn_gguf_writer *writer, bytes *to)
                 put_u64(to, writer->keys) && put(to, writer->metadata.at, writer->metadata.count);
     for (int i = 0; good && i < writer->count; i++) {
         const item *one = &writer->item[i];
-        good = put_text(to, one->name, strlen(one->name)) && put_u32(to, (uint32_t)one->shape.rank);
+        good = put_string(to, one->name, strlen(one->name)) && put_u32(to, (uint32_t)one->shape.rank);
         for (int k = one->shape.rank - 1; good && k >= 0; k--)
             good = put_u64(to, (uint64_t)one->shape.size[k]);
         good = good && put_u32(to, (uint32_t)one->type) && put_u64(to, (uint64_t)offset);
@@ -344,7 +352,8 @@ static bool put_header(const tarn_gguf_writer *writer, bytes *to)
     return good;
 }
 
-static bool fill(const tarn_gguf_writer *writer, tarn__output *output)
+/* Pads the output to the alignment. */
+static bool write_padding(const tarn_gguf_writer *writer, tarn__output *output)
 {
     static const char zeros[256];
     for (int64_t left = align(writer, output->bytes) - output->bytes; left > 0; left -= (int64_t)sizeof(zeros))
@@ -359,10 +368,10 @@ static bool write_item(const tarn_gguf_writer *writer, const item *one, tarn__ou
     if (!(one->tensor ? tarn__write_tensor_bytes("gguf_finish", one->tensor, output) : one->write(output, one->ctx)))
         return false;
     if (output->bytes - begin != one->bytes)
-        return tarn__raise(TARN_ERROR_INTERNAL, "gguf_finish: '%s': tensor '%.*s' became %lld bytes instead of %lld",
+        return tarn__raise(TARN_ERROR_INTERNAL, "gguf_finish: '%s': tensor '%.*s' has %lld bytes, not %lld",
                            writer->path, TARN__GGUF_SHOWN_BYTES, one->name, (long long)(output->bytes - begin),
                            (long long)one->bytes);
-    return fill(writer, output);
+    return write_padding(writer, output);
 }
 
 static bool write_file(const tarn_gguf_writer *writer)
@@ -371,9 +380,9 @@ static bool write_file(const tarn_gguf_writer *writer)
     bytes header = {0};
     if (!tarn__output_open(&output, "gguf_finish", writer->path))
         return false;
-    bool good =
-        put_header(writer, &header) && tarn__output_write(&output, header.at, header.count) && fill(writer, &output);
-    tarn__release(header.at, header.room);
+    bool good = put_header(writer, &header) && tarn__output_write(&output, header.at, header.count) &&
+                write_padding(writer, &output);
+    tarn__release(header.at, header.capacity);
     for (int i = 0; good && i < writer->count; i++)
         good = write_item(writer, &writer->item[i], &output);
     if (good)

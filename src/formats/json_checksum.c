@@ -1,4 +1,5 @@
-/* json_checksum.c: a JSON file's own checksum, found in its text: where white space stands counts too. */
+/* json_checksum.c: a JSON file's own checksum. It is searched in the bytes, not in the parsed tree: whitespace is
+ * covered too, and a file that another program reformatted no longer matches. */
 #include "formats/json_checksum.h"
 
 #include <inttypes.h>
@@ -7,20 +8,21 @@
 
 #include "base/xxh64.h"
 
-#define HEAD "\"checksum\": \"xxh64:"
+#define MEMBER "\"checksum\": \"xxh64:"
 enum { DIGITS = 16 };
 
-/* Where the digits begin; 0: there are none. */
+/* Offset of the digits; 0: no checksum. No string can contain the member's text: its quotes would be escaped. */
 static size_t find_digits(const char *text, size_t length)
 {
-    const size_t head = strlen(HEAD);
-    for (size_t at = 0; at + head + DIGITS <= length; at++)
-        if (text[at] == '"' && memcmp(text + at, HEAD, head) == 0)
-            return at + head;
+    const size_t member = strlen(MEMBER);
+    for (size_t at = 0; at + member + DIGITS <= length; at++)
+        if (text[at] == '"' && memcmp(text + at, MEMBER, member) == 0)
+            return at + member;
     return 0;
 }
 
-static uint64_t sum_around(const char *text, size_t length, size_t digits)
+/* xxh64 of the bytes with zeros in place of the digits. */
+static uint64_t checksum_without(const char *text, size_t length, size_t digits)
 {
     tarn__xxh64 sum;
     tarn__xxh64_begin(&sum);
@@ -36,7 +38,7 @@ void tarn__json_checksum_put(char *text, size_t length)
     size_t digits = find_digits(text, length);
     if (digits == 0)
         return;
-    snprintf(value, sizeof(value), "%016" PRIx64, sum_around(text, length, digits));
+    snprintf(value, sizeof(value), "%016" PRIx64, checksum_without(text, length, digits));
     memcpy(text + digits, value, DIGITS);
 }
 
@@ -47,10 +49,10 @@ tarn__json_checksum tarn__json_checksum_of(const char *text, size_t length)
     tarn__json_checksum sum = {.is_there = digits > 0};
     if (digits == 0)
         return sum;
-    sum.computed = sum_around(text, length, digits);
+    sum.computed = checksum_without(text, length, digits);
     for (size_t i = 0; i < DIGITS; i++) {
         const char *found = text[digits + i] ? strchr(digit, text[digits + i]) : NULL;
-        if (!found) { /* no checksum is its own complement */
+        if (!found) { /* damaged digits: a value that cannot match */
             sum.stored = ~sum.computed;
             return sum;
         }

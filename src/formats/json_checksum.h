@@ -1,8 +1,8 @@
-/* json_checksum.h: a JSON file's own checksum, a member of its outermost object:
+/* json_checksum.h: a JSON file's own checksum, a member of its root object:
  *
  *   "checksum": "xxh64:0123456789abcdef"
  *
- * It is computed over all bytes of the file, with zeros for its own 16 digits. */
+ * It covers all bytes of the file, with zeros for its own 16 digits. */
 #ifndef TARN__JSON_CHECKSUM_H
 #define TARN__JSON_CHECKSUM_H
 
@@ -10,17 +10,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define TARN__JSON_CHECKSUM "xxh64:0000000000000000" /* the member's value until it is known */
+#define TARN__JSON_CHECKSUM "xxh64:0000000000000000" /* the placeholder, replaced when the file is written */
 
 typedef struct tarn__json_checksum {
-    bool is_there;
+    bool is_there; /* false: the file has no checksum; then the others are 0 */
     uint64_t stored, computed;
 } tarn__json_checksum;
 
-/* Puts the checksum into a text that has the member. */
+/* Replaces the placeholder in the bytes of a file. Bytes without the member stay as they are. */
 void tarn__json_checksum_put(char *text, size_t length);
 
-/* What a text says of itself, and what it is. */
+/* The checksum stored in a file's bytes and the computed one. */
 tarn__json_checksum tarn__json_checksum_of(const char *text, size_t length);
 
 #endif

@@ -1,4 +1,5 @@
-/* json_dump.c: jansson writes reals in a fixed number of digits; here they get their shortest form after that. */
+/* json_dump.c: shortens the reals in jansson's output, which have a fixed number of digits. Works on the text: outside
+ * of strings a token that begins with a digit or a minus is a number. */
 #include "formats/json_dump.h"
 
 #include <stdbool.h>
@@ -7,7 +8,8 @@
 
 #include "base/number_format.h"
 
-/* Copies a string, quotes included; returns what follows it. */
+/* Copies a string with its quotes; returns the byte after it. A backslash escapes the next byte, so that \" ends
+ * nothing. */
 static const char *copy_string(const char *from, char **to)
 {
     *(*to)++ = *from++;
@@ -20,7 +22,7 @@ static const char *copy_string(const char *from, char **to)
     return from;
 }
 
-/* Copies a number, a real one in its shortest form; returns what follows it. */
+/* Copies a number, reals in their shortest form; returns the byte after it. */
 static const char *copy_number(const char *from, char **to)
 {
     size_t length = strspn(from, "+-.0123456789eE");

@@ -1,7 +1,9 @@
-/* json_file.h: small JSON files of ours: settings and places of runs. Keys with dots reach into objects: "model.kind".
+/* json_file.h: small JSON files: settings and state of runs, configs of models. Keys with dots reach into objects:
+ * "model.kind".
  *
- * Files are not trusted: what is missing, of another kind or out of bounds is an error that names file and key. Built
- * on jansson; without it every function raises an error that says so. */
+ * Files are not trusted: a member that is missing, of another type or out of range is an error that names file and key.
+ * Built on jansson; without it every function raises an error that says so. Errors begin with the `function` given when
+ * the file was opened. A file is used by one thread at a time. */
 #ifndef TARN__JSON_FILE_H
 #define TARN__JSON_FILE_H
 
@@ -11,40 +13,40 @@
 
 typedef struct tarn__json_file tarn__json_file;
 
-/* An empty document, one from a file, and one from a text (`name` stands for it in errors). `function` begins the
- * errors and is borrowed. The caller owns the document. NULL with an error. */
+/* An empty object, one read from a file, and one parsed from a string (`name` stands for the file in errors).
+ * `function` is borrowed and must outlive the result. The caller owns the result. NULL with an error. */
 tarn__json_file *tarn__json_file_new(const char *function);
 tarn__json_file *tarn__json_file_open(const char *function, const char *path);
 tarn__json_file *tarn__json_file_parse(const char *function, const char *name, const char *text, size_t length);
-void tarn__json_file_free(tarn__json_file *document); /* NULL is allowed */
+void tarn__json_file_free(tarn__json_file *file); /* NULL is allowed */
 
-/* Writes the document, so that the file appears whole or not at all. */
-bool tarn__json_file_save(const tarn__json_file *document, const char *path);
+/* Writes the file atomically: reals with 17 digits at most, so that they read back as the same doubles. */
+bool tarn__json_file_save(const tarn__json_file *file, const char *path);
 
-/* Adds the member "checksum": the file that tarn__json_file_save() writes carries its own checksum. */
-bool tarn__json_file_add_checksum(tarn__json_file *document);
+/* Adds the member "checksum": tarn__json_file_save() then fills in the checksum of the file it writes. */
+bool tarn__json_file_add_checksum(tarn__json_file *file);
 
-/* True when the text that a document was read from has a checksum, and the right one. False with an error that ends in
- * `advice`. Members that are out of bounds raise better errors: this comes after reading them. */
-bool tarn__json_file_verify(const tarn__json_file *document, const char *advice);
+/* Verifies the checksum of the bytes that the file was read from; a missing one is an error too. The error ends in
+ * `advice`. Call it after reading the members: an error about a member out of range tells more. */
+bool tarn__json_file_verify(const tarn__json_file *file, const char *advice);
 
-/* Adds the document as one line to a file of lines, all of it or nothing. */
-bool tarn__json_file_append(const tarn__json_file *document, const char *path);
+/* Appends the object as one line to a file of JSON lines, completely or not at all. Reals have 9 digits at most. */
+bool tarn__json_file_append(const tarn__json_file *file, const char *path);
 
-/* Adds a member, making the objects on its way; with add_*, an element at the end of a list. NaN and infinity become
- * null. */
-bool tarn__json_file_set_string(tarn__json_file *document, const char *key, const char *text);
-bool tarn__json_file_set_int(tarn__json_file *document, const char *key, int64_t value);
-bool tarn__json_file_set_real(tarn__json_file *document, const char *key, double value);
-bool tarn__json_file_set_bool(tarn__json_file *document, const char *key, bool value);
-bool tarn__json_file_add_string(tarn__json_file *document, const char *key, const char *text);
-bool tarn__json_file_add_int(tarn__json_file *document, const char *key, int64_t value);
-bool tarn__json_file_add_real(tarn__json_file *document, const char *key, double value);
+/* set_*: sets a member, creating the objects on its path. add_*: appends an element to an array. JSON has no NaN and no
+ * infinity: both become null. Strings are copied and must be UTF-8. */
+bool tarn__json_file_set_string(tarn__json_file *file, const char *key, const char *text);
+bool tarn__json_file_set_int(tarn__json_file *file, const char *key, int64_t value);
+bool tarn__json_file_set_real(tarn__json_file *file, const char *key, double value);
+bool tarn__json_file_set_bool(tarn__json_file *file, const char *key, bool value);
+bool tarn__json_file_add_string(tarn__json_file *file, const char *key, const char *text);
+bool tarn__json_file_add_int(tarn__json_file *file, const char *key, int64_t value);
+bool tarn__json_file_add_real(tarn__json_file *file, const char *key, double value);
 
-/* True when the key is there. Never an error. */
-bool tarn__json_file_has(const tarn__json_file *document, const char *key);
+/* True when the key exists. Never an error. */
+bool tarn__json_file_has(const tarn__json_file *file, const char *key);
 
-/* What stands under a key. Never an error. */
+/* The type of a member. Never an error. */
 typedef enum tarn__member_kind {
     TARN__MEMBER_MISSING,
     TARN__MEMBER_NULL,
@@ -54,31 +56,32 @@ typedef enum tarn__member_kind {
     TARN__MEMBER_ARRAY,
     TARN__MEMBER_OBJECT
 } tarn__member_kind;
-tarn__member_kind tarn__json_file_kind(const tarn__json_file *document, const char *key);
+tarn__member_kind tarn__json_file_kind(const tarn__json_file *file, const char *key);
 
-/* Reads a member; with *_at, an element of a list. Texts belong to the document. NULL or false with an error. */
-const char *tarn__json_file_string(const tarn__json_file *document, const char *key);
-bool tarn__json_file_int(const tarn__json_file *document, const char *key, int64_t low, int64_t high, int64_t *value);
-bool tarn__json_file_real(const tarn__json_file *document, const char *key, double *value); /* null gives NaN */
-bool tarn__json_file_bool(const tarn__json_file *document, const char *key, bool *value);
-const char *tarn__json_file_string_at(const tarn__json_file *document, const char *key, size_t index);
-bool tarn__json_file_int_at(const tarn__json_file *document, const char *key, size_t index, int64_t low, int64_t high,
+/* Reads a member; *_at: an element of an array. Strings are borrowed from the file. NULL or false with an error. */
+const char *tarn__json_file_string(const tarn__json_file *file, const char *key);
+bool tarn__json_file_int(const tarn__json_file *file, const char *key, int64_t low, int64_t high, int64_t *value);
+bool tarn__json_file_real(const tarn__json_file *file, const char *key, double *value); /* null gives NaN */
+bool tarn__json_file_bool(const tarn__json_file *file, const char *key, bool *value);
+const char *tarn__json_file_string_at(const tarn__json_file *file, const char *key, size_t index);
+bool tarn__json_file_int_at(const tarn__json_file *file, const char *key, size_t index, int64_t low, int64_t high,
                             int64_t *value);
-bool tarn__json_file_real_at(const tarn__json_file *document, const char *key, size_t index, double *value);
+bool tarn__json_file_real_at(const tarn__json_file *file, const char *key, size_t index, double *value);
 
-/* How many elements a list has, from 0 to `most`; false with an error. */
-bool tarn__json_file_count(const tarn__json_file *document, const char *key, size_t most, size_t *count);
+/* The number of elements of an array, at most `max`. False with an error. */
+bool tarn__json_file_count(const tarn__json_file *file, const char *key, size_t max, size_t *count);
 
-/* Sees a member of an object: its value as it would be typed: 0.5, lenet, true, 128,64. False ends the visit. */
+/* Visits a member of an object; `text` is its value as an option is typed: 0.5, lenet, true, 128,64. False ends the
+ * visit. */
 typedef bool (*tarn__member_fn)(const char *name, const char *text, void *ctx);
 
-/* Calls `visit` for every member of the object under a key ("": the whole document), in the file's order. False when it
- * was ended, or with an error. */
-bool tarn__json_file_each(const tarn__json_file *document, const char *key, tarn__member_fn visit, void *ctx);
+/* Calls `visit` for every member of the object under a key ("": the root), in the file's order. False when a visit was
+ * ended, or with an error. */
+bool tarn__json_file_each(const tarn__json_file *file, const char *key, tarn__member_fn visit, void *ctx);
 
-/* The same for members of any kind: `is_off` says that the value is null, false, or a text, a list or an object without
- * anything in it. */
+/* The same for members of any type, by name alone: `is_off` tells that the value is null, false or an empty string,
+ * array or object. */
 typedef bool (*tarn__member_name_fn)(const char *name, bool is_off, void *ctx);
-bool tarn__json_file_each_name(const tarn__json_file *document, const char *key, tarn__member_name_fn visit, void *ctx);
+bool tarn__json_file_each_name(const tarn__json_file *file, const char *key, tarn__member_name_fn visit, void *ctx);
 
 #endif

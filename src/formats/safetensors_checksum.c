@@ -1,4 +1,4 @@
-/* safetensors_checksum.c: checksums of a file's header and tensors, computed, stored and compared. */
+/* safetensors_checksum.c: checksums of a file's header and tensors: computed, stored, verified. */
 #include "formats/safetensors_checksum.h"
 
 #include <inttypes.h>
@@ -46,8 +46,8 @@ uint64_t tarn__checksum_of_header(const char *header, size_t length, size_t digi
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-/* The text of a key; NULL with an error. */
-static const char *text_of(const tarn_safetensors *file, const char *key, const char *other)
+/* The value of one of the two keys, where the other exists. NULL with an error. */
+static const char *value_of(const tarn_safetensors *file, const char *key, const char *other)
 {
     const char *text = json_string_value(json_object_get(file->metadata, key));
     if (!text)
@@ -58,7 +58,7 @@ static const char *text_of(const tarn_safetensors *file, const char *key, const 
     return text;
 }
 
-/* Value number `index`, from digits in lower case alone; false: it is none. */
+/* Parses value `index`: lower-case digits only, as they are written. False: not a value. */
 static bool parse(const char *values, int index, uint64_t *sum)
 {
     static const char digits[] = "0123456789abcdef";
@@ -73,7 +73,7 @@ static bool parse(const char *values, int index, uint64_t *sum)
     return true;
 }
 
-/* Every entry's own, and the header's into *header. */
+/* Parses the values of all entries, and the header's into *header. */
 static bool parse_all(tarn_safetensors *file, const char *values, uint64_t *header)
 {
     size_t needed = TARN__CHECKSUM_PITCH * ((size_t)file->count + 1) - 1;
@@ -87,15 +87,14 @@ static bool parse_all(tarn_safetensors *file, const char *values, uint64_t *head
         good = parse(values, i + 1, &file->entry[i].sum);
     for (int i = 0; good && i < file->count; i++)
         file->entry[i].has_sum = true;
-    return good ||
-           tarn__raise(TARN_ERROR_FORMAT,
-                       "safetensors_open: '%s': the header is damaged: '" TARN__CHECKSUM_VALUES
-                       "' holds something other than checksums of 16 hexadecimal digits; restore the file from a copy",
-                       file->path);
+    return good || tarn__raise(TARN_ERROR_FORMAT,
+                               "safetensors_open: '%s': the header is damaged: '" TARN__CHECKSUM_VALUES
+                               "' is not a list of checksums of 16 hexadecimal digits; restore the file from a copy",
+                               file->path);
 }
 
-/* Where the values lie in the header's bytes; hexadecimal digits and spaces are the same in JSON. 0: not as they were
- * written. */
+/* Offset of the values in the header's bytes: digits and spaces are not escaped in JSON. 0: another program has
+ * rewritten the header in a different form. */
 static size_t find_values(const tarn_safetensors *file, const char *values)
 {
     size_t length = strlen(values), end = (size_t)file->data;
@@ -122,8 +121,8 @@ bool tarn__checksums_read(tarn_safetensors *file)
     uint64_t header = 0;
     if (!json_object_get(file->metadata, TARN__CHECKSUM_KEY) && !json_object_get(file->metadata, TARN__CHECKSUM_VALUES))
         return true;
-    const char *algorithm = text_of(file, TARN__CHECKSUM_KEY, TARN__CHECKSUM_VALUES);
-    const char *values = algorithm ? text_of(file, TARN__CHECKSUM_VALUES, TARN__CHECKSUM_KEY) : NULL;
+    const char *algorithm = value_of(file, TARN__CHECKSUM_KEY, TARN__CHECKSUM_VALUES);
+    const char *values = algorithm ? value_of(file, TARN__CHECKSUM_VALUES, TARN__CHECKSUM_KEY) : NULL;
     if (!values)
         return false;
     if (strcmp(algorithm, ALGORITHM) != 0)
@@ -155,8 +154,9 @@ bool tarn__checksum_check(const char *function, tarn__safetensors_entry *e)
     return true;
 }
 
-/* Runs on any thread, which raises nothing: entries with another checksum stay unchecked. */
-static void check_some(int64_t begin, int64_t end, void *ctx)
+/* Body of a parallel loop. Worker threads raise no errors: entries that do not match stay unverified and are reported
+ * by the caller, in order. */
+static void verify_range(int64_t begin, int64_t end, void *ctx)
 {
     tarn__safetensors_entry *entry = ctx;
     for (int64_t i = begin; i < end; i++)
@@ -168,7 +168,7 @@ bool tarn__safetensors_verify(const char *function, const tarn_safetensors *file
 {
     if (tarn_failed())
         return false;
-    tarn__parallel_for(file->count, 1, check_some, file->entry);
+    tarn__parallel_for(file->count, 1, verify_range, file->entry);
     for (int i = 0; i < file->count; i++)
         if (!tarn__checksum_check(function, &file->entry[i]))
             return false;

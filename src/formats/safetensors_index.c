@@ -1,9 +1,10 @@
-/* safetensors_index.c: a model's tensors in several files, as an index beside them says:
+/* safetensors_index.c: a model's tensors in several files, as an index next to them describes:
  *
  *   {"metadata": {…}, "weight_map": {"name": "model-00001-of-00002.safetensors", …}}
  *
- * The index is not trusted more than the files: every tensor must be in the file it names, and no file may hold
- * another. What stands under metadata (sizes that programs count in different ways) is not read. */
+ * The index is trusted no more than the files: every tensor must be in the file it is mapped to, no file may have
+ * another tensor, and names may not leave the folder. "metadata" is ignored: programs count its sizes in different
+ * ways. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,7 @@
 #include "base/memory.h"
 #include "formats/safetensors_file.h"
 
-#define MOST_PARTS 4096
+#define MAX_PARTS 4096
 #define ENDING ".safetensors.index.json"
 
 static const char function[] = "safetensors_open";
@@ -24,7 +25,7 @@ bool tarn__is_safetensors_index(const char *path)
 
 /* ---- the index --------------------------------------------------------------------------------------------------- */
 
-/* The weight_map, borrowed from *root, which the caller releases. NULL with an error. */
+/* The weight_map, borrowed from *root, which the caller releases, on failure too. NULL with an error. */
 static json_t *read_map(const tarn_safetensors *file, json_t **root)
 {
     tarn__map map;
@@ -49,26 +50,25 @@ static json_t *read_map(const tarn_safetensors *file, json_t **root)
     return NULL;
 }
 
-/* A name leads to a file beside the index, and nowhere else. */
+/* Checks that a name is a file in the index's folder: no separators, no "..", no zero byte. */
 static bool check_part_name(const tarn_safetensors *file, const char *tensor, const json_t *value)
 {
     const char *name = json_string_value(value);
     if (!name)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': the file of tensor '%.*s' is no text", function, file->path,
-                           TARN__NAME_SHOWN, tensor);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': the file of tensor '%.*s' is not a string", function,
+                           file->path, TARN__NAME_SHOWN, tensor);
     if (!name[0] || strlen(name) != json_string_length(value) || strchr(name, '/') || strchr(name, '\\') ||
         strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
-        return tarn__raise(
-            TARN_ERROR_FORMAT,
-            "%s: '%s': tensor '%.*s' is said to be in '%.*s', which is no name of a file beside the index", function,
-            file->path, TARN__NAME_SHOWN, tensor, TARN__NAME_SHOWN, name);
+        return tarn__raise(TARN_ERROR_FORMAT,
+                           "%s: '%s': tensor '%.*s' is mapped to '%.*s', which is not a file name next to the index",
+                           function, file->path, TARN__NAME_SHOWN, tensor, TARN__NAME_SHOWN, name);
     return true;
 }
 
 /* ---- parts ------------------------------------------------------------------------------------------------------- */
 
-/* The path of a file beside the index. The caller releases it. NULL with an error. */
-static char *path_beside(const tarn_safetensors *file, const char *name)
+/* The path of a file in the index's folder. The caller releases it. NULL with an error. */
+static char *path_in_folder(const tarn_safetensors *file, const char *name)
 {
     const char *slash = strrchr(file->path, '/');
     size_t folder = slash ? (size_t)(slash - file->path) + 1 : 0, bytes = folder + strlen(name) + 1;
@@ -80,21 +80,22 @@ static char *path_beside(const tarn_safetensors *file, const char *name)
     return path;
 }
 
-/* The name of a part, which is all behind the last slash of its path. */
+/* The file name of a part, without its folder. */
 static const char *part_name(const tarn_safetensors *part)
 {
     const char *slash = strrchr(part->path, '/');
     return slash ? slash + 1 : part->path;
 }
 
+/* Opens a part unless it is open already. An index may not name another index. */
 static bool open_part(tarn_safetensors *file, const char *name)
 {
     for (int i = 0; i < file->parts; i++)
         if (strcmp(part_name(file->part[i]), name) == 0)
             return true;
-    if (file->parts == file->part_room)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' names more than %d files", function, file->path, MOST_PARTS);
-    char *path = tarn__is_safetensors_index(name) ? NULL : path_beside(file, name);
+    if (file->parts == file->part_capacity)
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' names more than %d files", function, file->path, MAX_PARTS);
+    char *path = tarn__is_safetensors_index(name) ? NULL : path_in_folder(file, name);
     if (!path)
         return tarn_failed() ? false
                              : tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' names another index, '%.*s'", function,
@@ -110,9 +111,9 @@ static bool open_parts(tarn_safetensors *file, json_t *names)
 {
     const char *tensor;
     json_t *value;
-    size_t most = json_object_size(names);
-    file->part_room = most < MOST_PARTS ? (int)most : MOST_PARTS;
-    file->part = tarn__alloc(sizeof(*file->part) * (size_t)file->part_room);
+    size_t count = json_object_size(names);
+    file->part_capacity = count < MAX_PARTS ? (int)count : MAX_PARTS;
+    file->part = tarn__alloc(sizeof(*file->part) * (size_t)file->part_capacity);
     if (!file->part)
         return false;
     json_object_foreach(names, tensor, value)
@@ -125,22 +126,23 @@ static bool open_parts(tarn_safetensors *file, json_t *names)
 
 /* ---- entries ----------------------------------------------------------------------------------------------------- */
 
-/* The tensors of a part must be those that the index has for it. */
+/* Checks that the tensors of a part are those that the index maps to it. */
 static bool check_part(const tarn_safetensors *file, const tarn_safetensors *part, json_t *names)
 {
     for (int i = 0; i < part->count; i++) {
         const char *tensor = part->entry[i].name, *wanted = json_string_value(json_object_get(names, tensor));
         if (!wanted)
-            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds '%.*s', which the index '%s' does not name", function,
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has '%.*s', which the index '%s' does not name", function,
                                part->path, TARN__NAME_SHOWN, tensor, file->path);
         if (strcmp(wanted, part_name(part)) != 0)
-            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds '%.*s', which is in '%.*s' by the index", function,
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has '%.*s', which the index places in '%.*s'", function,
                                part->path, TARN__NAME_SHOWN, tensor, TARN__NAME_SHOWN, wanted);
     }
     return true;
 }
 
-static bool check_all_there(const tarn_safetensors *file, json_t *names)
+/* Checks that every tensor of the index is in its part. */
+static bool check_complete(const tarn_safetensors *file, json_t *names)
 {
     const char *tensor;
     json_t *value;
@@ -151,7 +153,7 @@ static bool check_all_there(const tarn_safetensors *file, json_t *names)
             found = strcmp(part_name(file->part[i]), json_string_value(value)) == 0 &&
                     tarn_safetensors_find(file->part[i], tensor) >= 0;
         if (!found)
-            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': tensor '%.*s' is not in '%.*s', where the index has it",
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': tensor '%.*s' is not in '%.*s', where the index places it",
                                function, file->path, TARN__NAME_SHOWN, tensor, TARN__NAME_SHOWN,
                                json_string_value(value));
     }
@@ -163,12 +165,12 @@ static int compare_parts(const void *left, const void *right)
     return strcmp((*(tarn_safetensors *const *)left)->path, (*(tarn_safetensors *const *)right)->path);
 }
 
-/* The entries of all parts, one part after the other. */
+/* Collects the entries of all parts, in the order of the parts' names: the order of the index does not matter. */
 static bool gather(tarn_safetensors *file)
 {
     for (int i = 0; i < file->parts; i++)
-        file->room += (size_t)file->part[i]->count;
-    file->entry = tarn__alloc(sizeof(tarn__safetensors_entry) * file->room);
+        file->capacity += (size_t)file->part[i]->count;
+    file->entry = tarn__alloc(sizeof(tarn__safetensors_entry) * file->capacity);
     for (int i = 0; file->entry && i < file->parts; i++)
         for (int k = 0; k < file->part[i]->count; k++)
             file->entry[file->count++] = file->part[i]->entry[k];
@@ -181,7 +183,7 @@ bool tarn__safetensors_read_index(tarn_safetensors *file)
     bool good = names && open_parts(file, names);
     for (int i = 0; good && i < file->parts; i++)
         good = check_part(file, file->part[i], names);
-    good = good && check_all_there(file, names);
+    good = good && check_complete(file, names);
     json_decref(root);
     if (!good)
         return false;

@@ -1,5 +1,4 @@
-/* safetensors_none.c: what stands in for the reader and the writer in a build without jansson: errors that say what is
- * missing. */
+/* safetensors_none.c: stubs of the safetensors reader and writer for a build without jansson: errors that name it. */
 #include "base/error.h"
 #include "formats/safetensors.h"
 

@@ -1,10 +1,10 @@
-/* safetensors_read.c: the reader. A file is 8 bytes of header length, a JSON header, and the elements of all tensors:
+/* safetensors_read.c: the safetensors reader. A file is 8 bytes of header length, a JSON header, and the elements:
  *
  *   {"__metadata__": {"key": "text"}, "name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, …}
  *
- * Offsets count from the end of the header. Everything is checked when a file is opened, as strictly as the reference
- * implementation does: tensors fill the data one after the other, without overlap and without a hole. What is below the
- * checks may trust an entry. */
+ * Offsets count from the end of the header. Files are not trusted: everything is checked when a file is opened, as
+ * strictly as in the reference implementation. Tensors cover the data one after the other, without overlap and without
+ * a gap; code after the checks may trust an entry. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,12 +15,13 @@
 #include "formats/file_type.h"
 #include "formats/safetensors_checksum.h"
 
-/* Files are little-endian, and their elements are copied as they are. */
+/* Files are little-endian, and their elements are copied unchanged. */
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "a big-endian machine would have to swap the bytes of every element");
 
 #define NO_DTYPE TARN_DTYPE_COUNT
 
+/* Name, bits per element, dtype. The order is the reference implementation's and decides the order in written files. */
 const tarn__safetensors_type tarn__safetensors_types[TARN__SAFETENSORS_TYPES] = {
     {"BOOL", 8, TARN_BOOL},   {"F4", 4, NO_DTYPE},          {"F6_E2M3", 6, NO_DTYPE},     {"F6_E3M2", 6, NO_DTYPE},
     {"U8", 8, TARN_U8},       {"I8", 8, NO_DTYPE},          {"F8_E5M2", 8, NO_DTYPE},     {"F8_E4M3", 8, NO_DTYPE},
@@ -33,7 +34,7 @@ const tarn__safetensors_type tarn__safetensors_types[TARN__SAFETENSORS_TYPES] = 
 #define METADATA "__metadata__"
 /* ---- the header -------------------------------------------------------------------------------------------------- */
 
-/* Raises what a file is that cannot be one of safetensors, where its first bytes tell it. */
+/* Raises an error for a file of another known type. */
 static bool check_kind(const tarn_safetensors *file)
 {
     uint64_t length = 0;
@@ -45,12 +46,14 @@ static bool check_kind(const tarn_safetensors *file)
            tarn__not_recognized("safetensors_open", file->path, file->map.memory, file->map.bytes, "safetensors file");
 }
 
+/* Reads the header's length and checks it against the file's size before anything is parsed. */
 static bool check_length(const tarn_safetensors *file, uint64_t *length)
 {
     if (file->map.bytes < 8)
-        return tarn__raise(TARN_ERROR_FORMAT,
-                           "safetensors_open: '%s': %zu bytes are too few for a safetensors file, which begins with 8",
-                           file->path, file->map.bytes);
+        return tarn__raise(
+            TARN_ERROR_FORMAT,
+            "safetensors_open: '%s': %zu bytes are too few for a safetensors file: its length alone takes 8",
+            file->path, file->map.bytes);
     memcpy(length, file->map.memory, 8);
     if (*length > TARN__SAFETENSORS_MAX_HEADER)
         return tarn__raise(
@@ -91,12 +94,12 @@ static bool check_metadata(tarn_safetensors *file)
     if (!file->metadata)
         return true;
     if (!json_is_object(file->metadata))
-        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': " METADATA " is no object", file->path);
+        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': " METADATA " is not an object", file->path);
     json_object_foreach(file->metadata, key, value)
     {
         if (!json_is_string(value))
             return tarn__raise(TARN_ERROR_FORMAT,
-                               "safetensors_open: '%s': " METADATA ": the value of '%.*s' is no text", file->path,
+                               "safetensors_open: '%s': " METADATA ": the value of '%.*s' is not a string", file->path,
                                TARN__NAME_SHOWN, key);
     }
     return true;
@@ -108,8 +111,8 @@ static bool read_type(const tarn_safetensors *file, const json_t *value, tarn__s
 {
     const char *name = json_string_value(json_object_get(value, "dtype"));
     if (!name)
-        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s' has no text \"dtype\"", file->path,
-                           TARN__NAME_SHOWN, e->name);
+        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s' has no string \"dtype\"",
+                           file->path, TARN__NAME_SHOWN, e->name);
     for (int i = 0; i < TARN__SAFETENSORS_TYPES; i++)
         if (strcmp(name, tarn__safetensors_types[i].name) == 0)
             e->type = &tarn__safetensors_types[i];
@@ -122,8 +125,8 @@ static bool read_shape(const tarn_safetensors *file, const json_t *value, tarn__
 {
     const json_t *list = json_object_get(value, "shape");
     if (!json_is_array(list))
-        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s' has no list \"shape\"", file->path,
-                           TARN__NAME_SHOWN, e->name);
+        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s' has no array \"shape\"",
+                           file->path, TARN__NAME_SHOWN, e->name);
     size_t rank = json_array_size(list);
     if (rank > TARN_MAX_RANK)
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
@@ -133,15 +136,16 @@ static bool read_shape(const tarn_safetensors *file, const json_t *value, tarn__
     for (size_t i = 0; i < rank; i++) {
         const json_t *size = json_array_get(list, i);
         if (!json_is_integer(size) || json_integer_value(size) < 0)
-            return tarn__raise(TARN_ERROR_FORMAT,
-                               "safetensors_open: '%s': tensor '%.*s': size %zu of its shape is no whole number from 0",
-                               file->path, TARN__NAME_SHOWN, e->name, i);
+            return tarn__raise(
+                TARN_ERROR_FORMAT,
+                "safetensors_open: '%s': tensor '%.*s': size %zu of its shape is not an integer of at least 0",
+                file->path, TARN__NAME_SHOWN, e->name, i);
         e->shape.size[i] = json_integer_value(size);
     }
     return true;
 }
 
-/* The bytes that the shape needs; -1: more than can be counted, or no whole number of them. */
+/* Bytes of the elements; -1: they overflow, or are not a whole number of bytes (F4, F6). */
 static int64_t bytes_of(const tarn__safetensors_entry *e)
 {
     int64_t bits = e->type->bits;
@@ -151,26 +155,27 @@ static int64_t bytes_of(const tarn__safetensors_entry *e)
     return overflow || bits % 8 ? -1 : bits / 8;
 }
 
-static bool read_place(const tarn_safetensors *file, const json_t *value, tarn__safetensors_entry *e)
+/* Reads the offsets and checks them against the data and the shape. */
+static bool read_offsets(const tarn_safetensors *file, const json_t *value, tarn__safetensors_entry *e)
 {
     const json_t *pair = json_object_get(value, "data_offsets"), *begin = json_array_get(pair, 0),
                  *end = json_array_get(pair, 1);
     if (json_array_size(pair) != 2 || !json_is_integer(begin) || !json_is_integer(end))
         return tarn__raise(TARN_ERROR_FORMAT,
-                           "safetensors_open: '%s': tensor '%.*s' has no list \"data_offsets\" of two whole numbers",
+                           "safetensors_open: '%s': tensor '%.*s' has no array \"data_offsets\" of two integers",
                            file->path, TARN__NAME_SHOWN, e->name);
     e->begin = json_integer_value(begin);
     e->end = json_integer_value(end);
-    int64_t room = (int64_t)file->map.bytes - file->data, needed = bytes_of(e);
-    if (e->begin < 0 || e->end < e->begin || e->end > room)
+    int64_t capacity = (int64_t)file->map.bytes - file->data, needed = bytes_of(e);
+    if (e->begin < 0 || e->end < e->begin || e->end > capacity)
         return tarn__raise(TARN_ERROR_FORMAT,
-                           "safetensors_open: '%s': tensor '%.*s' lies from %lld to %lld, outside the %lld bytes of "
-                           "data from byte %lld on",
+                           "safetensors_open: '%s': tensor '%.*s' has offsets %lld to %lld, outside the %lld bytes of "
+                           "data from byte %lld",
                            file->path, TARN__NAME_SHOWN, e->name, (long long)e->begin, (long long)e->end,
-                           (long long)room, (long long)file->data);
+                           (long long)capacity, (long long)file->data);
     if (needed < 0)
         return tarn__raise(TARN_ERROR_FORMAT,
-                           "safetensors_open: '%s': tensor '%.*s': its shape %s of %s is no possible number of bytes",
+                           "safetensors_open: '%s': tensor '%.*s': its shape %s of %s is not a valid number of bytes",
                            file->path, TARN__NAME_SHOWN, e->name,
                            tarn__shape_string(e->shape.size, e->shape.rank, &(tarn__shape_buffer){{0}}), e->type->name);
     return e->end - e->begin == needed ||
@@ -186,19 +191,19 @@ static bool read_entry(const tarn_safetensors *file, const char *name, const jso
 {
     *e = (tarn__safetensors_entry){.name = name, .part = file};
     if (!json_is_object(value))
-        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s' is no object", file->path,
+        return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': tensor '%.*s' is not an object", file->path,
                            TARN__NAME_SHOWN, name);
-    return read_type(file, value, e) && read_shape(file, value, e) && read_place(file, value, e);
+    return read_type(file, value, e) && read_shape(file, value, e) && read_offsets(file, value, e);
 }
 
-/* ---- all of them ------------------------------------------------------------------------------------------------- */
+/* ---- all entries ------------------------------------------------------------------------------------------------- */
 
 static bool read_entries(tarn_safetensors *file)
 {
     const char *name;
     json_t *value;
     size_t count = json_object_size(file->header) - (file->metadata ? 1 : 0);
-    file->room = count;
+    file->capacity = count;
     file->entry = tarn__alloc(sizeof(tarn__safetensors_entry) * count);
     if (!file->entry)
         return false;
@@ -210,7 +215,8 @@ static bool read_entries(tarn_safetensors *file)
     return true;
 }
 
-static int compare_places(const void *left, const void *right)
+/* By beginning, then end, then name, so that empty tensors have a fixed order. */
+static int compare_offsets(const void *left, const void *right)
 {
     const tarn__safetensors_entry *a = left, *b = right;
     if (a->begin != b->begin)
@@ -220,10 +226,11 @@ static int compare_places(const void *left, const void *right)
     return strcmp(a->name, b->name);
 }
 
-static bool check_places(tarn_safetensors *file)
+/* Sorts the entries by offset and checks that they cover the data exactly. */
+static bool check_offsets(tarn_safetensors *file)
 {
-    int64_t at = 0, room = (int64_t)file->map.bytes - file->data;
-    qsort(file->entry, (size_t)file->count, sizeof(tarn__safetensors_entry), compare_places);
+    int64_t at = 0, capacity = (int64_t)file->map.bytes - file->data;
+    qsort(file->entry, (size_t)file->count, sizeof(tarn__safetensors_entry), compare_offsets);
     for (int i = 0; i < file->count; i++) {
         const tarn__safetensors_entry *e = &file->entry[i];
         if (e->begin != at)
@@ -231,16 +238,16 @@ static bool check_places(tarn_safetensors *file)
                                "safetensors_open: '%s': tensor '%.*s' begins at byte %lld, but the one before it ends "
                                "at byte %lld: %s",
                                file->path, TARN__NAME_SHOWN, e->name, (long long)(file->data + e->begin),
-                               (long long)(file->data + at), e->begin < at ? "they overlap" : "there is a hole");
+                               (long long)(file->data + at), e->begin < at ? "they overlap" : "there is a gap");
         at = e->end;
     }
-    return at == room ||
+    return at == capacity ||
            tarn__raise(TARN_ERROR_FORMAT,
                        "safetensors_open: '%s': the last tensor ends at byte %lld, but the file at byte %lld",
-                       file->path, (long long)(file->data + at), (long long)(file->data + room));
+                       file->path, (long long)(file->data + at), (long long)(file->data + capacity));
 }
 
-/* A name and the number of its entry: qsort() and bsearch() know nothing of the file. */
+/* A name and the index of its entry, for qsort(), whose comparison does not see the file. */
 typedef struct named {
     const char *name;
     int index;
@@ -267,12 +274,13 @@ bool tarn__safetensors_sort_names(tarn_safetensors *file)
     return file->by_name != NULL;
 }
 
-/* ---- life -------------------------------------------------------------------------------------------------------- */
+/* ---- opening and closing
+ * -------------------------------------------------------------------------------------------------------- */
 
 static bool read_file(tarn_safetensors *file)
 {
     return tarn__map_open(&file->map, "safetensors_open", file->path) && read_header(file) && check_metadata(file) &&
-           read_entries(file) && check_places(file) && tarn__checksums_read(file);
+           read_entries(file) && check_offsets(file) && tarn__checksums_read(file);
 }
 
 tarn_safetensors *tarn_safetensors_open(const char *path)
@@ -280,7 +288,7 @@ tarn_safetensors *tarn_safetensors_open(const char *path)
     if (tarn_failed())
         return NULL;
     if (!path) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "safetensors_open: the path is NULL");
+        tarn__raise(TARN_ERROR_ARGUMENT, "safetensors_open: path is NULL");
         return NULL;
     }
     tarn_safetensors *file = tarn__alloc(sizeof(*file));
@@ -300,22 +308,23 @@ void tarn_safetensors_close(tarn_safetensors *file)
         return;
     for (int i = 0; i < file->parts; i++)
         tarn_safetensors_close(file->part[i]);
-    tarn__release(file->part, sizeof(*file->part) * (size_t)file->part_room);
+    tarn__release(file->part, sizeof(*file->part) * (size_t)file->part_capacity);
     tarn__release(file->by_name, sizeof(int) * (size_t)file->count);
-    tarn__release(file->entry, sizeof(tarn__safetensors_entry) * file->room);
+    tarn__release(file->entry, sizeof(tarn__safetensors_entry) * file->capacity);
     json_decref(file->header);
     tarn__map_close(&file->map);
     tarn__string_free(file->path);
     tarn__release(file, sizeof(*file));
 }
 
-/* ---- asking ------------------------------------------------------------------------------------------------------ */
+/* ---- queries ------------------------------------------------------------------------------------------------------
+ */
 
 static bool check_file(const char *function, const tarn_safetensors *file)
 {
     if (tarn_failed())
         return false;
-    return file || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the file is NULL", function);
+    return file || tarn__raise(TARN_ERROR_ARGUMENT, "%s: file is NULL", function);
 }
 
 static const tarn__safetensors_entry *entry_at(const char *function, const tarn_safetensors *file, int index)
@@ -324,11 +333,12 @@ static const tarn__safetensors_entry *entry_at(const char *function, const tarn_
         return NULL;
     if (index >= 0 && index < file->count)
         return &file->entry[index];
-    tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no tensor %d; '%s' has %d", function, index, file->path,
+    tarn__raise(TARN_ERROR_ARGUMENT, "%s: tensor %d is out of range; '%s' has %d tensors", function, index, file->path,
                 file->count);
     return NULL;
 }
 
+/* Binary search by name; -1: not found. */
 static int find(const tarn_safetensors *file, const char *name)
 {
     int low = 0, high = file->count;
@@ -361,7 +371,7 @@ bool tarn_safetensors_info(const tarn_safetensors *file, int index, tarn_safeten
     if (!e)
         return false;
     if (!about)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "safetensors_info: the entry to fill in is NULL");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "safetensors_info: entry is NULL");
     *about = (tarn_safetensors_entry){
         e->name, e->type->name, e->type->dtype, e->shape, e->part->data + e->begin, e->end - e->begin};
     return true;
@@ -373,7 +383,7 @@ int tarn_safetensors_find(const tarn_safetensors *file, const char *name)
         return -1;
     if (name)
         return find(file, name);
-    tarn__raise(TARN_ERROR_ARGUMENT, "safetensors_find: the name is NULL");
+    tarn__raise(TARN_ERROR_ARGUMENT, "safetensors_find: name is NULL");
     return -1;
 }
 
@@ -383,7 +393,7 @@ const char *tarn_safetensors_metadata(const tarn_safetensors *file, const char *
         return NULL;
     if (key)
         return json_string_value(json_object_get(file->metadata, key));
-    tarn__raise(TARN_ERROR_ARGUMENT, "safetensors_metadata: the key is NULL");
+    tarn__raise(TARN_ERROR_ARGUMENT, "safetensors_metadata: key is NULL");
     return NULL;
 }
 
@@ -397,8 +407,8 @@ bool tarn_safetensors_metadata_at(const tarn_safetensors *file, int index, const
     if (!check_file("safetensors_metadata_at", file))
         return false;
     if (index < 0 || (size_t)index >= json_object_size(file->metadata))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "safetensors_metadata_at: there is no key %d; '%s' has %zu", index,
-                           file->path, json_object_size(file->metadata));
+        return tarn__raise(TARN_ERROR_ARGUMENT, "safetensors_metadata_at: key %d is out of range; '%s' has %zu keys",
+                           index, file->path, json_object_size(file->metadata));
     void *at = json_object_iter(file->metadata);
     for (int i = 0; i < index; i++)
         at = json_object_iter_next(file->metadata, at);
@@ -421,19 +431,19 @@ const void *tarn__safetensors_data(const tarn_safetensors *file, int index)
     return elements(&file->entry[index]);
 }
 
-/* Kernels count on bools that are 0 or 1. */
+/* Raises an error for a bool that is neither 0 nor 1: kernels rely on it. */
 static bool check_bools(const char *function, const tarn__safetensors_entry *e)
 {
     const char *value = elements(e);
     for (int64_t i = 0; i < e->end - e->begin; i++)
         if (value[i] != 0 && value[i] != 1)
-            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': tensor '%.*s', byte %lld: %d is no bool", function,
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': tensor '%.*s', byte %lld: %d is not a bool", function,
                                e->part->path, TARN__NAME_SHOWN, e->name, (long long)(e->part->data + e->begin + i),
                                (unsigned char)value[i]);
     return true;
 }
 
-/* The entry of that name, if it can be loaded and is not damaged. */
+/* The entry of that name if tarn has its dtype and its checksum matches. NULL with an error. */
 static const tarn__safetensors_entry *loadable(const char *function, const tarn_safetensors *file, const char *name)
 {
     if (!check_file(function, file))
@@ -441,14 +451,15 @@ static const tarn__safetensors_entry *loadable(const char *function, const tarn_
     int index = name ? find(file, name) : -1;
     tarn__safetensors_entry *e = index >= 0 ? &file->entry[index] : NULL;
     if (!name)
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: the name is NULL", function);
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: name is NULL", function);
     else if (!e)
         tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' has no tensor '%.*s'; it has %d others", function, file->path,
                     TARN__NAME_SHOWN, name, file->count);
     else if (e->type->dtype == TARN_DTYPE_COUNT)
-        tarn__raise(TARN_ERROR_UNSUPPORTED,
-                    "%s: '%s': tensor '%.*s' is %s, which tarn cannot load; it loads F64 F32 F16 BF16 I64 I32 U8 BOOL",
-                    function, file->path, TARN__NAME_SHOWN, name, e->type->name);
+        tarn__raise(
+            TARN_ERROR_UNSUPPORTED,
+            "%s: '%s': tensor '%.*s' is %s, which tarn cannot load; supported are F64 F32 F16 BF16 I64 I32 U8 BOOL",
+            function, file->path, TARN__NAME_SHOWN, name, e->type->name);
     else if (tarn__checksum_check(function, e) && (e->type->dtype != TARN_BOOL || check_bools(function, e)))
         return e;
     return NULL;
@@ -468,6 +479,7 @@ tarn_tensor *tarn_safetensors_read(const tarn_safetensors *file, const char *nam
     return e ? load("safetensors_read", e, device) : NULL;
 }
 
+/* Reads into a tensor of another float dtype: loads the stored dtype to the device and converts there. */
 static bool convert_into(const tarn__safetensors_entry *e, tarn_tensor *tensor)
 {
     tarn_scope *scope = tarn_scope_open();
@@ -487,13 +499,13 @@ bool tarn_safetensors_read_into(const tarn_safetensors *file, const char *name, 
     tarn_dtype from = e->type->dtype, to = tensor->view.dtype;
     if (e->shape.rank != tensor->view.rank ||
         memcmp(e->shape.size, tensor->view.shape, sizeof(int64_t) * (size_t)e->shape.rank) != 0)
-        return tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': tensor '%.*s' is %s, but it is to be read into one of %s",
-                           function, file->path, TARN__NAME_SHOWN, name,
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': tensor '%.*s' is %s, but the destination is %s", function,
+                           file->path, TARN__NAME_SHOWN, name,
                            tarn__shape_string(e->shape.size, e->shape.rank, &(tarn__shape_buffer){{0}}),
                            TARN__SHAPE_STRING(tensor));
     if (from != to && !(tarn__is_float(from) && tarn__is_float(to)))
-        return tarn__raise(TARN_ERROR_DTYPE, "%s: '%s': tensor '%.*s' is %s, but it is to be read into one of %s",
-                           function, file->path, TARN__NAME_SHOWN, name, tarn_dtype_name(from), tarn_dtype_name(to));
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: '%s': tensor '%.*s' is %s, but the destination is %s", function,
+                           file->path, TARN__NAME_SHOWN, name, tarn_dtype_name(from), tarn_dtype_name(to));
     bool good = from == to ? tarn_write(tensor, elements(e), (size_t)(e->end - e->begin)) : convert_into(e, tensor);
     return good || tarn__raise_within(function);
 }

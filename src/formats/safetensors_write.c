@@ -1,6 +1,8 @@
-/* safetensors_write.c: the writer. It collects names and tensors; the file is laid out and written at the end, as the
- * reference implementation lays it out: wide element types first, then by name, the header padded with spaces to a
- * multiple of 8 bytes, so that every tensor's elements are aligned. */
+/* safetensors_write.c: the safetensors writer.
+ *
+ * Tensors are retained until tarn_safetensors_finish(), which lays the file out as the reference implementation does:
+ * wide element types first, then by name, the header padded with spaces to a multiple of 8 bytes, so that all elements
+ * are aligned. The write is atomic. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +18,7 @@ typedef struct item {
     char *name; /* owned */
     tarn_dtype dtype;
     tarn_shape shape;
-    tarn_tensor *tensor; /* held; or */
+    tarn_tensor *tensor; /* retained; or NULL: */
     tarn__write_fn write;
     void *ctx;
 } item;
@@ -24,15 +26,15 @@ typedef struct item {
 struct tarn_safetensors_writer {
     char *path;
     item *item;
-    int count, room;
-    json_t *names;    /* an object whose keys are the names so far */
+    int count, capacity;
+    json_t *names;    /* a set of names: an object with their keys */
     json_t *metadata; /* an object */
     bool has_sums;
 };
 
 /* ---- collecting -------------------------------------------------------------------------------------------------- */
 
-/* For what jansson says by NULL or -1 once its input is known to be good. Is false. */
+/* jansson's NULL or -1 means no memory, once its input is known to be valid. Is false. */
 static bool no_memory(const char *function)
 {
     return tarn__raise(TARN_ERROR_MEMORY, "%s: out of host memory for the header", function);
@@ -43,7 +45,7 @@ tarn_safetensors_writer *tarn_safetensors_create(const char *path)
     if (tarn_failed())
         return NULL;
     if (!path || !path[0]) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "safetensors_create: the path is %s", path ? "empty" : "NULL");
+        tarn__raise(TARN_ERROR_ARGUMENT, "safetensors_create: path is %s", path ? "empty" : "NULL");
         return NULL;
     }
     tarn_safetensors_writer *writer = tarn__alloc(sizeof(*writer));
@@ -67,14 +69,14 @@ void tarn_safetensors_cancel(tarn_safetensors_writer *writer)
         if (writer->item[i].tensor)
             tarn__tensor_release(writer->item[i].tensor);
     }
-    tarn__release(writer->item, sizeof(item) * (size_t)writer->room);
+    tarn__release(writer->item, sizeof(item) * (size_t)writer->capacity);
     json_decref(writer->names);
     json_decref(writer->metadata);
     tarn__string_free(writer->path);
     tarn__release(writer, sizeof(*writer));
 }
 
-/* jansson takes no text that is not UTF-8. */
+/* Checks that a string is UTF-8, by jansson's own rules. */
 static bool check_text(const char *function, const char *what, const char *text)
 {
     if (!text)
@@ -88,10 +90,10 @@ static bool check_writer(const char *function, const tarn_safetensors_writer *wr
 {
     if (tarn_failed())
         return false;
-    return writer || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the writer is NULL", function);
+    return writer || tarn__raise(TARN_ERROR_ARGUMENT, "%s: writer is NULL", function);
 }
 
-/* Adds an item that has all but its name. */
+/* Checks an item and appends it under a name. */
 static bool add_item(const char *function, tarn_safetensors_writer *writer, const char *name, item new)
 {
     if (tarn__is_quantized(new.dtype))
@@ -102,11 +104,12 @@ static bool add_item(const char *function, tarn_safetensors_writer *writer, cons
     if (!name[0] || strcmp(name, "__metadata__") == 0)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' cannot be a tensor's name", function, name);
     if (json_object_get(writer->names, name))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is a tensor '%.200s' already", function, name);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: tensor '%.200s' already exists", function, name);
     if (json_object_set_new(writer->names, name, json_true()) != 0)
         return no_memory(function);
-    new.name =
-        tarn__list_reserve(&writer->item, writer->count, &writer->room, sizeof(item)) ? tarn__string_copy(name) : NULL;
+    new.name = tarn__list_reserve(&writer->item, writer->count, &writer->capacity, sizeof(item))
+                   ? tarn__string_copy(name)
+                   : NULL;
     if (!new.name) {
         json_object_del(writer->names, name);
         return false;
@@ -142,7 +145,7 @@ bool tarn_safetensors_add_metadata(tarn_safetensors_writer *writer, const char *
     if (!check_writer(function, writer) || !check_text(function, "key", key) || !check_text(function, "value", value))
         return false;
     if (json_object_get(writer->metadata, key))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is a key '%.200s' already", function, key);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: key '%.200s' already exists", function, key);
     return json_object_set_new(writer->metadata, key, json_string(value)) == 0 || no_memory(function);
 }
 
@@ -156,7 +159,7 @@ bool tarn_safetensors_add_checksums(tarn_safetensors_writer *writer)
 
 /* ---- the header -------------------------------------------------------------------------------------------------- */
 
-/* The format's row for a dtype; a later row comes earlier in the file. */
+/* The row of a dtype in tarn__safetensors_types. */
 static int row_of(tarn_dtype dtype)
 {
     int row = 0;
@@ -165,6 +168,7 @@ static int row_of(tarn_dtype dtype)
     return row;
 }
 
+/* The order in the file: later rows first, then by name. */
 static int compare_items(const void *left, const void *right)
 {
     const item *a = left, *b = right;
@@ -180,7 +184,7 @@ static int64_t bytes_of(const item *i)
     return bytes;
 }
 
-/* One tensor's part of the header; NULL: no memory. */
+/* The header's member for one tensor; NULL: no memory. The caller owns it. */
 static json_t *describe(const item *one, int64_t begin)
 {
     json_t *shape = json_array();
@@ -195,7 +199,7 @@ static json_t *describe(const item *one, int64_t begin)
                      "data_offsets", (json_int_t)begin, (json_int_t)(begin + bytes_of(one)));
 }
 
-/* The header's text, to be freed with free(); NULL with an error raised. */
+/* The header's text; the caller frees it with free(). NULL with an error. */
 static char *header_text(const tarn_safetensors_writer *writer)
 {
     json_t *header = json_object();
@@ -214,14 +218,15 @@ static char *header_text(const tarn_safetensors_writer *writer)
     return text;
 }
 
-/* The 8 bytes of its length, the header and its padding, as the file has them. */
+/* The bytes before the data: 8 bytes of length, the header, its padding. */
 typedef struct head_bytes {
     char *bytes; /* owned */
     size_t length;
-    size_t values; /* where the checksums lie; 0: it has none */
+    size_t values; /* offset of the checksums; 0: none */
 } head_bytes;
 
-static bool lay_out(const tarn_safetensors_writer *writer, const char *text, head_bytes *to)
+/* Builds the header's bytes from its text and finds the checksums in them. */
+static bool encode_header(const tarn_safetensors_writer *writer, const char *text, head_bytes *to)
 {
     static const char key[] = "\"" TARN__CHECKSUM_VALUES "\":\"";
     size_t length = strlen(text);
@@ -241,17 +246,17 @@ static bool lay_out(const tarn_safetensors_writer *writer, const char *text, hea
     return true;
 }
 
-static bool make_head(const tarn_safetensors_writer *writer, head_bytes *to)
+static bool create_head(const tarn_safetensors_writer *writer, head_bytes *to)
 {
     char *text = header_text(writer);
-    bool good = text && lay_out(writer, text, to);
+    bool good = text && encode_header(writer, text, to);
     free(text);
     return good;
 }
 
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
-/* Writes the elements; their checksums go into the head. */
+/* Writes the elements; their checksums, computed on the way, go into the header's bytes. */
 static bool write_items(const tarn_safetensors_writer *writer, tarn__output *output, head_bytes *head)
 {
     tarn__xxh64 sum;
@@ -268,7 +273,7 @@ static bool write_items(const tarn_safetensors_writer *writer, tarn__output *out
     return good;
 }
 
-/* The head goes first with zeros for checksums, and again when they are known. */
+/* Writes the header with zeros for checksums, the elements, then the header again with the checksums. */
 static bool write_all(const tarn_safetensors_writer *writer, tarn__output *output, head_bytes *head)
 {
     if (!tarn__output_write(output, head->bytes, head->length) || !write_items(writer, output, head))
@@ -286,7 +291,7 @@ static bool write_file(tarn_safetensors_writer *writer)
     head_bytes head = {0};
     if (writer->count > 1)
         qsort(writer->item, (size_t)writer->count, sizeof(item), compare_items);
-    if (!make_head(writer, &head))
+    if (!create_head(writer, &head))
         return false;
     bool opened = tarn__output_open(&output, "safetensors_finish", writer->path),
          good = opened && write_all(writer, &output, &head);

@@ -1,4 +1,4 @@
-/* tensor_bytes.c: a tensor's elements on their way to a file. */
+/* tensor_bytes.c: elements of tensors, from the host's memory or downloaded from a device, into an output file. */
 #include "formats/tensor_bytes.h"
 
 #include "base/dtype.h"
@@ -7,22 +7,23 @@
 #include "core/launch/launch.h"
 #include "core/tensor/tensor.h"
 
-#define PIECE ((size_t)16 << 20) /* bytes that come from a device at a time */
+#define STAGING_BYTES ((size_t)16 << 20) /* bytes per download */
 
+/* Downloads straight into the output's memory where it is mapped, else through a buffer of at most STAGING_BYTES. */
 static bool write_from_device(const tarn__storage *storage, int64_t offset, size_t bytes, tarn__output *output)
 {
     char *at = tarn__output_extend(output, bytes);
     if (at || tarn_failed())
         return at && tarn__storage_download(storage, offset, at, bytes);
-    size_t piece = bytes < PIECE ? bytes : PIECE;
-    char *staging = tarn__alloc(piece);
-    bool good = staging != NULL;
-    for (size_t done = 0; good && done < bytes; done += piece) {
-        size_t now = bytes - done < piece ? bytes - done : piece;
-        good = tarn__storage_download(storage, offset + (int64_t)done, staging, now) &&
-               tarn__output_write(output, staging, now);
+    size_t chunk = bytes < STAGING_BYTES ? bytes : STAGING_BYTES;
+    char *buffer = tarn__alloc(chunk);
+    bool good = buffer != NULL;
+    for (size_t done = 0; good && done < bytes; done += chunk) {
+        size_t now = bytes - done < chunk ? bytes - done : chunk;
+        good = tarn__storage_download(storage, offset + (int64_t)done, buffer, now) &&
+               tarn__output_write(output, buffer, now);
     }
-    tarn__release(staging, piece);
+    tarn__release(buffer, chunk);
     return good;
 }
 

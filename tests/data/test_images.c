@@ -222,7 +222,7 @@ static void numpy_files(void **state)
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
         put_npy(&b, "|u1", shapes[i], i == 3 ? 0 : i == 4 ? 1 : 6);
         assert_false(tarn_image_load(write_bytes(&b), &image));
-        assert_error_about(TARN_ERROR_SHAPE, "image_load: ", "holds no image [C, H, W] of 1 to 4 channels");
+        assert_error_about(TARN_ERROR_SHAPE, "image_load: ", "is not an image [C, H, W] of 1 to 4 channels");
     }
     put_npy(&b, "<i4", "1, 1", 4);
     assert_false(tarn_image_load(write_bytes(&b), &image));
@@ -292,18 +292,18 @@ static void broken_png_files_are_refused(void **state)
         uint32_t width, height;
         int depth, colour, interlaced;
         const char *error;
-    } heads[] = {{0, 1, 8, 0, 0, "it needs one at least"},
-                 {1, 0, 8, 0, 0, "it needs one at least"},
-                 {32769, 1, 8, 0, 0, "at most 32768 a side"},
+    } heads[] = {{0, 1, 8, 0, 0, "it needs at least one"},
+                 {1, 0, 8, 0, 0, "it needs at least one"},
+                 {32769, 1, 8, 0, 0, "at most 32768 per side"},
                  {32768, 32768, 8, 0, 0, "134217728 in all"},
                  {0xFFFFFFFF, 0xFFFFFFFF, 8, 0, 0, "at most"},
-                 {1, 1, 3, 0, 0, "depth 3 and colour type 0"},
-                 {1, 1, 16, 3, 0, "depth 16 and colour type 3"},
+                 {1, 1, 3, 0, 0, "depth 3 with colour type 0"},
+                 {1, 1, 16, 3, 0, "depth 16 with colour type 3"},
                  {1, 1, 4, 2, 0, "depth 4"},
                  {1, 1, 8, 5, 0, "colour type 5"},
                  {1, 1, 8, 1, 0, "colour type 1"},
                  {1, 1, 8, 0, 2, "interlacing 2"},
-                 {8192, 8192, 8, 0, 0, "unpack to 67117056 bytes, more than the file can hold"}};
+                 {8192, 8192, 8, 0, 0, "are 67117056 bytes, more than the file can hold"}};
     for (size_t i = 0; i < sizeof(heads) / sizeof(heads[0]); i++) {
         put_start(&b, heads[i].width, heads[i].height, heads[i].depth, heads[i].colour, heads[i].interlaced);
         put_rows(&b, "\0\0", 2);
@@ -317,14 +317,14 @@ static void broken_png_files_are_refused(void **state)
     refuse_image(&b, "row 0 has filter 5");
     put_start(&b, 1, 1, 8, 0, 0);
     put_rows(&b, "\0\0\0", 3);
-    refuse_image(&b, "the packed image goes on after its last row");
+    refuse_image(&b, "the compressed image continues after its last row");
     put_start(&b, 2, 1, 8, 0, 0);
     put_rows(&b, "\0\0", 2);
-    refuse_image(&b, "the packed image ends before its last row");
+    refuse_image(&b, "the compressed image ends before its last row");
     put_start(&b, 1, 1, 8, 0, 0);
     put_rows(&b, "\0\0", 2);
     put_text(&b, "more");
-    refuse_image(&b, "the chunks end here, but the file goes on");
+    refuse_image(&b, "the chunks end here, but more bytes follow");
 }
 
 static void chunks_out_of_place_are_refused(void **state)
@@ -337,20 +337,20 @@ static void chunks_out_of_place_are_refused(void **state)
         const char *name, *data;
         size_t count;
         const char *error;
-    } rows[] = {{8, 0, "PLTE", "123", 3, "chunk PLTE has no place here"},
-                {8, 3, "PLTE", "1234", 4, "which are no colours"},
+    } rows[] = {{8, 0, "PLTE", "123", 3, "chunk PLTE is out of order"},
+                {8, 3, "PLTE", "1234", 4, "bytes are not colours"},
                 {1, 3, "PLTE", "123456789", 9, "chunk PLTE has 9 bytes; it must have 3 to 6"},
                 {8, 3, "PLTE", "", 0, "it must have 3 to 768"},
-                {8, 3, "tRNS", "1", 1, "chunk tRNS has no place here"},
-                {8, 4, "tRNS", "12", 2, "chunk tRNS has no place here"},
+                {8, 3, "tRNS", "1", 1, "chunk tRNS is out of order"},
+                {8, 4, "tRNS", "12", 2, "chunk tRNS is out of order"},
                 {8, 0, "tRNS", "1", 1, "it must have 2 to 2"},
                 {8, 0, "tRNS", "\1\0", 2, "too large for 8 bits"},
                 {8, 2, "tRNS", "12", 2, "it must have 6 to 6"},
-                {8, 0, "IHDR", "", 0, "chunk IHDR has no place before the image"},
-                {8, 0, "IEND", "", 0, "chunk IEND has no place before the image"},
-                {8, 0, "ABCD", "", 0, "chunk ABCD has no place before the image"},
-                {8, 0, "a1cd", "", 0, "is no name of a chunk"},
-                {8, 3, "tEXt", "", 0, "there is no chunk PLTE"}};
+                {8, 0, "IHDR", "", 0, "chunk IHDR is not allowed before the image"},
+                {8, 0, "IEND", "", 0, "chunk IEND is not allowed before the image"},
+                {8, 0, "ABCD", "", 0, "chunk ABCD is not allowed before the image"},
+                {8, 0, "a1cd", "", 0, "is not a chunk name"},
+                {8, 3, "tEXt", "", 0, "chunk PLTE is missing"}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         put_start(&b, 1, 1, rows[i].depth, rows[i].colour, 0);
         put_chunk(&b, rows[i].name, rows[i].data, rows[i].count);
@@ -360,22 +360,22 @@ static void chunks_out_of_place_are_refused(void **state)
     put_start(&b, 1, 1, 8, 3, 0);
     put_chunk(&b, "PLTE", "123", 3);
     put_rows(&b, "\0\1", 2);
-    refuse_image(&b, "row 0 has a colour that is not among the palette's 1");
+    refuse_image(&b, "row 0 has a colour outside the palette of 1");
     put_start(&b, 1, 1, 8, 0, 0);
     put_rows(&b, "\0\0", 2);
     b.count -= 12; /* without IEND */
     size_t end = b.count;
     put_chunk(&b, "IDAT", "x", 1);
     put_chunk(&b, "IEND", NULL, 0);
-    refuse_image(&b, "chunk IDAT has no place after the image");
+    refuse_image(&b, "chunk IDAT is not allowed after the image");
     b.count = end;
     put_chunk(&b, "IEND", "x", 1);
-    refuse_image(&b, "chunk IEND has no place after the image");
+    refuse_image(&b, "chunk IEND is not allowed after the image");
     put_all(&b, "\x89PNG\r\n\x1A\n", 8);
     put_chunk(&b, "tEXt", NULL, 0);
     refuse_image(&b, "chunk tEXt comes first, not IHDR");
     b.data[8] = 0x7F;
-    refuse_image(&b, "more than the file still can");
+    refuse_image(&b, "more than the file has left");
 }
 
 static void broken_pgm_files_are_refused(void **state)
@@ -384,24 +384,24 @@ static void broken_pgm_files_are_refused(void **state)
     static bytes b;
     static const struct {
         const char *text, *error;
-    } rows[] = {{"P1 1 1 0", "a file of kind P1 (a bitmap) is not read"},
-                {"P7\nWIDTH 1", "kind P7 (PAM)"},
-                {"P53 1 255 abc", "white space is missing before the width"},
-                {"P5 x 1 255 a", "the width is no whole number"},
-                {"P5 0 1 255 a", "it needs one at least"},
-                {"P5 -1 1 255 a", "the width is no whole number"},
+    } rows[] = {{"P1 1 1 0", "P1 (a bitmap) is not supported"},
+                {"P7\nWIDTH 1", "P7 (PAM) is not supported"},
+                {"P53 1 255 abc", "whitespace is missing before the width"},
+                {"P5 x 1 255 a", "the width is not an integer"},
+                {"P5 0 1 255 a", "it needs at least one"},
+                {"P5 -1 1 255 a", "the width is not an integer"},
                 {"P5 99999999999999999999 1 255 a", "the width is above"},
-                {"P5 32769 1 255 a", "at most 32768 a side"},
+                {"P5 32769 1 255 a", "at most 32768 per side"},
                 {"P5 1 1 0 a", "the largest value is 0"},
                 {"P5 1 1 65536 a", "the largest value is above 65535"},
-                {"P5 1 1 255", "white space is missing after"},
-                {"P5 1 1 255#a", "white space is missing after"},
+                {"P5 1 1 255", "whitespace is missing after"},
+                {"P5 1 1 255#a", "whitespace is missing after"},
                 {"P5 2 2 255 abc", "2 x 2 pixels need 4 more bytes, but at most 3 follow"},
-                {"P5 2 2 255 abcde", "the image ends here, but the file goes on"},
+                {"P5 2 2 255 abcde", "the image ends here, but more bytes follow"},
                 {"P5 2 1 97 ab", "a sample is 98, above the largest value 97"},
                 {"P2 2 1 9 1 10", "a sample is above 9"},
-                {"P2 2 1 9 1 x", "a sample is no whole number"},
-                {"P2 1 1 9 1 1", "the file goes on"},
+                {"P2 2 1 9 1 x", "a sample is not an integer"},
+                {"P2 1 1 9 1 1", "more bytes follow"},
                 {"P2 20000 6000 255 1 2 3", "need 239999999 more bytes"},
                 {"P5 1 # 1 255 a", "the height is missing: the file ends"}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -409,9 +409,9 @@ static void broken_pgm_files_are_refused(void **state)
         refuse_image(&b, rows[i].error);
     }
     put_all(&b, "\xFF\xD8\xFF", 3);
-    refuse_image(&b, "ff d8 begins a JPEG image; PNG, PGM, PPM and .npy files are read");
+    refuse_image(&b, "ff d8 begins a JPEG image; PNG, PGM, PPM and .npy are supported");
     put_all(&b, "hello", 5);
-    refuse_image(&b, "begins no image that tarn knows");
+    refuse_image(&b, "begins an unknown format");
 }
 
 /* ---- random damage ----------------------------------------------------------------------------------------------- */

@@ -212,7 +212,7 @@ static void a_loader_goes_on_where_another_stopped(void **state)
     }
     tarn_loader *loader = open_loader(&(tarn_loader_options){.batch_size = 8});
     assert_false(tarn_loader_seek(loader, (tarn_loader_state){0, 8}));
-    assert_error(TARN_ERROR_ARGUMENT, "loader_seek: there is no epoch 0, batch 8; an epoch has 7 batches");
+    assert_error(TARN_ERROR_ARGUMENT, "loader_seek: epoch 0, batch 8 is out of range; an epoch has 7 batches");
     tarn_loader_free(loader);
 }
 

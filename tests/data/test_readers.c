@@ -83,7 +83,7 @@ static void idx_files_are_read(void **state)
         tarn_dataset_free(dataset);
     }
     assert_null(tarn_dataset_idx(scratch("images"), scratch("images")));
-    assert_error(TARN_ERROR_FORMAT, "holds u8 on 3 axes; labels are whole numbers on one axis");
+    assert_error(TARN_ERROR_FORMAT, "holds u8 on 3 axes; labels are integers on one axis");
     labels.data[7] = 1;
     labels.count--;
     assert_null(tarn_dataset_idx(scratch("images"), write_file("fewer", labels.data, labels.count)));
@@ -91,7 +91,7 @@ static void idx_files_are_read(void **state)
     assert_null(tarn_dataset_idx(scratch("nosuch"), NULL));
     assert_error_about(TARN_ERROR_IO, "dataset_idx: ", "nosuch: cannot be read: No such file");
     assert_null(tarn_dataset_idx("/", NULL));
-    assert_error(TARN_ERROR_IO, "dataset_idx: / is no plain file");
+    assert_error(TARN_ERROR_IO, "dataset_idx: / is not a regular file");
 }
 
 static void idx_types_become_the_nearest_dtype(void **state)
@@ -139,7 +139,7 @@ static void broken_idx_files_are_refused(void **state)
     refuse_all_beginnings(&b, open_images, 0, 1);
     put(&b, "x", 1);
     assert_null(open_images(write_file("long", b.data, b.count)));
-    assert_error(TARN_ERROR_FORMAT, "byte 28: the elements end here, but the file goes on");
+    assert_error(TARN_ERROR_FORMAT, "byte 28: the elements end here, but more bytes follow");
     static const struct {
         const char *head, *error;
     } heads[] = {{"\0\1\x08\x03", "byte 0: 00 01 08 03 does not begin an idx file"},
@@ -157,7 +157,7 @@ static void broken_idx_files_are_refused(void **state)
         put_images(&b);
         memset(b.data + 4 + 4 * axis, 0xFF, 4);
         assert_null(open_images(write_file("huge", b.data, b.count)));
-        assert_error(TARN_ERROR_FORMAT, "more than the rest of the file can hold");
+        assert_error(TARN_ERROR_FORMAT, "more than the file can hold");
     }
 }
 
@@ -178,7 +178,7 @@ static void damaged_gzip_is_refused(void **state)
     refuse_all_beginnings(&packed, open_images, 2, 1);
     packed.data[packed.count - 5] ^= 1; /* the checksum */
     assert_null(open_images(write_file("packed", packed.data, packed.count)));
-    assert_error(TARN_ERROR_FORMAT, "the compressed data are damaged: incorrect data check");
+    assert_error(TARN_ERROR_FORMAT, "the compressed data is damaged: incorrect data check");
     packed.data[packed.count - 5] ^= 1;
     packed.data[10] = 7; /* a block type that does not exist */
     assert_null(open_images(write_file("packed", packed.data, packed.count)));
@@ -315,24 +315,24 @@ static void csv_mistakes_name_line_and_column(void **state)
         const char *text, *error;
     } rows[] = {
         {"", "byte 0: the file is empty"},
-        {"a,b\n1,2\n3,x\n", "line 3, column 2: 'x' is no number"},
+        {"a,b\n1,2\n3,x\n", "line 3, column 2: 'x' is not a number"},
         {"a,b\n1,\n", "line 2, column 2: the value is missing"},
         {"a,b\n1,\" \"\n", "line 2, column 2: the value is missing"},
         {"a,b\n1\n", "line 2, column 1: the line ends after 1 fields; the first line has 2"},
         {"a,b\n1,2,3\n", "line 2, column 3: one field more than the 2 of the first line"},
         {"a,b\n1,2\n\n3,4\n", "line 3 is empty"},
         {"a\n1\n\n", NULL},
-        {"a,b\n1,nan\n", "'nan' is no number"},
-        {"a,b\n1,inf\n", "'inf' is no number"},
-        {"a,b\n1,0x10\n", "'0x10' is no number"},
-        {"a,b\n1,1e\n", "'1e' is no number"},
-        {"a,b\n1,.\n", "'.' is no number"},
-        {"a,b\n1,1 2\n", "'1 2' is no number"},
+        {"a,b\n1,nan\n", "'nan' is not a number"},
+        {"a,b\n1,inf\n", "'inf' is not a number"},
+        {"a,b\n1,0x10\n", "'0x10' is not a number"},
+        {"a,b\n1,1e\n", "'1e' is not a number"},
+        {"a,b\n1,.\n", "'.' is not a number"},
+        {"a,b\n1,1 2\n", "'1 2' is not a number"},
         {"a,b\n1,1e39\n", "1e39 is too large for f32"},
         {"a,b\n1,\"2\n", "line 2, column 2: the file ends inside quotes"},
         {"a,b\n1,\"2\"3\n", "line 2, column 2: text follows the closing quote"},
         {"a,b\n1,2\"\n", "line 2, column 2: a quote inside a field that does not begin with one"},
-        {"\"a\nb\",c\n1,x\n", "line 3, column 2: 'x' is no number"},
+        {"\"a\nb\",c\n1,x\n", "line 3, column 2: 'x' is not a number"},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         tarn_dataset *dataset = tarn_dataset_csv(write_text("bad.csv", rows[i].text), NULL);
@@ -343,19 +343,19 @@ static void csv_mistakes_name_line_and_column(void **state)
         tarn_dataset_free(dataset);
     }
     assert_null(tarn_dataset_csv(write_file("zero.csv", "1,2\0", 4), NULL));
-    assert_error(TARN_ERROR_FORMAT, "a zero byte; this is no text");
+    assert_error(TARN_ERROR_FORMAT, "a zero byte; this is not a text file");
     assert_null(tarn_dataset_csv(write_text("bad.csv", "a,b\n1,2.5\n"), &(tarn_csv_options){.label = "b"}));
-    assert_error(TARN_ERROR_FORMAT, "line 2, column 2: the label 2.5 is no whole number");
+    assert_error(TARN_ERROR_FORMAT, "line 2, column 2: the label 2.5 is not an integer");
     assert_null(tarn_dataset_csv(write_text("bad.csv", "a,b\n1,2\n"), &(tarn_csv_options){.label = "c"}));
-    assert_error(TARN_ERROR_ARGUMENT, "there is no column 'c'; the file has 2 columns");
+    assert_error(TARN_ERROR_ARGUMENT, "no column 'c'; the file has 2 columns");
     assert_null(tarn_dataset_csv(write_text("bad.csv", "1,2\n"), &(tarn_csv_options){.label = "b"}));
-    assert_error(TARN_ERROR_ARGUMENT, "there is no column 'b'; the file has 2 columns and no line of names");
+    assert_error(TARN_ERROR_ARGUMENT, "no column 'b'; the file has 2 columns and no header line");
     assert_null(tarn_dataset_csv(write_text("bad.csv", "a,a\n1,2\n"), &(tarn_csv_options){.label = "a"}));
-    assert_error(TARN_ERROR_FORMAT, "two columns are called 'a'");
+    assert_error(TARN_ERROR_FORMAT, "two columns have the name 'a'");
     assert_null(tarn_dataset_csv(write_text("bad.csv", "a\n1\n"), &(tarn_csv_options){.label = "a"}));
     assert_error(TARN_ERROR_FORMAT, "the label is the only column");
     assert_null(tarn_dataset_csv(write_text("bad.csv", "a,b\n1,2\n"), &(tarn_csv_options){.header = TARN_HEADER_NO}));
-    assert_error(TARN_ERROR_FORMAT, "line 1, column 1: 'a' is no number");
+    assert_error(TARN_ERROR_FORMAT, "line 1, column 1: 'a' is not a number");
 }
 
 /* ---- npy --------------------------------------------------------------------------------------------------------- */
@@ -419,23 +419,22 @@ static void broken_npy_files_are_refused(void **state)
         const char *head, *error;
     } rows[] = {
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 99999999999), }",
-         "more elements than the rest of the file can hold"},
+         "more elements than the file can hold"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (4611686018427387904, 4), }", "more elements than"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999, 4), }", "a size that is too large"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (-2, 3), }", "a size is expected"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (6), }", "a comma is missing"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,1,1,1,1,1,1,1,6), }", "more than 8 axes"},
-        {"{'descr': '<c8', 'fortran_order': False, 'shape': (3,), }",
-         "elements of type '<c8', which tarn does not have"},
+        {"{'descr': '<c8', 'fortran_order': False, 'shape': (3,), }", "elements of type '<c8' are not supported"},
         {"{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (6,), }", "arrays of records are not supported"},
         {"{'descr': '<f4', 'fortran_order': Maybe, 'shape': (2, 3), }", "True or False is expected"},
         {"{'descr': '<f4', 'fortran_order': False, }", "descr, fortran_order or shape is missing"},
-        {"{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }", "stands there twice"},
-        {"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), 'x': 1}", "a key that is unknown"},
-        {"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), } x", "something follows the dictionary"},
-        {"'descr': '<f4'", "the head is no dictionary"},
-        {"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 4), }", "more elements than the rest"},
-        {"{'descr': '<f4', 'fortran_order': False, 'shape': (5,), }", "the elements end here, but the file goes on"},
+        {"{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }", "given twice"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), 'x': 1}", "a key is unknown"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), } x", "text follows the dictionary"},
+        {"'descr': '<f4'", "the header is not a dictionary"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 4), }", "more elements than the file"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (5,), }", "the elements end here, but more bytes follow"},
         {"{'descr': '|b1', 'fortran_order': False, 'shape': (24,), }", "a bool is 128, not 0 or 1"},
     };
     static bytes b;
@@ -454,7 +453,7 @@ static void broken_npy_files_are_refused(void **state)
     put_npy(&b, 2, GOOD_HEAD, six, 24);
     b.data[11] = 0xFF;
     assert_false(tarn_npy_load(write_file("bad.npy", b.data, b.count), &array));
-    assert_error(TARN_ERROR_FORMAT, "byte 8: a head of 4278190");
+    assert_error(TARN_ERROR_FORMAT, "byte 8: a header of 4278190");
 }
 
 /* ---- real data --------------------------------------------------------------------------------------------------- */

@@ -221,9 +221,9 @@ static void what_asks_for_another_type_is_told_so(void **state)
     write_all(scratch("ask.gguf"), CPU);
     tarn_gguf *file = tarn_gguf_open(scratch("ask.gguf"));
     assert_false(tarn_gguf_int(file, "x.f32", 0, 9, &whole));
-    assert_error_about(TARN_ERROR_FORMAT, "ask.gguf", "'x.f32' is of type f32, not a whole number");
+    assert_error_about(TARN_ERROR_FORMAT, "ask.gguf", "'x.f32' is of type f32, not an integer");
     assert_false(tarn_gguf_int(file, "x.u8", 0, 9, &whole));
-    assert_error(TARN_ERROR_FORMAT, "'x.u8' is 255, outside 0 to 9");
+    assert_error(TARN_ERROR_FORMAT, "'x.u8' is 255; it must be from 0 to 9");
     assert_false(tarn_gguf_int(file, "x.u64", 0, INT64_MAX, &whole));
     assert_error(TARN_ERROR_FORMAT, "18446744073709551615");
     assert_false(tarn_gguf_int(file, "x.i8", 0, 9, &whole));
@@ -231,11 +231,11 @@ static void what_asks_for_another_type_is_told_so(void **state)
     assert_false(tarn_gguf_bool(file, "x.u8", &yes));
     assert_error(TARN_ERROR_FORMAT, "not a bool");
     assert_false(tarn_gguf_real(file, "x.bools", &real));
-    assert_error(TARN_ERROR_FORMAT, "is a list of bool");
+    assert_error(TARN_ERROR_FORMAT, "is an array of bool");
     assert_null(tarn_gguf_string(file, "x.u8", NULL));
-    assert_error(TARN_ERROR_FORMAT, "not a text");
+    assert_error(TARN_ERROR_FORMAT, "not a string");
     assert_false(tarn_gguf_ints(file, "x.reals", &whole, 2));
-    assert_error(TARN_ERROR_FORMAT, "a list of f32, not a list of whole numbers");
+    assert_error(TARN_ERROR_FORMAT, "an array of f32, not an array of integers");
     assert_false(tarn_gguf_ints(file, "x.wholes", &whole, 1));
     assert_error(TARN_ERROR_FORMAT, "has 3 values, not 1");
     assert_false(tarn_gguf_real(file, "no.such", &real));
@@ -307,9 +307,9 @@ static void what_is_no_header_is_refused(void **state)
     (void)state;
     static bytes b;
     put_file(scratch("bad.gguf"), "", 0);
-    refused(scratch("bad.gguf"), TARN_ERROR_FORMAT, "is an empty file, no GGUF file");
+    refused(scratch("bad.gguf"), TARN_ERROR_FORMAT, "is an empty file, not a GGUF file");
     put_file(scratch("bad.gguf"), "PK\3\4....", 8);
-    refused(scratch("bad.gguf"), TARN_ERROR_FORMAT, "is a zip archive, no GGUF file");
+    refused(scratch("bad.gguf"), TARN_ERROR_FORMAT, "is a zip archive, not a GGUF file");
     put_file(scratch("bad.gguf"), "GGUF\0\0\0\3........................", 32);
     refused(scratch("bad.gguf"), TARN_ERROR_UNSUPPORTED, "byte 4: the file is big-endian");
     put_file(scratch("bad.gguf"), "GGUF\1\0\0\0........................", 32);
@@ -318,14 +318,14 @@ static void what_is_no_header_is_refused(void **state)
     refused(scratch("bad.gguf"), TARN_ERROR_FORMAT,
             "18446744073709551615 tensors and 0 keys do not fit in the 0 bytes");
     with_key(&b, 99, "", 1);
-    refused(scratch("bad.gguf"), TARN_ERROR_FORMAT, "byte 33: 99 is no type of metadata");
+    refused(scratch("bad.gguf"), TARN_ERROR_FORMAT, "byte 33: 99 is not a metadata type");
     with_key(&b, TARN_GGUF_BOOL, "\2", 1);
-    refused(scratch("bad.gguf"), TARN_ERROR_FORMAT, "byte 37: 2 is no bool");
+    refused(scratch("bad.gguf"), TARN_ERROR_FORMAT, "byte 37: 2 is not a bool");
     with_key(&b, TARN_GGUF_STRING, "\377\377\377\377\377\377\377\377", 8);
     refused(scratch("bad.gguf"), TARN_ERROR_FORMAT,
-            "byte 45: a text needs 18446744073709551615 bytes, but only 0 follow");
+            "byte 45: a string needs 18446744073709551615 bytes, but only 0 follow");
     with_key(&b, TARN_GGUF_ARRAY, "\6\0\0\0\377\377\377\377\377\377\377\77....", 16);
-    refused(scratch("bad.gguf"), TARN_ERROR_FORMAT, "a list of 4611686018427387903 values of f32 does not fit");
+    refused(scratch("bad.gguf"), TARN_ERROR_FORMAT, "an array of 4611686018427387903 values of f32 does not fit");
     with_key(&b, TARN_GGUF_ARRAY, "\6\0\0\0\3\0\0\0\0\0\0\0....", 16);
     refused(scratch("bad.gguf"), TARN_ERROR_FORMAT, "3 values of f32 do not fit in the 4 bytes");
     char deep[12 * 6];
@@ -336,7 +336,7 @@ static void what_is_no_header_is_refused(void **state)
     assert_ok();
     tarn_gguf_close(file);
     with_key(&b, TARN_GGUF_ARRAY, deep, 72);
-    refused(scratch("bad.gguf"), TARN_ERROR_FORMAT, "lists are more than 4 deep");
+    refused(scratch("bad.gguf"), TARN_ERROR_FORMAT, "arrays are nested more than 4 deep");
 }
 
 static void what_is_no_place_for_tensors_is_refused(void **state)
@@ -347,20 +347,20 @@ static void what_is_no_place_for_tensors_is_refused(void **state)
         second s;
         const char *says;
     } rows[] = {
-        {{"a", 1, 0, {4}, 32, 64}, "the tensor 'a' is there twice"},
+        {{"a", 1, 0, {4}, 32, 64}, "duplicate tensor 'a'"},
         {{"", 1, 0, {4}, 32, 64}, "a tensor's name has 0 bytes"},
         {{"\xff", 1, 0, {4}, 32, 64}, "is not valid UTF-8"},
         {{"b", 5, 0, {1, 1, 1, 1, 1}, 32, 64}, "tensor 'b' has 5 axes; at most 4"},
-        {{"b", 1, 4, {4}, 32, 64}, "element type 4, which tarn does not know"},
+        {{"b", 1, 4, {4}, 32, 64}, "unknown element type 4"},
         {{"b", 1, 77, {4}, 32, 64}, "element type 77"},
         {{"b", 1, 0, {UINT64_MAX}, 32, 64}, "the size 18446744073709551615"},
-        {{"b", 2, 0, {(uint64_t)1 << 40, (uint64_t)1 << 40}, 32, 64}, "no possible number of bytes"},
-        {{"b", 1, 8, {33}, 32, 64}, "rows of 33 elements are no whole number of Q8_0's blocks of 32"},
-        {{"b", 1, 0, {4}, 33, 64}, "the offset 33, which is no multiple of the alignment, 32"},
+        {{"b", 2, 0, {(uint64_t)1 << 40, (uint64_t)1 << 40}, 32, 64}, "not a valid number of bytes"},
+        {{"b", 1, 8, {33}, 32, 64}, "rows of 33 elements are not a multiple of Q8_0's block size 32"},
+        {{"b", 1, 0, {4}, 33, 64}, "the offset 33; it must be a multiple of the alignment, 32"},
         {{"b", 1, 0, {4}, 0, 64}, "begins before 'a' ends"},
         {{"b", 1, 0, {4}, 32, 47}, "but the file ends at byte"},
         {{"b", 1, 0, {4}, 1 << 20, 64}, "is it cut short?"},
-        {{"b", 1, 0, {4}, UINT64_MAX - 31, 64}, "the offset 18446744073709551584, which is beyond any file"},
+        {{"b", 1, 0, {4}, UINT64_MAX - 31, 64}, "the offset 18446744073709551584, beyond any file"},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         refused(with_tensors(&b, rows[i].s), TARN_ERROR_FORMAT, rows[i].says);
@@ -424,12 +424,12 @@ static void the_writer_refuses_what_the_format_has_no_place_for(void **state)
     (void)state;
     tarn_gguf_writer *w = tarn_gguf_create(scratch("never.gguf"));
     assert_false(tarn_gguf_add(w, "i", tarn_zeros(TARN_SHAPE(2), TARN_I32, CPU)));
-    assert_error(TARN_ERROR_DTYPE, "tensor 'i' is i32, which is not written to GGUF files");
+    assert_error(TARN_ERROR_DTYPE, "tensor 'i' is i32, which cannot be written to GGUF");
     assert_false(tarn_gguf_add(w, "deep", tarn_zeros(TARN_SHAPE(1, 1, 1, 1, 1), TARN_F32, CPU)));
     assert_error(TARN_ERROR_SHAPE, "has 5 axes");
     assert_true(tarn_gguf_add(w, "x", vector(1)));
     assert_false(tarn_gguf_add(w, "x", vector(1)));
-    assert_error(TARN_ERROR_ARGUMENT, "a tensor 'x' already");
+    assert_error(TARN_ERROR_ARGUMENT, "tensor 'x' already exists");
     tarn_gguf_cancel(w);
     assert_null(tarn_gguf_open(scratch("never.gguf")));
     assert_error(TARN_ERROR_IO, "never.gguf");

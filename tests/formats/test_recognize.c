@@ -21,7 +21,7 @@ static const sample samples[] = {
     SAMPLE("PK\003\004\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0archive/data.pklFB", "torch.save()"),
     SAMPLE("PK\003\004some other archive", "a zip archive"),
     SAMPLE("\x80\x02}q\0(X", "a Python pickle"),
-    SAMPLE("IQ== 0\nIg== 1\nIw== 2\n", "a vocabulary of tiktoken"),
+    SAMPLE("IQ== 0\nIg== 1\nIw== 2\n", "a tiktoken vocabulary"),
     SAMPLE("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "a Git LFS pointer"),
     SAMPLE("<!DOCTYPE html>\n<html></html>\n", "an HTML page"),
     SAMPLE("  <HTML>", "an HTML page"),
@@ -50,13 +50,13 @@ static void a_file_that_is_no_model_says_what_it_is(void **state)
         assert_null(tarn_model_open(path, CPU, NULL));
         check(s, path, TARN_ERROR_FORMAT);
         assert_null(tarn_gguf_open(write_file("model.gguf", s->bytes, s->count)));
-        check(s, "no GGUF file", TARN_ERROR_FORMAT);
+        check(s, "not a GGUF file", TARN_ERROR_FORMAT);
         assert_null(tarn_safetensors_open(write_file("model.safetensors", s->bytes, s->count)));
-        check(s, "no safetensors file", TARN_ERROR_FORMAT);
+        check(s, "not a safetensors file", TARN_ERROR_FORMAT);
         assert_null(tarn_tokenizer_open(write_file("tokenizer.model", s->bytes, s->count)));
-        check(s, "no SentencePiece model", TARN_ERROR_FORMAT);
+        check(s, "not a SentencePiece model", TARN_ERROR_FORMAT);
         assert_null(tarn_tokenizer_open(write_file("tokenizer.json", s->bytes, s->count)));
-        check(s, "no JSON file", TARN_ERROR_FORMAT);
+        check(s, "not a JSON file", TARN_ERROR_FORMAT);
     }
 }
 
@@ -65,7 +65,7 @@ static void weights_and_gguf_files_under_other_names_are_named(void **state)
     (void)state;
     const char head[] = "\x10\0\0\0\0\0\0\0{\"a\": 1}        ";
     assert_null(tarn_model_open(write_file("weights.safetensors", head, sizeof(head) - 1), CPU, NULL));
-    assert_error_about(TARN_ERROR_FORMAT, "a safetensors file", "give the folder");
+    assert_error_about(TARN_ERROR_FORMAT, "a safetensors file", "give its folder");
     assert_null(tarn_model_open(write_text("blob", "GGUF\3\0\0\0"), CPU, NULL));
     assert_error_about(TARN_ERROR_FORMAT, "a GGUF file", "ends in .gguf");
     assert_null(tarn_model_open(write_text("notes.txt", "some words\n"), CPU, NULL));

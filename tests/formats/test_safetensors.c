@@ -168,7 +168,7 @@ static void reading_into_a_tensor_converts_floats_and_nothing_else(void **state)
     assert_true(tarn_safetensors_read_into(file, "z", tarn_slice(same, 0, 1, 2)));
     expect(same, TARN_SHAPE(2), VALUES(0, 1));
     assert_false(tarn_safetensors_read_into(file, "a", same));
-    assert_error_about(TARN_ERROR_SHAPE, "safetensors_read_into", "'a' is [1], but it is to be read into one of [2]");
+    assert_error_about(TARN_ERROR_SHAPE, "safetensors_read_into", "'a' is [1], but the destination is [2]");
     assert_false(tarn_safetensors_read_into(file, "b", half));
     assert_error_about(TARN_ERROR_DTYPE, "'b' is u8", "bf16");
     assert_false(tarn_safetensors_read_into(file, "c", half));
@@ -212,35 +212,35 @@ static const struct {
     {"{} x", 0, "not valid JSON"},
     {"{\"a\xff\":1}", 0, "not valid JSON"},
     {"{}", 1, "the last tensor ends at byte 10, but the file at byte 11"},
-    {"{\"a\":1}", 0, "tensor 'a' is no object"},
-    {"{\"a\":{}}", 0, "tensor 'a' has no text \"dtype\""},
-    {"{\"a\":{\"dtype\":1}}", 0, "has no text \"dtype\""},
+    {"{\"a\":1}", 0, "tensor 'a' is not an object"},
+    {"{\"a\":{}}", 0, "tensor 'a' has no string \"dtype\""},
+    {"{\"a\":{\"dtype\":1}}", 0, "has no string \"dtype\""},
     {"{\"a\":" T("Q9", "[1]", "[0,1]") "}", 1, "tensor 'a' has the unknown dtype 'Q9'"},
-    {"{\"a\":{\"dtype\":\"U8\",\"data_offsets\":[0,1]}}", 1, "has no list \"shape\""},
-    {"{\"a\":" T("U8", "3", "[0,1]") "}", 1, "has no list \"shape\""},
+    {"{\"a\":{\"dtype\":\"U8\",\"data_offsets\":[0,1]}}", 1, "has no array \"shape\""},
+    {"{\"a\":" T("U8", "3", "[0,1]") "}", 1, "has no array \"shape\""},
     {"{\"a\":" T("U8", "[-1]", "[0,1]") "}", 1, "size 0 of its shape"},
     {"{\"a\":" T("U8", "[1,1.0]", "[0,1]") "}", 1, "size 1 of its shape"},
     {"{\"a\":" T("U8", "[\"1\"]", "[0,1]") "}", 1, "size 0 of its shape"},
     {"{\"a\":" T("U8", "[99999999999999999999]", "[0,1]") "}", 1, "not valid JSON"},
-    {"{\"a\":" T("F64", "[4611686018427387904,4]", "[0,1]") "}", 1, "is no possible number of bytes"},
-    {"{\"a\":" T("F64", "[9223372036854775807,0]", "[0,0]") "}", 0, "is no possible number of bytes"},
-    {"{\"a\":" T("F4", "[3]", "[0,1]") "}", 1, "is no possible number of bytes"},
-    {"{\"a\":" T("U8", "[1]", "[0]") "}", 1, "\"data_offsets\" of two whole numbers"},
-    {"{\"a\":" T("U8", "[1]", "[0,1,2]") "}", 1, "\"data_offsets\" of two whole numbers"},
-    {"{\"a\":" T("U8", "[1]", "[0,1.5]") "}", 1, "\"data_offsets\" of two whole numbers"},
-    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1, "\"data_offsets\" of two whole numbers"},
-    {"{\"a\":" T("U8", "[1]", "[-1,0]") "}", 1, "lies from -1 to 0, outside"},
-    {"{\"a\":" T("U8", "[1]", "[1,0]") "}", 1, "lies from 1 to 0, outside"},
-    {"{\"a\":" T("U8", "[2]", "[0,2]") "}", 1, "lies from 0 to 2, outside the 1 bytes"},
+    {"{\"a\":" T("F64", "[4611686018427387904,4]", "[0,1]") "}", 1, "is not a valid number of bytes"},
+    {"{\"a\":" T("F64", "[9223372036854775807,0]", "[0,0]") "}", 0, "is not a valid number of bytes"},
+    {"{\"a\":" T("F4", "[3]", "[0,1]") "}", 1, "is not a valid number of bytes"},
+    {"{\"a\":" T("U8", "[1]", "[0]") "}", 1, "\"data_offsets\" of two integers"},
+    {"{\"a\":" T("U8", "[1]", "[0,1,2]") "}", 1, "\"data_offsets\" of two integers"},
+    {"{\"a\":" T("U8", "[1]", "[0,1.5]") "}", 1, "\"data_offsets\" of two integers"},
+    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1, "\"data_offsets\" of two integers"},
+    {"{\"a\":" T("U8", "[1]", "[-1,0]") "}", 1, "has offsets -1 to 0, outside"},
+    {"{\"a\":" T("U8", "[1]", "[1,0]") "}", 1, "has offsets 1 to 0, outside"},
+    {"{\"a\":" T("U8", "[2]", "[0,2]") "}", 1, "has offsets 0 to 2, outside the 1 bytes"},
     {"{\"a\":" T("U8", "[1]", "[0,9223372036854775807]") "}", 1, "outside"},
     {"{\"a\":" T("F32", "[2]", "[0,4]") "}", 4, "its shape [2] of F32 needs 8 bytes, but it has 4"},
     {"{\"a\":" T("U8", "[1]", "[0,1]") ",\"a\":" T("U8", "[1]", "[1,2]") "}", 2, "not valid JSON: duplicate"},
     {"{\"a\":" T("U8", "[2]", "[0,2]") ",\"b\":" T("U8", "[2]", "[1,3]") "}", 3, "they overlap"},
     {"{\"a\":" T("U8", "[1]", "[0,1]") ",\"b\":" T("U8", "[1]", "[2,3]") "}", 3, "tensor 'b' begins at byte"},
-    {"{\"a\":" T("U8", "[1]", "[1,2]") "}", 2, "there is a hole"},
+    {"{\"a\":" T("U8", "[1]", "[1,2]") "}", 2, "there is a gap"},
     {"{\"a\":" T("U8", "[1]", "[0,1]") "}", 5, "the last tensor ends at byte"},
-    {"{\"__metadata__\":1}", 0, "__metadata__ is no object"},
-    {"{\"__metadata__\":{\"a\":1}}", 0, "the value of 'a' is no text"},
+    {"{\"__metadata__\":1}", 0, "__metadata__ is not an object"},
+    {"{\"__metadata__\":{\"a\":1}}", 0, "the value of 'a' is not a string"},
 };
 
 static void a_malformed_header_is_refused_with_a_sentence(void **state)
@@ -297,7 +297,7 @@ static void a_bool_is_zero_or_one(void **state)
     free(bytes);
     tarn_safetensors *file = tarn_safetensors_open(path);
     assert_null(tarn_safetensors_read(file, "a", CPU));
-    assert_error(TARN_ERROR_FORMAT, "2 is no bool");
+    assert_error(TARN_ERROR_FORMAT, "2 is not a bool");
     tarn_safetensors_close(file);
 }
 

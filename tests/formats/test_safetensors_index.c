@@ -84,19 +84,20 @@ static void every_wrong_index_is_refused(void **state)
         {"{\"weight_map\": []}", "weight_map"},
         {"{\"weight_map\": {}}", "weight_map"},
         {MAP("\"a\": " ONE ", \"a\": " ONE), "duplicate"},
-        {MAP("\"a\": 1"), "tensor 'a' is no text"},
-        {MAP("\"a\": \"\""), "no name of a file beside"},
-        {MAP("\"a\": \"..\""), "no name of a file beside"},
-        {MAP("\"a\": \"../part-1.safetensors\""), "no name of a file beside"},
-        {MAP("\"a\": \"/etc/passwd\""), "no name of a file beside"},
-        {MAP("\"a\": \"x\\\\part-1.safetensors\""), "no name of a file beside"},
+        {MAP("\"a\": 1"), "tensor 'a' is not a string"},
+        {MAP("\"a\": \"\""), "not a file name next to"},
+        {MAP("\"a\": \"..\""), "not a file name next to"},
+        {MAP("\"a\": \"../part-1.safetensors\""), "not a file name next to"},
+        {MAP("\"a\": \"/etc/passwd\""), "not a file name next to"},
+        {MAP("\"a\": \"x\\\\part-1.safetensors\""), "not a file name next to"},
         {MAP("\"a\": \"" INDEX "\""), "names another index"},
         {MAP("\"a\": \"part-9.safetensors\""), "part-9.safetensors"}, /* a missing file */
-        {MAP("\"a\": " ONE), "holds 'b', which the index"},           /* more than the index names */
+        {MAP("\"a\": " ONE), "has 'b', which the index"},             /* more than the index names */
         {MAP("\"a\": " ONE ", \"b\": " ONE ", \"c\": " TWO ", \"d\": " TWO), "'d' is not in 'part-2.safetensors'"},
         {MAP("\"a\": " ONE ", \"b\": " TWO ", \"c\": " TWO),
-         "holds 'b', which is in 'part-2.safetensors'"}, /* the wrong file */
-        {MAP("\"a\": " ONE ", \"b\": " ONE ", \"c\": \"twice.safetensors\""), "which is in 'part-1.safetensors'"},
+         "has 'b', which the index places in 'part-2.safetensors'"}, /* the wrong file */
+        {MAP("\"a\": " ONE ", \"b\": " ONE ", \"c\": \"twice.safetensors\""),
+         "which the index places in 'part-1.safetensors'"},
         {MAP("\"a\": " ONE ", \"b\": " ONE ", \"c\": \"text.safetensors\""), "text.safetensors"},
     };
     write_parts();

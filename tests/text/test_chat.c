@@ -169,25 +169,25 @@ static void other_templates_are_refused_by_name(void **state)
     (void)state;
     static const char *const wrong[][2] = {
         {"{{ 'hello' }}", "{{ 'hello' }}"},
-        {"", "none that tarn knows"},
+        {"", "Mistral as published"},
         {"<|im_start|>", "ChatML"},
         {"{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'].upper() + "
          "'<|im_end|>'}}",
-         "none that tarn knows"},
+         "Mistral as published"},
         {"{{ bos_token + '[INST] ' + content + ' [/INST]' }}<<SYS>>", "Llama 2"},
         {"{{ '[INST] ' + message['content'] + ' [/INST]' }}", "Mistral"},
         {"{{ '<|start_header_id|>' + message['role'] }}", "Llama 3"},
         {"{{ '<|user|>' + message['content'] }}", "<|user|>"},
-        {"{{ '", "none that tarn knows"},
-        {CHATML "{{ eos_token }}", "none that tarn knows"},
-        {"{% for message in messages %}{{ bos_token }}{% endfor %}" CHATML, "none that tarn knows"},
-        {"{% set s = 'Be kind.' %}{{ '<|im_start|>system\\n' + s + '<|im_end|>\\n' }}" CHATML, "none that tarn knows"},
-        {"{{ \"<|im_start|>system\\nYou're kind.<|im_end|>\\n\" }}" CHATML, "none that tarn knows"},
-        {CHATML " x", "none that tarn knows"}, /* text that is printed as it stands */
-        {"\n" CHATML, "none that tarn knows"},
-        {"{{ '' }} " CHATML, "none that tarn knows"},
-        {"{{ '' }}\n" CHATML, "none that tarn knows"},
-        {CHATML "\n\n\n", "none that tarn knows"},
+        {"{{ '", "Mistral as published"},
+        {CHATML "{{ eos_token }}", "Mistral as published"},
+        {"{% for message in messages %}{{ bos_token }}{% endfor %}" CHATML, "Mistral as published"},
+        {"{% set s = 'Be kind.' %}{{ '<|im_start|>system\\n' + s + '<|im_end|>\\n' }}" CHATML, "Mistral as published"},
+        {"{{ \"<|im_start|>system\\nYou're kind.<|im_end|>\\n\" }}" CHATML, "Mistral as published"},
+        {CHATML " x", "Mistral as published"}, /* text that is printed as it stands */
+        {"\n" CHATML, "Mistral as published"},
+        {"{{ '' }} " CHATML, "Mistral as published"},
+        {"{{ '' }}\n" CHATML, "Mistral as published"},
+        {CHATML "\n\n\n", "Mistral as published"},
     };
     size_t length;
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
@@ -239,7 +239,7 @@ static void templates_that_do_more_are_refused(void **state)
         tarn_tokenizer *t = open_with(more[i]);
         if (tarn_chat_name(t))
             fail_msg("taken: %s", more[i]);
-        assert_error_about(TARN_ERROR_UNSUPPORTED, "chat_name", "none that tarn knows");
+        assert_error_about(TARN_ERROR_UNSUPPORTED, "chat_name", "Mistral as published");
         tarn_tokenizer_free(t);
     }
 }
@@ -269,8 +269,7 @@ static void wrong_turns_are_refused(void **state)
     }
     tarn_tokenizer *t = open_with(MISTRAL); /* this one has no place for a system's text */
     assert_null(tarn_chat_render(t, talk, 2, false, &length));
-    assert_error_about(TARN_ERROR_ARGUMENT, "'system' stands where this model's template has no place for one",
-                       "take turns");
+    assert_error_about(TARN_ERROR_ARGUMENT, "a 'system' message is out of place", "take turns");
     tarn_tokenizer_free(t);
 }
 

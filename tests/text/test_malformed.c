@@ -29,11 +29,11 @@ static void wrong_tokenizer_files(void **state)
     static const fault faults[] = {
         {"{\"added", "[\"added", FORMAT, "line 1"},
         {"{\"added", "{\"version\": \"2.0\", \"added", UNSUPPORTED, "version '2.0'"},
-        {"{\"added", "{\"version\": 1.0, \"added", FORMAT, "\"version\" is no text"},
+        {"{\"added", "{\"version\": 1.0, \"added", FORMAT, "\"version\" is not a string"},
         {"\"model\": {", "\"model\": 5, \"x\": {", FORMAT, "no \"model\""},
         {"\"type\": \"BPE\"", "\"type\": \"Unigram\"", UNSUPPORTED, "Unigram"},
         {"\"vocab\": {", "\"vocab\": 1, \"x\": {", FORMAT, "vocabulary is missing"},
-        {"\"he\": 256", "\"he\": 255", FORMAT, "255 is there twice"},
+        {"\"he\": 256", "\"he\": 255", FORMAT, "duplicate id 255"},
         {"\"he\": 256", "\"he\": -1", FORMAT, "'he' has no id"},
         {"\"he\": 256", "\"he\": 1.5", FORMAT, "'he' has no id"},
         {"\"he\": 256", "\"he\": \"256\"", FORMAT, "'he' has no id"},
@@ -52,7 +52,7 @@ static void wrong_tokenizer_files(void **state)
         {"\"type\": \"BPE\"", "\"type\": \"BPE\", \"byte_fallback\": true", UNSUPPORTED, "byte_fallback"},
         {"\"type\": \"BPE\"", "\"type\": \"BPE\", \"end_of_word_suffix\": \"</w>\"", UNSUPPORTED, "end_of_word_suffix"},
         {"\"type\": \"BPE\"", "\"type\": \"BPE\", \"ignore_merges\": 1", FORMAT, "ignore_merges"},
-        {"\"id\": 260", "\"id\": 259", FORMAT, "another token's"},
+        {"\"id\": 260", "\"id\": 259", FORMAT, "another token"},
         {"\"id\": 260", "\"id\": -5", FORMAT, "no \"id\""},
         {"\"id\": 260", "\"id\": 2000000", FORMAT, "far from"},
         {"\"id\": 260", "\"id\": 2147483647", FORMAT, "far from"},
@@ -78,11 +78,11 @@ static void wrong_tokenizer_files(void **state)
          "brackets"},
         {"{\"type\": \"ByteLevel\", \"add",
          "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"a\\\\C\"}, \"behavior\": \"Isolated\", \"add", FORMAT,
-         "pattern 'a\\C' is wrong"},
+         "pattern 'a\\C' is not valid"},
         {"\"type\": \"BPE\"", "\"type\": \"WordPiece\"", UNSUPPORTED, "WordPiece"},
         {"\"use_regex\": true", "\"use_regex\": 7", FORMAT, "use_regex"},
         {"\"<tag>\"", "\"e\xCC\x81\", \"normalized\": true}], \"normalizer\": {\"type\": \"NFC\"}, \"x\": [{\"y\": 1",
-         UNSUPPORTED, "form C"},
+         UNSUPPORTED, "it is not NFC"},
         {"\"added_tokens\"", "\"normalizer\": {\"type\": \"Lowercase\"}, \"added_tokens\"", UNSUPPORTED, "Lowercase"},
         {"\"decoder\": {\"type\": \"ByteLevel\"}", "\"decoder\": {\"type\": \"WordPiece\"}", UNSUPPORTED, "WordPiece"},
         {"\"ids\": [260]", "\"ids\": [400]", FORMAT, "no token"},
@@ -110,17 +110,17 @@ static void wrong_vocabularies_and_merges(void **state)
         int file;
         fault fault;
     } faults[] = {
-        {0, {"{\"a\": 0, \"b\": 1, \"ab\": 2}", "[]", FORMAT, "no object"}},
+        {0, {"{\"a\": 0, \"b\": 1, \"ab\": 2}", "[]", FORMAT, "not an object"}},
         {0, {"{\"a\": 0, \"b\": 1, \"ab\": 2}", "", FORMAT, "is an empty file"}},
         {0, {"{\"a\": 0, \"b\": 1, \"ab\": 2}", "{\"a\xFF\": 0}", FORMAT, "line 1, column 3"}},
-        {0, {"\"b\": 1", "\"b\": 0", FORMAT, "there twice"}},
+        {0, {"\"b\": 1", "\"b\": 0", FORMAT, "duplicate id"}},
         {1, {"a b", "a", FORMAT, "line 2"}},
         {1, {"a b", "a b c", FORMAT, "line 2"}},
         {1, {"a b\n", "a b\n\n", FORMAT, "line 3"}},
-        {1, {"a b", "b a", FORMAT, "merge 2, 'b' and 'a': what they make"}},
+        {1, {"a b", "b a", FORMAT, "merge 2, 'b' and 'a': their merge"}},
         {2, {"GPT2Tokenizer", "BertTokenizer", UNSUPPORTED, "BertTokenizer"}},
         {2, {"\"3\"", "\"three\"", FORMAT, "no \"id\""}},
-        {2, {"\"3\"", "\"1\"", FORMAT, "another token's"}},
+        {2, {"\"3\"", "\"1\"", FORMAT, "another token"}},
         {2, {"<e>", "a", FORMAT, "0 in the vocabulary"}},
     };
     if (!TARN__HAVE_PCRE2 || !TARN__HAVE_JANSSON)
@@ -138,7 +138,7 @@ static void wrong_vocabularies_and_merges(void **state)
     }
     remove(scratch("merges.txt"));
     assert_null(tarn_tokenizer_open(scratch("vocab.json")));
-    assert_error_about(TARN_ERROR_FORMAT, "vocab.json", "name the folder");
+    assert_error_about(TARN_ERROR_FORMAT, "vocab.json", "give the folder");
 }
 
 static void a_missing_byte_is_named(void **state)

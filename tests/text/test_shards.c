@@ -271,12 +271,12 @@ static void reading_crosses_files(void **state)
     assert_int_equal(tarn_tokens_count(one), 5000 - 4 * 1024);
     tarn_tokens_close(one);
     assert_null(tarn_tokens_open(scratch("letters"), "valid"));
-    assert_error_about(TARN_ERROR_ARGUMENT, "letters", "prepare the files with a share for validation");
+    assert_error_about(TARN_ERROR_ARGUMENT, "letters", "prepare the files with a validation fraction");
     assert_null(tarn_tokens_open(scratch("nosuch"), "valid"));
     assert_error_about(TARN_ERROR_IO, "nosuch", "No such file or directory");
     assert_false(
         tarn_shards_prepare((const char *const[]){scratch("letters.txt")}, 1, t, scratch("letters"), NULL, NULL));
-    assert_error(TARN_ERROR_ARGUMENT, "there already");
+    assert_error(TARN_ERROR_ARGUMENT, "already exists");
     tarn_tokenizer_free(t);
 }
 
@@ -288,8 +288,13 @@ static void damaged_files_are_refused(void **state)
         size_t at;
         char byte;
         const char *problem;
-    } damage[] = {{0, 'X', "TARNTOKS"},    {8, 2, "version 2"}, {12, 3, "neither 2 nor 4"}, {16, 9, "cut short"},
-                  {23, 0x7F, "cut short"}, {24, 0, NULL},       {31, 1, "no size"}};
+    } damage[] = {{0, 'X', "TARNTOKS"},
+                  {8, 2, "version 2"},
+                  {12, 3, "neither 2 nor 4"},
+                  {16, 9, "is the file incomplete"},
+                  {23, 0x7F, "is the file incomplete"},
+                  {24, 0, NULL},
+                  {31, 1, "no vocabulary size"}};
     tarn_tokenizer *t = tarn_tokenizer_bytes();
     prepare(write_text("b.txt", "hello"), t, scratch("damage"), NULL);
     size_t length;

@@ -175,12 +175,12 @@ static void wrong_models_are_refused_by_name(void **state)
         {{.type = 1}, TARN_ERROR_UNSUPPORTED, "Unigram"},
         {{.type = 3}, TARN_ERROR_UNSUPPORTED, "Word"},
         {{.type = 4}, TARN_ERROR_UNSUPPORTED, "Char"},
-        {{.type = 77}, TARN_ERROR_UNSUPPORTED, "no kind"},
-        {{.rules = "xyz"}, TARN_ERROR_UNSUPPORTED, "the rules 'identity'"},
+        {{.type = 77}, TARN_ERROR_UNSUPPORTED, "of an unknown type"},
+        {{.rules = "xyz"}, TARN_ERROR_UNSUPPORTED, "rules ('identity')"},
         {{.is_suffix = true}, TARN_ERROR_UNSUPPORTED, "treat_whitespace_as_suffix"},
         {{.leave_out_byte = true}, TARN_ERROR_FORMAT, "<0xFF>"},
-        {{.more = "he"}, TARN_ERROR_FORMAT, "the piece 275, 'he', is there twice"},
-        {{.more = "</s>", .more_type = 3}, TARN_ERROR_FORMAT, "added token is there twice"},
+        {{.more = "he"}, TARN_ERROR_FORMAT, "the piece 275, 'he', is a duplicate"},
+        {{.more = "</s>", .more_type = 3}, TARN_ERROR_FORMAT, "duplicate added token"},
         {{.more = "x", .more_type = 5}, TARN_ERROR_UNSUPPORTED, "not used"},
         {{.more = "x", .more_type = 9}, TARN_ERROR_FORMAT, "type"},
         {{.more = "x", .more_score = NAN}, TARN_ERROR_FORMAT, "score"},
@@ -192,10 +192,11 @@ static void wrong_models_are_refused_by_name(void **state)
         expect_refused(write_model("wrong.model", &faults[i].options), faults[i].code, faults[i].problem);
     expect_refused(write_text("wrong.model", ""), TARN_ERROR_FORMAT, "is an empty file");
     expect_refused(write_file("wrong.model", "\x0B", 1), TARN_ERROR_FORMAT, "byte 0");
-    expect_refused(write_file("wrong.model", "\x0A\x05\x0A\xFF\xFF\xFF\x7F", 7), TARN_ERROR_FORMAT, "behind the end");
+    expect_refused(write_file("wrong.model", "\x0A\x05\x0A\xFF\xFF\xFF\x7F", 7), TARN_ERROR_FORMAT,
+                   "exceeds the message");
     expect_refused(write_file("wrong.model", "\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x01", 11), TARN_ERROR_FORMAT,
                    "does not end");
-    expect_refused(write_file("wrong.model", "\x08\x05", 2), TARN_ERROR_FORMAT, "another kind");
+    expect_refused(write_file("wrong.model", "\x08\x05", 2), TARN_ERROR_FORMAT, "another wire type");
 }
 
 static void a_model_that_is_cut_anywhere_is_refused(void **state)
@@ -304,7 +305,7 @@ static void saved_tokenizers_open_the_same(void **state)
     }
     tarn_tokenizer *t = open_with(&(small_model_options){.no_bytes = true});
     assert_false(tarn_tokenizer_save(t, scratch("saved")));
-    assert_error(TARN_ERROR_UNSUPPORTED, "bytes");
+    assert_error(TARN_ERROR_UNSUPPORTED, "byte pieces");
     tarn_tokenizer_free(t);
 }
 
@@ -377,7 +378,7 @@ static void wrong_files_are_refused_by_name(void **state)
         {NORMALIZER, "\"normalizer\": {\"type\": \"NFKC\"}", TARN_ERROR_UNSUPPORTED, "NFKC"},
         {NORMALIZER, "\"normalizer\": null", TARN_ERROR_UNSUPPORTED, "U+2581"},
         {NORMALIZER, "\"normalizer\": {\"type\": \"Prepend\", \"prepend\": \"▁\"}", TARN_ERROR_UNSUPPORTED,
-         "leaves spaces"},
+         "does not replace spaces"},
         {"\"prepend\": \"▁\"", "\"prepend\": \"_\"", TARN_ERROR_UNSUPPORTED, "Prepend"},
         {"\"pre_tokenizer\": null", "\"pre_tokenizer\": {\"type\": \"ByteLevel\"}", TARN_ERROR_UNSUPPORTED, "several"},
         {NORMALIZER, "\"pre_tokenizer\": {\"type\": \"ByteLevel\"}", TARN_ERROR_UNSUPPORTED,
@@ -389,7 +390,7 @@ static void wrong_files_are_refused_by_name(void **state)
          "\"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"▁\", \"prepend_scheme\": \"last\", "
          "\"split\": false}",
          TARN_ERROR_UNSUPPORTED, "prepend_scheme"},
-        {"{\"type\": \"ByteFallback\"}, ", "", TARN_ERROR_UNSUPPORTED, "bring back bytes"},
+        {"{\"type\": \"ByteFallback\"}, ", "", TARN_ERROR_UNSUPPORTED, "restore bytes"},
         {"{\"type\": \"Fuse\"}", "{\"type\": \"CTC\"}", TARN_ERROR_UNSUPPORTED, "CTC"},
         {"\"start\": 1", "\"start\": 2", TARN_ERROR_UNSUPPORTED, "Strip"},
         {"\"<0xFE>\"", "\"<0xfe>\"", TARN_ERROR_FORMAT, "<0xFE>"},

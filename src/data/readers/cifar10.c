@@ -1,4 +1,7 @@
-/* cifar10.c: the binary version of CIFAR-10: records of a label byte and 3 × 32 × 32 bytes of colours, red first. */
+/* cifar10.c: the binary version of CIFAR-10: records of a label byte and 3 × 32 × 32 bytes of pixels, channel by
+ * channel.
+ *
+ * Records of all files are collected as they are and then split into images (N, 3, 32, 32) and labels (N). */
 #include <string.h>
 
 #include "data/dataset.h"
@@ -8,13 +11,13 @@
 #define RECORD_BYTES (1 + IMAGE_BYTES)
 #define CLASSES 10
 
-/* Records of all files so far, as they stand there. */
+/* Records of all files so far, unchanged. */
 typedef struct records {
     char *memory;
     size_t count, capacity;
 } records;
 
-/* Room for so many records; what is there is kept. */
+/* Grows the memory to `capacity` records and keeps those already read. */
 static bool reserve(records *r, size_t capacity)
 {
     if (capacity <= r->capacity)
@@ -30,30 +33,31 @@ static bool reserve(records *r, size_t capacity)
     return true;
 }
 
-/* A plain file says how many records follow; a compressed one is read with room that doubles. */
-static size_t room_for(const tarn__data_input *source, const records *r)
+/* Records to reserve next: all that follow in a plain file; for gzip, whose size is unknown, the capacity doubles. */
+static size_t records_to_reserve(const tarn__data_input *input, const records *r)
 {
-    size_t left = (size_t)tarn__data_input_remaining(source) / RECORD_BYTES + 1,
-           more = source->gzip ? 1024 + r->count : left;
+    size_t left = (size_t)tarn__data_input_remaining(input) / RECORD_BYTES + 1,
+           more = input->gzip ? 1024 + r->count : left;
     return more < left ? more : left;
 }
 
-static bool read_records(tarn__data_input *source, records *r)
+/* Appends the records of a file up to its end. Raises an error for a label out of range or a cut record. */
+static bool read_records(tarn__data_input *input, records *r)
 {
     for (;;) {
-        if (r->count == r->capacity && !reserve(r, r->count + room_for(source, r)))
+        if (r->count == r->capacity && !reserve(r, r->count + records_to_reserve(input, r)))
             return false;
-        int64_t start = source->at;
+        int64_t start = input->at;
         char *record = r->memory + r->count * RECORD_BYTES;
-        int64_t got = tarn__data_input_read_some(source, record, RECORD_BYTES);
+        int64_t got = tarn__data_input_read_some(input, record, RECORD_BYTES);
         if (got <= 0)
             return got == 0;
         if (got < (int64_t)RECORD_BYTES)
-            return tarn__data_input_bad(source, source->at,
+            return tarn__data_input_bad(input, input->at,
                                         "the file ends inside record %lld: a CIFAR-10 record has %zu bytes",
                                         (long long)(start / (int64_t)RECORD_BYTES), RECORD_BYTES);
         if ((unsigned char)record[0] >= CLASSES)
-            return tarn__data_input_bad(source, start, "label %d; CIFAR-10 has %d classes", (unsigned char)record[0],
+            return tarn__data_input_bad(input, start, "label %d; CIFAR-10 has %d classes", (unsigned char)record[0],
                                         CLASSES);
         r->count++;
     }
@@ -61,16 +65,16 @@ static bool read_records(tarn__data_input *source, records *r)
 
 static bool read_file(const char *function, const char *path, records *r)
 {
-    tarn__data_input source;
+    tarn__data_input input;
     size_t before = r->count;
-    bool good = tarn__data_input_open(&source, function, path) && read_records(&source, r);
+    bool good = tarn__data_input_open(&input, function, path) && read_records(&input, r);
     if (good && r->count == before)
-        good = tarn__data_input_bad(&source, 0, "the file is empty");
-    tarn__data_input_close(&source);
+        good = tarn__data_input_bad(&input, 0, "the file is empty");
+    tarn__data_input_close(&input);
     return good;
 }
 
-static tarn_dataset *make(const char *function, const records *r)
+static tarn_dataset *create_dataset(const char *function, const records *r)
 {
     int64_t count = (int64_t)r->count;
     tarn_array arrays[2] = {{tarn__alloc(r->count * IMAGE_BYTES), TARN_SHAPE(count, 3, 32, 32), TARN_U8},
@@ -94,7 +98,7 @@ static tarn_dataset *open_files(const char *function, const char *const *paths, 
     bool good = true;
     for (int i = 0; good && i < count; i++)
         good = read_file(function, paths[i], &r);
-    tarn_dataset *dataset = good ? make(function, &r) : NULL;
+    tarn_dataset *dataset = good ? create_dataset(function, &r) : NULL;
     tarn__release(r.memory, r.capacity * RECORD_BYTES);
     return dataset;
 }
@@ -105,7 +109,7 @@ tarn_dataset *tarn_dataset_cifar10(const char *const *paths, int count)
         return NULL;
     if (!paths || count < 1) {
         tarn__raise(TARN_ERROR_ARGUMENT, "dataset_cifar10: %s",
-                    paths ? "there must be at least one file" : "the paths are NULL");
+                    paths ? "there must be at least one file" : "paths is NULL");
         return NULL;
     }
     return open_files("dataset_cifar10", paths, count);

@@ -1,5 +1,9 @@
-/* csv.c: a dataset of the numbers in a CSV file. The first line settles how many columns there are and which one is the
- * label; every other line must follow it. */
+/* csv.c: datasets of the numbers in a CSV file.
+ *
+ * The first half cuts the file into fields (RFC 4180): plain up to the delimiter, or quoted, where a doubled quote is
+ * one quote and a field may span lines. The second half converts fields to numbers. The first line fixes the number of
+ * columns and the label's column; every other line must match it. Memory grows by doubling, in proportion to the bytes
+ * read. */
 #include <locale.h>
 #include <math.h>
 #include <stdarg.h>
@@ -11,26 +15,26 @@
 
 /* ---- fields ------------------------------------------------------------------------------------------------------ */
 
-#define MAX_FIELD 4096 /* bytes of a field, its final zero included */
+#define MAX_FIELD 4096 /* bytes, including the terminator */
 #define BUFFER_BYTES 65536
 
 typedef enum csv_end { AT_DELIMITER, AT_LINE_END, AT_FILE_END } csv_end;
 
 typedef struct csv_reader {
-    tarn__data_input *source;
+    tarn__data_input *input;
     char delimiter;
-    int64_t line;   /* where the field begins, from 1 */
+    int64_t line;   /* where the field begins; counted from 1, for errors */
     int64_t column; /* of the field, from 1 */
     csv_end after;  /* what ended the field */
     bool was_quoted;
     size_t length;
     char text[MAX_FIELD];
     int64_t lines_read; /* newlines so far */
-    size_t have, next;  /* of the buffer */
+    size_t have, next;  /* bytes in the buffer; the next one to read */
     char buffer[BUFFER_BYTES];
 } csv_reader;
 
-enum { END = -1, FAILED = -2 };
+enum { END_OF_FILE = -1, FAILED = -2 };
 
 /* Raises "function: path: line L, column C: ..."; is false. */
 #define csv_bad(csv, ...) \
@@ -44,24 +48,25 @@ static bool csv_raise(const csv_reader *csv, const char *format, ...)
     va_start(list, format);
     vsnprintf(text, sizeof(text), format, list);
     va_end(list);
-    return tarn__raise(TARN_ERROR_FORMAT, "%s: %s: line %lld, column %lld: %s", csv->source->function,
-                       csv->source->path, (long long)csv->line, (long long)csv->column, text);
+    return tarn__raise(TARN_ERROR_FORMAT, "%s: %s: line %lld, column %lld: %s", csv->input->function, csv->input->path,
+                       (long long)csv->line, (long long)csv->column, text);
 }
 
-/* The next byte, which stays; END or FAILED. */
-static int look(csv_reader *csv)
+/* Peeks at the next byte; END_OF_FILE or FAILED. */
+static int peek(csv_reader *csv)
 {
     if (csv->next < csv->have)
         return (unsigned char)csv->buffer[csv->next];
-    int64_t got = tarn__data_input_read_some(csv->source, csv->buffer, BUFFER_BYTES);
+    int64_t got = tarn__data_input_read_some(csv->input, csv->buffer, BUFFER_BYTES);
     csv->next = 0;
     csv->have = got > 0 ? (size_t)got : 0;
-    return got > 0 ? (unsigned char)csv->buffer[0] : got == 0 ? END : FAILED;
+    return got > 0 ? (unsigned char)csv->buffer[0] : got == 0 ? END_OF_FILE : FAILED;
 }
 
-static int take(csv_reader *csv)
+/* Reads the next byte; END_OF_FILE or FAILED. */
+static int next_byte(csv_reader *csv)
 {
-    int c = look(csv);
+    int c = peek(csv);
     if (c >= 0)
         csv->next++;
     if (c == '\n')
@@ -69,84 +74,88 @@ static int take(csv_reader *csv)
     return c;
 }
 
-static bool csv_begin(csv_reader *csv, tarn__data_input *source, char delimiter)
+/* Starts at the front of the file, after a UTF-8 byte order mark if there is one. Borrows the input. */
+static bool csv_begin(csv_reader *csv, tarn__data_input *input, char delimiter)
 {
-    *csv = (csv_reader){.source = source, .delimiter = delimiter, .after = AT_LINE_END};
-    if (look(csv) == FAILED)
+    *csv = (csv_reader){.input = input, .delimiter = delimiter, .after = AT_LINE_END};
+    if (peek(csv) == FAILED)
         return false;
     if (csv->have >= 3 && memcmp(csv->buffer, "\xEF\xBB\xBF", 3) == 0)
         csv->next = 3;
     return true;
 }
 
+/* True when no field follows. An error may have been raised. */
 static bool csv_at_end(csv_reader *csv)
 {
-    return csv->after != AT_DELIMITER && look(csv) < 0;
+    return csv->after != AT_DELIMITER && peek(csv) < 0;
 }
 
+/* Appends a byte to the current field. */
 static bool add(csv_reader *csv, int c)
 {
     if (c == 0)
-        return csv_bad(csv, "a zero byte; this is no text");
+        return csv_bad(csv, "a zero byte; this is not a text file");
     if (csv->length == MAX_FIELD - 1)
         return csv_bad(csv, "a field of more than %d bytes; is a quote missing?", MAX_FIELD - 1);
     csv->text[csv->length++] = (char)c;
     return true;
 }
 
-/* What stands between quotes; the first quote is gone. */
-static bool quoted(csv_reader *csv)
+/* Reads a quoted field after its opening quote. */
+static bool read_quoted(csv_reader *csv)
 {
     csv->was_quoted = true;
     for (;;) {
-        int c = take(csv);
+        int c = next_byte(csv);
         if (c == FAILED)
             return false;
-        if (c == END)
+        if (c == END_OF_FILE)
             return csv_bad(csv, "the file ends inside quotes");
-        if (c == '"' && look(csv) != '"')
+        if (c == '"' && peek(csv) != '"')
             return true;
         if (c == '"')
-            take(csv);
+            next_byte(csv);
         if (!add(csv, c))
             return false;
     }
 }
 
-/* Takes what ends a field, if it is there. */
-static bool is_over(csv_reader *csv)
+/* Consumes the delimiter, line end or file end after a field, if there is one, and records which it was. */
+static bool field_ends(csv_reader *csv)
 {
-    int c = look(csv);
+    int c = peek(csv);
     if (c == (unsigned char)csv->delimiter) {
         csv->after = AT_DELIMITER;
     } else if (c == '\n') {
         csv->after = AT_LINE_END;
-    } else if (c == END) {
+    } else if (c == END_OF_FILE) {
         csv->after = AT_FILE_END;
         return true;
     } else {
         return false;
     }
-    take(csv);
+    next_byte(csv);
     return true;
 }
 
+/* Reads the next field into csv->text, without its quotes. False with an error. */
 static bool csv_field(csv_reader *csv)
 {
     csv->column = csv->after == AT_DELIMITER ? csv->column + 1 : 1;
     csv->line = csv->lines_read + 1;
     csv->length = 0;
     csv->was_quoted = false;
-    if (look(csv) == '"') {
-        take(csv);
-        if (!quoted(csv))
+    if (peek(csv) == '"') {
+        next_byte(csv);
+        if (!read_quoted(csv))
             return false;
     }
-    while (!is_over(csv)) {
-        int c = take(csv);
+    while (!field_ends(csv)) {
+        int c = next_byte(csv);
         if (c == FAILED)
             return false;
-        if (c == '\r' && (look(csv) == '\n' || look(csv) == END)) /* the line ends in both */
+        if (c == '\r' && (peek(csv) == '\n' || peek(csv) == END_OF_FILE)) /* a line ends in \r\n */
             continue;
         if (csv->was_quoted || c == '"')
             return csv_bad(csv, "%s",
@@ -164,7 +173,7 @@ static bool csv_field(csv_reader *csv)
 typedef struct table {
     csv_reader csv;
     tarn_csv_options options;
-    char *first; /* the fields of the first line, each with its final zero */
+    char *first; /* the fields of the first line, each terminated */
     size_t first_used, first_bytes;
     int64_t columns;
     int64_t label; /* -1: none */
@@ -190,12 +199,13 @@ static const char *digits(const char *text)
     return text + strspn(text, "0123456789");
 }
 
-/* Where a decimal number ends; `text` itself when there is none. No NaN, no infinity, no hexadecimals. */
+/* The end of a decimal number; `text` itself when there is none. strtod() alone would also accept nan, inf and
+ * hexadecimals. */
 static const char *number_end(const char *text)
 {
-    const char *p = text + (*text == '+' || *text == '-'), *whole = digits(p),
-               *end = *whole == '.' ? digits(whole + 1) : whole;
-    if (whole == p && end <= whole + 1)
+    const char *p = text + (*text == '+' || *text == '-'), *int_value = digits(p),
+               *end = *int_value == '.' ? digits(int_value + 1) : int_value;
+    if (int_value == p && end <= int_value + 1)
         return text;
     if (*end == 'e' || *end == 'E') {
         const char *power = end + 1 + (end[1] == '+' || end[1] == '-'), *last = digits(power);
@@ -211,32 +221,34 @@ static bool is_number(const char *text)
     return end > text && end[strspn(end, " \t")] == 0;
 }
 
-/* A field that is_number(). strtod() wants the decimal point of the program's locale. */
-static bool read_number(csv_reader *csv, tarn_dtype dtype, void *place)
+/* Converts a field for which is_number() holds. strtod() expects the decimal point of the program's locale: the point
+ * is replaced for the call. f32 is read by strtof(), to round once. */
+static bool read_number(csv_reader *csv, tarn_dtype dtype, void *out)
 {
     char *point = strchr(csv->text, '.'), local = localeconv()->decimal_point[0];
     if (point && local)
         *point = local;
-    double wide = strtod(csv->text, NULL);
-    float narrow = dtype == TARN_F32 ? strtof(csv->text, NULL) : 0;
+    double f64_value = strtod(csv->text, NULL);
+    float f32_value = dtype == TARN_F32 ? strtof(csv->text, NULL) : 0;
     if (point)
         *point = '.';
-    if (isinf(dtype == TARN_F32 ? (double)narrow : wide))
+    if (isinf(dtype == TARN_F32 ? (double)f32_value : f64_value))
         return csv_bad(csv, "%.60s is too large for %s", csv->text, tarn_dtype_name(dtype));
-    if (dtype == TARN_I64 && (wide != floor(wide) || fabs(wide) > 0x1p53))
-        return csv_bad(csv, "the label %.60s is no whole number; .label_is_real takes any", csv->text);
-    int64_t whole = dtype == TARN_I64 ? (int64_t)wide : 0;
-    memcpy(place,
-           dtype == TARN_I64   ? (const void *)&whole
-           : dtype == TARN_F32 ? (const void *)&narrow
-                               : (const void *)&wide,
+    if (dtype == TARN_I64 && (f64_value != floor(f64_value) || fabs(f64_value) > 0x1p53))
+        return csv_bad(csv, "the label %.60s is not an integer; .label_is_real accepts any number", csv->text);
+    int64_t int_value = dtype == TARN_I64 ? (int64_t)f64_value : 0;
+    memcpy(out,
+           dtype == TARN_I64   ? (const void *)&int_value
+           : dtype == TARN_F32 ? (const void *)&f32_value
+                               : (const void *)&f64_value,
            tarn__dtype_bytes(dtype));
     return true;
 }
 
 /* ---- the first line ---------------------------------------------------------------------------------------------- */
 
-static bool keep_field(table *t)
+/* Stores a field of the first line: whether it holds names or values is known only at its end. */
+static bool store_first_field(table *t)
 {
     size_t needed = t->first_used + t->csv.length + 1;
     if (needed > t->first_bytes) {
@@ -255,7 +267,7 @@ static bool keep_field(table *t)
     return true;
 }
 
-/* A name of the header, or a number that counts from 0 or, negative, from the last. */
+/* Finds the label's column, by name or by index; a negative index counts from the last column. */
 static bool find_label(table *t, bool has_names)
 {
     const char *wanted = t->options.label;
@@ -266,8 +278,8 @@ static bool find_label(table *t, bool has_names)
     for (int64_t i = 0; has_names && i < t->columns; i++, name += strlen(name) + 1)
         if (strcmp(name, wanted) == 0) {
             if (t->label >= 0)
-                return tarn__raise(TARN_ERROR_FORMAT, "dataset_csv: %s: two columns are called '%s'",
-                                   t->csv.source->path, wanted);
+                return tarn__raise(TARN_ERROR_FORMAT, "dataset_csv: %s: two columns have the name '%s'",
+                                   t->csv.input->path, wanted);
             t->label = i;
         }
     if (t->label >= 0)
@@ -278,18 +290,18 @@ static bool find_label(table *t, bool has_names)
         t->label = number < 0 ? number + t->columns : number;
         return true;
     }
-    return tarn__raise(TARN_ERROR_ARGUMENT, "dataset_csv: %s: there is no column '%s'; the file has %lld columns%s",
-                       t->csv.source->path, wanted, (long long)t->columns, has_names ? "" : " and no line of names");
+    return tarn__raise(TARN_ERROR_ARGUMENT, "dataset_csv: %s: no column '%s'; the file has %lld columns%s",
+                       t->csv.input->path, wanted, (long long)t->columns, has_names ? "" : " and no header line");
 }
 
-/* Reads it, settles the columns, and says whether it holds names. */
+/* Reads the first line and fixes the columns; tells whether it holds names. */
 static bool read_first(table *t, bool *has_names)
 {
     bool is_text = false;
     if (csv_at_end(&t->csv))
-        return !tarn_failed() && tarn__data_input_bad(t->csv.source, 0, "the file is empty");
+        return !tarn_failed() && tarn__data_input_bad(t->csv.input, 0, "the file is empty");
     do {
-        if (!csv_field(&t->csv) || !keep_field(t))
+        if (!csv_field(&t->csv) || !store_first_field(t))
             return false;
         is_text = is_text || !is_number(t->csv.text);
     } while (t->csv.after == AT_DELIMITER);
@@ -297,7 +309,7 @@ static bool read_first(table *t, bool *has_names)
     if (!find_label(t, *has_names))
         return false;
     return t->columns > (t->label >= 0) ||
-           tarn__raise(TARN_ERROR_FORMAT, "dataset_csv: %s: the label is the only column", t->csv.source->path);
+           tarn__raise(TARN_ERROR_FORMAT, "dataset_csv: %s: the label is the only column", t->csv.input->path);
 }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
@@ -314,8 +326,8 @@ static bool enlarge(char **memory, size_t used, size_t before, size_t bytes)
     return true;
 }
 
-/* Room for one more row: it doubles, so what is taken stays in proportion to what was read. */
-static bool make_room(table *t)
+/* Reserves capacity for one more row, by doubling. */
+static bool reserve_row(table *t)
 {
     if (t->rows < t->capacity)
         return true;
@@ -324,16 +336,16 @@ static bool make_room(table *t)
     if (!enlarge(&t->x, rows * x, (size_t)t->capacity * x, (size_t)capacity * x))
         return false;
     if (!enlarge(&t->labels, rows * 8, (size_t)t->capacity * 8, (size_t)capacity * 8)) {
-        char *kept = t->x; /* its size must stay known */
+        char *grown = t->x; /* t->capacity still counts the old size */
         t->x = NULL;
-        tarn__release(kept, (size_t)capacity * x);
+        tarn__release(grown, (size_t)capacity * x);
         return false;
     }
     t->capacity = capacity;
     return true;
 }
 
-/* The field at hand is a value of column `column` of the row being read. */
+/* Stores the current field as a value of the row being read. x has no column for the label: later columns move up. */
 static bool store(table *t, int64_t column)
 {
     csv_reader *csv = &t->csv;
@@ -342,15 +354,15 @@ static bool store(table *t, int64_t column)
     if (csv->text[strspn(csv->text, " \t")] == 0)
         return csv_bad(csv, "the value is missing");
     if (!is_number(csv->text))
-        return csv_bad(csv, "'%.60s' is no number", csv->text);
+        return csv_bad(csv, "'%.60s' is not a number", csv->text);
     if (column == t->label)
         return read_number(csv, label_dtype(t), t->labels + (size_t)t->rows * tarn__dtype_bytes(label_dtype(t)));
-    size_t place = (size_t)(column - (t->label >= 0 && column > t->label));
+    size_t out = (size_t)(column - (t->label >= 0 && column > t->label));
     return read_number(csv, t->options.dtype,
-                       t->x + (size_t)t->rows * row_bytes(t) + place * tarn__dtype_bytes(t->options.dtype));
+                       t->x + (size_t)t->rows * row_bytes(t) + out * tarn__dtype_bytes(t->options.dtype));
 }
 
-/* The values of a first line without names were kept as texts. */
+/* Stores the first line as a row, when it has no names: its fields were kept as strings. */
 static bool store_first(table *t)
 {
     const char *text = t->first;
@@ -367,7 +379,7 @@ static bool store_first(table *t)
     return true;
 }
 
-/* Empty lines may end a file, and stand nowhere else. */
+/* Reads a row. Empty lines are allowed at the end of the file only. */
 static bool read_row(table *t)
 {
     int64_t column = 0, empty_line = 0;
@@ -383,7 +395,7 @@ static bool read_row(table *t)
             continue;
         }
         if (empty_line)
-            return tarn__raise(TARN_ERROR_FORMAT, "dataset_csv: %s: line %lld is empty", t->csv.source->path,
+            return tarn__raise(TARN_ERROR_FORMAT, "dataset_csv: %s: line %lld is empty", t->csv.input->path,
                                (long long)empty_line);
         if (!store(t, column))
             return false;
@@ -402,16 +414,17 @@ static bool read_table(table *t)
     bool has_names = false;
     if (!read_first(t, &has_names))
         return false;
-    if (!has_names && (!make_room(t) || !store_first(t)))
+    if (!has_names && (!reserve_row(t) || !store_first(t)))
         return false;
     while (!csv_at_end(&t->csv))
-        if (!make_room(t) || !read_row(t))
+        if (!reserve_row(t) || !read_row(t))
             return false;
     return !tarn_failed();
 }
 
 /* ---- the dataset ------------------------------------------------------------------------------------------------- */
 
+/* Copies rows to an array of their exact size; the buffers have spare capacity. */
 static bool copy_rows(tarn_array *array, const char *from, tarn_shape shape, tarn_dtype dtype)
 {
     *array = (tarn_array){NULL, shape, dtype};
@@ -422,7 +435,7 @@ static bool copy_rows(tarn_array *array, const char *from, tarn_shape shape, tar
     return array->data != NULL;
 }
 
-static tarn_dataset *make(const table *t)
+static tarn_dataset *create_dataset(const table *t)
 {
     tarn_array arrays[2] = {{0}};
     int64_t values = t->columns - (t->label >= 0);
@@ -439,10 +452,11 @@ static bool check_options(const tarn_csv_options *o)
     if (tarn_failed())
         return false;
     if ((unsigned)o->header > TARN_HEADER_NO)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "dataset_csv: .header is %d; it is TARN_HEADER_AUTO, _YES or _NO",
+        return tarn__raise(TARN_ERROR_ARGUMENT, "dataset_csv: .header is %d; it must be TARN_HEADER_AUTO, _YES or _NO",
                            (int)o->header);
     if (o->dtype != TARN_F32 && o->dtype != TARN_F64)
-        return tarn__raise(TARN_ERROR_DTYPE, "dataset_csv: .dtype is %s; it is f32 or f64", tarn_dtype_name(o->dtype));
+        return tarn__raise(TARN_ERROR_DTYPE, "dataset_csv: .dtype is %s; it must be f32 or f64",
+                           tarn_dtype_name(o->dtype));
     return (o->delimiter && !strchr("\"\r\n+-.0123456789eE", o->delimiter)) ||
            tarn__raise(TARN_ERROR_ARGUMENT, "dataset_csv: character %d cannot be the delimiter", o->delimiter);
 }
@@ -456,12 +470,12 @@ tarn_dataset *tarn_dataset_csv_sized(const char *path, const tarn_csv_options *o
     table *t = check_options(&chosen) ? tarn__alloc(sizeof(*t)) : NULL;
     if (!t)
         return NULL;
-    tarn__data_input source;
+    tarn__data_input input;
     t->options = chosen;
-    bool good = tarn__data_input_open(&source, "dataset_csv", path) && csv_begin(&t->csv, &source, chosen.delimiter) &&
+    bool good = tarn__data_input_open(&input, "dataset_csv", path) && csv_begin(&t->csv, &input, chosen.delimiter) &&
                 read_table(t);
-    tarn_dataset *dataset = good ? make(t) : NULL;
-    tarn__data_input_close(&source);
+    tarn_dataset *dataset = good ? create_dataset(t) : NULL;
+    tarn__data_input_close(&input);
     tarn__release(t->first, t->first_bytes);
     tarn__release(t->x, (size_t)t->capacity * row_bytes(t));
     tarn__release(t->labels, (size_t)t->capacity * 8);

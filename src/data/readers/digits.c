@@ -1,20 +1,22 @@
-/* digits.c: drawn digits, for training without a download. A digit is a list of strokes in a box of size 1, y pointing
- * down; a sample chooses one of its shapes, bends it, maps it by a random affine map, and draws it with a pen of random
- * width: a pixel's ink is what its distance to the nearest stroke leaves of it. Everything random in sample i is drawn
- * from the key of (seed, i), in one order, so that threads change nothing. */
+/* digits.c: synthetic digits, for training without a download.
+ *
+ * A digit is a list of strokes in a unit box, y pointing down. A sample picks one of the digit's shapes, bends it,
+ * applies a random affine map, and draws it with a pen of random width: a pixel's ink falls off with its distance to
+ * the nearest stroke. Sample i depends on (seed, i) alone: its random numbers are drawn in one fixed order, and threads
+ * change nothing. */
 #include <math.h>
 #include <string.h>
 
 #include "data/dataset.h"
 #include "data/random.h"
 
-#define SIZE 28       /* pixels of a side */
-#define BOX 21.0      /* pixels of the box that a digit is drawn in, before it is scaled */
-#define ARC_PIECES 20 /* straight pieces of an arc */
+#define SIZE 28     /* pixels per side */
+#define BOX 21.0    /* pixels per side of the unit box, before the random scale */
+#define SEGMENTS 20 /* straight segments per stroke */
 #define PI 3.14159265358979323846
 #define SQRT3 1.73205080756887729353
 
-/* ---- the shapes -------------------------------------------------------------------------------------------------- */
+/* ---- shapes ------------------------------------------------------------------------------------------------------ */
 
 typedef struct stroke {
     enum { NONE, LINE, ARC } kind;
@@ -22,12 +24,12 @@ typedef struct stroke {
     double from, to;   /* arc: degrees, clockwise from the right */
 } stroke;
 
-#define MOST_STROKES 4
-#define MOST_SHAPES 3
+#define MAX_STROKES 4
+#define MAX_SHAPES 3
 
 typedef struct digit {
     int shapes;
-    stroke stroke[MOST_SHAPES][MOST_STROKES]; /* the first NONE ends a shape */
+    stroke stroke[MAX_SHAPES][MAX_STROKES]; /* NONE terminates a shape */
 } digit;
 
 /* clang-format off */
@@ -38,7 +40,8 @@ static const digit digits[10] = {
          {{LINE, .52, .10, .52, .90, 0, 0}, {LINE, .52, .10, .33, .28, 0, 0}},
          {{LINE, .50, .10, .50, .90, 0, 0}, {LINE, .50, .10, .34, .25, 0, 0}, {LINE, .31, .90, .69, .90, 0, 0}}}},
     {2, {{{ARC, .50, .32, .23, .22, 195, 400}, {LINE, .676, .461, .27, .90, 0, 0}, {LINE, .27, .90, .76, .90, 0, 0}},
-         {{ARC, .48, .32, .23, .22, 200, 400}, {LINE, .656, .461, .40, .80, 0, 0}, {ARC, .335, .80, .065, .09, 0, 360}, {LINE, .37, .87, .76, .90, 0, 0}}}},
+         {{ARC, .48, .32, .23, .22, 200, 400}, {LINE, .656, .461, .40, .80, 0, 0},
+          {ARC, .335, .80, .065, .09, 0, 360}, {LINE, .37, .87, .76, .90, 0, 0}}}},
     {2, {{{ARC, .47, .30, .23, .20, 205, 450}, {ARC, .47, .70, .26, .20, 270, 515}},
          {{LINE, .28, .10, .71, .10, 0, 0}, {LINE, .71, .10, .46, .42, 0, 0}, {ARC, .46, .66, .26, .24, 270, 515}}}},
     {2, {{{LINE, .60, .10, .24, .63, 0, 0}, {LINE, .24, .63, .80, .63, 0, 0}, {LINE, .60, .10, .60, .90, 0, 0}},
@@ -57,20 +60,20 @@ static const digit digits[10] = {
 };
 /* clang-format on */
 
-/* ---- a drawing --------------------------------------------------------------------------------------------------- */
+/* ---- drawing ----------------------------------------------------------------------------------------------------- */
 
-/* Where a point of the box comes to lie, in pixels. */
+/* The map from the unit box to pixels. */
 typedef struct mapping {
-    double bend_x, bend_y, phase_x, phase_y; /* waves along the other axis: strokes bend, and stay joined */
-    double xx, xy, yx, yy, x, y;             /* the affine map about the box's middle */
+    double bend_x, bend_y, phase_x, phase_y; /* sine waves along the other axis: bent strokes stay joined */
+    double xx, xy, yx, yy, x, y;             /* affine map about the box's centre */
 } mapping;
 
 typedef struct pen {
     double radius;                 /* pixels */
-    double distance2[SIZE * SIZE]; /* squared, to the nearest stroke, as far as it matters */
+    double distance2[SIZE * SIZE]; /* squared distance to the nearest stroke, exact near strokes only */
 } pen;
 
-/* A number between two, drawn evenly. */
+/* Uniform in [low, high). */
 static double between(tarn_random_state *random, double low, double high)
 {
     return low + (high - low) * tarn_random_unit(random);
@@ -78,18 +81,18 @@ static double between(tarn_random_state *random, double low, double high)
 
 static mapping draw_mapping(tarn_random_state *random)
 {
-    mapping m; /* one statement a number: the order of a list's is open */
+    mapping m; /* one statement per draw: the order within an initializer list is unspecified */
     m.bend_x = between(random, -.055, .055);
     m.bend_y = between(random, -.04, .04);
     m.phase_x = between(random, 0, 2 * PI);
     m.phase_y = between(random, 0, 2 * PI);
-    double turn = between(random, -.26, .26), shear = between(random, -.28, .28);
-    double wide = BOX * between(random, .75, 1.15), high = BOX * between(random, .80, 1.10);
-    double c = cos(turn), s = sin(turn);
-    m.xx = wide * c; /* turn · shear · scale */
-    m.xy = high * (c * shear - s);
-    m.yx = wide * s;
-    m.yy = high * (s * shear + c);
+    double angle = between(random, -.26, .26), shear = between(random, -.28, .28);
+    double width = BOX * between(random, .75, 1.15), height = BOX * between(random, .80, 1.10);
+    double c = cos(angle), s = sin(angle);
+    m.xx = width * c; /* rotation · shear · scale */
+    m.xy = height * (c * shear - s);
+    m.yx = width * s;
+    m.yy = height * (s * shear + c);
     m.x = SIZE / 2.0 + between(random, -2, 2);
     m.y = SIZE / 2.0 + between(random, -2, 2);
     return m;
@@ -102,6 +105,7 @@ static void map_point(const mapping *m, double x, double y, double *to)
     to[1] = m->yx * u + m->yy * v + m->y;
 }
 
+/* Squared distance of a point to a line segment. */
 static double squared_distance(double x, double y, const double *from, const double *to)
 {
     double dx = to[0] - from[0], dy = to[1] - from[1], length2 = dx * dx + dy * dy;
@@ -111,20 +115,20 @@ static double squared_distance(double x, double y, const double *from, const dou
     return ex * ex + ey * ey;
 }
 
-/* The pixels, first to last, that lie near the range of two numbers. */
-static void near_range(double a, double b, double reach, int *first, int *last)
+/* The pixels, first to last, within `reach` of the interval between a and b; first > last if there are none. */
+static void pixels_near(double a, double b, double reach, int *first, int *last)
 {
     double low = floor((a < b ? a : b) - reach), high = ceil((a < b ? b : a) + reach);
     *first = low < 0 ? 0 : low > SIZE ? SIZE : (int)low;
     *last = high < -1 ? -1 : high > SIZE - 1 ? SIZE - 1 : (int)high;
 }
 
-/* A straight piece, in pixels; a pixel's middle is at half numbers. */
-static void draw_piece(pen *p, const double *from, const double *to)
+/* Draws a segment, in pixels; pixel (x, y) has its centre at (x + 0.5, y + 0.5). */
+static void draw_segment(pen *p, const double *from, const double *to)
 {
     int left, right, top, bottom;
-    near_range(from[0], to[0], p->radius + 1.5, &left, &right);
-    near_range(from[1], to[1], p->radius + 1.5, &top, &bottom);
+    pixels_near(from[0], to[0], p->radius + 1.5, &left, &right);
+    pixels_near(from[1], to[1], p->radius + 1.5, &top, &bottom);
     for (int y = top; y <= bottom; y++)
         for (int x = left; x <= right; x++) {
             double *nearest = &p->distance2[y * SIZE + x], found = squared_distance(x + .5, y + .5, from, to);
@@ -133,26 +137,26 @@ static void draw_piece(pen *p, const double *from, const double *to)
         }
 }
 
-/* Lines are cut into pieces too: the map may bend them. */
+/* Draws a stroke as segments; lines are divided too, since the map may bend them. */
 static void draw_stroke(pen *p, const stroke *s, const mapping *m)
 {
     double from[2] = {0}, to[2];
-    for (int i = 0; i <= ARC_PIECES; i++) {
-        double t = (double)i / ARC_PIECES, angle = (s->from + t * (s->to - s->from)) * PI / 180;
+    for (int i = 0; i <= SEGMENTS; i++) {
+        double t = (double)i / SEGMENTS, angle = (s->from + t * (s->to - s->from)) * PI / 180;
         if (s->kind == LINE)
             map_point(m, s->a + t * (s->c - s->a), s->b + t * (s->d - s->b), to);
         else
             map_point(m, s->a + s->c * cos(angle), s->b + s->d * sin(angle), to);
         if (i > 0)
-            draw_piece(p, from, to);
+            draw_segment(p, from, to);
         memcpy(from, to, sizeof(from));
     }
 }
 
-/* ---- a sample ---------------------------------------------------------------------------------------------------- */
+/* ---- samples ----------------------------------------------------------------------------------------------------- */
 
-/* Ink where the pen was, with an edge one pixel wide, then noise: for each pixel the sum of four even numbers, nearly
- * normal. */
+/* Ink where the pen was, with an antialiased edge one pixel wide, plus noise: per pixel the sum of four uniform
+ * numbers, nearly normal. */
 static void fill_pixels(const pen *p, tarn_random_state *random, uint8_t *pixel)
 {
     double ink = between(random, 165, 255), noise = between(random, 0, 22);
@@ -160,7 +164,7 @@ static void fill_pixels(const pen *p, tarn_random_state *random, uint8_t *pixel)
         double cover = p->radius + .5 - sqrt(p->distance2[i]);
         uint64_t bits = (uint64_t)(tarn_random_unit(random) * 0x1p48);
         double sum = (double)((bits & 0xFFF) + (bits >> 12 & 0xFFF) + (bits >> 24 & 0xFFF) + (bits >> 36)) / 4095;
-        /* the sum's deviation is 1/√3 */
+        /* the sum's std is 1/√3 */
         double value = ink * (cover < 0 ? 0 : cover > 1 ? 1 : cover) + noise * (sum - 2) * SQRT3 + .5;
         pixel[i] = (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
     }
@@ -176,7 +180,7 @@ static bool get(int64_t index, void *const *memory, void *ctx)
     pen p = {.radius = between(&random, .75, 1.9)};
     for (int i = 0; i < SIZE * SIZE; i++)
         p.distance2[i] = 1e9;
-    for (int i = 0; i < MOST_STROKES && shape[i].kind != NONE; i++)
+    for (int i = 0; i < MAX_STROKES && shape[i].kind != NONE; i++)
         draw_stroke(&p, &shape[i], &m);
     fill_pixels(&p, &random, memory[0]);
     memcpy(memory[1], &label, sizeof(label));

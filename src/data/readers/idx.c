@@ -1,5 +1,7 @@
-/* idx.c: the format of MNIST: two zero bytes, a type, a rank, the sizes as big-endian 32-bit numbers, then the
- * elements, big-endian. */
+/* idx.c: the idx format of MNIST.
+ *
+ * Two zero bytes, a type, a rank, the sizes as big-endian 32-bit integers, then the elements, big-endian. Integers of 8
+ * and 16 bits with a sign become i32, since tarn has no such dtypes. */
 #include <string.h>
 
 #include "base/os/files.h"
@@ -27,29 +29,29 @@ static const idx_type *type_of(unsigned char code)
     return NULL;
 }
 
-/* Reads the head: type and sizes. The elements are known to fit into what can follow. */
-static const idx_type *read_head(tarn__data_input *source, tarn_shape *shape)
+/* Reads type and sizes, and checks that the elements can fit into the rest of the file. NULL with an error. */
+static const idx_type *read_header(tarn__data_input *input, tarn_shape *shape)
 {
     unsigned char head[4], size[4];
-    if (!tarn__data_input_read(source, head, 4, "the head of an idx file"))
+    if (!tarn__data_input_read(input, head, 4, "the header of an idx file"))
         return NULL;
     const idx_type *type = type_of(head[2]);
     if (head[0] || head[1] || !type || head[3] < 1 || head[3] > MAX_IDX_RANK) {
-        tarn__data_input_bad(source, 0, "%02x %02x %02x %02x does not begin an idx file of 1 to %d axes", head[0],
+        tarn__data_input_bad(input, 0, "%02x %02x %02x %02x does not begin an idx file of 1 to %d axes", head[0],
                              head[1], head[2], head[3], MAX_IDX_RANK);
         return NULL;
     }
     *shape = (tarn_shape){.rank = head[3]};
     for (int i = 0; i < shape->rank; i++) {
-        if (!tarn__data_input_read(source, size, 4, "the sizes of an idx file"))
+        if (!tarn__data_input_read(input, size, 4, "the sizes of an idx file"))
             return NULL;
         shape->size[i] = (int64_t)size[0] << 24 | (int64_t)size[1] << 16 | (int64_t)size[2] << 8 | size[3];
     }
     tarn__shape_buffer text;
-    if (!tarn__data_input_fits(source, *shape, type->bytes))
-        tarn__data_input_bad(source, 4, "the sizes %s are more than the rest of the file can hold",
+    if (!tarn__data_input_fits(input, *shape, type->bytes))
+        tarn__data_input_bad(input, 4, "the sizes %s are more than the file can hold",
                              tarn__shape_string(shape->size, shape->rank, &text));
-    return tarn_failed() || !tarn__check_shape(source->function, *shape, type->dtype) ? NULL : type;
+    return tarn_failed() || !tarn__check_shape(input->function, *shape, type->dtype) ? NULL : type;
 }
 
 static uint64_t big_endian(const unsigned char *bytes, int count)
@@ -60,50 +62,51 @@ static uint64_t big_endian(const unsigned char *bytes, int count)
     return value;
 }
 
-/* Element `i` of those that were read into the end of the array's memory goes to its place: never behind one that is
- * still to come. */
-static void settle(const idx_type *type, char *memory, size_t count)
+/* Converts the elements to native order and size, in place. They were read into the end of the memory, and the result
+ * is at least as large as the stored element, so writing element i never overwrites one that is still to be read. */
+static void convert_in_place(const idx_type *type, char *memory, size_t count)
 {
     size_t size = tarn__dtype_bytes(type->dtype), first = count * (size - type->bytes);
     for (size_t i = 0; type->dtype != TARN_U8 && i < count; i++) {
         uint64_t bits = big_endian((const unsigned char *)memory + first + i * type->bytes, type->bytes);
-        int32_t whole = type->bytes == 1 ? (int8_t)bits : type->bytes == 2 ? (int16_t)bits : (int32_t)bits;
+        int32_t signed_value = type->bytes == 1 ? (int8_t)bits : type->bytes == 2 ? (int16_t)bits : (int32_t)bits;
         uint32_t word = (uint32_t)bits;
         memcpy(memory + i * size,
                size == 8                 ? (const void *)&bits
                : type->dtype == TARN_F32 ? (const void *)&word
-                                         : (const void *)&whole,
+                                         : (const void *)&signed_value,
                size);
     }
 }
 
-static bool read_elements(tarn__data_input *source, const idx_type *type, tarn_array *array)
+/* Reads all elements into array->data, which the caller frees, on failure too. */
+static bool read_elements(tarn__data_input *input, const idx_type *type, tarn_array *array)
 {
     size_t size = tarn__dtype_bytes(type->dtype), bytes = tarn__array_bytes(array), count = bytes / size;
     char *memory = array->data = tarn__alloc(bytes);
     if (!memory ||
-        !tarn__data_input_read(source, memory + count * (size - type->bytes), count * type->bytes, "the elements") ||
-        !tarn__data_input_expect_end(source, "the elements"))
+        !tarn__data_input_read(input, memory + count * (size - type->bytes), count * type->bytes, "the elements") ||
+        !tarn__data_input_expect_end(input, "the elements"))
         return false;
-    settle(type, memory, count);
+    convert_in_place(type, memory, count);
     return true;
 }
 
-/* A whole file; on failure the array is empty. */
+/* Reads a file into an array that the caller owns. On failure the array is empty. */
 static bool read_file(const char *function, const char *path, tarn_array *array)
 {
-    tarn__data_input source;
+    tarn__data_input input;
     *array = (tarn_array){0};
-    const idx_type *type = tarn__data_input_open(&source, function, path) ? read_head(&source, &array->shape) : NULL;
+    const idx_type *type = tarn__data_input_open(&input, function, path) ? read_header(&input, &array->shape) : NULL;
     array->dtype = type ? type->dtype : TARN_U8;
-    bool good = type && read_elements(&source, type, array);
-    tarn__data_input_close(&source);
+    bool good = type && read_elements(&input, type, array);
+    tarn__data_input_close(&input);
     if (!good)
         tarn_array_free(array);
     return good;
 }
 
-/* The first label that is no class of MNIST is named by its byte, behind a head of 8. */
+/* Raises an error at the first label that is not a class of MNIST, by its byte: labels follow a header of 8 bytes. */
 static bool check_classes(const char *function, const char *path, const tarn_array *labels)
 {
     const uint8_t *label = labels->data;
@@ -117,12 +120,12 @@ static bool check_classes(const char *function, const char *path, const tarn_arr
     return true;
 }
 
-/* Labels of any whole type as i64. */
+/* Converts labels of any integer dtype to i64, in place of the array. */
 static bool widen(const char *function, const char *path, tarn_array *labels)
 {
     if (labels->shape.rank != 1 || tarn__is_float(labels->dtype))
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: %s holds %s on %d axes; labels are whole numbers on one axis",
-                           function, path, tarn_dtype_name(labels->dtype), labels->shape.rank);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: %s holds %s on %d axes; labels are integers on one axis", function,
+                           path, tarn_dtype_name(labels->dtype), labels->shape.rank);
     tarn_array wide = {tarn__alloc(sizeof(int64_t) * (size_t)labels->shape.size[0]), labels->shape, TARN_I64};
     if (!wide.data)
         return false;
@@ -142,6 +145,7 @@ static bool check_counts(const char *function, const char *images, const tarn_ar
                        function, images, (long long)image->shape.size[0], labels, (long long)label->shape.size[0]);
 }
 
+/* A dataset of images and, unless `labels` is NULL, labels. NULL with an error. */
 static tarn_dataset *open_pair(const char *function, const char *images, const char *labels, bool is_mnist)
 {
     tarn_array arrays[2] = {{0}};
@@ -168,7 +172,7 @@ tarn_dataset *tarn_dataset_idx(const char *images, const char *labels)
 
 /* ---- MNIST in a folder ------------------------------------------------------------------------------------------- */
 
-/* The first of name and name.gz that can be read; an error that says what was looked for if there is none. */
+/* Writes the first of folder/name and folder/name.gz that can be opened to `path`. False with an error. */
 static bool find_file(const char *folder, const char *name, char *path, size_t size)
 {
     static const char *const endings[] = {"", ".gz"};
@@ -189,7 +193,7 @@ tarn_dataset *tarn_dataset_mnist(const char *folder, bool training)
     if (tarn_failed())
         return NULL;
     if (!folder) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "dataset_mnist: the folder is NULL");
+        tarn__raise(TARN_ERROR_ARGUMENT, "dataset_mnist: folder is NULL");
         return NULL;
     }
     if (!find_file(folder, training ? "train-images-idx3-ubyte" : "t10k-images-idx3-ubyte", images, sizeof(images)) ||

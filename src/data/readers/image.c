@@ -1,19 +1,19 @@
-/* image.c: image files as arrays, by what their first two bytes say they are. */
+/* image.c: image files as arrays; the format is recognized by the first two bytes, not by the name. */
 #include "data/readers/image.h"
 
 #include <string.h>
 
-bool tarn__image_check_size(const tarn__data_input *source, int64_t byte, uint64_t height, uint64_t width)
+bool tarn__image_check_size(const tarn__data_input *input, int64_t byte, uint64_t height, uint64_t width)
 {
     if (height < 1 || width < 1)
-        return tarn__data_input_bad(source, byte,
-                                    "the image has %llu x %llu pixels (width x height); it needs one at least",
+        return tarn__data_input_bad(input, byte,
+                                    "the image has %llu x %llu pixels (width x height); it needs at least one",
                                     (unsigned long long)width, (unsigned long long)height);
     if (height > TARN__MAX_IMAGE_SIDE || width > TARN__MAX_IMAGE_SIDE ||
         height * width > (uint64_t)TARN__MAX_IMAGE_PIXELS)
         return tarn__data_input_bad(
-            source, byte,
-            "the image has %llu x %llu pixels (width x height); at most %d a side and %lld in all are read",
+            input, byte,
+            "the image has %llu x %llu pixels (width x height); at most %d per side and %lld in all are supported",
             (unsigned long long)width, (unsigned long long)height, TARN__MAX_IMAGE_SIDE,
             (long long)TARN__MAX_IMAGE_PIXELS);
     return true;
@@ -28,7 +28,7 @@ bool tarn__image_alloc(tarn_array *image, int64_t channels, int64_t height, int6
     return image->data != NULL;
 }
 
-/* A NumPy file, [H, W] or [C, H, W] of u8. */
+/* Reads a NumPy file of u8, (H, W) or (C, H, W). (H, W) becomes (1, H, W). */
 static bool read_npy(const char *path, tarn_array *image)
 {
     if (!tarn_npy_load(path, image))
@@ -41,42 +41,43 @@ static bool read_npy(const char *path, tarn_array *image)
         image->shape = TARN_SHAPE(1, shape->size[0], shape->size[1]);
     if (shape->rank != 3 || shape->size[0] < 1 || shape->size[0] > 4 || shape->size[1] < 1 || shape->size[2] < 1)
         return tarn__raise(TARN_ERROR_SHAPE,
-                           "image_load: %s holds no image [C, H, W] of 1 to 4 channels, or [H, W]; for [H, W, C] save "
+                           "image_load: %s is not an image [C, H, W] of 1 to 4 channels or [H, W]; for [H, W, C] save "
                            "x.transpose(2, 0, 1)",
                            path);
     return true;
 }
 
-/* What the file is not, in words, where its beginning says so. */
-static bool refuse_kind(const tarn__data_input *source, const unsigned char *magic)
+/* Raises an error that names the format of a file that cannot be read. Is false. */
+static bool raise_unsupported(const tarn__data_input *input, const unsigned char *magic)
 {
     static const struct {
         const char *magic, *name;
     } kinds[] = {{"\xFF\xD8", "a JPEG image"}, {"GI", "a GIF image"},  {"BM", "a BMP image"},
                  {"II", "a TIFF image"},       {"MM", "a TIFF image"}, {"RI", "a WebP image"}};
-    const char *name = "no image that tarn knows";
+    const char *name = "an unknown format";
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
         if (memcmp(magic, kinds[i].magic, 2) == 0)
             name = kinds[i].name;
     return tarn__raise(TARN_ERROR_FORMAT,
-                       "image_load: %s: byte 0: %02x %02x begins %s; PNG, PGM, PPM and .npy files are read",
-                       source->path, magic[0], magic[1], name);
+                       "image_load: %s: byte 0: %02x %02x begins %s; PNG, PGM, PPM and .npy are supported", input->path,
+                       magic[0], magic[1], name);
 }
 
 static bool load(const char *path, tarn_array *image)
 {
-    tarn__data_input source;
+    tarn__data_input input;
     unsigned char magic[2] = {0};
-    bool good = tarn__data_input_open(&source, "image_load", path) &&
-                tarn__data_input_read(&source, magic, 2, "the beginning of an image");
+    bool good = tarn__data_input_open(&input, "image_load", path) &&
+                tarn__data_input_read(&input, magic, 2, "the beginning of an image");
     bool is_npy = magic[0] == 0x93 && magic[1] == 'N';
     if (good && magic[0] == 0x89 && magic[1] == 'P')
-        good = tarn__image_read_png(&source, image);
+        good = tarn__image_read_png(&input, image);
     else if (good && magic[0] == 'P' && magic[1] >= '1' && magic[1] <= '7')
-        good = tarn__image_read_pnm(&source, (char)magic[1], image);
+        good = tarn__image_read_pnm(&input, (char)magic[1], image);
     else if (good && !is_npy)
-        good = refuse_kind(&source, magic);
-    tarn__data_input_close(&source);
+        good = raise_unsupported(&input, magic);
+    /* .npy files are opened again by their own reader. */
+    tarn__data_input_close(&input);
     return good && (!is_npy || read_npy(path, image));
 }
 
@@ -85,7 +86,7 @@ bool tarn_image_load(const char *path, tarn_array *image)
     if (tarn_failed())
         return false;
     if (!image)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "image_load: the place for the image is NULL");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "image_load: image is NULL");
     *image = (tarn_array){0};
     if (load(path, image))
         return true;

@@ -1,4 +1,8 @@
-/* npy.c: NumPy's .npy files as arrays and as datasets. */
+/* npy.c: NumPy's .npy files (versions 1.0 to 3.0) as arrays and datasets.
+ *
+ * A file is a magic string, a version, a length and a Python dictionary, {'descr': '<f4', 'fortran_order': False,
+ * 'shape': (3, 4), }, then the elements. The parser accepts exactly the literals that NumPy writes. Elements become
+ * native byte order and row-major. */
 #include <ctype.h>
 #include <string.h>
 
@@ -13,18 +17,18 @@ typedef struct npy_header {
     tarn_shape shape;
 } npy_header;
 
-#define MAX_TEXT 65535 /* NumPy's own heads have about a hundred bytes */
+#define MAX_HEADER 65535 /* bytes; NumPy writes about a hundred */
 
-/* A place in the dictionary. */
+/* A position in the dictionary. The string is terminated, so that no check needs its length. */
 typedef struct cursor {
-    const tarn__data_input *source;
+    const tarn__data_input *input;
     const char *text, *at;
-    int64_t first; /* byte of the file where the text begins */
+    int64_t first; /* byte of the file at which the string begins, for errors */
 } cursor;
 
 static bool bad(const cursor *c, const char *what)
 {
-    return tarn__data_input_bad(c->source, c->first + (c->at - c->text), "%s", what);
+    return tarn__data_input_bad(c->input, c->first + (c->at - c->text), "%s", what);
 }
 
 static void skip_spaces(cursor *c)
@@ -33,6 +37,7 @@ static void skip_spaces(cursor *c)
         c->at++;
 }
 
+/* Consumes a character after spaces, if it is the next one. */
 static bool take(cursor *c, char wanted)
 {
     skip_spaces(c);
@@ -42,8 +47,8 @@ static bool take(cursor *c, char wanted)
     return true;
 }
 
-/* A text in quotes, of at most size - 1 bytes. */
-static bool take_text(cursor *c, char *text, size_t size)
+/* Consumes a quoted string of at most size - 1 bytes. */
+static bool take_string(cursor *c, char *text, size_t size)
 {
     skip_spaces(c);
     char quote = *c->at;
@@ -59,7 +64,8 @@ static bool take_text(cursor *c, char *text, size_t size)
     return true;
 }
 
-static bool take_dtype(cursor *c, npy_header *head)
+/* Consumes NumPy's type code: byte order, kind and size in bytes. */
+static bool take_dtype(cursor *c, npy_header *header)
 {
     static const struct {
         const char *code;
@@ -67,17 +73,17 @@ static bool take_dtype(cursor *c, npy_header *head)
     } known[] = {{"f4", TARN_F32}, {"f8", TARN_F64}, {"f2", TARN_F16}, {"i4", TARN_I32},
                  {"i8", TARN_I64}, {"u1", TARN_U8},  {"b1", TARN_BOOL}};
     char text[64];
-    const char *start = c->at;
-    if (!take_text(c, text, sizeof(text)))
+    const char *prefix = c->at;
+    if (!take_string(c, text, sizeof(text)))
         return false;
     for (size_t i = 0; text[0] && strchr("<>|=", text[0]) && i < sizeof(known) / sizeof(known[0]); i++)
         if (strcmp(text + 1, known[i].code) == 0) {
-            head->dtype = known[i].dtype;
-            head->is_big_endian = text[0] == '>';
+            header->dtype = known[i].dtype;
+            header->is_big_endian = text[0] == '>';
             return true;
         }
-    return tarn__data_input_bad(c->source, c->first + (start - c->text),
-                                "elements of type '%s', which tarn does not have; save it with .astype() as float32, "
+    return tarn__data_input_bad(c->input, c->first + (prefix - c->text),
+                                "elements of type '%s' are not supported; save the array with .astype() as float32, "
                                 "float64, float16, int32, int64, uint8 or bool",
                                 text);
 }
@@ -106,12 +112,12 @@ static bool take_size(cursor *c, int64_t *size)
     return true;
 }
 
-/* (), (3,), (3, 4) or (3, 4,) */
+/* Consumes a tuple: (), (3,), (3, 4) or (3, 4,). */
 static bool take_shape(cursor *c, tarn_shape *shape)
 {
     *shape = (tarn_shape){0};
     if (!take(c, '('))
-        return bad(c, "the shape is no tuple");
+        return bad(c, "the shape is not a tuple");
     bool follows = true;
     while (!take(c, ')')) {
         if (!follows)
@@ -123,29 +129,30 @@ static bool take_shape(cursor *c, tarn_shape *shape)
             return false;
         follows = take(c, ',');
     }
-    return shape->rank != 1 || follows || bad(c, "a comma is missing: one size in parentheses is no tuple");
+    return shape->rank != 1 || follows || bad(c, "a comma is missing: one size in parentheses is not a tuple");
 }
 
-static bool parse(cursor *c, npy_header *head)
+/* Parses the dictionary: all three keys once, in any order. */
+static bool parse(cursor *c, npy_header *header)
 {
     enum { DESCR, ORDER, SHAPE };
     static const char *const keys[] = {"descr", "fortran_order", "shape"};
     int seen = 0;
     if (!take(c, '{'))
-        return bad(c, "the head is no dictionary");
+        return bad(c, "the header is not a dictionary");
     while (!take(c, '}')) {
         char key[32];
         int k = 0;
-        if (!take_text(c, key, sizeof(key)))
+        if (!take_string(c, key, sizeof(key)))
             return false;
         while (k < 3 && strcmp(key, keys[k]) != 0)
             k++;
         if (k == 3 || (seen >> k & 1) || !take(c, ':'))
-            return bad(c, "a key that is unknown, stands there twice or has no value");
+            return bad(c, "a key is unknown, given twice or without a value");
         seen |= 1 << k;
-        if (!(k == DESCR   ? take_dtype(c, head)
-              : k == ORDER ? take_bool(c, &head->is_fortran)
-                           : take_shape(c, &head->shape)))
+        if (!(k == DESCR   ? take_dtype(c, header)
+              : k == ORDER ? take_bool(c, &header->is_fortran)
+                           : take_shape(c, &header->shape)))
             return false;
         skip_spaces(c);
         if (!take(c, ',') && *c->at != '}')
@@ -153,56 +160,58 @@ static bool parse(cursor *c, npy_header *head)
     }
     skip_spaces(c);
     return (*c->at == 0 && seen == 7) ||
-           bad(c, seen == 7 ? "something follows the dictionary" : "descr, fortran_order or shape is missing");
+           bad(c, seen == 7 ? "text follows the dictionary" : "descr, fortran_order or shape is missing");
 }
 
-static bool check_size(const tarn__data_input *source, const npy_header *head)
+static bool check_size(const tarn__data_input *input, const npy_header *header)
 {
-    if (!tarn__data_input_fits(source, head->shape, tarn__dtype_bytes(head->dtype)))
-        return tarn__data_input_bad(source, source->at,
-                                    "the shape has more elements than the rest of the file can hold");
-    return tarn__check_shape(source->function, head->shape, head->dtype);
+    if (!tarn__data_input_fits(input, header->shape, tarn__dtype_bytes(header->dtype)))
+        return tarn__data_input_bad(input, input->at, "the shape has more elements than the file can hold");
+    return tarn__check_shape(input->function, header->shape, header->dtype);
 }
 
-static bool read_header(tarn__data_input *source, npy_header *head)
+/* Reads the header; the input is then at the first element, and the elements can fit into the rest of the file. */
+static bool read_header(tarn__data_input *input, npy_header *header)
 {
-    unsigned char start[12];
-    if (!tarn__data_input_read(source, start, 8, "the head of a .npy file"))
+    unsigned char prefix[12];
+    if (!tarn__data_input_read(input, prefix, 8, "the header of a .npy file"))
         return false;
-    if (memcmp(start, "\x93NUMPY", 6) != 0)
-        return tarn__data_input_bad(source, 0, "this is no .npy file: it does not begin with \\x93NUMPY");
-    if (start[6] < 1 || start[6] > 3 || start[7] != 0)
-        return tarn__data_input_bad(source, 6, "version %d.%d; 1.0, 2.0 and 3.0 are known", start[6], start[7]);
-    int width = start[6] == 1 ? 2 : 4;
-    if (!tarn__data_input_read(source, start + 8, (size_t)width, "the head of a .npy file"))
+    if (memcmp(prefix, "\x93NUMPY", 6) != 0)
+        return tarn__data_input_bad(input, 0, "not a .npy file: it does not begin with \\x93NUMPY");
+    if (prefix[6] < 1 || prefix[6] > 3 || prefix[7] != 0)
+        return tarn__data_input_bad(input, 6, "version %d.%d; 1.0, 2.0 and 3.0 are supported", prefix[6], prefix[7]);
+    int width = prefix[6] == 1 ? 2 : 4;
+    if (!tarn__data_input_read(input, prefix + 8, (size_t)width, "the header of a .npy file"))
         return false;
-    uint32_t length =
-        start[8] | (uint32_t)start[9] << 8 | (width == 4 ? (uint32_t)start[10] << 16 | (uint32_t)start[11] << 24 : 0);
-    if (length > MAX_TEXT || length > tarn__data_input_remaining(source))
-        return tarn__data_input_bad(source, 8, "a head of %lu bytes; the file can hold %lld, and %d are enough",
-                                    (unsigned long)length, (long long)tarn__data_input_remaining(source), MAX_TEXT);
+    uint32_t length = prefix[8] | (uint32_t)prefix[9] << 8 |
+                      (width == 4 ? (uint32_t)prefix[10] << 16 | (uint32_t)prefix[11] << 24 : 0);
+    if (length > MAX_HEADER || length > tarn__data_input_remaining(input))
+        return tarn__data_input_bad(input, 8, "a header of %lu bytes; the file has %lld, and %d are allowed",
+                                    (unsigned long)length, (long long)tarn__data_input_remaining(input), MAX_HEADER);
     char *text = tarn__alloc((size_t)length + 1);
-    cursor c = {source, text, text, source->at};
-    bool good = text && tarn__data_input_read(source, text, length, "the head of a .npy file") &&
-                (strlen(text) == length || tarn__data_input_bad(source, c.first, "a zero byte in the head")) &&
-                parse(&c, head) && check_size(source, head);
+    cursor c = {input, text, text, input->at};
+    bool good = text && tarn__data_input_read(input, text, length, "the header of a .npy file") &&
+                (strlen(text) == length || tarn__data_input_bad(input, c.first, "a zero byte in the header")) &&
+                parse(&c, header) && check_size(input, header);
     tarn__release(text, (size_t)length + 1);
     return good;
 }
 
 /* ---- the elements ------------------------------------------------------------------------------------------------ */
 
+/* Reverses the bytes of each element. */
 static void swap_bytes(unsigned char *memory, size_t size, size_t bytes)
 {
-    for (size_t start = 0; start < bytes; start += size)
+    for (size_t prefix = 0; prefix < bytes; prefix += size)
         for (size_t i = 0; i < size / 2; i++) {
-            unsigned char held = memory[start + i];
-            memory[start + i] = memory[start + size - 1 - i];
-            memory[start + size - 1 - i] = held;
+            unsigned char swapped = memory[prefix + i];
+            memory[prefix + i] = memory[prefix + size - 1 - i];
+            memory[prefix + size - 1 - i] = swapped;
         }
 }
 
-/* From the first axis running fastest to the last one doing so. */
+/* Converts Fortran order to row-major: walks the result in order and keeps `from`, the source's offset, as an odometer.
+ */
 static bool to_row_major(tarn_array *array)
 {
     const tarn_shape *shape = &array->shape;
@@ -215,7 +224,7 @@ static bool to_row_major(tarn_array *array)
         stride[i] = i ? stride[i - 1] * shape->size[i - 1] : 1;
     for (size_t done = 0; done < bytes; done += size) {
         memcpy(to + done, (const char *)array->data + (size_t)from * size, size);
-        for (int axis = shape->rank - 1; axis >= 0; axis--) { /* the next index, as an odometer turns */
+        for (int axis = shape->rank - 1; axis >= 0; axis--) { /* advance the index, last axis first */
             from += stride[axis];
             if (++at[axis] < shape->size[axis])
                 break;
@@ -228,39 +237,39 @@ static bool to_row_major(tarn_array *array)
     return true;
 }
 
-/* Kernels count on a bool being 0 or 1. */
-static bool check_bools(const tarn__data_input *source, const tarn_array *array, int64_t first)
+/* Raises an error for a bool that is neither 0 nor 1: kernels rely on it. */
+static bool check_bools(const tarn__data_input *input, const tarn_array *array, int64_t first)
 {
     const unsigned char *value = array->data;
     int64_t count = (int64_t)tarn__array_bytes(array);
     for (int64_t i = 0; array->dtype == TARN_BOOL && i < count; i++)
         if (value[i] > 1)
-            return tarn__data_input_bad(source, first + i, "a bool is %d, not 0 or 1", value[i]);
+            return tarn__data_input_bad(input, first + i, "a bool is %d, not 0 or 1", value[i]);
     return true;
 }
 
-static bool read_elements(tarn__data_input *source, const npy_header *head, tarn_array *array)
+static bool read_elements(tarn__data_input *input, const npy_header *header, tarn_array *array)
 {
-    *array = (tarn_array){NULL, head->shape, head->dtype};
-    size_t size = tarn__dtype_bytes(head->dtype), bytes = tarn__array_bytes(array);
-    int64_t first = source->at;
+    *array = (tarn_array){NULL, header->shape, header->dtype};
+    size_t size = tarn__dtype_bytes(header->dtype), bytes = tarn__array_bytes(array);
+    int64_t first = input->at;
     array->data = tarn__alloc(bytes);
-    if (!array->data || !tarn__data_input_read(source, array->data, bytes, "the elements") ||
-        !tarn__data_input_expect_end(source, "the elements") || !check_bools(source, array, first))
+    if (!array->data || !tarn__data_input_read(input, array->data, bytes, "the elements") ||
+        !tarn__data_input_expect_end(input, "the elements") || !check_bools(input, array, first))
         return false;
-    if (head->is_big_endian)
+    if (header->is_big_endian)
         swap_bytes(array->data, size, bytes);
-    return !head->is_fortran || head->shape.rank < 2 || to_row_major(array);
+    return !header->is_fortran || header->shape.rank < 2 || to_row_major(array);
 }
 
-/* On failure the array is empty. */
+/* Reads a file into an array that the caller owns. On failure the array is empty. */
 static bool load(const char *function, const char *path, tarn_array *array)
 {
-    tarn__data_input source;
-    npy_header head = {0};
-    bool good = tarn__data_input_open(&source, function, path) && read_header(&source, &head) &&
-                read_elements(&source, &head, array);
-    tarn__data_input_close(&source);
+    tarn__data_input input;
+    npy_header header = {0};
+    bool good = tarn__data_input_open(&input, function, path) && read_header(&input, &header) &&
+                read_elements(&input, &header, array);
+    tarn__data_input_close(&input);
     if (!good)
         tarn_array_free(array);
     return good;
@@ -271,7 +280,7 @@ bool tarn_npy_load(const char *path, tarn_array *array)
     if (tarn_failed())
         return false;
     if (!array)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "npy_load: the place for the array is NULL");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "npy_load: array is NULL");
     *array = (tarn_array){0};
     return load("npy_load", path, array);
 }
@@ -283,8 +292,8 @@ tarn_dataset *tarn_dataset_npy(const char *const *names, const char *const *path
         return NULL;
     if (!names || !paths || count < 1 || count > TARN_MAX_FIELDS) {
         tarn__raise(TARN_ERROR_ARGUMENT, "dataset_npy: %s",
-                    !names   ? "the names are NULL"
-                    : !paths ? "the paths are NULL"
+                    !names   ? "names is NULL"
+                    : !paths ? "paths is NULL"
                              : "there must be 1 to 8 files");
         return NULL;
     }

@@ -1,5 +1,7 @@
-/* chat.c: messages as the text, and the ids, that a model was trained on. The template's own tokens become ids where
- * the vocabulary has them; what people write stays text, whatever it looks like. */
+/* chat.c: renders messages as the text, and the ids, that a model was trained on.
+ *
+ * The template's own tokens become ids where the vocabulary has them. Message contents stay text, whatever they look
+ * like: a user who types <|im_end|> cannot end a turn. Results equal those of transformers' apply_chat_template(). */
 #include "text/chat/chat.h"
 
 #include <stdio.h>
@@ -11,27 +13,28 @@
 #include "base/utf8.h"
 #include "text/chat/loss_mask.h"
 
-#define MOST_MESSAGES 1000000
+#define MAX_MESSAGES 1000000
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-/* What is being written: only text, or text up to the next token and the ids before it. */
+/* The output being written: text only, or ids and the text after the last token. */
 typedef struct writer {
     const tarn_tokenizer *tokenizer;
-    const tarn__chat_template *form;
+    const tarn__chat_template *template;
     bool to_ids;
     tarn__buffer text, ids;
-    tarn__encoder coder;
-    bool skips_spaces;        /* the token before takes the spaces behind it */
-    tarn__phase_timer *marks; /* NULL: nobody asks which ids belong to answers */
+    tarn__encoder encoder;
+    bool skips_spaces;     /* the token before absorbs whitespace after it (rstrip) */
+    tarn__loss_mask *mask; /* NULL: no loss mask */
 } writer;
 
-/* Python's str.isspace(), of which Unicode's White_Space lacks four controls. */
+/* Python's str.isspace(): White_Space and four control characters. */
 static bool is_space(uint32_t code)
 {
     return tarn__is_space(code) || (code >= 0x1C && code <= 0x1F);
 }
 
+/* The length of a text without trailing whitespace. */
 static size_t spaces_before(const char *text, size_t length)
 {
     while (length > 0) {
@@ -72,7 +75,7 @@ static bool put_trimmed(writer *w, const char *text, bool trims)
     return put_part(w, text, length);
 }
 
-/* The ids of the text so far. */
+/* Encodes the pending text and appends its ids, and their mask. */
 static bool flush(writer *w)
 {
     const char *text = w->text.data ? w->text.data : "";
@@ -84,16 +87,16 @@ static bool flush(writer *w)
     w->text.count = 0;
     w->skips_spaces = false;
     size_t first = w->ids.count;
-    bool good = from == length || tarn__tokenizer_append_section(w->tokenizer, &w->coder, text + from, length - from,
+    bool good = from == length || tarn__tokenizer_append_section(w->tokenizer, &w->encoder, text + from, length - from,
                                                                  false, first > 0, &w->ids);
-    return good && (!w->marks || tarn__loss_mask_section(w->marks, w->tokenizer, &w->coder,
-                                                         &(tarn__section){text, from, length, first}, &w->ids));
+    return good && (!w->mask || tarn__loss_mask_section(w->mask, w->tokenizer, &w->encoder,
+                                                        &(tarn__section){text, from, length, first}, &w->ids));
 }
 
-/* Here an answer begins or ends. */
-static bool turn_marks(writer *w)
+/* A completion begins or ends at this position of the pending text. */
+static bool toggle_mask(writer *w)
 {
-    return !w->marks || tarn__loss_mask_toggle(w->marks, w->text.count);
+    return !w->mask || tarn__loss_mask_toggle(w->mask, w->text.count);
 }
 
 static const tarn__added_token *find_token(const tarn_tokenizer *t, const char *text)
@@ -105,7 +108,7 @@ static const tarn__added_token *find_token(const tarn_tokenizer *t, const char *
     return NULL;
 }
 
-/* A token of the template: its id where the vocabulary has it, else its text. */
+/* Writes a token of the template: its id if the vocabulary has it, else its text. */
 static bool put_token(writer *w, const char *text)
 {
     const tarn__added_token *token = w->to_ids ? find_token(w->tokenizer, text) : NULL;
@@ -113,33 +116,32 @@ static bool put_token(writer *w, const char *text)
         return put(w, text);
     if (token->strip_left && w->text.count)
         w->text.count = spaces_before(w->text.data, w->text.count);
-    if (!flush(w) || !tarn__ids_add(&w->ids, token->id) || (w->marks && !tarn__loss_mask_add_token(w->marks)))
+    if (!flush(w) || !tarn__ids_add(&w->ids, token->id) || (w->mask && !tarn__loss_mask_add_token(w->mask)))
         return false;
     w->skips_spaces = token->strip_right;
     return true;
 }
 
-/* The token that begins or ends a text. */
+/* Writes BOS or EOS. Raises an error if the tokenizer has none. */
 static bool put_id(writer *w, int32_t id, const char *what)
 {
-    if (!tarn__vocab_has(&w->tokenizer->pieces, id))
-        return tarn__raise(TARN_ERROR_UNSUPPORTED,
-                           "the template has the token that %s a text, and the tokenizer's files name none", what);
+    if (!tarn__vocab_has(&w->tokenizer->vocab, id))
+        return tarn__raise(TARN_ERROR_UNSUPPORTED, "the template has %s, but the tokenizer's files name none", what);
     size_t length;
-    return put_token(w, tarn__vocab_bytes(&w->tokenizer->pieces, id, &length));
+    return put_token(w, tarn__vocab_bytes(&w->tokenizer->vocab, id, &length));
 }
 
-static bool put_begin(writer *w)
+static bool put_bos(writer *w)
 {
-    return put_id(w, tarn_tokenizer_bos(w->tokenizer), "begins");
+    return put_id(w, tarn_tokenizer_bos(w->tokenizer), "BOS");
 }
 
-static bool put_end(writer *w)
+static bool put_eos(writer *w)
 {
-    return put_id(w, tarn_tokenizer_eos(w->tokenizer), "ends");
+    return put_id(w, tarn_tokenizer_eos(w->tokenizer), "EOS");
 }
 
-/* A text of the template with a token in it, such as " [INST] ". */
+/* Writes a string of the template that contains a token, such as " [INST] ". */
 static bool put_around(writer *w, const char *text, const char *token)
 {
     const char *at = strstr(text, token);
@@ -153,38 +155,40 @@ static bool is_role(const tarn_chat_message *message, const char *role)
     return strcmp(message->role, role) == 0;
 }
 
-/* Messages whose users and assistants must take turns, behind a system's text. */
+/* Checks that user and assistant alternate after the system message. */
 static bool check_turns(const tarn_chat_message *messages, int count)
 {
     if (count > 0 && is_role(&messages[0], "system"))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "a message of 'system' stands where this model's template has no place "
-                                                "for one: user and assistant take turns");
+        return tarn__raise(
+            TARN_ERROR_ARGUMENT,
+            "a 'system' message is out of place: in this model's template user and assistant take turns");
     for (int i = 0; i < count; i++)
         if (!is_role(&messages[i], i % 2 ? "assistant" : "user"))
             return tarn__raise(TARN_ERROR_ARGUMENT,
-                               "message %d of those behind the system's is of '%.40s'; in this model's template user "
-                               "and assistant take turns",
+                               "message %d after the system's has the role '%.40s'; in this model's template user and "
+                               "assistant take turns",
                                i, messages[i].role);
     return true;
 }
 
 /* ---- ChatML ------------------------------------------------------------------------------------------------------ */
 
+/* Writes a ChatML message. */
 static bool put_turn(writer *w, const char *role, const char *content, bool trims)
 {
-    bool is_answer = strcmp(role, "assistant") == 0;
-    return put_token(w, "<|im_start|>") && put(w, role) && put(w, "\n") && (!is_answer || turn_marks(w)) &&
-           put_trimmed(w, content, trims) && put_token(w, "<|im_end|>") && (!is_answer || turn_marks(w)) &&
+    bool is_completion = strcmp(role, "assistant") == 0;
+    return put_token(w, "<|im_start|>") && put(w, role) && put(w, "\n") && (!is_completion || toggle_mask(w)) &&
+           put_trimmed(w, content, trims) && put_token(w, "<|im_end|>") && (!is_completion || toggle_mask(w)) &&
            put(w, "\n");
 }
 
-static const char *skip_lines(const char *text)
+static const char *skip_newlines(const char *text)
 {
     return text + strspn(text, "\n");
 }
 
-/* The end of a text without line ends. */
-static size_t without_lines(const char *text, size_t length)
+/* The length of a text without trailing newlines. */
+static size_t without_newlines(const char *text, size_t length)
 {
     while (length > 0 && text[length - 1] == '\n')
         length--;
@@ -201,44 +205,47 @@ static const char *find_last(const char *text, size_t length, const char *part)
     return found;
 }
 
-/* An answer with thoughts: they are left out, but for those behind the last question. */
-static bool put_thinking(writer *w, const char *content, bool is_behind, bool is_last)
+/* Writes a completion of a thinking model (Qwen3): <think> blocks are dropped except after the last question. The
+ * splitting transcribes the template's content.split() and strip() calls. */
+static bool put_thinking(writer *w, const char *content, bool is_after_question, bool is_last)
 {
     const char *first = strstr(content, "</think>"), *last = find_last(content, strlen(content), "</think>");
-    const char *thought = content, *said = last ? skip_lines(last + strlen("</think>")) : content;
-    size_t length = first ? without_lines(content, (size_t)(first - content)) : 0;
-    const char *open = first ? find_last(content, length, "<think>") : NULL;
-    if (open) {
-        length -= (size_t)(open + strlen("<think>") - content);
-        thought = open + strlen("<think>");
+    const char *thought = content, *reply = last ? skip_newlines(last + strlen("</think>")) : content;
+    size_t length = first ? without_newlines(content, (size_t)(first - content)) : 0;
+    const char *opening = first ? find_last(content, length, "<think>") : NULL;
+    if (opening) {
+        length -= (size_t)(opening + strlen("<think>") - content);
+        thought = opening + strlen("<think>");
     }
     for (; length > 0 && *thought == '\n'; thought++)
         length--;
-    bool shows = is_behind && (is_last || length > 0);
-    return put_token(w, "<|im_start|>") && put(w, "assistant\n") && turn_marks(w) &&
+    bool shows = is_after_question && (is_last || length > 0);
+    return put_token(w, "<|im_start|>") && put(w, "assistant\n") && toggle_mask(w) &&
            (!shows || (put_token(w, "<think>") && put(w, "\n") && put_part(w, thought, length) && put(w, "\n") &&
                        put_token(w, "</think>") && put(w, "\n\n"))) &&
-           put(w, shows ? skip_lines(said) : said) && put_token(w, "<|im_end|>") && turn_marks(w) && put(w, "\n");
+           put(w, shows ? skip_newlines(reply) : reply) && put_token(w, "<|im_end|>") && toggle_mask(w) && put(w, "\n");
 }
 
+/* Writes ChatML. `question` is the last user message, or the last message if there is none. */
 static bool put_chatml(writer *w, const tarn_chat_message *messages, int count)
 {
-    const tarn__chat_template *form = w->form;
+    const tarn__chat_template *template = w->template;
     int question = count - 1;
     while (question > 0 && !is_role(&messages[question], "user"))
         question--;
     question = is_role(&messages[question], "user") ? question : count - 1;
-    bool good = (!form->begins || put_begin(w)) &&
-                (!form->has_default || is_role(&messages[0], "system") || put_turn(w, "system", form->system, false));
+    bool good = (!template->adds_bos || put_bos(w)) && (!template->has_default || is_role(&messages[0], "system") ||
+                                                        put_turn(w, "system", template->system, false));
     for (int i = 0; good && i < count; i++)
-        good = form->thinks && is_role(&messages[i], "assistant")
+        good = template->thinks && is_role(&messages[i], "assistant")
                    ? put_thinking(w, messages[i].content, i > question, i == count - 1)
-                   : put_turn(w, messages[i].role, messages[i].content, form->trims);
+                   : put_turn(w, messages[i].role, messages[i].content, template->trims);
     return good;
 }
 
 /* ---- Llama 2 and Mistral ----------------------------------------------------------------------------------------- */
 
+/* Writes Llama 2's format: the system message is inside the first user message, and both are stripped together. */
 static bool put_llama2(writer *w, const tarn_chat_message *messages, int count)
 {
     const char *system = is_role(&messages[0], "system") ? messages[0].content : NULL;
@@ -247,16 +254,16 @@ static bool put_llama2(writer *w, const tarn_chat_message *messages, int count)
     bool good = check_turns(messages, count);
     for (int i = 0; good && i < count; i++) {
         if (i % 2)
-            good = turn_marks(w) && put(w, " ") && put_trimmed(w, messages[i].content, true) && put(w, " ") &&
-                   put_end(w) && turn_marks(w);
+            good = toggle_mask(w) && put(w, " ") && put_trimmed(w, messages[i].content, true) && put(w, " ") &&
+                   put_eos(w) && toggle_mask(w);
         else {
             char *both = NULL;
             size_t size = (i == 0 && system ? strlen(system) : 0) + strlen(messages[i].content) + 32;
-            good = (both = tarn__alloc(size)) != NULL; /* the ends of both together are trimmed */
+            good = (both = tarn__alloc(size)) != NULL; /* both are stripped as one string */
             if (good)
                 snprintf(both, size, "%s%s%s%s", i == 0 && system ? "<<SYS>>\n" : "", i == 0 && system ? system : "",
                          i == 0 && system ? "\n<</SYS>>\n\n" : "", messages[i].content);
-            good = good && put_begin(w) && put_around(w, "[INST] ", "[INST]") && put_trimmed(w, both, true) &&
+            good = good && put_bos(w) && put_around(w, "[INST] ", "[INST]") && put_trimmed(w, both, true) &&
                    put_around(w, " [/INST]", "[/INST]");
             tarn__release(both, size);
         }
@@ -264,22 +271,25 @@ static bool put_llama2(writer *w, const tarn_chat_message *messages, int count)
     return good;
 }
 
+/* Writes Mistral's format, with the strings found in the template. */
 static bool put_mistral(writer *w, const tarn_chat_message *messages, int count)
 {
-    const tarn__chat_template *form = w->form;
-    const char *system =
-        is_role(&messages[0], "system") && form->place != TARN__SYSTEM_UNSUPPORTED ? messages[0].content : NULL;
+    const tarn__chat_template *template = w->template;
+    const char *system = is_role(&messages[0], "system") && template->system_position != TARN__SYSTEM_UNSUPPORTED
+                             ? messages[0].content
+                             : NULL;
     messages += system != NULL;
     count -= system != NULL;
-    bool good = check_turns(messages, count) && put_begin(w);
+    bool good = check_turns(messages, count) && put_bos(w);
     for (int i = 0; good && i < count; i++) {
-        bool is_here = system && i == (form->place == TARN__SYSTEM_FIRST ? 0 : count - 1);
+        bool is_here = system && i == (template->system_position == TARN__SYSTEM_FIRST ? 0 : count - 1);
         if (i % 2)
-            good = turn_marks(w) && put(w, form->answer) && put_trimmed(w, messages[i].content, form->trims) &&
-                   put_end(w) && turn_marks(w) && put(w, form->behind);
+            good = toggle_mask(w) && put(w, template->before_completion) &&
+                   put_trimmed(w, messages[i].content, template->trims) && put_eos(w) && toggle_mask(w) &&
+                   put(w, template->after_completion);
         else
-            good = put_around(w, form->open, "[INST]") && (!is_here || (put(w, system) && put(w, "\n\n"))) &&
-                   put(w, messages[i].content) && put_around(w, form->close, "[/INST]");
+            good = put_around(w, template->before_user, "[INST]") && (!is_here || (put(w, system) && put(w, "\n\n"))) &&
+                   put(w, messages[i].content) && put_around(w, template->after_user, "[/INST]");
     }
     return good;
 }
@@ -291,8 +301,8 @@ static bool put_header(writer *w, const char *role)
     return put_token(w, "<|start_header_id|>") && put(w, role) && put_token(w, "<|end_header_id|>") && put(w, "\n\n");
 }
 
-/* The dates that Llama 3.1 has before a system's text. What is learnt from does not change from one day to the next: it
- * has the date that Llama's own template has where nobody gives one. */
+/* Writes the dates before a system message of Llama 3.1. Training data must not change from day to day: with a mask the
+ * date is the fallback of Llama's own template. */
 static bool put_dates(writer *w)
 {
     static const char *const months[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
@@ -302,33 +312,36 @@ static bool put_dates(writer *w)
     struct tm now = {.tm_mday = 1};
     localtime_r(&seconds, &now);
     snprintf(today, sizeof(today), "%02d %s %d", now.tm_mday, months[now.tm_mon], now.tm_year + 1900);
-    if (w->marks)
+    if (w->mask)
         snprintf(today, sizeof(today), "26 Jul 2024");
     return put(w, "Cutting Knowledge Date: December 2023\nToday Date: ") &&
-           put(w, w->form->date[0] ? w->form->date : today) && put(w, "\n\n");
+           put(w, w->template->date[0] ? w->template->date : today) && put(w, "\n\n");
 }
 
 static bool put_llama3(writer *w, const tarn_chat_message *messages, int count)
 {
-    bool has_system = w->form->has_dates && is_role(&messages[0], "system"), good = put_begin(w);
-    if (w->form->has_dates)
+    bool has_system = w->template->has_dates && is_role(&messages[0], "system"), good = put_bos(w);
+    if (w->template->has_dates)
         good = good && put_header(w, "system") && put_dates(w) &&
                (!has_system || put_trimmed(w, messages[0].content, true)) && put_token(w, "<|eot_id|>");
     for (int i = has_system; good && i < count; i++) {
-        bool is_answer = is_role(&messages[i], "assistant");
-        good = put_header(w, messages[i].role) && (!is_answer || turn_marks(w)) &&
-               put_trimmed(w, messages[i].content, true) && put_token(w, "<|eot_id|>") && (!is_answer || turn_marks(w));
+        bool is_completion = is_role(&messages[i], "assistant");
+        good = put_header(w, messages[i].role) && (!is_completion || toggle_mask(w)) &&
+               put_trimmed(w, messages[i].content, true) && put_token(w, "<|eot_id|>") &&
+               (!is_completion || toggle_mask(w));
     }
     return good;
 }
 
-/* ---- the whole --------------------------------------------------------------------------------------------------- */
+/* ---- entry points ---------------------------------------------------------------------------------------------------
+ */
 
+/* Writes all messages and, if asked, the generation prompt. Llama 2 and Mistral have none. */
 static bool put_all(writer *w, const tarn_chat_message *messages, int count, bool add_generation_prompt)
 {
-    /* nothing follows that could be learnt */
-    bool prompts = add_generation_prompt || (w->form->always_prompts && !w->marks);
-    switch (w->form->kind) {
+    /* no completion follows in training data */
+    bool prompts = add_generation_prompt || (w->template->always_prompts && !w->mask);
+    switch (w->template->kind) {
     case TARN__CHATML:
         return put_chatml(w, messages, count) && (!prompts || (put_token(w, "<|im_start|>") && put(w, "assistant\n")));
     case TARN__CHAT_LLAMA3: return put_llama3(w, messages, count) && (!prompts || put_header(w, "assistant"));
@@ -338,24 +351,24 @@ static bool put_all(writer *w, const tarn_chat_message *messages, int count, boo
     return put_mistral(w, messages, count);
 }
 
-static bool read_form(const char *function, const tarn_tokenizer *tokenizer, tarn__chat_template *form)
+/* Recognizes the tokenizer's template. False with an error. */
+static bool read_template(const char *function, const tarn_tokenizer *tokenizer, tarn__chat_template *template)
 {
     if (tarn_failed())
         return false;
     if (!tokenizer)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a tokenizer is required, not NULL", function);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: tokenizer is NULL", function);
     if (!tokenizer->chat)
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
                            "%s: the model has no chat template (in tokenizer_config.json, chat_template.jinja or its "
-                           "GGUF file): it is not "
-                           "made for conversations; tarn_tokenizer_set_chat() (--template) gives it one",
+                           "GGUF file); tarn_tokenizer_set_chat() (--template) sets one",
                            function);
-    return tarn__chat_template_match(function, tokenizer->chat, form);
+    return tarn__chat_template_match(function, tokenizer->chat, template);
 }
 
 static bool check(const char *function, const tarn_chat_message *messages, int count)
 {
-    if (!messages || count < 1 || count > MOST_MESSAGES)
+    if (!messages || count < 1 || count > MAX_MESSAGES)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: at least one message is required", function);
     for (int i = 0; i < count; i++)
         if (!messages[i].role || !messages[i].content || !messages[i].role[0])
@@ -363,11 +376,12 @@ static bool check(const char *function, const tarn_chat_message *messages, int c
     return true;
 }
 
+/* Checks the arguments and writes the messages. `length` is the caller's result pointer. */
 static bool write(writer *w, const char *function, const tarn_chat_message *messages, int count,
                   bool add_generation_prompt, void *length)
 {
     if (!length)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a place for the length is required, not NULL", function);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the result pointer is NULL", function);
     if (!check(function, messages, count))
         return false;
     return (put_all(w, messages, count, add_generation_prompt) && (!w->to_ids || flush(w))) ||
@@ -378,18 +392,18 @@ static void free_writer(writer *w)
 {
     tarn__buffer_free(&w->text, 1);
     tarn__buffer_free(&w->ids, sizeof(int32_t));
-    tarn__encoder_free(&w->coder);
+    tarn__encoder_free(&w->encoder);
 }
 
 char *tarn_chat_render(const tarn_tokenizer *tokenizer, const tarn_chat_message *messages, int count,
                        bool add_generation_prompt, size_t *length)
 {
-    tarn__chat_template form;
-    writer w = {tokenizer, &form, false, {0}, {0}, {0}, false, NULL};
+    tarn__chat_template template;
+    writer w = {tokenizer, &template, false, {0}, {0}, {0}, false, NULL};
     char *result = NULL;
     if (length)
         *length = 0;
-    if (read_form("chat_render", tokenizer, &form) &&
+    if (read_template("chat_render", tokenizer, &template) &&
         write(&w, "chat_render", messages, count, add_generation_prompt, length) &&
         (result = tarn__result_new(w.text.count + 1)) != NULL) {
         if (w.text.count)
@@ -404,12 +418,12 @@ char *tarn_chat_render(const tarn_tokenizer *tokenizer, const tarn_chat_message 
 int32_t *tarn_chat_encode(const tarn_tokenizer *tokenizer, const tarn_chat_message *messages, int count,
                           bool add_generation_prompt, int64_t *id_count)
 {
-    tarn__chat_template form;
-    writer w = {tokenizer, &form, true, {0}, {0}, {0}, false, NULL};
+    tarn__chat_template template;
+    writer w = {tokenizer, &template, true, {0}, {0}, {0}, false, NULL};
     int32_t *result = NULL;
     if (id_count)
         *id_count = 0;
-    if (read_form("chat_encode", tokenizer, &form) &&
+    if (read_template("chat_encode", tokenizer, &template) &&
         write(&w, "chat_encode", messages, count, add_generation_prompt, id_count) &&
         (result = tarn__result_new(w.ids.count * sizeof(int32_t))) != NULL) {
         if (w.ids.count)
@@ -420,70 +434,71 @@ int32_t *tarn_chat_encode(const tarn_tokenizer *tokenizer, const tarn_chat_messa
     return result;
 }
 
-/* ---- what is learnt from ----------------------------------------------------------------------------------------- */
+/* ---- loss masks -------------------------------------------------------------------------------------------------- */
 
-/* Hands the ids over, and keeps what the next document can use again. */
-static bool put_marked(tarn__mask_encoder *m, writer *w, bool good)
+/* Moves the buffers back to the mask encoder, which reuses them for the next document. */
+static bool finish_masked(tarn__mask_encoder *m, writer *w, bool good)
 {
-    m->coder = w->coder;
+    m->encoder = w->encoder;
     m->text = w->text;
     m->ids = w->ids;
     return good;
 }
 
-static writer marking_writer(tarn__mask_encoder *m)
+static writer mask_writer(tarn__mask_encoder *m)
 {
     m->text.count = m->ids.count = 0;
-    tarn__loss_mask_clear(&m->marks);
-    return (writer){m->tokenizer, &m->form, true, m->text, m->ids, m->coder, false, &m->marks};
+    tarn__loss_mask_clear(&m->mask);
+    return (writer){m->tokenizer, &m->template, true, m->text, m->ids, m->encoder, false, &m->mask};
 }
 
 bool tarn__mask_encoder_chat(tarn__mask_encoder *m, const tarn_chat_message *messages, int count)
 {
-    writer w = marking_writer(m);
-    return put_marked(m, &w, put_all(&w, messages, count, false) && flush(&w));
+    writer w = mask_writer(m);
+    return finish_masked(m, &w, put_all(&w, messages, count, false) && flush(&w));
 }
 
-bool tarn__mask_encoder_text(tarn__mask_encoder *m, const char *prompt, const char *answer)
+bool tarn__mask_encoder_text(tarn__mask_encoder *m, const char *prompt, const char *before_completion)
 {
-    writer w = marking_writer(m);
+    writer w = mask_writer(m);
     int32_t end = tarn_tokenizer_eos(m->tokenizer);
-    bool good =
-        end >= 0 ||
-        tarn__raise(TARN_ERROR_UNSUPPORTED,
-                    "the tokenizer has no token that ends a text, so that nothing would teach the model to stop");
-    good = good && put(&w, prompt) && turn_marks(&w) && put(&w, answer) && flush(&w) && tarn__ids_add(&w.ids, end) &&
-           tarn__loss_mask_add_token(&m->marks) && tarn__loss_mask_begin(&m->marks, &w.ids, &m->tokenizer->before);
-    return put_marked(m, &w, good);
+    bool good = end >= 0 || tarn__raise(TARN_ERROR_UNSUPPORTED,
+                                        "the tokenizer has no EOS token: the model could not learn to stop");
+    good = good && put(&w, prompt) && toggle_mask(&w) && put(&w, before_completion) && flush(&w) &&
+           tarn__ids_add(&w.ids, end) && tarn__loss_mask_add_token(&m->mask) &&
+           tarn__loss_mask_begin(&m->mask, &w.ids, &m->tokenizer->before);
+    return finish_masked(m, &w, good);
 }
 
 bool tarn__mask_encoder_set_template(tarn__mask_encoder *m, const char *function, const char *chat)
 {
-    m->has_form = tarn__chat_template_match(function, chat, &m->form);
-    return m->has_form;
+    m->has_template = tarn__chat_template_match(function, chat, &m->template);
+    return m->has_template;
 }
 
 void tarn__mask_encoder_free(tarn__mask_encoder *m)
 {
     tarn__buffer_free(&m->text, 1);
     tarn__buffer_free(&m->ids, sizeof(int32_t));
-    tarn__encoder_free(&m->coder);
-    tarn__loss_mask_free(&m->marks);
+    tarn__encoder_free(&m->encoder);
+    tarn__loss_mask_free(&m->mask);
 }
 
 const char *tarn_chat_name(const tarn_tokenizer *tokenizer)
 {
     static const char *const names[] = {"chatml", "llama2", "llama3", "mistral"};
-    tarn__chat_template form;
-    return read_form("chat_name", tokenizer, &form) ? names[form.kind] : NULL;
+    tarn__chat_template template;
+    return read_template("chat_name", tokenizer, &template) ? names[template.kind] : NULL;
 }
 
 int32_t tarn_chat_eot(const tarn_tokenizer *tokenizer)
 {
-    tarn__chat_template form;
-    if (!read_form("chat_eot", tokenizer, &form))
+    tarn__chat_template template;
+    if (!read_template("chat_eot", tokenizer, &template))
         return -1;
-    const char *name = form.kind == TARN__CHATML ? "<|im_end|>" : form.kind == TARN__CHAT_LLAMA3 ? "<|eot_id|>" : NULL;
+    const char *name = template.kind == TARN__CHATML        ? "<|im_end|>"
+                       : template.kind == TARN__CHAT_LLAMA3 ? "<|eot_id|>"
+                                                            : NULL;
     int32_t id = name ? tarn_tokenizer_find(tokenizer, name, strlen(name)) : -1;
     return id >= 0 ? id : tarn_tokenizer_eos(tokenizer);
 }

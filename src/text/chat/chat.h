@@ -1,4 +1,7 @@
-/* chat.h: what a chat template makes of messages, found by reading the template (template_match.c), done by chat.c. */
+/* chat.h: chat templates: recognized by reading the template (template_match.c, template_check.c), applied by chat.c.
+ *
+ * Templates are Jinja programs. tarn does not run them: it recognizes the published ones of four families and writes
+ * what they would write. */
 #ifndef TARN__CHAT_H
 #define TARN__CHAT_H
 
@@ -6,44 +9,44 @@
 
 typedef enum tarn__chat_kind { TARN__CHATML, TARN__CHAT_LLAMA2, TARN__CHAT_LLAMA3, TARN__CHAT_MISTRAL } tarn__chat_kind;
 
-/* Which message of a user gets the system's text before it. */
+/* Mistral: the user message that the system message is written into. */
 typedef enum tarn__chat_system { TARN__SYSTEM_UNSUPPORTED, TARN__SYSTEM_FIRST, TARN__SYSTEM_LAST } tarn__chat_system;
 
-/* Short texts are those of the template, as it writes them. */
+/* A recognized template. Strings are copied from it, with escapes resolved. */
 typedef struct tarn__chat_template {
     tarn__chat_kind kind;
-    bool trims;              /* spaces at the ends of a message are left out (in Mistral's only of answers) */
-    bool always_prompts;     /* the beginning of an answer is added whether or not it is asked for */
-    bool begins;             /* ChatML: the token that begins a text comes first */
-    bool thinks;             /* ChatML: thoughts (<think>) of earlier answers are left out, as Qwen3 has it */
-    bool has_default;        /* ChatML: there is a system's text where the messages have none: */
-    char system[512];        /* that text */
-    bool has_dates;          /* Llama 3.1: a system's text begins with two dates */
-    char date[32];           /* of which the second is this; empty: today */
-    char open[16];           /* Mistral: before a user's text, … */
-    char close[16];          /* … behind it, … */
-    char answer[4];          /* … before an answer, … */
-    char behind[4];          /* … and behind what ends one */
-    tarn__chat_system place; /* Mistral */
+    bool trims;                        /* strip whitespace around a message (Mistral: completions only) */
+    bool always_prompts;               /* the generation prompt is added even if not asked for */
+    bool adds_bos;                     /* ChatML: BOS comes first */
+    bool thinks;                       /* ChatML: drop <think> blocks of earlier completions, as Qwen3 does */
+    bool has_default;                  /* ChatML: default system message, if the messages have none: */
+    char system[512];                  /* its text */
+    bool has_dates;                    /* Llama 3.1: the system message begins with two dates */
+    char date[32];                     /* the second one; empty: today's */
+    char before_user[16];              /* Mistral: before a user message */
+    char after_user[16];               /* after it */
+    char before_completion[4];         /* before a completion */
+    char after_completion[4];          /* after its EOS */
+    tarn__chat_system system_position; /* Mistral */
 } tarn__chat_template;
 
-/* A tag {{ }}, {% %} or {# #} of a template; and how transformers has spaces beside it left out (trim_blocks and
- * lstrip_blocks). */
+/* A tag {{ }}, {% %} or {# #} of a template, and the whitespace around it that Jinja removes with transformers'
+ * settings (trim_blocks and lstrip_blocks). */
 typedef struct tarn__chat_tag {
-    const char *begin, *end;         /* NULL and NULL: none */
-    bool takes_before, takes_behind; /* all spaces there: {%- and -%} */
-    /* takes the line's end behind it, and spaces before it from a line's beginning on */
+    const char *begin, *end;        /* NULL: no tag */
+    bool trims_before, trims_after; /* all whitespace: {%- and -%} */
+    /* removes a newline after it, and spaces between a line's beginning and it */
     bool is_block;
 } tarn__chat_tag;
 
-/* The next tag from a place on. */
+/* The next tag at or after `at`; borrowed from the template. */
 tarn__chat_tag tarn__chat_next_tag(const char *at);
 
-/* Whether a template, brought into template_match.c's one form, prints what its kind prints and nothing else
- * (template_check.c). */
-bool tarn__chat_template_check(const tarn__chat_template *form, const char *text);
+/* True if a normalized template (template_match.c) prints what its family prints and nothing else (template_check.c).
+ */
+bool tarn__chat_template_check(const tarn__chat_template *chat_template, const char *text);
 
-/* What a template is. False with an error, which begins with `function`, where it is none that tarn knows. */
-bool tarn__chat_template_match(const char *function, const char *text, tarn__chat_template *form);
+/* Recognizes a template. False with an error that begins with `function` if it is not one of the four families. */
+bool tarn__chat_template_match(const char *function, const char *text, tarn__chat_template *chat_template);
 
 #endif

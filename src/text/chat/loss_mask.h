@@ -1,63 +1,62 @@
-/* loss_mask.h: which ids of a conversation, or of a prompt with its completion, belong to an answer.
+/* loss_mask.h: loss masks: which ids of a conversation, or of a prompt with its completion, count in the loss.
  *
- * An answer is what follows the beginning of one (what tarn_chat_encode() adds for generation), up to and with the
- * token that ends it. Text is encoded as a whole, as transformers does; an id belongs to an answer where it holds a
- * byte of one. */
+ * A completion is the text after the generation prompt (what tarn_chat_encode() adds for generation), up to and
+ * including the token that ends it. Text is encoded as a whole, as in transformers; an id counts if it contains a byte
+ * of a completion. */
 #ifndef TARN__LOSS_MASK_H
 #define TARN__LOSS_MASK_H
 
 #include "text/chat/chat.h"
 
 /* All zero is ready. */
-typedef struct tarn__phase_timer {
-    tarn__buffer learnt; /* uint8_t, one for each id */
-    tarn__buffer turns;  /* size_t: where in the text that has no ids yet an answer begins or ends */
-    tarn__buffer trial;  /* int32_t: scratch */
-    bool is_answer;
-} tarn__phase_timer;
+typedef struct tarn__loss_mask {
+    tarn__buffer flags;   /* uint8_t per id: 1 counts in the loss */
+    tarn__buffer toggles; /* size_t: offsets in the pending text where a completion begins or ends */
+    tarn__buffer trial;   /* int32_t: scratch */
+    bool is_completion;   /* the current position is inside a completion */
+} tarn__loss_mask;
 
-/* A text from `from` to `length` whose ids are those from `first` on. */
+/* A text, of which bytes `from` to `length` gave the ids from index `first`. */
 typedef struct tarn__section {
     const char *text;
     size_t from, length, first;
 } tarn__section;
 
-void tarn__loss_mask_clear(tarn__phase_timer *marks);
-void tarn__loss_mask_free(tarn__phase_timer *marks);
+void tarn__loss_mask_clear(tarn__loss_mask *mask);
+void tarn__loss_mask_free(tarn__loss_mask *mask);
 
-/* An answer begins or ends at a place of the text; a token of its own follows; the text so far has got its ids. False
- * with an error. */
-bool tarn__loss_mask_toggle(tarn__phase_timer *marks, size_t at);
-bool tarn__loss_mask_add_token(tarn__phase_timer *marks);
-bool tarn__loss_mask_begin(tarn__phase_timer *marks, tarn__buffer *ids,
-                           const tarn__buffer *before); /* ids before all others */
-bool tarn__loss_mask_section(tarn__phase_timer *marks, const tarn_tokenizer *tokenizer, tarn__encoder *coder,
+/* toggle: a completion begins or ends at an offset of the pending text. add_token: a token was appended. begin: ids
+ * were inserted before all others. section: the pending text was encoded. False with an error. */
+bool tarn__loss_mask_toggle(tarn__loss_mask *mask, size_t at);
+bool tarn__loss_mask_add_token(tarn__loss_mask *mask);
+bool tarn__loss_mask_begin(tarn__loss_mask *mask, tarn__buffer *ids,
+                           const tarn__buffer *before); /* also inserts the ids */
+bool tarn__loss_mask_section(tarn__loss_mask *mask, const tarn_tokenizer *tokenizer, tarn__encoder *encoder,
                              const tarn__section *section, const tarn__buffer *ids);
 
-/* Makes ids with marks, of one document after the other: what it has remembers words. All zero but for the tokenizer is
- * ready. */
+/* Encodes documents with their masks, one at a time; buffers and the word cache are reused. All zero but for the
+ * tokenizer is ready. One per thread. */
 typedef struct tarn__mask_encoder {
     const tarn_tokenizer *tokenizer; /* borrowed */
-    tarn__chat_template form;
-    bool has_form;
-    tarn__encoder coder;
+    tarn__chat_template template;
+    bool has_template;
+    tarn__encoder encoder;
     tarn__buffer text;
-    tarn__buffer ids; /* int32_t: the last document's */
-    tarn__phase_timer marks;
+    tarn__buffer ids; /* int32_t: of the last document */
+    tarn__loss_mask mask;
 } tarn__mask_encoder;
 
-/* Takes a template for the messages to come. False with an error that begins with `function`. */
+/* Sets the template for the messages to come. False with an error that begins with `function`. */
 bool tarn__mask_encoder_set_template(tarn__mask_encoder *marker, const char *function, const char *chat);
 void tarn__mask_encoder_free(tarn__mask_encoder *marker);
 
-/* Puts a document's ids and marks in place of the last one's: messages by the template; or a prompt and what follows it
- * as they stand, and the token that ends a text. Messages have roles and contents. False with an error that names no
- * function. */
+/* Encodes a document in place of the last one: messages by the template; or a prompt and its completion unchanged, and
+ * EOS. Roles and contents are not NULL. False with an error without a function's name. */
 bool tarn__mask_encoder_chat(tarn__mask_encoder *marker, const tarn_chat_message *messages, int count);
-bool tarn__mask_encoder_text(tarn__mask_encoder *marker, const char *prompt, const char *answer);
+bool tarn__mask_encoder_text(tarn__mask_encoder *marker, const char *prompt, const char *completion);
 
-/* The template of a name, as Jinja: "chatml", "llama2", "llama3", "mistral". It lives as long as the program. NULL with
- * an error where there is none, or the tokenizer lacks its tokens. */
+/* The Jinja template of a name: "chatml", "llama2", "llama3", "mistral". Static. NULL with an error for another name,
+ * or if the tokenizer lacks its tokens. */
 const char *tarn__chat_template_named(const char *function, const tarn_tokenizer *tokenizer, const char *name);
 
 #endif

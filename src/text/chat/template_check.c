@@ -1,23 +1,24 @@
-/* template_check.c: whether a template prints what its family prints, and nothing else. template_match.c finds the
- * expressions of a family in it; a template may have these and more, and what it does with them would be lost in
- * silence. So every {{ }} is looked at where it stands: in a branch that is taken without tools and without settings of
- * its own, and in a loop over the messages in their order. */
+/* template_check.c: checks that a template prints what its family prints, and nothing else.
+ *
+ * template_match.c finds the expressions of a family in a template; a template may have these and more, which would be
+ * lost silently. So every {{ }} is checked in its context: a branch that is taken without tools and without extra
+ * settings, and a loop over the messages in order. */
 #include <string.h>
 
 #include "text/chat/chat.h"
 
-#define MOST_BLOCKS 64 /* in each other */
+#define MAX_DEPTH 64 /* nested blocks */
 
 /* An open {% if %} or {% for %}. */
 typedef struct block {
-    const char *condition; /* of the branch; behind {% else %} that of the last before it */
+    const char *condition; /* of the branch; after {% else %} that of the branch before */
     size_t length;
-    bool is_skipped; /* never taken here */
-    bool has_all;    /* a branch before took all messages without tools */
-    bool is_odd;     /* a loop over something else than the messages */
+    bool is_skipped;    /* the branch is never taken */
+    bool took_all;      /* an earlier branch covers all input without tools */
+    bool is_other_loop; /* a loop over anything but the messages */
 } block;
 
-static bool is_text(const char *at, size_t length, const char *text)
+static bool is_string(const char *at, size_t length, const char *text)
 {
     return strlen(text) == length && memcmp(at, text, length) == 0;
 }
@@ -42,30 +43,30 @@ static bool contains(const char *at, size_t length, const char *text)
 
 /* ---- branches and loops ------------------------------------------------------------------------------------------ */
 
-/* A branch for what is without tools: of a condition that names them. */
+/* True for a condition that mentions tools and holds without them. */
 static bool is_without_tools(const char *condition, size_t length)
 {
     bool is_negated = begins(condition, length, "not") && !begins(condition, length, "nottoolsisnone");
     return contains(condition, length, "tool") && (is_negated || contains(condition, length, "'user'"));
 }
 
-/* A branch for tools, or for a setting that nobody gives. */
-static bool is_never_taken(const char *condition, size_t length)
+/* True for a branch that needs tools, or a setting that tarn never passes. */
+static bool is_dead_branch(const char *condition, size_t length)
 {
     return begins(condition, length, "enable_thinkingisdefinedand") ||
            (contains(condition, length, "tool") && !is_without_tools(condition, length));
 }
 
-/* Takes the condition of a branch; `is_around`: what is around it is skipped already. */
-static void take_branch(block *b, const char *condition, size_t length, bool is_around)
+/* Enters a branch with its condition; `is_outer_skipped`: the enclosing block is skipped. */
+static void take_branch(block *b, const char *condition, size_t length, bool is_outer_skipped)
 {
     b->condition = condition;
     b->length = length;
-    b->is_skipped = is_around || b->has_all || is_never_taken(condition, length);
-    b->has_all = b->has_all || is_without_tools(condition, length);
+    b->is_skipped = is_outer_skipped || b->took_all || is_dead_branch(condition, length);
+    b->took_all = b->took_all || is_without_tools(condition, length);
 }
 
-/* "message in messages", or in what they were put into. */
+/* True for "message in NAME": the messages, or a variable they were assigned to. */
 static bool is_over_messages(const char *loop, size_t length)
 {
     static const char begin[] = "messagein";
@@ -77,36 +78,36 @@ static bool is_over_messages(const char *loop, size_t length)
     return true;
 }
 
-/* Follows {% %}. False where blocks do not fit into each other. */
-static bool follow(block *open, int *count, const char *tag, size_t length)
+/* Updates the stack of blocks for a {% %} tag. False if blocks do not nest. */
+static bool track_block(block *open, int *count, const char *tag, size_t length)
 {
     bool is_if = begins(tag, length, "if"), is_for = begins(tag, length, "for");
     if (begins(tag, length, "endif") || begins(tag, length, "endfor"))
         return (*count)-- > 0;
-    if (is_text(tag, length, "else") || begins(tag, length, "elif")) {
+    if (is_string(tag, length, "else") || begins(tag, length, "elif")) {
         if (*count < 1)
             return false;
         block *top = &open[*count - 1];
-        bool is_around = *count > 1 && open[*count - 2].is_skipped;
+        bool is_outer_skipped = *count > 1 && open[*count - 2].is_skipped;
         if (tag[2] == 'i')
-            take_branch(top, tag + 4, length - 4, is_around);
+            take_branch(top, tag + 4, length - 4, is_outer_skipped);
         else
-            top->is_skipped = is_around || top->has_all;
+            top->is_skipped = is_outer_skipped || top->took_all;
         return true;
     }
     if (!is_if && !is_for)
         return true;
-    if (*count == MOST_BLOCKS)
+    if (*count == MAX_DEPTH)
         return false;
     size_t word = is_if ? 2 : 3;
-    open[*count] = (block){.is_odd = is_for && !is_over_messages(tag + word, length - word)};
+    open[*count] = (block){.is_other_loop = is_for && !is_over_messages(tag + word, length - word)};
     take_branch(&open[*count], tag + word, length - word, *count > 0 && open[*count - 1].is_skipped);
     (*count)++;
     return true;
 }
 
-/* The messages may lose the system's, where there is one, and nothing else, and get none. */
-static bool keeps_messages(const char *tag, size_t length, const block *around)
+/* Checks a {% set %}: messages may drop the system message, under a condition on it; any other change is unknown. */
+static bool keeps_messages(const char *tag, size_t length, const block *enclosing)
 {
     const char *value = begins(tag, length, "set") ? memchr(tag, '=', length) : NULL;
     if (!value)
@@ -116,32 +117,34 @@ static bool keeps_messages(const char *tag, size_t length, const block *around)
         return false;
     if (!begins(value, length, "messages[") || begins(value, length, "messages[0]"))
         return true;
-    return is_text(value, length, "messages[1:]") && around && contains(around->condition, around->length, "'system'");
+    return is_string(value, length, "messages[1:]") && enclosing &&
+           contains(enclosing->condition, enclosing->length, "'system'");
 }
 
-/* ---- what is printed --------------------------------------------------------------------------------------------- */
+/* ---- printed expressions
+ * --------------------------------------------------------------------------------------------- */
 
 #define ROLE "'<|im_start|>'+message['role']+"
 #define PROMPT "'<|im_start|>assistant\\n'"
 #define HEAD(role) "'<|start_header_id|>" role "<|end_header_id|>\\n\\n'"
 
-static const char *const of_chatml[] = {PROMPT,
-                                        ROLE "'\\n'+message['content']+'<|im_end|>'+'\\n'",
-                                        ROLE "'\\n'+message['content']+'<|im_end|>\\n'",
-                                        ROLE "'\\n'+message['content']|trim+'<|im_end|>'+'\\n'",
-                                        ROLE "'\\n'+message['content']|trim+'<|im_end|>\\n'",
-                                        NULL};
-static const char *const of_thoughts[] = {
+static const char *const chatml_prints[] = {PROMPT,
+                                            ROLE "'\\n'+message['content']+'<|im_end|>'+'\\n'",
+                                            ROLE "'\\n'+message['content']+'<|im_end|>\\n'",
+                                            ROLE "'\\n'+message['content']|trim+'<|im_end|>'+'\\n'",
+                                            ROLE "'\\n'+message['content']|trim+'<|im_end|>\\n'",
+                                            NULL};
+static const char *const thinking_prints[] = {
     ROLE "'\\n'+content+'<|im_end|>'+'\\n'",
     ROLE "'\\n'+content+'<|im_end|>\\n'",
     ROLE "'\\n<think>\\n'+reasoning_content.strip('\\n')+'\\n</think>\\n\\n'+content.lstrip('\\n')",
     ROLE "'\\n'+content",
     "'<|im_end|>\\n'",
     NULL};
-static const char *const of_llama2[] = {"bos_token+'[INST] '+content.strip()+' [/INST]'",
-                                        "' '+content.strip()+' '+eos_token",
-                                        "'<<SYS>>\\n'+content.strip()+'\\n<</SYS>>\\n\\n'", NULL};
-static const char *const of_llama3[] = {
+static const char *const llama2_prints[] = {"bos_token+'[INST] '+content.strip()+' [/INST]'",
+                                            "' '+content.strip()+' '+eos_token",
+                                            "'<<SYS>>\\n'+content.strip()+'\\n<</SYS>>\\n\\n'", NULL};
+static const char *const llama3_prints[] = {
     "content",
     "system_message",
     "'<|eot_id|>'",
@@ -152,80 +155,82 @@ static const char *const of_llama3[] = {
     "'Today Date: '+date_string+'\\n\\n'",
     NULL};
 
-static bool is_among(const char *const *texts, const char *print, size_t length)
+static bool is_listed(const char *const *texts, const char *expression, size_t length)
 {
     for (; *texts; texts++)
-        if (is_text(print, length, *texts))
+        if (is_string(expression, length, *texts))
             return true;
     return false;
 }
 
-/* A system's text: that of the messages, or one that stands there where they have none. */
-static bool is_system(const char *print, size_t length, const block *around)
+/* True for a printed system message: the first message's, or a default one under a condition on it. */
+static bool is_system(const char *expression, size_t length, const block *enclosing)
 {
     static const char begin[] = "'<|im_start|>system\\n";
-    if (!begins(print, length, begin) ||
-        !(ends(print, length, "<|im_end|>\\n'") || ends(print, length, "'<|im_end|>'+'\\n'")))
+    if (!begins(expression, length, begin) ||
+        !(ends(expression, length, "<|im_end|>\\n'") || ends(expression, length, "'<|im_end|>'+'\\n'")))
         return false;
-    return around && contains(around->condition, around->length, "'system'");
+    return enclosing && contains(enclosing->condition, enclosing->length, "'system'");
 }
 
-/* Mistral's have their texts read out of them: a user's, with a system's or without, and an answer. */
-static bool is_mistral(const char *print, size_t length)
+/* Mistral's strings vary and are read out of the template: a user message, with or without the system's, or a
+ * completion. */
+static bool is_mistral(const char *expression, size_t length)
 {
-    bool is_user = contains(print, length, "[INST]") && contains(print, length, "[/INST]");
-    bool is_answer = contains(print, length, "eos_token");
-    return (is_user || is_answer) && contains(print, length, "message['content']");
+    bool is_user = contains(expression, length, "[INST]") && contains(expression, length, "[/INST]");
+    bool is_answer = contains(expression, length, "eos_token");
+    return (is_user || is_answer) && contains(expression, length, "message['content']");
 }
 
-static bool is_known(const tarn__chat_template *form, const char *print, size_t length, const block *around)
+static bool is_known(const tarn__chat_template *template, const char *expression, size_t length, const block *enclosing)
 {
-    if (begins(print, length, "raise_exception(") || is_text(print, length, "''"))
+    if (begins(expression, length, "raise_exception(") || is_string(expression, length, "''"))
         return true;
-    if (is_text(print, length, "bos_token"))
-        return form->kind != TARN__CHAT_LLAMA2;
-    switch (form->kind) {
+    if (is_string(expression, length, "bos_token"))
+        return template->kind != TARN__CHAT_LLAMA2;
+    switch (template->kind) {
     case TARN__CHATML:
-        return is_among(of_chatml, print, length) || (form->thinks && is_among(of_thoughts, print, length)) ||
-               is_system(print, length, around);
-    case TARN__CHAT_LLAMA2: return is_among(of_llama2, print, length);
-    case TARN__CHAT_LLAMA3: return is_among(of_llama3, print, length);
-    default: return is_mistral(print, length);
+        return is_listed(chatml_prints, expression, length) ||
+               (template->thinks && is_listed(thinking_prints, expression, length)) ||
+               is_system(expression, length, enclosing);
+    case TARN__CHAT_LLAMA2: return is_listed(llama2_prints, expression, length);
+    case TARN__CHAT_LLAMA3: return is_listed(llama3_prints, expression, length);
+    default: return is_mistral(expression, length);
     }
 }
 
-/* The token that begins a text is printed once, before the messages; the beginning of an answer always, or where it is
- * asked for. */
-static bool is_in_place(const char *print, size_t length, const block *open, int count)
+/* Checks the position: BOS is printed outside of the loop over messages; the generation prompt unconditionally, or
+ * under add_generation_prompt. */
+static bool is_in_place(const char *expression, size_t length, const block *open, int count)
 {
-    bool is_begin = is_text(print, length, "bos_token"),
-         is_prompt = is_text(print, length, PROMPT) || is_text(print, length, HEAD("assistant"));
+    bool is_begin = is_string(expression, length, "bos_token"),
+         is_prompt = is_string(expression, length, PROMPT) || is_string(expression, length, HEAD("assistant"));
     if (is_prompt && count > 0 && !contains(open[count - 1].condition, open[count - 1].length, "add_generation_prompt"))
         return false;
     for (int i = 0; i < count; i++)
-        if (open[i].is_odd || (is_begin && is_over_messages(open[i].condition, open[i].length)))
+        if (open[i].is_other_loop || (is_begin && is_over_messages(open[i].condition, open[i].length)))
             return false;
     return true;
 }
 
-bool tarn__chat_template_check(const tarn__chat_template *form, const char *text)
+bool tarn__chat_template_check(const tarn__chat_template *template, const char *text)
 {
-    block open[MOST_BLOCKS];
+    block open[MAX_DEPTH];
     int count = 0;
     for (tarn__chat_tag tag = tarn__chat_next_tag(text); tag.begin; tag = tarn__chat_next_tag(tag.end)) {
         if (tag.end - tag.begin < 4)
             return false;
         const char *inside = tag.begin + 2;
         size_t length = (size_t)(tag.end - tag.begin) - 4;
-        if (tag.begin[1] == '%' && !follow(open, &count, inside, length))
+        if (tag.begin[1] == '%' && !track_block(open, &count, inside, length))
             return false;
-        const block *around = count ? &open[count - 1] : NULL;
-        if (around && around->is_skipped)
+        const block *enclosing = count ? &open[count - 1] : NULL;
+        if (enclosing && enclosing->is_skipped)
             continue;
-        if (tag.begin[1] == '%' && !keeps_messages(inside, length, around))
+        if (tag.begin[1] == '%' && !keeps_messages(inside, length, enclosing))
             return false;
         if (tag.begin[1] == '{' &&
-            !(is_known(form, inside, length, around) && is_in_place(inside, length, open, count)))
+            !(is_known(template, inside, length, enclosing) && is_in_place(inside, length, open, count)))
             return false;
     }
     return count == 0;

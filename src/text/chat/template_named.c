@@ -1,5 +1,5 @@
-/* template_named.c: chat templates by name, for models that have none of their own: the plain forms of the families
- * that template_match.c knows, as transformers runs them. */
+/* template_named.c: chat templates by name, for models without one: the plain forms of the families that
+ * template_match.c recognizes, as Jinja that transformers can run. */
 #include <string.h>
 
 #include "base/error.h"
@@ -69,7 +69,7 @@ static const char *find(const char *name)
     return NULL;
 }
 
-/* A template that a tokenizer lacks tokens of would be written as text, and nothing would end an answer. */
+/* Checks that the tokenizer has the template's tokens: as text they would end no completion. */
 static bool check_tokens(const char *function, const tarn_tokenizer *tokenizer, const char *name)
 {
     static const char *const needed[][4] = {{"chatml", "<|im_start|>", "<|im_end|>", NULL},
@@ -79,22 +79,20 @@ static bool check_tokens(const char *function, const tarn_tokenizer *tokenizer, 
             if (needed[i][k] && tarn_tokenizer_find(tokenizer, needed[i][k], strlen(needed[i][k])) < 0)
                 return tarn__raise(TARN_ERROR_ARGUMENT,
                                    "%s: the template %s has the token '%s', which the tokenizer lacks; llama2 and "
-                                   "mistral have none but "
-                                   "those that begin and end a text",
+                                   "mistral need BOS and EOS only",
                                    function, name, needed[i][k]);
     if (strcmp(name, "chatml") == 0 || tarn_tokenizer_bos(tokenizer) >= 0)
         return true;
     return tarn__raise(TARN_ERROR_ARGUMENT,
-                       "%s: the template %s has the token that begins a text, and the tokenizer's files name none",
-                       function, name);
+                       "%s: the template %s has the BOS token, but the tokenizer's files name none", function, name);
 }
 
 const char *tarn__chat_template_named(const char *function, const tarn_tokenizer *tokenizer, const char *name)
 {
     const char *text = find(name);
     if (!text)
-        tarn__raise(TARN_ERROR_ARGUMENT,
-                    "%s: there is no template '%.60s'; there are chatml, llama2, llama3 and mistral", function, name);
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: template '%.60s' not found; it must be chatml, llama2, llama3 or mistral",
+                    function, name);
     return text && check_tokens(function, tokenizer, name) ? text : NULL;
 }
 
@@ -104,8 +102,7 @@ bool tarn_tokenizer_set_chat(tarn_tokenizer *tokenizer, const char *name)
     if (tarn_failed())
         return false;
     if (!tokenizer || !name)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a tokenizer and the name of a template are required, not NULL",
-                           function);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: tokenizer or name is NULL", function);
     const char *text = tarn__chat_template_named(function, tokenizer, name);
     char *copy = text ? tarn__string_copy(text) : NULL;
     if (!copy)

@@ -1,4 +1,5 @@
-/* from_gguf.c: a tokenizer from the metadata of a GGUF file. */
+/* from_gguf.c: a tokenizer from the metadata of a GGUF file. The reader has checked types and sizes of all keys; their
+ * values are checked here. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,10 +8,11 @@
 #include "base/utf8.h"
 #include "text/files/gguf_tokenizer.h"
 
-/* Pre-tokenizers by the names that GGUF files have for them. A name that is not here is refused, never guessed. */
+/* Pre-tokenizers by their names in GGUF files. Another name is an error, never a guess: a wrong split gives wrong ids
+ * without any sign. */
 const tarn__gguf_pre_tokenizer tarn__gguf_pre_tokenizers[] = {
     {"gpt-2", {"gpt2"}, {TARN__REGEX_GPT2}, .uses_regex = true},
-    {"llama-bpe", {"llama3", "llama-v3"}, {TARN__REGEX_LLAMA3}, .ignore_merges = true, .begins = true},
+    {"llama-bpe", {"llama3", "llama-v3"}, {TARN__REGEX_LLAMA3}, .ignore_merges = true, .adds_bos = true},
     {"qwen2", {"deepseek-r1-qwen"}, {TARN__REGEX_QWEN2}, .nfc = true},
     {"smollm", {0}, {"\\p{N}", TARN__REGEX_GPT2}, .uses_regex = true},
     {0},
@@ -21,42 +23,43 @@ const tarn__gguf_pre_tokenizer tarn__gguf_pre_tokenizers[] = {
 #define TYPES "tokenizer.ggml.token_type"
 #define MERGES "tokenizer.ggml.merges"
 #define CHAT "tokenizer.chat_template"
-#define MOST_TOKENS ((int64_t)1 << 24)
+#define MAX_TOKENS ((int64_t)1 << 24)
 
-/* A file that is being read, with what its lists hold. */
-typedef struct source {
+/* A file being read, and its arrays; owned but for the pieces' bytes. */
+typedef struct gguf_source {
     const char *function, *path;
     const tarn_gguf *file;
     int64_t count;
-    const char **pieces; /* borrowed from the file */
+    const char **pieces; /* bytes are borrowed from the file, not terminated */
     size_t *lengths;
     float *scores; /* NULL: none */
     int32_t *types;
-} source;
+} gguf_source;
 
 /* ---- keys -------------------------------------------------------------------------------------------------------- */
 
-static bool wrong(const source *s, tarn_code code, const char *problem, const char *name)
+static bool raise_key(const gguf_source *s, tarn_code code, const char *problem, const char *name)
 {
     return tarn__raise(code, "%s: '%s': %s '%.60s'", s->function, s->path, problem, name);
 }
 
-/* An id that may be missing. */
-static bool read_id(const source *s, const char *key, int64_t otherwise, int64_t *id)
+/* Reads an id; without the key it is the default, if that is in the vocabulary. */
+static bool read_id(const gguf_source *s, const char *key, int64_t default_value, int64_t *id)
 {
-    *id = otherwise < s->count ? otherwise : -1;
+    *id = default_value < s->count ? default_value : -1;
     return !tarn_gguf_has(s->file, key, NULL) || tarn_gguf_int(s->file, key, 0, s->count - 1, id);
 }
 
-static bool read_flag(const source *s, const char *key, bool otherwise, bool *value)
+static bool read_bool(const gguf_source *s, const char *key, bool default_value, bool *value)
 {
-    *value = otherwise;
+    *value = default_value;
     return !tarn_gguf_has(s->file, key, NULL) || tarn_gguf_bool(s->file, key, value);
 }
 
-/* ---- lists ------------------------------------------------------------------------------------------------------- */
+/* ---- arrays -------------------------------------------------------------------------------------------------------
+ */
 
-static void release_lists(source *s)
+static void release_arrays(gguf_source *s)
 {
     size_t count = (size_t)s->count;
     tarn__release(s->pieces, count * sizeof(*s->pieces));
@@ -65,7 +68,7 @@ static void release_lists(source *s)
     tarn__release(s->types, count * sizeof(*s->types));
 }
 
-static bool read_pieces(source *s)
+static bool read_pieces(gguf_source *s)
 {
     size_t count = (size_t)s->count;
     s->pieces = tarn__alloc(count * sizeof(*s->pieces));
@@ -76,7 +79,8 @@ static bool read_pieces(source *s)
     return s->lengths != NULL;
 }
 
-static bool read_types(source *s)
+/* Without the key all tokens are normal. Unknown types become -1, which is an error where they are used. */
+static bool read_types(gguf_source *s)
 {
     int64_t *types = tarn__alloc((size_t)s->count * sizeof(*types));
     s->types = types ? tarn__alloc((size_t)s->count * sizeof(*s->types)) : NULL;
@@ -89,7 +93,7 @@ static bool read_types(source *s)
     return good;
 }
 
-static bool read_scores(source *s)
+static bool read_scores(gguf_source *s)
 {
     double *scores = tarn__alloc((size_t)s->count * sizeof(*scores));
     s->scores = scores ? tarn__alloc((size_t)s->count * sizeof(*s->scores)) : NULL;
@@ -102,15 +106,15 @@ static bool read_scores(source *s)
 
 /* ---- SentencePiece ----------------------------------------------------------------------------------------------- */
 
-/* What tarn writes where a file of the format could not say it: spaces as the pre-tokenizer Metaspace puts them. */
-static bool read_spaces(const source *s, tarn__spm *spm)
+/* Reads how spaces are changed; TARN__GGUF_METASPACE, written by tarn alone, overrides add_space_prefix. */
+static bool read_spaces(const gguf_source *s, tarn__spm *spm)
 {
     bool has_prefix;
-    if (!read_flag(s, "tokenizer.ggml.add_space_prefix", true, &has_prefix) ||
-        !read_flag(s, "tokenizer.ggml.remove_extra_whitespaces", false, &spm->squeezes))
+    if (!read_bool(s, "tokenizer.ggml.add_space_prefix", true, &has_prefix) ||
+        !read_bool(s, "tokenizer.ggml.remove_extra_whitespaces", false, &spm->remove_extra_spaces))
         return false;
-    spm->prefix = has_prefix ? TARN__PREPEND_ALWAYS : TARN__PREPEND_NEVER;
-    spm->strips = has_prefix;
+    spm->prepend = has_prefix ? TARN__PREPEND_ALWAYS : TARN__PREPEND_NEVER;
+    spm->strip_prefix = has_prefix;
     if (!tarn_gguf_has(s->file, TARN__GGUF_METASPACE, NULL))
         return true;
     const char *scheme = tarn_gguf_string(s->file, TARN__GGUF_METASPACE, NULL);
@@ -118,88 +122,89 @@ static bool read_spaces(const source *s, tarn__spm *spm)
         return false;
     bool is_first = strcmp(scheme, "first") == 0;
     if (!is_first && strcmp(scheme, "always") != 0 && strcmp(scheme, "never") != 0)
-        return wrong(s, TARN_ERROR_FORMAT,
-                     "the key " TARN__GGUF_METASPACE " is neither first, always nor never:", scheme);
-    spm->is_late = spm->prefix_if_missing = true;
-    spm->prefix = is_first                        ? TARN__PREPEND_FIRST
-                  : strcmp(scheme, "always") == 0 ? TARN__PREPEND_ALWAYS
-                                                  : TARN__PREPEND_NEVER;
+        return raise_key(s, TARN_ERROR_FORMAT,
+                         "the key " TARN__GGUF_METASPACE " is neither first, always nor never:", scheme);
+    spm->in_pre_tokenizer = spm->prepend_if_missing = true;
+    spm->prepend = is_first                        ? TARN__PREPEND_FIRST
+                   : strcmp(scheme, "always") == 0 ? TARN__PREPEND_ALWAYS
+                                                   : TARN__PREPEND_NEVER;
     return true;
 }
 
-static tarn_tokenizer *make_spm(source *s)
+static tarn_tokenizer *build_spm(gguf_source *s)
 {
-    tarn__spm_spec parts = {.function = s->function, .name = s->path, .count = s->count, .user_is_added = true};
-    if (!read_scores(s) || !read_id(s, "tokenizer.ggml.bos_token_id", 1, &parts.begin) ||
-        !read_id(s, "tokenizer.ggml.eos_token_id", 2, &parts.end) ||
-        !read_id(s, "tokenizer.ggml.unknown_token_id", 0, &parts.unknown) || !read_spaces(s, &parts.settings))
+    tarn__spm_spec spec = {.function = s->function, .name = s->path, .count = s->count, .user_is_added = true};
+    if (!read_scores(s) || !read_id(s, "tokenizer.ggml.bos_token_id", 1, &spec.bos) ||
+        !read_id(s, "tokenizer.ggml.eos_token_id", 2, &spec.eos) ||
+        !read_id(s, "tokenizer.ggml.unknown_token_id", 0, &spec.unknown) || !read_spaces(s, &spec.settings))
         return NULL;
-    parts.pieces = s->pieces;
-    parts.lengths = s->lengths;
-    parts.scores = s->scores;
-    parts.types = s->types;
-    for (int64_t i = 0; i < s->count && !parts.has_bytes; i++)
-        parts.has_bytes = s->types[i] == TARN__TOKEN_BYTE;
-    return tarn__spm_build(&parts);
+    spec.pieces = s->pieces;
+    spec.lengths = s->lengths;
+    spec.scores = s->scores;
+    spec.types = s->types;
+    for (int64_t i = 0; i < s->count && !spec.has_bytes; i++)
+        spec.has_bytes = s->types[i] == TARN__TOKEN_BYTE;
+    return tarn__spm_build(&spec);
 }
 
 /* ---- BPE on bytes ------------------------------------------------------------------------------------------------ */
 
-static const tarn__gguf_pre_tokenizer *find_words(const source *s)
+static const tarn__gguf_pre_tokenizer *find_pre_tokenizer(const gguf_source *s)
 {
     const char *name = tarn_gguf_has(s->file, "tokenizer.ggml.pre", NULL)
                            ? tarn_gguf_string(s->file, "tokenizer.ggml.pre", NULL)
                            : "(none)";
     char known[128] = "";
-    for (const tarn__gguf_pre_tokenizer *words = tarn__gguf_pre_tokenizers; name && words->name; words++) {
-        bool is_it = strcmp(words->name, name) == 0;
-        for (int i = 0; i < 3 && words->others[i]; i++)
-            is_it = is_it || strcmp(words->others[i], name) == 0;
+    for (const tarn__gguf_pre_tokenizer *pre = tarn__gguf_pre_tokenizers; name && pre->name; pre++) {
+        bool is_it = strcmp(pre->name, name) == 0;
+        for (int i = 0; i < 3 && pre->aliases[i]; i++)
+            is_it = is_it || strcmp(pre->aliases[i], name) == 0;
         if (is_it)
-            return words;
-        snprintf(known + strlen(known), sizeof(known) - strlen(known), "%s%s", known[0] ? ", " : "", words->name);
+            return pre;
+        snprintf(known + strlen(known), sizeof(known) - strlen(known), "%s%s", known[0] ? ", " : "", pre->name);
     }
     if (name)
-        tarn__raise(
-            TARN_ERROR_UNSUPPORTED,
-            "%s: '%s': how text falls into words is not known: tokenizer.ggml.pre is '%.60s', and tarn has %s; use the "
-            "tokenizer.json of the model",
-            s->function, s->path, name, known);
+        tarn__raise(TARN_ERROR_UNSUPPORTED,
+                    "%s: '%s': unknown pre-tokenizer: tokenizer.ggml.pre is '%.60s'; supported are %s; use the model's "
+                    "tokenizer.json",
+                    s->function, s->path, name, known);
     return NULL;
 }
 
-static bool add_token(tarn_tokenizer *t, const source *s, int32_t id)
+/* Adds a token of a byte-level vocabulary: control and user tokens as added tokens, the others unescaped. */
+static bool add_token(tarn_tokenizer *t, const gguf_source *s, int32_t id)
 {
     size_t length = s->lengths[id], count;
     const char *text = s->pieces[id];
-    bool is_found =
+    bool is_added =
         s->types[id] == TARN__TOKEN_CONTROL || s->types[id] == TARN__TOKEN_UNKNOWN || s->types[id] == TARN__TOKEN_USER;
     bool is_text = tarn__utf8_prefix(text, length) == length && !memchr(text, 0, length);
     if (length == 0 || length > TARN__MAX_PIECE_BYTES || s->types[id] < TARN__TOKEN_NORMAL || !is_text)
         return tarn__raise(TARN_ERROR_FORMAT,
-                           "%s: '%s': token %d is empty, too long, no valid UTF-8, or of a type that is none",
-                           s->function, s->path, (int)id);
-    if (is_found) {
+                           "%s: '%s': token %d is empty, too long, not valid UTF-8, or of an unknown type", s->function,
+                           s->path, (int)id);
+    if (is_added) {
         const tarn__added_token token = {
             .text = (char *)(uintptr_t)text, .length = length, .id = id, .special = s->types[id] != TARN__TOKEN_USER};
-        return tarn__vocab_add(&t->pieces, id, text, length, true) && tarn__added_add(t, s->function, s->path, &token);
+        return tarn__vocab_add(&t->vocab, id, text, length, true) && tarn__added_add(t, s->function, s->path, &token);
     }
-    char few[256], *bytes = length <= sizeof(few) ? few : tarn__alloc(length);
+    char small[256], *bytes = length <= sizeof(small) ? small : tarn__alloc(length);
     if (!bytes)
         return false;
-    bool letters = s->types[id] == TARN__TOKEN_NORMAL && tarn__unicode_to_bytes(bytes, &count, text, length);
-    bool good = tarn__vocab_add(&t->pieces, id, letters ? bytes : text, letters ? count : length, !letters);
-    if (bytes != few)
+    bool is_escaped = s->types[id] == TARN__TOKEN_NORMAL && tarn__unicode_to_bytes(bytes, &count, text, length);
+    bool good = tarn__vocab_add(&t->vocab, id, is_escaped ? bytes : text, is_escaped ? count : length, !is_escaped);
+    if (bytes != small)
         tarn__release(bytes, length);
     return good;
 }
 
-static bool add_merges(tarn_tokenizer *t, const source *s)
+/* Merges are "left right"; the left part may begin with a space. */
+static bool add_merges(tarn_tokenizer *t, const gguf_source *s)
 {
-    tarn_gguf_value list;
-    if (!tarn_gguf_has(s->file, MERGES, &list) || list.type != TARN_GGUF_ARRAY || list.element != TARN_GGUF_STRING)
-        return wrong(s, TARN_ERROR_FORMAT, "there is no list of texts", MERGES);
-    for (int64_t i = 0; i < list.count; i++) {
+    tarn_gguf_value array;
+    if (!tarn_gguf_has(s->file, MERGES, &array) || array.type != TARN_GGUF_ARRAY || array.element != TARN_GGUF_STRING)
+        return raise_key(s, TARN_ERROR_FORMAT, "missing array of strings", MERGES);
+    for (int64_t i = 0; i < array.count; i++) {
         size_t length;
         const char *text = tarn_gguf_string_at(s->file, MERGES, i, &length);
         const char *space = text && length > 1 ? memchr(text + 1, ' ', length - 1) : NULL;
@@ -215,76 +220,78 @@ static bool add_merges(tarn_tokenizer *t, const source *s)
     return true;
 }
 
-static bool fill_bpe(tarn_tokenizer *t, const source *s, const tarn__gguf_pre_tokenizer *words)
+static bool fill_bpe(tarn_tokenizer *t, const gguf_source *s, const tarn__gguf_pre_tokenizer *pre)
 {
     int64_t begin, end;
     for (int32_t id = 0; id < (int32_t)s->count; id++)
         if (!add_token(t, s, id))
             return false;
-    t->nfc = words->nfc;
-    t->bpe.ignore_merges = words->ignore_merges;
-    t->bpe.uses_regex = words->uses_regex;
-    for (int i = 0; i < 2 && words->pattern[i]; i++) {
-        t->bpe.pattern[i] = tarn__regex_new(s->function, s->path, words->pattern[i]);
-        t->bpe.pattern_count += t->bpe.pattern[i] != NULL;
+    t->nfc = pre->nfc;
+    t->bpe.ignore_merges = pre->ignore_merges;
+    t->bpe.uses_regex = pre->uses_regex;
+    for (int i = 0; i < 2 && pre->regex[i]; i++) {
+        t->bpe.regex[i] = tarn__regex_new(s->function, s->path, pre->regex[i]);
+        t->bpe.regex_count += t->bpe.regex[i] != NULL;
     }
     if (tarn_failed() || !add_merges(t, s) || !read_id(s, "tokenizer.ggml.bos_token_id", INT64_MAX, &begin) ||
         !read_id(s, "tokenizer.ggml.eos_token_id", INT64_MAX, &end))
         return false;
-    t->begin = (int32_t)begin;
-    t->end = (int32_t)end;
+    t->bos = (int32_t)begin;
+    t->eos = (int32_t)end;
     return tarn__tokenizer_finish(t, s->function, s->path);
 }
 
-static tarn_tokenizer *make_bpe(source *s, const tarn__gguf_pre_tokenizer *words)
+static tarn_tokenizer *build_bpe(gguf_source *s, const tarn__gguf_pre_tokenizer *pre)
 {
-    tarn_tokenizer *t = words ? tarn__tokenizer_new(&tarn__kind_bpe) : NULL;
-    if (t && fill_bpe(t, s, words))
+    tarn_tokenizer *t = pre ? tarn__tokenizer_new(&tarn__kind_bpe) : NULL;
+    if (t && fill_bpe(t, s, pre))
         return t;
     tarn_tokenizer_free(t);
     return NULL;
 }
 
-/* ---- the whole --------------------------------------------------------------------------------------------------- */
+/* ---- the tokenizer
+ * --------------------------------------------------------------------------------------------------- */
 
-static bool add_rest(tarn_tokenizer *t, const source *s, bool usually_begins)
+/* Reads what add_special adds and the chat template. */
+static bool add_settings(tarn_tokenizer *t, const gguf_source *s, bool default_bos)
 {
-    bool begins, ends;
+    bool adds_bos, adds_eos;
     size_t length;
-    if (!read_flag(s, "tokenizer.ggml.add_bos_token", usually_begins, &begins) ||
-        !read_flag(s, "tokenizer.ggml.add_eos_token", false, &ends))
+    if (!read_bool(s, "tokenizer.ggml.add_bos_token", default_bos, &adds_bos) ||
+        !read_bool(s, "tokenizer.ggml.add_eos_token", false, &adds_eos))
         return false;
     const char *chat = tarn_gguf_has(s->file, CHAT, NULL) ? tarn_gguf_string(s->file, CHAT, &length) : NULL;
     if (chat && (strlen(chat) != length || tarn__utf8_prefix(chat, length) != length))
-        return wrong(s, TARN_ERROR_FORMAT, "the chat template is no valid UTF-8, or has a NUL in it:", CHAT);
+        return raise_key(s, TARN_ERROR_FORMAT, "the chat template is not valid UTF-8, or contains a NUL:", CHAT);
     if (tarn_failed() || (chat && !(t->chat = tarn__string_copy(chat))))
         return false;
-    return tarn__tokenizer_set_add_bos_eos(t, begins, ends);
+    return tarn__tokenizer_set_add_bos_eos(t, adds_bos, adds_eos);
 }
 
 tarn_tokenizer *tarn__tokenizer_from_gguf(const char *function, const char *path, const tarn_gguf *file)
 {
-    source s = {.function = function, .path = path, .file = file};
-    tarn_gguf_value list;
+    gguf_source s = {.function = function, .path = path, .file = file};
+    tarn_gguf_value array;
     tarn_tokenizer *t = NULL;
-    const tarn__gguf_pre_tokenizer *words = NULL;
+    const tarn__gguf_pre_tokenizer *pre = NULL;
     const char *model = tarn_gguf_string(file, TARN__GGUF_TOKENIZER, NULL);
     bool is_spm = model && strcmp(model, "llama") == 0, is_bpe = model && strcmp(model, "gpt2") == 0;
     if (model && strcmp(model, TARN__GGUF_NO_TOKENIZER) == 0)
-        tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds a model without a tokenizer", function, path);
+        tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has a model without a tokenizer", function, path);
     else if (model && !is_spm && !is_bpe)
-        wrong(&s, TARN_ERROR_UNSUPPORTED,
-              "tarn has the tokenizers 'llama' (SentencePiece's BPE) and 'gpt2' (BPE on bytes), not", model);
-    else if (model && (!tarn_gguf_has(file, TOKENS, &list) || list.element != TARN_GGUF_STRING || list.count < 1 ||
-                       list.count > MOST_TOKENS))
-        wrong(&s, TARN_ERROR_FORMAT, "there is no list of texts, of a number that can be,", TOKENS);
+        raise_key(&s, TARN_ERROR_UNSUPPORTED,
+                  "the tokenizer must be 'llama' (SentencePiece's BPE) or 'gpt2' (byte-level BPE), not", model);
+    else if (model && (!tarn_gguf_has(file, TOKENS, &array) || array.element != TARN_GGUF_STRING || array.count < 1 ||
+                       array.count > MAX_TOKENS))
+        raise_key(&s, TARN_ERROR_FORMAT, "missing, empty or too long array of strings", TOKENS);
     if (tarn_failed())
         return NULL;
-    s.count = list.count;
-    if (read_pieces(&s) && read_types(&s) && (is_spm || (words = find_words(&s)) != NULL))
-        t = is_spm ? make_spm(&s) : make_bpe(&s, words);
-    release_lists(&s);
-    if (t && add_rest(t, &s, is_spm || words->begins))
+    s.count = array.count;
+    if (read_pieces(&s) && read_types(&s) && (is_spm || (pre = find_pre_tokenizer(&s)) != NULL))
+        t = is_spm ? build_spm(&s) : build_bpe(&s, pre);
+    release_arrays(&s);
+    if (t && add_settings(t, &s, is_spm || pre->adds_bos))
         return t;
     tarn_tokenizer_free(t);
     return NULL;

@@ -6,38 +6,38 @@
 
 #include "text/tokenizer/tokenizer.h"
 
-/* How text falls into words, by the name that GGUF files have for it ("tokenizer.ggml.pre"). */
+/* A pre-tokenizer, by its name in GGUF files ("tokenizer.ggml.pre"). GGUF stores no pattern: readers know them by name.
+ */
 typedef struct tarn__gguf_pre_tokenizer {
-    const char *name, *others[3]; /* the name that is written, and others for the same; NULL: no more */
-    const char *pattern[2];       /* NULL: no more */
-    bool uses_regex;              /* the last is GPT-2's own, inside the byte-level step */
+    const char *name, *aliases[3]; /* the name that is written, and aliases; NULL ends them */
+    const char *regex[2];          /* NULL ends them */
+    bool uses_regex;               /* the last is GPT-2's, implied by ByteLevel */
     bool nfc, ignore_merges;
-    bool begins; /* a text gets the token that begins one, where the file does not say */
+    bool adds_bos; /* default of add_bos_token */
 } tarn__gguf_pre_tokenizer;
 
-/* The kinds that tarn has; a name of NULL ends them. */
+/* The pre-tokenizers that tarn has; a row without a name ends them. */
 extern const tarn__gguf_pre_tokenizer tarn__gguf_pre_tokenizers[];
 
-/* The kind of a file's tokenizer, and what stands there in one without. */
+/* The key of the tokenizer's kind, and its value in a file without one. */
 #define TARN__GGUF_TOKENIZER "tokenizer.ggml.model"
 #define TARN__GGUF_NO_TOKENIZER "none"
 
-/* A key of tarn's own: how the pre-tokenizer Metaspace puts spaces ("first", "always", "never"), which the format's own
- * keys cannot say. */
+/* A key of tarn's own: the prepend_scheme of a Metaspace pre-tokenizer ("first", "always", "never"), for which the
+ * format has no key. */
 #define TARN__GGUF_METASPACE "tarn.tokenizer.metaspace"
 
-/* Makes a tokenizer of a file's metadata; `path` is its name, for errors. The caller owns it. NULL with an error. */
+/* Builds a tokenizer from a file's metadata; `path` is for errors. The caller owns it. NULL with an error. */
 tarn_tokenizer *tarn__tokenizer_from_gguf(const char *function, const char *path, const tarn_gguf *file);
 
-/* What a model says of its tokens. */
+/* Facts of the model that the tokenizer's metadata must fit. */
 typedef struct tarn__gguf_model {
-    int64_t rows;       /* that it has for tokens; 0: as many as there are */
-    int32_t begin, end; /* a text; -1: none */
+    int64_t rows;     /* of the token embedding; 0: as many as tokens */
+    int32_t bos, eos; /* tokens by the model's config; -1: none */
 } tarn__gguf_model;
 
-/* Adds a tokenizer's metadata to a file that is being written. Rows without a token become unused ones; the model's
- * tokens that begin and end a text are those of a tokenizer that has none. What the format cannot say of it is an
- * error. */
+/* Adds a tokenizer's metadata to a file being written. Embedding rows without a token become unused tokens; the model's
+ * BOS and EOS apply where the tokenizer has none. A tokenizer that the format cannot express is an error. */
 bool tarn__tokenizer_to_gguf(const char *function, const tarn_tokenizer *tokenizer, const tarn__gguf_model *model,
                              tarn_gguf_writer *writer);
 

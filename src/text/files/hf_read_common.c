@@ -1,4 +1,4 @@
-/* hf_read_common.c: the parts that all files of tokenizers have: vocabulary, merges, added tokens. */
+/* hf_read_common.c: parts that several tokenizer files have: vocabulary, merges, added tokens. */
 #include "text/files/hf_read_common.h"
 
 #include <errno.h>
@@ -12,35 +12,34 @@
 #include "base/os/files.h"
 #include "formats/file_type.h"
 
-#define LONGEST ((size_t)1 << 30) /* bytes of a file */
+#define MAX_FILE ((size_t)1 << 30) /* bytes */
 
-bool tarn__hf_raise(const tarn__hf_reader *reading, tarn_code code, const char *format, ...)
+bool tarn__hf_raise(const tarn__hf_reader *reader, tarn_code code, const char *format, ...)
 {
     char text[512];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
-    return tarn__raise(code, "tokenizer_open: '%s': %s", reading->name, text);
+    return tarn__raise(code, "tokenizer_open: '%s': %s", reader->name, text);
 }
 
 json_t *tarn__hf_load_json(const char *path)
 {
     tarn__map map;
     json_error_t error;
-    const tarn__hf_reader reading = {NULL, path};
+    const tarn__hf_reader reader = {NULL, path};
     if (!tarn__map_open(&map, "tokenizer_open", path))
         return NULL;
     json_t *root = NULL;
-    if (map.bytes > LONGEST)
-        tarn__hf_raise(&reading, TARN_ERROR_FORMAT, "%zu bytes are too many for a tokenizer; %zu are possible",
-                       map.bytes, LONGEST);
+    if (map.bytes > MAX_FILE)
+        tarn__hf_raise(&reader, TARN_ERROR_FORMAT, "%zu bytes; a tokenizer has at most %zu", map.bytes, MAX_FILE);
     else if (!(root = json_loadb(map.bytes ? map.memory : "", map.bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL,
                                  &error)) &&
              tarn__not_recognized("tokenizer_open", path, map.memory, map.bytes, "JSON file"))
-        tarn__hf_raise(&reading, TARN_ERROR_FORMAT, "line %d, column %d: %s", error.line, error.column, error.text);
+        tarn__hf_raise(&reader, TARN_ERROR_FORMAT, "line %d, column %d: %s", error.line, error.column, error.text);
     else if (root && !json_is_object(root))
-        tarn__hf_raise(&reading, TARN_ERROR_FORMAT, "the file holds JSON, but no object");
+        tarn__hf_raise(&reader, TARN_ERROR_FORMAT, "the file is JSON, but not an object");
     tarn__map_close(&map);
     if (!tarn_failed())
         return root;
@@ -48,22 +47,22 @@ json_t *tarn__hf_load_json(const char *path)
     return NULL;
 }
 
-bool tarn__hf_bool(const tarn__hf_reader *reading, json_t *object, const char *key, bool otherwise, bool *value)
+bool tarn__hf_bool(const tarn__hf_reader *reader, json_t *object, const char *key, bool default_value, bool *value)
 {
     json_t *found = json_object_get(object, key);
-    *value = found && !json_is_null(found) ? json_is_true(found) : otherwise;
+    *value = found && !json_is_null(found) ? json_is_true(found) : default_value;
     return !found || json_is_null(found) || json_is_boolean(found) ||
-           tarn__hf_raise(reading, TARN_ERROR_FORMAT, "\"%s\" is neither true nor false", key);
+           tarn__hf_raise(reader, TARN_ERROR_FORMAT, "\"%s\" is neither true nor false", key);
 }
 
-const char *tarn__hf_string(const tarn__hf_reader *reading, json_t *object, const char *key)
+const char *tarn__hf_string(const tarn__hf_reader *reader, json_t *object, const char *key)
 {
     json_t *found = json_object_get(object, key);
     const char *text = json_string_value(found);
     if (!text)
-        tarn__hf_raise(reading, TARN_ERROR_FORMAT, "\"%s\" is missing, or no text", key);
+        tarn__hf_raise(reader, TARN_ERROR_FORMAT, "\"%s\" is missing, or not a string", key);
     else if (strlen(text) != json_string_length(found)) {
-        tarn__hf_raise(reading, TARN_ERROR_FORMAT, "\"%s\" has a NUL in it", key);
+        tarn__hf_raise(reader, TARN_ERROR_FORMAT, "\"%s\" contains a NUL", key);
         text = NULL;
     }
     return text;
@@ -71,62 +70,62 @@ const char *tarn__hf_string(const tarn__hf_reader *reading, json_t *object, cons
 
 /* ---- vocabulary -------------------------------------------------------------------------------------------------- */
 
-static bool read_piece(const tarn__hf_reader *reading, const char *text, json_t *value, size_t entries, bool byte_level,
+/* Adds one member of "vocab". Ids may have gaps, up to TARN__MAX_UNUSED_IDS: memory follows the largest one. `scratch`
+ * has capacity for the longest text. */
+static bool read_piece(const tarn__hf_reader *reader, const char *text, json_t *value, size_t entries, bool byte_level,
                        char *scratch)
 {
-    tarn__vocab *pieces = &reading->tokenizer->pieces;
+    tarn__vocab *vocab = &reader->tokenizer->vocab;
     size_t length = strlen(text), count = 0;
     if (!json_is_integer(value) || json_integer_value(value) < 0)
-        return tarn__hf_raise(reading, TARN_ERROR_FORMAT,
-                              "the token '%.100s' has no id that is a whole number from 0 on", text);
+        return tarn__hf_raise(reader, TARN_ERROR_FORMAT, "the token '%.100s' has no id, an integer of at least 0",
+                              text);
     json_int_t id = json_integer_value(value);
     if (id >= (json_int_t)(entries + TARN__MAX_UNUSED_IDS) || id >= INT32_MAX)
-        return tarn__hf_raise(reading, TARN_ERROR_FORMAT, "the token '%.100s' has the id %lld in a vocabulary of %zu",
+        return tarn__hf_raise(reader, TARN_ERROR_FORMAT, "the token '%.100s' has the id %lld in a vocabulary of %zu",
                               text, (long long)id, entries);
     if (length == 0 || length > TARN__MAX_PIECE_BYTES)
-        return tarn__hf_raise(reading, TARN_ERROR_FORMAT,
-                              "the token with the id %lld has %zu bytes; 1 to %zu are possible", (long long)id, length,
-                              TARN__MAX_PIECE_BYTES);
-    if (tarn__vocab_has(pieces, id))
-        return tarn__hf_raise(reading, TARN_ERROR_FORMAT, "the id %lld is there twice; the second time for '%.100s'",
-                              (long long)id, text);
-    if (pieces->spaced && tarn__byte_of_piece(text, length) >= 0)
-        return tarn__vocab_add_byte(pieces, (int32_t)id, (unsigned char)tarn__byte_of_piece(text, length));
-    if (pieces->spaced)
-        return tarn__vocab_add_spm(pieces, (int32_t)id, text, length);
-    bool letters = byte_level && tarn__unicode_to_bytes(scratch, &count, text, length);
-    return tarn__vocab_add(pieces, (int32_t)id, letters ? scratch : text, letters ? count : length, !letters);
+        return tarn__hf_raise(reader, TARN_ERROR_FORMAT, "token %lld has %zu bytes; it must have 1 to %zu",
+                              (long long)id, length, TARN__MAX_PIECE_BYTES);
+    if (tarn__vocab_has(vocab, id))
+        return tarn__hf_raise(reader, TARN_ERROR_FORMAT, "duplicate id %lld, for '%.100s'", (long long)id, text);
+    if (vocab->metaspaced && tarn__byte_of_piece(text, length) >= 0)
+        return tarn__vocab_add_byte(vocab, (int32_t)id, (unsigned char)tarn__byte_of_piece(text, length));
+    if (vocab->metaspaced)
+        return tarn__vocab_add_spm(vocab, (int32_t)id, text, length);
+    bool is_escaped = byte_level && tarn__unicode_to_bytes(scratch, &count, text, length);
+    return tarn__vocab_add(vocab, (int32_t)id, is_escaped ? scratch : text, is_escaped ? count : length, !is_escaped);
 }
 
-bool tarn__hf_read_vocab(const tarn__hf_reader *reading, json_t *vocabulary, bool byte_level)
+bool tarn__hf_read_vocab(const tarn__hf_reader *reader, json_t *vocabulary, bool byte_level)
 {
     const char *text;
     json_t *value;
-    size_t longest = 0, entries = json_object_size(vocabulary);
+    size_t max_length = 0, entries = json_object_size(vocabulary);
     if (!json_is_object(vocabulary) || entries == 0)
-        return tarn__hf_raise(reading, TARN_ERROR_FORMAT, "the vocabulary is missing, empty, or no object");
-    json_object_foreach(vocabulary, text, value) longest = strlen(text) > longest ? strlen(text) : longest;
-    char *scratch = tarn__alloc(longest + 1);
+        return tarn__hf_raise(reader, TARN_ERROR_FORMAT, "the vocabulary is missing, empty, or not an object");
+    json_object_foreach(vocabulary, text, value) max_length = strlen(text) > max_length ? strlen(text) : max_length;
+    char *scratch = tarn__alloc(max_length + 1);
     if (!scratch)
         return false;
     json_object_foreach(vocabulary, text,
-                        value) if (!read_piece(reading, text, value, entries, byte_level, scratch)) break;
-    tarn__release(scratch, longest + 1);
+                        value) if (!read_piece(reader, text, value, entries, byte_level, scratch)) break;
+    tarn__release(scratch, max_length + 1);
     return !tarn_failed();
 }
 
 /* ---- merges ------------------------------------------------------------------------------------------------------ */
 
-bool tarn__hf_read_merge(const tarn__hf_reader *reading, size_t number, const char *left, size_t left_length,
+bool tarn__hf_read_merge(const tarn__hf_reader *reader, size_t number, const char *left, size_t left_length,
                          const char *right, size_t right_length)
 {
-    return tarn__bpe_add_escaped(reading->tokenizer, "tokenizer_open", reading->name, number, left, left_length, right,
+    return tarn__bpe_add_escaped(reader->tokenizer, "tokenizer_open", reader->name, number, left, left_length, right,
                                  right_length);
 }
 
 /* ---- added tokens ------------------------------------------------------------------------------------------------ */
 
-bool tarn__hf_read_added_token(const tarn__hf_reader *reading, json_t *about, int64_t id)
+bool tarn__hf_read_added_token(const tarn__hf_reader *reader, json_t *about, int64_t id)
 {
     json_t *content = json_object_get(about, "content");
     bool single_word;
@@ -134,22 +133,20 @@ bool tarn__hf_read_added_token(const tarn__hf_reader *reading, json_t *about, in
                                .length = json_string_length(content),
                                .id = (int32_t)id};
     if (!token.text || id < 0 || id > INT32_MAX)
-        return tarn__hf_raise(reading, TARN_ERROR_FORMAT, "an added token has no \"content\" or no \"id\"");
-    if (!tarn__hf_bool(reading, about, "special", false, &token.special) ||
-        !tarn__hf_bool(reading, about, "normalized", !token.special, &token.normalized) ||
-        !tarn__hf_bool(reading, about, "lstrip", false, &token.strip_left) ||
-        !tarn__hf_bool(reading, about, "rstrip", false, &token.strip_right) ||
-        !tarn__hf_bool(reading, about, "single_word", false, &single_word))
+        return tarn__hf_raise(reader, TARN_ERROR_FORMAT, "an added token has no \"content\" or no \"id\"");
+    if (!tarn__hf_bool(reader, about, "special", false, &token.special) ||
+        !tarn__hf_bool(reader, about, "normalized", !token.special, &token.normalized) ||
+        !tarn__hf_bool(reader, about, "lstrip", false, &token.strip_left) ||
+        !tarn__hf_bool(reader, about, "rstrip", false, &token.strip_right) ||
+        !tarn__hf_bool(reader, about, "single_word", false, &single_word))
         return false;
     if (single_word)
-        return tarn__hf_raise(
-            reading, TARN_ERROR_UNSUPPORTED,
-            "the added token '%.100s' is found only as a word of its own (single_word), which tarn cannot do",
-            token.text);
-    return tarn__added_add(reading->tokenizer, "tokenizer_open", reading->name, &token);
+        return tarn__hf_raise(reader, TARN_ERROR_UNSUPPORTED,
+                              "the added token '%.100s' has single_word, which is not supported", token.text);
+    return tarn__added_add(reader->tokenizer, "tokenizer_open", reader->name, &token);
 }
 
-bool tarn__hf_read_added_tokens_decoder(const tarn__hf_reader *reading, json_t *list, tarn__hf_token_fn read)
+bool tarn__hf_read_added_tokens_decoder(const tarn__hf_reader *reader, json_t *list, tarn__hf_token_fn read)
 {
     const char *text;
     json_t *about;
@@ -159,19 +156,19 @@ bool tarn__hf_read_added_tokens_decoder(const tarn__hf_reader *reading, json_t *
         errno = 0;
         long long id = strtoll(text, &end, 10);
         bool is_number = text[0] >= '0' && text[0] <= '9' && *end == 0 && errno == 0;
-        if (!read(reading, about, is_number ? id : -1))
+        if (!read(reader, about, is_number ? id : -1))
             return false;
     }
     return true;
 }
 
-bool tarn__hf_add_regex(const tarn__hf_reader *reading, const char *pattern)
+bool tarn__hf_add_regex(const tarn__hf_reader *reader, const char *pattern)
 {
-    tarn__bpe *bpe = &reading->tokenizer->bpe;
-    if (bpe->pattern_count == TARN__MAX_REGEXES)
-        return tarn__hf_raise(reading, TARN_ERROR_UNSUPPORTED, "text is cut by more than %d patterns",
+    tarn__bpe *bpe = &reader->tokenizer->bpe;
+    if (bpe->regex_count == TARN__MAX_REGEXES)
+        return tarn__hf_raise(reader, TARN_ERROR_UNSUPPORTED, "the pre-tokenizer has more than %d patterns",
                               TARN__MAX_REGEXES);
-    bpe->pattern[bpe->pattern_count] = tarn__regex_new("tokenizer_open", reading->name, pattern);
-    bpe->pattern_count += bpe->pattern[bpe->pattern_count] != NULL;
+    bpe->regex[bpe->regex_count] = tarn__regex_new("tokenizer_open", reader->name, pattern);
+    bpe->regex_count += bpe->regex[bpe->regex_count] != NULL;
     return !tarn_failed();
 }

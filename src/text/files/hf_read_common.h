@@ -1,4 +1,7 @@
-/* hf_read_common.h: reading tokenizers from JSON, on jansson. */
+/* hf_read_common.h: shared parts of the readers of Hugging Face's tokenizer files, on jansson.
+ *
+ * Files are not trusted: a member that is missing, of another type or out of range is an error that names the file. A
+ * setting that tarn would handle differently from Hugging Face's tokenizers is an error too, never ignored. */
 #ifndef TARN__HF_READ_COMMON_H
 #define TARN__HF_READ_COMMON_H
 
@@ -6,38 +9,40 @@
 
 #include "text/tokenizer/tokenizer.h"
 
-/* A tokenizer that is being read. */
+/* A tokenizer being read. Both are borrowed. */
 typedef struct tarn__hf_reader {
     tarn_tokenizer *tokenizer;
-    const char *name; /* of the file, for errors */
+    const char *name; /* path of the file, for errors */
 } tarn__hf_reader;
 
-/* Raises what is wrong with the file: "tokenizer_open: 'NAME': …". Is false. */
-bool tarn__hf_raise(const tarn__hf_reader *reading, tarn_code code, const char *format, ...) TARN_PRINTF(3, 4);
+/* Raises an error about the file: "tokenizer_open: 'NAME': …". Is false. */
+bool tarn__hf_raise(const tarn__hf_reader *reader, tarn_code code, const char *format, ...) TARN_PRINTF(3, 4);
 
-/* The object in a file. The caller owns it. NULL with an error. */
+/* Parses a file whose root is an object. The caller owns the result. NULL with an error. */
 json_t *tarn__hf_load_json(const char *path);
 
-/* A member that must be a text, true or false, or a number where it is there. False with an error. */
-bool tarn__hf_bool(const tarn__hf_reader *reading, json_t *object, const char *key, bool otherwise, bool *value);
-/* NULL with an error where it is missing */
-const char *tarn__hf_string(const tarn__hf_reader *reading, json_t *object, const char *key);
+/* Members: a bool that may be missing or null, then it is the default; a string that is required and has no NUL. False
+ * or NULL with an error. */
+bool tarn__hf_bool(const tarn__hf_reader *reader, json_t *object, const char *key, bool default_value, bool *value);
+/* borrowed from the object */
+const char *tarn__hf_string(const tarn__hf_reader *reader, json_t *object, const char *key);
 
-/* Parts of files. False with an error. */
-bool tarn__hf_read_vocab(const tarn__hf_reader *reading, json_t *vocabulary, bool byte_level);
-bool tarn__hf_read_merge(const tarn__hf_reader *reading, size_t number, const char *left, size_t left_length,
+/* Parts of tokenizer.json and its companions. False with an error. */
+bool tarn__hf_read_vocab(const tarn__hf_reader *reader, json_t *vocabulary, bool byte_level);
+bool tarn__hf_read_merge(const tarn__hf_reader *reader, size_t number, const char *left, size_t left_length,
                          const char *right, size_t right_length);
-bool tarn__hf_read_merges(const tarn__hf_reader *reading, json_t *merges);
-bool tarn__hf_read_spm(const tarn__hf_reader *reading, json_t *root,
-                       json_t *model); /* all but "unk_token" and what all models have */
-bool tarn__hf_read_added_token(const tarn__hf_reader *reading, json_t *about, int64_t id);
-bool tarn__hf_read_pre_tokenizer(const tarn__hf_reader *reading,
-                                 json_t *pre_tokenizer); /* what cuts a text into words */
-bool tarn__hf_read_post_processor(const tarn__hf_reader *reading, json_t *post_processor); /* what add_special adds */
-bool tarn__hf_add_regex(const tarn__hf_reader *reading, const char *pattern);
+bool tarn__hf_read_merges(const tarn__hf_reader *reader, json_t *merges);
+bool tarn__hf_read_spm(const tarn__hf_reader *reader, json_t *root,
+                       json_t *model); /* a BPE with byte_fallback, without "unk_token" */
+bool tarn__hf_read_added_token(const tarn__hf_reader *reader, json_t *about, int64_t id);
+bool tarn__hf_read_pre_tokenizer(const tarn__hf_reader *reader, json_t *pre_tokenizer); /* into bpe.regex */
+bool tarn__hf_read_post_processor(const tarn__hf_reader *reader,
+                                  json_t *post_processor); /* into tokenizer->before and after */
+bool tarn__hf_add_regex(const tarn__hf_reader *reader, const char *pattern);
 
-/* {"50256": {"content": "<|endoftext|>", …}}: each by `read`, with an id of -1 where the text is no number. */
-typedef bool (*tarn__hf_token_fn)(const tarn__hf_reader *reading, json_t *about, int64_t id);
-bool tarn__hf_read_added_tokens_decoder(const tarn__hf_reader *reading, json_t *list, tarn__hf_token_fn read);
+/* Reads {"50256": {"content": "<|endoftext|>", …}}: calls `read` for each member; a key that is not an integer gives id
+ * -1. */
+typedef bool (*tarn__hf_token_fn)(const tarn__hf_reader *reader, json_t *about, int64_t id);
+bool tarn__hf_read_added_tokens_decoder(const tarn__hf_reader *reader, json_t *list, tarn__hf_token_fn read);
 
 #endif

@@ -1,5 +1,5 @@
-/* hf_read_config.c: tokenizer_config.json, which lies beside a tokenizer: the tokens that begin and end a text, whether
- * they are added to one, tokens that a tokenizer.model lacks, and the chat template (also in a file of its own). */
+/* hf_read_config.c: tokenizer_config.json next to a tokenizer: BOS and EOS token, whether they are added to a text,
+ * tokens that a tokenizer.model lacks, and the chat template, which may have a file of its own. */
 #include <string.h>
 
 #include "base/error.h"
@@ -8,22 +8,21 @@
 #include "base/utf8.h"
 #include "text/files/hf_read_common.h"
 
-#define LONGEST_TEMPLATE ((size_t)1 << 20) /* bytes */
+#define MAX_TEMPLATE ((size_t)1 << 20) /* bytes */
 
 /* ---- tokens ------------------------------------------------------------------------------------------------------ */
 
-/* "bos_token": "<s>", or an object with the text under "content". An empty one, or one that no token is, changes
- * nothing. */
-static bool read_named(const tarn__hf_reader *reading, json_t *config, const char *key, int32_t *id)
+/* Reads "bos_token": "<s>", or an object with "content". A missing one, or one that is not a token, changes nothing. */
+static bool read_token_id(const tarn__hf_reader *reader, json_t *config, const char *key, int32_t *id)
 {
     json_t *value = json_object_get(config, key),
            *content = json_is_object(value) ? json_object_get(value, "content") : value;
     if (!content || json_is_null(content))
         return true;
     if (!json_is_string(content))
-        return tarn__hf_raise(reading, TARN_ERROR_FORMAT, "\"%s\" is neither a text nor an object with \"content\"",
+        return tarn__hf_raise(reader, TARN_ERROR_FORMAT, "\"%s\" is neither a string nor an object with \"content\"",
                               key);
-    int32_t found = tarn_tokenizer_find(reading->tokenizer, json_string_value(content), json_string_length(content));
+    int32_t found = tarn_tokenizer_find(reader->tokenizer, json_string_value(content), json_string_length(content));
     *id = found >= 0 ? found : *id;
     return true;
 }
@@ -37,16 +36,16 @@ static tarn__added_token *find_added(const tarn_tokenizer *t, int64_t id)
     return NULL;
 }
 
-/* A token of added_tokens_decoder. SentencePiece's control tokens are added already; the file may say that they take
- * spaces. */
-static bool read_token(const tarn__hf_reader *reading, json_t *about, int64_t id)
+/* Reads a token of added_tokens_decoder. SentencePiece's control tokens were added already; the config may set lstrip
+ * and rstrip. */
+static bool read_token(const tarn__hf_reader *reader, json_t *about, int64_t id)
 {
-    tarn__added_token *known = find_added(reading->tokenizer, id);
+    tarn__added_token *known = find_added(reader->tokenizer, id);
     const char *content = json_string_value(json_object_get(about, "content"));
     if (!known || !content || strlen(content) != known->length || memcmp(content, known->text, known->length) != 0)
-        return tarn__hf_read_added_token(reading, about, id);
-    return tarn__hf_bool(reading, about, "lstrip", false, &known->strip_left) &&
-           tarn__hf_bool(reading, about, "rstrip", false, &known->strip_right);
+        return tarn__hf_read_added_token(reader, about, id);
+    return tarn__hf_bool(reader, about, "lstrip", false, &known->strip_left) &&
+           tarn__hf_bool(reader, about, "rstrip", false, &known->strip_right);
 }
 
 /* ---- a tokenizer.model ------------------------------------------------------------------------------------------- */
@@ -57,43 +56,47 @@ static bool is_llama(json_t *config)
     return !name || strcmp(name, "LlamaTokenizer") == 0 || strcmp(name, "LlamaTokenizerFast") == 0;
 }
 
-static bool read_model_settings(const tarn__hf_reader *reading, json_t *config)
+/* Settings that LlamaTokenizer applies on top of a tokenizer.model: how the space is prepended ("legacy" and
+ * "add_prefix_space"), and added tokens. */
+static bool read_model_settings(const tarn__hf_reader *reader, json_t *config)
 {
-    tarn__spm *spm = &reading->tokenizer->spm;
+    tarn__spm *spm = &reader->tokenizer->spm;
     bool is_legacy, has_prefix;
     if (!is_llama(config))
-        return tarn__hf_raise(reading, TARN_ERROR_UNSUPPORTED,
-                              "the class '%.60s' is none for which tarn knows what it does beside SentencePiece "
-                              "(LlamaTokenizer); use a tokenizer.json",
+        return tarn__hf_raise(reader, TARN_ERROR_UNSUPPORTED,
+                              "the class '%.60s' is not supported with a tokenizer.model; it must be LlamaTokenizer; "
+                              "use a tokenizer.json",
                               json_string_value(json_object_get(config, "tokenizer_class")));
-    if (!tarn__hf_bool(reading, config, "legacy", true, &is_legacy) ||
-        !tarn__hf_bool(reading, config, "add_prefix_space", spm->prefix != TARN__PREPEND_NEVER, &has_prefix) ||
-        !tarn__hf_read_added_tokens_decoder(reading, json_object_get(config, "added_tokens_decoder"), read_token))
+    if (!tarn__hf_bool(reader, config, "legacy", true, &is_legacy) ||
+        !tarn__hf_bool(reader, config, "add_prefix_space", spm->prepend != TARN__PREPEND_NEVER, &has_prefix) ||
+        !tarn__hf_read_added_tokens_decoder(reader, json_object_get(config, "added_tokens_decoder"), read_token))
         return false;
-    spm->prefix = !has_prefix ? TARN__PREPEND_NEVER : is_legacy ? TARN__PREPEND_ALWAYS : TARN__PREPEND_FIRST;
-    spm->is_late = spm->prefix_if_missing = !is_legacy; /* as the class writes its tokenizer.json */
-    spm->strips = has_prefix;
+    spm->prepend = !has_prefix ? TARN__PREPEND_NEVER : is_legacy ? TARN__PREPEND_ALWAYS : TARN__PREPEND_FIRST;
+    spm->in_pre_tokenizer = spm->prepend_if_missing =
+        !is_legacy; /* as transformers converts the class to tokenizer.json */
+    spm->strip_prefix = has_prefix;
     return true;
 }
 
-/* Llama's classes add what these say. */
-static bool read_around(const tarn__hf_reader *reading, json_t *config, bool otherwise)
+/* Reads add_bos_token and add_eos_token, which Llama's classes apply. */
+static bool read_add_bos_eos(const tarn__hf_reader *reader, json_t *config, bool default_value)
 {
-    bool begins, ends;
-    return tarn__hf_bool(reading, config, "add_bos_token", otherwise, &begins) &&
-           tarn__hf_bool(reading, config, "add_eos_token", false, &ends) &&
-           tarn__tokenizer_set_add_bos_eos(reading->tokenizer, begins, ends);
+    bool adds_bos, adds_eos;
+    return tarn__hf_bool(reader, config, "add_bos_token", default_value, &adds_bos) &&
+           tarn__hf_bool(reader, config, "add_eos_token", false, &adds_eos) &&
+           tarn__tokenizer_set_add_bos_eos(reader->tokenizer, adds_bos, adds_eos);
 }
 
 /* ---- chat templates ---------------------------------------------------------------------------------------------- */
 
-static bool keep_template(const tarn__hf_reader *reading, const char *text, size_t length)
+/* Copies a chat template into the tokenizer, in place of another. */
+static bool set_template(const tarn__hf_reader *reader, const char *text, size_t length)
 {
-    tarn_tokenizer *t = reading->tokenizer;
-    if (length > LONGEST_TEMPLATE || memchr(text, 0, length) || tarn__utf8_prefix(text, length) != length)
-        return tarn__hf_raise(reading, TARN_ERROR_FORMAT,
-                              "the chat template is no valid UTF-8, has a NUL in it, or more than %zu bytes",
-                              LONGEST_TEMPLATE);
+    tarn_tokenizer *t = reader->tokenizer;
+    if (length > MAX_TEMPLATE || memchr(text, 0, length) || tarn__utf8_prefix(text, length) != length)
+        return tarn__hf_raise(reader, TARN_ERROR_FORMAT,
+                              "the chat template is not valid UTF-8, contains a NUL, or has more than %zu bytes",
+                              MAX_TEMPLATE);
     char *copy = tarn__alloc(length + 1);
     if (!copy)
         return false;
@@ -103,20 +106,20 @@ static bool keep_template(const tarn__hf_reader *reading, const char *text, size
     return true;
 }
 
-/* A text, or a list of named ones of which "default" is taken. */
-static bool read_template(const tarn__hf_reader *reading, json_t *value)
+/* Reads "chat_template": a string, or an array of named templates, of which "default" is used. */
+static bool read_template(const tarn__hf_reader *reader, json_t *value)
 {
     size_t index;
     json_t *one;
     if (json_is_string(value))
-        return keep_template(reading, json_string_value(value), json_string_length(value));
+        return set_template(reader, json_string_value(value), json_string_length(value));
     if (value && !json_is_null(value) && !json_is_array(value))
-        return tarn__hf_raise(reading, TARN_ERROR_FORMAT, "\"chat_template\" is neither a text nor a list");
+        return tarn__hf_raise(reader, TARN_ERROR_FORMAT, "\"chat_template\" is neither a string nor an array");
     json_array_foreach(value, index, one)
     {
         const char *name = json_string_value(json_object_get(one, "name"));
         if (name && strcmp(name, "default") == 0 && json_is_string(json_object_get(one, "template")))
-            return read_template(reading, json_object_get(one, "template"));
+            return read_template(reader, json_object_get(one, "template"));
     }
     return true;
 }
@@ -124,27 +127,27 @@ static bool read_template(const tarn__hf_reader *reading, json_t *value)
 static bool read_template_file(tarn_tokenizer *t, const char *path)
 {
     tarn__map map;
-    const tarn__hf_reader reading = {t, path};
+    const tarn__hf_reader reader = {t, path};
     if (!tarn__map_open(&map, "tokenizer_open", path))
         return false;
-    bool good = keep_template(&reading, map.bytes ? map.memory : "", map.bytes);
+    bool good = set_template(&reader, map.bytes ? map.memory : "", map.bytes);
     tarn__map_close(&map);
     return good;
 }
 
-/* ---- the whole --------------------------------------------------------------------------------------------------- */
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
 
 static bool read_config(tarn_tokenizer *t, const char *path, bool is_model)
 {
-    const tarn__hf_reader reading = {t, path};
+    const tarn__hf_reader reader = {t, path};
     json_t *config = tarn__hf_load_json(path);
-    bool says_around = json_object_get(config, "tokenizer_class") && is_llama(config) &&
-                       (json_object_get(config, "add_bos_token") || json_object_get(config, "add_eos_token"));
-    bool good = config && (!is_model || read_model_settings(&reading, config)) &&
-                read_named(&reading, config, "bos_token", &t->begin) &&
-                read_named(&reading, config, "eos_token", &t->end) &&
-                read_template(&reading, json_object_get(config, "chat_template")) &&
-                ((!is_model && !says_around) || read_around(&reading, config, is_model || t->before.count > 0));
+    bool has_add_bos_eos = json_object_get(config, "tokenizer_class") && is_llama(config) &&
+                           (json_object_get(config, "add_bos_token") || json_object_get(config, "add_eos_token"));
+    bool good = config && (!is_model || read_model_settings(&reader, config)) &&
+                read_token_id(&reader, config, "bos_token", &t->bos) &&
+                read_token_id(&reader, config, "eos_token", &t->eos) &&
+                read_template(&reader, json_object_get(config, "chat_template")) &&
+                ((!is_model && !has_add_bos_eos) || read_add_bos_eos(&reader, config, is_model || t->before.count > 0));
     json_decref(config);
     return good && tarn__tokenizer_finish(t, "tokenizer_open", path);
 }

@@ -1,4 +1,5 @@
-/* hf_read_none.c: what stands in for reading files of tokenizers in a build without jansson. */
+/* hf_read_none.c: stubs of the tokenizer readers and of jsonl_read.c for a build without jansson: errors that name it.
+ */
 #include "base/error.h"
 #include "text/files/jsonl.h"
 #include "text/shards/shards.h"
@@ -9,7 +10,7 @@ static bool missing(const char *function)
 {
     return tarn__raise(
         TARN_ERROR_UNSUPPORTED,
-        "%s: this build of tarn cannot read files of tokenizers: it was built without jansson; install libjansson-dev "
+        "%s: this build of tarn cannot read tokenizer files: it was built without jansson; install libjansson-dev "
         "(Debian, Ubuntu) or jansson-devel (Fedora) and build again",
         function);
 }

@@ -1,6 +1,8 @@
-/* hf_read_spm.c: SentencePiece's BPE as tokenizer.json has it: a BPE with byte_fallback, and spaces that a normalizer
- * or a pre-tokenizer writes as U+2581. Files that tarn writes from scores have these too, under "tarn": then they
- * count, and not the merges that were made of them. */
+/* hf_read_spm.c: SentencePiece's BPE in tokenizer.json: a BPE with byte_fallback, and a normalizer or pre-tokenizer
+ * that writes spaces as U+2581.
+ *
+ * Files that tarn writes from scores have the scores too, under "tarn": they are used instead of the merges derived
+ * from them, so that a saved tokenizer is the same one. */
 #include <math.h>
 #include <string.h>
 
@@ -9,108 +11,111 @@
 #include "text/files/hf_read_common.h"
 #include "text/files/hf_write.h"
 
-#define MOST_STEPS 8
+#define MAX_STEPS 8
 
-static bool refuse(const tarn__hf_reader *reading, const char *problem)
+static bool raise_unsupported(const tarn__hf_reader *reader, const char *problem)
 {
-    return tarn__hf_raise(reading, TARN_ERROR_UNSUPPORTED, "a BPE with byte_fallback %s", problem);
+    return tarn__hf_raise(reader, TARN_ERROR_UNSUPPORTED, "a BPE with byte_fallback %s", problem);
 }
 
-static bool is_text(json_t *value, const char *text)
+static bool is_string(json_t *value, const char *text)
 {
     return json_is_string(value) && strcmp(json_string_value(value), text) == 0;
 }
 
-/* A step {"type": "Replace"} of a text or a pattern by a text. */
+/* True for a step {"type": "Replace"} of a string or regex (`kind`) by a string. */
 static bool replaces(json_t *step, const char *kind, const char *from, const char *to)
 {
-    return is_text(json_object_get(step, "type"), "Replace") &&
-           is_text(json_object_get(json_object_get(step, "pattern"), kind), from) &&
-           is_text(json_object_get(step, "content"), to);
+    return is_string(json_object_get(step, "type"), "Replace") &&
+           is_string(json_object_get(json_object_get(step, "pattern"), kind), from) &&
+           is_string(json_object_get(step, "content"), to);
 }
 
-/* The steps of a sequence, or a step alone; -1 for too many. NULL has none. */
+/* Lists the steps of a "Sequence", or a single step; returns their number, -1: too many. */
 static int list_steps(json_t *step, const char *key, json_t **steps)
 {
     json_t *list = json_object_get(step, key);
     if (!step || json_is_null(step))
         return 0;
-    if (!is_text(json_object_get(step, "type"), "Sequence")) {
+    if (!is_string(json_object_get(step, "type"), "Sequence")) {
         steps[0] = step;
         return 1;
     }
-    if (!json_is_array(list) || json_array_size(list) > MOST_STEPS)
+    if (!json_is_array(list) || json_array_size(list) > MAX_STEPS)
         return -1;
     for (size_t i = 0; i < json_array_size(list); i++)
         steps[i] = json_array_get(list, i);
     return (int)json_array_size(list);
 }
 
-static bool refuse_step(const tarn__hf_reader *reading, const char *what, json_t *step)
+static bool raise_step(const tarn__hf_reader *reader, const char *what, json_t *step)
 {
     json_t *type = json_object_get(step, "type");
-    return tarn__hf_raise(reading, TARN_ERROR_UNSUPPORTED,
-                          "a BPE with byte_fallback and the %s '%.60s', which is none that tarn has here", what,
+    return tarn__hf_raise(reader, TARN_ERROR_UNSUPPORTED,
+                          "a BPE with byte_fallback and the %s '%.60s', which is not supported", what,
                           json_is_string(type) ? json_string_value(type) : "(without a type)");
 }
 
 /* ---- spaces ------------------------------------------------------------------------------------------------------ */
 
-static bool read_normalizer(const tarn__hf_reader *reading, json_t *normalizer, bool *marks)
+/* Reads the steps that prepend U+2581, replace spaces by it, and remove extra spaces (as tarn writes that). */
+static bool read_normalizer(const tarn__hf_reader *reader, json_t *normalizer, bool *writes_metaspace)
 {
-    json_t *steps[MOST_STEPS];
-    tarn__spm *spm = &reading->tokenizer->spm;
-    int count = list_steps(normalizer, "normalizers", steps), squeezes = 0;
+    json_t *steps[MAX_STEPS];
+    tarn__spm *spm = &reader->tokenizer->spm;
+    int count = list_steps(normalizer, "normalizers", steps), replacements = 0;
     for (int i = 0; i < count; i++) {
-        if (is_text(json_object_get(steps[i], "type"), "Prepend") &&
-            is_text(json_object_get(steps[i], "prepend"), TARN__METASPACE))
-            spm->prefix = TARN__PREPEND_ALWAYS;
+        if (is_string(json_object_get(steps[i], "type"), "Prepend") &&
+            is_string(json_object_get(steps[i], "prepend"), TARN__METASPACE))
+            spm->prepend = TARN__PREPEND_ALWAYS;
         else if (replaces(steps[i], "String", " ", TARN__METASPACE))
-            *marks = true;
+            *writes_metaspace = true;
         else if (i < 2 &&
                  replaces(steps[i], "Regex", i ? TARN__REGEX_EXTRA_SPACES : TARN__REGEX_OUTER_SPACES, i ? " " : ""))
-            squeezes++;
+            replacements++;
         else
-            return refuse_step(reading, "normalizer", steps[i]);
+            return raise_step(reader, "normalizer", steps[i]);
     }
-    spm->squeezes = squeezes == 2;
-    if (squeezes == 1 || (count > squeezes && !*marks))
-        return refuse(reading, "and a normalizer that leaves spaces as they are, or half done");
-    return count >= 0 || refuse(reading, "and too many normalizers");
+    spm->remove_extra_spaces = replacements == 2;
+    if (replacements == 1 || (count > replacements && !*writes_metaspace))
+        return raise_unsupported(reader, "and a normalizer that does not replace spaces by U+2581");
+    return count >= 0 || raise_unsupported(reader, "and too many normalizers");
 }
 
-static bool read_metaspace(const tarn__hf_reader *reading, json_t *step)
+/* Reads a Metaspace pre-tokenizer; with "split" it would split words, which SentencePiece does not. */
+static bool read_metaspace(const tarn__hf_reader *reader, json_t *step)
 {
-    tarn__spm *spm = &reading->tokenizer->spm;
+    tarn__spm *spm = &reader->tokenizer->spm;
     json_t *scheme = json_object_get(step, "prepend_scheme");
     bool splits;
-    if (!tarn__hf_bool(reading, step, "split", true, &splits))
+    if (!tarn__hf_bool(reader, step, "split", true, &splits))
         return false;
-    if (splits || !is_text(json_object_get(step, "replacement"), TARN__METASPACE))
-        return refuse(reading, "and a Metaspace that splits, or has another sign than U+2581");
-    if (!is_text(scheme, "first") && !is_text(scheme, "always") && !is_text(scheme, "never"))
-        return refuse(reading, "and a Metaspace whose \"prepend_scheme\" is neither first, always nor never");
-    spm->is_late = spm->prefix_if_missing = true;
-    spm->prefix = is_text(scheme, "first")    ? TARN__PREPEND_FIRST
-                  : is_text(scheme, "always") ? TARN__PREPEND_ALWAYS
-                                              : TARN__PREPEND_NEVER;
+    if (splits || !is_string(json_object_get(step, "replacement"), TARN__METASPACE))
+        return raise_unsupported(reader, "and a Metaspace that splits, or has a replacement other than U+2581");
+    if (!is_string(scheme, "first") && !is_string(scheme, "always") && !is_string(scheme, "never"))
+        return raise_unsupported(reader, "and a Metaspace whose \"prepend_scheme\" is neither first, always nor never");
+    spm->in_pre_tokenizer = spm->prepend_if_missing = true;
+    spm->prepend = is_string(scheme, "first")    ? TARN__PREPEND_FIRST
+                   : is_string(scheme, "always") ? TARN__PREPEND_ALWAYS
+                                                 : TARN__PREPEND_NEVER;
     return true;
 }
 
-static bool read_spaces(const tarn__hf_reader *reading, json_t *root)
+/* Spaces are changed either by the normalizer or by the pre-tokenizer, not by both. */
+static bool read_spaces(const tarn__hf_reader *reader, json_t *root)
 {
-    json_t *steps[MOST_STEPS];
-    bool marks = false;
+    json_t *steps[MAX_STEPS];
+    bool writes_metaspace = false;
     int count = list_steps(json_object_get(root, "pre_tokenizer"), "pretokenizers", steps);
-    if (!read_normalizer(reading, json_object_get(root, "normalizer"), &marks))
+    if (!read_normalizer(reader, json_object_get(root, "normalizer"), &writes_metaspace))
         return false;
-    if (count < 0 || count > 1 || (count == 1 && marks))
-        return refuse(reading, "and several steps that cut text into words or change its spaces");
+    if (count < 0 || count > 1 || (count == 1 && writes_metaspace))
+        return raise_unsupported(reader, "and several steps that split text or change spaces");
     if (count == 1)
-        return is_text(json_object_get(steps[0], "type"), "Metaspace")
-                   ? read_metaspace(reading, steps[0])
-                   : refuse_step(reading, "pre-tokenizer", steps[0]);
-    return marks || refuse(reading, "and neither a normalizer nor a pre-tokenizer that writes spaces as U+2581");
+        return is_string(json_object_get(steps[0], "type"), "Metaspace")
+                   ? read_metaspace(reader, steps[0])
+                   : raise_step(reader, "pre-tokenizer", steps[0]);
+    return writes_metaspace || raise_unsupported(reader, "and no step that replaces spaces by U+2581");
 }
 
 /* ---- decoding ---------------------------------------------------------------------------------------------------- */
@@ -118,41 +123,43 @@ static bool read_spaces(const tarn__hf_reader *reading, json_t *root)
 static bool is_strip(json_t *step)
 {
     json_t *start = json_object_get(step, "start"), *stop = json_object_get(step, "stop");
-    return is_text(json_object_get(step, "type"), "Strip") && is_text(json_object_get(step, "content"), " ") &&
+    return is_string(json_object_get(step, "type"), "Strip") && is_string(json_object_get(step, "content"), " ") &&
            json_is_integer(start) && json_integer_value(start) == 1 && json_is_integer(stop) &&
            json_integer_value(stop) == 0;
 }
 
-static bool read_decoder(const tarn__hf_reader *reading, json_t *decoder)
+/* Reads the decoder: byte fallback, U+2581 back to spaces, and whether the prepended space is dropped. */
+static bool read_decoder(const tarn__hf_reader *reader, json_t *decoder)
 {
-    json_t *steps[MOST_STEPS];
-    tarn__spm *spm = &reading->tokenizer->spm;
+    json_t *steps[MAX_STEPS];
+    tarn__spm *spm = &reader->tokenizer->spm;
     int count = list_steps(decoder, "decoders", steps);
-    bool bytes = false, marks = false;
-    spm->strips = count == 0 && spm->prefix != TARN__PREPEND_NEVER;
+    bool bytes = false, writes_metaspace = false;
+    spm->strip_prefix = count == 0 && spm->prepend != TARN__PREPEND_NEVER;
     for (int i = 0; i < count; i++) {
         json_t *type = json_object_get(steps[i], "type");
-        bool is_metaspace = is_text(type, "Metaspace");
-        bytes = bytes || is_text(type, "ByteFallback");
-        marks = marks || is_metaspace || replaces(steps[i], "String", TARN__METASPACE, " ");
-        spm->strips = spm->strips || is_strip(steps[i]) ||
-                      (is_metaspace && !is_text(json_object_get(steps[i], "prepend_scheme"), "never"));
-        if (!is_metaspace && !is_strip(steps[i]) && !is_text(type, "ByteFallback") && !is_text(type, "Fuse") &&
+        bool is_metaspace = is_string(type, "Metaspace");
+        bytes = bytes || is_string(type, "ByteFallback");
+        writes_metaspace = writes_metaspace || is_metaspace || replaces(steps[i], "String", TARN__METASPACE, " ");
+        spm->strip_prefix = spm->strip_prefix || is_strip(steps[i]) ||
+                            (is_metaspace && !is_string(json_object_get(steps[i], "prepend_scheme"), "never"));
+        if (!is_metaspace && !is_strip(steps[i]) && !is_string(type, "ByteFallback") && !is_string(type, "Fuse") &&
             !replaces(steps[i], "String", TARN__METASPACE, " "))
-            return refuse_step(reading, "decoder", steps[i]);
+            return raise_step(reader, "decoder", steps[i]);
     }
-    return count == 0 || (bytes && marks) || refuse(reading, "and a decoder that does not bring back bytes and spaces");
+    return count == 0 || (bytes && writes_metaspace) ||
+           raise_unsupported(reader, "and a decoder that does not restore bytes and spaces");
 }
 
 /* ---- scores ------------------------------------------------------------------------------------------------------ */
 
-static bool read_scores(const tarn__hf_reader *reading, json_t *scores, json_t *types)
+static bool read_scores(const tarn__hf_reader *reader, json_t *scores, json_t *types)
 {
-    tarn__spm *spm = &reading->tokenizer->spm;
-    size_t count = (size_t)reading->tokenizer->pieces.count;
+    tarn__spm *spm = &reader->tokenizer->spm;
+    size_t count = (size_t)reader->tokenizer->vocab.count;
     if (!json_is_array(scores) || !json_is_array(types) || json_array_size(scores) != count ||
         json_array_size(types) != count)
-        return tarn__hf_raise(reading, TARN_ERROR_FORMAT,
+        return tarn__hf_raise(reader, TARN_ERROR_FORMAT,
                               "\"tarn\" has no \"scores\" and \"types\" for each of %zu tokens", count);
     spm->count = count;
     spm->scores = tarn__alloc(count * sizeof(*spm->scores));
@@ -164,39 +171,37 @@ static bool read_scores(const tarn__hf_reader *reading, json_t *scores, json_t *
         spm->types[i] = (uint8_t)number;
         if (!json_is_number(score) || !isfinite(spm->scores[i]) || number < TARN__TOKEN_NORMAL ||
             number > TARN__TOKEN_BYTE)
-            return tarn__hf_raise(reading, TARN_ERROR_FORMAT,
-                                  "\"tarn\": token %zu has no score, or a type that is none", i);
+            return tarn__hf_raise(reader, TARN_ERROR_FORMAT, "\"tarn\": token %zu has no score, or an unknown type", i);
     }
     return spm->types != NULL;
 }
 
-/* Pieces that are no text: merges do not make them. */
-static bool set_types(const tarn__hf_reader *reading)
+/* Makes pieces that merges must not form literal: control tokens, unknown and unused ones. */
+static bool set_types(const tarn__hf_reader *reader)
 {
-    tarn__vocab *pieces = &reading->tokenizer->pieces;
-    const uint8_t *types = reading->tokenizer->spm.types;
-    for (int32_t id = 0; id < pieces->count; id++) {
-        tarn__vocab_piece *piece = &pieces->piece[id];
+    tarn__vocab *vocab = &reader->tokenizer->vocab;
+    const uint8_t *types = reader->tokenizer->spm.types;
+    for (int32_t id = 0; id < vocab->count; id++) {
+        tarn__vocab_piece *piece = &vocab->piece[id];
         bool is_normal = types[id] == TARN__TOKEN_NORMAL || types[id] == TARN__TOKEN_USER;
         if (piece->used && (piece->byte != (types[id] == TARN__TOKEN_BYTE) || (is_normal && piece->literal)))
-            return tarn__hf_raise(reading, TARN_ERROR_FORMAT, "\"tarn\": token %d is not what its type says", (int)id);
+            return tarn__hf_raise(reader, TARN_ERROR_FORMAT, "\"tarn\": token %d does not match its type", (int)id);
         if (piece->used && !is_normal && !piece->byte && !piece->literal)
             piece->literal = 1;
     }
     return true;
 }
 
-bool tarn__hf_read_spm(const tarn__hf_reader *reading, json_t *root, json_t *model)
+bool tarn__hf_read_spm(const tarn__hf_reader *reader, json_t *root, json_t *model)
 {
-    tarn_tokenizer *t = reading->tokenizer;
+    tarn_tokenizer *t = reader->tokenizer;
     json_t *own = json_object_get(model, "tarn");
     t->kind = &tarn__kind_spm;
-    t->pieces.spaced = true;
+    t->vocab.metaspaced = true;
     t->spm.has_bytes = true;
-    if (!tarn__hf_read_vocab(reading, json_object_get(model, "vocab"), false) || !read_spaces(reading, root) ||
-        !read_decoder(reading, json_object_get(root, "decoder")))
+    if (!tarn__hf_read_vocab(reader, json_object_get(model, "vocab"), false) || !read_spaces(reader, root) ||
+        !read_decoder(reader, json_object_get(root, "decoder")))
         return false;
-    return own ? read_scores(reading, json_object_get(own, "scores"), json_object_get(own, "types")) &&
-                     set_types(reading)
-               : tarn__hf_read_merges(reading, json_object_get(model, "merges"));
+    return own ? read_scores(reader, json_object_get(own, "scores"), json_object_get(own, "types")) && set_types(reader)
+               : tarn__hf_read_merges(reader, json_object_get(model, "merges"));
 }

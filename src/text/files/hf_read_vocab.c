@@ -1,5 +1,5 @@
-/* hf_read_vocab.c: a vocabulary in JSON, a text with one merge a line, and a tokenizer_config.json that says whose
- * tokenizer it is. */
+/* hf_read_vocab.c: a tokenizer from vocab.json, merges.txt (one merge per line) and tokenizer_config.json, whose class
+ * decides the pre-tokenizer. Without a config it is GPT-2's. */
 #include <string.h>
 
 #include "base/error.h"
@@ -10,7 +10,7 @@
 
 /* ---- merges ------------------------------------------------------------------------------------------------------ */
 
-static bool read_line(const tarn__hf_reader *reading, size_t number, const char *line, size_t length)
+static bool read_merge_line(const tarn__hf_reader *reader, size_t number, const char *line, size_t length)
 {
     const char *space = memchr(line, ' ', length);
     if (length >= 8 && memcmp(line, "#version", 8) == 0)
@@ -18,23 +18,23 @@ static bool read_line(const tarn__hf_reader *reading, size_t number, const char 
     if (length > 0 && line[length - 1] == '\r')
         length--;
     if (!space || memchr(space + 1, ' ', length - (size_t)(space + 1 - line)))
-        return tarn__hf_raise(reading, TARN_ERROR_FORMAT, "line %zu is not two pieces with one space between them",
+        return tarn__hf_raise(reader, TARN_ERROR_FORMAT, "line %zu is not two pieces with one space between them",
                               number);
-    return tarn__hf_read_merge(reading, number, line, (size_t)(space - line), space + 1,
+    return tarn__hf_read_merge(reader, number, line, (size_t)(space - line), space + 1,
                                length - (size_t)(space + 1 - line));
 }
 
 static bool read_merges(tarn_tokenizer *tokenizer, const char *path)
 {
     tarn__map map;
-    const tarn__hf_reader reading = {tokenizer, path};
+    const tarn__hf_reader reader = {tokenizer, path};
     if (!tarn__map_open(&map, "tokenizer_open", path))
         return false;
     size_t number = 1;
     for (size_t at = 0, length; at < map.bytes && !tarn_failed(); at += length + 1, number++) {
         const char *end = memchr(map.memory + at, '\n', map.bytes - at);
         length = end ? (size_t)(end - map.memory) - at : map.bytes - at;
-        read_line(&reading, number, map.memory + at, length);
+        read_merge_line(&reader, number, map.memory + at, length);
     }
     tarn__map_close(&map);
     return !tarn_failed();
@@ -47,6 +47,7 @@ typedef struct family {
     bool nfc;
 } family;
 
+/* Classes of transformers whose pattern is not in any file. */
 static const family families[] = {
     {"GPT2Tokenizer", TARN__REGEX_GPT2, false},
     {"GPT2TokenizerFast", TARN__REGEX_GPT2, false},
@@ -54,7 +55,7 @@ static const family families[] = {
     {"Qwen2TokenizerFast", TARN__REGEX_QWEN2, true},
 };
 
-static const family *find_family(const tarn__hf_reader *reading, json_t *config)
+static const family *find_family(const tarn__hf_reader *reader, json_t *config)
 {
     json_t *name = json_object_get(config, "tokenizer_class");
     if (!json_is_string(name))
@@ -63,44 +64,46 @@ static const family *find_family(const tarn__hf_reader *reading, json_t *config)
         if (strcmp(families[i].class_name, json_string_value(name)) == 0)
             return &families[i];
     tarn__hf_raise(
-        reading, TARN_ERROR_UNSUPPORTED,
-        "the class '%.60s' is none whose pattern tarn knows (GPT2Tokenizer, Qwen2Tokenizer); use a tokenizer.json",
+        reader, TARN_ERROR_UNSUPPORTED,
+        "the class '%.60s' has no known pattern; it must be GPT2Tokenizer or Qwen2Tokenizer; use a tokenizer.json",
         json_string_value(name));
     return NULL;
 }
 
-static bool read_special(const tarn__hf_reader *reading, json_t *config)
+/* Adds the tokens of added_tokens_decoder; without them <|endoftext|>, as GPT-2 has it. */
+static bool read_special(const tarn__hf_reader *reader, json_t *config)
 {
     json_t *list = json_object_get(config, "added_tokens_decoder");
     if (json_is_object(list))
-        return tarn__hf_read_added_tokens_decoder(reading, list, tarn__hf_read_added_token);
-    int32_t id = tarn__vocab_find_escaped(&reading->tokenizer->pieces, END_OF_TEXT, strlen(END_OF_TEXT));
+        return tarn__hf_read_added_tokens_decoder(reader, list, tarn__hf_read_added_token);
+    int32_t id = tarn__vocab_find_escaped(&reader->tokenizer->vocab, END_OF_TEXT, strlen(END_OF_TEXT));
     char text[] = END_OF_TEXT;
     const tarn__added_token token = {.text = text, .length = strlen(text), .id = id, .special = true};
-    return id < 0 ? !tarn_failed() : tarn__added_add(reading->tokenizer, "tokenizer_open", reading->name, &token);
+    return id < 0 ? !tarn_failed() : tarn__added_add(reader->tokenizer, "tokenizer_open", reader->name, &token);
 }
 
-static bool configure(tarn_tokenizer *tokenizer, const char *name, json_t *config)
+static bool apply_config(tarn_tokenizer *tokenizer, const char *name, json_t *config)
 {
-    const tarn__hf_reader reading = {tokenizer, name};
-    const family *of = find_family(&reading, config);
-    if (!of || !tarn__hf_bool(&reading, config, "add_prefix_space", false, &tokenizer->bpe.prefix_space))
+    const tarn__hf_reader reader = {tokenizer, name};
+    const family *matched = find_family(&reader, config);
+    if (!matched || !tarn__hf_bool(&reader, config, "add_prefix_space", false, &tokenizer->bpe.prefix_space))
         return false;
-    tokenizer->nfc = of->nfc;
-    tokenizer->bpe.uses_regex = strcmp(of->pattern, TARN__REGEX_GPT2) == 0;
+    tokenizer->nfc = matched->nfc;
+    tokenizer->bpe.uses_regex = strcmp(matched->pattern, TARN__REGEX_GPT2) == 0;
     if (tokenizer->bpe.prefix_space && !tokenizer->bpe.uses_regex)
-        return tarn__hf_raise(&reading, TARN_ERROR_UNSUPPORTED, "add_prefix_space with the class %s", of->class_name);
-    return tarn__hf_add_regex(&reading, of->pattern) && read_special(&reading, config);
+        return tarn__hf_raise(&reader, TARN_ERROR_UNSUPPORTED, "add_prefix_space with the class %s",
+                              matched->class_name);
+    return tarn__hf_add_regex(&reader, matched->pattern) && read_special(&reader, config);
 }
 
-/* ---- the whole --------------------------------------------------------------------------------------------------- */
+/* ---- the files --------------------------------------------------------------------------------------------------- */
 
 static bool read_all(tarn_tokenizer *tokenizer, const char *vocabulary, const char *merges, const char *config)
 {
     json_t *pieces = tarn__hf_load_json(vocabulary), *settings = pieces && config ? tarn__hf_load_json(config) : NULL;
-    const tarn__hf_reader reading = {tokenizer, vocabulary};
-    bool good = pieces && (settings || !config) && tarn__hf_read_vocab(&reading, pieces, true) &&
-                read_merges(tokenizer, merges) && configure(tokenizer, config ? config : vocabulary, settings) &&
+    const tarn__hf_reader reader = {tokenizer, vocabulary};
+    bool good = pieces && (settings || !config) && tarn__hf_read_vocab(&reader, pieces, true) &&
+                read_merges(tokenizer, merges) && apply_config(tokenizer, config ? config : vocabulary, settings) &&
                 tarn__tokenizer_finish(tokenizer, "tokenizer_open", vocabulary);
     json_decref(pieces);
     json_decref(settings);

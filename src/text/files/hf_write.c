@@ -1,7 +1,7 @@
-/* hf_write.c: tokenizer.json, as Hugging Face's tokenizers reads it.
+/* hf_write.c: tokenizer.json and tokenizer_config.json, as Hugging Face's tokenizers reads them.
  *
- * Bytes are written as a byte-level BPE without merges; characters as a WordLevel model whose words are single
- * characters. */
+ * Bytes are written as a byte-level BPE without merges; characters as a WordLevel model split into single characters.
+ * The JSON is written by hand, without jansson: saving works in every build, and large vocabularies need no tree. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include "base/os/files.h"
 #include "text/files/hf_write.h"
 
-#define LONGEST_PATH 4096
+#define MAX_PATH 4096
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
@@ -26,7 +26,7 @@ bool tarn__hf_put(tarn__buffer *out, const char *format, ...)
     return tarn__buffer_add(out, text, (size_t)length, 1);
 }
 
-bool tarn__json_string(tarn__buffer *out, const char *text, size_t length)
+bool tarn__hf_put_string(tarn__buffer *out, const char *text, size_t length)
 {
     bool good = tarn__hf_put(out, "\"");
     for (size_t i = 0, plain; good && i < length; i += plain) {
@@ -45,18 +45,20 @@ bool tarn__json_string(tarn__buffer *out, const char *text, size_t length)
 bool tarn__hf_put_piece(tarn__buffer *out, const tarn_tokenizer *t, int32_t id)
 {
     tarn__buffer text = {0};
-    bool good = tarn__vocab_escape(&t->pieces, id, &text) && tarn__json_string(out, text.data, text.count);
+    bool good = tarn__vocab_escape(&t->vocab, id, &text) && tarn__hf_put_string(out, text.data, text.count);
     tarn__buffer_free(&text, 1);
     return good;
 }
 
-/* ---- parts ------------------------------------------------------------------------------------------------------- */
+/* ---- members -------------------------------------------------------------------------------------------------------
+ */
 
-static const char *yes_or_no(bool value)
+static const char *bool_text(bool value)
 {
     return value ? "true" : "false";
 }
 
+/* qsort() order of added tokens. */
 static int by_id(const void *a, const void *b)
 {
     const tarn__added_token *one = *(const tarn__added_token *const *)a, *other = *(const tarn__added_token *const *)b;
@@ -66,29 +68,29 @@ static int by_id(const void *a, const void *b)
 static bool put_added_token(tarn__buffer *out, const tarn__added_token *a)
 {
     return tarn__hf_put(out, "\n    {\"id\": %d, \"content\": ", (int)a->id) &&
-           tarn__json_string(out, a->text, a->length) &&
+           tarn__hf_put_string(out, a->text, a->length) &&
            tarn__hf_put(
                out, ", \"single_word\": false, \"lstrip\": %s, \"rstrip\": %s, \"normalized\": %s, \"special\": %s}",
-               yes_or_no(a->strip_left), yes_or_no(a->strip_right), yes_or_no(a->normalized), yes_or_no(a->special));
+               bool_text(a->strip_left), bool_text(a->strip_right), bool_text(a->normalized), bool_text(a->special));
 }
 
-/* Pieces of users: other readers have no such, but tokens that they find first. */
-static bool put_user_pieces(tarn__buffer *out, const tarn_tokenizer *t, bool follows)
+/* User pieces of SentencePiece as added tokens: other readers have no such type, but find added tokens first too. */
+static bool put_user_pieces(tarn__buffer *out, const tarn_tokenizer *t, bool has_previous)
 {
     bool good = true;
     for (size_t id = 0; good && t->spm.types && id < t->spm.count; id++)
-        if (t->spm.types[id] == TARN__TOKEN_USER && !t->pieces.piece[id].literal) {
+        if (t->spm.types[id] == TARN__TOKEN_USER && !t->vocab.piece[id].literal) {
             tarn__buffer text = {0};
             good =
-                tarn__vocab_escape(&t->pieces, (int32_t)id, &text) && tarn__hf_put(out, follows ? "," : "") &&
+                tarn__vocab_escape(&t->vocab, (int32_t)id, &text) && tarn__hf_put(out, has_previous ? "," : "") &&
                 put_added_token(out, &(tarn__added_token){.text = text.data, .length = text.count, .id = (int32_t)id});
             tarn__buffer_free(&text, 1);
-            follows = true;
+            has_previous = true;
         }
     return good;
 }
 
-/* Sorted by id: that is how readers number those that the vocabulary lacks. */
+/* Added tokens, sorted by id: readers number those outside the vocabulary in the order of the file. */
 static bool put_added(tarn__buffer *out, const tarn_tokenizer *t)
 {
     size_t count = t->added.tokens.count;
@@ -109,25 +111,26 @@ static bool put_added(tarn__buffer *out, const tarn_tokenizer *t)
 static bool put_split(tarn__buffer *out, const char *pattern)
 {
     return tarn__hf_put(out, "{\"type\": \"Split\", \"pattern\": {\"Regex\": ") &&
-           tarn__json_string(out, pattern, strlen(pattern)) &&
+           tarn__hf_put_string(out, pattern, strlen(pattern)) &&
            tarn__hf_put(out, "}, \"behavior\": \"Isolated\", \"invert\": false}");
 }
 
-static bool put_words(tarn__buffer *out, const tarn_tokenizer *t)
+/* Regexes as "Split" steps before "ByteLevel", which implies GPT-2's with use_regex. */
+static bool put_pre_tokenizer(tarn__buffer *out, const tarn_tokenizer *t)
 {
-    int splits = t->bpe.pattern_count - t->bpe.uses_regex;
+    int splits = t->bpe.regex_count - t->bpe.uses_regex;
     bool good = tarn__hf_put(out, "  \"pre_tokenizer\": ");
     if (t->kind == &tarn__kind_characters)
         return good && put_split(out, "[\\s\\S]") && tarn__hf_put(out, ",\n");
     if (splits > 0)
         good = good && tarn__hf_put(out, "{\"type\": \"Sequence\", \"pretokenizers\": [");
     for (int i = 0; i < splits; i++)
-        good = good && put_split(out, tarn__regex_source(t->bpe.pattern[i])) && tarn__hf_put(out, ", ");
+        good = good && put_split(out, tarn__regex_source(t->bpe.regex[i])) && tarn__hf_put(out, ", ");
     return good &&
            tarn__hf_put(
                out,
                "{\"type\": \"ByteLevel\", \"add_prefix_space\": %s, \"trim_offsets\": true, \"use_regex\": %s}%s,\n",
-               yes_or_no(t->bpe.prefix_space), yes_or_no(t->bpe.uses_regex), splits > 0 ? "]}" : "");
+               bool_text(t->bpe.prefix_space), bool_text(t->bpe.uses_regex), splits > 0 ? "]}" : "");
 }
 
 static bool put_tokens(tarn__buffer *out, const tarn_tokenizer *t, const tarn__buffer *ids, const char *separator)
@@ -140,13 +143,13 @@ static bool put_tokens(tarn__buffer *out, const tarn_tokenizer *t, const tarn__b
     return good;
 }
 
-/* The ids of the tokens around a text, each once. */
+/* "special_tokens": the ids of the tokens around a text, each once. */
 static bool put_token_ids(tarn__buffer *out, const tarn_tokenizer *t)
 {
     const int32_t *before = (const int32_t *)(const void *)t->before.data,
                   *after = (const int32_t *)(const void *)t->after.data;
     size_t first = t->before.count, count = first + t->after.count;
-    bool good = true, follows = false;
+    bool good = true, has_previous = false;
     for (size_t i = 0; good && i < count; i++) {
         int32_t id = i < first ? before[i] : after[i - first];
         bool seen = false;
@@ -154,16 +157,17 @@ static bool put_token_ids(tarn__buffer *out, const tarn_tokenizer *t)
             seen = seen || (k < first ? before[k] : after[k - first]) == id;
         if (seen)
             continue;
-        good = tarn__hf_put(out, follows ? ", " : "") && tarn__hf_put_piece(out, t, id) &&
+        good = tarn__hf_put(out, has_previous ? ", " : "") && tarn__hf_put_piece(out, t, id) &&
                tarn__hf_put(out, ": {\"id\": ") && tarn__hf_put_piece(out, t, id) &&
                tarn__hf_put(out, ", \"ids\": [%d], \"tokens\": [", (int)id) && tarn__hf_put_piece(out, t, id) &&
                tarn__hf_put(out, "]}");
-        follows = true;
+        has_previous = true;
     }
     return good;
 }
 
-static bool put_around(tarn__buffer *out, const tarn_tokenizer *t)
+/* The tokens that add_special adds, as TemplateProcessing for one text and for pairs. */
+static bool put_post_processor(tarn__buffer *out, const tarn_tokenizer *t)
 {
     if (t->before.count + t->after.count == 0)
         return tarn__hf_put(out, "  \"post_processor\": null,\n");
@@ -180,12 +184,12 @@ static bool put_around(tarn__buffer *out, const tarn_tokenizer *t)
 
 static bool put_vocabulary(tarn__buffer *out, const tarn_tokenizer *t)
 {
-    bool good = tarn__hf_put(out, "    \"vocab\": {"), follows = false;
-    for (int32_t id = 0; good && id < t->pieces.count; id++)
-        if (tarn__vocab_has(&t->pieces, id) && !t->pieces.piece[id].outside) {
-            good = tarn__hf_put(out, follows ? ",\n      " : "\n      ") && tarn__hf_put_piece(out, t, id) &&
+    bool good = tarn__hf_put(out, "    \"vocab\": {"), has_previous = false;
+    for (int32_t id = 0; good && id < t->vocab.count; id++)
+        if (tarn__vocab_has(&t->vocab, id) && !t->vocab.piece[id].outside) {
+            good = tarn__hf_put(out, has_previous ? ",\n      " : "\n      ") && tarn__hf_put_piece(out, t, id) &&
                    tarn__hf_put(out, ": %d", (int)id);
-            follows = true;
+            has_previous = true;
         }
     return good && tarn__hf_put(out, "\n    }");
 }
@@ -212,7 +216,7 @@ static bool put_model(tarn__buffer *out, const tarn_tokenizer *t)
                 out,
                 "    \"dropout\": null,\n    \"continuing_subword_prefix\": null,\n    \"end_of_word_suffix\": null,\n"
                 "    \"fuse_unk\": %s,\n    \"byte_fallback\": %s,\n    \"ignore_merges\": %s,\n",
-                yes_or_no(spm), yes_or_no(spm), yes_or_no(t->bpe.ignore_merges));
+                bool_text(spm), bool_text(spm), bool_text(t->bpe.ignore_merges));
     good =
         good && tarn__hf_put(out, "    \"unk_token\": ") &&
         (unknown >= 0 ? tarn__hf_put_piece(out, t, unknown) : tarn__hf_put(out, characters ? "\"<unk>\"" : "null")) &&
@@ -222,12 +226,13 @@ static bool put_model(tarn__buffer *out, const tarn_tokenizer *t)
            tarn__hf_put(out, "\n  }\n}\n");
 }
 
-/* What a text goes through before the model. */
-static bool put_steps(tarn__buffer *out, const tarn_tokenizer *t)
+/* Normalizer and pre-tokenizer. */
+static bool put_normalizer(tarn__buffer *out, const tarn_tokenizer *t)
 {
     if (t->kind == &tarn__kind_spm)
         return tarn__hf_put_spm_normalizer(out, t);
-    return tarn__hf_put(out, "  \"normalizer\": %s,\n", t->nfc ? "{\"type\": \"NFC\"}" : "null") && put_words(out, t);
+    return tarn__hf_put(out, "  \"normalizer\": %s,\n", t->nfc ? "{\"type\": \"NFC\"}" : "null") &&
+           put_pre_tokenizer(out, t);
 }
 
 static bool put_decoder(tarn__buffer *out, const tarn_tokenizer *t)
@@ -241,13 +246,14 @@ static bool put_decoder(tarn__buffer *out, const tarn_tokenizer *t)
             : "{\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, \"use_regex\": true}");
 }
 
-static bool put_all(tarn__buffer *out, const tarn_tokenizer *t)
+static bool put_tokenizer(tarn__buffer *out, const tarn_tokenizer *t)
 {
     return tarn__hf_put(out, "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n") &&
-           put_added(out, t) && put_steps(out, t) && put_around(out, t) && put_decoder(out, t) && put_model(out, t);
+           put_added(out, t) && put_normalizer(out, t) && put_post_processor(out, t) && put_decoder(out, t) &&
+           put_model(out, t);
 }
 
-/* ---- the file ---------------------------------------------------------------------------------------------------- */
+/* ---- saving ------------------------------------------------------------------------------------------------------ */
 
 static bool write_file(const tarn__buffer *text, const char *path)
 {
@@ -263,7 +269,7 @@ static bool write_file(const tarn__buffer *text, const char *path)
 static bool save(const tarn_tokenizer *t, const char *folder, const char *name,
                  bool (*put_file)(tarn__buffer *, const tarn_tokenizer *))
 {
-    char path[LONGEST_PATH];
+    char path[MAX_PATH];
     tarn__buffer text = {0};
     snprintf(path, sizeof(path), "%s/%s", folder, name);
     bool good = put_file(&text, t) && write_file(&text, path);
@@ -275,25 +281,26 @@ bool tarn_tokenizer_save(const tarn_tokenizer *tokenizer, const char *folder)
 {
     if (tarn_failed())
         return false;
-    if (!tokenizer || !folder || !folder[0] || strlen(folder) > LONGEST_PATH - 32)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_save: a tokenizer and the name of a folder are required");
-    if (tokenizer->kind == &tarn__kind_characters && tarn__vocab_find(&tokenizer->pieces, "", 1) >= 0)
+    if (!tokenizer || !folder || !folder[0] || strlen(folder) > MAX_PATH - 32)
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "tokenizer_save: tokenizer is NULL, or folder is NULL, empty or too long");
+    if (tokenizer->kind == &tarn__kind_characters && tarn__vocab_find(&tokenizer->vocab, "", 1) >= 0)
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
-                           "tokenizer_save: one of the characters is NUL, which no tokenizer.json can hold");
+                           "tokenizer_save: the vocabulary contains NUL, which tokenizer.json cannot store");
     if (tokenizer->kind == &tarn__kind_spm && !tokenizer->spm.has_bytes)
         return tarn__raise(
             TARN_ERROR_UNSUPPORTED,
-            "tokenizer_save: a SentencePiece model without pieces for bytes; tokenizer.json has no form for it");
+            "tokenizer_save: a SentencePiece model without byte pieces cannot be written as tokenizer.json");
     if (!tarn__path_exists(folder) && !tarn__folder_make("tokenizer_save", folder))
         return false;
-    return save(tokenizer, folder, "tokenizer.json", put_all) &&
-           ((!tokenizer->chat && tokenizer->begin < 0 && tokenizer->end < 0) ||
+    return save(tokenizer, folder, "tokenizer.json", put_tokenizer) &&
+           ((!tokenizer->chat && tokenizer->bos < 0 && tokenizer->eos < 0) ||
             save(tokenizer, folder, "tokenizer_config.json", tarn__hf_put_config));
 }
 
 /* ---- tokenizer_config.json --------------------------------------------------------------------------------------- */
 
-/* "key": a token's text, where there is one. */
+/* "key": a token's text, if there is one. */
 static bool put_token(tarn__buffer *out, const tarn_tokenizer *t, const char *key, int32_t id)
 {
     return id < 0 || (tarn__hf_put(out, ",\n  \"%s\": ", key) && tarn__hf_put_piece(out, t, id));
@@ -304,8 +311,8 @@ bool tarn__hf_put_config(tarn__buffer *out, const tarn_tokenizer *t)
     return tarn__hf_put(
                out,
                "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"clean_up_tokenization_spaces\": false") &&
-           put_token(out, t, "bos_token", t->begin) && put_token(out, t, "eos_token", t->end) &&
+           put_token(out, t, "bos_token", t->bos) && put_token(out, t, "eos_token", t->eos) &&
            (!t->chat ||
-            (tarn__hf_put(out, ",\n  \"chat_template\": ") && tarn__json_string(out, t->chat, strlen(t->chat)))) &&
+            (tarn__hf_put(out, ",\n  \"chat_template\": ") && tarn__hf_put_string(out, t->chat, strlen(t->chat)))) &&
            tarn__hf_put(out, "\n}\n");
 }

@@ -1,27 +1,27 @@
-/* hf_write.h: the parts of tokenizer.json, for the files that write them. All return false with an error of no memory.
- */
+/* hf_write.h: parts of tokenizer.json, for the files that write them. All functions append to `out` and return false
+ * with an error: no memory. */
 #ifndef TARN__HF_WRITE_H
 #define TARN__HF_WRITE_H
 
 #include "text/tokenizer/tokenizer.h"
 
-/* Short pieces of the file, as printf() makes them; a text in quotes, which is valid UTF-8; a piece of the vocabulary
- * as files write it. */
+/* put: formatted text of less than 512 bytes. put_string: a quoted JSON string of valid UTF-8. put_piece: a piece of
+ * the vocabulary, escaped and quoted. */
 bool tarn__hf_put(tarn__buffer *out, const char *format, ...) TARN_PRINTF(2, 3);
-bool tarn__json_string(tarn__buffer *out, const char *text, size_t length);
+bool tarn__hf_put_string(tarn__buffer *out, const char *text, size_t length);
 bool tarn__hf_put_piece(tarn__buffer *out, const tarn_tokenizer *t, int32_t id);
 
-/* What SentencePiece's BPE has in place of others: how spaces are changed (normalizer and pre-tokenizer), and back
- * (decoder); merges, which are made of scores where there are any, and the scores. */
+/* Members of SentencePiece's BPE: normalizer and pre-tokenizer, which change spaces; decoder, which restores them;
+ * merges derived from scores, with the scores. */
 bool tarn__hf_put_spm_normalizer(tarn__buffer *out, const tarn_tokenizer *t);
 bool tarn__hf_put_spm_decoder(tarn__buffer *out, const tarn_tokenizer *t);
 bool tarn__hf_put_spm_merges(tarn__buffer *out, const tarn_tokenizer *t);
 
-/* The whole of a tokenizer_config.json. */
+/* A complete tokenizer_config.json. */
 bool tarn__hf_put_config(tarn__buffer *out, const tarn_tokenizer *t);
 
-/* How tokenizer.json says that several spaces are one and those at the ends none, as SentencePiece may do. tarn writes
- * it, and reads what it wrote: the first replaces by nothing, the second by a space. */
+/* SentencePiece's remove_extra_whitespaces as two Replace steps of a normalizer: the first by nothing, the second by a
+ * space. hf_read_spm.c recognizes exactly these. */
 #define TARN__REGEX_OUTER_SPACES "\\A +|[ \xE2\x96\x81]+\\z"
 #define TARN__REGEX_EXTRA_SPACES " {2,}"
 

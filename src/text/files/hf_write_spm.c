@@ -1,6 +1,6 @@
-/* hf_write_spm.c: SentencePiece's BPE as tokenizer.json has it. Other readers know merges only, so these are made of
- * the scores, in the order of Hugging Face's own conversion: the best score first, and of the ways to make one piece
- * that with the longest left part. */
+/* hf_write_spm.c: SentencePiece's BPE in tokenizer.json. Other readers know merges only, so merges are derived from the
+ * scores in the order of Hugging Face's conversion: best score first, and of the splits of one piece the longest left
+ * part first. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,36 +14,37 @@
 static bool put_replace(tarn__buffer *out, const char *kind, const char *from, const char *to)
 {
     return tarn__hf_put(out, "{\"type\": \"Replace\", \"pattern\": {\"%s\": ", kind) &&
-           tarn__json_string(out, from, strlen(from)) && tarn__hf_put(out, "}, \"content\": ") &&
-           tarn__json_string(out, to, strlen(to)) && tarn__hf_put(out, "}");
+           tarn__hf_put_string(out, from, strlen(from)) && tarn__hf_put(out, "}, \"content\": ") &&
+           tarn__hf_put_string(out, to, strlen(to)) && tarn__hf_put(out, "}");
 }
 
-static bool put_squeeze(tarn__buffer *out)
+static bool put_remove_extra_spaces(tarn__buffer *out)
 {
     return put_replace(out, "Regex", TARN__REGEX_OUTER_SPACES, "") && tarn__hf_put(out, ", ") &&
            put_replace(out, "Regex", TARN__REGEX_EXTRA_SPACES, " ");
 }
 
-static bool put_late(tarn__buffer *out, const tarn__spm *spm)
+/* Spaces changed by a Metaspace pre-tokenizer. */
+static bool put_metaspace(tarn__buffer *out, const tarn__spm *spm)
 {
     static const char *const schemes[] = {"never", "first", "always"};
     return tarn__hf_put(out, "  \"normalizer\": ") &&
-           (!spm->squeezes || (tarn__hf_put(out, "{\"type\": \"Sequence\", \"normalizers\": [") && put_squeeze(out) &&
-                               tarn__hf_put(out, "]}"))) &&
+           (!spm->remove_extra_spaces || (tarn__hf_put(out, "{\"type\": \"Sequence\", \"normalizers\": [") &&
+                                          put_remove_extra_spaces(out) && tarn__hf_put(out, "]}"))) &&
            tarn__hf_put(out,
                         "%s,\n  \"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"" TARN__METASPACE
                         "\", \"prepend_scheme\": \"%s\", \"split\": false},\n",
-                        spm->squeezes ? "" : "null", schemes[spm->prefix]);
+                        spm->remove_extra_spaces ? "" : "null", schemes[spm->prepend]);
 }
 
 bool tarn__hf_put_spm_normalizer(tarn__buffer *out, const tarn_tokenizer *t)
 {
     const tarn__spm *spm = &t->spm;
-    if (spm->is_late)
-        return put_late(out, spm);
+    if (spm->in_pre_tokenizer)
+        return put_metaspace(out, spm);
     return tarn__hf_put(out, "  \"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [") &&
-           (!spm->squeezes || (put_squeeze(out) && tarn__hf_put(out, ", "))) &&
-           (spm->prefix == TARN__PREPEND_NEVER ||
+           (!spm->remove_extra_spaces || (put_remove_extra_spaces(out) && tarn__hf_put(out, ", "))) &&
+           (spm->prepend == TARN__PREPEND_NEVER ||
             tarn__hf_put(out, "{\"type\": \"Prepend\", \"prepend\": \"" TARN__METASPACE "\"}, ")) &&
            put_replace(out, "String", " ", TARN__METASPACE) && tarn__hf_put(out, "]},\n  \"pre_tokenizer\": null,\n");
 }
@@ -53,18 +54,20 @@ bool tarn__hf_put_spm_decoder(tarn__buffer *out, const tarn_tokenizer *t)
     return tarn__hf_put(out, "  \"decoder\": {\"type\": \"Sequence\", \"decoders\": [") &&
            put_replace(out, "String", TARN__METASPACE, " ") &&
            tarn__hf_put(out, ", {\"type\": \"ByteFallback\"}, {\"type\": \"Fuse\"}%s]},\n",
-                        t->spm.strips ? ", {\"type\": \"Strip\", \"content\": \" \", \"start\": 1, \"stop\": 0}" : "");
+                        t->spm.strip_prefix ? ", {\"type\": \"Strip\", \"content\": \" \", \"start\": 1, \"stop\": 0}"
+                                            : "");
 }
 
 /* ---- merges ------------------------------------------------------------------------------------------------------ */
 
-typedef struct made {
+typedef struct derived {
     int32_t rank, left_length, left, right;
-} made;
+} derived;
 
+/* The order of merges: rank, longest left part, then ids, so that the file is deterministic. */
 static int by_rank(const void *a, const void *b)
 {
-    const made *one = a, *other = b;
+    const derived *one = a, *other = b;
     if (one->rank != other->rank)
         return one->rank < other->rank ? -1 : 1;
     if (one->left_length != other->left_length)
@@ -73,36 +76,36 @@ static int by_rank(const void *a, const void *b)
                                     : (one->right > other->right) - (one->right < other->right);
 }
 
-static int32_t find_normal(const tarn__vocab *pieces, const char *bytes, size_t length)
+static int32_t find_normal(const tarn__vocab *vocab, const char *bytes, size_t length)
 {
-    int32_t id = tarn__vocab_find(pieces, bytes, length);
-    return id >= 0 && !pieces->piece[id].literal && !pieces->piece[id].outside ? id : -1;
+    int32_t id = tarn__vocab_find(vocab, bytes, length);
+    return id >= 0 && !vocab->piece[id].literal && !vocab->piece[id].outside ? id : -1;
 }
 
-/* Every way to make a piece of two others. */
+/* Appends every split of a piece into two other pieces. */
 static bool split_piece(const tarn_tokenizer *t, int32_t id, tarn__buffer *merges)
 {
     size_t length, count = 0;
     uint32_t code;
-    const char *bytes = tarn__vocab_bytes(&t->pieces, id, &length);
+    const char *bytes = tarn__vocab_bytes(&t->vocab, id, &length);
     for (size_t at = tarn__utf8_decode(bytes, length, &code); at > 0 && at < length;
          at += tarn__utf8_decode(bytes + at, length - at, &code)) {
-        const made merge = {t->spm.rank[id], (int32_t)++count, find_normal(&t->pieces, bytes, at),
-                            find_normal(&t->pieces, bytes + at, length - at)};
+        const derived merge = {t->spm.rank[id], (int32_t)++count, find_normal(&t->vocab, bytes, at),
+                               find_normal(&t->vocab, bytes + at, length - at)};
         if (merge.left >= 0 && merge.right >= 0 && !tarn__buffer_add(merges, &merge, 1, sizeof(merge)))
             return false;
     }
     return true;
 }
 
-static bool put_made(tarn__buffer *out, const tarn_tokenizer *t, tarn__buffer *merges)
+static bool put_derived_merges(tarn__buffer *out, const tarn_tokenizer *t, tarn__buffer *merges)
 {
-    for (int32_t id = 0; id < t->pieces.count; id++) {
-        const tarn__vocab_piece *piece = &t->pieces.piece[id];
+    for (int32_t id = 0; id < t->vocab.count; id++) {
+        const tarn__vocab_piece *piece = &t->vocab.piece[id];
         if (piece->used && !piece->literal && !piece->outside && !split_piece(t, id, merges))
             return false;
     }
-    made *all = (made *)(void *)merges->data;
+    derived *all = (derived *)(void *)merges->data;
     if (merges->count)
         qsort(all, merges->count, sizeof(*all), by_rank);
     bool good = tarn__hf_put(out, ",\n    \"merges\": [");
@@ -127,7 +130,7 @@ static bool put_scores(tarn__buffer *out, const tarn__spm *spm)
 bool tarn__hf_put_spm_merges(tarn__buffer *out, const tarn_tokenizer *t)
 {
     tarn__buffer merges = {0};
-    bool good = put_made(out, t, &merges) && put_scores(out, &t->spm);
-    tarn__buffer_free(&merges, sizeof(made));
+    bool good = put_derived_merges(out, t, &merges) && put_scores(out, &t->spm);
+    tarn__buffer_free(&merges, sizeof(derived));
     return good;
 }

@@ -1,19 +1,20 @@
-/* protobuf.c: the wire format of protobuf: a number that says which field and of what kind, then its value. */
+/* protobuf.c: protobuf's wire format: a varint with field number and wire type, then the value. */
 #include "text/files/protobuf.h"
 
 #include <string.h>
 
 #include "base/error.h"
 
-static int wrong(const tarn__message *m, const char *place, const char *problem)
+/* Raises an error at a byte of the file. Is -1. */
+static int raise_at(const tarn__message *m, const char *at, const char *problem)
 {
-    tarn__raise(TARN_ERROR_FORMAT, "%s: '%s', byte %zu: %s; the file is damaged, cut, or no tokenizer.model",
-                m->function, m->name, (size_t)(place - m->file), problem);
+    tarn__raise(TARN_ERROR_FORMAT, "%s: '%s', byte %zu: %s; the file is damaged, incomplete, or not a tokenizer.model",
+                m->function, m->name, (size_t)(at - m->file), problem);
     return -1;
 }
 
-/* Seven bits a byte, the lowest first. */
-static bool read_number(tarn__message *m, uint64_t *value)
+/* Reads a varint: seven bits per byte, lowest first, at most ten bytes; bits above 64 are an error. */
+static bool read_varint(tarn__message *m, uint64_t *value)
 {
     const char *begin = m->at;
     *value = 0;
@@ -25,29 +26,30 @@ static bool read_number(tarn__message *m, uint64_t *value)
         if (byte < 0x80)
             return true;
     }
-    wrong(m, begin, "a number does not end");
+    raise_at(m, begin, "a varint does not end");
     return false;
 }
 
-/* Little-endian bits of a given number of bytes. */
+/* Reads a little-endian value of 4 or 8 bytes. */
 static bool read_bits(tarn__message *m, int bytes, uint64_t *value)
 {
     if (m->end - m->at < bytes)
-        return wrong(m, m->at, "a value is cut") > 0;
+        return raise_at(m, m->at, "a value is incomplete") > 0;
     *value = 0;
     for (int i = 0; i < bytes; i++)
         *value |= (uint64_t)(unsigned char)*m->at++ << 8 * i;
     return true;
 }
 
+/* Reads a length and skips that many bytes. */
 static bool read_bytes(tarn__message *m, tarn__field *field)
 {
     uint64_t length;
     const char *begin = m->at;
-    if (!read_number(m, &length))
+    if (!read_varint(m, &length))
         return false;
     if (length > (uint64_t)(m->end - m->at))
-        return wrong(m, begin, "a length reaches behind the end") > 0;
+        return raise_at(m, begin, "a length exceeds the message") > 0;
     field->bytes = m->at;
     field->length = (size_t)length;
     m->at += length;
@@ -61,31 +63,31 @@ int tarn__message_next(tarn__message *m, tarn__field *field)
     *field = (tarn__field){0};
     if (m->at == m->end)
         return 0;
-    if (!read_number(m, &key))
+    if (!read_varint(m, &key))
         return -1;
     if (key >> 3 == 0 || key >> 3 > 536870911)
-        return wrong(m, begin, "a field has a number that none can have");
+        return raise_at(m, begin, "a field number is out of range");
     field->number = (uint32_t)(key >> 3);
     field->wire = (tarn__wire)(key & 7);
     switch (field->wire) {
-    case TARN__WIRE_VARINT: return read_number(m, &field->value) ? 1 : -1;
+    case TARN__WIRE_VARINT: return read_varint(m, &field->value) ? 1 : -1;
     case TARN__WIRE_I64: return read_bits(m, 8, &field->value) ? 1 : -1;
     case TARN__WIRE_I32: return read_bits(m, 4, &field->value) ? 1 : -1;
     case TARN__WIRE_LEN: return read_bytes(m, field) ? 1 : -1;
     }
-    return wrong(m, begin, "a field is of a kind that is no longer used");
+    return raise_at(m, begin, "a field has an unsupported wire type");
 }
 
 static bool is_wire(const tarn__message *m, const tarn__field *field, tarn__wire wire)
 {
-    return field->wire == wire || wrong(m, m->at, "a field is of another kind than the format says") > 0;
+    return field->wire == wire || raise_at(m, m->at, "a field has another wire type than the format") > 0;
 }
 
 bool tarn__message_inside(const tarn__message *message, const tarn__field *field, tarn__message *inside)
 {
     *inside = *message;
     inside->at = field->bytes;
-    inside->end = field->length ? field->bytes + field->length : field->bytes; /* of nothing: NULL */
+    inside->end = field->length ? field->bytes + field->length : field->bytes; /* an empty field has no bytes: NULL */
     return is_wire(message, field, TARN__WIRE_LEN);
 }
 

@@ -1,5 +1,5 @@
-/* protobuf.h: walking through the fields of a protobuf message. Nothing is trusted: every length is checked before it
- * is used. */
+/* protobuf.h: iterating over the fields of a protobuf message. The input is not trusted: every length is checked
+ * against the message before it is used. Nothing is copied. */
 #ifndef TARN__PROTOBUF_H
 #define TARN__PROTOBUF_H
 
@@ -7,10 +7,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A message that is being read. */
+/* A message being read; everything is borrowed. */
 typedef struct tarn__message {
-    const char *function, *name; /* for errors: who asks, and the file */
-    const char *file;            /* the file's first byte: errors say where */
+    const char *function, *name; /* for errors: the public function, and the file */
+    const char *file;            /* the file's first byte: errors give offsets */
     const char *at, *end;
 } tarn__message;
 
@@ -24,18 +24,18 @@ typedef enum tarn__wire {
 typedef struct tarn__field {
     uint32_t number;
     tarn__wire wire;
-    uint64_t value;    /* a number; or the bits of four or eight bytes */
+    uint64_t value;    /* VARINT, or the bits of I32 and I64 */
     const char *bytes; /* TARN__WIRE_LEN: borrowed from the file */
     size_t length;
 } tarn__field;
 
-/* The next field: 1; 0 behind the last; -1 with an error. */
+/* Reads the next field: 1, 0 after the last, -1 with an error. */
 int tarn__message_next(tarn__message *message, tarn__field *field);
 
-/* The message in a field. False with an error where it is none. */
+/* The message or string in a field. False with an error if the field has another wire type. */
 bool tarn__message_inside(const tarn__message *message, const tarn__field *field, tarn__message *inside);
 
-/* A field as true or false, as an int32, as a float. False with an error where it is of another wire type. */
+/* A field as a bool, an int32, a float. False with an error if it has another wire type. */
 bool tarn__field_bool(const tarn__message *message, const tarn__field *field, bool *value);
 bool tarn__field_int(const tarn__message *message, const tarn__field *field, int64_t *value);
 bool tarn__field_float(const tarn__message *message, const tarn__field *field, float *value);

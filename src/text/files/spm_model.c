@@ -1,6 +1,5 @@
-/* spm_model.c: tokenizer.model, the file of SentencePiece: a protobuf message with the pieces, how they were trained,
- * and how text is prepared. Only what tarn does as SentencePiece does is taken: BPE on text that is not changed but for
- * its spaces. */
+/* spm_model.c: tokenizer.model, SentencePiece's file: a protobuf message with the pieces, the trainer's settings and
+ * the normalizer. Supported is BPE whose normalizer changes nothing but spaces; other models are an error. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,9 +10,9 @@
 #include "text/files/protobuf.h"
 #include "text/tokenizer/tokenizer.h"
 
-#define LONGEST ((size_t)1 << 30) /* bytes of a file */
+#define MAX_FILE ((size_t)1 << 30) /* bytes */
 
-/* The numbers of fields, as SentencePiece's sentencepiece_model.proto has them. */
+/* Field numbers of sentencepiece_model.proto: ModelProto, SentencePiece, TrainerSpec, NormalizerSpec. */
 enum { PIECES = 1, TRAINER = 2, NORMALIZER = 3, DENORMALIZER = 5 };
 enum { PIECE_TEXT = 1, PIECE_SCORE = 2, PIECE_TYPE = 3 };
 enum { MODEL_TYPE = 3, SPACE_AS_SUFFIX = 24, BYTE_FALLBACK = 35, UNKNOWN_ID = 40, BEGIN_ID = 41, END_ID = 42 };
@@ -23,19 +22,20 @@ typedef struct model {
     tarn__message file;
     tarn__buffer pieces, lengths, scores, types; /* const char *, size_t, float, int32_t */
     bool has_trainer, has_normalizer;
-    int64_t type, unknown, begin, end;
-    bool has_bytes, is_suffix, has_prefix, squeezes, escapes, has_rules, has_reverse_rules;
-    const char *rules; /* their name; borrowed from the file */
+    int64_t type, unknown, bos, eos;
+    bool has_bytes, space_is_suffix, has_prefix, remove_extra_spaces, escape_spaces, has_rules, has_reverse_rules;
+    const char *rules; /* name of the normalization rules; borrowed from the file */
     size_t rules_length;
 } model;
 
-static bool refuse(const model *m, const char *problem)
+static bool raise_unsupported(const model *m, const char *problem)
 {
     return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': %s", m->file.function, m->file.name, problem);
 }
 
-/* ---- the messages ------------------------------------------------------------------------------------------------ */
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
 
+/* Appends a piece. The last occurrence of a field counts, as protobuf defines. */
 static bool read_piece(model *m, tarn__message *piece)
 {
     tarn__field f = {0};
@@ -70,13 +70,15 @@ static bool read_trainer(model *m, tarn__message *trainer)
     bool good = true;
     m->has_trainer = true;
     while (good && (more = tarn__message_next(trainer, &f)) != 0) {
-        int64_t *whole = f.number == MODEL_TYPE   ? &m->type
-                         : f.number == UNKNOWN_ID ? &m->unknown
-                         : f.number == BEGIN_ID   ? &m->begin
-                         : f.number == END_ID     ? &m->end
-                                                  : NULL;
-        bool *flag = f.number == SPACE_AS_SUFFIX ? &m->is_suffix : f.number == BYTE_FALLBACK ? &m->has_bytes : NULL;
-        good = more > 0 && (!whole || tarn__field_int(trainer, &f, whole)) &&
+        int64_t *integer = f.number == MODEL_TYPE   ? &m->type
+                           : f.number == UNKNOWN_ID ? &m->unknown
+                           : f.number == BEGIN_ID   ? &m->bos
+                           : f.number == END_ID     ? &m->eos
+                                                    : NULL;
+        bool *flag = f.number == SPACE_AS_SUFFIX ? &m->space_is_suffix
+                     : f.number == BYTE_FALLBACK ? &m->has_bytes
+                                                 : NULL;
+        good = more > 0 && (!integer || tarn__field_int(trainer, &f, integer)) &&
                (!flag || tarn__field_bool(trainer, &f, flag));
     }
     return good;
@@ -90,8 +92,8 @@ static bool read_normalizer(model *m, tarn__message *normalizer)
     m->has_normalizer = true;
     while (good && (more = tarn__message_next(normalizer, &f)) != 0) {
         bool *flag = f.number == DUMMY_PREFIX    ? &m->has_prefix
-                     : f.number == REMOVE_SPACES ? &m->squeezes
-                     : f.number == ESCAPE_SPACES ? &m->escapes
+                     : f.number == REMOVE_SPACES ? &m->remove_extra_spaces
+                     : f.number == ESCAPE_SPACES ? &m->escape_spaces
                                                  : NULL;
         tarn__message inside;
         bool is_text = f.number == RULES_NAME || f.number == RULES;
@@ -107,7 +109,7 @@ static bool read_normalizer(model *m, tarn__message *normalizer)
     return good;
 }
 
-/* What is changed back when ids become text; nothing, as a rule. */
+/* Reads the rules that change text back when decoding; published models have none. */
 static bool read_denormalizer(model *m, tarn__message *denormalizer)
 {
     tarn__field f;
@@ -117,6 +119,7 @@ static bool read_denormalizer(model *m, tarn__message *denormalizer)
     return more == 0;
 }
 
+/* Reads the root message; unknown fields are skipped. */
 static bool read_message(model *m)
 {
     tarn__message all = m->file, inside;
@@ -134,23 +137,23 @@ static bool read_message(model *m)
     return good;
 }
 
-/* ---- what tarn has ----------------------------------------------------------------------------------------------- */
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 
 static bool check_kind(const model *m)
 {
     static const char *const names[] = {"", "Unigram", "BPE", "Word", "Char"};
     if (m->type == 2)
         return true;
-    return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': the SentencePiece model is %s, and tarn has BPE",
+    return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': the SentencePiece model is %s; it must be BPE",
                        m->file.function, m->file.name,
-                       m->type >= 1 && m->type <= 4 ? names[m->type] : "of no kind that is known");
+                       m->type >= 1 && m->type <= 4 ? names[m->type] : "of an unknown type");
 }
 
 static bool check(const model *m)
 {
     const int32_t *types = (const int32_t *)(const void *)m->types.data;
     if (m->pieces.count == 0 || !m->has_trainer || !m->has_normalizer)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': %s missing; the file is cut, or no tokenizer.model",
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': %s missing; the file is incomplete, or not a tokenizer.model",
                            m->file.function, m->file.name,
                            m->pieces.count == 0 ? "the pieces are"
                            : m->has_trainer     ? "the normalizer is"
@@ -159,27 +162,26 @@ static bool check(const model *m)
         return false;
     if (m->has_rules || m->has_reverse_rules)
         return tarn__raise(
-            TARN_ERROR_UNSUPPORTED, "%s: '%s': text is normalised by the rules '%.*s', and tarn has 'identity'",
+            TARN_ERROR_UNSUPPORTED, "%s: '%s': the model has normalization rules ('%.*s'), which are not supported",
             m->file.function, m->file.name, (int)(m->rules_length < 60 ? m->rules_length : 60), m->rules);
-    if (m->is_suffix || !m->escapes)
-        return refuse(m, "spaces stand behind words (treat_whitespace_as_suffix), or stay as they are "
-                         "(escape_whitespaces is false)");
+    if (m->space_is_suffix || !m->escape_spaces)
+        return raise_unsupported(m, "treat_whitespace_as_suffix, or escape_whitespaces = false, is not supported");
     for (size_t i = 0; i < m->types.count; i++)
         if (types[i] == TARN__TOKEN_UNUSED)
-            return refuse(m, "some pieces are not used (type 5), as after a restriction of the vocabulary");
+            return raise_unsupported(m, "some pieces are not used (type 5), which is not supported");
     return true;
 }
 
-/* SentencePiece takes only control pieces for the begin and end of a text. */
+/* An id if it is a control piece, else -1: SentencePiece accepts only those as BOS and EOS. */
 static int64_t control(const model *m, int64_t id)
 {
     const int32_t *types = (const int32_t *)(const void *)m->types.data;
     return id >= 0 && (size_t)id < m->types.count && types[id] == TARN__TOKEN_CONTROL ? id : -1;
 }
 
-static tarn_tokenizer *make(const model *m)
+static tarn_tokenizer *build(const model *m)
 {
-    const tarn__spm_spec parts = {
+    const tarn__spm_spec spec = {
         .function = m->file.function,
         .name = m->file.name,
         .pieces = (const char *const *)(const void *)m->pieces.data,
@@ -187,15 +189,15 @@ static tarn_tokenizer *make(const model *m)
         .scores = (const float *)(const void *)m->scores.data,
         .types = (const int32_t *)(const void *)m->types.data,
         .count = (int64_t)m->pieces.count,
-        .begin = control(m, m->begin),
-        .end = control(m, m->end),
+        .bos = control(m, m->bos),
+        .eos = control(m, m->eos),
         .unknown = m->unknown,
         .has_bytes = m->has_bytes,
-        .settings = {.prefix = m->has_prefix ? TARN__PREPEND_ALWAYS : TARN__PREPEND_NEVER,
-                     .squeezes = m->squeezes,
-                     .strips = m->has_prefix},
+        .settings = {.prepend = m->has_prefix ? TARN__PREPEND_ALWAYS : TARN__PREPEND_NEVER,
+                     .remove_extra_spaces = m->remove_extra_spaces,
+                     .strip_prefix = m->has_prefix},
     };
-    return tarn__spm_build(&parts);
+    return tarn__spm_build(&spec);
 }
 
 tarn_tokenizer *tarn__tokenizer_read_spm(const char *path)
@@ -206,19 +208,19 @@ tarn_tokenizer *tarn__tokenizer_read_spm(const char *path)
     const char *bytes = map.bytes ? map.memory : "";
     model m = {.file = {"tokenizer_open", path, bytes, bytes, bytes + map.bytes},
                .type = 1, /* the format's defaults */
-               .begin = 1,
-               .end = 2,
+               .bos = 1,
+               .eos = 2,
                .has_prefix = true,
-               .squeezes = true,
-               .escapes = true,
+               .remove_extra_spaces = true,
+               .escape_spaces = true,
                .rules = ""};
     tarn_tokenizer *t = NULL;
-    if (map.bytes > LONGEST)
-        tarn__raise(TARN_ERROR_FORMAT, "tokenizer_open: '%s': %zu bytes are too many for a tokenizer; %zu are possible",
-                    path, map.bytes, LONGEST);
+    if (map.bytes > MAX_FILE)
+        tarn__raise(TARN_ERROR_FORMAT, "tokenizer_open: '%s': %zu bytes; a tokenizer has at most %zu", path, map.bytes,
+                    MAX_FILE);
     else if (tarn__not_recognized("tokenizer_open", path, bytes, map.bytes, "SentencePiece model") &&
              read_message(&m) && check(&m))
-        t = make(&m);
+        t = build(&m);
     tarn__buffer_free(&m.pieces, sizeof(const char *));
     tarn__buffer_free(&m.lengths, sizeof(size_t));
     tarn__buffer_free(&m.scores, sizeof(float));

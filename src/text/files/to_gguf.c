@@ -1,5 +1,5 @@
-/* to_gguf.c: a tokenizer as the metadata of a GGUF file. What the format cannot say is refused, so that the tokenizer
- * that is read back gives the same ids. */
+/* to_gguf.c: a tokenizer as the metadata of a GGUF file. Whatever the format cannot express is an error, so that a
+ * tokenizer read back gives the same ids. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,21 +8,21 @@
 #include "base/utf8.h"
 #include "text/files/gguf_tokenizer.h"
 
-/* A tokenizer that is being written, with what its lists will hold. */
+/* A tokenizer being written, and the arrays of its tokens; owned. */
 typedef struct target {
     const char *function;
     const tarn_tokenizer *tokenizer;
     tarn_gguf_writer *writer;
-    size_t count;       /* of tokens, with those that only fill rows */
-    tarn__buffer bytes; /* of all tokens */
+    size_t count;       /* of tokens, including padding for embedding rows */
+    tarn__buffer bytes; /* escaped text of all tokens */
     size_t *begins, *lengths;
     int32_t *types;
     float *scores;
 } target;
 
-static bool refuse(const target *g, const char *problem)
+static bool raise_unsupported(const target *g, const char *problem)
 {
-    return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: GGUF has no form for a tokenizer %s", g->function, problem);
+    return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: GGUF cannot store a tokenizer %s", g->function, problem);
 }
 
 /* ---- tokens ------------------------------------------------------------------------------------------------------ */
@@ -36,12 +36,13 @@ static const tarn__added_token *find_added(const tarn_tokenizer *t, int32_t id)
     return NULL;
 }
 
+/* The type of an id in GGUF. */
 static int32_t type_of(const tarn_tokenizer *t, int32_t id)
 {
-    bool is_used = tarn__vocab_has(&t->pieces, id);
+    bool is_used = tarn__vocab_has(&t->vocab, id);
     if (!is_used)
         return TARN__TOKEN_UNUSED;
-    if (t->pieces.piece[id].byte)
+    if (t->vocab.piece[id].byte)
         return TARN__TOKEN_BYTE;
     if (t->kind == &tarn__kind_spm && id == t->bpe.unknown)
         return TARN__TOKEN_UNKNOWN;
@@ -51,27 +52,28 @@ static int32_t type_of(const tarn_tokenizer *t, int32_t id)
     return t->spm.types && (size_t)id < t->spm.count ? t->spm.types[id] : TARN__TOKEN_NORMAL;
 }
 
-static bool list_token(target *g, int32_t id)
+/* Appends a token's text and type; an unused id becomes [PADn], as llama.cpp's converter names it. */
+static bool add_token(target *g, int32_t id)
 {
     char filler[32];
     g->begins[id] = g->bytes.count;
     g->types[id] = type_of(g->tokenizer, id);
     bool good =
-        tarn__vocab_has(&g->tokenizer->pieces, id)
-            ? tarn__vocab_escape(&g->tokenizer->pieces, id, &g->bytes)
+        tarn__vocab_has(&g->tokenizer->vocab, id)
+            ? tarn__vocab_escape(&g->tokenizer->vocab, id, &g->bytes)
             : tarn__buffer_add(&g->bytes, filler, (size_t)snprintf(filler, sizeof(filler), "[PAD%d]", (int)id), 1);
     g->lengths[id] = g->bytes.count - g->begins[id];
     return good;
 }
 
-static bool list_tokens(target *g)
+static bool add_tokens(target *g)
 {
     g->begins = tarn__alloc(g->count * sizeof(*g->begins));
     g->lengths = g->begins ? tarn__alloc(g->count * sizeof(*g->lengths)) : NULL;
     g->types = g->lengths ? tarn__alloc(g->count * sizeof(*g->types)) : NULL;
     g->scores = g->types ? tarn__alloc(g->count * sizeof(*g->scores)) : NULL;
     for (size_t id = 0; g->scores && id < g->count; id++)
-        if (!list_token(g, (int32_t)id))
+        if (!add_token(g, (int32_t)id))
             return false;
     return g->scores != NULL;
 }
@@ -98,54 +100,56 @@ static bool put_tokens(const target *g)
     return good;
 }
 
-static bool put_text(const target *g, const char *key, const char *text)
+static bool put_string(const target *g, const char *key, const char *text)
 {
     return tarn_gguf_add_string(g->writer, key, text, strlen(text));
 }
 
-static bool put_flag(const target *g, const char *key, bool value)
+static bool put_bool(const target *g, const char *key, bool value)
 {
     return tarn_gguf_add_value(g->writer, key, TARN_GGUF_BOOL, &(uint8_t){value});
 }
 
 /* ---- SentencePiece ----------------------------------------------------------------------------------------------- */
 
-/* Whether every pair of pieces that makes another is a merge, as it is where scores decide. */
+/* True if every split of a piece into two pieces is a merge that forms it: by scores, which GGUF stores, all of them
+ * would merge. */
 static bool has_every_pair(const target *g, int32_t id)
 {
     const tarn_tokenizer *t = g->tokenizer;
     size_t length;
     uint32_t code;
-    const char *bytes = tarn__vocab_bytes(&t->pieces, id, &length);
+    const char *bytes = tarn__vocab_bytes(&t->vocab, id, &length);
     for (size_t at = tarn__utf8_decode(bytes, length, &code); at > 0 && at < length;
          at += tarn__utf8_decode(bytes + at, length - at, &code)) {
-        int32_t left = tarn__vocab_find(&t->pieces, bytes, at),
-                right = tarn__vocab_find(&t->pieces, bytes + at, length - at);
+        int32_t left = tarn__vocab_find(&t->vocab, bytes, at),
+                right = tarn__vocab_find(&t->vocab, bytes + at, length - at);
         bool is_pair =
             left >= 0 && right >= 0 && g->types[left] == TARN__TOKEN_NORMAL && g->types[right] == TARN__TOKEN_NORMAL;
         const tarn__merge_slot *merge = is_pair ? tarn__bpe_find(&t->bpe, left, right) : NULL;
-        if (is_pair && (!merge || merge->made != id))
+        if (is_pair && (!merge || merge->merged != id))
             return false;
     }
     return true;
 }
 
-/* Scores for merges that have ranks: those that make one piece must follow each other. */
+/* Derives scores from ranks: -1, -2, … in the order of merges. A piece has one score, so the merges that form it must
+ * be adjacent. */
 static bool score_merges(target *g)
 {
     const tarn_tokenizer *t = g->tokenizer;
     const tarn__merge *merge = (const tarn__merge *)(const void *)t->bpe.merges.data;
     float score = 0;
     for (size_t i = 0; i < t->bpe.merges.count; i++) {
-        bool again = i > 0 && merge[i].made == merge[i - 1].made;
-        if (!again && g->scores[merge[i].made] != 0)
-            return refuse(g, "whose merges of one piece stand apart: they have no scores");
-        score -= !again;
-        g->scores[merge[i].made] = score;
+        bool is_same = i > 0 && merge[i].merged == merge[i - 1].merged;
+        if (!is_same && g->scores[merge[i].merged] != 0)
+            return raise_unsupported(g, "whose merges of one piece are not adjacent: they have no common score");
+        score -= !is_same;
+        g->scores[merge[i].merged] = score;
     }
-    for (int32_t id = 0; id < t->pieces.count; id++)
+    for (int32_t id = 0; id < t->vocab.count; id++)
         if (g->types[id] == TARN__TOKEN_NORMAL && !has_every_pair(g, id))
-            return refuse(g, "that has pieces without the merges that make them: by scores they would be made");
+            return raise_unsupported(g, "that has pieces without merges: by scores they would be merged");
     return true;
 }
 
@@ -154,34 +158,34 @@ static bool put_spm(target *g)
     static const char *const schemes[] = {"never", "first", "always"};
     const tarn_tokenizer *t = g->tokenizer;
     if (t->bpe.ignore_merges)
-        return refuse(g, "of SentencePiece with ignore_merges");
+        return raise_unsupported(g, "of SentencePiece with ignore_merges");
     if (!t->spm.has_bytes && t->spm.byte_id[0] >= 0)
-        return refuse(g, "of SentencePiece that has pieces for bytes and does not fall back to them");
+        return raise_unsupported(g, "of SentencePiece that has byte pieces but no byte fallback");
     if (!t->spm.scores && !score_merges(g))
         return false;
     for (size_t i = 0; t->spm.scores && i < t->spm.count; i++)
         g->scores[i] = t->spm.scores[i];
-    return put_text(g, TARN__GGUF_TOKENIZER, "llama") && put_text(g, "tokenizer.ggml.pre", "default") &&
+    return put_string(g, TARN__GGUF_TOKENIZER, "llama") && put_string(g, "tokenizer.ggml.pre", "default") &&
            put_tokens(g) &&
            tarn_gguf_add_array(g->writer, "tokenizer.ggml.scores", TARN_GGUF_F32, g->scores, (int64_t)g->count) &&
-           put_flag(g, "tokenizer.ggml.add_space_prefix", t->spm.prefix != TARN__PREPEND_NEVER) &&
-           put_flag(g, "tokenizer.ggml.remove_extra_whitespaces", t->spm.squeezes) &&
-           (!t->spm.is_late || put_text(g, TARN__GGUF_METASPACE, schemes[t->spm.prefix]));
+           put_bool(g, "tokenizer.ggml.add_space_prefix", t->spm.prepend != TARN__PREPEND_NEVER) &&
+           put_bool(g, "tokenizer.ggml.remove_extra_whitespaces", t->spm.remove_extra_spaces) &&
+           (!t->spm.in_pre_tokenizer || put_string(g, TARN__GGUF_METASPACE, schemes[t->spm.prepend]));
 }
 
 /* ---- BPE on bytes ------------------------------------------------------------------------------------------------ */
 
-/* The name for how a text falls into words, NULL: the format has none. */
-static const char *words_of(const tarn_tokenizer *t)
+/* The name of the pre-tokenizer in GGUF; NULL: none. */
+static const char *pre_tokenizer_of(const tarn_tokenizer *t)
 {
-    for (const tarn__gguf_pre_tokenizer *words = tarn__gguf_pre_tokenizers; words->name; words++) {
-        bool is_it = words->nfc == t->nfc && words->ignore_merges == t->bpe.ignore_merges && !t->bpe.prefix_space;
+    for (const tarn__gguf_pre_tokenizer *pre = tarn__gguf_pre_tokenizers; pre->name; pre++) {
+        bool is_it = pre->nfc == t->nfc && pre->ignore_merges == t->bpe.ignore_merges && !t->bpe.prefix_space;
         int count = 0;
-        for (; count < 2 && words->pattern[count] && is_it; count++)
-            is_it = count < t->bpe.pattern_count &&
-                    strcmp(words->pattern[count], tarn__regex_source(t->bpe.pattern[count])) == 0;
-        if (is_it && count == t->bpe.pattern_count)
-            return words->name;
+        for (; count < 2 && pre->regex[count] && is_it; count++)
+            is_it =
+                count < t->bpe.regex_count && strcmp(pre->regex[count], tarn__regex_source(t->bpe.regex[count])) == 0;
+        if (is_it && count == t->bpe.regex_count)
+            return pre->name;
     }
     return NULL;
 }
@@ -197,8 +201,8 @@ static bool put_merges(const target *g)
     bool good = texts != NULL;
     for (size_t i = 0; good && i < count; i++) {
         begins[i] = bytes.count;
-        good = tarn__vocab_escape(&t->pieces, merge[i].left, &bytes) && tarn__buffer_add(&bytes, " ", 1, 1) &&
-               tarn__vocab_escape(&t->pieces, merge[i].right, &bytes) && tarn__buffer_add(&bytes, "", 1, 1);
+        good = tarn__vocab_escape(&t->vocab, merge[i].left, &bytes) && tarn__buffer_add(&bytes, " ", 1, 1) &&
+               tarn__vocab_escape(&t->vocab, merge[i].right, &bytes) && tarn__buffer_add(&bytes, "", 1, 1);
     }
     for (size_t i = 0; good && i < count; i++)
         texts[i] = bytes.data + begins[i];
@@ -211,32 +215,32 @@ static bool put_merges(const target *g)
 
 static bool put_bpe(target *g)
 {
-    const char *words = words_of(g->tokenizer);
-    if (!words)
-        return refuse(g, "that cuts text into words by these patterns, or with these settings (it has GPT-2's, Llama "
-                         "3's, Qwen2's and SmolLM's)");
+    const char *pre = pre_tokenizer_of(g->tokenizer);
+    if (!pre)
+        return raise_unsupported(g, "with this pre-tokenizer; it has those of GPT-2, Llama 3, Qwen2 and SmolLM");
     if (g->tokenizer->bpe.unknown >= 0)
-        return refuse(g, "of bytes with a token for unknown ones");
-    return put_text(g, TARN__GGUF_TOKENIZER, "gpt2") && put_text(g, "tokenizer.ggml.pre", words) && put_tokens(g) &&
+        return raise_unsupported(g, "of bytes with an unknown token");
+    return put_string(g, TARN__GGUF_TOKENIZER, "gpt2") && put_string(g, "tokenizer.ggml.pre", pre) && put_tokens(g) &&
            put_merges(g);
 }
 
-/* ---- the whole --------------------------------------------------------------------------------------------------- */
+/* ---- the metadata ---------------------------------------------------------------------------------------------------
+ */
 
 static bool put_id(const target *g, const char *key, int32_t id)
 {
     return id < 0 || tarn_gguf_add_value(g->writer, key, TARN_GGUF_U32, &(uint32_t){(uint32_t)id});
 }
 
-/* What stands before or behind a text: nothing, or the one token of that kind, which may be known from there only, or
- * to the model only. Without the key llama.cpp takes token 11 for it. */
-static bool put_side(const target *g, const tarn__buffer *ids, int32_t known, int32_t of_model, const char *key,
-                     const char *flag)
+/* Writes BOS or EOS and whether it is added. The id comes from the tokens around a text, the tokenizer's config, or the
+ * model. It is always written if known: without the key llama.cpp assumes token 11. */
+static bool put_special(const target *g, const tarn__buffer *ids, int32_t known, int32_t of_model, const char *key,
+                        const char *flag)
 {
     const int32_t *id = (const int32_t *)(const void *)ids->data;
     if (ids->count > 1 || (ids->count == 1 && known >= 0 && id[0] != known))
-        return refuse(g, "that puts other tokens around a text than the one that begins it and the one that ends it");
-    return put_id(g, key, ids->count ? id[0] : known >= 0 ? known : of_model) && put_flag(g, flag, ids->count > 0);
+        return raise_unsupported(g, "that adds tokens other than BOS and EOS to a text");
+    return put_id(g, key, ids->count ? id[0] : known >= 0 ? known : of_model) && put_bool(g, flag, ids->count > 0);
 }
 
 static bool check(const target *g)
@@ -244,15 +248,15 @@ static bool check(const target *g)
     const tarn_tokenizer *t = g->tokenizer;
     const tarn__added_token *added = (const tarn__added_token *)(const void *)t->added.tokens.data;
     if (t->kind != &tarn__kind_spm && t->kind != &tarn__kind_bpe)
-        return refuse(g, "of bytes or characters: use the model's folder, which all commands open; for a GGUF file "
-                         "train with a BPE (tarn tokenize "
-                         "FILES --train 1024 --out FOLDER, then tarn train --tokenizer FOLDER)");
-    if (g->count < (size_t)t->pieces.count)
+        return raise_unsupported(g, "of bytes or characters: use the model's folder, which all commands open; for GGUF "
+                                    "train with a BPE (tarn tokenize "
+                                    "FILES --train 1024 --out FOLDER, then tarn train --tokenizer FOLDER)");
+    if (g->count < (size_t)t->vocab.count)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a model of %zu rows is too small for a tokenizer of %d tokens",
-                           g->function, g->count, (int)t->pieces.count);
+                           g->function, g->count, (int)t->vocab.count);
     for (size_t i = 0; i < t->added.tokens.count; i++)
         if (added[i].strip_left || added[i].strip_right)
-            return refuse(g, "with tokens that take the spaces beside them (lstrip, rstrip)");
+            return raise_unsupported(g, "with tokens that absorb adjacent spaces (lstrip, rstrip)");
     return true;
 }
 
@@ -263,14 +267,14 @@ bool tarn__tokenizer_to_gguf(const char *function, const tarn_tokenizer *tokeniz
     target g = {.function = function,
                 .tokenizer = t,
                 .writer = writer,
-                .count = model->rows > 0 ? (size_t)model->rows : (size_t)t->pieces.count};
+                .count = model->rows > 0 ? (size_t)model->rows : (size_t)t->vocab.count};
     bool good =
-        check(&g) && list_tokens(&g) && (t->kind == &tarn__kind_spm ? put_spm(&g) : put_bpe(&g)) &&
-        put_side(&g, &t->before, t->begin, model->begin, "tokenizer.ggml.bos_token_id",
-                 "tokenizer.ggml.add_bos_token") &&
-        put_side(&g, &t->after, t->end, model->end, "tokenizer.ggml.eos_token_id", "tokenizer.ggml.add_eos_token") &&
+        check(&g) && add_tokens(&g) && (t->kind == &tarn__kind_spm ? put_spm(&g) : put_bpe(&g)) &&
+        put_special(&g, &t->before, t->bos, model->bos, "tokenizer.ggml.bos_token_id",
+                    "tokenizer.ggml.add_bos_token") &&
+        put_special(&g, &t->after, t->eos, model->eos, "tokenizer.ggml.eos_token_id", "tokenizer.ggml.add_eos_token") &&
         put_id(&g, "tokenizer.ggml.unknown_token_id", t->bpe.unknown) &&
-        (!t->chat || put_text(&g, "tokenizer.chat_template", t->chat));
+        (!t->chat || put_string(&g, "tokenizer.chat_template", t->chat));
     release(&g);
     return good;
 }

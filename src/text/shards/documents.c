@@ -1,4 +1,4 @@
-/* documents.c: the documents of a file, one after the other. */
+/* documents.c: iterates over the documents of a file. Files are mapped: a text file is passed on without a copy. */
 #include "text/shards/shards.h"
 
 #include <string.h>
@@ -24,6 +24,7 @@ bool tarn__is_blank_line(const char *line, size_t length)
     return length == 0;
 }
 
+/* Documents of JSON lines; blank lines are skipped but counted. */
 static bool each_line(const char *function, const char *path, const char *field, const tarn__map *map,
                       tarn__document_fn take, void *ctx)
 {

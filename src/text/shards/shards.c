@@ -1,7 +1,8 @@
-/* shards.c: texts into files of tokens, in parallel.
+/* shards.c: encodes texts into token files, in parallel.
  *
- * Inputs are mapped and cut into blocks by size alone. A batch of blocks is encoded by all threads, each with a coder
- * of its own, and written in order: the files do not depend on how many threads there are. */
+ * Inputs are mapped and cut into blocks by size alone. A batch of blocks is encoded by all threads, each with an
+ * encoder of its own, and written in order: the files do not depend on the number of threads. A text file is cut only
+ * where encoding the parts gives the same ids as encoding the whole. */
 #include "text/shards/shards.h"
 
 #include <pthread.h>
@@ -14,23 +15,23 @@
 #include "base/utf8.h"
 #include "formats/json_file.h"
 
-#define BLOCK ((size_t)1 << 20)
-#define BATCH 32
-#define USUAL_SHARD 100000000
+#define BLOCK_BYTES ((size_t)1 << 20)
+#define BATCH_BLOCKS 32
+#define DEFAULT_SHARD_TOKENS 100000000
 
-/* A piece of an input: of a text, or some lines of JSON. */
+/* A part of an input: of a text, or some lines of JSON. */
 typedef struct block {
     const char *text;
     size_t length;
     const char *path;
-    bool is_lines;
-    bool is_valid;      /* text: of the validation part */
-    bool continues;     /* text: it goes on where the block before it ended */
+    bool is_jsonl;
+    bool is_valid;      /* text: part of the validation set */
+    bool continues;     /* text: continues the block before it */
     bool ends_document; /* text */
     int64_t first_line, first_document;
-    int64_t documents;        /* that end in it */
-    tarn__buffer ids[2];      /* train and validation */
-    tarn__error_record error; /* of the thread that encoded it; code TARN_OK: none */
+    int64_t documents;        /* ending in it */
+    tarn__buffer ids[2];      /* int32_t: train and validation */
+    tarn__error_record error; /* of the encoding thread; code TARN_OK: none */
 } block;
 
 typedef struct job {
@@ -38,63 +39,65 @@ typedef struct job {
     tarn_shards_options options;
     const char *folder, *field;
     int32_t separator; /* -1: none */
-    bool whole_texts;  /* a text is not cut into blocks */
+    bool whole_texts;  /* texts must not be cut */
     tarn__shard_writer writer[2];
-    block *batch; /* BATCH of them */
+    block *batch; /* [BATCH_BLOCKS] */
     int count;
-    int64_t documents, bytes, all_bytes;
+    int64_t documents, bytes, total_bytes;
     pthread_mutex_t lock; /* guards `idle` */
-    tarn__buffer idle;    /* tarn__encoder *: not in use */
+    tarn__buffer idle;    /* tarn__encoder *, owned: encoders not in use, with their word caches */
 } job;
 
 /* ---- one block --------------------------------------------------------------------------------------------------- */
 
-static tarn__encoder *take_coder(job *j)
+/* An idle encoder, or a new one. There are never more than threads. NULL with an error. */
+static tarn__encoder *take_encoder(job *j)
 {
-    tarn__encoder *coder = NULL;
+    tarn__encoder *encoder = NULL;
     pthread_mutex_lock(&j->lock);
     if (j->idle.count > 0)
-        coder = ((tarn__encoder **)(void *)j->idle.data)[--j->idle.count];
+        encoder = ((tarn__encoder **)(void *)j->idle.data)[--j->idle.count];
     pthread_mutex_unlock(&j->lock);
-    return coder ? coder : tarn__alloc(sizeof(*coder));
+    return encoder ? encoder : tarn__alloc(sizeof(*encoder));
 }
 
-static void give_coder(job *j, tarn__encoder *coder)
+static void return_encoder(job *j, tarn__encoder *encoder)
 {
-    if (!coder)
+    if (!encoder)
         return;
     pthread_mutex_lock(&j->lock);
-    bool kept = tarn__buffer_add(&j->idle, &coder, 1, sizeof(coder));
+    bool is_stored = tarn__buffer_add(&j->idle, &encoder, 1, sizeof(encoder));
     pthread_mutex_unlock(&j->lock);
-    if (!kept) {
-        tarn__encoder_free(coder);
-        tarn__release(coder, sizeof(*coder));
+    if (!is_stored) {
+        tarn__encoder_free(encoder);
+        tarn__release(encoder, sizeof(*encoder));
     }
 }
 
-/* Whether document number n is for validation: the share is met evenly, and by every beginning of the list. */
+/* True if document n is for validation. The fraction is met evenly over the list, and by every prefix of it. */
 static bool is_valid_document(const job *j, int64_t n)
 {
     return (int64_t)((double)(n + 1) * j->options.val_fraction) > (int64_t)((double)n * j->options.val_fraction);
 }
 
-static bool encode_text(const job *j, tarn__encoder *coder, const char *text, size_t length, bool ends,
+/* Appends the ids of a text and, at a document's end, the separator. */
+static bool encode_text(const job *j, tarn__encoder *encoder, const char *text, size_t length, bool ends,
                         tarn__buffer *ids)
 {
     const tarn_encode_options options = {.special_as_text = !j->options.parse_special};
-    return tarn__tokenizer_append(j->tokenizer, coder, text, length, &options, ids) &&
+    return tarn__tokenizer_append(j->tokenizer, encoder, text, length, &options, ids) &&
            (!ends || j->separator < 0 || tarn__ids_add(ids, j->separator));
 }
 
-static bool encode_text_block(const job *j, tarn__encoder *coder, block *b)
+static bool encode_text_block(const job *j, tarn__encoder *encoder, block *b)
 {
-    coder->continues = b->continues;
-    bool good = encode_text(j, coder, b->text, b->length, b->ends_document, &b->ids[b->is_valid]);
-    coder->continues = false;
+    encoder->continues = b->continues;
+    bool good = encode_text(j, encoder, b->text, b->length, b->ends_document, &b->ids[b->is_valid]);
+    encoder->continues = false;
     return good;
 }
 
-static bool encode_lines(const job *j, tarn__encoder *coder, block *b)
+static bool encode_lines(const job *j, tarn__encoder *encoder, block *b)
 {
     tarn__buffer text = {0};
     int64_t line = b->first_line, document = b->first_document;
@@ -105,7 +108,7 @@ static bool encode_lines(const job *j, tarn__encoder *coder, block *b)
             continue;
         text.count = 0;
         good = tarn__jsonl_text("shards_prepare", &text, b->text + at, length, j->field, b->path, line) &&
-               encode_text(j, coder, text.data ? text.data : "", text.count, true,
+               encode_text(j, encoder, text.data ? text.data : "", text.count, true,
                            &b->ids[is_valid_document(j, document)]);
         document++;
     }
@@ -113,17 +116,19 @@ static bool encode_lines(const job *j, tarn__encoder *coder, block *b)
     return good;
 }
 
+/* Body of a parallel loop: encodes blocks; errors are stored in the block and raised by the caller's thread, in order.
+ */
 static void encode_blocks(int64_t begin, int64_t end, void *ctx)
 {
     job *j = ctx;
     for (int64_t i = begin; i < end; i++) {
         block *b = &j->batch[i];
-        tarn__encoder *coder = take_coder(j);
-        if (coder && b->is_lines)
-            encode_lines(j, coder, b);
-        else if (coder)
-            encode_text_block(j, coder, b);
-        give_coder(j, coder);
+        tarn__encoder *encoder = take_encoder(j);
+        if (encoder && b->is_jsonl)
+            encode_lines(j, encoder, b);
+        else if (encoder)
+            encode_text_block(j, encoder, b);
+        return_encoder(j, encoder);
         tarn__error_save(&b->error);
         tarn_clear_error();
     }
@@ -152,6 +157,7 @@ static bool write_block(job *j, block *b)
     return true;
 }
 
+/* Encodes and writes the batch, and reports progress. */
 static bool flush(job *j)
 {
     bool good = true;
@@ -161,7 +167,7 @@ static bool flush(job *j)
     for (int i = 0; good && i < j->count; i++)
         good = write_block(j, &j->batch[i]);
     clear_batch(j);
-    if (good && j->options.progress && !j->options.progress(j->bytes, j->all_bytes, j->options.progress_ctx))
+    if (good && j->options.progress && !j->options.progress(j->bytes, j->total_bytes, j->options.progress_ctx))
         good = tarn__raise(TARN_ERROR_ARGUMENT, "shards_prepare: stopped by its caller");
     return good;
 }
@@ -169,31 +175,30 @@ static bool flush(job *j)
 static bool add_block(job *j, const block *b)
 {
     j->batch[j->count++] = *b;
-    return j->count < BATCH || flush(j);
+    return j->count < BATCH_BLOCKS || flush(j);
 }
 
 /* ---- inputs ------------------------------------------------------------------------------------------------------ */
 
-/* Whether SentencePiece could make a token of the end of a line and what is beside it, or looks at the ends of a text.
- */
+/* True if SentencePiece could merge across the end of a line, or treats the ends of a text specially. */
 static bool joins_lines(const tarn_tokenizer *t)
 {
-    bool joins = t->spm.squeezes || !t->spm.has_bytes;
-    for (int32_t id = 0; id < t->pieces.count && !joins; id++) {
-        const tarn__vocab_piece *piece = &t->pieces.piece[id];
+    bool joins = t->spm.remove_extra_spaces || !t->spm.has_bytes;
+    for (int32_t id = 0; id < t->vocab.count && !joins; id++) {
+        const tarn__vocab_piece *piece = &t->vocab.piece[id];
         joins = piece->used && !piece->literal && piece->length > 1 &&
-                memchr(t->pieces.bytes.data + piece->begin, '\n', piece->length);
+                memchr(t->vocab.bytes.data + piece->begin, '\n', piece->length);
     }
     return joins;
 }
 
-/* Whether something reaches across every place where a text could be cut: words without a pattern, which are the whole
- * text, and tokens with a line's end in them or that take the spaces beside them. */
+/* True if no cut is safe: without a regex the whole text is one word; added tokens may contain a newline or absorb
+ * adjacent whitespace. */
 static bool needs_whole_texts(const job *j)
 {
     const tarn_tokenizer *t = j->tokenizer;
     const tarn__added_token *added = (const tarn__added_token *)(const void *)t->added.tokens.data;
-    if ((t->kind == &tarn__kind_bpe && t->bpe.pattern_count == 0) || (t->kind == &tarn__kind_spm && joins_lines(t)))
+    if ((t->kind == &tarn__kind_bpe && t->bpe.regex_count == 0) || (t->kind == &tarn__kind_spm && joins_lines(t)))
         return true;
     for (size_t i = 0; i < t->added.tokens.count; i++) {
         bool is_found = !added[i].special || j->options.parse_special;
@@ -203,7 +208,7 @@ static bool needs_whole_texts(const job *j)
     return false;
 }
 
-/* Whether the character that ends before `at` is a space. */
+/* True if the character that ends at `at` is whitespace. */
 static bool is_space_before(const char *text, size_t at)
 {
     uint32_t code = 0;
@@ -213,13 +218,14 @@ static bool is_space_before(const char *text, size_t at)
     return tarn__utf8_decode(text + begin, at - begin, &code) == at - begin && tarn__is_space(code);
 }
 
-/* Where a text may be cut, from a place on: at the end of a line that neither a space follows nor a slash (which some
- * patterns take to the sign before the line's end). GPT-2's pattern makes the last of several spaces a word, here the
- * line's end: the cut is before it. Others take it to what is before it: the cut is behind it, and it is a single
- * space, as at the end of a text several would be one word in some. */
+/* The next safe cut at or after `from`: at the end of a line that is followed neither by whitespace nor by a slash
+ * (which some patterns join to punctuation before the newline). GPT-2's pattern makes the last of several whitespace
+ * characters a word of its own, here the newline: the cut is before it. Other patterns join the newline to the text
+ * before it: the cut is after it, and no whitespace may precede it, since at the end of a text a run of whitespace
+ * would be one word. */
 static size_t next_cut(const tarn_tokenizer *t, const char *text, size_t length, size_t from)
 {
-    bool is_before = t->kind != &tarn__kind_bpe || (t->bpe.uses_regex && t->bpe.pattern_count == 1);
+    bool is_before = t->kind != &tarn__kind_bpe || (t->bpe.uses_regex && t->bpe.regex_count == 1);
     for (size_t at = from; at < length;) {
         const char *end = memchr(text + at, '\n', length - at);
         if (!end)
@@ -238,7 +244,9 @@ static size_t next_cut(const tarn_tokenizer *t, const char *text, size_t length,
 static bool add_text(job *j, const char *path, const char *text, size_t length, bool is_valid)
 {
     for (size_t at = 0; at < length;) {
-        size_t end = length - at <= BLOCK || j->whole_texts ? length : next_cut(j->tokenizer, text, length, at + BLOCK);
+        size_t end = length - at <= BLOCK_BYTES || j->whole_texts
+                         ? length
+                         : next_cut(j->tokenizer, text, length, at + BLOCK_BYTES);
         const block b = {.text = text + at,
                          .length = end - at,
                          .path = path,
@@ -252,24 +260,26 @@ static bool add_text(job *j, const char *path, const char *text, size_t length, 
     return true;
 }
 
-/* The last part of a text is for validation: the share of its bytes, cut between characters. */
+/* Adds a text file: the validation set is the last fraction of its bytes, cut between characters. */
 static bool add_text_file(job *j, const char *path, const char *text, size_t length)
 {
-    size_t most = (size_t)((double)length * (1 - j->options.val_fraction));
-    most = most > length ? length : most;
-    while (most > 0 && most < length && ((unsigned char)text[most] & 0xC0) == 0x80)
-        most--;
+    size_t train_bytes = (size_t)((double)length * (1 - j->options.val_fraction));
+    train_bytes = train_bytes > length ? length : train_bytes;
+    while (train_bytes > 0 && train_bytes < length && ((unsigned char)text[train_bytes] & 0xC0) == 0x80)
+        train_bytes--;
     j->documents++;
-    return add_text(j, path, text, most, false) && add_text(j, path, text + most, length - most, true);
+    return add_text(j, path, text, train_bytes, false) &&
+           add_text(j, path, text + train_bytes, length - train_bytes, true);
 }
 
+/* Adds JSON lines, in blocks of whole lines. */
 static bool add_lines(job *j, const char *path, const char *text, size_t length)
 {
     int64_t line = 1;
     for (size_t at = 0; at < length;) {
         block b = {
-            .text = text + at, .path = path, .is_lines = true, .first_line = line, .first_document = j->documents};
-        while (at < length && b.length < BLOCK) {
+            .text = text + at, .path = path, .is_jsonl = true, .first_line = line, .first_document = j->documents};
+        while (at < length && b.length < BLOCK_BYTES) {
             size_t one = tarn__line_length(text + at, length - at), step = one + (at + one < length);
             j->documents += !tarn__is_blank_line(text + at, one);
             b.length += step;
@@ -282,7 +292,7 @@ static bool add_lines(job *j, const char *path, const char *text, size_t length)
     return true;
 }
 
-/* The map stays until the batch that uses it is written. */
+/* Adds an input file. The batch is flushed before the map is closed: blocks borrow its bytes. */
 static bool add_input(job *j, const char *path)
 {
     tarn__map map;
@@ -300,6 +310,7 @@ static bool add_input(job *j, const char *path)
 
 /* ---- the folder -------------------------------------------------------------------------------------------------- */
 
+/* Adds the files of a split to the index. */
 static bool list_files(tarn__json_file *index, const tarn__shard_writer *writer)
 {
     char key[64], name[64];
@@ -324,8 +335,8 @@ static bool write_index(const job *j)
     snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)j->tokenizer->hash);
     bool good = index && tarn__json_file_set_string(index, "format", "tarn tokens") &&
                 tarn__json_file_set_int(index, "version", TARN__SHARD_VERSION) &&
-                tarn__json_file_set_string(index, "dtype", j->writer[0].head.width == 2 ? "u16" : "u32") &&
-                tarn__json_file_set_int(index, "vocabulary", j->tokenizer->pieces.count) &&
+                tarn__json_file_set_string(index, "dtype", j->writer[0].header.width == 2 ? "u16" : "u32") &&
+                tarn__json_file_set_int(index, "vocabulary", j->tokenizer->vocab.count) &&
                 tarn__json_file_set_string(index, "tokenizer", j->tokenizer->kind->name) &&
                 tarn__json_file_set_string(index, "tokenizer_hash", hash) &&
                 tarn__json_file_set_int(index, "documents", j->documents) && list_files(index, &j->writer[0]) &&
@@ -334,10 +345,12 @@ static bool write_index(const job *j)
     return good;
 }
 
+/* Creates the output folder; one with an index is an error, so that no finished data is overwritten. */
 static bool open_folder(job *j)
 {
     char path[4096];
-    tarn__json_file *trial = tarn__json_file_new("shards_prepare"); /* no index, no work */
+    tarn__json_file *trial =
+        tarn__json_file_new("shards_prepare"); /* fails early in a build without JSON: the index could not be written */
     tarn__json_file_free(trial);
     if (!trial)
         return false;
@@ -345,11 +358,12 @@ static bool open_folder(job *j)
         return false;
     snprintf(path, sizeof(path), "%s/" TARN__SHARD_INDEX, j->folder);
     return !tarn__path_exists(path) ||
-           tarn__raise(TARN_ERROR_ARGUMENT,
-                       "shards_prepare: '%s' is there already; remove the folder or choose another", path);
+           tarn__raise(TARN_ERROR_ARGUMENT, "shards_prepare: '%s' already exists; remove the folder or choose another",
+                       path);
 }
 
-/* ---- the whole --------------------------------------------------------------------------------------------------- */
+/* ---- entry point ---------------------------------------------------------------------------------------------------
+ */
 
 static bool find_separator(job *j)
 {
@@ -360,7 +374,7 @@ static bool find_separator(job *j)
     if (o->separator && o->no_separator)
         return tarn__raise(TARN_ERROR_ARGUMENT, "shards_prepare: a separator and no_separator exclude each other");
     return !o->separator || j->separator >= 0 ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "shards_prepare: the separator '%.100s' is no token of this tokenizer",
+           tarn__raise(TARN_ERROR_ARGUMENT, "shards_prepare: the separator '%.100s' is not a token of this tokenizer",
                        o->separator);
 }
 
@@ -368,10 +382,10 @@ static bool check(job *j, const char *const *inputs, int count)
 {
     const tarn_shards_options *o = &j->options;
     if (!inputs || count < 1 || !j->tokenizer || !j->folder || !j->folder[0] || strlen(j->folder) > 4000)
-        return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "shards_prepare: inputs, a tokenizer and the name of a folder are required");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "shards_prepare: inputs, a tokenizer and a folder are required");
     if (!(o->val_fraction >= 0 && o->val_fraction < 1))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "shards_prepare: a share of %g for validation is not from 0 to below 1",
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "shards_prepare: the validation fraction is %g; it must be from 0 to below 1",
                            o->val_fraction);
     if (o->shard_tokens < 0 || (o->shard_tokens > 0 && o->shard_tokens < 1024))
         return tarn__raise(TARN_ERROR_ARGUMENT, "shards_prepare: files of %lld tokens; at least 1024 are required",
@@ -382,22 +396,24 @@ static bool check(job *j, const char *const *inputs, int count)
             return tarn__raise(TARN_ERROR_ARGUMENT, "shards_prepare: input %d is NULL or empty", i);
         if (!tarn__map_open(&map, "shards_prepare", inputs[i]))
             return false;
-        j->all_bytes += (int64_t)map.bytes;
+        j->total_bytes += (int64_t)map.bytes;
         tarn__map_close(&map);
     }
     return find_separator(j) && open_folder(j);
 }
 
+/* Encodes all inputs, then writes the tokenizer and, last, the index: a folder without one is incomplete. */
 static bool prepare(job *j, const char *const *inputs, int count)
 {
     for (int k = 0; k < 2; k++)
-        j->writer[k] = (tarn__shard_writer){.folder = j->folder,
-                                            .split = k ? "valid" : "train",
-                                            .most = j->options.shard_tokens ? j->options.shard_tokens : USUAL_SHARD,
-                                            .head = {TARN__SHARD_VERSION, j->tokenizer->pieces.count <= 65536 ? 2 : 4,
-                                                     0, (uint64_t)j->tokenizer->pieces.count, j->tokenizer->hash}};
+        j->writer[k] =
+            (tarn__shard_writer){.folder = j->folder,
+                                 .split = k ? "valid" : "train",
+                                 .max_ids = j->options.shard_tokens ? j->options.shard_tokens : DEFAULT_SHARD_TOKENS,
+                                 .header = {TARN__SHARD_VERSION, j->tokenizer->vocab.count <= 65536 ? 2 : 4, 0,
+                                            (uint64_t)j->tokenizer->vocab.count, j->tokenizer->hash}};
     j->whole_texts = needs_whole_texts(j);
-    j->batch = tarn__alloc(BATCH * sizeof(*j->batch));
+    j->batch = tarn__alloc(BATCH_BLOCKS * sizeof(*j->batch));
     bool good = j->batch != NULL;
     for (int i = 0; good && i < count; i++)
         good = add_input(j, inputs[i]);
@@ -417,7 +433,7 @@ static void clean_up(job *j, bool good)
     tarn__buffer_free(&j->idle, sizeof(tarn__encoder *));
     for (int k = 0; k < 2; k++)
         tarn__shard_writer_free(&j->writer[k], !good);
-    tarn__release(j->batch, BATCH * sizeof(*j->batch));
+    tarn__release(j->batch, BATCH_BLOCKS * sizeof(*j->batch));
     pthread_mutex_destroy(&j->lock);
 }
 

@@ -1,4 +1,7 @@
-/* tokens.c: reading files of tokens through maps. */
+/* tokens.c: reads token files through maps, as one sequence of tokens over all files of a split.
+ *
+ * Headers and sizes are checked when files are opened. Ids are checked as they are read: an id outside the vocabulary
+ * would make an embedding read out of bounds. */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,70 +12,71 @@
 #include "text/shards/shards.h"
 
 struct tarn_tokens {
-    tarn__map *map; /* of each file */
-    int64_t *begin; /* the first token of each file, and of the one behind the last */
-    size_t room;    /* files that there is memory for */
-    int count;      /* files */
+    tarn__map *map;  /* [count], owned */
+    int64_t *begin;  /* [count + 1]: position of each file's first token; last: total */
+    size_t capacity; /* of map, in files */
+    int count;       /* files */
     uint64_t hash, vocabulary;
     uint32_t width;
 };
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-static bool wrong(const char *path, const char *problem)
+static bool raise_file(const char *path, const char *problem)
 {
     return tarn__raise(TARN_ERROR_FORMAT, "tokens_open: '%s': %s", path, problem);
 }
 
-static bool check_head(const tarn_tokens *tokens, const char *path, const tarn__map *map,
-                       const tarn__shard_header *head)
+static bool check_header(const tarn_tokens *tokens, const char *path, const tarn__map *map,
+                         const tarn__shard_header *header)
 {
-    if (head->version != TARN__SHARD_VERSION)
+    if (header->version != TARN__SHARD_VERSION)
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
-                           "tokens_open: '%s': version %u of the format; this tarn reads version %d", path,
-                           head->version, TARN__SHARD_VERSION);
-    if ((head->width != 2 && head->width != 4) || head->vocabulary == 0 || head->vocabulary > INT32_MAX)
-        return wrong(path, "ids of neither 2 nor 4 bytes, or no size of the vocabulary");
-    if (head->count > (uint64_t)INT64_MAX / 8 || map->bytes - TARN__SHARD_HEADER_BYTES != head->count * head->width)
+                           "tokens_open: '%s': version %u of the format is not supported; it must be %d", path,
+                           header->version, TARN__SHARD_VERSION);
+    if ((header->width != 2 && header->width != 4) || header->vocabulary == 0 || header->vocabulary > INT32_MAX)
+        return raise_file(path, "ids of neither 2 nor 4 bytes, or no vocabulary size");
+    if (header->count > (uint64_t)INT64_MAX / 8 ||
+        map->bytes - TARN__SHARD_HEADER_BYTES != header->count * header->width)
         return tarn__raise(
             TARN_ERROR_FORMAT,
-            "tokens_open: '%s': the head says %llu ids of %u bytes, but %zu bytes follow; is the file cut short?", path,
-            (unsigned long long)head->count, head->width, map->bytes - TARN__SHARD_HEADER_BYTES);
+            "tokens_open: '%s': the header has %llu ids of %u bytes, but %zu bytes follow; is the file incomplete?",
+            path, (unsigned long long)header->count, header->width, map->bytes - TARN__SHARD_HEADER_BYTES);
     if (tokens->count > 0 &&
-        (head->hash != tokens->hash || head->vocabulary != tokens->vocabulary || head->width != tokens->width))
-        return wrong(path, "made by another tokenizer than the files before it");
+        (header->hash != tokens->hash || header->vocabulary != tokens->vocabulary || header->width != tokens->width))
+        return raise_file(path, "written with another tokenizer than the files before it");
     return true;
 }
 
-/* Adds a file behind the others; the memory for it is there. */
+/* Maps a file and appends it; there is capacity for it. */
 static bool add_file(tarn_tokens *tokens, const char *path)
 {
     tarn__map *map = &tokens->map[tokens->count];
-    tarn__shard_header head;
+    tarn__shard_header header;
     if (!tarn__map_open(map, "tokens_open", path))
         return false;
     bool good =
-        map->bytes >= TARN__SHARD_HEADER_BYTES && tarn__shard_header_read((const unsigned char *)map->memory, &head);
-    good = good ? check_head(tokens, path, map, &head)
-                : wrong(path, "no file of tokens: it does not begin with " TARN__SHARD_MAGIC);
+        map->bytes >= TARN__SHARD_HEADER_BYTES && tarn__shard_header_read((const unsigned char *)map->memory, &header);
+    good = good ? check_header(tokens, path, map, &header)
+                : raise_file(path, "not a token file: it does not begin with " TARN__SHARD_MAGIC);
     if (!good) {
         tarn__map_close(map);
         return false;
     }
-    tokens->hash = head.hash;
-    tokens->vocabulary = head.vocabulary;
-    tokens->width = head.width;
-    tokens->begin[tokens->count + 1] = tokens->begin[tokens->count] + (int64_t)head.count;
+    tokens->hash = header.hash;
+    tokens->vocabulary = header.vocabulary;
+    tokens->width = header.width;
+    tokens->begin[tokens->count + 1] = tokens->begin[tokens->count] + (int64_t)header.count;
     tokens->count++;
     return true;
 }
 
-static tarn_tokens *make(size_t files)
+static tarn_tokens *alloc_tokens(size_t files)
 {
     tarn_tokens *tokens = tarn__alloc(sizeof(*tokens));
     if (!tokens)
         return NULL;
-    tokens->room = files;
+    tokens->capacity = files;
     tokens->map = tarn__alloc(files * sizeof(*tokens->map));
     tokens->begin = tarn__alloc((files + 1) * sizeof(*tokens->begin));
     if (tokens->map && tokens->begin)
@@ -81,11 +85,12 @@ static tarn_tokens *make(size_t files)
     return NULL;
 }
 
-/* The files that the index names are those of the split, each with as many tokens as it says. */
+/* Opens the files listed in the index. Names and counts must be as tarn writes them: a renamed or replaced file is an
+ * error. */
 static bool add_files(tarn_tokens *tokens, const tarn__json_file *index, const char *folder, const char *split)
 {
     char path[8192], key[64], expected[64];
-    for (size_t i = 0; i < tokens->room; i++) {
+    for (size_t i = 0; i < tokens->capacity; i++) {
         int64_t count;
         tarn__shard_name(expected, sizeof(expected), NULL, split, (int)i);
         snprintf(key, sizeof(key), "%s.files", split);
@@ -95,11 +100,11 @@ static bool add_files(tarn_tokens *tokens, const tarn__json_file *index, const c
             return false;
         snprintf(path, sizeof(path), "%s/%s", folder, expected);
         if (strcmp(name, expected) != 0)
-            return wrong(path, "the index names another file in its place");
+            return raise_file(path, "the index names another file here");
         if (!add_file(tokens, path))
             return false;
         if (tokens->begin[i + 1] - tokens->begin[i] != count)
-            return wrong(path, "has another number of tokens than the index says");
+            return raise_file(path, "has another number of tokens than in the index");
     }
     return true;
 }
@@ -115,12 +120,12 @@ static tarn_tokens *open_folder(const char *folder, const char *split)
     const char *named = index ? tarn__json_file_string(index, "tokenizer_hash") : NULL;
     if (named && !tarn__json_file_has(index, key))
         tarn__raise(TARN_ERROR_ARGUMENT, "tokens_open: '%s' has no tokens for '%s'%s", folder, split,
-                    strcmp(split, "valid") == 0 ? "; prepare the files with a share for validation" : "");
-    if (named && tarn__json_file_count(index, key, TARN__MAX_SHARDS, &files) && (tokens = make(files)) != NULL &&
-        add_files(tokens, index, folder, split)) {
+                    strcmp(split, "valid") == 0 ? "; prepare the files with a validation fraction" : "");
+    if (named && tarn__json_file_count(index, key, TARN__MAX_SHARDS, &files) &&
+        (tokens = alloc_tokens(files)) != NULL && add_files(tokens, index, folder, split)) {
         snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)tokens->hash);
         if (tokens->count == 0 || strcmp(hash, named) != 0)
-            wrong(path, "names another tokenizer than the files, or no files");
+            raise_file(path, "names another tokenizer than the files, or no files");
     }
     tarn__json_file_free(index);
     if (!tarn_failed())
@@ -131,7 +136,7 @@ static tarn_tokens *open_folder(const char *folder, const char *split)
 
 static tarn_tokens *open_file(const char *path)
 {
-    tarn_tokens *tokens = make(1);
+    tarn_tokens *tokens = alloc_tokens(1);
     if (tokens && add_file(tokens, path))
         return tokens;
     tarn_tokens_close(tokens);
@@ -163,36 +168,36 @@ void tarn_tokens_close(tarn_tokens *tokens)
         return;
     for (int i = 0; i < tokens->count; i++)
         tarn__map_close(&tokens->map[i]);
-    tarn__release(tokens->map, tokens->room * sizeof(*tokens->map));
-    tarn__release(tokens->begin, (tokens->room + 1) * sizeof(*tokens->begin));
+    tarn__release(tokens->map, tokens->capacity * sizeof(*tokens->map));
+    tarn__release(tokens->begin, (tokens->capacity + 1) * sizeof(*tokens->begin));
     tarn__release(tokens, sizeof(*tokens));
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-static bool is_there(const tarn_tokens *tokens, const char *function)
+static bool check_tokens(const tarn_tokens *tokens, const char *function)
 {
     if (tarn_failed())
         return false;
-    return tokens || tarn__raise(TARN_ERROR_ARGUMENT, "%s: tokens are required, not NULL", function);
+    return tokens || tarn__raise(TARN_ERROR_ARGUMENT, "%s: tokens is NULL", function);
 }
 
 int64_t tarn_tokens_count(const tarn_tokens *tokens)
 {
-    return is_there(tokens, "tokens_count") ? tokens->begin[tokens->count] : -1;
+    return check_tokens(tokens, "tokens_count") ? tokens->begin[tokens->count] : -1;
 }
 
 int64_t tarn_tokens_vocab_size(const tarn_tokens *tokens)
 {
-    return is_there(tokens, "tokens_vocab_size") ? (int64_t)tokens->vocabulary : -1;
+    return check_tokens(tokens, "tokens_vocab_size") ? (int64_t)tokens->vocabulary : -1;
 }
 
 uint64_t tarn_tokens_hash(const tarn_tokens *tokens)
 {
-    return is_there(tokens, "tokens_hash") ? tokens->hash : 0;
+    return check_tokens(tokens, "tokens_hash") ? tokens->hash : 0;
 }
 
-/* The file that a token is in. */
+/* The file of a token, by binary search. */
 static int file_of(const tarn_tokens *tokens, int64_t position)
 {
     int low = 0, high = tokens->count - 1;
@@ -203,7 +208,7 @@ static int file_of(const tarn_tokens *tokens, int64_t position)
     return low;
 }
 
-/* Ids of one file. */
+/* Copies ids of one file and checks the largest against the vocabulary, once per call. */
 static bool copy(const tarn_tokens *tokens, int file, int64_t from, int64_t count, int32_t *ids)
 {
     const unsigned char *at =
@@ -224,14 +229,14 @@ static bool copy(const tarn_tokens *tokens, int file, int64_t from, int64_t coun
 
 bool tarn_tokens_read(const tarn_tokens *tokens, int64_t position, int64_t count, int32_t *ids)
 {
-    if (!is_there(tokens, "tokens_read"))
+    if (!check_tokens(tokens, "tokens_read"))
         return false;
-    int64_t all = tokens->begin[tokens->count];
-    if (position < 0 || count < 0 || position > all || count > all - position || (!ids && count))
+    int64_t total = tokens->begin[tokens->count];
+    if (position < 0 || count < 0 || position > total || count > total - position || (!ids && count))
         return tarn__raise(
             TARN_ERROR_ARGUMENT,
-            "tokens_read: %lld tokens from %lld on are outside the %lld there are, or there is no place for them",
-            (long long)count, (long long)position, (long long)all);
+            "tokens_read: %lld tokens from position %lld are out of range, or ids is NULL; there are %lld",
+            (long long)count, (long long)position, (long long)total);
     while (count > 0) {
         int file = file_of(tokens, position);
         int64_t here = tokens->begin[file + 1] - position, now = here < count ? here : count;

@@ -1,5 +1,5 @@
-/* added_tokens.c: tokens that are found in a text before anything else is done to it: <|endoftext|> and its like. The
- * leftmost counts, of several at one place the longest, as in Hugging Face's tokenizers. */
+/* added_tokens.c: added tokens, <|endoftext|> and the like, which are found in a text before anything else. The
+ * leftmost match wins, at the same position the longest, as in Hugging Face's tokenizers. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,25 +7,25 @@
 #include "base/memory.h"
 #include "text/tokenizer/tokenizer.h"
 
-#define MOST_TOKENS 65535
+#define MAX_TOKENS 65535
 
 static tarn__added_token *tokens_of(const tarn__added *added)
 {
     return (tarn__added_token *)(void *)added->tokens.data;
 }
 
-/* A token has an id of its own, or the id that the vocabulary has for the same text. */
+/* Checks that an added token has an unused id, or the id of the same text in the vocabulary. */
 static bool check_id(const tarn_tokenizer *tokenizer, const char *function, const char *name,
                      const tarn__added_token *token)
 {
-    const tarn__vocab *pieces = &tokenizer->pieces;
-    bool same = tarn__vocab_has(pieces, token->id) &&
-                tarn__vocab_matches_escaped(pieces, token->id, token->text, token->length);
-    if (!same && tarn__vocab_has(pieces, token->id))
+    const tarn__vocab *vocab = &tokenizer->vocab;
+    bool same =
+        tarn__vocab_has(vocab, token->id) && tarn__vocab_matches_escaped(vocab, token->id, token->text, token->length);
+    if (!same && tarn__vocab_has(vocab, token->id))
         return tarn__raise(TARN_ERROR_FORMAT,
-                           "%s: '%s': the added token '%.100s' has the id %d, which is another token's", function, name,
-                           token->text, (int)token->id);
-    int32_t known = same ? token->id : tarn__vocab_find_escaped(pieces, token->text, token->length);
+                           "%s: '%s': the added token '%.100s' has the id %d, which belongs to another token", function,
+                           name, token->text, (int)token->id);
+    int32_t known = same ? token->id : tarn__vocab_find_escaped(vocab, token->text, token->length);
     if (known < 0 || known == token->id)
         return true;
     return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': the added token '%.100s' has the id %d, but %d in the vocabulary",
@@ -36,22 +36,23 @@ bool tarn__added_add(tarn_tokenizer *tokenizer, const char *function, const char
 {
     tarn__buffer *tokens = &tokenizer->added.tokens;
     if (token->length == 0 || token->length > TARN__MAX_PIECE_BYTES)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': an added token has %zu bytes; 1 to %zu are possible", function,
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': an added token has %zu bytes; it must have 1 to %zu", function,
                            name, token->length, TARN__MAX_PIECE_BYTES);
-    if (tokens->count >= MOST_TOKENS)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': more than %d added tokens", function, name, MOST_TOKENS);
-    /* Counted from the tokens that are there, not from the largest id: else each could lie as far behind the one
-     * before. */
-    if (token->id < 0 || token->id >= (int64_t)tokenizer->pieces.used + TARN__MAX_UNUSED_IDS || token->id >= INT32_MAX)
-        return tarn__raise(TARN_ERROR_FORMAT,
-                           "%s: '%s': the added token '%.100s' has the id %d, far from the %zu tokens that are there",
-                           function, name, token->text, (int)token->id, tokenizer->pieces.used);
+    if (tokens->count >= MAX_TOKENS)
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': more than %d added tokens", function, name, MAX_TOKENS);
+    /* Memory follows the largest id. The bound counts from the number of tokens, not from the largest id so far:
+     * otherwise a list of tokens could raise it step by step without limit. */
+    if (token->id < 0 || token->id >= (int64_t)tokenizer->vocab.used + TARN__MAX_UNUSED_IDS || token->id >= INT32_MAX)
+        return tarn__raise(
+            TARN_ERROR_FORMAT,
+            "%s: '%s': the added token '%.100s' has the id %d, far from the %zu tokens of the vocabulary", function,
+            name, token->text, (int)token->id, tokenizer->vocab.used);
     if (!check_id(tokenizer, function, name, token))
         return false;
-    if (!tarn__vocab_has(&tokenizer->pieces, token->id)) {
-        if (!tarn__vocab_add(&tokenizer->pieces, token->id, token->text, token->length, true))
+    if (!tarn__vocab_has(&tokenizer->vocab, token->id)) {
+        if (!tarn__vocab_add(&tokenizer->vocab, token->id, token->text, token->length, true))
             return false;
-        tokenizer->pieces.piece[token->id].outside = 1;
+        tokenizer->vocab.piece[token->id].outside = 1;
     }
     tarn__added_token own = *token;
     own.text = tarn__alloc(token->length + 1);
@@ -63,7 +64,8 @@ bool tarn__added_add(tarn_tokenizer *tokenizer, const char *function, const char
     return false;
 }
 
-static int by_place(const void *a, const void *b)
+/* By first byte, then longest first: the search takes the first match of a bucket. */
+static int compare_tokens(const void *a, const void *b)
 {
     const tarn__added_token *one = a, *other = b;
     unsigned char first = (unsigned char)one->text[0], second = (unsigned char)other->text[0];
@@ -79,9 +81,9 @@ bool tarn__added_sort(tarn__added *added)
     tarn__added_token *tokens = tokens_of(added);
     size_t count = added->tokens.count;
     if (count)
-        qsort(tokens, count, sizeof(*tokens), by_place);
+        qsort(tokens, count, sizeof(*tokens), compare_tokens);
     for (size_t i = 1; i < count; i++)
-        if (by_place(&tokens[i - 1], &tokens[i]) == 0)
+        if (compare_tokens(&tokens[i - 1], &tokens[i]) == 0)
             return false;
     for (int byte = 0, at = 0; byte <= 256; byte++) {
         while (byte < 257 && at < (int)count && (unsigned char)tokens[at].text[0] < byte)
@@ -112,7 +114,7 @@ const tarn__added_token *tarn__added_next(const tarn__added *added, bool normali
                 memcmp(text + *at, t->text, t->length) == 0) {
                 if (with_special || !t->special)
                     return t;
-                *at += t->length - 1; /* left as text, all of it */
+                *at += t->length - 1; /* stays text as a whole: no shorter token is searched inside */
                 break;
             }
         }

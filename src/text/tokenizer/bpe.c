@@ -1,8 +1,9 @@
-/* bpe.c: byte-level BPE. A text falls into words by patterns; a word begins as the tokens of its bytes, and the pair of
- * neighbours whose merge has the lowest rank becomes one token, the leftmost of equals first, until no pair merges.
+/* bpe.c: byte-level BPE.
  *
- * Short words are merged by looking for the lowest rank again and again; long ones with a list and a heap
- * (bpe_merge.c). */
+ * A text is split into words by regexes (pre-tokenization). A word begins as the tokens of its bytes; the adjacent pair
+ * whose merge has the lowest rank becomes one token, the leftmost of equals first, until no pair merges. Short words
+ * are merged by scanning for the lowest rank, O(n²) but without a heap; long ones by bpe_merge.c, O(n log n). Both give
+ * the same ids. */
 #include <string.h>
 
 #include "base/error.h"
@@ -19,7 +20,8 @@ static uint64_t key_of(int32_t left, int32_t right)
     return ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) + 1;
 }
 
-static size_t place_of(const tarn__merge_slot *slot, size_t slots, uint64_t key)
+/* Fibonacci hashing; the slot of a key, or the free slot where it belongs. */
+static size_t slot_of(const tarn__merge_slot *slot, size_t slots, uint64_t key)
 {
     uint64_t hash = key * UINT64_C(0x9E3779B97F4A7C15);
     size_t at = (size_t)(hash >> 32 ^ hash) & (slots - 1);
@@ -28,7 +30,7 @@ static size_t place_of(const tarn__merge_slot *slot, size_t slots, uint64_t key)
     return at;
 }
 
-static bool grow(tarn__bpe *bpe)
+static bool grow_table(tarn__bpe *bpe)
 {
     if (2 * (bpe->merges.count + 1) <= bpe->slots)
         return true;
@@ -38,7 +40,7 @@ static bool grow(tarn__bpe *bpe)
         return false;
     for (size_t i = 0; i < bpe->slots; i++)
         if (bpe->slot[i].key)
-            slot[place_of(slot, slots, bpe->slot[i].key)] = bpe->slot[i];
+            slot[slot_of(slot, slots, bpe->slot[i].key)] = bpe->slot[i];
     tarn__release(bpe->slot, bpe->slots * sizeof(*slot));
     bpe->slot = slot;
     bpe->slots = slots;
@@ -47,35 +49,35 @@ static bool grow(tarn__bpe *bpe)
 
 bool tarn__bpe_add(tarn__bpe *bpe, tarn__merge merge)
 {
-    if (!grow(bpe) || !tarn__buffer_add(&bpe->merges, &merge, 1, sizeof(merge)))
+    if (!grow_table(bpe) || !tarn__buffer_add(&bpe->merges, &merge, 1, sizeof(merge)))
         return false;
     uint64_t key = key_of(merge.left, merge.right);
-    bpe->slot[place_of(bpe->slot, bpe->slots, key)] =
-        (tarn__merge_slot){key, (int32_t)bpe->merges.count - 1, merge.made};
+    bpe->slot[slot_of(bpe->slot, bpe->slots, key)] =
+        (tarn__merge_slot){key, (int32_t)bpe->merges.count - 1, merge.merged};
     return true;
 }
 
 bool tarn__bpe_add_escaped(tarn_tokenizer *tokenizer, const char *function, const char *name, size_t number,
                            const char *left, size_t left_length, const char *right, size_t right_length)
 {
-    const tarn__vocab *pieces = &tokenizer->pieces;
+    const tarn__vocab *vocab = &tokenizer->vocab;
     size_t length = left_length + right_length;
-    char few[256], *both = length <= sizeof(few) ? few : tarn__alloc(length);
+    char small[256], *both = length <= sizeof(small) ? small : tarn__alloc(length);
     if (!both)
         return false;
     memcpy(both, left, left_length);
     memcpy(both + left_length, right, right_length);
-    tarn__merge merge = {tarn__vocab_find_escaped(pieces, left, left_length),
-                         tarn__vocab_find_escaped(pieces, right, right_length),
-                         tarn__vocab_find_escaped(pieces, both, length)};
-    if (!tarn_failed() && (merge.left < 0 || merge.right < 0 || merge.made < 0))
+    tarn__merge merge = {tarn__vocab_find_escaped(vocab, left, left_length),
+                         tarn__vocab_find_escaped(vocab, right, right_length),
+                         tarn__vocab_find_escaped(vocab, both, length)};
+    if (!tarn_failed() && (merge.left < 0 || merge.right < 0 || merge.merged < 0))
         tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': merge %zu, '%.*s' and '%.*s': %s is not in the vocabulary", function,
                     name, number, (int)(left_length < 60 ? left_length : 60), left,
                     (int)(right_length < 60 ? right_length : 60), right,
                     merge.left < 0    ? "the first"
                     : merge.right < 0 ? "the second"
-                                      : "what they make");
-    if (both != few)
+                                      : "their merge");
+    if (both != small)
         tarn__release(both, length);
     return !tarn_failed() && tarn__bpe_add(&tokenizer->bpe, merge);
 }
@@ -84,7 +86,7 @@ const tarn__merge_slot *tarn__bpe_find(const tarn__bpe *bpe, int32_t left, int32
 {
     if (!bpe->slots)
         return NULL;
-    const tarn__merge_slot *slot = &bpe->slot[place_of(bpe->slot, bpe->slots, key_of(left, right))];
+    const tarn__merge_slot *slot = &bpe->slot[slot_of(bpe->slot, bpe->slots, key_of(left, right))];
     return slot->key ? slot : NULL;
 }
 
@@ -92,14 +94,15 @@ void tarn__bpe_free(tarn__bpe *bpe)
 {
     tarn__buffer_free(&bpe->merges, sizeof(tarn__merge));
     tarn__release(bpe->slot, bpe->slots * sizeof(*bpe->slot));
-    for (int i = 0; i < bpe->pattern_count; i++)
-        tarn__regex_free(bpe->pattern[i]);
+    for (int i = 0; i < bpe->regex_count; i++)
+        tarn__regex_free(bpe->regex[i]);
     *bpe = (tarn__bpe){0};
 }
 
 /* ---- short words ------------------------------------------------------------------------------------------------- */
 
-/* Merges symbols where they lie; returns how many are left. */
+/* Merges symbols in place; returns their new number. pair[i] caches the merge of symbols i and i + 1: a merge changes
+ * only the two entries beside it. */
 static size_t merge_short(const tarn__bpe *bpe, int32_t *symbol, size_t count)
 {
     const tarn__merge_slot *pair[SHORT_WORD]; /* of symbols i and i + 1 */
@@ -112,7 +115,7 @@ static size_t merge_short(const tarn__bpe *bpe, int32_t *symbol, size_t count)
                 best = i;
         if (best == count)
             return count;
-        symbol[best] = pair[best]->made;
+        symbol[best] = pair[best]->merged;
         count--;
         for (size_t i = best + 1; i < count; i++) {
             symbol[i] = symbol[i + 1];
@@ -128,20 +131,21 @@ static size_t merge_short(const tarn__bpe *bpe, int32_t *symbol, size_t count)
 /* ---- long words -------------------------------------------------------------------------------------------------- */
 
 static bool find_pair(const void *ctx, const tarn__symbol *left, const tarn__symbol *right, int32_t *rank,
-                      int32_t *made)
+                      int32_t *merged)
 {
     const tarn__merge_slot *merge = tarn__bpe_find(ctx, left->id, right->id);
     *rank = merge ? merge->rank : 0;
-    *made = merge ? merge->made : -1;
+    *merged = merge ? merge->merged : -1;
     return merge != NULL;
 }
 
 /* ---- words ------------------------------------------------------------------------------------------------------- */
 
-static bool no_token(unsigned char byte)
+/* Raises an error for a byte without a token. Is false. */
+static bool raise_byte(unsigned char byte)
 {
-    return tarn__raise(TARN_ERROR_ARGUMENT,
-                       "tokenizer_encode: the text has the byte 0x%02X, and the vocabulary has no token for it", byte);
+    return tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_encode: the vocabulary has no token for byte 0x%02X of the text",
+                       byte);
 }
 
 static bool encode_short(const tarn__bpe *bpe, const char *word, size_t length, tarn__buffer *ids)
@@ -149,84 +153,86 @@ static bool encode_short(const tarn__bpe *bpe, const char *word, size_t length, 
     int32_t parts[SHORT_WORD];
     for (size_t i = 0; i < length; i++)
         if ((parts[i] = bpe->byte_id[(unsigned char)word[i]]) < 0)
-            return no_token((unsigned char)word[i]);
+            return raise_byte((unsigned char)word[i]);
     return tarn__buffer_add(ids, parts, merge_short(bpe, parts, length), sizeof(*parts));
 }
 
-static bool encode_long(const tarn__bpe *bpe, tarn__encoder *coder, const char *word, size_t length, tarn__buffer *ids)
+static bool encode_long(const tarn__bpe *bpe, tarn__encoder *encoder, const char *word, size_t length,
+                        tarn__buffer *ids)
 {
     if (length > INT32_MAX)
-        return tarn__raise(TARN_ERROR_UNSUPPORTED, "tokenizer_encode: a word of %zu bytes is longer than %d", length,
-                           INT32_MAX);
-    coder->symbols.count = 0;
-    if (!tarn__buffer_reserve(&coder->symbols, length, sizeof(tarn__symbol)))
+        return tarn__raise(TARN_ERROR_UNSUPPORTED, "tokenizer_encode: a word of %zu bytes; at most %d are supported",
+                           length, INT32_MAX);
+    encoder->symbols.count = 0;
+    if (!tarn__buffer_reserve(&encoder->symbols, length, sizeof(tarn__symbol)))
         return false;
-    tarn__symbol *symbols = (tarn__symbol *)(void *)coder->symbols.data;
+    tarn__symbol *symbols = (tarn__symbol *)(void *)encoder->symbols.data;
     for (int32_t i = 0; i < (int32_t)length; i++) {
         symbols[i] = (tarn__symbol){
             bpe->byte_id[(unsigned char)word[i]], i - 1, i + 1 < (int32_t)length ? i + 1 : -1, i, 1, false};
         if (symbols[i].id < 0)
-            return no_token((unsigned char)word[i]);
+            return raise_byte((unsigned char)word[i]);
     }
-    if (!tarn__merge_symbols(find_pair, bpe, symbols, (int32_t)length, &coder->heap))
+    if (!tarn__merge_symbols(find_pair, bpe, symbols, (int32_t)length, &encoder->heap))
         return false;
-    for (int32_t i = 0; i >= 0; i = symbols[i].after)
+    for (int32_t i = 0; i >= 0; i = symbols[i].next)
         if (!tarn__ids_add(ids, symbols[i].id))
             return false;
     return true;
 }
 
-/* The token of the model's own vocabulary that is a whole word, -1: none. An added token is found before words are, or
- * is to be text. */
-static int32_t find_whole(const tarn__vocab *pieces, const char *word, size_t length)
+/* The token of the model's own vocabulary that equals a word; -1: none. Added tokens do not count: they were found
+ * before, or are to stay text. */
+static int32_t find_word(const tarn__vocab *vocab, const char *word, size_t length)
 {
-    int32_t id = tarn__vocab_find(pieces, word, length);
-    return id >= 0 && !pieces->piece[id].literal && !pieces->piece[id].outside ? id : -1;
+    int32_t id = tarn__vocab_find(vocab, word, length);
+    return id >= 0 && !vocab->piece[id].literal && !vocab->piece[id].outside ? id : -1;
 }
 
-static bool encode_new(const tarn_tokenizer *tokenizer, tarn__encoder *coder, const char *word, size_t length,
+/* Encodes a word that is not in the cache (tarn__word_encode_fn). */
+static bool encode_new(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *word, size_t length,
                        tarn__buffer *ids)
 {
     const tarn__bpe *bpe = &tokenizer->bpe;
-    int32_t whole = bpe->ignore_merges ? find_whole(&tokenizer->pieces, word, length) : -1;
-    if (whole >= 0)
-        return tarn__ids_add(ids, whole);
-    return length <= SHORT_WORD ? encode_short(bpe, word, length, ids) : encode_long(bpe, coder, word, length, ids);
+    int32_t id = bpe->ignore_merges ? find_word(&tokenizer->vocab, word, length) : -1;
+    if (id >= 0)
+        return tarn__ids_add(ids, id);
+    return length <= SHORT_WORD ? encode_short(bpe, word, length, ids) : encode_long(bpe, encoder, word, length, ids);
 }
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
 
 typedef struct encoding {
     const tarn_tokenizer *tokenizer;
-    tarn__encoder *coder;
+    tarn__encoder *encoder;
     tarn__buffer *ids;
 } encoding;
 
 static bool encode_word(const char *word, size_t length, void *ctx)
 {
     const encoding *e = ctx;
-    return tarn__word_cache_encode(e->tokenizer, e->coder, word, length, encode_new, e->ids);
+    return tarn__word_cache_encode(e->tokenizer, e->encoder, word, length, encode_new, e->ids);
 }
 
-typedef struct walk {
+typedef struct split_ctx {
     const tarn__bpe *bpe;
     tarn__matcher *matcher;
     tarn__word_fn see;
     void *ctx;
-} walk;
+} split_ctx;
 
-/* What pattern number `level` matches, and what lies between, goes on to the next one; what has passed them all is a
- * word. */
-static bool split(const walk *w, int level, const char *text, size_t length)
+/* Splits by regex `level`: matches and the text between them are both split further by the next regex (behavior
+ * "Isolated"). A part that has passed all regexes is a word. */
+static bool split(const split_ctx *w, int level, const char *text, size_t length)
 {
     if (length == 0)
         return true;
-    if (level == w->bpe->pattern_count)
+    if (level == w->bpe->regex_count)
         return w->see(text, length, w->ctx);
     size_t at = 0, begin, end;
     int found = 1;
     while (at < length &&
-           (found = tarn__regex_next(w->bpe->pattern[level], w->matcher, text, length, at, &begin, &end)) == 1) {
+           (found = tarn__regex_next(w->bpe->regex[level], w->matcher, text, length, at, &begin, &end)) == 1) {
         if (!split(w, level + 1, text + at, begin - at) || !split(w, level + 1, text + begin, end - begin))
             return false;
         at = end;
@@ -234,37 +240,37 @@ static bool split(const walk *w, int level, const char *text, size_t length)
     return found >= 0 && split(w, level + 1, text + at, length - at);
 }
 
-bool tarn__bpe_pretokenize(const tarn_tokenizer *tokenizer, tarn__encoder *coder, const char *text, size_t length,
+bool tarn__bpe_pretokenize(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *text, size_t length,
                            tarn__word_fn see, void *ctx)
 {
     const tarn__bpe *bpe = &tokenizer->bpe;
-    if (bpe->prefix_space && !coder->continues && length > 0 && text[0] != ' ') {
-        coder->spaced.count = 0;
-        if (!tarn__buffer_add(&coder->spaced, " ", 1, 1) || !tarn__buffer_add(&coder->spaced, text, length, 1))
+    if (bpe->prefix_space && !encoder->continues && length > 0 && text[0] != ' ') {
+        encoder->spaced.count = 0;
+        if (!tarn__buffer_add(&encoder->spaced, " ", 1, 1) || !tarn__buffer_add(&encoder->spaced, text, length, 1))
             return false;
-        text = coder->spaced.data;
+        text = encoder->spaced.data;
         length++;
     }
-    if (bpe->pattern_count == 0)
+    if (bpe->regex_count == 0)
         return length == 0 || see(text, length, ctx);
-    if (!coder->matcher && !(coder->matcher = tarn__matcher_new()))
+    if (!encoder->matcher && !(encoder->matcher = tarn__matcher_new()))
         return false;
-    walk w = {bpe, coder->matcher, see, ctx};
+    split_ctx w = {bpe, encoder->matcher, see, ctx};
     for (size_t at = 0; at < length;) {
         size_t valid = tarn__utf8_prefix(text + at, length - at);
         if (!split(&w, 0, text + at, valid))
             return false;
         at += valid;
-        if (at < length && !see(text + at++, 1, ctx)) /* a byte that is no UTF-8 is a word */
+        if (at < length && !see(text + at++, 1, ctx)) /* an invalid byte is a word by itself: PCRE2 needs valid UTF-8 */
             return false;
     }
     return true;
 }
 
-static bool encode_bpe(const tarn_tokenizer *tokenizer, tarn__encoder *coder, const char *text, size_t length,
+static bool encode_bpe(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *text, size_t length,
                        tarn__buffer *ids)
 {
-    return tarn__bpe_pretokenize(tokenizer, coder, text, length, encode_word, &(encoding){tokenizer, coder, ids});
+    return tarn__bpe_pretokenize(tokenizer, encoder, text, length, encode_word, &(encoding){tokenizer, encoder, ids});
 }
 
 const tarn__tokenizer_kind tarn__kind_bpe = {"bpe", encode_bpe};

@@ -1,25 +1,29 @@
-/* bpe_merge.c: the merging of a long row of symbols, with a list and a heap of the pairs that could be merged. */
+/* bpe_merge.c: merging a long list of symbols, with a linked list and a heap of candidate pairs.
+ *
+ * A candidate is not removed when one of its symbols changes: it goes stale. When it is popped, its pair is looked up
+ * again, and it is dropped unless the lookup still gives the same result. */
 #include "text/tokenizer/tokenizer.h"
 
-/* A pair that could be merged. It is stale when its symbols have changed: then their merge makes another token. */
+/* A pair that may merge: the symbol at `index` and the next one. */
 typedef struct candidate {
-    int32_t rank, place, made;
+    int32_t rank, index, merged;
 } candidate;
 
-static bool comes_first(candidate a, candidate b)
+/* The order of merging: lowest rank, then leftmost. */
+static bool is_before(candidate a, candidate b)
 {
-    return a.rank != b.rank ? a.rank < b.rank : a.place < b.place;
+    return a.rank != b.rank ? a.rank < b.rank : a.index < b.index;
 }
 
-static bool push(tarn__buffer *heap, candidate added)
+static bool push(tarn__buffer *heap, candidate candidate_added)
 {
-    if (!tarn__buffer_reserve(heap, 1, sizeof(added)))
+    if (!tarn__buffer_reserve(heap, 1, sizeof(candidate_added)))
         return false;
     candidate *all = (candidate *)(void *)heap->data;
     size_t at = heap->count++;
-    for (; at > 0 && comes_first(added, all[(at - 1) / 2]); at = (at - 1) / 2)
+    for (; at > 0 && is_before(candidate_added, all[(at - 1) / 2]); at = (at - 1) / 2)
         all[at] = all[(at - 1) / 2];
-    all[at] = added;
+    all[at] = candidate_added;
     return true;
 }
 
@@ -28,8 +32,8 @@ static candidate pop(tarn__buffer *heap)
     candidate *all = (candidate *)(void *)heap->data, first = all[0], last = all[--heap->count];
     size_t at = 0, child;
     for (; (child = 2 * at + 1) < heap->count; at = child) {
-        child += child + 1 < heap->count && comes_first(all[child + 1], all[child]);
-        if (!comes_first(all[child], last))
+        child += child + 1 < heap->count && is_before(all[child + 1], all[child]);
+        if (!is_before(all[child], last))
             break;
         all[at] = all[child];
     }
@@ -44,19 +48,20 @@ typedef struct merging {
     tarn__buffer *heap;
 } merging;
 
-/* What the symbol at a place makes with the one behind it. */
-static bool find_pair(const merging *m, int32_t place, candidate *found)
+/* Looks up the merge of a symbol with the next one. False if there is none. */
+static bool find_candidate(const merging *m, int32_t index, candidate *found)
 {
-    const tarn__symbol *left = &m->symbols[place];
-    *found = (candidate){.place = place};
-    return left->length > 0 && left->after >= 0 &&
-           m->find(m->ctx, left, &m->symbols[left->after], &found->rank, &found->made);
+    const tarn__symbol *left = &m->symbols[index];
+    *found = (candidate){.index = index};
+    return left->length > 0 && left->next >= 0 &&
+           m->find(m->ctx, left, &m->symbols[left->next], &found->rank, &found->merged);
 }
 
-static bool propose(const merging *m, int32_t place)
+/* Pushes the pair that begins at a symbol, if it merges. */
+static bool push_pair(const merging *m, int32_t index)
 {
     candidate found;
-    return place < 0 || !find_pair(m, place, &found) || push(m->heap, found);
+    return index < 0 || !find_candidate(m, index, &found) || push(m->heap, found);
 }
 
 bool tarn__merge_symbols(tarn__pair_fn find, const void *ctx, tarn__symbol *symbols, int32_t count, tarn__buffer *heap)
@@ -64,20 +69,20 @@ bool tarn__merge_symbols(tarn__pair_fn find, const void *ctx, tarn__symbol *symb
     const merging m = {find, ctx, symbols, heap};
     heap->count = 0;
     for (int32_t i = 0; i < count; i++)
-        if (!propose(&m, i))
+        if (!push_pair(&m, i))
             return false;
     while (heap->count > 0) {
         candidate c = pop(heap), now;
-        if (!find_pair(&m, c.place, &now) || now.made != c.made)
+        if (!find_candidate(&m, c.index, &now) || now.merged != c.merged)
             continue;
-        tarn__symbol *left = &symbols[c.place], *right = &symbols[left->after];
-        left->id = c.made;
+        tarn__symbol *left = &symbols[c.index], *right = &symbols[left->next];
+        left->id = c.merged;
         left->length += right->length;
         right->length = 0;
-        left->after = right->after;
-        if (left->after >= 0)
-            symbols[left->after].before = c.place;
-        if (!propose(&m, left->before) || !propose(&m, c.place))
+        left->next = right->next;
+        if (left->next >= 0)
+            symbols[left->next].prev = c.index;
+        if (!push_pair(&m, left->prev) || !push_pair(&m, c.index))
             return false;
     }
     return true;

@@ -1,9 +1,11 @@
-/* bpe_train.c: learning a byte-level BPE.
+/* bpe_train.c: training a byte-level BPE.
  *
- * Only distinct words matter, with how often they occur. A pair of neighbours knows how frequent it is and in which
- * words it may be; a heap finds the most frequent. Merging it changes the words it is in, and the counts of the pairs
- * beside it. Entries of the heap go stale when a count changes: one that comes out with an old count goes back with the
- * new one. */
+ * Only distinct words matter, with their counts. A pair of adjacent symbols has its count and the words it may be in; a
+ * heap finds the most frequent pair. Merging it changes those words, and the counts of the pairs next to it. Heap
+ * entries go stale when a count changes: one popped with an old count is pushed again with the new one.
+ *
+ * Deterministic: equal counts are decided by ids or bytes (tarn_bpe_ties), never by the order of hash tables or heaps.
+ */
 #include <limits.h>
 #include <string.h>
 
@@ -13,14 +15,14 @@
 #include "text/shards/shards.h"
 #include "text/tokenizer/tokenizer.h"
 
-#define MOST_TOKENS (1 << 24)
+#define MAX_TOKENS (1 << 24)
 #define END_OF_TEXT "<|endoftext|>"
 
 typedef struct pair {
     int32_t left, right;
     int64_t count;
-    tarn__buffer words; /* uint32_t: where it is, or was; some twice */
-    uint32_t touched;   /* the last merge that made it more frequent */
+    tarn__buffer words; /* uint32_t: words it is or was in, perhaps twice */
+    uint32_t touched;   /* the last merge that raised its count */
 } pair;
 
 typedef struct candidate {
@@ -29,9 +31,9 @@ typedef struct candidate {
 } candidate;
 
 typedef struct word {
-    size_t begin; /* of its symbols */
+    size_t init; /* offset of its symbols */
     uint32_t length;
-    uint32_t seen; /* the last merge that looked at it */
+    uint32_t seen; /* the last merge that visited it */
     int64_t count;
 } word;
 
@@ -39,19 +41,20 @@ typedef struct trainer {
     const char *function; /* for errors */
     tarn_tokenizer *tokenizer;
     tarn_bpe_options options;
-    tarn__encoder coder;
-    tarn__vocab spelling; /* distinct words by number */
+    tarn__encoder encoder;
+    tarn__vocab spelling; /* distinct words by index */
     tarn__buffer words;   /* word */
     tarn__buffer symbols; /* int32_t: of all words */
     tarn__buffer pairs;   /* pair */
-    size_t *slot;         /* pairs and one more by their tokens; 0: free */
+    size_t *slot;         /* hash table of pair index + 1, by tokens; 0: free */
     size_t slots;
     tarn__buffer heap;    /* candidate */
-    tarn__buffer touched; /* size_t: pairs that the current merge made more frequent */
+    tarn__buffer touched; /* size_t: pairs whose counts the current merge raised */
 } trainer;
 
 /* ---- words ------------------------------------------------------------------------------------------------------- */
 
+/* Counts a word (tarn__word_fn). */
 static bool count_word(const char *text, size_t length, void *ctx)
 {
     trainer *t = ctx;
@@ -67,28 +70,28 @@ static bool count_word(const char *text, size_t length, void *ctx)
            tarn__buffer_add(&t->words, &added, 1, sizeof(added));
 }
 
-/* Special tokens in a text separate words and are not learnt. */
+/* Counts the words of a text (tarn__document_fn). Special tokens separate words and are not trained on. */
 static bool count_text(void *ctx, const char *text, size_t length)
 {
     trainer *t = ctx;
     size_t done = 0, at;
     const tarn__added_token *token;
     while ((token = tarn__added_next(&t->tokenizer->added, false, true, text, length, done, &at)) != NULL) {
-        if (!tarn__bpe_pretokenize(t->tokenizer, &t->coder, text + done, at - done, count_word, t))
+        if (!tarn__bpe_pretokenize(t->tokenizer, &t->encoder, text + done, at - done, count_word, t))
             return false;
         done = at + token->length;
     }
-    return tarn__bpe_pretokenize(t->tokenizer, &t->coder, text + done, length - done, count_word, t);
+    return tarn__bpe_pretokenize(t->tokenizer, &t->encoder, text + done, length - done, count_word, t);
 }
 
-/* Every word begins as its bytes. */
+/* Writes the initial symbols of every word: its bytes. */
 static bool spell_words(trainer *t)
 {
     word *words = (word *)(void *)t->words.data;
     for (size_t i = 0; i < t->words.count; i++) {
         size_t length;
         const char *bytes = tarn__vocab_bytes(&t->spelling, (int32_t)i, &length);
-        words[i].begin = t->symbols.count;
+        words[i].init = t->symbols.count;
         if (!tarn__buffer_reserve(&t->symbols, length, sizeof(int32_t)))
             return false;
         for (size_t k = 0; k < length; k++)
@@ -104,7 +107,7 @@ static pair *pair_at(const trainer *t, size_t index)
     return &((pair *)(void *)t->pairs.data)[index];
 }
 
-static size_t place_of(const trainer *t, const size_t *slot, size_t slots, int32_t left, int32_t right)
+static size_t slot_of(const trainer *t, const size_t *slot, size_t slots, int32_t left, int32_t right)
 {
     uint64_t hash = ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * UINT64_C(0x9E3779B97F4A7C15);
     size_t at = (size_t)(hash >> 32 ^ hash) & (slots - 1);
@@ -121,20 +124,20 @@ static bool grow_slots(trainer *t)
     if (!slot)
         return false;
     for (size_t i = 0; i < t->pairs.count; i++)
-        slot[place_of(t, slot, slots, pair_at(t, i)->left, pair_at(t, i)->right)] = i + 1;
+        slot[slot_of(t, slot, slots, pair_at(t, i)->left, pair_at(t, i)->right)] = i + 1;
     tarn__release(t->slot, t->slots * sizeof(*slot));
     t->slot = slot;
     t->slots = slots;
     return true;
 }
 
-/* Changes how frequent a pair is; where it becomes more so, notes the word and that it was touched by merge number
- * `merge`. */
-static bool change(trainer *t, int32_t left, int32_t right, int64_t by, uint32_t in, uint32_t merge)
+/* Changes the count of a pair. A raised count records the word `in` and marks the pair as touched by this merge; a
+ * lowered one records nothing, since stale heap entries are detected when popped. */
+static bool change_count(trainer *t, int32_t left, int32_t right, int64_t by, uint32_t in, uint32_t merge)
 {
     if (!grow_slots(t))
         return false;
-    size_t at = place_of(t, t->slot, t->slots, left, right);
+    size_t at = slot_of(t, t->slot, t->slots, left, right);
     if (!t->slot[at]) {
         const pair added = {.left = left, .right = right};
         if (!tarn__buffer_add(&t->pairs, &added, 1, sizeof(added)))
@@ -158,13 +161,14 @@ static bool change(trainer *t, int32_t left, int32_t right, int64_t by, uint32_t
 static int compare_bytes(const trainer *t, int32_t a, int32_t b)
 {
     size_t first, second;
-    const char *one = tarn__vocab_bytes(&t->tokenizer->pieces, a, &first),
-               *other = tarn__vocab_bytes(&t->tokenizer->pieces, b, &second);
+    const char *one = tarn__vocab_bytes(&t->tokenizer->vocab, a, &first),
+               *other = tarn__vocab_bytes(&t->tokenizer->vocab, b, &second);
     int order = memcmp(one, other, first < second ? first : second);
     return order ? order : (first > second) - (first < second);
 }
 
-static bool comes_first(const trainer *t, candidate a, candidate b)
+/* The order of merging: highest count, then the rule for ties. */
+static bool is_before(const trainer *t, candidate a, candidate b)
 {
     const pair *one = pair_at(t, a.pair), *other = pair_at(t, b.pair);
     if (a.count != b.count)
@@ -181,7 +185,7 @@ static bool push(trainer *t, candidate added)
         return false;
     candidate *all = (candidate *)(void *)t->heap.data;
     size_t at = t->heap.count++;
-    for (; at > 0 && comes_first(t, added, all[(at - 1) / 2]); at = (at - 1) / 2)
+    for (; at > 0 && is_before(t, added, all[(at - 1) / 2]); at = (at - 1) / 2)
         all[at] = all[(at - 1) / 2];
     all[at] = added;
     return true;
@@ -192,8 +196,8 @@ static candidate pop(trainer *t)
     candidate *all = (candidate *)(void *)t->heap.data, first = all[0], last = all[--t->heap.count];
     size_t at = 0, child;
     for (; (child = 2 * at + 1) < t->heap.count; at = child) {
-        child += child + 1 < t->heap.count && comes_first(t, all[child + 1], all[child]);
-        if (!comes_first(t, all[child], last))
+        child += child + 1 < t->heap.count && is_before(t, all[child + 1], all[child]);
+        if (!is_before(t, all[child], last))
             break;
         all[at] = all[child];
     }
@@ -201,7 +205,7 @@ static candidate pop(trainer *t)
     return first;
 }
 
-/* Every pair that the last merge touched goes into the heap with its new count. */
+/* Pushes every pair touched by the last merge, with its new count. */
 static bool push_touched(trainer *t)
 {
     const size_t *touched = (const size_t *)(const void *)t->touched.data;
@@ -212,16 +216,16 @@ static bool push_touched(trainer *t)
     return true;
 }
 
-/* The most frequent pair; false: none is frequent enough. */
+/* Pops the most frequent pair. False: none reaches min_frequency, or an error. */
 static bool take_best(trainer *t, size_t *best)
 {
-    int64_t least = t->options.min_frequency > 1 ? t->options.min_frequency : 1;
+    int64_t min_count = t->options.min_frequency > 1 ? t->options.min_frequency : 1;
     while (t->heap.count > 0 && !tarn_failed()) {
         candidate c = pop(t);
         int64_t now = pair_at(t, c.pair)->count;
         *best = c.pair;
         if (c.count == now)
-            return now >= least;
+            return now >= min_count;
         if (now > 0 && !push(t, (candidate){now, c.pair}))
             return false;
     }
@@ -230,30 +234,32 @@ static bool take_best(trainer *t, size_t *best)
 
 /* ---- merging ----------------------------------------------------------------------------------------------------- */
 
-static bool merge_in_word(trainer *t, uint32_t number, int32_t left, int32_t right, int32_t made, uint32_t merge)
+/* Merges all occurrences of a pair in a word, in place, and adjusts the counts of the pairs to the left and right of
+ * each. */
+static bool merge_in_word(trainer *t, uint32_t number, int32_t left, int32_t right, int32_t merged, uint32_t merge)
 {
     word *w = &((word *)(void *)t->words.data)[number];
-    int32_t *symbol = (int32_t *)(void *)t->symbols.data + w->begin;
-    uint32_t kept = 0, at = 0;
+    int32_t *symbol = (int32_t *)(void *)t->symbols.data + w->init;
+    uint32_t length = 0, at = 0;
     bool good = true;
-    for (; good && at < w->length; kept++) {
-        bool here = at + 1 < w->length && symbol[at] == left && symbol[at + 1] == right;
-        if (here && kept > 0)
-            good = change(t, symbol[kept - 1], left, -w->count, number, merge) &&
-                   change(t, symbol[kept - 1], made, w->count, number, merge);
-        if (here && at + 2 < w->length)
-            good = good && change(t, right, symbol[at + 2], -w->count, number, merge) &&
-                   change(t, made, symbol[at + 2], w->count, number, merge);
-        symbol[kept] = here ? made : symbol[at];
-        at += here ? 2 : 1;
+    for (; good && at < w->length; length++) {
+        bool is_match = at + 1 < w->length && symbol[at] == left && symbol[at + 1] == right;
+        if (is_match && length > 0)
+            good = change_count(t, symbol[length - 1], left, -w->count, number, merge) &&
+                   change_count(t, symbol[length - 1], merged, w->count, number, merge);
+        if (is_match && at + 2 < w->length)
+            good = good && change_count(t, right, symbol[at + 2], -w->count, number, merge) &&
+                   change_count(t, merged, symbol[at + 2], w->count, number, merge);
+        symbol[length] = is_match ? merged : symbol[at];
+        at += is_match ? 2 : 1;
     }
-    w->length = kept;
+    w->length = length;
     return good;
 }
 
-static bool merge_everywhere(trainer *t, size_t index, int32_t made, uint32_t merge)
+static bool merge_everywhere(trainer *t, size_t index, int32_t merged, uint32_t merge)
 {
-    pair p = *pair_at(t, index); /* the table may move */
+    pair p = *pair_at(t, index); /* a copy: the array may be reallocated */
     pair_at(t, index)->words = (tarn__buffer){0};
     const uint32_t *in = (const uint32_t *)(const void *)p.words.data;
     word *words = (word *)(void *)t->words.data;
@@ -261,60 +267,61 @@ static bool merge_everywhere(trainer *t, size_t index, int32_t made, uint32_t me
     for (size_t i = 0; good && i < p.words.count; i++)
         if (words[in[i]].seen != merge) {
             words[in[i]].seen = merge;
-            good = merge_in_word(t, in[i], p.left, p.right, made, merge);
+            good = merge_in_word(t, in[i], p.left, p.right, merged, merge);
         }
     tarn__buffer_free(&p.words, sizeof(uint32_t));
-    pair_at(t, index)->count = 0; /* none is left */
+    pair_at(t, index)->count = 0; /* no occurrence remains */
     return good && push_touched(t);
 }
 
-/* The token that a pair becomes: one that is there already when another pair makes the same bytes. -1 with an error. */
-static int32_t make_token(trainer *t, const pair *p)
+/* The id of a merged pair: an existing token if another pair has already given the same bytes. -1 with an error. */
+static int32_t add_token(trainer *t, const pair *p)
 {
-    tarn__vocab *pieces = &t->tokenizer->pieces;
+    tarn__vocab *vocab = &t->tokenizer->vocab;
     size_t left, right;
-    const char *first = tarn__vocab_bytes(pieces, p->left, &left),
-               *second = tarn__vocab_bytes(pieces, p->right, &right);
+    const char *first = tarn__vocab_bytes(vocab, p->left, &left), *second = tarn__vocab_bytes(vocab, p->right, &right);
     char *both = tarn__alloc(left + right);
     if (!both)
         return -1;
     memcpy(both, first, left);
     memcpy(both + left, second, right);
-    int32_t id = tarn__vocab_find(pieces, both, left + right);
-    if (id < 0 || pieces->piece[id].literal) {
-        id = pieces->count;
-        id = tarn__vocab_add(pieces, id, both, left + right, false) ? id : -1;
+    int32_t id = tarn__vocab_find(vocab, both, left + right);
+    if (id < 0 || vocab->piece[id].literal) {
+        id = vocab->count;
+        id = tarn__vocab_add(vocab, id, both, left + right, false) ? id : -1;
     }
     tarn__release(both, left + right);
     return id;
 }
 
-static bool learn(trainer *t, int64_t vocabulary)
+/* Counts the initial pairs (merge 1), then merges the most frequent pair until the vocabulary is full. */
+static bool train(trainer *t, int64_t vocabulary)
 {
     const word *words = (const word *)(const void *)t->words.data;
     const int32_t *symbols = (const int32_t *)(const void *)t->symbols.data;
     for (size_t i = 0; i < t->words.count; i++)
         for (uint32_t k = 0; k + 1 < words[i].length; k++)
-            if (!change(t, symbols[words[i].begin + k], symbols[words[i].begin + k + 1], words[i].count, (uint32_t)i,
-                        1))
+            if (!change_count(t, symbols[words[i].init + k], symbols[words[i].init + k + 1], words[i].count,
+                              (uint32_t)i, 1))
                 return false;
     if (!push_touched(t))
         return false;
     size_t best;
-    for (uint32_t merge = 2; t->tokenizer->pieces.count < vocabulary && take_best(t, &best); merge++) {
+    for (uint32_t merge = 2; t->tokenizer->vocab.count < vocabulary && take_best(t, &best); merge++) {
         pair p = *pair_at(t, best);
-        int32_t made = make_token(t, &p);
+        int32_t merged = add_token(t, &p);
         bool known = tarn__bpe_find(&t->tokenizer->bpe, p.left, p.right) != NULL;
-        if (made < 0 || (!known && !tarn__bpe_add(&t->tokenizer->bpe, (tarn__merge){p.left, p.right, made})) ||
-            !merge_everywhere(t, best, made, merge))
+        if (merged < 0 || (!known && !tarn__bpe_add(&t->tokenizer->bpe, (tarn__merge){p.left, p.right, merged})) ||
+            !merge_everywhere(t, best, merged, merge))
             return false;
     }
     return !tarn_failed();
 }
 
-/* ---- the whole --------------------------------------------------------------------------------------------------- */
+/* ---- entry points ---------------------------------------------------------------------------------------------------
+ */
 
-/* True when a file writes a text as it is, whether it means letters for bytes or the text itself. */
+/* True if the escaped form of a text is the text itself: visible ASCII. */
 static bool is_visible(const char *text)
 {
     while (*text >= '!' && *text <= '~')
@@ -322,13 +329,13 @@ static bool is_visible(const char *text)
     return *text == 0;
 }
 
-/* Refuses a special token that a file would write as it writes ordinary bytes: a single byte, or others by their
- * letters. The two could not be told apart. */
+/* Raises an error for a special token whose text is also the escaped form of ordinary bytes: a reader of the file could
+ * not tell them apart. */
 static bool check_special(const trainer *t, int number, const char *text, size_t length)
 {
     size_t count = 0;
     if (tarn__utf8_prefix(text, length) != length)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: special token %d is no valid UTF-8", t->function, number);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: special token %d is not valid UTF-8", t->function, number);
     char *bytes = tarn__alloc(length);
     if (!bytes)
         return false;
@@ -352,32 +359,32 @@ static bool add_special(trainer *t)
         char *text = (char *)(uintptr_t)special[i]; /* copied, not changed */
         const tarn__added_token token = {.text = text, .length = strlen(text), .id = i, .special = true};
         if (!check_special(t, i, text, token.length) ||
-            !tarn__vocab_add(&t->tokenizer->pieces, i, text, token.length, !is_visible(text)) ||
+            !tarn__vocab_add(&t->tokenizer->vocab, i, text, token.length, !is_visible(text)) ||
             !tarn__added_add(t->tokenizer, t->function, "special", &token))
             return false;
     }
     return true;
 }
 
-static bool begin(trainer *t)
+/* Creates the tokenizer with its special tokens and the 256 bytes, and compiles the pattern. */
+static bool init(trainer *t)
 {
     t->tokenizer = tarn__tokenizer_new(&tarn__kind_bpe);
     if (!t->tokenizer || !add_special(t))
         return false;
-    tarn__vocab *pieces = &t->tokenizer->pieces;
+    tarn__vocab *vocab = &t->tokenizer->vocab;
     for (int rank = 0; rank < 256; rank++)
-        if (!tarn__vocab_add(pieces, pieces->count, &(char){(char)tarn__byte_of_rank(rank)}, 1, false))
+        if (!tarn__vocab_add(vocab, vocab->count, &(char){(char)tarn__byte_of_rank(rank)}, 1, false))
             return false;
     tarn__bpe *bpe = &t->tokenizer->bpe;
-    bpe->pattern[0] =
-        tarn__regex_new(t->function, "options", t->options.pattern ? t->options.pattern : TARN__REGEX_GPT2);
-    bpe->pattern_count = bpe->pattern[0] != NULL;
-    bpe->uses_regex = bpe->pattern[0] && strcmp(tarn__regex_source(bpe->pattern[0]), TARN__REGEX_GPT2) == 0;
-    return bpe->pattern[0] && tarn__tokenizer_finish(t->tokenizer, t->function, "special");
+    bpe->regex[0] = tarn__regex_new(t->function, "options", t->options.pattern ? t->options.pattern : TARN__REGEX_GPT2);
+    bpe->regex_count = bpe->regex[0] != NULL;
+    bpe->uses_regex = bpe->regex[0] && strcmp(tarn__regex_source(bpe->regex[0]), TARN__REGEX_GPT2) == 0;
+    return bpe->regex[0] && tarn__tokenizer_finish(t->tokenizer, t->function, "special");
 }
 
-/* Frees all but the tokenizer, which is the result. */
-static tarn_tokenizer *end(trainer *t, bool good)
+/* Frees everything but the tokenizer, which is the result. NULL with an error. */
+static tarn_tokenizer *finish(trainer *t, bool good)
 {
     for (size_t i = 0; i < t->pairs.count; i++)
         tarn__buffer_free(&pair_at(t, i)->words, sizeof(uint32_t));
@@ -388,7 +395,7 @@ static tarn_tokenizer *end(trainer *t, bool good)
     tarn__buffer_free(&t->touched, sizeof(size_t));
     tarn__release(t->slot, t->slots * sizeof(*t->slot));
     tarn__vocab_free(&t->spelling);
-    tarn__encoder_free(&t->coder);
+    tarn__encoder_free(&t->encoder);
     if (good && tarn__tokenizer_finish(t->tokenizer, t->function, "special"))
         return t->tokenizer;
     tarn_tokenizer_free(t->tokenizer);
@@ -409,12 +416,14 @@ static bool check(trainer *t, int count, int64_t vocabulary, const tarn_bpe_opti
                            "%s: special_count and min_frequency are 0 or more, and special tokens are not NULL",
                            t->function);
     if (o->ties != TARN_BPE_LOWER_IDS && o->ties != TARN_BPE_GREATER_BYTES)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %d is no rule for ties", t->function, (int)o->ties);
-    int64_t least = 256 + (o->no_special ? 0 : o->special ? o->special_count : 1);
-    if (vocabulary < least || vocabulary > MOST_TOKENS)
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "%s: a vocabulary of %lld tokens is outside %lld (the bytes and special tokens) to %d",
-                           t->function, (long long)vocabulary, (long long)least, MOST_TOKENS);
+                           "%s: ties is %d; it must be TARN_BPE_LOWER_IDS or TARN_BPE_GREATER_BYTES", t->function,
+                           (int)o->ties);
+    int64_t min_count = 256 + (o->no_special ? 0 : o->special ? o->special_count : 1);
+    if (vocabulary < min_count || vocabulary > MAX_TOKENS)
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: a vocabulary of %lld tokens; it must be from %lld (bytes and special tokens) to %d",
+                           t->function, (long long)vocabulary, (long long)min_count, MAX_TOKENS);
     return true;
 }
 
@@ -425,14 +434,14 @@ tarn_tokenizer *tarn_bpe_train_sized(const char *const *texts, const size_t *len
     if (!check(&t, count, vocabulary, options, options_size))
         return NULL;
     if (!texts || !lengths) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "bpe_train: texts and their lengths are required, not NULL");
+        tarn__raise(TARN_ERROR_ARGUMENT, "bpe_train: texts or lengths is NULL");
         return NULL;
     }
-    bool good = begin(&t);
+    bool good = init(&t);
     for (int i = 0; good && i < count; i++)
         good = texts[i] || lengths[i] == 0 ? count_text(&t, texts[i] ? texts[i] : "", lengths[i])
                                            : tarn__raise(TARN_ERROR_ARGUMENT, "bpe_train: text %d is NULL", i);
-    return end(&t, good && spell_words(&t) && learn(&t, vocabulary));
+    return finish(&t, good && spell_words(&t) && train(&t, vocabulary));
 }
 
 tarn_tokenizer *tarn_bpe_train_files_sized(const char *const *paths, int count, int64_t vocabulary,
@@ -442,13 +451,13 @@ tarn_tokenizer *tarn_bpe_train_files_sized(const char *const *paths, int count, 
     if (!check(&t, count, vocabulary, options, options_size))
         return NULL;
     if (!paths) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "bpe_train_files: paths are required, not NULL");
+        tarn__raise(TARN_ERROR_ARGUMENT, "bpe_train_files: paths is NULL");
         return NULL;
     }
-    bool good = begin(&t);
+    bool good = init(&t);
     for (int i = 0; good && i < count; i++)
         good = paths[i] && paths[i][0]
                    ? tarn__each_document(t.function, paths[i], t.options.field, t.options.json_lines, count_text, &t)
                    : tarn__raise(TARN_ERROR_ARGUMENT, "bpe_train_files: path %d is NULL or empty", i);
-    return end(&t, good && spell_words(&t) && learn(&t, vocabulary));
+    return finish(&t, good && spell_words(&t) && train(&t, vocabulary));
 }

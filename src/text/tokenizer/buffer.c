@@ -1,4 +1,4 @@
-/* buffer.c: memory that grows, and memory that callers give back. */
+/* buffer.c: growing arrays, results for callers, and the hash. */
 #include "text/tokenizer/buffer.h"
 
 #include <stdalign.h>
@@ -10,20 +10,20 @@
 
 bool tarn__buffer_reserve(tarn__buffer *buffer, size_t more, size_t element)
 {
-    if (more <= buffer->room - buffer->count)
+    if (more <= buffer->capacity - buffer->count)
         return true;
     if (more > SIZE_MAX / 4 / element - buffer->count)
         return tarn__raise(TARN_ERROR_MEMORY, "out of host memory: a text is too long");
-    size_t room = buffer->count + more > 2 * buffer->room ? buffer->count + more : 2 * buffer->room;
-    room = room < 16 ? 16 : room;
-    char *data = tarn__alloc(room * element);
+    size_t capacity = buffer->count + more > 2 * buffer->capacity ? buffer->count + more : 2 * buffer->capacity;
+    capacity = capacity < 16 ? 16 : capacity;
+    char *data = tarn__alloc(capacity * element);
     if (!data)
         return false;
     if (buffer->data)
         memcpy(data, buffer->data, buffer->count * element);
-    tarn__release(buffer->data, buffer->room * element);
+    tarn__release(buffer->data, buffer->capacity * element);
     buffer->data = data;
-    buffer->room = room;
+    buffer->capacity = capacity;
     return true;
 }
 
@@ -39,21 +39,22 @@ bool tarn__buffer_add(tarn__buffer *buffer, const void *from, size_t count, size
 
 void tarn__buffer_free(tarn__buffer *buffer, size_t element)
 {
-    tarn__release(buffer->data, buffer->room * element);
+    tarn__release(buffer->data, buffer->capacity * element);
     *buffer = (tarn__buffer){0};
 }
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
-#define HEAD (sizeof(max_align_t) > sizeof(size_t) ? sizeof(max_align_t) : sizeof(size_t))
+/* Keeps the result aligned for any type. */
+#define HEADER_BYTES (sizeof(max_align_t) > sizeof(size_t) ? sizeof(max_align_t) : sizeof(size_t))
 
 void *tarn__result_new(size_t bytes)
 {
-    char *memory = tarn__alloc(HEAD + bytes);
+    char *memory = tarn__alloc(HEADER_BYTES + bytes);
     if (!memory)
         return NULL;
     memcpy(memory, &bytes, sizeof(bytes));
-    return memory + HEAD;
+    return memory + HEADER_BYTES;
 }
 
 void tarn_tokenizer_release(void *result)
@@ -61,14 +62,15 @@ void tarn_tokenizer_release(void *result)
     size_t bytes;
     if (!result)
         return;
-    char *memory = (char *)result - HEAD;
+    char *memory = (char *)result - HEADER_BYTES;
     memcpy(&bytes, memory, sizeof(bytes));
-    tarn__release(memory, HEAD + bytes);
+    tarn__release(memory, HEADER_BYTES + bytes);
 }
 
 /* ---- hash -------------------------------------------------------------------------------------------------------- */
 
-/* Eight bytes at a time, multiplied and folded; the bytes are read as a little-endian machine has them. */
+/* Eight bytes at a time, multiplied and folded. Bytes are assembled little-endian, not loaded, so that the hash does
+ * not depend on the machine; token files store it. */
 static uint64_t mix(uint64_t hash, uint64_t word)
 {
     hash = (hash ^ word) * UINT64_C(0x9E3779B97F4A7C15);

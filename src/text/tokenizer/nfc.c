@@ -1,8 +1,7 @@
-/* nfc.c: Unicode's normalisation form C: characters are taken apart, what follows one is put in order, and put together
- * again.
+/* nfc.c: Unicode's normalization form C: decompose, sort combining marks, compose.
  *
- * Nothing below U+0300 follows another character. So a text is cut before each of those, and a part that is one
- * character of them is right already: most text costs one look at its bytes. */
+ * No character below U+0300 combines with the one before it. So a text is cut before each of those, and a part that is
+ * a single such character is normalized already: most text costs one scan of its bytes. */
 #include <string.h>
 
 #include "base/memory.h"
@@ -12,10 +11,10 @@
 #include "text/tokenizer/nfc_table.inc"
 
 #define COUNT(table) (sizeof(table) / sizeof((table)[0]))
-#define SIMPLE 0x300 /* the first that may follow another */
-#define ORDERS 256
+#define FIRST_COMBINING 0x300 /* the first code point that may combine with the one before */
+#define CLASSES 256
 
-/* Syllables of Hangul are computed: lead, vowel and tail. */
+/* Hangul syllables decompose by arithmetic: lead, vowel, tail (Unicode 3.12). */
 enum {
     LEAD = 0x1100,
     VOWEL = 0x1161,
@@ -27,8 +26,9 @@ enum {
     SYLLABLES = LEADS * VOWELS * TAILS
 };
 
-/* ---- the tables -------------------------------------------------------------------------------------------------- */
+/* ---- tables ------------------------------------------------------------------------------------------------------ */
 
+/* Canonical decomposition of a code point, one level; NULL: none. */
 static const struct decomposition *find_decomposition(uint32_t code)
 {
     size_t low = 0, high = COUNT(decompositions);
@@ -41,9 +41,10 @@ static const struct decomposition *find_decomposition(uint32_t code)
     return NULL;
 }
 
-static uint32_t order_of(uint32_t code)
+/* Canonical combining class; 0: a starter. */
+static uint32_t class_of(uint32_t code)
 {
-    size_t low = 0, high = code < SIMPLE ? 0 : COUNT(combinings);
+    size_t low = 0, high = code < FIRST_COMBINING ? 0 : COUNT(combinings);
     while (low < high) {
         size_t middle = (low + high) / 2;
         if (code >= combinings[middle].from && code <= combinings[middle].to)
@@ -53,14 +54,14 @@ static uint32_t order_of(uint32_t code)
     return 0;
 }
 
-/* What two characters are together, 0: nothing. */
-static uint32_t composed(uint32_t first, uint32_t second)
+/* The composite of two code points; 0: none. `compositions` is sorted by second, then first. */
+static uint32_t compose_pair(uint32_t first, uint32_t second)
 {
     if (first - LEAD < LEADS && second - VOWEL < VOWELS)
         return SYLLABLE + ((first - LEAD) * VOWELS + (second - VOWEL)) * TAILS;
     if (first - SYLLABLE < SYLLABLES && (first - SYLLABLE) % TAILS == 0 && second - TAIL - 1 < TAILS - 1)
         return first + (second - TAIL);
-    size_t low = 0, high = second < SIMPLE ? 0 : COUNT(compositions);
+    size_t low = 0, high = second < FIRST_COMBINING ? 0 : COUNT(compositions);
     while (low < high) {
         size_t middle = (low + high) / 2;
         const struct decomposition *d = &decompositions[compositions[middle]];
@@ -72,9 +73,10 @@ static uint32_t composed(uint32_t first, uint32_t second)
     return 0;
 }
 
-/* ---- one part of a text ------------------------------------------------------------------------------------------ */
+/* ---- one part ---------------------------------------------------------------------------------------------------- */
 
-static bool take_apart(tarn__buffer *codes, uint32_t code)
+/* Appends the full decomposition of a code point. */
+static bool decompose(tarn__buffer *codes, uint32_t code)
 {
     if (code - SYLLABLE < SYLLABLES) {
         uint32_t at = code - SYLLABLE;
@@ -84,33 +86,34 @@ static bool take_apart(tarn__buffer *codes, uint32_t code)
     const struct decomposition *found = code < 0xC0 ? NULL : find_decomposition(code);
     if (!found)
         return tarn__buffer_add(codes, &code, 1, sizeof(code));
-    /* Decompositions nest three deep at most; the second part is a single character. */
-    return take_apart(codes, found->first) && (!found->second || take_apart(codes, found->second));
+    /* Decompositions nest at most three deep. */
+    return decompose(codes, found->first) && (!found->second || decompose(codes, found->second));
 }
 
-/* Sorts what follows a character by its order, equals as they came. Counted, so that a thousand of them do not cost a
- * million steps. */
+/* Sorts combining marks by class, stably. A counting sort: a hostile text with a thousand marks on one character must
+ * not cost a million steps. */
 static bool sort_run(uint32_t *code, size_t count)
 {
-    size_t begin[ORDERS + 1] = {0};
+    size_t begin[CLASSES + 1] = {0};
     uint32_t *sorted = count < 2 ? NULL : tarn__alloc(count * sizeof(*sorted));
     if (!sorted)
         return count < 2;
     for (size_t i = 0; i < count; i++)
-        begin[order_of(code[i]) + 1]++;
-    for (int order = 0; order < ORDERS; order++)
+        begin[class_of(code[i]) + 1]++;
+    for (int order = 0; order < CLASSES; order++)
         begin[order + 1] += begin[order];
     for (size_t i = 0; i < count; i++)
-        sorted[begin[order_of(code[i])]++] = code[i];
+        sorted[begin[class_of(code[i])]++] = code[i];
     memcpy(code, sorted, count * sizeof(*code));
     tarn__release(sorted, count * sizeof(*sorted));
     return true;
 }
 
+/* Sorts every run of combining marks between starters. */
 static bool sort_runs(uint32_t *code, size_t count)
 {
     for (size_t at = 0, run; at < count; at += run + 1) {
-        for (run = 0; at + run < count && order_of(code[at + run]) != 0;)
+        for (run = 0; at + run < count && class_of(code[at + run]) != 0;)
             run++;
         if (!sort_run(code + at, run))
             return false;
@@ -118,33 +121,35 @@ static bool sort_runs(uint32_t *code, size_t count)
     return true;
 }
 
-/* Puts characters together where nothing between them forbids it; returns how many are left. */
-static size_t put_together(uint32_t *code, size_t count)
+/* Composes in place; returns the new count. A mark composes with the last starter unless a mark between them has the
+ * same or a higher class (it is blocked). */
+static size_t compose(uint32_t *code, size_t count)
 {
-    size_t kept = 0, start = SIZE_MAX; /* where the last character is that others follow */
-    uint32_t last = 0;                 /* the order of what was kept behind it */
+    size_t length = 0, starter = SIZE_MAX; /* index of the last starter */
+    uint32_t last = 0;                     /* class of the last mark after it */
     for (size_t i = 0; i < count; i++) {
-        uint32_t order = order_of(code[i]);
-        bool is_free = start != SIZE_MAX && (kept == start + 1 || last < order);
-        uint32_t made = is_free ? composed(code[start], code[i]) : 0;
-        if (made) {
-            code[start] = made;
+        uint32_t order = class_of(code[i]);
+        bool is_free = starter != SIZE_MAX && (length == starter + 1 || last < order);
+        uint32_t composite = is_free ? compose_pair(code[starter], code[i]) : 0;
+        if (composite) {
+            code[starter] = composite;
             continue;
         }
         if (order == 0)
-            start = kept;
+            starter = length;
         last = order;
-        code[kept++] = code[i];
+        code[length++] = code[i];
     }
-    return kept;
+    return length;
 }
 
-static bool put_part(tarn__buffer *out, tarn__buffer *codes)
+/* Sorts, composes and appends the decomposed code points of a part. */
+static bool add_part(tarn__buffer *out, tarn__buffer *codes)
 {
     uint32_t *code = (uint32_t *)(void *)codes->data;
     if (!sort_runs(code, codes->count))
         return false;
-    size_t count = put_together(code, codes->count);
+    size_t count = compose(code, codes->count);
     for (size_t i = 0; i < count; i++) {
         char bytes[4];
         if (!tarn__buffer_add(out, bytes, tarn__utf8_encode(bytes, code[i]), 1))
@@ -155,31 +160,31 @@ static bool put_part(tarn__buffer *out, tarn__buffer *codes)
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
 
-/* Where the part that begins here ends: before the next character below SIMPLE, or where UTF-8 ends. */
+/* Bytes of the part that begins here: up to the next character below FIRST_COMBINING, or to invalid UTF-8. */
 static size_t part_length(const char *text, size_t length)
 {
     uint32_t code;
     size_t at = tarn__utf8_decode(text, length, &code);
     for (size_t bytes;
-         at < length && (bytes = tarn__utf8_decode(text + at, length - at, &code)) != 0 && code >= SIMPLE;)
+         at < length && (bytes = tarn__utf8_decode(text + at, length - at, &code)) != 0 && code >= FIRST_COMBINING;)
         at += bytes;
     return at;
 }
 
-static bool normalise_part(tarn__buffer *out, tarn__buffer *codes, const char *text, size_t length)
+static bool normalize_part(tarn__buffer *out, tarn__buffer *codes, const char *text, size_t length)
 {
     codes->count = 0;
     for (size_t at = 0; at < length;) {
         uint32_t code = 0;
         at += tarn__utf8_decode(text + at, length - at, &code);
-        if (!take_apart(codes, code))
+        if (!decompose(codes, code))
             return false;
     }
-    return put_part(out, codes);
+    return add_part(out, codes);
 }
 
-/* Bytes from here on whose characters are all below SIMPLE (or no UTF-8), up to the last of them: that one may be
- * followed. */
+/* Bytes that can be copied unchanged: characters below FIRST_COMBINING, or invalid bytes, but not the last one, with
+ * which the next character may combine. Bytes below 0xCC cannot begin a combining character. */
 static size_t simple_length(const char *text, size_t length)
 {
     size_t at = 0;
@@ -187,8 +192,8 @@ static size_t simple_length(const char *text, size_t length)
         at++;
     if (at == length)
         return at;
-    /* A character continues for three bytes at most; more are no UTF-8, and going back over all of them again and again
-     * would take forever. */
+    /* A character has at most three continuation bytes; going back over more would be quadratic in
+     * invalid text. */
     for (int back = 0; back < 3 && at > 0 && ((unsigned char)text[at - 1] & 0xC0) == 0x80; back++)
         at--;
     return at > 0 ? at - 1 : 0;
@@ -204,9 +209,9 @@ bool tarn__nfc(tarn__buffer *out, const char *text, size_t length)
         at += simple;
         size_t part = good && at < length ? part_length(text + at, length - at) : 0;
         if (part)
-            good = normalise_part(out, &codes, text + at, part);
+            good = normalize_part(out, &codes, text + at, part);
         else if (at < length)
-            good = good && tarn__buffer_add(out, text + at, 1, 1); /* no UTF-8 */
+            good = good && tarn__buffer_add(out, text + at, 1, 1); /* an invalid byte */
         at += part ? part : 1;
     }
     tarn__buffer_free(&codes, sizeof(uint32_t));

@@ -1,4 +1,5 @@
-/* open.c: which files a path means. */
+/* open.c: finds the files of a tokenizer from a path: a folder, or one of the files. Order of preference in a folder:
+ * tokenizer.json, vocab.json with merges.txt, tokenizer.model. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,40 +9,41 @@
 #include "formats/file_type.h"
 #include "text/files/gguf_tokenizer.h"
 
-#define LONGEST_PATH 4096
+#define MAX_PATH 4096
 
-/* The names under which a vocabulary and its merges lie. */
-static const char *const parts[][2] = {{"vocab.json", "merges.txt"}, {"encoder.json", "vocab.bpe"}};
-#define PARTS ((int)(sizeof(parts) / sizeof(parts[0])))
+/* File names of a vocabulary and its merges: Hugging Face's, and those of OpenAI's GPT-2. */
+static const char *const pairs[][2] = {{"vocab.json", "merges.txt"}, {"encoder.json", "vocab.bpe"}};
+#define PAIRS ((int)(sizeof(pairs) / sizeof(pairs[0])))
 
 static bool is_folder(const char *path)
 {
     return tarn__platform_file_bytes(path) == -2 && tarn__path_exists(path);
 }
 
-/* "folder/name" */
-static const char *below(char *text, const char *folder, size_t length, const char *name)
+/* Writes "folder/name"; the folder is the first `length` bytes, and may be empty. Returns the text. */
+static const char *join_path(char *text, const char *folder, size_t length, const char *name)
 {
-    snprintf(text, LONGEST_PATH, "%.*s%s%s", (int)length, folder, length && folder[length - 1] != '/' ? "/" : "", name);
+    snprintf(text, MAX_PATH, "%.*s%s%s", (int)length, folder, length && folder[length - 1] != '/' ? "/" : "", name);
     return text;
 }
 
-/* The two files in a folder (its first `length` letters; "" is the current one), with the configuration where there is
- * one. */
-static tarn_tokenizer *read_parts(const char *folder, size_t length, const char *vocabulary, const char *merges)
+/* Reads a vocabulary and its merges from a folder, with tokenizer_config.json if there is one. */
+static tarn_tokenizer *read_pair(const char *folder, size_t length, const char *vocabulary, const char *merges)
 {
-    char first[LONGEST_PATH], second[LONGEST_PATH], config[LONGEST_PATH];
-    below(config, folder, length, "tokenizer_config.json");
-    return tarn__tokenizer_read_vocab(below(first, folder, length, vocabulary), below(second, folder, length, merges),
+    char first[MAX_PATH], second[MAX_PATH], config[MAX_PATH];
+    join_path(config, folder, length, "tokenizer_config.json");
+    return tarn__tokenizer_read_vocab(join_path(first, folder, length, vocabulary),
+                                      join_path(second, folder, length, merges),
                                       tarn__path_exists(config) ? config : NULL);
 }
 
-/* A tokenizer with what lies beside it in its folder. Takes the tokenizer, and frees it where that fails. */
+/* Applies tokenizer_config.json and chat_template.jinja of the folder. Takes the tokenizer, and frees it on failure. A
+ * tokenizer.model without a config adds BOS, as transformers does. */
 static tarn_tokenizer *with_config(tarn_tokenizer *tokenizer, const char *folder, size_t length, bool is_model)
 {
-    char config[LONGEST_PATH], chat[LONGEST_PATH];
-    bool has_config = tarn__path_exists(below(config, folder, length, "tokenizer_config.json"));
-    bool has_chat = tarn__path_exists(below(chat, folder, length, "chat_template.jinja"));
+    char config[MAX_PATH], chat[MAX_PATH];
+    bool has_config = tarn__path_exists(join_path(config, folder, length, "tokenizer_config.json"));
+    bool has_chat = tarn__path_exists(join_path(chat, folder, length, "chat_template.jinja"));
     if (tokenizer && is_model && !has_config && !tarn__tokenizer_set_add_bos_eos(tokenizer, true, false)) {
         tarn_tokenizer_free(tokenizer);
         return NULL;
@@ -53,14 +55,15 @@ static tarn_tokenizer *with_config(tarn_tokenizer *tokenizer, const char *folder
     return NULL;
 }
 
-static tarn_tokenizer *open_parts(const char *folder)
+/* Opens a folder without tokenizer.json. */
+static tarn_tokenizer *open_other(const char *folder)
 {
-    char path[LONGEST_PATH];
+    char path[MAX_PATH];
     size_t length = strlen(folder);
-    for (int i = 0; i < PARTS; i++)
-        if (tarn__path_exists(below(path, folder, length, parts[i][0])))
-            return with_config(read_parts(folder, length, parts[i][0], parts[i][1]), folder, length, false);
-    if (tarn__path_exists(below(path, folder, length, "tokenizer.model")))
+    for (int i = 0; i < PAIRS; i++)
+        if (tarn__path_exists(join_path(path, folder, length, pairs[i][0])))
+            return with_config(read_pair(folder, length, pairs[i][0], pairs[i][1]), folder, length, false);
+    if (tarn__path_exists(join_path(path, folder, length, "tokenizer.model")))
         return with_config(tarn__tokenizer_read_spm(path), folder, length, true);
     tarn__raise(TARN_ERROR_IO,
                 "tokenizer_open: '%s' has neither tokenizer.json, nor vocab.json and merges.txt, nor encoder.json and "
@@ -72,9 +75,9 @@ static tarn_tokenizer *open_parts(const char *folder)
 
 static tarn_tokenizer *open_folder(const char *folder)
 {
-    char path[LONGEST_PATH];
-    bool has_json = tarn__path_exists(below(path, folder, strlen(folder), "tokenizer.json"));
-    return has_json ? with_config(tarn__tokenizer_read_json(path), folder, strlen(folder), false) : open_parts(folder);
+    char path[MAX_PATH];
+    bool has_json = tarn__path_exists(join_path(path, folder, strlen(folder), "tokenizer.json"));
+    return has_json ? with_config(tarn__tokenizer_read_json(path), folder, strlen(folder), false) : open_other(folder);
 }
 
 static bool ends_in(const char *text, const char *end)
@@ -90,17 +93,17 @@ static tarn_tokenizer *read_gguf(const char *path)
     return tokenizer;
 }
 
-/* A file: a vocabulary or its merges by their usual names, when the other lies beside it; a model of SentencePiece; a
- * GGUF file; else a tokenizer.json. */
+/* Opens a file by its name: vocab.json or merges.txt if the other one is next to it, *.model, *.gguf, else a
+ * tokenizer.json under any name. */
 static tarn_tokenizer *open_file(const char *path)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     size_t length = (size_t)(name - path);
-    char other[LONGEST_PATH];
-    for (int i = 0; i < PARTS; i++)
+    char other[MAX_PATH];
+    for (int i = 0; i < PAIRS; i++)
         for (int k = 0; k < 2; k++)
-            if (strcmp(name, parts[i][k]) == 0 && tarn__path_exists(below(other, path, length, parts[i][1 - k])))
-                return with_config(read_parts(path, length, parts[i][0], parts[i][1]), path, length, false);
+            if (strcmp(name, pairs[i][k]) == 0 && tarn__path_exists(join_path(other, path, length, pairs[i][1 - k])))
+                return with_config(read_pair(path, length, pairs[i][0], pairs[i][1]), path, length, false);
     if (ends_in(name, ".model"))
         return with_config(tarn__tokenizer_read_spm(path), path, length, true);
     if (ends_in(name, ".gguf"))
@@ -113,9 +116,9 @@ tarn_tokenizer *tarn_tokenizer_open(const char *path)
 {
     if (tarn_failed())
         return NULL;
-    if (!path || !path[0] || strlen(path) > LONGEST_PATH - 64) {
+    if (!path || !path[0] || strlen(path) > MAX_PATH - 64) {
         tarn__raise(TARN_ERROR_ARGUMENT,
-                    "tokenizer_open: the path of a file or folder is required, of at most %d bytes", LONGEST_PATH - 64);
+                    "tokenizer_open: the path of a file or folder is required, of at most %d bytes", MAX_PATH - 64);
         return NULL;
     }
     if (is_folder(path))

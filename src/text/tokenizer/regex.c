@@ -1,8 +1,8 @@
-/* regex.c: regular expressions by PCRE2, compiled to machine code where the system allows it.
+/* regex.c: regular expressions by PCRE2, JIT-compiled where the system allows it.
  *
- * Hugging Face's files are written for Oniguruma. What both write alike but mean differently is translated: \s and \w
- * are Unicode's White_Space and word characters there, and slightly more or less in PCRE2. What has no translation here
- * is refused rather than read differently. */
+ * Hugging Face's patterns are written for Oniguruma. Escapes that both engines have but define differently are
+ * translated: \s and \w are Unicode's White_Space and word characters in Oniguruma, and slightly more or less in PCRE2.
+ * Constructs without a translation are an error, never a different result. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "text/tokenizer/tokenizer.h"
 
@@ -13,14 +13,14 @@
 #include "base/memory.h"
 #include "text/tokenizer/buffer.h"
 
-#define LONGEST 65536 /* bytes of a pattern */
+#define MAX_PATTERN 65536 /* bytes of a pattern */
 #define SPACE "\\p{Z}\\t-\\r\\x{85}"
 #define WORD "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}"
 
 struct tarn__regex {
     char *text;
     pcre2_code *code;
-    bool is_fast; /* compiled to machine code */
+    bool is_fast; /* JIT-compiled */
 };
 
 struct tarn__matcher {
@@ -32,9 +32,10 @@ struct tarn__matcher {
 /* ---- translation ------------------------------------------------------------------------------------------------- */
 
 typedef struct class_escape {
-    const char *outside, *inside; /* NULL: has no place there */
+    const char *outside, *inside; /* outside and inside brackets; NULL: not supported there */
 } class_escape;
 
+/* The translation of \letter; NULL: both engines agree. */
 static const class_escape *translation(char letter)
 {
     static const class_escape small_s = {"[" SPACE "]", SPACE}, large_s = {"[^" SPACE "]", NULL};
@@ -47,20 +48,22 @@ static const class_escape *translation(char letter)
                            : NULL;
 }
 
-static bool refuse(const char *function, const char *name, const char *text, const char *part)
+/* Raises an error for a construct that is not translated. Is false. */
+static bool raise_unsupported(const char *function, const char *name, const char *text, const char *part)
 {
-    return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': the pattern '%.200s' uses %s, which tarn cannot read",
+    return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': the pattern '%.200s' uses %s, which is not supported",
                        function, name, text, part);
 }
 
-/* What stands at the beginning of a class and means itself: ^, and a ] right behind. */
-static size_t class_head(const char *at)
+/* Bytes of a class's opening: [, an optional ^, and a ] right after it, which is literal. */
+static size_t class_prefix(const char *at)
 {
     size_t length = 1;
     length += at[length] == '^';
     return length + (at[length] == ']');
 }
 
+/* Appends the pattern in PCRE2's syntax. False with an error. */
 static bool translate(const char *function, const char *name, const char *text, tarn__buffer *out)
 {
     bool inside = false; /* a class in brackets */
@@ -68,12 +71,12 @@ static bool translate(const char *function, const char *name, const char *text, 
         const class_escape *escape = at[0] == '\\' && at[1] ? translation(at[1]) : NULL;
         const char *part = escape ? (inside ? escape->inside : escape->outside) : NULL;
         if (escape && !part)
-            return refuse(function, name, text, at[1] == 'h' ? "\\h" : "\\S or \\W in brackets");
+            return raise_unsupported(function, name, text, at[1] == 'h' ? "\\h" : "\\S or \\W in brackets");
         if (inside && at[0] == '&' && at[1] == '&')
-            return refuse(function, name, text, "&& in brackets");
+            return raise_unsupported(function, name, text, "&& in brackets");
         if (inside && at[0] == '[')
-            return refuse(function, name, text, "brackets in brackets");
-        size_t length = at[0] == '\\' && at[1] ? 2 : at[0] == '[' ? class_head(at) : 1;
+            return raise_unsupported(function, name, text, "brackets in brackets");
+        size_t length = at[0] == '\\' && at[1] ? 2 : at[0] == '[' ? class_prefix(at) : 1;
         inside = at[0] == '[' || (inside && at[0] != ']');
         if (!tarn__buffer_add(out, part ? part : at, part ? strlen(part) : length, 1))
             return false;
@@ -82,12 +85,13 @@ static bool translate(const char *function, const char *name, const char *text, 
     return true;
 }
 
-/* ---- patterns ---------------------------------------------------------------------------------------------------- */
+/* ---- compilation ----------------------------------------------------------------------------------------------------
+ */
 
-static bool compile(tarn__regex *pattern, const char *function, const char *name, const tarn__buffer *text)
+static bool compile(tarn__regex *regex, const char *function, const char *name, const tarn__buffer *text)
 {
     int error;
-    size_t place;
+    size_t offset;
     pcre2_compile_context *context = pcre2_compile_context_create(NULL);
     if (!context || pcre2_set_newline(context, PCRE2_NEWLINE_LF) != 0) {
         pcre2_compile_context_free(context);
@@ -95,49 +99,49 @@ static bool compile(tarn__regex *pattern, const char *function, const char *name
     }
     /* Without \C, which would match a byte in the middle of a character. */
     const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
-    pattern->code = pcre2_compile((PCRE2_SPTR)text->data, text->count, options, &error, &place, context);
+    regex->code = pcre2_compile((PCRE2_SPTR)text->data, text->count, options, &error, &offset, context);
     pcre2_compile_context_free(context);
-    if (!pattern->code) {
+    if (!regex->code) {
         char reason[160] = "";
         pcre2_get_error_message(error, (PCRE2_UCHAR *)reason, sizeof(reason));
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': the pattern '%.200s' is wrong: %s", function, name,
-                           pattern->text, reason);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': the pattern '%.200s' is not valid: %s", function, name,
+                           regex->text, reason);
     }
-    pattern->is_fast = pcre2_jit_compile(pattern->code, PCRE2_JIT_COMPLETE) == 0;
+    regex->is_fast = pcre2_jit_compile(regex->code, PCRE2_JIT_COMPLETE) == 0;
     return true;
 }
 
 tarn__regex *tarn__regex_new(const char *function, const char *name, const char *text)
 {
     tarn__buffer translated = {0};
-    if (strlen(text) > LONGEST) {
-        tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': a pattern of %zu bytes is longer than %d", function, name,
-                    strlen(text), LONGEST);
+    if (strlen(text) > MAX_PATTERN) {
+        tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': a pattern of %zu bytes; at most %d are supported", function, name,
+                    strlen(text), MAX_PATTERN);
         return NULL;
     }
-    tarn__regex *pattern = tarn__alloc(sizeof(*pattern));
-    bool good = pattern && (pattern->text = tarn__string_copy(text)) != NULL &&
+    tarn__regex *regex = tarn__alloc(sizeof(*regex));
+    bool good = regex && (regex->text = tarn__string_copy(text)) != NULL &&
                 translate(function, name, text, &translated) && tarn__buffer_add(&translated, "", 1, 1) &&
-                (translated.count--, compile(pattern, function, name, &translated));
+                (translated.count--, compile(regex, function, name, &translated));
     tarn__buffer_free(&translated, 1);
     if (good)
-        return pattern;
-    tarn__regex_free(pattern);
+        return regex;
+    tarn__regex_free(regex);
     return NULL;
 }
 
-const char *tarn__regex_source(const tarn__regex *pattern)
+const char *tarn__regex_source(const tarn__regex *regex)
 {
-    return pattern->text;
+    return regex->text;
 }
 
-void tarn__regex_free(tarn__regex *pattern)
+void tarn__regex_free(tarn__regex *regex)
 {
-    if (!pattern)
+    if (!regex)
         return;
-    pcre2_code_free(pattern->code);
-    tarn__string_free(pattern->text);
-    tarn__release(pattern, sizeof(*pattern));
+    pcre2_code_free(regex->code);
+    tarn__string_free(regex->text);
+    tarn__release(regex, sizeof(*regex));
 }
 
 /* ---- matching ---------------------------------------------------------------------------------------------------- */
@@ -149,7 +153,7 @@ tarn__matcher *tarn__matcher_new(void)
         return NULL;
     matcher->data = pcre2_match_data_create(1, NULL);
     matcher->context = pcre2_match_context_create(NULL);
-    /* NULL where PCRE2 has no JIT: then it is not asked for */
+    /* NULL without JIT: then pcre2_match() runs */
     matcher->stack = pcre2_jit_stack_create(32 << 10, 8 << 20, NULL);
     if (!matcher->data || !matcher->context) {
         tarn__raise(TARN_ERROR_MEMORY, "out of host memory for matching a pattern");
@@ -171,14 +175,14 @@ void tarn__matcher_free(tarn__matcher *matcher)
     tarn__release(matcher, sizeof(*matcher));
 }
 
-int tarn__regex_next(const tarn__regex *pattern, tarn__matcher *matcher, const char *text, size_t length, size_t from,
+int tarn__regex_next(const tarn__regex *regex, tarn__matcher *matcher, const char *text, size_t length, size_t from,
                      size_t *begin, size_t *end)
 {
     const uint32_t options = PCRE2_NOTEMPTY;
     PCRE2_SPTR subject = (PCRE2_SPTR)text;
-    int found = pattern->is_fast
-                    ? pcre2_jit_match(pattern->code, subject, length, from, options, matcher->data, matcher->context)
-                    : pcre2_match(pattern->code, subject, length, from, options | PCRE2_NO_UTF_CHECK, matcher->data,
+    int found = regex->is_fast
+                    ? pcre2_jit_match(regex->code, subject, length, from, options, matcher->data, matcher->context)
+                    : pcre2_match(regex->code, subject, length, from, options | PCRE2_NO_UTF_CHECK, matcher->data,
                                   matcher->context);
     if (found == PCRE2_ERROR_NOMATCH)
         return 0;
@@ -186,14 +190,14 @@ int tarn__regex_next(const tarn__regex *pattern, tarn__matcher *matcher, const c
         char reason[160] = "";
         pcre2_get_error_message(found, (PCRE2_UCHAR *)reason, sizeof(reason));
         tarn__raise(TARN_ERROR_UNSUPPORTED, "tokenizer_encode: the pattern '%.200s' gave up at byte %zu of %zu: %s",
-                    pattern->text, from, length, reason);
+                    regex->text, from, length, reason);
         return -1;
     }
-    const size_t *place = pcre2_get_ovector_pointer(matcher->data);
-    *begin = place[0];
-    *end = place[1];
-    if (*begin < from || *end <= *begin || *end > length) { /* \K can give such */
-        tarn__raise(TARN_ERROR_UNSUPPORTED, "tokenizer_encode: the pattern '%.200s' matches backwards", pattern->text);
+    const size_t *offset = pcre2_get_ovector_pointer(matcher->data);
+    *begin = offset[0];
+    *end = offset[1];
+    if (*begin < from || *end <= *begin || *end > length) { /* possible with \K */
+        tarn__raise(TARN_ERROR_UNSUPPORTED, "tokenizer_encode: the pattern '%.200s' matches backwards", regex->text);
         return -1;
     }
     return 1;

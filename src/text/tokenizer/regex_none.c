@@ -1,33 +1,33 @@
-/* regex_none.c: what stands in for patterns in a build without PCRE2. None can be made, so nothing else is ever called.
- */
+/* regex_none.c: stubs of regex.c for a build without PCRE2. Creation raises an error and returns NULL, so the other
+ * functions are never reached. */
 #include "base/error.h"
 #include "text/tokenizer/tokenizer.h"
 
 tarn__regex *tarn__regex_new(const char *function, const char *name, const char *text)
 {
     (void)text;
-    tarn__raise(TARN_ERROR_UNSUPPORTED,
-                "%s: '%s': this tokenizer splits text by a pattern, and this build of tarn has none: it was built "
-                "without PCRE2; install "
-                "libpcre2-dev (Debian, Ubuntu) or pcre2-devel (Fedora) and build again",
-                function, name);
+    tarn__raise(
+        TARN_ERROR_UNSUPPORTED,
+        "%s: '%s': this tokenizer needs regexes, and this build of tarn has none: it was built without PCRE2; install "
+        "libpcre2-dev (Debian, Ubuntu) or pcre2-devel (Fedora) and build again",
+        function, name);
     return NULL;
 }
 
-const char *tarn__regex_source(const tarn__regex *pattern)
+const char *tarn__regex_source(const tarn__regex *regex)
 {
-    (void)pattern;
+    (void)regex;
     return "";
 }
 
-void tarn__regex_free(tarn__regex *pattern)
+void tarn__regex_free(tarn__regex *regex)
 {
-    (void)pattern;
+    (void)regex;
 }
 
 tarn__matcher *tarn__matcher_new(void)
 {
-    tarn__raise(TARN_ERROR_INTERNAL, "pattern: there can be none in this build");
+    tarn__raise(TARN_ERROR_INTERNAL, "regex: not available in this build");
     return NULL;
 }
 
@@ -36,10 +36,10 @@ void tarn__matcher_free(tarn__matcher *matcher)
     (void)matcher;
 }
 
-int tarn__regex_next(const tarn__regex *pattern, tarn__matcher *matcher, const char *text, size_t length, size_t from,
+int tarn__regex_next(const tarn__regex *regex, tarn__matcher *matcher, const char *text, size_t length, size_t from,
                      size_t *begin, size_t *end)
 {
-    (void)pattern, (void)matcher, (void)text, (void)length, (void)from, (void)begin, (void)end;
-    tarn__raise(TARN_ERROR_INTERNAL, "pattern: there can be none in this build");
+    (void)regex, (void)matcher, (void)text, (void)length, (void)from, (void)begin, (void)end;
+    tarn__raise(TARN_ERROR_INTERNAL, "regex: not available in this build");
     return -1;
 }

@@ -1,6 +1,6 @@
-/* stream.c: text from ids as they come. A token may hold a part of a character: it waits for the rest, so that what
- * goes out is whole characters, and valid UTF-8. What cannot become a character goes out as U+FFFD, once for as many
- * bytes as could have begun one. */
+/* stream.c: text from ids as they are generated. A token may end inside a character: those bytes wait for the rest, so
+ * that every output is whole characters and valid UTF-8. Bytes that cannot become a character are replaced by U+FFFD,
+ * one per maximal invalid prefix, as Unicode recommends. */
 #include <string.h>
 
 #include "base/error.h"
@@ -13,9 +13,9 @@ struct tarn_text_stream {
     const tarn_tokenizer *tokenizer; /* borrowed */
     tarn_stream_options options;
     tarn__buffer out;
-    char waiting[4]; /* the beginning of a character */
-    size_t waits;
-    bool is_begun; /* a byte has come */
+    char waiting[4]; /* bytes of an incomplete character */
+    size_t waiting_count;
+    bool has_output; /* a byte was pushed: a leading space is no longer stripped */
 };
 
 tarn_text_stream *tarn_text_stream_new_sized(const tarn_tokenizer *tokenizer, const tarn_stream_options *options,
@@ -24,7 +24,7 @@ tarn_text_stream *tarn_text_stream_new_sized(const tarn_tokenizer *tokenizer, co
     if (tarn_failed())
         return NULL;
     if (!tokenizer) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "text_stream_new: a tokenizer is required, not NULL");
+        tarn__raise(TARN_ERROR_ARGUMENT, "text_stream_new: tokenizer is NULL");
         return NULL;
     }
     tarn_text_stream *stream = tarn__alloc(sizeof(*stream));
@@ -33,7 +33,7 @@ tarn_text_stream *tarn_text_stream_new_sized(const tarn_tokenizer *tokenizer, co
     stream->tokenizer = tokenizer;
     if (options)
         memcpy(&stream->options, options, options_size < sizeof(*options) ? options_size : sizeof(*options));
-    stream->is_begun = stream->options.continues;
+    stream->has_output = stream->options.continues;
     return stream;
 }
 
@@ -47,18 +47,19 @@ void tarn_text_stream_free(tarn_text_stream *stream)
 
 /* ---- characters -------------------------------------------------------------------------------------------------- */
 
-typedef enum reach { WHOLE, CUT, WRONG } reach;
+typedef enum sequence { COMPLETE, INCOMPLETE, INVALID } sequence;
 
-/* Whether a byte may be number `place` behind the one that begins a character. */
-static bool may_follow(unsigned char first, size_t place, unsigned char byte)
+/* True if a byte may stand at `position` after the first byte. The second byte excludes overlong forms, surrogates and
+ * code points above U+10FFFF. */
+static bool may_follow(unsigned char first, size_t position, unsigned char byte)
 {
-    unsigned char least = place > 1 ? 0x80 : first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
-    unsigned char most = place > 1 ? 0xBF : first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
-    return byte >= least && byte <= most;
+    unsigned char low = position > 1 ? 0x80 : first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
+    unsigned char high = position > 1 ? 0xBF : first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
+    return byte >= low && byte <= high;
 }
 
-/* What bytes begin with: a character, the beginning of one, or bytes (how many) that are none. */
-static reach look(const char *bytes, size_t length, size_t *size)
+/* Classifies the beginning of bytes: a complete character, an incomplete one, or *size invalid bytes. */
+static sequence classify(const char *bytes, size_t length, size_t *size)
 {
     unsigned char first = (unsigned char)bytes[0];
     size_t need = first < 0x80                     ? 1
@@ -68,33 +69,33 @@ static reach look(const char *bytes, size_t length, size_t *size)
                                                    : 0;
     for (*size = 1; *size < need; ++*size) {
         if (*size == length)
-            return CUT;
+            return INCOMPLETE;
         if (!may_follow(first, *size, (unsigned char)bytes[*size]))
-            return WRONG;
+            return INVALID;
     }
-    return need ? WHOLE : WRONG;
+    return need ? COMPLETE : INVALID;
 }
 
-/* A byte comes: it goes out with those that waited, or waits too. */
-static bool take(tarn_text_stream *s, char byte)
+/* Adds a byte: it completes or invalidates the waiting ones, which are then output, or waits too. */
+static bool push_byte(tarn_text_stream *s, char byte)
 {
-    s->waiting[s->waits++] = byte;
-    for (size_t size; s->waits > 0;) {
-        reach found = look(s->waiting, s->waits, &size);
-        if (found == CUT)
+    s->waiting[s->waiting_count++] = byte;
+    for (size_t size; s->waiting_count > 0;) {
+        sequence found = classify(s->waiting, s->waiting_count, &size);
+        if (found == INCOMPLETE)
             return true;
-        if (!tarn__buffer_add(&s->out, found == WHOLE ? s->waiting : REPLACEMENT,
-                              found == WHOLE ? size : strlen(REPLACEMENT), 1))
+        if (!tarn__buffer_add(&s->out, found == COMPLETE ? s->waiting : REPLACEMENT,
+                              found == COMPLETE ? size : strlen(REPLACEMENT), 1))
             return false;
-        s->waits -= size;
-        memmove(s->waiting, s->waiting + size, s->waits);
+        s->waiting_count -= size;
+        memmove(s->waiting, s->waiting + size, s->waiting_count);
     }
     return true;
 }
 
 /* ---- ids --------------------------------------------------------------------------------------------------------- */
 
-/* What is ready, with a 0 behind it. */
+/* The output so far, terminated; borrowed until the next call. NULL with an error. */
 static const char *ready(tarn_text_stream *stream, size_t *length)
 {
     if (!tarn__buffer_add(&stream->out, "", 1, 1))
@@ -103,15 +104,15 @@ static const char *ready(tarn_text_stream *stream, size_t *length)
     return stream->out.data;
 }
 
-static bool begin(tarn_text_stream *stream, const char *function, size_t *length)
+/* Checks the arguments and empties the output of the last call. */
+static bool start(tarn_text_stream *stream, const char *function, size_t *length)
 {
     if (length)
         *length = 0;
     if (tarn_failed())
         return false;
     if (!stream || !length)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a stream and a place for the length are required, not NULL",
-                           function);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: stream or length is NULL", function);
     stream->out.count = 0;
     return true;
 }
@@ -119,31 +120,31 @@ static bool begin(tarn_text_stream *stream, const char *function, size_t *length
 const char *tarn_text_stream_push(tarn_text_stream *stream, int32_t id, size_t *length)
 {
     size_t bytes;
-    if (!begin(stream, "text_stream_push", length))
+    if (!start(stream, "text_stream_push", length))
         return NULL;
-    if (!tarn__vocab_has(&stream->tokenizer->pieces, id)) {
+    if (!tarn__vocab_has(&stream->tokenizer->vocab, id)) {
         tarn__raise(TARN_ERROR_ARGUMENT, "text_stream_push: the vocabulary, 0 to %d, has no token for the id %d",
-                    (int)stream->tokenizer->pieces.count - 1, (int)id);
+                    (int)stream->tokenizer->vocab.count - 1, (int)id);
         return NULL;
     }
-    const char *piece = tarn__vocab_bytes(&stream->tokenizer->pieces, id, &bytes);
+    const char *piece = tarn__vocab_bytes(&stream->tokenizer->vocab, id, &bytes);
     if (stream->options.skip_special && tarn_tokenizer_is_special(stream->tokenizer, id))
         return ready(stream, length);
-    size_t at = bytes > 0 && !stream->is_begun && stream->tokenizer->spm.strips && piece[0] == ' ';
-    stream->is_begun = stream->is_begun || bytes > 0;
+    size_t at = bytes > 0 && !stream->has_output && stream->tokenizer->spm.strip_prefix && piece[0] == ' ';
+    stream->has_output = stream->has_output || bytes > 0;
     for (; at < bytes; at++)
-        if (!take(stream, piece[at]))
+        if (!push_byte(stream, piece[at]))
             return NULL;
     return ready(stream, length);
 }
 
 const char *tarn_text_stream_end(tarn_text_stream *stream, size_t *length)
 {
-    if (!begin(stream, "text_stream_end", length))
+    if (!start(stream, "text_stream_end", length))
         return NULL;
-    if (stream->waits > 0 && !tarn__buffer_add(&stream->out, REPLACEMENT, strlen(REPLACEMENT), 1))
+    if (stream->waiting_count > 0 && !tarn__buffer_add(&stream->out, REPLACEMENT, strlen(REPLACEMENT), 1))
         return NULL;
-    stream->waits = 0;
-    stream->is_begun = stream->options.continues;
+    stream->waiting_count = 0;
+    stream->has_output = stream->options.continues;
     return ready(stream, length);
 }

@@ -1,4 +1,8 @@
-/* tokenizer.c: what all kinds of tokenizers share: coming and going, texts to ids, ids to texts. */
+/* tokenizer.c: the parts shared by all kinds of tokenizers: creation, queries, encoding, decoding.
+ *
+ * Encoding: added tokens that match the original text are cut out; the text between them is normalized; added tokens
+ * that match normalized text are cut out; the rest goes to the kind's encode(). This is the order of Hugging Face's
+ * tokenizers. */
 #include "text/tokenizer/tokenizer.h"
 
 #include <string.h>
@@ -7,15 +11,15 @@
 #include "base/memory.h"
 #include "base/utf8.h"
 
-/* ---- coming and going -------------------------------------------------------------------------------------------- */
+/* ---- creation ---------------------------------------------------------------------------------------------------- */
 
 tarn_tokenizer *tarn__tokenizer_new(const tarn__tokenizer_kind *kind)
 {
     tarn_tokenizer *tokenizer = tarn__alloc(sizeof(*tokenizer));
     if (tokenizer) {
         tokenizer->kind = kind;
-        tokenizer->unknown = tokenizer->bpe.unknown = tokenizer->begin = tokenizer->end = -1;
-        tokenizer->pieces.spaced = kind == &tarn__kind_spm;
+        tokenizer->unknown = tokenizer->bpe.unknown = tokenizer->bos = tokenizer->eos = -1;
+        tokenizer->vocab.metaspaced = kind == &tarn__kind_spm;
     }
     return tokenizer;
 }
@@ -24,7 +28,7 @@ void tarn_tokenizer_free(tarn_tokenizer *tokenizer)
 {
     if (!tokenizer)
         return;
-    tarn__vocab_free(&tokenizer->pieces);
+    tarn__vocab_free(&tokenizer->vocab);
     tarn__added_free(&tokenizer->added);
     tarn__bpe_free(&tokenizer->bpe);
     tarn__spm_free(&tokenizer->spm);
@@ -34,34 +38,37 @@ void tarn_tokenizer_free(tarn_tokenizer *tokenizer)
     tarn__release(tokenizer, sizeof(*tokenizer));
 }
 
-static uint64_t hash_pieces(const tarn__vocab *pieces, uint64_t hash)
+/* The hash covers everything that decides ids, and nothing else: it is stored in token files and compared when a run
+ * resumes. Bytes are fed in a fixed order and endianness, so that it is the same on every machine. */
+static uint64_t hash_pieces(const tarn__vocab *vocab, uint64_t hash)
 {
-    for (int32_t id = 0; id < pieces->count; id++) {
+    for (int32_t id = 0; id < vocab->count; id++) {
         size_t length;
-        const char *bytes = tarn__vocab_bytes(pieces, id, &length);
-        hash = tarn__hash(bytes, pieces->piece[id].used ? length : 0, hash + pieces->piece[id].used);
+        const char *bytes = tarn__vocab_bytes(vocab, id, &length);
+        hash = tarn__hash(bytes, vocab->piece[id].used ? length : 0, hash + vocab->piece[id].used);
     }
     return hash;
 }
 
-static uint64_t hash_numbers(const tarn__buffer *numbers, size_t each, uint64_t hash)
+/* `each` int32_t per element, little-endian. */
+static uint64_t hash_ids(const tarn__buffer *ids, size_t each, uint64_t hash)
 {
-    const int32_t *number = (const int32_t *)(const void *)numbers->data;
-    for (size_t i = 0; i < each * numbers->count; i++) {
+    const int32_t *id = (const int32_t *)(const void *)ids->data;
+    for (size_t i = 0; i < each * ids->count; i++) {
         unsigned char bytes[4];
         for (int k = 0; k < 4; k++)
-            bytes[k] = (unsigned char)((uint32_t)number[i] >> (8 * k));
+            bytes[k] = (unsigned char)((uint32_t)id[i] >> (8 * k));
         hash = tarn__hash(bytes, 4, hash);
     }
     return hash;
 }
 
-/* What SentencePiece has beside its pieces. Scores count by their order: it alone makes ids. */
+/* SentencePiece's settings and scores. Scores enter by rank: only their order decides ids. */
 static uint64_t hash_spm(const tarn_tokenizer *t, uint64_t hash)
 {
     const tarn__spm *spm = &t->spm;
-    const unsigned char flags[] = {(unsigned char)spm->prefix, spm->prefix_if_missing, spm->squeezes, spm->is_late,
-                                   spm->has_bytes};
+    const unsigned char flags[] = {(unsigned char)spm->prepend, spm->prepend_if_missing, spm->remove_extra_spaces,
+                                   spm->in_pre_tokenizer, spm->has_bytes};
     if (t->kind != &tarn__kind_spm)
         return hash;
     hash = tarn__hash(flags, sizeof(flags), hash);
@@ -79,65 +86,63 @@ static uint64_t hash_all(const tarn_tokenizer *t)
     const unsigned char flags[] = {t->bpe.ignore_merges, t->bpe.prefix_space, t->nfc};
     const uint64_t unknown =
         (uint64_t)(t->kind == &tarn__kind_bpe || t->kind == &tarn__kind_spm ? t->bpe.unknown : t->unknown) + 1;
-    uint64_t hash = hash_pieces(&t->pieces, tarn__hash(t->kind->name, strlen(t->kind->name), unknown));
-    hash = hash_spm(t, hash_numbers(&t->bpe.merges, 3, tarn__hash(flags, sizeof(flags), hash)));
-    for (int i = 0; i < t->bpe.pattern_count; i++)
-        hash = tarn__hash(tarn__regex_source(t->bpe.pattern[i]), strlen(tarn__regex_source(t->bpe.pattern[i])), hash);
+    uint64_t hash = hash_pieces(&t->vocab, tarn__hash(t->kind->name, strlen(t->kind->name), unknown));
+    hash = hash_spm(t, hash_ids(&t->bpe.merges, 3, tarn__hash(flags, sizeof(flags), hash)));
+    for (int i = 0; i < t->bpe.regex_count; i++)
+        hash = tarn__hash(tarn__regex_source(t->bpe.regex[i]), strlen(tarn__regex_source(t->bpe.regex[i])), hash);
     const tarn__added_token *added = (const tarn__added_token *)(const void *)t->added.tokens.data;
     for (size_t i = 0; i < t->added.tokens.count; i++) {
         const unsigned char how[] = {added[i].special, added[i].normalized, added[i].strip_left, added[i].strip_right};
         hash = tarn__hash(added[i].text, added[i].length, tarn__hash(how, sizeof(how), hash + (uint64_t)added[i].id));
     }
-    return hash_numbers(&t->after, 1, hash_numbers(&t->before, 1, hash));
+    return hash_ids(&t->after, 1, hash_ids(&t->before, 1, hash));
 }
 
-/* A text as it is where tokens are looked for in normalised text. Appends to `form`. False with an error. */
-static bool normalise(const tarn_tokenizer *tokenizer, const tarn__encoder *coder, const char *text, size_t length,
+/* Appends the text in the form in which normalized added tokens are searched. False with an error. */
+static bool normalize(const tarn_tokenizer *tokenizer, const tarn__encoder *encoder, const char *text, size_t length,
                       tarn__buffer *form)
 {
     return tokenizer->nfc ? tarn__nfc(form, text, length)
-                          : tarn__spm_normalize(&tokenizer->spm, coder, text, length, form);
+                          : tarn__spm_normalize(&tokenizer->spm, encoder, text, length, form);
 }
 
-static bool normalises(const tarn_tokenizer *tokenizer)
+static bool normalizes(const tarn_tokenizer *tokenizer)
 {
-    return tokenizer->nfc || (tokenizer->kind == &tarn__kind_spm && !tokenizer->spm.is_late);
+    return tokenizer->nfc || (tokenizer->kind == &tarn__kind_spm && !tokenizer->spm.in_pre_tokenizer);
 }
 
-/* A token that is looked for in normalised text is normalised text itself. */
-static bool check_normal(const tarn_tokenizer *tokenizer, const char *function, const char *name)
+/* Raises an error for a normalized added token that normalization would change: it could never be found. */
+static bool check_normalized(const tarn_tokenizer *tokenizer, const char *function, const char *name)
 {
     const tarn__added_token *added = (const tarn__added_token *)(const void *)tokenizer->added.tokens.data;
-    const tarn__encoder coder = {0};
+    const tarn__encoder encoder = {0};
     tarn__buffer form = {0};
-    for (size_t i = 0; normalises(tokenizer) && i < tokenizer->added.tokens.count && !tarn_failed(); i++) {
+    for (size_t i = 0; normalizes(tokenizer) && i < tokenizer->added.tokens.count && !tarn_failed(); i++) {
         form.count = 0;
-        if (added[i].normalized && normalise(tokenizer, &coder, added[i].text, added[i].length, &form) &&
+        if (added[i].normalized && normalize(tokenizer, &encoder, added[i].text, added[i].length, &form) &&
             (form.count != added[i].length || memcmp(form.data, added[i].text, form.count) != 0))
             tarn__raise(TARN_ERROR_UNSUPPORTED,
-                        "%s: '%s': the added token '%.100s' is looked for in normalised text (\"normalized\"), where "
-                        "it would be another: %s",
-                        function, name, added[i].text,
-                        tokenizer->nfc ? "it is not in Unicode's form C" : "spaces are changed there");
+                        "%s: '%s': the added token '%.100s' is searched in normalized text (\"normalized\"), but "
+                        "normalization changes it: %s",
+                        function, name, added[i].text, tokenizer->nfc ? "it is not NFC" : "it has spaces");
     }
     tarn__buffer_free(&form, 1);
     return !tarn_failed();
 }
 
-/* Ids of single bytes, for BPE. */
+/* Fills in the ids of single bytes. BPE may lack some; a vocabulary without any is not byte-level. */
 static bool find_bytes(tarn_tokenizer *tokenizer, const char *function, const char *name)
 {
     int missing = 0;
     for (int i = 0; i < 256; i++) {
-        int32_t id = tarn__vocab_find(&tokenizer->pieces, &(char){(char)i}, 1);
-        bool is_byte = id >= 0 && !tokenizer->pieces.piece[id].literal;
+        int32_t id = tarn__vocab_find(&tokenizer->vocab, &(char){(char)i}, 1);
+        bool is_byte = id >= 0 && !tokenizer->vocab.piece[id].literal;
         tokenizer->bpe.byte_id[i] = is_byte ? id : tokenizer->bpe.unknown;
         missing += !is_byte;
     }
     return missing < 256 ||
-           tarn__raise(TARN_ERROR_FORMAT,
-                       "%s: '%s': the vocabulary has a token for no single byte; is it a byte-level one?", function,
-                       name);
+           tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': the vocabulary has no token of a single byte; is it byte-level?",
+                       function, name);
 }
 
 bool tarn__tokenizer_finish(tarn_tokenizer *tokenizer, const char *function, const char *name)
@@ -145,8 +150,8 @@ bool tarn__tokenizer_finish(tarn_tokenizer *tokenizer, const char *function, con
     if (tarn_failed())
         return false;
     if (!tarn__added_sort(&tokenizer->added))
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': an added token is there twice", function, name);
-    if (!check_normal(tokenizer, function, name) ||
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': duplicate added token", function, name);
+    if (!check_normalized(tokenizer, function, name) ||
         (tokenizer->kind == &tarn__kind_bpe && !find_bytes(tokenizer, function, name)) ||
         (tokenizer->kind == &tarn__kind_spm && !tarn__spm_finish(tokenizer, function, name)))
         return false;
@@ -157,52 +162,52 @@ bool tarn__tokenizer_finish(tarn_tokenizer *tokenizer, const char *function, con
 bool tarn__tokenizer_set_add_bos_eos(tarn_tokenizer *tokenizer, bool begins, bool ends)
 {
     tokenizer->before.count = tokenizer->after.count = 0;
-    bool good = (!begins || tokenizer->begin < 0 || tarn__ids_add(&tokenizer->before, tokenizer->begin)) &&
-                (!ends || tokenizer->end < 0 || tarn__ids_add(&tokenizer->after, tokenizer->end));
+    bool good = (!begins || tokenizer->bos < 0 || tarn__ids_add(&tokenizer->before, tokenizer->bos)) &&
+                (!ends || tokenizer->eos < 0 || tarn__ids_add(&tokenizer->after, tokenizer->eos));
     tokenizer->hash = hash_all(tokenizer);
     return good;
 }
 
-/* ---- what it is -------------------------------------------------------------------------------------------------- */
+/* ---- queries ----------------------------------------------------------------------------------------------------- */
 
-/* Raises when there is no tokenizer, or an error is pending. */
-static bool is_there(const tarn_tokenizer *tokenizer, const char *function)
+/* False while an error is pending; raises one when the tokenizer is NULL. */
+static bool check_tokenizer(const tarn_tokenizer *tokenizer, const char *function)
 {
     if (tarn_failed())
         return false;
-    return tokenizer || tarn__raise(TARN_ERROR_ARGUMENT, "%s: a tokenizer is required, not NULL", function);
+    return tokenizer || tarn__raise(TARN_ERROR_ARGUMENT, "%s: tokenizer is NULL", function);
 }
 
 static bool has_id(const tarn_tokenizer *tokenizer, const char *function, int64_t id)
 {
-    if (id >= 0 && id < tokenizer->pieces.count)
+    if (id >= 0 && id < tokenizer->vocab.count)
         return true;
-    return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the id %lld is outside the vocabulary, 0 to %d", function,
-                       (long long)id, (int)tokenizer->pieces.count - 1);
+    return tarn__raise(TARN_ERROR_ARGUMENT, "%s: id %lld is outside the vocabulary, 0 to %d", function, (long long)id,
+                       (int)tokenizer->vocab.count - 1);
 }
 
 const char *tarn_tokenizer_kind(const tarn_tokenizer *tokenizer)
 {
-    return is_there(tokenizer, "tokenizer_kind") ? tokenizer->kind->name : NULL;
+    return check_tokenizer(tokenizer, "tokenizer_kind") ? tokenizer->kind->name : NULL;
 }
 
 int64_t tarn_tokenizer_count(const tarn_tokenizer *tokenizer)
 {
-    return is_there(tokenizer, "tokenizer_count") ? tokenizer->pieces.count : -1;
+    return check_tokenizer(tokenizer, "tokenizer_count") ? tokenizer->vocab.count : -1;
 }
 
 uint64_t tarn_tokenizer_hash(const tarn_tokenizer *tokenizer)
 {
-    return is_there(tokenizer, "tokenizer_hash") ? tokenizer->hash : 0;
+    return check_tokenizer(tokenizer, "tokenizer_hash") ? tokenizer->hash : 0;
 }
 
 const char *tarn_tokenizer_piece(const tarn_tokenizer *tokenizer, int32_t id, size_t *length)
 {
     size_t bytes;
-    if (!is_there(tokenizer, "tokenizer_piece") || !has_id(tokenizer, "tokenizer_piece", id) ||
-        !tarn__vocab_has(&tokenizer->pieces, id))
+    if (!check_tokenizer(tokenizer, "tokenizer_piece") || !has_id(tokenizer, "tokenizer_piece", id) ||
+        !tarn__vocab_has(&tokenizer->vocab, id))
         return NULL;
-    return tarn__vocab_bytes(&tokenizer->pieces, id, length ? length : &bytes);
+    return tarn__vocab_bytes(&tokenizer->vocab, id, length ? length : &bytes);
 }
 
 static const tarn__added_token *added_of(const tarn_tokenizer *tokenizer, size_t *count)
@@ -211,6 +216,7 @@ static const tarn__added_token *added_of(const tarn_tokenizer *tokenizer, size_t
     return (const tarn__added_token *)(const void *)tokenizer->added.tokens.data;
 }
 
+/* Added tokens first: the vocabulary may have the same text as an ordinary piece. */
 static int32_t find(const tarn_tokenizer *tokenizer, const char *piece, size_t length)
 {
     size_t count;
@@ -218,15 +224,15 @@ static int32_t find(const tarn_tokenizer *tokenizer, const char *piece, size_t l
     for (size_t i = 0; i < count; i++)
         if (added[i].length == length && memcmp(added[i].text, piece, length) == 0)
             return added[i].id;
-    return tarn__vocab_find(&tokenizer->pieces, piece, length);
+    return tarn__vocab_find(&tokenizer->vocab, piece, length);
 }
 
 int32_t tarn_tokenizer_find(const tarn_tokenizer *tokenizer, const char *piece, size_t length)
 {
-    if (!is_there(tokenizer, "tokenizer_find"))
+    if (!check_tokenizer(tokenizer, "tokenizer_find"))
         return -1;
     if (!piece) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_find: a piece is required, not NULL");
+        tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_find: piece is NULL");
         return -1;
     }
     return find(tokenizer, piece, length);
@@ -235,7 +241,7 @@ int32_t tarn_tokenizer_find(const tarn_tokenizer *tokenizer, const char *piece, 
 bool tarn_tokenizer_is_special(const tarn_tokenizer *tokenizer, int32_t id)
 {
     size_t count;
-    if (!is_there(tokenizer, "tokenizer_is_special") || !has_id(tokenizer, "tokenizer_is_special", id))
+    if (!check_tokenizer(tokenizer, "tokenizer_is_special") || !has_id(tokenizer, "tokenizer_is_special", id))
         return false;
     const tarn__added_token *added = added_of(tokenizer, &count);
     for (size_t i = 0; i < count; i++)
@@ -244,7 +250,7 @@ bool tarn_tokenizer_is_special(const tarn_tokenizer *tokenizer, int32_t id)
     return false;
 }
 
-/* The first of some names that is a token. */
+/* The id of the first name that is a token; -1: none. */
 static int32_t find_any(const tarn_tokenizer *tokenizer, const char *const *names, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -258,39 +264,41 @@ static int32_t find_any(const tarn_tokenizer *tokenizer, const char *const *name
 int32_t tarn_tokenizer_end_of_text(const tarn_tokenizer *tokenizer)
 {
     static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"};
-    return is_there(tokenizer, "tokenizer_end_of_text") ? find_any(tokenizer, names, sizeof(names) / sizeof(names[0]))
-                                                        : -1;
+    return check_tokenizer(tokenizer, "tokenizer_end_of_text")
+               ? find_any(tokenizer, names, sizeof(names) / sizeof(names[0]))
+               : -1;
 }
 
 int32_t tarn_tokenizer_bos(const tarn_tokenizer *tokenizer)
 {
     static const char *const names[] = {"<s>", "<|begin_of_text|>", "<bos>"};
-    if (!is_there(tokenizer, "tokenizer_bos"))
+    if (!check_tokenizer(tokenizer, "tokenizer_bos"))
         return -1;
-    if (tokenizer->begin < 0 && tokenizer->before.count == 1) /* the file does not name it, but puts it there */
+    if (tokenizer->bos < 0 && tokenizer->before.count == 1) /* not named by the file, but added by its post-processor */
         return *(const int32_t *)(const void *)tokenizer->before.data;
-    return tokenizer->begin >= 0 ? tokenizer->begin : find_any(tokenizer, names, sizeof(names) / sizeof(names[0]));
+    return tokenizer->bos >= 0 ? tokenizer->bos : find_any(tokenizer, names, sizeof(names) / sizeof(names[0]));
 }
 
 int32_t tarn_tokenizer_eos(const tarn_tokenizer *tokenizer)
 {
-    if (!is_there(tokenizer, "tokenizer_eos"))
+    if (!check_tokenizer(tokenizer, "tokenizer_eos"))
         return -1;
-    if (tokenizer->end < 0 && tokenizer->after.count == 1)
+    if (tokenizer->eos < 0 && tokenizer->after.count == 1)
         return *(const int32_t *)(const void *)tokenizer->after.data;
-    return tokenizer->end >= 0 ? tokenizer->end : tarn_tokenizer_end_of_text(tokenizer);
+    return tokenizer->eos >= 0 ? tokenizer->eos : tarn_tokenizer_end_of_text(tokenizer);
 }
 
 /* ---- text to ids ------------------------------------------------------------------------------------------------- */
 
 typedef struct job {
     const tarn_tokenizer *tokenizer;
-    tarn__encoder *coder;
+    tarn__encoder *encoder;
     bool with_special;
     tarn__buffer *ids;
 } job;
 
-/* Where the spaces before `at` begin, not before `from`; and where those after it end. */
+/* spaces_before: the beginning of the whitespace that ends at `at`, not before `from`. spaces_after: the end of the
+ * whitespace that begins at `at`. For tokens with lstrip and rstrip. */
 static size_t spaces_before(const char *text, size_t from, size_t at)
 {
     while (at > from) {
@@ -313,9 +321,9 @@ static size_t spaces_after(const char *text, size_t length, size_t at)
     return at;
 }
 
-/* Tokens that stand in the text go in as they are; what lies between them goes to `between`. */
-static bool cut(const job *j, bool normalized, const char *text, size_t length,
-                bool (*between)(const job *, const char *, size_t))
+/* Appends the ids of added tokens found in the text; the text between them goes to `between`. */
+static bool split_added(const job *j, bool normalized, const char *text, size_t length,
+                        bool (*between)(const job *, const char *, size_t))
 {
     size_t done = 0, from = 0, at;
     const tarn__added_token *token;
@@ -326,46 +334,47 @@ static bool cut(const job *j, bool normalized, const char *text, size_t length,
         size_t end = token->strip_right ? spaces_after(text, length, from) : from;
         if ((done < begin && !between(j, text + done, begin - done)) || !tarn__ids_add(j->ids, token->id))
             return false;
-        j->coder->continues = false; /* what follows a token begins anew */
-        j->coder->is_inside = true;
+        j->encoder->continues = false; /* the text after a token is a new beginning */
+        j->encoder->is_inside = true;
         done = end;
     }
     return done >= length || between(j, text + done, length - done);
 }
 
-static bool encode_plain(const job *j, const char *text, size_t length)
+static bool encode_text(const job *j, const char *text, size_t length)
 {
-    return j->tokenizer->kind->encode(j->tokenizer, j->coder, text, length, j->ids);
+    return j->tokenizer->kind->encode(j->tokenizer, j->encoder, text, length, j->ids);
 }
 
-static bool encode_normal(const job *j, const char *text, size_t length)
+/* Normalizes text between added tokens and searches for the tokens that match normalized text. */
+static bool encode_normalized(const job *j, const char *text, size_t length)
 {
-    if (normalises(j->tokenizer)) {
-        j->coder->normal.count = 0;
-        if (!normalise(j->tokenizer, j->coder, text, length, &j->coder->normal))
+    if (normalizes(j->tokenizer)) {
+        j->encoder->normal.count = 0;
+        if (!normalize(j->tokenizer, j->encoder, text, length, &j->encoder->normal))
             return false;
-        text = j->coder->normal.data;
-        length = j->coder->normal.count;
+        text = j->encoder->normal.data;
+        length = j->encoder->normal.count;
     }
-    return cut(j, true, text, length, encode_plain);
+    return split_added(j, true, text, length, encode_text);
 }
 
-bool tarn__tokenizer_append_section(const tarn_tokenizer *tokenizer, tarn__encoder *coder, const char *text,
+bool tarn__tokenizer_append_section(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *text,
                                     size_t length, bool with_special, bool is_inside, tarn__buffer *ids)
 {
-    const job j = {tokenizer, coder, with_special, ids};
-    coder->is_inside = is_inside;
-    return cut(&j, false, text, length, encode_normal);
+    const job j = {tokenizer, encoder, with_special, ids};
+    encoder->is_inside = is_inside;
+    return split_added(&j, false, text, length, encode_normalized);
 }
 
-bool tarn__tokenizer_append(const tarn_tokenizer *tokenizer, tarn__encoder *coder, const char *text, size_t length,
+bool tarn__tokenizer_append(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *text, size_t length,
                             const tarn_encode_options *options, tarn__buffer *ids)
 {
-    bool around = options->add_special;
-    return (!around || tarn__buffer_add(ids, tokenizer->before.data, tokenizer->before.count, sizeof(int32_t))) &&
-           tarn__tokenizer_append_section(tokenizer, coder, text, length, !options->special_as_text, coder->continues,
-                                          ids) &&
-           (!around || tarn__buffer_add(ids, tokenizer->after.data, tokenizer->after.count, sizeof(int32_t)));
+    bool adds = options->add_special;
+    return (!adds || tarn__buffer_add(ids, tokenizer->before.data, tokenizer->before.count, sizeof(int32_t))) &&
+           tarn__tokenizer_append_section(tokenizer, encoder, text, length, !options->special_as_text,
+                                          encoder->continues, ids) &&
+           (!adds || tarn__buffer_add(ids, tokenizer->after.data, tokenizer->after.count, sizeof(int32_t)));
 }
 
 int32_t *tarn_tokenizer_encode_sized(const tarn_tokenizer *tokenizer, const char *text, size_t length,
@@ -374,42 +383,41 @@ int32_t *tarn_tokenizer_encode_sized(const tarn_tokenizer *tokenizer, const char
     tarn_encode_options chosen = {0};
     if (count)
         *count = 0;
-    if (!is_there(tokenizer, "tokenizer_encode"))
+    if (!check_tokenizer(tokenizer, "tokenizer_encode"))
         return NULL;
     if ((!text && length) || !count) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_encode: %s is required, not NULL",
-                    count ? "a text" : "a place for the count");
+        tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_encode: %s is NULL", count ? "text" : "count");
         return NULL;
     }
     if (options)
         memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
-    tarn__encoder coder = {0};
+    tarn__encoder encoder = {0};
     tarn__buffer ids = {0};
     int32_t *result = NULL;
-    if (tarn__tokenizer_append(tokenizer, &coder, text ? text : "", length, &chosen, &ids) &&
+    if (tarn__tokenizer_append(tokenizer, &encoder, text ? text : "", length, &chosen, &ids) &&
         (result = tarn__result_new(ids.count * sizeof(int32_t))) != NULL) {
         if (ids.count)
             memcpy(result, ids.data, ids.count * sizeof(int32_t));
         *count = (int64_t)ids.count;
     }
     tarn__buffer_free(&ids, sizeof(int32_t));
-    tarn__encoder_free(&coder);
+    tarn__encoder_free(&encoder);
     return result;
 }
 
 /* ---- ids to text ------------------------------------------------------------------------------------------------- */
 
-/* The bytes that many tokens have together; false with an error. */
+/* Sums up the bytes of tokens. Raises an error for an id without a token. */
 static bool measure(const tarn_tokenizer *tokenizer, const int32_t *ids, int64_t count, size_t *bytes)
 {
     *bytes = 0;
     for (int64_t i = 0; i < count; i++) {
         if (!has_id(tokenizer, "tokenizer_decode", ids[i]))
             return false;
-        if (!tarn__vocab_has(&tokenizer->pieces, ids[i]))
+        if (!tarn__vocab_has(&tokenizer->vocab, ids[i]))
             return tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_decode: the vocabulary has no token for the id %d",
                                (int)ids[i]);
-        *bytes += tokenizer->pieces.piece[ids[i]].length;
+        *bytes += tokenizer->vocab.piece[ids[i]].length;
     }
     return true;
 }
@@ -419,23 +427,22 @@ char *tarn_tokenizer_decode(const tarn_tokenizer *tokenizer, const int32_t *ids,
     size_t bytes, at = 0, piece_length;
     if (length)
         *length = 0;
-    if (!is_there(tokenizer, "tokenizer_decode"))
+    if (!check_tokenizer(tokenizer, "tokenizer_decode"))
         return NULL;
     if (count < 0 || (!ids && count) || !length) {
-        tarn__raise(TARN_ERROR_ARGUMENT,
-                    "tokenizer_decode: ids, a count that is not negative and a place for the length are required");
+        tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_decode: ids or length is NULL, or count is negative");
         return NULL;
     }
     char *text = measure(tokenizer, ids, count, &bytes) ? tarn__result_new(bytes + 1) : NULL;
     if (!text)
         return NULL;
     for (int64_t i = 0; i < count; i++, at += piece_length) {
-        const char *piece = tarn__vocab_bytes(&tokenizer->pieces, ids[i], &piece_length);
+        const char *piece = tarn__vocab_bytes(&tokenizer->vocab, ids[i], &piece_length);
         memcpy(text + at, piece, piece_length);
     }
-    bool strips = tokenizer->spm.strips && bytes > 0 && text[0] == ' '; /* the one that encoding has put there */
+    bool strips = tokenizer->spm.strip_prefix && bytes > 0 && text[0] == ' '; /* the space that encoding prepends */
     if (strips)
-        memmove(text, text + 1, bytes); /* with the 0 behind it */
+        memmove(text, text + 1, bytes); /* including the terminator */
     *length = bytes - strips;
     return text;
 }

@@ -1,8 +1,9 @@
-/* tokenizer.h: what a tokenizer is made of, for the files that make, use and write one.
+/* tokenizer.h: the parts of a tokenizer, for the files that create, use and write one.
  *
- * A text goes through three steps, each a file: special tokens are cut out of it (added_tokens.c), what is between them
- * is normalised (nfc.c), and the kind of the tokenizer (bpe.c, spm.c, bytes_chars.c) turns it into ids. Only a coder
- * changes while that happens, and every thread has its own. */
+ * Encoding has three steps, each in a file of its own: added tokens are cut out of the text (added_tokens.c), the text
+ * between them is normalized (nfc.c, spm.c), and the kind of tokenizer (bpe.c, spm.c, bytes_chars.c) turns it into ids.
+ * A tokenizer is immutable once finished: threads share it. All state that changes while encoding is in a
+ * tarn__encoder, and each thread has its own. */
 #ifndef TARN__TOKENIZER_H
 #define TARN__TOKENIZER_H
 
@@ -12,7 +13,7 @@
 
 /* ---- regex.c ----------------------------------------------------------------------------------------------------- */
 
-/* The patterns of tokenizers that come without a tokenizer.json, as their authors published them. */
+/* Pre-tokenizer patterns of models that come without a tokenizer.json, as published. */
 #define TARN__REGEX_GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 #define TARN__REGEX_QWEN2 \
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| " \
@@ -24,37 +25,37 @@
 typedef struct tarn__regex tarn__regex;
 typedef struct tarn__matcher tarn__matcher;
 
-/* A pattern as Hugging Face's files write it. The caller owns it; any number of threads may use it, each with a matcher
- * of its own. NULL with an error that begins with `function`, names `name` (a file) and says what PCRE2 found wrong. */
+/* Compiles a pattern in the syntax of Hugging Face's files. The caller owns the result; threads may share it, each with
+ * a matcher of its own. NULL with an error that begins with `function`, names the file `name` and gives PCRE2's reason.
+ */
 tarn__regex *tarn__regex_new(const char *function, const char *name, const char *text);
-const char *tarn__regex_source(const tarn__regex *pattern); /* as it was given; borrowed */
+const char *tarn__regex_source(const tarn__regex *pattern); /* the pattern as given; borrowed */
 void tarn__regex_free(tarn__regex *pattern);                /* NULL is allowed */
 
-/* Memory for matching with any pattern. The caller owns it. NULL with an error. */
+/* Scratch for matching, for use with any regex. The caller owns it. NULL with an error. */
 tarn__matcher *tarn__matcher_new(void);
 void tarn__matcher_free(tarn__matcher *matcher); /* NULL is allowed */
 
-/* The next match in valid UTF-8, from a place on: 1 with where it lies (it is not empty), 0 for none, -1 with an error.
- */
+/* Finds the next match at or after `from`, in valid UTF-8: 1 with *begin < *end, 0 for none, -1 with an error. */
 int tarn__regex_next(const tarn__regex *pattern, tarn__matcher *matcher, const char *text, size_t length, size_t from,
                      size_t *begin, size_t *end);
 
 /* ---- bpe_merge.c ------------------------------------------------------------------------------------------------- */
 
-/* A part of a word: a token, or a text that is none. */
+/* An element of the list being merged: a token, or text that is not one. Elements are linked by index. */
 typedef struct tarn__symbol {
-    int32_t id;            /* -1: no token has this text */
-    int32_t before, after; /* -1: none */
-    int32_t begin, length; /* in the word's bytes; length 0: became part of the one before it */
-    bool is_frozen;        /* merges with nothing */
+    int32_t id;            /* -1: not a token */
+    int32_t prev, next;    /* -1: none */
+    int32_t begin, length; /* bytes of the word; length 0: merged into the one before */
+    bool is_frozen;        /* never merges */
 } tarn__symbol;
 
-/* Whether two neighbours make a token, its rank (the lowest merges first) and its id. */
+/* Tells whether two neighbours merge, with the rank of the merge (lowest first) and the resulting id. */
 typedef bool (*tarn__pair_fn)(const void *ctx, const tarn__symbol *left, const tarn__symbol *right, int32_t *rank,
-                              int32_t *made);
+                              int32_t *merged);
 
-/* Merges symbols, 0 to count - 1 in a list, until no pair makes a token; of pairs with the same rank the leftmost is
- * first. In n log n, so that a megabyte without a space is no trouble. `heap` is scratch. False with an error. */
+/* Merges symbols 0 … count - 1 until no pair merges; of pairs with equal rank the leftmost goes first. O(n log n): a
+ * word of a megabyte is no problem. `heap` is scratch. False with an error. */
 bool tarn__merge_symbols(tarn__pair_fn find, const void *ctx, tarn__symbol *symbols, int32_t count, tarn__buffer *heap);
 void tarn__merge_heap_free(tarn__buffer *heap);
 
@@ -62,88 +63,89 @@ void tarn__merge_heap_free(tarn__buffer *heap);
 
 #define TARN__MAX_REGEXES 16
 
-/* A token that is found in a text before anything else is done to it. */
+/* An added token: found in the text before it is split or merged. */
 typedef struct tarn__added_token {
     char *text; /* owned */
     size_t length;
     int32_t id;
-    bool special;                 /* may be left as text */
-    bool normalized;              /* looked for in the normalised text */
-    bool strip_left, strip_right; /* takes the spaces beside it */
+    bool special;                 /* tarn_encode_options.special_as_text leaves it as text */
+    bool normalized;              /* searched in the normalized text, not in the original */
+    bool strip_left, strip_right; /* absorbs adjacent whitespace */
 } tarn__added_token;
 
 typedef struct tarn__added {
-    tarn__buffer tokens; /* tarn__added_token; sorted by first byte, then the longest first, once all are there */
-    uint16_t first[257]; /* of the tokens that begin with a byte: from first[b] to first[b + 1] */
+    tarn__buffer tokens; /* tarn__added_token; once sorted: by first byte, then longest first */
+    uint16_t first[257]; /* tokens that begin with byte b: first[b] … first[b + 1] - 1 */
 } tarn__added;
 
-/* Two tokens beside each other that become one. */
+/* A merge rule: two adjacent tokens and their result. */
 typedef struct tarn__merge {
-    int32_t left, right, made;
+    int32_t left, right, merged;
 } tarn__merge;
 
-/* Merges by their pair: open addressing. */
+/* A slot of the hash table of merges, by pair; open addressing. */
 typedef struct tarn__merge_slot {
-    uint64_t key; /* left and right, and one more; 0: free */
-    int32_t rank, made;
+    uint64_t key; /* left and right, plus 1; 0: free */
+    int32_t rank, merged;
 } tarn__merge_slot;
 
 typedef struct tarn__bpe {
-    tarn__buffer merges; /* tarn__merge; by rank */
+    tarn__buffer merges; /* tarn__merge, in order of rank */
     tarn__merge_slot *slot;
     size_t slots;         /* a power of two */
-    int32_t byte_id[256]; /* -1: the vocabulary lacks it */
-    int32_t unknown;      /* for those; -1: none */
-    bool ignore_merges;   /* a word that is a token is that token */
-    bool prefix_space;    /* a text gets a space before it */
-    /* the pattern is GPT-2's, inside the byte-level step: how the file is written */
+    int32_t byte_id[256]; /* -1: not in the vocabulary */
+    int32_t unknown;      /* token of missing bytes; -1: none */
+    bool ignore_merges;   /* a word in the vocabulary becomes its token without merging */
+    bool prefix_space;    /* prepend a space to a text */
+    /* the last regex is GPT-2's, implied by ByteLevel in the file */
     bool uses_regex;
-    tarn__regex *pattern[TARN__MAX_REGEXES]; /* applied one after the other; none: a text is one word */
-    int pattern_count;
+    tarn__regex *regex[TARN__MAX_REGEXES]; /* applied in turn; none: a text is one word */
+    int regex_count;
 } tarn__bpe;
 
-/* What a piece of SentencePiece is; the numbers are those of tokenizer.model and of GGUF. */
+/* Types of SentencePiece's pieces; the values are those of tokenizer.model and GGUF. */
 typedef enum tarn__token_type {
     TARN__TOKEN_NORMAL = 1,
-    TARN__TOKEN_UNKNOWN, /* stands for what has no token */
+    TARN__TOKEN_UNKNOWN, /* <unk> */
     TARN__TOKEN_CONTROL,
-    TARN__TOKEN_USER, /* found in a text before anything is merged */
+    TARN__TOKEN_USER, /* user defined: found before anything is merged */
     TARN__TOKEN_UNUSED,
     TARN__TOKEN_BYTE
 } tarn__token_type;
 
-/* Which texts get a space before them. */
+/* Which texts get a space prepended, in the words of the Metaspace pre-tokenizer: with FIRST only the beginning of the
+ * whole input, with ALWAYS also the text after an added token. */
 typedef enum tarn__prepend_scheme {
     TARN__PREPEND_NEVER,
     TARN__PREPEND_FIRST,
     TARN__PREPEND_ALWAYS
 } tarn__prepend_scheme;
 
-/* SentencePiece's BPE (spm.c). Pieces are kept with spaces, where files have U+2581. */
+/* SentencePiece's BPE (spm.c). In memory a space is a space; files write it as U+2581. */
 typedef struct tarn__spm {
-    float *scores;                /* by id; the best merges first. NULL: merges have ranks, in tarn__bpe */
-    uint8_t *types;               /* by id; tarn__token_type */
-    int32_t *rank;                /* by id: the place of its score among all; equal scores have one */
-    size_t count;                 /* of these three */
-    size_t longest, longest_user; /* bytes of a piece that merges; of one that is found before; 0: none */
-    int32_t byte_id[256];         /* -1: none, then all are */
-    bool has_bytes;               /* what has no token becomes its bytes; else tarn__bpe's unknown */
-    tarn__prepend_scheme prefix;
-    bool prefix_if_missing; /* only before texts that do not begin with a space */
-    bool squeezes;          /* several spaces are one, and those at the ends none */
-    /* spaces are changed behind the search for tokens in normalised text: a pre-tokenizer, not a normalizer */
-    bool is_late;
-    bool strips;    /* decoding leaves out a space at the beginning */
-    bool has_words; /* no piece has a space behind something else: words are encoded one by one */
+    float *scores;                    /* by id; the highest merges first. NULL: tarn__bpe has merges with ranks */
+    uint8_t *types;                   /* by id; tarn__token_type */
+    int32_t *rank;                    /* by id: rank of its score; equal scores share one */
+    size_t count;                     /* of scores, types and rank */
+    size_t max_piece, max_user_piece; /* longest in bytes: pieces that merge, user pieces; 0: none */
+    int32_t byte_id[256];             /* -1: no byte pieces at all */
+    bool has_bytes;                   /* byte fallback; else tarn__bpe's unknown */
+    tarn__prepend_scheme prepend;
+    bool prepend_if_missing;  /* prepend only if the text does not begin with a space */
+    bool remove_extra_spaces; /* collapse runs of spaces, strip both ends */
+    /* spaces change after the search for normalized added tokens */
+    bool in_pre_tokenizer;
+    bool strip_prefix; /* decoding drops the prepended space */
+    bool splits_words; /* no piece crosses a word boundary: words are encoded and cached one by one */
 } tarn__spm;
 
 typedef struct tarn__encoder tarn__encoder;
 
-/* What kinds of tokenizers do differently. */
+/* The part of a tokenizer that depends on its kind. */
 typedef struct tarn__tokenizer_kind {
     const char *name;
-    /* Appends the ids of a text without special tokens. False with an error. */
-    bool (*encode)(const tarn_tokenizer *tokenizer, tarn__encoder *coder, const char *text, size_t length,
+    /* Appends the ids of normalized text without added tokens. False with an error. */
+    bool (*encode)(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *text, size_t length,
                    tarn__buffer *ids);
 } tarn__tokenizer_kind;
 
@@ -151,116 +153,117 @@ extern const tarn__tokenizer_kind tarn__kind_bpe, tarn__kind_spm, tarn__kind_byt
 
 struct tarn_tokenizer {
     const tarn__tokenizer_kind *kind;
-    tarn__vocab pieces;
+    tarn__vocab vocab;
     tarn__added added;
-    tarn__bpe bpe; /* of SentencePiece too: merges with ranks, `unknown` and `ignore_merges` */
+    tarn__bpe bpe; /* SentencePiece uses merges, `unknown` and `ignore_merges` of it */
     tarn__spm spm;
-    bool nfc;                   /* normalises to Unicode's form C */
-    int32_t unknown;            /* characters: what stands for those that are missing; -1: none */
-    tarn__buffer before, after; /* ids that add_special adds */
-    int32_t begin, end;         /* what the file says begins and ends a text; -1: nothing */
-    char *chat;                 /* its chat template, as it stands in the file; NULL: none; owned */
-    uint64_t hash;
+    bool nfc;                   /* normalize to Unicode's NFC */
+    int32_t unknown;            /* characters: token of missing ones; -1: none */
+    tarn__buffer before, after; /* int32_t: ids that add_special adds */
+    int32_t bos, eos;           /* BOS and EOS token named by the file; -1: none */
+    char *chat;                 /* chat template as in the file; owned; NULL: none */
+    uint64_t hash;              /* equal for tokenizers that give equal ids; stored in token files */
 };
 
-/* What one thread needs to encode: memory of words met before, and scratch. All zero is ready. */
+/* Per-thread state of encoding: a cache of words (word_cache.c) and scratch. All zero is ready. */
 struct tarn__encoder {
     tarn__matcher *matcher;
-    struct tarn__cached_word *word; /* open addressing; 0 length: free */
+    struct tarn__cached_word *word; /* hash table, open addressing; length 0: free */
     size_t words, word_slots;
-    tarn__buffer word_bytes, word_ids;
-    tarn__buffer symbols, heap;
-    tarn__buffer normal, spaced;
-    bool continues; /* the next text goes on where another ended: it gets no space before it */
-    bool is_inside; /* the next text is not the beginning of the whole */
+    tarn__buffer word_bytes, word_ids; /* of the cached words */
+    tarn__buffer symbols, heap;        /* scratch of tarn__merge_symbols() */
+    tarn__buffer normal, spaced;       /* normalized text; text with spaces prepended or changed */
+    bool continues;                    /* the next text continues another: no space is prepended */
+    bool is_inside;                    /* the next text is not the beginning of the whole input */
 };
-void tarn__encoder_free(tarn__encoder *coder);
+void tarn__encoder_free(tarn__encoder *encoder);
 
-/* An empty tokenizer of a kind; and what must be done once all is in it: NULL or false with an error. */
+/* An empty tokenizer of a kind; the caller owns it. finish() validates a filled one and computes its tables and hash;
+ * it may be called again after tokens were added. NULL or false with an error. */
 tarn_tokenizer *tarn__tokenizer_new(const tarn__tokenizer_kind *kind);
 bool tarn__tokenizer_finish(tarn_tokenizer *tokenizer, const char *function, const char *name);
 
-/* Appends the ids of a text with what stands around it; of a text alone, which may be a part of a whole. False with an
- * error. */
-bool tarn__tokenizer_append_section(const tarn_tokenizer *tokenizer, tarn__encoder *coder, const char *text,
+/* append: appends the ids of a text, with the special tokens around it that the options ask for. append_section: of a
+ * text alone; `is_inside`: it is not the beginning of the whole input. False with an error. */
+bool tarn__tokenizer_append_section(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *text,
                                     size_t length, bool with_special, bool is_inside, tarn__buffer *ids);
-bool tarn__tokenizer_append(const tarn_tokenizer *tokenizer, tarn__encoder *coder, const char *text, size_t length,
+bool tarn__tokenizer_append(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *text, size_t length,
                             const tarn_encode_options *options, tarn__buffer *ids);
 
-/* Adds a token to be found in texts, and to the vocabulary where that lacks it. `name` is the file's, for errors. The
- * text is copied. */
+/* Adds a token to search for, and to the vocabulary unless it is there. The text is copied; `name` is the file, for
+ * errors. sort() is called after the last one: false for duplicates. */
 bool tarn__added_add(tarn_tokenizer *tokenizer, const char *function, const char *name, const tarn__added_token *token);
 bool tarn__added_sort(tarn__added *added);
 void tarn__added_free(tarn__added *added);
 
-/* The first token in a text from a place on, of those looked for in the normalised text or of the others; NULL: none.
- * *at is where it lies. */
+/* The first added token in a text at or after `from`, among the normalized ones or the others; *at is its offset. NULL:
+ * none. Borrowed. */
 const tarn__added_token *tarn__added_next(const tarn__added *added, bool normalized, bool with_special,
                                           const char *text, size_t length, size_t from, size_t *at);
 
-/* Adds a merge at the end; all pieces are in the vocabulary. A pair that is there already gets the new rank. False with
- * an error. */
+/* Appends a merge of ids in the vocabulary. A pair that already has one gets the new rank. False with an error. */
 bool tarn__bpe_add(tarn__bpe *bpe, tarn__merge merge);
 
-/* The same for pieces as files write them; `number` is the merge's, `name` the file's, for errors. */
+/* The same for pieces as escaped in files. `number` (the merge's) and `name` (the file) are for errors. */
 bool tarn__bpe_add_escaped(tarn_tokenizer *tokenizer, const char *function, const char *name, size_t number,
                            const char *left, size_t left_length, const char *right, size_t right_length);
 const tarn__merge_slot *tarn__bpe_find(const tarn__bpe *bpe, int32_t left, int32_t right); /* NULL: no merge */
 void tarn__bpe_free(tarn__bpe *bpe);
 
-/* Calls `see` for every word of a text, in order; false ends. */
+/* Splits a text by the regexes and calls `see` for every word, in order. False from `see` ends the walk. */
 typedef bool (*tarn__word_fn)(const char *word, size_t length, void *ctx);
-bool tarn__bpe_pretokenize(const tarn_tokenizer *tokenizer, tarn__encoder *coder, const char *text, size_t length,
+bool tarn__bpe_pretokenize(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *text, size_t length,
                            tarn__word_fn see, void *ctx);
 
-/* Appends the ids of a word: those that are remembered, or what `encode` gives. False with an error. */
-typedef bool (*tarn__word_encode_fn)(const tarn_tokenizer *tokenizer, tarn__encoder *coder, const char *word,
+/* Appends the ids of a word: from the encoder's cache, else by `encode`, whose result is cached. False with an error.
+ */
+typedef bool (*tarn__word_encode_fn)(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *word,
                                      size_t length, tarn__buffer *ids);
-bool tarn__word_cache_encode(const tarn_tokenizer *tokenizer, tarn__encoder *coder, const char *word, size_t length,
+bool tarn__word_cache_encode(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *word, size_t length,
                              tarn__word_encode_fn encode, tarn__buffer *ids);
 
-/* A text with its spaces as SentencePiece has them: one before it, U+2581 as a space. Appends to `out`. False with an
- * error. */
-bool tarn__spm_normalize(const tarn__spm *spm, const tarn__encoder *coder, const char *text, size_t length,
+/* Appends the text with spaces as SentencePiece wants them: one prepended, U+2581 as a space, extra ones removed. False
+ * with an error. */
+bool tarn__spm_normalize(const tarn__spm *spm, const tarn__encoder *encoder, const char *text, size_t length,
                          tarn__buffer *out);
 
-/* What is known once all pieces are there. False with an error. */
+/* Computes the tables that depend on all pieces. Part of tarn__tokenizer_finish(). False with an error. */
 bool tarn__spm_finish(tarn_tokenizer *tokenizer, const char *function, const char *name);
 void tarn__spm_free(tarn__spm *spm);
 
-/* A text in Unicode's normalisation form C. Valid UTF-8 is changed; what is none passes. False with an error. */
+/* Appends a text in Unicode's normalization form C. Bytes that are not UTF-8 are copied. False with an error. */
 bool tarn__nfc(tarn__buffer *out, const char *text, size_t length);
 
-/* What a vocabulary of SentencePiece consists of. Everything is borrowed. */
+/* A SentencePiece vocabulary, as tokenizer.model and GGUF store it. Everything is borrowed. */
 typedef struct tarn__spm_spec {
-    const char *function, *name; /* for errors: who asks, and the file */
-    const char *const *pieces;   /* as files write them: U+2581 for spaces, <0x0A> for bytes */
+    const char *function, *name; /* for errors: the public function, and the file */
+    const char *const *pieces;   /* as escaped in files: U+2581 for spaces, <0x0A> for bytes */
     const size_t *lengths;
     const float *scores;
     const int32_t *types; /* tarn__token_type */
     int64_t count;
-    int64_t begin, end, unknown; /* ids; -1: none */
-    bool has_bytes;              /* what has no token becomes its bytes */
-    bool user_is_added;          /* pieces of users are looked for like added tokens; else as SentencePiece does */
-    tarn__spm settings;          /* of these `prefix`, `prefix_if_missing`, `squeezes` and `strips` */
+    int64_t bos, eos, unknown; /* ids; -1: none */
+    bool has_bytes;            /* byte fallback */
+    bool user_is_added;        /* user pieces are added tokens; else matched as SentencePiece does */
+    tarn__spm settings;        /* only the settings of spaces are used */
 } tarn__spm_spec;
 
-/* A tokenizer without what comes before and after a text. It is finished: but tokens may be added, and
- * tarn__tokenizer_finish() called again. The caller owns it. NULL with an error. */
-tarn_tokenizer *tarn__spm_build(const tarn__spm_spec *parts);
+/* Builds a tokenizer that adds no special tokens around a text. It is finished; tokens may be added before another call
+ * of tarn__tokenizer_finish(). The caller owns it. NULL with an error. */
+tarn_tokenizer *tarn__spm_build(const tarn__spm_spec *spec);
 
-/* Puts what a file gave into a tokenizer. NULL with an error. */
+/* Readers (text/files): tokenizer.model, tokenizer.json, vocab.json with merges.txt. The caller owns the tokenizer.
+ * NULL with an error. */
 tarn_tokenizer *tarn__tokenizer_read_spm(const char *path); /* a tokenizer.model */
 tarn_tokenizer *tarn__tokenizer_read_json(const char *path);
 tarn_tokenizer *tarn__tokenizer_read_vocab(const char *vocabulary, const char *merges,
-                                           const char *config); /* config: NULL where there is none */
+                                           const char *config); /* config: NULL if there is none */
 
-/* Takes what lies beside a tokenizer: its tokenizer_config.json and its chat_template.jinja (NULL: there is none).
- * `is_model`: beside a tokenizer.model, which leaves more to it. False with an error. */
+/* Applies tokenizer_config.json and chat_template.jinja (NULL: no such file). `is_model`: they accompany a
+ * tokenizer.model, which leaves more settings to them. False with an error. */
 bool tarn__tokenizer_read_config(tarn_tokenizer *tokenizer, const char *config, const char *chat, bool is_model);
 
-/* add_special adds the token that begins a text, where there is one, and the one that ends it; nothing else. False with
- * an error. */
+/* Sets what add_special adds: the BOS token, the EOS token, where they exist, and nothing else. False with an error. */
 bool tarn__tokenizer_set_add_bos_eos(tarn_tokenizer *tokenizer, bool begins, bool ends);
 
 #endif

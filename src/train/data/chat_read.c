@@ -23,7 +23,7 @@ typedef struct reader {
 
 static bool has_form(reader *r)
 {
-    return r->line.text || !r->chat || r->marker.has_form ||
+    return r->line.text || !r->chat || r->marker.has_template ||
            tarn__mask_encoder_set_template(&r->marker, r->where, r->chat);
 }
 
@@ -33,12 +33,12 @@ static bool encode(reader *r)
     const tarn__jsonl_sample *l = &r->line;
     if (l->text)
         return tarn__mask_encoder_text(&r->marker, "", l->text);
-    if (l->prompt && !r->marker.has_form)
+    if (l->prompt && !r->marker.has_template)
         return tarn__mask_encoder_text(&r->marker, l->prompt, l->completion);
     if (l->prompt)
         return tarn__mask_encoder_chat(&r->marker,
                                        (tarn_chat_message[]){{"user", l->prompt}, {"assistant", l->completion}}, 2);
-    return r->marker.has_form
+    return r->marker.has_template
                ? tarn__mask_encoder_chat(&r->marker, l->messages, l->count)
                : tarn__raise(TARN_ERROR_UNSUPPORTED, "\"messages\" need a chat template, and the model has none; name "
                                                      "one with --template (template_name): "
@@ -49,7 +49,7 @@ static int64_t count_answers(const tarn__mask_encoder *m, int64_t length)
 {
     int64_t completion_tokens = 0;
     for (int64_t i = 1; i < length; i++)
-        completion_tokens += m->marks.learnt.data[i];
+        completion_tokens += m->mask.flags.data[i];
     return completion_tokens;
 }
 
@@ -67,7 +67,7 @@ static bool add_document(reader *r)
                            r->where, c->context, whole);
     c->truncated += length < whole;
     return tarn__buffer_add(&c->ids, m->ids.data, (size_t)length, sizeof(int32_t)) &&
-           tarn__buffer_add(&c->learnt, m->marks.learnt.data, (size_t)length, 1) &&
+           tarn__buffer_add(&c->learnt, m->mask.flags.data, (size_t)length, 1) &&
            tarn__buffer_add(&c->documents, &d, 1, sizeof(d));
 }
 
