@@ -187,7 +187,7 @@ static void a_template_is_given_by_name(void **state)
     assert_int_equal(chat("hi\n", "--template chatml"), 0);
     assert_string_equal(line_of(0, given), own);
     assert_int_equal(chat("hi\n", "--template nothing 2>&1"), 2);
-    assert_contains(command_output, "there is no template 'nothing'");
+    assert_contains(command_output, "template 'nothing' not found");
 
     snprintf(data, sizeof(data), "%s",
              write_text("asked.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}, {\"role\": "

@@ -64,10 +64,10 @@ static void mistakes_are_explained(void **state)
     (void)state;
     write_model();
     const char *path = write_text("bad.jsonl", "{\"text\": \"a\"}\n{\"text\": 1}\n");
-    expect_with(1, "bad.jsonl', line 2: \"text\" is no text", "data %s --model %s 2>&1", path);
+    expect_with(1, "bad.jsonl', line 2: \"text\" is not a string", "data %s --model %s 2>&1", path);
     expect_with(1, "line 1: \"messages\" need a chat template", "data %s --model %s 2>&1",
                 write_text("m.jsonl", "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}\n"));
-    expect_with(1, "there is no template 'x'", "data %s --model %s --template x 2>&1", path);
+    expect_with(1, "template 'x' not found", "data %s --model %s --template x 2>&1", path);
     expect_with(1, "none.jsonl", "data %s --model %s 2>&1", scratch("none.jsonl"));
     expect_with(2, "--val-share is below 1", "data %s --model %s --val-share 1 2>&1", path);
     expect_with(2, "--val and --val-share exclude each other", "data %s --model %s --val a --val-share 0.1 2>&1", path);

@@ -181,7 +181,7 @@ static void wrong_calls_are_refused(void **state)
     expect_command("generate 2>&1", 2, "a model's folder is missing");
     expect_command("generate --help", 0, "usage: tarn generate MODEL [PROMPT]");
     expect_command("help", 0, "tarn generate");
-    expect_command("generate /nonexistent --ids 1 2>&1", 1, "/nonexistent' is not found");
+    expect_command("generate /nonexistent --ids 1 2>&1", 1, "/nonexistent' not found");
     expect_command(with("--ids 1,,2 2>&1"), 2, "is no list of whole numbers");
     expect_command(with("--ids 1,2, 2>&1"), 2, "is no list of whole numbers");
     expect_command(with("--ids 'a' 2>&1"), 2, "is no list of whole numbers");

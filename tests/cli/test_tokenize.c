@@ -42,7 +42,7 @@ static void a_tokenizer_is_learnt_and_used(void **state)
     expect_with(0, "257\n", "tokenize --tokenizer %s --text é", scratch("lines"), "");
     expect_with(0, "", "tokenize --tokenizer characters --out %s %s", scratch("two"), scratch("learn.jsonl"));
     expect_with(0, "1 0\n", "tokenize --tokenizer %s --text éx", scratch("two"), "");
-    expect_with(1, "line 1: no object with a text under \"body\"", "tokenize --train 258 --field body --out %s %s 2>&1",
+    expect_with(1, "line 1: no object with a string \"body\"", "tokenize --train 258 --field body --out %s %s 2>&1",
                 scratch("none"), scratch("learn.jsonl"));
     expect_with(0, "257 0\n", "tokenize --tokenizer %s/tokenizer.json --text 'ab<|endoftext|>'", scratch("learnt"), "");
     expect_with(0, "28\t<", "tokenize --special-as-text --pieces --tokenizer %s --text '<|endoftext|>'",

@@ -582,7 +582,7 @@ static void folders_without_weights_say_what_to_do(void **state)
     assert_null(tarn_model_open(scratch("bare"), CPU, NULL));
     assert_error(TARN_ERROR_FORMAT, "model_open");
     assert_null(tarn_model_open(scratch("nowhere"), CPU, NULL));
-    assert_error(TARN_ERROR_IO, "nowhere' is not found");
+    assert_error(TARN_ERROR_IO, "nowhere' not found");
 }
 
 #define SIZES "\"vocab_size\": 17, \"n_positions\": 12, \"n_layer\": 2, \"n_head\": 2, \"n_embd\": 8"
@@ -601,15 +601,15 @@ static void every_wrong_config_is_refused_by_name(void **state)
         {GPT2 SIZES ", \"resid_pdrop\": 0, \"attn_pdrop\": 0.0, \"embd_pdrop\": 0.5, \"layer_norm_epsilon\": 1e-5}",
          ""},
         {"", "is an empty file"},
-        {"[]", "no object"},
+        {"[]", "not an object"},
         {"{}", "\"model_type\" is missing"},
-        {"{\"model_type\": 3}", "\"model_type\" is no text"},
+        {"{\"model_type\": 3}", "\"model_type\" is not a string"},
         {"{\"model_type\": \"lenet\", " SIZES "}", "'lenet'"},
         {"{\"model_type\": \"GPT2\", " SIZES "}", "none that tarn knows"},
         {GPT2 SIZES ", \"n_layer\": 2}", "duplicate"},
         {GPT2 "\"vocab_size\": 17}", "\"n_positions\" is missing"},
-        {GPT2 "\"vocab_size\": \"17\"}", "\"vocab_size\" is no whole number"},
-        {GPT2 "\"vocab_size\": 17.0}", "\"vocab_size\" is no whole number"},
+        {GPT2 "\"vocab_size\": \"17\"}", "\"vocab_size\" is not an integer"},
+        {GPT2 "\"vocab_size\": 17.0}", "\"vocab_size\" is not an integer"},
         {GPT2 "\"vocab_size\": 0}", "\"vocab_size\" is 0"},
         {GPT2 "\"vocab_size\": 17, \"n_positions\": 99999999999}", "\"n_positions\" is 99999999999"},
         {GPT2 "\"vocab_size\": 17, \"n_positions\": 12, \"n_layer\": 1025, \"n_head\": 2, \"n_embd\": 8}",
@@ -623,16 +623,16 @@ static void every_wrong_config_is_refused_by_name(void **state)
         {GPT2 "\"vocab_size\": 2000000000, \"n_positions\": 12, \"n_layer\": 2, \"n_head\": 1, \"n_embd\": 2000000000}",
          "model_open"},
         {GPT2 SIZES ", \"n_inner\": 0}", "\"n_inner\" is 0"},
-        {GPT2 SIZES ", \"n_inner\": 32.5}", "\"n_inner\" is no whole number"},
-        {GPT2 SIZES ", \"n_inner\": \"32\"}", "\"n_inner\" is no number"},
+        {GPT2 SIZES ", \"n_inner\": 32.5}", "\"n_inner\" is not an integer"},
+        {GPT2 SIZES ", \"n_inner\": \"32\"}", "\"n_inner\" is not a number"},
         {GPT2 SIZES ", \"n_inner\": 30}", "do not fit"},
         {GPT2 SIZES ", \"resid_pdrop\": 1}", "\"resid_pdrop\" is 1"},
         {GPT2 SIZES ", \"attn_pdrop\": -0.1}", "\"attn_pdrop\" is -0.1"},
         {GPT2 SIZES ", \"embd_pdrop\": null}", "\"embd_pdrop\" is nan"},
         {GPT2 SIZES ", \"layer_norm_epsilon\": 0}", "\"layer_norm_epsilon\" is 0"},
-        {GPT2 SIZES ", \"eos_token_id\": [1]}", "\"eos_token_id\" is no number"},
+        {GPT2 SIZES ", \"eos_token_id\": [1]}", "\"eos_token_id\" is not a number"},
         {GPT2 SIZES ", \"activation_function\": \"relu\"}", "'relu' is not supported"},
-        {GPT2 SIZES ", \"activation_function\": null}", "\"activation_function\" is no text"},
+        {GPT2 SIZES ", \"activation_function\": null}", "\"activation_function\" is not a string"},
         {GPT2 SIZES ", \"scale_attn_weights\": false}", "\"scale_attn_weights\": false is not supported"},
         {GPT2 SIZES ", \"scale_attn_by_inverse_layer_idx\": true}",
          "\"scale_attn_by_inverse_layer_idx\": true is not supported"},

@@ -272,7 +272,7 @@ static void every_wrong_config_is_refused_by_name(void **state)
         {A("mistral") ", \"sliding_window\": 11}",
          "\"sliding_window\" of 11 tokens is not supported in a context of 12"},
         {A("mistral") ", \"sliding_window\": 0}", "\"sliding_window\" is 0"},
-        {A("mistral") ", \"sliding_window\": \"x\"}", "\"sliding_window\" is no whole number"},
+        {A("mistral") ", \"sliding_window\": \"x\"}", "\"sliding_window\" is not an integer"},
         {A("llama") ", \"sliding_window\": 4}", ""}, /* which means nothing there */
         {A("llama") ", \"use_sliding_window\": true}", "\"use_sliding_window\": true is not supported"},
         {A("llama") ", \"layer_types\": [\"full_attention\"]}", ""},
@@ -283,7 +283,7 @@ static void every_wrong_config_is_refused_by_name(void **state)
                     "[1]}",
          ""},
         {A("llama") ", \"hidden_act\": \"gelu\"}", "'gelu' is not supported; silu is"},
-        {A("llama") ", \"hidden_act\": 3}", "\"hidden_act\" is no text"},
+        {A("llama") ", \"hidden_act\": 3}", "\"hidden_act\" is not a string"},
         {A("llama") ", \"attention_bias\": true}", "\"attention_bias\": true is not supported"},
         {A("llama") ", \"mlp_bias\": true}", "\"mlp_bias\": true is not supported"},
         {A("llama") ", \"mlp_bias\": 1}", "neither true nor false"},
@@ -310,25 +310,25 @@ static void every_wrong_config_is_refused_by_name(void **state)
         {A("llama") ROPE "{\"rope_type\": \"dynamic\", \"factor\": 8}}", "'dynamic' are not supported"},
         {A("llama") NEW "{\"rope_type\": \"longrope\", \"long_factor\": [1, 2]}}",
          "of the type 'longrope' are not supported"},
-        {A("llama") ROPE "{\"rope_type\": 3}}", "rope_type\" is no text"},
+        {A("llama") ROPE "{\"rope_type\": 3}}", "rope_type\" is not a string"},
         {A("llama") ROPE "{\"rope_type\": \"linear\"}}", "has no factor"},
         {A("llama") ROPE "{\"rope_type\": \"linear\", \"factor\": -2}}", "factor\" is -2"},
         {A("llama") ROPE "{\"rope_type\": \"linear\", \"factor\": null}}", "\"factor\""},
-        {A("llama") ROPE "4}", "\"rope_scaling\" is no object"},
+        {A("llama") ROPE "4}", "\"rope_scaling\" is not an object"},
         {A("llama") ", \"rope_theta\": 0}", "\"rope_theta\" is 0"},
         {A("llama") ", \"rms_norm_eps\": 0}", "\"rms_norm_eps\" is 0"},
-        {A("llama") ", \"rms_norm_eps\": \"x\"}", "\"rms_norm_eps\" is no number"},
+        {A("llama") ", \"rms_norm_eps\": \"x\"}", "\"rms_norm_eps\" is not a number"},
         {A("llama") ", \"eos_token_id\": [1, 2, 3], \"bos_token_id\": 1}", ""},
         {A("llama") ", \"eos_token_id\": [50000], \"bos_token_id\": 128000}", ""}, /* tokens that cannot come */
         {A("llama") ", \"eos_token_id\": [1, 2, 3, 4, 5, 6, 7, 8, 9]}", "\"eos_token_id\" is too long a list"},
-        {A("llama") ", \"eos_token_id\": [\"x\"]}", "\"eos_token_id\" is no whole number"},
-        {A("llama") ", \"eos_token_id\": 1.5}", "\"eos_token_id\" is no whole number"},
-        {A("llama") ", \"bos_token_id\": [1]}", "\"bos_token_id\" is no whole number"},
+        {A("llama") ", \"eos_token_id\": [\"x\"]}", "\"eos_token_id\" is not an integer"},
+        {A("llama") ", \"eos_token_id\": 1.5}", "\"eos_token_id\" is not an integer"},
+        {A("llama") ", \"bos_token_id\": [1]}", "\"bos_token_id\" is not an integer"},
         {A("qwen2") "}", "missing"}, /* biases */
         {A("qwen3") "}", "missing"}, /* norms of queries and keys */
         {A("mixtral") "}", "'mixtral' is none that tarn knows: gpt2, llama, mistral, qwen2, qwen3"},
         {"{\"model_type\": \"llama\", \"vocab_size\": 17}", "\"max_position_embeddings\" is missing"},
-        {"{\"model_type\": \"llama\", \"vocab_size\": 17.5}", "\"vocab_size\" is no whole number"},
+        {"{\"model_type\": \"llama\", \"vocab_size\": 17.5}", "\"vocab_size\" is not an integer"},
         {"{\"model_type\": \"llama\", \"vocab_size\": 17, \"max_position_embeddings\": 12, \"num_hidden_layers\": 1, "
          "\"num_attention_heads\": 4, \"hidden_size\": 8, "
          "\"intermediate_size\": 5, \"num_key_value_heads\": 3}",
@@ -389,8 +389,8 @@ static void the_ends_of_generation_config_count(void **state)
         {"{\"eos_token_id\": [17, -1]}", "0 5 16"}, /* that cannot come */
         {"{}", "0 5 16"},
         {"{\"eos_token_id\": [1, 2, 3, 4, 6, 7]}", ":more than 8 tokens that end a text"},
-        {"{\"eos_token_id\": \"x\"}", ":generation_config.json': \"eos_token_id\" is no whole number"},
-        {"{\"eos_token_id\": [1.5]}", ":generation_config.json': \"eos_token_id\" is no whole number"},
+        {"{\"eos_token_id\": \"x\"}", ":generation_config.json': \"eos_token_id\" is not an integer"},
+        {"{\"eos_token_id\": [1.5]}", ":generation_config.json': \"eos_token_id\" is not an integer"},
         {"{", ":generation_config.json', line 1"},
     };
     tarn_module *model = stirred(&families[0]);

@@ -146,7 +146,7 @@ static void texts_without_characters_are_refused_by_their_file(void **state)
         size_t count;
         tarn_code code;
     } texts[] = {{"", "a text with at least one character is required", 0, TARN_ERROR_ARGUMENT},
-                 {"to be or not to be\xff\xfe", "byte 18, 0xFF, is no valid UTF-8", 20, TARN_ERROR_ARGUMENT},
+                 {"to be or not to be\xff\xfe", "byte 18, 0xFF, is not valid UTF-8", 20, TARN_ERROR_ARGUMENT},
                  {"to be or not to be, that is\0the question", "byte 27 is NUL", 40, TARN_ERROR_FORMAT}};
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         tarn_train_options options = {.layers = 1, .heads = 1, .hidden_size = 8, .context = 4, .device = "cpu"};
@@ -160,7 +160,7 @@ static void texts_without_characters_are_refused_by_their_file(void **state)
     snprintf(options.data, sizeof(options.data), "text:%s", write_text("odd.txt", "to be or not to be"));
     assert_null(tarn_trainer_new(&options));
     assert_null(strstr(tarn_error(), "odd.txt'"));
-    assert_error(TARN_ERROR_IO, "'/nosuch' is not found; a model's folder or a tokenizer's file is expected");
+    assert_error(TARN_ERROR_IO, "'/nosuch' not found; a model's folder or a tokenizer's file is expected");
 }
 
 int main(void)

@@ -199,7 +199,7 @@ static void a_template_goes_by_its_name(void **state)
                  "the template llama3 has the token '<|start_header_id|>', which the tokenizer lacks");
     o.template_name = "vicuna";
     assert_null(tarn__chat_dataset_open(&o));
-    assert_error(TARN_ERROR_ARGUMENT, "there is no template 'vicuna'; there are chatml, llama2, llama3 and mistral");
+    assert_error(TARN_ERROR_ARGUMENT, "template 'vicuna' not found; it must be chatml, llama2, llama3 or mistral");
     assert_true(tarn_tokenizer_set_chat(t, "chatml"));
     assert_string_equal(tarn_chat_name(t), "chatml");
     tarn_tokenizer_free(t);
@@ -222,33 +222,34 @@ static void a_bad_line_is_named_and_explained(void **state)
 {
     (void)state;
     static const char *const bad[][2] = {
-        {"{\"text\": \"a\"", "no JSON"},
-        {"{\"text\": \"a\"} x", "no JSON"},
-        {"{\"text\": \"a\", \"text\": \"b\"}", "no JSON: duplicate"},
-        {"{\"text\": \"a\\u0000b\"}", "no JSON"},
-        {"{\"text\": \"\xC3\"}", "byte 11 of the line (0xC3) is no UTF-8"},
-        {"7", "the line is no object"},
-        {"[]", "the line is no object"},
+        {"{\"text\": \"a\"", "not JSON"},
+        {"{\"text\": \"a\"} x", "not JSON"},
+        {"{\"text\": \"a\", \"text\": \"b\"}", "not JSON: duplicate"},
+        {"{\"text\": \"a\\u0000b\"}", "not JSON"},
+        {"{\"text\": \"\xC3\"}", "byte 11 of the line (0xC3) is not UTF-8"},
+        {"7", "the line is not a JSON object"},
+        {"[]", "the line is not a JSON object"},
         {"{}", "none of \"messages\""},
         {"{\"text\": \"a\", \"prompt\": \"b\"}", "more than one of \"messages\""},
-        {"{\"text\": 5}", "\"text\" is no text"},
+        {"{\"text\": 5}", "\"text\" is not a string"},
         {"{\"text\": \" \\n\"}", "\"text\" is empty"},
         {"{\"prompt\": \"a\"}", "\"completion\" is missing"},
         {"{\"completion\": \"a\"}", "\"prompt\" is missing"},
-        {"{\"prompt\": \"a\", \"completion\": \" \\u3000\"}", "\"completion\" is an empty answer"},
-        {"{\"prompt\": [], \"completion\": \"b\"}", "\"prompt\" is no text"},
-        {"{\"messages\": []}", "\"messages\" is no list"},
-        {"{\"messages\": \"a\"}", "\"messages\" is no list"},
-        {"{\"messages\": [\"a\"]}", "message 1 is no object"},
-        {TALK(", {\"content\": \"a\"}"), "message 2 has no role"},
-        {TALK(", {\"role\": \"assistant\"}"), "message 2 has no content"},
-        {TALK(", {\"role\": \"assistant\", \"content\": [{\"type\": \"text\"}]}"), "message 2 has no content"},
+        {"{\"prompt\": \"a\", \"completion\": \" \\u3000\"}", "\"completion\" is empty"},
+        {"{\"prompt\": [], \"completion\": \"b\"}", "\"prompt\" is not a string"},
+        {"{\"messages\": []}", "\"messages\" must be an array"},
+        {"{\"messages\": \"a\"}", "\"messages\" must be an array"},
+        {"{\"messages\": [\"a\"]}", "message 1 is not an object"},
+        {TALK(", {\"content\": \"a\"}"), "message 2 has no string \"role\""},
+        {TALK(", {\"role\": \"assistant\"}"), "message 2 has no string \"content\""},
+        {TALK(", {\"role\": \"assistant\", \"content\": [{\"type\": \"text\"}]}"),
+         "message 2 has no string \"content\""},
         {TALK(", {\"role\": \"bot\", \"content\": \"a\"}"),
-         "message 2 has the role 'bot'; there are system, user and assistant"},
-        {TALK(", {\"role\": \"assistant\", \"content\": \"\\n \"}"), "message 2 is an empty answer"},
+         "message 2 has the role 'bot'; it must be system, user or assistant"},
+        {TALK(", {\"role\": \"assistant\", \"content\": \"\\n \"}"), "message 2 is an empty completion"},
         {TALK(", {\"role\": \"assistant\", \"content\": \"a\", \"tool_calls\": [1]}"), "message 2 has \"tool_calls\""},
         {TALK(", {\"role\": \"assistant\", \"content\": \"a\", \"weight\": 0}"), "message 2 has \"weight\""},
-        {TALK(""), "none of the messages is of the assistant"},
+        {TALK(""), "no message has the role assistant"},
         {"{\"tools\": [{}], \"prompt\": \"a\", \"completion\": \"b\"}", "the line has tools"},
         {"{\"prompt\": \"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\", \"completion\": \"b\"}",
          "nothing of an answer is within the context of 40 tokens, of the 82"},
