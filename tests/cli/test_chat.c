@@ -250,7 +250,7 @@ static void wrong_calls_are_refused(void **state)
     write_model(NULL);
     assert_int_equal(chat("hi\n", "2>&1"), 1);
     assert_contains(command_output, "the model has no chat template");
-    assert_contains(command_output, "--template gives it one");
+    assert_contains(command_output, "--template sets one");
     write_model("{{ 'something else' }}");
     assert_int_equal(chat("hi\n", "2>&1"), 1);
     assert_contains(command_output, "template");

@@ -124,12 +124,13 @@ static void a_name_from_a_hub_is_not_downloaded(void **state)
 {
     (void)state;
     expect_command("generate some-org/some-model hello 2>&1", 1, "folder 'some-org/some-model' not found");
-    assert_non_null(strstr(command_output, "tarn downloads nothing"));
-    expect_command("tokenize --tokenizer some-org/some-model --text x 2>&1", 1, "tarn downloads nothing");
+    assert_non_null(strstr(command_output, "tarn does not download from a model hub"));
+    expect_command("tokenize --tokenizer some-org/some-model --text x 2>&1", 1,
+                   "tarn does not download from a model hub");
     expect_command("generate https://example.org/model hello 2>&1", 1, "is a URL; tarn does not download");
-    expect_command("convert some-org/some-model x.gguf 2>&1", 1, "tarn downloads nothing");
-    expect_command("eval some-org/some-model 2>&1", 1, "tarn downloads nothing");
-    expect_command("predict some-org/some-model x.png 2>&1", 1, "tarn downloads nothing");
+    expect_command("convert some-org/some-model x.gguf 2>&1", 1, "tarn does not download from a model hub");
+    expect_command("eval some-org/some-model 2>&1", 1, "tarn does not download from a model hub");
+    expect_command("predict some-org/some-model x.png 2>&1", 1, "tarn does not download from a model hub");
     expect_command("generate /nosuch hello 2>&1", 1, "'/nosuch' not found; a model's folder or .gguf file is expected");
 }
 

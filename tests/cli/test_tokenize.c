@@ -62,7 +62,7 @@ static void files_are_prepared(void **state)
     write_text("b.txt", "0123456789");
     expect_with(0, "8 tokens to train on, 2 to judge by, in 2 files",
                 "tokenize --tokenizer bytes --prepare %s --validation 0.2 %s", scratch("data"), scratch("b.txt"));
-    expect_with(1, "there already", "tokenize --tokenizer bytes --prepare %s %s 2>&1", scratch("data"),
+    expect_with(1, "already exists", "tokenize --tokenizer bytes --prepare %s %s 2>&1", scratch("data"),
                 scratch("b.txt"));
     write_text("c.json", "{\"body\": \"ab\"}\n{\"body\": \"c\"}\n");
     expect_with(0, "\"documents\": 2",

@@ -275,13 +275,13 @@ static void what_the_template_refuses_is_named_too(void **state)
                    TALK(", {\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}")),
         t, 99));
     assert_error_about(TARN_ERROR_ARGUMENT, "chats: '",
-                       "turns.jsonl', line 1: message 1 of those behind the system's is of 'user'");
+                       "turns.jsonl', line 1: message 1 after the system's has the role 'user'");
     tarn_tokenizer_free(t);
     t = open_tokenizer("{{ messages }}");
     const char *path = write_text("unknown.jsonl", "{\"text\": \"a\"}\n{\"prompt\": \"a\", \"completion\": \"b\"}\n");
     assert_null(open_chats(path, t, 99));
     assert_error_about(TARN_ERROR_UNSUPPORTED, "unknown.jsonl', line 2: the chat template that begins",
-                       "is none that tarn knows");
+                       "is not supported: it must be ChatML");
     tarn__chat_dataset *c = open_chats(write_text("texts.jsonl", "{\"text\": \"a\"}\n"), t, 99); /* texts need none */
     assert_ok();
     tarn__chat_dataset_close(c);

@@ -248,9 +248,9 @@ static bool check(const target *g)
     const tarn_tokenizer *t = g->tokenizer;
     const tarn__added_token *added = (const tarn__added_token *)(const void *)t->added.tokens.data;
     if (t->kind != &tarn__kind_spm && t->kind != &tarn__kind_bpe)
-        return raise_unsupported(g, "of bytes or characters: use the model's folder, which all commands open; for GGUF "
-                                    "train with a BPE (tarn tokenize "
-                                    "FILES --train 1024 --out FOLDER, then tarn train --tokenizer FOLDER)");
+        return raise_unsupported(
+            g, "of bytes or characters: use the model's folder, which all commands open; for a GGUF file train with a "
+               "BPE (tarn tokenize FILES --train 1024 --out FOLDER, then tarn train --tokenizer FOLDER)");
     if (g->count < (size_t)t->vocab.count)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a model of %zu rows is too small for a tokenizer of %d tokens",
                            g->function, g->count, (int)t->vocab.count);
