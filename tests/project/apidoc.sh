@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# docs/reference/api.md is what scripts/apidoc makes of the headers now, and every public function has a comment.
+# docs/reference/api.md is what scripts/apidoc makes of the headers, command.md what scripts/clidoc makes of the command's help;
+# every public function has a comment.
 set -euo pipefail
 
 source=${TARN_SOURCE_DIR:?set by the build}
@@ -7,8 +8,12 @@ command -v python3 > /dev/null || exit 77
 
 fresh=$(mktemp)
 trap 'rm -f "$fresh"' EXIT
-"$source/scripts/apidoc" "$source/include/tarn" > "$fresh"
-diff -u "$source/docs/reference/api.md" "$fresh" || {
-    echo "docs/reference/api.md is behind the headers: run make docs"
+stale() {
+    echo "docs/reference/$1 is out of date: run make docs"
     exit 1
 }
+"$source/scripts/apidoc" "$source/include/tarn" > "$fresh"
+diff -u "$source/docs/reference/api.md" "$fresh" || stale api.md
+[ -n "${TARN_COMMAND:-}" ] || exit 0
+"$source/scripts/clidoc" "$TARN_COMMAND" > "$fresh"
+diff -u "$source/docs/reference/command.md" "$fresh" || stale command.md
