@@ -58,6 +58,7 @@ static bool check_field(const char *function, const tarn_field *fields, int inde
     return tarn__check_shape(function, field->shape, field->dtype);
 }
 
+/* Checks all arguments of a new dataset. */
 static bool check(const char *function, const tarn_field *fields, int field_count, int64_t count, tarn_get_fn get)
 {
     if (tarn_failed())

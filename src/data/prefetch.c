@@ -114,6 +114,7 @@ static int64_t fill_chunk(const tarn__prefetcher *p, const chunk *c, char *scrat
     return good ? -1 : i;
 }
 
+/* The loop of a worker thread: claims a chunk under the lock, fills it without, and finishes it under the lock. */
 static void *run_worker(void *argument)
 {
     tarn__worker *worker = argument;
@@ -223,6 +224,8 @@ static bool layout_slot(tarn__prefetcher *p)
     return true;
 }
 
+/* Allocates the ring: index arrays and pinned buffers. prefetch->slots counts those that tarn__prefetch_end() must
+ * free. */
 static bool create_slots(tarn__prefetcher *p, const tarn_loader_options *o)
 {
     int slots = o->prefetch ? o->prefetch : 2;
@@ -242,6 +245,7 @@ static bool create_slots(tarn__prefetcher *p, const tarn_loader_options *o)
     return p->order != NULL;
 }
 
+/* Allocates the workers' scratch; at least one, for the caller's own thread. */
 static bool create_workers(tarn__prefetcher *p, int threads)
 {
     int worker_count = threads ? threads : 1;

@@ -61,6 +61,7 @@ tarn_dataset *tarn_dataset_subset(tarn_dataset *dataset, const int64_t *indices,
     return select_samples("dataset_subset", dataset, indices, count);
 }
 
+/* Checks the arguments of a split and clears both results, so that they are NULL after any failure. */
 static bool check_split(tarn_dataset *dataset, int64_t first_count, tarn_dataset **first, tarn_dataset **second)
 {
     if (first)

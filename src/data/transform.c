@@ -23,6 +23,7 @@ static void look_up(const float *table, const uint8_t *from, float *to, size_t c
         to[i] = table[from[i]];
 }
 
+/* Element i of a field as a double; i64 above 2^53 rounds. */
 static double value_at(tarn_dtype dtype, const void *from, size_t i)
 {
     switch (dtype) {
@@ -64,6 +65,7 @@ static bool fill_mean_std(tarn__transform *transform, const tarn_loader_options 
     return true;
 }
 
+/* Checks dtype and options of normalization. .mean and .std have one value per channel, or one for all. */
 static bool check_normalize(const tarn_field *field, const tarn_loader_options *o)
 {
     const uint32_t supported =
@@ -109,6 +111,7 @@ static bool init_normalize(tarn__transform *transform, const tarn_loader_options
 
 /* ---- crop and flip ----------------------------------------------------------------------------------------------- */
 
+/* Crop and flip need a field (C, H, W). */
 static bool check_image(const tarn_field *field, const tarn_loader_options *o)
 {
     if (o->crop_padding == 0 && !o->flip)

@@ -19,10 +19,11 @@ enum { PREFIX_BYTES = 512 }; /* bytes examined */
 
 typedef struct kind {
     const char *magic;
-    size_t length, at; /* of the magic, and its offset */
-    const char *what, *advice;
+    size_t length, at;         /* of the magic, and its offset */
+    const char *what, *advice; /* "a zip archive"; what the user can do, NULL: nothing */
 } kind;
 
+/* Rows of `kinds`: magic bytes at an offset, and at the beginning. */
 #define AT(offset, magic, what, advice) \
     { \
         magic, sizeof(magic) - 1, offset, what, advice \
@@ -57,6 +58,7 @@ static const kind kinds[] = {
 };
 #define KINDS ((int)(sizeof(kinds) / sizeof(kinds[0])))
 
+/* memmem() for a terminated string. */
 static bool contains(const char *bytes, size_t count, const char *text)
 {
     size_t length = strlen(text);
@@ -85,6 +87,7 @@ static bool is_pickle(const char *bytes, size_t count)
     return count > 2 && (unsigned char)bytes[0] == 0x80 && bytes[1] >= 2 && bytes[1] <= 5;
 }
 
+/* The beginning of an HTML page, after whitespace. */
 static bool is_html(const char *bytes, size_t count)
 {
     size_t i = 0;
@@ -100,6 +103,7 @@ static bool is_safetensors(const char *bytes, size_t count)
     return count > 9 && bytes[8] == '{' && bytes[9] == '"' && bytes[5] == 0 && bytes[6] == 0 && bytes[7] == 0;
 }
 
+/* True if the bytes have no control characters but whitespace. */
 static bool is_text(const char *bytes, size_t count)
 {
     for (size_t i = 0; i < count; i++)
@@ -134,6 +138,8 @@ static const kind *recognize_by_content(const char *bytes, size_t count)
                                                                                                     : NULL;
 }
 
+/* The type of a file by its first bytes; content first, since a PyTorch checkpoint is a zip archive too. NULL: unknown.
+ */
 static const kind *recognize(const char *bytes, size_t count)
 {
     const kind *found = recognize_by_content(bytes, count);
@@ -179,6 +185,7 @@ static bool raise_missing(const char *function, const char *path, const char *ex
     return tarn__raise(TARN_ERROR_IO, "%s: '%.500s' not found; %s is expected", function, path, expected);
 }
 
+/* A file is read only to name its type: models are opened elsewhere. */
 bool tarn__check_model_path(const char *function, const char *path, const char *expected)
 {
     char bytes[PREFIX_BYTES];

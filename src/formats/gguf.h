@@ -35,20 +35,22 @@ typedef struct tarn__gguf_map {
     tarn__map map;
 } tarn__gguf_map;
 
+/* A key of the metadata. Numbers and bools are decoded from the map when they are asked for. */
 typedef struct tarn__gguf_key {
-    char *name; /* owned */
-    tarn_gguf_type type, element;
-    int64_t count;
-    int64_t begin, end; /* bytes of the value in the file; an array's without type and count */
-    char *text;         /* of a string: a terminated copy; owned */
-    size_t length;      /* of that */
-    int64_t *texts;     /* of an array of strings: offset of each one's length field; owned */
+    char *name;                   /* owned */
+    tarn_gguf_type type, element; /* element: of an array, else as type */
+    int64_t count;                /* of an array, else 1 */
+    int64_t begin, end;           /* bytes of the value in the file; an array's without type and count */
+    char *text;                   /* of a string: a terminated copy; owned */
+    size_t length;                /* of that */
+    int64_t *texts;               /* of an array of strings: offset of each one's length field; owned */
 } tarn__gguf_key;
 
+/* A tensor's description. */
 typedef struct tarn__gguf_tensor {
-    char *name; /* owned */
-    int type;   /* row of tarn__gguf_dtypes */
-    tarn_shape shape;
+    char *name;           /* owned */
+    int type;             /* row of tarn__gguf_dtypes */
+    tarn_shape shape;     /* row-major: the file lists the innermost size first */
     int64_t begin, bytes; /* offset in the file */
 } tarn__gguf_tensor;
 
@@ -59,14 +61,14 @@ typedef struct tarn__gguf_named {
 } tarn__gguf_named;
 
 struct tarn_gguf {
-    char *path;
-    tarn__gguf_map *map;
-    const char *memory; /* the map's */
-    int64_t size;
-    int64_t alignment;
-    tarn__gguf_key *key;
-    tarn__gguf_tensor *tensor;
-    tarn__gguf_named *key_named, *tensor_named;
+    char *path;                                 /* for errors; owned */
+    tarn__gguf_map *map;                        /* one reference */
+    const char *memory;                         /* of the map */
+    int64_t size;                               /* of the file */
+    int64_t alignment;                          /* of the data */
+    tarn__gguf_key *key;                        /* [keys], in file order; owned */
+    tarn__gguf_tensor *tensor;                  /* [tensors], in file order; owned */
+    tarn__gguf_named *key_named, *tensor_named; /* sorted by name; owned */
     int keys, tensors;
 };
 

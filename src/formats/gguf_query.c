@@ -11,6 +11,7 @@
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
+/* False while an error is pending; raises one when the file is NULL. */
 static bool check_file(const char *function, const tarn_gguf *file)
 {
     if (tarn_failed())
@@ -18,6 +19,7 @@ static bool check_file(const char *function, const tarn_gguf *file)
     return file || tarn__raise(TARN_ERROR_ARGUMENT, "%s: file is NULL", function);
 }
 
+/* Tensor `index`; NULL with an error. */
 static const tarn__gguf_tensor *tensor_at(const char *function, const tarn_gguf *file, int index)
 {
     if (!check_file(function, file))
@@ -100,6 +102,8 @@ tarn_tensor *tarn_gguf_tensor(const tarn_gguf *file, int index, tarn_device devi
             function, file->path, TARN__GGUF_SHOWN_BYTES, t->name, tarn__gguf_dtypes[t->type].name);
         return NULL;
     }
+    /* On the host the tensor is a view of the map: opening a model costs no copy. An empty tensor has no address to
+     * borrow. */
     return backend->on_host && t->bytes > 0 ? map_tensor(function, file, t, device)
                                             : copy_tensor(function, file, t, device);
 }
@@ -111,6 +115,7 @@ int tarn_gguf_metadata_count(const tarn_gguf *file)
     return check_file("gguf_metadata_count", file) ? file->keys : -1;
 }
 
+/* The public description of a key; its name is borrowed from the file. */
 static tarn_gguf_value value_of(const tarn__gguf_key *key)
 {
     return (tarn_gguf_value){key->name, key->type, key->element, key->count};
@@ -225,6 +230,7 @@ static bool real_at(const char *at, tarn_gguf_type type, double *value)
     return true;
 }
 
+/* True for integers and floats, not for bools. */
 static bool is_number(tarn_gguf_type type)
 {
     return type != TARN_GGUF_STRING && type != TARN_GGUF_ARRAY && type != TARN_GGUF_BOOL;
@@ -342,6 +348,7 @@ const char *tarn_gguf_string_at(const tarn_gguf *file, const char *key, int64_t 
                     TARN__GGUF_SHOWN_BYTES, key, (long long)index, (long long)k->count);
         return NULL;
     }
+    /* The offset is that of the string's length, 8 bytes; the string follows. The reader has checked both. */
     memcpy(&bytes, file->memory + k->texts[index], 8);
     *length = (size_t)bytes;
     return file->memory + k->texts[index] + 8;

@@ -60,6 +60,7 @@ static bool need(const reader *r, uint64_t bytes, const char *what)
                left);
 }
 
+/* Reads an integer at the current position; little-endian, as the machine, and perhaps unaligned. */
 static bool read_u32(reader *r, const char *what, uint32_t *value)
 {
     if (!need(r, 4, what))
@@ -88,6 +89,7 @@ static bool read_string(reader *r, const char *what, const char **text, uint64_t
     return true;
 }
 
+/* A terminated copy; the caller owns it. NULL with an error. */
 static char *copy_string(const char *text, uint64_t length)
 {
     char *copy = tarn__alloc((size_t)length + 1);
@@ -115,6 +117,7 @@ static bool read_name(reader *r, const char *what, char **name)
 
 /* ---- metadata ---------------------------------------------------------------------------------------------------- */
 
+/* Reads the type of a metadata value. */
 static bool read_type(reader *r, tarn_gguf_type *type)
 {
     uint32_t number;
@@ -126,6 +129,7 @@ static bool read_type(reader *r, tarn_gguf_type *type)
     return true;
 }
 
+/* Checks bools at the current position: any byte other than 0 and 1 would be undefined as a C bool. */
 static bool check_bools(const reader *r, int64_t count)
 {
     const char *value = r->file->memory + r->at;
@@ -209,6 +213,8 @@ static bool read_array(reader *r, tarn__gguf_key *key)
     return true;
 }
 
+/* Copies a key's string, so that tarn_gguf_string() can return a terminated one. Strings may contain zero bytes: the
+ * length is kept beside the copy. */
 static bool read_key_string(reader *r, tarn__gguf_key *key)
 {
     const char *text;
@@ -222,6 +228,7 @@ static bool read_key_string(reader *r, tarn__gguf_key *key)
     return (key->text = copy_string(text, length)) != NULL;
 }
 
+/* Reads the value of a key. Numbers stay in the map and are decoded when asked for. */
 static bool read_value(reader *r, tarn__gguf_key *key)
 {
     key->begin = r->at;
@@ -234,6 +241,8 @@ static bool read_value(reader *r, tarn__gguf_key *key)
     return key->type == TARN_GGUF_STRING ? read_key_string(r, key) : skip_numbers(r, key->type, 1);
 }
 
+/* Reads all keys. file->keys is set before the first one, so that tarn_gguf_close() frees a partly read array: its
+ * records are zeroed. */
 static bool read_keys(tarn_gguf *file, reader *r, int count)
 {
     file->key = tarn__alloc(sizeof(*file->key) * (size_t)count);
@@ -314,6 +323,7 @@ static bool read_sizes(reader *r, tarn__gguf_tensor *t)
     return true;
 }
 
+/* Reads the element type. Types that tarn cannot load are accepted: other tensors of the file may be usable. */
 static bool read_dtype(reader *r, tarn__gguf_tensor *t)
 {
     uint32_t number;
@@ -365,6 +375,7 @@ static bool read_tensor(reader *r, tarn__gguf_tensor *t)
     return true;
 }
 
+/* Reads all tensors' descriptions; as in read_keys(), the count is set first. */
 static bool read_tensors(tarn_gguf *file, reader *r, int count)
 {
     file->tensor = tarn__alloc(sizeof(*file->tensor) * (size_t)count);
@@ -465,6 +476,8 @@ static bool read_alignment(tarn_gguf *file, const reader *r)
     return true;
 }
 
+/* Reads everything before the data. The counts are bounded twice before anything is allocated: by the bytes that
+ * follow, and by MAX_COUNT, since a sparse file can have any size for free. */
 static bool read_header(tarn_gguf *file)
 {
     reader r = {file, 0};
@@ -528,6 +541,7 @@ tarn_gguf *tarn_gguf_open(const char *path)
     return NULL;
 }
 
+/* Frees what a key owns; also of a key that was read partly. */
 static void release_key(tarn__gguf_key *key)
 {
     tarn__release(key->text, key->length + 1);

@@ -32,6 +32,7 @@ int tarn__gguf_dtype_of(tarn_dtype dtype)
     return -1;
 }
 
+/* Metadata types: name in messages, and bytes per value; 0: variable. */
 static const struct {
     const char *name;
     int bytes;

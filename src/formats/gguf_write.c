@@ -14,27 +14,29 @@
 
 #define MAX_AXES 4
 
+/* A growing byte string; all zero is empty. */
 typedef struct bytes {
-    char *at;
+    char *at; /* owned */
     size_t count, capacity;
 } bytes;
 
+/* A tensor to be written: one that exists, or a callback that writes its elements. */
 typedef struct item {
     char *name; /* owned */
     int type;   /* row of tarn__gguf_dtypes */
     tarn_shape shape;
-    int64_t bytes;
-    tarn_tensor *tensor; /* retained; or NULL: */
-    tarn__write_fn write;
-    void *ctx;
+    int64_t bytes;        /* of its elements, without padding */
+    tarn_tensor *tensor;  /* retained; or NULL: */
+    tarn__write_fn write; /* writes the elements */
+    void *ctx;            /* of write; borrowed */
 } item;
 
 struct tarn_gguf_writer {
     char *path;
     bytes metadata, names; /* names: of keys, each terminated */
     uint64_t keys;
-    uint32_t alignment;
-    item *item;
+    uint32_t alignment; /* of the data, from general.alignment */
+    item *item;         /* [count], in file order */
     int count, capacity;
 };
 
@@ -113,6 +115,7 @@ void tarn_gguf_cancel(tarn_gguf_writer *writer)
 
 /* ---- metadata ---------------------------------------------------------------------------------------------------- */
 
+/* False while an error is pending; raises one when the writer is NULL. */
 static bool check_writer(const char *function, const tarn_gguf_writer *writer)
 {
     if (tarn_failed())
@@ -120,6 +123,7 @@ static bool check_writer(const char *function, const tarn_gguf_writer *writer)
     return writer || tarn__raise(TARN_ERROR_ARGUMENT, "%s: writer is NULL", function);
 }
 
+/* Checks the length and encoding of a key or a tensor's name. */
 static bool check_name(const char *function, const char *what, const char *name)
 {
     if (!name)
@@ -132,6 +136,7 @@ static bool check_name(const char *function, const char *what, const char *name)
            tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s '%.200s' is not valid UTF-8", function, what, name);
 }
 
+/* A linear search: files have dozens of keys. */
 static bool has_key(const tarn_gguf_writer *writer, const char *key)
 {
     for (size_t at = 0; at < writer->names.count; at += strlen(writer->names.at + at) + 1)
@@ -168,6 +173,7 @@ static size_t metadata_bytes(const tarn_gguf_writer *writer)
     return writer ? writer->metadata.count : 0;
 }
 
+/* Checks type, count and values of an array of numbers or bools. */
 static bool check_number(const char *function, tarn_gguf_type type, const void *values, int64_t count)
 {
     if ((unsigned)type >= TARN_GGUF_TYPE_COUNT || type == TARN_GGUF_STRING || type == TARN_GGUF_ARRAY)
@@ -202,6 +208,8 @@ static bool apply_alignment(const char *function, tarn_gguf_writer *writer, cons
     return true;
 }
 
+/* All add functions follow one pattern: remember the size, begin the key, append, and undo everything if a step fails.
+ */
 bool tarn_gguf_add_value(tarn_gguf_writer *writer, const char *key, tarn_gguf_type type, const void *value)
 {
     const char *function = "gguf_add_value";
@@ -362,6 +370,8 @@ static bool write_padding(const tarn_gguf_writer *writer, tarn__output *output)
     return true;
 }
 
+/* Writes the elements of a tensor and pads to the alignment. The byte count was promised in the header: a callback that
+ * writes another number would shift all tensors after it. */
 static bool write_item(const tarn_gguf_writer *writer, const item *one, tarn__output *output)
 {
     int64_t begin = output->bytes;
@@ -374,6 +384,7 @@ static bool write_item(const tarn_gguf_writer *writer, const item *one, tarn__ou
     return write_padding(writer, output);
 }
 
+/* Writes header and data into a temporary file that replaces the target at the end. */
 static bool write_file(const tarn_gguf_writer *writer)
 {
     tarn__output output;
@@ -391,6 +402,7 @@ static bool write_file(const tarn_gguf_writer *writer)
     return false;
 }
 
+/* Frees the writer in any case: after a failure nothing of it can be used again. */
 bool tarn_gguf_finish(tarn_gguf_writer *writer)
 {
     bool good = check_writer("gguf_finish", writer) && write_file(writer);

@@ -32,6 +32,7 @@ static uint64_t checksum_without(const char *text, size_t length, size_t digits)
     return tarn__xxh64_end(&sum);
 }
 
+/* In place: the placeholder has as many digits as the checksum, so no byte moves. */
 void tarn__json_checksum_put(char *text, size_t length)
 {
     char value[DIGITS + 1];

@@ -37,6 +37,7 @@ static const char *copy_number(const char *from, char **to)
     return from + length;
 }
 
+/* Copies jansson's output token by token. Strings are skipped as a whole, so that digits inside them stay. */
 char *tarn__json_dump(const json_t *root, size_t flags)
 {
     char *text = json_dumps(root, flags);

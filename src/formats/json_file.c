@@ -55,6 +55,7 @@ tarn__json_file *tarn__json_file_parse(const char *function, const char *name, c
     json_error_t error;
     if (tarn_failed())
         return NULL;
+    /* Duplicate keys are rejected: which one counts is undefined in JSON. */
     json_t *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
     if (root && json_is_object(root)) {
         tarn__json_file *file = wrap(function, name, root);
@@ -95,6 +96,7 @@ void tarn__json_file_free(tarn__json_file *file)
     tarn__release(file, sizeof(*file));
 }
 
+/* Writes bytes to a file atomically. */
 static bool write_text(const tarn__json_file *file, const char *path, const char *text, size_t length)
 {
     tarn__output output;
@@ -106,6 +108,7 @@ static bool write_text(const tarn__json_file *file, const char *path, const char
     return false;
 }
 
+/* 17 digits identify a double; the dump then shortens each to the fewest digits that still do. */
 bool tarn__json_file_save(const tarn__json_file *file, const char *path)
 {
     if (tarn_failed())
@@ -140,6 +143,7 @@ bool tarn__json_file_verify(const tarn__json_file *file, const char *advice)
                        file->function, file->name, sum->computed, sum->stored, advice);
 }
 
+/* 9 digits identify a float: metrics are measured in f32, and lines stay short. */
 bool tarn__json_file_append(const tarn__json_file *file, const char *path)
 {
     if (tarn_failed())
@@ -160,6 +164,7 @@ bool tarn__json_file_append(const tarn__json_file *file, const char *path)
  * stops at the object of the key's last part and returns that part in *last. */
 static json_t *follow(json_t *at, const char *key, bool create, const char **last)
 {
+    /* Keys are constants of the library: each part is shorter than 64 bytes, and no member's own name has a dot. */
     for (const char *dot; at && (dot = strchr(key, '.')); key = dot + 1) {
         char name[64];
         snprintf(name, sizeof(name), "%.*s", (int)(dot - key), key);
@@ -273,6 +278,7 @@ static json_t *find(const tarn__json_file *file, const char *key, int64_t index)
     return value;
 }
 
+/* A string, borrowed from the tree. */
 static const char *string_of(const tarn__json_file *file, const char *key, int64_t index)
 {
     json_t *value = find(file, key, index);
@@ -281,6 +287,8 @@ static const char *string_of(const tarn__json_file *file, const char *key, int64
     return json_string_value(value);
 }
 
+/* An integer from low to high. 17.0 is not an integer: jansson keeps the two apart, and so do files that tarn writes.
+ */
 static bool int_of(const tarn__json_file *file, const char *key, int64_t index, int64_t low, int64_t high,
                    int64_t *result)
 {
@@ -340,6 +348,7 @@ bool tarn__json_file_real_at(const tarn__json_file *file, const char *key, size_
     return real_of(file, key, (int64_t)index, value);
 }
 
+/* Only true and false: 0 and 1 are numbers. */
 bool tarn__json_file_bool(const tarn__json_file *file, const char *key, bool *value)
 {
     json_t *found = find(file, key, -1);
@@ -391,6 +400,7 @@ static bool append_text(char *text, size_t size, const json_t *value)
     return strlen(text) + 1 < size;
 }
 
+/* The values are passed as text, since visitors feed them to the option parser, which checks types and ranges. */
 bool tarn__json_file_each(const tarn__json_file *file, const char *key, tarn__member_fn visit, void *ctx)
 {
     json_t *object = key[0] ? find(file, key, -1) : file->root;

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct tarn__json_file tarn__json_file;
+typedef struct tarn__json_file tarn__json_file; /* a tree of JSON values with the name of its file */
 
 /* An empty object, one read from a file, and one parsed from a string (`name` stands for the file in errors).
  * `function` is borrowed and must outlive the result. The caller owns the result. NULL with an error. */

@@ -15,6 +15,7 @@ static tarn__json_file *missing(const char *function)
 }
 
 /* Is false. */
+/* Every call with a file: there is none in this build. */
 static bool unreachable(void)
 {
     return tarn__raise(TARN_ERROR_INTERNAL, "json_file: not available in this build");

@@ -11,8 +11,8 @@
 
 /* Rows are in the reference implementation's order: its writer puts tensors of later rows first. */
 typedef struct tarn__safetensors_type {
-    const char *name;
-    int bits;
+    const char *name; /* in the header */
+    int bits;         /* per element; F4 and F6 pack several into bytes */
     tarn_dtype dtype; /* TARN_DTYPE_COUNT: tarn cannot load it */
 } tarn__safetensors_type;
 

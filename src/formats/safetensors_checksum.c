@@ -12,6 +12,7 @@
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
+/* The values are written as zeros first: the header's length must be known before any checksum is. */
 bool tarn__checksums_reserve(json_t *metadata, int tensors)
 {
     size_t length = TARN__CHECKSUM_PITCH * ((size_t)tensors + 1) - 1;
@@ -104,6 +105,7 @@ static size_t find_values(const tarn_safetensors *file, const char *values)
     return 0;
 }
 
+/* Verifies the header's checksum. Damage and a rewrite by another program look alike, so the message names both. */
 static bool check_header(const tarn_safetensors *file, const char *values, uint64_t stored)
 {
     size_t digits = find_values(file, values);
@@ -135,11 +137,13 @@ bool tarn__checksums_read(tarn_safetensors *file)
 
 /* ---- elements ---------------------------------------------------------------------------------------------------- */
 
+/* xxh64 of an entry's elements. */
 static uint64_t sum_of(const tarn__safetensors_entry *e)
 {
     return tarn__xxh64_of(e->part->map.memory + e->part->data + e->begin, (size_t)(e->end - e->begin));
 }
 
+/* Two threads may verify the same entry at the same time: both compute the same sum and store the same flag. */
 bool tarn__checksum_check(const char *function, tarn__safetensors_entry *e)
 {
     if (!e->has_sum || atomic_load(&e->is_checked))

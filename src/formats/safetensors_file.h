@@ -17,7 +17,7 @@
 typedef struct tarn__safetensors_entry {
     const char *name; /* borrowed from the header */
     const tarn__safetensors_type *type;
-    tarn_shape shape;
+    tarn_shape shape;             /* row-major */
     int64_t begin, end;           /* offsets in the part's data */
     const tarn_safetensors *part; /* the file of the data */
     uint64_t sum;                 /* checksum of its elements, if has_sum */
@@ -25,6 +25,7 @@ typedef struct tarn__safetensors_entry {
     atomic_bool is_checked; /* verified before */
 } tarn__safetensors_entry;
 
+/* Owned unless said otherwise. */
 struct tarn_safetensors {
     char *path;
     tarn__map map;

@@ -17,6 +17,7 @@
 
 static const char function[] = "safetensors_open";
 
+/* By name alone: an index is ordinary JSON. */
 bool tarn__is_safetensors_index(const char *path)
 {
     size_t length = strlen(path), tail = strlen(ENDING);
@@ -107,6 +108,7 @@ static bool open_part(tarn_safetensors *file, const char *name)
     return part != NULL;
 }
 
+/* Opens every file that the index names, once. The array of parts has a fixed capacity: entries point to their part. */
 static bool open_parts(tarn_safetensors *file, json_t *names)
 {
     const char *tensor;
@@ -160,6 +162,7 @@ static bool check_complete(const tarn_safetensors *file, json_t *names)
     return true;
 }
 
+/* By path, so that the order of tensors does not depend on the order in the index. */
 static int compare_parts(const void *left, const void *right)
 {
     return strcmp((*(tarn_safetensors *const *)left)->path, (*(tarn_safetensors *const *)right)->path);
@@ -177,6 +180,7 @@ static bool gather(tarn_safetensors *file)
     return file->entry != NULL;
 }
 
+/* Parts are opened as they come up in the index, checked, then sorted, before entries are copied from them. */
 bool tarn__safetensors_read_index(tarn_safetensors *file)
 {
     json_t *root = NULL, *names = read_map(file, &root);

@@ -3,6 +3,7 @@
 #include "formats/safetensors.h"
 
 /* Is false. */
+/* Raises the error of a build without jansson. */
 static bool missing(const char *function)
 {
     return tarn__raise(TARN_ERROR_UNSUPPORTED,

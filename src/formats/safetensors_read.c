@@ -71,6 +71,7 @@ static bool check_length(const tarn_safetensors *file, uint64_t *length)
     return true;
 }
 
+/* Parses the JSON header. Duplicate names are rejected by jansson. */
 static bool read_header(tarn_safetensors *file)
 {
     uint64_t length = 0;
@@ -86,6 +87,7 @@ static bool read_header(tarn_safetensors *file)
                        file->path, 8 + error.position, error.text);
 }
 
+/* Checks that __metadata__, if any, maps strings to strings, as the format requires. */
 static bool check_metadata(tarn_safetensors *file)
 {
     const char *key;
@@ -107,6 +109,8 @@ static bool check_metadata(tarn_safetensors *file)
 
 /* ---- one entry --------------------------------------------------------------------------------------------------- */
 
+/* Reads the dtype. Types that tarn cannot load are accepted: the file can still be inspected, and its other tensors
+ * loaded. */
 static bool read_type(const tarn_safetensors *file, const json_t *value, tarn__safetensors_entry *e)
 {
     const char *name = json_string_value(json_object_get(value, "dtype"));
@@ -121,6 +125,7 @@ static bool read_type(const tarn_safetensors *file, const json_t *value, tarn__s
                        file->path, TARN__NAME_SHOWN, e->name, name);
 }
 
+/* Reads the shape; more axes than a tarn tensor can have are an error. */
 static bool read_shape(const tarn_safetensors *file, const json_t *value, tarn__safetensors_entry *e)
 {
     const json_t *list = json_object_get(value, "shape");
@@ -178,6 +183,7 @@ static bool read_offsets(const tarn_safetensors *file, const json_t *value, tarn
                            "safetensors_open: '%s': tensor '%.*s': its shape %s of %s is not a valid number of bytes",
                            file->path, TARN__NAME_SHOWN, e->name,
                            tarn__shape_string(e->shape.size, e->shape.rank, &(tarn__shape_buffer){{0}}), e->type->name);
+    /* The offsets are redundant: shape and dtype must give the same number of bytes. */
     return e->end - e->begin == needed ||
            tarn__raise(TARN_ERROR_FORMAT,
                        "safetensors_open: '%s': tensor '%.*s', at byte %lld: its shape %s of %s needs %lld bytes, but "
@@ -187,6 +193,7 @@ static bool read_offsets(const tarn_safetensors *file, const json_t *value, tarn
                        (long long)needed, (long long)(e->end - e->begin));
 }
 
+/* Reads one member of the header. The name is borrowed from the JSON tree, which the file owns. */
 static bool read_entry(const tarn_safetensors *file, const char *name, const json_t *value, tarn__safetensors_entry *e)
 {
     *e = (tarn__safetensors_entry){.name = name, .part = file};
@@ -198,6 +205,7 @@ static bool read_entry(const tarn_safetensors *file, const char *name, const jso
 
 /* ---- all entries ------------------------------------------------------------------------------------------------- */
 
+/* Reads all tensors. file->count grows with each, so that closing after a failure frees what exists. */
 static bool read_entries(tarn_safetensors *file)
 {
     const char *name;
@@ -258,6 +266,7 @@ static int compare_names(const void *left, const void *right)
     return strcmp(((const named *)left)->name, ((const named *)right)->name);
 }
 
+/* The entries stay in the order of the data; by_name lists their indices by name. */
 bool tarn__safetensors_sort_names(tarn_safetensors *file)
 {
     size_t bytes = sizeof(named) * (size_t)file->count;
@@ -277,12 +286,14 @@ bool tarn__safetensors_sort_names(tarn_safetensors *file)
 /* ---- opening and closing
  * -------------------------------------------------------------------------------------------------------- */
 
+/* Opens a single file: map, header, metadata, entries, checksums. */
 static bool read_file(tarn_safetensors *file)
 {
     return tarn__map_open(&file->map, "safetensors_open", file->path) && read_header(file) && check_metadata(file) &&
            read_entries(file) && check_offsets(file) && tarn__checksums_read(file);
 }
 
+/* A single file, or an index by its name. */
 tarn_safetensors *tarn_safetensors_open(const char *path)
 {
     if (tarn_failed())
@@ -320,6 +331,7 @@ void tarn_safetensors_close(tarn_safetensors *file)
 /* ---- queries ------------------------------------------------------------------------------------------------------
  */
 
+/* False while an error is pending; raises one when the file is NULL. */
 static bool check_file(const char *function, const tarn_safetensors *file)
 {
     if (tarn_failed())
@@ -327,6 +339,7 @@ static bool check_file(const char *function, const tarn_safetensors *file)
     return file || tarn__raise(TARN_ERROR_ARGUMENT, "%s: file is NULL", function);
 }
 
+/* Entry `index`; NULL with an error. */
 static const tarn__safetensors_entry *entry_at(const char *function, const tarn_safetensors *file, int index)
 {
     if (!check_file(function, file))
@@ -402,6 +415,7 @@ int tarn_safetensors_metadata_count(const tarn_safetensors *file)
     return check_file("safetensors_metadata_count", file) ? (int)json_object_size(file->metadata) : -1;
 }
 
+/* Walking to a member is linear; metadata is short. */
 bool tarn_safetensors_metadata_at(const tarn_safetensors *file, int index, const char **key, const char **value)
 {
     if (!check_file("safetensors_metadata_at", file))
@@ -421,6 +435,7 @@ bool tarn_safetensors_metadata_at(const tarn_safetensors *file, int index, const
 
 /* ---- elements ---------------------------------------------------------------------------------------------------- */
 
+/* The elements of an entry, in the map of its part. */
 static const char *elements(const tarn__safetensors_entry *e)
 {
     return e->part->map.memory + e->part->data + e->begin;
@@ -465,6 +480,7 @@ static const tarn__safetensors_entry *loadable(const char *function, const tarn_
     return NULL;
 }
 
+/* Uploads an entry to a device. In the open scope. NULL with an error. */
 static tarn_tensor *load(const char *function, const tarn__safetensors_entry *e, tarn_device device)
 {
     tarn_tensor *tensor = tarn__tensor_new(function, e->shape, e->type->dtype, device);
@@ -489,6 +505,8 @@ static bool convert_into(const tarn__safetensors_entry *e, tarn_tensor *tensor)
     return good;
 }
 
+/* Reads into a tensor of the same shape. Integers must match exactly; floats are converted, since checkpoints and
+ * models may differ in precision. */
 bool tarn_safetensors_read_into(const tarn_safetensors *file, const char *name, tarn_tensor *tensor)
 {
     const char *function = "safetensors_read_into";

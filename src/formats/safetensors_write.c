@@ -14,6 +14,7 @@
 #include "formats/safetensors_checksum.h"
 #include "formats/tensor_bytes.h"
 
+/* A tensor to be written: one that exists, or a callback that writes its elements. */
 typedef struct item {
     char *name; /* owned */
     tarn_dtype dtype;
@@ -28,8 +29,8 @@ struct tarn_safetensors_writer {
     item *item;
     int count, capacity;
     json_t *names;    /* a set of names: an object with their keys */
-    json_t *metadata; /* an object */
-    bool has_sums;
+    json_t *metadata; /* an object of strings */
+    bool has_sums;    /* add checksums */
 };
 
 /* ---- collecting -------------------------------------------------------------------------------------------------- */
@@ -86,6 +87,7 @@ static bool check_text(const char *function, const char *what, const char *text)
     return copy || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s '%.200s' is not valid UTF-8", function, what, text);
 }
 
+/* False while an error is pending; raises one when the writer is NULL. */
 static bool check_writer(const char *function, const tarn_safetensors_writer *writer)
 {
     if (tarn_failed())
@@ -176,6 +178,7 @@ static int compare_items(const void *left, const void *right)
     return by_type ? by_type : strcmp(a->name, b->name);
 }
 
+/* Bytes of a tensor's elements. */
 static int64_t bytes_of(const item *i)
 {
     int64_t bytes = (int64_t)tarn__dtype_bytes(i->dtype);
@@ -230,6 +233,7 @@ static bool encode_header(const tarn_safetensors_writer *writer, const char *tex
 {
     static const char key[] = "\"" TARN__CHECKSUM_VALUES "\":\"";
     size_t length = strlen(text);
+    /* Spaces are valid JSON after the object: they align the data to 8 bytes. */
     uint64_t whole = (length + 7) / 8 * 8;
     if (whole > TARN__SAFETENSORS_MAX_HEADER)
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
@@ -246,6 +250,7 @@ static bool encode_header(const tarn_safetensors_writer *writer, const char *tex
     return true;
 }
 
+/* The header's text and bytes; the caller releases them. */
 static bool create_head(const tarn_safetensors_writer *writer, head_bytes *to)
 {
     char *text = header_text(writer);
@@ -285,6 +290,7 @@ static bool write_all(const tarn_safetensors_writer *writer, tarn__output *outpu
     return tarn__output_write_at(output, 0, head->bytes, head->length);
 }
 
+/* Sorts, lays out and writes the file; it replaces the target at the end. */
 static bool write_file(tarn_safetensors_writer *writer)
 {
     tarn__output output;
@@ -303,6 +309,7 @@ static bool write_file(tarn_safetensors_writer *writer)
     return false;
 }
 
+/* Frees the writer in any case. */
 bool tarn_safetensors_finish(tarn_safetensors_writer *writer)
 {
     bool good = check_writer("safetensors_finish", writer) && write_file(writer);

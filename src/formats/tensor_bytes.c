@@ -27,12 +27,15 @@ static bool write_from_device(const tarn__storage *storage, int64_t offset, size
     return good;
 }
 
+/* A strided tensor is copied on its device first; then one block of bytes is written. Waits for the device: the
+ * elements must be final. */
 bool tarn__write_tensor_bytes(const char *function, tarn_tensor *tensor, tarn__output *output)
 {
     size_t bytes = (size_t)tarn__bytes_of(tensor->view.dtype, tarn__view_count(&tensor->view));
     tarn_device device = tarn__device(tensor);
     if (bytes == 0)
         return true;
+    /* The copy of a strided tensor lives in a scope of its own. A captured graph cannot read values on the host. */
     tarn_scope *scope = tarn__not_captured(function, device, "values read by the host") ? tarn_scope_open() : NULL;
     tarn_tensor *dense = scope ? tarn__contiguous(function, tensor) : NULL;
     bool good = dense && tarn_synchronize(device);

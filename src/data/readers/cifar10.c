@@ -13,7 +13,7 @@
 
 /* Records of all files so far, unchanged. */
 typedef struct records {
-    char *memory;
+    char *memory; /* [capacity, RECORD_BYTES], owned */
     size_t count, capacity;
 } records;
 
@@ -63,6 +63,7 @@ static bool read_records(tarn__data_input *input, records *r)
     }
 }
 
+/* Appends the records of one file; an empty file is an error. */
 static bool read_file(const char *function, const char *path, records *r)
 {
     tarn__data_input input;
@@ -74,6 +75,7 @@ static bool read_file(const char *function, const char *path, records *r)
     return good;
 }
 
+/* Splits records into images u8 (N, 3, 32, 32) and labels i64 (N). */
 static tarn_dataset *create_dataset(const char *function, const records *r)
 {
     int64_t count = (int64_t)r->count;
@@ -92,6 +94,7 @@ static tarn_dataset *create_dataset(const char *function, const records *r)
     return tarn__dataset_on_arrays(function, (const char *const[]){"image", "label"}, arrays, 2);
 }
 
+/* A dataset of all files, in order. NULL with an error. */
 static tarn_dataset *open_files(const char *function, const char *const *paths, int count)
 {
     records r = {0};
@@ -115,6 +118,7 @@ tarn_dataset *tarn_dataset_cifar10(const char *const *paths, int count)
     return open_files("dataset_cifar10", paths, count);
 }
 
+/* The file names of the published archive. */
 tarn_dataset *tarn_dataset_cifar10_folder(const char *folder, bool training)
 {
     char text[5][4096];

@@ -23,14 +23,14 @@ typedef enum csv_end { AT_DELIMITER, AT_LINE_END, AT_FILE_END } csv_end;
 typedef struct csv_reader {
     tarn__data_input *input;
     char delimiter;
-    int64_t line;   /* where the field begins; counted from 1, for errors */
-    int64_t column; /* of the field, from 1 */
-    csv_end after;  /* what ended the field */
-    bool was_quoted;
-    size_t length;
-    char text[MAX_FIELD];
-    int64_t lines_read; /* newlines so far */
-    size_t have, next;  /* bytes in the buffer; the next one to read */
+    int64_t line;         /* where the field begins; counted from 1, for errors */
+    int64_t column;       /* of the field, from 1 */
+    csv_end after;        /* what ended the field */
+    bool was_quoted;      /* "" is a value, an empty field is a missing one */
+    size_t length;        /* of text */
+    char text[MAX_FIELD]; /* the field without its quotes, terminated */
+    int64_t lines_read;   /* newlines so far */
+    size_t have, next;    /* bytes in the buffer; the next one to read */
     char buffer[BUFFER_BYTES];
 } csv_reader;
 
@@ -182,6 +182,7 @@ typedef struct table {
     char *labels; /* [rows], 8 bytes each */
 } table;
 
+/* Bytes of a row of x. */
 static size_t row_bytes(const table *t)
 {
     return (size_t)(t->columns - (t->label >= 0)) * tarn__dtype_bytes(t->options.dtype);
@@ -214,6 +215,7 @@ static const char *number_end(const char *text)
     return end;
 }
 
+/* True for a field that is one decimal number, with spaces around it at most. */
 static bool is_number(const char *text)
 {
     text += strspn(text, " \t");
@@ -314,6 +316,7 @@ static bool read_first(table *t, bool *has_names)
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
+/* Replaces memory of `before` bytes by a larger one and copies the `used` bytes. */
 static bool enlarge(char **memory, size_t used, size_t before, size_t bytes)
 {
     char *larger = tarn__alloc(bytes);
@@ -409,6 +412,7 @@ static bool read_row(table *t)
     return true;
 }
 
+/* Reads all rows. A first line without names is a row too. */
 static bool read_table(table *t)
 {
     bool has_names = false;
@@ -435,6 +439,7 @@ static bool copy_rows(tarn_array *array, const char *from, tarn_shape shape, tar
     return array->data != NULL;
 }
 
+/* "x", (rows, columns without the label), and "label", (rows). */
 static tarn_dataset *create_dataset(const table *t)
 {
     tarn_array arrays[2] = {{0}};
@@ -447,6 +452,7 @@ static tarn_dataset *create_dataset(const table *t)
     return tarn__dataset_on_arrays("dataset_csv", (const char *const[]){"x", "label"}, arrays, t->label >= 0 ? 2 : 1);
 }
 
+/* Checks the options. A delimiter that may occur in numbers or quotes is an error. */
 static bool check_options(const tarn_csv_options *o)
 {
     if (tarn_failed())
@@ -461,6 +467,7 @@ static bool check_options(const tarn_csv_options *o)
            tarn__raise(TARN_ERROR_ARGUMENT, "dataset_csv: character %d cannot be the delimiter", o->delimiter);
 }
 
+/* The table is too large for the stack: it contains the read buffer. */
 tarn_dataset *tarn_dataset_csv_sized(const char *path, const tarn_csv_options *options, size_t options_size)
 {
     tarn_csv_options chosen = {0};

@@ -68,6 +68,7 @@ typedef struct mapping {
     double xx, xy, yx, yy, x, y;             /* affine map about the box's centre */
 } mapping;
 
+/* The canvas: distances instead of ink, so that crossing strokes do not add up. */
 typedef struct pen {
     double radius;                 /* pixels */
     double distance2[SIZE * SIZE]; /* squared distance to the nearest stroke, exact near strokes only */
@@ -79,6 +80,7 @@ static double between(tarn_random_state *random, double low, double high)
     return low + (high - low) * tarn_random_unit(random);
 }
 
+/* Draws a random map: bend, rotation, shear, scale, shift. */
 static mapping draw_mapping(tarn_random_state *random)
 {
     mapping m; /* one statement per draw: the order within an initializer list is unspecified */
@@ -98,6 +100,7 @@ static mapping draw_mapping(tarn_random_state *random)
     return m;
 }
 
+/* Maps a point of the unit box to pixels. */
 static void map_point(const mapping *m, double x, double y, double *to)
 {
     double u = x - .5 + m->bend_x * sin(2 * PI * y + m->phase_x), v = y - .5 + m->bend_y * sin(2 * PI * x + m->phase_y);
@@ -170,6 +173,8 @@ static void fill_pixels(const pen *p, tarn_random_state *random, uint8_t *pixel)
     }
 }
 
+/* Draws sample `index` (tarn_get_fn): label, shape, map, pen and noise are drawn from the sample's own random state, in
+ * this order. */
 static bool get(int64_t index, void *const *memory, void *ctx)
 {
     tarn__epoch_keys keys = tarn__epoch_keys_of(*(const uint64_t *)ctx, 0);

@@ -64,7 +64,7 @@ static bool step(struct tarn__gzip *gzip, const tarn__data_input *input_file)
                         input_file->function, input_file->path, (long long)position(gzip, input_file));
         return false;
     }
-    if (gzip->is_between)
+    if (gzip->is_between) /* bytes follow: another member must begin here */
         inflateReset(&gzip->stream);
     gzip->is_between = false;
     int result = inflate(&gzip->stream, Z_NO_FLUSH);

@@ -12,6 +12,7 @@
 
 enum { CLASSES = 10 }; /* of MNIST and Fashion-MNIST */
 
+/* An element type of the format and the dtype it becomes. */
 typedef struct idx_type {
     unsigned char code;
     unsigned char bytes; /* in the file */
@@ -54,6 +55,7 @@ static const idx_type *read_header(tarn__data_input *input, tarn_shape *shape)
     return tarn_failed() || !tarn__check_shape(input->function, *shape, type->dtype) ? NULL : type;
 }
 
+/* A big-endian integer of `count` bytes. */
 static uint64_t big_endian(const unsigned char *bytes, int count)
 {
     uint64_t value = 0;
@@ -137,6 +139,7 @@ static bool widen(const char *function, const char *path, tarn_array *labels)
     return true;
 }
 
+/* Images and labels must belong together. */
 static bool check_counts(const char *function, const char *images, const tarn_array *image, const char *labels,
                          const tarn_array *label)
 {
@@ -160,7 +163,7 @@ static tarn_dataset *open_pair(const char *function, const char *images, const c
         return NULL;
     }
     tarn_shape *shape = &arrays[0].shape;
-    if (shape->rank == 3) /* [N, H, W] → [N, 1, H, W] */
+    if (shape->rank == 3) /* (N, H, W) → (N, 1, H, W): images have a channel axis */
         *shape = TARN_SHAPE(shape->size[0], 1, shape->size[1], shape->size[2]);
     return tarn__dataset_on_arrays(function, (const char *const[]){"image", "label"}, arrays, labels ? 2 : 1);
 }

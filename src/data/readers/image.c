@@ -63,6 +63,7 @@ static bool raise_unsupported(const tarn__data_input *input, const unsigned char
                        magic[0], magic[1], name);
 }
 
+/* Reads a file by its first two bytes. */
 static bool load(const char *path, tarn_array *image)
 {
     tarn__data_input input;

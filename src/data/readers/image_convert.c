@@ -93,6 +93,7 @@ static void resize_down(const double *image, int64_t columns, int64_t from, int6
     }
 }
 
+/* Cost: H · W' · taps + H' · W' · taps multiplications per channel. */
 bool tarn_image_resize(const tarn_array *image, int64_t height, int64_t width, tarn_array *resized)
 {
     if (!check_image("image_resize", image, resized))
@@ -131,6 +132,7 @@ static void on_white(const uint8_t *pixel, int64_t plane, int64_t channels, unsi
     }
 }
 
+/* Alpha is composed over white first, then colour is converted. */
 bool tarn_image_convert(const tarn_array *image, int64_t channels, tarn_array *converted)
 {
     if (!check_image("image_convert", image, converted))

@@ -16,6 +16,7 @@
 #define INPUT_BYTES ((size_t)16 << 10)
 #define MAX_INFLATION 1032 /* deflate's maximum ratio: bytes out per byte in */
 
+/* The state of a file being read; too large for the stack. */
 typedef struct png {
     tarn__data_input *file;
     tarn__png_info info;
@@ -132,6 +133,7 @@ static bool read_ihdr(png *p)
     return true;
 }
 
+/* Reads PLTE. A true-colour image may have one as a suggestion; it is checked and not used. */
 static bool read_palette(png *p)
 {
     unsigned char colours[3 * 256];
@@ -258,6 +260,7 @@ static bool end_rows(png *p)
     return end_chunk(p);
 }
 
+/* Allocates the image and decodes its rows. */
 static bool read_rows(png *p, tarn_array *image)
 {
     const tarn__png_info *info = &p->info;

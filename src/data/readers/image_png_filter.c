@@ -29,6 +29,7 @@ static size_t row_bytes(const tarn__png_info *info, int64_t width)
     return ((size_t)width * (size_t)(tarn__png_samples(info) * info->depth) + 7) / 8;
 }
 
+/* A palette image has one sample per pixel, the index; otherwise the colour type's bits decide. */
 int tarn__png_samples(const tarn__png_info *info)
 {
     return info->colour & TARN__PNG_PALETTE
@@ -42,6 +43,7 @@ int tarn__png_channels(const tarn__png_info *info)
            (info->colour & TARN__PNG_ALPHA || info->has_transparency ? 1 : 0);
 }
 
+/* A pass without columns has no rows in the file either. */
 uint64_t tarn__png_bytes(const tarn__png_info *info)
 {
     uint64_t bytes = 0;
@@ -169,6 +171,7 @@ static bool read_grid(const tarn__png_info *info, const tarn__data_input *input,
     return true;
 }
 
+/* Decodes the full image, or the seven passes one after the other; rows of all passes share two buffers. */
 bool tarn__png_read_rows(const tarn__png_info *info, const tarn__data_input *input, tarn__png_next_fn next, void *ctx,
                          tarn_array *image)
 {

@@ -8,6 +8,7 @@
 
 #define BUFFER 4096
 
+/* A buffered reader: samples are read byte by byte. */
 typedef struct reader {
     tarn__data_input *input;
     int64_t before; /* position of the buffer's first byte in the contents */
@@ -15,12 +16,14 @@ typedef struct reader {
     unsigned char buffer[BUFFER];
 } reader;
 
+/* The header of an image. */
 typedef struct header {
     int channels;
     bool is_text;
     int64_t width, height, max_value;
 } header;
 
+/* Position of the next byte in the contents, for errors. */
 static int64_t position(const reader *r)
 {
     return r->before + (int64_t)r->at;
@@ -88,6 +91,7 @@ static bool check_length(const reader *r, const header *h)
                (long long)h->width, (long long)h->height, (unsigned long long)needed, (unsigned long long)left);
 }
 
+/* Reads the header after its two magic bytes. */
 static bool read_header(reader *r, char kind, header *h)
 {
     *h = (header){.channels = kind == '2' || kind == '5' ? 1 : 3, .is_text = kind < '4'};

@@ -10,6 +10,7 @@
 
 #define MAX_INFLATION 1032 /* deflate's maximum ratio: bytes out per byte in */
 
+/* The position is that of the contents: for gzip it is not the position in the file, and the message says so. */
 bool tarn__data_input_raise(const tarn__data_input *input, int64_t byte, const char *format, ...)
 {
     char text[512];

@@ -11,6 +11,7 @@
 
 /* ---- the header -------------------------------------------------------------------------------------------------- */
 
+/* The dictionary of the header. */
 typedef struct npy_header {
     tarn_dtype dtype;
     bool is_big_endian, is_fortran;
@@ -88,6 +89,7 @@ static bool take_dtype(cursor *c, npy_header *header)
                                 text);
 }
 
+/* Consumes True or False. */
 static bool take_bool(cursor *c, bool *value)
 {
     skip_spaces(c);
@@ -98,6 +100,7 @@ static bool take_bool(cursor *c, bool *value)
     return true;
 }
 
+/* Consumes a size; overflow is an error. */
 static bool take_size(cursor *c, int64_t *size)
 {
     *size = 0;
@@ -163,6 +166,7 @@ static bool parse(cursor *c, npy_header *header)
            bad(c, seen == 7 ? "text follows the dictionary" : "descr, fortran_order or shape is missing");
 }
 
+/* Checks the shape against the rest of the file before memory is allocated. */
 static bool check_size(const tarn__data_input *input, const npy_header *header)
 {
     if (!tarn__data_input_fits(input, header->shape, tarn__dtype_bytes(header->dtype)))
@@ -248,6 +252,7 @@ static bool check_bools(const tarn__data_input *input, const tarn_array *array, 
     return true;
 }
 
+/* Reads the elements and converts them to native order. The caller frees the array, on failure too. */
 static bool read_elements(tarn__data_input *input, const npy_header *header, tarn_array *array)
 {
     *array = (tarn_array){NULL, header->shape, header->dtype};

@@ -296,6 +296,7 @@ static bool put_mistral(writer *w, const tarn_chat_message *messages, int count)
 
 /* ---- Llama 3 ----------------------------------------------------------------------------------------------------- */
 
+/* Writes the header of a Llama 3 message. */
 static bool put_header(writer *w, const char *role)
 {
     return put_token(w, "<|start_header_id|>") && put(w, role) && put_token(w, "<|end_header_id|>") && put(w, "\n\n");
@@ -318,6 +319,8 @@ static bool put_dates(writer *w)
            put(w, w->template->date[0] ? w->template->date : today) && put(w, "\n\n");
 }
 
+/* Writes Llama 3's format. With dates (3.1) there is always a system message, and the first message may supply its
+ * text. */
 static bool put_llama3(writer *w, const tarn_chat_message *messages, int count)
 {
     bool has_system = w->template->has_dates && is_role(&messages[0], "system"), good = put_bos(w);
@@ -366,6 +369,7 @@ static bool read_template(const char *function, const tarn_tokenizer *tokenizer,
     return tarn__chat_template_match(function, tokenizer->chat, template);
 }
 
+/* Checks that there are messages, each with a role and a content. */
 static bool check(const char *function, const tarn_chat_message *messages, int count)
 {
     if (!messages || count < 1 || count > MAX_MESSAGES)
@@ -491,6 +495,7 @@ const char *tarn_chat_name(const tarn_tokenizer *tokenizer)
     return read_template("chat_name", tokenizer, &template) ? names[template.kind] : NULL;
 }
 
+/* ChatML and Llama 3 end a turn with a token of their own; the others with EOS. */
 int32_t tarn_chat_eot(const tarn_tokenizer *tokenizer)
 {
     tarn__chat_template template;

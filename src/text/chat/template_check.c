@@ -182,6 +182,7 @@ static bool is_mistral(const char *expression, size_t length)
     return (is_user || is_answer) && contains(expression, length, "message['content']");
 }
 
+/* True if a family prints this expression. Errors raised by a template and empty strings print nothing. */
 static bool is_known(const tarn__chat_template *template, const char *expression, size_t length, const block *enclosing)
 {
     if (begins(expression, length, "raise_exception(") || is_string(expression, length, "''"))

@@ -77,6 +77,7 @@ static const char *skip_quoted(const char *at)
     return at + (*at != 0);
 }
 
+/* Quotes inside a tag may contain its closing characters: they are skipped as a whole. */
 tarn__chat_tag tarn__chat_next_tag(const char *at)
 {
     while (*at && !(at[0] == '{' && at[1] && strchr("{%#", at[1])))
@@ -221,6 +222,7 @@ static bool has_own_system(const char *normalized)
     return at && at[strlen(set)] != '\'';
 }
 
+/* Llama 2: the system message is wrapped in <<SYS>> inside the first user message. */
 static bool read_llama2(const char *normalized, tarn__chat_template *found)
 {
     found->kind = TARN__CHAT_LLAMA2;
@@ -243,6 +245,7 @@ static bool read_dates(const char *normalized, tarn__chat_template *found)
     return has(normalized, "strftime_now(") || copy_after(found->date, sizeof(found->date), at + strlen(set));
 }
 
+/* Llama 3, with the dates of 3.1. */
 static bool read_llama3(const char *normalized, tarn__chat_template *found)
 {
     found->kind = TARN__CHAT_LLAMA3;
@@ -286,6 +289,7 @@ static bool read_completion(const char *normalized, tarn__chat_template *found)
            (after[1] == '\'' && copy_after(found->after_completion, sizeof(found->after_completion), after + 1));
 }
 
+/* Mistral: spacing and the position of the system message vary between releases and are read from the template. */
 static bool read_mistral(const char *normalized, tarn__chat_template *found)
 {
     bool first = has(normalized, "loop.firstandsystem_messageisdefined"),

@@ -59,6 +59,7 @@ static bool read_bool(const gguf_source *s, const char *key, bool default_value,
 /* ---- arrays -------------------------------------------------------------------------------------------------------
  */
 
+/* Frees the arrays; NULL ones too, after a failure. */
 static void release_arrays(gguf_source *s)
 {
     size_t count = (size_t)s->count;
@@ -68,6 +69,7 @@ static void release_arrays(gguf_source *s)
     tarn__release(s->types, count * sizeof(*s->types));
 }
 
+/* Borrows the tokens' bytes from the map: they are copied once, into the vocabulary. */
 static bool read_pieces(gguf_source *s)
 {
     size_t count = (size_t)s->count;
@@ -93,6 +95,7 @@ static bool read_types(gguf_source *s)
     return good;
 }
 
+/* Reads the scores as f32, the precision of SentencePiece. */
 static bool read_scores(gguf_source *s)
 {
     double *scores = tarn__alloc((size_t)s->count * sizeof(*scores));
@@ -131,6 +134,8 @@ static bool read_spaces(const gguf_source *s, tarn__spm *spm)
     return true;
 }
 
+/* Builds a SentencePiece tokenizer. llama.cpp's defaults of BOS, EOS and unknown apply where keys are missing. Byte
+ * fallback is on if there is any byte piece. */
 static tarn_tokenizer *build_spm(gguf_source *s)
 {
     tarn__spm_spec spec = {.function = s->function, .name = s->path, .count = s->count, .user_is_added = true};
@@ -220,6 +225,7 @@ static bool add_merges(tarn_tokenizer *t, const gguf_source *s)
     return true;
 }
 
+/* Fills a byte-level BPE: tokens, regexes, then merges, which refer to tokens. */
 static bool fill_bpe(tarn_tokenizer *t, const gguf_source *s, const tarn__gguf_pre_tokenizer *pre)
 {
     int64_t begin, end;
@@ -241,6 +247,7 @@ static bool fill_bpe(tarn_tokenizer *t, const gguf_source *s, const tarn__gguf_p
     return tarn__tokenizer_finish(t, s->function, s->path);
 }
 
+/* Builds a byte-level BPE. NULL with an error. */
 static tarn_tokenizer *build_bpe(gguf_source *s, const tarn__gguf_pre_tokenizer *pre)
 {
     tarn_tokenizer *t = pre ? tarn__tokenizer_new(&tarn__kind_bpe) : NULL;
@@ -269,6 +276,7 @@ static bool add_settings(tarn_tokenizer *t, const gguf_source *s, bool default_b
     return tarn__tokenizer_set_add_bos_eos(t, adds_bos, adds_eos);
 }
 
+/* tokenizer.ggml.model names the kind: "llama" is SentencePiece's BPE, "gpt2" byte-level BPE. */
 tarn_tokenizer *tarn__tokenizer_from_gguf(const char *function, const char *path, const tarn_gguf *file)
 {
     gguf_source s = {.function = function, .path = path, .file = file};

@@ -154,6 +154,7 @@ static bool is_user_piece(const tarn_tokenizer *t, json_t *id)
            (uint64_t)json_integer_value(id) < t->spm.count && t->spm.types[json_integer_value(id)] == TARN__TOKEN_USER;
 }
 
+/* Adds the tokens of "added_tokens", after the vocabulary: a token may be in both, with one id. */
 static bool read_added_tokens(const tarn__hf_reader *reader, json_t *list)
 {
     size_t index;
@@ -171,6 +172,7 @@ static bool read_added_tokens(const tarn__hf_reader *reader, json_t *list)
     return true;
 }
 
+/* Selects the reader by the model's type; files without one are BPE if they have merges. */
 static bool read_model(const tarn__hf_reader *reader, json_t *root, json_t *model)
 {
     json_t *named = json_object_get(model, "type"), *merges = json_object_get(model, "merges");
@@ -198,6 +200,7 @@ static bool check_version(const tarn__hf_reader *reader, json_t *version)
                 : tarn__hf_raise(reader, TARN_ERROR_FORMAT, "\"version\" is not a string");
 }
 
+/* Reads the parts in the order in which they depend on each other: the post-processor refers to added tokens. */
 static bool read_root(tarn__hf_reader *reader, json_t *root)
 {
     tarn_tokenizer *t = reader->tokenizer;
@@ -206,7 +209,7 @@ static bool read_root(tarn__hf_reader *reader, json_t *root)
         !read_added_tokens(reader, json_object_get(root, "added_tokens")) ||
         !tarn__hf_read_post_processor(reader, json_object_get(root, "post_processor")))
         return false;
-    if (is_bytes(t))
+    if (is_bytes(t)) /* after added tokens: they may lie outside of the 256 bytes */
         t->kind = &tarn__kind_bytes;
     return tarn__tokenizer_finish(t, "tokenizer_open", reader->name);
 }
@@ -221,6 +224,7 @@ static tarn_tokenizer *raise_no_model(const char *path)
     return NULL;
 }
 
+/* The tree is freed before the tokenizer is returned: everything was copied out of it. */
 tarn_tokenizer *tarn__tokenizer_read_json(const char *path)
 {
     json_t *root = tarn__hf_load_json(path);

@@ -24,6 +24,7 @@ bool tarn__hf_raise(const tarn__hf_reader *reader, tarn_code code, const char *f
     return tarn__raise(code, "tokenizer_open: '%s': %s", reader->name, text);
 }
 
+/* NUL is allowed inside strings: byte-level vocabularies may contain it. Duplicate keys are rejected. */
 json_t *tarn__hf_load_json(const char *path)
 {
     tarn__map map;
@@ -55,6 +56,7 @@ bool tarn__hf_bool(const tarn__hf_reader *reader, json_t *object, const char *ke
            tarn__hf_raise(reader, TARN_ERROR_FORMAT, "\"%s\" is neither true nor false", key);
 }
 
+/* A NUL would end the string early in C: it is an error rather than a shorter name. */
 const char *tarn__hf_string(const tarn__hf_reader *reader, json_t *object, const char *key)
 {
     json_t *found = json_object_get(object, key);
@@ -97,6 +99,7 @@ static bool read_piece(const tarn__hf_reader *reader, const char *text, json_t *
     return tarn__vocab_add(vocab, (int32_t)id, is_escaped ? scratch : text, is_escaped ? count : length, !is_escaped);
 }
 
+/* One scratch buffer, as long as the longest text, serves all pieces: unescaping never makes one longer. */
 bool tarn__hf_read_vocab(const tarn__hf_reader *reader, json_t *vocabulary, bool byte_level)
 {
     const char *text;
@@ -125,6 +128,7 @@ bool tarn__hf_read_merge(const tarn__hf_reader *reader, size_t number, const cha
 
 /* ---- added tokens ------------------------------------------------------------------------------------------------ */
 
+/* "normalized" defaults to the opposite of "special", as in Hugging Face's tokenizers. */
 bool tarn__hf_read_added_token(const tarn__hf_reader *reader, json_t *about, int64_t id)
 {
     json_t *content = json_object_get(about, "content");
@@ -162,6 +166,7 @@ bool tarn__hf_read_added_tokens_decoder(const tarn__hf_reader *reader, json_t *l
     return true;
 }
 
+/* Regexes apply in the order of the file. */
 bool tarn__hf_add_regex(const tarn__hf_reader *reader, const char *pattern)
 {
     tarn__bpe *bpe = &reader->tokenizer->bpe;

@@ -27,6 +27,7 @@ static bool read_token_id(const tarn__hf_reader *reader, json_t *config, const c
     return true;
 }
 
+/* The added token of an id; NULL: none. Borrowed; a change needs tarn__tokenizer_finish() again. */
 static tarn__added_token *find_added(const tarn_tokenizer *t, int64_t id)
 {
     tarn__added_token *tokens = (tarn__added_token *)(void *)t->added.tokens.data;
@@ -50,6 +51,7 @@ static bool read_token(const tarn__hf_reader *reader, json_t *about, int64_t id)
 
 /* ---- a tokenizer.model ------------------------------------------------------------------------------------------- */
 
+/* True for Llama's classes, and without a class: then the tokenizer.model decides alone. */
 static bool is_llama(json_t *config)
 {
     const char *name = json_string_value(json_object_get(config, "tokenizer_class"));
@@ -71,6 +73,7 @@ static bool read_model_settings(const tarn__hf_reader *reader, json_t *config)
         !tarn__hf_bool(reader, config, "add_prefix_space", spm->prepend != TARN__PREPEND_NEVER, &has_prefix) ||
         !tarn__hf_read_added_tokens_decoder(reader, json_object_get(config, "added_tokens_decoder"), read_token))
         return false;
+    /* Legacy prepends a space to the text after every added token too; the newer behaviour only at the beginning. */
     spm->prepend = !has_prefix ? TARN__PREPEND_NEVER : is_legacy ? TARN__PREPEND_ALWAYS : TARN__PREPEND_FIRST;
     spm->in_pre_tokenizer = spm->prepend_if_missing =
         !is_legacy; /* as transformers converts the class to tokenizer.json */
@@ -124,6 +127,7 @@ static bool read_template(const tarn__hf_reader *reader, json_t *value)
     return true;
 }
 
+/* Reads chat_template.jinja, which overrides the template of the config: it is applied later. */
 static bool read_template_file(tarn_tokenizer *t, const char *path)
 {
     tarn__map map;
@@ -137,6 +141,7 @@ static bool read_template_file(tarn_tokenizer *t, const char *path)
 
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
+/* Reads the config. add_bos_token and add_eos_token count for a tokenizer.model, and where a Llama class names them. */
 static bool read_config(tarn_tokenizer *t, const char *path, bool is_model)
 {
     const tarn__hf_reader reader = {t, path};

@@ -76,6 +76,7 @@ static bool read_normalizer(const tarn__hf_reader *reader, json_t *normalizer, b
         else
             return raise_step(reader, "normalizer", steps[i]);
     }
+    /* The two Replace steps come as a pair, first in the sequence. */
     spm->remove_extra_spaces = replacements == 2;
     if (replacements == 1 || (count > replacements && !*writes_metaspace))
         return raise_unsupported(reader, "and a normalizer that does not replace spaces by U+2581");
@@ -120,6 +121,7 @@ static bool read_spaces(const tarn__hf_reader *reader, json_t *root)
 
 /* ---- decoding ---------------------------------------------------------------------------------------------------- */
 
+/* True for the step that drops one leading space. */
 static bool is_strip(json_t *step)
 {
     json_t *start = json_object_get(step, "start"), *stop = json_object_get(step, "stop");
@@ -153,6 +155,7 @@ static bool read_decoder(const tarn__hf_reader *reader, json_t *decoder)
 
 /* ---- scores ------------------------------------------------------------------------------------------------------ */
 
+/* Reads the scores and types that tarn wrote, one per id. */
 static bool read_scores(const tarn__hf_reader *reader, json_t *scores, json_t *types)
 {
     tarn__spm *spm = &reader->tokenizer->spm;
@@ -192,6 +195,7 @@ static bool set_types(const tarn__hf_reader *reader)
     return true;
 }
 
+/* The vocabulary comes first: merges and types refer to it. */
 bool tarn__hf_read_spm(const tarn__hf_reader *reader, json_t *root, json_t *model)
 {
     tarn_tokenizer *t = reader->tokenizer;

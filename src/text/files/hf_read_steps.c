@@ -68,6 +68,7 @@ static bool read_digits(const tarn__hf_reader *reader, json_t *step)
            tarn__hf_add_regex(reader, single ? "\\p{N}" : "\\p{N}+");
 }
 
+/* Reads a step, or the steps of a sequence. Nothing may follow ByteLevel. */
 static bool read_pre_tokenizer(const tarn__hf_reader *reader, json_t *step, int depth, bool *has_byte_level)
 {
     size_t index;
@@ -101,6 +102,7 @@ bool tarn__hf_read_pre_tokenizer(const tarn__hf_reader *reader, json_t *pre_toke
 /* ---- post-processor -----------------------------------------------------------------------------------------------
  */
 
+/* Appends an id, which must have a token. */
 static bool add_id(const tarn__hf_reader *reader, tarn__buffer *ids, json_t *value)
 {
     if (!json_is_integer(value) || !tarn__vocab_has(&reader->tokenizer->vocab, json_integer_value(value)))
@@ -148,6 +150,7 @@ static bool read_template(const tarn__hf_reader *reader, json_t *step)
     return text_seen || tarn__hf_raise(reader, TARN_ERROR_FORMAT, "the post-processor omits the text");
 }
 
+/* Reads a step, or the steps of a sequence. */
 static bool read_post_processor(const tarn__hf_reader *reader, json_t *step, int depth)
 {
     size_t index;

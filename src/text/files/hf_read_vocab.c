@@ -10,6 +10,7 @@
 
 /* ---- merges ------------------------------------------------------------------------------------------------------ */
 
+/* Reads "left right". A #version line and a carriage return are ignored. */
 static bool read_merge_line(const tarn__hf_reader *reader, size_t number, const char *line, size_t length)
 {
     const char *space = memchr(line, ' ', length);
@@ -24,6 +25,7 @@ static bool read_merge_line(const tarn__hf_reader *reader, size_t number, const 
                                length - (size_t)(space + 1 - line));
 }
 
+/* Reads merges.txt, line by line from the map. */
 static bool read_merges(tarn_tokenizer *tokenizer, const char *path)
 {
     tarn__map map;
@@ -55,6 +57,7 @@ static const family families[] = {
     {"Qwen2TokenizerFast", TARN__REGEX_QWEN2, true},
 };
 
+/* The family of "tokenizer_class"; GPT-2 without one. NULL with an error for another class. */
 static const family *find_family(const tarn__hf_reader *reader, json_t *config)
 {
     json_t *name = json_object_get(config, "tokenizer_class");
@@ -82,6 +85,7 @@ static bool read_special(const tarn__hf_reader *reader, json_t *config)
     return id < 0 ? !tarn_failed() : tarn__added_add(reader->tokenizer, "tokenizer_open", reader->name, &token);
 }
 
+/* Applies the config, or the defaults if it is NULL. */
 static bool apply_config(tarn_tokenizer *tokenizer, const char *name, json_t *config)
 {
     const tarn__hf_reader reader = {tokenizer, name};
@@ -98,6 +102,7 @@ static bool apply_config(tarn_tokenizer *tokenizer, const char *name, json_t *co
 
 /* ---- the files --------------------------------------------------------------------------------------------------- */
 
+/* Reads the files in the order of their dependencies: merges refer to pieces, added tokens to both. */
 static bool read_all(tarn_tokenizer *tokenizer, const char *vocabulary, const char *merges, const char *config)
 {
     json_t *pieces = tarn__hf_load_json(vocabulary), *settings = pieces && config ? tarn__hf_load_json(config) : NULL;
@@ -110,6 +115,7 @@ static bool read_all(tarn_tokenizer *tokenizer, const char *vocabulary, const ch
     return good;
 }
 
+/* The pre-tokenizer is not in these files: the config's class, or GPT-2, decides. */
 tarn_tokenizer *tarn__tokenizer_read_vocab(const char *vocabulary, const char *merges, const char *config)
 {
     tarn_tokenizer *tokenizer = tarn__tokenizer_new(&tarn__kind_bpe);

@@ -26,6 +26,7 @@ bool tarn__hf_put(tarn__buffer *out, const char *format, ...)
     return tarn__buffer_add(out, text, (size_t)length, 1);
 }
 
+/* Escapes quotes, backslashes and control characters; other bytes are copied in runs. */
 bool tarn__hf_put_string(tarn__buffer *out, const char *text, size_t length)
 {
     bool good = tarn__hf_put(out, "\"");
@@ -42,6 +43,7 @@ bool tarn__hf_put_string(tarn__buffer *out, const char *text, size_t length)
     return good && tarn__hf_put(out, "\"");
 }
 
+/* Escaped twice: first as the vocabulary's files do, then as JSON. */
 bool tarn__hf_put_piece(tarn__buffer *out, const tarn_tokenizer *t, int32_t id)
 {
     tarn__buffer text = {0};
@@ -65,6 +67,7 @@ static int by_id(const void *a, const void *b)
     return (one->id > other->id) - (one->id < other->id);
 }
 
+/* One member of "added_tokens". */
 static bool put_added_token(tarn__buffer *out, const tarn__added_token *a)
 {
     return tarn__hf_put(out, "\n    {\"id\": %d, \"content\": ", (int)a->id) &&
@@ -133,6 +136,7 @@ static bool put_pre_tokenizer(tarn__buffer *out, const tarn_tokenizer *t)
                bool_text(t->bpe.prefix_space), bool_text(t->bpe.uses_regex), splits > 0 ? "]}" : "");
 }
 
+/* Special tokens of a template, separated by commas. */
 static bool put_tokens(tarn__buffer *out, const tarn_tokenizer *t, const tarn__buffer *ids, const char *separator)
 {
     const int32_t *id = (const int32_t *)(const void *)ids->data;
@@ -182,6 +186,7 @@ static bool put_post_processor(tarn__buffer *out, const tarn_tokenizer *t)
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
 
+/* "vocab", in the order of ids; added tokens outside of the model's vocabulary are not in it. */
 static bool put_vocabulary(tarn__buffer *out, const tarn_tokenizer *t)
 {
     bool good = tarn__hf_put(out, "    \"vocab\": {"), has_previous = false;
@@ -194,6 +199,7 @@ static bool put_vocabulary(tarn__buffer *out, const tarn_tokenizer *t)
     return good && tarn__hf_put(out, "\n    }");
 }
 
+/* "merges" as pairs: a piece may contain a space. */
 static bool put_merges(tarn__buffer *out, const tarn_tokenizer *t)
 {
     const tarn__merge *merge = (const tarn__merge *)(const void *)t->bpe.merges.data;
@@ -204,6 +210,7 @@ static bool put_merges(tarn__buffer *out, const tarn_tokenizer *t)
     return good && tarn__hf_put(out, "]");
 }
 
+/* "model". fuse_unk and byte_fallback are SentencePiece's. */
 static bool put_model(tarn__buffer *out, const tarn_tokenizer *t)
 {
     bool characters = t->kind == &tarn__kind_characters, spm = t->kind == &tarn__kind_spm;
@@ -235,6 +242,7 @@ static bool put_normalizer(tarn__buffer *out, const tarn_tokenizer *t)
            put_pre_tokenizer(out, t);
 }
 
+/* "decoder": how pieces become text again. */
 static bool put_decoder(tarn__buffer *out, const tarn_tokenizer *t)
 {
     if (t->kind == &tarn__kind_spm)
@@ -255,6 +263,7 @@ static bool put_tokenizer(tarn__buffer *out, const tarn_tokenizer *t)
 
 /* ---- saving ------------------------------------------------------------------------------------------------------ */
 
+/* Writes a file atomically. */
 static bool write_file(const tarn__buffer *text, const char *path)
 {
     tarn__output output;
@@ -266,6 +275,7 @@ static bool write_file(const tarn__buffer *text, const char *path)
     return false;
 }
 
+/* Builds a file's text in memory and writes it. */
 static bool save(const tarn_tokenizer *t, const char *folder, const char *name,
                  bool (*put_file)(tarn__buffer *, const tarn_tokenizer *))
 {
@@ -277,6 +287,7 @@ static bool save(const tarn_tokenizer *t, const char *folder, const char *name,
     return good;
 }
 
+/* tokenizer_config.json is written only if it has something to say. */
 bool tarn_tokenizer_save(const tarn_tokenizer *tokenizer, const char *folder)
 {
     if (tarn_failed())

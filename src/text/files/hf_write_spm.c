@@ -49,6 +49,7 @@ bool tarn__hf_put_spm_normalizer(tarn__buffer *out, const tarn_tokenizer *t)
            put_replace(out, "String", " ", TARN__METASPACE) && tarn__hf_put(out, "]},\n  \"pre_tokenizer\": null,\n");
 }
 
+/* U+2581 to spaces, byte pieces to bytes, joined; then the prepended space is dropped. */
 bool tarn__hf_put_spm_decoder(tarn__buffer *out, const tarn_tokenizer *t)
 {
     return tarn__hf_put(out, "  \"decoder\": {\"type\": \"Sequence\", \"decoders\": [") &&
@@ -60,6 +61,7 @@ bool tarn__hf_put_spm_decoder(tarn__buffer *out, const tarn_tokenizer *t)
 
 /* ---- merges ------------------------------------------------------------------------------------------------------ */
 
+/* A merge derived from scores, with its sort keys. */
 typedef struct derived {
     int32_t rank, left_length, left, right;
 } derived;
@@ -98,6 +100,7 @@ static bool split_piece(const tarn_tokenizer *t, int32_t id, tarn__buffer *merge
     return true;
 }
 
+/* Collects, sorts and writes the merges. */
 static bool put_derived_merges(tarn__buffer *out, const tarn_tokenizer *t, tarn__buffer *merges)
 {
     for (int32_t id = 0; id < t->vocab.count; id++) {
@@ -115,6 +118,8 @@ static bool put_derived_merges(tarn__buffer *out, const tarn_tokenizer *t, tarn_
     return good && tarn__hf_put(out, "]");
 }
 
+/* The scores and types under "tarn", which other readers ignore. Scores are shortest decimals: they read back as the
+ * same f32. */
 static bool put_scores(tarn__buffer *out, const tarn__spm *spm)
 {
     char text[TARN__NUMBER_SIZE];

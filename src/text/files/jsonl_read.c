@@ -14,6 +14,7 @@
 /* ---- members -------------------------------------------------------------------------------------------------------
  */
 
+/* Names the first invalid byte, counted from 1. */
 static bool check_utf8(const char *where, const char *bytes, size_t length)
 {
     uint32_t code;
@@ -76,6 +77,7 @@ static bool check_role(const char *where, const char *role, size_t number)
                        where, number, role);
 }
 
+/* Reads a message; its strings are borrowed from the tree. An empty completion would train the model to say nothing. */
 static bool read_message(const char *where, json_t *value, size_t number, tarn_chat_message *to)
 {
     const json_t *role = json_object_get(value, "role"), *content = json_object_get(value, "content");
@@ -92,6 +94,7 @@ static bool read_message(const char *where, json_t *value, size_t number, tarn_c
            tarn__raise(TARN_ERROR_FORMAT, "%s: message %zu is an empty completion", where, number);
 }
 
+/* Reserves an array of messages. Old ones need not be copied: they belong to the last line. */
 static bool reserve_messages(tarn__jsonl_sample *line, size_t count)
 {
     if ((size_t)line->capacity >= count)
@@ -136,6 +139,7 @@ static bool read_text(tarn__jsonl_sample *line, const char *where, const json_t 
     return line->text && (!is_blank(line->text) || tarn__raise(TARN_ERROR_FORMAT, "%s: \"text\" is empty", where));
 }
 
+/* Decides which of the three forms a line has; none or several are an error. */
 static bool read_object(tarn__jsonl_sample *line, const char *where, const json_t *root)
 {
     const json_t *messages = json_object_get(root, "messages");
@@ -161,6 +165,7 @@ static void clear(tarn__jsonl_sample *line)
     *line = (tarn__jsonl_sample){.messages = line->messages, .capacity = line->capacity};
 }
 
+/* Any JSON value is parsed, so that a line that is not an object gets its own message. */
 bool tarn__jsonl_sample_read(tarn__jsonl_sample *line, const char *where, const char *bytes, size_t length)
 {
     json_error_t error;
@@ -180,6 +185,7 @@ void tarn__jsonl_sample_free(tarn__jsonl_sample *line)
     *line = (tarn__jsonl_sample){0};
 }
 
+/* Unlike samples, documents may contain NUL: their text is used with its length. */
 bool tarn__jsonl_text(const char *function, tarn__buffer *text, const char *line, size_t length, const char *field,
                       const char *path, int64_t number)
 {

@@ -56,6 +56,7 @@ static bool read_bytes(tarn__message *m, tarn__field *field)
     return true;
 }
 
+/* Wire types 3 and 4 (groups) are obsolete and an error, as are 6 and 7. */
 int tarn__message_next(tarn__message *m, tarn__field *field)
 {
     uint64_t key;
@@ -83,6 +84,7 @@ static bool is_wire(const tarn__message *m, const tarn__field *field, tarn__wire
     return field->wire == wire || raise_at(m, m->at, "a field has another wire type than the format") > 0;
 }
 
+/* The result keeps the file's beginning, so that errors inside give offsets in the file. */
 bool tarn__message_inside(const tarn__message *message, const tarn__field *field, tarn__message *inside)
 {
     *inside = *message;
@@ -97,6 +99,7 @@ bool tarn__field_bool(const tarn__message *message, const tarn__field *field, bo
     return is_wire(message, field, TARN__WIRE_VARINT);
 }
 
+/* Negative int32 values are sign-extended to 64 bits on the wire: the low 32 bits are the value. */
 bool tarn__field_int(const tarn__message *message, const tarn__field *field, int64_t *value)
 {
     *value = (int32_t)(uint32_t)field->value;

@@ -21,9 +21,10 @@ typedef enum tarn__wire {
     TARN__WIRE_I32 = 5
 } tarn__wire;
 
+/* A field; `value` or `bytes` is set, by the wire type. */
 typedef struct tarn__field {
-    uint32_t number;
-    tarn__wire wire;
+    uint32_t number;   /* of the field in its message */
+    tarn__wire wire;   /* how the value is encoded */
     uint64_t value;    /* VARINT, or the bits of I32 and I64 */
     const char *bytes; /* TARN__WIRE_LEN: borrowed from the file */
     size_t length;

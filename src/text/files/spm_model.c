@@ -18,6 +18,7 @@ enum { PIECE_TEXT = 1, PIECE_SCORE = 2, PIECE_TYPE = 3 };
 enum { MODEL_TYPE = 3, SPACE_AS_SUFFIX = 24, BYTE_FALLBACK = 35, UNKNOWN_ID = 40, BEGIN_ID = 41, END_ID = 42 };
 enum { RULES_NAME = 1, RULES = 2, DUMMY_PREFIX = 3, REMOVE_SPACES = 4, ESCAPE_SPACES = 5 };
 
+/* The contents of a file; strings are borrowed from its map. */
 typedef struct model {
     tarn__message file;
     tarn__buffer pieces, lengths, scores, types; /* const char *, size_t, float, int32_t */
@@ -63,6 +64,7 @@ static bool read_piece(model *m, tarn__message *piece)
            tarn__buffer_add(&m->types, &(int32_t){(int32_t)type}, 1, sizeof(int32_t));
 }
 
+/* Reads the trainer's settings that concern encoding. */
 static bool read_trainer(model *m, tarn__message *trainer)
 {
     tarn__field f;
@@ -84,6 +86,7 @@ static bool read_trainer(model *m, tarn__message *trainer)
     return good;
 }
 
+/* Reads the normalizer's settings. Rules are a compiled trie; only their presence matters here. */
 static bool read_normalizer(model *m, tarn__message *normalizer)
 {
     tarn__field f;
@@ -139,16 +142,18 @@ static bool read_message(model *m)
 
 /* ---- checks ------------------------------------------------------------------------------------------------------ */
 
+/* Checks that the model is a BPE. */
 static bool check_kind(const model *m)
 {
     static const char *const names[] = {"", "Unigram", "BPE", "Word", "Char"};
-    if (m->type == 2)
+    if (m->type == 2) /* TrainerSpec.ModelType.BPE */
         return true;
     return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': the SentencePiece model is %s; it must be BPE",
                        m->file.function, m->file.name,
                        m->type >= 1 && m->type <= 4 ? names[m->type] : "of an unknown type");
 }
 
+/* Checks that the model is complete and changes nothing but spaces. */
 static bool check(const model *m)
 {
     const int32_t *types = (const int32_t *)(const void *)m->types.data;
@@ -179,6 +184,7 @@ static int64_t control(const model *m, int64_t id)
     return id >= 0 && (size_t)id < m->types.count && types[id] == TARN__TOKEN_CONTROL ? id : -1;
 }
 
+/* Builds the tokenizer; pieces are borrowed from the map until they are copied. */
 static tarn_tokenizer *build(const model *m)
 {
     const tarn__spm_spec spec = {
@@ -200,6 +206,7 @@ static tarn_tokenizer *build(const model *m)
     return tarn__spm_build(&spec);
 }
 
+/* Defaults are those of sentencepiece_model.proto: Unigram, ids 0, 1, 2, prefix and removal of extra spaces on. */
 tarn_tokenizer *tarn__tokenizer_read_spm(const char *path)
 {
     tarn__map map;

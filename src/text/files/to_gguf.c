@@ -27,6 +27,7 @@ static bool raise_unsupported(const target *g, const char *problem)
 
 /* ---- tokens ------------------------------------------------------------------------------------------------------ */
 
+/* The added token of an id; NULL: none. */
 static const tarn__added_token *find_added(const tarn_tokenizer *t, int32_t id)
 {
     const tarn__added_token *tokens = (const tarn__added_token *)(const void *)t->added.tokens.data;
@@ -66,6 +67,7 @@ static bool add_token(target *g, int32_t id)
     return good;
 }
 
+/* Collects texts, types and zero scores of all tokens. */
 static bool add_tokens(target *g)
 {
     g->begins = tarn__alloc(g->count * sizeof(*g->begins));
@@ -87,6 +89,7 @@ static void release(target *g)
     tarn__release(g->scores, g->count * sizeof(*g->scores));
 }
 
+/* Writes the arrays of tokens and types. */
 static bool put_tokens(const target *g)
 {
     const char **texts = tarn__alloc(g->count * sizeof(*texts));
@@ -153,6 +156,7 @@ static bool score_merges(target *g)
     return true;
 }
 
+/* Writes a SentencePiece tokenizer. Without scores they are derived from the merges. */
 static bool put_spm(target *g)
 {
     static const char *const schemes[] = {"never", "first", "always"};
@@ -190,6 +194,7 @@ static const char *pre_tokenizer_of(const tarn_tokenizer *t)
     return NULL;
 }
 
+/* Writes "left right" per merge. Offsets are turned into pointers only at the end: the buffer moves while it grows. */
 static bool put_merges(const target *g)
 {
     const tarn_tokenizer *t = g->tokenizer;
@@ -213,6 +218,7 @@ static bool put_merges(const target *g)
     return good;
 }
 
+/* Writes a byte-level BPE; its regexes must be those of a pre-tokenizer that GGUF has a name for. */
 static bool put_bpe(target *g)
 {
     const char *pre = pre_tokenizer_of(g->tokenizer);
@@ -227,6 +233,7 @@ static bool put_bpe(target *g)
 /* ---- the metadata ---------------------------------------------------------------------------------------------------
  */
 
+/* Writes an id as u32, the type that llama.cpp expects; nothing for -1. */
 static bool put_id(const target *g, const char *key, int32_t id)
 {
     return id < 0 || tarn_gguf_add_value(g->writer, key, TARN_GGUF_U32, &(uint32_t){(uint32_t)id});
@@ -243,6 +250,7 @@ static bool put_special(const target *g, const tarn__buffer *ids, int32_t known,
     return put_id(g, key, ids->count ? id[0] : known >= 0 ? known : of_model) && put_bool(g, flag, ids->count > 0);
 }
 
+/* Checks what no kind can express. */
 static bool check(const target *g)
 {
     const tarn_tokenizer *t = g->tokenizer;
@@ -260,6 +268,7 @@ static bool check(const target *g)
     return true;
 }
 
+/* After a failure some keys are in the writer already: the caller cancels it. */
 bool tarn__tokenizer_to_gguf(const char *function, const tarn_tokenizer *tokenizer, const tarn__gguf_model *model,
                              tarn_gguf_writer *writer)
 {

@@ -17,6 +17,7 @@ size_t tarn__line_length(const char *text, size_t length)
     return end ? (size_t)(end - text) : length;
 }
 
+/* Lines of Windows files end in \r\n: a \r alone is blank. */
 bool tarn__is_blank_line(const char *line, size_t length)
 {
     while (length > 0 && (*line == ' ' || *line == '\t' || *line == '\r'))

@@ -39,6 +39,7 @@ bool tarn__shard_header_read(const unsigned char *bytes, tarn__shard_header *hea
     return memcmp(bytes, TARN__SHARD_MAGIC, 8) == 0;
 }
 
+/* Five digits: readers and `ls` list the files in order. */
 void tarn__shard_name(char *path, size_t size, const char *folder, const char *split, int number)
 {
     snprintf(path, size, "%s%s%s-%05d.bin", folder ? folder : "", folder ? "/" : "", split, number);
@@ -58,6 +59,7 @@ static bool open_next(tarn__shard_writer *writer)
     return writer->is_open && tarn__output_write(&writer->output, header, sizeof(header));
 }
 
+/* The header is rewritten with the count, then the file gets its name. */
 bool tarn__shard_finish(tarn__shard_writer *writer)
 {
     unsigned char header[TARN__SHARD_HEADER_BYTES];
@@ -74,6 +76,7 @@ bool tarn__shard_finish(tarn__shard_writer *writer)
     return tarn__buffer_add(&writer->counts, &count, 1, sizeof(count));
 }
 
+/* Converts ids to bytes of the file's width and writes them. */
 static bool write_chunk(tarn__shard_writer *writer, const int32_t *ids, size_t count)
 {
     unsigned char bytes[4 * CHUNK];
@@ -83,6 +86,7 @@ static bool write_chunk(tarn__shard_writer *writer, const int32_t *ids, size_t c
     return tarn__output_write(&writer->output, bytes, count * width);
 }
 
+/* A document may span files: they are cut by the number of ids alone. */
 bool tarn__shard_write(tarn__shard_writer *writer, const int32_t *ids, size_t count)
 {
     while (count > 0) {

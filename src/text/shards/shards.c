@@ -34,6 +34,7 @@ typedef struct block {
     tarn__error_record error; /* of the encoding thread; code TARN_OK: none */
 } block;
 
+/* The state of tarn_shards_prepare(). */
 typedef struct job {
     const tarn_tokenizer *tokenizer;
     tarn_shards_options options;
@@ -61,6 +62,7 @@ static tarn__encoder *take_encoder(job *j)
     return encoder ? encoder : tarn__alloc(sizeof(*encoder));
 }
 
+/* Returns an encoder for the next block; frees it if the list cannot grow. */
 static void return_encoder(job *j, tarn__encoder *encoder)
 {
     if (!encoder)
@@ -97,6 +99,7 @@ static bool encode_text_block(const job *j, tarn__encoder *encoder, block *b)
     return good;
 }
 
+/* Encodes the documents of a block of JSON lines, each into its split. */
 static bool encode_lines(const job *j, tarn__encoder *encoder, block *b)
 {
     tarn__buffer text = {0};
@@ -144,6 +147,7 @@ static void clear_batch(job *j)
     j->count = 0;
 }
 
+/* Writes the ids of a block, or raises its error. */
 static bool write_block(job *j, block *b)
 {
     if (b->error.code != TARN_OK) {
@@ -241,6 +245,7 @@ static size_t next_cut(const tarn_tokenizer *t, const char *text, size_t length,
     return length;
 }
 
+/* Cuts a text into blocks. Only the first one is a beginning: later ones continue it. */
 static bool add_text(job *j, const char *path, const char *text, size_t length, bool is_valid)
 {
     for (size_t at = 0; at < length;) {
@@ -327,6 +332,7 @@ static bool list_files(tarn__json_file *index, const tarn__shard_writer *writer)
     return good;
 }
 
+/* Writes index.json. */
 static bool write_index(const job *j)
 {
     char path[4096], hash[32];
@@ -365,6 +371,7 @@ static bool open_folder(job *j)
 /* ---- entry point ---------------------------------------------------------------------------------------------------
  */
 
+/* The id that ends a document: the option's, the tokenizer's end of text, or none. */
 static bool find_separator(job *j)
 {
     const tarn_shards_options *o = &j->options;
@@ -378,6 +385,7 @@ static bool find_separator(job *j)
                        o->separator);
 }
 
+/* Checks the options and inputs, and sums up the inputs' bytes for progress reports. */
 static bool check(job *j, const char *const *inputs, int count)
 {
     const tarn_shards_options *o = &j->options;
@@ -423,6 +431,7 @@ static bool prepare(job *j, const char *const *inputs, int count)
     return good && tarn_tokenizer_save(j->tokenizer, j->folder) && write_index(j);
 }
 
+/* Frees everything; after a failure the files that were written are removed. */
 static void clean_up(job *j, bool good)
 {
     tarn__encoder **idle = (tarn__encoder **)(void *)j->idle.data;

@@ -12,12 +12,12 @@
 #include "text/shards/shards.h"
 
 struct tarn_tokens {
-    tarn__map *map;  /* [count], owned */
-    int64_t *begin;  /* [count + 1]: position of each file's first token; last: total */
-    size_t capacity; /* of map, in files */
-    int count;       /* files */
-    uint64_t hash, vocabulary;
-    uint32_t width;
+    tarn__map *map;            /* [count], owned */
+    int64_t *begin;            /* [count + 1]: position of each file's first token; last: total */
+    size_t capacity;           /* of map, in files */
+    int count;                 /* files */
+    uint64_t hash, vocabulary; /* of the tokenizer; equal in all files */
+    uint32_t width;            /* bytes per id */
 };
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
@@ -27,6 +27,7 @@ static bool raise_file(const char *path, const char *problem)
     return tarn__raise(TARN_ERROR_FORMAT, "tokens_open: '%s': %s", path, problem);
 }
 
+/* Checks a header against the file's size, and against the files before it. */
 static bool check_header(const tarn_tokens *tokens, const char *path, const tarn__map *map,
                          const tarn__shard_header *header)
 {
@@ -71,6 +72,7 @@ static bool add_file(tarn_tokens *tokens, const char *path)
     return true;
 }
 
+/* Allocates the arrays of `files` files; the caller closes the result. NULL with an error. */
 static tarn_tokens *alloc_tokens(size_t files)
 {
     tarn_tokens *tokens = tarn__alloc(sizeof(*tokens));
@@ -109,6 +111,7 @@ static bool add_files(tarn_tokens *tokens, const tarn__json_file *index, const c
     return true;
 }
 
+/* Opens a split by the folder's index. */
 static tarn_tokens *open_folder(const char *folder, const char *split)
 {
     char path[8192], key[64], hash[32];
@@ -227,6 +230,7 @@ static bool copy(const tarn_tokens *tokens, int file, int64_t from, int64_t coun
                        largest, (unsigned long long)tokens->vocabulary);
 }
 
+/* A range may span files: it is copied file by file. */
 bool tarn_tokens_read(const tarn_tokens *tokens, int64_t position, int64_t count, int32_t *ids)
 {
     if (!check_tokens(tokens, "tokens_read"))

@@ -9,6 +9,7 @@
 
 #define MAX_TOKENS 65535
 
+/* The buffer as an array. */
 static tarn__added_token *tokens_of(const tarn__added *added)
 {
     return (tarn__added_token *)(void *)added->tokens.data;
@@ -32,6 +33,7 @@ static bool check_id(const tarn_tokenizer *tokenizer, const char *function, cons
                        function, name, token->text, (int)token->id, (int)known);
 }
 
+/* A token outside of the model's vocabulary is added to it, marked as such: merges must not form it. */
 bool tarn__added_add(tarn_tokenizer *tokenizer, const char *function, const char *name, const tarn__added_token *token)
 {
     tarn__buffer *tokens = &tokenizer->added.tokens;
@@ -76,6 +78,7 @@ static int compare_tokens(const void *a, const void *b)
     return memcmp(one->text, other->text, one->length);
 }
 
+/* Builds first[]: a byte that begins no token costs two array reads per byte of text. */
 bool tarn__added_sort(tarn__added *added)
 {
     tarn__added_token *tokens = tokens_of(added);
@@ -100,6 +103,7 @@ void tarn__added_free(tarn__added *added)
     tarn__buffer_free(&added->tokens, sizeof(tarn__added_token));
 }
 
+/* Scans byte by byte; the buckets of first[] keep that cheap. */
 const tarn__added_token *tarn__added_next(const tarn__added *added, bool normalized, bool with_special,
                                           const char *text, size_t length, size_t from, size_t *at)
 {

@@ -30,6 +30,7 @@ static size_t slot_of(const tarn__merge_slot *slot, size_t slots, uint64_t key)
     return at;
 }
 
+/* Keeps the table at most half full. */
 static bool grow_table(tarn__bpe *bpe)
 {
     if (2 * (bpe->merges.count + 1) <= bpe->slots)
@@ -57,6 +58,7 @@ bool tarn__bpe_add(tarn__bpe *bpe, tarn__merge merge)
     return true;
 }
 
+/* The result of a merge must be in the vocabulary too: its text is both parts joined. */
 bool tarn__bpe_add_escaped(tarn_tokenizer *tokenizer, const char *function, const char *name, size_t number,
                            const char *left, size_t left_length, const char *right, size_t right_length)
 {
@@ -82,6 +84,7 @@ bool tarn__bpe_add_escaped(tarn_tokenizer *tokenizer, const char *function, cons
     return !tarn_failed() && tarn__bpe_add(&tokenizer->bpe, merge);
 }
 
+/* The innermost lookup of encoding; borrowed from the table. */
 const tarn__merge_slot *tarn__bpe_find(const tarn__bpe *bpe, int32_t left, int32_t right)
 {
     if (!bpe->slots)
@@ -106,7 +109,7 @@ void tarn__bpe_free(tarn__bpe *bpe)
 static size_t merge_short(const tarn__bpe *bpe, int32_t *symbol, size_t count)
 {
     const tarn__merge_slot *pair[SHORT_WORD]; /* of symbols i and i + 1 */
-    for (size_t i = 0; i + 1 < count; i++)
+    for (size_t i = 0; i + 1 < count; i++)    /* each pair is looked up once, and again only when a neighbour merges */
         pair[i] = tarn__bpe_find(bpe, symbol[i], symbol[i + 1]);
     for (;;) {
         size_t best = count;
@@ -148,6 +151,7 @@ static bool raise_byte(unsigned char byte)
                        byte);
 }
 
+/* Encodes a word of at most SHORT_WORD bytes, with all state on the stack. */
 static bool encode_short(const tarn__bpe *bpe, const char *word, size_t length, tarn__buffer *ids)
 {
     int32_t parts[SHORT_WORD];
@@ -157,6 +161,7 @@ static bool encode_short(const tarn__bpe *bpe, const char *word, size_t length, 
     return tarn__buffer_add(ids, parts, merge_short(bpe, parts, length), sizeof(*parts));
 }
 
+/* Encodes a long word with the encoder's scratch. */
 static bool encode_long(const tarn__bpe *bpe, tarn__encoder *encoder, const char *word, size_t length,
                         tarn__buffer *ids)
 {
@@ -202,6 +207,7 @@ static bool encode_new(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, 
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
 
+/* The context of encode_word(). */
 typedef struct encoding {
     const tarn_tokenizer *tokenizer;
     tarn__encoder *encoder;
@@ -240,6 +246,7 @@ static bool split(const split_ctx *w, int level, const char *text, size_t length
     return found >= 0 && split(w, level + 1, text + at, length - at);
 }
 
+/* PCRE2 needs valid UTF-8: the text is split into valid runs, and each invalid byte is a word of its own. */
 bool tarn__bpe_pretokenize(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *text, size_t length,
                            tarn__word_fn see, void *ctx)
 {

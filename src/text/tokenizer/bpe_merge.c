@@ -15,6 +15,7 @@ static bool is_before(candidate a, candidate b)
     return a.rank != b.rank ? a.rank < b.rank : a.index < b.index;
 }
 
+/* A binary heap in an array: the children of i are 2i + 1 and 2i + 2. */
 static bool push(tarn__buffer *heap, candidate candidate_added)
 {
     if (!tarn__buffer_reserve(heap, 1, sizeof(candidate_added)))
@@ -64,6 +65,7 @@ static bool push_pair(const merging *m, int32_t index)
     return index < 0 || !find_candidate(m, index, &found) || push(m->heap, found);
 }
 
+/* Every merge pushes at most two candidates, so the heap has O(n) entries in all. */
 bool tarn__merge_symbols(tarn__pair_fn find, const void *ctx, tarn__symbol *symbols, int32_t count, tarn__buffer *heap)
 {
     const merging m = {find, ctx, symbols, heap};
@@ -76,6 +78,7 @@ bool tarn__merge_symbols(tarn__pair_fn find, const void *ctx, tarn__symbol *symb
         if (!find_candidate(&m, c.index, &now) || now.merged != c.merged)
             continue;
         tarn__symbol *left = &symbols[c.index], *right = &symbols[left->next];
+        /* The left symbol becomes the result, the right one leaves the list with length 0. */
         left->id = c.merged;
         left->length += right->length;
         right->length = 0;
@@ -88,6 +91,7 @@ bool tarn__merge_symbols(tarn__pair_fn find, const void *ctx, tarn__symbol *symb
     return true;
 }
 
+/* The element type is private to this file. */
 void tarn__merge_heap_free(tarn__buffer *heap)
 {
     tarn__buffer_free(heap, sizeof(candidate));

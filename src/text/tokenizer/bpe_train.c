@@ -18,6 +18,7 @@
 #define MAX_TOKENS (1 << 24)
 #define END_OF_TEXT "<|endoftext|>"
 
+/* Two adjacent symbols. */
 typedef struct pair {
     int32_t left, right;
     int64_t count;
@@ -25,11 +26,13 @@ typedef struct pair {
     uint32_t touched;   /* the last merge that raised its count */
 } pair;
 
+/* An entry of the heap: a pair, and its count when it was pushed. */
 typedef struct candidate {
     int64_t count;
-    size_t pair;
+    size_t pair; /* index in trainer.pairs */
 } candidate;
 
+/* A distinct word: its current symbols and how often it occurs. */
 typedef struct word {
     size_t init; /* offset of its symbols */
     uint32_t length;
@@ -107,6 +110,7 @@ static pair *pair_at(const trainer *t, size_t index)
     return &((pair *)(void *)t->pairs.data)[index];
 }
 
+/* The slot of a pair, or the free slot where it belongs. */
 static size_t slot_of(const trainer *t, const size_t *slot, size_t slots, int32_t left, int32_t right)
 {
     uint64_t hash = ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * UINT64_C(0x9E3779B97F4A7C15);
@@ -158,6 +162,7 @@ static bool change_count(trainer *t, int32_t left, int32_t right, int64_t by, ui
 
 /* ---- the heap ---------------------------------------------------------------------------------------------------- */
 
+/* Compares two tokens as byte strings; a prefix comes first. */
 static int compare_bytes(const trainer *t, int32_t a, int32_t b)
 {
     size_t first, second;
@@ -179,6 +184,7 @@ static bool is_before(const trainer *t, candidate a, candidate b)
     return (order ? order : compare_bytes(t, one->right, other->right)) > 0;
 }
 
+/* A binary heap in an array. */
 static bool push(trainer *t, candidate added)
 {
     if (!tarn__buffer_reserve(&t->heap, 1, sizeof(added)))
@@ -402,6 +408,7 @@ static tarn_tokenizer *finish(trainer *t, bool good)
     return NULL;
 }
 
+/* Copies and checks the options; the vocabulary must at least hold the bytes and special tokens. */
 static bool check(trainer *t, int count, int64_t vocabulary, const tarn_bpe_options *options, size_t options_size)
 {
     if (tarn_failed())
@@ -444,6 +451,7 @@ tarn_tokenizer *tarn_bpe_train_sized(const char *const *texts, const size_t *len
     return finish(&t, good && spell_words(&t) && train(&t, vocabulary));
 }
 
+/* Only distinct words stay in memory: files may be larger than it. */
 tarn_tokenizer *tarn_bpe_train_files_sized(const char *const *paths, int count, int64_t vocabulary,
                                            const tarn_bpe_options *options, size_t options_size)
 {

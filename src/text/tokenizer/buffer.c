@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 
+/* At least 16 elements and at least twice the last capacity. The limit keeps all later products below SIZE_MAX. */
 bool tarn__buffer_reserve(tarn__buffer *buffer, size_t more, size_t element)
 {
     if (more <= buffer->capacity - buffer->count)

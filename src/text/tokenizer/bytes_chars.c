@@ -9,6 +9,7 @@
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
+/* Ids are the bytes themselves. */
 static bool encode_bytes(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *text, size_t length,
                          tarn__buffer *ids)
 {
@@ -22,6 +23,7 @@ static bool encode_bytes(const tarn_tokenizer *tokenizer, tarn__encoder *encoder
 
 const tarn__tokenizer_kind tarn__kind_bytes = {"bytes", encode_bytes};
 
+/* Created like any other, with a vocabulary: queries and decoding need no special case. */
 tarn_tokenizer *tarn_tokenizer_bytes(void)
 {
     tarn_tokenizer *tokenizer = tarn_failed() ? NULL : tarn__tokenizer_new(&tarn__kind_bytes);
@@ -48,6 +50,7 @@ static bool raise_utf8(const char *function, const char *path, const char *text,
         function, quote, path ? path : "", quote, path ? ": " : "", at, (unsigned char)text[at]);
 }
 
+/* One id per code point; a missing one is the unknown token, or an error that names it. */
 static bool encode_characters(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *text, size_t length,
                               tarn__buffer *ids)
 {

@@ -171,6 +171,7 @@ static size_t part_length(const char *text, size_t length)
     return at;
 }
 
+/* Decomposes, sorts and composes one part. `codes` is scratch. */
 static bool normalize_part(tarn__buffer *out, tarn__buffer *codes, const char *text, size_t length)
 {
     codes->count = 0;
@@ -199,6 +200,7 @@ static size_t simple_length(const char *text, size_t length)
     return at > 0 ? at - 1 : 0;
 }
 
+/* Alternates between runs that are copied and parts that are normalized. */
 bool tarn__nfc(tarn__buffer *out, const char *text, size_t length)
 {
     tarn__buffer codes = {0};

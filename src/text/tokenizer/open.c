@@ -15,6 +15,7 @@
 static const char *const pairs[][2] = {{"vocab.json", "merges.txt"}, {"encoder.json", "vocab.bpe"}};
 #define PAIRS ((int)(sizeof(pairs) / sizeof(pairs[0])))
 
+/* tarn__platform_file_bytes() gives -2 for anything that is not a regular file. */
 static bool is_folder(const char *path)
 {
     return tarn__platform_file_bytes(path) == -2 && tarn__path_exists(path);
@@ -85,6 +86,7 @@ static bool ends_in(const char *text, const char *end)
     return strlen(text) >= strlen(end) && strcmp(text + strlen(text) - strlen(end), end) == 0;
 }
 
+/* Opens the file for its metadata only: weights stay untouched. */
 static tarn_tokenizer *read_gguf(const char *path)
 {
     tarn_gguf *file = tarn_gguf_open(path);
@@ -112,6 +114,7 @@ static tarn_tokenizer *open_file(const char *path)
     return strcmp(name, "tokenizer.json") == 0 ? with_config(tokenizer, path, length, false) : tokenizer;
 }
 
+/* A path that does not exist gets the error of model paths, which knows hub names and URLs. */
 tarn_tokenizer *tarn_tokenizer_open(const char *path)
 {
     if (tarn_failed())

@@ -23,6 +23,7 @@ struct tarn__regex {
     bool is_fast; /* JIT-compiled */
 };
 
+/* One per thread: PCRE2's match data and JIT stack are not shared. */
 struct tarn__matcher {
     pcre2_match_data *data;
     pcre2_match_context *context;
@@ -88,6 +89,7 @@ static bool translate(const char *function, const char *name, const char *text, 
 /* ---- compilation ----------------------------------------------------------------------------------------------------
  */
 
+/* Multiline, Unicode properties, newline LF: Oniguruma's defaults. */
 static bool compile(tarn__regex *regex, const char *function, const char *name, const tarn__buffer *text)
 {
     int error;
@@ -111,6 +113,7 @@ static bool compile(tarn__regex *regex, const char *function, const char *name, 
     return true;
 }
 
+/* PCRE2 gets the translation; the source is kept for files and the hash. */
 tarn__regex *tarn__regex_new(const char *function, const char *name, const char *text)
 {
     tarn__buffer translated = {0};
@@ -175,6 +178,7 @@ void tarn__matcher_free(tarn__matcher *matcher)
     tarn__release(matcher, sizeof(*matcher));
 }
 
+/* JIT code checks no UTF-8: callers pass valid text. The interpreter is told not to check either. */
 int tarn__regex_next(const tarn__regex *regex, tarn__matcher *matcher, const char *text, size_t length, size_t from,
                      size_t *begin, size_t *end)
 {

@@ -58,6 +58,7 @@ static bool add_collapsed(tarn__buffer *out, const char *text, size_t length)
     return true;
 }
 
+/* SentencePiece strips before it prepends: a text of spaces alone stays empty. */
 bool tarn__spm_normalize(const tarn__spm *spm, const tarn__encoder *encoder, const char *text, size_t length,
                          tarn__buffer *out)
 {
@@ -165,6 +166,7 @@ static bool add_unknown(const sequence *r, const tarn__symbol *symbol, bool is_r
     return true;
 }
 
+/* Splits a text into characters, merges them and appends the ids (tarn__word_encode_fn). */
 static bool encode_sequence(const tarn_tokenizer *t, tarn__encoder *encoder, const char *text, size_t length,
                             tarn__buffer *ids)
 {
@@ -205,6 +207,7 @@ static bool encode_words(const tarn_tokenizer *t, tarn__encoder *encoder, const 
     return true;
 }
 
+/* tarn__tokenizer_kind.encode. Text was normalized before, unless that is the pre-tokenizer's part. */
 static bool encode_spm(const tarn_tokenizer *t, tarn__encoder *encoder, const char *text, size_t length,
                        tarn__buffer *ids)
 {
@@ -228,6 +231,7 @@ const tarn__tokenizer_kind tarn__kind_spm = {"spm", encode_spm};
 
 /* ---- setup ------------------------------------------------------------------------------------------------------- */
 
+/* True if a space follows another character. */
 static bool has_inner_space(const char *bytes, size_t length)
 {
     for (size_t i = 1; i < length; i++)
@@ -282,6 +286,7 @@ static bool rank_scores(tarn__spm *spm)
     return true;
 }
 
+/* With byte fallback every byte must have a piece: otherwise some text could not be encoded. */
 bool tarn__spm_finish(tarn_tokenizer *tokenizer, const char *function, const char *name)
 {
     tarn__spm *spm = &tokenizer->spm;

@@ -16,6 +16,7 @@ static bool raise_piece(const tarn__spm_spec *spec, int64_t id, const char *prob
                        (long long)id, shown, spec->pieces[id], problem);
 }
 
+/* Checks length, encoding, score and type of a piece. */
 static bool check_piece(const tarn__spm_spec *spec, int64_t id)
 {
     size_t length = spec->lengths[id];
@@ -56,6 +57,7 @@ static bool add_token(tarn_tokenizer *t, const tarn__spm_spec *spec, int32_t id,
            tarn__added_add(t, spec->function, spec->name, &token);
 }
 
+/* Adds a piece according to its type. Unused pieces keep their id, but nothing encodes to them. */
 static bool add_piece(tarn_tokenizer *t, const tarn__spm_spec *spec, int32_t id)
 {
     if (!check_piece(spec, id))
@@ -71,6 +73,7 @@ static bool add_piece(tarn_tokenizer *t, const tarn__spm_spec *spec, int32_t id)
     return add_normal(t, spec, id);
 }
 
+/* Copies scores and types; tarn__spm_free() frees them. */
 static bool copy_scores(tarn__spm *spm, const tarn__spm_spec *spec)
 {
     spm->count = (size_t)spec->count;
@@ -93,6 +96,7 @@ static bool check_id(const tarn__spm_spec *spec, int64_t id, const char *what)
                        spec->function, spec->name, what, (long long)id, (long long)spec->count);
 }
 
+/* Fills an empty tokenizer. */
 static bool fill(tarn_tokenizer *t, const tarn__spm_spec *spec)
 {
     if (!check_id(spec, spec->bos, "BOS") || !check_id(spec, spec->eos, "EOS") ||

@@ -47,6 +47,7 @@ void tarn_text_stream_free(tarn_text_stream *stream)
 
 /* ---- characters -------------------------------------------------------------------------------------------------- */
 
+/* What the bytes at hand are. */
 typedef enum sequence { COMPLETE, INCOMPLETE, INVALID } sequence;
 
 /* True if a byte may stand at `position` after the first byte. The second byte excludes overlong forms, surrogates and
@@ -117,6 +118,7 @@ static bool start(tarn_text_stream *stream, const char *function, size_t *length
     return true;
 }
 
+/* The first leading space is dropped as in tarn_tokenizer_decode(), unless the stream continues other text. */
 const char *tarn_text_stream_push(tarn_text_stream *stream, int32_t id, size_t *length)
 {
     size_t bytes;

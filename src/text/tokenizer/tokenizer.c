@@ -81,6 +81,7 @@ static uint64_t hash_spm(const tarn_tokenizer *t, uint64_t hash)
     return hash;
 }
 
+/* The hash of a tokenizer. Anything that changes ids must be added here. */
 static uint64_t hash_all(const tarn_tokenizer *t)
 {
     const unsigned char flags[] = {t->bpe.ignore_merges, t->bpe.prefix_space, t->nfc};
@@ -145,6 +146,7 @@ static bool find_bytes(tarn_tokenizer *tokenizer, const char *function, const ch
                        function, name);
 }
 
+/* The order matters: normalization is checked on sorted tokens, byte tables need the vocabulary, the hash needs all. */
 bool tarn__tokenizer_finish(tarn_tokenizer *tokenizer, const char *function, const char *name)
 {
     if (tarn_failed())
@@ -159,6 +161,7 @@ bool tarn__tokenizer_finish(tarn_tokenizer *tokenizer, const char *function, con
     return true;
 }
 
+/* The tokens around a text are part of the hash. */
 bool tarn__tokenizer_set_add_bos_eos(tarn_tokenizer *tokenizer, bool begins, bool ends)
 {
     tokenizer->before.count = tokenizer->after.count = 0;
@@ -178,6 +181,7 @@ static bool check_tokenizer(const tarn_tokenizer *tokenizer, const char *functio
     return tokenizer || tarn__raise(TARN_ERROR_ARGUMENT, "%s: tokenizer is NULL", function);
 }
 
+/* Raises an error for an id outside of the vocabulary. */
 static bool has_id(const tarn_tokenizer *tokenizer, const char *function, int64_t id)
 {
     if (id >= 0 && id < tokenizer->vocab.count)
@@ -279,6 +283,7 @@ int32_t tarn_tokenizer_bos(const tarn_tokenizer *tokenizer)
     return tokenizer->bos >= 0 ? tokenizer->bos : find_any(tokenizer, names, sizeof(names) / sizeof(names[0]));
 }
 
+/* EOS of a chat model may differ from the end of a document: it ends a turn. */
 int32_t tarn_tokenizer_eos(const tarn_tokenizer *tokenizer)
 {
     if (!check_tokenizer(tokenizer, "tokenizer_eos"))
@@ -290,6 +295,7 @@ int32_t tarn_tokenizer_eos(const tarn_tokenizer *tokenizer)
 
 /* ---- text to ids ------------------------------------------------------------------------------------------------- */
 
+/* The arguments of one call of encode, shared by its steps. */
 typedef struct job {
     const tarn_tokenizer *tokenizer;
     tarn__encoder *encoder;
@@ -422,6 +428,7 @@ static bool measure(const tarn_tokenizer *tokenizer, const int32_t *ids, int64_t
     return true;
 }
 
+/* Two passes: the exact size first, then the bytes. */
 char *tarn_tokenizer_decode(const tarn_tokenizer *tokenizer, const int32_t *ids, int64_t count, size_t *length)
 {
     size_t bytes, at = 0, piece_length;

@@ -22,6 +22,7 @@ static size_t slot_of(const tarn__vocab *vocab, const char *bytes, size_t length
     return at;
 }
 
+/* Keeps the table at most half full. The copy `grown` shares the pieces while ids are rehashed. */
 static bool grow_slots(tarn__vocab *vocab)
 {
     if (2 * (vocab->used + 1) <= vocab->slots)
@@ -60,6 +61,7 @@ static bool grow_pieces(tarn__vocab *vocab, int32_t id)
     return true;
 }
 
+/* All memory is reserved first: after that nothing can fail, and a failed call leaves the vocabulary as it was. */
 bool tarn__vocab_add(tarn__vocab *vocab, int32_t id, const char *bytes, size_t length, bool literal)
 {
     if (!grow_pieces(vocab, id) || !grow_slots(vocab) || !tarn__buffer_reserve(&vocab->bytes, length + 1, 1))
@@ -94,6 +96,7 @@ static bool matches_metaspace(const char *bytes, size_t size, const char *text, 
     return at == length;
 }
 
+/* Escapes byte by byte while comparing: no buffer is needed. */
 bool tarn__vocab_matches_escaped(const tarn__vocab *vocab, int32_t id, const char *text, size_t length)
 {
     size_t size;
@@ -130,6 +133,8 @@ static bool unescape_metaspace(char *bytes, size_t *count, const char *text, siz
     return true;
 }
 
+/* Unescaped first; a literal piece is found by its own text. The match is verified: a literal piece may
+ * equal the unescaped bytes of another text. */
 int32_t tarn__vocab_find_escaped(const tarn__vocab *vocab, const char *text, size_t length)
 {
     char small[256], *bytes = length <= sizeof(small) ? small : tarn__alloc(length);

@@ -9,7 +9,7 @@
 #define MAX_WORDS 131072 /* cached words per encoder */
 
 typedef struct tarn__cached_word {
-    uint64_t hash;
+    uint64_t hash;     /* compared before the bytes */
     size_t bytes, ids; /* offsets in word_bytes and word_ids */
     uint16_t length, count;
 } tarn__cached_word;
@@ -46,6 +46,7 @@ static bool grow_table(tarn__encoder *encoder)
     return true;
 }
 
+/* Adds a word, unless the cache is full. */
 static bool add_word(tarn__encoder *encoder, uint64_t hash, const char *word, size_t length, const int32_t *ids,
                      size_t count)
 {
@@ -61,6 +62,7 @@ static bool add_word(tarn__encoder *encoder, uint64_t hash, const char *word, si
     return true;
 }
 
+/* Long words are not cached: they rarely repeat, and would fill the cache with bytes. */
 bool tarn__word_cache_encode(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *word, size_t length,
                              tarn__word_encode_fn encode, tarn__buffer *ids)
 {
@@ -77,6 +79,7 @@ bool tarn__word_cache_encode(const tarn_tokenizer *tokenizer, tarn__encoder *enc
                     ids->count - before);
 }
 
+/* The encoder is all zero afterwards, and ready again. */
 void tarn__encoder_free(tarn__encoder *encoder)
 {
     tarn__matcher_free(encoder->matcher);
