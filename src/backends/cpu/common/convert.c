@@ -1,5 +1,5 @@
-/* convert.c: loaders into f32 tiles and storers from them, dense and strided; and the tables of these and of those in
- * convert_f64.c. */
+/* convert.c: loaders into f32 tiles and storers from them, contiguous and strided, and the [dtype][compute] tables
+ * of these and of those in convert_f64.c. Compiled once per level. */
 #define LOADER(storage, compute) static void load_##storage##_##compute
 #define STORER(compute, storage) static void store_##compute##_##storage
 #include "backends/cpu/common/convert.inc"
@@ -13,6 +13,7 @@ TARN__LOAD(i64, int64_t, f32, float, (float)x)
 TARN__LOAD(u8, uint8_t, f32, float, (float)x)
 TARN__LOAD(truth, uint8_t, f32, float, x != 0 ? 1.0f : 0.0f)
 
+/* 16-bit floats: contiguous runs use the hand-written vector loops of convert.h. */
 static void load_bf16_f32(const void *src, int64_t stride, void *dst, int64_t n)
 {
     if (stride == 1)
@@ -54,7 +55,7 @@ static void store_f32_f16(const void *src, void *dst, int64_t stride, int64_t n)
         store_f32_strided_f16(src, dst, stride, n);
 }
 
-/* ---- the tables: [dtype][compute], dtypes in the order of tarn_dtype, compute f32, f64, i64 ---------------------- */
+/* ---- tables: [dtype][compute], dtypes in the order of tarn_dtype, compute f32, f64, i64 -------------------------- */
 
 #define LOADS(storage) \
     { \

@@ -1,23 +1,20 @@
-/*
- * convert.h: numbers on their way between storage and computation.
+/* convert.h: conversion between storage dtypes and compute types.
  *
- * Kernels compute on short dense tiles of float, double or int64_t. A loader brings n elements from a tensor of any
- * dtype and stride into such a tile, a storer takes them back; tarn__load and tarn__store hold them by
- * [dtype][compute]. So dtypes and strides are dealt with here and nowhere else.
+ * Kernels compute on short contiguous tiles of float, double or int64_t. A loader brings n elements of any dtype and
+ * stride into such a tile, a storer writes them back; tarn__load and tarn__store hold them by [dtype][compute]. So
+ * dtypes and strides are handled here and nowhere else.
  *
- * The rules, the same on every processor:
+ * Rules, the same on every processor:
  *
- *  1. A result is rounded once, to nearest, ties to even, also from f64 or i64 to f16 or bf16. Overflow gives infinity,
- * subnormals are kept.
- *  2. NaN stays NaN with its sign and leading bits, and becomes quiet.
- *  3. Floating to integer cuts toward zero. i32 and i64 saturate and take NaN as 0; u8 is the low byte of the i32.
- *  4. Integer to a narrower integer keeps the low bits. To bool is x != 0, so NaN is true.
+ *   1. A result is rounded once, to nearest, ties to even, also from f64 or i64 to f16 or bf16. Overflow gives
+ *      infinity; subnormals are kept.
+ *   2. NaN stays NaN with its sign and leading bits, and becomes quiet.
+ *   3. Float to integer truncates. i32 and i64 saturate, NaN becomes 0; u8 is the low byte of the i32.
+ *   4. Integer to a narrower integer keeps the low bits. To bool is x != 0, so NaN is true.
  *
- * Scalar forms, of which base/half.h has those between f32 and the 16-bit floats, are branch-free and vectorise from
- * SSE2 on, and static: the header is included by files compiled for different instruction sets. The loaders and storers
- * themselves are compiled once for each, in convert.c and convert_f64.c; where vectors do better by hand (f16, bf16),
- * dense tiles use that.
- */
+ * Scalar forms (those between f32 and 16-bit floats are in base/half.h) are branch-free and vectorize from SSE2 on.
+ * They are static: the header is compiled at every instruction level. Loaders and storers are compiled once per
+ * level, in convert.c and convert_f64.c; contiguous f16 and bf16 have hand-written vector loops. */
 #ifndef TARN__CPU_CONVERT_H
 #define TARN__CPU_CONVERT_H
 
@@ -40,8 +37,9 @@
 
 /* ---- scalars ----------------------------------------------------------------------------------------------------- */
 
-/* x cut to 24 significant bits, the last of which is set if anything was lost ("rounded to odd"): a later rounding to
- * fewer bits then sees on which side of a tie x was. (low + mask) carries into that bit exactly when low is not 0. */
+/* x truncated to 24 significant bits, the last of which is set if anything was lost ("round to odd"): a later
+ * rounding to fewer bits then still sees on which side of a tie x was. (low + mask) carries into that bit exactly
+ * when low is not 0. */
 static inline double tarn__round_odd_f64(double x)
 {
     const uint64_t mask = 0x1fffffffu;
@@ -52,14 +50,14 @@ static inline double tarn__round_odd_f64(double x)
     return x;
 }
 
-/* f16's subnormals are normal in f32, so the conversion to f32 is exact wherever it matters. */
+/* f16's subnormals are normal in f32: the intermediate f32 is exact wherever it matters. */
 static inline uint16_t tarn__f64_to_f16(double x)
 {
     return tarn__f32_to_f16((float)tarn__round_odd_f64(x));
 }
 
-/* bf16's subnormals are f32's, where the conversion would round a second time: they are rounded to their last place,
- * 2^-133, by adding and subtracting a number that leaves no smaller places. */
+/* bf16's subnormals are f32's, where the conversion would round a second time: they are rounded to their last bit,
+ * 2^-133, by adding and subtracting a value that leaves no smaller bits. */
 static inline uint16_t tarn__f64_to_bf16(double x)
 {
     double a = fabs(x);
@@ -87,7 +85,7 @@ static inline int64_t tarn__f64_to_i64(double x)
     return x != x ? 0 : x >= 0x1p63 ? INT64_MAX : x < -0x1p63 ? INT64_MIN : (int64_t)x;
 }
 
-/* Keeps the low bits; written so that no conversion depends on the compiler. */
+/* Keeps the low bits; written without implementation-defined conversions. */
 static inline int32_t tarn__i64_to_i32(int64_t x)
 {
     uint32_t u = (uint32_t)(uint64_t)x;
@@ -96,8 +94,7 @@ static inline int32_t tarn__i64_to_i32(int64_t x)
     return y;
 }
 
-/* Beyond 2^53 an integer is rounded to odd at a multiple of 2^11, which f64 holds, and only then to the short format.
- */
+/* Beyond 2^53 an integer is rounded to odd at a multiple of 2^11, which f64 represents, and only then to 16 bits. */
 static inline double tarn__i64_to_f64_odd(int64_t x)
 {
     uint64_t u = (uint64_t)x;
@@ -117,11 +114,10 @@ static inline uint16_t tarn__i64_to_f16(int64_t x)
     return tarn__f64_to_f16(tarn__i64_to_f64_odd(x));
 }
 
-/* Bytes that a conversion asks for ahead of time, a tile of 16-bit elements: what follows it works in the cache, and
- * memory would rest. */
+/* Prefetch distance, a tile of 16-bit elements: the code after a conversion works in cache, and memory would idle. */
 #define TARN__PREFETCH_BYTES 2048
 
-/* ---- dense f16 --------------------------------------------------------------------------------------------------- */
+/* ---- contiguous f16 ---------------------------------------------------------------------------------------------- */
 
 TARN__UNUSED static void tarn__f16_to_f32_dense(const uint16_t *restrict x, float *restrict y, int64_t n)
 {
@@ -161,7 +157,7 @@ TARN__UNUSED static void tarn__f32_to_f16_dense(const float *restrict x, uint16_
         y[i] = tarn__f32_to_f16(x[i]);
 }
 
-/* ---- dense bf16: the scalar forms above on whole vectors, which compilers widen and narrow in many more steps ---- */
+/* ---- contiguous bf16: the scalar forms on whole vectors, for which compilers emit many more steps ---------------- */
 
 TARN__UNUSED static void tarn__bf16_to_f32_dense(const uint16_t *restrict x, float *restrict y, int64_t n)
 {
@@ -193,7 +189,7 @@ TARN__UNUSED static void tarn__bf16_to_f32_dense(const uint16_t *restrict x, flo
 }
 
 #if defined(__AVX512BW__)
-/* The bf16 of 16 elements, each in the low half of 32 bits. */
+/* bf16 of 16 elements, each in the low half of 32 bits: round to nearest even, NaN made quiet. */
 static inline __m512i tarn__bf16_of_16(const float *x)
 {
     __m512 v = _mm512_loadu_ps(x);
@@ -215,7 +211,7 @@ static inline __m256i tarn__bf16_of_8(const float *x)
 }
 #endif
 
-/* Packing interleaves the quarters of its operands; the permutation puts them in order. */
+/* Packing interleaves the quarters of its operands; the permutation restores their order. */
 TARN__UNUSED static void tarn__f32_to_bf16_dense(const float *restrict x, uint16_t *restrict y, int64_t n)
 {
     int64_t whole = 0;
@@ -238,19 +234,19 @@ TARN__UNUSED static void tarn__f32_to_bf16_dense(const float *restrict x, uint16
 
 /* ---- loaders ----
  *
- * load_<storage>_<compute>(src, stride, dst, n): dst[i] = src[i * stride] for i < n. Strides count elements and may be
- * negative; 0 repeats one element. src and dst are borrowed and do not overlap. */
+ * load_<storage>_<compute>(src, stride, dst, n): dst[i] = src[i * stride] for i < n. Strides count elements and may
+ * be negative; 0 repeats one element. src and dst are borrowed and do not overlap. */
 
 typedef void (*tarn__load_fn)(const void *src, int64_t stride, void *dst, int64_t n);
 typedef void (*tarn__store_fn)(const void *src, void *dst, int64_t stride, int64_t n);
 
-/* The tables, defined once for each instruction level in convert.c: [dtype][compute], compute f32, f64, i64. */
+/* The tables, one per instruction level (convert.c): [dtype][compute], compute f32, f64, i64. */
 #define tarn__load TARN__AT_LEVEL(tarn__loaders)
 #define tarn__store TARN__AT_LEVEL(tarn__storers)
 extern const tarn__load_fn tarn__load[8][3];
 extern const tarn__store_fn tarn__store[8][3];
 
-/* Loaders into f64 and i64 tiles and storers from them: compiled in convert_f64.c, at the level that provides f64. */
+/* Loaders into f64 and i64 tiles, and storers: compiled in convert_f64.c at the level that provides f64 (level.h). */
 #define TARN__F64_LOADER(storage, compute) TARN__AT_F64_LEVEL(tarn__load_##storage##_##compute)
 #define TARN__F64_STORER(compute, storage) TARN__AT_F64_LEVEL(tarn__store_##compute##_##storage)
 #define TARN__F64_PAIR(storage, compute) \

@@ -1,5 +1,5 @@
-/* convert_f64.c: loaders into f64 and i64 tiles and storers from them, for the levels that have files of their own for
- * these (level.h). */
+/* convert_f64.c: loaders into f64 and i64 tiles and storers from them, compiled only for the levels that provide f64
+ * (level.h). */
 #define LOADER(storage, compute) void TARN__AT_LEVEL(tarn__load_##storage##_##compute)
 #define STORER(compute, storage) void TARN__AT_LEVEL(tarn__store_##compute##_##storage)
 #include "backends/cpu/common/convert.inc"

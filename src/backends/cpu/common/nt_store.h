@@ -1,5 +1,5 @@
-/* nt_store.h: writing past the caches: the processor need not read what it is about to overwrite, which saves a third
- * of the traffic of an addition and half of that of a fill. Whoever has streamed calls tarn__nt_fence() before others
+/* nt_store.h: non-temporal stores: the processor does not read a line before overwriting it, which saves a third of
+ * the traffic of an addition and half of a fill. Call tarn__nt_fence() after the last store, before other threads
  * may read. */
 #ifndef TARN__CPU_NT_STORE_H
 #define TARN__CPU_NT_STORE_H
@@ -15,15 +15,15 @@
 #include <emmintrin.h>
 #endif
 
-/* Results of at least this many bytes stream: the caches could not hold them anyway. AArch64 sees by itself that whole
- * lines are written. */
+/* Results of at least this many bytes use non-temporal stores: no cache could hold them. AArch64 detects full-line
+ * writes itself. */
 #if defined(__aarch64__)
 #define TARN__NT_STORE_MIN INT64_MAX
 #else
 #define TARN__NT_STORE_MIN ((int64_t)32 << 20)
 #endif
 
-/* `to` is aligned to 64 bytes. */
+/* `to` is 64-byte aligned. */
 TARN__UNUSED static void tarn__nt_store(char *to, const char *from, int64_t bytes)
 {
     int64_t i = 0;
@@ -40,7 +40,7 @@ TARN__UNUSED static void tarn__nt_store(char *to, const char *from, int64_t byte
     memcpy(to + i, from + i, (size_t)(bytes - i));
 }
 
-/* One line of 64 bytes again and again; `to` is aligned as above. */
+/* Repeats one 64-byte line; `to` is aligned as above. */
 TARN__UNUSED static void tarn__nt_fill(char *to, const char *line, int64_t bytes)
 {
     for (; bytes >= 64; bytes -= 64, to += 64)
@@ -48,6 +48,7 @@ TARN__UNUSED static void tarn__nt_fill(char *to, const char *line, int64_t bytes
     memcpy(to, line, (size_t)bytes);
 }
 
+/* Orders non-temporal stores before later ones: they bypass the usual store order of x86. */
 TARN__UNUSED static void tarn__nt_fence(void)
 {
 #if defined(__SSE2__)

@@ -1,8 +1,8 @@
-/* rows.h: kernels that work along one axis: where the rows lie, and sums over one. Softmax, norms and losses share it.
+/* rows.h: kernels along one axis: addresses of rows, and sums over a row. Shared by softmax, norms and losses.
  *
- * A row is worked on in blocks of BLOCK elements of the type computed in: used where they lie, or brought into a
- * buffer. Sums run in vector lanes over a block and in f64 from block to block: the order depends on the length alone.
- */
+ * A row is processed in blocks of BLOCK elements of the compute type: in place, or converted into a buffer. Sums run
+ * in vector lanes within a block and in f64 from block to block: the order of additions depends on the length alone,
+ * never on threads. */
 #ifndef TARN__CPU_ROWS_H
 #define TARN__CPU_ROWS_H
 
@@ -11,9 +11,9 @@
 #include "backends/cpu/runtime/level.h"
 
 #define BLOCK 1024
-#define ROWS_GRAIN 16384 /* elements a thread takes at a time, in whole rows */
+#define ROWS_GRAIN 16384 /* elements per task, in whole rows */
 
-/* Vectors that a sum runs in side by side, a search for the largest, and several sums at once. */
+/* Independent vector accumulators of a sum, of a max, and of several sums at once. */
 #if defined(__aarch64__)
 #include <arm_neon.h>
 #define ROW_ACCUMULATORS 8
@@ -25,15 +25,15 @@
 #define SUM_ACCUMULATORS 1
 #endif
 
-/* Every turn of a loop without sums works on four vectors; clang decides that itself. */
+/* Loops without sums process four vectors per iteration; clang decides that itself. */
 #if defined(__aarch64__) && !defined(__clang__)
 #define UNROLLED _Pragma("GCC unroll 4") TARN__INDEPENDENT
 #else
 #define UNROLLED TARN__INDEPENDENT
 #endif
 
-/* The first pass over a row asks for the next row, into the second cache: it comes while this one is worked on. A line
- * of 64 bytes, and what ROW_STRANDS vectors take. */
+/* The first pass over a row prefetches the next row into L2 while this one is processed: one 64-byte line, and as
+ * much as ROW_ACCUMULATORS vectors read. */
 #if defined(__aarch64__)
 #define PREFETCH_LINE(at) __builtin_prefetch((const char *)(at) + 4096, 0, 2)
 #define PREFETCH_ROW(at) (PREFETCH_LINE(at), PREFETCH_LINE((const char *)(at) + 64))
@@ -42,25 +42,24 @@
 #define PREFETCH_ROW(at) ((void)(at))
 #endif
 
-/* Whether the next row is read while one is written. Memory then works all the time; without it norms take half as long
- * again on AArch64. */
+/* Whether the next row is read while one is written (software pipelining): memory is then busy all the time; norms
+ * take 1.5 times as long without it on AArch64. */
 #if defined(__aarch64__)
 #define PIPELINES_ROWS 1
 #else
 #define PIPELINES_ROWS 0
 #endif
 
-/* ---- where rows lie ---------------------------------------------------------------------------------------------- */
+/* ---- rows of operands -------------------------------------------------------------------------------------------- */
 
 typedef struct operand {
     char *base;
     tarn_dtype dtype;
-    int64_t size;   /* bytes of an element */
-    int64_t stride; /* stride along the axis */
+    int64_t size;   /* bytes per element */
+    int64_t stride; /* along the axis, in elements */
 } operand;
 
-/* Several operands whose shapes are the same but on the axis. Row number r is element r of the nest over all other
- * axes. */
+/* Several operands with equal shapes except on the axis. Row r is element r of the nest over all other axes. */
 typedef struct row_set {
     tarn__nest nest;
     int64_t count, length;
@@ -68,6 +67,7 @@ typedef struct row_set {
     operand operand[TARN__MAX_OPERANDS];
 } row_set;
 
+/* Describes `count` operands (NULL: absent), the first of which fixes length and compute type. Borrows the views. */
 TARN__UNUSED static void rows_make(row_set *r, int axis, int count, const tarn__view *const *views)
 {
     tarn__view copy[TARN__MAX_OPERANDS];
@@ -91,7 +91,7 @@ TARN__UNUSED static void rows_make(row_set *r, int axis, int count, const tarn__
     r->count = r->length > 0 ? r->nest.count : 0;
 }
 
-/* The first element of row number `row` of operand k; NULL where there is no such operand. */
+/* Address of row `row` of operand k; NULL where the operand is absent. */
 TARN__UNUSED static char *row_at(const row_set *r, int k, int64_t row)
 {
     int64_t offset = 0;
@@ -109,7 +109,7 @@ TARN__UNUSED static bool is_in_place(const row_set *r, int k)
     return r->operand[k].stride == 1 && r->operand[k].dtype == (r->compute == COMPUTE_F64 ? TARN_F64 : TARN_F32);
 }
 
-/* n elements of a row from element `begin`, in the type computed in: where they lie, or in `buffer`. */
+/* n elements of a row from element `begin`, in the compute type: in place, or in `buffer`. */
 TARN__UNUSED static const void *fetch(const row_set *r, int k, const char *row, int64_t begin, int64_t n, void *buffer)
 {
     const operand *o = &r->operand[k];
@@ -120,7 +120,7 @@ TARN__UNUSED static const void *fetch(const row_set *r, int k, const char *row, 
     return buffer;
 }
 
-/* Where n results go: the row itself, or `buffer`, from where put_back() brings them to it. */
+/* Where n results are computed: in the row itself, or in `buffer`, from where store_back() writes them. */
 TARN__UNUSED static void *block_out(const row_set *r, int k, char *row, int64_t begin, void *buffer)
 {
     return is_in_place(r, k) ? row + begin * r->operand[k].size : buffer;
@@ -133,6 +133,7 @@ TARN__UNUSED static void store_back(const row_set *r, int k, char *row, int64_t 
         tarn__store[o->dtype][r->compute](buffer, row + begin * o->stride * o->size, o->stride, n);
 }
 
+/* Rows per task: about ROWS_GRAIN elements. */
 TARN__UNUSED static int64_t rows_grain(const row_set *r)
 {
     return (ROWS_GRAIN + r->length - 1) / (r->length > 0 ? r->length : 1);

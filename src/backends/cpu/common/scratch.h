@@ -1,5 +1,5 @@
-/* scratch.h: scratch memory cut into pieces: tables and buffers of a call, and a slot for each piece of work that may
- * run at once. */
+/* scratch.h: a call's scratch memory as an arena: tables and buffers of the call, then slots for tasks that run at
+ * the same time. Scratch belongs to the caller and is uninitialized; nothing is freed one by one. */
 #ifndef TARN__CPU_SCRATCH_H
 #define TARN__CPU_SCRATCH_H
 
@@ -9,16 +9,16 @@
 
 #include "backends/cpu/runtime/level.h"
 
-/* Room for as many pieces of work as run at once. Which piece gets which makes no difference to it. */
+/* One buffer per concurrently running task. Any task may get any slot: contents never affect results. */
 typedef struct slots {
     char *memory;
-    size_t bytes; /* of one */
+    size_t bytes; /* per slot */
     int count;
     _Atomic int *taken; /* 1: in use */
-    bool *used;         /* was taken before, by this call: what it holds is the last piece's */
+    bool *used;         /* acquired before by this call: it holds the previous task's data */
 } slots;
 
-/* `used` may be NULL. */
+/* Acquires a free slot, spinning until there is one: usually there are as many slots as threads. `used` may be NULL. */
 static inline char *slot_acquire(const slots *s, int *which, bool *used)
 {
     for (int i = 0;; i = (i + 1) % s->count)
@@ -37,7 +37,8 @@ static inline void slot_release(const slots *s, int which)
     atomic_store_explicit(&s->taken[which], 0, memory_order_release);
 }
 
-/* Hands out pieces of the scratch one after the other, aligned; with no memory it only counts. */
+/* Allocates 64-byte aligned pieces in order; without memory it only counts bytes, so that one function serves both
+ * the size query and the layout. */
 typedef struct arena {
     char *memory;
     size_t size, used;
@@ -60,7 +61,7 @@ static inline size_t slot_flags_bytes(int count)
     return round_up_64(sizeof(_Atomic int) * (size_t)count) + round_up_64(sizeof(bool) * (size_t)count);
 }
 
-/* The last piece. Threads may have become more since the scratch was counted: there are as many slots as fit. */
+/* The last allocation. Threads may have been added since the scratch was sized: as many slots as fit. */
 static inline slots arena_slots(arena *c, size_t bytes, int count)
 {
     slots s = {.bytes = round_up_64(bytes), .count = count};
@@ -74,7 +75,7 @@ static inline slots arena_slots(arena *c, size_t bytes, int count)
     return s;
 }
 
-/* As many slots as pieces that can run at once. */
+/* Slots for tasks that can run at once: at most one per thread. */
 static inline int slot_count(int64_t pieces)
 {
     int threads = tarn_threads();

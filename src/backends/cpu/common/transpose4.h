@@ -1,5 +1,5 @@
-/* transpose4.h: squares of numbers, rows and columns exchanged: to[p · ld + i] = line[i][at + p], four lines of f32 or
- * two of f64. What lies along one axis in memory and is needed along another is turned in these. */
+/* transpose4.h: transposes of 4 × 4 f32 or 2 × 2 f64: to[p · ld + i] = line[i][at + p]. Data contiguous along one
+ * axis and needed along another passes through these. */
 #ifndef TARN__CPU_TRANSPOSE4_H
 #define TARN__CPU_TRANSPOSE4_H
 

@@ -1,12 +1,11 @@
-/* vec.h: vectors of floats and what functions written by hand need of them, where there are fused operations and
- * permutations: AVX2, AVX-512 and AArch64. TARN__VEC_LANES is the number of floats, 0 on other levels, which keep the
- * plain forms of vmath.h.
+/* vec.h: vectors of f32 for hand-written functions, where the level has FMA and permutes: AVX2, AVX-512 and AArch64.
+ * TARN__VEC_LANES is the number of lanes, 0 on other levels, which keep the portable forms of vmath.h.
  *
- * AVX2 and AVX-512 do the same arithmetic on each float, so results have the same bits. +, -, * and / are the
- * compiler's own on vectors.
+ * AVX2 and AVX-512 perform the same arithmetic per lane: results are bitwise identical. +, -, * and / are the
+ * compiler's own operators on vectors.
  *
- * PACKS_AT_ONCE: how many a loop takes, so that one can be worked on while another waits; PACKS_OF_MUCH where one needs
- * many registers. */
+ * VECS_PER_STEP: vectors per loop iteration, to hide latencies; VECS_PER_LONG_STEP for functions that need many
+ * registers. */
 #ifndef TARN__CPU_VEC_H
 #define TARN__CPU_VEC_H
 
@@ -34,7 +33,7 @@ typedef __m256 vec_mask; /* all bits of a lane, or none */
 #define VECS_PER_STEP 4
 #define VECS_PER_LONG_STEP 2
 typedef float32x4_t vec;
-typedef uint32x4_t vec_mask; /* as with AVX2 */
+typedef uint32x4_t vec_mask; /* as on AVX2 */
 #else
 #define TARN__VEC_LANES 0
 #endif
@@ -81,7 +80,7 @@ VEC_INLINE vec vec_abs(vec x)
 VEC_INLINE vec vec_min(vec limit, vec x)
 {
     return _mm512_min_ps(limit, x);
-} /* NaN in x stays */
+} /* keeps NaN in x */
 VEC_INLINE vec vec_max(vec limit, vec x)
 {
     return _mm512_max_ps(limit, x);
@@ -89,13 +88,13 @@ VEC_INLINE vec vec_max(vec limit, vec x)
 VEC_INLINE vec vec_min_abs(vec a, vec x)
 {
     return _mm512_range_ps(a, x, 10);
-} /* of |a| and |x|; NaN may be dropped */
+} /* min(|a|, |x|); may drop NaN */
 VEC_INLINE vec vec_copysign(vec size, vec sign)
 {
     return _mm512_or_ps(size, _mm512_and_ps(_mm512_set1_ps(-0.0f), sign));
 }
 
-/* x with its sign turned where the integer in the low bits of `rounded` is odd. */
+/* x negated where the integer in the low bits of `rounded` is odd. */
 VEC_INLINE vec vec_negate_odd(vec x, vec rounded)
 {
     return _mm512_xor_ps(x, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(rounded), 31)));
@@ -112,7 +111,7 @@ VEC_INLINE vec_mask vec_lt(vec a, vec b)
 VEC_INLINE vec_mask vec_not_le(vec a, vec limit)
 {
     return _mm512_cmp_ps_mask(a, limit, _CMP_NLE_UQ);
-} /* or NaN */
+} /* true for NaN */
 VEC_INLINE vec_mask vec_abs_not_le(vec a, vec limit)
 {
     return vec_not_le(vec_abs(a), limit);
@@ -130,13 +129,13 @@ VEC_INLINE int vec_any(vec_mask mask)
     return mask != 0;
 }
 
-/* The element of 16 that the low four bits of each lane of `rounded` name. */
+/* Looks up 16 elements by the low four bits of each lane of `rounded`. */
 VEC_INLINE vec vec_lookup(const float *table, vec rounded)
 {
     return _mm512_permutexvar_ps(_mm512_castps_si512(rounded), _mm512_load_ps(table));
 }
 
-/* Bits as integers: x + (by << shift), x - y, x & y, x >> shift with its sign, and as a float. */
+/* Integer operations on the bits: x + (by << shift), x - y, x & y, the exponent as a float. */
 VEC_INLINE vec vec_bits_add_shifted(vec x, vec by, int shift)
 {
     return _mm512_castsi512_ps(
@@ -203,7 +202,7 @@ VEC_INLINE vec vec_abs(vec x)
 VEC_INLINE vec vec_min(vec limit, vec x)
 {
     return _mm256_min_ps(limit, x);
-} /* NaN in x stays */
+} /* keeps NaN in x */
 VEC_INLINE vec vec_max(vec limit, vec x)
 {
     return _mm256_max_ps(limit, x);
@@ -217,7 +216,7 @@ VEC_INLINE vec vec_copysign(vec size, vec sign)
     return _mm256_or_ps(size, _mm256_and_ps(_mm256_set1_ps(-0.0f), sign));
 }
 
-/* x with its sign turned where the integer in the low bits of `rounded` is odd. */
+/* x negated where the integer in the low bits of `rounded` is odd. */
 VEC_INLINE vec vec_negate_odd(vec x, vec rounded)
 {
     return _mm256_xor_ps(x, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(rounded), 31)));
@@ -234,7 +233,7 @@ VEC_INLINE vec_mask vec_lt(vec a, vec b)
 VEC_INLINE vec_mask vec_not_le(vec a, vec limit)
 {
     return _mm256_cmp_ps(a, limit, _CMP_NLE_UQ);
-} /* or NaN */
+} /* true for NaN */
 VEC_INLINE vec_mask vec_abs_not_le(vec a, vec limit)
 {
     return vec_not_le(vec_abs(a), limit);
@@ -253,8 +252,7 @@ VEC_INLINE int vec_any(vec_mask mask)
     return _mm256_movemask_ps(mask) != 0;
 }
 
-/* The element of 16 that the low four bits of each lane of `rounded` name; the fourth bit chooses between two halves.
- */
+/* Looks up 16 elements by the low four bits of each lane of `rounded`; the fourth bit selects one of two halves. */
 VEC_INLINE vec vec_lookup(const float *table, vec rounded)
 {
     __m256i at = _mm256_castps_si256(rounded);
@@ -263,7 +261,7 @@ VEC_INLINE vec vec_lookup(const float *table, vec rounded)
                             _mm256_castsi256_ps(_mm256_slli_epi32(at, 28)));
 }
 
-/* Bits as integers: x + (by << shift), x - y, x & y, x >> shift with its sign, and as a float. */
+/* Integer operations on the bits: x + (by << shift), x - y, x & y, the exponent as a float. */
 VEC_INLINE vec vec_bits_add_shifted(vec x, vec by, int shift)
 {
     return _mm256_castsi256_ps(
@@ -330,7 +328,7 @@ VEC_INLINE vec vec_select(vec_mask mask, vec yes, vec no)
 VEC_INLINE vec vec_min(vec limit, vec x)
 {
     return vminq_f32(limit, x);
-} /* NaN in x stays */
+} /* keeps NaN in x */
 VEC_INLINE vec vec_max(vec limit, vec x)
 {
     return vec_select(vcgtq_f32(limit, x), limit, x);
@@ -340,7 +338,7 @@ VEC_INLINE vec vec_copysign(vec size, vec sign)
     return vbslq_f32(vdupq_n_u32(0x80000000u), sign, size);
 }
 
-/* x with its sign turned where the integer in the low bits of `rounded` is odd. */
+/* x negated where the integer in the low bits of `rounded` is odd. */
 VEC_INLINE vec vec_negate_odd(vec x, vec rounded)
 {
     return vreinterpretq_f32_u32(veorq_u32(vreinterpretq_u32_f32(x), vshlq_n_u32(vreinterpretq_u32_f32(rounded), 31)));
@@ -353,7 +351,7 @@ VEC_INLINE vec_mask vec_lt(vec a, vec b)
 VEC_INLINE vec_mask vec_not_le(vec a, vec limit)
 {
     return vmvnq_u32(vcleq_f32(a, limit));
-} /* or NaN */
+} /* true for NaN */
 VEC_INLINE vec_mask vec_abs_not_le(vec a, vec limit)
 {
     return vmvnq_u32(vcaleq_f32(a, limit));
@@ -371,7 +369,7 @@ VEC_INLINE int vec_any(vec_mask mask)
     return vmaxvq_u32(mask) != 0;
 }
 
-/* Bits as integers: x + (by << shift), x - y, x & y, x >> shift with its sign, and as a float. */
+/* Integer operations on the bits: x + (by << shift), x - y, x & y, the exponent as a float. */
 VEC_INLINE vec vec_bits_add_shifted(vec x, vec by, int shift)
 {
     return vreinterpretq_f32_u32(vreinterpretq_u32_f32(x) + (vreinterpretq_u32_f32(by) << shift));

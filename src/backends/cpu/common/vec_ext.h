@@ -1,6 +1,6 @@
-/* vec_ext.h: vectors as wide as the instruction level's, in the compilers' common extension. Reductions need them: a
- * compiler must not reorder a sum of floats, so the lanes are written down. They are never passed to functions: that
- * would depend on the level. */
+/* vec_ext.h: vectors as wide as the level's registers, in the common vector extension of gcc and clang. Reductions
+ * need them: a compiler must not reorder float additions, so lanes are explicit. Never passed between functions: the
+ * calling convention would depend on the level. */
 #ifndef TARN__CPU_VEC_EXT_H
 #define TARN__CPU_VEC_EXT_H
 
@@ -16,7 +16,7 @@
 #include "backends/cpu/common/convert.h"
 #include "backends/cpu/runtime/level.h"
 
-/* Vectors that a sum along memory runs in side by side. AArch64 adds four in a cycle and has 32 registers. */
+/* Independent accumulators of a sum along memory. AArch64 adds four vectors per cycle and has 32 registers. */
 #if defined(__aarch64__)
 #define TARN__ACCUMULATORS 8
 #else
@@ -31,11 +31,11 @@ typedef uint32_t tarn__u32v __attribute__((vector_size(VECTOR_BYTES)));
 typedef float tarn__f32half __attribute__((vector_size(VECTOR_BYTES / 2)));
 typedef uint16_t tarn__u16half __attribute__((vector_size(VECTOR_BYTES / 2)));
 
-/* a where the mask's bits are set, b elsewhere. */
+/* a where mask bits are set, b elsewhere. */
 #define TARN__SELECT(vector, mask_vector, mask, a, b) \
     ((vector)(((mask_vector)(a) & (mask)) | ((mask_vector)(b) & ~(mask))))
 
-/* a, or x where that is larger (smaller) or NaN. AArch64 has it in one instruction, for which -0 is below 0. */
+/* max(a, x) or min(a, x), where NaN in x wins. One instruction on AArch64, which orders -0 before 0. */
 #define TARN__SELECT_MAX(V, M, a, x) TARN__SELECT(V, M, (M)((x) > (a)) | (M)((x) != (x)), x, a)
 #define TARN__SELECT_MIN(V, M, a, x) TARN__SELECT(V, M, (M)((x) < (a)) | (M)((x) != (x)), x, a)
 #if defined(__aarch64__)
@@ -52,8 +52,8 @@ typedef uint16_t tarn__u16half __attribute__((vector_size(VECTOR_BYTES / 2)));
 #define TARN__VEC_MAX_tarn__i64v(M, a, x) TARN__SELECT_MAX(tarn__i64v, M, a, x)
 #define TARN__VEC_MIN_tarn__i64v(M, a, x) TARN__SELECT_MIN(tarn__i64v, M, a, x)
 
-/* A vector from memory, aligned or not: as it lies there, f32 from bf16, f64 from f32. Where the compiler would widen
- * in halves, the one instruction is named. */
+/* Unaligned vector loads: as stored, f32 from bf16, f64 from f32. Intrinsics where the compiler would widen in
+ * halves. */
 #define TARN__VEC_LOAD(vector, to, from) memcpy(&(to), (from), sizeof(vector))
 #if defined(__AVX512F__)
 #define TARN__VEC_LOAD_BF16(vector, to, from) \
@@ -83,7 +83,7 @@ typedef uint16_t tarn__u16half __attribute__((vector_size(VECTOR_BYTES / 2)));
     } while (0)
 #endif
 
-/* TARN__ACCUMULATORS vectors into the first by step(V, M, a, x), neighbours first. */
+/* Merges TARN__ACCUMULATORS vectors into the first by step(V, M, a, x), pairwise. */
 #if TARN__ACCUMULATORS == 8
 #define TARN__MERGE_ACCUMULATORS_HIGH(V, M, v, step) \
     step(V, M, (v)[4], (v)[5]); \
@@ -101,10 +101,10 @@ typedef uint16_t tarn__u16half __attribute__((vector_size(VECTOR_BYTES / 2)));
         TARN__MERGE_ACCUMULATORS_HIGH(V, M, v, step) \
     } while (0)
 
-/* One bf16 element; the step that follows makes a NaN quiet, or keeps it as it is. */
+/* One bf16 element. A signaling NaN becomes quiet, or is kept, by the operation that follows. */
 #define TARN__FROM_BF16(x) tarn__float_from((uint32_t)(x) << 16)
 
-/* All lanes into one by step(a, b), in halves. Loops of known length, which become narrower vectors. */
+/* Reduces all lanes by step(a, b), in halves. Loops of constant length, which become narrower vectors. */
 #define TARN__VEC_REDUCE(type, vector, to, v, step) \
     do { \
         enum { LANES_ = sizeof(vector) / sizeof(type) }; \

@@ -1,10 +1,10 @@
-/* vec_math.h: elementary functions on packs, for f32 results of most numbers: each says where it holds, and its caller
- * mends what lies outside (vec_kernels.inc). They need fewer instructions than the forms of vmath.h, which hold
- * everywhere, and err by less than 4 units in the last place, the product of a slope and a gradient included.
+/* vec_math.h: elementary functions on f32 vectors (vec.h). Each states the range it is valid for; callers recompute the
+ * lanes outside it (vec_kernels.inc). They need fewer instructions than the forms of vmath.h, which are valid
+ * everywhere, and are accurate to 4 ulp, including a gradient's product with g.
  *
- * Slopes of GELU and SiLU have a root on the negative side, where their terms cancel. They are written as a product
- * with (|x| - root), which is exact beside the root because the root stands there in two parts; on the positive side
- * both are 1 minus the slope of -x. */
+ * Gradients of GELU and SiLU have a root on the negative side, where their terms cancel. They are written as a
+ * product with (|x| - root), exact near the root because the root is stored in two parts; on the positive side both
+ * are 1 minus the gradient at -x. Names ending in _df take or return double-floats: a value and its rounding error. */
 #ifndef TARN__CPU_VEC_MATH_H
 #define TARN__CPU_VEC_MATH_H
 
@@ -13,12 +13,12 @@
 
 #if TARN__VEC_LANES
 
-/* ---- exponentials ---- */
+/* ---- exponentials ------------------------------------------------------------------------------------------------ */
 
-/* p x + c, the step of a polynomial. */
+/* One Horner step: p x + c. */
 #define VEC_HORNER(p, x, c) vec_fma(p, x, vec_set(c))
 
-/* x 2^k, where both are normal: the exponent is moved. */
+/* x 2^k for normal x and result: adds k to the exponent bits. */
 VEC_INLINE vec vec_ldexp(vec x, vec rounded)
 {
     return vec_bits_add_shifted(x, rounded, 23);
@@ -32,8 +32,8 @@ VEC_INLINE vec vec_exp2_int(vec rounded)
 
 #if TARN__VEC_LANES == 4
 
-/* x = k ln2 + r with an integer k. To look up one table of 16 takes as long as three steps of a polynomial here, so
- * there is none. */
+/* x = k ln2 + r with integer k. A lookup in a table of 16 costs as much as three polynomial steps here, so there is
+ * no table. */
 
 /* e^r - 1 for |r| < 0.35. */
 VEC_INLINE vec vec_expm1_reduced(vec r)
@@ -45,7 +45,7 @@ VEC_INLINE vec vec_expm1_reduced(vec r)
     return vec_fma(r * r, p, r);
 }
 
-/* e^(x + more) for |x| <= 87 and a tiny `more`. `lost` is what rounding takes from the result. */
+/* e^(x + x_low) for |x| <= 87 and a tiny x_low; y_low is the rounding error of the result. */
 VEC_INLINE vec vec_exp_df(vec x, vec x_low, vec *y_low)
 {
     vec rounded = vec_fma(x, vec_set(0x1.715476p+0f), vec_set(TARN__ROUND_F32)), k = rounded - vec_set(TARN__ROUND_F32);
@@ -68,7 +68,7 @@ VEC_INLINE vec vec_exp_to_df(vec x, vec *y_low)
     return vec_exp_df(x, vec_set(0.0f), y_low);
 }
 
-/* 2^(x + more) for |x| <= 125 and a small `more`. x - k is exact. */
+/* 2^(x + x_low) for |x| <= 125 and a small x_low. x - k is exact. */
 VEC_INLINE vec vec_exp2_from_df(vec x, vec x_low)
 {
     vec rounded = x + vec_set(TARN__ROUND_F32), r = (x - (rounded - vec_set(TARN__ROUND_F32))) + x_low,
@@ -88,16 +88,18 @@ VEC_INLINE vec vec_exp2(vec x)
 
 #else
 
-/* x = n ln2 + r with n a multiple of 1/16: 2^n is a number of the table with its exponent moved, e^r - 1 a short
- * polynomial. The table's bits have n's fraction taken off where n, shifted to the exponent, brings it along. */
+/* x = n ln2 + r with n a multiple of 1/16: 2^n is a table entry with its exponent shifted, e^r - 1 a short
+ * polynomial. Table bits have the fraction of n subtracted, since shifting n into the exponent adds it back. */
 
-#define VEC_ROUND_16TH 0x1.8p19f /* adding it rounds to a multiple of 1/16, whose sixteenths are the low bits */
+#define VEC_ROUND_16TH \
+    0x1.8p19f /* adding it rounds to a multiple of 1/16 and leaves the sixteenths in the low bits \
+               */
 
 _Alignas(64) static const uint32_t vec_exp2_table[16] = {
     0x3f800000u, 0x3f7daac3u, 0x3f7b95c2u, 0x3f79c3d3u, 0x3f7837f0u, 0x3f76f532u, 0x3f75fed7u, 0x3f75583fu,
     0x3f7504f3u, 0x3f7508a4u, 0x3f75672au, 0x3f76248cu, 0x3f7744fdu, 0x3f78ccdfu, 0x3f7ac0c7u, 0x3f7d257du,
 };
-/* What rounding took from them, as a share of each. */
+/* Rounding errors of the table entries, relative to each. */
 _Alignas(64) static const float vec_exp2_table_low[16] = {
     0x0p+0f,          0x1.8d96d4p-25f,  -0x1.9c0c22p-27f, 0x1.964904p-25f,  0x1.125002p-25f, 0x1.370be4p-25f,
     -0x1.0a355p-25f,  -0x1.00d8acp-27f, 0x1.26055cp-26f,  -0x1.05cb44p-25f, 0x1.67a1cap-28f, 0x1.a3b5e4p-28f,
@@ -109,7 +111,7 @@ VEC_INLINE vec vec_exp2_16th(vec rounded)
     return vec_bits_add_shifted(vec_lookup((const float *)(const void *)vec_exp2_table, rounded), rounded, 19);
 }
 
-/* e^(x + more) for |x| <= 87 and a tiny `more`. `lost` is what rounding takes from the result. */
+/* e^(x + x_low) for |x| <= 87 and a tiny x_low; y_low is the rounding error of the result. */
 VEC_INLINE vec vec_exp_df(vec x, vec x_low, vec *y_low)
 {
     vec rounded = vec_fma(x, vec_set(0x1.715476p+0f), vec_set(VEC_ROUND_16TH)), n = rounded - vec_set(VEC_ROUND_16TH);
@@ -154,8 +156,8 @@ VEC_INLINE vec vec_expm1_reduced(vec r)
 
 #endif
 
-/* e^(more - u²/2) is 2^k (1 + the result) for u <= 13, where k is the integer of `rounded`: with what the square loses.
- * `more` is tiny. */
+/* e^(x_low - u²/2) = 2^k (1 + result) for u <= 13, with k the integer of `rounded`; includes the rounding error of
+ * the square. x_low is tiny. */
 VEC_INLINE vec vec_gauss(vec u, vec x_low, vec *rounded)
 {
     vec half = u * vec_set(-0.5f), square = half * u, low = vec_fma(half, u, -square);
@@ -165,9 +167,9 @@ VEC_INLINE vec vec_gauss(vec u, vec x_low, vec *rounded)
         vec_fma(k, vec_set(-TARN__LN2_LOW_F32), vec_fma(k, vec_set(-TARN__LN2_HIGH_F32), square) + (low + x_low)));
 }
 
-/* ---- hyperbolic tangent and sigmoid ------------------------------------------------------------------------------ */
+/* ---- tanh and sigmoid -------------------------------------------------------------------------------------------- */
 
-/* Every x: t / (t + 2) with t = e^2|x| - 1, in which nothing cancels. */
+/* Every x: t / (t + 2) with t = e^2|x| - 1, without cancellation. */
 VEC_INLINE vec vec_tanh(vec x)
 {
     vec twice = vec_min(vec_set(19.0f), vec_abs(x + x));
@@ -194,16 +196,16 @@ VEC_INLINE vec vec_silu(vec x)
     return x / vec_one_plus_exp_neg(x);
 }
 
-/* The slope of the sigmoid, e / (1 + e)² with e = e^-|x|, for |x| <= 80. */
+/* Gradient of sigmoid, e / (1 + e)² with e = e^-|x|, for |x| <= 80. */
 VEC_INLINE vec vec_sigmoid_grad(vec x)
 {
     vec e = vec_exp(-vec_abs(x));
     return e / vec_fma(e, e + vec_set(2.0f), vec_set(1.0f));
 }
 
-/* e / (1 + e)² (1 + e - u) with u = |x| and e = e^-u, for |x| <= 80. The last factor has a root: beside it, it is
- * -d + d P(d) with d = u - root. What factors, square and quotient lose by rounding is carried along: products with it
- * (swiglu) round twice more, and stay within 4 ulp. */
+/* e / (1 + e)² (1 + e - u) with u = |x| and e = e^-u, for |x| <= 80. The last factor has a root; near it, it is -d +
+ * d P(d) with d = u - root. Rounding errors of factors, square and quotient are carried along: products with the
+ * result (swiglu) round twice more and stay within 4 ulp. */
 VEC_INLINE vec vec_silu_grad(vec x)
 {
     vec u = vec_abs(x), err, e = vec_exp_to_df(-u, &err), d = u - vec_set(0x1.474974p+0f);
@@ -227,11 +229,11 @@ VEC_INLINE vec vec_silu_grad(vec x)
     return vec_select(vec_lt(x, vec_set(0.0f)), grad, vec_set(1.0f) - grad);
 }
 
-/* ---- GELU ----
+/* ---- GELU (erf) ----
  *
- * With u = |x|, the smaller of Φ(x) and 1 - Φ(x) is e^(-u²/2) erfcx(u / sqrt 2) / 2, and the slope at -u is e^(-u²/2)
- * (u - root) Q(u). (u + 1) erfcx and Q vary slowly, so that the first term of a polynomial in t = (u - a) / (u + a)
- * dominates, and its rounding is nearly the only one. For x >= PACK_GELU_LEAST; the slope up to 12. */
+ * With u = |x|, the smaller of Φ(x) and 1 - Φ(x) is e^(-u²/2) erfcx(u / sqrt 2) / 2, and the gradient at -u is
+ * e^(-u²/2) (u - root) Q(u). (u + 1) erfcx and Q vary slowly, so that the first term of a polynomial in t = (u - a)
+ * / (u + a) dominates, and its rounding is nearly the only one. Valid for x >= VEC_GELU_MIN; the gradient up to 12. */
 
 #define VEC_GELU_MIN -6.0f
 
@@ -251,9 +253,9 @@ VEC_INLINE vec vec_gelu_erf(vec x)
     p = VEC_HORNER(p, t, -0x1.432a8ap-4f);
     p = VEC_HORNER(p, t, -0x1.aee3b6p-6f);
     p = VEC_HORNER(p, t, 0x1.0bdb2ep-1f);
-    /* less what u + 1 lost */
+    /* minus the rounding error of u + 1 */
     vec rounded, remainder = vec_gauss(u, vec_fma(err, quotient, -err), &rounded), half = p * quotient;
-    /* -0, so that what vanishes below 0 is -0 */
+    /* -0, so that results that vanish below 0 are -0 */
     return vec_max(vec_set(-0.0f), x) - vec_ldexp(vec_fma(half, remainder, half), rounded);
 }
 
@@ -274,19 +276,19 @@ VEC_INLINE vec vec_gelu_erf_grad(vec x)
     return vec_select(vec_lt(x, vec_set(0.0f)), grad, vec_set(1.0f) - grad);
 }
 
-/* ---- GELU in its tanh form ----
+/* ---- GELU (tanh) ----
  *
- * x / (1 + e^-v) with v = x (A + B x²), in two parts each: what v loses by rounding would be seen in the exponential. A
- * has so few bits that A - w is exact. For x >= -PACK_TANH_GELU_MOST; the slope for no larger |x| either, and not
- * beside its root.
+ * x / (1 + e^-v) with v = x (A + B x²), each as a double-float: the rounding error of v would show in the exponential.
+ * A has so few bits that A - w is exact. Valid for x >= -VEC_TANH_GELU_MAX; the gradient for |x| up to that, and not
+ * near its root.
  *
- * The slope at -u is q / (1 + q)² (1 + q - m) with q = e^-v(u) and m = u v'(u) = u (A + 3 B u²), and at u 1 minus that.
- */
+ * The gradient at -u is q / (1 + q)² (1 + q - m) with q = e^-v(u) and m = u v'(u) = u (A + 3 B u²); at u, 1 minus
+ * that. */
 
 #define VEC_TANH_GELU_MAX 9.875f
 #define VEC_TANH_GELU_ROOT 0x1.8142ap-1f
 
-/* x (A + b x²), where b is given in two parts, and what it loses. */
+/* x (A + b x²) with b in two parts, and its rounding error. */
 VEC_INLINE vec vec_cubic(vec x, float high, float low, vec *err)
 {
     vec s = x * x, s_low = vec_fma(x, x, -s), w = vec_fma(s, vec_set(high), vec_set(0x1.98845p+0f));
@@ -316,7 +318,7 @@ VEC_INLINE vec vec_gelu_grad(vec x)
 
 /* ---- logarithm --------------------------------------------------------------------------------------------------- */
 
-/* For normal x > 0: tarn__log_f32() without its edges. */
+/* For normal x > 0: tarn__log_f32() without its special values. */
 VEC_INLINE vec vec_log(vec x)
 {
     vec from = vec_bits_sub(x, vec_bits_set(0x3f3504f3u)), e = vec_exponent(from);
@@ -335,8 +337,8 @@ VEC_INLINE vec vec_log(vec x)
 
 /* ---- sine and cosine ----
  *
- * As in vmath.h, with f32 alone for |x| <= PACK_TRIG_MOST: n pi's first part has so few bits that x - n pi begins with
- * an exact difference. */
+ * As in vmath_trig.h, but in f32 alone, for |x| <= VEC_TRIG_MAX: the first part of n pi has so few bits that x - n
+ * pi begins with an exact difference. */
 
 #define VEC_TRIG_MAX 2048.0f
 

@@ -1,29 +1,25 @@
-/*
- * vmath.h: elementary functions that a compiler can vectorise.
+/* vmath.h: elementary functions a compiler can vectorize: bits, exp, log. vmath_trig.h has sin and cos, vmath_special.h
+ * tanh, erf and pow.
  *
- * Every function here is a straight line of arithmetic, bit operations and selections, so that the loop
- * `for (i = 0; i < n; i++) y[i] = f(x[i])` becomes vector code on SSE2, AVX2, AVX-512 and NEON alike. Compile with -O3
- * -fno-math-errno -fno-trapping-math; never with -ffast-math, because NaN, infinities, signed zeros and the rounding of
- * single additions matter.
+ * Every function is straight-line arithmetic, bit operations and selections, so that the loop `for (i = 0; i < n; i++)
+ * y[i] = f(x[i])` becomes vector code on SSE2, AVX2, AVX-512 and NEON alike. Compile with -O3 -fno-math-errno
+ * -fno-trapping-math; never with -ffast-math: NaN, infinities, signed zeros and the rounding of single additions
+ * matter.
  *
- * How they are built, and what must stay true:
+ * Construction, and what must stay true:
  *
- *  1. A value is rounded to an integer by adding 1.5 * 2^23 (f32) or 1.5 * 2^52 (f64): the sum has no room for a
- * fraction, and its low bits are the integer. SSE2 has no rounding instruction and no conversion between f64 and 64-bit
- * integers; this needs neither.
- *  2. 64-bit integers are only added, shifted left, shifted right without sign and combined bit by bit: the rest is
- * missing in SSE2. Comparisons are made on floating values.
- *  3. A clamp is written `x > limit ? limit : x`, so that NaN passes through it and reaches the result by arithmetic.
- *  4. Products and sums are fused explicitly where the target has the instruction. The results are accurate with and
- * without it, and whether the compiler fuses what is left does not matter, except in tarn__product_low_f64, which says
- * so.
- *  5. Polynomials are minimax fits of the part of the function that is left after its leading terms, which stay exact.
- * So a polynomial's rounding errors are small compared with the result.
+ *   1. A value is rounded to an integer by adding 1.5 * 2^23 (f32) or 1.5 * 2^52 (f64): the sum has no bits for a
+ *      fraction, and its low bits are the integer. SSE2 has no rounding instruction and no conversion between f64 and
+ *      64-bit integers; this needs neither.
+ *   2. 64-bit integers are only added, shifted left, shifted right without sign and combined bitwise: SSE2 lacks the
+ *      rest. Comparisons are made on floats.
+ *   3. A clamp is written `x > limit ? limit : x`, so that NaN passes through it and reaches the result by arithmetic.
+ *   4. Products and sums are fused explicitly where the target has FMA. Results are accurate with and without it, and
+ *      it does not matter whether the compiler fuses the others, except in tarn__product_low_f64, which says so.
+ *   5. Polynomials are minimax fits of what remains of the function after its leading terms, which stay exact. So a
+ *      polynomial's rounding errors are small compared with the result.
  *
- * Largest errors, in units in the last place: f32 functions 1.5, f64 functions 4 (pow 1.5). tests/backends/test_vmath.c
- * holds the bounds. sin and cos are right for |x| <= TARN__TRIG_MAX_F32 or _F64 and for infinities and NaN; the tile
- * forms at the end are right for every x.
- */
+ * Largest errors in ulp: f32 functions 1.5, f64 functions 4 (pow 1.5); tests/backends/test_vmath.c checks them. */
 #ifndef TARN__CPU_VMATH_H
 #define TARN__CPU_VMATH_H
 
@@ -32,9 +28,9 @@
 #include <stdint.h>
 #include <string.h>
 
-/* ---- bits, scaling, fused operations ----------------------------------------------------------------------------- */
+/* ---- bits, scaling, FMA ------------------------------------------------------------------------------------------ */
 
-/* A loop vectorises only when what it calls is inlined, however long it is. */
+/* A loop vectorizes only if every function it calls is inlined, however long. */
 #if defined(__GNUC__)
 #define TARN__ALWAYS_INLINE __attribute__((always_inline))
 #else
@@ -108,8 +104,8 @@ TARN__ALWAYS_INLINE static inline double tarn__pow2_f64(double k)
     return tarn__from_bits_f64((tarn__bits_f64(k + TARN__ROUND_F64) + 1023) << 52);
 }
 
-/* x * 2^k for x near 1 and any k that can matter. Two factors: neither overflows, the first product is exact, the
- * second rounds once, so subnormal results are right. `rounded` is k + TARN__ROUND_F32. */
+/* x * 2^k for x near 1 and any relevant k. Two factors: neither overflows, the first product is exact, the second
+ * rounds once, so subnormal results are correctly rounded. `rounded` is k + TARN__ROUND_F32. */
 TARN__ALWAYS_INLINE static inline float tarn__scale_f32(float x, float rounded)
 {
     int32_t k = (int32_t)(tarn__bits_f32(rounded) - 0x4b400000u);
@@ -123,10 +119,9 @@ TARN__ALWAYS_INLINE static inline double tarn__scale_f64(double x, double k)
     return x * tarn__pow2_f64(half) * tarn__pow2_f64(k - half);
 }
 
-/* The rounding error of the product p = a * b, exactly: a * b = p + result. Without a fused operation each factor is
- * split into two halves of 26 bits, whose products are exact. p must be the rounded product: the caller keeps it in a
- * variable of its own, and with fused operations its use here as an operand keeps the compiler from fusing it
- * elsewhere. */
+/* The rounding error of p = a * b, exactly: a * b = p + result. Without FMA each factor is split into halves of 26
+ * bits, whose products are exact. p must be the rounded product: the caller keeps it in a variable, and with FMA its
+ * use here as an operand keeps the compiler from fusing it elsewhere. */
 TARN__ALWAYS_INLINE static inline double tarn__product_low_f64(double a, double b, double p)
 {
 #if TARN__HAS_FMA
@@ -141,7 +136,7 @@ TARN__ALWAYS_INLINE static inline double tarn__product_low_f64(double a, double 
 
 /* ---- exponentials ----
  *
- * x = k ln2 + r with |r| <= ln2 / 2. ln2 is split so that k times its high part is exact; the low part repairs the
+ * x = k ln2 + r with |r| <= ln2 / 2. ln2 is split so that k times its high part is exact; the low part corrects the
  * rest, so r is as good as rounded once. e^r = 1 + r + r^2 P(r): the polynomial's errors are scaled by r^2 <= 0.12. */
 
 #define TARN__LN2_HIGH_F32 0x1.62e4p-1f /* 15 bits: exact times any exponent */
@@ -187,7 +182,7 @@ TARN__ALWAYS_INLINE static inline double tarn__expm1_reduced_f64(double r)
     return tarn__fma_f64(r * r, p, r);
 }
 
-/* Clamped just outside the range where the result is neither 0 nor infinity. */
+/* Clamped just outside the range of finite nonzero results. */
 TARN__ALWAYS_INLINE static inline float tarn__exp_f32(float x)
 {
     x = x > 89.0f ? 89.0f : x;
@@ -197,7 +192,7 @@ TARN__ALWAYS_INLINE static inline float tarn__exp_f32(float x)
     return tarn__scale_f32(1.0f + tarn__expm1_reduced_f32(r), rounded);
 }
 
-/* e^(x + low), where low is at most a few units in the last place of x. */
+/* e^(x + low), where low is at most a few ulp of x (double-double argument). */
 TARN__ALWAYS_INLINE static inline double tarn__exp_dd_f64(double x, double low)
 {
     double k = tarn__fma_f64(x, 0x1.71547652b82fep+0, TARN__ROUND_F64) - TARN__ROUND_F64;
@@ -266,9 +261,9 @@ TARN__ALWAYS_INLINE static inline double tarn__exp2_coarse_f64(double x)
     return tarn__fma_f64(r, p, 1.0) * tarn__pow2_f64(k);
 }
 
-/* 2^k (e^r - 1) + (2^k - 1): the second term is exact where it matters, and no other rounding is larger than the
- * result's. 2^128 does not exist in f32, so the largest exponent is halved and the result doubled. The result has the
- * sign of x, zero included. */
+/* 2^k (e^r - 1) + (2^k - 1): the second term is exact where it matters, and no other rounding exceeds the result's.
+ * 2^128 does not exist in f32, so the largest exponent is halved and the result doubled. The result has the sign of
+ * x, zero included. */
 TARN__ALWAYS_INLINE static inline float tarn__expm1_f32(float x)
 {
     float c = x > 89.0f ? 89.0f : x;
@@ -296,9 +291,9 @@ TARN__ALWAYS_INLINE static inline double tarn__expm1_f64(double x)
 
 /* ---- logarithms ----
  *
- * x = 2^e m with sqrt(1/2) <= m < sqrt(2), found by subtracting the bits of sqrt(1/2): the exponent field then holds e.
- * f = m - 1 is exact. log x = e ln2 + log(1 + f); where e is not 0 the sum is at least 0.34, so log(1 + f) never
- * cancels to less than its own error. */
+ * x = 2^e m with sqrt(1/2) <= m < sqrt(2), found by subtracting the bits of sqrt(1/2): the exponent field then holds
+ * e. f = m - 1 is exact. log x = e ln2 + log(1 + f); where e is not 0 the sum is at least 0.34, so log(1 + f) never
+ * cancels below its own error. */
 
 typedef struct tarn__parts_f32 {
     float e, f; /* x = 2^e (1 + f) */
@@ -308,7 +303,7 @@ typedef struct tarn__parts_f64 {
     double e, f;
 } tarn__parts_f64;
 
-/* x positive and finite, subnormal or not; anything else gives numbers without meaning. */
+/* x positive and finite, subnormals included; the result is meaningless for any other x. */
 TARN__ALWAYS_INLINE static inline tarn__parts_f32 tarn__split_f32(float x)
 {
     float add = x < FLT_MIN ? -23.0f : 0.0f;
@@ -318,7 +313,7 @@ TARN__ALWAYS_INLINE static inline tarn__parts_f32 tarn__split_f32(float x)
     return (tarn__parts_f32){(float)e + add, m - 1.0f};
 }
 
-/* The biased exponent, put into the low bits of 2^52, becomes a floating value without a conversion. */
+/* The biased exponent, placed in the low bits of 2^52, becomes a float without a conversion. */
 TARN__ALWAYS_INLINE static inline tarn__parts_f64 tarn__split_f64(double x)
 {
     double add = x < DBL_MIN ? -(0x1p52 + 1023.0 + 52.0) : -(0x1p52 + 1023.0);
@@ -328,7 +323,7 @@ TARN__ALWAYS_INLINE static inline tarn__parts_f64 tarn__split_f64(double x)
     return (tarn__parts_f64){tarn__from_bits_f64(e | 0x4330000000000000u) + add, m - 1.0};
 }
 
-/* The values at the edges: log 0 = -inf, log of a negative = NaN, log inf = inf. */
+/* Special values: log 0 = -inf, log of a negative = NaN, log inf = inf. */
 TARN__ALWAYS_INLINE static inline float tarn__log_edges_f32(float x, float y)
 {
     y = x < INFINITY ? y : x;
@@ -393,7 +388,7 @@ TARN__ALWAYS_INLINE static inline double tarn__log_f64(double x)
     return tarn__log_edges_f64(x, tarn__log_join_f64(tarn__split_f64(x)));
 }
 
-/* log2(1 + f) = f + f R(f): R is at most 0.8, and so much smaller are its errors; exact for powers of two. */
+/* log2(1 + f) = f + f R(f): |R| is at most 0.8, which scales its errors; exact for powers of two. */
 TARN__ALWAYS_INLINE static inline float tarn__log2_f32(float x)
 {
     tarn__parts_f32 v = tarn__split_f32(x);
@@ -418,8 +413,8 @@ TARN__ALWAYS_INLINE static inline double tarn__log2_f64(double x)
     return tarn__log_edges_f64(x, tarn__fma_f64(y, 0x1.71547652b82fep+0, v.e));
 }
 
-/* The exponent is that of the rounded 1 + x, but f = 2^-e x + (2^-e - 1) comes from x itself, with one rounding, so
- * nothing of a small x is lost. 2^-e x is exact: an addition to the exponent. The result has the sign of x, zero
+/* The exponent is that of the rounded 1 + x, but f = 2^-e x + (2^-e - 1) comes from x itself, with one rounding: no
+ * bits of a small x are lost. 2^-e x is exact: an addition to the exponent. The result has the sign of x, zero
  * included. */
 TARN__ALWAYS_INLINE static inline float tarn__log1p_f32(float x)
 {

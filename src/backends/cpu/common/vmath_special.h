@@ -1,13 +1,14 @@
-/* vmath_special.h: tanh, erf, erfc and pow, by the rules of vmath.h. */
+/* vmath_special.h: tanh, erf, erfc and pow in f32 and f64, by the rules of vmath.h. All are total: special values
+ * follow C99. */
 #ifndef TARN__CPU_VMATH_SPECIAL_H
 #define TARN__CPU_VMATH_SPECIAL_H
 
 #include "backends/cpu/common/vmath.h"
 
-/* ---- hyperbolic tangent ------------------------------------------------------------------------------------------ */
+/* ---- tanh -------------------------------------------------------------------------------------------------------- */
 
-/* Below 0.55 an odd polynomial after x; above, 1 - 2 / (e^2|x| + 1), where what is subtracted is less than 1/2 and so
- * are its errors. */
+/* Below 0.55 an odd polynomial after x; above, 1 - 2 / (e^2|x| + 1), where the subtrahend is below 1/2, and so are
+ * its errors. */
 TARN__ALWAYS_INLINE static inline float tarn__tanh_f32(float x)
 {
     float a = fabsf(x);
@@ -26,7 +27,7 @@ TARN__ALWAYS_INLINE static inline float tarn__tanh_f32(float x)
     return copysignf(a < 0.55f ? small : large, x);
 }
 
-/* t / (t + 2) with t = e^2|x| - 1: no cancellation anywhere. */
+/* t / (t + 2) with t = e^2|x| - 1: no cancellation. */
 TARN__ALWAYS_INLINE static inline double tarn__tanh_f64(double x)
 {
     double a = fabs(x);
@@ -37,8 +38,8 @@ TARN__ALWAYS_INLINE static inline double tarn__tanh_f64(double x)
 
 /* ---- error function ---------------------------------------------------------------------------------------------- */
 
-/* Below 1, x + x E(x^2); above, 1 - e^q(|x|) with a polynomial for log erfc, whose errors are scaled by erfc <= 0.16.
- * From 4 on it is 1. */
+/* Below 1, x + x E(x^2); above, 1 - e^q(|x|) with a polynomial for log erfc, whose errors are scaled by erfc <=
+ * 0.16. From 4 on the result is 1. */
 TARN__ALWAYS_INLINE static inline float tarn__erf_f32(float x)
 {
     float a = fabsf(x);
@@ -67,8 +68,9 @@ TARN__ALWAYS_INLINE static inline float tarn__erf_f32(float x)
     return a < 1.0f ? small : copysignf(large, x);
 }
 
-/* In f64, because e^(-x^2) needs x^2 to more places than f32 has: e^(-x^2) times a polynomial in t = (x - 4) / (x + 4)
- * for e^(x^2) erfc x, which is smooth in t over the whole range. The conversion rounds subnormal results right. */
+/* In f64, because e^(-x^2) needs x^2 to more bits than f32 has: e^(-x^2) times a polynomial in t = (x - 4) / (x + 4)
+ * for e^(x^2) erfc x, which is smooth in t over the whole range. The final conversion rounds subnormal results
+ * correctly. */
 TARN__ALWAYS_INLINE static inline float tarn__erfc_f32(float x)
 {
     double v = (double)x;
@@ -111,7 +113,7 @@ TARN__ALWAYS_INLINE static inline double tarn__erf_small_f64(double x)
     return tarn__fma_f64(x, p, x);
 }
 
-/* erfc for a >= 1/2. e^(-a^2) is taken with the rounding error of the square; the rest, (1 + 2a) e^(a^2) erfc a, stays
+/* erfc for a >= 1/2. e^(-a^2) includes the rounding error of the square; the rest, (1 + 2a) e^(a^2) erfc a, stays
  * near 1.2 and varies slowly in t = (a - 4) / (a + 4), so that the polynomial's first term dominates. From 28 on the
  * result is 0. */
 TARN__ALWAYS_INLINE static inline double tarn__erfc_large_f64(double a)
@@ -162,21 +164,21 @@ TARN__ALWAYS_INLINE static inline double tarn__erfc_f64(double x)
 
 /* ---- power ------------------------------------------------------------------------------------------------------- */
 
-/* What y >= 0 has after the point, 0 from 2^52 on; only its being 0 means anything. */
+/* Fractional part of y >= 0, 0 from 2^52 on; only whether it is 0 is meaningful. */
 TARN__ALWAYS_INLINE static inline double tarn__fraction_f64(double y)
 {
     y = y > 0x1p52 ? 0x1p52 : y;
     return y - ((y + 0x1p52) - 0x1p52);
 }
 
-/* The signs and special values of C99's pow, given `size`, which is |x|^y and right for x = 0, infinities and y =
+/* Signs and special values of C99's pow, given `size` = |x|^y, which is right for x = 0, infinities and y =
  * +-infinity. */
 TARN__ALWAYS_INLINE static inline double tarn__pow_edges_f64(double x, double y, double size)
 {
     double a = fabs(x), b = fabs(y);
     double fraction = tarn__fraction_f64(b);
     size = a == 1.0 ? 1.0 : size;
-    double signed_size = tarn__fraction_f64(0.5 * b) != 0.0 ? -size : size; /* y is odd, if whole */
+    double signed_size = tarn__fraction_f64(0.5 * b) != 0.0 ? -size : size; /* y is odd, if an integer */
     double finite = fraction != 0.0 ? (double)NAN : signed_size;
     double infinite = fraction != 0.0 ? size : signed_size;
     double negative = a < (double)INFINITY ? finite : infinite;
@@ -189,9 +191,9 @@ TARN__ALWAYS_INLINE static inline double tarn__pow_edges_f64(double x, double y,
     return y == 0.0 ? 1.0 : z;
 }
 
-/* x^y for a factor of an f32 result: x is an f32, y any f64. 2^(y log2|x|) in f64; the logarithm's error of 2^-43
- * becomes 2^-35 in what is within the range of f32. The square of the root has the whole range of f64: an infinite
- * gradient times a power that is only 0 in f32 is infinite. */
+/* x^y as a factor of an f32 result: x is an f32, y any f64. 2^(y log2|x|) in f64; the logarithm's error of 2^-43
+ * becomes 2^-35 within f32's range. The squared root covers the whole range of f64: an infinite gradient times a
+ * power that underflows only in f32 must be infinite. */
 TARN__ALWAYS_INLINE static inline double tarn__pow_fast_f64(float x, double b)
 {
     double a = fabs((double)x);
@@ -221,9 +223,9 @@ TARN__ALWAYS_INLINE static inline float tarn__pow_f32(float x, float y)
     return (float)tarn__pow_fast_f64(x, (double)y);
 }
 
-/* log|x| as a sum of two doubles, good to about 2^-64 of its size: the exponent of the result multiplies the error by
- * up to 745. s = f / (2 + f) is taken with its remainder, log = e ln2 + 2 s + s z (2/3 + z tail(z)) with z = s^2 <=
- * 0.03, and all but the tail is carried in two doubles. */
+/* log|x| as a double-double, accurate to about 2^-64 of its size: the exponent of the result multiplies the error by
+ * up to 745. s = f / (2 + f) is computed with its remainder, log = e ln2 + 2 s + s z (2/3 + z tail(z)) with z = s^2
+ * <= 0.03, and all but the tail is carried in two doubles. */
 TARN__ALWAYS_INLINE static inline double tarn__log_dd_f64(double a, double *low)
 {
     tarn__parts_f64 v = tarn__split_f64(a);
@@ -258,8 +260,8 @@ TARN__ALWAYS_INLINE static inline double tarn__log_dd_f64(double a, double *low)
     return high;
 }
 
-/* e^(y log|x|) with the logarithm and the product in two doubles. |y| > 2^66 can only give 0, 1 or infinity and is
- * clamped. */
+/* e^(y log|x|) with the logarithm and the product as double-doubles. |y| > 2^66 can only give 0, 1 or infinity and
+ * is clamped. */
 TARN__ALWAYS_INLINE static inline double tarn__pow_f64(double x, double y)
 {
     double a = fabs(x);

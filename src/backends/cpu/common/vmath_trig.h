@@ -1,4 +1,5 @@
-/* vmath_trig.h: sine and cosine, by the rules of vmath.h. */
+/* vmath_trig.h: sine and cosine in f32 and f64, by the rules of vmath.h. The scalar forms are valid for |x| <=
+ * TARN__TRIG_MAX_F32 or _F64 and for infinities and NaN; the tile forms at the end for every x. */
 #ifndef TARN__CPU_VMATH_TRIG_H
 #define TARN__CPU_VMATH_TRIG_H
 
@@ -6,17 +7,16 @@
 
 /* ---- sine and cosine ----
  *
- * r = x - n pi with n the nearest integer (for the cosine the nearest half-integer, since cos x = sin(x + pi/2)), and
- * the result is sin r with its sign turned for odd n: one polynomial on |r| <= pi/2 and no choice between two. pi
- * stands in parts so short that n times a part is exact, and so are the first differences, by cancellation: close to a
- * zero of the function r keeps its relative accuracy. That holds while n fits beside the parts, which is the limit on
- * |x|. */
+ * r = x - n pi with n the nearest integer (for cos the nearest half-integer, since cos x = sin(x + pi/2)); the
+ * result is sin r, negated for odd n: one polynomial on |r| <= pi/2 and no choice between two. pi is stored in parts
+ * so short that n times a part is exact, and so are the first differences, by cancellation: near a zero of the
+ * function r keeps its relative accuracy. That holds while n fits next to the parts, which limits |x|. */
 
 #define TARN__TRIG_MAX_F32 0x1p29f /* n < 2^28, parts of pi of 25 bits, in f64 */
 #define TARN__TRIG_MAX_F64 0x1p24  /* n < 2^23, parts of pi of 30 bits */
 
-/* Whether the scalar sin and cos are out of their range, so that the tile form (or libm) is needed. False for
- * infinities and NaN. */
+/* True where the scalar sin and cos are out of range and the tile form (or libm) is needed. False for infinities and
+ * NaN. */
 TARN__ALWAYS_INLINE static inline int tarn__trig_is_large_f32(float x)
 {
     return fabsf(x) > TARN__TRIG_MAX_F32 && fabsf(x) < INFINITY;
@@ -27,7 +27,7 @@ TARN__ALWAYS_INLINE static inline int tarn__trig_is_large_f64(double x)
     return fabs(x) > TARN__TRIG_MAX_F64 && fabs(x) < (double)INFINITY;
 }
 
-/* sin(x - n pi), turned when the integer in the low bits of `rounded` is odd. Error 2^-35. */
+/* sin(x - n pi), negated where the integer in the low bits of `rounded` is odd. Error 2^-35. */
 TARN__ALWAYS_INLINE static inline float tarn__sin_reduced_f32(double x, double n, double rounded)
 {
     double r = tarn__fma_f64(n, -0x1.921fb5p+1, x);
@@ -61,7 +61,8 @@ TARN__ALWAYS_INLINE static inline double tarn__sin_reduced_f64(double x, double 
     r = tarn__fma_f64(n, -0x1.10b46118p-29, r);
     double c = n * 0x1.313198ap-60;
     double h = r - c;
-    double low = tarn__fma_f64(n, -0x1.701b839a25205p-91, (r - h) - c); /* what is lost in h, and the last part */
+    /* rounding error of h, and the last part of pi */
+    double low = tarn__fma_f64(n, -0x1.701b839a25205p-91, (r - h) - c);
     double z = h * h;
     double p = 0x1.8851bdbbbb38p-49;
     p = tarn__fma_f64(p, z, -0x1.ae44a75c1083bp-41);
@@ -90,7 +91,7 @@ TARN__ALWAYS_INLINE static inline double tarn__cos_f64(double x)
 
 /* ---- sine and cosine of every number ----
  *
- * One pass looks for elements beyond the limit; almost always there are none. x and y may be the same. */
+ * One pass checks for elements beyond the limit; almost always there are none. x and y may be the same. */
 
 static inline void tarn__sin_tile_f32(const float *x, float *y, int64_t n)
 {

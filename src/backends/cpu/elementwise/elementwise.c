@@ -1,5 +1,10 @@
-/* elementwise.c: the element-wise kernels: every expression of elementwise.def compiled for f32 tiles; those for f64
- * and i64 come from elementwise_f64.c. */
+/* elementwise.c: the elementwise kernels: every expression of elementwise.def compiled for f32 tiles. Tiles for f64 and
+ * i64 come from elementwise_f64.c.
+ *
+ * A row has up to three implementations of its f32 tile: the plain expression, a version with a fast path
+ * (fast_paths.inc), or hand-written vectors (vec_kernels.inc, arm_*.inc). The #defines before the kernels choose one
+ * per level by redefining tile_<name>; whichever it is, an element's result does not depend on its neighbors or on
+ * its position in the tile. */
 #include <math.h>
 
 #include "backends/cpu/common/convert.h"
@@ -15,8 +20,8 @@
 
 /* ---- tiles ------------------------------------------------------------------------------------------------------- */
 
-/* WIDE rows between f32 tiles: everything in between is f64. Their gradients are written without y, which no WIDE row
- * needs. */
+/* IN_F64 rows between f32 tiles: computed in f64 throughout. Their gradients are written without y, which no such
+ * row needs. */
 #define FAST_F64_VALUE_TILE(name, value) \
     TILE_HEAD(tile_##name) \
     { \
@@ -42,7 +47,7 @@
         } \
     }
 
-/* f32: every row, with gradients; WIDE rows apart. */
+/* f32: every row, with gradients; IN_F64 rows follow below. */
 #define COMPARE(name, value) COMPARE_TILE(name, value)
 #define BINARY(name, dtypes, pv, pg, value, ga, gb) \
     PAIR_TILE(name, value) \
@@ -92,7 +97,7 @@ WHERE_TILE
 #undef UNARY
 #undef BINARY
 #undef COMPARE
-/* Each stands on the ones before. */
+/* Order matters: each uses what the ones before define. */
 /* clang-format off */
 #include "backends/cpu/elementwise/fast_paths.inc"
 #include "backends/cpu/elementwise/vec_kernels.inc"
@@ -107,8 +112,8 @@ WHERE_TILE
 
 enum { IN_F32 = 0, IN_F64 = 1, BYTES = 2, MULTIPASS = 3 };
 
-/* The first operand that is a tensor says what to compute in; `typed` is the first that may (the condition of where may
- * not). */
+/* Compute type of a call: that of the first tensor operand; `typed` is the first that counts (the condition of where
+ * does not). */
 static int compute_of(const tarn__call *call, int typed)
 {
     tarn_dtype dtype = call->out[0] ? call->out[0]->dtype : call->out[1]->dtype;
@@ -118,9 +123,10 @@ static int compute_of(const tarn__call *call, int typed)
     return tarn__compute_of(dtype);
 }
 
-/* Rows whose bits do not depend on the instructions: choices, copies and one operation. What is left after whole
- * vectors need not be computed as one more (elementwise_loops.c). Of two NaN a sum or a product has the first;
- * compilers may exchange them: in f32 they do not, and in f64 they do. tests/ops/test_special_values.c holds it. */
+/* Rows whose results do not depend on the instructions used: selections, copies and single operations. Their
+ * remainder after whole vectors needs no padding (elementwise_loops.c). Of two NaN operands a sum or product returns
+ * the first; compilers may swap operands: they do not in f32, and do in f64. tests/ops/test_special_values.c checks
+ * it. */
 enum { SIMPLE = 1, SIMPLE_F32 = 2 };
 static const unsigned char simple[TARN__KERNEL_COUNT] = {
 #define ROW(name) [TARN__K_##name] = SIMPLE
@@ -237,7 +243,7 @@ static void run(const tarn__call *call, tarn__kernel kernel, tarn__tile_fn f32, 
 #undef BINARY
 #undef COMPARE
 
-/* Made of silu's tiles, which have their own forms at each level. */
+/* Composed of silu's tiles, which differ by level. */
 static void tile_swiglu(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
 {
     const float *up = in[1];

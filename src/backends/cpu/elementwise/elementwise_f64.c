@@ -1,5 +1,5 @@
-/* elementwise_f64.c: the expressions of elementwise.def in f64 and i64, which only checks and counts need: compiled for
- * fewer levels than f32 (level.h), and held by kernel, so that elementwise.c finds them. */
+/* elementwise_f64.c: the expressions of elementwise.def in f64 and i64, which serve checks and counts: compiled for
+ * fewer levels than f32 (level.h), in a table by kernel that elementwise.c reads. */
 #include <math.h>
 
 #include "backends/cpu/common/convert.h"
@@ -37,7 +37,7 @@ DIV_TILES(double, long double, f64, 1e-150, 1e150)
 #undef UNARY
 #undef BINARY
 
-/* i64: the rows that have integers, no gradients. */
+/* i64: the rows with integers, without gradients. */
 #define UNARY(name, dtypes, pv, pg, value, gradient) UNARY_##dtypes(name, value)
 #define UNARY_FLOAT(name, value)
 #define UNARY_NUMBER(name, value) VALUE_TILE(name, value)

@@ -1,4 +1,8 @@
-/* elementwise_loops.c: the element-wise engine's loops. */
+/* elementwise_loops.c: runs tile functions over strided operands.
+ *
+ * A call becomes a plan: a collapsed loop nest and, per operand, how its elements reach a tile: in place, as a
+ * constant, or through a buffer. The nest is cut into tasks of `grain` elements and tiles of at most TILE, by shape
+ * alone. Nothing is allocated: buffers are on the stack of each task. */
 #include "backends/cpu/elementwise/elementwise_loops.h"
 
 #include <string.h>
@@ -8,10 +12,10 @@
 #include "backends/cpu/elementwise/two_paths.h"
 
 #define TILE 1024
-#define GRAIN (32 * TILE) /* elements a thread takes at a time */
-#define CHUNKS 64         /* of a large call, if its tiles may be long: then a thread takes up to 8 grains at a time */
-#if defined(__aarch64__) /* its f32 rows look at packs and not at tiles (vec_kernels.inc, arm_select.inc), and results \
-                            do not stream */
+#define GRAIN (32 * TILE) /* elements per task */
+#define CHUNKS 64         /* tasks of a large call with long tiles: up to 8 grains each */
+/* its f32 kernels branch per vector, not per tile, and results are not stored non-temporally */
+#if defined(__aarch64__)
 #define LONG_TILES 1
 #else
 #define LONG_TILES 0
@@ -20,10 +24,10 @@
 
 typedef struct operand {
     char *base;
-    int64_t size;          /* bytes of an element */
+    int64_t size;          /* bytes per element */
     const int64_t *stride; /* in the nest */
-    bool linear;           /* element k of the nest lies at base + k · size */
-    bool native;           /* its dtype is the one computed in */
+    bool linear;           /* element k of the nest is at base + k · size */
+    bool native;           /* its dtype is the compute type */
     bool constant;
     tarn__scalar value;
     tarn__load_fn load;
@@ -35,12 +39,12 @@ typedef struct plan {
     const tarn__tile_job *job;
     const tarn__elementwise *params;
     int inputs, outputs;
-    int64_t tile, grain; /* elements of a tile, and of what a thread takes at a time */
+    int64_t tile, grain; /* elements per tile, and per task */
     bool by_row;
-    bool direct_rows; /* by row, in two axes, and every operand in place */
-    bool nontemporal; /* write linear results past the caches */
-    bool is_exact;    /* simple, integers, or comparisons: the same bits whatever the instructions are */
-    bool broadcast;   /* input 1 is one element for all of a tile, and the job has a form for that */
+    bool direct_rows; /* by row, two axes, and every operand in place */
+    bool nontemporal; /* non-temporal stores for linear results */
+    bool is_exact;    /* result independent of the instructions: simple rows, integers, comparisons */
+    bool broadcast;   /* input 1 is one element per tile, and the job has a form for that */
     operand in[TARN__MAX_OPERANDS], out[TARN__MAX_OUTPUTS];
 } plan;
 
@@ -66,7 +70,7 @@ static operand describe(const plan *p, const tarn__view *view, int k)
     return o;
 }
 
-/* The position of element `at` of the nest, as an index for each axis. */
+/* Index of element `at` of the nest on each axis. */
 static void locate(const tarn__nest *nest, int64_t at, int64_t *index)
 {
     for (int i = nest->rank - 1; i >= 0; i--) {
@@ -92,7 +96,7 @@ static void advance(const tarn__nest *nest, int64_t *index, int64_t by)
     }
 }
 
-/* Moves n elements from the position `at` between an operand and a tile, row by row. */
+/* Moves n elements from position `at` between an operand and a tile, row by row. */
 static void move_rows(const plan *p, const operand *o, const int64_t *at, char *tile, int64_t tile_size, int64_t n,
                       bool storing)
 {
@@ -111,7 +115,7 @@ static void move_rows(const plan *p, const operand *o, const int64_t *at, char *
     }
 }
 
-/* Where the operand's n elements lie already as the tile wants them; NULL where they do not. */
+/* Address of the operand's elements where they can be used in place; else NULL. */
 static char *in_place(const plan *p, const operand *o, int64_t begin, const int64_t *index)
 {
     if (!o->native)
@@ -139,13 +143,12 @@ typedef struct buffers {
     _Alignas(64) char narrow[TILE * 8];
     const void *in[TARN__MAX_OPERANDS];
     void *out[TARN__MAX_OUTPUTS];
-    /* where the elements in an input's tile come from, when they are the beginning of one row */
+    /* source of the elements in an input's tile, where they are the start of one row */
     const char *address[TARN__MAX_OPERANDS];
     int64_t cached_count[TARN__MAX_OPERANDS];
 } buffers;
 
-/* Brings n elements of an input that lies in rows into its tile. A row that is repeated is still there from the last
- * time. */
+/* Loads n elements of a non-linear input into its tile. A broadcast row is still there from the previous tile. */
 static void load_rows(const plan *p, buffers *b, int k, int64_t size, int64_t n, const int64_t *index)
 {
     const operand *o = &p->in[k];
@@ -157,7 +160,7 @@ static void load_rows(const plan *p, buffers *b, int k, int64_t size, int64_t n,
     b->cached_count[k] = n;
 }
 
-/* Input 1 of a tile that needs one element of it. */
+/* Address of the one element of input 1 that a tile needs. */
 static const void *broadcast_element(const plan *p, buffers *b, const int64_t *index)
 {
     const operand *o = &p->in[1];
@@ -168,7 +171,7 @@ static const void *broadcast_element(const plan *p, buffers *b, const int64_t *i
     return b->tile[1];
 }
 
-/* A linear result of a streaming call: converted into a buffer if it must be, then written out. */
+/* Stores a linear result non-temporally, converted first if needed. */
 static void nt_store_result(const operand *o, buffers *b, int k, int64_t begin, int64_t n)
 {
     const char *from = b->out[k];
@@ -193,9 +196,9 @@ typedef struct padded {
     _Alignas(64) char out[TARN__MAX_OUTPUTS][MULTIPLE * 8];
 } padded;
 
-/* The sizes of what is copied are known where these are inlined: a copy is one or two vectors then. */
+/* Copy sizes are constants where these are inlined: a copy is one or two vectors. */
 #define REMAINDERS(real, t, rare) \
-    /* n elements, fewer than a whole vector, followed by copies of the first */ \
+    /* n elements, fewer than TARN__TILE_MULTIPLE, padded with copies of the first */ \
     static inline void pad_few_##t(real *to, const real *from, int64_t n) \
     { \
         for (int i = 0; i < MULTIPLE; i++) \
@@ -203,7 +206,7 @@ typedef struct padded {
         for (int64_t i = 1; i < n; i++) \
             to[i] = from[i]; \
     } \
-    /* fewer elements than a whole vector */ \
+    /* fewer elements than TARN__TILE_MULTIPLE */ \
     rare static void run_few_##t(const plan *p, tarn__tile_fn tile, int64_t n, const void *const *in, \
                                  void *const *out) \
     { \
@@ -221,8 +224,8 @@ typedef struct padded {
             for (int64_t i = 0; i < n; i++) \
                 ((real *)out[k])[i] = ((const real *)r.out[k])[i]; \
     } \
-    /* more: those left over are computed with the ones before them, whose results are the same again. Operands are \
-     * held first, since an output may be the same memory */ \
+    /* more: the remainder is recomputed together with the elements before it, whose results are the same again. \
+     * Operands are copied first, since an output may alias them */ \
     rare static void run_with_remainder_##t(const plan *p, tarn__tile_fn tile, int64_t n, const void *const *in, \
                                             void *const *out) \
     { \
@@ -304,7 +307,7 @@ static void run_tile(const plan *p, buffers *b, int64_t begin, int64_t n, const 
     }
 }
 
-/* A nest of rows whose operands all lie in place: nothing is looked up but where a row begins. */
+/* Rows with every operand in place: only row addresses are computed. */
 static void run_rows(const plan *p, buffers *b, int64_t begin, int64_t end)
 {
     const int64_t inner = p->nest.shape[1];
@@ -361,7 +364,7 @@ static void run_range(int64_t begin, int64_t end, void *ctx)
         tarn__nt_fence();
 }
 
-/* No operand needs a buffer: each is one piece of memory, or one element. */
+/* True where no operand needs a buffer: each is contiguous, or one element. */
 static bool all_in_place(const plan *p)
 {
     bool all = true;
@@ -384,7 +387,7 @@ static bool rows_in_place(const plan *p)
     return all;
 }
 
-/* A tile in place may be as long as what a thread takes: to begin again costs time in which the memory rests. */
+/* A tile in place may be as long as a task: restarting costs time in which memory idles. */
 static void choose_lengths(plan *p)
 {
     p->tile = TILE;
@@ -398,7 +401,7 @@ static void choose_lengths(plan *p)
 
 void TARN__AT_LEVEL(tarn__run_tiles)(const tarn__call *call, const tarn__tile_job *job)
 {
-    plan p; /* filled in field by field: clearing it would cost more than the work of a small operation */
+    plan p; /* filled in field by field: clearing it would cost more than a small operation */
     p.job = job;
     p.params = call->params;
     const tarn__view *views[TARN__MAX_OPERANDS];

@@ -1,16 +1,15 @@
-/* fast_f64.h: what the WIDE rows of elementwise.def need when their results are f32: f64 for its range and its digits,
- * but functions that are only as good as one rounding to f32 asks for. Errors of the functions are below 2^-36 of the
- * result, 1/4000 of a unit in f32's last place, at less than half the price; those of a slope beside its root below 1/4
- * of a unit.
+/* fast_f64.h: reduced-accuracy f64 functions for IN_F64 rows of elementwise.def with f32 results: f64 for its range and
+ * precision, but only as accurate as one rounding to f32 needs. Errors are below 2^-36 of the result, 1/4000 ulp of
+ * f32, at less than half the cost; gradients near their root below 1/4 ulp.
  *
- * Infinities, zeros and NaN come out where f64's own functions have them; what lies beyond the range of f32, even after
- * a factor of f32's range, need only be there. The rules of vmath.h hold. */
+ * Infinities, zeros and NaN appear where f64's own functions have them; values beyond the range of f32, even after a
+ * factor of f32's range, only need to stay there. The rules of vmath.h hold. */
 #ifndef TARN__CPU_FAST_F64_H
 #define TARN__CPU_FAST_F64_H
 
 #include "backends/cpu/common/vmath.h"
 
-/* 2^x, 0 below f64's subnormals and infinite beyond its range; between -1074 and -1022 not 0, and no more. */
+/* 2^x: 0 below f64's subnormals, infinite beyond its range; between -1074 and -1022 only known to be nonzero. */
 TARN__ALWAYS_INLINE static inline double tarn__exp2_fast(double x)
 {
     double clamped = x > 1023.0 ? 1023.0 : x;
@@ -51,8 +50,8 @@ TARN__ALWAYS_INLINE static inline double tarn__log1p_fast(double x)
     return s * p;
 }
 
-/* e^(a^2) erfc a for a >= 0: a polynomial in t = (a - 4) / (a + 4). Beyond 14 it stays where it is: times e^(-a^2) that
- * is below f32's range by more than that range. */
+/* e^(a^2) erfc a for a >= 0: a polynomial in t = (a - 4) / (a + 4). Constant beyond 14: times e^(-a^2) that is below
+ * f32's range, even after a factor of that range. */
 TARN__ALWAYS_INLINE static inline double tarn__erfcx_fast(double a)
 {
     a = a > 14.0 ? 14.0 : a;
@@ -80,8 +79,7 @@ TARN__ALWAYS_INLINE static inline double tarn__erfc_fast(double x)
     return x < 0.0 ? 2.0 - tail : tail;
 }
 
-/* `slope` at x; close to the slope's root, where it is a difference of two nearly equal numbers, the Taylor series
- * there. */
+/* `grad` at x; near the gradient's root, where it is a difference of nearly equal values, its Taylor series there. */
 TARN__ALWAYS_INLINE static inline double tarn__near_root_fast(double x, double grad, double root, double c1, double c2,
                                                               double c3, double c4, double c5)
 {

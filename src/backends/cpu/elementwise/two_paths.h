@@ -1,21 +1,21 @@
-/* two_paths.h: rows of elementwise.def that have two forms: one that holds for almost every element, and one for those
- * that are `far`. A tile without far elements takes the first. In any other each element has the form that is its
- * own, so that no result depends on its neighbours. */
+/* two_paths.h: elementwise kernels with two implementations: a fast path, valid for almost every element, and a
+ * range path for the others. A tile without such elements takes the fast path. In any other tile each element takes
+ * its own, so that no result depends on its neighbors. */
 #ifndef TARN__CPU_TWO_PATHS_H
 #define TARN__CPU_TWO_PATHS_H
 
 #include "backends/cpu/elementwise/elementwise_loops.h"
 
-/* What few tiles need: compiled for size. */
+/* Code that few tiles need: compiled for size. */
 #if defined(__GNUC__)
 #define TARN__COLD __attribute__((noinline, cold))
 #else
 #define TARN__COLD
 #endif
 
-#define PATH_CHUNK 256 /* elements that are computed in both forms: a multiple of TARN__TILE_MULTIPLE */
+#define PATH_CHUNK 256 /* elements computed on both paths at once: a multiple of TARN__TILE_MULTIPLE */
 
-/* Which of n elements are far. */
+/* Marks which of n elements need the range path. */
 typedef void (*tarn__mark_fn)(int64_t n, const void *const *in, unsigned char *range);
 
 typedef struct tarn__forms {
@@ -24,8 +24,7 @@ typedef struct tarn__forms {
     tarn__mark_fn mark;
 } tarn__forms;
 
-/* A tile with far elements. Results are written when both forms have read their operands, which may be the same
- * memory. */
+/* A tile with such elements. Results are written after both paths have read their operands, which may alias. */
 #define DEFINE_BLEND(real, t) \
     TARN__COLD TARN__UNUSED static void blend_chunk_##t(const tarn__forms *f, int64_t n, const void *const *in, \
                                                         void *const *out, const unsigned char *needs_range, \
@@ -57,8 +56,8 @@ typedef struct tarn__forms {
         } \
     }
 
-/* A row in the forms near_tile and far_tile. `is_far` says it of element i of X, the first operand, and Z, the
- * second. */
+/* A kernel with fast_tile and range_tile; `needs_range` is a condition on element i of X, the first operand, and Z,
+ * the second. */
 #define TWO_PATHS(name, real, t, inputs, outputs, fast_tile, range_tile, needs_range) \
     TARN__COLD static void mark_##name(int64_t n, const void *const *in, unsigned char *range) \
     { \
@@ -81,7 +80,7 @@ typedef struct tarn__forms {
             fast_tile(n, in, out, params); \
     }
 
-/* A form of one result, from element i of X and Z; G is the last operand. */
+/* A path of one result, from element i of X and Z; G is the last operand. */
 #define PATH_TILE(name, real, inputs, value) \
     static void name(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params) \
     { \
@@ -91,7 +90,7 @@ typedef struct tarn__forms {
         TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) Y[i] = (value); \
     }
 
-/* The same where it calls the C library, or runs in long double. */
+/* The same where it calls the C library, or computes in long double. */
 #define COLD_PATH_TILE(name, real, inputs, value) \
     TARN__COLD static void name(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params) \
     { \

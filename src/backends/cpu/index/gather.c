@@ -1,4 +1,8 @@
-/* gather.c: reading at indices: gather, index_select, one_hot. */
+/* gather.c: reading at indices: gather, index_select, one_hot.
+ *
+ * index_select moves whole rows where these are contiguous (memcpy per row); everything else goes element by element
+ * through gather, with an index of slices broadcast along the other axes. Outputs of invalid indices keep their old
+ * contents (one_hot: zeros), and the first invalid index is reported. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -15,6 +19,8 @@ typedef struct gather_job {
     _Atomic int has_fault;
 } gather_job;
 
+/* Moves n elements by the unsigned type of their size; true where an index was out of range. One unsigned comparison
+ * checks both ends. */
 static bool move_at(const gather_job *job, char *to, int64_t to_stride, const char *from, int64_t from_stride,
                     const int64_t *at, int64_t n)
 {
@@ -39,6 +45,7 @@ static bool move_at(const gather_job *job, char *to, int64_t to_stride, const ch
     return has_fault;
 }
 
+/* Element range [begin, end) of y, in runs of at most INDEX_TILE along its innermost axis. */
 static void gather_range(int64_t begin, int64_t end, void *ctx)
 {
     gather_job *job = ctx;
@@ -53,7 +60,7 @@ static void gather_range(int64_t begin, int64_t end, void *ctx)
     }
 }
 
-/* False when an index was bad. */
+/* False where an index was out of range. */
 static bool gather(const tarn__view *x, const tarn__view *index, const tarn__view *y, int axis)
 {
     tarn__view lines = *x;
@@ -92,8 +99,8 @@ typedef struct select_job {
     _Atomic int has_fault;
 } select_job;
 
-/* Job k is row k / count of the nest in slice k % count, so that y is written in order. Rows may be short: nothing is
- * divided for each. */
+/* Job k is row k / count of the nest in slice k % count, so that y is written in order. Rows may be short: no
+ * division per row. */
 static void select_range(int64_t begin, int64_t end, void *ctx)
 {
     select_job *job = ctx;
@@ -150,6 +157,7 @@ typedef struct hot_job {
     _Atomic int has_fault;
 } hot_job;
 
+/* Each row is zeroed and gets its 1: the row is written once while in cache. */
 static void hot_range(int64_t begin, int64_t end, void *ctx)
 {
     hot_job *job = ctx;

@@ -24,7 +24,7 @@ TARN__UNUSED static void make_nest(tarn__nest *nest, int operands, const tarn__v
         nest->stride[k][0] = 0;
 }
 
-/* Where every operand's element `at` lies, and how many of its row follow, itself included. */
+/* Offsets of element `at` in every operand; returns how many elements of its row follow, itself included. */
 TARN__UNUSED static int64_t locate(const tarn__nest *nest, int64_t at, int64_t *offset)
 {
     int last = nest->rank - 1;
@@ -46,7 +46,7 @@ TARN__UNUSED static int64_t read_index(const tarn__view *index, int64_t offset)
     return index->dtype == TARN_I32 ? ((const int32_t *)base)[offset] : ((const int64_t *)base)[offset];
 }
 
-/* The first index, row-major, that is outside 0 to limit - 1. There is one. */
+/* Reports the first index, row-major, outside [0, limit). There must be one. */
 TARN__UNUSED static void find_fault(const tarn__call *call, const tarn__view *index, int64_t limit)
 {
     int64_t count = tarn__view_count(index);

@@ -1,16 +1,20 @@
-/* scatter.c: writing at indices: scatter_add, index_add, write_rows. */
+/* scatter.c: writing at indices: scatter_add, index_add, write_rows.
+ *
+ * Sums are bitwise identical with any number of threads: whatever is added at one position is added by one thread,
+ * in source order. scatter_add splits the work across lines along the axis, which never meet; index_add, where whole
+ * rows are added, sorts the slices by destination (a stable bucket sort) and gives each bucket to one task. */
 #include <stdatomic.h>
 #include <string.h>
 
 #include "backends/cpu/elementwise/elementwise_loops.h"
 #include "backends/cpu/index/index_common.h"
 
-#define ROW_BLOCK 256    /* elements of a row that one job of index_add covers: 1 KiB of f32 */
-#define MAX_BUCKETS 1024 /* ranges of slices that index_add sorts its source by */
+#define ROW_BLOCK 256    /* elements of a row per job of index_add: 1 KiB of f32 */
+#define MAX_BUCKETS 1024 /* buckets of destination slices in index_add */
 
-/* ---- adding: y[i] += source[i] ----------------------------------------------------------------------------------- */
+/* ---- accumulation: y[i] += source[i] ----------------------------------------------------------------------------- */
 
-/* 16-bit floats are summed in f32, in scratch, and rounded once. */
+/* 16-bit floats are summed in f32, in scratch, and rounded once at the end. */
 static bool is_short(tarn_dtype dtype)
 {
     return tarn__acc_dtype(dtype) != dtype;
@@ -34,7 +38,7 @@ static void convert(const tarn__view *from, const tarn__view *to)
     TARN__AT_LEVEL(tarn__run_tiles)(&call, &(tarn__tile_job){.tile = copy_tile, .compute = COMPUTE_F32});
 }
 
-/* Where to add: y itself, or its copy in scratch. */
+/* The tensor to add into: y itself, or its f32 copy in scratch. */
 static tarn__view open_sum(const tarn__call *call)
 {
     tarn__view sum = *call->out[0];
@@ -54,8 +58,7 @@ static void close_sum(const tarn__call *call, const tarn__view *sum)
         convert(sum, call->out[0]);
 }
 
-/* A tile of the source in the type that y's dtype is computed in: the tile itself where it lies so, else in the buffer.
- */
+/* A tile of the source in the compute type of y: in place, or in the buffer. */
 static const void *load_source(const tarn__view *y, const tarn__view *source, const void *from, int64_t stride,
                                int64_t n, void *buffer)
 {
@@ -74,7 +77,7 @@ typedef struct scatter_job {
     int64_t length;                          /* of the index along the axis */
     int64_t y_step, index_step, source_step; /* strides along the axis */
     int64_t limit, y_size, index_size, source_size;
-    bool along; /* lines are walked one after the other, as y's elements are neighbours along the axis */
+    bool along; /* lines are walked one by one, since y is contiguous along the axis */
     _Atomic int has_fault;
 } scatter_job;
 
@@ -112,6 +115,7 @@ static void add_at(scatter_job *job, char *to, int64_t to_stride, const char *in
         atomic_store_explicit(&job->has_fault, 1, memory_order_relaxed);
 }
 
+/* Lines across the axis: along the axis one by one, or a tile of neighboring lines at a time. */
 static void scatter_range(int64_t begin, int64_t end, void *ctx)
 {
     scatter_job *job = ctx;
@@ -138,7 +142,7 @@ static void scatter_range(int64_t begin, int64_t end, void *ctx)
     }
 }
 
-/* False when an index was bad. */
+/* False where an index was out of range. */
 static bool scatter_add(const tarn__view *index, const tarn__view *source, const tarn__view *y, int axis)
 {
     tarn__view y_across = tarn__view_across(y, axis, index), index_across = tarn__view_across(index, axis, index);
@@ -160,7 +164,7 @@ static bool scatter_add(const tarn__view *index, const tarn__view *source, const
     int64_t row = job.nest.shape[job.nest.rank - 1], stride = job.nest.stride[0][job.nest.rank - 1],
             grain = INDEX_GRAIN / job.length;
     job.along = row == 1 || (job.y_step < 0 ? -job.y_step : job.y_step) < (stride < 0 ? -stride : stride);
-    int64_t fewest = job.along ? 1 : 64; /* neighbours that share cache lines stay together */
+    int64_t fewest = job.along ? 1 : 64; /* neighbors that share cache lines stay in one task */
     tarn__parallel_for(job.nest.count, grain > fewest ? grain : fewest, scatter_range, &job);
     return !atomic_load(&job.has_fault);
 }
@@ -181,7 +185,7 @@ static void kernel_scatter_add(const tarn__call *call)
 
 /* ---- index_add --------------------------------------------------------------------------------------------------- */
 
-/* Slice `from` of the source goes to slice `to` of y. */
+/* Slice `from` of the source is added to slice `to` of y. */
 typedef struct entry {
     int64_t from, to;
 } entry;
@@ -189,12 +193,13 @@ typedef struct entry {
 typedef struct rows_job {
     tarn__nest nest; /* y and source across the axis */
     const tarn__view *y, *source;
-    const int64_t *begin;     /* of each bucket's entries, and of what would follow the last */
-    const entry *entries;     /* in each bucket in the order of the source */
-    int64_t blocks, segments; /* blocks of a row; of all rows */
+    const int64_t *begin;     /* first entry of each bucket, and one past the last */
+    const entry *entries;     /* in source order within each bucket */
+    int64_t blocks, segments; /* blocks per row; segments of all rows */
     int64_t y_step, source_step, y_size, source_size;
 } rows_job;
 
+/* to += values in y's own dtype; integers wrap (-fwrapv). */
 static void add_row(const tarn__view *y, char *to, const void *values, int64_t n)
 {
 #define ADD(type, compute) \
@@ -216,7 +221,7 @@ static void add_row(const tarn__view *y, char *to, const void *values, int64_t n
 #undef ADD
 }
 
-/* Job k is piece k % pieces of all slices in bucket k / pieces. */
+/* Job k is segment k % segments of all slices in bucket k / segments. */
 static void rows_range(int64_t begin, int64_t end, void *ctx)
 {
     const rows_job *job = ctx;
@@ -244,8 +249,8 @@ static int64_t bucket_count(int64_t limit)
     return min_i64(limit, MAX_BUCKETS);
 }
 
-/* Sorts the slices by the range of y they go to, keeping their order. `begin` has room for two more than there are
- * buckets. False when an index was bad. */
+/* Stable bucket sort of the slices by destination. `begin` has two entries more than there are buckets. False where
+ * an index was out of range. */
 static bool sort_into_buckets(const tarn__view *index, int64_t limit, int64_t *begin, entry *entries)
 {
     int64_t count = index->shape[0], width = (limit + MAX_BUCKETS - 1) / MAX_BUCKETS, buckets = bucket_count(limit);
@@ -274,7 +279,8 @@ static size_t scratch_index_add(const tarn__call *call)
            sizeof(entry) * (size_t)call->in[0]->shape[0];
 }
 
-/* False when an index was bad. */
+/* False where an index was out of range. */
+/* Whole rows by buckets where rows of y are contiguous and long enough, else scatter_add with a broadcast index. */
 static bool index_add(const tarn__call *call, const tarn__view *y, int axis)
 {
     const tarn__view *index = call->in[0], *source = call->in[1];
@@ -304,7 +310,7 @@ static bool index_add(const tarn__call *call, const tarn__view *y, int axis)
     return is_valid;
 }
 
-/* y without its old values. */
+/* Zeroes y, whose old values are not wanted. */
 static void clear(const tarn__call *call)
 {
     tarn__fill zero = {0};
@@ -327,11 +333,11 @@ static void kernel_index_add(const tarn__call *call)
  */
 
 typedef struct write_job {
-    tarn__nest nest; /* y as large as x, x, index */
+    tarn__nest nest; /* y with the size of x, x, index */
     const tarn__view *index;
     char *to;
     const char *from;
-    int64_t size, step, positions; /* bytes of an element; stride along the axis; places that x may begin at */
+    int64_t size, step, positions; /* bytes per element; stride along the axis; valid start positions */
     _Atomic int has_fault;
 } write_job;
 
@@ -363,6 +369,7 @@ static void write_range(int64_t begin, int64_t end, void *ctx)
     }
 }
 
+/* Copies x into y at a start position per batch, read from index: the KV cache's append. */
 static void kernel_write_rows(const tarn__call *call)
 {
     const tarn__view *index = call->in[0], *x = call->in[1], *y = call->out[0];

@@ -18,6 +18,7 @@ static void describe(const tarn__call *call, const tarn__view *const *views, tar
     c->has_relu = call->inputs > 5;
 }
 
+/* Forward and its scratch query share this description: both must cut chunks the same way. */
 static void describe_forward(const tarn__call *call, tarn__channel_plan *c)
 {
     const tarn__view *views[TARN__CHANNEL_OPERANDS] = {
@@ -60,6 +61,8 @@ static void update_running(const tarn__call *call, int64_t channel, double mean,
                  (1 - momentum) * load_scalar(call->out[4], channel, 0) + momentum * squares / (count - 1));
 }
 
+/* Training: batch statistics, saved and merged into the running ones. Evaluation: the running statistics. The
+ * per-channel part is O(C) and runs on the calling thread; both passes over x are parallel. */
 static void kernel_batchnorm(const tarn__call *call)
 {
     const tarn__batchnorm *params = call->params;

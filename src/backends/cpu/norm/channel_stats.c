@@ -61,7 +61,7 @@ static const block_ops *block_ops_of(const tarn__channel_plan *c)
     return c->compute == COMPUTE_F64 ? &block_ops_f64 : &block_ops_f32;
 }
 
-/* How many positions make a row by columns: those of few channels lie one behind the other in memory without gaps. */
+/* Positions per row (NHWC): with few channels, contiguous positions are joined into one row. */
 static int64_t choose_row_positions(const tarn__channel_plan *c)
 {
     if (c->is_nchw || c->nest.rank != 1 || c->channels > TILE / 2)
@@ -72,8 +72,8 @@ static int64_t choose_row_positions(const tarn__channel_plan *c)
     return TILE / c->channels;
 }
 
-/* Elements of a chunk by rows of `length`. Rows as chunks lie one behind the other in memory, channel after channel;
- * AArch64 gains by that. */
+/* Elements per chunk for rows of `length` (NCHW). Whole rows as chunks are contiguous channel after channel, which
+ * pays on AArch64. */
 static int64_t rows_chunk(int64_t length)
 {
 #if defined(__aarch64__)
@@ -85,6 +85,8 @@ static int64_t rows_chunk(int64_t length)
     return CHUNK;
 }
 
+/* The layout is decided by x alone: whichever of the channel axis and the innermost other axis has the smaller
+ * stride. All other operands are read in that order, whatever their strides. */
 void TARN__AT_LEVEL(tarn__channel_plan_make)(tarn__channel_plan *c, bool with_batches, int compute,
                                              const tarn__view *const *views)
 {
@@ -115,6 +117,7 @@ void TARN__AT_LEVEL(tarn__channel_plan_make)(tarn__channel_plan *c, bool with_ba
     c->row_positions = choose_row_positions(c);
 }
 
+/* Two partial results per (batch, chunk, channel). */
 int64_t TARN__AT_LEVEL(tarn__channel_scratch)(const tarn__channel_plan *c)
 {
     return 2 * c->batches * c->chunks * c->channels;
@@ -123,7 +126,7 @@ int64_t TARN__AT_LEVEL(tarn__channel_scratch)(const tarn__channel_plan *c)
 /* ---- merging chunks -----------------------------------------------------------------------------------------------
  */
 
-/* Adds up what the chunks of each channel gave, in order. */
+/* Sums the partial results of each channel's chunks, in order. */
 static void combine_sums(int64_t begin, int64_t end, void *ctx)
 {
     const pass *j = ctx;
@@ -138,6 +141,7 @@ static void combine_sums(int64_t begin, int64_t end, void *ctx)
     }
 }
 
+/* Merges the moments of each channel's chunks, in order; every chunk but the last has c->chunk elements. */
 static void combine_moments(int64_t begin, int64_t end, void *ctx)
 {
     const pass *j = ctx;
@@ -153,8 +157,9 @@ static void combine_moments(int64_t begin, int64_t end, void *ctx)
     }
 }
 
-/* ---- mean and deviation ------------------------------------------------------------------------------------------ */
+/* ---- mean and squared deviations --------------------------------------------------------------------------------- */
 
+/* NCHW: moments block by block, merged in f64. */
 static void measure_rows(int64_t begin, int64_t end, void *ctx)
 {
     const pass *j = ctx;
@@ -173,6 +178,7 @@ static void measure_rows(int64_t begin, int64_t end, void *ctx)
     }
 }
 
+/* Merges count_b elements per column into count (Chan, Golub, LeVeque), n columns at once. */
 static void merge_row(double *mean, double *squares, int64_t n, int64_t count, const double *mean_b,
                       const double *squares_b, int64_t count_b)
 {
@@ -185,6 +191,8 @@ static void merge_row(double *mean, double *squares, int64_t n, int64_t count, c
     }
 }
 
+/* NHWC: moments of GROUP rows at a time per column, merged in f64; at the end columns of the same channel are
+ * merged. */
 static void measure_columns(int64_t begin, int64_t end, void *ctx)
 {
     const pass *j = ctx;
@@ -215,6 +223,7 @@ static void measure_columns(int64_t begin, int64_t end, void *ctx)
     }
 }
 
+/* Two parallel passes: chunks, then channels. */
 void TARN__AT_LEVEL(tarn__channel_moments)(const tarn__channel_plan *c, double *mean, double *squares, double *scratch)
 {
     pass job = {.c = c,
@@ -227,15 +236,16 @@ void TARN__AT_LEVEL(tarn__channel_moments)(const tarn__channel_plan *c, double *
     tarn__parallel_for(c->batches * c->channels, 64, combine_moments, &job);
 }
 
-/* ---- sums of gradients ------------------------------------------------------------------------------------------- */
+/* ---- gradient sums ----------------------------------------------------------------------------------------------- */
 
-/* What goes through relu of a block of g by rows, where its result is made again from x. */
+/* g masked by relu for one NCHW block, whose relu output is recomputed from x. */
 static void relu_grad_row(const pass *j, const void *x, const void *g, void *up, int64_t n, int64_t channel)
 {
     const tarn__channel_stats *m = j->stats;
     j->block_ops->row_relu_grad(x, g, up, n, m->mean[channel], m->scale[channel], m->bias[channel], j->c->relu_min);
 }
 
+/* NCHW: Σ g and Σ g · x̂ per chunk, g masked by relu first. */
 static void sum_rows(int64_t begin, int64_t end, void *ctx)
 {
     const pass *j = ctx;
@@ -263,14 +273,14 @@ static void sum_rows(int64_t begin, int64_t end, void *ctx)
     }
 }
 
-/* relu's result for a row of x by columns, as forward made it. */
+/* Recomputes relu's output for an NHWC row, exactly as forward did. */
 static const void *recompute_columns(const pass *j, const void *x, int64_t n, const void *tile, void *buffer)
 {
     j->block_ops->column_normalize(x, buffer, n, tile);
     return buffer;
 }
 
-/* Rows of g, from position `at` on, become what goes through relu. */
+/* Masks rows of g, from position `at`, by relu; results replace the rows in their buffers. */
 static void relu_grad_rows(const pass *j, const chunk_range *p, int64_t at, int rows, int64_t n, const void *tile,
                            const rows_buffer *x, rows_buffer *g)
 {
@@ -286,6 +296,7 @@ static void relu_grad_rows(const pass *j, const chunk_range *p, int64_t at, int 
     }
 }
 
+/* NHWC: the same per column, then columns of the same channel are added. */
 static void sum_columns(int64_t begin, int64_t end, void *ctx)
 {
     const pass *j = ctx;
@@ -319,6 +330,7 @@ static void sum_columns(int64_t begin, int64_t end, void *ctx)
     }
 }
 
+/* As tarn__channel_moments(), with sums instead of moments. */
 void TARN__AT_LEVEL(tarn__channel_grad_sums)(const tarn__channel_plan *c, const tarn__channel_stats *stats, double *sum,
                                              double *g_xhat, double *scratch)
 {
@@ -333,9 +345,9 @@ void TARN__AT_LEVEL(tarn__channel_grad_sums)(const tarn__channel_plan *c, const 
     tarn__parallel_for(c->batches * c->channels, 64, combine_sums, &job);
 }
 
-/* ---- element by element ------------------------------------------------------------------------------------------ */
+/* ---- elementwise results ----------------------------------------------------------------------------------------- */
 
-/* n results: what is added to them, and relu, where there is one. */
+/* Adds the residual and applies relu to n results, where the operation has them. */
 static void finish(const pass *j, const chunk_range *p, int64_t at, void *block, int64_t n)
 {
     const tarn__channel_plan *c = j->c;
@@ -347,6 +359,7 @@ static void finish(const pass *j, const chunk_range *p, int64_t at, void *block,
     j->block_ops->add_relu(block, residual, n);
 }
 
+/* NCHW: y = (x - mean) · scale + bias, then residual and relu, block by block while in cache. */
 static void normalize_rows(int64_t begin, int64_t end, void *ctx)
 {
     const pass *j = ctx;
@@ -367,6 +380,7 @@ static void normalize_rows(int64_t begin, int64_t end, void *ctx)
     }
 }
 
+/* NHWC: the same per row of TILE elements; per-channel values are fetched into a tile once per chunk. */
 static void normalize_columns(int64_t begin, int64_t end, void *ctx)
 {
     const pass *j = ctx;
@@ -394,8 +408,8 @@ void TARN__AT_LEVEL(tarn__channel_normalize)(const tarn__channel_plan *c, const 
                c->is_nchw ? normalize_rows : normalize_columns);
 }
 
-/* n elements of g become, in `buffer`, what goes through relu, and are put where that is wanted. x is in the type
- * computed in, or NULL where BESIDE is given; `tile` is NULL by rows. */
+/* g masked by relu, in `buffer`; also stored where that gradient is wanted. x is in the compute type, or NULL where
+ * relu's output is given; `tile` is NULL for NCHW. */
 static const void *relu_grad_block(const pass *j, const chunk_range *p, int64_t at, int64_t n, const void *x,
                                    const void *tile, const void *g, void *buffer)
 {
@@ -415,12 +429,13 @@ static const void *relu_grad_block(const pass *j, const chunk_range *p, int64_t 
     return buffer;
 }
 
-/* True when a block of the gradient needs x. */
+/* True where a block of the gradient needs x. */
 static bool needs_x(const pass *j)
 {
     return j->stats->first || (j->c->has_relu && !j->c->view[RELU]);
 }
 
+/* NCHW: gx from x, g and the two means, or scale · g alone in evaluation mode. */
 static void grad_rows(int64_t begin, int64_t end, void *ctx)
 {
     const pass *j = ctx;
@@ -451,6 +466,7 @@ static void grad_rows(int64_t begin, int64_t end, void *ctx)
     }
 }
 
+/* NHWC: the same per row of TILE elements. */
 static void grad_columns(int64_t begin, int64_t end, void *ctx)
 {
     const pass *j = ctx;
@@ -479,6 +495,7 @@ static void grad_columns(int64_t begin, int64_t end, void *ctx)
     }
 }
 
+/* One pass: nothing is merged. */
 void TARN__AT_LEVEL(tarn__channel_grad)(const tarn__channel_plan *c, const tarn__channel_stats *stats)
 {
     for_chunks(&(pass){.c = c, .block_ops = block_ops_of(c), .stats = stats}, c->is_nchw ? grad_rows : grad_columns);

@@ -26,6 +26,8 @@ enum {
     TARN__CHANNEL_OPERANDS
 };
 
+/* What a pass works on: shapes, layout and cuts. Depends on views and compute type only; cheap enough to rebuild per
+ * call. */
 typedef struct tarn__channel_plan {
     int64_t batches, channels; /* batches: 1 where statistics are over all of axis 0, else N */
     int64_t count;             /* elements of one channel of one batch */
@@ -80,6 +82,7 @@ TARN__UNUSED static double load_scalar(const tarn__view *vector, int64_t i, doub
     return value;
 }
 
+/* Stores element i of a vector from f64; nothing where the vector is absent. */
 TARN__UNUSED static void store_scalar(const tarn__view *vector, int64_t i, double value)
 {
     if (vector)

@@ -6,6 +6,7 @@
 
 #include "backends/cpu/norm/channel_stats.h"
 
+/* Channel statistics per (sample, channel); groups are merged from them. */
 typedef struct job {
     tarn__channel_plan c;
     int64_t groups, members; /* channels per group */
@@ -53,6 +54,7 @@ static void finish_group(const tarn__call *call, const job *j, int64_t set, doub
     }
 }
 
+/* Moments of all channels in parallel, then O(N · C) work on the calling thread, then the result in parallel. */
 static void kernel_groupnorm(const tarn__call *call)
 {
     job j;
@@ -107,6 +109,7 @@ static void average_group(const job *j, const double *scale, double *sum, double
     }
 }
 
+/* Per-channel sums give gweight and gbias first; only then are they replaced by group means for gx. */
 static void kernel_groupnorm_grad(const tarn__call *call)
 {
     job j;

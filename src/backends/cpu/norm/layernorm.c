@@ -14,6 +14,7 @@
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
+/* rmsnorm uses the mean square around 0: its mean stays 0. */
 static scaling scaling_from(const job *j, double mean, double squares)
 {
     return scaling_of(j->is_centered ? mean : 0, 1 / sqrt(squares / (double)j->r.length + j->epsilon));
@@ -64,6 +65,7 @@ static void sum_row(const job *j, int64_t row, char *sum, char *buffer, char *ot
     }
 }
 
+/* One row: the residual sum if there is one, statistics, result. Rows longer than BLOCK are read twice, from cache. */
 static void norm_row(const job *j, int64_t row, vectors *v, char *buffer)
 {
     const row_set *r = &j->r;
@@ -107,6 +109,7 @@ static void norm_rows_pipelined(const job *j, int64_t row, int64_t end, const ve
     }
 }
 
+/* A task: buffers are on the stack; weight and bias are converted once where they fit one block. */
 static void norm_rows(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
@@ -121,6 +124,7 @@ static void norm_rows(int64_t begin, int64_t end, void *ctx)
             norm_row(j, begin, &v, buffer);
 }
 
+/* Views in the order of job.r: y, x, mean, rstd [, first term, second term]. */
 static void run_forward(job *j, int count, const tarn__view *const *views)
 {
     rows_make(&j->r, views[0]->rank - 1, count, views);
@@ -140,6 +144,7 @@ static void forward(const tarn__call *call, bool is_centered)
                                        call->out[is_centered ? 2 : 1]});
 }
 
+/* x = first + dropout(second); y = norm(x). Outputs x, y, [mean,] rstd: x is the residual stream of the next layer. */
 static void kernel_residual_norm(const tarn__call *call)
 {
     const tarn__residual_norm *params = call->params;
@@ -152,6 +157,7 @@ static void kernel_residual_norm(const tarn__call *call)
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
+/* Per-task buffers of backward: 40 KiB of stack. */
 typedef struct grad_buffers {
     vectors v;
     _Alignas(64) char x[BLOCK * 8];
@@ -159,6 +165,7 @@ typedef struct grad_buffers {
     _Alignas(64) char x_grad[BLOCK * 8];
 } grad_buffers;
 
+/* Statistics of a row: saved ones, or recomputed for short rows, whose gradient would show their rounding. */
 static grad_block grad_block_of(const job *j, int64_t row, char *buffer)
 {
     grad_block s = {.x = row_at(&j->r, 1, row), .g = row_at(&j->r, 4, row)};
@@ -167,6 +174,7 @@ static grad_block grad_block_of(const job *j, int64_t row, char *buffer)
     return s;
 }
 
+/* From sums over the row to the two means in gx's formula; rmsnorm has only the second. */
 static void sums_to_means(const job *j, grad_block *s)
 {
     s->sums[0] = j->is_centered ? s->sums[0] / (double)j->r.length : 0;
@@ -235,6 +243,7 @@ static void grad_rows_pipelined(const job *j, int64_t row, int64_t last, grad_bu
     }
 }
 
+/* A task is one chunk of rows, with partial sums of its own in scratch; no two tasks write the same memory. */
 static void grad_chunks(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
@@ -285,6 +294,7 @@ static void choose_chunks(job *j, int64_t count, int64_t length)
     j->chunks = (count + j->chunk_rows - 1) / j->chunk_rows;
 }
 
+/* Where gx is not wanted, x takes its operand slot: rows are addressed the same way. */
 static void plan_backward(job *j, const tarn__view *const *views, char *scratch)
 {
     j->wants_gx = views[0] != NULL;
@@ -310,6 +320,8 @@ static void describe_backward(const tarn__call *call, bool is_centered, job *j)
                   call->scratch);
 }
 
+/* Inputs x, weight, [mean,] rstd, g, gradient of x itself; outputs gx, gweight, [gbias], gradient of the dropped
+ * term. */
 static void describe_residual(const tarn__call *call, job *j)
 {
     const tarn__residual_norm *params = call->params;
@@ -337,6 +349,7 @@ static size_t backward_scratch(const tarn__call *call, bool is_centered)
     return partial_bytes(&j);
 }
 
+/* Two parallel passes: chunks of rows, then columns of the partial sums. */
 static void run_backward(job *j)
 {
     tarn__parallel_for(j->chunks, 1, grad_chunks, j);

@@ -238,6 +238,7 @@ KERNEL(min, INFINITY, INT64_MAX)
 EQUAL(f32, float, int32_t)
 EQUAL(f64, double, int64_t)
 
+/* Counts add up. */
 static void merge_equal(tarn__acc *const *a, const tarn__acc *const *b, int64_t width, int64_t count_a, int64_t count_b)
 {
     (void)count_a, (void)count_b;
@@ -267,6 +268,7 @@ static tarn__reduction describe_counts(const tarn__call *call, tarn__view *count
                              .scratch = call->scratch ? (double *)call->scratch + tarn__view_count(counts) : NULL};
 }
 
+/* Counts in f64, then the reduction's own scratch. */
 static size_t scratch_max_grad(const tarn__call *call)
 {
     tarn__view counts;
@@ -281,6 +283,7 @@ static size_t scratch_max_grad(const tarn__call *call)
 #define GRAD_GRAIN (32 * 1024) /* elements per task */
 #define GRAD_BUFFER 4096       /* bytes per non-temporal write */
 
+/* Contiguous reduced rows: count and write in one visit per row. */
 typedef struct max_grad_plan {
     tarn__nest nest; /* gradient, x, y, g; the last axis is the row */
     const tarn__call *call;
@@ -313,6 +316,7 @@ typedef struct max_grad_plan {
 GRAD_ROW(f32, float)
 GRAD_ROW(f64, double)
 
+/* One task is a range of rows; a thread that used non-temporal stores fences once at its end. */
 static void max_grad_rows(int64_t begin, int64_t end, void *ctx)
 {
     const max_grad_plan *p = ctx;

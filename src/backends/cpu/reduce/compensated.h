@@ -16,6 +16,7 @@
 #define PRODUCT_PREFETCH 2048 /* prefetch distance of a row, in bytes */
 #define PRODUCT_MIN 0x1p-100f /* errors of smaller products may be below f32's range */
 
+/* Product p + e per lane; min_abs tracks the smallest |p| so far. */
 typedef struct df_product {
     vec p, e, min_abs;
 } df_product;
@@ -25,6 +26,7 @@ VEC_INLINE df_product df_of(vec x)
     return (df_product){x, vec_set(0.0f), vec_abs(x)};
 }
 
+/* Four instructions per vector: the product, its exact error, the propagated error, the minimum. */
 VEC_INLINE void df_mul(df_product *a, vec x)
 {
     vec p = a->p * x;
@@ -33,6 +35,7 @@ VEC_INLINE void df_mul(df_product *a, vec x)
     a->min_abs = vec_min_abs(a->min_abs, p);
 }
 
+/* Product of two double-floats; the term e · e is below the accuracy kept. */
 VEC_INLINE void df_merge(df_product *a, const df_product *b)
 {
     vec p = a->p * b->p;
@@ -41,6 +44,7 @@ VEC_INLINE void df_merge(df_product *a, const df_product *b)
     a->min_abs = vec_min_abs(vec_min_abs(a->min_abs, b->min_abs), p);
 }
 
+/* False for NaN, infinity, and any intermediate below PRODUCT_MIN. */
 VEC_INLINE int df_is_valid(const df_product *a)
 {
     vec_mask small = vec_not_le(vec_set(PRODUCT_MIN), a->min_abs), wild = vec_not_le(vec_abs(a->p), vec_set(FLT_MAX));

@@ -10,6 +10,7 @@
 
 /* ---- product of the nonzero elements, and number of zeros -------------------------------------------------------- */
 
+/* a *= product of the nonzero elements, b += number of zeros; zeros are replaced by 1 without a branch. */
 static void row_nonzero(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, const void *aux)
 {
     enum { LANES = sizeof(tarn__f64v) / sizeof(double) };
@@ -109,6 +110,7 @@ static void read_nonzero(const tarn__columns *columns, int64_t width, tarn__acc 
     memcpy(state[1], columns->second, sizeof(tarn__acc) * (size_t)width);
 }
 
+/* Products multiply, counts add. */
 static void merge_nonzero(tarn__acc *const *a, const tarn__acc *const *b, int64_t width, int64_t count_a,
                           int64_t count_b)
 {
@@ -200,6 +202,8 @@ static size_t scratch_prod_grad(const tarn__call *call)
     return 2 * sizeof(double) * (size_t)tarn__view_count(&products) + TARN__AT_LEVEL(tarn__reduction_scratch)(&r);
 }
 
+/* Scratch: products, zero counts, then the reduction's own. With one zero in a slice only that element has a
+ * gradient; with two, none. */
 static void kernel_prod_grad(const tarn__call *call)
 {
     tarn__view products = view_in_scratch(call, call->in[1]), zeros = products;

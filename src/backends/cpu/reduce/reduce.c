@@ -180,6 +180,7 @@ OP_F64_I64(min, INFINITY, INT64_MAX)
 
 /* ---- sum, prod, max, min ----------------------------------------------------------------------------------------- */
 
+/* mean is a sum with scale 1 / n, applied in f64 before the one rounding. */
 static void finish_sum(tarn__acc *const *state, int64_t width, int64_t count, const tarn__reduce *params)
 {
     (void)count;
@@ -205,6 +206,7 @@ REDUCERS(min, INFINITY, INT64_MAX, NULL)
 
 #if TARN__VEC_LANES == 16
 
+/* Double-floats for long rows; f64 for short ones and where the range fails. */
 static void row_product(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, const void *aux)
 {
     double product;
@@ -218,6 +220,7 @@ static void row_product(tarn__acc *a, tarn__acc *b, const void *from, int64_t n,
 #define row_product row_prod_f32
 #endif
 
+/* prod of f32 accumulates in f64: compute is F64, with f32 as the other dtype read directly. */
 static const tarn__reducer prod_reducers[] = {
     {REDUCER(prod, f64, COMPUTE_F64, 1, real, NULL), .other = TARN_F32, .add_row_other = row_product,
      .add_columns_other = columns_prod_f32},
@@ -225,6 +228,7 @@ static const tarn__reducer prod_reducers[] = {
     {REDUCER(prod, i64, COMPUTE_I64, 1, integer, NULL), .integer_result = true},
 };
 
+/* The reducer follows from x's compute type; y may have any dtype. */
 static tarn__reduction describe(const tarn__call *call, const tarn__reducer *reducers)
 {
     return (tarn__reduction){.reducer = &reducers[tarn__compute_of(call->in[0]->dtype)],

@@ -49,6 +49,7 @@ TARN__UNUSED static int64_t grad_row_offset(const tarn__nest *nest, int operand,
     return offset;
 }
 
+/* A task is a range of segments; per-row operands have stride 0 along the row and keep their address. */
 TARN__UNUSED static void grad_rows_range(int64_t begin, int64_t end, void *ctx)
 {
     const grad_rows *d = ctx;

@@ -23,6 +23,7 @@
 #define BUFFER (64 * 1024)  /* bytes for converted elements */
 #define LOADED_COLUMNS 1024 /* columns per tile with conversion: TARN__ROWS rows of f32 fit the buffer */
 
+/* A described reduction: axes sorted, layout chosen, tasks cut. Depends on views and reducer only. */
 typedef struct plan {
     const tarn__reduction *r;
     const char *x, *aux;
@@ -44,11 +45,13 @@ typedef struct plan {
 
 /* ---- planning ---------------------------------------------------------------------------------------------------- */
 
+/* y has stride 0 exactly on reduced axes. */
 static bool is_reduced(const tarn__nest *nest, int axis)
 {
     return nest->stride[1][axis] == 0;
 }
 
+/* Narrow contiguous rows of a reducer that does not number rows: they fill vectors better when joined. */
 static bool can_join_rows(const tarn__nest *nest, const tarn__reducer *op, int kept, int reduced)
 {
     return op->joins_rows && reduced >= 0 && kept == nest->rank - 1 && reduced == kept - 1 &&
@@ -68,6 +71,7 @@ static void join_rows(plan *p)
     p->rows = p->rows / size * p->reduced_shape[last];
 }
 
+/* By columns where a kept axis is innermost and wide enough, or where rows would be too short. */
 static bool choose_columns(const tarn__nest *nest, const tarn__reducer *op, int kept, int reduced)
 {
     if (kept < 0 || !op->add_columns)
@@ -176,6 +180,7 @@ static bool make_plan(plan *p, const tarn__reduction *r)
 
 /* ---- walking the reduced elements -------------------------------------------------------------------------------- */
 
+/* A position among the reduced elements of an output. */
 typedef struct walk {
     int64_t index[TARN_MAX_RANK];
     int64_t offset; /* of the element at the index, in elements of x */
@@ -211,6 +216,7 @@ typedef struct states {
     _Alignas(64) tarn__acc second[TARN__COLUMNS];
 } states;
 
+/* Per-task memory, on the stack: about 176 KiB, uninitialized until used. */
 typedef struct workspace {
     tarn__columns columns;
     states state, fresh;
@@ -253,6 +259,7 @@ static void run_row(const plan *p, workspace *w, const char *x, const void *aux,
     }
 }
 
+/* By rows: each output of the tile in turn. The common case, one contiguous row that fits a piece, skips the walk. */
 static void run_rows(const plan *p, workspace *w, const char *x, int64_t width, int64_t begin, int64_t end)
 {
     const tarn__reducer *op = p->r->reducer;
@@ -308,6 +315,7 @@ static void split_states(const plan *p, states *state, int64_t width)
     }
 }
 
+/* By columns: TARN__BLOCK rows into narrow accumulators, then into the states, which are merged in order. */
 static void run_columns(const plan *p, workspace *w, const char *x, int64_t width, int64_t begin, int64_t end)
 {
     const tarn__reducer *op = p->r->reducer;
@@ -344,6 +352,7 @@ typedef struct task_position {
     int64_t width;
 } task_position;
 
+/* Outer position and tile to offsets. */
 static task_position locate(const plan *p, int64_t outer, int64_t tile)
 {
     int64_t column = tile * p->tile;
@@ -359,6 +368,7 @@ static task_position locate(const plan *p, int64_t outer, int64_t tile)
     return at;
 }
 
+/* States become results in place, then y's dtype. */
 static void store_results(const plan *p, states *state, const task_position *at)
 {
     const tarn__reducer *op = p->r->reducer;
@@ -385,6 +395,7 @@ static void start_states(const tarn__reducer *op, states *state, int64_t width)
         state->second[c] = op->start[1];
 }
 
+/* Tasks are numbered tiles fastest, then chunks, then outer positions: the memory order of a contiguous x. */
 static void run_tasks(int64_t begin, int64_t end, void *ctx)
 {
     const plan *p = ctx;
@@ -410,6 +421,7 @@ static void run_tasks(int64_t begin, int64_t end, void *ctx)
     }
 }
 
+/* Second pass, where there are chunks: merges them in order from the start state. */
 static void merge_tasks(int64_t begin, int64_t end, void *ctx)
 {
     const plan *p = ctx;
@@ -437,6 +449,7 @@ size_t TARN__AT_LEVEL(tarn__reduction_scratch)(const tarn__reduction *reduction)
     return sizeof(tarn__acc) * (size_t)(reduction->reducer->parts * p.chunks * p.outer * p.columns);
 }
 
+/* Reads x once; parallel over tasks, then over outputs where chunks must be merged. */
 void TARN__AT_LEVEL(tarn__run_reduction)(const tarn__reduction *reduction)
 {
     plan p;

@@ -62,6 +62,7 @@ typedef struct tarn__reducer {
     bool integer_result; /* stored from i64, else from f64 */
 } tarn__reducer;
 
+/* One call of the engine. Borrows everything; scratch has tarn__reduction_scratch() bytes, 8-byte aligned. */
 typedef struct tarn__reduction {
     const tarn__reducer *reducer;
     const tarn__view *x;

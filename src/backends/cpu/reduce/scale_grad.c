@@ -12,6 +12,7 @@
 
 enum { X, G, GX, W, GW };
 
+/* One call. gx may be absent; gw never is. */
 typedef struct job {
     row_set r; /* along the innermost axis; W and GW only where they have one element per row */
     bool by_row, nontemporal;
@@ -59,6 +60,7 @@ static void scale(const job *j, const void *g, const void *w, bool one, void *gx
     (j->r.compute == COMPUTE_F32 ? scale_f32 : scale_f64)(g, w, one, gx, n);
 }
 
+/* Per-task buffers: 56 KiB of stack. */
 typedef struct buffers {
     _Alignas(64) char x[BLOCK * 8], g[BLOCK * 8], gx[BLOCK * 8], narrow[BLOCK * 8], w[BLOCK * 8], sum[BLOCK * 8];
     double sum64[BLOCK];
@@ -84,6 +86,7 @@ static void write_gx(const job *j, buffers *b, char *row, int64_t begin, int64_t
 
 /* ---- one element of w per row ------------------------------------------------------------------------------------ */
 
+/* A task is a range of rows: gw[row] = Σ g · x in f64 over blocks, gx = g · w[row]. */
 static void run_rows(int64_t first, int64_t end, void *ctx)
 {
     const job *j = ctx;
@@ -141,6 +144,7 @@ static void run_chunks(int64_t first, int64_t end, void *ctx)
         tarn__nt_fence();
 }
 
+/* Sums the chunks' partial gw in order, element by element. */
 static void add_chunks(int64_t first, int64_t end, void *ctx)
 {
     const job *j = ctx;
@@ -155,6 +159,7 @@ static void add_chunks(int64_t first, int64_t end, void *ctx)
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
+/* Used by the scratch query as well: depends on shapes and strides only. */
 static void make_job(job *j, const tarn__call *call)
 {
     const tarn__view *x = call->in[0], *w = call->in[1], *g = call->in[2], *gx = call->out[0], *gw = call->out[1];

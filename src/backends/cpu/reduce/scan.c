@@ -17,6 +17,7 @@ typedef union value {
     int64_t integer;
 } value;
 
+/* A described scan; a reversed one starts at the last element with negated strides. */
 typedef struct plan {
     const char *x;
     char *y;
@@ -33,6 +34,7 @@ typedef struct plan {
     value *before; /* [line][chunk]: sum of the chunk, then of all chunks before it */
 } plan;
 
+/* The column axis is the densest axis other than the scanned one, if denser than that and wide enough. */
 static void make_plan(plan *p, const tarn__call *call)
 {
     const tarn__view *x = call->in[0], *y = call->out[0];
@@ -100,6 +102,7 @@ static void add_row(double *restrict sum, const float *restrict x, float *restri
     }
 }
 
+/* f32 columns skip the load and store through f64 tiles: sums stay f64, results round as they are written. */
 static void scan_f32_columns(const plan *p, const char *x, char *y, int64_t width)
 {
     double sum[TILE] = {0};
@@ -107,6 +110,7 @@ static void scan_f32_columns(const plan *p, const char *x, char *y, int64_t widt
         add_row(sum, (const float *)(const void *)x + i * p->along_x, (float *)(void *)y + i * p->along_y, width);
 }
 
+/* A task is a tile of columns of one outer position, from the first line to the last. */
 static void scan_columns(int64_t begin, int64_t end, void *ctx)
 {
     const plan *p = ctx;
@@ -185,6 +189,7 @@ static value scan_chunk(const plan *p, int64_t task, value before, bool storing)
     return before;
 }
 
+/* First pass over chunked lines: reads only. */
 static void sum_chunks(int64_t begin, int64_t end, void *ctx)
 {
     const plan *p = ctx;
@@ -192,6 +197,7 @@ static void sum_chunks(int64_t begin, int64_t end, void *ctx)
         p->before[task] = scan_chunk(p, task, (value){0}, false);
 }
 
+/* Final pass: each chunk starts from the sum of all before it. */
 static void scan_chunks(int64_t begin, int64_t end, void *ctx)
 {
     const plan *p = ctx;
@@ -222,6 +228,7 @@ static size_t scratch_cumsum(const tarn__call *call)
     return p.chunks > 1 ? sizeof(value) * (size_t)(p.outer * p.chunks) : 0;
 }
 
+/* x is read once, or twice where lines are cut into chunks. */
 static void kernel_cumsum(const tarn__call *call)
 {
     plan p;

@@ -23,6 +23,7 @@ static inline void merge_one(double *mean, double *squares, double count, double
 
 /* ---- by rows ----------------------------------------------------------------------------------------------------- */
 
+/* Σ (x - center) and Σ (x - center)² of a piece, in f64. */
 typedef struct distances {
     double residual, squares;
 } distances;
@@ -161,18 +162,19 @@ COLUMNS(f32, float, float, tarn__f32v, TARN__VEC_LOAD)
 COLUMNS(bf16, uint16_t, float, tarn__f32v, TARN__VEC_LOAD_BF16)
 COLUMNS(f64, double, double, tarn__f64v, TARN__VEC_LOAD)
 
-static void open_columns(tarn__columns *columns, int64_t width)
+static void init_moments(tarn__columns *columns, int64_t width)
 {
     memset(columns->first, 0, sizeof(double) * (size_t)width);
     memset(columns->second, 0, sizeof(double) * (size_t)width);
 }
 
-static void close_columns(const tarn__columns *columns, int64_t width, tarn__acc *const *state)
+static void read_moments(const tarn__columns *columns, int64_t width, tarn__acc *const *state)
 {
     memcpy(state[0], columns->first, sizeof(tarn__acc) * (size_t)width);
     memcpy(state[1], columns->second, sizeof(tarn__acc) * (size_t)width);
 }
 
+/* Merges states column by column; `share` is the same for all. */
 static void merge(tarn__acc *const *a, const tarn__acc *const *b, int64_t width, int64_t count_a, int64_t count_b)
 {
     double share = (double)count_b / (double)(count_a + count_b);
@@ -190,8 +192,8 @@ static void finish(tarn__acc *const *state, int64_t width, int64_t count, const 
 }
 
 #define REDUCER(name, COMPUTE) \
-    .compute = COMPUTE, .parts = 2, .add_row = row_##name, .init_columns = open_columns, \
-    .add_columns = columns_##name, .read_columns = close_columns, .merge = merge, .finish = finish, .result = 1
+    .compute = COMPUTE, .parts = 2, .add_row = row_##name, .init_columns = init_moments, \
+    .add_columns = columns_##name, .read_columns = read_moments, .merge = merge, .finish = finish, .result = 1
 static const tarn__reducer reducers[] = {
     {REDUCER(f32, COMPUTE_F32), .other = TARN_BF16, .add_row_other = row_bf16, .add_columns_other = columns_bf16},
     {REDUCER(f64, COMPUTE_F64)},

@@ -9,6 +9,7 @@
 static tarn__kernel_row rows[TARN__KERNEL_COUNT];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
+/* A kernel table of this level's own, for the sum kernel: the registered table may hold another level's. */
 static void fill_rows(void)
 {
     TARN__AT_LEVEL(tarn__cpu_reduce)(rows);
@@ -28,6 +29,7 @@ typedef struct means {
     size_t bytes;
 } means;
 
+/* mean = sum with scale outputs / inputs. Fills in a call on copies of the views; the caller provides scratch. */
 static void describe_means(means *m, const tarn__call *call)
 {
     m->view = *call->in[1];
@@ -77,6 +79,7 @@ static size_t scratch_var_grad(const tarn__call *call)
 TILE(f32, float)
 TILE(f64, double)
 
+/* Scratch: means, then the sum's own. Contiguous rows take one pass with a scalar mean and g per row. */
 static void kernel_var_grad(const tarn__call *call)
 {
     means m;

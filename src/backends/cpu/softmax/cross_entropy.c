@@ -11,6 +11,7 @@
     for (int64_t begin = 0, n; begin < (length) && (n = (length)-begin < BLOCK ? (length)-begin : BLOCK, true); \
          begin += BLOCK)
 
+/* Operations on blocks of one type. */
 typedef struct block_ops {
     double (*max)(const void *x, int64_t n);
     double (*sum)(const void *x, int64_t n);
@@ -40,12 +41,14 @@ BLOCKS(double, f64)
 /* operands of the three kernels; each uses some of them */
 enum { LOGITS, TARGET, LOSS, LSE, GRADIENT, LOGITS_GRAD, OPERANDS };
 
+/* One call. Borrows views and params. */
 typedef struct job {
     row_set r;
     const block_ops *block_ops;
     const tarn__cross_entropy *params;
 } job;
 
+/* Class index of a row, from any integer dtype. */
 static int64_t target_of(const job *j, int64_t row)
 {
     int64_t target;
@@ -101,6 +104,7 @@ static double measure_row(const job *j, char *in, int64_t target, char *buffer, 
     return max + lse;
 }
 
+/* Ignored rows: loss 0, LSE 0. */
 static void loss_row(const job *j, int64_t row, char *buffer)
 {
     const row_set *r = &j->r;
@@ -130,6 +134,7 @@ static void check_targets(const job *j, tarn__fault *fault)
 
 /* ---- gradient ---------------------------------------------------------------------------------------------------- */
 
+/* Gradient of an ignored row. */
 static void clear_row(const job *j, char *to, char *buffer)
 {
     EACH_BLOCK(begin, n, j->r.length)
@@ -162,6 +167,7 @@ static void write_grad_row(const job *j, int64_t row, int64_t target, double lse
                      (probability - uniform - (1 - j->params->smoothing)) * g);
 }
 
+/* From the saved LSE: the logits are read once. */
 static void grad_row(const job *j, int64_t row, char *buffer)
 {
     int64_t target = target_of(j, row);
@@ -211,6 +217,8 @@ static tarn__view as_column(const tarn__view *view)
     return column;
 }
 
+/* Shared by the three kernels: rows are described along axis 1, absent operands are NULL. The gradient alone does
+ * not re-check targets: forward did. */
 static void run(const tarn__call *call, const tarn__view *const *views, tarn__range_fn rows)
 {
     job j = {.params = call->params};

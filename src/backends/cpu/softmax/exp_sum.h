@@ -62,6 +62,7 @@ VEC_INLINE void vec_exps_le_0(const vec *x, vec *y)
         y[k] = vec_exp_le_0(x[k]);
 }
 
+/* Four vector accumulators; the remainder is added in f64, element by element. */
 TARN__UNUSED static double exp_sum_f32(const void *from, void *to, int64_t n, double max)
 {
     const float *x = from;

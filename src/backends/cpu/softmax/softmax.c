@@ -66,6 +66,7 @@ static void sub_exps_f64(const double *y, const double *g, double *gx, int64_t n
 
 #if TARN__VEC_LANES == 4
 
+/* AArch64: hand-written vectors, with the range check of exp_sum.h. */
 static void sub_exps_f32(const float *y, const float *g, float *gx, int64_t n, float sum)
 {
     int64_t i = 0;
@@ -105,6 +106,7 @@ static void sub_exps_f32(const float *y, const float *g, float *gx, int64_t n, f
 
 /* ---- rows: operand 0 is the output ------------------------------------------------------------------------------- */
 
+/* One call. from_x: gradients recompute y from x, which operand 1 then is. */
 typedef struct job {
     row_set r;
     const block_ops *block_ops;
@@ -137,6 +139,8 @@ static double sum_row(const job *j, const char *in, char *out, char *exps, char 
     return max;
 }
 
+/* Native outputs hold the exponentials themselves; 16-bit rows up to MAX_EXPS keep them in a buffer, longer ones
+ * compute them twice. */
 static void softmax_row(const job *j, int64_t row, char *buffer, char *exps_buffer)
 {
     const row_set *r = &j->r;
@@ -175,6 +179,7 @@ typedef struct grad_source {
     const char *y; /* the whole row, recomputed; NULL: block by block */
 } grad_source;
 
+/* Prepares a row for its gradient: nothing where y is given. */
 static grad_source recompute_row(const job *j, int64_t row, char *buffer, char *exps_buffer)
 {
     grad_source k = {.row = row_at(&j->r, 1, row)};
@@ -190,6 +195,7 @@ static grad_source recompute_row(const job *j, int64_t row, char *buffer, char *
     return k;
 }
 
+/* n elements of y from `begin`, in the compute type. */
 static const void *result_at(const job *j, const grad_source *k, int64_t begin, int64_t n, char *buffer)
 {
     const block_ops *m = j->block_ops;
@@ -207,6 +213,7 @@ static const void *result_at(const job *j, const grad_source *k, int64_t begin, 
     return buffer;
 }
 
+/* softmax: gx = y · (g - Σ y g). log_softmax: gx = g - e^y · Σ g. Two passes over the row, the second from cache. */
 static void grad_row(const job *j, int64_t row, char *y_buffer, char *g_buffer, char *exps_buffer)
 {
     const row_set *r = &j->r;
@@ -268,6 +275,8 @@ static void grad_rows(int64_t begin, int64_t end, void *ctx)
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
+/* Chooses rows or columns by the strides of operand 1, and tiles narrow enough for ENOUGH_TILES tasks: by shape
+ * alone. */
 static void run(const tarn__call *call, bool log, int operands, tarn__range_fn by_rows, tarn__range_fn by_columns)
 {
     const tarn__along *params = call->params;
