@@ -94,11 +94,13 @@ static float scale_of(const tensor4 *c, const char *scales, int64_t group)
     return tarn__f16_to_f32(half);
 }
 
+/* Address of row (batch, head, row), in the dtype of the tensor. */
 static char *row_of(const tensor4 *c, int64_t batch, int64_t head, int64_t row)
 {
     return c->base + (batch * c->stride[0] + head * c->stride[1] + row * c->stride[2]) * c->size;
 }
 
+/* One call: operands, masks and cuts. Read-only while tasks run. */
 typedef struct job {
     int64_t batches, heads, kv_heads, group, rows, keys, depth; /* B, H, KV, H / KV, T, S, D */
     double scale;
@@ -117,6 +119,8 @@ typedef struct job {
     slots slots;
 } job;
 
+/* Keys of a batch: lengths has one element, or one per batch. Clamped, so that an invalid length cannot read out of
+ * bounds. */
 static int64_t valid_keys(const job *j, int64_t batch)
 {
     int64_t length = j->keys;
@@ -143,6 +147,7 @@ static void check_lengths(const job *j, tarn__fault *fault)
     }
 }
 
+/* First key of the document that row `row` belongs to, unchecked. */
 static int64_t start_at(const job *j, int64_t batch, int64_t row)
 {
     int64_t start;
@@ -197,6 +202,7 @@ static key_range key_range_of(const job *j, const block *b, int64_t i, int64_t b
     return first < end ? (key_range){first, end} : (key_range){0, 0};
 }
 
+/* Such rows have output 0 and no gradient. */
 static bool attends_to_none(const job *j, const block *b, int64_t i)
 {
     return start_of(j, b, i) >= keys_of(j, b, i);
@@ -344,6 +350,7 @@ static size_t carve_all(job *j, char *memory, size_t bytes)
     return c.used;
 }
 
+/* The same description and layout code as the kernel runs, on an arena that only counts. */
 static size_t scratch_of(const tarn__call *call, bool backward)
 {
     job j;
@@ -381,30 +388,31 @@ static void kernel_attention(const tarn__call *call)
 
 /* The same with k and v as the KV cache stores them: q, k, v, lengths, then the scales of k and v where these are
  * quantized. */
-static void describe_stored(const tarn__call *call, job *j)
+static void describe_quant_kv(const tarn__call *call, job *j)
 {
     describe(call, false, j);
     j->k = quant_tensor4_of(call->in[1], call->in[4]);
     j->v = quant_tensor4_of(call->in[2], call->in[5]);
 }
 
-static size_t stored_scratch(const tarn__call *call)
+static size_t quant_kv_scratch(const tarn__call *call)
 {
     job j;
-    describe_stored(call, &j);
+    describe_quant_kv(call, &j);
     return carve_all(&j, NULL, 0);
 }
 
-static void kernel_attention_stored(const tarn__call *call)
+static void kernel_attention_quant_kv(const tarn__call *call)
 {
     job j;
-    describe_stored(call, &j);
+    describe_quant_kv(call, &j);
     carve_all(&j, call->scratch, call->scratch_bytes);
     check_lengths(&j, call->fault);
     int64_t pieces = j.batches * j.kv_heads * j.parts;
     tarn__parallel_for(pieces, grain_of(&j), is_f64(&j) ? forward_pieces_f64 : forward_pieces_f32, &j);
 }
 
+/* Parallel over tasks, then over keys where parts must be summed. */
 static void kernel_attention_grad(const tarn__call *call)
 {
     job j;
@@ -421,7 +429,7 @@ void TARN__AT_LEVEL(tarn__cpu_attention)(tarn__kernel_row *rows)
 {
     rows[TARN__K_attention] = (tarn__kernel_row){kernel_attention, TARN__FLOATS, forward_scratch};
     rows[TARN__K_attention_quant_kv] =
-        (tarn__kernel_row){kernel_attention_stored, TARN__FLOATS | TARN__BIT(TARN_U8), stored_scratch};
+        (tarn__kernel_row){kernel_attention_quant_kv, TARN__FLOATS | TARN__BIT(TARN_U8), quant_kv_scratch};
     rows[TARN__K_attention_grad] = (tarn__kernel_row){kernel_attention_grad, TARN__FLOATS, backward_scratch};
     rows[TARN__K_attention_documents] = rows[TARN__K_attention];
     rows[TARN__K_attention_documents_grad] = rows[TARN__K_attention_grad];

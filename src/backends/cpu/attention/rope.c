@@ -9,6 +9,7 @@
 
 #define GRAIN 16384 /* elements per task */
 
+/* One call. The tables are in scratch: written by the first pass, read by the second. */
 typedef struct job {
     const tarn__rope *params;
     const tarn__view *x, *positions, *y;
@@ -35,6 +36,7 @@ static double position_of(const job *j, int64_t row)
     return (double)position;
 }
 
+/* One row of both tables per position: pairs cosines and sines. */
 static void fill_rows(int64_t row, int64_t end, void *ctx)
 {
     const job *j = ctx;
@@ -89,6 +91,7 @@ static void copy_unrotated(const job *j, const char *from, char *to)
     }
 }
 
+/* A task is a range of (b, t, h) rows; a row is loaded, rotated in a buffer and stored, so y may be x. */
 static void rotate_rows(int64_t at, int64_t end, void *ctx)
 {
     const job *j = ctx;

@@ -65,6 +65,7 @@ static inline uint16_t tarn__f64_to_bf16(double x)
     return tarn__f32_to_bf16((float)(a < 0x1p-126 ? small : tarn__round_odd_f64(x)));
 }
 
+/* Saturating; NaN becomes 0. 2^31 is exact in f32, INT32_MAX is not: hence >= on one side. */
 static inline int32_t tarn__f32_to_i32(float x)
 {
     return x != x ? 0 : x >= 0x1p31f ? INT32_MAX : x < -0x1p31f ? INT32_MIN : (int32_t)x;
@@ -119,6 +120,7 @@ static inline uint16_t tarn__i64_to_f16(int64_t x)
 
 /* ---- contiguous f16 ---------------------------------------------------------------------------------------------- */
 
+/* Hardware conversion where the level has it (F16C, AVX-512); scalar code for the remainder, with the same results. */
 TARN__UNUSED static void tarn__f16_to_f32_dense(const uint16_t *restrict x, float *restrict y, int64_t n)
 {
     int64_t whole = 0;

@@ -14,6 +14,7 @@ static inline int64_t max_i64(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+/* For strides: INT64_MIN does not occur. */
 static inline int64_t abs_i64(int64_t a)
 {
     return a < 0 ? -a : a;

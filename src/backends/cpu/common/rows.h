@@ -52,6 +52,7 @@
 
 /* ---- rows of operands -------------------------------------------------------------------------------------------- */
 
+/* One operand of a row kernel. */
 typedef struct operand {
     char *base;
     tarn_dtype dtype;
@@ -104,6 +105,7 @@ TARN__UNUSED static char *row_at(const row_set *r, int k, int64_t row)
     return r->operand[k].base + offset * r->operand[k].size;
 }
 
+/* True where rows of operand k are contiguous in the compute type. */
 TARN__UNUSED static bool is_in_place(const row_set *r, int k)
 {
     return r->operand[k].stride == 1 && r->operand[k].dtype == (r->compute == COMPUTE_F64 ? TARN_F64 : TARN_F32);
@@ -126,6 +128,7 @@ TARN__UNUSED static void *block_out(const row_set *r, int k, char *row, int64_t 
     return is_in_place(r, k) ? row + begin * r->operand[k].size : buffer;
 }
 
+/* Converts and stores n results, unless they were computed in place. */
 TARN__UNUSED static void store_back(const row_set *r, int k, char *row, int64_t begin, int64_t n, const void *buffer)
 {
     const operand *o = &r->operand[k];

@@ -32,6 +32,7 @@ static inline char *slot_acquire(const slots *s, int *which, bool *used)
         }
 }
 
+/* Release order: the next holder sees what this task wrote, although it does not use it. */
 static inline void slot_release(const slots *s, int which)
 {
     atomic_store_explicit(&s->taken[which], 0, memory_order_release);

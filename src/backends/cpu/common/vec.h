@@ -56,6 +56,7 @@ VEC_INLINE void vec_store(float *y, vec v)
 {
     _mm512_storeu_ps(y, v);
 }
+/* The first n lanes (n < 16) through a mask; the others are 0. */
 VEC_INLINE vec vec_load_n(const float *x, int64_t n)
 {
     return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), x);
@@ -173,6 +174,7 @@ VEC_INLINE void vec_store(float *y, vec v)
     _mm256_storeu_ps(y, v);
 }
 
+/* The first n lanes through a zeroed copy: never reads past them. */
 VEC_INLINE vec vec_load_n(const float *x, int64_t n)
 {
     float lanes[8] = {0};

@@ -55,6 +55,7 @@ VEC_INLINE vec vec_exp_df(vec x, vec x_low, vec *y_low)
     return y;
 }
 
+/* |x| <= 87. */
 VEC_INLINE vec vec_exp(vec x)
 {
     vec rounded = vec_fma(x, vec_set(0x1.715476p+0f), vec_set(TARN__ROUND_F32)), k = rounded - vec_set(TARN__ROUND_F32);
@@ -106,6 +107,7 @@ _Alignas(64) static const float vec_exp2_table_low[16] = {
     -0x1.f9c304p-27f, -0x1.6961b4p-28f, -0x1.a5217cp-28f, 0x1.61428ep-28f,
 };
 
+/* 2^n for the multiple n of 1/16 in `rounded`: a table entry with n's integer part added to its exponent. */
 VEC_INLINE vec vec_exp2_16th(vec rounded)
 {
     return vec_bits_add_shifted(vec_lookup((const float *)(const void *)vec_exp2_table, rounded), rounded, 19);

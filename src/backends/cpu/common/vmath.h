@@ -71,6 +71,7 @@ TARN__ALWAYS_INLINE static inline double tarn__from_bits_f64(uint64_t u)
 #define TARN__HAS_FMA 0
 #endif
 
+/* One rounding where the target has FMA, two elsewhere: see rule 4. */
 TARN__ALWAYS_INLINE static inline float tarn__fma_f32(float a, float b, float c)
 {
 #if TARN__HAS_FMA
@@ -144,6 +145,7 @@ TARN__ALWAYS_INLINE static inline double tarn__product_low_f64(double a, double 
 #define TARN__LN2_HIGH_F64 0x1.62e42fefa38p-1 /* 42 bits */
 #define TARN__LN2_LOW_F64 0x1.ef35793c7673p-45
 
+/* x - k ln2 in two steps, the first of which is exact. */
 TARN__ALWAYS_INLINE static inline float tarn__reduce_ln2_f32(float x, float k)
 {
     return tarn__fma_f32(k, -TARN__LN2_LOW_F32, tarn__fma_f32(k, -TARN__LN2_HIGH_F32, x));
@@ -295,6 +297,7 @@ TARN__ALWAYS_INLINE static inline double tarn__expm1_f64(double x)
  * e. f = m - 1 is exact. log x = e ln2 + log(1 + f); where e is not 0 the sum is at least 0.34, so log(1 + f) never
  * cancels below its own error. */
 
+/* Exponent and mantissa of a positive number. */
 typedef struct tarn__parts_f32 {
     float e, f; /* x = 2^e (1 + f) */
 } tarn__parts_f32;

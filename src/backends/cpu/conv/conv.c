@@ -18,11 +18,13 @@ static int64_t panel_rows(int64_t rows)
     return rows % MR <= FEW_ROWS ? rows / MR * MR : ceil_div(rows, MR) * MR;
 }
 
+/* Rows of packed weights including the padding of the last panel. */
 static int64_t packed_rows(int64_t rows)
 {
     return max_i64(rows, panel_rows(rows));
 }
 
+/* Tasks of forward and dgrad. */
 static int64_t units_of(const plan *s)
 {
     return s->images * s->bands * ceil_div(s->groups, s->groups_per_load);
@@ -170,6 +172,7 @@ static int64_t *fill_places(const plan *s, phase *f, int64_t *position)
     return position;
 }
 
+/* Runs on the calling thread before any task: O(taps) work. */
 static void fill_tables(plan *s)
 {
     int64_t used = 0, *position = s->positions;
@@ -193,6 +196,7 @@ static void fill_tables(plan *s)
 
 /* ---- wgrad ------------------------------------------------------------------------------------------------------- */
 
+/* wgrad: forward's plan for loading x, and how sums are split. */
 typedef struct wgrad_plan {
     plan s; /* of forward: the planes of x */
     const tarn__view *g, *to;
@@ -259,6 +263,7 @@ static wgrad_plan wgrad_plan_of(const tarn__call *call)
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
+/* dgrad swaps the roles: its source is g, its output gx. */
 static plan plan_of_call(const tarn__call *call, bool gradient)
 {
     plan s = plan_of(call, call->in[0], call->in[1], call->out[0], gradient);

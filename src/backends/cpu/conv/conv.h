@@ -63,6 +63,7 @@ typedef struct phase {
     int64_t earlier; /* number of taps of the phases before it */
 } phase;
 
+/* A described convolution. Plain data; tables and packed weights point into scratch. */
 typedef struct plan {
     const tarn__view *from, *to, *weight, *bias; /* (N, C, H, W); weight (O, C / groups, KH, KW) */
     bool gradient;

@@ -15,6 +15,7 @@
 #define ROW_GRAIN_BYTES (64 * 1024) /* for rows, which cost more per byte than a flat copy */
 #define BLOCK 32                    /* a 32 × 32 block of 8-byte elements fits L1 twice */
 
+/* A copy within one dtype. Depends on views only; tasks are ranges of jobs. */
 typedef struct copy_plan {
     tarn__nest nest; /* operand 0 is the target, 1 the source */
     char *to;
@@ -55,7 +56,8 @@ static void transpose_tiles(char *to, int64_t to_row, const char *from, int64_t 
 #endif
 }
 
-/* A block as whole tiles where its element size has them, then the rows below and the columns right of them. */
+/* A block as whole tiles where its element size has them, then the rows below and the columns right of them. 8 × 8
+ * tiles need rows and columns of at least 8. */
 static void transpose_in_tiles(char *to, int64_t to_row, const char *from, int64_t from_column, int64_t rows,
                                int64_t columns, int64_t size)
 {
@@ -73,6 +75,7 @@ static void transpose_in_tiles(char *to, int64_t to_row, const char *from, int64
         transpose_block(to + down * to_row * size, to_row, from + down * size, from_column, rows - down, columns, size);
 }
 
+/* One 2-D slab in BLOCK × BLOCK blocks, each of which fits L1 on both sides. */
 static void transpose_slab(const copy_plan *p, char *to, const char *from)
 {
     int r = p->nest.rank - 2, c = p->nest.rank - 1;
@@ -118,6 +121,7 @@ static void advance(const copy_plan *p, position *at, int64_t by)
     }
 }
 
+/* A task: slabs [begin, end). */
 static void transpose_range(const copy_plan *p, int64_t begin, int64_t end)
 {
     position at;
@@ -126,7 +130,7 @@ static void transpose_range(const copy_plan *p, int64_t begin, int64_t end)
         transpose_slab(p, p->to + at.to * p->size, p->from + at.from * p->size);
 }
 
-/* Rows, as many at a time as are equally spaced. */
+/* Rows, as many at a time as are equally spaced. A task: jobs [begin, end), each a row of the innermost axis. */
 static void copy_row_range(const copy_plan *p, int64_t begin, int64_t end)
 {
     int last = p->nest.rank - 1, before = last - 1;
@@ -203,6 +207,8 @@ static void interchange_repeat(tarn__nest *nest, int segments)
     }
 }
 
+/* A transpose where the target is contiguous along its last axis and the source along another one: that axis moves
+ * next to last. */
 static void choose_transposition(copy_plan *p)
 {
     tarn__nest *nest = &p->nest;
@@ -227,6 +233,7 @@ static void choose_transposition(copy_plan *p)
     p->inner = 2;
 }
 
+/* Flat memcpy, rows, or a transpose; long rows are split so that threads get even work. */
 static void copy_same_dtype(const tarn__view *to, const tarn__view *from)
 {
     copy_plan p = {.to = tarn__view_at(to),
@@ -261,6 +268,7 @@ static void copy_same_dtype(const tarn__view *to, const tarn__view *from)
 
 /* ---- converting -------------------------------------------------------------------------------------------------- */
 
+/* A tile of the conversion: load and store do the work, in place where source or target has the compute type. */
 static void identity_4(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
 {
     (void)params;
@@ -295,6 +303,7 @@ static void convert_range(int64_t begin, int64_t end, void *ctx)
         c->store(from, to, 1, end - begin);
 }
 
+/* False where a tile is needed: other layouts, two conversions, or non-temporal stores. */
 static bool convert_dense(const tarn__view *to, const tarn__view *from, int compute)
 {
     static const tarn_dtype native[] = {[COMPUTE_F32] = TARN_F32, [COMPUTE_F64] = TARN_F64, [COMPUTE_I64] = TARN_I64};
@@ -316,6 +325,7 @@ static bool convert_dense(const tarn__view *to, const tarn__view *from, int comp
     return true;
 }
 
+/* 2 · n elements of traffic; conversions are rarely slower than memory. */
 static void kernel_copy(const tarn__call *call)
 {
     tarn_dtype from = call->in[0]->dtype, to = call->out[0]->dtype;
@@ -333,6 +343,7 @@ static void kernel_copy(const tarn__call *call)
 
 /* ---- filling ----------------------------------------------------------------------------------------------------- */
 
+/* The elementwise engine on a constant input: large tensors are written non-temporally. */
 static void kernel_fill(const tarn__call *call)
 {
     const tarn__fill *fill = call->params;
@@ -349,19 +360,19 @@ static void kernel_fill(const tarn__call *call)
 }
 
 /* pad: fills the output with the value, then copies the elements over it. */
-static void kernel_spread(const tarn__call *call)
+static void kernel_pad(const tarn__call *call)
 {
-    const tarn__pad *spread = call->params;
-    tarn__fill fill = {.value = spread->value};
+    const tarn__pad *pad = call->params;
+    tarn__fill fill = {.value = pad->value};
     tarn__call part = *call;
     part.inputs = 0;
     part.params = &fill;
     kernel_fill(&part);
     tarn__view region = *call->out[0];
     for (int i = 0; i < region.rank; i++) {
-        region.offset += spread->begin[i] * region.stride[i];
+        region.offset += pad->begin[i] * region.stride[i];
         region.shape[i] = call->in[0]->shape[i];
-        region.stride[i] *= spread->step[i];
+        region.stride[i] *= pad->step[i];
     }
     part.inputs = 1;
     part.out[0] = &region;
@@ -374,6 +385,7 @@ typedef struct arange_job {
     const tarn__fill *fill;
 } arange_job;
 
+/* Integer tensors with an integer step count exactly; otherwise value + i · step in f64, rounded once per element. */
 static void arange_range(int64_t begin, int64_t end, void *ctx)
 {
     const arange_job *job = ctx;
@@ -402,6 +414,6 @@ void TARN__AT_LEVEL(tarn__cpu_copy)(tarn__kernel_row *rows)
 {
     rows[TARN__K_copy] = (tarn__kernel_row){kernel_copy, TARN__ALL, NULL};
     rows[TARN__K_fill] = (tarn__kernel_row){kernel_fill, TARN__ALL, NULL};
-    rows[TARN__K_pad] = (tarn__kernel_row){kernel_spread, TARN__ALL, NULL};
+    rows[TARN__K_pad] = (tarn__kernel_row){kernel_pad, TARN__ALL, NULL};
     rows[TARN__K_arange] = (tarn__kernel_row){kernel_arange, TARN__NUMBERS, NULL};
 }

@@ -12,6 +12,7 @@
 
 #define INLINED_BYTES 512 /* longer rows are worth a call of memcpy() */
 
+/* Equally spaced rows of equal length. */
 typedef struct row_moves {
     char *to;
     const char *from;
@@ -39,6 +40,7 @@ typedef struct row_moves {
 
 /* ---- contiguous rows --------------------------------------------------------------------------------------------- */
 
+/* One unaligned vector. */
 #define MOVE_BYTES(vector, to, from) \
     do { \
         vector vec_; \
@@ -80,6 +82,7 @@ ROW_KIND copy_vector_rows(row_moves m)
 }
 #endif
 
+/* By length: memcpy() or non-temporal stores for long rows, whole vectors, 16 bytes, 4 bytes, single bytes. */
 ROW_KIND copy_dense_rows(row_moves m)
 {
     const int64_t bytes = m.n * m.size;
@@ -110,6 +113,8 @@ ROW_KIND copy_dense_rows(row_moves m)
 
 /* ---- broadcast of one element ------------------------------------------------------------------------------------ */
 
+/* A 64-byte line of copies, written non-temporally after an aligned start; else a plain loop. The line is built once
+ * per row. */
 static void repeat_element(char *to, const char *from, int64_t n, int64_t size, bool nontemporal)
 {
     _Alignas(64) char line[64];
@@ -161,6 +166,7 @@ static inline void pick_2(uint32_t *to, const uint32_t *from, int64_t i)
     memcpy(to + i, &y, sizeof(y));
 }
 
+/* One vector of `to` from `from` reversed: element i of `to` is from[-i]. */
 static inline void pick_back(uint32_t *to, const uint32_t *from, int64_t i)
 {
     tarn__u32v a, y;
@@ -169,7 +175,8 @@ static inline void pick_back(uint32_t *to, const uint32_t *from, int64_t i)
     memcpy(to + i, &y, sizeof(y));
 }
 
-/* Vectors from the start, and one that ends with the row, overlapping its predecessor. */
+/* Vectors from the start, and one that ends with the row, overlapping its predecessor. Rows of 4-byte elements with
+ * a constant source stride. */
 #define PICK_ROWS(name, from_by) \
     ROW_KIND name##_rows(row_moves m) \
     { \
@@ -217,6 +224,7 @@ ROW_KIND move_strided_rows(row_moves m)
 #undef MOVE_BY
 }
 
+/* Dispatch by strides; everything without a special form takes the strided loop. */
 static void move_rows(const row_moves *m)
 {
     if (m->to_stride == 1 && m->from_stride == 1)

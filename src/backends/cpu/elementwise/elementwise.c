@@ -21,7 +21,7 @@
 /* ---- tiles ------------------------------------------------------------------------------------------------------- */
 
 /* IN_F64 rows between f32 tiles: computed in f64 throughout. Their gradients are written without y, which no such
- * row needs. */
+ * row needs. `value` is evaluated with T = fast, real = double: ON(f) names the functions of fast_f64.h. */
 #define FAST_F64_VALUE_TILE(name, value) \
     TILE_HEAD(tile_##name) \
     { \
@@ -110,6 +110,7 @@ WHERE_TILE
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
+/* How a row's f32 tile runs: in f32, in f64, writing bytes, or in several passes. */
 enum { IN_F32 = 0, IN_F64 = 1, BYTES = 2, MULTIPASS = 3 };
 
 /* Compute type of a call: that of the first tensor operand; `typed` is the first that counts (the condition of where
@@ -162,6 +163,7 @@ static bool is_simple(tarn__kernel kernel, int compute)
     return simple[kernel] == SIMPLE || (simple[kernel] == SIMPLE_F32 && compute == COMPUTE_F32);
 }
 
+/* One entry for all kernels: picks the tile by compute type, and whether a broadcast form may be used. */
 static void run(const tarn__call *call, tarn__kernel kernel, tarn__tile_fn f32, tarn__tile_fn broadcast, int mode,
                 int typed)
 {
@@ -178,6 +180,7 @@ static void run(const tarn__call *call, tarn__kernel kernel, tarn__tile_fn f32, 
     TARN__AT_LEVEL(tarn__run_tiles)(call, &job);
 }
 
+/* The f32 tile of a row by its mode. */
 #define F32_IN_F32(name) tile_##name##_f32
 #define F32_BYTES(name) tile_##name##_f32
 #define F32_IN_F64(name) tile_##name##_fast
@@ -252,6 +255,7 @@ static void tile_swiglu(int64_t n, const void *const *in, void *const *out, cons
     TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) y[i] *= up[i];
 }
 
+/* ggate = g · silu'(gate) · up, gup = g · silu(gate): three passes over a tile in L1. */
 static void tile_swiglu_grad(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
 {
     const float *up = in[1], *g = in[2];
@@ -291,6 +295,7 @@ static bool is_half(const tarn__view *x)
     return x && (x->dtype == TARN_BF16 || x->dtype == TARN_F16);
 }
 
+/* 16-bit operands need less accuracy than f32 ones. */
 static void kernel_gelu_erf_any(const tarn__call *call)
 {
     run(call, TARN__K_gelu_erf, is_half(call->in[0]) ? tile_gelu_erf_16bit : tile_gelu_erf_fast, NULL, IN_F64, 0);

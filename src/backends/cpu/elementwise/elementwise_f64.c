@@ -67,6 +67,7 @@ WHERE_TILE
 #define tile_div_grad_f64 guarded_div_grad_f64
 #define tile_div_grad_b_f64 guarded_div_grad_b_f64
 
+/* Rows of floats only have no i64 tile. */
 #define INTEGER_FLOAT(name) NULL
 #define INTEGER_NUMBER(name) tile_##name##_i64
 #define ROW(name, i64) [TARN__K_##name] = {tile_##name##_f64, i64},

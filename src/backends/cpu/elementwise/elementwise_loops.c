@@ -22,6 +22,7 @@
 #endif
 #define ROW_MIN 128 /* rows at least this long are tiled one by one, so that their elements can be used in place */
 
+/* How one operand's elements reach a tile. */
 typedef struct operand {
     char *base;
     int64_t size;          /* bytes per element */
@@ -34,6 +35,7 @@ typedef struct operand {
     tarn__store_fn store;
 } operand;
 
+/* A described call, read-only while tasks run. */
 typedef struct plan {
     tarn__nest nest;
     const tarn__tile_job *job;
@@ -58,6 +60,7 @@ static void store_bytes(const void *from, void *to, int64_t stride, int64_t n)
 
 static const tarn_dtype native_dtype[] = {TARN_F32, TARN_F64, TARN_I64};
 
+/* Operand k of the nest; outputs come first there. */
 static operand describe(const plan *p, const tarn__view *view, int k)
 {
     operand o = {.base = tarn__view_at(view),
@@ -87,6 +90,7 @@ static int64_t element_offset(const operand *o, const int64_t *index, int rank)
     return offset;
 }
 
+/* Moves an index by `by` elements within its innermost row, carrying into outer axes at its end. */
 static void advance(const tarn__nest *nest, int64_t *index, int64_t by)
 {
     int i = nest->rank - 1;
@@ -127,6 +131,7 @@ static char *in_place(const plan *p, const operand *o, int64_t begin, const int6
     return NULL;
 }
 
+/* A whole tile once per task, not once per tile. */
 static void fill_constant(int compute, tarn__scalar value, void *tile)
 {
     for (int i = 0; i < TILE; i++)
@@ -138,6 +143,7 @@ static void fill_constant(int compute, tarn__scalar value, void *tile)
             ((int64_t *)tile)[i] = value.integer;
 }
 
+/* Per-task tiles: on the stack, uninitialized. */
 typedef struct buffers {
     _Alignas(64) char tile[TARN__MAX_OPERANDS][TILE * 8];
     _Alignas(64) char narrow[TILE * 8];
@@ -182,6 +188,7 @@ static void nt_store_result(const operand *o, buffers *b, int k, int64_t begin, 
     tarn__nt_store(o->base + begin * o->size, from, n * o->size);
 }
 
+/* Only linear results at aligned addresses. */
 static bool is_nontemporal(const plan *p, const operand *o, int64_t begin)
 {
     return p->nontemporal && o->linear && ((uintptr_t)(o->base + begin * o->size) & 63) == 0;
@@ -191,6 +198,7 @@ static bool is_nontemporal(const plan *p, const operand *o, int64_t begin)
 
 #define MULTIPLE TARN__TILE_MULTIPLE
 
+/* One TARN__TILE_MULTIPLE of every operand. */
 typedef struct padded {
     _Alignas(64) char in[TARN__MAX_OPERANDS][MULTIPLE * 8];
     _Alignas(64) char out[TARN__MAX_OUTPUTS][MULTIPLE * 8];
@@ -257,6 +265,7 @@ typedef struct padded {
 REMAINDERS(float, f32, )
 REMAINDERS(double, f64, TARN__COLD)
 
+/* Runs a tile of any length; floats by whole multiples, so that a result does not depend on its position. */
 static inline void call_tile(const plan *p, int64_t n, const void *const *in, void *const *out)
 {
     const tarn__tile_fn tile = p->broadcast ? p->job->broadcast : p->job->tile;
@@ -268,6 +277,7 @@ static inline void call_tile(const plan *p, int64_t n, const void *const *in, vo
         run_any_f64(p, tile, n, in, out);
 }
 
+/* Fetches inputs, runs the tile, stores outputs: each step skipped where the operand is in place. */
 static void run_tile(const plan *p, buffers *b, int64_t begin, int64_t n, const int64_t *index)
 {
     int64_t size = p->job->compute == COMPUTE_F32 ? 4 : 8;
@@ -328,6 +338,7 @@ static void run_rows(const plan *p, buffers *b, int64_t begin, int64_t end)
     }
 }
 
+/* A task: elements [begin, end) of the nest, by rows where rows are long, else across them. */
 static void run_range(int64_t begin, int64_t end, void *ctx)
 {
     const plan *p = ctx;
@@ -375,6 +386,7 @@ static bool all_in_place(const plan *p)
     return all;
 }
 
+/* True for two axes with every operand contiguous along the rows, in the compute type: run_rows() applies. */
 static bool rows_in_place(const plan *p)
 {
     bool all = true;

@@ -19,6 +19,7 @@ typedef void (*tarn__tile_fn)(int64_t n, const void *const *in, void *const *out
 #define TARN__TILE_MULTIPLE 16
 #endif
 
+/* What a kernel passes to the engine; the caller keeps it alive during the call. */
 typedef struct tarn__tile_job {
     tarn__tile_fn tile;
     int compute;      /* COMPUTE_F32 … */

@@ -18,15 +18,17 @@
 /* Marks which of n elements need the range path. */
 typedef void (*tarn__mark_fn)(int64_t n, const void *const *in, unsigned char *range);
 
-typedef struct tarn__forms {
+/* Both paths of a kernel, with operand counts. */
+typedef struct tarn__two_paths {
     int inputs, outputs;
     tarn__tile_fn fast, range;
     tarn__mark_fn mark;
-} tarn__forms;
+} tarn__two_paths;
 
-/* A tile with such elements. Results are written after both paths have read their operands, which may alias. */
+/* A tile with such elements. Results are written after both paths have read their operands, which may alias.
+ * Computes both paths for PATH_CHUNK elements in local buffers and selects per element. */
 #define DEFINE_BLEND(real, t) \
-    TARN__COLD TARN__UNUSED static void blend_chunk_##t(const tarn__forms *f, int64_t n, const void *const *in, \
+    TARN__COLD TARN__UNUSED static void blend_chunk_##t(const tarn__two_paths *f, int64_t n, const void *const *in, \
                                                         void *const *out, const unsigned char *needs_range, \
                                                         const tarn__elementwise *params) \
     { \
@@ -39,7 +41,7 @@ typedef struct tarn__forms {
                 to[i] = needs_range[i] ? range[k][i] : fast[k][i]; \
         } \
     } \
-    TARN__COLD TARN__UNUSED static void blend_##t(const tarn__forms *f, int64_t n, const void *const *in, \
+    TARN__COLD TARN__UNUSED static void blend_##t(const tarn__two_paths *f, int64_t n, const void *const *in, \
                                                   void *const *out, const tarn__elementwise *params) \
     { \
         for (int64_t first = 0; first < n; first += PATH_CHUNK) { \
@@ -68,14 +70,14 @@ typedef struct tarn__forms {
     } \
     static void name(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params) \
     { \
-        static const tarn__forms forms = {inputs, outputs, fast_tile, range_tile, mark_##name}; \
+        static const tarn__two_paths paths = {inputs, outputs, fast_tile, range_tile, mark_##name}; \
         const real *X = in[0], *Z = in[(inputs) > 1]; \
         int any = 0; \
         (void)Z; \
         for (int64_t i = 0; i < n; i++) \
             any |= (needs_range); \
         if (any) \
-            blend_##t(&forms, n, in, out, params); \
+            blend_##t(&paths, n, in, out, params); \
         else \
             fast_tile(n, in, out, params); \
     }

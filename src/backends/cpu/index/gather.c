@@ -10,6 +10,7 @@
 
 /* ---- gather ------------------------------------------------------------------------------------------------------ */
 
+/* gather: y[..., i, ...] = x[..., index[..., i, ...], ...] along one axis. */
 typedef struct gather_job {
     tarn__nest nest; /* y, index, x with stride 0 along the axis */
     char *to;
@@ -90,6 +91,7 @@ static void kernel_gather(const tarn__call *call)
 
 /* ---- index_select ------------------------------------------------------------------------------------------------ */
 
+/* index_select with contiguous rows. */
 typedef struct select_job {
     tarn__nest nest; /* y and x across the axis */
     const tarn__view *index;
@@ -120,6 +122,7 @@ static void select_range(int64_t begin, int64_t end, void *ctx)
     }
 }
 
+/* memcpy of rows where they are contiguous and at least INDEX_ROW_MIN long. */
 static void kernel_index_select(const tarn__call *call)
 {
     const tarn__view *x = call->in[0], *index = call->in[1], *y = call->out[0];
@@ -151,6 +154,7 @@ static void kernel_index_select(const tarn__call *call)
 
 /* ---- one_hot ----------------------------------------------------------------------------------------------------- */
 
+/* one_hot. */
 typedef struct hot_job {
     tarn__nest nest; /* y without its last axis, index */
     const tarn__view *y, *index;

@@ -40,6 +40,7 @@ TARN__UNUSED static int64_t locate(const tarn__nest *nest, int64_t at, int64_t *
     return left;
 }
 
+/* An i32 or i64 index at an offset in elements. */
 TARN__UNUSED static int64_t read_index(const tarn__view *index, int64_t offset)
 {
     const void *base = tarn__view_at(index);

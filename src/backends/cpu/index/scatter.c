@@ -20,6 +20,7 @@ static bool is_short(tarn_dtype dtype)
     return tarn__acc_dtype(dtype) != dtype;
 }
 
+/* Scratch of the f32 copy of a 16-bit y, rounded up to 64 bytes. */
 static size_t f32_copy_bytes(const tarn__view *y)
 {
     return is_short(y->dtype) ? ((size_t)tarn__view_count(y) * sizeof(float) + 63) / 64 * 64 : 0;
@@ -32,6 +33,7 @@ static void copy_tile(int64_t n, const void *const *in, void *const *out, const 
         memcpy(out[0], in[0], (size_t)n * sizeof(float));
 }
 
+/* Between y and its f32 copy, by the elementwise engine. */
 static void convert(const tarn__view *from, const tarn__view *to)
 {
     tarn__call call = {.inputs = 1, .outputs = 1, .in = {from}, .out = {to}};
@@ -52,6 +54,7 @@ static tarn__view open_sum(const tarn__call *call)
     return sum;
 }
 
+/* Rounds the f32 copy back to y. */
 static void close_sum(const tarn__call *call, const tarn__view *sum)
 {
     if (is_short(call->out[0]->dtype))
@@ -71,6 +74,7 @@ static const void *load_source(const tarn__view *y, const tarn__view *source, co
 
 /* ---- scatter_add ------------------------------------------------------------------------------------------------- */
 
+/* scatter_add: lines across the axis, each added by one task. */
 typedef struct scatter_job {
     tarn__nest nest; /* y, index, source across the axis */
     const tarn__view *y, *index, *source;
@@ -190,6 +194,7 @@ typedef struct entry {
     int64_t from, to;
 } entry;
 
+/* index_add with contiguous rows: buckets of destinations by segments of rows. */
 typedef struct rows_job {
     tarn__nest nest; /* y and source across the axis */
     const tarn__view *y, *source;
@@ -273,14 +278,15 @@ static bool sort_into_buckets(const tarn__view *index, int64_t limit, int64_t *b
     return is_valid;
 }
 
+/* The f32 copy, bucket starts, and one entry per slice. */
 static size_t scratch_index_add(const tarn__call *call)
 {
     return f32_copy_bytes(call->out[0]) + sizeof(int64_t) * (MAX_BUCKETS + 2) +
            sizeof(entry) * (size_t)call->in[0]->shape[0];
 }
 
-/* False where an index was out of range. */
-/* Whole rows by buckets where rows of y are contiguous and long enough, else scatter_add with a broadcast index. */
+/* False where an index was out of range. Whole rows by buckets where rows of y are contiguous and long enough, else
+ * scatter_add with a broadcast index. */
 static bool index_add(const tarn__call *call, const tarn__view *y, int axis)
 {
     const tarn__view *index = call->in[0], *source = call->in[1];
@@ -332,6 +338,7 @@ static void kernel_index_add(const tarn__call *call)
 /* ---- write_rows ----------------------------------------------------------------------------------------------------
  */
 
+/* write_rows: x copied into y, shifted along the axis by an index per batch. */
 typedef struct write_job {
     tarn__nest nest; /* y with the size of x, x, index */
     const tarn__view *index;
@@ -354,6 +361,7 @@ static void write_run(const write_job *job, const int64_t *offset, int64_t at, i
             memcpy(to + i * to_stride * size, from + i * from_stride * size, (size_t)size);
 }
 
+/* Runs of elements that share an index; an index that does not fit writes nothing. */
 static void write_range(int64_t begin, int64_t end, void *ctx)
 {
     write_job *job = ctx;

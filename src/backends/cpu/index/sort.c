@@ -18,6 +18,7 @@
 #define HEAP_DIVISOR 16 /* the heap is used where k is at most 1 / 16 of the line */
 #define MAX_SLOTS 256
 
+/* 16 bytes per element while sorting. */
 typedef struct pair {
     uint64_t key;
     int64_t index;
@@ -31,6 +32,7 @@ typedef struct order {
     uint64_t flip;     /* all bits of the dtype when descending, else 0 */
 } order;
 
+/* One call; slots are acquired with an atomic flag each. */
 typedef struct line_job {
     tarn__nest nest; /* x, values, indices across the axis */
     order order;
@@ -46,6 +48,7 @@ typedef struct line_job {
 
 /* ---- keys -------------------------------------------------------------------------------------------------------- */
 
+/* Unsigned dtypes have no sign bit; bool counts as u8. */
 static order order_of(tarn_dtype dtype, bool descending)
 {
     order o = {.size = (int)tarn__dtype_bytes(dtype)};
@@ -95,6 +98,7 @@ static void load_keys(const order *o, const char *from, int64_t step, int64_t n,
 
 /* ---- sorting a line ---------------------------------------------------------------------------------------------- */
 
+/* Stable; fastest for short lines. */
 static void insertion_sort(pair *line, int64_t n)
 {
     for (int64_t i = 1; i < n; i++) {
@@ -144,6 +148,7 @@ static pair *sort_pairs(pair *line, pair *spare, int64_t n, int digits)
     return line;
 }
 
+/* Keys of the whole line, sorted. `pairs` has space for twice the line. */
 static const pair *sorted_line(const line_job *job, const char *x, pair *pairs)
 {
     uint64_t keys[TILE];
@@ -158,6 +163,7 @@ static const pair *sorted_line(const line_job *job, const char *x, pair *pairs)
 
 /* ---- the k best of a line ---------------------------------------------------------------------------------------- */
 
+/* Order of the heap: by key, then by index, so that ties keep the earlier element. */
 static bool comes_after(pair a, pair b)
 {
     return a.key > b.key || (a.key == b.key && a.index > b.index);
@@ -208,6 +214,7 @@ static const pair *top_k_of_line(const line_job *job, const char *x, pair *heap)
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
 
+/* The first `taken` pairs: indices, and values gathered from x. */
 static void write_line(const line_job *job, const pair *sorted, const char *x, char *values, int64_t *indices)
 {
     if (job->indices)
@@ -237,6 +244,7 @@ static int64_t acquire_slot(line_job *job)
             return i;
 }
 
+/* A range of lines on one slot. */
 static void line_range(int64_t begin, int64_t end, void *ctx)
 {
     line_job *job = ctx;
@@ -282,6 +290,7 @@ static int64_t line_count(const tarn__call *call)
     return length > 0 ? tarn__view_count(call->in[0]) / length : 0;
 }
 
+/* One slot per thread, at most one per line. */
 static size_t scratch(const tarn__call *call)
 {
     int64_t lines = line_count(call), slots = tarn_threads();
@@ -289,6 +298,7 @@ static size_t scratch(const tarn__call *call)
     return (size_t)(slot_bytes(call) * (lines < slots ? lines : slots));
 }
 
+/* sort and topk share everything: topk takes fewer results. */
 static void run(const tarn__call *call)
 {
     const tarn__along *along = call->params;

@@ -27,6 +27,7 @@ static bool is_loaded;   /* false: not enough memory to load it */
 static int vector_width; /* vector bytes of its kernels */
 static bool uses_openmp;
 
+/* Invariant: idle plus the number of running calls equals count, except while a thread grows the set. */
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t freed;
@@ -63,6 +64,7 @@ static void reset_after_fork(void)
     buffers.is_growing = false;
 }
 
+/* Once per process. Missing symbols leave vector_width 0: the library is never used then. */
 static void load_library(void)
 {
     is_loaded = tarn__blas_library_load(&library);
@@ -105,6 +107,7 @@ static int map_buffers(int have, int want)
     return count;
 }
 
+/* Lock-free fast path. */
 static bool acquire_idle(void)
 {
     int idle = atomic_load_explicit(&buffers.idle, memory_order_relaxed);
@@ -170,6 +173,7 @@ static void acquire_buffer(void)
     pthread_mutex_unlock(&buffers.lock);
 }
 
+/* Wakes waiters only where there are some. */
 static void release_buffer(void)
 {
     atomic_fetch_add(&buffers.idle, 1);

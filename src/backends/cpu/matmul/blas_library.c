@@ -49,6 +49,7 @@ static size_t extra_threads(void)
     return count > 1 ? (size_t)count - 1 : 0;
 }
 
+/* NULL where the library lacks the symbol. */
 static void *function(const char *name)
 {
     char why[256];

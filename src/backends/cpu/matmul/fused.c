@@ -16,6 +16,7 @@ static void fill_rows(void)
     TARN__AT_LEVEL(tarn__cpu_reduce)(rows);
 }
 
+/* A kernel of this level, also where the registered table has been overwritten by a higher one. */
 static const tarn__kernel_row *row_of(tarn__kernel kernel)
 {
     pthread_once(&once, fill_rows);
@@ -42,6 +43,7 @@ static size_t gelu_scratch(const tarn__call *call)
     return scratch_of(TARN__K_matmul, &matmul);
 }
 
+/* Outputs gelu(z) and z = a @ b + bias: z is saved for backward. */
 static void kernel_matmul_gelu(const tarn__call *call)
 {
     tarn__elementwise none = {0};
@@ -66,7 +68,7 @@ static void kernel_matmul_gelu_grad(const tarn__call *call)
     run(TARN__K_gelu_grad, &gelu_grad, 0);
 }
 
-static size_t sums_scratch(const tarn__call *call)
+static size_t bias_grad_scratch(const tarn__call *call)
 {
     tarn__bias_grad_call s;
     tarn__compose_bias_grad(&s, call);
@@ -75,7 +77,8 @@ static size_t sums_scratch(const tarn__call *call)
     return first > second ? first : second;
 }
 
-static void kernel_matmul_sums(const tarn__call *call)
+/* gw = aᵀ @ g and gbias = Σ g: two passes over g. */
+static void kernel_matmul_bias_grad(const tarn__call *call)
 {
     tarn__bias_grad_call s;
     tarn__compose_bias_grad(&s, call);
@@ -88,5 +91,5 @@ void TARN__AT_LEVEL(tarn__cpu_fused)(tarn__kernel_row *table)
 {
     table[TARN__K_matmul_gelu] = (tarn__kernel_row){kernel_matmul_gelu, TARN__FLOATS, gelu_scratch};
     table[TARN__K_matmul_gelu_grad] = (tarn__kernel_row){kernel_matmul_gelu_grad, TARN__FLOATS, gelu_grad_scratch};
-    table[TARN__K_matmul_bias_grad] = (tarn__kernel_row){kernel_matmul_sums, TARN__NUMBERS, sums_scratch};
+    table[TARN__K_matmul_bias_grad] = (tarn__kernel_row){kernel_matmul_bias_grad, TARN__NUMBERS, bias_grad_scratch};
 }

@@ -64,6 +64,7 @@
 #endif
 #define MAX_PANEL 32
 
+/* One operand as strides; a broadcast batch axis has stride 0. */
 typedef struct matrix {
     char *base; /* NULL: none */
     tarn_dtype dtype;
@@ -71,6 +72,7 @@ typedef struct matrix {
     int64_t batch[TARN_MAX_RANK];
 } matrix;
 
+/* A described matmul; also a batch of splits, whose output is scratch. */
 typedef struct gemm_args {
     int64_t m, n, k, batches;
     int batch_rank;
@@ -84,6 +86,7 @@ typedef struct gemm_args {
     const char *function; /* for errors */
 } gemm_args;
 
+/* Address of an element, in the operand's own dtype. */
 static char *element(const gemm_args *p, const matrix *x, int64_t batch, int64_t row, int64_t column)
 {
     int64_t offset = row * x->down + column * x->across;
@@ -124,6 +127,7 @@ static char *element(const gemm_args *p, const matrix *x, int64_t batch, int64_t
 
 /* ---- operands ---------------------------------------------------------------------------------------------------- */
 
+/* Views of lower rank broadcast over the leading axes. */
 static matrix describe_matrix(const tarn__view *view, int rank)
 {
     matrix x = {.base = tarn__view_at(view), .dtype = view->dtype};
@@ -213,6 +217,8 @@ static bool blas_is_faster_f32(const gemm_args *p)
 #endif
 }
 
+/* True where OpenBLAS can read all three operands in place and is expected to be faster; fills in transposes and
+ * leading dimensions. */
 static bool describe_blas(const gemm_args *p, tarn__blas_call *call)
 {
     tarn_dtype native = p->a.dtype;
@@ -224,6 +230,7 @@ static bool describe_blas(const gemm_args *p, tarn__blas_call *call)
            tarn__blas_usable(VECTOR_BYTES);
 }
 
+/* On top of a finished tile of c, row by row. */
 static void add_bias(const gemm_args *p, int64_t batch, int64_t row, int64_t column, int64_t rows, int64_t columns)
 {
     gemm_args line = *p;
@@ -239,6 +246,7 @@ static void add_bias(const gemm_args *p, int64_t batch, int64_t row, int64_t col
         }
 }
 
+/* A task is a range of output tiles, one BLAS call each. */
 static void run_blas_tiles(int64_t begin, int64_t end, void *ctx)
 {
     const gemm_args *p = ctx;
@@ -262,7 +270,8 @@ static void run_blas_tiles(int64_t begin, int64_t end, void *ctx)
     }
 }
 
-/* Large tiles, since each call packs its operands again; halved until several threads have work. */
+/* Large tiles, since each call packs its operands again; halved until several threads have work. OpenBLAS is
+ * prepared before threads start: raising an error inside a task would be too late. */
 static void run_blas(gemm_args *p)
 {
     if (!tarn__blas_prepare(p->function))
@@ -280,6 +289,7 @@ static void run_blas(gemm_args *p)
 
 #define INTEGER_ROWS 8
 
+/* INTEGER_ROWS rows at a time, so that a line of b is converted once for all of them. Sums wrap modulo 2^64. */
 static void run_integer_rows(int64_t begin, int64_t end, void *ctx)
 {
     const gemm_args *p = ctx;
@@ -316,6 +326,7 @@ static void run_integer_rows(int64_t begin, int64_t end, void *ctx)
     }
 }
 
+/* Integer matmul is for counts and indices: simple rather than fast. */
 static void run_integers(gemm_args *p)
 {
     int64_t work = INTEGER_ROWS * min_i64(p->n, MAX_LINE) * p->k + 1;
@@ -368,6 +379,7 @@ static bool is_small(const gemm_args *p)
     return p->m <= 128 && p->n <= 128 && (p->batches >= 4 || p->m * p->n * p->k < SMALL_TILE);
 }
 
+/* Fewer rows or columns than a register tile has. */
 static bool is_skinny(const gemm_args *p)
 {
     return p->m <= SKINNY_ROWS || p->n <= SKINNY_ROWS;
@@ -375,6 +387,7 @@ static bool is_skinny(const gemm_args *p)
 
 enum path { SKINNY, BLAS, SMALL, BLOCKED };
 
+/* By shape, dtype and layout only. Order matters: the first that applies. */
 static enum path choose_path(const gemm_args *p)
 {
     tarn__blas_call call;
@@ -392,6 +405,7 @@ static size_t scratch_unsplit(const gemm_args *p)
     return p->a.dtype == TARN_F64 ? gemm_scratch_f64(p) : gemm_scratch_f32(p);
 }
 
+/* Few columns are transposed into few rows; chunks of columns keep PACK_GRAIN multiplications per task. */
 static void run_skinny(gemm_args *p)
 {
     if (p->m > SKINNY_ROWS)
@@ -404,6 +418,7 @@ static void run_skinny(gemm_args *p)
     tarn__parallel_for(chunks, ceil_div(PACK_GRAIN, work), p->a.dtype == TARN_F64 ? run_skinny_f64 : run_skinny_f32, p);
 }
 
+/* One path for all batches. */
 static void run_unsplit(gemm_args *p)
 {
     bool is_f64 = p->a.dtype == TARN_F64;
@@ -418,6 +433,7 @@ static void run_unsplit(gemm_args *p)
     }
 }
 
+/* Full splits as one batched GEMM, the shorter last one by itself, then the sum over splits. */
 static void run_split_k(gemm_args *p)
 {
     int64_t whole = p->k / p->split_length, left = p->k % p->split_length;
@@ -431,6 +447,7 @@ static void run_split_k(gemm_args *p)
                        p->a.dtype == TARN_F64 ? sum_splits_f64 : sum_splits_f32, p);
 }
 
+/* Split-K: partial sums, then the larger scratch of full and last split. Else that of the path. */
 static size_t matmul_scratch(const tarn__call *call)
 {
     gemm_args p = describe(call);
@@ -444,6 +461,7 @@ static size_t matmul_scratch(const tarn__call *call)
     return (size_t)(p.splits * p.m * p.n) * (p.a.dtype == TARN_F64 ? 8 : 4) + (first > second ? first : second);
 }
 
+/* 2 · batches · m · n · k FLOPs. */
 static void kernel_matmul(const tarn__call *call)
 {
     gemm_args p = describe(call);

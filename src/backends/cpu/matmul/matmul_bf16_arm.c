@@ -23,6 +23,7 @@
 /* [pair of b's lines][pair of a's]{b0·a0, b0·a1, b1·a0, b1·a1} */
 typedef float sums[LINES / 2][LINES / 2][4];
 
+/* One call. p describes the output; a and b are read directly. */
 typedef struct job {
     gemm_args p;
     int64_t k, steps, a_step, b_step; /* strides from line to line */
@@ -78,6 +79,7 @@ static void multiply_lines(const uint16_t *a, const uint16_t *const *b, int64_t 
     vst1q_f32(to, vpaddq_f32(vpaddq_f32(each[0], each[1]), vpaddq_f32(each[2], each[3])));
 }
 
+/* b is read once, four columns at a time, for all rows. */
 static void multiply_few(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
@@ -170,6 +172,7 @@ static void pack_columns(const job *j, int64_t column, int64_t n, int64_t at, in
     }
 }
 
+/* A task is a range of panels of b: packed a segment at a time, multiplied with all rows of the tile. */
 static void multiply_many(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
@@ -203,6 +206,7 @@ static void multiply_many(int64_t begin, int64_t end, void *ctx)
 
 static tarn__kernel_row fallback; /* the kernel this one replaces */
 
+/* bf16 operands contiguous along k, any float output but f64, no scaling, no batches. */
 static bool fits(const tarn__call *call)
 {
     const tarn__matmul *params = call->params;
@@ -214,6 +218,7 @@ static bool fits(const tarn__call *call)
            a->stride[1] == 1 && b->stride[0] == 1 && a->shape[0] > 0 && a->shape[1] > 0 && b->shape[1] >= FEW_COLUMNS;
 }
 
+/* Few rows need no scratch. */
 static job describe(const tarn__call *call, arena *c)
 {
     const tarn__view *a = call->in[0], *b = call->in[1];

@@ -97,7 +97,8 @@ static size_t scratch_batchnorm_grad(const tarn__call *call)
 }
 
 /* gx = scale · (g - mean(g) - x̂ · mean(g · x̂)) with x̂ = (x - mean) · rstd and scale = weight · rstd; without the
- * two means in evaluation mode, where the statistics do not depend on x. */
+ * two means in evaluation mode, where the statistics do not depend on x. Reads x and g twice: for the two sums, then
+ * for gx. */
 static void kernel_batchnorm_grad(const tarn__call *call)
 {
     bool training = ((const tarn__batchnorm *)call->params)->training;

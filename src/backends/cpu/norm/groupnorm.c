@@ -13,6 +13,7 @@ typedef struct job {
     double values;           /* elements that share a mean */
 } job;
 
+/* The channel plan with batches: statistics per sample. */
 static void describe(const tarn__call *call, const tarn__view *to, const tarn__view *g, job *j)
 {
     const tarn__view *x = call->in[0];

@@ -337,6 +337,7 @@ static void describe_residual(const tarn__call *call, job *j)
                   call->scratch);
 }
 
+/* (chunks, 2, length) in the compute type; none where neither gradient is wanted. */
 static size_t partial_bytes(const job *j)
 {
     return j->gweight || j->gbias ? (size_t)(2 * j->chunks * j->r.length * j->row_ops->size) : 0;
@@ -357,6 +358,7 @@ static void run_backward(job *j)
         tarn__parallel_for(j->r.length, BLOCK, combine, j);
 }
 
+/* The scratch query describes the same chunks. */
 static void backward(const tarn__call *call, bool is_centered)
 {
     job j;
@@ -366,6 +368,7 @@ static void backward(const tarn__call *call, bool is_centered)
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
+/* Reads x, writes y: 2 · n elements of traffic, plus two statistics per row. */
 static void kernel_layernorm(const tarn__call *call)
 {
     forward(call, true);
@@ -376,6 +379,7 @@ static void kernel_rmsnorm(const tarn__call *call)
     forward(call, false);
 }
 
+/* Reads x and g, writes gx; gweight and gbias cost 2 · chunks rows of scratch. */
 static void kernel_layernorm_grad(const tarn__call *call)
 {
     backward(call, true);

@@ -11,6 +11,7 @@
 
 #define F64_LOAD(vector, to, from) TARN__VEC_LOAD(vector, to, from)
 
+/* Four f64 vector accumulators, merged pairwise, lanes in order. */
 #define SUM(name, type, LOAD) \
     static double squares_of_##name(const type *x, int64_t n) \
     { \
@@ -35,6 +36,7 @@
 SUM(f32, float, TARN__VEC_LOAD_F32)
 SUM(f64, double, F64_LOAD)
 
+/* Chunks [begin, end) of the flat gradient, and the first chunk of each segment. */
 typedef struct job {
     const tarn__view *gradient;
     const int64_t *chunk, *first; /* (chunks, 2), (segments + 1) */
@@ -42,6 +44,7 @@ typedef struct job {
     double *sum;
 } job;
 
+/* First pass: one f64 sum per chunk, in parallel. */
 static void sum_chunks(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
@@ -54,6 +57,7 @@ static void sum_chunks(int64_t begin, int64_t end, void *ctx)
     }
 }
 
+/* Second pass: chunks of a segment in order. */
 static void sum_segments(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
@@ -64,6 +68,7 @@ static void sum_segments(int64_t begin, int64_t end, void *ctx)
     }
 }
 
+/* Reads the gradient once. */
 static void kernel_square_sums(const tarn__call *call)
 {
     job j = {call->in[0], tarn__view_at(call->in[1]), tarn__view_at(call->in[2]), call->scratch,

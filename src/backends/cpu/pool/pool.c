@@ -17,6 +17,7 @@
 #define NONE 255                 /* u8 index of an empty window (all padding) */
 #define SMALL (INT64_C(1) << 29) /* a few such values can be added in 32 bits */
 
+/* One call. image is x or gx, result y or gy: the geometry is the same in both directions. */
 typedef struct pool {
     /* x and y, or their gradients; argmax indices, u8 or i32, or NULL */
     const tarn__view *image, *result, *indices;
@@ -37,6 +38,7 @@ typedef struct line {
     int64_t image, channel, row, column, rows, count;
 } line;
 
+/* Which band of the image gradient a task sums. */
 typedef struct patch_at {
     int64_t image, channel, channels, row, rows;
 } patch_at;
@@ -73,6 +75,7 @@ static int64_t last_window(const pool *p, int64_t row)
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
 
+/* Line numbers follow the memory order of the result. */
 static line line_at(const pool *p, int64_t index)
 {
     const tarn__view *y = p->result;
@@ -98,6 +101,7 @@ static void *line_address(const tarn__view *view, const line *l)
                                              (int64_t)tarn__dtype_bytes(view->dtype);
 }
 
+/* Stride along a line: of channels (NHWC) or columns (NCHW). */
 static int64_t line_stride(const pool *p, const tarn__view *view)
 {
     return view->stride[p->by_channel ? 1 : 3];
@@ -113,6 +117,7 @@ static void store_bytes(const int32_t *at, uint8_t *to, int64_t stride, int64_t 
             to[i * stride] = (uint8_t)at[i];
 }
 
+/* In the dtype of the saved indices; -1 becomes NONE in u8. */
 static void store_indices(const pool *p, const line *l, const int32_t *at)
 {
     int32_t *to = line_address(p->indices, l);
@@ -178,6 +183,7 @@ static void offsets_of_indices(const pool *p, const line *l, const uint8_t *at, 
     }
 }
 
+/* Task numbers run over bands, then sets of channels, then images. */
 static patch_at patch_of(const pool *p, int64_t index)
 {
     int64_t band = index % p->bands, set = index / p->bands % p->sets,
@@ -214,6 +220,7 @@ static bool is_channels_last(const tarn__view *x)
     return x->shape[1] > 1 && x->stride[1] == 1 && (x->shape[3] == 1 || x->stride[3] != 1);
 }
 
+/* Short rows of columns are joined: several rows per line. */
 static pool describe(const tarn__call *call, const tarn__view *image, const tarn__view *result,
                      const tarn__view *indices, bool is_max)
 {
@@ -236,6 +243,7 @@ static pool describe(const tarn__call *call, const tarn__view *image, const tarn
     return p;
 }
 
+/* Parallel over lines of the result. */
 static void run_forward(const tarn__call *call, const tarn__view *indices, bool is_max)
 {
     const tarn__view *y = call->out[0];
@@ -249,6 +257,7 @@ static void run_forward(const tarn__call *call, const tarn__view *indices, bool 
                        &p);
 }
 
+/* Bands of at most PATCH_BYTES; 2 × 2 windows need an even number of rows. */
 static void choose_patches(pool *p, int64_t size)
 {
     const tarn__view *x = p->image;
@@ -260,6 +269,7 @@ static void choose_patches(pool *p, int64_t size)
     p->bands = ceil_div(x->shape[2], p->band);
 }
 
+/* True for the common stride-2 pooling without padding: every image element belongs to exactly one window. */
 static bool tiles_2x2(const pool *p)
 {
     bool is_good = !p->by_channel && p->indices->stride[3] == 1 && p->indices->stride[2] == p->indices->shape[3];
@@ -269,6 +279,7 @@ static bool tiles_2x2(const pool *p)
     return is_good;
 }
 
+/* True where offsets fit 32 bits, so that offsets_of_indices() can compute in vectors. */
 static bool is_small(const pool *p)
 {
     int64_t width = p->image->shape[3], rows = p->image->shape[2] + p->kernel[0] * p->dilation[0];
@@ -299,6 +310,7 @@ static size_t backward_scratch(const tarn__call *call, bool is_max)
     return counter.used;
 }
 
+/* Parallel over patches of the image gradient: each is written by one task. */
 static void run_backward(const tarn__call *call, bool is_max)
 {
     if (tarn__view_count(call->out[0]) == 0)
@@ -311,6 +323,7 @@ static void run_backward(const tarn__call *call, bool is_max)
                        call->in[0]->dtype == TARN_F64 ? grad_patches_f64 : grad_patches_f32, &p);
 }
 
+/* KH · KW comparisons per output; indices are written where backward needs them. */
 static void kernel_max_pool2d(const tarn__call *call)
 {
     run_forward(call, call->out[1], true);
@@ -326,6 +339,7 @@ static size_t max_pool2d_grad_scratch(const tarn__call *call)
     return backward_scratch(call, true);
 }
 
+/* One addition per output. */
 static void kernel_max_pool2d_grad(const tarn__call *call)
 {
     run_backward(call, true);
@@ -336,6 +350,7 @@ static size_t avg_pool2d_grad_scratch(const tarn__call *call)
     return backward_scratch(call, false);
 }
 
+/* KH · KW additions per output. */
 static void kernel_avg_pool2d_grad(const tarn__call *call)
 {
     run_backward(call, false);

@@ -49,6 +49,7 @@ static inline int shift_of(tarn_dtype dtype, bool is_unsigned)
     return dtype == TARN_Q4_0 ? 8 : dtype == TARN_Q6_K ? 32 : dtype == TARN_Q8_0 && is_unsigned ? 128 : 0;
 }
 
+/* Chunks of a row, the partial one included. */
 static inline int64_t chunks_of(int64_t elements)
 {
     return (elements + CHUNK - 1) / CHUNK;

@@ -52,6 +52,7 @@ static void quantize_group(const float *x, float by, int64_t n, uint8_t *q)
     }
 }
 
+/* A range of groups; x may have any strides, q8 too. */
 static void quantize_groups(int64_t at, int64_t end, void *ctx)
 {
     const job *j = ctx;
@@ -75,6 +76,7 @@ static void quantize_groups(int64_t at, int64_t end, void *ctx)
     }
 }
 
+/* The inverse: (q - zero) · scale, rounded to x's dtype. */
 static void dequantize_groups(int64_t at, int64_t end, void *ctx)
 {
     const job *j = ctx;
@@ -93,6 +95,7 @@ static void dequantize_groups(int64_t at, int64_t end, void *ctx)
     }
 }
 
+/* Appends to the cache during decode: few rows. */
 static void kernel_quantize_kv(const tarn__call *call)
 {
     job j = {call->in[0], call->out[0], call->out[1]};

@@ -13,6 +13,7 @@
 #define MIN_BYTES ((int64_t)64 << 10) /* bytes of the weight per task, at least */
 #define MAX_COLUMNS 32                /* results per store_results(), at most */
 
+/* y (rows, out) = x (rows, in) · wᵀ + bias, w (out, in) in blocks of 32 or 256 elements along `in`. */
 typedef struct gemm_args {
     const tarn__view *x, *w, *bias, *y;
     int64_t rows, in, out;
@@ -28,6 +29,7 @@ static inline gemm_args describe_matmul(const tarn__call *call)
     return p;
 }
 
+/* Address of a row; strides of quantized views count elements, tarn__bytes_of() converts. */
 static inline char *row_of(const tarn__view *view, int64_t row)
 {
     return (char *)tarn__view_at(view) + tarn__bytes_of(view->dtype, row * view->stride[0]);

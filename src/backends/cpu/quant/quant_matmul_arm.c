@@ -21,6 +21,7 @@
 #define QUADS (COLUMNS / W_ROWS)
 #define PREFETCH_BYTES 40960 /* prefetch distance into the weight, to L2: four rows of 8192 elements and some more */
 
+/* One call. x is quantized into `rounded`, or for one row into q, scale and sum. */
 typedef struct job {
     gemm_args p;
     int64_t groups;
@@ -121,6 +122,7 @@ typedef struct parts {
     float32x4_t sum, min;
 } parts;
 
+/* One group of four weight rows times one row of x. */
 static inline void add_group(parts *p, int8x16_t w[W_ROWS][2], const scales4 *n, int g, const job *j, int64_t at,
                              enum kind kind)
 {
@@ -231,6 +233,7 @@ static void find_rows(const job *j, const char *rows, int64_t bytes, int64_t col
         row[r] = rows + min_i64(column + r, j->p.out - 1) * bytes;
 }
 
+/* Decode: one row of x; weight rows four at a time. */
 static void multiply_row(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
@@ -261,6 +264,7 @@ static void unpack_panel(const job *j, int64_t column, int64_t n, int64_t at, in
     }
 }
 
+/* Prefill: a task is a range of panels; sums of the whole tile of x are on the stack. */
 static void multiply_rows(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
@@ -310,6 +314,7 @@ static size_t matmul_quant_scratch(const tarn__call *call)
     return c.used;
 }
 
+/* As quant.c's, with panels of COLUMNS rows. */
 static void kernel_matmul_quant(const tarn__call *call)
 {
     arena c = {.memory = call->scratch, .size = call->scratch_bytes};

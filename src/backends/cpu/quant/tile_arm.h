@@ -72,6 +72,7 @@ static inline float result_of(float units[W_UNITS][X_UNITS][4], int i, int r)
     return units[i / 2][r / 2][i % 2 * 2 + r % 2];
 }
 
+/* Interleaves pairs of rows in 8-byte units, as smmla reads them. */
 static inline void pack_rows(int8x16_t row[W_ROWS][2], int8_t *to)
 {
     for (int v = 0; v < W_UNITS; v++)
@@ -129,6 +130,7 @@ static inline float result_of(float units[W_UNITS][X_UNITS][4], int i, int r)
     return units[0][r][i];
 }
 
+/* Interleaves four rows in 4-byte units, as sdot by lane reads them. */
 static inline void pack_rows(int8x16_t row[W_ROWS][2], int8_t *to)
 {
     for (int h = 0; h < 2; h++) {
@@ -240,6 +242,7 @@ static inline __attribute__((always_inline)) void add_blocks(const w_group *w, c
     }
 }
 
+/* Specialized by its constant arguments. */
 static inline __attribute__((always_inline)) void add_tile(const w_group *w, const x_group *x, int64_t count, int first,
                                                            int units, enum kind kind, float to[W_UNITS][X_UNITS][4])
 {

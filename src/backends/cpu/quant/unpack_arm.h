@@ -18,6 +18,7 @@
  * own, which is subtracted times the sum of x; or an integer scale per half group. */
 enum kind { SCALE_ONLY, WITH_MIN, HALF_SCALES };
 
+/* Factors of one block of four rows. */
 typedef struct scales4 {
     float32x4_t scale, min_scale;
     /* four groups of four rows each. WITH_MIN: scales, then mins; HALF_SCALES: scales of four half groups */

@@ -18,7 +18,7 @@ TARN__UNUSED static void dropout_factors(const tarn__random *random, const uint3
 }
 
 /* Multiplies n contiguous elements, at most a tile, by their factors, rounded once. A factor of 0 gives 0, also for
- * infinity and NaN. */
+ * infinity and NaN. Through f64: every dtype's product rounds once. */
 TARN__UNUSED static void dropout_tile(tarn_dtype dtype, const char *from, char *to, const float *factor, int n)
 {
     double x[DROPOUT_TILE];

@@ -9,6 +9,7 @@
 
 #define GRAIN 16384 /* a multiple of four: chunks begin at a whole counter */
 
+/* One call; `tile` turns random words into values. */
 typedef struct draw {
     const tarn__view *to, *from; /* from: dropout's input */
     const tarn__random *random;
@@ -26,6 +27,7 @@ static int64_t offset_of(const tarn__view *view, int64_t at)
     return offset;
 }
 
+/* 24 random bits per value, in [a, b). */
 static void uniform_tile(const draw *d, const uint32_t *word, float *value, int n)
 {
     float low = (float)d->random->a, span = (float)(d->random->b - d->random->a), high = (float)d->random->b;
@@ -54,6 +56,7 @@ static void factor_tile(const draw *d, const uint32_t *word, float *value, int n
 
 #define TILE DROPOUT_TILE
 
+/* A task begins at a whole counter and draws in tiles; strided views are written element by element. */
 static void draw_range(int64_t begin, int64_t end, void *ctx)
 {
     const draw *d = ctx;
@@ -81,6 +84,7 @@ static void draw_range(int64_t begin, int64_t end, void *ctx)
     }
 }
 
+/* 4 bytes written per f32 element; Philox dominates. */
 static void run(const tarn__call *call, void (*tile)(const draw *, const uint32_t *, float *, int))
 {
     draw d = {call->out[0], call->inputs ? call->in[0] : NULL, call->params, tile};
@@ -92,6 +96,7 @@ static void kernel_uniform(const tarn__call *call)
     run(call, uniform_tile);
 }
 
+/* Two Philox words and one sqrt, log, sin and cos per pair of values, all in f32. */
 static void kernel_normal(const tarn__call *call)
 {
     run(call, normal_tile);

@@ -11,6 +11,7 @@
 #include "backends/cpu/reduce/reduce_grad_rows.h"
 #include "backends/cpu/reduce/reduce_loops.h"
 
+/* Whether x replaces a: strictly better, or the first NaN. */
 #define BETTER_max(x, a) ((x) > (a) || ((x) != (x) && (a) == (a)))
 #define BETTER_min(x, a) ((x) < (a) || ((x) != (x) && (a) == (a)))
 #define BEST_max(a, x) (BETTER_max(x, a) ? (x) : (a))
@@ -23,6 +24,8 @@
 #define SEGMENT 512
 #define IDENTITY(x) (x)
 
+/* Types as in reduce.c. best_op: the best value of a segment. row_op: scans a segment again for the index only if it
+ * beats the state, which is rare after the first segments. */
 #define ROW(op, name, S, T, V, M, LOAD, GET, START, part) \
     static T best_##op##_##name(const S *x, int64_t n) \
     { \
@@ -61,6 +64,7 @@
 
 /* ---- by columns -------------------------------------------------------------------------------------------------- */
 
+/* Value and index of each column in two vectors; INT is the integer of T's size, so that masks apply to both. */
 #define COLUMNS(op, name, S, T, V, M, INT, LOAD, GET) \
     static void columns_##op##_##name(tarn__columns *columns, const void *const *row, int rows, int64_t width, \
                                       int64_t at, const void *aux) \
@@ -94,6 +98,7 @@
             } \
     }
 
+/* Indices of a block of rows fit INT: at most TARN__BLOCK_ROWS rows before they move to i64. */
 #define TYPED(op, name, T, INT, START, part) \
     static void init_##op##_##name(tarn__columns *columns, int64_t width) \
     { \
@@ -114,6 +119,7 @@
         } \
     }
 
+/* Indices of b count from the first element of b: they are shifted by count_a. */
 #define MERGE(op, part) \
     static void merge_##op##_##part(tarn__acc *const *a, const tarn__acc *const *b, int64_t width, int64_t count_a, \
                                     int64_t count_b) \
@@ -131,6 +137,7 @@
     .init_columns = init_##op##_##name, .add_columns = columns_##op##_##name, .read_columns = read_##op##_##name, \
     .merge = merge_##op##_##part, .result = 1, .integer_result = true
 
+/* All types of an op, its reducers, kernel and scratch query. */
 #define KERNEL(op, START, START_I64) \
     ROW(op, f32, float, float, tarn__f32v, tarn__i32v, TARN__VEC_LOAD, IDENTITY, START, real) \
     ROW(op, bf16, uint16_t, float, tarn__f32v, tarn__i32v, TARN__VEC_LOAD_BF16, TARN__FROM_BF16, START, real) \
@@ -175,7 +182,8 @@ KERNEL(min, INFINITY, INT64_MAX)
 
 /* ---- gradient of max and min: elements equal to the result share it ---------------------------------------------- */
 
-/* Number of elements equal to the result, which is the auxiliary operand. */
+/* Number of elements equal to the result, which is the auxiliary operand. For one type: counting, and writing the
+ * gradient: g / count where x equals the result, g · 0 / count elsewhere, so that a NaN or infinite g is not hidden. */
 #define EQUAL(name, T, INT) \
     static void row_equal_##name(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, const void *aux) \
     { \
@@ -290,6 +298,7 @@ typedef struct max_grad_plan {
     bool nontemporal;
 } max_grad_plan;
 
+/* Counts, then writes the gradient of one row, through an aligned buffer where stores are non-temporal. */
 #define GRAD_ROW(name, T) \
     static int64_t count_##name(const T *x, T y, int64_t n) \
     { \

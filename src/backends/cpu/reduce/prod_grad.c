@@ -80,6 +80,7 @@ static void init_nonzero(tarn__columns *columns, int64_t width)
     }
 }
 
+/* Columns of f64 accumulators directly: products would overflow f32. */
 #define COLUMNS_NONZERO(name, T) \
     static void columns_##name(tarn__columns *columns, const void *const *row, int rows, int64_t width, int64_t at, \
                                const void *aux) \

@@ -13,6 +13,7 @@
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
+/* ONE_op: a step on single elements; STEP_op: the same on vectors V, with masks of type M for selections. */
 #define ONE_sum(a, x) ((a) + (x))
 #define ONE_prod(a, x) ((a) * (x))
 #define ONE_max(a, x) ((x) > (a) || (x) != (x) ? (x) : (a)) /* NaN wins, and stays */
@@ -36,7 +37,10 @@
 #endif
 
 /* ROW: n contiguous elements into one state: several vectors of accumulators, then one, then single elements, in
- * this fixed order. COLUMNS: rows into a tile of accumulators, four rows per step, pairwise. */
+ * this fixed order. COLUMNS: rows into a tile of accumulators, four rows per step, pairwise. S is the stored type, T
+ * the type computed in, V a vector of T, M its mask type; LOAD reads a V from S, GET converts one element. START is
+ * the neutral element, `part` the member of tarn__acc that holds the state. Reads n · sizeof(S) bytes; one step per
+ * element. */
 #define ROW(op, name, S, T, V, M, LOAD, GET, START, part) \
     static void row_##op##_##name(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, \
                                   const void *aux) \
@@ -68,6 +72,8 @@
         a->part = ONE_##op(a->part, total); \
     }
 
+/* pass_op: `vectors` vectors of columns from c over `rows` rows; accumulators are loaded and stored once per pass.
+ * The scalar tail repeats the same tree, so that a column's result does not depend on where it is in the tile. */
 #define COLUMNS(op, name, S, T, V, M, LOAD, GET) \
     static inline __attribute__((always_inline)) void pass_##op##_##name(T *a, const S *const *x, int rows, int64_t c, \
                                                                          int vectors) \
@@ -142,6 +148,7 @@
             state[0][c].part = a[c]; \
     }
 
+/* States of later elements into earlier ones, as f64 or i64. */
 #define MERGE(op, name, part) \
     static void merge_##op##_##name(tarn__acc *const *a, const tarn__acc *const *b, int64_t width, int64_t count_a, \
                                     int64_t count_b) \
@@ -151,6 +158,7 @@
             a[0][c].part = ONE_##op(a[0][c].part, b[0][c].part); \
     }
 
+/* Everything op needs for f32 elements, and for bf16 read directly. */
 #define OP_F32(op, START) \
     ROW(op, f32, float, float, tarn__f32v, tarn__i32v, TARN__VEC_LOAD, IDENTITY, START, real) \
     ROW(op, bf16, uint16_t, float, tarn__f32v, tarn__i32v, TARN__VEC_LOAD_BF16, TARN__FROM_BF16, START, real) \
@@ -158,6 +166,7 @@
     COLUMNS(op, bf16, uint16_t, float, tarn__f32v, tarn__i32v, TARN__VEC_LOAD_BF16, TARN__FROM_BF16) \
     TYPED(op, f32, float, START, real)
 
+/* The same for f64 and i64, with the merges all types share. */
 #define OP_F64_I64(op, START, START_I64) \
     ROW(op, f64, double, double, tarn__f64v, tarn__i64v, TARN__VEC_LOAD, IDENTITY, START, real) \
     ROW(op, i64, int64_t, int64_t, tarn__i64v, tarn__i64v, TARN__VEC_LOAD, IDENTITY, START_I64, integer) \
@@ -188,6 +197,7 @@ static void finish_sum(tarn__acc *const *state, int64_t width, int64_t count, co
         state[0][c].real *= params->scale;
 }
 
+/* Members common to the reducers of one op. */
 #define REDUCER(op, name, COMPUTE, START, part, finisher) \
     .compute = COMPUTE, .parts = 1, .joins_rows = true, .start = {{.part = START}}, .add_row = row_##op##_##name, \
     .init_columns = init_##op##_##name, .add_columns = columns_##op##_##name, .read_columns = read_##op##_##name, \
@@ -238,6 +248,7 @@ static tarn__reduction describe(const tarn__call *call, const tarn__reducer *red
                              .scratch = call->scratch};
 }
 
+/* The kernel of an op and its scratch query. */
 #define KERNEL(op) \
     static void kernel_##op(const tarn__call *call) \
     { \

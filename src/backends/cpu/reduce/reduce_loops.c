@@ -97,11 +97,11 @@ static int64_t max_tile(const plan *p)
 /* Cuts tiles and chunks, by size only. */
 static void choose_tasks(plan *p)
 {
-    int64_t max_rows = max_tile(p);
-    p->tiles = ceil_div(p->columns, max_rows);
+    int64_t max_columns = max_tile(p);
+    p->tiles = ceil_div(p->columns, max_columns);
     p->tile = ceil_div(p->columns, p->tiles);
     if (p->tiles > 1 && p->tile > 64)
-        p->tile = min_i64(max_rows, ceil_div(p->tile, 64) * 64);
+        p->tile = min_i64(max_columns, ceil_div(p->tile, 64) * 64);
     p->tiles = ceil_div(p->columns, p->tile);
     int64_t tasks = p->outer * p->tiles, unit = p->by_columns ? TARN__ROWS : TARN__PIECE;
     p->chunk = p->rows;
@@ -235,13 +235,13 @@ static void run_row(const plan *p, workspace *w, const char *x, const void *aux,
 {
     const tarn__reducer *op = p->r->reducer;
     int last = p->reduced_rank - 1;
-    int64_t start = begin, add_row = p->reduced_shape[last], stride = p->reduced_x[last], size = compute_size(p);
+    int64_t start = begin, run = p->reduced_shape[last], stride = p->reduced_x[last], size = compute_size(p);
     tarn__load_fn load = tarn__load[p->r->x->dtype][op->compute];
     walk at;
     if (begin < end)
         walk_to(p, &at, begin);
     while (begin < end) {
-        int64_t n = min_i64(min_i64(add_row - at.index[last], end - begin), TARN__PIECE);
+        int64_t n = min_i64(min_i64(run - at.index[last], end - begin), TARN__PIECE);
         if (p->direct) {
             (p->other ? op->add_row_other : op->add_row)(a, b, x + at.offset * p->x_size, n, begin - start, aux);
             walk_on(p, &at, n);
@@ -250,7 +250,7 @@ static void run_row(const plan *p, workspace *w, const char *x, const void *aux,
         }
         int64_t filled = 0, wanted = min_i64(end - begin, TARN__PIECE);
         for (; filled < wanted; filled += n) {
-            n = min_i64(add_row - at.index[last], wanted - filled);
+            n = min_i64(run - at.index[last], wanted - filled);
             load(x + at.offset * p->x_size, stride, w->buffer + filled * size, n);
             walk_on(p, &at, n);
         }
@@ -306,7 +306,7 @@ static void fetch_rows(const plan *p, workspace *w, const char *x, walk *at, int
 }
 
 /* Merges the states of joined rows. */
-static void split_states(const plan *p, states *state, int64_t width)
+static void merge_joined(const plan *p, states *state, int64_t width)
 {
     tarn__acc *into[] = {state->first, state->second};
     for (int64_t k = 1; k < p->joined; k++) {
@@ -315,7 +315,7 @@ static void split_states(const plan *p, states *state, int64_t width)
     }
 }
 
-/* By columns: TARN__BLOCK rows into narrow accumulators, then into the states, which are merged in order. */
+/* By columns: TARN__BLOCK_ROWS rows into narrow accumulators, then into the states, which are merged in order. */
 static void run_columns(const plan *p, workspace *w, const char *x, int64_t width, int64_t begin, int64_t end)
 {
     const tarn__reducer *op = p->r->reducer;
@@ -326,7 +326,7 @@ static void run_columns(const plan *p, workspace *w, const char *x, int64_t widt
     walk at;
     walk_to(p, &at, begin);
     while (begin < end) {
-        int64_t block = min_i64(TARN__QUANT, end - begin);
+        int64_t block = min_i64(TARN__BLOCK_ROWS, end - begin);
         op->init_columns(&w->columns, joined_width);
         for (int64_t done = 0; done < block;) {
             int64_t here = width;
@@ -342,7 +342,7 @@ static void run_columns(const plan *p, workspace *w, const char *x, int64_t widt
             op->merge(state, (const tarn__acc *const *)fresh, joined_width, begin - start, block);
         begin += block;
     }
-    split_states(p, &w->state, width);
+    merge_joined(p, &w->state, width);
 }
 
 /* Where a task's columns are. */

@@ -4,7 +4,7 @@
  * Two forms, by layout. By rows: the reduced elements of an output are contiguous, and enter in pieces of up to
  * TARN__PIECE. By columns: neighbors belong to different outputs, and whole rows enter a tile of columns.
  *
- * Accumulators have the compute type for one piece (or TARN__BLOCK rows) only; then they are added to the state,
+ * Accumulators have the compute type for one piece (or TARN__BLOCK_ROWS rows) only; then they are added to the state,
  * which is f64 or i64. So the rounding error of a long sum is that of a short one. */
 #ifndef TARN__CPU_REDUCE_LOOPS_H
 #define TARN__CPU_REDUCE_LOOPS_H
@@ -14,7 +14,7 @@
 
 /* Chosen so that an f32 accumulator takes 64 steps: several vectors of them by rows, four rows per step by columns. */
 #define TARN__PIECE (16 * TARN__ACCUMULATORS * VECTOR_BYTES) /* elements per call by rows */
-#define TARN__QUANT 256                                      /* rows per narrow accumulator by columns */
+#define TARN__BLOCK_ROWS 256                                 /* rows per narrow accumulator by columns */
 #define TARN__ROWS 16                                        /* rows per call by columns */
 #define TARN__COLUMNS 2048                                   /* columns per tile, at most */
 
@@ -25,6 +25,7 @@
 #define TARN__PREFETCH(line) __builtin_prefetch((line) + 2048)
 #endif
 
+/* A state value: f64 for floats, i64 for integers and indices. */
 typedef union tarn__acc {
     double real;
     int64_t integer;

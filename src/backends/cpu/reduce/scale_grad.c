@@ -24,6 +24,7 @@ typedef struct job {
 
 /* ---- blocks ------------------------------------------------------------------------------------------------------ */
 
+/* Blocks of one type: gx = g · w, sum += g · x, and moving sums of T to f64. */
 #define DEFINE_BLOCKS(T, NAME) \
     static void scale_##NAME(const void *from, const void *by, bool one, void *to, int64_t n) \
     { \
@@ -184,6 +185,7 @@ static size_t scratch_scale_grad(const tarn__call *call)
     return j.by_row ? 0 : sizeof(double) * (size_t)(j.chunks * j.r.length);
 }
 
+/* Reads x and g once, writes gx once: 3 · n elements of traffic. */
 static void kernel_scale_grad(const tarn__call *call)
 {
     job j;

@@ -94,6 +94,7 @@ static void locate(const plan *p, int64_t outer, const char **x, char **y)
 
 /* ---- by columns -------------------------------------------------------------------------------------------------- */
 
+/* One line of a tile of columns: sums in f64, results in f32. */
 static void add_row(double *restrict sum, const float *restrict x, float *restrict y, int64_t width)
 {
     for (int64_t c = 0; c < width; c++) {
@@ -146,6 +147,7 @@ static void scan_columns(int64_t begin, int64_t end, void *ctx)
  * addition per four elements. Returns the last sum. */
 #define FIRST(i) (i)
 #define LAST(i) (n - 1 - (i))
+/* AT maps the i-th element in scan order to its place in memory. */
 #define SCAN(name, T, part, AT) \
     static value scan_##name(value *x, int64_t n, value before) \
     { \

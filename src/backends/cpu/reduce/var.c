@@ -28,6 +28,8 @@ typedef struct distances {
     double residual, squares;
 } distances;
 
+/* Types as in reduce.c. mean_: a plain mean, good enough for a center; around_: deviations from it; row_: one piece
+ * merged into the state. */
 #define ROW(name, S, T, V, LOAD, GET) \
     static T mean_##name(const S *x, int64_t n) \
     { \
@@ -102,7 +104,8 @@ typedef struct distances {
 /* ---- by columns -------------------------------------------------------------------------------------------------- */
 
 /* A few columns at a time, so that sums stay in registers while the rows pass. Leftover columns are computed as a
- * vector, too: a column has the same result wherever it is. */
+ * vector, too: a column has the same result wherever it is. Rows of one call (at most TARN__ROWS) are in L1 for the
+ * second reading; the f64 merge costs a few operations per call and column. */
 #define COLUMNS(name, S, T, V, LOAD) \
     static inline void columns_few_##name(double *restrict a, double *restrict b, const void *const *row, int rows, \
                                           int64_t c, int lanes, double at) \
@@ -208,6 +211,7 @@ static tarn__reduction describe(const tarn__call *call)
                              .scratch = call->scratch};
 }
 
+/* Reads x once, or twice per piece where the first center was poor. */
 static void kernel_var(const tarn__call *call)
 {
     tarn__reduction r = describe(call);

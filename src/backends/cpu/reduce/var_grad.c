@@ -55,7 +55,8 @@ static size_t scratch_var_grad(const tarn__call *call)
     return m.bytes + (sum_row()->scratch ? sum_row()->scratch(&m.call) : 0);
 }
 
-/* in: x, g, mean. Tiles, and the same for a contiguous row. */
+/* in: x, g, mean. Tiles, and the same for a contiguous row. tile_: operands broadcast by the engine; dense_: one row
+ * with scalar g and mean. */
 #define TILE(name, T) \
     static void tile_##name(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params) \
     { \

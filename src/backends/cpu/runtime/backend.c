@@ -149,6 +149,7 @@ static void release(int index, void *memory, size_t bytes)
     tarn__release(memory, bytes);
 }
 
+/* Host memory: transfers are plain copies, complete on return. */
 static bool upload(int index, void *memory, int64_t offset, const void *host, size_t bytes, void *stream)
 {
     (void)index, (void)stream;

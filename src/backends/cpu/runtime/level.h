@@ -69,6 +69,7 @@ void TARN__AT_LEVEL(tarn__cpu_table)(tarn__kernel_row *rows);
  * in i64. */
 enum { COMPUTE_F32, COMPUTE_F64, COMPUTE_I64 };
 
+/* The compute type of a dtype. */
 static inline int tarn__compute_of(tarn_dtype dtype)
 {
     return dtype == TARN_F64 ? COMPUTE_F64 : tarn__is_float(dtype) ? COMPUTE_F32 : COMPUTE_I64;

@@ -19,6 +19,7 @@ typedef struct block_ops {
     void (*grads)(void *y, int64_t n, double factor, double less, double g); /* y = (y · factor - less) · g */
 } block_ops;
 
+/* For one type T. */
 #define BLOCKS(T, type) \
     static double max_##type(const void *x, int64_t n) \
     { \
@@ -62,6 +63,7 @@ static bool is_counted(const job *j, int64_t target)
     return !(j->params->has_ignore && target == j->params->ignore) && target >= 0 && target < j->r.length;
 }
 
+/* One element as f64. */
 static double load_scalar(const job *j, int k, const char *from)
 {
     double value;
@@ -69,6 +71,7 @@ static double load_scalar(const job *j, int k, const char *from)
     return value;
 }
 
+/* One element from f64; nothing where the output is absent. */
 static void store_row_scalar(const job *j, int k, char *to, double value)
 {
     if (to)
@@ -230,6 +233,7 @@ static void run(const tarn__call *call, const tarn__view *const *views, tarn__ra
     tarn__parallel_for(j.r.count, rows_grain(&j.r), rows, &j);
 }
 
+/* Reads the logits twice (max, then sum), the second time from cache for rows up to a few thousand classes. */
 static void kernel_cross_entropy(const tarn__call *call)
 {
     tarn__view target = as_column(call->in[1]), loss = as_column(call->out[0]), lse;
@@ -241,6 +245,7 @@ static void kernel_cross_entropy(const tarn__call *call)
         loss_rows);
 }
 
+/* Reads the logits once and writes their gradient, which may be in place. */
 static void kernel_cross_entropy_grad(const tarn__call *call)
 {
     tarn__view target = as_column(call->in[1]), lse = as_column(call->in[2]), g = as_column(call->in[3]);
@@ -250,6 +255,7 @@ static void kernel_cross_entropy_grad(const tarn__call *call)
         grad_rows);
 }
 
+/* Loss and gradient of a row while it is in cache: one read and one write of the logits' memory. */
 static void kernel_cross_entropy_with_grad(const tarn__call *call)
 {
     tarn__view target = as_column(call->in[1]), g = as_column(call->in[2]), loss = as_column(call->out[0]);

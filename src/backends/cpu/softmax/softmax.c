@@ -114,6 +114,7 @@ typedef struct job {
     bool log, from_x;
 } job;
 
+/* Walks a row in blocks: `n` elements from `begin`. */
 #define EACH_BLOCK(begin, n, length) \
     for (int64_t begin = 0, n; begin < (length) && (n = (length)-begin < BLOCK ? (length)-begin : BLOCK, true); \
          begin += BLOCK)
@@ -164,6 +165,7 @@ static void softmax_row(const job *j, int64_t row, char *buffer, char *exps_buff
     }
 }
 
+/* A task: 72 KiB of stack for a block and the kept exponentials. */
 static void softmax_rows(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
@@ -301,6 +303,8 @@ static void run(const tarn__call *call, bool log, int operands, tarn__range_fn b
     tarn__parallel_for(outer * ((inner + j.columns - 1) / j.columns), (ROWS_GRAIN + work - 1) / work, by_columns, &j);
 }
 
+/* One read and one write of memory per element, for rows that fit the caches; about 20 operations, most of them the
+ * exponential. */
 static void kernel_softmax(const tarn__call *call)
 {
     run(call, false, 2, softmax_rows, softmax_columns);
@@ -311,6 +315,7 @@ static void kernel_log_softmax(const tarn__call *call)
     run(call, true, 2, softmax_rows, softmax_columns);
 }
 
+/* Reads y (or x) and g, writes gx. */
 static void kernel_softmax_grad(const tarn__call *call)
 {
     run(call, false, 3, grad_rows, grad_columns);
