@@ -114,6 +114,7 @@ template <typename C, int W> static void launch(const tarn__call *call, attentio
         <<<blocks_for(a.batches * a.heads * a.blocks * a.d_windows, 1), THREADS, 0, stream_of(call)>>>(a);
 }
 
+/* Tensor cores for 16-bit floats in aligned vectors, else SIMT. */
 void tarn__cuda_attention_native(const tarn__call *call)
 {
     attention_args a = attention_of(call, false);
@@ -150,6 +151,7 @@ static void run_grad(const tarn__call *call)
         tarn__cuda_attention_grad_native(call);
 }
 
+/* Document starts always run on our kernels: cuDNN's graph has no such mask. */
 void tarn__cuda_attention(tarn__kernel_row *rows)
 {
     rows[TARN__K_attention] = tarn__kernel_row{run, TARN__FLOATS, scratch};

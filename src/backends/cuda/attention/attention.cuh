@@ -25,6 +25,7 @@ struct head_matrix {
     int64_t row, column; /* strides, in elements */
 };
 
+/* Arguments of all attention kernels, passed by value. Operands that a pass does not use have a NULL base. */
 struct attention_args {
     int64_t batches, heads, kv_heads, group, rows, keys, head_dim; /* B, H, KV, H / KV, T, S, D */
     double scale;
@@ -48,6 +49,7 @@ struct attention_args {
 
 /* ---- host -------------------------------------------------------------------------------------------------------- */
 
+/* A view as kernel argument; an all-zero tensor for no view. */
 static inline bhtd_tensor bhtd_of(const tarn__view *view)
 {
     bhtd_tensor c = {};
@@ -111,6 +113,7 @@ bool tarn__cuda_attention_mma_grad128(const tarn__call *call, attention_args *a)
 
 /* ---- device ------------------------------------------------------------------------------------------------------ */
 
+/* One head of one batch. */
 __device__ __forceinline__ head_matrix head_of(const bhtd_tensor &c, int64_t batch, int64_t head)
 {
     int64_t bytes = c.dtype == TARN_F64 ? 8 : c.dtype == TARN_F32 ? 4 : 2;
@@ -127,6 +130,7 @@ __device__ __forceinline__ int64_t valid_keys(const attention_args &a, int64_t b
     return length < 0 ? 0 : length > a.keys ? a.keys : length;
 }
 
+/* Reports a length outside 0 … keys; called by one thread per batch. */
 __device__ __forceinline__ void check_length(const attention_args &a, int64_t batch)
 {
     int64_t length = a.lengths ? index_at(a.lengths, a.are_lengths_i64, batch * a.length_stride) : 0;
@@ -167,6 +171,7 @@ __device__ __forceinline__ uint32_t keep_mask_from(const attention_args &a, int6
     return keep_mask8(a, a.random, head * a.rows + row, key / 8 * 8) >> key % 8;
 }
 
+/* Factor of bit i of a keep mask: 0, or the scale that keeps the expectation. */
 __device__ __forceinline__ float drop_factor(const attention_args &a, uint32_t mask, int i)
 {
     return mask >> i & 1 ? a.keep_scale : 0.0f;
@@ -203,6 +208,7 @@ struct block_pos {
     int64_t batch, head, block, d_window;
 };
 
+/* The d_window varies fastest, then the heads of all batches, then the blocks of rows. */
 __device__ __forceinline__ block_pos block_pos_of(const attention_args &a, int64_t heads, bool last_first)
 {
     int64_t at = blockIdx.x, head;

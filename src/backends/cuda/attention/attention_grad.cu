@@ -127,6 +127,7 @@ template <typename C> struct row_info {
     C lse, factor, delta;
 };
 
+/* Statistics and visible keys of row t. */
 template <typename C>
 __device__ __forceinline__ row_info<C> row_info_of(const attention_args &a, int64_t batch, int64_t head, int64_t valid,
                                                    int64_t t)
@@ -272,6 +273,7 @@ template <typename T, int LANES> static void launch_vectorized(const tarn__call 
     vector_delta_kernel<T, LANES><<<grid, THREADS, 0, stream_of(call)>>>(a);
 }
 
+/* False if g or y are no aligned 16-byte vectors, or D is too large for one warp. */
 template <typename T> static bool try_vector_delta(const tarn__call *call, const attention_args &a)
 {
     tarn_dtype dtype = a.g.dtype;
@@ -286,6 +288,7 @@ template <typename T> static bool try_vector_delta(const tarn__call *call, const
     return true;
 }
 
+/* LSE and delta of all rows, the first step of every path. */
 template <typename C> static void launch_delta(const tarn__call *call, const attention_args &a)
 {
     if (sizeof(C) == sizeof(float) && ((a.g.dtype == TARN_BF16 && try_vector_delta<bf16>(call, a)) ||
@@ -316,6 +319,8 @@ size_t tarn__cuda_attention_grad_native_scratch(const tarn__call *call)
     return rows * (q->dtype == TARN_F64 ? 2 * sizeof(double) : 3 * sizeof(float));
 }
 
+/* delta, then tensor cores if they support the operands, else SIMT, which recomputes delta exactly: its rounding would
+ * dominate the error of the gradient. */
 void tarn__cuda_attention_grad_native(const tarn__call *call)
 {
     attention_args a = attention_of(call, true);

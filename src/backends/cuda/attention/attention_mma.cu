@@ -183,6 +183,7 @@ template <typename T, int DEPTH> static bool launch(const tarn__call *call, cons
                              : launch_large_smem<mma_kernel<T, DEPTH, false>>(call, a, blocks, bytes);
 }
 
+/* Needs 16-byte aligned rows and D a multiple of 8, up to 256. a->blocks is set for the launch. */
 bool tarn__cuda_attention_mma(const tarn__call *call, attention_args *a)
 {
     tarn_dtype dtype = a->q.dtype;

@@ -65,6 +65,7 @@ struct key_ranges {
     int64_t start[2], end[2];
 };
 
+/* Ranges of rows l / 4 and l / 4 + 8 from `row`; empty beyond the last row. */
 template <bool has_starts>
 __device__ __forceinline__ key_ranges key_ranges_of(const attention_args &a, int64_t batch, int64_t valid, int64_t row)
 {
@@ -86,6 +87,7 @@ struct tile_spans {
     int begin[2], end[2];
 };
 
+/* Clamped to the tile, as 32-bit column numbers: comparisons are cheap in the inner loop. */
 template <int N> __device__ __forceinline__ tile_spans spans_of(const key_ranges &r, int64_t key)
 {
     const int column = threadIdx.x % 4 * 2;

@@ -257,6 +257,7 @@ template <typename T> static bool launch_any(const tarn__call *call, attention_a
 /* per head: fewer leave most of a tile empty, and get f32 precision without tensor cores */
 #define MIN_WEIGHTS (64 * 64)
 
+/* Tries the 128-row kernels first: they are faster for the head sizes of most models. */
 bool tarn__cuda_attention_mma_grad(const tarn__call *call, attention_args *a)
 {
     tarn_dtype dtype = a->q.dtype;

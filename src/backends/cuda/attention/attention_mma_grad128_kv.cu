@@ -276,6 +276,7 @@ template <typename T> static bool launch(const tarn__call *call, const attention
                                                                                              keys_bytes<T, DEPTH>))
 }
 
+/* True with nothing to launch, too: neither gradient needed, or no keys. */
 bool tarn__cuda_attention_mma_grad128_kv(const tarn__call *call, attention_args *a)
 {
     a->d_windows = 1;

@@ -12,6 +12,7 @@ struct four_rows {
     int start[4];    /* first visible key */
 };
 
+/* Rows beyond the last have zero statistics and see no key. */
 template <bool is_general>
 __device__ __forceinline__ four_rows four_rows_of(const attention_args &a, int64_t batch, int64_t head, int row)
 {
@@ -163,6 +164,8 @@ static bool has_int32_strides(const bhtd_tensor &x)
 
 #define MAX_ROWS (1 << 30) /* row and key indices, and those just past them, fit 32 bits */
 
+/* False before anything is launched, unless the device lacks the shared memory: the caller then computes all gradients
+ * again. */
 bool tarn__cuda_attention_mma_grad128(const tarn__call *call, attention_args *a)
 {
     const bool is_supported = (a->head_dim > 32 && a->head_dim <= 64) || (a->head_dim > 96 && a->head_dim <= 128);

@@ -40,6 +40,7 @@ static bool has_supported_layout(const tarn__view *v, tarn_dtype dtype)
     return fits && last + v->shape[3] < MAX_ELEMENTS;
 }
 
+/* The LSE must be contiguous f32: a chunk is an offset into it. */
 static bool is_dense(const tarn__view *lse)
 {
     int64_t stride = 1;
@@ -70,6 +71,7 @@ static struct device_limits {
     _Atomic int major; /* compute capability; 0: not queried yet */
 } limits[MAX_DEVICES];
 
+/* Budget and compute capability of a device; racing first calls store the same values. */
 static struct device_limits *limits_of(int index)
 {
     struct cudaDeviceProp properties;
@@ -85,6 +87,7 @@ size_t tarn__cudnn_attention_budget(int index)
     return limits_of(index)->budget;
 }
 
+/* Excludes the versions and shapes with known defects, listed above. */
 static bool is_reliable(const tarn__call *call, bool is_backward)
 {
     size_t version = tarn__cudnn_open()->version();
@@ -145,6 +148,7 @@ static void choose_chunks(tarn__cudnn_attention *a, int64_t budget)
         a->chunk_kv_heads = even_chunk(a->kv_heads, budget / (bytes * group));
 }
 
+/* The plan's key. memset first: it is compared as bytes. */
 static tarn__cudnn_attention describe(const tarn__call *call, bool is_backward, const tarn__view *const *t)
 {
     const tarn__attention *params = call->params;
@@ -184,6 +188,7 @@ static bool run(const tarn__call *call, tarn__cudnn_attention_plan *plan, const 
     return tarn__cudnn_attention_run(call->device, plan, &operands, call->stream);
 }
 
+/* Called twice per operation, to size the scratch and to run; both find the same cached plan. */
 bool tarn__cudnn_attention_call(const tarn__call *call, bool is_backward, bool runs, size_t *bytes)
 {
     const tarn__view *t[TARN__ATTENTION_TENSORS];

@@ -14,6 +14,7 @@
 #define MAX_OPERATIONS 32
 #define FIRST_VIRTUAL_ID 32 /* ids of virtual tensors */
 
+/* A graph under construction. */
 typedef struct builder {
     tarn__cudnn_graph *graph;
     const tarn__cudnn_attention *a;
@@ -68,6 +69,7 @@ static void add_rows(builder *b, int operand)
     b->tensor[operand] = tarn__cudnn_add_tensor(b->graph, &t);
 }
 
+/* A scalar operand in host memory, read at each execution. */
 static void add_scalar(builder *b, int operand)
 {
     tarn__cudnn_tensor t = {.id = TARN__ATTENTION_ID(operand),
@@ -163,6 +165,7 @@ static void *scores(builder *b)
 
 /* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
+/* The pattern that cuDNN recognizes as flash attention, with the LSE as second output. */
 static void describe_forward(builder *b)
 {
     void **t = b->tensor, *s = mask(b, scores(b));
@@ -189,6 +192,7 @@ static void multiply_for_kv(builder *b, void *x, void *with, void *to)
     reduce(b, TARN__CUDNN_REDUCTION_SUM, per_head, to);
 }
 
+/* delta reaches its tensor through a multiplication by one: in cuDNN's own graphs the factor is dropout's scale. */
 static void describe_backward(builder *b)
 {
     const tarn__cudnn_attention *a = b->a;
@@ -211,6 +215,7 @@ static void describe_backward(builder *b)
     multiply(b, ds, keys, t[TARN__ATTENTION_GQ]);
 }
 
+/* K, and in backward V, are transposed: right operands of products over D. */
 bool tarn__cudnn_attention_describe(tarn__cudnn_graph *graph, void *handle, const tarn__cudnn_attention *a)
 {
     builder b = {.graph = graph, .a = a, .heads = a->heads / a->kv_heads * a->chunk_kv_heads};

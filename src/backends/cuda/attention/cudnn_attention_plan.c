@@ -45,6 +45,7 @@ static tarn__cudnn_attention_plan *make_plan(int index, const tarn__cudnn_attent
     return plan;
 }
 
+/* A linear list: a model has few attention shapes. */
 tarn__cudnn_attention_plan *tarn__cudnn_attention_plan_of(int index, const tarn__cudnn_attention *a)
 {
     /* scratch() and run() ask for the same one, and so does the next layer: skip the lock */
@@ -105,6 +106,7 @@ static int64_t begin_of(int64_t at, int64_t chunk, int64_t all)
     return at + chunk > all ? all - chunk : at;
 }
 
+/* All chunks in order, on the handle's stream. */
 bool tarn__cudnn_attention_try(void *handle, tarn__cudnn_attention_plan *of, tarn__cudnn_plan *plan,
                                const tarn__cudnn_attention_operands *operands)
 {

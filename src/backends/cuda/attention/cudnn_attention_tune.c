@@ -33,6 +33,7 @@ static bool make_fitting_plan(int index, void *handle, tarn__cudnn_engine *engin
 
 /* ---- timing ------------------------------------------------------------------------------------------------------ */
 
+/* State of one tuning run. */
 typedef struct bench {
     int index;
     tarn__cudnn_attention_plan *of;
@@ -58,6 +59,7 @@ static void *alloc(bench *t, size_t bytes)
     return at;
 }
 
+/* An operand as a view of `memory`. */
 static tarn__view view_of(const bench *t, int operand, void *memory)
 {
     const tarn__cudnn_attention *a = &t->of->attention;
@@ -209,6 +211,7 @@ static int fastest(bench *t)
 
 /* ---- selection --------------------------------------------------------------------------------------------------- */
 
+/* Without tuning: the heuristic's first engine that builds. */
 static bool take_first(int index, void *handle, tarn__cudnn_attention_plan *plan, tarn__cudnn_engine *engines,
                        int count)
 {
@@ -218,6 +221,7 @@ static bool take_first(int index, void *handle, tarn__cudnn_attention_plan *plan
     return false;
 }
 
+/* The stored engine, if cuDNN still offers it. */
 static bool take_known(int index, void *handle, tarn__cudnn_attention_plan *plan, tarn__cudnn_engine *engines,
                        int count, uint64_t identity)
 {
@@ -227,6 +231,7 @@ static bool take_known(int index, void *handle, tarn__cudnn_attention_plan *plan
     return false;
 }
 
+/* Builds all candidates, times them with our own kernels, and frees the losers. */
 static bool take_fastest(int index, void *handle, tarn__cudnn_attention_plan *plan, tarn__cudnn_engine *engines,
                          int count)
 {
@@ -244,6 +249,7 @@ static bool take_fastest(int index, void *handle, tarn__cudnn_attention_plan *pl
     return best >= 0 && best < t.count;
 }
 
+/* False means: use our own kernels. */
 bool tarn__cudnn_attention_tune(int index, void *handle, tarn__cudnn_attention_plan *plan, tarn__cudnn_engine *engines,
                                 int count)
 {

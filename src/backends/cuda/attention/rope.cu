@@ -9,6 +9,7 @@
 #define ROPE_AHEAD 2   /* batches whose loads are in flight */
 #define ROPE_BATCHES 8 /* per block, at most */
 
+/* x and y are (batch, position, head, D) in any order of strides. */
 struct rope_args {
     row_operand x, y;
     int64_t x_stride[3], y_stride[3]; /* along batch, position, head */
@@ -154,6 +155,7 @@ static __global__ void __launch_bounds__(THREADS) rope_kernel(const __grid_const
 
 /* ---- launching --------------------------------------------------------------------------------------------------- */
 
+/* `axis` is the position's axis, 1 or 2; the other one is the heads'. */
 static row_operand operand_of(const tarn__view *view, int axis, int64_t *stride)
 {
     stride[0] = view->stride[0];
@@ -192,6 +194,7 @@ template <typename R> static void launch(const tarn__call *call, rope_args &a, i
         rope_kernel<R, false><<<blocks, threads, 0, stream_of(call)>>>(a);
 }
 
+/* Vectors if the rotated part and the rest of a head are whole vectors on both sides. */
 template <typename T> static void launch_typed(const tarn__call *call, rope_args &a, int64_t depth, bool is_interleaved)
 {
     constexpr int N = vec_size<T>::value;
@@ -202,6 +205,7 @@ template <typename T> static void launch_typed(const tarn__call *call, rope_args
         launch<untyped<float>>(call, a, depth, is_interleaved);
 }
 
+/* Positions are optional: NULL counts from 0; rank 1 is shared by all batches. */
 static void run_rope(const tarn__call *call)
 {
     const tarn__rope *params = (const tarn__rope *)call->params;

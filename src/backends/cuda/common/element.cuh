@@ -23,6 +23,7 @@ __device__ __forceinline__ int64_t to_integer(int64_t x)
     return x;
 }
 
+/* i32 saturates floats but wraps i64, like the CPU's conversions. */
 __device__ __forceinline__ int32_t to_int32(double x)
 {
     return x != x ? 0 : x >= 0x1p31 ? INT32_MAX : x < -0x1p31 ? INT32_MIN : (int32_t)x;
@@ -61,6 +62,7 @@ template <typename C> __device__ __forceinline__ C load_any(const void *base, ta
     default: return (C)(((const uint8_t *)base)[at] != 0);
     }
 }
+/* Integers: floats are converted with saturation. */
 template <> __device__ __forceinline__ int64_t load_any<int64_t>(const void *base, tarn_dtype dtype, int64_t at)
 {
     switch (dtype) {

@@ -25,6 +25,7 @@ static inline bool is_nhwc(const tarn__view *view)
     return view->shape[1] > 1 && view->stride[1] == 1 && (view->shape[3] == 1 || view->stride[3] != 1);
 }
 
+/* Extents of a kernel's threads, in either layout's order. */
 static inline image_order order_of(bool is_nhwc_order, int64_t images, int64_t channels, int64_t rows, int64_t columns)
 {
     image_order o = {images * channels * rows * columns};

@@ -235,6 +235,7 @@ struct divider {
     uint32_t multiplier, shift;
 };
 
+/* Granlund-Montgomery: the multiplier and shift of a 32-bit division by `by`. Not used for by >= 2^31. */
 static inline divider divider_of(int64_t by)
 {
     divider d = {(uint64_t)by, 0, 0};

@@ -5,6 +5,7 @@
 
 #include "backends/cuda/common/element.cuh"
 
+/* Absolute value of a stride. */
 static inline int64_t magnitude(int64_t stride)
 {
     return stride < 0 ? -stride : stride;

@@ -82,7 +82,7 @@ template <typename T, int ROWS, int DEPTH, int THREADS_OF_BLOCK = MMA_THREADS>
 __device__ __forceinline__ void stage_lines(T *to, const T *x, int64_t line, int64_t row, int64_t rows, int64_t depth)
 {
     constexpr int VECS = DEPTH / 8, STEPS = ROWS * VECS / THREADS_OF_BLOCK;
-    static_assert(ROWS * VECS % THREADS_OF_BLOCK == 0, "every thread has as many packs");
+    static_assert(ROWS * VECS % THREADS_OF_BLOCK == 0, "every thread has as many vectors");
 #pragma unroll 4
     for (int step = 0; step < STEPS; step++) {
         int at = step * THREADS_OF_BLOCK + threadIdx.x, i = at / VECS, vec = at % VECS;

@@ -10,6 +10,7 @@
 
 /* ---- row addresses ----------------------------------------------------------------------------------------------- */
 
+/* One operand of a row kernel. */
 struct row_operand {
     void *base;    /* NULL: no such operand */
     int64_t along; /* stride along the axis, in elements */
@@ -163,6 +164,7 @@ template <bool is_warp> __device__ __forceinline__ int row_threads()
 {
     return is_warp ? WARP : (int)blockDim.x;
 }
+/* The row of this thread's warp or block. */
 template <bool is_warp> __device__ __forceinline__ int64_t row_number()
 {
     return is_warp ? (int64_t)blockIdx.x * WARPS_PER_BLOCK + threadIdx.x / WARP : (int64_t)blockIdx.x;

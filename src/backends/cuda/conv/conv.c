@@ -171,6 +171,7 @@ static int find_all(int index, const tarn__cudnn_conv *requested, tarn__conv_alg
 
 /* ---- timing ------------------------------------------------------------------------------------------------------ */
 
+/* State of one tuning run. */
 typedef struct bench {
     const tarn__cudnn_conv *requested;
     const tarn__conv_algo *algos;

@@ -40,6 +40,8 @@ static inline void tarn__conv_reference_measure(tarn__conv_reference *ref, int64
     ref->tolerance = tarn__conv_tolerance(terms);
 }
 
+/* Every element within the tolerance, relative to the larger of its magnitude and the RMS: elements near 0 are not held
+ * to relative precision. */
 static inline bool tarn__conv_is_accurate(const tarn__conv_reference *ref, const float *got)
 {
     bool is_close = true;

@@ -8,6 +8,7 @@
 
 /* ---- conv2d ------------------------------------------------------------------------------------------------------ */
 
+/* Broadcasts the bias over N, H and W into the result. */
 static void preset_bias(const tarn__conv_job *j, const tarn__view *bias)
 {
     tarn__view from = j->result;
@@ -17,6 +18,7 @@ static void preset_bias(const tarn__conv_job *j, const tarn__view *bias)
     tarn__conv_copy(j, &from, &j->result);
 }
 
+/* y = im2col · wᵀ in NHWC, w · im2col in NCHW. */
 static void forward_chunk(tarn__conv_job *j, const tarn__view *weight, const tarn__view *bias, double beta)
 {
     if (j->runs && !j->is_1x1)
@@ -70,6 +72,8 @@ static void choose_result_rows(tarn__conv_job *j)
     c->rows = (is_whole ? c->size[0] : end) - c->row;
 }
 
+/* im2col of the gradient = g · w, folded back by col2im. A band of image rows without windows is folded from nothing:
+ * zeros. */
 static void dgrad_chunk(tarn__conv_job *j, const tarn__view *weight)
 {
     choose_result_rows(j);
@@ -85,6 +89,7 @@ static void dgrad_chunk(tarn__conv_job *j, const tarn__view *weight)
         tarn__cuda_col2im(j->call, &j->im2col, &j->image);
 }
 
+/* Chunks are images, or bands of image rows: each pixel is written by one chunk only. */
 static size_t walk_dgrad(const tarn__call *call, bool runs)
 {
     tarn__conv_job j = tarn__conv_job_of(call, call->out[0], call->in[0], call->in[1], runs);
@@ -132,6 +137,7 @@ static tarn__view result_rows(const tarn__conv_job *j, void *copy)
         j, &from, 0, &(tarn__conv_matrix){j->out * from.stride[0], 0, j->out, windows, from.stride[0], pixel});
 }
 
+/* dW += gᵀ · im2col. */
 static void wgrad_chunk(tarn__conv_job *j, const tarn__view *sums, double beta, void *copy)
 {
     if (j->runs && !j->is_1x1)

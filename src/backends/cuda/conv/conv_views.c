@@ -12,6 +12,7 @@
 
 /* ---- views ------------------------------------------------------------------------------------------------------- */
 
+/* Axes of size 1 may have any stride. */
 bool tarn__conv_can_merge(const tarn__view *v, int first, int last, int64_t *stride)
 {
     int64_t size = 1;
@@ -42,6 +43,7 @@ tarn__view tarn__conv_to_nhwc(const tarn__view *v)
     return transposed;
 }
 
+/* Rank 4: (outer batch, inner batch, rows, columns). */
 tarn__view tarn__conv_matrices(const tarn__conv_job *j, const tarn__view *base, int64_t offset,
                                const tarn__conv_matrix *m)
 {
@@ -101,6 +103,7 @@ void tarn__conv_copy(const tarn__conv_job *j, const tarn__view *from, const tarn
         tarn__cuda_rows()[TARN__K_copy].run(&part);
 }
 
+/* Measures with the same call it runs: matmul's scratch may depend on its plan. */
 void tarn__conv_gemm(tarn__conv_job *j, const tarn__view *a, const tarn__view *b, const tarn__view *bias,
                      const tarn__view *c, double beta)
 {
@@ -181,6 +184,7 @@ void tarn__conv_choose_chunks(tarn__conv_job *j, bool is_gradient)
                           : tarn__cuda_ceil_div(j->im2col.size[0], tarn__cuda_ceil_div(j->im2col.size[0], fit));
 }
 
+/* `image` is x or its gradient, `result` y or its gradient; for wgrad `weight` gives the kernel size only. */
 tarn__conv_job tarn__conv_job_of(const tarn__call *call, const tarn__view *image, const tarn__view *result,
                                  const tarn__view *weight, bool runs)
 {
@@ -233,6 +237,7 @@ int64_t tarn__conv_window_count(const tarn__conv_job *j)
     return j->im2col.images * j->im2col.rows * j->im2col.size[1];
 }
 
+/* In place if its last three axes merge. */
 tarn__view tarn__conv_weight_of(tarn__conv_job *j, const tarn__view *weight)
 {
     tarn__view w = j->im2col.is_nhwc ? tarn__conv_to_nhwc(weight) : *weight;
@@ -252,6 +257,7 @@ tarn__view tarn__conv_weight_matrix(const tarn__conv_job *j, const tarn__view *w
         j, weight, 0, &(tarn__conv_matrix){j->out * weight->stride[0], 0, j->out, j->depth, weight->stride[0], stride});
 }
 
+/* Offset to the chunk's first image and row; batched over groups, and in NCHW over images. */
 tarn__view tarn__conv_pixel_matrix(const tarn__conv_job *j, const tarn__view *v, int64_t channels)
 {
     const tarn__cuda_im2col_args *c = &j->im2col;
@@ -267,6 +273,7 @@ tarn__view tarn__conv_pixel_matrix(const tarn__conv_job *j, const tarn__view *v,
                                                     c->rows * c->size[1], v->stride[1], pixel});
 }
 
+/* Without im2col, the image itself. */
 tarn__view tarn__conv_im2col_matrix(const tarn__conv_job *j)
 {
     const tarn__cuda_im2col_args *c = &j->im2col;

@@ -102,6 +102,7 @@ struct copier {
     bool is_there; /* false beyond the last channel */
 };
 
+/* Threads are spread over pixels, 16 bytes each; a fixed assignment for all tiles. */
 __device__ __forceinline__ copier copier_of(const tarn__wgrad_copies &copies, int first, int pixel_bytes)
 {
     copier m;
@@ -217,6 +218,7 @@ struct weight_tile {
     int out, channel, tap, taps; /* first of each, and the number of taps */
 };
 
+/* blockIdx.x counts (rows of dW, tap groups, channel slices). */
 __device__ __forceinline__ weight_tile weight_tile_of(const tarn__wgrad_plan &p)
 {
     const pos3 s = pos3_of((int)blockIdx.x, p.groups, p.slices);
@@ -371,6 +373,7 @@ static __global__ void __launch_bounds__(BLOCK, MT == 1 ? 2 : 1) wgrad_kernel(co
 
 #define SUM_THREADS 512
 
+/* Arguments of the kernel that adds the splits. */
 struct sum_args {
     const float *parts;
     int64_t count; /* elements of a part */
@@ -434,6 +437,7 @@ template <typename T> static bool launch_wgrad_of(const tarn__call *call, const 
                             : launch_wgrad<wgrad_kernel<T, 4>>(call, a);
 }
 
+/* Two launches: partial sums, then their sum with beta · dW. Few splits need one row of threads, many up to 16. */
 bool tarn__cuda_conv_wgrad(const tarn__call *call, const tarn__wgrad_plan *plan, const void *x, const void *g,
                            void *scratch)
 {

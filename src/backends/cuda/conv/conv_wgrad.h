@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-/* Per thread block: 12 warps leave 168 registers per thread for accumulators. */
+/* Per thread block: 12 warps leave 168 registers per thread with one block per multiprocessor. */
 #define TARN__WGRAD_WARPS 12
 #define TARN__WGRAD_UNITS 3  /* per warp, each one tap of 16 channels */
 #define TARN__WGRAD_STAGES 3 /* pixel tiles in shared memory: one in use, two in flight */

@@ -177,6 +177,7 @@ bool tarn__wgrad_is_off(void)
     return setting() < 0;
 }
 
+/* Size limits keep all products of the plan within 32 bits. */
 bool tarn__wgrad_supports(const tarn__cudnn_conv *v)
 {
     bool may =
@@ -187,6 +188,7 @@ bool tarn__wgrad_supports(const tarn__cudnn_conv *v)
     return may && v->what == TARN__CONV_WGRAD && v->groups == 1 && v->in % 8 == 0 && v->out % 8 == 0 && setting() >= 0;
 }
 
+/* Tries every tile shape, once per convolution. */
 bool tarn__wgrad_plan_of(int index, const tarn__cudnn_conv *v, tarn__wgrad_plan *plan)
 {
     const tarn__cuda_device *device = tarn__cuda_at(index);

@@ -28,6 +28,7 @@ static bool is_channels_last(const tarn__view *v)
     return v->shape[1] > 1 && v->stride[1] == 1 && (v->shape[3] == 1 || v->stride[3] != 1);
 }
 
+/* The request's key; memset first: it is compared as bytes. One-channel images count as the other tensor's layout. */
 static tarn__cudnn_conv describe(const tarn__call *call, int what, const tarn__view *x, const tarn__view *w,
                                  const tarn__view *y)
 {
@@ -149,6 +150,7 @@ static tarn__view broadcast_bias(const tarn__view *bias, const tarn__view *y)
     return v;
 }
 
+/* A bias outside the graph is added in the final copy. */
 static void forward(job *j, const tarn__conv_algo *algo)
 {
     tarn__cudnn_conv_plan *plan = algo->plan;
@@ -182,6 +184,7 @@ static tarn__view flipped(const tarn__view *w)
     return v;
 }
 
+/* With a flipped weight g takes the place of x, and gx of y. */
 static void dgrad(job *j, const tarn__conv_algo *algo)
 {
     const tarn__call *call = j->call;
@@ -196,6 +199,7 @@ static void dgrad(job *j, const tarn__conv_algo *algo)
         add_or_copy(j, &gx, NULL, call->out[0]);
 }
 
+/* Accumulation computes into scratch, then adds. */
 static void wgrad(job *j, const tarn__conv_algo *algo)
 {
     tarn__cudnn_conv_plan *plan = algo->plan;
@@ -228,6 +232,7 @@ static void wgrad_direct(job *j, const tarn__conv_algo *algo)
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
+/* Dispatches to our kernel, im2col or cuDNN. */
 size_t tarn__conv_algo_call(const tarn__call *call, const tarn__conv_algo *algo, bool runs)
 {
     static void (*const walks[])(job * j, const tarn__conv_algo *algo) = {forward, dgrad, wgrad};
@@ -266,6 +271,7 @@ static bool has_candidates(const tarn__cudnn_conv *requested)
            (tarn__wgrad_supports(requested) && (tarn__wgrad_is_forced() || tarn__cudnn_conv_must_tune(requested)));
 }
 
+/* Called twice per operation, to size the scratch and to run; both find the same algorithm. */
 bool tarn__cudnn_conv_call(const tarn__call *call, int what, bool runs, size_t *bytes)
 {
     *bytes = 0;

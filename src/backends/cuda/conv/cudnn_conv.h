@@ -76,11 +76,11 @@ bool tarn__cudnn_conv_tune(int index, void *handle, tarn__cudnn_conv_plan *plan,
 
 /* cudnn_conv_accuracy.c: the f32 reference of a convolution by im2col, computed into `result`, which is overwritten;
  * `count` elements. False if it cannot be computed. Waits for the device. Free it with _free(). */
-bool tarn__cudnn_conv_reference_compute(tarn__conv_reference *truth, const tarn__cudnn_conv *conv, int index,
+bool tarn__cudnn_conv_reference_compute(tarn__conv_reference *reference, const tarn__cudnn_conv *conv, int index,
                                         const tarn__cudnn_conv_operands *operands, const void *result, int64_t count,
                                         cudaStream_t stream);
-bool tarn__cudnn_conv_reference_check(const tarn__conv_reference *truth, const void *result, cudaStream_t stream);
-void tarn__cudnn_conv_reference_free(tarn__conv_reference *truth);
+bool tarn__cudnn_conv_reference_check(const tarn__conv_reference *reference, const void *result, cudaStream_t stream);
+void tarn__cudnn_conv_reference_free(tarn__conv_reference *reference);
 
 /* True if the convolution is large enough to tune, and tuning is on. */
 bool tarn__cudnn_conv_must_tune(const tarn__cudnn_conv *conv);

@@ -37,6 +37,7 @@ static bool run_im2col(tarn__call *call, int what)
     return is_ok;
 }
 
+/* The convolution by im2col on the tuning run's operands. */
 static bool run_reference(const tarn__cudnn_conv *v, int index, const tarn__cudnn_conv_operands *at,
                           cudaStream_t stream)
 {
@@ -52,6 +53,7 @@ static bool read_back(float *to, const void *from, int64_t count, cudaStream_t s
            cudaStreamSynchronize(stream) == cudaSuccess;
 }
 
+/* Compares the first MAX_COMPARED elements at most. */
 bool tarn__cudnn_conv_reference_compute(tarn__conv_reference *reference, const tarn__cudnn_conv *v, int index,
                                         const tarn__cudnn_conv_operands *at, const void *result, int64_t count,
                                         cudaStream_t stream)

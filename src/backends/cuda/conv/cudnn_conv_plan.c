@@ -18,6 +18,7 @@ static tarn__cudnn_conv_plan *tables[MAX_DEVICES][BUCKETS];
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
+/* Contiguous, in NCHW or NHWC; the shape is always given as n, c, h, w. */
 static tarn__cudnn_tensor tensor_of(int64_t id, int64_t dtype, bool channels_last, int64_t n, int64_t c, int64_t h,
                                     int64_t w)
 {
@@ -51,6 +52,7 @@ tarn__cudnn_tensor tarn__cudnn_conv_y(const tarn__cudnn_conv *v)
                      v->result[1]);
 }
 
+/* For timing and for the reference: the same kernels as for a real call. */
 void tarn__conv_describe_call(tarn__conv_call *dst, const tarn__cudnn_conv *v, int index, cudaStream_t stream)
 {
     tarn__cudnn_tensor x = tarn__cudnn_conv_x(v), w = tarn__cudnn_conv_w(v), y = tarn__cudnn_conv_y(v);
@@ -76,6 +78,7 @@ void tarn__conv_describe_call(tarn__conv_call *dst, const tarn__cudnn_conv *v, i
 
 /* ---- graph ------------------------------------------------------------------------------------------------------- */
 
+/* Padding, stride and dilation; the kernel's size follows from the weight's shape. */
 static void *describe_windows(tarn__cudnn_graph *graph, const tarn__cudnn_conv *v)
 {
     void *windows = tarn__cudnn_create(graph, TARN__CUDNN_CONVOLUTION);
@@ -151,6 +154,7 @@ static uint32_t excluded_notes(const tarn__cudnn_conv *v)
     return v->in_dtype == TARN_F32 && !v->tf32 ? notes | TARN__CUDNN_TENSOR_CORE : notes;
 }
 
+/* The key has no padding, so it is hashed as 64-bit words. */
 uint64_t tarn__cudnn_conv_hash(const tarn__cudnn_conv *conv)
 {
     const uint64_t *word = (const uint64_t *)(const void *)conv;

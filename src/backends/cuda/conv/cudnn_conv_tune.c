@@ -38,6 +38,7 @@ static bool make_fitting_plan(void *handle, tarn__cudnn_engine *engine, tarn__cu
 
 /* ---- timing ------------------------------------------------------------------------------------------------------ */
 
+/* State of one tuning run. */
 typedef struct bench {
     int index;
     const tarn__cudnn_conv *conv;
@@ -60,6 +61,7 @@ static size_t bytes_of(const tarn__cudnn_tensor *t)
     return (count * tarn__dtype_bytes(t->dtype) + 255) / 256 * 256;
 }
 
+/* False without an error: tuning falls back to the first candidate. */
 static bool alloc_memory(char **memory, size_t bytes)
 {
     if (cudaMalloc((void **)memory, bytes) == cudaSuccess)
@@ -166,6 +168,7 @@ static int fastest(bench *t)
 
 /* ---- selection --------------------------------------------------------------------------------------------------- */
 
+/* Without tuning: the first engine that builds and, for f32, passes the accuracy check. */
 static bool take_first(int index, void *handle, tarn__cudnn_conv_plan *plan, tarn__cudnn_engine *engines, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -182,6 +185,7 @@ static bool take_first(int index, void *handle, tarn__cudnn_conv_plan *plan, tar
     return false;
 }
 
+/* The stored engine, if cuDNN still offers it. */
 static bool take_known(void *handle, tarn__cudnn_conv_plan *plan, tarn__cudnn_engine *engines, int count,
                        uint64_t identity)
 {
@@ -191,6 +195,7 @@ static bool take_known(void *handle, tarn__cudnn_conv_plan *plan, tarn__cudnn_en
     return false;
 }
 
+/* Builds all candidates, times them, and frees the losers. */
 static bool take_fastest(int index, void *handle, tarn__cudnn_conv_plan *plan, tarn__cudnn_engine *engines, int count)
 {
     bench t = {.index = index, .conv = &plan->conv, .handle = handle, .stream = tarn__cuda_at(index)->stream};

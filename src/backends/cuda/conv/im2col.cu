@@ -7,6 +7,7 @@
 #include "backends/cuda/common/images.cuh"
 #include "backends/cuda/conv/im2col.h"
 
+/* Arguments of both kernels. */
 struct im2col_args {
     void *image, *columns; /* the image's first element; im2col writes the matrix, col2im the image */
     tarn_dtype image_dtype;
@@ -101,6 +102,7 @@ static __global__ void __launch_bounds__(THREADS) col2im_kernel(const __grid_con
 
 /* ---- launching --------------------------------------------------------------------------------------------------- */
 
+/* Strides of the matrix for its layout, and the image at the chunk's first row. */
 static im2col_args describe(const tarn__cuda_im2col_args *c, const tarn__view *image, int64_t image_row)
 {
     im2col_args a = {};
@@ -148,6 +150,7 @@ static void scale_to_vecs(im2col_args *a, int n, const tarn__cuda_im2col_args *c
     a->order = order_of(true, c->images, channels / n, c->rows, c->size[1]);
 }
 
+/* 3×3 kernels are unrolled: all nine loads are in flight. */
 template <typename B> static void launch_im2col(const tarn__call *call, const im2col_args &a)
 {
     unsigned blocks = blocks_for(a.order.count, THREADS);

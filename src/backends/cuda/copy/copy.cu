@@ -35,6 +35,7 @@ template <int BYTES> using bits = typename bits_of<BYTES>::type;
 
 #define UNITS 4 /* per thread: all loaded before the first is stored */
 
+/* Sizes and strides in units. */
 struct copy_args {
     void *to;
     const void *from;
@@ -42,6 +43,7 @@ struct copy_args {
     offset_calc<2> offsets;
 };
 
+/* Grid-wide stride of 256 units: each of a thread's UNITS accesses is coalesced. */
 template <typename B>
 static __global__ void __launch_bounds__(THREADS) units_kernel(const __grid_constant__ copy_args a)
 {
@@ -115,6 +117,7 @@ static bool copy_window(const tarn__call *call, const tarn__nest *nest, int unit
     return tarn__cuda_window(call, axis, nest->rank > 0 ? nest->rank : 1, unit, make_uint4(0, 0, 0, 0));
 }
 
+/* Selects by layout, in the order of the list above. */
 static void copy_bits(const tarn__call *call, const tarn__nest *nest, int size)
 {
     void *to = tarn__view_at(call->out[0]);
@@ -145,6 +148,7 @@ template <typename C> struct convert_args {
     offset_calc<2> offsets;
 };
 
+/* One element per thread, any layout; C is the source's compute type. */
 template <typename C>
 static __global__ void __launch_bounds__(THREADS) convert_kernel(const __grid_constant__ convert_args<C> a)
 {
@@ -203,6 +207,7 @@ static __global__ void __launch_bounds__(THREADS) widen_kernel(const T *from, fl
         to[vecs * 4 + first] = widen(from[vecs * 4 + first]);
 }
 
+/* False if a side is not aligned. */
 template <typename T> static bool convert_widened(const tarn__call *call, int64_t count)
 {
     const T *from = (const T *)tarn__view_at(call->in[0]);
@@ -223,6 +228,7 @@ template <typename T, typename O> static bool convert_vectorized(const tarn__cal
     return true;
 }
 
+/* f32 to and from 16 bits; other pairs go one by one. */
 static bool convert_flat(const tarn__call *call, int64_t count)
 {
     tarn_dtype from = call->in[0]->dtype, to = call->out[0]->dtype;
@@ -243,6 +249,7 @@ template <typename C> static void convert_general(const tarn__call *call, const 
     convert_kernel<C><<<blocks_for(nest->count, THREADS), THREADS, 0, stream_of(call)>>>(a);
 }
 
+/* The one entry: also used by matmul, convolutions and transfers of views. */
 static void kernel_copy(const tarn__call *call)
 {
     const tarn__view *views[] = {call->out[0], call->in[0]};

@@ -11,6 +11,7 @@ template <typename C> struct fill_args {
     offset_calc<1> offsets;
 };
 
+/* One element per thread, any layout. */
 template <typename C>
 static __global__ void __launch_bounds__(THREADS) fill_kernel(const __grid_constant__ fill_args<C> a)
 {
@@ -96,6 +97,7 @@ struct arange_args {
     bool is_real, is_whole; /* floats; integers with an integer step */
 };
 
+/* value + i · step, from i each time: no accumulated error. */
 static __global__ void __launch_bounds__(THREADS) arange_kernel(const __grid_constant__ arange_args a)
 {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
@@ -108,6 +110,7 @@ static __global__ void __launch_bounds__(THREADS) arange_kernel(const __grid_con
         store_any(a.to, a.dtype, i * a.stride, a.is_whole ? a.value.integer + i * a.step.integer : (int64_t)x);
 }
 
+/* Grid: one element per thread. */
 static void kernel_arange(const tarn__call *call)
 {
     const tarn__fill *fill = (const tarn__fill *)call->params;

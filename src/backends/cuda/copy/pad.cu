@@ -87,6 +87,7 @@ static int describe(const tarn__call *call, tarn__cuda_axis *axis)
     return rank;
 }
 
+/* `value` is converted on the host, once. */
 static void kernel_pad(const tarn__call *call)
 {
     const tarn__pad *pad = (const tarn__pad *)call->params;

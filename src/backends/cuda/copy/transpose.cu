@@ -7,6 +7,7 @@
  * different banks. */
 #include "backends/cuda/copy/copy.cuh"
 
+/* Matrices (rows, columns), batched over the outer axes. */
 struct transpose_args {
     void *to;
     const void *from;
@@ -166,6 +167,7 @@ template <int BYTES> static bool launch(const tarn__call *call, transpose_args a
     return true;
 }
 
+/* All other axes are batches: one more factor of the grid. */
 bool tarn__cuda_transpose(const tarn__call *call, const tarn__nest *nest, int bytes)
 {
     int row = dense_axis(nest), last = nest->rank - 1;

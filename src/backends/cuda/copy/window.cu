@@ -146,6 +146,7 @@ template <typename B, int N> static bool launch(const tarn__call *call, window_a
     return true;
 }
 
+/* The longest outer axis with step 1 becomes the loop axis; without one, an axis of size 1 is appended. */
 bool tarn__cuda_window(const tarn__call *call, const tarn__cuda_axis *axis, int rank, int bytes, uint4 empty)
 {
     window_args a = {tarn__view_at(call->out[0]), tarn__view_at(call->in[0])};

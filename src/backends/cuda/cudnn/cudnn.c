@@ -96,6 +96,7 @@ static void open_named(const char *name)
         snprintf(library.about, sizeof(library.about), "no cuDNN: TARN_CUDNN cannot be opened");
 }
 
+/* Runs once; the result is kept for the process. */
 static void open_library(void)
 {
     const char *name = getenv("TARN_CUDNN");
@@ -147,6 +148,7 @@ void tarn__cudnn_unlock(void)
     pthread_mutex_unlock(&use);
 }
 
+/* Handles are created on first use and never destroyed. The stream is set only when it changes. */
 void *tarn__cudnn_handle(int index, cudaStream_t stream)
 {
     struct state *state = &states[index];

@@ -112,6 +112,7 @@ static int query_heuristic(const tarn__cudnn *c, const tarn__cudnn_graph *graph,
     return count_found;
 }
 
+/* Mode A first: fast, and ordered by expected speed. The fallback mode lists engines that work everywhere. */
 int tarn__cudnn_find_engines(const tarn__cudnn_graph *graph, uint32_t excluded_notes, tarn__cudnn_engine *found,
                              int capacity)
 {
@@ -131,6 +132,7 @@ void tarn__cudnn_free_engines(tarn__cudnn_engine *engines, int count)
 
 /* ---- plans ------------------------------------------------------------------------------------------------------- */
 
+/* Finalizing may compile kernels: seconds for fused attention. */
 bool tarn__cudnn_build_plan(void *handle, tarn__cudnn_engine *engine, tarn__cudnn_plan *plan)
 {
     const tarn__cudnn *c = tarn__cudnn_open();
@@ -151,6 +153,7 @@ bool tarn__cudnn_build_plan(void *handle, tarn__cudnn_engine *engine, tarn__cudn
     return true;
 }
 
+/* Also frees the configuration: a plan refers to it. */
 void tarn__cudnn_free_plan(tarn__cudnn_plan *plan)
 {
     const tarn__cudnn *c = tarn__cudnn_open();

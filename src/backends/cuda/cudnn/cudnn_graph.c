@@ -51,6 +51,7 @@ void *tarn__cudnn_finalize(tarn__cudnn_graph *graph, void *descriptor)
     return graph->status == 0 ? descriptor : NULL;
 }
 
+/* Strides are explicit: any layout, also transposed. */
 void *tarn__cudnn_add_tensor(tarn__cudnn_graph *graph, const tarn__cudnn_tensor *tensor)
 {
     void *made = tarn__cudnn_create(graph, TARN__CUDNN_TENSOR);
@@ -68,6 +69,7 @@ void *tarn__cudnn_add_tensor(tarn__cudnn_graph *graph, const tarn__cudnn_tensor 
     return tarn__cudnn_finalize(graph, made);
 }
 
+/* False if any step before has failed: errors are checked here once. */
 bool tarn__cudnn_finalize_graph(tarn__cudnn_graph *graph, void *handle, void *const *operations, int count)
 {
     void *finalized = tarn__cudnn_create(graph, TARN__CUDNN_GRAPH);
@@ -94,6 +96,7 @@ static void set_descriptor(tarn__cudnn_graph *graph, void *operation, int name, 
         tarn__cudnn_set(graph, operation, name, TARN__CUDNN_IS_DESCRIPTOR, 1, &value);
 }
 
+/* Comparisons compute in bool, all others in f32. */
 void *tarn__cudnn_add_pointwise(tarn__cudnn_graph *graph, const tarn__cudnn_pointwise *p)
 {
     void *desc = tarn__cudnn_create(graph, TARN__CUDNN_POINTWISE);
@@ -112,6 +115,7 @@ void *tarn__cudnn_add_pointwise(tarn__cudnn_graph *graph, const tarn__cudnn_poin
     return tarn__cudnn_finalize(graph, operation);
 }
 
+/* c = a · b over the last two axes, accumulated in f32. */
 void *tarn__cudnn_add_matmul(tarn__cudnn_graph *graph, void *a, void *b, void *c)
 {
     void *desc = tarn__cudnn_create(graph, TARN__CUDNN_MATMUL);
@@ -126,6 +130,7 @@ void *tarn__cudnn_add_matmul(tarn__cudnn_graph *graph, void *a, void *b, void *c
     return tarn__cudnn_finalize(graph, operation);
 }
 
+/* Axes along which y is smaller than x are reduced. */
 void *tarn__cudnn_add_reduction(tarn__cudnn_graph *graph, int mode, void *x, void *y)
 {
     void *desc = tarn__cudnn_create(graph, TARN__CUDNN_REDUCTION);
@@ -140,6 +145,7 @@ void *tarn__cudnn_add_reduction(tarn__cudnn_graph *graph, int mode, void *x, voi
     return tarn__cudnn_finalize(graph, operation);
 }
 
+/* Also transposes: y's strides decide. */
 void *tarn__cudnn_add_reshape(tarn__cudnn_graph *graph, void *x, void *y)
 {
     void *operation = tarn__cudnn_create(graph, TARN__CUDNN_RESHAPE);

@@ -10,6 +10,7 @@ struct candidate {
     int at;
 };
 
+/* x is (rows, classes) with any strides. */
 struct argmax_args {
     const void *x;
     tarn_dtype dtype;
@@ -70,6 +71,7 @@ template <typename T> __device__ __forceinline__ candidate best_of_groups(const 
     return c;
 }
 
+/* Vectors of eight if aligned, else one by one. */
 __device__ __forceinline__ candidate best_of_thread(const argmax_args &a, int64_t row, int first, int end)
 {
     candidate c = {-CUDART_INF_F, first};
@@ -92,6 +94,7 @@ static __global__ void __launch_bounds__(THREADS) argmax_kernel(const __grid_con
     candidate c = best_of_block(best_of_thread(a, row, first, end));
     if (threadIdx.x == 0)
         a.best[row * MAX_SPLITS + blockIdx.x] = c;
+    /* the last block of the row takes the best of all */
     if (!is_last_block(&a.counters[row], (int)gridDim.x))
         return;
     candidate *best = a.best + row * MAX_SPLITS;
@@ -103,6 +106,7 @@ static __global__ void __launch_bounds__(THREADS) argmax_kernel(const __grid_con
         a.y[row * a.y_down] = fabsf(c.value) < CUDART_INF_F ? c.at : -1;
 }
 
+/* One candidate per split of a row. */
 static size_t scratch(const tarn__call *call)
 {
     return (size_t)(call->in[0]->shape[0] * MAX_SPLITS) * sizeof(candidate);

@@ -210,6 +210,7 @@ static __global__ void __launch_bounds__(ATTENTION_WARPS *WARP, 2)
     const int part = blockIdx.y % a.parts, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     int lanes = 1, shift = head_dim <= SHORT_HEAD ? 6 : 5;
     pdl_launch_dependents();
+    /* an invalid position must not write the cache */
     if (at < 0 || at >= a.capacity) {
         if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0)
             report_fault(a.fault, at, a.capacity);
@@ -219,6 +220,7 @@ static __global__ void __launch_bounds__(ATTENTION_WARPS *WARP, 2)
 #pragma unroll
     for (int i = 0; i < 5; i++)
         lanes = lanes * 8 < head_dim ? lanes * 2 : lanes;
+    /* more keys per block for long caches */
     while (at >> shift >= MAX_SPLITS)
         shift++;
     const int splits = (int)(at >> shift) + 1, d = lane % lanes * 8, step = ATTENTION_WARPS * (WARP / lanes);
@@ -234,6 +236,7 @@ static __global__ void __launch_bounds__(ATTENTION_WARPS *WARP, 2)
     int key = warp * (WARP / lanes) + lane / lanes; /* the lane's next key */
     kv_loads<S> ahead;
     ahead.load(a, past, key, step, cached);
+    /* before the wait: depends on the position only */
     make_angles(a, token, at);
     pdl_wait();
     token_loader<S, max_dim> mine;
@@ -282,6 +285,7 @@ static __global__ void __launch_bounds__(ATTENTION_WARPS *WARP, 2)
         if (e == 0)
             to[head_dim] = row_max, to[head_dim + 1] = sum;
     }
+    /* the last block merges all splits */
     if (splits == 1 || !is_last_block(&a.counters[batch * gridDim.y + blockIdx.y], splits))
         return;
     for (int i = threadIdx.x; i < queries * head_dim; i += ATTENTION_WARPS * WARP) {
@@ -294,11 +298,13 @@ static __global__ void __launch_bounds__(ATTENTION_WARPS *WARP, 2)
 
 /* ---- launching --------------------------------------------------------------------------------------------------- */
 
+/* (B, 1, heads, D): the token axis has size 1. */
 static token_rows token_rows_of(const tarn__view *view)
 {
     return token_rows{tarn__view_at(view), {view->stride[0], view->stride[2]}};
 }
 
+/* `scale` is NULL for a float cache. */
 static cache_rows cache_rows_of(const tarn__view *rows, const tarn__view *scale)
 {
     cache_rows s = {};
@@ -311,6 +317,8 @@ static cache_rows cache_rows_of(const tarn__view *rows, const tarn__view *scale)
     return s;
 }
 
+/* Inputs q, k, v, position; outputs y, keys, values and, for an 8-bit cache, their scales. The cache is updated in
+ * place. */
 static decode_args args_of(const tarn__call *call)
 {
     const tarn__attention_decode *params = (const tarn__attention_decode *)call->params;
@@ -334,6 +342,7 @@ static decode_args args_of(const tarn__call *call)
     return a;
 }
 
+/* Partial results of all splits, whether they are used or not. */
 static size_t scratch(const tarn__call *call)
 {
     const int64_t *q = call->in[0]->shape;
@@ -354,6 +363,7 @@ template <typename S> static void launch(const tarn__call *call, const decode_ar
                   ATTENTION_WARPS * WARP, 0, a);
 }
 
+/* Dispatches on the cache's dtype; u8 is the quantized cache. */
 static void kernel_attention_next(const tarn__call *call)
 {
     if (tarn__view_count(call->in[0]) == 0)

@@ -26,6 +26,7 @@ struct token_rows {
     int64_t stride[2];
 };
 
+/* Kernel arguments; frequencies included, so that a graph captures them. */
 struct decode_args {
     token_rows q, k, v;
     cache_rows key, value;

@@ -43,6 +43,7 @@ struct cursor {
     int half, chunk;
 };
 
+/* Chunks first, then the gated job's second row, then the warp's next job. */
 __device__ __forceinline__ void advance(const gemv_args &a, cursor &c)
 {
     if (++c.chunk < a.chunks)
@@ -131,6 +132,7 @@ __device__ __forceinline__ void add_f16(const char *chunk, int bytes, const stag
     }
 }
 
+/* The same for f32 weights: 4 elements per vector. */
 template <int R>
 __device__ __forceinline__ void add_f32(const char *chunk, int bytes, const staged_x &x, int first, float *sums)
 {
@@ -148,6 +150,7 @@ __device__ __forceinline__ void add_f32(const char *chunk, int bytes, const stag
     }
 }
 
+/* 16 products of bytes in four dp4a. */
 __device__ __forceinline__ int dot_16(const int *q, const int4 &x)
 {
     return __dp4a(q[0], x.x, __dp4a(q[1], x.y, __dp4a(q[2], x.z, __dp4a(q[3], x.w, 0))));
@@ -284,6 +287,7 @@ static __global__ void __launch_bounds__(DECODE_WARPS *WARP, R == 1 ? BLOCKS_PER
     for (int i = 0; i < slots; i++)
         ahead.prefetch<Q>(a, ring + i * chunk_of<Q>::slot_bytes);
     prefetch_norm(a.x);
+    /* weights are in flight; x is written by the previous kernel */
     pdl_wait();
     addend extra = {};
     load_addend(a, now, first, rows, extra);
@@ -300,6 +304,7 @@ static __global__ void __launch_bounds__(DECODE_WARPS *WARP, R == 1 ? BLOCKS_PER
 #pragma unroll
             for (int r = 0; r < R; r++)
                 sums[r] = warp_reduce<plus>(sums[r]);
+            /* after the job's last row */
             if (now.half == a.is_gated)
                 write_job<R>(a, now, first, rows, sums, gates, extra);
 #pragma unroll
@@ -325,6 +330,7 @@ template <tarn_dtype Q, int R> static void launch(const tarn__call *call, const 
     cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, gemv_kernel<Q, R>, DECODE_WARPS * WARP, shared);
     int64_t needed = (a.jobs + DECODE_WARPS - 1) / DECODE_WARPS,
             slots_total = (int64_t)(per_sm > 0 ? per_sm : 1) * tarn__cuda_at(call->device)->multiprocessors;
+    /* equal work per block */
     int64_t rounds = (needed + slots_total - 1) / slots_total;
     launch_decode(call, gemv_kernel<Q, R>, dim3(blocks_for(needed, rounds), blocks_for(a.x.rows, R)),
                   DECODE_WARPS * WARP, shared, a);
@@ -343,6 +349,7 @@ template <tarn_dtype Q> static void launch_rows(const tarn__call *call, gemv_arg
         launch<Q, 1>(call, a);
 }
 
+/* Prefers the two-rows-per-warp kernel. */
 static void launch_dtype(const tarn__call *call, gemv_args &a, tarn_dtype dtype)
 {
     if (a.jobs == 0 || a.x.rows == 0 || tarn__cuda_decode_gemv_quant(call, a, dtype))
@@ -358,6 +365,7 @@ static void launch_dtype(const tarn__call *call, gemv_args &a, tarn_dtype dtype)
     }
 }
 
+/* x is (rows, in), rows contiguous; `norm` NULL: no norm. */
 static decode_x x_of(const tarn__call *call, const tarn__view *norm)
 {
     const tarn__view *x = call->in[0];
@@ -370,6 +378,7 @@ static decode_x x_of(const tarn__call *call, const tarn__view *norm)
                     (int)x->shape[0]};
 }
 
+/* Strides in bytes: rows of quant blocks. */
 static gemv_weight weight_of(const tarn__view *weight, const tarn__view *bias, const tarn__view *y)
 {
     gemv_weight w = {};
@@ -383,6 +392,7 @@ static gemv_weight weight_of(const tarn__view *weight, const tarn__view *bias, c
     return w;
 }
 
+/* Up to three weights (q, k, v) share one norm of x and one launch. */
 static void kernel_norm_linear(const tarn__call *call)
 {
     gemv_args a = {};
@@ -394,6 +404,7 @@ static void kernel_norm_linear(const tarn__call *call)
     launch_dtype(call, a, call->in[2]->dtype);
 }
 
+/* silu(gate) · up: both rows of an output are one job, so no intermediate tensor. */
 static void kernel_norm_gated(const tarn__call *call)
 {
     gemv_args a = {};
@@ -404,6 +415,7 @@ static void kernel_norm_gated(const tarn__call *call)
     launch_dtype(call, a, call->in[2]->dtype);
 }
 
+/* Output projections: bias and the residual stream are added in the epilogue. */
 static void kernel_linear_sum(const tarn__call *call)
 {
     gemv_args a = {};
@@ -414,6 +426,7 @@ static void kernel_linear_sum(const tarn__call *call)
     launch_dtype(call, a, call->in[1]->dtype);
 }
 
+/* Weights: any float or quantized dtype; one dtype per launch. */
 void tarn__cuda_decode_gemv(tarn__kernel_row *rows)
 {
     const uint32_t dtypes = TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__QUANTIZED;

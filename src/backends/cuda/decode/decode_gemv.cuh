@@ -15,6 +15,7 @@ struct gemv_weight {
     int64_t y_down;
 };
 
+/* A job is one element of y per row of x: a row of a weight, or of both gated weights. */
 struct gemv_args {
     decode_x x;
     gemv_weight weight[3]; /* missing weights have no rows */

@@ -40,6 +40,7 @@ struct job_row {
     int which, row;
 };
 
+/* Gated: both halves have the same row, of gate and up; else adjacent rows of one weight. */
 template <bool is_gated> __device__ __forceinline__ job_row job_row_of(const gemv_quant_args &a, int job)
 {
     const int half = threadIdx.x % WARP / HALF;
@@ -224,7 +225,7 @@ static __global__ void __launch_bounds__(DECODE_WARPS *WARP, BLOCKS_PER_SM)
               first_job = (int)(blockIdx.x * DECODE_WARPS + warp) >> a.shift;
     const staged_x x = staged_x_at(space + DECODE_WARPS * slots * slot_bytes, a.s.x.in, Q8_PAIRS);
     const char *ring = space + warp * slots * slot_bytes + lane / HALF * ring_of<Q>::bytes;
-    const uint32_t asked = (uint32_t)__cvta_generic_to_shared(ring) + lane % HALF * 16;
+    const uint32_t slot_address = (uint32_t)__cvta_generic_to_shared(ring) + lane % HALF * 16;
     prefetcher<Q, is_gated> next = {};
     output_row<is_gated> now = {};
     int number = part;
@@ -233,8 +234,9 @@ static __global__ void __launch_bounds__(DECODE_WARPS *WARP, BLOCKS_PER_SM)
     next.begin(a, first_job, part);
 #pragma unroll 1
     for (int i = 0; i < slots; i++)
-        next.prefetch(a, asked + i * slot_bytes, part);
+        next.prefetch(a, slot_address + i * slot_bytes, part);
     prefetch_norm(a.s.x);
+    /* weights are in flight; x is written by the previous kernel */
     pdl_wait();
     now.begin(a, first_job);
     stage_rows<Q8_PAIRS>(a.s.x, 0, 1, x);
@@ -244,7 +246,7 @@ static __global__ void __launch_bounds__(DECODE_WARPS *WARP, BLOCKS_PER_SM)
         __syncwarp();
         sum += dot_pair<Q>(ring + at, number, x);
         __syncwarp();
-        next.prefetch(a, asked + at, part);
+        next.prefetch(a, slot_address + at, part);
         if ((number += a.split) < a.chunks)
             continue;
         number = part;
@@ -298,6 +300,7 @@ static bool is_aligned(const gemv_weight &w)
     return (uintptr_t)w.base % 16 == 0 && w.pitch % 16 == 0;
 }
 
+/* Needs one row of x, 256-element multiples and 16-byte aligned rows. */
 bool tarn__cuda_decode_gemv_quant(const tarn__call *call, const gemv_args &args, tarn_dtype dtype)
 {
     gemv_quant_args a = {};

@@ -12,6 +12,7 @@
 #define DECODE_WARPS 16 /* per block: many, since every block stages x for itself */
 #define BLOCKS_PER_SM 2 /* resident per multiprocessor */
 
+/* x as the GEMV kernels read it: (rows, in). */
 struct decode_x {
     const void *base;
     tarn_dtype dtype;
@@ -106,6 +107,7 @@ __device__ __forceinline__ q8_group quantize8(const float *v)
     return g;
 }
 
+/* Thread `group` writes its eight bytes; the first of a unit also writes scale and sums. */
 template <x_layout form>
 __device__ __forceinline__ void stage_bytes(const staged_x &to, int row, int group, const q8_group &g)
 {

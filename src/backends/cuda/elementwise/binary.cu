@@ -4,6 +4,7 @@
 
 #define UNARY(name, ...)
 #define COMPARE(name, ...)
+/* One struct per row of elementwise.def. */
 #define BINARY(name, dtypes, precision, slope_precision, value, gradient_a, gradient_b) \
     EXPRESSION(name##_value, 2, 1, precision, const real a = in[0], b = in[1]; out[0] = (value);)
 #include "base/kernel/elementwise.def"

@@ -6,6 +6,8 @@
     const real a = in[0], b = in[1], g = in[2]; \
     (void)a; \
     (void)b;
+/* Some expressions use neither a nor b, hence the casts. Three structs per row of elementwise.def: both gradients, and
+ * each alone. */
 #define UNARY(name, ...)
 #define COMPARE(name, ...)
 #define BINARY(name, dtypes, precision, slope_precision, value, gradient_a, gradient_b) \
@@ -15,6 +17,7 @@
 #include "base/kernel/elementwise.def"
 #undef BINARY
 
+/* Three rows per operation: both gradients, or the one that is needed. */
 void tarn__cuda_binary_grad(tarn__kernel_row *rows)
 {
 #define BINARY(name, ...) \

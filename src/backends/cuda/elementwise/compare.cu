@@ -1,6 +1,7 @@
 /* compare.cu: comparisons, whose result is bool, and `where` with its gradient. */
 #include "backends/cuda/elementwise/elementwise_loops.cuh"
 
+/* A comparison gives 0 or 1 in the compute type, stored as bool. */
 #define UNARY(name, ...)
 #define BINARY(name, ...)
 #define COMPARE(name, value) \
@@ -41,6 +42,7 @@ struct select_layout {
     offset_calc<4> at;
 };
 
+/* where(condition, from[0], from[1]). */
 struct select_args {
     void *to;
     const void *condition, *from[2];
@@ -48,12 +50,14 @@ struct select_args {
     select_layout offsets;
 };
 
+/* Gradient of where. */
 struct route_args {
     void *to[2];
     const void *condition, *g;
     select_layout offsets;
 };
 
+/* One row needs no division. */
 __device__ __forceinline__ void locate_select(const select_layout &p, int64_t at, int64_t *offset)
 {
     if (p.at.rank <= 1) {
@@ -88,6 +92,7 @@ template <typename B> struct select_mask {
     static constexpr int N = 16 / (int)sizeof(B);
     static __device__ __forceinline__ void of(const vec<uint8_t, N> &condition, uint32_t *mask)
     {
+        /* four condition bytes per word */
         uint32_t words[(N + 3) / 4] = {};
         memcpy(words, &condition, sizeof(condition));
 #pragma unroll
@@ -215,6 +220,7 @@ static bool vectorize_select(const tarn__view *const *views, int outputs, int n,
     return true;
 }
 
+/* Launches for an element size: the bits of all dtypes of that size are treated alike. */
 #define LAUNCH_SELECT(kernel, bytes, blocks, a, stream) \
     switch (bytes) { \
     case 1: kernel<uint8_t><<<blocks, THREADS, 0, stream>>>(a); break; \
@@ -232,6 +238,7 @@ static bool launch_select(const tarn__call *call)
     tarn_dtype dtype = call->out[0]->dtype;
     size_t bytes = tarn__dtype_bytes(dtype);
     select_args a = {};
+    /* conditions of other dtypes go one by one */
     if (!call->in[0] || call->in[0]->dtype != TARN_BOOL)
         return false;
     for (int k = 1; k < 3; k++) {
@@ -290,6 +297,7 @@ static void run_where_grad(const tarn__call *call)
     for (int i = 0; i < 2; i++) {
         tarn__elementwise zero = {};
         tarn__call part = *call;
+        /* the other branch is the constant 0 */
         zero.constants = i == 0 ? 4u : 2u;
         part.inputs = 3;
         part.outputs = 1;
@@ -302,6 +310,7 @@ static void run_where_grad(const tarn__call *call)
     }
 }
 
+/* where accepts every dtype: it moves bits. */
 void tarn__cuda_compare(tarn__kernel_row *rows)
 {
 #define COMPARE(name, ...) rows[TARN__K_##name] = tarn__kernel_row{run_compare<name##_value>, TARN__ALL, NULL};

@@ -14,6 +14,7 @@ enum { IN_F32 = 0, IN_F64 = 1 };
 
 /* ---- expressions: the macros of elementwise.def in terms of the math set M --------------------------------------- */
 
+/* Names used by elementwise.def, mapped to the math set M. */
 #define K(c) ((real)(c))
 #define ISNAN(x) ((x) != (x))
 #define FABS(x) fabs(x)
@@ -48,6 +49,7 @@ enum { IN_F32 = 0, IN_F64 = 1 };
 #define POW_GRAD_B(a, b, g) M::power_grad_b(a, b, g)
 #define DIV_GRAD_B(a, b, g) M::quotient_grad_b(a, b, g)
 
+/* Defines an expression: a struct whose run() sees in[], out[], the parameters P0 and P1, and a math set M. */
 #define EXPRESSION(name, in_count, out_count, precision, ...) \
     struct name { \
         enum { inputs = in_count, outputs = out_count, is_f64 = precision }; \
@@ -85,6 +87,7 @@ __device__ __forceinline__ void run_checked(const typename M::real *in, typename
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
+/* Kernel arguments for an expression computed in C. */
 template <typename Op, typename C> struct elementwise_args {
     const void *in[Op::inputs];
     void *out[Op::outputs];
@@ -205,6 +208,7 @@ static __global__ void __launch_bounds__(THREADS)
             *(vec<O, N> *)((O *)a.out[k] + to[u][k]) = y;
         }
     }
+    /* one block handles the tail of a row */
     if (a.tail && blockIdx.x == 0)
         run_tail<Op, T, O, N>(a);
 }
@@ -231,6 +235,7 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* ---- launching --------------------------------------------------------------------------------------------------- */
 
+/* A scalar operand in the compute type. */
 static inline void constant_as(const tarn__scalar *number, float *x)
 {
     *x = (float)number->real;
@@ -244,6 +249,7 @@ static inline void constant_as(const tarn__scalar *number, int64_t *x)
     *x = number->integer;
 }
 
+/* P0 and P1 in the compute type. */
 static inline void parameter_as(double p, float *x)
 {
     *x = (float)p;
@@ -252,11 +258,13 @@ static inline void parameter_as(double p, double *x)
 {
     *x = p;
 }
+/* Saturates: an integer tensor clamped with an infinite bound. */
 static inline void parameter_as(double p, int64_t *x)
 {
     *x = p >= 0x1p63 ? INT64_MAX : p <= -0x1p63 ? INT64_MIN : (int64_t)p;
 }
 
+/* Outputs first, then inputs; constants have no view. */
 template <typename Op> static void nest_of(const tarn__call *call, tarn__nest *nest)
 {
     const tarn__view *views[Op::outputs + Op::inputs];
@@ -267,6 +275,7 @@ template <typename Op> static void nest_of(const tarn__call *call, tarn__nest *n
     tarn__nest_make(nest, Op::outputs + Op::inputs, views);
 }
 
+/* Addresses, dtypes and constants; offsets are filled in later. */
 template <typename Op, typename C> static elementwise_args<Op, C> args_of(const tarn__call *call)
 {
     const tarn__elementwise *params = (const tarn__elementwise *)call->params;
@@ -295,15 +304,18 @@ static bool vectorize_nest(const tarn__call *call, tarn__nest *nest, elementwise
 {
     constexpr int operands = Op::outputs + Op::inputs;
     int last = nest->rank - 1;
+    /* only a single row may have a tail */
     bool is_row = nest->rank <= 1;
     if (nest->rank == 0 || (!is_row && nest->shape[last] % N != 0))
         return false;
+    /* every operand must allow vectors, or the whole call goes element by element */
     for (int k = 0; k < operands; k++) {
         bool is_output = k < Op::outputs;
         const tarn__view *view = is_output ? call->out[k] : call->in[k - Op::outputs];
         if (!view)
             continue;
         int64_t inner = nest->stride[k][last];
+        /* outputs contiguous; inputs contiguous or broadcast */
         if (inner != 1 && (is_output || inner != 0))
             return false;
         if (inner == 1 && !is_aligned(tarn__view_at(view), (is_output ? sizeof(O) : sizeof(T)) * N))
@@ -341,6 +353,7 @@ template <typename Op, typename T, typename O> static bool launch_vectorized(con
     return true;
 }
 
+/* Grid: one element per thread. */
 template <typename Op, typename M> static void launch_scalar(const tarn__call *call)
 {
     tarn__nest nest;
@@ -360,6 +373,7 @@ static inline tarn_dtype leading_dtype(const tarn__call *call)
     return call->out[0]->dtype;
 }
 
+/* The first output may be NULL in gradients of two operands. */
 static inline bool is_empty(const tarn__call *call)
 {
     return tarn__view_count(call->out[0] ? call->out[0] : call->out[1]) == 0;
@@ -374,6 +388,7 @@ template <typename Op> static void run_floats(const tarn__call *call)
     bool is_same = true;
     for (int k = 0; k < Op::outputs; k++)
         is_same = is_same && call->out[k]->dtype == dtype;
+    /* f64 has no vector kernel */
     bool done = is_same && (dtype == TARN_F32    ? launch_vectorized<Op, float, float>(call)
                             : dtype == TARN_BF16 ? launch_vectorized<Op, bf16, bf16>(call)
                             : dtype == TARN_F16  ? launch_vectorized<Op, f16, f16>(call)

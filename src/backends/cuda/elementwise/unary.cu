@@ -1,6 +1,7 @@
 /* unary.cu: elementwise operations of one operand, and their gradients. Bytes: 2 and 3 tensors. */
 #include "backends/cuda/elementwise/elementwise_loops.cuh"
 
+/* Two structs per row of elementwise.def: the value, and its gradient as a function of x, y and g. */
 #define UNARY(name, dtypes, precision, slope_precision, value, gradient) \
     EXPRESSION(name##_value, 1, 1, precision, const real x = in[0]; out[0] = (value);) \
     EXPRESSION(name##_grad, 2, 1, slope_precision, const real x = in[0], g = in[1], y = (value); (void)x; (void)y; \
@@ -18,11 +19,13 @@ template <> __device__ __forceinline__ void rsqrt_grad::run<approx_math>(const f
     out[0] = -0.5f * in[1] * y * y * y;
 }
 
+/* FLOAT and NUMBER of elementwise.def: which runner, and which dtypes. */
 #define RUN_FLOAT run_floats
 #define RUN_NUMBER run_any
 #define MASK_FLOAT TARN__FLOATS
 #define MASK_NUMBER TARN__ALL
 
+/* Gradients are for floats only, whatever the operation accepts. */
 void tarn__cuda_unary(tarn__kernel_row *rows)
 {
 #define UNARY(name, dtypes, ...) \

@@ -8,6 +8,7 @@
 
 #define LOADS 4 /* elements per thread, all loaded before the first is stored */
 
+/* U: unsigned type of an element or vector; its bits are moved. */
 template <typename U> struct gather_args {
     U *to;
     const U *from;
@@ -89,6 +90,7 @@ static bool vectorize_rows(tarn__nest *nest, const void *to, const void *from, i
     return true;
 }
 
+/* x without its axis, broadcast to y's shape; the index adds at · step. */
 static void gather(const tarn__call *call, const tarn__view *index)
 {
     const tarn__view *x = call->in[0], *y = call->out[0];
@@ -105,6 +107,7 @@ static void gather(const tarn__call *call, const tarn__view *index)
     tarn__nest_make(&nest, 3, views);
     int64_t limit = tarn__axis_size(x, axis), step = tarn__axis_stride(x, axis);
     size_t size = tarn__dtype_bytes(x->dtype), bytes = size;
+    /* the widest vector that fits */
     for (int n = 16 / (int)size; n > 1 && bytes == size; n /= 2)
         if (vectorize_rows(&nest, tarn__view_at(y), tarn__view_at(x), &step, size, n))
             bytes = size * (size_t)n;
@@ -117,11 +120,13 @@ static void gather(const tarn__call *call, const tarn__view *index)
     }
 }
 
+/* index has y's shape. */
 static void run_gather(const tarn__call *call)
 {
     gather(call, call->in[1]);
 }
 
+/* The index is broadcast to y's shape with stride 0. */
 static void run_index_select(const tarn__call *call)
 {
     tarn__view repeated = tarn__view_repeated(call->in[1], call->out[0], ((const tarn__along *)call->params)->axis);
@@ -140,6 +145,7 @@ template <typename U> struct one_hot_args {
     offset_calc<3> offsets; /* y, index, and the class */
 };
 
+/* The thread of class 0 reports an invalid index: once per row. */
 template <typename U>
 static __global__ void __launch_bounds__(THREADS) one_hot_kernel(const __grid_constant__ one_hot_args<U> a)
 {
@@ -180,6 +186,7 @@ template <typename U> static void launch_one_hot(const tarn__call *call, uint64_
     one_hot_kernel<U><<<blocks_for(a.count, THREADS), THREADS, 0, stream_of(call)>>>(a);
 }
 
+/* `one` is the bit pattern of 1 in the dtype. */
 static void run_one_hot(const tarn__call *call)
 {
     if (tarn__view_count(call->out[0]) == 0)
@@ -207,6 +214,7 @@ template <typename U> struct put_rows_args {
     offset_calc<3> offsets; /* y with x's shape, index, x */
 };
 
+/* Writes x into y at a row offset read from memory: appending to a KV cache inside a graph. */
 template <typename U>
 static __global__ void __launch_bounds__(THREADS) put_rows_kernel(const __grid_constant__ put_rows_args<U> a)
 {
@@ -239,6 +247,7 @@ static void launch_put_rows(const tarn__call *call, const tarn__nest *nest, int6
     put_rows_kernel<U><<<blocks_for(a.count, THREADS), THREADS, 0, stream_of(call)>>>(a);
 }
 
+/* One index per batch: the first row to overwrite. */
 static void run_put_rows(const tarn__call *call)
 {
     const tarn__view *x = call->in[1], *y = call->out[0];

@@ -35,6 +35,7 @@ static __global__ void __launch_bounds__(THREADS) few_kernel(const __grid_consta
     bool is_later = false;
     for (int j = threadIdx.x; j < entry; j += THREADS)
         is_later = is_later || index_at(a.index, a.is_long, j * a.index_step) == key;
+    /* an earlier slice has this target: its block adds this one, too */
     if (__syncthreads_or(is_later))
         return;
     int64_t column = (int64_t)(blockIdx.x % a.tiles) * THREADS + threadIdx.x;
@@ -51,6 +52,7 @@ static __global__ void __launch_bounds__(THREADS) few_kernel(const __grid_consta
     for (int base = entry; base < count; base += THREADS) {
         int j = base + (int)threadIdx.x, before = 0, total = 0;
         bool is_same = j < count && index_at(a.index, a.is_long, j * a.index_step) == key;
+        /* compact the matching slices, in order */
         unsigned same = __ballot_sync(FULL_WARP, is_same);
         if (lane == 0)
             counts[warp] = __popc(same);
@@ -97,6 +99,7 @@ static __global__ void __launch_bounds__(THREADS) thread_line_kernel(const __gri
             report_fault(a.faults, at, a.limit);
             continue;
         }
+        /* a target is handled at its first element */
         bool is_done = false;
         for (int64_t j = 0; j < k && !is_done; j++)
             is_done = index_at(a.index, a.is_long, offset[1] + j * a.index_step) == at;
@@ -132,6 +135,7 @@ static __global__ void __launch_bounds__(THREADS) block_line_kernel(const __grid
     __syncthreads();
     for (int k = threadIdx.x; k < length; k += THREADS) {
         uint32_t own = target[k];
+        /* a target is handled at its first element */
         bool is_done = own == none;
         for (int j = 0; j < k && !is_done; j++)
             is_done = target[j] == own;
@@ -166,11 +170,13 @@ static size_t rounded(size_t bytes)
     return (bytes + 255) / 256 * 256;
 }
 
+/* Bytes of a partial sum. */
 static size_t compute_bytes(tarn_dtype dtype)
 {
     return dtype == TARN_F32 || dtype == TARN_BF16 || dtype == TARN_F16 ? 4 : 8;
 }
 
+/* Chunks of a power of 2, at most SCATTER_MAX_CHUNKS. */
 static void plan_sorted(add_plan *p, int64_t entries, int64_t columns, tarn_dtype dtype)
 {
     p->method = SORTED;
@@ -183,6 +189,7 @@ static void plan_sorted(add_plan *p, int64_t entries, int64_t columns, tarn_dtyp
     p->partial_bytes = rounded(compute_bytes(dtype) * (size_t)(2 * chunks * columns));
 }
 
+/* scatter_add: lines are independent. */
 static void plan_lines(add_plan *p, const tarn__view *index, const tarn__view *source, const tarn__view *y, int axis)
 {
     tarn__view rest[] = {tarn__view_across(y, axis, index), tarn__view_across(index, axis, index),
@@ -211,6 +218,7 @@ static add_plan plan_scatter(const tarn__call *call)
     return p;
 }
 
+/* index_add: one index per slice. Too many slices for 31-bit keys fall back to lines. */
 static add_plan plan_slices(const tarn__call *call)
 {
     const tarn__view *index = call->in[0], *source = call->in[1], *y = call->out[0];
@@ -280,6 +288,7 @@ static void sort_entries(const tarn__call *call, const add_plan *p, add_args *a,
     key_kernel<<<blocks_for(a->count, THREADS), THREADS, 0, stream_of(call)>>>(*a);
     size_t used = 4 * p->keys_bytes + p->partial_bytes + p->begin_bytes, left = call->scratch_bytes - used;
     cub::DoubleBuffer<uint32_t> keys(buffers[0], buffers[1]), positions(buffers[2], buffers[3]);
+    /* sort only the bits that keys can have */
     int bits = 1;
     while (a->none >> bits)
         bits++;
@@ -288,6 +297,7 @@ static void sort_entries(const tarn__call *call, const add_plan *p, add_args *a,
     a->positions = positions.Current();
 }
 
+/* Common arguments; columns and lines are filled in by the callers. */
 static add_args args_of(const tarn__call *call, const add_plan *p)
 {
     const tarn__view *index = call->in[0], *source = call->in[1], *y = call->out[0];
@@ -356,6 +366,7 @@ static bool run_packed_slices(const tarn__call *call, const add_plan *p, bool is
                                                   : false;
 }
 
+/* Vectors, else one by one in the target's compute type. */
 static void run_slices(const tarn__call *call, const add_plan *p)
 {
     tarn_dtype to = call->out[0]->dtype;
@@ -370,6 +381,7 @@ static void run_slices(const tarn__call *call, const add_plan *p)
         add_slices<mixed, mixed, int64_t, 1>(call, p, a, false);
 }
 
+/* Sorted lines go in groups whose keys fit 31 bits. */
 template <typename C> static void add_lines(const tarn__call *call, const add_plan *p, add_args a)
 {
     int64_t lines = p->lines.count;
@@ -412,6 +424,7 @@ static void run_scatter_add(const tarn__call *call)
         run_lines(call, &p, tarn__axis_stride(call->in[0], ((const tarn__along *)call->params)->axis));
 }
 
+/* Zeroes y: no old values, and the kernels below add to it. */
 static void clear(const tarn__call *call)
 {
     tarn__fill zero = {};
@@ -422,6 +435,7 @@ static void clear(const tarn__call *call)
     tarn__cuda_rows()[TARN__K_fill].run(&part);
 }
 
+/* reads_output tells whether y's old values count. */
 static void run_index_add(const tarn__call *call)
 {
     add_plan p = plan_slices(call);

@@ -155,6 +155,7 @@ static __global__ void __launch_bounds__(THREADS, N > 4 ? 3 : 4)
 #pragma unroll
             for (int i = 0; i < N; i++)
                 sum[i] += x[k].get(i);
+        /* targets with several entries come later */
         many |= at[k + 1] - at[k] > 1 ? 1u << k : 0;
         if (at[k + 1] - at[k] <= 1 && first + k < a.limit)
             put<Y, N, C>::at(a.y, a.y_dtype, (first + k) * a.y_step + column[0], sum);

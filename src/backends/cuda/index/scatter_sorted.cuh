@@ -14,6 +14,7 @@
 #define BATCH 4 /* entries whose loads are in flight */
 #define MAX_SMALL ((int64_t)1 << 31)
 
+/* Arguments of all scatter kernels. */
 struct add_args {
     void *y;
     const void *source, *index;
@@ -37,6 +38,7 @@ struct add_args {
     fault_slot faults;
 };
 
+/* Offset of an entry's source, without its column. */
 __device__ __forceinline__ int64_t source_offset(const add_args &a, uint32_t position)
 {
     if (!a.is_lined)
@@ -47,6 +49,7 @@ __device__ __forceinline__ int64_t source_offset(const add_args &a, uint32_t pos
     return offset[2] + (int64_t)(position - line * (uint32_t)a.length) * a.source_step;
 }
 
+/* Offset of a key's target, without its column. */
 __device__ __forceinline__ int64_t target_offset(const add_args &a, uint32_t key)
 {
     if (!a.is_lined)
@@ -108,6 +111,7 @@ __device__ __forceinline__ void end_run(const add_args &a, const walk_pos &w, ui
 {
     if (key == a.none)
         return;
+    /* the run crosses a chunk boundary */
     if (key == w.before || key == w.after) {
         C *to = partial_at<C, N>(a, w.chunk, key == w.before ? 0 : 1, w.column);
 #pragma unroll
@@ -118,6 +122,7 @@ __device__ __forceinline__ void end_run(const add_args &a, const walk_pos &w, ui
     put<Y, N, C>::at(a.y, a.y_dtype, target_offset(a, key) + column_offset, sum);
 }
 
+/* Keys and positions of a batch; entries past the chunk have key `none`. */
 __device__ __forceinline__ void load_entries(const add_args &a, const walk_pos &w, int64_t base, uint32_t *key,
                                              uint32_t *position)
 {
@@ -198,6 +203,7 @@ static __global__ void __launch_bounds__(THREADS) join_kernel(const __grid_const
     walk_pos w;
     if (!locate_walk(a, &w))
         return;
+    /* only the thread whose chunk the run began in */
     uint32_t key = a.keys[w.end - 1];
     if (key == a.none || key != w.after || key == w.before)
         return;
@@ -240,6 +246,7 @@ static __global__ void __launch_bounds__(THREADS) join_kernel(const __grid_const
 /* Blocks of about 256 threads: as wide as the columns, and as many rows of threads as fit. */
 static inline dim3 walk_block(add_args *a)
 {
+    /* powers of 2 up to a warp, then whole warps */
     int width = 1;
     while (width < a->columns && width < 32)
         width *= 2;

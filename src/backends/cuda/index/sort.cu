@@ -23,6 +23,7 @@ struct order {
     uint64_t flip;     /* all bits of the dtype for descending, else 0 */
 };
 
+/* Every dtype is sorted as unsigned integers of its size. */
 static order order_of(tarn_dtype dtype, bool is_descending)
 {
     order o = {};
@@ -100,6 +101,7 @@ __device__ __forceinline__ int64_t position_of(const long_entry &a)
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
+/* Kernel arguments; `from` and `to` alternate between two buffers. */
 struct sort_args {
     const void *x;
     void *values;     /* NULL: not needed */
@@ -143,6 +145,7 @@ template <typename E> __device__ __forceinline__ void sort_tiles(E *entries, int
             __syncthreads();
             for (int pair = threadIdx.x; pair < count / 2; pair += SORT_THREADS) {
                 int low = 2 * pair - (pair & (step - 1)), high = low + step;
+                /* bitonic: the direction alternates between halves */
                 bool is_rising = (low & (padded - 1) & size) == 0;
                 E a = entries[low], b = entries[high];
                 if (is_before(b, a) == is_rising) {
@@ -205,6 +208,7 @@ static __global__ void __launch_bounds__(THREADS) merge_kernel(const __grid_cons
     const E *runs = (const E *)a.from + line * a.line_entries;
     E own = runs[run * apart + rank];
     int64_t low = 0, high = run_size(a, other, apart), wide = a.keep < 2 * a.span ? a.keep : 2 * a.span;
+    /* entries of the other run before this one */
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
         if (is_before(runs[other * apart + middle], own))
@@ -212,6 +216,7 @@ static __global__ void __launch_bounds__(THREADS) merge_kernel(const __grid_cons
         else
             high = middle;
     }
+    /* rank in the merged run */
     rank += low;
     if (rank >= wide)
         return;
@@ -223,6 +228,7 @@ static __global__ void __launch_bounds__(THREADS) merge_kernel(const __grid_cons
 
 /* ---- launching --------------------------------------------------------------------------------------------------- */
 
+/* k of topk; the whole line for sort. Either output may be NULL. */
 static int64_t keep_of(const tarn__call *call)
 {
     return tarn__axis_size(call->out[0] ? call->out[0] : call->out[1], ((const tarn__along *)call->params)->axis);
@@ -252,6 +258,7 @@ template <typename E> static size_t runs_bytes(const sort_args *a)
     return (sizeof(E) * (size_t)(a->lines * a->line_entries) + 255) / 256 * 256;
 }
 
+/* log2(tiles) merge launches after the first. */
 template <typename E> static void start_sort(const tarn__call *call, sort_args a)
 {
     E *runs[2] = {(E *)call->scratch, (E *)((char *)call->scratch + runs_bytes<E>(&a))};
@@ -269,6 +276,7 @@ template <typename E> static void start_sort(const tarn__call *call, sort_args a
     }
 }
 
+/* topk sorts too, but keeps only its first k. */
 template <typename E> static void sort_lines(const tarn__call *call)
 {
     const tarn__along *along = (const tarn__along *)call->params;
@@ -296,6 +304,7 @@ template <typename E> static void sort_lines(const tarn__call *call)
     start_sort<E>(call, a);
 }
 
+/* 8-byte dtypes need 16-byte entries. */
 static bool is_long_key(const tarn__call *call)
 {
     return tarn__dtype_bytes(call->in[0]->dtype) == 8;

@@ -42,6 +42,7 @@ typedef struct job {
     const tarn__matmul *params;
 } job;
 
+/* Scratch is handed out in multiples of 256 bytes, cudaMalloc's alignment. */
 static size_t round_up(size_t bytes)
 {
     return (bytes + 255) / 256 * 256;
@@ -60,6 +61,7 @@ static bool is_row_major(const tarn__view *v, int64_t *line)
     return true;
 }
 
+/* The last two axes exchanged; same memory. */
 static tarn__view transposed(const tarn__view *v)
 {
     tarn__view t = *v;
@@ -90,6 +92,7 @@ static matrix matrix_of(const tarn__view *v, bool may_transpose)
         x.is_transposed = true;
         return x;
     }
+    /* neither rows nor columns are contiguous */
     x.is_packed = true;
     x.view = *v;
     x.view.offset = 0;
@@ -130,6 +133,7 @@ static void collapse_batches(job *j, const tarn__call *call)
     }
 }
 
+/* Fills in everything that depends on shapes and strides alone. */
 static job describe(const tarn__call *call, tarn__kernel kernel)
 {
     const tarn__view *a = call->in[0], *b = call->in[1], *c = call->out[0];
@@ -146,6 +150,7 @@ static job describe(const tarn__call *call, tarn__kernel kernel)
     return j;
 }
 
+/* TARN_CUBLASLT=off selects the naive kernels, for tests. */
 static bool has_library(void)
 {
     static _Atomic int answer = -1; /* -1: environment not read yet */
@@ -182,6 +187,7 @@ static int32_t alignment_of(const void *address, int64_t line, int64_t batch, si
     return (int32_t)(all & (~all + 1));
 }
 
+/* BGRADB: the bias gradient along cuBLASLt's second operand, our a. */
 static cublasLtEpilogue_t epilogue_of(const job *j)
 {
     switch (j->kernel) {
@@ -236,6 +242,7 @@ static tarn__cuda_gemm gemm_of(const tarn__call *call, job *j)
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
+/* The copy kernel, on the call's stream. */
 static void copy_view(const tarn__call *call, const tarn__view *from, const tarn__view *to)
 {
     const tarn__kernel_row *rows = tarn__cuda_rows();
@@ -260,6 +267,7 @@ static tarn__view source_of(const tarn__view *v, const matrix *x)
     return from;
 }
 
+/* `is_read` false: the result, which is only written. */
 static void pack_operand(const tarn__call *call, const tarn__view *v, matrix *x, char *scratch, bool is_read)
 {
     if (!x->is_packed)
@@ -329,10 +337,12 @@ static void run_plan(const tarn__call *call, job *j, tarn__cuda_matmul_plan *pla
                                          .aux = j->aux ? tarn__view_at(j->aux) : NULL,
                                          .workspace = call->scratch};
     run_batches(call, j, plan, &operands);
+    /* the result was computed in scratch */
     if (j->c.is_packed)
         copy_view(call, &j->c.view, call->out[0]);
 }
 
+/* Also builds, and perhaps tunes, the plan: before any launch of the call. */
 static size_t matmul_scratch(const tarn__call *call)
 {
     job j = describe(call, TARN__K_matmul);
@@ -343,6 +353,7 @@ static size_t matmul_scratch(const tarn__call *call)
     return (plan ? round_up(plan->workspace) : 0) + j.a.packed_bytes + j.b.packed_bytes + j.c.packed_bytes;
 }
 
+/* cuBLASLt or the naive kernel. */
 static void kernel_matmul(const tarn__call *call)
 {
     if (tarn__view_count(call->out[0]) == 0)
@@ -365,15 +376,15 @@ static void kernel_matmul(const tarn__call *call)
 /* The plan of a fused variant: 16-bit row-major operands, 16-byte aligned. NULL: compose it. */
 static tarn__cuda_matmul_plan *fused_plan(const tarn__call *call, job *j)
 {
-    const tarn__view *beside = j->aux ? j->aux : j->sums;
+    const tarn__view *side = j->aux ? j->aux : j->sums;
     tarn_dtype in = call->in[0]->dtype;
     if ((in != TARN_BF16 && in != TARN_F16) || !is_for_library(call, j) || call->out[0]->rank != 2 || j->c.is_packed ||
         j->n < 8 || j->m < 8)
         return NULL;
     if (j->sums ? j->sums->stride[0] != 1
-                : (beside->stride[1] != 1 || beside->dtype != call->out[0]->dtype || beside->stride[0] % 8 != 0))
+                : (side->stride[1] != 1 || side->dtype != call->out[0]->dtype || side->stride[0] % 8 != 0))
         return NULL;
-    if ((uintptr_t)tarn__view_at(beside) % 16 != 0 ||
+    if ((uintptr_t)tarn__view_at(side) % 16 != 0 ||
         (j->bias && (j->bias->stride[0] != 1 || (uintptr_t)tarn__view_at(j->bias) % 16 != 0)))
         return NULL;
     /* Measured on H200: bias gradients are free where N > M (768 × 3072: 7 % less for both), and slow the GEMM down

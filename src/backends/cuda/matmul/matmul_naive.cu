@@ -6,6 +6,7 @@
 #include "backends/cuda/matmul/matmul.h"
 #include "backends/cuda/runtime/autotune.h"
 
+/* Strides in elements, any layout. */
 template <typename C> struct naive_args {
     const void *a, *b, *bias;
     void *c;
@@ -85,6 +86,7 @@ template <typename C, typename S> static void launch_naive(const tarn__call *cal
     naive_kernel<C, S><<<blocks_for(p.count, THREADS), THREADS, 0, stream_of(call)>>>(p);
 }
 
+/* i64 for integers, f64 sums for all floats. */
 void tarn__cuda_matmul_naive(const tarn__call *call)
 {
     tarn_dtype dtype = call->in[0]->dtype;
@@ -107,6 +109,7 @@ static __global__ void noise_kernel(uint32_t *to, int64_t count, uint32_t keep, 
     }
 }
 
+/* The mask keeps sign and mantissa; `add` sets the exponent. */
 bool tarn__cuda_noise(void *memory, size_t bytes, tarn_dtype dtype, cudaStream_t stream)
 {
     uint32_t keep = dtype == TARN_BF16  ? 0x80ff80ffu

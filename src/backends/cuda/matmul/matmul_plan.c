@@ -65,6 +65,7 @@ static bool set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t which,
     return ok(cublasLtMatmulDescSetAttribute(desc, which, value, bytes), "cannot create a matmul descriptor");
 }
 
+/* Our b is cuBLASLt's a: row-major operands in a column-major library. */
 static bool make_descriptors(tarn__cuda_matmul_plan *plan)
 {
     const tarn__cuda_gemm *p = &plan->product;
@@ -179,6 +180,7 @@ static tarn__cuda_matmul_plan *make_plan(int index, struct table *table, const t
     }
     if (tarn__cuda_matmul_recall(index, plan) && is_usable(table->handle, plan))
         return plan;
+    /* tuning runs kernels, which a capture would record */
     bool is_too_late = tarn__cuda_at(index)->is_capturing && tarn__cuda_matmul_must_tune(product);
     if (is_too_late)
         tarn__cuda_fail(
@@ -230,6 +232,7 @@ static bool unfused_of(const tarn__cuda_gemm *product, tarn__cuda_gemm *unfused)
     }
 }
 
+/* A GELU plan needs its unfused twin first, for the timing. */
 tarn__cuda_matmul_plan *tarn__cuda_matmul_plan_of(int index, const tarn__cuda_gemm *product)
 {
     static _Thread_local tarn__cuda_matmul_plan *last; /* scratch() and run() ask for the same plan: skip the lock */
@@ -256,6 +259,7 @@ static void set_pointers(const tarn__cuda_matmul_plan *plan, const tarn__cuda_ge
         set(plan->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &operands->aux, sizeof(operands->aux));
 }
 
+/* alpha and beta in the scale type: f64 for f64, else f32. */
 cublasStatus_t tarn__cuda_matmul_plan_try(int index, const tarn__cuda_matmul_plan *plan,
                                           const cublasLtMatmulAlgo_t *algorithm, size_t workspace,
                                           const tarn__cuda_gemm_operands *operands, double alpha, double beta,

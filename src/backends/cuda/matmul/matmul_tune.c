@@ -31,6 +31,7 @@ bool tarn__cuda_matmul_must_tune(const tarn__cuda_gemm *p)
            tarn__cuda_autotune_enabled();
 }
 
+/* False if the stored algorithm needs more workspace than this call allows. */
 bool tarn__cuda_matmul_recall(int index, tarn__cuda_matmul_plan *plan)
 {
     tuned_algorithm record;
@@ -66,6 +67,7 @@ static size_t span(int64_t lines, int64_t line, int64_t batches, int64_t batch, 
     return ((size_t)(lines * line + (batches - 1) * batch) * size + 511) / 256 * 256;
 }
 
+/* One allocation: workspace, a, b, two results, bias, aux, flag. */
 static bool open_bench(bench *t, const tarn__cuda_gemm *p)
 {
     size_t in = tarn__dtype_bytes((tarn_dtype)p->in_dtype), out = tarn__dtype_bytes((tarn_dtype)p->out_dtype);
@@ -134,6 +136,7 @@ static bool run_composed(bench *t, int result)
     return true;
 }
 
+/* beta = 1 for accumulating GEMMs: they read c, too. */
 static bool run_candidate(void *context, int candidate, int result)
 {
     bench *t = context;
@@ -160,10 +163,12 @@ static int fastest(bench *t)
     return best;
 }
 
+/* Defaults to the first supported candidate; DGELU defaults to unfused. */
 void tarn__cuda_matmul_tune(int index, tarn__cuda_matmul_plan *plan, const tarn__cuda_matmul_plan *unfused,
                             cublasLtMatmulHeuristicResult_t *candidates, int count)
 {
     int first = 0;
+    /* the first candidate that is supported */
     while (first < count - 1 && candidates[first].state != CUBLAS_STATUS_SUCCESS)
         first++;
     plan->algorithm = candidates[first].algo;

@@ -60,6 +60,7 @@ static __global__ void __launch_bounds__(THREADS)
         mean = load_param(s.fixed_mean, set);
         variance = load_param(s.fixed_variance, set);
     } else {
+        /* running statistics are read before the reduction, so that the loads overlap */
         double from, old_mean = load_param(s.running_mean, set), old_variance = load_param(s.running_variance, set);
         int64_t group = set, batch = pop_batch(a, group, a.groups);
         moments m = set_moments<LANES>(a, batch, group, &from);
@@ -68,6 +69,7 @@ static __global__ void __launch_bounds__(THREADS)
         variance = squares / a.values;
         if (threadIdx.x % LANES == 0) {
             update_running(s.running_mean, set, old_mean, s.momentum, mean);
+            /* the running variance is unbiased, as in PyTorch */
             update_running(s.running_variance, set, old_variance, s.momentum, squares / (a.values - 1));
         }
     }
@@ -102,6 +104,7 @@ static channel_args describe(const tarn__call *call, bool with_batches, int64_t 
     return a;
 }
 
+/* Bytes of the multipass kernels: (batches, groups) twice, (batches, chunks, channels) twice. */
 static size_t scratch_bytes(const channel_args &a)
 {
     return sizeof(double) * (size_t)(2 * a.batches * a.groups + 2 * partial_count(a));
@@ -118,6 +121,7 @@ static void run_multipass(const tarn__call *call, channel_args a, const stat_arg
         finalize_stats<THREADS><<<(unsigned)(a.batches * a.groups), THREADS, 0, stream_of(call)>>>(a, s);
     else
         finalize_stats<WARP><<<warp_blocks(a.batches * a.groups), WARP * WARPS_PER_BLOCK, 0, stream_of(call)>>>(a, s);
+    /* the end of x is still in the cache */
     a.is_reversed = !s.fixed_mean.base;
     if (has_relu && a.operand[AUX].base)
         LAUNCH(normalize_nchw, normalize_nhwc, ADD_RELU, call, a);
@@ -127,6 +131,8 @@ static void run_multipass(const tarn__call *call, channel_args a, const stat_arg
         LAUNCH(normalize_nchw, normalize_nhwc, NO_RELU, call, a);
 }
 
+/* Inputs x, weight, bias, fixed mean and variance, residual; outputs y, saved mean and rstd, running mean and variance.
+ * All but x and y may be NULL. */
 static void run_forward(const tarn__call *call, bool has_relu)
 {
     const tarn__batchnorm *params = (const tarn__batchnorm *)call->params;
@@ -148,6 +154,7 @@ static void run_batchnorm_relu(const tarn__call *call)
     run_forward(call, true);
 }
 
+/* The larger of both methods': the choice is made again when it runs. */
 static size_t scratch_batchnorm(const tarn__call *call)
 {
     const channel_args a = describe(call, false, 0);
@@ -157,6 +164,7 @@ static size_t scratch_batchnorm(const tarn__call *call)
     return persistent > multipass ? persistent : multipass;
 }
 
+/* A set is a group of channels of one sample: always multipass. */
 static void run_groupnorm(const tarn__call *call)
 {
     const tarn__groupnorm *params = (const tarn__groupnorm *)call->params;

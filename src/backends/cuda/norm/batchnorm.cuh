@@ -41,6 +41,7 @@ __device__ __forceinline__ void take_f64(double x, double from, double *sum, dou
     *squares += d * d;
 }
 
+/* Inputs and outputs of the statistics. */
 struct stat_args {
     double epsilon, momentum;
     row_operand fixed_mean, fixed_variance; /* base NULL: computed from x */
@@ -53,6 +54,7 @@ __device__ __forceinline__ double load_param(const row_operand &vector, int64_t 
     return vector.base ? load_any<double>(vector.base, vector.dtype, at * vector.along) : 0;
 }
 
+/* Exponential moving average, as in PyTorch. */
 __device__ __forceinline__ void update_running(const row_operand &running, int64_t at, double old, double momentum,
                                                double value)
 {

@@ -154,6 +154,7 @@ static bool use_gated(channel_args *a)
     return is_exact;
 }
 
+/* Σ g and Σ g · x̂ per channel: chunks, then channels, then batches (groupnorm). */
 static void launch_sums(const tarn__call *call, const channel_args &a, const channel_sums &s, bool has_relu)
 {
     if (has_relu && a.is_recomputed)
@@ -170,6 +171,8 @@ static void launch_sums(const tarn__call *call, const channel_args &a, const cha
         reduce_batches<<<blocks_for(a.channels, THREADS), THREADS, 0, stream_of(call)>>>(a, s);
 }
 
+/* Up to four launches; those without a consumer are skipped. `is_training`: statistics were computed from x, so gx has
+ * the means' terms. */
 static void run_multipass(const tarn__call *call, channel_args &a, channel_sums &s, bool is_training)
 {
     const bool has_sums = is_training || s.gweight.base || s.gbias.base;
@@ -177,7 +180,9 @@ static void run_multipass(const tarn__call *call, channel_args &a, channel_sums 
     bool has_relu = call->inputs > 5;
     if (has_sums) {
         if (is_training && a.batches * a.members == 1)
+            /* a set is a channel: reduce_chunks also computes the means */
             s.first = means, s.second = means + a.groups;
+        /* fixed statistics: gx = g · scale, written by the summing kernel */
         a.writes_scaled = !is_training && call->out[0];
         launch_sums(call, a, s, has_relu);
         if (has_relu && a.operand[GATED].base)
@@ -192,6 +197,7 @@ static void run_multipass(const tarn__call *call, channel_args &a, channel_sums 
         if (!s.first)
             set_means<<<warp_blocks(a.batches * a.groups), WARP * WARPS_PER_BLOCK, 0, stream_of(call)>>>(a, s);
     }
+    /* the end of x and g is still in the cache */
     a.is_reversed = has_sums;
     if (has_relu && a.is_recomputed)
         LAUNCH(grad_nchw, grad_nhwc, RELU_RECOMPUTED, call, a);
@@ -201,6 +207,7 @@ static void run_multipass(const tarn__call *call, channel_args &a, channel_sums 
         LAUNCH(grad_nchw, grad_nhwc, NO_RELU, call, a);
 }
 
+/* Inputs x, weight, mean, rstd, g, bias, relu's result; outputs gx, gweight, gbias, and the residual's gradient. */
 static void run_batchnorm_grad(const tarn__call *call)
 {
     channel_sums s;
@@ -220,6 +227,7 @@ static size_t scratch_batchnorm_grad(const tarn__call *call)
     return persistent > multipass ? persistent : multipass;
 }
 
+/* Always multipass: sets span several channels. */
 static void run_groupnorm_grad(const tarn__call *call)
 {
     channel_sums s;

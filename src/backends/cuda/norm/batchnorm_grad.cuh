@@ -43,6 +43,7 @@ __device__ __forceinline__ void store_scaled(const channel_args &a, int64_t offs
     R::store(a.operand[OUT], offset, 0, gx);
 }
 
+/* Sums and destinations of the parameter gradients. */
 struct channel_sums {
     double *sum, *product;      /* (batches, channels) */
     row_operand gweight, gbias; /* base NULL: not needed */
@@ -50,11 +51,13 @@ struct channel_sums {
     double *first, *second;
 };
 
+/* 1 without a weight. */
 __device__ __forceinline__ double channel_weight(const channel_args &a, int64_t channel)
 {
     return a.weight.base ? load_any<double>(a.weight.base, a.weight.dtype, channel * a.weight.along) : 1.0;
 }
 
+/* Skipped if not needed. */
 __device__ __forceinline__ void store_param(const row_operand &to, int64_t channel, double value)
 {
     if (to.base)

@@ -13,6 +13,7 @@ static __global__ void __launch_bounds__(THREADS) stats_nchw(const __grid_consta
     __shared__ double space[WARP];
     const block_range p = range_nchw(a);
     const walk_nchw<R> walk(a, p);
+    /* all distances are measured from the chunk's first element */
     const double from = (double)R::element(R::fetch(a.operand[X], walk.base[X], 0), 0);
     const int64_t step = (int64_t)blockDim.x * N;
     double sum = 0, squares = 0;

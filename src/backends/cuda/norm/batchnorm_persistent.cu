@@ -174,6 +174,7 @@ __device__ __forceinline__ void finalize_channel(const channel_args &a, const pe
     }
 }
 
+/* One vector of y from resident or reread x. */
 template <typename T, int MODE, bool IS_NCHW>
 __device__ __forceinline__ void write_vec(const channel_args &a, const channel_stats<float> *stats, int64_t offset,
                                           const vec<T, vec_size<T>::value> &x,
@@ -227,6 +228,8 @@ __device__ __forceinline__ void write_range(const channel_args &a, const persist
     }
 }
 
+/* load, add, publish, wait, reduce, write: see channel_persistent.cuh. `space` follows the resident vectors in shared
+ * memory. */
 template <typename T, int MODE, bool IS_NCHW>
 static __global__ void __launch_bounds__(NHWC_THREADS, 1)
     persistent_kernel(const __grid_constant__ channel_args a, const __grid_constant__ stat_args s,
@@ -245,15 +248,19 @@ static __global__ void __launch_bounds__(NHWC_THREADS, 1)
     channel_inputs vectors = {};
     if constexpr (MODE == ADD_RELU_RESIDENT)
         ring.from[1] = (const T *)a.operand[AUX].base;
+    /* the first loads are in flight before anything else */
     ring.start(h, p);
     if (is_finalizer)
         vectors.fetch(a, s, own);
     if (is_finalizer && !IS_NCHW)
         vectors.first = (double)widen(((const T *)a.operand[X].base)[p.offset_of(h, p.first - threadIdx.x) + me]);
+    /* reads the whole range; the last vectors stay in shared memory */
     moments.add_all(a, h, p, ring);
     publish_partial<T, IS_NCHW>(a, h, p, moments, IS_NCHW ? moments.from(0) : vectors.first, space);
+    /* all partials of the channel are visible after this */
     wait_for_peers(counters, h.peers);
     const double2 sums = reduce_peers<IS_NCHW>(a, h, space, &from);
+    /* the last block out resets the counters for the next kernel */
     leave_peers(counters, h.peers);
     if (is_finalizer)
         finalize_channel(a, h, s, own, is_first, vectors, from, sums, &table[IS_NCHW ? 0 : me]);
@@ -267,6 +274,7 @@ static __global__ void __launch_bounds__(NHWC_THREADS, 1)
 
 /* ---- launching --------------------------------------------------------------------------------------------------- */
 
+/* One kernel per dtype, mode and layout. */
 template <typename T, int MODE>
 static void launch_mode(const tarn__call *call, const channel_args &a, const stat_args &s, const persistent_args &h)
 {
@@ -296,6 +304,7 @@ static bool plan_forward(const tarn__call *call, const channel_args &a, persiste
                               (!a.operand[AUX].base || 4 * h->slots * (int64_t)h->threads >= h->per_block));
 }
 
+/* 0 if the persistent kernel is not used. */
 size_t tarn__cuda_batchnorm_persistent_scratch(const tarn__call *call, const channel_args &a)
 {
     persistent_args h;
@@ -303,6 +312,7 @@ size_t tarn__cuda_batchnorm_persistent_scratch(const tarn__call *call, const cha
     return plan_forward(call, a, &h, &both_resident) ? partial_bytes(a, h) : 0;
 }
 
+/* partial_one of the multipass scratch holds the partials. */
 bool tarn__cuda_batchnorm_persistent(const tarn__call *call, const channel_args &a, const stat_args &s, bool has_relu)
 {
     persistent_args h;

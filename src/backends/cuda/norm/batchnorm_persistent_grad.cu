@@ -116,6 +116,7 @@ __device__ __forceinline__ void finalize_channel(const channel_sums &s, int chan
     }
 }
 
+/* One vector of gx. */
 template <typename T, int RELU, bool IS_NCHW>
 __device__ __forceinline__ void write_vec(const channel_args &a, const channel_stats<float> *stats,
                                           const relu_gate<float> &gate, int64_t offset,
@@ -165,6 +166,7 @@ __device__ __forceinline__ void write_range(const channel_args &a, const persist
     }
 }
 
+/* As the forward kernel; the channels' statistics come from the saved mean and rstd before the first load is used. */
 template <typename T, int RELU, bool IS_NCHW>
 static __global__ void __launch_bounds__(NHWC_THREADS, 1)
     persistent_grad_kernel(const __grid_constant__ channel_args a, const __grid_constant__ channel_sums s,
@@ -185,6 +187,7 @@ static __global__ void __launch_bounds__(NHWC_THREADS, 1)
     channel_stats<float> stats[CHANNELS];
     if constexpr (RELU == RELU_READ)
         ring.from[2] = (const T *)a.operand[AUX].base;
+    /* the first loads are in flight before anything else */
     ring.start(h, p);
     double rstd = 0, factor = 0;
     if (is_finalizer) {
@@ -196,8 +199,10 @@ static __global__ void __launch_bounds__(NHWC_THREADS, 1)
 #pragma unroll
     for (int i = 0; i < CHANNELS; i++)
         stats[i] = table[IS_NCHW ? 0 : p.channel + i];
+    /* reads the whole range; the last vectors stay in shared memory */
     sums.add(a, h, p, ring, stats, gate);
     publish_partial<N, IS_NCHW>(a, h, sums.v, space);
+    /* all partials of the channel are visible after this */
     wait_for_peers(counters, h.peers);
     const double2 all = reduce_peers<IS_NCHW>(a, h, space);
     leave_peers(counters, h.peers);
@@ -244,6 +249,7 @@ size_t tarn__cuda_batchnorm_persistent_grad_scratch(const tarn__call *call, cons
     return plan_grad(call, a, &h) ? partial_bytes(a, h) : 0;
 }
 
+/* False: run multipass. */
 bool tarn__cuda_batchnorm_persistent_grad(const tarn__call *call, const channel_args &a, const channel_sums &s)
 {
     persistent_args h;

@@ -33,6 +33,7 @@ template <typename R> constexpr __host__ __device__ int loads_per_operand(int op
     return (sizeof(typename R::raw) > 8 ? 4 : 8) / operands;
 }
 
+/* Tiles of channels vary fastest: adjacent blocks read adjacent memory. */
 template <int N> __device__ __forceinline__ block_range range_nhwc(const channel_args &a)
 {
     block_range p;
@@ -64,7 +65,7 @@ __device__ __forceinline__ double in_register(double x)
     return x;
 }
 
-/* Offsets of position `at` of a thread's channels. */
+/* Offsets of position `at` of a thread's channels: one per operand, or in the linear case one of 32 bits for all. */
 template <typename R, bool = is_linear<R>::value> struct position {
     int64_t offset[CHANNEL_OPERANDS];
 
@@ -107,6 +108,7 @@ struct turns_nhwc {
         count = p.channel < a.channels && row < length ? ((length - 1 - row) >> (THREAD_BITS - a.across_bits)) + 1 : 0;
     }
 };
+/* Offsets of a thread's positions; in the linear case a start and a step. */
 template <typename R, bool = is_linear<R>::value> struct walk_nhwc {
     turns_nhwc turns;
     int count;

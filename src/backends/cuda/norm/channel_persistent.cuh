@@ -30,6 +30,7 @@
 #define PARTIALS_IN_FLIGHT 12 /* partials that a thread loads at a time */
 #define MIN_TURNS 2           /* vectors per thread, at least, if that leaves more than one block */
 
+/* Plan of a persistent kernel, passed by value. */
 struct persistent_args {
     int slots;                      /* resident vectors of each operand per thread */
     int across;                     /* NHWC: vectors per position, a power of two */
@@ -69,6 +70,7 @@ static bool split_nchw(const channel_args &a, int width, int slots, persistent_a
 {
     int64_t lines = a.at.rank > 1 ? (int64_t)a.at.size[0].by : 1,
             blocks_per_channel = a.channels > 0 ? slots / a.channels : 0;
+    /* lines of one stride, at most; and at least one block per channel */
     if (a.at.rank < 1 || a.at.rank > 2 || blocks_per_channel < 1)
         return false;
     h->threads = NCHW_THREADS;
@@ -110,6 +112,7 @@ static size_t reduction_bytes(const channel_args &a, int width)
     return a.is_nchw ? 0 : warps > threads ? warps : threads;
 }
 
+/* Reciprocals are computed on the host: f64 divisions are slow on the device. */
 static void count_elements(const channel_args &a, int width, persistent_args *h)
 {
     const int64_t last = h->vecs - (h->peers - 1) * h->per_block;
@@ -142,6 +145,7 @@ static bool plan_persistent(const tarn__call *call, const channel_args &a, int o
     /* 1 KiB per block is reserved by the system */
     int64_t bytes = a.is_nchw ? d->shared_bytes / NCHW_BLOCKS - 1024 : d->shared_bytes;
     int64_t limit = (bytes - (a.is_nchw ? NCHW_STATIC : NHWC_STATIC) - other) / (row * operands);
+    /* as many slots as fit, but no more than there are vectors */
     h->slots = (int)(limit < turns ? limit : turns > ahead ? turns : ahead);
     h->counters = d->counters;
     count_elements(a, width, h);
@@ -149,6 +153,7 @@ static bool plan_persistent(const tarn__call *call, const channel_args &a, int o
     return limit >= ahead && MIN_RESIDENT * limit >= turns && 2 * (a.is_nchw ? a.channels : 1) <= TARN__CUDA_COUNTERS;
 }
 
+/* Scratch for the published partials. */
 static size_t partial_bytes(const channel_args &a, const persistent_args &h)
 {
     return sizeof(double2) * (size_t)h.blocks * (size_t)(a.is_nchw ? 1 : a.channels);
@@ -216,7 +221,7 @@ template <typename T, bool IS_NCHW> struct persistent_range {
 /* Loads a thread's vectors of the resident operands into its slots, AHEAD at a time; one more operand, if any, has
  * AHEAD slots only. Vector i is in slot i % slots, so the last ones stay. */
 template <typename T, int RESIDENT, bool HAS_STREAMED, int AHEAD, bool IS_NCHW> struct smem_ring {
-    static_assert((AHEAD & (AHEAD - 1)) == 0, "the place of one more operand is found by a mask");
+    static_assert((AHEAD & (AHEAD - 1)) == 0, "the slot of the streamed operand is found by a mask");
     const T *from[RESIDENT + (HAS_STREAMED ? 1 : 0)];
     int loaded, loaded_at, taken_at; /* the next vector to load and its slot; the slot of the one taken last */
 
@@ -264,6 +269,7 @@ template <typename T, int RESIDENT, bool HAS_STREAMED, int AHEAD, bool IS_NCHW> 
     }
 };
 
+/* A vector from shared memory, in one load. */
 template <typename T> __device__ __forceinline__ vec<T, vec_size<T>::value> vec_at(const uint4 *from)
 {
     const uint4 words = *from;
@@ -355,6 +361,7 @@ __device__ __forceinline__ void for_partials(const persistent_args &h, const dou
 
 /* ---- waiting for peers ------------------------------------------------------------------------------------------- */
 
+/* Acquire-release at device scope: orders the published partials. */
 __device__ __forceinline__ int atomic_inc(int *counter)
 {
     int before;

@@ -33,6 +33,7 @@ enum { X, OUT, G, AUX, GATED, CHANNEL_OPERANDS };
 #define AT_ONCE 4     /* vectors that a thread loads before it computes, with one operand */
 #define F64_VALUES 32 /* sets this small are computed in f64: the gradient is the small remainder of a cancellation */
 
+/* A call in kernel form. Fields from `chunk` on are the launch plan; statistics and partials are in scratch. */
 struct channel_args {
     int64_t batches, channels, count; /* count: elements of one channel of one batch */
     int64_t groups, members;          /* members: channels per group */
@@ -141,6 +142,7 @@ static void choose_chunks_nchw(channel_args *a)
     int64_t inner = (int64_t)a->at.size[a->at.rank - 1].by,
             min_chunk = CHUNK_BYTES / (int64_t)tarn__dtype_bytes(a->operand[X].dtype);
     int64_t lines = a->count / inner, line_chunks = (inner + min_chunk - 1) / min_chunk;
+    /* lines long enough for chunks of their own, and not too many of them */
     a->is_linear = lines == 1 || (inner >= MIN_LINE && lines * line_chunks <= MAX_CHUNKS);
     if (!a->is_linear || lines == 1) {
         a->line = a->count;
@@ -169,6 +171,7 @@ static bool has_one_stride(const channel_args &a)
 static void choose_chunks_nhwc(channel_args *a)
 {
     int64_t width = width_of(*a), vecs = (a->channels + width - 1) / width;
+    /* adjacent threads: a power of two, at most a warp */
     while (1 << a->across_bits < WARP && 1 << a->across_bits < vecs)
         a->across_bits++;
     a->across = 1 << a->across_bits;
@@ -181,6 +184,7 @@ static void choose_chunks_nhwc(channel_args *a)
     a->is_linear = has_one_stride(*a);
 }
 
+/* Also the dividers for the block index. */
 static void choose_chunks(channel_args *a)
 {
     if (a->count == 0)
@@ -297,6 +301,7 @@ __device__ __forceinline__ void chunk_bounds(const channel_args &a, uint32_t chu
     *end = *begin + a.chunk < stop ? *begin + a.chunk : stop;
 }
 
+/* Chunks vary fastest, then channels, then batches. */
 __device__ __forceinline__ block_range range_nchw(const channel_args &a)
 {
     block_range p;

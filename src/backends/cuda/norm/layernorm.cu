@@ -9,6 +9,7 @@
 /* with a residual add IN is its result, and the last two are its terms */
 enum { OUT, IN, MEAN, RSTD, FIRST, SECOND, OPERANDS };
 
+/* Kernel arguments: rows of all operands, and the vectors along them. */
 struct norm_args {
     row_set<OPERANDS> rows;
     row_operand weight, bias;
@@ -89,11 +90,13 @@ static __global__ void __launch_bounds__(is_warp ? WARP *WARPS_PER_BLOCK : 1024)
         if (me + p * threads < vecs)
             x[p] = add_vec((const R *)NULL, a, offset, me + p * threads, x[p], second[p]);
     C mean, rstd;
+    /* two passes over registers */
     row_stats<R, P, is_warp>(x, vecs, a.is_centred, a.length, a.inverse, a.epsilon, &mean, &rstd);
 #pragma unroll
     for (int p = 0; p < P; p++)
         if (me + p * threads < vecs)
             normalize<R>(a, x[p], offset[OUT], me + p * threads, mean, rstd);
+    /* saved for backward, if wanted */
     if (me == 0) {
         write_row_stat(a, MEAN, offset[MEAN], mean);
         write_row_stat(a, RSTD, offset[RSTD], rstd);
@@ -158,6 +161,8 @@ static void launch_as(const tarn__call *call, const norm_args &a)
         stream_kernel<R, is_sum><<<blocks_for(count, 1), 1024, 0, stream_of(call)>>>(a);
 }
 
+/* Vectors if every operand allows them. With a residual add f32 and single elements keep half as many per thread of a
+ * block, to save registers. */
 template <typename T, bool is_sum> static void launch(const tarn__call *call, const norm_args &a)
 {
     constexpr int N = vec_size<T>::value;
@@ -197,6 +202,7 @@ template <bool is_sum> static void run(const tarn__call *call, const tarn__view 
         launch<f16, is_sum>(call, a);
 }
 
+/* Inputs x, weight, bias; outputs y, [mean,] rstd. Saved statistics may be NULL. */
 static void run_forward(const tarn__call *call, bool is_centred)
 {
     const tarn__view *views[OPERANDS] = {call->out[0], call->in[0], is_centred ? call->out[1] : NULL,
@@ -209,6 +215,7 @@ static void run_forward(const tarn__call *call, bool is_centred)
     run<false>(call, views, a);
 }
 
+/* Inputs a, b, weight, bias; outputs a + b, the norm of it, mean, rstd. */
 static void run_residual_norm(const tarn__call *call)
 {
     const tarn__residual_norm *params = (const tarn__residual_norm *)call->params;

@@ -4,8 +4,9 @@
 
 #include "backends/cuda/common/rows.cuh"
 
-#define SHORT_ROW WARP /* rows this short are computed in f64: the gradient is the small remainder of a cancellation \
-                        */
+#define SHORT_ROW \
+    WARP /* rows this short are computed in f64: the gradient is the small remainder of a cancellation \
+          */
 
 /* A vector along the normalized axis; base NULL if there is none. */
 static inline row_operand vector_of(const tarn__view *view)
@@ -78,6 +79,7 @@ template <typename R, int P, bool is_warp> __device__ __forceinline__ double sum
                     part += R::element(x[p], i);
             }
         part = row_reduce<is_warp, plus>(part, 0.0f);
+        /* an overflow of f32 repeats the sum in f64, in all threads */
         if (fabsf(part) < CUDART_INF_F)
             return (double)part;
     }
@@ -109,6 +111,7 @@ __device__ __forceinline__ void row_stats(const typename R::raw *x, int vecs, bo
     typedef typename R::real C;
     const int me = row_thread<is_warp>(), threads = row_threads<is_warp>();
     C squares = 0;
+    /* rmsnorm skips the mean: the spread is around 0 */
     *mean = is_centred ? mean_of(sum_row<R, P, is_warp>(x, vecs), length, inverse, (C)0) : (C)0;
 #pragma unroll
     for (int p = 0; p < P; p++)

@@ -49,6 +49,7 @@ __device__ __forceinline__ void add_terms(const grad_args &a, const typename R::
     fetch_weight<R>(a, at, weight);
 #pragma unroll
     for (int i = 0; i < R::width; i++) {
+        /* x̂, g and g · weight of one element */
         C hat = (R::element(x, i) - mean) * rstd, up = R::element(g, i), gw = up * weight[i];
         sums[0] += gw;
         sums[1] += gw * hat;
@@ -162,6 +163,7 @@ static __global__ void __launch_bounds__(is_warp ? WARP *WARPS_PER_BLOCK : MAX_B
     C gweight[P][R::width] = {}, gbias[P][R::width] = {};
     int64_t row = blockIdx.x * a.chunk_rows,
             end = row + a.chunk_rows < a.rows.count ? row + a.chunk_rows : a.rows.count;
+    /* rows of the chunk: in turn by warps, or all threads together */
     for (row += is_warp ? threadIdx.x / WARP : 0; row < end; row += is_warp ? WARPS_PER_BLOCK : 1)
         grad_row<R, P, is_warp, has_residual>(a, row, gweight, gbias);
     if (a.wants_weight)
@@ -203,6 +205,7 @@ static __global__ void __launch_bounds__(THREADS) stream_kernel(const __grid_con
         }
         if (!a.wants_gx)
             continue;
+        /* second read of the row: its means are known now */
         row_means<false>(a, sums, means);
         for (int64_t at = threadIdx.x; at < length; at += blockDim.x)
             write_gx<R, has_residual>(a, R::fetch(a.rows.operand[IN], offset[IN], at),
@@ -211,6 +214,7 @@ static __global__ void __launch_bounds__(THREADS) stream_kernel(const __grid_con
     }
 }
 
+/* Partial sums of all chunks; a destination without a base is skipped. */
 struct combine_args {
     const void *partial;
     row_operand to[2];
@@ -231,6 +235,7 @@ static __global__ void __launch_bounds__(WARP *SLICES) combine_kernel(const __gr
     double sum = 0;
     if (column < a.length) {
 #pragma unroll 8
+        /* each warp adds every 32nd chunk, coalesced over columns */
         for (int64_t chunk = threadIdx.y; chunk < a.chunks; chunk += SLICES)
             sum += (double)from[chunk * 2 * a.length];
     }
@@ -318,6 +323,7 @@ static void launch(const tarn__call *call, const grad_plan &p, const grad_args &
     }
 }
 
+/* Dispatch on the plan's kind and the dtype. */
 template <bool has_residual> static void launch_chunks(const tarn__call *call, const grad_plan &p, const grad_args &a)
 {
     tarn_dtype dtype = call->in[0]->dtype;
@@ -350,6 +356,7 @@ static void launch_combine(const tarn__call *call, const grad_plan &p, const lay
         combine_kernel<float><<<blocks, threads, 0, stream_of(call)>>>(a);
 }
 
+/* Chunks, then the sum over chunks. gx may be skipped: x then stands in for its addresses. */
 void tarn__cuda_run_layernorm_grad(const tarn__call *call, const layernorm_grad *of)
 {
     const tarn__view *views[OPERANDS] = {of->gx ? of->gx : of->x, of->x, of->mean, of->rstd, of->g, of->residual};

@@ -203,13 +203,16 @@ static __global__ void __launch_bounds__(WARP *WARPS_PER_BLOCK, 3) async_kernel(
     const int64_t first = begin + warp;
 #pragma unroll
     for (int i = 0; i < slots - 1; i++)
+        /* fill all slots but one; rows past the end commit empty groups */
         ring.prefetch(a, first + i * WARPS_PER_BLOCK, end, i);
     int slot = 0;
     row_loader next(a, first, end);
     for (int64_t row = first; row < end; row += WARPS_PER_BLOCK) {
+        /* statistics were loaded one row ahead */
         const row_loader here = next;
         ring.prefetch(a, row + (slots - 1) * WARPS_PER_BLOCK, end, slot == 0 ? slots - 1 : slot - 1);
         next = row_loader(a, row + WARPS_PER_BLOCK, end);
+        /* the oldest group: this row has arrived */
         __pipeline_wait_prior(slots - 1);
         float sums[2] = {0, 0}, means[2];
         add_row(ring, slot, weight, here.mean, here.rstd, &columns, sums);

@@ -5,6 +5,7 @@
  * device. */
 #include "backends/cuda/common/element.cuh"
 
+/* Warps per block, one segment each. */
 #define WARPS 4
 
 /* One block per chunk [begin, end), in 16-byte vectors if its start is aligned. */
@@ -14,6 +15,7 @@ static __global__ void __launch_bounds__(THREADS) sum_chunks(const T *gradient, 
     constexpr int N = vec_size<T>::value;
     __shared__ double space[WARP];
     const int64_t begin = chunk[2 * (int64_t)blockIdx.x], end = chunk[2 * (int64_t)blockIdx.x + 1];
+    /* chunks start anywhere in the flat buffer */
     const bool has_vecs = (uintptr_t)(gradient + begin) % 16 == 0;
     const int64_t vecs = has_vecs ? (end - begin) / N : 0;
     double sum = 0;
@@ -26,6 +28,7 @@ static __global__ void __launch_bounds__(THREADS) sum_chunks(const T *gradient, 
     }
     for (int64_t at = begin + vecs * N + threadIdx.x; at < end; at += THREADS)
         sum += (double)gradient[at] * (double)gradient[at];
+    /* fixed order: the result is deterministic */
     sum = block_reduce<plus>(sum, space, 0.0);
     if (threadIdx.x == 0)
         partial[blockIdx.x] = sum;
@@ -64,6 +67,7 @@ static void run_square_sums(const tarn__call *call)
         first, partial, data_of<double>(call->out[0]), segments);
 }
 
+/* One f64 per chunk. */
 static size_t scratch_square_sums(const tarn__call *call)
 {
     return sizeof(double) * (size_t)call->in[1]->shape[0];
@@ -83,10 +87,12 @@ static __global__ void __launch_bounds__(THREADS)
         return;
     double previous = clip.again ? *factor : 1, found = sqrt(squares) * previous,
            ratio = clip.max_norm / (found + 1e-6);
+    /* the norm before clipping */
     store_any(norm, norm_dtype, 0, found);
     *factor = previous * (ratio >= 1 ? 1 : ratio);
 }
 
+/* `again`: the gradient has a pending factor from an earlier clip. */
 static void run_clip_factor(const tarn__call *call)
 {
     find_factor<<<1, THREADS, 0, stream_of(call)>>>(data_of<const double>(call->in[0]), call->in[0]->shape[0],

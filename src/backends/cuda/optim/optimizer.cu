@@ -13,6 +13,7 @@ enum { PARAMETER, FIRST, SECOND, GRADIENT, OPERANDS };
 
 /* A rule: its parameters in the compute type, and the update of one element. */
 template <typename C> struct sgd {
+    /* state tensors: none, momentum, or two moments */
     enum { states = 0 };
     C lr, decay;
 
@@ -30,6 +31,7 @@ template <typename C> struct sgd {
     }
 };
 
+/* SGD with momentum: the first step initializes the buffer with the gradient, as PyTorch. */
 template <typename C> struct momentum {
     enum { states = 1 };
     C lr, decay, keep, take;
@@ -45,6 +47,7 @@ template <typename C> struct momentum {
     }
     __device__ __forceinline__ void update(C *x) const
     {
+        /* L2 regularization */
         C g = decay != 0 ? x[GRADIENT] + decay * x[PARAMETER] : x[GRADIENT];
         x[FIRST] = is_first ? g : keep * x[FIRST] + take * g;
         x[PARAMETER] -= lr * (is_nesterov ? g + keep * x[FIRST] : x[FIRST]);
@@ -60,6 +63,7 @@ __device__ __forceinline__ double sqrt_of(double x)
     return sqrt(x);
 }
 
+/* keep, size and scale are the bias-corrected factors of optim/adam.c, computed in f64 on the host. */
 template <typename C> struct adamw {
     enum { states = 2 };
     C weight1, beta2, weight2, epsilon, keep, size, scale, decay;
@@ -84,6 +88,7 @@ template <typename C> struct adamw {
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
+/* Contiguous buffers with a common misalignment: a head, vectors, a tail. */
 template <typename C> struct flat_args {
     C *at[OPERANDS];
     const double *factor; /* of the gradient; NULL: 1 */
@@ -91,11 +96,13 @@ template <typename C> struct flat_args {
     int head, tail; /* elements before the first vector and after the last */
 };
 
+/* Which operands a rule reads or writes. */
 template <typename Rule> __device__ __forceinline__ bool is_used(int k)
 {
     return k == PARAMETER || k == GRADIENT || k <= Rule::states;
 }
 
+/* Clipping factor of the gradient, on the device: written by an earlier kernel of the same step. */
 template <typename C> __device__ __forceinline__ C factor_of(const double *factor)
 {
     return factor ? (C)*factor : (C)1;
@@ -125,6 +132,7 @@ static __device__ __noinline__ void update_edges(const flat_args<C> &a, const Ru
 
 #define VECS 2 /* per thread: all loaded before the first is updated */
 
+/* Unused states are not loaded; a first step reads none. */
 template <typename Rule, typename C>
 __device__ __forceinline__ void load_vecs(const flat_args<C> &a, const Rule &rule, int64_t at,
                                           vec<C, vec_size<C>::value> *x)
@@ -141,6 +149,7 @@ static __global__ void __launch_bounds__(THREADS)
     flat_kernel(const __grid_constant__ flat_args<C> a, const __grid_constant__ tarn__optimizer_step step)
 {
     constexpr int N = vec_size<C>::value;
+    /* a captured step reads the current values from device memory */
     const Rule rule = Rule::of(step, step.live ? *step.live : step.now);
     const int64_t first = (int64_t)blockIdx.x * (THREADS * VECS) + threadIdx.x;
     const C factor = factor_of<C>(a.factor);
@@ -167,10 +176,12 @@ static __global__ void __launch_bounds__(THREADS)
             if (is_used<Rule>(k))
                 store_vec(a.at[k] + (first + u * THREADS) * N + a.head, x[u][k]);
     }
+    /* unaligned ends, by one block */
     if (blockIdx.x == 0 && a.head + a.tail > 0)
         update_edges<Rule, C>(a, rule);
 }
 
+/* Any layout and dtypes. */
 struct strided_args {
     void *base[OPERANDS];
     tarn_dtype dtype[OPERANDS];
@@ -220,6 +231,7 @@ static bool are_flat(const tarn__view *const *views, const tarn__nest *nest, tar
             return false;
         a->at[k] = data_of<C>(views[k]);
     }
+    /* elements up to the first aligned vector */
     int64_t head = (int64_t)((16 - misalignment) % 16 / sizeof(C));
     head = head < nest->count ? head : nest->count;
     a->head = (int)head;
@@ -228,6 +240,7 @@ static bool are_flat(const tarn__view *const *views, const tarn__nest *nest, tar
     return true;
 }
 
+/* Flat kernel if the operands allow it, else strided. */
 template <typename Rule, typename C> static void run_in(const tarn__call *call, tarn_dtype dtype)
 {
     const tarn__view *views[OPERANDS] = {call->out[0], Rule::states > 0 ? call->out[1] : NULL,
@@ -263,6 +276,7 @@ template <template <typename> class Rule> static void run(const tarn__call *call
         run_in<Rule<float>, float>(call, TARN_F32);
 }
 
+/* A momentum buffer selects the rule. */
 static void run_sgd(const tarn__call *call)
 {
     if (call->outputs > 1 && call->out[1])

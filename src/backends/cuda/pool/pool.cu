@@ -36,6 +36,7 @@ __device__ __forceinline__ compute<T> max_of(const pool_args &a, const T *plane,
     return best;
 }
 
+/* Sum of a window; padding adds nothing. Average pooling has no dilation. */
 template <typename T, typename I, int K>
 __device__ __forceinline__ compute<T> sum_of(const pool_args &a, const T *plane, I row, I column)
 {
@@ -123,6 +124,7 @@ __device__ __forceinline__ compute<T> grad_of(const pool_args &a, const T *g, in
     return sum;
 }
 
+/* ROWS_PER_THREAD pixels of one column per thread; gradients of overlapping windows are added in window order. */
 template <typename T, typename I, int W, bool IS_MAX>
 static __global__ void __launch_bounds__(THREADS) pool_grad_kernel(const __grid_constant__ pool_args a)
 {
@@ -134,6 +136,7 @@ static __global__ void __launch_bounds__(THREADS) pool_grad_kernel(const __grid_
     const int64_t indices = p.image * a.index_stride[0] + p.channel * a.index_stride[1];
     int64_t to = p.image * a.to_stride[0] + p.channel * a.to_stride[1] + p.column * a.to_stride[3];
     I first = (I)(p.row * ROWS_PER_THREAD), column = (I)p.column, left, right;
+    /* the same columns of windows for all rows of the thread */
     windows_of<I>(a, 1, column, &left, &right);
     compute<T> sum[ROWS_PER_THREAD];
 #pragma unroll
@@ -151,6 +154,7 @@ static __global__ void __launch_bounds__(THREADS) pool_grad_kernel(const __grid_
 
 /* ---- launching --------------------------------------------------------------------------------------------------- */
 
+/* `image` is x or its gradient, `result` y or its gradient; `order` is that of the tensor written. */
 static pool_args describe(const tarn__call *call, const tarn__view *image, const tarn__view *result,
                           const tarn__view *indices)
 {
@@ -179,6 +183,7 @@ static pool_args describe(const tarn__call *call, const tarn__view *image, const
 
 #define SMALL ((int64_t)1 << 28) /* sums of a few such values fit 32 bits */
 
+/* Absolute value of a stride. */
 static int64_t magnitude(int64_t stride)
 {
     return stride < 0 ? -stride : stride;
@@ -207,6 +212,7 @@ static bool is_small(const pool_args *a)
 template <typename T, bool IS_MAX> static void launch_forward(const tarn__call *call, const pool_args &a)
 {
     unsigned blocks = blocks_for(a.order.count, THREADS);
+    /* 2×2 and 3×3 windows are unrolled */
     bool is_square = a.kernel[0] == a.kernel[1];
     if (!is_small(&a))
         pool_kernel<T, int64_t, 0, IS_MAX><<<blocks, THREADS, 0, stream_of(call)>>>(a);
@@ -230,6 +236,7 @@ static int64_t windows_at_once(const pool_args *a)
 template <typename T, bool IS_MAX> static void launch_backward(const tarn__call *call, const pool_args &a)
 {
     unsigned blocks = blocks_for(a.order.count, THREADS);
+    /* one or two windows per axis are unrolled */
     int64_t windows = windows_at_once(&a);
     if (!is_small(&a))
         pool_grad_kernel<T, int64_t, 0, IS_MAX><<<blocks, THREADS, 0, stream_of(call)>>>(a);
@@ -246,6 +253,7 @@ template <bool IS_MAX, bool IS_BACKWARD> static void dispatch(const tarn__call *
 {
     if (a.order.count == 0)
         return;
+    /* the special kernels index a plane in 32 bits */
     if (is_small(&a) &&
         (tarn__cuda_pool_stride2(call, a, IS_MAX, IS_BACKWARD) || tarn__cuda_pool_nhwc(call, a, IS_MAX, IS_BACKWARD)))
         return;
@@ -255,16 +263,19 @@ template <bool IS_MAX, bool IS_BACKWARD> static void dispatch(const tarn__call *
         FOR_FLOAT(call->in[0]->dtype, launch_forward<T, IS_MAX>(call, a))
 }
 
+/* Inputs x; outputs y and, for backward, the indices of the maxima. */
 static void kernel_max_pool2d(const tarn__call *call)
 {
     dispatch<true, false>(call, describe(call, call->in[0], call->out[0], call->outputs > 1 ? call->out[1] : NULL));
 }
 
+/* No indices: every element of a window has the same gradient. */
 static void kernel_avg_pool2d(const tarn__call *call)
 {
     dispatch<false, false>(call, describe(call, call->in[0], call->out[0], NULL));
 }
 
+/* Inputs g and the indices. */
 static void kernel_max_pool2d_grad(const tarn__call *call)
 {
     dispatch<true, true>(call, describe(call, call->out[0], call->in[0], call->in[1]));

@@ -8,6 +8,7 @@
 #include "backends/cuda/common/element.cuh"
 #include "backends/cuda/common/images.cuh"
 
+/* Kernel arguments of all pooling kernels. from: x or the gradient of y; to: y or the gradient of x. */
 struct pool_args {
     const void *from;
     void *to;
@@ -33,6 +34,7 @@ template <typename I> __device__ __forceinline__ I window_length(const pool_args
     return a.exclude_padding && end - begin < 1 ? 1 : end - begin;
 }
 
+/* Operands are not negative. */
 __device__ __forceinline__ int32_t divide_by(int32_t x, const divider &by)
 {
     return (int32_t)divide_small((uint32_t)x, by);
@@ -68,11 +70,13 @@ template <typename I> __device__ __forceinline__ I tap_along(const pool_args &a,
     return tap * (I)a.dilation[axis] == distance ? tap : (I)NO_TAP;
 }
 
+/* The tap's number in its window; NO_TAP if either coordinate has none. */
 template <typename I> __device__ __forceinline__ int32_t tap_of(const pool_args &a, I row, I column)
 {
     return (row < 0) | (column < 0) ? NO_TAP : (int32_t)(row * (I)a.kernel[1] + column);
 }
 
+/* One index, u8 or i32. */
 __device__ __forceinline__ int32_t load_index(const pool_args &a, int64_t at)
 {
     return a.are_bytes ? (int32_t)((const uint8_t *)a.indices)[at] : ((const int32_t *)a.indices)[at];
@@ -98,6 +102,7 @@ template <> struct index_word<8> {
     typedef unsigned long long type;
 };
 
+/* One load for all N. */
 template <int N> __device__ __forceinline__ void load_indices(const uint8_t *from, int32_t *at)
 {
     typedef typename index_word<N>::type word;
@@ -107,6 +112,7 @@ template <int N> __device__ __forceinline__ void load_indices(const uint8_t *fro
         at[k] = (int32_t)((all >> (8 * k)) & 255);
 }
 
+/* One store for all N. */
 template <int N> __device__ __forceinline__ void store_indices(uint8_t *to, const int32_t *at)
 {
     typedef typename index_word<N>::type word;

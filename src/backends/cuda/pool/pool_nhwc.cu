@@ -7,11 +7,13 @@
 
 #define ROWS 2 /* of the image per thread, backward */
 
+/* Position of a thread: image, first channel, row, column. */
 struct vec_pos {
     int64_t image, channel;
     int32_t row, column;
 };
 
+/* Channels vary fastest: adjacent threads access adjacent vectors. */
 template <int P> __device__ __forceinline__ vec_pos vec_pos_of(const image_order &order, uint32_t number)
 {
     vec_pos p;
@@ -22,6 +24,7 @@ template <int P> __device__ __forceinline__ vec_pos vec_pos_of(const image_order
     return p;
 }
 
+/* Offset of an image's vector of channels at pixel 0. */
 __device__ __forceinline__ int64_t plane_of(const vec_pos &p, const int64_t *stride)
 {
     return p.image * stride[0] + p.channel;
@@ -96,6 +99,7 @@ __device__ __forceinline__ void reduce_window(const pool_args &a, const T *from,
         if (w.is_inside)
             loaded[n] = fetch_at<T, P>(a, from, w);
     }
+    /* the first pixel wins against the initial -infinity, even if it is -infinity itself */
     bool is_first = true;
 #pragma unroll
     for (int32_t i = 0; i < height; i++) {
@@ -123,6 +127,7 @@ __device__ __forceinline__ void reduce_window(const pool_args &a, const T *from,
     }
 }
 
+/* One window of a vector of channels per thread. */
 template <typename T, int K, bool IS_MAX>
 static __global__ void __launch_bounds__(THREADS) pool_kernel(const __grid_constant__ pool_args a)
 {
@@ -191,6 +196,7 @@ __device__ __forceinline__ void grad_of_vec(const pool_args &a, const T *g, int6
         }
 }
 
+/* ROWS pixels of one column per thread: their windows mostly overlap. */
 template <typename T, int W, bool IS_MAX>
 static __global__ void __launch_bounds__(THREADS) pool_grad_kernel(const __grid_constant__ pool_args a)
 {
@@ -253,6 +259,7 @@ static __global__ void __launch_bounds__(THREADS) pool_scatter_kernel(const __gr
 
 /* ---- launching --------------------------------------------------------------------------------------------------- */
 
+/* Channels a multiple of the vector width, contiguous and aligned on both sides. */
 static bool can_vectorize(const pool_args *a)
 {
     if (a->from_dtype != a->to_dtype || a->from_dtype == TARN_F64)
@@ -268,6 +275,7 @@ static bool can_vectorize(const pool_args *a)
 /* True if 2×2 or 3×3 windows tile the image: each pixel is in exactly one. */
 static bool tiles_image(const pool_args *a)
 {
+    /* stride = kernel size, no padding or dilation, no remainder */
     const int64_t side = a->kernel[0];
     for (int i = 0; i < 2; i++)
         if (a->kernel[i] != side || a->step[i] != side || a->dilation[i] != 1 || a->padding[i] != 0 ||
@@ -281,6 +289,7 @@ static bool tiles_image(const pool_args *a)
 template <typename T, bool IS_MAX> static void launch_forward(const tarn__call *call, const pool_args &a)
 {
     unsigned blocks = blocks_for(a.order.count, THREADS);
+    /* 2×2 and 3×3 windows are unrolled */
     bool is_square = a.kernel[0] == a.kernel[1];
     if (is_square && a.kernel[0] == 2)
         pool_kernel<T, 2, IS_MAX><<<blocks, THREADS, 0, stream_of(call)>>>(a);
@@ -323,6 +332,7 @@ static void launch_typed(const tarn__call *call, const pool_args &a, bool is_max
         is_max ? launch_forward<T, true>(call, a) : launch_forward<T, false>(call, a);
 }
 
+/* The grid is over windows forward and for tiling windows, else over pixels. */
 bool tarn__cuda_pool_nhwc(const tarn__call *call, pool_args a, bool is_max, bool is_backward)
 {
     if (!can_vectorize(&a))
@@ -332,6 +342,7 @@ bool tarn__cuda_pool_nhwc(const tarn__call *call, pool_args a, bool is_max, bool
         a.order = order_of(true, a.images, vecs, (a.size[0] + ROWS - 1) / ROWS, a.size[1]);
     else
         a.order = order_of(true, a.images, vecs, a.results[0], a.results[1]);
+    /* thread indices must fit 32 bits */
     if (!a.order.is_small)
         return false;
     if (a.from_dtype == TARN_F32)

@@ -14,6 +14,7 @@ struct stride2_pos {
     int32_t row, vec; /* first row of windows; vector of columns */
 };
 
+/* Vectors of columns vary fastest, then rows of windows. */
 __device__ __forceinline__ stride2_pos stride2_pos_of(const image_order &order, uint32_t number)
 {
     stride2_pos p;
@@ -24,6 +25,7 @@ __device__ __forceinline__ stride2_pos stride2_pos_of(const image_order &order, 
     return p;
 }
 
+/* Offset of a channel's plane. */
 __device__ __forceinline__ int64_t plane_of(const stride2_pos &p, const int64_t *stride)
 {
     return p.image * stride[0] + p.channel * stride[1];
@@ -64,6 +66,7 @@ template <int K, int Q, typename C> __device__ __forceinline__ void update_sums(
 template <int K, int Q, typename C>
 __device__ __forceinline__ void divide_sums(const pool_args &a, int32_t row, int32_t column, C *sum)
 {
+    /* 3×3 windows at the border are smaller if padding is excluded */
     int32_t height = K == 2 ? 2 : window_length<int32_t>(a, 0, row);
 #pragma unroll
     for (int q = 0; q < Q; q++)
@@ -89,6 +92,7 @@ static __global__ void __launch_bounds__(THREADS) pool_kernel(const __grid_const
         if ((top + l < 0) | (top + l >= height))
             continue;
         loaded[l] = *(const vec<T, P> *)(from + (top + l) * from_line);
+        /* the column to the left of the vector */
         if (EDGE && left > 0)
             edge[l] = from[(top + l) * from_line - 1];
     }
@@ -134,6 +138,7 @@ template <typename C, int W> struct window_line {
     int32_t index[W];
 };
 
+/* One row of windows: half a vector, plus the window to the right for 3×3. */
 template <typename T, int K, bool IS_MAX, int W>
 __device__ __forceinline__ void fetch_windows(const pool_args &a, const T *g, const uint8_t *indices, int32_t row,
                                               int32_t column, window_line<compute<T>, W> *to)
@@ -189,6 +194,7 @@ __device__ __forceinline__ void gather_line(const window_line<C, W> *upper, cons
     }
 }
 
+/* Reads WINDOW_ROWS (+ 1) rows of windows, writes twice as many rows of pixels. */
 template <typename T, int K, bool IS_MAX>
 static __global__ void __launch_bounds__(THREADS) pool_grad_kernel(const __grid_constant__ pool_args a)
 {
@@ -220,6 +226,7 @@ static __global__ void __launch_bounds__(THREADS) pool_grad_kernel(const __grid_
         if (row >= (int32_t)a.size[0])
             break;
         compute<T> gx[P];
+        /* odd rows of 3×3 windows get a second row of windows */
         gather_line<K, P, IS_MAX>(&lines[r / 2], EDGE && r % 2 ? &lines[(r + EDGE) / 2] : NULL, r % 2, gx);
         vec<T, P> result;
         narrow_vec(gx, result);
@@ -240,6 +247,7 @@ static int supported_kernel(const pool_args *a, bool is_backward)
         if (a->kernel[i] != a->kernel[0] || a->step[i] != 2 || a->dilation[i] != 1 ||
             a->padding[i] != a->kernel[0] - 2 || a->size[i] != 2 * a->results[i])
             return 0;
+    /* every row is whole vectors */
     if ((a->kernel[0] != 2 && a->kernel[0] != 3) || a->size[1] % width != 0)
         return 0;
     bool vectorized = is_vectorizable(a->from, bytes, a->from_stride, 3, is_backward ? width / 2 : width) &&
@@ -271,6 +279,7 @@ static void launch_typed(const tarn__call *call, const pool_args &a, bool is_max
         is_max ? launch<T, 3, true>(call, a, is_backward) : launch<T, 3, false>(call, a, is_backward);
 }
 
+/* False if sizes, layout or alignment do not fit. */
 bool tarn__cuda_pool_stride2(const tarn__call *call, pool_args a, bool is_max, bool is_backward)
 {
     int kernel = supported_kernel(&a, is_backward);
@@ -278,6 +287,7 @@ bool tarn__cuda_pool_stride2(const tarn__call *call, pool_args a, bool is_max, b
         return false;
     int width = (int)(16 / tarn__dtype_bytes(a.from_dtype));
     a.order = order_of(false, a.images, a.channels, (a.results[0] + WINDOW_ROWS - 1) / WINDOW_ROWS, a.size[1] / width);
+    /* thread indices must fit 32 bits */
     if (!a.order.is_small)
         return false;
     if (a.from_dtype == TARN_F32)

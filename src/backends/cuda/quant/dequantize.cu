@@ -32,6 +32,7 @@ static void kernel_blocks_decode(const tarn__call *call)
     tarn__view blocks = *call->in[0];
     int64_t below = 0;
     for (int i = 0; i < blocks.rank; i++)
+        /* distance from the lowest row to the first */
         if (blocks.stride[i] < 0 && blocks.shape[i] > 0)
             below -= (blocks.shape[i] - 1) * blocks.stride[i];
     const tarn__view *views[2] = {call->out[0], &blocks};
@@ -48,6 +49,7 @@ static void kernel_blocks_decode(const tarn__call *call)
     dequantize_kernel<<<blocks_for(nest.count, THREADS * ELEMENTS), THREADS, 0, stream_of(call)>>>(a);
 }
 
+/* A quantized table (rows, length) and its row indices. */
 struct rows_args {
     const char *from;
     int64_t pitch, rows, length, count; /* row stride in bytes; rows of x; elements per row, and of y */

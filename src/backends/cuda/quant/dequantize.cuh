@@ -22,6 +22,7 @@ __device__ __forceinline__ void q4_k_scales(const uint8_t *s, int group, int *sc
     *min = group < 4 ? s[4 + i] & 63 : (s[8 + i] >> 4) | (s[4 + i] >> 6 << 4);
 }
 
+/* scale · group scale · q - min · group min, each product rounded. */
 __device__ __forceinline__ float q4_k_at(const tarn__q4_k *block, int at)
 {
     int group = at / 32, scale, min;
@@ -31,6 +32,7 @@ __device__ __forceinline__ float q4_k_at(const tarn__q4_k *block, int at)
                      __fmul_rn(scale_of(block->min), (float)min));
 }
 
+/* Six bits: four from `low`, two from `high`, minus 32. */
 __device__ __forceinline__ float q6_k_at(const tarn__q6_k *block, int at)
 {
     int half = at / 128, part = at % 128 / 32, i = at % 32;
@@ -76,6 +78,7 @@ __device__ __forceinline__ int byte_of(const uint2 &words, int i)
 /* Eight adjacent elements from a multiple of eight: they share a group. Same bits as element_at(). */
 template <tarn_dtype Q> __device__ __forceinline__ void dequantize8(const char *row, int at, float *to);
 
+/* Blocks are 34 bytes: the bytes start at an even address only. */
 template <> __device__ __forceinline__ void dequantize8<TARN_Q8_0>(const char *row, int at, float *to)
 {
     const char *block = row + (int64_t)(at / 32) * (int)sizeof(tarn__q8_0);
@@ -113,6 +116,7 @@ template <> __device__ __forceinline__ void dequantize8<TARN_Q4_K>(const char *r
         to[i] = __fsub_rn(__fmul_rn(scale, (float)(byte_of(q, i) >> group % 2 * 4 & 15)), min_value);
 }
 
+/* Offsets within the 210-byte block: low 0, high 128, group scales 192, scale 208. */
 template <> __device__ __forceinline__ void dequantize8<TARN_Q6_K>(const char *row, int at, float *to)
 {
     const char *block = row + (int64_t)(at / 256) * (int)sizeof(tarn__q6_k);

@@ -7,6 +7,7 @@
 
 #define UNIT 32 /* elements unpacked at a time */
 
+/* One element of f32, bf16 or f16. */
 __device__ __forceinline__ float load_float(const void *x, tarn_dtype dtype, int64_t at)
 {
     return dtype == TARN_F32    ? ((const float *)x)[at]
@@ -46,6 +47,7 @@ template <int N> __device__ __forceinline__ void load_words(const char *from, ui
 
 template <tarn_dtype Q> __device__ __forceinline__ quant_unit unpack_unit(const char *piece, int unit);
 
+/* A unit is a block. */
 template <> __device__ __forceinline__ quant_unit unpack_unit<TARN_Q8_0>(const char *piece, int unit)
 {
     const char *block = piece + unit * (int)sizeof(tarn__q8_0);
@@ -56,6 +58,7 @@ template <> __device__ __forceinline__ quant_unit unpack_unit<TARN_Q8_0>(const c
     return w;
 }
 
+/* A unit is a block; nibbles stay 0 … 15, so the offset is 8 · scale. */
 template <> __device__ __forceinline__ quant_unit unpack_unit<TARN_Q4_0>(const char *piece, int unit)
 {
     const char *block = piece + unit * (int)sizeof(tarn__q4_0);

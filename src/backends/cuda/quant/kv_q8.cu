@@ -43,6 +43,7 @@ static __global__ void __launch_bounds__(THREADS) quantize_kernel(const __grid_c
 template <typename T, int W>
 static __global__ void __launch_bounds__(THREADS) dequantize_kernel(const __grid_constant__ q8_args a)
 {
+    /* a vector of T may be shorter than VEC */
     constexpr int P = vec_size<T>::value < W ? vec_size<T>::value : W;
     const int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, vecs_per_row = a.head_dim / W,
                   row = at / vecs_per_row, d = (at - row * vecs_per_row) * W;
@@ -63,6 +64,7 @@ static __global__ void __launch_bounds__(THREADS) dequantize_kernel(const __grid
 
 /* ---- launching --------------------------------------------------------------------------------------------------- */
 
+/* x is float, q u8, scales f16, all (B, heads, tokens, ·). */
 static q8_args args_of(const tarn__view *x, const tarn__view *q, const tarn__view *scales)
 {
     q8_args a = {};
@@ -109,6 +111,7 @@ static void kernel_codes_decode(const tarn__call *call)
     }
 }
 
+/* The quantized side is u8 with an offset of 128 (TARN__KV_Q8_ZERO). */
 void tarn__cuda_kv_q8(tarn__kernel_row *rows)
 {
     rows[TARN__K_quantize_kv] = tarn__kernel_row{kernel_codes_encode, TARN__FLOATS, NULL};

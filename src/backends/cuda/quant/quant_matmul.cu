@@ -65,6 +65,7 @@ static __global__ void __launch_bounds__(THREADS) quantize_kernel(const __grid_c
 #pragma unroll
     for (int step = 8; step > 0; step /= 2)
         sum += __shfl_xor_sync(FULL_WARP, sum, step);
+    /* sums of both halves of the unit */
     int second = __shfl_sync(FULL_WARP, sum, 16);
     a.to.q[unit * UNIT + lane] = (int8_t)q;
     if (lane == 0) {
@@ -75,6 +76,7 @@ static __global__ void __launch_bounds__(THREADS) quantize_kernel(const __grid_c
 
 /* ---- few rows: GEMV ---------------------------------------------------------------------------------------------- */
 
+/* y (rows, out) = x (rows, in) · weightᵀ. */
 struct gemv_args {
     const char *weight;
     int64_t pitch; /* row stride of the weight, in bytes */
@@ -134,6 +136,7 @@ static __global__ void __launch_bounds__(WARPS *WARP) gemv_kernel(const __grid_c
         return;
     const char *from = a.weight + row * a.pitch;
     float sums[R] = {};
+    /* chunk by chunk through the row */
     for (int64_t at = 0, skip = 0; at < a.in; at += CHUNK, skip += a.chunk_bytes) {
         int count = (int)(a.in - at < CHUNK ? a.in - at : CHUNK),
             bytes = (int)(a.row_bytes - skip < a.chunk_bytes ? a.row_bytes - skip : a.chunk_bytes);
@@ -174,6 +177,7 @@ static size_t layout_quantized(char *scratch, int64_t rows, int64_t in, quantize
     return q + scale + units * sizeof(int2);
 }
 
+/* Row stride in bytes; negative for a flipped view. */
 static int64_t pitch_of(const tarn__view *weight)
 {
     int64_t down = weight->stride[0];
@@ -206,6 +210,7 @@ static void run_gemv(const tarn__call *call)
 
 /* ---- many rows: dequantize and GEMM ------------------------------------------------------------------------------ */
 
+/* Rows of quant blocks to contiguous elements. */
 struct dequantize_args {
     const char *from;
     int64_t pitch, groups; /* of eight elements */
@@ -284,6 +289,7 @@ struct tile_gemm {
     tarn__call call;
 };
 
+/* The dequantized tile is (in, rows) transposed: matmul reads it without packing. */
 static void describe_tile(tile_gemm *t, const tarn__call *call, int64_t begin, int64_t end, char *scratch)
 {
     const tarn__view *bias = call->inputs > 2 ? call->in[2] : NULL;
@@ -333,6 +339,7 @@ static bool is_gemv(const tarn__call *call)
     return call->in[0]->shape[0] <= MAX_ROWS;
 }
 
+/* An empty K takes the GEMV path: sums of nothing plus the bias. */
 static void kernel_matmul_blocks(const tarn__call *call)
 {
     if (tarn__view_count(call->out[0]) == 0)
@@ -352,6 +359,7 @@ static size_t scratch_matmul_blocks(const tarn__call *call)
         return layout_quantized(NULL, x->shape[0], x->shape[1], &none);
     int64_t step = tile_rows(weight), last = (weight->shape[0] - 1) / step * step;
     size_t largest = 0;
+    /* the first tile's GEMM and the last one's */
     for (int i = 0; i < 2; i++) {
         tile_gemm t;
         describe_tile(&t, call, i ? last : 0, i ? weight->shape[0] : step, NULL);

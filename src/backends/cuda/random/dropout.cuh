@@ -4,7 +4,8 @@
 
 #include "backends/cuda/common/philox.cuh"
 
-/* Factors: 0 for numbers below the probability, compared as 24-bit integers, which is exact. */
+/* Factors: 0 for numbers below the probability p, compared as 24-bit integers, which is exact; else 1 / (1 - p), which
+ * keeps the expectation. */
 struct dropout {
     uint32_t limit;
     float scale;
@@ -41,6 +42,7 @@ template <typename T, int N> __device__ __forceinline__ void drop_f32(const floa
                 y[i] = widen(narrow<T>(__dmul_rn((double)x[i], (double)factor[i])));
 }
 
+/* One element; f32 and f64 multiply exactly rounded. */
 template <typename T> __device__ __forceinline__ T drop(T x, float factor)
 {
     float x32 = widen(x), y;

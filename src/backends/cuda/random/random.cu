@@ -45,6 +45,7 @@ __device__ __forceinline__ float sin_reduced(double x, double n, double rounded)
                                        (long long)((uint64_t)__double_as_longlong(rounded) << 63));
 }
 
+/* Range reduction by rounding x / π to an integer in the low bits. */
 __device__ __forceinline__ float sin_of_angle(float x)
 {
     double rounded = fma((double)x, 0x1.45f306dc9c883p-2, 0x1.8p52);
@@ -59,6 +60,7 @@ __device__ __forceinline__ float cos_of_angle(float x)
 
 /* ---- four words to four values ----------------------------------------------------------------------------------- */
 
+/* low + u · (high - low), below high. */
 struct uniform {
     float low, span, high;
 
@@ -99,6 +101,7 @@ struct normal {
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
+/* Draw: uniform, normal or dropout. */
 template <typename Draw> struct draw_args {
     void *to;
     const void *from; /* dropout's operand, else NULL */
@@ -119,6 +122,7 @@ static __global__ void __launch_bounds__(THREADS) packed_kernel(const __grid_con
     int64_t first = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * N;
     if (first >= a.count)
         return;
+    /* the last vector may be partial */
     bool is_full = first + N <= a.count;
     const T *from = (const T *)a.from + first;
     T *to = (T *)a.to + first;
@@ -135,6 +139,7 @@ static __global__ void __launch_bounds__(THREADS) packed_kernel(const __grid_con
 #pragma unroll
     for (int i = 0; i < N; i += 4) {
         uint32_t word[4];
+        /* one counter per four elements */
         philox(rng, (uint64_t)(first + i) / 4, word);
         a.draw.generate(word, value + i);
     }
@@ -191,7 +196,8 @@ static offset_calc<2> row_major(const tarn__view *to, const tarn__view *from)
     return offset_calc_of<2>(&nest);
 }
 
-/* Grid: a thread per vector, or per four elements. */
+/* Grid: a thread per vector, or per four elements. Contiguous and aligned operands take the vector kernel; both kernels
+ * draw the same values. */
 template <typename Draw, bool has_operand> static void run(const tarn__call *call)
 {
     const tarn__random *random = (const tarn__random *)call->params;
@@ -218,6 +224,7 @@ template <typename Draw, bool has_operand> static void run(const tarn__call *cal
     }
 }
 
+/* dropout saves no mask: backward draws the same numbers again. */
 void tarn__cuda_random(tarn__kernel_row *rows)
 {
     rows[TARN__K_uniform] = tarn__kernel_row{run<uniform, false>, TARN__FLOATS, NULL};

@@ -9,6 +9,7 @@ template <typename C> struct index_state {
     int64_t at;
 };
 
+/* The index is i64: 16 bytes of state for 32-bit elements. */
 template <typename C> struct argmax_op {
     typedef index_state<C> state;
     typedef index_state<C> batch;
@@ -35,6 +36,7 @@ template <typename C> struct argmax_op {
     }
     static __device__ __forceinline__ void merge(state &s, const state &other)
     {
+        /* states merge in any order: ties by index */
         if (is_better(other.value, s.value) || (!is_better(s.value, other.value) && other.at < s.at))
             s = other;
     }
@@ -48,6 +50,7 @@ template <typename C> struct argmax_op {
     }
 };
 
+/* flip -1: argmin. */
 static void run_argmax_of(const tarn__call *call, double flip)
 {
     reduce_args a;
@@ -67,6 +70,7 @@ static void run_argmin(const tarn__call *call)
     run_argmax_of(call, -1);
 }
 
+/* Also registers the gradients of max, min and prod. */
 void tarn__cuda_argmax(tarn__kernel_row *rows)
 {
     rows[TARN__K_argmax] = tarn__kernel_row{run_argmax, TARN__ALL, scratch_call};

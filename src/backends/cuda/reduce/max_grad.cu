@@ -75,6 +75,7 @@ template <typename T> static void launch_registers(const reduce_args &a, void *g
         launch_register_rows<prod_grad_op, T>(a, gx, stream);
 }
 
+/* Columns of prod in vectors have their own second pass. */
 template <template <typename> class Op> static void two_pass(const tarn__call *call, const gradient *d)
 {
     tarn__view first, second;
@@ -99,6 +100,7 @@ enum method { REGISTERS, SPECULATIVE, TWO_PASS };
 static enum method choose_method(const gradient *d, reduce_args *a)
 {
     bool is_vectorized = plan_vectorized(d, a);
+    /* registers compare bits: one dtype throughout */
     bool is_same = !d->result || (d->result->dtype == d->x->dtype && d->g->dtype == d->x->dtype);
     if (is_vectorized && is_same && fits_registers(*a))
         return REGISTERS;
@@ -111,6 +113,7 @@ static enum method choose_method(const gradient *d, reduce_args *a)
     return SPECULATIVE;
 }
 
+/* By the same choice as run_gradient(). */
 static size_t scratch_gradient(const gradient *d)
 {
     reduce_args a;
@@ -121,6 +124,7 @@ static size_t scratch_gradient(const gradient *d)
     }
 }
 
+/* Selects the method, then the dtype. */
 template <template <typename> class Op> static void run_gradient(const tarn__call *call, const gradient *d)
 {
     reduce_args a;
@@ -146,11 +150,13 @@ template <template <typename> class Op> static void run_gradient(const tarn__cal
     }
 }
 
+/* Inputs x, result, g. */
 static gradient max_operands(const tarn__call *call)
 {
     return gradient{call->in[0], call->in[2], call->in[1], call->out[0]};
 }
 
+/* Inputs x, g. */
 static gradient prod_operands(const tarn__call *call)
 {
     return gradient{call->in[0], call->in[1], NULL, call->out[0]};

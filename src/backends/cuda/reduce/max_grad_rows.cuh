@@ -32,6 +32,7 @@ template <> struct word_of<float> {
         return (int)sums;
     }
 };
+/* Two 16-bit floats: the hardware compares both at once. */
 template <typename T, typename Pair> struct word_of_pair {
     static constexpr uint32_t ones = 0x00010001;
     static __device__ __forceinline__ uint32_t equal(uint32_t a, uint32_t b)
@@ -112,6 +113,7 @@ static __global__ void __launch_bounds__(TIE_THREADS, 3)
                 }
             }
     }
+    /* x is still in registers, as masks */
     const int ties = count_over(word::count(sums), group);
     if (!is_here)
         return;

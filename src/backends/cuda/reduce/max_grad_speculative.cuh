@@ -17,6 +17,7 @@ struct tie {
     int count, at;
 };
 
+/* Merge of chunk states, for merge_rows(). */
 struct tie_op {
     typedef tie state;
     static __device__ __forceinline__ void merge(tie &s, const tie &other)
@@ -32,6 +33,7 @@ static inline size_t totals_bytes(const reduce_args &a)
     return (size_t)divide_up(a.outputs * (int64_t)sizeof(unsigned long long), 256) * 256;
 }
 
+/* A chunk's ties to scratch, and to the output's total. */
 __device__ __forceinline__ void store_tie(const reduce_args &a, unsigned long long *totals, const tie &found,
                                           int64_t output)
 {
@@ -111,6 +113,7 @@ static __global__ void __launch_bounds__(THREADS, 4)
                 *(uint4 *)(gx + offset[0] + step_offset<N>(a, i + u * THREADS)) =
                     make_uint4(select_grad<T>(x[u].x, by, &any), select_grad<T>(x[u].y, by, &any),
                                select_grad<T>(x[u].z, by, &any), select_grad<T>(x[u].w, by, &any));
+        /* no tie in these vectors: the common case */
         if (!any)
             continue;
 #pragma unroll
@@ -121,6 +124,7 @@ static __global__ void __launch_bounds__(THREADS, 4)
                     found.at = (int)(i + u * THREADS - begin) * N + k;
                 }
     }
+    /* one record per chunk */
     merge_rows<tie_op, 1>(&found, 1);
     if (threadIdx.x == 0)
         store_tie(a, totals, found, unit);
@@ -214,6 +218,7 @@ template <typename T> struct fix_up_job {
     T tied, other;
 };
 
+/* Rereads g and the result; the tied gradient is now g / total. */
 template <typename T>
 __device__ __forceinline__ fix_up_job<T> fix_up_job_of(const reduce_args &a, int64_t output, int64_t chunk,
                                                        int64_t total)
@@ -274,6 +279,7 @@ static __global__ void __launch_bounds__(THREADS)
         int64_t step = a.by_columns ? found.at : found.at / N, rest = a.by_columns ? 0 : found.at % N;
         gx[m.at + step_offset<N>(a, m.begin + step) + rest] = m.tied;
     }
+    /* lanes whose chunk must be walked */
     unsigned walks = __ballot_sync(FULL_WARP, is_walk);
     if (a.by_columns && __popc(walks) > MAX_WARP_FIX_UPS) {
         if (is_walk)
@@ -293,6 +299,7 @@ static __global__ void __launch_bounds__(THREADS)
 template <typename T>
 static void launch_speculative(const reduce_args &a, void *gx, unsigned long long *totals, cudaStream_t stream)
 {
+    /* the totals are cleared, then counted by the first pass */
     constexpr int N = vec_size<T>::value;
     int64_t units = a.by_columns ? (int64_t)1 << a.width_bits : 1, tasks = a.outputs * a.chunks;
     dim3 grid(blocks_for(a.units, units), (unsigned)a.chunks);

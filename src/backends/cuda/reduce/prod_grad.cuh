@@ -14,6 +14,7 @@ static __device__ __noinline__ float quotient_f64(double a, float x)
 __device__ __forceinline__ float quotient(double a, float x)
 {
     float r, size = fabsf(x);
+    /* one Newton correction below */
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
     float y = (float)(a * (double)r);
     if (!(size > 1e-30f && size < 1e30f && fabsf(y) < 1e38f))
@@ -31,6 +32,7 @@ struct nonzero {
     int zeros, unused; /* every byte of a state is written */
 };
 
+/* With no zero the gradient is g · product / x; with one zero only that element has a gradient; with more none has. */
 template <typename C> struct prod_grad_op {
     typedef nonzero state;
     typedef nonzero batch;

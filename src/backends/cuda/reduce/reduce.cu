@@ -48,6 +48,7 @@ template <typename C> struct sum_op {
     }
 };
 
+/* `scale` is 1 / count for mean. */
 static void run_sum(const tarn__call *call)
 {
     reduce_args a;
@@ -71,6 +72,7 @@ template <> __device__ __forceinline__ float max_nan<float>(float a, float x)
     return y;
 }
 
+/* max, and min by flipped elements. State and batch are one element. */
 template <typename C> struct max_op {
     typedef C state;
     typedef C batch;
@@ -101,6 +103,7 @@ template <typename C> struct max_op {
     }
 };
 
+/* flip -1: min. */
 static void run_max_of(const tarn__call *call, double flip)
 {
     reduce_args a;
@@ -161,6 +164,7 @@ template <typename C> struct nonfinite_op {
     }
 };
 
+/* All axes: one output. */
 static void run_nonfinite(const tarn__call *call)
 {
     reduce_args a;

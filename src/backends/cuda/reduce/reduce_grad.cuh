@@ -67,6 +67,7 @@ static __global__ void __launch_bounds__(MAX_ROW_THREADS, 2)
     broadcast_state<Op>(s, group);
     if (!is_here)
         return;
+    /* once per row, then every element from registers */
     typename Op::factors by = Op::factors_of(g, s);
 #pragma unroll
     for (int u = 0; u < REG_VECS; u++)
@@ -92,6 +93,7 @@ static void launch_register_rows(const reduce_args &a, void *gx, cudaStream_t st
 
 /* ---- in two passes ----------------------------------------------------------------------------------------------- */
 
+/* Arguments of the second pass. */
 struct grad_args {
     const void *in[5]; /* x, g, result or NULL, first and second part of the state (f64) */
     void *gx;
@@ -182,6 +184,7 @@ static bool vectorize_grads(grad_args *s, tarn__nest *nest)
         for (int i = 0; i <= last; i++)
             if (i == last ? nest->stride[k][i] != 1 : nest->stride[k][i] % n != 0)
                 return false;
+    /* strides of g, result and states within a vector */
     for (int k = 0; k < 4; k++) {
         s->inner[k] = nest->stride[2 + k][last];
         s->is_inner = s->is_inner || s->inner[k] != 0;
@@ -212,6 +215,7 @@ template <template <typename> class Op> static void launch_grads(grad_args s, ta
         grad_general<Op<float>, float><<<blocks, THREADS, 0, stream>>>(s);
 }
 
+/* True if gx can be written at x's offsets. */
 static bool same_layout(const tarn__view *x, const tarn__view *gx)
 {
     if (x->dtype != gx->dtype || !is_aligned(tarn__view_at(gx), 16))
@@ -227,6 +231,7 @@ template <template <typename> class Op>
 static bool reduce_states(const tarn__call *call, const gradient *d, reduce_args *a, tarn__view *first,
                           tarn__view *second)
 {
+    /* two f64 values per output, then the reduction's own scratch */
     *first = *second = states_view(d, call->scratch);
     second->offset = tarn__view_count(first);
     if (!plan_reduce(a, d->x, first, aux_of(d)))

@@ -23,6 +23,7 @@
 struct any_integer {
 };
 
+/* Loads N elements of T; `one` loads a single one of the tail. */
 template <typename T, int N> struct source {
     typedef vec<T, N> vec_type;
     static __device__ __forceinline__ vec_type load(const void *x, tarn_dtype, int64_t at)
@@ -86,6 +87,7 @@ template <int N> __device__ __forceinline__ int64_t step_offset(const reduce_arg
  *       result(state, args)     the stored value; second(state) for `args.second`
  *       has_columns             false: there is only ever one output */
 
+/* True if a batch has its own type. */
 template <typename Op> constexpr bool has_batch = !std::is_same<typename Op::state, typename Op::batch>::value;
 
 template <typename Op> __device__ __forceinline__ typename Op::batch begin_batch(const typename Op::state &s)
@@ -196,6 +198,7 @@ static __global__ void __launch_bounds__(THREADS, 4) reduce_rows(const __grid_co
                         Op::take(b, from::get(x[u], k), aux, (i + u * group) * N + k);
             end_batch<Op>(s, b);
         }
+        /* elements after the last vector, by one thread of the last chunk */
         if (a.tail > 0 && lane == 0 && end == a.length) {
             typename Op::batch b = begin_batch<Op>(s);
             for (int64_t i = a.length * N; i < a.count; i++)
@@ -203,6 +206,7 @@ static __global__ void __launch_bounds__(THREADS, 4) reduce_rows(const __grid_co
             end_batch<Op>(s, b);
         }
     }
+    /* all threads, also those without a unit: it has barriers */
     merge_group<Op>(s, group);
     if (unit < a.units && lane == 0)
         store_state<Op>(a, s, unit, offset[1]);
@@ -251,6 +255,7 @@ static __global__ void __launch_bounds__(THREADS, 3) reduce_columns(const __grid
                 end_batch<Op>(s[k], b[k]);
         }
     }
+    /* all threads, also those without a unit: it has barriers */
     merge_rows<Op, N>(s, width);
     if (unit < a.units && row == 0)
 #pragma unroll
@@ -279,6 +284,7 @@ static __global__ void __launch_bounds__(THREADS) reduce_chunks(const __grid_con
 
 /* ---- launching --------------------------------------------------------------------------------------------------- */
 
+/* Grid: units, and chunks along y; a second launch merges the chunks. */
 template <template <typename> class Op, typename T, int N>
 static void launch_reduce(const reduce_args &a, cudaStream_t stream)
 {
@@ -296,6 +302,7 @@ static void launch_reduce(const reduce_args &a, cudaStream_t stream)
     }
 }
 
+/* f64 is not vectorized. */
 template <template <typename> class Op> static void reduce_floats(const reduce_args &a, cudaStream_t stream)
 {
     switch (a.x_dtype) {
@@ -328,6 +335,7 @@ static inline bool plan_call(reduce_args *a, const tarn__call *call)
     return is_work;
 }
 
+/* Scratch of a call that reduces its one input. */
 static size_t scratch_call(const tarn__call *call)
 {
     return reduce_scratch(call->in[0], call->out[0], NULL);
@@ -358,6 +366,7 @@ template <> __device__ __forceinline__ int64_t flipped<int64_t>(int64_t x, int64
 {
     return x ^ flip;
 }
+/* The start of a maximum. */
 template <typename C> __device__ __forceinline__ C lowest(void)
 {
     return (C)-CUDART_INF;

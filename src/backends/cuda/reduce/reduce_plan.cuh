@@ -9,6 +9,7 @@
 #define STATE_BYTES 16    /* of the largest state */
 #define MANY_UNITS 131072 /* units of a column reduction that fill a device with one thread each */
 
+/* Kernel arguments and plan of a reduction. */
 struct reduce_args {
     const void *x, *aux; /* aux: one value per output; NULL: none */
     void *y;
@@ -53,10 +54,12 @@ static inline void split_walk(reduce_args *a, int64_t blocks, int64_t threads, i
 {
     a->chunk = a->length > 0 ? a->length : 1;
     a->chunks = 1;
+    /* short walks, or enough blocks: one chunk */
     if (a->length <= 32 * threads || blocks >= 2048)
         return;
     while (steps_per_thread > BATCH && blocks * divide_up(a->length, threads * steps_per_thread) < 1024)
         steps_per_thread /= 2;
+    /* bound the number of states to merge */
     while (blocks * divide_up(a->length, threads * steps_per_thread) > 8192)
         steps_per_thread *= 2;
     a->chunk = threads * steps_per_thread;
@@ -145,6 +148,7 @@ static inline bool plan_reduce(reduce_args *a, const tarn__view *x, const tarn__
     if (aux)
         a->aux = tarn__view_at(aux), a->aux_dtype = aux->dtype;
     tarn__view like = *y; /* y itself may have strides of 0, as the expanded gradient of a result */
+    /* contiguous strides tell kept axes from reduced ones */
     tarn__view_set_row_major(&like);
     const tarn__view *views[] = {x, &like, y, aux};
     tarn__nest nest;

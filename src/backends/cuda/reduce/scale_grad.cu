@@ -1,8 +1,8 @@
 /* scale_grad.cu: gradients of x · w, w broadcast along axes of x: gx = g · w, and gw, the sums of g · x.
  *
- * Two forms, those of ops/scale.c: w has one value per row (the sums run along the innermost axis), or w is one row
- * (the sums run over all rows). x and g are read and gx is written once in either. Rows and columns are split into
- * chunks by shape alone where there would be too little parallelism; the chunks' sums go to scratch in f64, and a
+ * Two forms, those of ops/reduce/scale_grad.c: w has one value per row (the sums run along the innermost axis), or w is
+ * one row (the sums run over all rows). x and g are read and gx is written once in either. Rows and columns are split
+ * into chunks by shape alone where there would be too little parallelism; the chunks' sums go to scratch in f64, and a
  * second kernel adds them in order. Products are added in the compute type a few at a time, and in f64 from there. */
 #include "backends/cuda/common/rows.cuh"
 
@@ -16,6 +16,7 @@ enum { X, G, GX, FACTOR, SUM, OPERANDS }; /* FACTOR is w, SUM its gradient */
 #define MAX_CHUNKS 1024
 #define SLICES 32 /* of the chunks, in the second kernel */
 
+/* Kernel arguments of both forms. */
 struct scale_args {
     row_set<OPERANDS> rows; /* GX has no base if it is not needed */
     int64_t vecs;           /* of a row */
@@ -63,6 +64,7 @@ static __global__ void __launch_bounds__(THREADS) row_kernel(const __grid_consta
                 if (a.rows.operand[GX].base)
                     W::store(a.rows.operand[GX], offset[GX], at + u * WARP, gx);
             }
+        /* f64 across batches of loads */
         sum += (double)part;
     }
     sum = warp_reduce<plus>(sum);
@@ -195,6 +197,7 @@ static int vec_width(const scale_args &a)
     return is_same && has_vecs(a.rows, X, n) && has_vecs(a.rows, G, n) && has_vecs(a.rows, GX, n) ? n : 1;
 }
 
+/* Chunks of a row only if there are too few rows. */
 static void split_rows(scale_args *a)
 {
     int64_t wanted = a->rows.count > 0 ? (MIN_WARPS + a->rows.count - 1) / a->rows.count : 1,
@@ -205,6 +208,7 @@ static void split_rows(scale_args *a)
     a->chunks = a->chunk > 0 ? (a->vecs + a->chunk - 1) / a->chunk : 1;
 }
 
+/* Halves the chunk until there are enough blocks, then bounds the number of chunks. */
 static void split_columns(scale_args *a)
 {
     while (a->width_bits < 5 && ((int64_t)1 << a->width_bits) < a->vecs)
@@ -236,6 +240,7 @@ static bool make_args(const tarn__call *call, scale_args *a, int *width)
     return by_row;
 }
 
+/* One f64 sum per chunk and row, or column. */
 static size_t scratch_scale_grad(const tarn__call *call)
 {
     scale_args a;
@@ -270,6 +275,7 @@ template <typename T> static void launch_vecs(const tarn__call *call, const scal
         launch_as<typed<T, N>, typed<T, N>>(call, a, by_row);
 }
 
+/* Inputs x, w, g; outputs gx (may be NULL), gw. */
 static void run_scale_grad(const tarn__call *call)
 {
     scale_args a;

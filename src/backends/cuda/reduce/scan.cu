@@ -16,6 +16,7 @@
 #define LOADS 8             /* elements of a column loaded together */
 #define VECS 4              /* vectors of a line that a lane loads together */
 
+/* Kernel arguments; strides are negated for a reverse scan. */
 struct scan_args {
     const void *x;
     void *y;
@@ -82,6 +83,7 @@ template <int N, typename C, typename L> __device__ __forceinline__ bool left_f3
         return false;
 }
 
+/* Total of a vector. */
 template <typename T, int N, typename L, typename C>
 __device__ __forceinline__ C whole_of(const raw<T, N, L> &x, const L *sum)
 {
@@ -149,6 +151,7 @@ static __global__ void __launch_bounds__(THREADS) warp_kernel(const __grid_const
             C through = scan_warp(whole_of<T, N, L, C>(x[u], sum)), before = __shfl_up_sync(FULL_WARP, through, 1);
             if (item < a.items)
                 store_vec<T, N, L, C>(a, offset[0] + item * a.y_step, x[u], sum, lane > 0 ? carry + before : carry);
+            /* the last lane's total carries over to the next vectors */
             carry += __shfl_sync(FULL_WARP, through, WARP - 1);
         }
     }
@@ -189,6 +192,7 @@ static __global__ void __launch_bounds__(THREADS) chunk_kernel(const __grid_cons
     C carry = 0;
     for (int64_t k = threadIdx.x; k < chunk; k += THREADS)
         carry += ((const C *)a.sums)[line * a.chunks + k];
+    /* start from the sums of all chunks before */
     if (chunk > 0)
         carry = block_reduce<plus>(carry, space, (C)0);
     for (int64_t first = begin; first < end; first += THREADS) {
@@ -202,6 +206,7 @@ static __global__ void __launch_bounds__(THREADS) chunk_kernel(const __grid_cons
         if (lane == WARP - 1)
             space[warp] = through;
         __syncthreads();
+        /* totals of the warps before this one */
         C lower = carry;
 #pragma unroll
         for (int k = 0; k < THREADS / WARP; k++) {
@@ -246,6 +251,7 @@ static __global__ void __launch_bounds__(THREADS) column_kernel(const __grid_con
         return;
     locate(a.offsets, column, offset);
     C sum = 0;
+    /* start from the sums of all chunks before */
     for (int64_t k = 0; k < chunk; k++)
         sum += ((const C *)a.sums)[k * a.lines + column];
     for (int64_t first = begin; first < end; first += LOADS) {
@@ -267,6 +273,7 @@ static __global__ void __launch_bounds__(THREADS) column_kernel(const __grid_con
 
 /* ---- planning ---------------------------------------------------------------------------------------------------- */
 
+/* A call's geometry; computed for scratch and again for the run. */
 struct scan_plan {
     tarn__nest nest; /* y, x across the axis */
     int64_t length, x_step, y_step;
@@ -288,6 +295,7 @@ static bool has_vecs(const scan_plan *p, const tarn__view *x, const tarn__view *
     return true;
 }
 
+/* By shape alone: the order of sums must not depend on the device. */
 static void cut_chunks(scan_args *a, bool by_columns)
 {
     if (by_columns) {
@@ -319,6 +327,7 @@ static bool make_plan(const tarn__call *call, scan_plan *p)
     p->length = tarn__axis_size(x, along->axis);
     p->x_step = p->length > 1 ? tarn__axis_stride(x, along->axis) : 1;
     p->y_step = p->length > 1 ? tarn__axis_stride(y, along->axis) : 1;
+    /* columns if another axis is denser than the scanned one */
     int last = p->nest.rank - 1;
     p->by_columns =
         last >= 0 && p->nest.shape[last] >= MIN_COLUMNS && magnitude(p->nest.stride[0][last]) < magnitude(p->y_step);
@@ -342,6 +351,7 @@ static bool make_plan(const tarn__call *call, scan_plan *p)
     return true;
 }
 
+/* One f64 or i64 sum per chunk. */
 static size_t scratch_cumsum(const tarn__call *call)
 {
     scan_plan p;
@@ -350,6 +360,7 @@ static size_t scratch_cumsum(const tarn__call *call)
 
 /* ---- launching --------------------------------------------------------------------------------------------------- */
 
+/* Grid: a thread per column, or per chunk of one. */
 template <typename T, typename C> static void start_columns(const tarn__call *call, const scan_args *a)
 {
     unsigned blocks = blocks_for(a->lines * a->chunks, THREADS);
@@ -358,6 +369,7 @@ template <typename T, typename C> static void start_columns(const tarn__call *ca
     column_kernel<T, C><<<blocks, THREADS, 0, stream_of(call)>>>(*a);
 }
 
+/* Grid: a warp per line, or a block per chunk. */
 template <typename T, int N, typename C> static void start_lines(const tarn__call *call, const scan_args *a)
 {
     if (a->lines >= MANY_LINES) {
@@ -370,6 +382,7 @@ template <typename T, int N, typename C> static void start_lines(const tarn__cal
     chunk_kernel<T, N, C><<<blocks, THREADS, 0, stream_of(call)>>>(*a);
 }
 
+/* Dispatch by layout and dtype. */
 static void run_cumsum(const tarn__call *call)
 {
     scan_plan p;

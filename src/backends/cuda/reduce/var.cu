@@ -11,6 +11,7 @@ struct shifted_moments {
     double sum, squares;
 };
 
+/* aux is the output's first element: the shift of all distances. */
 template <typename C> struct var_op {
     typedef shifted_moments state;
     typedef shifted_moments batch;
@@ -38,6 +39,7 @@ template <typename C> struct var_op {
     static __device__ __forceinline__ double result(const shifted_moments &s, const reduce_args &a)
     {
         double n = (double)a.count, divisor = n - a.correction;
+        /* shifted variance; rounding may leave it slightly negative */
         double squares = a.count > 0 ? s.squares - s.sum * s.sum / n : 0;
         return (squares < 0 ? 0 : squares) / (divisor < 0 ? 0 : divisor);
     }
@@ -57,6 +59,7 @@ static tarn__view first_of(const tarn__view *x, const tarn__view *y)
     return first;
 }
 
+/* `correction` is subtracted from the count: 1 for the sample variance. */
 static void run_var(const tarn__call *call)
 {
     reduce_args a;
@@ -68,6 +71,7 @@ static void run_var(const tarn__call *call)
     reduce_floats<var_op>(a, stream_of(call));
 }
 
+/* As for run_var(): aux must have the same layout. */
 static size_t scratch_var(const tarn__call *call)
 {
     tarn__view first = first_of(call->in[0], call->out[0]);
@@ -76,6 +80,7 @@ static size_t scratch_var(const tarn__call *call)
 
 /* ---- prod -------------------------------------------------------------------------------------------------------- */
 
+/* Integers wrap in i64. */
 template <typename C> struct prod_op {
     typedef typename total_of<C>::type state;
     typedef state batch;

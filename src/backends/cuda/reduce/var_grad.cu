@@ -72,6 +72,7 @@ static gradient operands_of(const tarn__call *call)
     return gradient{call->in[0], call->in[1], NULL, call->out[0]};
 }
 
+/* In registers: one read of x. */
 static bool fits(const gradient *d, reduce_args *a)
 {
     return plan_vectorized(d, a) && fits_registers(*a);
@@ -84,6 +85,7 @@ static size_t scratch_var_grad(const tarn__call *call)
     return fits(&d, &a) ? 0 : two_pass_scratch(&d);
 }
 
+/* Inputs x, g; the mean is recomputed, in f64. */
 static void run_var_grad(const tarn__call *call)
 {
     gradient d = operands_of(call);

@@ -81,9 +81,9 @@ void tarn__cuda_pinned_mark(int index, void *memory, void *from, void *to)
 /* Records a requested event once. */
 static bool mark(cudaEvent_t *event, cudaStream_t stream)
 {
-    cudaEvent_t asked = *event;
+    cudaEvent_t requested = *event;
     *event = NULL;
-    return !asked || tarn__cuda_good(cudaEventRecord(asked, stream), "cannot record an event");
+    return !requested || tarn__cuda_good(cudaEventRecord(requested, stream), "cannot record an event");
 }
 
 /* Enqueues one copy and returns. The bytes must not change until `wait`. */

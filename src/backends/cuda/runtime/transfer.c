@@ -83,26 +83,26 @@ bool tarn__cuda_download(int index, const void *memory, int64_t offset, void *ho
     if (!s)
         return false;
     bool ok = true;
-    size_t asked = 0, taken = 0;
+    size_t requested = 0, received = 0;
     pthread_mutex_lock(&s->lock);
     int first = s->next;
     for (int i = 0; ok && i < BUFFERS; i++)
         ok = tarn__cuda_good(cudaEventSynchronize(s->done[i]), "waiting for a copy failed");
-    for (int ahead = 0, at = first; ok && taken < bytes;) {
-        while (ok && asked < bytes && ahead < BUFFERS) {
-            size_t now = bytes - asked < BUFFER_BYTES ? bytes - asked : BUFFER_BYTES;
+    for (int ahead = 0, at = first; ok && received < bytes;) {
+        while (ok && requested < bytes && ahead < BUFFERS) {
+            size_t now = bytes - requested < BUFFER_BYTES ? bytes - requested : BUFFER_BYTES;
             int i = (at + ahead++) % BUFFERS;
-            ok = tarn__cuda_good(cudaMemcpyAsync(s->buffer[i], (const char *)memory + offset + asked, now,
+            ok = tarn__cuda_good(cudaMemcpyAsync(s->buffer[i], (const char *)memory + offset + requested, now,
                                                  cudaMemcpyDeviceToHost, stream),
                                  "cannot copy from the device") &&
                  tarn__cuda_good(cudaEventRecord(s->done[i], stream), "cannot record an event");
-            asked += now;
+            requested += now;
         }
-        size_t here = bytes - taken < BUFFER_BYTES ? bytes - taken : BUFFER_BYTES;
+        size_t here = bytes - received < BUFFER_BYTES ? bytes - received : BUFFER_BYTES;
         ok = ok && tarn__cuda_good(cudaEventSynchronize(s->done[at]), "waiting for the device failed");
         if (ok)
-            memcpy((char *)host + taken, s->buffer[at], here);
-        taken += here;
+            memcpy((char *)host + received, s->buffer[at], here);
+        received += here;
         at = (at + 1) % BUFFERS;
         ahead--;
     }

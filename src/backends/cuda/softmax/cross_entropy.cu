@@ -5,6 +5,7 @@
 
 enum { LOSS = ROW_OPERANDS, OPERANDS };
 
+/* Rows: logits, target, LSE (for backward), loss. */
 struct loss_args {
     row_set<OPERANDS> rows;
     target_rule targets;
@@ -51,6 +52,7 @@ __device__ __forceinline__ void take_packs(const loss_args &a, int64_t row, I at
     }
 }
 
+/* A missing output has no base. */
 __device__ __forceinline__ void write_row_value(const loss_args &a, int k, const int64_t *offset, double value)
 {
     if (a.rows.operand[k].base)
@@ -77,19 +79,23 @@ static __global__ void __launch_bounds__(MAX_THREADS, 4) loss_kernel(const __gri
     }
     row_state<C> s = {{minus_infinity<C>(), 0}, 0};
     I at = (I)threadIdx.x;
+    /* whole batches without bounds checks, then the rest */
     for (; at + (step - (I)blockDim.x) < vecs; at += step)
         take_packs<R, I, true>(a, offset[LOGITS], at, vecs, s);
     if (at < vecs)
         take_packs<R, I, false>(a, offset[LOGITS], at, vecs, s);
     const C row_max = row_reduce<false, max_op>(s.softmax.row_max, minus_infinity<C>());
+    /* merge the threads' online states: rescale to the common max, then add in f64 */
     s.softmax.rescale_to(row_max);
     const double sum = row_reduce<false, plus>(s.softmax.sum, 0.0);
     if (a.smoothing > 0)
         s.logit_sum = row_reduce<false, plus>(s.logit_sum, 0.0);
     if (threadIdx.x != 0)
         return;
+    /* the loss in f64: lse and logit may be large and close */
     double lse = log(sum), loss = lse - (logit_at(a.rows, offset, target) - (double)row_max);
     if (a.smoothing > 0)
+        /* smoothed labels: a uniform part of the probability over all classes */
         loss = (1 - a.smoothing) * loss + a.smoothing * (lse - (s.logit_sum / (double)a.rows.length - (double)row_max));
     write_row_value(a, LOSS, offset, loss);
     write_row_value(a, LSE, offset, (double)row_max + lse);
@@ -105,6 +111,7 @@ template <typename R, typename I> static void launch(const tarn__call *call, con
         <<<blocks_for(a.rows.count, 1), warps_for(a.rows.length, 16, MAX_THREADS), 0, stream_of(call)>>>(a);
 }
 
+/* Vectors if the rows allow them. */
 template <typename T> static void launch_typed(const tarn__call *call, const loss_args &a)
 {
     if (has_vecs(a.rows, LOGITS, vec_size<T>::value))
@@ -113,6 +120,7 @@ template <typename T> static void launch_typed(const tarn__call *call, const los
         launch<typed<T, 1>, int32_t>(call, a);
 }
 
+/* Inputs logits (rows, classes), targets (rows); outputs loss and, for backward, the LSE in f64. */
 void tarn__cuda_run_cross_entropy(const tarn__call *call)
 {
     tarn__view target = as_column(call->in[1]), loss = as_column(call->out[0]),
@@ -139,6 +147,7 @@ void tarn__cuda_run_cross_entropy(const tarn__call *call)
         launch_typed<f16>(call, a);
 }
 
+/* The fused row computes loss and gradient in one pass. */
 void tarn__cuda_cross_entropy(tarn__kernel_row *rows)
 {
     rows[TARN__K_cross_entropy] = tarn__kernel_row{tarn__cuda_run_cross_entropy, TARN__FLOATS, NULL};

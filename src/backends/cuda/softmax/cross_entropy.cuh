@@ -16,6 +16,7 @@ struct target_rule {
     bool has_ignore, is_long;
 };
 
+/* From the call's parameters and the targets' dtype. */
 static inline target_rule targets_of(const tarn__call *call)
 {
     const tarn__cross_entropy *params = (const tarn__cross_entropy *)call->params;
@@ -27,17 +28,20 @@ __device__ __forceinline__ bool is_ignored(const target_rule &rule, int64_t targ
     return rule.has_ignore && target == rule.ignore;
 }
 
+/* True for a valid class that is not ignored. */
 __device__ __forceinline__ bool counts(const target_rule &rule, int64_t target, int64_t classes)
 {
     return !is_ignored(rule, target) && target >= 0 && target < classes;
 }
 
+/* The row's target class. */
 template <int N>
 __device__ __forceinline__ int64_t target_of(const row_set<N> &rows, const target_rule &rule, const int64_t *offset)
 {
     return index_at(rows.operand[TARGET].base, rule.is_long, offset[TARGET]);
 }
 
+/* One logit in f64. */
 template <int N> __device__ __forceinline__ double logit_at(const row_set<N> &rows, const int64_t *offset, int64_t at)
 {
     const row_operand &o = rows.operand[LOGITS];

@@ -21,6 +21,7 @@ struct fused_args {
     double smoothing, scale;
 };
 
+/* Gradient of a row whose target does not count. */
 template <typename R> __device__ __forceinline__ void clear_row(const fused_args &a, const int64_t *offset)
 {
     typename R::real none[R::width] = {};
@@ -51,6 +52,7 @@ __device__ __forceinline__ void load_row(const fused_args &a, int64_t row, typen
         for (int u = 0; u < IN_FLIGHT; u++)
             if (at + u * threads < vecs) {
                 C x[R::width], part = 0;
+                /* kept for the gradient */
                 row_smem[at + u * threads] = raw[u];
 #pragma unroll
                 for (int i = 0; i < R::width; i++)
@@ -72,6 +74,7 @@ __device__ __forceinline__ void write_grads(const fused_args &a, const int64_t *
     const double smoothed = a.smoothing / (double)a.rows.length;
     const double g =
         load_any<double>(a.rows.operand[GRADIENT].base, a.rows.operand[GRADIENT].dtype, offset[GRADIENT]) * a.scale;
+    /* lse in two parts: shift, and a factor for the rest */
     const C shift = (C)lse, factor = exp_of((C)((double)shift - lse)), smoothed_c = (C)smoothed, by = (C)g;
     const int vecs = (int)(a.rows.length / R::width);
     for (int at = threadIdx.x; at < vecs; at += blockDim.x) {
@@ -114,6 +117,7 @@ static __global__ void __launch_bounds__(MAX_ROW_THREADS, 2) fused_kernel(const 
     const C row_max = row_reduce<false, max_op>(state.row_max, minus_infinity<C>());
     state.rescale_to(row_max);
     const double lse = log(row_reduce<false, plus>(state.sum, 0.0));
+    /* the target's logit, from shared memory */
     const double logit = (double)R::element(row_smem[target / R::width], (int)(target % R::width));
     if (a.smoothing > 0)
         logit_sum = row_reduce<false, plus>(logit_sum, 0.0);
@@ -159,11 +163,13 @@ template <typename T> static bool launch(const tarn__call *call, const fused_arg
     return true;
 }
 
+/* Rows of the logits. */
 static int64_t rows_in(const tarn__call *call)
 {
     return call->in[0]->shape[0];
 }
 
+/* For the composed path: the LSE of every row. */
 size_t tarn__cuda_cross_entropy_fused_scratch(const tarn__call *call)
 {
     return (size_t)rows_in(call) * sizeof(double);
@@ -178,6 +184,7 @@ static void run_composed(const tarn__call *call)
     lse.rank = 1;
     lse.shape[0] = rows_in(call);
     lse.stride[0] = 1;
+    /* the same outputs by two kernels; the LSE passes through scratch */
     tarn__call loss = *call, grad = *call;
     loss.inputs = 2;
     loss.out[1] = &lse;
@@ -190,6 +197,7 @@ static void run_composed(const tarn__call *call)
     tarn__cuda_run_cross_entropy_grad(&grad);
 }
 
+/* Inputs logits, targets, g per row; outputs loss, gradient. */
 void tarn__cuda_run_cross_entropy_fused(const tarn__call *call)
 {
     const tarn__cross_entropy *params = (const tarn__cross_entropy *)call->params;

@@ -7,6 +7,7 @@
 
 enum { GRADIENT = ROW_OPERANDS, GRAD, OPERANDS };
 
+/* Rows: logits, target, LSE, g, gradient. */
 struct grad_args {
     row_set<OPERANDS> rows;
     target_rule targets;
@@ -18,6 +19,7 @@ template <typename C> struct row_factors {
     C shift, factor, smoothed, g;
 };
 
+/* vecs_in_flight vectors, loaded before the first is used. `is_whole`: no bounds checks. */
 template <typename R, typename W, typename I, bool is_whole>
 __device__ __forceinline__ void write_vecs(const grad_args &a, const int64_t *offset, I at, I vecs,
                                            const row_factors<typename R::real> &by)
@@ -67,16 +69,19 @@ static __global__ void __launch_bounds__(MAX_THREADS, 5) grad_kernel(const __gri
                  smoothed = a.smoothing / (double)a.rows.length;
     const double g =
         load_any<double>(a.rows.operand[GRADIENT].base, a.rows.operand[GRADIENT].dtype, offset[GRADIENT]) * a.scale;
+    /* lse = shift + rest: exp(rest) is a factor of every probability */
     const C shift = (C)lse;
     const row_factors<C> by = {shift, exp_of((C)((double)shift - lse)), (C)smoothed, (C)g};
     const bool has_target = target / R::width % blockDim.x == threadIdx.x;
     /* before the gradient overwrites the logits: they may share memory */
     const double logit = has_target ? logit_at(a.rows, offset, target) : 0;
     I at = (I)threadIdx.x;
+    /* whole batches without bounds checks, then the rest */
     for (; at + (step - (I)blockDim.x) < vecs; at += step)
         write_vecs<R, W, I, true>(a, offset, at, vecs, by);
     if (at < vecs)
         write_vecs<R, W, I, false>(a, offset, at, vecs, by);
+    /* the target's element is overwritten: 1 - smoothing less, in f64 */
     if (!has_target)
         return;
     const row_operand &to = a.rows.operand[GRAD];
@@ -108,6 +113,7 @@ template <typename T> static void launch_typed(const tarn__call *call, const gra
         launch<untyped<float>, untyped<float>, int64_t>(call, a);
 }
 
+/* Inputs logits, targets, LSE (f64), g per row. */
 void tarn__cuda_run_cross_entropy_grad(const tarn__call *call)
 {
     const tarn__cross_entropy *params = (const tarn__cross_entropy *)call->params;

@@ -31,6 +31,7 @@ static __global__ void __launch_bounds__(is_warp ? WARP *WARPS_PER_BLOCK : 1024)
                 row_max = max_op::of(row_max, x[p][i]);
             }
         }
+    /* the max over the row; exponentials are then at most 1 */
     row_max = row_reduce<is_warp, max_op>(row_max, minus_infinity<C>());
 #pragma unroll
     for (int p = 0; p < P; p++)
@@ -42,6 +43,7 @@ static __global__ void __launch_bounds__(is_warp ? WARP *WARPS_PER_BLOCK : 1024)
                 x[p][i] = a.is_log ? x[p][i] - row_max : e;
             }
         }
+    /* at most 32 elements per thread: f32 sums suffice */
     sum = row_reduce<is_warp, plus>(sum, (C)0);
     C factor = a.is_log ? log_of(sum) : 1 / sum;
 #pragma unroll
@@ -85,6 +87,7 @@ static __global__ void __launch_bounds__(1024) stream_kernel(const __grid_consta
                 run.template take<N>(x);
             }
     }
+    /* merge the threads' online states: rescale to the common max, then add */
     C row_max = row_reduce<false, max_op>(run.row_max, minus_infinity<C>());
     run.rescale_to(row_max);
     double sum = row_reduce<false, plus>(run.sum, 0.0);
@@ -125,6 +128,7 @@ static __global__ void __launch_bounds__(COLUMNS *MAX_SLICES) columns_kernel(con
     __syncthreads();
     C row_max = minus_infinity<C>();
     double sum = 0;
+    /* every warp merges all slices, in the same order */
     for (int s = 0; s < slices; s++)
         row_max = max_op::of(row_max, row_maxes[s][column]);
     for (int s = 0; s < slices; s++) {
@@ -158,6 +162,7 @@ struct forward {
     }
 };
 
+/* Two operands: y and x. */
 static void run_softmax_forward(const tarn__call *call)
 {
     run_softmax<forward, 2>(call, false);
@@ -168,6 +173,7 @@ static void run_log_softmax_forward(const tarn__call *call)
     run_softmax<forward, 2>(call, true);
 }
 
+/* No scratch: rows that do not fit are read again. */
 void tarn__cuda_softmax(tarn__kernel_row *rows)
 {
     rows[TARN__K_softmax] = tarn__kernel_row{run_softmax_forward, TARN__FLOATS, NULL};

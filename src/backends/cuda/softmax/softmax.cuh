@@ -18,6 +18,7 @@
 
 enum { OUT, IN, GRADIENT, OPERANDS }; /* gradients: gx, y, g */
 
+/* Kernel arguments; is_log selects log_softmax. */
 struct softmax_args {
     row_set<OPERANDS> rows;
     bool is_log;
@@ -105,6 +106,7 @@ static inline dim3 column_block(int64_t length)
     return dim3(COLUMNS, length < 128 ? 4 : length < 1024 ? 8 : MAX_SLICES);
 }
 
+/* Four elements per thread, at most 1,024 threads. */
 static inline unsigned stream_block(int64_t length)
 {
     return warps_for(length, 4, 1024);

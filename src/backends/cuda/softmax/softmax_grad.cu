@@ -47,6 +47,7 @@ static __global__ void __launch_bounds__(is_warp ? WARP *WARPS_PER_BLOCK : 1024)
             y[p] = R::fetch(a.rows.operand[IN], offset[IN], me + p * threads);
             g[p] = R::fetch(a.rows.operand[GRADIENT], offset[GRADIENT], me + p * threads);
         }
+    /* first pass: the row's sum, in f64 */
     double thread_sum = 0;
 #pragma unroll
     for (int p = 0; p < P; p++)
@@ -55,6 +56,7 @@ static __global__ void __launch_bounds__(is_warp ? WARP *WARPS_PER_BLOCK : 1024)
             for (int i = 0; i < N; i++)
                 thread_sum += term(R::element(y[p], i), R::element(g[p], i), a.is_log);
         }
+    /* the row's sum in f64, split once for all its elements */
     split_sum<C> sum(row_reduce<is_warp, plus>(thread_sum, 0.0));
 #pragma unroll
     for (int p = 0; p < P; p++)
@@ -115,6 +117,7 @@ static __global__ void __launch_bounds__(COLUMNS *MAX_SLICES) columns_kernel(con
                            R::element(R::fetch(a.rows.operand[GRADIENT], offset[GRADIENT], at), 0), a.is_log);
     sums[slice][column] = thread_sum;
     __syncthreads();
+    /* slices in order, by every warp */
     for (int s = 0; s < slices; s++)
         all += sums[s][column];
     split_sum<C> sum(all);
@@ -146,6 +149,7 @@ struct backward {
     }
 };
 
+/* 16-bit results were rounded: the autograd then asks for the form that starts from x. */
 static void run(const tarn__call *call, bool is_log)
 {
     if (((const tarn__along *)call->params)->from_x)
@@ -154,6 +158,7 @@ static void run(const tarn__call *call, bool is_log)
         run_softmax<backward, 3>(call, is_log);
 }
 
+/* Inputs y (or x) and g. */
 void tarn__cuda_run_softmax_grad(const tarn__call *call)
 {
     run(call, false);

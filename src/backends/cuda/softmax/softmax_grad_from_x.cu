@@ -109,6 +109,7 @@ static __global__ void __launch_bounds__(is_warp ? WARP *WARPS_PER_BLOCK : 1024,
             for (int i = 0; i < N; i++)
                 row_max = max_op::of(row_max, R::element(x[p], i));
         }
+    /* x and g stay in registers over three steps: max, sums, gradient */
     row_max = row_reduce<is_warp, max_op>(row_max, minus_infinity<C>());
 #pragma unroll
     for (int p = 0; p < P; p++)
@@ -134,6 +135,7 @@ static __global__ void __launch_bounds__(is_warp ? WARP *WARPS_PER_BLOCK : 1024,
         }
 }
 
+/* Loads and widens one vector. */
 template <typename R>
 __device__ __forceinline__ void elements_of(const softmax_args &a, int k, const int64_t *offset, int64_t at,
                                             typename R::real *x)
@@ -144,6 +146,7 @@ __device__ __forceinline__ void elements_of(const softmax_args &a, int k, const 
         x[i] = R::element(raw, i);
 }
 
+/* One vector of gx, rereading x and g. */
 template <typename R, typename W>
 __device__ __forceinline__ void write_grads(const softmax_args &a, const int64_t *offset, int64_t at,
                                             const row_factors<typename R::real> &by)
@@ -173,6 +176,7 @@ static __global__ void __launch_bounds__(1024) stream_kernel(const __grid_consta
         run.template take<R::width>(x, g, a.is_log);
     }
     C row_max = row_reduce<false, max_op>(run.row_max, minus_infinity<C>());
+    /* merge the threads' states: rescale to the common max, then add */
     run.rescale_to(row_max, a.is_log);
     C sum = (C)row_reduce<false, plus>(run.sum, 0.0), dots = (C)row_reduce<false, plus>(run.dot, 0.0);
     const row_factors<C> by(row_max, sum, dots, a.is_log);
@@ -205,6 +209,7 @@ static __global__ void __launch_bounds__(COLUMNS *MAX_SLICES) columns_kernel(con
         }
         run.template take<4>(x, g, a.is_log);
     }
+    /* one state per slice and column, merged in order by every warp */
     all[slice][column] = run;
     __syncthreads();
     C row_max = minus_infinity<C>();
@@ -224,11 +229,13 @@ static __global__ void __launch_bounds__(COLUMNS *MAX_SLICES) columns_kernel(con
 
 /* ---- launching --------------------------------------------------------------------------------------------------- */
 
+/* Grid: a block per row. */
 template <typename R, typename W> static void launch_stream(const tarn__call *call, const softmax_args &a)
 {
     stream_kernel<R, W><<<blocks_for(a.rows.count, 1), stream_block(a.rows.length), 0, stream_of(call)>>>(a);
 }
 
+/* Grid: a block per 32 columns. */
 template <typename R, typename W> static void launch_columns(const tarn__call *call, const softmax_args &a)
 {
     columns_kernel<R, W><<<blocks_for(a.rows.count, COLUMNS), column_block(a.rows.length), 0, stream_of(call)>>>(a);
@@ -275,6 +282,7 @@ template <typename T> static bool launch_typed(const tarn__call *call, const sof
     return true;
 }
 
+/* Dtype mixtures, element by element. */
 template <typename C> static void launch_any(const tarn__call *call, const softmax_args &a, bool by_columns)
 {
     if (by_columns)
@@ -283,6 +291,7 @@ template <typename C> static void launch_any(const tarn__call *call, const softm
         launch_stream<untyped<C>, untyped<C>>(call, a);
 }
 
+/* Inputs x and g. */
 void tarn__cuda_run_softmax_grad_from_x(const tarn__call *call, bool is_log)
 {
     const tarn__view *views[OPERANDS] = {call->out[0], call->in[0], call->in[1]};
