@@ -1,5 +1,5 @@
-/* test_allocator.c: memory that runs out at every allocation in turn, in readers and in loaders with and without
- * threads: an error of the right kind or none, nothing lost. */
+/* test_allocator.c: out of memory at every allocation in turn, in readers and in loaders with and without threads: an
+ * error of the right kind or none, no leak. */
 #include <pthread.h>
 
 #include "base/memory.h"

@@ -1,5 +1,5 @@
-/* test_bad_input.c: every function of data.h is given what it does not take, and raises an error that names it. Files
- * that are broken inside are test_readers.c's matter. */
+/* test_bad_input.c: invalid arguments to every function of data.h: an error that names it. test_readers.c has invalid
+ * files. */
 #include "support/files.h"
 
 static tarn_dataset *dataset;

@@ -1,4 +1,4 @@
-/* test_bad_input_images.c: the functions for digits and images are given what they do not take. */
+/* test_bad_input_images.c: invalid arguments to the functions for digits and images. */
 #include "support/files.h"
 #include "support/refuse.h"
 

@@ -1,4 +1,4 @@
-/* test_dataset.c: datasets of one's own, arrays in memory, subsets and splits, and who keeps what alive. */
+/* test_dataset.c: custom datasets, arrays in memory, subsets and splits, and their lifetimes. */
 #include "support/check.h"
 
 static int released;
@@ -37,7 +37,7 @@ static int64_t label_at(const tarn_dataset *dataset, int64_t index)
     return label;
 }
 
-static void a_dataset_of_ones_own_tells_and_reads(void **state)
+static void a_custom_dataset_is_queried_and_read(void **state)
 {
     (void)state;
     released = 0;
@@ -59,7 +59,7 @@ static void a_dataset_of_ones_own_tells_and_reads(void **state)
     assert_int_equal(released, 1);
 }
 
-static void what_takes_a_context_takes_it_on_failure_too(void **state)
+static void a_context_is_released_on_failure_too(void **state)
 {
     (void)state;
     released = 0;
@@ -74,7 +74,7 @@ static void what_takes_a_context_takes_it_on_failure_too(void **state)
     assert_int_equal(released, 3);
 }
 
-static void subsets_keep_what_they_stand_on(void **state)
+static void subsets_retain_their_dataset(void **state)
 {
     (void)state;
     released = 0;
@@ -158,9 +158,9 @@ static void random_numbers_are_what_they_always_were(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(a_dataset_of_ones_own_tells_and_reads),
-        in_scope(what_takes_a_context_takes_it_on_failure_too),
-        in_scope(subsets_keep_what_they_stand_on),
+        in_scope(a_custom_dataset_is_queried_and_read),
+        in_scope(a_context_is_released_on_failure_too),
+        in_scope(subsets_retain_their_dataset),
         in_scope(a_split_is_complete_and_depends_on_the_seed_alone),
         in_scope(arrays_are_copied),
         in_scope(random_numbers_are_what_they_always_were),

@@ -1,6 +1,5 @@
-/* test_digits.c: drawn digits: a function of seed and index, every digit as often as another, legible, and neither
- * trivial nor impossible: what tells them apart by their mean image alone gets many wrong, and a small network learns
- * them. */
+/* test_digits.c: synthetic digits: a function of seed and index, classes equally frequent, legible, and neither trivial
+ * nor impossible: the nearest mean image misclassifies many, and a small network learns them. */
 #include "support/check.h"
 
 #define PIXELS 784

@@ -1,5 +1,5 @@
-/* test_fuzz.c: good files with random damage: bytes changed, cut out, doubled, cut off. A reader must take or refuse
- * each without a crash, without memory out of proportion, and with an error that names the file. TARN_TEST_LONG=1 runs
+/* test_fuzz.c: valid files with random damage: bytes changed, removed, repeated, truncated. A reader must accept or
+ * reject each without a crash, without excessive memory, and with an error that names the file. TARN_TEST_LONG=1 runs
  * two hundred times as many. */
 #include "base/memory.h"
 #include "support/fuzz.h"

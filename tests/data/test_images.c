@@ -1,6 +1,6 @@
-/* test_images.c: image files that the test writes: good ones, every way to be broken, all truncations, and random
- * damage (TARN_TEST_LONG=1: two hundred times as much of it). Packed rows are stored blocks, so that no compressor is
- * needed; tests/parity/images.py has packed ones. */
+/* test_images.c: image files written by the test: valid ones, every defect, all truncations, and random damage
+ * (TARN_TEST_LONG=1: two hundred times as much). Compressed rows are stored blocks, so that no compressor is needed;
+ * tests/parity/images.py has compressed ones. */
 #include "base/memory.h"
 #include "support/files.h"
 #include "tarn_features.h"

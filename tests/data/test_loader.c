@@ -1,5 +1,5 @@
-/* test_loader.c: batches: the same bits with any number of workers, resumed runs, devices, errors in a worker, and an
- * end in the middle. */
+/* test_loader.c: batches: bitwise identical with any number of workers, resumed runs, devices, errors in a worker, and
+ * an early end. */
 #include <stdatomic.h>
 #include <tarn/profile.h>
 #include <unistd.h>
@@ -164,7 +164,7 @@ static void the_order_is_a_function_of_seed_and_epoch(void **state)
     tarn_loader_free(loader);
 }
 
-static void any_number_of_workers_gives_the_same_bits(void **state)
+static void batches_are_bitwise_identical_with_any_workers(void **state)
 {
     (void)state;
     uint64_t alone = hash_of(everything(0), 3);
@@ -186,7 +186,7 @@ static void any_number_of_workers_gives_the_same_bits(void **state)
     tarn_loader_free(loader);
 }
 
-static void a_loader_goes_on_where_another_stopped(void **state)
+static void a_loader_resumes_where_another_stopped(void **state)
 {
     (void)state;
     for (int workers = 0; workers <= 2; workers += 2) {
@@ -218,7 +218,7 @@ static void a_loader_goes_on_where_another_stopped(void **state)
 
 /* ---- what happens to samples ------------------------------------------------------------------------------------- */
 
-static void values_are_normalised_by_channel(void **state)
+static void values_are_normalized_by_channel(void **state)
 {
     (void)state;
     const uint8_t pixels[4] = {0, 255, 51, 102};
@@ -313,7 +313,7 @@ static void a_batch_costs_one_upload_for_each_field(void **state)
 
 /* A device may take its time: the memory a batch travels from is not written again before the copy is done, and a batch
  * is not used before. */
-static void batches_travel_whole_however_late(void **state)
+static void late_uploads_give_whole_batches(void **state)
 {
     (void)state;
     for (int prefetch = 1; prefetch <= 3; prefetch++) {
@@ -408,12 +408,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         in_scope(batches_come_in_order_and_an_epoch_ends),
         in_scope(the_order_is_a_function_of_seed_and_epoch),
-        in_scope(any_number_of_workers_gives_the_same_bits),
-        in_scope(a_loader_goes_on_where_another_stopped),
-        in_scope(values_are_normalised_by_channel),
+        in_scope(batches_are_bitwise_identical_with_any_workers),
+        in_scope(a_loader_resumes_where_another_stopped),
+        in_scope(values_are_normalized_by_channel),
         in_scope(crops_and_flips_are_all_there_and_nothing_else),
         in_scope(a_batch_costs_one_upload_for_each_field),
-        in_scope(batches_travel_whole_however_late),
+        in_scope(late_uploads_give_whole_batches),
         in_scope(batches_outlive_their_loader),
         in_scope(a_sample_that_fails_is_named_and_tried_again),
         in_scope(a_loader_may_end_at_any_time),

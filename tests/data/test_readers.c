@@ -1,5 +1,5 @@
-/* test_readers.c: every format, good and broken: all truncations, wrong magic, counts that no file can hold, damaged
- * gzip; and the real MNIST and CIFAR-10 where they are. */
+/* test_readers.c: every format, valid and broken: all truncations, wrong magic, impossible counts, damaged gzip; and
+ * the real MNIST and CIFAR-10 if they are available. */
 #include "support/files.h"
 #include "tarn_features.h"
 

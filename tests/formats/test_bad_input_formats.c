@@ -1,4 +1,4 @@
-/* test_bad_input_formats.c: the functions of safetensors.h are given what they do not take. */
+/* test_bad_input_formats.c: invalid arguments to the functions of safetensors.h. */
 #include "support/refuse.h"
 #include "support/scratch.h"
 #include "tarn_features.h"

@@ -1,4 +1,4 @@
-/* test_bad_input_gguf.c: the functions of gguf.h are given what they do not take. */
+/* test_bad_input_gguf.c: invalid arguments to the functions of gguf.h. */
 #include "support/refuse.h"
 #include "support/scratch.h"
 

@@ -1,6 +1,6 @@
-/* test_gguf.c: GGUF files: what is written is read again, tensors and metadata of every type; a tensor lies in the file
- * and outlives its closing; what is not as the format says is refused with a sentence that names file and byte.
- * tests/parity/gguf.py compares with the gguf package. */
+/* test_gguf.c: GGUF files: round trips of tensors and metadata of every type; a tensor is a view of the file and
+ * outlives its closing; violations of the format are errors that name file and byte. tests/parity/gguf.py compares with
+ * the gguf package. */
 #include "base/dtype.h"
 #include "base/memory.h"
 #include "support/check.h"
@@ -178,7 +178,7 @@ static void metadata_is_handed_on_unchanged(void **state)
     free(two);
 }
 
-static void a_tensor_lies_in_the_file_and_outlives_it(void **state)
+static void a_tensor_is_a_view_of_the_file_and_outlives_it(void **state)
 {
     (void)state;
     write_all(scratch("map.gguf"), CPU);
@@ -198,7 +198,7 @@ static void a_tensor_lies_in_the_file_and_outlives_it(void **state)
     free(now);
 }
 
-static void another_alignment_is_heeded(void **state)
+static void another_alignment_is_used(void **state)
 {
     (void)state;
     const uint32_t wide = 4096;
@@ -212,7 +212,7 @@ static void another_alignment_is_heeded(void **state)
     tarn_gguf_close(file);
 }
 
-static void what_asks_for_another_type_is_told_so(void **state)
+static void a_query_of_another_type_is_an_error(void **state)
 {
     (void)state;
     int64_t whole;
@@ -302,7 +302,7 @@ static void refused(const char *path, tarn_code code, const char *says)
     assert_error_about(code, "bad.gguf", says);
 }
 
-static void what_is_no_header_is_refused(void **state)
+static void malformed_headers_are_refused(void **state)
 {
     (void)state;
     static bytes b;
@@ -339,7 +339,7 @@ static void what_is_no_header_is_refused(void **state)
     refused(scratch("bad.gguf"), TARN_ERROR_FORMAT, "arrays are nested more than 4 deep");
 }
 
-static void what_is_no_place_for_tensors_is_refused(void **state)
+static void malformed_tensors_are_refused(void **state)
 {
     (void)state;
     static bytes b;
@@ -419,7 +419,7 @@ static void without_memory_nothing_is_opened_or_lost(void **state)
     assert_true(tarn_set_allocator(NULL));
 }
 
-static void the_writer_refuses_what_the_format_has_no_place_for(void **state)
+static void the_writer_refuses_what_the_format_cannot_store(void **state)
 {
     (void)state;
     tarn_gguf_writer *w = tarn_gguf_create(scratch("never.gguf"));
@@ -465,13 +465,13 @@ int main(void)
         in_scope(every_type_comes_back_bit_for_bit),
         in_scope(so_it_does_from_and_to_another_device),
         in_scope(metadata_is_handed_on_unchanged),
-        in_scope(a_tensor_lies_in_the_file_and_outlives_it),
-        in_scope(another_alignment_is_heeded),
-        in_scope(what_asks_for_another_type_is_told_so),
-        in_scope(what_is_no_header_is_refused),
-        in_scope(what_is_no_place_for_tensors_is_refused),
+        in_scope(a_tensor_is_a_view_of_the_file_and_outlives_it),
+        in_scope(another_alignment_is_used),
+        in_scope(a_query_of_another_type_is_an_error),
+        in_scope(malformed_headers_are_refused),
+        in_scope(malformed_tensors_are_refused),
         in_scope(every_truncation_is_refused),
-        in_scope(the_writer_refuses_what_the_format_has_no_place_for),
+        in_scope(the_writer_refuses_what_the_format_cannot_store),
         in_scope(the_vocabulary_of_llama_is_read),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);

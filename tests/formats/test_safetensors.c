@@ -1,6 +1,5 @@
-/* test_safetensors.c: files of tensors: what is written is read again bit for bit; what is not as the format says is
- * refused with a sentence; a write happens whole or not at all. tests/parity/formats.py compares with the safetensors
- * package. */
+/* test_safetensors.c: safetensors files: bitwise round trips; violations of the format are errors; writes are atomic.
+ * tests/parity/formats.py compares with the safetensors package. */
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -137,7 +136,7 @@ static void the_bytes_are_those_of_the_reference_implementation(void **state)
     free(bytes);
 }
 
-static void names_and_metadata_can_be_asked_for(void **state)
+static void names_and_metadata_are_queried(void **state)
 {
     (void)state;
     const char *key, *value;
@@ -243,7 +242,7 @@ static const struct {
     {"{\"__metadata__\":{\"a\":1}}", 0, "the value of 'a' is not a string"},
 };
 
-static void a_malformed_header_is_refused_with_a_sentence(void **state)
+static void a_malformed_header_is_refused(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof(malformed) / sizeof(malformed[0]); i++) {
@@ -404,7 +403,7 @@ static bool write_to(const char *path, tarn_tensor *tensor)
     return tarn_safetensors_add(writer, "x", tensor) && tarn_safetensors_finish(writer);
 }
 
-static void a_place_that_cannot_be_written_is_an_error_and_leaves_nothing(void **state)
+static void a_path_that_cannot_be_written_is_an_error_and_leaves_nothing(void **state)
 {
     (void)state;
     int before = scratch_count();
@@ -603,18 +602,18 @@ int main(void)
         in_scope(so_it_does_from_and_to_another_device),
         in_scope(views_are_written_as_they_read),
         in_scope(the_bytes_are_those_of_the_reference_implementation),
-        in_scope(names_and_metadata_can_be_asked_for),
+        in_scope(names_and_metadata_are_queried),
         in_scope(reading_into_a_tensor_converts_floats_and_nothing_else),
         in_scope(an_empty_file_of_tensors_is_a_file),
         in_scope(a_damaged_tensor_is_refused_by_name_and_others_are_read),
         in_scope(a_damaged_header_or_list_of_checksums_is_refused),
-        in_scope(a_malformed_header_is_refused_with_a_sentence),
+        in_scope(a_malformed_header_is_refused),
         in_scope(a_length_beyond_the_file_is_refused),
         in_scope(a_dtype_that_tarn_lacks_is_listed_and_not_loaded),
         in_scope(a_bool_is_zero_or_one),
         in_scope(a_file_cut_anywhere_is_refused),
         in_scope(changed_files_are_read_or_refused_and_never_more),
-        in_scope(a_place_that_cannot_be_written_is_an_error_and_leaves_nothing),
+        in_scope(a_path_that_cannot_be_written_is_an_error_and_leaves_nothing),
         in_scope(a_full_disk_is_an_error_and_the_old_file_stays),
         in_scope(an_open_file_may_be_replaced_and_links_are_followed),
     };

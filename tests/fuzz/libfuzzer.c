@@ -1,5 +1,5 @@
-/* libfuzzer.c: a target under clang's libFuzzer: $TARN_FUZZ_TARGET names it. Good files are written to $TARN_FUZZ_SEEDS
- * first, which is given as the corpus. */
+/* libfuzzer.c: runs a target ($TARN_FUZZ_TARGET) under clang's libFuzzer. Valid files are written to $TARN_FUZZ_SEEDS
+ * first, which is passed as the corpus. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

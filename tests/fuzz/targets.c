@@ -1,4 +1,4 @@
-/* targets.c: the list of targets, and what each try is held to. */
+/* targets.c: the list of targets, and the checks around each run. */
 #include "fuzz/targets.h"
 
 #include <tarn/profile.h>

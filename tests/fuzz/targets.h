@@ -1,7 +1,7 @@
-/* targets.h: one target for each parser of files from outside. A target gets any bytes: it must take or refuse them,
- * without a crash, a leak, memory out of proportion, or an error that says nothing. tests/fuzz/test_targets.c damages
- * good files, and those of tests/fuzz/corpus, by a seed, for `make test`, and as long as it is told
- * (scripts/fuzz-files); tests/fuzz/libfuzzer.c lets clang's libFuzzer look for worse (scripts/fuzz). */
+/* targets.h: one target per parser of untrusted files. A target gets any bytes: it must accept or reject them without a
+ * crash, a leak, excessive memory, or an error without a reason. tests/fuzz/test_targets.c damages valid files, and
+ * those of tests/fuzz/corpus, by a seed, in `make test` and for a given time (scripts/fuzz-files);
+ * tests/fuzz/libfuzzer.c runs them under clang's libFuzzer (scripts/fuzz). */
 #ifndef TESTS_FUZZ_TARGETS_H
 #define TESTS_FUZZ_TARGETS_H
 

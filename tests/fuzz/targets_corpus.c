@@ -1,5 +1,5 @@
-/* targets_corpus.c: files of tests/fuzz/corpus: malformed ones that once mattered, or that are malformed in a way of
- * their own. */
+/* targets_corpus.c: files of tests/fuzz/corpus: malformed in ways that once mattered, or that random damage rarely
+ * finds. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>

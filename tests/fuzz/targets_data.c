@@ -1,4 +1,4 @@
-/* targets_data.c: files of samples and images. */
+/* targets_data.c: dataset and image files. */
 #include <tarn/data.h>
 
 #include "fuzz/targets.h"

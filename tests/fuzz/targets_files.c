@@ -1,4 +1,4 @@
-/* targets_files.c: documents, tensors, options, metrics and the log of runs. */
+/* targets_files.c: JSON files, tensor files, options, metrics and the run log. */
 #include <math.h>
 #include <sys/stat.h>
 #include <tarn/convert.h>

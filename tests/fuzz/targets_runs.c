@@ -1,4 +1,4 @@
-/* targets_runs.c: the files of models and of runs, each damaged beside good ones. */
+/* targets_runs.c: files of models and runs, each damaged next to valid ones. */
 #include <tarn/lora.h>
 #include <tarn/model.h>
 #include <tarn/safetensors.h>

@@ -1,4 +1,4 @@
-/* targets_text.c: tokenizers and files of tokens. */
+/* targets_text.c: tokenizer and token files. */
 #include <sys/stat.h>
 #include <tarn/text.h>
 

@@ -1,6 +1,6 @@
-/* test_targets.c: every parser meets good files with random damage, and files that are malformed already, by a seed
- * that is printed. TARN_TEST_LONG=1 tries two hundred times as many. With TARN_FUZZ_TARGET only that parser does, for
- * TARN_FUZZ_SECONDS (30 unless given). */
+/* test_targets.c: every parser gets valid files with random damage, and malformed ones of the corpus, by a seed that is
+ * printed. TARN_TEST_LONG=1 runs two hundred times as many. With TARN_FUZZ_TARGET only that parser runs, for
+ * TARN_FUZZ_SECONDS (default 30). */
 #include <time.h>
 
 #include "fuzz/targets.h"
@@ -37,7 +37,7 @@ static void try_as_it_is(const void *file, size_t count, void *ctx)
     d->tried++;
 }
 
-static void every_parser_meets_its_corpus(void **state)
+static void every_parser_runs_its_corpus(void **state)
 {
     (void)state;
     static const char *const needed[] = {"gguf", "safetensors", "tokenizer", "tokenizer_model"};
@@ -53,7 +53,7 @@ static void every_parser_meets_its_corpus(void **state)
     assert_true(found == 4 || !fuzz_has_bpe());
 }
 
-static void every_parser_takes_or_refuses_damaged_files(void **state)
+static void every_parser_accepts_or_rejects_damaged_files(void **state)
 {
     (void)state;
     uint64_t seed = test_seed(20261115);
@@ -144,8 +144,8 @@ static int end(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_parser_meets_its_corpus),
-                                       cmocka_unit_test(every_parser_takes_or_refuses_damaged_files)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_parser_runs_its_corpus),
+                                       cmocka_unit_test(every_parser_accepts_or_rejects_damaged_files)};
     const struct CMUnitTest timed[] = {cmocka_unit_test(one_parser_withstands_damage_for_a_time)};
     return getenv("TARN_FUZZ_TARGET") ? cmocka_run_group_tests(timed, begin, end)
                                       : cmocka_run_group_tests(tests, begin, end);

@@ -1,5 +1,5 @@
-/* test_allocator.c: memory that runs out at every allocation in turn, in all that text.h does: an error of the right
- * kind, nothing lost, nothing half written. */
+/* test_allocator.c: out of memory at every allocation in turn, in every function of text.h: an error of the right kind,
+ * no leak, no partial file. */
 #include <pthread.h>
 #include <unistd.h>
 

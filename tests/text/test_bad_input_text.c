@@ -1,4 +1,4 @@
-/* test_bad_input_text.c: the functions of text.h are given what they do not take. */
+/* test_bad_input_text.c: invalid arguments to the functions of text.h. */
 #include "support/files.h"
 #include "support/refuse.h"
 #include "support/small_model.h"

@@ -1,5 +1,5 @@
-/* test_chat.c: conversations as the common chat templates put them together; what people write stays text; other
- * templates are refused. make parity compares with transformers. */
+/* test_chat.c: conversations rendered by the common chat templates; message contents stay text; other templates are
+ * rejected. make parity compares with transformers. */
 #include <sys/stat.h>
 
 #include "support/files.h"
@@ -122,7 +122,7 @@ static void templates_are_followed(void **state)
     expect_chat(MISTRAL, "mistral", 1, 3, true, "<|endoftext|>[INST]  he  [/INST]llo <tag>[INST] <|im_end|> [/INST]");
 }
 
-static void what_people_write_stays_text(void **state)
+static void message_contents_stay_text(void **state)
 {
     (void)state;
     int64_t count;
@@ -244,7 +244,7 @@ static void templates_that_do_more_are_refused(void **state)
     }
 }
 
-static void templates_that_are_no_text_are_refused(void **state)
+static void templates_that_are_not_utf8_are_refused(void **state)
 {
     (void)state;
     tarn_tokenizer_free(open_with(CHATML));
@@ -253,7 +253,7 @@ static void templates_that_are_no_text_are_refused(void **state)
     assert_error_about(TARN_ERROR_FORMAT, "chat_template.jinja", "UTF-8");
 }
 
-static void wrong_turns_are_refused(void **state)
+static void roles_out_of_order_are_refused(void **state)
 {
     (void)state;
     size_t length;
@@ -276,11 +276,11 @@ static void wrong_turns_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {in_scope(templates_are_followed),
-                                       in_scope(what_people_write_stays_text),
+                                       in_scope(message_contents_stay_text),
                                        in_scope(templates_are_saved),
                                        in_scope(other_templates_are_refused_by_name),
-                                       in_scope(wrong_turns_are_refused),
-                                       in_scope(templates_that_are_no_text_are_refused),
+                                       in_scope(roles_out_of_order_are_refused),
+                                       in_scope(templates_that_are_not_utf8_are_refused),
                                        in_scope(templates_that_do_more_are_refused)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

@@ -1,6 +1,6 @@
-/* test_fuzz.c: good files of tokenizers and tokens with random damage. A reader must take or refuse each without a
- * crash, without memory out of proportion, and with an error that names the file; what it takes must encode, decode and
- * be saved. TARN_TEST_LONG=1 runs many more. */
+/* test_fuzz.c: valid tokenizer and token files with random damage. A reader must accept or reject each without a crash,
+ * without excessive memory, and with an error that names the file; an accepted one must encode, decode and be saved.
+ * TARN_TEST_LONG=1 runs many more. */
 #include <sys/stat.h>
 
 #include "base/memory.h"

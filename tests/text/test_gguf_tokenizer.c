@@ -1,5 +1,5 @@
-/* test_gguf_tokenizer.c: tokenizers in GGUF files: written and read back they give the same ids; what is missing, wrong
- * or not known is refused by name. */
+/* test_gguf_tokenizer.c: tokenizers in GGUF files: written and read back they give the same ids; missing, invalid and
+ * unknown keys are errors that name them. */
 #include "text/files/gguf_tokenizer.h"
 
 #include "support/files.h"
@@ -127,7 +127,7 @@ static void merges_become_scores(void **state)
     free(fewer);
 }
 
-static void what_the_format_cannot_say_is_refused(void **state)
+static void tokenizers_that_gguf_cannot_store_are_refused(void **state)
 {
     (void)state;
     tarn_gguf_writer *writer = tarn_gguf_create(scratch("never.gguf"));
@@ -215,7 +215,7 @@ static void wrong_files_are_refused_by_name(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {in_scope(tokenizers_come_back), in_scope(merges_become_scores),
-                                       in_scope(what_the_format_cannot_say_is_refused),
+                                       in_scope(tokenizers_that_gguf_cannot_store_are_refused),
                                        in_scope(wrong_files_are_refused_by_name)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

@@ -1,4 +1,4 @@
-/* test_malformed.c: files of tokenizers with one thing wrong each: the error names the file, and what it is. */
+/* test_malformed.c: tokenizer files with one defect each: the error names the file and the defect. */
 #include "support/files.h"
 #include "support/small_tokenizer.h"
 #include "tarn_features.h"

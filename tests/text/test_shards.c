@@ -1,5 +1,5 @@
-/* test_shards.c: texts into files of tokens and back: the same bytes with any number of threads, splits, damage,
- * nothing half done. */
+/* test_shards.c: texts to token files and back: the same bytes with any number of threads, splits, damage, no partial
+ * results. */
 #include <unistd.h>
 
 #include "support/files.h"
@@ -33,7 +33,7 @@ static tarn_shards_summary prepare(const char *input, const tarn_tokenizer *t, c
     return summary;
 }
 
-static void a_text_is_cut_at_its_end(void **state)
+static void a_text_is_split_at_its_end(void **state)
 {
     (void)state;
     needs_json();
@@ -245,7 +245,7 @@ static void tinyshakespeare_is_prepared_as_others_do(void **state)
     tarn_tokenizer_free(t);
 }
 
-static void reading_crosses_files(void **state)
+static void reading_spans_files(void **state)
 {
     (void)state;
     needs_json();
@@ -354,10 +354,10 @@ static void a_caller_may_stop_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(a_text_is_cut_at_its_end), in_scope(lines_of_json_are_documents),
-        in_scope(wrong_lines_are_named),    in_scope(threads_change_nothing),
-        in_scope(blocks_change_nothing),    in_scope(tinyshakespeare_is_prepared_as_others_do),
-        in_scope(reading_crosses_files),    in_scope(damaged_files_are_refused),
+        in_scope(a_text_is_split_at_its_end), in_scope(lines_of_json_are_documents),
+        in_scope(wrong_lines_are_named),      in_scope(threads_change_nothing),
+        in_scope(blocks_change_nothing),      in_scope(tinyshakespeare_is_prepared_as_others_do),
+        in_scope(reading_spans_files),        in_scope(damaged_files_are_refused),
         in_scope(a_caller_may_stop_it),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);

@@ -1,5 +1,5 @@
-/* test_spm.c: SentencePiece's BPE: ids by hand, any bytes there and back, tokenizer.model with one thing wrong or cut
- * anywhere, tokenizer.json there and back. */
+/* test_spm.c: SentencePiece's BPE: ids by hand, round trips of any bytes, tokenizer.model with one defect or truncated
+ * anywhere, round trips of tokenizer.json. */
 #include "support/files.h"
 #include "support/ids.h"
 #include "support/small_model.h"
@@ -199,7 +199,7 @@ static void wrong_models_are_refused_by_name(void **state)
     expect_refused(write_file("wrong.model", "\x08\x05", 2), TARN_ERROR_FORMAT, "another wire type");
 }
 
-static void a_model_that_is_cut_anywhere_is_refused(void **state)
+static void a_truncated_model_is_refused(void **state)
 {
     (void)state;
     char model[8192];
@@ -344,7 +344,7 @@ static tarn_tokenizer *open_metaspace(const char *scheme)
     return t;
 }
 
-static void metaspace_puts_a_space_where_it_says(void **state)
+static void metaspace_prepends_by_its_scheme(void **state)
 {
     (void)state;
     if (!TARN__HAVE_JANSSON)
@@ -410,7 +410,7 @@ static void wrong_files_are_refused_by_name(void **state)
 
 /* ---- files of tokens --------------------------------------------------------------------------------------------- */
 
-static void files_of_tokens_have_the_ids_of_the_whole_text(void **state)
+static void token_files_have_the_ids_of_the_whole_text(void **state)
 {
     (void)state;
     if (!TARN__HAVE_JANSSON)
@@ -485,12 +485,12 @@ int main(void)
         in_scope(any_bytes_come_back),
         in_scope(words_by_themselves_give_the_same_ids),
         in_scope(wrong_models_are_refused_by_name),
-        in_scope(a_model_that_is_cut_anywhere_is_refused),
+        in_scope(a_truncated_model_is_refused),
         in_scope(a_folder_says_more_than_its_model),
         in_scope(saved_tokenizers_open_the_same),
-        in_scope(metaspace_puts_a_space_where_it_says),
+        in_scope(metaspace_prepends_by_its_scheme),
         in_scope(wrong_files_are_refused_by_name),
-        in_scope(files_of_tokens_have_the_ids_of_the_whole_text),
+        in_scope(token_files_have_the_ids_of_the_whole_text),
         in_scope(the_model_of_stories_is_read),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);

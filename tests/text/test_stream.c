@@ -1,4 +1,5 @@
-/* test_stream.c: text from ids as they come: whole characters, valid UTF-8, and the text of all ids together. */
+/* test_stream.c: text from ids as they are generated: whole characters, valid UTF-8, and together the text of all ids.
+ */
 #include "support/files.h"
 #include "support/small_model.h"
 
@@ -32,7 +33,7 @@ static void characters_come_whole(void **state)
     assert_string_equal(PUSHED(""), "");
 }
 
-static void what_is_no_character_is_replaced(void **state)
+static void invalid_bytes_are_replaced(void **state)
 {
     (void)state;
     assert_string_equal(PUSHED("\xFF"), "\uFFFD|");
@@ -101,7 +102,7 @@ static void options_are_followed(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {in_scope(characters_come_whole), in_scope(what_is_no_character_is_replaced),
+    const struct CMUnitTest tests[] = {in_scope(characters_come_whole), in_scope(invalid_bytes_are_replaced),
                                        in_scope(random_texts_come_back), in_scope(options_are_followed)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

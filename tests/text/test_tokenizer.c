@@ -1,5 +1,5 @@
-/* test_tokenizer.c: BPE, characters and bytes: the ids that others give, any bytes there and back, files there and
- * back. */
+/* test_tokenizer.c: BPE, characters and bytes: the ids of reference implementations, round trips of any bytes and of
+ * files. */
 #include "support/files.h"
 #include "support/ids.h"
 #include "support/small_tokenizer.h"
@@ -78,7 +78,7 @@ static void check_goldens(const tarn_tokenizer *t, const char *folder)
     free(lines);
 }
 
-static void gpt2_gives_the_ids_of_others(void **state)
+static void gpt2_gives_the_reference_ids(void **state)
 {
     (void)state;
     tarn_tokenizer *t = open_real("gpt2-bpe");
@@ -102,7 +102,7 @@ static void gpt2_opens_by_each_of_its_files(void **state)
     }
 }
 
-static void qwen2_gives_the_ids_of_others(void **state)
+static void qwen2_gives_the_reference_ids(void **state)
 {
     (void)state;
     tarn_tokenizer *t = open_real("qwen2-bpe");
@@ -112,7 +112,7 @@ static void qwen2_gives_the_ids_of_others(void **state)
     tarn_tokenizer_free(t);
 }
 
-static void llama_gives_the_ids_of_others(void **state)
+static void llama_gives_the_reference_ids(void **state)
 {
     (void)state;
     tarn_tokenizer *t = open_real("llama-spm/vocab.gguf");
@@ -201,7 +201,7 @@ static void a_word_of_a_megabyte_is_no_trouble(void **state)
 
 /* Stray bytes of characters' ends, and one that begins a character: each was looked at once for each of those behind
  * it. */
-static void a_megabyte_that_is_no_text_is_normalised(void **state)
+static void a_megabyte_of_invalid_utf8_is_normalized(void **state)
 {
     (void)state;
     size_t length = 1 << 20;
@@ -266,7 +266,7 @@ static void special_tokens_are_found_first(void **state)
     tarn_tokenizer_free(t);
 }
 
-static void whole_words_are_no_added_tokens(void **state)
+static void whole_words_are_not_added_tokens(void **state)
 {
     (void)state;
     const tarn_encode_options as_text = {.special_as_text = true};
@@ -400,17 +400,17 @@ static void real_tokenizers_are_saved_too(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(gpt2_gives_the_ids_of_others),
+        in_scope(gpt2_gives_the_reference_ids),
         in_scope(gpt2_opens_by_each_of_its_files),
-        in_scope(qwen2_gives_the_ids_of_others),
-        in_scope(llama_gives_the_ids_of_others),
+        in_scope(qwen2_gives_the_reference_ids),
+        in_scope(llama_gives_the_reference_ids),
         in_scope(tinyshakespeare_has_as_many_tokens_as_others_count),
         in_scope(any_bytes_come_back),
         in_scope(a_word_of_a_megabyte_is_no_trouble),
         in_scope(long_words_are_merged_as_short_ones),
-        in_scope(a_megabyte_that_is_no_text_is_normalised),
+        in_scope(a_megabyte_of_invalid_utf8_is_normalized),
         in_scope(special_tokens_are_found_first),
-        in_scope(whole_words_are_no_added_tokens),
+        in_scope(whole_words_are_not_added_tokens),
         in_scope(further_vocabulary_makes_no_bytes),
         in_scope(characters_are_numbered_in_order),
         in_scope(bytes_are_their_own_ids),

@@ -1,4 +1,4 @@
-/* test_recognize.c: a file that is not what was expected is named for what it is, wherever it is given. */
+/* test_file_type.c: a file of another type than expected is named, wherever it is given. */
 #include "support/check.h"
 #include "support/files.h"
 #include "tarn_features.h"
@@ -41,7 +41,7 @@ static void check(const sample *s, const char *path, tarn_code code)
     assert_error_about(code, there, s->what);
 }
 
-static void a_file_that_is_no_model_says_what_it_is(void **state)
+static void the_error_names_the_type_of_a_wrong_file(void **state)
 {
     (void)state;
     for (size_t i = 0; i < SAMPLES; i++) {
@@ -73,7 +73,7 @@ static void weights_and_gguf_files_under_other_names_are_named(void **state)
 }
 
 /* What is damaged further on is refused where it is damaged. */
-static void a_damaged_file_of_the_right_kind_is_no_other(void **state)
+static void a_damaged_file_of_the_expected_type_is_not_another(void **state)
 {
     (void)state;
     assert_null(tarn_tokenizer_open(write_text("tokenizer.json", "{\"model\": }")));
@@ -87,9 +87,9 @@ static void a_damaged_file_of_the_right_kind_is_no_other(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_file_that_is_no_model_says_what_it_is),
+        cmocka_unit_test(the_error_names_the_type_of_a_wrong_file),
         cmocka_unit_test(weights_and_gguf_files_under_other_names_are_named),
-        cmocka_unit_test(a_damaged_file_of_the_right_kind_is_no_other),
+        cmocka_unit_test(a_damaged_file_of_the_expected_type_is_not_another),
     };
     if (!TARN__HAVE_JANSSON) {
         printf("JSON files need jansson: nothing to test\n");

@@ -1,4 +1,4 @@
-/* test_train.c: training a BPE: the merges that others learn, rules for ties, bounds. */
+/* test_bpe_train.c: training a BPE: the merges of a reference implementation, rules for ties, bounds. */
 #include "support/files.h"
 #include "tarn_features.h"
 
@@ -80,7 +80,7 @@ static void ties_follow_the_rule(void **state)
     tarn_tokenizer_free(t);
 }
 
-static void repeated_letters_are_counted_right(void **state)
+static void overlapping_pairs_are_counted(void **state)
 {
     (void)state;
     needs_pcre2();
@@ -92,7 +92,7 @@ static void repeated_letters_are_counted_right(void **state)
     tarn_tokenizer_free(t);
 }
 
-static void special_tokens_come_first_and_are_not_learnt(void **state)
+static void special_tokens_come_first_and_are_not_trained_on(void **state)
 {
     (void)state;
     needs_pcre2();
@@ -137,7 +137,7 @@ static void special_tokens_are_written_as_nothing_else_is(void **state)
     }
 }
 
-static void several_texts_are_learnt_from_together(void **state)
+static void several_texts_are_trained_on_together(void **state)
 {
     (void)state;
     needs_pcre2();
@@ -180,10 +180,10 @@ int main(void)
         in_scope(the_reference_corpus_gives_the_reference_merges),
         in_scope(the_most_frequent_pair_is_merged_first),
         in_scope(ties_follow_the_rule),
-        in_scope(repeated_letters_are_counted_right),
-        in_scope(special_tokens_come_first_and_are_not_learnt),
+        in_scope(overlapping_pairs_are_counted),
+        in_scope(special_tokens_come_first_and_are_not_trained_on),
         in_scope(special_tokens_are_written_as_nothing_else_is),
-        in_scope(several_texts_are_learnt_from_together),
+        in_scope(several_texts_are_trained_on_together),
         in_scope(lines_of_json_are_texts),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
