@@ -4,6 +4,7 @@
  * they were added, each at a multiple of the alignment, as the gguf package does. The write is atomic. */
 #include <string.h>
 
+#include "base/buffer.h"
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/memory.h"
@@ -13,12 +14,6 @@
 #include "formats/tensor_bytes.h"
 
 #define MAX_AXES 4
-
-/* A growing byte string; all zero is empty. */
-typedef struct bytes {
-    char *at; /* owned */
-    size_t count, capacity;
-} bytes;
 
 /* A tensor to be written: one that exists, or a callback that writes its elements. */
 typedef struct item {
@@ -33,7 +28,7 @@ typedef struct item {
 
 struct tarn_gguf_writer {
     char *path;
-    bytes metadata, names; /* names: of keys, each terminated */
+    tarn__buffer metadata, names; /* bytes; names: of keys, each terminated */
     uint64_t keys;
     uint32_t alignment; /* of the data, from general.alignment */
     item *item;         /* [count], in file order */
@@ -42,37 +37,22 @@ struct tarn_gguf_writer {
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
-/* Appends bytes; the capacity doubles. */
-static bool put(bytes *to, const void *from, size_t count)
+static bool put(tarn__buffer *to, const void *from, size_t count)
 {
-    if (count > to->capacity - to->count) {
-        size_t capacity = to->count + count > 2 * to->capacity ? to->count + count : 2 * to->capacity;
-        char *grown = tarn__alloc(capacity);
-        if (!grown)
-            return false;
-        if (to->count)
-            memcpy(grown, to->at, to->count);
-        tarn__release(to->at, to->capacity);
-        to->at = grown;
-        to->capacity = capacity;
-    }
-    if (count)
-        memcpy(to->at + to->count, from, count);
-    to->count += count;
-    return true;
+    return tarn__buffer_add(to, from, count, 1);
 }
 
-static bool put_u32(bytes *to, uint32_t value)
+static bool put_u32(tarn__buffer *to, uint32_t value)
 {
     return put(to, &value, sizeof(value));
 }
 
-static bool put_u64(bytes *to, uint64_t value)
+static bool put_u64(tarn__buffer *to, uint64_t value)
 {
     return put(to, &value, sizeof(value));
 }
 
-static bool put_string(bytes *to, const char *text, size_t length)
+static bool put_string(tarn__buffer *to, const char *text, size_t length)
 {
     return put_u64(to, length) && put(to, text, length);
 }
@@ -107,8 +87,8 @@ void tarn_gguf_cancel(tarn_gguf_writer *writer)
         tarn__tensor_release(writer->item[i].tensor);
     }
     tarn__release(writer->item, sizeof(item) * (size_t)writer->capacity);
-    tarn__release(writer->metadata.at, writer->metadata.capacity);
-    tarn__release(writer->names.at, writer->names.capacity);
+    tarn__buffer_free(&writer->metadata, 1);
+    tarn__buffer_free(&writer->names, 1);
     tarn__string_free(writer->path);
     tarn__release(writer, sizeof(*writer));
 }
@@ -139,8 +119,8 @@ static bool check_name(const char *function, const char *what, const char *name)
 /* A linear search: files have dozens of keys. */
 static bool has_key(const tarn_gguf_writer *writer, const char *key)
 {
-    for (size_t at = 0; at < writer->names.count; at += strlen(writer->names.at + at) + 1)
-        if (strcmp(writer->names.at + at, key) == 0)
+    for (size_t at = 0; at < writer->names.count; at += strlen(writer->names.data + at) + 1)
+        if (strcmp(writer->names.data + at, key) == 0)
             return true;
     return false;
 }
@@ -249,6 +229,7 @@ bool tarn_gguf_add_array(tarn_gguf_writer *writer, const char *key, tarn_gguf_ty
     return end_key(writer, key, from, good);
 }
 
+/* Strings are written with their lengths; `lengths` NULL: they are terminated. */
 bool tarn_gguf_add_strings(tarn_gguf_writer *writer, const char *key, const char *const *texts, const size_t *lengths,
                            int64_t count)
 {
@@ -316,6 +297,7 @@ static bool add_item(const char *function, tarn_gguf_writer *writer, const char 
     return true;
 }
 
+/* The tensor is retained, not copied: its elements are read by tarn_gguf_finish(). */
 bool tarn_gguf_add(tarn_gguf_writer *writer, const char *name, tarn_tensor *tensor)
 {
     const char *function = "gguf_add";
@@ -344,11 +326,11 @@ static int64_t align(const tarn_gguf_writer *writer, int64_t at)
 }
 
 /* Encodes the header. Offsets count from the start of the data. */
-static bool put_header(const tarn_gguf_writer *writer, bytes *to)
+static bool put_header(const tarn_gguf_writer *writer, tarn__buffer *to)
 {
     int64_t offset = 0;
     bool good = put(to, "GGUF", 4) && put_u32(to, 3) && put_u64(to, (uint64_t)writer->count) &&
-                put_u64(to, writer->keys) && put(to, writer->metadata.at, writer->metadata.count);
+                put_u64(to, writer->keys) && put(to, writer->metadata.data, writer->metadata.count);
     for (int i = 0; good && i < writer->count; i++) {
         const item *one = &writer->item[i];
         good = put_string(to, one->name, strlen(one->name)) && put_u32(to, (uint32_t)one->shape.rank);
@@ -388,12 +370,12 @@ static bool write_item(const tarn_gguf_writer *writer, const item *one, tarn__ou
 static bool write_file(const tarn_gguf_writer *writer)
 {
     tarn__output output;
-    bytes header = {0};
+    tarn__buffer header = {0};
     if (!tarn__output_open(&output, "gguf_finish", writer->path))
         return false;
-    bool good = put_header(writer, &header) && tarn__output_write(&output, header.at, header.count) &&
+    bool good = put_header(writer, &header) && tarn__output_write(&output, header.data, header.count) &&
                 write_padding(writer, &output);
-    tarn__release(header.at, header.capacity);
+    tarn__buffer_free(&header, 1);
     for (int i = 0; good && i < writer->count; i++)
         good = write_item(writer, &writer->item[i], &output);
     if (good)

@@ -4,6 +4,7 @@
  * Records of all files are collected as they are and then split into images (N, 3, 32, 32) and labels (N). */
 #include <string.h>
 
+#include "base/buffer.h"
 #include "data/dataset.h"
 #include "data/readers/input.h"
 
@@ -11,30 +12,8 @@
 #define RECORD_BYTES (1 + IMAGE_BYTES)
 #define CLASSES 10
 
-/* Records of all files so far, unchanged. */
-typedef struct records {
-    char *memory; /* [capacity, RECORD_BYTES], owned */
-    size_t count, capacity;
-} records;
-
-/* Grows the memory to `capacity` records and keeps those already read. */
-static bool reserve(records *r, size_t capacity)
-{
-    if (capacity <= r->capacity)
-        return true;
-    char *memory = tarn__alloc(capacity * RECORD_BYTES);
-    if (!memory)
-        return false;
-    if (r->count > 0)
-        memcpy(memory, r->memory, r->count * RECORD_BYTES);
-    tarn__release(r->memory, r->capacity * RECORD_BYTES);
-    r->memory = memory;
-    r->capacity = capacity;
-    return true;
-}
-
 /* Records to reserve next: all that follow in a plain file; for gzip, whose size is unknown, the capacity doubles. */
-static size_t records_to_reserve(const tarn__data_input *input, const records *r)
+static size_t records_to_reserve(const tarn__data_input *input, const tarn__buffer *r)
 {
     size_t left = (size_t)tarn__data_input_remaining(input) / RECORD_BYTES + 1,
            more = input->gzip ? 1024 + r->count : left;
@@ -42,13 +21,13 @@ static size_t records_to_reserve(const tarn__data_input *input, const records *r
 }
 
 /* Appends the records of a file up to its end. Raises an error for a label out of range or a cut record. */
-static bool read_records(tarn__data_input *input, records *r)
+static bool read_records(tarn__data_input *input, tarn__buffer *r)
 {
     for (;;) {
-        if (r->count == r->capacity && !reserve(r, r->count + records_to_reserve(input, r)))
+        if (r->count == r->capacity && !tarn__buffer_reserve(r, records_to_reserve(input, r), RECORD_BYTES))
             return false;
         int64_t start = input->at;
-        char *record = r->memory + r->count * RECORD_BYTES;
+        char *record = r->data + r->count * RECORD_BYTES;
         int64_t got = tarn__data_input_read_some(input, record, RECORD_BYTES);
         if (got <= 0)
             return got == 0;
@@ -64,7 +43,7 @@ static bool read_records(tarn__data_input *input, records *r)
 }
 
 /* Appends the records of one file; an empty file is an error. */
-static bool read_file(const char *function, const char *path, records *r)
+static bool read_file(const char *function, const char *path, tarn__buffer *r)
 {
     tarn__data_input input;
     size_t before = r->count;
@@ -76,7 +55,7 @@ static bool read_file(const char *function, const char *path, records *r)
 }
 
 /* Splits records into images u8 (N, 3, 32, 32) and labels i64 (N). */
-static tarn_dataset *create_dataset(const char *function, const records *r)
+static tarn_dataset *create_dataset(const char *function, const tarn__buffer *r)
 {
     int64_t count = (int64_t)r->count;
     tarn_array arrays[2] = {{tarn__alloc(r->count * IMAGE_BYTES), TARN_SHAPE(count, 3, 32, 32), TARN_U8},
@@ -87,7 +66,7 @@ static tarn_dataset *create_dataset(const char *function, const records *r)
         return NULL;
     }
     for (size_t i = 0; i < r->count; i++) {
-        const char *record = r->memory + i * RECORD_BYTES;
+        const char *record = r->data + i * RECORD_BYTES;
         memcpy((char *)arrays[0].data + i * IMAGE_BYTES, record + 1, IMAGE_BYTES);
         ((int64_t *)arrays[1].data)[i] = (unsigned char)record[0];
     }
@@ -97,12 +76,12 @@ static tarn_dataset *create_dataset(const char *function, const records *r)
 /* A dataset of all files, in order. NULL with an error. */
 static tarn_dataset *open_files(const char *function, const char *const *paths, int count)
 {
-    records r = {0};
+    tarn__buffer r = {0}; /* records of all files, unchanged */
     bool good = true;
     for (int i = 0; good && i < count; i++)
         good = read_file(function, paths[i], &r);
     tarn_dataset *dataset = good ? create_dataset(function, &r) : NULL;
-    tarn__release(r.memory, r.capacity * RECORD_BYTES);
+    tarn__buffer_free(&r, RECORD_BYTES);
     return dataset;
 }
 

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buffer.h"
 #include "data/dataset.h"
 #include "data/readers/input.h"
 
@@ -17,6 +18,7 @@
 
 #define MAX_FIELD 4096 /* bytes, including the terminator */
 #define BUFFER_BYTES 65536
+#define LABEL_BYTES 8 /* i64 or f64; f32 labels use half of it */
 
 typedef enum csv_end { AT_DELIMITER, AT_LINE_END, AT_FILE_END } csv_end;
 
@@ -173,19 +175,18 @@ static bool csv_field(csv_reader *csv)
 typedef struct table {
     csv_reader csv;
     tarn_csv_options options;
-    char *first; /* the fields of the first line, each terminated */
-    size_t first_used, first_bytes;
+    tarn__buffer first; /* the fields of the first line, each terminated */
     int64_t columns;
     int64_t label; /* -1: none */
-    int64_t rows, capacity;
-    char *x;      /* [rows, columns without the label], in options.dtype */
-    char *labels; /* [rows], 8 bytes each */
+    int64_t rows;
+    tarn__buffer x;      /* [rows, columns without the label], in options.dtype */
+    tarn__buffer labels; /* 8 bytes each */
 } table;
 
-/* Bytes of a row of x. */
-static size_t row_bytes(const table *t)
+/* Values of a row of x. */
+static size_t row_values(const table *t)
 {
-    return (size_t)(t->columns - (t->label >= 0)) * tarn__dtype_bytes(t->options.dtype);
+    return (size_t)(t->columns - (t->label >= 0));
 }
 
 static tarn_dtype label_dtype(const table *t)
@@ -252,21 +253,8 @@ static bool read_number(csv_reader *csv, tarn_dtype dtype, void *out)
 /* Stores a field of the first line: whether it holds names or values is known only at its end. */
 static bool store_first_field(table *t)
 {
-    size_t needed = t->first_used + t->csv.length + 1;
-    if (needed > t->first_bytes) {
-        char *larger = tarn__alloc(2 * needed);
-        if (!larger)
-            return false;
-        if (t->first_used > 0)
-            memcpy(larger, t->first, t->first_used);
-        tarn__release(t->first, t->first_bytes);
-        t->first = larger;
-        t->first_bytes = 2 * needed;
-    }
-    memcpy(t->first + t->first_used, t->csv.text, t->csv.length + 1);
-    t->first_used = needed;
     t->columns++;
-    return true;
+    return tarn__buffer_add(&t->first, t->csv.text, t->csv.length + 1, 1);
 }
 
 /* Finds the label's column, by name or by index; a negative index counts from the last column. */
@@ -276,7 +264,7 @@ static bool find_label(table *t, bool has_names)
     t->label = -1;
     if (!wanted)
         return true;
-    const char *name = t->first;
+    const char *name = t->first.data;
     for (int64_t i = 0; has_names && i < t->columns; i++, name += strlen(name) + 1)
         if (strcmp(name, wanted) == 0) {
             if (t->label >= 0)
@@ -316,36 +304,18 @@ static bool read_first(table *t, bool *has_names)
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-/* Replaces memory of `before` bytes by a larger one and copies the `used` bytes. */
-static bool enlarge(char **memory, size_t used, size_t before, size_t bytes)
-{
-    char *larger = tarn__alloc(bytes);
-    if (!larger)
-        return false;
-    if (used > 0)
-        memcpy(larger, *memory, used);
-    tarn__release(*memory, before);
-    *memory = larger;
-    return true;
-}
-
-/* Reserves capacity for one more row, by doubling. */
+/* Reserves capacity for one more row. */
 static bool reserve_row(table *t)
 {
-    if (t->rows < t->capacity)
-        return true;
-    int64_t capacity = t->capacity ? 2 * t->capacity : 4;
-    size_t x = row_bytes(t), rows = (size_t)t->rows;
-    if (!enlarge(&t->x, rows * x, (size_t)t->capacity * x, (size_t)capacity * x))
-        return false;
-    if (!enlarge(&t->labels, rows * 8, (size_t)t->capacity * 8, (size_t)capacity * 8)) {
-        char *grown = t->x; /* t->capacity still counts the old size */
-        t->x = NULL;
-        tarn__release(grown, (size_t)capacity * x);
-        return false;
-    }
-    t->capacity = capacity;
-    return true;
+    return tarn__buffer_reserve(&t->x, row_values(t), tarn__dtype_bytes(t->options.dtype)) &&
+           tarn__buffer_reserve(&t->labels, 1, LABEL_BYTES);
+}
+
+/* Counts the row just stored. */
+static void finish_row(table *t)
+{
+    t->labels.count = (size_t)++t->rows;
+    t->x.count = t->labels.count * row_values(t);
 }
 
 /* Stores the current field as a value of the row being read. x has no column for the label: later columns move up. */
@@ -359,16 +329,15 @@ static bool store(table *t, int64_t column)
     if (!is_number(csv->text))
         return csv_bad(csv, "'%.60s' is not a number", csv->text);
     if (column == t->label)
-        return read_number(csv, label_dtype(t), t->labels + (size_t)t->rows * tarn__dtype_bytes(label_dtype(t)));
+        return read_number(csv, label_dtype(t), t->labels.data + (size_t)t->rows * tarn__dtype_bytes(label_dtype(t)));
     size_t out = (size_t)(column - (t->label >= 0 && column > t->label));
-    return read_number(csv, t->options.dtype,
-                       t->x + (size_t)t->rows * row_bytes(t) + out * tarn__dtype_bytes(t->options.dtype));
+    return read_number(csv, t->options.dtype, t->x.data + (t->x.count + out) * tarn__dtype_bytes(t->options.dtype));
 }
 
 /* Stores the first line as a row, when it has no names: its fields were kept as strings. */
 static bool store_first(table *t)
 {
-    const char *text = t->first;
+    const char *text = t->first.data;
     csv_end after = t->csv.after;
     t->csv.line = 1;
     for (int64_t i = 0; i < t->columns; i++, text += strlen(text) + 1) {
@@ -378,7 +347,7 @@ static bool store_first(table *t)
             return false;
     }
     t->csv.after = after;
-    t->rows++;
+    finish_row(t);
     return true;
 }
 
@@ -408,7 +377,7 @@ static bool read_row(table *t)
     if (column + 1 < t->columns)
         return csv_bad(&t->csv, "the line ends after %lld fields; the first line has %lld", (long long)column + 1,
                        (long long)t->columns);
-    t->rows++;
+    finish_row(t);
     return true;
 }
 
@@ -444,8 +413,8 @@ static tarn_dataset *create_dataset(const table *t)
 {
     tarn_array arrays[2] = {{0}};
     int64_t values = t->columns - (t->label >= 0);
-    if (!copy_rows(&arrays[0], t->x, TARN_SHAPE(t->rows, values), t->options.dtype) ||
-        (t->label >= 0 && !copy_rows(&arrays[1], t->labels, TARN_SHAPE(t->rows), label_dtype(t)))) {
+    if (!copy_rows(&arrays[0], t->x.data, TARN_SHAPE(t->rows, values), t->options.dtype) ||
+        (t->label >= 0 && !copy_rows(&arrays[1], t->labels.data, TARN_SHAPE(t->rows), label_dtype(t)))) {
         tarn_array_free(&arrays[0]);
         return NULL;
     }
@@ -483,9 +452,9 @@ tarn_dataset *tarn_dataset_csv_sized(const char *path, const tarn_csv_options *o
                 read_table(t);
     tarn_dataset *dataset = good ? create_dataset(t) : NULL;
     tarn__data_input_close(&input);
-    tarn__release(t->first, t->first_bytes);
-    tarn__release(t->x, (size_t)t->capacity * row_bytes(t));
-    tarn__release(t->labels, (size_t)t->capacity * 8);
+    tarn__buffer_free(&t->first, 1);
+    tarn__buffer_free(&t->x, tarn__dtype_bytes(t->options.dtype));
+    tarn__buffer_free(&t->labels, LABEL_BYTES);
     tarn__release(t, sizeof(*t));
     return dataset;
 }

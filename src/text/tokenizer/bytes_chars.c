@@ -141,6 +141,7 @@ tarn_tokenizer *tarn_tokenizer_characters(const char *text, size_t length)
     return finish_alphabet(&a, init_alphabet(&a) && add_characters(&a, text, length));
 }
 
+/* Documents are read one at a time: only the set of characters stays. */
 tarn_tokenizer *tarn_tokenizer_characters_files(const char *const *paths, int count, const char *field, bool json_lines)
 {
     alphabet a = {.function = "tokenizer_characters_files"};

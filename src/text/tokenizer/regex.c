@@ -11,7 +11,6 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "text/tokenizer/buffer.h"
 
 #define MAX_PATTERN 65536 /* bytes of a pattern */
 #define SPACE "\\p{Z}\\t-\\r\\x{85}"

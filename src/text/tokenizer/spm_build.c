@@ -113,6 +113,7 @@ static bool fill(tarn_tokenizer *t, const tarn__spm_spec *spec)
     return copy_scores(&t->spm, spec) && tarn__tokenizer_finish(t, spec->function, spec->name);
 }
 
+/* The result is freed on any failure; the spec stays the caller's. */
 tarn_tokenizer *tarn__spm_build(const tarn__spm_spec *spec)
 {
     if (spec->count < 1 || spec->count > INT32_MAX) {

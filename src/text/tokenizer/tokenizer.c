@@ -5,6 +5,7 @@
  * tokenizers. */
 #include "text/tokenizer/tokenizer.h"
 
+#include <stdalign.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -24,6 +25,7 @@ tarn_tokenizer *tarn__tokenizer_new(const tarn__tokenizer_kind *kind)
     return tokenizer;
 }
 
+/* Also of a tokenizer that was filled partly. */
 void tarn_tokenizer_free(tarn_tokenizer *tokenizer)
 {
     if (!tokenizer)
@@ -265,6 +267,7 @@ static int32_t find_any(const tarn_tokenizer *tokenizer, const char *const *name
     return -1;
 }
 
+/* By name, in order of preference: GPT-2's, Llama 3's, SentencePiece's, Gemma's. */
 int32_t tarn_tokenizer_end_of_text(const tarn_tokenizer *tokenizer)
 {
     static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"};
@@ -273,6 +276,7 @@ int32_t tarn_tokenizer_end_of_text(const tarn_tokenizer *tokenizer)
                : -1;
 }
 
+/* As the file says; else by the tokens it adds; else by name. */
 int32_t tarn_tokenizer_bos(const tarn_tokenizer *tokenizer)
 {
     static const char *const names[] = {"<s>", "<|begin_of_text|>", "<bos>"};
@@ -452,4 +456,28 @@ char *tarn_tokenizer_decode(const tarn_tokenizer *tokenizer, const int32_t *ids,
         memmove(text, text + 1, bytes); /* including the terminator */
     *length = bytes - strips;
     return text;
+}
+
+/* ---- results ----------------------------------------------------------------------------------------------------- */
+
+/* Keeps the result aligned for any type. */
+#define HEADER_BYTES (sizeof(max_align_t) > sizeof(size_t) ? sizeof(max_align_t) : sizeof(size_t))
+
+void *tarn__result_new(size_t bytes)
+{
+    char *memory = tarn__alloc(HEADER_BYTES + bytes);
+    if (!memory)
+        return NULL;
+    memcpy(memory, &bytes, sizeof(bytes));
+    return memory + HEADER_BYTES;
+}
+
+void tarn_tokenizer_release(void *result)
+{
+    size_t bytes;
+    if (!result)
+        return;
+    char *memory = (char *)result - HEADER_BYTES;
+    memcpy(&bytes, memory, sizeof(bytes));
+    tarn__release(memory, HEADER_BYTES + bytes);
 }

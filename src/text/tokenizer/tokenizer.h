@@ -266,4 +266,8 @@ bool tarn__tokenizer_read_config(tarn_tokenizer *tokenizer, const char *config, 
 /* Sets what add_special adds: the BOS token, the EOS token, where they exist, and nothing else. False with an error. */
 bool tarn__tokenizer_set_add_bos_eos(tarn_tokenizer *tokenizer, bool begins, bool ends);
 
+/* Memory for a result that the caller frees with tarn_tokenizer_release(); its size is stored before it, since the
+ * library's allocator wants it back. NULL with an error. */
+void *tarn__result_new(size_t bytes);
+
 #endif

@@ -170,6 +170,7 @@ bool tarn__vocab_escape(const tarn__vocab *vocab, int32_t id, tarn__buffer *text
     return good;
 }
 
+/* A text with spaces of its own cannot be unescaped and is stored literally. */
 bool tarn__vocab_add_spm(tarn__vocab *vocab, int32_t id, const char *text, size_t length)
 {
     char small[256], *bytes = length <= sizeof(small) ? small : tarn__alloc(length);
@@ -183,6 +184,7 @@ bool tarn__vocab_add_spm(tarn__vocab *vocab, int32_t id, const char *text, size_
     return good;
 }
 
+/* Literal: merges find the byte's own piece, never this one. */
 bool tarn__vocab_add_byte(tarn__vocab *vocab, int32_t id, unsigned char byte)
 {
     if (!tarn__vocab_add(vocab, id, &(char){(char)byte}, 1, true))
@@ -233,7 +235,7 @@ const char *tarn__find_metaspace(const char *text, size_t length)
     return NULL;
 }
 
-/* ---- letters for bytes ------------------------------------------------------------------------------------------- */
+/* ---- byte-level escapes ------------------------------------------------------------------------------------------ */
 
 /* Bytes that are visible in Latin-1: all but controls, spaces and the soft hyphen. */
 static bool is_visible(int byte)
@@ -260,6 +262,7 @@ static int byte_of(uint32_t character)
     return invisible <= ' ' ? invisible : invisible < INVISIBLE - 1 ? 127 + invisible - 33 : 0xAD;
 }
 
+/* Visible ASCII, the two visible ranges of Latin-1, then the invisible bytes in order. */
 unsigned char tarn__byte_of_rank(int rank)
 {
     return (unsigned char)(rank < 94        ? '!' + rank
@@ -279,6 +282,7 @@ bool tarn__bytes_to_unicode(tarn__buffer *escaped, const char *bytes, size_t len
     return true;
 }
 
+/* An escape takes one or two bytes and gives one: the result never exceeds the input. */
 bool tarn__unicode_to_bytes(char *bytes, size_t *count, const char *escaped, size_t length)
 {
     *count = 0;
@@ -291,4 +295,30 @@ bool tarn__unicode_to_bytes(char *bytes, size_t *count, const char *escaped, siz
         bytes[(*count)++] = (char)byte;
     }
     return true;
+}
+
+/* ---- hash -------------------------------------------------------------------------------------------------------- */
+
+/* Eight bytes at a time, multiplied and folded. Bytes are assembled little-endian, not loaded, so that the hash does
+ * not depend on the machine; token files store it. */
+static uint64_t mix(uint64_t hash, uint64_t word)
+{
+    hash = (hash ^ word) * UINT64_C(0x9E3779B97F4A7C15);
+    return hash ^ hash >> 29;
+}
+
+uint64_t tarn__hash(const void *bytes, size_t count, uint64_t seed)
+{
+    const unsigned char *at = bytes;
+    uint64_t hash = mix(seed + UINT64_C(0x2545F4914F6CDD1D), count);
+    for (; count >= 8; count -= 8, at += 8) {
+        uint64_t word = 0;
+        for (int i = 0; i < 8; i++)
+            word |= (uint64_t)at[i] << (8 * i);
+        hash = mix(hash, word);
+    }
+    uint64_t last = 0;
+    for (size_t i = 0; i < count; i++)
+        last |= (uint64_t)at[i] << (8 * i);
+    return mix(mix(hash, last), hash >> 32);
 }

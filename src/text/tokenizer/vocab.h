@@ -5,7 +5,7 @@
 #ifndef TARN__VOCAB_H
 #define TARN__VOCAB_H
 
-#include "text/tokenizer/buffer.h"
+#include "base/buffer.h"
 
 /* Limit of unused ids: memory follows the largest id in a file. */
 #define TARN__MAX_UNUSED_IDS 65536
@@ -83,5 +83,8 @@ bool tarn__unicode_to_bytes(char *bytes, size_t *count, const char *letters, siz
 
 /* The byte of a rank in the order of code points: '!' is 0. Trained vocabularies begin in this order. */
 unsigned char tarn__byte_of_rank(int rank);
+
+/* A 64-bit hash, the same on every machine. Not cryptographic. */
+uint64_t tarn__hash(const void *bytes, size_t count, uint64_t seed);
 
 #endif

@@ -3,7 +3,7 @@
 #ifndef TARN__CHATS_PARTS_H
 #define TARN__CHATS_PARTS_H
 
-#include "text/tokenizer/buffer.h"
+#include "base/buffer.h"
 #include "train/data/chat_dataset.h"
 
 typedef struct tarn__chat_document {

@@ -8,7 +8,7 @@
 #include "base/memory.h"
 #include "base/philox.h"
 #include "models/lm/arch.h"
-#include "text/tokenizer/buffer.h"
+#include "text/tokenizer/tokenizer.h"
 #include "train/options.h"
 #include "train/trainer.h"
 

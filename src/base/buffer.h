@@ -1,8 +1,8 @@
-/* buffer.h: growing arrays of ids and bytes, results owned by callers, and the hash of tokenizers.
+/* buffer.h: growing arrays of any element type, for bytes, ids and records.
  *
- * Beside base/memory's list, whose count is an int, a buffer counts in size_t: texts may exceed 2 GiB. */
-#ifndef TARN__TEXT_BUFFER_H
-#define TARN__TEXT_BUFFER_H
+ * Unlike the lists of memory.h, whose count is an int, a buffer counts in size_t: texts and files may exceed 2 GiB. */
+#ifndef TARN__BUFFER_H
+#define TARN__BUFFER_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -30,12 +30,5 @@ static inline bool tarn__ids_add(tarn__buffer *ids, int32_t id)
     ((int32_t *)(void *)ids->data)[ids->count++] = id;
     return true;
 }
-
-/* Memory for a result that the caller frees with tarn_tokenizer_release(); its size is stored before it, since the
- * library's allocator wants it back. NULL with an error. */
-void *tarn__result_new(size_t bytes);
-
-/* A 64-bit hash, the same on every machine. Not cryptographic. */
-uint64_t tarn__hash(const void *bytes, size_t count, uint64_t seed);
 
 #endif
