@@ -13,6 +13,7 @@
 
 enum { PREFIX_BYTES = 512 }; /* bytes examined */
 
+/* tarn reads no pickles: loading one runs the code in it. */
 #define PICKLE_ADVICE \
     "save the model again with save_pretrained(), which writes model.safetensors and config.json, and give that " \
     "folder"

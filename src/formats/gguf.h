@@ -16,9 +16,9 @@
 
 /* An element type; its index in the table is its number in files. */
 typedef struct tarn__gguf_dtype {
-    const char *name; /* NULL: unassigned */
-    int block_elements, block_bytes;
-    tarn_dtype dtype; /* TARN_DTYPE_COUNT: tarn cannot load it */
+    const char *name;                /* NULL: unassigned */
+    int block_elements, block_bytes; /* of a quant block; 1 and the element's size for unquantized types */
+    tarn_dtype dtype;                /* TARN_DTYPE_COUNT: tarn cannot load it */
 } tarn__gguf_dtype;
 
 #define TARN__GGUF_DTYPES 42

@@ -42,6 +42,7 @@ const char *tarn_gguf_name(const tarn_gguf *file, int index)
     return t ? t->name : NULL;
 }
 
+/* Describes tensors of any element type, also of those that tarn cannot load. */
 bool tarn_gguf_info(const tarn_gguf *file, int index, tarn_gguf_entry *entry)
 {
     const tarn__gguf_tensor *t = tensor_at("gguf_info", file, index);
@@ -135,6 +136,7 @@ bool tarn_gguf_metadata_at(const tarn_gguf *file, int index, tarn_gguf_value *va
     return true;
 }
 
+/* A missing key is an answer, not an error. */
 bool tarn_gguf_has(const tarn_gguf *file, const char *key, tarn_gguf_value *value)
 {
     if (!check_file("gguf_has", file))
@@ -236,6 +238,8 @@ static bool is_number(tarn_gguf_type type)
     return type != TARN_GGUF_STRING && type != TARN_GGUF_ARRAY && type != TARN_GGUF_BOOL;
 }
 
+/* Any integer type is accepted: writers disagree about widths. A u64 above INT64_MAX counts as out of range. The sign
+ * is printed apart, so that INT64_MIN and large u64 are shown correctly. */
 bool tarn_gguf_int(const tarn_gguf *file, const char *key, int64_t low, int64_t high, int64_t *value)
 {
     const char *function = "gguf_int";
@@ -255,6 +259,7 @@ bool tarn_gguf_int(const tarn_gguf *file, const char *key, int64_t low, int64_t 
     return true;
 }
 
+/* Integers are accepted too: 1 is often written for 1.0. */
 bool tarn_gguf_real(const tarn_gguf *file, const char *key, double *value)
 {
     const tarn__gguf_key *k = key_of("gguf_real", file, key, value);
@@ -275,6 +280,7 @@ bool tarn_gguf_bool(const tarn_gguf *file, const char *key, bool *value)
     return true;
 }
 
+/* The copy made when the file was opened: terminated, unlike the bytes in the map. */
 const char *tarn_gguf_string(const tarn_gguf *file, const char *key, size_t *length)
 {
     const tarn__gguf_key *k = key_of("gguf_string", file, key, file);
@@ -309,6 +315,7 @@ static const tarn__gguf_key *array_of(const char *function, const tarn_gguf *fil
     return NULL;
 }
 
+/* Decodes element by element: arrays are not aligned in the file, and widths differ. */
 bool tarn_gguf_ints(const tarn_gguf *file, const char *key, int64_t *values, int64_t count)
 {
     const char *function = "gguf_ints";
@@ -332,6 +339,8 @@ bool tarn_gguf_reals(const tarn_gguf *file, const char *key, double *values, int
     return k != NULL;
 }
 
+/* Borrowed from the map, without a terminator: copying a vocabulary of 100,000 strings would cost more than reading it.
+ */
 const char *tarn_gguf_string_at(const tarn_gguf *file, const char *key, int64_t index, size_t *length)
 {
     const char *function = "gguf_string_at";

@@ -13,8 +13,8 @@
 #define TARN__JSON_CHECKSUM "xxh64:0000000000000000" /* the placeholder, replaced when the file is written */
 
 typedef struct tarn__json_checksum {
-    bool is_there; /* false: the file has no checksum; then the others are 0 */
-    uint64_t stored, computed;
+    bool is_there;             /* false: the file has no checksum; then the others are 0 */
+    uint64_t stored, computed; /* equal in an undamaged file */
 } tarn__json_checksum;
 
 /* Replaces the placeholder in the bytes of a file. Bytes without the member stay as they are. */

@@ -72,6 +72,7 @@ tarn__json_file *tarn__json_file_parse(const char *function, const char *name, c
     return NULL;
 }
 
+/* The file is mapped, parsed and closed again: the tree owns copies of everything. */
 tarn__json_file *tarn__json_file_open(const char *function, const char *path)
 {
     tarn__map map;
@@ -130,6 +131,7 @@ bool tarn__json_file_add_checksum(tarn__json_file *file)
     return tarn__json_file_set_string(file, "checksum", TARN__JSON_CHECKSUM);
 }
 
+/* The checksum was computed when the file was parsed, over its bytes: the tree has lost their formatting. */
 bool tarn__json_file_verify(const tarn__json_file *file, const char *advice)
 {
     const tarn__json_checksum *sum = &file->sum;
@@ -245,6 +247,7 @@ bool tarn__json_file_has(const tarn__json_file *file, const char *key)
     return follow(file->root, key, false, NULL) != NULL;
 }
 
+/* jansson has two types for true and false, and two for numbers. */
 tarn__member_kind tarn__json_file_kind(const tarn__json_file *file, const char *key)
 {
     const json_t *value = follow(file->root, key, false, NULL);
@@ -429,6 +432,7 @@ static bool is_off(const json_t *value)
            (json_is_object(value) && json_object_size(value) == 0);
 }
 
+/* For configs of other programs: a member that is off may have any name, one that is on must be known. */
 bool tarn__json_file_each_name(const tarn__json_file *file, const char *key, tarn__member_name_fn visit, void *ctx)
 {
     json_t *object = key[0] ? find(file, key, -1) : file->root;

@@ -48,7 +48,7 @@ bool tarn__json_file_has(const tarn__json_file *file, const char *key);
 
 /* The type of a member. Never an error. */
 typedef enum tarn__member_kind {
-    TARN__MEMBER_MISSING,
+    TARN__MEMBER_MISSING, /* no such key */
     TARN__MEMBER_NULL,
     TARN__MEMBER_BOOL,
     TARN__MEMBER_NUMBER,

@@ -21,6 +21,7 @@ static bool unreachable(void)
     return tarn__raise(TARN_ERROR_INTERNAL, "json_file: not available in this build");
 }
 
+/* Creation: the only functions that can be reached. */
 tarn__json_file *tarn__json_file_new(const char *function)
 {
     return missing(function);

@@ -168,6 +168,7 @@ static void verify_range(int64_t begin, int64_t end, void *ctx)
             atomic_store(&entry[i].is_checked, true);
 }
 
+/* Threads verify in parallel; the caller's thread then reports the first mismatch, in the order of the data. */
 bool tarn__safetensors_verify(const char *function, const tarn_safetensors *file)
 {
     if (tarn_failed())

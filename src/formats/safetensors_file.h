@@ -21,8 +21,8 @@ typedef struct tarn__safetensors_entry {
     int64_t begin, end;           /* offsets in the part's data */
     const tarn_safetensors *part; /* the file of the data */
     uint64_t sum;                 /* checksum of its elements, if has_sum */
-    bool has_sum;
-    atomic_bool is_checked; /* verified before */
+    bool has_sum;                 /* the file has checksums */
+    atomic_bool is_checked;       /* verified before */
 } tarn__safetensors_entry;
 
 /* Owned unless said otherwise. */

@@ -313,6 +313,7 @@ tarn_safetensors *tarn_safetensors_open(const char *path)
     return NULL;
 }
 
+/* Also of a file that was opened partly: every pointer may be NULL. */
 void tarn_safetensors_close(tarn_safetensors *file)
 {
     if (!file)
@@ -378,6 +379,7 @@ const char *tarn_safetensors_name(const tarn_safetensors *file, int index)
     return e ? e->name : NULL;
 }
 
+/* The position is that in the part's own file. */
 bool tarn_safetensors_info(const tarn_safetensors *file, int index, tarn_safetensors_entry *about)
 {
     const tarn__safetensors_entry *e = entry_at("safetensors_info", file, index);
@@ -400,6 +402,7 @@ int tarn_safetensors_find(const tarn_safetensors *file, const char *name)
     return -1;
 }
 
+/* Borrowed from the header; NULL, without an error, for a missing key. */
 const char *tarn_safetensors_metadata(const tarn_safetensors *file, const char *key)
 {
     if (!check_file("safetensors_metadata", file))

@@ -16,8 +16,8 @@
 
 /* A tensor to be written: one that exists, or a callback that writes its elements. */
 typedef struct item {
-    char *name; /* owned */
-    tarn_dtype dtype;
+    char *name;       /* owned */
+    tarn_dtype dtype; /* never quantized: the format has no such type */
     tarn_shape shape;
     tarn_tensor *tensor; /* retained; or NULL: */
     tarn__write_fn write;
@@ -25,8 +25,8 @@ typedef struct item {
 } item;
 
 struct tarn_safetensors_writer {
-    char *path;
-    item *item;
+    char *path; /* owned */
+    item *item; /* [count]; sorted by tarn_safetensors_finish() */
     int count, capacity;
     json_t *names;    /* a set of names: an object with their keys */
     json_t *metadata; /* an object of strings */
@@ -120,6 +120,7 @@ static bool add_item(const char *function, tarn_safetensors_writer *writer, cons
     return true;
 }
 
+/* The tensor is retained, not copied: its elements are read by tarn_safetensors_finish(). */
 bool tarn_safetensors_add(tarn_safetensors_writer *writer, const char *name, tarn_tensor *tensor)
 {
     const char *function = "safetensors_add";
@@ -141,6 +142,7 @@ bool tarn__safetensors_add_streamed(tarn_safetensors_writer *writer, const char 
            add_item(function, writer, name, (item){.dtype = dtype, .shape = shape, .write = write, .ctx = ctx});
 }
 
+/* Values are strings: the format has no other type. */
 bool tarn_safetensors_add_metadata(tarn_safetensors_writer *writer, const char *key, const char *value)
 {
     const char *function = "safetensors_add_metadata";

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+/* height · width cannot overflow: both are bounded first. */
 bool tarn__image_check_size(const tarn__data_input *input, int64_t byte, uint64_t height, uint64_t width)
 {
     if (height < 1 || width < 1)

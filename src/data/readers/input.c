@@ -59,6 +59,7 @@ void tarn__data_input_close(tarn__data_input *input)
     input->file = NULL;
 }
 
+/* `at` counts decompressed bytes, so the bound of a gzip file shrinks as it is read. */
 int64_t tarn__data_input_remaining(const tarn__data_input *input)
 {
     int64_t bound = input->file_bytes;

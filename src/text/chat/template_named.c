@@ -96,6 +96,7 @@ const char *tarn__chat_template_named(const char *function, const tarn_tokenizer
     return text && check_tokens(function, tokenizer, name) ? text : NULL;
 }
 
+/* The template is copied: the tokenizer owns its own. */
 bool tarn_tokenizer_set_chat(tarn_tokenizer *tokenizer, const char *name)
 {
     const char *function = "tokenizer_set_chat";

@@ -27,10 +27,10 @@ const tarn__gguf_pre_tokenizer tarn__gguf_pre_tokenizers[] = {
 
 /* A file being read, and its arrays; owned but for the pieces' bytes. */
 typedef struct gguf_source {
-    const char *function, *path;
-    const tarn_gguf *file;
-    int64_t count;
-    const char **pieces; /* bytes are borrowed from the file, not terminated */
+    const char *function, *path; /* for errors */
+    const tarn_gguf *file;       /* borrowed */
+    int64_t count;               /* of tokens, and of each array below */
+    const char **pieces;         /* bytes are borrowed from the file, not terminated */
     size_t *lengths;
     float *scores; /* NULL: none */
     int32_t *types;
@@ -38,6 +38,7 @@ typedef struct gguf_source {
 
 /* ---- keys -------------------------------------------------------------------------------------------------------- */
 
+/* Raises an error about a key. Is false. */
 static bool raise_key(const gguf_source *s, tarn_code code, const char *problem, const char *name)
 {
     return tarn__raise(code, "%s: '%s': %s '%.60s'", s->function, s->path, problem, name);
@@ -154,6 +155,7 @@ static tarn_tokenizer *build_spm(gguf_source *s)
 
 /* ---- BPE on bytes ------------------------------------------------------------------------------------------------ */
 
+/* The pre-tokenizer named by the file. NULL with an error that lists the supported ones. */
 static const tarn__gguf_pre_tokenizer *find_pre_tokenizer(const gguf_source *s)
 {
     const char *name = tarn_gguf_has(s->file, "tokenizer.ggml.pre", NULL)

@@ -12,8 +12,8 @@ typedef struct tarn__gguf_pre_tokenizer {
     const char *name, *aliases[3]; /* the name that is written, and aliases; NULL ends them */
     const char *regex[2];          /* NULL ends them */
     bool uses_regex;               /* the last is GPT-2's, implied by ByteLevel */
-    bool nfc, ignore_merges;
-    bool adds_bos; /* default of add_bos_token */
+    bool nfc, ignore_merges;       /* settings of the tokenizer that the name implies */
+    bool adds_bos;                 /* default of add_bos_token */
 } tarn__gguf_pre_tokenizer;
 
 /* The pre-tokenizers that tarn has; a row without a name ends them. */

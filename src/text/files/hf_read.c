@@ -8,6 +8,7 @@
 /* The split pattern with which tarn writes a tokenizer of characters: every character is a word. */
 #define ANY_CHARACTER "[\\s\\S]"
 
+/* Missing, null and "" mean the same in these files. */
 static bool is_empty(const json_t *value)
 {
     return !value || json_is_null(value) || (json_is_string(value) && json_string_length(value) == 0);

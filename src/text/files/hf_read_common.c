@@ -48,6 +48,7 @@ json_t *tarn__hf_load_json(const char *path)
     return NULL;
 }
 
+/* null means the default: transformers writes it for unset options. */
 bool tarn__hf_bool(const tarn__hf_reader *reader, json_t *object, const char *key, bool default_value, bool *value)
 {
     json_t *found = json_object_get(object, key);
@@ -91,6 +92,8 @@ static bool read_piece(const tarn__hf_reader *reader, const char *text, json_t *
                               (long long)id, length, TARN__MAX_PIECE_BYTES);
     if (tarn__vocab_has(vocab, id))
         return tarn__hf_raise(reader, TARN_ERROR_FORMAT, "duplicate id %lld, for '%.100s'", (long long)id, text);
+    /* The form of the text decides its kind: <0x0A> is a byte, other pieces have spaces as U+2581 or escaped bytes. A
+     * text that is not a valid escape is literal, such as an added token that is in the vocabulary too. */
     if (vocab->metaspaced && tarn__byte_of_piece(text, length) >= 0)
         return tarn__vocab_add_byte(vocab, (int32_t)id, (unsigned char)tarn__byte_of_piece(text, length));
     if (vocab->metaspaced)
@@ -150,6 +153,7 @@ bool tarn__hf_read_added_token(const tarn__hf_reader *reader, json_t *about, int
     return tarn__added_add(reader->tokenizer, "tokenizer_open", reader->name, &token);
 }
 
+/* Keys are decimal ids: leading spaces and signs, which strtoll() accepts, are not. */
 bool tarn__hf_read_added_tokens_decoder(const tarn__hf_reader *reader, json_t *list, tarn__hf_token_fn read)
 {
     const char *text;

@@ -35,6 +35,7 @@ bool tarn__tokenizer_read_config(tarn_tokenizer *tokenizer, const char *config, 
     return missing("tokenizer_open");
 }
 
+/* Lines of JSON need jansson too. */
 bool tarn__jsonl_sample_read(tarn__jsonl_sample *line, const char *where, const char *bytes, size_t length)
 {
     (void)line, (void)bytes, (void)length;

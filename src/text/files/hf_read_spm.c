@@ -95,6 +95,7 @@ static bool read_metaspace(const tarn__hf_reader *reader, json_t *step)
         return raise_unsupported(reader, "and a Metaspace that splits, or has a replacement other than U+2581");
     if (!is_string(scheme, "first") && !is_string(scheme, "always") && !is_string(scheme, "never"))
         return raise_unsupported(reader, "and a Metaspace whose \"prepend_scheme\" is neither first, always nor never");
+    /* A Metaspace adds no second space to a text that begins with one. */
     spm->in_pre_tokenizer = spm->prepend_if_missing = true;
     spm->prepend = is_string(scheme, "first")    ? TARN__PREPEND_FIRST
                    : is_string(scheme, "always") ? TARN__PREPEND_ALWAYS
@@ -110,6 +111,7 @@ static bool read_spaces(const tarn__hf_reader *reader, json_t *root)
     int count = list_steps(json_object_get(root, "pre_tokenizer"), "pretokenizers", steps);
     if (!read_normalizer(reader, json_object_get(root, "normalizer"), &writes_metaspace))
         return false;
+    /* Metaspace after a normalizer that has replaced the spaces would find none. */
     if (count < 0 || count > 1 || (count == 1 && writes_metaspace))
         return raise_unsupported(reader, "and several steps that split text or change spaces");
     if (count == 1)

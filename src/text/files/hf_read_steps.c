@@ -8,6 +8,7 @@
 
 #define MAX_DEPTH 8 /* nested sequences */
 
+/* Raises an error for a step that is not supported. Is false. */
 static bool raise_step(const tarn__hf_reader *reader, const char *what, const char *type)
 {
     return tarn__hf_raise(reader, TARN_ERROR_UNSUPPORTED, "the %s '%.60s' is not supported", what, type);
@@ -56,6 +57,7 @@ static bool read_byte_level(const tarn__hf_reader *reader, json_t *step, bool *h
         !tarn__hf_bool(reader, step, "use_regex", true, &bpe->uses_regex))
         return false;
     *has_byte_level = true;
+    /* After a split the space would go before each part: tarn has it at the beginning of the text only. */
     if (bpe->prefix_space && !first)
         return tarn__hf_raise(reader, TARN_ERROR_UNSUPPORTED, "add_prefix_space after a split");
     return !bpe->uses_regex || tarn__hf_add_regex(reader, TARN__REGEX_GPT2);
@@ -90,6 +92,7 @@ static bool read_pre_tokenizer(const tarn__hf_reader *reader, json_t *step, int 
     return true;
 }
 
+/* A BPE without ByteLevel would work on characters. */
 bool tarn__hf_read_pre_tokenizer(const tarn__hf_reader *reader, json_t *pre_tokenizer)
 {
     bool has_byte_level = false;

@@ -44,9 +44,10 @@ static bool read_merges(tarn_tokenizer *tokenizer, const char *path)
 
 /* ---- configuration ----------------------------------------------------------------------------------------------- */
 
+/* The settings that a class of transformers implies. */
 typedef struct family {
-    const char *class_name, *pattern;
-    bool nfc;
+    const char *class_name, *pattern; /* "tokenizer_class", and its pre-tokenizer regex */
+    bool nfc;                         /* normalizes to NFC */
 } family;
 
 /* Classes of transformers whose pattern is not in any file. */

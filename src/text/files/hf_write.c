@@ -16,6 +16,7 @@
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
+/* Callers keep below 512 bytes: names and texts of any length go through put_string(). */
 bool tarn__hf_put(tarn__buffer *out, const char *format, ...)
 {
     char text[512];
@@ -103,6 +104,7 @@ static bool put_added(tarn__buffer *out, const tarn_tokenizer *t)
         return false;
     for (size_t i = 0; i < count; i++)
         sorted[i] = &tokens[i];
+    /* Pointers are sorted: the tokenizer's own order is that of its search. */
     qsort(sorted, count, sizeof(*sorted), by_id);
     bool good = tarn__hf_put(out, "  \"added_tokens\": [");
     for (size_t i = 0; good && i < count; i++)
@@ -317,6 +319,7 @@ static bool put_token(tarn__buffer *out, const tarn_tokenizer *t, const char *ke
     return id < 0 || (tarn__hf_put(out, ",\n  \"%s\": ", key) && tarn__hf_put_piece(out, t, id));
 }
 
+/* PreTrainedTokenizerFast takes everything from tokenizer.json; the config adds BOS, EOS and the chat template. */
 bool tarn__hf_put_config(tarn__buffer *out, const tarn_tokenizer *t)
 {
     return tarn__hf_put(

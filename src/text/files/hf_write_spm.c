@@ -78,6 +78,7 @@ static int by_rank(const void *a, const void *b)
                                     : (one->right > other->right) - (one->right < other->right);
 }
 
+/* A piece that merges may form; -1: none. */
 static int32_t find_normal(const tarn__vocab *vocab, const char *bytes, size_t length)
 {
     int32_t id = tarn__vocab_find(vocab, bytes, length);
@@ -132,6 +133,7 @@ static bool put_scores(tarn__buffer *out, const tarn__spm *spm)
     return good && tarn__hf_put(out, "]}");
 }
 
+/* Merges for other readers, scores for tarn. */
 bool tarn__hf_put_spm_merges(tarn__buffer *out, const tarn_tokenizer *t)
 {
     tarn__buffer merges = {0};

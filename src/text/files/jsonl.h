@@ -10,8 +10,8 @@ typedef struct tarn__jsonl_sample {
     void *root;                  /* json_t; owned */
     tarn_chat_message *messages; /* [count]; owned, reused for the next line */
     int count, capacity;
-    const char *prompt, *completion;
-    const char *text;
+    const char *prompt, *completion; /* both or none */
+    const char *text;                /* a whole document: all of it counts in the loss */
 } tarn__jsonl_sample;
 
 /* Reads a line in place of the last one. False with an error that begins with `where`, the file and the line number. */

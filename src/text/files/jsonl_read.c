@@ -70,6 +70,7 @@ static bool check_members(const char *where, json_t *message, size_t number)
     return true;
 }
 
+/* Templates know these three roles. */
 static bool check_role(const char *where, const char *role, size_t number)
 {
     return strcmp(role, "system") == 0 || strcmp(role, "user") == 0 || strcmp(role, "assistant") == 0 ||
@@ -125,6 +126,7 @@ static bool read_messages(tarn__jsonl_sample *line, const char *where, const jso
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
 
+/* Reads {"prompt", "completion"}; the prompt may be empty. */
 static bool read_prompt(tarn__jsonl_sample *line, const char *where, const json_t *root)
 {
     line->prompt = string_of(where, root, "prompt");

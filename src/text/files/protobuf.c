@@ -79,6 +79,7 @@ int tarn__message_next(tarn__message *m, tarn__field *field)
     return raise_at(m, begin, "a field has an unsupported wire type");
 }
 
+/* Raises an error for another wire type than the format's. */
 static bool is_wire(const tarn__message *m, const tarn__field *field, tarn__wire wire)
 {
     return field->wire == wire || raise_at(m, m->at, "a field has another wire type than the format") > 0;
@@ -106,6 +107,7 @@ bool tarn__field_int(const tarn__message *message, const tarn__field *field, int
     return is_wire(message, field, TARN__WIRE_VARINT);
 }
 
+/* The bits of an I32 field, not its value. */
 bool tarn__field_float(const tarn__message *message, const tarn__field *field, float *value)
 {
     uint32_t bits = (uint32_t)field->value;

@@ -27,7 +27,7 @@ typedef struct tarn__field {
     tarn__wire wire;   /* how the value is encoded */
     uint64_t value;    /* VARINT, or the bits of I32 and I64 */
     const char *bytes; /* TARN__WIRE_LEN: borrowed from the file */
-    size_t length;
+    size_t length;     /* of bytes */
 } tarn__field;
 
 /* Reads the next field: 1, 0 after the last, -1 with an error. */

@@ -22,13 +22,14 @@ enum { RULES_NAME = 1, RULES = 2, DUMMY_PREFIX = 3, REMOVE_SPACES = 4, ESCAPE_SP
 typedef struct model {
     tarn__message file;
     tarn__buffer pieces, lengths, scores, types; /* const char *, size_t, float, int32_t */
-    bool has_trainer, has_normalizer;
+    bool has_trainer, has_normalizer;            /* required parts of the message */
     int64_t type, unknown, bos, eos;
     bool has_bytes, space_is_suffix, has_prefix, remove_extra_spaces, escape_spaces, has_rules, has_reverse_rules;
     const char *rules; /* name of the normalization rules; borrowed from the file */
     size_t rules_length;
 } model;
 
+/* Raises an error for a model that tarn would encode differently. Is false. */
 static bool raise_unsupported(const model *m, const char *problem)
 {
     return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': %s", m->file.function, m->file.name, problem);
@@ -171,7 +172,8 @@ static bool check(const model *m)
             m->file.function, m->file.name, (int)(m->rules_length < 60 ? m->rules_length : 60), m->rules);
     if (m->space_is_suffix || !m->escape_spaces)
         return raise_unsupported(m, "treat_whitespace_as_suffix, or escape_whitespaces = false, is not supported");
-    for (size_t i = 0; i < m->types.count; i++)
+    for (size_t i = 0; i < m->types.count;
+         i++) /* SentencePiece splits these again after merging, which tarn does not do */
         if (types[i] == TARN__TOKEN_UNUSED)
             return raise_unsupported(m, "some pieces are not used (type 5), which is not supported");
     return true;

@@ -10,16 +10,17 @@
 
 /* A tokenizer being written, and the arrays of its tokens; owned. */
 typedef struct target {
-    const char *function;
-    const tarn_tokenizer *tokenizer;
-    tarn_gguf_writer *writer;
-    size_t count;       /* of tokens, including padding for embedding rows */
-    tarn__buffer bytes; /* escaped text of all tokens */
-    size_t *begins, *lengths;
-    int32_t *types;
-    float *scores;
+    const char *function;            /* for errors */
+    const tarn_tokenizer *tokenizer; /* borrowed */
+    tarn_gguf_writer *writer;        /* borrowed */
+    size_t count;                    /* of tokens, including padding for embedding rows */
+    tarn__buffer bytes;              /* escaped text of all tokens */
+    size_t *begins, *lengths;        /* [count]: offset and length in bytes */
+    int32_t *types;                  /* [count], tarn__token_type */
+    float *scores;                   /* [count]; 0 without merges */
 } target;
 
+/* Raises an error for a tokenizer that GGUF cannot express. Is false. */
 static bool raise_unsupported(const target *g, const char *problem)
 {
     return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: GGUF cannot store a tokenizer %s", g->function, problem);
@@ -80,6 +81,7 @@ static bool add_tokens(target *g)
     return g->scores != NULL;
 }
 
+/* Frees the arrays; NULL ones too. */
 static void release(target *g)
 {
     tarn__buffer_free(&g->bytes, 1);

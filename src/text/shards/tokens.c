@@ -137,6 +137,7 @@ static tarn_tokens *open_folder(const char *folder, const char *split)
     return NULL;
 }
 
+/* Opens a single file as a split of its own. */
 static tarn_tokens *open_file(const char *path)
 {
     tarn_tokens *tokens = alloc_tokens(1);
@@ -146,6 +147,7 @@ static tarn_tokens *open_file(const char *path)
     return NULL;
 }
 
+/* A folder needs a split, a file must not have one. */
 tarn_tokens *tarn_tokens_open(const char *path, const char *split)
 {
     if (tarn_failed())
