@@ -32,8 +32,7 @@ void tarn_dataset_free(tarn_dataset *dataset)
     tarn__release(dataset, sizeof(*dataset));
 }
 
-/* ---- creation ------------------------------------------------------------------------------------------------------
- */
+/* ---- creation ---------------------------------------------------------------------------------------------------- */
 
 /* Checks field `index`; the fields before it are valid. */
 static bool check_field(const char *function, const tarn_field *fields, int index)
@@ -122,8 +121,7 @@ tarn_dataset *tarn_dataset_new(const tarn_field *fields, int field_count, int64_
     return tarn__dataset_new("dataset_new", fields, field_count, count, get, ctx, release);
 }
 
-/* ---- queries ------------------------------------------------------------------------------------------------------
- */
+/* ---- queries ----------------------------------------------------------------------------------------------------- */
 
 int64_t tarn_dataset_count(const tarn_dataset *dataset)
 {

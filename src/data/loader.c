@@ -12,7 +12,7 @@
 struct tarn_loader {
     tarn__prefetcher prefetcher;
     tarn_device device;
-    tarn_loader_state place; /* what the caller has been given */
+    tarn_loader_state state; /* what the caller has been given */
     tarn__batch_slot *sent;  /* holds the batch below, on its way; NULL: none */
     tarn_tensor *tensor[TARN_MAX_FIELDS];
 };
@@ -24,8 +24,7 @@ static bool check_loader(const char *function, const tarn_loader *loader)
     return loader || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the loader is NULL", function);
 }
 
-/* ---- creation ------------------------------------------------------------------------------------------------------
- */
+/* ---- creation ---------------------------------------------------------------------------------------------------- */
 
 /* Checks the options of batches; those of samples are checked by tarn__transform_init(). */
 static bool check_options(const tarn_dataset *dataset, const tarn_loader_options *o)
@@ -82,8 +81,8 @@ static void drop_sent(tarn_loader *loader)
     if (!loader->sent)
         return;
     tarn__error_save(&pending);
-    tarn__pinned_wait("loader_next", &loader->sent->lane);
-    loader->sent->lane.under_way.generation = 0; /* it will not be joined */
+    tarn__pinned_wait("loader_next", &loader->sent->buffer);
+    loader->sent->buffer.under_way.generation = 0; /* it will not be joined */
     tarn_clear_error();
     tarn__error_restore(&pending);
     for (int k = 0; k < loader->prefetcher.transform.dataset->field_count; k++) {
@@ -111,7 +110,7 @@ static bool send(tarn_loader *loader, tarn__batch_slot *slot)
     for (int k = 0; good && k < loader->prefetcher.transform.dataset->field_count; k++) {
         loader->tensor[k] = new_tensor(loader, slot, k);
         good = loader->tensor[k] &&
-               tarn__pinned_upload("loader_next", &slot->lane, loader->prefetcher.offset[k], loader->tensor[k]);
+               tarn__pinned_upload("loader_next", &slot->buffer, loader->prefetcher.offset[k], loader->tensor[k]);
     }
     if (!good)
         drop_sent(loader);
@@ -123,12 +122,11 @@ static bool send(tarn_loader *loader, tarn__batch_slot *slot)
 static void send_ahead(tarn_loader *loader)
 {
     tarn__batch_slot *slot = loader->prefetcher.threads > 0 ? tarn__prefetch_peek(&loader->prefetcher) : NULL;
-    if (slot && slot->lane.handle && !send(loader, slot))
+    if (slot && slot->buffer.handle && !send(loader, slot))
         tarn_clear_error();
 }
 
-/* ---- batches ------------------------------------------------------------------------------------------------------
- */
+/* ---- batches ----------------------------------------------------------------------------------------------------- */
 
 /* Raises a worker's error in the caller's thread, with the sample's index before it. */
 static bool fail_sample(const tarn__batch_slot *slot)
@@ -145,15 +143,15 @@ static bool fetch(tarn_loader *loader)
         if (slot->failed >= 0 ? !fail_sample(slot) : !send(loader, slot))
             return false;
     }
-    return tarn__pinned_join("loader_next", &loader->sent->lane);
+    return tarn__pinned_join("loader_next", &loader->sent->buffer);
 }
 
 /* Drops all prefetched batches and continues at another state. Is false, for callers that fail. */
-static bool restart(tarn_loader *loader, tarn_loader_state place)
+static bool restart(tarn_loader *loader, tarn_loader_state state)
 {
     drop_sent(loader);
-    tarn__prefetch_restart(&loader->prefetcher, place);
-    loader->place = place;
+    tarn__prefetch_restart(&loader->prefetcher, state);
+    loader->state = state;
     return false;
 }
 
@@ -167,12 +165,12 @@ bool tarn_loader_next(tarn_loader *loader, tarn_tensor **fields)
     memset(fields, 0, sizeof(*fields) * (size_t)count);
     if (!tarn__not_captured("loader_next", loader->device, "a batch from the host"))
         return false;
-    if (loader->place.batch == loader->prefetcher.batches) {
-        loader->place = (tarn_loader_state){loader->place.epoch + 1, 0};
+    if (loader->state.batch == loader->prefetcher.batches) {
+        loader->state = (tarn_loader_state){loader->state.epoch + 1, 0};
         return false;
     }
     if (!fetch(loader))
-        return restart(loader, loader->place);
+        return restart(loader, loader->state);
     for (int k = 0; k < count; k++) { /* ownership moves from the loader to the open scope */
         fields[k] = loader->tensor[k];
         loader->tensor[k] = NULL;
@@ -180,39 +178,38 @@ bool tarn_loader_next(tarn_loader *loader, tarn_tensor **fields)
         tarn__scope_add(fields[k]);
     }
     loader->sent = NULL;
-    loader->place.batch++;
+    loader->state.batch++;
     tarn__prefetch_take(&loader->prefetcher);
     send_ahead(loader);
     return true;
 }
 
-/* ---- loader state ---------------------------------------------------------------------------------------------------
- */
+/* ---- loader state ------------------------------------------------------------------------------------------------ */
 
 int64_t tarn_loader_batches(const tarn_loader *loader)
 {
     return check_loader("loader_batches", loader) ? loader->prefetcher.batches : -1;
 }
 
-bool tarn_loader_tell(const tarn_loader *loader, tarn_loader_state *place)
+bool tarn_loader_tell(const tarn_loader *loader, tarn_loader_state *state)
 {
     if (!check_loader("loader_tell", loader))
         return false;
-    if (!place)
+    if (!state)
         return tarn__raise(TARN_ERROR_ARGUMENT, "loader_tell: the result pointer is NULL");
-    *place = loader->place;
+    *state = loader->state;
     return true;
 }
 
-bool tarn_loader_seek(tarn_loader *loader, tarn_loader_state place)
+bool tarn_loader_seek(tarn_loader *loader, tarn_loader_state state)
 {
     if (!check_loader("loader_seek", loader))
         return false;
-    if (place.epoch < 0 || place.epoch == INT64_MAX || place.batch < 0 || place.batch > loader->prefetcher.batches)
+    if (state.epoch < 0 || state.epoch == INT64_MAX || state.batch < 0 || state.batch > loader->prefetcher.batches)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "loader_seek: epoch %lld, batch %lld is out of range; an epoch has %lld batches",
-                           (long long)place.epoch, (long long)place.batch, (long long)loader->prefetcher.batches);
-    restart(loader, place);
+                           (long long)state.epoch, (long long)state.batch, (long long)loader->prefetcher.batches);
+    restart(loader, state);
     return true;
 }
 

@@ -91,7 +91,7 @@ static bool fill_sample(const tarn__prefetcher *p, tarn__batch_slot *slot, int64
 {
     void *out[TARN_MAX_FIELDS];
     for (int k = 0; k < p->transform.dataset->field_count; k++)
-        out[k] = (char *)slot->lane.memory + p->offset[k] + (size_t)i * p->transform.bytes[k];
+        out[k] = (char *)slot->buffer.memory + p->offset[k] + (size_t)i * p->transform.bytes[k];
     return tarn__transform_run(&p->transform, slot->index[i], tarn__sample_random(&slot->keys, slot->index[i]), out,
                                scratch);
 }
@@ -103,7 +103,7 @@ static int64_t fill_chunk(const tarn__prefetcher *p, const chunk *c, char *scrat
     int64_t i = c->begin;
     tarn_scope *scope = tarn_scope_open(); /* for tensors that a callback creates */
     tarn_profile_span_open("read samples");
-    bool good = scope && tarn__pinned_wait("loader_next", &c->slot->lane);
+    bool good = scope && tarn__pinned_wait("loader_next", &c->slot->buffer);
     while (good && i < c->end) {
         good = fill_sample(p, c->slot, i, scratch);
         i += good;
@@ -235,7 +235,7 @@ static bool create_slots(tarn__prefetcher *p, const tarn_loader_options *o)
     p->slots = slots;
     for (int i = 0; i < slots; i++) {
         p->slot[i].index = tarn__alloc(sizeof(int64_t) * (size_t)p->batch_size);
-        if (!p->slot[i].index || !tarn__pinned_new("loader_new", &p->slot[i].lane, o->device, p->slot_bytes))
+        if (!p->slot[i].index || !tarn__pinned_new("loader_new", &p->slot[i].buffer, o->device, p->slot_bytes))
             return false;
     }
     if (!p->shuffle)
@@ -303,7 +303,7 @@ void tarn__prefetch_end(tarn__prefetcher *p)
     for (int i = 0; i < p->worker_count; i++)
         tarn__release(p->worker[i].scratch, tarn__transform_scratch(&p->transform));
     for (int i = 0; i < p->slots; i++) {
-        tarn__pinned_free(&p->slot[i].lane);
+        tarn__pinned_free(&p->slot[i].buffer);
         tarn__release(p->slot[i].index, sizeof(int64_t) * (size_t)p->batch_size);
     }
     tarn__release(p->order, sizeof(int64_t) * (size_t)p->transform.dataset->count);

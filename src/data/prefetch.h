@@ -19,7 +19,7 @@ typedef enum tarn__batch_slot_state { TARN__SLOT_FREE, TARN__SLOT_FILLING, TARN_
 
 typedef struct tarn__batch_slot {
     tarn__batch_slot_state state;
-    tarn__pinned lane;       /* the batch: field after field, each [size, ...] */
+    tarn__pinned buffer;     /* the batch: field after field, each [size, ...] */
     int64_t *index;          /* [size] sample indices */
     int64_t size;            /* samples in this batch */
     int64_t claimed, filled; /* samples that threads have claimed, and have finished */
@@ -68,10 +68,10 @@ tarn__batch_slot *tarn__prefetch_wait(tarn__prefetcher *prefetcher);
 /* The same slot if it is full already and has no error, else NULL. Does not wait. */
 tarn__batch_slot *tarn__prefetch_peek(tarn__prefetcher *prefetcher);
 
-/* The slot's batch was sent: others may be filled in its place once the lane allows it. */
+/* Frees the slot of the batch just taken. Workers wait for its upload to end before they fill it again. */
 void tarn__prefetch_take(tarn__prefetcher *prefetcher);
 
 /* Drops all batches and continues at a state: waits until no worker is busy. */
-void tarn__prefetch_restart(tarn__prefetcher *prefetcher, tarn_loader_state place);
+void tarn__prefetch_restart(tarn__prefetcher *prefetcher, tarn_loader_state state);
 
 #endif

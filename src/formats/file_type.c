@@ -139,8 +139,8 @@ static const kind *recognize_by_content(const char *bytes, size_t count)
                                                                                                     : NULL;
 }
 
-/* The type of a file by its first bytes; content first, since a PyTorch checkpoint is a zip archive too. NULL: unknown.
- */
+/* The type of a file by its first bytes; content first, since a PyTorch checkpoint is a zip archive too. NULL:
+ * unknown. */
 static const kind *recognize(const char *bytes, size_t count)
 {
     const kind *found = recognize_by_content(bytes, count);

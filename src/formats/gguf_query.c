@@ -295,8 +295,7 @@ const char *tarn_gguf_string(const tarn_gguf *file, const char *key, size_t *len
     return k->text;
 }
 
-/* ---- arrays -------------------------------------------------------------------------------------------------------
- */
+/* ---- arrays ------------------------------------------------------------------------------------------------------ */
 
 /* The key of an array of `count` numbers or bools. NULL with an error. */
 static const tarn__gguf_key *array_of(const char *function, const tarn_gguf *file, const char *key, const void *values,
@@ -339,8 +338,8 @@ bool tarn_gguf_reals(const tarn_gguf *file, const char *key, double *values, int
     return k != NULL;
 }
 
-/* Borrowed from the map, without a terminator: copying a vocabulary of 100,000 strings would cost more than reading it.
- */
+/* Borrowed from the map, without a terminator: copying a vocabulary of 100,000 strings would cost more than reading
+ * it. */
 const char *tarn_gguf_string_at(const tarn_gguf *file, const char *key, int64_t index, size_t *length)
 {
     const char *function = "gguf_string_at";

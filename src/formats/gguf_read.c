@@ -187,8 +187,8 @@ static bool skip_value(reader *r, tarn_gguf_type type, int depth)
     return true;
 }
 
-/* Reads an array as a key's value. Offsets of strings are recorded, so that tarn_gguf_texts() need not walk the array.
- */
+/* Reads an array as a key's value. Offsets of strings are recorded, so that tarn_gguf_texts() need not walk the
+ * array. */
 static bool read_array(reader *r, tarn__gguf_key *key)
 {
     uint64_t count;

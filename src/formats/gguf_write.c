@@ -188,8 +188,8 @@ static bool apply_alignment(const char *function, tarn_gguf_writer *writer, cons
     return true;
 }
 
-/* All add functions follow one pattern: remember the size, begin the key, append, and undo everything if a step fails.
- */
+/* All add functions follow one pattern: remember the size, begin the key, append, and undo everything if a step
+ * fails. */
 bool tarn_gguf_add_value(tarn_gguf_writer *writer, const char *key, tarn_gguf_type type, const void *value)
 {
     const char *function = "gguf_add_value";

@@ -27,8 +27,7 @@ struct tarn__json_file {
     tarn__json_checksum sum; /* of the bytes it was parsed from */
 };
 
-/* ---- creation and saving --------------------------------------------------------------------------------------------
- */
+/* ---- creation and saving ----------------------------------------------------------------------------------------- */
 
 /* Takes the root, on failure too; a NULL root means that jansson had no memory. */
 static tarn__json_file *wrap(const char *function, const char *name, json_t *root)
@@ -290,8 +289,8 @@ static const char *string_of(const tarn__json_file *file, const char *key, int64
     return json_string_value(value);
 }
 
-/* An integer from low to high. 17.0 is not an integer: jansson keeps the two apart, and so do files that tarn writes.
- */
+/* An integer from low to high. 17.0 is not an integer: jansson keeps the two apart, and so do files that tarn
+ * writes. */
 static bool int_of(const tarn__json_file *file, const char *key, int64_t index, int64_t low, int64_t high,
                    int64_t *result)
 {
@@ -372,8 +371,7 @@ bool tarn__json_file_count(const tarn__json_file *file, const char *key, size_t 
     return *count <= max || raise_member(file, key, "has too many elements");
 }
 
-/* ---- visiting members ---------------------------------------------------------------------------------------------
- */
+/* ---- visiting members -------------------------------------------------------------------------------------------- */
 
 /* Appends a value as an option is typed; arrays are comma-separated. False for objects, null, nested arrays and values
  * that do not fit. */

@@ -329,8 +329,7 @@ void tarn_safetensors_close(tarn_safetensors *file)
     tarn__release(file, sizeof(*file));
 }
 
-/* ---- queries ------------------------------------------------------------------------------------------------------
- */
+/* ---- queries ----------------------------------------------------------------------------------------------------- */
 
 /* False while an error is pending; raises one when the file is NULL. */
 static bool check_file(const char *function, const tarn_safetensors *file)

@@ -13,8 +13,8 @@
 static _Atomic int64_t fail_at = -1;
 static _Atomic int reads, naps;
 
-/* Sample i: pixels that depend on it, and its number as the label. Now and then a thread takes longer than the others.
- */
+/* Sample i: pixels that depend on it, and its number as the label. Now and then a thread takes longer than the
+ * others. */
 static bool get(int64_t index, void *const *memory, void *ctx)
 {
     (void)ctx;

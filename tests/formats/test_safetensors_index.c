@@ -1,5 +1,5 @@
-/* test_safetensors_index.c: tensors in several files, opened by an index as one file; every inconsistency is an error.
- */
+/* test_safetensors_index.c: tensors in several files, opened by an index as one file; every inconsistency is an
+ * error. */
 #include <unistd.h>
 
 #include "support/files.h"

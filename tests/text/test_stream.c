@@ -1,5 +1,5 @@
-/* test_stream.c: text from ids as they are generated: whole characters, valid UTF-8, and together the text of all ids.
- */
+/* test_stream.c: text from ids as they are generated: whole characters, valid UTF-8, and together the text of all
+ * ids. */
 #include "support/files.h"
 #include "support/small_model.h"
 

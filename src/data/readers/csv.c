@@ -330,8 +330,9 @@ static bool store(table *t, int64_t column)
         return csv_bad(csv, "'%.60s' is not a number", csv->text);
     if (column == t->label)
         return read_number(csv, label_dtype(t), t->labels.data + (size_t)t->rows * tarn__dtype_bytes(label_dtype(t)));
-    size_t out = (size_t)(column - (t->label >= 0 && column > t->label));
-    return read_number(csv, t->options.dtype, t->x.data + (t->x.count + out) * tarn__dtype_bytes(t->options.dtype));
+    size_t position = (size_t)(column - (t->label >= 0 && column > t->label));
+    return read_number(csv, t->options.dtype,
+                       t->x.data + (t->x.count + position) * tarn__dtype_bytes(t->options.dtype));
 }
 
 /* Stores the first line as a row, when it has no names: its fields were kept as strings. */

@@ -106,15 +106,15 @@ bool tarn_image_resize(const tarn_array *image, int64_t height, int64_t width, t
     int64_t channels = image->shape.size[0], rows = image->shape.size[1], columns = image->shape.size[2];
     int64_t across = max_taps(columns, width), down = max_taps(rows, height);
     size_t weights = sizeof(double) * (size_t)(across > down ? across : down),
-           centre = sizeof(double) * (size_t)(rows * width);
+           between_bytes = sizeof(double) * (size_t)(rows * width);
     taps t = {.weight = tarn__alloc(weights)};
-    double *between = t.weight ? tarn__alloc(centre) : NULL; /* [rows, width] */
+    double *between = t.weight ? tarn__alloc(between_bytes) : NULL; /* [rows, width] */
     bool good = between && tarn__image_alloc(resized, channels, height, width);
     for (int64_t c = 0; good && c < channels; c++) {
         resize_across((const uint8_t *)image->data + c * rows * columns, rows, columns, width, &t, between);
         resize_down(between, width, rows, height, &t, (uint8_t *)resized->data + c * height * width);
     }
-    tarn__release(between, between ? centre : 0);
+    tarn__release(between, between ? between_bytes : 0);
     tarn__release(t.weight, t.weight ? weights : 0);
     return good;
 }

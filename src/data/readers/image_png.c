@@ -2,8 +2,8 @@
  *
  * A chunk is a length, a name, that many bytes, and a CRC of name and bytes. IHDR is first, then PLTE and tRNS if any,
  * one or several IDAT with the compressed rows, IEND last. Other chunks are skipped if their name begins with a
- * lower-case letter (ancillary) and are an error otherwise. The CRC of every chunk is verified, skipped ones included.
- */
+ * lower-case letter (ancillary) and are an error otherwise. The CRC of every chunk is verified, skipped ones
+ * included. */
 #include "data/readers/image_png.h"
 
 #include "tarn_features.h"

@@ -74,7 +74,7 @@ static bool take_dtype(cursor *c, npy_header *header)
     } known[] = {{"f4", TARN_F32}, {"f8", TARN_F64}, {"f2", TARN_F16}, {"i4", TARN_I32},
                  {"i8", TARN_I64}, {"u1", TARN_U8},  {"b1", TARN_BOOL}};
     char text[64];
-    const char *prefix = c->at;
+    const char *begin = c->at;
     if (!take_string(c, text, sizeof(text)))
         return false;
     for (size_t i = 0; text[0] && strchr("<>|=", text[0]) && i < sizeof(known) / sizeof(known[0]); i++)
@@ -83,7 +83,7 @@ static bool take_dtype(cursor *c, npy_header *header)
             header->is_big_endian = text[0] == '>';
             return true;
         }
-    return tarn__data_input_bad(c->input, c->first + (prefix - c->text),
+    return tarn__data_input_bad(c->input, c->first + (begin - c->text),
                                 "elements of type '%s' are not supported; save the array with .astype() as float32, "
                                 "float64, float16, int32, int64, uint8 or bool",
                                 text);
@@ -206,16 +206,16 @@ static bool read_header(tarn__data_input *input, npy_header *header)
 /* Reverses the bytes of each element. */
 static void swap_bytes(unsigned char *memory, size_t size, size_t bytes)
 {
-    for (size_t prefix = 0; prefix < bytes; prefix += size)
+    for (size_t begin = 0; begin < bytes; begin += size)
         for (size_t i = 0; i < size / 2; i++) {
-            unsigned char swapped = memory[prefix + i];
-            memory[prefix + i] = memory[prefix + size - 1 - i];
-            memory[prefix + size - 1 - i] = swapped;
+            unsigned char swapped = memory[begin + i];
+            memory[begin + i] = memory[begin + size - 1 - i];
+            memory[begin + size - 1 - i] = swapped;
         }
 }
 
-/* Converts Fortran order to row-major: walks the result in order and keeps `from`, the source's offset, as an odometer.
- */
+/* Converts Fortran order to row-major: walks the result in order and keeps `from`, the source's offset, as an
+ * odometer. */
 static bool to_row_major(tarn_array *array)
 {
     const tarn_shape *shape = &array->shape;

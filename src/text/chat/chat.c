@@ -336,8 +336,7 @@ static bool put_llama3(writer *w, const tarn_chat_message *messages, int count)
     return good;
 }
 
-/* ---- entry points ---------------------------------------------------------------------------------------------------
- */
+/* ---- entry points ------------------------------------------------------------------------------------------------ */
 
 /* Writes all messages and, if asked, the generation prompt. Llama 2 and Mistral have none. */
 static bool put_all(writer *w, const tarn_chat_message *messages, int count, bool add_generation_prompt)

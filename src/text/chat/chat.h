@@ -42,8 +42,8 @@ typedef struct tarn__chat_tag {
 /* The next tag at or after `at`; borrowed from the template. */
 tarn__chat_tag tarn__chat_next_tag(const char *at);
 
-/* True if a normalized template (template_match.c) prints what its family prints and nothing else (template_check.c).
- */
+/* True if a normalized template (template_match.c) prints what its family prints and nothing else
+ * (template_check.c). */
 bool tarn__chat_template_check(const tarn__chat_template *chat_template, const char *text);
 
 /* Recognizes a template. False with an error that begins with `function` if it is not one of the four families. */

@@ -47,13 +47,13 @@ typedef struct tarn__mask_encoder {
 } tarn__mask_encoder;
 
 /* Sets the template for the messages to come. False with an error that begins with `function`. */
-bool tarn__mask_encoder_set_template(tarn__mask_encoder *marker, const char *function, const char *chat);
-void tarn__mask_encoder_free(tarn__mask_encoder *marker);
+bool tarn__mask_encoder_set_template(tarn__mask_encoder *m, const char *function, const char *chat);
+void tarn__mask_encoder_free(tarn__mask_encoder *m);
 
 /* Encodes a document in place of the last one: messages by the template; or a prompt and its completion unchanged, and
  * EOS. Roles and contents are not NULL. False with an error without a function's name. */
-bool tarn__mask_encoder_chat(tarn__mask_encoder *marker, const tarn_chat_message *messages, int count);
-bool tarn__mask_encoder_text(tarn__mask_encoder *marker, const char *prompt, const char *completion);
+bool tarn__mask_encoder_chat(tarn__mask_encoder *m, const tarn_chat_message *messages, int count);
+bool tarn__mask_encoder_text(tarn__mask_encoder *m, const char *prompt, const char *completion);
 
 /* The Jinja template of a name: "chatml", "llama2", "llama3", "mistral". Static. NULL with an error for another name,
  * or if the tokenizer lacks its tokens. */

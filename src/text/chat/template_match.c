@@ -275,10 +275,10 @@ static bool read_user(const char *normalized, tarn__chat_template *found)
 /* Reads the strings around a completion. */
 static bool read_completion(const char *normalized, tarn__chat_template *found)
 {
-    const char *is_plain = strstr(normalized, "message['content']+eos_token"),
+    const char *untrimmed = strstr(normalized, "message['content']+eos_token"),
                *trimmed = strstr(normalized, "message['content']|trim+eos_token");
-    const char *at = trimmed ? trimmed : is_plain, *after = at ? strstr(at, "eos_token") + strlen("eos_token") : NULL;
-    if (!at || (is_plain && trimmed))
+    const char *at = trimmed ? trimmed : untrimmed, *after = at ? strstr(at, "eos_token") + strlen("eos_token") : NULL;
+    if (!at || (untrimmed && trimmed))
         return false;
     found->trims = trimmed != NULL;
     if (at > normalized && at[-1] == '+' &&
@@ -301,8 +301,7 @@ static bool read_mistral(const char *normalized, tarn__chat_template *found)
            (!(first || last) || has(normalized, "+system_message+'\\n\\n'+message['content']+"));
 }
 
-/* ---- entry point ---------------------------------------------------------------------------------------------------
- */
+/* ---- entry point ------------------------------------------------------------------------------------------------- */
 
 /* Selects the family by its most telling token. */
 static bool read_any(const char *normalized, tarn__chat_template *found)

@@ -57,8 +57,7 @@ static bool read_bool(const gguf_source *s, const char *key, bool default_value,
     return !tarn_gguf_has(s->file, key, NULL) || tarn_gguf_bool(s->file, key, value);
 }
 
-/* ---- arrays -------------------------------------------------------------------------------------------------------
- */
+/* ---- arrays ------------------------------------------------------------------------------------------------------ */
 
 /* Frees the arrays; NULL ones too, after a failure. */
 static void release_arrays(gguf_source *s)

@@ -6,8 +6,8 @@
 
 #include "text/tokenizer/tokenizer.h"
 
-/* A pre-tokenizer, by its name in GGUF files ("tokenizer.ggml.pre"). GGUF stores no pattern: readers know them by name.
- */
+/* A pre-tokenizer, by its name in GGUF files ("tokenizer.ggml.pre"). GGUF stores no pattern: readers know them by
+ * name. */
 typedef struct tarn__gguf_pre_tokenizer {
     const char *name, *aliases[3]; /* the name that is written, and aliases; NULL ends them */
     const char *regex[2];          /* NULL ends them */

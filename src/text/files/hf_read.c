@@ -53,8 +53,7 @@ static bool read_unknown(const tarn__hf_reader *reader, json_t *model, int32_t *
     return !tarn_failed();
 }
 
-/* ---- normalizer and decoder ---------------------------------------------------------------------------------------
- */
+/* ---- normalizer and decoder -------------------------------------------------------------------------------------- */
 
 /* NFC, alone or as a sequence of one. */
 static bool read_normalizer(const tarn__hf_reader *reader, json_t *normalizer)

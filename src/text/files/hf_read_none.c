@@ -1,5 +1,5 @@
-/* hf_read_none.c: stubs of the tokenizer readers and of jsonl_read.c for a build without jansson: errors that name it.
- */
+/* hf_read_none.c: stubs of the tokenizer readers and of jsonl_read.c for a build without jansson: errors that name
+ * it. */
 #include "base/error.h"
 #include "text/files/jsonl.h"
 #include "text/shards/shards.h"

@@ -1,6 +1,6 @@
 /* hf_read_steps.c: the steps of tokenizer.json before and after the model: the pre-tokenizer, which splits text into
- * words, and the post-processor, which adds special tokens. Steps that tarn does not have are an error that names them.
- */
+ * words, and the post-processor, which adds special tokens. Steps that tarn does not have are an error that names
+ * them. */
 #include <string.h>
 
 #include "base/error.h"
@@ -102,8 +102,7 @@ bool tarn__hf_read_pre_tokenizer(const tarn__hf_reader *reader, json_t *pre_toke
                                             "a BPE without the pre-tokenizer 'ByteLevel' is not supported");
 }
 
-/* ---- post-processor -----------------------------------------------------------------------------------------------
- */
+/* ---- post-processor ---------------------------------------------------------------------------------------------- */
 
 /* Appends an id, which must have a token. */
 static bool add_id(const tarn__hf_reader *reader, tarn__buffer *ids, json_t *value)

@@ -53,8 +53,7 @@ bool tarn__hf_put_piece(tarn__buffer *out, const tarn_tokenizer *t, int32_t id)
     return good;
 }
 
-/* ---- members -------------------------------------------------------------------------------------------------------
- */
+/* ---- members ----------------------------------------------------------------------------------------------------- */
 
 static const char *bool_text(bool value)
 {

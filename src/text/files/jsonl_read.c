@@ -11,8 +11,7 @@
 #include "text/files/jsonl.h"
 #include "text/shards/shards.h"
 
-/* ---- members -------------------------------------------------------------------------------------------------------
- */
+/* ---- members ----------------------------------------------------------------------------------------------------- */
 
 /* Names the first invalid byte, counted from 1. */
 static bool check_utf8(const char *where, const char *bytes, size_t length)

@@ -232,8 +232,7 @@ static bool put_bpe(target *g)
            put_merges(g);
 }
 
-/* ---- the metadata ---------------------------------------------------------------------------------------------------
- */
+/* ---- the metadata ------------------------------------------------------------------------------------------------ */
 
 /* Writes an id as u32, the type that llama.cpp expects; nothing for -1. */
 static bool put_id(const target *g, const char *key, int32_t id)

@@ -119,8 +119,8 @@ static bool encode_lines(const job *j, tarn__encoder *encoder, block *b)
     return good;
 }
 
-/* Body of a parallel loop: encodes blocks; errors are stored in the block and raised by the caller's thread, in order.
- */
+/* Body of a parallel loop: encodes blocks; errors are stored in the block and raised by the caller's thread, in
+ * order. */
 static void encode_blocks(int64_t begin, int64_t end, void *ctx)
 {
     job *j = ctx;
@@ -368,8 +368,7 @@ static bool open_folder(job *j)
                        path);
 }
 
-/* ---- entry point ---------------------------------------------------------------------------------------------------
- */
+/* ---- entry point ------------------------------------------------------------------------------------------------- */
 
 /* The id that ends a document: the option's, the tokenizer's end of text, or none. */
 static bool find_separator(job *j)

@@ -4,8 +4,8 @@
  * heap finds the most frequent pair. Merging it changes those words, and the counts of the pairs next to it. Heap
  * entries go stale when a count changes: one popped with an old count is pushed again with the new one.
  *
- * Deterministic: equal counts are decided by ids or bytes (tarn_bpe_ties), never by the order of hash tables or heaps.
- */
+ * Deterministic: equal counts are decided by ids or bytes (tarn_bpe_ties), never by the order of hash tables or
+ * heaps. */
 #include <limits.h>
 #include <string.h>
 
@@ -34,7 +34,7 @@ typedef struct candidate {
 
 /* A distinct word: its current symbols and how often it occurs. */
 typedef struct word {
-    size_t init; /* offset of its symbols */
+    size_t begin; /* offset of its symbols */
     uint32_t length;
     uint32_t seen; /* the last merge that visited it */
     int64_t count;
@@ -94,7 +94,7 @@ static bool spell_words(trainer *t)
     for (size_t i = 0; i < t->words.count; i++) {
         size_t length;
         const char *bytes = tarn__vocab_bytes(&t->spelling, (int32_t)i, &length);
-        words[i].init = t->symbols.count;
+        words[i].begin = t->symbols.count;
         if (!tarn__buffer_reserve(&t->symbols, length, sizeof(int32_t)))
             return false;
         for (size_t k = 0; k < length; k++)
@@ -245,7 +245,7 @@ static bool take_best(trainer *t, size_t *best)
 static bool merge_in_word(trainer *t, uint32_t number, int32_t left, int32_t right, int32_t merged, uint32_t merge)
 {
     word *w = &((word *)(void *)t->words.data)[number];
-    int32_t *symbol = (int32_t *)(void *)t->symbols.data + w->init;
+    int32_t *symbol = (int32_t *)(void *)t->symbols.data + w->begin;
     uint32_t length = 0, at = 0;
     bool good = true;
     for (; good && at < w->length; length++) {
@@ -307,7 +307,7 @@ static bool train(trainer *t, int64_t vocabulary)
     const int32_t *symbols = (const int32_t *)(const void *)t->symbols.data;
     for (size_t i = 0; i < t->words.count; i++)
         for (uint32_t k = 0; k + 1 < words[i].length; k++)
-            if (!change_count(t, symbols[words[i].init + k], symbols[words[i].init + k + 1], words[i].count,
+            if (!change_count(t, symbols[words[i].begin + k], symbols[words[i].begin + k + 1], words[i].count,
                               (uint32_t)i, 1))
                 return false;
     if (!push_touched(t))
@@ -324,8 +324,7 @@ static bool train(trainer *t, int64_t vocabulary)
     return !tarn_failed();
 }
 
-/* ---- entry points ---------------------------------------------------------------------------------------------------
- */
+/* ---- entry points ------------------------------------------------------------------------------------------------ */
 
 /* True if the escaped form of a text is the text itself: visible ASCII. */
 static bool is_visible(const char *text)
@@ -345,9 +344,9 @@ static bool check_special(const trainer *t, int number, const char *text, size_t
     char *bytes = tarn__alloc(length);
     if (!bytes)
         return false;
-    bool letters = tarn__unicode_to_bytes(bytes, &count, text, length);
+    bool is_escaped = tarn__unicode_to_bytes(bytes, &count, text, length);
     tarn__release(bytes, length);
-    return !letters || (count > 1 && count == length) ||
+    return !is_escaped || (count > 1 && count == length) ||
            tarn__raise(TARN_ERROR_ARGUMENT,
                        "%s: special token %d, '%.100s', is how a tokenizer's file writes %s; choose another, such as "
                        "<|%.100s|>",

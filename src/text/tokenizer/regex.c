@@ -85,8 +85,7 @@ static bool translate(const char *function, const char *name, const char *text, 
     return true;
 }
 
-/* ---- compilation ----------------------------------------------------------------------------------------------------
- */
+/* ---- compilation ------------------------------------------------------------------------------------------------- */
 
 /* Multiline, Unicode properties, newline LF: Oniguruma's defaults. */
 static bool compile(tarn__regex *regex, const char *function, const char *name, const tarn__buffer *text)

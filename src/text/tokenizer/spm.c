@@ -148,8 +148,8 @@ static int32_t split_characters(const sequence *r, size_t length, tarn__symbol *
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
 
-/* Appends the ids of a symbol without a piece: those of its bytes, or the unknown token, once per run of such symbols.
- */
+/* Appends the ids of a symbol without a piece: those of its bytes, or the unknown token, once per run of such
+ * symbols. */
 static bool add_unknown(const sequence *r, const tarn__symbol *symbol, bool is_run, tarn__buffer *ids)
 {
     const tarn_tokenizer *t = r->tokenizer;

@@ -26,8 +26,8 @@ typedef struct tarn__regex tarn__regex;
 typedef struct tarn__matcher tarn__matcher;
 
 /* Compiles a pattern in the syntax of Hugging Face's files. The caller owns the result; threads may share it, each with
- * a matcher of its own. NULL with an error that begins with `function`, names the file `name` and gives PCRE2's reason.
- */
+ * a matcher of its own. NULL with an error that begins with `function`, names the file `name` and gives PCRE2's
+ * reason. */
 tarn__regex *tarn__regex_new(const char *function, const char *name, const char *text);
 const char *tarn__regex_source(const tarn__regex *pattern); /* the pattern as given; borrowed */
 void tarn__regex_free(tarn__regex *pattern);                /* NULL is allowed */
@@ -215,8 +215,8 @@ typedef bool (*tarn__word_fn)(const char *word, size_t length, void *ctx);
 bool tarn__bpe_pretokenize(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *text, size_t length,
                            tarn__word_fn see, void *ctx);
 
-/* Appends the ids of a word: from the encoder's cache, else by `encode`, whose result is cached. False with an error.
- */
+/* Appends the ids of a word: from the encoder's cache, else by `encode`, whose result is cached. False with an
+ * error. */
 typedef bool (*tarn__word_encode_fn)(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *word,
                                      size_t length, tarn__buffer *ids);
 bool tarn__word_cache_encode(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *word, size_t length,

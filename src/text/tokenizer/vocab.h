@@ -67,8 +67,7 @@ void tarn__vocab_free(tarn__vocab *vocab);
 /* The first U+2581 in a text; NULL: none. */
 const char *tarn__find_metaspace(const char *text, size_t length);
 
-/* ---- byte-level escapes -------------------------------------------------------------------------------------------
- */
+/* ---- byte-level escapes ------------------------------------------------------------------------------------------ */
 
 /* GPT-2's bytes_to_unicode(): files write each byte as a visible character: itself if it is visible in Latin-1, and
  * U+0100, U+0101 … for the others in order; a space is Ġ. The code point of a byte: */
