@@ -1,16 +1,16 @@
-# The instruction levels that the CPU kernels are compiled for; the best one that the machine has is chosen at run time.
-#   TARN_LEVELS                   names, from narrow to wide
-#   TARN_LEVEL_OPTIONS_<level>    compiler flags
-#   TARN_LEVEL_HEADERS_<level>    what every kernel file of the level reads, parsed once
-#   TARN_LEVEL_F64_<level>       the level whose f64 and i64 it takes: its own, or a narrower one with the same arithmetic
-#   TARN_LEVEL_DEFINITIONS        what code that refers to the levels sees: TARN__LEVELS_X86, TARN__HAVE_AVX2, ...
-#   TARN_ARM_LEVELS               of AArch64: only the products in TARN_LEVEL_FILE_<level> are compiled for them, with TARN_LEVEL_OPTIONS_<level>
+# Instruction levels the CPU kernels are compiled for; the best one the machine has is selected at run time.
+#   TARN_LEVELS                  names, in ascending order
+#   TARN_LEVEL_OPTIONS_<level>   compiler flags
+#   TARN_LEVEL_HEADERS_<level>   precompiled header of every kernel file of the level
+#   TARN_LEVEL_F64_<level>       the level that provides f64 and i64: its own, or a lower one with the same arithmetic
+#   TARN_LEVEL_DEFINITIONS       macros for code that refers to levels: TARN__LEVELS_X86, TARN__HAVE_AVX2, ...
+#   TARN_ARM_LEVELS              of AArch64: only TARN_LEVEL_FILE_<level>, one matmul kernel, is compiled for each
 
 include(CheckCSourceCompiles)
 
-set(optimised $<$<CONFIG:Release,RelWithDebInfo>:-O3>) # so that loops become vectors
+set(optimized $<$<CONFIG:Release,RelWithDebInfo>:-O3>) # loops become vectors
 set(TARN_LEVELS base)
-set(TARN_LEVEL_OPTIONS_base ${optimised})
+set(TARN_LEVEL_OPTIONS_base ${optimized})
 set(TARN_LEVEL_F64_base base)
 set(TARN_LEVEL_DEFINITIONS)
 set(TARN_ARM_LEVELS)
@@ -21,8 +21,8 @@ function(tarn_level name)
     check_c_source_compiles("int main(void) { return 0; }" TARN_COMPILER_HAS_${upper})
     if(TARN_COMPILER_HAS_${upper})
         set(TARN_LEVELS ${TARN_LEVELS} ${name} PARENT_SCOPE)
-        set(TARN_LEVEL_OPTIONS_${name} ${optimised} ${ARGN} PARENT_SCOPE)
-        set(TARN_LEVEL_HEADERS_${name} <immintrin.h> PARENT_SCOPE) # a quarter of a second for each file
+        set(TARN_LEVEL_OPTIONS_${name} ${optimized} ${ARGN} PARENT_SCOPE)
+        set(TARN_LEVEL_HEADERS_${name} <immintrin.h> PARENT_SCOPE) # saves a quarter of a second per file
         set(TARN_LEVEL_F64_${name} ${name} PARENT_SCOPE)
         set(TARN_LEVEL_DEFINITIONS ${TARN_LEVEL_DEFINITIONS} TARN__HAVE_${upper}=1 PARENT_SCOPE)
     endif()
@@ -35,14 +35,15 @@ function(tarn_arm_level name file)
     if(TARN_COMPILER_HAS_${upper})
         set(TARN_ARM_LEVELS ${TARN_ARM_LEVELS} ${name} PARENT_SCOPE)
         set(TARN_LEVEL_FILE_${name} ${file} PARENT_SCOPE)
-        set(TARN_LEVEL_OPTIONS_${name} ${optimised} ${ARGN} PARENT_SCOPE)
+        set(TARN_LEVEL_OPTIONS_${name} ${optimized} ${ARGN} PARENT_SCOPE)
         set(TARN_LEVEL_DEFINITIONS ${TARN_LEVEL_DEFINITIONS} TARN__HAVE_${upper}=1 PARENT_SCOPE)
     endif()
 endfunction()
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
     list(APPEND TARN_LEVEL_DEFINITIONS TARN__LEVELS_X86=1)
-    set(TARN_LEVEL_OPTIONS_base $<$<CONFIG:Release,RelWithDebInfo>:-O1>) # for processors from before 2013: as fast as -O2 on average, a quarter less to compile
+    # For processors from before 2013: as fast as -O2 on average, and a quarter less compile time.
+    set(TARN_LEVEL_OPTIONS_base $<$<CONFIG:Release,RelWithDebInfo>:-O1>)
     tarn_level(avx2 -march=x86-64-v3)
     tarn_level(avx512 -march=x86-64-v4 -mprefer-vector-width=512)
     if("avx2" IN_LIST TARN_LEVELS AND "avx512" IN_LIST TARN_LEVELS)
@@ -50,7 +51,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$" AND CMAKE_SIZEOF_VOID
     endif()
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
     list(APPEND TARN_LEVEL_DEFINITIONS TARN__LEVELS_ARM=1)
-    if(CMAKE_SYSTEM_NAME STREQUAL "Linux") # which says what the processor has
+    if(CMAKE_SYSTEM_NAME STREQUAL "Linux") # getauxval() lists the processor's features
         tarn_arm_level(dotprod quant/quant_matmul_arm.c -march=armv8.2-a+dotprod)
         tarn_arm_level(i8mm quant/quant_matmul_arm.c -march=armv8.2-a+dotprod+i8mm)
         tarn_arm_level(bf16 matmul/matmul_bf16_arm.c -march=armv8.2-a+bf16)

@@ -1,5 +1,5 @@
-/* test_blas.c: matrix products by OpenBLAS under a limit of address space: fewer work buffers give the same bits, none
- * an error. Each in a process of its own, since a process loads the library once. */
+/* test_blas.c: matmul by OpenBLAS with limited address space: fewer work buffers give bitwise identical results, none
+ * gives an error. Each case runs in a process of its own, since a process loads the library once. */
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static rlim_t address_space(void)
     return (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE);
 }
 
-static tarn_tensor *product(void)
+static tarn_tensor *matmul(void)
 {
     tarn_seed(7);
     tarn_shape shape = TARN_SHAPE(N, N);
@@ -51,13 +51,13 @@ static void *multiply(void *bad)
     return NULL;
 }
 
-/* All callers at once, each on its own. 0 when all got the same bits. */
+/* All callers at once, each on its own thread. 0 where all results are bitwise identical. */
 static int many_callers(void)
 {
     pthread_t threads[CALLERS];
     bool bad[CALLERS] = {false}, any = false, first = false;
     left = tarn_ones(TARN_SHAPE(N, N), TARN_F64, tarn_device_cpu());
-    right = product();
+    right = matmul();
     if (!right)
         return 2;
     multiply(&first);
@@ -71,13 +71,13 @@ static int many_callers(void)
     return first || any || made == 0;
 }
 
-static int one_product(void)
+static int one_matmul(void)
 {
-    bool good = product() != NULL;
+    bool good = matmul() != NULL;
     return good ? 0 : tarn_error_code() == TARN_ERROR_MEMORY && strstr(tarn_error(), "OpenBLAS") ? 10 : 11;
 }
 
-/* The exit status of a child that has so many MiB of address space more than it uses; 0: no limit. */
+/* Exit status of a child limited to this many MiB of address space more than it uses; 0: no limit. */
 static int in_child(int (*work)(void), long mebibytes)
 {
     int status;
@@ -110,16 +110,16 @@ static void too_little_memory_is_an_error(void **state)
 {
     (void)state;
     skip_without_limits();
-    if (in_child(one_product, 0) != 0)
-        fail_msg("a product fails without a limit");
+    if (in_child(one_matmul, 0) != 0)
+        fail_msg("matmul fails without a limit");
     int errors = 0;
     for (long mebibytes = 24; mebibytes <= 600; mebibytes += 48) {
-        int status = in_child(one_product, mebibytes);
+        int status = in_child(one_matmul, mebibytes);
         errors += status == 10;
         if (status != 0 && status != 10)
             fail_msg("within %ld MiB: status %d", mebibytes, status);
     }
-    assert_int_equal(in_child(one_product, 600), 0);
+    assert_int_equal(in_child(one_matmul, 600), 0);
     print_message("%d limits were met with an error\n", errors);
 }
 

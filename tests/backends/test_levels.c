@@ -1,5 +1,5 @@
-/* test_levels.c: TARN_CPU_LEVEL limits the instruction level; a name that cannot be honoured is warned of. The level is
- * chosen once for each process, so every question is asked in a child. */
+/* test_levels.c: TARN_CPU_LEVEL caps the instruction level; a name that cannot be honored is a warning. The level is
+ * chosen once per process, so every case runs in a child. */
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -32,7 +32,7 @@ static void take_warning(tarn_log_level level, const char *text, void *ctx)
     warnings++;
 }
 
-/* In the child: what the device says about itself and what is warned of. */
+/* In the child: compares the device's description and the warnings. Returns 0 where both match. */
 static int ask(const char *limit, const char *detail, const char *warned)
 {
     tarn_device_info info;
@@ -67,22 +67,22 @@ static void a_level_is_a_limit(void **state)
     assert_int_equal(status_of("base", "base kernels", NULL), 0);
 }
 
-static void a_name_of_no_level_is_warned_of(void **state)
+static void an_unknown_level_is_warned_of(void **state)
 {
     (void)state;
-    assert_int_equal(status_of("fast", NULL, "TARN_CPU_LEVEL names no instruction level: 'fast'; expected " NAMES), 0);
-    assert_int_equal(status_of(FOREIGN, NULL, "'" FOREIGN "'; expected " NAMES), 0);
+    assert_int_equal(status_of("fast", NULL, "TARN_CPU_LEVEL: unknown instruction level 'fast'; must be " NAMES), 0);
+    assert_int_equal(status_of(FOREIGN, NULL, "'" FOREIGN "'; must be " NAMES), 0);
 }
 
-/* Taken, or warned of: never neither. */
+/* Used, or warned of: never neither. */
 static void the_highest_level_is_used_or_warned_of(void **state)
 {
     (void)state;
     if (status_of(HIGHEST, HIGHEST " kernels", NULL) != 0)
-        assert_int_equal(status_of(HIGHEST, NULL, "this processor or build lacks: " HIGHEST "; "), 0);
+        assert_int_equal(status_of(HIGHEST, NULL, "not supported by this processor or build: " HIGHEST "; "), 0);
 }
 
-/* Who sets the level for a run of the tests means to test that one. */
+/* A level set for a run of the tests must be the one that runs. */
 static void the_level_of_this_run_is_used(void **state)
 {
     (void)state;
@@ -99,7 +99,7 @@ int main(void)
     snprintf(run_level, sizeof(run_level), "%s", limit ? limit : "");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_level_is_a_limit),
-        cmocka_unit_test(a_name_of_no_level_is_warned_of),
+        cmocka_unit_test(an_unknown_level_is_warned_of),
         cmocka_unit_test(the_highest_level_is_used_or_warned_of),
         cmocka_unit_test(the_level_of_this_run_is_used),
     };

@@ -57,6 +57,7 @@ static void store_f32_f16(const void *src, void *dst, int64_t stride, int64_t n)
 
 /* ---- tables: [dtype][compute], dtypes in the order of tarn_dtype, compute f32, f64, i64 -------------------------- */
 
+/* One row of a table. */
 #define LOADS(storage) \
     { \
         load_##storage##_f32, TARN__F64_LOADER(storage, f64), TARN__F64_LOADER(storage, i64) \

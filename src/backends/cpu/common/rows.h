@@ -88,6 +88,7 @@ TARN__UNUSED static void rows_make(row_set *r, int axis, int count, const tarn__
         }
         without[k] = &copy[k];
     }
+    /* The nest runs over all axes but the one of the rows. */
     tarn__nest_make(&r->nest, count, without);
     r->count = r->length > 0 ? r->nest.count : 0;
 }

@@ -25,10 +25,10 @@ static inline void transpose4_f32(const float *const *line, int64_t at, float *t
         memcpy(&r[i], line[i] + at, sizeof(four));
     four low = FOUR(r[0], r[1], 0, 4, 1, 5), low2 = FOUR(r[2], r[3], 0, 4, 1, 5);
     four high = FOUR(r[0], r[1], 2, 6, 3, 7), high2 = FOUR(r[2], r[3], 2, 6, 3, 7);
-    four turned[4] = {FOUR(low, low2, 0, 1, 4, 5), FOUR(low, low2, 2, 3, 6, 7), FOUR(high, high2, 0, 1, 4, 5),
-                      FOUR(high, high2, 2, 3, 6, 7)};
+    four transposed[4] = {FOUR(low, low2, 0, 1, 4, 5), FOUR(low, low2, 2, 3, 6, 7), FOUR(high, high2, 0, 1, 4, 5),
+                          FOUR(high, high2, 2, 3, 6, 7)};
     for (int i = 0; i < 4; i++)
-        memcpy(to + i * ld, &turned[i], sizeof(four));
+        memcpy(to + i * ld, &transposed[i], sizeof(four));
 }
 
 static inline void transpose4_f64(const double *const *line, int64_t at, double *to, int64_t ld)

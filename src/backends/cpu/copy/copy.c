@@ -95,6 +95,7 @@ typedef struct position {
     int64_t to, from;
 } position;
 
+/* From a job number to its index and offsets: divisions once per task, additions afterwards. */
 static void seek(const copy_plan *p, position *at, int64_t job)
 {
     at->to = at->from = 0;
@@ -146,12 +147,14 @@ static void copy_row_range(const copy_plan *p, int64_t begin, int64_t end)
     for (int64_t k = begin; k < end; k += m.rows, advance(p, &at, m.rows)) {
         m.to = p->to + at.to * p->size;
         m.from = p->from + at.from * p->size;
+        /* Rows up to the end of the axis before the last are equally spaced. */
         int64_t alike = before >= 0 ? p->nest.shape[before] - at.index[before] : 1;
         m.rows = alike < end - k ? alike : end - k;
         move_rows(&m);
     }
 }
 
+/* A task of either kind. The fence covers all of its non-temporal stores. */
 static void copy_range(int64_t begin, int64_t end, void *ctx)
 {
     const copy_plan *p = ctx;
@@ -160,6 +163,7 @@ static void copy_range(int64_t begin, int64_t end, void *ctx)
         tarn__nt_fence();
 }
 
+/* Both sides are one contiguous piece. */
 static void copy_bytes(int64_t begin, int64_t end, void *ctx)
 {
     const copy_plan *p = ctx;
@@ -249,6 +253,8 @@ static void copy_same_dtype(const tarn__view *to, const tarn__view *from)
         return;
     }
     choose_transposition(&p);
+    /* Only a broadcast source is written past the caches: its reads stay in cache, whereas other copies gain
+     * nothing. */
     for (int i = 0; i < p.nest.rank; i++)
         p.nontemporal |= p.nest.stride[1][i] == 0 && p.nest.count * p.size >= TARN__NT_STORE_MIN;
     int64_t job = p.size;
@@ -276,6 +282,7 @@ static void identity_4(int64_t n, const void *const *in, void *const *out, const
         memcpy(out[0], in[0], (size_t)n * 4);
 }
 
+/* The same for f64 and i64. */
 static void identity_8(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
 {
     (void)params;
@@ -292,6 +299,7 @@ typedef struct conversion {
     tarn__store_fn store;
 } conversion;
 
+/* A task of a contiguous conversion: one loader or storer call for the whole range. */
 static void convert_range(int64_t begin, int64_t end, void *ctx)
 {
     const conversion *c = ctx;
@@ -380,6 +388,7 @@ static void kernel_pad(const tarn__call *call)
         kernel_copy(&part);
 }
 
+/* arange: value + i · step; begin and step as f64 and as i64. */
 typedef struct arange_job {
     const tarn__view *view;
     const tarn__fill *fill;

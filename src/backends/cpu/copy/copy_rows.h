@@ -1,6 +1,9 @@
 /* copy_rows.h: moving rows of elements of one size, many at a time. Image rows are short: a call per row, or a loop
  * prepared for any length, costs more than the bytes. So the kind of row is decided once, and each kind has its own
- * loop. */
+ * loop.
+ *
+ * Alignment is never required, except for non-temporal stores, which check it per row. Nothing outside a row is read
+ * or written. */
 #ifndef TARN__CPU_COPY_ROWS_H
 #define TARN__CPU_COPY_ROWS_H
 
@@ -128,6 +131,8 @@ static void repeat_element(char *to, const char *from, int64_t n, int64_t size, 
 #undef REPEAT
     if (!nontemporal)
         return;
+    /* Bytes up to the first aligned line are copied from the same pattern: a 64-byte line of any element size
+     * repeats. */
     int64_t bytes = n * size, head = (int64_t)(-(uintptr_t)to & 63);
     head = head < bytes ? head : bytes;
     memcpy(to, line, (size_t)head);
@@ -154,6 +159,7 @@ static void repeat_element(char *to, const char *from, int64_t n, int64_t size, 
 #define REVERSED(a) CHOOSE(a, a, 3, 2, 1, 0)
 #endif
 
+/* 4-byte elements per vector. */
 enum { WORDS = VECTOR_BYTES / 4 };
 
 /* The second vector begins one element early: the element after the last one of a row may not exist. */
@@ -166,7 +172,8 @@ static inline void pick_2(uint32_t *to, const uint32_t *from, int64_t i)
     memcpy(to + i, &y, sizeof(y));
 }
 
-/* One vector of `to` from `from` reversed: element i of `to` is from[-i]. */
+/* One vector of `to` from `from` reversed: element i of `to` is from[-i]. Loads the vector that ends at from[-i]:
+ * WORDS - 1 elements before it. */
 static inline void pick_back(uint32_t *to, const uint32_t *from, int64_t i)
 {
     tarn__u32v a, y;

@@ -87,6 +87,7 @@ WHERE_TILE
 #define GELU_ERF_GRAD(x) TARN__GELU_ERF_ROOT_FAST(x, gelu_erf_grad_fast(x))
 #define SILU_GRAD(x) TARN__SILU_ROOT_FAST(x, silu_grad_fast(x))
 
+/* Second pass over the rows: IN_F64 rows with the functions of fast_f64.h. */
 #define T fast
 #define ABS_fast fabs
 #define real double
@@ -226,6 +227,7 @@ static void run(const tarn__call *call, tarn__kernel kernel, tarn__tile_fn f32, 
 #define tile_sin_grad_f32 guarded_sin_grad_f32
 #define tile_cos_grad_f32 guarded_cos_grad_f32
 #endif
+/* sqrt and rsqrt from sqrt_avx512.inc. */
 #if TARN__VEC_LANES == 16
 #define tile_sqrt_f32 vec_tile_sqrt
 #define tile_rsqrt_f32 vec_tile_rsqrt
@@ -239,6 +241,7 @@ static void run(const tarn__call *call, tarn__kernel kernel, tarn__tile_fn f32, 
 #define tile_mod_grad_f32 guarded_mod_grad_f32
 #define tile_mod_grad_b_f32 guarded_mod_grad_b_f32
 #endif
+/* No broadcast form: their tiles have paths of their own. */
 #define broadcast_mod_f32 NULL
 #define broadcast_pow_f32 NULL
 #include "base/kernel/elementwise.def"

@@ -1,5 +1,8 @@
 /* elementwise_f64.c: the expressions of elementwise.def in f64 and i64, which serve checks and counts: compiled for
- * fewer levels than f32 (level.h), in a table by kernel that elementwise.c reads. */
+ * fewer levels than f32 (level.h), in a table by kernel that elementwise.c reads.
+ *
+ * Speed matters less here than size: these tiles are compiled from the plain expressions, with range paths only
+ * where results would be wrong. */
 #include <math.h>
 
 #include "backends/cpu/common/convert.h"

@@ -50,6 +50,7 @@ typedef struct plan {
     operand in[TARN__MAX_OPERANDS], out[TARN__MAX_OUTPUTS];
 } plan;
 
+/* bool results: the tile already wrote bytes of 0 and 1. */
 static void store_bytes(const void *from, void *to, int64_t stride, int64_t n)
 {
     const uint8_t *source = from;
@@ -82,6 +83,7 @@ static void locate(const tarn__nest *nest, int64_t at, int64_t *index)
     }
 }
 
+/* Offset of an index in an operand, in elements. */
 static int64_t element_offset(const operand *o, const int64_t *index, int rank)
 {
     int64_t offset = 0;
@@ -159,6 +161,7 @@ static void load_rows(const plan *p, buffers *b, int k, int64_t size, int64_t n,
 {
     const operand *o = &p->in[k];
     const char *from = p->by_row ? o->base + element_offset(o, index, p->nest.rank) * o->size : NULL;
+    /* Rows that broadcast along an outer axis come back tile after tile. */
     if (from && from == b->address[k] && n <= b->cached_count[k])
         return;
     move_rows(p, o, index, b->tile[k], size, n, false);
@@ -268,6 +271,7 @@ REMAINDERS(double, f64, TARN__COLD)
 /* Runs a tile of any length; floats by whole multiples, so that a result does not depend on its position. */
 static inline void call_tile(const plan *p, int64_t n, const void *const *in, void *const *out)
 {
+    /* Whole multiples need no padding; exact rows may be split anywhere. */
     const tarn__tile_fn tile = p->broadcast ? p->job->broadcast : p->job->tile;
     if (n % MULTIPLE == 0 || p->is_exact)
         tile(n, in, out, p->params);
@@ -283,6 +287,7 @@ static void run_tile(const plan *p, buffers *b, int64_t begin, int64_t n, const 
     int64_t size = p->job->compute == COMPUTE_F32 ? 4 : 8;
     for (int k = 0; k < p->inputs; k++) {
         const operand *o = &p->in[k];
+        /* Constants were filled in at the start of the task. */
         if (o->constant)
             continue;
         if (k == 1 && p->broadcast) {
@@ -298,6 +303,7 @@ static void run_tile(const plan *p, buffers *b, int64_t begin, int64_t n, const 
         else
             load_rows(p, b, k, size, n, index);
     }
+    /* NULL: the output goes through a buffer. */
     char *address[TARN__MAX_OUTPUTS];
     for (int k = 0; k < p->outputs; k++) {
         address[k] = is_nontemporal(p, &p->out[k], begin) ? NULL : in_place(p, &p->out[k], begin, index);
@@ -423,6 +429,7 @@ void TARN__AT_LEVEL(tarn__run_tiles)(const tarn__call *call, const tarn__tile_jo
             views[used++] = call->out[k];
     p.outputs = used;
     for (int k = 0; k < call->inputs; k++)
+        /* NULL inputs are constants and have stride 0 everywhere. */
         views[used++] = call->in[k];
     p.inputs = call->inputs;
     tarn__nest_make(&p.nest, used, views);
@@ -441,6 +448,7 @@ void TARN__AT_LEVEL(tarn__run_tiles)(const tarn__call *call, const tarn__tile_jo
         else
             p.in[k] = (operand){.constant = true, .value = p.params->constant[k]};
     }
+    /* All decisions from here on depend on shapes, strides and dtypes only. */
     p.by_row = p.nest.rank > 1 && p.nest.shape[p.nest.rank - 1] >= ROW_MIN;
     p.is_exact = job->simple || job->compute == COMPUTE_I64 || job->bool_output;
     p.nontemporal = p.nest.count * p.out[0].size >= TARN__NT_STORE_MIN;

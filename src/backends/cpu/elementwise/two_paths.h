@@ -1,6 +1,9 @@
 /* two_paths.h: elementwise kernels with two implementations: a fast path, valid for almost every element, and a
  * range path for the others. A tile without such elements takes the fast path. In any other tile each element takes
- * its own, so that no result depends on its neighbors. */
+ * its own, so that no result depends on its neighbors.
+ *
+ * Both paths see operands at the same offsets and with the same count, a multiple of TARN__TILE_MULTIPLE or the rest
+ * of a tile, so that compilers treat them alike. */
 #ifndef TARN__CPU_TWO_PATHS_H
 #define TARN__CPU_TWO_PATHS_H
 

@@ -2,7 +2,10 @@
  *
  * index_select moves whole rows where these are contiguous (memcpy per row); everything else goes element by element
  * through gather, with an index of slices broadcast along the other axes. Outputs of invalid indices keep their old
- * contents (one_hot: zeros), and the first invalid index is reported. */
+ * contents (one_hot: zeros), and the first invalid index is reported.
+ *
+ * Traffic: each output element is read once and written once, plus the indices. Indices are i32 or i64 with any
+ * strides. */
 #include <stdatomic.h>
 #include <string.h>
 

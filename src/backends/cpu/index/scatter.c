@@ -167,6 +167,7 @@ static bool scatter_add(const tarn__view *index, const tarn__view *source, const
         return true;
     int64_t row = job.nest.shape[job.nest.rank - 1], stride = job.nest.stride[0][job.nest.rank - 1],
             grain = INDEX_GRAIN / job.length;
+    /* Along the axis where y is denser there. */
     job.along = row == 1 || (job.y_step < 0 ? -job.y_step : job.y_step) < (stride < 0 ? -stride : stride);
     int64_t fewest = job.along ? 1 : 64; /* neighbors that share cache lines stay in one task */
     tarn__parallel_for(job.nest.count, grain > fewest ? grain : fewest, scatter_range, &job);

@@ -84,6 +84,7 @@ bool tarn__blas_usable(int vector_bytes)
         return true; /* tarn__blas_prepare() raises the error */
     if (vector_width < vector_bytes || (uses_openmp && (!library.omp_max_threads || !library.omp_set_threads)))
         return false;
+    /* The host program may have changed it since. */
     if (!uses_openmp && library.threads() != 1)
         library.set_threads(1);
     return true;
@@ -135,6 +136,7 @@ static void grow(int want, int in_use)
     for (int i = 0; i < buffers.count; i++)
         wait_for_idle();
     int count = map_buffers(buffers.count, want);
+    /* Fewer than wanted: no more memory; try no further. */
     buffers.is_final = count > 0 && (count < want || want == MAX_BUFFERS);
     buffers.count = count;
     buffers.is_growing = false;
@@ -145,19 +147,14 @@ static void grow(int want, int in_use)
 bool tarn__blas_prepare(const char *function)
 {
     if (!is_loaded)
-        return tarn__raise(TARN_ERROR_MEMORY,
-                           "%s: out of host memory: OpenBLAS, which computes matrix products, cannot be loaded",
-                           function);
+        return tarn__raise(TARN_ERROR_MEMORY, "%s: out of host memory: OpenBLAS cannot be loaded", function);
     pthread_mutex_lock(&buffers.lock);
     if (buffers.count == 0)
         grow(tarn_threads(), 0);
     bool is_ready = buffers.count > 0;
     pthread_mutex_unlock(&buffers.lock);
-    return is_ready ||
-           tarn__raise(
-               TARN_ERROR_MEMORY,
-               "%s: out of host memory: OpenBLAS, which computes matrix products, needs %zu MiB of address space",
-               function, (TARN__BLAS_BUFFER + MARGIN) >> 20);
+    return is_ready || tarn__raise(TARN_ERROR_MEMORY, "%s: out of host memory: OpenBLAS needs %zu MiB of address space",
+                                   function, (TARN__BLAS_BUFFER + MARGIN) >> 20);
 }
 
 /* Acquires a buffer; only after tarn__blas_prepare() has succeeded. */

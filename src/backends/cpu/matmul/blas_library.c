@@ -64,7 +64,7 @@ bool tarn__blas_library_load(tarn__blas_library *library)
         return false;
     void *sgemm = tarn__platform_symbol(TARN__OPENBLAS_FILE, "cblas_sgemm", why, sizeof(why));
     if (!sgemm) {
-        tarn__log(TARN_LOG_WARNING, "OpenBLAS is not used, so matrix products are slower: %s", why);
+        tarn__log(TARN_LOG_WARNING, "OpenBLAS is not used, matmul is slower: %s", why);
         return true;
     }
     /* ISO C has no conversion from object to function pointers; POSIX guarantees the same representation. */

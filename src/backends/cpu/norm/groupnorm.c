@@ -1,7 +1,9 @@
 /* groupnorm.c: groupnorm over the channels of a group and all axes after them, per sample, and its gradient.
  * channel_stats.h measures every channel of every sample; this file merges the channels of a group.
  *
- * mean and rstd are saved in f64, one per (sample, group). */
+ * mean and rstd are saved in f64, one per (sample, group).
+ *
+ * Few elements per group switch to f64, as in batchnorm.c. */
 #include <math.h>
 
 #include "backends/cpu/norm/channel_stats.h"

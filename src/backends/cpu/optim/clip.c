@@ -90,6 +90,7 @@ static void kernel_clip_factor(const tarn__call *call)
     double squares = 0, *factor = tarn__view_at(call->out[1]), so_far = clip->again ? *factor : 1;
     for (int64_t i = 0; i < call->in[0]->shape[0]; i++)
         squares += sum[i];
+    /* A second clip of the same gradient sees the norm after the first. */
     double norm = sqrt(squares) * so_far, by = clip->max_norm / (norm + 1e-6);
     tarn__store[call->out[0]->dtype][COMPUTE_F64](&norm, tarn__view_at(call->out[0]), 1, 1);
     *factor = so_far * (by >= 1 ? 1 : by);

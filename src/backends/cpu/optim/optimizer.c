@@ -100,6 +100,7 @@ static void update_range(int64_t begin, int64_t end, void *ctx)
             address[k] =
                 (char *)tarn__view_at(view) + locate(w, k, begin, &left) * (int64_t)tarn__dtype_bytes(view->dtype);
             n = left < n ? left : n;
+            /* Contiguous in the compute type: no copy. */
             bool in_place = inner == 1 && view->dtype == (w->compute == COMPUTE_F64 ? TARN_F64 : TARN_F32);
             tile[k] = in_place ? address[k] : buffer[k];
             if (!in_place)

@@ -165,7 +165,8 @@ static int64_t window_begin(const pool *p, int64_t row, int64_t column)
  * width is a multiplication, so that the loop vectorizes. */
 static void offsets_of_indices(const pool *p, const line *l, const uint8_t *at, int64_t begin, int32_t *restrict offset)
 {
-    /* exact for dividends below 256 */
+    /* index / columns by multiplication, exact for indices below 256; offset = begin + i · step + row · down +
+     * index · across. */
     const uint32_t columns = (uint32_t)p->kernel[1], across = (uint32_t)p->dilation[1], inverse = 65536 / columns + 1;
     const uint32_t down = (uint32_t)(p->dilation[0] * p->image->shape[3]) - columns * across,
                    step = p->by_channel ? 0 : (uint32_t)p->stride[1];
@@ -237,6 +238,7 @@ static pool describe(const tarn__call *call, const tarn__view *image, const tarn
         p.padding[axis] = params->padding[axis];
         p.dilation[axis] = params->dilation[axis];
     }
+    /* Lines of at most LINE elements. */
     p.pieces = ceil_div(result->shape[p.by_channel ? 1 : 3], LINE);
     p.rows = max_i64(1, min_i64(LINE / result->shape[3], result->shape[2]));
     p.sets_of_rows = ceil_div(result->shape[2], p.rows);
@@ -264,6 +266,7 @@ static void choose_patches(pool *p, int64_t size)
     int64_t channels_per_patch = p->by_channel ? CHANNELS_AT_ONCE : 1;
     p->sets = ceil_div(x->shape[1], channels_per_patch);
     p->band = max_i64(1, min_i64(x->shape[2], PATCH_BYTES / (size * channels_per_patch * x->shape[3])));
+    /* A band must hold whole windows. */
     p->is_2x2 = p->is_2x2 && p->band > 1;
     p->band -= p->is_2x2 ? p->band % 2 : 0;
     p->bands = ceil_div(x->shape[2], p->band);

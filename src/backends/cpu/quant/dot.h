@@ -64,6 +64,7 @@ static float round_32(const float *x, int8_t *q)
         uint32_t size = tarn__float_bits(x[i]) & 0x7fffffffu;
         max_bits = size > max_bits ? size : max_bits;
     }
+    /* Magnitudes compare as integers. */
     bool finite = max_bits < 0x7f800000u, tiny = max_bits < 0x04800000u;
     float largest = tarn__float_from(max_bits), inverse = finite && !tiny ? 127.0f / largest : 0;
     for (int i = 0; i < 32; i++) /* the low bits of a sum with 1.5 · 2^23 are the nearest integer */

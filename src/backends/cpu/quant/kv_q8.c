@@ -63,6 +63,7 @@ static void quantize_groups(int64_t at, int64_t end, void *ctx)
         int64_t row = at / groups, group = at % groups,
                 n = depth - group * GROUP < GROUP ? depth - group * GROUP : GROUP;
         tarn__load[j->x->dtype][COMPUTE_F32](group_of(j->x, row, group, GROUP), j->x->stride[3], values, n);
+        /* Scales are stored as f16, but elements are divided by the unrounded scale, as Q8_0 does. */
         float scale = largest_of(values, n) / 127;
         uint16_t half = tarn__f32_to_f16(scale);
         if (isfinite(scale))

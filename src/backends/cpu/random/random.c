@@ -1,5 +1,7 @@
 /* random.c: uniform, normal and dropout. Element i, row-major, uses word i % 4 of Philox counter offset + i / 4, for
- * any layout, number of threads and order of evaluation: reproducible by construction. */
+ * any layout, number of threads and order of evaluation: reproducible by construction.
+ *
+ * Values are computed in f32 and rounded to the output's dtype; dropout multiplies in f64 and rounds once. */
 #include <math.h>
 
 #include "backends/cpu/common/vmath.h"
@@ -66,9 +68,11 @@ static void draw_range(int64_t begin, int64_t end, void *ctx)
     const char *from = d->from ? tarn__view_at(d->from) : NULL;
     tarn_dtype dtype = d->to->dtype;
     int64_t size = (int64_t)tarn__dtype_bytes(dtype);
+    /* Contiguous views take whole tiles; others go element by element. */
     bool dense = tarn__view_is_contiguous(d->to) && (!from || tarn__view_is_contiguous(d->from));
     for (; begin < end; begin += TILE) {
         int n = (int)(end - begin < TILE ? end - begin : TILE);
+        /* Whole counters, also past the end of a partial tile. */
         for (int i = 0; i < n; i += 4)
             tarn__philox(d->random->seed, d->random->offset + (uint64_t)(begin + i) / 4, word + i);
         d->tile(d, word, value, (n + 3) / 4 * 4);

@@ -1,7 +1,10 @@
 /* argmax.c: argmax and argmin, and the gradient of max and min.
  *
  * A state of argmax is a value and its index, counted from the state's first element. The first of equal values
- * wins: a later one replaces it only when it is strictly better. NaN is better than anything but NaN. */
+ * wins: a later one replaces it only when it is strictly better. NaN is better than anything but NaN.
+ *
+ * Both layouts give the same index: the state keeps the first best element, whatever the order in which segments or
+ * chunks are merged. */
 #include <math.h>
 
 #include "backends/cpu/common/convert.h"
@@ -55,6 +58,7 @@
             T best = best_##op##_##name(x, length), current = (T)a->part; \
             if (!BETTER_##op(best, current)) \
                 continue; \
+            /* The first element equal to the best; for NaN the first NaN. */ \
             while (best == best ? GET(x[i]) != best : GET(x[i]) == GET(x[i])) \
                 i++; \
             a->part = best; \
@@ -264,6 +268,7 @@ static const tarn__reducer equal_reducers[] = {EQUAL_REDUCER(f32, COMPUTE_F32), 
 /* The counts are at the start of scratch: f64, in the result's shape. */
 static tarn__reduction describe_counts(const tarn__call *call, tarn__view *counts)
 {
+    /* The result's shape, packed in scratch. */
     *counts = *call->in[1];
     counts->memory = call->scratch;
     counts->offset = 0;
@@ -359,6 +364,7 @@ static bool plan_rows(max_grad_plan *p, const tarn__call *call)
     for (int k = 0; k < 4; k++)
         if (p->nest.stride[k][last] != (k < 2 ? 1 : 0))
             return false;
+    /* A reduced axis before the row would make rows share their result: not this form. */
     for (int i = 0; i < last; i++)
         if (p->nest.stride[2][i] == 0)
             return false;

@@ -71,6 +71,7 @@ static bool df_product_row(const float *x, int64_t n, double *result)
                c = df_of(vec_load(x + 2 * TARN__VEC_LANES)), d = df_of(vec_load(x + 3 * TARN__VEC_LANES));
     int64_t i = 4 * TARN__VEC_LANES;
     for (; i + 4 * TARN__VEC_LANES <= n; i += 4 * TARN__VEC_LANES) {
+        /* Four vectors are 4 · 64 bytes: one prefetch per cache line. */
         for (int k = 0; k < TARN__VEC_LANES / 4; k++)
             __builtin_prefetch((const char *)(x + i) + PRODUCT_PREFETCH + 64 * k);
         df_mul(&a, vec_load(x + i));

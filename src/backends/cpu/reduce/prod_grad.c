@@ -59,6 +59,7 @@ static void row_nonzero_f32(tarn__acc *a, tarn__acc *b, const void *from, int64_
     TARN__VEC_REDUCE(double, tarn__f64v, product, v[0], PRODUCT);
     for (; i < n; i++)
         product *= (double)x[i];
+    /* No zero, no NaN: the usual case, decided after one pass. */
     if (product != 0 && product == product) {
         a->real *= product;
         return;

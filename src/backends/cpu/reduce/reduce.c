@@ -220,6 +220,7 @@ REDUCERS(min, INFINITY, INT64_MAX, NULL)
 static void row_product(tarn__acc *a, tarn__acc *b, const void *from, int64_t n, int64_t at, const void *aux)
 {
     double product;
+    /* df_product_row() declines where the range fails. */
     if (n >= 4 * TARN__VEC_LANES && df_product_row(from, n, &product))
         a->real *= product;
     else

@@ -1,5 +1,7 @@
 /* reduce_grad_rows.h: gradients of reductions over the last axes: contiguous rows of results next to a contiguous x,
- * with operands that have one element per row. Rows are cut into segments by size alone. */
+ * with operands that have one element per row. Rows are cut into segments by size alone.
+ *
+ * Results are elementwise, so they do not depend on the cut into segments. */
 #ifndef TARN__CPU_REDUCE_GRAD_ROWS_H
 #define TARN__CPU_REDUCE_GRAD_ROWS_H
 
@@ -36,6 +38,7 @@ TARN__UNUSED static bool grad_rows_make(grad_rows *d, int operands, const tarn__
     for (int k = 0; k < operands; k++)
         d->view[k] = views[k];
     d->operands = operands;
+    /* Segments do not depend on threads. */
     d->segments = (d->nest.shape[last] + GRAD_SEGMENT - 1) / GRAD_SEGMENT;
     return true;
 }

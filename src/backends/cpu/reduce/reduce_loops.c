@@ -100,11 +100,13 @@ static void choose_tasks(plan *p)
     int64_t max_columns = max_tile(p);
     p->tiles = ceil_div(p->columns, max_columns);
     p->tile = ceil_div(p->columns, p->tiles);
+    /* Whole vectors and cache lines per tile. */
     if (p->tiles > 1 && p->tile > 64)
         p->tile = min_i64(max_columns, ceil_div(p->tile, 64) * 64);
     p->tiles = ceil_div(p->columns, p->tile);
     int64_t tasks = p->outer * p->tiles, unit = p->by_columns ? TARN__ROWS : TARN__PIECE;
     p->chunk = p->rows;
+    /* Chunks are multiples of the unit that accumulators take, so that only the last chunk has a partial one. */
     if (tasks < TASKS) {
         int64_t chunks = min_i64(ceil_div(p->count * p->tile, CHUNK), ceil_div(2 * TASKS, tasks));
         p->chunk = ceil_div(ceil_div(p->rows, max_i64(1, chunks)), unit) * unit;
@@ -130,6 +132,7 @@ static void sort_axes(plan *p, const tarn__nest *nest, int kept)
             p->outer *= nest->shape[i];
         }
     }
+    /* Nothing reduced: a row of one element, so that loops need no special case. */
     if (p->reduced_rank == 0)
         p->reduced_shape[p->reduced_rank++] = 1;
     p->count = p->rows;
@@ -186,6 +189,7 @@ typedef struct walk {
     int64_t offset; /* of the element at the index, in elements of x */
 } walk;
 
+/* To reduced element `at`: divisions once per chunk, walk_on() afterwards. */
 static void walk_to(const plan *p, walk *w, int64_t at)
 {
     w->offset = 0;
@@ -211,6 +215,7 @@ static void walk_on(const plan *p, walk *w, int64_t by)
 
 /* ---- one task ---------------------------------------------------------------------------------------------------- */
 
+/* States of a tile, one array per part. */
 typedef struct states {
     _Alignas(64) tarn__acc first[TARN__COLUMNS];
     _Alignas(64) tarn__acc second[TARN__COLUMNS];
@@ -224,6 +229,7 @@ typedef struct workspace {
     _Alignas(64) char buffer[BUFFER];
 } workspace;
 
+/* Bytes of an element in the compute type. */
 static int64_t compute_size(const plan *p)
 {
     return p->r->reducer->compute == COMPUTE_F32 ? 4 : 8;
@@ -248,6 +254,7 @@ static void run_row(const plan *p, workspace *w, const char *x, const void *aux,
             begin += n;
             continue;
         }
+        /* Short runs are gathered into one piece: the reducer is called once for many of them. */
         int64_t filled = 0, wanted = min_i64(end - begin, TARN__PIECE);
         for (; filled < wanted; filled += n) {
             n = min_i64(run - at.index[last], wanted - filled);
@@ -336,6 +343,7 @@ static void run_columns(const plan *p, workspace *w, const char *x, int64_t widt
                                                                  p->aux ? w->aux : NULL);
             done += rows;
         }
+        /* The first block initializes the states directly; later ones go through `fresh`. */
         bool first = begin == start;
         op->read_columns(&w->columns, joined_width, first ? state : fresh);
         if (!first)
@@ -387,6 +395,7 @@ static tarn__acc *partial(const plan *p, int part, int64_t chunk, int64_t first)
     return (tarn__acc *)p->r->scratch + ((part * p->chunks + chunk) * p->outer * p->columns + first);
 }
 
+/* The neutral element of every output of a tile. */
 static void start_states(const tarn__reducer *op, states *state, int64_t width)
 {
     for (int64_t c = 0; c < width; c++)
@@ -441,6 +450,7 @@ static void merge_tasks(int64_t begin, int64_t end, void *ctx)
     }
 }
 
+/* One state per part, chunk and output; none where there is one chunk. */
 size_t TARN__AT_LEVEL(tarn__reduction_scratch)(const tarn__reduction *reduction)
 {
     plan p;

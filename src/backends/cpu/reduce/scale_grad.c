@@ -2,7 +2,10 @@
  * over x and g.
  *
  * Two forms: w has one element per row (sums run along the innermost axis), or w is one row (sums run over rows, cut
- * into chunks by their number alone and added in order). ops/reduce/scale_grad.c uses no other. */
+ * into chunks by their number alone and added in order). ops/reduce/scale_grad.c uses no other.
+ *
+ * Sums of the first form run in f64 from block to block, those of the second in the compute type for F32_ROWS rows,
+ * then in f64. */
 #include "backends/cpu/common/nt_store.h"
 #include "backends/cpu/common/rows.h"
 
@@ -97,6 +100,7 @@ static void run_rows(int64_t first, int64_t end, void *ctx)
         const char *x = row_at(r, X, row), *g = row_at(r, G, row);
         char *gx = row_at(r, GX, row);
         double sum = 0;
+        /* One factor for the whole row. */
         tarn__load[r->operand[W].dtype][r->compute](row_at(r, W, row), 1, b.w, 1);
         for (int64_t begin = 0; begin < r->length; begin += BLOCK) {
             int64_t n = r->length - begin < BLOCK ? r->length - begin : BLOCK;
@@ -135,6 +139,7 @@ static void run_chunks(int64_t first, int64_t end, void *ctx)
             (r->compute == COMPUTE_F32 ? add_products_f32 : add_products_f64)(from, with, b.sum, n);
             if (gx)
                 write_gx(j, &b, gx, begin, n, from, b.w, false);
+            /* The compute type holds at most F32_ROWS products per sum. */
             if (done % F32_ROWS == 0)
                 (r->compute == COMPUTE_F32 ? move_sums_f32 : move_sums_f64)(b.sum, b.sum64, n);
         }

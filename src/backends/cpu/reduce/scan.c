@@ -58,6 +58,7 @@ static void make_plan(plan *p, const tarn__call *call)
         if (i != axis && x->shape[i] >= NARROW && abs_i64(x->stride[i]) < abs_i64(p->along_x) &&
             (column < 0 || abs_i64(x->stride[i]) <= abs_i64(x->stride[column])))
             column = i;
+    /* The column axis leaves the outer axes. */
     if (column >= 0)
         p->columns = x->shape[column], p->column_x = x->stride[column], p->column_y = y->stride[column];
     for (int i = 0; i < x->rank; i++)
@@ -67,6 +68,7 @@ static void make_plan(plan *p, const tarn__call *call)
             p->stride_y[p->rank++] = y->stride[i];
             p->outer *= x->shape[i];
         }
+    /* Reversed: start at the last element and walk backwards. */
     if (along->reverse && p->length > 0) {
         p->x += (p->length - 1) * p->along_x * p->x_size;
         p->y += (p->length - 1) * p->along_y * p->y_size;
@@ -177,6 +179,7 @@ static value scan_chunk(const plan *p, int64_t task, value before, bool storing)
     value tile[TILE];
     int64_t i = task % p->chunks * p->chunk, end = i + p->chunk < p->length ? i + p->chunk : p->length;
     locate(p, task / p->chunks, &x, &y);
+    /* Contiguous but reversed lines are loaded forwards and scanned from the end: strided loads are slower. */
     bool back = p->along_x == -1 && p->along_y == -1; /* reversed, but loaded and stored in memory order */
     value (*scan)(value *, int64_t, value) = p->real ? back ? scan_real_back : scan_real
                                              : back  ? scan_integer_back

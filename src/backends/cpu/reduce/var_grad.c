@@ -38,6 +38,7 @@ static void describe_means(means *m, const tarn__call *call)
     m->view.dtype = TARN_F64;
     tarn__view_set_row_major(&m->view);
     int64_t outputs = tarn__view_count(&m->view);
+    /* Divides by the number of elements per output. */
     m->params = (tarn__reduce){.scale = outputs > 0 ? (double)outputs / (double)tarn__view_count(call->in[0]) : 0};
     m->call = *call;
     m->call.inputs = m->call.outputs = 1;

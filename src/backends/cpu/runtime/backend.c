@@ -69,11 +69,11 @@ static void warn_of_level(void)
     if (!limit || !limit[0] || strcmp(limit, level) == 0)
         return;
     if (level_index(limit) == LEVELS)
-        tarn__log(TARN_LOG_WARNING,
-                  "TARN_CPU_LEVEL names no instruction level: '%s'; expected " LEVEL_TEXT ". %s is used", limit, level);
-    else
-        tarn__log(TARN_LOG_WARNING, "TARN_CPU_LEVEL is a level that this processor or build lacks: %s; %s is used",
+        tarn__log(TARN_LOG_WARNING, "TARN_CPU_LEVEL: unknown instruction level '%s'; must be " LEVEL_TEXT "; using %s",
                   limit, level);
+    else
+        tarn__log(TARN_LOG_WARNING, "TARN_CPU_LEVEL: not supported by this processor or build: %s; using %s", limit,
+                  level);
 }
 
 /* Levels in ascending order; getauxval() (AArch64) or CPUID (x86) tells what the processor has. AVX2 needs FMA and
@@ -101,6 +101,7 @@ static void fill_table(void)
     }
 #endif
 #if defined(__x86_64__)
+    /* Required where this runs before constructors, harmless after them. */
     __builtin_cpu_init();
 #if TARN__HAVE_AVX2
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") &&

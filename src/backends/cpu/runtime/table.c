@@ -1,5 +1,8 @@
 /* table.c: registers every unit of the CPU backend at one instruction level. Order does not matter: units register
- * different kernels, except matmul and quant on AArch64, whose levels replace single rows afterwards (backend.c). */
+ * different kernels, except matmul and quant on AArch64, whose levels replace single rows afterwards (backend.c).
+ *
+ * A new unit needs a prototype in level.h, a call here and a source file that registers its kernels; CMake finds the
+ * file. */
 #include "backends/cpu/runtime/level.h"
 
 void TARN__AT_LEVEL(tarn__cpu_table)(tarn__kernel_row *rows)

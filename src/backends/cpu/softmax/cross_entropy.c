@@ -100,6 +100,7 @@ static double measure_row(const job *j, char *in, int64_t target, char *buffer, 
     }
     EACH_BLOCK(begin, n, r->length)
     sum += j->block_ops->exps(fetch(r, LOGITS, in, begin, n, buffer), buffer, n, max);
+    /* Relative to max here; the LSE that is saved adds max back. */
     double lse = log(sum);
     *loss = lse - (load_scalar(j, LOGITS, element_of(j, LOGITS, in, target)) - max);
     if (smoothing > 0)
@@ -127,6 +128,7 @@ static void loss_rows(int64_t begin, int64_t end, void *ctx)
 /* Checked before any thread starts, so that the first invalid target is the one reported. */
 static void check_targets(const job *j, tarn__fault *fault)
 {
+    /* Serial, but only until the first fault; one integer per row. */
     for (int64_t row = 0; row < j->r.count && !fault->raised; row++) {
         int64_t target = target_of(j, row);
         if (is_counted(j, target) || (j->params->has_ignore && target == j->params->ignore))

@@ -38,6 +38,7 @@ VEC_INLINE vec vec_exp_le_0(vec x)
     vec_mask small = vec_lt(x, vec_set(VEC_EXP_MIN));
     if (__builtin_expect(!vec_any(small), 1))
         return y;
+    /* Between the limits results are subnormal: scalar code. Below both they are 0, which masks produce. */
     const float middle = 0.5f * (VEC_EXP_MIN + EXP_MIN);
     /* exact difference */
     if (vec_any(vec_lt(vec_abs(x - vec_set(middle)), vec_set(VEC_EXP_MIN - middle))))

@@ -87,6 +87,7 @@ static void sub_exps_f32(const float *y, const float *g, float *gx, int64_t n, f
 
 #else
 
+/* Other levels: the compiler vectorizes tarn__exp_f32(). */
 static void sub_exps_f32(const float *y, const float *g, float *gx, int64_t n, float sum)
 {
     EACH gx[i] = g[i] - tarn__exp_f32(y[i]) * sum;
@@ -148,6 +149,7 @@ static void softmax_row(const job *j, int64_t row, char *buffer, char *exps_buff
     const block_ops *m = j->block_ops;
     const char *in = row_at(r, 1, row);
     char *out = row_at(r, 0, row);
+    /* Exponentials are kept in the output itself where it has the compute type. */
     bool keeps_exps = !j->log && (is_in_place(r, 0) || r->length <= MAX_EXPS);
     double sum, max = sum_row(j, in, out, keeps_exps ? exps_buffer : NULL, buffer, &sum),
                 log_sum = j->log ? log(sum) : 0;

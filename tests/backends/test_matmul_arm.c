@@ -1,5 +1,5 @@
-/* test_products_arm.c: the products that AArch64's own levels have, called level by level: those of bf16 against f64,
- * those with blocks against each other, bit for bit. Levels that the build or this processor lacks are skipped. */
+/* test_matmul_arm.c: matmul kernels of AArch64's own levels, called level by level: bf16 against f64, quantized weights
+ * against each other, bitwise. Levels that the build or this processor lacks are skipped. */
 #include <math.h>
 
 #include "backends/cpu/runtime/level.h"
@@ -46,26 +46,27 @@ static tarn__view view_of(tarn_tensor *x)
 
 #if defined(TARN__HAVE_BF16)
 
-/* x (m, k) by w (n, k) turned, and a bias or NULL. */
-static tarn_tensor *product_of(const tarn__kernel_row *row, tarn_tensor *x, tarn_tensor *w, tarn_tensor *bias,
-                               tarn_dtype dtype)
+/* x (m, k) @ wᵀ, w (n, k), plus a bias or NULL. */
+static tarn_tensor *matmul_of(const tarn__kernel_row *row, tarn_tensor *x, tarn_tensor *w, tarn_tensor *bias,
+                              tarn_dtype dtype)
 {
     tarn_tensor *y = good(tarn_empty(TARN_SHAPE(tarn_size(x, 0), tarn_size(w, 0)), dtype, cpu()));
     tarn__view vx = view_of(x), vw = view_of(w), vy = view_of(y), vb = {0};
-    tarn__view turned = vw;
-    turned.shape[0] = vw.shape[1], turned.shape[1] = vw.shape[0], turned.stride[0] = 1, turned.stride[1] = vw.stride[0];
+    tarn__view transposed = vw;
+    transposed.shape[0] = vw.shape[1], transposed.shape[1] = vw.shape[0], transposed.stride[0] = 1,
+    transposed.stride[1] = vw.stride[0];
     if (bias)
         vb = view_of(bias);
-    tarn__matmul tail = {.alpha = 1};
+    tarn__matmul params = {.alpha = 1};
     tarn__call call = {
-        .inputs = 3, .outputs = 1, .in = {&vx, &turned, bias ? &vb : NULL}, .out = {&vy}, .params = &tail};
+        .inputs = 3, .outputs = 1, .in = {&vx, &transposed, bias ? &vb : NULL}, .out = {&vy}, .params = &params};
     run(row, &call);
     return y;
 }
 
-/* Sums of f32, rounded to odd, not to the nearest, at each step: twice the error of other sums; and the result's own
- * rounding. */
-static void assert_product(tarn_tensor *x, tarn_tensor *w, tarn_tensor *bias, tarn_tensor *y)
+/* f32 sums rounded to odd instead of to nearest at each step: twice the usual error; plus the rounding of the result.
+ */
+static void assert_matmul(tarn_tensor *x, tarn_tensor *w, tarn_tensor *bias, tarn_tensor *y)
 {
     int64_t m = tarn_size(x, 0), n = tarn_size(w, 0), k = tarn_size(x, 1);
     double *vx = values_of(x), *vw = values_of(w), *vy = values_of(y), *vb = bias ? values_of(bias) : NULL;
@@ -84,7 +85,7 @@ static void assert_product(tarn_tensor *x, tarn_tensor *w, tarn_tensor *bias, ta
     free(vx), free(vw), free(vy), free(vb);
 }
 
-static void products_of_bf16_are_right(void **state)
+static void bf16_matmul_is_accurate(void **state)
 {
     (void)state;
     if (!HAS(AT_HWCAP2, HWCAP2_BF16))
@@ -105,12 +106,12 @@ static void products_of_bf16_are_right(void **state)
             random_below(&random, 2)
                 ? good(tarn_normal(TARN_SHAPE(n), 0, 1, random_below(&random, 2) ? TARN_F32 : TARN_BF16, cpu()))
                 : NULL;
-        assert_product(x, w, bias, product_of(&table[TARN__K_matmul], x, w, bias, dtypes[random_below(&random, 3)]));
+        assert_matmul(x, w, bias, matmul_of(&table[TARN__K_matmul], x, w, bias, dtypes[random_below(&random, 3)]));
         tarn_scope_close(scope);
     }
 }
 
-static void what_does_not_suit_is_left_to_the_other_kernel(void **state)
+static void unsupported_operands_fall_back_to_the_base_kernel(void **state)
 {
     (void)state;
     if (!HAS(AT_HWCAP2, HWCAP2_BF16))
@@ -125,11 +126,11 @@ static void what_does_not_suit_is_left_to_the_other_kernel(void **state)
                 *few = good(tarn_contiguous(tarn_slice(w, 0, 0, 20)));
     tarn_tensor *pairs[][2] = {{wide, w}, {narrow, few}};
     for (int i = 0; i < 2; i++)
-        assert_close(product_of(&table[TARN__K_matmul], pairs[i][0], pairs[i][1], NULL, TARN_F32),
-                     product_of(&base[TARN__K_matmul], pairs[i][0], pairs[i][1], NULL, TARN_F32), 0);
+        assert_close(matmul_of(&table[TARN__K_matmul], pairs[i][0], pairs[i][1], NULL, TARN_F32),
+                     matmul_of(&base[TARN__K_matmul], pairs[i][0], pairs[i][1], NULL, TARN_F32), 0);
 }
 
-static void numbers_that_are_not_finite_stay_in_their_row(void **state)
+static void non_finite_values_stay_in_their_row(void **state)
 {
     (void)state;
     if (!HAS(AT_HWCAP2, HWCAP2_BF16))
@@ -142,14 +143,14 @@ static void numbers_that_are_not_finite_stay_in_their_row(void **state)
                     *w = good(tarn_ones(TARN_SHAPE(64, 21), TARN_BF16, cpu()));
         assert_true(tarn_write(good(tarn_slice(tarn_slice(x, 0, 0, 1), 1, 20, 21)), &(float){NAN}, 4));
         assert_true(tarn_write(good(tarn_slice(tarn_slice(x, 0, 1, 2), 1, 0, 1)), &(float){-INFINITY}, 4));
-        double *y = values_of(product_of(&table[TARN__K_matmul], good(tarn_cast(x, TARN_BF16)), w, NULL, TARN_F32));
+        double *y = values_of(matmul_of(&table[TARN__K_matmul], good(tarn_cast(x, TARN_BF16)), w, NULL, TARN_F32));
         for (int64_t i = 0; i < m * 64; i++)
             assert_true(i < 64 ? isnan(y[i]) : y[i] == (i < 128 ? -INFINITY : 21));
         free(y);
     }
 }
 
-static void products_of_bf16_have_the_same_bits_with_any_number_of_threads(void **state)
+static void bf16_matmul_does_not_depend_on_threads(void **state)
 {
     (void)state;
     int before = tarn_threads();
@@ -167,11 +168,11 @@ static void products_of_bf16_have_the_same_bits_with_any_number_of_threads(void 
 
 #endif
 
-/* ---- blocks ------------------------------------------------------------------------------------------------------ */
+/* ---- quantized weights ------------------------------------------------------------------------------------------- */
 
 #if defined(TARN__HAVE_DOTPROD) && defined(TARN__HAVE_I8MM)
 
-static tarn_tensor *block_product(const tarn__kernel_row *row, tarn_tensor *x, tarn_tensor *w)
+static tarn_tensor *quant_matmul_of(const tarn__kernel_row *row, tarn_tensor *x, tarn_tensor *w)
 {
     tarn_tensor *y = good(tarn_empty(TARN_SHAPE(tarn_size(x, 0), tarn_size(w, 0)), TARN_F32, cpu()));
     tarn__view vx = view_of(x), vw = view_of(w), vy = view_of(y);
@@ -180,8 +181,8 @@ static tarn_tensor *block_product(const tarn__kernel_row *row, tarn_tensor *x, t
     return y;
 }
 
-/* One row and many, of either level, are the same sums. test_blocks.c holds them to what they should be. */
-static void both_levels_multiply_blocks_to_the_same_bits(void **state)
+/* One row and many, at either level, are the same sums. The quant tests check them against references. */
+static void both_levels_multiply_quantized_weights_bitwise_identically(void **state)
 {
     (void)state;
     if (!HAS(AT_HWCAP, HWCAP_ASIMDDP) || !HAS(AT_HWCAP2, HWCAP2_I8MM))
@@ -197,10 +198,10 @@ static void both_levels_multiply_blocks_to_the_same_bits(void **state)
                 tarn_scope *scope = tarn_scope_open();
                 tarn_tensor *w = good(tarn_cast(tarn_normal(TARN_SHAPE(67, in), 0, 1, TARN_F32, cpu()), kinds[k]));
                 tarn_tensor *x = good(tarn_normal(TARN_SHAPE(rows, in), 0, 2, TARN_F32, cpu())),
-                            *y = block_product(&matrices[TARN__K_matmul_quant], x, w);
-                assert_close(block_product(&dots[TARN__K_matmul_quant], x, w), y, 0);
+                            *y = quant_matmul_of(&matrices[TARN__K_matmul_quant], x, w);
+                assert_close(quant_matmul_of(&dots[TARN__K_matmul_quant], x, w), y, 0);
                 tarn_tensor *last = good(tarn_contiguous(tarn_slice(x, 0, rows - 1, rows)));
-                assert_close(block_product(&dots[TARN__K_matmul_quant], last, w),
+                assert_close(quant_matmul_of(&dots[TARN__K_matmul_quant], last, w),
                              good(tarn_slice(y, 0, rows - 1, rows)), 0);
                 tarn_scope_close(scope);
             }
@@ -221,13 +222,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #if defined(TARN__HAVE_BF16)
-        in_scope(products_of_bf16_are_right),
-        in_scope(what_does_not_suit_is_left_to_the_other_kernel),
-        in_scope(numbers_that_are_not_finite_stay_in_their_row),
-        in_scope(products_of_bf16_have_the_same_bits_with_any_number_of_threads),
+        in_scope(bf16_matmul_is_accurate),
+        in_scope(unsupported_operands_fall_back_to_the_base_kernel),
+        in_scope(non_finite_values_stay_in_their_row),
+        in_scope(bf16_matmul_does_not_depend_on_threads),
 #endif
 #if defined(TARN__HAVE_DOTPROD) && defined(TARN__HAVE_I8MM)
-        in_scope(both_levels_multiply_blocks_to_the_same_bits),
+        in_scope(both_levels_multiply_quantized_weights_bitwise_identically),
 #endif
         in_scope(levels_of_this_build_are_named),
     };
