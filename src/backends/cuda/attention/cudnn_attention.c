@@ -10,7 +10,6 @@
 #include "backends/cuda/attention/cudnn_attention.h"
 #include "backends/cuda/runtime/autotune.h"
 
-#define MAX_DEVICES 64
 #define BUDGET_DIVISOR 128 /* fraction of the device's memory for a workspace: 1/128 */
 #define MAX_ELEMENTS (INT64_C(1) << 31)
 
@@ -69,7 +68,7 @@ static bool is_for_library(const tarn__call *call, bool is_backward)
 static struct device_limits {
     _Atomic size_t budget;
     _Atomic int major; /* compute capability; 0: not queried yet */
-} limits[MAX_DEVICES];
+} limits[TARN__CUDA_MAX_DEVICES];
 
 /* Budget and compute capability of a device; racing first calls store the same values. */
 static struct device_limits *limits_of(int index)
@@ -169,17 +168,12 @@ static tarn__cudnn_attention describe(const tarn__call *call, bool is_backward, 
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
-static size_t rounded(size_t bytes)
-{
-    return (bytes + 255) / 256 * 256;
-}
-
 /* Scratch: the workspace, then per-row values that only cuDNN needs. */
 static bool run(const tarn__call *call, tarn__cudnn_attention_plan *plan, const tarn__view *const *t)
 {
     const tarn__cudnn_attention *a = &plan->attention;
     const tarn__view *lse = a->is_backward ? call->in[5] : call->out[1];
-    float *after = (float *)((uintptr_t)call->scratch + rounded(plan->plan.workspace));
+    float *after = (float *)((uintptr_t)call->scratch + tarn__cuda_align(plan->plan.workspace));
     tarn__cudnn_attention_operands operands = {.lse = lse ? tarn__view_at(lse) : after,
                                                .delta = after,
                                                .workspace = plan->plan.workspace ? call->scratch : NULL};
@@ -204,7 +198,7 @@ bool tarn__cudnn_attention_call(const tarn__call *call, bool is_backward, bool r
     if (plan && plan->is_none)
         return false;
     if (plan)
-        *bytes = rounded(plan->plan.workspace) +
+        *bytes = tarn__cuda_align(plan->plan.workspace) +
                  (is_backward || !call->out[1] ? (size_t)(a.batches * a.heads * a.rows) * sizeof(float) : 0);
     if (runs && (!plan || !run(call, plan, t)))
         tarn__cuda_set_failed(call->device);

@@ -57,6 +57,13 @@ enum {
     TARN__ATTENTION_ONE,
     TARN__ATTENTION_OPERANDS
 };
+/* True for the tensors with KV heads and key rows. */
+static inline bool tarn__attention_is_kv(int which)
+{
+    return which == TARN__ATTENTION_K || which == TARN__ATTENTION_V || which == TARN__ATTENTION_GK ||
+           which == TARN__ATTENTION_GV;
+}
+
 #define TARN__ATTENTION_ID(which) ((int64_t)(which) + 1)
 
 /* cudnn_attention_graph.c: builds the graph of one chunk. */

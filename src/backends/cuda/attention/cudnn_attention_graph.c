@@ -26,20 +26,14 @@ typedef struct builder {
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
-static bool is_kv(int operand)
-{
-    return operand == TARN__ATTENTION_K || operand == TARN__ATTENTION_V || operand == TARN__ATTENTION_GK ||
-           operand == TARN__ATTENTION_GV;
-}
-
 /* A 16-bit tensor, with its last two axes exchanged if it is the right operand of a product over D. */
 static tarn__cudnn_tensor tensor_of(const builder *b, int operand, bool is_transposed)
 {
     const tarn__cudnn_attention *a = b->a;
-    const int64_t *stride = a->stride[operand], rows = is_kv(operand) ? a->keys : a->rows;
+    const int64_t *stride = a->stride[operand], rows = tarn__attention_is_kv(operand) ? a->keys : a->rows;
     tarn__cudnn_tensor t = {.id = TARN__ATTENTION_ID(operand), .dtype = (tarn_dtype)a->dtype, .rank = 4};
     t.shape[0] = a->chunk_batches, t.stride[0] = stride[0];
-    t.shape[1] = is_kv(operand) ? a->chunk_kv_heads : b->heads, t.stride[1] = stride[1];
+    t.shape[1] = tarn__attention_is_kv(operand) ? a->chunk_kv_heads : b->heads, t.stride[1] = stride[1];
     t.shape[is_transposed ? 3 : 2] = rows, t.stride[is_transposed ? 3 : 2] = stride[2];
     t.shape[is_transposed ? 2 : 3] = a->head_dim, t.stride[is_transposed ? 2 : 3] = 1;
     return t;

@@ -9,10 +9,9 @@
 
 #include "backends/cuda/attention/cudnn_attention.h"
 
-#define MAX_DEVICES 64
 #define MAX_ENGINES 64
 
-static tarn__cudnn_attention_plan *lists[MAX_DEVICES];
+static tarn__cudnn_attention_plan *lists[TARN__CUDA_MAX_DEVICES];
 
 /* A plan, or a record that there is none; NULL if cuDNN itself fails. Not inside a capture: selecting an engine runs
  * and loads it. */
@@ -72,9 +71,8 @@ tarn__cudnn_attention_plan *tarn__cudnn_attention_plan_of(int index, const tarn_
 /* Address of a 16-bit tensor from a batch and a KV head on. */
 static void *chunk_of(const tarn__cudnn_attention *a, void *whole, int which, int64_t batch, int64_t kv_head)
 {
-    bool is_of_keys = which == TARN__ATTENTION_K || which == TARN__ATTENTION_V || which == TARN__ATTENTION_GK ||
-                      which == TARN__ATTENTION_GV;
-    int64_t head = is_of_keys ? kv_head : kv_head * (a->heads / a->kv_heads);
+    bool is_kv = tarn__attention_is_kv(which);
+    int64_t head = is_kv ? kv_head : kv_head * (a->heads / a->kv_heads);
     return (uint16_t *)whole + batch * a->stride[which][0] + head * a->stride[which][1];
 }
 

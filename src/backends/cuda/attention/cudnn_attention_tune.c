@@ -55,7 +55,7 @@ typedef struct bench {
 static void *alloc(bench *t, size_t bytes)
 {
     void *at = t->memory ? t->memory + t->used : NULL;
-    t->used += (bytes + 255) / 256 * 256;
+    t->used += tarn__cuda_align(bytes);
     return at;
 }
 
@@ -63,8 +63,7 @@ static void *alloc(bench *t, size_t bytes)
 static tarn__view view_of(const bench *t, int operand, void *memory)
 {
     const tarn__cudnn_attention *a = &t->of->attention;
-    bool is_kv = operand == TARN__ATTENTION_K || operand == TARN__ATTENTION_V || operand == TARN__ATTENTION_GK ||
-                 operand == TARN__ATTENTION_GV;
+    bool is_kv = tarn__attention_is_kv(operand);
     const int64_t *stride = a->stride[operand];
     return (tarn__view){.memory = memory,
                         .dtype = (tarn_dtype)a->dtype,

@@ -335,10 +335,25 @@ static __device__ __noinline__ void report_fault(const fault_slot &to, int64_t v
     *(volatile int32_t *)&to.record->raised = 1;
 }
 
+/* Increments a counter with acquire-release order at device scope: earlier writes of this block are visible to blocks
+ * that increment it later. Returns the value before. */
+__device__ __forceinline__ int atomic_inc(int *counter)
+{
+    int before;
+    asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+    return before;
+}
+
 /* ---- launching --------------------------------------------------------------------------------------------------- */
 
 /* Default block size: 8 warps hide latency, and blocks of 256 divide the 2,048 threads of a multiprocessor. */
 #define THREADS 256
+
+/* Absolute value of a stride. */
+static inline int64_t magnitude(int64_t stride)
+{
+    return stride < 0 ? -stride : stride;
+}
 
 static inline cudaStream_t stream_of(const tarn__call *call)
 {

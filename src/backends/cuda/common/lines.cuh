@@ -5,12 +5,6 @@
 
 #include "backends/cuda/common/element.cuh"
 
-/* Absolute value of a stride. */
-static inline int64_t magnitude(int64_t stride)
-{
-    return stride < 0 ? -stride : stride;
-}
-
 /* Template argument for a dtype chosen at run time. */
 struct mixed {
 };

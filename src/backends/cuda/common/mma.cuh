@@ -164,7 +164,8 @@ __device__ __forceinline__ void gemm_nn(float (*sum)[4], const float (*weights)[
 template <auto kernel, int THREADS_OF_BLOCK = MMA_THREADS, typename A>
 static bool launch_large_smem(const tarn__call *call, const A &a, int64_t blocks, size_t bytes)
 {
-    static std::atomic<int8_t> answers[64]; /* 1: yes, -1: no; concurrent first calls store the same answer */
+    /* 1: yes, -1: no; concurrent first calls store the same answer */
+    static std::atomic<int8_t> answers[TARN__CUDA_MAX_DEVICES];
     std::atomic<int8_t> &answer = answers[call->device];
     if (answer.load(std::memory_order_relaxed) == 0) {
         bool is_allowed = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -185,7 +185,7 @@ typedef struct bench {
 
 static size_t bytes_of(const tarn__view *v)
 {
-    return ((size_t)tarn__view_count(v) * tarn__dtype_bytes(v->dtype) + 255) / 256 * 256;
+    return tarn__cuda_align((size_t)tarn__view_count(v) * tarn__dtype_bytes(v->dtype));
 }
 
 /* Device memory, freed by the caller: x, w, y and bias with random values, a second result, and the largest scratch. */
@@ -308,7 +308,7 @@ tarn__conv_algo *tarn__conv_algo_of(int index, const tarn__cudnn_conv *requested
     static _Thread_local int last_index;
     if (last && last_index == index && memcmp(&last->requested, requested, sizeof(*requested)) == 0)
         return last;
-    tarn__conv_algo **bucket = &tables[index][tarn__cudnn_conv_hash(requested) % BUCKETS];
+    tarn__conv_algo **bucket = &tables[index][tarn__cuda_hash(requested, sizeof(*requested)) % BUCKETS];
     pthread_mutex_lock(&lock);
     tarn__conv_algo *algo = *bucket;
     while (algo && memcmp(&algo->requested, requested, sizeof(*requested)) != 0)

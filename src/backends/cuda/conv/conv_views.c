@@ -72,7 +72,7 @@ tarn__view tarn__conv_transposed(const tarn__view *v)
 void *tarn__conv_alloc(tarn__conv_job *j, size_t bytes)
 {
     void *at = (void *)((uintptr_t)j->call->scratch + j->scratch_used);
-    j->scratch_used += (bytes + 255) / 256 * 256;
+    j->scratch_used += tarn__cuda_align(bytes);
     return at;
 }
 
@@ -137,12 +137,6 @@ static bool is_nhwc_matrix(const tarn__view *v)
     return (v->shape[1] == 1 || v->stride[1] == 1) && tarn__conv_can_merge(&nhwc, 0, 2, &stride);
 }
 
-/* True for channels last: channels are adjacent and columns are not. */
-static bool is_channels_last(const tarn__view *v)
-{
-    return v->shape[1] > 1 && v->stride[1] == 1 && (v->shape[3] == 1 || v->stride[3] != 1);
-}
-
 /* NHWC if the GEMM can write or read the result in place, else NCHW, which always works. Without im2col the same must
  * hold for the images. */
 void tarn__conv_choose_layout(tarn__conv_job *j, bool may_skip_im2col)
@@ -150,7 +144,7 @@ void tarn__conv_choose_layout(tarn__conv_job *j, bool may_skip_im2col)
     const tarn__conv2d *p = j->params;
     /* one window per image: NCHW would be a batch of vectors, NHWC is one GEMM */
     bool is_pixel = j->result.shape[2] * j->result.shape[3] == 1;
-    j->im2col.is_nhwc = is_nhwc_matrix(&j->result) && (is_channels_last(&j->image) || is_pixel);
+    j->im2col.is_nhwc = is_nhwc_matrix(&j->result) && (tarn__conv_is_nhwc(&j->image) || is_pixel);
     j->per_image = !j->im2col.is_nhwc;
     int64_t stride;
     bool is_matrix = j->im2col.is_nhwc ? is_nhwc_matrix(&j->image) : tarn__conv_can_merge(&j->image, 2, 3, &stride);

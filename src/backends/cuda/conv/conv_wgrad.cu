@@ -416,7 +416,7 @@ static __global__ void __launch_bounds__(SUM_THREADS) wgrad_sum_kernel(const __g
  * rows, g once per slice of channels. The device's maximum of shared memory is requested once. */
 template <auto kernel> static bool launch_wgrad(const tarn__call *call, const wgrad_args &a)
 {
-    static std::atomic<bool> is_set[64];
+    static std::atomic<bool> is_set[TARN__CUDA_MAX_DEVICES];
     const tarn__wgrad_plan &p = a.p;
     if (!is_set[call->device].load(std::memory_order_relaxed)) {
         if (!tarn__cuda_good(cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

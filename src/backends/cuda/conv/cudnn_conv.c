@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "backends/cuda/conv/cudnn_conv.h"
+#include "backends/cuda/conv/im2col.h"
 
 #define MAX_ELEMENTS (INT64_C(1) << 31)
 
@@ -21,12 +22,6 @@ typedef struct job {
 } job;
 
 /* ---- describing -------------------------------------------------------------------------------------------------- */
-
-/* True for channels last: channels are adjacent and columns are not. */
-static bool is_channels_last(const tarn__view *v)
-{
-    return v->shape[1] > 1 && v->stride[1] == 1 && (v->shape[3] == 1 || v->stride[3] != 1);
-}
 
 /* The request's key; memset first: it is compared as bytes. One-channel images count as the other tensor's layout. */
 static tarn__cudnn_conv describe(const tarn__call *call, int what, const tarn__view *x, const tarn__view *w,
@@ -42,7 +37,7 @@ static tarn__cudnn_conv describe(const tarn__call *call, int what, const tarn__v
         v.stride[i] = params->stride[i], v.padding[i] = params->padding[i], v.dilation[i] = params->dilation[i];
     }
     v.in_dtype = call->in[0]->dtype, v.out_dtype = call->out[0]->dtype;
-    v.channels_last = is_channels_last(x) || (x->shape[1] == 1 && is_channels_last(y));
+    v.channels_last = tarn__conv_is_nhwc(x) || (x->shape[1] == 1 && tarn__conv_is_nhwc(y));
     v.tf32 = params->tf32 && v.in_dtype == TARN_F32;
     return v;
 }
@@ -68,7 +63,7 @@ static bool is_for_library(const tarn__call *call)
 static void *alloc(job *j, size_t bytes)
 {
     void *at = (void *)((uintptr_t)j->call->scratch + j->used);
-    j->used += (bytes + 255) / 256 * 256;
+    j->used += tarn__cuda_align(bytes);
     return at;
 }
 

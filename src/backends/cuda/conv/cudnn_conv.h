@@ -67,8 +67,6 @@ tarn__cudnn_conv_plan *tarn__cudnn_conv_plan_of(int index, const tarn__cudnn_con
 bool tarn__cudnn_conv_run(int index, tarn__cudnn_conv_plan *plan, const tarn__cudnn_conv_operands *operands,
                           cudaStream_t stream);
 
-uint64_t tarn__cudnn_conv_hash(const tarn__cudnn_conv *conv);
-
 /* cudnn_conv_tune.c: selects an engine and builds its plan: the stored one, the fastest, or the first that works. False
  * if none does. */
 bool tarn__cudnn_conv_tune(int index, void *handle, tarn__cudnn_conv_plan *plan, tarn__cudnn_engine *engines,

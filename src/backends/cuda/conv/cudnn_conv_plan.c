@@ -9,12 +9,11 @@
 #include "backends/cuda/conv/cudnn_conv.h"
 
 #define BUCKETS 256
-#define MAX_DEVICES 64
 #define MAX_ENGINES 64
 
 enum { ID_X = 1, ID_W, ID_Y, ID_BIAS, ID_SUMS };
 
-static tarn__cudnn_conv_plan *tables[MAX_DEVICES][BUCKETS];
+static tarn__cudnn_conv_plan *tables[TARN__CUDA_MAX_DEVICES][BUCKETS];
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
@@ -154,16 +153,6 @@ static uint32_t excluded_notes(const tarn__cudnn_conv *v)
     return v->in_dtype == TARN_F32 && !v->tf32 ? notes | TARN__CUDNN_TENSOR_CORE : notes;
 }
 
-/* The key has no padding, so it is hashed as 64-bit words. */
-uint64_t tarn__cudnn_conv_hash(const tarn__cudnn_conv *conv)
-{
-    const uint64_t *word = (const uint64_t *)(const void *)conv;
-    uint64_t hash = 0x9e3779b97f4a7c15u;
-    for (size_t i = 0; i < sizeof(*conv) / sizeof(uint64_t); i++)
-        hash = (hash ^ word[i]) * 0xff51afd7ed558ccdu, hash ^= hash >> 32;
-    return hash;
-}
-
 /* A plan, or a record that there is none; NULL if cuDNN itself fails. Not inside a capture: selecting an engine runs
  * and loads it. */
 static tarn__cudnn_conv_plan *make_plan(int index, const tarn__cudnn_conv *conv)
@@ -198,7 +187,7 @@ tarn__cudnn_conv_plan *tarn__cudnn_conv_plan_of(int index, const tarn__cudnn_con
     static _Thread_local int last_index;
     if (last && last_index == index && memcmp(&last->conv, conv, sizeof(*conv)) == 0)
         return last;
-    tarn__cudnn_conv_plan **bucket = &tables[index][tarn__cudnn_conv_hash(conv) % BUCKETS];
+    tarn__cudnn_conv_plan **bucket = &tables[index][tarn__cuda_hash(conv, sizeof(*conv)) % BUCKETS];
     tarn__cudnn_lock();
     tarn__cudnn_conv_plan *plan = *bucket;
     while (plan && memcmp(&plan->conv, conv, sizeof(*conv)) != 0)

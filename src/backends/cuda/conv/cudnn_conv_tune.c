@@ -58,7 +58,7 @@ typedef struct bench {
 static size_t bytes_of(const tarn__cudnn_tensor *t)
 {
     size_t count = (size_t)(t->shape[0] * t->shape[1] * t->shape[2] * t->shape[3]);
-    return (count * tarn__dtype_bytes(t->dtype) + 255) / 256 * 256;
+    return tarn__cuda_align(count * tarn__dtype_bytes(t->dtype));
 }
 
 /* False without an error: tuning falls back to the first candidate. */
@@ -78,7 +78,7 @@ static bool open_bench(bench *t)
     const tarn__cudnn_conv *v = t->conv;
     tarn__cudnn_tensor tensors[] = {tarn__cudnn_conv_x(v), tarn__cudnn_conv_w(v), tarn__cudnn_conv_y(v)};
     size_t x = bytes_of(&tensors[0]), w = bytes_of(&tensors[1]), y = bytes_of(&tensors[2]),
-           bias = ((size_t)v->out * 4 + 255) / 256 * 256;
+           bias = tarn__cuda_align((size_t)v->out * 4);
     size_t workspace = 0;
     int result = v->what == TARN__CONV_FORWARD ? 2 : v->what == TARN__CONV_DGRAD ? 0 : 1;
     for (int i = 0; i < t->count; i++)

@@ -13,6 +13,12 @@
 extern "C" {
 #endif
 
+/* True for channels last: channels are adjacent and columns are not. */
+static inline bool tarn__conv_is_nhwc(const tarn__view *v)
+{
+    return v->shape[1] > 1 && v->stride[1] == 1 && (v->shape[3] == 1 || v->stride[3] != 1);
+}
+
 /* One chunk of an im2col matrix; borrows its memory `at`. */
 typedef struct tarn__cuda_im2col_args {
     const tarn__conv2d *params;

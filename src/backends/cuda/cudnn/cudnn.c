@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_DEVICES 64
-
 static struct {
     tarn__cudnn functions;
     bool is_open, is_unusable;
@@ -21,7 +19,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct state {
     void *handle;
     cudaStream_t stream;
-} states[MAX_DEVICES];
+} states[TARN__CUDA_MAX_DEVICES];
 static pthread_mutex_t use = PTHREAD_MUTEX_INITIALIZER;
 
 /* ---- opening the library ----------------------------------------------------------------------------------------- */

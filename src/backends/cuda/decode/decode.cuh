@@ -60,14 +60,6 @@ __device__ __forceinline__ void prefetch_l2(const void *from)
 
 /* ---- the last block ---------------------------------------------------------------------------------------------- */
 
-/* Increments with acquire-release order: writes of this block are visible to later incrementers. */
-__device__ __forceinline__ int atomic_inc(int *counter)
-{
-    int before;
-    asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
-    return before;
-}
-
 /* True in the last of `count` blocks to call it, which sees all writes of the others. Resets the counter. */
 __device__ __forceinline__ bool is_last_block(int *counter, int count)
 {

@@ -165,11 +165,6 @@ typedef struct add_plan {
     size_t keys_bytes, partial_bytes, begin_bytes; /* begin: start of each target's entries, see scatter_fresh.cuh */
 } add_plan;
 
-static size_t rounded(size_t bytes)
-{
-    return (bytes + 255) / 256 * 256;
-}
-
 /* Bytes of a partial sum. */
 static size_t compute_bytes(tarn_dtype dtype)
 {
@@ -185,8 +180,8 @@ static void plan_sorted(add_plan *p, int64_t entries, int64_t columns, tarn_dtyp
     while (entries / p->chunk > SCATTER_MAX_CHUNKS)
         p->chunk *= 2;
     int64_t chunks = (entries + p->chunk - 1) / p->chunk;
-    p->keys_bytes = rounded(sizeof(uint32_t) * (size_t)entries);
-    p->partial_bytes = rounded(compute_bytes(dtype) * (size_t)(2 * chunks * columns));
+    p->keys_bytes = tarn__cuda_align(sizeof(uint32_t) * (size_t)entries);
+    p->partial_bytes = tarn__cuda_align(compute_bytes(dtype) * (size_t)(2 * chunks * columns));
 }
 
 /* scatter_add: lines are independent. */
@@ -241,7 +236,7 @@ static add_plan plan_slices(const tarn__call *call)
         if (!(call->reads_output & 1)) {
             /* fewer chunks than the partial sums have space for */
             p.chunk = p.chunk > MIN_FRESH_CHUNK ? p.chunk : MIN_FRESH_CHUNK;
-            p.begin_bytes = rounded(sizeof(uint32_t) * (size_t)(p.limit + 1));
+            p.begin_bytes = tarn__cuda_align(sizeof(uint32_t) * (size_t)(p.limit + 1));
         }
     }
     return p;
@@ -258,7 +253,7 @@ static size_t scratch_of(const tarn__call *call, const add_plan *p)
     cub::DoubleBuffer<uint32_t> none;
     tarn__cuda_at(call->device);
     cub::DeviceRadixSort::SortPairs(NULL, sort_bytes, none, none, (int)p->entries, 0, 32, stream_of(call));
-    return 4 * p->keys_bytes + p->partial_bytes + p->begin_bytes + rounded(sort_bytes);
+    return 4 * p->keys_bytes + p->partial_bytes + p->begin_bytes + tarn__cuda_align(sort_bytes);
 }
 
 static size_t scratch_scatter_add(const tarn__call *call)

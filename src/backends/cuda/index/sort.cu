@@ -255,7 +255,7 @@ template <typename E> static sort_args shape_of(const tarn__call *call)
 
 template <typename E> static size_t runs_bytes(const sort_args *a)
 {
-    return (sizeof(E) * (size_t)(a->lines * a->line_entries) + 255) / 256 * 256;
+    return tarn__cuda_align(sizeof(E) * (size_t)(a->lines * a->line_entries));
 }
 
 /* log2(tiles) merge launches after the first. */

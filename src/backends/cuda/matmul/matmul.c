@@ -42,12 +42,6 @@ typedef struct job {
     const tarn__matmul *params;
 } job;
 
-/* Scratch is handed out in multiples of 256 bytes, cudaMalloc's alignment. */
-static size_t round_up(size_t bytes)
-{
-    return (bytes + 255) / 256 * 256;
-}
-
 /* ---- describing a call ------------------------------------------------------------------------------------------- */
 
 /* Rows contiguous and not overlapping; *line is the leading dimension. */
@@ -100,7 +94,7 @@ static matrix matrix_of(const tarn__view *v, bool may_transpose)
         if (v->stride[i] == 0)
             x.view.shape[i] = 1;
     tarn__view_set_row_major(&x.view);
-    x.packed_bytes = round_up((size_t)tarn__view_count(&x.view) * tarn__dtype_bytes(v->dtype));
+    x.packed_bytes = tarn__cuda_align((size_t)tarn__view_count(&x.view) * tarn__dtype_bytes(v->dtype));
     x.line = x.view.shape[v->rank - 1] > 1 ? x.view.shape[v->rank - 1] : 1;
     return x;
 }
@@ -323,7 +317,7 @@ static void run_batches(const tarn__call *call, const job *j, tarn__cuda_matmul_
 /* Packs operands that cuBLASLt cannot read, and unpacks a result it cannot write. Scratch: workspace, a, b, c. */
 static void run_plan(const tarn__call *call, job *j, tarn__cuda_matmul_plan *plan)
 {
-    char *scratch = (char *)call->scratch + round_up(plan->workspace);
+    char *scratch = (char *)call->scratch + tarn__cuda_align(plan->workspace);
     pack_operand(call, call->in[0], &j->a, scratch, true);
     pack_operand(call, call->in[1], &j->b, scratch + j->a.packed_bytes, true);
     pack_operand(call, call->out[0], &j->c, scratch + j->a.packed_bytes + j->b.packed_bytes, j->params->beta != 0);
@@ -350,7 +344,7 @@ static size_t matmul_scratch(const tarn__call *call)
         return 0;
     tarn__cuda_gemm product = gemm_of(call, &j);
     tarn__cuda_matmul_plan *plan = tarn__cuda_matmul_plan_of(call->device, &product);
-    return (plan ? round_up(plan->workspace) : 0) + j.a.packed_bytes + j.b.packed_bytes + j.c.packed_bytes;
+    return (plan ? tarn__cuda_align(plan->workspace) : 0) + j.a.packed_bytes + j.b.packed_bytes + j.c.packed_bytes;
 }
 
 /* cuBLASLt or the naive kernel. */
@@ -407,7 +401,7 @@ static size_t fused_scratch(const tarn__call *call, tarn__kernel kernel)
     job j = describe(call, kernel);
     tarn__cuda_matmul_plan *plan = fused_plan(call, &j);
     if (plan)
-        return round_up(plan->workspace) + j.a.packed_bytes + j.b.packed_bytes;
+        return tarn__cuda_align(plan->workspace) + j.a.packed_bytes + j.b.packed_bytes;
     tarn__call product = tarn__compose_matmul(call, kernel == TARN__K_matmul_gelu ? 3 : 2, to);
     size_t first = matmul_scratch(&product), second = 0;
     if (kernel == TARN__K_matmul_bias_grad) {

@@ -9,13 +9,12 @@
 #include <string.h>
 
 #define BUCKETS 1024
-#define MAX_DEVICES 64
 #define CANDIDATES 48
 
 static struct table {
     cublasLtHandle_t handle;
     tarn__cuda_matmul_plan *bucket[BUCKETS];
-} tables[MAX_DEVICES];
+} tables[TARN__CUDA_MAX_DEVICES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static bool ok(cublasStatus_t status, const char *what)
@@ -26,14 +25,9 @@ static bool ok(cublasStatus_t status, const char *what)
     return false;
 }
 
-/* The key has no padding, so it is hashed as 64-bit words. */
 static uint32_t hash_of(const tarn__cuda_gemm *product)
 {
-    const uint64_t *word = (const uint64_t *)(const void *)product;
-    uint64_t hash = 0x9e3779b97f4a7c15u;
-    for (size_t i = 0; i < sizeof(*product) / sizeof(uint64_t); i++)
-        hash = (hash ^ word[i]) * 0xff51afd7ed558ccdu, hash ^= hash >> 32;
-    return (uint32_t)(hash % BUCKETS);
+    return (uint32_t)(tarn__cuda_hash(product, sizeof(*product)) % BUCKETS);
 }
 
 static cudaDataType_t type_of(int32_t dtype)

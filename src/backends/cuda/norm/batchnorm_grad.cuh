@@ -26,7 +26,7 @@ __device__ __forceinline__ void gate_grad(const channel_stats<typename R::real> 
         gated[i] = R::element(g, i);
         if (HAS_RELU)
             gated[i] = gate.is_recomputed
-                           ? relu_grad(gated[i], stats[IS_NCHW ? 0 : i].normal(R::element(x, i)), gate.zero_limit)
+                           ? relu_grad(gated[i], stats[IS_NCHW ? 0 : i].normalized(R::element(x, i)), gate.zero_limit)
                            : relu_grad(gated[i], R::element(y, i), (C)0);
     }
 }

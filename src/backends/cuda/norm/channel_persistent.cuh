@@ -361,14 +361,6 @@ __device__ __forceinline__ void for_partials(const persistent_args &h, const dou
 
 /* ---- waiting for peers ------------------------------------------------------------------------------------------- */
 
-/* Acquire-release at device scope: orders the published partials. */
-__device__ __forceinline__ int atomic_inc(int *counter)
-{
-    int before;
-    asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
-    return before;
-}
-
 /* Barrier over all peers: their earlier writes are visible afterwards. */
 __device__ __forceinline__ void wait_for_peers(int *counters, int peers)
 {

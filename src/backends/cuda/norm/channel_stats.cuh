@@ -60,11 +60,6 @@ struct channel_args {
 
 /* ---- describing a call ------------------------------------------------------------------------------------------- */
 
-static inline int64_t magnitude_of(int64_t stride)
-{
-    return stride < 0 ? -stride : stride;
-}
-
 /* `given`: a view per operand, NULL if there is none; x is required. */
 static channel_args channel_args_of(bool with_batches, int64_t groups, const tarn__view *const *given)
 {
@@ -93,7 +88,7 @@ static channel_args channel_args_of(bool with_batches, int64_t groups, const tar
     a.members = a.groups > 0 ? a.channels / a.groups : 1;
     a.values = (double)(a.count * a.members);
     a.is_double = x->dtype == TARN_F64 || a.values <= F64_VALUES;
-    a.is_nchw = nest.rank > 0 && magnitude_of(nest.stride[X][nest.rank - 1]) <= magnitude_of(x->stride[1]);
+    a.is_nchw = nest.rank > 0 && magnitude(nest.stride[X][nest.rank - 1]) <= magnitude(x->stride[1]);
     return a;
 }
 
@@ -164,7 +159,7 @@ static bool has_one_stride(const channel_args &a)
         if (a.operand[k].base)
             matches = matches && a.at.stride[k][0] == step && a.batch_stride[k] == batch_step;
     return matches &&
-           magnitude_of(batch_step) * (a.batches - 1) + magnitude_of(step) * (a.count - 1) + a.channels <= INT32_MAX;
+           magnitude(batch_step) * (a.batches - 1) + magnitude(step) * (a.count - 1) + a.channels <= INT32_MAX;
 }
 
 /* Equal chunks for a grid that fills the device once, or about four times; whole rows of threads. */

@@ -183,12 +183,6 @@ static pool_args describe(const tarn__call *call, const tarn__view *image, const
 
 #define SMALL ((int64_t)1 << 28) /* sums of a few such values fit 32 bits */
 
-/* Absolute value of a stride. */
-static int64_t magnitude(int64_t stride)
-{
-    return stride < 0 ? -stride : stride;
-}
-
 /* True if everything within a plane fits 32-bit indices. */
 static bool is_small(const pool_args *a)
 {

@@ -164,15 +164,11 @@ template <tarn_dtype Q> static void launch_gemv(const gemv_args &a, cudaStream_t
         gemv_kernel<Q, 4><<<dim3(across, blocks_for(a.rows, 4)), WARPS * WARP, 0, stream>>>(a);
 }
 
-static size_t round_up(size_t bytes)
-{
-    return (bytes + 255) / 256 * 256;
-}
-
 /* Assigns scratch; returns its bytes. */
 static size_t layout_quantized(char *scratch, int64_t rows, int64_t in, quantized_x *to)
 {
-    size_t units = (size_t)(rows * (in / UNIT)), q = round_up(units * UNIT), scale = round_up(units * sizeof(float));
+    size_t units = (size_t)(rows * (in / UNIT)), q = tarn__cuda_align(units * UNIT),
+           scale = tarn__cuda_align(units * sizeof(float));
     *to = quantized_x{(int8_t *)scratch, (float *)(scratch + q), (int2 *)(scratch + q + scale), in / UNIT};
     return q + scale + units * sizeof(int2);
 }
@@ -312,7 +308,8 @@ static void describe_tile(tile_gemm *t, const tarn__call *call, int64_t begin, i
 
 static size_t tile_bytes(const tarn__call *call)
 {
-    return round_up((size_t)(tile_rows(call->in[1]) * call->in[1]->shape[1]) * tarn__dtype_bytes(call->in[0]->dtype));
+    return tarn__cuda_align((size_t)(tile_rows(call->in[1]) * call->in[1]->shape[1]) *
+                            tarn__dtype_bytes(call->in[0]->dtype));
 }
 
 /* Bytes: the quant blocks once, the elements written and read, x once per tile. */

@@ -144,7 +144,7 @@ static __global__ void __launch_bounds__(THREADS) packed_kernel(const __grid_con
         a.draw.generate(word, value + i);
     }
     if constexpr (has_operand) {
-        scale_pack(x, value);
+        scale_vec(x, value);
     } else {
 #pragma unroll
         for (int i = 0; i < N; i++)

@@ -12,7 +12,6 @@
 extern "C" {
 #endif
 
-#define TARN__CUDA_MAX_DEVICES 64
 #define TARN__CUDA_MAX_CANDIDATES 64
 
 /* False with TARN_AUTOTUNE=off: the first candidate is taken, and no file is read or written. */

@@ -12,11 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_DEVICES 64
 #define MIN_MAJOR 8 /* compute capability */
 
-static tarn__cuda_device devices[MAX_DEVICES];
-static bool ready[MAX_DEVICES];
+static tarn__cuda_device devices[TARN__CUDA_MAX_DEVICES];
+static bool ready[TARN__CUDA_MAX_DEVICES];
 static int count;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static tarn__kernel_row rows[TARN__KERNEL_COUNT];
@@ -337,7 +336,7 @@ static void find_devices(char *why, size_t why_size)
 {
     cudaError_t error = cudaGetDeviceCount(&count);
     bool is_found = error == cudaSuccess && count > 0;
-    count = !is_found ? 0 : count > MAX_DEVICES ? MAX_DEVICES : count;
+    count = !is_found ? 0 : count > TARN__CUDA_MAX_DEVICES ? TARN__CUDA_MAX_DEVICES : count;
     if (error == cudaErrorInsufficientDriver)
         describe_driver(why, why_size);
     else if (error != cudaSuccess && error != cudaErrorNoDevice)

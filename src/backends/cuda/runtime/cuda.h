@@ -9,6 +9,8 @@ extern "C" {
 #endif
 #include "base/kernel/backend.h"
 
+#define TARN__CUDA_MAX_DEVICES 64
+
 /* Atomic counters per device, for kernels whose last thread block does the final step. */
 #define TARN__CUDA_COUNTERS 4096
 
@@ -43,6 +45,22 @@ const char *tarn__cuda_failure(void);
 
 /* An environment variable by its name, else by its former name; NULL if neither is set. */
 const char *tarn__cuda_env(const char *name, const char *former);
+
+/* Bytes rounded up to cudaMalloc's alignment: every part of a scratch buffer starts aligned. */
+static inline size_t tarn__cuda_align(size_t bytes)
+{
+    return (bytes + 255) / 256 * 256;
+}
+
+/* Hash of a plan's key: a struct without padding, of whole 64-bit words. */
+static inline uint64_t tarn__cuda_hash(const void *key, size_t bytes)
+{
+    const uint64_t *word = (const uint64_t *)key;
+    uint64_t hash = 0x9e3779b97f4a7c15u;
+    for (size_t i = 0; i < bytes / sizeof(uint64_t); i++)
+        hash = (hash ^ word[i]) * 0xff51afd7ed558ccdu, hash ^= hash >> 32;
+    return hash;
+}
 
 /* transfer.c: host memory is borrowed during the call */
 bool tarn__cuda_upload(int index, void *memory, int64_t offset, const void *host, size_t bytes, void *stream);

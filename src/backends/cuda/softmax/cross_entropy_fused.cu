@@ -136,7 +136,8 @@ static __global__ void __launch_bounds__(MAX_ROW_THREADS, 2) fused_kernel(const 
 /* Requests more than the default shared memory, once per device. */
 template <typename R> static bool fits_shared(int device)
 {
-    static std::atomic<int8_t> answers[64]; /* 1: yes, -1: no; concurrent first calls store the same answer */
+    /* 1: yes, -1: no; concurrent first calls store the same answer */
+    static std::atomic<int8_t> answers[TARN__CUDA_MAX_DEVICES];
     std::atomic<int8_t> &answer = answers[device];
     if (answer.load(std::memory_order_relaxed) == 0) {
         bool is_allowed =
