@@ -1,8 +1,8 @@
-/* accumulate.c: where gradients arrive: broadcasting is undone, dtypes are converted and gradients are added up here,
- * and nowhere else.
+/* accumulate.c: accumulation of gradients: broadcasting is undone, dtypes are converted and gradients are added
+ * here, and nowhere else.
  *
- * A gradient is accumulated in place only when nobody else can see it: its tensor has one reference and its storage one
- * owner. */
+ * A gradient is accumulated in place only when no one else can see it: its tensor has one reference and its storage
+ * one owner. Gradients are added in the order of the backward pass, so results are deterministic. */
 #include <string.h>
 
 #include "autograd/tape.h"
@@ -31,10 +31,11 @@ static bool same_shape(const tarn_tensor *tensor, const tarn__tensor_spec *spec)
     return memcmp(tensor->view.shape, spec->shape.size, sizeof(int64_t) * (size_t)spec->shape.rank) == 0;
 }
 
-/* Sums a gradient over the axes that broadcasting had repeated, into a dense tensor of the input's shape. */
+/* Sums a gradient over broadcast axes into a contiguous tensor of the input's shape. */
 static bool unbroadcast(const char *function, tarn_tensor *grad, const tarn__tensor_spec *spec, tarn_tensor *sum)
 {
-    tarn__view whole = sum->view; /* a second tensor on its memory would keep a leaf from taking it over */
+    /* the view is changed in place: a second tensor on the storage would keep a leaf from taking it over */
+    tarn__view whole = sum->view;
     int lead = grad->view.rank - spec->shape.rank;
     memmove(sum->view.shape + lead, whole.shape, sizeof(int64_t) * (size_t)spec->shape.rank);
     memmove(sum->view.stride + lead, whole.stride, sizeof(int64_t) * (size_t)spec->shape.rank);
@@ -54,13 +55,13 @@ static bool unbroadcast(const char *function, tarn_tensor *grad, const tarn__ten
     return good;
 }
 
-/* The gradient in the input's shape, written to a dense tensor of any dtype. */
+/* Writes the gradient in the input's shape to a contiguous tensor of any dtype. */
 static bool fit_into(const char *function, tarn_tensor *grad, const tarn__tensor_spec *spec, tarn_tensor *to)
 {
     return same_shape(grad, spec) ? tarn__copy_elements(function, to, grad) : unbroadcast(function, grad, spec, to);
 }
 
-/* The gradient in the input's shape and the given dtype; itself if it is so already. */
+/* The gradient in the input's shape and the given dtype; itself if it fits already. */
 static tarn_tensor *fit(const char *function, tarn_tensor *grad, const tarn__tensor_spec *spec, tarn_dtype dtype)
 {
     if (same_shape(grad, spec) && grad->view.dtype == dtype)
@@ -87,8 +88,8 @@ static bool is_exclusive(const tarn_tensor *tensor)
     return atomic_load(&tensor->references) == 1 && atomic_load(&tensor->storage->references) == 1;
 }
 
-/* A place for a leaf's gradient; the optimizer may have made one already. */
-static bool give_leaf_a_place(const char *function, tarn_tensor *leaf)
+/* Allocates a leaf's gradient unless it has one; an optimizer may have provided it in its flat buffer. */
+static bool allocate_leaf_grad(const char *function, tarn_tensor *leaf)
 {
     if (leaf->grad)
         return true;
@@ -101,23 +102,23 @@ static bool give_leaf_a_place(const char *function, tarn_tensor *leaf)
     return true;
 }
 
-/* The first gradient of a leaf that has a place already goes there at once, and may have been made there. */
-static bool put_in_place(const char *function, tarn_tensor *leaf, const tarn__tensor_spec *spec, tarn_tensor *grad)
+/* Stores the first gradient of a leaf in its existing memory, where the rule may have computed it already. */
+static bool store_first(const char *function, tarn_tensor *leaf, const tarn__tensor_spec *spec, tarn_tensor *grad)
 {
     leaf->grad_is_set = grad == leaf->grad || fit_into(function, grad, spec, leaf->grad);
     tarn__bump_version(leaf->grad);
     return leaf->grad_is_set;
 }
 
-static bool put_in_leaf(const char *function, tarn_tensor *leaf, const tarn__tensor_spec *spec, tarn_tensor *grad)
+static bool accumulate_leaf(const char *function, tarn_tensor *leaf, const tarn__tensor_spec *spec, tarn_tensor *grad)
 {
     bool is_apart = leaf->grad && (grad == leaf->grad || grad->storage != leaf->grad->storage);
     if (is_apart && !leaf->grad_is_set && tarn__view_is_contiguous(&leaf->grad->view))
-        return put_in_place(function, leaf, spec, grad);
+        return store_first(function, leaf, spec, grad);
     tarn_tensor *fitted = fit(function, grad, spec, tarn__acc_dtype(spec->dtype));
     if (!fitted)
         return false;
-    /* A gradient that only this scope holds becomes the leaf's own without a copy. */
+    /* A gradient that only this scope owns becomes the leaf's without a copy. */
     bool fresh = fitted->scope && fitted->scope == tarn__scope_top() && atomic_load(&fitted->references) == 1 &&
                  atomic_load(&fitted->storage->references) == 1 && tarn__view_is_contiguous(&fitted->view);
     if (!leaf->grad && fresh) {
@@ -126,7 +127,7 @@ static bool put_in_leaf(const char *function, tarn_tensor *leaf, const tarn__ten
         leaf->grad_is_set = true;
         return true;
     }
-    if (!give_leaf_a_place(function, leaf))
+    if (!allocate_leaf_grad(function, leaf))
         return false;
     bool good = leaf->grad_is_set ? add(function, leaf->grad, fitted, leaf->grad)
                                   : tarn__copy_elements(function, leaf->grad, fitted);
@@ -135,10 +136,10 @@ static bool put_in_leaf(const char *function, tarn_tensor *leaf, const tarn__ten
     return good;
 }
 
-/* A place for the sum of two gradients, with the axes in the order that one of them has: what comes before it in the
- * network most likely has it too. */
-static tarn_tensor *place_for_sum(const char *function, const tarn__tensor_spec *spec, const tarn_tensor *a,
-                                  const tarn_tensor *b)
+/* A tensor for the sum of two gradients, in the memory layout of one of them: the operation before most likely uses
+ * it, too. */
+static tarn_tensor *new_sum(const char *function, const tarn__tensor_spec *spec, const tarn_tensor *a,
+                            const tarn_tensor *b)
 {
     int order[TARN_MAX_RANK];
     if (tarn__view_order(&a->view, order) || tarn__view_order(&b->view, order))
@@ -146,7 +147,7 @@ static tarn_tensor *place_for_sum(const char *function, const tarn__tensor_spec 
     return tarn__tensor_new(function, spec->shape, spec->dtype, spec->device);
 }
 
-static bool put_in_node(const char *function, tarn__edge *edge, tarn_tensor *grad)
+static bool accumulate_node(const char *function, tarn__edge *edge, tarn_tensor *grad)
 {
     tarn_tensor **pending = &edge->node->grad[edge->output];
     tarn_tensor *fitted = fit(function, grad, &edge->spec, edge->spec.dtype);
@@ -158,10 +159,10 @@ static bool put_in_node(const char *function, tarn__edge *edge, tarn_tensor *gra
         return true;
     }
     int order[TARN_MAX_RANK];
-    /* an expanded view would be written through */
+    /* not an expanded view, whose elements share memory */
     if (is_exclusive(*pending) && tarn__view_order(&(*pending)->view, order))
         return add(function, *pending, fitted, *pending);
-    tarn_tensor *sum = place_for_sum(function, &edge->spec, *pending, fitted);
+    tarn_tensor *sum = new_sum(function, &edge->spec, *pending, fitted);
     if (!sum || !add(function, *pending, fitted, sum))
         return false;
     tarn__tensor_retain(sum);
@@ -173,8 +174,8 @@ static bool put_in_node(const char *function, tarn__edge *edge, tarn_tensor *gra
 bool tarn__edge_accumulate(const char *function, tarn__edge *edge, tarn_tensor *grad)
 {
     if (edge->node)
-        return put_in_node(function, edge, grad);
-    return !edge->leaf || put_in_leaf(function, edge->leaf, &edge->spec, grad);
+        return accumulate_node(function, edge, grad);
+    return !edge->leaf || accumulate_leaf(function, edge->leaf, &edge->spec, grad);
 }
 
 bool tarn__accumulate_grad(const tarn__backward *b, int i, tarn_tensor *grad)
@@ -185,7 +186,7 @@ bool tarn__accumulate_grad(const tarn__backward *b, int i, tarn_tensor *grad)
            tarn__edge_accumulate(b->function, &b->node->edge[i], grad);
 }
 
-/* True when another input of the operation is the same tensor: both sinks may be open at once. */
+/* True when another input of the operation is the same tensor: both accumulators may be open at once. */
 static bool is_shared(const tarn__backward *b, int i)
 {
     const tarn__edge *own = &b->node->edge[i];
@@ -205,36 +206,37 @@ tarn_tensor *tarn__grad_buffer(const tarn__backward *b, int i, tarn_dtype dtype)
     return is_free ? leaf->grad : tarn__tensor_new(b->function, edge->spec.shape, dtype, edge->spec.device);
 }
 
-bool tarn__grad_acc_open(const tarn__backward *b, int i, tarn__grad_acc *sink)
+/* In order: the leaf's own gradient, a pending gradient no one else sees, else a new tensor with beta 0. */
+bool tarn__grad_acc_open(const tarn__backward *b, int i, tarn__grad_acc *acc)
 {
     tarn__edge *edge = &b->node->edge[i];
-    bool apart = tarn__anomaly() || is_shared(b, i); /* the product is to be seen alone, before it is added */
-    *sink = (tarn__grad_acc){0};
-    if (edge->leaf && !apart) {
-        if (!give_leaf_a_place(b->function, edge->leaf))
+    bool separate = tarn__anomaly() || is_shared(b, i); /* anomaly mode checks the gradient before it is added */
+    *acc = (tarn__grad_acc){0};
+    if (edge->leaf && !separate) {
+        if (!allocate_leaf_grad(b->function, edge->leaf))
             return false;
-        sink->leaf = edge->leaf;
-        sink->to = edge->leaf->grad;
-        sink->beta = edge->leaf->grad_is_set ? 1 : 0;
+        acc->leaf = edge->leaf;
+        acc->to = edge->leaf->grad;
+        acc->beta = edge->leaf->grad_is_set ? 1 : 0;
         return true;
     }
-    tarn_tensor *pending = edge->node && !apart ? edge->node->grad[edge->output] : NULL;
+    tarn_tensor *pending = edge->node && !separate ? edge->node->grad[edge->output] : NULL;
     if (pending && is_exclusive(pending) && tarn__view_is_contiguous(&pending->view)) {
-        sink->to = pending;
-        sink->beta = 1;
+        acc->to = pending;
+        acc->beta = 1;
         return true;
     }
-    sink->to = tarn__tensor_new(b->function, edge->spec.shape, tarn__grad_dtype(b, i), edge->spec.device);
-    return sink->to != NULL;
+    acc->to = tarn__tensor_new(b->function, edge->spec.shape, tarn__grad_dtype(b, i), edge->spec.device);
+    return acc->to != NULL;
 }
 
-bool tarn__grad_acc_close(const tarn__backward *b, int i, tarn__grad_acc *sink)
+bool tarn__grad_acc_close(const tarn__backward *b, int i, tarn__grad_acc *acc)
 {
     const tarn__edge *edge = &b->node->edge[i];
-    if (sink->leaf) {
-        sink->leaf->grad_is_set = true;
-        tarn__bump_version(sink->leaf->grad);
+    if (acc->leaf) {
+        acc->leaf->grad_is_set = true;
+        tarn__bump_version(acc->leaf->grad);
         return true;
     }
-    return (edge->node && sink->to == edge->node->grad[edge->output]) || tarn__accumulate_grad(b, i, sink->to);
+    return (edge->node && acc->to == edge->node->grad[edge->output]) || tarn__accumulate_grad(b, i, acc->to);
 }

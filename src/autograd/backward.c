@@ -1,8 +1,8 @@
-/* backward.c: the walk back along the tape.
+/* backward.c: the backward pass.
  *
- * Nodes are taken in falling order of their sequence numbers. Whatever uses a tensor was recorded after what made it,
- * so when a node is taken all gradients of its outputs have arrived. The walk is a heap and a loop, never recursion,
- * and releases activations as it goes. */
+ * Nodes are visited by falling sequence number. A tensor's users are recorded after its producer, so all gradients
+ * of a node's outputs have arrived when it is visited. The pass is a heap and a loop, never recursion, and frees
+ * saved tensors as it goes unless `retain` is set. */
 #include <string.h>
 
 #include "autograd/tape.h"
@@ -10,25 +10,16 @@
 #include "core/profile/profiler.h"
 
 typedef struct heap {
-    tarn__node **node; /* each held */
-    int count, room;
+    tarn__node **node; /* each retained */
+    int count, capacity;
 } heap;
 
 static bool heap_push(heap *h, tarn__node *node)
 {
     if (node->queued)
         return true;
-    if (h->count == h->room) {
-        int room = h->room ? h->room * 2 : 64;
-        tarn__node **grown = tarn__alloc(sizeof(*grown) * (size_t)room);
-        if (!grown)
-            return false;
-        if (h->count)
-            memcpy(grown, h->node, sizeof(*grown) * (size_t)h->count);
-        tarn__release(h->node, sizeof(*grown) * (size_t)h->room);
-        h->node = grown;
-        h->room = room;
-    }
+    if (!tarn__list_reserve(&h->node, h->count, &h->capacity, sizeof(*h->node)))
+        return false;
     tarn__history_retain(&node->history);
     node->queued = true;
     int i = h->count++;
@@ -55,12 +46,13 @@ static tarn__node *heap_pop(heap *h)
     return first;
 }
 
+/* Raises when the saved tensors were freed by an earlier pass, or one was overwritten since. */
 static bool check_saved(const tarn__node *node)
 {
     if (node->released)
         return tarn__raise(
             TARN_ERROR_ARGUMENT,
-            "backward: the record of %s was walked before and is gone; pass .retain = true the first time",
+            "backward: the record of %s was freed by an earlier backward; pass .retain = true to the first one",
             node->function);
     for (int i = 0; i < node->saves; i++) {
         const tarn_tensor *tensor = node->saved[i].tensor;
@@ -74,9 +66,9 @@ static bool check_saved(const tarn__node *node)
     return true;
 }
 
-/* Calls a node's rule, or makes its output 0 again, with what the node saved. That may have to be made again as well:
- * one call inside the other for each such node in a row, which are few, as only norms are and their operands come from
- * something else. */
+/* Calls a node's rule, or with `made` recomputes its output 0. A saved tensor may have to be recomputed first,
+ * recursively; chains are short, because only norms and activations are recomputed and their operands come from
+ * other operations. */
 static bool call_rule(tarn__node *node, tarn_tensor **made)
 {
     if (!check_saved(node))
@@ -107,7 +99,7 @@ static bool run_node(tarn__node *node)
     return good;
 }
 
-static void forget_grads(tarn__node *node)
+static void drop_grads(tarn__node *node)
 {
     for (int i = 0; i < node->outputs; i++) {
         tarn__tensor_release(node->grad[i]);
@@ -115,11 +107,12 @@ static void forget_grads(tarn__node *node)
     }
 }
 
-static bool step(heap *h, tarn__node *node, bool retain)
+/* Runs one node and queues the producers of its inputs that got a gradient. */
+static bool visit(heap *h, tarn__node *node, bool retain)
 {
     if (!run_node(node))
         return false;
-    forget_grads(node);
+    drop_grads(node);
     for (int i = 0; i < node->inputs; i++) {
         tarn__node *source = node->edge[i].node;
         if (source && source->grad[node->edge[i].output] && !heap_push(h, source))
@@ -130,29 +123,30 @@ static bool step(heap *h, tarn__node *node, bool retain)
     return true;
 }
 
+/* On failure all pending gradients are dropped, so that a later pass starts clean. */
 static bool walk(tarn__node *start, bool retain)
 {
     heap h = {0};
     bool good = heap_push(&h, start);
     if (!good)
-        forget_grads(start);
+        drop_grads(start);
     while (good && h.count > 0) {
         tarn__node *node = heap_pop(&h);
-        good = step(&h, node, retain);
+        good = visit(&h, node, retain);
         if (!good) {
-            forget_grads(node);
+            drop_grads(node);
             for (int i = 0; i < node->inputs; i++)
                 if (node->edge[i].node)
-                    forget_grads(node->edge[i].node);
+                    drop_grads(node->edge[i].node);
         }
         tarn__history_release(&node->history);
     }
     while (h.count > 0) {
         tarn__node *node = heap_pop(&h);
-        forget_grads(node);
+        drop_grads(node);
         tarn__history_release(&node->history);
     }
-    tarn__release(h.node, sizeof(*h.node) * (size_t)h.room);
+    tarn__release(h.node, sizeof(*h.node) * (size_t)h.capacity);
     return good;
 }
 
@@ -186,7 +180,7 @@ static bool backward(const char *function, tarn_tensor *tensor, tarn_tensor *ups
         return false;
     tarn_no_grad_open();
     tarn_scope *scope = tarn_scope_open();
-    bool was_inside = tarn__profile_backward(true); /* a checkpoint's block walks back inside another walk */
+    bool was_inside = tarn__profile_backward(true); /* a checkpointed function runs a backward pass inside another */
     bool good = scope != NULL;
     if (good && !upstream)
         good = (upstream = tarn_ones_like(tensor)) != NULL;

@@ -1,33 +1,34 @@
-/* checkpoint.c: a block that is computed twice instead of stored.
+/* checkpoint.c: activation checkpointing: a function that is computed twice instead of stored.
  *
- * Forward runs the block once and keeps only its inputs, its result and where the generators stood. Backward runs it
- * again, recorded, on detached inputs and walks that record: parameters used inside get their gradients there, the
- * inputs' are handed on. */
+ * Forward runs the function once and saves only its inputs, its result and the state of the random number generator.
+ * Backward runs it again, recorded, on detached inputs and runs backward over that record: parameters used inside
+ * get their gradients there, those of the inputs are passed on. Dropout draws the same mask twice. */
 #include "autograd/tape.h"
 #include "base/memory.h"
 #include "core/tensor/random.h"
 
 typedef struct checkpoint_params {
-    tarn_checkpoint_fn block;
+    tarn_checkpoint_fn function;
     void *ctx;
     tarn__rng_state generator;
 } checkpoint_params;
 
-/* Runs the block in a scope of its own and moves its result to the scope around it; `fresh` says whether the block made
- * it. */
-static tarn_tensor *run_block(tarn_checkpoint_fn block, void *ctx, tarn_tensor *const *inputs, int count, bool *fresh)
+/* Runs the function in its own scope and moves the result to the enclosing one; `fresh`: the function created it. */
+static tarn_tensor *run_function(tarn_checkpoint_fn function, void *ctx, tarn_tensor *const *inputs, int count,
+                                 bool *fresh)
 {
     tarn_scope *scope = tarn_scope_open();
-    tarn_tensor *result = scope ? block(inputs, count, ctx) : NULL;
+    tarn_tensor *result = scope ? function(inputs, count, ctx) : NULL;
     *fresh = false;
     if (scope && !result)
-        tarn__raise(TARN_ERROR_ARGUMENT, "checkpoint: the block returned NULL");
+        tarn__raise(TARN_ERROR_ARGUMENT, "checkpoint: the function returned NULL");
     if (result && !tarn_failed())
         result = tarn__scope_pass_out(scope, result, fresh);
     tarn_scope_close(scope);
     return tarn_failed() ? NULL : result;
 }
 
+/* Runs the function again, recorded, with the saved state of the generator, then backward from its result. */
 static bool recompute(const tarn__backward *b, tarn_tensor **inputs)
 {
     const checkpoint_params *p = b->params;
@@ -41,7 +42,7 @@ static bool recompute(const tarn__backward *b, tarn_tensor **inputs)
     tarn__random_restore(&p->generator);
     int depth = tarn__grad_force();
     bool fresh;
-    tarn_tensor *result = run_block(p->block, p->ctx, inputs, count, &fresh);
+    tarn_tensor *result = run_function(p->function, p->ctx, inputs, count, &fresh);
     tarn__random_restore(&now);
     bool good = result && tarn_backward_from(result, b->grads[0], NULL);
     tarn__grad_unforce(depth);
@@ -60,27 +61,27 @@ static bool checkpoint_backward(const tarn__backward *b)
     return good;
 }
 
-tarn_tensor *tarn_checkpoint(tarn_checkpoint_fn block, void *ctx, tarn_tensor *const *inputs, int count)
+tarn_tensor *tarn_checkpoint(tarn_checkpoint_fn function, void *ctx, tarn_tensor *const *inputs, int count)
 {
     if (tarn_failed())
         return NULL;
-    if (!block || !inputs || count < 1) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "checkpoint: a block and at least one input are required");
+    if (!function || !inputs || count < 1) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "checkpoint: a function and at least one input are required");
         return NULL;
     }
     for (int i = 0; i < count; i++)
         if (!tarn__check_any("checkpoint", inputs[i], "an input"))
             return NULL;
-    checkpoint_params p = {block, ctx, tarn__random_save()};
+    checkpoint_params p = {function, ctx, tarn__random_save()};
     bool fresh;
-    tarn_tensor *stored = run_block(block, ctx, inputs, count, &fresh);
+    tarn_tensor *stored = run_function(function, ctx, inputs, count, &fresh);
     if (!stored)
         return NULL;
-    if (!stored->origin->history) /* nothing inside wants a gradient, or nothing is being recorded */
+    if (!stored->origin->history) /* nothing inside needs a gradient, or recording is off */
         return stored;
     tarn_tensor *result = tarn_detach(stored);
     if (fresh)
-        tarn_free(stored); /* and with it the record of the first run */
+        tarn_free(stored); /* frees the record of the first run */
     bool good = result && tarn__record(&(tarn__recording){.function = "checkpoint",
                                                           .rule = checkpoint_backward,
                                                           .inputs = inputs,

@@ -1,10 +1,11 @@
-/* function.c: a user's own differentiable operation. */
+/* function.c: user-defined differentiable operations (tarn_function()). The library takes over `ctx` and calls
+ * `release` once: when the node is freed, or at once if nothing was recorded. */
 #include "autograd/tape.h"
 #include "base/memory.h"
 
 typedef struct function_params {
     tarn_backward_fn backward;
-    tarn_backward_saved_fn backward_saved; /* instead, of a function that saves */
+    tarn_backward_saved_fn backward_saved; /* alternative for functions that save tensors */
     void *ctx;
     void (*release)(void *ctx);
 } function_params;
@@ -16,8 +17,8 @@ static void release_function(void *params)
         p->release(p->ctx);
 }
 
-/* Hands on the gradient of input `i`, after checking that it has the input's shape. */
-static bool hand_on(const tarn__backward *b, int i, tarn_tensor *grad)
+/* Checks shape, dtype and device of the gradient of input `i` and accumulates it. */
+static bool accumulate(const tarn__backward *b, int i, tarn_tensor *grad)
 {
     const tarn__tensor_spec *spec = tarn__input_spec(b, i);
     if (!tarn__check_live(b->function, grad, "the gradient of an input"))
@@ -35,7 +36,7 @@ static bool hand_on(const tarn__backward *b, int i, tarn_tensor *grad)
     return tarn__accumulate_grad(b, i, grad);
 }
 
-/* Calls the user's rule and hands on what it gives. */
+/* Calls the user's rule and accumulates its gradients; NULL entries are skipped. */
 static bool function_backward(const tarn__backward *b)
 {
     const function_params *p = b->params;
@@ -48,7 +49,7 @@ static bool function_backward(const tarn__backward *b)
     if (!good && !tarn_failed())
         tarn__raise(TARN_ERROR_ARGUMENT, "%s: a user's backward failed without setting an error", b->function);
     for (int i = 0; good && i < count; i++)
-        good = !grads[i] || !tarn__needs_grad(b, i) || hand_on(b, i, grads[i]);
+        good = !grads[i] || !tarn__needs_grad(b, i) || accumulate(b, i, grads[i]);
     tarn__release(grads, sizeof(*grads) * (size_t)count);
     return good;
 }
@@ -61,7 +62,7 @@ static bool check_outputs(const char *function, tarn_tensor *const *outputs, int
             return false;
         if (y->origin->history || y->origin->requires_grad || y->is_constant)
             return tarn__raise(TARN_ERROR_ARGUMENT,
-                               "%s: output %d takes part in a gradient already; compute it between "
+                               "%s: output %d is already part of a recorded computation; compute it between "
                                "tarn_no_grad_open() and tarn_no_grad_close()",
                                function, i);
         for (int k = 0; k < i; k++)
@@ -99,7 +100,7 @@ static bool check_function(const tarn__recording *r, bool has_backward)
            check_saved(r->function, r->saved, r->saved_count);
 }
 
-/* Fills in what both forms have in common, and records. ctx is the library's from here on. */
+/* Common part of both forms. Takes over ctx, on failure as well. */
 static bool record_function(tarn__recording r, function_params p)
 {
     r.rule = function_backward;

@@ -1,4 +1,5 @@
-/* gradcheck.c: gradients against central differences, in f64. */
+/* gradcheck.c: gradients from backward against central differences, in f64. The function is called with the same
+ * random numbers each time; its result is reduced to a scalar by a random upstream gradient. */
 #include <math.h>
 #include <string.h>
 
@@ -8,27 +9,27 @@
 #include "core/tensor/random.h"
 
 typedef struct check {
-    tarn_checkpoint_fn block;
+    tarn_checkpoint_fn function;
     void *ctx;
     tarn_tensor *const *inputs;
     int count;
     tarn_gradcheck_options options;
     tarn__rng_state generator;
-    double *upstream; /* the random gradient that arrives at the result */
+    double *upstream; /* random upstream gradient of the result */
     int64_t results;
 } check;
 
-/* The block's result, always with the same random numbers inside. In the open scope. */
+/* The function's result, always with the same random numbers. In the open scope. */
 static tarn_tensor *evaluate(check *c)
 {
     tarn__random_restore(&c->generator);
-    tarn_tensor *result = c->block(c->inputs, c->count, c->ctx);
+    tarn_tensor *result = c->function(c->inputs, c->count, c->ctx);
     if (!result)
-        tarn__raise(TARN_ERROR_ARGUMENT, "gradcheck: the block returned NULL");
+        tarn__raise(TARN_ERROR_ARGUMENT, "gradcheck: the function returned NULL");
     return tarn_failed() || !tarn__check_dtype("gradcheck", result, TARN__BIT(TARN_F64), "the result") ? NULL : result;
 }
 
-/* The sum of upstream · result, which is the function that both ways differentiate. */
+/* The scalar that both methods differentiate: sum of upstream · result. */
 static double objective(check *c)
 {
     tarn_scope *scope = tarn_scope_open();
@@ -47,7 +48,7 @@ static double objective(check *c)
     return sum;
 }
 
-/* Walks the record back once; leaves the gradients in the inputs. */
+/* Runs backward once and leaves the gradients in the inputs. */
 static bool analytic(check *c)
 {
     tarn_scope *scope = tarn_scope_open();
@@ -71,7 +72,7 @@ static bool analytic(check *c)
     return good;
 }
 
-/* d objective / d values[k], by a step to both sides. */
+/* Central difference d objective / d values[k]. */
 static double difference(check *c, tarn_tensor *input, double *values, int64_t count, int64_t k)
 {
     double x = values[k], step = c->options.step * (1 + fabs(x)), side[2];
@@ -81,13 +82,14 @@ static double difference(check *c, tarn_tensor *input, double *values, int64_t c
     }
     double width = (x + step) - (x - step);
     values[k] = x;
-    tarn__error_record failure; /* the input gets its value back when the block failed, too */
+    tarn__error_record failure; /* the input is restored even if the function failed */
     tarn__error_save(&failure);
     bool good = tarn_write(input, values, sizeof(double) * (size_t)count);
     tarn__error_restore(&failure);
     return good ? (side[1] - side[0]) / width : NAN;
 }
 
+/* The tolerance is relative to the larger of the value and the RMS of all, so that zeros among large gradients pass. */
 static bool compare(check *c, int which, const double *found, const double *expected, int64_t count)
 {
     double squares = 0;
@@ -124,14 +126,14 @@ static bool check_input(check *c, int which)
     return good;
 }
 
-bool tarn_gradcheck_sized(tarn_checkpoint_fn block, void *ctx, tarn_tensor *const *inputs, int count,
+bool tarn_gradcheck_sized(tarn_checkpoint_fn function, void *ctx, tarn_tensor *const *inputs, int count,
                           const tarn_gradcheck_options *options, size_t options_size)
 {
-    check c = {.block = block, .ctx = ctx, .inputs = inputs, .count = count};
+    check c = {.function = function, .ctx = ctx, .inputs = inputs, .count = count};
     if (tarn_failed())
         return false;
-    if (!block || !inputs || count < 1)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "gradcheck: a block and at least one input are required");
+    if (!function || !inputs || count < 1)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "gradcheck: a function and at least one input are required");
     for (int i = 0; i < count; i++) {
         if (!tarn__check_any("gradcheck", inputs[i], "an input"))
             return false;

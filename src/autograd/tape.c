@@ -1,4 +1,8 @@
-/* tape.c: nodes: making them, and letting go of long chains without recursion. */
+/* tape.c: nodes of the tape: recording, anomaly checks, freeing long chains without recursion; and gradients of
+ * leaves.
+ *
+ * The modes (no_grad, selective recompute, anomaly) are per thread. A node and its lists are one allocation, so
+ * recording costs one call of the allocator. */
 #include "autograd/tape.h"
 
 #include <string.h>
@@ -76,7 +80,7 @@ void tarn__anomaly_rule_close(void)
     rules_running--;
 }
 
-static bool wants_grad(const tarn_tensor *tensor)
+static bool needs_grad(const tarn_tensor *tensor)
 {
     return tensor && (tensor->origin->requires_grad || tensor->origin->history);
 }
@@ -86,14 +90,14 @@ bool tarn__recording_needed(tarn_tensor *const *inputs, int count)
     if (no_grad_depth > 0)
         return false;
     for (int i = 0; i < count; i++)
-        if (wants_grad(inputs[i]))
+        if (needs_grad(inputs[i]))
             return true;
     return false;
 }
 
 /* ---- anomaly mode ------------------------------------------------------------------------------------------------ */
 
-/* How many values are not finite; -1 on error. */
+/* The number of non-finite values; -1 on error. */
 static int64_t count_nonfinite(const char *function, tarn_tensor *tensor)
 {
     if (!tensor || !tarn__is_float(tensor->view.dtype) || tarn__view_count(&tensor->view) == 0)
@@ -114,7 +118,7 @@ static int64_t count_nonfinite(const char *function, tarn_tensor *tensor)
     return found;
 }
 
-/* True when some tensor of the list is not finite, so that nothing made from it is to blame, and on error. */
+/* True when a tensor of the list is not finite, so that the operation is not to blame; also on error. */
 static bool any_nonfinite(const char *function, tarn_tensor *const *tensors, int count)
 {
     for (int i = 0; i < count; i++)
@@ -125,10 +129,11 @@ static bool any_nonfinite(const char *function, tarn_tensor *const *tensors, int
 
 static bool raise_anomaly(const char *function, const char *what, const tarn_tensor *result, int64_t found)
 {
-    return tarn__raise(TARN_ERROR_ARGUMENT,
-                       "anomaly: %s%s made %lld value%s that %s not finite from finite operands; its result is %s %s",
-                       what, function, (long long)found, found == 1 ? "" : "s", found == 1 ? "is" : "are",
-                       tarn_dtype_name(result->view.dtype), TARN__SHAPE_STRING(result));
+    return tarn__raise(
+        TARN_ERROR_ARGUMENT,
+        "anomaly: %s%s produced %lld value%s that %s not finite from finite operands; its result is %s %s", what,
+        function, (long long)found, found == 1 ? "" : "s", found == 1 ? "is" : "are",
+        tarn_dtype_name(result->view.dtype), TARN__SHAPE_STRING(result));
 }
 
 static bool check_forward(const tarn__recording *r)
@@ -155,7 +160,7 @@ bool tarn__check_gradient(const tarn__backward *b, tarn_tensor *grad)
     return raise_anomaly(b->function, "the backward of ", grad, found);
 }
 
-/* ---- letting go -------------------------------------------------------------------------------------------------- */
+/* ---- releasing ------------------------------------------------------------------------------------------------- */
 
 void tarn__node_release(tarn__node *node)
 {
@@ -184,25 +189,25 @@ void tarn__node_release(tarn__node *node)
     node->released = true;
 }
 
-static _Thread_local tarn__node *dead;
-static _Thread_local bool draining;
+static _Thread_local tarn__node *pending_release;
+static _Thread_local bool is_draining;
 
-/* Dropping the last node of a long chain drops the one before it, and so on: a list instead of the stack. */
+/* Releasing the last node of a long chain releases the one before it, and so on: a list replaces the recursion. */
 static void release_node(tarn__history *history)
 {
     tarn__node *node = (tarn__node *)history;
-    node->next_dead = dead;
-    dead = node;
-    if (draining)
+    node->next_dead = pending_release;
+    pending_release = node;
+    if (is_draining)
         return;
-    draining = true;
-    while (dead) {
-        node = dead;
-        dead = node->next_dead;
+    is_draining = true;
+    while (pending_release) {
+        node = pending_release;
+        pending_release = node->next_dead;
         tarn__node_release(node);
         tarn__release(node, node->bytes);
     }
-    draining = false;
+    is_draining = false;
 }
 
 /* ---- recording --------------------------------------------------------------------------------------------------- */
@@ -212,7 +217,7 @@ static size_t round_up(size_t bytes)
     return (bytes + 15) / 16 * 16;
 }
 
-/* One record for the node and its lists. */
+/* One allocation for the node, its lists and the params. */
 static tarn__node *new_node(const tarn__recording *r)
 {
     size_t edges = round_up(sizeof(tarn__edge) * (size_t)r->input_count),
@@ -227,23 +232,24 @@ static tarn__node *new_node(const tarn__recording *r)
     node->edge = (tarn__edge *)(memory + head);
     node->saved = (tarn__saved *)(memory + head + edges);
     node->grad = (tarn_tensor **)(memory + head + edges + saves);
-    node->made = (tarn__tensor_spec *)(memory + head + edges + saves + grads);
+    node->output_spec = (tarn__tensor_spec *)(memory + head + edges + saves + grads);
     node->params = memory + head + edges + saves + grads + made;
     node->bytes = bytes;
     return node;
 }
 
-static tarn__tensor_spec meta_of(const tarn_tensor *tensor)
+static tarn__tensor_spec spec_of(const tarn_tensor *tensor)
 {
     return (tarn__tensor_spec){tarn__shape_of(tensor), tensor->view.dtype, tarn__device(tensor)};
 }
 
+/* Sets where the gradient of an input goes: its node, its leaf, or nowhere. Retains either. */
 static void connect(tarn__edge *edge, tarn_tensor *input)
 {
     if (!input)
         return;
     input = input->origin;
-    edge->spec = meta_of(input);
+    edge->spec = spec_of(input);
     edge->output = input->history_output;
     if (input->history) {
         edge->node = (tarn__node *)input->history;
@@ -254,19 +260,20 @@ static void connect(tarn__edge *edge, tarn_tensor *input)
     }
 }
 
-static bool is_remade(const tarn_tensor *tensor)
+static bool is_recomputed(const tarn_tensor *tensor)
 {
     return tensor->history && ((const tarn__node *)tensor->history)->recompute && tensor->history_output == 0;
 }
 
-/* A saved output is held as an alias without history; what is made again not at all; anything else as it is. */
-static bool save(tarn__saved *place, tarn_tensor *tensor, const tarn__recording *r)
+/* Saves a tensor for the rule: an output as an alias without history (no cycle), a recomputable one as its node,
+ * anything else as it is, with the version that backward compares. */
+static bool save(tarn__saved *slot, tarn_tensor *tensor, const tarn__recording *r)
 {
     if (!tensor)
         return true;
     tensor = tensor->origin;
-    if (is_remade(tensor)) {
-        place->maker = (tarn__node *)tensor->history;
+    if (is_recomputed(tensor)) {
+        slot->maker = (tarn__node *)tensor->history;
         tarn__history_retain(tensor->history);
         return true;
     }
@@ -276,14 +283,14 @@ static bool save(tarn__saved *place, tarn_tensor *tensor, const tarn__recording 
             if (!tensor)
                 return false;
             tarn__tensor_retain(tensor);
-            tarn_free(tensor); /* out of the scope: only the node holds it */
-            place->tensor = tensor;
-            place->version = tensor->storage->version;
+            tarn_free(tensor); /* removed from the scope: only the node retains it */
+            slot->tensor = tensor;
+            slot->version = tensor->storage->version;
             return true;
         }
     tarn__tensor_retain(tensor);
-    place->tensor = tensor;
-    place->version = tensor->storage->version;
+    slot->tensor = tensor;
+    slot->version = tensor->storage->version;
     return true;
 }
 
@@ -317,7 +324,7 @@ bool tarn__record(const tarn__recording *r)
     for (int i = 0; good && i < r->output_count; i++) {
         if (!r->outputs[i])
             continue;
-        node->made[i] = meta_of(r->outputs[i]);
+        node->output_spec[i] = spec_of(r->outputs[i]);
         tarn__history_retain(&node->history);
         r->outputs[i]->origin->history = &node->history;
         r->outputs[i]->origin->history_output = i;
@@ -341,7 +348,7 @@ tarn_tensor *tarn_requires_grad(tarn_tensor *tensor, bool required)
     }
     if (tensor->origin->history) {
         tarn__raise(TARN_ERROR_ARGUMENT,
-                    "requires_grad: the tensor was made by a recorded operation; use tarn_detach() first");
+                    "requires_grad: the tensor is the result of a recorded operation; use tarn_detach() first");
         return NULL;
     }
     tensor->origin->requires_grad = required;
@@ -352,7 +359,7 @@ bool tarn_needs_grad(const tarn_tensor *tensor)
 {
     if (!tensor)
         return tarn__raise(TARN_ERROR_ARGUMENT, "needs_grad: the tensor is NULL");
-    return tarn__check_live("needs_grad", tensor, "the tensor") && wants_grad(tensor);
+    return tarn__check_live("needs_grad", tensor, "the tensor") && needs_grad(tensor);
 }
 
 tarn_tensor *tarn_grad(const tarn_tensor *tensor)
@@ -370,7 +377,7 @@ void tarn_zero_grad(tarn_tensor *tensor)
         return;
     tarn_tensor *leaf = tensor->origin;
     leaf->grad_is_set = false;
-    if (!leaf->trainer) { /* an optimizer's place stays; any other would only cost the next gradient a copy */
+    if (!leaf->trainer) { /* memory of an optimizer stays; any other would cost the next gradient a copy */
         tarn__tensor_release(leaf->grad);
         leaf->grad = NULL;
     }

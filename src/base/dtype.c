@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 
+/* name, kind, elements and bytes of a block (1 and the element size where it is not quantized), alignment in bytes. */
 const tarn__dtype tarn__dtypes[TARN_DTYPE_COUNT] = {
     [TARN_F32] = {"f32", TARN__FLOAT, 1, 4, 4},       [TARN_F64] = {"f64", TARN__FLOAT, 1, 8, 8},
     [TARN_BF16] = {"bf16", TARN__FLOAT, 1, 2, 2},     [TARN_F16] = {"f16", TARN__FLOAT, 1, 2, 2},

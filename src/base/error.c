@@ -1,4 +1,8 @@
-/* error.c: the per-thread error record, the log callback, and the version. */
+/* error.c: the per-thread error record, the log callback, and the version.
+ *
+ * Invariants: the library never prints, exits or aborts; a message is raised once and kept until tarn_clear_error().
+ * Names that come from files are part of messages, so control characters are escaped here, in one place, before a
+ * terminal can interpret them. */
 #include "base/error.h"
 
 #include <pthread.h>
@@ -12,12 +16,12 @@ static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static tarn_log_fn log_fn = tarn_log_stderr;
 static void *log_ctx;
 
-#define TEXT_OF(number) TEXT_OF_(number)
-#define TEXT_OF_(number) #number
+#define STRING_OF(number) STRING_OF_(number)
+#define STRING_OF_(number) #number
 
 const char *tarn_version(void)
 {
-    return TEXT_OF(TARN_VERSION_MAJOR) "." TEXT_OF(TARN_VERSION_MINOR) "." TEXT_OF(TARN_VERSION_PATCH);
+    return STRING_OF(TARN_VERSION_MAJOR) "." STRING_OF(TARN_VERSION_MINOR) "." STRING_OF(TARN_VERSION_PATCH);
 }
 
 bool tarn_failed(void)
@@ -48,8 +52,8 @@ void tarn_clear_error(void)
     pending.text[0] = 0;
 }
 
-/* Names in files, and of files, are part of sentences: what a terminal would obey is escaped here, for all of them. A
- * newline is the sentence's own where its format has some. */
+/* Formats and stores the message unless an error is pending. `keep_lines` keeps newlines: where the format itself
+ * has some they are intended, anywhere else they come from a name and are escaped. */
 static void raise_list(tarn_code code, bool keep_lines, const char *format, va_list list)
 {
     char text[sizeof(pending.text)];
@@ -58,7 +62,7 @@ static void raise_list(tarn_code code, bool keep_lines, const char *format, va_l
     pending.code = code > TARN_OK && code <= TARN_ERROR_INTERNAL ? code : TARN_ERROR_INTERNAL;
     int used = snprintf(text, sizeof(text), "tarn: ");
     if (vsnprintf(text + used, sizeof(text) - (size_t)used, format, list) <= 0)
-        snprintf(text, sizeof(text), "tarn: an error of kind '%s' was raised without a text", tarn_code_name(code));
+        snprintf(text, sizeof(text), "tarn: an error of kind '%s' was raised without a message", tarn_code_name(code));
     tarn_string_escape(pending.text, sizeof(pending.text), text, strlen(text), keep_lines);
 }
 
@@ -72,6 +76,7 @@ bool tarn__raise_text(tarn_code code, const char *format, ...)
 }
 
 static bool raise_lines(tarn_code code, const char *format, ...) TARN_PRINTF(2, 3);
+/* tarn__raise() for a text that was escaped before: its newlines are its own. */
 static bool raise_lines(tarn_code code, const char *format, ...)
 {
     va_list list;
@@ -84,7 +89,7 @@ static bool raise_lines(tarn_code code, const char *format, ...)
 bool tarn_set_error(tarn_code code, const char *format, ...)
 {
     if (!format)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "set_error: the text is NULL");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "set_error: the format is NULL");
     va_list list;
     va_start(list, format);
     raise_list(code, true, format, list);
@@ -131,6 +136,7 @@ void tarn_set_log(tarn_log_fn log, void *ctx)
     pthread_mutex_unlock(&log_lock);
 }
 
+/* The callback is called without the lock: it may log, or replace itself. */
 void tarn__log(tarn_log_level level, const char *format, ...)
 {
     char raw[1024], text[1024];

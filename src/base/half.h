@@ -1,6 +1,8 @@
-/* half.h: one f16 or bf16 to f32 and back: rounded once, to nearest, ties to even. Overflow gives infinity, subnormals
- * are kept, NaN keeps its sign and leading bits and becomes quiet. Static, since files compiled for different
- * instruction sets include it. */
+/* half.h: conversion of one f16 or bf16 to f32 and back. Rounded once, to nearest, ties to even; overflow gives
+ * infinity, subnormals are preserved, NaN keeps its sign and leading bits and becomes quiet.
+ *
+ * Static inline on purpose: translation units compiled for different instruction sets include it, and a shared
+ * symbol would be linked from any of them. */
 #ifndef TARN__HALF_H
 #define TARN__HALF_H
 
@@ -28,8 +30,8 @@ static inline float tarn__bf16_to_f32(uint16_t h)
     return x != x ? tarn__float_from(u | 0x00400000u) : x;
 }
 
-/* Half of the last kept bit, less one if that bit is even, carries into it exactly when rounding goes up; the carry may
- * run on into the exponent and to infinity, which is right. */
+/* Adds half of the last kept bit, less one if that bit is even: this carries into it exactly when rounding goes up.
+ * The carry may run on into the exponent and to infinity, which is the correct result. */
 static inline uint16_t tarn__f32_to_bf16(float x)
 {
     uint32_t u = tarn__float_bits(x);
@@ -56,7 +58,7 @@ static inline uint16_t tarn__f32_to_f16(float x)
 
 #else
 
-/* Moved to f32's exponent bias. A subnormal is read as 2^-14 (1 + m) and the 2^-14 taken off, which is exact. */
+/* Rebiases the exponent to f32's. A subnormal is read as 2^-14 · (1 + m), then 2^-14 is subtracted, which is exact. */
 static inline float tarn__f16_to_f32(uint16_t h)
 {
     uint32_t sign = ((uint32_t)h & 0x8000u) << 16;
@@ -70,8 +72,8 @@ static inline float tarn__f16_to_f32(uint16_t h)
     return tarn__float_from(u | sign);
 }
 
-/* Normal results are rounded like bf16. For the rest, adding 1/2 puts the last place of f32 where f16 has its last: the
- * addition rounds. */
+/* Normal results are rounded like bf16. For subnormal results, adding 1/2 moves the last place of f32 to where f16
+ * has its last, so the addition itself rounds. */
 static inline uint16_t tarn__f32_to_f16(float x)
 {
     uint32_t u = tarn__float_bits(x);

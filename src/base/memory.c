@@ -1,4 +1,8 @@
-/* memory.c: host memory through the allocator callback, with a count of what is out. */
+/* memory.c: host memory through the allocator callback, with a count of the bytes in use; the quarantine of tensor
+ * headers; strings; growing arrays.
+ *
+ * The allocator may change only while nothing is in use, so that each block returns to the allocator it came from.
+ * Threads: everything but tarn_set_allocator() may be called concurrently. */
 #include "base/memory.h"
 
 #include <stdatomic.h>
@@ -8,6 +12,7 @@
 #include "base/error.h"
 #include "base/os/platform.h"
 
+/* Large aligned blocks get huge pages where the system has them. */
 static void *default_alloc(size_t bytes, size_t alignment, void *ctx)
 {
     (void)ctx;
@@ -26,19 +31,19 @@ static void default_release(void *memory, size_t bytes, void *ctx)
 }
 
 static tarn_allocator allocator = {default_alloc, default_release, NULL};
-static _Atomic int64_t held;
+static _Atomic int64_t in_use;
 
-static void *take(size_t bytes, size_t alignment)
+static void *allocate(size_t bytes, size_t alignment)
 {
     void *memory = allocator.alloc(bytes, alignment, allocator.ctx);
     if (memory)
-        atomic_fetch_add_explicit(&held, (int64_t)bytes, memory_order_relaxed);
+        atomic_fetch_add_explicit(&in_use, (int64_t)bytes, memory_order_relaxed);
     return memory;
 }
 
 void *tarn__alloc(size_t bytes)
 {
-    void *memory = take(bytes ? bytes : 1, _Alignof(max_align_t));
+    void *memory = allocate(bytes ? bytes : 1, _Alignof(max_align_t));
     if (!memory) {
         tarn__raise(TARN_ERROR_MEMORY, "out of host memory: %zu bytes for a record of the library", bytes);
         return NULL;
@@ -48,20 +53,20 @@ void *tarn__alloc(size_t bytes)
 
 void *tarn__alloc_aligned(size_t bytes)
 {
-    return take(bytes ? bytes : 1, TARN__ALIGNMENT);
+    return allocate(bytes ? bytes : 1, TARN__ALIGNMENT);
 }
 
 void tarn__release(void *memory, size_t bytes)
 {
     if (!memory)
         return;
-    atomic_fetch_sub_explicit(&held, (int64_t)(bytes ? bytes : 1), memory_order_relaxed);
+    atomic_fetch_sub_explicit(&in_use, (int64_t)(bytes ? bytes : 1), memory_order_relaxed);
     allocator.release(memory, bytes ? bytes : 1, allocator.ctx);
 }
 
 /* ---- quarantine -------------------------------------------------------------------------------------------------- */
 
-static _Atomic size_t late_bytes; /* of each record in quarantine */
+static _Atomic size_t late_bytes; /* size of each record in quarantine */
 
 static void end_record(void *memory)
 {
@@ -71,8 +76,9 @@ static void end_record(void *memory)
 
 #ifdef NDEBUG
 
-/* A ring in the order of release. A thread takes CHUNK slots at a time, so that threads seldom meet at the counter; a
- * slot may come round to another thread before its first owner used it, therefore slots are exchanged. */
+/* A ring of the last TARN__QUARANTINE records. A thread reserves CHUNK slots at a time, so that threads rarely
+ * contend for the counter. A slot may come round to another thread before its first owner used it, so slots are
+ * exchanged atomically and whatever was there is released. */
 enum { CHUNK = 64 };
 static _Atomic(void *) ring[TARN__QUARANTINE];
 static _Atomic uint32_t next_chunk;
@@ -121,7 +127,7 @@ static void empty_quarantine(void)
 
 void tarn__release_late(void *memory, size_t bytes)
 {
-    atomic_fetch_sub_explicit(&held, (int64_t)bytes, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&in_use, (int64_t)bytes, memory_order_relaxed);
     atomic_store_explicit(&late_bytes, bytes, memory_order_relaxed);
     end_record(put_into_quarantine(memory));
 }
@@ -132,7 +138,7 @@ void tarn__quarantine_flush(void)
         empty_quarantine();
 }
 
-/* ---- texts ------------------------------------------------------------------------------------------------------- */
+/* ---- strings ------------------------------------------------------------------------------------------------- */
 
 char *tarn__string_copy(const char *text)
 {
@@ -148,7 +154,7 @@ void tarn__string_free(char *text)
 
 int64_t tarn__memory_in_use(void)
 {
-    return atomic_load_explicit(&held, memory_order_relaxed);
+    return atomic_load_explicit(&in_use, memory_order_relaxed);
 }
 
 bool tarn_set_allocator(const tarn_allocator *wanted)
@@ -157,32 +163,32 @@ bool tarn_set_allocator(const tarn_allocator *wanted)
         return tarn__raise(TARN_ERROR_ARGUMENT, "set_allocator: both functions are required");
     if (tarn__memory_in_use() != 0)
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "set_allocator: %lld bytes of the allocator before are still in use; free tensors, modules "
+                           "set_allocator: %lld bytes of the current allocator are in use; free tensors, modules "
                            "and optimizers and "
                            "call tarn_empty_cache() first",
                            (long long)tarn__memory_in_use());
-    empty_quarantine(); /* its records are the old allocator's */
+    empty_quarantine(); /* its records belong to the old allocator */
     allocator = wanted ? *wanted : (tarn_allocator){default_alloc, default_release, NULL};
     return true;
 }
 
 /* ---- growing arrays ---------------------------------------------------------------------------------------------- */
 
-#define FIRST_ROOM 32
+#define FIRST_CAPACITY 32
 
-bool tarn__list_reserve(void *list, int count, int *room, size_t each)
+bool tarn__list_reserve(void *array, int count, int *capacity, size_t each)
 {
-    void *old, *wider;
-    if (count < *room)
+    void *old, *grown;
+    if (count < *capacity)
         return true;
-    int more = *room ? 2 * *room : FIRST_ROOM;
-    if (!(wider = tarn__alloc(each * (size_t)more)))
+    int more = *capacity ? 2 * *capacity : FIRST_CAPACITY;
+    if (!(grown = tarn__alloc(each * (size_t)more)))
         return false;
-    memcpy(&old, list, sizeof(old)); /* a pointer to elements of any type */
+    memcpy(&old, array, sizeof(old)); /* `array` points to a pointer of any type: no aliasing by assignment */
     if (count > 0)
-        memcpy(wider, old, each * (size_t)count);
-    tarn__release(old, each * (size_t)*room);
-    memcpy(list, &wider, sizeof(wider));
-    *room = more;
+        memcpy(grown, old, each * (size_t)count);
+    tarn__release(old, each * (size_t)*capacity);
+    memcpy(array, &grown, sizeof(grown));
+    *capacity = more;
     return true;
 }

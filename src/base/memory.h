@@ -1,4 +1,5 @@
-/* memory.h: host memory, all of it through the caller's allocator. */
+/* memory.h: host memory and growing arrays. Every byte goes through the caller's allocator (tarn_set_allocator()),
+ * which needs the size at release: each owner stores the size of what it allocated. */
 #ifndef TARN__MEMORY_H
 #define TARN__MEMORY_H
 
@@ -6,38 +7,39 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Alignment of storages: a cache line pair, and what every device's vector loads want. */
+/* Alignment of storages in bytes: two cache lines, and enough for the vector loads of every device. */
 #define TARN__ALIGNMENT 256
 
-/* Memory for the library's own records, zeroed; NULL with an error raised when there is none. The caller owns it and
- * gives it back with the same size. */
+/* Zeroed memory for the library's own records; NULL with an error raised when there is none. The caller owns it and
+ * releases it with the same size; releasing NULL does nothing. */
 void *tarn__alloc(size_t bytes);
 void tarn__release(void *memory, size_t bytes);
 
-/* The same for records that may be used after their end by mistake: they stay readable until TARN__QUARANTINE more were
- * released so, in a debug build forever; under a caller's allocator no longer than until tarn_empty_cache(). All of
- * them have one size. They do not count as held. */
+/* For records that a caller may use after free by mistake (tensor headers): they stay readable until
+ * TARN__QUARANTINE more were released this way, in a debug build forever; with a caller's allocator until
+ * tarn_empty_cache() at the latest. All such records have one size. They do not count as in use. */
 #define TARN__QUARANTINE 65536
 void tarn__release_late(void *memory, size_t bytes);
 
-/* Gives a caller's allocator back what is in quarantine; the C library's stays there. */
+/* Returns the records in quarantine to a caller's allocator; those of the C library stay. */
 void tarn__quarantine_flush(void);
 
-/* Memory for storages: aligned, not zeroed, and no error raised when there is none (the pool tries again first). */
+/* Memory for storages, aligned to TARN__ALIGNMENT and not zeroed. NULL without an error when there is none, because
+ * the pool frees its cache and tries again first. */
 void *tarn__alloc_aligned(size_t bytes);
 
-/* A copy of a text, and giving it back (NULL is allowed). NULL with an error raised when there is no memory. */
+/* A copy of a string, owned by the caller, and its release (NULL is allowed). NULL with an error when out of memory. */
 char *tarn__string_copy(const char *text);
 void tarn__string_free(char *text);
 
-/* Bytes that are out at the moment. */
+/* Bytes allocated and not yet released. */
 int64_t tarn__memory_in_use(void);
 
 /* ---- growing arrays ---------------------------------------------------------------------------------------------- */
 
-/* Makes room for one more element of `each` bytes in a list that holds `count` and has room for `*room`: *list is then
- * perhaps elsewhere, and twice as long. False with an error, and nothing changed. The list is released by
- * tarn__release() with `*room` times `each` bytes. */
-bool tarn__list_reserve(void *list, int count, int *room, size_t each);
+/* Grows an array that has `count` elements of `each` bytes and space for *capacity, so that one more fits: at least
+ * doubles it and updates *array (a pointer to a pointer) and *capacity. False with an error, and nothing changed.
+ * The owner releases it by tarn__release() with *capacity · each bytes. */
+bool tarn__list_reserve(void *array, int count, int *capacity, size_t each);
 
 #endif

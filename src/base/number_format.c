@@ -1,8 +1,8 @@
-/* number_format.c: the shortest text of a number, by trial: so many digits, correctly rounded, until they read back as
- * the number.
+/* number_format.c: shortest decimal of a number by trial: print it with 1, 2, … digits, correctly rounded, until the
+ * result reads back as the number. At most 17 strtod() calls, which is fast enough for config files.
  *
- * Below a power of two numbers lie closer than above it: there, the shortest text may be the next decimal above the
- * rounded one. */
+ * Below a power of two neighbouring numbers are closer than above it. There the shortest decimal may be the next one
+ * above the rounded one, so both are tried. */
 #include "base/number_format.h"
 
 #include <locale.h>
@@ -12,21 +12,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_DIGITS = 17 };
+enum { MAX_DIGITS = 17 };
 
 /* |value| = 0.d₁d₂… · 10^exponent */
 typedef struct decimal {
-    char digit[MOST_DIGITS + 2];
+    char digit[MAX_DIGITS + 2];
     int digits, exponent;
 } decimal;
 
-/* printf and strtod write and read the locale's point. */
+/* The decimal point of the current locale, which printf() and strtod() use. */
 static const char *point(void)
 {
-    const struct lconv *words = localeconv();
-    return words && words->decimal_point[0] ? words->decimal_point : ".";
+    const struct lconv *locale = localeconv();
+    return locale && locale->decimal_point[0] ? locale->decimal_point : ".";
 }
 
+/* `value` rounded to `digits` digits, taken apart from printf's "d.ddde±xx". */
 static decimal rounded(double value, int digits)
 {
     char text[64];
@@ -41,7 +42,7 @@ static decimal rounded(double value, int digits)
     return d;
 }
 
-/* The next decimal of as many digits. */
+/* The next larger decimal with the same number of digits. */
 static decimal above(decimal d)
 {
     int i = d.digits - 1;
@@ -75,21 +76,22 @@ static bool same_f32(double read, double value)
     return (float)read == (float)value;
 }
 
-/* Of a number above 0. */
+/* The shortest decimal of a positive number. */
 static decimal shortest(double value, same_fn same)
 {
     int exponent;
     bool is_power_of_2 = frexp(value, &exponent) == 0.5;
-    for (int digits = 1; digits < MOST_DIGITS; digits++) {
+    for (int digits = 1; digits < MAX_DIGITS; digits++) {
         decimal d = rounded(value, digits), next = above(d);
         if (same(value_of(&d), value))
             return d;
         if (is_power_of_2 && same(value_of(&next), value))
             return next;
     }
-    return rounded(value, MOST_DIGITS);
+    return rounded(value, MAX_DIGITS);
 }
 
+/* Positional notation: 0.001, 12.5, 100.0. */
 static void write_plain(const decimal *d, char *text)
 {
     int used = 0;
@@ -108,6 +110,7 @@ static void write_plain(const decimal *d, char *text)
     strcpy(text + used, d->digits <= d->exponent ? ".0" : "");
 }
 
+/* Scientific notation with at least two digits of exponent: 1.5e-07. */
 static void write_exponent(const decimal *d, char *text)
 {
     int used = sprintf(text, "%c", d->digit[0]);

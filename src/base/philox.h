@@ -1,5 +1,5 @@
-/* philox.h: Philox 4x32-10 counter-based random numbers. The same function on every backend, so uniform bits are equal
- * everywhere. */
+/* philox.h: Philox 4x32-10, a counter-based random number generator. One source for host, CUDA and (translated)
+ * OpenCL, so uniform bits are bitwise identical on every backend. */
 #ifndef TARN__PHILOX_H
 #define TARN__PHILOX_H
 
@@ -12,7 +12,8 @@
 #define TARN__HOST_DEVICE inline
 #endif
 
-/* Four words from a 64-bit counter and a 64-bit key; the upper half of the counter is the stream, here 0. */
+/* Four 32-bit words from a 64-bit counter and a 64-bit key (the seed). The upper half of the 128-bit counter, which
+ * other libraries use as a stream number, is 0. Ten rounds. */
 static TARN__HOST_DEVICE void tarn__philox(uint64_t seed, uint64_t counter, uint32_t word[4])
 {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
@@ -33,20 +34,20 @@ static TARN__HOST_DEVICE void tarn__philox(uint64_t seed, uint64_t counter, uint
     word[3] = c3;
 }
 
-/* How many of 65536 numbers a probability takes, rounded: at least one, and not all. */
+/* The threshold for 16-bit dropout: how many of 65536 values a probability selects, rounded, from 1 to 65535. */
 static TARN__HOST_DEVICE uint32_t tarn__limit_16(double p)
 {
     double count = p * 0x1p16 + 0.5;
     return count < 1 ? 1 : count < 0x1p16 ? (uint32_t)count : 0xFFFF;
 }
 
-/* The number of 16 bits of a word: its lower half, or its upper one. */
+/* The lower or upper 16 bits of a word. */
 static TARN__HOST_DEVICE uint32_t tarn__half_word(uint32_t word, bool upper)
 {
     return upper ? word >> 16 : word & 0xFFFF;
 }
 
-/* A word as a float in [0, 1): its upper 24 bits, exactly. */
+/* A word as a float in [0, 1): its upper 24 bits, which a float holds exactly. */
 static TARN__HOST_DEVICE float tarn__unit_f32(uint32_t word)
 {
     return (float)(word >> 8) * 0x1p-24f;

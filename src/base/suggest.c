@@ -1,11 +1,11 @@
-/* suggest.c: the name that somebody most likely meant who typed one that does not exist. Three rules, in this order:
- * the same word but for case, dashes and underscores; a synonym from the table below, which has the words of PyTorch,
- * transformers, nanoGPT and llama.cpp; the smallest edit distance. */
+/* suggest.c: the name a user most likely meant when the given one does not exist ("did you mean --lr?"). Three
+ * rules, in this order: the same word but for case, dashes and underscores; a synonym from the table below, which
+ * has the words of PyTorch, transformers, nanoGPT and llama.cpp; the smallest edit distance. */
 #include <ctype.h>
 #include <string.h>
 #include <tarn/base.h>
 
-enum { LONGEST = 64 }; /* letters that are compared */
+enum { MAX_LENGTH = 64 }; /* characters compared */
 
 typedef struct synonym {
     const char *typed; /* in lower case, with dashes */
@@ -315,28 +315,29 @@ static const synonym synonyms[] = {
 static void simplify(const char *name, char *plain)
 {
     int length = 0;
-    for (; name[length] && length < LONGEST - 1; length++)
+    for (; name[length] && length < MAX_LENGTH - 1; length++)
         plain[length] = name[length] == '_' ? '-' : (char)tolower((unsigned char)name[length]);
     plain[length] = 0;
 }
 
-static int least(int a, int b)
+static int min_int(int a, int b)
 {
     return a < b ? a : b;
 }
 
-/* How many letters must be changed, added, left out or swapped with their neighbour to turn one word into the other. */
+/* Damerau-Levenshtein distance: the number of characters to change, insert, delete or swap with their neighbour.
+ * Three rows of the usual table suffice. */
 static int distance(const char *a, const char *b)
 {
-    int rows[3][LONGEST + 1], *before = rows[0], *last = rows[1], *now = rows[2], n = (int)strlen(b);
+    int rows[3][MAX_LENGTH + 1], *before = rows[0], *last = rows[1], *now = rows[2], n = (int)strlen(b);
     for (int j = 0; j <= n; j++)
         last[j] = j;
     for (int i = 1; a[i - 1]; i++) {
         now[0] = i;
         for (int j = 1; j <= n; j++) {
-            now[j] = least(least(last[j], now[j - 1]) + 1, last[j - 1] + (a[i - 1] != b[j - 1]));
+            now[j] = min_int(min_int(last[j], now[j - 1]) + 1, last[j - 1] + (a[i - 1] != b[j - 1]));
             if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-                now[j] = least(now[j], before[j - 2] + 1);
+                now[j] = min_int(now[j], before[j - 2] + 1);
         }
         int *oldest = before;
         before = last;
@@ -346,8 +347,8 @@ static int distance(const char *a, const char *b)
     return last[n];
 }
 
-/* How far a word of so many letters may be from what was meant: more would be a guess. */
-static int farthest(const char *plain)
+/* The largest distance that still counts as a typo, by the word's length; more would be a guess. */
+static int max_distance(const char *plain)
 {
     size_t length = strlen(plain);
     return length < 3 ? 0 : length < 5 ? 1 : length < 9 ? 2 : 3;
@@ -355,7 +356,7 @@ static int farthest(const char *plain)
 
 static const char *find(const char *plain, const char *const *names, int count)
 {
-    char name[LONGEST];
+    char name[MAX_LENGTH];
     for (int i = 0; i < count; i++) {
         simplify(names[i], name);
         if (strcmp(name, plain) == 0)
@@ -364,7 +365,7 @@ static const char *find(const char *plain, const char *const *names, int count)
     return NULL;
 }
 
-/* What a synonym means that is at most `far` letters away, and begins with the same one. */
+/* The meaning of a synonym within `far` edits that begins with the same character; NULL: none. */
 static const char *find_synonym(const char *plain, int far, const char *const *names, int count)
 {
     for (int i = 0; i < SYNONYMS; i++) {
@@ -382,12 +383,12 @@ static const char *find_synonym(const char *plain, int far, const char *const *n
 static const char *find_nearest(const char *plain, const char *const *names, int count)
 {
     const char *best = NULL;
-    int best_score = 2 * farthest(plain) + 2;
+    int best_score = 2 * max_distance(plain) + 2;
     for (int i = 0; i < count; i++) {
-        char name[LONGEST];
+        char name[MAX_LENGTH];
         simplify(names[i], name);
         int far = distance(plain, name), score = 2 * far + (name[0] != plain[0]);
-        if (far <= farthest(plain) && far < (int)strlen(name) && score < best_score) {
+        if (far <= max_distance(plain) && far < (int)strlen(name) && score < best_score) {
             best = names[i];
             best_score = score;
         }
@@ -400,7 +401,7 @@ static const char *find_longer(const char *plain, const char *const *names, int 
 {
     const char *found = NULL;
     for (int i = 0; i < count; i++) {
-        char name[LONGEST];
+        char name[MAX_LENGTH];
         simplify(names[i], name);
         if (strncmp(name, plain, strlen(plain)) != 0)
             continue;
@@ -413,18 +414,18 @@ static const char *find_longer(const char *plain, const char *const *names, int 
 
 const char *tarn_suggest(const char *typed, const char *const *names, int count)
 {
-    char plain[LONGEST];
+    char plain[MAX_LENGTH];
     const char *found = NULL;
     if (!typed || !names)
         return NULL;
     typed += strspn(typed, "-");
     simplify(typed, plain);
-    if (!plain[0] || strlen(typed) >= LONGEST)
+    if (!plain[0] || strlen(typed) >= MAX_LENGTH)
         return NULL;
     if ((found = find(plain, names, count)) || (found = find_synonym(plain, 0, names, count)) ||
         (found = find_nearest(plain, names, count)))
         return found;
     if (strlen(plain) > 2 && (found = find_longer(plain, names, count)))
         return found;
-    return find_synonym(plain, farthest(plain) / 2, names, count);
+    return find_synonym(plain, max_distance(plain) / 2, names, count);
 }

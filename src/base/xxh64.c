@@ -17,7 +17,7 @@ static uint64_t rotate(uint64_t x, int bits)
     return (x << bits) | (x >> (64 - bits));
 }
 
-/* Little-endian, as the specification has it. */
+/* Reads 8 bytes, little-endian as the specification demands. */
 static uint64_t read_64(const unsigned char *bytes)
 {
     uint64_t word;
@@ -33,12 +33,13 @@ static uint64_t read_32(const unsigned char *bytes)
     return (uint64_t)bytes[0] | (uint64_t)bytes[1] << 8 | (uint64_t)bytes[2] << 16 | (uint64_t)bytes[3] << 24;
 }
 
+/* One round of a lane: multiply, rotate, multiply. */
 static uint64_t mix(uint64_t lane, uint64_t word)
 {
     return rotate(lane + word * PRIME2, 31) * PRIME1;
 }
 
-/* Whole stripes. */
+/* Consumes whole stripes of 32 bytes: one round per lane. */
 static void take_stripes(tarn__xxh64 *sum, const unsigned char *bytes, size_t stripes)
 {
     uint64_t a = sum->lane[0], b = sum->lane[1], c = sum->lane[2], d = sum->lane[3];
@@ -78,6 +79,7 @@ void tarn__xxh64_add(tarn__xxh64 *sum, const void *bytes, size_t count)
         memcpy(sum->rest, at + count - count % STRIPE, count % STRIPE);
 }
 
+/* Merges the four lanes into one word once no full stripe remains. */
 static uint64_t join_lanes(const tarn__xxh64 *sum)
 {
     uint64_t h =
@@ -87,6 +89,7 @@ static uint64_t join_lanes(const tarn__xxh64 *sum)
     return h;
 }
 
+/* Mixes in the last bytes, fewer than a stripe: words of 8, one of 4, single bytes. */
 static uint64_t take_rest(uint64_t h, const unsigned char *at, size_t count)
 {
     for (; count >= 8; at += 8, count -= 8)
@@ -101,6 +104,7 @@ static uint64_t take_rest(uint64_t h, const unsigned char *at, size_t count)
     return h;
 }
 
+/* The final avalanche. `sum` is not changed, so more bytes may follow. */
 uint64_t tarn__xxh64_end(const tarn__xxh64 *sum)
 {
     uint64_t h = (sum->total >= STRIPE ? join_lanes(sum) : PRIME5) + sum->total;

@@ -130,10 +130,10 @@ static const tarn_attribute *find(const tarn__invocation *v, const char *name)
     return NULL;
 }
 
-int64_t tarn__attribute_int(const tarn__invocation *v, const char *name, int64_t otherwise)
+int64_t tarn__attribute_int(const tarn__invocation *v, const char *name, int64_t default_value)
 {
     const tarn_attribute *a = find(v, name);
-    return a ? a->integer : otherwise;
+    return a ? a->integer : default_value;
 }
 
 static int small(int64_t value)
@@ -141,15 +141,15 @@ static int small(int64_t value)
     return value > INT_MAX ? INT_MAX : value < INT_MIN ? INT_MIN : (int)value;
 }
 
-int tarn__attribute_int_clamped(const tarn__invocation *v, const char *name, int otherwise)
+int tarn__attribute_int_clamped(const tarn__invocation *v, const char *name, int default_value)
 {
-    return small(tarn__attribute_int(v, name, otherwise));
+    return small(tarn__attribute_int(v, name, default_value));
 }
 
-double tarn__attribute_real(const tarn__invocation *v, const char *name, double otherwise)
+double tarn__attribute_real(const tarn__invocation *v, const char *name, double default_value)
 {
     const tarn_attribute *a = find(v, name);
-    return a ? a->number : otherwise;
+    return a ? a->number : default_value;
 }
 
 tarn_axes tarn__attribute_axes(const tarn__invocation *v, const char *name)

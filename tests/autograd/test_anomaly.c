@@ -29,9 +29,9 @@ static void a_forward_operation_is_named(void **state)
     (void)state;
     assert_null(tarn_log(vector(1, 0, -1)));
     assert_contains(tarn_error(), "2 values that are not finite");
-    assert_error(TARN_ERROR_ARGUMENT, "anomaly: log made");
+    assert_error(TARN_ERROR_ARGUMENT, "anomaly: log produced");
     assert_null(tarn_div(vector(1), vector(0)));
-    assert_error(TARN_ERROR_ARGUMENT, "anomaly: div made 1 value that is not finite");
+    assert_error(TARN_ERROR_ARGUMENT, "anomaly: div produced 1 value that is not finite");
     assert_null(tarn_exp(tarn_full(TARN_SHAPE(3), 20, TARN_F16, CPU)));
     assert_error(TARN_ERROR_ARGUMENT, "anomaly: exp");
     assert_null(tarn_cast(vector(1e30f), TARN_F16));
@@ -54,7 +54,7 @@ static void a_backward_rule_is_named(void **state)
     (void)state;
     tarn_tensor *x = leaf(0, 1);
     assert_false(tarn_backward(sum(tarn_sqrt(x)))); /* finite forward, infinite gradient at 0 */
-    assert_error(TARN_ERROR_ARGUMENT, "anomaly: the backward of sqrt made 1 value that is not finite");
+    assert_error(TARN_ERROR_ARGUMENT, "anomaly: the backward of sqrt produced 1 value that is not finite");
     tarn_tensor *y = leaf(1, 2);
     assert_true(tarn_backward(sum(tarn_sqrt(y))));
     tarn_tensor *deep = leaf(0, 4); /* the first on the way back is named, not the last */
@@ -106,7 +106,7 @@ static void a_matrix_product_is_named(void **state)
     (void)state;
     tarn_tensor *a = good(tarn_full(TARN_SHAPE(2, 2), 1e30, TARN_F32, CPU));
     assert_null(tarn_matmul(a, a));
-    assert_error(TARN_ERROR_ARGUMENT, "anomaly: matmul made 4 values");
+    assert_error(TARN_ERROR_ARGUMENT, "anomaly: matmul produced 4 values");
     tarn_tensor *w = good(tarn_requires_grad(tarn_full(TARN_SHAPE(2, 2), 1e-30, TARN_F32, CPU), true));
     tarn_tensor *y = good(tarn_matmul(w, a)), *g = good(tarn_full(TARN_SHAPE(2, 2), 1e30, TARN_F32, CPU));
     assert_false(tarn_backward_from(y, g, NULL));

@@ -174,11 +174,11 @@ static void a_record_serves_once_unless_it_is_retained(void **state)
     assert_true(tarn_backward(loss));
     assert_values(tarn_grad(x), 0, 36);
     assert_false(tarn_backward(loss));
-    assert_error(TARN_ERROR_ARGUMENT, "the record of mul was walked before");
+    assert_error(TARN_ERROR_ARGUMENT, "the record of mul was freed by an earlier backward");
     assert_values(tarn_grad(x), 0, 36);
     tarn_tensor *other = tarn_mul(y, tarn_scalar(3)); /* a new end on a record that is gone */
     assert_false(tarn_backward(other));
-    assert_error(TARN_ERROR_ARGUMENT, "the record of square was walked before");
+    assert_error(TARN_ERROR_ARGUMENT, "the record of square was freed by an earlier backward");
 }
 
 static void activations_are_released_on_the_way(void **state)
@@ -249,7 +249,7 @@ static void detached_values_stop_the_gradient(void **state)
     assert_true(tarn_backward(tarn_mul(y, d)));
     assert_values(tarn_grad(x), 0, 16);
     assert_null(tarn_requires_grad(y, true));
-    assert_error(TARN_ERROR_ARGUMENT, "requires_grad: the tensor was made by a recorded operation");
+    assert_error(TARN_ERROR_ARGUMENT, "requires_grad: the tensor is the result of a recorded operation");
     tarn_tensor *fresh = good(tarn_requires_grad(tarn_detach(y), true));
     assert_true(tarn_backward(tarn_square(fresh)));
     assert_values(tarn_grad(fresh), 0, 8);
@@ -328,9 +328,9 @@ static void what_takes_part_in_a_gradient_is_not_overwritten(void **state)
     tarn_no_grad_close();
     assert_values(x, 0, 2, 3);
     assert_false(tarn_write(y, raw, sizeof(raw)));
-    assert_error(TARN_ERROR_ARGUMENT, "write: the tensor was made by a recorded operation");
+    assert_error(TARN_ERROR_ARGUMENT, "write: the tensor is the result of a recorded operation");
     assert_false(tarn_copy(y, x));
-    assert_error(TARN_ERROR_ARGUMENT, "copy: the tensor was made by a recorded operation");
+    assert_error(TARN_ERROR_ARGUMENT, "copy: the tensor is the result of a recorded operation");
     assert_false(tarn_backward(sum(y))); /* square saved x, which was stepped on */
     assert_error(TARN_ERROR_ARGUMENT, "backward: square needs a tensor");
 }
@@ -428,7 +428,7 @@ static void options_of_an_older_caller_are_taken(void **state)
     assert_true(tarn_backward_from_sized(y, NULL, &newer.options, sizeof(newer)));
     assert_true(tarn_backward_from_sized(y, NULL, &newer.options, 0)); /* knows no field: the default */
     assert_false(tarn_backward(y));
-    assert_error(TARN_ERROR_ARGUMENT, "walked before");
+    assert_error(TARN_ERROR_ARGUMENT, "freed by an earlier backward");
     assert_values(tarn_grad(x), 0, 8);
 }
 

@@ -193,7 +193,7 @@ static void a_failing_block_is_an_error(void **state)
     (void)state;
     tarn_tensor *x = leaf_of(2), *in[] = {x};
     assert_null(tarn_checkpoint(nothing, NULL, in, 1));
-    assert_error(TARN_ERROR_ARGUMENT, "checkpoint: the block returned NULL");
+    assert_error(TARN_ERROR_ARGUMENT, "checkpoint: the function returned NULL");
     block_ctx ctx = {.fail_in_backward = true};
     tarn_tensor *y = good(tarn_checkpoint(curve, &ctx, in, 1));
     assert_false(tarn_backward(sum(y)));

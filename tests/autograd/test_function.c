@@ -91,7 +91,7 @@ static void several_inputs_and_outputs(void **state)
     assert_true(tarn_backward(sum(out[0])));
     assert_int_equal(released, 1); /* the record is gone */
     assert_false(tarn_backward(sum(out[0])));
-    assert_error(TARN_ERROR_ARGUMENT, "the record of function was walked before");
+    assert_error(TARN_ERROR_ARGUMENT, "the record of function was freed by an earlier backward");
     assert_int_equal(released, 1);
 }
 
@@ -154,9 +154,9 @@ static void release_comes_once_when_the_call_fails(void **state)
     assert_false(tarn_function(in, 1, ints, 1, product_backward, x, count_release));
     assert_error(TARN_ERROR_DTYPE, "function: an output is i32");
     assert_false(tarn_function(in, 1, recorded, 1, product_backward, x, count_release));
-    assert_error(TARN_ERROR_ARGUMENT, "function: output 0 takes part in a gradient already");
+    assert_error(TARN_ERROR_ARGUMENT, "function: output 0 is already part of a recorded computation");
     assert_false(tarn_function(in, 1, in, 1, product_backward, x, count_release));
-    assert_error(TARN_ERROR_ARGUMENT, "function: output 0 takes part in a gradient already");
+    assert_error(TARN_ERROR_ARGUMENT, "function: output 0 is already part of a recorded computation");
     assert_false(tarn_function(in, 1, twice, 2, product_backward, x, count_release));
     assert_error(TARN_ERROR_ARGUMENT, "function: outputs 0 and 1 are the same tensor");
     assert_int_equal(releases, 10);

@@ -87,7 +87,7 @@ static void a_record_that_is_retained_is_walked_twice(void **state)
     assert_true(tarn_backward(y));
     assert_close(tarn_grad(leaf[6]), once, 0);
     assert_false(tarn_backward(y));
-    assert_error(TARN_ERROR_ARGUMENT, "walked before");
+    assert_error(TARN_ERROR_ARGUMENT, "freed by an earlier backward");
 }
 
 static void what_a_norm_is_made_of_must_not_change(void **state)

@@ -110,7 +110,7 @@ static void an_error_always_has_a_sentence(void **state)
     (void)state;
     const char *nothing = "";
     tarn_set_error(TARN_ERROR_DTYPE, "%s", nothing);
-    assert_error(TARN_ERROR_DTYPE, "without a text");
+    assert_error(TARN_ERROR_DTYPE, "without a message");
     /* the compiler would not let a NULL format pass */
     bool (*unchecked)(tarn_code, const char *, ...) = tarn_set_error;
     unchecked(TARN_ERROR_DTYPE, NULL);

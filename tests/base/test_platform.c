@@ -28,7 +28,7 @@ static void processors_have_names(void **state)
     expect_name("processor\t: 0\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: 0xd40\n\nCPU implementer\t: "
                 "0x41\nCPU part\t: 0xd0c\n",
                 "Arm Neoverse-V1");
-    expect_name("CPU implementer\t: 0x61\nCPU part\t: 0xd40\n", "processor 0xd40 of maker 0x61");
+    expect_name("CPU implementer\t: 0x61\nCPU part\t: 0xd40\n", "processor 0xd40 of implementer 0x61");
     expect_name("CPU part\t: 0xd40\n", "");
     expect_name("", "");
 }

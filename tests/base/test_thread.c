@@ -140,9 +140,9 @@ static void the_number_of_threads_has_bounds(void **state)
     (void)state;
     assert_true(tarn_set_threads(5));
     assert_false(tarn_set_threads(-1));
-    assert_error(TARN_ERROR_ARGUMENT, "set_threads: -1");
+    assert_error(TARN_ERROR_ARGUMENT, "set_threads: the count is -1");
     assert_false(tarn_set_threads(257));
-    assert_error(TARN_ERROR_ARGUMENT, "set_threads: 257");
+    assert_error(TARN_ERROR_ARGUMENT, "set_threads: the count is 257");
     assert_int_equal(tarn_threads(), 5);
     assert_true(tarn_set_threads(256));
     assert_int_equal(tarn_threads(), 256);

@@ -82,9 +82,9 @@ static void a_device_that_is_not_there_is_an_error(void **state)
     }
     assert_int_equal(tarn_device_count("mirror"), 2);
     assert_null(tarn_zeros(TARN_SHAPE(1), TARN_F32, (tarn_device){7, 0}));
-    assert_error(TARN_ERROR_DEVICE, "zeros: there is no device {7, 0}");
+    assert_error(TARN_ERROR_DEVICE, "zeros: device {7, 0} does not exist");
     assert_null(tarn_ones(TARN_SHAPE(1), TARN_F32, (tarn_device){-1, 0}));
-    assert_error(TARN_ERROR_DEVICE, "ones: there is no device");
+    assert_error(TARN_ERROR_DEVICE, "ones: device {-1, 0} does not exist");
     assert_null(tarn_from_f32((const float[]){1}, TARN_SHAPE(1), (tarn_device){0, 1}));
     assert_error(TARN_ERROR_DEVICE, "from");
 }

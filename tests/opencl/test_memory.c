@@ -17,7 +17,7 @@ static void out_of_memory_names_the_holders(void **state)
     assert_null(take(6 * MIB));
     const char *model = strstr(tarn_error(), "the model"), *activations = strstr(tarn_error(), "activations");
     assert_true(model && activations && model < activations);
-    assert_contains(tarn_error(), "empty: out of memory on opencl:0: 6291456 bytes asked for");
+    assert_contains(tarn_error(), "empty: out of memory on opencl:0: 6291456 bytes requested");
     assert_error(TARN_ERROR_MEMORY, "of 16777216 free");
     good(take(1 * MIB)); /* a smaller one fits */
     tarn_tensor *x = good(tarn_ones(TARN_SHAPE(4), TARN_F32, opencl));

@@ -378,7 +378,7 @@ static void a_module_keeps_blocks_as_they_are(void **state)
 static void what_computes_with_elements_refuses_blocks(void **state)
 {
     (void)state;
-    static const char sentence[] = "which holds blocks: convert it with tarn_cast() first";
+    static const char sentence[] = "a quantized dtype; convert it with tarn_cast() first";
     for (int k = 0; k < 4; k++) {
         tarn_tensor *w = weight_of(kinds[k], 4, 256), *x = good(tarn_ones(TARN_SHAPE(4, 256), TARN_F32, cpu()));
         char text[8];
@@ -401,11 +401,11 @@ static void what_computes_with_elements_refuses_blocks(void **state)
         tarn_item_at(w, TARN_SHAPE(0, 0));
         assert_error_about(TARN_ERROR_DTYPE, "item_at: ", sentence);
         tarn_zeros(TARN_SHAPE(4, 256), kinds[k], cpu());
-        assert_error_about(TARN_ERROR_DTYPE, "zeros: q", "tarn_cast() makes blocks of floats");
+        assert_error_about(TARN_ERROR_DTYPE, "zeros: q", "convert with tarn_cast()");
         tarn_requires_grad(w, true);
         assert_error(TARN_ERROR_DTYPE, "requires_grad: the tensor is q");
         tarn_cast(w, TARN_I32);
-        assert_error_about(TARN_ERROR_DTYPE, "cast: blocks of q", "become floats");
+        assert_error_about(TARN_ERROR_DTYPE, "cast: quantized q", "converts to floats");
         tarn_copy(w, x);
         assert_error_about(TARN_ERROR_DTYPE, "copy: elements of f32", "tarn_cast()");
     }

@@ -1,9 +1,13 @@
-/* backend.h: what a backend is: a table of functions for devices, memory and streams, and a table of kernels.
+/* backend.h: the contract of a backend: a table of functions for devices, memory and streams, and a table of
+ * kernels.
  *
- * A backend outside the library is a shared object libtarn-NAME.so that exports one symbol, tarn_backend_entry. It is
- * given the host's services and returns its table, or NULL with the reason written to `why`. A backend that finds no
- * device returns its table, too, counts none and writes the reason: its kernels can then be listed. An empty row of the
- * kernel table is the one and only way to say "not here": for dispatch, for `tarn ops` and for the tests alike. */
+ * A backend outside the library is a shared object libtarn-NAME.so that exports one symbol, tarn_backend_entry. It
+ * gets the host's services and returns its table, or NULL with the reason in `why`. A backend without a device
+ * returns its table as well, with a device count of 0 and the reason: its kernels can still be listed. An empty row
+ * of the kernel table is the only way to say "not supported", for dispatch, for `tarn ops` and for the tests alike.
+ *
+ * Threads: all functions may be called from any thread; the work of one device is ordered by its one stream.
+ * Functions return false or NULL on failure and keep the reason per thread for `failure`; they never raise errors. */
 #ifndef TARN__BACKEND_H
 #define TARN__BACKEND_H
 
@@ -16,75 +20,76 @@
 typedef void (*tarn__kernel_fn)(const tarn__call *call);
 
 typedef struct tarn__kernel_row {
-    tarn__kernel_fn run; /* NULL: not here */
-    /* of the first input, or of the first output where there is no input */
+    tarn__kernel_fn run; /* NULL: not supported */
+    /* mask; of the first input, or of the first output where there is no input */
     uint32_t dtypes;
-    size_t (*scratch)(const tarn__call *call); /* bytes the call needs beside its operands; NULL: none */
+    size_t (*scratch)(const tarn__call *call); /* scratch bytes of the call; NULL: none */
 } tarn__kernel_row;
 
 typedef struct tarn__backend {
-    uint64_t kernels_hash; /* tarn__kernels_hash() of the list it was built against */
-    const char *name;      /* "cuda": device names begin with it */
+    uint64_t kernels_hash; /* tarn__kernels_hash() of the headers it was compiled with */
+    const char *name;      /* "cuda": the first part of device names */
     const char *version;
-    bool plain_addresses;  /* memory is a plain address on the device */
-    bool on_host;          /* the host may read and write it directly: only the CPU */
-    bool has_tf32;         /* products of f32 that may be made in TF32 are */
-    bool scratch_by_shape; /* the kernels' scratch() looks at shapes alone: it can be asked where there is no memory */
+    bool plain_addresses;  /* memory is a device address; false: a handle with a byte offset (OpenCL) */
+    bool on_host;          /* the host may access it directly: only the CPU */
+    bool has_tf32;         /* f32 matmuls run in TF32 where the caller allows it */
+    bool scratch_by_shape; /* scratch() reads shapes only, so it works on meta devices */
 
     int (*device_count)(void);
     bool (*device_query)(int index, tarn_device_info *info);
-    /* Why a device cannot run these kernels at all (a processor that they were not compiled for), as the end of a
-     * sentence; NULL: it can. NULL function: all can. */
+    /* Why a device cannot run these kernels at all (compiled for other hardware), as the end of a sentence; NULL: it
+     * can. NULL function: all devices can. */
     const char *(*unusable)(int index);
-    void *(*alloc)(int index, size_t bytes); /* NULL when there is none left; no error is raised */
+    void *(*alloc)(int index, size_t bytes); /* NULL when out of memory, without an error */
     void (*release)(int index, void *memory, size_t bytes);
     /* Copies between host and device, and from one device of this backend to another. False: see `failure`. */
     bool (*upload)(int index, void *memory, int64_t offset, const void *host, size_t bytes, void *stream);
     bool (*download)(int index, const void *memory, int64_t offset, void *host, size_t bytes, void *stream);
     bool (*peer)(int to_index, void *to, int64_t to_offset, int from_index, const void *from, int64_t from_offset,
                  size_t bytes, void *stream);
-    void *(*stream)(int index); /* the device's stream, in whose order everything runs; NULL function: synchronous */
+    void *(*stream)(int index); /* the device's only stream; NULL function: synchronous */
     bool (*synchronize)(int index);
-    /* For asynchronous devices (else NULL): what has come up since the last call. False: the device failed, see
-     * `failure`; a fault that a kernel found is handed over and forgotten. Never waits. */
+    /* For asynchronous devices (else NULL): reports errors since the last call. False: the device failed, see
+     * `failure`. A fault found by a kernel is returned once and cleared. Never waits. */
     bool (*poll)(int index, tarn__fault *fault);
 
-    /* For devices that compile kernels when they are first asked for (else NULL): true when the last call of a kernel
-     * by this thread did nothing, because this device cannot run it, and forgets it. The call is then one for the CPU,
-     * as if the row were empty. */
+    /* For devices that compile kernels on first use (else NULL): true when this thread's last kernel call did
+     * nothing because the device cannot run it; clears the flag. The call then falls back to the CPU, as if the row
+     * were empty. */
     bool (*declined)(int index);
 
-    /* Points in a device's stream. NULL functions: the host's clock serves. */
+    /* Events in a device's stream. NULL functions: the host's clock is used. */
     void *(*event_new)(int index);
     void (*event_free)(int index, void *event);
     bool (*event_record)(int index, void *event, void *stream);
     bool (*event_wait)(int index, void *event);                                   /* the host waits */
-    bool (*event_elapsed)(int index, void *from, void *to, double *microseconds); /* both have passed */
+    bool (*event_elapsed)(int index, void *from, void *to, double *microseconds); /* both have completed */
 
-    /* Recording of what is enqueued, to be enqueued again as one. NULL functions: not here. `poke` writes a few bytes,
-     * at most TARN__INLINE_WRITE_BYTES, from the host's stack in stream order and is no transfer: the values travel
-     * with the command. */
+    /* Graph capture: work enqueued between begin and end is recorded and can be launched again as one. NULL
+     * functions: not supported. `write_inline` writes up to TARN__INLINE_WRITE_BYTES bytes in stream order; the
+     * bytes are part of the command, so the host buffer may be reused at once and no transfer is needed. */
     bool (*capture_begin)(int index);
     void *(*capture_end)(int index); /* NULL: see `failure` */
     bool (*graph_launch)(int index, void *graph, void *stream);
     void (*graph_free)(int index, void *graph);
     bool (*write_inline)(int index, void *memory, int64_t offset, const void *bytes, size_t count, void *stream);
 
-    /* A lane: host memory that the device can read by itself, and copies from it that run beside the device's other
-     * work. NULL functions: not here, `upload` serves. What was sent is on the device for work that is enqueued after
-     * `lane_join`; the memory may be written again after `lane_wait`, which any thread may call. */
+    /* A pinned buffer: host memory the device reads by DMA, with copies that overlap its other work. NULL functions:
+     * not supported, `upload` is used. Uploaded data is visible to work enqueued after `pinned_join`; the buffer may
+     * be written again after `pinned_wait`, which any thread may call. */
     void *(*pinned_new)(int index, size_t bytes, void **host); /* NULL: see `failure` */
-    void (*pinned_free)(int index, void *lane);                /* nothing is under way */
-    /* after what is enqueued so far */
+    void (*pinned_free)(int index, void *lane);                /* no copy is in flight */
+    /* ordered after the work enqueued so far */
     bool (*pinned_upload)(int index, void *lane, size_t from, void *memory, int64_t offset, size_t bytes);
     bool (*pinned_join)(int index, void *lane);
     bool (*pinned_wait)(int index, void *lane); /* the host waits */
-    /* the next copy is sent between these two events; NULL: not here */
+    /* record these events around the next copy; NULL: not supported */
     void (*pinned_set_events)(int index, void *lane, void *from, void *to);
 
-    /* What was chosen by measuring, where other choices would give other bits (else NULL). `choices_tell` hands on what
-     * this process has used, each as a line of text. `choices_take` has such a line hold for what is chosen from now
-     * on; one of another device or version is passed over. */
+    /* Autotuning results, where another candidate would give other bits (else NULL). `tuning_export` passes each
+     * result this process has used to `take` as one line of text. `tuning_import` fixes the result of such a line
+     * for later calls; a line of another device or version is ignored. A resumed run imports the lines of the run
+     * before, to stay bitwise identical. */
     void (*tuning_export)(int index, void (*take)(void *ctx, const char *line), void *ctx);
     void (*tuning_import)(int index, const char *line);
 
@@ -93,7 +98,7 @@ typedef struct tarn__backend {
     const tarn__kernel_row *kernels; /* TARN__KERNEL_COUNT rows */
 } tarn__backend;
 
-/* What the library lends a backend. */
+/* Services of the library for a backend. */
 typedef struct tarn__host {
     uint64_t kernels_hash;
     const char *version;

@@ -1,5 +1,9 @@
-/* call.h: one kernel call. All kernels have one signature: a common head (inputs, outputs, which outputs are also read,
- * scratch, stream) and a typed tail of scalars, so that fallback, profiler and tests see every tensor of every call. */
+/* call.h: one kernel call. All kernels have one signature: a common head (inputs, outputs, which outputs are also
+ * read, scratch, stream) and a typed struct of params, so that the CPU fallback, the profiler and the tests see
+ * every tensor of every call.
+ *
+ * The call and all it points to are borrowed for its duration. Kernels check nothing: operands fit, as kernels.def
+ * states. */
 #ifndef TARN__CALL_H
 #define TARN__CALL_H
 
@@ -8,9 +12,8 @@
 #define TARN__MAX_INPUTS 8
 #define TARN__MAX_OUTPUTS 5
 
-/* An index outside its axis, found by a kernel. The kernel goes on as if the element were not there; the launch raises
- * the error. A device that works asynchronously keeps its own record and gives it up when it is polled: `function` is
- * then the call's. */
+/* An index out of range, found by a kernel. The kernel skips the element; the launch raises the error. An
+ * asynchronous device keeps its own record until it is polled; `function` is then that of the faulty call. */
 typedef struct tarn__fault {
     int32_t raised;
     const char *function;
@@ -20,58 +23,58 @@ typedef struct tarn__fault {
 
 typedef struct tarn__call {
     int inputs, outputs;
-    /* NULL where an operand is left out, or is a constant (see elementwise) */
+    /* NULL where an operand is absent or a constant (see tarn__elementwise) */
     const tarn__view *in[TARN__MAX_INPUTS];
-    const tarn__view *out[TARN__MAX_OUTPUTS]; /* NULL where a result is not wanted */
-    uint32_t reads_output;                    /* bit i: output i is also read, its old values count */
-    void *scratch;                            /* as many bytes as the kernel's row asked for */
-    int64_t scratch_offset;                   /* in bytes; 0 where memory has plain addresses */
+    const tarn__view *out[TARN__MAX_OUTPUTS]; /* NULL where a result is not needed */
+    uint32_t reads_output;                    /* bit i: the old values of output i are an operand */
+    void *scratch;                            /* scratch_bytes bytes; uninitialized */
+    int64_t scratch_offset;                   /* in bytes; 0 where memory is an address */
     size_t scratch_bytes;
-    int device; /* its index in the backend */
+    int device; /* device index within the backend */
     void *stream;
-    const char *function; /* for errors; a text that lives as long as the program */
+    const char *function; /* for errors; a string literal */
     tarn__fault *fault;
-    const void *params; /* the typed tail */
+    const void *params; /* the kernel's params, below */
     size_t params_bytes;
 } tarn__call;
 
-/* ---- the tails --------------------------------------------------------------------------------------------------- */
+/* ---- params ---------------------------------------------------------------------------------------------------- */
 
-/* A number in the three forms that kernels compute in. */
+/* A scalar in the two types that kernels compute in: floats and integers. */
 typedef struct tarn__scalar {
     double real;
     int64_t integer;
 } tarn__scalar;
 
-/* Element-wise kernels. Input i with bit i of `constants` is no tensor but constant[i]; its view is NULL. */
+/* Elementwise kernels. Where bit i of `constants` is set, input i is constant[i] and its view is NULL. */
 typedef struct tarn__elementwise {
-    double p0, p1; /* slope, or low and high */
+    double p0, p1; /* leaky_relu: slope; clamp: low and high */
     uint32_t constants;
     tarn__scalar constant[3];
 } tarn__elementwise;
 
-/* fill: every element; arange: value + i · step. */
+/* fill: value of every element; arange: value + i · step. */
 typedef struct tarn__fill {
     tarn__scalar value, step;
 } tarn__fill;
 
-/* spread: element i of x's axis k lies at begin[k] + i · step[k] of y's. */
+/* pad: element i of x's axis k goes to begin[k] + i · step[k] of y's. */
 typedef struct tarn__pad {
-    tarn__scalar value; /* everywhere else */
+    tarn__scalar value; /* all other elements */
     int64_t begin[TARN_MAX_RANK], step[TARN_MAX_RANK];
 } tarn__pad;
 
-/* uniform: [a, b); normal: mean a, deviation b; dropout: a is the probability. Element i, counted row-major, takes its
- * number from counter offset + i / 4, word i % 4 of Philox under `seed`. */
+/* uniform: [a, b); normal: mean a, std b; dropout: probability a. Element i, counted row-major, uses word i % 4 of
+ * Philox counter offset + i / 4 under `seed`, so results do not depend on layout, threads or backend. */
 typedef struct tarn__random {
     uint64_t seed, offset;
     double a, b;
-    const uint64_t *live; /* in a captured step: the seed, and what to add to the offset, in device memory; else NULL */
+    const uint64_t *live; /* in a captured step: seed and increment of the offset, in device memory; else NULL */
 } tarn__random;
 
-/* sum, prod, max, min, argmax, argmin, var: output shape is the input's with size 1 on reduced axes. */
+/* sum, prod, max, min, argmax, argmin, var: the output has the input's shape with size 1 on reduced axes. */
 typedef struct tarn__reduce {
-    double scale;      /* sum: the result is multiplied by this (mean: 1 / count) */
+    double scale;      /* sum: factor of the result (mean: 1 / count) */
     double correction; /* var */
 } tarn__reduce;
 
@@ -79,69 +82,69 @@ typedef struct tarn__reduce {
 typedef struct tarn__along {
     int axis;
     int reverse; /* cumsum: from the end; sort, topk: descending */
-    int from_x;  /* softmax_grad, log_softmax_grad: the first input is x, and y is made again */
+    int from_x;  /* softmax_grad, log_softmax_grad: the first input is x, and y is recomputed */
 } tarn__along;
 
 /* matmul: out = alpha · a @ b + beta · out (+ bias on the last axis). Batches are leading axes with strides, 0 where
  * broadcast. */
 typedef struct tarn__matmul {
     double alpha, beta;
-    /* f32 products may be made of numbers cut to 10 bits after the point, where a device is faster so */
+    /* f32 operands may be rounded to TF32 (10 mantissa bits) where that is faster */
     int32_t tf32;
-    int32_t limits_scratch; /* a device takes no form that needs much scratch */
+    int32_t limits_scratch; /* prefer algorithms with little scratch */
 } tarn__matmul;
 
-/* conv2d: rows, then columns; every number is given, those that mean 1 are 1. */
+/* conv2d: height, then width. Defaults are resolved: no value is 0 in place of 1. */
 typedef struct tarn__conv2d {
     int64_t stride[2], padding[2], dilation[2];
     int64_t groups;
     double beta;  /* conv2d_grad_weight: out = gradient + beta · out */
-    int32_t tf32; /* as matmul has it */
+    int32_t tf32; /* as in tarn__matmul */
 } tarn__conv2d;
 
-/* max_pool2d, avg_pool2d: rows, then columns. */
+/* max_pool2d, avg_pool2d: height, then width. */
 typedef struct tarn__pool2d {
     int64_t kernel[2], stride[2], padding[2], dilation[2];
-    int32_t exclude_padding; /* avg_pool2d: an average is over the elements inside the image alone */
+    int32_t exclude_padding; /* avg_pool2d: divide by the number of elements inside the image */
 } tarn__pool2d;
 
 typedef struct tarn__norm {
     double epsilon;
 } tarn__norm;
 
-/* residual_norm, residual_norm_dropped and their gradients. What is dropped out is dense and of at most 32 bits, and so
- * are x, sum and gradients beside it. */
+/* residual_norm, dropout_residual_norm and their gradients. With dropout, delta, x, sum and gradients are contiguous
+ * and of at most 32 bits. */
 typedef struct tarn__residual_norm {
     double epsilon;
-    int32_t rms;         /* rmsnorm rather than layernorm: no mean, no bias */
-    tarn__random random; /* of residual_norm_dropped: elements are numbered as for dropout */
+    int32_t rms;         /* rmsnorm instead of layernorm: no mean, no bias */
+    tarn__random random; /* dropout_residual_norm: as tarn__random for dropout */
 } tarn__residual_norm;
 
-/* attention and its gradient. Head h of q looks at head h · KV / H of k and v. The last row of q stands at the last of
- * the `valid` keys, lengths[b] or S, and row t at position p = valid - T + t. A row attends to keys below `valid`, and
- * if it is causal to those up to p; to none: its result is 0. With dropout, random.a > 0: with n the number of row t of
- * head h of batch b, ((b · H + h) · T + t), key s takes 16 bits of counter random.offset + n · ((S + 7) / 8) + s / 8 of
- * Philox under random.seed: of word s % 8 / 2 the lower half where s is even, else the upper. Its weight is 0 where
- * they are below l, else divided by 1 - l / 65536, l being random.a · 65536, rounded, from 1 to 65535: what is expected
- * of a weight is the weight. */
+/* attention and its gradient. Head h of q uses head h · KV / H of k and v. With valid = lengths[b] or S, the last
+ * row of q is aligned with key valid - 1: row t has position p = valid - T + t. A row attends to keys below `valid`,
+ * if causal to those up to p; with no key its result is 0.
+ *
+ * Dropout (random.a > 0): let n = (b · H + h) · T + t. Key s uses 16 bits of Philox counter random.offset + n · ((S
+ * + 7) / 8) + s / 8 under random.seed: of word s % 8 / 2 the lower half where s is even, else the upper. With l =
+ * random.a · 65536, rounded, from 1 to 65535, its weight is 0 where these bits are below l, else divided by 1 - l /
+ * 65536, which keeps the expected weight. */
 typedef struct tarn__attention {
-    double scale; /* of q · k, never 0 for "default" here */
+    double scale; /* of q · k; the default is resolved, never 0 */
     int32_t causal;
     tarn__random random;
 } tarn__attention;
 
-/* rope: element pairs of the last axis, i of dims / 2, are turned by the angle position · frequency[i]. */
+/* rope: pair i of dims / 2 of the last axis is rotated by position · frequency[i]. */
 #define TARN__ROPE_PAIRS 256
 typedef struct tarn__rope {
-    int32_t axis;                       /* of x, along which positions go: 1 or 2 */
+    int32_t axis;                       /* axis of x that holds the positions: 1 or 2 */
     int32_t interleaved;                /* pairs are (2 i, 2 i + 1) rather than (i, i + dims / 2) */
-    int32_t inverse;                    /* turned the other way */
-    int64_t dims;                       /* how many elements of the last axis are turned; the others stay */
-    double frequency[TARN__ROPE_PAIRS]; /* made by the operation, so that every backend has the same numbers */
+    int32_t inverse;                    /* rotate backward (the gradient) */
+    int64_t dims;                       /* elements of the last axis that are rotated; the others are copied */
+    double frequency[TARN__ROPE_PAIRS]; /* computed by the operation, so that all backends use the same values */
 } tarn__rope;
 
-/* attention_next: scale of q · k, and how q and k are turned: rope's `dims` 0 for not at all; `axis` and `back` have no
- * meaning. */
+/* attention_decode: scale of q · k, and the rotation of q and k: dims 0 for none; `axis` and `inverse` are unused. */
 typedef struct tarn__attention_decode {
     double scale;
     tarn__rope rope;
@@ -150,8 +153,8 @@ typedef struct tarn__attention_decode {
 /* batchnorm and its gradient. */
 typedef struct tarn__batchnorm {
     double epsilon;
-    double momentum;  /* of a batch's statistics in the running ones */
-    int32_t training; /* the batch's own statistics are used, and count in the gradient */
+    double momentum;  /* weight of a batch's statistics in the running ones */
+    int32_t training; /* use the batch's own statistics, which take part in the gradient */
 } tarn__batchnorm;
 
 typedef struct tarn__groupnorm {
@@ -161,7 +164,7 @@ typedef struct tarn__groupnorm {
 
 typedef struct tarn__cross_entropy {
     double smoothing;
-    double scale; /* cross_entropy_grad: of all gradients */
+    double scale; /* cross_entropy_grad: factor of all gradients */
     int64_t ignore;
     int32_t has_ignore;
 } tarn__cross_entropy;
@@ -169,25 +172,25 @@ typedef struct tarn__cross_entropy {
 /* clip_factor. */
 typedef struct tarn__clip {
     double max_norm;
-    int32_t again; /* the gradients count with the factor that is there already, which is read */
+    int32_t again; /* multiply into the factor from an earlier clip, which is read */
 } tarn__clip;
 
-/* What changes from one step to the next; made by the optimizer, so that every backend has the same numbers. */
+/* Scalars that change from step to step; computed by the optimizer, so that all backends use the same values. */
 typedef struct tarn__step_scalars {
     double lr;
-    double keep;  /* adamw: 1 - lr · decay; 1 where the decay is part of the gradient */
+    double keep;  /* adamw: 1 - lr · decay; 1 where decay is part of the gradient */
     double size;  /* adamw: lr / (1 - beta1^step) */
     double scale; /* adamw: 1 / sqrt(1 - beta2^step) */
     int64_t step; /* counts from 1 */
 } tarn__step_scalars;
 
-/* A step over one flat segment. */
+/* One optimizer step over a flat segment. */
 typedef struct tarn__optimizer_step {
     double beta1, beta2, epsilon, dampening;
-    double decay; /* this times the parameter is added to the gradient; 0 where `keep` does it */
+    double decay; /* L2: decay · parameter is added to the gradient; 0 where `keep` applies it */
     int32_t nesterov;
     tarn__step_scalars now;
-    const tarn__step_scalars *live; /* in a captured step: this, in device memory, counts instead of `now`; else NULL */
+    const tarn__step_scalars *live; /* in a captured step: replaces `now`, in device memory; else NULL */
 } tarn__optimizer_step;
 
 #endif

@@ -1,10 +1,11 @@
-/* compose.h: the calls that a fused one is made of, where a backend makes it of others. */
+/* compose.h: the calls that a fused kernel is composed of, for backends that lack the fused form. Each helper copies
+ * the fused call and replaces its operands; the copies borrow the views. */
 #ifndef TARN__COMPOSE_H
 #define TARN__COMPOSE_H
 
 #include "base/kernel/call.h"
 
-/* The product alone, into `to`. */
+/* The matmul alone, into `to`. */
 static inline tarn__call tarn__compose_matmul(const tarn__call *call, int inputs, const tarn__view *to)
 {
     tarn__call part = *call;
@@ -14,7 +15,7 @@ static inline tarn__call tarn__compose_matmul(const tarn__call *call, int inputs
     return part;
 }
 
-/* An element-wise operation of one operand or two. */
+/* An elementwise kernel of one operand or two (`second` may be NULL). */
 static inline tarn__call tarn__compose_elementwise(const tarn__call *call, const tarn__elementwise *none,
                                                    const tarn__view *first, const tarn__view *second,
                                                    const tarn__view *to)
@@ -30,7 +31,8 @@ static inline tarn__call tarn__compose_elementwise(const tarn__call *call, const
     return part;
 }
 
-/* matmul_sums: a's sums along its last axis, into a vector seen as a column. */
+/* matmul_bias_grad: a summed along its last axis, into a vector viewed as a column. The call points into the struct,
+ * which therefore must not be copied. */
 typedef struct tarn__bias_grad_call {
     tarn__view column;
     tarn__reduce params;

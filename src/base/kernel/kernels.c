@@ -1,4 +1,4 @@
-/* kernels.c: the kernels' names and the hash that a backend must agree on. */
+/* kernels.c: kernel names, and the hash by which the library rejects a backend compiled against other headers. */
 #include "base/kernel/backend.h"
 
 const char *const tarn__kernel_names[TARN__KERNEL_COUNT] = {
@@ -15,6 +15,7 @@ const char *const tarn__kernel_names[TARN__KERNEL_COUNT] = {
 #undef KERNEL
 };
 
+/* FNV-1a, which is enough to tell builds apart. */
 static uint64_t mix(uint64_t hash, const void *bytes, size_t count)
 {
     for (size_t i = 0; i < count; i++)

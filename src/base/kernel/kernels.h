@@ -1,5 +1,5 @@
-/* kernels.h: the numbers of all kernels. An element-wise row `tanh` gives kernels tanh and tanh_grad; a binary row
- * `mul` gives mul, mul_grad (both gradients in one pass), mul_grad_a and mul_grad_b. */
+/* kernels.h: the enum of all kernels. An elementwise row `tanh` gives kernels tanh and tanh_grad; a binary row `mul`
+ * gives mul, mul_grad (both gradients in one pass), mul_grad_a and mul_grad_b. */
 #ifndef TARN__KERNELS_H
 #define TARN__KERNELS_H
 
@@ -22,7 +22,8 @@ typedef enum tarn__kernel {
 
 extern const char *const tarn__kernel_names[TARN__KERNEL_COUNT];
 
-/* A hash of the kernel list and the layouts of calls and tails: a backend built against another list is refused. */
+/* A hash of the kernel list and the layouts of calls and params: a backend compiled against other headers is
+ * rejected. */
 uint64_t tarn__kernels_hash(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* view.c: counting, packing and collapsing views. */
+/* view.c: counting, ordering and collapsing strided views. Pure functions of shapes and strides; no memory is read. */
 #include "base/kernel/view.h"
 
 int64_t tarn__view_count(const tarn__view *view)
@@ -89,6 +89,7 @@ int tarn__view_innermost(const tarn__view *view)
     return axis;
 }
 
+/* The stride of an operand along an axis of the first view's shape; 0 where it broadcasts. */
 static int64_t stride_at(const tarn__view *view, int axis, int rank)
 {
     int own = view ? axis - (rank - view->rank) : -1;
@@ -100,8 +101,7 @@ static int64_t magnitude(int64_t value)
     return value < 0 ? -value : value;
 }
 
-/* True when axis b of the nest must stand before axis a: its strides are larger in the first operand that tells them
- * apart. */
+/* True when axis b belongs outside axis a: its stride is larger in the first operand that distinguishes them. */
 static bool comes_before(const tarn__nest *nest, int b, int a)
 {
     for (int k = 0; k < nest->operands; k++) {
@@ -124,6 +124,7 @@ static void swap_axes(tarn__nest *nest, int a, int b)
     }
 }
 
+/* Two adjacent axes act as one when, in every operand, stepping the outer one equals running through the inner one. */
 static bool can_merge(const tarn__nest *nest, int outer, int inner)
 {
     for (int k = 0; k < nest->operands; k++)
@@ -132,6 +133,7 @@ static bool can_merge(const tarn__nest *nest, int outer, int inner)
     return true;
 }
 
+/* Insertion sort and a linear merge: ranks are at most TARN_MAX_RANK, and small operations pay this on every call. */
 void tarn__nest_make(tarn__nest *nest, int operands, const tarn__view *const *views)
 {
     const tarn__view *first = views[0];

@@ -1,9 +1,10 @@
-/* atomic_folder.c: folders that are replaced as a whole, on POSIX systems.
+/* atomic_folder.c: folders that are replaced atomically, on POSIX systems: a model's folder holds several files that
+ * must match each other.
  *
- * The new folder is written beside the old one, under a temporary name. Then it gets what else the old one holds, as
- * second names of the same files, and the two exchange their names in one step: whoever stops the program finds the old
- * folder or the new one, complete. Where the system cannot exchange names, or nothing can be written beside the folder,
- * files are moved one by one, and moved back when one of them fails. */
+ * The new folder is written next to the old one under a temporary name. Files that only the old one has are
+ * hard-linked into it, and the two names are exchanged in one system call (RENAME_EXCHANGE): a process killed at any
+ * point leaves the complete old or the complete new folder. Where the system cannot exchange names, or the parent
+ * folder is not writable, files are moved one by one, and moved back when one of them fails. */
 #define _GNU_SOURCE /* renameat2 */
 #include <dirent.h>
 #include <errno.h>
@@ -19,10 +20,11 @@
 #include "base/memory.h"
 #include "base/os/files.h"
 
-/* What moves last and is taken away first: without it nobody takes the folder for a model. */
+/* Moved in last and set aside first: without config.json a folder is not taken for a model. */
 static const char last_file[] = "config.json";
 
-static bool refused(const tarn__staging *s, const char *what, int error)
+/* Raises an I/O error with the system's reason. Is false. */
+static bool raise_io(const tarn__staging *s, const char *what, int error)
 {
     char text[128];
     bool has_text = strerror_r(error, text, sizeof(text)) == 0;
@@ -30,7 +32,7 @@ static bool refused(const tarn__staging *s, const char *what, int error)
                        has_text ? text : "unknown reason");
 }
 
-static void forget(tarn__staging *s)
+static void release_staging(tarn__staging *s)
 {
     tarn__string_free(s->path);
     tarn__string_free(s->temporary);
@@ -39,7 +41,7 @@ static void forget(tarn__staging *s)
 
 /* ---- entries of a folder ----------------------------------------------------------------------------------------- */
 
-/* Calls visit(s, name) for each entry; false when it was for one, or when the folder cannot be read. */
+/* Calls visit(s, name) for each entry; false when one call returned false, or when the folder cannot be read. */
 typedef bool (*visit_fn)(const tarn__staging *s, const char *name);
 
 static bool each_entry(const tarn__staging *s, const char *folder, visit_fn visit)
@@ -71,7 +73,8 @@ static bool is_folder(const char *path)
 
 /* ---- exchange ---------------------------------------------------------------------------------------------------- */
 
-/* What only the old folder has gets a second name in the new one; folders cannot, and follow later. */
+/* Hard-links a file that only the old folder has into the new one. Folders cannot be linked; they are moved after
+ * the exchange. */
 static bool link_other(const tarn__staging *s, const char *name)
 {
     path_text old, new;
@@ -81,13 +84,13 @@ static bool link_other(const tarn__staging *s, const char *name)
            linkat(AT_FDCWD, old.text, AT_FDCWD, new.text, 0) == 0;
 }
 
-/* After the exchange, when the old folder has the temporary name. */
+/* Moves a sub-folder of the old folder, which has the temporary name after the exchange, to the new one. */
 static bool move_folder(const tarn__staging *s, const char *name)
 {
     path_text old, new;
     if (join(&old, s->temporary, name, "") && join(&new, s->path, name, "") && is_folder(old.text) &&
         !tarn__path_exists(new.text) && rename(old.text, new.text) != 0)
-        tarn__log(TARN_LOG_WARNING, "'%s' belongs into '%s' and could not be moved there", old.text, s->path);
+        tarn__log(TARN_LOG_WARNING, "'%s' could not be moved to '%s'", old.text, s->path);
     return true;
 }
 
@@ -102,6 +105,8 @@ static bool sync_path(const char *path)
     return good;
 }
 
+/* Exchanges old and new folder in one step. IMPOSSIBLE: the system or the permissions do not allow it, nothing
+ * changed. */
 static enum outcome exchange(const tarn__staging *s)
 {
 #ifdef RENAME_EXCHANGE
@@ -138,7 +143,7 @@ typedef struct moves {
     } file[MAX_FILES];
 } moves;
 
-/* The names of what is new, config.json last. */
+/* Lists the new files, config.json last. */
 static bool list_new(const tarn__staging *s, moves *m)
 {
     DIR *stream = opendir(s->temporary);
@@ -157,6 +162,7 @@ static bool list_new(const tarn__staging *s, moves *m)
     return good;
 }
 
+/* Renames old files that will be replaced to NAME.replaced, config.json first. */
 static bool set_aside(const tarn__staging *s, moves *m)
 {
     for (int i = m->count - 1; i >= 0; i--) {
@@ -170,6 +176,7 @@ static bool set_aside(const tarn__staging *s, moves *m)
     return true;
 }
 
+/* Moves the new files in, config.json last. */
 static bool move_in(const tarn__staging *s, moves *m)
 {
     for (int i = 0; i < m->count; i++) {
@@ -182,7 +189,7 @@ static bool move_in(const tarn__staging *s, moves *m)
     return true;
 }
 
-/* What was there gets its name again, or is removed. */
+/* After success removes the files set aside; after failure removes the files moved in and restores the old ones. */
 static void settle(const tarn__staging *s, const moves *m, bool good)
 {
     for (int i = 0; i < m->count; i++) {
@@ -192,7 +199,7 @@ static void settle(const tarn__staging *s, const moves *m, bool good)
         if (!good && m->file[i].is_moved)
             unlink(here.text);
         if (m->file[i].is_aside && (good ? unlink(aside.text) : rename(aside.text, here.text)) != 0)
-            tarn__log(TARN_LOG_WARNING, "'%s' could not be %s", aside.text, good ? "removed" : "given its name again");
+            tarn__log(TARN_LOG_WARNING, "'%s' could not be %s", aside.text, good ? "removed" : "renamed back");
     }
 }
 
@@ -206,12 +213,12 @@ static bool move_files(const tarn__staging *s)
     int error = errno;
     settle(s, m, good);
     tarn__release(m, sizeof(*m));
-    return good || refused(s, "could not be replaced", error);
+    return good || raise_io(s, "could not be replaced", error);
 }
 
-/* ---- the door ---------------------------------------------------------------------------------------------------- */
+/* ---- open, commit, discard ------------------------------------------------------------------------------------- */
 
-/* Where a path leads, without slashes at its end; the library's own text. */
+/* The path with links resolved and without trailing slashes; the caller owns it. */
 static char *resolve(const char *path)
 {
     char *real = realpath(path, NULL), *copy = tarn__string_copy(real ? real : path);
@@ -221,8 +228,8 @@ static char *resolve(const char *path)
     return copy;
 }
 
-/* A folder beside the path, or in it. */
-static bool make_beside(tarn__staging *s)
+/* Creates the temporary folder next to the path, or inside it where the parent is not writable. */
+static bool make_temporary(tarn__staging *s)
 {
     tarn__error_record why;
     s->temporary = tarn__temporary_name(s->path);
@@ -243,13 +250,13 @@ bool tarn__staging_open(tarn__staging *s, const char *function, const char *path
         return false;
     if (tarn__path_exists(s->path) && !is_folder(s->path)) {
         tarn__raise(TARN_ERROR_IO, "%s: '%s' is a file, not a folder", function, path);
-        forget(s);
+        release_staging(s);
         return false;
     }
     tarn__temporary_sweep(s->path);
-    if (make_beside(s))
+    if (make_temporary(s))
         return true;
-    forget(s);
+    release_staging(s);
     return false;
 }
 
@@ -258,7 +265,7 @@ void tarn__staging_remove(const char *folder)
     DIR *stream = opendir(folder);
     for (struct dirent *entry = stream ? readdir(stream) : NULL; entry; entry = readdir(stream))
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            unlinkat(dirfd(stream), entry->d_name, 0); /* folders in it stay, and so does it */
+            unlinkat(dirfd(stream), entry->d_name, 0); /* sub-folders stay, and so does the folder */
     if (stream)
         closedir(stream);
     rmdir(folder);
@@ -270,7 +277,7 @@ static bool sync_above(const tarn__staging *s)
     const char *slash = strrchr(s->path, '/');
     snprintf(above.text, sizeof(above.text), "%.*s", slash ? (int)(slash - s->path) : 1, slash ? s->path : ".");
     return sync_path(above.text[0] ? above.text : "/") ||
-           refused(s, "was written, but its folder could not be brought to the disk", errno);
+           raise_io(s, "was written, but its folder could not be synced to disk", errno);
 }
 
 bool tarn__staging_commit(tarn__staging *s)
@@ -278,10 +285,10 @@ bool tarn__staging_commit(tarn__staging *s)
     bool good;
     if (!tarn__path_exists(s->path)) {
         good = (sync_path(s->temporary) && rename(s->temporary, s->path) == 0) ||
-               refused(s, "could not get its name", errno);
+               raise_io(s, "could not be renamed", errno);
     } else {
         enum outcome outcome = exchange(s);
-        good = outcome == DONE || (outcome == IMPOSSIBLE ? move_files(s) : refused(s, "could not be replaced", errno));
+        good = outcome == DONE || (outcome == IMPOSSIBLE ? move_files(s) : raise_io(s, "could not be replaced", errno));
     }
     good = good && sync_above(s);
     tarn__staging_discard(s);
@@ -292,5 +299,5 @@ void tarn__staging_discard(tarn__staging *s)
 {
     if (s->temporary && is_folder(s->temporary))
         tarn__staging_remove(s->temporary);
-    forget(s);
+    release_staging(s);
 }

@@ -1,5 +1,6 @@
-/* available_memory.c: how much memory a process can still have: what the machine has available, or less where a control
- * group or a limit of the process is nearer. */
+/* available_memory.c: how much memory this process can still allocate: the machine's available memory, or less where
+ * a control group (container) or a limit of the process (ulimit) is tighter. Linux interfaces; 0 where they are
+ * missing. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,7 @@ int64_t tarn__platform_memory_total(void)
     return pages > 0 && page > 0 ? (int64_t)pages * page : 0;
 }
 
-/* The number after `key` at the start of a line of a file, "" for the first; -1: there is none. */
+/* The number after `key` at the start of a line of a file; with key "" the version1 number. -1: none. */
 static int64_t number_in(const char *path, const char *key)
 {
     char line[256];
@@ -29,7 +30,7 @@ static int64_t number_in(const char *path, const char *key)
     return value;
 }
 
-static int64_t smaller(int64_t a, int64_t b)
+static int64_t min_i64(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
@@ -37,14 +38,14 @@ static int64_t smaller(int64_t a, int64_t b)
 /* ---- control groups ---------------------------------------------------------------------------------------------- */
 
 typedef struct group_files {
-    /* names; the last is a key in memory.stat: pages that the kernel takes back when asked */
+    /* file names; `cache` is a key of memory.stat: page cache that the kernel reclaims on demand */
     const char *limit, *used, *cache;
 } group_files;
 
-static const group_files second = {"memory.max", "memory.current", "inactive_file "};
-static const group_files first = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "};
+static const group_files version2 = {"memory.max", "memory.current", "inactive_file "};
+static const group_files version1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "};
 
-/* What one group leaves; INT64_MAX where it sets no limit ("max", or a number beyond all memory). */
+/* Bytes one control group leaves; INT64_MAX where it sets no limit ("max", or a number beyond all memory). */
 static int64_t left_in(const char *folder, const group_files *files)
 {
     char path[1400];
@@ -60,8 +61,8 @@ static int64_t left_in(const char *folder, const group_files *files)
     return limit > used ? limit - used : 0;
 }
 
-/* The nearest limit of a group and all around it. `group` is "/user.slice/a.scope"; within a container it may be a path
- * of the machine outside, and the root is all that can be seen. */
+/* The tightest limit of a group and its ancestors. `group` is like "/user.slice/a.scope". Inside a container it may
+ * be a path of the host, of which only the root is visible. */
 static int64_t left_up_to(const char *root, const char *group, const group_files *files)
 {
     char folder[1200];
@@ -73,11 +74,12 @@ static int64_t left_up_to(const char *root, const char *group, const group_files
         if (folder[end] && folder[end] != '/')
             continue;
         folder[end] = 0;
-        left = smaller(left, left_in(folder, files));
+        left = min_i64(left, left_in(folder, files));
     }
-    return smaller(left, left_in(root, files));
+    return min_i64(left, left_in(root, files));
 }
 
+/* Lines of /proc/self/cgroup are "id:controllers:path"; an empty list of controllers is version 2. */
 int64_t tarn__platform_cgroup_memory(const char *mounted, const char *groups)
 {
     char line[1100], memory[1200];
@@ -91,9 +93,9 @@ int64_t tarn__platform_cgroup_memory(const char *mounted, const char *groups)
             continue;
         *group++ = 0;
         if (strcmp(controllers, ":") == 0)
-            left = smaller(left, left_up_to(mounted, group, &second));
+            left = min_i64(left, left_up_to(mounted, group, &version2));
         else if (strstr(controllers, "memory"))
-            left = smaller(left, left_up_to(memory, group, &first));
+            left = min_i64(left, left_up_to(memory, group, &version1));
     }
     if (file)
         fclose(file);
@@ -102,6 +104,7 @@ int64_t tarn__platform_cgroup_memory(const char *mounted, const char *groups)
 
 /* ---- limits of the process --------------------------------------------------------------------------------------- */
 
+/* Bytes left below a soft limit of the process; INT64_MAX: unlimited. */
 static int64_t left_below(int resource, int64_t used)
 {
     struct rlimit limit;
@@ -113,7 +116,7 @@ static int64_t left_below(int resource, int64_t used)
 static int64_t left_to_process(void)
 {
     int64_t address_space = number_in("/proc/self/status", "VmSize:"), data = number_in("/proc/self/status", "VmData:");
-    return smaller(left_below(RLIMIT_AS, address_space > 0 ? address_space * 1024 : -1),
+    return min_i64(left_below(RLIMIT_AS, address_space > 0 ? address_space * 1024 : -1),
                    left_below(RLIMIT_DATA, data > 0 ? data * 1024 : -1));
 }
 
@@ -122,7 +125,7 @@ int64_t tarn__platform_memory_free(void)
     int64_t available = number_in("/proc/meminfo", "MemAvailable:");
     if (available < 0)
         return 0;
-    available = smaller(available * 1024, smaller(tarn__platform_cgroup_memory("/sys/fs/cgroup", "/proc/self/cgroup"),
+    available = min_i64(available * 1024, min_i64(tarn__platform_cgroup_memory("/sys/fs/cgroup", "/proc/self/cgroup"),
                                                   left_to_process()));
-    return available > 0 ? available : 1; /* 0 would mean that nothing is known */
+    return available > 0 ? available : 1; /* 0 means unknown */
 }

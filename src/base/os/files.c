@@ -1,8 +1,9 @@
 /* files.c: mapped files and atomic writes, on POSIX systems.
  *
- * A write is atomic by four steps: a temporary name in the same folder, fsync of the file, rename, fsync of the folder.
- * Whoever stops the program at any of them leaves the old file or the new one under the name, and at worst a stray
- * temporary file beside it, which the next one that writes to the name removes. */
+ * A write is atomic in four steps: create a temporary file in the same folder, fsync it, rename it, fsync the
+ * folder. A process killed at any point leaves either the old or the new file under the name, and at worst a stray
+ * temporary file, which the next writer of the same name removes. A temporary file is locked (flock) for as long as
+ * it is written, so that another machine sharing the folder does not remove it as stale. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -23,8 +24,8 @@ static const char *reason(int error, char *text, size_t size)
     return strerror_r(error, text, size) == 0 ? text : "unknown reason";
 }
 
-/* Raises what the system said. Is false. */
-static bool refused(const char *function, const char *path, const char *what, int error)
+/* Raises an I/O error with the system's reason. Is false. */
+static bool raise_io(const char *function, const char *path, const char *what, int error)
 {
     char text[128];
     return tarn__raise(TARN_ERROR_IO, "%s: '%s' %s: %s", function, path, what, reason(error, text, sizeof(text)));
@@ -32,12 +33,12 @@ static bool refused(const char *function, const char *path, const char *what, in
 
 /* ---- maps -------------------------------------------------------------------------------------------------------- */
 
-/* `writable` maps take no share of the memory that the system has promised: few of their pages are ever written. */
+/* A `writable` map is private and reserves no memory (MAP_NORESERVE): few of its pages are ever written. */
 static bool map_file(tarn__map *map, const char *function, const char *path, int file, bool writable)
 {
     struct stat about;
     if (fstat(file, &about) != 0)
-        return refused(function, path, "cannot be examined", errno);
+        return raise_io(function, path, "cannot be examined", errno);
     if (!S_ISREG(about.st_mode))
         return tarn__raise(TARN_ERROR_IO, "%s: '%s' is %s, not a file", function, path,
                            S_ISDIR(about.st_mode) ? "a folder" : "a device or pipe");
@@ -47,7 +48,7 @@ static bool map_file(tarn__map *map, const char *function, const char *path, int
         flags = writable ? MAP_PRIVATE | MAP_NORESERVE : MAP_PRIVATE;
     void *memory = mmap(NULL, (size_t)about.st_size, protection, flags, file, 0);
     if (memory == MAP_FAILED)
-        return refused(function, path, "cannot be mapped into memory", errno);
+        return raise_io(function, path, "cannot be mapped into memory", errno);
     *map = (tarn__map){memory, (size_t)about.st_size};
     return true;
 }
@@ -55,12 +56,12 @@ static bool map_file(tarn__map *map, const char *function, const char *path, int
 static bool open_map(tarn__map *map, const char *function, const char *path, bool writable)
 {
     *map = (tarn__map){0};
-    /* not blocking: a pipe without a writer must not hold us */
+    /* a pipe without a writer would block */
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file < 0)
-        return refused(function, path, "cannot be opened", errno);
+        return raise_io(function, path, "cannot be opened", errno);
     bool good = map_file(map, function, path, file, writable);
-    close(file); /* the map stays */
+    close(file); /* the map stays valid */
     return good;
 }
 
@@ -98,8 +99,8 @@ FILE *tarn__file_open(const char *path)
 
 /* ---- writes ------------------------------------------------------------------------------------------------------ */
 
-/* What `path` means once links are followed, as the library's own text, and the permissions of what is there (0:
- * nothing). */
+/* The path with links resolved, owned by the caller, and the permissions of the existing file (0: none). NULL with
+ * an error. */
 static char *resolve(const char *function, const char *path, mode_t *mode)
 {
     struct stat about;
@@ -107,7 +108,7 @@ static char *resolve(const char *function, const char *path, mode_t *mode)
     if (stat(path, &about) != 0)
         return tarn__string_copy(path);
     if (!S_ISREG(about.st_mode)) {
-        tarn__raise(TARN_ERROR_IO, "%s: '%s' is %s; choose the name of a file", function, path,
+        tarn__raise(TARN_ERROR_IO, "%s: '%s' is %s; expected a file name", function, path,
                     S_ISDIR(about.st_mode) ? "a folder" : "a device or pipe");
         return NULL;
     }
@@ -117,13 +118,13 @@ static char *resolve(const char *function, const char *path, mode_t *mode)
     return copy;
 }
 
-/* Makes a file under a name that nothing has yet: a killed program with this one's number may have left some. -1 with
- * errno, and the name that was tried last. */
+/* Creates a file under a name not in use: a killed process with the same pid may have left some. Returns -1 with
+ * errno, and the last name tried. */
 static int make_temporary(const char *path, mode_t mode, char **name)
 {
-    enum { MOST_TRIES = 10000 };
+    enum { MAX_TRIES = 10000 };
     int file = -1;
-    for (int i = 0; file < 0 && i < MOST_TRIES; i++) {
+    for (int i = 0; file < 0 && i < MAX_TRIES; i++) {
         tarn__string_free(*name);
         *name = tarn__temporary_name(path);
         file = *name ? open(*name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode) : -1;
@@ -131,11 +132,12 @@ static int make_temporary(const char *path, mode_t mode, char **name)
             break;
     }
     if (file >= 0)
-        flock(file, LOCK_EX | LOCK_NB); /* for as long as it is open: nobody sweeps it away */
+        flock(file, LOCK_EX | LOCK_NB); /* held while it is open, so that no other process removes it as stale */
     return file;
 }
 
-static void forget(tarn__output *output)
+/* Frees the names; the output is closed. */
+static void release_output(tarn__output *output)
 {
     tarn__string_free(output->temporary);
     tarn__string_free(output->path);
@@ -147,7 +149,7 @@ bool tarn__output_open(tarn__output *output, const char *function, const char *p
     mode_t mode;
     *output = (tarn__output){.function = function, .file = -1};
     if (tarn__memfiles_is_open())
-        return (output->kept = tarn__memfiles_add(function, path)) != NULL;
+        return (output->memfile = tarn__memfiles_add(function, path)) != NULL;
     output->path = resolve(function, path, &mode);
     if (output->path)
         tarn__temporary_sweep(output->path);
@@ -155,20 +157,20 @@ bool tarn__output_open(tarn__output *output, const char *function, const char *p
     if (output->file >= 0)
         return true;
     if (output->temporary)
-        refused(function, path, "cannot be written", errno);
-    forget(output);
+        raise_io(function, path, "cannot be written", errno);
+    release_output(output);
     return false;
 }
 
 char *tarn__output_extend(tarn__output *output, size_t count)
 {
-    char *at = output->kept ? tarn__memfile_extend(output->kept, count) : NULL;
+    char *at = output->memfile ? tarn__memfile_extend(output->memfile, count) : NULL;
     if (at)
         output->bytes += (int64_t)count;
     return at;
 }
 
-static bool keep(tarn__output *output, const void *bytes, size_t count)
+static bool append_to_memory(tarn__output *output, const void *bytes, size_t count)
 {
     char *at = tarn__output_extend(output, count);
     if (at)
@@ -179,14 +181,14 @@ static bool keep(tarn__output *output, const void *bytes, size_t count)
 bool tarn__output_write(tarn__output *output, const void *bytes, size_t count)
 {
     const char *at = bytes;
-    if (output->kept)
-        return count == 0 || keep(output, bytes, count);
+    if (output->memfile)
+        return count == 0 || append_to_memory(output, bytes, count);
     while (count > 0) {
         ssize_t written = write(output->file, at, count < (size_t)1 << 30 ? count : (size_t)1 << 30);
         if (written < 0 && errno == EINTR)
             continue;
         if (written <= 0)
-            return refused(output->function, output->path, "could not be written", written < 0 ? errno : ENOSPC);
+            return raise_io(output->function, output->path, "could not be written", written < 0 ? errno : ENOSPC);
         if (output->sum)
             tarn__xxh64_add(output->sum, at, (size_t)written);
         at += written;
@@ -199,8 +201,8 @@ bool tarn__output_write(tarn__output *output, const void *bytes, size_t count)
 bool tarn__output_write_at(tarn__output *output, int64_t position, const void *bytes, size_t count)
 {
     const char *at = bytes;
-    if (output->kept) {
-        memcpy(output->kept->bytes + position, bytes, count);
+    if (output->memfile) {
+        memcpy(output->memfile->bytes + position, bytes, count);
         return true;
     }
     while (count > 0) {
@@ -208,7 +210,7 @@ bool tarn__output_write_at(tarn__output *output, int64_t position, const void *b
         if (written < 0 && errno == EINTR)
             continue;
         if (written <= 0)
-            return refused(output->function, output->path, "could not be written", written < 0 ? errno : ENOSPC);
+            return raise_io(output->function, output->path, "could not be written", written < 0 ? errno : ENOSPC);
         at += written;
         position += written;
         count -= (size_t)written;
@@ -223,43 +225,43 @@ void tarn__output_sum_begin(tarn__output *output, tarn__xxh64 *sum)
     output->sum_start = output->bytes;
 }
 
-/* An in-memory file may be filled after tarn__output_extend(): its bytes are taken at the end. */
+/* An in-memory file may be filled after tarn__output_extend(), so its bytes are summed here instead of as they come. */
 uint64_t tarn__output_sum_end(tarn__output *output)
 {
-    if (output->kept && output->bytes > output->sum_start)
-        tarn__xxh64_add(output->sum, output->kept->bytes + output->sum_start,
+    if (output->memfile && output->bytes > output->sum_start)
+        tarn__xxh64_add(output->sum, output->memfile->bytes + output->sum_start,
                         (size_t)(output->bytes - output->sum_start));
     uint64_t value = tarn__xxh64_end(output->sum);
     output->sum = NULL;
     return value;
 }
 
-/* Brings the entry of a file to the disk: the folder's own. Some file systems cannot do that to a folder (EINVAL): then
- * there is nothing to do. */
+/* Syncs the folder that holds `path`, so that the rename survives a crash. Some file systems do not support fsync of
+ * a folder (EINVAL), which is not an error. */
 static bool sync_folder(const char *function, const char *path)
 {
     char folder[PATH_MAX];
     const char *slash = strrchr(path, '/');
     if (strlen(path) >= sizeof(folder))
-        return refused(function, path, "is too long a name", ENAMETOOLONG);
+        return raise_io(function, path, "is too long a path", ENAMETOOLONG);
     snprintf(folder, sizeof(folder), "%.*s", (int)(slash ? slash - path : 0), path);
     int file = open(folder[0] ? folder : slash ? "/" : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int error = file < 0 || (fsync(file) != 0 && errno != EINVAL) ? errno : 0;
     if (file >= 0)
         close(file);
-    return error == 0 || refused(function, path, "was written, but its folder could not be brought to the disk", error);
+    return error == 0 || raise_io(function, path, "was written, but its folder could not be synced to disk", error);
 }
 
 bool tarn__output_commit(tarn__output *output)
 {
     const char *what = NULL;
-    if (output->kept) {
-        output->kept->is_whole = true;
-        forget(output);
+    if (output->memfile) {
+        output->memfile->is_committed = true;
+        release_output(output);
         return true;
     }
     if (fsync(output->file) != 0)
-        what = "could not be brought to the disk";
+        what = "could not be synced to disk";
     int error = errno;
     if (close(output->file) != 0 && !what) {
         what = "could not be closed";
@@ -267,16 +269,16 @@ bool tarn__output_commit(tarn__output *output)
     }
     output->file = -1;
     if (!what && rename(output->temporary, output->path) != 0) {
-        what = "could not get its name";
+        what = "could not be renamed";
         error = errno;
     }
     if (what) {
-        refused(output->function, output->path, what, error);
+        raise_io(output->function, output->path, what, error);
         tarn__output_discard(output);
         return false;
     }
     bool good = sync_folder(output->function, output->path);
-    forget(output);
+    release_output(output);
     return good;
 }
 
@@ -286,12 +288,12 @@ void tarn__output_discard(tarn__output *output)
         close(output->file);
     if (output->temporary)
         unlink(output->temporary);
-    forget(output);
+    release_output(output);
 }
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
 
-/* The reason why not, or 0. What a full disk took of the line is taken back. */
+/* Appends a line; returns 0 or an errno. On failure, as on a full disk, the file is truncated to its old size. */
 static int append(int file, const char *line, size_t length)
 {
     struct stat about;
@@ -318,11 +320,11 @@ bool tarn__file_append(const char *function, const char *path, const char *line,
 {
     int file = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
     if (file < 0)
-        return refused(function, path, "cannot be opened", errno);
-    flock(file, LOCK_EX); /* where the file system cannot, the one write is all there is */
+        return raise_io(function, path, "cannot be opened", errno);
+    flock(file, LOCK_EX); /* where locks are not supported, a single write() is still atomic enough */
     int error = append(file, line, length);
     close(file);
-    return error == 0 || refused(function, path, "could not be written", error);
+    return error == 0 || raise_io(function, path, "could not be written", error);
 }
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
@@ -337,41 +339,41 @@ bool tarn__folder_make(const char *function, const char *path)
 {
     char part[PATH_MAX];
     if (strlen(path) >= sizeof(part))
-        return refused(function, path, "is too long a name", ENAMETOOLONG);
+        return raise_io(function, path, "is too long a path", ENAMETOOLONG);
     for (const char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         snprintf(part, sizeof(part), "%.*s", (int)(slash - path), path);
         if (slash[1] && mkdir(part, 0777) != 0 && errno != EEXIST)
-            return refused(function, part, "cannot be made", errno);
+            return raise_io(function, part, "cannot be created", errno);
     }
-    return mkdir(path, 0777) == 0 || refused(function, path, "cannot be made", errno);
+    return mkdir(path, 0777) == 0 || raise_io(function, path, "cannot be created", errno);
 }
 
-bool tarn__folder_lock(tarn__lock *claim, const char *function, const char *path)
+bool tarn__folder_lock(tarn__lock *lock, const char *function, const char *path)
 {
     int file = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (file < 0)
-        return refused(function, path, "cannot be opened", errno);
+        return raise_io(function, path, "cannot be opened", errno);
     if (flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
         close(file);
-        return tarn__raise(TARN_ERROR_IO,
-                           "%s: '%s' is in use: another program, or another part of this one, trains there; wait for "
-                           "its end, or stop it",
-                           function, path);
+        return tarn__raise(
+            TARN_ERROR_IO,
+            "%s: '%s' is in use by another run, in this process or another; wait for it to end, or stop it", function,
+            path);
     }
-    *claim = (tarn__lock){true, file};
+    *lock = (tarn__lock){true, file};
     return true;
 }
 
-void tarn__folder_unlock(tarn__lock *claim)
+void tarn__folder_unlock(tarn__lock *lock)
 {
-    if (claim->is_taken)
-        close(claim->file);
-    *claim = (tarn__lock){0};
+    if (lock->is_taken)
+        close(lock->file);
+    *lock = (tarn__lock){0};
 }
 
 bool tarn__file_rename(const char *function, const char *from, const char *to)
 {
-    return (rename(from, to) == 0 || refused(function, from, "could not be renamed", errno)) &&
+    return (rename(from, to) == 0 || raise_io(function, from, "could not be renamed", errno)) &&
            sync_folder(function, to);
 }
 

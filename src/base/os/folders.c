@@ -1,4 +1,4 @@
-/* folders.c: what is in a folder, on POSIX systems. */
+/* folders.c: listing, removing and comparing folders, on POSIX systems. */
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/os/files.h"
 
-/* Calls `visit` for each entry; true when it has seen all. */
+/* Calls `visit` for each entry; true when it has seen all of them. */
 static bool visit_all(DIR *stream, const char *path, tarn__folder_fn visit, void *ctx)
 {
     char below[PATH_MAX];

@@ -1,4 +1,5 @@
-/* posix.c: the operating system's part on Linux and other POSIX systems. */
+/* posix.c: the operating system's services on Linux and other POSIX systems: shared objects, clocks, memory,
+ * processor and host names. */
 #define _GNU_SOURCE /* dladdr */
 #include "base/os/platform.h"
 
@@ -12,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+/* The object is never closed after success: its functions may be in use until the process ends. */
 void *tarn__platform_symbol(const char *path, const char *symbol, char *why, size_t why_size)
 {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -80,7 +82,7 @@ void *tarn__platform_large_memory(size_t bytes)
     if (posix_memalign(&memory, LARGE_PAGE, bytes) != 0)
         return NULL;
 #ifdef MADV_HUGEPAGE
-    madvise(memory, bytes / LARGE_PAGE * LARGE_PAGE, MADV_HUGEPAGE); /* a wish: small pages do as well */
+    madvise(memory, bytes / LARGE_PAGE * LARGE_PAGE, MADV_HUGEPAGE); /* advisory */
 #endif
     return memory;
 }
@@ -91,29 +93,29 @@ bool tarn__platform_can_map(size_t bytes)
     return memory != MAP_FAILED && munmap(memory, bytes) == 0;
 }
 
-/* Arm's processors have numbers in place of a name. */
-static void name_arm(long maker, long part, char *name, size_t size)
+/* Arm processors report an implementer and a part number instead of a name. */
+static void arm_name(long implementer, long part, char *name, size_t size)
 {
     static const struct {
         long part;
         const char *name;
-    } arms[] = {{0xd03, "Cortex-A53"},  {0xd05, "Cortex-A55"}, {0xd07, "Cortex-A57"},  {0xd08, "Cortex-A72"},
-                {0xd0a, "Cortex-A75"},  {0xd0b, "Cortex-A76"}, {0xd0c, "Neoverse-N1"}, {0xd0d, "Cortex-A77"},
-                {0xd40, "Neoverse-V1"}, {0xd41, "Cortex-A78"}, {0xd44, "Cortex-X1"},   {0xd46, "Cortex-A510"},
-                {0xd47, "Cortex-A710"}, {0xd48, "Cortex-X2"},  {0xd49, "Neoverse-N2"}, {0xd4d, "Cortex-A715"},
-                {0xd4e, "Cortex-X3"},   {0xd4f, "Neoverse-V2"}};
-    for (size_t i = 0; maker == 0x41 && i < sizeof(arms) / sizeof(arms[0]); i++)
-        if (arms[i].part == part) {
-            snprintf(name, size, "Arm %s", arms[i].name);
+    } parts[] = {{0xd03, "Cortex-A53"},  {0xd05, "Cortex-A55"}, {0xd07, "Cortex-A57"},  {0xd08, "Cortex-A72"},
+                 {0xd0a, "Cortex-A75"},  {0xd0b, "Cortex-A76"}, {0xd0c, "Neoverse-N1"}, {0xd0d, "Cortex-A77"},
+                 {0xd40, "Neoverse-V1"}, {0xd41, "Cortex-A78"}, {0xd44, "Cortex-X1"},   {0xd46, "Cortex-A510"},
+                 {0xd47, "Cortex-A710"}, {0xd48, "Cortex-X2"},  {0xd49, "Neoverse-N2"}, {0xd4d, "Cortex-A715"},
+                 {0xd4e, "Cortex-X3"},   {0xd4f, "Neoverse-V2"}};
+    for (size_t i = 0; implementer == 0x41 && i < sizeof(parts) / sizeof(parts[0]); i++)
+        if (parts[i].part == part) {
+            snprintf(name, size, "Arm %s", parts[i].name);
             return;
         }
-    snprintf(name, size, "processor 0x%lx of maker 0x%lx", part, maker);
+    snprintf(name, size, "processor 0x%lx of implementer 0x%lx", part, implementer);
 }
 
 void tarn__platform_parse_cpu_name(FILE *cpuinfo, char *name, size_t size)
 {
     char line[4096];
-    long maker = -1;
+    long implementer = -1;
     name[0] = 0;
     while (!name[0] && fgets(line, sizeof(line), cpuinfo)) {
         char *colon = strchr(line, ':');
@@ -124,9 +126,9 @@ void tarn__platform_parse_cpu_name(FILE *cpuinfo, char *name, size_t size)
         if (strncmp(line, "model name", 10) == 0)
             snprintf(name, size, "%s", colon);
         else if (strncmp(line, "CPU implementer", 15) == 0)
-            maker = strtol(colon, NULL, 16);
-        else if (strncmp(line, "CPU part", 8) == 0 && maker >= 0)
-            name_arm(maker, strtol(colon, NULL, 16), name, size);
+            implementer = strtol(colon, NULL, 16);
+        else if (strncmp(line, "CPU part", 8) == 0 && implementer >= 0)
+            arm_name(implementer, strtol(colon, NULL, 16), name, size);
     }
 }
 
@@ -145,7 +147,7 @@ void tarn__platform_host_name(char *name, size_t size)
     static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.";
     if (gethostname(name, size) != 0 || !name[0])
         snprintf(name, size, "localhost");
-    name[size - 1] = 0; /* a name that was cut may lack its end */
+    name[size - 1] = 0; /* a truncated name may lack its terminator */
     for (char *c = name; *c; c++)
         *c = strchr(allowed, *c) ? *c : '_';
 }

@@ -1,5 +1,9 @@
-/* temp_files.c: what files are called while they are written, on POSIX systems, and what is left of those whose program
- * was killed. */
+/* temp_files.c: names of files while they are written, and removal of those left by killed processes, on POSIX
+ * systems.
+ *
+ * A temporary name holds the pid and a counter of its process. It is stale when that pid no longer exists here, or
+ * is ours with a number not yet given out. A pid says nothing about a process on another machine that shares the
+ * folder; the lock on the file does. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -28,8 +32,7 @@ char *tarn__temporary_name(const char *path)
     return name;
 }
 
-/* A name that was given by a program that is gone: its number is no process', or this one's, which has not come so far
- * yet. */
+/* Parses NAME.PID-NUMBER.tmp and applies the rule at the head of this file. */
 bool tarn__temporary_is_stale(const char *name)
 {
     static const char end[] = ".tmp";
@@ -48,9 +51,8 @@ bool tarn__temporary_is_stale(const char *name)
                                      : kill((pid_t)process, 0) != 0 && errno == ESRCH;
 }
 
-/* Removes a file that no program writes to: one on another machine that shares the folder has a number that means
- * nothing here, but has locked it. */
-static void remove_left(int folder, const char *name)
+/* Removes a file unless another process holds its lock. */
+static void remove_stale(int folder, const char *name)
 {
     int file = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (file < 0 || flock(file, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
@@ -59,8 +61,8 @@ static void remove_left(int folder, const char *name)
         close(file);
 }
 
-/* True for "model.gguf.4711-0.tmp", where the name is "model.gguf". */
-static bool is_left_of(const char *name, const char *entry)
+/* True for "model.gguf.4711-0.tmp" with name "model.gguf": exactly one suffix, and stale. */
+static bool is_stale_copy_of(const char *name, const char *entry)
 {
     size_t length = strlen(name);
     return strncmp(entry, name, length) == 0 && entry[length] == '.' &&
@@ -77,11 +79,12 @@ void tarn__temporary_sweep(const char *path)
     DIR *stream = opendir(folder);
     for (struct dirent *entry = stream ? readdir(stream) : NULL; entry; entry = readdir(stream)) {
         struct stat about;
-        if (!is_left_of(name, entry->d_name) || fstatat(dirfd(stream), entry->d_name, &about, AT_SYMLINK_NOFOLLOW) != 0)
+        if (!is_stale_copy_of(name, entry->d_name) ||
+            fstatat(dirfd(stream), entry->d_name, &about, AT_SYMLINK_NOFOLLOW) != 0)
             continue;
         snprintf(there, sizeof(there), "%s%s", folder, entry->d_name);
         if (S_ISREG(about.st_mode))
-            remove_left(dirfd(stream), entry->d_name);
+            remove_stale(dirfd(stream), entry->d_name);
         else if (S_ISDIR(about.st_mode))
             tarn__staging_remove(there);
     }
@@ -89,6 +92,7 @@ void tarn__temporary_sweep(const char *path)
         closedir(stream);
 }
 
+/* Takes ownership of the descriptor `folder`. Links are not followed. */
 static void sweep(int folder, int depth)
 {
     DIR *stream = folder >= 0 ? fdopendir(folder) : NULL;
@@ -103,7 +107,7 @@ static void sweep(int folder, int depth)
         if (is_own || fstatat(folder, entry->d_name, &about, AT_SYMLINK_NOFOLLOW) != 0)
             continue;
         if (S_ISREG(about.st_mode) && tarn__temporary_is_stale(entry->d_name))
-            remove_left(folder, entry->d_name);
+            remove_stale(folder, entry->d_name);
         else if (S_ISDIR(about.st_mode) && depth > 0)
             sweep(openat(folder, entry->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW), depth - 1);
     }

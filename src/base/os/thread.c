@@ -1,12 +1,12 @@
-/* thread.c: a small pool of threads behind parallel_for.
+/* thread.c: a small thread pool behind tarn__parallel_for().
  *
- * One job at a time. A job is published by writing it, opening `entry` and raising `generation`; workers enter by
- * counting up `entry`, take chunks, and count up `left`. Every thread has a share of the chunks, the same one in every
- * job of a size, so that what one operation left in a core's cache is found there by the next; who is done with its
- * share helps with the others'. The owner closes `entry` when the chunks are gone and waits only for those who had
- * entered: a worker that slept through a short job costs nothing. A worker spins briefly before it sleeps, so that
- * back-to-back operations do not pay for a wake-up each. Whoever finds the pool taken (another thread, or a nested
- * call) runs its chunks itself: the bits are the same. */
+ * One job at a time. A job is published by writing it, opening `entry` and incrementing `generation`; workers enter
+ * by incrementing `entry`, run chunks, and increment `left`. Each thread has a share of the chunks, the same one in
+ * every job of a size, so that data an operation left in a core's cache is used by the next; a thread that is done
+ * with its share steals from the others'. The owner closes `entry` when no chunk is left and waits only for the
+ * workers that entered: a worker that slept through a short job costs nothing. A worker spins briefly before it
+ * sleeps, so that back-to-back operations do not pay for a wake-up each. A caller that finds the pool busy (another
+ * thread, or a nested call) runs its chunks itself; the results are the same. */
 #include "base/os/thread.h"
 
 #include <pthread.h>
@@ -25,10 +25,10 @@ typedef struct job {
     int64_t n, grain, chunks;
     tarn__range_fn fn;
     void *ctx;
-    int threads; /* how many may take chunks of it, the owner among them */
+    int threads; /* threads that may run chunks, the owner included */
 } job;
 
-/* The chunks of one thread: from `next` to `end`. On a cache line of its own. */
+/* The chunks of one thread, from `next` to `end`; on a cache line of its own. */
 typedef struct share {
     _Alignas(64) _Atomic int64_t next;
     int64_t end;
@@ -44,13 +44,13 @@ static struct {
     share shares[MAX_THREADS];
     _Atomic uint64_t generation;
     _Atomic int entry; /* workers that entered, and CLOSED */
-    _Atomic int left;  /* of these, the ones that are done */
+    _Atomic int left;  /* of these, those that are done */
 } pool = {.owner = PTHREAD_MUTEX_INITIALIZER,
           .lock = PTHREAD_MUTEX_INITIALIZER,
           .wake = PTHREAD_COND_INITIALIZER,
           .entry = CLOSED};
 
-static _Atomic int wanted; /* 0: one thread for each core */
+static _Atomic int wanted; /* 0: one per core */
 static _Thread_local bool inside_chunk;
 
 static int core_count(void)
@@ -68,7 +68,7 @@ int tarn_threads(void)
         int chosen = asked >= 1 && asked <= MAX_THREADS ? (int)asked : core_count();
         if (atomic_compare_exchange_strong_explicit(&wanted, &count, chosen, memory_order_relaxed,
                                                     memory_order_relaxed))
-            count = chosen; /* else tarn_set_threads() was faster, and count is what it set */
+            count = chosen; /* else tarn_set_threads() came first, and `count` is its value */
     }
     return count;
 }
@@ -76,7 +76,7 @@ int tarn_threads(void)
 bool tarn_set_threads(int count)
 {
     if (count < 0 || count > MAX_THREADS)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "set_threads: %d is outside 0 to %d", count, MAX_THREADS);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "set_threads: the count is %d; expected 0 to %d", count, MAX_THREADS);
     atomic_store_explicit(&wanted, count ? count : core_count(), memory_order_relaxed);
     return true;
 }
@@ -90,6 +90,7 @@ static void pause_briefly(void)
 #endif
 }
 
+/* Runs chunks of one share until it is empty. The first load avoids a write to a line that other threads poll. */
 static void run_share(const job *work, share *from)
 {
     while (atomic_load_explicit(&from->next, memory_order_relaxed) < from->end) {
@@ -101,7 +102,7 @@ static void run_share(const job *work, share *from)
     }
 }
 
-/* What thread number `self` does of a job: its own share, then what is left of the others'. */
+/* Runs thread `self`'s share, then helps with the others'. */
 static void run_chunks(const job *work, int self)
 {
     inside_chunk = true;
@@ -110,7 +111,7 @@ static void run_chunks(const job *work, int self)
     inside_chunk = false;
 }
 
-static void deal_shares(const job *work)
+static void assign_shares(const job *work)
 {
     for (int i = 0; i < work->threads; i++) {
         atomic_store_explicit(&pool.shares[i].next, work->chunks * i / work->threads, memory_order_relaxed);
@@ -118,6 +119,7 @@ static void deal_shares(const job *work)
     }
 }
 
+/* Spins for a new generation, then sleeps. Returns the generation seen. */
 static uint64_t wait_for_job(uint64_t seen)
 {
     for (int i = 0; i < SPINS; i++) {
@@ -136,8 +138,8 @@ static uint64_t wait_for_job(uint64_t seen)
     return now;
 }
 
-/* Worker number 1 and up; 0 is whoever owns the job. A job that came before the worker was ready has been done without
- * it. */
+/* Workers are numbered from 1; 0 is the owner of the job. A worker may miss a job that was published before it was
+ * ready. */
 static void *worker(void *argument)
 {
     int self = (int)(uintptr_t)argument;
@@ -154,7 +156,7 @@ static void *worker(void *argument)
     return NULL;
 }
 
-/* The child of a fork has no workers and nobody who holds the locks. */
+/* The child of a fork has no workers, and its locks may be copies of locked ones. */
 static void forget_workers(void)
 {
     pthread_mutex_init(&pool.owner, NULL);
@@ -169,7 +171,8 @@ static void watch_forks(void)
     pthread_atfork(NULL, NULL, forget_workers);
 }
 
-/* Under the owner lock, when no job runs. Fewer workers than asked for is not an error: the caller does the work. */
+/* Called under the owner lock while no job runs. Fewer workers than wanted is not an error: the caller runs the
+ * chunks. */
 static void start_workers(int count)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -209,7 +212,7 @@ void tarn__parallel_for(int64_t n, int64_t grain, tarn__range_fn fn, void *ctx)
     }
     start_workers(threads - 1);
     pool.job = (job){n, grain, (n + grain - 1) / grain, fn, ctx, threads};
-    deal_shares(&pool.job);
+    assign_shares(&pool.job);
     atomic_store_explicit(&pool.left, 0, memory_order_relaxed);
     atomic_store_explicit(&pool.entry, 0, memory_order_release);
     atomic_fetch_add_explicit(&pool.generation, 1, memory_order_release);

@@ -1,12 +1,12 @@
-/* kquants.c: packing the types that have two levels of scales: a block's in f16, and its groups' as small whole numbers
- * of it.
+/* kquants.c: quantization of the k-quants, Q4_K and Q6_K, which have two levels of scales: one in f16 per block, and
+ * small integer multiples of it per group.
  *
- * Scaling a group by its extreme elements spends the steps on values that are rarely there. So for each group several
- * spacings of the steps are tried; for the steps that each gives its elements, the scale (and least value) of the
- * smallest weighted error has a closed form. The best of them are then rounded to the block's own scale, where the
- * neighbouring codes are tried as well. Elements weigh their magnitude plus the group's mean of it: large weights of a
- * network matter more than their number says. At the end the block is kept only if its plain squared error is no larger
- * than that of scaling by the extremes. */
+ * Scaling a group by its extreme elements wastes steps on values that rarely occur. So for each group several step
+ * sizes are tried; given the step of each element, the scale (and min) with the smallest weighted error has a closed
+ * form. The best fit is then rounded to a multiple of the block's scale, and the neighbouring multiples are tried as
+ * well. Elements are weighted by their magnitude plus the group's mean magnitude: large weights of a network matter
+ * more than their number suggests. Finally the result is compared with scaling by the extremes; the block with the
+ * smaller unweighted squared error is kept, so the search never loses to the simple method. */
 #include "base/quant/quant.h"
 
 #include <math.h>
@@ -18,26 +18,27 @@
 #define Q6_GROUP 16
 #define SPACINGS 24
 
-/* 1 / x; 0 where there is none. */
+/* 1 / x, or 0 where x has no finite inverse. */
 static float inverse(float x)
 {
     float inverted = x != 0 ? 1 / x : 0;
     return isfinite(inverted) ? inverted : 0;
 }
 
-/* The factor that a spacing is finer by than the one that reaches the extremes: from 0.94 to 1.4. */
+/* Candidate i divides the step size that just reaches the extremes by this factor, from 0.94 to 1.4. */
 static float spacing(int i)
 {
     return 0.94f + 0.02f * (float)i;
 }
 
-/* The nearest whole number from 0 to `most`; 0 for NaN. */
-static inline float step(float x, float most)
+/* The nearest integer from 0 to `max`; 0 for NaN. */
+static inline float step(float x, float max)
 {
     float low = x > 0 ? x : 0;
-    return (float)(int)((low < most ? low : most) + 0.5f);
+    return (float)(int)((low < max ? low : max) + 0.5f);
 }
 
+/* Weight of each element: its magnitude plus the group's mean magnitude. */
 static void weigh(const float *x, int count, float *weight)
 {
     float sum = 0;
@@ -47,6 +48,7 @@ static void weigh(const float *x, int count, float *weight)
         weight[i] = sum / (float)count + fabsf(x[i]);
 }
 
+/* Squared error of a finished block of 256 elements, unweighted, in f64. */
 static double error_of(const float *x, tarn_dtype dtype, const void *block)
 {
     float decoded[256];
@@ -57,37 +59,38 @@ static double error_of(const float *x, tarn_dtype dtype, const void *block)
     return sum;
 }
 
-/* How a block's scale becomes f16. */
+/* Rounding of a block's scale to f16. */
 typedef uint16_t (*bits_fn)(float scale);
 
-/* To the nearest. */
+/* Round to nearest. */
 static uint16_t nearest_bits(float scale)
 {
     return tarn__f32_to_f16(scale);
 }
 
-/* Where that is so coarse that rounding down would leave the largest group without a code (or all of them without a
- * scale), up. */
+/* Rounds up where f16 is so coarse that rounding down would leave the largest group without a code (or all groups
+ * with a scale of 0). */
 static uint16_t scale_bits(float scale)
 {
     uint16_t bits = tarn__f32_to_f16(scale);
     return fabsf(scale) > fabsf(tarn__f16_to_f32(bits)) * (1 + 0x1p-8f) ? (uint16_t)(bits + 1) : bits;
 }
 
-static const bits_fn plain_bits[] = {scale_bits, nearest_bits}; /* of extremes: the better one is taken */
+static const bits_fn plain_bits[] = {scale_bits, nearest_bits}; /* for scaling by the extremes, both are tried */
 
 static int clamp(float x, int low, int high)
 {
     return x < (float)low ? low : x > (float)high ? high : (int)lroundf(x);
 }
 
-/* ---- q4_k: x ≈ scale · q - least --------------------------------------------------------------------------------- */
+/* ---- q4_k: x ≈ scale · q - min ----------------------------------------------------------------------------- */
 
+/* One group's affine map from steps q to values: x ≈ scale · q - min. */
 typedef struct line {
     float scale, min; /* neither is negative */
 } line;
 
-/* The line through the group's extremes; 0 is always among its values, since `least` cannot be negative. */
+/* The line through the group's extremes. `min` cannot be negative, so 0 is always representable. */
 static line line_of_extremes(const float *x)
 {
     float low = 0, high = x[0];
@@ -98,13 +101,15 @@ static line line_of_extremes(const float *x)
     return high > low ? (line){(high - low) / 15, -low} : (line){0, -low};
 }
 
+/* The step q in 0–15 of each element for a line with scale 1 / inverted. */
 static void steps_of(const float *x, float inverted, float min, float *q)
 {
     for (int i = 0; i < Q4_GROUP; i++)
         q[i] = step((x[i] + min) * inverted, 15);
 }
 
-/* The line of the smallest weighted error for given steps. */
+/* Weighted least squares: the line with the smallest error for given steps. Where the best min is negative, which
+ * the format cannot hold, the fit is repeated with min = 0. */
 static line fit_line(const float *x, const float *weight, const float *q)
 {
     float w = 0, wq = 0, wqq = 0, wx = 0, wxq = 0;
@@ -124,6 +129,7 @@ static line fit_line(const float *x, const float *weight, const float *q)
     return (line){scale > 0 ? scale : 0, min};
 }
 
+/* Weighted squared error of a line with given steps. */
 static float line_error(const float *x, const float *weight, const float *q, line l)
 {
     float sum = 0;
@@ -134,30 +140,31 @@ static float line_error(const float *x, const float *weight, const float *q, lin
     return sum;
 }
 
+/* The best of the extremes' line and SPACINGS refits, by weighted error. Steps are recomputed after each fit. */
 static line search_line(const float *x, const float *weight)
 {
     float q[Q4_GROUP];
     line extremes = line_of_extremes(x), best = extremes;
     steps_of(x, inverse(extremes.scale), extremes.min, q);
-    float least_error = line_error(x, weight, q, extremes);
+    float min_error = line_error(x, weight, q, extremes);
     for (int i = 0; i < SPACINGS && extremes.scale > 0; i++) {
         steps_of(x, inverse(extremes.scale) * spacing(i), extremes.min, q);
         line fitted = fit_line(x, weight, q);
         steps_of(x, inverse(fitted.scale), fitted.min, q);
         float error = line_error(x, weight, q, fitted);
-        if (error < least_error) {
-            least_error = error;
+        if (error < min_error) {
+            min_error = error;
             best = fitted;
         }
     }
     return best;
 }
 
-/* The codes around those given whose line has the smallest error. */
-static void search_codes(const float *x, const float *weight, float scale, float min, int *scale_code, int *least_code)
+/* Tries the 3 × 3 neighbouring codes of scale and min (0–63) and keeps the pair with the smallest error. */
+static void search_codes(const float *x, const float *weight, float scale, float min, int *scale_code, int *min_code)
 {
     float q[Q4_GROUP], smallest = INFINITY;
-    int from = *scale_code, low_from = *least_code;
+    int from = *scale_code, low_from = *min_code;
     for (int code = from > 0 ? from - 1 : 0; code <= from + 1 && code < 64; code++)
         for (int low = low_from > 0 ? low_from - 1 : 0; low <= low_from + 1 && low < 64; low++) {
             line l = {scale * (float)code, min * (float)low};
@@ -166,11 +173,13 @@ static void search_codes(const float *x, const float *weight, float scale, float
             if (error < smallest) {
                 smallest = error;
                 *scale_code = code;
-                *least_code = low;
+                *min_code = low;
             }
         }
 }
 
+/* Packs one group into a zeroed block: its 6-bit codes and its 32 nibbles, quantized with the scale and min as they
+ * were rounded. */
 static void put_q4_k_group(tarn__q4_k *block, int group, const float *x, int code, int low)
 {
     float q[Q4_GROUP], scale = tarn__f16_to_f32(block->scale) * (float)code,
@@ -190,17 +199,17 @@ static void put_q4_k_group(tarn__q4_k *block, int group, const float *x, int cod
         to[k] |= (uint8_t)((int)q[k] << shift);
 }
 
-/* Packs the groups' lines. With `weight`, codes are searched for. */
+/* Packs all groups. The largest scale and min get code 63. With `weight`, codes are searched for; without, rounded. */
 static void put_q4_k(const float *x, const float *weight, const line *lines, bits_fn bits_of, tarn__q4_k *block)
 {
-    line most = {0, 0};
+    line max = {0, 0};
     for (int i = 0; i < 8; i++) {
-        most.scale = fmaxf(most.scale, lines[i].scale);
-        most.min = fmaxf(most.min, lines[i].min);
+        max.scale = fmaxf(max.scale, lines[i].scale);
+        max.min = fmaxf(max.min, lines[i].min);
     }
     memset(block, 0, sizeof(*block));
-    block->scale = bits_of(most.scale / 63);
-    block->min = bits_of(most.min / 63);
+    block->scale = bits_of(max.scale / 63);
+    block->min = bits_of(max.min / 63);
     float scale = tarn__f16_to_f32(block->scale), min = tarn__f16_to_f32(block->min);
     for (int i = 0; i < 8; i++) {
         int code = clamp(lines[i].scale * inverse(scale), 0, 63), low = clamp(lines[i].min * inverse(min), 0, 63);
@@ -210,6 +219,7 @@ static void put_q4_k(const float *x, const float *weight, const line *lines, bit
     }
 }
 
+/* Searches each group's line, then falls back to the extremes' lines, rounded both ways, where they are better. */
 void tarn__q4_k_quantize(const float *values, tarn__q4_k *block)
 {
     float weight[256];
@@ -223,7 +233,7 @@ void tarn__q4_k_quantize(const float *values, tarn__q4_k *block)
     put_q4_k(values, weight, best, scale_bits, block);
     for (int i = 0; i < 2; i++) {
         put_q4_k(values, NULL, plain, plain_bits[i], &other);
-        /* nor is it NaN: a scale beyond f16 */
+        /* NaN as well: a scale beyond f16 */
         if (!(error_of(values, TARN_Q4_K, block) <= error_of(values, TARN_Q4_K, &other)))
             *block = other;
     }
@@ -240,6 +250,7 @@ static float extreme_of(const float *x)
     return largest;
 }
 
+/* The step q in -32…31 of each element for a scale of 1 / inverted. */
 static void signed_steps_of(const float *x, float inverted, float *q)
 {
     for (int i = 0; i < Q6_GROUP; i++)
@@ -267,25 +278,26 @@ static float fit_scale(const float *x, const float *weight, const float *q)
     return wxq * inverse(wqq);
 }
 
-/* Begins with the scale by which the largest element is -32 steps: that side has one more. */
+/* Starts from the scale that maps the largest element to -32 steps, because that side has one step more. */
 static float search_scale(const float *x, const float *weight)
 {
     float q[Q6_GROUP], extreme = extreme_of(x) / -32, best = extreme;
     signed_steps_of(x, inverse(extreme), q);
-    float least_error = scale_error(x, weight, q, extreme);
+    float min_error = scale_error(x, weight, q, extreme);
     for (int i = 0; i < SPACINGS && extreme != 0; i++) {
         signed_steps_of(x, inverse(extreme) * spacing(i), q);
         float fitted = fit_scale(x, weight, q);
         signed_steps_of(x, inverse(fitted), q);
         float error = scale_error(x, weight, q, fitted);
-        if (error < least_error) {
-            least_error = error;
+        if (error < min_error) {
+            min_error = error;
             best = fitted;
         }
     }
     return best;
 }
 
+/* Tries the neighbouring codes (-128…127) of a group's scale and returns the one with the smallest error. */
 static int search_code(const float *x, const float *weight, float scale, int from)
 {
     float q[Q6_GROUP], smallest = INFINITY;
@@ -301,6 +313,7 @@ static int search_code(const float *x, const float *weight, float scale, int fro
     return best;
 }
 
+/* Packs one group into a zeroed block: its scale's code, the low nibbles and the upper two bits of its 16 elements. */
 static void put_q6_k_group(tarn__q6_k *block, int group, const float *x, int code)
 {
     float q[Q6_GROUP];
@@ -316,15 +329,15 @@ static void put_q6_k_group(tarn__q6_k *block, int group, const float *x, int cod
     }
 }
 
-/* Packs the groups' scales, the largest of which becomes `top`. With `weight`, codes are searched for. */
+/* Packs all groups. The scale of the largest magnitude gets the code `top`. With `weight`, codes are searched for. */
 static void put_q6_k(const float *x, const float *weight, const float *scales, int top, bits_fn bits_of,
                      tarn__q6_k *block)
 {
-    float most = 0;
+    float max = 0;
     for (int i = 0; i < 16; i++)
-        most = fabsf(scales[i]) > fabsf(most) ? scales[i] : most;
+        max = fabsf(scales[i]) > fabsf(max) ? scales[i] : max;
     memset(block, 0, sizeof(*block));
-    block->scale = bits_of(most / (float)top);
+    block->scale = bits_of(max / (float)top);
     float scale = tarn__f16_to_f32(block->scale);
     for (int i = 0; i < 16; i++) {
         int code = clamp(scales[i] * inverse(scale), -128, 127);
@@ -334,6 +347,7 @@ static void put_q6_k(const float *x, const float *weight, const float *scales, i
     }
 }
 
+/* As tarn__q4_k_quantize(): search, then fall back to scaling by the extremes where that is better. */
 void tarn__q6_k_quantize(const float *values, tarn__q6_k *block)
 {
     float weight[256], plain[16], best[16];
@@ -346,7 +360,7 @@ void tarn__q6_k_quantize(const float *values, tarn__q6_k *block)
     put_q6_k(values, weight, best, -128, scale_bits, block);
     for (int i = 0; i < 2; i++) {
         put_q6_k(values, NULL, plain, 127, plain_bits[i], &other);
-        /* nor is it NaN: a scale beyond f16 */
+        /* NaN as well: a scale beyond f16 */
         if (!(error_of(values, TARN_Q6_K, block) <= error_of(values, TARN_Q6_K, &other)))
             *block = other;
     }

@@ -1,7 +1,8 @@
-/* quant.c: packed numbers to f32, bit for bit as the gguf package has them, and f32 to the types whose scale is the
- * largest element's. Those whose scales are searched for are packed in kquants.c.
+/* quant.c: dequantize all quant block formats, bitwise identical to the gguf package, and quantize those whose scale
+ * is the largest element's (Q8_0, Q4_0). The k-quants, whose scales are searched for, are quantized in kquants.c.
  *
- * Nothing here may be contracted into a fused multiply-add: the package rounds each product. */
+ * No multiply and add here may be contracted into an FMA, because the package rounds each product: the build passes
+ * -ffp-contract=off. */
 #include "base/quant/quant.h"
 
 #include <math.h>
@@ -12,18 +13,18 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "a big-endian machine would have to swap the bytes of every scale");
 _Static_assert(sizeof(tarn__q8_0) == 34 && sizeof(tarn__q4_0) == 18 && sizeof(tarn__q4_k) == 144 &&
                    sizeof(tarn__q6_k) == 210,
-               "blocks stand in memory as in files");
+               "blocks have the same layout in memory and in files");
 
 /* ---- to f32 ------------------------------------------------------------------------------------------------------ */
 
-static void decode_q8_0(const tarn__q8_0 *block, float *values)
+static void dequantize_q8_0(const tarn__q8_0 *block, float *values)
 {
     float scale = tarn__f16_to_f32(block->scale);
     for (int i = 0; i < 32; i++)
         values[i] = (float)block->q[i] * scale;
 }
 
-static void decode_q4_0(const tarn__q4_0 *block, float *values)
+static void dequantize_q4_0(const tarn__q4_0 *block, float *values)
 {
     float scale = tarn__f16_to_f32(block->scale);
     for (int i = 0; i < 16; i++) {
@@ -32,6 +33,7 @@ static void decode_q4_0(const tarn__q4_0 *block, float *values)
     }
 }
 
+/* Unpacks the 6-bit scale and min of one group; see tarn__q4_k for the packing. */
 void tarn__q4_k_group(const tarn__q4_k *block, int group, int *scale, int *min)
 {
     const uint8_t *s = block->scales;
@@ -40,7 +42,7 @@ void tarn__q4_k_group(const tarn__q4_k *block, int group, int *scale, int *min)
     *min = group < 4 ? s[4 + i] & 63 : s[8 + i] >> 4 | (s[4 + i] >> 6 << 4);
 }
 
-static void decode_q4_k(const tarn__q4_k *block, float *values)
+static void dequantize_q4_k(const tarn__q4_k *block, float *values)
 {
     for (int group = 0; group < 8; group++) {
         const uint8_t *q = block->q + group / 2 * 32;
@@ -52,7 +54,7 @@ static void decode_q4_k(const tarn__q4_k *block, float *values)
     }
 }
 
-static void decode_q6_k(const tarn__q6_k *block, float *values)
+static void dequantize_q6_k(const tarn__q6_k *block, float *values)
 {
     float scale = tarn__f16_to_f32(block->scale), scales[16];
     for (int i = 0; i < 16; i++)
@@ -73,24 +75,25 @@ void tarn__dequantize_blocks(tarn_dtype dtype, const void *blocks, int64_t count
     const char *block = blocks;
     for (int64_t i = 0; i < count; i += elements, block += tarn__dtype_bytes(dtype))
         switch (dtype) {
-        case TARN_Q8_0: decode_q8_0((const void *)block, values + i); break;
-        case TARN_Q4_0: decode_q4_0((const void *)block, values + i); break;
-        case TARN_Q4_K: decode_q4_k((const void *)block, values + i); break;
-        case TARN_Q6_K: decode_q6_k((const void *)block, values + i); break;
+        case TARN_Q8_0: dequantize_q8_0((const void *)block, values + i); break;
+        case TARN_Q4_0: dequantize_q4_0((const void *)block, values + i); break;
+        case TARN_Q4_K: dequantize_q4_k((const void *)block, values + i); break;
+        case TARN_Q6_K: dequantize_q6_k((const void *)block, values + i); break;
         default: return;
         }
 }
 
 /* ---- from f32 ---------------------------------------------------------------------------------------------------- */
 
-/* 1 / d; 0 where every element is so small that it has no inverse: the scale is 0 in f16 then. */
+/* 1 / d, or 0 where d has no finite inverse: all elements are then so small that the scale is 0 in f16 as well. */
 static float inverse(float d)
 {
     float inverted = d != 0 ? 1 / d : 0;
     return isfinite(inverted) ? inverted : 0;
 }
 
-static void encode_q8_0(const float *values, tarn__q8_0 *block)
+/* The largest magnitude becomes ±127 steps, so the scale is symmetric and code -128 is never used. */
+static void quantize_q8_0(const float *values, tarn__q8_0 *block)
 {
     float largest = 0;
     for (int i = 0; i < 32; i++)
@@ -101,14 +104,16 @@ static void encode_q8_0(const float *values, tarn__q8_0 *block)
         block->q[i] = (int8_t)roundf(values[i] * inverted);
 }
 
+/* Rounds half up by adding 0.5 to a value that is not negative; 16, which only the positive extreme can reach, is
+ * clamped to 15. */
 static int nibble(float value, float inverted)
 {
     int q = (int)(value * inverted + 8.5f);
     return q < 15 ? q : 15;
 }
 
-/* The element of the largest magnitude becomes -8 · scale exactly: that side has one step more. */
-static void encode_q4_0(const float *values, tarn__q4_0 *block)
+/* The element of the largest magnitude becomes -8 · scale exactly, because that side has one step more. */
+static void quantize_q4_0(const float *values, tarn__q4_0 *block)
 {
     float largest = 0;
     for (int i = 0; i < 32; i++)
@@ -126,8 +131,8 @@ void tarn__quantize_blocks(tarn_dtype dtype, const float *values, int64_t count,
     char *block = blocks;
     for (int64_t i = 0; i < count; i += elements, block += tarn__dtype_bytes(dtype))
         switch (dtype) {
-        case TARN_Q8_0: encode_q8_0(values + i, (void *)block); break;
-        case TARN_Q4_0: encode_q4_0(values + i, (void *)block); break;
+        case TARN_Q8_0: quantize_q8_0(values + i, (void *)block); break;
+        case TARN_Q4_0: quantize_q4_0(values + i, (void *)block); break;
         case TARN_Q4_K: tarn__q4_k_quantize(values + i, (void *)block); break;
         case TARN_Q6_K: tarn__q6_k_quantize(values + i, (void *)block); break;
         default: return;

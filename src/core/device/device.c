@@ -1,5 +1,5 @@
-/* device.c: the registry of backends: the CPU's is linked in, others are looked for when their name is first used. A
- * slot, once filled, never changes, so reading a loaded slot needs no lock. */
+/* device.c: the registry of backends. The CPU's is linked in; others are shared objects, searched for when their
+ * name is first used. A slot, once filled, never changes, so reading a loaded slot needs no lock. */
 #include "core/device/device.h"
 
 #include <pthread.h>
@@ -14,19 +14,19 @@
 
 enum { UNTRIED = 0, PRESENT, MISSING };
 
-/* The first three names are fixed so that their slots are the same in every program. */
+/* The first three names are fixed, so that their slots are the same in every program. */
 static struct slot {
     char name[16];
     int state;
     _Atomic(const tarn__backend *) backend;
-    _Atomic(const tarn__backend *) table; /* the same, and also one that has no device: for its list of kernels */
+    _Atomic(const tarn__backend *) table; /* the same, or a backend without a device: for its kernel table */
     char why[512];
 } slots[TARN__BACKENDS] = {{.name = "cpu"}, {.name = "cuda"}, {.name = "opencl"}};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char search_path[1024];
 static bool search_path_set;
-static _Atomic int fallback_mode = -1; /* -1: the environment has not been asked */
+static _Atomic int fallback_mode = -1; /* -1: TARN_FALLBACK not read yet */
 
 bool tarn_set_backend_path(const char *folders)
 {
@@ -56,11 +56,11 @@ bool tarn__fallback_is_error(void)
     return mode == 1;
 }
 
-/* Opens one file as backend `slot`; false with the reason in slot->why. */
+/* Loads a shared object into `slot`; false with the reason in slot->why. */
 static bool open_backend(struct slot *slot, const char *path)
 {
     char why[256] = "";
-    /* A function pointer comes back as an object pointer; POSIX promises that the bits are the same. */
+    /* dlsym() returns a function as an object pointer; POSIX guarantees equal representations. */
     union {
         void *object;
         tarn__backend_entry_fn call;
@@ -93,7 +93,7 @@ static bool open_backend(struct slot *slot, const char *path)
     return true;
 }
 
-/* Looks for libtarn-NAME.so in the search path, then beside the library; never in the working directory. */
+/* Searches libtarn-NAME.so in TARN_BACKEND_PATH, then next to the library; never in the working directory. */
 static void find_backend(struct slot *slot)
 {
     char folders[2048], path[2304];
@@ -125,7 +125,7 @@ static bool valid_name(const char *name)
            strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789") == length;
 }
 
-/* The slot of a name, tried and filled; -1 for a name that can be no backend's. */
+/* The slot of a name, loaded if possible; -1 for an invalid name. */
 static int slot_named(const char *name)
 {
     if (!name || !valid_name(name))
@@ -147,7 +147,7 @@ static int slot_named(const char *name)
     if (found > 0 && slots[found].state == UNTRIED)
         find_backend(&slots[found]);
     if (guess && slots[found].state == MISSING && strncmp(slots[found].why, "no lib", 6) == 0) {
-        slots[found] = (struct slot){0}; /* a name nobody has must not use up a slot */
+        slots[found] = (struct slot){0}; /* an unknown name must not use up a slot */
         found = -1;
     }
     pthread_mutex_unlock(&lock);
@@ -200,7 +200,7 @@ const tarn__backend *tarn__backend_of(tarn_device device, const char *function)
     if (!backend && device.backend >= 0 && device.backend < TARN__BACKENDS && slots[device.backend].name[0])
         backend = tarn__backend_named(slots[device.backend].name);
     if (!backend) {
-        tarn__raise(TARN_ERROR_DEVICE, "%s: there is no device {%d, %d}; make devices with tarn_device_parse()",
+        tarn__raise(TARN_ERROR_DEVICE, "%s: device {%d, %d} does not exist; create devices with tarn_device_parse()",
                     function, device.backend, device.index);
         return NULL;
     }
@@ -219,7 +219,7 @@ tarn_device tarn_device_cpu(void)
     return (tarn_device){TARN__CPU_SLOT, 0};
 }
 
-/* A CPU that a backend offers is none for `auto`: the CPU's own kernels are faster on it. */
+/* A CPU device of another backend does not count for `auto`: our own CPU kernels are faster. */
 static bool is_gpu(const tarn__backend *backend, int index)
 {
     tarn_device_info info = {0};
@@ -237,7 +237,7 @@ tarn_device tarn_device_auto(void)
     return tarn_device_cpu();
 }
 
-/* Splits "cuda:1" into its name and index; false when it is not of that form. */
+/* Splits "cuda:1" into name and index; false if malformed. */
 static bool split_name(const char *text, char *name, size_t size, int *index)
 {
     const char *colon = strchr(text, ':');
@@ -329,14 +329,14 @@ const char *tarn_backend_missing(const char *name)
 bool tarn_device_query(tarn_device device, tarn_device_info *info)
 {
     if (!info)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "device_query: the place for the answer is NULL");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "device_query: info is NULL");
     memset(info, 0, sizeof(*info));
     const tarn__backend *backend = tarn__backend_of(device, "device_query");
     if (!backend)
         return false;
     tarn_device_name(device, info->name, sizeof(info->name));
     return backend->device_query(device.index, info) ||
-           tarn__raise(TARN_ERROR_DEVICE, "device_query: %s does not answer: %s", info->name, backend->failure());
+           tarn__raise(TARN_ERROR_DEVICE, "device_query: %s does not respond: %s", info->name, backend->failure());
 }
 
 void *tarn_native_stream(tarn_device device)

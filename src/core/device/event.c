@@ -1,5 +1,5 @@
-/* event.c: points in a device's stream, to wait for and to measure between. Where work is synchronous, the host's clock
- * is read. */
+/* event.c: events in a device's stream, to wait for and to measure time between. Synchronous devices read the host's
+ * clock. */
 #include <math.h>
 #include <time.h>
 
@@ -11,8 +11,8 @@
 struct tarn_event {
     tarn_device device;
     const tarn__backend *backend;
-    void *mark;  /* the backend's; NULL where it has none */
-    double time; /* microseconds, of the host's clock */
+    void *handle; /* the backend's event; NULL: host clock */
+    double time;  /* host clock in microseconds */
 };
 
 static double clock_now(void)
@@ -32,26 +32,27 @@ tarn_event *tarn_event_record(tarn_device device)
     *event = (tarn_event){.device = device, .backend = backend, .time = clock_now()};
     if (!backend->event_new)
         return event;
-    event->mark = backend->event_new(device.index);
-    if (event->mark && backend->event_record(device.index, event->mark, backend->stream(device.index)))
+    event->handle = backend->event_new(device.index);
+    if (event->handle && backend->event_record(device.index, event->handle, backend->stream(device.index)))
         return event;
     tarn__raise(TARN_ERROR_DEVICE, "event_record: %s", backend->failure());
     tarn_event_free(event);
     return NULL;
 }
 
+/* Waiting may reveal a fault of earlier kernels, so the device is polled. */
 bool tarn_event_wait(tarn_event *event)
 {
     if (tarn_failed())
         return false;
     if (!event)
         return tarn__raise(TARN_ERROR_ARGUMENT, "event_wait: the event is NULL");
-    if (!event->mark)
+    if (!event->handle)
         return true;
     tarn__timing timing = {0};
     if (tarn__is_profiling())
         tarn__timing_begin(&timing, TARN_PROFILE_WAIT, "event", NULL, event->device);
-    bool good = event->backend->event_wait(event->device.index, event->mark);
+    bool good = event->backend->event_wait(event->device.index, event->handle);
     tarn__timing_end(&timing);
     if (!good)
         return tarn__raise(TARN_ERROR_DEVICE, "event_wait: %s", event->backend->failure());
@@ -68,9 +69,9 @@ double tarn_event_elapsed(tarn_event *from, tarn_event *to)
     }
     if (!tarn_event_wait(from) || !tarn_event_wait(to))
         return microseconds;
-    if (!from->mark)
+    if (!from->handle)
         return to->time - from->time;
-    if (!from->backend->event_elapsed(from->device.index, from->mark, to->mark, &microseconds))
+    if (!from->backend->event_elapsed(from->device.index, from->handle, to->handle, &microseconds))
         tarn__raise(TARN_ERROR_DEVICE, "event_elapsed: %s", from->backend->failure());
     return microseconds;
 }
@@ -79,7 +80,7 @@ void tarn_event_free(tarn_event *event)
 {
     if (!event)
         return;
-    if (event->mark)
-        event->backend->event_free(event->device.index, event->mark);
+    if (event->handle)
+        event->backend->event_free(event->device.index, event->handle);
     tarn__release(event, sizeof(*event));
 }

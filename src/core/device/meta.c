@@ -1,4 +1,5 @@
-/* meta.c: devices without memory. Addresses are handed out one behind the other and never again; nobody looks there. */
+/* meta.c: meta devices (device.h): backends whose memory functions do nothing. Addresses are handed out one after
+ * the other and never reused, so that each tensor has its own; nothing is ever read or written there. */
 #include "core/device/device.h"
 
 #include <pthread.h>
@@ -7,7 +8,7 @@
 
 #define ALIGNMENT 256
 
-static tarn__backend shadows[TARN__BACKENDS];
+static tarn__backend backends[TARN__BACKENDS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void *alloc(int index, size_t bytes)
@@ -49,9 +50,9 @@ static bool synchronize(int index)
     return true;
 }
 
-/* Devices, kernels and whether steps can be recorded are the original's; all that moves bytes, or waits for work, is
- * gone. */
-static tarn__backend shadow_like(const tarn__backend *original)
+/* Device queries, kernels and capture support are the original's, so operations decide as on the real device;
+ * everything that moves bytes or waits is replaced. */
+static tarn__backend meta_backend_of(const tarn__backend *original)
 {
     return (tarn__backend){.kernels_hash = original->kernels_hash,
                            .name = original->name,
@@ -78,17 +79,17 @@ static tarn__backend shadow_like(const tarn__backend *original)
 
 const tarn__backend *tarn__meta_backend_at(int slot)
 {
-    return shadows[slot].name ? &shadows[slot] : NULL;
+    return backends[slot].name ? &backends[slot] : NULL;
 }
 
 tarn_device tarn__meta_device_of(tarn_device device)
 {
-    const tarn__backend *original = tarn__is_meta(device) ? NULL : tarn__backend_of(device, "shadow");
+    const tarn__backend *original = tarn__is_meta(device) ? NULL : tarn__backend_of(device, "meta_device");
     if (!original)
         return device;
     pthread_mutex_lock(&lock);
-    if (!shadows[device.backend].name)
-        shadows[device.backend] = shadow_like(original);
+    if (!backends[device.backend].name)
+        backends[device.backend] = meta_backend_of(original);
     pthread_mutex_unlock(&lock);
     return (tarn_device){device.backend + TARN__BACKENDS, device.index};
 }

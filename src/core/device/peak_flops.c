@@ -1,10 +1,10 @@
-/* peak_flops.c: what makers state of their devices: the yardstick that a share of the peak is a share of. */
+/* peak_flops.c: peak FLOP/s of known devices, from their makers' data sheets: the reference for MFU. */
 #include <string.h>
 #include <tarn/profile.h>
 
 #include "base/error.h"
 
-/* Dense products, TFLOP/s, by a part of the device's name; of names that begin alike the longer one comes first. */
+/* Dense (not sparse) TFLOP/s, by a substring of the device's name; longer names come before their prefixes. */
 static const struct {
     const char *name;
     double bf16, tf32, f32;
@@ -25,7 +25,7 @@ double tarn_device_peak_flops(tarn_device device, const char *precision)
                : strcmp(precision, "f32") == 0  ? 2
                                                 : -1;
     if (kind < 0) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "device_peak_flops: the precision '%.20s' is none of f32, tf32 and bf16",
+        tarn__raise(TARN_ERROR_ARGUMENT, "device_peak_flops: precision is '%.20s'; it must be f32, tf32 or bf16",
                     precision ? precision : "NULL");
         return 0;
     }

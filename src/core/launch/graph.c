@@ -1,9 +1,9 @@
-/* graph.c: captured steps.
+/* graph.c: captured steps (CUDA graphs, and a replayed list of calls in tests).
  *
- * While a step is recorded, the device's pool hands out blocks of an arena that the graph owns, and holds back blocks
- * given to it, because the recorded kernels will use both again. The device's random offset counts from 0; each run
- * adds where the generator stands. Live values lie in one small block of the arena and are written by one command
- * before the recorded ones. */
+ * While a step is captured, the device's pool serves blocks of an arena owned by the graph, and retains blocks freed
+ * meanwhile, because the captured kernels will use both again. The random counter starts at 0; each run adds the
+ * generator's position. Live values (learning rate, step count, seed) are in one small block of the arena, written
+ * by one inline write before each launch. */
 #include "core/launch/graph.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@
 #include "core/profile/profiler.h"
 #include "core/tensor/random.h"
 
-#define MAX_LIVE 16
+#define MAX_LIVE_VALUES 16
 
 typedef struct live {
     size_t offset;
@@ -25,19 +25,19 @@ typedef struct live {
 struct tarn_graph {
     tarn_device device;
     const tarn__backend *backend;
-    void *recorded; /* NULL: the device cannot record, the step is called */
+    void *captured; /* NULL: no capture support, the step is called */
     tarn_step_fn step;
     void *ctx;
     tarn__arena *arena;
-    tarn__pool_block *values; /* TARN__INLINE_WRITE_BYTES of live values */
+    tarn__pool_block *values; /* TARN__INLINE_WRITE_BYTES bytes of live values */
     size_t values_used;
-    live live[MAX_LIVE];
+    live live[MAX_LIVE_VALUES];
     int live_count;
-    const uint64_t *random; /* where the live seed and offset lie; NULL until the step draws */
-    uint64_t drawn;         /* counters that one run uses */
+    const uint64_t *random; /* address of the live seed and offset; NULL until the step draws */
+    uint64_t drawn;         /* random counters used per run */
 };
 
-static _Thread_local tarn_graph *capturing; /* the graph this thread is recording */
+static _Thread_local tarn_graph *capturing; /* the graph this thread is capturing */
 
 bool tarn__can_capture(tarn_device device)
 {
@@ -58,11 +58,12 @@ bool tarn__not_captured(const char *function, tarn_device device, const char *wh
 
 /* ---- live values ------------------------------------------------------------------------------------------------- */
 
+/* Values are packed in order of request, 16-byte aligned. */
 const void *tarn__graph_live(size_t bytes, tarn__refresh_fn refresh, const void *ctx, size_t ctx_bytes)
 {
     tarn_graph *graph = capturing;
     size_t rounded = (bytes + 15) / 16 * 16;
-    if (graph->live_count == MAX_LIVE || graph->values_used + rounded > TARN__INLINE_WRITE_BYTES) {
+    if (graph->live_count == MAX_LIVE_VALUES || graph->values_used + rounded > TARN__INLINE_WRITE_BYTES) {
         tarn__raise(TARN_ERROR_UNSUPPORTED,
                     "graph_capture: the step has more values that change than the %d that fit (one for each run of "
                     "parameters that an optimizer "
@@ -94,8 +95,8 @@ const uint64_t *tarn__graph_random(void)
 
 /* ---- capturing --------------------------------------------------------------------------------------------------- */
 
-/* Runs the step with the device recording; the generator stands at 0 meanwhile. */
-static bool record(tarn_graph *graph)
+/* Runs the step while the device captures; the random counter starts at 0 meanwhile. */
+static bool capture(tarn_graph *graph)
 {
     tarn__rng_state before = tarn__random_save();
     uint64_t *offset = tarn__random_offset(graph->device);
@@ -106,8 +107,8 @@ static bool record(tarn_graph *graph)
                 tarn__raise(TARN_ERROR_DEVICE, "graph_capture: %s", graph->backend->failure());
     if (good) {
         good = graph->step(graph->ctx) && !tarn_failed();
-        graph->recorded = graph->backend->capture_end(graph->device.index);
-        if (good && !graph->recorded)
+        graph->captured = graph->backend->capture_end(graph->device.index);
+        if (good && !graph->captured)
             good = tarn__raise(TARN_ERROR_DEVICE, "graph_capture: %s", graph->backend->failure());
         else if (!good && !tarn_failed())
             tarn__raise(TARN_ERROR_ARGUMENT, "graph_capture: the step returned false");
@@ -127,7 +128,7 @@ static bool prepare(tarn_graph *graph)
     tarn__arena_enter(graph->arena);
     graph->values = tarn__pool_alloc(graph->device, TARN__INLINE_WRITE_BYTES, NULL);
     tarn__arena_leave(graph->arena);
-    return graph->values && tarn_synchronize(graph->device) && record(graph);
+    return graph->values && tarn_synchronize(graph->device) && capture(graph);
 }
 
 tarn_graph *tarn_graph_capture(tarn_device device, tarn_step_fn step, void *ctx)
@@ -137,7 +138,7 @@ tarn_graph *tarn_graph_capture(tarn_device device, tarn_step_fn step, void *ctx)
         return NULL;
     if (!step || capturing) {
         tarn__raise(TARN_ERROR_ARGUMENT, "graph_capture: %s",
-                    step ? "a capture is going on already" : "the step is NULL");
+                    step ? "a capture is already in progress" : "the step is NULL");
         return NULL;
     }
     tarn_graph *graph = tarn__alloc(sizeof(*graph));
@@ -182,7 +183,7 @@ bool tarn_graph_run(tarn_graph *graph)
     if (tarn__is_profiling())
         tarn__timing_begin(&timing, TARN_PROFILE_GRAPH, "captured step", "graph_run", graph->device);
     bool good =
-        write_values(graph, stream) && graph->backend->graph_launch(graph->device.index, graph->recorded, stream);
+        write_values(graph, stream) && graph->backend->graph_launch(graph->device.index, graph->captured, stream);
     tarn__timing_end(&timing);
     if (!good)
         return tarn__raise(TARN_ERROR_DEVICE, "graph_run: %s", graph->backend->failure());
@@ -193,9 +194,9 @@ void tarn_graph_free(tarn_graph *graph)
 {
     if (!graph)
         return;
-    if (graph->recorded) {
-        graph->backend->synchronize(graph->device.index); /* a run may still be under way */
-        graph->backend->graph_free(graph->device.index, graph->recorded);
+    if (graph->captured) {
+        graph->backend->synchronize(graph->device.index); /* a run may still be queued */
+        graph->backend->graph_free(graph->device.index, graph->captured);
     }
     tarn__pool_free(graph->values);
     tarn__arena_free(graph->arena);

@@ -1,4 +1,8 @@
-/* launch.c: from tensors to a kernel call: which table, which row, scratch, faults, and the fallback to the CPU. */
+/* launch.c: from tensors to a kernel call: choice of the row, scratch, faults, and the fallback to the CPU.
+ *
+ * Scratch comes from the device's pool and is returned right after the launch: the stream orders its reuse. The
+ * fallback downloads the operands, runs the CPU's kernel and uploads the results; it is counted and warned about
+ * once per kernel. */
 #include "core/launch/launch.h"
 
 #include <pthread.h>
@@ -10,6 +14,7 @@
 #include "core/profile/profiler.h"
 #include "core/tensor/tensor.h"
 
+/* True when the row supports the dtype of the first operand and the quantized dtypes of all. */
 static bool row_fits(const tarn__kernel_row *row, const tarn__launch *launch)
 {
     if (!row->run)
@@ -17,7 +22,7 @@ static bool row_fits(const tarn__kernel_row *row, const tarn__launch *launch)
     const tarn_tensor *first = launch->inputs > 0 && launch->in[0] ? launch->in[0] : launch->out[0];
     for (int i = 1; !first && i < launch->inputs; i++)
         first = launch->in[i];
-    /* and all kinds of blocks: whoever does not name them would take them for elements */
+    /* and all quantized ones: a kernel that does not list them would read blocks as elements */
     uint32_t used = first ? TARN__BIT(first->view.dtype) : 0;
     for (int i = 0; i < launch->inputs; i++)
         used |= launch->in[i] ? TARN__BIT(launch->in[i]->view.dtype) & TARN__QUANTIZED : 0;
@@ -62,7 +67,7 @@ static bool run_row(const tarn__backend *backend, const tarn__launch *launch, ta
     return (backend->poll ? tarn__device_poll(device, launch->function) : tarn__fault_check(&fault)) && !tarn_failed();
 }
 
-/* On a meta device no kernel runs. Its scratch is taken and released, so that the pool's peak has it. */
+/* On a meta device no kernel runs; its scratch is allocated and freed, so that the pool's peak includes it. */
 static bool count_scratch(const tarn__backend *backend, const tarn__launch *launch, tarn_device device,
                           const tarn__view *const *in, const tarn__view *const *out)
 {
@@ -76,7 +81,7 @@ static bool count_scratch(const tarn__backend *backend, const tarn__launch *laun
     return bytes == 0 || scratch || tarn__raise_within(launch->function);
 }
 
-/* The same with its record; `device` is where it runs. */
+/* run_row() with a profile record; `device` is where it runs. */
 static bool run_profiled(const tarn__backend *backend, const tarn__launch *launch, tarn_device device,
                          const tarn__view *const *in, const tarn__view *const *out, bool is_fallback)
 {
@@ -90,7 +95,7 @@ static bool run_profiled(const tarn__backend *backend, const tarn__launch *launc
     return good;
 }
 
-/* ---- the fallback ------------------------------------------------------------------------------------------------ */
+/* ---- fallback to the CPU --------------------------------------------------------------------------------------- */
 
 static void warn_once(tarn__kernel kernel, tarn_device device)
 {
@@ -106,7 +111,7 @@ static void warn_once(tarn__kernel kernel, tarn_device device)
                   tarn_device_name(device, name, sizeof(name)), tarn__kernel_names[kernel]);
 }
 
-/* The elements between a view's first and last address, relative to its first element. */
+/* The offsets of a view's lowest and highest element, relative to its first. */
 static void span_of(const tarn__view *view, int64_t *low, int64_t *high)
 {
     *low = *high = 0;
@@ -116,14 +121,14 @@ static void span_of(const tarn__view *view, int64_t *low, int64_t *high)
     }
 }
 
-/* A host copy of a stretch of a storage. */
+/* A host copy of a slice of a storage. */
 typedef struct host_copy {
     void *memory;
-    int64_t first, end; /* bytes of the storage; none where they are equal */
+    int64_t first, end; /* bytes of the storage; equal: empty */
 } host_copy;
 
-/* Widens a stretch so that it holds what a tensor spans; it begins where an element of any size may. */
-static void take_in(host_copy *copy, const tarn_tensor *tensor)
+/* Extends a slice to cover a tensor. It starts at a multiple of 8 bytes, so that elements of any size stay aligned. */
+static void cover(host_copy *copy, const tarn_tensor *tensor)
 {
     tarn_dtype dtype = tensor->view.dtype;
     int64_t low, high, block = tarn__dtypes[dtype].block_elements;
@@ -145,7 +150,7 @@ static bool download(host_copy *copy, tarn__storage *storage)
     return copy->memory && tarn__storage_download(storage, copy->first, copy->memory, bytes);
 }
 
-/* The tensor as it lies in the copy. */
+/* The tensor's view within the copy. */
 static tarn__view view_in(const host_copy *copy, const tarn_tensor *tensor)
 {
     tarn__view view = tensor->view;
@@ -156,14 +161,14 @@ static tarn__view view_in(const host_copy *copy, const tarn_tensor *tensor)
     return view;
 }
 
-/* Copies of a call's tensors. Results that lie in one storage have one copy: what goes back holds all of them. */
+/* Host copies of a call's tensors. Outputs in one storage share one copy, so that the upload contains all of them. */
 typedef struct host_call {
     host_copy copies[TARN__MAX_INPUTS + TARN__MAX_OUTPUTS]; /* inputs, then outputs */
     tarn__view views[TARN__MAX_INPUTS + TARN__MAX_OUTPUTS];
     const tarn__view *in[TARN__MAX_INPUTS], *out[TARN__MAX_OUTPUTS];
 } host_call;
 
-/* Which output's copy holds output `i`. */
+/* The output whose copy contains output `i`: the first with the same storage. */
 static int holder_of(const tarn__launch *launch, int i)
 {
     int k = 0;
@@ -172,12 +177,12 @@ static int holder_of(const tarn__launch *launch, int i)
     return k;
 }
 
-static bool bring_inputs(host_call *call, const tarn__launch *launch)
+static bool download_inputs(host_call *call, const tarn__launch *launch)
 {
     for (int i = 0; i < launch->inputs; i++) {
         if (!launch->in[i])
             continue;
-        take_in(&call->copies[i], launch->in[i]);
+        cover(&call->copies[i], launch->in[i]);
         if (!download(&call->copies[i], launch->in[i]->storage))
             return false;
         call->views[i] = view_in(&call->copies[i], launch->in[i]);
@@ -186,13 +191,14 @@ static bool bring_inputs(host_call *call, const tarn__launch *launch)
     return true;
 }
 
-static bool bring_outputs(host_call *call, const tarn__launch *launch)
+/* Outputs are downloaded, too: an upload covers whole slices, and elements the kernel does not write must stay. */
+static bool download_outputs(host_call *call, const tarn__launch *launch)
 {
     host_copy *copies = call->copies + TARN__MAX_INPUTS;
     tarn__view *views = call->views + TARN__MAX_INPUTS;
     for (int i = 0; i < launch->outputs; i++)
         if (launch->out[i])
-            take_in(&copies[holder_of(launch, i)], launch->out[i]);
+            cover(&copies[holder_of(launch, i)], launch->out[i]);
     for (int i = 0; i < launch->outputs; i++) {
         if (!launch->out[i])
             continue;
@@ -205,7 +211,7 @@ static bool bring_outputs(host_call *call, const tarn__launch *launch)
     return true;
 }
 
-static bool give_back_outputs(const host_call *call, const tarn__launch *launch)
+static bool upload_outputs(const host_call *call, const tarn__launch *launch)
 {
     const host_copy *copies = call->copies + TARN__MAX_INPUTS;
     for (int i = 0; i < launch->outputs; i++)
@@ -216,13 +222,12 @@ static bool give_back_outputs(const host_call *call, const tarn__launch *launch)
     return true;
 }
 
-/* What blocks meet behind the doors that let them in. */
-static bool raise_blocks(const tarn__launch *launch, const tarn_tensor *tensor)
+/* For quantized tensors that reach an operation without support for them. */
+static bool raise_quantized(const tarn__launch *launch, const tarn_tensor *tensor)
 {
-    return tarn__raise(
-        TARN_ERROR_DTYPE,
-        "%s: %s holds blocks, which kernel '%s' does not take; tarn_cast() makes blocks of floats and floats of blocks",
-        launch->function, tarn_dtype_name(tensor->view.dtype), tarn__kernel_names[launch->kernel]);
+    return tarn__raise(TARN_ERROR_DTYPE,
+                       "%s: %s is a quantized dtype, which kernel '%s' does not support; convert with tarn_cast()",
+                       launch->function, tarn_dtype_name(tensor->view.dtype), tarn__kernel_names[launch->kernel]);
 }
 
 static bool run_on_cpu(const tarn__launch *launch, tarn_device device)
@@ -231,7 +236,7 @@ static bool run_on_cpu(const tarn__launch *launch, tarn_device device)
     const tarn__kernel_row *row = &tarn__cpu_backend()->kernels[launch->kernel];
     const tarn_tensor *first = launch->inputs > 0 && launch->in[0] ? launch->in[0] : launch->out[0];
     if (!row_fits(row, launch) && first && tarn__is_quantized(first->view.dtype))
-        return raise_blocks(launch, first);
+        return raise_quantized(launch, first);
     if (!row_fits(row, launch))
         return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: no backend here has kernel '%s' for this dtype",
                            launch->function, tarn__kernel_names[launch->kernel]);
@@ -245,11 +250,11 @@ static bool run_on_cpu(const tarn__launch *launch, tarn_device device)
     tarn__count(TARN__FALLBACKS, 1);
     host_call call = {0};
     bool good =
-        bring_inputs(&call, launch) && bring_outputs(&call, launch) &&
+        download_inputs(&call, launch) && download_outputs(&call, launch) &&
         (tarn__is_profiling() ? run_profiled(tarn__cpu_backend(), launch, tarn_device_cpu(), call.in, call.out, true)
                               : run_row(tarn__cpu_backend(), launch, tarn_device_cpu(), call.in, call.out));
     tarn__count_kernel(TARN__CPU_SLOT, launch->kernel);
-    good = good && give_back_outputs(&call, launch);
+    good = good && upload_outputs(&call, launch);
     for (int i = 0; i < TARN__MAX_INPUTS + TARN__MAX_OUTPUTS; i++)
         tarn__release(call.copies[i].memory, (size_t)(call.copies[i].end - call.copies[i].first));
     return good;
@@ -261,6 +266,8 @@ bool tarn__has_kernel(tarn_device device, tarn__kernel kernel, tarn_dtype dtype)
     return row->run && ((row->dtypes >> dtype) & 1);
 }
 
+/* The device is that of the first output. A kernel that declines (OpenCL: it does not compile) falls back
+ * afterwards. */
 bool tarn__run(const tarn__launch *launch)
 {
     if (tarn_failed())
@@ -286,7 +293,7 @@ bool tarn__run(const tarn__launch *launch)
     return good && declined ? run_on_cpu(launch, device) : good;
 }
 
-/* ---- the two calls that the core itself needs -------------------------------------------------------------------- */
+/* ---- copy and fill --------------------------------------------------------------------------------------------- */
 
 static bool copy_on_device(const char *function, tarn_tensor *to, tarn_tensor *from)
 {
@@ -312,8 +319,7 @@ tarn_tensor *tarn__contiguous(const char *function, tarn_tensor *x)
     return copy && copy_on_device(function, copy, x) ? copy : NULL;
 }
 
-/* Across devices: a dense source of the target's bytes travels; what the target's layout or dtype needs is done on the
- * target. */
+/* Between devices: transfers a contiguous source; layout and dtype are converted on the target. */
 static bool copy_across(const char *function, tarn_tensor *to, tarn_tensor *from)
 {
     if (!tarn__not_captured(function, tarn__device(to), "a copy between devices") ||
@@ -323,15 +329,15 @@ static bool copy_across(const char *function, tarn_tensor *to, tarn_tensor *from
     if (!source)
         return false;
     bool direct = tarn__view_is_contiguous(&to->view) && to->view.dtype == source->view.dtype;
-    tarn_tensor *landing =
+    tarn_tensor *received =
         direct ? to : tarn__tensor_new(function, tarn__shape_of(source), source->view.dtype, tarn__device(to));
-    if (!landing)
+    if (!received)
         return false;
     tarn_dtype dtype = source->view.dtype;
-    return tarn__storage_transfer(landing->storage, tarn__bytes_of(dtype, landing->start), source->storage,
+    return tarn__storage_transfer(received->storage, tarn__bytes_of(dtype, received->start), source->storage,
                                   tarn__bytes_of(dtype, source->start),
                                   (size_t)tarn__bytes_of(dtype, tarn__view_count(&source->view))) &&
-           (direct || copy_on_device(function, to, landing));
+           (direct || copy_on_device(function, to, received));
 }
 
 bool tarn__copy_elements(const char *function, tarn_tensor *to, tarn_tensor *from)

@@ -1,11 +1,10 @@
-/* launch.h: running a kernel on the device its operands lie on. */
+/* launch.h: running a kernel on the device of its operands, with a fallback to the CPU. */
 #ifndef TARN__LAUNCH_H
 #define TARN__LAUNCH_H
 
 #include "core/tensor/tensor.h"
 
-/* One kernel call in terms of tensors. NULL entries are operands left out. All tensors lie on one device (the caller
- * has checked). */
+/* One kernel call on tensors, all on one device (checked by the caller). NULL entries are absent operands. */
 typedef struct tarn__launch {
     tarn__kernel kernel;
     const char *function; /* for errors */
@@ -17,24 +16,23 @@ typedef struct tarn__launch {
     size_t params_bytes;
 } tarn__launch;
 
-/* Picks the device's kernel, or the CPU's where the device has none (counted, warned about once), and runs it. False
- * with an error. */
+/* Runs the device's kernel, or the CPU's where the device has none (counted, with one warning per kernel). On a meta
+ * device only counts scratch. False with an error. */
 bool tarn__run(const tarn__launch *launch);
 
-/* True where the device itself has a kernel for this dtype: for operations that can also be made of others. */
+/* True where the device itself has the kernel for this dtype: for operations that can be composed of others. */
 bool tarn__has_kernel(tarn_device device, tarn__kernel kernel, tarn_dtype dtype);
 
-/* Copies elements: any dtype, any strides, any two devices; shapes are equal. */
+/* Copies elements between tensors of equal shape: any dtype, any strides, any two devices. */
 bool tarn__copy_elements(const char *function, tarn_tensor *to, tarn_tensor *from);
 
-/* x itself when it is dense (row-major), else a dense copy, counted as a layout copy. In the open scope. */
+/* x itself if contiguous, else a contiguous copy in the open scope, counted as a layout copy. */
 tarn_tensor *tarn__contiguous(const char *function, tarn_tensor *x);
 
-/* A number as kernels take it. A double beyond i64 becomes the last integer: conversion out of range is undefined in C.
- */
+/* A scalar for kernels. A double beyond i64 saturates, because the conversion is undefined in C; NaN becomes 0. */
 tarn__scalar tarn__scalar_of(double value);
 
-/* Sets every element to a number. */
+/* Sets every element to a value. */
 bool tarn__fill_with(const char *function, tarn_tensor *x, double value);
 
 #endif

@@ -1,4 +1,4 @@
-/* stats.c: counters, relaxed atomics: exact in sum, in no order. */
+/* stats.c: counters as relaxed atomics: sums are exact, order is not defined. Meta devices do not count. */
 #include "core/launch/stats.h"
 
 #include "core/device/device.h"

@@ -1,4 +1,4 @@
-/* stats.h: counters of what the library did. */
+/* stats.h: counters of the library's work, behind tarn_stats(). */
 #ifndef TARN__STATS_H
 #define TARN__STATS_H
 
@@ -24,7 +24,7 @@ typedef enum tarn__counter {
 void tarn__count(tarn__counter counter, int64_t amount);
 void tarn__count_kernel(int backend, tarn__kernel kernel);
 
-/* How often a kernel ran on a backend since the last reset: the tests hold operations to the kernels they list. */
+/* Runs of a kernel on a backend since the last reset: tests check operations against the kernels they list. */
 int64_t tarn__kernel_runs(int backend, tarn__kernel kernel);
 
 #endif

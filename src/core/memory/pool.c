@@ -1,12 +1,15 @@
-/* pool.c: a caching memory pool for each device.
+/* pool.c: a caching memory pool per device.
  *
- * Memory comes from the backend in segments. A segment is cut into blocks; free blocks lie in bins by size, are split
- * when taken and merged with free neighbours when given back. Blocks of up to QUICK_MAX bytes skip the merging and go
- * to quick lists of exactly their size, which makes the temporaries of small operations cheap. Invariants, under the
- * pool's lock:
+ * Memory comes from the backend in segments. A segment is cut into blocks; free blocks are in bins by size, are
+ * split when allocated and merged with free neighbours when freed. Blocks of up to QUICK_MAX bytes skip merging and
+ * go to quick lists of exactly their size, which makes the temporaries of small operations cheap. Invariants, under
+ * the pool's lock:
  *   1. the blocks of a segment, in order of `before`/`after`, cover it without gaps;
- *   2. a block is in exactly one place: held by a storage, in a quick list, or in a bin;
- *   3. no two neighbours are both in bins. */
+ *   2. a block is in exactly one state: used by a storage, in a quick list, or in a bin;
+ *   3. no two neighbours are both in bins.
+ *
+ * Memory is reused in stream order: a freed block may be allocated again while kernels that used it are still
+ * queued, because later work of the device runs after them. Lock order: an arena's pool before its device's pool. */
 #include "core/memory/pool_private.h"
 
 #include <stdlib.h>
@@ -19,12 +22,12 @@
 
 #define SEGMENT_MIN TARN__POOL_SEGMENT
 #define MAX_DEVICES 64
-#define MAX_ROWS 7 /* of the table in an error, which has room for so many */
+#define MAX_ROWS 7 /* rows of the table in an out-of-memory error */
 
 static tarn__pool pools[MAX_DEVICES];
 static _Atomic int pool_count;
 static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic int caching = -1; /* -1: the environment has not been asked */
+static _Atomic int caching = -1; /* -1: TARN_POOL not read yet */
 
 void tarn_set_pool(bool on)
 {
@@ -42,12 +45,13 @@ static bool is_caching(void)
     return mode == 1;
 }
 
-/* What an arena had once, each run of the recorded step uses. */
-static bool keeps_memory(const tarn__pool *pool)
+/* A graph uses the memory of its arena in every run, so an arena always caches. */
+static bool caches(const tarn__pool *pool)
 {
-    return pool->is_of || is_caching();
+    return pool->arena || is_caching();
 }
 
+/* Lock-free: pools are only appended, and published by the release of pool_count. */
 static tarn__pool *find_pool(tarn_device device)
 {
     int count = atomic_load_explicit(&pool_count, memory_order_acquire);
@@ -92,7 +96,7 @@ static void push(tarn__pool_block **list, tarn__pool_block *block)
     *list = block;
 }
 
-static void take_out(tarn__pool_block **list, tarn__pool_block *block)
+static void unlink_block(tarn__pool_block **list, tarn__pool_block *block)
 {
     if (block->previous)
         block->previous->next = block->next;
@@ -103,7 +107,7 @@ static void take_out(tarn__pool_block **list, tarn__pool_block *block)
     block->previous = block->next = NULL;
 }
 
-/* Bins grow by powers of two of the unit: bin b holds blocks of [unit << b, unit << (b + 1)). */
+/* Bin b holds blocks of [UNIT << b, UNIT << (b + 1)) bytes. */
 static int bin_of(size_t bytes)
 {
     int bin = 63 - __builtin_clzll((unsigned long long)(bytes / UNIT));
@@ -112,19 +116,19 @@ static int bin_of(size_t bytes)
 
 static void put_in_bin(tarn__pool_block *block)
 {
-    block->place = BINNED;
+    block->state = BINNED;
     push(&block->pool->bin[bin_of(block->bytes)], block);
 }
 
 /* ---- splitting and merging --------------------------------------------------------------------------------------- */
 
-static void forget(tarn__pool_block *block)
+static void free_record(tarn__pool_block *block)
 {
     tarn__release(block, sizeof(*block));
 }
 
-/* Cuts what is beyond `bytes` off a block and puts it into a bin. Where no record can be had for the rest, the block
- * stays whole. */
+/* Splits the bytes beyond `bytes` off a block into a bin. Out of memory for the record is ignored: the block stays
+ * whole. */
 static void split(tarn__pool_block *block, size_t bytes)
 {
     if (block->bytes - bytes < UNIT)
@@ -150,32 +154,33 @@ static void split(tarn__pool_block *block, size_t bytes)
     put_in_bin(rest);
 }
 
-/* Joins `block`, which is in no list, with its binned neighbours, and returns the joint block. */
+/* Merges `block`, which is in no list, with its binned neighbours; returns the merged block. */
 static tarn__pool_block *merge(tarn__pool_block *block)
 {
     tarn__pool_block *after = block->after, *before = block->before;
-    if (after && after->place == BINNED) {
-        take_out(&block->pool->bin[bin_of(after->bytes)], after);
+    if (after && after->state == BINNED) {
+        unlink_block(&block->pool->bin[bin_of(after->bytes)], after);
         block->bytes += after->bytes;
         block->after = after->after;
         if (block->after)
             block->after->before = block;
-        forget(after);
+        free_record(after);
     }
-    if (before && before->place == BINNED) {
-        take_out(&block->pool->bin[bin_of(before->bytes)], before);
+    if (before && before->state == BINNED) {
+        unlink_block(&block->pool->bin[bin_of(before->bytes)], before);
         before->bytes += block->bytes;
         before->after = block->after;
         if (before->after)
             before->after->before = before;
-        forget(block);
+        free_record(block);
         block = before;
     }
     return block;
 }
 
-/* ---- taking ------------------------------------------------------------------------------------------------------ */
+/* ---- allocating ------------------------------------------------------------------------------------------------ */
 
+/* Best fit within the first bin that has one; splits it. */
 static tarn__pool_block *take_from_bins(tarn__pool *pool, size_t bytes)
 {
     for (int bin = bin_of(bytes); bin < BINS; bin++) {
@@ -185,16 +190,19 @@ static tarn__pool_block *take_from_bins(tarn__pool *pool, size_t bytes)
                 best = block;
         if (!best)
             continue;
-        /* A large block is not worn down by small requests: that would keep it from ever being whole again. */
+        /* A block much larger than the request is left alone: splitting it would keep it from ever being whole
+         * again. */
         if (bytes >= SEGMENT_MIN && best->bytes > bytes * 2 && best->bytes - bytes > ((size_t)64 << 20))
             continue;
-        take_out(&pool->bin[bin], best);
+        unlink_block(&pool->bin[bin], best);
         split(best, bytes);
         return best;
     }
     return NULL;
 }
 
+/* A new segment from the backend, rounded up to SEGMENT_MIN, or exact where that fails. NULL without an error when
+ * there is no memory (with one when the record cannot be allocated). */
 static tarn__pool_block *take_segment(tarn__pool *pool, size_t bytes)
 {
     size_t wanted = !is_caching()         ? bytes
@@ -207,7 +215,7 @@ static tarn__pool_block *take_segment(tarn__pool *pool, size_t bytes)
     if (!memory && wanted > bytes)
         memory = pool->backend->alloc(pool->device.index, wanted = bytes);
     if (!memory) {
-        forget(block);
+        free_record(block);
         return NULL;
     }
     tarn__count(TARN__SYSTEM_ALLOCATIONS, 1);
@@ -222,13 +230,13 @@ static void flush_quick_lists(tarn__pool *pool)
     for (size_t i = 0; i < QUICK_LISTS; i++)
         while (pool->quick[i]) {
             tarn__pool_block *block = pool->quick[i];
-            take_out(&pool->quick[i], block);
+            unlink_block(&pool->quick[i], block);
             put_in_bin(merge(block));
         }
 }
 
-/* Gives every segment without a held block back to the backend. */
-static void give_segments_back(tarn__pool *pool)
+/* Frees every segment without a used block. */
+static void free_segments(tarn__pool *pool)
 {
     flush_quick_lists(pool);
     for (int bin = 0; bin < BINS; bin++)
@@ -236,30 +244,31 @@ static void give_segments_back(tarn__pool *pool)
             next = block->next;
             if (block->before || block->after)
                 continue;
-            take_out(&pool->bin[bin], block);
+            unlink_block(&pool->bin[bin], block);
             pool->cached -= (int64_t)block->bytes;
             pool->backend->release(pool->device.index, block->segment, block->segment_bytes);
-            forget(block);
+            free_record(block);
         }
 }
 
+/* Quick list, bins, backend; then once more after the device is idle and its cache freed. */
 static tarn__pool_block *take_locked(tarn__pool *pool, size_t bytes)
 {
     tarn__pool_block *block = bytes <= QUICK_MAX ? pool->quick[bytes / UNIT - 1] : NULL;
     if (block)
-        take_out(&pool->quick[bytes / UNIT - 1], block);
-    if (!block && keeps_memory(pool))
+        unlink_block(&pool->quick[bytes / UNIT - 1], block);
+    if (!block && caches(pool))
         block = take_from_bins(pool, bytes);
     if (!block)
         block = take_segment(pool, bytes);
     if (!block && !tarn_failed()) {
         pool->backend->synchronize(pool->device.index);
-        if (pool->is_of) {
-            pthread_mutex_lock(&pool->is_of->device_pool->lock);
-            give_segments_back(pool->is_of->device_pool);
-            pthread_mutex_unlock(&pool->is_of->device_pool->lock);
+        if (pool->arena) {
+            pthread_mutex_lock(&pool->arena->device_pool->lock);
+            free_segments(pool->arena->device_pool);
+            pthread_mutex_unlock(&pool->arena->device_pool->lock);
         } else {
-            give_segments_back(pool);
+            free_segments(pool);
         }
         block = take_segment(pool, bytes);
     }
@@ -270,33 +279,32 @@ static void raise_out_of_memory(tarn__pool *pool, size_t bytes)
 {
     char name[32], table[700];
     tarn_device_info info = {0};
-    if (!pool->backend->device_query(pool->device.index, &info)) { /* it is gone, and its memory with it */
-        tarn__raise(TARN_ERROR_DEVICE, "%s does not answer: %s", tarn_device_name(pool->device, name, sizeof(name)),
+    if (!pool->backend->device_query(pool->device.index, &info)) { /* the device was lost */
+        tarn__raise(TARN_ERROR_DEVICE, "%s does not respond: %s", tarn_device_name(pool->device, name, sizeof(name)),
                     pool->backend->failure());
         return;
     }
     tarn__memory_table(pool->device, MAX_ROWS, table, sizeof(table));
     int64_t used = tarn_memory_of(pool->device).used;
-    tarn__raise(TARN_ERROR_MEMORY,
-                "out of memory on %s: %zu bytes asked for, %lld of %lld free; tensors hold %lld:\n%s",
+    tarn__raise(TARN_ERROR_MEMORY, "out of memory on %s: %zu bytes requested, %lld of %lld free; tensors use %lld:\n%s",
                 tarn_device_name(pool->device, name, sizeof(name)), bytes, (long long)info.memory_free,
                 (long long)info.memory_total, (long long)used, table);
 }
 
-/* Under the pool's lock. The peak of a device counts its arenas as full as they ever were. */
-static void raise_peak(tarn__pool *pool)
+/* Updates the peak, under the pool's lock. A device's peak counts its arenas at their own peaks. */
+static void update_peak(tarn__pool *pool)
 {
-    int64_t more = pool->used + pool->lent - pool->peak;
+    int64_t more = pool->used + pool->arena_bytes - pool->peak;
     if (more <= 0)
         return;
     pool->peak += more;
     pool->peak_workspace = pool->workspace;
-    if (!pool->is_of)
+    if (!pool->arena)
         return;
-    tarn__pool *device = pool->is_of->device_pool;
+    tarn__pool *device = pool->arena->device_pool;
     pthread_mutex_lock(&device->lock);
-    device->lent += more;
-    raise_peak(device);
+    device->arena_bytes += more;
+    update_peak(device);
     pthread_mutex_unlock(&device->lock);
 }
 
@@ -312,15 +320,15 @@ tarn__pool_block *tarn__pool_alloc(tarn_device device, size_t bytes, const tarn_
     pthread_mutex_lock(&pool->lock);
     tarn__pool_block *block = take_locked(pool, rounded);
     if (block) {
-        block->place = HELD;
+        block->state = USED;
         block->owner = owner;
         block->is_workspace = !owner;
-        push(&pool->held, block);
+        push(&pool->used_blocks, block);
         pool->used += (int64_t)block->bytes;
         pool->cached -= (int64_t)block->bytes;
         pool->workspace += block->is_workspace ? (int64_t)block->bytes : 0;
         pool->blocks++;
-        raise_peak(pool);
+        update_peak(pool);
         if (pool->used - pool->workspace > pool->peak_tensors)
             pool->peak_tensors = pool->used - pool->workspace;
         if (pool->used + pool->cached > pool->peak_reserved)
@@ -334,30 +342,32 @@ tarn__pool_block *tarn__pool_alloc(tarn_device device, size_t bytes, const tarn_
     return block;
 }
 
-/* A captured step goes on using what is given back while it is recorded. */
-static bool keep_for_arena(tarn__pool *pool, tarn__pool_block *block)
+/* While a step is captured, freed blocks of the device's pool stay with the arena: the captured kernels use them
+ * again. */
+static bool retain_for_arena(tarn__pool *pool, tarn__pool_block *block)
 {
     tarn__arena *arena = atomic_load_explicit(&pool->entered, memory_order_relaxed);
     if (!arena)
         return false;
     pthread_mutex_lock(&pool->lock);
-    take_out(&pool->held, block);
+    unlink_block(&pool->used_blocks, block);
     block->owner = NULL;
-    push(&arena->kept, block);
+    push(&arena->retained, block);
     pthread_mutex_unlock(&pool->lock);
     return true;
 }
 
+/* The last block of a freed arena was released. */
 static void destroy_arena(tarn__arena *arena)
 {
     tarn__pool *pool = arena->device_pool;
-    give_segments_back(&arena->pool);
+    free_segments(&arena->pool);
     pthread_mutex_lock(&pool->lock);
-    tarn__arena **place = &pool->arenas;
-    while (*place != arena)
-        place = &(*place)->next;
-    *place = arena->next;
-    pool->lent -= arena->pool.peak;
+    tarn__arena **link = &pool->arenas;
+    while (*link != arena)
+        link = &(*link)->next;
+    *link = arena->next;
+    pool->arena_bytes -= arena->pool.peak;
     pthread_mutex_unlock(&pool->lock);
     pthread_mutex_destroy(&arena->pool.lock);
     tarn__release(arena, sizeof(*arena));
@@ -368,28 +378,28 @@ void tarn__pool_free(tarn__pool_block *block)
     if (!block)
         return;
     tarn__pool *pool = block->pool;
-    if (keep_for_arena(pool, block))
+    if (retain_for_arena(pool, block))
         return;
     pthread_mutex_lock(&pool->lock);
-    take_out(&pool->held, block);
+    unlink_block(&pool->used_blocks, block);
     pool->used -= (int64_t)block->bytes;
     pool->cached += (int64_t)block->bytes;
     pool->workspace -= block->is_workspace ? (int64_t)block->bytes : 0;
     pool->blocks--;
     block->owner = NULL;
-    if (!keeps_memory(pool)) {
+    if (!caches(pool)) {
         put_in_bin(merge(block));
-        give_segments_back(pool);
+        free_segments(pool);
     } else if (block->bytes <= QUICK_MAX) {
-        block->place = QUICK;
+        block->state = QUICK;
         push(&pool->quick[block->bytes / UNIT - 1], block);
     } else {
         put_in_bin(merge(block));
     }
-    bool is_last = pool->is_of && pool->is_of->is_orphan && pool->blocks == 0;
+    bool is_last = pool->arena && pool->arena->is_orphan && pool->blocks == 0;
     pthread_mutex_unlock(&pool->lock);
     if (is_last)
-        destroy_arena(pool->is_of);
+        destroy_arena(pool->arena);
 }
 
 /* ---- arenas ------------------------------------------------------------------------------------------------------ */
@@ -403,7 +413,7 @@ tarn__arena *tarn__arena_new(tarn_device device)
     pthread_mutex_init(&arena->pool.lock, NULL);
     arena->pool.device = device;
     arena->pool.backend = pool->backend;
-    arena->pool.is_of = arena;
+    arena->pool.arena = arena;
     arena->device_pool = pool;
     pthread_mutex_lock(&pool->lock);
     arena->next = pool->arenas;
@@ -422,16 +432,18 @@ void tarn__arena_leave(tarn__arena *arena)
     atomic_store(&arena->device_pool->entered, NULL);
 }
 
+/* Blocks retained during capture go back to the device's pool. The arena's own blocks may outlive it in tensors;
+ * then the last of them destroys it. */
 void tarn__arena_free(tarn__arena *arena)
 {
     if (!arena)
         return;
     tarn__pool *pool = arena->device_pool;
-    while (arena->kept) {
-        tarn__pool_block *block = arena->kept;
+    while (arena->retained) {
+        tarn__pool_block *block = arena->retained;
         pthread_mutex_lock(&pool->lock);
-        take_out(&arena->kept, block);
-        push(&pool->held, block);
+        unlink_block(&arena->retained, block);
+        push(&pool->used_blocks, block);
         pthread_mutex_unlock(&pool->lock);
         tarn__pool_free(block);
     }
@@ -443,11 +455,11 @@ void tarn__arena_free(tarn__arena *arena)
         destroy_arena(arena);
 }
 
-char *tarn__pool_rename(tarn__pool_block *block, char **place, char *name)
+char *tarn__pool_rename(tarn__pool_block *block, char **slot, char *name)
 {
-    char *before = *place;
+    char *before = *slot;
     pthread_mutex_lock(&block->pool->lock);
-    *place = name;
+    *slot = name;
     pthread_mutex_unlock(&block->pool->lock);
     return before;
 }
@@ -469,7 +481,7 @@ bool tarn_empty_cache(tarn_device device)
         return false;
     pool->backend->synchronize(device.index);
     pthread_mutex_lock(&pool->lock);
-    give_segments_back(pool);
+    free_segments(pool);
     pthread_mutex_unlock(&pool->lock);
     tarn__quarantine_flush();
     return true;
@@ -478,7 +490,7 @@ bool tarn_empty_cache(tarn_device device)
 static void reset_peaks(tarn__pool *pool)
 {
     pthread_mutex_lock(&pool->lock);
-    pool->peak = pool->used + pool->lent;
+    pool->peak = pool->used + pool->arena_bytes;
     pool->peak_workspace = pool->workspace;
     pool->peak_tensors = pool->used - pool->workspace;
     pool->peak_reserved = pool->used + pool->cached;

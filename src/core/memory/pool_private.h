@@ -1,5 +1,5 @@
-/* pool_private.h: what a pool is made of, for pool.c, which hands blocks out, and pool_stats.c, which says who holds
- * them. */
+/* pool_private.h: the structs of a pool, for pool.c, which allocates, and pool_stats.c, which reports usage. All
+ * fields are guarded by the pool's lock unless atomic. */
 #ifndef TARN__POOL_PRIVATE_H
 #define TARN__POOL_PRIVATE_H
 
@@ -17,18 +17,18 @@ typedef struct tarn__pool tarn__pool;
 #define QUICK_LISTS (QUICK_MAX / UNIT)
 #define BINS 64
 
-enum { HELD, QUICK, BINNED }; /* a block's place */
+enum { USED, QUICK, BINNED }; /* state of a block */
 
 struct tarn__pool_block {
-    tarn__pool_block *before, *after;  /* neighbours in the segment */
-    tarn__pool_block *previous, *next; /* in the bin, quick list, or list of held blocks */
+    tarn__pool_block *before, *after;  /* neighbours in the segment, by address */
+    tarn__pool_block *previous, *next; /* in the bin, quick list, or list of used blocks */
     tarn__pool *pool;
-    void *segment; /* the backend's memory */
+    void *segment; /* memory from the backend */
     size_t segment_bytes;
     size_t offset; /* in the segment */
     size_t bytes;
-    int place;
-    bool is_workspace; /* held without an owner: of a kernel that runs */
+    int state;
+    bool is_workspace; /* used without an owner: scratch of a running kernel */
     const struct tarn__storage *owner;
 };
 
@@ -38,27 +38,27 @@ struct tarn__pool {
     const tarn__backend *backend;
     tarn__pool_block *quick[QUICK_LISTS];
     tarn__pool_block *bin[BINS];
-    tarn__pool_block *held;
+    tarn__pool_block *used_blocks;
     int64_t used, cached, peak, blocks;
-    int64_t workspace, peak_workspace; /* bytes held without an owner: now, and when `peak` was reached */
-    int64_t peak_tensors;              /* the most bytes held with one */
-    int64_t peak_reserved;             /* the most bytes taken from the backend, in use or kept for later */
-    /* a device's pool: what its arenas have needed at most, which nobody else can use while they live */
-    int64_t lent;
-    _Atomic(tarn__arena *) entered; /* a device's pool: the arena that stands in for it now */
-    tarn__arena *arenas;            /* a device's pool: all of its arenas */
-    tarn__arena *is_of;             /* an arena's pool: that arena */
+    int64_t workspace, peak_workspace; /* bytes used without an owner: now, and when `peak` was reached */
+    int64_t peak_tensors;              /* peak of bytes used by tensors */
+    int64_t peak_reserved;             /* peak of bytes from the backend, used or cached */
+    /* of a device's pool: peak bytes of its arenas, reserved for as long as they exist */
+    int64_t arena_bytes;
+    _Atomic(tarn__arena *) entered; /* of a device's pool: the arena that serves it now, else NULL */
+    tarn__arena *arenas;            /* of a device's pool: all its arenas */
+    tarn__arena *arena;             /* of an arena's pool: the arena; else NULL */
 };
 
 struct tarn__arena {
     tarn__pool pool;
     tarn__pool *device_pool;
-    tarn__pool_block *kept; /* blocks of the device's pool that were given back meanwhile */
+    tarn__pool_block *retained; /* blocks of the device's pool that were freed during capture */
     tarn__arena *next;
-    bool is_orphan; /* freed, but tensors still hold blocks of it */
+    bool is_orphan; /* freed, but tensors still use blocks of it */
 };
 
-/* A device's pool, made when it is first asked for. NULL with an error that begins with `function`. */
+/* A device's pool, created on first use. NULL with an error that begins with `function`. */
 tarn__pool *tarn__pool_of(tarn_device device, const char *function);
 
 #endif

@@ -1,4 +1,5 @@
-/* pool_stats.c: what a device's pool knows: how much is held, for what, and by whom. */
+/* pool_stats.c: usage of a device's pool: bytes in total, by purpose, and by owner. Arenas count as part of their
+ * device. */
 #include <stdio.h>
 #include <string.h>
 #include <tarn/profile.h>
@@ -34,10 +35,11 @@ tarn__pool_peaks tarn__pool_peaks_of(tarn_device device)
     return peaks;
 }
 
+/* Sums the bytes of used blocks by the purpose of their storage. */
 static void add_purposes(const tarn__pool *pool, tarn_memory_kinds *kinds)
 {
     int64_t bytes[TARN__PURPOSES] = {0};
-    for (const tarn__pool_block *block = pool->held; block; block = block->next)
+    for (const tarn__pool_block *block = pool->used_blocks; block; block = block->next)
         if (block->owner)
             bytes[block->owner->purpose] += (int64_t)block->bytes;
     kinds->parameters += bytes[TARN__FOR_PARAMETERS];
@@ -65,14 +67,14 @@ tarn_memory_kinds tarn_memory_kinds_of(tarn_device device)
 
 #define TABLE_ROWS 24
 
-enum { UNNAMED, SCRATCH, OTHERS, NAMED }; /* rows before those of names */
+enum { UNNAMED, SCRATCH, OTHERS, NAMED }; /* rows before the named ones */
 
 typedef struct table_row {
     char name[48];
     int64_t bytes, blocks;
 } table_row;
 
-/* The row of a block; names beyond the room of the table share one. */
+/* The row of a block's name; names beyond the table's capacity share one row. */
 static table_row *row_of(table_row *rows, int *count, const tarn__pool_block *block)
 {
     const char *name = block->owner ? block->owner->name : NULL;
@@ -89,14 +91,14 @@ static table_row *row_of(table_row *rows, int *count, const tarn__pool_block *bl
 
 static void add_blocks(table_row *rows, int *count, const tarn__pool *pool)
 {
-    for (const tarn__pool_block *block = pool->held; block; block = block->next) {
+    for (const tarn__pool_block *block = pool->used_blocks; block; block = block->next) {
         table_row *row = row_of(rows, count, block);
         row->bytes += (int64_t)block->bytes;
         row->blocks++;
     }
 }
 
-/* The row of most bytes but that of others; NULL: none is left. */
+/* The largest row, "others" excepted; NULL: none left. */
 static table_row *largest_of(table_row *rows, int count)
 {
     table_row *best = NULL;
@@ -114,9 +116,8 @@ static size_t print_row(const table_row *row, char *buffer, size_t size, size_t 
                                    (long long)row->blocks, row->name);
 }
 
-/* One row a name, the largest first, at most so many; the last one is all the rest, so that rows add up to what is
- * held. */
-size_t tarn__memory_table(tarn_device device, int most, char *buffer, size_t size)
+/* One row per name, largest first. The last row sums up the remainder, so that rows add up to the bytes in use. */
+size_t tarn__memory_table(tarn_device device, int max_rows, char *buffer, size_t size)
 {
     table_row rows[TABLE_ROWS] = {[UNNAMED] = {.name = "(no name)"},
                                   [SCRATCH] = {.name = "(scratch of kernels)"},
@@ -135,7 +136,7 @@ size_t tarn__memory_table(tarn_device device, int most, char *buffer, size_t siz
     pthread_mutex_unlock(&pool->lock);
     size_t used = 0;
     for (int done = 0; (row = largest_of(rows, count)); done++) {
-        if (done < most - 1) {
+        if (done < max_rows - 1) {
             used = print_row(row, buffer, size, used);
         } else {
             rows[OTHERS].bytes += row->bytes;

@@ -1,4 +1,4 @@
-/* storage.c: storages, and every copy that crosses from one device to another: here they are counted. */
+/* storage.c: storages, and every copy between devices: here they are counted and timed. */
 #include "core/memory/storage.h"
 
 #include <string.h>
@@ -36,9 +36,9 @@ tarn__storage *tarn__storage_slice(tarn__storage *parent, int64_t offset, size_t
     storage->device = parent->device;
     storage->bytes = bytes;
     storage->parent = parent;
-    bool plain = tarn__backend_at(parent->device.backend)->plain_addresses;
-    storage->memory = plain ? (char *)parent->memory + offset : parent->memory;
-    storage->offset = parent->offset + (plain ? 0 : offset);
+    bool has_address = tarn__backend_at(parent->device.backend)->plain_addresses;
+    storage->memory = has_address ? (char *)parent->memory + offset : parent->memory;
+    storage->offset = parent->offset + (has_address ? 0 : offset);
     return storage;
 }
 
@@ -62,6 +62,7 @@ void tarn__storage_retain(tarn__storage *storage)
     atomic_fetch_add_explicit(&storage->references, 1, memory_order_relaxed);
 }
 
+/* The last reference frees the block, or releases the parent, or calls the owner of borrowed memory. */
 void tarn__storage_release(tarn__storage *storage)
 {
     if (!storage || atomic_fetch_sub_explicit(&storage->references, 1, memory_order_acq_rel) != 1)
@@ -103,7 +104,7 @@ static bool raise_transfer(const tarn__backend *backend, tarn_device device, con
                        backend->failure());
 }
 
-/* Around a copy, where a profile is taken. */
+/* Begins timing a copy while profiling. */
 static void begin_copy(tarn__timing *timing, const char *name, tarn_device device, size_t bytes)
 {
     timing->generation = 0;
@@ -156,7 +157,7 @@ bool tarn__storage_download(const tarn__storage *from, int64_t offset, void *hos
     return good || raise_transfer(backend, from->device, "a copy from");
 }
 
-/* Through host memory, in pieces, where two backends know nothing of each other. */
+/* Copies through host memory in chunks of 16 MiB, between backends that do not know each other. */
 static bool transfer_staged(tarn__storage *to, int64_t to_offset, const tarn__storage *from, int64_t from_offset,
                             size_t bytes)
 {

@@ -1,7 +1,8 @@
-/* cost.c: what a kernel's call moves and computes, as far as its operands tell. */
+/* cost.c: FLOPs and bytes of a kernel call, computed from its operands: the basis of GB/s, TFLOP/s and MFU in
+ * profiles. */
 #include "core/profile/profiler.h"
 
-/* Elements that are there: those of expanded axes count once. */
+/* Distinct elements: expanded axes count once. */
 static double elements_of(const tarn__view *view)
 {
     double count = 1;
@@ -22,7 +23,7 @@ static double count_of(const tarn_tensor *tensor)
     return tensor ? (double)tarn__view_count(&tensor->view) : 0;
 }
 
-/* Each operand once; a result that is read, too, twice. */
+/* Every operand counts once; an output that is also read, twice. */
 static double bytes_moved(const tarn__launch *launch)
 {
     double bytes = 0;
@@ -33,21 +34,21 @@ static double bytes_moved(const tarn__launch *launch)
     return bytes;
 }
 
-/* a (…, M, K) @ b -> (…, M, N) */
-static double of_product(const tarn__launch *launch)
+/* a (…, M, K) @ b (…, K, N) -> (…, M, N): 2 · M · N · K per batch. */
+static double flops_of_matmul(const tarn__launch *launch)
 {
     const tarn__view *a = &launch->in[0]->view;
     return 2 * count_of(launch->out[0]) * (double)a->shape[a->rank - 1];
 }
 
-/* Each element of y takes one multiplication and one addition for each weight of its output channel. */
-static double of_convolution(const tarn_tensor *y, const tarn_tensor *weight)
+/* One multiply-add per element of y and weight of its output channel; the same count for dgrad and wgrad. */
+static double flops_of_conv(const tarn_tensor *y, const tarn_tensor *weight)
 {
     return 2 * count_of(y) * count_of(weight) / (double)(weight->view.shape[0] > 0 ? weight->view.shape[0] : 1);
 }
 
-/* q (B, H, T, D), k (B, KV, S, D): `products` of D elements for each row and each key that it attends to. */
-static double of_attention(const tarn__launch *launch, double products)
+/* q (B, H, T, D), k (B, KV, S, D): `products` dot products of length D per pair of row and key; causal pairs only. */
+static double flops_of_attention(const tarn__launch *launch, double products)
 {
     const tarn__view *q = &launch->in[0]->view, *k = &launch->in[1]->view;
     const tarn__attention *tail = launch->params;
@@ -57,8 +58,8 @@ static double of_attention(const tarn__launch *launch, double products)
     return 2 * products * (double)(q->shape[0] * q->shape[1] * q->shape[3]) * (pairs > 0 ? pairs : 0);
 }
 
-/* x (rows, in) with the weights (out, in) among these inputs. */
-static double of_weights(const tarn__launch *launch, int first, int end)
+/* x (rows, in) times the weights (out, in) among inputs first to end. */
+static double flops_of_linears(const tarn__launch *launch, int first, int end)
 {
     double products = 0;
     for (int i = first; i < end; i++)
@@ -66,25 +67,26 @@ static double of_weights(const tarn__launch *launch, int first, int end)
     return products;
 }
 
-static double operations_of(const tarn__launch *launch)
+/* Only matmul-like kernels count; all others are bound by memory. */
+static double flops_of(const tarn__launch *launch)
 {
     switch ((int)launch->kernel) {
     case TARN__K_matmul:
     case TARN__K_matmul_gelu:
     case TARN__K_matmul_gelu_grad:
     case TARN__K_matmul_quant:
-    case TARN__K_matmul_bias_grad: return of_product(launch);
-    case TARN__K_conv2d: return of_convolution(launch->out[0], launch->in[1]);
-    case TARN__K_conv2d_grad_x: return of_convolution(launch->in[0], launch->in[1]);
-    case TARN__K_conv2d_grad_weight: return of_convolution(launch->in[1], launch->out[0]);
+    case TARN__K_matmul_bias_grad: return flops_of_matmul(launch);
+    case TARN__K_conv2d: return flops_of_conv(launch->out[0], launch->in[1]);
+    case TARN__K_conv2d_grad_x: return flops_of_conv(launch->in[0], launch->in[1]);
+    case TARN__K_conv2d_grad_weight: return flops_of_conv(launch->in[1], launch->out[0]);
     case TARN__K_attention:
     case TARN__K_attention_documents:
-    case TARN__K_attention_quant_kv: return of_attention(launch, 2);
+    case TARN__K_attention_quant_kv: return flops_of_attention(launch, 2);
     case TARN__K_attention_documents_grad:
-    case TARN__K_attention_grad: return of_attention(launch, 5);
-    case TARN__K_norm_linear: return of_weights(launch, 2, 5);
-    case TARN__K_norm_gate_up: return of_weights(launch, 2, 4);
-    case TARN__K_linear_residual: return of_weights(launch, 1, 2);
+    case TARN__K_attention_grad: return flops_of_attention(launch, 5);
+    case TARN__K_norm_linear: return flops_of_linears(launch, 2, 5);
+    case TARN__K_norm_gate_up: return flops_of_linears(launch, 2, 4);
+    case TARN__K_linear_residual: return flops_of_linears(launch, 1, 2);
     case TARN__K_attention_decode: return 4 * count_of(launch->in[0]) * (double)launch->out[1]->view.shape[2];
     default: return 0;
     }
@@ -124,5 +126,5 @@ void tarn__timing_describe(tarn__timing *timing, const tarn__launch *launch)
         timing->record.shape = tarn__shape_of(first);
     }
     timing->record.bytes = bytes_moved(launch);
-    timing->record.flops = operations_of(launch);
+    timing->record.flops = flops_of(launch);
 }

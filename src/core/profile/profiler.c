@@ -1,10 +1,10 @@
-/* profiler.c: what happened when: one list of records for all threads.
+/* profiler.c: the profiler: one list of timed records for all threads.
  *
- * A device with a clock of its own is asked by two events around each piece of work, which are read when everything is
- * over. What it does as part of a captured step cannot be told apart then; the run of the step is one record. Elsewhere
- * work is done when the call returns, and the host's clock serves.
+ * A device with its own clock is measured by two events around each piece of work, read after the end. Work inside a
+ * captured step cannot be told apart; the run of the step is one record. On synchronous devices the host's clock is
+ * used.
  *
- * A record that could not be kept is counted, never an error: whoever is measured must not fail for it. */
+ * A record that cannot be stored is counted as lost and is never an error: profiling must not make the program fail. */
 #include "core/profile/profiler.h"
 
 #include <math.h>
@@ -15,10 +15,9 @@
 #include "base/os/platform.h"
 #include "core/launch/graph.h"
 
-enum { MOST_RECORDS = 1 << 18, MOST_DEEP = 16 };
+enum { MAX_RECORDS = 1 << 18, MAX_DEPTH = 16 };
 #define LONG \
-    2e5 /* microseconds; events further apart than this are not compared: their distance is a 32-bit number of \
-           milliseconds */
+    2e5 /* microseconds; events further apart are not compared: CUDA gives their distance as f32 milliseconds */
 
 _Atomic bool tarn__profiling;
 
@@ -26,29 +25,30 @@ static struct profiler {
     pthread_mutex_t lock;
     tarn_device device;
     const tarn__backend *backend;
-    void *base; /* the event at the beginning; NULL: the host's clock serves */
+    void *base; /* the event at the start; NULL: host clock */
     double begin;
-    _Atomic uint32_t generation; /* counts the profiles, samples included */
-    tarn__timing *entry;         /* [room] */
-    int64_t count, room, lost;
+    _Atomic uint32_t generation; /* number of the profile, samples included */
+    tarn__timing *entry;         /* [capacity] */
+    int64_t count, lost;
+    int capacity;
     double microseconds;
     int threads;
-    bool is_there;       /* a profile was taken, or is being */
-    tarn__profile aside; /* what a sample has put aside */
-    int64_t aside_room;
-    bool aside_is_there;
+    bool exists;         /* a profile is running or finished */
+    tarn__profile aside; /* the profile that a sample replaced for a while */
+    int aside_capacity;
+    bool aside_exists;
 } profiler = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* What the profiler knows of a thread. */
+/* Per-thread state. */
 static _Thread_local struct {
     uint32_t generation;
     int number;
     bool is_backward;
-    int depth; /* of spans, those beyond MOST_DEEP included */
-    tarn__timing span[MOST_DEEP];
+    int depth; /* of open spans, those beyond MAX_DEPTH included */
+    tarn__timing span[MAX_DEPTH];
 } here;
 
-/* Microseconds of the host's clock; records count from the beginning of the profile when it is over. */
+/* Host clock in microseconds; records are made relative to the start at the end. */
 static double now(void)
 {
     return 1e6 * tarn__platform_seconds();
@@ -56,24 +56,19 @@ static double now(void)
 
 /* ---- the list ---------------------------------------------------------------------------------------------------- */
 
-static bool has_room(void)
+/* Makes room for one more record. False at MAX_RECORDS and when out of memory, which is not an error here. */
+static bool reserve(void)
 {
-    if (profiler.count < profiler.room)
+    if (profiler.count < profiler.capacity)
         return true;
-    int64_t room = profiler.room ? 2 * profiler.room : 4096;
+    if (profiler.count >= MAX_RECORDS)
+        return false;
     tarn__error_record pending;
     tarn__error_save(&pending);
-    tarn__timing *grown = room <= MOST_RECORDS ? tarn__alloc(sizeof(*grown) * (size_t)room) : NULL;
+    bool good = tarn__list_reserve(&profiler.entry, (int)profiler.count, &profiler.capacity, sizeof(*profiler.entry));
     tarn_clear_error();
     tarn__error_restore(&pending);
-    if (!grown)
-        return false;
-    if (profiler.count)
-        memcpy(grown, profiler.entry, sizeof(*grown) * (size_t)profiler.count);
-    tarn__release(profiler.entry, sizeof(*grown) * (size_t)profiler.room);
-    profiler.entry = grown;
-    profiler.room = room;
-    return true;
+    return good;
 }
 
 static void free_events(tarn__timing *timing)
@@ -86,12 +81,12 @@ static void free_events(tarn__timing *timing)
     timing->from = timing->to = NULL;
 }
 
-/* Work that began in an earlier profile, or is done after the end, belongs to none. */
+/* Adds a record. Work that began in an earlier profile, or ends after this one, is dropped. */
 static void append(tarn__timing *timing)
 {
     pthread_mutex_lock(&profiler.lock);
     bool counts = tarn__is_profiling() && timing->generation == profiler.generation;
-    bool is_kept = counts && has_room();
+    bool is_kept = counts && reserve();
     if (is_kept) {
         if (here.generation != profiler.generation) {
             here.generation = profiler.generation;
@@ -101,7 +96,7 @@ static void append(tarn__timing *timing)
         profiler.entry[profiler.count++] = *timing;
     }
     if (counts && !is_kept)
-        profiler.lost++; /* and nothing is written after the end, when the list is read */
+        profiler.lost++; /* after the end nothing is written, because the list is read without a lock */
     if (!is_kept)
         free_events(timing);
     pthread_mutex_unlock(&profiler.lock);
@@ -109,7 +104,7 @@ static void append(tarn__timing *timing)
 
 /* ---- timing ------------------------------------------------------------------------------------------------------ */
 
-/* True when the device's own clock is asked: that of the device whose profile is taken. */
+/* True when the device's events are used: those of the profiled device, outside capture. */
 static bool uses_events(tarn_device device)
 {
     pthread_mutex_lock(&profiler.lock);
@@ -118,8 +113,8 @@ static bool uses_events(tarn_device device)
     return has_clock && !tarn__is_capturing(device);
 }
 
-/* NULL where the device fails: then its time is not known. */
-static void *new_mark(tarn_device device)
+/* Records an event; NULL where the device fails: its time stays unknown. */
+static void *new_event(tarn_device device)
 {
     const tarn__backend *backend = tarn__backend_at(device.backend);
     void *event = backend->event_new(device.index);
@@ -139,7 +134,7 @@ void tarn__timing_begin(tarn__timing *timing, tarn_profile_kind kind, const char
     r->device_start = r->device_end = (double)NAN;
     r->host_start = now();
     if (kind < TARN_PROFILE_WAIT && kind != TARN_PROFILE_LOADER_COPY && uses_events(device))
-        timing->from = new_mark(device);
+        timing->from = new_event(device);
 }
 
 void tarn__timing_end(tarn__timing *timing)
@@ -148,9 +143,9 @@ void tarn__timing_end(tarn__timing *timing)
     if (!timing->generation)
         return;
     if (timing->from && !timing->to)
-        timing->to = new_mark(r->device);
+        timing->to = new_event(r->device);
     r->host_end = now();
-    /* NULL: the CPU, of which only the clock was used so far */
+    /* NULL: the CPU before its first use */
     const tarn__backend *backend = tarn__backend_at(r->device.backend);
     bool is_synchronous = !backend || !backend->event_new;
     if (r->kind < TARN_PROFILE_WAIT && is_synchronous && !tarn__is_capturing(r->device)) {
@@ -161,7 +156,7 @@ void tarn__timing_end(tarn__timing *timing)
     timing->generation = 0;
 }
 
-void tarn__timing_pinned(tarn__timing *timing, void *lane, tarn_device device, double bytes)
+void tarn__timing_pinned(tarn__timing *timing, void *pinned, tarn_device device, double bytes)
 {
     const tarn__backend *backend = tarn__backend_at(device.backend);
     timing->record.bytes = bytes;
@@ -171,7 +166,7 @@ void tarn__timing_pinned(tarn__timing *timing, void *lane, tarn_device device, d
     timing->from = backend->event_new(device.index);
     timing->to = timing->from ? backend->event_new(device.index) : NULL;
     if (timing->to)
-        backend->pinned_set_events(device.index, lane, timing->from, timing->to);
+        backend->pinned_set_events(device.index, pinned, timing->from, timing->to);
     else
         free_events(timing);
 }
@@ -187,7 +182,7 @@ bool tarn__profile_backward(bool is_backward)
 
 void tarn_profile_span_open(const char *name)
 {
-    if (here.depth < MOST_DEEP) {
+    if (here.depth < MAX_DEPTH) {
         here.span[here.depth].generation = 0;
         if (tarn__is_profiling() && name)
             tarn__timing_begin(&here.span[here.depth], TARN_PROFILE_SPAN, name, NULL, tarn_device_cpu());
@@ -199,7 +194,7 @@ void tarn_profile_span_close(void)
 {
     if (here.depth == 0)
         return;
-    if (--here.depth < MOST_DEEP)
+    if (--here.depth < MAX_DEPTH)
         tarn__timing_end(&here.span[here.depth]);
 }
 
@@ -226,18 +221,18 @@ bool tarn_profile_start(tarn_device device)
     profiler.count = profiler.lost = 0;
     profiler.threads = 1;
     profiler.base = NULL;
-    profiler.is_there = true;
+    profiler.exists = true;
     profiler.begin = now();
     here.generation = generation ? generation : 1;
     here.number = 0;
     atomic_store(&profiler.generation, here.generation);
-    bool good = !backend->event_new || (profiler.base = new_mark(device)) != NULL;
+    bool good = !backend->event_new || (profiler.base = new_event(device)) != NULL;
     atomic_store(&tarn__profiling, good);
     pthread_mutex_unlock(&profiler.lock);
     return good || tarn__raise(TARN_ERROR_DEVICE, "profile_start: %s", backend->failure());
 }
 
-/* Reads the device's clock: from the last event whose time is known, so that no distance is too long to be exact. */
+/* Reads all events, each relative to the last one whose time is known, so that no distance is too long to be exact. */
 static bool read_events(void)
 {
     int index = profiler.device.index;
@@ -257,7 +252,7 @@ static bool read_events(void)
         t->record.device_end = base_time + to;
         if (t->record.kind == TARN_PROFILE_LOADER_COPY)
             continue;
-        /* One stream: what seems to overlap is the clock's last digit. */
+        /* One stream: apparent overlaps are rounding of the clock. */
         t->record.device_start = fmax(t->record.device_start, before);
         before = t->record.device_end = fmax(t->record.device_end, t->record.device_start);
         if (to > LONG) {
@@ -270,14 +265,14 @@ static bool read_events(void)
     return good;
 }
 
-/* The host's times; the device's too, where they are the host's. */
+/* Makes times relative to the start; device times, too, where they are the host's. */
 static void count_from_beginning(void)
 {
     for (int64_t i = 0; i < profiler.count; i++) {
         tarn_profile_record *r = &profiler.entry[i].record;
         r->host_start -= profiler.begin;
         r->host_end -= profiler.begin;
-        r->device_start -= profiler.begin; /* NaN stays so */
+        r->device_start -= profiler.begin; /* NaN stays NaN */
         r->device_end -= profiler.begin;
     }
 }
@@ -306,10 +301,11 @@ void tarn_profile_clear(void)
 {
     pthread_mutex_lock(&profiler.lock);
     if (!tarn__is_profiling()) {
-        tarn__release(profiler.entry, sizeof(tarn__timing) * (size_t)profiler.room);
+        tarn__release(profiler.entry, sizeof(tarn__timing) * (size_t)profiler.capacity);
         profiler.entry = NULL;
-        profiler.count = profiler.room = profiler.lost = 0;
-        profiler.is_there = false;
+        profiler.count = profiler.lost = 0;
+        profiler.capacity = 0;
+        profiler.exists = false;
     }
     pthread_mutex_unlock(&profiler.lock);
 }
@@ -322,10 +318,11 @@ bool tarn__sample_start(tarn_device device)
         return false;
     profiler.aside = (tarn__profile){profiler.entry,        profiler.count,  profiler.lost,
                                      profiler.microseconds, profiler.device, profiler.threads};
-    profiler.aside_room = profiler.room;
-    profiler.aside_is_there = profiler.is_there;
+    profiler.aside_capacity = profiler.capacity;
+    profiler.aside_exists = profiler.exists;
     profiler.entry = NULL;
-    profiler.count = profiler.room = 0;
+    profiler.count = 0;
+    profiler.capacity = 0;
     return tarn_profile_start(device);
 }
 
@@ -338,15 +335,15 @@ bool tarn__sample_stop(double *busy_microseconds)
         tarn_profile_stop() && tarn__profile_open("profile", &sample) && tarn__profile_fractions(&sample, &summary);
     *busy_microseconds = good ? summary.utilization * sample.microseconds : 0;
     pthread_mutex_lock(&profiler.lock);
-    tarn__release(profiler.entry, sizeof(tarn__timing) * (size_t)profiler.room);
+    tarn__release(profiler.entry, sizeof(tarn__timing) * (size_t)profiler.capacity);
     profiler.entry = (tarn__timing *)aside->entry;
     profiler.count = aside->count;
-    profiler.room = profiler.aside_room;
+    profiler.capacity = profiler.aside_capacity;
     profiler.lost = aside->lost;
     profiler.microseconds = aside->microseconds;
     profiler.device = aside->device;
     profiler.threads = aside->threads;
-    profiler.is_there = profiler.aside_is_there;
+    profiler.exists = profiler.aside_exists;
     pthread_mutex_unlock(&profiler.lock);
     return good;
 }
@@ -357,7 +354,7 @@ bool tarn__profile_open(const char *function, tarn__profile *profile)
 {
     if (tarn_failed())
         return false;
-    if (tarn__is_profiling() || !profiler.is_there)
+    if (tarn__is_profiling() || !profiler.exists)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function,
                            tarn__is_profiling() ? "a profile is being taken; stop it first"
                                                 : "no profile was taken yet");

@@ -1,4 +1,4 @@
-/* summary.c: what a profile says in sum: the shares of the time, and the records of one kind put together. */
+/* summary.c: summary of a profile: fractions of time by category, and records of one kind added up. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,9 +22,9 @@ const char *tarn_profile_part_name(tarn_profile_part part)
     return NULL;
 }
 
-/* ---- shares ------------------------------------------------------------------------------------------------------ */
+/* ---- fractions ------------------------------------------------------------------------------------------------- */
 
-/* A part's work begins or ends. */
+/* Start (change 1) or end (-1) of a category's work. */
 typedef struct edge {
     double time;
     int part, change;
@@ -36,7 +36,7 @@ static int earlier(const void *a, const void *b)
     return (x->time > y->time) - (x->time < y->time);
 }
 
-/* When a record stood for a part of the time, and for which; false: for none. */
+/* The category and interval of a record; false: it counts for none. */
 static bool part_of(const tarn__profile *p, const tarn__timing *t, int *part, double *from, double *to)
 {
     static const int parts[] = {
@@ -55,8 +55,8 @@ static bool part_of(const tarn__profile *p, const tarn__timing *t, int *part, do
     return *to > *from;
 }
 
-/* Goes along the time; where several parts are at work, the first of them has the moment. */
-static void share_out(const edge *edges, int64_t count, double end, double *part)
+/* Sweeps over time; where several categories are active, the first one gets the interval. */
+static void sweep(const edge *edges, int64_t count, double end, double *part)
 {
     int64_t open[TARN_PARTS] = {0};
     double at = 0;
@@ -88,7 +88,7 @@ bool tarn__profile_fractions(const tarn__profile *p, tarn_profile_summary *summa
         edges[count++] = (edge){to, part, -1};
     }
     qsort(edges, (size_t)count, sizeof(*edges), earlier);
-    share_out(edges, count, p->microseconds, summary->part);
+    sweep(edges, count, p->microseconds, summary->part);
     for (int i = 0; i < TARN_PARTS; i++)
         summary->part[i] /= fmax(p->microseconds, 1e-9);
     for (int i = 0; i <= TARN_PART_GRAPHS; i++)
@@ -99,7 +99,7 @@ bool tarn__profile_fractions(const tarn__profile *p, tarn_profile_summary *summa
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-enum { MOST_ROWS = 512 };
+enum { MAX_ROWS = 512 };
 
 static bool same_text(const char *a, const char *b)
 {
@@ -133,7 +133,7 @@ static int64_t collect(const tarn__profile *p, tarn_profile_row *rows)
             continue;
         while (k < count && !belongs(&rows[k], r))
             k++;
-        if (k == MOST_ROWS)
+        if (k == MAX_ROWS)
             continue;
         if (k == count)
             rows[count++] = (tarn_profile_row){
@@ -151,16 +151,16 @@ static int longer(const void *a, const void *b)
     return (x->host_microseconds < y->host_microseconds) - (x->host_microseconds > y->host_microseconds);
 }
 
-bool tarn_profile_summarize(tarn_profile_summary *summary, tarn_profile_row *rows, int64_t room)
+bool tarn_profile_summarize(tarn_profile_summary *summary, tarn_profile_row *rows, int64_t capacity)
 {
     tarn__profile p;
     if (!tarn__profile_open("profile_summarize", &p))
         return false;
-    if (!summary || room < 0 || (room > 0 && !rows))
+    if (!summary || capacity < 0 || (capacity > 0 && !rows))
         return tarn__raise(TARN_ERROR_ARGUMENT, "profile_summarize: %s",
-                           summary ? "there is no room for the rows" : "the result is NULL");
+                           summary ? "the rows are NULL or their capacity is negative" : "the result is NULL");
     tarn_profile_summary found = {.microseconds = p.microseconds, .records = p.count, .lost = p.lost};
-    size_t bytes = sizeof(tarn_profile_row) * MOST_ROWS;
+    size_t bytes = sizeof(tarn_profile_row) * MAX_ROWS;
     tarn_profile_row *all = tarn__alloc(bytes);
     bool good = all && tarn__profile_fractions(&p, &found);
     if (good) {
@@ -169,7 +169,7 @@ bool tarn_profile_summarize(tarn_profile_summary *summary, tarn_profile_row *row
         for (int64_t i = 0; i < found.rows; i++)
             found.flops += all[i].flops;
         if (rows)
-            memcpy(rows, all, sizeof(*rows) * (size_t)(found.rows < room ? found.rows : room));
+            memcpy(rows, all, sizeof(*rows) * (size_t)(found.rows < capacity ? found.rows : capacity));
         *summary = found;
     }
     tarn__release(all, bytes);

@@ -1,8 +1,8 @@
-/* trace.c: a profile in the trace event format of Chrome: complete events ("ph": "X") with begin and duration in
+/* trace.c: a profile in Chrome's trace event format: complete events ("ph": "X") with start and duration in
  * microseconds.
  *
- * Process 1 is the host, a row for each thread: spans, and inside them what was handed over. Process 2 is the device:
- * row 0 its work, row 1 the copies of batches, which may run beside it. */
+ * Process 1 is the host with one row per thread: spans, and inside them the launches. Process 2 is the device: row 0
+ * its kernels, row 1 the copies of batches, which may overlap them. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,13 +13,13 @@
 
 enum { HOST = 1, DEVICE = 2, WORK = 0, COPIES = 1 };
 
-/* Text on its way to the file. */
+/* A buffered writer. */
 typedef struct writer {
     tarn__output output;
     char text[8192];
     size_t used;
     bool good;
-    bool follows; /* a comma comes before the next event */
+    bool follows; /* the next event needs a comma before it */
 } writer;
 
 static void flush(writer *w)
@@ -38,7 +38,7 @@ static void put(writer *w, const char *text)
     }
 }
 
-/* Names are bytes of the caller: what JSON does not take as it is becomes '?'. */
+/* Names come from the caller: characters JSON cannot hold unescaped become '?'. */
 static void put_name(writer *w, const char *name)
 {
     char one[2] = {0};
@@ -105,8 +105,7 @@ static void put_arguments(writer *w, const tarn_profile_record *r)
     put(w, "}");
 }
 
-/* What the host had to do with it, and what the device did. A copy that was sent ahead is on the device's side alone.
- */
+/* The host's and the device's event of a record. A prefetched copy has only the device's. */
 static void put_record(writer *w, const tarn__profile *p, const tarn_profile_record *r)
 {
     bool is_ahead = r->kind == TARN_PROFILE_LOADER_COPY;

@@ -1,4 +1,4 @@
-/* create.c: tensors made directly on a device, and the generators. */
+/* create.c: tensors created directly on a device, and the random number generator. */
 #include <math.h>
 #include <string.h>
 
@@ -33,7 +33,7 @@ tarn__random tarn__random_reserve(tarn_device device, int64_t count)
 {
     uint64_t *offset = tarn__random_offset(device);
     tarn__random random = {.seed = generator.seed, .offset = *offset};
-    /* what a run draws follows what was drawn before it: seed and offset are read there */
+    /* seed and offset are read on the device, so that each run of the graph draws new numbers */
     if (tarn__is_capturing(device))
         random.live = tarn__graph_random();
     *offset += (uint64_t)(count + 3) / 4;
@@ -115,7 +115,7 @@ tarn_tensor *tarn_arange(double begin, double end, double step, tarn_dtype dtype
     if (tarn_failed())
         return NULL;
     if (!(step != 0) || !(fabs(count) < 9e15) || !(fabs(begin) < 9e18) || !(fabs(step) < 9e18)) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "arange: from %g to %g by %g is no finite list", begin, end, step);
+        tarn__raise(TARN_ERROR_ARGUMENT, "arange: %g to %g in steps of %g is not a finite sequence", begin, end, step);
         return NULL;
     }
     if (dtype == TARN_BOOL) {

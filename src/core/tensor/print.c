@@ -1,6 +1,6 @@
-/* print.c: tensors as text, letter by letter as NumPy prints arrays: the fewest digits that tell a value from its
- * neighbours in its dtype, at most PRECISION after the point, columns aligned, lines broken at LINE characters, the
- * middle of large tensors left out. */
+/* print.c: tensors as strings, character by character as NumPy prints arrays: the fewest digits that distinguish a
+ * value from its neighbours in its dtype, at most PRECISION after the point; aligned columns; lines wrapped at LINE
+ * characters; the middle of large tensors omitted. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,8 +10,8 @@
 #include "base/memory.h"
 #include "core/launch/launch.h"
 
-#define EDGE 3       /* elements shown at each end of a shortened axis */
-#define SHORTEN 1000 /* tensors above this many elements are shortened */
+#define EDGE 3       /* elements shown at each end of an abbreviated axis */
+#define SHORTEN 1000 /* tensors with more elements are abbreviated */
 #define LINE 75
 #define PRECISION 8
 
@@ -21,11 +21,10 @@ typedef struct printed {
     tarn_tensor *tensor;
     tarn_shape shown;
     bool cut[TARN_MAX_RANK];
-    tarn_tensor *values; /* the shown part on the host, dense, f64 or i64 */
+    tarn_tensor *values; /* the shown elements on the host, contiguous, f64 or i64 */
 } printed;
 
-/* A view of one corner: the first or (bit set) the last EDGE elements of every cut axis. `sizes` are the axes' sizes in
- * x. */
+/* One corner of x: the first or (bit set) the last EDGE elements of every cut axis. */
 static tarn_tensor *corner_of(tarn_tensor *x, const printed *p, unsigned corner)
 {
     tarn_tensor *view = tarn__tensor_view(x);
@@ -70,7 +69,7 @@ static bool read_shown(printed *p)
 
 /* ---- one number -------------------------------------------------------------------------------------------------- */
 
-/* True when `text_value` lies so near to `value` that it is read back as it in that dtype. */
+/* True when `text_value` rounds to `value` in that dtype: within half a unit in the last place, ties to even. */
 static bool reads_back(tarn_dtype dtype, double text_value, double value)
 {
     static const struct {
@@ -81,20 +80,20 @@ static bool reads_back(tarn_dtype dtype, double text_value, double value)
     double unit = ldexp(1, exponent - bits > lowest ? exponent - bits : lowest);
     double apart = fabs(text_value - value), half = unit / 2;
     if (fraction == 0.5 && exponent - bits > lowest && fabs(text_value) < fabs(value))
-        half /= 2; /* below a power of two the neighbours are nearer */
+        half /= 2; /* below a power of two the spacing is half as large */
     return apart == 0 || apart < half || (apart == half && fmod(value / unit, 2) == 0);
 }
 
-/* A number as its digits: text "-d.ddde+xx" with as few digits as read back, at most `most` of them. Returns how many
- * after the point. */
-static int shortest(tarn_dtype dtype, double value, int most, char *text, size_t size)
+/* Writes "-d.ddde+xx" with as few digits as read back, at most `max_digits`; returns the digits after the point. */
+static int shortest(tarn_dtype dtype, double value, int max_digits, char *text, size_t size)
 {
     int decimals = 0;
-    for (; decimals < most - 1; decimals++) {
+    for (; decimals < max_digits - 1; decimals++) {
         snprintf(text, size, "%.*e", decimals, value);
         if (reads_back(dtype, strtod(text, NULL), value))
             return decimals;
-        snprintf(text, size, "%.*e", decimals, nextafter(value, copysign(INFINITY, value))); /* a half, the other way */
+        /* an exact half, rounded the other way */
+        snprintf(text, size, "%.*e", decimals, nextafter(value, copysign(INFINITY, value)));
         if (reads_back(dtype, strtod(text, NULL), value))
             return decimals;
     }
@@ -102,45 +101,45 @@ static int shortest(tarn_dtype dtype, double value, int most, char *text, size_t
     return decimals;
 }
 
-/* How the floats of one tensor are written, the same for all, so that columns line up. */
+/* The format of all floats of one tensor, so that columns line up. */
 typedef struct style {
     tarn_dtype dtype;
     bool scalar; /* rank 0: as Python prints a number */
     bool scientific;
     int left, right; /* characters before and after the point */
     int exponent;    /* digits of it */
-    int least;       /* digits after the point at least */
-    int precision;   /* and at most */
+    int min_digits;  /* min digits after the point */
+    int precision;   /* max digits after the point */
 } style;
 
-/* "12.5": the digits after the point that the value needs, at most `precision`. */
+/* "12.5": as many digits after the point as the value needs, at most `precision`. */
 static void positional_text(const style *how, double value, char *text, size_t size)
 {
     char digits[64];
     int decimals = shortest(how->dtype, value, 17, digits, sizeof(digits));
     int needed = value == 0 ? 0 : decimals - (int)strtol(strchr(digits, 'e') + 1, NULL, 10);
-    /* digits beyond those that count are zeros */
+    /* further digits are zeros */
     double shown = needed <= how->precision ? strtod(digits, NULL) : value;
-    needed = needed < how->least ? how->least : needed > how->precision ? how->precision : needed;
+    needed = needed < how->min_digits ? how->min_digits : needed > how->precision ? how->precision : needed;
     snprintf(text, size, "%.*f", needed, shown);
     size_t length = strlen(text);
-    if (needed > how->least)
-        while (length > 1 && text[length - 1] == '0' && (int)(text + length - strchr(text, '.')) > how->least + 1)
+    if (needed > how->min_digits)
+        while (length > 1 && text[length - 1] == '0' && (int)(text + length - strchr(text, '.')) > how->min_digits + 1)
             text[--length] = 0;
     if (!strchr(text, '.'))
         snprintf(text + length, size - length, ".");
 }
 
-/* "1.25e+08": the digits that the value needs, and exact ones beyond them up to `least`. */
+/* "1.25e+08": the digits that the value needs, and exact ones beyond them up to `min_digits`. */
 static void scientific_text(const style *how, double value, char *text, size_t size)
 {
     char digits[64];
     int decimals = shortest(how->dtype, value, how->precision + 1, digits, sizeof(digits));
-    if (decimals < how->least)
-        snprintf(digits, sizeof(digits), "%.*e", decimals = how->least, value);
+    if (decimals < how->min_digits)
+        snprintf(digits, sizeof(digits), "%.*e", decimals = how->min_digits, value);
     char *mark = strchr(digits, 'e'), sign = mark[1];
     int exponent = (int)strtol(mark + 2, NULL, 10);
-    while (decimals > how->least && mark[-1] == '0') /* rounding at the limit may leave zeros */
+    while (decimals > how->min_digits && mark[-1] == '0') /* rounding may leave trailing zeros */
         mark--, decimals--;
     *mark = 0;
     snprintf(text, size, "%s%se%c%0*d", digits, strchr(digits, '.') || how->scalar ? "" : ".", sign, how->exponent,
@@ -165,7 +164,7 @@ static void element_text(const style *how, const void *element, char *text, size
         return;
     }
     (how->scientific ? scientific_text : positional_text)(how, value, plain, sizeof(plain));
-    int before = how->scalar ? how->left : (int)strcspn(plain, "."); /* the points stand below each other */
+    int before = how->scalar ? how->left : (int)strcspn(plain, "."); /* decimal points are aligned */
     snprintf(text, size, "%*s%-*s", how->left - before, "", width - (how->left - before), plain);
 }
 
@@ -187,7 +186,7 @@ static bool is_scientific(tarn_dtype dtype, const double *value, int64_t count, 
            (high >= (scalar && dtype == TARN_F64 ? 1e16 : highest[dtype]) || low < lowest || high / low > 1000);
 }
 
-/* Widens the columns so that this element fits. */
+/* Widens the columns to fit this element. */
 static void widen(style *how, style *wanted, double value)
 {
     char text[512];
@@ -206,14 +205,14 @@ static style float_style(tarn_dtype dtype, const double *value, int64_t count, b
 {
     style how = {.dtype = dtype, .scalar = scalar, .exponent = 2, .precision = scalar ? 40 : PRECISION};
     how.scientific = is_scientific(dtype, value, count, scalar);
-    how.least = scalar && !how.scientific ? 1 : 0;
+    how.min_digits = scalar && !how.scientific ? 1 : 0;
     style wanted = how;
     for (int64_t i = 0; i < count; i++)
         widen(&how, &wanted, value[i]);
     if (scalar)
         return how;
     if (wanted.scientific) {
-        wanted.least = wanted.right;
+        wanted.min_digits = wanted.right;
         wanted.right += wanted.exponent + 2;
     }
     for (int64_t i = 0; i < count; i++) {
@@ -244,7 +243,7 @@ static style choose_style(const printed *p)
 typedef struct writer {
     char *buffer;
     size_t size, used;
-    int column, spaces; /* written on this line, and how many of these are spaces at its end */
+    int column, spaces; /* columns written on this line, and trailing spaces among them */
     const printed *p;
     style how;
     const char *next; /* element */
@@ -266,7 +265,7 @@ static void put_spaces(writer *w, int count)
         put(w, " ");
 }
 
-/* A word of the innermost axis, on a new line where it does not fit on this one. */
+/* One element of the innermost axis, on a new line where it does not fit. */
 static void put_word(writer *w, const char *word, bool first)
 {
     int indent = w->p->shown.rank, width = LINE - indent;

@@ -1,7 +1,7 @@
-/* quant_tensor.c: tensors whose elements lie in blocks: moved as the bytes they are, or turned into elements.
+/* quant_tensor.c: quantized tensors: copied as bytes, or dequantized.
  *
- * Blocks are never cut: a view of them begins at one and has whole ones (tarn__check_layout()), so that plain kernels
- * can do all moving. */
+ * Blocks are never cut: a view starts at a block and contains whole ones (tarn__check_layout()), so ordinary byte
+ * kernels can do all copying. */
 #include "core/launch/launch.h"
 
 tarn_tensor *tarn__quant_bytes(tarn_tensor *x)
@@ -34,27 +34,26 @@ static bool run(tarn__kernel kernel, const char *function, tarn_tensor *to, tarn
                                      .params_bytes = sizeof(none)});
 }
 
-/* By way of f32, which the target may be. */
-static bool decode(const char *function, tarn_tensor *to, tarn_tensor *from)
+/* Dequantizes to f32, which may be the target, then converts. */
+static bool dequantize(const char *function, tarn_tensor *to, tarn_tensor *from)
 {
     bool direct = to->view.dtype == TARN_F32 && tarn__view_is_contiguous(&to->view);
-    tarn_tensor *plain = direct ? to : tarn__tensor_new(function, tarn__shape_of(from), TARN_F32, tarn__device(from));
-    return run(TARN__K_dequantize, function, plain, from) && (direct || run(TARN__K_copy, function, to, plain));
+    tarn_tensor *f32 = direct ? to : tarn__tensor_new(function, tarn__shape_of(from), TARN_F32, tarn__device(from));
+    return run(TARN__K_dequantize, function, f32, from) && (direct || run(TARN__K_copy, function, to, f32));
 }
 
 bool tarn__quant_copy(const char *function, tarn_tensor *to, tarn_tensor *from)
 {
     tarn_dtype source = from->view.dtype, target = to->view.dtype;
     if (source != target && tarn__is_quantized(target))
-        return tarn__raise(TARN_ERROR_DTYPE,
-                           "%s: elements of %s cannot be copied into blocks of %s; make those with tarn_cast()",
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: %s cannot be copied into quantized %s; quantize with tarn_cast()",
                            function, tarn_dtype_name(source), tarn_dtype_name(target));
     if (source != target && !tarn__is_float(target))
-        return tarn__raise(TARN_ERROR_DTYPE, "%s: blocks of %s become floats, not %s; cast them twice", function,
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: quantized %s converts to floats, not to %s; cast twice", function,
                            tarn_dtype_name(source), tarn_dtype_name(target));
     tarn_scope *scope = tarn_scope_open();
     bool good = scope && (source == target ? run(TARN__K_copy, function, tarn__quant_bytes(to), tarn__quant_bytes(from))
-                                           : decode(function, to, from));
+                                           : dequantize(function, to, from));
     tarn_scope_close(scope);
     return good;
 }

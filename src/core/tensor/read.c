@@ -1,4 +1,5 @@
-/* read.c: values between tensors and the host. */
+/* read.c: copies of values between tensors and the host. Reading waits for the device; errors of earlier kernels
+ * surface here. */
 #include <math.h>
 #include <string.h>
 
@@ -6,14 +7,14 @@
 #include "core/launch/launch.h"
 #include "core/profile/profiler.h"
 
-/* Copies the elements in `dtype`, row-major, to the host; whatever is needed on the way lives in a scope of its own. */
+/* Copies the elements to the host, row-major, converted to `dtype`; temporaries are in a scope of their own. */
 static bool read_as(const char *function, const tarn_tensor *tensor, tarn_dtype dtype, void *values)
 {
     tarn_scope *scope =
         tarn__not_captured(function, tarn__device(tensor), "a value read by the host") ? tarn_scope_open() : NULL;
     if (!scope)
         return false;
-    tarn_tensor *source = (tarn_tensor *)tensor; /* only read */
+    tarn_tensor *source = (tarn_tensor *)tensor; /* not modified */
     if (tensor->view.dtype != dtype) {
         source = tarn__tensor_new(function, tarn__shape_of(tensor), dtype, tarn__device(tensor));
         if (source && !tarn__copy_elements(function, source, (tarn_tensor *)tensor))
@@ -21,8 +22,7 @@ static bool read_as(const char *function, const tarn_tensor *tensor, tarn_dtype 
     } else if (!tarn__view_is_contiguous(&tensor->view)) {
         source = tarn__contiguous(function, source);
     }
-    /* The copy waits for what comes before it; a profile tells waiting and copying apart. What went wrong on the way is
-     * known afterwards. */
+    /* The download waits for earlier work; while profiling, waiting and copying are timed separately. */
     bool good = source && (!tarn__is_profiling() || tarn_synchronize(tarn__device(source))) &&
                 tarn__storage_download(source->storage, tarn__bytes_of(dtype, source->start), values,
                                        (size_t)tarn__bytes_of(dtype, tarn__view_count(&source->view))) &&
@@ -38,10 +38,9 @@ static bool check_target(const char *function, const tarn_tensor *tensor, const 
         return false;
     if (!values && needed > 0)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the values are NULL", function);
-    return given == needed ||
-           tarn__raise(TARN_ERROR_SHAPE, "%s: a tensor %s of %s needs %llu, but room for %llu was given", function,
-                       TARN__SHAPE_STRING(tensor), tarn_dtype_name(tensor->view.dtype), (unsigned long long)needed,
-                       (unsigned long long)given);
+    return given == needed || tarn__raise(TARN_ERROR_SHAPE, "%s: a tensor %s of %s needs %llu; the buffer has %llu",
+                                          function, TARN__SHAPE_STRING(tensor), tarn_dtype_name(tensor->view.dtype),
+                                          (unsigned long long)needed, (unsigned long long)given);
 }
 
 bool tarn_read(const tarn_tensor *tensor, void *values, size_t bytes)
@@ -111,7 +110,7 @@ static bool check_writable(const char *function, const tarn_tensor *tensor)
 {
     if (tensor->history)
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "%s: the tensor was made by a recorded operation; write into a detached one", function);
+                           "%s: the tensor is the result of a recorded operation; write to a detached one", function);
     if (tensor->is_constant)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a tarn_scalar() cannot be written", function);
     for (int i = 0; i < tensor->view.rank; i++)
@@ -131,9 +130,9 @@ bool tarn_write(tarn_tensor *tensor, const void *values, size_t bytes)
     if (tarn__view_is_contiguous(&tensor->view))
         return tarn__storage_upload(tensor->storage, tarn__bytes_of(tensor->view.dtype, tensor->start), values, bytes);
     tarn_scope *scope = tarn_scope_open();
-    tarn_tensor *landing =
+    tarn_tensor *received =
         scope ? tarn_from(values, tarn__shape_of(tensor), tensor->view.dtype, tarn__device(tensor)) : NULL;
-    bool good = landing && tarn__copy_elements("write", tensor, landing);
+    bool good = received && tarn__copy_elements("write", tensor, received);
     tarn_scope_close(scope);
     return good;
 }
@@ -149,7 +148,7 @@ bool tarn_copy(tarn_tensor *to, const tarn_tensor *from)
     tarn__bump_version(to);
     if (to->storage != from->storage)
         return tarn__copy_elements("copy", to, (tarn_tensor *)from);
-    tarn_scope *scope = tarn_scope_open(); /* the elements may overlap: they go through a copy */
+    tarn_scope *scope = tarn_scope_open(); /* elements may overlap: copied through a temporary */
     tarn_tensor *between =
         scope ? tarn__tensor_new("copy", tarn__shape_of(from), from->view.dtype, tarn__device(from)) : NULL;
     bool good = between && tarn__copy_elements("copy", between, (tarn_tensor *)from) &&

@@ -1,5 +1,5 @@
-/* scope.c: who owns a tensor. Scopes are a stack on each thread; a tensor belongs to one scope, or to its caller. The
- * list of a scope is touched by its own thread only. */
+/* scope.c: ownership of tensors. Each thread has a stack of scopes; a tensor belongs to one scope, or to its caller.
+ * The list of a scope is accessed by its own thread only, without locks. */
 #include <pthread.h>
 #include <string.h>
 
@@ -7,9 +7,9 @@
 #include "core/tensor/tensor.h"
 
 struct tarn_scope {
-    tarn_scope *parent; /* NULL: the root is around it */
+    tarn_scope *parent; /* NULL: the root scope is its parent */
     tarn_tensor *first;
-    const void *thread; /* the address of a thread's own root tells threads apart */
+    const void *thread; /* address of the thread's root scope, which identifies the thread */
 };
 
 static _Thread_local tarn_scope root;
@@ -19,6 +19,8 @@ static _Thread_local bool watched;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t key;
 
+/* Releases the scope's reference to each tensor. The list is popped one by one, because a release may free other
+ * tensors. */
 static void empty_scope(tarn_scope *scope)
 {
     while (scope->first) {
@@ -32,14 +34,14 @@ static void empty_scope(tarn_scope *scope)
     }
 }
 
-/* A thread ends: what its scopes hold goes with it. */
+/* A thread ends: its scopes are closed. */
 static void close_thread(void *ignored)
 {
     (void)ignored;
     while (top)
         tarn_scope_close(top);
     empty_scope(&root);
-    watched = false; /* another library's destructor may run after this one and make tensors */
+    watched = false; /* destructors of other libraries may run later and create tensors */
 }
 
 static void make_key(void)
@@ -70,7 +72,7 @@ static void add_to(tarn_scope *scope, tarn_tensor *tensor)
     scope->first = tensor;
 }
 
-static void take_from(tarn_tensor *tensor)
+static void unlink_tensor(tarn_tensor *tensor)
 {
     if (tensor->previous)
         tensor->previous->next = tensor->next;
@@ -156,7 +158,7 @@ tarn_tensor *tarn_scope_return(tarn_scope *scope, tarn_tensor *tensor)
     if (!of_this_thread("scope_return", tensor))
         return NULL;
     if (is_inside(tensor->scope, scope)) {
-        take_from(tensor);
+        unlink_tensor(tensor);
         add_to(scope->parent ? scope->parent : &root, tensor);
     }
     return tensor;
@@ -171,7 +173,7 @@ tarn_tensor *tarn__scope_pass_out(tarn_scope *scope, tarn_tensor *tensor, bool *
     while (top != scope)
         tarn_scope_close(top);
     if (had_scope && !tensor->scope)
-        tarn__scope_add(tensor); /* its scope is gone: the reference from above is now this scope's */
+        tarn__scope_add(tensor); /* its scope was closed: the reference from above becomes this scope's */
     else
         tarn__tensor_release(tensor);
     if (made_inside)
@@ -184,7 +186,7 @@ tarn_tensor *tarn__scope_take(tarn_tensor *tensor)
     if (!tarn__check_any("keep", tensor, "the tensor") || !of_this_thread("keep", tensor))
         return NULL;
     if (tensor->scope)
-        take_from(tensor);
+        unlink_tensor(tensor);
     else
         tarn__tensor_retain(tensor);
     atomic_fetch_add_explicit(&tensor->kept, 1, memory_order_relaxed);
@@ -206,7 +208,7 @@ void tarn_free(tarn_tensor *tensor)
     if (!tensor || !tarn__check_live("free", tensor, "the tensor") || !of_this_thread("free", tensor))
         return;
     if (tensor->scope)
-        take_from(tensor);
+        unlink_tensor(tensor);
     else if (atomic_fetch_sub_explicit(&tensor->kept, 1, memory_order_relaxed) <= 0) {
         atomic_fetch_add_explicit(&tensor->kept, 1, memory_order_relaxed);
         tarn__raise(TARN_ERROR_ARGUMENT,

@@ -1,4 +1,5 @@
-/* tensor.c: making, sharing and asking tensors. */
+/* tensor.c: lifetime, checks and queries of tensors. Headers are reference-counted; the storage is shared by views.
+ * Freed headers go into quarantine with their name, so that an error can tell which tensor was used after free. */
 #include "core/tensor/tensor.h"
 
 #include <pthread.h>
@@ -20,12 +21,12 @@ static tarn_tensor *new_header(void)
     return tensor;
 }
 
-/* The name goes where the strides were: an error that reports the use of a freed tensor finds it there. */
+/* Stores the name in place of the strides of a freed header, for the error message. */
 static void note_name(tarn_tensor *tensor, const char *name)
 {
     char *note = (char *)tensor->view.stride;
-    size_t length = strlen(name), room = sizeof(tensor->view.stride) - 1;
-    length = length < room ? length : room;
+    size_t length = strlen(name), capacity = sizeof(tensor->view.stride) - 1;
+    length = length < capacity ? length : capacity;
     memcpy(note, name, length);
     note[length] = '\0';
 }
@@ -43,10 +44,12 @@ static void release_header(tarn_tensor *tensor)
     tarn__release_late(tensor, sizeof(*tensor));
 }
 
+/* Copies memory and offset of the storage into the view. A quantized view has its byte offset in `base`, because the
+ * storage's offset need not be a multiple of the block size. */
 static void place_view(tarn_tensor *tensor)
 {
     const tarn__dtype *row = &tarn__dtypes[tensor->view.dtype];
-    bool is_plain = row->block_elements == 1; /* then the storage begins at a multiple of the element's size */
+    bool is_plain = row->block_elements == 1; /* its storage starts at a multiple of the element size */
     tensor->view.memory = tensor->storage->memory;
     tensor->view.offset = (is_plain ? tensor->storage->offset / row->block_bytes : 0) + tensor->start;
     tensor->view.base = is_plain ? 0 : tensor->storage->offset;
@@ -105,7 +108,7 @@ tarn_tensor *tarn__tensor_on(const char *function, tarn_shape shape, tarn_dtype 
     return tensor;
 }
 
-/* Another header on x's storage, in no scope. */
+/* A second header on x's storage, in no scope. */
 static tarn_tensor *new_header_on(tarn_tensor *x)
 {
     tarn_tensor *view = new_header();
@@ -135,9 +138,9 @@ void tarn__tensor_set_start(tarn_tensor *view, int64_t start)
     place_view(view);
 }
 
-/* ---- kept handles ------------------------------------------------------------------------------------------------ */
+/* ---- handles --------------------------------------------------------------------------------------------------- */
 
-static pthread_mutex_t handles_lock = PTHREAD_MUTEX_INITIALIZER; /* of every origin's list */
+static pthread_mutex_t handles_lock = PTHREAD_MUTEX_INITIALIZER; /* of the handle lists of all origins */
 
 tarn_tensor *tarn__tensor_handle(tarn_tensor *tensor)
 {
@@ -155,7 +158,7 @@ tarn_tensor *tarn__tensor_handle(tarn_tensor *tensor)
     return handle;
 }
 
-static void leave_origin(tarn_tensor *handle)
+static void unlink_handle(tarn_tensor *handle)
 {
     pthread_mutex_lock(&handles_lock);
     if (handle->previous)
@@ -198,7 +201,7 @@ void tarn__tensor_release(tarn_tensor *tensor)
     if (!tensor || atomic_fetch_sub_explicit(&tensor->references, 1, memory_order_acq_rel) != 1)
         return;
     if (tensor->origin != tensor)
-        leave_origin(tensor);
+        unlink_handle(tensor);
     tarn__history_release(tensor->history);
     tarn__tensor_release(tensor->grad);
     tarn__storage_release(tensor->storage);
@@ -245,8 +248,8 @@ bool tarn__check(const char *function, const tarn_tensor *tensor, const char *ro
     if (!tarn__check_any(function, tensor, role))
         return false;
     return !tarn__is_quantized(tensor->view.dtype) ||
-           tarn__raise(TARN_ERROR_DTYPE, "%s: %s is %s, which holds blocks: convert it with tarn_cast() first",
-                       function, role, tarn_dtype_name(tensor->view.dtype));
+           tarn__raise(TARN_ERROR_DTYPE, "%s: %s is %s, a quantized dtype; convert it with tarn_cast() first", function,
+                       role, tarn_dtype_name(tensor->view.dtype));
 }
 
 bool tarn__check_dtype(const char *function, const tarn_tensor *tensor, uint32_t mask, const char *role)
@@ -305,15 +308,15 @@ bool tarn__check_layout(const char *function, const tarn__view *layout)
 
 int tarn__check_axis(const char *function, int axis, int rank)
 {
-    int room = rank > 0 ? rank : 1; /* rank 0 takes axes 0 and -1, as torch does */
-    if (axis >= -room && axis < room)
-        return axis < 0 ? axis + room : axis;
-    tarn__raise(TARN_ERROR_SHAPE, "%s: axis %d is outside %d to %d of a tensor of rank %d", function, axis, -room,
-                room - 1, rank);
+    int axes = rank > 0 ? rank : 1; /* rank 0 accepts axes 0 and -1, as torch does */
+    if (axis >= -axes && axis < axes)
+        return axis < 0 ? axis + axes : axis;
+    tarn__raise(TARN_ERROR_SHAPE, "%s: axis %d is outside %d to %d of a tensor of rank %d", function, axis, -axes,
+                axes - 1, rank);
     return -1;
 }
 
-/* ---- asking ------------------------------------------------------------------------------------------------------ */
+/* ---- queries --------------------------------------------------------------------------------------------------- */
 
 const char *tarn__shape_string(const int64_t *size, int rank, tarn__shape_buffer *text)
 {

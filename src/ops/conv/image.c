@@ -26,15 +26,15 @@ bool tarn__check_pair(const char *function, const char *word, const int64_t *val
     return true;
 }
 
-bool tarn__attribute_pair(const tarn__invocation *v, const char *name, int64_t otherwise, int64_t *pair)
+bool tarn__attribute_pair(const tarn__invocation *v, const char *name, int64_t default_value, int64_t *pair)
 {
     tarn_shape list = tarn__attribute_shape(v, name);
     if (list.rank > 2)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: %s has %d numbers, but is one for rows and columns, or one for each", v->name, name,
                            list.rank);
-    pair[0] = list.rank > 0 ? list.size[0] : otherwise;
-    pair[1] = list.rank > 0 ? list.size[list.rank - 1] : otherwise;
+    pair[0] = list.rank > 0 ? list.size[0] : default_value;
+    pair[1] = list.rank > 0 ? list.size[list.rank - 1] : default_value;
     return true;
 }
 

@@ -169,7 +169,7 @@ static bool split_backward(const tarn__backward *b)
     bool good = tarn__grad_acc_open(b, 0, &sink);
     window w = good ? whole(sink.to) : (window){0};
     for (int i = 0; good && i < b->node->outputs; i++) {
-        w.size[*axis] = b->node->made[i].shape.size[*axis];
+        w.size[*axis] = b->node->output_spec[i].shape.size[*axis];
         tarn_tensor *part = window_of(b->function, sink.to, &w);
         if (b->grads[i])
             good = put_in_window(b->function, &sink, part, b->grads[i]);

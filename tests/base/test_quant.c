@@ -1,4 +1,4 @@
-/* test_blocks.c: numbers packed in blocks: known blocks give known numbers; packing keeps to the error that the steps
+/* test_quant.c: numbers packed in blocks: known blocks give known numbers; packing keeps to the error that the steps
  * allow, and is never worse than scaling by the extremes. tests/parity/gguf.py compares with the gguf package. */
 #include <math.h>
 

@@ -1,4 +1,4 @@
-/* test_staging.c: a folder is replaced as a whole: with a failure, and with a kill, at each system call in turn. The
+/* test_atomic_folder.c: a folder is replaced as a whole: with a failure, and with a kill, at each system call in turn. The
  * calls are this program's own functions, which the library meets in place of the C library's. */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* test_temporary.c: files that are being written, and those that killed programs left. */
+/* test_temp_files.c: files that are being written, and those that killed programs left. */
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>

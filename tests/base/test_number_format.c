@@ -1,4 +1,4 @@
-/* test_number.c: numbers as text: they read back as they were, and no shorter text would. With --print it writes the
+/* test_number_format.c: numbers as text: they read back as they were, and no shorter text would. With --print it writes the
  * text of each double on standard input, given by its bits in hexadecimal: tests/project/numbers.py compares these with
  * Python's. */
 #include <locale.h>
