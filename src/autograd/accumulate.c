@@ -70,6 +70,7 @@ static tarn_tensor *fit(const char *function, tarn_tensor *grad, const tarn__ten
     return fitted && fit_into(function, grad, spec, fitted) ? fitted : NULL;
 }
 
+/* to = a + b; `to` may be a or b. */
 static bool add(const char *function, tarn_tensor *a, tarn_tensor *b, tarn_tensor *to)
 {
     tarn__elementwise none = {0};
@@ -83,6 +84,7 @@ static bool add(const char *function, tarn_tensor *a, tarn_tensor *b, tarn_tenso
                                      .params_bytes = sizeof(none)});
 }
 
+/* True when accumulating in place is invisible to others. */
 static bool is_exclusive(const tarn_tensor *tensor)
 {
     return atomic_load(&tensor->references) == 1 && atomic_load(&tensor->storage->references) == 1;
@@ -110,6 +112,7 @@ static bool store_first(const char *function, tarn_tensor *leaf, const tarn__ten
     return leaf->grad_is_set;
 }
 
+/* In order: into existing empty memory, by taking over a fresh tensor, by copying, or by adding. */
 static bool accumulate_leaf(const char *function, tarn_tensor *leaf, const tarn__tensor_spec *spec, tarn_tensor *grad)
 {
     bool is_apart = leaf->grad && (grad == leaf->grad || grad->storage != leaf->grad->storage);
@@ -147,6 +150,7 @@ static tarn_tensor *new_sum(const char *function, const tarn__tensor_spec *spec,
     return tarn__tensor_new(function, spec->shape, spec->dtype, spec->device);
 }
 
+/* The first gradient is retained without a copy; the second is added in place if the first is exclusive. */
 static bool accumulate_node(const char *function, tarn__edge *edge, tarn_tensor *grad)
 {
     tarn_tensor **pending = &edge->node->grad[edge->output];
@@ -178,6 +182,7 @@ bool tarn__edge_accumulate(const char *function, tarn__edge *edge, tarn_tensor *
     return !edge->leaf || accumulate_leaf(function, edge->leaf, &edge->spec, grad);
 }
 
+/* `grad` may be NULL after a failed operation: then false, with the pending error. */
 bool tarn__accumulate_grad(const tarn__backward *b, int i, tarn_tensor *grad)
 {
     if (!tarn__needs_grad(b, i))
@@ -230,6 +235,7 @@ bool tarn__grad_acc_open(const tarn__backward *b, int i, tarn__grad_acc *acc)
     return acc->to != NULL;
 }
 
+/* A leaf's gradient is complete; a pending one was updated in place; anything else is accumulated now. */
 bool tarn__grad_acc_close(const tarn__backward *b, int i, tarn__grad_acc *acc)
 {
     const tarn__edge *edge = &b->node->edge[i];

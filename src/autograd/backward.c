@@ -2,7 +2,10 @@
  *
  * Nodes are visited by falling sequence number. A tensor's users are recorded after its producer, so all gradients
  * of a node's outputs have arrived when it is visited. The pass is a heap and a loop, never recursion, and frees
- * saved tensors as it goes unless `retain` is set. */
+ * saved tensors as it goes unless `retain` is set.
+ *
+ * Gradients of leaves add up over passes; those of inner nodes are dropped after use. A failing rule ends the pass
+ * with its error; leaves may then hold partial sums. */
 #include <string.h>
 
 #include "autograd/tape.h"
@@ -14,6 +17,7 @@ typedef struct heap {
     int count, capacity;
 } heap;
 
+/* A max-heap by sequence number. A node is queued once, however many gradients arrive. */
 static bool heap_push(heap *h, tarn__node *node)
 {
     if (node->queued)
@@ -29,6 +33,7 @@ static bool heap_push(heap *h, tarn__node *node)
     return true;
 }
 
+/* Returns the node with the reference the heap had. */
 static tarn__node *heap_pop(heap *h)
 {
     tarn__node *first = h->node[0], *last = h->node[--h->count];
@@ -89,6 +94,7 @@ static bool call_rule(tarn__node *node, tarn_tensor **made)
     return good;
 }
 
+/* A scope per node: temporaries of a rule are freed right after it. */
 static bool run_node(tarn__node *node)
 {
     tarn_scope *scope = tarn_scope_open();
@@ -152,6 +158,7 @@ static bool walk(tarn__node *start, bool retain)
 
 /* ---- the public calls -------------------------------------------------------------------------------------------- */
 
+/* Without a given gradient the tensor must be a scalar; its gradient is 1. */
 static bool check_upstream(const char *function, const tarn_tensor *tensor, const tarn_tensor *upstream)
 {
     if (!tensor->origin->history && !tensor->origin->requires_grad)
@@ -174,6 +181,7 @@ static bool check_upstream(const char *function, const tarn_tensor *tensor, cons
            tarn__raise(TARN_ERROR_DEVICE, "%s: the gradient given lies on another device than the tensor", function);
 }
 
+/* The pass runs unrecorded. A leaf as the starting point just gets the upstream gradient. */
 static bool backward(const char *function, tarn_tensor *tensor, tarn_tensor *upstream, bool retain)
 {
     if (!tarn__check(function, tensor, "the tensor") || !check_upstream(function, tensor, upstream))

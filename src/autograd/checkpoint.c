@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "core/tensor/random.h"
 
+/* Copied into the node; `ctx` is borrowed and must outlive backward. */
 typedef struct checkpoint_params {
     tarn_checkpoint_fn function;
     void *ctx;
@@ -49,6 +50,7 @@ static bool recompute(const tarn__backward *b, tarn_tensor **inputs)
     return good;
 }
 
+/* Inputs without a gradient (nothing reached them) are skipped. */
 static bool checkpoint_backward(const tarn__backward *b)
 {
     int count = b->node->inputs;
@@ -61,6 +63,8 @@ static bool checkpoint_backward(const tarn__backward *b)
     return good;
 }
 
+/* The result shares no history with the first run; its node has the inputs as edges and `always` records it, because
+ * parameters inside the function may need gradients even if no input does. */
 tarn_tensor *tarn_checkpoint(tarn_checkpoint_fn function, void *ctx, tarn_tensor *const *inputs, int count)
 {
     if (tarn_failed())

@@ -54,6 +54,7 @@ static bool function_backward(const tarn__backward *b)
     return good;
 }
 
+/* Outputs must be fresh floats: not recorded, not leaves, and no two alike. */
 static bool check_outputs(const char *function, tarn_tensor *const *outputs, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -72,6 +73,7 @@ static bool check_outputs(const char *function, tarn_tensor *const *outputs, int
     return true;
 }
 
+/* Saved tensors may be NULL, but not constants, which have no version. */
 static bool check_saved(const char *function, tarn_tensor *const *saved, int count)
 {
     if (count < 0 || (count > 0 && !saved))
@@ -87,6 +89,7 @@ static bool check_saved(const char *function, tarn_tensor *const *saved, int cou
     return true;
 }
 
+/* Checks everything before ctx is recorded. */
 static bool check_function(const tarn__recording *r, bool has_backward)
 {
     if (tarn_failed())

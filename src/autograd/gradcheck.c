@@ -106,6 +106,7 @@ static bool compare(check *c, int which, const double *found, const double *expe
     return true;
 }
 
+/* Perturbs every element of one input: two evaluations each, so inputs should be small. */
 static bool check_input(check *c, int which)
 {
     tarn_tensor *input = c->inputs[which];

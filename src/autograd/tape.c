@@ -85,6 +85,7 @@ static bool needs_grad(const tarn_tensor *tensor)
     return tensor && (tensor->origin->requires_grad || tensor->origin->history);
 }
 
+/* A tensor needs a gradient if it is a leaf that requires one or the result of a recorded operation. */
 bool tarn__recording_needed(tarn_tensor *const *inputs, int count)
 {
     if (no_grad_depth > 0)
@@ -136,6 +137,7 @@ static bool raise_anomaly(const char *function, const char *what, const tarn_ten
         tarn_dtype_name(result->view.dtype), TARN__SHAPE_STRING(result));
 }
 
+/* Raises if an output is not finite although all inputs are. */
 static bool check_forward(const tarn__recording *r)
 {
     for (int i = 0; i < r->output_count; i++) {
@@ -162,6 +164,7 @@ bool tarn__check_gradient(const tarn__backward *b, tarn_tensor *grad)
 
 /* ---- releasing ------------------------------------------------------------------------------------------------- */
 
+/* Also called by the backward pass, to free saved tensors early; safe to call twice. */
 void tarn__node_release(tarn__node *node)
 {
     for (int i = 0; i < node->saves; i++) {
@@ -294,6 +297,8 @@ static bool save(tarn__saved *slot, tarn_tensor *tensor, const tarn__recording *
     return true;
 }
 
+/* The node's own reference is dropped at the end: its outputs keep it alive, and without outputs it is freed at
+ * once. */
 bool tarn__record(const tarn__recording *r)
 {
     if (anomaly && rules_running == 0 && !check_forward(r))
@@ -337,6 +342,7 @@ bool tarn__record(const tarn__recording *r)
 
 /* ---- leaves ------------------------------------------------------------------------------------------------------ */
 
+/* Only float leaves collect gradients. */
 tarn_tensor *tarn_requires_grad(tarn_tensor *tensor, bool required)
 {
     if (!tarn__check_any("requires_grad", tensor, "the tensor"))
@@ -362,6 +368,7 @@ bool tarn_needs_grad(const tarn_tensor *tensor)
     return tarn__check_live("needs_grad", tensor, "the tensor") && needs_grad(tensor);
 }
 
+/* The gradient, borrowed from the leaf; NULL before the first backward. */
 tarn_tensor *tarn_grad(const tarn_tensor *tensor)
 {
     if (!tarn__check_any("grad", tensor, "the tensor"))
@@ -383,6 +390,7 @@ void tarn_zero_grad(tarn_tensor *tensor)
     }
 }
 
+/* A view without history: shares memory and version. */
 tarn_tensor *tarn_detach(tarn_tensor *tensor)
 {
     return tarn__check_any("detach", tensor, "the tensor") ? tarn__tensor_view(tensor) : NULL;

@@ -1,4 +1,7 @@
-/* dtype.c: the table of element types and its public queries. */
+/* dtype.c: the table of element types and its public queries.
+ *
+ * The table is indexed by tarn_dtype; adding a dtype means a row here, a bit in the masks of dtype.h and kernels
+ * that list it. */
 #include "base/dtype.h"
 
 #include <string.h>
@@ -30,6 +33,7 @@ int64_t tarn_dtype_block_size(tarn_dtype dtype)
     return (unsigned)dtype < TARN_DTYPE_COUNT ? tarn__dtypes[dtype].block_elements : 0;
 }
 
+/* TARN_DTYPE_COUNT with an error for an unknown name. */
 tarn_dtype tarn_dtype_parse(const char *text)
 {
     for (int i = 0; text && i < TARN_DTYPE_COUNT; i++)

@@ -86,6 +86,7 @@ static bool raise_lines(tarn_code code, const char *format, ...)
     return false;
 }
 
+/* For callbacks of the user: any code outside the enum becomes TARN_ERROR_INTERNAL. */
 bool tarn_set_error(tarn_code code, const char *format, ...)
 {
     if (!format)
@@ -97,6 +98,7 @@ bool tarn_set_error(tarn_code code, const char *format, ...)
     return false;
 }
 
+/* Replaces the pending error by one with the prefix; the message is escaped already, so its newlines are kept. */
 bool tarn__raise_within(const char *function)
 {
     tarn__error_record inner;

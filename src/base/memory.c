@@ -41,6 +41,7 @@ static void *allocate(size_t bytes, size_t alignment)
     return memory;
 }
 
+/* Zero bytes count as one, so that every allocation has an address. */
 void *tarn__alloc(size_t bytes)
 {
     void *memory = allocate(bytes ? bytes : 1, _Alignof(max_align_t));
@@ -125,6 +126,7 @@ static void empty_quarantine(void)
 
 #endif
 
+/* The record leaves the count of bytes in use at once; the oldest record in quarantine is freed in its place. */
 void tarn__release_late(void *memory, size_t bytes)
 {
     atomic_fetch_sub_explicit(&in_use, (int64_t)bytes, memory_order_relaxed);
@@ -157,6 +159,7 @@ int64_t tarn__memory_in_use(void)
     return atomic_load_explicit(&in_use, memory_order_relaxed);
 }
 
+/* NULL restores the default. Must not race with other calls of the library. */
 bool tarn_set_allocator(const tarn_allocator *wanted)
 {
     if (wanted && (!wanted->alloc || !wanted->release))
@@ -176,6 +179,7 @@ bool tarn_set_allocator(const tarn_allocator *wanted)
 
 #define FIRST_CAPACITY 32
 
+/* Allocates, copies and releases: the allocator callback has no realloc. */
 bool tarn__list_reserve(void *array, int count, int *capacity, size_t each)
 {
     void *old, *grown;

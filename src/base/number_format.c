@@ -57,6 +57,7 @@ static decimal above(decimal d)
     return d;
 }
 
+/* The double that a decimal reads back as. */
 static double value_of(const decimal *d)
 {
     char text[64];
@@ -119,6 +120,7 @@ static void write_exponent(const decimal *d, char *text)
     sprintf(text + used, "e%+03d", d->exponent - 1);
 }
 
+/* Python's repr(): positional notation from 1e-4 up to 1e16. */
 const char *tarn__number_format(double value, char text[TARN__NUMBER_SIZE])
 {
     bool is_negative = signbit(value);

@@ -412,6 +412,7 @@ static const char *find_longer(const char *plain, const char *const *names, int 
     return found;
 }
 
+/* The result is one of `names`, borrowed; NULL: nothing close enough. Leading dashes are ignored. */
 const char *tarn_suggest(const char *typed, const char *const *names, int count)
 {
     char plain[MAX_LENGTH];

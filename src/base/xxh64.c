@@ -60,6 +60,7 @@ void tarn__xxh64_begin(tarn__xxh64 *sum)
     *sum = (tarn__xxh64){.lane = {PRIME1 + PRIME2, PRIME2, 0, 0 - PRIME1}};
 }
 
+/* Buffers up to 31 bytes between calls; the split into calls does not change the result. */
 void tarn__xxh64_add(tarn__xxh64 *sum, const void *bytes, size_t count)
 {
     const unsigned char *at = bytes;

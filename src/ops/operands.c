@@ -1,26 +1,32 @@
-/* operands.c: bringing operands together: dtypes, devices, shapes, layouts. */
+/* operands.c: unifying the operands of an operation: dtypes, devices, shapes, memory layouts. All operations check
+ * here, so errors read alike.
+ *
+ * tarn_set_cross_device() is per thread: an error by default, since an implicit transfer in a loop is a common
+ * performance bug. */
 #include <string.h>
 
 #include "ops/op.h"
 
-static _Thread_local tarn_cross_device mixed_mode;
+static _Thread_local tarn_cross_device cross_device_mode;
 
 void tarn_set_cross_device(tarn_cross_device mixed)
 {
-    mixed_mode = mixed == TARN_CROSS_DEVICE_MOVE ? TARN_CROSS_DEVICE_MOVE : TARN_CROSS_DEVICE_ERROR;
+    cross_device_mode = mixed == TARN_CROSS_DEVICE_MOVE ? TARN_CROSS_DEVICE_MOVE : TARN_CROSS_DEVICE_ERROR;
 }
 
 static bool raise_devices(const char *function, const tarn_tensor *a, const tarn_tensor *b)
 {
     char first[32], second[32];
-    return tarn__raise(TARN_ERROR_DEVICE, "%s: operands lie on %s and %s; move one with tarn_to()%s", function,
+    return tarn__raise(TARN_ERROR_DEVICE, "%s: operands are on %s and %s; move one with tarn_to()%s", function,
                        tarn_device_name(tarn__device(a), first, sizeof(first)),
                        tarn_device_name(tarn__device(b), second, sizeof(second)),
-                       mixed_mode == TARN_CROSS_DEVICE_MOVE
-                           ? "; only operands on the CPU are moved without being told"
+                       cross_device_mode == TARN_CROSS_DEVICE_MOVE
+                           ? "; only operands on the CPU are moved implicitly"
                            : ", or allow it with tarn_set_cross_device(TARN_CROSS_DEVICE_MOVE)");
 }
 
+/* An operand on an accelerator decides the device; only CPU operands are ever moved, as one copy too many is cheaper
+ * there. */
 bool tarn__unify_devices(const char *function, tarn_tensor **operand, int count)
 {
     tarn_tensor *place = NULL; /* an operand on an accelerator, else the first */
@@ -29,14 +35,15 @@ bool tarn__unify_devices(const char *function, tarn_tensor **operand, int count)
             continue;
         if (!tarn__check_live(function, operand[i], "an operand"))
             return false;
-        bool moves = place && tarn__device(place).backend == TARN__CPU_SLOT && mixed_mode == TARN_CROSS_DEVICE_MOVE;
+        bool moves =
+            place && tarn__device(place).backend == TARN__CPU_SLOT && cross_device_mode == TARN_CROSS_DEVICE_MOVE;
         if (!operand[i]->is_constant && (!place || moves))
             place = operand[i];
     }
     for (int i = 0; i < count; i++) {
         if (!operand[i] || operand[i]->is_constant || tarn__same_device(tarn__device(operand[i]), tarn__device(place)))
             continue;
-        if (mixed_mode != TARN_CROSS_DEVICE_MOVE || tarn__device(operand[i]).backend != TARN__CPU_SLOT)
+        if (cross_device_mode != TARN_CROSS_DEVICE_MOVE || tarn__device(operand[i]).backend != TARN__CPU_SLOT)
             return raise_devices(function, operand[0] && !operand[0]->is_constant ? operand[0] : place, operand[i]);
         operand[i] = tarn_to(operand[i], tarn__device(place));
         if (!operand[i])
@@ -61,6 +68,7 @@ bool tarn__unify_operands(const char *function, tarn_tensor **operand, const cha
     return tarn__unify_devices(function, operand, count);
 }
 
+/* Aligns shapes at their last axis; sizes must be equal or 1. */
 bool tarn__broadcast(const char *function, tarn_tensor *const *operand, int count, tarn_shape *shape)
 {
     *shape = (tarn_shape){0};
@@ -86,6 +94,7 @@ bool tarn__broadcast(const char *function, tarn_tensor *const *operand, int coun
     return true;
 }
 
+/* A contiguous operand of the result's shape ends the search: row-major wins over later layouts. */
 tarn_tensor *tarn__result_like(const char *function, tarn_tensor *const *operand, int count, tarn_shape shape,
                                tarn_dtype dtype, tarn_device device)
 {

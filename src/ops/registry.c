@@ -1,4 +1,8 @@
-/* registry.c: every operation by name: the table that `tarn ops`, the tests and tarn_apply() share. */
+/* registry.c: all operations by name: the table behind `tarn ops`, tarn_apply() and the tests.
+ *
+ * A row of ops.def or elementwise.def gives the limits of an operation, its attributes, and the kernels that its
+ * forward and backward may use. The tests run every operation and compare the kernels that ran with this list, so
+ * `tarn ops` cannot claim support that is not there. */
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,37 +13,29 @@
 #define PARAMETERS_leaky_relu "slope:real"
 #define PARAMETERS_clamp "low:real high:real"
 
-/* What gradients of two operands use beside kernels of their own. */
-#define BESIDE_add ""
-#define BESIDE_sub " neg"
-#define BESIDE_mul " scale_grad"
-#define BESIDE_div ""
-#define BESIDE_maximum ""
-#define BESIDE_minimum ""
-#define BESIDE_mod ""
-#define BESIDE_pow ""
+/* Kernels that gradients of binary operations use besides their own. */
+#define ALSO_add ""
+#define ALSO_sub " neg"
+#define ALSO_mul " scale_grad"
+#define ALSO_div ""
+#define ALSO_maximum ""
+#define ALSO_minimum ""
+#define ALSO_mod ""
+#define ALSO_pow ""
 
 static const tarn__op_row rows[] = {
 #define UNARY(name, ...) {#name, 1, 1, 1, true, "", #name, #name "_grad", tarn__apply_##name},
 #define UNARY_P(name, ...) {#name, 1, 1, 1, true, PARAMETERS_##name, #name, #name "_grad", tarn__apply_##name},
 #define BINARY(name, ...) \
-    {#name, \
-     2, \
-     2, \
-     1, \
-     true, \
-     "", \
-     #name, \
-     #name "_grad " #name "_grad_a " #name "_grad_b" BESIDE_##name, \
-     tarn__apply_##name},
+    {#name, 2, 2, 1, true, "", #name, #name "_grad " #name "_grad_a " #name "_grad_b" ALSO_##name, tarn__apply_##name},
 #define COMPARE(name, ...) {#name, 2, 2, 1, false, "", #name, "", tarn__apply_##name},
 #include "base/kernel/elementwise.def"
 #undef UNARY
 #undef UNARY_P
 #undef BINARY
 #undef COMPARE
-#define OP(name, fewest, most, outputs, smooth, attributes, forward, backward) \
-    {#name, fewest, most, outputs, smooth, attributes, forward, backward, tarn__apply_##name},
+#define OP(name, min_in, most, outputs, smooth, attributes, forward, backward) \
+    {#name, min_in, most, outputs, smooth, attributes, forward, backward, tarn__apply_##name},
 #include "ops/ops.def"
 #undef OP
 };
@@ -60,7 +56,7 @@ static bool check_index(const char *function, int index)
 bool tarn_op_at(int index, tarn_op_info *info)
 {
     if (!info)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "op_at: the place for the answer is NULL");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "op_at: info is NULL");
     if (!check_index("op_at", index))
         return false;
     const tarn__op_row *row = &rows[index];
@@ -82,7 +78,7 @@ const tarn__op_row *tarn__op_row_at(int index)
     return &rows[index];
 }
 
-/* ---- which backend has it ---------------------------------------------------------------------------------------- */
+/* ---- support by backend ---------------------------------------------------------------------------------------- */
 
 static tarn__kernel kernel_named(const char *name, size_t length)
 {
@@ -103,6 +99,7 @@ bool tarn__op_lists_kernel(const tarn__op_row *row, tarn__kernel kernel, bool ba
     return false;
 }
 
+/* True when the backend has every kernel the operation lists; composed alternatives are not considered. */
 bool tarn_op_on(int index, const char *backend_name, bool backward)
 {
     if (!check_index("op_on", index))
@@ -136,14 +133,14 @@ int64_t tarn__attribute_int(const tarn__invocation *v, const char *name, int64_t
     return a ? a->integer : default_value;
 }
 
-static int small(int64_t value)
+static int saturate(int64_t value)
 {
     return value > INT_MAX ? INT_MAX : value < INT_MIN ? INT_MIN : (int)value;
 }
 
 int tarn__attribute_int_clamped(const tarn__invocation *v, const char *name, int default_value)
 {
-    return small(tarn__attribute_int(v, name, default_value));
+    return saturate(tarn__attribute_int(v, name, default_value));
 }
 
 double tarn__attribute_real(const tarn__invocation *v, const char *name, double default_value)
@@ -158,7 +155,7 @@ tarn_axes tarn__attribute_axes(const tarn__invocation *v, const char *name)
     tarn_axes axes = {0};
     axes.count = a ? a->count : 0;
     for (int i = 0; i < axes.count; i++)
-        axes.axis[i] = small(a->list[i]);
+        axes.axis[i] = saturate(a->list[i]);
     return axes;
 }
 
@@ -206,17 +203,17 @@ const tarn__op_row *tarn__check_call(const char *function, const char *name, int
 {
     int index = tarn_op_find(name);
     if (index < 0) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no operation '%s'", function, name ? name : "NULL");
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: operation '%s' not found", function, name ? name : "NULL");
         return NULL;
     }
     const tarn__op_row *row = &rows[index];
     if (inputs < row->min_inputs || inputs > row->max_inputs || !has_inputs) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s takes %d to %d inputs, %d given%s", function, name, row->min_inputs,
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s expects %d to %d inputs, %d given%s", function, name, row->min_inputs,
                     row->max_inputs, inputs, has_inputs ? "" : " as NULL");
         return NULL;
     }
     if (outputs != row->outputs || !has_outputs) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s has %d outputs, room for %d given%s", function, name, row->outputs,
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s has %d outputs, space for %d given%s", function, name, row->outputs,
                     outputs, has_outputs ? "" : " as NULL");
         return NULL;
     }

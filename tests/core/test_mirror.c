@@ -123,9 +123,9 @@ static void operands_on_two_devices_are_an_error_naming_both(void **state)
     tarn_tensor *a = on(mirror(0), 1, 2), *b = on(mirror(1), 3, 4), *c = on(CPU, 5, 6);
     assert_null(tarn_add(a, b));
     assert_contains(tarn_error(), "mirror:1");
-    assert_error(TARN_ERROR_DEVICE, "add: operands lie on mirror:0 and mirror:1");
+    assert_error(TARN_ERROR_DEVICE, "add: operands are on mirror:0 and mirror:1");
     assert_null(tarn_mul(c, a));
-    assert_error(TARN_ERROR_DEVICE, "mul: operands lie on cpu and mirror:0");
+    assert_error(TARN_ERROR_DEVICE, "mul: operands are on cpu and mirror:0");
     assert_null(tarn_where(tarn_gt(a, tarn_scalar(1)), c, c));
     assert_error(TARN_ERROR_DEVICE, "where");
     assert_null(tarn_add_inplace(a, c));
@@ -150,7 +150,7 @@ static void mixed_mode_moves_the_cpus_operand(void **state)
     assert_null(tarn_add(a, b)); /* neither is on the CPU */
     assert_error(
         TARN_ERROR_DEVICE,
-        "add: operands lie on mirror:0 and mirror:1; move one with tarn_to(); only operands on the CPU are moved");
+        "add: operands are on mirror:0 and mirror:1; move one with tarn_to(); only operands on the CPU are moved");
     tarn_set_cross_device(TARN_CROSS_DEVICE_ERROR);
     assert_null(tarn_add(c, a));
     assert_error(TARN_ERROR_DEVICE, "add");

@@ -141,7 +141,7 @@ static void a_kept_handle_is_the_same_leaf(void **state)
     tarn_zero_grad(kept);
     assert_null(tarn_grad(x));
     assert_null(tarn_add_inplace(kept, vector(1, 1)));
-    assert_error(TARN_ERROR_ARGUMENT, "add_inplace: x takes part in a gradient");
+    assert_error(TARN_ERROR_ARGUMENT, "add_inplace: x is part of a recorded computation");
     tarn_free(kept);
 }
 

@@ -305,7 +305,7 @@ static void wrong_operands_are_errors_that_name_them(void **state)
     assert_null(tarn_batchnorm(x, NULL, NULL, three, NULL, &training));
     assert_error(TARN_ERROR_ARGUMENT, "batchnorm: running_var is NULL and running_mean is not");
     assert_null(tarn_batchnorm(normal(TARN_SHAPE(1, 3), TARN_F32), NULL, NULL, NULL, NULL, &training));
-    assert_error(TARN_ERROR_SHAPE, "batchnorm: x [1, 3] has 1 value a channel; training needs two and more");
+    assert_error(TARN_ERROR_SHAPE, "batchnorm: x [1, 3] has 1 value per channel; training needs at least 2");
     assert_null(tarn_batchnorm(x, NULL, NULL, three, good(tarn_requires_grad(numbers(1, 2, 3), true)), &training));
     assert_error(TARN_ERROR_ARGUMENT, "running_var needs a gradient");
     assert_null(tarn_batchnorm(x, NULL, NULL, three, good(tarn_expand(numbers(1), TARN_SHAPE(3))), &training));

@@ -136,7 +136,7 @@ static void errors_say_what_does_not_fit(void **state)
     assert_null(tarn_conv2d(x, normal(TARN_SHAPE(6, 4, 3, 7), TARN_F32), NULL, NULL));
     assert_error_about(TARN_ERROR_SHAPE, "is larger than x", "7 columns, padding included, against 5");
     assert_null(tarn_conv2d(x, w, NULL, &(tarn_conv2d_options){.groups = 3}));
-    assert_error_about(TARN_ERROR_ARGUMENT, "conv2d: groups 3", "channels of x [2, 4, 6, 5] (4)");
+    assert_error_about(TARN_ERROR_ARGUMENT, "conv2d: groups is 3", "channels of x [2, 4, 6, 5] (4)");
 }
 
 static void options_of_an_older_caller_have_defaults_for_what_they_lack(void **state)

@@ -146,7 +146,7 @@ static void unsqueeze_and_squeeze_take_negative_axes_and_rank_0(void **state)
     assert_null(tarn_unsqueeze(x, 3));
     assert_error(TARN_ERROR_SHAPE, "unsqueeze: axis 3");
     assert_null(tarn_unsqueeze(tarn_zeros(TARN_SHAPE(1, 1, 1, 1, 1, 1, 1, 1), TARN_F32, CPU), 0));
-    assert_error(TARN_ERROR_SHAPE, "8 axes already");
+    assert_error(TARN_ERROR_SHAPE, "already has 8 axes");
 }
 
 static void permute_and_transpose_are_views_with_gradients(void **state)
@@ -329,7 +329,7 @@ static void pad_surrounds_with_a_value_and_passes_the_inner_gradient(void **stat
     assert_null(tarn_pad(x, TARN_SHAPE(0, INT64_MAX), TARN_SHAPE(0, INT64_MAX), 0));
     assert_error(TARN_ERROR_SHAPE, "pad");
     assert_null(tarn_pad(tarn_zeros(TARN_SHAPE(1), TARN_I32, CPU), TARN_SHAPE(1), TARN_SHAPE(1), 0.5));
-    assert_error(TARN_ERROR_DTYPE, "0.5 does not fit i32");
+    assert_error(TARN_ERROR_DTYPE, "0.5 is not representable in i32");
 }
 
 static void concat_joins_any_layouts_and_hands_out_the_gradient(void **state)

@@ -1,5 +1,8 @@
 /* device.c: the registry of backends. The CPU's is linked in; others are shared objects, searched for when their
- * name is first used. A slot, once filled, never changes, so reading a loaded slot needs no lock. */
+ * name is first used. A slot, once filled, never changes, so reading a loaded slot needs no lock.
+ *
+ * Thread safety: `lock` guards the search and the reason texts; a loaded backend is published by a release store and
+ * read by acquire loads. Backends are never unloaded. */
 #include "core/device/device.h"
 
 #include <pthread.h>
@@ -28,6 +31,7 @@ static char search_path[1024];
 static bool search_path_set;
 static _Atomic int fallback_mode = -1; /* -1: TARN_FALLBACK not read yet */
 
+/* Overrides TARN_BACKEND_PATH; takes effect for backends not tried yet. */
 bool tarn_set_backend_path(const char *folders)
 {
     if (!folders || strlen(folders) >= sizeof(search_path))
@@ -45,6 +49,7 @@ void tarn_set_fallback(tarn_fallback fallback)
     atomic_store(&fallback_mode, fallback == TARN_FALLBACK_ERROR);
 }
 
+/* The environment is read once, on first use. */
 bool tarn__fallback_is_error(void)
 {
     int mode = atomic_load_explicit(&fallback_mode, memory_order_relaxed);
@@ -118,6 +123,7 @@ static void find_backend(struct slot *slot)
     }
 }
 
+/* Lower-case letters and digits only: the name becomes part of a file name. */
 static bool valid_name(const char *name)
 {
     size_t length = strlen(name);
@@ -226,6 +232,7 @@ static bool is_gpu(const tarn__backend *backend, int index)
     return !why_unusable(backend, index) && backend->device_query(index, &info) && strcmp(info.type, "gpu") == 0;
 }
 
+/* The first GPU of CUDA, then of OpenCL, else the CPU. */
 tarn_device tarn_device_auto(void)
 {
     for (int slot = 1; slot <= 2; slot++) {
@@ -255,6 +262,7 @@ static bool split_name(const char *text, char *name, size_t size, int *index)
     return colon[1] >= '0' && colon[1] <= '9' && *end == 0 && number < 1000000;
 }
 
+/* "cpu", "cuda", "cuda:1", "auto". Returns the CPU with an error, so that the result is always a valid device. */
 tarn_device tarn_device_parse(const char *text)
 {
     char name[16];
@@ -288,6 +296,7 @@ tarn_device tarn_device_parse(const char *text)
     return backend && !why ? device : tarn_device_cpu();
 }
 
+/* A meta device has the name of its device: plans read like runs. */
 char *tarn_device_name(tarn_device device, char *buffer, size_t size)
 {
     if (!buffer || size == 0)
@@ -313,6 +322,7 @@ int tarn_device_count(const char *name)
     return backend ? backend->device_count() : 0;
 }
 
+/* The result is valid until this thread's next call. */
 const char *tarn_backend_missing(const char *name)
 {
     static _Thread_local char text[600];
@@ -363,6 +373,7 @@ bool tarn__device_poll(tarn_device device, const char *function)
     return tarn__fault_check(&fault);
 }
 
+/* Waits for the device, then polls it: faults of earlier kernels are raised here at the latest. */
 bool tarn_synchronize(tarn_device device)
 {
     const tarn__backend *backend = tarn__backend_of(device, "synchronize");

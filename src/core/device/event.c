@@ -1,5 +1,7 @@
 /* event.c: events in a device's stream, to wait for and to measure time between. Synchronous devices read the host's
- * clock. */
+ * clock.
+ *
+ * The caller owns an event and frees it with tarn_event_free(). Events cannot be recorded inside a captured step. */
 #include <math.h>
 #include <time.h>
 
@@ -22,6 +24,7 @@ static double clock_now(void)
     return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
 }
 
+/* Records the current end of the device's stream. NULL with an error. */
 tarn_event *tarn_event_record(tarn_device device)
 {
     const tarn__backend *backend = tarn_failed() ? NULL : tarn__backend_of(device, "event_record");
@@ -59,6 +62,7 @@ bool tarn_event_wait(tarn_event *event)
     return tarn__device_poll(event->device, "event_wait");
 }
 
+/* Waits for both events; NaN with an error. Both must be of one device. */
 double tarn_event_elapsed(tarn_event *from, tarn_event *to)
 {
     double microseconds = (double)NAN;

@@ -1,5 +1,8 @@
 /* meta.c: meta devices (device.h): backends whose memory functions do nothing. Addresses are handed out one after
- * the other and never reused, so that each tensor has its own; nothing is ever read or written there. */
+ * the other and never reused, so that each tensor has its own; nothing is ever read or written there.
+ *
+ * Backends are created on demand under `lock` and never change afterwards. The table of slot i serves devices of
+ * slot i + TARN__BACKENDS. */
 #include "core/device/device.h"
 
 #include <pthread.h>
@@ -11,6 +14,7 @@
 static tarn__backend backends[TARN__BACKENDS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+/* Unique, aligned, non-NULL addresses; they never run out in 64 bits. */
 static void *alloc(int index, size_t bytes)
 {
     static _Atomic uintptr_t next = ALIGNMENT;

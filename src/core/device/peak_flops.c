@@ -14,6 +14,7 @@ static const struct {
     {"L40S", 362, 183, 91.6},     {"RTX 4090", 165.2, 82.6, 82.6}, {"RTX 3090", 71, 35.6, 35.6},
 };
 
+/* 0 for unknown devices: MFU is then not reported. No error for a CPU. */
 double tarn_device_peak_flops(tarn_device device, const char *precision)
 {
     tarn_device_info info;

@@ -1,4 +1,8 @@
-/* pinned.c: pinned buffers (pinned.h): the backend's, or plain memory with synchronous uploads. */
+/* pinned.c: pinned buffers (pinned.h): the backend's, or plain memory with synchronous uploads.
+ *
+ * The data loader writes batches into pinned buffers on its own threads and uploads them here while the device
+ * computes the step before. On devices without pinned buffers the same calls copy synchronously, so callers need no
+ * second path. */
 #include "core/device/pinned.h"
 
 #include "base/memory.h"
@@ -13,6 +17,7 @@ static bool raise_failure(const char *function, const tarn__pinned *pinned)
                        tarn__backend_at(pinned->device.backend)->failure());
 }
 
+/* Pinned memory is a limited resource of the system, so failure is an error with its size. */
 bool tarn__pinned_new(const char *function, tarn__pinned *pinned, tarn_device device, size_t bytes)
 {
     *pinned = (tarn__pinned){.device = device, .bytes = bytes ? bytes : 1};
@@ -74,6 +79,7 @@ bool tarn__pinned_upload(const char *function, tarn__pinned *pinned, size_t from
     return good || (!tarn_failed() && raise_failure(function, pinned));
 }
 
+/* Makes the device's stream wait for the uploads; the host does not wait. */
 bool tarn__pinned_join(const char *function, tarn__pinned *pinned)
 {
     tarn__timing_end(&pinned->under_way);

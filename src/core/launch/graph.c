@@ -78,6 +78,7 @@ const void *tarn__graph_live(size_t bytes, tarn__refresh_fn refresh, const void 
     return (const char *)tarn__pool_block_memory(graph->values) + tarn__pool_block_offset(graph->values) + l->offset;
 }
 
+/* Advances the generator by the counters that one run uses, as eager execution would. */
 static void refresh_random(void *ctx, void *values)
 {
     tarn_graph *graph;
@@ -120,6 +121,7 @@ static bool capture(tarn_graph *graph)
     return good;
 }
 
+/* The device must be idle, so that no earlier work is captured. */
 static bool prepare(tarn_graph *graph)
 {
     graph->arena = tarn__arena_new(graph->device);
@@ -131,6 +133,7 @@ static bool prepare(tarn_graph *graph)
     return graph->values && tarn_synchronize(graph->device) && capture(graph);
 }
 
+/* Without capture support the graph just calls the step on each run, with the same results. */
 tarn_graph *tarn_graph_capture(tarn_device device, tarn_step_fn step, void *ctx)
 {
     const tarn__backend *backend = tarn_failed() ? NULL : tarn__backend_of(device, "graph_capture");
@@ -157,6 +160,7 @@ tarn_graph *tarn_graph_capture(tarn_device device, tarn_step_fn step, void *ctx)
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
+/* All live values in one inline write, before the launch. */
 static bool write_values(tarn_graph *graph, void *stream)
 {
     _Alignas(16) char values[TARN__INLINE_WRITE_BYTES] = {0};
@@ -167,6 +171,7 @@ static bool write_values(tarn_graph *graph, void *stream)
                                         tarn__pool_block_offset(graph->values), values, graph->values_used, stream);
 }
 
+/* Enqueues the graph; does not wait for it. */
 bool tarn_graph_run(tarn_graph *graph)
 {
     if (tarn_failed())

@@ -31,6 +31,7 @@ static bool row_fits(const tarn__kernel_row *row, const tarn__launch *launch)
     return (used & ~row->dtypes) == 0;
 }
 
+/* The kernel's view of a launch: pointers are borrowed for the call. */
 static tarn__call make_call(const tarn__launch *launch, tarn_device device, const tarn__view *const *in,
                             const tarn__view *const *out)
 {
@@ -46,6 +47,7 @@ static tarn__call make_call(const tarn__launch *launch, tarn_device device, cons
     return call;
 }
 
+/* Asynchronous devices are polled after the launch, without waiting: a fault of an earlier call may surface here. */
 static bool run_row(const tarn__backend *backend, const tarn__launch *launch, tarn_device device,
                     const tarn__view *const *in, const tarn__view *const *out)
 {
@@ -97,6 +99,7 @@ static bool run_profiled(const tarn__backend *backend, const tarn__launch *launc
 
 /* ---- fallback to the CPU --------------------------------------------------------------------------------------- */
 
+/* One warning per backend and kernel: a fallback in a training loop would flood the log. */
 static void warn_once(tarn__kernel kernel, tarn_device device)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -143,6 +146,7 @@ static void cover(host_copy *copy, const tarn_tensor *tensor)
     copy->end = is_empty || end > copy->end ? end : copy->end;
 }
 
+/* Allocates the host copy and fills it from the storage. */
 static bool download(host_copy *copy, tarn__storage *storage)
 {
     size_t bytes = (size_t)(copy->end - copy->first);
@@ -230,6 +234,7 @@ static bool raise_quantized(const tarn__launch *launch, const tarn_tensor *tenso
                        launch->function, tarn_dtype_name(tensor->view.dtype), tarn__kernel_names[launch->kernel]);
 }
 
+/* Raises instead where fallbacks are errors, inside a captured step, and where the CPU lacks the kernel, too. */
 static bool run_on_cpu(const tarn__launch *launch, tarn_device device)
 {
     char name[32];
@@ -310,6 +315,7 @@ static bool copy_on_device(const char *function, tarn_tensor *to, tarn_tensor *f
                                      .params_bytes = sizeof(none)});
 }
 
+/* Counted, so that tests and the profiler notice hidden copies. */
 tarn_tensor *tarn__contiguous(const char *function, tarn_tensor *x)
 {
     if (tarn__view_is_contiguous(&x->view))
@@ -340,6 +346,7 @@ static bool copy_across(const char *function, tarn_tensor *to, tarn_tensor *from
            (direct || copy_on_device(function, to, received));
 }
 
+/* Temporaries of a copy between devices are in a scope of their own. */
 bool tarn__copy_elements(const char *function, tarn_tensor *to, tarn_tensor *from)
 {
     if (tarn__same_device(tarn__device(to), tarn__device(from)))

@@ -27,6 +27,7 @@ static int64_t value(tarn__counter counter)
     return atomic_load_explicit(&counters[counter], memory_order_relaxed);
 }
 
+/* A snapshot; counters may advance while it is taken. */
 tarn_counters tarn_stats(void)
 {
     tarn_counters stats = {

@@ -29,6 +29,7 @@ static _Atomic int pool_count;
 static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int caching = -1; /* -1: TARN_POOL not read yet */
 
+/* Off: every allocation goes to the backend, for tools that find memory errors. */
 void tarn_set_pool(bool on)
 {
     atomic_store(&caching, on);
@@ -61,6 +62,7 @@ static tarn__pool *find_pool(tarn_device device)
     return NULL;
 }
 
+/* Double-checked: the fast path takes no lock. */
 tarn__pool *tarn__pool_of(tarn_device device, const char *function)
 {
     tarn__pool *pool = find_pool(device);
@@ -87,6 +89,7 @@ tarn__pool *tarn__pool_of(tarn_device device, const char *function)
 
 /* ---- lists ------------------------------------------------------------------------------------------------------- */
 
+/* Doubly linked lists: a block is unlinked in O(1) wherever it is. */
 static void push(tarn__pool_block **list, tarn__pool_block *block)
 {
     block->previous = NULL;
@@ -225,6 +228,7 @@ static tarn__pool_block *take_segment(tarn__pool *pool, size_t bytes)
     return block;
 }
 
+/* Merges the blocks of the quick lists with their neighbours, before segments can be freed. */
 static void flush_quick_lists(tarn__pool *pool)
 {
     for (size_t i = 0; i < QUICK_LISTS; i++)
@@ -275,6 +279,7 @@ static tarn__pool_block *take_locked(tarn__pool *pool, size_t bytes)
     return block;
 }
 
+/* Names the device, the request and the largest users. The allocator's own error, if any, stays. */
 static void raise_out_of_memory(tarn__pool *pool, size_t bytes)
 {
     char name[32], table[700];
@@ -308,6 +313,7 @@ static void update_peak(tarn__pool *pool)
     pthread_mutex_unlock(&device->lock);
 }
 
+/* Sizes are rounded up to UNIT. The counters are updated under the lock; the error is raised after it is released. */
 tarn__pool_block *tarn__pool_alloc(tarn_device device, size_t bytes, const tarn__storage *owner)
 {
     tarn__pool *pool = tarn__pool_of(device, "empty");
@@ -373,6 +379,7 @@ static void destroy_arena(tarn__arena *arena)
     tarn__release(arena, sizeof(*arena));
 }
 
+/* Without caching, segments are freed at once. The last block of an orphaned arena destroys it. */
 void tarn__pool_free(tarn__pool_block *block)
 {
     if (!block)
@@ -455,6 +462,7 @@ void tarn__arena_free(tarn__arena *arena)
         destroy_arena(arena);
 }
 
+/* The pool's table reads names of used storages under the same lock. */
 char *tarn__pool_rename(tarn__pool_block *block, char **slot, char *name)
 {
     char *before = *slot;
@@ -474,6 +482,7 @@ int64_t tarn__pool_block_offset(const tarn__pool_block *block)
     return block->pool->backend->plain_addresses ? 0 : (int64_t)block->offset;
 }
 
+/* Waits for the device first: queued kernels may still use cached blocks. */
 bool tarn_empty_cache(tarn_device device)
 {
     tarn__pool *pool = tarn__pool_of(device, "empty_cache");
@@ -487,6 +496,7 @@ bool tarn_empty_cache(tarn_device device)
     return true;
 }
 
+/* Peaks restart from the current use. */
 static void reset_peaks(tarn__pool *pool)
 {
     pthread_mutex_lock(&pool->lock);

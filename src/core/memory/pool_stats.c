@@ -7,6 +7,7 @@
 #include "core/memory/pool_private.h"
 #include "core/memory/storage.h"
 
+/* Bytes used and cached, and the peak; one consistent snapshot under the pool's lock. */
 tarn_memory tarn_memory_of(tarn_device device)
 {
     tarn_memory memory = {0};
@@ -49,6 +50,7 @@ static void add_purposes(const tarn__pool *pool, tarn_memory_kinds *kinds)
     kinds->peak += pool->peak;
 }
 
+/* Activations are the remainder: peak minus parameters, gradients, optimizer state and scratch. */
 tarn_memory_kinds tarn_memory_kinds_of(tarn_device device)
 {
     tarn_memory_kinds kinds = {0};
@@ -89,6 +91,7 @@ static table_row *row_of(table_row *rows, int *count, const tarn__pool_block *bl
     return &rows[(*count)++];
 }
 
+/* Adds the used blocks of a pool to the table. */
 static void add_blocks(table_row *rows, int *count, const tarn__pool *pool)
 {
     for (const tarn__pool_block *block = pool->used_blocks; block; block = block->next) {

@@ -1,4 +1,7 @@
-/* storage.c: storages, and every copy between devices: here they are counted and timed. */
+/* storage.c: storages, and every copy between devices: here they are counted and timed.
+ *
+ * On the CPU a "transfer" is a memcpy and is not counted. Transfers are synchronous towards the host: when an upload
+ * returns, the host buffer may be reused; a download has arrived. */
 #include "core/memory/storage.h"
 
 #include <string.h>
@@ -8,6 +11,7 @@
 #include "core/launch/stats.h"
 #include "core/profile/profiler.h"
 
+/* The name and purpose are set later by owners that want them in reports. */
 tarn__storage *tarn__storage_new(tarn_device device, size_t bytes)
 {
     tarn__storage *storage = tarn__alloc(sizeof(*storage));
@@ -76,6 +80,7 @@ void tarn__storage_release(tarn__storage *storage)
     tarn__release(storage, sizeof(*storage));
 }
 
+/* Under the pool's lock, because the memory table may be reading the old name. */
 void tarn__storage_set_name(tarn__storage *storage, const char *name)
 {
     char *copy = NULL;

@@ -11,6 +11,7 @@ static double elements_of(const tarn__view *view)
     return count;
 }
 
+/* Quantized elements count their fraction of a block. */
 static double bytes_of(const tarn_tensor *tensor)
 {
     return tensor ? elements_of(&tensor->view) * (double)tarn__dtype_bytes(tensor->view.dtype) /
@@ -92,6 +93,7 @@ static double flops_of(const tarn__launch *launch)
     }
 }
 
+/* The profiler's category of a kernel. */
 tarn_profile_kind tarn__kernel_kind(tarn__kernel kernel)
 {
     switch ((int)kernel) {

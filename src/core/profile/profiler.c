@@ -71,6 +71,7 @@ static bool reserve(void)
     return good;
 }
 
+/* Returns the events of a record to the backend. */
 static void free_events(tarn__timing *timing)
 {
     const tarn__backend *backend = tarn__backend_at(timing->record.device.backend);
@@ -124,6 +125,7 @@ static void *new_event(tarn_device device)
     return NULL;
 }
 
+/* Fills in the record and records the first event where the device has a clock. */
 void tarn__timing_begin(tarn__timing *timing, tarn_profile_kind kind, const char *name, const char *function,
                         tarn_device device)
 {
@@ -137,6 +139,7 @@ void tarn__timing_begin(tarn__timing *timing, tarn_profile_kind kind, const char
         timing->from = new_event(device);
 }
 
+/* On synchronous devices the device's times are the host's. */
 void tarn__timing_end(tarn__timing *timing)
 {
     tarn_profile_record *r = &timing->record;
@@ -180,6 +183,7 @@ bool tarn__profile_backward(bool is_backward)
 
 /* ---- spans ------------------------------------------------------------------------------------------------------- */
 
+/* Spans beyond MAX_DEPTH are counted, so that closes still match, but not recorded. */
 void tarn_profile_span_open(const char *name)
 {
     if (here.depth < MAX_DEPTH) {
@@ -205,6 +209,7 @@ bool tarn_profile_is_on(void)
     return tarn__is_profiling();
 }
 
+/* Waits for the device first, so that earlier work is not measured. */
 bool tarn_profile_start(tarn_device device)
 {
     const tarn__backend *backend = tarn_failed() ? NULL : tarn__backend_of(device, "profile_start");
@@ -277,6 +282,7 @@ static void count_from_beginning(void)
     }
 }
 
+/* Waits for the device, ends recording, then reads all events at once. */
 bool tarn_profile_stop(void)
 {
     if (!tarn__is_profiling())
@@ -312,6 +318,7 @@ void tarn_profile_clear(void)
 
 /* ---- samples ----------------------------------------------------------------------------------------------------- */
 
+/* For utilization in training reports: a profile of a few steps that must not disturb a user's own. */
 bool tarn__sample_start(tarn_device device)
 {
     if (tarn_failed() || tarn__is_profiling())

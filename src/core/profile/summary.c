@@ -1,4 +1,7 @@
-/* summary.c: summary of a profile: fractions of time by category, and records of one kind added up. */
+/* summary.c: summary of a profile: fractions of time by category, and records of one kind added up.
+ *
+ * Fractions add up to 1: overlapping work counts once, for the category listed first, and idle time counts as host
+ * time. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,6 +75,7 @@ static void sweep(const edge *edges, int64_t count, double end, double *part)
     }
 }
 
+/* Sorts all starts and ends by time: O(n log n) in the number of records. */
 bool tarn__profile_fractions(const tarn__profile *p, tarn_profile_summary *summary)
 {
     size_t bytes = sizeof(edge) * (size_t)(2 * p->count + 1);
@@ -123,6 +127,7 @@ static void add_to_row(tarn_profile_row *row, const tarn__timing *t)
     row->flops += r->flops;
 }
 
+/* One row per (kind, name, function, direction); records beyond MAX_ROWS kinds are dropped. */
 static int64_t collect(const tarn__profile *p, tarn_profile_row *rows)
 {
     int64_t count = 0;
@@ -143,6 +148,7 @@ static int64_t collect(const tarn__profile *p, tarn_profile_row *rows)
     return count;
 }
 
+/* By device time, then host time, descending. */
 static int longer(const void *a, const void *b)
 {
     const tarn_profile_row *x = a, *y = b;
@@ -151,6 +157,7 @@ static int longer(const void *a, const void *b)
     return (x->host_microseconds < y->host_microseconds) - (x->host_microseconds > y->host_microseconds);
 }
 
+/* `rows` gets at most `capacity` rows; summary->rows says how many there are. */
 bool tarn_profile_summarize(tarn_profile_summary *summary, tarn_profile_row *rows, int64_t capacity)
 {
     tarn__profile p;

@@ -76,6 +76,7 @@ static void put_times(writer *w, double from, double to)
     put(w, text);
 }
 
+/* Bytes, FLOPs and rates of a record as the event's arguments. */
 static void put_arguments(writer *w, const tarn_profile_record *r)
 {
     char text[160];
@@ -137,6 +138,7 @@ static void put_titles(writer *w, const tarn__profile *p)
     put_title(w, "thread_name", DEVICE, COPIES, "copies of batches");
 }
 
+/* Written atomically: a viewer never sees half a file. */
 bool tarn_profile_write_trace(const char *path)
 {
     tarn__profile p;

@@ -42,6 +42,7 @@ static tarn_tensor *corner_of(tarn_tensor *x, const printed *p, unsigned corner)
     return view;
 }
 
+/* Downloads only the shown corners of a large tensor. */
 static bool read_shown(printed *p)
 {
     const tarn__view *view = &p->tensor->view;
@@ -170,6 +171,7 @@ static void element_text(const style *how, const void *element, char *text, size
 
 /* ---- choosing the style ------------------------------------------------------------------------------------------ */
 
+/* NumPy's rule: the largest magnitude, the smallest, or their ratio leaves the range of positional notation. */
 static bool is_scientific(tarn_dtype dtype, const double *value, int64_t count, bool scalar)
 {
     static const double highest[] = {[TARN_F32] = 1e6, [TARN_F64] = 1e8, [TARN_BF16] = 1e3, [TARN_F16] = 1e3};
@@ -201,6 +203,7 @@ static void widen(style *how, style *wanted, double value)
     wanted->exponent = exponent > wanted->exponent ? exponent : wanted->exponent;
 }
 
+/* Measures every shown element once to find the widths of the columns. */
 static style float_style(tarn_dtype dtype, const double *value, int64_t count, bool scalar)
 {
     style how = {.dtype = dtype, .scalar = scalar, .exponent = 2, .precision = scalar ? 40 : PRECISION};
@@ -287,6 +290,7 @@ static void put_element(writer *w, bool first)
     put_word(w, text, first);
 }
 
+/* Recurses over the axes; blank lines between the blocks of outer axes, as NumPy prints them. */
 static void put_axis(writer *w, int axis)
 {
     int rank = w->p->shown.rank;
@@ -314,6 +318,7 @@ static void put_axis(writer *w, int axis)
     put(w, "]");
 }
 
+/* Like snprintf(): returns the length the whole string needs. */
 size_t tarn_format(const tarn_tensor *tensor, char *buffer, size_t size)
 {
     if (buffer && size)

@@ -31,6 +31,7 @@ static bool read_as(const char *function, const tarn_tensor *tensor, tarn_dtype 
     return good;
 }
 
+/* Compares the size of the caller's buffer with the tensor's, in bytes or elements. */
 static bool check_target(const char *function, const tarn_tensor *tensor, const void *values, uint64_t given,
                          uint64_t needed)
 {
@@ -76,6 +77,7 @@ double tarn_item(const tarn_tensor *tensor)
     return read_as("item", tensor, TARN_F64, &value) ? value : NAN;
 }
 
+/* Views one element as rank 0 and reads it: a transfer per call, for tests and debugging. */
 double tarn_item_at(const tarn_tensor *tensor, tarn_shape index)
 {
     if (!tarn__check("item_at", tensor, "the tensor"))
@@ -106,6 +108,7 @@ double tarn_item_at(const tarn_tensor *tensor, tarn_shape index)
     return value;
 }
 
+/* Overwriting a recorded result, a constant or an expanded tensor is an error. */
 static bool check_writable(const char *function, const tarn_tensor *tensor)
 {
     if (tensor->history)
@@ -120,6 +123,7 @@ static bool check_writable(const char *function, const tarn_tensor *tensor)
     return true;
 }
 
+/* A contiguous tensor is uploaded in place; others through a temporary and a strided copy. */
 bool tarn_write(tarn_tensor *tensor, const void *values, size_t bytes)
 {
     uint64_t needed = tensor ? (uint64_t)tarn__bytes_of(tensor->view.dtype, tarn__view_count(&tensor->view)) : 0;

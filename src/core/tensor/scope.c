@@ -1,5 +1,8 @@
 /* scope.c: ownership of tensors. Each thread has a stack of scopes; a tensor belongs to one scope, or to its caller.
- * The list of a scope is accessed by its own thread only, without locks. */
+ * The list of a scope is accessed by its own thread only, without locks.
+ *
+ * Closing a scope releases its tensors in reverse order of creation. A tensor moves between scopes only on its own
+ * thread; to pass one to another thread, keep it first. The root scope of a thread is emptied when the thread ends. */
 #include <pthread.h>
 #include <string.h>
 
@@ -49,6 +52,7 @@ static void make_key(void)
     pthread_key_create(&key, close_thread);
 }
 
+/* Registers a thread-exit destructor on the thread's first tensor. */
 static void watch_thread(void)
 {
     watched = true;
@@ -114,6 +118,7 @@ static bool is_open(const tarn_scope *scope)
     return false;
 }
 
+/* Inner scopes left open are closed as well, innermost first. */
 void tarn_scope_close(tarn_scope *scope)
 {
     if (!scope)
@@ -193,6 +198,7 @@ tarn_tensor *tarn__scope_take(tarn_tensor *tensor)
     return tensor;
 }
 
+/* The handle is independent of scopes and threads; the caller frees it with tarn_free(). */
 tarn_tensor *tarn_keep(tarn_tensor *tensor)
 {
     if (!tarn__check_any("keep", tensor, "the tensor") || !of_this_thread("keep", tensor))
@@ -203,6 +209,7 @@ tarn_tensor *tarn_keep(tarn_tensor *tensor)
     return handle;
 }
 
+/* A tensor in a scope is released early; one outside needs a reference owned by a caller. */
 void tarn_free(tarn_tensor *tensor)
 {
     if (!tensor || !tarn__check_live("free", tensor, "the tensor") || !of_this_thread("free", tensor))

@@ -1,5 +1,8 @@
 /* tensor.c: lifetime, checks and queries of tensors. Headers are reference-counted; the storage is shared by views.
- * Freed headers go into quarantine with their name, so that an error can tell which tensor was used after free. */
+ * Freed headers go into quarantine with their name, so that an error can tell which tensor was used after free.
+ *
+ * Threads: reference counts are atomic, so a tensor may be released by any thread; everything else of a header is
+ * written by one thread at a time. handles_lock guards the handle lists of all origins: they change rarely. */
 #include "core/tensor/tensor.h"
 
 #include <pthread.h>
@@ -31,6 +34,7 @@ static void note_name(tarn_tensor *tensor, const char *name)
     note[length] = '\0';
 }
 
+/* Poisons the header, stores its name for error messages, and puts it into quarantine. */
 static void release_header(tarn_tensor *tensor)
 {
     if (tensor->origin == tensor)
@@ -55,6 +59,7 @@ static void place_view(tarn_tensor *tensor)
     tensor->view.base = is_plain ? 0 : tensor->storage->offset;
 }
 
+/* Header and storage; nothing is initialized. Strides follow `order`, innermost last. */
 tarn_tensor *tarn__tensor_new_ordered(const char *function, tarn_shape shape, tarn_dtype dtype, tarn_device device,
                                       const int *order)
 {
@@ -158,6 +163,7 @@ tarn_tensor *tarn__tensor_handle(tarn_tensor *tensor)
     return handle;
 }
 
+/* Removes a handle from its origin's list and releases the origin. */
 static void unlink_handle(tarn_tensor *handle)
 {
     pthread_mutex_lock(&handles_lock);
@@ -172,6 +178,7 @@ static void unlink_handle(tarn_tensor *handle)
     tarn__tensor_release(handle->origin);
 }
 
+/* Used when an optimizer moves parameters into its flat buffer, and when a module moves to another device. */
 void tarn__tensor_set_storage(tarn_tensor *tensor, tarn__storage *storage)
 {
     tarn__storage_release(tensor->storage);
@@ -252,6 +259,7 @@ bool tarn__check(const char *function, const tarn_tensor *tensor, const char *ro
                        role, tarn_dtype_name(tensor->view.dtype));
 }
 
+/* The error lists the accepted dtypes. Constants pass: they convert to any. */
 bool tarn__check_dtype(const char *function, const tarn_tensor *tensor, uint32_t mask, const char *role)
 {
     if (tensor->is_constant || ((mask >> tensor->view.dtype) & 1))
@@ -264,6 +272,7 @@ bool tarn__check_dtype(const char *function, const tarn_tensor *tensor, uint32_t
                        role, tarn_dtype_name(tensor->view.dtype), names);
 }
 
+/* Limits the byte count to half of 63 bits, so that offsets and sums of two sizes cannot overflow. */
 bool tarn__check_shape(const char *function, tarn_shape shape, tarn_dtype dtype)
 {
     if ((unsigned)dtype >= TARN_DTYPE_COUNT)
@@ -401,6 +410,7 @@ const char *tarn_name(const tarn_tensor *tensor)
     return given("name", tensor) && tensor->origin->name ? tensor->origin->name : "";
 }
 
+/* The name belongs to the origin and, for memory reports, to the storage. */
 tarn_tensor *tarn_set_name(tarn_tensor *tensor, const char *name)
 {
     if (!tarn__check_any("set_name", tensor, "the tensor"))

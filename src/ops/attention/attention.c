@@ -1,7 +1,14 @@
-/* attention.c: attention in one kernel, forward and backward. Of the weights only the logarithm of each row's sum is
- * kept, from which backward makes them again. Strides carry the layout: heads of a packed tensor are views into it, and
- * so are their gradients. Rows that begin at starts have kernels of their own; a device without these gets attention
- * made of other operations. */
+/* attention.c: attention, forward and backward, each in one kernel. Of the T × S weights only the logsumexp of each
+ * row is stored; backward recomputes them from it. Strides carry the layout: the heads of a packed QKV tensor are
+ * views into it, and so are their gradients. Document starts have kernels of their own; on a device without these,
+ * attention is composed of matmuls, a mask and a softmax (at the end of this file).
+ *
+ * Backward of a row, with p = exp(s - lse) recomputed per tile and δ = Σ g · y:
+ *   gv += pᵀ g        gs = p · (g vᵀ - δ)        gq = gs k · scale        gk += gsᵀ q · scale
+ * The kernels keep no state between calls. Dropout's mask is recomputed from its counters, as everywhere.
+ *
+ * Masks: causal, lengths (valid keys per sequence) and document starts combine; a row without any key gives 0 and
+ * passes no gradient. */
 #include <float.h>
 #include <math.h>
 #include <string.h>
@@ -11,11 +18,12 @@
 
 static const char *const roles[] = {"q", "k", "v"};
 
-/* In memory [B, T, heads, D]: what comes after attention merges the heads. */
-static const int by_rows[] = {0, 2, 1, 3};
+/* Memory layout [B, T, heads, D] of a result [B, heads, T, D]: the operation after it merges the heads. */
+static const int heads_inner[] = {0, 2, 1, 3};
 
 /* ---- checks ------------------------------------------------------------------------------------------------------ */
 
+/* q [B, H, T, D], k and v [B, KV, S, D]; KV divides H (grouped-query attention). */
 static bool check_operands(const tarn_tensor *q, const tarn_tensor *k, const tarn_tensor *v)
 {
     const tarn__view *a = &q->view, *b = &k->view;
@@ -26,13 +34,14 @@ static bool check_operands(const tarn_tensor *q, const tarn_tensor *k, const tar
                            "attention: q %s, k %s and v %s do not fit: q is [B, H, T, D], k and v are [B, KV, S, D]",
                            TARN__SHAPE_STRING(q), TARN__SHAPE_STRING(k), TARN__SHAPE_STRING(v));
     if (b->shape[1] < 1 || a->shape[1] < 1 || a->shape[1] % b->shape[1] != 0)
-        return tarn__raise(TARN_ERROR_SHAPE, "attention: q %s has %lld heads, which is no multiple of the %lld of k %s",
+        return tarn__raise(TARN_ERROR_SHAPE, "attention: q %s has %lld heads, not a multiple of the %lld of k %s",
                            TARN__SHAPE_STRING(q), (long long)a->shape[1], (long long)b->shape[1],
                            TARN__SHAPE_STRING(k));
     return a->shape[3] > 0 ||
            tarn__raise(TARN_ERROR_SHAPE, "attention: q %s has no elements along its last axis", TARN__SHAPE_STRING(q));
 }
 
+/* Document starts: one per row of each sequence, i32 or i64 [B, T]. */
 static bool check_starts(const char *function, const tarn_tensor *document_starts, int64_t batches, int64_t rows)
 {
     if (!document_starts)
@@ -46,13 +55,14 @@ static bool check_starts(const char *function, const tarn_tensor *document_start
                        TARN__SHAPE_STRING(document_starts), (long long)batches, (long long)rows);
 }
 
-/* The options against x, whose first axis is B; there are so many rows. */
+/* Checks the options against x, whose first axis is B, and the number of rows (queries). */
 static bool check_options(const char *function, const tarn_tensor *x, int64_t rows, const tarn_attention_options *o)
 {
     if (!isfinite(o->scale))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: scale %g is not finite", function, o->scale);
     if (!(o->dropout >= 0 && o->dropout < 1))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: dropout %g is outside 0 to 1, or 1", function, o->dropout);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: dropout is %g; expected at least 0 and below 1", function,
+                           o->dropout);
     const tarn_tensor *lengths = o->lengths;
     if (!check_starts(function, o->document_starts, x->view.shape[0], rows) || !lengths)
         return !tarn_failed();
@@ -66,17 +76,16 @@ static bool check_options(const char *function, const tarn_tensor *x, int64_t ro
                                function, TARN__SHAPE_STRING(lengths), (long long)x->view.shape[0]);
 }
 
-/* Options as kernels take them. Dropout's counters, of four numbers each, are reserved for whole rows of S keys: one
- * for each 8 of them, rounded up. */
-static tarn__attention tail_of(const tarn_attention_options *o, const tarn_tensor *q, const tarn_tensor *k)
+/* Kernel params. Dropout reserves Philox counters for whole rows of S keys: one counter, four words, per 8 keys. */
+static tarn__attention params_of(const tarn_attention_options *o, const tarn_tensor *q, const tarn_tensor *k)
 {
     const int64_t *a = q->view.shape;
-    tarn__attention tail = {.scale = o->scale != 0 ? o->scale : 1 / sqrt((double)a[3]), .causal = o->causal};
+    tarn__attention params = {.scale = o->scale != 0 ? o->scale : 1 / sqrt((double)a[3]), .causal = o->causal};
     if (o->dropout > 0) {
-        tail.random = tarn__random_reserve(tarn__device(q), a[0] * a[1] * a[2] * ((k->view.shape[2] + 7) / 8) * 4);
-        tail.random.a = o->dropout;
+        params.random = tarn__random_reserve(tarn__device(q), a[0] * a[1] * a[2] * ((k->view.shape[2] + 7) / 8) * 4);
+        params.random.a = o->dropout;
     }
-    return tail;
+    return params;
 }
 
 static tarn_attention_options options_of(const tarn_attention_options *options, size_t size)
@@ -87,8 +96,8 @@ static tarn_attention_options options_of(const tarn_attention_options *options, 
     return o;
 }
 
-/* The logarithms of the rows' sums, where something will be recorded. */
-static bool place_logarithms(const char *function, const tarn_tensor *q, bool wanted, tarn_tensor **to)
+/* Allocates the logsumexp (B, H, T) if something will be recorded, else NULL. */
+static bool new_logsumexp(const char *function, const tarn_tensor *q, bool wanted, tarn_tensor **to)
 {
     const int64_t *size = q->view.shape;
     *to = NULL;
@@ -98,55 +107,57 @@ static bool place_logarithms(const char *function, const tarn_tensor *q, bool wa
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
-static bool needs_steps(const tarn_tensor *q, const tarn_attention_options *o)
+/* True when document starts must be composed: the device has no kernel for them. */
+static bool needs_composing(const tarn_tensor *q, const tarn_attention_options *o)
 {
     return o->document_starts && !tarn__has_kernel(tarn__device(q), TARN__K_attention_documents, q->view.dtype);
 }
 
-/* From q, k and v to y and the logarithms. */
-static bool attend(const char *function, const tarn__attention *tail, tarn_tensor *const *part,
-                   const tarn_attention_options *o, tarn_tensor *y, tarn_tensor *log_sums)
+/* Forward kernel: q, k, v (part[0..2]) to y and the logsumexp. */
+static bool attend(const char *function, const tarn__attention *params, tarn_tensor *const *part,
+                   const tarn_attention_options *o, tarn_tensor *y, tarn_tensor *lse)
 {
-    return o->document_starts
-               ? tarn__kernel_call(TARN__K_attention_documents, function, *tail,
-                                   TARN__IN(part[0], part[1], part[2], o->lengths, o->document_starts),
-                                   TARN__OUT(y, log_sums))
-               : tarn__kernel_call(TARN__K_attention, function, *tail, TARN__IN(part[0], part[1], part[2], o->lengths),
-                                   TARN__OUT(y, log_sums));
+    return o->document_starts ? tarn__kernel_call(TARN__K_attention_documents, function, *params,
+                                                  TARN__IN(part[0], part[1], part[2], o->lengths, o->document_starts),
+                                                  TARN__OUT(y, lse))
+                              : tarn__kernel_call(TARN__K_attention, function, *params,
+                                                  TARN__IN(part[0], part[1], part[2], o->lengths), TARN__OUT(y, lse));
 }
 
-/* What a gradient is made from. */
-typedef struct traces {
-    tarn_tensor *lengths, *document_starts, *y, *log_sums, *g;
-} traces;
+/* Operands of the gradient besides q, k and v. */
+typedef struct grad_operands {
+    tarn_tensor *lengths, *document_starts, *y, *lse, *g;
+} grad_operands;
 
-static bool attend_back(const char *function, const tarn__attention *tail, tarn_tensor *const *part, const traces *t,
-                        tarn_tensor *const *to)
+/* Backward kernel: gradients of q, k and v into to[0..2], NULL where not needed. */
+static bool attend_back(const char *function, const tarn__attention *params, tarn_tensor *const *part,
+                        const grad_operands *t, tarn_tensor *const *to)
 {
-    return t->document_starts
-               ? tarn__kernel_call(
-                     TARN__K_attention_documents_grad, function, *tail,
-                     TARN__IN(part[0], part[1], part[2], t->lengths, t->y, t->log_sums, t->g, t->document_starts),
-                     TARN__OUT(to[0], to[1], to[2]))
-               : tarn__kernel_call(TARN__K_attention_grad, function, *tail,
-                                   TARN__IN(part[0], part[1], part[2], t->lengths, t->y, t->log_sums, t->g),
-                                   TARN__OUT(to[0], to[1], to[2]));
+    return t->document_starts ? tarn__kernel_call(TARN__K_attention_documents_grad, function, *params,
+                                                  TARN__IN(part[0], part[1], part[2], t->lengths, t->y, t->lse, t->g,
+                                                           t->document_starts),
+                                                  TARN__OUT(to[0], to[1], to[2]))
+                              : tarn__kernel_call(TARN__K_attention_grad, function, *params,
+                                                  TARN__IN(part[0], part[1], part[2], t->lengths, t->y, t->lse, t->g),
+                                                  TARN__OUT(to[0], to[1], to[2]));
 }
 
-/* ---- queries, keys and values apart ------------------------------------------------------------------------------ */
+/* ---- separate q, k and v --------------------------------------------------------------------------------------- */
 
-enum { Q, K, V, LENGTHS, STARTS, RESULT, LOGARITHMS };
+enum { Q, K, V, LENGTHS, STARTS, RESULT, LSE };
 
+/* gq, gk and gv in one kernel, in the layout of the result. */
 static bool attention_backward(const tarn__backward *b)
 {
     tarn_tensor *const *s = b->saved, *to[3] = {0};
     for (int i = 0; i < 3; i++) {
         const tarn__tensor_spec *spec = tarn__input_spec(b, i);
-        if (tarn__needs_grad(b, i) && !(to[i] = tarn__tensor_new_ordered(
-                                            b->function, spec->shape, tarn__grad_dtype(b, i), spec->device, by_rows)))
+        if (tarn__needs_grad(b, i) &&
+            !(to[i] = tarn__tensor_new_ordered(b->function, spec->shape, tarn__grad_dtype(b, i), spec->device,
+                                               heads_inner)))
             return false;
     }
-    if (!attend_back(b->function, b->params, s, &(traces){s[LENGTHS], s[STARTS], s[RESULT], s[LOGARITHMS], b->grads[0]},
+    if (!attend_back(b->function, b->params, s, &(grad_operands){s[LENGTHS], s[STARTS], s[RESULT], s[LSE], b->grads[0]},
                      to))
         return false;
     for (int i = 0; i < 3; i++)
@@ -155,33 +166,36 @@ static bool attention_backward(const tarn__backward *b)
     return true;
 }
 
+/* softmax(q kᵀ · scale + mask) v -> y [B, H, T, D]. Saves q, k, v, y and the logsumexp: O(T) instead of O(T · S)
+ * memory. FLOPs: 4 · B · H · T · S · D, half of that if causal. */
 tarn_tensor *tarn_attention_sized(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, const tarn_attention_options *options,
                                   size_t options_size)
 {
     tarn_attention_options o = options_of(options, options_size);
-    tarn_tensor *in[] = {q, k, v, o.lengths, o.document_starts}, *log_sums;
+    tarn_tensor *in[] = {q, k, v, o.lengths, o.document_starts}, *lse;
     if (!tarn__unify_operands("attention", in, roles, 3) || !tarn__unify_devices("attention", in, 5) ||
         !tarn__check_dtype("attention", in[Q], TARN__FLOATS, "q") || !check_operands(in[Q], in[K], in[V]))
         return NULL;
     o.lengths = in[LENGTHS], o.document_starts = in[STARTS];
     if (!check_options("attention", in[Q], in[Q]->view.shape[2], &o))
         return NULL;
-    if (needs_steps(in[Q], &o))
+    if (needs_composing(in[Q], &o))
         return tarn__attention_composed(in[Q], in[K], in[V], &o);
-    tarn_tensor *y =
-        tarn__tensor_new_ordered("attention", tarn__shape_of(in[Q]), in[Q]->view.dtype, tarn__device(in[Q]), by_rows);
-    if (!y || !place_logarithms("attention", in[Q], tarn__recording_needed(in, 3), &log_sums))
+    tarn_tensor *y = tarn__tensor_new_ordered("attention", tarn__shape_of(in[Q]), in[Q]->view.dtype,
+                                              tarn__device(in[Q]), heads_inner);
+    if (!y || !new_logsumexp("attention", in[Q], tarn__recording_needed(in, 3), &lse))
         return NULL;
-    tarn__attention tail = tail_of(&o, in[Q], in[K]);
-    if (!attend("attention", &tail, in, &o, y, log_sums))
+    tarn__attention params = params_of(&o, in[Q], in[K]);
+    if (!attend("attention", &params, in, &o, y, lse))
         return NULL;
-    bool good = tarn__finish("attention", attention_backward, tail, TARN__INPUTS(in[Q], in[K], in[V]), TARN__OUTPUTS(y),
-                             TARN__SAVED(in[Q], in[K], in[V], o.lengths, o.document_starts, y, log_sums));
+    bool good = tarn__finish("attention", attention_backward, params, TARN__INPUTS(in[Q], in[K], in[V]),
+                             TARN__OUTPUTS(y), TARN__SAVED(in[Q], in[K], in[V], o.lengths, o.document_starts, y, lse));
     return good ? y : NULL;
 }
 
-/* ---- as a cache stores them -------------------------------------------------------------------------------------- */
+/* ---- quantized KV cache ---------------------------------------------------------------------------------------- */
 
+/* Two lookups: the kernel's mask covers q's and k's dtypes. */
 bool tarn__attention_quant_kv_fits(tarn_tensor *q, const tarn_tensor *k)
 {
     tarn_device device = tarn__device(q);
@@ -195,13 +209,13 @@ tarn_tensor *tarn__attention_quant_kv(tarn_tensor *q, tarn_tensor *k, tarn_tenso
     if (!check_operands(q, k, v) || !check_options("attention", q, q->view.shape[2], options))
         return NULL;
     if (options->document_starts) {
-        tarn__raise(TARN_ERROR_UNSUPPORTED,
-                    "attention: starts have no place where keys are attended to as a cache stores them");
+        tarn__raise(TARN_ERROR_UNSUPPORTED, "attention: document_starts are not supported with a quantized KV cache");
         return NULL;
     }
-    tarn_tensor *y = tarn__tensor_new_ordered("attention", tarn__shape_of(q), q->view.dtype, tarn__device(q), by_rows);
-    tarn__attention tail = tail_of(options, q, k);
-    bool good = y && tarn__kernel_call(TARN__K_attention_quant_kv, "attention", tail,
+    tarn_tensor *y =
+        tarn__tensor_new_ordered("attention", tarn__shape_of(q), q->view.dtype, tarn__device(q), heads_inner);
+    tarn__attention params = params_of(options, q, k);
+    bool good = y && tarn__kernel_call(TARN__K_attention_quant_kv, "attention", params,
                                        TARN__IN(q, k, v, options->lengths, k_scale, v_scale), TARN__OUT(y));
     return good ? y : NULL;
 }
@@ -222,14 +236,15 @@ bool tarn__apply_attention(const tarn__invocation *v, tarn_tensor **out)
     return (out[0] = tarn_attention(v->in[0], v->in[1], v->in[2], &o)) != NULL;
 }
 
-/* ---- side by side ------------------------------------------------------------------------------------------------ */
+/* ---- packed QKV [B, T, (H + 2 KV) · D] ----------------------------------------------------------------------- */
 
+/* Params of packed attention: `depth` is the head_dim. */
 typedef struct packed_record {
-    tarn__attention tail;
+    tarn__attention params;
     int64_t heads, kv_heads, depth;
 } packed_record;
 
-/* `count` heads from `first` of x [B, T, heads · D] as [B, count, T, D]. A view in the open scope. */
+/* Heads `first` to `first + count` of x [B, T, heads · D] as [B, count, T, D]: a view in the open scope. */
 static tarn_tensor *heads_of(tarn_tensor *x, int64_t first, int64_t count, int64_t depth)
 {
     tarn_tensor *heads = x ? tarn__tensor_view(x) : NULL;
@@ -245,7 +260,7 @@ static tarn_tensor *heads_of(tarn_tensor *x, int64_t first, int64_t count, int64
     return heads;
 }
 
-/* The three of a packed tensor. */
+/* Views of q, k and v in a packed tensor. */
 static bool unpack(tarn_tensor *packed, const packed_record *r, tarn_tensor **part)
 {
     part[Q] = heads_of(packed, 0, r->heads, r->depth);
@@ -254,6 +269,7 @@ static bool unpack(tarn_tensor *packed, const packed_record *r, tarn_tensor **pa
     return part[Q] && part[K] && part[V];
 }
 
+/* The gradients of q, k and v are written into one packed tensor through views. */
 static bool packed_backward(const tarn__backward *b)
 {
     const packed_record *r = b->params;
@@ -261,11 +277,12 @@ static bool packed_backward(const tarn__backward *b)
     tarn_tensor *whole = tarn__tensor_new(b->function, tarn__shape_of(qkv), tarn__grad_dtype(b, 0), tarn__device(qkv));
     tarn_tensor *y = heads_of(b->saved[3], 0, r->heads, r->depth), *g = heads_of(b->grads[0], 0, r->heads, r->depth);
     return whole && y && g && unpack(qkv, r, part) && unpack(whole, r, to) &&
-           attend_back(b->function, &r->tail, part, &(traces){b->saved[1], b->saved[2], y, b->saved[4], g}, to) &&
+           attend_back(b->function, &r->params, part, &(grad_operands){b->saved[1], b->saved[2], y, b->saved[4], g},
+                       to) &&
            tarn__accumulate_grad(b, 0, whole);
 }
 
-/* The same in steps, whose gradients find their way through views that are recorded. */
+/* The composed form; its gradients flow through recorded views. */
 static tarn_tensor *packed_composed(tarn_tensor *qkv, const packed_record *r, const tarn_attention_options *o)
 {
     tarn_tensor *part[3];
@@ -280,13 +297,14 @@ static tarn_tensor *packed_composed(tarn_tensor *qkv, const packed_record *r, co
     return tarn_reshape(tarn_permute(y, TARN_AXES(0, 2, 1, 3)), TARN_SHAPE(B, T, r->heads * r->depth));
 }
 
+/* qkv [B, T, (H + 2 KV) · D]; kv_heads divides heads. */
 static bool check_packed(tarn_tensor *qkv, int64_t heads, int64_t kv_heads)
 {
     if (!tarn__check("attention_packed", qkv, "qkv") ||
         !tarn__check_dtype("attention_packed", qkv, TARN__FLOATS, "qkv"))
         return false;
     if (heads < 1 || kv_heads < 1 || heads % kv_heads != 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "attention_packed: %lld heads are no multiple of %lld kv_heads",
+        return tarn__raise(TARN_ERROR_ARGUMENT, "attention_packed: heads is %lld, not a multiple of kv_heads, %lld",
                            (long long)heads, (long long)kv_heads);
     const tarn__view *view = &qkv->view;
     bool fits = view->rank == 3 && view->shape[2] > 0 && heads <= view->shape[2] &&
@@ -295,12 +313,13 @@ static bool check_packed(tarn_tensor *qkv, int64_t heads, int64_t kv_heads)
                                TARN__SHAPE_STRING(qkv), (long long)heads, (long long)kv_heads);
 }
 
+/* qkv [B, T, (H + 2 KV) · D] -> y [B, T, H · D]: no transposes and no splits, only views. */
 tarn_tensor *tarn_attention_packed_sized(tarn_tensor *qkv, int64_t heads, int64_t kv_heads,
                                          const tarn_attention_options *options, size_t options_size)
 {
     tarn_attention_options o = options_of(options, options_size);
     packed_record r = {.heads = heads, .kv_heads = kv_heads == 0 ? heads : kv_heads};
-    tarn_tensor *in[] = {qkv, o.lengths, o.document_starts}, *part[3], *log_sums;
+    tarn_tensor *in[] = {qkv, o.lengths, o.document_starts}, *part[3], *lse;
     if (!check_packed(qkv, r.heads, r.kv_heads) || !tarn__unify_devices("attention_packed", in, 3))
         return NULL;
     qkv = in[0], o.lengths = in[1], o.document_starts = in[2];
@@ -308,19 +327,19 @@ tarn_tensor *tarn_attention_packed_sized(tarn_tensor *qkv, int64_t heads, int64_
         return NULL;
     const int64_t *size = qkv->view.shape;
     r.depth = size[2] / (r.heads + 2 * r.kv_heads);
-    if (needs_steps(qkv, &o))
+    if (needs_composing(qkv, &o))
         return packed_composed(qkv, &r, &o);
     tarn_tensor *y = tarn__tensor_new("attention_packed", TARN_SHAPE(size[0], size[1], r.heads * r.depth),
                                       qkv->view.dtype, tarn__device(qkv));
     tarn_tensor *to = heads_of(y, 0, r.heads, r.depth);
     if (!to || !unpack(qkv, &r, part) ||
-        !place_logarithms("attention_packed", part[Q], tarn__recording_needed(&qkv, 1), &log_sums))
+        !new_logsumexp("attention_packed", part[Q], tarn__recording_needed(&qkv, 1), &lse))
         return NULL;
-    r.tail = tail_of(&o, part[Q], part[K]);
-    if (!attend("attention_packed", &r.tail, part, &o, to, log_sums))
+    r.params = params_of(&o, part[Q], part[K]);
+    if (!attend("attention_packed", &r.params, part, &o, to, lse))
         return NULL;
     return tarn__finish("attention_packed", packed_backward, r, TARN__INPUTS(qkv), TARN__OUTPUTS(y),
-                        TARN__SAVED(qkv, o.lengths, o.document_starts, y, log_sums))
+                        TARN__SAVED(qkv, o.lengths, o.document_starts, y, lse))
                ? y
                : NULL;
 }
@@ -334,7 +353,7 @@ bool tarn__apply_attention_packed(const tarn__invocation *v, tarn_tensor **out)
 
 /* ---- composed attention ------------------------------------------------------------------------------------------ */
 
-/* Positions up to which rows attend, i32 [B or 1, 1, 1, T or 1, 1]. */
+/* The last key of each row, i32 [B or 1, 1, 1, T or 1, 1]: its position if causal, else the last valid key. */
 static tarn_tensor *last_keys(const tarn_attention_options *o, int64_t rows, int64_t keys, tarn_device device)
 {
     tarn_tensor *last = tarn_arange((double)(o->causal ? keys - rows : keys - 1), (double)keys, 1, TARN_I32, device);
@@ -347,8 +366,8 @@ static tarn_tensor *last_keys(const tarn_attention_options *o, int64_t rows, int
     return tarn_minimum(tarn_add(last, missing), tarn_sub(lengths, tarn_scalar(1)));
 }
 
-/* bool [B, 1, 1, T, S]: which keys each row attends to. A key lies between two bounds where the larger of it and the
- * lower is the smaller of it and the upper. */
+/* Mask [B, 1, 1, T, S]: the keys each row attends to. first <= key <= last is tested as max(key, first) == min(key,
+ * last), one comparison instead of two and an AND. */
 static tarn_tensor *allowed(const tarn_attention_options *o, int64_t batches, int64_t rows, int64_t keys,
                             tarn_device device)
 {
@@ -363,6 +382,7 @@ static tarn_tensor *allowed(const tarn_attention_options *o, int64_t batches, in
     return mask;
 }
 
+/* Queries are grouped as [B, KV, H / KV, T, D], so that keys and values broadcast over the heads of a group. */
 tarn_tensor *tarn__attention_composed(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v,
                                       const tarn_attention_options *options)
 {
@@ -374,9 +394,10 @@ tarn_tensor *tarn__attention_composed(tarn_tensor *q, tarn_tensor *k, tarn_tenso
     tarn_tensor *mask = allowed(options, B, T, S, tarn__device(q));
     tarn_tensor *queries =
         tarn_mul(tarn_reshape(tarn_cast(q, wide), TARN_SHAPE(B, KV, H / KV, T, D)), tarn_scalar(scale));
-    tarn_tensor *turned = tarn_unsqueeze(tarn_transpose(tarn_cast(k, wide), -1, -2), 2);
-    tarn_tensor *weights = tarn_softmax(tarn_where(mask, tarn_matmul(queries, turned), tarn_scalar(none)), -1);
-    weights = tarn_where(mask, weights, tarn_scalar(0)); /* of rows that attend to nothing */
+    tarn_tensor *transposed_k = tarn_unsqueeze(tarn_transpose(tarn_cast(k, wide), -1, -2), 2);
+    tarn_tensor *weights = tarn_softmax(tarn_where(mask, tarn_matmul(queries, transposed_k), tarn_scalar(none)), -1);
+    /* 0 for rows without keys, where softmax gives equal weights */
+    weights = tarn_where(mask, weights, tarn_scalar(0));
     if (options->dropout > 0)
         weights = tarn_dropout(weights, options->dropout);
     tarn_tensor *y = tarn_matmul(weights, tarn_unsqueeze(tarn_cast(v, wide), 2));

@@ -1,4 +1,8 @@
-/* rope.c: rotary positions. The gradient of a rotation is the rotation the other way. */
+/* rope.c: rotary position embedding (RoPE). The gradient of a rotation is the rotation by the negative angle.
+ *
+ * Frequencies are computed here in f64 and passed to the kernels, so that all backends rotate by the same angles.
+ * Scaling follows transformers: linear divides all frequencies, llama3 interpolates by wavelength. Only positions
+ * are saved for backward. */
 #include <math.h>
 #include <string.h>
 
@@ -6,15 +10,15 @@
 
 #define PI 3.14159265358979323846
 
-/* Defaults for what is 0. */
-static tarn_rope_options with_defaults(const tarn_rope_options *options, size_t size, int64_t width)
+/* Options with defaults for zeros. */
+static tarn_rope_options with_defaults(const tarn_rope_options *options, size_t size, int64_t head_dim)
 {
     tarn_rope_options o = {0};
     if (options)
         memcpy(&o, options, size < sizeof(o) ? size : sizeof(o));
     o.axis = o.axis == 0 ? 1 : o.axis;
     o.base = o.base == 0 ? 10000 : o.base;
-    o.dims = o.dims == 0 ? width : o.dims;
+    o.dims = o.dims == 0 ? head_dim : o.dims;
     o.factor = o.factor == 0 ? 8 : o.factor;
     o.low_freq_factor = o.low_freq_factor == 0 ? 1 : o.low_freq_factor;
     o.high_freq_factor = o.high_freq_factor == 0 ? 4 : o.high_freq_factor;
@@ -22,6 +26,7 @@ static tarn_rope_options with_defaults(const tarn_rope_options *options, size_t 
     return o;
 }
 
+/* The options that do not depend on x. */
 static bool check_numbers(const tarn_rope_options *o)
 {
     if (!(o->base > 0 && isfinite(o->base)))
@@ -38,6 +43,7 @@ static bool check_numbers(const tarn_rope_options *o)
     return true;
 }
 
+/* x [B, T, H, D], or [B, H, T, D] with axis 2; positions [T] or [B, T]. */
 static bool check_shapes(const tarn_tensor *x, const tarn_tensor *positions, const tarn_rope_options *o)
 {
     const tarn__view *view = &x->view;
@@ -45,11 +51,11 @@ static bool check_shapes(const tarn_tensor *x, const tarn_tensor *positions, con
         return tarn__raise(TARN_ERROR_SHAPE, "rope: x %s must have rank 4: [B, T, H, D], or [B, H, T, D] with axis 2",
                            TARN__SHAPE_STRING(x));
     if (o->axis != 1 && o->axis != 2)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "rope: positions go along axis 1 or 2, not %d", o->axis);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "rope: axis is %d; expected 1 or 2", o->axis);
     if (o->dims < 2 || o->dims % 2 != 0 || o->dims > view->shape[3] || o->dims > 2 * TARN__ROPE_PAIRS)
         return tarn__raise(
             TARN_ERROR_ARGUMENT,
-            "rope: %lld elements cannot be turned: it must be an even number from 2 up to %d, and x %s has %lld",
+            "rope: dims is %lld; expected an even number from 2 to %d and at most the head_dim of x %s, %lld",
             (long long)o->dims, 2 * TARN__ROPE_PAIRS, TARN__SHAPE_STRING(x), (long long)view->shape[3]);
     const tarn__view *p = positions ? &positions->view : NULL;
     int64_t length = view->shape[o->axis];
@@ -61,50 +67,51 @@ static bool check_shapes(const tarn_tensor *x, const tarn_tensor *positions, con
                                (long long)view->shape[0], (long long)length);
 }
 
-/* Long wavelengths are scaled, short ones are not, with a blend in between. */
+/* Llama 3: long wavelengths are divided by `factor`, short ones are not, with linear interpolation in between. */
 static double llama3_frequency(double frequency, const tarn_rope_options *o)
 {
-    double turns =
-        (double)o->original_context * frequency / (2 * PI); /* over the positions that the model was trained on */
-    if (turns > o->high_freq_factor)
+    double rotations = (double)o->original_context * frequency / (2 * PI); /* rotations within the original context */
+    if (rotations > o->high_freq_factor)
         return frequency;
-    if (turns < o->low_freq_factor)
+    if (rotations < o->low_freq_factor)
         return frequency / o->factor;
-    double share = (turns - o->low_freq_factor) / (o->high_freq_factor - o->low_freq_factor);
-    return (1 - share) * frequency / o->factor + share * frequency;
+    double weight = (rotations - o->low_freq_factor) / (o->high_freq_factor - o->low_freq_factor);
+    return (1 - weight) * frequency / o->factor + weight * frequency;
 }
 
-static tarn__rope tail_of(const tarn_rope_options *o)
+/* frequency[i] = base^(-2i / dims), scaled; computed in f64 on the host, so that all backends agree. */
+static tarn__rope params_of(const tarn_rope_options *o)
 {
-    tarn__rope tail = {.axis = o->axis, .interleaved = o->interleaved, .dims = o->dims};
+    tarn__rope params = {.axis = o->axis, .interleaved = o->interleaved, .dims = o->dims};
     for (int64_t i = 0; i < o->dims / 2; i++) {
         double frequency = pow(o->base, -2 * (double)i / (double)o->dims);
-        tail.frequency[i] = o->scaling == TARN_ROPE_LINEAR   ? frequency / o->factor
-                            : o->scaling == TARN_ROPE_LLAMA3 ? llama3_frequency(frequency, o)
-                                                             : frequency;
+        params.frequency[i] = o->scaling == TARN_ROPE_LINEAR   ? frequency / o->factor
+                              : o->scaling == TARN_ROPE_LLAMA3 ? llama3_frequency(frequency, o)
+                                                               : frequency;
     }
-    return tail;
+    return params;
 }
 
-tarn__rope tarn__rope_params(const tarn_rope_options *options, int64_t width)
+tarn__rope tarn__rope_params(const tarn_rope_options *options, int64_t head_dim)
 {
-    tarn_rope_options o = with_defaults(options, sizeof(o), width);
-    return tail_of(&o);
+    tarn_rope_options o = with_defaults(options, sizeof(o), head_dim);
+    return params_of(&o);
 }
 
-static tarn_tensor *turn(tarn_tensor *x, tarn_tensor *positions, const tarn__rope *tail, tarn_dtype dtype)
+static tarn_tensor *rotate(tarn_tensor *x, tarn_tensor *positions, const tarn__rope *params, tarn_dtype dtype)
 {
     tarn_tensor *y = tarn__result_like("rope", (tarn_tensor *[]){x}, 1, tarn__shape_of(x), dtype, tarn__device(x));
-    return y && tarn__kernel_call(TARN__K_rope, "rope", *tail, TARN__IN(x, positions), TARN__OUT(y)) ? y : NULL;
+    return y && tarn__kernel_call(TARN__K_rope, "rope", *params, TARN__IN(x, positions), TARN__OUT(y)) ? y : NULL;
 }
 
 static bool rope_backward(const tarn__backward *b)
 {
-    tarn__rope tail = *(const tarn__rope *)b->params;
-    tail.inverse = 1;
-    return tarn__accumulate_grad(b, 0, turn(b->grads[0], b->saved[0], &tail, tarn__grad_dtype(b, 0)));
+    tarn__rope params = *(const tarn__rope *)b->params;
+    params.inverse = 1;
+    return tarn__accumulate_grad(b, 0, rotate(b->grads[0], b->saved[0], &params, tarn__grad_dtype(b, 0)));
 }
 
+/* Rotates pairs of the first `dims` elements of each head by position · frequency; the others are copied. */
 tarn_tensor *tarn_rope_sized(tarn_tensor *x, tarn_tensor *positions, const tarn_rope_options *options,
                              size_t options_size)
 {
@@ -117,9 +124,9 @@ tarn_tensor *tarn_rope_sized(tarn_tensor *x, tarn_tensor *positions, const tarn_
     tarn_rope_options o = with_defaults(options, options_size, x->view.rank == 4 ? x->view.shape[3] : 0);
     if (!check_shapes(x, positions, &o) || !check_numbers(&o))
         return NULL;
-    tarn__rope tail = tail_of(&o);
-    tarn_tensor *y = turn(x, positions, &tail, x->view.dtype);
-    return y && tarn__finish("rope", rope_backward, tail, TARN__INPUTS(x), TARN__OUTPUTS(y), TARN__SAVED(positions))
+    tarn__rope params = params_of(&o);
+    tarn_tensor *y = rotate(x, positions, &params, x->view.dtype);
+    return y && tarn__finish("rope", rope_backward, params, TARN__INPUTS(x), TARN__OUTPUTS(y), TARN__SAVED(positions))
                ? y
                : NULL;
 }

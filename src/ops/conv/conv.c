@@ -1,33 +1,38 @@
 /* conv.c: two-dimensional convolution.
  *
- * The gradient of x is a convolution of the result's gradient, that of the weight a sum over images, that of the bias a
- * sum. Kernels read any layout; results and the gradient of x have that of x. */
+ * dgrad is a convolution of the result's gradient, wgrad a sum over images, the bias gradient a sum. Kernels read
+ * any layout (NCHW, NHWC); results and dgrad have the layout of x.
+ *
+ * Saved: x for wgrad, weight for dgrad, each only if needed. wgrad accumulates straight into the weight's gradient
+ * (beta); dgrad and the bias gradient are new tensors. Backends choose the algorithm (im2col, implicit GEMM, cuDNN)
+ * by shape alone or by autotuning, which resumed runs replay. */
 #include <string.h>
 
 #include "ops/op.h"
 
 /* ---- shapes ------------------------------------------------------------------------------------------------------ */
 
-/* Options that mean 1 where they are 0 become 1. */
-static tarn__conv2d fill_in(const tarn_conv2d_options *o)
+/* Kernel params; zeros that mean 1 become 1. */
+static tarn__conv2d params_of(const tarn_conv2d_options *o)
 {
-    tarn__conv2d tail = {.groups = o->groups ? o->groups : 1, .tf32 = tarn__tf32()};
+    tarn__conv2d params = {.groups = o->groups ? o->groups : 1, .tf32 = tarn__tf32()};
     for (int i = 0; i < 2; i++) {
-        tail.stride[i] = o->stride[i] ? o->stride[i] : 1;
-        tail.padding[i] = o->padding[i];
-        tail.dilation[i] = o->dilation[i] ? o->dilation[i] : 1;
+        params.stride[i] = o->stride[i] ? o->stride[i] : 1;
+        params.padding[i] = o->padding[i];
+        params.dilation[i] = o->dilation[i] ? o->dilation[i] : 1;
     }
-    return tail;
+    return params;
 }
 
-static bool check_operands(tarn_tensor **operand, const tarn__conv2d *tail)
+/* x [N, C, H, W], weight [O, C / groups, KH, KW], bias [O] or NULL; groups divides C and O. */
+static bool check_operands(tarn_tensor **operand, const tarn__conv2d *params)
 {
     static const char *const roles[] = {"x", "weight", "bias"};
     if (!tarn__unify_operands("conv2d", operand, roles, operand[2] ? 3 : 2) ||
         !tarn__check_image("conv2d", operand[0], "x"))
         return false;
     const tarn_tensor *x = operand[0], *weight = operand[1], *bias = operand[2];
-    const int64_t *size = weight->view.shape, groups = tail->groups;
+    const int64_t *size = weight->view.shape, groups = params->groups;
     if (weight->view.rank != 4 || size[0] < 1 || size[1] < 1 || size[2] < 1 || size[3] < 1 ||
         size[2] > TARN__IMAGE_LIMIT || size[3] > TARN__IMAGE_LIMIT)
         return tarn__raise(TARN_ERROR_SHAPE,
@@ -36,7 +41,7 @@ static bool check_operands(tarn_tensor **operand, const tarn__conv2d *tail)
     if (groups < 1 || x->view.shape[1] % groups != 0 || size[0] % groups != 0)
         return tarn__raise(
             TARN_ERROR_ARGUMENT,
-            "conv2d: groups %lld divides not both the channels of x %s (%lld) and those of weight %s (%lld)",
+            "conv2d: groups is %lld, which does not divide both the channels of x %s (%lld) and of weight %s (%lld)",
             (long long)groups, TARN__SHAPE_STRING(x), (long long)x->view.shape[1], TARN__SHAPE_STRING(weight),
             (long long)size[0]);
     if (size[1] != x->view.shape[1] / groups)
@@ -51,38 +56,39 @@ static bool check_operands(tarn_tensor **operand, const tarn__conv2d *tail)
     return true;
 }
 
-/* The result's shape: as many places as the kernel fits into the padded image, a stride apart. */
-static bool shape_of_result(const tarn_tensor *x, const tarn_tensor *weight, const tarn__conv2d *tail,
+/* Output size per axis: (size + 2 · padding - dilation · (kernel - 1) - 1) / stride + 1. */
+static bool shape_of_result(const tarn_tensor *x, const tarn_tensor *weight, const tarn__conv2d *params,
                             tarn_shape *shape)
 {
     *shape = TARN_SHAPE(x->view.shape[0], weight->view.shape[0], 0, 0);
     for (int i = 0; i < 2; i++) {
         int64_t size = x->view.shape[2 + i], kernel = weight->view.shape[2 + i];
-        if (kernel > 1 && tail->dilation[i] > TARN__IMAGE_LIMIT / (kernel - 1))
+        if (kernel > 1 && params->dilation[i] > TARN__IMAGE_LIMIT / (kernel - 1))
             return tarn__raise(TARN_ERROR_ARGUMENT, "conv2d: a dilation of %lld is too large for weight %s",
-                               (long long)tail->dilation[i], TARN__SHAPE_STRING(weight));
-        int64_t room = size + 2 * tail->padding[i] - tail->dilation[i] * (kernel - 1) - 1;
-        if (room < 0)
+                               (long long)params->dilation[i], TARN__SHAPE_STRING(weight));
+        int64_t space = size + 2 * params->padding[i] - params->dilation[i] * (kernel - 1) - 1;
+        if (space < 0)
             return tarn__raise(
                 TARN_ERROR_SHAPE,
                 "conv2d: the kernel of weight %s is larger than x %s: %lld %s, padding included, against %lld",
-                TARN__SHAPE_STRING(weight), TARN__SHAPE_STRING(x), (long long)(tail->dilation[i] * (kernel - 1) + 1),
-                i == 0 ? "rows" : "columns", (long long)(size + 2 * tail->padding[i]));
-        shape->size[2 + i] = room / tail->stride[i] + 1;
+                TARN__SHAPE_STRING(weight), TARN__SHAPE_STRING(x), (long long)(params->dilation[i] * (kernel - 1) + 1),
+                i == 0 ? "rows" : "columns", (long long)(size + 2 * params->padding[i]));
+        shape->size[2 + i] = space / params->stride[i] + 1;
     }
     return true;
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-/* The sum over images, rows and columns, into a vector seen as [1, O, 1, 1]. */
-static bool put_bias(const tarn__backward *b, tarn_tensor *g)
+/* Bias gradient: g summed over N, H and W, into a vector viewed as [1, O, 1, 1]. */
+static bool bias_backward(const tarn__backward *b, tarn_tensor *g)
 {
     const tarn__tensor_spec *spec = tarn__input_spec(b, 2);
     tarn_tensor *sums = tarn__grad_buffer(b, 2, tarn__grad_dtype(b, 2));
     if (!sums)
         return false;
-    tarn__view vector = sums->view; /* a second tensor on its memory would keep a leaf from taking it over */
+    /* the view is changed in place: a second tensor on the storage would keep a leaf from taking it over */
+    tarn__view vector = sums->view;
     sums->view.rank = 4;
     for (int i = 0; i < 4; i++) {
         sums->view.shape[i] = i == 1 ? spec->shape.size[0] : 1;
@@ -94,36 +100,41 @@ static bool put_bias(const tarn__backward *b, tarn_tensor *g)
     return good && tarn__accumulate_grad(b, 2, sums);
 }
 
-static bool put_x(const tarn__backward *b, tarn__conv2d tail, tarn_tensor *g)
+/* The gradient has the layout of g, which is that of x. */
+static bool dgrad(const tarn__backward *b, tarn__conv2d params, tarn_tensor *g)
 {
     const tarn__tensor_spec *spec = tarn__input_spec(b, 0);
     tarn_tensor *gx = tarn__image_like(b->function, g, spec->shape, tarn__grad_dtype(b, 0), spec->device);
-    return gx && tarn__kernel_call(TARN__K_conv2d_grad_x, b->function, tail, TARN__IN(g, b->saved[1]), TARN__OUT(gx)) &&
+    return gx &&
+           tarn__kernel_call(TARN__K_conv2d_grad_x, b->function, params, TARN__IN(g, b->saved[1]), TARN__OUT(gx)) &&
            tarn__accumulate_grad(b, 0, gx);
 }
 
-static bool put_weight(const tarn__backward *b, tarn__conv2d tail, tarn_tensor *g)
+/* Accumulates straight into the weight's gradient (beta). */
+static bool wgrad(const tarn__backward *b, tarn__conv2d params, tarn_tensor *g)
 {
-    tarn__grad_acc sink;
-    if (!tarn__grad_acc_open(b, 1, &sink))
+    tarn__grad_acc acc;
+    if (!tarn__grad_acc_open(b, 1, &acc))
         return false;
-    tail.beta = sink.beta;
-    return tarn__kernel_call(TARN__K_conv2d_grad_weight, b->function, tail, TARN__IN(b->saved[0], g),
-                             TARN__OUT(sink.to), .reads_output = sink.beta != 0) &&
-           tarn__grad_acc_close(b, 1, &sink);
+    params.beta = acc.beta;
+    return tarn__kernel_call(TARN__K_conv2d_grad_weight, b->function, params, TARN__IN(b->saved[0], g),
+                             TARN__OUT(acc.to), .reads_output = acc.beta != 0) &&
+           tarn__grad_acc_close(b, 1, &acc);
 }
 
+/* Each gradient is computed only where needed; x and weight are saved only for the gradient of the other. */
 static bool conv2d_backward(const tarn__backward *b)
 {
-    tarn__conv2d tail;
-    memcpy(&tail, b->params, sizeof(tail));
-    return (!tarn__needs_grad(b, 0) || put_x(b, tail, b->grads[0])) &&
-           (!tarn__needs_grad(b, 1) || put_weight(b, tail, b->grads[0])) &&
-           (b->node->inputs < 3 || !tarn__needs_grad(b, 2) || put_bias(b, b->grads[0]));
+    tarn__conv2d params;
+    memcpy(&params, b->params, sizeof(params));
+    return (!tarn__needs_grad(b, 0) || dgrad(b, params, b->grads[0])) &&
+           (!tarn__needs_grad(b, 1) || wgrad(b, params, b->grads[0])) &&
+           (b->node->inputs < 3 || !tarn__needs_grad(b, 2) || bias_backward(b, b->grads[0]));
 }
 
 /* ---- conv2d ------------------------------------------------------------------------------------------------------ */
 
+/* x [N, C, H, W] -> y [N, O, OH, OW] in x's layout. FLOPs: 2 · N · O · OH · OW · C / groups · KH · KW. */
 tarn_tensor *tarn_conv2d_sized(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias,
                                const tarn_conv2d_options *options, size_t options_size)
 {
@@ -132,18 +143,18 @@ tarn_tensor *tarn_conv2d_sized(tarn_tensor *x, tarn_tensor *weight, tarn_tensor 
     tarn_shape shape;
     if (options)
         memcpy(&o, options, options_size < sizeof(o) ? options_size : sizeof(o));
-    tarn__conv2d tail = fill_in(&o);
-    if (!check_operands(operand, &tail) || !tarn__check_pair("conv2d", "stride", tail.stride, 1) ||
-        !tarn__check_pair("conv2d", "padding", tail.padding, 0) ||
-        !tarn__check_pair("conv2d", "dilation", tail.dilation, 1) ||
-        !shape_of_result(operand[0], operand[1], &tail, &shape))
+    tarn__conv2d params = params_of(&o);
+    if (!check_operands(operand, &params) || !tarn__check_pair("conv2d", "stride", params.stride, 1) ||
+        !tarn__check_pair("conv2d", "padding", params.padding, 0) ||
+        !tarn__check_pair("conv2d", "dilation", params.dilation, 1) ||
+        !shape_of_result(operand[0], operand[1], &params, &shape))
         return NULL;
     x = operand[0], weight = operand[1], bias = operand[2];
     tarn_tensor *y = tarn__image_like("conv2d", x, shape, x->view.dtype, tarn__device(x));
-    if (!y || !tarn__kernel_call(TARN__K_conv2d, "conv2d", tail, TARN__IN(x, weight, bias), TARN__OUT(y)))
+    if (!y || !tarn__kernel_call(TARN__K_conv2d, "conv2d", params, TARN__IN(x, weight, bias), TARN__OUT(y)))
         return NULL;
     tarn_tensor *saved[] = {tarn_needs_grad(weight) ? x : NULL, tarn_needs_grad(x) ? weight : NULL};
-    bool good = tarn__finish("conv2d", conv2d_backward, tail, TARN__INPUTS(x, weight, bias), TARN__OUTPUTS(y),
+    bool good = tarn__finish("conv2d", conv2d_backward, params, TARN__INPUTS(x, weight, bias), TARN__OUTPUTS(y),
                              TARN__SAVED(saved[0], saved[1]));
     return good ? y : NULL;
 }

@@ -1,4 +1,7 @@
-/* image.c: what operations on images share: their checks, and results that lie in memory as their operands do. */
+/* image.c: checks of image operations, and results in the memory layout of their operands.
+ *
+ * Images are [N, C, H, W] by shape; NCHW or NHWC is a matter of strides. An operation's result follows its operand,
+ * so a network stays in one layout without conversions. */
 #include "ops/op.h"
 
 bool tarn__check_image(const char *function, const tarn_tensor *x, const char *role)
@@ -30,14 +33,14 @@ bool tarn__attribute_pair(const tarn__invocation *v, const char *name, int64_t d
 {
     tarn_shape list = tarn__attribute_shape(v, name);
     if (list.rank > 2)
-        return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "%s: %s has %d numbers, but is one for rows and columns, or one for each", v->name, name,
-                           list.rank);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s has %d values; expected one, or one each for height and width",
+                           v->name, name, list.rank);
     pair[0] = list.rank > 0 ? list.size[0] : default_value;
     pair[1] = list.rank > 0 ? list.size[list.rank - 1] : default_value;
     return true;
 }
 
+/* Axes of size 1 have arbitrary strides, so a single column is judged by its rows. */
 bool tarn__channels_last(const tarn_tensor *x)
 {
     const tarn__view *view = &x->view;

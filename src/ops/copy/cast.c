@@ -1,13 +1,18 @@
-/* cast.c: the same values in another dtype, on another device, or in memory of their own. */
+/* cast.c: the same values in another dtype, on another device, or in memory of their own.
+ *
+ * Each returns its operand unchanged where there is nothing to do, so calls need no condition. Gradients take the
+ * reverse way: cast back, transferred back, or passed on. */
 #include "ops/internal.h"
 
 /* ---- cast -------------------------------------------------------------------------------------------------------- */
 
 static bool cast_backward(const tarn__backward *b)
 {
-    return tarn__accumulate_grad(b, 0, b->grads[0]); /* the sink converts back */
+    return tarn__accumulate_grad(b, 0, b->grads[0]); /* accumulation converts back */
 }
 
+/* Returns x itself if it has the dtype. Differentiable between floats only. Quantized dtypes are handled in
+ * ops/matmul/quant.c. */
 tarn_tensor *tarn_cast(tarn_tensor *x, tarn_dtype dtype)
 {
     if (!tarn__check_any("cast", x, "x"))
@@ -35,12 +40,13 @@ bool tarn__apply_cast(const tarn__invocation *v, tarn_tensor **out)
 
 /* ---- to ---------------------------------------------------------------------------------------------------------- */
 
-/* The gradient travels the other way. */
+/* The gradient is transferred back. */
 static bool to_backward(const tarn__backward *b)
 {
     return tarn__accumulate_grad(b, 0, tarn_to(b->grads[0], tarn__input_spec(b, 0)->device));
 }
 
+/* Returns x itself if it is on the device; else one transfer of contiguous bytes. */
 tarn_tensor *tarn_to(tarn_tensor *x, tarn_device device)
 {
     if (!tarn__check_any("to", x, "the tensor") || !tarn__backend_of(device, "to"))
@@ -61,7 +67,7 @@ static bool clone_backward(const tarn__backward *b)
     return tarn__accumulate_grad(b, 0, b->grads[0]);
 }
 
-static tarn_tensor *dense_copy(const char *function, tarn_tensor *x)
+static tarn_tensor *contiguous_copy(const char *function, tarn_tensor *x)
 {
     tarn_tensor *y = tarn__tensor_new(function, tarn__shape_of(x), x->view.dtype, tarn__device(x));
     tarn__fill none = {0};
@@ -72,14 +78,15 @@ static tarn_tensor *dense_copy(const char *function, tarn_tensor *x)
 
 tarn_tensor *tarn_clone(tarn_tensor *x)
 {
-    return tarn__check_any("clone", x, "the tensor") ? dense_copy("clone", x) : NULL;
+    return tarn__check_any("clone", x, "the tensor") ? contiguous_copy("clone", x) : NULL;
 }
 
+/* x itself if contiguous, else a recorded copy. */
 tarn_tensor *tarn_contiguous(tarn_tensor *x)
 {
     if (!tarn__check_any("contiguous", x, "x"))
         return NULL;
-    return tarn__view_is_contiguous(&x->view) ? x : dense_copy("contiguous", x);
+    return tarn__view_is_contiguous(&x->view) ? x : contiguous_copy("contiguous", x);
 }
 
 bool tarn__apply_clone(const tarn__invocation *v, tarn_tensor **out)

@@ -1,4 +1,7 @@
-/* concat.c: tensors put together in new memory: pad, concat, stack. Backward hands out views of the gradient. */
+/* concat.c: tensors combined in new memory: pad, concat, stack. Their gradients are slices: views without copies.
+ *
+ * The result is contiguous; operands may have any layout. pad is the one operation with its own kernel, shared with
+ * the gradients of slices; concat and stack are copies. */
 #include <math.h>
 #include <string.h>
 
@@ -7,17 +10,19 @@
 
 /* ---- pad --------------------------------------------------------------------------------------------------------- */
 
-/* Where x lies in the result. */
-typedef struct inner_part {
+/* The slice of the result that is x. */
+typedef struct inner_slice {
     tarn_shape begin, end;
-} inner_part;
+} inner_slice;
 
+/* The gradient of x is a slice of the result's. */
 static bool pad_backward(const tarn__backward *b)
 {
-    const inner_part *inner = b->params;
+    const inner_slice *inner = b->params;
     return tarn__accumulate_grad(b, 0, tarn_shrink(b->grads[0], inner->begin, inner->end));
 }
 
+/* Sizes must be non-negative and must not overflow; an integer tensor needs an integer value. */
 static bool check_pad(const tarn_tensor *x, const tarn_shape *before, const tarn_shape *after, double value)
 {
     int rank = x->view.rank;
@@ -25,32 +30,34 @@ static bool check_pad(const tarn_tensor *x, const tarn_shape *before, const tarn
         return tarn__raise(TARN_ERROR_SHAPE, "pad: %d and %d numbers before and after given for x %s of rank %d",
                            before->rank, after->rank, TARN__SHAPE_STRING(x), rank);
     for (int i = 0; i < rank; i++) {
-        int64_t room = INT64_MAX - x->view.shape[i];
-        if (before->size[i] < 0 || after->size[i] < 0 || before->size[i] > room ||
-            after->size[i] > room - before->size[i])
+        int64_t limit = INT64_MAX - x->view.shape[i];
+        if (before->size[i] < 0 || after->size[i] < 0 || before->size[i] > limit ||
+            after->size[i] > limit - before->size[i])
             return tarn__raise(TARN_ERROR_SHAPE,
                                "pad: %lld before and %lld after axis %d of x %s are negative or too many",
                                (long long)before->size[i], (long long)after->size[i], i, TARN__SHAPE_STRING(x));
     }
     return tarn__is_float(x->view.dtype) || value == floor(value) ||
-           tarn__raise(TARN_ERROR_DTYPE, "pad: the number %g does not fit %s; convert the tensor with tarn_cast()",
-                       value, tarn_dtype_name(x->view.dtype));
+           tarn__raise(TARN_ERROR_DTYPE,
+                       "pad: value %g is not representable in %s; convert the tensor with tarn_cast()", value,
+                       tarn_dtype_name(x->view.dtype));
 }
 
+/* x -> [before + size + after per axis], with `value` around x. One kernel writes x and the padding. */
 tarn_tensor *tarn_pad(tarn_tensor *x, tarn_shape before, tarn_shape after, double value)
 {
     if (!(x = tarn__operand("pad", x)) || !check_pad(x, &before, &after, value))
         return NULL;
-    inner_part inner = {before, before};
+    inner_slice inner = {before, before};
     tarn_shape shape = before;
     for (int i = 0; i < shape.rank; i++) {
         inner.end.size[i] = before.size[i] + x->view.shape[i];
         shape.size[i] = inner.end.size[i] + after.size[i];
     }
-    tarn__pad spread = {.value = tarn__scalar_of(value), .step = {1, 1, 1, 1, 1, 1, 1, 1}};
-    memcpy(spread.begin, before.size, sizeof(spread.begin));
+    tarn__pad params = {.value = tarn__scalar_of(value), .step = {1, 1, 1, 1, 1, 1, 1, 1}};
+    memcpy(params.begin, before.size, sizeof(params.begin));
     tarn_tensor *y = tarn__tensor_new("pad", shape, x->view.dtype, tarn__device(x));
-    if (!y || !tarn__kernel_call(TARN__K_pad, "pad", spread, TARN__IN(x), TARN__OUT(y)))
+    if (!y || !tarn__kernel_call(TARN__K_pad, "pad", params, TARN__IN(x), TARN__OUT(y)))
         return NULL;
     return tarn__finish("pad", pad_backward, inner, TARN__INPUTS(x), TARN__OUTPUTS(y)) ? y : NULL;
 }
@@ -63,8 +70,8 @@ bool tarn__apply_pad(const tarn__invocation *v, tarn_tensor **out)
 
 /* ---- concat, stack ----------------------------------------------------------------------------------------------- */
 
-/* The part of a joined tensor that came from one operand, as a view of the operand's shape. */
-static tarn_tensor *part_of(tarn_tensor *whole, int axis, bool stacked, int64_t begin, int64_t size)
+/* The slice of a joined tensor that came from one operand, as a view of the operand's shape. */
+static tarn_tensor *slice_of(tarn_tensor *whole, int axis, bool stacked, int64_t begin, int64_t size)
 {
     tarn_tensor *part = tarn_slice(whole, axis, begin, begin + size);
     return part && stacked ? tarn_squeeze(part, axis) : part;
@@ -75,6 +82,7 @@ typedef struct join_params {
     bool stacked;
 } join_params;
 
+/* Each operand gets its slice of the gradient: a view, no copy. */
 static bool join_backward(const tarn__backward *b)
 {
     const join_params *p = b->params;
@@ -83,13 +91,13 @@ static bool join_backward(const tarn__backward *b)
     for (int i = 0; good && i < b->node->inputs; i++, begin += size) {
         size = p->stacked ? 1 : tarn__input_spec(b, i)->shape.size[p->axis];
         good = !tarn__needs_grad(b, i) ||
-               tarn__accumulate_grad(b, i, part_of(b->grads[0], p->axis, p->stacked, begin, size));
+               tarn__accumulate_grad(b, i, slice_of(b->grads[0], p->axis, p->stacked, begin, size));
     }
     return good;
 }
 
-/* Every operand a tensor, all of one dtype and device. `operand` is changed where an operand had to be moved. */
-static bool gather_operands(const char *function, tarn_tensor **operand, const char **roles, int count)
+/* Checks that all operands are tensors of one dtype and device; moved operands are replaced in the list. */
+static bool check_operands(const char *function, tarn_tensor **operand, const char **roles, int count)
 {
     for (int i = 0; i < count; i++) {
         if (!operand[i])
@@ -104,7 +112,7 @@ static bool gather_operands(const char *function, tarn_tensor **operand, const c
     return tarn__unify_operands(function, operand, roles, count);
 }
 
-/* The shape of the result: the first operand's with another size at `axis`, or with one more axis. */
+/* Shape of the result: the first operand's with the summed size at `axis`, or with a new axis. */
 static bool joined_shape(const char *function, tarn_tensor *const *operand, int count, join_params p, tarn_shape *shape)
 {
     const tarn__view *first = &operand[0]->view;
@@ -133,11 +141,12 @@ static bool joined_shape(const char *function, tarn_tensor *const *operand, int 
     return true;
 }
 
+/* concat and stack: one copy kernel per operand into its slice of the result. */
 static tarn_tensor *join(const char *function, tarn_tensor **operand, const char **roles, int count, int axis,
                          bool stacked)
 {
     tarn_shape shape;
-    if (!gather_operands(function, operand, roles, count))
+    if (!check_operands(function, operand, roles, count))
         return NULL;
     int rank = operand[0]->view.rank;
     if (stacked ? rank == TARN_MAX_RANK : rank == 0) {
@@ -152,7 +161,7 @@ static tarn_tensor *join(const char *function, tarn_tensor **operand, const char
     int64_t begin = 0;
     for (int i = 0; y && i < count; i++) {
         int64_t size = stacked ? 1 : operand[i]->view.shape[p.axis];
-        tarn_tensor *part = part_of(y, p.axis, stacked, begin, size);
+        tarn_tensor *part = slice_of(y, p.axis, stacked, begin, size);
         if (!part || !tarn__copy_elements(function, part, operand[i]))
             return NULL;
         begin += size;
@@ -162,7 +171,7 @@ static tarn_tensor *join(const char *function, tarn_tensor **operand, const char
                : NULL;
 }
 
-/* The list of operands is copied, because those on another device may be replaced. */
+/* Copies the list, because operands on another device may be replaced. */
 static tarn_tensor *join_list(const char *function, tarn_tensor *const *tensors, int count, int axis, bool stacked)
 {
     if (tarn_failed())
@@ -184,11 +193,13 @@ static tarn_tensor *join_list(const char *function, tarn_tensor *const *tensors,
     return y;
 }
 
+/* […, n_i, …] -> […, Σ n_i, …] along `axis`; other sizes are equal. */
 tarn_tensor *tarn_concat(tarn_tensor *const *tensors, int count, int axis)
 {
     return join_list("concat", tensors, count, axis, false);
 }
 
+/* `count` tensors of one shape -> that shape with a new axis of size `count`. */
 tarn_tensor *tarn_stack(tarn_tensor *const *tensors, int count, int axis)
 {
     return join_list("stack", tensors, count, axis, true);

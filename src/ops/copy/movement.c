@@ -1,13 +1,16 @@
-/* movement.c: the same elements seen differently: reshape, unsqueeze, squeeze, permute, transpose, expand, flip. (Parts
- * of a tensor are in slice.c, tensors put together in concat.c.)
+/* movement.c: views with another shape or order of axes: reshape, unsqueeze, squeeze, permute, transpose, expand,
+ * flip. (Slices are in slice.c, joined tensors in concat.c.)
  *
- * All of them make a view that shares its storage, and so its version, with the operand; only a reshape may have to
- * copy. Backward is the inverse movement of the gradient. */
+ * All results share the storage, and so the version, of the operand; only reshape may have to copy. Backward is the
+ * inverse movement of the gradient.
+ *
+ * A view costs one header and no kernel. Quantized tensors may be moved as long as blocks stay whole and on the last
+ * axis (tarn__check_layout()). */
 #include <string.h>
 
 #include "ops/op.h"
 
-/* A view of x with the rank, shape and strides of `layout`, beginning `skip` elements after x does. */
+/* A view of x with the rank, shape and strides of `layout`, starting `skip` elements after x. */
 static tarn_tensor *view_of(const char *function, tarn_tensor *x, const tarn__view *layout, int64_t skip)
 {
     tarn_tensor *view = tarn__check_layout(function, layout) ? tarn__tensor_view(x) : NULL;
@@ -20,11 +23,12 @@ static tarn_tensor *view_of(const char *function, tarn_tensor *x, const tarn__vi
 
 /* ---- reshape ----------------------------------------------------------------------------------------------------- */
 
-/* Axes that lie evenly behind each other in memory act as one. */
+/* A run: adjacent axes that are contiguous with each other and act as one. */
 typedef struct run {
     int64_t size, stride;
 } run;
 
+/* The maximal runs of a view, outermost first; axes of size 1 are dropped. Returns their number. */
 static int find_runs(const tarn__view *view, run *runs)
 {
     int count = 0;
@@ -41,8 +45,7 @@ static int find_runs(const tarn__view *view, run *runs)
     return count;
 }
 
-/* Strides for to's shape over from's elements, of which there are as many. False when a new axis would cross from one
- * run into the next. */
+/* Computes strides for to's shape over from's elements. False when a new axis would span two runs: a copy is needed. */
 static bool restride(tarn__view *to, const tarn__view *from)
 {
     run runs[TARN_MAX_RANK];
@@ -65,11 +68,11 @@ static bool restride(tarn__view *to, const tarn__view *from)
     return true;
 }
 
-/* Works out a size of -1, and compares the number of elements. */
+/* Infers a size of -1 and compares the number of elements. */
 static bool resolve_shape(const tarn_tensor *x, tarn_shape *shape)
 {
     int open = -1;
-    int64_t unit = 1; /* what the open size is a multiple of: a block along the last axis */
+    int64_t unit = 1; /* the inferred size is a multiple of this: the block size on the last axis */
     tarn_shape known = *shape;
     for (int i = 0; i < shape->rank && i < TARN_MAX_RANK; i++)
         if (shape->size[i] == -1) {
@@ -97,12 +100,13 @@ static bool resolve_shape(const tarn_tensor *x, tarn_shape *shape)
     return true;
 }
 
-/* Also of unsqueeze and squeeze. */
+/* Also for unsqueeze and squeeze. */
 static bool reshape_backward(const tarn__backward *b)
 {
     return tarn__accumulate_grad(b, 0, tarn_reshape(b->grads[0], tarn__input_spec(b, 0)->shape));
 }
 
+/* A view wherever the strides allow it, else a contiguous copy. One size may be -1. */
 tarn_tensor *tarn_reshape(tarn_tensor *x, tarn_shape shape)
 {
     if (!(x = tarn__operand_any("reshape", x)) || !resolve_shape(x, &shape))
@@ -132,14 +136,14 @@ bool tarn__apply_reshape(const tarn__invocation *v, tarn_tensor **out)
 
 /* ---- unsqueeze, squeeze ------------------------------------------------------------------------------------------ */
 
+/* The new axis gets the stride it would have in a contiguous tensor, so that layout checks keep working. */
 tarn_tensor *tarn_unsqueeze(tarn_tensor *x, int axis)
 {
     if (!(x = tarn__operand_any("unsqueeze", x)))
         return NULL;
     int rank = x->view.rank;
     if (rank == TARN_MAX_RANK) {
-        tarn__raise(TARN_ERROR_SHAPE, "unsqueeze: x %s has %d axes already, the most there can be",
-                    TARN__SHAPE_STRING(x), rank);
+        tarn__raise(TARN_ERROR_SHAPE, "unsqueeze: x %s already has %d axes, the maximum", TARN__SHAPE_STRING(x), rank);
         return NULL;
     }
     if ((axis = tarn__check_axis("unsqueeze", axis, rank + 1)) < 0)
@@ -193,6 +197,7 @@ static bool permute_backward(const tarn__backward *b)
     return tarn__accumulate_grad(b, 0, tarn_permute(b->grads[0], *inverse));
 }
 
+/* order[i] is the axis of x that becomes axis i; its inverse is recorded for backward. */
 static tarn_tensor *permute(const char *function, tarn_tensor *x, const int *order)
 {
     tarn__view layout = x->view;
@@ -249,9 +254,10 @@ bool tarn__apply_transpose(const tarn__invocation *v, tarn_tensor **out)
 
 static bool expand_backward(const tarn__backward *b)
 {
-    return tarn__accumulate_grad(b, 0, b->grads[0]); /* the sink sums over what was repeated */
+    return tarn__accumulate_grad(b, 0, b->grads[0]); /* accumulation sums over broadcast axes */
 }
 
+/* One axis of an expansion: a new axis or one of size 1 gets stride 0; -1 keeps the size. */
 static bool expand_axis(const tarn_tensor *x, tarn_shape *shape, int axis, tarn__view *layout)
 {
     int own = axis - (shape->rank - x->view.rank);
@@ -266,6 +272,7 @@ static bool expand_axis(const tarn_tensor *x, tarn_shape *shape, int axis, tarn_
     return true;
 }
 
+/* Broadcasts x to `shape` without a copy; accumulation sums the gradient over the expanded axes. */
 tarn_tensor *tarn_expand(tarn_tensor *x, tarn_shape shape)
 {
     if (!(x = tarn__operand_any("expand", x)))
@@ -294,6 +301,7 @@ bool tarn__apply_expand(const tarn__invocation *v, tarn_tensor **out)
 
 /* ---- flip -------------------------------------------------------------------------------------------------------- */
 
+/* A view with negated strides, starting at the last element of each flipped axis. */
 static tarn_tensor *flipped(tarn_tensor *x, uint32_t mask)
 {
     tarn__view layout = x->view;

@@ -1,24 +1,26 @@
-/* slice.c: parts of a tensor: shrink, slice, stride, split. All are views that share their storage with the operand.
+/* slice.c: slices of a tensor: shrink, slice, stride, split. All are views that share the operand's storage.
  *
- * In backward the rule writes into a window of the operand's sink, so that the parts taken of one tensor gather in one
- * gradient, without a temporary of the whole for each. */
+ * Backward writes into a slice of the operand's gradient accumulator, so that the slices of one tensor collect in
+ * one gradient, without a temporary of the full size for each. */
 #include <string.h>
 
 #include "ops/op.h"
 
-/* Of every axis i, size[i] elements: begin[i], begin[i] + step[i] … */
-typedef struct window {
+/* A strided slice: on every axis i, elements begin[i], begin[i] + step[i] …, size[i] of them. */
+typedef struct strided_slice {
     int64_t begin[TARN_MAX_RANK], size[TARN_MAX_RANK], step[TARN_MAX_RANK];
-} window;
+} strided_slice;
 
-static window whole(const tarn_tensor *x)
+/* The slice that is all of x. */
+static strided_slice full_slice(const tarn_tensor *x)
 {
-    window w = {.step = {1, 1, 1, 1, 1, 1, 1, 1}};
+    strided_slice w = {.step = {1, 1, 1, 1, 1, 1, 1, 1}};
     memcpy(w.size, x->view.shape, sizeof(w.size));
     return w;
 }
 
-static tarn_tensor *window_of(const char *function, tarn_tensor *x, const window *w)
+/* A view of a slice of x in the open scope. An empty slice starts where x does, so that it stays inside the storage. */
+static tarn_tensor *slice_of(const char *function, tarn_tensor *x, const strided_slice *w)
 {
     tarn__view layout = x->view;
     int64_t skip = 0;
@@ -38,52 +40,54 @@ static tarn_tensor *window_of(const char *function, tarn_tensor *x, const window
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-/* Puts a gradient into a window of a sink: over zeros, or added to what is there. */
-static bool put_in_window(const char *function, const tarn__grad_acc *sink, tarn_tensor *to, tarn_tensor *grad)
+/* Writes a gradient to a slice of an accumulator: over zeros, or added to the values there. */
+static bool accumulate_slice(const char *function, const tarn__grad_acc *acc, tarn_tensor *to, tarn_tensor *grad)
 {
     if (!to || !grad)
         return false;
-    if (sink->beta == 0)
+    if (acc->beta == 0)
         return tarn__copy_elements(function, to, grad);
     tarn__elementwise none = {0};
     tarn_tensor *same = tarn_cast(grad, to->view.dtype);
     return same && tarn__kernel_call(TARN__K_add, function, none, TARN__IN(to, same), TARN__OUT(to), .reads_output = 1);
 }
 
-/* An empty sink takes the gradient and the zeros around it in one pass. */
-static bool window_backward(const tarn__backward *b)
+/* Into an empty accumulator the gradient and the zeros around it are written by one pad kernel. */
+static bool slice_backward(const tarn__backward *b)
 {
-    const window *w = b->params;
-    tarn__grad_acc sink;
-    if (!tarn__grad_acc_open(b, 0, &sink))
+    const strided_slice *w = b->params;
+    tarn__grad_acc acc;
+    if (!tarn__grad_acc_open(b, 0, &acc))
         return false;
-    if (sink.beta != 0 || !tarn__view_is_contiguous(&sink.to->view))
-        return (sink.beta != 0 || tarn__fill_with(b->function, sink.to, 0)) &&
-               put_in_window(b->function, &sink, window_of(b->function, sink.to, w), b->grads[0]) &&
-               tarn__grad_acc_close(b, 0, &sink);
-    tarn__pad spread = {0};
-    memcpy(spread.begin, w->begin, sizeof(spread.begin));
-    memcpy(spread.step, w->step, sizeof(spread.step));
-    return tarn__kernel_call(TARN__K_pad, b->function, spread, TARN__IN(b->grads[0]), TARN__OUT(sink.to)) &&
-           tarn__grad_acc_close(b, 0, &sink);
+    if (acc.beta != 0 || !tarn__view_is_contiguous(&acc.to->view))
+        return (acc.beta != 0 || tarn__fill_with(b->function, acc.to, 0)) &&
+               accumulate_slice(b->function, &acc, slice_of(b->function, acc.to, w), b->grads[0]) &&
+               tarn__grad_acc_close(b, 0, &acc);
+    tarn__pad pad = {0};
+    memcpy(pad.begin, w->begin, sizeof(pad.begin));
+    memcpy(pad.step, w->step, sizeof(pad.step));
+    return tarn__kernel_call(TARN__K_pad, b->function, pad, TARN__IN(b->grads[0]), TARN__OUT(acc.to)) &&
+           tarn__grad_acc_close(b, 0, &acc);
 }
 
 /* ---- shrink, slice, stride --------------------------------------------------------------------------------------- */
 
-/* A list of numbers, one for each axis. */
+/* Checks a list of one value per axis. */
 static bool check_list(const char *function, const tarn_tensor *x, tarn_shape list, const char *what)
 {
     return list.rank == x->view.rank || tarn__raise(TARN_ERROR_SHAPE, "%s: %d %s given for x %s of rank %d", function,
                                                     list.rank, what, TARN__SHAPE_STRING(x), x->view.rank);
 }
 
-static tarn_tensor *take_window(const char *function, tarn_tensor *x, const window *w)
+/* The view, recorded with its slice as params. */
+static tarn_tensor *record_slice(const char *function, tarn_tensor *x, const strided_slice *w)
 {
-    tarn_tensor *y = window_of(function, x, w);
-    return y && tarn__finish(function, window_backward, *w, TARN__INPUTS(x), TARN__OUTPUTS(y)) ? y : NULL;
+    tarn_tensor *y = slice_of(function, x, w);
+    return y && tarn__finish(function, slice_backward, *w, TARN__INPUTS(x), TARN__OUTPUTS(y)) ? y : NULL;
 }
 
-static bool cut(const char *function, const tarn_tensor *x, window *w, int axis, int64_t begin, int64_t end)
+/* Restricts one axis to [begin, end). */
+static bool cut(const char *function, const tarn_tensor *x, strided_slice *w, int axis, int64_t begin, int64_t end)
 {
     if (begin < 0 || begin > end || end > x->view.shape[axis])
         return tarn__raise(TARN_ERROR_SHAPE, "%s: %lld to %lld is outside 0 to %lld of axis %d of x %s", function,
@@ -94,19 +98,20 @@ static bool cut(const char *function, const tarn_tensor *x, window *w, int axis,
     return true;
 }
 
+/* x [sizes] -> [end - begin per axis]. The lists have one entry per axis of x. */
 tarn_tensor *tarn_shrink(tarn_tensor *x, tarn_shape begin, tarn_shape end)
 {
     if (!(x = tarn__operand_any("shrink", x)) || !check_list("shrink", x, begin, "beginnings") ||
         !check_list("shrink", x, end, "ends"))
         return NULL;
-    window w = whole(x);
+    strided_slice w = full_slice(x);
     for (int i = 0; i < x->view.rank; i++)
         if (!cut("shrink", x, &w, i, begin.size[i], end.size[i]))
             return NULL;
-    return take_window("shrink", x, &w);
+    return record_slice("shrink", x, &w);
 }
 
-/* The axis of an operation that needs one: rank 0 has none. */
+/* Resolves the axis of an operation for which rank 0 is an error. */
 static int real_axis(const char *function, const tarn_tensor *x, int axis)
 {
     if (x->view.rank > 0)
@@ -115,19 +120,21 @@ static int real_axis(const char *function, const tarn_tensor *x, int axis)
     return -1;
 }
 
+/* x -> x[begin:end] along one axis. */
 tarn_tensor *tarn_slice(tarn_tensor *x, int axis, int64_t begin, int64_t end)
 {
     if (!(x = tarn__operand_any("slice", x)) || (axis = real_axis("slice", x, axis)) < 0)
         return NULL;
-    window w = whole(x);
-    return cut("slice", x, &w, axis, begin, end) ? take_window("slice", x, &w) : NULL;
+    strided_slice w = full_slice(x);
+    return cut("slice", x, &w, axis, begin, end) ? record_slice("slice", x, &w) : NULL;
 }
 
+/* x -> every steps[i]-th element of axis i, from the first: ceil(size / step) elements. */
 tarn_tensor *tarn_stride(tarn_tensor *x, tarn_shape steps)
 {
     if (!(x = tarn__operand_any("stride", x)) || !check_list("stride", x, steps, "steps"))
         return NULL;
-    window w = whole(x);
+    strided_slice w = full_slice(x);
     for (int i = 0; i < x->view.rank; i++) {
         int64_t step = steps.size[i];
         if (step < 1) {
@@ -137,7 +144,7 @@ tarn_tensor *tarn_stride(tarn_tensor *x, tarn_shape steps)
         w.step[i] = step;
         w.size[i] = w.size[i] > 0 ? (w.size[i] - 1) / step + 1 : 0;
     }
-    return take_window("stride", x, &w);
+    return record_slice("stride", x, &w);
 }
 
 bool tarn__apply_shrink(const tarn__invocation *v, tarn_tensor **out)
@@ -161,25 +168,26 @@ bool tarn__apply_stride(const tarn__invocation *v, tarn_tensor **out)
 
 /* ---- split ------------------------------------------------------------------------------------------------------- */
 
-/* One node for all parts: those that no gradient reached count as zero. */
+/* One node for all parts; parts without a gradient count as zero. */
 static bool split_backward(const tarn__backward *b)
 {
     const int *axis = b->params;
-    tarn__grad_acc sink;
-    bool good = tarn__grad_acc_open(b, 0, &sink);
-    window w = good ? whole(sink.to) : (window){0};
+    tarn__grad_acc acc;
+    bool good = tarn__grad_acc_open(b, 0, &acc);
+    strided_slice w = good ? full_slice(acc.to) : (strided_slice){0};
     for (int i = 0; good && i < b->node->outputs; i++) {
         w.size[*axis] = b->node->output_spec[i].shape.size[*axis];
-        tarn_tensor *part = window_of(b->function, sink.to, &w);
+        tarn_tensor *part = slice_of(b->function, acc.to, &w);
         if (b->grads[i])
-            good = put_in_window(b->function, &sink, part, b->grads[i]);
+            good = accumulate_slice(b->function, &acc, part, b->grads[i]);
         else
-            good = part && (sink.beta != 0 || tarn__fill_with(b->function, part, 0));
+            good = part && (acc.beta != 0 || tarn__fill_with(b->function, part, 0));
         w.begin[*axis] += w.size[*axis];
     }
-    return good && tarn__grad_acc_close(b, 0, &sink);
+    return good && tarn__grad_acc_close(b, 0, &acc);
 }
 
+/* The sizes must add up to the axis. */
 static bool check_split(const tarn_tensor *x, int axis, const int64_t *sizes, int count)
 {
     int64_t left = x->view.shape[axis];
@@ -196,6 +204,8 @@ static bool check_split(const tarn_tensor *x, int axis, const int64_t *sizes, in
                        (long long)x->view.shape[axis]);
 }
 
+/* x -> `count` views along an axis. One node records all parts, so backward runs once, after the last part's
+ * gradient. */
 bool tarn_split(tarn_tensor *x, int axis, const int64_t *sizes, int count, tarn_tensor **parts)
 {
     if (!(x = tarn__operand_any("split", x)))
@@ -205,11 +215,11 @@ bool tarn_split(tarn_tensor *x, int axis, const int64_t *sizes, int count, tarn_
                            sizes && parts ? "" : ", and their sizes or their place are NULL");
     if ((axis = real_axis("split", x, axis)) < 0 || !check_split(x, axis, sizes, count))
         return false;
-    window w = whole(x);
+    strided_slice w = full_slice(x);
     bool good = true;
     for (int i = 0; good && i < count; i++) {
         w.size[axis] = sizes[i];
-        good = (parts[i] = window_of("split", x, &w)) != NULL;
+        good = (parts[i] = slice_of("split", x, &w)) != NULL;
         w.begin[axis] += sizes[i];
     }
     return good &&

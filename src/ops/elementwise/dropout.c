@@ -1,5 +1,8 @@
-/* dropout.c: elements zeroed at random. The mask is never stored: element i draws its number by its position, so
- * backward draws it again. */
+/* dropout.c: dropout. The mask is never stored: it is a function of the Philox counter and the element's position,
+ * so backward recomputes it.
+ *
+ * Counters are reserved in the order of calls. In a captured step the counter's base is read from device memory, so
+ * every run draws a new mask. */
 #include "core/tensor/random.h"
 #include "ops/internal.h"
 
@@ -10,11 +13,13 @@ tarn_tensor *tarn__dropout_with(tarn_tensor *x, const tarn__random *random)
     return y && tarn__kernel_call(TARN__K_dropout, "dropout", *random, TARN__IN(x), TARN__OUT(y)) ? y : NULL;
 }
 
+/* Dropout of the gradient with the same counters: the same mask and scale. */
 static bool dropout_backward(const tarn__backward *b)
 {
     return tarn__accumulate_grad(b, 0, tarn__dropout_with(b->grads[0], b->params));
 }
 
+/* x · mask / (1 - p). p = 0 returns x itself; one Philox counter per four elements is reserved. */
 tarn_tensor *tarn_dropout(tarn_tensor *x, double p)
 {
     if (!tarn__check("dropout", x, "x") || !tarn__check_dtype("dropout", x, TARN__FLOATS, "x"))

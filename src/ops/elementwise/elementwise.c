@@ -1,5 +1,11 @@
-/* elementwise.c: the faces of all element-wise operations, made from elementwise.def: checks, shape, forward, backward,
- * in-place form. */
+/* elementwise.c: all elementwise operations, generated from elementwise.def: checks, broadcasting, forward, backward
+ * and in-place forms; where; swiglu.
+ *
+ * Gradients are recomputed from the saved inputs in one kernel; nothing else is stored. Constants (tarn_scalar())
+ * become params of the call and cost no memory.
+ *
+ * Layout: a result has the order of axes of its first operand without gaps (NHWC stays NHWC). In-place forms check
+ * that no recorded computation uses the tensor and increment its version, which backward compares. */
 #include <math.h>
 #include <string.h>
 
@@ -13,6 +19,7 @@ static const char *const binary_roles[] = {"a", "b"};
 
 /* ---- one operand ------------------------------------------------------------------------------------------------- */
 
+/* One row of elementwise.def at run time: names, kernels, dtypes and backward rule. */
 typedef struct unary_row {
     const char *name, *inplace_name;
     tarn__kernel value, gradient;
@@ -20,7 +27,7 @@ typedef struct unary_row {
     tarn__rule rule;
 } unary_row;
 
-/* dx = f'(x) · g, in one kernel that recomputes what it needs from x. */
+/* gx = f'(x) · g, in one kernel that recomputes what it needs from x. */
 static bool unary_backward(const tarn__backward *b, tarn__kernel kernel)
 {
     tarn_tensor *x = b->saved[0], *g = b->grads[0];
@@ -36,6 +43,7 @@ static bool unary_backward(const tarn__backward *b, tarn__kernel kernel)
            tarn__accumulate_grad(b, 0, gx);
 }
 
+/* x must be of a dtype of the row; bool is excluded from arithmetic. */
 static bool check_unary(const char *function, tarn_tensor *x, uint32_t dtypes)
 {
     if (!tarn__check(function, x, unary_role[0]) || !tarn__check_dtype(function, x, dtypes, "x"))
@@ -44,45 +52,48 @@ static bool check_unary(const char *function, tarn_tensor *x, uint32_t dtypes)
            tarn__raise(TARN_ERROR_DTYPE, "%s: x is bool; convert it with tarn_cast()", function);
 }
 
+/* x -> y of x's shape, dtype and layout; saves x. Moves 2 · n elements forward, 3 · n backward. */
 static tarn_tensor *unary(const unary_row *row, tarn_tensor *x, double p0, double p1)
 {
     if (!check_unary(row->name, x, row->dtypes))
         return NULL;
-    tarn__elementwise tail = {.p0 = p0, .p1 = p1};
+    tarn__elementwise params = {.p0 = p0, .p1 = p1};
     tarn_tensor *y =
         tarn__result_like(row->name, (tarn_tensor *[]){x}, 1, tarn__shape_of(x), x->view.dtype, tarn__device(x));
-    if (!y || !tarn__kernel_call(row->value, row->name, tail, TARN__IN(x), TARN__OUT(y)))
+    if (!y || !tarn__kernel_call(row->value, row->name, params, TARN__IN(x), TARN__OUT(y)))
         return NULL;
-    return tarn__finish(row->name, row->rule, tail, TARN__INPUTS(x), TARN__OUTPUTS(y), TARN__SAVED(x)) ? y : NULL;
+    return tarn__finish(row->name, row->rule, params, TARN__INPUTS(x), TARN__OUTPUTS(y), TARN__SAVED(x)) ? y : NULL;
 }
 
 /* ---- in place ---------------------------------------------------------------------------------------------------- */
 
+/* Writing in place is an error for tensors that take part in a gradient, constants, and expanded axes. */
 static bool check_inplace(const char *function, const tarn_tensor *x)
 {
     if (x->is_constant)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a tarn_scalar() cannot be overwritten", function);
     if (x->origin->history || (x->origin->requires_grad && tarn_grad_enabled()))
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "%s: x takes part in a gradient; overwrite a detached tensor, or a leaf between "
+                           "%s: x is part of a recorded computation; overwrite a detached tensor, or a leaf between "
                            "tarn_no_grad_open() and tarn_no_grad_close()",
                            function);
     for (int i = 0; i < x->view.rank; i++)
         if (x->view.stride[i] == 0 && x->view.shape[i] > 1)
             return tarn__raise(TARN_ERROR_SHAPE,
-                               "%s: axis %d of x is expanded, its elements share one place; clone it first", function,
-                               i);
+                               "%s: axis %d of x is expanded: its elements share memory; clone it first", function, i);
     return true;
 }
 
+/* The version is incremented before the kernel, so that a saved x is detected even if the kernel fails. */
 static tarn_tensor *unary_inplace(const unary_row *row, tarn_tensor *x, double p0, double p1)
 {
     if (!check_unary(row->inplace_name, x, row->dtypes) || !check_inplace(row->inplace_name, x))
         return NULL;
-    tarn__elementwise tail = {.p0 = p0, .p1 = p1};
+    tarn__elementwise params = {.p0 = p0, .p1 = p1};
     tarn__bump_version(x);
-    return tarn__kernel_call(row->value, row->inplace_name, tail, TARN__IN(x), TARN__OUT(x), .reads_output = 1) ? x
-                                                                                                                : NULL;
+    return tarn__kernel_call(row->value, row->inplace_name, params, TARN__IN(x), TARN__OUT(x), .reads_output = 1)
+               ? x
+               : NULL;
 }
 
 tarn_tensor *tarn_fill_inplace(tarn_tensor *x, double value)
@@ -95,6 +106,7 @@ tarn_tensor *tarn_fill_inplace(tarn_tensor *x, double value)
 
 /* ---- two operands ------------------------------------------------------------------------------------------------ */
 
+/* `first` and `second` compute one gradient each, `both` computes them in one pass. */
 typedef struct binary_row {
     const char *name, *inplace_name;
     tarn__kernel value, both, first, second;
@@ -102,8 +114,9 @@ typedef struct binary_row {
     tarn__rule rule; /* NULL: a comparison */
 } binary_row;
 
-/* Turns constants among the operands into scalars of the call. The tensors left in `in` are what the kernel reads. */
-static void take_constants(tarn__elementwise *tail, tarn_tensor *const *operand, tarn_tensor **in, int count)
+/* Moves constants among the operands into the call's params; `in` gets the tensors the kernel reads. If all operands
+ * are constants, they stay tensors. */
+static void take_constants(tarn__elementwise *params, tarn_tensor *const *operand, tarn_tensor **in, int count)
 {
     bool all = true;
     for (int i = 0; i < count; i++)
@@ -113,51 +126,53 @@ static void take_constants(tarn__elementwise *tail, tarn_tensor *const *operand,
         if (!operand[i]->is_constant || all)
             continue;
         double value = operand[i]->constant;
-        tail->constants |= 1u << i;
-        tail->constant[i].real = value;
-        tail->constant[i].integer = value >= 0x1p63    ? INT64_MAX
-                                    : value <= -0x1p63 ? INT64_MIN
-                                    : value == value   ? (int64_t)value
-                                                       : 0;
+        params->constants |= 1u << i;
+        params->constant[i].real = value;
+        params->constant[i].integer = value >= 0x1p63    ? INT64_MAX
+                                      : value <= -0x1p63 ? INT64_MIN
+                                      : value == value   ? (int64_t)value
+                                                         : 0;
         in[i] = NULL;
     }
 }
 
-/* A constant that an integer operand cannot hold would be cut silently. */
-static bool check_constants(const char *function, const tarn__elementwise *tail, const tarn_tensor *typed, int count)
+/* A constant not representable in an integer dtype would be truncated silently. */
+static bool check_constants(const char *function, const tarn__elementwise *params, const tarn_tensor *typed, int count)
 {
     for (int i = 0; i < count; i++)
-        if (((tail->constants >> i) & 1) && !tarn__is_float(typed->view.dtype) &&
-            tail->constant[i].real != (double)tail->constant[i].integer)
+        if (((params->constants >> i) & 1) && !tarn__is_float(typed->view.dtype) &&
+            params->constant[i].real != (double)params->constant[i].integer)
             return tarn__raise(TARN_ERROR_DTYPE,
-                               "%s: the number %g does not fit %s; convert the tensor with tarn_cast()", function,
-                               tail->constant[i].real, tarn_dtype_name(typed->view.dtype));
+                               "%s: constant %g is not representable in %s; convert the tensor with tarn_cast()",
+                               function, params->constant[i].real, tarn_dtype_name(typed->view.dtype));
     return true;
 }
 
-/* What both forms need: operands brought together, the shape they broadcast to, and the call's tail. */
+/* A prepared binary call: unified operands, broadcast shape, params. */
 typedef struct binary_call {
     tarn_tensor *operand[2], *in[2];
-    tarn_tensor *typed; /* an operand that says dtype and device */
+    tarn_tensor *typed; /* an operand that determines dtype and device */
     tarn_shape shape;
-    tarn__elementwise tail;
+    tarn__elementwise params;
 } binary_call;
 
+/* Checks and unifies the operands of a binary operation. Comparisons (rows without a rule) accept bool. */
 static bool prepare(const char *function, const binary_row *row, tarn_tensor *a, tarn_tensor *b, binary_call *c)
 {
     *c = (binary_call){.operand = {a, b}};
     if (!tarn__unify_operands(function, c->operand, binary_roles, 2))
         return false;
-    take_constants(&c->tail, c->operand, c->in, 2);
+    take_constants(&c->params, c->operand, c->in, 2);
     c->typed = c->in[0] ? c->in[0] : c->in[1];
     if (!((row->dtypes >> c->typed->view.dtype) & 1) &&
         !tarn__check_dtype(function, c->typed, row->dtypes & TARN__ALL, "a"))
         return false;
     if (c->typed->view.dtype == TARN_BOOL && row->rule)
         return tarn__raise(TARN_ERROR_DTYPE, "%s: operands are bool; convert them with tarn_cast()", function);
-    return check_constants(function, &c->tail, c->typed, 2) && tarn__broadcast(function, c->operand, 2, &c->shape);
+    return check_constants(function, &c->params, c->typed, 2) && tarn__broadcast(function, c->operand, 2, &c->shape);
 }
 
+/* a, b -> y of the broadcast shape, in the layout of an operand; bool for comparisons. add and sub save nothing. */
 static tarn_tensor *binary(const binary_row *row, tarn_tensor *a, tarn_tensor *b)
 {
     binary_call c;
@@ -165,26 +180,27 @@ static tarn_tensor *binary(const binary_row *row, tarn_tensor *a, tarn_tensor *b
         return NULL;
     tarn_dtype dtype = row->rule ? c.typed->view.dtype : TARN_BOOL;
     tarn_tensor *y = tarn__result_like(row->name, c.operand, 2, c.shape, dtype, tarn__device(c.typed));
-    if (!y || !tarn__kernel_call(row->value, row->name, c.tail, TARN__IN(c.in[0], c.in[1]), TARN__OUT(y)))
+    if (!y || !tarn__kernel_call(row->value, row->name, c.params, TARN__IN(c.in[0], c.in[1]), TARN__OUT(y)))
         return NULL;
     bool needs_values = row->value != TARN__K_add && row->value != TARN__K_sub;
-    return tarn__finish(row->name, row->rule, c.tail, TARN__INPUTS(c.operand[0], c.operand[1]), TARN__OUTPUTS(y),
+    return tarn__finish(row->name, row->rule, c.params, TARN__INPUTS(c.operand[0], c.operand[1]), TARN__OUTPUTS(y),
                         TARN__SAVED(needs_values ? c.in[0] : NULL, needs_values ? c.in[1] : NULL))
                ? y
                : NULL;
 }
 
-/* A place for the gradient of operand i, before broadcasting is undone. */
-static tarn_tensor *grad_place(const tarn__backward *b, int i)
+/* A tensor for the gradient of operand i, before broadcasting is undone. */
+static tarn_tensor *new_grad(const tarn__backward *b, int i)
 {
     tarn_tensor *g = b->grads[0];
     return tarn__result_like(b->function, (tarn_tensor *[]){g}, 1, tarn__shape_of(g), tarn__grad_dtype(b, i),
                              tarn__device(g));
 }
 
+/* One gradient by its own kernel. */
 static tarn_tensor *binary_grad(const tarn__backward *b, int i, tarn__kernel kernel)
 {
-    tarn_tensor *g = b->grads[0], *to = grad_place(b, i);
+    tarn_tensor *g = b->grads[0], *to = new_grad(b, i);
     bool good = to && tarn__run(&(tarn__launch){.kernel = kernel,
                                                 .function = b->function,
                                                 .params = b->params,
@@ -194,12 +210,12 @@ static tarn_tensor *binary_grad(const tarn__backward *b, int i, tarn__kernel ker
     return good ? to : NULL;
 }
 
-/* Both gradients in one pass over a, b and g; or the one that is wanted. */
+/* Both gradients in one pass over a, b and g, or the single one that is needed. */
 static bool binary_backward(const tarn__backward *b, tarn__kernel both, tarn__kernel first, tarn__kernel second)
 {
     tarn_tensor *g = b->grads[0];
     if (tarn__needs_grad(b, 0) && tarn__needs_grad(b, 1)) {
-        tarn_tensor *ga = grad_place(b, 0), *gb = grad_place(b, 1);
+        tarn_tensor *ga = new_grad(b, 0), *gb = new_grad(b, 1);
         return ga && gb &&
                tarn__run(&(tarn__launch){.kernel = both,
                                          .function = b->function,
@@ -213,7 +229,7 @@ static bool binary_backward(const tarn__backward *b, tarn__kernel both, tarn__ke
     return tarn__accumulate_grad(b, wanted, binary_grad(b, wanted, wanted == 0 ? first : second));
 }
 
-/* Sums and differences pass their gradient on as it is; only the negative one takes a kernel. */
+/* add and sub pass their gradient on; only the negative one needs a kernel. */
 static bool add_backward(const tarn__backward *b)
 {
     return tarn__accumulate_grad(b, 0, b->grads[0]) && tarn__accumulate_grad(b, 1, b->grads[0]);
@@ -226,7 +242,8 @@ static bool sub_backward(const tarn__backward *b)
     return !tarn__needs_grad(b, 1) || tarn__accumulate_grad(b, 1, tarn_neg(b->grads[0]));
 }
 
-/* An operand that overlaps the target without being exactly it would be read after it was overwritten. */
+/* A copy of an operand that overlaps the target without being identical to it: it would be overwritten before it is
+ * read. */
 static tarn_tensor *without_overlap(tarn_tensor *x, tarn_tensor *operand)
 {
     if (!operand || operand->storage != x->storage)
@@ -236,6 +253,7 @@ static tarn_tensor *without_overlap(tarn_tensor *x, tarn_tensor *operand)
     return same ? operand : tarn_clone(tarn_detach(operand));
 }
 
+/* a = f(a, b): b must broadcast to a's shape. */
 static tarn_tensor *binary_inplace(const binary_row *row, tarn_tensor *a, tarn_tensor *b)
 {
     binary_call c;
@@ -254,11 +272,12 @@ static tarn_tensor *binary_inplace(const binary_row *row, tarn_tensor *a, tarn_t
     if (tarn_failed())
         return NULL;
     tarn__bump_version(a);
-    return tarn__kernel_call(row->value, function, c.tail, TARN__IN(a, other), TARN__OUT(a), .reads_output = 1) ? a
-                                                                                                                : NULL;
+    return tarn__kernel_call(row->value, function, c.params, TARN__IN(a, other), TARN__OUT(a), .reads_output = 1)
+               ? a
+               : NULL;
 }
 
-/* ---- the rows, and a function for each --------------------------------------------------------------------------- */
+/* ---- one function per row of elementwise.def ------------------------------------------------------------------- */
 
 #define backward_add add_backward
 #define backward_sub sub_backward
@@ -347,14 +366,16 @@ bool tarn__apply_leaky_relu(const tarn__invocation *v, tarn_tensor **out)
     return (out[0] = tarn_leaky_relu(v->in[0], tarn__attribute_real(v, "slope", 0.01))) != NULL;
 }
 
+/* low <= high; integer tensors need integer or infinite bounds. */
 static bool check_bounds(const char *function, const tarn_tensor *x, double low, double high)
 {
     if (!(low <= high))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: low %g is not below high %g", function, low, high);
     bool whole = (isinf(low) || low == floor(low)) && (isinf(high) || high == floor(high));
     return !x || whole || tarn__is_float(x->view.dtype) ||
-           tarn__raise(TARN_ERROR_DTYPE, "%s: bounds %g and %g are not whole, but x is %s; convert it with tarn_cast()",
-                       function, low, high, tarn_dtype_name(x->view.dtype));
+           tarn__raise(TARN_ERROR_DTYPE,
+                       "%s: bounds %g and %g are not integers, but x is %s; convert it with tarn_cast()", function, low,
+                       high, tarn_dtype_name(x->view.dtype));
 }
 
 tarn_tensor *tarn_clamp(tarn_tensor *x, double low, double high)
@@ -376,13 +397,13 @@ bool tarn__apply_clamp(const tarn__invocation *v, tarn_tensor **out)
 
 /* ---- where ------------------------------------------------------------------------------------------------------- */
 
-/* The gradient goes to a where the condition holds, to b elsewhere. */
+/* The gradient goes to a where the condition is true, to b elsewhere. */
 static bool where_backward(const tarn__backward *b)
 {
     tarn_tensor *condition = b->saved[0], *g = b->grads[0];
     if (tarn__needs_grad(b, 1) && tarn__needs_grad(b, 2)) {
         tarn__elementwise none = {0};
-        tarn_tensor *ga = grad_place(b, 1), *gb = grad_place(b, 2);
+        tarn_tensor *ga = new_grad(b, 1), *gb = new_grad(b, 2);
         return ga && gb &&
                tarn__kernel_call(TARN__K_where_grad, b->function, none, TARN__IN(condition, g), TARN__OUT(ga, gb)) &&
                tarn__accumulate_grad(b, 1, ga) && tarn__accumulate_grad(b, 2, gb);
@@ -390,10 +411,10 @@ static bool where_backward(const tarn__backward *b)
     for (int i = 1; i <= 2; i++) {
         if (!tarn__needs_grad(b, i))
             continue;
-        tarn__elementwise tail = {.constants = i == 1 ? 4u : 2u};
-        tarn_tensor *to = grad_place(b, i);
+        tarn__elementwise params = {.constants = i == 1 ? 4u : 2u};
+        tarn_tensor *to = new_grad(b, i);
         if (!to ||
-            !tarn__kernel_call(TARN__K_where, b->function, tail,
+            !tarn__kernel_call(TARN__K_where, b->function, params,
                                TARN__IN(condition, i == 1 ? g : NULL, i == 1 ? NULL : g), TARN__OUT(to)) ||
             !tarn__accumulate_grad(b, i, to))
             return false;
@@ -401,6 +422,8 @@ static bool where_backward(const tarn__backward *b)
     return true;
 }
 
+/* condition ? a : b, all broadcast. Constants a or b become params; two constants need one of them as a tensor for
+ * the dtype. */
 tarn_tensor *tarn_where(tarn_tensor *condition, tarn_tensor *a, tarn_tensor *b)
 {
     tarn_tensor *operand[] = {condition, a, b}, *in[3];
@@ -415,22 +438,22 @@ tarn_tensor *tarn_where(tarn_tensor *condition, tarn_tensor *a, tarn_tensor *b)
     if (a->is_constant && b->is_constant &&
         !(operand[1] = tarn__materialize("where", a, TARN_F32, tarn__device(operand[0]))))
         return NULL;
-    tarn__elementwise pair = {0}, tail = {0};
+    tarn__elementwise pair = {0}, params = {0};
     tarn_shape shape;
     take_constants(&pair, operand + 1, in + 1, 2);
     in[0] = operand[0];
     for (int i = 0; i < 2; i++)
         if ((pair.constants >> i) & 1) {
-            tail.constants |= 2u << i;
-            tail.constant[i + 1] = pair.constant[i];
+            params.constants |= 2u << i;
+            params.constant[i + 1] = pair.constant[i];
         }
     tarn_tensor *typed = in[1] ? in[1] : in[2];
-    if (!check_constants("where", &tail, typed, 3) || !tarn__broadcast("where", operand, 3, &shape))
+    if (!check_constants("where", &params, typed, 3) || !tarn__broadcast("where", operand, 3, &shape))
         return NULL;
     tarn_tensor *y = tarn__result_like("where", operand + 1, 2, shape, typed->view.dtype, tarn__device(operand[0]));
-    if (!y || !tarn__kernel_call(TARN__K_where, "where", tail, TARN__IN(in[0], in[1], in[2]), TARN__OUT(y)))
+    if (!y || !tarn__kernel_call(TARN__K_where, "where", params, TARN__IN(in[0], in[1], in[2]), TARN__OUT(y)))
         return NULL;
-    return tarn__finish("where", where_backward, tail, TARN__INPUTS(operand[0], operand[1], operand[2]),
+    return tarn__finish("where", where_backward, params, TARN__INPUTS(operand[0], operand[1], operand[2]),
                         TARN__OUTPUTS(y), TARN__SAVED(operand[0]))
                ? y
                : NULL;
@@ -443,6 +466,7 @@ bool tarn__apply_where(const tarn__invocation *v, tarn_tensor **out)
 
 /* ---- swiglu ------------------------------------------------------------------------------------------------------ */
 
+/* gate and up of one shape and float dtype. */
 static bool check_swiglu(tarn_tensor **o)
 {
     static const char *const roles[] = {"gate", "up"};
@@ -453,6 +477,7 @@ static bool check_swiglu(tarn_tensor **o)
                        TARN__SHAPE_STRING(o[1]));
 }
 
+/* Both gradients in one pass: ggate = g · up · silu'(gate), gup = g · silu(gate). */
 static bool swiglu_backward(const tarn__backward *b)
 {
     tarn_tensor *gate = b->saved[0], *up = b->saved[1], *to[2];
@@ -466,11 +491,12 @@ static bool swiglu_backward(const tarn__backward *b)
            tarn__accumulate_grad(b, 0, to[0]) && tarn__accumulate_grad(b, 1, to[1]);
 }
 
-static tarn_tensor *swiglu_again(const tarn__backward *b)
+static tarn_tensor *recompute_swiglu(const tarn__backward *b)
 {
     return tarn_swiglu(b->saved[0], b->saved[1]);
 }
 
+/* silu(gate) · up in one pass: 3 · n elements moved instead of 5 · n for the two operations. */
 tarn_tensor *tarn_swiglu(tarn_tensor *gate, tarn_tensor *up)
 {
     tarn_tensor *o[] = {gate, up};
@@ -480,7 +506,7 @@ tarn_tensor *tarn_swiglu(tarn_tensor *gate, tarn_tensor *up)
     tarn_tensor *y = tarn__result_like("swiglu", o, 2, tarn__shape_of(o[0]), o[0]->view.dtype, tarn__device(o[0]));
     bool good = y && tarn__kernel_call(TARN__K_swiglu, "swiglu", none, TARN__IN(o[0], o[1]), TARN__OUT(y)) &&
                 tarn__finish("swiglu", swiglu_backward, none, TARN__INPUTS(o[0], o[1]), TARN__OUTPUTS(y),
-                             TARN__SAVED(o[0], o[1]), .recompute = swiglu_again);
+                             TARN__SAVED(o[0], o[1]), .recompute = recompute_swiglu);
     return good ? y : NULL;
 }
 

@@ -1,12 +1,15 @@
-/* index.c: reading and adding at indices: gather, scatter_add, index_select, one_hot, embedding.
+/* index.c: gather, scatter_add, index_select, embedding, one_hot, and writing rows of a cache.
  *
- * What backward adds to at an index goes straight into the operand's sink: into zeros, or on top of what arrived
- * before. */
+ * Backward of a gather scatters straight into the operand's gradient accumulator: into zeros, or on top of what has
+ * arrived.
+ *
+ * Indices are i32 or i64 on the operands' device; an index out of range is found by the kernel and raised as an
+ * error at the next poll, without a synchronization here. Saved: the index alone. */
 #include <string.h>
 
 #include "ops/internal.h"
 
-/* An i32 or i64 tensor. */
+/* Checks for an i32 or i64 tensor. */
 static bool check_index(const char *function, const tarn_tensor *index)
 {
     if (!tarn__check(function, index, "the index"))
@@ -17,15 +20,15 @@ static bool check_index(const char *function, const tarn_tensor *index)
     return tarn__check_dtype(function, index, TARN__INDEXES, "the index");
 }
 
-/* Opens the sink of input 0 and sees to it that it holds numbers that can be added to. */
-static bool open_sum(const tarn__backward *b, tarn__grad_acc *sink)
+/* Opens the accumulator of input 0 with defined contents: zeros, or the gradient so far. */
+static bool open_acc(const tarn__backward *b, tarn__grad_acc *acc)
 {
-    return tarn__grad_acc_open(b, 0, sink) && (sink->beta != 0 || tarn__fill_with(b->function, sink->to, 0));
+    return tarn__grad_acc_open(b, 0, acc) && (acc->beta != 0 || tarn__fill_with(b->function, acc->to, 0));
 }
 
 /* ---- gather ------------------------------------------------------------------------------------------------------ */
 
-/* Outside the axis an index has no more elements than what it indexes. */
+/* Off the axis, an index must not be larger than the tensor it indexes. */
 static bool check_gather(const char *function, const tarn_tensor *x, const tarn_tensor *index, int axis,
                          const char *role)
 {
@@ -40,16 +43,18 @@ static bool check_gather(const char *function, const tarn_tensor *x, const tarn_
     return true;
 }
 
+/* gx[index] += g along the axis. */
 static bool gather_backward(const tarn__backward *b)
 {
     const tarn__along *along = b->params;
-    tarn__grad_acc sink;
-    return open_sum(b, &sink) &&
+    tarn__grad_acc acc;
+    return open_acc(b, &acc) &&
            tarn__kernel_call(TARN__K_scatter_add, b->function, *along, TARN__IN(b->saved[0], b->grads[0]),
-                             TARN__OUT(sink.to), .reads_output = 1) &&
-           tarn__grad_acc_close(b, 0, &sink);
+                             TARN__OUT(acc.to), .reads_output = 1) &&
+           tarn__grad_acc_close(b, 0, &acc);
 }
 
+/* y[i, j] = x[i, index[i, j]] for the last axis, likewise for others; y has the index's shape. Saves the index. */
 tarn_tensor *tarn_gather(tarn_tensor *x, int axis, tarn_tensor *index)
 {
     if (!tarn__check("gather", x, "x") || !check_index("gather", index))
@@ -77,8 +82,8 @@ bool tarn__apply_gather(const tarn__invocation *v, tarn_tensor **out)
 
 /* ---- scatter_add ------------------------------------------------------------------------------------------------- */
 
-/* The gradient of a source that is larger than the index: nothing arrives at what lies beyond. */
-static tarn_tensor *widened(const tarn__backward *b, tarn_tensor *grad, tarn_shape shape)
+/* Zero-pads the gradient of a source that is larger than the index. */
+static tarn_tensor *padded(const tarn__backward *b, tarn_tensor *grad, tarn_shape shape)
 {
     tarn_shape after = {.rank = shape.rank};
     bool same = true;
@@ -95,6 +100,7 @@ static tarn_tensor *widened(const tarn__backward *b, tarn_tensor *grad, tarn_sha
     return part && tarn__copy_elements(b->function, part, grad) ? whole : NULL;
 }
 
+/* gx = g, gsource = g[index]. */
 static bool scatter_add_backward(const tarn__backward *b)
 {
     const tarn__along *along = b->params;
@@ -105,10 +111,10 @@ static bool scatter_add_backward(const tarn__backward *b)
         return true;
     tarn_tensor *part = tarn__tensor_new(b->function, tarn__shape_of(index), g->view.dtype, tarn__device(g));
     return part && tarn__kernel_call(TARN__K_gather, b->function, *along, TARN__IN(g, index), TARN__OUT(part)) &&
-           tarn__accumulate_grad(b, 2, widened(b, part, tarn__input_spec(b, 2)->shape));
+           tarn__accumulate_grad(b, 2, padded(b, part, tarn__input_spec(b, 2)->shape));
 }
 
-/* The source covers the index on every axis, x on every axis but the one. */
+/* The index must fit the source on every axis, and x on every axis but `axis`. */
 static bool check_scatter(tarn_tensor *const *operand, int axis)
 {
     return tarn__check_dtype("scatter_add", operand[0], TARN__NUMBERS, "x") &&
@@ -116,6 +122,7 @@ static bool check_scatter(tarn_tensor *const *operand, int axis)
            check_gather("scatter_add", operand[2], operand[1], -1, "the source");
 }
 
+/* y = x with y[index[…]] += source[…] along the axis. Duplicate indices are added in a fixed order: deterministic. */
 tarn_tensor *tarn_scatter_add(tarn_tensor *x, int axis, tarn_tensor *index, tarn_tensor *source)
 {
     if (!tarn__check("scatter_add", x, "x") || !check_index("scatter_add", index) ||
@@ -149,21 +156,21 @@ bool tarn__apply_scatter_add(const tarn__invocation *v, tarn_tensor **out)
 
 /* ---- index_select, embedding ------------------------------------------------------------------------------------- */
 
-/* The gradient of the slices, added where they came from. An embedding's has the axes of its index; the slices are rows
- * then. */
+/* index_add of the gradient. An embedding's gradient has the axes of its index, flattened to rows here. */
 static bool select_backward(const tarn__backward *b)
 {
     const tarn__along *along = b->params;
     tarn_shape shape = tarn__input_spec(b, 0)->shape;
     shape.size[along->axis] = b->saved[0]->view.shape[0];
     tarn_tensor *g = tarn_reshape(b->grads[0], shape);
-    tarn__grad_acc sink;
-    return g && tarn__grad_acc_open(b, 0, &sink) &&
-           tarn__kernel_call(TARN__K_index_add, b->function, *along, TARN__IN(b->saved[0], g), TARN__OUT(sink.to),
-                             .reads_output = sink.beta != 0) &&
-           tarn__grad_acc_close(b, 0, &sink);
+    tarn__grad_acc acc;
+    return g && tarn__grad_acc_open(b, 0, &acc) &&
+           tarn__kernel_call(TARN__K_index_add, b->function, *along, TARN__IN(b->saved[0], g), TARN__OUT(acc.to),
+                             .reads_output = acc.beta != 0) &&
+           tarn__grad_acc_close(b, 0, &acc);
 }
 
+/* y = x[index] along an axis: whole slices, which copy faster than gathered elements. Saves the index. */
 tarn_tensor *tarn_index_select(tarn_tensor *x, int axis, tarn_tensor *index)
 {
     if (!tarn__check_any("index_select", x, "x") || !check_index("index_select", index))
@@ -181,7 +188,7 @@ tarn_tensor *tarn_index_select(tarn_tensor *x, int axis, tarn_tensor *index)
                     index->view.rank);
         return NULL;
     }
-    if (operand[0]->view.rank == 0) /* one element, as if along an axis that is gone again */
+    if (operand[0]->view.rank == 0) /* rank 0 as rank 1 */
         return tarn_reshape(tarn_index_select(tarn_unsqueeze(operand[0], 0), 0, operand[1]), TARN_SCALAR);
     tarn_shape shape = tarn__shape_of(operand[0]);
     shape.size[along.axis] = index->view.shape[0];
@@ -200,6 +207,7 @@ bool tarn__apply_index_select(const tarn__invocation *v, tarn_tensor **out)
     return (out[0] = tarn_index_select(v->in[0], tarn__attribute_int_clamped(v, "axis", 0), v->in[1])) != NULL;
 }
 
+/* weight [V, C]; the result has one axis more than the index. */
 static bool check_embedding(const tarn_tensor *weight, const tarn_tensor *index)
 {
     if (weight->is_constant || weight->view.rank != 2)
@@ -211,6 +219,8 @@ static bool check_embedding(const tarn_tensor *weight, const tarn_tensor *index)
                        TARN__SHAPE_STRING(index), index->view.rank, TARN_MAX_RANK);
 }
 
+/* weight [V, C], index […] -> […, C]: index_select of rows. Its backward is an index_add into the weight's
+ * accumulator. */
 tarn_tensor *tarn_embedding(tarn_tensor *weight, tarn_tensor *index)
 {
     if (!tarn__check_any("embedding", weight, "the weight") || !check_index("embedding", index) ||
@@ -226,7 +236,7 @@ tarn_tensor *tarn_embedding(tarn_tensor *weight, tarn_tensor *index)
     shape.size[shape.rank++] = columns;
     tarn__along along = {.axis = 0};
     tarn_tensor *y = tarn__tensor_new("embedding", shape, weight->view.dtype, tarn__device(operand[0]));
-    tarn_tensor *list = y ? tarn_reshape(operand[1], TARN_SHAPE(rows)) : NULL; /* both as a list of rows */
+    tarn_tensor *list = y ? tarn_reshape(operand[1], TARN_SHAPE(rows)) : NULL; /* index and result as lists of rows */
     tarn_tensor *matrix = list ? tarn_reshape(y, TARN_SHAPE(rows, columns)) : NULL;
     if (!matrix ||
         !tarn__kernel_call(TARN__K_index_select, "embedding", along, TARN__IN(operand[0], list), TARN__OUT(matrix)))
@@ -253,15 +263,15 @@ bool tarn__apply_embedding(const tarn__invocation *v, tarn_tensor **out)
 
 /* ---- one_hot ----------------------------------------------------------------------------------------------------- */
 
+/* index […] -> […, classes]: 1 at the index, 0 elsewhere; not differentiable. */
 tarn_tensor *tarn_one_hot(tarn_tensor *index, int64_t classes, tarn_dtype dtype)
 {
     if (!check_index("one_hot", index))
         return NULL;
     if (classes < 1 || index->view.rank == TARN_MAX_RANK) {
-        tarn__raise(
-            TARN_ERROR_SHAPE,
-            "one_hot: %lld classes for an index %s: there must be 1 or more, and room for one more axis than %d",
-            (long long)classes, TARN__SHAPE_STRING(index), index->view.rank);
+        tarn__raise(TARN_ERROR_SHAPE,
+                    "one_hot: %lld classes for an index %s; expected at least 1 class and at most 7 axes, given %d",
+                    (long long)classes, TARN__SHAPE_STRING(index), index->view.rank);
         return NULL;
     }
     tarn_shape shape = tarn__shape_of(index);
@@ -279,8 +289,9 @@ bool tarn__apply_one_hot(const tarn__invocation *v, tarn_tensor **out)
     return (out[0] = tarn_one_hot(v->in[0], tarn__attribute_int(v, "classes", 0), dtype)) != NULL;
 }
 
-/* ---- put_rows ---------------------------------------------------------------------------------------------------- */
+/* ---- write_rows ------------------------------------------------------------------------------------------------ */
 
+/* Appends rows to a KV cache at positions known only on the device. */
 bool tarn__write_rows(const char *function, tarn_tensor *y, int axis, tarn_tensor *index, tarn_tensor *x)
 {
     if (!tarn__check(function, y, "y") || !tarn__check(function, x, "x") || !check_index(function, index))

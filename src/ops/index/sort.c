@@ -1,30 +1,35 @@
-/* sort.c: sort and topk. The gradient of the values goes back to where they came from. */
+/* sort.c: sort and topk. The gradient of the values is scattered back to their original positions.
+ *
+ * Sorting is stable, NaN sorts as the largest value, and the order of equal elements is the same on all backends. */
 #include "ops/op.h"
 
+/* gx[index] += g: a scatter_add into the accumulator. */
 static bool sorted_backward(const tarn__backward *b)
 {
     const tarn__along *along = b->params;
-    tarn__grad_acc sink;
-    return tarn__grad_acc_open(b, 0, &sink) && (sink.beta != 0 || tarn__fill_with(b->function, sink.to, 0)) &&
+    tarn__grad_acc acc;
+    return tarn__grad_acc_open(b, 0, &acc) && (acc.beta != 0 || tarn__fill_with(b->function, acc.to, 0)) &&
            tarn__kernel_call(TARN__K_scatter_add, b->function, *along, TARN__IN(b->saved[0], b->grads[0]),
-                             TARN__OUT(sink.to), .reads_output = 1) &&
-           tarn__grad_acc_close(b, 0, &sink);
+                             TARN__OUT(acc.to), .reads_output = 1) &&
+           tarn__grad_acc_close(b, 0, &acc);
 }
 
-/* x, or a constant as a tensor, and its axis; NULL with an error. */
-static tarn_tensor *take(const char *function, tarn_tensor *x, int *axis, tarn_tensor **values, tarn_tensor **indices)
+/* Checks x and the axis; a constant becomes a tensor. NULL with an error. */
+static tarn_tensor *check_operand(const char *function, tarn_tensor *x, int *axis, tarn_tensor **values,
+                                  tarn_tensor **indices)
 {
     if (!tarn__check(function, x, "x"))
         return NULL;
     if (!values && !indices) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: the places for values and indices are both NULL", function);
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: values and indices are both NULL", function);
         return NULL;
     }
     x = tarn__materialize(function, x, TARN_F32, tarn_device_cpu());
     return x && (*axis = tarn__check_axis(function, *axis, x->view.rank)) >= 0 ? x : NULL;
 }
 
-/* Only the values have a history; the indices are made where the caller or the gradient of the values needs them. */
+/* Indices are computed if the caller wants them or the gradient of the values needs them; only the values are
+ * recorded. */
 static bool run(tarn__kernel kernel, const char *function, tarn_tensor *x, tarn_shape shape, tarn__along along,
                 tarn_tensor **values, tarn_tensor **indices)
 {
@@ -48,15 +53,16 @@ static bool run(tarn__kernel kernel, const char *function, tarn_tensor *x, tarn_
 
 bool tarn_sort(tarn_tensor *x, int axis, bool descending, tarn_tensor **values, tarn_tensor **indices)
 {
-    if (!(x = take("sort", x, &axis, values, indices)))
+    if (!(x = check_operand("sort", x, &axis, values, indices)))
         return false;
     tarn__along along = {.axis = axis, .reverse = descending};
     return run(TARN__K_sort, "sort", x, tarn__shape_of(x), along, values, indices);
 }
 
+/* The k largest (or smallest) elements along an axis, sorted; ties keep their order. */
 bool tarn_topk(tarn_tensor *x, int64_t k, int axis, bool largest, tarn_tensor **values, tarn_tensor **indices)
 {
-    if (!(x = take("topk", x, &axis, values, indices)))
+    if (!(x = check_operand("topk", x, &axis, values, indices)))
         return false;
     tarn_shape shape = tarn__shape_of(x);
     int64_t most = x->view.rank ? shape.size[axis] : 1, fewest = x->view.rank ? 0 : 1;

@@ -1,8 +1,12 @@
-/* matmul.c: matrix products, forward and backward.
+/* matmul.c: matmul and linear layers, forward and backward.
  *
- * Every operand is seen as [batch…, rows, columns]: a vector gets the axis it lacks, a batch axis that is broadcast
- * gets stride 0. Where the second operand has no batches and the first one's rows lie evenly, batches and rows are one
- * long axis and the product is one. A gradient that needs no un-broadcasting is accumulated straight into its sink. */
+ * Every operand is viewed as [batch…, rows, columns]: a vector gets the axis it lacks, a broadcast batch axis gets
+ * stride 0. Where the second operand has no batches and the first one's batches and rows merge into one axis, the
+ * product is a single GEMM. A gradient that needs no un-broadcasting is accumulated straight into its accumulator
+ * (beta = 1).
+ *
+ * Saved: each operand only if the other needs a gradient. Gradients of 16-bit leaves are f32: the GEMM writes f32
+ * from 16-bit operands, so no rounding happens between the product and the optimizer. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -22,6 +26,7 @@ bool tarn__tf32(void)
 
 static const char *const roles[] = {"a", "b"};
 
+/* How the operands of a matmul are viewed; recorded for backward. */
 typedef struct layout {
     int batch_rank;
     int64_t batch[TARN_MAX_RANK];
@@ -30,6 +35,7 @@ typedef struct layout {
 
 /* ---- views ------------------------------------------------------------------------------------------------------- */
 
+/* Inserts an axis with stride 0. */
 static void insert_axis(tarn__view *view, int at, int64_t size)
 {
     memmove(view->shape + at + 1, view->shape + at, sizeof(int64_t) * (size_t)(view->rank - at));
@@ -39,8 +45,7 @@ static void insert_axis(tarn__view *view, int at, int64_t size)
     view->rank++;
 }
 
-/* x as [batch…, rows, columns], broadcast to `batch`; the axes that vectors lack are put in. A new view in the open
- * scope. */
+/* x as [batch…, rows, columns], broadcast to l->batch, with missing axes inserted. A new view in the open scope. */
 static tarn_tensor *as_matrices(tarn_tensor *x, const layout *l, bool no_rows, bool no_columns)
 {
     tarn_tensor *matrices = tarn__tensor_view(x);
@@ -73,7 +78,7 @@ tarn_tensor *tarn__transposed(tarn_tensor *x)
     return result;
 }
 
-/* Makes batches and rows one axis where the strides allow it. */
+/* Merges batches and rows into one axis, in place; false where the strides do not allow it. */
 static bool flatten(tarn_tensor *matrices)
 {
     tarn__view *view = &matrices->view;
@@ -93,15 +98,16 @@ static bool flatten(tarn_tensor *matrices)
     return true;
 }
 
-/* The same, with a copy where they do not. */
+/* The same, with a copy where needed. */
 static tarn_tensor *flat(const char *function, tarn_tensor *matrices)
 {
     if (!matrices || flatten(matrices))
         return matrices;
-    tarn_tensor *dense = tarn__contiguous(function, matrices);
-    return dense && (dense = tarn__tensor_view(dense)) && flatten(dense) ? dense : NULL;
+    tarn_tensor *copy = tarn__contiguous(function, matrices);
+    return copy && (copy = tarn__tensor_view(copy)) && flatten(copy) ? copy : NULL;
 }
 
+/* Keeps the last two axes of a view. */
 static void drop_batches(tarn_tensor *matrices)
 {
     tarn__view *view = &matrices->view;
@@ -112,14 +118,15 @@ static void drop_batches(tarn_tensor *matrices)
 
 bool tarn__gemm(const char *function, tarn_tensor *a, tarn_tensor *b, tarn_tensor *bias, double beta, tarn_tensor *to)
 {
-    tarn__matmul tail = {.alpha = 1, .beta = beta, .tf32 = tarn__tf32()};
+    tarn__matmul params = {.alpha = 1, .beta = beta, .tf32 = tarn__tf32()};
     return a && b && to &&
-           tarn__kernel_call(TARN__K_matmul, function, tail, TARN__IN(a, b, bias), TARN__OUT(to),
+           tarn__kernel_call(TARN__K_matmul, function, params, TARN__IN(a, b, bias), TARN__OUT(to),
                              .reads_output = beta != 0);
 }
 
 /* ---- matmul: shapes ---------------------------------------------------------------------------------------------- */
 
+/* Suggests a transpose where one would fit. */
 static bool raise_inner(const tarn_tensor *a, const tarn_tensor *b, int64_t k, int64_t inner)
 {
     const tarn__view *va = &a->view, *vb = &b->view;
@@ -137,14 +144,14 @@ static int batch_axes(const tarn_tensor *x)
     return x->view.rank > 2 ? x->view.rank - 2 : 0;
 }
 
-/* Size of batch axis i of x, counted in the layout; 1 where x has none. */
+/* Size of batch axis i of the result in x; 1 where x lacks it. */
 static int64_t batch_size(const tarn_tensor *x, const layout *l, int i)
 {
     int own = i - (l->batch_rank - batch_axes(x));
     return own < 0 ? 1 : x->view.shape[own];
 }
 
-/* The result's shape: the batches broadcast, then the rows and columns that are there. */
+/* Shape of the result: broadcast batches, then rows and columns unless an operand is a vector. */
 static bool plan(const tarn_tensor *a, const tarn_tensor *b, layout *l, tarn_shape *shape)
 {
     *l = (layout){.a_vector = a->view.rank == 1, .b_vector = b->view.rank == 1};
@@ -174,7 +181,7 @@ static bool plan(const tarn_tensor *a, const tarn_tensor *b, layout *l, tarn_sha
 
 /* ---- matmul: backward -------------------------------------------------------------------------------------------- */
 
-/* True when no batch axis of x was repeated: its gradient is a product of the result's own batches. */
+/* True when x was not broadcast over batches: its gradient needs no sum. */
 static bool has_all_batches(const tarn_shape *x, const layout *l)
 {
     int axes = x->rank > 2 ? x->rank - 2 : 0;
@@ -186,18 +193,18 @@ static bool has_all_batches(const tarn_shape *x, const layout *l)
     return true;
 }
 
-/* Input i's gradient is left @ right, summed over the batches that were repeated. */
-static bool put_product(const tarn__backward *b, int i, const layout *l, tarn_tensor *left, tarn_tensor *right)
+/* Gradient of input i = left @ right, summed over broadcast batches. */
+static bool gradient_matmul(const tarn__backward *b, int i, const layout *l, tarn_tensor *left, tarn_tensor *right)
 {
     if (!left || !right)
         return false;
     const tarn__tensor_spec *spec = tarn__input_spec(b, i);
     bool no_rows = i == 0 && l->a_vector, no_columns = i == 1 && l->b_vector;
     if (has_all_batches(&spec->shape, l)) {
-        tarn__grad_acc sink;
-        return tarn__grad_acc_open(b, i, &sink) &&
-               tarn__gemm(b->function, left, right, NULL, sink.beta, as_matrices(sink.to, l, no_rows, no_columns)) &&
-               tarn__grad_acc_close(b, i, &sink);
+        tarn__grad_acc acc;
+        return tarn__grad_acc_open(b, i, &acc) &&
+               tarn__gemm(b->function, left, right, NULL, acc.beta, as_matrices(acc.to, l, no_rows, no_columns)) &&
+               tarn__grad_acc_close(b, i, &acc);
     }
     tarn_shape shape = {.rank = l->batch_rank};
     memcpy(shape.size, l->batch, sizeof(shape.size));
@@ -210,33 +217,32 @@ static bool put_product(const tarn__backward *b, int i, const layout *l, tarn_te
            tarn__accumulate_grad(b, i, whole);
 }
 
-/* The second operand had no batches: batches and rows of the first are one axis, and both gradients one product each.
- */
+/* The second operand has no batches: batches and rows of the first are one axis, and each gradient is one GEMM. */
 static bool flat_backward(const tarn__backward *b, const layout *l, tarn_tensor *g)
 {
     static const layout none = {0};
-    tarn__grad_acc sink;
+    tarn__grad_acc acc;
     tarn_tensor *rows = flat(b->function, g); /* (B M, N) */
     if (!rows)
         return false;
     if (tarn__needs_grad(b, 0)) {
-        if (!tarn__grad_acc_open(b, 0, &sink))
+        if (!tarn__grad_acc_open(b, 0, &acc))
             return false;
-        tarn_tensor *to = as_matrices(sink.to, l, l->a_vector, false);
+        tarn_tensor *to = as_matrices(acc.to, l, l->a_vector, false);
         tarn_tensor *right = tarn__transposed(as_matrices(b->saved[1], &none, false, l->b_vector));
-        if (!to || !flatten(to) || !tarn__gemm(b->function, rows, right, NULL, sink.beta, to) ||
-            !tarn__grad_acc_close(b, 0, &sink))
+        if (!to || !flatten(to) || !tarn__gemm(b->function, rows, right, NULL, acc.beta, to) ||
+            !tarn__grad_acc_close(b, 0, &acc))
             return false;
     }
     if (!tarn__needs_grad(b, 1))
         return true;
     tarn_tensor *left = tarn__transposed(flat(b->function, as_matrices(b->saved[0], l, l->a_vector, false)));
-    return tarn__grad_acc_open(b, 1, &sink) &&
-           tarn__gemm(b->function, left, rows, NULL, sink.beta, as_matrices(sink.to, &none, false, l->b_vector)) &&
-           tarn__grad_acc_close(b, 1, &sink);
+    return tarn__grad_acc_open(b, 1, &acc) &&
+           tarn__gemm(b->function, left, rows, NULL, acc.beta, as_matrices(acc.to, &none, false, l->b_vector)) &&
+           tarn__grad_acc_close(b, 1, &acc);
 }
 
-/* da = g @ bᵀ, db = aᵀ @ g. */
+/* ga = g @ bᵀ, gb = aᵀ @ g. */
 static bool matmul_backward(const tarn__backward *b)
 {
     const layout *l = b->params;
@@ -246,13 +252,14 @@ static bool matmul_backward(const tarn__backward *b)
     if (l->batch_rank > 0 && tarn__input_spec(b, 1)->shape.rank <= 2)
         return flat_backward(b, l, g);
     return (!tarn__needs_grad(b, 0) ||
-            put_product(b, 0, l, g, tarn__transposed(as_matrices(b->saved[1], l, false, l->b_vector)))) &&
+            gradient_matmul(b, 0, l, g, tarn__transposed(as_matrices(b->saved[1], l, false, l->b_vector)))) &&
            (!tarn__needs_grad(b, 1) ||
-            put_product(b, 1, l, tarn__transposed(as_matrices(b->saved[0], l, l->a_vector, false)), g));
+            gradient_matmul(b, 1, l, tarn__transposed(as_matrices(b->saved[0], l, l->a_vector, false)), g));
 }
 
 /* ---- matmul ------------------------------------------------------------------------------------------------------ */
 
+/* One GEMM where the second operand has no batches and the first can be flattened, else a batched GEMM. */
 static bool matmul_into(tarn_tensor *a, tarn_tensor *b, const layout *l, tarn_tensor *y)
 {
     if (a->view.rank == 2 && b->view.rank == 2)
@@ -268,6 +275,8 @@ static bool matmul_into(tarn_tensor *a, tarn_tensor *b, const layout *l, tarn_te
     return tarn__gemm("matmul", left, right, NULL, 0, to);
 }
 
+/* a […, M, K] @ b […, K, N] -> […, M, N], batches broadcast; vectors act as a row or column. An operand is saved
+ * only for the gradient of the other. FLOPs: 2 · batches · M · N · K. */
 tarn_tensor *tarn_matmul(tarn_tensor *a, tarn_tensor *b)
 {
     tarn_tensor *operand[] = {a, b};
@@ -301,61 +310,64 @@ tarn_tensor *tarn__rows_of(const char *function, tarn_tensor *x)
     return flat(function, as_matrices(x, &l, x->view.rank == 1, false));
 }
 
-/* One product for both where both are wanted; a bias that has a gradient already adds the new one to it. */
-static bool both_backward(const tarn__backward *b, int bias, tarn_tensor *g, tarn_tensor *x, const tarn__grad_acc *sink)
+/* Weight and bias gradient in one kernel. The bias gradient is added to an existing one afterwards. */
+static bool both_backward(const tarn__backward *b, int bias, tarn_tensor *g, tarn_tensor *x, const tarn__grad_acc *acc)
 {
     tarn_tensor *sums = tarn__grad_buffer(b, bias, tarn__grad_dtype(b, bias)), *left = tarn__transposed(g);
-    tarn__matmul tail = {.alpha = 1, .beta = sink->beta, .tf32 = tarn__tf32()};
+    tarn__matmul params = {.alpha = 1, .beta = acc->beta, .tf32 = tarn__tf32()};
     return sums && left &&
-           tarn__kernel_call(TARN__K_matmul_bias_grad, b->function, tail, TARN__IN(left, x), TARN__OUT(sink->to, sums),
-                             .reads_output = sink->beta != 0) &&
+           tarn__kernel_call(TARN__K_matmul_bias_grad, b->function, params, TARN__IN(left, x), TARN__OUT(acc->to, sums),
+                             .reads_output = acc->beta != 0) &&
            tarn__accumulate_grad(b, bias, sums);
 }
 
+/* With [out, in] weights the fused kernel reads g once for both gradients; with [in, out] the bias gradient is a
+ * sum. */
 bool tarn__weight_backward(const tarn__backward *b, int weight, int bias, tarn_tensor *g, tarn_tensor *x, bool in_out)
 {
     bool with_bias = bias < b->node->inputs && tarn__needs_grad(b, bias),
          apart = in_out || !tarn__needs_grad(b, weight);
-    tarn__grad_acc sink;
+    tarn__grad_acc acc;
     if (with_bias && apart && !tarn__accumulate_grad(b, bias, g))
         return false;
     if (!tarn__needs_grad(b, weight))
         return true;
-    if (!x || !tarn__grad_acc_open(b, weight, &sink))
+    if (!x || !tarn__grad_acc_open(b, weight, &acc))
         return false;
-    bool good = in_out                ? tarn__gemm(b->function, tarn__transposed(x), g, NULL, sink.beta, sink.to)
-                : with_bias && !apart ? both_backward(b, bias, g, x, &sink)
-                                      : tarn__gemm(b->function, tarn__transposed(g), x, NULL, sink.beta, sink.to);
-    return good && tarn__grad_acc_close(b, weight, &sink);
+    bool good = in_out                ? tarn__gemm(b->function, tarn__transposed(x), g, NULL, acc.beta, acc.to)
+                : with_bias && !apart ? both_backward(b, bias, g, x, &acc)
+                                      : tarn__gemm(b->function, tarn__transposed(g), x, NULL, acc.beta, acc.to);
+    return good && tarn__grad_acc_close(b, weight, &acc);
 }
 
-/* How a linear layer's weight lies. */
-typedef struct linear_tail {
+/* Params of a linear layer's record. */
+typedef struct linear_params {
     bool in_out; /* [in, out] */
-} linear_tail;
+} linear_params;
 
-tarn_tensor *tarn__transposed_if(tarn_tensor *weight, bool turn)
+tarn_tensor *tarn__transposed_if(tarn_tensor *weight, bool transpose)
 {
-    return turn ? tarn__transposed(weight) : weight;
+    return transpose ? tarn__transposed(weight) : weight;
 }
 
-/* dx = g @ weight, dweight = gᵀ @ x, dbias = g summed over rows. */
+/* gx = g @ weight, gweight = gᵀ @ x, gbias = g summed over rows. */
 static bool linear_backward(const tarn__backward *b)
 {
-    bool in_out = ((const linear_tail *)b->params)->in_out;
+    bool in_out = ((const linear_params *)b->params)->in_out;
     tarn_tensor *x = b->saved[0], *weight = b->saved[1];
     tarn_tensor *g = tarn__rows_of("linear_apply", b->grads[0]); /* (rows, out) */
-    tarn__grad_acc sink;
+    tarn__grad_acc acc;
     if (!g)
         return false;
-    if (tarn__needs_grad(b, 0) && !(tarn__grad_acc_open(b, 0, &sink) &&
-                                    tarn__gemm("linear_apply", g, tarn__transposed_if(weight, in_out), NULL, sink.beta,
-                                               tarn__rows_of("linear_apply", sink.to)) &&
-                                    tarn__grad_acc_close(b, 0, &sink)))
+    if (tarn__needs_grad(b, 0) && !(tarn__grad_acc_open(b, 0, &acc) &&
+                                    tarn__gemm("linear_apply", g, tarn__transposed_if(weight, in_out), NULL, acc.beta,
+                                               tarn__rows_of("linear_apply", acc.to)) &&
+                                    tarn__grad_acc_close(b, 0, &acc)))
         return false;
     return tarn__weight_backward(b, 1, 2, g, tarn__needs_grad(b, 1) ? tarn__rows_of("linear_apply", x) : NULL, in_out);
 }
 
+/* x […, in], weight [out, in] (or [in, out]), bias [out] or NULL. */
 static bool check_linear(tarn_tensor **operand, bool has_bias, bool in_out)
 {
     static const char *const linear_roles[] = {"x", "weight", "bias"};
@@ -374,6 +386,7 @@ static bool check_linear(tarn_tensor **operand, bool has_bias, bool in_out)
     return true;
 }
 
+/* y […, out] = x @ weightᵀ + bias. Narrow weights (quantized, 16-bit with f32 x) take their own path. */
 static tarn_tensor *apply_linear(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, bool in_out)
 {
     tarn_tensor *operand[] = {x, weight, bias};
@@ -388,9 +401,9 @@ static tarn_tensor *apply_linear(tarn_tensor *x, tarn_tensor *weight, tarn_tenso
     if (!y || !tarn__gemm("linear_apply", tarn__rows_of("linear_apply", x), tarn__transposed_if(weight, !in_out), bias,
                           0, tarn__rows_of("linear_apply", y)))
         return NULL;
-    linear_tail tail = {in_out};
+    linear_params params = {in_out};
     tarn_tensor *saved[] = {tarn_needs_grad(weight) ? x : NULL, tarn_needs_grad(x) ? weight : NULL};
-    return tarn__finish("linear_apply", linear_backward, tail, TARN__INPUTS(x, weight, bias), TARN__OUTPUTS(y),
+    return tarn__finish("linear_apply", linear_backward, params, TARN__INPUTS(x, weight, bias), TARN__OUTPUTS(y),
                         TARN__SAVED(saved[0], saved[1]))
                ? y
                : NULL;

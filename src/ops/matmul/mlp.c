@@ -1,44 +1,49 @@
-/* mlp.c: two linear layers with a GELU between them, as one operation: bias and GELU are part of the first product,
- * GELU's slope part of the gradient's product, and the sums of the biases' gradients part of those of the weights. In a
- * thrifty section GELU's result is not stored: backward makes it again from its argument. What only the gradients of
- * weights need is not stored for frozen ones. */
+/* mlp.c: two linear layers with a GELU between them as one operation: bias and GELU are part of the first GEMM's
+ * epilogue, GELU's derivative part of the gradient's, and bias gradients part of those of the weights. With
+ * selective recompute, GELU's result is recomputed from its argument in backward. Tensors needed only for gradients
+ * of frozen weights are not stored.
+ *
+ *   h = gelu(x @ upᵀ + up_bias)      y = h @ downᵀ + down_bias
+ * Saved: x, up, down, z (GELU's argument) and h; with selective recompute h is omitted. FLOPs: 4 · rows · in ·
+ * hidden forward, twice that backward. */
 #include "ops/internal.h"
 
 /* Inputs. */
 enum { X, UP, DOWN, UP_BIAS, DOWN_BIAS };
 
-/* How the weights lie. */
-typedef struct mlp_tail {
+/* Params of the record. */
+typedef struct mlp_params {
     bool in_out; /* up is [in, hidden], down [hidden, out] */
-} mlp_tail;
+} mlp_params;
 
-/* With h = gelu(z): ddown = gᵀ @ h, dz = (g @ down) · gelu'(z), dup = dzᵀ @ x, dx = dz @ up, and each bias the sum over
- * rows. */
+/* With h = gelu(z): gdown = gᵀ @ h, gz = (g @ down) · gelu'(z), gup = gzᵀ @ x, gx = gz @ up; bias gradients are sums
+ * over rows. */
 static bool mlp_backward(const tarn__backward *b)
 {
-    bool in_out = ((const mlp_tail *)b->params)->in_out;
+    bool in_out = ((const mlp_params *)b->params)->in_out;
     tarn_tensor *x = b->saved[0], *up = tarn__transposed_if(b->saved[1], in_out),
                 *down = tarn__transposed_if(b->saved[2], in_out), *z = b->saved[3], *h = b->saved[4];
-    tarn_tensor *g = tarn__rows_of("mlp", b->grads[0]), *again = NULL; /* (rows, out) */
+    tarn_tensor *g = tarn__rows_of("mlp", b->grads[0]), *recomputed = NULL; /* (rows, out) */
     if (!h && tarn__needs_grad(b, DOWN))
-        h = again = tarn_gelu(z);
+        h = recomputed = tarn_gelu(z);
     if (!g || !up || !down || !tarn__weight_backward(b, DOWN, DOWN_BIAS, g, h, in_out))
         return false;
-    tarn_free(again);
+    tarn_free(recomputed);
     if (!tarn__needs_grad(b, X) && !tarn__needs_grad(b, UP) &&
         !(b->node->inputs > UP_BIAS && tarn__needs_grad(b, UP_BIAS)))
         return true;
     tarn_tensor *dz = tarn__tensor_new("mlp", tarn__shape_of(z), z->view.dtype, tarn__device(z));
-    tarn__matmul tail = {.alpha = 1, .tf32 = tarn__tf32()};
-    if (!dz || !tarn__kernel_call(TARN__K_matmul_gelu_grad, "mlp", tail, TARN__IN(g, down, z), TARN__OUT(dz)) ||
+    tarn__matmul params = {.alpha = 1, .tf32 = tarn__tf32()};
+    if (!dz || !tarn__kernel_call(TARN__K_matmul_gelu_grad, "mlp", params, TARN__IN(g, down, z), TARN__OUT(dz)) ||
         !tarn__weight_backward(b, UP, UP_BIAS, dz, x ? tarn__rows_of("mlp", x) : NULL, in_out))
         return false;
-    tarn__grad_acc sink;
-    return !tarn__needs_grad(b, X) || (tarn__grad_acc_open(b, X, &sink) &&
-                                       tarn__gemm("mlp", dz, up, NULL, sink.beta, tarn__rows_of("mlp", sink.to)) &&
-                                       tarn__grad_acc_close(b, X, &sink));
+    tarn__grad_acc acc;
+    return !tarn__needs_grad(b, X) || (tarn__grad_acc_open(b, X, &acc) &&
+                                       tarn__gemm("mlp", dz, up, NULL, acc.beta, tarn__rows_of("mlp", acc.to)) &&
+                                       tarn__grad_acc_close(b, X, &acc));
 }
 
+/* One message for all shape errors, with the two operands that disagree. */
 static bool raise_misfit(const tarn_tensor *a, const char *a_role, const tarn_tensor *b, const char *b_role)
 {
     return tarn__raise(TARN_ERROR_SHAPE,
@@ -47,6 +52,7 @@ static bool raise_misfit(const tarn_tensor *a, const char *a_role, const tarn_te
                        a_role, TARN__SHAPE_STRING(a), b_role, TARN__SHAPE_STRING(b));
 }
 
+/* Unifies the operands that are given; biases may be NULL. Moved operands are replaced in the list. */
 static bool check_mlp(tarn_tensor **operand, bool in_out)
 {
     static const char *const roles[] = {"x", "up", "down", "up_bias", "down_bias"};
@@ -75,7 +81,7 @@ static bool check_mlp(tarn_tensor **operand, bool in_out)
     return true;
 }
 
-/* `o`: the operands, as they were given. */
+/* `o`: the operands as given; replaced where they are moved. */
 static tarn_tensor *apply_mlp(tarn_tensor **o, bool in_out)
 {
     if (!check_mlp(o, in_out))
@@ -90,13 +96,13 @@ static tarn_tensor *apply_mlp(tarn_tensor **o, bool in_out)
     tarn_tensor *z = tarn__tensor_new("mlp", hidden, o[X]->view.dtype, tarn__device(o[X]));
     tarn_tensor *h = tarn__tensor_new("mlp", hidden, o[X]->view.dtype, tarn__device(o[X])),
                 *right = tarn__transposed_if(o[UP], !in_out);
-    tarn__matmul tail = {.alpha = 1, .tf32 = tarn__tf32()};
+    tarn__matmul params = {.alpha = 1, .tf32 = tarn__tf32()};
     if (!z || !h || !right ||
-        !tarn__kernel_call(TARN__K_matmul_gelu, "mlp", tail, TARN__IN(rows, right, o[UP_BIAS]), TARN__OUT(h, z)) ||
+        !tarn__kernel_call(TARN__K_matmul_gelu, "mlp", params, TARN__IN(rows, right, o[UP_BIAS]), TARN__OUT(h, z)) ||
         !tarn__gemm("mlp", h, tarn__transposed_if(o[DOWN], !in_out), o[DOWN_BIAS], 0, tarn__rows_of("mlp", y)))
         return NULL;
-    mlp_tail how = {in_out};
-    /* of frozen weights nothing is stored for their gradients */
+    mlp_params how = {in_out};
+    /* nothing is stored for gradients of frozen weights */
     bool of_up = tarn_needs_grad(o[UP]), of_down = tarn_needs_grad(o[DOWN]);
     return tarn__finish(
                "mlp", mlp_backward, how, TARN__INPUTS(o[X], o[UP], o[DOWN], o[UP_BIAS], o[DOWN_BIAS]), TARN__OUTPUTS(y),

@@ -1,17 +1,21 @@
-/* quant.c: weights that hold blocks: made of floats, multiplied, gathered by rows; and those of 16 bits that meet f32.
+/* quant.c: quantized weights in operations: quantize, linear, embedding; 16-bit weights with f32 x; quantized KV
+ * rows.
  *
- * Such a weight has no gradient: it stays as it is. Where a device has no product for blocks, and in backward, some
- * rows of the weight at a time are turned into elements, so that the whole never exists. */
+ * A quantized weight gets no gradient; it stays as it is. Where a device has no matmul_quant, and in backward, a few
+ * rows of the weight at a time are dequantized, so that the whole never exists in floats.
+ *
+ * Range: quantizing raises an error for NaN, infinities and values whose scale would overflow f16. Nothing here is
+ * differentiable with respect to the quantized operand; x and bias of a linear layer are. */
 #include "base/quant/quant.h"
 #include "ops/internal.h"
 
-/* Elements of a weight that are there at a time. */
+/* Elements of a weight dequantized at a time. */
 #define TILE ((int64_t)4 << 20)
 
 /* ---- cast -------------------------------------------------------------------------------------------------------- */
 
-/* Blocks have scales of 16 bits: elements of 2^18 and more would not all fit. Scaled so that these overflow, they are
- * counted with those that are not finite. */
+/* Scales are f16, so elements of 2^18 and more may overflow them. Scaled so that those become infinite, they are
+ * counted together with the non-finite ones in one kernel. */
 #define TOO_LARGE 0x1p18
 static bool check_range(tarn_tensor *x, tarn_dtype dtype)
 {
@@ -21,31 +25,33 @@ static bool check_range(tarn_tensor *x, tarn_dtype dtype)
     if (!count || !tarn__kernel_call(TARN__K_count_nonfinite, "cast", none, TARN__IN(scaled), TARN__OUT(count)))
         return false;
     double bad = tarn_item(count);
-    return bad == 0 || tarn__raise(TARN_ERROR_ARGUMENT,
-                                   "cast: %.0f elements of x are not finite, or %.0f and beyond, which %s cannot hold",
-                                   bad, TOO_LARGE, tarn_dtype_name(dtype));
+    return bad == 0 ||
+           tarn__raise(TARN_ERROR_ARGUMENT,
+                       "cast: %.0f elements of x are not finite, or %.0f and beyond, which %s cannot represent", bad,
+                       TOO_LARGE, tarn_dtype_name(dtype));
 }
 
-static tarn_tensor *encode(tarn_tensor *x, tarn_dtype dtype)
+static tarn_tensor *quantize(tarn_tensor *x, tarn_dtype dtype)
 {
     tarn__fill none = {0};
-    tarn_tensor *plain = tarn__contiguous("cast", tarn_cast(tarn_detach(x), TARN_F32));
+    tarn_tensor *f32 = tarn__contiguous("cast", tarn_cast(tarn_detach(x), TARN_F32));
     tarn_tensor *y =
-        plain && check_range(plain, dtype) ? tarn__tensor_new("cast", tarn__shape_of(x), dtype, tarn__device(x)) : NULL;
-    return y && tarn__kernel_call(TARN__K_quantize, "cast", none, TARN__IN(plain), TARN__OUT(y)) ? y : NULL;
+        f32 && check_range(f32, dtype) ? tarn__tensor_new("cast", tarn__shape_of(x), dtype, tarn__device(x)) : NULL;
+    return y && tarn__kernel_call(TARN__K_quantize, "cast", none, TARN__IN(f32), TARN__OUT(y)) ? y : NULL;
 }
 
+/* Quantizing moves 4 bytes per element in and the block bytes out; the range check is one more pass. */
 tarn_tensor *tarn__cast_to_quantized(tarn_tensor *x, tarn_dtype dtype)
 {
     if (x->is_constant || (!tarn__is_float(x->view.dtype) && !tarn__is_quantized(x->view.dtype))) {
-        tarn__raise(TARN_ERROR_DTYPE, "cast: x is %s; blocks of %s are made of float tensors",
+        tarn__raise(TARN_ERROR_DTYPE, "cast: x is %s; only floats can be quantized to %s",
                     x->is_constant ? "a tarn_scalar()" : tarn_dtype_name(x->view.dtype), tarn_dtype_name(dtype));
         return NULL;
     }
     if (!tarn__check_shape("cast", tarn__shape_of(x), dtype))
         return NULL;
     tarn_scope *scope = tarn_scope_open();
-    tarn_tensor *y = scope ? encode(x, dtype) : NULL;
+    tarn_tensor *y = scope ? quantize(x, dtype) : NULL;
     if (y)
         tarn_scope_return(scope, y);
     tarn_scope_close(scope);
@@ -54,6 +60,7 @@ tarn_tensor *tarn__cast_to_quantized(tarn_tensor *x, tarn_dtype dtype)
 
 /* ---- gathering rows ---------------------------------------------------------------------------------------------- */
 
+/* Copies whole rows as bytes: blocks are never unpacked. */
 tarn_tensor *tarn__index_select_quantized(const char *function, tarn_tensor *x, int axis, tarn_tensor *index)
 {
     if ((axis = tarn__check_axis(function, axis, x->view.rank)) < 0)
@@ -61,7 +68,7 @@ tarn_tensor *tarn__index_select_quantized(const char *function, tarn_tensor *x, 
     if (axis == x->view.rank - 1) {
         tarn__raise(
             TARN_ERROR_SHAPE,
-            "%s: the last axis of x holds blocks of %s, which cannot be taken apart; convert it with tarn_cast() first",
+            "%s: the last axis of x holds quant blocks of %s, which cannot be split; convert it with tarn_cast() first",
             function, tarn_dtype_name(x->view.dtype));
         return NULL;
     }
@@ -83,8 +90,8 @@ tarn_tensor *tarn__index_select_quantized(const char *function, tarn_tensor *x, 
                : NULL;
 }
 
-/* All in one, where the device can. */
-static tarn_tensor *take_rows(tarn_tensor *weight, tarn_tensor *list, tarn_dtype dtype)
+/* Dequantizes the listed rows: in one kernel where the device has it, else index_select of bytes, then a cast. */
+static tarn_tensor *gather_rows(tarn_tensor *weight, tarn_tensor *list, tarn_dtype dtype)
 {
     tarn__fill none = {0};
     tarn_tensor *operand[] = {weight, list};
@@ -103,23 +110,25 @@ static tarn_tensor *take_rows(tarn_tensor *weight, tarn_tensor *list, tarn_dtype
                : NULL;
 }
 
+/* index […] -> […, C]: only the rows used are dequantized. */
 tarn_tensor *tarn__embedding_quantized(tarn_tensor *weight, tarn_tensor *index, tarn_dtype dtype)
 {
     tarn_shape shape = tarn__shape_of(index);
     shape.size[shape.rank++] = weight->view.shape[1];
     tarn_tensor *list = tarn_reshape(index, TARN_SHAPE(tarn__view_count(&index->view)));
-    tarn_tensor *rows = list ? take_rows(weight, list, dtype) : NULL;
+    tarn_tensor *rows = list ? gather_rows(weight, list, dtype) : NULL;
     return rows ? tarn_reshape(rows, shape) : NULL;
 }
 
-/* ---- linear: one tile of the weight after the other -------------------------------------------------------------- */
+/* ---- linear, tile by tile -------------------------------------------------------------------------------------- */
 
-/* Rows `begin` to `end` of the weight, in elements of `dtype`. */
-static tarn_tensor *opened(tarn_tensor *weight, int64_t begin, int64_t end, tarn_dtype dtype)
+/* Rows `begin` to `end` of the weight, converted to `dtype`. */
+static tarn_tensor *dequantized(tarn_tensor *weight, int64_t begin, int64_t end, tarn_dtype dtype)
 {
     return tarn_cast(tarn_slice(weight, 0, begin, end), dtype);
 }
 
+/* Rows of the weight in a tile; the + 1 avoids a division by 0. */
 static int64_t tile_rows(const tarn_tensor *weight)
 {
     int64_t rows = TILE / (weight->view.shape[1] + 1);
@@ -135,14 +144,14 @@ static bool multiply_tiles(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bia
     for (int64_t begin = 0; good && begin < out; begin += step) {
         int64_t end = begin + step < out ? begin + step : out;
         tarn_scope *scope = tarn_scope_open();
-        good = scope && tarn__gemm("linear_apply", x, tarn__transposed(opened(weight, begin, end, x->view.dtype)),
+        good = scope && tarn__gemm("linear_apply", x, tarn__transposed(dequantized(weight, begin, end, x->view.dtype)),
                                    same ? tarn_slice(same, 0, begin, end) : NULL, 0, tarn_slice(y, 1, begin, end));
         tarn_scope_close(scope);
     }
     return good && !tarn_failed();
 }
 
-/* dx = g @ weight, added up in f32. */
+/* gx = g @ weight, accumulated in f32. */
 static tarn_tensor *gradient_of_x(tarn_tensor *g, tarn_tensor *weight)
 {
     int64_t out = weight->view.shape[0], step = tile_rows(weight);
@@ -155,12 +164,13 @@ static tarn_tensor *gradient_of_x(tarn_tensor *g, tarn_tensor *weight)
         int64_t end = begin + step < out ? begin + step : out;
         tarn_scope *scope = tarn_scope_open();
         good = scope && tarn__gemm("linear_apply", tarn_slice(wide, 1, begin, end),
-                                   opened(weight, begin, end, TARN_F32), NULL, begin > 0, to);
+                                   dequantized(weight, begin, end, TARN_F32), NULL, begin > 0, to);
         tarn_scope_close(scope);
     }
     return good ? to : NULL;
 }
 
+/* Only x and the bias get gradients; the weight is dequantized again, tile by tile. */
 static bool linear_backward(const tarn__backward *b)
 {
     tarn_tensor *g = tarn__rows_of("linear_apply", b->grads[0]);
@@ -185,6 +195,7 @@ bool tarn__is_narrow(const tarn_tensor *x, const tarn_tensor *weight)
            (is_short && x && !x->is_constant && x->view.dtype == TARN_F32 && !tarn_needs_grad(weight));
 }
 
+/* x […, in], f32 or 16-bit; weight [out, in]; bias [out] or NULL, of any such dtype. */
 static bool check_linear(tarn_tensor **operand)
 {
     const uint32_t takes = TARN__FLOATS & ~TARN__BIT(TARN_F64);
@@ -206,29 +217,31 @@ static bool check_linear(tarn_tensor **operand)
     return tarn__unify_devices("linear_apply", operand, 3);
 }
 
-/* True when the device multiplies by such blocks itself. */
-static bool has_product(const tarn_tensor *x, const tarn_tensor *weight)
+/* True when the device has matmul_quant for these dtypes. */
+static bool has_matmul_quant(const tarn_tensor *x, const tarn_tensor *weight)
 {
     tarn_device device = tarn__device(x);
     return tarn__has_kernel(device, TARN__K_matmul_quant, x->view.dtype) &&
            tarn__has_kernel(device, TARN__K_matmul_quant, weight->view.dtype);
 }
 
+/* matmul_quant where the device has it, a mixed-dtype GEMM on the CPU for 16-bit weights, else tiles. */
 static bool multiply(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, tarn_tensor *y)
 {
     tarn__fill none = {0};
     tarn_tensor *rows = tarn__rows_of("linear_apply", x), *to = rows ? tarn__rows_of("linear_apply", y) : NULL;
     if (!to)
         return false;
-    if (tarn__is_quantized(weight->view.dtype) && has_product(x, weight))
+    if (tarn__is_quantized(weight->view.dtype) && has_matmul_quant(x, weight))
         return tarn__kernel_call(TARN__K_matmul_quant, "linear_apply", none, TARN__IN(rows, weight, bias),
                                  TARN__OUT(to));
-    /* its product takes operands of two dtypes, and widens b as it packs */
+    /* its GEMM supports mixed dtypes and converts b while packing it */
     if (!tarn__is_quantized(weight->view.dtype) && tarn__is_cpu(tarn__device(x)))
         return tarn__gemm("linear_apply", rows, tarn__transposed(weight), bias, 0, to);
     return multiply_tiles(rows, weight, bias, to);
 }
 
+/* The weight is saved only if x needs a gradient. */
 tarn_tensor *tarn__linear_narrow(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias)
 {
     tarn_tensor *operand[] = {x, weight, bias};

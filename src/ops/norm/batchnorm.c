@@ -1,12 +1,18 @@
-/* batchnorm.c: batchnorm over all axes but the second, alone and with the sum and relu that stand behind it in a
- * network. What backward needs of each channel, its mean and 1 / deviation, is kept in f64, and only where something
- * will be recorded: a mean much larger than the deviation leaves few digits in f32. */
+/* batchnorm.c: batchnorm over all axes but the second, alone and fused with a residual sum and relu; groupnorm. Mean
+ * and 1 / std are saved in f64, and only if something will be recorded: with a mean much larger than the std, f32
+ * would lose too much precision.
+ *
+ * In training the kernel also updates the running statistics in place: running = (1 - momentum) · running + momentum
+ * · batch. Gradients flow into x, weight, bias and the residual, never into the statistics.
+ *
+ * Shapes: x [N, C, …]; vectors [C]; groupnorm's statistics [N, groups]. */
 #include <string.h>
 
 #include "ops/op.h"
 
-/* ---- what groupnorm uses too ------------------------------------------------------------------------------------- */
+/* ---- shared with groupnorm ------------------------------------------------------------------------------------- */
 
+/* A vector of x's dtype, or f32 beside 16-bit x: [C]. */
 static bool check_vector(const char *function, const tarn_tensor *x, const tarn_tensor *vector, const char *name)
 {
     tarn_dtype dtype = x->view.dtype, given = vector->view.dtype;
@@ -18,6 +24,7 @@ static bool check_vector(const char *function, const tarn_tensor *x, const tarn_
                        TARN__SHAPE_STRING(vector), TARN__SHAPE_STRING(x), (long long)x->view.shape[1]);
 }
 
+/* Checks x [N, C, …], `vectors` operands after it, each NULL or [C], of x's dtype or f32 with 16-bit x, and epsilon. */
 static bool check_channels(const char *function, tarn_tensor **operand, const char *const *names, int vectors,
                            double epsilon)
 {
@@ -35,26 +42,27 @@ static bool check_channels(const char *function, tarn_tensor **operand, const ch
     return tarn__unify_devices(function, operand, vectors + 1);
 }
 
-/* A place for the gradient of a vector, in the dtype that it is to have; *to stays NULL where none is wanted. */
-static bool place_for(const tarn__backward *b, int i, tarn_tensor **to)
+/* A buffer for the gradient of a vector; *to is NULL where none is needed. */
+static bool grad_buffer(const tarn__backward *b, int i, tarn_tensor **to)
 {
     *to = NULL;
     return !tarn__needs_grad(b, i) || (*to = tarn__grad_buffer(b, i, tarn__grad_dtype(b, i))) != NULL;
 }
 
-/* The same for the gradient of input i, which has x's shape, in x's layout. */
-static bool place_like(const tarn__backward *b, int i, tarn_tensor *x, tarn_tensor **to)
+/* The same for input i of x's shape, in x's layout. */
+static bool grad_like(const tarn__backward *b, int i, tarn_tensor *x, tarn_tensor **to)
 {
     *to = NULL;
     return !tarn__needs_grad(b, i) || (*to = tarn__result_like(b->function, (tarn_tensor *[]){x}, 1, tarn__shape_of(x),
                                                                tarn__grad_dtype(b, i), tarn__device(x))) != NULL;
 }
 
+/* Backward of batchnorm and groupnorm: x, weight or NULL, mean, rstd are saved; the params are the kernel's. */
 static bool channels_backward(const tarn__backward *b, tarn__kernel kernel, size_t params_bytes)
 {
     tarn_tensor *x = b->saved[0], *weight = b->saved[1], *mean = b->saved[2], *rstd = b->saved[3], *g = b->grads[0];
     tarn_tensor *gx, *gweight, *gbias;
-    if (!place_for(b, 1, &gweight) || !place_for(b, 2, &gbias) || !place_like(b, 0, x, &gx))
+    if (!grad_buffer(b, 1, &gweight) || !grad_buffer(b, 2, &gbias) || !grad_like(b, 0, x, &gx))
         return false;
     return tarn__run(&(tarn__launch){.kernel = kernel,
                                      .function = b->function,
@@ -66,13 +74,13 @@ static bool channels_backward(const tarn__backward *b, tarn__kernel kernel, size
            tarn__accumulate_grad(b, 2, gbias);
 }
 
-/* ---- contract ---------------------------------------------------------------------------------------------------- */
+/* ---- checks ---------------------------------------------------------------------------------------------------- */
 
 enum { X, WEIGHT, BIAS, RUNNING_MEAN, RUNNING_VAR, RESIDUAL, OPERANDS };
 static const char *const names[] = {"x", "weight", "bias", "running_mean", "running_var", "residual"};
 
-/* Statistics that are written in place: no gradient flows into them, no element shares its place, and they are not
- * moved copies. */
+/* Running statistics are written in place: no gradient flows into them, no elements share memory, and they are not
+ * moved. */
 static bool check_running(const char *function, tarn_tensor *const *operand, bool training)
 {
     for (int i = RUNNING_MEAN; i <= RUNNING_VAR; i++) {
@@ -83,16 +91,16 @@ static bool check_running(const char *function, tarn_tensor *const *operand, boo
             return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s needs a gradient, but none flows into it", function,
                                names[i]);
         if (training && running->view.shape[0] > 1 && running->view.stride[0] == 0)
-            return tarn__raise(TARN_ERROR_SHAPE, "%s: %s is expanded, its elements share one place; clone it first",
+            return tarn__raise(TARN_ERROR_SHAPE, "%s: %s is expanded: its elements share memory; clone it first",
                                function, names[i]);
         if (training && !tarn__same_device(tarn__device(running), tarn__device(operand[X])))
-            return tarn__raise(TARN_ERROR_DEVICE, "%s: %s lies on another device than x; move it with tarn_to()",
+            return tarn__raise(TARN_ERROR_DEVICE, "%s: %s is on another device than x; move it with tarn_to()",
                                function, names[i]);
     }
     return true;
 }
 
-/* x's shape is known to be good. */
+/* x was checked before. */
 static bool check_residual(const char *function, tarn_tensor **operand)
 {
     const tarn_tensor *x = operand[X], *residual = operand[RESIDUAL];
@@ -107,6 +115,8 @@ static bool check_residual(const char *function, tarn_tensor **operand)
     return tarn__unify_devices(function, operand, OPERANDS);
 }
 
+/* Running statistics come in pairs; without training they are required; training needs at least two values per
+ * channel. */
 static bool check_batchnorm(const char *function, tarn_tensor **operand, const tarn_batchnorm_options *o)
 {
     for (int i = 0; i < OPERANDS; i++)
@@ -127,10 +137,11 @@ static bool check_batchnorm(const char *function, tarn_tensor **operand, const t
     const tarn__view *x = &operand[X]->view;
     int64_t values = x->shape[1] > 0 ? tarn__view_count(x) / x->shape[1] : 2;
     return !o->training || values > 1 ||
-           tarn__raise(TARN_ERROR_SHAPE, "%s: x %s has %lld value%s a channel; training needs two and more", function,
+           tarn__raise(TARN_ERROR_SHAPE, "%s: x %s has %lld value%s per channel; training needs at least 2", function,
                        TARN__SHAPE_STRING(operand[X]), (long long)values, values == 1 ? "" : "s");
 }
 
+/* Options with defaults: momentum 0.1, epsilon 1e-5. */
 static tarn_batchnorm_options options_from(const tarn_batchnorm_options *options, size_t options_size)
 {
     tarn_batchnorm_options o = {0};
@@ -143,15 +154,15 @@ static tarn_batchnorm_options options_from(const tarn_batchnorm_options *options
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* What both forms have: the operands, moved where they must be, the result and what is kept of each channel. */
-typedef struct normalised {
+/* A batchnorm in progress: operands, moved if needed, result, and saved statistics. */
+typedef struct batchnorm_state {
     tarn_tensor *operand[OPERANDS];
-    tarn_tensor *y, *mean, *rstd; /* the last two NULL where nothing is recorded */
-    tarn__batchnorm tail;
-} normalised;
+    tarn_tensor *y, *mean, *rstd; /* mean and rstd are NULL if nothing is recorded */
+    tarn__batchnorm params;
+} batchnorm_state;
 
-/* One number for each channel, in f64, where backward will need it. */
-static bool keep_numbers(const char *function, normalised *n)
+/* Allocates mean and rstd (C) in f64 if backward will need them. */
+static bool new_statistics(const char *function, batchnorm_state *n)
 {
     tarn_tensor *x = n->operand[X], *recorded[] = {x, n->operand[WEIGHT], n->operand[BIAS], n->operand[RESIDUAL]};
     if (!tarn__recording_needed(recorded, 4))
@@ -161,20 +172,21 @@ static bool keep_numbers(const char *function, normalised *n)
     return n->rstd != NULL;
 }
 
-/* Checks, and runs the kernel, which has a residual among its inputs or is plain batchnorm. */
-static bool normalise(const char *function, tarn__kernel kernel, const tarn_batchnorm_options *o, normalised *n)
+/* Checks and runs the kernel; only batchnorm_relu has the residual as an input. */
+static bool run_batchnorm(const char *function, tarn__kernel kernel, const tarn_batchnorm_options *o,
+                          batchnorm_state *n)
 {
     tarn_tensor **in = n->operand;
-    if (!check_batchnorm(function, in, o) || !keep_numbers(function, n))
+    if (!check_batchnorm(function, in, o) || !new_statistics(function, n))
         return false;
     tarn_tensor *x = in[X], *mean = in[RUNNING_MEAN], *var = in[RUNNING_VAR];
-    n->tail = (tarn__batchnorm){.epsilon = o->epsilon, .momentum = o->momentum, .training = o->training};
+    n->params = (tarn__batchnorm){.epsilon = o->epsilon, .momentum = o->momentum, .training = o->training};
     n->y = tarn__result_like(function, (tarn_tensor *[]){x}, 1, tarn__shape_of(x), x->view.dtype, tarn__device(x));
     tarn__launch launch = {
         .kernel = kernel,
         .function = function,
-        .params = &n->tail,
-        .params_bytes = sizeof(n->tail),
+        .params = &n->params,
+        .params_bytes = sizeof(n->params),
         TARN__IN(x, in[WEIGHT], in[BIAS], o->training ? NULL : mean, o->training ? NULL : var, in[RESIDUAL]),
         TARN__OUT(n->y, n->mean, n->rstd, o->training ? mean : NULL, o->training ? var : NULL),
         .reads_output = 8 | 16};
@@ -195,11 +207,11 @@ tarn_tensor *tarn_batchnorm_sized(tarn_tensor *x, tarn_tensor *weight, tarn_tens
                                   tarn_tensor *running_var, const tarn_batchnorm_options *options, size_t options_size)
 {
     tarn_batchnorm_options o = options_from(options, options_size);
-    normalised n = {.operand = {x, weight, bias, running_mean, running_var}};
-    if (!normalise("batchnorm", TARN__K_batchnorm, &o, &n))
+    batchnorm_state n = {.operand = {x, weight, bias, running_mean, running_var}};
+    if (!run_batchnorm("batchnorm", TARN__K_batchnorm, &o, &n))
         return NULL;
     tarn_tensor **in = n.operand;
-    bool good = tarn__finish("batchnorm", batchnorm_backward, n.tail, TARN__INPUTS(in[X], in[WEIGHT], in[BIAS]),
+    bool good = tarn__finish("batchnorm", batchnorm_backward, n.params, TARN__INPUTS(in[X], in[WEIGHT], in[BIAS]),
                              TARN__OUTPUTS(n.y), TARN__SAVED(in[X], in[WEIGHT], n.mean, n.rstd));
     return good ? n.y : NULL;
 }
@@ -214,14 +226,14 @@ bool tarn__apply_batchnorm(const tarn__invocation *v, tarn_tensor **out)
 
 /* ---- with relu --------------------------------------------------------------------------------------------------- */
 
-/* x, weight, mean, rstd, bias and, where something was added, y are saved: else y is made again from x. */
+/* Saved: x, weight, mean, rstd, bias, and y if there was a residual; else relu's mask is recomputed from x. */
 static bool batchnorm_relu_backward(const tarn__backward *b)
 {
     tarn_tensor *x = b->saved[0], *weight = b->saved[1], *mean = b->saved[2], *rstd = b->saved[3], *bias = b->saved[4],
                 *y = b->saved[5];
     tarn_tensor *g = b->grads[0], *gx, *gweight, *gbias, *gresidual;
-    if (!place_for(b, 1, &gweight) || !place_for(b, 2, &gbias) || !place_like(b, 0, x, &gx) ||
-        !place_like(b, 3, x, &gresidual))
+    if (!grad_buffer(b, 1, &gweight) || !grad_buffer(b, 2, &gbias) || !grad_like(b, 0, x, &gx) ||
+        !grad_like(b, 3, x, &gresidual))
         return false;
     return tarn__run(&(tarn__launch){.kernel = TARN__K_batchnorm_relu_grad,
                                      .function = b->function,
@@ -233,22 +245,23 @@ static bool batchnorm_relu_backward(const tarn__backward *b)
            tarn__accumulate_grad(b, 2, gbias) && tarn__accumulate_grad(b, 3, gresidual);
 }
 
+/* relu(batchnorm(x) + residual) in one pass; the residual may be NULL. */
 tarn_tensor *tarn_batchnorm_relu_sized(tarn_tensor *x, tarn_tensor *residual, tarn_tensor *weight, tarn_tensor *bias,
                                        tarn_tensor *running_mean, tarn_tensor *running_var,
                                        const tarn_batchnorm_options *options, size_t options_size)
 {
     tarn_batchnorm_options o = options_from(options, options_size);
-    normalised n = {.operand = {x, weight, bias, running_mean, running_var, residual}};
-    if (!normalise("batchnorm_relu", TARN__K_batchnorm_relu, &o, &n))
+    batchnorm_state n = {.operand = {x, weight, bias, running_mean, running_var, residual}};
+    if (!run_batchnorm("batchnorm_relu", TARN__K_batchnorm_relu, &o, &n))
         return NULL;
     tarn_tensor **in = n.operand;
-    bool good = tarn__finish("batchnorm_relu", batchnorm_relu_backward, n.tail,
+    bool good = tarn__finish("batchnorm_relu", batchnorm_relu_backward, n.params,
                              TARN__INPUTS(in[X], in[WEIGHT], in[BIAS], in[RESIDUAL]), TARN__OUTPUTS(n.y),
                              TARN__SAVED(in[X], in[WEIGHT], n.mean, n.rstd, in[BIAS], in[RESIDUAL] ? n.y : NULL));
     return good ? n.y : NULL;
 }
 
-/* By name the residual, where there is one, stands last. */
+/* By name, the residual is the last input. */
 bool tarn__apply_batchnorm_relu(const tarn__invocation *v, tarn_tensor **out)
 {
     tarn_tensor *in[OPERANDS] = {0}, *residual = NULL;
@@ -257,9 +270,8 @@ bool tarn__apply_batchnorm_relu(const tarn__invocation *v, tarn_tensor **out)
         residual = v->in[--count];
     if (count > RESIDUAL || (!residual && tarn__attribute_int(v, "residual", 0) != 0))
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "batchnorm_relu: it takes x, weight, bias, running_mean, running_var and, with the "
-                           "attribute residual, that "
-                           "behind them; there are %d inputs",
+                           "batchnorm_relu: %d inputs given; expected x, weight, bias, running_mean, running_var and, "
+                           "with the attribute residual, the residual last",
                            v->inputs);
     memcpy(in, v->in, sizeof(in[0]) * (size_t)count);
     tarn_batchnorm_options o = {.training = tarn__attribute_int(v, "training", 0) != 0,
@@ -276,6 +288,7 @@ static bool groupnorm_backward(const tarn__backward *b)
     return channels_backward(b, TARN__K_groupnorm_grad, sizeof(tarn__groupnorm));
 }
 
+/* groups must divide C. */
 static bool check_groupnorm(tarn_tensor **operand, int64_t groups, double epsilon)
 {
     if (!check_channels("groupnorm", operand, names + 1, 2, epsilon))
@@ -286,13 +299,14 @@ static bool check_groupnorm(tarn_tensor **operand, int64_t groups, double epsilo
                        (long long)groups, (long long)channels, TARN__SHAPE_STRING(operand[0]));
 }
 
+/* Normalizes each image's channels in groups over C / groups · H · W elements; the statistics are [N, groups]. */
 tarn_tensor *tarn_groupnorm(tarn_tensor *x, int64_t groups, tarn_tensor *weight, tarn_tensor *bias, double epsilon)
 {
     tarn_tensor *operand[] = {x, weight, bias}, *mean = NULL, *rstd = NULL;
     if (!check_groupnorm(operand, groups, epsilon))
         return NULL;
     x = operand[0], weight = operand[1], bias = operand[2];
-    tarn__groupnorm tail = {.epsilon = epsilon, .groups = groups};
+    tarn__groupnorm params = {.epsilon = epsilon, .groups = groups};
     tarn_shape shape = TARN_SHAPE(x->view.shape[0], groups);
     if (tarn__recording_needed(operand, 3) &&
         (!(mean = tarn__tensor_new("groupnorm", shape, TARN_F64, tarn__device(x))) ||
@@ -301,9 +315,9 @@ tarn_tensor *tarn_groupnorm(tarn_tensor *x, int64_t groups, tarn_tensor *weight,
     tarn_tensor *y =
         tarn__result_like("groupnorm", (tarn_tensor *[]){x}, 1, tarn__shape_of(x), x->view.dtype, tarn__device(x));
     if (!y ||
-        !tarn__kernel_call(TARN__K_groupnorm, "groupnorm", tail, TARN__IN(x, weight, bias), TARN__OUT(y, mean, rstd)))
+        !tarn__kernel_call(TARN__K_groupnorm, "groupnorm", params, TARN__IN(x, weight, bias), TARN__OUT(y, mean, rstd)))
         return NULL;
-    bool good = tarn__finish("groupnorm", groupnorm_backward, tail, TARN__INPUTS(x, weight, bias), TARN__OUTPUTS(y),
+    bool good = tarn__finish("groupnorm", groupnorm_backward, params, TARN__INPUTS(x, weight, bias), TARN__OUTPUTS(y),
                              TARN__SAVED(x, weight, mean, rstd));
     return good ? y : NULL;
 }

@@ -1,19 +1,22 @@
-/* reduce.c: reductions: sum, mean, prod, max, min, argmax, argmin, var; and running sums.
+/* reduce.c: reductions: sum, mean, prod, max, min, argmax, argmin, var; and cumsum.
  *
- * Kernels reduce to x's rank with size 1 on the reduced axes; without `keep` those axes are taken out of the result
- * afterwards, and put back on its gradient. */
+ * Kernels keep x's rank with size 1 on reduced axes; without keepdim those axes are removed from the result
+ * afterwards, and inserted again in its gradient.
+ *
+ * Saved: prod and var save x; max and min save x and the result; sum and mean save nothing. Kernels add in a fixed
+ * order by shape, so sums are deterministic. */
 #include "ops/op.h"
 
-/* What a reduction's backward needs to know. */
+/* Params of a reduction's record. */
 typedef struct reduce_record {
-    tarn__reduce tail;
+    tarn__reduce params;
     uint32_t mask; /* the reduced axes of x */
-    int64_t count; /* elements behind one result */
+    int64_t count; /* elements per result */
 } reduce_record;
 
 /* ---- shapes ------------------------------------------------------------------------------------------------------ */
 
-/* Takes the axes of the mask, of size 1 each, out of a tensor that nobody else has seen yet. */
+/* Removes the axes of the mask, all of size 1, from a tensor not shared yet. */
 static void drop_axes(tarn_tensor *y, uint32_t mask)
 {
     int rank = 0;
@@ -25,7 +28,7 @@ static void drop_axes(tarn_tensor *y, uint32_t mask)
     y->view.rank = rank;
 }
 
-/* A view of a result, or of its gradient, that has the reduced axes again: of size 1, or expanded to x's sizes. */
+/* A view of a result or gradient with the reduced axes restored: of size 1, or expanded to x's sizes. */
 static tarn_tensor *with_axes(tarn_tensor *y, const tarn_shape *x, uint32_t mask, bool expanded)
 {
     tarn_tensor *view = tarn__tensor_view(y);
@@ -44,6 +47,7 @@ static tarn_tensor *with_axes(tarn_tensor *y, const tarn_shape *x, uint32_t mask
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
+/* Elements per result. */
 static int64_t count_reduced(const tarn_tensor *x, uint32_t mask)
 {
     int64_t count = 1;
@@ -52,7 +56,7 @@ static int64_t count_reduced(const tarn_tensor *x, uint32_t mask)
     return count;
 }
 
-/* The result of a kernel, with the reduced axes still in place. */
+/* Runs the kernel; the reduced axes still have size 1. */
 static tarn_tensor *reduce(tarn__kernel kernel, const char *function, tarn_tensor *x, tarn_dtype dtype,
                            const reduce_record *r)
 {
@@ -60,9 +64,10 @@ static tarn_tensor *reduce(tarn__kernel kernel, const char *function, tarn_tenso
     for (int i = 0; i < shape.rank; i++)
         shape.size[i] = (r->mask >> i) & 1 ? 1 : shape.size[i];
     tarn_tensor *y = tarn__tensor_new(function, shape, dtype, tarn__device(x));
-    return y && tarn__kernel_call(kernel, function, r->tail, TARN__IN(x), TARN__OUT(y)) ? y : NULL;
+    return y && tarn__kernel_call(kernel, function, r->params, TARN__IN(x), TARN__OUT(y)) ? y : NULL;
 }
 
+/* Fills in mask and count of the record. */
 static bool check_reduction(const char *function, const tarn_tensor *x, tarn_axes axes, uint32_t dtypes,
                             reduce_record *r)
 {
@@ -73,7 +78,7 @@ static bool check_reduction(const char *function, const tarn_tensor *x, tarn_axe
     return true;
 }
 
-/* The largest of nothing does not exist. */
+/* max, min, argmax and argmin of no elements are undefined. */
 static bool check_not_empty(const char *function, const tarn_tensor *x, uint32_t mask)
 {
     for (int i = 0; i < x->view.rank; i++)
@@ -83,6 +88,7 @@ static bool check_not_empty(const char *function, const tarn_tensor *x, uint32_t
     return true;
 }
 
+/* Integers and bools are summed and multiplied in i64. */
 static tarn_dtype sum_dtype(const tarn_tensor *x)
 {
     return tarn__is_float(x->view.dtype) ? x->view.dtype : TARN_I64;
@@ -90,7 +96,7 @@ static tarn_dtype sum_dtype(const tarn_tensor *x)
 
 /* ---- sum, mean --------------------------------------------------------------------------------------------------- */
 
-/* Every element gets the gradient of its sum: a view, nothing is copied. */
+/* Every element gets the gradient of its sum: an expanded view, no copy. */
 static bool sum_backward(const tarn__backward *b)
 {
     const reduce_record *r = b->params;
@@ -100,17 +106,18 @@ static bool sum_backward(const tarn__backward *b)
 static bool mean_backward(const tarn__backward *b)
 {
     const reduce_record *r = b->params;
-    tarn_tensor *g = tarn_mul(b->grads[0], tarn_scalar(r->tail.scale));
+    tarn_tensor *g = tarn_mul(b->grads[0], tarn_scalar(r->params.scale));
     return g && tarn__accumulate_grad(b, 0, with_axes(g, &tarn__input_spec(b, 0)->shape, r->mask, true));
 }
 
+/* sum, or sum · 1 / count in the kernel's own rounding. */
 static tarn_tensor *sum_or_mean(const char *function, tarn_tensor *x, tarn_axes axes, bool keepdim, bool mean)
 {
-    reduce_record r = {.tail = {.scale = 1}};
+    reduce_record r = {.params = {.scale = 1}};
     if (!check_reduction(function, x, axes, mean ? TARN__FLOATS : TARN__ALL, &r))
         return NULL;
     if (mean)
-        r.tail.scale = 1.0 / (double)r.count; /* infinite over no elements: times 0 it is NaN */
+        r.params.scale = 1.0 / (double)r.count; /* over no elements infinite, and 0 times that is NaN, as in torch */
     tarn_tensor *y = reduce(TARN__K_sum, function, x, sum_dtype(x), &r);
     if (!y)
         return NULL;
@@ -131,25 +138,26 @@ tarn_tensor *tarn_mean(tarn_tensor *x, tarn_axes axes, bool keepdim)
 
 /* ---- prod -------------------------------------------------------------------------------------------------------- */
 
-/* A gradient of x's shape, made by a kernel. */
+/* A new gradient in x's shape and layout. */
 static tarn_tensor *new_gradient(const tarn__backward *b, tarn_tensor *x)
 {
     return tarn__result_like(b->function, (tarn_tensor *[]){x}, 1, tarn__shape_of(x), x->view.dtype, tarn__device(x));
 }
 
-/* dx[i] = g · the product of the other elements. */
+/* gx[i] = g · product of the other elements. */
 static bool prod_backward(const tarn__backward *b)
 {
     const reduce_record *r = b->params;
     tarn_tensor *x = b->saved[0], *gx = new_gradient(b, x);
     tarn_tensor *g = gx ? with_axes(b->grads[0], &tarn__input_spec(b, 0)->shape, r->mask, false) : NULL;
-    return g && tarn__kernel_call(TARN__K_prod_grad, b->function, r->tail, TARN__IN(x, g), TARN__OUT(gx)) &&
+    return g && tarn__kernel_call(TARN__K_prod_grad, b->function, r->params, TARN__IN(x, g), TARN__OUT(gx)) &&
            tarn__accumulate_grad(b, 0, gx);
 }
 
+/* Saves x; its gradient needs the products of all other elements. */
 tarn_tensor *tarn_prod(tarn_tensor *x, tarn_axes axes, bool keepdim)
 {
-    reduce_record r = {.tail = {.scale = 1}};
+    reduce_record r = {.params = {.scale = 1}};
     if (!check_reduction("prod", x, axes, TARN__ALL, &r))
         return NULL;
     tarn_tensor *y = reduce(TARN__K_prod, "prod", x, sum_dtype(x), &r);
@@ -162,21 +170,22 @@ tarn_tensor *tarn_prod(tarn_tensor *x, tarn_axes axes, bool keepdim)
 
 /* ---- max, min ---------------------------------------------------------------------------------------------------- */
 
-/* The elements that equal the result share its gradient. */
-static bool extremum_backward(const tarn__backward *b)
+/* Elements equal to the result share its gradient equally. */
+static bool max_backward(const tarn__backward *b)
 {
     const reduce_record *r = b->params;
     const tarn_shape *shape = &tarn__input_spec(b, 0)->shape;
     tarn_tensor *x = b->saved[0], *gx = new_gradient(b, x);
     tarn_tensor *y = gx ? with_axes(b->saved[1], shape, r->mask, false) : NULL;
     tarn_tensor *g = y ? with_axes(b->grads[0], shape, r->mask, false) : NULL;
-    return g && tarn__kernel_call(TARN__K_max_grad, b->function, r->tail, TARN__IN(x, y, g), TARN__OUT(gx)) &&
+    return g && tarn__kernel_call(TARN__K_max_grad, b->function, r->params, TARN__IN(x, y, g), TARN__OUT(gx)) &&
            tarn__accumulate_grad(b, 0, gx);
 }
 
-static tarn_tensor *extremum(tarn__kernel kernel, const char *function, tarn_tensor *x, tarn_axes axes, bool keepdim)
+/* Saves x and the result, to find the ties. */
+static tarn_tensor *max_or_min(tarn__kernel kernel, const char *function, tarn_tensor *x, tarn_axes axes, bool keepdim)
 {
-    reduce_record r = {.tail = {.scale = 1}};
+    reduce_record r = {.params = {.scale = 1}};
     if (!check_reduction(function, x, axes, TARN__ALL, &r) || !check_not_empty(function, x, r.mask))
         return NULL;
     tarn_tensor *y = reduce(kernel, function, x, x->view.dtype, &r);
@@ -184,25 +193,25 @@ static tarn_tensor *extremum(tarn__kernel kernel, const char *function, tarn_ten
         return NULL;
     if (!keepdim)
         drop_axes(y, r.mask);
-    return tarn__finish(function, extremum_backward, r, TARN__INPUTS(x), TARN__OUTPUTS(y), TARN__SAVED(x, y)) ? y
-                                                                                                              : NULL;
+    return tarn__finish(function, max_backward, r, TARN__INPUTS(x), TARN__OUTPUTS(y), TARN__SAVED(x, y)) ? y : NULL;
 }
 
 tarn_tensor *tarn_max(tarn_tensor *x, tarn_axes axes, bool keepdim)
 {
-    return extremum(TARN__K_max, "max", x, axes, keepdim);
+    return max_or_min(TARN__K_max, "max", x, axes, keepdim);
 }
 
 tarn_tensor *tarn_min(tarn_tensor *x, tarn_axes axes, bool keepdim)
 {
-    return extremum(TARN__K_min, "min", x, axes, keepdim);
+    return max_or_min(TARN__K_min, "min", x, axes, keepdim);
 }
 
 /* ---- argmax, argmin ---------------------------------------------------------------------------------------------- */
 
-static tarn_tensor *place_of(tarn__kernel kernel, const char *function, tarn_tensor *x, int axis, bool keepdim)
+/* i64 index of the first maximum or minimum along one axis; not differentiable. */
+static tarn_tensor *arg_reduce(tarn__kernel kernel, const char *function, tarn_tensor *x, int axis, bool keepdim)
 {
-    reduce_record r = {.tail = {.scale = 1}};
+    reduce_record r = {.params = {.scale = 1}};
     tarn_axes axes = {1, {axis}};
     if (!check_reduction(function, x, axes, TARN__ALL, &r) || !check_not_empty(function, x, r.mask))
         return NULL;
@@ -216,32 +225,33 @@ static tarn_tensor *place_of(tarn__kernel kernel, const char *function, tarn_ten
 
 tarn_tensor *tarn_argmax(tarn_tensor *x, int axis, bool keepdim)
 {
-    return place_of(TARN__K_argmax, "argmax", x, axis, keepdim);
+    return arg_reduce(TARN__K_argmax, "argmax", x, axis, keepdim);
 }
 
 tarn_tensor *tarn_argmin(tarn_tensor *x, int axis, bool keepdim)
 {
-    return place_of(TARN__K_argmin, "argmin", x, axis, keepdim);
+    return arg_reduce(TARN__K_argmin, "argmin", x, axis, keepdim);
 }
 
 /* ---- var --------------------------------------------------------------------------------------------------------- */
 
-/* dx = 2 / (count - correction) · g · (x - mean). The factor and g are multiplied in f32 for the 16-bit floats, so that
- * they are rounded once. */
+/* gx = 2 / (count - correction) · g · (x - mean). For 16-bit floats the factor and g are multiplied in f32, to round
+ * once. */
 static bool var_backward(const tarn__backward *b)
 {
     const reduce_record *r = b->params;
     tarn_tensor *x = b->saved[0], *gx = new_gradient(b, x);
     tarn_tensor *g = gx ? tarn_cast(b->grads[0], tarn__acc_dtype(x->view.dtype)) : NULL;
-    g = g ? tarn_mul(g, tarn_scalar(2 / ((double)r->count - r->tail.correction))) : NULL;
+    g = g ? tarn_mul(g, tarn_scalar(2 / ((double)r->count - r->params.correction))) : NULL;
     g = g ? with_axes(g, &tarn__input_spec(b, 0)->shape, r->mask, false) : NULL;
-    return g && tarn__kernel_call(TARN__K_var_grad, b->function, r->tail, TARN__IN(x, g), TARN__OUT(gx)) &&
+    return g && tarn__kernel_call(TARN__K_var_grad, b->function, r->params, TARN__IN(x, g), TARN__OUT(gx)) &&
            tarn__accumulate_grad(b, 0, gx);
 }
 
+/* Variance with Bessel's correction: divides by count - correction. */
 tarn_tensor *tarn_var(tarn_tensor *x, tarn_axes axes, double correction, bool keepdim)
 {
-    reduce_record r = {.tail = {.scale = 1, .correction = correction}};
+    reduce_record r = {.params = {.scale = 1, .correction = correction}};
     if (!check_reduction("var", x, axes, TARN__FLOATS, &r))
         return NULL;
     tarn_tensor *y = reduce(TARN__K_var, "var", x, x->view.dtype, &r);
@@ -254,7 +264,7 @@ tarn_tensor *tarn_var(tarn_tensor *x, tarn_axes axes, double correction, bool ke
 
 /* ---- cumsum ------------------------------------------------------------------------------------------------------ */
 
-/* Element i reaches every sum from i on: a running sum from the end. */
+/* Element i is part of every sum from i on: a cumsum from the end. */
 static bool cumsum_backward(const tarn__backward *b)
 {
     tarn__along along = *(const tarn__along *)b->params;
@@ -264,6 +274,7 @@ static bool cumsum_backward(const tarn__backward *b)
            tarn__accumulate_grad(b, 0, gx);
 }
 
+/* Running sum along an axis, in i64 for integers. */
 tarn_tensor *tarn_cumsum(tarn_tensor *x, int axis)
 {
     if (!tarn__check("cumsum", x, "x"))

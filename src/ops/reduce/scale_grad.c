@@ -1,14 +1,14 @@
-/* scale_grad.c: the gradients of x · w where w is repeated along axes of x. The composed form writes all products g · x
- * and sums them afterwards; here they are summed as they are made. */
+/* scale_grad.c: gradients of x · w where w is broadcast along axes of x: a scale per row or per column. The composed
+ * form writes all products g · x and sums them afterwards; here they are summed as they are computed. */
 #include <string.h>
 
 #include "ops/op.h"
 
-#define LEAST_ALONG 64 /* elements of the innermost axis, and outputs or rows: less is left to the composed form */
-#define LEAST_ROWS 16
+#define MIN_ALONG 64 /* min elements of the innermost axis; smaller cases are left to the composed form */
+#define MIN_ROWS 16
 
-/* Which operand is w; -1: none, or both. */
-static int repeated(const tarn__backward *b)
+/* The broadcast operand, 0 or 1; -1: none or both. */
+static int broadcast_operand(const tarn__backward *b)
 {
     int64_t all = tarn__view_count(&b->grads[0]->view);
     if (!b->saved[0] || !b->saved[1])
@@ -17,7 +17,7 @@ static int repeated(const tarn__backward *b)
     return first == second ? -1 : first ? 0 : 1;
 }
 
-/* w as x's shape sees it: axes of size 1 in front. */
+/* w with x's rank: leading axes of size 1. */
 static tarn__view aligned(const tarn__view *w, int rank)
 {
     tarn__view view = *w;
@@ -30,18 +30,20 @@ static tarn__view aligned(const tarn__view *w, int rank)
     return view;
 }
 
-/* The longest axis along which the elements of x and g are neighbours; -1: none. */
+/* An axis of at least MIN_ALONG elements with stride 1 in both x and g; -1: none. */
 static int innermost(const tarn__view *x, const tarn__view *g)
 {
     for (int i = 0; i < x->rank; i++)
-        if (x->stride[i] == 1 && g->stride[i] == 1 && x->shape[i] >= LEAST_ALONG)
+        if (x->stride[i] == 1 && g->stride[i] == 1 && x->shape[i] >= MIN_ALONG)
             return i;
     return -1;
 }
 
+/* w must be broadcast over all axes but the innermost (a scale per column), or over that alone (a scale per row),
+ * and there must be enough rows for the kernel to pay off. */
 bool tarn__scale_fits(const tarn__backward *b)
 {
-    int small = repeated(b);
+    int small = broadcast_operand(b);
     if (small < 0 || !tarn__needs_grad(b, small))
         return false;
     const tarn__view *x = &b->saved[1 - small]->view, *g = &b->grads[0]->view;
@@ -53,12 +55,13 @@ bool tarn__scale_fits(const tarn__backward *b)
     for (int i = 0; i < x->rank; i++)
         if (i != axis && x->shape[i] > 1 && ((w.shape[i] > 1) != by_row || x->stride[i] == 1))
             return false;
-    return tarn__view_count(g) / x->shape[axis] >= LEAST_ROWS;
+    return tarn__view_count(g) / x->shape[axis] >= MIN_ROWS;
 }
 
+/* One kernel reads x, w and g once and writes gx and the sums for gw. */
 bool tarn__scale_backward(const tarn__backward *b)
 {
-    int small = repeated(b), large = 1 - small;
+    int small = broadcast_operand(b), large = 1 - small;
     tarn_tensor *x = b->saved[large], *g = b->grads[0], *w = tarn__tensor_view(b->saved[small]), *gx = NULL;
     tarn_tensor *gw =
         tarn__tensor_new(b->function, tarn__shape_of(b->saved[small]), tarn__grad_dtype(b, small), tarn__device(x));
@@ -67,7 +70,8 @@ bool tarn__scale_backward(const tarn__backward *b)
                                tarn__device(g));
     if (!w || !gw || tarn_failed())
         return false;
-    tarn__view whole = gw->view; /* a second tensor on its memory would keep a leaf from taking it over */
+    /* the view is changed in place: a second tensor on the storage would keep a leaf from taking it over */
+    tarn__view whole = gw->view;
     w->view = aligned(&w->view, x->view.rank);
     gw->view = aligned(&gw->view, x->view.rank);
     tarn__elementwise none = {0};

@@ -1,32 +1,32 @@
-/* linear_cross_entropy.c: a language model's last layer and its loss as one operation over chunks of rows: logits,
- * losses, the gradient of the logits in their place, and what that gives to x and weight. So all logits never exist.
+/* linear_cross_entropy.c: a language model's output layer and its loss as one operation over chunks of rows: logits,
+ * losses, the gradient of the logits in place, and its products with x and the weight. The full logits (rows, V)
+ * never exist.
  *
- * A gradient that is the same for all rows (mean, sum) is a factor of what backward gives, so the products are made in
- * the forward pass, while the logits are there, with a gradient of 1 for each row: 16-bit logits keep their digits
- * then. With one for each row (none), backward makes the logits again. */
+ * With a mean or sum, the upstream gradient is one factor for all rows, so the gradients of x and weight are
+ * computed in forward, while the logits exist, for an upstream gradient of 1, and scaled in backward; 16-bit logits
+ * keep their precision this way. Without a reduction, backward recomputes the logits. */
 #include <string.h>
 
 #include "ops/internal.h"
 
-#define HOST_CHUNK (INT64_C(64) << 20)    /* bytes of logits at a time: on the CPU, */
-#define DEVICE_CHUNK (INT64_C(512) << 20) /* and where larger products are faster */
-#define WHOLE_TILES \
-    256 /* rows of a chunk are a multiple of it, so that products on tensor cores have no tile that is nearly empty */
+#define HOST_CHUNK (INT64_C(64) << 20)    /* bytes of logits per chunk on the CPU */
+#define DEVICE_CHUNK (INT64_C(512) << 20) /* and on devices, where larger GEMMs are faster */
+#define WHOLE_TILES 256 /* rows of a chunk are a multiple of this, so that no tensor-core tile is nearly empty */
 
 static const char function[] = "linear_cross_entropy";
 
-/* One way through all rows. */
+/* One pass over all rows. */
 typedef struct pass {
     tarn_tensor *x, *weight, *target; /* (rows, C), (V, C), (rows) */
     tarn_tensor *losses;              /* (rows) */
-    tarn_tensor *g;                   /* (rows), of the losses; NULL: no gradients */
-    tarn_tensor *gx, *gweight;        /* (rows, C), (V, C); NULL where not wanted */
-    tarn__cross_entropy tail;
+    tarn_tensor *g;                   /* (rows), upstream gradient; NULL: no gradients */
+    tarn_tensor *gx, *gweight;        /* (rows, C), (V, C); NULL where not needed */
+    tarn__cross_entropy params;
 } pass;
 
 /* ---- chunks ------------------------------------------------------------------------------------------------------ */
 
-/* Rows `begin` to `begin + count`. A view in the open scope; NULL for NULL. */
+/* Rows `begin` to `begin + count`: a view in the open scope; NULL for NULL. */
 static tarn_tensor *rows_from(tarn_tensor *x, int64_t begin, int64_t count)
 {
     tarn_tensor *rows = x ? tarn__tensor_view(x) : NULL;
@@ -45,6 +45,7 @@ static bool add_gradients(const pass *p, int64_t begin, int64_t count, tarn_tens
                                       begin > 0, p->gweight));
 }
 
+/* One chunk: logits = x @ weightᵀ, loss and glogits in place of the logits, then both gradient GEMMs. */
 static bool run_chunk(const pass *p, int64_t begin, int64_t count)
 {
     tarn_tensor *logits =
@@ -55,14 +56,16 @@ static bool run_chunk(const pass *p, int64_t begin, int64_t count)
         !tarn__gemm(function, rows_from(p->x, begin, count), tarn__transposed(p->weight), NULL, 0, logits))
         return false;
     if (!p->g)
-        return tarn__kernel_call(TARN__K_cross_entropy, function, p->tail, TARN__IN(logits, target),
+        return tarn__kernel_call(TARN__K_cross_entropy, function, p->params, TARN__IN(logits, target),
                                  TARN__OUT(losses, NULL));
     return g &&
-           tarn__kernel_call(TARN__K_cross_entropy_with_grad, function, p->tail, TARN__IN(logits, target, g),
+           tarn__kernel_call(TARN__K_cross_entropy_with_grad, function, p->params, TARN__IN(logits, target, g),
                              TARN__OUT(losses, logits)) &&
            add_gradients(p, begin, count, logits);
 }
 
+/* Chunks run one after the other in their own scopes: peak memory is one chunk of logits. gweight accumulates over
+ * chunks. */
 static bool run_pass(const pass *p)
 {
     int64_t rows = p->x->view.shape[0],
@@ -78,8 +81,8 @@ static bool run_pass(const pass *p)
     return good;
 }
 
-/* Where the gradients of x and weight go, wide: (rows, C) and (V, C). */
-static bool place_gradients(pass *p, bool of_x, bool of_weight)
+/* Allocates the gradients of x (rows, C) and weight (V, C), in f32 for 16-bit operands. */
+static bool new_gradients(pass *p, bool of_x, bool of_weight)
 {
     tarn_dtype wide = tarn__acc_dtype(p->x->view.dtype);
     tarn_device device = tarn__device(p->x);
@@ -90,11 +93,11 @@ static bool place_gradients(pass *p, bool of_x, bool of_weight)
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 typedef struct linear_loss_record {
-    tarn__cross_entropy tail; /* its scale is 1 / rows of a mean over all */
+    tarn__cross_entropy params; /* its scale is 1 / rows for a mean over all rows */
     tarn_reduction reduction;
 } linear_loss_record;
 
-static bool put_gradients(const tarn__backward *b, tarn_tensor *gx, tarn_tensor *gweight)
+static bool accumulate_gradients(const tarn__backward *b, tarn_tensor *gx, tarn_tensor *gweight)
 {
     if (gx && tarn__needs_grad(b, 0) &&
         !((gx = tarn_reshape(gx, tarn__input_spec(b, 0)->shape)) && tarn__accumulate_grad(b, 0, gx)))
@@ -102,7 +105,7 @@ static bool put_gradients(const tarn__backward *b, tarn_tensor *gx, tarn_tensor 
     return !gweight || !tarn__needs_grad(b, 1) || tarn__accumulate_grad(b, 1, gweight);
 }
 
-/* weight's gradient times g, where the leaf has its place for it: it may be the largest tensor of all. */
+/* The weight's gradient times g, computed in the leaf's own memory: it may be the largest tensor of all. */
 static tarn_tensor *scaled_weight(const tarn__backward *b, tarn_tensor *gweight, tarn_tensor *g)
 {
     tarn__elementwise none = {0};
@@ -110,14 +113,14 @@ static tarn_tensor *scaled_weight(const tarn__backward *b, tarn_tensor *gweight,
     return to && tarn__kernel_call(TARN__K_mul, b->function, none, TARN__IN(gweight, g), TARN__OUT(to)) ? to : NULL;
 }
 
-/* The gradients of a gradient of 1 for each row, times the one that came. */
+/* The gradients for an upstream gradient of 1, times the actual one. */
 static bool scaled_backward(const tarn__backward *b)
 {
     const linear_loss_record *r = b->params;
     tarn_tensor *gx = b->saved[0], *gweight = b->saved[1], *counted = b->saved[2], *g = b->grads[0];
-    /* none count: 0, though the mean is NaN */
-    g = counted ? tarn_div(g, tarn_maximum(counted, tarn_scalar(1))) : tarn_mul(g, tarn_scalar(r->tail.scale));
-    return g && put_gradients(b, gx ? tarn_mul(gx, g) : NULL, gweight ? scaled_weight(b, gweight, g) : NULL) &&
+    /* 0 if no target counts, although the mean is NaN */
+    g = counted ? tarn_div(g, tarn_maximum(counted, tarn_scalar(1))) : tarn_mul(g, tarn_scalar(r->params.scale));
+    return g && accumulate_gradients(b, gx ? tarn_mul(gx, g) : NULL, gweight ? scaled_weight(b, gweight, g) : NULL) &&
            !tarn_failed();
 }
 
@@ -128,11 +131,11 @@ static bool each_backward(const tarn__backward *b)
               .weight = b->saved[1],
               .target = b->saved[2],
               .g = b->grads[0],
-              .tail = r->tail};
+              .params = r->params};
     p.losses = tarn__tensor_new(function, tarn__shape_of(p.target), tarn__acc_dtype(p.weight->view.dtype),
                                 tarn__device(p.weight));
-    return p.x && p.losses && place_gradients(&p, tarn__needs_grad(b, 0), tarn__needs_grad(b, 1)) && run_pass(&p) &&
-           put_gradients(b, p.gx, p.gweight);
+    return p.x && p.losses && new_gradients(&p, tarn__needs_grad(b, 0), tarn__needs_grad(b, 1)) && run_pass(&p) &&
+           accumulate_gradients(b, p.gx, p.gweight);
 }
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
@@ -170,15 +173,15 @@ static tarn_tensor *losses_of(tarn_tensor *x, pass *p, const tarn_cross_entropy_
     bool each = o->reduction == TARN_REDUCE_NONE, records = tarn__recording_needed((tarn_tensor *[]){x, p->weight}, 2);
     if (records && !each &&
         (!(p->g = ones(rows, wide, tarn__device(x))) ||
-         !place_gradients(p, tarn_needs_grad(x), tarn_needs_grad(p->weight))))
+         !new_gradients(p, tarn_needs_grad(x), tarn_needs_grad(p->weight))))
         return NULL;
     if (!(p->losses = tarn__tensor_new(function, TARN_SHAPE(rows), wide, tarn__device(x))) || !run_pass(p))
         return NULL;
     tarn_tensor *counted = o->reduction == TARN_REDUCE_MEAN ? tarn__count_targets(p->target, o, wide) : NULL;
     tarn_tensor *y = tarn_failed() ? NULL : tarn__reduce_losses(p->losses, counted, o->reduction);
-    linear_loss_record r = {.tail = p->tail, .reduction = o->reduction};
+    linear_loss_record r = {.params = p->params, .reduction = o->reduction};
     if (o->reduction == TARN_REDUCE_MEAN && rows > 0)
-        r.tail.scale = 1 / (double)rows;
+        r.params.scale = 1 / (double)rows;
     tarn_tensor *saved[] = {each ? x : p->gx, each ? p->weight : p->gweight, each ? p->target : counted};
     return y && tarn__finish(function, each ? each_backward : scaled_backward, r, TARN__INPUTS(x, p->weight),
                              TARN__OUTPUTS(y), TARN__SAVED(saved[0], saved[1], saved[2]))
@@ -186,6 +189,8 @@ static tarn_tensor *losses_of(tarn_tensor *x, pass *p, const tarn_cross_entropy_
                : NULL;
 }
 
+/* x […, C], weight [V, C], target […] -> cross_entropy(x @ weightᵀ, target). FLOPs: 2 · rows · V · C forward, twice
+ * that backward, done in forward for a mean or sum. */
 tarn_tensor *tarn_linear_cross_entropy_sized(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *target,
                                              const tarn_cross_entropy_options *options, size_t options_size)
 {
@@ -199,10 +204,10 @@ tarn_tensor *tarn_linear_cross_entropy_sized(tarn_tensor *x, tarn_tensor *weight
     pass p = {.x = tarn__rows_of(function, operand[0]),
               .weight = operand[1],
               .target = operand[2],
-              .tail = {.smoothing = o.label_smoothing,
-                       .scale = 1,
-                       .has_ignore = o.ignore_index != NULL,
-                       .ignore = o.ignore_index ? *o.ignore_index : 0}};
+              .params = {.smoothing = o.label_smoothing,
+                         .scale = 1,
+                         .has_ignore = o.ignore_index != NULL,
+                         .ignore = o.ignore_index ? *o.ignore_index : 0}};
     if (shape.rank != 1)
         p.target = tarn_reshape(p.target, TARN_SHAPE(tarn__view_count(&p.target->view)));
     tarn_tensor *y = p.x && p.target ? losses_of(operand[0], &p, &o) : NULL;

@@ -1,31 +1,37 @@
-/* loss.c: losses. Cross entropy has kernels of its own; the others are composed. */
+/* loss.c: losses. Cross entropy has its own kernels; the others are composed.
+ *
+ *   loss = logsumexp(logits) - logits[target], label smoothing mixes in the mean over classes;
+ *   targets equal to ignore_index give loss 0, no gradient, and do not count in the mean.
+ * Composed losses are ordinary recorded operations and need no backward of their own. */
 #include <string.h>
 
 #include "ops/op.h"
 
 /* ---- cross entropy ----------------------------------------------------------------------------------------------- */
 
+/* Params of the record; the kernel's scale is 1 / rows for a mean over all rows. */
 typedef struct cross_entropy_record {
-    tarn__cross_entropy tail;
+    tarn__cross_entropy params;
     tarn_reduction reduction;
 } cross_entropy_record;
 
-/* (softmax - what the target asks for) · dL/dloss; for a mean, divided by how many targets count. */
+/* glogits = (softmax - target distribution) · g; for a mean, divided by the number of targets that count. */
 static bool cross_entropy_backward(const tarn__backward *b)
 {
     const cross_entropy_record *record = b->params;
-    tarn_tensor *logits = b->saved[0], *target = b->saved[1], *log_sums = b->saved[2], *counted = b->saved[3],
+    tarn_tensor *logits = b->saved[0], *target = b->saved[1], *lse = b->saved[2], *counted = b->saved[3],
                 *g = b->grads[0];
     if (counted)
-        g = tarn_div(g, tarn_maximum(counted, tarn_scalar(1))); /* none: the gradient is 0, though the mean is NaN */
+        /* if no target counts, the gradient is 0 although the mean is NaN */
+        g = tarn_div(g, tarn_maximum(counted, tarn_scalar(1)));
     if (g && record->reduction != TARN_REDUCE_NONE)
         g = tarn_expand(g, tarn__shape_of(target));
     tarn_tensor *glogits = g ? tarn__result_like(b->function, (tarn_tensor *[]){logits}, 1, tarn__shape_of(logits),
                                                  tarn__grad_dtype(b, 0), tarn__device(logits))
                              : NULL;
     return glogits &&
-           tarn__kernel_call(TARN__K_cross_entropy_grad, b->function, record->tail,
-                             TARN__IN(logits, target, log_sums, g), TARN__OUT(glogits)) &&
+           tarn__kernel_call(TARN__K_cross_entropy_grad, b->function, record->params, TARN__IN(logits, target, lse, g),
+                             TARN__OUT(glogits)) &&
            tarn__accumulate_grad(b, 0, glogits);
 }
 
@@ -47,7 +53,8 @@ bool tarn__check_losses(const char *function, const char *role, tarn_tensor **op
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: label_smoothing %g is outside 0 to 1", function,
                            o->label_smoothing);
     return (unsigned)o->reduction <= TARN_REDUCE_NONE ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "%s: %d is no reduction", function, (int)o->reduction);
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: reduction is %d; expected TARN_REDUCE_MEAN, _SUM or _NONE", function,
+                       (int)o->reduction);
 }
 
 tarn_tensor *tarn__count_targets(tarn_tensor *target, const tarn_cross_entropy_options *o, tarn_dtype dtype)
@@ -69,37 +76,37 @@ tarn_tensor *tarn__reduce_losses(tarn_tensor *losses, tarn_tensor *counted, tarn
                    : tarn_mean(losses, TARN_ALL_AXES, false);
 }
 
-/* Logits [rows, C], target [rows]. What backward needs of each row is the log of its sum of exponentials, kept where
- * something will be recorded: in f64, because large logits leave few digits of f32 behind the point. */
+/* Logits [rows, C], target [rows]. Backward needs the logsumexp of each row: saved in f64, because for large logits
+ * f32 has few digits after the point, and only if something will be recorded. */
 static tarn_tensor *cross_entropy_rows(tarn_tensor *logits, tarn_tensor *target, const tarn_cross_entropy_options *o)
 {
     tarn_dtype wide = tarn__acc_dtype(logits->view.dtype);
     int64_t rows = logits->view.shape[0];
-    cross_entropy_record record = {.tail = {.smoothing = o->label_smoothing,
-                                            .scale = 1,
-                                            .has_ignore = o->ignore_index != NULL,
-                                            .ignore = o->ignore_index ? *o->ignore_index : 0},
+    cross_entropy_record record = {.params = {.smoothing = o->label_smoothing,
+                                              .scale = 1,
+                                              .has_ignore = o->ignore_index != NULL,
+                                              .ignore = o->ignore_index ? *o->ignore_index : 0},
                                    .reduction = o->reduction};
-    tarn_tensor *losses = tarn__tensor_new("cross_entropy", TARN_SHAPE(rows), wide, tarn__device(logits)),
-                *log_sums = NULL;
+    tarn_tensor *losses = tarn__tensor_new("cross_entropy", TARN_SHAPE(rows), wide, tarn__device(logits)), *lse = NULL;
     if (!losses || (tarn__recording_needed(&logits, 1) &&
-                    !(log_sums = tarn__tensor_new("cross_entropy", TARN_SHAPE(rows), TARN_F64, tarn__device(logits)))))
+                    !(lse = tarn__tensor_new("cross_entropy", TARN_SHAPE(rows), TARN_F64, tarn__device(logits)))))
         return NULL;
-    if (!tarn__kernel_call(TARN__K_cross_entropy, "cross_entropy", record.tail, TARN__IN(logits, target),
-                           TARN__OUT(losses, log_sums)))
+    if (!tarn__kernel_call(TARN__K_cross_entropy, "cross_entropy", record.params, TARN__IN(logits, target),
+                           TARN__OUT(losses, lse)))
         return NULL;
     tarn_tensor *counted = o->reduction == TARN_REDUCE_MEAN ? tarn__count_targets(target, o, wide) : NULL;
     if (tarn_failed())
         return NULL;
     if (o->reduction == TARN_REDUCE_MEAN && !counted)
-        record.tail.scale = 1 / (double)rows;
+        record.params.scale = 1 / (double)rows;
     tarn_tensor *y = tarn__reduce_losses(losses, counted, o->reduction);
     return y && tarn__finish("cross_entropy", cross_entropy_backward, record, TARN__INPUTS(logits), TARN__OUTPUTS(y),
-                             TARN__SAVED(logits, target, log_sums, counted))
+                             TARN__SAVED(logits, target, lse, counted))
                ? y
                : NULL;
 }
 
+/* logits […, C], i32 or i64 target […] -> a scalar, or […] without a reduction. Higher ranks are flattened to rows. */
 tarn_tensor *tarn_cross_entropy_sized(tarn_tensor *logits, tarn_tensor *target,
                                       const tarn_cross_entropy_options *options, size_t options_size)
 {
@@ -133,7 +140,7 @@ bool tarn__apply_cross_entropy(const tarn__invocation *v, tarn_tensor **out)
 
 static const char *const roles[] = {"the prediction", "the target"};
 
-/* What all of these check: the error names the loss, not an operation inside it. */
+/* Checks of all composed losses, so that errors name the loss, not an operation inside it. */
 static bool check_pair(const char *function, tarn_tensor **operand)
 {
     tarn_shape shape;
@@ -143,9 +150,9 @@ static bool check_pair(const char *function, tarn_tensor **operand)
            tarn__broadcast(function, operand, 2, &shape);
 }
 
-/* Runs a composed loss in a scope of its own, so that what nobody recorded goes at once. 16-bit operands are computed
- * in f32: every step rounded to 16 bits, differences above all, would leave few digits. Where gradients cancel
- * (`cancels`), f32 is computed in f64 for the same reason. */
+/* Runs a composed loss in its own scope, so that temporaries are freed at once. 16-bit operands are computed in f32,
+ * because rounding each step, differences above all, would lose precision. Where gradients cancel (`cancels`), f32
+ * is computed in f64 for the same reason. */
 typedef tarn_tensor *(*loss_fn)(tarn_tensor *prediction, tarn_tensor *target, double parameter);
 
 static tarn_tensor *mean_loss(const char *function, loss_fn loss, bool cancels, tarn_tensor *prediction,
@@ -175,6 +182,7 @@ static tarn_tensor *squared(tarn_tensor *prediction, tarn_tensor *target, double
     return difference ? tarn_square(difference) : NULL;
 }
 
+/* mean((prediction - target)²), operands broadcast. */
 tarn_tensor *tarn_mse_loss(tarn_tensor *prediction, tarn_tensor *target)
 {
     return mean_loss("mse_loss", squared, false, prediction, target, 0);
@@ -187,6 +195,7 @@ static tarn_tensor *absolute(tarn_tensor *prediction, tarn_tensor *target, doubl
     return difference ? tarn_abs(difference) : NULL;
 }
 
+/* mean(|prediction - target|). */
 tarn_tensor *tarn_l1_loss(tarn_tensor *prediction, tarn_tensor *target)
 {
     return mean_loss("l1_loss", absolute, false, prediction, target, 0);
@@ -211,18 +220,20 @@ tarn_tensor *tarn_huber_loss(tarn_tensor *prediction, tarn_tensor *target, doubl
     return mean_loss("huber_loss", huber, false, prediction, target, delta);
 }
 
-/* -t log σ(x) - (1 - t) log(1 - σ(x)) = t · softplus(-x) + (1 - t) · softplus(x): no term is negative, and the gradient
- * of a logit, (1 - t) · σ(x) - t · σ(-x), keeps the digits of a prediction that is all but certain and right. */
+/* -t log σ(x) - (1 - t) log(1 - σ(x)) = t · softplus(-x) + (1 - t) · softplus(x): no term is negative, and the
+ * gradient of a logit, (1 - t) · σ(x) - t · σ(-x), keeps its precision for predictions that are almost certain and
+ * correct. */
 static tarn_tensor *binary_cross_entropy(tarn_tensor *logits, tarn_tensor *target, double parameter)
 {
     (void)parameter;
     tarn_tensor *rest = tarn_sub(tarn_scalar(1), target), *soft = rest ? tarn_softplus(logits) : NULL;
-    tarn_tensor *negative = soft ? tarn_mul(rest, soft) : NULL, *turned = negative ? tarn_neg(logits) : NULL;
-    soft = turned ? tarn_softplus(turned) : NULL;
+    tarn_tensor *negative = soft ? tarn_mul(rest, soft) : NULL, *negated = negative ? tarn_neg(logits) : NULL;
+    soft = negated ? tarn_softplus(negated) : NULL;
     tarn_tensor *positive = soft ? tarn_mul(target, soft) : NULL;
     return positive ? tarn_add(negative, positive) : NULL;
 }
 
+/* mean of binary cross entropy of sigmoid(logits); targets are probabilities. */
 tarn_tensor *tarn_bce_with_logits_loss(tarn_tensor *logits, tarn_tensor *target)
 {
     return mean_loss("bce_with_logits_loss", binary_cross_entropy, true, logits, target, 0);
