@@ -175,7 +175,7 @@ static void a_bool_that_is_none_changes_nothing(void **state)
     free(content);
     double before = total(b);
     assert_false(tarn_module_load(b, path, NULL));
-    assert_error_about(TARN_ERROR_FORMAT, "module_load", "9 is no bool");
+    assert_error_about(TARN_ERROR_FORMAT, "module_load", "9 is not a bool");
     assert_true(total(b) == before);
     tarn_module_free(a);
     tarn_module_free(b);

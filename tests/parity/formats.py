@@ -169,7 +169,7 @@ def check_changed(folder, rng):
 def may_differ(ours, theirs):
     """Where tarn may refuse what the package takes."""
     text = str(ours)
-    return isinstance(theirs, dict) and any(reason in text for reason in ("is no bool", "\\u0000", "axes; tarn's", "which tarn cannot load"))
+    return isinstance(theirs, dict) and any(reason in text for reason in ("is not a bool", "\\u0000", "axes; tarn's", "which tarn cannot load"))
 
 
 CHECKS = {"what the package writes": check_theirs, "what tarn writes": check_ours, "foreign dtypes": check_foreign, "changed files": check_changed}
