@@ -1,8 +1,5 @@
-/*
- * Attention on a CUDA device against the CPU: every form that its kernels take, rows that begin at starts, the same
- * weights dropped, the same bits in every run and in a captured one, memory that is linear in the rows. Without a
- * device every test is skipped.
- */
+/* test_attention.c: attention on a CUDA device against the CPU: every shape its kernels support, document starts, equal
+ * dropout masks, bitwise identical runs and captured steps, memory linear in the rows. Skipped without a device. */
 #include "support/gpu.h"
 
 #include <tarn/graph.h>
@@ -15,7 +12,7 @@ typedef struct sizes {
     int64_t batches, heads, kv_heads, rows, keys, depth;
 } sizes;
 
-/* The sizes themselves; under a sanitizer, which takes minutes for these, smaller ones that still go through several
+/* The sizes themselves; under a sanitizer, which needs minutes for these, smaller ones that still span several
  * tiles. */
 static sizes cut(sizes s, tarn_dtype dtype)
 {
@@ -77,7 +74,7 @@ static void agrees_with_the_cpu(sizes s, tarn_dtype dtype, tarn_attention_option
     assert_ok();
 }
 
-/* Every width that tensor cores take, and sizes beside them; blocks of rows and keys that end anywhere. */
+/* Every head_dim that tensor cores support, and sizes next to them; blocks of rows and keys that end anywhere. */
 static void every_shape_matches_the_cpu(void **state)
 {
     NEEDS_GPU();
@@ -115,8 +112,8 @@ static void lengths_and_dropout_match_the_cpu(void **state)
 
 /* ---- starts ------------------------------------------------------------------------------------------------------ */
 
-/* [B, T] of documents of 1 to `longest` rows, the last of which end at the last keys; with `longest` 0, in no order at
- * all. */
+/* [B, T] document starts: documents of 1 to `longest` rows, the last one ending at the last key; `longest` 0: in no
+ * order. */
 static tarn_tensor *draw_starts(sizes s, int64_t longest, tarn_dtype dtype)
 {
     int64_t document_starts[1024], ahead = s.keys > s.rows ? s.keys - s.rows : 0;
@@ -134,7 +131,7 @@ static tarn_tensor *draw_starts(sizes s, int64_t longest, tarn_dtype dtype)
     return good(tarn_cast(tarn_from_i64(document_starts, TARN_SHAPE(s.batches, s.rows), CPU), dtype));
 }
 
-/* Documents that are shorter than a tile, end within one and go through several; rows that begin behind themselves. */
+/* Documents shorter than a tile, ending within one and spanning several; rows that start after themselves. */
 static void document_starts_match_the_cpu(void **state)
 {
     NEEDS_GPU();
@@ -158,8 +155,8 @@ static void document_starts_match_the_cpu(void **state)
             }
 }
 
-/* Where each row sees itself alone its weight is 1 whatever q and k are: the result is v, and gradients of q and k are
- * what rounding leaves of 0. */
+/* A row that sees only itself has a weight of 1 whatever q and k are: the result is v, and the gradients of q and k are
+ * rounding errors of 0. */
 static void a_row_that_sees_only_itself_has_a_gradient_of_v_only(void **state)
 {
     NEEDS_GPU();
@@ -179,7 +176,7 @@ static void a_row_that_sees_only_itself_has_a_gradient_of_v_only(void **state)
             double *noise = values_of(good(tarn_grad(x[i])));
             for (int64_t k = 0; k < tarn_count(x[i]); k++)
                 assert_true(fabs(noise[k]) <
-                            tolerance[d] * 100); /* sums of 64 products of numbers of about 1, times one */
+                            tolerance[d] * 100); /* sums of 64 products of values of about 1, times one */
             free(noise);
         }
     }
@@ -208,7 +205,7 @@ static void document_starts_of_0_change_no_bit(void **state)
     tarn_tensor *x = good(tarn_normal(TARN_SHAPE(2, 150, 8 * 40), 0, 1, TARN_BF16, gpu)), *same = good(tarn_clone(x));
     tarn_requires_grad(x, true);
     tarn_requires_grad(same, true);
-    tarn_attention_options o = {.causal = true, .dropout = 0.1}, with = o; /* cuDNN does none that drop */
+    tarn_attention_options o = {.causal = true, .dropout = 0.1}, with = o; /* cuDNN is not used with dropout */
     with.document_starts = good(tarn_zeros(TARN_SHAPE(2, 150), TARN_I32, gpu));
     tarn_seed(13);
     tarn_tensor *y = good(tarn_attention_packed(x, 4, 2, &o)), *g = good(tarn_normal_like(y, 0, 1));
@@ -309,7 +306,7 @@ static void runs_and_captured_steps_are_bitwise_identical(void **state)
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* 32768 rows have 2 GiB of weights in bf16; forward and backward need less than ten tensors of their operands' size. */
+/* 32,768 rows have 2 GiB of weights in bf16; forward and backward must stay below ten tensors of the operands' size. */
 static void long_texts_need_no_weights(bool has_starts)
 {
     const int64_t rows = 32768, bytes = rows * 64 * 2;

@@ -1,10 +1,7 @@
-/*
- * Attention by cuDNN on a CUDA device: against the CPU and against our own kernels, forward and gradients, queries,
- * keys and values apart and packed; the same bits in every run and in a captured one; memory that is linear in the
- * rows; a choice that is measured once and kept. Everything here has enough products to go that way, and gradients that
- * stay in 16 bits: operands are no leaves. Where there is no cuDNN our own kernels run through all of it. Without a
- * device every test is skipped.
- */
+/* test_attention_cudnn.c: attention by cuDNN on a CUDA device: against the CPU and our own kernels, forward and
+ * gradients, with separate and packed q, k and v; bitwise identical runs and captured steps; memory linear in the rows;
+ * tuning that runs once and is stored. All calls are large enough for cuDNN, and gradients stay in 16 bits: operands
+ * are no leaves. Without cuDNN our own kernels run instead. Skipped without a device. */
 #include "support/gpu.h"
 
 #include <dirent.h>
@@ -20,14 +17,14 @@ typedef struct sizes {
     int64_t batches, heads, kv_heads, rows, keys, depth;
 } sizes;
 
-/* What one attention gives: its result, and the gradients of what its operands were made from. */
+/* The result of an attention, and the gradients of its leaves. */
 typedef struct outcome {
     tarn_tensor *y, *grad[OPERANDS];
 } outcome;
 
 /* ---- three ways to the same values ------------------------------------------------------------------------------- */
 
-/* Leaves in f32 whose values 16 bits hold. */
+/* f32 leaves whose values fit 16 bits. */
 static void make_leaves(sizes s, tarn_dtype dtype, tarn_tensor **leaf)
 {
     const tarn_shape shape[] = {TARN_SHAPE(s.batches, s.heads, s.rows, s.depth),
@@ -36,7 +33,7 @@ static void make_leaves(sizes s, tarn_dtype dtype, tarn_tensor **leaf)
         leaf[i] = good(tarn_cast(good(tarn_normal(shape[i != Q], 0, 1, dtype, CPU)), TARN_F32));
 }
 
-/* On the leaves' device, in this dtype. Lengths that are all S change nothing but the way: cuDNN is not asked for. */
+/* On the leaves' device, in this dtype. Lengths that are all S change nothing but the path: cuDNN is not used. */
 static outcome attend(tarn_tensor *const *leaf, tarn_dtype dtype, bool causal, bool own, tarn_tensor *g)
 {
     tarn_tensor *of[OPERANDS], *in[OPERANDS];
@@ -100,7 +97,7 @@ static void agrees(sizes s, tarn_dtype dtype, bool causal, double tolerance)
     tarn_scope_close(scope);
 }
 
-/* From one row to thousands, lengths that fill no tile, heads that share keys. */
+/* From one row to thousands, lengths that fill no tile, grouped-query heads. */
 static void it_matches_the_cpu_and_our_own_kernels(void **state)
 {
     NEEDS_GPU();
@@ -116,8 +113,7 @@ static void it_matches_the_cpu_and_our_own_kernels(void **state)
         }
 }
 
-/* Workspaces that are larger than what a piece may have: pieces of batches, of heads, of heads that share keys, with an
- * overlap. */
+/* Workspaces larger than the budget of a chunk: chunks of batches, of heads, of grouped heads, with an overlap. */
 static void chunks_match_our_own_kernels(void **state)
 {
     NEEDS_GPU();
@@ -220,8 +216,8 @@ static void runs_and_captured_steps_are_bitwise_identical(void **state)
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* Eight heads of 8192 rows have 1 GiB of weights, and of 16384 rows 4 GiB; beside tensors of its operands' size a step
- * takes a workspace of a small share of the device's memory. */
+/* Eight heads of 8,192 rows have 1 GiB of weights, of 16,384 rows 4 GiB; a step may need tensors of its operands' size
+ * and a workspace of a small fraction of the device's memory. */
 static void memory_is_linear_in_the_rows(void **state)
 {
     NEEDS_GPU();
@@ -231,7 +227,7 @@ static void memory_is_linear_in_the_rows(void **state)
         const int64_t bytes = rows * 8 * 64 * 2, workspace = info.memory_total / 128 * 9 / 8;
         tarn_scope *scope = tarn_scope_open();
         packed p = make_packed(gpu, 1, rows, 8, 8, 64);
-        assert_true(step(&p)); /* what is tried for a choice counts for nothing */
+        assert_true(step(&p)); /* memory of the tuning run does not count */
         tarn_stats_reset();
         int64_t before = tarn_memory_of(gpu).used;
         assert_true(step(&p));
@@ -303,7 +299,7 @@ static void tuning_runs_once_and_is_stored(void **state)
         lines[run] = count_lines(cache, &files);
         assert_int_equal(files, 1);
     }
-    assert_in_range(lines[0], 1, 2); /* forward, and backward where cuDNN's has a fixed order of sums */
+    assert_in_range(lines[0], 1, 2); /* forward, and backward if cuDNN's is deterministic */
     assert_int_equal(lines[1], lines[0]);
     snprintf(line, sizeof(line), "rm -r '%s'", cache);
     assert_int_equal(system(line), 0);
@@ -322,7 +318,7 @@ static void without_cudnn_our_own_kernels_run(void **state)
     assert_int_equal(system(line), 0);
 }
 
-/* A step in this program: 0, or 3 when it fails as one does whose cuDNN cannot be opened. */
+/* A step in this process: 0, or 3 if it fails because cuDNN cannot be opened. */
 static int one_step(void)
 {
     gpu = tarn_device_parse("cuda");

@@ -100,7 +100,7 @@ static void run_in_passes(const operands *o, int kind, tarn_tensor **made)
 
 /* ---- tests ------------------------------------------------------------------------------------------------------- */
 
-/* With relu elements next to 0 could be on its other side on the CPU. */
+/* With relu, elements near 0 could be on its other side on the CPU. */
 static void compare(tarn_shape shape, int d, bool is_last)
 {
     tarn_tensor *made[FIGURES], *wanted[FIGURES];

@@ -1,4 +1,5 @@
-/* The accuracy check of f32 convolutions: f32 sums pass, those of TF32 operands do not. Runs without a device. */
+/* test_conv_accuracy.c: the accuracy check of f32 convolutions: f32 sums pass, those of TF32 operands do not. Runs
+ * without a device. */
 #include "backends/cuda/conv/conv_accuracy.h"
 #include "support/check.h"
 

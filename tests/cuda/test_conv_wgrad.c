@@ -1,7 +1,6 @@
-/* test_conv_weight.c: gradients of convolutions' weights on a CUDA device without columns, wherever they can be made
- * so, against the CPU. Operands are small whole numbers, which bf16 and TF32 hold exactly, and so do sums of f32: the
- * gradients must be the CPU's to the last bit, in whichever order they are added up. Without a device every test is
- * skipped. */
+/* test_conv_wgrad.c: our wgrad kernel on a CUDA device, wherever it applies, against the CPU. Operands are small
+ * integers, exact in bf16 and TF32, and so are their f32 sums: the gradients must be bitwise identical to the CPU's, in
+ * any order of summation. Skipped without a device. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -19,13 +18,12 @@ typedef struct sized {
     tarn_conv2d_options options;
 } sized;
 
-/* How the GPU's operands are: bf16 or f32, which is multiplied in TF32; x with channels last, as rows, or a part of a
- * larger image. */
+/* The GPU's operands: bf16, or f32 multiplied in TF32; x in NHWC, in NCHW, or a slice of a larger image. */
 enum { CHANNELS_LAST, ROWS, PART, LAYOUTS };
 typedef struct way {
     tarn_dtype dtype;
     int layout;
-    bool is_narrow; /* the gradient is of the dtype of x: the weight is no leaf */
+    bool is_narrow; /* the gradient has x's dtype: the weight is no leaf */
 } way;
 
 /* From -3 to 3. */
@@ -39,7 +37,7 @@ static tarn_tensor *with_channels_last(tarn_tensor *x)
     return good(tarn_permute(tarn_contiguous(tarn_permute(x, TARN_AXES(0, 2, 3, 1))), TARN_AXES(0, 3, 1, 2)));
 }
 
-/* The same numbers on the GPU. A part is cut out of more, so that it lies neither dense nor aligned. */
+/* The same values on the GPU. A slice is cut out of a larger tensor: neither contiguous nor aligned. */
 static tarn_tensor *there(tarn_tensor *x, way w)
 {
     tarn_tensor *copy = good(tarn_to(tarn_cast(x, w.dtype), gpu));
@@ -120,7 +118,7 @@ static const sized kinds[] = {
 };
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
-/* A kind, of fewer images under a sanitizer: still several tiles a block, and several blocks. */
+/* A shape, with fewer images under a sanitizer: still several tiles per block, and several blocks. */
 static sized kind_of(int i)
 {
     sized s = kinds[i];
@@ -161,7 +159,7 @@ static void wgrad_of_any_shape_matches_the_cpu(void **state)
     }
 }
 
-/* Numbers that are not whole: within what rounding to 8 or 11 bits is, and the same bits twice. */
+/* Non-integer values: within the rounding of 8 or 11 bits, and bitwise identical twice. */
 static void wgrad_is_bitwise_identical_twice(void **state)
 {
     NEEDS_GPU();
@@ -192,8 +190,7 @@ static void wgrad_accumulates(void **state)
     }
 }
 
-/* An infinity in x is in the gradients of its channel, and makes nothing NaN: it meets no zeros of results that are not
- * there. */
+/* An infinity in x reaches the gradients of its channel and makes nothing NaN: it meets no padding zeros. */
 static void an_infinity_stays_in_its_channel(void **state)
 {
     NEEDS_GPU();
@@ -211,7 +208,7 @@ static void an_infinity_stays_in_its_channel(void **state)
             tarn_tensor *got = gradient_there(&o, &s, (way){wide ? TARN_F32 : TARN_BF16, CHANNELS_LAST, false}, 1);
             for (int64_t i = 0; i < tarn_count(got); i++) {
                 double g = tarn_item_at(got, TARN_SHAPE(i / 144, i / 9 % 16, i / 3 % 3, i % 3));
-                /* of the result whose window has it there */
+                /* of the result whose window contains it */
                 int64_t row = at / 11 - i / 3 % 3, column = at % 11 - i % 3;
                 bool meets = i / 9 % 16 == 5 && row >= 0 && row < 7 && column >= 0 && column < 9;
                 assert_true(meets ? g == -INFINITY : g == 0);
@@ -234,7 +231,7 @@ static void without_tf32_wgrad_is_f32(void **state)
 
 /* ---- that the kernel is run -------------------------------------------------------------------------------------- */
 
-/* What another program does: MiB of workspace, at most 250, that the gradient of a weight takes. */
+/* What another process does: MiB of workspace, at most 250, that wgrad may use. */
 static int workspace_of(bool wide)
 {
     gpu = tarn_device_parse("cuda");
@@ -265,8 +262,8 @@ static int workspace_with(const char *setting, const char *what)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 255;
 }
 
-/* Columns of these images take 55 MiB in bf16 and 110 in f32; without them there is room for the parts of the gradient,
- * at most 150 KB a block. */
+/* im2col of these images takes 55 MiB in bf16 and 110 in f32; without it the partial gradients need at most 150 KB per
+ * block. */
 static void wgrad_needs_no_im2col(void **state)
 {
     NEEDS_GPU();

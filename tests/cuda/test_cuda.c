@@ -127,7 +127,7 @@ static void end_training(training *t)
     tarn_module_free(t->net);
 }
 
-/* With dropout, so that random numbers take part; the norm is clipped in some steps and not in others. */
+/* With dropout, so that random numbers take part; the norm is clipped in some steps only. */
 static bool step(void *ctx)
 {
     training *t = ctx;

@@ -1,6 +1,6 @@
-/* test_step.c: the kernels of a decoding step on a CUDA device against the same operations made of others on the CPU:
- * all kinds of weights, odd sizes, some rows; a token that turns, stores and attends, with every kind of cache; and
- * whole models, recorded and not. Without a device every test is skipped. */
+/* test_decode.c: the kernels of a decode step on a CUDA device against composed operations on the CPU: all dtypes of
+ * weights, odd sizes, several rows; a token that is rotated, cached and attends, with every cache dtype; and whole
+ * models, captured and eager. Skipped without a device. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,8 +29,8 @@ static tarn_tensor *weight_of(tarn_dtype dtype, int64_t out, int64_t in)
     return good(tarn_cast(tarn_normal(TARN_SHAPE(out, in), 0, 1 / sqrt((double)in), TARN_F32, CPU), dtype));
 }
 
-/* A weight here and there. With TARN_TEST_ROOM there is a row behind it: copies of 16 bytes that end in fewer read no
- * more than those, but initcheck takes all 16 for read. */
+/* A weight on both devices. With TARN_TEST_ROOM there is a row after it: 16-byte copies that end early read no more
+ * than asked, but initcheck counts all 16 bytes. */
 static tarn_tensor *weight_of_both(tarn_dtype dtype, int64_t out, int64_t in, tarn_tensor **far)
 {
     tarn_tensor *all = weight_of(dtype, out + (getenv("TARN_TEST_ROOM") != NULL), in);
@@ -38,7 +38,7 @@ static tarn_tensor *weight_of_both(tarn_dtype dtype, int64_t out, int64_t in, ta
     return good(tarn_slice(all, 0, 0, out));
 }
 
-/* What rounding of x, of a norm's result and of y's can do: bytes of x that fall to the other side, and last bits. */
+/* The rounding of x, of the norm's result and of y: quantized values that fall to the other side, and last bits. */
 static double tolerance_of(tarn_dtype x, tarn_dtype weight)
 {
     double of_x = x == TARN_F32 ? 1e-5 : x == TARN_F16 ? 4e-3 : 3e-2;
@@ -106,7 +106,7 @@ static bool fit(tarn_dtype x, tarn_dtype weight)
     return weight == x || x == TARN_F32 || tarn_dtype_block_size(weight) > 1;
 }
 
-/* Shorter than a piece, several pieces and a part of one, a row whose blocks are not aligned. */
+/* Shorter than a chunk, several chunks and a part of one, a row whose quant blocks are not aligned. */
 static void gemv_matches_the_cpu(void **state)
 {
     NEEDS_GPU();
@@ -146,7 +146,7 @@ static void gemv_of_many_and_short_rows_works(void **state)
     linears_agree(&(product){.x = TARN_F32, .weight = TARN_F32, .rows = 8, .in = 8, .out = {5000, 5}, .count = 2});
     gates_and_sums_agree(
         &(product){.x = TARN_F32, .weight = TARN_F16, .rows = 3, .in = 3072, .out = {9000}, .has_norm = true});
-    /* two rows at a time, of one row of x: several pairs a warp, an odd number of rows in each weight */
+    /* two rows at a time, of one row of x: several pairs per warp, an odd number of rows in each weight */
     for (int i = 0; i < 2; i++) {
         tarn_scope *scope = tarn_scope_open();
         const tarn_dtype weight = i ? TARN_Q8_0 : TARN_Q4_K;
@@ -166,12 +166,12 @@ static void gemv_of_many_and_short_rows_works(void **state)
             &(product){.x = TARN_BF16, .weight = weight, .rows = 1, .in = 16384, .out = {301}, .has_norm = true});
         tarn_scope_close(scope);
     }
-    /* rows that do not begin at 16 bytes' alignment */
+    /* rows that are not 16-byte aligned */
     linears_agree(&(product){.x = TARN_F32, .weight = TARN_Q8_0, .rows = 1, .in = 96, .out = {301, 7}, .count = 2});
 }
 
-/* Weights of two dtypes take a call each; views of rows in the midst of blocks are read where they lie; the same bits
- * come twice; NaN stays. */
+/* Weights of two dtypes take a call each; views of rows are read in place; results are bitwise identical twice; NaN
+ * stays. */
 static void dtype_mixtures_and_views_work(void **state)
 {
     NEEDS_GPU();
@@ -204,7 +204,7 @@ typedef struct past {
     tarn_dtype dtype, stored;
 } past;
 
-/* Some number of tokens becomes a cache's, the same on both devices. */
+/* Fills a cache with some tokens, the same on both devices. */
 static void fill_past(tarn__kv_cache *cache, const past *p)
 {
     for (int part = 0; part < 2; part++) {
@@ -222,13 +222,13 @@ static void fill_past(tarn__kv_cache *cache, const past *p)
     }
     for (int i = 0; i < 2; i++)
         for (int64_t b = 0; b < p->batch; b++) {
-            /* not all are as long */
+            /* sequences of different lengths */
             tarn__kv_cache_advance(&cache[i], b, 1, p->length + 1 - b % 2 * (p->length > 5 ? 4 : 0));
             assert_true(tarn__kv_cache_rewind(&cache[i], b, cache[i].length[b] - 1));
         }
 }
 
-/* A token more of each sequence, and one more, whose reach is the room there is: as in a recording. */
+/* One more token per sequence, and another one at the full capacity, as in a captured step. */
 static void tokens_attend(const past *p, const tarn_rope_options *rope)
 {
     const tarn__kv_cache_shape shape = {.layers = 1,
@@ -269,7 +269,7 @@ static void tokens_attend(const past *p, const tarn_rope_options *rope)
         assert_close_for_size(good(tarn_to(y[1], CPU)), y[0], tolerance);
         tarn_scope_close(scope);
     }
-    for (int part = 0; part < 2; part++) /* what joined the others */
+    for (int part = 0; part < 2; part++) /* the appended row */
         assert_close(good(tarn_to(cache[1].key[part].rows, CPU)), cache[0].key[part].rows,
                      p->stored == TARN_U8                            ? 1.0 / 64
                      : p->stored == p->dtype && p->dtype == TARN_F32 ? 1e-5
@@ -324,7 +324,7 @@ static void tokens_attend_to_the_cache(void **state)
                       &odd[i]);
 }
 
-/* More keys than the least share of a block lets all blocks have. */
+/* More keys than the smallest split lets all blocks have. */
 static void long_caches_are_split(void **state)
 {
     NEEDS_GPU();
@@ -382,7 +382,7 @@ static tarn_module *make_model(tarn_dtype dtype, const char *arch)
     return model;
 }
 
-/* The logits of each of some tokens after a prompt. */
+/* Logits of some tokens after a prompt. */
 static void decode(tarn_module *model, tarn_device device, bool no_capture, tarn_kv_type kv_type, tarn_tensor **logits)
 {
     int64_t prompt[150];
@@ -425,8 +425,8 @@ static void models_decode_as_on_the_cpu(void **state)
     }
 }
 
-/* The shapes of a Llama of 1B, two blocks of it: weights in blocks have one piece a row, or several that warps share,
- * and kernels that are short enough to be there before their turn. */
+/* Two layers with the shapes of a Llama of 1B: rows of one chunk, or of several that warps share, and kernels short
+ * enough for PDL to overlap. */
 static void captured_decode_steps_are_bitwise_identical(void **state)
 {
     NEEDS_GPU();

@@ -1,7 +1,7 @@
-/* test_images.c: convolution and pooling on a CUDA device against the CPU, results and gradients, with options drawn at
- * random: both layouts, slices, flips, all float dtypes, and images whose columns do not fit into one piece of scratch.
- * Convolutions go by cuDNN where it is there; run the program a second time with TARN_CUDNN=off for the other way.
- * Without a device every test is skipped. */
+/* test_images.c: convolution and pooling on a CUDA device against the CPU, results and gradients, with random options:
+ * both layouts, slices, flips, all float dtypes, and images whose im2col matrix exceeds the scratch limit. Convolutions
+ * use cuDNN if it is installed; run the program again with TARN_CUDNN=off for the other path. Skipped without a
+ * device. */
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,8 +16,8 @@
 
 enum { ROWS, CHANNELS_LAST, PART, FLIPPED, LAYOUTS };
 
-/* The operand as the operation is to see it. A part is the inside of x, so that its first element is not aligned; the
- * gradient around it is 0. */
+/* The operand as the operation sees it. A slice is the inside of x: its first element is not aligned, and the gradient
+ * around it is 0. */
 static tarn_tensor *laid_out(tarn_tensor *x, int layout)
 {
     switch (layout) {
@@ -96,7 +96,7 @@ static void convolutions_match_the_cpu(void **state)
     }
 }
 
-/* Columns of more than 256 MiB: several images a piece, and bands of one image. */
+/* im2col of more than 256 MiB: chunks of several images, and bands of one image. */
 static void large_convolutions_run_in_chunks(void **state)
 {
     NEEDS_GPU();
@@ -127,8 +127,7 @@ static const kind kinds[] = {
     {TARN_F32, false, 1e-4}, {TARN_F32, true, 5e-2}, {TARN_BF16, false, 5e-2}, {TARN_F16, false, 5e-3}};
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
-/* Convolutions whose products are worth a choice by measuring; few pixels, so that the weight's gradient is a short
- * sum. */
+/* Convolutions large enough to tune; few pixels, so that wgrad is a short sum. */
 typedef struct sized {
     int64_t images, in, out, rows, columns, kernel;
     tarn_conv2d_options options;
@@ -181,7 +180,7 @@ static void tuned_convolutions_match_the_cpu(void **state)
             }
 }
 
-/* For these cuDNN's engines that pass sums of f32 on gave wrong gradients: they must not be asked. */
+/* cuDNN's engines with an identity epilogue gave wrong gradients for these: they must not be used. */
 static void wgrad_of_unusual_16_bit_shapes_matches_the_cpu(void **state)
 {
     static const sized odd[] = {
@@ -200,8 +199,8 @@ static void wgrad_of_unusual_16_bit_shapes_matches_the_cpu(void **state)
         }
 }
 
-/* The result and the gradients in f32 on the GPU against f64 on the CPU, for sums so long that small elements are what
- * large ones leave over. */
+/* f32 results and gradients on the GPU against f64 on the CPU, for sums so long that small elements are the remainder
+ * of large ones. */
 static void compare_long_sums(tarn_tensor *const *leaf, const tarn_conv2d_options *options, int layout,
                               double tolerance)
 {
@@ -222,7 +221,7 @@ static void compare_long_sums(tarn_tensor *const *leaf, const tarn_conv2d_option
 
 #define LONG_SUM 10000 /* terms, from which on the comparison with PyTorch allows 1e-4, too */
 
-/* Few channels and many pixels, in true f32, with rows of whole packs and others. */
+/* Few channels and many pixels, in full f32, with rows of whole vectors and others. */
 static void wgrad_of_small_weights_matches_the_cpu(void **state)
 {
     static const sized small[] = {
@@ -237,7 +236,7 @@ static void wgrad_of_small_weights_matches_the_cpu(void **state)
             tarn_scope *scope = tarn_scope_open();
             tarn_tensor *leaf[3];
             make_leaves(leaf, &small[i], TARN_F32);
-            /* of an element of the weight's gradient */
+            /* of an element of wgrad */
             int64_t terms = tarn_size(leaf[0], 0) * small[i].rows * small[i].columns;
             print_message("convolution %d, layout %d\n", (int)i, layout);
             compare_long_sums(leaf, &small[i].options, layout, terms > LONG_SUM ? 1e-4 : 1e-5);
@@ -379,8 +378,8 @@ static void an_untuned_convolution_cannot_be_captured(void **state)
 
 /* ---- with cuDNN and without -------------------------------------------------------------------------------------- */
 
-/* What a program with another TARN_CUDNN does: 0 when a convolution has the CPU's numbers and the device tells of cuDNN
- * what the argument says, 3 when the convolution fails as one does whose library cannot be opened. */
+/* What a process with another TARN_CUDNN does: 0 if a convolution matches the CPU and the device describes cuDNN as the
+ * argument says, 3 if the convolution fails because the library cannot be opened. */
 static int convolve_once(const char *about)
 {
     tarn_device_info info;
@@ -479,7 +478,7 @@ static void adjacent_windows_have_their_averages(void **state)
     assert_int_equal(tarn_stats().fallbacks, 0);
 }
 
-/* The largest of a window with NaN is NaN, and one without anything larger than -inf has its first element. */
+/* The max of a window with NaN is NaN, and one of -inf only has its first element. */
 static void nan_and_ties_match_the_cpu(void **state)
 {
     NEEDS_GPU();
@@ -494,7 +493,7 @@ int main(int argc, char **argv)
 {
     if (argc > 1)
         return convolve_once(argv[1]);
-    /* tests whose names match this pattern alone: what a slow tool stumbles over is found so */
+    /* run only the tests whose names match: for slow tools */
     cmocka_set_test_filter(getenv("TARN_TEST_ONLY"));
 #define ON_GPU(test) cmocka_unit_test_setup_teardown(test, open_gpu, close_gpu)
     const struct CMUnitTest tests[] = {

@@ -1,6 +1,6 @@
-/* test_blocks_product.c: weights of blocks on a CUDA device: their bytes travel unchanged, they become the CPU's
- * elements bit for bit, and are multiplied: with few rows x is rounded to bytes; with many it is a product of elements.
- * Without a device every test is skipped. */
+/* test_quant_matmul.c: quantized weights on a CUDA device: their bytes are transferred unchanged, dequantize bitwise as
+ * on the CPU, and are multiplied: few rows of x are quantized to 8 bits; many are a GEMM of elements. Skipped without a
+ * device. */
 #include <math.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@
 static const tarn_dtype kinds[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
-/* Normal numbers with some large ones among them, in blocks. */
+/* Normal values with some large ones among them, quantized. */
 static tarn_tensor *weight_of(tarn_dtype kind, int64_t out, int64_t in)
 {
     tarn_shape shape = TARN_SHAPE(out, in);
@@ -21,7 +21,7 @@ static tarn_tensor *weight_of(tarn_dtype kind, int64_t out, int64_t in)
         tarn_mul(tarn_normal(shape, 0, 1, TARN_F32, CPU), tarn_exp(tarn_normal(shape, 0, 1, TARN_F32, CPU))), kind));
 }
 
-/* Rows that are whole packs of 16 bytes and others, shorter and longer than what a warp holds at once. */
+/* Rows of whole 16-byte vectors and others, shorter and longer than a warp's chunk. */
 static int64_t length_of(tarn_dtype kind, int64_t which)
 {
     static const int64_t in_blocks[] = {1, 3, 8, 9, 11, 70};
@@ -52,8 +52,8 @@ static void dequantized_elements_match_the_cpu(void **state)
         }
 }
 
-/* The product of elements, rounded to y's dtype as y is. x has signs at random, and so have the errors: their sum is
- * beyond seven times the root of the squares of their bounds once in 10^10. */
+/* The product of elements, rounded to y's dtype. x has random signs, and so have the errors: their sum exceeds seven
+ * times the root of the squares of their bounds once in 10^10. */
 static void assert_product_of_elements(tarn_tensor *x, tarn_tensor *w, tarn_tensor *bias, tarn_tensor *y)
 {
     assert_ok();
@@ -78,7 +78,7 @@ static void assert_product_of_elements(tarn_tensor *x, tarn_tensor *w, tarn_tens
     free(vx), free(vy), free(vb), free(vw);
 }
 
-/* Few rows of x are rounded to bytes; of many the product is one of elements. */
+/* Few rows of x are quantized; many are a GEMM of elements. */
 static void assert_right(tarn_tensor *x, tarn_tensor *w, tarn_tensor *bias, tarn_tensor *y)
 {
     if (tarn_size(x, 0) <= 16)
@@ -132,7 +132,7 @@ static void slices_and_strides_of_both_operands_work(void **state)
         }
 }
 
-/* More elements than are unpacked at a time, in rows whose number is no power of two: each part of y is the product
+/* More elements than are dequantized at a time, in rows whose number is no power of two: each part of y is the product
  * with its part of the weight. */
 static void weights_of_several_tiles_work(void **state)
 {
@@ -154,7 +154,7 @@ static void weights_of_several_tiles_work(void **state)
     }
 }
 
-/* The gradient of x, the same bits twice, and what is not finite stays so. */
+/* The gradient of x, bitwise identical runs, and non-finite values. */
 static void gradients_and_non_finite_values_match_the_cpu(void **state)
 {
     NEEDS_GPU();

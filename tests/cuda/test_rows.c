@@ -64,8 +64,7 @@ static tarn_tensor *normalise(tarn_tensor *const *leaf, const void *options)
     return y ? tarn_add(y, sum) : NULL; /* both have a gradient */
 }
 
-/* Rows that fill a warp's packs and rows that do not; fewer rows than warps, and so many that a warp's ring goes round.
- */
+/* Rows that fill a warp's vectors and rows that do not; fewer rows than warps, and enough to wrap a warp's ring. */
 static void norms_match_the_cpu(void **state)
 {
     NEEDS_GPU();
@@ -87,8 +86,8 @@ static void norms_match_the_cpu(void **state)
                 }
 }
 
-/* Gradients so large that f32 sums of a row overflow on the way; beside f64, since the CPU's own sums of 16-bit rows
- * are f32 too. */
+/* Gradients so large that f32 sums of a row overflow; compared to f64, since the CPU's own sums of 16-bit rows are f32
+ * too. */
 static void gradients_of_norms_keep_f32_range(void **state)
 {
     NEEDS_GPU();
@@ -190,7 +189,7 @@ static tarn_tensor *look_up(tarn_tensor *const *leaf, const void *options)
     return tarn_embedding(leaf[0], leaf[1]);
 }
 
-/* More indices than are compared with one another: all over the table, and most of them the same. */
+/* More indices than are compared pairwise: all over the table, and mostly equal. */
 static void gradients_of_embeddings_match_the_cpu(void **state)
 {
     NEEDS_GPU();
