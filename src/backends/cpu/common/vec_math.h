@@ -92,9 +92,8 @@ VEC_INLINE vec vec_exp2(vec x)
 /* x = n ln2 + r with n a multiple of 1/16: 2^n is a table entry with its exponent shifted, e^r - 1 a short
  * polynomial. Table bits have the fraction of n subtracted, since shifting n into the exponent adds it back. */
 
-#define VEC_ROUND_16TH \
-    0x1.8p19f /* adding it rounds to a multiple of 1/16 and leaves the sixteenths in the low bits \
-               */
+/* Adding it rounds to a multiple of 1/16 and leaves the sixteenths in the low bits. */
+#define VEC_ROUND_16TH 0x1.8p19f
 
 _Alignas(64) static const uint32_t vec_exp2_table[16] = {
     0x3f800000u, 0x3f7daac3u, 0x3f7b95c2u, 0x3f79c3d3u, 0x3f7837f0u, 0x3f76f532u, 0x3f75fed7u, 0x3f75583fu,

@@ -9,7 +9,7 @@
 #define SPLITS_BYTES (INT64_C(64) << 20) /* bytes of wgrad's partial sums, at most */
 #define FEW_OUTPUTS 4                    /* output channels below which wgrad runs as dot products along rows */
 /* channels of several groups loaded together: a cache line of channels-last images */
-#define CHANNELS_TOGETHER 16
+#define CHANNELS_PER_LOAD 16
 
 /* Output rows stored in panels of MR, the last of which may be padded; a remainder of at most FEW_ROWS is stored row
  * by row. */
@@ -112,7 +112,7 @@ static plan plan_of(const tarn__call *call, const tarn__view *from, const tarn__
     int64_t halo[2], size = from->dtype == TARN_F64 ? 8 : 4;
     s.in = from->shape[1] / s.groups;
     s.out = to->shape[1] / s.groups;
-    s.groups_per_load = max_i64(1, min_i64(s.groups, CHANNELS_TOGETHER / s.in));
+    s.groups_per_load = max_i64(1, min_i64(s.groups, CHANNELS_PER_LOAD / s.in));
     for (int axis = 0; axis < 2; axis++) {
         s.kernel[axis] = weight->shape[2 + axis];
         s.stride[axis] = params->stride[axis];
@@ -161,7 +161,7 @@ static bool tap_offset(const plan *s, const phase *f, int64_t tap, int64_t *offs
 
 /* Fills in the positions of a phase's terms; returns the end of what it wrote. Two extra entries let AArch64 load
  * addresses ahead. */
-static int64_t *fill_places(const plan *s, phase *f, int64_t *position)
+static int64_t *fill_positions(const plan *s, phase *f, int64_t *position)
 {
     f->position = position;
     for (int64_t c = 0; c < channels_per_step(s, f); c++)
@@ -190,7 +190,7 @@ static void fill_tables(plan *s)
                 s->tap_index[tap] = f->taps++;
                 used++;
             }
-        position = fill_places(s, f, position);
+        position = fill_positions(s, f, position);
     }
 }
 

@@ -23,10 +23,10 @@ typedef struct pool {
     const tarn__view *image, *result, *indices;
     int64_t kernel[2], stride[2], padding[2], dilation[2];
     bool is_max, exclude_padding;
-    bool by_channel;            /* channels last: lines run along channels */
-    int64_t pieces;             /* lines per row of columns, or per pixel's channels */
-    int64_t rows, sets_of_rows; /* short rows of columns: rows per line, and the number of such sets */
-    int64_t band, bands, sets;  /* backward: rows of a patch, patches per image, sets of channels */
+    bool by_channel;           /* channels last: lines run along channels */
+    int64_t pieces;            /* lines per row of columns, or per pixel's channels */
+    int64_t rows, row_sets;    /* short rows of columns: rows per line, and the number of such sets */
+    int64_t band, bands, sets; /* backward: rows of a patch, patches per image, sets of channels */
     /* backward: 2 × 2 windows without overlap that cover the image, in lines of columns */
     bool is_2x2;
     bool is_small; /* backward: u8 indices, and offsets in a plane fit 32 bits */
@@ -85,7 +85,7 @@ static line line_at(const pool *p, int64_t index)
         return (line){row / y->shape[2],   piece, row % y->shape[2],
                       outer % y->shape[3], 1,     min_i64(y->shape[1] - piece, LINE)};
     }
-    int64_t plane = outer / p->sets_of_rows, row = outer % p->sets_of_rows * p->rows;
+    int64_t plane = outer / p->row_sets, row = outer % p->row_sets * p->rows;
     return (line){plane / y->shape[1],
                   plane % y->shape[1],
                   row,
@@ -150,7 +150,7 @@ static void first_indices(const pool *p, const line *l, int32_t *at)
 }
 
 /* Offset of element `index` of a window from the window's first element, in its plane. */
-static int64_t distance_of(const pool *p, int64_t index)
+static int64_t offset_in_window(const pool *p, int64_t index)
 {
     return index / p->kernel[1] * p->dilation[0] * p->image->shape[3] + index % p->kernel[1] * p->dilation[1];
 }
@@ -241,7 +241,7 @@ static pool describe(const tarn__call *call, const tarn__view *image, const tarn
     /* Lines of at most LINE elements. */
     p.pieces = ceil_div(result->shape[p.by_channel ? 1 : 3], LINE);
     p.rows = max_i64(1, min_i64(LINE / result->shape[3], result->shape[2]));
-    p.sets_of_rows = ceil_div(result->shape[2], p.rows);
+    p.row_sets = ceil_div(result->shape[2], p.rows);
     return p;
 }
 
@@ -252,7 +252,7 @@ static void run_forward(const tarn__call *call, const tarn__view *indices, bool 
     if (tarn__view_count(y) == 0)
         return;
     pool p = describe(call, call->in[0], y, indices, is_max);
-    int64_t lines = y->shape[0] * p.pieces * (p.by_channel ? y->shape[2] * y->shape[3] : y->shape[1] * p.sets_of_rows);
+    int64_t lines = y->shape[0] * p.pieces * (p.by_channel ? y->shape[2] * y->shape[3] : y->shape[1] * p.row_sets);
     int64_t work = p.kernel[0] * p.kernel[1] *
                    (8 + (p.by_channel ? min_i64(LINE, y->shape[1]) : p.rows * min_i64(LINE, y->shape[3])));
     tarn__parallel_for(lines, ceil_div(GRAIN, work), call->in[0]->dtype == TARN_F64 ? pool_lines_f64 : pool_lines_f32,

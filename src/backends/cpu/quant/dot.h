@@ -57,7 +57,7 @@ static inline int64_t chunks_of(int64_t elements)
 
 /* Quantizes 32 elements to 8 bits and returns the scale. A non-finite element makes the scale NaN, and with it the
  * result; a group whose magnitudes are all below 2^-118 is treated as 0, since 127 / max would overflow. */
-static float round_32(const float *x, int8_t *q)
+static float quantize_32(const float *x, int8_t *q)
 {
     uint32_t max_bits = 0;
     for (int i = 0; i < 32; i++) {
@@ -74,12 +74,12 @@ static float round_32(const float *x, int8_t *q)
 
 /* Sums are computed only for weights with a min: with very large x they may be infinite, and 0 · infinity would be
  * NaN. */
-static void round_chunk(const float *x, int shift, bool has_min, x_chunk *to)
+static void quantize_chunk(const float *x, int shift, bool has_min, x_chunk *to)
 {
     _Alignas(64) int8_t q[CHUNK];
     float scale[BLOCKS_OF_32];
     for (int i = 0; i < BLOCKS_OF_32; i++)
-        scale[i] = round_32(x + i * 32, q + i * 32);
+        scale[i] = quantize_32(x + i * 32, q + i * 32);
     for (int lane = 0; lane < GROUPS; lane++) {
         int group = transposed_lane(lane), sum = 0;
         for (int i = 0; i < 16; i++)

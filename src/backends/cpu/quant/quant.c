@@ -79,17 +79,17 @@ static const engine *best_engine(void)
 
 /* ---- matmul_quant ------------------------------------------------------------------------------------------------ */
 
-/* One call. `rounded` holds the current tile of quantized x, shared by all tasks. */
+/* One call. `x_q8` holds the current tile of quantized x, shared by all tasks. */
 typedef struct job {
     gemm_args p;
     int64_t chunks;
     const engine *how;
-    x_chunk *rounded; /* (count, chunks) */
+    x_chunk *x_q8; /* (count, chunks) */
     slots panels;
 } job;
 
 /* Quantizes rows of x, in tasks of whole rows; the tail of the last chunk is 0. */
-static void round_rows(int64_t begin, int64_t end, void *ctx)
+static void quantize_rows(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
     int shift = shift_of(j->p.w->dtype, j->how->is_unsigned);
@@ -98,7 +98,7 @@ static void round_rows(int64_t begin, int64_t end, void *ctx)
         for (int64_t i = 0; i < j->chunks; i++) {
             memset(line, 0, sizeof(line));
             load_x(&j->p, j->p.first + r, i * CHUNK, line, min_i64(j->p.in - i * CHUNK, CHUNK));
-            round_chunk(line, shift, j->p.w->dtype == TARN_Q4_K, &j->rounded[r * j->chunks + i]);
+            quantize_chunk(line, shift, j->p.w->dtype == TARN_Q4_K, &j->x_q8[r * j->chunks + i]);
         }
 }
 
@@ -110,7 +110,7 @@ static void multiply_row(int64_t begin, int64_t end, void *ctx)
     for (int64_t panel_index = begin; panel_index < end; panel_index++) {
         int64_t column = panel_index * PANEL, n = min_i64(j->p.out - column, PANEL);
         for (int64_t i = 0; i < n; i++)
-            values[i] = j->how->multiply[j->p.type](row_of(j->p.w, column + i), j->p.in, j->rounded);
+            values[i] = j->how->multiply[j->p.type](row_of(j->p.w, column + i), j->p.in, j->x_q8);
         store_results(&j->p, j->p.first, column, values, n);
     }
 }
@@ -123,8 +123,8 @@ static void multiply_panel(const job *j, const w_chunk *panel, int64_t column, i
         for (int64_t r = 0; r < j->p.count; r += ROWS_AT_ONCE)
             for (int64_t i = 0; i < n; i++)
                 j->how->multiply_chunks(panel + i * j->chunks + k, min_i64(j->chunks - k, SEGMENT),
-                                        j->rounded + r * j->chunks + k, j->chunks,
-                                        min_i64(j->p.count - r, ROWS_AT_ONCE), sums[r / ROWS_AT_ONCE][i]);
+                                        j->x_q8 + r * j->chunks + k, j->chunks, min_i64(j->p.count - r, ROWS_AT_ONCE),
+                                        sums[r / ROWS_AT_ONCE][i]);
     for (int64_t r = 0; r < j->p.count; r++) {
         for (int64_t i = 0; i < n; i++)
             line[i] = sums[r / ROWS_AT_ONCE][i][r % ROWS_AT_ONCE];
@@ -152,7 +152,7 @@ static job describe(const tarn__call *call, arena *c)
 {
     job j = {.p = describe_matmul(call), .how = best_engine()};
     j.chunks = chunks_of(j.p.in);
-    j.rounded = arena_alloc(c, sizeof(x_chunk) * (size_t)(min_i64(j.p.rows, ROW_TILE) * j.chunks));
+    j.x_q8 = arena_alloc(c, sizeof(x_chunk) * (size_t)(min_i64(j.p.rows, ROW_TILE) * j.chunks));
     if (j.p.rows > 1)
         j.panels =
             arena_slots(c, sizeof(w_chunk) * (size_t)(PANEL * j.chunks), slot_count((j.p.out + PANEL - 1) / PANEL));
@@ -177,7 +177,7 @@ static void kernel_matmul_quant(const tarn__call *call)
     int64_t panels_count = (j.p.out + PANEL - 1) / PANEL, bytes = tarn__bytes_of(j.p.w->dtype, j.p.in) * PANEL + 1;
     for (; j.p.first < j.p.rows; j.p.first += ROW_TILE) {
         j.p.count = min_i64(j.p.rows - j.p.first, ROW_TILE);
-        tarn__parallel_for(j.p.count, 1 + 16384 / (j.p.in + 1), round_rows, &j);
+        tarn__parallel_for(j.p.count, 1 + 16384 / (j.p.in + 1), quantize_rows, &j);
         if (j.p.rows == 1)
             tarn__parallel_for(panels_count, 1 + MIN_BYTES / bytes, multiply_row, &j);
         else

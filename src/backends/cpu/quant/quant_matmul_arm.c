@@ -18,14 +18,14 @@
 
 #define SEGMENT 32          /* groups packed at a time: with eight rows of x they fit L1 */
 #define COLUMNS MAX_COLUMNS /* rows of the weight per panel and per task */
-#define QUADS (COLUMNS / W_ROWS)
+#define PANEL_TILES (COLUMNS / W_ROWS)
 #define PREFETCH_BYTES 40960 /* prefetch distance into the weight, to L2: four rows of 8192 elements and some more */
 
-/* One call. x is quantized into `rounded`, or for one row into q, scale and sum. */
+/* One call. x is quantized into `x_q8`, or for one row into q, scale and sum. */
 typedef struct job {
     gemm_args p;
     int64_t groups;
-    x_group *rounded; /* (rows / 8, groups); for a single row q (groups, 32), scale (groups), sum (groups) instead */
+    x_group *x_q8; /* (rows / 8, groups); for a single row q (groups, 32), scale (groups), sum (groups) instead */
     int8_t *q;
     float *scale, *sum;
     slots panels;
@@ -33,16 +33,16 @@ typedef struct job {
 
 /* ---- x ----------------------------------------------------------------------------------------------------------- */
 
-typedef struct rounded {
+typedef struct quantized {
     int8x16_t q[2];
     float scale, sum;
-} rounded;
+} quantized;
 
 /* Quantizes 32 elements to 8 bits. A non-finite element makes the scale NaN, and with it the result; magnitudes all
  * below 2^-118 count as 0. */
-static inline rounded round_group(const float *x, bool has_min)
+static inline quantized quantize_group(const float *x, bool has_min)
 {
-    rounded to;
+    quantized to;
     uint32x4_t max_bits = vdupq_n_u32(0);
     for (int i = 0; i < 8; i++)
         max_bits = vmaxq_u32(max_bits, vreinterpretq_u32_f32(vabsq_f32(vld1q_f32(x + 4 * i))));
@@ -63,7 +63,7 @@ static inline rounded round_group(const float *x, bool has_min)
 }
 
 /* Stores row r of eight. */
-static void place_group(const rounded *from, int r, x_group *to)
+static void place_group(const quantized *from, int r, x_group *to)
 {
     int8_t q[GROUP];
     vst1q_s8(q, from->q[0]), vst1q_s8(q + 16, from->q[1]);
@@ -76,7 +76,7 @@ static void place_group(const rounded *from, int r, x_group *to)
 #define LINE 256
 
 /* Quantizes rows 8 i to 8 i + 7 of the tile; rows past the end are 0. */
-static void round_rows(int64_t begin, int64_t end, void *ctx)
+static void quantize_rows(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
     float line[LINE];
@@ -89,20 +89,20 @@ static void round_rows(int64_t begin, int64_t end, void *ctx)
             else
                 memset(line, 0, sizeof(line));
             for (int64_t i = 0; i < n; i += GROUP) {
-                rounded group = round_group(line + i, has_min);
-                place_group(&group, (int)(r % X_ROWS), &j->rounded[r / X_ROWS * j->groups + (k + i) / GROUP]);
+                quantized group = quantize_group(line + i, has_min);
+                place_group(&group, (int)(r % X_ROWS), &j->x_q8[r / X_ROWS * j->groups + (k + i) / GROUP]);
             }
         }
 }
 
-static void round_row(const job *j)
+static void quantize_row(const job *j)
 {
     float line[LINE];
     for (int64_t k = 0; k < j->p.in; k += LINE) {
         int64_t n = min_i64(j->p.in - k, LINE);
         load_x(&j->p, 0, k, line, n);
         for (int64_t i = 0; i < n; i += GROUP) {
-            rounded group = round_group(line + i, j->p.w->dtype == TARN_Q4_K);
+            quantized group = quantize_group(line + i, j->p.w->dtype == TARN_Q4_K);
             vst1q_s8(j->q + k + i, group.q[0]), vst1q_s8(j->q + k + i + 16, group.q[1]);
             j->scale[(k + i) / GROUP] = group.scale, j->sum[(k + i) / GROUP] = group.sum;
         }
@@ -270,7 +270,7 @@ static void multiply_rows(int64_t begin, int64_t end, void *ctx)
     const job *j = ctx;
     int slot;
     w_group *panel = (void *)slot_acquire(&j->panels, &slot, NULL);
-    float sums[ROW_TILE / X_ROWS][QUADS][W_UNITS][X_UNITS][4], line[COLUMNS];
+    float sums[ROW_TILE / X_ROWS][PANEL_TILES][W_UNITS][X_UNITS][4], line[COLUMNS];
     for (int64_t panel_index = begin; panel_index < end; panel_index++) {
         int64_t column = panel_index * COLUMNS, n = min_i64(j->p.out - column, COLUMNS);
         memset(sums, 0, sizeof(sums));
@@ -279,8 +279,8 @@ static void multiply_rows(int64_t begin, int64_t end, void *ctx)
             unpack_panel(j, column, n, at, count, panel);
             for (int64_t r = 0; r < j->p.count; r += X_ROWS)
                 for (int64_t i = 0; i < n; i += W_ROWS)
-                    kernels[j->p.type].tile(panel + i / W_ROWS * SEGMENT, j->rounded + r / X_ROWS * j->groups + at,
-                                            count, min_i64(j->p.count - r, X_ROWS), sums[r / X_ROWS][i / W_ROWS]);
+                    kernels[j->p.type].tile(panel + i / W_ROWS * SEGMENT, j->x_q8 + r / X_ROWS * j->groups + at, count,
+                                            min_i64(j->p.count - r, X_ROWS), sums[r / X_ROWS][i / W_ROWS]);
         }
         for (int64_t r = 0; r < j->p.count; r++) {
             for (int64_t i = 0; i < n; i++)
@@ -301,9 +301,8 @@ static job describe(const tarn__call *call, arena *c)
         j.sum = arena_alloc(c, sizeof(float) * (size_t)j.groups);
         return j;
     }
-    j.rounded =
-        arena_alloc(c, sizeof(x_group) * (size_t)((min_i64(j.p.rows, ROW_TILE) + X_ROWS - 1) / X_ROWS * j.groups));
-    j.panels = arena_slots(c, sizeof(w_group) * QUADS * SEGMENT, slot_count((j.p.out + COLUMNS - 1) / COLUMNS));
+    j.x_q8 = arena_alloc(c, sizeof(x_group) * (size_t)((min_i64(j.p.rows, ROW_TILE) + X_ROWS - 1) / X_ROWS * j.groups));
+    j.panels = arena_slots(c, sizeof(w_group) * PANEL_TILES * SEGMENT, slot_count((j.p.out + COLUMNS - 1) / COLUMNS));
     return j;
 }
 
@@ -324,13 +323,13 @@ static void kernel_matmul_quant(const tarn__call *call)
     int64_t panels_count = (j.p.out + COLUMNS - 1) / COLUMNS,
             bytes = tarn__bytes_of(j.p.w->dtype, j.p.in) * COLUMNS + 1;
     if (j.p.rows == 1) {
-        round_row(&j);
+        quantize_row(&j);
         tarn__parallel_for(panels_count, 1 + MIN_BYTES / bytes, multiply_row, &j);
         return;
     }
     for (; j.p.first < j.p.rows; j.p.first += ROW_TILE) {
         j.p.count = min_i64(j.p.rows - j.p.first, ROW_TILE);
-        tarn__parallel_for((j.p.count + X_ROWS - 1) / X_ROWS, 1 + 16384 / (X_ROWS * j.p.in + 1), round_rows, &j);
+        tarn__parallel_for((j.p.count + X_ROWS - 1) / X_ROWS, 1 + 16384 / (X_ROWS * j.p.in + 1), quantize_rows, &j);
         tarn__parallel_for(panels_count, 1 + MIN_BYTES / (bytes * j.p.count), multiply_rows, &j);
     }
 }
