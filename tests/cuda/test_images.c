@@ -370,7 +370,8 @@ static void an_untuned_convolution_cannot_be_captured(void **state)
     if (getenv("TARN_CUBLASLT")) /* off: nothing is tuned */
         skip();
     assert_null(tarn_graph_capture(gpu, new_convolution_step, NULL));
-    assert_error_about(TARN_ERROR_DEVICE, "conv2d: cuda:0 failed: no ", "run the step once before capturing it");
+    assert_error_about(TARN_ERROR_DEVICE,
+                       "conv2d: cuda:0 failed: convolution is not tuned: ", "run the step once before capturing it");
     tarn_tensor *x = good(tarn_ones(TARN_SHAPE(1, 1, 4, 4), TARN_F32, gpu)); /* the device still works */
     assert_true(tarn_item_at(good(tarn_conv2d(x, good(tarn_ones(TARN_SHAPE(1, 1, 3, 3), TARN_F32, gpu)), NULL, NULL)),
                              TARN_SHAPE(0, 0, 1, 1)) == 9);
@@ -389,7 +390,7 @@ static int convolve_once(const char *about)
     tarn_tensor *here = tarn_conv2d(x, weight, NULL, NULL),
                 *there = tarn_conv2d(tarn_to(x, gpu), tarn_to(weight, gpu), NULL, NULL);
     if (!there)
-        return strstr(tarn_error(), "TARN_CUDNN must be off or the path of a libcudnn.so.9: ") ? 3 : 1;
+        return strstr(tarn_error(), "TARN_CUDNN must be off or the path of libcudnn.so.9: ") ? 3 : 1;
     double apart = tarn_item(tarn_max(tarn_abs(tarn_sub(tarn_to(there, CPU), here)), TARN_ALL_AXES, false));
     bool told = tarn_device_query(gpu, &info) && strstr(info.detail, about);
     return tarn_error_code() == TARN_OK && apart < 1e-4 && told ? 0 : 1;
