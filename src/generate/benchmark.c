@@ -1,4 +1,4 @@
-/* benchmark.c: how fast a model of random weights reads a prompt and decodes. */
+/* benchmark.c: tarn_decode_measure(): prefill and decode speed of a model with random weights. */
 #include <stdlib.h>
 #include <string.h>
 #include <tarn/autograd.h>
@@ -9,16 +9,17 @@
 #include "generate/decoder.h"
 #include "models/hf/weights.h"
 
-enum { MOST_RUNS = 100, WARM_UP = 8, PATTERN_ROWS = 64 };
+enum { MAX_RUNS = 100, WARM_UP = 8, PATTERN_ROWS = 64 };
 
-typedef struct measuring {
+/* State of one measurement. Owns the model, the decoder, the sampler and the prompt; freed by tarn_decode_measure(). */
+typedef struct benchmark {
     tarn_decode_options options;
     tarn_module *model;
     tarn_decoder *decoder;
     tarn_sampler *sampler;
     tarn_tensor *prompt;
-    double prompt_ms[MOST_RUNS], first_ms[MOST_RUNS], token_ms[MOST_RUNS];
-} measuring;
+    double prompt_ms[MAX_RUNS], first_ms[MAX_RUNS], token_ms[MAX_RUNS];
+} benchmark;
 
 static double now_ms(void)
 {
@@ -27,10 +28,11 @@ static double now_ms(void)
     return 1e3 * (double)now.tv_sec + 1e-6 * (double)now.tv_nsec;
 }
 
-/* ---- weights of blocks ------------------------------------------------------------------------------------------- */
+/* ---- quantized weights ------------------------------------------------------------------------------------------- */
 
-/* A matrix of random blocks: all rows are made of a few, which takes less time than to pack them all. */
-static tarn_tensor *make_blocks(const tarn_tensor *like, tarn_dtype dtype)
+/* A random quantized matrix like `like`: its rows repeat PATTERN_ROWS quantized ones, since quantizing all of them
+ * takes minutes. */
+static tarn_tensor *random_quantized(const tarn_tensor *like, tarn_dtype dtype)
 {
     tarn_scope *scope = tarn_scope_open();
     tarn_device device = tarn_device_of(like);
@@ -47,63 +49,66 @@ static tarn_tensor *make_blocks(const tarn_tensor *like, tarn_dtype dtype)
     return all;
 }
 
-/* Puts blocks in the place of every matrix of a module and its children; a tensor that stands in two places gets the
- * same ones in both. */
-static bool use_blocks(tarn_module *module, tarn_dtype dtype, tarn_tensor **old_table, tarn_tensor **new_table,
-                       tarn__fallback *fallback)
+/* Replaces every matrix of a module and its children by a quantized one; a shared tensor (tied embeddings) by the
+ * same one. */
+static bool quantize_matrices(tarn_module *module, tarn_dtype dtype, tarn_tensor **old_embedding,
+                              tarn_tensor **new_embedding, tarn__fallback *fallback)
 {
     for (int i = 0; i < module->parameters; i++) {
         tarn__parameter *p = &module->parameter[i];
         const tarn__view *view = &p->tensor->view;
         if (view->rank != 2)
             continue;
-        tarn_dtype chosen = tarn__quant_type_for_row(view->shape[1], dtype, view->dtype); /* as tarn quantize does it */
-        if (p->tensor != *old_table) /* once where tokens and head share it */
+        tarn_dtype chosen =
+            tarn__quant_type_for_row(view->shape[1], dtype, view->dtype); /* as tarn quantize chooses it */
+        if (p->tensor != *old_embedding)                                  /* counted once if the embeddings are tied */
             tarn__fallback_add(fallback, view->shape[1], dtype, chosen);
         if (chosen == view->dtype)
             continue;
-        tarn_tensor *blocks = p->tensor == *old_table ? *new_table : make_blocks(p->tensor, chosen);
-        if (!blocks)
+        tarn_tensor *quantized = p->tensor == *old_embedding ? *new_embedding : random_quantized(p->tensor, chosen);
+        if (!quantized)
             return false;
-        if (!*old_table) { /* the first matrix of a language model is its table of tokens */
-            *old_table = p->tensor;
-            *new_table = blocks;
+        if (!*old_embedding) { /* the first matrix of a language model is its token embedding */
+            *old_embedding = p->tensor;
+            *new_embedding = quantized;
             tarn__tensor_retain(p->tensor);
         }
-        tarn__tensor_retain(blocks);
+        tarn__tensor_retain(quantized);
         tarn__tensor_release(p->tensor);
-        p->tensor = blocks;
+        p->tensor = quantized;
     }
     for (int i = 0; i < module->children; i++)
-        if (!use_blocks(module->child[i], dtype, old_table, new_table, fallback))
+        if (!quantize_matrices(module->child[i], dtype, old_embedding, new_embedding, fallback))
             return false;
     return true;
 }
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
 
-static bool is_blocks(tarn_dtype dtype)
+static bool is_quantized(tarn_dtype dtype)
 {
     return tarn_dtype_block_size(dtype) > 1;
 }
 
-static bool make_model(measuring *m)
+/* Creates the model with random weights, quantizes its matrices if asked, and offloads layers. A prompt, the decoded
+ * tokens and the warm-up must fit the architecture's context, which grows beyond the default of the size if needed. */
+static bool make_model(benchmark *m)
 {
     const tarn_decode_options *o = &m->options;
     bool on_cpu = tarn_device_equal(o->device, tarn_device_cpu());
-    /* of norms, and of all that passes between matrices */
-    tarn_dtype plain = !is_blocks(o->dtype) ? o->dtype : on_cpu ? TARN_F32 : TARN_BF16;
+    /* of norms and activations */
+    tarn_dtype float_dtype = !is_quantized(o->dtype) ? o->dtype : on_cpu ? TARN_F32 : TARN_BF16;
     const tarn__arch *kind = tarn__arch_find_trainable(o->model);
-    tarn__model_sizes sizes = {.dtype = plain,
+    tarn__model_sizes sizes = {.dtype = float_dtype,
                                .vocab_size = o->vocab_size,
                                .layers = o->layers,
                                .heads = o->heads,
                                .hidden_size = o->hidden_size};
     if (!kind)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "there is no language model of the name '%.64s'", o->model);
-    if (is_blocks(o->dtype) && kind->linear == TARN__LINEAR_IN_OUT)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "language model '%.64s' not found", o->model);
+    if (is_quantized(o->dtype) && kind->linear == TARN__LINEAR_IN_OUT)
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "weights of %s are measured in models of the Llama family; %.64s takes f32, bf16 or f16",
+                           "%s weights are supported for the Llama family; %.64s supports f32, bf16 and f16",
                            tarn_dtype_name(o->dtype), o->model);
     if (!kind->complete("decode_measure", o->model, &sizes))
         return false;
@@ -111,24 +116,26 @@ static bool make_model(measuring *m)
         return false;
     int64_t needed = o->prompt + o->tokens + WARM_UP;
     if (sizes.max_context < needed)
-        return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "%lld tokens of a prompt and %lld more are more than the context of %lld",
+        return tarn__raise(TARN_ERROR_ARGUMENT, "a prompt of %lld tokens and %lld more exceed the context of %lld",
                            (long long)o->prompt, (long long)o->tokens + WARM_UP, (long long)sizes.max_context);
     sizes.context = sizes.context < needed ? needed : sizes.context;
-    /* a model that does not fit there is made elsewhere */
+    /* an offloaded model may not fit there as a whole */
     tarn_device first = o->device_layers ? tarn_device_cpu() : o->device;
     if (!(m->model = kind->create("decode_measure", o->model, &sizes, first, 1)) || !tarn_module_train(m->model, false))
         return false;
-    tarn_tensor *old_table = NULL, *new_table = NULL;
+    tarn_tensor *old_embedding = NULL, *new_embedding = NULL;
     tarn__fallback fallback = {0};
-    bool good = !is_blocks(o->dtype) || use_blocks(m->model, o->dtype, &old_table, &new_table, &fallback);
+    bool good =
+        !is_quantized(o->dtype) || quantize_matrices(m->model, o->dtype, &old_embedding, &new_embedding, &fallback);
     tarn__fallback_log(&fallback, o->dtype);
-    if (old_table)
-        tarn__tensor_release(old_table);
+    if (old_embedding)
+        tarn__tensor_release(old_embedding);
     return good && (!o->device_layers || tarn_model_offload(m->model, o->device, o->device_layers));
 }
 
-static bool prepare(measuring *m)
+/* The model, a decoder of exactly the tokens needed, a greedy sampler, and a random prompt i64 [sequences, prompt]
+ * on the device. */
+static bool prepare(benchmark *m)
 {
     const tarn_decode_options *o = &m->options;
     if (!make_model(m))
@@ -141,31 +148,31 @@ static bool prepare(measuring *m)
     m->sampler = m->decoder ? tarn_sampler_new(NULL) : NULL;
     if (!m->sampler)
         return false;
-    tarn_tensor *numbers = tarn_uniform(TARN_SHAPE(o->sequences, o->prompt), 0, (double)m->decoder->info.vocab_size - 1,
-                                        TARN_F32, o->device);
-    m->prompt = numbers ? tarn__scope_take(tarn_cast(numbers, TARN_I64)) : NULL;
+    tarn_tensor *values = tarn_uniform(TARN_SHAPE(o->sequences, o->prompt), 0, (double)m->decoder->info.vocab_size - 1,
+                                       TARN_F32, o->device);
+    m->prompt = values ? tarn__scope_take(tarn_cast(values, TARN_I64)) : NULL;
     return m->prompt != NULL;
 }
 
 /* ---- measuring --------------------------------------------------------------------------------------------------- */
 
-/* The next token of every sequence, read by the host; kept in the place of *token, which is freed. */
-static bool decode_one(const measuring *m, tarn_tensor **token)
+/* Feeds *token, samples the next one, and reads it on the host. Replaces *token, which is freed. */
+static bool decode_one(const benchmark *m, tarn_tensor **token)
 {
     int64_t ids[1024];
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *next = scope ? tarn_sampler_sample(m->sampler, tarn_decoder_feed(m->decoder, *token)) : NULL;
     bool good = next && tarn_read(next, ids, sizeof(*ids) * (size_t)m->options.sequences);
     for (int64_t i = 0; good && i < m->options.sequences; i++)
-        good = ids[i] >= 0 || tarn__raise(TARN_ERROR_FORMAT, "decode_measure: the logits of a token are not finite");
+        good = ids[i] >= 0 || tarn__raise(TARN_ERROR_FORMAT, "decode_measure: the logits are not finite");
     tarn_free(*token);
     *token = good ? tarn__scope_take(next) : NULL;
     tarn_scope_close(scope);
     return good;
 }
 
-/* One prompt, and tokens after it. */
-static bool run_once(measuring *m, int run)
+/* One prompt, and o->tokens decode steps after it. */
+static bool run_once(benchmark *m, int run)
 {
     const tarn_decode_options *o = &m->options;
     tarn_device device = o->device;
@@ -197,39 +204,42 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double median(double *figures, int64_t count)
+/* Sorts the times: the minimum is then the first. */
+static double median(double *times, int64_t count)
 {
-    qsort(figures, (size_t)count, sizeof(*figures), compare);
-    return figures[count / 2];
+    qsort(times, (size_t)count, sizeof(*times), compare);
+    return times[count / 2];
 }
 
-/* Bytes of weights; those that a token needs have no table of which only rows are taken. */
-static void weigh(const measuring *m, tarn_decode_timing *t)
+/* Bytes of the weights, and of those read per token: all but a token embedding that is not the head, of which only
+ * rows are gathered. */
+static void count_bytes(const benchmark *m, tarn_decode_timing *t)
 {
     const tarn_tensor *head = tarn__module_own(m->model->child[TARN__MODEL_HEAD], "weight");
-    const tarn_tensor *table = tarn_module_parameter(m->model, 0);
+    const tarn_tensor *embedding = tarn_module_parameter(m->model, 0);
     for (int i = 0; i < tarn_module_parameter_count(m->model); i++) {
         const tarn_tensor *p = tarn_module_parameter(m->model, i);
         t->parameters += tarn_count(p);
         t->weight_bytes += tarn_bytes(p);
     }
-    t->read_bytes = t->weight_bytes - (table != head ? tarn_bytes(table) : 0);
+    t->read_bytes = t->weight_bytes - (embedding != head ? tarn_bytes(embedding) : 0);
     t->cache_bytes = tarn__kv_cache_token_bytes(&m->decoder->cache.shape, m->decoder->cache.shape.layers) *
                      m->decoder->cache.shape.capacity * m->options.sequences;
 }
 
-static bool measure(measuring *m, tarn_decode_timing *t)
+/* The first run tunes kernels and captures the decode step; its times are overwritten. Medians over the others. */
+static bool measure(benchmark *m, tarn_decode_timing *t)
 {
     int64_t runs = m->options.runs;
     bool good = prepare(m);
     if (good)
         tarn_stats_reset();
-    good = good && run_once(m, 0); /* algorithms are chosen, and the step is recorded */
+    good = good && run_once(m, 0); /* tunes kernels, and captures the decode step */
     for (int i = 0; good && i < runs; i++)
         good = run_once(m, i);
     if (!good)
         return false;
-    weigh(m, t);
+    count_bytes(m, t);
     t->peak_bytes = tarn_memory_of(m->options.device).peak_used;
     t->prompt_ms = median(m->prompt_ms, runs);
     t->first_ms = median(m->first_ms, runs);
@@ -238,6 +248,7 @@ static bool measure(measuring *m, tarn_decode_timing *t)
     return true;
 }
 
+/* Resolves defaults and raises invalid options. */
 static bool check_options(tarn_decode_options *o)
 {
     o->prompt = o->prompt ? o->prompt : 512;
@@ -245,19 +256,19 @@ static bool check_options(tarn_decode_options *o)
     o->sequences = o->sequences ? o->sequences : 1;
     o->runs = o->runs ? o->runs : 3;
     bool is_number = o->dtype == TARN_F32 || o->dtype == TARN_F64 || o->dtype == TARN_BF16 || o->dtype == TARN_F16;
-    if (!is_number && ((unsigned)o->dtype >= TARN_DTYPE_COUNT || !is_blocks(o->dtype)))
+    if (!is_number && ((unsigned)o->dtype >= TARN_DTYPE_COUNT || !is_quantized(o->dtype)))
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "decode_measure: weights cannot be of dtype %d; they are f32, f64, bf16, f16 or blocks",
+                           "decode_measure: .dtype is %d; it must be f32, f64, bf16, f16 or a quantized dtype",
                            (int)o->dtype);
     if (!o->model)
         return tarn__raise(TARN_ERROR_ARGUMENT, "decode_measure: the model's name is NULL");
     if (o->prompt < 1 || o->prompt > INT32_MAX || o->tokens < 1 || o->tokens > INT32_MAX || o->sequences < 1 ||
-        o->sequences > 1024 || o->runs < 1 || o->runs > MOST_RUNS)
+        o->sequences > 1024 || o->runs < 1 || o->runs > MAX_RUNS)
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "decode_measure: %lld tokens after %lld in %lld sequences, %lld times: at least one of "
-                           "each, and at most 1024 and %d of the last two",
+                           "decode_measure: .tokens is %lld, .prompt %lld, .sequences %lld, .runs %lld; each must be "
+                           "at least 1, .sequences at most 1024, .runs at most %d",
                            (long long)o->tokens, (long long)o->prompt, (long long)o->sequences, (long long)o->runs,
-                           MOST_RUNS);
+                           MAX_RUNS);
     return true;
 }
 
@@ -271,7 +282,7 @@ bool tarn_decode_measure_sized(tarn_decode_timing *timing, size_t timing_size, c
     if (!options || !timing)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s", function,
                            options ? "timing is NULL" : "options are NULL");
-    measuring *m = tarn__alloc(sizeof(*m));
+    benchmark *m = tarn__alloc(sizeof(*m));
     if (!m)
         return false;
     memcpy(&m->options, options, options_size < sizeof(m->options) ? options_size : sizeof(m->options));

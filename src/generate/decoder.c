@@ -1,5 +1,7 @@
-/* decoder.c: a language model that sees texts token by token: what it has seen stays in a cache on the model's device.
- */
+/* decoder.c: decoders: feeding tokens, in chunks, through a language model with a KV cache.
+ *
+ * A feed either succeeds for all its tokens or leaves every sequence as it was: chunks that were stored before a
+ * failure are undone. */
 #include <string.h>
 #include <tarn/autograd.h>
 #include <tarn/generate.h>
@@ -7,22 +9,26 @@
 #include "base/memory.h"
 #include "generate/decoder.h"
 
-#define USUAL_CHUNK 512
+#define DEFAULT_PREFILL_CHUNK 512
 
-/* ---- making one -------------------------------------------------------------------------------------------------- */
+/* ---- creation ---------------------------------------------------------------------------------------------------- */
 
+/* Raises invalid options; the caller adds the function's name. */
 static bool check_options(const tarn_decoder_options *o, const tarn__model_info *info)
 {
     if (o->batch < 0 || o->batch > INT32_MAX)
-        return tarn__raise(TARN_ERROR_ARGUMENT, ".batch is %lld; there must be at least one text", (long long)o->batch);
+        return tarn__raise(TARN_ERROR_ARGUMENT, ".batch is %lld; it must be at least 1, or 0 for the default",
+                           (long long)o->batch);
     if (o->context < 0 || o->context > info->context)
-        return tarn__raise(TARN_ERROR_ARGUMENT, ".context is %lld; the model's goes from 1 to %lld",
+        return tarn__raise(TARN_ERROR_ARGUMENT, ".context is %lld; it must be from 1 to the model's %lld",
                            (long long)o->context, (long long)info->context);
     if (o->prefill_chunk < 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, ".chunk is %lld; it must be at least 0", (long long)o->prefill_chunk);
+        return tarn__raise(TARN_ERROR_ARGUMENT, ".prefill_chunk is %lld; it must be at least 0",
+                           (long long)o->prefill_chunk);
     return tarn_kv_type_name(o->kv_type) != NULL;
 }
 
+/* dtype of the cached keys and values; TARN_U8 stands for quantized rows (kv_q8). */
 static tarn_dtype stored_dtype(tarn_kv_type kv_type, tarn_dtype of_model)
 {
     static const tarn_dtype dtypes[] = {
@@ -30,6 +36,7 @@ static tarn_dtype stored_dtype(tarn_kv_type kv_type, tarn_dtype of_model)
     return kv_type == TARN_KV_MODEL ? of_model : dtypes[kv_type];
 }
 
+/* Shape of the KV cache, with defaults resolved. */
 static tarn__kv_cache_shape shape_of(const tarn_decoder_options *o, const tarn__model_info *info)
 {
     return (tarn__kv_cache_shape){.layers = info->layers,
@@ -42,6 +49,8 @@ static tarn__kv_cache_shape shape_of(const tarn_decoder_options *o, const tarn__
                                   .device_layers = info->device_layers};
 }
 
+/* The decoder is assembled in `own` and copied to the heap last, so that a failure frees one allocation only. Layers
+ * on the CPU rule out a graph: a captured step cannot contain transfers. */
 tarn_decoder *tarn_decoder_new_sized(tarn_module *model, const tarn_decoder_options *options, size_t options_size)
 {
     const char *function = "decoder_new";
@@ -51,8 +60,9 @@ tarn_decoder *tarn_decoder_new_sized(tarn_module *model, const tarn_decoder_opti
     const tarn__arch *kind = tarn__arch_of(function, model);
     if (!kind)
         return NULL;
-    tarn_decoder own = {
-        .kind = kind, .model = model, .prefill_chunk = chosen.prefill_chunk ? chosen.prefill_chunk : USUAL_CHUNK};
+    tarn_decoder own = {.kind = kind,
+                        .model = model,
+                        .prefill_chunk = chosen.prefill_chunk ? chosen.prefill_chunk : DEFAULT_PREFILL_CHUNK};
     kind->info(model, &own.info);
     if (!check_options(&chosen, &own.info)) {
         tarn__raise_within(function);
@@ -60,7 +70,7 @@ tarn_decoder *tarn_decoder_new_sized(tarn_module *model, const tarn_decoder_opti
     }
     tarn__kv_cache_shape shape = shape_of(&chosen, &own.info);
     own.batch = shape.batch;
-    tarn__decode_graph_init(&own.captured, own.info.device, !chosen.no_capture && shape.device_layers == shape.layers);
+    tarn__decode_graph_init(&own.graph, own.info.device, !chosen.no_capture && shape.device_layers == shape.layers);
     tarn_decoder *decoder = tarn__alloc(sizeof(*decoder));
     if (decoder && tarn__kv_cache_open(function, &own.cache, &shape)) {
         *decoder = own;
@@ -76,14 +86,15 @@ void tarn_decoder_free(tarn_decoder *decoder)
 {
     if (!decoder)
         return;
-    tarn__decode_graph_close(&decoder->captured);
+    tarn__decode_graph_close(&decoder->graph);
     tarn__kv_cache_close(&decoder->cache);
     tarn__release(decoder, sizeof(*decoder));
 }
 
-/* ---- asking ------------------------------------------------------------------------------------------------------ */
+/* ---- queries ------------------------------------------------------------------------------------------------------
+ */
 
-/* Raises when there is none. */
+/* Raises if the decoder is NULL. */
 static bool check_decoder(const char *function, const tarn_decoder *decoder)
 {
     if (tarn_failed())
@@ -91,12 +102,13 @@ static bool check_decoder(const char *function, const tarn_decoder *decoder)
     return decoder || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the decoder is NULL", function);
 }
 
+/* Raises if there is no such sequence. */
 static bool check_sequence(const char *function, const tarn_decoder *decoder, int64_t sequence)
 {
     return check_decoder(function, decoder) &&
            ((sequence >= 0 && sequence < decoder->batch) ||
-            tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no sequence %lld; there are %lld, from 0", function,
-                        (long long)sequence, (long long)decoder->batch));
+            tarn__raise(TARN_ERROR_ARGUMENT, "%s: sequence is %lld; it must be from 0 to %lld", function,
+                        (long long)sequence, (long long)decoder->batch - 1));
 }
 
 int64_t tarn_decoder_length(const tarn_decoder *decoder)
@@ -119,8 +131,9 @@ int64_t tarn_decoder_capacity(const tarn_decoder *decoder)
     return check_decoder("decoder_capacity", decoder) ? decoder->cache.shape.capacity : -1;
 }
 
-/* ---- going on ---------------------------------------------------------------------------------------------------- */
+/* ---- feeding ----------------------------------------------------------------------------------------------------- */
 
+/* Raises unless tokens are [count, T] and fit every sequence from `first`. */
 static bool check_tokens(const char *function, const tarn_decoder *d, const tarn_tensor *tokens, int64_t first,
                          int64_t count)
 {
@@ -130,12 +143,14 @@ static bool check_tokens(const char *function, const tarn_decoder *d, const tarn
                            TARN__SHAPE_STRING(tokens), (long long)count);
     for (int64_t i = first; i < first + count; i++)
         if (view->shape[1] > d->cache.shape.capacity - d->cache.length[i])
-            return tarn__raise(TARN_ERROR_SHAPE, "%s: %lld tokens after %lld are more than the context of %lld",
-                               function, (long long)view->shape[1], (long long)d->cache.length[i],
+            return tarn__raise(TARN_ERROR_SHAPE, "%s: %lld tokens after %lld exceed the context of %lld", function,
+                               (long long)view->shape[1], (long long)d->cache.length[i],
                                (long long)d->cache.shape.capacity);
     return true;
 }
 
+/* Switching the mode costs a walk over the modules, so it is skipped for models that are out of training mode
+ * already. */
 tarn_tensor *tarn__decoder_forward(tarn_decoder *d, tarn_tensor *tokens)
 {
     bool was_training = d->model->training;
@@ -151,7 +166,7 @@ tarn_tensor *tarn__decoder_forward(tarn_decoder *d, tarn_tensor *tokens)
     return logits;
 }
 
-/* Logits of what follows tokens [count, T], which are one chunk; they count then. */
+/* Logits after tokens [count, T] of one chunk, which are then part of the sequences. */
 static tarn_tensor *feed_chunk(tarn_decoder *d, int64_t first, int64_t count, tarn_tensor *tokens)
 {
     tarn_scope *scope = tarn_scope_open();
@@ -166,8 +181,8 @@ static tarn_tensor *feed_chunk(tarn_decoder *d, int64_t first, int64_t count, ta
     return logits;
 }
 
-/* Takes back chunks that counted before one failed. The pending error stays. */
-static void take_back(tarn_decoder *d, int64_t first, int64_t count, int64_t tokens)
+/* Removes the chunks stored before one failed. Keeps the pending error. */
+static void undo_chunks(tarn_decoder *d, int64_t first, int64_t count, int64_t tokens)
 {
     tarn__error_record why;
     tarn__error_save(&why);
@@ -176,6 +191,7 @@ static void take_back(tarn_decoder *d, int64_t first, int64_t count, int64_t tok
     tarn__error_restore(&why);
 }
 
+/* Prefill: feeds tokens [count, T] in chunks; returns the logits of the last one. */
 static tarn_tensor *feed(const char *function, tarn_decoder *d, int64_t first, int64_t count, tarn_tensor *tokens)
 {
     if (!check_tokens(function, d, tokens, first, count))
@@ -193,7 +209,7 @@ static tarn_tensor *feed(const char *function, tarn_decoder *d, int64_t first, i
     }
     tarn_no_grad_close();
     if (done < T)
-        take_back(d, first, count, done);
+        undo_chunks(d, first, count, done);
     logits = done == T ? tarn_scope_return(scope, logits) : NULL;
     tarn_scope_close(scope);
     if (!logits)
@@ -201,8 +217,8 @@ static tarn_tensor *feed(const char *function, tarn_decoder *d, int64_t first, i
     return logits;
 }
 
-/* One token for every sequence, by the recorded step. */
-static tarn_tensor *feed_recorded(const char *function, tarn_decoder *d, tarn_tensor *tokens)
+/* One token for every sequence, by the captured step. */
+static tarn_tensor *feed_captured(const char *function, tarn_decoder *d, tarn_tensor *tokens)
 {
     if (!check_tokens(function, d, tokens, 0, d->batch) ||
         !tarn__check_dtype(function, tokens, TARN__INDEXES, "the tokens"))
@@ -216,14 +232,14 @@ static tarn_tensor *feed_recorded(const char *function, tarn_decoder *d, tarn_te
     return logits;
 }
 
-/* Tokens for some sequences; for all of them, one by one, by the recorded step. */
+/* Selects the captured step for one token of every sequence, else the eager path. */
 static tarn_tensor *feed_some(const char *function, tarn_decoder *d, int64_t first, int64_t count, tarn_tensor *tokens)
 {
     if (!tarn__check(function, tokens, "tokens"))
         return NULL;
     bool is_one = tokens->view.rank == 2 && tokens->view.shape[1] == 1;
-    return d->captured.is_wanted && is_one && count == d->batch ? feed_recorded(function, d, tokens)
-                                                                : feed(function, d, first, count, tokens);
+    return d->graph.is_enabled && is_one && count == d->batch ? feed_captured(function, d, tokens)
+                                                              : feed(function, d, first, count, tokens);
 }
 
 tarn_tensor *tarn_decoder_feed(tarn_decoder *decoder, tarn_tensor *tokens)
@@ -239,19 +255,21 @@ tarn_tensor *tarn_decoder_feed_one(tarn_decoder *decoder, int64_t sequence, tarn
                : NULL;
 }
 
-/* ---- going back -------------------------------------------------------------------------------------------------- */
+/* ---- rewinding --------------------------------------------------------------------------------------------------- */
 
+/* Truncates one sequence, in a scope for the views this takes. */
 static bool rewind_to(const char *function, tarn_decoder *d, int64_t sequence, int64_t length)
 {
     if (length < 0 || length > d->cache.length[sequence])
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: to %lld tokens, but there are %lld", function, (long long)length,
-                           (long long)d->cache.length[sequence]);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: length is %lld; it must be from 0 to %lld", function,
+                           (long long)length, (long long)d->cache.length[sequence]);
     tarn_scope *scope = tarn_scope_open();
     bool good = scope && tarn__kv_cache_rewind(&d->cache, sequence, length);
     tarn_scope_close(scope);
     return good || tarn__raise_within(function);
 }
 
+/* All or none: the first loop raises before the second changes anything. */
 bool tarn_decoder_rewind(tarn_decoder *decoder, int64_t length)
 {
     bool good = check_decoder("decoder_rewind", decoder);

@@ -1,11 +1,22 @@
-/* decoder.h: what a decoder is. */
+/* decoder.h: the internals of tarn_decoder: a model, its KV cache, and the captured decode step.
+ *
+ * A decoder borrows its model and owns its cache. One thread uses it at a time. */
 #ifndef TARN__DECODER_H
 #define TARN__DECODER_H
 
 #include <tarn/generate.h>
+#include <tarn/graph.h>
 
-#include "generate/captured.h"
 #include "models/lm/arch.h"
+
+/* The decode step (one token per sequence) as a captured graph. Owns all its members. */
+typedef struct tarn__decode_graph {
+    bool is_enabled;              /* the device can capture, the caller allows it, and no capture has failed */
+    int warm_steps;               /* uncaptured steps so far */
+    int64_t max_keys;             /* keys that the captured step may attend to */
+    tarn_graph *captured;         /* NULL: not captured yet */
+    tarn_tensor *tokens, *logits; /* i64 [batch, 1] and [batch, vocab_size]: input and output of the graph */
+} tarn__decode_graph;
 
 struct tarn_decoder {
     const tarn__arch *kind;
@@ -13,16 +24,26 @@ struct tarn_decoder {
     tarn__model_info info;
     int64_t batch, prefill_chunk;
     tarn__kv_cache cache;
-    tarn__decode_graph captured;
+    tarn__decode_graph graph;
 };
 
-/* A step of the model, out of training mode, whatever the model's is: nothing is dropped out of what is written. Logits
- * in the open scope; NULL with an error. */
+/* One forward pass with the cache, always out of training mode, so that dropout never applies; restores the mode.
+ * The logits belong to the open scope. NULL with an error. */
 tarn_tensor *tarn__decoder_forward(tarn_decoder *decoder, tarn_tensor *tokens);
 
-/* Raises that the cache of a decoder found no room: how much is missing, and what would fit. Replaces the pending
- * error, which says where memory ran out. */
+/* Raises TARN_ERROR_MEMORY for a KV cache that does not fit: how much is missing, and which settings would fit.
+ * Replaces the pending error, unless the free memory is unknown. Always false. */
 bool tarn__decoder_out_of_memory(const char *function, const tarn__kv_cache_shape *shape, const tarn_module *model,
                                  const tarn__model_info *info);
+
+/* ---- decode graph (decode_graph.c) ------------------------------------------------------------------------------- */
+
+/* Initializes and releases the graph. Nothing is captured before the first decode steps. */
+void tarn__decode_graph_init(tarn__decode_graph *captured, tarn_device device, bool is_enabled);
+void tarn__decode_graph_close(tarn__decode_graph *captured);
+
+/* Logits [batch, vocab_size] after tokens [batch, 1]; the caller has checked that they fit. In the open scope. NULL
+ * with an error. */
+tarn_tensor *tarn__decode_graph_feed(tarn_decoder *decoder, tarn_tensor *tokens);
 
 #endif

@@ -1,38 +1,39 @@
-/* generator.c: writers and their prompts. */
+/* generator.c: generators: creation, prompts and sequences. The steps are in generator_step.c. */
 #include "generate/generator.h"
 
 #include <string.h>
 
 #include "base/memory.h"
 
-/* ---- making one -------------------------------------------------------------------------------------------------- */
+/* ---- creation ---------------------------------------------------------------------------------------------------- */
 
-static tarn_generator *make(const char *function, tarn_module *model, const tarn_tokenizer *tokenizer,
-                            const tarn_generator_options *o)
+static tarn_generator *create(const char *function, tarn_module *model, const tarn_tokenizer *tokenizer,
+                              const tarn_generator_options *o)
 {
-    tarn_generator *writer = tarn__alloc(sizeof(*writer));
-    if (!writer)
+    tarn_generator *generator = tarn__alloc(sizeof(*generator));
+    if (!generator)
         return NULL;
-    writer->model = model;
-    writer->tokenizer = tokenizer;
-    writer->decoder = tarn_decoder_new(model, &(tarn_decoder_options){.batch = o->sequences,
-                                                                      .context = o->context,
-                                                                      .kv_type = o->kv_type,
-                                                                      .prefill_chunk = o->prefill_chunk,
-                                                                      .no_capture = o->no_capture});
-    if (writer->decoder) {
-        writer->count = writer->decoder->batch;
-        writer->sequence = tarn__alloc(sizeof(*writer->sequence) * (size_t)writer->count);
-        writer->ids = tarn__alloc(sizeof(*writer->ids) * (size_t)writer->count);
-        writer->parts = tarn__alloc(sizeof(*writer->parts) * (size_t)writer->count);
+    generator->model = model;
+    generator->tokenizer = tokenizer;
+    generator->decoder = tarn_decoder_new(model, &(tarn_decoder_options){.batch = o->sequences,
+                                                                         .context = o->context,
+                                                                         .kv_type = o->kv_type,
+                                                                         .prefill_chunk = o->prefill_chunk,
+                                                                         .no_capture = o->no_capture});
+    if (generator->decoder) {
+        generator->count = generator->decoder->batch;
+        generator->sequence = tarn__alloc(sizeof(*generator->sequence) * (size_t)generator->count);
+        generator->ids = tarn__alloc(sizeof(*generator->ids) * (size_t)generator->count);
+        generator->parts = tarn__alloc(sizeof(*generator->parts) * (size_t)generator->count);
     }
-    if (writer->decoder && writer->sequence && writer->ids && writer->parts)
-        return writer;
-    tarn_generator_free(writer);
+    if (generator->decoder && generator->sequence && generator->ids && generator->parts)
+        return generator;
+    tarn_generator_free(generator);
     tarn__raise_within(function);
     return NULL;
 }
 
+/* Copies the caller's options: fields that an older header lacks are zero. */
 static tarn_generator_options options_of(const tarn_generator_options *options, size_t size)
 {
     tarn_generator_options o = {0};
@@ -41,10 +42,11 @@ static tarn_generator_options options_of(const tarn_generator_options *options, 
     return o;
 }
 
+/* Raises an invalid number of sequences. */
 static bool check_sequences(const char *function, const tarn_generator_options *o)
 {
     return (o->sequences >= 0 && o->sequences <= 65536) ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "%s: .sequences is %lld; there may be from 1 to 65536 texts", function,
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: .sequences is %lld; it must be from 1 to 65536", function,
                        (long long)o->sequences);
 }
 
@@ -55,9 +57,10 @@ tarn_generator *tarn_generator_new_sized(tarn_module *model, const tarn_tokenize
     tarn_generator_options o = options_of(options, options_size);
     if (tarn_failed() || !check_sequences(function, &o) || !tarn__arch_of(function, model))
         return NULL;
-    return make(function, model, tokenizer, &o);
+    return create(function, model, tokenizer, &o);
 }
 
+/* Opens the tokenizer first: a missing one fails before the weights are read. */
 tarn_generator *tarn_generator_open_sized(const char *path, tarn_device device, const tarn_generator_options *options,
                                           size_t options_size)
 {
@@ -68,11 +71,11 @@ tarn_generator *tarn_generator_open_sized(const char *path, tarn_device device, 
     const tarn_model_open_options how = {.dtype = o.dtype, .device_layers = o.device_layers, .as_stored = o.as_stored};
     tarn_tokenizer *tokenizer = tarn_tokenizer_open(path);
     tarn_module *model = tokenizer ? tarn_model_open(path, device, &how) : NULL;
-    tarn_generator *writer = model ? make(function, model, tokenizer, &o) : NULL;
-    if (writer) {
-        writer->own_model = model;
-        writer->own_tokenizer = tokenizer;
-        return writer;
+    tarn_generator *generator = model ? create(function, model, tokenizer, &o) : NULL;
+    if (generator) {
+        generator->own_model = model;
+        generator->own_tokenizer = tokenizer;
+        return generator;
     }
     if (!model)
         tarn__raise_within(function);
@@ -81,85 +84,132 @@ tarn_generator *tarn_generator_open_sized(const char *path, tarn_device device, 
     return NULL;
 }
 
-/* What a prompt has set. */
+/* Releases the state of the last prompt. */
 static void close_prompt(tarn__sequence *s)
 {
     tarn__sequence_end(s);
     tarn__release(s->stop, sizeof(*s->stop) * (size_t)s->options.stop_count);
     tarn_sampler_free(s->sampler);
     tarn_text_stream_free(s->stream);
-    tarn__stop_buffer_close(&s->held);
+    tarn__stop_buffer_close(&s->stop_buffer);
     s->stop = NULL;
     s->sampler = NULL;
     s->stream = NULL;
     s->options = (tarn_generate_options){0};
 }
 
-void tarn_generator_free(tarn_generator *writer)
+void tarn_generator_free(tarn_generator *generator)
 {
-    if (!writer)
+    if (!generator)
         return;
-    for (int64_t i = 0; writer->sequence && i < writer->count; i++) {
-        close_prompt(&writer->sequence[i]);
-        tarn__release(writer->sequence[i].tokens, sizeof(int32_t) * (size_t)writer->sequence[i].capacity);
+    for (int64_t i = 0; generator->sequence && i < generator->count; i++) {
+        close_prompt(&generator->sequence[i]);
+        tarn__release(generator->sequence[i].tokens, sizeof(int32_t) * (size_t)generator->sequence[i].capacity);
     }
-    tarn__release(writer->sequence, sizeof(*writer->sequence) * (size_t)writer->count);
-    tarn__release(writer->ids, sizeof(*writer->ids) * (size_t)writer->count);
-    tarn__release(writer->parts, sizeof(*writer->parts) * (size_t)writer->count);
-    tarn__generator_drop_prompt(writer);
-    tarn_decoder_free(writer->decoder);
-    tarn_module_free(writer->own_model);
-    tarn_tokenizer_free(writer->own_tokenizer);
-    tarn__release(writer, sizeof(*writer));
+    tarn__release(generator->sequence, sizeof(*generator->sequence) * (size_t)generator->count);
+    tarn__release(generator->ids, sizeof(*generator->ids) * (size_t)generator->count);
+    tarn__release(generator->parts, sizeof(*generator->parts) * (size_t)generator->count);
+    tarn__generator_drop_prompt(generator);
+    tarn_decoder_free(generator->decoder);
+    tarn_module_free(generator->own_model);
+    tarn_tokenizer_free(generator->own_tokenizer);
+    tarn__release(generator, sizeof(*generator));
 }
 
-/* ---- asking ------------------------------------------------------------------------------------------------------ */
+/* ---- sequences --------------------------------------------------------------------------------------------------- */
 
-static bool check_writer(const char *function, const tarn_generator *writer)
+/* Grows the array by doubling. */
+bool tarn__sequence_add(tarn__sequence *s, int32_t token)
+{
+    if (s->count == s->capacity) {
+        int64_t capacity = s->capacity ? 2 * s->capacity : 256;
+        int32_t *tokens = tarn__alloc(sizeof(*tokens) * (size_t)capacity);
+        if (!tokens)
+            return false;
+        if (s->count > 0)
+            memcpy(tokens, s->tokens, sizeof(*tokens) * (size_t)s->count);
+        tarn__release(s->tokens, sizeof(*tokens) * (size_t)s->capacity);
+        s->tokens = tokens;
+        s->capacity = capacity;
+    }
+    s->tokens[s->count++] = token;
+    return true;
+}
+
+void tarn__sequence_end(tarn__sequence *s)
+{
+    tarn_free(s->sampled);
+    tarn_free(s->logprobs);
+    s->sampled = s->logprobs = NULL;
+    s->is_active = false;
+}
+
+/* Nothing is read here: token and log probabilities stay on the device until the caller asks for the output. */
+bool tarn__sequence_sample(tarn__sequence *s, tarn_tensor *logits)
+{
+    tarn_tensor *sampled = tarn_sampler_sample(s->sampler, logits), *logprobs = NULL;
+    if (!sampled)
+        return false;
+    if (s->options.logprobs || s->options.top_logprobs) { /* clamped: a token of -1 is reported when it is read */
+        logprobs = tarn_token_logprobs(logits, tarn_maximum(sampled, tarn_scalar(0)), s->options.top_logprobs);
+        if (!logprobs)
+            return false;
+    }
+    s->sampled = tarn__scope_take(sampled);
+    s->logprobs = logprobs ? tarn__scope_take(logprobs) : NULL;
+    return !tarn_failed();
+}
+
+/* ---- queries ------------------------------------------------------------------------------------------------------
+ */
+
+/* Raises if the generator is NULL. */
+static bool check_generator(const char *function, const tarn_generator *generator)
 {
     if (tarn_failed())
         return false;
-    return writer || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the writer is NULL", function);
+    return generator || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the generator is NULL", function);
 }
 
-static tarn__sequence *find(const char *function, const tarn_generator *writer, int64_t sequence)
+/* The sequence of a number, or NULL with an error. */
+static tarn__sequence *find(const char *function, const tarn_generator *generator, int64_t sequence)
 {
-    if (!check_writer(function, writer))
+    if (!check_generator(function, generator))
         return NULL;
-    if (sequence >= 0 && sequence < writer->count)
-        return &writer->sequence[sequence];
-    tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no sequence %lld; there are %lld, from 0", function,
-                (long long)sequence, (long long)writer->count);
+    if (sequence >= 0 && sequence < generator->count)
+        return &generator->sequence[sequence];
+    tarn__raise(TARN_ERROR_ARGUMENT, "%s: sequence is %lld; it must be from 0 to %lld", function, (long long)sequence,
+                (long long)generator->count - 1);
     return NULL;
 }
 
-tarn_module *tarn_generator_model(const tarn_generator *writer)
+tarn_module *tarn_generator_model(const tarn_generator *generator)
 {
-    return check_writer("generator_model", writer) ? writer->model : NULL;
+    return check_generator("generator_model", generator) ? generator->model : NULL;
 }
 
-const tarn_tokenizer *tarn_generator_tokenizer(const tarn_generator *writer)
+const tarn_tokenizer *tarn_generator_tokenizer(const tarn_generator *generator)
 {
-    return check_writer("generator_tokenizer", writer) ? writer->tokenizer : NULL;
+    return check_generator("generator_tokenizer", generator) ? generator->tokenizer : NULL;
 }
 
-const int32_t *tarn_generator_tokens(const tarn_generator *writer, int64_t sequence, int64_t *count)
+const int32_t *tarn_generator_tokens(const tarn_generator *generator, int64_t sequence, int64_t *count)
 {
     static const int32_t none;
-    const tarn__sequence *s = find("generator_tokens", writer, sequence);
+    const tarn__sequence *s = find("generator_tokens", generator, sequence);
     if (!s)
         return NULL;
     if (!count) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "generator_tokens: there is no place for the count");
+        tarn__raise(TARN_ERROR_ARGUMENT, "generator_tokens: count is NULL");
         return NULL;
     }
     *count = s->count;
     return s->tokens ? s->tokens : &none;
 }
 
-bool tarn_generator_stop(tarn_generator *writer, int64_t sequence)
+bool tarn_generator_stop(tarn_generator *generator, int64_t sequence)
 {
-    tarn__sequence *s = find("generator_stop", writer, sequence);
+    tarn__sequence *s = find("generator_stop", generator, sequence);
     if (!s)
         return false;
     tarn__sequence_end(s);
@@ -168,6 +218,7 @@ bool tarn_generator_stop(tarn_generator *writer, int64_t sequence)
 
 /* ---- prompts ----------------------------------------------------------------------------------------------------- */
 
+/* Raises an empty prompt, one that fills the context, and tokens outside the vocabulary. */
 static bool check_prompt(const tarn_generator *w, const int32_t *tokens, int64_t count, bool slides)
 {
     const tarn__model_info *info = &w->decoder->info;
@@ -176,64 +227,66 @@ static bool check_prompt(const tarn_generator *w, const int32_t *tokens, int64_t
         return tarn__raise(TARN_ERROR_ARGUMENT, "the prompt %s; it must have at least one token",
                            tokens ? "is empty" : "is NULL");
     if (count >= capacity && !slides)
-        return tarn__raise(TARN_ERROR_SHAPE, "a prompt of %lld tokens leaves no room in the context of %lld",
+        return tarn__raise(TARN_ERROR_SHAPE, "the prompt has %lld tokens; it must be shorter than the context of %lld",
                            (long long)count, (long long)capacity);
     for (int64_t i = 0; i < count; i++)
         if (tokens[i] < 0 || tokens[i] >= info->vocab_size)
-            return tarn__raise(TARN_ERROR_ARGUMENT, "token %lld of the prompt is %d; the model's go from 0 to %lld",
+            return tarn__raise(TARN_ERROR_ARGUMENT, "token %lld of the prompt is %d; it must be from 0 to %lld",
                                (long long)i, (int)tokens[i], (long long)info->vocab_size - 1);
     return true;
 }
 
-static bool check_stop_texts(const tarn_generator *w, const tarn_generate_options *o)
+/* Raises invalid stop strings; an empty one would end every sequence at once. */
+static bool check_stop_strings(const tarn_generator *w, const tarn_generate_options *o)
 {
     if (o->stop_string_count < 0 || (o->stop_string_count > 0 && !o->stop_strings))
-        return tarn__raise(TARN_ERROR_ARGUMENT, ".stop_text_count is %d%s", o->stop_string_count,
-                           o->stop_strings ? "" : ", but .stop_texts is NULL");
+        return tarn__raise(TARN_ERROR_ARGUMENT, ".stop_string_count is %d%s", o->stop_string_count,
+                           o->stop_strings ? "" : ", but .stop_strings is NULL");
     if (o->stop_string_count > 0 && !w->tokenizer)
-        return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "there are stop texts, but no tokenizer; stop at tokens instead (.stop)");
+        return tarn__raise(TARN_ERROR_ARGUMENT, ".stop_strings needs a tokenizer; use .stop for tokens");
     for (int i = 0; i < o->stop_string_count; i++)
         if (!o->stop_strings[i] || !o->stop_strings[i][0])
-            return tarn__raise(TARN_ERROR_ARGUMENT, "stop text %d is %s", i, o->stop_strings[i] ? "empty" : "NULL");
+            return tarn__raise(TARN_ERROR_ARGUMENT, ".stop_strings[%d] is %s", i,
+                               o->stop_strings[i] ? "empty" : "NULL");
     return true;
 }
 
+/* Raises options that are invalid for this generator and a prompt of `count` tokens; the caller adds the function's
+ * name. */
 static bool check_options(const tarn_generator *w, int64_t count, const tarn_generate_options *o)
 {
     int64_t capacity = w->decoder->cache.shape.capacity;
     if (o->max_tokens < 0)
         return tarn__raise(TARN_ERROR_ARGUMENT, ".max_tokens is %lld; it must be at least 0", (long long)o->max_tokens);
     if (o->keep > 0 && !o->slide)
-        return tarn__raise(TARN_ERROR_ARGUMENT, ".keep is %lld, which needs .slide", (long long)o->keep);
+        return tarn__raise(TARN_ERROR_ARGUMENT, ".keep is %lld; it needs .slide", (long long)o->keep);
     if (o->keep < 0 || o->keep > (capacity - 1) / 2)
         return tarn__raise(TARN_ERROR_ARGUMENT, ".keep is %lld; it must be from 0 to %lld, half of the context",
                            (long long)o->keep, (long long)((capacity - 1) / 2));
     if (o->slide && capacity < 2)
-        return tarn__raise(TARN_ERROR_ARGUMENT, ".slide needs a context of at least 2 tokens, and it is %lld",
+        return tarn__raise(TARN_ERROR_ARGUMENT, ".slide needs a context of at least 2 tokens; it is %lld",
                            (long long)capacity);
     if (o->max_tokens > capacity - count && !o->slide)
         return tarn__raise(
             TARN_ERROR_SHAPE,
-            "a prompt of %lld tokens and %lld more do not fit into the context of %lld; ask for %lld at most",
+            "a prompt of %lld tokens and %lld new ones exceed the context of %lld; .max_tokens must be at most %lld",
             (long long)count, (long long)o->max_tokens, (long long)capacity, (long long)(capacity - count));
     if (o->stop_count < 0 || (o->stop_count > 0 && !o->stop))
         return tarn__raise(TARN_ERROR_ARGUMENT, ".stop_count is %d%s", o->stop_count,
                            o->stop ? "" : ", but .stop is NULL");
     if (o->top_logprobs < 0 || o->top_logprobs > TARN__MAX_TOP_LOGPROBS ||
         o->top_logprobs > w->decoder->info.vocab_size)
-        return tarn__raise(
-            TARN_ERROR_ARGUMENT,
-            ".likeliest is %d; it must be from 0 to %d, and no more than the %lld tokens of the vocabulary",
-            o->top_logprobs, TARN__MAX_TOP_LOGPROBS, (long long)w->decoder->info.vocab_size);
-    return check_stop_texts(w, o);
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           ".top_logprobs is %d; it must be from 0 to %d, and at most the vocabulary size, %lld",
+                           o->top_logprobs, TARN__MAX_TOP_LOGPROBS, (long long)w->decoder->info.vocab_size);
+    return check_stop_strings(w, o);
 }
 
-/* What the prompt's options need; the old ones are gone. */
+/* Replaces the state of the last prompt by that of the new options. */
 static bool open_prompt(const tarn_generator *w, tarn__sequence *s, const tarn_generate_options *o, int64_t most)
 {
     close_prompt(s);
-    s->made = 0;
+    s->generated = 0;
     s->slid = false;
     s->most = o->max_tokens ? o->max_tokens : most;
     s->sampler = tarn_sampler_new(&(tarn_sampler_options){.temperature = o->temperature,
@@ -245,7 +298,7 @@ static bool open_prompt(const tarn_generator *w, tarn__sequence *s, const tarn_g
                                                           .repeat_last_n = o->repeat_last_n});
     if (w->tokenizer)
         s->stream = tarn_text_stream_new(w->tokenizer, &(tarn_stream_options){.continues = true});
-    if (tarn_failed() || !tarn__stop_buffer_open(&s->held, o->stop_strings, o->stop_string_count))
+    if (tarn_failed() || !tarn__stop_buffer_open(&s->stop_buffer, o->stop_strings, o->stop_string_count))
         return false;
     if (o->stop_count > 0 && !(s->stop = tarn__alloc(sizeof(*s->stop) * (size_t)o->stop_count)))
         return false;
@@ -255,8 +308,8 @@ static bool open_prompt(const tarn_generator *w, tarn__sequence *s, const tarn_g
     return true;
 }
 
-/* How many tokens the decoder has seen that the new text has too; at least one is left to feed. */
-static int64_t shared(const tarn__sequence *s, int64_t seen, const int32_t *tokens, int64_t count)
+/* Number of leading tokens that the cache and the new prompt share; at least one token is left to feed. */
+static int64_t common_prefix(const tarn__sequence *s, int64_t seen, const int32_t *tokens, int64_t count)
 {
     int64_t same = 0, most = seen < count - 1 ? seen : count - 1;
     most = s->count < most ? s->count : most;
@@ -267,38 +320,39 @@ static int64_t shared(const tarn__sequence *s, int64_t seen, const int32_t *toke
 
 void tarn__generator_drop_prompt(tarn_generator *w)
 {
-    tarn_free(w->fed.logits);
-    w->fed = (tarn__computed_prompt){0};
+    tarn_free(w->computed.logits);
+    w->computed = (tarn__computed_prompt){0};
 }
 
-/* True when the last prompt that was computed is this one, and its sequence still has it. */
-static bool is_fed(const tarn_generator *w, const int32_t *tokens, int64_t count)
+/* True if the last computed prompt is this one, and its sequence still has it. */
+static bool is_computed(const tarn_generator *w, const int32_t *tokens, int64_t count)
 {
-    const tarn__computed_prompt *fed = &w->fed;
-    return fed->logits && fed->count == count && w->decoder->cache.length[fed->sequence] >= count &&
-           memcmp(w->sequence[fed->sequence].tokens, tokens, sizeof(*tokens) * (size_t)count) == 0;
+    const tarn__computed_prompt *computed = &w->computed;
+    return computed->logits && computed->count == count && w->decoder->cache.length[computed->sequence] >= count &&
+           memcmp(w->sequence[computed->sequence].tokens, tokens, sizeof(*tokens) * (size_t)count) == 0;
 }
 
-/* Logits of what follows the prompt `all`, of which the sequence has the first `same` tokens; they are remembered. */
+/* Logits after the prompt `all`, of which the sequence has the first `same` tokens. Kept for other sequences with
+ * the same prompt. */
 static tarn_tensor *feed(tarn_generator *w, int64_t sequence, tarn_tensor *all, int64_t same)
 {
     int64_t count = tarn_size(all, 1);
     tarn_tensor *logits = tarn_decoder_feed_one(w->decoder, sequence, tarn_slice(all, 1, same, count));
     if (logits && w->count > 1)
-        w->fed = (tarn__computed_prompt){tarn__scope_take(logits), sequence, count};
+        w->computed = (tarn__computed_prompt){tarn__scope_take(logits), sequence, count};
     return logits;
 }
 
-/* Lets the decoder see the text, and draws what follows. A prompt that another sequence has just had is taken from
- * there. */
-static bool begin(tarn_generator *w, int64_t sequence, const int32_t *tokens, int64_t count)
+/* Brings the KV cache to the prompt and samples the next token. A prompt just computed for another sequence is
+ * copied from there. */
+static bool start(tarn_generator *w, int64_t sequence, const int32_t *tokens, int64_t count)
 {
     tarn__sequence *s = &w->sequence[sequence];
-    int64_t same = shared(s, w->decoder->cache.length[sequence], tokens, count);
-    bool is_copy = is_fed(w, tokens, count);
+    int64_t same = common_prefix(s, w->decoder->cache.length[sequence], tokens, count);
+    bool is_copy = is_computed(w, tokens, count);
     if (!is_copy)
         tarn__generator_drop_prompt(w);
-    if (!(is_copy ? tarn__kv_cache_copy_prefix(&w->decoder->cache, w->fed.sequence, sequence, count)
+    if (!(is_copy ? tarn__kv_cache_copy_prefix(&w->decoder->cache, w->computed.sequence, sequence, count)
                   : tarn_decoder_rewind_one(w->decoder, sequence, same)))
         return false;
     s->count = 0;
@@ -308,12 +362,12 @@ static bool begin(tarn_generator *w, int64_t sequence, const int32_t *tokens, in
     tarn_tensor *all = tarn_from_i32(tokens, TARN_SHAPE(1, count), w->decoder->info.device);
     if (!all || (s->options.repeat_penalty != 0 && !tarn_sampler_accept(s->sampler, all)))
         return false;
-    tarn_tensor *logits = is_copy ? w->fed.logits : feed(w, sequence, all, same);
+    tarn_tensor *logits = is_copy ? w->computed.logits : feed(w, sequence, all, same);
     s->is_active = logits && tarn__sequence_sample(s, logits);
     return s->is_active;
 }
 
-/* A prompt that leaves room for a token, and its options. */
+/* Sets a prompt that leaves capacity for a token. On failure the sequence keeps the tokens that are in the cache. */
 static bool set_prompt(tarn_generator *w, int64_t sequence, const int32_t *tokens, int64_t count,
                        const tarn_generate_options *o)
 {
@@ -321,12 +375,13 @@ static bool set_prompt(tarn_generator *w, int64_t sequence, const int32_t *token
     tarn__sequence_end(s);
     if (tarn__generator_has_output(w))
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "another text's piece of this step is not taken yet; call tarn_generator_next() first");
-    if (w->is_read && !tarn__generator_step(w)) /* so that all texts stand at a token that was drawn and not read */
+                           "an output of another sequence is pending; call tarn_generator_next() first");
+    if (w->is_on_host &&
+        !tarn__generator_step(w)) /* so that all active sequences have a sampled token that is not read yet */
         return false;
     tarn_scope *scope = tarn_scope_open();
     bool good =
-        scope && open_prompt(w, s, o, w->decoder->cache.shape.capacity - count) && begin(w, sequence, tokens, count);
+        scope && open_prompt(w, s, o, w->decoder->cache.shape.capacity - count) && start(w, sequence, tokens, count);
     tarn_scope_close(scope);
     if (good)
         return true;
@@ -336,6 +391,8 @@ static bool set_prompt(tarn_generator *w, int64_t sequence, const int32_t *token
     return false;
 }
 
+/* `keep` is resolved here once and stored with the options, so that later slides keep the same tokens. A prompt
+ * longer than the context is truncated to the window; the sequence then reports that it slid. */
 bool tarn__generator_prompt(tarn_generator *w, int64_t sequence, const int32_t *tokens, int64_t count,
                             const tarn_generate_options *o)
 {
@@ -352,6 +409,7 @@ bool tarn__generator_prompt(tarn_generator *w, int64_t sequence, const int32_t *
     return good;
 }
 
+/* As options_of(). */
 static tarn_generate_options generate_options_of(const tarn_generate_options *options, size_t size)
 {
     tarn_generate_options o = {0};
@@ -360,31 +418,31 @@ static tarn_generate_options generate_options_of(const tarn_generate_options *op
     return o;
 }
 
-bool tarn_generator_prompt_sized(tarn_generator *writer, int64_t sequence, const int32_t *tokens, int64_t count,
+bool tarn_generator_prompt_sized(tarn_generator *generator, int64_t sequence, const int32_t *tokens, int64_t count,
                                  const tarn_generate_options *options, size_t options_size)
 {
     const char *function = "generator_prompt";
     tarn_generate_options o = generate_options_of(options, options_size);
-    return find(function, writer, sequence) &&
-           (tarn__generator_prompt(writer, sequence, tokens, count, &o) || tarn__raise_within(function));
+    return find(function, generator, sequence) &&
+           (tarn__generator_prompt(generator, sequence, tokens, count, &o) || tarn__raise_within(function));
 }
 
-bool tarn_generator_prompt_text_sized(tarn_generator *writer, int64_t sequence, const char *text, size_t length,
+bool tarn_generator_prompt_text_sized(tarn_generator *generator, int64_t sequence, const char *text, size_t length,
                                       const tarn_generate_options *options, size_t options_size)
 {
     const char *function = "generator_prompt_text";
     tarn_generate_options o = generate_options_of(options, options_size);
     int64_t count = 0;
-    if (!find(function, writer, sequence))
+    if (!find(function, generator, sequence))
         return false;
-    if (!text || !writer->tokenizer)
+    if (!text || !generator->tokenizer)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function,
-                           text ? "the writer has no tokenizer" : "the text is NULL");
+                           text ? "the generator has no tokenizer" : "the text is NULL");
     int32_t *tokens =
-        tarn_tokenizer_encode(writer->tokenizer, text, length, &(tarn_encode_options){.add_special = true}, &count);
+        tarn_tokenizer_encode(generator->tokenizer, text, length, &(tarn_encode_options){.add_special = true}, &count);
     if (!tokens)
         return tarn__raise_within(function);
-    bool good = tarn__generator_prompt(writer, sequence, tokens, count, &o);
+    bool good = tarn__generator_prompt(generator, sequence, tokens, count, &o);
     tarn_tokenizer_release(tokens);
     return good || tarn__raise_within(function);
 }

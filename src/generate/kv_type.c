@@ -1,4 +1,4 @@
-/* kv_type.c: the kinds of numbers that a cache holds, and what to say when there is no memory for one. */
+/* kv_type.c: names of KV cache types, and the error for a KV cache that does not fit in memory. */
 #include <stdio.h>
 #include <string.h>
 #include <tarn/profile.h>
@@ -13,7 +13,7 @@ const char *tarn_kv_type_name(tarn_kv_type kv_type)
 {
     if ((unsigned)kv_type < (unsigned)NAMES)
         return names[kv_type];
-    tarn__raise(TARN_ERROR_ARGUMENT, "kv_type_name: %d is none of tarn_kv_type", (int)kv_type);
+    tarn__raise(TARN_ERROR_ARGUMENT, "kv_type_name: %d is not a tarn_kv_type", (int)kv_type);
     return NULL;
 }
 
@@ -28,7 +28,7 @@ bool tarn_kv_type_parse(const char *text, tarn_kv_type *kv_type)
         }
     if (!text || !kv_type)
         return tarn__raise(TARN_ERROR_ARGUMENT, "kv_type_parse: the %s is NULL", text ? "result" : "text");
-    return tarn__raise(TARN_ERROR_ARGUMENT, "kv_type_parse: '%.32s' is none of model, f32, bf16, f16 and q8_0", text);
+    return tarn__raise(TARN_ERROR_ARGUMENT, "kv_type_parse: '%.32s'; it must be model, f32, bf16, f16 or q8_0", text);
 }
 
 static double mebibytes(int64_t bytes)
@@ -36,37 +36,38 @@ static double mebibytes(int64_t bytes)
     return (double)bytes / (1 << 20);
 }
 
-/* Bytes on the device that one token takes in all sequences. */
+/* Bytes on the device per token, over all sequences. */
 static int64_t bytes_of(const tarn__kv_cache_shape *shape)
 {
     return tarn__kv_cache_token_bytes(shape, shape->device_layers) * shape->batch;
 }
 
-/* How many layers could stay on the device so that the keys and values of these find room there; 0: none. */
+/* Number of layers that could stay on the device so that their keys and values fit: offloading a layer frees its
+ * weights as well. 0: none. */
 static int64_t layers_that_fit(const tarn__kv_cache_shape *shape, const tarn_module *model, int64_t free)
 {
-    const tarn_module *block = tarn__model_layers(model)->child[0];
+    const tarn_module *layer = tarn__model_layers(model)->child[0];
     int64_t weights = 0, keys = bytes_of(shape) / shape->device_layers * shape->capacity, layers = shape->device_layers;
-    for (int i = 0; i < tarn_module_parameter_count(block); i++)
-        weights += tarn_bytes(tarn_module_parameter(block, i));
-    for (int i = 0; i < tarn_module_buffer_count(block); i++) /* blocks of packed numbers */
-        weights += tarn_bytes(tarn_module_buffer(block, i));
+    for (int i = 0; i < tarn_module_parameter_count(layer); i++)
+        weights += tarn_bytes(tarn_module_parameter(layer, i));
+    for (int i = 0; i < tarn_module_buffer_count(layer); i++) /* quantized weights */
+        weights += tarn_bytes(tarn_module_buffer(layer, i));
     while (layers > 0 && layers * keys > free + (shape->device_layers - layers) * weights)
         layers--;
     return layers;
 }
 
-/* "in q8_0 2048 tokens would fit; …": what would fit in `free` bytes. */
+/* "q8_0 would hold 2048 tokens; …": settings that fit `free` bytes. */
 static void advise(char *text, size_t size, const tarn__kv_cache_shape *shape, const tarn_module *model, int64_t free)
 {
-    static const tarn_dtype kinds[] = {TARN_BF16, TARN_U8};
+    static const tarn_dtype types[] = {TARN_BF16, TARN_U8};
     size_t used = (size_t)snprintf(text, size, ".context = %lld would fit", (long long)(free / bytes_of(shape)));
     for (int i = 0; i < 2; i++) {
         tarn__kv_cache_shape other = *shape;
-        other.dtype = kinds[i];
+        other.dtype = types[i];
         int64_t each = bytes_of(&other), fits = free / each;
         if (each < bytes_of(shape) && used < size)
-            used += (size_t)snprintf(text + used, size - used, "; with .kv = %s %s%lld tokens would",
+            used += (size_t)snprintf(text + used, size - used, "; with .kv_type = %s %s%lld tokens would",
                                      i ? "q8_0" : "bf16 or f16", fits >= shape->capacity ? "all " : "",
                                      (long long)(fits >= shape->capacity ? shape->capacity : fits));
     }
@@ -77,25 +78,25 @@ static void advise(char *text, size_t size, const tarn__kv_cache_shape *shape, c
                  (long long)shape->layers);
 }
 
+/* Keeps the error of the failed allocation if the free memory is unknown or would suffice. */
 bool tarn__decoder_out_of_memory(const char *function, const tarn__kv_cache_shape *shape, const tarn_module *model,
-                                 const tarn__model_info *facts)
+                                 const tarn__model_info *model_info)
 {
     tarn_device_info info = {0};
     char advice[384], device[32];
     tarn__error_record why;
     tarn__error_save(&why);
-    tarn_empty_cache(shape->device); /* what the cache had got so far lies there */
+    tarn_empty_cache(shape->device); /* what was allocated of the cache is there */
     bool known = tarn_device_query(shape->device, &info) && info.memory_total > 0;
     tarn__error_restore(&why);
     int64_t needed = bytes_of(shape) * shape->capacity;
     if (!known || needed <= info.memory_free)
-        return false; /* the sentence that is there says all that is known */
+        return false; /* the pending error says all that is known */
     tarn_clear_error();
     advise(advice, sizeof(advice), shape, model, info.memory_free);
-    return tarn__raise(TARN_ERROR_MEMORY,
-                       "%s: keys and values of %lld tokens take %.1f MiB, %.1f more than %s has free; %s (the model's "
-                       "context is %lld)",
-                       function, (long long)(shape->capacity * shape->batch), mebibytes(needed),
-                       mebibytes(needed - info.memory_free), tarn_device_name(shape->device, device, sizeof(device)),
-                       advice, (long long)facts->context);
+    return tarn__raise(
+        TARN_ERROR_MEMORY,
+        "%s: a KV cache of %lld tokens takes %.1f MiB, %.1f more than %s has free; %s (the model's context is %lld)",
+        function, (long long)(shape->capacity * shape->batch), mebibytes(needed), mebibytes(needed - info.memory_free),
+        tarn_device_name(shape->device, device, sizeof(device)), advice, (long long)model_info->context);
 }

@@ -1,12 +1,15 @@
-/* sampler.c: choosing tokens from logits, on their device.
+/* sampler.c: sampling of tokens from logits, on their device.
  *
- * Logits are changed in the order of transformers' processors: repetition penalty, temperature, top_k, top_p, min_p.
- * What was seen is a list of tokens on the device, too; the penalty marks them in a row of the vocabulary.
+ * Logits are processed in the order of transformers: repetition penalty, temperature, top_k, top_p, min_p. The token
+ * history of the penalty is on the device too; it is scattered into a row of the vocabulary.
  *
- * A token is drawn by a race: each gets a random time from an exponential distribution, divided by its probability, and
- * the first one wins; the winner is i with probability p[i], and tokens of probability 0 never win. Where only the
- * likeliest tokens may win the logits are sorted, so that the likeliest comes first: the one that is taken when all
- * times are infinite. */
+ * Sampling uses exponential races (equivalent to the Gumbel-max trick): every token gets a random time from an
+ * exponential distribution, divided by its probability, and the first one wins; the winner is i with probability
+ * p[i], and tokens of probability 0 never win. With top_k or top_p the logits are sorted, so that the most likely
+ * token comes first: it is taken if all times are infinite.
+ *
+ * Nothing here waits for the device: a row without a valid token gives -1, which the caller finds when it reads the
+ * token. */
 #include <math.h>
 #include <string.h>
 #include <tarn/autograd.h>
@@ -18,23 +21,24 @@
 #include "core/tensor/tensor.h"
 #include "ops/internal.h"
 
-#define COLDEST 1e-4 /* temperature */
-#define HOTTEST 100.0
+#define MIN_TEMPERATURE 1e-4 /* temperature */
+#define MAX_TEMPERATURE 100.0
 
-#define MILDEST 0.01 /* repetition penalty */
-#define HARDEST 100.0
+#define MIN_PENALTY 0.01 /* repetition penalty */
+#define MAX_PENALTY 100.0
 
 struct tarn_sampler {
     tarn_sampler_options options;
     tarn__rng_state generator;
-    tarn_tensor *seen; /* i64 [batch, n], kept: tokens that the penalty is for; NULL: none */
+    tarn_tensor *history; /* i64 [batch, n], retained: tokens that are penalized; NULL: none */
 };
 
+/* Raises options out of range. NaN fails every comparison and is raised too. */
 static bool check_options(const tarn_sampler_options *o)
 {
-    if (o->temperature != 0 && !(o->temperature >= COLDEST && o->temperature <= HOTTEST))
+    if (o->temperature != 0 && !(o->temperature >= MIN_TEMPERATURE && o->temperature <= MAX_TEMPERATURE))
         return tarn__raise(TARN_ERROR_ARGUMENT, "sampler_new: .temperature is %g; it must be 0, or from %g to %g",
-                           o->temperature, COLDEST, HOTTEST);
+                           o->temperature, MIN_TEMPERATURE, MAX_TEMPERATURE);
     if (o->top_k < 0)
         return tarn__raise(TARN_ERROR_ARGUMENT, "sampler_new: .top_k is %lld; it must be at least 0",
                            (long long)o->top_k);
@@ -42,11 +46,11 @@ static bool check_options(const tarn_sampler_options *o)
         return tarn__raise(TARN_ERROR_ARGUMENT, "sampler_new: .top_p is %g; it must be from 0 to 1", o->top_p);
     if (!(o->min_p >= 0 && o->min_p <= 1))
         return tarn__raise(TARN_ERROR_ARGUMENT, "sampler_new: .min_p is %g; it must be from 0 to 1", o->min_p);
-    if (o->repeat_penalty != 0 && !(o->repeat_penalty >= MILDEST && o->repeat_penalty <= HARDEST))
+    if (o->repeat_penalty != 0 && !(o->repeat_penalty >= MIN_PENALTY && o->repeat_penalty <= MAX_PENALTY))
         return tarn__raise(TARN_ERROR_ARGUMENT, "sampler_new: .repeat_penalty is %g; it must be 0, or from %g to %g",
-                           o->repeat_penalty, MILDEST, HARDEST);
+                           o->repeat_penalty, MIN_PENALTY, MAX_PENALTY);
     if (o->repeat_last_n < 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "sampler_new: .repeat_window is %lld; it must be at least 0",
+        return tarn__raise(TARN_ERROR_ARGUMENT, "sampler_new: .repeat_last_n is %lld; it must be at least 0",
                            (long long)o->repeat_last_n);
     return true;
 }
@@ -67,11 +71,11 @@ tarn_sampler *tarn_sampler_new_sized(const tarn_sampler_options *options, size_t
 void tarn_sampler_free(tarn_sampler *sampler)
 {
     if (sampler)
-        tarn_free(sampler->seen);
+        tarn_free(sampler->history);
     tarn__release(sampler, sizeof(*sampler));
 }
 
-/* Raises when there is none. */
+/* Raises if the sampler is NULL. */
 static bool check_sampler(const char *function, const tarn_sampler *sampler)
 {
     if (tarn_failed())
@@ -79,30 +83,32 @@ static bool check_sampler(const char *function, const tarn_sampler *sampler)
     return sampler || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the sampler is NULL", function);
 }
 
-/* ---- what was seen ----------------------------------------------------------------------------------------------- */
+/* ---- token history ----------------------------------------------------------------------------------------------- */
 
+/* A penalty of 1 changes nothing: history and masks are skipped. */
 static bool has_penalty(const tarn_sampler *sampler)
 {
     return sampler->options.repeat_penalty != 0 && sampler->options.repeat_penalty != 1;
 }
 
-/* Adds i64 tokens [batch, T] behind those seen, and drops what leaves the window. */
-static bool remember(tarn_sampler *sampler, tarn_tensor *tokens)
+/* Appends i64 tokens [batch, T] to the history, and drops all but the last repeat_last_n. */
+static bool append_history(tarn_sampler *sampler, tarn_tensor *tokens)
 {
     int64_t window = sampler->options.repeat_last_n;
-    tarn_tensor *both[] = {sampler->seen, tokens};
-    tarn_tensor *all = sampler->seen ? tarn_concat(both, 2, 1) : tokens;
+    tarn_tensor *both[] = {sampler->history, tokens};
+    tarn_tensor *all = sampler->history ? tarn_concat(both, 2, 1) : tokens;
     int64_t length = all ? tarn_size(all, 1) : 0;
     if (all && window > 0 && length > window)
         all = tarn_slice(all, 1, length - window, length);
     tarn_tensor *kept = all ? tarn__scope_take(tarn_clone(all)) : NULL;
     if (!kept)
         return false;
-    tarn_free(sampler->seen);
-    sampler->seen = kept;
+    tarn_free(sampler->history);
+    sampler->history = kept;
     return true;
 }
 
+/* Raises unless tokens are [batch, T] integers. */
 static bool check_tokens(const char *function, const tarn_tensor *tokens)
 {
     const tarn__view *view = &tokens->view;
@@ -112,19 +118,20 @@ static bool check_tokens(const char *function, const tarn_tensor *tokens)
     return tarn__check_dtype(function, tokens, TARN__INDEXES, "the tokens");
 }
 
+/* Without a penalty the tokens are checked and dropped. */
 bool tarn_sampler_accept(tarn_sampler *sampler, tarn_tensor *tokens)
 {
     const char *function = "sampler_accept";
     if (!check_sampler(function, sampler) || !tarn__check(function, tokens, "the tokens") ||
         !check_tokens(function, tokens))
         return false;
-    if (sampler->seen && tarn_size(sampler->seen, 0) != tokens->view.shape[0])
-        return tarn__raise(TARN_ERROR_SHAPE, "%s: the tokens are %s, but those before were of %lld texts", function,
-                           TARN__SHAPE_STRING(tokens), (long long)tarn_size(sampler->seen, 0));
+    if (sampler->history && tarn_size(sampler->history, 0) != tokens->view.shape[0])
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: the tokens are %s; the history has %lld sequences", function,
+                           TARN__SHAPE_STRING(tokens), (long long)tarn_size(sampler->history, 0));
     if (!has_penalty(sampler))
         return true;
     tarn_scope *scope = tarn_scope_open();
-    bool good = scope && remember(sampler, tarn_cast(tokens, TARN_I64));
+    bool good = scope && append_history(sampler, tarn_cast(tokens, TARN_I64));
     tarn_scope_close(scope);
     return good || tarn__raise_within(function);
 }
@@ -133,29 +140,31 @@ bool tarn_sampler_reset(tarn_sampler *sampler)
 {
     if (!check_sampler("sampler_reset", sampler))
         return false;
-    tarn_free(sampler->seen);
-    sampler->seen = NULL;
+    tarn_free(sampler->history);
+    sampler->history = NULL;
     return true;
 }
 
-/* Logits [B, V] with those of tokens seen made smaller: divided where positive, multiplied where negative. */
-static tarn_tensor *penalised(const tarn_sampler *sampler, tarn_tensor *logits)
+/* Logits [B, V] with the penalty on tokens of the history: positive ones divided, negative ones multiplied. */
+static tarn_tensor *penalize(const tarn_sampler *sampler, tarn_tensor *logits)
 {
     double penalty = sampler->options.repeat_penalty;
-    if (!has_penalty(sampler) || !sampler->seen)
+    if (!has_penalty(sampler) || !sampler->history)
         return logits;
     tarn_tensor *none = tarn_zeros_like(logits),
-                *marks = tarn_full(tarn_shape_of(sampler->seen), 1, tarn_dtype_of(logits), tarn_device_of(logits));
-    tarn_tensor *seen = tarn_gt(tarn_scatter_add(none, 1, sampler->seen, marks), tarn_scalar(0));
+                *marks = tarn_full(tarn_shape_of(sampler->history), 1, tarn_dtype_of(logits), tarn_device_of(logits));
+    tarn_tensor *history = tarn_gt(tarn_scatter_add(none, 1, sampler->history, marks), tarn_scalar(0));
     tarn_tensor *smaller = tarn_where(tarn_lt(logits, tarn_scalar(0)), tarn_mul(logits, tarn_scalar(penalty)),
                                       tarn_div(logits, tarn_scalar(penalty)));
-    return tarn_where(seen, smaller, logits);
+    return tarn_where(history, smaller, logits);
 }
 
-/* ---- drawing ----------------------------------------------------------------------------------------------------- */
+/* ---- sampling -----------------------------------------------------------------------------------------------------
+ */
 
-/* The place of the winner in each row of probabilities [B, N]: [B, 1]. */
-static tarn_tensor *race(tarn_sampler *sampler, tarn_tensor *probability)
+/* Index of the winner in each row of probabilities [B, N]: [B, 1]. Uses the sampler's random state, not the
+ * thread's. */
+static tarn_tensor *sample_row(tarn_sampler *sampler, tarn_tensor *probability)
 {
     tarn__rng_state callers = tarn__random_save();
     tarn__random_restore(&sampler->generator);
@@ -165,7 +174,7 @@ static tarn_tensor *race(tarn_sampler *sampler, tarn_tensor *probability)
     return tarn_argmax(tarn_div(probability, tarn_neg(tarn_log(uniform))), 1, true);
 }
 
-/* Sorted probabilities [B, N] without those that come after the sum has reached top_p. */
+/* Sorted probabilities [B, N] without those after the cumulative sum has reached top_p. */
 static tarn_tensor *nucleus(tarn_tensor *probability, double top_p)
 {
     tarn_tensor *before = tarn_sub(tarn_cumsum(probability, 1), probability);
@@ -173,59 +182,63 @@ static tarn_tensor *nucleus(tarn_tensor *probability, double top_p)
 }
 
 /* i64 [B, 1] from f32 or f64 logits [B, V]. */
-static tarn_tensor *draw(tarn_sampler *sampler, tarn_tensor *logits)
+static tarn_tensor *sample_float(tarn_sampler *sampler, tarn_tensor *logits)
 {
     const tarn_sampler_options *o = &sampler->options;
     int64_t vocab_size = tarn_size(logits, 1), most = o->top_k > 0 && o->top_k < vocab_size ? o->top_k : vocab_size;
-    bool by_sum = o->top_p > 0 && o->top_p < 1;
+    bool has_top_p = o->top_p > 0 && o->top_p < 1;
     tarn_tensor *index = NULL;
     if (o->temperature == 0)
         return tarn_argmax(logits, 1, true);
-    if ((most < vocab_size || by_sum) && !tarn_topk(logits, most, 1, true, &logits, &index))
+    if ((most < vocab_size || has_top_p) && !tarn_topk(logits, most, 1, true, &logits, &index))
         return NULL;
-    tarn_tensor *cool =
+    tarn_tensor *scaled =
         tarn_mul(tarn_sub(logits, tarn_max(logits, TARN_AXES(1), true)), tarn_scalar(1 / o->temperature));
-    tarn_tensor *probability = tarn_softmax(cool, 1);
-    if (by_sum)
+    tarn_tensor *probability = tarn_softmax(scaled, 1);
+    if (has_top_p)
         probability = nucleus(probability, o->top_p);
     if (o->min_p > 0)
-        probability = tarn_where(tarn_ge(cool, tarn_scalar(log(o->min_p))), probability, tarn_scalar(0));
-    tarn_tensor *winner = race(sampler, probability);
+        probability = tarn_where(tarn_ge(scaled, tarn_scalar(log(o->min_p))), probability, tarn_scalar(0));
+    tarn_tensor *winner = sample_row(sampler, probability);
     return index ? tarn_gather(index, 1, winner) : winner;
 }
 
-/* -1 in the place of tokens whose logits are NaN or all infinite. */
-static tarn_tensor *marked(tarn_tensor *token, tarn_tensor *logits)
+/* Replaces tokens by -1 where the logits hold NaN or +infinity, or are all -infinity: only then max - max is not 0. */
+static tarn_tensor *mark_nonfinite(tarn_tensor *token, tarn_tensor *logits)
 {
     tarn_tensor *largest = tarn_max(logits, TARN_AXES(1), true), *gap = tarn_sub(largest, largest); /* 0, or NaN */
     return tarn_where(tarn_eq(gap, tarn_scalar(0)), token, tarn_scalar(-1));
 }
 
-/* The same from logits of any float dtype. */
-static tarn_tensor *draw_wide(tarn_sampler *sampler, tarn_tensor *logits)
+/* The same from logits of any float dtype; 16-bit ones are computed in f32. */
+static tarn_tensor *sample_any(tarn_sampler *sampler, tarn_tensor *logits)
 {
-    tarn_tensor *wide = logits->view.dtype == TARN_F64 ? logits : tarn_cast(logits, TARN_F32);
-    return wide ? marked(draw(sampler, penalised(sampler, wide)), wide) : NULL;
+    tarn_tensor *compute = logits->view.dtype == TARN_F64 ? logits : tarn_cast(logits, TARN_F32);
+    return compute ? mark_nonfinite(sample_float(sampler, penalize(sampler, compute)), compute) : NULL;
 }
 
+/* Raises unless logits are [batch, vocab_size] floats. */
 static bool check_logits(const char *function, const tarn_tensor *logits)
 {
     const tarn__view *view = &logits->view;
     if (view->rank != 2 || view->shape[0] < 1 || view->shape[1] < 1)
-        return tarn__raise(TARN_ERROR_SHAPE, "%s: the logits are %s; they must be [batch, vocab], at least one of each",
-                           function, TARN__SHAPE_STRING(logits));
+        return tarn__raise(TARN_ERROR_SHAPE,
+                           "%s: the logits are %s; they must be [batch, vocab_size], at least one of each", function,
+                           TARN__SHAPE_STRING(logits));
     return tarn__check_dtype(function, logits, TARN__FLOATS, "the logits");
 }
 
+/* Raises if the history is of another batch. */
 static bool check_rows(const tarn_sampler *sampler, const tarn_tensor *logits)
 {
     int64_t rows = logits->view.shape[0];
-    return !sampler->seen || tarn_size(sampler->seen, 0) == rows ||
-           tarn__raise(TARN_ERROR_SHAPE,
-                       "sampler_sample: there are logits of %lld texts, but the tokens seen are of %lld",
-                       (long long)rows, (long long)tarn_size(sampler->seen, 0));
+    return !sampler->history || tarn_size(sampler->history, 0) == rows ||
+           tarn__raise(TARN_ERROR_SHAPE, "sampler_sample: the logits have %lld rows; the history has %lld sequences",
+                       (long long)rows, (long long)tarn_size(sampler->history, 0));
 }
 
+/* Greedy sampling without a penalty is one fused kernel. With a penalty the sampled tokens join the history; -1
+ * joins as token 0, a valid index. */
 tarn_tensor *tarn_sampler_sample(tarn_sampler *sampler, tarn_tensor *logits)
 {
     const char *function = "sampler_sample";
@@ -237,8 +250,8 @@ tarn_tensor *tarn_sampler_sample(tarn_sampler *sampler, tarn_tensor *logits)
         return NULL;
     tarn_no_grad_open();
     tarn_tensor *token = sampler->options.temperature == 0 && !has_penalty(sampler) ? tarn__argmax_finite(logits)
-                                                                                    : draw_wide(sampler, logits);
-    if (token && has_penalty(sampler) && !remember(sampler, tarn_maximum(token, tarn_scalar(0))))
+                                                                                    : sample_any(sampler, logits);
+    if (token && has_penalty(sampler) && !append_history(sampler, tarn_maximum(token, tarn_scalar(0))))
         token = NULL;
     tarn_no_grad_close();
     token = token ? tarn_scope_return(scope, token) : NULL;
@@ -248,9 +261,9 @@ tarn_tensor *tarn_sampler_sample(tarn_sampler *sampler, tarn_tensor *logits)
     return token;
 }
 
-/* ---- logarithms of probabilities --------------------------------------------------------------------------------- */
+/* ---- log probabilities ------------------------------------------------------------------------------------------- */
 
-/* f64 [B, 1 + 2 · top] from f32 or f64 logits [B, V]. */
+/* f64 [B, 1 + 2 · top] from f32 or f64 logits [B, V]: exact for token ids up to 2^53. */
 static tarn_tensor *logprobs(tarn_tensor *logits, tarn_tensor *tokens, int64_t top)
 {
     tarn_tensor *all = tarn_log_softmax(logits, 1), *value = NULL, *index = NULL;
@@ -273,8 +286,8 @@ tarn_tensor *tarn_token_logprobs(tarn_tensor *logits, tarn_tensor *tokens, int64
     if (tokens->view.shape[0] != logits->view.shape[0] || tokens->view.shape[1] != 1 || top < 0 ||
         top > logits->view.shape[1]) {
         tarn__raise(TARN_ERROR_SHAPE,
-                    "%s: tokens %s and the %lld likeliest do not fit logits %s: there is one token a row, and no more "
-                    "are likely than there are",
+                    "%s: tokens %s and top %lld do not match logits %s; tokens must be [batch, 1], and top from 0 to "
+                    "the vocabulary size",
                     function, TARN__SHAPE_STRING(tokens), (long long)top, TARN__SHAPE_STRING(logits));
         return NULL;
     }
@@ -282,8 +295,8 @@ tarn_tensor *tarn_token_logprobs(tarn_tensor *logits, tarn_tensor *tokens, int64
     if (!scope)
         return NULL;
     tarn_no_grad_open();
-    tarn_tensor *wide = logits->view.dtype == TARN_F64 ? logits : tarn_cast(logits, TARN_F32);
-    tarn_tensor *found = wide ? logprobs(wide, tokens, top) : NULL;
+    tarn_tensor *compute = logits->view.dtype == TARN_F64 ? logits : tarn_cast(logits, TARN_F32);
+    tarn_tensor *found = compute ? logprobs(compute, tokens, top) : NULL;
     tarn_no_grad_close();
     found = found ? tarn_scope_return(scope, found) : NULL;
     tarn_scope_close(scope);

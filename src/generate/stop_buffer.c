@@ -1,5 +1,9 @@
-/* stop_buffer.c: text that is held back until it is certain. */
-#include "generate/held.h"
+/* stop_buffer.c: text output with stop strings: text that may be the beginning of a stop string is buffered until it
+ * is decided.
+ *
+ * `text` holds `length` bytes, of which the first `ready` were output by the last settle and are dropped by the next
+ * add. */
+#include "generate/generator.h"
 
 #include <string.h>
 
@@ -8,95 +12,97 @@
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-bool tarn__stop_buffer_open(tarn__stop_buffer *held, const char *const *stops, int count)
+bool tarn__stop_buffer_open(tarn__stop_buffer *buffer, const char *const *stops, int count)
 {
-    *held = (tarn__stop_buffer){.stop_count = count};
+    *buffer = (tarn__stop_buffer){.stop_count = count};
     if (count == 0)
         return true;
-    held->stops = tarn__alloc(sizeof(*held->stops) * (size_t)count);
-    bool good = held->stops != NULL;
+    buffer->stops = tarn__alloc(sizeof(*buffer->stops) * (size_t)count);
+    bool good = buffer->stops != NULL;
     for (int i = 0; good && i < count; i++) {
-        held->stops[i].text = tarn__string_copy(stops[i]);
-        held->stops[i].length = strlen(stops[i]);
-        good = held->stops[i].text != NULL;
+        buffer->stops[i].text = tarn__string_copy(stops[i]);
+        buffer->stops[i].length = strlen(stops[i]);
+        good = buffer->stops[i].text != NULL;
     }
     if (!good)
-        tarn__stop_buffer_close(held);
+        tarn__stop_buffer_close(buffer);
     return good;
 }
 
-void tarn__stop_buffer_close(tarn__stop_buffer *held)
+void tarn__stop_buffer_close(tarn__stop_buffer *buffer)
 {
-    for (int i = 0; held->stops && i < held->stop_count; i++)
-        tarn__string_free(held->stops[i].text);
-    tarn__release(held->stops, sizeof(*held->stops) * (size_t)held->stop_count);
-    tarn__release(held->text, held->capacity);
-    *held = (tarn__stop_buffer){0};
+    for (int i = 0; buffer->stops && i < buffer->stop_count; i++)
+        tarn__string_free(buffer->stops[i].text);
+    tarn__release(buffer->stops, sizeof(*buffer->stops) * (size_t)buffer->stop_count);
+    tarn__release(buffer->text, buffer->capacity);
+    *buffer = (tarn__stop_buffer){0};
 }
 
-/* Drops what was given out, and makes room for `more` bytes. */
-static bool make_room(tarn__stop_buffer *held, size_t more)
+/* Drops the bytes already output and reserves capacity for `more`. */
+static bool reserve(tarn__stop_buffer *buffer, size_t more)
 {
-    size_t left = held->length - held->given, needed = left + more;
-    if (held->given > 0)
-        memmove(held->text, held->text + held->given, left);
-    held->given = 0;
-    held->length = left;
-    if (needed <= held->capacity)
+    size_t left = buffer->length - buffer->ready, needed = left + more;
+    if (buffer->ready > 0)
+        memmove(buffer->text, buffer->text + buffer->ready, left);
+    buffer->ready = 0;
+    buffer->length = left;
+    if (needed <= buffer->capacity)
         return true;
     size_t capacity = needed < 128 ? 256 : 2 * needed;
     char *text = tarn__alloc(capacity);
     if (!text)
         return false;
     if (left > 0)
-        memcpy(text, held->text, left);
-    tarn__release(held->text, held->capacity);
-    held->text = text;
-    held->capacity = capacity;
+        memcpy(text, buffer->text, left);
+    tarn__release(buffer->text, buffer->capacity);
+    buffer->text = text;
+    buffer->capacity = capacity;
     return true;
 }
 
-/* ---- what is certain --------------------------------------------------------------------------------------------- */
+/* ---- matching ---------------------------------------------------------------------------------------------------- */
 
-/* Where a stop text begins first; held->length where there is none. */
-static size_t find_stop(const tarn__stop_buffer *held)
+/* Offset of the first stop string; buffer->length if there is none. */
+static size_t find_stop(const tarn__stop_buffer *buffer)
 {
-    for (size_t at = 0; at < held->length; at++)
-        for (int i = 0; i < held->stop_count; i++)
-            if (held->stops[i].length <= held->length - at &&
-                memcmp(held->text + at, held->stops[i].text, held->stops[i].length) == 0)
+    for (size_t at = 0; at < buffer->length; at++)
+        for (int i = 0; i < buffer->stop_count; i++)
+            if (buffer->stops[i].length <= buffer->length - at &&
+                memcmp(buffer->text + at, buffer->stops[i].text, buffer->stops[i].length) == 0)
                 return at;
-    return held->length;
+    return buffer->length;
 }
 
-/* Where something begins, first, that may become a stop text. */
-static size_t find_beginning(const tarn__stop_buffer *held)
+/* Offset of the first suffix that is a proper prefix of a stop string; buffer->length if there is none. */
+static size_t find_beginning(const tarn__stop_buffer *buffer)
 {
-    for (size_t at = 0; at < held->length; at++)
-        for (int i = 0; i < held->stop_count; i++)
-            if (held->length - at < held->stops[i].length &&
-                memcmp(held->text + at, held->stops[i].text, held->length - at) == 0)
+    for (size_t at = 0; at < buffer->length; at++)
+        for (int i = 0; i < buffer->stop_count; i++)
+            if (buffer->length - at < buffer->stops[i].length &&
+                memcmp(buffer->text + at, buffer->stops[i].text, buffer->length - at) == 0)
                 return at;
-    return held->length;
+    return buffer->length;
 }
 
-bool tarn__stop_buffer_add(tarn__stop_buffer *held, const char *bytes, size_t count)
+/* Text after a stop string is dropped. */
+bool tarn__stop_buffer_add(tarn__stop_buffer *buffer, const char *bytes, size_t count)
 {
-    if (!make_room(held, count))
+    if (!reserve(buffer, count))
         return false;
-    if (count > 0 && !held->is_over)
-        memcpy(held->text + held->length, bytes, count);
-    held->length += held->is_over ? 0 : count;
+    if (count > 0 && !buffer->is_over)
+        memcpy(buffer->text + buffer->length, bytes, count);
+    buffer->length += buffer->is_over ? 0 : count;
     return true;
 }
 
-void tarn__stop_buffer_settle(tarn__stop_buffer *held, bool is_end)
+/* A complete stop string wins over the beginning of another. */
+void tarn__stop_buffer_settle(tarn__stop_buffer *buffer, bool is_end)
 {
-    size_t stop = find_stop(held);
-    if (stop < held->length) {
-        held->is_over = true;
-        held->given = held->length = stop;
+    size_t stop = find_stop(buffer);
+    if (stop < buffer->length) {
+        buffer->is_over = true;
+        buffer->ready = buffer->length = stop;
         return;
     }
-    held->given = is_end ? held->length : find_beginning(held);
+    buffer->ready = is_end ? buffer->length : find_beginning(buffer);
 }

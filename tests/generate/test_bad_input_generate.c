@@ -1,4 +1,4 @@
-/* test_bad_input_generate.c: decoders, samplers and the loop around them are given what they do not take. */
+/* test_bad_input_generate.c: invalid arguments of decoders, samplers and generators. */
 #include "support/refuse.h"
 
 #define CPU tarn_device_cpu()
@@ -110,7 +110,7 @@ static bool broken(int32_t token, void *ctx)
     return tarn_set_error(TARN_ERROR_IO, "the pipe is closed");
 }
 
-static void texts(void **state)
+static void generation(void **state)
 {
     (void)state;
     const int32_t prompt[] = {1, 2, 3, 4, 5, 6}, outside[] = {1, 7}, negative[] = {-1};
@@ -139,7 +139,7 @@ static void texts(void **state)
     tarn_module_free(other);
 }
 
-static void measures(void **state)
+static void benchmarks(void **state)
 {
     (void)state;
     tarn_decode_timing timing;
@@ -160,7 +160,7 @@ static void measures(void **state)
     REFUSE(tarn_decode_measure, tarn_decode_measure(&timing, &(tarn_decode_options){.model = "gpt2", .runs = 200}));
 }
 
-static void writers(void **state)
+static void generators(void **state)
 {
     (void)state;
     const int32_t prompt[] = {1, 2, 3, 4, 5, 6}, outside[] = {1, 7};
@@ -243,8 +243,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(decoders, open_refusals, close_refusals),
                                        cmocka_unit_test_setup_teardown(samplers, open_refusals, close_refusals),
-                                       cmocka_unit_test_setup_teardown(texts, open_refusals, close_refusals),
-                                       cmocka_unit_test_setup_teardown(measures, open_refusals, close_refusals),
-                                       cmocka_unit_test_setup_teardown(writers, open_refusals, close_refusals)};
+                                       cmocka_unit_test_setup_teardown(generation, open_refusals, close_refusals),
+                                       cmocka_unit_test_setup_teardown(benchmarks, open_refusals, close_refusals),
+                                       cmocka_unit_test_setup_teardown(generators, open_refusals, close_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

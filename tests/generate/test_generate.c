@@ -1,5 +1,5 @@
-/* test_generate.c: decoding with a cache gives the logits of the whole text; samplers choose as they say; texts end
- * where they should. */
+/* test_generate.c: decoding with a KV cache gives the logits of the whole sequence; samplers follow their options;
+ * generation ends where it should. */
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()
@@ -52,7 +52,7 @@ static tarn_tensor *whole(tarn_module *model, tarn_tensor *tokens)
 /* ---- decoding ---------------------------------------------------------------------------------------------------- */
 
 /* Texts are cut at random into pieces of one token or several. */
-static void pieces_give_the_logits_of_the_whole(void **state)
+static void chunks_give_the_logits_of_the_whole_sequence(void **state)
 {
     (void)state;
     uint64_t seed = test_seed(31);
@@ -90,7 +90,7 @@ static void a_full_context_is_an_error_and_leaves_the_decoder_as_it_was(void **s
     tarn_tensor *tokens = random_tokens(&seed, 1, 9);
     good(tarn_decoder_feed(decoder, tarn_slice(tokens, 1, 0, 4)));
     assert_null(tarn_decoder_feed(decoder, tarn_slice(tokens, 1, 4, 7)));
-    assert_error(TARN_ERROR_SHAPE, "decoder_feed: 3 tokens after 4 are more than the context of 6");
+    assert_error(TARN_ERROR_SHAPE, "decoder_feed: 3 tokens after 4 exceed the context of 6");
     const int32_t wrong[] = {1, VOCAB};
     assert_null(tarn_decoder_feed(decoder, tarn_from_i32(wrong, TARN_SHAPE(1, 2), CPU)));
     assert_error(TARN_ERROR_ARGUMENT, "embedding");
@@ -101,7 +101,7 @@ static void a_full_context_is_an_error_and_leaves_the_decoder_as_it_was(void **s
     tarn_module_free(model);
 }
 
-static void a_decoder_goes_back_and_on_with_another_text(void **state)
+static void a_decoder_rewinds_and_continues_with_other_tokens(void **state)
 {
     (void)state;
     uint64_t seed = 6;
@@ -162,7 +162,7 @@ static void count_draws(const tarn_sampler_options *options, const float *logits
     tarn_sampler_free(sampler);
 }
 
-static void draws_follow_temperature_top_k_and_top_p(void **state)
+static void samples_follow_temperature_top_k_and_top_p(void **state)
 {
     (void)state;
     /* probabilities 0.4, 0.05, 0.3, 0.05, 0, 0.2 */
@@ -196,7 +196,7 @@ static void draws_follow_temperature_top_k_and_top_p(void **state)
     }
 }
 
-static void the_same_seed_draws_the_same_and_the_thread_s_generator_stays(void **state)
+static void the_same_seed_samples_the_same_and_the_thread_s_generator_is_unused(void **state)
 {
     (void)state;
     tarn_tensor *logits = tarn_zeros(TARN_SHAPE(40, 1000), TARN_F32, CPU), *drawn[3];
@@ -231,7 +231,7 @@ static void logits_that_are_not_finite_are_marked(void **state)
     }
 }
 
-static void halves_are_drawn_from_too(void **state)
+static void half_precision_logits_are_sampled_too(void **state)
 {
     (void)state;
     tarn_sampler *sampler = tarn_sampler_new(NULL);
@@ -255,7 +255,7 @@ static void greedy(tarn_module *model, const int32_t *prompt, int64_t count, int
     }
 }
 
-static void a_text_is_the_likeliest_token_again_and_again(void **state)
+static void greedy_generation_takes_the_argmax_of_each_step(void **state)
 {
     (void)state;
     const int32_t prompt[] = {3, 1, 4};
@@ -281,7 +281,7 @@ static bool listen(int32_t token, void *ctx)
     return l->count < l->most;
 }
 
-static void a_text_ends_at_a_stop_or_when_nobody_listens(void **state)
+static void a_sequence_ends_at_a_stop_token_or_when_the_callback_says_so(void **state)
 {
     (void)state;
     const int32_t prompt[] = {3, 1, 4};
@@ -305,7 +305,7 @@ static void a_text_ends_at_a_stop_or_when_nobody_listens(void **state)
     tarn_module_free(model);
 }
 
-static void the_model_s_own_end_ends_a_text(void **state)
+static void eos_ends_a_sequence(void **state)
 {
     (void)state;
     const int32_t prompt[] = {2};
@@ -324,7 +324,7 @@ static void the_model_s_own_end_ends_a_text(void **state)
     tarn_module_free(model);
 }
 
-static void the_same_seed_writes_the_same_text(void **state)
+static void the_same_seed_generates_the_same_tokens(void **state)
 {
     (void)state;
     const int32_t prompt[] = {3, 1, 4};
@@ -342,7 +342,7 @@ static void the_same_seed_writes_the_same_text(void **state)
     tarn_module_free(model);
 }
 
-static void weights_that_are_not_finite_stop_it(void **state)
+static void non_finite_weights_are_an_error(void **state)
 {
     (void)state;
     const int32_t prompt[] = {3, 1, 4};
@@ -389,19 +389,19 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(a_failed_allocation_anywhere_leaves_nothing_behind,
                                clear_error), /* first: nothing holds memory yet */
-        in_scope(pieces_give_the_logits_of_the_whole),
+        in_scope(chunks_give_the_logits_of_the_whole_sequence),
         in_scope(a_full_context_is_an_error_and_leaves_the_decoder_as_it_was),
-        in_scope(a_decoder_goes_back_and_on_with_another_text),
+        in_scope(a_decoder_rewinds_and_continues_with_other_tokens),
         in_scope(everything_stays_on_the_device),
-        in_scope(draws_follow_temperature_top_k_and_top_p),
-        in_scope(the_same_seed_draws_the_same_and_the_thread_s_generator_stays),
+        in_scope(samples_follow_temperature_top_k_and_top_p),
+        in_scope(the_same_seed_samples_the_same_and_the_thread_s_generator_is_unused),
         in_scope(logits_that_are_not_finite_are_marked),
-        in_scope(halves_are_drawn_from_too),
-        in_scope(a_text_is_the_likeliest_token_again_and_again),
-        in_scope(a_text_ends_at_a_stop_or_when_nobody_listens),
-        in_scope(the_model_s_own_end_ends_a_text),
-        in_scope(the_same_seed_writes_the_same_text),
-        in_scope(weights_that_are_not_finite_stop_it),
+        in_scope(half_precision_logits_are_sampled_too),
+        in_scope(greedy_generation_takes_the_argmax_of_each_step),
+        in_scope(a_sequence_ends_at_a_stop_token_or_when_the_callback_says_so),
+        in_scope(eos_ends_a_sequence),
+        in_scope(the_same_seed_generates_the_same_tokens),
+        in_scope(non_finite_weights_are_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,4 @@
-/* test_sampler.c: what samplers do to logits before they choose, in the order that transformers has, and how likely
- * tokens were. */
+/* test_sampler.c: the options of samplers in transformers' order, and log probabilities. */
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()
@@ -33,7 +32,7 @@ static void expect_shares(const tarn_sampler_options *options, const float *logi
 }
 
 /* Probabilities 0.4, 0.05, 0.3, 0.05, 0, 0.2. */
-static void unlikely_tokens_are_left_out(void **state)
+static void min_p_drops_unlikely_tokens(void **state)
 {
     (void)state;
     const float logits[TOKENS] = {logf(0.4f), logf(0.05f), logf(0.3f), logf(0.05f), -INFINITY, logf(0.2f)};
@@ -51,7 +50,7 @@ static void unlikely_tokens_are_left_out(void **state)
                   NULL, 0, (const double[]){4. / 9, 0, 3. / 9, 0, 0, 2. / 9});
 }
 
-static void tokens_that_were_seen_are_less_likely(void **state)
+static void the_repetition_penalty_lowers_previous_tokens(void **state)
 {
     (void)state;
     const float logits[TOKENS] = {2, 1, -1, -2, -INFINITY, 0};
@@ -71,7 +70,7 @@ static void tokens_that_were_seen_are_less_likely(void **state)
 }
 
 /* Its own choices count, too, even where it takes the likeliest; forgetting brings them back. */
-static void a_sampler_sees_what_it_draws(void **state)
+static void a_sampler_adds_its_samples_to_the_history(void **state)
 {
     (void)state;
     const float logits[] = {3, 2.9f, 2.8f, -1};
@@ -83,11 +82,11 @@ static void a_sampler_sees_what_it_draws(void **state)
     expect(good(tarn_sampler_sample(sampler, row(logits, 4))), TARN_SHAPE(1, 1), VALUES(0));
     const int64_t both[] = {0, 1};
     assert_false(tarn_sampler_accept(sampler, tarn_from_i64(both, TARN_SHAPE(2, 1), CPU)));
-    assert_error(TARN_ERROR_SHAPE, "sampler_accept: the tokens are [2, 1], but those before were of 1 texts");
+    assert_error(TARN_ERROR_SHAPE, "sampler_accept: the tokens are [2, 1]; the history has 1 sequences");
     tarn_sampler_free(sampler);
 }
 
-static void a_token_that_was_seen_lies_in_the_vocabulary(void **state)
+static void tokens_of_the_history_must_be_in_the_vocabulary(void **state)
 {
     (void)state;
     const float logits[] = {1, 2};
@@ -99,7 +98,7 @@ static void a_token_that_was_seen_lies_in_the_vocabulary(void **state)
     tarn_sampler_free(sampler);
 }
 
-static void logarithms_of_probabilities(void **state)
+static void log_probabilities(void **state)
 {
     (void)state;
     const float logits[] = {logf(0.5f), logf(0.125f), logf(0.25f), logf(0.125f), 0, 0, 0, 0};
@@ -117,9 +116,11 @@ static void logarithms_of_probabilities(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(unlikely_tokens_are_left_out), in_scope(tokens_that_were_seen_are_less_likely),
-        in_scope(a_sampler_sees_what_it_draws), in_scope(a_token_that_was_seen_lies_in_the_vocabulary),
-        in_scope(logarithms_of_probabilities),
+        in_scope(min_p_drops_unlikely_tokens),
+        in_scope(the_repetition_penalty_lowers_previous_tokens),
+        in_scope(a_sampler_adds_its_samples_to_the_history),
+        in_scope(tokens_of_the_history_must_be_in_the_vocabulary),
+        in_scope(log_probabilities),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,4 @@
-/* test_sequences.c: several texts of different lengths in one decoder, prompts in chunks, and the kinds of numbers that
- * a cache holds. */
+/* test_sequences.c: several sequences of different lengths in one decoder, prefill in chunks, and KV cache types. */
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()
@@ -100,7 +99,7 @@ static void grow(tarn_module *model, tarn_device device, tarn_kv_type kv_type, d
     tarn_module_free(model);
 }
 
-static void texts_of_any_length_share_a_decoder(void **state)
+static void sequences_of_any_length_share_a_decoder(void **state)
 {
     (void)state;
     uint64_t seed = test_seed(77);
@@ -108,7 +107,7 @@ static void texts_of_any_length_share_a_decoder(void **state)
         grow(i % 2 ? make_llama_on(CPU) : make_on(TARN_F32, CPU), CPU, TARN_KV_MODEL, 1e-5, &seed);
 }
 
-static void keys_and_values_may_have_fewer_digits(void **state)
+static void the_kv_cache_may_have_lower_precision(void **state)
 {
     (void)state;
     uint64_t seed = test_seed(78);
@@ -120,7 +119,7 @@ static void keys_and_values_may_have_fewer_digits(void **state)
 
 /* A token is decoded without the whole cache being written out in another form: what a step needs does not grow with
  * what the cache holds. */
-static void a_cache_of_fewer_digits_is_not_expanded(void **state)
+static void a_kv_cache_of_lower_precision_is_not_expanded(void **state)
 {
     (void)state;
     enum { LONG = 2048 };
@@ -157,7 +156,7 @@ static void another_device_does_the_same(void **state)
 }
 
 /* A prompt cut into chunks has the logits of one that is not; one that fails in its last chunk leaves nothing. */
-static void prompts_are_cut_into_chunks(void **state)
+static void prompts_are_prefilled_in_chunks(void **state)
 {
     (void)state;
     uint64_t seed = test_seed(80);
@@ -218,7 +217,7 @@ static bool records_steps(tarn_device device)
 }
 
 /* Longer than the keys that the first recorded step looks at. */
-static void a_recorded_step_decodes_the_same(void **state)
+static void a_captured_step_decodes_the_same(void **state)
 {
     (void)state;
     enum { ROUNDS = 270 };
@@ -243,7 +242,7 @@ static void a_recorded_step_decodes_the_same(void **state)
     tarn_module_free(model);
 }
 
-static void rewinding_all_takes_all_or_none(void **state)
+static void rewinding_all_sequences_is_all_or_none(void **state)
 {
     (void)state;
     uint64_t seed = 3;
@@ -262,7 +261,7 @@ static void rewinding_all_takes_all_or_none(void **state)
     tarn_module_free(model);
 }
 
-static void kinds_have_names(void **state)
+static void kv_types_have_names(void **state)
 {
     (void)state;
     tarn_kv_type kv_type = TARN_KV_MODEL;
@@ -276,7 +275,7 @@ static void kinds_have_names(void **state)
 
 /* On a device of its own: nobody else's memory counts. A step needs more than 5 % of a model this small, so the model
  * is not that small. */
-static void a_device_holds_weights_and_cache_and_little_more(void **state)
+static void device_memory_is_weights_and_cache_and_little_more(void **state)
 {
     (void)state;
     if (tarn_device_count("mirror") < 1)
@@ -353,7 +352,7 @@ static void ten_thousand_tokens_take_no_more_memory_than_a_hundred(void **state)
         write_ten_thousand(there);
 }
 
-static void too_little_memory_says_what_would_fit(void **state)
+static void an_out_of_memory_error_says_what_would_fit(void **state)
 {
     (void)state;
     if (tarn_device_count("mirror") < 1)
@@ -372,7 +371,7 @@ static void too_little_memory_says_what_would_fit(void **state)
 
 /* ---- measuring --------------------------------------------------------------------------------------------------- */
 
-static void measures_are_plausible(void **state)
+static void timings_are_plausible(void **state)
 {
     (void)state;
     tarn_decode_timing t;
@@ -417,18 +416,18 @@ static void measures_are_plausible(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(texts_of_any_length_share_a_decoder),
-        in_scope(keys_and_values_may_have_fewer_digits),
-        in_scope(a_cache_of_fewer_digits_is_not_expanded),
+        in_scope(sequences_of_any_length_share_a_decoder),
+        in_scope(the_kv_cache_may_have_lower_precision),
+        in_scope(a_kv_cache_of_lower_precision_is_not_expanded),
         in_scope(another_device_does_the_same),
-        in_scope(prompts_are_cut_into_chunks),
-        in_scope(a_recorded_step_decodes_the_same),
-        in_scope(rewinding_all_takes_all_or_none),
-        in_scope(kinds_have_names),
-        in_scope(a_device_holds_weights_and_cache_and_little_more),
+        in_scope(prompts_are_prefilled_in_chunks),
+        in_scope(a_captured_step_decodes_the_same),
+        in_scope(rewinding_all_sequences_is_all_or_none),
+        in_scope(kv_types_have_names),
+        in_scope(device_memory_is_weights_and_cache_and_little_more),
         in_scope(ten_thousand_tokens_take_no_more_memory_than_a_hundred),
-        in_scope(measures_are_plausible),
-        in_scope(too_little_memory_says_what_would_fit),
+        in_scope(timings_are_plausible),
+        in_scope(an_out_of_memory_error_says_what_would_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -103,7 +103,7 @@ static void go_round(const char *name, tarn_llama_config config)
     tarn_module_free(model);
 }
 
-static void every_family_goes_there_and_back(void **state)
+static void every_architecture_survives_a_round_trip(void **state)
 {
     (void)state;
     tarn_llama_config c = small;
@@ -135,7 +135,7 @@ static void every_family_goes_there_and_back(void **state)
     go_round("qwen3", c);
 }
 
-static void weights_lie_in_the_file(void **state)
+static void weights_are_views_of_the_mapped_file(void **state)
 {
     (void)state;
     names n = named("mapped");
@@ -203,7 +203,7 @@ static double distance(tarn_tensor *a, tarn_tensor *b)
     return sqrt(sum / all);
 }
 
-static void weights_become_other_types(void **state)
+static void weights_are_converted_to_other_types(void **state)
 {
     (void)state;
     static const struct {
@@ -247,7 +247,7 @@ static void expect_types(const char *path, tarn_dtype dtype)
 }
 
 /* Rows of 24 are not even small blocks: such tensors stay as they are. */
-static void rows_that_are_no_blocks_stay(void **state)
+static void rows_that_are_not_a_multiple_of_the_block_size_stay(void **state)
 {
     (void)state;
     tarn_convert_summary s;
@@ -356,7 +356,7 @@ static void a_folder_is_written_tensor_by_tensor(void **state)
     assert_true(tarn_memory_of(CPU).peak_used - before < 1 << 20);
 }
 
-static void rows_that_are_no_large_blocks_become_small_ones(void **state)
+static void rows_that_do_not_fit_large_blocks_fall_back_to_q8_0(void **state)
 {
     (void)state;
     names n = named("uneven");
@@ -379,7 +379,7 @@ static void rows_that_are_no_large_blocks_become_small_ones(void **state)
     assert_true(s.fallback == 0 && s.changed == 16 && s.after < s.before / 4);
 }
 
-static void nothing_is_computed_in_f64_beside_blocks(void **state)
+static void f64_next_to_quantized_weights_is_an_error(void **state)
 {
     (void)state;
     names n = named("exact");
@@ -394,7 +394,7 @@ static void nothing_is_computed_in_f64_beside_blocks(void **state)
     assert_error_about(TARN_ERROR_DTYPE, ".dtype is f64", "beside .quantize");
 }
 
-static void vectors_of_blocks_become_numbers(void **state)
+static void quantized_vectors_are_dequantized(void **state)
 {
     (void)state;
     char blocks[2][34] = {{0, 0x3c, 1, 2, 3}, {0, 0x40, 4, 5, 6}}; /* scales 1 and 2 */
@@ -434,7 +434,7 @@ static const char *write_gguf(const char *name, const char *architecture, const 
     return scratch(name);
 }
 
-static void nan_is_refused_by_name(void **state)
+static void nan_is_an_error_that_names_the_tensor(void **state)
 {
     (void)state;
     tarn_tensor *x = tarn_zeros(TARN_SHAPE(2, 256), TARN_F32, CPU);
@@ -451,7 +451,7 @@ static void nan_is_refused_by_name(void **state)
     tarn_clear_error();
 }
 
-static void what_is_there_stays(void **state)
+static void existing_files_are_not_replaced(void **state)
 {
     (void)state;
     names n = named("there");
@@ -465,7 +465,7 @@ static void what_is_there_stays(void **state)
     assert_true(tarn_model_convert(n.gguf, n.folder, NULL, &(tarn_convert_options){.replace = true}));
 }
 
-static void what_is_not_understood_is_named(void **state)
+static void unsupported_settings_are_named(void **state)
 {
     (void)state;
     const char *path =
@@ -482,21 +482,21 @@ static void what_is_not_understood_is_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(every_family_goes_there_and_back),
-        in_scope(weights_lie_in_the_file),
+        in_scope(every_architecture_survives_a_round_trip),
+        in_scope(weights_are_views_of_the_mapped_file),
         in_scope(a_tokenizer_goes_with_its_model),
-        in_scope(weights_become_other_types),
-        in_scope(rows_that_are_no_blocks_stay),
-        in_scope(rows_that_are_no_large_blocks_become_small_ones),
+        in_scope(weights_are_converted_to_other_types),
+        in_scope(rows_that_are_not_a_multiple_of_the_block_size_stay),
+        in_scope(rows_that_do_not_fit_large_blocks_fall_back_to_q8_0),
         in_scope(missing_and_foreign_tensors_are_named),
         in_scope(biases_of_attention_and_longrope_are_named),
         in_scope(a_folder_is_written_tensor_by_tensor),
-        in_scope(nothing_is_computed_in_f64_beside_blocks),
-        in_scope(vectors_of_blocks_become_numbers),
+        in_scope(f64_next_to_quantized_weights_is_an_error),
+        in_scope(quantized_vectors_are_dequantized),
         in_scope(weights_become_f64),
-        in_scope(nan_is_refused_by_name),
-        in_scope(what_is_there_stays),
-        in_scope(what_is_not_understood_is_named),
+        in_scope(nan_is_an_error_that_names_the_tensor),
+        in_scope(existing_files_are_not_replaced),
+        in_scope(unsupported_settings_are_named),
     };
     if (!TARN__HAVE_JANSSON) {
         printf("folders need jansson: nothing to test\n");

@@ -96,7 +96,7 @@ static void go_round(const char *name, tarn_gpt2_config config)
     tarn_module_free(model);
 }
 
-static void every_dtype_goes_there_and_back(void **state)
+static void every_dtype_survives_a_round_trip(void **state)
 {
     (void)state;
     tarn_gpt2_config c = small;
@@ -111,7 +111,7 @@ static void every_dtype_goes_there_and_back(void **state)
 }
 
 /* Of several tiles, and of several pieces. */
-static void wide_matrices_go_there_and_back(void **state)
+static void wide_matrices_survive_a_round_trip(void **state)
 {
     (void)state;
     names n = named("wide");
@@ -187,7 +187,7 @@ static void names_may_lack_the_body(void **state)
 
 /* ---- blocks ------------------------------------------------------------------------------------------------------ */
 
-static void blocks_run_and_become_numbers_again(void **state)
+static void quantized_weights_run_and_are_dequantized(void **state)
 {
     (void)state;
     names n = named("blocks");
@@ -220,7 +220,7 @@ static void blocks_run_and_become_numbers_again(void **state)
 }
 
 /* Adapters beside blocks, merged in memory, to a file and to a folder. */
-static void blocks_take_adapters(void **state)
+static void quantized_weights_take_adapters(void **state)
 {
     (void)state;
     names n = named("adapted");
@@ -274,7 +274,7 @@ static tarn_tensor *gradient_from(const char *path, const char *name)
 }
 
 /* Gradients pass through blocks as through the numbers that they stand for. */
-static void adapters_beside_blocks_have_their_gradients(void **state)
+static void adapters_of_quantized_weights_get_gradients(void **state)
 {
     (void)state;
     static const char *const matrices[] = {"transformer.h.0.attn.c_attn.lora_B.weight",
@@ -309,7 +309,7 @@ static const char *changed(const char *path, const char *name, tarn_tensor *inst
     return scratch("changed.gguf");
 }
 
-static void what_is_wrong_is_refused_by_name(void **state)
+static void invalid_input_is_an_error_that_names_it(void **state)
 {
     (void)state;
     names n = named("wrong");
@@ -355,7 +355,7 @@ static void what_is_wrong_is_refused_by_name(void **state)
 }
 
 /* With a head of its own, as older files have it, which may be of finer blocks than the tokens. */
-static void a_head_of_its_own_is_kept(void **state)
+static void an_untied_head_is_kept(void **state)
 {
     (void)state;
     names n = named("headed");
@@ -372,15 +372,15 @@ static void a_head_of_its_own_is_kept(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(every_dtype_goes_there_and_back),
-        in_scope(wide_matrices_go_there_and_back),
+        in_scope(every_dtype_survives_a_round_trip),
+        in_scope(wide_matrices_survive_a_round_trip),
         in_scope(rows_are_outputs),
         in_scope(names_may_lack_the_body),
-        in_scope(blocks_run_and_become_numbers_again),
-        in_scope(blocks_take_adapters),
-        in_scope(adapters_beside_blocks_have_their_gradients),
-        in_scope(what_is_wrong_is_refused_by_name),
-        in_scope(a_head_of_its_own_is_kept),
+        in_scope(quantized_weights_run_and_are_dequantized),
+        in_scope(quantized_weights_take_adapters),
+        in_scope(adapters_of_quantized_weights_get_gradients),
+        in_scope(invalid_input_is_an_error_that_names_it),
+        in_scope(an_untied_head_is_kept),
     };
     if (!TARN__HAVE_JANSSON) {
         printf("folders need jansson: nothing to test\n");

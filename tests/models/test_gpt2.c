@@ -235,7 +235,7 @@ static void every_gradient_is_that_of_differences(void **state)
     check_gradients(&tiny);
 }
 
-static void the_loss_is_the_cross_entropy_of_the_logits_and_passes_over_targets_of_minus_100(void **state)
+static void the_loss_is_the_cross_entropy_of_the_logits_and_ignores_targets_of_minus_100(void **state)
 {
     (void)state;
     tarn_module *model = make(&small, 1);
@@ -360,7 +360,7 @@ static void assert_same_config(const tarn_gpt2_config *a, const tarn_gpt2_config
     assert_true(a->dtype == b->dtype && a->has_eos == b->has_eos && a->eos == b->eos);
 }
 
-static void the_configuration_can_be_asked_for_and_used_again(void **state)
+static void the_configuration_can_be_queried_and_reused(void **state)
 {
     (void)state;
     tarn_gpt2_config config = small, found, again;
@@ -538,7 +538,7 @@ static void names_without_their_prefix_masks_and_a_tied_head_are_read(void **sta
     tarn_module_free(model);
 }
 
-static void weights_that_do_not_fit_are_refused(void **state)
+static void mismatched_weights_are_errors(void **state)
 {
     (void)state;
     tarn_module *model = written("misfits");
@@ -589,7 +589,7 @@ static void folders_without_weights_say_what_to_do(void **state)
 #define GPT2 "{\"model_type\": \"gpt2\", "
 
 /* What config.json may say, and the end of the sentence where it may not ("": it may). */
-static void every_wrong_config_is_refused_by_name(void **state)
+static void every_invalid_config_is_an_error_that_names_it(void **state)
 {
     (void)state;
     static const struct {
@@ -690,21 +690,21 @@ int main(void)
         in_scope(a_token_sees_itself_and_those_before_it),
         in_scope(the_model_is_its_parts),
         in_scope(every_gradient_is_that_of_differences),
-        in_scope(the_loss_is_the_cross_entropy_of_the_logits_and_passes_over_targets_of_minus_100),
+        in_scope(the_loss_is_the_cross_entropy_of_the_logits_and_ignores_targets_of_minus_100),
         in_scope(it_learns_a_text_by_heart),
         in_scope(dropout_is_for_training),
         in_scope(parameters_may_be_of_any_float_dtype),
         in_scope(gradients_of_16_bit_weights_are_not_rounded),
-        in_scope(the_configuration_can_be_asked_for_and_used_again),
+        in_scope(the_configuration_can_be_queried_and_reused),
         in_scope(fields_of_a_newer_header_become_zero),
         in_scope(it_runs_on_other_devices),
     };
     const struct CMUnitTest folders[] = {
         in_scope(a_folder_keeps_all_of_a_model),
         in_scope(names_without_their_prefix_masks_and_a_tied_head_are_read),
-        in_scope(weights_that_do_not_fit_are_refused),
+        in_scope(mismatched_weights_are_errors),
         in_scope(folders_without_weights_say_what_to_do),
-        in_scope(every_wrong_config_is_refused_by_name),
+        in_scope(every_invalid_config_is_an_error_that_names_it),
         in_scope(a_write_that_fails_mixes_nothing),
     };
     int failures = cmocka_run_group_tests_name("model", tests, NULL, NULL);

@@ -151,7 +151,7 @@ static void names_and_shapes_are_those_of_transformers(void **state)
     tarn_module_free(model);
 }
 
-static void families_have_their_own_parts(void **state)
+static void architectures_have_their_own_parts(void **state)
 {
     (void)state;
     tarn_module *mistral = make(&families[1], 1), *qwen2 = make(&families[2], 1), *qwen3 = make(&families[3], 1);
@@ -246,7 +246,7 @@ static void the_model_is_its_parts(void **state)
 }
 
 /* Every field of the rotary positions moves the logits. */
-static void rotary_positions_are_those_of_the_configuration(void **state)
+static void rope_follows_the_configuration(void **state)
 {
     (void)state;
     tarn_tensor *tokens = tokens_of(1, CONTEXT, VOCAB), *before = NULL;
@@ -303,7 +303,7 @@ static void every_gradient_is_that_of_differences(void **state)
         }
 }
 
-static void the_loss_passes_over_targets_of_minus_100(void **state)
+static void the_loss_ignores_targets_of_minus_100(void **state)
 {
     (void)state;
     tarn_module *model = stirred(&small);
@@ -358,7 +358,7 @@ static tarn_tensor *all_gradients(const tarn_llama_config *config)
     return all;
 }
 
-static void what_is_made_again_gives_the_same_gradients(void **state)
+static void recomputation_gives_the_same_gradients(void **state)
 {
     (void)state;
     for (int f = 0; f < FAMILIES; f++) {
@@ -414,7 +414,7 @@ static void parameters_may_be_of_any_float_dtype(void **state)
 /* ---- decoding ---------------------------------------------------------------------------------------------------- */
 
 /* Texts are cut at random into pieces of one token or several. */
-static void pieces_give_the_logits_of_the_whole(void **state)
+static void chunks_give_the_logits_of_the_whole_sequence(void **state)
 {
     (void)state;
     uint64_t seed = test_seed(31);
@@ -468,7 +468,7 @@ static void a_step_of_training_and_one_of_decoding_stay_on_the_device(void **sta
 
 /* ---- what is known of one ---------------------------------------------------------------------------------------- */
 
-static void the_configuration_can_be_asked_for_and_used_again(void **state)
+static void the_configuration_can_be_queried_and_reused(void **state)
 {
     (void)state;
     tarn_llama_config found, again;
@@ -550,19 +550,19 @@ int main(void)
                                clear_error), /* first: nothing holds memory yet */
         in_scope(the_published_sizes_have_the_published_numbers_of_parameters),
         in_scope(names_and_shapes_are_those_of_transformers),
-        in_scope(families_have_their_own_parts),
+        in_scope(architectures_have_their_own_parts),
         in_scope(first_values_follow_from_the_seed_alone),
         in_scope(the_model_is_its_parts),
-        in_scope(rotary_positions_are_those_of_the_configuration),
+        in_scope(rope_follows_the_configuration),
         in_scope(every_gradient_is_that_of_differences),
-        in_scope(the_loss_passes_over_targets_of_minus_100),
+        in_scope(the_loss_ignores_targets_of_minus_100),
         in_scope(it_learns_a_text_by_heart),
-        in_scope(what_is_made_again_gives_the_same_gradients),
+        in_scope(recomputation_gives_the_same_gradients),
         in_scope(threads_change_no_bit),
         in_scope(parameters_may_be_of_any_float_dtype),
-        in_scope(pieces_give_the_logits_of_the_whole),
+        in_scope(chunks_give_the_logits_of_the_whole_sequence),
         in_scope(a_step_of_training_and_one_of_decoding_stay_on_the_device),
-        in_scope(the_configuration_can_be_asked_for_and_used_again),
+        in_scope(the_configuration_can_be_queried_and_reused),
         in_scope(fields_of_a_newer_header_become_zero),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -147,7 +147,7 @@ static void split(const char *folder)
     assert_int_equal(unlink(in_folder(folder, "model.safetensors")), 0);
 }
 
-static void weights_may_lie_in_several_files(void **state)
+static void weights_may_be_sharded(void **state)
 {
     (void)state;
     const tarn_gpt2_config gpt2 = {.vocab_size = 17, .context = 12, .layers = 1, .heads = 2, .hidden_size = 8};
@@ -215,7 +215,7 @@ static void add_weight(const char *folder, const char *name, tarn_tensor *tensor
     tarn_safetensors_close(file);
 }
 
-static void weights_that_do_not_fit_are_refused(void **state)
+static void mismatched_weights_are_errors(void **state)
 {
     (void)state;
     tarn_module *model = stirred(&families[1]); /* whose head is the tokens' table */
@@ -259,7 +259,7 @@ static void weights_that_do_not_fit_are_refused(void **state)
 
 /* What config.json may say of a model with the weights of families[1], and a part of the sentence where it may not ("":
  * it may). */
-static void every_wrong_config_is_refused_by_name(void **state)
+static void every_invalid_config_is_an_error_that_names_it(void **state)
 {
     (void)state;
     static const struct {
@@ -377,7 +377,7 @@ static const char *ends_of(const char *path)
 }
 
 /* As transformers stops at them. */
-static void the_ends_of_generation_config_count(void **state)
+static void eos_tokens_of_generation_config_are_read(void **state)
 {
     (void)state;
     static const struct {
@@ -482,7 +482,7 @@ static tarn_module *open_stories(void)
 }
 
 /* On $TARN_TEST_DEVICE, or the CPU. */
-static void a_real_model_writes_its_story(void **state)
+static void a_published_model_generates_its_story(void **state)
 {
     (void)state;
     if (!real_data("stories260K"))
@@ -512,14 +512,14 @@ static void a_real_model_writes_its_story(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest real[] = {in_scope(a_real_model_writes_its_story)};
+    const struct CMUnitTest real[] = {in_scope(a_published_model_generates_its_story)};
     const struct CMUnitTest folders[] = {
         in_scope(a_folder_keeps_all_of_a_model),
-        in_scope(weights_may_lie_in_several_files),
+        in_scope(weights_may_be_sharded),
         in_scope(weights_are_converted_or_stay_as_they_are_stored),
-        in_scope(weights_that_do_not_fit_are_refused),
-        in_scope(every_wrong_config_is_refused_by_name),
-        in_scope(the_ends_of_generation_config_count),
+        in_scope(mismatched_weights_are_errors),
+        in_scope(every_invalid_config_is_an_error_that_names_it),
+        in_scope(eos_tokens_of_generation_config_are_read),
     };
     int failures = cmocka_run_group_tests_name("real", real, NULL, NULL);
     return failures +

@@ -104,7 +104,7 @@ static void names_and_shapes_are_those_of_peft(void **state)
 }
 
 /* A is uniform in ±1/sqrt(in), B zeros: the model computes what it did. */
-static void adapters_begin_as_peft_begins_them(void **state)
+static void adapters_are_initialized_as_in_peft(void **state)
 {
     (void)state;
     for (int kind = 0; kind < KINDS; kind++) {
@@ -177,7 +177,7 @@ static tarn_tensor *loss_of(tarn_tensor *const *inputs, int count, void *model)
     return tarn_model_loss(model, tokens, tokens_of(2, 5));
 }
 
-static void gradients_of_adapters_are_right(void **state)
+static void gradients_of_adapters_are_correct(void **state)
 {
     (void)state;
     for (int kind = 0; kind < KINDS; kind++) {
@@ -215,7 +215,7 @@ static tarn_tensor *all_gradients(int kind, tarn_recompute recompute, double dro
     return all;
 }
 
-static void what_is_made_again_gives_the_same_gradients(void **state)
+static void recomputation_gives_the_same_gradients(void **state)
 {
     (void)state;
     for (int kind = 0; kind < KINDS; kind++)
@@ -382,7 +382,7 @@ static tarn_module *quantized(tarn_dtype type, tarn_dtype dtype)
     return model;
 }
 
-static void adapters_train_on_a_base_in_blocks(void **state)
+static void adapters_train_on_a_quantized_base(void **state)
 {
     (void)state;
     if (!TARN__HAVE_JANSSON)
@@ -406,7 +406,7 @@ static void adapters_train_on_a_base_in_blocks(void **state)
 
 /* ---- decoding and devices ---------------------------------------------------------------------------------------- */
 
-static void pieces_give_the_logits_of_the_whole(void **state)
+static void chunks_give_the_logits_of_the_whole_sequence(void **state)
 {
     (void)state;
     uint64_t seed = test_seed(31);
@@ -525,7 +525,7 @@ static void targets_are_linear_layers_by_name(void **state)
     }
 }
 
-static void a_model_that_is_trained_keeps_its_form(void **state)
+static void a_model_in_training_cannot_get_adapters(void **state)
 {
     (void)state;
     tarn_module *model = make(LLAMA, TARN_F32);
@@ -552,22 +552,22 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         in_scope(names_and_shapes_are_those_of_peft),
-        in_scope(adapters_begin_as_peft_begins_them),
+        in_scope(adapters_are_initialized_as_in_peft),
         in_scope(a_seed_means_the_same_and_leaves_the_threads_generator_alone),
         in_scope(the_scale_is_alpha_over_rank_or_over_its_root),
-        in_scope(gradients_of_adapters_are_right),
-        in_scope(what_is_made_again_gives_the_same_gradients),
+        in_scope(gradients_of_adapters_are_correct),
+        in_scope(recomputation_gives_the_same_gradients),
         in_scope(dropout_is_for_training_alone),
         in_scope(dtypes_may_differ),
         in_scope(only_adapters_are_trained),
         in_scope(frozen_parameters_take_no_memory_in_training),
-        in_scope(adapters_train_on_a_base_in_blocks),
-        in_scope(pieces_give_the_logits_of_the_whole),
+        in_scope(adapters_train_on_a_quantized_base),
+        in_scope(chunks_give_the_logits_of_the_whole_sequence),
         in_scope(steps_stay_on_the_device),
         in_scope(merged_weights_compute_the_same),
         in_scope(a_model_with_adapters_is_not_written_as_one),
         in_scope(targets_are_linear_layers_by_name),
-        in_scope(a_model_that_is_trained_keeps_its_form),
+        in_scope(a_model_in_training_cannot_get_adapters),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

@@ -78,7 +78,7 @@ static tarn_tensor *write_both(bool is_gpt2, tarn_dtype dtype, const tarn_lora_o
 
 /* ---- there and back ---------------------------------------------------------------------------------------------- */
 
-static void what_is_saved_comes_back(void **state)
+static void saved_adapters_load_again(void **state)
 {
     (void)state;
     if (!TARN__HAVE_JANSSON)
@@ -141,7 +141,7 @@ static void refuse(tarn_module *model, const char *members, tarn_code code, cons
     assert_true(tarn_needs_grad(tarn_module_parameter(model, 0)));
 }
 
-static void what_is_not_understood_is_refused_by_name(void **state)
+static void unsupported_adapter_settings_are_named(void **state)
 {
     (void)state;
     if (!TARN__HAVE_JANSSON)
@@ -184,7 +184,7 @@ static void what_is_not_understood_is_refused_by_name(void **state)
     tarn_module_free(model);
 }
 
-static void what_is_wrong_is_refused_by_name(void **state)
+static void invalid_input_is_an_error_that_names_it(void **state)
 {
     (void)state;
     if (!TARN__HAVE_JANSSON)
@@ -356,7 +356,7 @@ static int64_t bytes_in(const char *path)
     return all;
 }
 
-static void blocks_become_bf16_where_adapters_change_them(void **state)
+static void quantized_weights_with_adapters_become_bf16(void **state)
 {
     (void)state;
     if (!TARN__HAVE_JANSSON)
@@ -392,13 +392,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(a_failed_allocation_anywhere_leaves_nothing_behind,
                                clear_error), /* first: nothing holds memory yet */
-        in_scope(what_is_saved_comes_back),
+        in_scope(saved_adapters_load_again),
         in_scope(layers_are_named_as_shortly_as_can_be),
-        in_scope(what_is_not_understood_is_refused_by_name),
-        in_scope(what_is_wrong_is_refused_by_name),
+        in_scope(unsupported_adapter_settings_are_named),
+        in_scope(invalid_input_is_an_error_that_names_it),
         in_scope(a_merged_folder_computes_the_same),
         in_scope(a_merged_file_computes_the_same),
-        in_scope(blocks_become_bf16_where_adapters_change_them),
+        in_scope(quantized_weights_with_adapters_become_bf16),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

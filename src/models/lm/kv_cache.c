@@ -1,13 +1,13 @@
-/* kv_cache.c: keys and values of the tokens that a language model has seen. */
+/* kv_cache.c: the KV cache (kv_cache.h). */
 #include "models/lm/kv_cache.h"
 
 #include "base/error.h"
 #include "base/memory.h"
 #include "ops/internal.h"
 
-/* ---- room -------------------------------------------------------------------------------------------------------- */
+/* ---- allocation -------------------------------------------------------------------------------------------------------- */
 
-static bool open_part(tarn__kv_rows *part, const tarn__kv_cache_shape *s, tarn_device device)
+static bool open_rows(tarn__kv_rows *part, const tarn__kv_cache_shape *s, tarn_device device)
 {
     part->rows =
         tarn__scope_take(tarn_empty(TARN_SHAPE(s->batch, s->heads, s->capacity, s->head_dim), s->dtype, device));
@@ -17,17 +17,17 @@ static bool open_part(tarn__kv_rows *part, const tarn__kv_cache_shape *s, tarn_d
     return !tarn_failed();
 }
 
-/* Where a layer lies. */
-static const tarn__kv_cache_device *side_of(const tarn__kv_cache *cache, int64_t layer)
+/* State of a layer's device. */
+static const tarn__kv_cache_device *dev_of(const tarn__kv_cache *cache, int64_t layer)
 {
-    return &cache->side[layer >= cache->shape.device_layers];
+    return &cache->dev[layer >= cache->shape.device_layers];
 }
 
-static bool open_side(tarn__kv_cache_device *side, const tarn__kv_cache_shape *s, tarn_device device)
+static bool open_dev(tarn__kv_cache_device *dev, const tarn__kv_cache_shape *s, tarn_device device)
 {
-    side->device = device;
-    side->all = tarn__scope_take(tarn_zeros(TARN_SHAPE(s->batch), TARN_I64, device));
-    return side->all != NULL;
+    dev->device = device;
+    dev->sequence_lengths = tarn__scope_take(tarn_zeros(TARN_SHAPE(s->batch), TARN_I64, device));
+    return dev->sequence_lengths != NULL;
 }
 
 bool tarn__kv_cache_open(const char *function, tarn__kv_cache *cache, const tarn__kv_cache_shape *s)
@@ -36,11 +36,11 @@ bool tarn__kv_cache_open(const char *function, tarn__kv_cache *cache, const tarn
                               .length = tarn__alloc(sizeof(int64_t) * (size_t)s->batch),
                               .key = tarn__alloc(sizeof(tarn__kv_rows) * (size_t)(2 * s->layers))};
     bool good = cache->length && cache->key;
-    cache->sides = s->device_layers < s->layers ? 2 : 1;
-    for (int i = 0; good && i < cache->sides; i++)
-        good = open_side(&cache->side[i], s, i ? tarn_device_cpu() : s->device);
+    cache->dev_count = s->device_layers < s->layers ? 2 : 1;
+    for (int i = 0; good && i < cache->dev_count; i++)
+        good = open_dev(&cache->dev[i], s, i ? tarn_device_cpu() : s->device);
     for (int64_t i = 0; good && i < 2 * s->layers; i++)
-        good = open_part(&cache->key[i], s, side_of(cache, i % s->layers)->device);
+        good = open_rows(&cache->key[i], s, dev_of(cache, i % s->layers)->device);
     if (good)
         return true;
     tarn__kv_cache_close(cache);
@@ -55,8 +55,8 @@ void tarn__kv_cache_close(tarn__kv_cache *cache)
         tarn_free(cache->key[i].scale);
     }
     for (int i = 0; i < 2; i++) {
-        tarn_free(cache->side[i].all);
-        tarn_free(cache->side[i].lengths);
+        tarn_free(cache->dev[i].sequence_lengths);
+        tarn_free(cache->dev[i].lengths);
     }
     tarn__release(cache->key, sizeof(tarn__kv_rows) * (size_t)(2 * s->layers));
     tarn__release(cache->length, sizeof(int64_t) * (size_t)s->batch);
@@ -71,7 +71,7 @@ int64_t tarn__kv_cache_token_bytes(const tarn__kv_cache_shape *s, int64_t layers
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
-static bool are_even(const tarn__kv_cache *cache, int64_t first, int64_t count)
+static bool have_equal_lengths(const tarn__kv_cache *cache, int64_t first, int64_t count)
 {
     for (int64_t i = 1; i < count; i++)
         if (cache->length[first + i] != cache->length[first])
@@ -79,56 +79,56 @@ static bool are_even(const tarn__kv_cache *cache, int64_t first, int64_t count)
     return true;
 }
 
-static int64_t longest(const tarn__kv_cache *cache, int64_t first, int64_t count)
+static int64_t max_length(const tarn__kv_cache *cache, int64_t first, int64_t count)
 {
-    int64_t most = 0;
+    int64_t length = 0;
     for (int64_t i = 0; i < count; i++)
-        most = cache->length[first + i] > most ? cache->length[first + i] : most;
-    return most;
+        length = cache->length[first + i] > length ? cache->length[first + i] : length;
+    return length;
 }
 
-static void forget_lengths(tarn__kv_cache_device *side)
+static void drop_lengths(tarn__kv_cache_device *dev)
 {
-    tarn_free(side->lengths);
-    side->lengths = NULL;
+    tarn_free(dev->lengths);
+    dev->lengths = NULL;
 }
 
-/* Lengths with the step's tokens, for all layers of a side once one has asked; none where they are even, and the host
- * has them. False with an error. */
-static bool ask_for_lengths(const tarn__kv_cache *cache, tarn__kv_cache_device *side)
+/* Computes the lengths with the step's tokens once per device and step; none if they are uniform and the host has
+ * them. False with an error. */
+static bool compute_lengths(const tarn__kv_cache *cache, tarn__kv_cache_device *dev)
 {
-    if (cache->step.is_even || side->lengths)
+    if (cache->step.is_uniform || dev->lengths)
         return true;
-    tarn_tensor *lengths = tarn_add(side->begin, tarn_scalar((double)cache->step.tokens));
-    side->lengths = lengths ? tarn__scope_take(lengths) : NULL;
-    return side->lengths != NULL;
+    tarn_tensor *lengths = tarn_add(dev->offsets, tarn_scalar((double)cache->step.tokens));
+    dev->lengths = lengths ? tarn__scope_take(lengths) : NULL;
+    return dev->lengths != NULL;
 }
 
-static bool begin_side(const tarn__kv_cache *cache, tarn__kv_cache_device *side)
+static bool begin_dev(const tarn__kv_cache *cache, tarn__kv_cache_device *dev)
 {
     const tarn__kv_cache_step *s = &cache->step;
     int64_t at = cache->length[s->first];
-    side->begin = tarn_slice(side->all, 0, s->first, s->first + s->count);
-    forget_lengths(side);
-    if (s->is_even) {
-        side->positions = tarn_arange((double)at, (double)(at + s->tokens), 1, TARN_I64, side->device);
-        return side->begin && side->positions;
+    dev->offsets = tarn_slice(dev->sequence_lengths, 0, s->first, s->first + s->count);
+    drop_lengths(dev);
+    if (s->is_uniform) {
+        dev->positions = tarn_arange((double)at, (double)(at + s->tokens), 1, TARN_I64, dev->device);
+        return dev->offsets && dev->positions;
     }
-    side->positions = tarn_unsqueeze(side->begin, 1);
+    dev->positions = tarn_unsqueeze(dev->offsets, 1);
     if (s->tokens > 1)
-        side->positions = tarn_add(side->positions, tarn_arange(0, (double)s->tokens, 1, TARN_I64, side->device));
-    return side->begin && side->positions;
+        dev->positions = tarn_add(dev->positions, tarn_arange(0, (double)s->tokens, 1, TARN_I64, dev->device));
+    return dev->offsets && dev->positions;
 }
 
-bool tarn__kv_cache_begin_step(tarn__kv_cache *cache, int64_t first, int64_t count, int64_t tokens, int64_t reach)
+bool tarn__kv_cache_begin_step(tarn__kv_cache *cache, int64_t first, int64_t count, int64_t tokens, int64_t max_keys)
 {
     tarn__kv_cache_step *s = &cache->step;
-    *s = (tarn__kv_cache_step){.first = first, .count = count, .tokens = tokens, .reach = reach};
-    s->is_even = reach == 0 && are_even(cache, first, count);
-    s->reach = reach ? reach : longest(cache, first, count) + tokens;
+    *s = (tarn__kv_cache_step){.first = first, .count = count, .tokens = tokens, .max_keys = max_keys};
+    s->is_uniform = max_keys == 0 && have_equal_lengths(cache, first, count);
+    s->max_keys = max_keys ? max_keys : max_length(cache, first, count) + tokens;
     bool good = true;
-    for (int i = 0; good && i < cache->sides; i++)
-        good = begin_side(cache, &cache->side[i]);
+    for (int i = 0; good && i < cache->dev_count; i++)
+        good = begin_dev(cache, &cache->dev[i]);
     return good;
 }
 
@@ -141,32 +141,32 @@ void tarn__kv_cache_advance(tarn__kv_cache *cache, int64_t first, int64_t count,
 bool tarn__kv_cache_end_step(tarn__kv_cache *cache)
 {
     bool good = true;
-    for (int i = 0; i < cache->sides; i++)
-        forget_lengths(&cache->side[i]);
-    for (int i = 0; good && i < cache->sides; i++)
-        good = tarn_add_inplace(cache->side[i].begin, tarn_scalar((double)cache->step.tokens)) != NULL;
+    for (int i = 0; i < cache->dev_count; i++)
+        drop_lengths(&cache->dev[i]);
+    for (int i = 0; good && i < cache->dev_count; i++)
+        good = tarn_add_inplace(cache->dev[i].offsets, tarn_scalar((double)cache->step.tokens)) != NULL;
     cache->step = (tarn__kv_cache_step){0};
     return good;
 }
 
 tarn_tensor *tarn__kv_cache_positions(const tarn__kv_cache *cache, int64_t layer)
 {
-    return side_of(cache, layer)->positions;
+    return dev_of(cache, layer)->positions;
 }
 
 bool tarn__kv_cache_rewind(tarn__kv_cache *cache, int64_t sequence, int64_t length)
 {
     if (length == cache->length[sequence])
         return true;
-    for (int i = 0; i < cache->sides; i++)
-        if (!tarn_fill_inplace(tarn_slice(cache->side[i].all, 0, sequence, sequence + 1), (double)length))
+    for (int i = 0; i < cache->dev_count; i++)
+        if (!tarn_fill_inplace(tarn_slice(cache->dev[i].sequence_lengths, 0, sequence, sequence + 1), (double)length))
             return false;
     cache->length[sequence] = length;
     return true;
 }
 
-/* The first rows of one sequence's part become another one's. */
-static bool share_rows(tarn_tensor *whole, int64_t from, int64_t to, int64_t length)
+/* Copies the first rows of one sequence to another. */
+static bool copy_rows(tarn_tensor *whole, int64_t from, int64_t to, int64_t length)
 {
     tarn_tensor *source = tarn_slice(tarn_slice(whole, 0, from, from + 1), 2, 0, length);
     return source && tarn_copy(tarn_slice(tarn_slice(whole, 0, to, to + 1), 2, 0, length), source);
@@ -177,47 +177,48 @@ bool tarn__kv_cache_copy_prefix(tarn__kv_cache *cache, int64_t from, int64_t to,
     bool good = from == to || tarn__kv_cache_rewind(cache, to, 0);
     for (int64_t i = 0; good && from != to && i < 2 * cache->shape.layers; i++) {
         const tarn__kv_rows *part = &cache->key[i];
-        good = share_rows(part->rows, from, to, length) && (!part->scale || share_rows(part->scale, from, to, length));
+        good = copy_rows(part->rows, from, to, length) && (!part->scale || copy_rows(part->scale, from, to, length));
     }
     return good && tarn__kv_cache_rewind(cache, to, length);
 }
 
 /* ---- keys and values --------------------------------------------------------------------------------------------- */
 
-/* Lays x [B, heads, T, …] behind what the step's sequences have of a part. */
-static bool lay(const tarn__kv_cache *cache, int64_t layer, tarn_tensor *whole, tarn_tensor *x)
+/* Writes x [B, heads, T, …] after the rows of the step's sequences: a slice where lengths are uniform, else
+ * scattered by the device's offsets. */
+static bool write_step(const tarn__kv_cache *cache, int64_t layer, tarn_tensor *whole, tarn_tensor *x)
 {
     const tarn__kv_cache_step *s = &cache->step;
-    tarn_tensor *place = tarn_slice(whole, 0, s->first, s->first + s->count);
-    if (!place || !x)
+    tarn_tensor *slots = tarn_slice(whole, 0, s->first, s->first + s->count);
+    if (!slots || !x)
         return false;
     int64_t at = cache->length[s->first];
-    if (s->is_even)
-        return tarn_copy(tarn_slice(place, 2, at, at + s->tokens), x);
-    return tarn__write_rows("cache", place, 2, side_of(cache, layer)->begin, tarn_cast(x, tarn_dtype_of(place)));
+    if (s->is_uniform)
+        return tarn_copy(tarn_slice(slots, 2, at, at + s->tokens), x);
+    return tarn__write_rows("cache", slots, 2, dev_of(cache, layer)->offsets, tarn_cast(x, tarn_dtype_of(slots)));
 }
 
-/* What there is of a part up to the step's reach; NULL of NULL. */
-static tarn_tensor *seen(const tarn__kv_cache *cache, tarn_tensor *whole)
+/* View of the step's sequences up to its bound of keys; NULL for NULL. */
+static tarn_tensor *valid_rows(const tarn__kv_cache *cache, tarn_tensor *whole)
 {
     const tarn__kv_cache_step *s = &cache->step;
-    return whole ? tarn_slice(tarn_slice(whole, 0, s->first, s->first + s->count), 2, 0, s->reach) : NULL;
+    return whole ? tarn_slice(tarn_slice(whole, 0, s->first, s->first + s->count), 2, 0, s->max_keys) : NULL;
 }
 
-/* Puts x, as it is stored. */
-static bool put(const tarn__kv_cache *cache, int64_t layer, const tarn__kv_rows *part, tarn_tensor *x)
+/* Appends x, quantized if the cache is. */
+static bool append(const tarn__kv_cache *cache, int64_t layer, const tarn__kv_rows *part, tarn_tensor *x)
 {
     tarn_tensor *scale;
     if (!part->scale)
-        return lay(cache, layer, part->rows, x);
-    tarn_tensor *code = tarn__quantize_kv(x, &scale);
-    return code && lay(cache, layer, part->rows, code) && lay(cache, layer, part->scale, scale);
+        return write_step(cache, layer, part->rows, x);
+    tarn_tensor *quantized = tarn__quantize_kv(x, &scale);
+    return quantized && write_step(cache, layer, part->rows, quantized) && write_step(cache, layer, part->scale, scale);
 }
 
-/* All that there is, in a dtype: a view where that is how it is stored. */
-static tarn_tensor *expanded(const tarn__kv_cache *cache, const tarn__kv_rows *part, tarn_dtype dtype)
+/* Rows of the step in `dtype`: a view if they are stored so, else converted or dequantized. */
+static tarn_tensor *all_rows(const tarn__kv_cache *cache, const tarn__kv_rows *part, tarn_dtype dtype)
 {
-    tarn_tensor *rows = seen(cache, part->rows), *scale = seen(cache, part->scale);
+    tarn_tensor *rows = valid_rows(cache, part->rows), *scale = valid_rows(cache, part->scale);
     if (tarn_failed())
         return NULL;
     return scale ? tarn__dequantize_kv(rows, scale, dtype) : tarn_cast(rows, dtype);
@@ -229,29 +230,29 @@ tarn_tensor *tarn__kv_cache_attend(tarn__kv_cache *cache, int64_t layer, tarn_te
     if (tarn_failed() || !queries || !keys || !values)
         return NULL;
     const tarn__kv_rows *key = &cache->key[layer], *value = key + cache->shape.layers;
-    tarn__kv_cache_device *side = &cache->side[layer >= cache->shape.device_layers];
-    if (!put(cache, layer, key, keys) || !put(cache, layer, value, values) || !ask_for_lengths(cache, side))
+    tarn__kv_cache_device *dev = &cache->dev[layer >= cache->shape.device_layers];
+    if (!append(cache, layer, key, keys) || !append(cache, layer, value, values) || !compute_lengths(cache, dev))
         return NULL;
-    const tarn_attention_options options = {.causal = true, .scale = scale, .lengths = side->lengths};
+    const tarn_attention_options options = {.causal = true, .scale = scale, .lengths = dev->lengths};
     tarn_dtype dtype = tarn_dtype_of(queries);
     if (dtype != cache->shape.dtype && tarn__attention_quant_kv_fits(queries, key->rows)) {
-        tarn_tensor *k = seen(cache, key->rows), *v = seen(cache, value->rows), *of_k = seen(cache, key->scale),
-                    *of_v = seen(cache, value->scale);
+        tarn_tensor *k = valid_rows(cache, key->rows), *v = valid_rows(cache, value->rows),
+                    *of_k = valid_rows(cache, key->scale), *of_v = valid_rows(cache, value->scale);
         return tarn_failed() ? NULL : tarn__attention_quant_kv(queries, k, v, of_k, of_v, &options);
     }
-    tarn_tensor *k = expanded(cache, key, dtype), *v = k ? expanded(cache, value, dtype) : NULL;
+    tarn_tensor *k = all_rows(cache, key, dtype), *v = k ? all_rows(cache, value, dtype) : NULL;
     return v ? tarn_attention(queries, k, v, &options) : NULL;
 }
 
-/* One token of each sequence, where the device does all in one; NULL where it does not. */
-static tarn_tensor *attend_next(const tarn__kv_cache *cache, int64_t layer, tarn_tensor *queries, tarn_tensor *keys,
-                                tarn_tensor *values, const tarn_rope_options *rope, bool *is_done)
+/* One token per sequence in one fused kernel, if the device has it; sets *is_done. */
+static tarn_tensor *attend_decode(const tarn__kv_cache *cache, int64_t layer, tarn_tensor *queries, tarn_tensor *keys,
+                                  tarn_tensor *values, const tarn_rope_options *rope, bool *is_done)
 {
     const tarn__kv_rows *key = &cache->key[layer], *value = key + cache->shape.layers;
-    const tarn__decode_kv past[] = {{seen(cache, key->rows), seen(cache, key->scale)},
-                                    {seen(cache, value->rows), seen(cache, value->scale)}};
+    const tarn__decode_kv past[] = {{valid_rows(cache, key->rows), valid_rows(cache, key->scale)},
+                                    {valid_rows(cache, value->rows), valid_rows(cache, value->scale)}};
     *is_done = tarn_failed() || tarn__attention_decode_fits(queries, &past[0], rope);
-    return *is_done ? tarn__decode_attention(queries, keys, values, side_of(cache, layer)->begin, rope, 0, &past[0],
+    return *is_done ? tarn__decode_attention(queries, keys, values, dev_of(cache, layer)->offsets, rope, 0, &past[0],
                                              &past[1])
                     : NULL;
 }
@@ -264,7 +265,8 @@ tarn_tensor *tarn__kv_cache_rotate_and_attend(tarn__kv_cache *cache, int64_t lay
         return NULL;
     tarn_shape whole =
         TARN_SHAPE(tarn_size(queries, 0), tarn_size(queries, 1), tarn_size(queries, 2) * tarn_size(queries, 3));
-    tarn_tensor *y = cache->step.tokens == 1 ? attend_next(cache, layer, queries, keys, values, rope, &is_done) : NULL;
+    tarn_tensor *y =
+        cache->step.tokens == 1 ? attend_decode(cache, layer, queries, keys, values, rope, &is_done) : NULL;
     if (!is_done) {
         tarn_tensor *positions = tarn__kv_cache_positions(cache, layer),
                     *part[] = {tarn_rope(queries, positions, rope), tarn_rope(keys, positions, rope), values};

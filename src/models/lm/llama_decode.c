@@ -25,7 +25,7 @@ bool tarn__llama_can_decode(const tarn_module *model, const tarn_tensor *tokens,
 {
     const tarn_module *blocks = model->child[TARN__MODEL_BODY]->child[TARN__LLAMA_LAYERS];
     bool good = tokens->view.rank == 2 && tokens->view.shape[1] == 1 &&
-                tokens->view.shape[0] <= TARN__MAX_DECODE_ROWS && cache->sides == 1 &&
+                tokens->view.shape[0] <= TARN__MAX_DECODE_ROWS && cache->dev_count == 1 &&
                 !model->child[TARN__MODEL_HEAD]->adapter;
     for (int i = 0; good && i < blocks->children; i++)
         good = is_plain(blocks->child[i]);

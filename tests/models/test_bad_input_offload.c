@@ -1,9 +1,9 @@
-/* test_bad_input_placement.c: placing a language model is given what it does not take. */
+/* test_bad_input_offload.c: placing a language model is given what it does not take. */
 #include "support/refuse.h"
 
 #define CPU tarn_device_cpu()
 
-static void placing(void **state)
+static void offloading(void **state)
 {
     (void)state;
     const tarn_device nowhere = {6, 0};
@@ -26,6 +26,6 @@ static void placing(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(placing, open_refusals, close_refusals)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(offloading, open_refusals, close_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

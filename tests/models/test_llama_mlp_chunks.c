@@ -1,5 +1,5 @@
-/* test_llama_blocks.c: the gated mlp of a Llama whose weights are blocks reads a prompt by parts: the same numbers, in
- * less memory. On TARN_TEST_DEVICE, else the CPU. */
+/* test_llama_mlp_chunks.c: the gated MLP of a quantized Llama computes a prompt in chunks: the same values in less
+ * memory. On TARN_TEST_DEVICE, else the CPU. */
 #include <stdlib.h>
 #include <tarn/autograd.h>
 #include <tarn/profile.h>
@@ -33,7 +33,7 @@ static int64_t peak_of(tarn_module *mlp, tarn_tensor *x, tarn_tensor **y)
     return tarn__pool_peaks_of(device).tensors - before;
 }
 
-static void a_prompt_comes_in_parts(void **state)
+static void a_prompt_is_computed_in_chunks(void **state)
 {
     (void)state;
     const tarn_llama_config config = {.vocab_size = 32,
@@ -78,6 +78,6 @@ static void a_prompt_comes_in_parts(void **state)
 int main(void)
 {
     device = test_device("cpu");
-    const struct CMUnitTest tests[] = {in_scope(a_prompt_comes_in_parts)};
+    const struct CMUnitTest tests[] = {in_scope(a_prompt_is_computed_in_chunks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

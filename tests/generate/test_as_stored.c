@@ -1,4 +1,4 @@
-/* test_stored.c: a folder of 16-bit weights that runs as it is stored: what memory that takes on the CPU. */
+/* test_as_stored.c: memory of a model folder with 16-bit weights that is opened .as_stored, on the CPU. */
 #include <sys/stat.h>
 
 #include "support/check.h"

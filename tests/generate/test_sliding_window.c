@@ -1,6 +1,6 @@
-/* test_slide.c: texts longer than the context, with .slide: the tokens are those of a model that is given the beginning
- * and the last half of the context again, for learned positions and rotary ones, for any storage of keys and values,
- * alone and several at once, on the CPU and on TARN_TEST_DEVICE. */
+/* test_sliding_window.c: sequences longer than the context, with .slide: the tokens are those of a model that is fed
+ * the beginning and the last half of the context again; for learned positions and RoPE, all KV cache types, alone
+ * and several at once, on the CPU and on TARN_TEST_DEVICE. */
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()
@@ -79,7 +79,7 @@ static void check_by_hand(tarn_module *model, int32_t first, int64_t keep)
     tarn_module_free(model);
 }
 
-static void a_text_goes_on_with_its_last_half(void **state)
+static void a_full_context_continues_with_its_last_half(void **state)
 {
     (void)state;
     check_by_hand(learned_positions(CPU), 5, 0);
@@ -87,7 +87,7 @@ static void a_text_goes_on_with_its_last_half(void **state)
     check_by_hand(rotary_positions(CPU), BEGIN, 1); /* BOS stays */
 }
 
-static void a_prompt_that_is_too_long_is_its_last_half(void **state)
+static void a_longer_prompt_is_truncated_to_its_last_half(void **state)
 {
     (void)state;
     tarn_module *model = rotary_positions(CPU);
@@ -143,7 +143,7 @@ static void check_several(tarn_module *model, tarn_kv_type kv_type, bool no_capt
         assert_true(made[i] == MADE - 7 * i && slides[i] >= 4);
 }
 
-static void texts_slide_each_for_itself(void **state)
+static void sequences_slide_independently(void **state)
 {
     (void)state;
     for (int kind = 0; kind < 2; kind++) {
@@ -175,17 +175,17 @@ static void another_device_slides_too(void **state)
     tarn_module_free(model);
 }
 
-static void what_cannot_slide_is_refused(void **state)
+static void invalid_slides_are_errors(void **state)
 {
     (void)state;
     tarn_module *model = learned_positions(CPU);
     int32_t prompt[CONTEXT] = {1}, made[MADE];
     assert_int_equal(tarn_generate(model, prompt, CONTEXT, made, &(tarn_generate_options){.max_tokens = 1}), -1);
-    assert_error(TARN_ERROR_SHAPE, "leaves no room");
+    assert_error(TARN_ERROR_SHAPE, "must be shorter than");
     assert_int_equal(tarn_generate(model, prompt, 2, made, &(tarn_generate_options){.max_tokens = CONTEXT}), -1);
-    assert_error(TARN_ERROR_SHAPE, "do not fit");
+    assert_error(TARN_ERROR_SHAPE, "exceed");
     assert_int_equal(tarn_generate(model, prompt, 2, made, &(tarn_generate_options){.max_tokens = 2, .keep = 1}), -1);
-    assert_error(TARN_ERROR_ARGUMENT, ".keep is 1, which needs .slide");
+    assert_error(TARN_ERROR_ARGUMENT, ".keep is 1; it needs .slide");
     assert_int_equal(tarn_generate(model, prompt, 2, made,
                                    &(tarn_generate_options){.max_tokens = 20, .slide = true, .keep = CONTEXT / 2}),
                      -1);
@@ -200,9 +200,11 @@ static void what_cannot_slide_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(a_text_goes_on_with_its_last_half), in_scope(a_prompt_that_is_too_long_is_its_last_half),
-        in_scope(texts_slide_each_for_itself),       in_scope(another_device_slides_too),
-        in_scope(what_cannot_slide_is_refused),
+        in_scope(a_full_context_continues_with_its_last_half),
+        in_scope(a_longer_prompt_is_truncated_to_its_last_half),
+        in_scope(sequences_slide_independently),
+        in_scope(another_device_slides_too),
+        in_scope(invalid_slides_are_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

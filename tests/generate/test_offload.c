@@ -1,5 +1,5 @@
-/* test_placement.c: models whose last blocks lie on the CPU: the same tokens, one crossing each way, and what is said
- * when memory is short. The mirror's devices have 16 MiB here. */
+/* test_offload.c: models with their last layers on the CPU: the same tokens, one transfer each way, and errors when
+ * memory is short. The mirror's devices have 16 MiB here. */
 #include <tarn/profile.h>
 
 #include "support/check.h"
@@ -58,7 +58,7 @@ static void write_some(tarn_module *model, int32_t *made, uint64_t seed)
     assert_int_equal(tarn_generate(model, prompt, 5, made, &how), MADE);
 }
 
-static void placed_anywhere_a_model_writes_the_same(void **state)
+static void an_offloaded_model_generates_the_same_tokens(void **state)
 {
     (void)state;
     if (tarn_device_count("mirror") < 1)
@@ -162,7 +162,7 @@ static tarn_counters crossings_of_a_token(tarn_module *model)
     return found;
 }
 
-static void activations_cross_once_each_way(void **state)
+static void activations_are_transferred_once_each_way(void **state)
 {
     (void)state;
     if (tarn_device_count("mirror") < 1)
@@ -194,7 +194,7 @@ static tarn_module *make_large(int64_t layers)
     return tarn_model_gpt2(&config, CPU, 5);
 }
 
-static void weights_that_do_not_fit_say_what_would(void **state)
+static void an_error_for_weights_that_do_not_fit_says_what_would(void **state)
 {
     (void)state;
     if (tarn_device_count("mirror") < 1)
@@ -224,7 +224,7 @@ static void weights_that_do_not_fit_say_what_would(void **state)
     assert_true(tarn_empty_cache(mirror()));
 }
 
-static void keys_that_do_not_fit_say_what_would(void **state)
+static void an_error_for_a_kv_cache_that_does_not_fit_says_what_would(void **state)
 {
     (void)state;
     if (tarn_device_count("mirror") < 1)
@@ -232,7 +232,7 @@ static void keys_that_do_not_fit_say_what_would(void **state)
     tarn_module *model = make_large(3);
     assert_true(tarn_model_offload(model, mirror(), 0));
     assert_null(tarn_decoder_new(model, NULL)); /* 12 MiB of keys and values, where 4 are free */
-    assert_contains(tarn_error(), "with .kv = q8_0 all 2048 tokens would");
+    assert_contains(tarn_error(), "with .kv_type = q8_0 all 2048 tokens would");
     assert_error_about(TARN_ERROR_MEMORY, "decoder_new: keys and values of 2048 tokens take 12.0 MiB",
                        "with 1 of 3 layers on the device (.device_layers, --gpu-layers) all would");
     assert_true(tarn_model_offload(model, mirror(), 1));
@@ -247,12 +247,12 @@ int main(void)
 {
     setenv("TARN_MIRROR_MEMORY", "16777216", 1);
     const struct CMUnitTest tests[] = {
-        in_scope(placed_anywhere_a_model_writes_the_same),
+        in_scope(an_offloaded_model_generates_the_same_tokens),
         in_scope(sequences_of_different_lengths_are_the_same),
         in_scope(the_loss_is_the_same),
-        in_scope(activations_cross_once_each_way),
-        in_scope(weights_that_do_not_fit_say_what_would),
-        in_scope(keys_that_do_not_fit_say_what_would),
+        in_scope(activations_are_transferred_once_each_way),
+        in_scope(an_error_for_weights_that_do_not_fit_says_what_would),
+        in_scope(an_error_for_a_kv_cache_that_does_not_fit_says_what_would),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

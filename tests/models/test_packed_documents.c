@@ -1,5 +1,5 @@
-/* test_documents.c: documents that share the rows of a batch are to GPT-2 and to the Llama family what each is alone:
- * logits, losses, gradients. */
+/* test_packed_documents.c: documents packed into the rows of a batch give GPT-2 and the Llama family the logits,
+ * losses and gradients of each document alone. */
 #include "models/lm/arch.h"
 #include "support/check.h"
 
@@ -172,7 +172,7 @@ static void no_bit_comes_from_another_document(void **state)
     tarn_module_free(model);
 }
 
-static void what_does_not_fit_is_refused(void **state)
+static void mismatched_shapes_are_errors(void **state)
 {
     (void)state;
     tarn_gpt2_config config = {.vocab_size = VOCAB, .context = CONTEXT, .layers = 1, .heads = 2, .hidden_size = 8};
@@ -197,7 +197,7 @@ int main(void)
         in_scope(gpt2_sees_each_document_alone),
         in_scope(the_llama_family_sees_each_document_alone),
         in_scope(no_bit_comes_from_another_document),
-        in_scope(what_does_not_fit_is_refused),
+        in_scope(mismatched_shapes_are_errors),
     };
     return cmocka_run_group_tests_name("models/documents", tests, NULL, NULL);
 }

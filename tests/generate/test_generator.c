@@ -1,5 +1,5 @@
-/* test_writer.c: texts, several at once, piece by piece: what is held back, where they end, and what is not computed
- * again; and what crosses between device and host, on TARN_TEST_DEVICE where that is set. */
+/* test_generator.c: generators with one or several sequences: stop strings, ends, reuse of the KV cache; and the
+ * transfers per token, on TARN_TEST_DEVICE if it is set. */
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()
@@ -65,7 +65,7 @@ static void expect_pieces(const char *written, int tokens, const char *const *st
     tarn_module_free(model);
 }
 
-static void a_stop_text_is_never_seen(void **state)
+static void a_stop_string_is_never_output(void **state)
 {
     (void)state;
     expect_pieces("one END two", 11, (const char *[]){"END"}, 1, "o|n|e| ||||", TARN_FINISH_STRING);
@@ -76,7 +76,7 @@ static void a_stop_text_is_never_seen(void **state)
     expect_pieces("abEN", 4, (const char *[]){"END"}, 1, "a|b||EN|", TARN_FINISH_LENGTH); /* it did not come */
 }
 
-static void characters_come_whole(void **state)
+static void characters_are_output_whole(void **state)
 {
     (void)state;
     expect_pieces("a\303\251b", 4, NULL, 0, "a||\303\251|b|", TARN_FINISH_LENGTH);
@@ -125,13 +125,13 @@ static void texts_do_not_notice_each_other(tarn_device device)
     tarn_module_free(model);
 }
 
-static void several_texts_at_once(void **state)
+static void several_sequences_at_once(void **state)
 {
     (void)state;
     texts_do_not_notice_each_other(CPU);
 }
 
-static void several_texts_at_once_on_a_device(void **state)
+static void several_sequences_at_once_on_a_device(void **state)
 {
     (void)state;
     if (tarn_device_count("mirror") < 1)
@@ -181,7 +181,7 @@ static void one_prompt_is_computed_once(tarn_device device, tarn_kv_type kv_type
     tarn_module_free(model);
 }
 
-static void one_prompt_of_several_texts_is_computed_once(void **state)
+static void a_prompt_of_several_sequences_is_computed_once(void **state)
 {
     (void)state;
     one_prompt_is_computed_once(CPU, TARN_KV_MODEL);
@@ -191,7 +191,7 @@ static void one_prompt_of_several_texts_is_computed_once(void **state)
 }
 
 /* A sequence that has gone on, or has another prompt by now, is no source. */
-static void what_a_prompt_left_is_used_only_while_it_is_there(void **state)
+static void a_computed_prompt_is_reused_only_while_it_is_cached(void **state)
 {
     (void)state;
     const int32_t first[] = {3, 1, 4}, second[] = {3, 1, 5};
@@ -216,7 +216,7 @@ static void what_a_prompt_left_is_used_only_while_it_is_there(void **state)
 }
 
 /* A text that is begun while another one goes on. */
-static void a_text_may_begin_later(void **state)
+static void a_sequence_may_start_later(void **state)
 {
     (void)state;
     const int32_t a[] = {3, 1, 4}, b[] = {2, 7};
@@ -294,7 +294,7 @@ static void a_conversation_costs_its_last_turn(void **state)
     tarn_module_free(model);
 }
 
-static void a_text_can_be_stopped(void **state)
+static void a_sequence_can_be_stopped(void **state)
 {
     (void)state;
     const int32_t prompt[] = {3, 1, 4};
@@ -342,7 +342,7 @@ static void one_token_crosses(tarn_module *model, tarn_kv_type kv_type)
 }
 
 /* On $TARN_TEST_DEVICE, or the mirror. */
-static void one_token_crosses_for_each_token(void **state)
+static void one_token_is_downloaded_per_token(void **state)
 {
     (void)state;
     const tarn_llama_config config = {.vocab_size = VOCAB,
@@ -361,7 +361,7 @@ static void one_token_crosses_for_each_token(void **state)
     }
 }
 
-static void pieces_say_how_likely_they_were(void **state)
+static void outputs_have_log_probabilities(void **state)
 {
     (void)state;
     const int32_t prompt[] = {3, 1, 4};
@@ -392,17 +392,17 @@ static void pieces_say_how_likely_they_were(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(a_stop_text_is_never_seen),
-        in_scope(characters_come_whole),
-        in_scope(several_texts_at_once),
-        in_scope(several_texts_at_once_on_a_device),
-        in_scope(one_prompt_of_several_texts_is_computed_once),
-        in_scope(what_a_prompt_left_is_used_only_while_it_is_there),
-        in_scope(a_text_may_begin_later),
+        in_scope(a_stop_string_is_never_output),
+        in_scope(characters_are_output_whole),
+        in_scope(several_sequences_at_once),
+        in_scope(several_sequences_at_once_on_a_device),
+        in_scope(a_prompt_of_several_sequences_is_computed_once),
+        in_scope(a_computed_prompt_is_reused_only_while_it_is_cached),
+        in_scope(a_sequence_may_start_later),
         in_scope(a_conversation_costs_its_last_turn),
-        in_scope(a_text_can_be_stopped),
-        in_scope(one_token_crosses_for_each_token),
-        in_scope(pieces_say_how_likely_they_were),
+        in_scope(a_sequence_can_be_stopped),
+        in_scope(one_token_is_downloaded_per_token),
+        in_scope(outputs_have_log_probabilities),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
