@@ -16,8 +16,15 @@
 static const char *const renamed[][2] = {{"batch", "n"},
                                          {"sequences", "n"},
                                          {"device_layers", "gpu-layers"},
-                                         {"stop_texts", "stop"},
-                                         {"likeliest", "logprobs"},
+                                         {"stop_strings", "stop"},
+                                         {"top_logprobs", "logprobs"},
+                                         {"max_tokens", "tokens"},
+                                         {"prefill_chunk", "chunk"},
+                                         {"repeat_last_n", "repeat-window"},
+                                         {"kv_type", "kv"},
+                                         {"hidden_size", "width"},
+                                         {"ffn_size", "inner"},
+                                         {"vocab_size", "vocab"},
                                          {"template_name", "template"},
                                          {"chat_template", "template"}};
 #define RENAMED ((int)(sizeof(renamed) / sizeof(renamed[0])))
@@ -85,8 +92,9 @@ static void put_flag(end *to, const char *name, size_t length)
 /* A size of a model, which a file may have as well as a flag. */
 static bool is_size(const char *name, size_t length)
 {
-    static const char *const sizes[] = {"layers", "heads", "kv_heads", "width",      "head_width",
-                                        "inner",  "vocab", "epsilon",  "rope_theta", "rope_factor"};
+    static const char *const sizes[] = {"layers",     "heads",    "kv_heads",   "width",      "hidden_size",
+                                        "head_width", "head_dim", "ffn_size",   "vocab_size", "inner",
+                                        "vocab",      "epsilon",  "rope_theta", "rope_factor"};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
         if (strlen(sizes[i]) == length && memcmp(sizes[i], name, length) == 0)
             return true;

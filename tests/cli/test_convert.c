@@ -75,9 +75,9 @@ static void a_folder_is_inspected_and_converted(void **state)
     expect_with(0, "model.embed_tokens.weight", "inspect %s", folder, "");
     assert_contains(command_output, "\"model_type\": \"llama\"");
     expect_with(0, "12 tensors", "convert %s %s", folder, scratch("model.gguf"));
-    expect_with(1, "is there already", "convert %s %s 2>&1", folder, scratch("model.gguf"));
+    expect_with(1, "already exists", "convert %s %s 2>&1", folder, scratch("model.gguf"));
     expect_with(0, "12 tensors", "convert %s %s", scratch("model.gguf"), scratch("back"));
-    expect_with(1, "there is a model in", "convert %s %s 2>&1", scratch("model.gguf"), scratch("back"));
+    expect_with(1, "already has a model", "convert %s %s 2>&1", scratch("model.gguf"), scratch("back"));
     expect_with(0, "3 that are no matrices of weights", "quantize %s %s --type q8_0", folder, scratch("small.gguf"));
     expect_with(
         0, "9 of 9 matrices cannot be q4_k: their rows (32 elements) are no multiple of 256; they are q8_0 instead",
@@ -102,7 +102,7 @@ static void weights_are_packed(void **state)
                 "number of such blocks are q8_0, or as they were\nthe head is q6_k\n",
                 "quantize %s %s --type q4_k", from, to);
     expect_with(0, "Q4_K     [4, 512]", "inspect %s", to, "");
-    expect_with(1, "is there already; it is replaced only with --force", "quantize %s %s --type q8_0 2>&1", from, to);
+    expect_with(1, "already exists; set --force to replace it", "quantize %s %s --type q8_0 2>&1", from, to);
     expect_with(0, "\"changed\": 2, \"plain\": 1, \"uneven\": 1, \"finer\": 0",
                 "quantize %s %s --type q8_0 --force --json", from, to);
     expect_with(0, "", "quantize %s %s --type f16 --force --quiet", from, to);

@@ -49,7 +49,7 @@ static void a_run_is_trained_and_judged_and_gone_on_with_and_writes(void **state
 static void wrong_calls_say_what_is_wrong(void **state)
 {
     (void)state;
-    expect_command(small("llama", "--dropout 0.1 --dry-run 2>&1"), 2, "a llama has none");
+    expect_command(small("llama", "--dropout 0.1 --dry-run 2>&1"), 2, "a llama does not support it");
     expect_command(small("gpt2", "--dry-run 2>&1"), 2, "--kv-heads is for Llama models");
     expect_command(small("llama2", "--dry-run 2>&1"), 2, "is none of");
     expect_command("bench train --model mistral --vocab 64 2>&1", 2, "a mistral has no size of its own");

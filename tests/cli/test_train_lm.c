@@ -65,7 +65,7 @@ static void wrong_calls_say_what_is_wrong(void **state)
     } calls[] = {
         {"--layers 0", "--layers: '0' is outside 1 to 1024", 2},
         {"--dropout 1", "outside", 2},
-        {"--heads 5 --width 16", "do not divide", 1},
+        {"--heads 5 --width 16", "must divide", 1},
         {"--precision fp8", "is none of f32|tf32|bf16", 2},
         {"--precision tf32 --device cpu", "the device is cpu", 2},
         {"--micro-batch 3 --batch-size 8", "does not divide", 2},

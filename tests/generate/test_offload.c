@@ -207,7 +207,7 @@ static void an_error_for_weights_that_do_not_fit_says_what_would(void **state)
     assert_true(tarn_model_write(model, folder));
     tarn_module_free(model);
     assert_null(tarn_model_open(folder, mirror(), NULL));
-    assert_error_about(TARN_ERROR_MEMORY, "model_open: the weights of 8 layers and all else take 26.",
+    assert_error_about(TARN_ERROR_MEMORY, "model_open: the weights, with 8 layers, take 26.",
                        "more than mirror:0 has free; 4 of 8 layers would fit");
     assert_int_equal(tarn_memory_of(mirror()).used, 0);
     model = tarn_model_open(folder, mirror(), &(tarn_model_open_options){.device_layers = 4});
@@ -233,7 +233,7 @@ static void an_error_for_a_kv_cache_that_does_not_fit_says_what_would(void **sta
     assert_true(tarn_model_offload(model, mirror(), 0));
     assert_null(tarn_decoder_new(model, NULL)); /* 12 MiB of keys and values, where 4 are free */
     assert_contains(tarn_error(), "with .kv_type = q8_0 all 2048 tokens would");
-    assert_error_about(TARN_ERROR_MEMORY, "decoder_new: keys and values of 2048 tokens take 12.0 MiB",
+    assert_error_about(TARN_ERROR_MEMORY, "decoder_new: a KV cache of 2048 tokens takes 12.0 MiB",
                        "with 1 of 3 layers on the device (.device_layers, --gpu-layers) all would");
     assert_true(tarn_model_offload(model, mirror(), 1));
     tarn_decoder *decoder = tarn_decoder_new(model, NULL);

@@ -389,9 +389,9 @@ static void f64_next_to_quantized_weights_is_an_error(void **state)
         tarn_model_convert(n.folder, n.gguf, NULL, &(tarn_convert_options){.quantize = true, .type = TARN_Q8_0}));
     tarn_module_free(model);
     assert_null(tarn_model_open(n.gguf, CPU, &(tarn_model_open_options){.dtype = TARN_F64}));
-    assert_error_about(TARN_ERROR_DTYPE, "tensor 'token_embd.weight' is Q8_0", "take f32, bf16 or f16");
+    assert_error_about(TARN_ERROR_DTYPE, "tensor 'token_embd.weight' is Q8_0", "use f32, bf16 or f16");
     assert_null(tarn_model_open(n.folder, CPU, &(tarn_model_open_options){.dtype = TARN_F64, .quantize = TARN_Q8_0}));
-    assert_error_about(TARN_ERROR_DTYPE, ".dtype is f64", "beside .quantize");
+    assert_error_about(TARN_ERROR_DTYPE, ".dtype is f64", "which .quantize does not support");
 }
 
 static void quantized_vectors_are_dequantized(void **state)
@@ -459,9 +459,9 @@ static void existing_files_are_not_replaced(void **state)
     assert_true(tarn_model_write(model, n.folder) && tarn_model_convert(n.folder, n.gguf, NULL, NULL));
     tarn_module_free(model);
     assert_false(tarn_model_convert(n.folder, n.gguf, NULL, NULL));
-    assert_error(TARN_ERROR_IO, "is there already");
+    assert_error(TARN_ERROR_IO, "already exists");
     assert_false(tarn_model_convert(n.gguf, n.folder, NULL, NULL));
-    assert_error(TARN_ERROR_IO, "there is a model in");
+    assert_error(TARN_ERROR_IO, "already has a model");
     assert_true(tarn_model_convert(n.gguf, n.folder, NULL, &(tarn_convert_options){.replace = true}));
 }
 
@@ -471,7 +471,7 @@ static void unsupported_settings_are_named(void **state)
     const char *path =
         write_gguf("other.gguf", "mamba", "token_embd.weight", tarn_zeros(TARN_SHAPE(4, 4), TARN_F32, CPU));
     assert_null(tarn_model_open(path, CPU, NULL));
-    assert_error(TARN_ERROR_UNSUPPORTED, "the architecture 'mamba' is none that tarn knows");
+    assert_error(TARN_ERROR_UNSUPPORTED, "the architecture 'mamba' is not supported");
     assert_false(tarn_model_convert(path, scratch("out"), NULL, NULL));
     assert_error(TARN_ERROR_UNSUPPORTED, "'mamba'");
     path = write_gguf("bare.gguf", "llama", "token_embd.weight", tarn_zeros(TARN_SHAPE(4, 4), TARN_F32, CPU));

@@ -225,8 +225,8 @@ static void mismatched_weights_are_errors(void **state)
     } files[] = {{"model.layers.0.self_attn.rotary_emb.inv_freq", "", tarn_ones(TARN_SHAPE(3), TARN_F32, CPU)},
                  {"lm_head.weight", "", tarn_clone(tarn_detach(tarn_module_find(model, "model.embed_tokens.weight")))},
                  {"lm_head.weight", "differ", tarn_ones(TARN_SHAPE(17, 8), TARN_F32, CPU)},
-                 {"model.layers.1.mlp.up_proj.weight", "does not have", tarn_ones(TARN_SHAPE(5, 8), TARN_F32, CPU)},
-                 {"model.layers.0.self_attn.q_proj.bias", "does not have", tarn_ones(TARN_SHAPE(24), TARN_F32, CPU)},
+                 {"model.layers.1.mlp.up_proj.weight", "unknown tensor", tarn_ones(TARN_SHAPE(5, 8), TARN_F32, CPU)},
+                 {"model.layers.0.self_attn.q_proj.bias", "unknown tensor", tarn_ones(TARN_SHAPE(24), TARN_F32, CPU)},
                  {"model.norm.weight", "do not fit", tarn_ones(TARN_SHAPE(7), TARN_F32, CPU)},
                  {"model.norm.weight", "do not fit", tarn_ones(TARN_SHAPE(8), TARN_I32, CPU)},
                  {"model.norm.weight", "missing", NULL}};
@@ -298,7 +298,7 @@ static void every_invalid_config_is_an_error_that_names_it(void **state)
         {A("llama") NEW "{\"rope_type\": \"default\", \"rope_theta\": 5.0}, \"rope_theta\": 6}",
          "that of \"rope_parameters\" 5"},
         {A("llama") NEW "{\"rope_type\": \"default\"}" ROPE "{\"type\": \"linear\", \"factor\": 2}}",
-         "which of them holds"},
+         "only one is expected"},
         {A("llama") ROPE "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4, "
                          "\"original_max_position_embeddings\": 8}}",
          ""},
@@ -326,17 +326,17 @@ static void every_invalid_config_is_an_error_that_names_it(void **state)
         {A("llama") ", \"bos_token_id\": [1]}", "\"bos_token_id\" is not an integer"},
         {A("qwen2") "}", "missing"}, /* biases */
         {A("qwen3") "}", "missing"}, /* norms of queries and keys */
-        {A("mixtral") "}", "'mixtral' is none that tarn knows: gpt2, llama, mistral, qwen2, qwen3"},
+        {A("mixtral") "}", "'mixtral' is not supported; supported are gpt2, llama, mistral, qwen2, qwen3"},
         {"{\"model_type\": \"llama\", \"vocab_size\": 17}", "\"max_position_embeddings\" is missing"},
         {"{\"model_type\": \"llama\", \"vocab_size\": 17.5}", "\"vocab_size\" is not an integer"},
         {"{\"model_type\": \"llama\", \"vocab_size\": 17, \"max_position_embeddings\": 12, \"num_hidden_layers\": 1, "
          "\"num_attention_heads\": 4, \"hidden_size\": 8, "
          "\"intermediate_size\": 5, \"num_key_value_heads\": 3}",
-         ".kv_heads 3 do not divide .heads 4"},
+         ".kv_heads is 3; it must divide .heads, which is 4"},
         {"{\"model_type\": \"llama\", \"vocab_size\": 17, \"max_position_embeddings\": 12, \"num_hidden_layers\": 1, "
          "\"num_attention_heads\": 4, \"hidden_size\": 9, "
          "\"intermediate_size\": 5}",
-         "do not divide .width 9"},
+         "it must divide .hidden_size, which is 9"},
         {"{\"model_type\": \"llama\", \"vocab_size\": 17, \"max_position_embeddings\": 12, \"num_hidden_layers\": 1, "
          "\"num_attention_heads\": 4, \"hidden_size\": 8, "
          "\"intermediate_size\": 5, \"head_dim\": 5}",
@@ -388,7 +388,7 @@ static void eos_tokens_of_generation_config_are_read(void **state)
         {"{\"eos_token_id\": null}", "0 5 16"},
         {"{\"eos_token_id\": [17, -1]}", "0 5 16"}, /* that cannot come */
         {"{}", "0 5 16"},
-        {"{\"eos_token_id\": [1, 2, 3, 4, 6, 7]}", ":more than 8 tokens that end a text"},
+        {"{\"eos_token_id\": [1, 2, 3, 4, 6, 7]}", ":more than 8 EOS tokens"},
         {"{\"eos_token_id\": \"x\"}", ":generation_config.json': \"eos_token_id\" is not an integer"},
         {"{\"eos_token_id\": [1.5]}", ":generation_config.json': \"eos_token_id\" is not an integer"},
         {"{", ":generation_config.json', line 1"},

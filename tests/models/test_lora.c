@@ -505,7 +505,7 @@ static void targets_are_linear_layers_by_name(void **state)
         const char *targets, *part;
     } wrong[] = {
         {LLAMA, "q_proj,c_attn",
-         "there is no linear layer 'c_attn'; there are q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"},
+         "linear layer 'c_attn' not found; there are q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"},
         {GPT2, "proj", "'proj'; there are c_attn, c_proj, c_fc"},
         {GPT2, "", "empty name"},
         {LLAMA, "q_proj,", "empty name"},
@@ -536,7 +536,7 @@ static void a_model_in_training_cannot_get_adapters(void **state)
     tarn_optimizer_free(adam);
     assert_true(tarn_lora_add(model, &(tarn_lora_options){.rank = 2}));
     assert_false(tarn_lora_add(model, &(tarn_lora_options){.rank = 2}));
-    assert_error_about(TARN_ERROR_ARGUMENT, "lora_add", "has adapters already");
+    assert_error_about(TARN_ERROR_ARGUMENT, "lora_add", "already has adapters");
     adam = tarn_adamw(model, &(tarn_adamw_options){.lr = 0.01f});
     assert_false(tarn_lora_merge(model));
     assert_error_about(TARN_ERROR_ARGUMENT, "lora_merge", "free that first");

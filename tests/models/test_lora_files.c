@@ -180,7 +180,7 @@ static void unsupported_adapter_settings_are_named(void **state)
     write_text("adapter/adapter_config.json", text);
     assert_true(tarn_lora_load(model, scratch("adapter")));
     assert_false(tarn_lora_load(model, scratch("adapter")));
-    assert_error_about(TARN_ERROR_ARGUMENT, "lora_load", "has adapters already");
+    assert_error_about(TARN_ERROR_ARGUMENT, "lora_load", "already has adapters");
     tarn_module_free(model);
 }
 

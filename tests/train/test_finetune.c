@@ -396,7 +396,7 @@ static void options_that_cannot_be_are_refused(void **state)
     } rows[] = {{"layers", "3", 2, "layers is 3, but that of the model in"},
                 {"vocab", "300", 0, "vocab is 300, but that"},
                 {"tokenizer", "bytes", 0, "the model has its own, in"},
-                {"dropout", "0.1", 2, "a llama has none"},
+                {"dropout", "0.1", 2, "a llama does not support it"},
                 {"context", "33", 2, "looks at 32 tokens at most"},
                 {"model", "gpt2", 2, "to be a gpt2, but"},
                 {"lora_alpha", "4", 0, "lora_alpha is about adapters"},
@@ -404,8 +404,8 @@ static void options_that_cannot_be_are_refused(void **state)
                 {"lora_targets", "q_proj", 0, "lora_targets is about adapters"},
                 {"quantize", "q8_0", 0, "quantize is about adapters"},
                 {"merge", "gguf", 0, "merge is about adapters"},
-                {"lora_targets", "nothing", 2, "there is no linear layer 'nothing'"},
-                {"quantize", "q4_k", 2, "no whole blocks of q4_k"},
+                {"lora_targets", "nothing", 2, "linear layer 'nothing' not found"},
+                {"quantize", "q4_k", 2, "q4_k needs a multiple of"},
                 {"template", "chatml", 2, "template is for chats"},
                 {"val", "x.jsonl", 2, "val is for chats"},
                 {"val_share", "0.2", 2, "val_share is for chats"},
@@ -462,11 +462,11 @@ static void linear_layers_of_a_folder_become_blocks(void **state)
     tarn_module_free(plain);
     tarn_module_free(packed);
     assert_null(tarn_model_open(base, CPU, &(tarn_model_open_options){.quantize = TARN_BF16}));
-    assert_error(TARN_ERROR_DTYPE, "are blocks");
+    assert_error(TARN_ERROR_DTYPE, "it must be q8_0");
     assert_null(tarn_model_open(base, CPU, &(tarn_model_open_options){.quantize = TARN_Q8_0, .as_stored = true}));
     assert_error(TARN_ERROR_ARGUMENT, ".as_stored keeps them");
     assert_null(tarn_model_open(base, CPU, &(tarn_model_open_options){.quantize = TARN_Q4_K}));
-    assert_error(TARN_ERROR_SHAPE, "q8_0 has blocks of 32");
+    assert_error(TARN_ERROR_SHAPE, "q8_0 needs one of 32");
     assert_null(tarn_model_open("x.gguf", CPU, &(tarn_model_open_options){.quantize = TARN_Q8_0}));
     assert_error(TARN_ERROR_ARGUMENT, "stay as they are stored");
     assert_null(tarn_model_open(gpt2_base("gpt2-blocks"), CPU, &(tarn_model_open_options){.quantize = TARN_Q8_0}));

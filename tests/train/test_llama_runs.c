@@ -180,9 +180,9 @@ static void mistakes_are_named(void **state)
     static const struct {
         const char *model, *name, *value, *text;
     } mistakes[] = {
-        {"llama", "dropout", "0.1", "dropout is 0.1, but a llama has none"},
-        {"llama", "kv_heads", "3", ".kv_heads 3 do not divide .heads 4"},
-        {"llama", "heads", "3", "do not divide"},
+        {"llama", "dropout", "0.1", "dropout is 0.1; a llama does not support it"},
+        {"llama", "kv_heads", "3", ".kv_heads is 3; it must divide .heads, which is 4"},
+        {"llama", "heads", "3", "must divide"},
         {"llama", "heads", "16", "a head of 1 numbers"},
         {"llama", "hidden", "3", "hidden is for classifiers"},
         {"llama", "data", "digits:50", "is for language models"},
@@ -202,7 +202,7 @@ static void mistakes_are_named(void **state)
     }
     /* a family has no size of its own, and without data there is nothing to choose one by */
     for (int i = 0; i < 4; i++) {
-        static const char *const missing[] = {"layers is missing", "heads is missing", "width is missing",
+        static const char *const missing[] = {"layers is missing", "heads is missing", "hidden_size is missing",
                                               "context is missing"};
         tarn_train_options options = {.model = "qwen3",
                                       .layers = 1,

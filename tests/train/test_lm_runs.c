@@ -386,7 +386,7 @@ static void mistakes_are_named(void **state)
         {"augment", "true", "augment is for classifiers"},
         {"label_smoothing", "0.1", "label_smoothing is for classifiers"},
         {"model", "lenet", "a lenet learns from samples with labels"},
-        {"heads", "3", "do not divide"},
+        {"heads", "3", "must divide"},
         {"vocab", "5", "the tokenizer has 18 tokens"},
         {"micro_batch", "3", "does not divide"},
         {"min_lr", "1", "lr is lower"},

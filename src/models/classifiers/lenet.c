@@ -1,15 +1,17 @@
-/* lenet.c: two convolutions with pooling, and a linear layer. */
+/* lenet.c: a LeNet-like network: two convolutions with pooling, and a linear layer. */
 #include <tarn/model.h>
 
 #include "base/error.h"
 
 enum { FIRST = 16, SECOND = 32 }; /* channels after each convolution */
 
+/* 5 × 5, same padding: [N, in, H, W] → [N, out, H, W]. */
 static tarn_module *convolution(int64_t in, int64_t out, tarn_device device)
 {
     return tarn_conv2d_layer_with(in, out, device, &(tarn_conv2d_layer_options){.kernel = {5, 5}, .padding = {2, 2}});
 }
 
+/* 2 × 2 max pooling. */
 static tarn_module *halve(void)
 {
     return tarn_max_pool2d_layer(&(tarn_pool2d_options){.kernel = {2, 2}});

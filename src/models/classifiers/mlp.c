@@ -1,10 +1,11 @@
-/* mlp.c: a perceptron with any number of hidden layers. */
+/* mlp.c: multilayer perceptron: flatten, linear layers with ReLU, a linear output. */
 #include <tarn/model.h>
 
 #include "base/error.h"
 
-#define MOST_HIDDEN 64
+#define MAX_HIDDEN 64
 
+/* Raises invalid sizes. */
 static bool check(int64_t inputs, const int64_t *hidden, int hidden_count, int64_t classes)
 {
     if (tarn_failed())
@@ -13,9 +14,9 @@ static bool check(int64_t inputs, const int64_t *hidden, int hidden_count, int64
         return tarn__raise(TARN_ERROR_SHAPE,
                            "model_mlp: %lld inputs and %lld classes; there must be at least 1 of each",
                            (long long)inputs, (long long)classes);
-    if (hidden_count < 0 || hidden_count > MOST_HIDDEN)
+    if (hidden_count < 0 || hidden_count > MAX_HIDDEN)
         return tarn__raise(TARN_ERROR_ARGUMENT, "model_mlp: %d hidden layers; there may be 0 to %d", hidden_count,
-                           MOST_HIDDEN);
+                           MAX_HIDDEN);
     if (hidden_count > 0 && !hidden)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "model_mlp: there are %d hidden layers, but the list of their sizes is NULL", hidden_count);
@@ -29,7 +30,7 @@ static bool check(int64_t inputs, const int64_t *hidden, int hidden_count, int64
 tarn_module *tarn_model_mlp(int64_t inputs, const int64_t *hidden, int hidden_count, int64_t classes,
                             tarn_device device)
 {
-    tarn_module *layer[2 * MOST_HIDDEN + 2];
+    tarn_module *layer[2 * MAX_HIDDEN + 2];
     int count = 0;
     if (!check(inputs, hidden, hidden_count, classes))
         return NULL;

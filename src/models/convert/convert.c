@@ -1,4 +1,4 @@
-/* convert.c: models from one kind of file to another: what becomes of each tensor, and GGUF files to GGUF files. */
+/* convert.c: model conversion: options, the type of each tensor, and GGUF to GGUF. */
 #include "models/convert/convert.h"
 
 #include <string.h>
@@ -12,10 +12,11 @@
 #include "models/lora/lora.h"
 
 #define FILE_TYPE "general.file_type"
-#define PACKING "general.quantization_version" /* of the blocks' layout, which is at its second */
+#define QUANT_VERSION "general.quantization_version" /* version of the block formats: 2 */
 
 /* ---- the type of each tensor ------------------------------------------------------------------------------------- */
 
+/* Types that weights can be converted to. */
 static const tarn_dtype types[] = {TARN_F32, TARN_F16, TARN_BF16, TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
 
 static bool is_type(tarn_dtype dtype)
@@ -26,27 +27,27 @@ static bool is_type(tarn_dtype dtype)
     return false;
 }
 
-/* True when the rows of a tensor are whole blocks of a type. */
+/* True if the rows of a tensor are a multiple of a type's block size. */
 static bool fits(const tarn__weight_rows *rows, tarn_dtype dtype)
 {
     return rows->shape.size[rows->shape.rank - 1] % tarn__dtypes[dtype].block_elements == 0;
 }
 
-/* What a tensor becomes in a GGUF file, and why, which is counted. Norms, biases and the table of positions stay
- * numbers, as llama.cpp has it. */
-static tarn_dtype choose(tarn__conversion *c, const char *name, const tarn__weight_rows *rows, bool is_head)
+/* Type of a tensor in a GGUF file; counts why it differs from the wanted one. Norms, biases and position embeddings
+ * are f32, as llama.cpp requires. */
+static tarn_dtype choose_type(tarn__conversion *c, const char *name, const tarn__weight_rows *rows, bool is_head)
 {
     tarn_dtype wanted = c->options.quantize ? c->options.type : rows->from;
     if (rows->shape.rank < 2 || strcmp(name, "position_embd.weight") == 0) {
         c->summary.unquantized++;
         return TARN_F32;
     }
-    /* The head decides between tokens: llama.cpp keeps it finer, too. */
+    /* The head is sensitive: llama.cpp promotes it too. */
     if (c->options.quantize && wanted == TARN_Q4_K && is_head && fits(rows, TARN_Q6_K)) {
         c->summary.promoted++;
         return TARN_Q6_K;
     }
-    /* Smaller blocks where they fit; blocks that the file has already would lose by others. */
+    /* q8_0 where it fits; weights that are quantized already would lose precision in another format. */
     int64_t row = rows->shape.size[rows->shape.rank - 1];
     tarn_dtype chosen = tarn__quant_type_for_row(row, wanted, rows->from);
     tarn__fallback_add(&c->fallback, row, wanted, chosen);
@@ -81,7 +82,7 @@ bool tarn__convert_add_as(tarn__conversion *c, const char *name, const tarn__wei
 bool tarn__convert_add(tarn__conversion *c, const char *name, const tarn__weight_rows *rows, bool is_head)
 {
     tarn__weight_rows chosen = *rows;
-    chosen.to = choose(c, name, rows, is_head);
+    chosen.to = choose_type(c, name, rows, is_head);
     return tarn__convert_add_as(c, name, &chosen);
 }
 
@@ -99,7 +100,7 @@ bool tarn__convert_write(tarn__output *output, void *ctx)
     return true;
 }
 
-/* llama.cpp's number for a file whose matrices are mostly of a type. */
+/* llama.cpp's number for a file whose matrices mostly have a type. */
 static uint32_t file_type(tarn_dtype dtype)
 {
     static const uint32_t numbers[TARN_DTYPE_COUNT] = {
@@ -107,27 +108,27 @@ static uint32_t file_type(tarn_dtype dtype)
     return numbers[dtype];
 }
 
-/* The type that most bytes of the new file have. */
+/* The type of most elements in the new file. */
 static tarn_dtype main_type(const tarn__conversion *c)
 {
     int64_t elements[TARN_DTYPE_COUNT] = {0};
-    tarn_dtype most = TARN_F32;
+    tarn_dtype main = TARN_F32;
     for (int i = 0; i < c->jobs; i++)
         elements[c->job[i].rows.to] += count_of(&c->job[i].rows.shape);
     for (int i = 0; i < TARN_DTYPE_COUNT; i++)
-        most = elements[i] > elements[most] ? (tarn_dtype)i : most;
-    return most;
+        main = elements[i] > elements[main] ? (tarn_dtype)i : main;
+    return main;
 }
 
 bool tarn__convert_put(tarn__conversion *c, tarn_gguf_writer *writer)
 {
     uint32_t type = file_type(main_type(c));
-    bool has_blocks = false;
-    tarn__fallback_log(&c->fallback, c->options.type); /* before the file is written, which takes a while */
+    bool has_quantized = false;
+    tarn__fallback_log(&c->fallback, c->options.type); /* before the write, which takes a while */
     for (int i = 0; i < c->jobs; i++)
-        has_blocks |= tarn__is_quantized(c->job[i].rows.to);
+        has_quantized |= tarn__is_quantized(c->job[i].rows.to);
     bool good = tarn_gguf_add_value(writer, FILE_TYPE, TARN_GGUF_U32, &type) &&
-                (!has_blocks || tarn_gguf_add_value(writer, PACKING, TARN_GGUF_U32, &(uint32_t){2}));
+                (!has_quantized || tarn_gguf_add_value(writer, QUANT_VERSION, TARN_GGUF_U32, &(uint32_t){2}));
     for (int i = 0; good && i < c->jobs; i++) {
         tarn__convert_job *job = &c->job[i];
         job->rows.name = job->name;
@@ -138,7 +139,7 @@ bool tarn__convert_put(tarn__conversion *c, tarn_gguf_writer *writer)
 
 /* ---- GGUF to GGUF ------------------------------------------------------------------------------------------------ */
 
-/* The head's name; where a model has none, tokens and head share their weight. */
+/* Name of the head; tied embeddings have none of their own. */
 static const char *head_of(const tarn_gguf *file)
 {
     return tarn_gguf_find(file, "output.weight") >= 0 ? "output.weight" : "token_embd.weight";
@@ -146,10 +147,9 @@ static const char *head_of(const tarn_gguf *file)
 
 bool tarn__convert_unknown(const tarn__conversion *c, const char *name, const char *type)
 {
-    return tarn__raise(
-        TARN_ERROR_UNSUPPORTED,
-        "%s: '%s': tensor '%.200s' is %s, which tarn cannot read; it reads F32 F16 BF16 Q8_0 Q4_0 Q4_K Q6_K",
-        c->function, c->from, name, type);
+    return tarn__raise(TARN_ERROR_UNSUPPORTED,
+                       "%s: '%s': tensor '%.200s' is %s, which is not supported; F32 F16 BF16 Q8_0 Q4_0 Q4_K Q6_K are",
+                       c->function, c->from, name, type);
 }
 
 bool tarn__convert_is_head(const tarn__gguf_traits *traits, const char *name)
@@ -157,6 +157,7 @@ bool tarn__convert_is_head(const tarn__gguf_traits *traits, const char *name)
     return strcmp(name, traits->tie_embeddings ? "token_embd.weight" : "output.weight") == 0;
 }
 
+/* Adds every tensor of a GGUF file of any architecture under its name. */
 static bool add_all(tarn__conversion *c, const tarn_gguf *file)
 {
     tarn_gguf_entry e;
@@ -182,18 +183,17 @@ bool tarn__convert_copy_metadata(const tarn_gguf *file, const char *but, tarn_gg
     bool good = true;
     for (int i = 0; good && i < tarn_gguf_metadata_count(file); i++)
         good = tarn_gguf_metadata_at(file, i, &value) &&
-               (strcmp(value.key, FILE_TYPE) == 0 || strcmp(value.key, PACKING) == 0 ||
+               (strcmp(value.key, FILE_TYPE) == 0 || strcmp(value.key, QUANT_VERSION) == 0 ||
                 (but && strcmp(value.key, but) == 0) || tarn_gguf_add_from(writer, file, i));
     return good;
 }
 
+/* Requantizes a file; metadata is copied. */
 static bool gguf_to_gguf(tarn__conversion *c)
 {
     if (!c->options.quantize)
-        return tarn__raise(
-            TARN_ERROR_ARGUMENT,
-            "%s: '%s' and '%s' are both GGUF files: there is nothing to convert but the type of the weights",
-            c->function, c->from, c->to);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' and '%s' are both GGUF files; .quantize is required",
+                           c->function, c->from, c->to);
     tarn_gguf *file = tarn_gguf_open(c->from);
     tarn_gguf_writer *writer = file ? tarn_gguf_create(c->to) : NULL;
     bool good =
@@ -206,43 +206,42 @@ static bool gguf_to_gguf(tarn__conversion *c)
     return good;
 }
 
-/* ---- the door ---------------------------------------------------------------------------------------------------- */
+/* ---- entry point ----------------------------------------------------------------------------------------------------
+ */
 
+/* Raises invalid options and an existing target. */
 static bool check(const tarn__conversion *c)
 {
     if (!c->from || !c->from[0] || !c->to || !c->to[0])
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the path %s is missing", c->function,
                            c->from && c->from[0] ? "to write to" : "of the model");
     if (c->options.quantize && !is_type(c->options.type))
-        return tarn__raise(TARN_ERROR_DTYPE,
-                           "%s: weights cannot become %s; f32 f16 bf16 q8_0 q4_0 q4_k q6_k are possible", c->function,
-                           tarn_dtype_name(c->options.type));
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: .type is %s; it must be f32, f16, bf16, q8_0, q4_0, q4_k or q6_k",
+                           c->function, tarn_dtype_name(c->options.type));
     if (c->options.quantize && !tarn__ends_with(c->to, ".gguf"))
-        return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "%s: '%s' must end in \".gguf\": weights get another type in GGUF files only", c->function,
-                           c->to);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' must end in \".gguf\": only GGUF files can be quantized",
+                           c->function, c->to);
     if (c->options.adapter && !c->options.adapter[0])
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the folder of the adapter is empty", c->function);
     if (!c->options.adapter && !tarn__ends_with(c->from, ".gguf") && !tarn__ends_with(c->to, ".gguf"))
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "%s: neither '%s' nor '%s' is a GGUF file, whose name ends in \".gguf\"", c->function,
+                           "%s: neither '%s' nor '%s' is a GGUF file; one name must end in \".gguf\"", c->function,
                            c->from, c->to);
     if (tarn__ends_with(c->to, ".gguf") && !c->options.replace && tarn__path_exists(c->to))
-        return tarn__raise(TARN_ERROR_IO, "%s: '%s' is there already; it is replaced only with .replace (--force)",
-                           c->function, c->to);
+        return tarn__raise(TARN_ERROR_IO, "%s: '%s' already exists; set .replace (--force) to replace it", c->function,
+                           c->to);
     return true;
 }
 
-/* Before anything is read. */
-static bool check_place(const tarn__conversion *c)
+/* Raises an existing model in the target folder, before anything is read. */
+static bool check_target(const tarn__conversion *c)
 {
     tarn__model_path config, weights;
     if (!tarn__model_path_in(c->function, c->to, "config.json", &config) ||
         !tarn__model_path_in(c->function, c->to, "model.safetensors", &weights))
         return false;
     return c->options.replace || !(tarn__path_exists(config.text) || tarn__path_exists(weights.text)) ||
-           tarn__raise(TARN_ERROR_IO,
-                       "%s: there is a model in '%s' already; it is replaced only with .replace (--force)", c->function,
+           tarn__raise(TARN_ERROR_IO, "%s: '%s' already has a model; set .replace (--force) to replace it", c->function,
                        c->to);
 }
 
@@ -253,19 +252,19 @@ static void release_jobs(tarn__conversion *c)
     tarn__release(c->job, sizeof(*c->job) * (size_t)c->capacity);
 }
 
-/* A folder that holds adapters alone stands for the model that they belong to, with them. */
-static bool take_adapters(tarn__conversion *c, tarn__model_path *base)
+/* A folder of adapters alone stands for the model that it names, with the adapters. */
+static bool resolve_adapters(tarn__conversion *c, tarn__model_path *base)
 {
-    bool is_plain = !c->from || !c->from[0] || c->options.adapter || tarn__ends_with(c->from, ".gguf");
-    if (is_plain || !tarn__lora_is_folder(c->function, c->from))
+    bool is_model = !c->from || !c->from[0] || c->options.adapter || tarn__ends_with(c->from, ".gguf");
+    if (is_model || !tarn__lora_is_folder(c->function, c->from))
         return !tarn_failed();
     c->options.adapter = c->from;
     c->from = base->text;
     return tarn__lora_base_of(c->function, c->options.adapter, base);
 }
 
-/* Who trained adapters may have given the tokenizer a template, or kept it as it was: theirs goes with them. */
-static bool choose_text(tarn__conversion *c)
+/* Training may have set another chat template: the tokenizer of the adapters' folder goes with them. */
+static bool choose_tokenizer(tarn__conversion *c)
 {
     tarn__model_path path;
     c->text = c->from;
@@ -285,11 +284,11 @@ static bool convert(tarn__conversion *c)
     return tarn__ends_with(c->to, ".gguf") ? gguf_to_gguf(c) : tarn__convert_to_hf(c);
 }
 
-/* Into a folder that takes the place of the one that is there when it is complete. */
+/* Writes to a temporary folder, which replaces the target when it is complete. */
 static bool convert_staged(tarn__conversion *c)
 {
     tarn__staging staging;
-    if (!check_place(c) || !tarn__staging_open(&staging, c->function, c->to))
+    if (!check_target(c) || !tarn__staging_open(&staging, c->function, c->to))
         return false;
     c->to = staging.temporary;
     if (convert(c))
@@ -305,7 +304,7 @@ bool tarn_model_convert_sized(const char *from, const char *to, tarn_convert_sum
     if (options)
         memcpy(&c.options, options, options_size < sizeof(c.options) ? options_size : sizeof(c.options));
     tarn__model_path base;
-    if (tarn_failed() || !take_adapters(&c, &base) || !check(&c) || !choose_text(&c))
+    if (tarn_failed() || !resolve_adapters(&c, &base) || !check(&c) || !choose_tokenizer(&c))
         return false;
     tarn_scope *scope = tarn_scope_open();
     bool good = scope && (tarn__ends_with(to, ".gguf") ? convert(&c) : convert_staged(&c));

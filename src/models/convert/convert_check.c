@@ -1,14 +1,14 @@
-/* convert_check.c: the tensors on their way are those of the model, none missing and none too many. */
+/* convert_check.c: checks that the tensors of a conversion are exactly those of the model. */
 #include <string.h>
 
 #include "base/error.h"
 #include "models/convert/convert.h"
 
-/* What is looked for, or counted. */
+/* Search for a name. */
 typedef struct search {
     const tarn__conversion *conversion;
     bool in_folder;
-    const char *name; /* that a model is asked for; NULL: it is asked for all of its own */
+    const char *name; /* to find; NULL: count all names of the model */
     int known;
 } search;
 
@@ -25,7 +25,7 @@ static bool is_there(void *ctx, const char *folder_name)
 {
     search *s = ctx;
     char other[TARN__GGUF_NAME_CAPACITY] = "";
-    tarn__gguf_name_of(s->conversion->kind, folder_name, other); /* which knows all of them */
+    tarn__gguf_name_of(s->conversion->arch, folder_name, other); /* always succeeds */
     s->known++;
     return has_job(s->conversion, s->in_folder ? folder_name : other) ||
            tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has no tensor '%s', which a %s of this configuration has",
@@ -38,16 +38,16 @@ static bool is_other(void *ctx, const char *folder_name)
 {
     const search *s = ctx;
     char other[TARN__GGUF_NAME_CAPACITY] = "";
-    tarn__gguf_name_of(s->conversion->kind, folder_name, other);
+    tarn__gguf_name_of(s->conversion->arch, folder_name, other);
     return strcmp(s->in_folder ? folder_name : other, s->name) != 0;
 }
 
 /* Raises that the model does not have a tensor, by the name that it has where it comes from. Is false. */
-static bool refuse(const search *s)
+static bool raise_unknown(const search *s)
 {
     const tarn__conversion *c = s->conversion;
     char source[TARN__GGUF_NAME_CAPACITY] = "";
-    (s->in_folder ? tarn__gguf_name_of : tarn__gguf_folder_name_of)(c->kind, s->name, source);
+    (s->in_folder ? tarn__gguf_name_of : tarn__gguf_folder_name_of)(c->arch, s->name, source);
     return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds '%s', which a %s of this configuration does not have",
                        c->function, c->from, source, s->conversion->traits.arch);
 }
@@ -55,12 +55,12 @@ static bool refuse(const search *s)
 bool tarn__convert_check_names(const tarn__conversion *c, bool in_folder)
 {
     search s = {.conversion = c, .in_folder = in_folder};
-    if (!tarn__gguf_each_name(c->kind, &c->traits, is_there, &s))
+    if (!tarn__gguf_each_name(c->arch, &c->traits, is_there, &s))
         return false;
     for (int i = 0; s.known < c->jobs && i < c->jobs; i++) {
         s.name = c->job[i].name;
-        if (tarn__gguf_each_name(c->kind, &c->traits, is_other, &s))
-            return refuse(&s);
+        if (tarn__gguf_each_name(c->arch, &c->traits, is_other, &s))
+            return raise_unknown(&s);
     }
     return true;
 }

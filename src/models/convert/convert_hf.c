@@ -12,7 +12,7 @@
 #include "formats/safetensors.h"
 #include "models/convert/convert.h"
 #include "models/gguf/gguf_keys.h"
-#include "models/hf/folder_blocks.h"
+#include "models/hf/hf.h"
 #include "models/hf/weights.h"
 
 #define WIDENED "tarn.widened." /* and the type that the tensors named there had */
@@ -20,16 +20,16 @@
 /* ---- folder to GGUF ---------------------------------------------------------------------------------------------- */
 
 /* Reads what the model is. */
-static bool read_config(tarn__conversion *c, const tarn__arch **kind, tarn__any_config *config)
+static bool read_config(tarn__conversion *c, const tarn__arch **arch, tarn__any_config *config)
 {
     tarn__model_path where;
     tarn__json_file *document = tarn__model_config_open(c->function, c->from, &where);
     const char *type = document ? tarn__json_file_string(document, "model_type") : NULL;
-    *kind = type ? tarn__arch_named(c->function, where.text, type) : NULL;
-    bool good = *kind && (*kind)->gguf->read(c->function, document, TARN_F32, config);
+    *arch = type ? tarn__arch_named(c->function, where.text, type) : NULL;
+    bool good = *arch && (*arch)->gguf->read(c->function, document, TARN_F32, config);
     if (good) {
-        c->kind = (*kind)->gguf;
-        c->kind->traits(config, &c->traits);
+        c->arch = (*arch)->gguf;
+        c->arch->traits(config, &c->traits);
     }
     tarn__json_file_free(document);
     return good;
@@ -47,13 +47,13 @@ static tarn_safetensors *open_weights(const tarn__conversion *c)
     return NULL;
 }
 
-static bool add_from_folder(tarn__conversion *c, const tarn__arch *kind, const tarn_safetensors *weights, int index)
+static bool add_from_folder(tarn__conversion *c, const tarn__arch *arch, const tarn_safetensors *weights, int index)
 {
     char name[TARN__GGUF_NAME_CAPACITY];
     tarn_safetensors_entry e;
-    if (!tarn_safetensors_info(weights, index, &e) || kind->ignores(e.name))
+    if (!tarn_safetensors_info(weights, index, &e) || arch->ignores(e.name))
         return !tarn_failed();
-    if (!tarn__gguf_name_of(c->kind, e.name, name))
+    if (!tarn__gguf_name_of(c->arch, e.name, name))
         return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds '%.200s', which a %s does not have", c->function, c->from,
                            e.name, c->traits.arch);
     if (e.dtype != TARN_F32 && e.dtype != TARN_F16 && e.dtype != TARN_BF16)
@@ -61,13 +61,13 @@ static bool add_from_folder(tarn__conversion *c, const tarn__arch *kind, const t
                            "%s: '%s': tensor '%.200s' is %s; weights of F32, F16 and BF16 are converted", c->function,
                            c->from, e.name, e.dtype_name);
     if (c->traits.tie_embeddings && strcmp(name, "output.weight") == 0)
-        return tarn__hf_check_head(c->function, c->kind, weights, c->from, index);
+        return tarn__hf_check_head(c->function, c->arch, weights, c->from, index);
     tarn__weight_rows one = {.function = c->function,
                              .path = c->from,
                              .elements = tarn__safetensors_data(weights, index),
                              .shape = e.shape,
                              .from = e.dtype};
-    return tarn__gguf_set_layout(c->kind, &c->traits, name, e.name, true, &one) &&
+    return tarn__gguf_set_layout(c->arch, &c->traits, name, e.name, true, &one) &&
            tarn__convert_add(c, name, &one, tarn__convert_is_head(&c->traits, name));
 }
 
@@ -91,7 +91,7 @@ static bool put_widened(const tarn__conversion *c, tarn_dtype dtype, tarn_gguf_w
 bool tarn__convert_write_gguf(tarn__conversion *c, const void *config, tarn_gguf_writer *writer)
 {
     bool has_text = tarn__convert_has_tokenizer(c);
-    return c->kind->put(config, writer) && tarn__gguf_put_bos_eos(&c->traits.tokens, has_text, writer) &&
+    return c->arch->put(config, writer) && tarn__gguf_put_bos_eos(&c->traits.tokens, has_text, writer) &&
            (!has_text || tarn__convert_put_tokenizer(c, writer)) && put_widened(c, TARN_BF16, writer) &&
            put_widened(c, TARN_F16, writer) && tarn__convert_put(c, writer);
 }
@@ -99,11 +99,11 @@ bool tarn__convert_write_gguf(tarn__conversion *c, const void *config, tarn_gguf
 bool tarn__convert_from_hf(tarn__conversion *c)
 {
     tarn__any_config config = {0};
-    const tarn__arch *kind;
-    tarn_safetensors *weights = read_config(c, &kind, &config) ? open_weights(c) : NULL;
+    const tarn__arch *arch;
+    tarn_safetensors *weights = read_config(c, &arch, &config) ? open_weights(c) : NULL;
     bool good = weights && tarn__safetensors_verify(c->function, weights);
     for (int i = 0; good && i < tarn_safetensors_count(weights); i++)
-        good = add_from_folder(c, kind, weights, i);
+        good = add_from_folder(c, arch, weights, i);
     good = good && tarn__convert_check_names(c, false);
     tarn_gguf_writer *writer = good ? tarn_gguf_create(c->to) : NULL;
     good = writer && tarn__convert_write_gguf(c, &config, writer);
@@ -141,9 +141,9 @@ static bool add_to_folder(tarn__conversion *c, const tarn_gguf *file, int index)
 {
     char name[TARN__GGUF_NAME_CAPACITY];
     tarn_gguf_entry e;
-    if (!tarn_gguf_info(file, index, &e) || tarn__gguf_is_derived(c->kind, e.name))
+    if (!tarn_gguf_info(file, index, &e) || tarn__gguf_is_derived(c->arch, e.name))
         return !tarn_failed();
-    if (!tarn__gguf_folder_name_of(c->kind, e.name, name))
+    if (!tarn__gguf_folder_name_of(c->arch, e.name, name))
         return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds '%.200s', which a %s does not have", c->function, c->from,
                            e.name, c->traits.arch);
     if (e.dtype == TARN_DTYPE_COUNT)
@@ -156,7 +156,7 @@ static bool add_to_folder(tarn__conversion *c, const tarn_gguf *file, int index)
                              .from = e.dtype,
                              .to = tarn__is_quantized(e.dtype) ? TARN_F32 : e.dtype};
     return (e.dtype != TARN_F32 || narrowed(file, e.name, &one.to)) &&
-           tarn__gguf_set_layout(c->kind, &c->traits, e.name, e.name, false, &one) &&
+           tarn__gguf_set_layout(c->arch, &c->traits, e.name, e.name, false, &one) &&
            tarn__convert_add_as(c, name, &one);
 }
 
@@ -184,7 +184,7 @@ static bool write_weights(tarn__conversion *c, const tarn_gguf *file, const char
 static bool write_config(const tarn__conversion *c, const tarn__any_config *config, const char *where)
 {
     tarn__json_file *document = tarn__json_file_new(c->function);
-    bool good = document && c->kind->write(config, document) && tarn__json_file_save(document, where);
+    bool good = document && c->arch->write(config, document) && tarn__json_file_save(document, where);
     tarn__json_file_free(document);
     return good;
 }
@@ -192,19 +192,20 @@ static bool write_config(const tarn__conversion *c, const tarn__any_config *conf
 static bool write_folder(tarn__conversion *c, const tarn_gguf *file)
 {
     tarn__any_config config = {0};
-    tarn_gguf_entry table = {0};
+    tarn_gguf_entry embedding = {0};
     tarn__model_path where, weights;
     int tokens = tarn_gguf_find(file, "token_embd.weight");
     if (!tarn__model_path_in(c->function, c->to, "config.json", &where) ||
         !tarn__model_path_in(c->function, c->to, "model.safetensors", &weights) ||
-        (tokens >= 0 && !tarn_gguf_info(file, tokens, &table)))
+        (tokens >= 0 && !tarn_gguf_info(file, tokens, &embedding)))
         return false;
-    c->kind = tarn__gguf_arch_of(c->function, file);
-    if (!c->kind ||
-        !c->kind->get(c->function, file, table.dtype == TARN_F16 || table.dtype == TARN_BF16 ? table.dtype : TARN_F32,
+    c->arch = tarn__gguf_arch_of(c->function, file);
+    if (!c->arch ||
+        !c->arch->get(c->function, file,
+                      embedding.dtype == TARN_F16 || embedding.dtype == TARN_BF16 ? embedding.dtype : TARN_F32,
                       &config))
         return false;
-    c->kind->traits(&config, &c->traits);
+    c->arch->traits(&config, &c->traits);
     return write_weights(c, file, weights.text) && tarn__convert_get_tokenizer(c, file) &&
            write_config(c, &config, where.text);
 }

@@ -1,8 +1,7 @@
-/* convert_merged.c: models whose adapters become part of their weights on the way to another file: to a folder, or to a
- * GGUF file.
+/* convert_merged.c: conversion with LoRA adapters merged into the weights, to a folder or a GGUF file.
  *
- * The whole model is in memory. What no adapter changed comes from where it was, with its bits: from a GGUF file into
- * another one in its own type, blocks included. */
+ * The whole model is in memory. Weights without an adapter are copied from their source unchanged: from a GGUF file
+ * to another in their own type, quantized or not. */
 #include <stdio.h>
 #include <string.h>
 #include <tarn/safetensors.h>
@@ -15,16 +14,17 @@
 #include "models/hf/weights.h"
 #include "models/lora/lora.h"
 
-typedef struct merging {
+/* State of one conversion. */
+typedef struct merger {
     tarn__conversion *c;
-    tarn_gguf *file; /* that the model comes from; NULL: a folder */
+    tarn_gguf *file; /* source; NULL: a folder */
     tarn_module *model;
-    tarn__lora_layers list; /* those that had adapters are chosen */
-} merging;
+    tarn__lora_layers list; /* linear layers; those with adapters are selected */
+} merger;
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-static bool has_blocks(const tarn_gguf *file)
+static bool has_quantized(const tarn_gguf *file)
 {
     tarn_gguf_entry e;
     for (int i = 0; i < tarn_gguf_count(file) && tarn_gguf_info(file, i, &e); i++)
@@ -33,38 +33,38 @@ static bool has_blocks(const tarn_gguf *file)
     return false;
 }
 
-/* What weights in blocks become: fine enough for what they become after that. */
-static tarn_model_open_options how_to_open(const merging *m)
+/* dtype that quantized weights are dequantized to: precise enough for the type they become. */
+static tarn_model_open_options open_options(const merger *m)
 {
     const tarn_convert_options *o = &m->c->options;
-    bool is_short = !o->quantize || o->type == TARN_BF16;
-    if (!m->file || !has_blocks(m->file))
+    bool is_bf16 = !o->quantize || o->type == TARN_BF16;
+    if (!m->file || !has_quantized(m->file))
         return (tarn_model_open_options){.as_stored = true};
-    return (tarn_model_open_options){.dtype = is_short ? TARN_BF16 : TARN_F32};
+    return (tarn_model_open_options){.dtype = is_bf16 ? TARN_BF16 : TARN_F32};
 }
 
-/* The model with its adapters, the list of them, and then the model without. */
-static bool open_merged(merging *m)
+/* Opens the model, loads its adapters, lists them, and merges them. */
+static bool open_merged(merger *m)
 {
     if (tarn__ends_with(m->c->from, ".gguf") && !(m->file = tarn_gguf_open(m->c->from)))
         return false;
-    tarn_model_open_options how = how_to_open(m);
+    tarn_model_open_options how = open_options(m);
     m->model = tarn_failed() ? NULL : tarn_model_open(m->c->from, tarn_device_cpu(), &how);
     if (!m->model)
         return false;
-    m->c->kind = tarn__arch_of(m->c->function, m->model)->gguf;
-    m->c->kind->traits(m->model->ctx, &m->c->traits);
+    m->c->arch = tarn__arch_of(m->c->function, m->model)->gguf;
+    m->c->arch->traits(m->model->ctx, &m->c->traits);
     return tarn_lora_load(m->model, m->c->options.adapter) && tarn__lora_list(m->c->function, m->model, &m->list) &&
            tarn_lora_merge(m->model);
 }
 
-/* True when a tensor of that full name is a weight that an adapter changed. */
-static bool is_changed(const merging *m, const char *name)
+/* True if a tensor, by its full name, is a weight with an adapter. */
+static bool is_changed(const merger *m, const char *name)
 {
     size_t length = strlen(name), tail = strlen(".weight");
     for (int i = 0; i < m->list.count; i++) {
         const char *path = m->list.layer[i].path;
-        if (m->list.layer[i].is_chosen && strlen(path) + tail == length && memcmp(path, name, length - tail) == 0 &&
+        if (m->list.layer[i].is_selected && strlen(path) + tail == length && memcmp(path, name, length - tail) == 0 &&
             strcmp(name + length - tail, ".weight") == 0)
             return true;
     }
@@ -73,8 +73,8 @@ static bool is_changed(const merging *m, const char *name)
 
 /* ---- to a GGUF file ---------------------------------------------------------------------------------------------- */
 
-/* Adds a tensor of the model, whose memory is on the CPU and dense. */
-static bool add_tensor(const merging *m, const char *stored, const tarn_tensor *tensor, bool is_head)
+/* Adds a tensor of the model, which is on the CPU and contiguous. */
+static bool add_tensor(const merger *m, const char *stored, const tarn_tensor *tensor, bool is_head)
 {
     tarn__weight_rows rows = {.function = m->c->function,
                               .path = m->c->from,
@@ -85,23 +85,23 @@ static bool add_tensor(const merging *m, const char *stored, const tarn_tensor *
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
                            "%s: '%s': tensor '%.200s' is F64; weights of F32, F16 and BF16 are converted",
                            m->c->function, m->c->from, stored);
-    return rows.elements && tarn__gguf_set_layout(m->c->kind, &m->c->traits, stored, stored, true, &rows) &&
+    return rows.elements && tarn__gguf_set_layout(m->c->arch, &m->c->traits, stored, stored, true, &rows) &&
            tarn__convert_add(m->c, stored, &rows, is_head);
 }
 
 static bool add_from_model(const tarn__parameter *parameter, void *ctx)
 {
-    const merging *m = ctx;
+    const merger *m = ctx;
     char stored[TARN__GGUF_NAME_CAPACITY];
     const char *name = tarn__name_from(m->model, parameter);
-    if (!tarn__gguf_name_of(m->c->kind, name, stored))
+    if (!tarn__gguf_name_of(m->c->arch, name, stored))
         return tarn__raise(TARN_ERROR_INTERNAL, "%s: '%.200s' has no name in a GGUF file", m->c->function, name);
     return add_tensor(m, stored, parameter->tensor, tarn__convert_is_head(&m->c->traits, stored));
 }
 
-/* A weight that adapters changed, counted as the entry of the file that it was: blocks, which became elements when the
- * model was opened. */
-static bool add_merged(const merging *m, const tarn_gguf_entry *e, const tarn_tensor *tensor)
+/* A merged weight, counted with the type and bytes of its entry in the file: it was dequantized when the model was
+ * opened. */
+static bool add_merged(const merger *m, const tarn_gguf_entry *e, const tarn_tensor *tensor)
 {
     tarn_convert_summary *s = &m->c->summary;
     if (!add_tensor(m, e->name, tensor, false))
@@ -112,15 +112,14 @@ static bool add_merged(const merging *m, const tarn_gguf_entry *e, const tarn_te
     return true;
 }
 
-/* An entry of the file that the model comes from: what adapters changed as it is in the model, the others as they are.
- */
-static bool add_from_file(const merging *m, int index)
+/* An entry of the source file: merged weights from the model, others unchanged. */
+static bool add_from_file(const merger *m, int index)
 {
     char name[TARN__GGUF_NAME_CAPACITY];
     tarn_gguf_entry e;
     if (!tarn_gguf_info(m->file, index, &e))
         return false;
-    if (tarn__gguf_folder_name_of(m->c->kind, e.name, name) && is_changed(m, name))
+    if (tarn__gguf_folder_name_of(m->c->arch, e.name, name) && is_changed(m, name))
         return add_merged(m, &e, tarn_module_find(m->model, name));
     const tarn__weight_rows rows = {.function = m->c->function,
                                     .path = m->c->from,
@@ -130,7 +129,7 @@ static bool add_from_file(const merging *m, int index)
     return tarn__convert_add(m->c, e.name, &rows, tarn__convert_is_head(&m->c->traits, e.name));
 }
 
-static bool put_all(merging *m, tarn_gguf_writer *writer)
+static bool put_all(merger *m, tarn_gguf_writer *writer)
 {
     bool good = true;
     const char *chat;
@@ -144,7 +143,7 @@ static bool put_all(merging *m, tarn_gguf_writer *writer)
            tarn__convert_put(m->c, writer);
 }
 
-static bool write_gguf(merging *m)
+static bool write_gguf(merger *m)
 {
     tarn_gguf_writer *writer = tarn_gguf_create(m->c->to);
     if (writer && put_all(m, writer))
@@ -155,6 +154,7 @@ static bool write_gguf(merging *m)
 
 /* ---- to a folder ------------------------------------------------------------------------------------------------- */
 
+/* Copies a file atomically. */
 static bool copy_file(const char *function, const char *from, const char *to)
 {
     tarn__map map;
@@ -171,8 +171,8 @@ static bool copy_file(const char *function, const char *from, const char *to)
     return good;
 }
 
-/* The tokenizer, and what else there is about text. */
-static bool write_text(merging *m)
+/* Tokenizer files and generation_config.json. */
+static bool write_tokenizer(merger *m)
 {
     static const char *const names[] = {"tokenizer.json",          "tokenizer.model",     "tokenizer_config.json",
                                         "special_tokens_map.json", "vocab.json",          "merges.txt",
@@ -191,24 +191,24 @@ static bool write_text(merging *m)
     return good;
 }
 
-/* The type that a tensor of the model had in the file it comes from. */
-static tarn_dtype dtype_before(const merging *m, const tarn__parameter *parameter)
+/* dtype of a tensor in the source file. */
+static tarn_dtype dtype_before(const merger *m, const tarn__parameter *parameter)
 {
     char stored[TARN__GGUF_NAME_CAPACITY];
     tarn_gguf_entry e = {.dtype = parameter->tensor->view.dtype};
-    if (m->file && tarn__gguf_name_of(m->c->kind, tarn__name_from(m->model, parameter), stored))
+    if (m->file && tarn__gguf_name_of(m->c->arch, tarn__name_from(m->model, parameter), stored))
         tarn_gguf_info(m->file, tarn_gguf_find(m->file, stored), &e);
     return e.dtype;
 }
 
 static bool count_one(const tarn__parameter *parameter, void *ctx)
 {
-    const merging *m = ctx;
+    const merger *m = ctx;
     tarn_convert_summary *s = &m->c->summary;
     tarn_model_info info;
     tarn_dtype before = dtype_before(m, parameter), after = parameter->tensor->view.dtype;
     if (tarn__is_quantized(after) && tarn_model_query(m->model, &info))
-        after = info.dtype; /* as tarn_model_write() has it */
+        after = info.dtype; /* as tarn_model_write() dequantizes it */
     int64_t count = tarn__view_count(&parameter->tensor->view);
     s->tensors++;
     s->changed += before != after;
@@ -217,15 +217,15 @@ static bool count_one(const tarn__parameter *parameter, void *ctx)
     return !tarn_failed();
 }
 
-static bool write_folder(merging *m)
+static bool write_folder(merger *m)
 {
     tarn__module_walk_over(m->model, TARN__MODULE_STATE, count_one, m);
-    return !tarn_failed() && write_text(m) && tarn_model_write(m->model, m->c->to);
+    return !tarn_failed() && write_tokenizer(m) && tarn_model_write(m->model, m->c->to);
 }
 
 bool tarn__convert_merged(tarn__conversion *c)
 {
-    merging m = {.c = c};
+    merger m = {.c = c};
     bool good = open_merged(&m) && (tarn__ends_with(c->to, ".gguf") ? write_gguf(&m) : write_folder(&m));
     tarn_module_free(m.model);
     tarn__lora_release(&m.list);

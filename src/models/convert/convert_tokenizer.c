@@ -1,8 +1,8 @@
-/* convert_tokenizer.c: the tokenizer and the chat template of a folder as GGUF's metadata, and back.
+/* convert_tokenizer.c: tokenizer and chat template of a folder as GGUF metadata, and back.
  *
- * text/files/to_gguf.c writes the vocabulary, merges or scores, and the name of the pattern that cuts text into words.
- * A folder's tokenizer.json is kept beside them under the key that the format has for it, so that it comes back as it
- * was; a file without it gets one that is made from the rest. */
+ * text/files/to_gguf.c writes the vocabulary, merges or scores, and the name of the pre-tokenizer. The folder's
+ * tokenizer.json is stored next to them under the format's key for it, so that a round trip restores it; for a file
+ * without it one is generated. */
 #include <stdio.h>
 #include <string.h>
 #include <tarn/text.h>
@@ -16,9 +16,10 @@
 #include "text/tokenizer/tokenizer.h"
 
 #define G "tokenizer.ggml."
-#define WHOLE_FILE "tokenizer.huggingface.json"
+#define HF_JSON "tokenizer.huggingface.json"
 #define CHAT "tokenizer.chat_template"
 
+/* True if a folder has a file of that name. */
 static bool exists(const tarn__conversion *c, const char *folder, const char *name)
 {
     tarn__model_path where;
@@ -40,8 +41,8 @@ bool tarn__convert_put_chat(const tarn__conversion *c, tarn_gguf_writer *writer,
     return good;
 }
 
-/* tokenizer.json as it is. */
-static bool put_whole_file(const tarn__conversion *c, tarn_gguf_writer *writer)
+/* Stores tokenizer.json unchanged. */
+static bool put_hf_json(const tarn__conversion *c, tarn_gguf_writer *writer)
 {
     tarn__model_path where;
     tarn__map map;
@@ -49,7 +50,7 @@ static bool put_whole_file(const tarn__conversion *c, tarn_gguf_writer *writer)
         return true;
     if (!tarn__map_open(&map, c->function, where.text))
         return false;
-    bool good = tarn_gguf_add_string(writer, WHOLE_FILE, map.memory, map.bytes);
+    bool good = tarn_gguf_add_string(writer, HF_JSON, map.memory, map.bytes);
     tarn__map_close(&map);
     return good;
 }
@@ -66,7 +67,7 @@ bool tarn__convert_put_tokenizer(tarn__conversion *c, tarn_gguf_writer *writer)
     const tarn__gguf_model model = {c->traits.vocab_size, own->has_bos ? (int32_t)own->bos : -1,
                                     own->eos_count ? (int32_t)own->eos[0] : -1};
     tarn_tokenizer *t = tarn_tokenizer_open(c->text);
-    bool good = t && tarn__tokenizer_to_gguf(c->function, t, &model, writer) && put_whole_file(c, writer);
+    bool good = t && tarn__tokenizer_to_gguf(c->function, t, &model, writer) && put_hf_json(c, writer);
     c->summary.has_tokenizer = good;
     tarn_tokenizer_free(t);
     return good;
@@ -80,7 +81,7 @@ static bool get_whole_file(const tarn__conversion *c, const tarn_gguf *file)
     tarn__model_path where;
     tarn__output output;
     size_t length;
-    const char *text = tarn_gguf_string(file, WHOLE_FILE, &length);
+    const char *text = tarn_gguf_string(file, HF_JSON, &length);
     if (!text || !tarn__model_path_in(c->function, c->to, "tokenizer.json", &where) ||
         !tarn__output_open(&output, c->function, where.text))
         return false;
@@ -144,8 +145,8 @@ static bool get_config(const tarn__conversion *c, const tarn_gguf *file)
 
 bool tarn__convert_get_tokenizer(tarn__conversion *c, const tarn_gguf *file)
 {
-    if (!tarn_gguf_has(file, G "tokens", NULL) && !tarn_gguf_has(file, WHOLE_FILE, NULL))
+    if (!tarn_gguf_has(file, G "tokens", NULL) && !tarn_gguf_has(file, HF_JSON, NULL))
         return !tarn_failed();
     c->summary.has_tokenizer = true;
-    return (tarn_gguf_has(file, WHOLE_FILE, NULL) ? get_whole_file(c, file) : get_made_file(c)) && get_config(c, file);
+    return (tarn_gguf_has(file, HF_JSON, NULL) ? get_whole_file(c, file) : get_made_file(c)) && get_config(c, file);
 }

@@ -1,5 +1,4 @@
-/* weight_rows.h: a weight on its way from one file to another: rows in another order or become columns, elements of
- * another type. */
+/* weight_rows.h: a weight on its way between files: other row order, transposed, or of another type. */
 #ifndef TARN__ROWS_H
 #define TARN__ROWS_H
 
@@ -7,26 +6,27 @@
 
 #include "base/os/files.h"
 
-/* The pairs that rotary positions turn: (i, i + half), as transformers has them, or neighbours, as GGUF's llama has
- * them. GPT-2's matrices have a row for each input in transformers, and one for each output in GGUF files. */
+/* Row order. RoPE pairs are split halves (i, i + half) in transformers, and interleaved in GGUF's llama. GPT-2's
+ * matrices are [in, out] in transformers, and [out, in] in GGUF files. */
 typedef enum tarn__weight_rows_order {
     TARN__ROWS_UNCHANGED,
-    TARN__ROWS_INTERLEAVED,  /* from halves to neighbours */
+    TARN__ROWS_INTERLEAVED,  /* from split halves to interleaved */
     TARN__ROWS_SPLIT_HALVES, /* and back */
-    TARN__ROWS_TRANSPOSED    /* columns of a matrix become rows */
+    TARN__ROWS_TRANSPOSED    /* columns become rows */
 } tarn__weight_rows_order;
 
+/* A weight to convert. Borrows everything. */
 typedef struct tarn__weight_rows {
     const char *function, *path, *name; /* for errors: who asks, the file, the tensor; borrowed */
     const void *elements;               /* borrowed */
-    tarn_shape shape;                   /* of what is made; its first axis are the rows */
+    tarn_shape shape;                   /* of the result; its first axis is the rows */
     tarn_dtype from, to;
     tarn__weight_rows_order order;
-    int64_t heads; /* that the rows belong to, where their order changes; they divide into pairs */
+    int64_t heads; /* heads of the rows, if their order changes */
 } tarn__weight_rows;
 
-/* Appends the rows to a file. What cannot become a number of the new type (NaN, infinity, too large) is an error that
- * names the tensor and the element. */
+/* Writes the converted rows to a file. A value that the new type cannot represent (NaN, infinity, too large) is an
+ * error that names the tensor and the element. */
 bool tarn__weight_rows_write(tarn__output *output, const tarn__weight_rows *rows);
 
 /* The same as a tensor on a device, in the open scope. NULL with an error. */

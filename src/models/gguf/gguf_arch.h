@@ -1,8 +1,8 @@
-/* gguf_arch.h: kinds of language models in GGUF files: what their tensors are called there and how they lie, and what
- * becomes of their configuration.
+/* gguf_arch.h: architectures of language models in GGUF files: tensor names and layouts, and configurations as
+ * metadata.
  *
- * What the kinds have in common is done once (gguf_names.c, gguf_keys.c, gguf_open.c and convert_*.c); each has a row
- * with the rest. A configuration is the kind's own struct, with defaults replaced by what they stand for. */
+ * Common code is in gguf_names.c, gguf_keys.c, gguf_open.c and convert/; an architecture has a row with the rest. A
+ * configuration is the architecture's own struct, with defaults resolved. */
 #ifndef TARN__GGUF_ARCH_H
 #define TARN__GGUF_ARCH_H
 
@@ -11,16 +11,16 @@
 #include "models/convert/weight_rows.h"
 #include "models/lm/arch.h"
 
-/* Room for the longest name of a tensor, in either world. */
+/* Capacity for the longest tensor name, in GGUF files and in folders. */
 #define TARN__GGUF_NAME_CAPACITY 128
 
-/* How a tensor differs in the two worlds. */
+/* Layout of a tensor in a GGUF file relative to a Hugging Face folder. */
 typedef enum tarn__gguf_layout {
     TARN__GGUF_SAME,
-    TARN__GGUF_QUERIES,    /* rows of pairs of heads, in another order where the architecture has that */
-    TARN__GGUF_KEYS,       /* the same, of the heads of keys */
-    TARN__GGUF_TRANSPOSED, /* rows are inputs in folders, outputs in GGUF files and in blocks */
-    TARN__GGUF_F32_TABLE   /* a table that is f32 in GGUF files, never blocks */
+    TARN__GGUF_QUERIES,    /* rows of RoPE pairs, interleaved where the architecture has that */
+    TARN__GGUF_KEYS,       /* the same, for key heads */
+    TARN__GGUF_TRANSPOSED, /* [in, out] in folders, [out, in] in GGUF files and quantized */
+    TARN__GGUF_F32_TABLE   /* f32 in GGUF files, never quantized */
 } tarn__gguf_layout;
 
 /* When a model has a tensor. */
@@ -32,14 +32,14 @@ typedef enum tarn__gguf_condition {
     TARN__GGUF_QK_NORM
 } tarn__gguf_condition;
 
-/* What comes before "weight" or "bias" in both worlds. */
+/* Tensor name without "weight" or "bias", in folders and in GGUF files. */
 typedef struct tarn__gguf_tensor_name {
     const char *folder, *gguf;
     tarn__gguf_condition weight, bias;
     tarn__gguf_layout layout;
 } tarn__gguf_tensor_name;
 
-/* The tokens that begin and end texts. */
+/* BOS and EOS tokens. */
 typedef struct tarn__gguf_bos_eos {
     bool has_bos;
     int64_t bos;
@@ -47,29 +47,29 @@ typedef struct tarn__gguf_bos_eos {
     int64_t eos[TARN_MODEL_MAX_EOS];
 } tarn__gguf_bos_eos;
 
-/* What a configuration says to those who know no kind. */
+/* Properties of a configuration of any architecture. */
 typedef struct tarn__gguf_traits {
     const char *arch; /* its model_type */
     int64_t vocab_size, layers, heads, kv_heads;
     bool tie_embeddings, qkv_bias, qk_norm;
-    bool has_neighbours; /* queries and keys have another order in GGUF files */
+    bool is_interleaved; /* RoPE pairs of queries and keys are interleaved in GGUF files */
     tarn__gguf_bos_eos tokens;
 } tarn__gguf_traits;
 
-/* Room for a configuration of any kind. */
+/* A configuration of any architecture. */
 typedef union tarn__any_config {
     tarn_llama_config llama;
     tarn_gpt2_config gpt2;
 } tarn__any_config;
 
+/* One architecture in GGUF files. */
 typedef struct tarn__gguf_arch {
-    const char *const *architectures; /* NULL ends them */
-    const char *body;                 /* what names in folders may lack at their beginning; NULL: nothing */
-    const char *block;                /* before the number of a block in folders, "model.layers." */
-    /* a tensor that follows from the metadata, and is for other programs; NULL: none */
-    const char *derived;
-    /* outside of layers, the tokens' table first, and inside; a folder of NULL ends them */
-    const tarn__gguf_tensor_name *tops, *parts;
+    const char *const *architectures; /* NULL-terminated */
+    const char *body;                 /* prefix that names in folders may lack; NULL: none */
+    const char *block;                /* prefix of a layer's number in folders, "model.layers." */
+    const char *derived_tensor;       /* a tensor that follows from the metadata, for other programs; NULL: none */
+    /* outside of layers, the token embedding first, and inside; terminated by a NULL folder */
+    const tarn__gguf_tensor_name *top_names, *layer_names;
 
     void (*traits)(const void *config, tarn__gguf_traits *traits);
 
@@ -83,43 +83,44 @@ typedef struct tarn__gguf_arch {
     bool (*put)(const void *config, tarn_gguf_writer *writer);
 
     /* A model whose parameters come from a source. The caller owns it. NULL with an error. */
-    tarn_module *(*make)(const char *function, const void *config, const tarn__device_map *where,
+    tarn_module *(*make)(const char *function, const void *config, const tarn__device_map *map,
                          const tarn__model_source *source);
 } tarn__gguf_arch;
 
+/* The rows. */
 extern const tarn__gguf_arch tarn__llama_gguf, tarn__gpt2_gguf;
 
-/* The kind of an open file, by its architecture. NULL with an error. */
+/* The row of an open file, by its architecture. NULL with an error. */
 const tarn__gguf_arch *tarn__gguf_arch_of(const char *function, const tarn_gguf *file);
 
 /* ---- names (gguf_names.c) ---------------------------------------------------------------------------------------- */
 
-/* What the other world calls a tensor: "model.layers.0.mlp.up_proj.weight" is "blk.0.ffn_up.weight". False, which is no
- * error: nothing. */
-bool tarn__gguf_name_of(const tarn__gguf_arch *kind, const char *folder_name, char *to);
-bool tarn__gguf_folder_name_of(const tarn__gguf_arch *kind, const char *gguf_name, char *to);
+/* Translates a tensor name: "model.layers.0.mlp.up_proj.weight" is "blk.0.ffn_up.weight". False, without an error,
+ * for an unknown name. */
+bool tarn__gguf_name_of(const tarn__gguf_arch *arch, const char *folder_name, char *to);
+bool tarn__gguf_folder_name_of(const tarn__gguf_arch *arch, const char *gguf_name, char *to);
 
-/* How a tensor of GGUF's name, or of a folder's, lies. */
-tarn__gguf_layout tarn__gguf_layout_of(const tarn__gguf_arch *kind, const char *gguf_name);
-tarn__gguf_layout tarn__gguf_folder_layout_of(const tarn__gguf_arch *kind, const char *folder_name);
+/* Layout of a tensor, by its name in GGUF files or in folders. */
+tarn__gguf_layout tarn__gguf_layout_of(const tarn__gguf_arch *arch, const char *gguf_name);
+tarn__gguf_layout tarn__gguf_folder_layout_of(const tarn__gguf_arch *arch, const char *folder_name);
 
-/* True for a tensor of a file that is no parameter. */
-bool tarn__gguf_is_derived(const tarn__gguf_arch *kind, const char *gguf_name);
+/* True for a tensor of a file that is not a parameter. */
+bool tarn__gguf_is_derived(const tarn__gguf_arch *arch, const char *gguf_name);
 
-/* Shows the names, as folders have them, of all tensors that a model has. False as soon as `visit` is. */
-bool tarn__gguf_each_name(const tarn__gguf_arch *kind, const tarn__gguf_traits *traits,
+/* Visits the folder names of all tensors of a model. Stops, and returns false, when `visit` does. */
+bool tarn__gguf_each_name(const tarn__gguf_arch *arch, const tarn__gguf_traits *traits,
                           bool (*visit)(void *ctx, const char *name), void *ctx);
 
-/* Completes rows that come from the one world for the other: their order, and the shape that they get. `gguf_name` is
- * the tensor's there, `name` where it comes from. False with an error: they are no pairs of heads. */
-bool tarn__gguf_set_layout(const tarn__gguf_arch *kind, const tarn__gguf_traits *traits, const char *gguf_name,
+/* Sets order and shape of rows that are converted between a folder and a GGUF file. `gguf_name` is the tensor's name
+ * there, `name` that of its source. False with an error if rows are not pairs of heads. */
+bool tarn__gguf_set_layout(const tarn__gguf_arch *arch, const tarn__gguf_traits *traits, const char *gguf_name,
                            const char *name, bool to_gguf, tarn__weight_rows *rows);
 
 /* ---- opening (gguf_open.c) --------------------------------------------------------------------------------------- */
 
-/* The model of an open file, its weights as they are stored: blocks stay blocks, other types become `dtype`. On the CPU
- * they lie in the mapped file where nothing must change. The caller owns it. NULL with an error. */
+/* The model of an open file, its weights as stored: quantized ones stay quantized, others are converted to `dtype`.
+ * On the CPU unconverted weights are views of the mapped file. The caller owns it. NULL with an error. */
 tarn_module *tarn__model_from_gguf(const char *function, const tarn_gguf *file, tarn_dtype dtype,
-                                   const tarn__device_map *where);
+                                   const tarn__device_map *map);
 
 #endif

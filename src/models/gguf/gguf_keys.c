@@ -12,11 +12,11 @@
 #include "formats/gguf.h"
 #include "text/files/gguf_tokenizer.h"
 
-#define BEGINS "tarn.begin_token_ids"
-#define ENDS "tarn.end_token_ids"
-#define BEGIN_ID "tokenizer.ggml.bos_token_id"
-#define END_ID "tokenizer.ggml.eos_token_id"
-#define TURN_ID "tokenizer.ggml.eot_token_id" /* ends what is said in a conversation */
+#define BOS_KEY "tarn.begin_token_ids"
+#define EOS_KEY "tarn.end_token_ids"
+#define BOS_ID "tokenizer.ggml.bos_token_id"
+#define EOS_ID "tokenizer.ggml.eos_token_id"
+#define EOT_ID "tokenizer.ggml.eot_token_id" /* ends what is said in a conversation */
 
 const char *tarn__gguf_key_of(const char *architecture, const char *rest, tarn__gguf_path *to)
 {
@@ -54,16 +54,16 @@ bool tarn__gguf_put_string(tarn_gguf_writer *writer, const char *key, const char
  * stand under keys of our own then. That there is none must be said: llama.cpp refuses files that do not. */
 bool tarn__gguf_put_bos_eos(const tarn__gguf_bos_eos *t, bool has_tokenizer, tarn_gguf_writer *writer)
 {
-    uint32_t begin = (uint32_t)t->bos, ends[TARN_MODEL_MAX_EOS] = {0};
+    uint32_t begin = (uint32_t)t->bos, eos[TARN_MODEL_MAX_EOS] = {0};
     for (int i = 0; i < t->eos_count; i++)
-        ends[i] = (uint32_t)t->eos[i];
+        eos[i] = (uint32_t)t->eos[i];
     if (has_tokenizer)
-        return tarn_gguf_add_array(writer, BEGINS, TARN_GGUF_U32, &begin, t->has_bos) &&
-               tarn_gguf_add_array(writer, ENDS, TARN_GGUF_U32, ends, t->eos_count);
+        return tarn_gguf_add_array(writer, BOS_KEY, TARN_GGUF_U32, &begin, t->has_bos) &&
+               tarn_gguf_add_array(writer, EOS_KEY, TARN_GGUF_U32, eos, t->eos_count);
     return tarn__gguf_put_string(writer, TARN__GGUF_TOKENIZER, TARN__GGUF_NO_TOKENIZER) &&
-           (!t->has_bos || put_token(writer, BEGIN_ID, t->bos)) &&
-           (!t->eos_count || put_token(writer, END_ID, t->eos[0])) &&
-           (t->eos_count < 2 || tarn_gguf_add_array(writer, ENDS, TARN_GGUF_U32, ends, t->eos_count));
+           (!t->has_bos || put_token(writer, BOS_ID, t->bos)) &&
+           (!t->eos_count || put_token(writer, EOS_ID, t->eos[0])) &&
+           (t->eos_count < 2 || tarn_gguf_add_array(writer, EOS_KEY, TARN_GGUF_U32, eos, t->eos_count));
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
@@ -121,9 +121,10 @@ bool tarn__gguf_get_vocab(const tarn__gguf_reader *r, int64_t *vocab_size)
     tarn_gguf_entry table;
     int tokens = tarn_gguf_find(r->file, "token_embd.weight");
     if (tokens < 0 || !tarn_gguf_info(r->file, tokens, &table) || table.shape.rank != 2)
-        return tarn__raise(TARN_ERROR_FORMAT,
-                           "%s: '%s' has no tensor 'token_embd.weight' of two axes: it holds no weights", r->function,
-                           r->file->path);
+        return tarn__raise(
+            TARN_ERROR_FORMAT,
+            "%s: '%s' has no tensor 'token_embd.weight' of two axes; it must hold the weights of a model", r->function,
+            r->file->path);
     return tarn__gguf_get_int(r, "vocab_size", table.shape.size[0], vocab_size) &&
            (*vocab_size == table.shape.size[0] ||
             tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': vocab_size is %lld, but 'token_embd.weight' has %lld rows",
@@ -139,8 +140,8 @@ static bool get_list(const tarn__gguf_reader *r, int64_t vocab_size, const char 
     if (tarn_gguf_has(r->file, ours, &value)) {
         bool good = value.count <= TARN_MODEL_MAX_EOS && tarn_gguf_ints(r->file, ours, list, value.count);
         *count = good ? (int)value.count : 0;
-        return good || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%s' is no list of at most %d tokens", r->function,
-                                   r->file->path, ours, TARN_MODEL_MAX_EOS);
+        return good || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%s' must be an array of at most %d tokens",
+                                   r->function, r->file->path, ours, TARN_MODEL_MAX_EOS);
     }
     for (; *others; others++) {
         if (!tarn_gguf_has(r->file, *others, NULL))
@@ -154,13 +155,13 @@ static bool get_list(const tarn__gguf_reader *r, int64_t vocab_size, const char 
 
 bool tarn__gguf_get_bos_eos(const tarn__gguf_reader *r, int64_t vocab_size, tarn__gguf_bos_eos *t)
 {
-    static const char *const begin_keys[] = {BEGIN_ID, NULL}, *const end_keys[] = {END_ID, TURN_ID, NULL};
-    int64_t begins[TARN_MODEL_MAX_EOS] = {0};
+    static const char *const bos_keys[] = {BOS_ID, NULL}, *const eos_keys[] = {EOS_ID, EOT_ID, NULL};
+    int64_t bos[TARN_MODEL_MAX_EOS] = {0};
     int count;
     *t = (tarn__gguf_bos_eos){0};
-    if (!get_list(r, vocab_size, BEGINS, begin_keys, begins, &count))
+    if (!get_list(r, vocab_size, BOS_KEY, bos_keys, bos, &count))
         return false;
     t->has_bos = count > 0;
-    t->bos = begins[0];
-    return get_list(r, vocab_size, ENDS, end_keys, t->eos, &t->eos_count);
+    t->bos = bos[0];
+    return get_list(r, vocab_size, EOS_KEY, eos_keys, t->eos, &t->eos_count);
 }

@@ -1,4 +1,6 @@
-/* gguf_open.c: the models of GGUF files. */
+/* gguf_open.c: models from GGUF files.
+ *
+ * Every tensor of the file must be used, and every parameter must be found: weights are never dropped silently. */
 #include <string.h>
 
 #include "base/dtype.h"
@@ -10,18 +12,19 @@ const tarn__gguf_arch *tarn__gguf_arch_of(const char *function, const tarn_gguf 
     const char *architecture = tarn_gguf_string(file, TARN__GGUF_ARCHITECTURE, NULL);
     if (!architecture)
         tarn__raise_within(function);
-    const tarn__arch *kind = architecture ? tarn__arch_in_gguf(function, file->path, architecture) : NULL;
-    return kind ? kind->gguf : NULL;
+    const tarn__arch *arch = architecture ? tarn__arch_in_gguf(function, file->path, architecture) : NULL;
+    return arch ? arch->gguf : NULL;
 }
 
-typedef struct opening {
+/* State of one load. */
+typedef struct opener {
     const char *function;
     const tarn_gguf *file;
-    const tarn__gguf_arch *kind;
+    const tarn__gguf_arch *arch;
     tarn__gguf_traits traits;
-    tarn_dtype dtype; /* of what is not in blocks */
-    int given;        /* tensors that have found their place */
-} opening;
+    tarn_dtype dtype; /* of weights that are not quantized */
+    int loaded;       /* tensors loaded so far */
+} opener;
 
 static bool same_shape(const tarn_shape *a, const tarn_shape *b)
 {
@@ -33,11 +36,11 @@ static tarn_shape transposed(tarn_shape shape)
     return TARN_SHAPE(shape.size[1], shape.size[0]);
 }
 
-/* Finds the tensor of a parameter, and raises unless it is there and has the shape that it has in a model. */
-static int find(const opening *o, const char *name, tarn_shape shape, char *stored, tarn_gguf_entry *e)
+/* Finds the tensor of a parameter; raises if it is missing or has another shape. */
+static int find(const opener *o, const char *name, tarn_shape shape, char *stored, tarn_gguf_entry *e)
 {
-    int index = tarn__gguf_name_of(o->kind, name, stored) ? tarn_gguf_find(o->file, stored) : -1;
-    tarn_shape wanted = tarn__gguf_layout_of(o->kind, stored) == TARN__GGUF_TRANSPOSED ? transposed(shape) : shape;
+    int index = tarn__gguf_name_of(o->arch, name, stored) ? tarn_gguf_find(o->file, stored) : -1;
+    tarn_shape wanted = tarn__gguf_layout_of(o->arch, stored) == TARN__GGUF_TRANSPOSED ? transposed(shape) : shape;
     if (index < 0 || !tarn_gguf_info(o->file, index, e))
         tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has no tensor '%s' (%s)", o->function, o->file->path, stored, name);
     else if (!same_shape(&e->shape, &wanted))
@@ -48,22 +51,25 @@ static int find(const opening *o, const char *name, tarn_shape shape, char *stor
     return tarn_failed() ? -1 : index;
 }
 
-static tarn_tensor *give(void *ctx, const char *name, tarn_shape shape, tarn_device device)
+/* Loads the parameter `name`. Weights that need neither conversion nor reordering are views of the mapped file on
+ * the CPU. */
+static tarn_tensor *load_tensor(void *ctx, const char *name, tarn_shape shape, tarn_device device)
 {
-    opening *o = ctx;
+    opener *o = ctx;
     char stored[TARN__GGUF_NAME_CAPACITY] = "";
     tarn_gguf_entry e;
     int index = find(o, name, shape, stored, &e);
     if (index < 0)
         return NULL;
-    o->given++;
-    tarn__gguf_layout layout = tarn__gguf_layout_of(o->kind, stored);
+    o->loaded++;
+    tarn__gguf_layout layout = tarn__gguf_layout_of(o->arch, stored);
     bool is_known = e.dtype != TARN_DTYPE_COUNT, is_table = shape.rank > 1 && layout != TARN__GGUF_F32_TABLE;
-    bool is_blocks = is_known && is_table && tarn__is_quantized(e.dtype); /* norms, biases and positions are numbers */
-    if (is_blocks && o->dtype == TARN_F64) {
-        tarn__raise(TARN_ERROR_DTYPE,
-                    "%s: '%s': tensor '%s' is %s, and nothing is computed in f64 beside blocks; take f32, bf16 or f16",
-                    o->function, o->file->path, stored, e.dtype_name);
+    bool is_quantized = is_known && is_table && tarn__is_quantized(e.dtype); /* norms, biases and positions are not */
+    if (is_quantized && o->dtype == TARN_F64) {
+        tarn__raise(
+            TARN_ERROR_DTYPE,
+            "%s: '%s': tensor '%s' is %s, and f64 is not supported with quantized weights; use f32, bf16 or f16",
+            o->function, o->file->path, stored, e.dtype_name);
         return NULL;
     }
     tarn__weight_rows rows = {.function = o->function,
@@ -72,44 +78,46 @@ static tarn_tensor *give(void *ctx, const char *name, tarn_shape shape, tarn_dev
                               .elements = o->file->memory + e.position,
                               .shape = e.shape,
                               .from = e.dtype,
-                              .to = is_blocks ? e.dtype : o->dtype};
-    bool stays = is_blocks && layout == TARN__GGUF_TRANSPOSED; /* rows of blocks are outputs, here as there */
-    if (!stays && !tarn__gguf_set_layout(o->kind, &o->traits, stored, stored, false, &rows))
+                              .to = is_quantized ? e.dtype : o->dtype};
+    bool keeps_layout =
+        is_quantized && layout == TARN__GGUF_TRANSPOSED; /* quantized rows are outputs in both layouts */
+    if (!keeps_layout && !tarn__gguf_set_layout(o->arch, &o->traits, stored, stored, false, &rows))
         return NULL;
-    /* the reader refuses what it cannot load, with a sentence */
+    /* tarn_gguf_tensor() raises the error for an unknown type */
     if (!is_known || (rows.to == e.dtype && rows.order == TARN__ROWS_UNCHANGED))
         return tarn_gguf_tensor(o->file, index, device);
     return tarn__weight_rows_tensor(&rows, device);
 }
 
-/* What does not belong into the model would be lost in silence. */
-static bool check_all_given(const opening *o)
+/* Raises if the file has tensors that the model lacks. */
+static bool check_all_loaded(const opener *o)
 {
     char name[TARN__GGUF_NAME_CAPACITY];
-    int known = o->given + (o->kind->derived && tarn_gguf_find(o->file, o->kind->derived) >= 0),
+    int known = o->loaded + (o->arch->derived_tensor && tarn_gguf_find(o->file, o->arch->derived_tensor) >= 0),
         count = tarn_gguf_count(o->file);
     for (int i = 0; i < count && known < count; i++) {
         const char *stored = tarn_gguf_name(o->file, i);
-        if (!tarn__gguf_is_derived(o->kind, stored) && !tarn__gguf_folder_name_of(o->kind, stored, name))
-            return tarn__raise(TARN_ERROR_FORMAT,
-                               "%s: '%s' holds '%.200s', which a %s of this configuration does not have", o->function,
-                               o->file->path, stored, o->traits.arch);
+        if (!tarn__gguf_is_derived(o->arch, stored) && !tarn__gguf_folder_name_of(o->arch, stored, name))
+            return tarn__raise(
+                TARN_ERROR_FORMAT,
+                "%s: '%s' has an unknown tensor '%.200s'; a %s of this configuration has none of that name",
+                o->function, o->file->path, stored, o->traits.arch);
     }
     return known == count ||
-           tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds %d tensors, but a %s of this configuration has %d",
-                       o->function, o->file->path, count, o->traits.arch, known);
+           tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has %d tensors; a %s of this configuration has %d", o->function,
+                       o->file->path, count, o->traits.arch, known);
 }
 
 tarn_module *tarn__model_from_gguf(const char *function, const tarn_gguf *file, tarn_dtype dtype,
-                                   const tarn__device_map *where)
+                                   const tarn__device_map *map)
 {
     tarn__any_config config = {0};
-    opening o = {.function = function, .file = file, .kind = tarn__gguf_arch_of(function, file), .dtype = dtype};
-    if (!o.kind || !o.kind->get(function, file, dtype, &config))
+    opener o = {.function = function, .file = file, .arch = tarn__gguf_arch_of(function, file), .dtype = dtype};
+    if (!o.arch || !o.arch->get(function, file, dtype, &config))
         return NULL;
-    o.kind->traits(&config, &o.traits);
-    tarn_module *model = o.kind->make(function, &config, where, &(tarn__model_source){give, &o});
-    if (model && check_all_given(&o))
+    o.arch->traits(&config, &o.traits);
+    tarn_module *model = o.arch->make(function, &config, map, &(tarn__model_source){load_tensor, &o});
+    if (model && check_all_loaded(&o))
         return model;
     tarn_module_free(model);
     return NULL;

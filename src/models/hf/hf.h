@@ -1,26 +1,42 @@
-/* hf.h: how much memory the weights of a file take, and what to say when a device has less. */
-#ifndef TARN__FIT_H
-#define TARN__FIT_H
+/* hf.h: model folders of Hugging Face: memory of weights, and quantization on load. */
+#ifndef TARN__HF_H
+#define TARN__HF_H
 
 #include <tarn/gguf.h>
 #include <tarn/safetensors.h>
 
+#include "models/gguf/gguf_arch.h"
 #include "models/lm/device_map.h"
 
-/* Bytes of a model's weights as they are opened. */
+/* Bytes of a model's weights once they are loaded. */
 typedef struct tarn__weight_bytes {
-    int64_t rest;          /* of what is no block */
-    int64_t blocks, block; /* how many there are, and what one takes on average */
+    int64_t other;         /* outside of layers */
+    int64_t layers, layer; /* number of layers, and average bytes of one */
 } tarn__weight_bytes;
 
-/* The bytes of the files' tensors, where those that are no blocks of packed numbers become `dtype`. The first one
- * passes over names for which `ignores` is true. */
+/* Bytes of a file's tensors where those that are not quantized become `dtype`. Names for which `ignores` is true are
+ * skipped. */
 tarn__weight_bytes tarn__safetensors_weight_bytes(const tarn_safetensors *file, tarn_dtype dtype,
                                                   bool (*ignores)(const char *name));
 tarn__weight_bytes tarn__gguf_weight_bytes(const tarn_gguf *file, tarn_dtype dtype);
 
-/* Raises that a device had no room for these weights: how much is missing, and how many layers would fit. Replaces the
- * pending error, which says where memory ran out, unless that is all that is known. */
+/* Raises TARN_ERROR_MEMORY for weights that do not fit a device: how much is missing, and how many layers would fit.
+ * Replaces the pending error, unless the free memory is unknown. */
 void tarn__model_out_of_memory(const char *function, const tarn__weight_bytes *bytes, const tarn__device_map *where);
+
+/* ---- quantization on load (quantize_on_load.c) ------------------------------------------------------------------- */
+
+/* Index of a tensor in a folder's files, by its full name or without the body's prefix; -1 if there is none. */
+int tarn__hf_find_tensor(const tarn__gguf_arch *arch, const tarn_safetensors *file, const char *name);
+
+/* Some programs save a copy of tied embeddings as the head: raises if it is not a copy, since it would be dropped. */
+bool tarn__hf_check_head(const char *function, const tarn__gguf_arch *arch, const tarn_safetensors *file,
+                         const char *path, int head);
+
+/* The model of a folder, with the weights of its linear layers, the head excepted, quantized to options->quantize as
+ * they are read from `path`. Out of training mode; the caller owns it. NULL with an error. */
+tarn_module *tarn__hf_quantize_on_load(const char *function, const tarn__arch *arch, const tarn__json_file *config,
+                                       const char *path, const tarn_model_open_options *options,
+                                       const tarn__device_map *where);
 
 #endif

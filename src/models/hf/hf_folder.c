@@ -1,26 +1,82 @@
-/* hf_folder.c: models in Hugging Face folders: config.json says what it is, model.safetensors has the weights, or an
- * index names the files that have them. */
+/* hf_folder.c: model folders of Hugging Face: opening and writing.
+ *
+ * config.json describes the model; model.safetensors holds its weights, or model.safetensors.index.json names the
+ * shards. Writes are atomic per file, and never leave the configuration of one model with the weights of another:
+ * while the weights are replaced there is no config.json. */
 #include <stdio.h>
 #include <string.h>
 #include <tarn/lora.h>
 
 #include "base/dtype.h"
 #include "base/os/files.h"
+#include "formats/file_type.h"
 #include "models/gguf/gguf_arch.h"
-#include "models/hf/folder_blocks.h"
 #include "models/hf/hf.h"
 #include "models/hf/weights.h"
 #include "models/lora/lora.h"
 
+/* ---- config.json ------------------------------------------------------------------------------------------------- */
+
+/* EOS tokens of generation_config.json, which often has more than config.json. */
+#define EOS_MEMBER "eos_token_id"
+
+/* Copies one EOS token, or a list of them, to a list in `config`. */
+static bool copy_eos(const tarn__json_file *from, tarn__json_file *config)
+{
+    size_t count = 0;
+    int64_t token;
+    switch (tarn__json_file_kind(from, EOS_MEMBER)) {
+    case TARN__MEMBER_MISSING:
+    case TARN__MEMBER_NULL: return true;
+    case TARN__MEMBER_ARRAY: break;
+    default:
+        return tarn__json_file_int(from, EOS_MEMBER, INT64_MIN, INT64_MAX, &token) &&
+               tarn__json_file_add_int(config, TARN__GENERATION_EOS, token);
+    }
+    bool good = tarn__json_file_count(from, EOS_MEMBER, TARN_MODEL_MAX_EOS, &count);
+    for (size_t i = 0; good && i < count; i++)
+        good = tarn__json_file_int_at(from, EOS_MEMBER, i, INT64_MIN, INT64_MAX, &token) &&
+               tarn__json_file_add_int(config, TARN__GENERATION_EOS, token);
+    return good;
+}
+
+/* Adds the EOS tokens of generation_config.json, if the folder has one. */
+static bool add_eos(const char *function, const char *folder, tarn__json_file *config)
+{
+    tarn__model_path where;
+    if (!tarn__model_path_in(function, folder, "generation_config.json", &where))
+        return false;
+    if (!tarn__path_exists(where.text))
+        return true;
+    tarn__json_file *from = tarn__json_file_open(function, where.text);
+    bool good = from && copy_eos(from, config);
+    tarn__json_file_free(from);
+    return good;
+}
+
+tarn__json_file *tarn__model_config_open(const char *function, const char *folder, tarn__model_path *where)
+{
+    if (!tarn__check_model_path(function, folder, "a model's folder or .gguf file"))
+        return NULL;
+    tarn__json_file *config = tarn__model_path_in(function, folder, "config.json", where)
+                                  ? tarn__json_file_open(function, where->text)
+                                  : NULL;
+    if (config && add_eos(function, folder, config))
+        return config;
+    tarn__json_file_free(config);
+    return NULL;
+}
+
 /* ---- folders ----------------------------------------------------------------------------------------------------- */
 
+/* True if a folder has a file of that name. */
 static bool exists(const char *function, const char *folder, const char *name)
 {
     tarn__model_path there;
     return tarn__model_path_in(function, folder, name, &there) && tarn__path_exists(there.text);
 }
 
-/* Where the weights are, or what to do when they are in another form. */
+/* Path of the weights; raises an error with advice if they are in another format. */
 static const char *weights_in(const char *function, const char *folder, tarn__model_path *to)
 {
     static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
@@ -35,8 +91,8 @@ static const char *weights_in(const char *function, const char *folder, tarn__mo
     return NULL;
 }
 
-/* Says what would fit, where the model of a folder did not. */
-static void explain_folder(const char *function, const char *weights, tarn_dtype dtype, const tarn__arch *kind,
+/* Replaces an out-of-memory error by one that says what would fit. */
+static void explain_folder(const char *function, const char *weights, tarn_dtype dtype, const tarn__arch *arch,
                            const tarn__device_map *where)
 {
     tarn__error_record why;
@@ -46,7 +102,7 @@ static void explain_folder(const char *function, const char *weights, tarn_dtype
     tarn_safetensors *file = tarn_safetensors_open(weights);
     tarn__weight_bytes bytes = {0};
     if (file)
-        bytes = tarn__safetensors_weight_bytes(file, dtype, kind->ignores);
+        bytes = tarn__safetensors_weight_bytes(file, dtype, arch->ignores);
     tarn_safetensors_close(file);
     tarn__error_restore(&why);
     tarn__model_out_of_memory(function, &bytes, where);
@@ -59,17 +115,17 @@ static tarn_module *open_with(const char *function, const char *folder, const ta
     tarn__model_path weights;
     tarn_dtype dtype = options->dtype;
     const char *type = tarn__json_file_string(config, "model_type");
-    const tarn__arch *kind = type ? tarn__arch_named(function, config_path, type) : NULL;
-    if (!kind || !weights_in(function, folder, &weights) ||
-        (options->as_stored && !tarn__weights_dtype(function, weights.text, kind->ignores, &dtype)))
+    const tarn__arch *arch = type ? tarn__arch_named(function, config_path, type) : NULL;
+    if (!arch || !weights_in(function, folder, &weights) ||
+        (options->as_stored && !tarn__weights_dtype(function, weights.text, arch->ignores, &dtype)))
         return NULL;
     if (options->quantize)
-        return tarn__hf_quantize_on_load(function, kind, config, weights.text, options, where);
-    tarn_module *model = kind->make(function, config, dtype, where);
-    if (model && kind->load(function, model, weights.text) && tarn_module_train(model, false))
+        return tarn__hf_quantize_on_load(function, arch, config, weights.text, options, where);
+    tarn_module *model = arch->make(function, config, dtype, where);
+    if (model && arch->load(function, model, weights.text) && tarn_module_train(model, false))
         return model;
     tarn_module_free(model);
-    explain_folder(function, weights.text, dtype, kind, where);
+    explain_folder(function, weights.text, dtype, arch, where);
     return NULL;
 }
 
@@ -112,12 +168,11 @@ static bool check_blocks(const char *function, const char *folder, const tarn_mo
     if (!o->quantize)
         return true;
     if ((unsigned)o->quantize >= TARN_DTYPE_COUNT || !tarn__is_quantized(o->quantize))
-        return tarn__raise(TARN_ERROR_DTYPE, "%s: .quantize is %s; q8_0, q4_0, q4_k and q6_k are blocks", function,
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: .quantize is %s; it must be q8_0, q4_0, q4_k or q6_k", function,
                            (unsigned)o->quantize < TARN_DTYPE_COUNT ? tarn_dtype_name(o->quantize) : "no dtype");
     if (o->dtype == TARN_F64)
         return tarn__raise(TARN_ERROR_DTYPE,
-                           "%s: .dtype is f64, and nothing is computed in f64 beside .quantize; take f32, bf16 or f16",
-                           function);
+                           "%s: .dtype is f64, which .quantize does not support; use f32, bf16 or f16", function);
     if (tarn__ends_with(folder, ".gguf") || o->as_stored)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .quantize is for folders whose weights are converted; %s",
                            function,
@@ -170,7 +225,7 @@ static bool name_files(const char *function, const char *folder, model_files *fi
 /* A tensor on its way to a file: safetensors knows no blocks, which become numbers of the model's dtype, and lie as the
  * kind's do. */
 typedef struct writing {
-    const tarn__arch *kind;
+    const tarn__arch *arch;
     const tarn_module *model;
     tarn_safetensors_writer *writer;
     tarn_dtype dtype;
@@ -181,20 +236,20 @@ static bool add_one(const tarn__parameter *parameter, void *ctx)
     const writing *w = ctx;
     tarn_tensor *tensor = parameter->tensor;
     const char *name = tarn__name_from(w->model, parameter);
-    bool is_blocks = tarn__is_quantized(tensor->view.dtype);
-    if (is_blocks)
+    bool is_quantized = tarn__is_quantized(tensor->view.dtype);
+    if (is_quantized)
         tensor = tarn_cast(tensor, w->dtype);
-    if (is_blocks && tarn__gguf_folder_layout_of(w->kind->gguf, name) == TARN__GGUF_TRANSPOSED)
+    if (is_quantized && tarn__gguf_folder_layout_of(w->arch->gguf, name) == TARN__GGUF_TRANSPOSED)
         tensor = tarn_transpose(tensor, 0, 1);
     return tensor && tarn_safetensors_add(w->writer, name, tensor);
 }
 
-static bool write_weights(const tarn__arch *kind, const tarn_module *model, const char *path)
+static bool write_weights(const tarn__arch *arch, const tarn_module *model, const char *path)
 {
     tarn_model_info info;
-    kind->info(model, &info);
+    arch->info(model, &info);
     tarn_scope *scope = tarn_scope_open();
-    writing w = {kind, model, scope ? tarn_safetensors_create(path) : NULL, info.dtype};
+    writing w = {arch, model, scope ? tarn_safetensors_create(path) : NULL, info.dtype};
     bool is_open = w.writer && tarn_safetensors_add_metadata(w.writer, "format", "pt"); /* laid out as PyTorch's */
     if (is_open && tarn_safetensors_add_checksums(w.writer))
         tarn__module_walk_over(model, TARN__MODULE_STATE, add_one, &w);
@@ -207,12 +262,12 @@ static bool write_weights(const tarn__arch *kind, const tarn_module *model, cons
     return good;
 }
 
-static bool write_new(const char *function, const tarn__arch *kind, const tarn_module *model, const model_files *files)
+static bool write_new(const char *function, const tarn__arch *arch, const tarn_module *model, const model_files *files)
 {
-    if (!write_weights(kind, model, files->new_weights.text))
+    if (!write_weights(arch, model, files->new_weights.text))
         return tarn__raise_within(function);
     tarn__json_file *config = tarn__json_file_new(function);
-    bool good = config && kind->describe(model, config) && tarn__json_file_save(config, files->new_config.text);
+    bool good = config && arch->describe(model, config) && tarn__json_file_save(config, files->new_config.text);
     tarn__json_file_free(config);
     return good;
 }
@@ -230,16 +285,16 @@ bool tarn_model_write(const tarn_module *model, const char *folder)
 {
     const char *function = "model_write";
     model_files files;
-    const tarn__arch *kind = tarn__arch_of(function, model);
-    if (kind && tarn_lora_has(model))
+    const tarn__arch *arch = tarn__arch_of(function, model);
+    if (arch && tarn_lora_has(model))
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: the model has adapters; tarn_lora_save() writes these, and after tarn_lora_merge() "
                            "they are part of its weights",
                            function);
-    if (!kind || !name_files(function, folder, &files) ||
+    if (!arch || !name_files(function, folder, &files) ||
         !(tarn__path_exists(folder) || tarn__folder_make(function, folder)))
         return false;
-    if (write_new(function, kind, model, &files) && replace_files(function, &files))
+    if (write_new(function, arch, model, &files) && replace_files(function, &files))
         return true;
     tarn__file_remove(files.new_weights.text);
     tarn__file_remove(files.new_config.text);

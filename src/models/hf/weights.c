@@ -1,4 +1,4 @@
-/* weights.c: a model's weights from safetensors files. */
+/* weights.c: weights of models from safetensors files (weights.h). */
 #include "models/hf/weights.h"
 
 #include <stdio.h>
@@ -20,12 +20,11 @@ const char *tarn__model_path_in(const char *function, const char *folder, const 
     else if ((size_t)snprintf(to->text, sizeof(to->text), "%s/%s", folder, name) < sizeof(to->text))
         return to->text;
     else
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: the name of the folder has %zu bytes, which is too long", function,
-                    strlen(folder));
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: the folder's path is too long: %zu bytes", function, strlen(folder));
     return NULL;
 }
 
-/* True when a module has a parameter under a name with dots. */
+/* True if a module has a parameter of that full name. */
 static bool has_parameter(const tarn_module *module, const char *name)
 {
     const char *dot = strchr(name, '.');
@@ -44,15 +43,17 @@ bool tarn__weights_load(const char *function, tarn_module *module, const tarn_sa
     for (int i = 0; i < tarn_safetensors_count(file); i++) {
         const char *name = tarn_safetensors_name(file, i);
         if (!ignores(name) && !has_parameter(module, name))
-            return tarn__raise(TARN_ERROR_FORMAT,
-                               "%s: '%s' holds '%.200s', which a %s of this config.json does not have", function, path,
-                               name, what);
+            return tarn__raise(
+                TARN_ERROR_FORMAT,
+                "%s: '%s' has an unknown tensor '%.200s'; a %s of this config.json has none of that name", function,
+                path, name, what);
     }
     return (!tarn_failed() &&
             tarn__module_load_file(module, file, path, &(tarn_module_load_options){.allow_unexpected = true})) ||
            tarn__raise_within(function);
 }
 
+/* The common dtype of an open file. */
 static bool dtype_in(const char *function, const tarn_safetensors *file, const char *path,
                      bool (*ignores)(const char *name), tarn_dtype *dtype)
 {

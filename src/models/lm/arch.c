@@ -1,4 +1,4 @@
-/* arch.c: which kinds of language models there are, and what can be asked of all of them. */
+/* arch.c: the list of architectures, and functions that every language model has. */
 #include "models/lm/arch.h"
 
 #include <stdio.h>
@@ -7,10 +7,10 @@
 #include "base/dtype.h"
 #include "models/gguf/gguf_arch.h"
 
-static const tarn__arch *const kinds[] = {&tarn__gpt2_arch, &tarn__llama_arch};
-#define KINDS ((int)(sizeof(kinds) / sizeof(kinds[0])))
+static const tarn__arch *const archs[] = {&tarn__gpt2_arch, &tarn__llama_arch};
+#define ARCH_COUNT ((int)(sizeof(archs) / sizeof(archs[0])))
 
-static bool is_among(const char *const *list, const char *word)
+static bool contains(const char *const *list, const char *word)
 {
     for (; *list; list++)
         if (strcmp(*list, word) == 0)
@@ -24,33 +24,33 @@ const tarn__arch *tarn__arch_of(const char *function, const tarn_module *module)
 {
     if (tarn_failed() || !tarn__check_module(function, module))
         return NULL;
-    for (int i = 0; i < KINDS; i++)
-        if (module->forward == kinds[i]->forward)
-            return kinds[i];
+    for (int i = 0; i < ARCH_COUNT; i++)
+        if (module->forward == archs[i]->forward)
+            return archs[i];
     tarn__raise(TARN_ERROR_ARGUMENT,
-                "%s: the %s module is no language model, such as tarn_model_gpt2() and tarn_model_llama() make",
+                "%s: the module is a %s; it must be a language model, as of tarn_model_gpt2() or tarn_model_llama()",
                 function, module->kind);
     return NULL;
 }
 
 const tarn__arch *tarn__arch_find(const char *type)
 {
-    for (int i = 0; i < KINDS; i++)
-        if (is_among(kinds[i]->types, type))
-            return kinds[i];
+    for (int i = 0; i < ARCH_COUNT; i++)
+        if (contains(archs[i]->types, type))
+            return archs[i];
     return NULL;
 }
 
 const tarn__arch *tarn__arch_find_trainable(const char *name)
 {
-    for (int i = 0; i < KINDS; i++)
-        if (is_among(kinds[i]->names, name))
-            return kinds[i];
+    for (int i = 0; i < ARCH_COUNT; i++)
+        if (contains(archs[i]->names, name))
+            return archs[i];
     return NULL;
 }
 
-/* Appends words to a list of them. */
-static void add_words(char *list, size_t capacity, const char *const *words)
+/* Appends names to a comma-separated list. */
+static void append_names(char *list, size_t capacity, const char *const *words)
 {
     for (; *words; words++)
         snprintf(list + strlen(list), capacity - strlen(list), "%s%s", list[0] ? ", " : "", *words);
@@ -59,30 +59,30 @@ static void add_words(char *list, size_t capacity, const char *const *words)
 const tarn__arch *tarn__arch_named(const char *function, const char *path, const char *type)
 {
     char known[128] = "";
-    const tarn__arch *kind = tarn__arch_find(type);
-    if (kind)
-        return kind;
-    for (int i = 0; i < KINDS; i++)
-        add_words(known, sizeof(known), kinds[i]->types);
-    tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': the model_type '%.64s' is none that tarn knows: %s", function, path,
-                type, known);
+    const tarn__arch *arch = tarn__arch_find(type);
+    if (arch)
+        return arch;
+    for (int i = 0; i < ARCH_COUNT; i++)
+        append_names(known, sizeof(known), archs[i]->types);
+    tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': the model_type '%.64s' is not supported; supported are %s", function,
+                path, type, known);
     return NULL;
 }
 
 const tarn__arch *tarn__arch_in_gguf(const char *function, const char *path, const char *architecture)
 {
     char known[128] = "";
-    for (int i = 0; i < KINDS; i++) {
-        if (is_among(kinds[i]->gguf->architectures, architecture))
-            return kinds[i];
-        add_words(known, sizeof(known), kinds[i]->gguf->architectures);
+    for (int i = 0; i < ARCH_COUNT; i++) {
+        if (contains(archs[i]->gguf->architectures, architecture))
+            return archs[i];
+        append_names(known, sizeof(known), archs[i]->gguf->architectures);
     }
-    tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': the architecture '%.64s' is none that tarn knows: %s", function,
-                path, architecture, known);
+    tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': the architecture '%.64s' is not supported; supported are %s",
+                function, path, architecture, known);
     return NULL;
 }
 
-/* ---- what can be asked ------------------------------------------------------------------------------------------- */
+/* ---- queries ----------------------------------------------------------------------------------------------------- */
 
 const char *tarn__torch_name(tarn_dtype dtype)
 {
@@ -93,17 +93,18 @@ bool tarn_model_query_sized(const tarn_module *model, tarn_model_info *info, siz
 {
     const char *function = "model_query";
     tarn_model_info found = {0};
-    const tarn__arch *kind = tarn__arch_of(function, model);
-    if (!kind)
+    const tarn__arch *arch = tarn__arch_of(function, model);
+    if (!arch)
         return false;
     if (!info)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the result is NULL", function);
-    kind->info(model, &found);
+    arch->info(model, &found);
     memset(info, 0, info_size);
     memcpy(info, &found, info_size < sizeof(found) ? info_size : sizeof(found));
     return true;
 }
 
+/* Raises unless positions and starts have the shape of the tokens. */
 static bool check_documents(const char *function, const tarn_tensor *tokens, const tarn__documents *d)
 {
     if (!tarn__check(function, d->positions, "positions") || !tarn__check(function, d->document_starts, "starts"))
@@ -115,35 +116,35 @@ static bool check_documents(const char *function, const tarn_tensor *tokens, con
                        TARN__SHAPE_STRING(tokens));
 }
 
-/* [B, T, width] of all tokens. */
-static tarn_tensor *hidden_of(const tarn__arch *kind, tarn_module *model, tarn_tensor *tokens,
-                              const tarn__documents *documents)
+/* [B, T, hidden_size] of all tokens. */
+static tarn_tensor *hidden_states(const tarn__arch *arch, tarn_module *model, tarn_tensor *tokens,
+                                  const tarn__documents *documents)
 {
     tarn_module *body = model->child[TARN__MODEL_BODY];
-    return documents ? kind->hidden(body, tokens, documents) : tarn_forward(body, tokens);
+    return documents ? arch->hidden(body, tokens, documents) : tarn_forward(body, tokens);
 }
 
 tarn_tensor *tarn__model_loss_of(const char *function, tarn_module *model, tarn_tensor *tokens, tarn_tensor *targets,
                                  const tarn__documents *documents)
 {
     const int64_t ignored = -100;
-    const tarn__arch *kind = tarn__arch_of(function, model);
-    if (!kind || !tarn__check(function, tokens, "tokens") || !tarn__check(function, targets, "targets") ||
+    const tarn__arch *arch = tarn__arch_of(function, model);
+    if (!arch || !tarn__check(function, tokens, "tokens") || !tarn__check(function, targets, "targets") ||
         (documents && !check_documents(function, tokens, documents)))
         return NULL;
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *weight = tarn__module_own(model->child[TARN__MODEL_HEAD], "weight");
-    tarn_tensor *x = hidden_of(kind, model, tokens, documents);
+    tarn_tensor *x = hidden_states(arch, model, tokens, documents);
     const tarn_cross_entropy_options options = {.ignore_index = &ignored};
-    /* A head in blocks makes its logits by itself. Where a gradient passes, for adapters below it, all logits at once
-     * would be too many: then it is unpacked. */
-    bool is_packed = x && !tarn__is_float(weight->view.dtype);
-    if (is_packed && tarn_needs_grad(x)) {
+    /* A quantized head computes all logits at once. Where a gradient is needed, for adapters below it, they would take
+     * too much memory: then the head is dequantized and the loss computed in chunks. */
+    bool is_quantized = x && !tarn__is_float(weight->view.dtype);
+    if (is_quantized && tarn_needs_grad(x)) {
         weight = tarn_cast(weight, x->view.dtype);
-        is_packed = false;
+        is_quantized = false;
     }
-    tarn_tensor *loss = is_packed ? tarn_cross_entropy(tarn_linear_apply(x, weight, NULL), targets, &options)
-                                  : tarn_linear_cross_entropy(x, weight, targets, &options);
+    tarn_tensor *loss = is_quantized ? tarn_cross_entropy(tarn_linear_apply(x, weight, NULL), targets, &options)
+                                     : tarn_linear_cross_entropy(x, weight, targets, &options);
     if (loss)
         tarn_scope_return(scope, loss);
     else

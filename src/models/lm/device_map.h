@@ -1,8 +1,8 @@
-/* device_map.h: where the parts of a language model lie: all on one device, or its last blocks on the CPU.
+/* device_map.h: the devices of a language model's layers: all on one device, or its last layers on the CPU.
  *
- * The first blocks, the tables of tokens and positions, the last norm and the head lie on the device. So what passes
- * between the blocks leaves the device once for each step and comes back once, logits and the choice of a token stay
- * there, and a head that shares the tokens' table needs no second one. */
+ * The first layers, the token and position embeddings, the last norm and the head are on the device. So the residual
+ * stream leaves the device once per forward pass and returns once, logits and sampling stay there, and tied
+ * embeddings need no second copy. */
 #ifndef TARN__DEVICE_MAP_H
 #define TARN__DEVICE_MAP_H
 
@@ -10,25 +10,26 @@
 
 typedef struct tarn__device_map {
     tarn_device device;
-    int64_t layers; /* blocks that lie on the device; 0: all of them */
+    int64_t layers; /* layers on the device; 0: all */
 } tarn__device_map;
 
-/* Raises unless a model of so many blocks can be placed like this. */
-bool tarn__device_map_check(const char *function, const tarn__device_map *where, int64_t layers);
+/* Raises unless a model of `layers` layers can be mapped so. */
+bool tarn__device_map_check(const char *function, const tarn__device_map *map, int64_t layers);
 
-/* The device of a block. */
-tarn_device tarn__device_of_layer(const tarn__device_map *where, int64_t block);
+/* Device of a layer. */
+tarn_device tarn__device_of_layer(const tarn__device_map *map, int64_t layer);
 
-/* How many blocks of a language model lie where its head does. */
+/* Number of layers on the device of the head. */
 int64_t tarn__device_layers(const tarn_module *model);
 
-/* The blocks of a language model. Borrowed. */
+/* The layers of a language model, a sequential module. Borrowed. */
 tarn_module *tarn__model_layers(const tarn_module *model);
 
-/* True when x lies where a module with a "weight" does. NULL, which is no tensor, lies everywhere. */
+/* True if x is on the device of a module with a "weight"; true for NULL. */
 bool tarn__is_on_device_of(const tarn_tensor *x, const tarn_module *module);
 
-/* x where a module with a "weight" lies: x itself, or a copy in the open scope. NULL with an error; NULL stays NULL. */
+/* x on the device of a module with a "weight": x itself, or a copy in the open scope. NULL with an error; NULL for
+ * NULL. */
 tarn_tensor *tarn__to_device_of(tarn_tensor *x, const tarn_module *module);
 
 #endif

@@ -1,4 +1,7 @@
-/* gpt2.c: GPT-2 put together, and the values its parameters begin with. */
+/* gpt2.c: construction and initialization of GPT-2.
+ *
+ * Parameters are created one after another in a fixed order, so that a seed gives the same model with every
+ * compiler. */
 #include "models/lm/gpt2.h"
 
 #include <math.h>
@@ -11,18 +14,20 @@
 #include "models/gguf/gguf_arch.h"
 #include "nn/module.h"
 
-#define DEVIATION 0.02 /* of the weights at the beginning */
+/* Standard deviation of the initial weights. */
+#define INIT_STD 0.02 /* of the weights at the beginning */
 
 /* ---- modules ----------------------------------------------------------------------------------------------------- */
 
-typedef struct making {
+/* State of one construction. */
+typedef struct builder {
     const char *function;
     tarn_gpt2_config config;
-    tarn__device_map where;
-    tarn_device device; /* of what is being made */
+    tarn__device_map map;
+    tarn_device device; /* of the modules under construction */
     bool draw;
-    const tarn__model_source *source; /* NULL: parameters are drawn, or have no values */
-} making;
+    const tarn__model_source *source; /* NULL: initialized, or uninitialized */
+} builder;
 
 typedef struct name {
     char text[96];
@@ -35,25 +40,26 @@ static const char *join(name *to, const char *path, const char *part)
     return to->text;
 }
 
-static tarn_module *new_module(const making *m, const char *kind, tarn_forward_fn forward)
+/* A module whose ctx is a copy of the configuration. */
+static tarn_module *new_module(const builder *m, const char *kind, tarn_forward_fn forward)
 {
     return tarn__module_new_with(m->function, kind, forward, &m->config, sizeof(m->config));
 }
 
 /* The parameter PATH.PART from the source. */
-static tarn_tensor *given(const making *m, const char *path, const char *part, tarn_shape shape)
+static tarn_tensor *from_source(const builder *m, const char *path, const char *part, tarn_shape shape)
 {
     name full;
     return m->source->give(m->source->ctx, join(&full, path, part), shape, m->device);
 }
 
-/* Gives a module the parameter "weight", and frees the module where that fails. */
-static tarn_module *with_weight(const making *m, tarn_module *module, const char *path, int64_t rows, int64_t columns,
+/* Adds the parameter "weight" to a module, and frees the module on failure. */
+static tarn_module *with_weight(const builder *m, tarn_module *module, const char *path, int64_t rows, int64_t columns,
                                 double std)
 {
     tarn_shape shape = TARN_SHAPE(rows, columns);
     tarn_tensor *values = !module     ? NULL
-                          : m->source ? given(m, path, "weight", shape)
+                          : m->source ? from_source(m, path, "weight", shape)
                           : m->draw   ? tarn_normal(shape, 0, std, m->config.dtype, m->device)
                                       : tarn_empty(shape, m->config.dtype, m->device);
     if (values && (tarn__is_float(values->view.dtype) ? tarn_module_add_parameter(module, "weight", values)
@@ -63,21 +69,22 @@ static tarn_module *with_weight(const making *m, tarn_module *module, const char
     return NULL;
 }
 
-static tarn_module *make_table(const making *m, const char *path, int64_t rows)
+static tarn_module *make_embedding(const builder *m, const char *path, int64_t rows)
 {
     return with_weight(m, new_module(m, "embedding", tarn__gpt2_embedding_forward), path, rows, m->config.hidden_size,
-                       DEVIATION);
+                       INIT_STD);
 }
 
-static tarn_module *make_norm(const making *m, const char *path)
+/* LayerNorm creates its own parameters; values of a source are copied into them. */
+static tarn_module *make_norm(const builder *m, const char *path)
 {
     static const char *const parts[] = {"weight", "bias"};
     const tarn_norm_options options = {.epsilon = m->config.epsilon, .dtype = m->config.dtype};
     tarn_module *norm = tarn_layernorm_layer_with(m->config.hidden_size, m->device, &options);
     bool good = norm != NULL;
-    tarn_no_grad_open(); /* parameters are written to */
+    tarn_no_grad_open(); /* writes to parameters in place */
     for (int i = 0; good && m->source && i < 2; i++) {
-        tarn_tensor *values = given(m, path, parts[i], TARN_SHAPE(m->config.hidden_size));
+        tarn_tensor *values = from_source(m, path, parts[i], TARN_SHAPE(m->config.hidden_size));
         good = values && tarn_copy(tarn__module_own(norm, parts[i]), values);
         tarn_free(values);
     }
@@ -88,15 +95,16 @@ static tarn_module *make_norm(const making *m, const char *path)
     return NULL;
 }
 
-static bool add_bias(const making *m, tarn_module *module, const char *path, int64_t out)
+/* Biases start at 0. */
+static bool add_bias(const builder *m, tarn_module *module, const char *path, int64_t out)
 {
     tarn_shape shape = TARN_SHAPE(out);
-    tarn_tensor *bias = m->source ? given(m, path, "bias", shape) : tarn_zeros(shape, m->config.dtype, m->device);
+    tarn_tensor *bias = m->source ? from_source(m, path, "bias", shape) : tarn_zeros(shape, m->config.dtype, m->device);
     return bias && tarn_module_add_parameter(module, "bias", bias);
 }
 
-/* A linear layer whose weight is [in, out], which transformers calls Conv1D; in blocks it is [out, in]. */
-static tarn_module *make_projection(const making *m, const char *path, int64_t in, int64_t out, double std)
+/* A linear layer with weight [in, out], transformers' Conv1D; quantized it is [out, in]. */
+static tarn_module *make_projection(const builder *m, const char *path, int64_t in, int64_t out, double std)
 {
     tarn_module *module =
         with_weight(m, new_module(m, "projection", tarn__gpt2_projection_forward), path, in, out, std);
@@ -109,21 +117,21 @@ static tarn_module *make_projection(const making *m, const char *path, int64_t i
     return NULL;
 }
 
-/* The two parts of a block: a projection in, one out. Drawn one after the other, so that a seed means the same with
- * every compiler. */
-static tarn_module *make_part(const making *m, const char *path, const char *kind, tarn_forward_fn forward,
+/* Attention or MLP of a layer: a projection in, one out. The output projections start smaller: 2 · layers of them
+ * add up in the residual stream, whose variance would grow with their number. */
+static tarn_module *make_part(const builder *m, const char *path, const char *kind, tarn_forward_fn forward,
                               const char *first_name, int64_t out, int64_t back)
 {
     const char *const names[] = {first_name, "c_proj"};
     name to;
-    /* What 2 · layers parts add to the same numbers grows with their root. */
-    double added = DEVIATION / sqrt(2 * (double)m->config.layers);
-    tarn_module *first = make_projection(m, join(&to, path, names[0]), m->config.hidden_size, out, DEVIATION);
+
+    double added = INIT_STD / sqrt(2 * (double)m->config.layers);
+    tarn_module *first = make_projection(m, join(&to, path, names[0]), m->config.hidden_size, out, INIT_STD);
     tarn_module *second = make_projection(m, join(&to, path, names[1]), back, m->config.hidden_size, added);
     return tarn__with_children(new_module(m, kind, forward), names, (tarn_module *const[]){first, second}, 2);
 }
 
-static tarn_module *make_block(const making *m, int64_t layer)
+static tarn_module *make_layer(const builder *m, int64_t layer)
 {
     static const char *const names[] = {"ln_1", "attn", "ln_2", "mlp"};
     const tarn_gpt2_config *c = &m->config;
@@ -139,62 +147,64 @@ static tarn_module *make_block(const making *m, int64_t layer)
     return tarn__with_children(new_module(m, "block", tarn__gpt2_layer_forward), names, parts, 4);
 }
 
-static tarn_module *make_blocks(const making *m)
+/* Every layer is created on the device that the map has for it. */
+static tarn_module *make_layers(const builder *m)
 {
     size_t bytes = sizeof(tarn_module *) * (size_t)m->config.layers;
-    tarn_module **blocks = tarn__alloc(bytes), *all = NULL;
-    for (int64_t i = 0; blocks && i < m->config.layers; i++) {
-        making there = *m;
-        there.device = tarn__device_of_layer(&m->where, i);
-        blocks[i] = make_block(&there, i);
+    tarn_module **layers = tarn__alloc(bytes), *all = NULL;
+    for (int64_t i = 0; layers && i < m->config.layers; i++) {
+        builder there = *m;
+        there.device = tarn__device_of_layer(&m->map, i);
+        layers[i] = make_layer(&there, i);
     }
-    if (blocks)
-        all = tarn_sequential_from(blocks, (int)m->config.layers); /* which frees them where one failed */
-    tarn__release(blocks, bytes);
+    if (layers)
+        all = tarn_sequential_from(layers, (int)m->config.layers); /* frees all of them if one failed */
+    tarn__release(layers, bytes);
     return all;
 }
 
-static tarn_module *make_body(const making *m)
+static tarn_module *make_body(const builder *m)
 {
     static const char *const names[] = {"wte", "wpe", "h", "ln_f"};
-    tarn_module *tokens = make_table(m, "transformer.wte", m->config.vocab_size),
-                *positions = make_table(m, "transformer.wpe", m->config.context);
-    tarn_module *blocks = make_blocks(m);
-    tarn_module *const parts[] = {tokens, positions, blocks, make_norm(m, "transformer.ln_f")};
+    tarn_module *tokens = make_embedding(m, "transformer.wte", m->config.vocab_size),
+                *positions = make_embedding(m, "transformer.wpe", m->config.context);
+    tarn_module *layers = make_layers(m);
+    tarn_module *const parts[] = {tokens, positions, layers, make_norm(m, "transformer.ln_f")};
     return tarn__with_children(new_module(m, "gpt2 body", tarn__gpt2_body_forward), names, parts, 4);
 }
 
-/* A head that shares the tokens' table gets it when it has its place in the tree: the name of a shared parameter is
- * that of its first place. */
-static bool share_table(tarn_module *model)
+/* Ties the head to the token embedding. Only now that the head is in the tree: the name of a shared parameter is
+ * that of its first module. */
+static bool tie_head(tarn_module *model)
 {
-    tarn_tensor *table = tarn__module_own(model->child[TARN__MODEL_BODY]->child[TARN__GPT2_TOKEN_EMBEDDING], "weight");
+    tarn_tensor *embedding =
+        tarn__module_own(model->child[TARN__MODEL_BODY]->child[TARN__GPT2_TOKEN_EMBEDDING], "weight");
     tarn_module *head = model->child[TARN__MODEL_HEAD];
-    return tarn__is_float(table->view.dtype) ? tarn_module_add_parameter(head, "weight", table)
-                                             : tarn_module_add_buffer(head, "weight", table);
+    return tarn__is_float(embedding->view.dtype) ? tarn_module_add_parameter(head, "weight", embedding)
+                                                 : tarn_module_add_buffer(head, "weight", embedding);
 }
 
-static tarn_module *make_model(const making *m)
+static tarn_module *make_model(const builder *m)
 {
     static const char *const names[] = {"transformer", "lm_head"};
     const tarn_gpt2_config *c = &m->config;
     tarn_module *body = make_body(m), *head = new_module(m, "head", tarn__gpt2_head_forward);
     if (c->untie_embeddings)
-        head = with_weight(m, head, "lm_head", c->vocab_size, c->hidden_size, DEVIATION);
+        head = with_weight(m, head, "lm_head", c->vocab_size, c->hidden_size, INIT_STD);
     tarn_module *model = tarn__with_children(new_module(m, "gpt2", tarn__gpt2_model_forward), names,
                                              (tarn_module *const[]){body, head}, 2);
-    if (!model || c->untie_embeddings || share_table(model))
+    if (!model || c->untie_embeddings || tie_head(model))
         return model;
     tarn_module_free(model);
     return NULL;
 }
 
-tarn_module *tarn__gpt2_make(const char *function, const tarn_gpt2_config *config, const tarn__device_map *where,
+tarn_module *tarn__gpt2_make(const char *function, const tarn_gpt2_config *config, const tarn__device_map *map,
                              bool draw, const tarn__model_source *source)
 {
-    making m = {function, *config, *where, where->device, draw, source};
+    builder m = {function, *config, *map, map->device, draw, source};
     if (tarn_failed() || !tarn__gpt2_complete(function, &m.config) ||
-        !tarn__device_map_check(function, where, m.config.layers))
+        !tarn__device_map_check(function, map, m.config.layers))
         return NULL;
     tarn_module *model = make_model(&m);
     if (!model)
@@ -220,14 +230,15 @@ tarn_module *tarn_model_gpt2_sized(const tarn_gpt2_config *config, size_t config
     return model;
 }
 
-/* ---- asking ------------------------------------------------------------------------------------------------------ */
+/* ---- queries ------------------------------------------------------------------------------------------------------
+ */
 
 bool tarn_gpt2_config_of_sized(const tarn_module *model, tarn_gpt2_config *config, size_t config_size)
 {
-    const tarn__arch *kind = tarn__arch_of("gpt2_config_of", model);
-    if (!kind)
+    const tarn__arch *arch = tarn__arch_of("gpt2_config_of", model);
+    if (!arch)
         return false;
-    if (kind != &tarn__gpt2_arch || !config)
+    if (arch != &tarn__gpt2_arch || !config)
         return tarn__raise(TARN_ERROR_ARGUMENT, "gpt2_config_of: %s",
                            config ? "the model is no GPT-2" : "the configuration is NULL");
     memset(config, 0, config_size);
@@ -235,6 +246,7 @@ bool tarn_gpt2_config_of_sized(const tarn_module *model, tarn_gpt2_config *confi
     return true;
 }
 
+/* Fills in tarn_model_info. The dtype is that of the norms: other weights may be quantized. */
 static void info(const tarn_module *model, tarn__model_info *f)
 {
     const tarn_gpt2_config *c = model->ctx;
@@ -250,15 +262,15 @@ static void info(const tarn_module *model, tarn__model_info *f)
                             .dtype = weight->view.dtype,
                             .device = tarn__device(weight),
                             .device_layers = tarn__device_layers(model),
-                            .has_bos = c->has_eos, /* GPT-2's texts begin with the token that ends them */
+                            .has_bos = c->has_eos, /* GPT-2 uses EOS as BOS */
                             .bos = c->eos,
                             .eos_count = c->has_eos,
                             .eos = {c->eos}};
 }
 
-/* ---- for training ------------------------------------------------------------------------------------------------ */
+/* ---- training ---------------------------------------------------------------------------------------------------- */
 
-/* Every module but the norms, whose settings are of another size, has the configuration. */
+/* Sets dropout and recomputation of all modules. Norms have other settings, recognized by their size. */
 static void tune(tarn_module *module, double dropout, tarn_recompute recompute)
 {
     tarn_gpt2_config *c = module->settings_bytes == sizeof(*c) ? module->ctx : NULL;

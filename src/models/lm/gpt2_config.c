@@ -1,50 +1,52 @@
-/* gpt2_config.c: what a GPT-2 can be: checks, published sizes, and the sizes of new ones. */
+/* gpt2_config.c: configurations of GPT-2: checks, published sizes, and sizes of new models. */
 #include <math.h>
 #include <string.h>
 
 #include "models/lm/gpt2.h"
 
-#define LARGEST INT32_MAX /* of the sizes: products of two stay within 64 bits */
-#define MOST_LAYERS 1024
+#define MAX_SIZE INT32_MAX /* products of two sizes fit 64 bits */
+#define MAX_LAYERS 1024
 
 /* ---- checks ------------------------------------------------------------------------------------------------------ */
 
+/* Raises sizes out of range. */
 static bool check_sizes(const char *function, const tarn_gpt2_config *c)
 {
     const struct {
         const char *name;
         int64_t value, low, high;
-    } sizes[] = {{"vocab", c->vocab_size, 1, LARGEST},  {"context", c->context, 1, LARGEST},
-                 {"layers", c->layers, 1, MOST_LAYERS}, {"heads", c->heads, 1, LARGEST},
-                 {"width", c->hidden_size, 1, LARGEST}, {"inner", c->ffn_size, 0, LARGEST}};
+    } sizes[] = {{"vocab_size", c->vocab_size, 1, MAX_SIZE},   {"context", c->context, 1, MAX_SIZE},
+                 {"layers", c->layers, 1, MAX_LAYERS},         {"heads", c->heads, 1, MAX_SIZE},
+                 {"hidden_size", c->hidden_size, 1, MAX_SIZE}, {"ffn_size", c->ffn_size, 0, MAX_SIZE}};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
         if (sizes[i].value < sizes[i].low || sizes[i].value > sizes[i].high)
             return tarn__raise(TARN_ERROR_SHAPE, "%s: .%s is %lld; it must be from %lld to %lld", function,
                                sizes[i].name, (long long)sizes[i].value, (long long)sizes[i].low,
                                (long long)sizes[i].high);
     if (c->hidden_size % c->heads)
-        return tarn__raise(TARN_ERROR_SHAPE, "%s: .heads %lld do not divide .width %lld", function, (long long)c->heads,
-                           (long long)c->hidden_size);
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: .heads is %lld; it must divide .hidden_size, which is %lld", function,
+                           (long long)c->heads, (long long)c->hidden_size);
     return true;
 }
 
+/* Raises invalid settings. Comparisons are written so that NaN fails them. */
 static bool check_config(const char *function, const tarn_gpt2_config *c)
 {
     if (!check_sizes(function, c))
         return false;
     if (!(c->dropout >= 0 && c->dropout < 1) || !(c->attention_dropout < 1) || !(c->embedding_dropout < 1))
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "%s: .dropout %g, .attention_dropout %g and .embedding_dropout %g are probabilities below "
-                           "1, the first from 0",
+                           "%s: .dropout is %g, .attention_dropout %g, .embedding_dropout %g; they must be below 1, "
+                           "the first at least 0",
                            function, c->dropout, c->attention_dropout, c->embedding_dropout);
     if (!(c->epsilon >= 0) || !isfinite(c->epsilon))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .epsilon is %g; it must be a number from 0", function, c->epsilon);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .epsilon is %g; it must be at least 0", function, c->epsilon);
     if ((int)c->recompute < TARN_RECOMPUTE_NONE || (int)c->recompute > TARN_RECOMPUTE_FULL)
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "%s: .recompute is %d; it must be one of TARN_RECOMPUTE_NONE, _CHEAP and _BLOCK", function,
+                           "%s: .recompute is %d; it must be TARN_RECOMPUTE_NONE, _SELECTIVE or _FULL", function,
                            (int)c->recompute);
     if (c->has_eos && (c->eos < 0 || c->eos >= c->vocab_size))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .eos is token %lld of a vocabulary of %lld", function,
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .eos is token %lld; the vocabulary has %lld", function,
                            (long long)c->eos, (long long)c->vocab_size);
     return tarn__check_parameter_dtype(function, c->dtype);
 }
@@ -89,17 +91,18 @@ bool tarn_gpt2_config_named_sized(const char *name, tarn_gpt2_config *config, si
                                       .hidden_size = sizes[i].hidden_size,
                                       .has_eos = true,
                                       .eos = 50256};
-                memset(config, 0, config_size); /* a newer header's struct has fields that are not known here */
+                memset(config, 0, config_size); /* fields of a newer header become zero */
                 memcpy(config, &c, config_size < sizeof(c) ? config_size : sizeof(c));
                 return true;
             }
     return tarn__raise(TARN_ERROR_ARGUMENT,
-                       "gpt2_config_named: there is no '%.64s'; there are gpt2, gpt2-medium, gpt2-large and gpt2-xl",
+                       "gpt2_config_named: '%.64s' not found; it must be gpt2, gpt2-medium, gpt2-large or gpt2-xl",
                        name);
 }
 
-/* ---- for training ------------------------------------------------------------------------------------------------ */
+/* ---- training ---------------------------------------------------------------------------------------------------- */
 
+/* The context of a GPT-2 is its number of position embeddings: max_context equals it. */
 bool tarn__gpt2_complete_sizes(const char *function, const char *name, tarn__model_sizes *s)
 {
     tarn_gpt2_config named;
@@ -113,8 +116,8 @@ bool tarn__gpt2_complete_sizes(const char *function, const char *name, tarn__mod
     s->ffn_size = s->ffn_size ? s->ffn_size : 4 * s->hidden_size;
     if (s->kv_heads && s->kv_heads != s->heads)
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "%s: kv_heads is for Llama models; a %s has as many heads of keys as of queries", function,
-                           name);
+                           "%s: kv_heads is for Llama models; a %s has as many key and value heads as query heads",
+                           function, name);
     s->kv_heads = s->heads;
     return true;
 }

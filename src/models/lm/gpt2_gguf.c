@@ -1,7 +1,6 @@
-/* gpt2_gguf.c: GPT-2 in GGUF files: what its tensors are called there, and its configuration as metadata.
+/* gpt2_gguf.c: GPT-2 in GGUF files: tensor names, and its configuration as metadata.
  *
- * Keys are those that llama.cpp reads. The probabilities of dropout, which it has no use for, stand under a key of our
- * own. */
+ * Keys are those of llama.cpp. Dropout probabilities, which it does not use, have a key of tarn's own. */
 #include <math.h>
 
 #include "formats/gguf.h"
@@ -9,18 +8,18 @@
 #include "models/lm/gpt2.h"
 
 #define NAME "gpt2"
-#define DROPOUT "tarn.gpt2.dropout" /* of what is added, of attention's weights, of what enters */
+#define DROPOUT "tarn.gpt2.dropout" /* resid, attn, embd */
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
-static const tarn__gguf_tensor_name tops[] = {
+static const tarn__gguf_tensor_name top_names[] = {
     {"transformer.wte.", "token_embd.", TARN__GGUF_ALWAYS, TARN__GGUF_NEVER, TARN__GGUF_SAME},
     {"transformer.wpe.", "position_embd.", TARN__GGUF_ALWAYS, TARN__GGUF_NEVER, TARN__GGUF_F32_TABLE},
     {"transformer.ln_f.", "output_norm.", TARN__GGUF_ALWAYS, TARN__GGUF_ALWAYS, TARN__GGUF_SAME},
     {"lm_head.", "output.", TARN__GGUF_UNTIED, TARN__GGUF_NEVER, TARN__GGUF_SAME},
     {0}};
 
-static const tarn__gguf_tensor_name parts[] = {
+static const tarn__gguf_tensor_name layer_names[] = {
     {"ln_1.", "attn_norm.", TARN__GGUF_ALWAYS, TARN__GGUF_ALWAYS, TARN__GGUF_SAME},
     {"attn.c_attn.", "attn_qkv.", TARN__GGUF_ALWAYS, TARN__GGUF_ALWAYS, TARN__GGUF_TRANSPOSED},
     {"attn.c_proj.", "attn_output.", TARN__GGUF_ALWAYS, TARN__GGUF_ALWAYS, TARN__GGUF_TRANSPOSED},
@@ -29,6 +28,7 @@ static const tarn__gguf_tensor_name parts[] = {
     {"mlp.c_proj.", "ffn_down.", TARN__GGUF_ALWAYS, TARN__GGUF_ALWAYS, TARN__GGUF_TRANSPOSED},
     {0}};
 
+/* Properties of a configuration that the common code needs. */
 static void traits(const void *config, tarn__gguf_traits *t)
 {
     const tarn_gpt2_config *c = config;
@@ -39,32 +39,34 @@ static void traits(const void *config, tarn__gguf_traits *t)
                             .heads = c->heads,
                             .kv_heads = c->heads,
                             .tie_embeddings = !c->untie_embeddings,
-                            /* GPT-2's texts begin with the token that ends them. */
+                            /* GPT-2 uses EOS as BOS */
                             .tokens = {.has_bos = c->has_eos, .bos = c->eos, .eos = {c->eos}, .eos_count = c->has_eos}};
 }
 
 /* ---- metadata ---------------------------------------------------------------------------------------------------- */
 
+/* Writes the metadata of a configuration. */
 static bool put(const void *config, tarn_gguf_writer *writer)
 {
     const tarn_gpt2_config *c = config;
     const struct {
         const char *rest;
         int64_t value;
-    } wholes[] = {{"vocab_size", c->vocab_size},        {"context_length", c->context},
-                  {"embedding_length", c->hidden_size}, {"block_count", c->layers},
-                  {"feed_forward_length", c->ffn_size}, {"attention.head_count", c->heads}};
+    } ints[] = {{"vocab_size", c->vocab_size},        {"context_length", c->context},
+                {"embedding_length", c->hidden_size}, {"block_count", c->layers},
+                {"feed_forward_length", c->ffn_size}, {"attention.head_count", c->heads}};
     const double dropouts[] = {c->dropout, fmax(c->attention_dropout, 0), fmax(c->embedding_dropout, 0)};
     bool good = tarn__gguf_put_string(writer, TARN__GGUF_ARCHITECTURE, NAME);
-    for (size_t i = 0; good && i < sizeof(wholes) / sizeof(wholes[0]); i++)
-        good = tarn__gguf_put_int(writer, NAME, wholes[i].rest, wholes[i].value);
+    for (size_t i = 0; good && i < sizeof(ints) / sizeof(ints[0]); i++)
+        good = tarn__gguf_put_int(writer, NAME, ints[i].rest, ints[i].value);
     return good && tarn__gguf_put_real(writer, NAME, "attention.layer_norm_epsilon", c->epsilon) &&
            tarn_gguf_add_array(writer, DROPOUT, TARN_GGUF_F64, dropouts, 3);
 }
 
+/* Dropout probabilities, or transformers' default. */
 static bool get_dropouts(const tarn__gguf_reader *r, tarn_gpt2_config *c)
 {
-    double dropouts[3] = {0.1, 0.1, 0.1}; /* what transformers takes where nothing is said */
+    double dropouts[3] = {0.1, 0.1, 0.1}; /* transformers' default */
     if (tarn_gguf_has(r->file, DROPOUT, NULL) && !tarn_gguf_reals(r->file, DROPOUT, dropouts, 3))
         return tarn__raise_within(r->function);
     for (int i = 0; i < 3; i++)
@@ -77,6 +79,7 @@ static bool get_dropouts(const tarn__gguf_reader *r, tarn_gpt2_config *c)
     return true;
 }
 
+/* Reads a configuration from metadata. Unsupported settings are errors that name them. */
 static bool get(const char *function, const tarn_gguf *file, tarn_dtype dtype, void *config)
 {
     const tarn__gguf_reader r = {function, NAME, file};
@@ -94,7 +97,7 @@ static bool get(const char *function, const tarn_gguf *file, tarn_dtype dtype, v
         !get_dropouts(&r, c))
         return false;
     if (kv_heads != c->heads)
-        return tarn__gguf_unsupported(&r, "a GPT-2 whose heads share keys and values");
+        return tarn__gguf_unsupported(&r, "a GPT-2 with grouped-query attention");
     c->has_eos = tokens.eos_count > 0;
     c->eos = tokens.eos[0];
     c->dtype = dtype;
@@ -114,10 +117,10 @@ static bool write_config(const void *config, tarn__json_file *document)
     return tarn__gpt2_write_config(config, document);
 }
 
-static tarn_module *make(const char *function, const void *config, const tarn__device_map *where,
+static tarn_module *make(const char *function, const void *config, const tarn__device_map *map,
                          const tarn__model_source *source)
 {
-    return tarn__gpt2_make(function, config, where, false, source);
+    return tarn__gpt2_make(function, config, map, false, source);
 }
 
 static const char *const architectures[] = {NAME, NULL};
@@ -126,8 +129,8 @@ const tarn__gguf_arch tarn__gpt2_gguf = {
     .architectures = architectures,
     .body = "transformer.",
     .block = "transformer.h.",
-    .tops = tops,
-    .parts = parts,
+    .top_names = top_names,
+    .layer_names = layer_names,
     .traits = traits,
     .read = read_config,
     .write = write_config,

@@ -1,23 +1,23 @@
-/* gpt2_hf.c: GPT-2 as transformers keeps it: the members of config.json, and the names in model.safetensors. */
+/* gpt2_hf.c: GPT-2 in Hugging Face folders: keys of config.json, and tensor names of model.safetensors. */
 #include <math.h>
 #include <string.h>
 
 #include "models/hf/weights.h"
 #include "models/lm/gpt2.h"
 
-#define LARGEST INT32_MAX
+#define MAX_SIZE INT32_MAX
 
 /* ---- config.json ------------------------------------------------------------------------------------------------- */
 
-/* A number where the file has one; `otherwise`, as transformers has it, where the member is missing. */
+/* A number, or transformers' default if the key is missing. */
 static bool real_or(const tarn__json_file *config, const char *key, double default_value, double *value)
 {
     *value = default_value;
     return !tarn__json_file_has(config, key) || tarn__json_file_real(config, key, value);
 }
 
-/* A whole number where the file has one; *there is false where it is missing or null. */
-static bool whole_or_none(const tarn__json_file *config, const char *key, int64_t *value, bool *there)
+/* An integer; *there is false if the key is missing or null. */
+static bool int_or_none(const tarn__json_file *config, const char *key, int64_t *value, bool *there)
 {
     double number = NAN;
     *there = false;
@@ -27,7 +27,7 @@ static bool whole_or_none(const tarn__json_file *config, const char *key, int64_
     return !*there || tarn__json_file_int(config, key, INT64_MIN, INT64_MAX, value);
 }
 
-/* A switch that must stand as tarn computes it. */
+/* Raises a switch that tarn does not support. */
 static bool check_switch(const char *function, const tarn__json_file *config, const char *key, bool wanted)
 {
     bool value = wanted;
@@ -38,7 +38,7 @@ static bool check_switch(const char *function, const tarn__json_file *config, co
                        key, value ? "true" : "false");
 }
 
-/* The tanh form of GELU has several names. */
+/* Raises any other activation than the tanh form of GELU, which has several names. */
 static bool check_activation(const char *function, const tarn__json_file *config)
 {
     static const char *const key = "activation_function";
@@ -52,17 +52,17 @@ static bool check_activation(const char *function, const tarn__json_file *config
 static bool read_sizes(const tarn__json_file *config, tarn_gpt2_config *c)
 {
     bool has_inner;
-    if (!tarn__json_file_int(config, "vocab_size", 1, LARGEST, &c->vocab_size) ||
-        !tarn__json_file_int(config, "n_positions", 1, LARGEST, &c->context) ||
-        !tarn__json_file_int(config, "n_layer", 1, LARGEST, &c->layers) ||
-        !tarn__json_file_int(config, "n_head", 1, LARGEST, &c->heads) ||
-        !tarn__json_file_int(config, "n_embd", 1, LARGEST, &c->hidden_size) ||
-        !whole_or_none(config, "n_inner", &c->ffn_size, &has_inner))
+    if (!tarn__json_file_int(config, "vocab_size", 1, MAX_SIZE, &c->vocab_size) ||
+        !tarn__json_file_int(config, "n_positions", 1, MAX_SIZE, &c->context) ||
+        !tarn__json_file_int(config, "n_layer", 1, MAX_SIZE, &c->layers) ||
+        !tarn__json_file_int(config, "n_head", 1, MAX_SIZE, &c->heads) ||
+        !tarn__json_file_int(config, "n_embd", 1, MAX_SIZE, &c->hidden_size) ||
+        !int_or_none(config, "n_inner", &c->ffn_size, &has_inner))
         return false;
-    return !has_inner || tarn__json_file_int(config, "n_inner", 1, LARGEST, &c->ffn_size);
+    return !has_inner || tarn__json_file_int(config, "n_inner", 1, MAX_SIZE, &c->ffn_size);
 }
 
-/* A probability of dropout, below 1; none is negative, since 0 would mean another one. */
+/* A dropout probability, in [0, 1); transformers' default is 0.1. */
 static bool read_dropout(const char *function, const tarn__json_file *config, const char *key, double *p)
 {
     if (!real_or(config, key, 0.1, p))
@@ -73,13 +73,14 @@ static bool read_dropout(const char *function, const tarn__json_file *config, co
     return true;
 }
 
+/* Dropout, epsilon and EOS. A dropout of 0 is stored as -1, since 0 means "as dropout" in the configuration. */
 static bool read_rest(const char *function, const tarn__json_file *config, tarn_gpt2_config *c)
 {
     if (!read_dropout(function, config, "resid_pdrop", &c->dropout) ||
         !read_dropout(function, config, "attn_pdrop", &c->attention_dropout) ||
         !read_dropout(function, config, "embd_pdrop", &c->embedding_dropout) ||
         !real_or(config, "layer_norm_epsilon", 1e-5, &c->epsilon) ||
-        !whole_or_none(config, "eos_token_id", &c->eos, &c->has_eos))
+        !int_or_none(config, "eos_token_id", &c->eos, &c->has_eos))
         return false;
     if (!(c->epsilon > 0) || !isfinite(c->epsilon))
         return tarn__raise(TARN_ERROR_FORMAT,
@@ -87,7 +88,7 @@ static bool read_rest(const char *function, const tarn__json_file *config, tarn_
                            c->epsilon);
     c->attention_dropout = c->attention_dropout > 0 ? c->attention_dropout : -1;
     c->embedding_dropout = c->embedding_dropout > 0 ? c->embedding_dropout : -1;
-    /* transformers writes GPT-2's own into the configuration of models that lack it: a token that can never come. */
+    /* transformers writes GPT-2's own EOS into the configuration of models that lack one */
     c->has_eos = c->has_eos && c->eos >= 0 && c->eos < c->vocab_size;
     return true;
 }
@@ -108,11 +109,10 @@ bool tarn__gpt2_read_config(const char *function, const tarn__json_file *config,
 }
 
 tarn_module *tarn__gpt2_from_config(const char *function, const tarn__json_file *config, tarn_dtype dtype,
-                                    const tarn__device_map *where)
+                                    const tarn__device_map *map)
 {
     tarn_gpt2_config c;
-    return tarn__gpt2_read_config(function, config, dtype, &c) ? tarn__gpt2_make(function, &c, where, false, NULL)
-                                                               : NULL;
+    return tarn__gpt2_read_config(function, config, dtype, &c) ? tarn__gpt2_make(function, &c, map, false, NULL) : NULL;
 }
 
 bool tarn__gpt2_write_config(const tarn_gpt2_config *c, tarn__json_file *config)
@@ -120,9 +120,9 @@ bool tarn__gpt2_write_config(const tarn_gpt2_config *c, tarn__json_file *config)
     const struct {
         const char *key;
         int64_t value;
-    } wholes[] = {{"vocab_size", c->vocab_size}, {"n_positions", c->context}, {"n_ctx", c->context},
-                  {"n_layer", c->layers},        {"n_head", c->heads},        {"n_embd", c->hidden_size},
-                  {"n_inner", c->ffn_size}};
+    } ints[] = {{"vocab_size", c->vocab_size}, {"n_positions", c->context}, {"n_ctx", c->context},
+                {"n_layer", c->layers},        {"n_head", c->heads},        {"n_embd", c->hidden_size},
+                {"n_inner", c->ffn_size}};
     const struct {
         const char *key;
         double value; /* NaN: null */
@@ -136,11 +136,11 @@ bool tarn__gpt2_write_config(const tarn_gpt2_config *c, tarn__json_file *config)
                 tarn__json_file_set_string(config, "activation_function", "gelu_new") &&
                 tarn__json_file_set_string(config, "torch_dtype", tarn__torch_name(c->dtype)) &&
                 tarn__json_file_set_bool(config, "tie_word_embeddings", !c->untie_embeddings);
-    for (size_t i = 0; good && i < sizeof(wholes) / sizeof(wholes[0]); i++)
-        good = tarn__json_file_set_int(config, wholes[i].key, wholes[i].value);
+    for (size_t i = 0; good && i < sizeof(ints) / sizeof(ints[0]); i++)
+        good = tarn__json_file_set_int(config, ints[i].key, ints[i].value);
     for (size_t i = 0; good && i < sizeof(reals) / sizeof(reals[0]); i++)
         good = tarn__json_file_set_real(config, reals[i].key, reals[i].value);
-    for (int i = 0; good && i < 2; i++) { /* GPT-2's texts begin with the token that ends them */
+    for (int i = 0; good && i < 2; i++) { /* GPT-2 uses EOS as BOS */
         const char *key = i ? "eos_token_id" : "bos_token_id";
         good = c->has_eos ? tarn__json_file_set_int(config, key, c->eos) : tarn__json_file_set_real(config, key, NAN);
     }
@@ -154,18 +154,19 @@ bool tarn__gpt2_describe(const tarn_module *model, tarn__json_file *config)
 
 /* ---- names in files ---------------------------------------------------------------------------------------------- */
 
-/* Files of older versions of transformers hold the mask of attention. */
+/* Attention masks in files of older versions of transformers. */
 bool tarn__gpt2_ignores(const char *name)
 {
     return tarn__ends_with(name, ".attn.bias") || tarn__ends_with(name, ".attn.masked_bias");
 }
 
+/* Files of GPT2Model, such as the first published one, hold the body without a prefix. */
 bool tarn__gpt2_load(const char *function, tarn_module *model, const char *path)
 {
     tarn_safetensors *file = tarn_safetensors_open(path);
     if (!file)
         return tarn__raise_within(function);
-    /* Files of GPT2Model, the first one among them, have the body alone. */
+
     bool is_body = tarn_safetensors_find(file, "wte.weight") >= 0;
     const tarn_gpt2_config *c = model->ctx;
     bool good = !(is_body && c->untie_embeddings) ||

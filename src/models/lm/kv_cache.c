@@ -5,7 +5,7 @@
 #include "base/memory.h"
 #include "ops/internal.h"
 
-/* ---- allocation -------------------------------------------------------------------------------------------------------- */
+/* ---- allocation -------------------------------------------------------------------------------------------------- */
 
 static bool open_rows(tarn__kv_rows *part, const tarn__kv_cache_shape *s, tarn_device device)
 {

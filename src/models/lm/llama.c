@@ -1,4 +1,7 @@
-/* llama.c: models of the Llama family put together, and the values their parameters begin with. */
+/* llama.c: construction and initialization of models of the Llama family.
+ *
+ * Parameters are created one after another in a fixed order, so that a seed gives the same model with every
+ * compiler. */
 #include "models/lm/llama.h"
 
 #include <stdio.h>
@@ -11,32 +14,34 @@
 #include "models/hf/weights.h"
 #include "nn/module.h"
 
-#define DEVIATION 0.02 /* of the weights at the beginning */
+/* Standard deviation of the initial weights. */
+#define INIT_STD 0.02 /* of the weights at the beginning */
 
-typedef struct making {
+/* State of one construction. */
+typedef struct builder {
     const char *function;
     tarn_llama_config config;
-    tarn__device_map where;
-    tarn_device device; /* of what is being made */
+    tarn__device_map map;
+    tarn_device device; /* of the modules under construction */
     const tarn__model_source *source;
-} making;
+} builder;
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
-/* First values: normal, but for norms (1) and biases (0). The source of a new model. */
+/* Initial values: normal, but norms 1 and biases 0. The source of a new model. */
 static tarn_tensor *draw(void *ctx, const char *name, tarn_shape shape, tarn_device device)
 {
-    tarn_dtype dtype = ((const making *)ctx)->config.dtype;
+    tarn_dtype dtype = ((const builder *)ctx)->config.dtype;
     if (shape.rank == 2)
-        return tarn_normal(shape, 0, DEVIATION, dtype, device);
+        return tarn_normal(shape, 0, INIT_STD, dtype, device);
     return tarn__ends_with(name, ".bias") ? tarn_zeros(shape, dtype, device) : tarn_ones(shape, dtype, device);
 }
 
-/* No values: they will be read from a file. */
+/* The source of a model whose weights are loaded later. */
 static tarn_tensor *leave_empty(void *ctx, const char *name, tarn_shape shape, tarn_device device)
 {
     (void)name;
-    return tarn_empty(shape, ((const making *)ctx)->config.dtype, device);
+    return tarn_empty(shape, ((const builder *)ctx)->config.dtype, device);
 }
 
 /* ---- modules ----------------------------------------------------------------------------------------------------- */
@@ -45,20 +50,21 @@ typedef struct name {
     char text[96];
 } name;
 
-/* "PREFIX.PART"; of a prefix without text "PART". */
+/* "PREFIX.PART"; "PART" for an empty prefix. */
 static const char *join(name *to, const char *prefix, const char *part)
 {
     snprintf(to->text, sizeof(to->text), "%s%s%s", prefix, prefix[0] ? "." : "", part);
     return to->text;
 }
 
-static tarn_module *new_module(const making *m, const char *kind, tarn_forward_fn forward)
+/* A module whose ctx is a copy of the configuration. */
+static tarn_module *new_module(const builder *m, const char *kind, tarn_forward_fn forward)
 {
     return tarn__module_new_with(m->function, kind, forward, &m->config, sizeof(m->config));
 }
 
-/* Gives a module the parameter PATH.PART, and frees the module where that fails. */
-static tarn_module *with_parameter(const making *m, tarn_module *module, const char *path, const char *part,
+/* Adds the parameter PATH.PART to a module, and frees the module on failure. Quantized tensors become buffers. */
+static tarn_module *with_parameter(const builder *m, tarn_module *module, const char *path, const char *part,
                                    tarn_shape shape)
 {
     name full;
@@ -70,12 +76,12 @@ static tarn_module *with_parameter(const making *m, tarn_module *module, const c
     return NULL;
 }
 
-static tarn_module *make_norm(const making *m, const char *path, int64_t size)
+static tarn_module *make_norm(const builder *m, const char *path, int64_t size)
 {
     return with_parameter(m, new_module(m, "rmsnorm", tarn__llama_norm_forward), path, "weight", TARN_SHAPE(size));
 }
 
-static tarn_module *make_linear(const making *m, const char *path, int64_t in, int64_t out, bool has_bias)
+static tarn_module *make_linear(const builder *m, const char *path, int64_t in, int64_t out, bool has_bias)
 {
     tarn_module *module =
         with_parameter(m, new_module(m, "linear", tarn__llama_linear_forward), path, "weight", TARN_SHAPE(out, in));
@@ -84,7 +90,7 @@ static tarn_module *make_linear(const making *m, const char *path, int64_t in, i
     return has_bias ? with_parameter(m, module, path, "bias", TARN_SHAPE(out)) : module;
 }
 
-static tarn_module *make_attention(const making *m, const char *path)
+static tarn_module *make_attention(const builder *m, const char *path)
 {
     static const char *const names[] = {"q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"};
     const tarn_llama_config *c = &m->config;
@@ -92,7 +98,7 @@ static tarn_module *make_attention(const making *m, const char *path)
     tarn_module *parts[6];
     name to;
     int count = c->qk_norm ? 6 : 4;
-    for (int i = 0; i < count; i++) { /* one after the other, so that a seed means the same with every compiler */
+    for (int i = 0; i < count; i++) {
         const char *part = join(&to, path, names[i]);
         parts[i] = i >= TARN__LLAMA_Q_NORM ? make_norm(m, part, c->head_dim)
                    : i == TARN__LLAMA_O
@@ -102,7 +108,7 @@ static tarn_module *make_attention(const making *m, const char *path)
     return tarn__with_children(new_module(m, "attention", tarn__llama_attention_forward), names, parts, count);
 }
 
-static tarn_module *make_mlp(const making *m, const char *path)
+static tarn_module *make_mlp(const builder *m, const char *path)
 {
     static const char *const names[] = {"gate_proj", "up_proj", "down_proj"};
     const tarn_llama_config *c = &m->config;
@@ -116,7 +122,7 @@ static tarn_module *make_mlp(const making *m, const char *path)
     return tarn__with_children(new_module(m, "mlp", tarn__llama_mlp_forward), names, parts, 3);
 }
 
-static tarn_module *make_block(const making *m, int64_t layer)
+static tarn_module *make_layer(const builder *m, int64_t layer)
 {
     static const char *const names[] = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"};
     char path[48];
@@ -130,43 +136,45 @@ static tarn_module *make_block(const making *m, int64_t layer)
     return tarn__with_children(new_module(m, "block", tarn__llama_layer_forward), names, parts, 4);
 }
 
-static tarn_module *make_blocks(const making *m)
+/* Every layer is created on the device that the map has for it. */
+static tarn_module *make_layers(const builder *m)
 {
     size_t bytes = sizeof(tarn_module *) * (size_t)m->config.layers;
-    tarn_module **blocks = tarn__alloc(bytes), *all = NULL;
-    for (int64_t i = 0; blocks && i < m->config.layers; i++) {
-        making there = *m;
-        there.device = tarn__device_of_layer(&m->where, i);
-        blocks[i] = make_block(&there, i);
+    tarn_module **layers = tarn__alloc(bytes), *all = NULL;
+    for (int64_t i = 0; layers && i < m->config.layers; i++) {
+        builder there = *m;
+        there.device = tarn__device_of_layer(&m->map, i);
+        layers[i] = make_layer(&there, i);
     }
-    if (blocks)
-        all = tarn_sequential_from(blocks, (int)m->config.layers); /* which frees them where one failed */
-    tarn__release(blocks, bytes);
+    if (layers)
+        all = tarn_sequential_from(layers, (int)m->config.layers); /* frees all of them if one failed */
+    tarn__release(layers, bytes);
     return all;
 }
 
-static tarn_module *make_body(const making *m)
+static tarn_module *make_body(const builder *m)
 {
     static const char *const names[] = {"embed_tokens", "layers", "norm"};
-    tarn_shape table = TARN_SHAPE(m->config.vocab_size, m->config.hidden_size);
+    tarn_shape embedding = TARN_SHAPE(m->config.vocab_size, m->config.hidden_size);
     tarn_module *tokens = new_module(m, "embedding", tarn__llama_embedding_forward);
-    tokens = with_parameter(m, tokens, "model.embed_tokens", "weight", table);
-    tarn_module *blocks = make_blocks(m);
-    tarn_module *const parts[] = {tokens, blocks, make_norm(m, "model.norm", m->config.hidden_size)};
+    tokens = with_parameter(m, tokens, "model.embed_tokens", "weight", embedding);
+    tarn_module *layers = make_layers(m);
+    tarn_module *const parts[] = {tokens, layers, make_norm(m, "model.norm", m->config.hidden_size)};
     return tarn__with_children(new_module(m, "llama body", tarn__llama_body_forward), names, parts, 3);
 }
 
-/* A head that shares the tokens' table gets it when it has its place in the tree: the name of a shared tensor is that
- * of its first place. */
-static bool share_table(tarn_module *model)
+/* Ties the head to the token embedding. Only now that the head is in the tree: the name of a shared tensor is that
+ * of its first module. */
+static bool tie_head(tarn_module *model)
 {
-    tarn_tensor *table = tarn__module_own(model->child[TARN__MODEL_BODY]->child[TARN__LLAMA_TOKEN_EMBEDDING], "weight");
+    tarn_tensor *embedding =
+        tarn__module_own(model->child[TARN__MODEL_BODY]->child[TARN__LLAMA_TOKEN_EMBEDDING], "weight");
     tarn_module *head = model->child[TARN__MODEL_HEAD];
-    return tarn__is_float(table->view.dtype) ? tarn_module_add_parameter(head, "weight", table)
-                                             : tarn_module_add_buffer(head, "weight", table);
+    return tarn__is_float(embedding->view.dtype) ? tarn_module_add_parameter(head, "weight", embedding)
+                                                 : tarn_module_add_buffer(head, "weight", embedding);
 }
 
-static tarn_module *make_model(const making *m)
+static tarn_module *make_model(const builder *m)
 {
     static const char *const names[] = {"model", "lm_head"};
     const tarn_llama_config *c = &m->config;
@@ -175,19 +183,19 @@ static tarn_module *make_model(const making *m)
                                           : make_linear(m, "lm_head", c->hidden_size, c->vocab_size, false);
     tarn_module *const parts[] = {body, head};
     tarn_module *model = tarn__with_children(new_module(m, "llama", tarn__llama_model_forward), names, parts, 2);
-    if (!model || !c->tie_embeddings || share_table(model))
+    if (!model || !c->tie_embeddings || tie_head(model))
         return model;
     tarn_module_free(model);
     return NULL;
 }
 
-tarn_module *tarn__llama_make(const char *function, const tarn_llama_config *config, const tarn__device_map *where,
+tarn_module *tarn__llama_make(const char *function, const tarn_llama_config *config, const tarn__device_map *map,
                               const tarn__model_source *source)
 {
-    making m = {.function = function, .config = *config, .where = *where, .device = where->device};
+    builder m = {.function = function, .config = *config, .map = *map, .device = map->device};
     tarn__model_source empty = {leave_empty, &m};
     if (tarn_failed() || !tarn__llama_complete(function, &m.config) ||
-        !tarn__device_map_check(function, where, m.config.layers))
+        !tarn__device_map_check(function, map, m.config.layers))
         return NULL;
     m.source = source ? source : &empty;
     tarn_module *model = make_model(&m);
@@ -208,7 +216,7 @@ tarn_module *tarn_model_llama_sized(const tarn_llama_config *config, size_t conf
         return NULL;
     }
     memcpy(&own, config, config_size < sizeof(own) ? config_size : sizeof(own));
-    making m = {.function = function, .config = own};
+    builder m = {.function = function, .config = own};
     tarn__rng_state callers = tarn__random_save();
     tarn_seed(seed);
     tarn_module *model =
@@ -217,15 +225,16 @@ tarn_module *tarn_model_llama_sized(const tarn_llama_config *config, size_t conf
     return model;
 }
 
-/* ---- asking ------------------------------------------------------------------------------------------------------ */
+/* ---- queries ------------------------------------------------------------------------------------------------------
+ */
 
 bool tarn_llama_config_of_sized(const tarn_module *model, tarn_llama_config *config, size_t config_size)
 {
     const char *function = "llama_config_of";
-    const tarn__arch *kind = tarn__arch_of(function, model);
-    if (!kind)
+    const tarn__arch *arch = tarn__arch_of(function, model);
+    if (!arch)
         return false;
-    if (kind != &tarn__llama_arch || !config)
+    if (arch != &tarn__llama_arch || !config)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function,
                            config ? "the model is none of the Llama family" : "the configuration is NULL");
     memset(config, 0, config_size);
@@ -233,6 +242,7 @@ bool tarn_llama_config_of_sized(const tarn_module *model, tarn_llama_config *con
     return true;
 }
 
+/* Fills in tarn_model_info. The dtype is that of the norms: other weights may be quantized. */
 static void info(const tarn_module *model, tarn__model_info *f)
 {
     const tarn_llama_config *c = model->ctx;
@@ -254,7 +264,7 @@ static void info(const tarn_module *model, tarn__model_info *f)
     memcpy(f->eos, c->eos, sizeof(f->eos));
 }
 
-/* The body alone asks what is to be made again; the model says it of itself. */
+/* Recomputation is read from the body; the model keeps a copy for tarn_llama_config_of(). There is no dropout. */
 static void tune(tarn_module *model, double dropout, tarn_recompute recompute)
 {
     (void)dropout;

@@ -1,18 +1,22 @@
-/* llama_decode.c: a step of one token of a few sequences, where time goes by the bytes of the weights and by the number
- * of kernels: five a block, on a device that has them. A norm belongs to the products that follow it, an addition to
- * the product before it. */
+/* llama_decode.c: the fused decode step of a few sequences, one token each.
+ *
+ * Its time is the bytes of the weights and the number of kernels: five per layer on a device that has them. A norm
+ * is fused into the matmuls after it, a residual addition into the matmul before it. Devices without these kernels
+ * compose them (ops/attention/decode.c), with the same results. */
 #include "models/lm/llama.h"
 #include "nn/lora.h"
 #include "ops/internal.h"
 
+/* A module's own parameter or buffer. */
 static tarn_tensor *own(const tarn_module *module, const char *name)
 {
     return tarn__module_own(module, name);
 }
 
-static bool is_plain(const tarn_module *block)
+/* True if a layer has neither LoRA adapters nor MLP biases, which the fused kernels lack. */
+static bool has_no_adapter(const tarn_module *layer)
 {
-    const tarn_module *attention = block->child[TARN__LLAMA_ATTENTION], *mlp = block->child[TARN__LLAMA_MLP];
+    const tarn_module *attention = layer->child[TARN__LLAMA_ATTENTION], *mlp = layer->child[TARN__LLAMA_MLP];
     bool good = true;
     for (int i = TARN__LLAMA_Q; i <= TARN__LLAMA_O; i++)
         good = good && !attention->child[i]->adapter;
@@ -23,27 +27,28 @@ static bool is_plain(const tarn_module *block)
 
 bool tarn__llama_can_decode(const tarn_module *model, const tarn_tensor *tokens, const tarn__kv_cache *cache)
 {
-    const tarn_module *blocks = model->child[TARN__MODEL_BODY]->child[TARN__LLAMA_LAYERS];
+    const tarn_module *layers = model->child[TARN__MODEL_BODY]->child[TARN__LLAMA_LAYERS];
     bool good = tokens->view.rank == 2 && tokens->view.shape[1] == 1 &&
                 tokens->view.shape[0] <= TARN__MAX_DECODE_ROWS && cache->dev_count == 1 &&
                 !model->child[TARN__MODEL_HEAD]->adapter;
-    for (int i = 0; good && i < blocks->children; i++)
-        good = is_plain(blocks->child[i]);
+    for (int i = 0; good && i < layers->children; i++)
+        good = has_no_adapter(layers->child[i]);
     return good;
 }
 
+/* Weight and epsilon of a norm, as the fused kernels take them. */
 static tarn__decode_norm norm_of(const tarn_module *norm)
 {
     return (tarn__decode_norm){own(norm, "weight"), ((const tarn_llama_config *)norm->ctx)->epsilon};
 }
 
-/* x and what attention adds to it. */
-static tarn_tensor *attend(const tarn_module *block, tarn_tensor *x, tarn__kv_cache *cache, int64_t layer)
+/* x + attention(norm(x)), [B, 1, hidden_size]. */
+static tarn_tensor *attend(const tarn_module *layer, tarn_tensor *x, tarn__kv_cache *cache, int64_t index)
 {
-    const tarn_module *attention = block->child[TARN__LLAMA_ATTENTION], *o = attention->child[TARN__LLAMA_O];
+    const tarn_module *attention = layer->child[TARN__LLAMA_ATTENTION], *o = attention->child[TARN__LLAMA_O];
     const tarn_llama_config *c = attention->ctx;
     const tarn_rope_options rope = tarn__llama_rope(c);
-    const tarn__decode_norm norm = norm_of(block->child[TARN__LLAMA_NORM_1]);
+    const tarn__decode_norm norm = norm_of(layer->child[TARN__LLAMA_NORM_1]);
     tarn_tensor *weights[3], *biases[3], *part[3];
     for (int i = 0; i < 3; i++) {
         weights[i] = own(attention->child[TARN__LLAMA_Q + i], "weight");
@@ -55,26 +60,26 @@ static tarn_tensor *attend(const tarn_module *block, tarn_tensor *x, tarn__kv_ca
         part[i] = part[i] ? tarn__llama_norm_heads(attention, TARN__LLAMA_Q + i, part[i]) : NULL;
         good = part[i] != NULL;
     }
-    tarn_tensor *y = good ? tarn__kv_cache_rotate_and_attend(cache, layer, part[0], part[1], part[2], &rope) : NULL;
+    tarn_tensor *y = good ? tarn__kv_cache_rotate_and_attend(cache, index, part[0], part[1], part[2], &rope) : NULL;
     return y ? tarn__linear_residual(y, own(o, "weight"), own(o, "bias"), x) : NULL;
 }
 
-/* x and what the mlp adds to it. */
-static tarn_tensor *pass_mlp(const tarn_module *block, tarn_tensor *x)
+/* x + mlp(norm(x)), [B, 1, hidden_size]. */
+static tarn_tensor *run_mlp(const tarn_module *layer, tarn_tensor *x)
 {
-    const tarn_module *mlp = block->child[TARN__LLAMA_MLP];
-    const tarn__decode_norm norm = norm_of(block->child[TARN__LLAMA_NORM_2]);
+    const tarn_module *mlp = layer->child[TARN__LLAMA_MLP];
+    const tarn__decode_norm norm = norm_of(layer->child[TARN__LLAMA_NORM_2]);
     tarn_tensor *h = tarn__norm_gate_up(x, &norm, own(mlp->child[TARN__LLAMA_GATE], "weight"),
                                         own(mlp->child[TARN__LLAMA_UP], "weight"));
     return h ? tarn__linear_residual(h, own(mlp->child[TARN__LLAMA_DOWN], "weight"), NULL, x) : NULL;
 }
 
-/* Block `layer`: what passes by, before and after; the one from before is freed. */
-static tarn_tensor *pass_block(const tarn_module *block, tarn_tensor *x, tarn__kv_cache *cache, int64_t layer)
+/* One layer: the residual stream before and after; frees the former. */
+static tarn_tensor *run_layer(const tarn_module *layer, tarn_tensor *x, tarn__kv_cache *cache, int64_t index)
 {
     tarn_scope *scope = tarn_scope_open();
-    tarn_tensor *y = scope ? attend(block, x, cache, layer) : NULL;
-    y = y ? pass_mlp(block, y) : NULL;
+    tarn_tensor *y = scope ? attend(layer, x, cache, index) : NULL;
+    y = y ? run_mlp(layer, y) : NULL;
     y = y ? tarn_scope_return(scope, y) : NULL;
     tarn_scope_close(scope);
     if (y)
@@ -84,12 +89,12 @@ static tarn_tensor *pass_block(const tarn_module *block, tarn_tensor *x, tarn__k
 
 tarn_tensor *tarn__llama_decode(tarn_module *model, tarn_tensor *tokens, tarn__kv_cache *cache)
 {
-    const tarn_module *body = model->child[TARN__MODEL_BODY], *blocks = body->child[TARN__LLAMA_LAYERS],
+    const tarn_module *body = model->child[TARN__MODEL_BODY], *layers = body->child[TARN__LLAMA_LAYERS],
                       *head = model->child[TARN__MODEL_HEAD];
     tarn_tensor *x = tarn_forward(body->child[TARN__LLAMA_TOKEN_EMBEDDING], tokens), *weight = own(head, "weight"),
                 *bias = own(head, "bias"), *y = NULL;
-    for (int i = 0; x && i < blocks->children; i++)
-        x = pass_block(blocks->child[i], x, cache, i);
+    for (int i = 0; x && i < layers->children; i++)
+        x = run_layer(layers->child[i], x, cache, i);
     const tarn__decode_norm norm = norm_of(body->child[TARN__LLAMA_NORM]);
     return x && tarn__norm_linear(x, &norm, &weight, &bias, 1, &y) ? tarn_squeeze(y, 1) : NULL;
 }

@@ -1,29 +1,28 @@
-/* llama_forward.c: what models of the Llama family compute.
+/* llama_forward.c: the forward pass of the Llama family.
  *
- * x is what passes by all blocks, [B, T, width]; each block adds twice to it: attention of a norm of x, and a gated mlp
- * of a norm of what that made. The norm that follows an addition belongs to the next part: one pass makes both. With a
- * cache the tokens follow those it holds: keys lie there turned by their positions. Documents that share a row look at
- * themselves alone. Each block has a scope of its own: when it is done, only what passes on and what backward needs is
- * left. */
+ * x is the residual stream, [B, T, hidden_size]; each layer adds to it twice: attention of norm(x), and the gated
+ * MLP of norm(x). Residual addition and the norm of the next part are one fused operation. With a KV cache the
+ * tokens follow those in the cache, where keys are stored rotated (RoPE). Packed documents attend to themselves
+ * only. Every layer has its own scope: after it only the residual stream and the activations of backward are left. */
 #include "autograd/tape.h"
 #include "models/lm/llama.h"
 #include "nn/lora.h"
 #include "ops/internal.h"
 
-#define MANY_ROWS 64
-#define PART_ROWS \
-    2048 /* of a weight: few enough that a prompt needs no more room for up than for down, and what keeps a GPU busy \
-            with some hundred tokens */
+#define MIN_CHUNKED_ROWS 64
+/* Rows of a weight per chunk: small enough that up takes no more memory than down, large enough to occupy a GPU. */
+#define CHUNK_ROWS 2048
 
-/* ---- parts ------------------------------------------------------------------------------------------------------- */
+/* ---- sub-modules ------------------------------------------------------------------------------------------------- */
 
+/* A module's own parameter or buffer. */
 static tarn_tensor *own(const tarn_module *module, const char *name)
 {
     return tarn__module_own(module, name);
 }
 
-/* *x = *x + delta; the result is the norm of that. */
-static tarn_tensor *add_and_normalise(tarn_tensor **x, tarn_tensor *delta, const tarn_module *norm)
+/* *x = *x + delta; returns the norm of the sum. */
+static tarn_tensor *add_and_normalize(tarn_tensor **x, tarn_tensor *delta, const tarn_module *norm)
 {
     const tarn_llama_config *c = norm->ctx;
     return delta ? tarn_residual_norm(*x, delta, own(norm, "weight"), NULL, true, c->epsilon, x) : NULL;
@@ -34,10 +33,10 @@ tarn_tensor *tarn__llama_norm_forward(tarn_module *norm, tarn_tensor *x, void *c
     return tarn_rmsnorm(x, own(norm, "weight"), ((const tarn_llama_config *)ctx)->epsilon);
 }
 
-/* Rows of a table of blocks come as what the norms are. */
-tarn_tensor *tarn__llama_embedding_forward(tarn_module *table, tarn_tensor *index, void *ctx)
+/* Rows of a quantized embedding are dequantized to the dtype of the norms. */
+tarn_tensor *tarn__llama_embedding_forward(tarn_module *embedding, tarn_tensor *index, void *ctx)
 {
-    return tarn__embedding_as(own(table, "weight"), index, ((const tarn_llama_config *)ctx)->dtype);
+    return tarn__embedding_as(own(embedding, "weight"), index, ((const tarn_llama_config *)ctx)->dtype);
 }
 
 tarn_tensor *tarn__llama_linear_forward(tarn_module *linear, tarn_tensor *x, void *ctx)
@@ -46,8 +45,8 @@ tarn_tensor *tarn__llama_linear_forward(tarn_module *linear, tarn_tensor *x, voi
     return tarn__lora_forward(linear, x);
 }
 
-/* What the children from `first` on, which share x, make of it. */
-static bool pass_together(const tarn_module *module, int first, int count, tarn_tensor *x, tarn_tensor **y)
+/* Outputs of `count` children from `first`, which share x: one LoRA operation where they have adapters. */
+static bool run_shared(const tarn_module *module, int first, int count, tarn_tensor *x, tarn_tensor **y)
 {
     bool good = tarn__lora_forward_shared(module->child + first, count, x, y);
     for (int i = 0; good && i < count; i++)
@@ -55,24 +54,24 @@ static bool pass_together(const tarn_module *module, int first, int count, tarn_
     return good;
 }
 
-/* Many rows of x, of which nothing is recorded, and a weight of blocks, which devices open by parts. */
-static bool comes_in_parts(const tarn_module *up, const tarn_tensor *x)
+/* True for an unrecorded prompt and a quantized weight, which devices dequantize in parts. */
+static bool fits_chunks(const tarn_module *up, const tarn_tensor *x)
 {
     return !tarn_grad_enabled() && tarn_dtype_block_size(own(up, "weight")->view.dtype) > 1 && !up->adapter &&
-           tarn_count(x) / x->view.shape[x->view.rank - 1] >= MANY_ROWS;
+           tarn_count(x) / x->view.shape[x->view.rank - 1] >= MIN_CHUNKED_ROWS;
 }
 
-/* silu(gate) · up in gate's place, and of up one part at a time: the widest that a prompt needs, so room for one and a
- * half of them is enough, not for three. */
-static tarn_tensor *gated_in_parts(const tarn_module *mlp, tarn_tensor *x)
+/* silu(gate) · up in place of gate, with up in chunks of rows: the widest activations of a prompt take memory for
+ * one and a half of them, not for three. */
+static tarn_tensor *gated_in_chunks(const tarn_module *mlp, tarn_tensor *x)
 {
     tarn_module *up = mlp->child[TARN__LLAMA_UP];
     tarn_tensor *weight = own(up, "weight"), *bias = own(up, "bias"),
                 *gate = tarn_forward(mlp->child[TARN__LLAMA_GATE], x);
     bool good = gate != NULL;
-    tarn__observe_output(up, gate); /* what up makes is as large */
-    for (int64_t first = 0, ffn_size = weight->view.shape[0]; good && first < ffn_size; first += PART_ROWS) {
-        int64_t end = ffn_size - first < PART_ROWS ? ffn_size : first + PART_ROWS;
+    tarn__observe_output(up, gate); /* the output of up is as large */
+    for (int64_t first = 0, ffn_size = weight->view.shape[0]; good && first < ffn_size; first += CHUNK_ROWS) {
+        int64_t end = ffn_size - first < CHUNK_ROWS ? ffn_size : first + CHUNK_ROWS;
         tarn_scope *scope = tarn_scope_open();
         tarn_tensor *part = scope ? tarn_linear_apply(x, tarn_slice(weight, 0, first, end),
                                                       bias ? tarn_slice(bias, 0, first, end) : NULL)
@@ -86,18 +85,18 @@ static tarn_tensor *gated_in_parts(const tarn_module *mlp, tarn_tensor *x)
 tarn_tensor *tarn__llama_mlp_forward(tarn_module *mlp, tarn_tensor *x, void *ctx)
 {
     (void)ctx;
-    if (comes_in_parts(mlp->child[TARN__LLAMA_UP], x)) {
-        tarn_tensor *gated = gated_in_parts(mlp, x),
+    if (fits_chunks(mlp->child[TARN__LLAMA_UP], x)) {
+        tarn_tensor *gated = gated_in_chunks(mlp, x),
                     *y = gated ? tarn_forward(mlp->child[TARN__LLAMA_DOWN], gated) : NULL;
         tarn_free(gated);
         return y;
     }
     tarn_tensor *part[2]; /* gate, up */
-    tarn_tensor *gated = pass_together(mlp, TARN__LLAMA_GATE, 2, x, part) ? tarn_swiglu(part[0], part[1]) : NULL;
+    tarn_tensor *gated = run_shared(mlp, TARN__LLAMA_GATE, 2, x, part) ? tarn_swiglu(part[0], part[1]) : NULL;
     if (!gated)
         return NULL;
     for (int i = 0; i < 2; i++)
-        tarn_free(part[i]); /* the widest of all: room for the product that follows */
+        tarn_free(part[i]); /* the widest activations: freed before the next matmul */
     tarn_tensor *y = tarn_forward(mlp->child[TARN__LLAMA_DOWN], gated);
     tarn_free(gated);
     return y;
@@ -105,13 +104,13 @@ tarn_tensor *tarn__llama_mlp_forward(tarn_module *mlp, tarn_tensor *x, void *ctx
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */
 
-/* Queries, keys or values y [B, T, heads · head width] as [B, T, heads, head width]. */
+/* Queries, keys or values y [B, T, heads · head_dim] as [B, T, heads, head_dim]. */
 static tarn_tensor *heads_of(const tarn_llama_config *c, tarn_tensor *y)
 {
     return tarn_reshape(y, TARN_SHAPE(tarn_size(y, 0), tarn_size(y, 1), tarn_size(y, 2) / c->head_dim, c->head_dim));
 }
 
-/* The same, normalised where the model does so with queries and keys. */
+/* The same, normalized if the model has qk_norm. */
 static tarn_tensor *normed_heads_of(const tarn_module *attention, int part, tarn_tensor *y)
 {
     y = heads_of(attention->ctx, y);
@@ -137,15 +136,15 @@ tarn_rope_options tarn__llama_rope(const tarn_llama_config *c)
                                .original_context = c->rope_original_context};
 }
 
-/* Where the tokens of a batch stand, for all blocks. */
-typedef struct place {
+/* Context of a forward pass, for all layers. */
+typedef struct forward_ctx {
     tarn__kv_cache *cache;        /* NULL: none */
-    tarn_tensor *positions;       /* NULL: those of the cache, or from the beginning */
-    tarn_tensor *document_starts; /* where the documents of a row begin; NULL: there is one */
-} place;
+    tarn_tensor *positions;       /* NULL: those of the cache, or from 0 */
+    tarn_tensor *document_starts; /* NULL: one document per row */
+} forward_ctx;
 
-/* Without a cache: all tokens are here. */
-static tarn_tensor *attend_here(tarn_tensor **part, const tarn_rope_options *rope, const place *p)
+/* Attention without a cache, over queries, keys and values of this pass. */
+static tarn_tensor *attend_full(tarn_tensor **part, const tarn_rope_options *rope, const forward_ctx *p)
 {
     tarn_shape whole =
         TARN_SHAPE(tarn_size(part[0], 0), tarn_size(part[0], 1), tarn_size(part[0], 2) * tarn_size(part[0], 3));
@@ -160,44 +159,45 @@ static tarn_tensor *attend_here(tarn_tensor **part, const tarn_rope_options *rop
     return y ? tarn_reshape(y, whole) : NULL;
 }
 
-/* What follows the tokens in the cache joins them there. */
-static tarn_tensor *attention_with(tarn_module *attention, tarn_tensor *x, const place *p, int64_t layer)
+/* Attention of x; appends keys and values to the cache, if there is one. */
+static tarn_tensor *attention_with(tarn_module *attention, tarn_tensor *x, const forward_ctx *p, int64_t layer)
 {
     const tarn_rope_options rope = tarn__llama_rope(attention->ctx);
     tarn_tensor *part[3]; /* queries, keys, values */
-    if (!pass_together(attention, TARN__LLAMA_Q, 3, x, part))
+    if (!run_shared(attention, TARN__LLAMA_Q, 3, x, part))
         return NULL;
     for (int i = 0; i < 3; i++)
         if (!(part[i] = normed_heads_of(attention, TARN__LLAMA_Q + i, part[i])))
             return NULL;
     tarn_tensor *y = p->cache ? tarn__kv_cache_rotate_and_attend(p->cache, layer, part[0], part[1], part[2], &rope)
-                              : attend_here(part, &rope, p);
+                              : attend_full(part, &rope, p);
     return y ? tarn_forward(attention->child[TARN__LLAMA_O], y) : NULL;
 }
 
 tarn_tensor *tarn__llama_attention_forward(tarn_module *attention, tarn_tensor *x, void *ctx)
 {
     (void)ctx;
-    return attention_with(attention, x, &(place){0}, 0);
+    return attention_with(attention, x, &(forward_ctx){0}, 0);
 }
 
-/* ---- the whole --------------------------------------------------------------------------------------------------- */
+/* ---- the model --------------------------------------------------------------------------------------------------- */
 
-static tarn_tensor *block_with(tarn_module *block, tarn_tensor *x, const place *p)
+/* One layer as a function of x alone: with separate additions and norms, for tarn_forward() and recomputation. */
+static tarn_tensor *layer_with(tarn_module *layer, tarn_tensor *x, const forward_ctx *p)
 {
-    tarn_module *attention = block->child[TARN__LLAMA_ATTENTION];
-    tarn_tensor *y = tarn_forward(block->child[TARN__LLAMA_NORM_1], x);
+    tarn_module *attention = layer->child[TARN__LLAMA_ATTENTION];
+    tarn_tensor *y = tarn_forward(layer->child[TARN__LLAMA_NORM_1], x);
     if (y)
         y = p->document_starts ? attention_with(attention, y, p, 0) : tarn_forward(attention, y);
-    y = add_and_normalise(&x, y, block->child[TARN__LLAMA_NORM_2]);
-    y = y ? tarn_forward(block->child[TARN__LLAMA_MLP], y) : NULL;
+    y = add_and_normalize(&x, y, layer->child[TARN__LLAMA_NORM_2]);
+    y = y ? tarn_forward(layer->child[TARN__LLAMA_MLP], y) : NULL;
     return y ? tarn_add(x, y) : NULL;
 }
 
-tarn_tensor *tarn__llama_layer_forward(tarn_module *block, tarn_tensor *x, void *ctx)
+tarn_tensor *tarn__llama_layer_forward(tarn_module *layer, tarn_tensor *x, void *ctx)
 {
     (void)ctx;
-    return block_with(block, x, &(place){0});
+    return layer_with(layer, x, &(forward_ctx){0});
 }
 
 static bool check_tokens(const tarn_llama_config *c, const tarn_tensor *tokens)
@@ -211,34 +211,36 @@ static bool check_tokens(const tarn_llama_config *c, const tarn_tensor *tokens)
     return true;
 }
 
-static tarn_tensor *run_block(tarn_tensor *const *inputs, int count, void *block)
+/* A layer as a tarn_checkpoint_fn. */
+static tarn_tensor *checkpointed_layer(tarn_tensor *const *inputs, int count, void *layer)
 {
-    return count > 1 ? block_with(block, inputs[0], &(place){.positions = inputs[1], .document_starts = inputs[2]})
-                     : tarn_forward(block, inputs[0]);
+    return count > 1
+               ? layer_with(layer, inputs[0], &(forward_ctx){.positions = inputs[1], .document_starts = inputs[2]})
+               : tarn_forward(layer, inputs[0]);
 }
 
-/* Blocks that backward runs a second time: what passes between them is one tensor, so additions and norms stay apart.
- */
-static tarn_tensor *hidden_recomputed(tarn_module *body, const place *p, tarn_tensor *x)
+/* Full recomputation: layers under tarn_checkpoint(). They exchange one tensor, so additions and norms are not fused
+ * across them. */
+static tarn_tensor *hidden_recomputed(tarn_module *body, const forward_ctx *p, tarn_tensor *x)
 {
-    const tarn_module *blocks = body->child[TARN__LLAMA_LAYERS];
-    for (int i = 0; x && i < blocks->children; i++)
-        if ((x = tarn__to_device_of(x, blocks->child[i]->child[TARN__LLAMA_NORM_1])) != NULL)
-            x = tarn_checkpoint(run_block, blocks->child[i], (tarn_tensor *[]){x, p->positions, p->document_starts},
-                                p->document_starts ? 3 : 1);
+    const tarn_module *layers = body->child[TARN__LLAMA_LAYERS];
+    for (int i = 0; x && i < layers->children; i++)
+        if ((x = tarn__to_device_of(x, layers->child[i]->child[TARN__LLAMA_NORM_1])) != NULL)
+            x = tarn_checkpoint(checkpointed_layer, layers->child[i],
+                                (tarn_tensor *[]){x, p->positions, p->document_starts}, p->document_starts ? 3 : 1);
     x = tarn__to_device_of(x, body->child[TARN__LLAMA_NORM]);
     return x ? tarn_forward(body->child[TARN__LLAMA_NORM], x) : NULL;
 }
 
-/* *x = *x + delta, which is brought to where the norm lies: one tensor crosses, not two. The result is its norm. */
-static tarn_tensor *cross_and_normalise(tarn_tensor **x, tarn_tensor *delta, tarn_module *norm)
+/* *x = *x + delta, moved to the device of the norm: one transfer instead of two. Returns the norm. */
+static tarn_tensor *transfer_and_normalize(tarn_tensor **x, tarn_tensor *delta, tarn_module *norm)
 {
     *x = tarn__to_device_of(tarn_add(*x, delta), norm);
     return *x ? tarn_forward(norm, *x) : NULL;
 }
 
-/* What attention makes of y. */
-static tarn_tensor *attended_to(tarn_module *attention, tarn_tensor *y, const place *p, int64_t layer)
+/* Attention in its own scope, which frees queries, keys and values before the MLP. */
+static tarn_tensor *run_attention(tarn_module *attention, tarn_tensor *y, const forward_ctx *p, int64_t layer)
 {
     tarn_scope *scope = tarn_scope_open();
     if (!scope)
@@ -249,31 +251,31 @@ static tarn_tensor *attended_to(tarn_module *attention, tarn_tensor *y, const pl
     return y;
 }
 
-static void free_and_forget(tarn_tensor **x)
+static void free_tensor(tarn_tensor **x)
 {
     tarn_free(*x);
     *x = NULL;
 }
 
-/* Block i: *x is what passes by and *y its norm, before and after. Those from before are freed as soon as nothing needs
- * them; on failure they may be gone. */
-static bool pass_block(tarn_module *body, int i, const place *p, tarn_tensor **x, tarn_tensor **y)
+/* Layer i: *x is the residual stream and *y its norm, before and after. Frees the previous ones as early as
+ * possible; on failure they may be freed already. */
+static bool run_layer(tarn_module *body, int i, const forward_ctx *p, tarn_tensor **x, tarn_tensor **y)
 {
-    const tarn_module *blocks = body->child[TARN__LLAMA_LAYERS], *block = blocks->child[i];
+    const tarn_module *layers = body->child[TARN__LLAMA_LAYERS], *layer = layers->child[i];
     tarn_module *next =
-        i + 1 < blocks->children ? blocks->child[i + 1]->child[TARN__LLAMA_NORM_1] : body->child[TARN__LLAMA_NORM];
+        i + 1 < layers->children ? layers->child[i + 1]->child[TARN__LLAMA_NORM_1] : body->child[TARN__LLAMA_NORM];
     tarn_scope *scope = tarn_scope_open();
-    tarn_tensor *sum = *x, *delta = scope ? attended_to(block->child[TARN__LLAMA_ATTENTION], *y, p, i) : NULL;
-    tarn_tensor *normed = add_and_normalise(&sum, delta, block->child[TARN__LLAMA_NORM_2]);
+    tarn_tensor *sum = *x, *delta = scope ? run_attention(layer->child[TARN__LLAMA_ATTENTION], *y, p, i) : NULL;
+    tarn_tensor *normed = add_and_normalize(&sum, delta, layer->child[TARN__LLAMA_NORM_2]);
     if (normed) {
-        free_and_forget(&delta);
-        free_and_forget(x);
-        free_and_forget(y);
-        delta = tarn_forward(block->child[TARN__LLAMA_MLP], normed);
+        free_tensor(&delta);
+        free_tensor(x);
+        free_tensor(y);
+        delta = tarn_forward(layer->child[TARN__LLAMA_MLP], normed);
     }
     if (normed && delta)
-        normed = tarn__is_on_device_of(delta, next) ? add_and_normalise(&sum, delta, next)
-                                                    : cross_and_normalise(&sum, delta, next);
+        normed = tarn__is_on_device_of(delta, next) ? add_and_normalize(&sum, delta, next)
+                                                    : transfer_and_normalize(&sum, delta, next);
     bool good = normed && delta && tarn_scope_return(scope, sum) && tarn_scope_return(scope, normed);
     tarn_scope_close(scope);
     if (good) {
@@ -283,18 +285,18 @@ static bool pass_block(tarn_module *body, int i, const place *p, tarn_tensor **x
     return good;
 }
 
-static tarn_tensor *pass_blocks(tarn_module *body, const place *p, tarn_tensor *x)
+static tarn_tensor *run_layers(tarn_module *body, const forward_ctx *p, tarn_tensor *x)
 {
-    const tarn_module *blocks = body->child[TARN__LLAMA_LAYERS];
-    tarn_tensor *y = x ? tarn_forward(blocks->child[0]->child[TARN__LLAMA_NORM_1], x) : NULL;
+    const tarn_module *layers = body->child[TARN__LLAMA_LAYERS];
+    tarn_tensor *y = x ? tarn_forward(layers->child[0]->child[TARN__LLAMA_NORM_1], x) : NULL;
     bool good = y != NULL;
-    for (int i = 0; good && i < blocks->children; i++)
-        good = pass_block(body, i, p, &x, &y);
+    for (int i = 0; good && i < layers->children; i++)
+        good = run_layer(body, i, p, &x, &y);
     return good ? y : NULL;
 }
 
-/* [B, T, width], after the last norm. */
-static tarn_tensor *hidden(tarn_module *body, tarn_tensor *tokens, const place *p)
+/* [B, T, hidden_size] after the last norm. */
+static tarn_tensor *hidden_states(tarn_module *body, tarn_tensor *tokens, const forward_ctx *p)
 {
     const tarn_llama_config *c = body->ctx;
     if (!check_tokens(c, tokens))
@@ -306,7 +308,7 @@ static tarn_tensor *hidden(tarn_module *body, tarn_tensor *tokens, const place *
         return hidden_recomputed(body, p, x);
     if (c->recompute == TARN_RECOMPUTE_SELECTIVE)
         tarn__recompute_open();
-    tarn_tensor *y = pass_blocks(body, p, x);
+    tarn_tensor *y = run_layers(body, p, x);
     if (c->recompute == TARN_RECOMPUTE_SELECTIVE)
         tarn__recompute_close();
     return y;
@@ -315,13 +317,13 @@ static tarn_tensor *hidden(tarn_module *body, tarn_tensor *tokens, const place *
 tarn_tensor *tarn__llama_body_forward(tarn_module *body, tarn_tensor *tokens, void *ctx)
 {
     (void)ctx;
-    return hidden(body, tokens, &(place){0});
+    return hidden_states(body, tokens, &(forward_ctx){0});
 }
 
 tarn_tensor *tarn__llama_documents_forward(tarn_module *body, tarn_tensor *tokens, const tarn__documents *documents)
 {
-    return hidden(body, tokens,
-                  &(place){.positions = documents->positions, .document_starts = documents->document_starts});
+    return hidden_states(
+        body, tokens, &(forward_ctx){.positions = documents->positions, .document_starts = documents->document_starts});
 }
 
 tarn_tensor *tarn__llama_model_forward(tarn_module *model, tarn_tensor *tokens, void *ctx)
@@ -331,11 +333,12 @@ tarn_tensor *tarn__llama_model_forward(tarn_module *model, tarn_tensor *tokens, 
     return y ? tarn_forward(model->child[TARN__MODEL_HEAD], y) : NULL;
 }
 
+/* Only the last token goes through the head: prefill needs no other logits. */
 tarn_tensor *tarn__llama_forward_cached(tarn_module *model, tarn_tensor *tokens, tarn__kv_cache *cache)
 {
     if (tarn__llama_can_decode(model, tokens, cache))
         return tarn__llama_decode(model, tokens, cache);
-    tarn_tensor *y = hidden(model->child[TARN__MODEL_BODY], tokens, &(place){.cache = cache});
+    tarn_tensor *y = hidden_states(model->child[TARN__MODEL_BODY], tokens, &(forward_ctx){.cache = cache});
     int64_t T = tokens->view.shape[1];
     tarn_tensor *last = y ? tarn_squeeze(tarn_slice(y, 1, T - 1, T), 1) : NULL;
     return last ? tarn_forward(model->child[TARN__MODEL_HEAD], last) : NULL;

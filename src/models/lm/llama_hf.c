@@ -1,45 +1,44 @@
-/* llama_hf.c: models of the Llama family as transformers keeps them: the members of config.json, and the names in the
- * weights' files.
+/* llama_hf.c: the Llama family in Hugging Face folders: keys of config.json, and weights of model.safetensors.
  *
- * What config.json asks for and tarn does not compute is refused by its name. Members that are missing stand for what
- * transformers takes then. */
+ * Settings that tarn does not support are errors that name them: a model must never be computed as something else
+ * than it is. */
 #include <math.h>
 #include <string.h>
 
 #include "models/hf/weights.h"
 #include "models/lm/llama.h"
 
-#define LARGEST INT32_MAX
+#define MAX_SIZE INT32_MAX
 
-typedef struct reading {
+typedef struct reader {
     const char *function;
     const tarn__json_file *config;
-    const tarn__llama_variant *arch;
+    const tarn__llama_variant *variant;
     tarn_llama_config c;
-} reading;
+} reader;
 
-static bool is_there(const reading *r, const char *key)
+static bool is_there(const reader *r, const char *key)
 {
     tarn__member_kind kind = tarn__json_file_kind(r->config, key);
     return kind != TARN__MEMBER_MISSING && kind != TARN__MEMBER_NULL;
 }
 
 /* Raises that a member says what tarn does not compute. Is false. */
-static bool refuse(const reading *r, const char *key, const char *what)
+static bool unsupported(const reader *r, const char *key, const char *what)
 {
     return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: config.json: \"%s\": %s is not supported", r->function, key, what);
 }
 
 /* ---- sizes ------------------------------------------------------------------------------------------------------- */
 
-static bool whole_or(const reading *r, const char *key, int64_t default_value, int64_t *value)
+static bool int_or(const reader *r, const char *key, int64_t default_value, int64_t *value)
 {
     *value = default_value;
-    return !is_there(r, key) || tarn__json_file_int(r->config, key, 1, LARGEST, value);
+    return !is_there(r, key) || tarn__json_file_int(r->config, key, 1, MAX_SIZE, value);
 }
 
 /* A positive number, or `otherwise` where it is missing. */
-static bool real_or(const reading *r, const char *key, double default_value, double *value)
+static bool real_or(const reader *r, const char *key, double default_value, double *value)
 {
     *value = default_value;
     if (is_there(r, key) && !tarn__json_file_real(r->config, key, value))
@@ -49,19 +48,19 @@ static bool real_or(const reading *r, const char *key, double default_value, dou
                        key, *value);
 }
 
-static bool read_sizes(reading *r)
+static bool read_sizes(reader *r)
 {
     tarn_llama_config *c = &r->c;
     const tarn__json_file *d = r->config;
-    if (!tarn__json_file_int(d, "vocab_size", 1, LARGEST, &c->vocab_size) ||
-        !tarn__json_file_int(d, "max_position_embeddings", 1, LARGEST, &c->context) ||
-        !tarn__json_file_int(d, "num_hidden_layers", 1, LARGEST, &c->layers) ||
-        !tarn__json_file_int(d, "num_attention_heads", 1, LARGEST, &c->heads) ||
-        !tarn__json_file_int(d, "hidden_size", 1, LARGEST, &c->hidden_size) ||
-        !tarn__json_file_int(d, "intermediate_size", 1, LARGEST, &c->ffn_size))
+    if (!tarn__json_file_int(d, "vocab_size", 1, MAX_SIZE, &c->vocab_size) ||
+        !tarn__json_file_int(d, "max_position_embeddings", 1, MAX_SIZE, &c->context) ||
+        !tarn__json_file_int(d, "num_hidden_layers", 1, MAX_SIZE, &c->layers) ||
+        !tarn__json_file_int(d, "num_attention_heads", 1, MAX_SIZE, &c->heads) ||
+        !tarn__json_file_int(d, "hidden_size", 1, MAX_SIZE, &c->hidden_size) ||
+        !tarn__json_file_int(d, "intermediate_size", 1, MAX_SIZE, &c->ffn_size))
         return false;
-    return whole_or(r, "num_key_value_heads", r->arch->kv_heads ? r->arch->kv_heads : c->heads, &c->kv_heads) &&
-           whole_or(r, "head_dim", r->arch->head_dim, &c->head_dim) && real_or(r, "rms_norm_eps", 1e-6, &c->epsilon);
+    return int_or(r, "num_key_value_heads", r->variant->kv_heads ? r->variant->kv_heads : c->heads, &c->kv_heads) &&
+           int_or(r, "head_dim", r->variant->head_dim, &c->head_dim) && real_or(r, "rms_norm_eps", 1e-6, &c->epsilon);
 }
 
 /* ---- rotary positions -------------------------------------------------------------------------------------------- */
@@ -90,7 +89,7 @@ static bool check_rope_member(const char *name, const char *text, void *ctx)
                                         "low_freq_factor",
                                         "high_freq_factor",
                                         "original_max_position_embeddings"};
-    const reading *r = ctx;
+    const reader *r = ctx;
     for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
         if (strcmp(name, known[i]) == 0)
             return true;
@@ -101,7 +100,7 @@ static bool check_rope_member(const char *name, const char *text, void *ctx)
                        text);
 }
 
-static bool read_llama3(reading *r, const char *object)
+static bool read_llama3(reader *r, const char *object)
 {
     key to;
     tarn_llama_config *c = &r->c;
@@ -120,7 +119,7 @@ static bool read_llama3(reading *r, const char *object)
 }
 
 /* rope_scaling, or rope_parameters as transformers 5 writes it. */
-static bool read_scaling(reading *r, const char *object)
+static bool read_scaling(reader *r, const char *object)
 {
     key to;
     if (tarn__json_file_kind(r->config, object) != TARN__MEMBER_OBJECT)
@@ -132,12 +131,11 @@ static bool read_scaling(reading *r, const char *object)
     if (!type)
         return false;
     bool is_default = strcmp(type, "default") == 0;
-    /* before its members, which belong to it */
+    /* before its keys, which depend on it */
     if (!is_default && strcmp(type, "linear") != 0 && strcmp(type, "llama3") != 0)
-        return tarn__raise(
-            TARN_ERROR_UNSUPPORTED,
-            "%s: config.json: rotary positions of the type '%.64s' are not supported; default, linear and llama3 are",
-            r->function, type);
+        return tarn__raise(TARN_ERROR_UNSUPPORTED,
+                           "%s: config.json: RoPE scaling '%.64s' is not supported; default, linear and llama3 are",
+                           r->function, type);
     if (!tarn__json_file_each(r->config, object, check_rope_member, r))
         return false;
     if (is_default)
@@ -148,13 +146,13 @@ static bool read_scaling(reading *r, const char *object)
     return real_or(r, to.text, NAN, &r->c.rope_factor) && (type[1] == 'i' || read_llama3(r, object));
 }
 
-static bool read_rope(reading *r)
+static bool read_rope(reader *r)
 {
     bool has_new = is_there(r, "rope_parameters"), has_old = is_there(r, "rope_scaling");
     double theta;
     if (has_new && has_old)
         return tarn__raise(TARN_ERROR_FORMAT,
-                           "%s: config.json has both \"rope_parameters\" and \"rope_scaling\"; which of them holds?",
+                           "%s: config.json has both \"rope_parameters\" and \"rope_scaling\"; only one is expected",
                            r->function);
     if (!real_or(r, "rope_theta", 10000, &theta) ||
         !real_or(r, has_old ? "rope_scaling.rope_theta" : "rope_parameters.rope_theta", theta, &r->c.rope_theta))
@@ -167,31 +165,32 @@ static bool read_rope(reading *r)
 
 /* ---- tokens ------------------------------------------------------------------------------------------------------ */
 
-/* Tokens that can never come are none: transformers writes its own defaults into the configuration of models that lack
- * them. */
-static bool can_come(const tarn_llama_config *c, int64_t token)
+/* transformers writes its own default tokens into the configuration of models that lack them; those outside the
+ * vocabulary are ignored. */
+static bool is_in_vocab(const tarn_llama_config *c, int64_t token)
 {
     return token >= 0 && token < c->vocab_size;
 }
 
-static bool add_end(reading *r, int64_t token)
+/* Adds an EOS token, once. */
+static bool add_eos(reader *r, int64_t token)
 {
     tarn_llama_config *c = &r->c;
     bool is_known = false;
     for (int i = 0; i < c->eos_count; i++)
         is_known |= c->eos[i] == token;
-    if (is_known || !can_come(c, token))
+    if (is_known || !is_in_vocab(c, token))
         return true;
     if (c->eos_count == TARN_MODEL_MAX_EOS)
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
-                           "%s: config.json and generation_config.json have more than %d tokens that end a text",
-                           r->function, TARN_MODEL_MAX_EOS);
+                           "%s: config.json and generation_config.json have more than %d EOS tokens", r->function,
+                           TARN_MODEL_MAX_EOS);
     c->eos[c->eos_count++] = token;
     return true;
 }
 
-/* One token, or a list of them, of which the first is the one. */
-static bool read_ends(reading *r, const char *member)
+/* One EOS token, or a list of them. */
+static bool read_eos(reader *r, const char *member)
 {
     size_t count = 0;
     int64_t token;
@@ -199,34 +198,35 @@ static bool read_ends(reading *r, const char *member)
     if (!is_there(r, member))
         return true;
     if (!is_list)
-        return tarn__json_file_int(r->config, member, INT64_MIN, INT64_MAX, &token) && add_end(r, token);
+        return tarn__json_file_int(r->config, member, INT64_MIN, INT64_MAX, &token) && add_eos(r, token);
     bool good = tarn__json_file_count(r->config, member, TARN_MODEL_MAX_EOS, &count);
     for (size_t i = 0; good && i < count; i++)
-        good = tarn__json_file_int_at(r->config, member, i, INT64_MIN, INT64_MAX, &token) && add_end(r, token);
+        good = tarn__json_file_int_at(r->config, member, i, INT64_MIN, INT64_MAX, &token) && add_eos(r, token);
     return good;
 }
 
-static bool read_tokens(reading *r)
+/* EOS tokens of generation_config.json are added to those of config.json, as transformers stops at both. */
+static bool read_bos_eos(reader *r)
 {
     tarn_llama_config *c = &r->c;
     if (is_there(r, "bos_token_id") && !tarn__json_file_int(r->config, "bos_token_id", INT64_MIN, INT64_MAX, &c->bos))
         return false;
-    c->has_bos = is_there(r, "bos_token_id") && can_come(c, c->bos);
-    return read_ends(r, "eos_token_id") && read_ends(r, TARN__GENERATION_EOS);
+    c->has_bos = is_there(r, "bos_token_id") && is_in_vocab(c, c->bos);
+    return read_eos(r, "eos_token_id") && read_eos(r, TARN__GENERATION_EOS);
 }
 
-/* ---- what is not supported --------------------------------------------------------------------------------------- */
+/* ---- unsupported settings ---------------------------------------------------------------------------------------- */
 
-/* A switch that must be off. */
-static bool check_off(const reading *r, const char *member)
+/* Raises a switch that is on. */
+static bool check_off(const reader *r, const char *member)
 {
     bool on = false;
     if (is_there(r, member) && !tarn__json_file_bool(r->config, member, &on))
         return false;
-    return !on || refuse(r, member, "true");
+    return !on || unsupported(r, member, "true");
 }
 
-static bool check_activation(const reading *r)
+static bool check_activation(const reader *r)
 {
     const char *name = is_there(r, "hidden_act") ? tarn__json_file_string(r->config, "hidden_act") : "silu";
     return name &&
@@ -235,16 +235,16 @@ static bool check_activation(const reading *r)
                         r->function, name));
 }
 
-/* Windows of attention that are narrower than the context. */
-static bool check_window(const reading *r)
+/* Raises a sliding window shorter than the context. */
+static bool check_window(const reader *r)
 {
     int64_t window;
     size_t layers = 0;
     if (!check_off(r, "use_sliding_window"))
         return false;
-    if (r->arch->window) { /* Mistral's has no switch, and is there unless it is null */
-        int64_t usual = tarn__json_file_has(r->config, "sliding_window") ? INT64_MAX : r->arch->window;
-        if (!whole_or(r, "sliding_window", usual, &window))
+    if (r->variant->window) { /* Mistral's has no switch, and applies unless it is null */
+        int64_t usual = tarn__json_file_has(r->config, "sliding_window") ? INT64_MAX : r->variant->window;
+        if (!int_or(r, "sliding_window", usual, &window))
             return false;
         if (window < r->c.context)
             return tarn__raise(
@@ -254,28 +254,28 @@ static bool check_window(const reading *r)
     }
     if (!is_there(r, "layer_types"))
         return true;
-    bool good = tarn__json_file_count(r->config, "layer_types", LARGEST, &layers);
+    bool good = tarn__json_file_count(r->config, "layer_types", MAX_SIZE, &layers);
     for (size_t i = 0; good && i < layers; i++) {
         const char *type = tarn__json_file_string_at(r->config, "layer_types", i);
-        good = type && (strcmp(type, "full_attention") == 0 || refuse(r, "layer_types", type));
+        good = type && (strcmp(type, "full_attention") == 0 || unsupported(r, "layer_types", type));
     }
     return good;
 }
 
-static bool check_rest(const reading *r)
+static bool check_rest(const reader *r)
 {
     double dropout = 0;
     if (is_there(r, "quantization_config"))
-        return refuse(r, "quantization_config", "a quantized model of another program");
+        return unsupported(r, "quantization_config", "a format of another program");
     if (is_there(r, "attention_dropout") && !tarn__json_file_real(r->config, "attention_dropout", &dropout))
         return false;
     if (dropout != 0)
-        return refuse(r, "attention_dropout", "dropout of a Llama's attention");
-    double turned = 1;
-    if (is_there(r, "partial_rotary_factor") && !tarn__json_file_real(r->config, "partial_rotary_factor", &turned))
+        return unsupported(r, "attention_dropout", "attention dropout");
+    double rotated = 1;
+    if (is_there(r, "partial_rotary_factor") && !tarn__json_file_real(r->config, "partial_rotary_factor", &rotated))
         return false;
-    if (turned != 1)
-        return refuse(r, "partial_rotary_factor", "a part of the head that is not turned");
+    if (rotated != 1)
+        return unsupported(r, "partial_rotary_factor", "partial RoPE");
     return check_off(r, "attention_bias") && check_off(r, "mlp_bias") && check_activation(r) && check_window(r);
 }
 
@@ -283,16 +283,16 @@ bool tarn__llama_read_config(const char *function, const tarn__json_file *config
                              tarn_llama_config *to)
 {
     const char *type = tarn__json_file_string(config, "model_type");
-    reading r = {.function = function,
-                 .config = config,
-                 .arch = type ? tarn__llama_variant_of(type) : NULL,
-                 .c = {.dtype = dtype}};
-    if (!r.arch)
+    reader r = {.function = function,
+                .config = config,
+                .variant = type ? tarn__llama_variant_of(type) : NULL,
+                .c = {.dtype = dtype}};
+    if (!r.variant)
         return false;
-    r.c.arch = r.arch->type;
-    r.c.qkv_bias = r.arch->qkv_bias;
-    r.c.qk_norm = r.arch->qk_norm;
-    bool good = read_sizes(&r) && read_rope(&r) && read_tokens(&r) && check_rest(&r) &&
+    r.c.arch = r.variant->type;
+    r.c.qkv_bias = r.variant->qkv_bias;
+    r.c.qk_norm = r.variant->qk_norm;
+    bool good = read_sizes(&r) && read_rope(&r) && read_bos_eos(&r) && check_rest(&r) &&
                 (!is_there(&r, "tie_word_embeddings") ||
                  tarn__json_file_bool(config, "tie_word_embeddings", &r.c.tie_embeddings));
     *to = r.c;
@@ -300,15 +300,15 @@ bool tarn__llama_read_config(const char *function, const tarn__json_file *config
 }
 
 tarn_module *tarn__llama_from_config(const char *function, const tarn__json_file *config, tarn_dtype dtype,
-                                     const tarn__device_map *where)
+                                     const tarn__device_map *map)
 {
     tarn_llama_config c;
-    return tarn__llama_read_config(function, config, dtype, &c) ? tarn__llama_make(function, &c, where, NULL) : NULL;
+    return tarn__llama_read_config(function, config, dtype, &c) ? tarn__llama_make(function, &c, map, NULL) : NULL;
 }
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-/* As transformers 4 names them, which 5 reads too. */
+/* Writes RoPE with the keys of transformers 4, which version 5 reads too. */
 static bool describe_rope(const tarn_llama_config *c, tarn__json_file *config)
 {
     if (!tarn__json_file_set_real(config, "rope_theta", c->rope_theta))
@@ -325,6 +325,7 @@ static bool describe_rope(const tarn_llama_config *c, tarn__json_file *config)
                                              c->rope_original_context)));
 }
 
+/* A token, or null. */
 static bool describe_token(tarn__json_file *config, const char *member, bool is_one, int64_t token)
 {
     return is_one ? tarn__json_file_set_int(config, member, token) : tarn__json_file_set_real(config, member, NAN);
@@ -344,25 +345,25 @@ static bool describe_tokens(const tarn_llama_config *c, tarn__json_file *config)
 
 bool tarn__llama_write_config(const tarn_llama_config *c, tarn__json_file *config)
 {
-    const tarn__llama_variant *arch = tarn__llama_variant_of(c->arch);
+    const tarn__llama_variant *variant = tarn__llama_variant_of(c->arch);
     const struct {
         const char *key;
         int64_t value;
-    } wholes[] = {{"vocab_size", c->vocab_size},        {"max_position_embeddings", c->context},
-                  {"num_hidden_layers", c->layers},     {"num_attention_heads", c->heads},
-                  {"num_key_value_heads", c->kv_heads}, {"head_dim", c->head_dim},
-                  {"hidden_size", c->hidden_size},      {"intermediate_size", c->ffn_size}};
+    } ints[] = {{"vocab_size", c->vocab_size},        {"max_position_embeddings", c->context},
+                {"num_hidden_layers", c->layers},     {"num_attention_heads", c->heads},
+                {"num_key_value_heads", c->kv_heads}, {"head_dim", c->head_dim},
+                {"hidden_size", c->hidden_size},      {"intermediate_size", c->ffn_size}};
     bool good = tarn__json_file_set_string(config, "model_type", c->arch) &&
-                tarn__json_file_add_string(config, "architectures", arch->architecture) &&
+                tarn__json_file_add_string(config, "architectures", variant->architecture) &&
                 tarn__json_file_set_string(config, "hidden_act", "silu") &&
                 tarn__json_file_set_string(config, "torch_dtype", tarn__torch_name(c->dtype)) &&
                 tarn__json_file_set_bool(config, "tie_word_embeddings", c->tie_embeddings) &&
                 tarn__json_file_set_real(config, "rms_norm_eps", c->epsilon) &&
                 tarn__json_file_set_real(config, "initializer_range", 0.02) &&
                 tarn__json_file_set_real(config, "attention_dropout", 0);
-    for (size_t i = 0; good && i < sizeof(wholes) / sizeof(wholes[0]); i++)
-        good = tarn__json_file_set_int(config, wholes[i].key, wholes[i].value);
-    if (good && arch->window)
+    for (size_t i = 0; good && i < sizeof(ints) / sizeof(ints[0]); i++)
+        good = tarn__json_file_set_int(config, ints[i].key, ints[i].value);
+    if (good && variant->window)
         good = tarn__json_file_set_real(config, "sliding_window", NAN); /* null: none */
     return good && describe_rope(c, config) && describe_tokens(c, config);
 }
@@ -374,8 +375,7 @@ bool tarn__llama_describe(const tarn_module *model, tarn__json_file *config)
 
 /* ---- weights ----------------------------------------------------------------------------------------------------- */
 
-/* Files of older versions of transformers hold the frequencies of the rotary positions, which follow from the
- * configuration. */
+/* RoPE frequencies in files of older versions of transformers, which follow from the configuration. */
 bool tarn__llama_ignores(const char *name)
 {
     return tarn__ends_with(name, ".rotary_emb.inv_freq");

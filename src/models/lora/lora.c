@@ -1,5 +1,4 @@
-/* lora.c: adapters in a language model: which layers get them, their first values, and how they become part of the
- * weights. */
+/* lora.c: adding LoRA adapters to a language model, and merging them into its weights. */
 #include "models/lora/lora.h"
 
 #include <math.h>
@@ -10,38 +9,41 @@
 #include "base/memory.h"
 #include "core/tensor/random.h"
 
-#define MOST_RANK 65536
+#define MAX_RANK 65536
 
 /* ---- layers ------------------------------------------------------------------------------------------------------ */
 
-static bool make_room(tarn__lora_layers *list)
+/* Doubles the list. */
+static bool reserve(tarn__lora_layers *list)
 {
     if (list->count < list->capacity)
         return true;
-    int wider = list->capacity ? 2 * list->capacity : 64;
-    tarn__lora_layer *grown = tarn__alloc(sizeof(*grown) * (size_t)wider);
+    int capacity = list->capacity ? 2 * list->capacity : 64;
+    tarn__lora_layer *grown = tarn__alloc(sizeof(*grown) * (size_t)capacity);
     if (!grown)
         return false;
     if (list->count)
         memcpy(grown, list->layer, sizeof(*grown) * (size_t)list->count);
     tarn__release(list->layer, sizeof(*grown) * (size_t)list->capacity);
     list->layer = grown;
-    list->capacity = wider;
+    list->capacity = capacity;
     return true;
 }
 
+/* State of the visit. */
 typedef struct listing {
     tarn__lora_layers *list;
     const tarn_module *head;
 } listing;
 
+/* Adds a linear layer other than the head. */
 static bool list_one(tarn_module *module, const char *path, void *ctx)
 {
     const listing *l = ctx;
     tarn__lora_layers *list = l->list;
     if (!module->linear || module == l->head)
         return true;
-    char *copy = make_room(list) ? tarn__string_copy(path) : NULL;
+    char *copy = reserve(list) ? tarn__string_copy(path) : NULL;
     if (copy)
         list->layer[list->count++] = (tarn__lora_layer){module, copy, module->adapter != NULL};
     return copy != NULL;
@@ -50,12 +52,12 @@ static bool list_one(tarn_module *module, const char *path, void *ctx)
 bool tarn__lora_list(const char *function, const tarn_module *model, tarn__lora_layers *list)
 {
     *list = (tarn__lora_layers){0};
-    const tarn__arch *kind = tarn__arch_of(function, model);
-    if (!kind)
+    const tarn__arch *arch = tarn__arch_of(function, model);
+    if (!arch)
         return false;
-    list->form = kind->linear;
+    list->form = arch->linear;
     listing l = {list, model->child[TARN__MODEL_HEAD]};
-    /* a visit that changes nothing */
+    /* the visit changes nothing */
     return tarn_module_visit((tarn_module *)model, list_one, &l) || tarn__raise_within(function);
 }
 
@@ -79,7 +81,7 @@ int tarn__lora_select(tarn__lora_layers *list, const char *name, size_t length)
     int count = 0;
     for (int i = 0; i < list->count; i++)
         if (tarn__lora_name_matches(list->layer[i].path, name, length)) {
-            list->layer[i].is_chosen = true;
+            list->layer[i].is_selected = true;
             count++;
         }
     return count;
@@ -91,21 +93,21 @@ bool tarn_lora_has(const tarn_module *model)
     bool has = false;
     if (tarn__lora_list("lora_has", model, &list))
         for (int i = 0; i < list.count; i++)
-            has |= list.layer[i].is_chosen;
+            has |= list.layer[i].is_selected;
     tarn__lora_release(&list);
     return has;
 }
 
 /* ---- targets ----------------------------------------------------------------------------------------------------- */
 
-/* Raises that no layer is called so, with the names that there are. Is false. */
+/* Raises an unknown target, with the names that exist. Always false. */
 static bool raise_unknown(const char *function, const tarn_module *model, const tarn__lora_layers *list,
                           const char *name, size_t length)
 {
     char known[200] = "";
     const char *head = model->child[TARN__MODEL_HEAD]->name;
     if (strlen(head) == length && memcmp(head, name, length) == 0)
-        return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: .targets: '%s' is the head, which cannot have an adapter",
+        return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: .targets: '%s' is the head, which does not support adapters",
                            function, head);
     for (int i = 0; i < list->count; i++) {
         const char *dot = strrchr(list->layer[i].path, '.'), *last = dot ? dot + 1 : list->layer[i].path;
@@ -116,15 +118,15 @@ static bool raise_unknown(const char *function, const tarn_module *model, const 
         if (is_new)
             snprintf(known + used, sizeof(known) - used, "%s%s", used ? ", " : "", last);
     }
-    return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .targets: there is no linear layer '%.*s'; there are %s", function,
+    return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .targets: linear layer '%.*s' not found; there are %s", function,
                        (int)(length < 100 ? length : 100), name, known);
 }
 
-/* "q_proj, v_proj" */
-static bool choose_targets(const char *function, const tarn_module *model, tarn__lora_layers *list, const char *targets)
+/* "q_proj, v_proj": NULL selects all. */
+static bool select_targets(const char *function, const tarn_module *model, tarn__lora_layers *list, const char *targets)
 {
     for (int i = 0; i < list->count && !targets; i++)
-        list->layer[i].is_chosen = true;
+        list->layer[i].is_selected = true;
     for (const char *at = targets; at;) {
         at += strspn(at, " ");
         const char *end = at + strcspn(at, ",");
@@ -150,11 +152,12 @@ double tarn__lora_scale(const tarn__adapter *settings)
     return settings->alpha / (settings->rslora ? sqrt((double)settings->rank) : (double)settings->rank);
 }
 
+/* Raises invalid options. */
 static bool check_options(const char *function, const tarn_lora_options *o)
 {
-    if (o->rank < 1 || o->rank > MOST_RANK)
+    if (o->rank < 1 || o->rank > MAX_RANK)
         return tarn__raise(TARN_ERROR_SHAPE, "%s: .rank is %lld; it must be from 1 to %d", function, (long long)o->rank,
-                           MOST_RANK);
+                           MAX_RANK);
     if (!(o->alpha >= 0) || !isfinite(o->alpha))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .alpha is %g; it must be a number above 0, or 0 for 8", function,
                            o->alpha);
@@ -169,8 +172,7 @@ bool tarn__lora_check_none(const char *function, const tarn_module *model)
     if (!tarn__arch_of(function, model))
         return false;
     return !tarn_lora_has(model) ||
-           tarn__raise(TARN_ERROR_ARGUMENT,
-                       "%s: the model has adapters already; tarn_lora_merge() makes them part of its weights",
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: the model already has adapters; merge them with tarn_lora_merge()",
                        function);
 }
 
@@ -183,8 +185,8 @@ bool tarn__lora_freeze(const char *function, tarn_module *model, const tarn__lor
     return good || tarn__raise_within(function);
 }
 
-/* A as PyTorch draws the weight of a linear layer (kaiming uniform, a = sqrt(5)), B zeros. */
-static bool add_drawn(tarn_module *layer, const tarn__adapter *settings, tarn_dtype dtype)
+/* A as PyTorch initializes a linear layer (Kaiming uniform, a = sqrt(5)), B zero. */
+static bool add_initialized(tarn_module *layer, const tarn__adapter *settings, tarn_dtype dtype)
 {
     tarn_device device = tarn__device(tarn__module_own(layer, "weight"));
     int64_t in = tarn__linear_in(layer), out = tarn__linear_out(layer);
@@ -197,6 +199,7 @@ static bool add_drawn(tarn_module *layer, const tarn__adapter *settings, tarn_dt
     return false;
 }
 
+/* Adds adapters to all selected layers with the seed's generator; removes them on failure. */
 static bool add_all(const char *function, tarn_module *model, const tarn__lora_layers *list, const tarn_lora_options *o)
 {
     tarn__adapter settings = {
@@ -206,7 +209,7 @@ static bool add_all(const char *function, tarn_module *model, const tarn__lora_l
     tarn_seed(o->seed);
     bool good = true;
     for (int i = 0; good && i < list->count; i++)
-        good = !list->layer[i].is_chosen || add_drawn(list->layer[i].module, &settings, o->dtype);
+        good = !list->layer[i].is_selected || add_initialized(list->layer[i].module, &settings, o->dtype);
     tarn__random_restore(&callers);
     good = good ? tarn__lora_freeze(function, model, list) : tarn__raise_within(function);
     for (int i = 0; !good && i < list->count; i++)
@@ -226,15 +229,15 @@ bool tarn_lora_add_sized(tarn_module *model, const tarn_lora_options *options, s
     if (!options)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the options are NULL; .rank is required", function);
     bool good = check_options(function, &own) && tarn__lora_list(function, model, &list) &&
-                choose_targets(function, model, &list, own.targets) && add_all(function, model, &list, &own);
+                select_targets(function, model, &list, own.targets) && add_all(function, model, &list, &own);
     tarn__lora_release(&list);
     return good;
 }
 
 /* ---- merging ----------------------------------------------------------------------------------------------------- */
 
-/* Numbers in place of a weight in blocks: a buffer becomes a parameter, which is frozen and lies as `form` says. Takes
- * the tensor, which is [out, in] and belongs to the open scope. */
+/* Replaces a quantized weight, a buffer, by a frozen parameter with the layout `form`. Takes the tensor, which is
+ * [out, in] and belongs to the open scope. */
 static bool replace_weight(tarn_module *layer, tarn_tensor *weight, tarn__linear_form form)
 {
     tarn__parameter *place = layer->parameter;
@@ -254,30 +257,32 @@ static bool replace_weight(tarn_module *layer, tarn_tensor *weight, tarn__linear
     return tarn__name_tensor(layer, place);
 }
 
+/* weight + scale · B @ A, computed in f32 (f64 if either is) and rounded once. */
 static bool merge_layer(tarn_module *layer, tarn_dtype dtype, tarn__linear_form form)
 {
     tarn_tensor *weight = tarn__module_own(layer, "weight"), *a = tarn__adapter_weight(layer, TARN__ADAPTER_A),
                 *b = tarn__adapter_weight(layer, TARN__ADAPTER_B);
-    tarn_dtype wide = weight->view.dtype == TARN_F64 || a->view.dtype == TARN_F64 ? TARN_F64 : TARN_F32;
-    bool is_blocks = tarn__is_quantized(weight->view.dtype);
+    tarn_dtype compute = weight->view.dtype == TARN_F64 || a->view.dtype == TARN_F64 ? TARN_F64 : TARN_F32;
+    bool is_quantized = tarn__is_quantized(weight->view.dtype);
     tarn_tensor *delta =
-        tarn_mul(tarn_matmul(tarn_cast(b, wide), tarn_cast(a, wide)), tarn_scalar(layer->adapter->scale));
+        tarn_mul(tarn_matmul(tarn_cast(b, compute), tarn_cast(a, compute)), tarn_scalar(layer->adapter->scale));
     if (layer->linear == TARN__LINEAR_IN_OUT)
         delta = tarn_transpose(delta, 0, 1);
     tarn_tensor *sum =
-        tarn_add(is_blocks ? tarn_cast(tarn_cast(weight, TARN_F32), wide) : tarn_cast(weight, wide), delta);
+        tarn_add(is_quantized ? tarn_cast(tarn_cast(weight, TARN_F32), compute) : tarn_cast(weight, compute), delta);
     if (!sum)
         return false;
-    if (!(is_blocks ? replace_weight(layer, tarn_cast(sum, dtype), form) : tarn_copy(weight, sum)))
+    if (!(is_quantized ? replace_weight(layer, tarn_cast(sum, dtype), form) : tarn_copy(weight, sum)))
         return false;
     tarn__adapter_remove(layer);
     return true;
 }
 
+/* Raises if an optimizer trains an adapter: it would keep updating a freed tensor. */
 static bool check_untrained(const char *function, const tarn__lora_layers *list)
 {
     for (int i = 0; i < list->count; i++)
-        for (int k = 0; list->layer[i].is_chosen && k < 2; k++)
+        for (int k = 0; list->layer[i].is_selected && k < 2; k++)
             if (tarn__adapter_weight(list->layer[i].module, k)->trainer)
                 return tarn__raise(TARN_ERROR_ARGUMENT,
                                    "%s: the adapter of '%s' is trained by an optimizer; free that first", function,
@@ -285,7 +290,7 @@ static bool check_untrained(const char *function, const tarn__lora_layers *list)
     return true;
 }
 
-/* Layer by layer: one that fails leaves a model that computes the same. */
+/* Layer by layer: a failure leaves a model that computes the same, with fewer adapters. */
 static bool merge_all(const char *function, tarn_module *model, const tarn__lora_layers *list)
 {
     tarn_model_info info;
@@ -295,7 +300,7 @@ static bool merge_all(const char *function, tarn_module *model, const tarn__lora
     bool good = true;
     tarn_no_grad_open();
     for (int i = 0; good && i < list->count; i++) {
-        if (!list->layer[i].is_chosen)
+        if (!list->layer[i].is_selected)
             continue;
         tarn_scope *scope = tarn_scope_open();
         good = scope && merge_layer(list->layer[i].module, info.dtype, list->form);

@@ -1,22 +1,23 @@
 /* lora_config.c: adapter_config.json, as PEFT writes and reads it.
  *
- * It has some forty members, and gets new ones with every version. Those that change what is computed and are not known
- * here are refused by name, unless they are off; a few say how adapters were made, or for whom, and are passed over. */
+ * It has some forty keys, and every version of PEFT adds more. Unknown keys are errors that name them, unless they
+ * are off; keys without effect on a trained adapter are ignored. */
 #include <math.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "models/lora/lora.h"
 
-#define MOST_RANK 65536
-#define MOST_NAMES 65536
+#define MAX_RANK 65536
+#define MAX_NAMES 65536
 
-typedef struct reading {
+/* State of one read. */
+typedef struct reader {
     const char *function, *path;
     const tarn__json_file *document;
-} reading;
+} reader;
 
-static bool is_among(const char *const *list, const char *word)
+static bool contains(const char *const *list, const char *word)
 {
     for (; *list; list++)
         if (strcmp(*list, word) == 0)
@@ -26,6 +27,7 @@ static bool is_among(const char *const *list, const char *word)
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
+/* Raises an unknown key that is on. */
 static bool check_member(const char *name, bool is_off, void *ctx)
 {
     static const char *const read[] = {"peft_type",         "r",
@@ -33,25 +35,25 @@ static bool check_member(const char *name, bool is_off, void *ctx)
                                        "use_rslora",        "target_modules",
                                        "fan_in_fan_out",    "bias",
                                        "init_lora_weights", NULL};
-    /* Of no consequence for what a finished adapter computes. */
-    static const char *const passed_over[] = {
+    /* Without effect on a trained adapter. */
+    static const char *const ignored[] = {
         "task_type",      "auto_mapping",  "peft_version",      "base_model_name_or_path", "revision",
         "inference_mode", "megatron_core", "qalora_group_size", "layers_pattern",          "loftq_config",
         "eva_config",     "corda_config",  "lora_ga_config",    "runtime_config",          NULL};
-    const reading *r = ctx;
-    return is_off || is_among(read, name) || is_among(passed_over, name) ||
+    const reader *r = ctx;
+    return is_off || contains(read, name) || contains(ignored, name) ||
            tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': \"%.64s\" is not supported, unless it is off", r->function,
                        r->path, name);
 }
 
-static bool is_there(const reading *r, const char *key)
+static bool is_there(const reader *r, const char *key)
 {
     tarn__member_kind kind = tarn__json_file_kind(r->document, key);
     return kind != TARN__MEMBER_MISSING && kind != TARN__MEMBER_NULL;
 }
 
 /* Some ways to begin also change the weights below the adapters. */
-static bool check_beginning(const reading *r)
+static bool check_beginning(const reader *r)
 {
     static const char *const harmless[] = {"gaussian", "orthogonal", "eva", NULL};
     const char *key = "init_lora_weights";
@@ -59,13 +61,13 @@ static bool check_beginning(const reading *r)
         return true;
     const char *how = tarn__json_file_string(r->document, key);
     return how &&
-           (is_among(harmless, how) ||
+           (contains(harmless, how) ||
             tarn__raise(TARN_ERROR_UNSUPPORTED,
                         "%s: '%s': \"%s\": '%.64s' is not supported: it may change the weights below the adapters",
                         r->function, r->path, key, how));
 }
 
-static bool check_texts(const reading *r)
+static bool check_texts(const reader *r)
 {
     const char *type = tarn__json_file_string(r->document, "peft_type");
     if (!type)
@@ -81,10 +83,10 @@ static bool check_texts(const reading *r)
     return bias && check_beginning(r);
 }
 
-static bool read_numbers(const reading *r, tarn__adapter *s)
+static bool read_numbers(const reader *r, tarn__adapter *s)
 {
     *s = (tarn__adapter){.alpha = 8}; /* what PEFT takes where it is missing */
-    if (!tarn__json_file_int(r->document, "r", 1, MOST_RANK, &s->rank) ||
+    if (!tarn__json_file_int(r->document, "r", 1, MAX_RANK, &s->rank) ||
         (is_there(r, "lora_alpha") && !tarn__json_file_real(r->document, "lora_alpha", &s->alpha)) ||
         (is_there(r, "lora_dropout") && !tarn__json_file_real(r->document, "lora_dropout", &s->dropout)) ||
         (is_there(r, "use_rslora") && !tarn__json_file_bool(r->document, "use_rslora", &s->rslora)))
@@ -97,11 +99,11 @@ static bool read_numbers(const reading *r, tarn__adapter *s)
     return true;
 }
 
-static bool choose_layers(const reading *r, tarn__lora_layers *list)
+static bool choose_layers(const reader *r, tarn__lora_layers *list)
 {
     const char *key = "target_modules";
     size_t count = 0;
-    int chosen = 0;
+    int selected = 0;
     tarn__member_kind kind = tarn__json_file_kind(r->document, key);
     if (kind == TARN__MEMBER_STRING) {
         const char *text = tarn__json_file_string(r->document, key);
@@ -111,28 +113,28 @@ static bool choose_layers(const reading *r, tarn__lora_layers *list)
                 "%s: '%s': \"%s\" is the pattern '%.100s'; a list of names and \"all-linear\" are supported",
                 r->function, r->path, key, text);
         for (int i = 0; text && i < list->count; i++)
-            list->layer[i].is_chosen = true;
+            list->layer[i].is_selected = true;
         return text != NULL;
     }
     if (kind != TARN__MEMBER_ARRAY)
         return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': \"%s\" must be a list of names of layers", r->function,
                            r->path, key);
-    if (!tarn__json_file_count(r->document, key, MOST_NAMES, &count))
+    if (!tarn__json_file_count(r->document, key, MAX_NAMES, &count))
         return false;
     for (size_t i = 0; i < count; i++) {
         const char *name = tarn__json_file_string_at(r->document, key, i);
         if (!name)
             return false;
-        chosen += tarn__lora_select(list, name, strlen(name));
+        selected += tarn__lora_select(list, name, strlen(name));
     }
-    return chosen || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': \"%s\" names no linear layer of this model", r->function,
-                                 r->path, key);
+    return selected || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': \"%s\" names no linear layer of this model",
+                                   r->function, r->path, key);
 }
 
 bool tarn__lora_read_config(const char *function, const tarn__json_file *document, const char *path,
                             tarn__adapter *settings, tarn__lora_layers *list)
 {
-    reading r = {function, path, document};
+    reader r = {function, path, document};
     return check_texts(&r) && tarn__json_file_each_name(document, "", check_member, &r) && read_numbers(&r, settings) &&
            choose_layers(&r, list);
 }
@@ -149,7 +151,7 @@ static const char *last_part(const char *path)
 static bool all_called(const tarn__lora_layers *list, const char *name)
 {
     for (int i = 0; i < list->count; i++)
-        if (!list->layer[i].is_chosen && tarn__lora_name_matches(list->layer[i].path, name, strlen(name)))
+        if (!list->layer[i].is_selected && tarn__lora_name_matches(list->layer[i].path, name, strlen(name)))
             return false;
     return true;
 }
@@ -162,8 +164,8 @@ static bool write_targets(const tarn__lora_layers *list, tarn__json_file *docume
         const char *path = list->layer[i].path, *name = last_part(path);
         bool by_name = all_called(list, name), is_new = true;
         for (int k = 0; k < i && by_name; k++)
-            is_new &= !(list->layer[k].is_chosen && tarn__lora_name_matches(list->layer[k].path, name, strlen(name)));
-        if (list->layer[i].is_chosen && is_new)
+            is_new &= !(list->layer[k].is_selected && tarn__lora_name_matches(list->layer[k].path, name, strlen(name)));
+        if (list->layer[i].is_selected && is_new)
             good = tarn__json_file_add_string(document, "target_modules", by_name ? name : path);
     }
     return good;
@@ -180,7 +182,7 @@ bool tarn__lora_write_config(const tarn__lora_layers *list, const char *base_mod
 {
     const tarn_module *first = NULL;
     for (int i = list->count - 1; i >= 0; i--)
-        first = list->layer[i].is_chosen ? list->layer[i].module : first;
+        first = list->layer[i].is_selected ? list->layer[i].module : first;
     const tarn__adapter *s = first->adapter;
     static const char *const nothing[] = {"auto_mapping",        "revision",       "modules_to_save",
                                           "layers_to_transform", "layers_pattern", NULL};

@@ -1,5 +1,4 @@
-/* lora_file.c: folders of adapters, as PEFT keeps them: adapter_config.json says what they are,
- * adapter_model.safetensors has their numbers. */
+/* lora_file.c: folders of adapters in PEFT's format: adapter_config.json and adapter_model.safetensors. */
 #include <stdio.h>
 #include <string.h>
 
@@ -34,7 +33,7 @@ static bool save_weights(const tarn__lora_layers *list, const char *path)
     bool good =
         writer && tarn_safetensors_add_metadata(writer, "format", "pt") && tarn_safetensors_add_checksums(writer);
     for (int i = 0; i < list->count; i++)
-        for (int k = 0; good && list->layer[i].is_chosen && k < 2; k++)
+        for (int k = 0; good && list->layer[i].is_selected && k < 2; k++)
             good = tarn_safetensors_add(writer, name_of(&list->layer[i], k, &name),
                                         tarn__adapter_weight(list->layer[i].module, k));
     if (good)
@@ -68,8 +67,8 @@ static bool write_new(const char *function, const tarn__lora_layers *list, const
     return good;
 }
 
-/* While the matrices change there is no adapter_config.json: nobody reads one adapter's matrices with the scale of
- * another. */
+/* While the weights are replaced there is no adapter_config.json: one adapter's matrices are never read with the
+ * scale of another. */
 static bool save_folder(const char *function, const tarn__lora_layers *list, const char *folder, const char *base_model)
 {
     adapter_files files;
@@ -90,11 +89,11 @@ bool tarn_lora_save(const tarn_module *model, const char *folder, const char *ba
 {
     const char *function = "lora_save";
     tarn__lora_layers list;
-    int chosen = 0;
+    int selected = 0;
     bool good = tarn__lora_list(function, model, &list);
     for (int i = 0; good && i < list.count; i++)
-        chosen += list.layer[i].is_chosen;
-    if (good && chosen == 0)
+        selected += list.layer[i].is_selected;
+    if (good && selected == 0)
         good = tarn__raise(TARN_ERROR_ARGUMENT, "%s: the model has no adapters; tarn_model_write() saves all of it",
                            function);
     good = good && save_folder(function, &list, folder, base_model);
@@ -104,15 +103,16 @@ bool tarn_lora_save(const tarn_module *model, const char *folder, const char *ba
 
 /* ---- loading ----------------------------------------------------------------------------------------------------- */
 
-typedef struct loading {
+/* State of one load. */
+typedef struct loader {
     const char *function, *path;
     const tarn_safetensors *file;
     tarn__adapter settings;
     tarn__lora_layers list;
-} loading;
+} loader;
 
-/* Raises unless the file has a matrix of a layer as it must be. */
-static bool check_matrix(const loading *l, const tarn__lora_layer *layer, int which, tarn_safetensors_entry *entry)
+/* Raises unless the file has a matrix of a layer with the right shape and dtype. */
+static bool check_matrix(const loader *l, const tarn__lora_layer *layer, int which, tarn_safetensors_entry *entry)
 {
     matrix_name name;
     int index = tarn_safetensors_find(l->file, name_of(layer, which, &name));
@@ -134,25 +134,25 @@ static bool check_matrix(const loading *l, const tarn__lora_layer *layer, int wh
                        name.text, entry->dtype_name);
 }
 
-/* True when a name in the file is that of a chosen layer's matrix. */
-static bool is_known(const loading *l, const char *name)
+/* True if a name in the file is that of a selected layer's matrix. */
+static bool is_known(const loader *l, const char *name)
 {
     matrix_name own;
     for (int i = 0; i < l->list.count; i++)
-        for (int k = 0; l->list.layer[i].is_chosen && k < 2; k++)
+        for (int k = 0; l->list.layer[i].is_selected && k < 2; k++)
             if (strcmp(name, name_of(&l->list.layer[i], k, &own)) == 0)
                 return true;
     return false;
 }
 
-/* Everything that can be wrong with the file. */
-static bool check_file(const loading *l)
+/* All checks come before the model is changed. */
+static bool check_file(const loader *l)
 {
     tarn_safetensors_entry a, b;
     int expected = 0;
     for (int i = 0; i < l->list.count; i++) {
         const tarn__lora_layer *layer = &l->list.layer[i];
-        if (!layer->is_chosen)
+        if (!layer->is_selected)
             continue;
         if (!check_matrix(l, layer, TARN__ADAPTER_A, &a) || !check_matrix(l, layer, TARN__ADAPTER_B, &b))
             return false;
@@ -170,7 +170,8 @@ static bool check_file(const loading *l)
     return true;
 }
 
-static bool add_layer(const loading *l, const tarn__lora_layer *layer)
+/* Reads both matrices to the device of the layer. */
+static bool add_layer(const loader *l, const tarn__lora_layer *layer)
 {
     matrix_name name;
     tarn_device device = tarn__device(tarn__module_own(layer->module, "weight"));
@@ -182,18 +183,19 @@ static bool add_layer(const loading *l, const tarn__lora_layer *layer)
     return false;
 }
 
-static bool add_all(const loading *l, tarn_module *model)
+/* Adds the adapters of all selected layers; removes them on failure. */
+static bool add_all(const loader *l, tarn_module *model)
 {
     bool good = true;
     for (int i = 0; good && i < l->list.count; i++)
-        good = !l->list.layer[i].is_chosen || add_layer(l, &l->list.layer[i]);
+        good = !l->list.layer[i].is_selected || add_layer(l, &l->list.layer[i]);
     good = good ? tarn__lora_freeze(l->function, model, &l->list) : tarn__raise_within(l->function);
     for (int i = 0; !good && i < l->list.count; i++)
         tarn__adapter_remove(l->list.layer[i].module);
     return good;
 }
 
-static bool load_weights(loading *l, tarn_module *model, const char *path)
+static bool load_weights(loader *l, tarn_module *model, const char *path)
 {
     tarn_safetensors *file = tarn_safetensors_open(path);
     if (!file)
@@ -207,7 +209,7 @@ static bool load_weights(loading *l, tarn_module *model, const char *path)
 
 bool tarn_lora_load(tarn_module *model, const char *folder)
 {
-    loading l = {.function = "lora_load"};
+    loader l = {.function = "lora_load"};
     adapter_files files;
     if (!tarn__lora_check_none(l.function, model) || !name_files(l.function, folder, &files))
         return false;

@@ -1,11 +1,11 @@
-/* lora_open.c: a folder that holds adapters alone, opened as the model that they were trained with, together with them.
- */
+/* lora_open.c: opens a folder of adapters alone as its base model, with the adapters. */
 #include <string.h>
 
 #include "base/os/files.h"
 #include "models/hf/weights.h"
 #include "models/lora/lora.h"
 
+/* True if a folder has a file of that name. */
 static bool holds(const char *function, const char *folder, const char *name)
 {
     tarn__model_path there;
@@ -32,34 +32,34 @@ bool tarn__lora_base_of(const char *function, const char *folder, tarn__model_pa
         memcpy(base->text, name, strlen(name) + 1);
     else if (config)
         tarn__raise(TARN_ERROR_FORMAT,
-                    "%s: '%s' does not name the model that the adapters belong to; open that, and load them with "
+                    "%s: '%s' does not name the base model of the adapters; open that, and load them with "
                     "tarn_lora_load() (--adapter)",
                     function, path.text);
     if (good && !tarn__path_exists(base->text))
         good = tarn__raise(TARN_ERROR_IO,
-                           "%s: the adapters in '%s' belong to '%s', which is not there; open the model where it is, "
-                           "and load them with tarn_lora_load() (--adapter)",
+                           "%s: the base model of the adapters in '%s' is '%s', which was not found; open it where it "
+                           "is, and load them with tarn_lora_load() (--adapter)",
                            function, folder, base->text);
     tarn__json_file_free(config);
     return good;
 }
 
-/* The folder of a run says how its frozen weights were read. */
-static bool read_blocks(const char *function, const char *folder, tarn_dtype *blocks)
+/* The config.json of a run says how its base model was quantized. */
+static bool read_quantize(const char *function, const char *folder, tarn_dtype *quantize)
 {
     tarn__model_path path;
-    if (*blocks || !holds(function, folder, "config.json"))
+    if (*quantize || !holds(function, folder, "config.json"))
         return !tarn_failed();
     tarn__json_file *config =
         tarn__model_path_in(function, folder, "config.json", &path) ? tarn__json_file_open(function, path.text) : NULL;
     const char *name = config && tarn__json_file_kind(config, "train.quantize") == TARN__MEMBER_STRING
                            ? tarn__json_file_string(config, "train.quantize")
                            : "";
-    *blocks = tarn__quant_type_named(name);
-    bool known = !name[0] || *blocks ||
-                 tarn__raise(TARN_ERROR_FORMAT,
-                             "%s: '%s': the weights were quantized to '%.32s', which are no blocks that tarn knows",
-                             function, path.text, name);
+    *quantize = tarn__quant_type_named(name);
+    bool known =
+        !name[0] || *quantize ||
+        tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': the weights were quantized to '%.32s', which is not supported",
+                    function, path.text, name);
     tarn__json_file_free(config);
     return config && known;
 }
@@ -67,12 +67,12 @@ static bool read_blocks(const char *function, const char *folder, tarn_dtype *bl
 tarn_module *tarn__lora_open_folder(const char *function, const char *folder, tarn_device device,
                                     const tarn_model_open_options *options)
 {
-    tarn_model_open_options chosen = *options;
+    tarn_model_open_options selected = *options;
     tarn__model_path base;
-    if (!tarn__lora_base_of(function, folder, &base) || !read_blocks(function, folder, &chosen.quantize))
+    if (!tarn__lora_base_of(function, folder, &base) || !read_quantize(function, folder, &selected.quantize))
         return NULL;
-    chosen.as_stored &= !chosen.quantize; /* as the run had it */
-    tarn_module *model = tarn_model_open(base.text, device, &chosen);
+    selected.as_stored &= !selected.quantize; /* as in the run */
+    tarn_module *model = tarn_model_open(base.text, device, &selected);
     if (model && tarn_lora_load(model, folder) && tarn_module_train(model, false))
         return model;
     tarn_module_free(model);
