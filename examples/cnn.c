@@ -13,7 +13,7 @@
 #define MEAN 0.13f /* of the pixels, from 0 to 1, and how far they spread */
 #define DEVIATION 0.31f
 
-/* Images come as u8 [1, 28, 28]; the network wants numbers around 0. */
+/* Images are u8 [1, 28, 28]; they are normalized to mean 0 and std 1. */
 static tarn_loader *make_loader(tarn_dataset *dataset, bool training, tarn_device device)
 {
     const float mean[] = {MEAN}, std[] = {DEVIATION};
@@ -39,7 +39,7 @@ static tarn_module *make_network(tarn_device device)
                            tarn_linear(16 * 7 * 7, 10, device), NULL);
 }
 
-/* One step; what it makes is freed when the scope closes. Reading the loss waits for the device, so it is done now and
+/* One step; its tensors are freed when the scope closes. Reading the loss waits for the device, so it is done now and
  * then only. */
 static void train_step(tarn_module *net, tarn_optimizer *adam, tarn_loader *loader, int step)
 {

@@ -1,14 +1,14 @@
-/* generate.c: a language model goes on with a prompt, and what it writes is printed as it comes.
+/* generate.c: streaming text generation from a prompt.
  *
  *   build/release/examples/generate MODEL "Once upon a time"
  *
- * MODEL is a folder with config.json, weights and a tokenizer, or a GGUF file. Without one a small model that has
- * learnt nothing writes bytes: what comes is noise. */
+ * MODEL is a folder with config.json, weights and a tokenizer, or a GGUF file. Without it a small model with random
+ * weights generates random bytes. */
 #include <stdio.h>
 #include <string.h>
 #include <tarn/tarn.h>
 
-/* A writer without a file: a GPT-2 of random weights, whose tokens are bytes. */
+/* A generator without a file: a GPT-2 with random weights, whose tokens are bytes. */
 static tarn_generator *make_noise(tarn_device device, tarn_module **model, tarn_tokenizer **tokenizer)
 {
     const tarn_gpt2_config config = {.vocab_size = 256, .context = 128, .layers = 2, .heads = 2, .hidden_size = 32};
@@ -23,12 +23,11 @@ int main(int count, char **words)
     tarn_device device = tarn_device_auto();
     tarn_module *model = NULL;
     tarn_tokenizer *tokenizer = NULL;
-    tarn_generator *writer =
+    tarn_generator *generator =
         count > 1 ? tarn_generator_open(words[1], device, NULL) : make_noise(device, &model, &tokenizer);
 
-    /* The prompt is computed here. A second call, with the text so far and more of it, would compute only what is new.
-     */
-    tarn_generator_prompt_text(writer, 0, prompt, strlen(prompt),
+    /* Prefill happens here. A second call with a longer prompt would compute only its new tokens. */
+    tarn_generator_prompt_text(generator, 0, prompt, strlen(prompt),
                                &(tarn_generate_options){.max_tokens = 64,
                                                         .temperature = 0.8,
                                                         .top_k = 40,
@@ -37,10 +36,10 @@ int main(int count, char **words)
                                                         .stop_string_count = 1});
     printf("%s", prompt);
 
-    /* Pieces are whole characters; a stop text is never seen, not even its beginning. */
-    tarn_output piece;
-    while (tarn_generator_next(writer, &piece)) {
-        printf("%.*s", (int)piece.length, piece.text);
+    /* Outputs are whole characters; a stop string is never output, not even its beginning. */
+    tarn_output output;
+    while (tarn_generator_next(generator, &output)) {
+        printf("%.*s", (int)output.length, output.text);
         fflush(stdout);
     }
     printf("\n");
@@ -48,7 +47,7 @@ int main(int count, char **words)
     bool failed = tarn_failed();
     if (failed)
         fprintf(stderr, "%s\n", tarn_error());
-    tarn_generator_free(writer);
+    tarn_generator_free(generator);
     tarn_tokenizer_free(tokenizer);
     tarn_module_free(model);
     return failed;

@@ -1,4 +1,4 @@
-/* mlp.c: a network learns to tell two spirals apart, and shows what it has learnt.
+/* mlp.c: trains a network to separate two spirals, and draws its decision boundary.
  *
  *   build/release/examples/mlp
  *
@@ -32,7 +32,7 @@ static double chance(void)
     return (double)(state >> 11) * 0x1p-53;
 }
 
-/* point (POINTS, 2) and label (POINTS): the class of a point says which of the two spirals it lies on. */
+/* point (POINTS, 2) and label (POINTS): the class is the spiral of the point. */
 static void make_spirals(float *point, int64_t *label)
 {
     const double pi = 3.14159265358979323846;
@@ -56,7 +56,7 @@ static double accuracy(tarn_module *net, tarn_tensor *x, tarn_tensor *label)
     return share;
 }
 
-/* ---- what is shown ----------------------------------------------------------------------------------------------- */
+/* ---- output ------------------------------------------------------------------------------------------------------ */
 
 static void show_progress(int step, double loss, bool terminal)
 {

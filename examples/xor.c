@@ -3,7 +3,7 @@
  *   build/release/examples/xor
  *
  * Everything a larger program does is here: data on a device, a network, an optimizer, a loop of forward, backward and
- * step, and one look at the error at the end. Whatever is made between tarn_scope_open() and tarn_scope_close() is
+ * step, and one look at the error at the end. Tensors created between tarn_scope_open() and tarn_scope_close() are
  * freed by the close. */
 #include <stdio.h>
 #include <tarn/tarn.h>

@@ -225,7 +225,7 @@ typedef struct tarn_shards_summary {
 /* Tokenizes texts into training files: train-00000.bin …, valid-00000.bin …, index.json and tokenizer.json in a
  * folder without an index.json. Atomic writes, index.json last. Uses tarn_threads() threads; the files are the same
  * for any number. A text file is one document; it is encoded in chunks of at least 1 MiB that end after a line, or
- * as a whole if the tokenizer matches across lines (docs/text.md). `options` and `summary` may be NULL. */
+ * as a whole if the tokenizer matches across lines (docs/guide/text.md). `options` and `summary` may be NULL. */
 TARN_API bool tarn_shards_prepare_sized(const char *const *inputs, int count, const tarn_tokenizer *tokenizer,
                                         const char *folder, tarn_shards_summary *summary,
                                         const tarn_shards_options *options, size_t options_size);

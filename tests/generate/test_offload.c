@@ -220,7 +220,7 @@ static void an_error_for_weights_that_do_not_fit_says_what_would(void **state)
     assert_memory_equal(placed, alone, sizeof(placed));
     tarn_module_free(model);
     assert_null(tarn_model_open(folder, mirror(), &(tarn_model_open_options){.device_layers = 9}));
-    assert_error(TARN_ERROR_ARGUMENT, "model_open: 9 layers on the device, but the model has 8");
+    assert_error(TARN_ERROR_ARGUMENT, "model_open: 9 layers on the device; it must be from 1 to the model's 8");
     assert_true(tarn_empty_cache(mirror()));
 }
 

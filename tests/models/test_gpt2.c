@@ -605,7 +605,7 @@ static void every_invalid_config_is_an_error_that_names_it(void **state)
         {"{}", "\"model_type\" is missing"},
         {"{\"model_type\": 3}", "\"model_type\" is not a string"},
         {"{\"model_type\": \"lenet\", " SIZES "}", "'lenet'"},
-        {"{\"model_type\": \"GPT2\", " SIZES "}", "none that tarn knows"},
+        {"{\"model_type\": \"GPT2\", " SIZES "}", "is not supported"},
         {GPT2 SIZES ", \"n_layer\": 2}", "duplicate"},
         {GPT2 "\"vocab_size\": 17}", "\"n_positions\" is missing"},
         {GPT2 "\"vocab_size\": \"17\"}", "\"vocab_size\" is not an integer"},

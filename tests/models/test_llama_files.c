@@ -306,10 +306,10 @@ static void every_invalid_config_is_an_error_that_names_it(void **state)
         {A("llama") ROPE "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, \"high_freq_factor\": 1, "
                          "\"original_max_position_embeddings\": 8}}",
          "the first below the second"},
-        {A("llama") ROPE "{\"rope_type\": \"yarn\", \"factor\": 8}}", "'yarn' are not supported"},
-        {A("llama") ROPE "{\"rope_type\": \"dynamic\", \"factor\": 8}}", "'dynamic' are not supported"},
+        {A("llama") ROPE "{\"rope_type\": \"yarn\", \"factor\": 8}}", "'yarn' is not supported"},
+        {A("llama") ROPE "{\"rope_type\": \"dynamic\", \"factor\": 8}}", "'dynamic' is not supported"},
         {A("llama") NEW "{\"rope_type\": \"longrope\", \"long_factor\": [1, 2]}}",
-         "of the type 'longrope' are not supported"},
+         "of the type 'longrope' is not supported"},
         {A("llama") ROPE "{\"rope_type\": 3}}", "rope_type\" is not a string"},
         {A("llama") ROPE "{\"rope_type\": \"linear\"}}", "has no factor"},
         {A("llama") ROPE "{\"rope_type\": \"linear\", \"factor\": -2}}", "factor\" is -2"},

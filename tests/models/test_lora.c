@@ -506,7 +506,7 @@ static void targets_are_linear_layers_by_name(void **state)
     } wrong[] = {
         {LLAMA, "q_proj,c_attn",
          "linear layer 'c_attn' not found; there are q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"},
-        {GPT2, "proj", "'proj'; there are c_attn, c_proj, c_fc"},
+        {GPT2, "proj", "'proj' not found; there are c_attn, c_proj, c_fc"},
         {GPT2, "", "empty name"},
         {LLAMA, "q_proj,", "empty name"},
         {LLAMA, "q_proj, ,v_proj", "empty name"},

@@ -211,7 +211,7 @@ static void invalid_input_is_an_error_that_names_it(void **state)
                  {"\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": [\"c_attn\", \"c_fc\"]",
                   "has no 'base_model.model.transformer.h.0.mlp.c_fc.lora_A.weight'", TARN_ERROR_FORMAT},
                  {"\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": [\"h.0.attn.c_attn\"]",
-                  "holds 'base_model.model.transformer.h.1.attn.c_attn.lora_A.weight'", TARN_ERROR_FORMAT},
+                  "unknown tensor 'base_model.model.transformer.h.1.attn.c_attn.lora_A.weight'", TARN_ERROR_FORMAT},
                  {"\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": \"all-linear\"",
                   "has no 'base_model.model.transformer.h.0.attn.c_proj.lora_A.weight'", TARN_ERROR_FORMAT}};
     write_both(true, TARN_F32, &(tarn_lora_options){.rank = 2, .targets = "c_attn"});
@@ -296,7 +296,7 @@ static void a_merged_folder_computes_the_same(void **state)
         assert_true(summary.changed == 0 && summary.before == summary.after && summary.tensors > 10);
         assert_close_for_size(logits_from(scratch(to)), logits, 1e-4);
         assert_false(tarn_model_convert(scratch("base"), scratch(to), NULL, &how));
-        assert_error_about(TARN_ERROR_IO, "model_convert", "only with .replace");
+        assert_error_about(TARN_ERROR_IO, "model_convert", "set .replace");
         how.replace = true;
         assert_true(tarn_model_convert(scratch("base"), scratch(to), NULL, &how));
         assert_close_for_size(logits_from(scratch(to)), logits, 1e-4);

@@ -17,6 +17,7 @@ static tarn_module *halve(void)
     return tarn_max_pool2d_layer(&(tarn_pool2d_options){.kernel = {2, 2}});
 }
 
+/* Each pooling halves the sides, so the linear layer has 32 · (height / 4) · (width / 4) inputs. */
 tarn_module *tarn_model_lenet(int64_t channels, int64_t height, int64_t width, int64_t classes, tarn_device device)
 {
     if (tarn_failed())

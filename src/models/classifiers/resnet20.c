@@ -1,8 +1,8 @@
-/* resnet20.c: ResNet-20 for images of 32 × 32: one convolution, nine blocks of two, the mean over each channel, a
- * linear layer.
+/* resnet20.c: ResNet-20 for 32 × 32 images: one convolution, nine residual blocks, global average pooling, a linear
+ * layer.
  *
- * A block is relu(bn2(conv2(relu(bn1(conv1(x))))) + shortcut(x)). Where it halves the image and doubles the channels,
- * the shortcut takes every second row and column and puts zeros around the channels: it has no parameters. */
+ * A block is relu(bn2(conv2(relu(bn1(conv1(x))))) + shortcut(x)). Where it halves the image and doubles the
+ * channels, the shortcut takes every second row and column and pads the channels with zeros: it has no parameters. */
 #include <stdio.h>
 #include <string.h>
 #include <tarn/model.h>
@@ -10,10 +10,12 @@
 #include "base/error.h"
 #include "nn/module.h"
 
+/* Groups of blocks, blocks per group, channels of the first group. */
 enum { GROUPS = 3, BLOCKS = 3, WIDTH = 16 };        /* groups of blocks, blocks in each, channels of the first group */
 enum { CONV1, BN1, CONV2, BN2 };                    /* a block's children */
 enum { STEM_CONV, STEM_BN, FIRST_GROUP, HEAD = 5 }; /* the network's */
 
+/* 3 × 3 without bias, padded: only the stride changes the size. */
 static tarn_module *convolution(int64_t in, int64_t out, int64_t stride, tarn_device device)
 {
     return tarn_conv2d_layer_with(
@@ -21,7 +23,7 @@ static tarn_module *convolution(int64_t in, int64_t out, int64_t stride, tarn_de
         &(tarn_conv2d_layer_options){.kernel = {3, 3}, .stride = {stride, stride}, .padding = {1, 1}, .no_bias = true});
 }
 
-/* x [N, in, H, W] → [N, out, (H + 1) / 2, (W + 1) / 2]; x itself where the channels stay as they are. */
+/* x [N, in, H, W] → [N, out, (H + 1) / 2, (W + 1) / 2]; x itself if the channels are equal. */
 static tarn_tensor *shortcut(tarn_tensor *x, int64_t out)
 {
     int64_t in = tarn_size(x, 1), before = (out - in) / 2;
@@ -31,6 +33,7 @@ static tarn_tensor *shortcut(tarn_tensor *x, int64_t out)
                     TARN_SHAPE(0, out - in - before, 0, 0), 0);
 }
 
+/* Batchnorm, residual addition and relu are one fused operation. */
 static tarn_tensor *block_forward(tarn_module *block, tarn_tensor *x, void *ctx)
 {
     (void)ctx;
@@ -40,6 +43,7 @@ static tarn_tensor *block_forward(tarn_module *block, tarn_tensor *x, void *ctx)
     return past ? tarn__forward_relu(block->child[BN2], y, past) : NULL;
 }
 
+/* [N, channels, H, W] → [N, classes]. */
 static tarn_tensor *resnet_forward(tarn_module *model, tarn_tensor *x, void *ctx)
 {
     (void)ctx;
@@ -62,7 +66,7 @@ static tarn_module *make_block(int64_t in, int64_t out, tarn_device device)
                                children, 4);
 }
 
-/* A group of blocks; the first one takes `in` channels. */
+/* A group of blocks; the first one has `in` input channels. */
 static tarn_module *make_group(int64_t in, int64_t out, tarn_device device)
 {
     tarn_module *blocks[BLOCKS];
@@ -92,8 +96,7 @@ tarn_module *tarn_model_resnet20_with_sized(int64_t classes, tarn_device device,
     if (tarn_failed())
         return NULL;
     if (classes < 1 || chosen.channels < 0) {
-        tarn__raise(TARN_ERROR_SHAPE,
-                    "model_resnet20: %lld classes and images of %lld channels; there must be at least 1 of each",
+        tarn__raise(TARN_ERROR_SHAPE, "model_resnet20: %lld classes and %lld channels; both must be at least 1",
                     (long long)classes, (long long)chosen.channels);
         return NULL;
     }

@@ -120,6 +120,7 @@ static tarn_dtype main_type(const tarn__conversion *c)
     return main;
 }
 
+/* The file type is llama.cpp's hint for listings; readers do not depend on it. */
 bool tarn__convert_put(tarn__conversion *c, tarn_gguf_writer *writer)
 {
     uint32_t type = file_type(main_type(c));
@@ -245,6 +246,7 @@ static bool check_target(const tarn__conversion *c)
                        c->to);
 }
 
+/* Frees the jobs and their names. */
 static void release_jobs(tarn__conversion *c)
 {
     for (int i = 0; i < c->jobs; i++)

@@ -12,6 +12,7 @@ typedef struct search {
     int known;
 } search;
 
+/* True if a tensor of that name was added. */
 static bool has_job(const tarn__conversion *c, const char *name)
 {
     for (int i = 0; i < c->jobs; i++)
@@ -20,7 +21,7 @@ static bool has_job(const tarn__conversion *c, const char *name)
     return false;
 }
 
-/* A name of the model, as folders have it: raises where no tensor has it. */
+/* Visits a folder name of the model; raises if no tensor has it. */
 static bool is_there(void *ctx, const char *folder_name)
 {
     search *s = ctx;
@@ -33,7 +34,7 @@ static bool is_there(void *ctx, const char *folder_name)
                        s->conversion->traits.arch);
 }
 
-/* The same: false where it is the name that is looked for. */
+/* The same; false if it is the name searched for. */
 static bool is_other(void *ctx, const char *folder_name)
 {
     const search *s = ctx;
@@ -42,7 +43,7 @@ static bool is_other(void *ctx, const char *folder_name)
     return strcmp(s->in_folder ? folder_name : other, s->name) != 0;
 }
 
-/* Raises that the model does not have a tensor, by the name that it has where it comes from. Is false. */
+/* Raises a tensor that the model lacks, by its name in the source. Always false. */
 static bool raise_unknown(const search *s)
 {
     const tarn__conversion *c = s->conversion;

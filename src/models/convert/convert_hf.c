@@ -1,5 +1,7 @@
-/* convert_hf.c: Hugging Face folders to GGUF files, and back. The norms, biases and positions that a GGUF file has in
- * f32 are named in its metadata by the type they had, so that they get it back. */
+/* convert_hf.c: Hugging Face folders to GGUF files, and back.
+ *
+ * Norms, biases and position embeddings become f32 in a GGUF file. Their original types are stored in the metadata,
+ * so that a round trip restores them. */
 #include <stdio.h>
 #include <string.h>
 #include <tarn/safetensors.h>
@@ -19,7 +21,7 @@
 
 /* ---- folder to GGUF ---------------------------------------------------------------------------------------------- */
 
-/* Reads what the model is. */
+/* Reads the configuration of the folder. */
 static bool read_config(tarn__conversion *c, const tarn__arch **arch, tarn__any_config *config)
 {
     tarn__model_path where;
@@ -35,6 +37,7 @@ static bool read_config(tarn__conversion *c, const tarn__arch **arch, tarn__any_
     return good;
 }
 
+/* Opens the weights, one file or shards. */
 static tarn_safetensors *open_weights(const tarn__conversion *c)
 {
     static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
@@ -47,6 +50,7 @@ static tarn_safetensors *open_weights(const tarn__conversion *c)
     return NULL;
 }
 
+/* Adds one tensor of the folder. A copy of tied embeddings under the head's name is checked and dropped. */
 static bool add_from_folder(tarn__conversion *c, const tarn__arch *arch, const tarn_safetensors *weights, int index)
 {
     char name[TARN__GGUF_NAME_CAPACITY];
@@ -54,12 +58,12 @@ static bool add_from_folder(tarn__conversion *c, const tarn__arch *arch, const t
     if (!tarn_safetensors_info(weights, index, &e) || arch->ignores(e.name))
         return !tarn_failed();
     if (!tarn__gguf_name_of(c->arch, e.name, name))
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds '%.200s', which a %s does not have", c->function, c->from,
-                           e.name, c->traits.arch);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has an unknown tensor '%.200s'; a %s has none of that name",
+                           c->function, c->from, e.name, c->traits.arch);
     if (e.dtype != TARN_F32 && e.dtype != TARN_F16 && e.dtype != TARN_BF16)
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
-                           "%s: '%s': tensor '%.200s' is %s; weights of F32, F16 and BF16 are converted", c->function,
-                           c->from, e.name, e.dtype_name);
+                           "%s: '%s': tensor '%.200s' is %s; F32, F16 and BF16 can be converted", c->function, c->from,
+                           e.name, e.dtype_name);
     if (c->traits.tie_embeddings && strcmp(name, "output.weight") == 0)
         return tarn__hf_check_head(c->function, c->arch, weights, c->from, index);
     tarn__weight_rows one = {.function = c->function,
@@ -71,7 +75,7 @@ static bool add_from_folder(tarn__conversion *c, const tarn__arch *arch, const t
            tarn__convert_add(c, name, &one, tarn__convert_is_head(&c->traits, name));
 }
 
-/* Names the tensors that became f32 although nobody asked for another type. */
+/* Lists the tensors that became f32 without being asked for. */
 static bool put_widened(const tarn__conversion *c, tarn_dtype dtype, tarn_gguf_writer *writer)
 {
     char key[64];
@@ -88,11 +92,12 @@ static bool put_widened(const tarn__conversion *c, tarn_dtype dtype, tarn_gguf_w
     return good;
 }
 
+/* Metadata first, then tensors: the order of the file. */
 bool tarn__convert_write_gguf(tarn__conversion *c, const void *config, tarn_gguf_writer *writer)
 {
-    bool has_text = tarn__convert_has_tokenizer(c);
-    return c->arch->put(config, writer) && tarn__gguf_put_bos_eos(&c->traits.tokens, has_text, writer) &&
-           (!has_text || tarn__convert_put_tokenizer(c, writer)) && put_widened(c, TARN_BF16, writer) &&
+    bool has_tokenizer = tarn__convert_has_tokenizer(c);
+    return c->arch->put(config, writer) && tarn__gguf_put_bos_eos(&c->traits.tokens, has_tokenizer, writer) &&
+           (!has_tokenizer || tarn__convert_put_tokenizer(c, writer)) && put_widened(c, TARN_BF16, writer) &&
            put_widened(c, TARN_F16, writer) && tarn__convert_put(c, writer);
 }
 
@@ -117,8 +122,8 @@ bool tarn__convert_from_hf(tarn__conversion *c)
 
 /* ---- GGUF to folder ---------------------------------------------------------------------------------------------- */
 
-/* The type that a tensor had before it was made f32 for the file; f32: it was that. */
-static bool narrowed(const tarn_gguf *file, const char *name, tarn_dtype *dtype)
+/* Type of a tensor before it became f32 in the file; unchanged if it was f32. */
+static bool original_dtype(const tarn_gguf *file, const char *name, tarn_dtype *dtype)
 {
     static const tarn_dtype dtypes[] = {TARN_BF16, TARN_F16};
     char key[64];
@@ -144,8 +149,8 @@ static bool add_to_folder(tarn__conversion *c, const tarn_gguf *file, int index)
     if (!tarn_gguf_info(file, index, &e) || tarn__gguf_is_derived(c->arch, e.name))
         return !tarn_failed();
     if (!tarn__gguf_folder_name_of(c->arch, e.name, name))
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds '%.200s', which a %s does not have", c->function, c->from,
-                           e.name, c->traits.arch);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has an unknown tensor '%.200s'; a %s has none of that name",
+                           c->function, c->from, e.name, c->traits.arch);
     if (e.dtype == TARN_DTYPE_COUNT)
         return tarn__convert_unknown(c, e.name, e.dtype_name);
     tarn__weight_rows one = {.function = c->function,
@@ -155,12 +160,12 @@ static bool add_to_folder(tarn__conversion *c, const tarn_gguf *file, int index)
                              .shape = e.shape,
                              .from = e.dtype,
                              .to = tarn__is_quantized(e.dtype) ? TARN_F32 : e.dtype};
-    return (e.dtype != TARN_F32 || narrowed(file, e.name, &one.to)) &&
+    return (e.dtype != TARN_F32 || original_dtype(file, e.name, &one.to)) &&
            tarn__gguf_set_layout(c->arch, &c->traits, e.name, e.name, false, &one) &&
            tarn__convert_add_as(c, name, &one);
 }
 
-/* Each tensor is made when it is its turn to be written: none but that is in memory. */
+/* Every tensor is converted while it is written: one is in memory at a time. */
 static bool write_weights(tarn__conversion *c, const tarn_gguf *file, const char *where)
 {
     tarn_safetensors_writer *writer = tarn_safetensors_create(where);

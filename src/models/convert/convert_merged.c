@@ -24,6 +24,7 @@ typedef struct merger {
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
+/* True if any weight of the file is quantized. */
 static bool has_quantized(const tarn_gguf *file)
 {
     tarn_gguf_entry e;
@@ -83,12 +84,13 @@ static bool add_tensor(const merger *m, const char *stored, const tarn_tensor *t
                               .from = tensor->view.dtype};
     if (tensor->view.dtype == TARN_F64)
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
-                           "%s: '%s': tensor '%.200s' is F64; weights of F32, F16 and BF16 are converted",
-                           m->c->function, m->c->from, stored);
+                           "%s: '%s': tensor '%.200s' is F64; F32, F16 and BF16 can be converted", m->c->function,
+                           m->c->from, stored);
     return rows.elements && tarn__gguf_set_layout(m->c->arch, &m->c->traits, stored, stored, true, &rows) &&
            tarn__convert_add(m->c, stored, &rows, is_head);
 }
 
+/* Adds a tensor of the model under its GGUF name. */
 static bool add_from_model(const tarn__parameter *parameter, void *ctx)
 {
     const merger *m = ctx;
@@ -129,6 +131,7 @@ static bool add_from_file(const merger *m, int index)
     return tarn__convert_add(m->c, e.name, &rows, tarn__convert_is_head(&m->c->traits, e.name));
 }
 
+/* From a folder all tensors come from the model; from a GGUF file its order and metadata are kept. */
 static bool put_all(merger *m, tarn_gguf_writer *writer)
 {
     bool good = true;
@@ -201,6 +204,7 @@ static tarn_dtype dtype_before(const merger *m, const tarn__parameter *parameter
     return e.dtype;
 }
 
+/* Counts a tensor for the summary. */
 static bool count_one(const tarn__parameter *parameter, void *ctx)
 {
     const merger *m = ctx;

@@ -1,6 +1,7 @@
-/* weight_rows.c: a weight on its way from one file to another: rows in another order or become columns, elements of
- * another type. Some rows at a time, so that no weight need be in memory as a whole; rows are shared out among threads,
- * and each depends on its own elements alone. */
+/* weight_rows.c: conversion of a weight: reordered or transposed rows, and another type (weight_rows.h).
+ *
+ * Rows are converted in chunks, so that no weight need be in memory as a whole. Threads share the rows of a chunk; a
+ * row depends on its own elements only, so results do not depend on the number of threads. */
 #include "models/convert/weight_rows.h"
 
 #include <math.h>
@@ -14,22 +15,23 @@
 #include "base/quant/quant.h"
 #include "core/device/device.h"
 
-#define PIECE ((int64_t)1 << 20) /* elements that are converted at a time, or one row */
+/* Elements per chunk, or one row; and columns per tile of a transposition: a multiple of every block size. */
+#define CHUNK ((int64_t)1 << 20) /* elements that are converted at a time, or one row */
 #define TILE 256                 /* columns that become rows at a time: whole blocks of every type */
 
-/* One piece of work: rows `begin` and on, to `out`. */
-typedef struct piece {
+/* One chunk: rows `begin` and on, to `out`. */
+typedef struct chunk {
     const tarn__weight_rows *rows;
     int64_t begin, count, columns;
-    size_t from_bytes, to_bytes; /* of a row */
-    float *values;               /* room for all rows, unless the types are the same */
+    size_t from_bytes, to_bytes; /* per row */
+    float *values;               /* f32 values of all rows, unless the types are equal */
     char *out;
-    _Atomic int64_t wrong; /* the first element that cannot be converted; -1: none */
-} piece;
+    _Atomic int64_t bad_element; /* first element out of range; -1: none */
+} chunk;
 
 /* ---- one row ----------------------------------------------------------------------------------------------------- */
 
-/* The row of the source that becomes row number `row`. */
+/* Source row of result row `row`. */
 static int64_t source_of(const tarn__weight_rows *rows, int64_t row)
 {
     if (rows->order == TARN__ROWS_UNCHANGED)
@@ -39,7 +41,7 @@ static int64_t source_of(const tarn__weight_rows *rows, int64_t row)
     return row - at + from;
 }
 
-/* Elements of a safetensors file may lie anywhere. */
+/* Elements of a safetensors file need not be aligned. */
 static inline uint16_t half_at(const char *from, int64_t index)
 {
     uint16_t half;
@@ -47,6 +49,7 @@ static inline uint16_t half_at(const char *from, int64_t index)
     return half;
 }
 
+/* Row of any type to f32. */
 static void to_f32(tarn_dtype dtype, const char *from, int64_t count, float *to)
 {
     switch (dtype) {
@@ -63,6 +66,7 @@ static void to_f32(tarn_dtype dtype, const char *from, int64_t count, float *to)
     }
 }
 
+/* f32 row to any type; quantizes. */
 static void from_f32(tarn_dtype dtype, const float *from, int64_t count, char *to)
 {
     uint16_t *half = (uint16_t *)(void *)to;
@@ -84,8 +88,8 @@ static void from_f32(tarn_dtype dtype, const float *from, int64_t count, char *t
     }
 }
 
-/* The largest magnitude that has a place in a type: scales are f16, up to 65504. */
-static float largest_of(tarn_dtype dtype)
+/* Largest magnitude of a type: scales are f16, up to 65504. */
+static float max_of(tarn_dtype dtype)
 {
     switch (dtype) {
     case TARN_F16: return 65504;
@@ -97,39 +101,41 @@ static float largest_of(tarn_dtype dtype)
     }
 }
 
-/* The first element that has no place in the type; -1: all have. */
-static int64_t misfit(tarn_dtype dtype, const float *values, int64_t count)
+/* First element out of range, NaN included; -1: none. */
+static int64_t first_out_of_range(tarn_dtype dtype, const float *values, int64_t count)
 {
-    float largest = largest_of(dtype);
+    float max = max_of(dtype);
     for (int64_t i = 0; i < count; i++)
-        if (!(fabsf(values[i]) <= largest))
+        if (!(fabsf(values[i]) <= max))
             return i;
     return -1;
 }
 
-static void note_wrong(piece *p, int64_t element)
+/* Keeps the lowest index, whichever thread finds its element first: the error message is deterministic. */
+static void record_error(chunk *p, int64_t element)
 {
-    int64_t before = atomic_load(&p->wrong);
-    while ((before < 0 || element < before) && !atomic_compare_exchange_weak(&p->wrong, &before, element))
+    int64_t before = atomic_load(&p->bad_element);
+    while ((before < 0 || element < before) && !atomic_compare_exchange_weak(&p->bad_element, &before, element))
         continue;
 }
 
-/* A row from its numbers. */
-static void finish_row(piece *p, int64_t i)
+/* Converts a row of f32 values to the result type. */
+static void finish_row(chunk *p, int64_t i)
 {
     tarn_dtype to = p->rows->to;
     const float *values = p->values + i * p->columns;
-    bool holds_all = to == TARN_F32 || to == TARN_F64;
-    int64_t wrong = holds_all ? -1 : misfit(to, values, p->columns);
-    if (wrong < 0)
+    bool is_lossless = to == TARN_F32 || to == TARN_F64;
+    int64_t bad_element = is_lossless ? -1 : first_out_of_range(to, values, p->columns);
+    if (bad_element < 0)
         from_f32(to, values, p->columns, p->out + (size_t)i * p->to_bytes);
     else
-        note_wrong(p, (p->begin + i) * p->columns + wrong);
+        record_error(p, (p->begin + i) * p->columns + bad_element);
 }
 
-static void make_rows(int64_t begin, int64_t end, void *ctx)
+/* Rows begin to end of a chunk. */
+static void convert_rows(int64_t begin, int64_t end, void *ctx)
 {
-    piece *p = ctx;
+    chunk *p = ctx;
     const tarn__weight_rows *rows = p->rows;
     for (int64_t i = begin; i < end; i++) {
         const char *from = (const char *)rows->elements + (size_t)source_of(rows, p->begin + i) * p->from_bytes;
@@ -142,10 +148,10 @@ static void make_rows(int64_t begin, int64_t end, void *ctx)
     }
 }
 
-/* ---- columns that become rows ------------------------------------------------------------------------------------ */
+/* ---- transposition ----------------------------------------------------------------------------------------------- */
 
-/* Rows `first` to `last` of a piece, elements as they are. */
-static void move_columns(const piece *p, int64_t first, int64_t last)
+/* Rows `first` to `last` of a transposed chunk, without conversion. */
+static void copy_columns(const chunk *p, int64_t first, int64_t last)
 {
     size_t size = p->to_bytes / (size_t)p->columns;
     for (int64_t column = 0; column < p->columns; column++) {
@@ -156,15 +162,16 @@ static void move_columns(const piece *p, int64_t first, int64_t last)
     }
 }
 
-static void make_columns(int64_t begin, int64_t end, void *ctx)
+/* Tiles of TILE columns become rows: each source row is read in contiguous runs of TILE elements. */
+static void convert_columns(int64_t begin, int64_t end, void *ctx)
 {
-    piece *p = ctx;
+    chunk *p = ctx;
     const tarn__weight_rows *rows = p->rows;
     float part[TILE];
     for (int64_t tile = begin; tile < end; tile++) {
         int64_t first = tile * TILE, last = first + TILE < p->count ? first + TILE : p->count;
         if (rows->from == rows->to) {
-            move_columns(p, first, last);
+            copy_columns(p, first, last);
             continue;
         }
         size_t skipped = (size_t)tarn__bytes_of(rows->from, p->begin + first);
@@ -179,46 +186,49 @@ static void make_columns(int64_t begin, int64_t end, void *ctx)
     }
 }
 
-/* ---- all of them ------------------------------------------------------------------------------------------------- */
+/* ---- whole weights ----------------------------------------------------------------------------------------------- */
 
-static bool make_piece(piece *p)
+/* Converts one chunk in parallel, and raises its first element out of range. */
+static bool convert_chunk(chunk *p)
 {
-    atomic_store(&p->wrong, -1);
+    atomic_store(&p->bad_element, -1);
     int64_t grain = 65536 / (p->columns + 1);
     if (p->rows->order == TARN__ROWS_TRANSPOSED)
-        tarn__parallel_for((p->count + TILE - 1) / TILE, 1, make_columns, p);
+        tarn__parallel_for((p->count + TILE - 1) / TILE, 1, convert_columns, p);
     else
-        tarn__parallel_for(p->count, grain > 0 ? grain : 1, make_rows, p);
-    int64_t wrong = atomic_load(&p->wrong);
-    if (wrong < 0)
+        tarn__parallel_for(p->count, grain > 0 ? grain : 1, convert_rows, p);
+    int64_t bad_element = atomic_load(&p->bad_element);
+    if (bad_element < 0)
         return true;
-    double value = (double)p->values[wrong - p->begin * p->columns];
-    return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': tensor '%.200s', element %lld is %g, which %s has no place for",
-                       p->rows->function, p->rows->path, p->rows->name, (long long)wrong, value,
+    double value = (double)p->values[bad_element - p->begin * p->columns];
+    return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': tensor '%.200s', element %lld is %g, which %s cannot represent",
+                       p->rows->function, p->rows->path, p->rows->name, (long long)bad_element, value,
                        tarn_dtype_name(p->rows->to));
 }
 
-/* Makes all rows, some at a time; each piece goes to the file, or lies where it belongs in `whole`. */
-static bool make_all(const tarn__weight_rows *rows, tarn__output *output, char *whole)
+/* Converts all rows in chunks, each to the file or to its place in `whole`. */
+static bool convert_all(const tarn__weight_rows *rows, tarn__output *output, char *whole)
 {
-    /* blocks lie along the last axis: a vector is one row */
+    /* quant blocks run along the last axis: a vector is one row */
     bool is_one = rows->shape.rank < 2 && rows->order == TARN__ROWS_UNCHANGED;
     int64_t count = is_one ? 1 : rows->shape.size[0], columns = 1;
     for (int i = is_one ? 0 : 1; i < rows->shape.rank; i++)
         columns *= rows->shape.size[i];
-    bool is_turned = rows->order == TARN__ROWS_TRANSPOSED;
-    int64_t before = is_turned ? count : columns; /* elements of a row of the source */
+    bool is_transposed = rows->order == TARN__ROWS_TRANSPOSED;
+    int64_t before = is_transposed ? count : columns; /* elements of a row of the source */
     if (before % tarn__dtypes[rows->from].block_elements || columns % tarn__dtypes[rows->to].block_elements)
-        return tarn__raise(
-            TARN_ERROR_FORMAT, "%s: '%s': tensor '%.200s' of %s cannot become %s: its rows of %lld are no whole blocks",
-            rows->function, rows->path, rows->name, tarn_dtype_name(rows->from), tarn_dtype_name(rows->to),
-            (long long)(before % tarn__dtypes[rows->from].block_elements ? before : columns));
-    if (columns == 0) /* however many rows of nothing there are: a file may name 2⁶⁰ */
+        return tarn__raise(TARN_ERROR_FORMAT,
+                           "%s: '%s': tensor '%.200s' of %s cannot become %s: rows of %lld elements are not a multiple "
+                           "of the block size",
+                           rows->function, rows->path, rows->name, tarn_dtype_name(rows->from),
+                           tarn_dtype_name(rows->to),
+                           (long long)(before % tarn__dtypes[rows->from].block_elements ? before : columns));
+    if (columns == 0) /* a file may name 2⁶⁰ empty rows */
         return true;
-    int64_t least = is_turned ? TILE : 1, step = PIECE / (columns + 1) / least * least;
-    step = step > 0 ? step : least;
+    int64_t min_step = is_transposed ? TILE : 1, step = CHUNK / (columns + 1) / min_step * min_step;
+    step = step > 0 ? step : min_step;
     step = step < count ? step : count;
-    piece p = {.rows = rows,
+    chunk p = {.rows = rows,
                .columns = columns,
                .from_bytes = (size_t)tarn__bytes_of(rows->from, before),
                .to_bytes = (size_t)tarn__bytes_of(rows->to, columns)};
@@ -230,7 +240,7 @@ static bool make_all(const tarn__weight_rows *rows, tarn__output *output, char *
     for (p.begin = 0; good && p.begin < count; p.begin += step) {
         p.count = count - p.begin < step ? count - p.begin : step;
         p.out = whole ? whole + (size_t)p.begin * p.to_bytes : out;
-        good = make_piece(&p) && (whole || tarn__output_write(output, out, (size_t)p.count * p.to_bytes));
+        good = convert_chunk(&p) && (whole || tarn__output_write(output, out, (size_t)p.count * p.to_bytes));
     }
     tarn__release(p.values, value_bytes);
     tarn__release(out, out_bytes);
@@ -239,19 +249,20 @@ static bool make_all(const tarn__weight_rows *rows, tarn__output *output, char *
 
 bool tarn__weight_rows_write(tarn__output *output, const tarn__weight_rows *rows)
 {
-    return make_all(rows, output, NULL);
+    return convert_all(rows, output, NULL);
 }
 
 tarn_tensor *tarn__weight_rows_tensor(const tarn__weight_rows *rows, tarn_device device)
 {
-    if (tarn__is_meta(device)) /* where tensors have no numbers */
+    if (tarn__is_meta(device)) /* meta tensors have no elements */
         return tarn_empty(rows->shape, rows->to, device);
-    tarn_scope *scope = tarn_scope_open(); /* what came from it to another device goes */
-    tarn_tensor *host = scope ? tarn_empty(rows->shape, rows->to, tarn_device_cpu()) : NULL, *made = NULL;
-    if (host && (tarn_bytes(host) == 0 || make_all(rows, NULL, tarn_data(host))))
-        made = tarn_device_equal(device, tarn_device_cpu()) ? host
-                                                            : tarn_from(tarn_data(host), rows->shape, rows->to, device);
-    made = made ? tarn_scope_return(scope, made) : NULL;
+    tarn_scope *scope = tarn_scope_open(); /* frees the host copy of a tensor on another device */
+    tarn_tensor *host = scope ? tarn_empty(rows->shape, rows->to, tarn_device_cpu()) : NULL, *result = NULL;
+    if (host && (tarn_bytes(host) == 0 || convert_all(rows, NULL, tarn_data(host))))
+        result = tarn_device_equal(device, tarn_device_cpu())
+                     ? host
+                     : tarn_from(tarn_data(host), rows->shape, rows->to, device);
+    result = result ? tarn_scope_return(scope, result) : NULL;
     tarn_scope_close(scope);
-    return made;
+    return result;
 }

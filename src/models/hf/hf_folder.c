@@ -108,6 +108,7 @@ static void explain_folder(const char *function, const char *weights, tarn_dtype
     tarn__model_out_of_memory(function, &bytes, where);
 }
 
+/* Opens the model of a read config.json. */
 static tarn_module *open_with(const char *function, const char *folder, const tarn__json_file *config,
                               const char *config_path, const tarn_model_open_options *options,
                               const tarn__device_map *where)
@@ -129,7 +130,8 @@ static tarn_module *open_with(const char *function, const char *folder, const ta
     return NULL;
 }
 
-static tarn__weight_bytes weigh_gguf(const tarn_gguf *file, tarn_dtype dtype)
+/* Bytes of the weights, while an error is pending. */
+static tarn__weight_bytes gguf_bytes(const tarn_gguf *file, tarn_dtype dtype)
 {
     tarn__error_record why;
     tarn__error_save(&why);
@@ -138,19 +140,19 @@ static tarn__weight_bytes weigh_gguf(const tarn_gguf *file, tarn_dtype dtype)
     return bytes;
 }
 
-/* The model of a GGUF file. As it is stored, what is no block keeps the type of the tokens' embedding. */
+/* The model of a GGUF file. With .as_stored, weights that are not quantized keep the type of the token embedding. */
 static tarn_module *open_gguf(const char *function, const char *name, const tarn_model_open_options *options,
                               const tarn__device_map *where)
 {
     tarn_gguf *file = tarn_gguf_open(name);
-    tarn_gguf_entry table = {.dtype = options->dtype};
+    tarn_gguf_entry embedding = {.dtype = options->dtype};
     int index = file && options->as_stored ? tarn_gguf_find(file, "token_embd.weight") : -1;
-    bool good = file && (index < 0 || tarn_gguf_info(file, index, &table));
-    tarn_dtype dtype = table.dtype == TARN_BF16 || table.dtype == TARN_F16 ? table.dtype : options->dtype;
+    bool good = file && (index < 0 || tarn_gguf_info(file, index, &embedding));
+    tarn_dtype dtype = embedding.dtype == TARN_BF16 || embedding.dtype == TARN_F16 ? embedding.dtype : options->dtype;
     tarn_module *model = good ? tarn__model_from_gguf(function, file, dtype, where) : NULL;
     tarn__weight_bytes bytes = {0};
     if (!model && tarn_error_code() == TARN_ERROR_MEMORY)
-        bytes = weigh_gguf(file, dtype);
+        bytes = gguf_bytes(file, dtype);
     tarn_gguf_close(file);
     if (!file)
         tarn__raise_within(function);
@@ -162,8 +164,8 @@ static tarn_module *open_gguf(const char *function, const char *name, const tarn
     return NULL;
 }
 
-/* Only what is elements becomes blocks, and nothing but blocks is asked for. */
-static bool check_blocks(const char *function, const char *folder, const tarn_model_open_options *o)
+/* Raises .quantize with another than a quantized dtype, and where weights are not converted. */
+static bool check_quantize(const char *function, const char *folder, const tarn_model_open_options *o)
 {
     if (!o->quantize)
         return true;
@@ -192,24 +194,24 @@ tarn_module *tarn_model_open_sized(const char *folder, tarn_device device, const
         !tarn__model_path_in(function, folder, "config.json", &where))
         return NULL;
     if (chosen.as_stored && chosen.dtype != TARN_F32) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: .dtype is %s, but .as_stored keeps that of the file; give one of them",
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: .dtype is %s, but .as_stored keeps that of the file; set one of them",
                     function, tarn_dtype_name(chosen.dtype));
         return NULL;
     }
-    const tarn__device_map placement = {.device = device, .layers = chosen.device_layers};
-    if (!check_blocks(function, folder, &chosen))
+    const tarn__device_map map = {.device = device, .layers = chosen.device_layers};
+    if (!check_quantize(function, folder, &chosen))
         return NULL;
     if (tarn__ends_with(folder, ".gguf"))
-        return open_gguf(function, folder, &chosen, &placement);
+        return open_gguf(function, folder, &chosen, &map);
     if (tarn__lora_is_folder(function, folder))
         return tarn__lora_open_folder(function, folder, device, &chosen);
     tarn__json_file *config = tarn__model_config_open(function, folder, &where);
-    tarn_module *model = config ? open_with(function, folder, config, where.text, &chosen, &placement) : NULL;
+    tarn_module *model = config ? open_with(function, folder, config, where.text, &chosen, &map) : NULL;
     tarn__json_file_free(config);
     return model;
 }
 
-/* The files of a model, and what they are called until both are complete. */
+/* Paths of a model's files, and of the new ones until both are complete. */
 typedef struct model_files {
     tarn__model_path config, weights, new_config, new_weights;
 } model_files;
@@ -222,18 +224,19 @@ static bool name_files(const char *function, const char *folder, model_files *fi
            tarn__model_path_in(function, folder, "model.safetensors.new", &files->new_weights);
 }
 
-/* A tensor on its way to a file: safetensors knows no blocks, which become numbers of the model's dtype, and lie as the
- * kind's do. */
-typedef struct writing {
+/* State of one write. safetensors has no quantized types: such weights are dequantized to the model's dtype, in the
+ * architecture's layout. */
+typedef struct saver {
     const tarn__arch *arch;
     const tarn_module *model;
     tarn_safetensors_writer *writer;
     tarn_dtype dtype;
-} writing;
+} saver;
 
+/* Adds one parameter to the file. */
 static bool add_one(const tarn__parameter *parameter, void *ctx)
 {
-    const writing *w = ctx;
+    const saver *w = ctx;
     tarn_tensor *tensor = parameter->tensor;
     const char *name = tarn__name_from(w->model, parameter);
     bool is_quantized = tarn__is_quantized(tensor->view.dtype);
@@ -249,8 +252,8 @@ static bool write_weights(const tarn__arch *arch, const tarn_module *model, cons
     tarn_model_info info;
     arch->info(model, &info);
     tarn_scope *scope = tarn_scope_open();
-    writing w = {arch, model, scope ? tarn_safetensors_create(path) : NULL, info.dtype};
-    bool is_open = w.writer && tarn_safetensors_add_metadata(w.writer, "format", "pt"); /* laid out as PyTorch's */
+    saver w = {arch, model, scope ? tarn_safetensors_create(path) : NULL, info.dtype};
+    bool is_open = w.writer && tarn_safetensors_add_metadata(w.writer, "format", "pt"); /* PyTorch's layout */
     if (is_open && tarn_safetensors_add_checksums(w.writer))
         tarn__module_walk_over(model, TARN__MODULE_STATE, add_one, &w);
     bool good = !tarn_failed();
@@ -262,6 +265,7 @@ static bool write_weights(const tarn__arch *arch, const tarn_module *model, cons
     return good;
 }
 
+/* Writes both new files next to the old ones. */
 static bool write_new(const char *function, const tarn__arch *arch, const tarn_module *model, const model_files *files)
 {
     if (!write_weights(arch, model, files->new_weights.text))
@@ -272,8 +276,8 @@ static bool write_new(const char *function, const tarn__arch *arch, const tarn_m
     return good;
 }
 
-/* Puts the new files in the place of the old ones. While the weights change there is no config.json: nobody opens one
- * model's weights as another's. */
+/* Replaces the old files. While the weights are replaced there is no config.json, so that no reader combines one
+ * model's configuration with another's weights. */
 static bool replace_files(const char *function, const model_files *files)
 {
     tarn__file_remove(files->config.text);

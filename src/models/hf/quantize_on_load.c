@@ -128,7 +128,7 @@ static bool check_all_loaded(const loader *r)
                        r->path, tarn_safetensors_count(r->file), r->traits.arch, known);
 }
 
-/* Checksums are verified before the model is built: quantized weights cannot be compared with the file afterwards. */
+/* Checksums are verified before the model is built. */
 tarn_module *tarn__hf_quantize_on_load(const char *function, const tarn__arch *arch, const tarn__json_file *config,
                                        const char *path, const tarn_model_open_options *options,
                                        const tarn__device_map *map)

@@ -37,6 +37,7 @@ static bool has_parameter(const tarn_module *module, const char *name)
     return false;
 }
 
+/* Unknown names are checked first: the generic loader would skip them. */
 bool tarn__weights_load(const char *function, tarn_module *module, const tarn_safetensors *file, const char *path,
                         const char *what, bool (*ignores)(const char *name))
 {
@@ -102,6 +103,7 @@ tarn_dtype tarn__quant_type_for_row(int64_t row, tarn_dtype wanted, tarn_dtype f
     return row % tarn__dtypes[TARN_Q8_0].block_elements == 0 && !tarn__is_quantized(from) ? TARN_Q8_0 : from;
 }
 
+/* The first one is kept as the example of the message. */
 void tarn__fallback_add(tarn__fallback *f, int64_t row, tarn_dtype wanted, tarn_dtype chosen)
 {
     f->all++;

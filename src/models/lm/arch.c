@@ -20,6 +20,7 @@ static bool contains(const char *const *list, const char *word)
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
+/* A language model is recognized by its forward function. */
 const tarn__arch *tarn__arch_of(const char *function, const tarn_module *module)
 {
     if (tarn_failed() || !tarn__check_module(function, module))
@@ -124,6 +125,8 @@ static tarn_tensor *hidden_states(const tarn__arch *arch, tarn_module *model, ta
     return documents ? arch->hidden(body, tokens, documents) : tarn_forward(body, tokens);
 }
 
+/* Loss over targets that are not ignored. An unquantized head is computed in chunks, so that the whole logits are
+ * never stored. */
 tarn_tensor *tarn__model_loss_of(const char *function, tarn_module *model, tarn_tensor *tokens, tarn_tensor *targets,
                                  const tarn__documents *documents)
 {

@@ -18,6 +18,7 @@ tarn_device tarn__device_of_layer(const tarn__device_map *map, int64_t layer)
     return map->layers == 0 || layer < map->layers ? map->device : tarn_device_cpu();
 }
 
+/* The only sequential child of the body. */
 tarn_module *tarn__model_layers(const tarn_module *model)
 {
     const tarn_module *body = model->child[TARN__MODEL_BODY];
@@ -36,6 +37,7 @@ static const tarn_tensor *any_tensor(const tarn_module *module)
     return found;
 }
 
+/* Counts leading layers on the head's device: only those can be followed by CPU layers. */
 int64_t tarn__device_layers(const tarn_module *model)
 {
     const tarn_module *layers = tarn__model_layers(model);

@@ -69,6 +69,7 @@ static tarn_module *with_weight(const builder *m, tarn_module *module, const cha
     return NULL;
 }
 
+/* Token or position embedding, [rows, hidden_size]. */
 static tarn_module *make_embedding(const builder *m, const char *path, int64_t rows)
 {
     return with_weight(m, new_module(m, "embedding", tarn__gpt2_embedding_forward), path, rows, m->config.hidden_size,
@@ -131,6 +132,7 @@ static tarn_module *make_part(const builder *m, const char *path, const char *ki
     return tarn__with_children(new_module(m, kind, forward), names, (tarn_module *const[]){first, second}, 2);
 }
 
+/* Layer number `layer`: attention and MLP before the norms, in the order of initialization. */
 static tarn_module *make_layer(const builder *m, int64_t layer)
 {
     static const char *const names[] = {"ln_1", "attn", "ln_2", "mlp"};
@@ -184,6 +186,7 @@ static bool tie_head(tarn_module *model)
                                                  : tarn_module_add_buffer(head, "weight", embedding);
 }
 
+/* An untied head gets its own weight; a tied one is tied once it is in the tree. */
 static tarn_module *make_model(const builder *m)
 {
     static const char *const names[] = {"transformer", "lm_head"};

@@ -7,6 +7,7 @@
 
 /* ---- allocation -------------------------------------------------------------------------------------------------- */
 
+/* Uninitialized: only valid rows are read. */
 static bool open_rows(tarn__kv_rows *part, const tarn__kv_cache_shape *s, tarn_device device)
 {
     part->rows =
@@ -23,6 +24,7 @@ static const tarn__kv_cache_device *dev_of(const tarn__kv_cache *cache, int64_t 
     return &cache->dev[layer >= cache->shape.device_layers];
 }
 
+/* Lengths start at 0. */
 static bool open_dev(tarn__kv_cache_device *dev, const tarn__kv_cache_shape *s, tarn_device device)
 {
     dev->device = device;
@@ -71,6 +73,7 @@ int64_t tarn__kv_cache_token_bytes(const tarn__kv_cache_shape *s, int64_t layers
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
+/* Equal lengths allow slices, which need no indices on the device. */
 static bool have_equal_lengths(const tarn__kv_cache *cache, int64_t first, int64_t count)
 {
     for (int64_t i = 1; i < count; i++)
@@ -79,6 +82,7 @@ static bool have_equal_lengths(const tarn__kv_cache *cache, int64_t first, int64
     return true;
 }
 
+/* Length of the longest of `count` sequences. */
 static int64_t max_length(const tarn__kv_cache *cache, int64_t first, int64_t count)
 {
     int64_t length = 0;
@@ -87,6 +91,7 @@ static int64_t max_length(const tarn__kv_cache *cache, int64_t first, int64_t co
     return length;
 }
 
+/* The next step computes them anew. */
 static void drop_lengths(tarn__kv_cache_device *dev)
 {
     tarn_free(dev->lengths);
@@ -104,6 +109,7 @@ static bool compute_lengths(const tarn__kv_cache *cache, tarn__kv_cache_device *
     return dev->lengths != NULL;
 }
 
+/* Uniform: positions are a range known to the host. Else they are computed on the device from the lengths there. */
 static bool begin_dev(const tarn__kv_cache *cache, tarn__kv_cache_device *dev)
 {
     const tarn__kv_cache_step *s = &cache->step;
@@ -120,6 +126,7 @@ static bool begin_dev(const tarn__kv_cache *cache, tarn__kv_cache_device *dev)
     return dev->offsets && dev->positions;
 }
 
+/* A captured step (max_keys given) never uses the host's lengths, which would be fixed in the graph. */
 bool tarn__kv_cache_begin_step(tarn__kv_cache *cache, int64_t first, int64_t count, int64_t tokens, int64_t max_keys)
 {
     tarn__kv_cache_step *s = &cache->step;
@@ -138,6 +145,7 @@ void tarn__kv_cache_advance(tarn__kv_cache *cache, int64_t first, int64_t count,
         cache->length[first + i] += tokens;
 }
 
+/* `offsets` is a view of the device's lengths: adding in place advances them. */
 bool tarn__kv_cache_end_step(tarn__kv_cache *cache)
 {
     bool good = true;
@@ -172,6 +180,7 @@ static bool copy_rows(tarn_tensor *whole, int64_t from, int64_t to, int64_t leng
     return source && tarn_copy(tarn_slice(tarn_slice(whole, 0, to, to + 1), 2, 0, length), source);
 }
 
+/* Truncates the target first, so that a failure leaves it empty rather than mixed. */
 bool tarn__kv_cache_copy_prefix(tarn__kv_cache *cache, int64_t from, int64_t to, int64_t length)
 {
     bool good = from == to || tarn__kv_cache_rewind(cache, to, 0);
@@ -224,6 +233,7 @@ static tarn_tensor *all_rows(const tarn__kv_cache *cache, const tarn__kv_rows *p
     return scale ? tarn__dequantize_kv(rows, scale, dtype) : tarn_cast(rows, dtype);
 }
 
+/* Quantized or converted rows are read by a fused kernel if there is one, else expanded to the queries' dtype. */
 tarn_tensor *tarn__kv_cache_attend(tarn__kv_cache *cache, int64_t layer, tarn_tensor *queries, tarn_tensor *keys,
                                    tarn_tensor *values, double scale)
 {
@@ -257,6 +267,7 @@ static tarn_tensor *attend_decode(const tarn__kv_cache *cache, int64_t layer, ta
                     : NULL;
 }
 
+/* Keys are rotated before they are cached, so that later steps need not rotate them again. */
 tarn_tensor *tarn__kv_cache_rotate_and_attend(tarn__kv_cache *cache, int64_t layer, tarn_tensor *queries,
                                               tarn_tensor *keys, tarn_tensor *values, const tarn_rope_options *rope)
 {

@@ -76,11 +76,13 @@ static tarn_module *with_parameter(const builder *m, tarn_module *module, const 
     return NULL;
 }
 
+/* RMSNorm has a weight only. */
 static tarn_module *make_norm(const builder *m, const char *path, int64_t size)
 {
     return with_parameter(m, new_module(m, "rmsnorm", tarn__llama_norm_forward), path, "weight", TARN_SHAPE(size));
 }
 
+/* Weight [out, in], as in transformers. */
 static tarn_module *make_linear(const builder *m, const char *path, int64_t in, int64_t out, bool has_bias)
 {
     tarn_module *module =
@@ -90,6 +92,7 @@ static tarn_module *make_linear(const builder *m, const char *path, int64_t in, 
     return has_bias ? with_parameter(m, module, path, "bias", TARN_SHAPE(out)) : module;
 }
 
+/* Q, K, V and O, then the norms of queries and keys if the model has them. */
 static tarn_module *make_attention(const builder *m, const char *path)
 {
     static const char *const names[] = {"q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"};
@@ -174,6 +177,7 @@ static bool tie_head(tarn_module *model)
                                                  : tarn_module_add_buffer(head, "weight", embedding);
 }
 
+/* A tied head is created without a weight and tied once it is in the tree. */
 static tarn_module *make_model(const builder *m)
 {
     static const char *const names[] = {"model", "lm_head"};

@@ -61,6 +61,7 @@ static const published sizes[] = {
       .eos_count = 1}},
 };
 
+/* A published configuration by name; NULL: none. */
 static const published *find_published(const char *name)
 {
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
@@ -123,6 +124,7 @@ static bool check_number(const char *function, const char *name, double value)
            tarn__raise(TARN_ERROR_ARGUMENT, "%s: .%s is %g; it must be at least 0", function, name, value);
 }
 
+/* Raises invalid RoPE settings; 0 stands for a default, so low and high are compared with defaults resolved. */
 static bool check_rope(const char *function, const tarn_llama_config *c)
 {
     if (!check_number(function, "rope_theta", c->rope_theta) ||
@@ -248,6 +250,8 @@ static int64_t default_ffn_size(int64_t hidden_size)
     return (8 * hidden_size / 3 + 31) / 32 * 32;
 }
 
+/* Another hidden size or number of heads drops the published kv_heads and ffn_size, which belong to the published
+ * shape. */
 bool tarn__llama_complete_sizes(const char *function, const char *name, tarn__model_sizes *s)
 {
     tarn_llama_config c = base_config(name);

@@ -25,6 +25,7 @@ static bool has_no_adapter(const tarn_module *layer)
     return good;
 }
 
+/* At most TARN__MAX_DECODE_ROWS sequences, the limit of the fused kernels; and no transfers between layers. */
 bool tarn__llama_can_decode(const tarn_module *model, const tarn_tensor *tokens, const tarn__kv_cache *cache)
 {
     const tarn_module *layers = model->child[TARN__MODEL_BODY]->child[TARN__LLAMA_LAYERS];
@@ -87,6 +88,7 @@ static tarn_tensor *run_layer(const tarn_module *layer, tarn_tensor *x, tarn__kv
     return y;
 }
 
+/* Logits [B, vocab_size]: the last norm is fused into the head. */
 tarn_tensor *tarn__llama_decode(tarn_module *model, tarn_tensor *tokens, tarn__kv_cache *cache)
 {
     const tarn_module *body = model->child[TARN__MODEL_BODY], *layers = body->child[TARN__LLAMA_LAYERS],

@@ -117,6 +117,7 @@ static tarn_tensor *normed_heads_of(const tarn_module *attention, int part, tarn
     return y ? tarn__llama_norm_heads(attention, part, y) : NULL;
 }
 
+/* Values are never normalized. */
 tarn_tensor *tarn__llama_norm_heads(const tarn_module *attention, int part, tarn_tensor *heads)
 {
     const tarn_llama_config *c = attention->ctx;
@@ -285,6 +286,7 @@ static bool run_layer(tarn_module *body, int i, const forward_ctx *p, tarn_tenso
     return good;
 }
 
+/* Runs the layers with the norm of each fused into the addition before it. */
 static tarn_tensor *run_layers(tarn_module *body, const forward_ctx *p, tarn_tensor *x)
 {
     const tarn_module *layers = body->child[TARN__LLAMA_LAYERS];

@@ -85,6 +85,7 @@ static bool put_llama3(const tarn_llama_config *c, tarn_gguf_writer *writer)
            tarn_gguf_add(writer, FREQUENCIES, tensor);
 }
 
+/* RoPE as llama.cpp's keys. */
 static bool put_rope(const tarn_llama_config *c, const char *a, tarn_gguf_writer *writer)
 {
     tarn__gguf_path to;
@@ -97,6 +98,7 @@ static bool put_rope(const tarn_llama_config *c, const char *a, tarn_gguf_writer
     return c->rope_scaling == TARN_ROPE_DEFAULT || put_llama3(c, writer);
 }
 
+/* Writes the metadata of a configuration. */
 static bool put(const void *config, tarn_gguf_writer *writer)
 {
     const tarn_llama_config *c = config;
@@ -123,11 +125,13 @@ static bool put(const void *config, tarn_gguf_writer *writer)
 
 /* ---- reading metadata -------------------------------------------------------------------------------------------- */
 
+/* State of one read. */
 typedef struct reader {
     tarn__gguf_reader of;
     tarn_llama_config *c;
 } reader;
 
+/* Sizes; key_length and value_length default to hidden_size / heads. */
 static bool get_sizes(const reader *r)
 {
     tarn_llama_config *c = r->c;
@@ -187,6 +191,7 @@ static bool get_llama3(const reader *r, int index)
     return good || tarn__gguf_unsupported(&r->of, "a '" FREQUENCIES "' other than of Llama 3's scaling");
 }
 
+/* RoPE and its scaling. */
 static bool get_rope(const reader *r)
 {
     tarn_llama_config *c = r->c;
@@ -277,6 +282,8 @@ static bool check_rest(const reader *r)
     return window >= r->c->context || tarn__gguf_unsupported(&r->of, "a sliding window of attention");
 }
 
+/* Reads a configuration from metadata. Biases, norms of heads and tied embeddings follow from the tensors of the
+ * file. */
 static bool get(const char *function, const tarn_gguf *file, tarn_dtype dtype, void *config)
 {
     tarn_llama_config *c = config;

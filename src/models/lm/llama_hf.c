@@ -10,6 +10,7 @@
 
 #define MAX_SIZE INT32_MAX
 
+/* State of one read. */
 typedef struct reader {
     const char *function;
     const tarn__json_file *config;
@@ -17,6 +18,7 @@ typedef struct reader {
     tarn_llama_config c;
 } reader;
 
+/* True if a key exists and is not null. */
 static bool is_there(const reader *r, const char *key)
 {
     tarn__member_kind kind = tarn__json_file_kind(r->config, key);
@@ -31,6 +33,7 @@ static bool unsupported(const reader *r, const char *key, const char *what)
 
 /* ---- sizes ------------------------------------------------------------------------------------------------------- */
 
+/* An integer, or the variant's default. */
 static bool int_or(const reader *r, const char *key, int64_t default_value, int64_t *value)
 {
     *value = default_value;
@@ -48,6 +51,7 @@ static bool real_or(const reader *r, const char *key, double default_value, doub
                        key, *value);
 }
 
+/* Sizes, with transformers' defaults of the variant for missing keys. */
 static bool read_sizes(reader *r)
 {
     tarn_llama_config *c = &r->c;
@@ -100,6 +104,7 @@ static bool check_rope_member(const char *name, const char *text, void *ctx)
                        text);
 }
 
+/* Parameters of llama3's scaling, which are all required. */
 static bool read_llama3(reader *r, const char *object)
 {
     key to;
@@ -146,6 +151,7 @@ static bool read_scaling(reader *r, const char *object)
     return real_or(r, to.text, NAN, &r->c.rope_factor) && (type[1] == 'i' || read_llama3(r, object));
 }
 
+/* transformers 5 writes rope_parameters, older versions rope_theta and rope_scaling. */
 static bool read_rope(reader *r)
 {
     bool has_new = is_there(r, "rope_parameters"), has_old = is_there(r, "rope_scaling");
@@ -262,6 +268,7 @@ static bool check_window(const reader *r)
     return good;
 }
 
+/* Raises everything else that tarn does not compute. */
 static bool check_rest(const reader *r)
 {
     double dropout = 0;

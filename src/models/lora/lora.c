@@ -49,6 +49,7 @@ static bool list_one(tarn_module *module, const char *path, void *ctx)
     return copy != NULL;
 }
 
+/* The head is excluded, as by PEFT's "all-linear". */
 bool tarn__lora_list(const char *function, const tarn_module *model, tarn__lora_layers *list)
 {
     *list = (tarn__lora_layers){0};
@@ -87,6 +88,7 @@ int tarn__lora_select(tarn__lora_layers *list, const char *name, size_t length)
     return count;
 }
 
+/* Any layer with an adapter counts. */
 bool tarn_lora_has(const tarn_module *model)
 {
     tarn__lora_layers list;
@@ -176,6 +178,7 @@ bool tarn__lora_check_none(const char *function, const tarn_module *model)
                        function);
 }
 
+/* Children 0 and 1 of a layer with an adapter are A and B. */
 bool tarn__lora_freeze(const char *function, tarn_module *model, const tarn__lora_layers *list)
 {
     bool good = tarn_module_freeze(model, true);

@@ -17,6 +17,7 @@ typedef struct reader {
     const tarn__json_file *document;
 } reader;
 
+/* True if a NULL-terminated list has a word. */
 static bool contains(const char *const *list, const char *word)
 {
     for (; *list; list++)
@@ -46,28 +47,29 @@ static bool check_member(const char *name, bool is_off, void *ctx)
                        r->path, name);
 }
 
+/* True if a key exists and is not null. */
 static bool is_there(const reader *r, const char *key)
 {
     tarn__member_kind kind = tarn__json_file_kind(r->document, key);
     return kind != TARN__MEMBER_MISSING && kind != TARN__MEMBER_NULL;
 }
 
-/* Some ways to begin also change the weights below the adapters. */
-static bool check_beginning(const reader *r)
+/* Raises initializations that also change the base weights. */
+static bool check_init(const reader *r)
 {
     static const char *const harmless[] = {"gaussian", "orthogonal", "eva", NULL};
     const char *key = "init_lora_weights";
     if (tarn__json_file_kind(r->document, key) != TARN__MEMBER_STRING)
         return true;
     const char *how = tarn__json_file_string(r->document, key);
-    return how &&
-           (contains(harmless, how) ||
-            tarn__raise(TARN_ERROR_UNSUPPORTED,
-                        "%s: '%s': \"%s\": '%.64s' is not supported: it may change the weights below the adapters",
-                        r->function, r->path, key, how));
+    return how && (contains(harmless, how) ||
+                   tarn__raise(TARN_ERROR_UNSUPPORTED,
+                               "%s: '%s': \"%s\": '%.64s' is not supported: it may change the base weights",
+                               r->function, r->path, key, how));
 }
 
-static bool check_texts(const reader *r)
+/* Raises other adapter types than LoRA, and trained biases. */
+static bool check_types(const reader *r)
 {
     const char *type = tarn__json_file_string(r->document, "peft_type");
     if (!type)
@@ -80,12 +82,13 @@ static bool check_texts(const reader *r)
     if (bias && strcmp(bias, "none") != 0)
         return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': \"bias\": '%.64s' is not supported; none is", r->function,
                            r->path, bias);
-    return bias && check_beginning(r);
+    return bias && check_init(r);
 }
 
-static bool read_numbers(const reader *r, tarn__adapter *s)
+/* Rank, alpha, dropout and rslora, with PEFT's defaults. */
+static bool read_settings(const reader *r, tarn__adapter *s)
 {
-    *s = (tarn__adapter){.alpha = 8}; /* what PEFT takes where it is missing */
+    *s = (tarn__adapter){.alpha = 8}; /* PEFT's default */
     if (!tarn__json_file_int(r->document, "r", 1, MAX_RANK, &s->rank) ||
         (is_there(r, "lora_alpha") && !tarn__json_file_real(r->document, "lora_alpha", &s->alpha)) ||
         (is_there(r, "lora_dropout") && !tarn__json_file_real(r->document, "lora_dropout", &s->dropout)) ||
@@ -99,7 +102,8 @@ static bool read_numbers(const reader *r, tarn__adapter *s)
     return true;
 }
 
-static bool choose_layers(const reader *r, tarn__lora_layers *list)
+/* Selects the layers of target_modules. A name that matches no layer is allowed if another matches. */
+static bool select_layers(const reader *r, tarn__lora_layers *list)
 {
     const char *key = "target_modules";
     size_t count = 0;
@@ -110,15 +114,15 @@ static bool choose_layers(const reader *r, tarn__lora_layers *list)
         if (text && strcmp(text, "all-linear") != 0)
             return tarn__raise(
                 TARN_ERROR_UNSUPPORTED,
-                "%s: '%s': \"%s\" is the pattern '%.100s'; a list of names and \"all-linear\" are supported",
+                "%s: '%s': \"%s\" is the regex '%.100s'; an array of names and \"all-linear\" are supported",
                 r->function, r->path, key, text);
         for (int i = 0; text && i < list->count; i++)
             list->layer[i].is_selected = true;
         return text != NULL;
     }
     if (kind != TARN__MEMBER_ARRAY)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': \"%s\" must be a list of names of layers", r->function,
-                           r->path, key);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': \"%s\" must be an array of layer names", r->function, r->path,
+                           key);
     if (!tarn__json_file_count(r->document, key, MAX_NAMES, &count))
         return false;
     for (size_t i = 0; i < count; i++) {
@@ -135,20 +139,21 @@ bool tarn__lora_read_config(const char *function, const tarn__json_file *documen
                             tarn__adapter *settings, tarn__lora_layers *list)
 {
     reader r = {function, path, document};
-    return check_texts(&r) && tarn__json_file_each_name(document, "", check_member, &r) && read_numbers(&r, settings) &&
-           choose_layers(&r, list);
+    return check_types(&r) && tarn__json_file_each_name(document, "", check_member, &r) &&
+           read_settings(&r, settings) && select_layers(&r, list);
 }
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
+/* The name of a layer without its path. */
 static const char *last_part(const char *path)
 {
     const char *dot = strrchr(path, '.');
     return dot ? dot + 1 : path;
 }
 
-/* True when all layers of a name, or of one like it, have adapters. */
-static bool all_called(const tarn__lora_layers *list, const char *name)
+/* True if all layers of that name have adapters. */
+static bool all_named(const tarn__lora_layers *list, const char *name)
 {
     for (int i = 0; i < list->count; i++)
         if (!list->layer[i].is_selected && tarn__lora_name_matches(list->layer[i].path, name, strlen(name)))
@@ -156,13 +161,13 @@ static bool all_called(const tarn__lora_layers *list, const char *name)
     return true;
 }
 
-/* Layers by their names where that says it, else by their paths. */
+/* Layers by name if that is unambiguous, else by path. */
 static bool write_targets(const tarn__lora_layers *list, tarn__json_file *document)
 {
     bool good = true;
     for (int i = 0; good && i < list->count; i++) {
         const char *path = list->layer[i].path, *name = last_part(path);
-        bool by_name = all_called(list, name), is_new = true;
+        bool by_name = all_named(list, name), is_new = true;
         for (int k = 0; k < i && by_name; k++)
             is_new &= !(list->layer[k].is_selected && tarn__lora_name_matches(list->layer[k].path, name, strlen(name)));
         if (list->layer[i].is_selected && is_new)
@@ -171,9 +176,10 @@ static bool write_targets(const tarn__lora_layers *list, tarn__json_file *docume
     return good;
 }
 
+/* PEFT writes whole numbers as integers, which other programs expect. */
 static bool write_alpha(double alpha, tarn__json_file *document)
 {
-    bool is_whole = alpha == floor(alpha) && fabs(alpha) < 1e15; /* as PEFT has it, which other programs expect */
+    bool is_whole = alpha == floor(alpha) && fabs(alpha) < 1e15;
     return is_whole ? tarn__json_file_set_int(document, "lora_alpha", (int64_t)alpha)
                     : tarn__json_file_set_real(document, "lora_alpha", alpha);
 }

@@ -12,11 +12,12 @@
 #define CONFIG "adapter_config.json"
 #define WEIGHTS "adapter_model.safetensors"
 
-/* Room for the name of a matrix in a file. */
+/* Name of a matrix in the file. */
 typedef struct matrix_name {
     char text[512];
 } matrix_name;
 
+/* PEFT's name of A or B. */
 static const char *name_of(const tarn__lora_layer *layer, int which, matrix_name *to)
 {
     snprintf(to->text, sizeof(to->text), "base_model.model.%s.lora_%s.weight", layer->path,
@@ -26,6 +27,7 @@ static const char *name_of(const tarn__lora_layer *layer, int which, matrix_name
 
 /* ---- saving ------------------------------------------------------------------------------------------------------ */
 
+/* Writes A and B of every adapter, with checksums. */
 static bool save_weights(const tarn__lora_layers *list, const char *path)
 {
     matrix_name name;
@@ -42,7 +44,7 @@ static bool save_weights(const tarn__lora_layers *list, const char *path)
     return false;
 }
 
-/* The files of a folder, and what they are called until both are complete. */
+/* Paths of the files, and of the new ones until both are complete. */
 typedef struct adapter_files {
     tarn__model_path config, weights, new_config, new_weights;
 } adapter_files;
@@ -55,6 +57,7 @@ static bool name_files(const char *function, const char *folder, adapter_files *
            tarn__model_path_in(function, folder, WEIGHTS ".new", &files->new_weights);
 }
 
+/* Writes both new files next to the old ones. */
 static bool write_new(const char *function, const tarn__lora_layers *list, const char *base_model,
                       const adapter_files *files)
 {
@@ -163,10 +166,11 @@ static bool check_file(const loader *l)
     }
     for (int i = 0; tarn_safetensors_count(l->file) != expected && i < tarn_safetensors_count(l->file); i++)
         if (!is_known(l, tarn_safetensors_name(l->file, i)))
-            return tarn__raise(TARN_ERROR_FORMAT,
-                               "%s: '%s' holds '%.200s', which is no adapter of a linear layer that " CONFIG
-                               " names; neither the head nor embeddings can have one",
-                               l->function, l->path, tarn_safetensors_name(l->file, i));
+            return tarn__raise(
+                TARN_ERROR_FORMAT,
+                "%s: '%s' has an unknown tensor '%.200s'; adapters must belong to linear layers that " CONFIG
+                " names, not to the head or embeddings",
+                l->function, l->path, tarn_safetensors_name(l->file, i));
     return true;
 }
 
@@ -195,6 +199,7 @@ static bool add_all(const loader *l, tarn_module *model)
     return good;
 }
 
+/* Checks the whole file, checksums included, before the model is changed. */
 static bool load_weights(loader *l, tarn_module *model, const char *path)
 {
     tarn_safetensors *file = tarn_safetensors_open(path);

@@ -12,12 +12,14 @@ static bool holds(const char *function, const char *folder, const char *name)
     return tarn__model_path_in(function, folder, name, &there) && tarn__path_exists(there.text);
 }
 
+/* A merged model next to its adapters is opened as a model. */
 bool tarn__lora_is_folder(const char *function, const char *folder)
 {
     return holds(function, folder, "adapter_config.json") && !holds(function, folder, "model.safetensors") &&
            !holds(function, folder, "model.safetensors.index.json");
 }
 
+/* Raises if the base model is not named or not found. */
 bool tarn__lora_base_of(const char *function, const char *folder, tarn__model_path *base)
 {
     static const char *const key = "base_model_name_or_path";
@@ -64,6 +66,7 @@ static bool read_quantize(const char *function, const char *folder, tarn_dtype *
     return config && known;
 }
 
+/* Opens the base model, quantized as in the run, and loads the adapters. */
 tarn_module *tarn__lora_open_folder(const char *function, const char *folder, tarn_device device,
                                     const tarn_model_open_options *options)
 {
