@@ -49,10 +49,12 @@ static bool raise_unknown(const search *s)
     const tarn__conversion *c = s->conversion;
     char source[TARN__GGUF_NAME_CAPACITY] = "";
     (s->in_folder ? tarn__gguf_name_of : tarn__gguf_folder_name_of)(c->arch, s->name, source);
-    return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds '%s', which a %s of this configuration does not have",
+    return tarn__raise(TARN_ERROR_FORMAT,
+                       "%s: '%s' has an unknown tensor '%s'; a %s of this configuration has none of that name",
                        c->function, c->from, source, s->conversion->traits.arch);
 }
 
+/* Every name of the model must be found; only if there are more tensors than that, each is searched. */
 bool tarn__convert_check_names(const tarn__conversion *c, bool in_folder)
 {
     search s = {.conversion = c, .in_folder = in_folder};

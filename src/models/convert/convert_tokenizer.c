@@ -75,8 +75,8 @@ bool tarn__convert_put_tokenizer(tarn__conversion *c, tarn_gguf_writer *writer)
 
 /* ---- metadata to folder ------------------------------------------------------------------------------------------ */
 
-/* tokenizer.json as it was. */
-static bool get_whole_file(const tarn__conversion *c, const tarn_gguf *file)
+/* Restores tokenizer.json unchanged. */
+static bool get_hf_json(const tarn__conversion *c, const tarn_gguf *file)
 {
     tarn__model_path where;
     tarn__output output;
@@ -91,8 +91,8 @@ static bool get_whole_file(const tarn__conversion *c, const tarn_gguf *file)
     return false;
 }
 
-/* tokenizer.json made from vocabulary and merges or scores. */
-static bool get_made_file(const tarn__conversion *c)
+/* Generates tokenizer.json from the vocabulary and merges or scores. */
+static bool generate_hf_json(const tarn__conversion *c)
 {
     tarn_tokenizer *t = tarn_tokenizer_open(c->from);
     bool good = t && tarn_tokenizer_save(t, c->to);
@@ -100,6 +100,7 @@ static bool get_made_file(const tarn__conversion *c)
     return good;
 }
 
+/* A special token by its id's text. */
 static bool set_token(tarn__json_file *config, const char *member, const tarn_gguf *file, const char *key)
 {
     int64_t id;
@@ -116,6 +117,7 @@ static bool set_token(tarn__json_file *config, const char *member, const tarn_gg
     return tarn__json_file_set_string(config, member, text);
 }
 
+/* A bool, if the file has it. */
 static bool set_switch(tarn__json_file *config, const char *member, const tarn_gguf *file, const char *key)
 {
     bool value;
@@ -124,7 +126,7 @@ static bool set_switch(tarn__json_file *config, const char *member, const tarn_g
     return tarn_gguf_bool(file, key, &value) && tarn__json_file_set_bool(config, member, value);
 }
 
-/* tokenizer_config.json: the tokens around a text, and the chat template. */
+/* tokenizer_config.json: BOS and EOS tokens, and the chat template. */
 static bool get_config(const tarn__conversion *c, const tarn_gguf *file)
 {
     tarn__model_path where;
@@ -148,5 +150,5 @@ bool tarn__convert_get_tokenizer(tarn__conversion *c, const tarn_gguf *file)
     if (!tarn_gguf_has(file, G "tokens", NULL) && !tarn_gguf_has(file, HF_JSON, NULL))
         return !tarn_failed();
     c->summary.has_tokenizer = true;
-    return (tarn_gguf_has(file, HF_JSON, NULL) ? get_whole_file(c, file) : get_made_file(c)) && get_config(c, file);
+    return (tarn_gguf_has(file, HF_JSON, NULL) ? get_hf_json(c, file) : generate_hf_json(c)) && get_config(c, file);
 }

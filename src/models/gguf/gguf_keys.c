@@ -1,7 +1,7 @@
-/* gguf_keys.c: the metadata that GGUF files have of every kind of model.
+/* gguf_keys.c: metadata common to all architectures in GGUF files.
  *
- * Keys are those that llama.cpp reads. What they cannot say of tokens stands under keys of our own, which begin with
- * "tarn.": all those that end a text. */
+ * Keys are those of llama.cpp. Tokens without such a key, several EOS tokens above all, have keys of tarn's own,
+ * which begin with "tarn.". */
 #include "models/gguf/gguf_keys.h"
 
 #include <math.h>
@@ -16,7 +16,7 @@
 #define EOS_KEY "tarn.end_token_ids"
 #define BOS_ID "tokenizer.ggml.bos_token_id"
 #define EOS_ID "tokenizer.ggml.eos_token_id"
-#define EOT_ID "tokenizer.ggml.eot_token_id" /* ends what is said in a conversation */
+#define EOT_ID "tokenizer.ggml.eot_token_id" /* end of turn */
 
 const char *tarn__gguf_key_of(const char *architecture, const char *rest, tarn__gguf_path *to)
 {
@@ -50,8 +50,9 @@ bool tarn__gguf_put_string(tarn_gguf_writer *writer, const char *key, const char
     return tarn_gguf_add_string(writer, key, text, strlen(text));
 }
 
-/* The keys for tokens are the tokenizer's, where there is one, and it may know of others than the configuration, which
- * stand under keys of our own then. That there is none must be said: llama.cpp refuses files that do not. */
+/* The standard keys belong to the tokenizer, if there is one, which may have other tokens than the configuration;
+ * those of the configuration then get keys of tarn's own. A missing tokenizer must be declared: llama.cpp rejects
+ * files that do not. */
 bool tarn__gguf_put_bos_eos(const tarn__gguf_bos_eos *t, bool has_tokenizer, tarn_gguf_writer *writer)
 {
     uint32_t begin = (uint32_t)t->bos, eos[TARN_MODEL_MAX_EOS] = {0};
@@ -89,7 +90,7 @@ bool tarn__gguf_get_int(const tarn__gguf_reader *r, const char *rest, int64_t de
     return tarn_gguf_int(r->file, to.text, 1, TARN__GGUF_MAX_INT, value) || tarn__raise_within(r->function);
 }
 
-/* The shortest decimal number that is the same f32: 1e-5, and not what f32 makes of it. */
+/* The shortest decimal number with the same f32 value: 1e-5 instead of its f32 approximation. */
 static double shortest(double value)
 {
     char text[32];
@@ -131,7 +132,7 @@ bool tarn__gguf_get_vocab(const tarn__gguf_reader *r, int64_t *vocab_size)
                         r->function, r->file->path, (long long)*vocab_size, (long long)table.shape.size[0]));
 }
 
-/* Tokens under a key of our own, or those under keys of others; 0 of them where there are none. */
+/* Tokens under tarn's own key, or else under the standard keys; *count is 0 if there are none. */
 static bool get_list(const tarn__gguf_reader *r, int64_t vocab_size, const char *ours, const char *const *others,
                      int64_t *list, int *count)
 {

@@ -68,13 +68,13 @@ static bool dtype_in(const char *function, const tarn_safetensors *file, const c
         if (*dtype == TARN_DTYPE_COUNT && !tarn__check_parameter_dtype(function, entry.dtype))
             return false;
         if (*dtype != TARN_DTYPE_COUNT && entry.dtype != *dtype)
-            return tarn__raise(TARN_ERROR_DTYPE,
-                               "%s: '%s' holds weights of several dtypes ('%.200s' is %s, others are %s); name the one "
-                               "to convert them to",
-                               function, path, entry.name, entry.dtype_name, tarn_dtype_name(*dtype));
+            return tarn__raise(
+                TARN_ERROR_DTYPE,
+                "%s: '%s' has weights of several dtypes ('%.200s' is %s, others are %s); choose one to convert them to",
+                function, path, entry.name, entry.dtype_name, tarn_dtype_name(*dtype));
         *dtype = entry.dtype;
     }
-    return *dtype != TARN_DTYPE_COUNT || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' holds no weights", function, path);
+    return *dtype != TARN_DTYPE_COUNT || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has no weights", function, path);
 }
 
 bool tarn__weights_dtype(const char *function, const char *path, bool (*ignores)(const char *name), tarn_dtype *dtype)
@@ -118,9 +118,8 @@ void tarn__fallback_add(tarn__fallback *f, int64_t row, tarn_dtype wanted, tarn_
 void tarn__fallback_log(const tarn__fallback *f, tarn_dtype wanted)
 {
     if (f->count > 0)
-        tarn__log(
-            TARN_LOG_NOTICE,
-            "%d of %d matrices cannot be %s: their rows (%lld elements) are no multiple of %d; they are %s instead",
-            f->count, f->all, tarn_dtype_name(wanted), (long long)f->row, (int)tarn__dtypes[wanted].block_elements,
-            tarn_dtype_name(f->instead));
+        tarn__log(TARN_LOG_NOTICE,
+                  "%d of %d matrices cannot be %s: rows of %lld elements are not a multiple of %d; they are %s instead",
+                  f->count, f->all, tarn_dtype_name(wanted), (long long)f->row,
+                  (int)tarn__dtypes[wanted].block_elements, tarn_dtype_name(f->instead));
 }

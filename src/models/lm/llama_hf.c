@@ -18,14 +18,14 @@ typedef struct reader {
     tarn_llama_config c;
 } reader;
 
-/* True if a key exists and is not null. */
+/* A nested key: "rope_scaling.factor". */
 static bool is_there(const reader *r, const char *key)
 {
     tarn__member_kind kind = tarn__json_file_kind(r->config, key);
     return kind != TARN__MEMBER_MISSING && kind != TARN__MEMBER_NULL;
 }
 
-/* Raises that a member says what tarn does not compute. Is false. */
+/* Raises an unsupported setting. Always false. */
 static bool unsupported(const reader *r, const char *key, const char *what)
 {
     return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: config.json: \"%s\": %s is not supported", r->function, key, what);
@@ -40,7 +40,7 @@ static bool int_or(const reader *r, const char *key, int64_t default_value, int6
     return !is_there(r, key) || tarn__json_file_int(r->config, key, 1, MAX_SIZE, value);
 }
 
-/* A positive number, or `otherwise` where it is missing. */
+/* A positive number, or the default. */
 static bool real_or(const reader *r, const char *key, double default_value, double *value)
 {
     *value = default_value;
@@ -67,7 +67,7 @@ static bool read_sizes(reader *r)
            int_or(r, "head_dim", r->variant->head_dim, &c->head_dim) && real_or(r, "rms_norm_eps", 1e-6, &c->epsilon);
 }
 
-/* ---- rotary positions -------------------------------------------------------------------------------------------- */
+/* ---- RoPE -------------------------------------------------------------------------------------------------------- */
 
 /* The member of an object: "rope_scaling.factor". */
 typedef struct key {
@@ -83,7 +83,7 @@ static const char *inside(key *to, const char *object, const char *member)
     return to->text;
 }
 
-/* What nobody reads would change the model in silence. */
+/* Raises an unknown key: ignoring it would silently change the model. */
 static bool check_rope_member(const char *name, const char *text, void *ctx)
 {
     static const char *const known[] = {"rope_type",
@@ -99,9 +99,8 @@ static bool check_rope_member(const char *name, const char *text, void *ctx)
             return true;
     if (strcmp(name, "partial_rotary_factor") == 0 && (strcmp(text, "1") == 0 || strcmp(text, "1.0") == 0))
         return true;
-    return tarn__raise(TARN_ERROR_UNSUPPORTED,
-                       "%s: config.json: rotary positions with \"%.64s\": %.64s are not supported", r->function, name,
-                       text);
+    return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: config.json: RoPE with \"%.64s\": %.64s is not supported",
+                       r->function, name, text);
 }
 
 /* Parameters of llama3's scaling, which are all required. */
@@ -118,8 +117,8 @@ static bool read_llama3(reader *r, const char *object)
     return (c->rope_low_freq_factor > 0 && c->rope_high_freq_factor > c->rope_low_freq_factor &&
             isfinite(c->rope_high_freq_factor)) ||
            tarn__raise(TARN_ERROR_FORMAT,
-                       "%s: config.json: \"%s\": low_freq_factor %g and high_freq_factor %g must be above 0, the first "
-                       "below the second",
+                       "%s: config.json: \"%s\": low_freq_factor is %g and high_freq_factor %g; both must be above 0, "
+                       "the first below the second",
                        r->function, object, c->rope_low_freq_factor, c->rope_high_freq_factor);
 }
 
