@@ -98,19 +98,19 @@ static bool make_model(benchmark *m)
     bool on_cpu = tarn_device_equal(o->device, tarn_device_cpu());
     /* of norms and activations */
     tarn_dtype float_dtype = !is_quantized(o->dtype) ? o->dtype : on_cpu ? TARN_F32 : TARN_BF16;
-    const tarn__arch *kind = tarn__arch_find_trainable(o->model);
+    const tarn__arch *arch = tarn__arch_find_trainable(o->model);
     tarn__model_sizes sizes = {.dtype = float_dtype,
                                .vocab_size = o->vocab_size,
                                .layers = o->layers,
                                .heads = o->heads,
                                .hidden_size = o->hidden_size};
-    if (!kind)
+    if (!arch)
         return tarn__raise(TARN_ERROR_ARGUMENT, "language model '%.64s' not found", o->model);
-    if (is_quantized(o->dtype) && kind->linear == TARN__LINEAR_IN_OUT)
+    if (is_quantized(o->dtype) && arch->linear == TARN__LINEAR_IN_OUT)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s weights are supported for the Llama family; %.64s supports f32, bf16 and f16",
                            tarn_dtype_name(o->dtype), o->model);
-    if (!kind->complete("decode_measure", o->model, &sizes))
+    if (!arch->complete("decode_measure", o->model, &sizes))
         return false;
     if (!tarn__device_map_check("decode_measure", &(tarn__device_map){o->device, o->device_layers}, sizes.layers))
         return false;
@@ -121,7 +121,7 @@ static bool make_model(benchmark *m)
     sizes.context = sizes.context < needed ? needed : sizes.context;
     /* an offloaded model may not fit there as a whole */
     tarn_device first = o->device_layers ? tarn_device_cpu() : o->device;
-    if (!(m->model = kind->create("decode_measure", o->model, &sizes, first, 1)) || !tarn_module_train(m->model, false))
+    if (!(m->model = arch->create("decode_measure", o->model, &sizes, first, 1)) || !tarn_module_train(m->model, false))
         return false;
     tarn_tensor *old_embedding = NULL, *new_embedding = NULL;
     tarn__fallback fallback = {0};

@@ -46,10 +46,10 @@ int64_t tarn_generate_sized(tarn_module *model, const int32_t *prompt, int64_t c
     tarn__model_info info;
     if (options)
         memcpy(&o, options, options_size < sizeof(o) ? options_size : sizeof(o));
-    const tarn__arch *kind = tarn__arch_of(function, model);
-    if (!kind)
+    const tarn__arch *arch = tarn__arch_of(function, model);
+    if (!arch)
         return -1;
-    kind->info(model, &info);
+    arch->info(model, &info);
     if (!check_length(&info, count, &o))
         return -1;
     int64_t capacity = o.max_tokens > 0 && count > 0 && count <= info.context && o.max_tokens < info.context - count

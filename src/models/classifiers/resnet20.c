@@ -53,6 +53,7 @@ static tarn_tensor *resnet_forward(tarn_module *model, tarn_tensor *x, void *ctx
     return y ? tarn_forward(model->child[HEAD], tarn_mean(y, TARN_AXES(2, 3), false)) : NULL;
 }
 
+/* The first block of a group changes the channels, and halves the image with its stride. */
 static tarn_module *make_block(int64_t in, int64_t out, tarn_device device)
 {
     static const char *const names[] = {[CONV1] = "conv1", [BN1] = "bn1", [CONV2] = "conv2", [BN2] = "bn2"};
@@ -75,6 +76,7 @@ static tarn_module *make_group(int64_t in, int64_t out, tarn_device device)
     return tarn_sequential_from(blocks, BLOCKS);
 }
 
+/* Names are those of common PyTorch implementations. */
 static tarn_module *make(int64_t classes, int64_t channels, tarn_device device)
 {
     static const char *const names[] = {"conv1", "bn1", "layer1", "layer2", "layer3", "linear"};

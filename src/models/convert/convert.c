@@ -63,6 +63,7 @@ static int64_t count_of(const tarn_shape *shape)
     return count;
 }
 
+/* Bytes before and after are summed here, so that progress can be reported against a known total. */
 bool tarn__convert_add_as(tarn__conversion *c, const char *name, const tarn__weight_rows *rows)
 {
     char *copy = tarn__list_reserve(&c->job, c->jobs, &c->capacity, sizeof(*c->job)) ? tarn__string_copy(name) : NULL;
@@ -178,6 +179,7 @@ static bool add_all(tarn__conversion *c, const tarn_gguf *file)
     return true;
 }
 
+/* The file type and block version are rewritten by tarn__convert_put(). */
 bool tarn__convert_copy_metadata(const tarn_gguf *file, const char *but, tarn_gguf_writer *writer)
 {
     tarn_gguf_value value;
@@ -277,6 +279,7 @@ static bool choose_tokenizer(tarn__conversion *c)
     return true;
 }
 
+/* Dispatches by the suffixes of source and target. */
 static bool convert(tarn__conversion *c)
 {
     if (c->options.adapter)
@@ -299,6 +302,7 @@ static bool convert_staged(tarn__conversion *c)
     return false;
 }
 
+/* A scope holds tensors of merged models until everything is written. */
 bool tarn_model_convert_sized(const char *from, const char *to, tarn_convert_summary *summary,
                               const tarn_convert_options *options, size_t options_size)
 {

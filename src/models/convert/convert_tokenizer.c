@@ -28,6 +28,7 @@ static bool exists(const tarn__conversion *c, const char *folder, const char *na
 
 /* ---- folder to metadata ------------------------------------------------------------------------------------------ */
 
+/* Only if the tokenizer is the adapters' own: else the file's template is copied with the metadata. */
 bool tarn__convert_put_chat(const tarn__conversion *c, tarn_gguf_writer *writer, const char **key)
 {
     *key = NULL;
@@ -61,6 +62,7 @@ bool tarn__convert_has_tokenizer(const tarn__conversion *c)
            exists(c, c->text, "vocab.json");
 }
 
+/* The vocabulary is padded to the model's: embeddings may have more rows than the tokenizer has tokens. */
 bool tarn__convert_put_tokenizer(tarn__conversion *c, tarn_gguf_writer *writer)
 {
     const tarn__gguf_bos_eos *own = &c->traits.tokens;
@@ -145,6 +147,7 @@ static bool get_config(const tarn__conversion *c, const tarn_gguf *file)
     return good;
 }
 
+/* A file without a tokenizer gives a folder without one. */
 bool tarn__convert_get_tokenizer(tarn__conversion *c, const tarn_gguf *file)
 {
     if (!tarn_gguf_has(file, G "tokens", NULL) && !tarn_gguf_has(file, HF_JSON, NULL))

@@ -54,6 +54,7 @@ static bool add_eos(const char *function, const char *folder, tarn__json_file *c
     return good;
 }
 
+/* Checks first that the path is a folder, so that a missing one is named as such and not as a missing file in it. */
 tarn__json_file *tarn__model_config_open(const char *function, const char *folder, tarn__model_path *where)
 {
     if (!tarn__check_model_path(function, folder, "a model's folder or .gguf file"))
@@ -182,6 +183,7 @@ static bool check_quantize(const char *function, const char *folder, const tarn_
     return true;
 }
 
+/* The suffix ".gguf" decides between a file and a folder; a folder of adapters is recognized by its files. */
 tarn_module *tarn_model_open_sized(const char *folder, tarn_device device, const tarn_model_open_options *options,
                                    size_t options_size)
 {
@@ -216,6 +218,7 @@ typedef struct model_files {
     tarn__model_path config, weights, new_config, new_weights;
 } model_files;
 
+/* False with an error if a path is too long. */
 static bool name_files(const char *function, const char *folder, model_files *files)
 {
     return tarn__model_path_in(function, folder, "config.json", &files->config) &&
@@ -247,6 +250,7 @@ static bool add_one(const tarn__parameter *parameter, void *ctx)
     return tensor && tarn_safetensors_add(w->writer, name, tensor);
 }
 
+/* Dequantized copies belong to the scope and are freed after the write. */
 static bool write_weights(const tarn__arch *arch, const tarn_module *model, const char *path)
 {
     tarn_model_info info;
@@ -285,6 +289,7 @@ static bool replace_files(const char *function, const model_files *files)
            tarn__file_rename(function, files->new_config.text, files->config.text);
 }
 
+/* On failure the temporary files are removed, and the old model stays. */
 bool tarn_model_write(const tarn_module *model, const char *folder)
 {
     const char *function = "model_write";

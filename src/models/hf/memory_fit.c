@@ -54,6 +54,7 @@ static int64_t elements(const tarn_shape *shape)
     return count;
 }
 
+/* safetensors has no quantized types: all tensors become `dtype`. */
 tarn__weight_bytes tarn__safetensors_weight_bytes(const tarn_safetensors *file, tarn_dtype dtype,
                                                   bool (*ignores)(const char *name))
 {

@@ -87,6 +87,7 @@ bool tarn__weights_dtype(const char *function, const char *path, bool (*ignores)
     return good;
 }
 
+/* The empty name stands for none. */
 tarn_dtype tarn__quant_type_named(const char *name)
 {
     static const tarn_dtype types[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
@@ -96,6 +97,7 @@ tarn_dtype tarn__quant_type_named(const char *name)
     return TARN_F32; /* none */
 }
 
+/* Weights that are quantized already stay: another format would lose precision. */
 tarn_dtype tarn__quant_type_for_row(int64_t row, tarn_dtype wanted, tarn_dtype from)
 {
     if (row % tarn__dtypes[wanted].block_elements == 0)
@@ -115,6 +117,7 @@ void tarn__fallback_add(tarn__fallback *f, int64_t row, tarn_dtype wanted, tarn_
     }
 }
 
+/* One line for all weights. */
 void tarn__fallback_log(const tarn__fallback *f, tarn_dtype wanted)
 {
     if (f->count > 0)

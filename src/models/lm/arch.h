@@ -79,7 +79,7 @@ typedef struct tarn__arch {
 
     /* Logits [B, vocab_size] after the last of tokens [B, T], which follow those in the cache and fit. Called within a
      * step of the cache, whose positions and attention it uses. */
-    tarn_tensor *(*step)(tarn_module *model, tarn_tensor *tokens, tarn__kv_cache *cache);
+    tarn_tensor *(*forward_cached)(tarn_module *model, tarn_tensor *tokens, tarn__kv_cache *cache);
 
     /* Hidden states [B, T, hidden_size] of packed documents, equal to those of each document alone. */
     tarn_tensor *(*hidden)(tarn_module *body, tarn_tensor *tokens, const tarn__documents *documents);

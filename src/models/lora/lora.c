@@ -62,6 +62,7 @@ bool tarn__lora_list(const char *function, const tarn_module *model, tarn__lora_
     return tarn_module_visit((tarn_module *)model, list_one, &l) || tarn__raise_within(function);
 }
 
+/* Frees the paths and the list, not the layers. */
 void tarn__lora_release(tarn__lora_layers *list)
 {
     for (int i = 0; i < list->count; i++)
@@ -69,6 +70,7 @@ void tarn__lora_release(tarn__lora_layers *list)
     tarn__release(list->layer, sizeof(*list->layer) * (size_t)list->capacity);
 }
 
+/* "q_proj" matches "model.layers.0.self_attn.q_proj", but not "my_q_proj": the suffix must begin after a dot. */
 bool tarn__lora_name_matches(const char *path, const char *name, size_t length)
 {
     size_t all = strlen(path);
@@ -77,6 +79,7 @@ bool tarn__lora_name_matches(const char *path, const char *name, size_t length)
     return all == length || path[all - length - 1] == '.';
 }
 
+/* Layers that were selected before stay selected. */
 int tarn__lora_select(tarn__lora_layers *list, const char *name, size_t length)
 {
     int count = 0;
@@ -149,6 +152,7 @@ static bool select_targets(const char *function, const tarn_module *model, tarn_
 
 /* ---- adding ------------------------------------------------------------------------------------------------------ */
 
+/* alpha / rank, or alpha / sqrt(rank) with rslora, whose gradients do not shrink with the rank. */
 double tarn__lora_scale(const tarn__adapter *settings)
 {
     return settings->alpha / (settings->rslora ? sqrt((double)settings->rank) : (double)settings->rank);
@@ -169,6 +173,7 @@ static bool check_options(const char *function, const tarn_lora_options *o)
     return tarn__check_parameter_dtype(function, o->dtype);
 }
 
+/* Also raises modules that are not language models. */
 bool tarn__lora_check_none(const char *function, const tarn_module *model)
 {
     if (!tarn__arch_of(function, model))
@@ -220,6 +225,7 @@ static bool add_all(const char *function, tarn_module *model, const tarn__lora_l
     return good;
 }
 
+/* Nothing has changed if this fails: adapters already added are removed again. */
 bool tarn_lora_add_sized(tarn_module *model, const tarn_lora_options *options, size_t options_size)
 {
     const char *function = "lora_add";
@@ -316,6 +322,7 @@ static bool merge_all(const char *function, tarn_module *model, const tarn__lora
     return good || tarn__raise_within(function);
 }
 
+/* Layers are merged one by one; see merge_all() for failures. */
 bool tarn_lora_merge(tarn_module *model)
 {
     const char *function = "lora_merge";

@@ -135,6 +135,7 @@ static bool select_layers(const reader *r, tarn__lora_layers *list)
                                    r->function, r->path, key);
 }
 
+/* Types first: the keys of other adapter types would otherwise be reported as unknown. */
 bool tarn__lora_read_config(const char *function, const tarn__json_file *document, const char *path,
                             tarn__adapter *settings, tarn__lora_layers *list)
 {
@@ -184,6 +185,7 @@ static bool write_alpha(double alpha, tarn__json_file *document)
                     : tarn__json_file_set_real(document, "lora_alpha", alpha);
 }
 
+/* All adapters of a model share their settings: those of the first are written. */
 bool tarn__lora_write_config(const tarn__lora_layers *list, const char *base_model, tarn__json_file *document)
 {
     const tarn_module *first = NULL;

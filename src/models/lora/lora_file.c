@@ -1,4 +1,7 @@
-/* lora_file.c: folders of adapters in PEFT's format: adapter_config.json and adapter_model.safetensors. */
+/* lora_file.c: folders of adapters in PEFT's format: adapter_config.json and adapter_model.safetensors.
+ *
+ * Loading checks the whole folder before it changes the model. Saving writes both files under temporary names first,
+ * so that a failed write leaves the old adapters. */
 #include <stdio.h>
 #include <string.h>
 
@@ -49,6 +52,7 @@ typedef struct adapter_files {
     tarn__model_path config, weights, new_config, new_weights;
 } adapter_files;
 
+/* False with an error if a path is too long. */
 static bool name_files(const char *function, const char *folder, adapter_files *files)
 {
     return tarn__model_path_in(function, folder, CONFIG, &files->config) &&
@@ -88,6 +92,7 @@ static bool save_folder(const char *function, const tarn__lora_layers *list, con
     return false;
 }
 
+/* A model without adapters is an error: an empty folder would open as one that was trained. */
 bool tarn_lora_save(const tarn_module *model, const char *folder, const char *base_model)
 {
     const char *function = "lora_save";
@@ -212,6 +217,7 @@ static bool load_weights(loader *l, tarn_module *model, const char *path)
     return good;
 }
 
+/* The configuration selects the layers; the file must have exactly their matrices. */
 bool tarn_lora_load(tarn_module *model, const char *folder)
 {
     loader l = {.function = "lora_load"};
