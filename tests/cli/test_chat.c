@@ -245,7 +245,7 @@ static void wrong_calls_are_refused(void **state)
     assert_contains(command_output, "'explode' is none of refuse and forget");
     assert_int_equal(chat("", "--kv f64 2>&1"), 2);
     assert_int_equal(chat("", "--context 1000 2>&1"), 2);
-    assert_contains(command_output, "the model's goes from 1 to 240");
+    assert_contains(command_output, "it must be from 1 to the model's 240");
     assert_int_equal(chat("", "--json 2>&1"), 2);
     write_model(NULL);
     assert_int_equal(chat("hi\n", "2>&1"), 1);

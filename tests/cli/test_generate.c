@@ -74,7 +74,7 @@ static void layers_on_the_cpu_change_nothing(void **state)
     assert_int_equal(run_command(with("--ids 1,2,3 --tokens 12 --temperature 0 --device mirror --gpu-layers 1")), 0);
     assert_string_equal(command_output, text);
     expect_command(with("--ids 1 --device mirror --gpu-layers 3 2>&1 >/dev/null"), 1,
-                   "3 layers on the device, but the model has 2");
+                   "3 layers on the device; it must be from 1 to the model's 2");
     expect_command(
         "bench decode --model gpt2-124m --prompt 2 --tokens 2 --runs 1 --device mirror --gpu-layers 13 2>&1 >/dev/null",
         2, "the model has 12");
@@ -252,7 +252,7 @@ static void texts_stop_and_prompts_come_from_anywhere(void **state)
     expect_command(with("--ids 1 --stop a 2>&1"), 2, "--stop needs text");
     expect_command(with("x --logprobs 2 2>&1"), 2, "--logprobs needs --json");
     expect_command(with("x --context 3 --tokens 3 --no-slide 2>&1"), 2, "ask for 2 at most");
-    expect_command(with("x --context 61 2>&1"), 2, "the model's goes from 1 to 60");
+    expect_command(with("x --context 61 2>&1"), 2, "it must be from 1 to the model's 60");
     expect_command(with("x --repeat-penalty 0 2>&1"), 2, "'0' is not above 0");
     expect_command(with("x --repeat-penalty 0.001 2>&1"), 2, "--repeat-penalty is 0.001");
     expect_command(with("x --min-p 2 2>&1"), 2, "'2' is outside 0 to 1");

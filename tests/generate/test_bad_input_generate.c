@@ -166,7 +166,7 @@ static void generators(void **state)
     const int32_t prompt[] = {1, 2, 3, 4, 5, 6}, outside[] = {1, 7};
     const char *const empty[] = {""}, *const none[] = {NULL}, *const stop[] = {"x"};
     int64_t count;
-    tarn_output piece;
+    tarn_output output;
     tarn_module *model = tarn_model_gpt2(&small, CPU, 1), *other = tarn_linear(2, 2, CPU);
     tarn_tokenizer *letters = tarn_tokenizer_bytes();
     REFUSE(tarn_generator_new, tarn_generator_new(NULL, NULL, NULL));
@@ -182,31 +182,31 @@ static void generators(void **state)
            tarn_generator_open_sized("/nonexistent", CPU, &(tarn_generator_options){.sequences = -1},
                                      sizeof(tarn_generator_options)));
     tarn_generator *numbers = tarn_generator_new(model, NULL, NULL),
-                   *writer = tarn_generator_new(model, letters, &(tarn_generator_options){.sequences = 2});
+                   *generator = tarn_generator_new(model, letters, &(tarn_generator_options){.sequences = 2});
     REFUSE(tarn_generator_model, tarn_generator_model(NULL));
     REFUSE(tarn_generator_tokenizer, tarn_generator_tokenizer(NULL));
     REFUSE(tarn_generator_prompt, tarn_generator_prompt(NULL, 0, prompt, 1, NULL));
-    REFUSE(tarn_generator_prompt, tarn_generator_prompt(writer, 2, prompt, 1, NULL));
-    REFUSE(tarn_generator_prompt, tarn_generator_prompt(writer, 0, NULL, 1, NULL));
-    REFUSE(tarn_generator_prompt, tarn_generator_prompt(writer, 0, prompt, 0, NULL));
-    REFUSE(tarn_generator_prompt, tarn_generator_prompt(writer, 0, prompt, 5, NULL));
-    REFUSE(tarn_generator_prompt, tarn_generator_prompt(writer, 0, outside, 2, NULL));
+    REFUSE(tarn_generator_prompt, tarn_generator_prompt(generator, 2, prompt, 1, NULL));
+    REFUSE(tarn_generator_prompt, tarn_generator_prompt(generator, 0, NULL, 1, NULL));
+    REFUSE(tarn_generator_prompt, tarn_generator_prompt(generator, 0, prompt, 0, NULL));
+    REFUSE(tarn_generator_prompt, tarn_generator_prompt(generator, 0, prompt, 5, NULL));
+    REFUSE(tarn_generator_prompt, tarn_generator_prompt(generator, 0, outside, 2, NULL));
     REFUSE(tarn_generator_prompt,
-           tarn_generator_prompt(writer, 0, prompt, 2, &(tarn_generate_options){.max_tokens = 4}));
-    REFUSE(tarn_generator_prompt, tarn_generator_prompt(writer, 0, prompt, 2, &(tarn_generate_options){.min_p = 2}));
+           tarn_generator_prompt(generator, 0, prompt, 2, &(tarn_generate_options){.max_tokens = 4}));
+    REFUSE(tarn_generator_prompt, tarn_generator_prompt(generator, 0, prompt, 2, &(tarn_generate_options){.min_p = 2}));
     REFUSE(tarn_generator_prompt,
-           tarn_generator_prompt(writer, 0, prompt, 2, &(tarn_generate_options){.repeat_penalty = -2}));
+           tarn_generator_prompt(generator, 0, prompt, 2, &(tarn_generate_options){.repeat_penalty = -2}));
     REFUSE(tarn_generator_prompt,
-           tarn_generator_prompt(writer, 0, prompt, 2, &(tarn_generate_options){.top_logprobs = 8}));
+           tarn_generator_prompt(generator, 0, prompt, 2, &(tarn_generate_options){.top_logprobs = 8}));
     REFUSE(tarn_generator_prompt,
-           tarn_generator_prompt(writer, 0, prompt, 2, &(tarn_generate_options){.top_logprobs = -1}));
+           tarn_generator_prompt(generator, 0, prompt, 2, &(tarn_generate_options){.top_logprobs = -1}));
     REFUSE(tarn_generator_prompt,
-           tarn_generator_prompt(writer, 0, prompt, 2, &(tarn_generate_options){.stop_string_count = 1}));
+           tarn_generator_prompt(generator, 0, prompt, 2, &(tarn_generate_options){.stop_string_count = 1}));
     REFUSE(tarn_generator_prompt,
-           tarn_generator_prompt(writer, 0, prompt, 2,
+           tarn_generator_prompt(generator, 0, prompt, 2,
                                  &(tarn_generate_options){.stop_strings = empty, .stop_string_count = 1}));
     REFUSE(tarn_generator_prompt,
-           tarn_generator_prompt(writer, 0, prompt, 2,
+           tarn_generator_prompt(generator, 0, prompt, 2,
                                  &(tarn_generate_options){.stop_strings = none, .stop_string_count = 1}));
     REFUSE(tarn_generator_prompt,
            tarn_generator_prompt(numbers, 0, prompt, 2,
@@ -214,25 +214,26 @@ static void generators(void **state)
     REFUSE(tarn_generator_prompt, tarn_generator_prompt_sized(numbers, 0, prompt, -1, NULL, 0));
     REFUSE(tarn_generator_prompt_text, tarn_generator_prompt_text(NULL, 0, "a", 1, NULL));
     REFUSE(tarn_generator_prompt_text, tarn_generator_prompt_text(numbers, 0, "a", 1, NULL));
-    REFUSE(tarn_generator_prompt_text, tarn_generator_prompt_text(writer, 0, NULL, 1, NULL));
-    REFUSE(tarn_generator_prompt_text, tarn_generator_prompt_text(writer, 0, "", 0, NULL));
+    REFUSE(tarn_generator_prompt_text, tarn_generator_prompt_text(generator, 0, NULL, 1, NULL));
+    REFUSE(tarn_generator_prompt_text, tarn_generator_prompt_text(generator, 0, "", 0, NULL));
     /* whose token the model does not have */
-    REFUSE(tarn_generator_prompt_text, tarn_generator_prompt_text(writer, 0, "a", 1, NULL));
-    REFUSE(tarn_generator_prompt_text, tarn_generator_prompt_text_sized(writer, 3, "a", 1, NULL, 0));
-    REFUSE(tarn_generator_next, tarn_generator_next(NULL, &piece));
-    REFUSE(tarn_generator_next, tarn_generator_next_sized(writer, NULL, sizeof(piece)));
+    REFUSE(tarn_generator_prompt_text, tarn_generator_prompt_text(generator, 0, "a", 1, NULL));
+    REFUSE(tarn_generator_prompt_text, tarn_generator_prompt_text_sized(generator, 3, "a", 1, NULL, 0));
+    REFUSE(tarn_generator_next, tarn_generator_next(NULL, &output));
+    REFUSE(tarn_generator_next, tarn_generator_next_sized(generator, NULL, sizeof(output)));
     REFUSE(tarn_generator_tokens, tarn_generator_tokens(NULL, 0, &count));
-    REFUSE(tarn_generator_tokens, tarn_generator_tokens(writer, 2, &count));
-    REFUSE(tarn_generator_tokens, tarn_generator_tokens(writer, 0, NULL));
+    REFUSE(tarn_generator_tokens, tarn_generator_tokens(generator, 2, &count));
+    REFUSE(tarn_generator_tokens, tarn_generator_tokens(generator, 0, NULL));
     REFUSE(tarn_generator_stop, tarn_generator_stop(NULL, 0));
-    REFUSE(tarn_generator_stop, tarn_generator_stop(writer, -1));
-    assert_false(tarn_generator_next(writer, &piece)); /* nothing was begun: no error */
-    tarn_generator_prompt(writer, 0, prompt, 1, NULL);
-    tarn_generator_prompt(writer, 1, prompt, 2, NULL);
-    assert_true(tarn_generator_next(writer, &piece));
-    REFUSE(tarn_generator_prompt, tarn_generator_prompt(writer, 0, prompt, 1, NULL)); /* the other one's piece is due */
+    REFUSE(tarn_generator_stop, tarn_generator_stop(generator, -1));
+    assert_false(tarn_generator_next(generator, &output)); /* nothing was begun: no error */
+    tarn_generator_prompt(generator, 0, prompt, 1, NULL);
+    tarn_generator_prompt(generator, 1, prompt, 2, NULL);
+    assert_true(tarn_generator_next(generator, &output));
+    REFUSE(tarn_generator_prompt,
+           tarn_generator_prompt(generator, 0, prompt, 1, NULL)); /* an output of the other one is pending */
     ACCEPT(tarn_generator_free(NULL));
-    tarn_generator_free(writer);
+    tarn_generator_free(generator);
     tarn_generator_free(numbers);
     tarn_tokenizer_free(letters);
     tarn_module_free(model);

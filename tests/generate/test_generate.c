@@ -51,7 +51,7 @@ static tarn_tensor *whole(tarn_module *model, tarn_tensor *tokens)
 
 /* ---- decoding ---------------------------------------------------------------------------------------------------- */
 
-/* Texts are cut at random into pieces of one token or several. */
+/* Sequences are split at random into chunks of one or several tokens. */
 static void chunks_give_the_logits_of_the_whole_sequence(void **state)
 {
     (void)state;
@@ -118,7 +118,7 @@ static void a_decoder_rewinds_and_continues_with_other_tokens(void **state)
     tarn_module_free(model);
 }
 
-/* Once the prompt is there nothing crosses to the device, and one token comes back. */
+/* After the prompt nothing is uploaded, and one token is downloaded per step. */
 static void everything_stays_on_the_device(void **state)
 {
     (void)state;
@@ -242,7 +242,7 @@ static void half_precision_logits_are_sampled_too(void **state)
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
 
-/* The likeliest token, step by step, without a cache. */
+/* Greedy decoding, step by step, without a cache. */
 static void greedy(tarn_module *model, const int32_t *prompt, int64_t count, int32_t *made, int64_t most)
 {
     int32_t text[CONTEXT];

@@ -98,21 +98,21 @@ static void sequences_of_different_lengths_are_the_same(void **state)
         assert_true(!placed || tarn_model_offload(model, mirror(), 2));
         for (tarn_kv_type kv_type = TARN_KV_MODEL; kv_type <= TARN_KV_Q8_0;
              kv_type = kv_type ? kv_type + 1 : TARN_KV_Q8_0) {
-            tarn_generator *writer = tarn_generator_new(
+            tarn_generator *generator = tarn_generator_new(
                 model, NULL,
                 &(tarn_generator_options){.sequences = TEXTS, .context = 40, .kv_type = kv_type, .prefill_chunk = 4});
             int64_t count[TEXTS] = {0};
-            assert_non_null(writer);
+            assert_non_null(generator);
             for (int i = 0; i < TEXTS; i++)
                 assert_true(
-                    tarn_generator_prompt(writer, i, prompt, 3 * i + 1,
+                    tarn_generator_prompt(generator, i, prompt, 3 * i + 1,
                                           &(tarn_generate_options){.max_tokens = MADE - 4 * i, .ignore_eos = true}));
-            for (tarn_output piece; tarn_generator_next(writer, &piece);)
-                made[placed][piece.sequence][count[piece.sequence]++] = piece.token;
+            for (tarn_output output; tarn_generator_next(generator, &output);)
+                made[placed][output.sequence][count[output.sequence]++] = output.token;
             assert_ok();
             for (int i = 0; i < TEXTS; i++)
                 assert_int_equal(count[i], MADE - 4 * i);
-            tarn_generator_free(writer);
+            tarn_generator_free(generator);
         }
         tarn_module_free(model);
     }
@@ -144,7 +144,7 @@ static void the_loss_is_the_same(void **state)
 
 /* ---- crossings --------------------------------------------------------------------------------------------------- */
 
-/* What a decoded token moves, once the first ones have made all buffers. */
+/* Transfers per decoded token, once all buffers exist. */
 static tarn_counters crossings_of_a_token(tarn_module *model)
 {
     tarn_decoder *decoder = tarn_decoder_new(model, NULL);
@@ -186,7 +186,7 @@ static void activations_are_transferred_once_each_way(void **state)
 
 /* ---- too little memory ------------------------------------------------------------------------------------------- */
 
-/* 8 blocks of 3 MiB each in f32. */
+/* 8 layers of 3 MiB each in f32. */
 static tarn_module *make_large(int64_t layers)
 {
     const tarn_gpt2_config config = {

@@ -42,7 +42,7 @@ static void min_p_drops_unlikely_tokens(void **state)
                   (const double[]){4. / 7, 0, 3. / 7, 0, 0, 0});
     expect_shares(&(tarn_sampler_options){.temperature = 1, .min_p = 1, .seed = 3}, logits, NULL, 0,
                   (const double[]){1, 0, 0, 0, 0, 0});
-    /* after the temperature: at 0.5 token 5 has (0.2 / 0.4)², a quarter of the likeliest */
+    /* after the temperature: at 0.5 token 5 has (0.2 / 0.4)², a quarter of the most likely one */
     expect_shares(&(tarn_sampler_options){.temperature = 0.5, .min_p = 0.4, .seed = 4}, logits, NULL, 0,
                   (const double[]){16. / 25, 0, 9. / 25, 0, 0, 0});
     /* after top_k and top_p */
@@ -69,7 +69,7 @@ static void the_repetition_penalty_lowers_previous_tokens(void **state)
                   6, (const double[]){exp(2) / two, exp(2) / two, 0, 0, 0, 0});
 }
 
-/* Its own choices count, too, even where it takes the likeliest; forgetting brings them back. */
+/* Its own samples join the history, greedy ones too; a reset clears it. */
 static void a_sampler_adds_its_samples_to_the_history(void **state)
 {
     (void)state;

@@ -406,7 +406,7 @@ static void timings_are_plausible(void **state)
             assert_int_equal(t.weight_bytes, cases[i].bytes);
         }
     }
-    assert_true(bytes[2] * 3 < bytes[1] && bytes[2] * 4 > bytes[1]); /* 34 bytes for 32 numbers of four */
+    assert_true(bytes[2] * 3 < bytes[1] && bytes[2] * 4 > bytes[1]); /* 34 bytes for 32 elements of 4 */
     /* rows of 576 are no multiple of 256, and become q8_0; those of 1536 are */
     assert_true(bytes[3] < bytes[2] && bytes[3] * 10 > bytes[2] * 7);
     assert_false(tarn_decode_measure(&t, &(tarn_decode_options){.model = "gpt2-124m", .dtype = TARN_Q4_K}));

@@ -117,7 +117,7 @@ static void check_several(tarn_module *model, tarn_kv_type kv_type, bool no_capt
                                    &(tarn_generator_options){
                                        .sequences = alone ? 1 : TEXTS, .kv_type = kv_type, .no_capture = no_capture});
             int64_t again = 0, length = 0;
-            tarn_output piece;
+            tarn_output output;
             for (int i = alone ? k : 0; i < (alone ? k + 1 : TEXTS); i++) {
                 const tarn_generate_options how = {.max_tokens = MADE - 7 * i,
                                                    .temperature = 1,
@@ -127,11 +127,11 @@ static void check_several(tarn_module *model, tarn_kv_type kv_type, bool no_capt
                                                    .keep = i};
                 assert_true(tarn_generator_prompt(w, alone ? 0 : i, prompt, 1 + 2 * i, &how));
             }
-            while (tarn_generator_next(w, &piece)) {
+            while (tarn_generator_next(w, &output)) {
                 if (!alone) {
-                    found[piece.sequence][made[piece.sequence]++] = piece.token;
-                    slides[piece.sequence] += piece.slid;
-                } else if (piece.token != found[k][again++])
+                    found[output.sequence][made[output.sequence]++] = output.token;
+                    slides[output.sequence] += output.slid;
+                } else if (output.token != found[k][again++])
                     fail_msg("text %d is another alone, from token %d on", k, (int)again - 1);
             }
             assert_ok();

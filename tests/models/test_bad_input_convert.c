@@ -1,4 +1,4 @@
-/* test_bad_input_convert.c: tarn_model_convert() is given what it does not take. */
+/* test_bad_input_convert.c: invalid arguments of tarn_model_convert(). */
 #include "support/refuse.h"
 
 static void bad_input(void **state)

@@ -1,4 +1,4 @@
-/* test_bad_input_gpt2.c: GPT-2 and the folders of models are given what they do not take. */
+/* test_bad_input_gpt2.c: invalid arguments and configurations of GPT-2, and invalid model folders. */
 #include "support/files.h"
 #include "support/refuse.h"
 #include "tarn_features.h"

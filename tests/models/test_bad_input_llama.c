@@ -1,4 +1,5 @@
-/* test_bad_input_llama.c: the Llama family, and what all language models share, are given what they do not take. */
+/* test_bad_input_llama.c: invalid arguments and configurations of the Llama family and of language models in general.
+ */
 #include "support/files.h"
 #include "support/refuse.h"
 #include "tarn_features.h"
@@ -22,7 +23,7 @@ static bool spoil(int i, tarn_llama_config *c)
     case 5: c->heads = 0; return true;
     case 6: c->heads = 3; return true; /* which do not divide the width */
     case 7: c->hidden_size = 0; return true;
-    case 8: c->hidden_size = 6; return true; /* heads of three numbers */
+    case 8: c->hidden_size = 6; return true; /* an odd head_dim */
     case 9: c->ffn_size = 0; return true;
     case 10: c->ffn_size = INT64_MIN; return true;
     case 11: c->kv_heads = -1; return true;

@@ -1,4 +1,4 @@
-/* test_bad_input_lora.c: functions of adapters are given what they do not take. */
+/* test_bad_input_lora.c: invalid arguments of the LoRA functions. */
 #include "support/files.h"
 #include "support/refuse.h"
 #include "tarn_features.h"

@@ -1,4 +1,4 @@
-/* test_bad_input_models.c: the networks are given what they do not take. */
+/* test_bad_input_models.c: invalid arguments of the classifiers. */
 #include "support/refuse.h"
 
 #define CPU tarn_device_cpu()

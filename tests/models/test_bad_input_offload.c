@@ -1,4 +1,4 @@
-/* test_bad_input_offload.c: placing a language model is given what it does not take. */
+/* test_bad_input_offload.c: invalid arguments of tarn_model_offload(). */
 #include "support/refuse.h"
 
 #define CPU tarn_device_cpu()

@@ -246,7 +246,7 @@ static void expect_types(const char *path, tarn_dtype dtype)
     tarn_gguf_close(file);
 }
 
-/* Rows of 24 are not even small blocks: such tensors stay as they are. */
+/* Rows of 24 fit no block size: such tensors stay unchanged. */
 static void rows_that_are_not_a_multiple_of_the_block_size_stay(void **state)
 {
     (void)state;
@@ -274,8 +274,8 @@ static void missing_and_foreign_tensors_are_named(void **state)
     } cases[] = {{"model.layers.1.mlp.up_proj.weight", NULL, "has no tensor 'model.layers.1.mlp.up_proj.weight'"},
                  {"model.norm.weight", NULL, "has no tensor 'model.norm.weight'"},
                  {"model.embed_tokens.weight", NULL, "has no tensor 'model.embed_tokens.weight'"},
-                 {NULL, "model.layers.7.mlp.up_proj.weight", "7.mlp.up_proj.weight', which a"},
-                 {NULL, "model.layers.0.self_attn.q_norm.weight", "q_norm.weight', which a"}};
+                 {NULL, "model.layers.7.mlp.up_proj.weight", "7.mlp.up_proj.weight'; a llama"},
+                 {NULL, "model.layers.0.self_attn.q_norm.weight", "q_norm.weight'; a"}};
     names n = named("lacking");
     tarn_module *model = make_model(small);
     assert_true(tarn_model_write(model, n.folder));
@@ -367,7 +367,7 @@ static void rows_that_do_not_fit_large_blocks_fall_back_to_q8_0(void **state)
     assert_true(tarn_model_convert(n.folder, n.gguf, &s, &(tarn_convert_options){.quantize = true, .type = TARN_Q6_K}));
     assert_true(s.fallback == 16 && s.changed == 16 && s.after < s.before / 3);
     expect_types(n.gguf, TARN_Q8_0);
-    /* Blocks that are there already stay what they are. */
+    /* Quantized weights stay unchanged. */
     assert_true(tarn_model_convert(n.folder, n.gguf, &s,
                                    &(tarn_convert_options){.quantize = true, .type = TARN_Q4_0, .replace = true}));
     assert_true(tarn_model_convert(n.gguf, scratch("to.gguf"), &s,
@@ -408,7 +408,7 @@ static void quantized_vectors_are_dequantized(void **state)
     tarn_gguf_close(file);
 }
 
-/* A model of f64 has the numbers of one of f32. */
+/* A model in f64 has the values of one in f32. */
 static void weights_become_f64(void **state)
 {
     (void)state;
@@ -423,7 +423,7 @@ static void weights_become_f64(void **state)
     tarn_module_free(model);
 }
 
-/* ---- what is refused --------------------------------------------------------------------------------------------- */
+/* ---- errors ------------------------------------------------------------------------------------------------------ */
 
 /* A GGUF file of one tensor, and one key. */
 static const char *write_gguf(const char *name, const char *architecture, const char *tensor_name, tarn_tensor *tensor)

@@ -25,7 +25,7 @@ static names named(const char *name)
     return n;
 }
 
-/* Parameters far from those of a beginning, so that an order that is wrong shows; written to a folder. */
+/* A folder of random parameters, so that a wrong order shows. */
 static tarn_module *write_model(tarn_gpt2_config config, const char *folder)
 {
     tarn_module *model = tarn_model_gpt2(&config, CPU, 3);
@@ -110,7 +110,7 @@ static void every_dtype_survives_a_round_trip(void **state)
     go_round("f16", c);
 }
 
-/* Of several tiles, and of several pieces. */
+/* Several tiles and several chunks. */
 static void wide_matrices_survive_a_round_trip(void **state)
 {
     (void)state;
@@ -185,7 +185,7 @@ static void names_may_lack_the_body(void **state)
     tarn_module_free(model);
 }
 
-/* ---- blocks ------------------------------------------------------------------------------------------------------ */
+/* ---- quantized weights ------------------------------------------------------------------------------------------- */
 
 static void quantized_weights_run_and_are_dequantized(void **state)
 {
@@ -195,7 +195,7 @@ static void quantized_weights_run_and_are_dequantized(void **state)
     tarn_convert_summary s;
     assert_true(tarn_model_convert(n.folder, n.gguf, &s, &(tarn_convert_options){.quantize = true, .type = TARN_Q8_0}));
     assert_true(s.changed == 9 && s.fallback == 0 &&
-                s.unquantized == 19); /* four matrices of two blocks, and the tokens */
+                s.unquantized == 19); /* four matrices in each of two layers, and the token embedding */
     assert_int_equal(type_in(n.gguf, "position_embd.weight"), TARN_F32);
     assert_int_equal(type_in(n.gguf, "blk.0.ffn_down.weight"), TARN_Q8_0);
     assert_close_for_size(logits_from(n.gguf), logits_of(model), 0.1);
@@ -203,7 +203,7 @@ static void quantized_weights_run_and_are_dequantized(void **state)
     assert_ok();
     tarn_model_info info;
     assert_true(tarn_model_query(packed, &info) && info.dtype == TARN_F32);
-    assert_true(tarn_model_write(packed, n.back)); /* the same numbers as by way of the file */
+    assert_true(tarn_model_write(packed, n.back)); /* the same values as through the file */
     assert_true(tarn_model_convert(n.gguf, scratch("converted"), NULL, NULL));
     assert_close(logits_from(n.back), logits_from(scratch("converted")), 0);
     assert_close_for_size(logits_from(n.back), logits_of(packed), 0.05);
@@ -219,7 +219,7 @@ static void quantized_weights_run_and_are_dequantized(void **state)
     assert_true(s.fallback == 9 && type_in(n.gguf, "blk.0.ffn_down.weight") == TARN_Q8_0); /* rows of 64 and 96 */
 }
 
-/* Adapters beside blocks, merged in memory, to a file and to a folder. */
+/* Adapters of quantized weights, merged in memory, to a file and to a folder. */
 static void quantized_weights_take_adapters(void **state)
 {
     (void)state;
@@ -273,7 +273,7 @@ static tarn_tensor *gradient_from(const char *path, const char *name)
     return gradient;
 }
 
-/* Gradients pass through blocks as through the numbers that they stand for. */
+/* Gradients through quantized weights equal those through the dequantized ones. */
 static void adapters_of_quantized_weights_get_gradients(void **state)
 {
     (void)state;
@@ -289,7 +289,7 @@ static void adapters_of_quantized_weights_get_gradients(void **state)
         assert_close_for_size(gradient_from(n.gguf, matrices[i]), gradient_from(n.back, matrices[i]), 0.1);
 }
 
-/* ---- what is refused --------------------------------------------------------------------------------------------- */
+/* ---- errors ------------------------------------------------------------------------------------------------------ */
 
 /* A copy of a file without the key or tensor of a name, or with another tensor, or number, under it. */
 static const char *changed(const char *path, const char *name, tarn_tensor *instead, const uint32_t *number)
@@ -354,7 +354,7 @@ static void invalid_input_is_an_error_that_names_it(void **state)
     assert_error(TARN_ERROR_FORMAT, "has no tensor 'blk.1.ffn_up.bias'");
 }
 
-/* With a head of its own, as older files have it, which may be of finer blocks than the tokens. */
+/* With an untied head, as in older files, which may be of higher precision than the embedding. */
 static void an_untied_head_is_kept(void **state)
 {
     (void)state;

@@ -28,7 +28,7 @@ static tarn_tensor *tokens_of(int64_t rows, int64_t columns, int64_t vocab_size)
     return good(tokens);
 }
 
-/* Weights far from zero, so that every part counts in what is compared. */
+/* Weights far from zero, so that every sub-module affects the results. */
 static void stir(tarn_module *model)
 {
     for (int i = 0; i < tarn_module_parameter_count(model); i++) {
@@ -349,7 +349,7 @@ static void gradients_of_16_bit_weights_are_not_rounded(void **state)
     tarn_module_free(model);
 }
 
-/* Field by field: what lies between the fields says nothing. */
+/* Field by field: padding is undefined. */
 static void assert_same_config(const tarn_gpt2_config *a, const tarn_gpt2_config *b)
 {
     assert_true(a->vocab_size == b->vocab_size && a->context == b->context && a->layers == b->layers &&
@@ -452,7 +452,7 @@ static void a_folder_keeps_all_of_a_model(void **state)
 
     opened = tarn_model_open(scratch("new/deep"), CPU, &(tarn_model_open_options){.dtype = TARN_BF16});
     assert_true(tarn_dtype_of(good(tarn_module_parameter(opened, 0))) == TARN_BF16);
-    assert_true(tarn_model_write(opened, scratch("new/deep"))); /* over what is there */
+    assert_true(tarn_model_write(opened, scratch("new/deep"))); /* over an existing model */
     tarn_module_free(opened);
     tarn_safetensors *file = tarn_safetensors_open(in_folder("new/deep", "model.safetensors"));
     tarn_safetensors_entry entry;
@@ -489,7 +489,7 @@ static void a_write_that_fails_mixes_nothing(void **state)
     tarn_module_free(model);
 }
 
-/* A copy of a file under other names: from + name becomes to + name. `more` is a tensor beside them, NULL: none. */
+/* A copy of a file under other names: from + name becomes to + name. `more` is an additional tensor, NULL: none. */
 static void rename_in(const char *path, const char *prefix, const char *more_name, tarn_tensor *more)
 {
     tarn_safetensors *file = tarn_safetensors_open(path);
@@ -614,8 +614,7 @@ static void every_invalid_config_is_an_error_that_names_it(void **state)
         {GPT2 "\"vocab_size\": 17, \"n_positions\": 99999999999}", "\"n_positions\" is 99999999999"},
         {GPT2 "\"vocab_size\": 17, \"n_positions\": 12, \"n_layer\": 1025, \"n_head\": 2, \"n_embd\": 8}",
          ".layers is 1025"},
-        {GPT2 "\"vocab_size\": 17, \"n_positions\": 12, \"n_layer\": 2, \"n_head\": 3, \"n_embd\": 8}",
-         "must divide"},
+        {GPT2 "\"vocab_size\": 17, \"n_positions\": 12, \"n_layer\": 2, \"n_head\": 3, \"n_embd\": 8}", "must divide"},
         {GPT2 "\"vocab_size\": 17, \"n_positions\": 12, \"n_layer\": 2, \"n_head\": 2, \"n_embd\": 10}", "do not fit"},
         {GPT2 "\"vocab_size\": 17, \"n_positions\": 12, \"n_layer\": 3, \"n_head\": 2, \"n_embd\": 8}", "missing"},
         {GPT2 "\"vocab_size\": 17, \"n_positions\": 12, \"n_layer\": 1, \"n_head\": 2, \"n_embd\": 8}",

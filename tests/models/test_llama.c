@@ -77,8 +77,8 @@ static tarn_tensor *tokens_of(int64_t rows, int64_t columns, int64_t vocab_size)
     return good(tarn_from_i32(values, TARN_SHAPE(rows, columns), CPU));
 }
 
-/* Weights far from zero, so that every part counts in what is compared. */
-static tarn_module *stirred_by(const tarn_llama_config *config, double std)
+/* Weights far from zero, so that every sub-module affects the results. */
+static tarn_module *with_random_weights_of_std(const tarn_llama_config *config, double std)
 {
     tarn_module *model = make(config, 3);
     tarn_seed(4);
@@ -90,9 +90,9 @@ static tarn_module *stirred_by(const tarn_llama_config *config, double std)
     return model;
 }
 
-static tarn_module *stirred(const tarn_llama_config *config)
+static tarn_module *with_random_weights(const tarn_llama_config *config)
 {
-    return stirred_by(config, 0.25);
+    return with_random_weights_of_std(config, 0.25);
 }
 
 /* ---- the network ------------------------------------------------------------------------------------------------- */
@@ -211,7 +211,7 @@ static void first_values_follow_from_the_seed_alone(void **state)
 static void the_model_is_its_parts(void **state)
 {
     (void)state;
-    tarn_module *model = stirred(&small);
+    tarn_module *model = with_random_weights(&small);
     tarn_tensor *tokens = tokens_of(2, 7, VOCAB),
                 *x = tarn_embedding(tarn_module_find(model, "model.embed_tokens.weight"), tokens);
     for (int i = 0; i < 2; i++) {
@@ -257,7 +257,7 @@ static void rope_follows_the_configuration(void **state)
         c.rope_factor = i >= 4 ? 20 : 0;
         c.rope_original_context = i >= 3 ? (i >= 5 ? 12 : 16) : 0;
         c.rope_high_freq_factor = i >= 6 ? 2.5 : 0;
-        tarn_module *model = stirred(&c);
+        tarn_module *model = with_random_weights(&c);
         tarn_tensor *logits = good(tarn_forward(model, tokens));
         if (before && tarn_item(tarn_max(tarn_abs(tarn_sub(logits, before)), TARN_ALL_AXES, false)) < 1e-6)
             fail_msg("case %d changes nothing", i);
@@ -290,8 +290,8 @@ static void every_gradient_is_that_of_differences(void **state)
             tiny.head_dim = f % 2 ? 4 : 0, tiny.kv_heads = 1;
             tiny.dtype = TARN_F64;
             tiny.recompute = (tarn_recompute)recompute;
-            /* a norm of numbers near 0 bends more than differences can follow */
-            tarn_module *model = stirred_by(&tiny, 0.8);
+            /* the curvature of a norm near 0 is too large for differences */
+            tarn_module *model = with_random_weights_of_std(&tiny, 0.8);
             problem p = {model, tokens_of(2, 3, 5), tokens_of(2, 3, 5)};
             tarn_tensor *inputs[40];
             int count = tarn_module_parameter_count(model);
@@ -306,7 +306,7 @@ static void every_gradient_is_that_of_differences(void **state)
 static void the_loss_ignores_targets_of_minus_100(void **state)
 {
     (void)state;
-    tarn_module *model = stirred(&small);
+    tarn_module *model = with_random_weights(&small);
     tarn_tensor *tokens = tokens_of(2, 3, VOCAB);
     const int64_t targets[] = {1, -100, 3, 4, 5, -100}, kept[] = {1, 3, 4, 5}, places[] = {0, 2, 3, 4};
     tarn_tensor *rows = tarn_index_select(tarn_reshape(tarn_forward(model, tokens), TARN_SHAPE(6, VOCAB)), 0,
@@ -344,10 +344,10 @@ static void it_learns_a_text_by_heart(void **state)
     tarn_module_free(model);
 }
 
-/* Gradients of all parameters, one behind the other. */
+/* Gradients of all parameters, concatenated. */
 static tarn_tensor *all_gradients(const tarn_llama_config *config)
 {
-    tarn_module *model = stirred(config);
+    tarn_module *model = with_random_weights(config);
     tarn_tensor *parts[64];
     int count = tarn_module_parameter_count(model);
     tarn_backward(tarn_model_loss(model, tokens_of(3, 11, VOCAB), tokens_of(3, 11, VOCAB)));
@@ -413,7 +413,7 @@ static void parameters_may_be_of_any_float_dtype(void **state)
 
 /* ---- decoding ---------------------------------------------------------------------------------------------------- */
 
-/* Texts are cut at random into pieces of one token or several. */
+/* Sequences are split at random into chunks of one or several tokens. */
 static void chunks_give_the_logits_of_the_whole_sequence(void **state)
 {
     (void)state;
@@ -423,7 +423,7 @@ static void chunks_give_the_logits_of_the_whole_sequence(void **state)
             tarn_scope *scope = tarn_scope_open();
             tarn_llama_config c = families[f];
             c.dtype = TARN_F64;
-            tarn_module *model = stirred(&c);
+            tarn_module *model = with_random_weights(&c);
             tarn_decoder *decoder = tarn_decoder_new(model, &(tarn_decoder_options){.batch = batch});
             tarn_tensor *tokens = tokens_of(batch, CONTEXT, VOCAB), *logits = good(tarn_forward(model, tokens));
             for (int64_t from = 0, to; from < CONTEXT; from = to) {
@@ -466,7 +466,7 @@ static void a_step_of_training_and_one_of_decoding_stay_on_the_device(void **sta
     }
 }
 
-/* ---- what is known of one ---------------------------------------------------------------------------------------- */
+/* ---- queries ----------------------------------------------------------------------------------------------------- */
 
 static void the_configuration_can_be_queried_and_reused(void **state)
 {

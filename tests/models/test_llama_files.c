@@ -20,7 +20,7 @@ static tarn_tensor *tokens_of(int64_t columns)
     return good(tarn_from_i32(values, TARN_SHAPE(1, columns), CPU));
 }
 
-static tarn_module *stirred(const tarn_llama_config *config)
+static tarn_module *with_random_weights(const tarn_llama_config *config)
 {
     tarn_module *model = tarn_model_llama(config, CPU, 1);
     assert_ok();
@@ -34,7 +34,7 @@ static tarn_module *stirred(const tarn_llama_config *config)
 
 /* ---- round trips ------------------------------------------------------------------------------------------------- */
 
-static const tarn_llama_config families[] = {
+static const tarn_llama_config configs[] = {
     {.vocab_size = 17,
      .context = 12,
      .layers = 2,
@@ -86,7 +86,7 @@ static const tarn_llama_config families[] = {
      .rope_original_context = 10},
 };
 
-/* Field by field: what lies between the fields says nothing. */
+/* Field by field: padding is undefined. */
 static void assert_same_config(const tarn_llama_config *a, const tarn_llama_config *b)
 {
     assert_true(a->vocab_size == b->vocab_size && a->context == b->context && a->layers == b->layers &&
@@ -107,9 +107,9 @@ static void assert_same_config(const tarn_llama_config *a, const tarn_llama_conf
 static void a_folder_keeps_all_of_a_model(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
+    for (size_t i = 0; i < sizeof(configs) / sizeof(configs[0]); i++) {
         tarn_llama_config config, found;
-        tarn_module *model = stirred(&families[i]);
+        tarn_module *model = with_random_weights(&configs[i]);
         assert_true(tarn_model_write(model, scratch("kept")));
         tarn_module *opened = tarn_model_open(scratch("kept"), CPU, NULL);
         assert_ok();
@@ -151,7 +151,7 @@ static void weights_may_be_sharded(void **state)
 {
     (void)state;
     const tarn_gpt2_config gpt2 = {.vocab_size = 17, .context = 12, .layers = 1, .heads = 2, .hidden_size = 8};
-    tarn_module *models[] = {stirred(&families[3]), tarn_model_gpt2(&gpt2, CPU, 1)};
+    tarn_module *models[] = {with_random_weights(&configs[3]), tarn_model_gpt2(&gpt2, CPU, 1)};
     for (int i = 0; i < 2; i++) {
         const char *name = i ? "split-gpt2" : "split-llama";
         assert_true(tarn_model_write(models[i], scratch(name)));
@@ -176,9 +176,9 @@ static void weights_are_converted_or_stay_as_they_are_stored(void **state)
     (void)state;
     static const tarn_dtype dtypes[] = {TARN_F32, TARN_BF16, TARN_F16, TARN_F64};
     for (int from = 0; from < 4; from++) {
-        tarn_llama_config config = families[0];
+        tarn_llama_config config = configs[0];
         config.dtype = dtypes[from];
-        tarn_module *model = stirred(&config);
+        tarn_module *model = with_random_weights(&config);
         assert_true(tarn_model_write(model, scratch("stored")));
         tarn_module *opened = tarn_model_open(scratch("stored"), CPU, &(tarn_model_open_options){.as_stored = true});
         assert_ok();
@@ -218,7 +218,7 @@ static void add_weight(const char *folder, const char *name, tarn_tensor *tensor
 static void mismatched_weights_are_errors(void **state)
 {
     (void)state;
-    tarn_module *model = stirred(&families[1]); /* whose head is the tokens' table */
+    tarn_module *model = with_random_weights(&configs[1]); /* whose head is the tokens' table */
     const struct {
         const char *name, *sentence;
         tarn_tensor *tensor;
@@ -309,7 +309,7 @@ static void every_invalid_config_is_an_error_that_names_it(void **state)
         {A("llama") ROPE "{\"rope_type\": \"yarn\", \"factor\": 8}}", "'yarn' is not supported"},
         {A("llama") ROPE "{\"rope_type\": \"dynamic\", \"factor\": 8}}", "'dynamic' is not supported"},
         {A("llama") NEW "{\"rope_type\": \"longrope\", \"long_factor\": [1, 2]}}",
-         "of the type 'longrope' is not supported"},
+         "RoPE scaling 'longrope' is not supported"},
         {A("llama") ROPE "{\"rope_type\": 3}}", "rope_type\" is not a string"},
         {A("llama") ROPE "{\"rope_type\": \"linear\"}}", "has no factor"},
         {A("llama") ROPE "{\"rope_type\": \"linear\", \"factor\": -2}}", "factor\" is -2"},
@@ -346,7 +346,7 @@ static void every_invalid_config_is_an_error_that_names_it(void **state)
          "\"intermediate_size\": 5, \"num_key_value_heads\": 1, \"head_dim\": 6}",
          "missing: 'lm_head.weight'"}, /* not tied unless it says so */
     };
-    tarn_module *model = stirred(&families[1]);
+    tarn_module *model = with_random_weights(&configs[1]);
     assert_true(tarn_model_write(model, scratch("configs")));
     for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
         put_file(in_folder("configs", "config.json"), files[i].text, strlen(files[i].text));
@@ -381,7 +381,7 @@ static void eos_tokens_of_generation_config_are_read(void **state)
 {
     (void)state;
     static const struct {
-        const char *text, *ends; /* or what is wrong, from ':' on */
+        const char *text, *ends; /* or the error, after ':' */
     } files[] = {
         {"{\"eos_token_id\": [5, 2, 0], \"temperature\": 0.6}", "0 5 16 2"},
         {"{\"eos_token_id\": 9}", "0 5 16 9"},
@@ -393,7 +393,7 @@ static void eos_tokens_of_generation_config_are_read(void **state)
         {"{\"eos_token_id\": [1.5]}", ":generation_config.json': \"eos_token_id\" is not an integer"},
         {"{", ":generation_config.json', line 1"},
     };
-    tarn_module *model = stirred(&families[0]);
+    tarn_module *model = with_random_weights(&configs[0]);
     assert_true(tarn_model_write(model, scratch("ends")));
     tarn_module_free(model);
     for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
@@ -416,7 +416,7 @@ static void eos_tokens_of_generation_config_are_read(void **state)
 
 enum { STORY = 201, LOGITS = 512 };
 
-/* The numbers of the list that follows a key. */
+/* The numbers of the array after a key. */
 static void read_list(const char *text, const char *key, int count, double *values)
 {
     const char *at = strstr(text, key);

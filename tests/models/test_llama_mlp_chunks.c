@@ -13,7 +13,7 @@ enum { WIDTH = 64, INNER = 4096 + 512, ROWS = 80 }; /* two whole parts, and one 
 
 static tarn_device device;
 
-/* Random blocks in the place of a layer's weight. Borrowed. */
+/* Replaces a layer's weight by random quantized values. Borrowed. */
 static tarn_tensor *pack(tarn_module *layer)
 {
     tarn_tensor *dense = good(tarn_normal(tarn_shape_of(tarn__module_own(layer, "weight")), 0, 0.1, TARN_F32, CPU));

@@ -93,7 +93,7 @@ static void names_and_shapes_are_those_of_peft(void **state)
     assert_shape(good(tarn_module_find(model, "model.layers.1.mlp.down_proj.lora_A.weight")), 3, 10);
     assert_shape(good(tarn_module_find(model, "model.layers.1.self_attn.k_proj.lora_B.weight")), 8, 3);
     tarn_module_free(model);
-    model = make(GPT2, TARN_F32); /* whose weights lie the other way round */
+    model = make(GPT2, TARN_F32); /* whose weights are [in, out] */
     assert_true(tarn_lora_add(model, &(tarn_lora_options){.rank = 2, .targets = "c_attn, mlp.c_proj"}));
     assert_shape(good(tarn_module_find(model, "transformer.h.0.attn.c_attn.lora_A.weight")), 2, 8);
     assert_shape(good(tarn_module_find(model, "transformer.h.1.attn.c_attn.lora_B.weight")), 24, 2);
@@ -103,7 +103,7 @@ static void names_and_shapes_are_those_of_peft(void **state)
     tarn_module_free(model);
 }
 
-/* A is uniform in ±1/sqrt(in), B zeros: the model computes what it did. */
+/* A is uniform in ±1/sqrt(in), B zero: the outputs do not change. */
 static void adapters_are_initialized_as_in_peft(void **state)
 {
     (void)state;
@@ -145,7 +145,7 @@ static void a_seed_means_the_same_and_leaves_the_threads_generator_alone(void **
     assert_true(tarn_item(tarn_max(tarn_abs(tarn_sub(drawn[2], drawn[1])), TARN_ALL_AXES, false)) > 0);
 }
 
-/* ---- what they compute ------------------------------------------------------------------------------------------- */
+/* ---- results ----------------------------------------------------------------------------------------------------- */
 
 static void the_scale_is_alpha_over_rank_or_over_its_root(void **state)
 {
@@ -237,7 +237,7 @@ static void dropout_is_for_training_alone(void **state)
         tarn_tensor *first = good(tarn_forward(model, tokens)), *second = good(tarn_forward(model, tokens));
         assert_true(tarn_item(tarn_max(tarn_abs(tarn_sub(first, second)), TARN_ALL_AXES, false)) > 1e-6);
         tarn_decoder *decoder = tarn_decoder_new(model, &(tarn_decoder_options){.batch = 1});
-        tarn_tensor *decoded = good(tarn_decoder_feed(decoder, tokens)); /* nothing is dropped out of what is written */
+        tarn_tensor *decoded = good(tarn_decoder_feed(decoder, tokens)); /* decoding has no dropout */
         assert_true(tarn_module_is_training(model));
         tarn_module_train(model, false);
         first = good(tarn_forward(model, tokens));
@@ -340,7 +340,7 @@ static void only_adapters_are_trained(void **state)
     }
 }
 
-/* The memory that training takes, beside what the model itself does, does not grow with what is frozen. */
+/* Memory of training, the model's own excepted, does not grow with the frozen weights. */
 static void frozen_parameters_take_no_memory_in_training(void **state)
 {
     (void)state;
@@ -361,7 +361,7 @@ static void frozen_parameters_take_no_memory_in_training(void **state)
     tarn_module_free(model);
 }
 
-/* ---- a base in blocks -------------------------------------------------------------------------------------------- */
+/* ---- a quantized base -------------------------------------------------------------------------------------------- */
 
 static tarn_module *quantized(tarn_dtype type, tarn_dtype dtype)
 {
@@ -424,7 +424,7 @@ static void chunks_give_the_logits_of_the_whole_sequence(void **state)
     }
 }
 
-/* Captured steps of decoding, as generation takes them, and training: nothing crosses. */
+/* Captured decode steps, as in generation, and training: no transfers. */
 static void steps_stay_on_the_device(void **state)
 {
     (void)state;
@@ -495,7 +495,7 @@ static void a_model_with_adapters_is_not_written_as_one(void **state)
     tarn_module_free(model);
 }
 
-/* ---- what is refused --------------------------------------------------------------------------------------------- */
+/* ---- errors ------------------------------------------------------------------------------------------------------ */
 
 static void targets_are_linear_layers_by_name(void **state)
 {
@@ -510,7 +510,7 @@ static void targets_are_linear_layers_by_name(void **state)
         {GPT2, "", "empty name"},
         {LLAMA, "q_proj,", "empty name"},
         {LLAMA, "q_proj, ,v_proj", "empty name"},
-        {LLAMA, "embed_tokens", "no linear layer 'embed_tokens'"},
+        {LLAMA, "embed_tokens", "linear layer 'embed_tokens' not found"},
         {LLAMA, "lm_head", "'lm_head' is the head"},
         {QWEN, "lm_head", "'lm_head' is the head"},
         {GPT2, "lm_head", "'lm_head' is the head"}};

@@ -98,7 +98,7 @@ static void saved_adapters_load_again(void **state)
             assert_true((strstr(tarn_module_parameter_name(model, k), "lora_") != NULL) ==
                         tarn_needs_grad(tarn_module_parameter(model, k)));
         char *first = get_file(scratch("adapter/adapter_config.json"), &(size_t){0});
-        assert_true(tarn_lora_save(model, scratch("adapter"), "base")); /* over what is there */
+        assert_true(tarn_lora_save(model, scratch("adapter"), "base")); /* over existing adapters */
         char *second = get_file(scratch("adapter/adapter_config.json"), &(size_t){0});
         assert_string_equal(first, second);
         free(first);
@@ -125,7 +125,7 @@ static void layers_are_named_as_shortly_as_can_be(void **state)
     free(text);
 }
 
-/* ---- what is refused --------------------------------------------------------------------------------------------- */
+/* ---- errors ------------------------------------------------------------------------------------------------------ */
 
 static const char plain[] = "\"peft_type\": \"LORA\", \"r\": 2, \"lora_alpha\": 8, \"target_modules\": [\"c_attn\"]";
 
@@ -170,8 +170,8 @@ static void unsupported_adapter_settings_are_named(void **state)
     }
     refuse(model, "\"peft_type\": \"LOHA\", \"r\": 2", TARN_ERROR_UNSUPPORTED, "'LOHA'");
     refuse(model, "\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": \".*attn\"", TARN_ERROR_UNSUPPORTED,
-           "the pattern '.*attn'");
-    /* All that is off is fine, and what says nothing of what is computed. */
+           "the regex '.*attn'");
+    /* Keys that are off are fine, and keys without effect on the results. */
     snprintf(text, sizeof(text),
              "{%s, \"use_dora\": false, \"modules_to_save\": null, \"rank_pattern\": {}, \"exclude_modules\": [], "
              "\"later\": \"\", \"bias\": "

@@ -55,7 +55,7 @@ static void resnet20_has_the_published_size_and_other_channels_on_request(void *
     tarn_module_free(model);
 }
 
-/* Four random images of four classes are learnt by heart. */
+/* Overfits four random images of four classes. */
 static void every_model_learns(void **state)
 {
     (void)state;
@@ -89,7 +89,7 @@ static void every_model_learns(void **state)
 
 enum { IMAGES = 1000, CLASSES = 10, GOLDEN = 16 };
 
-/* The numbers in brackets after each "logits" of the file. */
+/* The arrays after each "logits" of the file. */
 static void read_golden(const char *path, double logits[GOLDEN][CLASSES])
 {
     size_t length;

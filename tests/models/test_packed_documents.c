@@ -6,7 +6,7 @@
 enum { ROWS = 2, CONTEXT = 40, VOCAB = 17, DOCUMENTS = 7, UNCOUNTED = -100 };
 #define CPU tarn_device_cpu()
 
-/* Where documents lie: a row, its first token, its end. The second row ends with tokens that belong to nothing. */
+/* Documents: row, first token, end. The second row ends with padding. */
 static const struct {
     int64_t row, begin, end;
 } place[DOCUMENTS] = {{0, 0, 9}, {0, 9, 10}, {0, 10, 37}, {0, 37, 40}, {1, 0, 25}, {1, 25, 33}, {1, 33, 40}};
@@ -49,8 +49,8 @@ static int64_t counted(const int32_t *targets, int64_t count)
     return found;
 }
 
-/* Weights far from zero, so that every part counts in what is compared. */
-static tarn_module *stirred(tarn_module *model)
+/* Weights far from zero, so that every sub-module affects the results. */
+static tarn_module *with_random_weights(tarn_module *model)
 {
     assert_ok();
     tarn_seed(4);
@@ -95,8 +95,8 @@ static void documents_are_as_they_are_alone(tarn_module *together, tarn_module *
 {
     batch b = fill();
     tarn__documents documents = {whole(b.positions), whole(b.document_starts)};
-    stirred(together);
-    stirred(alone);
+    with_random_weights(together);
+    with_random_weights(alone);
     check_logits(together, &b);
     tarn_tensor *loss = good(tarn__model_loss_of("test", together, whole(b.ids), whole(b.targets), &documents)),
                 *sum = loss_alone(alone, &b);
@@ -151,7 +151,7 @@ static void no_bit_comes_from_another_document(void **state)
     (void)state;
     tarn_llama_config config = {
         .vocab_size = VOCAB, .context = CONTEXT, .layers = 2, .heads = 2, .hidden_size = 8, .ffn_size = 12};
-    tarn_module *model = stirred(tarn_model_llama(&config, CPU, 3));
+    tarn_module *model = with_random_weights(tarn_model_llama(&config, CPU, 3));
     const tarn__arch *kind = tarn__arch_of("test", model);
     batch b = fill();
     tarn__documents documents = {whole(b.positions), whole(b.document_starts)};

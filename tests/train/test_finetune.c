@@ -396,7 +396,7 @@ static void options_that_cannot_be_are_refused(void **state)
     } rows[] = {{"layers", "3", 2, "layers is 3, but that of the model in"},
                 {"vocab", "300", 0, "vocab is 300, but that"},
                 {"tokenizer", "bytes", 0, "the model has its own, in"},
-                {"dropout", "0.1", 2, "a llama does not support it"},
+                {"dropout", "0.1", 2, "a llama has none"},
                 {"context", "33", 2, "looks at 32 tokens at most"},
                 {"model", "gpt2", 2, "to be a gpt2, but"},
                 {"lora_alpha", "4", 0, "lora_alpha is about adapters"},

@@ -183,7 +183,7 @@ static void mistakes_are_named(void **state)
         {"llama", "dropout", "0.1", "dropout is 0.1; a llama does not support it"},
         {"llama", "kv_heads", "3", ".kv_heads is 3; it must divide .heads, which is 4"},
         {"llama", "heads", "3", "must divide"},
-        {"llama", "heads", "16", "a head of 1 numbers"},
+        {"llama", "heads", "16", "head_dim is 1"},
         {"llama", "hidden", "3", "hidden is for classifiers"},
         {"llama", "data", "digits:50", "is for language models"},
         {"llama-3b", "vocab", "5", "the tokenizer has 18 tokens"},
