@@ -77,7 +77,7 @@ static void layers_on_the_cpu_change_nothing(void **state)
                    "3 layers on the device; it must be from 1 to the model's 2");
     expect_command(
         "bench decode --model gpt2-124m --prompt 2 --tokens 2 --runs 1 --device mirror --gpu-layers 13 2>&1 >/dev/null",
-        2, "the model has 12");
+        2, "the model's 12");
 }
 
 /* The same model with other weights in a folder. */

@@ -340,7 +340,7 @@ static void every_invalid_config_is_an_error_that_names_it(void **state)
         {"{\"model_type\": \"llama\", \"vocab_size\": 17, \"max_position_embeddings\": 12, \"num_hidden_layers\": 1, "
          "\"num_attention_heads\": 4, \"hidden_size\": 8, "
          "\"intermediate_size\": 5, \"head_dim\": 5}",
-         "a head of 5 numbers"},
+         "head_dim is 5"},
         {"{\"model_type\": \"llama\", \"vocab_size\": 17, \"max_position_embeddings\": 12, \"num_hidden_layers\": 1, "
          "\"num_attention_heads\": 4, \"hidden_size\": 8, "
          "\"intermediate_size\": 5, \"num_key_value_heads\": 1, \"head_dim\": 6}",
