@@ -317,6 +317,7 @@ struct fault_slot {
     const char *function;
 };
 
+/* Fault slot of the call's device; `function` names the operation in the error. */
 static inline fault_slot faults_of(const tarn__call *call)
 {
     tarn__cuda_device *d = tarn__cuda_at(call->device);

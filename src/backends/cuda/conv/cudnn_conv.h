@@ -73,7 +73,8 @@ bool tarn__cudnn_conv_tune(int index, void *handle, tarn__cudnn_conv_plan *plan,
                            int count);
 
 /* cudnn_conv_accuracy.c: the f32 reference of a convolution by im2col, computed into `result`, which is overwritten;
- * `count` elements. False if it cannot be computed. Waits for the device. Free it with _free(). */
+ * `count` elements. False if it cannot be computed. Waits for the device. Freed with
+ * tarn__cudnn_conv_reference_free(). */
 bool tarn__cudnn_conv_reference_compute(tarn__conv_reference *reference, const tarn__cudnn_conv *conv, int index,
                                         const tarn__cudnn_conv_operands *operands, const void *result, int64_t count,
                                         cudaStream_t stream);

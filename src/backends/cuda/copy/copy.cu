@@ -140,6 +140,7 @@ static void copy_bits(const tarn__call *call, const tarn__nest *nest, int size)
 
 /* ---- conversions ------------------------------------------------------------------------------------------------- */
 
+/* Operand 0 is the target, 1 the source. */
 template <typename C> struct convert_args {
     void *to;
     const void *from;
@@ -241,6 +242,7 @@ static bool convert_flat(const tarn__call *call, int64_t count)
     return from == TARN_F16 && to == TARN_F32 && convert_widened<f16>(call, count);
 }
 
+/* Grid: one element per thread. */
 template <typename C> static void convert_general(const tarn__call *call, const tarn__nest *nest)
 {
     convert_args<C> a = {

@@ -3,6 +3,7 @@
 
 /* ---- fill -------------------------------------------------------------------------------------------------------- */
 
+/* C: f64 for floats and bool, i64 for integers. */
 template <typename C> struct fill_args {
     void *to;
     tarn_dtype dtype;
@@ -89,6 +90,7 @@ static void kernel_fill(const tarn__call *call)
 
 /* ---- arange ------------------------------------------------------------------------------------------------------ */
 
+/* One axis, any stride. */
 struct arange_args {
     void *to;
     tarn_dtype dtype;

@@ -11,6 +11,7 @@ struct pad_axis {
     tarn__cuda_axis in;
 };
 
+/* The result is contiguous; the source may have any strides. */
 struct pad_args {
     void *to;
     const void *from;

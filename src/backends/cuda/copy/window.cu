@@ -10,12 +10,14 @@
 
 #define COPIES 8
 
+/* An axis in 32-bit arithmetic. */
 struct window_axis {
     divider size, step;
     uint32_t begin, span; /* span: from the first position with an element to after the last */
     int64_t to, from;
 };
 
+/* Kernel arguments; the last axis is separate, since a unit spans it. */
 struct window_args {
     void *to;
     const void *from;

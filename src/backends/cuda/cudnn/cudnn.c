@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The library: opened once, never closed. */
 static struct {
     tarn__cudnn functions;
     bool is_open, is_unusable;
@@ -16,6 +17,7 @@ static struct {
 } library;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
+/* A device's handle, and the stream it is bound to. */
 static struct state {
     void *handle;
     cudaStream_t stream;

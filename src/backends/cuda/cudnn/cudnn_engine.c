@@ -10,6 +10,7 @@
 
 /* ---- identity of an engine --------------------------------------------------------------------------------------- */
 
+/* One round of a multiplicative hash. */
 static uint64_t mix(uint64_t hash, uint64_t word)
 {
     hash = (hash ^ word) * 0xff51afd7ed558ccdu;
@@ -199,6 +200,7 @@ static bool set_variant_pack(const tarn__cudnn *c, tarn__cudnn_plan *plan, int c
     return true;
 }
 
+/* Asynchronous, on the handle's stream. */
 bool tarn__cudnn_run_plan(void *handle, tarn__cudnn_plan *plan, int count, const int64_t *ids, void *const *addresses,
                           void *workspace)
 {

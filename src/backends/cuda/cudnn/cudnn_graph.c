@@ -38,6 +38,7 @@ void *tarn__cudnn_create(tarn__cudnn_graph *graph, int kind)
     return made;
 }
 
+/* Values are copied by cuDNN. */
 void tarn__cudnn_set(tarn__cudnn_graph *graph, void *descriptor, int name, int type, int64_t count, const void *values)
 {
     if (graph->status == 0)

@@ -188,6 +188,7 @@ __device__ __forceinline__ float merge_partials(const float *rows, int count, in
     return value;
 }
 
+/* One element of y: values / sum. */
 __device__ __forceinline__ void write_value(const decode_args &a, int64_t batch, int head, int d, float value,
                                             float sum)
 {
@@ -377,6 +378,7 @@ static void kernel_attention_next(const tarn__call *call)
     }
 }
 
+/* u8 is the 8-bit cache. */
 void tarn__cuda_decode_attention(tarn__kernel_row *rows)
 {
     rows[TARN__K_attention_decode] = tarn__kernel_row{

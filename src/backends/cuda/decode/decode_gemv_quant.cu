@@ -23,6 +23,7 @@ template <> struct ring_of<TARN_Q4_K> {
     enum { bytes = CHUNK / 256 * 144, slots = 4 };
 };
 
+/* gemv_args, and the distribution of jobs over warps. */
 struct gemv_quant_args {
     gemv_args s;
     int end[2];      /* first job after the first weight, and after the second */

@@ -59,6 +59,7 @@ struct staged_x {
     }
 };
 
+/* Rows start at `base`, 16-byte aligned. */
 __device__ __forceinline__ staged_x staged_x_at(char *base, int in, x_layout form)
 {
     return staged_x{base, staged_pitch(in, form),

@@ -135,6 +135,7 @@ static void run_index_select(const tarn__call *call)
 
 /* ---- one_hot ----------------------------------------------------------------------------------------------------- */
 
+/* U: unsigned type of the result's size. */
 template <typename U> struct one_hot_args {
     U *y;
     U one; /* its bits */
@@ -204,6 +205,7 @@ static void run_one_hot(const tarn__call *call)
 
 /* ---- put_rows ---------------------------------------------------------------------------------------------------- */
 
+/* `limit`: first rows for which all of x fits. */
 template <typename U> struct put_rows_args {
     U *to;
     const U *from;

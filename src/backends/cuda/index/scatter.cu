@@ -256,6 +256,7 @@ static size_t scratch_of(const tarn__call *call, const add_plan *p)
     return 4 * p->keys_bytes + p->partial_bytes + p->begin_bytes + tarn__cuda_align(sort_bytes);
 }
 
+/* The plan is made again when it runs: both depend on shapes only. */
 static size_t scratch_scatter_add(const tarn__call *call)
 {
     add_plan p = plan_scatter(call);
@@ -400,6 +401,7 @@ template <typename C> static void add_lines(const tarn__call *call, const add_pl
     }
 }
 
+/* Sums in f64 for f64, i64 for integers, else f32. */
 static void run_lines(const tarn__call *call, const add_plan *p, int64_t index_step)
 {
     add_args a = args_of(call, p);

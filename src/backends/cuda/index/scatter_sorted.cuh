@@ -85,6 +85,7 @@ struct walk_pos {
     uint32_t before, after; /* keys next to the chunk; `none` at the ends: no run crosses them */
 };
 
+/* False for threads without a chunk or column. */
 __device__ __forceinline__ bool locate_walk(const add_args &a, walk_pos *w)
 {
     w->chunk = (int64_t)(blockIdx.x / a.tiles) * blockDim.y + threadIdx.y;

@@ -39,6 +39,7 @@ static order order_of(tarn_dtype dtype, bool is_descending)
     return o;
 }
 
+/* Bits of an element of `size` bytes. */
 __device__ __forceinline__ uint64_t bits_at(const void *base, int size, int64_t at)
 {
     switch (size) {

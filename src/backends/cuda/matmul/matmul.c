@@ -99,6 +99,7 @@ static matrix matrix_of(const tarn__view *v, bool may_transpose)
     return x;
 }
 
+/* 0 for a broadcast axis. */
 static int64_t batch_stride(const matrix *x, const tarn__view *v, int axis)
 {
     const tarn__view *used = x->is_packed ? &x->view : v;
@@ -418,6 +419,7 @@ static void run_gemm(const tarn__call *call, int inputs, const tarn__view *to)
     kernel_matmul(&product);
 }
 
+/* Second half of a composed kernel. */
 static void run_elementwise(const tarn__call *call, tarn__kernel kernel, const tarn__view *first,
                             const tarn__view *second, const tarn__view *to)
 {

@@ -17,6 +17,7 @@ static struct table {
 } tables[TARN__CUDA_MAX_DEVICES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+/* True for success; else remembers what failed, for this thread. */
 static bool ok(cublasStatus_t status, const char *what)
 {
     if (status == CUBLAS_STATUS_SUCCESS)
@@ -244,7 +245,7 @@ tarn__cuda_matmul_plan *tarn__cuda_matmul_plan_of(int index, const tarn__cuda_ge
     return plan;
 }
 
-/* Addresses live in the descriptor, not in the call: hence the lock around plan_run(). */
+/* Addresses live in the descriptor, not in the call: hence the lock around tarn__cuda_matmul_plan_run(). */
 static void set_pointers(const tarn__cuda_matmul_plan *plan, const tarn__cuda_gemm_operands *operands)
 {
     if (operands->bias)
@@ -268,6 +269,7 @@ cublasStatus_t tarn__cuda_matmul_plan_try(int index, const tarn__cuda_matmul_pla
                           plan->c, operands->c, plan->c, algorithm, operands->workspace, workspace, stream);
 }
 
+/* Enqueues the chosen algorithm. */
 bool tarn__cuda_matmul_plan_run(int index, tarn__cuda_matmul_plan *plan, const tarn__cuda_gemm_operands *operands,
                                 double alpha, double beta, cudaStream_t stream)
 {

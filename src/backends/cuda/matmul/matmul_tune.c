@@ -17,6 +17,7 @@ typedef struct tuned_algorithm {
     uint64_t workspace, is_slower;
 } tuned_algorithm;
 
+/* The family's name has the version of the candidate set. */
 static tarn__cuda_tuning *tuning(void)
 {
     static tarn__cuda_tuning all = {
@@ -25,6 +26,7 @@ static tarn__cuda_tuning *tuning(void)
     return &all;
 }
 
+/* By the number of multiply-adds. */
 bool tarn__cuda_matmul_must_tune(const tarn__cuda_gemm *p)
 {
     return (double)p->m * (double)p->n * (double)p->k * (double)p->batches >= TARN__CUDA_TUNE_MIN_MULTIPLIES &&

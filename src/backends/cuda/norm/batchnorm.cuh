@@ -34,6 +34,7 @@ template <typename C> struct group_moments {
     }
 };
 
+/* One element, measured in f64. */
 __device__ __forceinline__ void take_f64(double x, double from, double *sum, double *squares)
 {
     double d = x - from;

@@ -10,6 +10,7 @@
 
 enum { ADD_RELU_RESIDENT = ADD_RELU + 1 }; /* the residual is resident, too, and all of both fits */
 
+/* x, and the residual if it is resident. */
 template <int MODE> constexpr __host__ __device__ int resident_operands()
 {
     return MODE == ADD_RELU_RESIDENT ? 2 : 1;
@@ -281,6 +282,7 @@ static void launch_mode(const tarn__call *call, const channel_args &a, const sta
     launch_persistent(call, a.is_nchw ? persistent_kernel<T, MODE, true> : persistent_kernel<T, MODE, false>, a, s, h);
 }
 
+/* Selects the mode. */
 template <typename T>
 static void launch_dtype(const tarn__call *call, const channel_args &a, const stat_args &s, const persistent_args &h,
                          bool has_relu, bool both_resident)

@@ -224,6 +224,7 @@ static void launch_relu(const tarn__call *call, const channel_args &a, const cha
                       a, s, h);
 }
 
+/* Selects where relu's result comes from. */
 template <typename T>
 static void launch_dtype(const tarn__call *call, const channel_args &a, const channel_sums &s, const persistent_args &h)
 {

@@ -114,6 +114,7 @@ static bool has_vecs(const channel_args &a, tarn_dtype dtype, int width)
     return true;
 }
 
+/* Mixtures are processed element by element. */
 static bool has_one_dtype(const channel_args &a)
 {
     for (int k = 1; k < CHANNEL_OPERANDS; k++)

@@ -36,6 +36,7 @@ __device__ __forceinline__ void normalize(const norm_args &a, const typename R::
     R::store(a.rows.operand[OUT], to, at, y);
 }
 
+/* Skipped if not needed. */
 template <typename C> __device__ __forceinline__ void write_row_stat(const norm_args &a, int k, int64_t at, C value)
 {
     if (a.rows.operand[k].base)
@@ -246,6 +247,7 @@ static layernorm_grad grad_of(const tarn__call *call, bool is_centred)
                           ((const tarn__norm *)call->params)->epsilon};
 }
 
+/* Inputs x (the sum), weight, mean, rstd, g, the residual's gradient; outputs gx, gweight, gbias. */
 static layernorm_grad residual_grad_of(const tarn__call *call)
 {
     const tarn__residual_norm *params = (const tarn__residual_norm *)call->params;

@@ -253,6 +253,7 @@ static __global__ void __launch_bounds__(WARP *SLICES) combine_kernel(const __gr
 /* Kernel, by dtype and shape alone. */
 enum grad_kind { SHORT, BY_WARP, BY_BLOCK, STREAM };
 
+/* The kernel, and the chunks of rows. */
 struct grad_plan {
     grad_kind kind;
     bool in_double;
@@ -288,6 +289,7 @@ static grad_plan plan_of(const layernorm_grad *of)
     return p;
 }
 
+/* Partial sums of weight and bias, for all chunks. */
 size_t tarn__cuda_layernorm_grad_scratch(const layernorm_grad *of)
 {
     grad_plan p = plan_of(of);

@@ -82,6 +82,7 @@ __device__ __forceinline__ int32_t load_index(const pool_args &a, int64_t at)
     return a.are_bytes ? (int32_t)((const uint8_t *)a.indices)[at] : ((const int32_t *)a.indices)[at];
 }
 
+/* One index, u8 or i32. */
 __device__ __forceinline__ void store_index(const pool_args &a, int64_t at, int32_t tap)
 {
     if (a.are_bytes)

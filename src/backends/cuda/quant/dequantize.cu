@@ -3,6 +3,7 @@
 
 #define ELEMENTS 4 /* per thread, 256 apart: adjacent threads write adjacent elements */
 
+/* The view may have any strides of whole rows. */
 struct dequantize_args {
     const char *from;
     float *to;

@@ -15,6 +15,7 @@ __device__ __forceinline__ float load_float(const void *x, tarn_dtype dtype, int
                                 : widen(((const f16 *)x)[at]);
 }
 
+/* One element, rounded to the dtype. */
 __device__ __forceinline__ void store_float(void *y, tarn_dtype dtype, int64_t at, float value)
 {
     if (dtype == TARN_F32)

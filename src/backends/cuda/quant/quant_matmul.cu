@@ -33,6 +33,7 @@ struct quantized_x {
     int64_t units;
 };
 
+/* x (rows, in) with any strides. */
 struct quantize_args {
     const void *x;
     tarn_dtype dtype;
@@ -236,6 +237,7 @@ static __global__ void __launch_bounds__(THREADS) dequantize_kernel(const __grid
     }
 }
 
+/* Selects the element type. */
 template <tarn_dtype Q> static void dequantize_as(tarn_dtype dtype, const dequantize_args &a, cudaStream_t stream)
 {
     unsigned blocks = blocks_for(a.groups, THREADS);

@@ -52,6 +52,7 @@ __device__ __forceinline__ float sin_of_angle(float x)
     return sin_reduced((double)x, __dadd_rn(rounded, -0x1.8p52), rounded);
 }
 
+/* cos x = sin(x + π/2): rounded to a half-integer multiple of π. */
 __device__ __forceinline__ float cos_of_angle(float x)
 {
     double rounded = __dadd_rn(fma((double)x, 0x1.45f306dc9c883p-2, 0.5), 0x1.8p52);

@@ -67,6 +67,7 @@ template <typename C> struct ties_op {
 
 /* ---- launching --------------------------------------------------------------------------------------------------- */
 
+/* max and min have an aux operand, their result; prod has none. */
 template <typename T> static void launch_registers(const reduce_args &a, void *gx, cudaStream_t stream)
 {
     if (a.aux)

@@ -124,6 +124,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
+/* Grid as the reduction's, one block row per chunk. */
 template <typename T> static void launch_prod_grad(const reduce_args &a, void *gx, cudaStream_t stream)
 {
     dim3 grid(blocks_for(a.units, 1 << a.width_bits), (unsigned)a.chunks);

@@ -167,6 +167,7 @@ static const tarn__view *aux_of(const gradient *d)
     return d->result ? d->result : d->g;
 }
 
+/* Two f64 arrays of states, and the reduction's chunks. */
 static size_t two_pass_scratch(const gradient *d)
 {
     tarn__view states = states_view(d, NULL);

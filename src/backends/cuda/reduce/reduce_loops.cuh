@@ -90,6 +90,7 @@ template <int N> __device__ __forceinline__ int64_t step_offset(const reduce_arg
 /* True if a batch has its own type. */
 template <typename Op> constexpr bool has_batch = !std::is_same<typename Op::state, typename Op::batch>::value;
 
+/* Without a batch type elements are added to the state directly. */
 template <typename Op> __device__ __forceinline__ typename Op::batch begin_batch(const typename Op::state &s)
 {
     if constexpr (has_batch<Op>)
@@ -317,6 +318,7 @@ template <template <typename> class Op> static void reduce_floats(const reduce_a
     }
 }
 
+/* Integers are loaded one by one and computed in i64. */
 template <template <typename> class Op> static void reduce_any(const reduce_args &a, cudaStream_t stream)
 {
     if (tarn__is_float(a.x_dtype))

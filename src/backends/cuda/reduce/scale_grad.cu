@@ -266,6 +266,7 @@ template <typename R, typename W> static void launch_as(const tarn__call *call, 
         combine_columns<<<blocks_for(a.rows.length, WARP), dim3(WARP, SLICES), 0, stream>>>(a);
 }
 
+/* gx may be f32 for 16-bit x: a leaf's gradient. */
 template <typename T> static void launch_vecs(const tarn__call *call, const scale_args &a, bool by_row)
 {
     constexpr int N = vec_size<T>::value;

@@ -111,6 +111,7 @@ template <typename C> struct prod_op {
     }
 };
 
+/* f64 states; integers in i64. */
 static void run_prod(const tarn__call *call)
 {
     reduce_args a;

@@ -78,6 +78,7 @@ static bool fits(const gradient *d, reduce_args *a)
     return plan_vectorized(d, a) && fits_registers(*a);
 }
 
+/* None if rows fit registers. */
 static size_t scratch_var_grad(const tarn__call *call)
 {
     gradient d = operands_of(call);

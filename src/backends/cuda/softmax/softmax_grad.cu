@@ -20,6 +20,7 @@ template <typename C> struct split_sum {
     }
 };
 
+/* The gradient of one element. */
 template <typename C> __device__ __forceinline__ C grad_of(C y, C g, const split_sum<C> &sum, bool is_log)
 {
     /* times so large a sum, an exponential below f32's range still counts */
