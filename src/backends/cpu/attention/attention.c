@@ -339,7 +339,7 @@ static void describe(const tarn__call *call, bool backward, job *j)
 }
 
 /* Lays out the scratch; without memory it counts the bytes. */
-static size_t carve_all(job *j, char *memory, size_t bytes)
+static size_t lay_out_scratch(job *j, char *memory, size_t bytes)
 {
     arena c = {.memory = memory, .size = bytes};
     size_t each = is_f64(j) ? 8 : 4;
@@ -355,7 +355,7 @@ static size_t scratch_of(const tarn__call *call, bool backward)
 {
     job j;
     describe(call, backward, &j);
-    return carve_all(&j, NULL, 0);
+    return lay_out_scratch(&j, NULL, 0);
 }
 
 /* Tasks per thread hand-over. */
@@ -379,7 +379,7 @@ static void kernel_attention(const tarn__call *call)
 {
     job j;
     describe(call, false, &j);
-    carve_all(&j, call->scratch, call->scratch_bytes);
+    lay_out_scratch(&j, call->scratch, call->scratch_bytes);
     check_lengths(&j, call->fault);
     check_starts(&j, call->fault);
     int64_t pieces = j.batches * j.kv_heads * j.parts;
@@ -399,14 +399,14 @@ static size_t quant_kv_scratch(const tarn__call *call)
 {
     job j;
     describe_quant_kv(call, &j);
-    return carve_all(&j, NULL, 0);
+    return lay_out_scratch(&j, NULL, 0);
 }
 
 static void kernel_attention_quant_kv(const tarn__call *call)
 {
     job j;
     describe_quant_kv(call, &j);
-    carve_all(&j, call->scratch, call->scratch_bytes);
+    lay_out_scratch(&j, call->scratch, call->scratch_bytes);
     check_lengths(&j, call->fault);
     int64_t pieces = j.batches * j.kv_heads * j.parts;
     tarn__parallel_for(pieces, grain_of(&j), is_f64(&j) ? forward_pieces_f64 : forward_pieces_f32, &j);
@@ -417,7 +417,7 @@ static void kernel_attention_grad(const tarn__call *call)
 {
     job j;
     describe(call, true, &j);
-    carve_all(&j, call->scratch, call->scratch_bytes);
+    lay_out_scratch(&j, call->scratch, call->scratch_bytes);
     int64_t units = j.batches * j.kv_heads;
     tarn__parallel_for(units * j.parts, grain_of(&j), is_f64(&j) ? backward_pieces_f64 : backward_pieces_f32, &j);
     if (j.parts > 1)

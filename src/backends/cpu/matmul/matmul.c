@@ -34,7 +34,7 @@
 #else
 #define PANELS_TOGETHER 1
 #endif
-#define ROWS_PER_DEAL 8 /* rows packed for all panels before the next ones */
+#define PACK_STEP_ROWS 8 /* rows packed for all panels before the next ones */
 
 /* Rows of the register tile: with two vectors each they fill the registers, less three. For unpacked rows, row i is
  * a base pointer plus none, one or two strides: few registers for many rows. */
