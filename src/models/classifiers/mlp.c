@@ -11,19 +11,17 @@ static bool check(int64_t inputs, const int64_t *hidden, int hidden_count, int64
     if (tarn_failed())
         return false;
     if (inputs < 1 || classes < 1)
-        return tarn__raise(TARN_ERROR_SHAPE,
-                           "model_mlp: %lld inputs and %lld classes; there must be at least 1 of each",
+        return tarn__raise(TARN_ERROR_SHAPE, "model_mlp: %lld inputs and %lld classes; both must be at least 1",
                            (long long)inputs, (long long)classes);
     if (hidden_count < 0 || hidden_count > MAX_HIDDEN)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "model_mlp: %d hidden layers; there may be 0 to %d", hidden_count,
+        return tarn__raise(TARN_ERROR_ARGUMENT, "model_mlp: %d hidden layers; it must be from 0 to %d", hidden_count,
                            MAX_HIDDEN);
     if (hidden_count > 0 && !hidden)
-        return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "model_mlp: there are %d hidden layers, but the list of their sizes is NULL", hidden_count);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "model_mlp: %d hidden layers, but hidden is NULL", hidden_count);
     for (int i = 0; i < hidden_count; i++)
         if (hidden[i] < 1)
-            return tarn__raise(TARN_ERROR_SHAPE, "model_mlp: hidden layer %d has %lld numbers; it must have at least 1",
-                               i, (long long)hidden[i]);
+            return tarn__raise(TARN_ERROR_SHAPE, "model_mlp: hidden[%d] is %lld; it must be at least 1", i,
+                               (long long)hidden[i]);
     return true;
 }
 

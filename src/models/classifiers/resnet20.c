@@ -11,9 +11,9 @@
 #include "nn/module.h"
 
 /* Groups of blocks, blocks per group, channels of the first group. */
-enum { GROUPS = 3, BLOCKS = 3, WIDTH = 16 };        /* groups of blocks, blocks in each, channels of the first group */
-enum { CONV1, BN1, CONV2, BN2 };                    /* a block's children */
-enum { STEM_CONV, STEM_BN, FIRST_GROUP, HEAD = 5 }; /* the network's */
+enum { GROUPS = 3, BLOCKS = 3, WIDTH = 16 };
+enum { CONV1, BN1, CONV2, BN2 };                    /* children of a block */
+enum { STEM_CONV, STEM_BN, FIRST_GROUP, HEAD = 5 }; /* children of the network */
 
 /* 3 × 3 without bias, padded: only the stride changes the size. */
 static tarn_module *convolution(int64_t in, int64_t out, int64_t stride, tarn_device device)

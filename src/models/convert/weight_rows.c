@@ -16,8 +16,8 @@
 #include "core/device/device.h"
 
 /* Elements per chunk, or one row; and columns per tile of a transposition: a multiple of every block size. */
-#define CHUNK ((int64_t)1 << 20) /* elements that are converted at a time, or one row */
-#define TILE 256                 /* columns that become rows at a time: whole blocks of every type */
+#define CHUNK ((int64_t)1 << 20)
+#define TILE 256
 
 /* One chunk: rows `begin` and on, to `out`. */
 typedef struct chunk {

@@ -71,18 +71,18 @@ typedef struct tarn__gguf_arch {
     /* outside of layers, the token embedding first, and inside; terminated by a NULL folder */
     const tarn__gguf_tensor_name *top_names, *layer_names;
 
+    /* Extracts the properties that the common code needs. */
     void (*traits)(const void *config, tarn__gguf_traits *traits);
 
-    /* A configuration from config.json, and into it. */
+    /* Reads and writes the configuration of a config.json. */
     bool (*read)(const char *function, const tarn__json_file *document, tarn_dtype dtype, void *config);
     bool (*write)(const void *config, tarn__json_file *document);
 
-    /* The same from the metadata of a file, and into it, but for the tokens. What tarn does not compute is refused by
-     * its name. */
+    /* The same for the metadata of a GGUF file, tokens excepted. Unsupported settings are errors that name them. */
     bool (*get)(const char *function, const tarn_gguf *file, tarn_dtype dtype, void *config);
     bool (*put)(const void *config, tarn_gguf_writer *writer);
 
-    /* A model whose parameters come from a source. The caller owns it. NULL with an error. */
+    /* Creates a model with parameters from a source. The caller owns it. NULL with an error. */
     tarn_module *(*make)(const char *function, const void *config, const tarn__device_map *map,
                          const tarn__model_source *source);
 } tarn__gguf_arch;

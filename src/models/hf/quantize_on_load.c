@@ -78,11 +78,11 @@ static bool check_entry(const loader *r, const tarn_safetensors_entry *e, tarn_s
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
                            "%s: '%s': tensor '%.200s' is %s; F32, F16 and BF16 can be quantized", r->function, r->path,
                            e->name, e->dtype_name);
-    int64_t row = stored.size[stored.rank - 1], whole = (int64_t)tarn__dtypes[to].block_elements;
-    return row % whole == 0 ||
+    int64_t row = stored.size[stored.rank - 1], block = (int64_t)tarn__dtypes[to].block_elements;
+    return row % block == 0 ||
            tarn__raise(TARN_ERROR_SHAPE,
                        "%s: '%s': the rows of '%.200s' have %lld elements; %s needs a multiple of %lld%s", r->function,
-                       r->path, e->name, (long long)row, tarn_dtype_name(to), (long long)whole,
+                       r->path, e->name, (long long)row, tarn_dtype_name(to), (long long)block,
                        row % 32 == 0 ? "; q8_0 needs one of 32" : "");
 }
 

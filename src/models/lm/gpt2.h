@@ -7,7 +7,6 @@
 
 #include "models/lm/arch.h"
 
-/* Children, by place; those of the model are transformer and lm_head. */
 /* Children by index. Of the body: wte, wpe, h, ln_f. */
 enum { TARN__GPT2_TOKEN_EMBEDDING, TARN__GPT2_POSITION_EMBEDDING, TARN__GPT2_LAYERS, TARN__GPT2_NORM };
 /* Of a layer: ln_1, attn, ln_2, mlp. */

@@ -8,7 +8,6 @@
 
 #include "models/lm/arch.h"
 
-/* Children, by place; those of the model are model and lm_head. */
 /* Children by index. Of the body: embed_tokens, layers, norm. */
 enum { TARN__LLAMA_TOKEN_EMBEDDING, TARN__LLAMA_LAYERS, TARN__LLAMA_NORM };
 /* Of a layer: self_attn, mlp, and their norms. */

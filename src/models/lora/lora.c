@@ -9,6 +9,7 @@
 #include "base/memory.h"
 #include "core/tensor/random.h"
 
+/* Larger ranks are errors in a configuration, not models. */
 #define MAX_RANK 65536
 
 /* ---- layers ------------------------------------------------------------------------------------------------------ */
@@ -49,7 +50,8 @@ static bool list_one(tarn_module *module, const char *path, void *ctx)
     return copy != NULL;
 }
 
-/* The head is excluded, as by PEFT's "all-linear". */
+/* Lists the layers in tree order, so that a seed gives each layer the same A. The head is excluded, as by PEFT's
+ * "all-linear". */
 bool tarn__lora_list(const char *function, const tarn_module *model, tarn__lora_layers *list)
 {
     *list = (tarn__lora_layers){0};

@@ -1,4 +1,6 @@
-/* lora_open.c: opens a folder of adapters alone as its base model, with the adapters. */
+/* lora_open.c: opens a folder of adapters alone as its base model, with the adapters.
+ *
+ * The base model is found by base_model_name_or_path of adapter_config.json, which must be a local path. */
 #include <string.h>
 
 #include "base/os/files.h"
