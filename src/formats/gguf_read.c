@@ -549,6 +549,7 @@ static void release_key(tarn__gguf_key *key)
     tarn__string_free(key->name);
 }
 
+/* Tensors that are views keep the map alive; everything else of the file is freed. */
 void tarn_gguf_close(tarn_gguf *file)
 {
     if (!file)

@@ -24,6 +24,7 @@ const tarn__gguf_dtype tarn__gguf_dtypes[TARN__GGUF_DTYPES] = {
     [41] = {"Q1_0", 128, 18, NO_DTYPE},
 };
 
+/* A short linear search, once per tensor written. */
 int tarn__gguf_dtype_of(tarn_dtype dtype)
 {
     for (int i = 0; i < TARN__GGUF_DTYPES; i++)

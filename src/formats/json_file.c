@@ -87,6 +87,7 @@ tarn__json_file *tarn__json_file_open(const char *function, const char *path)
     return file;
 }
 
+/* Strings borrowed from the file end here. */
 void tarn__json_file_free(tarn__json_file *file)
 {
     if (!file)
@@ -360,6 +361,7 @@ bool tarn__json_file_bool(const tarn__json_file *file, const char *key, bool *va
     return json_is_boolean(found) || raise_member(file, key, "is neither true nor false");
 }
 
+/* The bound keeps callers from allocating by a number in the file alone. */
 bool tarn__json_file_count(const tarn__json_file *file, const char *key, size_t max, size_t *count)
 {
     json_t *array = find(file, key, -1);

@@ -94,6 +94,7 @@ static bool open_part(tarn_safetensors *file, const char *name)
     for (int i = 0; i < file->parts; i++)
         if (strcmp(part_name(file->part[i]), name) == 0)
             return true;
+    /* The capacity is the number of tensors, which is reached only if every one has a file of its own, or MAX_PARTS. */
     if (file->parts == file->part_capacity)
         return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' names more than %d files", function, file->path, MAX_PARTS);
     char *path = tarn__is_safetensors_index(name) ? NULL : path_in_folder(file, name);

@@ -20,6 +20,7 @@ void tarn__loss_mask_free(tarn__loss_mask *m)
     tarn__buffer_free(&m->trial, sizeof(int32_t));
 }
 
+/* Toggles are recorded as offsets and applied when the text is encoded: only then do ids exist. */
 bool tarn__loss_mask_toggle(tarn__loss_mask *m, size_t at)
 {
     return tarn__buffer_add(&m->toggles, &at, 1, sizeof(at));
@@ -42,6 +43,7 @@ bool tarn__loss_mask_begin(tarn__loss_mask *m, tarn__buffer *ids, const tarn__bu
     return true;
 }
 
+/* A token of the template inside a completion, such as its end, counts too. */
 bool tarn__loss_mask_add_token(tarn__loss_mask *m)
 {
     uint8_t flags = m->is_completion;
@@ -86,6 +88,7 @@ static void set_flags(tarn__loss_mask *m, const tarn_tokenizer *tokenizer, const
     }
 }
 
+/* All ids of the section get a flag of 0 first; those between a beginning and an end are then set. */
 bool tarn__loss_mask_section(tarn__loss_mask *m, const tarn_tokenizer *tokenizer, tarn__encoder *encoder,
                              const tarn__section *s, const tarn__buffer *ids)
 {

@@ -96,7 +96,7 @@ static bool read_bpe(const tarn__hf_reader *reader, json_t *root, json_t *model)
         !is_empty(json_object_get(model, "end_of_word_suffix")))
         return tarn__hf_raise(reader, TARN_ERROR_UNSUPPORTED,
                               "a BPE with continuing_subword_prefix or end_of_word_suffix");
-    if (!is_empty(dropout) && json_number_value(dropout) != 0)
+    if (!is_empty(dropout) && json_number_value(dropout) != 0) /* BPE dropout: random merges */
         return tarn__hf_raise(reader, TARN_ERROR_UNSUPPORTED, "a BPE with dropout gives other ids every time");
     if (fall_back)
         return tarn__hf_read_spm(reader, root, model) && read_unknown(reader, model, &bpe->unknown);

@@ -55,6 +55,7 @@ bool tarn__hf_put_piece(tarn__buffer *out, const tarn_tokenizer *t, int32_t id)
 
 /* ---- members ----------------------------------------------------------------------------------------------------- */
 
+/* JSON's spelling. */
 static const char *bool_text(bool value)
 {
     return value ? "true" : "false";
@@ -112,6 +113,7 @@ static bool put_added(tarn__buffer *out, const tarn_tokenizer *t)
     return good && put_user_pieces(out, t, count > 0) && tarn__hf_put(out, "%s],\n", count ? "\n  " : "");
 }
 
+/* A "Split" step that isolates the matches of a regex. */
 static bool put_split(tarn__buffer *out, const char *pattern)
 {
     return tarn__hf_put(out, "{\"type\": \"Split\", \"pattern\": {\"Regex\": ") &&

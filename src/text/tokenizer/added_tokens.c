@@ -96,6 +96,7 @@ bool tarn__added_sort(tarn__added *added)
     return true;
 }
 
+/* Texts are owned by their tokens. */
 void tarn__added_free(tarn__added *added)
 {
     for (size_t i = 0; i < added->tokens.count; i++)

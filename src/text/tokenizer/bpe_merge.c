@@ -28,6 +28,7 @@ static bool push(tarn__buffer *heap, candidate candidate_added)
     return true;
 }
 
+/* Removes the first candidate; the heap is not empty. */
 static candidate pop(tarn__buffer *heap)
 {
     candidate *all = (candidate *)(void *)heap->data, first = all[0], last = all[--heap->count];

@@ -105,6 +105,7 @@ static bool spell_words(trainer *t)
 
 /* ---- pairs ------------------------------------------------------------------------------------------------------- */
 
+/* Valid until the next pair is added. */
 static pair *pair_at(const trainer *t, size_t index)
 {
     return &((pair *)(void *)t->pairs.data)[index];
@@ -197,6 +198,7 @@ static bool push(trainer *t, candidate added)
     return true;
 }
 
+/* Removes the first candidate; the heap is not empty. */
 static candidate pop(trainer *t)
 {
     candidate *all = (candidate *)(void *)t->heap.data, first = all[0], last = all[--t->heap.count];
@@ -263,6 +265,7 @@ static bool merge_in_word(trainer *t, uint32_t number, int32_t left, int32_t rig
     return good;
 }
 
+/* Merges a pair in all words it may be in. A word is visited once per merge, though it may be listed twice. */
 static bool merge_everywhere(trainer *t, size_t index, int32_t merged, uint32_t merge)
 {
     pair p = *pair_at(t, index); /* a copy: the array may be reallocated */

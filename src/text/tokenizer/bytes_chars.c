@@ -108,6 +108,7 @@ static bool fill_vocab(tarn_tokenizer *tokenizer, const uint8_t *seen)
     return true;
 }
 
+/* Allocates the empty set. */
 static bool init_alphabet(alphabet *a)
 {
     a->seen = tarn__alloc(CODE_POINTS / 8);
@@ -129,6 +130,7 @@ static tarn_tokenizer *finish_alphabet(alphabet *a, bool good)
     return NULL;
 }
 
+/* The text must be valid UTF-8: invalid bytes have no code point to number. */
 tarn_tokenizer *tarn_tokenizer_characters(const char *text, size_t length)
 {
     alphabet a = {.function = "tokenizer_characters"};

@@ -74,6 +74,7 @@ static tarn_tokenizer *open_other(const char *folder)
     return NULL;
 }
 
+/* tokenizer.json says most: it is preferred over the older files next to it. */
 static tarn_tokenizer *open_folder(const char *folder)
 {
     char path[MAX_PATH];
@@ -81,6 +82,7 @@ static tarn_tokenizer *open_folder(const char *folder)
     return has_json ? with_config(tarn__tokenizer_read_json(path), folder, strlen(folder), false) : open_other(folder);
 }
 
+/* True if a string has this suffix. */
 static bool ends_in(const char *text, const char *end)
 {
     return strlen(text) >= strlen(end) && strcmp(text + strlen(text) - strlen(end), end) == 0;

@@ -147,6 +147,8 @@ void tarn__regex_free(tarn__regex *regex)
 
 /* ---- matching ---------------------------------------------------------------------------------------------------- */
 
+/* One match vector serves every regex: only the whole match is read, no groups. The JIT stack may grow to 8 MiB, for
+ * patterns that backtrack over long words. */
 tarn__matcher *tarn__matcher_new(void)
 {
     tarn__matcher *matcher = tarn__alloc(sizeof(*matcher));

@@ -40,6 +40,7 @@ static bool add_normal(tarn_tokenizer *t, const tarn__spm_spec *spec, int32_t id
     return !tarn_failed() && tarn__vocab_add_spm(&t->vocab, id, spec->pieces[id], spec->lengths[id]);
 }
 
+/* Adds a byte piece; its text must be <0xHH>. */
 static bool add_byte(tarn_tokenizer *t, const tarn__spm_spec *spec, int32_t id)
 {
     int byte = tarn__byte_of_piece(spec->pieces[id], spec->lengths[id]);

@@ -18,6 +18,7 @@ struct tarn_text_stream {
     bool has_output; /* a byte was pushed: a leading space is no longer stripped */
 };
 
+/* A stream that continues other text counts as begun: its leading space is kept. */
 tarn_text_stream *tarn_text_stream_new_sized(const tarn_tokenizer *tokenizer, const tarn_stream_options *options,
                                              size_t options_size)
 {
@@ -140,6 +141,7 @@ const char *tarn_text_stream_push(tarn_text_stream *stream, int32_t id, size_t *
     return ready(stream, length);
 }
 
+/* Waiting bytes cannot be completed any more: they become one U+FFFD. The stream is then as new. */
 const char *tarn_text_stream_end(tarn_text_stream *stream, size_t *length)
 {
     if (!start(stream, "text_stream_end", length))

@@ -14,6 +14,7 @@
 
 /* ---- creation ---------------------------------------------------------------------------------------------------- */
 
+/* All special ids begin as -1: none. SentencePiece's files escape spaces, the others bytes. */
 tarn_tokenizer *tarn__tokenizer_new(const tarn__tokenizer_kind *kind)
 {
     tarn_tokenizer *tokenizer = tarn__alloc(sizeof(*tokenizer));
@@ -207,6 +208,7 @@ uint64_t tarn_tokenizer_hash(const tarn_tokenizer *tokenizer)
     return check_tokenizer(tokenizer, "tokenizer_hash") ? tokenizer->hash : 0;
 }
 
+/* An unused id gives NULL without an error: vocabularies have gaps. */
 const char *tarn_tokenizer_piece(const tarn_tokenizer *tokenizer, int32_t id, size_t *length)
 {
     size_t bytes;
@@ -244,6 +246,7 @@ int32_t tarn_tokenizer_find(const tarn_tokenizer *tokenizer, const char *piece, 
     return find(tokenizer, piece, length);
 }
 
+/* A linear search: there are few added tokens, and this is no inner loop. */
 bool tarn_tokenizer_is_special(const tarn_tokenizer *tokenizer, int32_t id)
 {
     size_t count;
@@ -314,7 +317,7 @@ static size_t spaces_before(const char *text, size_t from, size_t at)
     while (at > from) {
         size_t begin = at - 1;
         uint32_t code;
-        while (begin > from && ((unsigned char)text[begin] & 0xC0) == 0x80)
+        while (begin > from && ((unsigned char)text[begin] & 0xC0) == 0x80) /* back to the character's first byte */
             begin--;
         if (tarn__utf8_decode(text + begin, at - begin, &code) != at - begin || !tarn__is_space(code))
             break;
@@ -340,6 +343,7 @@ static bool split_added(const job *j, bool normalized, const char *text, size_t 
     while ((token = tarn__added_next(&j->tokenizer->added, normalized, j->with_special, text, length, from, &at)) !=
            NULL) {
         size_t begin = token->strip_left ? spaces_before(text, done, at) : at;
+        /* The search continues right after the token: the whitespace it absorbs may belong to the next token too. */
         from = at + token->length;
         size_t end = token->strip_right ? spaces_after(text, length, from) : from;
         if ((done < begin && !between(j, text + done, begin - done)) || !tarn__ids_add(j->ids, token->id))
@@ -369,6 +373,7 @@ static bool encode_normalized(const job *j, const char *text, size_t length)
     return split_added(j, true, text, length, encode_text);
 }
 
+/* The first of the three steps; the others follow through `between`. */
 bool tarn__tokenizer_append_section(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *text,
                                     size_t length, bool with_special, bool is_inside, tarn__buffer *ids)
 {
@@ -387,6 +392,8 @@ bool tarn__tokenizer_append(const tarn_tokenizer *tokenizer, tarn__encoder *enco
            (!adds || tarn__buffer_add(ids, tokenizer->after.data, tokenizer->after.count, sizeof(int32_t)));
 }
 
+/* A fresh encoder per call: its cache only pays off within one text. Callers with many texts use
+ * tarn__tokenizer_append(). */
 int32_t *tarn_tokenizer_encode_sized(const tarn_tokenizer *tokenizer, const char *text, size_t length,
                                      const tarn_encode_options *options, size_t options_size, int64_t *count)
 {

@@ -77,6 +77,7 @@ bool tarn__vocab_add(tarn__vocab *vocab, int32_t id, const char *bytes, size_t l
     return true;
 }
 
+/* Slots hold id + 1, so an empty slot gives -1. */
 int32_t tarn__vocab_find(const tarn__vocab *vocab, const char *bytes, size_t length)
 {
     return vocab->slots ? vocab->slot[slot_of(vocab, bytes, length)] - 1 : -1;
@@ -151,6 +152,7 @@ int32_t tarn__vocab_find_escaped(const tarn__vocab *vocab, const char *text, siz
     return id >= 0 && tarn__vocab_matches_escaped(vocab, id, text, length) ? id : -1;
 }
 
+/* The inverse of the readers' unescaping: a saved tokenizer has the texts of the file it came from. */
 bool tarn__vocab_escape(const tarn__vocab *vocab, int32_t id, tarn__buffer *text)
 {
     size_t length;
@@ -193,6 +195,7 @@ bool tarn__vocab_add_byte(tarn__vocab *vocab, int32_t id, unsigned char byte)
     return true;
 }
 
+/* The id comes from outside: any value is allowed. */
 bool tarn__vocab_has(const tarn__vocab *vocab, int64_t id)
 {
     return id >= 0 && id < vocab->count && vocab->piece[id].used;
@@ -214,6 +217,7 @@ void tarn__vocab_free(tarn__vocab *vocab)
 
 /* ---- spaces and bytes of SentencePiece --------------------------------------------------------------------------- */
 
+/* Upper-case hexadecimal only, as SentencePiece writes byte pieces. */
 static int digit_of(char c)
 {
     return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
@@ -226,6 +230,7 @@ int tarn__byte_of_piece(const char *text, size_t length)
     return 16 * digit_of(text[3]) + digit_of(text[4]);
 }
 
+/* memchr() skips to the first byte of U+2581, which is rare in most text. */
 const char *tarn__find_metaspace(const char *text, size_t length)
 {
     for (const char *at = text, *end = text + length; (at = memchr(at, TARN__METASPACE[0], (size_t)(end - at))) != NULL;
@@ -307,6 +312,7 @@ static uint64_t mix(uint64_t hash, uint64_t word)
     return hash ^ hash >> 29;
 }
 
+/* The count is mixed in first, so that trailing zero bytes matter. */
 uint64_t tarn__hash(const void *bytes, size_t count, uint64_t seed)
 {
     const unsigned char *at = bytes;

@@ -12,8 +12,8 @@
 #define TARN__MAX_PIECE_BYTES ((size_t)1 << 20)
 
 typedef struct tarn__vocab_piece {
-    size_t begin; /* offset in tarn__vocab.bytes */
-    uint32_t length;
+    size_t begin;    /* offset in tarn__vocab.bytes */
+    uint32_t length; /* in bytes, at most TARN__MAX_PIECE_BYTES */
     uint8_t used;    /* 0: the id is unused */
     uint8_t literal; /* the file's text is not escaped: it stands for itself */
     uint8_t outside; /* an added token outside the model's own vocabulary */

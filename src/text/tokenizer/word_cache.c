@@ -9,9 +9,9 @@
 #define MAX_WORDS 131072 /* cached words per encoder */
 
 typedef struct tarn__cached_word {
-    uint64_t hash;     /* compared before the bytes */
-    size_t bytes, ids; /* offsets in word_bytes and word_ids */
-    uint16_t length, count;
+    uint64_t hash;          /* compared before the bytes */
+    size_t bytes, ids;      /* offsets in word_bytes and word_ids */
+    uint16_t length, count; /* bytes and ids; at most MAX_BYTES each */
 } tarn__cached_word;
 
 /* The slot of a word, or the free slot where it belongs. */
