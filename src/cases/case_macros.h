@@ -1,4 +1,4 @@
-/* case_macros.h: the words that cases are written with. */
+/* case_macros.h: the macros that cases are written with. Each expands to an initializer of a struct of cases.h. */
 #ifndef TARN__CASES_WORDS_H
 #define TARN__CASES_WORDS_H
 
@@ -33,21 +33,21 @@
     { \
         .values = TARN__DISTINCT, .shape = SIZES(__VA_ARGS__) \
     }
-#define STEPS(...) \
+#define TIES(...) \
     { \
-        .values = TARN__STEPS, .shape = SIZES(__VA_ARGS__) \
+        .values = TARN__TIES, .shape = SIZES(__VA_ARGS__) \
     }
-#define TRUTH(...) \
+#define BOOLS(...) \
     { \
-        .values = TARN__TRUTH, .shape = SIZES(__VA_ARGS__) \
+        .values = TARN__BOOLS, .shape = SIZES(__VA_ARGS__) \
     }
 #define INDEX(limit, ...) \
     { \
         .values = TARN__INDEX, .shape = SIZES(__VA_ARGS__), .below = limit \
     }
-#define WORDS(limit, ...) \
+#define ZIPF(limit, ...) \
     { \
-        .values = TARN__WORDS, .shape = SIZES(__VA_ARGS__), .below = limit \
+        .values = TARN__ZIPF, .shape = SIZES(__VA_ARGS__), .below = limit \
     }
 #define CHANNELS_LAST(kind, ...) \
     { \

@@ -1,11 +1,12 @@
-/* cases.c: cases at a scale: numbers for letters, what flows, running one, and what it must move. */
+/* cases.c: cases at a scale: letters resolved to sizes, which inputs get gradients, running a case, and its bytes
+ * and FLOPs. */
 #include "cases/cases.h"
 
 #include <string.h>
 
 /* ---- scales ------------------------------------------------------------------------------------------------------ */
 
-/* All words of the vocabulary are used. */
+/* A scale whose whole vocabulary is in use (U = V). */
 static tarn__scale scale_with(int64_t b, int64_t s, int64_t r, int64_t c, int64_t k, int64_t t, int64_t v, int64_t h,
                               int64_t w)
 {
@@ -31,7 +32,7 @@ static int64_t root_up(int64_t n)
     return root;
 }
 
-/* Rows are as long as a model's (up to 1024), a vocabulary is large where there is room for one. */
+/* Rows of up to 1024 elements, as in models; a large vocabulary where there are enough elements. */
 tarn__scale tarn__scale_of(int64_t elements)
 {
     int64_t columns = root_up(elements) < 1024 ? root_up(elements) : 1024;
@@ -49,12 +50,14 @@ tarn__scale tarn__scale_rows(int64_t rows)
     return scale_with(batch, rows / batch, rows, 1024, 1024, rows, 1024, 32, 32);
 }
 
+/* A size near a multiple of TARN__LETTER is that letter plus an offset. */
 static int64_t resolve(int64_t size, const tarn__scale *scale)
 {
     int64_t letter = (size + TARN__LETTER / 2) / TARN__LETTER;
     return letter <= 0 ? size : scale->size[letter] + (size - letter * TARN__LETTER);
 }
 
+/* Counts inputs and attributes on the way. */
 tarn__case tarn__case_resolve(const tarn__case *letters, const tarn__scale *scale, tarn_dtype dtype)
 {
     tarn__case one = *letters;
@@ -77,6 +80,7 @@ tarn__case tarn__case_resolve(const tarn__case *letters, const tarn__scale *scal
 
 /* ---- gradients --------------------------------------------------------------------------------------------------- */
 
+/* Differentiable by its registry row, and not excluded by the case. */
 static bool is_smooth_operation(const tarn__case *one)
 {
     tarn_op_info info;
@@ -91,7 +95,7 @@ bool tarn__case_flows(const tarn__case *one, int input)
 
 bool tarn__case_checkable(const tarn__case *one, int input)
 {
-    return one->input[input].values != TARN__STEPS && tarn__case_flows(one, input);
+    return one->input[input].values != TARN__TIES && tarn__case_flows(one, input);
 }
 
 bool tarn__case_smooth(const tarn__case *one, int output)
@@ -126,6 +130,7 @@ static int64_t largest_bytes(const tarn__case *one, tarn_tensor *const *inputs, 
     return largest;
 }
 
+/* A lower bound: what an ideal kernel moves. `tarn bench ops` reports bandwidth against it. */
 int64_t tarn__case_forward_bytes(const tarn__case *one, tarn_tensor *const *inputs, tarn_tensor *const *outputs)
 {
     if (one->moves == TARN__MOVES_ROWS)

@@ -1,10 +1,11 @@
-/* direct_calls.c: the measured cases as plain calls of the public functions: looking an operation up by its name takes
- * longer than running it on a few elements. */
+/* direct_calls.c: the measured cases as direct calls of the public functions: looking an operation up by name takes
+ * longer than running it on a few elements, and a benchmark should not measure that. */
 #include <math.h>
 #include <string.h>
 
 #include "cases/cases.h"
 
+/* The attribute of that name, NULL if the case does not set it. */
 static const tarn_attribute *attribute(const tarn__case *one, const char *name)
 {
     for (int i = 0; i < one->attributes; i++)
@@ -31,19 +32,19 @@ static tarn_shape sizes(const tarn__case *one, const char *name)
     return shape;
 }
 
-static int64_t whole(const tarn__case *one, const char *name, int64_t otherwise)
+static int64_t integer(const tarn__case *one, const char *name, int64_t default_value)
 {
     const tarn_attribute *given = attribute(one, name);
-    return given ? given->integer : otherwise;
+    return given ? given->integer : default_value;
 }
 
-static double real(const tarn__case *one, const char *name, double otherwise)
+static double real(const tarn__case *one, const char *name, double default_value)
 {
     const tarn_attribute *given = attribute(one, name);
-    return given ? given->number : otherwise;
+    return given ? given->number : default_value;
 }
 
-/* Two numbers of a list, or zeros. */
+/* Two values of a list attribute, or zeros. */
 static void pair(const tarn__case *one, const char *name, int64_t *to)
 {
     const tarn_attribute *given = attribute(one, name);
@@ -53,27 +54,27 @@ static void pair(const tarn__case *one, const char *name, int64_t *to)
 
 static tarn_tensor *convolve(const tarn__case *one, tarn_tensor *const *in)
 {
-    tarn_conv2d_options o = {.groups = whole(one, "groups", 1)};
+    tarn_conv2d_options o = {.groups = integer(one, "groups", 1)};
     pair(one, "stride", o.stride);
     pair(one, "padding", o.padding);
     pair(one, "dilation", o.dilation);
     return tarn_conv2d(in[0], in[1], one->inputs > 2 ? in[2] : NULL, &o);
 }
 
-/* The residual, where there is one, stands last. */
+/* The residual is the last input. */
 static tarn_tensor *relu_of_batchnorm(const tarn__case *one, tarn_tensor *const *in)
 {
-    int vectors = one->inputs - (whole(one, "residual", 0) != 0 ? 1 : 0);
+    int vectors = one->inputs - (integer(one, "residual", 0) != 0 ? 1 : 0);
     return tarn_batchnorm_relu(
         in[0], vectors < one->inputs ? in[vectors] : NULL, vectors > 1 ? in[1] : NULL, vectors > 2 ? in[2] : NULL,
         vectors > 3 ? in[3] : NULL, vectors > 4 ? in[4] : NULL,
-        &(tarn_batchnorm_options){.training = whole(one, "training", 0) != 0, .epsilon = real(one, "epsilon", 0)});
+        &(tarn_batchnorm_options){.training = integer(one, "training", 0) != 0, .epsilon = real(one, "epsilon", 0)});
 }
 
 static tarn_pool2d_options pooling(const tarn__case *one)
 {
-    tarn_pool2d_options o = {.ceil_mode = whole(one, "ceil_mode", 0),
-                             .exclude_padding = whole(one, "exclude_padding", 0)};
+    tarn_pool2d_options o = {.ceil_mode = integer(one, "ceil_mode", 0),
+                             .exclude_padding = integer(one, "exclude_padding", 0)};
     pair(one, "kernel", o.kernel);
     pair(one, "stride", o.stride);
     pair(one, "padding", o.padding);
@@ -96,15 +97,15 @@ CALL(leaky_relu, tarn_leaky_relu(in[0], real(one, "slope", 0.01)))
 CALL(clamp, tarn_clamp(in[0], real(one, "low", -INFINITY), real(one, "high", INFINITY)))
 CALL(where, tarn_where(in[0], in[1], in[2]))
 CALL(swiglu, tarn_swiglu(in[0], in[1]))
-CALL(cast, tarn_cast(in[0], (tarn_dtype)whole(one, "dtype", TARN_F32)))
-CALL(sum, tarn_sum(in[0], axes(one), whole(one, "keep", 0)))
-CALL(mean, tarn_mean(in[0], axes(one), whole(one, "keep", 0)))
-CALL(prod, tarn_prod(in[0], axes(one), whole(one, "keep", 0)))
-CALL(max, tarn_max(in[0], axes(one), whole(one, "keep", 0)))
-CALL(min, tarn_min(in[0], axes(one), whole(one, "keep", 0)))
-CALL(var, tarn_var(in[0], axes(one), real(one, "correction", 1), whole(one, "keep", 0)))
-CALL(argmax, tarn_argmax(in[0], (int)whole(one, "axis", 0), whole(one, "keep", 0)))
-CALL(cumsum, tarn_cumsum(in[0], (int)whole(one, "axis", 0)))
+CALL(cast, tarn_cast(in[0], (tarn_dtype)integer(one, "dtype", TARN_F32)))
+CALL(sum, tarn_sum(in[0], axes(one), integer(one, "keep", 0)))
+CALL(mean, tarn_mean(in[0], axes(one), integer(one, "keep", 0)))
+CALL(prod, tarn_prod(in[0], axes(one), integer(one, "keep", 0)))
+CALL(max, tarn_max(in[0], axes(one), integer(one, "keep", 0)))
+CALL(min, tarn_min(in[0], axes(one), integer(one, "keep", 0)))
+CALL(var, tarn_var(in[0], axes(one), real(one, "correction", 1), integer(one, "keep", 0)))
+CALL(argmax, tarn_argmax(in[0], (int)integer(one, "axis", 0), integer(one, "keep", 0)))
+CALL(cumsum, tarn_cumsum(in[0], (int)integer(one, "axis", 0)))
 CALL(permute, tarn_permute(in[0], axes(one)))
 CALL(expand, tarn_expand(in[0], sizes(one, "shape")))
 CALL(pad, tarn_pad(in[0], sizes(one, "before"), sizes(one, "after"), real(one, "value", 0)))
@@ -112,30 +113,32 @@ CALL(shrink, tarn_shrink(in[0], sizes(one, "begin"), sizes(one, "end")))
 CALL(stride, tarn_stride(in[0], sizes(one, "steps")))
 CALL(flip, tarn_flip(in[0], axes(one)))
 CALL(clone, tarn_clone(in[0]))
-CALL(concat, tarn_concat(in, one->inputs, (int)whole(one, "axis", 0)))
+CALL(concat, tarn_concat(in, one->inputs, (int)integer(one, "axis", 0)))
 CALL(embedding, tarn_embedding(in[0], in[1]))
 CALL(matmul, tarn_matmul(in[0], in[1]))
 CALL(linear, tarn_linear_apply(in[0], in[1], one->inputs > 2 ? in[2] : NULL))
 CALL(conv2d, convolve(one, in))
 CALL(max_pool2d, tarn_max_pool2d(in[0], (tarn_pool2d_options[]){pooling(one)}))
 CALL(avg_pool2d, tarn_avg_pool2d(in[0], (tarn_pool2d_options[]){pooling(one)}))
-CALL(softmax, tarn_softmax(in[0], (int)whole(one, "axis", -1)))
-CALL(log_softmax, tarn_log_softmax(in[0], (int)whole(one, "axis", -1)))
+CALL(softmax, tarn_softmax(in[0], (int)integer(one, "axis", -1)))
+CALL(log_softmax, tarn_log_softmax(in[0], (int)integer(one, "axis", -1)))
 CALL(layernorm,
      tarn_layernorm(in[0], one->inputs > 1 ? in[1] : NULL, one->inputs > 2 ? in[2] : NULL, real(one, "epsilon", 1e-5)))
 CALL(rmsnorm, tarn_rmsnorm(in[0], one->inputs > 1 ? in[1] : NULL, real(one, "epsilon", 1e-5)))
-CALL(residual_norm, tarn_residual_norm(in[0], in[1], one->inputs > 2 ? in[2] : NULL, one->inputs > 3 ? in[3] : NULL,
-                                       whole(one, "rms", 0) != 0, real(one, "epsilon", 1e-5), (tarn_tensor *[]){NULL}))
-CALL(attention, tarn_attention(in[0], in[1], in[2], &(tarn_attention_options){.causal = whole(one, "causal", 0) != 0}))
-CALL(attention_packed, tarn_attention_packed(in[0], whole(one, "heads", 1), whole(one, "kv_heads", 0), NULL))
+CALL(residual_norm,
+     tarn_residual_norm(in[0], in[1], one->inputs > 2 ? in[2] : NULL, one->inputs > 3 ? in[3] : NULL,
+                        integer(one, "rms", 0) != 0, real(one, "epsilon", 1e-5), (tarn_tensor *[]){NULL}))
+CALL(attention,
+     tarn_attention(in[0], in[1], in[2], &(tarn_attention_options){.causal = integer(one, "causal", 0) != 0}))
+CALL(attention_packed, tarn_attention_packed(in[0], integer(one, "heads", 1), integer(one, "kv_heads", 0), NULL))
 CALL(rope, tarn_rope(in[0], NULL, NULL))
 CALL(linear_cross_entropy, tarn_linear_cross_entropy(in[0], in[1], in[2], NULL))
 CALL(batchnorm, tarn_batchnorm(in[0], one->inputs > 1 ? in[1] : NULL, one->inputs > 2 ? in[2] : NULL,
                                one->inputs > 3 ? in[3] : NULL, one->inputs > 4 ? in[4] : NULL,
-                               &(tarn_batchnorm_options){.training = whole(one, "training", 0) != 0,
+                               &(tarn_batchnorm_options){.training = integer(one, "training", 0) != 0,
                                                          .epsilon = real(one, "epsilon", 0)}))
 CALL(batchnorm_relu, relu_of_batchnorm(one, in))
-CALL(groupnorm, tarn_groupnorm(in[0], whole(one, "groups", 1), one->inputs > 1 ? in[1] : NULL,
+CALL(groupnorm, tarn_groupnorm(in[0], integer(one, "groups", 1), one->inputs > 1 ? in[1] : NULL,
                                one->inputs > 2 ? in[2] : NULL, real(one, "epsilon", 1e-5)))
 CALL(cross_entropy, tarn_cross_entropy(in[0], in[1], NULL))
 #undef UNARY

@@ -1,7 +1,7 @@
-/* inputs.c: the inputs of a case: values of the kind it asks for, from a seed, lying in memory as the layout says.
+/* inputs.c: inputs of a case: values of the requested kind, from a seed, in the requested memory layout.
  *
- * A tensor is uploaded with the gaps that its layout has, filled with values that no case expects (NaN, an index
- * outside every axis), and then viewed: a kernel that reads between the elements gives itself away. */
+ * A tensor is uploaded with the gaps of its layout, which are filled with values no case expects (NaN, an index
+ * outside every axis), and then viewed: a kernel that reads between the elements gives wrong results. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +12,7 @@
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
+/* SplitMix64: deterministic, and independent of the library's own generator. */
 static uint64_t draw(uint64_t *state)
 {
     uint64_t z = (*state += UINT64_C(0x9e3779b97f4a7c15));
@@ -26,18 +27,20 @@ static double draw_unit(uint64_t *state)
     return (double)(draw(state) >> 11) * 0x1p-53;
 }
 
+/* Box-Muller; one value per pair of uniforms. */
 static double draw_normal(uint64_t *state)
 {
     double radius = sqrt(-2 * log(1 - draw_unit(state)));
     return radius * cos(6.283185307179586 * draw_unit(state));
 }
 
-/* Every doubling of the index is as likely as every other: near enough to how words are spread in a text. */
-static double draw_word(int64_t below, uint64_t *state)
+/* Log-uniform: every octave of the index is equally likely, close to Zipf's law of token frequencies. */
+static double draw_zipf(int64_t below, uint64_t *state)
 {
     return below > 1 ? floor(exp(draw_unit(state) * log((double)below))) : 0;
 }
 
+/* One value of the requested kind. */
 static double draw_value(const tarn__case_input *input, uint64_t *state)
 {
     switch (input->values) {
@@ -48,15 +51,15 @@ static double draw_value(const tarn__case_input *input, uint64_t *state)
         double size = 0.2 * (double)(draw(state) % 10) + 0.06 + 0.08 * draw_unit(state);
         return draw(state) & 1 ? size : -size;
     }
-    case TARN__STEPS: return (double)(draw(state) % 5) - 2;
+    case TARN__TIES: return (double)(draw(state) % 5) - 2;
     case TARN__INDEX: return (double)(draw(state) % (uint64_t)(input->below > 0 ? input->below : 1));
-    case TARN__WORDS: return draw_word(input->below, state);
-    case TARN__TRUTH: return (double)(draw(state) & 1);
+    case TARN__ZIPF: return draw_zipf(input->below, state);
+    case TARN__BOOLS: return (double)(draw(state) & 1);
     default: return 0;
     }
 }
 
-/* Even steps from -2 to 2, shuffled. */
+/* Evenly spaced values from -2 to 2, shuffled. */
 static void draw_distinct(double *values, int64_t count, uint64_t *state)
 {
     for (int64_t i = 0; i < count; i++)
@@ -83,11 +86,11 @@ static void draw_values(const tarn__case_input *input, double *values, int64_t c
 
 const char *tarn__layout_name(tarn__layout layout)
 {
-    static const char *const names[TARN__LAYOUTS] = {"dense", "last axis dense", "general", "zero stride"};
+    static const char *const names[TARN__LAYOUTS] = {"contiguous", "last axis contiguous", "general", "zero stride"};
     return names[layout];
 }
 
-/* Images of channels last are made as [N, H, W, C] and seen as [N, C, H, W]. */
+/* NHWC images are created as [N, H, W, C] and viewed as [N, C, H, W]. */
 static tarn_shape channels_moved(tarn_shape shape)
 {
     return TARN_SHAPE(shape.size[0], shape.size[2], shape.size[3], shape.size[1]);
@@ -98,12 +101,12 @@ static tarn_tensor *channels_back(tarn_tensor *made)
     return tarn_permute(made, TARN_AXES(0, 3, 1, 2));
 }
 
-/* The memory that is uploaded, and where in it the elements of the view lie. */
-typedef struct place {
+/* The uploaded memory, and the position of the view's elements in it. */
+typedef struct placement {
     tarn_shape whole;
     int64_t stride[TARN_MAX_RANK]; /* of the view's axes, in elements of the whole */
     int64_t offset;
-} place;
+} placement;
 
 static int64_t count_of(tarn_shape shape)
 {
@@ -113,7 +116,7 @@ static int64_t count_of(tarn_shape shape)
     return count;
 }
 
-/* The distance between neighbours on an axis of a row-major shape. */
+/* The stride of an axis of a row-major shape. */
 static int64_t step_of(tarn_shape shape, int axis)
 {
     int64_t step = 1;
@@ -130,11 +133,12 @@ static int repeated_axis(tarn_shape shape)
     return -1;
 }
 
-#define GAP 3 /* elements between rows of TARN__LAST_CONTIGUOUS, one of them in front */
+#define GAP 3 /* elements between rows of TARN__LAST_CONTIGUOUS, one of them before the row */
 
-static place place_of(tarn_shape shape, tarn__layout layout)
+/* Shape, strides and offset of the memory for a layout. */
+static placement placement_of(tarn_shape shape, tarn__layout layout)
 {
-    place p = {.whole = shape};
+    placement p = {.whole = shape};
     int rank = shape.rank, last = rank - 1;
     if (layout == TARN__LAST_CONTIGUOUS) {
         p.whole.size[last] += GAP;
@@ -158,6 +162,7 @@ static place place_of(tarn_shape shape, tarn__layout layout)
     return p;
 }
 
+/* The view of the uploaded memory, made by the library's own movement operations. */
 static tarn_tensor *view_of(tarn_tensor *whole, tarn_shape shape, tarn__layout layout)
 {
     int last = shape.rank - 1;
@@ -168,19 +173,19 @@ static tarn_tensor *view_of(tarn_tensor *whole, tarn_shape shape, tarn__layout l
     if (layout == TARN__CONTIGUOUS)
         return whole;
     tarn_shape steps = {shape.rank, {2}};
-    tarn_axes turned = {shape.rank, {0}};
+    tarn_axes reversed = {shape.rank, {0}};
     for (int i = 0; i < shape.rank; i++) {
         steps.size[i] = i == 0 ? 2 : 1;
-        turned.axis[i] = last - i;
+        reversed.axis[i] = last - i;
     }
-    return tarn_flip(tarn_permute(tarn_stride(whole, steps), turned), TARN_AXES(0));
+    return tarn_flip(tarn_permute(tarn_stride(whole, steps), reversed), TARN_AXES(0));
 }
 
 /* ---- uploading --------------------------------------------------------------------------------------------------- */
 
 static tarn_dtype host_dtype(tarn__values values)
 {
-    return values == TARN__INDEX || values == TARN__WORDS ? TARN_I64 : values == TARN__TRUTH ? TARN_BOOL : TARN_F32;
+    return values == TARN__INDEX || values == TARN__ZIPF ? TARN_I64 : values == TARN__BOOLS ? TARN_BOOL : TARN_F32;
 }
 
 static void put(void *memory, tarn_dtype dtype, int64_t at, double value)
@@ -193,7 +198,8 @@ static void put(void *memory, tarn_dtype dtype, int64_t at, double value)
         ((float *)memory)[at] = (float)value;
 }
 
-static void scatter(const double *values, tarn_shape shape, const place *p, void *memory, tarn_dtype dtype)
+/* Writes the values to their positions; every gap keeps the poison value. */
+static void scatter(const double *values, tarn_shape shape, const placement *p, void *memory, tarn_dtype dtype)
 {
     int64_t at[TARN_MAX_RANK] = {0}, count = count_of(shape), whole = count_of(p->whole);
     for (int64_t i = 0; i < whole; i++)
@@ -210,6 +216,7 @@ static void scatter(const double *values, tarn_shape shape, const place *p, void
     }
 }
 
+/* Uploads as f32, i64 or bool, then casts floats to `dtype` on the device. */
 static tarn_tensor *make_input(const tarn__case_input *input, tarn_dtype dtype, tarn__layout layout, tarn_device device,
                                uint64_t seed)
 {
@@ -222,7 +229,7 @@ static tarn_tensor *make_input(const tarn__case_input *input, tarn_dtype dtype, 
     if (shape.rank == 0 || count_of(shape) == 0 ||
         (layout == TARN__ZERO_STRIDE && (input->values == TARN__DISTINCT || repeated_axis(shape) < 0)))
         layout = TARN__CONTIGUOUS;
-    place p = place_of(shape, layout);
+    placement p = placement_of(shape, layout);
     int64_t count = count_of(shape), whole = count_of(p.whole);
     tarn_dtype held = host_dtype(input->values);
     double *values = malloc(sizeof(double) * (size_t)(count + 1));
@@ -263,8 +270,8 @@ static tarn_tensor *draw_input(const tarn__case_input *input, tarn_dtype dtype, 
     }
     switch (input->values) {
     case TARN__INDEX:
-    case TARN__WORDS: return make_input(input, dtype, TARN__CONTIGUOUS, device, 1);
-    case TARN__TRUTH: return tarn_gt(tarn_uniform(input->shape, -1, 1, TARN_F32, device), tarn_scalar(0));
+    case TARN__ZIPF: return make_input(input, dtype, TARN__CONTIGUOUS, device, 1);
+    case TARN__BOOLS: return tarn_gt(tarn_uniform(input->shape, -1, 1, TARN_F32, device), tarn_scalar(0));
     case TARN__POSITIVE:
     case TARN__UNIT: return tarn_uniform(input->shape, 0.5, 1.5, dtype, device);
     default: return tarn_normal(input->shape, 0, 1, dtype, device);

@@ -1,6 +1,9 @@
-/* list.c: the list of cases. Element-wise operations get theirs from elementwise.def, so a new row there has its cases
- * at once (a binary one says below what its backward moves); what has kinks, poles or branches beyond that follows with
- * inputs of its own. */
+/* list.c: the list of cases. Elementwise operations get theirs from elementwise.def, so a new row there is tested at
+ * once (a binary one states below what its backward moves); operations with kinks, poles or branches have further
+ * cases with suitable inputs.
+ *
+ * Each operation has cases for: the common shape, broadcasts, rank 0, and its special paths. A case with .bench is
+ * also measured. */
 #include "cases/case_macros.h"
 
 #define B TARN__B
@@ -14,7 +17,7 @@
 #define W TARN__W
 #define U TARN__U
 
-/* The ways two operands meet. The first is the one that is measured, with the row's own name. */
+/* Shapes of two operands. The first is measured under the operation's name. */
 #define TWO_OPERANDS(name, kind, row, moves) \
     CASE(name, "same shape", {kind(R, C), kind(R, C)}, .bench = row, .backward = moves), \
         CASE(name, "row", {kind(R, C), kind(C)}), CASE(name, "row first", {kind(C), kind(R, C)}), \
@@ -23,8 +26,7 @@
         CASE(name, "both ways", {kind(R, 1), kind(1, C)}), CASE(name, "inner axis", {kind(B, S, C), kind(B, 1, C)}), \
         CASE(name, "two of rank 0", {RANK0(kind), RANK0(kind)}),
 
-/* Bytes of a backward: operands and gradient read, two gradients written; a sum only passes its gradient on, a
- * difference one of two. */
+/* Bytes of backward: operands and gradient read, two gradients written; add passes its gradient on, sub one of two. */
 #define BACKWARD_add 0
 #define BACKWARD_sub 2
 #define BACKWARD_mul 5
@@ -38,13 +40,13 @@ static const tarn__case list[] = {
 /* ---- element by element ------------------------------------------------------------------------------------------ */
 #define UNARY(name, ...) CASE(#name, "positive", {POSITIVE(R, C)}, .bench = #name, .backward = 3),
 #define BINARY(name, ...) TWO_OPERANDS(#name, POSITIVE, #name, BACKWARD_##name)
-#define COMPARE(name, ...) TWO_OPERANDS(#name, STEPS, "cmp" #name, 0)
+#define COMPARE(name, ...) TWO_OPERANDS(#name, TIES, "cmp" #name, 0)
 #include "base/kernel/elementwise.def"
 #undef UNARY
 #undef BINARY
 #undef COMPARE
 
-    /* all of the line, rank 0, more axes */
+    /* both signs, rank 0, more axes */
     CASE("neg", "any", {NORMAL(R, C)}),
     CASE("abs", "any", {SMOOTH(R, C)}),
     CASE("sign", "any", {SMOOTH(R, C)}),
@@ -74,21 +76,21 @@ static const tarn__case list[] = {
     CASE("div", "any", {NORMAL(R, C), SMOOTH(R, C)}),
     CASE("maximum", "any", {NORMAL(R, C), NORMAL(R, C)}),
     CASE("minimum", "any", {NORMAL(R, C), NORMAL(R, C)}),
-    CASE("maximum", "ties", {STEPS(R, C), STEPS(R, C)}),
-    CASE("minimum", "ties", {STEPS(R, C), STEPS(R, C)}),
+    CASE("maximum", "ties", {TIES(R, C), TIES(R, C)}),
+    CASE("minimum", "ties", {TIES(R, C), TIES(R, C)}),
     CASE("mod", "any", {NORMAL(R, C), SMOOTH(R, C)}),
     CASE("pow", "any", {POSITIVE(R, C), NORMAL(R, C)}),
     CASE("add", "broadcast row", {NORMAL(R, C), NORMAL(C)}, .bench = "add-broadcast-row", .backward = 1),
     CASE("mul", "broadcast column", {NORMAL(R, C), NORMAL(R, 1)}, .bench = "mul-broadcast-col", .backward = 3),
-    CASE("where", "same shape", {TRUTH(R, C), NORMAL(R, C), NORMAL(R, C)}, .bench = "where", .backward = 3),
-    CASE("where", "broadcast", {TRUTH(R, 1), NORMAL(C), NORMAL(R, C)}),
-    CASE("where", "rank 0", {TRUTH(R, C), RANK0(NORMAL), NORMAL(R, C)}),
-    CASE("where", "condition of rank 0", {RANK0(TRUTH), NORMAL(R, C), NORMAL(R, C)}),
+    CASE("where", "same shape", {BOOLS(R, C), NORMAL(R, C), NORMAL(R, C)}, .bench = "where", .backward = 3),
+    CASE("where", "broadcast", {BOOLS(R, 1), NORMAL(C), NORMAL(R, C)}),
+    CASE("where", "rank 0", {BOOLS(R, C), RANK0(NORMAL), NORMAL(R, C)}),
+    CASE("where", "condition of rank 0", {RANK0(BOOLS), NORMAL(R, C), NORMAL(R, C)}),
     CASE("cast", "to f32", {NORMAL(R, C)}, {INT("dtype", TARN_F32)}, .step = 0.1),
     CASE("cast", "to another", {NORMAL(R, C)}, {INT("dtype", TARN__OTHER_DTYPE)}, .step = 0.1, .bench = "cast",
          .backward = 1.5),
     CASE("cast", "to i64", {SMOOTH(R, C)}, {INT("dtype", TARN_I64)}, .smooth = TARN__NOT_SMOOTH),
-    CASE("cast", "to bool", {STEPS(R, C)}, {INT("dtype", TARN_BOOL)}, .smooth = TARN__NOT_SMOOTH),
+    CASE("cast", "to bool", {TIES(R, C)}, {INT("dtype", TARN_BOOL)}, .smooth = TARN__NOT_SMOOTH),
 
 /* ---- reductions -------------------------------------------------------------------------------------------------- */
 #define REDUCTION(name, kind, moves) \
@@ -103,9 +105,9 @@ static const tarn__case list[] = {
         CASE(name, "rank 0", {RANK0(kind)}), CASE(name, "of size 1", {kind(R, 1)}, {LIST("axes", 1)}),
     REDUCTION("sum", NORMAL, 1) REDUCTION("mean", NORMAL, 1) REDUCTION("prod", POSITIVE, 2)
         REDUCTION("max", DISTINCT, 2) REDUCTION("min", DISTINCT, 2)
-            CASE("max", "ties", {STEPS(R, C)}, {LIST("axes", 1)}),
-    CASE("min", "ties", {STEPS(R, C)}, {LIST("axes", 0)}),
-    CASE("prod", "with zeros", {STEPS(R, C)}, {LIST("axes", 1)}),
+            CASE("max", "ties", {TIES(R, C)}, {LIST("axes", 1)}),
+    CASE("min", "ties", {TIES(R, C)}, {LIST("axes", 0)}),
+    CASE("prod", "with zeros", {TIES(R, C)}, {LIST("axes", 1)}),
     CASE("var", "last", {NORMAL(R, C)}, {LIST("axes", -1), REAL("correction", 1)}, .bench = "var-last", .backward = 2),
     CASE("var", "first, biased", {NORMAL(R, C)}, {LIST("axes", 0), REAL("correction", 0)}),
     CASE("var", "all", {NORMAL(B, S, C)}, {REAL("correction", 1)}),
@@ -113,10 +115,10 @@ static const tarn__case list[] = {
     CASE("var", "outer two", {NORMAL(B, S, C)}, {LIST("axes", 0, 2), REAL("correction", 0)}),
     CASE("argmax", "last", {DISTINCT(R, C)}, {INT("axis", -1)}, .bench = "argmax-last"),
     CASE("argmax", "first", {DISTINCT(R, C)}, {INT("axis", 0)}),
-    CASE("argmax", "ties, kept", {STEPS(B, S, C)}, {INT("axis", 1), ON("keep")}),
+    CASE("argmax", "ties, kept", {TIES(B, S, C)}, {INT("axis", 1), ON("keep")}),
     CASE("argmin", "last", {DISTINCT(R, C)}, {INT("axis", -1)}),
     CASE("argmin", "first", {DISTINCT(R, C)}, {INT("axis", 0)}),
-    CASE("argmin", "ties, kept", {STEPS(B, S, C)}, {INT("axis", 2), ON("keep")}),
+    CASE("argmin", "ties, kept", {TIES(B, S, C)}, {INT("axis", 2), ON("keep")}),
     CASE("cumsum", "last", {NORMAL(R, C)}, {INT("axis", -1)}, .bench = "cumsum-last", .backward = 2),
     CASE("cumsum", "first", {NORMAL(R, C)}, {INT("axis", 0)}),
     CASE("cumsum", "middle", {NORMAL(B, S, C)}, {INT("axis", 1)}),
@@ -180,7 +182,7 @@ static const tarn__case list[] = {
     CASE("one_hot", "vector", {INDEX(V, T)}, {INT("classes", V), INT("dtype", TARN_F32)}),
     CASE("one_hot", "matrix", {INDEX(C, B, S)}, {INT("classes", C), INT("dtype", TARN_I64)}),
     CASE("embedding", "vector", {NORMAL(V, C), INDEX(V, R)}),
-    CASE("embedding", "words", {NORMAL(V, C), WORDS(U, R)}, .bench = "embedding", .backward = 1,
+    CASE("embedding", "words", {NORMAL(V, C), ZIPF(U, R)}, .bench = "embedding", .backward = 1,
          .moves = TARN__MOVES_ROWS),
     CASE("embedding", "matrix", {NORMAL(V, C), INDEX(V, B, S)}),
     CASE("topk", "last", {DISTINCT(R, C)}, {INT("k", 3), INT("axis", -1), ON("largest")}),
@@ -189,8 +191,8 @@ static const tarn__case list[] = {
     CASE("sort", "last", {DISTINCT(R, C)}, {INT("axis", -1)}),
     CASE("sort", "first, falling", {DISTINCT(R, C)}, {INT("axis", 0), ON("descending")}),
     CASE("sort", "middle", {DISTINCT(B, S, C)}, {INT("axis", 1)}),
-    CASE("sort", "ties", {STEPS(R, C)}, {INT("axis", -1)}),
-    CASE("sort", "ties, falling", {STEPS(R, C)}, {INT("axis", -1), ON("descending")}),
+    CASE("sort", "ties", {TIES(R, C)}, {INT("axis", -1)}),
+    CASE("sort", "ties, falling", {TIES(R, C)}, {INT("axis", -1), ON("descending")}),
 
     /* ---- products, normalisation
        ----------------------------------------------------------------------------------------------- */
@@ -246,7 +248,7 @@ static const tarn__case list[] = {
          {LIST("kernel", 3, 2), LIST("stride", 1, 2), LIST("padding", 1, 1), ON("ceil_mode")}),
     CASE("max_pool2d", "dilation", {DISTINCT(B, S, H, W)},
          {LIST("kernel", 2, 2), LIST("stride", 1, 1), LIST("dilation", 3, 2)}),
-    CASE("max_pool2d", "ties", {STEPS(B, S, H, W)}, {LIST("kernel", 3, 3), LIST("stride", 2, 2), ON("ceil_mode")}),
+    CASE("max_pool2d", "ties", {TIES(B, S, H, W)}, {LIST("kernel", 3, 3), LIST("stride", 2, 2), ON("ceil_mode")}),
     CASE("avg_pool2d", "halves", {NORMAL(B, S, H, W)}, {LIST("kernel", 2, 2)}, .bench = "avg_pool2d", .forward = 1.25,
          .backward = 1.25),
     CASE("avg_pool2d", "channels last", {CHANNELS_LAST(NORMAL, B, S, H, W)}, {LIST("kernel", 2, 2)}),
@@ -350,7 +352,7 @@ static const tarn__case list[] = {
          {INT("ignore_index", 1), REAL("label_smoothing", 0.1)}),
     CASE("cross_entropy", "ignore, each", {NORMAL(R, C), INDEX(C, R)},
          {INT("ignore_index", 0), INT("reduction", TARN_REDUCE_NONE)}),
-    /* rows of weight are never alike: the gradient would cancel */
+    /* rows of the weight are distinct: otherwise the gradient would cancel */
     CASE("linear_cross_entropy", "mean", {NORMAL(T, K), DISTINCT(V, K), INDEX(U, T)}, .chain = true,
          .bench = "linear_cross_entropy", .backward = 2),
     CASE("linear_cross_entropy", "sum, smoothed", {NORMAL(R, K), DISTINCT(C, K), INDEX(C, R)},
@@ -360,9 +362,9 @@ static const tarn__case list[] = {
     CASE("linear_cross_entropy", "ignore", {NORMAL(B, S, K), DISTINCT(C, K), INDEX(C, B, S)}, {INT("ignore_index", 2)},
          .chain = true),
     CASE("mse_loss", "matrix", {NORMAL(R, C), NORMAL(R, C)}),
-    CASE("l1_loss", "matrix", {SMOOTH(R, C), STEPS(R, C)}),
+    CASE("l1_loss", "matrix", {SMOOTH(R, C), TIES(R, C)}),
     CASE("l1_loss", "both", {NORMAL(R, C), NORMAL(R, C)}),
-    CASE("huber_loss", "both parts", {SMOOTH(R, C), STEPS(R, C)}, {REAL("delta", 1)}),
+    CASE("huber_loss", "both parts", {SMOOTH(R, C), TIES(R, C)}, {REAL("delta", 1)}),
     CASE("huber_loss", "wide", {NORMAL(R, C), NORMAL(R, C)}, {REAL("delta", 20)}),
     CASE("bce_with_logits_loss", "matrix", {NORMAL(R, C), UNIT(R, C)}),
 };

@@ -1,6 +1,6 @@
-/* model_sizes.c: the measured rows at the sizes of a model: GPT-2's widths (768, 3072, a vocabulary of 50304 of which
- * 50257 are used) for 32768 tokens, square products, images for what moves elements; then rows of sizes that no letter
- * has, attention's and those of images in networks. */
+/* model_sizes.c: the measured rows at the sizes of models: GPT-2 (768, 3072, a vocabulary of 50304 of which 50257
+ * are used) with 32768 tokens, square matmuls, images for copies; then rows of sizes that no letter has: attention,
+ * and images of CNNs. */
 #include <string.h>
 
 #include "cases/case_macros.h"
@@ -15,7 +15,7 @@ typedef struct model_row {
 #define PRODUCT(name, r, k, c) {name, {{[R] = r, [K] = k, [C] = c}}},
 #define BATCHED(name, b, s, k, c) {name, {{[B] = b, [S] = s, [K] = k, [C] = c}}},
 #define ROWS(name, r, c) {name, {{[R] = r, [C] = c}}},
-#define WIDE(name) ROWS(name, 32768, 3072)
+#define HIDDEN(name) ROWS(name, 32768, 3072)
 #define IMAGES(name) {name, {{[B] = 64, [S] = 64, [H] = 128, [W] = 128}}},
 
 static const model_row rows[] = {
@@ -29,13 +29,13 @@ static const model_row rows[] = {
                                 ROWS("rmsnorm", 32768, 768)
                                     ROWS("residual_norm", 32768, 768){"attention", {{[B] = 96, [S] = 1024}}},
     {"attention_packed", {{[B] = 96, [S] = 1024}}},
-    WIDE("neg") WIDE("exp") WIDE("log") WIDE("exp2") WIDE("log2") WIDE("sqrt") WIDE("recip") WIDE("abs") WIDE("square")
-        WIDE("sin") WIDE("cos") WIDE("tanh") WIDE("sigmoid") WIDE("relu") WIDE("gelu") WIDE("silu") WIDE("add")
-            WIDE("sub") WIDE("mul") WIDE("div") WIDE("maximum") WIDE("pow") WIDE("mod") WIDE("cmplt")
-                WIDE("add-broadcast-row") WIDE("mul-broadcast-col") ROWS("softmax", 32768, 1024)
-                    ROWS("log_softmax", 32768, 1024) WIDE("sum-last") WIDE("sum-first") WIDE("mean-last")
-                        WIDE("mean-first") WIDE("max-last") WIDE("max-first")
-                            WIDE("sum-all"){"permute-copy", {{[B] = 64, [S] = 512, [C] = 3072}}},
+    HIDDEN("neg") HIDDEN("exp") HIDDEN("log") HIDDEN("exp2") HIDDEN("log2") HIDDEN("sqrt") HIDDEN("recip") HIDDEN("abs")
+        HIDDEN("square") HIDDEN("sin") HIDDEN("cos") HIDDEN("tanh") HIDDEN("sigmoid") HIDDEN("relu") HIDDEN("gelu")
+            HIDDEN("silu") HIDDEN("add") HIDDEN("sub") HIDDEN("mul") HIDDEN("div") HIDDEN("maximum") HIDDEN("pow")
+                HIDDEN("mod") HIDDEN("cmplt") HIDDEN("add-broadcast-row") HIDDEN("mul-broadcast-col")
+                    ROWS("softmax", 32768, 1024) ROWS("log_softmax", 32768, 1024) HIDDEN("sum-last") HIDDEN("sum-first")
+                        HIDDEN("mean-last") HIDDEN("mean-first") HIDDEN("max-last") HIDDEN("max-first")
+                            HIDDEN("sum-all"){"permute-copy", {{[B] = 64, [S] = 512, [C] = 3072}}},
     {"expand-copy", {{[B] = 64, [S] = 512, [C] = 3072}}},
     IMAGES("batchnorm") IMAGES("batchnorm-running") IMAGES("batchnorm_relu") IMAGES("batchnorm_relu-residual")
         IMAGES("groupnorm") IMAGES("pad") IMAGES("shrink-copy") IMAGES("stride-copy") IMAGES("flip")
@@ -92,7 +92,7 @@ static const tarn__scale scale_of_others = {{[B] = 64,
                                              [W] = 48,
                                              [U] = 50257}};
 
-/* True when a measured row of the list is none of those above. */
+/* True for a measured row of the list that has no entry above. */
 static bool is_other(const tarn__case *one)
 {
     for (int i = 0; one->bench && i < COUNT; i++)

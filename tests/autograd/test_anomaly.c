@@ -1,4 +1,4 @@
-/* test_anomaly.c: the first operation that makes a non-finite value from finite operands is named, forward and
+/* test_anomaly.c: the first operation that produces a non-finite value from finite operands is named, forward and
  * backward; others are not. */
 #include "support/check.h"
 

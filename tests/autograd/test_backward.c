@@ -1,5 +1,5 @@
-/* test_backward.c: gradients flow back along any record: chains, diamonds, broadcasts, views; what was overwritten or
- * released is refused. */
+/* test_backward.c: gradients through any record: chains, diamonds, broadcasts, views; overwritten or freed tensors
+ * are errors. */
 #include <tarn/profile.h>
 
 #include "autograd/tape.h"
@@ -58,7 +58,7 @@ static void the_same_tensor_twice(void **state)
     assert_values(tarn_grad(x), 0, 1, 1);
 }
 
-/* Rules that open several sinks before they close one. */
+/* Rules that open several accumulators before they close one. */
 static void the_same_leaf_in_every_place_of_one_operation(void **state)
 {
     (void)state;
@@ -85,20 +85,20 @@ static void the_same_leaf_in_every_place_of_one_operation(void **state)
     assert_values(tarn_grad(m), 1e-12, 3, 7, 5, 9);
 }
 
-/* 2a + 3b, with a rule that opens both sinks before it writes into either. */
+/* 2a + 3b, with a rule that opens both accumulators before it writes into either. */
 static bool weighted_backward(const tarn__backward *b)
 {
-    tarn__grad_acc sink[2];
-    if (!tarn__grad_acc_open(b, 0, &sink[0]) || !tarn__grad_acc_open(b, 1, &sink[1]))
+    tarn__grad_acc acc[2];
+    if (!tarn__grad_acc_open(b, 0, &acc[0]) || !tarn__grad_acc_open(b, 1, &acc[1]))
         return false;
     for (int i = 0; i < 2; i++) {
         tarn_tensor *product = tarn_mul(b->grads[0], tarn_scalar(2 + i));
-        if (sink[i].beta != 0)
-            product = tarn_add(product, sink[i].to);
-        if (!product || !tarn_copy(sink[i].to, product))
+        if (acc[i].beta != 0)
+            product = tarn_add(product, acc[i].to);
+        if (!product || !tarn_copy(acc[i].to, product))
             return false;
     }
-    return tarn__grad_acc_close(b, 0, &sink[0]) && tarn__grad_acc_close(b, 1, &sink[1]);
+    return tarn__grad_acc_close(b, 0, &acc[0]) && tarn__grad_acc_close(b, 1, &acc[1]);
 }
 
 static tarn_tensor *weighted(tarn_tensor *a, tarn_tensor *b)

@@ -1,4 +1,4 @@
-/* test_bad_input_autograd.c: gradients, own operations and their checks are given what they do not take. */
+/* test_bad_input_autograd.c: invalid arguments to gradients, user-defined operations and gradcheck. */
 #include "support/operands.h"
 
 static tarn_tensor *identity(tarn_tensor *const *inputs, int count, void *ctx)

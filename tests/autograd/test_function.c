@@ -1,4 +1,4 @@
-/* test_function.c: a user's own operations: several inputs and outputs, wrong gradients, and a release that comes
+/* test_function.c: user-defined operations: several inputs and outputs, wrong gradients, and a release called
  * exactly once. */
 #include "support/check.h"
 

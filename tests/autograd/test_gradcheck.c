@@ -1,4 +1,4 @@
-/* test_gradcheck.c: the check passes what is right and finds what is wrong. */
+/* test_gradcheck.c: gradcheck passes correct gradients and finds wrong ones. */
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()

@@ -1,5 +1,5 @@
-/* test_atomic_folder.c: a folder is replaced as a whole: with a failure, and with a kill, at each system call in turn. The
- * calls are this program's own functions, which the library meets in place of the C library's. */
+/* test_atomic_folder.c: a folder is replaced atomically: with a failure, and with a kill, at each system call in
+ * turn. The system calls are this program's own functions, which the library calls in place of the C library's. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-/* test_error.c: errors are sticky, per thread, and have a code and a sentence; the log goes where it is told. */
+/* test_error.c: errors are sticky, per thread, and have a code and a message; the log goes to the callback. */
 #include <pthread.h>
 
 #include "base/error.h"

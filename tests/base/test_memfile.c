@@ -1,4 +1,4 @@
-/* test_memfile.c: files that are written into memory first, and to the disk later, by another thread. */
+/* test_memfile.c: in-memory files, written to disk later by another thread. */
 #include <pthread.h>
 
 #include "base/os/files.h"

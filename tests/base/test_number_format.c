@@ -1,6 +1,6 @@
-/* test_number_format.c: numbers as text: they read back as they were, and no shorter text would. With --print it writes the
- * text of each double on standard input, given by its bits in hexadecimal: tests/project/numbers.py compares these with
- * Python's. */
+/* test_number_format.c: formatted numbers read back as they were, and no shorter string does. With --print it writes
+ * the string of each double on standard input, given by its bits in hexadecimal: tests/project/numbers.py compares
+ * these with Python's. */
 #include <locale.h>
 
 #include "base/number_format.h"

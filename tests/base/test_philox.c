@@ -1,4 +1,4 @@
-/* test_philox.c: the generator against the published answers of Philox 4x32-10, and what is drawn from it. */
+/* test_philox.c: the generator against the published test vectors of Philox 4x32-10, and values drawn from it. */
 #include "base/philox.h"
 #include "support/check.h"
 

@@ -1,4 +1,4 @@
-/* test_platform.c: what is asked of the operating system. */
+/* test_platform.c: services of the operating system. */
 #include "base/os/platform.h"
 
 #include <sys/resource.h>

@@ -1,5 +1,5 @@
-/* test_quant.c: numbers packed in blocks: known blocks give known numbers; packing keeps to the error that the steps
- * allow, and is never worse than scaling by the extremes. tests/parity/gguf.py compares with the gguf package. */
+/* test_quant.c: quant blocks: known blocks dequantize to known values; quantizing keeps within the error of its
+ * steps, and is never worse than scaling by the extremes. tests/parity/gguf.py compares with the gguf package. */
 #include <math.h>
 
 #include "base/half.h"
@@ -8,7 +8,7 @@
 
 static const tarn_dtype kinds[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
 
-static void known_blocks_give_known_numbers(void **state)
+static void known_blocks_dequantize_to_known_values(void **state)
 {
     (void)state;
     float values[256];
@@ -169,7 +169,7 @@ static void zeros_and_extreme_numbers_are_packed_too(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_blocks_give_known_numbers),
+        cmocka_unit_test(known_blocks_dequantize_to_known_values),
         cmocka_unit_test(searched_scales_are_better_than_the_extremes),
         cmocka_unit_test(small_numbers_that_are_all_the_same_take_the_nearest_scale),
         cmocka_unit_test(packing_stays_within_the_steps),

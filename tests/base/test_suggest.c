@@ -1,5 +1,5 @@
-/* test_suggest.c: which name is suggested for one that does not exist: the words of other programs, slips of the hand,
- * and nothing for a guess. */
+/* test_suggest.c: the suggestion for a name that does not exist: words of other programs, typos, and nothing for a
+ * mere guess. */
 #include "support/check.h"
 
 static const char *const flags[] = {"lr",    "layers",      "heads",        "width",  "context", "batch-size",

@@ -1,4 +1,4 @@
-/* test_temp_files.c: files that are being written, and those that killed programs left. */
+/* test_temp_files.c: temporary files, and those that killed processes left behind. */
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>

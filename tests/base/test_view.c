@@ -1,4 +1,4 @@
-/* test_view.c: counting and packing views, and the collapsed loop nest against a plain walk over all indices. */
+/* test_view.c: counting and ordering views, and the collapsed loop nest against a naive loop over all indices. */
 #include "base/kernel/view.h"
 #include "support/check.h"
 

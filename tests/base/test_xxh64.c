@@ -1,4 +1,4 @@
-/* test_xxh64.c: the checksum against the published answers of XXH64 with seed 0. */
+/* test_xxh64.c: the checksum against the published test vectors of XXH64 with seed 0. */
 #include "base/xxh64.h"
 #include "support/check.h"
 

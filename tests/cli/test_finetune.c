@@ -10,7 +10,7 @@
 
 #include "support/command.h"
 #include "support/files.h"
-#include "support/turning.h"
+#include "support/reversal.h"
 #include "tarn_features.h"
 
 static void assert_same(const char *folder, const char *other, const char *name)

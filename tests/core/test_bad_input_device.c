@@ -1,4 +1,4 @@
-/* test_bad_input_device.c: devices, events, captured steps and settings are given what they do not take. */
+/* test_bad_input_device.c: invalid arguments to devices, events, captured steps and settings. */
 #include "support/operands.h"
 
 /* A step that cannot be done. */

@@ -1,4 +1,4 @@
-/* test_bad_input_profile.c: the profiler called wrongly. */
+/* test_bad_input_profile.c: invalid calls of the profiler. */
 #include <tarn/profile.h>
 
 #include "support/check.h"

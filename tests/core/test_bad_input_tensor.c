@@ -1,4 +1,4 @@
-/* test_bad_input_tensor.c: what makes, reads and keeps tensors is given what it does not take. */
+/* test_bad_input_tensor.c: invalid arguments to the creation, reading and ownership of tensors. */
 #include "support/operands.h"
 
 static void making(void **state)

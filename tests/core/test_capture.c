@@ -1,5 +1,5 @@
-/* test_capture.c: captured steps on a device that records: what a run reads anew and what it keeps, what cannot be
- * recorded, and whose the memory is. */
+/* test_capture.c: captured steps on a device with graph support: which values a run reads anew and which it keeps,
+ * what cannot be captured, and who owns the memory. */
 #include <math.h>
 #include <tarn/graph.h>
 #include <tarn/profile.h>

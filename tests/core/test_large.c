@@ -1,4 +1,4 @@
-/* test_large.c: tensors of more than 2^31 elements. Takes some gigabytes, so it is left out where memory is short or
+/* test_large.c: tensors of more than 2^31 elements. Needs a few gigabytes; skipped where memory is short or
  * TARN_TEST_QUICK is set. */
 #include "base/os/platform.h"
 #include "support/check.h"

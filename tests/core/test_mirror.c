@@ -1,5 +1,5 @@
-/* test_mirror.c: devices other than the CPU, through the mirror backend: placement, mixed operands, counted copies,
- * gradients without a transfer, one thread for each device. */
+/* test_mirror.c: devices other than the CPU, through the mirror backend: device selection, operands on two devices,
+ * counted transfers, gradients without a transfer, one thread per device. */
 #include <pthread.h>
 #include <tarn/profile.h>
 

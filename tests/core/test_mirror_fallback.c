@@ -1,5 +1,5 @@
-/* test_mirror_fallback.c: a kernel that a backend lacks runs on the CPU: counted, warned about once, and right for any
- * layout. */
+/* test_mirror_fallback.c: a kernel that a backend lacks runs on the CPU: counted, warned about once, and correct for
+ * any layout. */
 #include <tarn/profile.h>
 
 #include "support/check.h"

@@ -1,5 +1,5 @@
-/* test_mirror_memory.c: a device without enough memory: the error names who holds it, the cache is given back first,
- * the program lives on. */
+/* test_mirror_memory.c: a device out of memory: the error names the largest users, the cache is freed first, the
+ * program goes on. */
 #include <tarn/profile.h>
 
 #include "support/check.h"

@@ -1,5 +1,5 @@
-/* test_mirror_refused.c: a backend that cannot be used is refused with its reason, and the program goes on without it.
- * Each case is a process of its own, because a backend is opened once. */
+/* test_mirror_refused.c: a backend that cannot be used is rejected with its reason, and the program goes on without
+ * it. Each case is a process of its own, because a backend is loaded once. */
 #include <sys/wait.h>
 #include <unistd.h>
 

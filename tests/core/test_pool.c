@@ -1,4 +1,4 @@
-/* test_pool.c: the caching pool: reuse, splitting and merging, figures, the table by name, and random use without
+/* test_pool.c: the caching pool: reuse, splitting and merging, statistics, the table by name, and random use without
  * overlap. */
 #include <pthread.h>
 #include <tarn/profile.h>
@@ -54,7 +54,7 @@ static void neighbours_merge_when_they_are_free(void **state)
     tarn_free(whole);
 }
 
-static void small_blocks_are_merged_when_memory_goes_back(void **state)
+static void small_blocks_are_merged_when_segments_are_freed(void **state)
 {
     (void)state;
     empty_the_pool();
@@ -315,7 +315,7 @@ int main(void)
         in_scope(the_table_of_who_holds_what_adds_up),
         in_scope(a_freed_block_is_used_again),
         in_scope(neighbours_merge_when_they_are_free),
-        in_scope(small_blocks_are_merged_when_memory_goes_back),
+        in_scope(small_blocks_are_merged_when_segments_are_freed),
         in_scope(the_figures_add_up),
         in_scope(the_table_names_the_largest_first),
         in_scope(without_the_pool_memory_goes_back_at_once),

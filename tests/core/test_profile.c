@@ -1,4 +1,5 @@
-/* test_profile.c: the profiler: what it records and when, how shares add up, spans, threads, devices, and the trace. */
+/* test_profile.c: the profiler: what it records and when, fractions that add up to 1, spans, threads, devices, and
+ * the trace. */
 #include <math.h>
 #include <pthread.h>
 #include <tarn/profile.h>

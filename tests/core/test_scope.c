@@ -1,4 +1,4 @@
-/* test_scope.c: who owns a tensor: scopes and their order, return, keep, free, threads. */
+/* test_scope.c: ownership of tensors: scopes and their order, return, keep, free, threads. */
 #include <pthread.h>
 #include <tarn/profile.h>
 

@@ -1,5 +1,4 @@
-/* test_tensor.c: making tensors in every way, asking them, reading and writing them, names, conversions, and their
- * text. */
+/* test_tensor.c: creation of tensors, queries, reading and writing, names, conversions, and printing. */
 #include "support/check.h"
 
 static const tarn_dtype dtypes[] = {TARN_F32, TARN_F64, TARN_BF16, TARN_F16, TARN_I32, TARN_I64, TARN_U8, TARN_BOOL};

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "ops/internal.h"
-#include "support/blocks.h"
 #include "support/gpu.h"
+#include "support/quant.h"
 
 #define CPU tarn_device_cpu()
 

@@ -1,16 +1,18 @@
 /* mirror.c: a backend for tests: two devices that keep their memory apart from the host's and run the CPU's kernels on
- * it, or record them (record.c).
+ * it, or record them (capture.c).
  *
  * Addresses are handed out shifted, so that the host touching device memory is a crash and not a silent success. Every
  * kernel is wrapped: views are shifted back, the CPU's kernel runs, nothing else. Settings, read when the backend is
- * opened: TARN_MIRROR_DISABLE=tanh,matmul   kernels this backend does not have TARN_MIRROR_MEMORY=1048576        bytes
- * of memory each device has TARN_MIRROR_GPU=1                 the devices say that they are GPUs with tensor cores
- *   TARN_MIRROR_DEVICELESS=REASON     there are no devices
- *   TARN_MIRROR_UNUSABLE=1            so many of the first devices have no code
+ * loaded:
+ *   TARN_MIRROR_DISABLE=tanh,matmul   kernels this backend lacks
+ *   TARN_MIRROR_MEMORY=1048576        bytes of memory per device
+ *   TARN_MIRROR_GPU=1                 the devices report to be GPUs with tensor cores
+ *   TARN_MIRROR_DEVICELESS=REASON     no devices
+ *   TARN_MIRROR_UNUSABLE=1            the first N devices have no code
  *
- * A copy through a lane is put off as long as a real device may put it off: until the host waits for it, or until the
- * lane was joined and the device is used. Whoever uses the target too early finds old bytes there; whoever writes the
- * host's memory too early finds those on the device. */
+ * An upload from a pinned buffer is delayed as long as a real device may delay it: until the host waits for it, or
+ * until the buffer was joined and the device is used. A reader of the target that comes too early finds old bytes; a
+ * writer of the host's memory too early finds those on the device. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +35,7 @@ static _Thread_local tarn__fault found[DEVICES]; /* by a kernel, since the last 
 #define MAX_SENT 1024
 
 typedef struct sent {
-    const void *lane;
+    const void *buffer;
     char *to;
     const char *from;
     size_t bytes;
@@ -48,27 +50,28 @@ static void *pinned_new(int index, size_t bytes, void **host)
     return *host = aligned_alloc(256, (bytes + 255) / 256 * 256);
 }
 
-static void pinned_free(int index, void *lane)
+static void pinned_free(int index, void *buffer)
 {
     (void)index;
-    free(lane);
+    free(buffer);
 }
 
-static bool pinned_upload(int index, void *lane, size_t from, void *memory, int64_t offset, size_t bytes)
+static bool pinned_upload(int index, void *buffer, size_t from, void *memory, int64_t offset, size_t bytes)
 {
     pthread_mutex_lock(&lock);
     bool fits = queued[index] < MAX_SENT;
     if (fits)
-        queue[index][queued[index]++] = (sent){lane, mirror_real(memory) + offset, (const char *)lane + from, bytes};
+        queue[index][queued[index]++] =
+            (sent){buffer, mirror_real(memory) + offset, (const char *)buffer + from, bytes};
     pthread_mutex_unlock(&lock);
     return fits;
 }
 
-/* Under the lock: up to and with the last copy of a lane. */
-static int end_of(int index, const void *lane)
+/* Under the lock: up to and with the last copy of a buffer. */
+static int end_of(int index, const void *buffer)
 {
     int end = queued[index];
-    while (end > 0 && queue[index][end - 1].lane != lane)
+    while (end > 0 && queue[index][end - 1].buffer != buffer)
         end--;
     return end;
 }
@@ -83,19 +86,19 @@ static void do_copies(int index, int count)
     due[index] = due[index] > count ? due[index] - count : 0;
 }
 
-static bool pinned_join(int index, void *lane)
+static bool pinned_join(int index, void *buffer)
 {
     pthread_mutex_lock(&lock);
-    int end = end_of(index, lane);
+    int end = end_of(index, buffer);
     due[index] = end > due[index] ? end : due[index];
     pthread_mutex_unlock(&lock);
     return true;
 }
 
-static bool pinned_wait(int index, void *lane)
+static bool pinned_wait(int index, void *buffer)
 {
     pthread_mutex_lock(&lock);
-    do_copies(index, end_of(index, lane));
+    do_copies(index, end_of(index, buffer));
     pthread_mutex_unlock(&lock);
     return true;
 }

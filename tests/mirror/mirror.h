@@ -1,4 +1,4 @@
-/* mirror.h: what the files of the mirror backend share. */
+/* mirror.h: shared by the files of the mirror backend. */
 #ifndef MIRROR_H
 #define MIRROR_H
 

@@ -1,7 +1,5 @@
-/*
- * Attention against the operations it could be made of: values, gradients, dropout's mask, layouts, memory.
- * TARN_TEST_DEVICE names the device; the CPU otherwise.
- */
+/* test_attention.c: attention against the operations it composes: values, gradients, dropout's mask, layouts,
+ * memory. TARN_TEST_DEVICE names the device; default: the CPU. */
 #include "base/philox.h"
 #include "support/check.h"
 

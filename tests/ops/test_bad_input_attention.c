@@ -1,4 +1,4 @@
-/* test_bad_input_attention.c: attention and the fused rows of language models are given what they do not take. */
+/* test_bad_input_attention.c: invalid arguments to attention and the fused operations of language models. */
 #include "support/refuse.h"
 
 #define CPU tarn_device_cpu()

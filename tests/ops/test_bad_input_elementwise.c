@@ -1,4 +1,4 @@
-/* test_bad_input_elementwise.c: operations of one and two operands, and reductions, are given what they do not take. */
+/* test_bad_input_elementwise.c: invalid arguments to elementwise operations and reductions. */
 #include "support/operands.h"
 
 typedef tarn_tensor *(*unary_fn)(tarn_tensor *x);

@@ -1,4 +1,4 @@
-/* test_bad_input_images.c: convolution and pooling are given what they do not take. */
+/* test_bad_input_images.c: invalid arguments to convolution and pooling. */
 #include "support/refuse.h"
 
 #define CPU tarn_device_cpu()

@@ -1,4 +1,4 @@
-/* test_bad_input_norm.c: batchnorm and groupnorm are given what they do not take. */
+/* test_bad_input_norm.c: invalid arguments to batchnorm and groupnorm. */
 #include "support/refuse.h"
 
 #define CPU tarn_device_cpu()

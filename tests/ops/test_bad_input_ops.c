@@ -1,5 +1,4 @@
-/* test_bad_input_ops.c: operations of more kinds, and those that are called by name, are given what they do not take.
- */
+/* test_bad_input_ops.c: invalid arguments to the other operations, and to calls by name. */
 #include "support/operands.h"
 
 static void movement(void **state)

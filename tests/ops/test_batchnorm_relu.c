@@ -1,5 +1,5 @@
-/* test_batchnorm_relu.c: relu(batchnorm(x) + residual) is what the three operations make one after the other: values,
- * statistics and gradients. TARN_TEST_DEVICE names the device; the CPU otherwise. */
+/* test_batchnorm_relu.c: relu(batchnorm(x) + residual) equals the three operations in sequence: values, statistics
+ * and gradients. TARN_TEST_DEVICE names the device; default: the CPU. */
 #include "../support/check.h"
 
 static tarn_device device;

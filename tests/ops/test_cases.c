@@ -1,8 +1,6 @@
-/*
- * Every operation, by its cases: made from the table that the library is built from, so that nobody can add an
- * operation without a case, or a differentiable one without a gradient check. TARN_TEST_DEVICE names the device to run
- * on; the CPU otherwise.
- */
+/* test_cases.c: every operation, by its cases. The list comes from the table the library is built from, so an
+ * operation without a case, or a differentiable one without a gradient check, fails. TARN_TEST_DEVICE names the
+ * device; default: the CPU. */
 #include "cases/cases.h"
 #include "core/device/device.h"
 #include "core/launch/stats.h"
@@ -361,7 +359,7 @@ static void threads_do_not_change_a_bit(void **state)
 
 /* ---- the kernels that are listed --------------------------------------------------------------------------------- */
 
-/* A gradient's sink may use these; an operand that must be dense is copied. */
+/* Gradient accumulation may use these; an operand that must be contiguous is copied. */
 static bool is_sinks_own(tarn__kernel kernel)
 {
     return kernel == TARN__K_fill || kernel == TARN__K_copy || kernel == TARN__K_add || kernel == TARN__K_sum;

@@ -1,5 +1,5 @@
-/* Copies of rows of every length and element size, against plain loops: dense, every second element, turned round, and
- * both; and matrices turned over their diagonal. */
+/* test_copy_rows.c: copies of rows of every length and element size, against naive loops: contiguous, every second
+ * element, reversed, and both; and transposed matrices. */
 #include <stdlib.h>
 
 #include "support/check.h"

@@ -1,4 +1,4 @@
-/* test_freed.c: operations are given operands that were freed. */
+/* test_freed.c: use after free is an error in every operation. */
 #include <string.h>
 
 #include "base/error.h"

@@ -1,5 +1,5 @@
-/* Indexing: values, gradients and errors on small cases, random cases against plain loops, and the same bits with any
- * number of threads. */
+/* test_index.c: gather and scatter: values, gradients and errors on small cases, random cases against naive loops,
+ * and bitwise identical results with any number of threads. */
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()

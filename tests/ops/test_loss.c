@@ -1,4 +1,4 @@
-/* test_loss.c: cross entropy against plain loops, and the composed losses. */
+/* test_loss.c: cross entropy against naive loops, and the composed losses. */
 #include "../support/check.h"
 
 static tarn_tensor *normal(tarn_shape shape, tarn_dtype dtype)

@@ -1,4 +1,4 @@
-/* test_matmul.c: matrix products against plain loops in f64, their gradients against differences, and the same bits
+/* test_matmul.c: matmul against naive loops in f64, gradients against differences, and bitwise identical results
  * with any number of threads. */
 #include "../support/check.h"
 

@@ -1,6 +1,4 @@
-/*
- * tarn_mlp() against the operations it is made of. TARN_TEST_DEVICE names the device; the CPU otherwise.
- */
+/* test_mlp.c: tarn_mlp() against the operations it fuses. TARN_TEST_DEVICE names the device; default: the CPU. */
 #include "support/check.h"
 
 static tarn_device device;

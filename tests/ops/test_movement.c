@@ -1,4 +1,4 @@
-/* Movement: which views are made without a copy, what they hold, and where gradients go. */
+/* test_movement.c: views: which are made without a copy, their elements, and their gradients. */
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()

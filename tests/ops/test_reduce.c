@@ -1,5 +1,5 @@
-/* Reductions: shapes, edge cases, ties, gradients, errors, accuracy on long inputs, and the same bits with any number
- * of threads. */
+/* test_reduce.c: reductions: shapes, edge cases, ties, gradients, errors, accuracy on long inputs, and bitwise
+ * identical results with any number of threads. */
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()

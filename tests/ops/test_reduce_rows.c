@@ -1,5 +1,5 @@
-/* Reductions along dense rows, which have forms of their own: the variance in one pass, products, and the gradients of
- * both and of max row by row. */
+/* test_reduce_rows.c: reductions along contiguous rows, which have their own loops: variance in one pass, products,
+ * and the gradients of both and of max row by row. */
 #include <stdlib.h>
 
 #include "support/check.h"

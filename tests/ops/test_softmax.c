@@ -1,4 +1,4 @@
-/* test_softmax.c: softmax and log_softmax along every axis against plain loops in f64. */
+/* test_softmax.c: softmax and log_softmax along every axis against naive loops in f64. */
 #include <float.h>
 
 #include "../support/check.h"

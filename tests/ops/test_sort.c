@@ -1,4 +1,4 @@
-/* Sorting: order, stability, NaN, gradients and errors; random lines against plain insertion. */
+/* test_sort.c: sorting: order, stability, NaN, gradients and errors; random rows against insertion sort. */
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()

@@ -1,7 +1,5 @@
-/*
- * The fused rows of language models against the operations they stand for: residual_norm, linear_cross_entropy, rope.
- * TARN_TEST_DEVICE names the device; the CPU otherwise.
- */
+/* test_transformer.c: fused operations of language models against the operations they fuse: residual_norm,
+ * linear_cross_entropy, rope. TARN_TEST_DEVICE names the device; default: the CPU. */
 #include "ops/internal.h"
 #include "support/check.h"
 

@@ -1,4 +1,4 @@
-/* check.h: what the tests of tensors share: cmocka with its includes, checks of errors, and comparisons of values. */
+/* check.h: shared by the tests of tensors: cmocka with its includes, checks of errors, and comparisons of values. */
 #ifndef TESTS_CHECK_H
 #define TESTS_CHECK_H
 

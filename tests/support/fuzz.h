@@ -1,4 +1,4 @@
-/* fuzz.h: random damage to good files, for readers that must take or refuse each. */
+/* fuzz.h: random damage to valid files, for readers that must accept or reject each without a crash. */
 #ifndef TESTS_FUZZ_H
 #define TESTS_FUZZ_H
 

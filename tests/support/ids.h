@@ -1,4 +1,4 @@
-/* ids.h: what tests of tokenizers ask of texts and their ids. */
+/* ids.h: checks of tokenizers: text to ids and back. */
 #ifndef TESTS_IDS_H
 #define TESTS_IDS_H
 

@@ -1,4 +1,4 @@
-/* operands.h: operands of all kinds, for functions that are given what they do not take. */
+/* operands.h: operands of all kinds, for tests of invalid arguments. */
 #ifndef TESTS_OPERANDS_H
 #define TESTS_OPERANDS_H
 

@@ -1,4 +1,4 @@
-/* pools.h: pooling on a device against plain references. */
+/* pools.h: pooling on a device against naive references. */
 #ifndef TESTS_POOLS_H
 #define TESTS_POOLS_H
 

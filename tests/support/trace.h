@@ -1,4 +1,4 @@
-/* trace.h: what stands in a trace file, for tests that look at it. */
+/* trace.h: reading trace files, for tests of the profiler. */
 #ifndef TESTS_TRACE_H
 #define TESTS_TRACE_H
 

@@ -8,7 +8,7 @@
 #include <tarn/train.h>
 
 #include "support/files.h"
-#include "support/turning.h"
+#include "support/reversal.h"
 #include "tarn_features.h"
 
 #define CPU tarn_device_cpu()

@@ -1,5 +1,5 @@
-/* test_codes.c: rows in 8 bits against blocks of Q8_0, and codes of any width. TARN_TEST_DEVICE names another device
- * than the CPU. */
+/* test_kv_q8.c: quantized KV rows against Q8_0 blocks, and rows of any length. TARN_TEST_DEVICE names the device;
+ * default: the CPU. */
 #include "ops/internal.h"
 #include "support/check.h"
 
@@ -25,7 +25,7 @@ static tarn_tensor *back(tarn_tensor *x)
 }
 
 /* Whole groups: bit for bit what blocks hold. */
-static void groups_are_blocks(void **state)
+static void groups_are_quant_blocks(void **state)
 {
     (void)state;
     static const tarn_dtype dtypes[] = {TARN_F32, TARN_BF16, TARN_F16, TARN_F64};
@@ -111,9 +111,8 @@ int main(void)
 {
     device = test_device("cpu");
     const struct CMUnitTest tests[] = {
-        in_scope(groups_are_blocks),           in_scope(ties_go_away_from_zero),
-        in_scope(rows_of_any_width),           in_scope(views_are_read_where_they_lie),
-        in_scope(what_is_not_finite_stays_so),
+        in_scope(groups_are_quant_blocks),       in_scope(ties_go_away_from_zero),      in_scope(rows_of_any_width),
+        in_scope(views_are_read_where_they_lie), in_scope(what_is_not_finite_stays_so),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,4 @@
-/* test_step.c: what a decoding step is made of, where no kernel does it in one: the same as its parts, with their
- * gradients and their errors. */
+/* test_decode.c: the composed forms of the decode step: equal to their parts, with gradients and errors. */
 #include "ops/internal.h"
 #include "support/check.h"
 

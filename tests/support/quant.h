@@ -1,6 +1,6 @@
-/* blocks.h: products with weights of blocks, held to what the blocks stand for. */
-#ifndef TESTS_BLOCKS_H
-#define TESTS_BLOCKS_H
+/* quant.h: matmul with quantized weights against the dequantized ones. */
+#ifndef TESTS_QUANT_H
+#define TESTS_QUANT_H
 
 #include "support/check.h"
 

@@ -1,6 +1,6 @@
-/* Attention with starts: documents beside each other in one row. Against the steps it could be made of, in f64, with
- * the mask written down pair by pair; against each document alone; and on a device that has no kernel for it, where it
- * is made of other operations and nothing falls back. */
+/* test_attention_documents.c: attention with document starts: several documents in one row. Against the composed
+ * steps in f64, with the mask written out pair by pair; against each document alone; and on a device without a
+ * kernel for it, where it is composed of other operations and nothing falls back to the CPU. */
 #include "ops/internal.h"
 #include "support/check.h"
 
@@ -146,7 +146,7 @@ static tarn_tensor *run(tarn_tensor *const *inputs, int count, void *document_st
                           &(tarn_attention_options){.causal = true, .document_starts = document_starts});
 }
 
-static void its_gradients_are_slopes(void **state)
+static void its_gradients_are_derivatives(void **state)
 {
     (void)state;
     sizes s = {2, 2, 1, 7, 7, 3};
@@ -413,7 +413,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         in_scope(every_dtype_agrees_with_its_steps_in_f64),
         in_scope(long_rows_agree_too),
-        in_scope(its_gradients_are_slopes),
+        in_scope(its_gradients_are_derivatives),
         in_scope(documents_are_as_they_are_alone),
         in_scope(starts_of_0_change_no_bit),
         in_scope(a_row_that_begins_behind_itself_is_0),
@@ -425,5 +425,5 @@ int main(void)
         in_scope(its_steps_agree_with_the_kernel),
         in_scope(a_device_without_the_kernel_does_it_in_steps),
     };
-    return cmocka_run_group_tests_name("ops/attention_starts", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("ops/attention_documents", tests, NULL, NULL);
 }

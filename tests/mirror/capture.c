@@ -1,7 +1,7 @@
-/* record.c: kernels that the mirror writes down instead of running them, and runs as often as the graph is launched.
+/* capture.c: kernels that the mirror writes down instead of running them, and runs as often as the graph is launched.
  *
  * As on a real device, what the host decided while a step was recorded stays so: scalars, addresses, scratch. What is
- * meant to change is read from device memory by every run: the tails that have a `live` pointer are brought up to date
+ * meant to change is read from device memory by every run: params with a `live` pointer are brought up to date
  * just before their kernel. */
 #include <stdlib.h>
 #include <string.h>

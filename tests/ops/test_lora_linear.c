@@ -1,6 +1,6 @@
-/* Linear layers with adapters as one operation, against the steps they stand for: one layer and several that share x,
- * with and without biases and adapters, weights that lie either way, results that nobody uses, gradients that add up.
- * TARN_TEST_DEVICE names the device; the CPU otherwise. */
+/* test_lora_linear.c: LoRA linear layers as one operation against the composed steps: one layer and several with one
+ * input, with and without biases and adapters, both layouts of the weight, unused results, accumulated gradients.
+ * TARN_TEST_DEVICE names the device; default: the CPU. */
 #include "ops/internal.h"
 #include "support/check.h"
 
@@ -207,5 +207,5 @@ int main(void)
         in_scope(a_frozen_x_gets_no_gradient),
         in_scope(runs_and_threads_have_the_same_bits),
     };
-    return cmocka_run_group_tests_name("ops/adapted", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("ops/lora_linear", tests, NULL, NULL);
 }

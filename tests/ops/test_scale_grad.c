@@ -1,7 +1,5 @@
-/*
- * The gradient of x · w where w is repeated along axes of x, against sums in f64 of the same operands. TARN_TEST_DEVICE
- * names the device; the CPU otherwise.
- */
+/* test_scale_grad.c: the gradient of x · w where w is broadcast along axes of x, against sums in f64.
+ * TARN_TEST_DEVICE names the device; default: the CPU. */
 #include "support/check.h"
 
 static tarn_device device;

@@ -1,5 +1,4 @@
-/* test_attention_stored.c: attention over keys and values as a cache stores them: what it gives for the same numbers
- * written out. */
+/* test_attention_quant_kv.c: attention over a quantized KV cache equals attention over the dequantized values. */
 #include "ops/internal.h"
 #include "support/check.h"
 
@@ -30,7 +29,7 @@ static tarn_tensor *scales(int64_t B, int64_t heads, int64_t keys, int64_t D, ta
 }
 
 /* Few rows, which are taken as they lie, and many, which are packed; several keys to a chunk; lengths that differ. */
-static void codes_give_what_their_numbers_give(tarn_device device)
+static void codes_attend_as_their_values_do(tarn_device device)
 {
     static const struct {
         int64_t B, heads, kv_heads, rows, keys, D;
@@ -58,12 +57,12 @@ static void codes_give_what_their_numbers_give(tarn_device device)
         }
 }
 
-static void codes_are_what_they_stand_for(void **state)
+static void codes_dequantize_to_their_values(void **state)
 {
     (void)state;
-    codes_give_what_their_numbers_give(CPU);
+    codes_attend_as_their_values_do(CPU);
     if (tarn_device_count("mirror") > 0)
-        codes_give_what_their_numbers_give(tarn_device_parse("mirror:0"));
+        codes_attend_as_their_values_do(tarn_device_parse("mirror:0"));
 }
 
 static void other_floats_are_what_they_stand_for(void **state)
@@ -97,7 +96,7 @@ static void what_is_not_finite_stays_so(void **state)
 
 /* Keys and values in 8 bits are those that blocks of Q8_0 hold, no more and no less: attention to them is attention to
  * these, written out in f32. */
-static void numbers_are_those_of_blocks(void **state)
+static void values_equal_those_of_q8_0(void **state)
 {
     (void)state;
     for (int64_t rows = 1; rows < 50; rows += 40) {
@@ -118,10 +117,10 @@ static void numbers_are_those_of_blocks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(codes_are_what_they_stand_for),
+        in_scope(codes_dequantize_to_their_values),
         in_scope(other_floats_are_what_they_stand_for),
         in_scope(what_is_not_finite_stays_so),
-        in_scope(numbers_are_those_of_blocks),
+        in_scope(values_equal_those_of_q8_0),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

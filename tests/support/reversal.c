@@ -1,5 +1,5 @@
-/* turning.c: words to be written backwards. */
-#include "support/turning.h"
+/* reversal.c: words to reverse, as lines of text and as conversations, and models trained on them. */
+#include "support/reversal.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* blocks.c: products with weights of blocks, held to what the blocks stand for. */
-#include "support/blocks.h"
+/* quant.c: matmul with quantized weights against the dequantized ones. */
+#include "support/quant.h"
 
 #include <math.h>
 

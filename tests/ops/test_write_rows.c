@@ -1,5 +1,5 @@
-/* test_put_rows.c: rows written at places that lie on the device, as caches of keys and values take them.
- * TARN_TEST_DEVICE names another device than the CPU. */
+/* test_write_rows.c: rows written at positions known on the device only, as KV caches need them. TARN_TEST_DEVICE
+ * names the device; default: the CPU. */
 #include "ops/internal.h"
 #include "support/check.h"
 

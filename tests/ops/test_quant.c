@@ -1,12 +1,12 @@
-/* test_blocks.c: tensors that hold blocks: their bytes travel unchanged, they become the elements they stand for, rows
- * are gathered and multiplied, on every instruction level of this processor and with any number of threads; everything
- * else refuses them. */
+/* test_quant.c: quantized tensors: bytes are copied unchanged, they dequantize to known values, rows are gathered
+ * and multiplied, at every instruction level of this processor and with any number of threads; all other operations
+ * reject them. */
 #include <math.h>
 #include <string.h>
 
 #include "backends/cpu/runtime/level.h"
 #include "base/quant/quant.h"
-#include "support/blocks.h"
+#include "support/quant.h"
 #include "support/scratch.h"
 
 #if defined(TARN__HAVE_DOTPROD) || defined(TARN__HAVE_I8MM)
@@ -90,7 +90,7 @@ static float *decoded(const tarn_tensor *w)
     return values;
 }
 
-static void blocks_become_the_elements_they_stand_for(void **state)
+static void blocks_dequantize_to_their_elements(void **state)
 {
     (void)state;
     for (int k = 0; k < 4; k++) {
@@ -115,7 +115,7 @@ static void blocks_become_the_elements_they_stand_for(void **state)
     }
 }
 
-static void views_along_the_outer_axes_are_blocks_still(void **state)
+static void views_along_outer_axes_stay_quantized(void **state)
 {
     (void)state;
     for (int k = 0; k < 4; k++) {
@@ -357,7 +357,7 @@ static void the_gradient_of_x_is_that_of_the_elements(void **state)
 
 /* ---- modules and files ------------------------------------------------------------------------------------------- */
 
-static void a_module_keeps_blocks_as_they_are(void **state)
+static void a_module_keeps_quantized_weights(void **state)
 {
     (void)state;
     tarn_module *module = tarn_module_new("layer", unchanged, NULL, NULL);
@@ -375,7 +375,7 @@ static void a_module_keeps_blocks_as_they_are(void **state)
 
 /* ---- everything else --------------------------------------------------------------------------------------------- */
 
-static void what_computes_with_elements_refuses_blocks(void **state)
+static void other_operations_reject_quantized_tensors(void **state)
 {
     (void)state;
     static const char sentence[] = "a quantized dtype; convert it with tarn_cast() first";
@@ -446,8 +446,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         in_scope(bytes_travel_unchanged),
-        in_scope(blocks_become_the_elements_they_stand_for),
-        in_scope(views_along_the_outer_axes_are_blocks_still),
+        in_scope(blocks_dequantize_to_their_elements),
+        in_scope(views_along_outer_axes_stay_quantized),
         in_scope(rows_are_gathered),
         in_scope(products_are_right_up_to_the_rounding_of_x),
         in_scope(strides_of_x_and_of_the_weight_do_not_matter),
@@ -456,8 +456,8 @@ int main(void)
         in_scope(a_frozen_weight_of_16_bits_meets_f32),
         in_scope(every_instruction_level_multiplies_right),
         in_scope(the_gradient_of_x_is_that_of_the_elements),
-        in_scope(a_module_keeps_blocks_as_they_are),
-        in_scope(what_computes_with_elements_refuses_blocks),
+        in_scope(a_module_keeps_quantized_weights),
+        in_scope(other_operations_reject_quantized_tensors),
         in_scope(bad_input_is_refused),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);

@@ -1,7 +1,7 @@
-/* turning.h: a made task in chat form: a word is to be written backwards. A small Llama learns it from lines of text
- * first, without a conversation; fine-tuning brings it out in one. */
-#ifndef TESTS_TURNING_H
-#define TESTS_TURNING_H
+/* reversal.h: a synthetic chat task: reverse a word. A small Llama learns it from lines of text first, without a
+ * conversation; fine-tuning brings it out in one. */
+#ifndef TESTS_REVERSAL_H
+#define TESTS_REVERSAL_H
 
 #include <stdbool.h>
 

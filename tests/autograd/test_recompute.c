@@ -1,4 +1,5 @@
-/* test_thrift.c: in a thrifty section norms and GELU are made again in backward: the same bits, and less is stored. */
+/* test_recompute.c: selective recompute: norms and GELU are recomputed in backward, bitwise identical, and less is
+ * stored. */
 #include "autograd/tape.h"
 
 #include <tarn/profile.h>
@@ -33,14 +34,14 @@ static tarn_tensor *network(tarn_tensor **leaf, bool rms)
     return y;
 }
 
-/* The gradients with or without thrift; what is stored between forward and backward. */
-static int64_t gradients(tarn_tensor **leaf, bool rms, bool thrifty, tarn_tensor **grad)
+/* The gradients with or without selective recompute; returns the bytes stored between forward and backward. */
+static int64_t gradients(tarn_tensor **leaf, bool rms, bool recompute, tarn_tensor **grad)
 {
     int64_t before = tarn_memory_of(CPU).used;
-    if (thrifty)
+    if (recompute)
         tarn__recompute_open();
     tarn_tensor *y = network(leaf, rms);
-    if (thrifty)
+    if (recompute)
         tarn__recompute_close();
     int64_t stored = tarn_memory_of(CPU).used - before;
     assert_true(tarn_backward(y));
@@ -57,19 +58,20 @@ static void gradients_have_the_same_bits_and_less_is_stored(void **state)
     static const tarn_dtype dtypes[] = {TARN_F32, TARN_F64, TARN_BF16, TARN_F16};
     for (int k = 0; k < 8; k++) {
         bool rms = k % 2 == 1;
-        tarn_tensor *leaf[LEAVES], *plain[LEAVES], *thrifty[LEAVES];
+        tarn_tensor *leaf[LEAVES], *plain[LEAVES], *recomputed[LEAVES];
         make_leaves(leaf, dtypes[k / 2]);
-        int64_t stored = gradients(leaf, rms, false, plain), stored_thriftily = gradients(leaf, rms, true, thrifty);
+        int64_t stored = gradients(leaf, rms, false, plain),
+                stored_recomputing = gradients(leaf, rms, true, recomputed);
         for (int i = 0; i < LEAVES; i++)
             if (plain[i])
-                assert_close(thrifty[i], plain[i], 0);
+                assert_close(recomputed[i], plain[i], 0);
             else
-                assert_null(thrifty[i]);
+                assert_null(recomputed[i]);
         /* two norms and a GELU of four widths */
         int64_t saved = ROWS * WIDTH * (int64_t)tarn_dtype_size(dtypes[k / 2]) * 6;
-        if (stored - stored_thriftily < saved)
+        if (stored - stored_recomputing < saved)
             fail_msg("%lld bytes are stored, and %lld thriftily: %lld less were due", (long long)stored,
-                     (long long)stored_thriftily, (long long)saved);
+                     (long long)stored_recomputing, (long long)saved);
     }
 }
 

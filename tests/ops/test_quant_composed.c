@@ -1,5 +1,5 @@
-/* test_blocks_composed.c: a device that has no product for blocks turns the weight into elements, some rows at a time,
- * without the CPU's help. */
+/* test_quant_composed.c: a device without matmul_quant dequantizes the weight a few rows at a time, without the
+ * CPU's help. */
 #include <math.h>
 #include <stdlib.h>
 
