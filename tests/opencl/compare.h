@@ -1,5 +1,5 @@
-/* compare.h: what a device computes is held to the CPU's results in f64, to the same bits twice, and to nothing that
- * the CPU runs instead. */
+/* compare.h: results of a device are compared with the CPU's in f64 and bitwise with a second run; nothing may fall
+ * back to the CPU. */
 #ifndef TESTS_OPENCL_COMPARE_H
 #define TESTS_OPENCL_COMPARE_H
 

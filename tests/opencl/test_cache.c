@@ -1,8 +1,8 @@
 /*
- * test_cache.c: compiled programs on disk: a second process compiles nothing; a damaged file is passed over and written
- * again; that none can be kept is told. The program starts itself: with an argument it casts some elements and ends
- * with the number of programs that were compiled for that, or of warnings that none are kept.
- */
+ * test_cache.c: compiled programs on disk: a second process compiles nothing; a damaged file is ignored and rewritten;
+ * a failing write is logged. The program starts itself: with an argument it casts some elements and exits with the
+ * number of programs compiled for that, or of warnings that none can be cached.
+ * */
 #include "support/opencl.h"
 
 #include <dirent.h>
@@ -22,7 +22,7 @@ static void listen(tarn_log_level level, const char *text, void *ctx)
     (void)ctx;
     compiled += level == TARN_LOG_INFO && strstr(text, ": compiled ") != NULL;
     told += level == TARN_LOG_WARNING &&
-            strstr(text, "compiled kernels are not kept, and every run compiles its own: ") != NULL;
+            strstr(text, "compiled kernels cannot be cached, every run compiles them again: ") != NULL;
 }
 
 /* How many programs were compiled, or warnings given; 100 when something went wrong. */
@@ -100,7 +100,7 @@ static void a_second_process_compiles_nothing(void **state)
     assert_int_equal(compiled_by_a_new_process(), 0);
 }
 
-static void a_damaged_file_is_passed_over_and_written_again(void **state)
+static void a_damaged_file_is_ignored_and_rewritten(void **state)
 {
     char file[1024];
     NEEDS_OPENCL();
@@ -138,7 +138,7 @@ static void without_a_folder_everything_is_compiled(void **state)
 }
 
 /* Once a process, unless it is wanted so; and a file where the folder should be is one that cannot be made, too. */
-static void that_nothing_is_kept_is_told(void **state)
+static void a_failing_cache_is_logged_once(void **state)
 {
     NEEDS_OPENCL();
     assert_int_equal(counted_by_a_new_process("told"), 0);
@@ -168,9 +168,9 @@ int main(int count, char **arguments)
     self = arguments[0];
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_second_process_compiles_nothing),
-        cmocka_unit_test(a_damaged_file_is_passed_over_and_written_again),
+        cmocka_unit_test(a_damaged_file_is_ignored_and_rewritten),
         cmocka_unit_test(without_a_folder_everything_is_compiled),
-        cmocka_unit_test(that_nothing_is_kept_is_told),
+        cmocka_unit_test(a_failing_cache_is_logged_once),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

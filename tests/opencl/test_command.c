@@ -1,5 +1,5 @@
-/* test_command.c: the command on an OpenCL device. TARN_COMMAND names the binary; without it tests are skipped. This
- * program itself asks for no device: what there is the command says. */
+/* test_command.c: the command on an OpenCL device. TARN_COMMAND is the binary; without it tests are skipped. The
+ * program itself opens no device: it reads the command's output. */
 #include "support/check.h"
 #include "support/command.h"
 
@@ -21,7 +21,7 @@ static bool is_cpu(void)
 }
 
 /* What a step is held against is measured, too: on a CPU at the sizes of a CPU, else it would take minutes. */
-static void a_step_is_held_against_what_the_device_can(void **state)
+static void a_step_is_compared_with_the_roofline(void **state)
 {
     NEEDS_OPENCL();
     const char *text = is_cpu() ? "of a product of 1024 rows" : "of a product of 8192 rows";
@@ -31,15 +31,15 @@ static void a_step_is_held_against_what_the_device_can(void **state)
 }
 
 /* Rows as well: those of a model's sizes took PoCL minutes each. */
-static void operations_are_measured_at_sizes_for_the_device(void **state)
+static void operations_are_measured_at_the_device_sizes(void **state)
 {
     NEEDS_OPENCL();
     const char *text = is_cpu() ? "64 MiB" : "a model's sizes";
     expect_command("bench ops --only tiny --runs 5 --device opencl", 0, text);
 }
 
-/* Somebody who waits is told what for, where it takes long. */
-static void what_is_compiled_at_first_is_told(void **state)
+/* A notice explains the wait, where it is long. */
+static void compiling_for_seconds_is_logged_once(void **state)
 {
     NEEDS_OPENCL();
     const char *caches[] = {getenv("XDG_CACHE_HOME"), getenv("POCL_CACHE_DIR")};
@@ -48,13 +48,12 @@ static void what_is_compiled_at_first_is_told(void **state)
     assert_non_null(mkdtemp(folder));
     setenv("XDG_CACHE_HOME", folder, 1);
     setenv("POCL_CACHE_DIR", folder, 1);
-    snprintf(text, sizeof(text),
-             "opencl:0 compiles its kernels, which takes a while; later runs find them in %s/tarn/opencl", folder);
+    snprintf(text, sizeof(text), "opencl:0: compiling kernels, once; later runs load them from %s/tarn/opencl", folder);
     const bool is_slow = is_cpu(); /* a GPU's driver may be done before */
     run_command("bench train --model lenet --batch 4 --steps 1 --warmup 0 --device opencl 2>&1");
     assert_true(!is_slow || strstr(command_output, text));
     run_command("bench train --model lenet --batch 4 --steps 1 --warmup 0 --device opencl 2>&1");
-    assert_null(strstr(command_output, "compiles its kernels"));
+    assert_null(strstr(command_output, "compiling kernels"));
     for (int i = 0; i < 2; i++) {
         const char *name = i ? "POCL_CACHE_DIR" : "XDG_CACHE_HOME";
         assert_int_equal(kept[i] ? setenv(name, kept[i], 1) : unsetenv(name), 0);
@@ -64,11 +63,11 @@ static void what_is_compiled_at_first_is_told(void **state)
     assert_int_equal(system(text), 0);
 }
 
-/* By its name in the warning, and in the error where fallbacks are errors. */
-static void a_kernel_that_is_lost_is_named(void **state)
+/* In the warning, and in the error where fallbacks are errors. */
+static void a_disabled_kernel_is_named(void **state)
 {
     NEEDS_OPENCL();
-    setenv("TARN_OPENCL_WITHOUT", "relu", 1);
+    setenv("TARN_OPENCL_DISABLE", "relu", 1);
     expect_command("bench train --model mlp --batch 4 --steps 1 --warmup 0 --device opencl 2>&1", 0,
                    "opencl:0 has no kernel 'relu' for this call; the CPU runs it");
     setenv("TARN_FALLBACK", "error", 1);
@@ -77,18 +76,18 @@ static void a_kernel_that_is_lost_is_named(void **state)
     unsetenv("TARN_FALLBACK");
 }
 
-/* A word that names nothing is told, not passed over. */
-static void what_is_to_be_left_out_has_to_be_there(void **state)
+/* An unknown name in the list is not ignored. */
+static void unknown_names_in_the_list_are_errors(void **state)
 {
     NEEDS_OPENCL();
-    setenv("TARN_OPENCL_WITHOUT", "relu,nonsense", 1);
+    setenv("TARN_OPENCL_DISABLE", "relu,nonsense", 1);
     expect_command("bench train --model mlp --batch 4 --steps 1 --warmup 0 --device opencl 2>&1", 1,
-                   "TARN_OPENCL_WITHOUT names 'nonsense', which is neither a kernel");
-    unsetenv("TARN_OPENCL_WITHOUT");
+                   "TARN_OPENCL_DISABLE: unknown name 'nonsense'; must be a kernel");
+    unsetenv("TARN_OPENCL_DISABLE");
 }
 
-/* Nor is a variable that says what it may not. */
-static void variables_say_what_they_may(void **state)
+/* Nor is an invalid value. */
+static void invalid_values_of_variables_are_errors(void **state)
 {
     NEEDS_OPENCL();
     static const char *const wrong[][3] = {
@@ -96,15 +95,15 @@ static void variables_say_what_they_may(void **state)
         {"TARN_OPENCL_FP64", "no", "'0' or '1'"},
         {"TARN_OPENCL_FP16", "2", "'0' or '1'"},
         {"TARN_OPENCL_SUBGROUPS", "-1", "'0' or '1'"},
-        {"TARN_OPENCL_LOCAL", "yes", "'1' or '0'"},
-        {"TARN_OPENCL_MEMORY", "2G", "a whole number from 1 on"},
-        {"TARN_OPENCL_GROUP", "0", "a whole number from 1 on"},
-        {"TARN_OPENCL_GROUP_MEMORY", "-4", "a whole number from 1 on"},
-        {"TARN_OPENCL_TILE", "large", "a whole number from 0 on"},
+        {"TARN_OPENCL_LOCAL_MEM", "yes", "'1' or '0'"},
+        {"TARN_OPENCL_MEMORY", "2G", "an integer, at least 1"},
+        {"TARN_OPENCL_WORKGROUP", "0", "an integer, at least 1"},
+        {"TARN_OPENCL_LOCAL_BYTES", "-4", "an integer, at least 1"},
+        {"TARN_OPENCL_TILE", "large", "an integer, at least 0"},
     };
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         char text[160];
-        snprintf(text, sizeof(text), "%s is '%s'; it may be %s", wrong[i][0], wrong[i][1], wrong[i][2]);
+        snprintf(text, sizeof(text), "%s is '%s'; must be %s", wrong[i][0], wrong[i][1], wrong[i][2]);
         setenv(wrong[i][0], wrong[i][1], 1);
         expect_command("train --data digits --device opencl --dry-run 2>&1", 1, text);
         setenv(wrong[i][0], "", 1);
@@ -113,20 +112,46 @@ static void variables_say_what_they_may(void **state)
     }
 }
 
-/* What keeps a driver from working is named: here that there is none, and that PoCL has no folder. */
-static void a_driver_that_is_missing_is_told(void **state)
+/* Variables of earlier versions still work: errors name them as they were set, and the current name wins. */
+static void old_names_of_variables_still_work(void **state)
+{
+    NEEDS_OPENCL();
+    static const char *const old[][3] = {
+        {"TARN_OPENCL_LOCAL", "yes", "TARN_OPENCL_LOCAL_MEM"},
+        {"TARN_OPENCL_GROUP", "0", "TARN_OPENCL_WORKGROUP"},
+        {"TARN_OPENCL_GROUP_MEMORY", "-4", "TARN_OPENCL_LOCAL_BYTES"},
+    };
+    for (size_t i = 0; i < sizeof(old) / sizeof(old[0]); i++) {
+        char text[160];
+        snprintf(text, sizeof(text), "%s is '%s'; must be ", old[i][0], old[i][1]);
+        setenv(old[i][0], old[i][1], 1);
+        expect_command("train --data digits --device opencl --dry-run 2>&1", 1, text);
+        setenv(old[i][2], "1", 1);
+        expect_command("info", 0, "  opencl:0 ");
+        unsetenv(old[i][0]);
+        unsetenv(old[i][2]);
+    }
+    setenv("TARN_OPENCL_WITHOUT", "relu", 1);
+    expect_command("bench train --model mlp --batch 4 --steps 1 --warmup 0 --device opencl 2>&1", 0,
+                   "opencl:0 has no kernel 'relu' for this call; the CPU runs it");
+    unsetenv("TARN_OPENCL_WITHOUT");
+}
+
+/* The cause is named: here that there is no driver, and that PoCL has no cache folder. */
+static void a_missing_driver_is_explained(void **state)
 {
     NEEDS_OPENCL();
     if (!is_cpu())
         skip();
     setenv("OCL_ICD_VENDORS", "/nonexistent", 1);
-    expect_command("info", 0, "OpenCL's loader finds no driver");
+    expect_command("info", 0, "no OpenCL driver found");
     expect_command("train --data digits --device opencl --dry-run 2>&1", 1, "'opencl' is not there: ");
     unsetenv("OCL_ICD_VENDORS");
     setenv("POCL_CACHE_DIR", "/dev/null/here", 1);
-    expect_command("info", 0,
-                   "OpenCL's drivers (Portable Computing Language) offer no device that compiles kernels; PoCL needs a "
-                   "folder of its own");
+    expect_command(
+        "info", 0,
+        "no device with a compiler found; OpenCL drivers: Portable Computing Language; PoCL needs a writable "
+        "folder");
     unsetenv("POCL_CACHE_DIR");
     expect_command("train --data digits --device opencl:9 --dry-run 2>&1", 1,
                    "there is no opencl:9; there is opencl:0 (");
@@ -145,13 +170,14 @@ static void tf32_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_step_is_held_against_what_the_device_can),
-        cmocka_unit_test(operations_are_measured_at_sizes_for_the_device),
-        cmocka_unit_test(what_is_compiled_at_first_is_told),
-        cmocka_unit_test(a_kernel_that_is_lost_is_named),
-        cmocka_unit_test(what_is_to_be_left_out_has_to_be_there),
-        cmocka_unit_test(variables_say_what_they_may),
-        cmocka_unit_test(a_driver_that_is_missing_is_told),
+        cmocka_unit_test(a_step_is_compared_with_the_roofline),
+        cmocka_unit_test(operations_are_measured_at_the_device_sizes),
+        cmocka_unit_test(compiling_for_seconds_is_logged_once),
+        cmocka_unit_test(a_disabled_kernel_is_named),
+        cmocka_unit_test(unknown_names_in_the_list_are_errors),
+        cmocka_unit_test(invalid_values_of_variables_are_errors),
+        cmocka_unit_test(old_names_of_variables_still_work),
+        cmocka_unit_test(a_missing_driver_is_explained),
         cmocka_unit_test(tf32_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,9 @@
-/* test_drivers.c: drivers that fail or offer what is of no use beside one that works: each is told once, by name, and
- * the others' devices are there.
+/* test_drivers.c: drivers that fail, or offer unusable devices, next to one that works: each is logged once, by name,
+ * and the others' devices are found.
  *
- * The program stands between the backend and the loader: to the loader's platforms it adds one that fails, one without
- * devices and one whose device has no compiler; and it leaves of the loader's list in the environment the first name
- * alone, as Khronos's loader does. */
+ * The program interposes between the backend and the loader: to the loader's platforms it adds one that fails, one
+ * without devices and one whose device has no compiler; and it cuts the list of drivers in the environment after the
+ * first name, as the Khronos loader does. */
 #include "support/loader.h"
 #include "support/opencl.h"
 
@@ -110,12 +110,12 @@ static void listen(tarn_log_level level, const char *text, void *ctx)
     snprintf(heard + strlen(heard), sizeof(heard) - strlen(heard), "%s\n", text);
 }
 
-static void drivers_that_fail_are_told_once_and_the_others_work(void **state)
+static void failing_drivers_are_logged_once_and_the_others_work(void **state)
 {
     NEEDS_OPENCL();
     assert_int_equal(warnings, 2);
-    assert_contains(heard, "opencl: the driver Failing does not name its devices: out of host memory (OpenCL -6)");
-    assert_contains(heard, "opencl: A mute GPU is left out: its driver has no compiler");
+    assert_contains(heard, "opencl: driver Failing cannot list its devices: out of host memory (OpenCL -6)");
+    assert_contains(heard, "opencl: A mute GPU is ignored: its driver has no compiler");
     tarn_device_info info;
     assert_true(tarn_device_query(opencl, &info));
     assert_null(strstr(info.description, "mute"));
@@ -124,7 +124,7 @@ static void drivers_that_fail_are_told_once_and_the_others_work(void **state)
 }
 
 /* Else a program that this one starts would have fewer devices. */
-static void the_list_of_drivers_stays_as_it_was(void **state)
+static void the_list_of_drivers_is_restored(void **state)
 {
     NEEDS_OPENCL();
     assert_string_equal(getenv(LIST), drivers);
@@ -132,8 +132,8 @@ static void the_list_of_drivers_stays_as_it_was(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {ON_OPENCL(drivers_that_fail_are_told_once_and_the_others_work),
-                                       ON_OPENCL(the_list_of_drivers_stays_as_it_was)};
+    const struct CMUnitTest tests[] = {ON_OPENCL(failing_drivers_are_logged_once_and_the_others_work),
+                                       ON_OPENCL(the_list_of_drivers_is_restored)};
     tarn_set_log(listen, NULL); /* before the first device is asked for */
     setenv(LIST, "libnone.so:libnone.so.1", 0);
     snprintf(drivers, sizeof(drivers), "%s", getenv(LIST));

@@ -1,9 +1,9 @@
 /*
- * Kernels of sizes that the cases of operations do not reach: reductions cut into chunks, running sums of long lines,
- * sorts of many runs, sums at indices that repeat; random numbers and packed ones, which have the CPU's bits.
- * Reductions once as the device is, and once in groups that share local memory, as on a GPU. Without a device every
- * test is skipped.
- */
+ * test_kernels.c: kernels at sizes beyond those of the operation cases: reductions in chunks, long prefix sums, sorts
+ * of many runs, sums at repeated indices; random elements and quant blocks, bitwise identical with the CPU. Reductions
+ * run as the device prefers, and in groups that share local memory, as on a GPU. Without a device every test is
+ * skipped.
+ * */
 #include <string.h>
 
 #include "support/opencl.h"
@@ -39,7 +39,7 @@ static tarn_tensor *draw(int which, tarn_dtype dtype, tarn_device device)
                              : tarn_dropout(x, 0.3));
 }
 
-static void random_numbers_have_the_cpus_bits(void **state)
+static void random_elements_equal_the_cpus(void **state)
 {
     NEEDS_OPENCL();
     for (int which = 0; which < 3; which += 2)
@@ -50,7 +50,7 @@ static void random_numbers_have_the_cpus_bits(void **state)
     assert_close(good(tarn_to(draw(1, TARN_F32, opencl), CPU)), draw(1, TARN_F32, CPU), 0x1p-22);
 }
 
-static void packed_numbers_have_the_cpus_bits(void **state)
+static void quant_blocks_equal_the_cpus(void **state)
 {
     NEEDS_OPENCL();
     static const tarn_dtype kinds[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
@@ -67,7 +67,7 @@ static void packed_numbers_have_the_cpus_bits(void **state)
 }
 
 /* A processor with fused operations may round the last bit of f64 otherwise. */
-static void numbers_in_steps_agree(void **state)
+static void arange_agrees(void **state)
 {
     NEEDS_OPENCL();
     assert_close(good(tarn_to(tarn_arange(3, 13, 0.1, TARN_F64, opencl), CPU)),
@@ -125,14 +125,14 @@ static void check_places(int64_t length)
     }
 }
 
-static void places_of_extremes_in_chunks_agree(void **state)
+static void argmax_in_chunks_agrees(void **state)
 {
     NEEDS_OPENCL();
     check_places(50021);
     check_places(50024);
 }
 
-static void long_running_sums_agree(void **state)
+static void long_prefix_sums_agree(void **state)
 {
     NEEDS_OPENCL();
     tarn_tensor *x = some(TARN_SHAPE(3, 10007), TARN_F32), *whole = good(tarn_cast(x, TARN_I64));
@@ -187,7 +187,7 @@ static void assert_added(tarn_tensor *made, tarn_tensor *again, tarn_tensor *exp
     assert_close_for_size(good(tarn_to(made, CPU)), expected, tarn_dtype_of(expected) == TARN_BF16 ? 0x1p-8 : 1e-6);
 }
 
-static void sums_at_indices_are_the_cpus(void **state)
+static void sums_at_indices_equal_the_cpus(void **state)
 {
     NEEDS_OPENCL();
     for (int half = 0; half < 2; half++) {
@@ -223,7 +223,7 @@ static int open_form(void **state)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, open_form, close_opencl)
 
 /* a / b² is no f32 any more, or infinite, where its product with the gradient that arrives is neither. */
-static void slopes_of_divisors_keep_their_range(void **state)
+static void gradients_of_divisors_keep_their_range(void **state)
 {
     NEEDS_OPENCL();
     tarn_tensor *a = good(tarn_from_f32((const float[]){1e-30f, -1e-30f, 1e30f, -1e30f}, TARN_SHAPE(4), opencl));
@@ -239,23 +239,23 @@ static void slopes_of_divisors_keep_their_range(void **state)
 int main(void)
 {
     const struct CMUnitTest all[] = {
-        TEST(random_numbers_have_the_cpus_bits),
-        TEST(packed_numbers_have_the_cpus_bits),
-        TEST(numbers_in_steps_agree),
+        TEST(random_elements_equal_the_cpus),
+        TEST(quant_blocks_equal_the_cpus),
+        TEST(arange_agrees),
         TEST(reductions_cut_into_chunks_agree),
-        TEST(places_of_extremes_in_chunks_agree),
-        TEST(long_running_sums_agree),
+        TEST(argmax_in_chunks_agrees),
+        TEST(long_prefix_sums_agree),
         TEST(sorts_are_stable_at_any_length),
-        TEST(sums_at_indices_are_the_cpus),
-        TEST(slopes_of_divisors_keep_their_range),
+        TEST(sums_at_indices_equal_the_cpus),
+        TEST(gradients_of_divisors_keep_their_range),
     };
     const struct CMUnitTest in_groups[] = {
         TEST(reductions_cut_into_chunks_agree),
-        TEST(places_of_extremes_in_chunks_agree),
+        TEST(argmax_in_chunks_agrees),
     };
     setenv("POCL_DEVICES", "pthread pthread", 1);
     int failed = cmocka_run_group_tests_name("as it is", all, NULL, NULL);
-    setenv("TARN_OPENCL_LOCAL", "1", 1);
+    setenv("TARN_OPENCL_LOCAL_MEM", "1", 1);
     is_in_groups = true;
     return failed + cmocka_run_group_tests_name("in groups", in_groups, NULL, NULL) != 0;
 }

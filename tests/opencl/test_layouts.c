@@ -1,8 +1,8 @@
 /*
- * test_layouts.c: copies and element-wise operations over layouts in the forms that GPUs get: TARN_OPENCL_LOCAL=1
- * chooses them on any device. Shapes are those at which a form begins or just does not. All of it is exact: the CPU has
- * the same bits.
- */
+ * test_layouts.c: copies and elementwise operations over layouts, by the GPU kernels: TARN_OPENCL_LOCAL_MEM=1 selects
+ * them on any device. Shapes are at the thresholds of a variant and just below. Everything is bitwise identical with
+ * the CPU.
+ * */
 #include "support/opencl.h"
 #include "support/pools.h"
 
@@ -39,7 +39,7 @@ static tarn_tensor *turned(tarn_tensor *x)
 }
 
 /* Tiles that are full and cut, of elements of every size; and a side too short for them. */
-static void axes_change_places(void **state)
+static void axes_are_transposed(void **state)
 {
     NEEDS_OPENCL();
     compare(swapped, TARN_SHAPE(3, 64, 96), TARN_F32);
@@ -122,7 +122,7 @@ static tarn_tensor *odd_part_back(tarn_tensor *g)
 }
 
 /* Parts that lie in steps, or where nothing is a multiple of anything. */
-static void parts_go_back(void **state)
+static void slices_are_padded_back(void **state)
 {
     NEEDS_OPENCL();
     for (int i = 0; i < 4; i++) {
@@ -138,7 +138,7 @@ static void parts_go_back(void **state)
 }
 
 /* Neighbours move together, by 16 bytes and by fewer, or one by one. */
-static void neighbours_move_together(void **state)
+static void adjacent_elements_move_as_vectors(void **state)
 {
     NEEDS_OPENCL();
     for (int i = 0; i < 4; i++) {
@@ -163,7 +163,7 @@ static tarn_tensor *looked_up(tarn_tensor *x)
     return tarn_embedding(x, good(tarn_from_i64(which, TARN_SHAPE(7), tarn_device_of(x))));
 }
 
-static void rows_are_looked_up(void **state)
+static void rows_are_gathered(void **state)
 {
     NEEDS_OPENCL();
     compare(looked_up, TARN_SHAPE(7, 48), TARN_F32);
@@ -218,7 +218,7 @@ static void check_pools(tarn_shape shape, tarn_dtype dtype, tarn_pool2d_options 
 
 /* Windows side by side, of two columns and others, with rows and columns behind the last of them; and windows that
  * overlap. */
-static void windows_side_by_side_are_pooled(void **state)
+static void disjoint_windows_are_pooled(void **state)
 {
     NEEDS_OPENCL();
     const tarn_pool2d_options twos = {.kernel = {2, 2}}, threes = {.kernel = {3, 3}}, flat = {.kernel = {1, 2}},
@@ -241,7 +241,7 @@ static void windows_side_by_side_are_pooled(void **state)
     check_pools(TARN_SHAPE(2, 3, 8, 10), TARN_F32, (tarn_pool2d_options){.kernel = {2, 2}, .padding = {1, 0}}, false);
 }
 
-static void windows_of_all_sizes_have_their_largest_elements(void **state)
+static void windows_of_all_sizes_have_their_maxima(void **state)
 {
     NEEDS_OPENCL();
     tarn_stats_reset();
@@ -249,7 +249,7 @@ static void windows_of_all_sizes_have_their_largest_elements(void **state)
     assert_int_equal(tarn_stats().fallbacks, 0);
 }
 
-static void windows_side_by_side_have_their_averages(void **state)
+static void disjoint_windows_have_their_averages(void **state)
 {
     NEEDS_OPENCL();
     tarn_stats_reset();
@@ -291,7 +291,7 @@ static void check_largest(tarn_shape shape, int axis, tarn_dtype dtype)
 
 /* Rows that a group holds, by few and many elements of a work-item, and one that it reads twice; too few rows, and
  * short ones; and rows of fours. */
-static void the_largest_of_a_row_share_its_gradient(void **state)
+static void ties_of_a_row_share_its_gradient(void **state)
 {
     NEEDS_OPENCL();
     check_largest(TARN_SHAPE(300, 129), 1, TARN_F32);
@@ -307,7 +307,7 @@ static void the_largest_of_a_row_share_its_gradient(void **state)
 }
 
 /* Columns in fours, in one chunk and in several, of a matrix and between other axes; and columns that are none. */
-static void the_largest_of_a_column_share_its_gradient(void **state)
+static void ties_of_a_column_share_its_gradient(void **state)
 {
     NEEDS_OPENCL();
     check_largest(TARN_SHAPE(300, 128), 0, TARN_F32);
@@ -373,7 +373,7 @@ static tarn_tensor *doubled(tarn_tensor *x)
     return tarn_add(x, x);
 }
 
-static void numbers_are_repeated(void **state)
+static void elements_are_broadcast(void **state)
 {
     NEEDS_OPENCL();
     for (int i = 0; i < 3; i++) {
@@ -444,7 +444,7 @@ static void rows_are_scaled(void **state)
 }
 
 /* Rows without elements are chosen, and have a gradient without elements. */
-static void empty_rows_are_looked_up(void **state)
+static void empty_rows_are_gathered(void **state)
 {
     NEEDS_OPENCL();
     tarn_tensor *x = good(tarn_requires_grad(tarn_zeros(TARN_SHAPE(5, 0), TARN_F32, opencl), true));
@@ -455,21 +455,21 @@ static void empty_rows_are_looked_up(void **state)
 
 int main(void)
 {
-    setenv("TARN_OPENCL_LOCAL", "1", 0);
+    setenv("TARN_OPENCL_LOCAL_MEM", "1", 0);
     const struct CMUnitTest tests[] = {
-        ON_OPENCL(axes_change_places),
-        ON_OPENCL(neighbours_move_together),
-        ON_OPENCL(parts_go_back),
-        ON_OPENCL(rows_are_looked_up),
+        ON_OPENCL(axes_are_transposed),
+        ON_OPENCL(adjacent_elements_move_as_vectors),
+        ON_OPENCL(slices_are_padded_back),
+        ON_OPENCL(rows_are_gathered),
         ON_OPENCL(pairs_are_sorted),
         ON_OPENCL(frequent_indices_are_added_in_pieces),
-        ON_OPENCL(the_largest_of_a_row_share_its_gradient),
-        ON_OPENCL(the_largest_of_a_column_share_its_gradient),
-        ON_OPENCL(windows_side_by_side_are_pooled),
-        ON_OPENCL(windows_of_all_sizes_have_their_largest_elements),
-        ON_OPENCL(windows_side_by_side_have_their_averages),
-        ON_OPENCL(empty_rows_are_looked_up),
-        ON_OPENCL(numbers_are_repeated),
+        ON_OPENCL(ties_of_a_row_share_its_gradient),
+        ON_OPENCL(ties_of_a_column_share_its_gradient),
+        ON_OPENCL(disjoint_windows_are_pooled),
+        ON_OPENCL(windows_of_all_sizes_have_their_maxima),
+        ON_OPENCL(disjoint_windows_have_their_averages),
+        ON_OPENCL(empty_rows_are_gathered),
+        ON_OPENCL(elements_are_broadcast),
         ON_OPENCL(gradients_of_a_broadcast_are_the_same),
         ON_OPENCL(rows_are_scaled),
     };

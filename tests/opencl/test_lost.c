@@ -1,9 +1,9 @@
-/* test_lost.c: a device that its driver takes away: every call on it fails with a sentence, what lies on it can be
- * freed, other devices go on.
+/* test_lost.c: a device that its driver removes: every call on it fails with a reason, its tensors can be freed, other
+ * devices continue.
  *
- * The program stands between the backend and the driver: it has functions of OpenCL's names, which the backend finds
- * before the loader's. They hand on what they are called with, until the queue of a device is to be gone: then they
- * fail as a driver does. PoCL is asked for several devices, since each can be lost once. */
+ * The program interposes between the backend and the driver: it defines OpenCL's functions, which the backend finds
+ * before the loader's. They pass calls on until a device is to be lost: then they fail as a driver does. PoCL is asked
+ * for several devices, since each can be lost once. */
 #include "support/loader.h"
 #include "support/opencl.h"
 
@@ -141,7 +141,7 @@ static void others_go_on(void)
     assert_true(tarn_synchronize(opencl));
 }
 
-static void a_lost_device_fails_with_a_sentence_at_every_call(void **state)
+static void a_lost_device_fails_with_a_reason_at_every_call(void **state)
 {
     NEEDS_OPENCL();
     TAKE_DEVICE(device)
@@ -156,8 +156,7 @@ static void a_lost_device_fails_with_a_sentence_at_every_call(void **state)
     assert_null(tarn_mul(x, x));
     snprintf(told, sizeof(told), "mul: %s failed: ", name);
     assert_error_about(TARN_ERROR_DEVICE, told,
-                       "is lost (the kernel 'elementwise': out of resources (OpenCL -5)); what lay there is gone, and "
-                       "nothing runs on it until");
+                       "is lost (kernel 'elementwise': out of resources (OpenCL -5)): its tensors are gone; restart");
     gone = NULL; /* what a driver says later changes nothing */
     for (int i = 0; i < 2; i++) {
         assert_null(tarn_add(x, x));
@@ -219,7 +218,7 @@ static void a_device_may_be_lost_at_any_command(void **state)
 }
 
 /* Drivers say the same of a group that is too large for them. */
-static void a_kernel_that_is_not_started_loses_no_device(void **state)
+static void a_refused_kernel_loses_no_device(void **state)
 {
     NEEDS_OPENCL();
     tarn_tensor *x = good(numbers(opencl));
@@ -238,8 +237,8 @@ int main(void)
            "pthread pthread pthread pthread pthread pthread pthread pthread pthread pthread pthread pthread pthread",
            1);
     const struct CMUnitTest tests[] = {
-        ON_OPENCL(a_kernel_that_is_not_started_loses_no_device),
-        ON_OPENCL(a_lost_device_fails_with_a_sentence_at_every_call),
+        ON_OPENCL(a_refused_kernel_loses_no_device),
+        ON_OPENCL(a_lost_device_fails_with_a_reason_at_every_call),
         ON_OPENCL(a_device_may_be_lost_at_any_command),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

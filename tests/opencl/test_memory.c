@@ -1,5 +1,5 @@
-/* test_memory.c: an OpenCL device without enough memory: the error names who holds it, the cache is given back first,
- * the program lives on. */
+/* test_memory.c: an OpenCL device out of memory: the error names the largest holders, the cache is released first, the
+ * program continues. */
 #include "support/opencl.h"
 
 #define MIB ((int64_t)1 << 20)
@@ -24,7 +24,7 @@ static void out_of_memory_names_the_holders(void **state)
     assert_values(tarn_add(x, x), 0, 2, 2, 2, 2);
 }
 
-static void the_cache_is_given_back_first(void **state)
+static void the_cache_is_released_first(void **state)
 {
     NEEDS_OPENCL();
     tarn_scope *scope = tarn_scope_open();
@@ -38,7 +38,7 @@ int main(void)
     setenv("TARN_OPENCL_MEMORY", "16777216", 1);
     const struct CMUnitTest tests[] = {
         ON_OPENCL(out_of_memory_names_the_holders),
-        ON_OPENCL(the_cache_is_given_back_first),
+        ON_OPENCL(the_cache_is_released_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

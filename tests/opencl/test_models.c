@@ -1,7 +1,7 @@
 /*
  * test_models.c: networks trained on an OpenCL device and on the CPU from the same seed: losses agree within 1e-4 for
- * 100 steps, nothing falls back to the CPU, and a second run has the same bits. Weights in blocks decode there, too.
- */
+ * 100 steps, nothing falls back to the CPU, and a second run is bitwise identical. Quantized weights decode there, too.
+ * */
 #include "support/files.h"
 #include "support/opencl.h"
 
@@ -96,19 +96,19 @@ static tarn_train_options writer(const char *model)
     return options;
 }
 
-static void an_mlp_learns_as_on_the_cpu(void **state)
+static void an_mlp_trains_as_on_the_cpu(void **state)
 {
     NEEDS_OPENCL();
     compare_runs(classifier("mlp"));
 }
 
-static void a_cnn_learns_as_on_the_cpu(void **state)
+static void a_cnn_trains_as_on_the_cpu(void **state)
 {
     NEEDS_OPENCL();
     compare_runs(classifier("lenet"));
 }
 
-static void a_gpt_learns_as_on_the_cpu(void **state)
+static void a_gpt_trains_as_on_the_cpu(void **state)
 {
     NEEDS_OPENCL();
     tarn_train_options options = writer("gpt2");
@@ -116,7 +116,7 @@ static void a_gpt_learns_as_on_the_cpu(void **state)
     compare_runs(options);
 }
 
-static void a_llama_learns_as_on_the_cpu(void **state)
+static void a_llama_trains_as_on_the_cpu(void **state)
 {
     NEEDS_OPENCL();
     tarn_train_options options = writer("llama");
@@ -126,7 +126,7 @@ static void a_llama_learns_as_on_the_cpu(void **state)
 
 /* 16-bit weights round differently where sums differ in their last bits: no bound on the losses, but they are the same
  * in every run. */
-static void bf16_learns_without_the_cpu(void **state)
+static void bf16_trains_without_the_cpu(void **state)
 {
     NEEDS_OPENCL();
     double losses[STEPS], again[STEPS];
@@ -177,7 +177,7 @@ static void decode(const char *path, tarn_device device, float *logits)
     tarn_module_free(model);
 }
 
-static void weights_of_blocks_decode_without_the_cpu(void **state)
+static void quantized_weights_decode_without_the_cpu(void **state)
 {
     NEEDS_OPENCL();
     if (!TARN__HAVE_JANSSON)
@@ -208,9 +208,9 @@ static void weights_of_blocks_decode_without_the_cpu(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ON_OPENCL(an_mlp_learns_as_on_the_cpu), ON_OPENCL(a_cnn_learns_as_on_the_cpu),
-        ON_OPENCL(a_gpt_learns_as_on_the_cpu),  ON_OPENCL(a_llama_learns_as_on_the_cpu),
-        ON_OPENCL(bf16_learns_without_the_cpu), ON_OPENCL(weights_of_blocks_decode_without_the_cpu),
+        ON_OPENCL(an_mlp_trains_as_on_the_cpu), ON_OPENCL(a_cnn_trains_as_on_the_cpu),
+        ON_OPENCL(a_gpt_trains_as_on_the_cpu),  ON_OPENCL(a_llama_trains_as_on_the_cpu),
+        ON_OPENCL(bf16_trains_without_the_cpu), ON_OPENCL(quantized_weights_decode_without_the_cpu),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

@@ -1,15 +1,14 @@
 /*
- * What is special about OpenCL devices: what they say of themselves, copies, order, faults that come up later, memory.
- * The operations themselves are tested by test_cases with TARN_TEST_DEVICE=opencl. Without a device every test is
- * skipped.
- */
+ * test_opencl.c: what is specific to OpenCL devices: their properties, copies, order, deferred faults, memory.
+ * Operations are tested by test_cases with TARN_TEST_DEVICE=opencl. Without a device every test is skipped.
+ * */
 #include "support/opencl.h"
 
 #include <tarn/profile.h>
 
 /* ---- devices ----------------------------------------------------------------------------------------------------- */
 
-static void a_device_tells_what_it_is(void **state)
+static void a_device_reports_its_properties(void **state)
 {
     NEEDS_OPENCL();
     tarn_device_info info;
@@ -25,7 +24,7 @@ static void a_device_tells_what_it_is(void **state)
 }
 
 /* The CPU's own kernels are faster than a driver's for the CPU. */
-static void auto_takes_no_cpu_by_way_of_opencl(void **state)
+static void auto_selects_no_cpu_through_opencl(void **state)
 {
     NEEDS_OPENCL();
     tarn_device_info info;
@@ -35,7 +34,7 @@ static void auto_takes_no_cpu_by_way_of_opencl(void **state)
     assert_string_equal(info.type, "cpu");
 }
 
-static void a_device_that_is_not_there_is_named(void **state)
+static void an_unknown_device_is_named(void **state)
 {
     NEEDS_OPENCL();
     tarn_device_parse("opencl:99");
@@ -68,7 +67,7 @@ static void assert_same(tarn_tensor *there, tarn_tensor *here)
     free(b);
 }
 
-static void every_dtype_becomes_every_other_as_on_the_cpu(void **state)
+static void every_dtype_converts_to_every_other_as_on_the_cpu(void **state)
 {
     NEEDS_OPENCL();
     for (int from = 0; from < DTYPES; from++)
@@ -100,7 +99,7 @@ static void views_of_any_strides_are_copied(void **state)
         }
 }
 
-static void numbers_are_laid_into_views(void **state)
+static void views_are_filled(void **state)
 {
     NEEDS_OPENCL();
     for (int d = 0; d < DTYPES; d++) {
@@ -161,7 +160,7 @@ static void devices_copy_to_each_other(void **state)
 
 /* ---- order and errors -------------------------------------------------------------------------------------------- */
 
-static void a_bad_index_comes_up_when_the_host_waits(void **state)
+static void a_bad_index_is_reported_when_the_host_waits(void **state)
 {
     NEEDS_OPENCL();
     tarn_tensor *x = good(tarn_arange(0, 6, 1, TARN_F32, opencl));
@@ -176,7 +175,7 @@ static void a_bad_index_comes_up_when_the_host_waits(void **state)
 }
 
 /* Behind a lookup that is still on its way the read of faults is put off: none is lost, whatever the host waits for. */
-static void a_bad_index_behind_a_good_one_comes_up(void **state)
+static void a_bad_index_after_a_good_one_is_reported(void **state)
 {
     NEEDS_OPENCL();
     tarn_tensor *x = good(tarn_ones(TARN_SHAPE(500, 500), TARN_F32, opencl)),
@@ -200,7 +199,7 @@ static void a_bad_index_behind_a_good_one_comes_up(void **state)
     }
 }
 
-static void events_measure_what_lies_between(void **state)
+static void events_measure_the_time_between_them(void **state)
 {
     NEEDS_OPENCL();
     tarn_tensor *x = good(tarn_ones(TARN_SHAPE(512, 512), TARN_F32, opencl));
@@ -225,7 +224,7 @@ static int64_t free_memory(void)
     return info.memory_free;
 }
 
-static void what_is_taken_is_given_back(void **state)
+static void memory_is_released(void **state)
 {
     NEEDS_OPENCL();
     int64_t before = free_memory();
@@ -238,7 +237,7 @@ static void what_is_taken_is_given_back(void **state)
 }
 
 /* For real: more than the device has. */
-static void more_memory_than_there_is_is_refused(void **state)
+static void more_memory_than_exists_is_refused(void **state)
 {
     NEEDS_OPENCL();
     tarn_device_info info;
@@ -312,7 +311,7 @@ static void a_steady_loop_touches_the_host_only_when_read(void **state)
     tarn_module_free(t.net);
 }
 
-static void two_runs_have_the_same_bits(void **state)
+static void two_runs_are_bitwise_identical(void **state)
 {
     NEEDS_OPENCL();
     double first = train(25);
@@ -323,21 +322,21 @@ int main(void)
 {
     setenv("POCL_DEVICES", "pthread pthread", 1); /* read when the driver is opened */
     const struct CMUnitTest tests[] = {
-        ON_OPENCL(a_device_tells_what_it_is),
-        ON_OPENCL(auto_takes_no_cpu_by_way_of_opencl),
-        ON_OPENCL(a_device_that_is_not_there_is_named),
-        ON_OPENCL(every_dtype_becomes_every_other_as_on_the_cpu),
+        ON_OPENCL(a_device_reports_its_properties),
+        ON_OPENCL(auto_selects_no_cpu_through_opencl),
+        ON_OPENCL(an_unknown_device_is_named),
+        ON_OPENCL(every_dtype_converts_to_every_other_as_on_the_cpu),
         ON_OPENCL(views_of_any_strides_are_copied),
-        ON_OPENCL(numbers_are_laid_into_views),
+        ON_OPENCL(views_are_filled),
         ON_OPENCL(transfers_of_any_size_arrive),
         ON_OPENCL(devices_copy_to_each_other),
-        ON_OPENCL(a_bad_index_comes_up_when_the_host_waits),
-        ON_OPENCL(a_bad_index_behind_a_good_one_comes_up),
-        ON_OPENCL(events_measure_what_lies_between),
-        ON_OPENCL(what_is_taken_is_given_back),
-        ON_OPENCL(more_memory_than_there_is_is_refused),
+        ON_OPENCL(a_bad_index_is_reported_when_the_host_waits),
+        ON_OPENCL(a_bad_index_after_a_good_one_is_reported),
+        ON_OPENCL(events_measure_the_time_between_them),
+        ON_OPENCL(memory_is_released),
+        ON_OPENCL(more_memory_than_exists_is_refused),
         ON_OPENCL(a_steady_loop_touches_the_host_only_when_read),
-        ON_OPENCL(two_runs_have_the_same_bits),
+        ON_OPENCL(two_runs_are_bitwise_identical),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,8 @@
 /*
- * test_rows.c: norms, softmax, losses, rope and optimizers in the forms that GPUs get, and without f64:
- * TARN_OPENCL_LOCAL=1 and TARN_OPENCL_FP64=0 choose them on any device. Shapes are those at which a form begins, beyond
- * what test_cases has; the CPU's results are what is compared with.
- */
+ * test_rows.c: norms, softmax, losses, RoPE and optimizers by the GPU kernels, and without f64: TARN_OPENCL_LOCAL_MEM=1
+ * and TARN_OPENCL_FP64=0 select them on any device. Shapes are at the thresholds of variants, beyond those of
+ * test_cases; results are compared with the CPU's.
+ * */
 #include "support/opencl.h"
 
 #include <tarn/profile.h>
@@ -76,7 +76,7 @@ static tarn_tensor *residual_norm(tarn_tensor *const *in)
 }
 
 /* A work-item, a small group and a large one have a row. */
-static void rows_of_every_length_are_normalised(void **state)
+static void rows_of_every_length_are_normalized(void **state)
 {
     NEEDS_OPENCL();
     compare(layernorm,
@@ -92,7 +92,7 @@ static void rows_of_every_length_are_normalised(void **state)
 
 /* Rows that work-items keep, one after the other in several chunks: of the smallest group, of a larger one, and in 16
  * bits. */
-static void rows_that_are_kept_are_normalised(void **state)
+static void rows_in_registers_are_normalized(void **state)
 {
     NEEDS_OPENCL();
     tarn_tensor *x = numbers(TARN_SHAPE(3, 7, 384)), *weight = numbers(TARN_SHAPE(384)),
@@ -115,7 +115,7 @@ static tarn_tensor *groupnorm(tarn_tensor *const *in)
 
 /* Several chunks of a channel and lines that are cut; channels that lie side by side; lines in fours, long and short.
  */
-static void channels_are_normalised(void **state)
+static void channels_are_normalized(void **state)
 {
     NEEDS_OPENCL();
     tarn_tensor *weight = numbers(TARN_SHAPE(6)), *bias = numbers(TARN_SHAPE(6)),
@@ -172,7 +172,7 @@ static tarn_tensor *log_softmax(tarn_tensor *const *in)
     return tarn_log_softmax(in[0], -1);
 }
 
-static void rows_and_columns_become_weights(void **state)
+static void softmax_of_rows_and_columns_agrees(void **state)
 {
     NEEDS_OPENCL();
     tarn_tensor *x = numbers(TARN_SHAPE(5, 100)), *wide = numbers(TARN_SHAPE(3, 1500)),
@@ -185,7 +185,7 @@ static void rows_and_columns_become_weights(void **state)
 
 /* Work-items that have nothing but -infinity beside others that have not, in a row far below 0; and rows that become
  * NaN. */
-static void infinities_become_weights(void **state)
+static void softmax_of_infinities_agrees(void **state)
 {
     NEEDS_OPENCL();
     enum { ROWS = 4, LENGTH = 512 };
@@ -210,7 +210,7 @@ static tarn_tensor *cross_entropy(tarn_tensor *const *in)
                               &(tarn_cross_entropy_options){.label_smoothing = 0.1, .ignore_index = &ignored});
 }
 
-static void a_loss_has_its_slopes(void **state)
+static void a_loss_has_its_gradient(void **state)
 {
     NEEDS_OPENCL();
     const int64_t target[] = {0, 1499, 3, 63, 64};
@@ -228,7 +228,7 @@ static tarn_tensor *rope(tarn_tensor *const *in)
 }
 
 /* Angles of far positions keep their digits; more pairs than one launch has. */
-static void far_positions_are_turned(void **state)
+static void far_positions_are_rotated(void **state)
 {
     NEEDS_OPENCL();
     const int64_t positions[] = {0, 1, 4095, 100003};
@@ -275,7 +275,7 @@ static void clipped_steps_are_the_same(void **state)
 }
 
 /* Else a root of it is NaN, and its gradient noise. */
-static void the_variance_of_equals_is_none(void **state)
+static void the_variance_of_equal_elements_is_0(void **state)
 {
     NEEDS_OPENCL();
     static const int64_t counts[] = {3, 5, 7, 49, 700, 2991, 100003};
@@ -292,19 +292,19 @@ static void the_variance_of_equals_is_none(void **state)
 
 int main(void)
 {
-    setenv("TARN_OPENCL_LOCAL", "1", 0);
+    setenv("TARN_OPENCL_LOCAL_MEM", "1", 0);
     setenv("TARN_OPENCL_FP64", "0", 0);
     const struct CMUnitTest tests[] = {
-        ON_OPENCL(rows_of_every_length_are_normalised),
-        ON_OPENCL(rows_that_are_kept_are_normalised),
-        ON_OPENCL(channels_are_normalised),
+        ON_OPENCL(rows_of_every_length_are_normalized),
+        ON_OPENCL(rows_in_registers_are_normalized),
+        ON_OPENCL(channels_are_normalized),
         ON_OPENCL(many_chunks_and_ties_are_reduced),
-        ON_OPENCL(rows_and_columns_become_weights),
-        ON_OPENCL(infinities_become_weights),
-        ON_OPENCL(a_loss_has_its_slopes),
-        ON_OPENCL(far_positions_are_turned),
+        ON_OPENCL(softmax_of_rows_and_columns_agrees),
+        ON_OPENCL(softmax_of_infinities_agrees),
+        ON_OPENCL(a_loss_has_its_gradient),
+        ON_OPENCL(far_positions_are_rotated),
         ON_OPENCL(clipped_steps_are_the_same),
-        ON_OPENCL(the_variance_of_equals_is_none),
+        ON_OPENCL(the_variance_of_equal_elements_is_0),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

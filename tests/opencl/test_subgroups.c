@@ -1,5 +1,5 @@
-/* test_subgroups.c: sums and maxima of groups by way of subgroups. TARN_OPENCL_SUBGROUPS=1 makes each work-item a
- * subgroup on devices that have none, TARN_OPENCL_LOCAL=1 takes the forms for GPUs. */
+/* test_subgroups.c: group reductions by subgroups. TARN_OPENCL_SUBGROUPS=1 makes each work-item a subgroup on devices
+ * without, TARN_OPENCL_LOCAL_MEM=1 selects the GPU kernels. */
 #include "opencl/compare.h"
 
 static tarn_tensor *softmax(tarn_tensor **x, const void *options)
@@ -26,7 +26,7 @@ static tarn_tensor *groupnorm(tarn_tensor **x, const void *options)
     return tarn_groupnorm(x[0], 2, NULL, NULL, 1e-5);
 }
 
-static void a_device_tells_that_it_has_them(void **state)
+static void a_device_reports_its_subgroups(void **state)
 {
     NEEDS_OPENCL();
     tarn_device_info info;
@@ -76,10 +76,10 @@ static void reductions_are_merged(void **state)
 
 int main(void)
 {
-    setenv("TARN_OPENCL_LOCAL", "1", 1);
+    setenv("TARN_OPENCL_LOCAL_MEM", "1", 1);
     setenv("TARN_OPENCL_SUBGROUPS", "1", 1);
     const struct CMUnitTest tests[] = {
-        ON_OPENCL(a_device_tells_that_it_has_them),
+        ON_OPENCL(a_device_reports_its_subgroups),
         ON_OPENCL(rows_are_summed),
         ON_OPENCL(reductions_are_merged),
     };

@@ -1,70 +1,72 @@
-/* attention.cl: softmax(q · kᵀ · scale) · v, a group some rows of a head. Weights are relative to the largest so far;
- * whenever a later tile has a larger one, what was summed before is scaled down.
+/* attention.cl: softmax(q · kᵀ · scale) · v, a group per block of rows of a head, with an online softmax: weights are
+ * relative to the running maximum, and earlier sums are rescaled when a tile raises it.
  *
- * Options: those of attention_tiles.cl, T_L, the dtype of the logarithms. */
+ * Options: those of attention_tiles.cl; T_LSE, dtype of the logsumexp. */
 #include "backends/opencl/attention/attention_tiles.cl"
 
 __attribute__((reqd_work_group_size(ACROSS, ACROSS, 1))) __kernel void
-forward(const __global void *q, long q_place, const __global void *k, long k_place, const __global void *v,
-        long v_place, const __global void *lengths, long lengths_place, const __global void *starts, long starts_place,
-        __global void *y, long y_place, __global void *logs, long logs_place, attention a, real scale_,
-        FAULT_PARAMETERS)
+forward(const __global void *q, long q_offset, const __global void *k, long k_offset, const __global void *v,
+        long v_offset, const __global void *lengths, long lengths_offset, const __global void *starts,
+        long starts_offset, __global void *y, long y_offset, __global void *lse, long lse_offset, attention a,
+        real scale_, FAULT_PARAMETERS)
 {
     A_STAGE(stage, STAGE);
     A_STAGE(weights, SIDE_N * LINE); /* (keys, rows) */
     AN_EDGE(edge);
-    ITEM_PLACE;
-    const place at = place_of(&a, a.heads);
-    const slab rows = slab_of(q, q_place, &a, Q, at.batch, at.head),
-               keys = slab_of(k, k_place, &a, K, at.batch, at.head / a.group),
-               values = slab_of(v, v_place, &a, V, at.batch, at.head / a.group),
-               begins = starts_of(starts, starts_place, &a, at.batch);
+    ITEM_INDEX;
+    const tile_index at = tile_index_of(&a, a.heads);
+    const head_view rows = head_view_of(q, q_offset, &a, Q, at.batch, at.head),
+                    keys = head_view_of(k, k_offset, &a, K, at.batch, at.head / a.group),
+                    values = head_view_of(v, v_offset, &a, V, at.batch, at.head / a.group),
+                    row_starts = starts_of(starts, starts_offset, &a, at.batch);
     const long first = at.block * SIDE_M, column = at.window * WINDOW,
-               valid = valid_keys(&a, lengths, lengths_place, at.batch);
+               valid = valid_keys(&a, lengths, lengths_offset, at.batch);
     const long end = keys_of(&a, valid, min(first + SIDE_M, a.rows) - 1),
                number = (at.batch * a.heads + at.head) * a.rows;
     const REAL scale = (REAL)scale_;
-    REAL most[M], total[M];
-    VECTOR score[M][VECTORS], sum[M][WIDE];
+    REAL running_max[M], total[M];
+    VECTOR score[M][VECTORS], sum[M][WINDOW_VECTORS];
     if (lengths && item == 0) {
-        long length = LOAD(LENGTH, lengths, lengths_place + at.batch * a.length_stride);
+        long length = LOAD(LENGTH, lengths, lengths_offset + at.batch * a.length_stride);
         if (length < 0 || length > a.keys)
             report_fault(fault, length, a.keys);
     }
     if (at.head == 0 && at.window == 0)
-        check_starts(&a, &begins, first, item, fault, fault_function);
+        check_starts(&a, &row_starts, first, item, fault, fault_function);
     EACH_ROW(i)
     {
-        most[i] = -INFINITE, total[i] = 0;
-        EACH(j, WIDE) sum[i][j] = 0;
+        running_max[i] = -INFINITE, total[i] = 0;
+        EACH(j, WINDOW_VECTORS) sum[i][j] = 0;
     }
-    for (long key = first_key_of(&a, &begins, first, item, &edge); key < end; key += SIDE_N) {
+    for (long key = first_key_of(&a, &row_starts, first, item, &edge); key < end; key += SIDE_N) {
         MULTIPLY_TILES(score, T, rows, first, a.rows, T, keys, key, end);
-        REAL own[M];
+        REAL tile_max[M];
         EACH_ROW(i)
         {
-            const span seen = span_of(&a, &begins, valid, first + ty * M + i);
-            own[i] = most[i];
+            const key_range seen = key_range_of(&a, &row_starts, valid, first + ty * M + i);
+            tile_max[i] = running_max[i];
             EACH(j, VECTORS)
             {
                 REAL line[LANES];
                 score[i][j] *= scale;
                 STORE_VECTOR(score[i][j], 0, line);
-                EACH_LANE(e) own[i] = SEES(seen, key + (j * ACROSS + tx) * LANES + e) ? fmax(own[i], line[e]) : own[i];
+                EACH_LANE(e)
+                tile_max[i] =
+                    SEES(seen, key + (j * ACROSS + tx) * LANES + e) ? fmax(tile_max[i], line[e]) : tile_max[i];
             }
         }
-        most_of_rows(own, ty, tx, stage);
+        max_of_rows(tile_max, ty, tx, stage);
         EACH_ROW(i)
         {
             const long t = first + ty * M + i;
-            const span seen = span_of(&a, &begins, valid, t);
-            const REAL factor = most[i] == own[i]      ? 1
-                                : most[i] == -INFINITE ? 0
-                                                       : exp(most[i] - own[i]),
-                       shift = own[i] == -INFINITE ? 0 : own[i];
-            most[i] = own[i];
-            total[i] *= factor;
-            EACH(j, WIDE) sum[i][j] *= factor;
+            const key_range seen = key_range_of(&a, &row_starts, valid, t);
+            const REAL rescale = running_max[i] == tile_max[i] ? 1
+                                 : running_max[i] == -INFINITE ? 0
+                                                               : exp(running_max[i] - tile_max[i]),
+                       shift = tile_max[i] == -INFINITE ? 0 : tile_max[i];
+            running_max[i] = tile_max[i];
+            total[i] *= rescale;
+            EACH(j, WINDOW_VECTORS) sum[i][j] *= rescale;
             uint4 words = 0;
             EACH(j, VECTORS)
             {
@@ -80,7 +82,7 @@ forward(const __global void *q, long q_place, const __global void *k, long k_pla
                 score[i][j] = LOAD_VECTOR(0, line);
             }
         }
-        PUT_TILE(weights, score)
+        STORE_TILE(weights, score)
         MULTIPLY_ROWS(sum, weights, T, values, key, end, column)
     }
     sum_of_rows(total, ty, tx, stage);
@@ -88,12 +90,12 @@ forward(const __global void *q, long q_place, const __global void *k, long k_pla
     {
         const long t = first + ty * M + i;
         const REAL all = total[i];
-        if (logs && at.window == 0 && tx == 0 && t < a.rows)
-            STORE(T_L, logs,
-                  logs_place + at.batch * a.stride[LOGS][0] + at.head * a.stride[LOGS][1] + t * a.stride[LOGS][2],
-                  all == 0 ? -INFINITE : most[i] + log(all));
-        most[i] = all == 0 ? 0 : 1 / all;
-        EACH(j, WIDE) sum[i][j] = all == 0 ? (VECTOR)0 : sum[i][j];
+        if (lse && at.window == 0 && tx == 0 && t < a.rows)
+            STORE(T_LSE, lse,
+                  lse_offset + at.batch * a.stride[LSE][0] + at.head * a.stride[LSE][1] + t * a.stride[LSE][2],
+                  all == 0 ? -INFINITE : running_max[i] + log(all));
+        running_max[i] = all == 0 ? 0 : 1 / all;
+        EACH(j, WINDOW_VECTORS) sum[i][j] = all == 0 ? (VECTOR)0 : sum[i][j];
     }
-    WRITE_ROWS(T, y, y_place, Y, at.batch, at.head, sum, most, first, a.rows, column)
+    WRITE_ROWS(T, y, y_offset, Y, at.batch, at.head, sum, running_max, first, a.rows, column)
 }

@@ -1,16 +1,15 @@
-/* attention_tiles.cl: what attention and its gradients are made of: tiles of weights, SIDE_M by SIDE_N, that a group
- * has at a time, so that memory stays linear in the number of rows. Tiles that no row attends to are left out.
- * Everything is summed in an order given by shape alone.
+/* attention_tiles.cl: shared by attention and its gradients: tiles of weights, SIDE_M by SIDE_N per work-group, so that
+ * memory stays linear in the sequence length (FlashAttention). Tiles that no row attends to are skipped. Everything is
+ * summed in an order given by shape alone.
  *
- * A group is ACROSS by ACROSS items; each has M rows of the tile and VECTORS vectors of LANES columns of each of them.
- * Products go through the group's memory STEP terms at a time. Results (SIDE_M, D) are made in windows of WINDOW
- * columns, one a group; each makes the weights again. On a processor ACROSS is 1: an item alone is a group, and works
- * on REGISTERS rows at a time.
+ * A group is ACROSS by ACROSS work-items; each has M rows of the tile and VECTORS vectors of LANES columns of each.
+ * Tile products go through local memory STEP terms at a time. Results (SIDE_M, D) are computed in windows of WINDOW
+ * columns, one per group; each recomputes the weights. On a CPU ACROSS is 1: a work-item is a group, and has REGISTERS
+ * rows in registers at a time.
  *
- * Options: REAL, what is computed in; T, the dtype of q, k and v; T_G that of g; ACROSS, M, LANES, VECTORS, STEP,
- * WINDOW, REGISTERS, of which in groups M, LANES and REGISTERS are 4; LENGTH, i32 or i64; START, i32 or i64, where rows
- * attend to no key before a start of their own; IN_FOURS where rows of q, k, v and g are dense and begin at multiples
- * of 4, as many as D is. */
+ * Options: REAL, the compute type; T, dtype of q, k, v; T_G of gy; ACROSS, M, LANES, VECTORS, STEP, WINDOW, REGISTERS
+ * (in groups M, LANES and REGISTERS are 4); LENGTH, i32 or i64; START, i32 or i64, where rows have document starts;
+ * VEC4_ROWS where rows of q, k, v and gy are contiguous, aligned vec4s, as is D. */
 #include "backends/opencl/common/philox.cl"
 #include "backends/opencl/common/vec4.cl"
 
@@ -20,9 +19,9 @@
 #define GROUP (ACROSS * ACROSS)
 #define SIDE_M (ACROSS * M)
 #define SIDE_N (ACROSS * LANES * VECTORS)
-#define LINE (SIDE_M + 4)   /* elements from term to term in the group's memory, of what has SIDE_M of them, */
-#define LINE_N (SIDE_N + 4) /* and SIDE_N */
-#define WIDE (WINDOW / (ACROSS * LANES)) /* vectors of a window that an item has */
+#define LINE (SIDE_M + 4)                          /* row pitch in local memory of tiles with SIDE_M columns, */
+#define LINE_N (SIDE_N + 4)                        /* and SIDE_N */
+#define WINDOW_VECTORS (WINDOW / (ACROSS * LANES)) /* vectors of a window per work-item */
 #define STAGE_TILES (STEP * (LINE + LINE_N))
 #define STAGE_ROWS (STEP * WINDOW)
 #define STAGE (STAGE_TILES > STAGE_ROWS ? STAGE_TILES : STAGE_ROWS)
@@ -32,65 +31,68 @@
 #else
 #define EACH(i, count) _Pragma("unroll") for (int i = 0; i < (count); i++)
 #endif
-#define FOUR JOIN(REAL, 4)
+#define REAL4 JOIN(REAL, 4)
 #define A_STAGE(name, size) \
     __local REAL name[size] __attribute__((aligned(32))) /* of the group's memory: fours of it are read at once */
 
-/* All rows of an item, and all lanes of a vector: on a processor there are too many of them to unroll. */
+/* Rows of a work-item, and lanes of a vector: too many to unroll on a CPU. */
 #if ACROSS == 1
 #define EACH_ROW(i) for (int i = 0; i < M; i++)
 #define EACH_LANE(e) for (int e = 0; e < LANES; e++)
-#define MEET() /* an item alone meets nobody */
+#define SYNC() /* an item alone meets nobody */
 #else
-#define MEET() barrier(CLK_LOCAL_MEM_FENCE)
+#define SYNC() barrier(CLK_LOCAL_MEM_FENCE)
 #define EACH_ROW(i) EACH(i, M)
 #define EACH_LANE(e) EACH(e, LANES)
 #endif
 
 #define INFINITE ((REAL)INFINITY)
 
-/* A tensor (B, heads, rows, D), or without D. */
-enum { Q, K, V, Y, LOGS, G, GQ, GK, GV, CUBES };
+/* Tensors (B, heads, rows, D); LSE lacks D. */
+enum { Q, K, V, Y, LSE, G, GQ, GK, GV, TENSORS };
 
-/* `attention` of attention.c. */
+/* attention of attention.c, passed by value. */
 typedef struct attention {
     long heads, kv_heads, group, rows, keys, depth; /* H, KV, H / KV, T, S, D */
     long blocks, windows;                           /* blocks of rows (or keys) of a head; parts of D */
     long length_stride, start_stride[2];
-    long stride[CUBES][4];
+    long stride[TENSORS][4];
     ulong seed, offset;
-    uint limit; /* of 16 bits: a weight whose number is below is dropped; 0: none */
-    float kept; /* what the others are multiplied by */
+    uint limit;       /* of 16 bits: a weight whose number is below is dropped; 0: none */
+    float keep_scale; /* what the others are multiplied by */
     int causal, last_first;
 } attention;
 
-/* One head of a tensor. */
-typedef struct slab {
+/* One head of a tensor: base, offset, and strides of rows and of D. */
+typedef struct head_view {
     const __global void *base;
-    long place, row, along;
-} slab;
+    long tile_index, row, along;
+} head_view;
 
-slab slab_of(const __global void *base, long place, const attention *a, int cube, long batch, long head)
+head_view head_view_of(const __global void *base, long tile_index, const attention *a, int tensor, long batch,
+                       long head)
 {
-    const long *stride = a->stride[cube];
-    return (slab){base, place + batch * stride[0] + head * stride[1], stride[2], stride[3]};
+    const long *stride = a->stride[tensor];
+    return (head_view){base, tile_index + batch * stride[0] + head * stride[1], stride[2], stride[3]};
 }
 
 /* ---- what a row attends to --------------------------------------------------------------------------------------- */
 
-/* Keys that are there; what is no length counts as the nearest one, and forward reports it. */
-long valid_keys(const attention *a, const __global void *lengths, long lengths_place, long batch)
+/* Keys that exist. An invalid length counts as the nearest valid one, and forward reports it. */
+long valid_keys(const attention *a, const __global void *lengths, long lengths_offset, long batch)
 {
-    return lengths ? clamp((long)LOAD(LENGTH, lengths, lengths_place + batch * a->length_stride), 0L, a->keys)
+    return lengths ? clamp((long)LOAD(LENGTH, lengths, lengths_offset + batch * a->length_stride), 0L, a->keys)
                    : a->keys;
 }
 
+/* Number of keys that a row may attend to: all, or where causal those up to its own position. The last row sees all
+ * keys. */
 long keys_of(const attention *a, long valid, long row)
 {
     return a->causal ? clamp(valid - a->rows + row + 1, 0L, valid) : valid;
 }
 
-/* The first row that attends to a key, at or behind which all do. */
+/* The first row that attends to a key; all rows from there on do. */
 long first_row_of(const attention *a, long valid, long key)
 {
     return key >= valid ? a->rows : a->causal ? max(key - (valid - a->rows), 0L) : 0;
@@ -98,64 +100,65 @@ long first_row_of(const attention *a, long valid, long key)
 
 /* ---- starts: rows of documents beside each other, in any order --------------------------------------------------- */
 
-/* Those of a batch. */
-slab starts_of(const __global void *starts, long starts_place, const attention *a, long batch)
+/* The starts of a sequence. */
+head_view starts_of(const __global void *starts, long starts_offset, const attention *a, long batch)
 {
-    return (slab){starts, starts_place + batch * a->start_stride[0], a->start_stride[1], 0};
+    return (head_view){starts, starts_offset + batch * a->start_stride[0], a->start_stride[1], 0};
 }
 
 #ifdef START
 
 #define AN_EDGE(name) __local int name /* the tile where those of a group begin, or end */
-#define SEES(span, key) ((key) >= (span).begin && (key) < (span).end)
+#define SEES(key_range, key) ((key) >= (key_range).begin && (key) < (key_range).end)
 
-/* The first key that a row attends to. What is no start counts as the nearest one, and forward reports it. */
-long start_of(const attention *a, const slab *starts, long row)
+/* The first key that a row attends to. An invalid start counts as the nearest valid one, and forward reports it. */
+long start_of(const attention *a, const head_view *starts, long row)
 {
-    return clamp((long)LOAD(START, starts->base, starts->place + row * starts->row), 0L, a->keys);
+    return clamp((long)LOAD(START, starts->base, starts->tile_index + row * starts->row), 0L, a->keys);
 }
 
-void check_starts(const attention *a, const slab *starts, long first, int item, FAULT_PARAMETERS)
+/* Reports an invalid start of a group's rows. */
+void check_starts(const attention *a, const head_view *starts, long first, int item, FAULT_PARAMETERS)
 {
     for (long row = first + item; row < min(first + SIDE_M, a->rows); row += GROUP) {
-        const long start = LOAD(START, starts->base, starts->place + row * starts->row);
+        const long start = LOAD(START, starts->base, starts->tile_index + row * starts->row);
         if (start < 0 || start > a->keys)
             report_fault(fault, start, a->keys);
     }
 }
 
-/* The first tile of keys that one of a group's rows attends to: its first key. */
-long first_key_of(const attention *a, const slab *starts, long first, int item, __local int *edge)
+/* The first key of the first tile that one of a group's rows attends to. */
+long first_key_of(const attention *a, const head_view *starts, long first, int item, __local int *edge)
 {
-    long least = a->keys;
+    long min_start = a->keys;
     if (item == 0)
         *edge = INT_MAX;
-    MEET();
+    SYNC();
     for (long row = first + item; row < min(first + SIDE_M, a->rows); row += GROUP)
-        least = min(least, start_of(a, starts, row));
-    atomic_min(edge, (int)(least / SIDE_N));
-    MEET();
+        min_start = min(min_start, start_of(a, starts, row));
+    atomic_min(edge, (int)(min_start / SIDE_N));
+    SYNC();
     return (long)*edge * SIDE_N;
 }
 
-/* Of tiles of rows from `begin` on: behind the last that has a row which begins at `key` or before. */
-long end_of_rows(const attention *a, const slab *starts, long begin, long key, int item, __local int *edge)
+/* The end of the last tile of rows from `begin` on that has a row starting at `key` or before. */
+long end_of_rows(const attention *a, const head_view *starts, long begin, long key, int item, __local int *edge)
 {
     long end = begin;
     if (item == 0)
         *edge = 0;
-    MEET();
+    SYNC();
     for (long row = begin + item; row < a->rows; row += GROUP)
         end = start_of(a, starts, row) <= key ? row + 1 : end;
     atomic_max(edge, (int)((end + SIDE_N - 1) / SIDE_N));
-    MEET();
+    SYNC();
     return min((long)*edge * SIDE_N, a->rows);
 }
 
 #else
 
 #define AN_EDGE(name)
-#define SEES(span, key) ((key) < (span).end)
+#define SEES(key_range, key) ((key) < (key_range).end)
 #define start_of(a, starts, row) 0L
 #define check_starts(a, starts, first, item, fault, fault_function)
 #define first_key_of(a, starts, first, item, edge) 0L
@@ -163,20 +166,20 @@ long end_of_rows(const attention *a, const slab *starts, long begin, long key, i
 
 #endif
 
-/* The keys that a row attends to, one by one by SEES(); beyond the last row there are none. */
-typedef struct span {
+/* The keys that a row attends to, tested by SEES(); rows beyond the last have none. */
+typedef struct key_range {
     long begin, end;
-} span;
+} key_range;
 
-span span_of(const attention *a, const slab *starts, long valid, long row)
+key_range key_range_of(const attention *a, const head_view *starts, long valid, long row)
 {
-    return row < a->rows ? (span){start_of(a, starts, row), keys_of(a, valid, row)} : (span){0, 0};
+    return row < a->rows ? (key_range){start_of(a, starts, row), keys_of(a, valid, row)} : (key_range){0, 0};
 }
 
 /* ---- dropout and places ------------------------------------------------------------------------------------------ */
 
-/* Dropout's factor of a key of the row of that number; `words` are those of its 8 keys, drawn where `key` is the first
- * of them or `fresh`. */
+/* Dropout's factor for a key of a row: Philox words serve 8 keys, drawn where `key` is the first of them or `fresh`.
+ * `number` is the row's index among all, so that forward and backward draw the same. */
 REAL drop_factor(const attention *a, long number, long key, bool fresh, uint4 *words)
 {
     if (a->limit == 0)
@@ -185,18 +188,19 @@ REAL drop_factor(const attention *a, long number, long key, bool fresh, uint4 *w
         *words = philox(a->seed, a->offset + (ulong)(number * ((a->keys + 7) / 8) + key / 8));
     int i = (int)(key & 7);
     uint word = i < 2 ? words->x : i < 4 ? words->y : i < 6 ? words->z : words->w;
-    return (i & 1 ? word >> 16 : word & 0xffffu) < a->limit ? (REAL)0 : (REAL)a->kept;
+    return (i & 1 ? word >> 16 : word & 0xffffu) < a->limit ? (REAL)0 : (REAL)a->keep_scale;
 }
 
-/* Which block of which head a group has. Of causal rows the last are the longest, and come first. */
-typedef struct place {
+/* The block of rows (or keys) of a group. With `last_first` the last rows, which attend to the most keys, come first:
+ * the longest groups start early. */
+typedef struct tile_index {
     long batch, head, block, window;
-} place;
+} tile_index;
 
-place place_of(const attention *a, long heads)
+tile_index tile_index_of(const attention *a, long heads)
 {
     long at = get_group_id(0);
-    place p;
+    tile_index p;
     p.window = at % a->windows, at /= a->windows;
     p.block = at % a->blocks, at /= a->blocks;
     p.block = a->last_first ? a->blocks - 1 - p.block : p.block;
@@ -206,17 +210,17 @@ place place_of(const attention *a, long heads)
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
-/* REGISTERS neighbours of the group's memory, and a vector of it. */
+/* REGISTERS adjacent elements of local memory, and a vector of it. */
 #if ACROSS == 1
 #define FETCH_LEFT(to, from) EACH(i, REGISTERS)(to)[i] = (from)[i];
 #define FETCH_RIGHT(from) LOAD_VECTOR(0, from)
 #else
-#define FETCH_LEFT(to, from) vstore4(*(const __local FOUR *)(from), 0, to);
+#define FETCH_LEFT(to, from) vstore4(*(const __local REAL4 *)(from), 0, to);
 #define FETCH_RIGHT(from) (*(const __local VECTOR *)(from))
 #endif
 
-/* sum[i][j] += left[d][i] · right[d][j] for all rows of an item and COUNT vectors, `terms` of them; vectors of
- * neighbours lie side by side. */
+/* sum[i][j] += left[d][i] · right[d][j] over `terms` terms, for the rows of a work-item and COUNT vectors. 2 · M ·
+ * COUNT · LANES operations per term. */
 #define MULTIPLY(sum, COUNT, left, left_line, right, right_line, terms) \
     for (int first = 0; first < M; first += REGISTERS) \
         EACH(pair, (COUNT) / TOGETHER(COUNT)) \
@@ -234,27 +238,27 @@ place place_of(const attention *a, long heads)
             EACH(i, REGISTERS) EACH(j, TOGETHER(COUNT))(sum)[first + i][pair * TOGETHER(COUNT) + j] = part[i][j]; \
         }
 
-#ifdef IN_FOURS
+#ifdef VEC4_ROWS
 
 /* (STEP columns, side rows) of x to `to`; 0 outside all rows and D. */
 #define STAGE_COLUMNS(to, line, side, dtype, x, begin, end) \
     for (int n = item; n < (side)*STEP / 4; n += GROUP) { \
         const int i = n / (STEP / 4), j = n % (STEP / 4) * 4; \
-        FOUR four = 0; \
+        REAL4 vec = 0; \
         if ((begin) + i < (end) && depth_at + j < a.depth) \
-            four = LOAD_4(dtype, (x).base, (x).place + ((begin) + i) * (x).row + depth_at + j); \
-        (to)[j * (line) + i] = four.s0, (to)[(j + 1) * (line) + i] = four.s1; \
-        (to)[(j + 2) * (line) + i] = four.s2, (to)[(j + 3) * (line) + i] = four.s3; \
+            vec = LOAD_4(dtype, (x).base, (x).tile_index + ((begin) + i) * (x).row + depth_at + j); \
+        (to)[j * (line) + i] = vec.s0, (to)[(j + 1) * (line) + i] = vec.s1; \
+        (to)[(j + 2) * (line) + i] = vec.s2, (to)[(j + 3) * (line) + i] = vec.s3; \
     }
 
 /* (STEP rows, WINDOW columns from `across`) of x. */
 #define STAGE_LINES(to, dtype, x, begin, end, across) \
     for (int n = item; n < STEP * WINDOW / 4; n += GROUP) { \
         const int i = n / (WINDOW / 4), j = n % (WINDOW / 4) * 4; \
-        FOUR four = 0; \
+        REAL4 vec = 0; \
         if ((begin) + i < (end) && (across) + j < a.depth) \
-            four = LOAD_4(dtype, (x).base, (x).place + ((begin) + i) * (x).row + (across) + j); \
-        *(__local FOUR *)((to) + 4 * n) = four; \
+            vec = LOAD_4(dtype, (x).base, (x).tile_index + ((begin) + i) * (x).row + (across) + j); \
+        *(__local REAL4 *)((to) + 4 * n) = vec; \
     }
 
 #else
@@ -265,7 +269,7 @@ place place_of(const attention *a, long heads)
         const int i = n / STEP, j = n % STEP; \
         (to)[j * (line) + i] = \
             (begin) + i < (end) && depth_at + j < a.depth \
-                ? (REAL)LOAD(dtype, (x).base, (x).place + ((begin) + i) * (x).row + (depth_at + j) * (x).along) \
+                ? (REAL)LOAD(dtype, (x).base, (x).tile_index + ((begin) + i) * (x).row + (depth_at + j) * (x).along) \
                 : (REAL)0; \
     }
 
@@ -273,9 +277,10 @@ place place_of(const attention *a, long heads)
 #define STAGE_LINES(to, dtype, x, begin, end, across) \
     for (int n = item; n < STEP * WINDOW; n += GROUP) { \
         const int i = n / WINDOW, j = n % WINDOW; \
-        (to)[n] = (begin) + i < (end) && (across) + j < a.depth \
-                      ? (REAL)LOAD(dtype, (x).base, (x).place + ((begin) + i) * (x).row + ((across) + j) * (x).along) \
-                      : (REAL)0; \
+        (to)[n] = \
+            (begin) + i < (end) && (across) + j < a.depth \
+                ? (REAL)LOAD(dtype, (x).base, (x).tile_index + ((begin) + i) * (x).row + ((across) + j) * (x).along) \
+                : (REAL)0; \
     }
 
 #endif
@@ -285,10 +290,10 @@ place place_of(const attention *a, long heads)
     do { \
         EACH_ROW(i) EACH(j, VECTORS)(sum)[i][j] = 0; \
         for (long depth_at = 0; depth_at < a.depth; depth_at += STEP) { \
-            MEET(); \
+            SYNC(); \
             STAGE_COLUMNS(stage, LINE, SIDE_M, x_dtype, x, x_begin, x_end) \
             STAGE_COLUMNS(stage + STEP * LINE, LINE_N, SIDE_N, y_dtype, y, y_begin, y_end) \
-            MEET(); \
+            SYNC(); \
             MULTIPLY(sum, VECTORS, stage, LINE, stage + STEP * LINE, LINE_N, (int)min((long)STEP, a.depth - depth_at)) \
         } \
     } while (0)
@@ -297,54 +302,54 @@ place place_of(const attention *a, long heads)
  * `across` of SIDE_N rows of x. */
 #define MULTIPLY_ROWS(sum, weights, dtype, x, begin, end, across) \
     for (int from = 0; from < SIDE_N; from += STEP) { \
-        MEET(); \
+        SYNC(); \
         STAGE_LINES(stage, dtype, x, (begin) + from, end, across) \
-        MEET(); \
-        MULTIPLY(sum, WIDE, (weights) + from * LINE, LINE, stage, WINDOW, STEP) \
+        SYNC(); \
+        MULTIPLY(sum, WINDOW_VECTORS, (weights) + from * LINE, LINE, stage, WINDOW, STEP) \
     }
 
-/* Elements `i` of all rows of an item, side by side in the group's memory. */
+/* Stores element `i` of all rows of a work-item adjacently to local memory. */
 #if ACROSS == 1
-#define PUT_ROWS(to, element) EACH_ROW(i)(to)[i] = element;
+#define STORE_ROWS(to, element) EACH_ROW(i)(to)[i] = element;
 #else
-#define PUT_ROWS(to, element) \
+#define STORE_ROWS(to, element) \
     { \
-        REAL four[M]; \
-        EACH_ROW(i) four[i] = element; \
-        *(__local FOUR *)(to) = (FOUR)(four[0], four[1], four[2], four[3]); \
+        REAL vec[M]; \
+        EACH_ROW(i) vec[i] = element; \
+        *(__local REAL4 *)(to) = (REAL4)(vec[0], vec[1], vec[2], vec[3]); \
     }
 #endif
 
-/* A tile of an item, turned round, into the group's memory: (columns, rows). */
-#define PUT_TILE(to, tile) \
+/* Stores a work-item's tile transposed to local memory: (columns, rows). */
+#define STORE_TILE(to, tile) \
     EACH(j, VECTORS) \
     { \
         REAL lines[M][LANES]; \
         EACH_ROW(i) STORE_VECTOR((tile)[i][j], 0, lines[i]); \
-        EACH_LANE(e) PUT_ROWS((to) + ((j * ACROSS + tx) * LANES + e) * LINE + ty * M, lines[i][e]) \
+        EACH_LANE(e) STORE_ROWS((to) + ((j * ACROSS + tx) * LANES + e) * LINE + ty * M, lines[i][e]) \
     }
 
-/* What each of ACROSS items has of an item's rows becomes the largest of it, or its sum; `stage` is free before and
- * after. */
+/* Reduces over the ACROSS work-items of a row: maximum, or sum in a fixed order. `stage` is free before and after. */
 #if ACROSS == 1
-#define most_of_rows(own, ty, tx, stage)
+#define max_of_rows(own, ty, tx, stage)
 #define sum_of_rows(own, ty, tx, stage)
 #else
+/* Exchanges per-row values through local memory: (SIDE_M, ACROSS). */
 void share_rows(const REAL *own, int ty, int tx, __local REAL *stage)
 {
-    MEET();
+    SYNC();
     EACH_ROW(i) stage[(ty * M + i) * ACROSS + tx] = own[i];
-    MEET();
+    SYNC();
 }
 
-void most_of_rows(REAL *own, int ty, int tx, __local REAL *stage)
+void max_of_rows(REAL *own, int ty, int tx, __local REAL *stage)
 {
     share_rows(own, ty, tx, stage);
     EACH_ROW(i)
     EACH(k, ACROSS / 4)
     {
-        const FOUR four = *(const __local FOUR *)(stage + (ty * M + i) * ACROSS + 4 * k);
-        own[i] = fmax(own[i], fmax(fmax(four.x, four.y), fmax(four.z, four.w)));
+        const REAL4 vec = *(const __local REAL4 *)(stage + (ty * M + i) * ACROSS + 4 * k);
+        own[i] = fmax(own[i], fmax(fmax(vec.x, vec.y), fmax(vec.z, vec.w)));
     }
 }
 
@@ -353,17 +358,17 @@ void sum_of_rows(REAL *own, int ty, int tx, __local REAL *stage)
     share_rows(own, ty, tx, stage);
     EACH_ROW(i)
     {
-        FOUR four = 0;
-        EACH(k, ACROSS / 4) four += *(const __local FOUR *)(stage + (ty * M + i) * ACROSS + 4 * k);
-        own[i] = (four.x + four.y) + (four.z + four.w);
+        REAL4 vec = 0;
+        EACH(k, ACROSS / 4) vec += *(const __local REAL4 *)(stage + (ty * M + i) * ACROSS + 4 * k);
+        own[i] = (vec.x + vec.y) + (vec.z + vec.w);
     }
 }
 #endif
 
-/* The item's part of the window from `across` of SIDE_M rows from `begin`, each times its factor. */
-#define WRITE_ROWS(dtype, to, to_place, cube, batch_, head_, sum, factor, begin, end, across) \
+/* Writes a work-item's part of a window of SIDE_M rows from `begin`, each row times its factor. */
+#define WRITE_ROWS(dtype, to, to_offset, tensor, batch_, head_, sum, factor, begin, end, across) \
     EACH_ROW(i) \
-    EACH(j, WIDE) \
+    EACH(j, WINDOW_VECTORS) \
     { \
         REAL elements[LANES]; \
         STORE_VECTOR((sum)[i][j] * (factor)[i], 0, elements); \
@@ -372,10 +377,10 @@ void sum_of_rows(REAL *own, int ty, int tx, __local REAL *stage)
             const long t = (begin) + ty * M + i, d = (across) + (j * ACROSS + tx) * LANES + e; \
             if (t < (end) && d < a.depth) \
                 STORE(dtype, to, \
-                      to_place + (batch_)*a.stride[cube][0] + (head_)*a.stride[cube][1] + t * a.stride[cube][2] + \
-                          d * a.stride[cube][3], \
+                      to_offset + (batch_)*a.stride[tensor][0] + (head_)*a.stride[tensor][1] + \
+                          t * a.stride[tensor][2] + d * a.stride[tensor][3], \
                       elements[e]); \
         } \
     }
 
-#define ITEM_PLACE const int tx = (int)get_local_id(0), ty = (int)get_local_id(1), item = ty * ACROSS + tx
+#define ITEM_INDEX const int tx = (int)get_local_id(0), ty = (int)get_local_id(1), item = ty * ACROSS + tx

@@ -1,11 +1,12 @@
-/* rope.c: rotary positions: the launchers of rope.cl. */
+/* rope.c: rotary position embeddings (RoPE): the launchers of rope.cl. A first kernel computes sine and cosine of each
+ * position and pair once; a second rotates all heads. */
 #include <stdio.h>
 
 #include "backends/opencl/runtime/opencl.h"
 
-#define PIECE 64 /* frequencies that go as an argument, as rope.cl has it: 512 bytes */
+#define PIECE 64 /* frequencies per launch, as in rope.cl: 512 bytes of arguments */
 
-/* As rope.cl has it. */
+/* The struct `shape` of rope.cl. */
 typedef struct shape {
     int64_t batches, length, heads, depth, pairs;
     int64_t x[4], y[4]; /* strides along batch, position, head, element */
@@ -13,15 +14,17 @@ typedef struct shape {
 
 /* A double where the device has them, else the sum of two floats. */
 typedef union frequency {
-    double whole;
+    double value;
     float part[2];
 } frequency;
 
+/* True when all sequences have the same positions, so that one table serves the batch. */
 static bool is_shared(const tarn__call *call)
 {
     return !call->in[1] || call->in[1]->rank == 1;
 }
 
+/* Sizes and strides in the order batch, position, head, element, whatever the axis of positions. */
 static shape shape_of(const tarn__call *call)
 {
     const tarn__rope *params = call->params;
@@ -47,19 +50,19 @@ static size_t rope_scratch(const tarn__call *call)
     return (size_t)(2 * rows * s.pairs) * (call->in[0]->dtype == TARN_F64 ? 8 : 4);
 }
 
-/* Pairs first to first + count. A work-item for each pair of each position. */
-static void make_angles(const tarn__call *call, const shape *s, int64_t first, int64_t count)
+/* Sine and cosine of pairs [first, first + count): a work-item per pair of each position. */
+static void compute_angles(const tarn__call *call, const shape *s, int64_t first, int64_t count)
 {
     const tarn__rope *params = call->params;
     const tarn__view *positions = call->in[1];
-    const bool is_wide = tarn__cl_device_at(call->device)->has_f64;
+    const bool is_f64 = tarn__cl_device_at(call->device)->has_f64;
     const int64_t rows = is_shared(call) ? s->length : s->batches * s->length;
     frequency given[PIECE] = {{0}};
     char options[96];
     for (int64_t i = 0; i < count; i++) {
-        double whole = params->frequency[first + i];
-        float high = (float)whole;
-        given[i] = is_wide ? (frequency){.whole = whole} : (frequency){.part = {high, (float)(whole - (double)high)}};
+        double value = params->frequency[first + i];
+        float high = (float)value;
+        given[i] = is_f64 ? (frequency){.value = value} : (frequency){.part = {high, (float)(value - (double)high)}};
     }
     snprintf(options, sizeof(options), "-DANGLES -DT_X=%s -DT_POSITION=%s",
              call->in[0]->dtype == TARN_F64 ? "f64" : "f32",
@@ -77,13 +80,13 @@ static void make_angles(const tarn__call *call, const shape *s, int64_t first, i
     tarn__cl_enqueue(&launch, 1, (size_t[]){(size_t)(rows * count)}, NULL);
 }
 
-/* A work-item for each pair, and for each element behind the turned ones. */
-static void turn(const tarn__call *call, const shape *s)
+/* A work-item per pair, and per element after the rotated ones. */
+static void rotate(const tarn__call *call, const shape *s)
 {
     const tarn__rope *params = call->params;
     const int64_t items = s->batches * s->length * s->heads * (s->depth - s->pairs);
     char options[96];
-    snprintf(options, sizeof(options), "-DTURN -DT_X=%s -DT_Y=%s -DINDEX=%s", tarn__cl_dtype_name(call->in[0]->dtype),
+    snprintf(options, sizeof(options), "-DROTATE -DT_X=%s -DT_Y=%s -DINDEX=%s", tarn__cl_dtype_name(call->in[0]->dtype),
              tarn__cl_dtype_name(call->out[0]->dtype), items < (INT64_C(1) << 30) ? "int" : "long");
     tarn__cl_launch launch = tarn__cl_begin(call, "rope", "rope", options);
     tarn__cl_arg_value(&launch, s, sizeof(*s));
@@ -95,14 +98,15 @@ static void turn(const tarn__call *call, const shape *s)
     tarn__cl_enqueue(&launch, 1, (size_t[]){(size_t)items}, NULL);
 }
 
+/* Frequencies go as kernel arguments, 64 per launch; then one launch rotates. */
 static void run_rope(const tarn__call *call)
 {
     shape s = shape_of(call);
     if (tarn__view_count(call->in[0]) == 0)
         return;
     for (int64_t first = 0; first < s.pairs; first += PIECE)
-        make_angles(call, &s, first, s.pairs - first < PIECE ? s.pairs - first : PIECE);
-    turn(call, &s);
+        compute_angles(call, &s, first, s.pairs - first < PIECE ? s.pairs - first : PIECE);
+    rotate(call, &s);
 }
 
 void tarn__cl_register_rope(tarn__kernel_row *rows)

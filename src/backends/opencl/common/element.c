@@ -1,18 +1,19 @@
-/* element.c: options and arguments that kernels over elements share. */
+/* element.c: options and arguments shared by kernels over elements; see element.h. */
 #include "backends/opencl/common/element.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 
+/* snprintf() at the end of the options so far. */
 void tarn__cl_option(tarn__cl_options *options, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    size_t room = sizeof(options->text) - options->length;
-    int written = vsnprintf(options->text + options->length, room, format, arguments);
+    size_t space = sizeof(options->text) - options->length;
+    int written = vsnprintf(options->text + options->length, space, format, arguments);
     va_end(arguments);
     if (written > 0)
-        options->length += (size_t)written < room ? (size_t)written : room - 1;
+        options->length += (size_t)written < space ? (size_t)written : space - 1;
 }
 
 tarn__cl_compute tarn__cl_compute_of(tarn_dtype dtype)
@@ -27,27 +28,29 @@ void tarn__cl_option_compute(tarn__cl_options *options, tarn__cl_compute compute
     tarn__cl_option(options, "%s", text[compute]);
 }
 
-static int64_t reach(const tarn__nest *nest, int operand)
+/* The largest distance of an element from the first, whatever the signs of strides. */
+static int64_t max_offset(const tarn__nest *nest, int operand)
 {
-    int64_t far = 0;
+    int64_t offset = 0;
     for (int i = 0; i < nest->rank; i++) {
         int64_t stride = nest->stride[operand][i];
-        far += (nest->shape[i] - 1) * (stride < 0 ? -stride : stride);
+        offset += (nest->shape[i] - 1) * (stride < 0 ? -stride : stride);
     }
-    return far;
+    return offset;
 }
 
-/* Some room is left at the top, so that sums of an index and a group's size do not overflow. */
+/* The limit leaves a margin below 2^31, so that an index plus a group size does not overflow. */
 bool tarn__cl_option_index(tarn__cl_options *options, const tarn__nest *nest)
 {
-    const int64_t most = INT32_MAX - 65536;
-    bool is_small = nest->count < most;
+    const int64_t limit = INT32_MAX - 65536;
+    bool is_small = nest->count < limit;
     for (int k = 0; k < nest->operands; k++)
-        is_small = is_small && reach(nest, k) < most;
+        is_small = is_small && max_offset(nest, k) < limit;
     tarn__cl_option(options, " -DINDEX=%s", is_small ? "int -DIS_SMALL" : "long");
     return is_small;
 }
 
+/* Unlike tarn__nest_make() it neither reorders nor merges axes: random numbers and one_hot depend on the order. */
 void tarn__cl_nest_in_order(tarn__nest *nest, int operands, const tarn__view *const *views)
 {
     *nest = (tarn__nest){.operands = operands, .count = tarn__view_count(views[0])};
@@ -80,17 +83,17 @@ void tarn__cl_arg_index(tarn__cl_launch *launch, bool is_small, int64_t value)
         tarn__cl_arg_long(launch, value);
 }
 
-/* As prelude.cl has it. */
-typedef struct places {
+/* The struct `indexer` of prelude.cl with IS_SMALL. */
+typedef struct small_indexer {
     int32_t rank;
     int32_t shape[TARN_MAX_RANK];
     uint32_t factor[TARN_MAX_RANK];
     int32_t shift[TARN_MAX_RANK];
     int32_t stride[TARN__MAX_OPERANDS][TARN_MAX_RANK];
-} places;
+} small_indexer;
 
-/* With 2^s the first power of two that is not below the size the factor is floor(2^(31 + s) / size) + 1, which is below
- * 2^32, and n times what it is too large by is below 2^31 <= 2^(31 + s) / size. */
+/* With 2^s the smallest power of two not below size, factor = floor(2^(31 + s) / size) + 1 < 2^32. It exceeds the exact
+ * quotient by at most 1, so that n times the excess is below 2^31 <= 2^(31 + s) / size. */
 void tarn__cl_fast_divisor(int64_t size, uint32_t *factor, int32_t *shift)
 {
     int s = 1;
@@ -102,7 +105,7 @@ void tarn__cl_fast_divisor(int64_t size, uint32_t *factor, int32_t *shift)
 
 void tarn__cl_arg_indexer(tarn__cl_launch *launch, bool is_small, const tarn__nest *nest)
 {
-    places p = {.rank = nest->rank};
+    small_indexer p = {.rank = nest->rank};
     if (!is_small) {
         tarn__cl_arg_value(launch, nest, sizeof(*nest));
         return;
@@ -116,49 +119,51 @@ void tarn__cl_arg_indexer(tarn__cl_launch *launch, bool is_small, const tarn__ne
     tarn__cl_arg_value(launch, &p, sizeof(p));
 }
 
-/* ---- neighbours that are moved as one ---------------------------------------------------------------------------- */
+/* ---- vectors ---------------------------------------------------------------------------------------------------- */
 
-static bool is_unit(const tarn__nest *nest, unsigned moved, const tarn__view *const *views, int64_t unit)
+/* True when moved operands have unit stride and aligned offsets for this width, and the others do not change. */
+static bool is_vector(const tarn__nest *nest, unsigned moved, const tarn__view *const *views, int64_t width)
 {
     int last = nest->rank - 1;
     for (int k = 0; k < nest->operands; k++) {
         bool is_moved = moved >> k & 1;
-        if (nest->stride[k][last] != is_moved || (is_moved && views[k]->offset % unit != 0))
+        if (nest->stride[k][last] != is_moved || (is_moved && views[k]->offset % width != 0))
             return false;
         for (int i = 0; i < last && is_moved; i++)
-            if (nest->stride[k][i] % unit != 0)
+            if (nest->stride[k][i] % width != 0)
                 return false;
     }
-    return nest->shape[last] % unit == 0;
+    return nest->shape[last] % width == 0;
 }
 
 int64_t tarn__cl_vec_width(const tarn__nest *nest, unsigned moved, const tarn__view *const *views, int64_t step,
                            size_t bytes)
 {
-    int64_t unit = nest->rank > 0 ? 16 / (int64_t)bytes : 1;
-    while (unit > 1 && (step % unit != 0 || !is_unit(nest, moved, views, unit)))
-        unit /= 2;
-    return unit;
+    int64_t width = nest->rank > 0 ? 16 / (int64_t)bytes : 1;
+    while (width > 1 && (step % width != 0 || !is_vector(nest, moved, views, width)))
+        width /= 2;
+    return width;
 }
 
-void tarn__cl_nest_in_vecs(tarn__nest *nest, unsigned moved, int64_t unit)
+/* Strides of moved operands are divided by the width; others keep theirs, since they do not move along the axis. */
+void tarn__cl_nest_in_vecs(tarn__nest *nest, unsigned moved, int64_t width)
 {
     int last = nest->rank - 1;
-    if (unit == 1)
+    if (width == 1)
         return;
-    nest->count /= unit;
-    nest->shape[last] /= unit;
+    nest->count /= width;
+    nest->shape[last] /= width;
     for (int k = 0; k < nest->operands; k++)
         for (int i = 0; i < last && (moved >> k & 1); i++)
-            nest->stride[k][i] /= unit;
+            nest->stride[k][i] /= width;
     nest->rank -= nest->shape[last] == 1;
 }
 
-tarn__view tarn__cl_view_in_vecs(const tarn__view *view, int64_t unit)
+tarn__view tarn__cl_view_in_vecs(const tarn__view *view, int64_t width)
 {
-    tarn__view in_units = *view;
-    in_units.offset /= unit;
-    return in_units;
+    tarn__view in_vectors = *view;
+    in_vectors.offset /= width;
+    return in_vectors;
 }
 
 const char *tarn__cl_bits(size_t bytes)

@@ -1,25 +1,25 @@
-/* element.cl: one element on its way between storage and computation, for kernels that take any layout and dtype.
+/* element.cl: conversion of one element between storage and compute type, for kernels of any layout and dtype.
  *
- * A program computes in one type, C: float (COMPUTES_F32), double (COMPUTES_F64) or long (COMPUTES_I64); the host names
- * it. GET brings an element of dtype T there and PUT takes it back by the CPU's rules (backends/cpu/common/convert.h):
- * rounded once, integers saturate, NaN as an integer is 0, u8 is the low byte, bool is x != 0. INDEX is the type of
- * places: int where all of them fit. */
+ * A program computes in one type C, named by the host: float (COMPUTES_F32), double (COMPUTES_F64) or long
+ * (COMPUTES_I64). GET loads an element of dtype T into it and PUT stores it by the CPU's rules
+ * (backends/cpu/common/convert.h): rounded once, integers saturate, NaN becomes 0, u8 takes the low byte, bool is x !=
+ * 0. INDEX is the type of offsets. */
 
 #define GET(T, pointer, index) ((C)LOAD(T, pointer, index))
 #define PUT(T, pointer, index, value) JOIN(put_, T)(pointer, index, value)
 
 #if defined(COMPUTES_F32)
 #define INT_OF int_of_float
-#define LONG_OF integer_of_float
+#define LONG_OF long_of_float
 #define NARROW(x) (x)
 #elif defined(COMPUTES_F64)
 #define INT_OF int_of_double
-#define LONG_OF integer_of_double
-#define NARROW to_odd
+#define LONG_OF long_of_double
+#define NARROW round_to_odd
 #else
 #define INT_OF (int)(uint)(ulong)
 #define LONG_OF
-#define NARROW odd_of_integer
+#define NARROW round_to_odd_i64
 #endif
 
 static void put_i32(__global void *y, long at, C x)

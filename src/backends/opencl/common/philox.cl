@@ -1,4 +1,4 @@
-/* philox.cl: Philox 4x32-10, the same words as base/philox.h gives on every backend. */
+/* philox.cl: Philox 4x32-10, bitwise identical with base/philox.h on every backend. */
 
 /* Four words from a 64-bit counter and a 64-bit key. */
 static uint4 philox(ulong seed, ulong counter)

@@ -1,9 +1,10 @@
-/* prelude.cl: put before every program by the host: types, loads and stores by the name of a dtype, places of elements
- * in nests, faults.
+/* prelude.cl: prepended to every program by the host: types, loads and stores by dtype name, offsets in nests, faults.
  *
  * A dtype is a word: f32, f64, bf16, f16, i32, i64, u8, boolean. A program gets it by an option, -DT=bf16, and pastes
- * it: LOAD(T, pointer, index). HAS_F16 is defined where the device has halves as numbers, and HAS_F64 where it has f64;
- * then `real` is double. A program that names f64 elsewhere does not compile, and the CPU runs the call. */
+ * it: LOAD(T, pointer, index).
+ *
+ * HAS_F16 is defined where the device computes in f16, HAS_F64 where it has f64; then `real`, the type of sums and
+ * statistics, is double. A program that names f64 without it does not compile, and the CPU runs the call. */
 #ifdef cl_khr_fp64
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
 #endif
@@ -16,7 +17,8 @@ typedef int i32;
 typedef long i64;
 typedef uchar u8;
 typedef uchar boolean;
-typedef ushort bf16; /* storage alone: loads and stores go by the word, since these two are one type to the compiler */
+typedef ushort
+    bf16; /* storage only; bf16 and f16 are one type to the compiler, so loads and stores are selected by name */
 typedef ushort f16;
 #ifdef HAS_F64
 typedef double f64;
@@ -27,7 +29,7 @@ typedef float real;
 typedef float2 real2;
 #endif
 
-/* What elements of a dtype are computed in: float, double, or long for integers and boolean. */
+/* The type in which elements of a dtype are computed: float, double, or long for integers and boolean. */
 #define COMPUTE(T) COMPUTE_(T)
 #define COMPUTE_(T) compute_##T
 typedef float compute_f32;
@@ -41,13 +43,13 @@ typedef long compute_boolean;
 typedef double compute_f64;
 #endif
 
-/* Of what is rare: its registers would cost every work-item. A compiler may pass it over. */
-#define SELDOM __attribute__((noinline))
+/* For rare paths, whose registers would be charged to every work-item when inlined. A compiler may ignore it. */
+#define NOINLINE __attribute__((noinline))
 
 #define JOIN(a, b) JOIN_(a, b)
 #define JOIN_(a, b) a##b
 
-/* 64-bit places only where sizes need them: -DINDEX=int. */
+/* Type of element offsets; -DINDEX=int where 32 bits are enough. */
 #ifndef INDEX
 #define INDEX long
 #endif
@@ -60,6 +62,7 @@ typedef double compute_f64;
 #define LOAD(T, pointer, index) LOAD_(T, pointer, index)
 #define LOAD_(T, pointer, index) load_##T((const __global T *)(pointer), index)
 
+/* bf16 is the upper half of an f32. */
 float bf16_to_f32(bf16 x)
 {
     return as_float((uint)x << 16);
@@ -112,8 +115,8 @@ double load_f64(const __global f64 *p, long i)
 #define STORE(T, pointer, index, value) STORE_(T, pointer, index, value)
 #define STORE_(T, pointer, index, value) store_##T((__global T *)(pointer), index, value)
 
-/* Half of the last kept bit, less one if that bit is even, carries into it exactly when rounding goes up. NaN stays
- * NaN. */
+/* Round to nearest even: adding half of the last rounded bit, less one if that bit is even, carries exactly when
+ * rounding goes up. NaN stays NaN, made quiet. */
 bf16 f32_to_bf16(float x)
 {
     uint u = as_uint(x);
@@ -168,14 +171,15 @@ void store_f64(__global f64 *p, long i, double x)
 #define STORE_REAL_(T, pointer, index, value) store_real_##T((__global T *)(pointer), index, value)
 
 #ifdef HAS_F64
-/* The nearest float towards 0, its last bit set where digits were lost: rounding that to fewer bits is rounding x. */
-float to_odd(double x)
+/* Round to odd: the float next to x towards 0, its last bit set where x is not exact. Rounding that to 16 bits equals
+ * rounding x once. */
+float round_to_odd(double x)
 {
-    float near = (float)x;
-    double back = (double)near;
-    uint u = as_uint(near);
+    float nearest = (float)x;
+    double back = (double)nearest;
+    uint u = as_uint(nearest);
     if (x != x || back == x || (u & 0x7fffffffu) == 0x7f800000u)
-        return near;
+        return nearest;
     return as_float((fabs(back) > fabs(x) ? u - 1u : u) | 1u);
 }
 
@@ -189,11 +193,11 @@ void store_real_f64(__global f64 *p, long i, double x)
 }
 void store_real_bf16(__global bf16 *p, long i, double x)
 {
-    p[i] = f32_to_bf16(to_odd(x));
+    p[i] = f32_to_bf16(round_to_odd(x));
 }
 void store_real_f16(__global f16 *p, long i, double x)
 {
-    store_f16(p, i, to_odd(x));
+    store_f16(p, i, round_to_odd(x));
 }
 #else
 void store_real_f32(__global f32 *p, long i, float x)
@@ -213,7 +217,7 @@ void store_real_f16(__global f16 *p, long i, float x)
 /* ---- conversions as on the CPU: NaN becomes 0, what is out of range the nearest integer, and an i64 is cut to its low
  * bits  */
 
-long integer_of_float(float x)
+long long_of_float(float x)
 {
     return x != x ? 0 : x >= 0x1p63f ? LONG_MAX : x < -0x1p63f ? LONG_MIN : (long)x;
 }
@@ -224,7 +228,7 @@ int int_of_float(float x)
 }
 
 #ifdef HAS_F64
-long integer_of_double(double x)
+long long_of_double(double x)
 {
     return x != x ? 0 : x >= 0x1p63 ? LONG_MAX : x < -0x1p63 ? LONG_MIN : (long)x;
 }
@@ -235,8 +239,8 @@ int int_of_double(double x)
 }
 #endif
 
-/* A large i64 on its way to 16 bits: what f32 cannot hold is gathered in its last bit. */
-float odd_of_integer(long x)
+/* An i64 for conversion to 16 bits: bits beyond f32 are collected in its last bit (round to odd). */
+float round_to_odd_i64(long x)
 {
     ulong size = x < 0 ? (ulong)0 - (ulong)x : (ulong)x;
     int spare = 40 - (int)clz(size);
@@ -245,7 +249,7 @@ float odd_of_integer(long x)
     return x < 0 ? -(float)size : (float)size;
 }
 
-/* ---- statistics that lie in memory as f64, with or without f64 in the device ------------------------------------- */
+/* ---- statistics stored as f64, with or without f64 in the device ------------------------------------- */
 
 #ifdef HAS_F64
 real load_stat(const __global void *p, long i)
@@ -257,38 +261,38 @@ void store_stat(__global void *p, long i, real x)
     ((__global double *)p)[i] = x;
 }
 #else
-/* The bits of a double, rounded to nearest even; subnormals of f32 too. */
+/* Converts the bits of a double to f32, rounded to nearest even; subnormals of f32 included. */
 real load_stat(const __global void *p, long i)
 {
-    ulong u = ((const __global ulong *)p)[i], digits = u & 0xfffffffffffffUL;
+    ulong u = ((const __global ulong *)p)[i], mantissa = u & 0xfffffffffffffUL;
     uint sign = (uint)(u >> 32) & 0x80000000u;
     int power = (int)((u >> 52) & 0x7ff) - 1023;
     if (power == 1024)
-        return as_float(sign | 0x7f800000u | (digits ? 0x400000u : 0u));
+        return as_float(sign | 0x7f800000u | (mantissa ? 0x400000u : 0u));
     if (power < -150)
         return as_float(sign);
     int drop = power < -126 ? 29 + (-126 - power) : 29;
-    digits |= 1UL << 52;
-    ulong kept = digits >> drop, rest = digits & ((1UL << drop) - 1), half_way = 1UL << (drop - 1);
-    kept += rest > half_way || (rest == half_way && (kept & 1));
-    /* a carry runs on into the exponent, and to infinity */
-    uint bits = power < -126 ? (uint)kept : ((uint)(power + 126) << 23) + (uint)kept;
+    mantissa |= 1UL << 52;
+    ulong rounded = mantissa >> drop, rest = mantissa & ((1UL << drop) - 1), half_way = 1UL << (drop - 1);
+    rounded += rest > half_way || (rest == half_way && (rounded & 1));
+    /* a carry continues into the exponent, up to infinity */
+    uint bits = power < -126 ? (uint)rounded : ((uint)(power + 126) << 23) + (uint)rounded;
     return as_float(sign | (power > 127 ? 0x7f800000u : bits));
 }
 
 void store_stat(__global void *p, long i, real x)
 {
-    uint u = as_uint(x), digits = u & 0x7fffffu;
+    uint u = as_uint(x), mantissa = u & 0x7fffffu;
     int power = (int)((u >> 23) & 0xff);
     ulong sign = (ulong)(u & 0x80000000u) << 32, bits;
     if (power == 255) {
-        bits = 0x7ff0000000000000UL | (digits ? 0x8000000000000UL : 0);
-    } else if (power == 0 && digits == 0) {
+        bits = 0x7ff0000000000000UL | (mantissa ? 0x8000000000000UL : 0);
+    } else if (power == 0 && mantissa == 0) {
         bits = 0;
     } else {
-        int up = power == 0 ? (int)clz(digits) - 8 : 0; /* a subnormal is a normal double */
-        digits = (digits << up) & 0x7fffffu;
-        bits = ((ulong)((power == 0 ? 1 - up : power) - 127 + 1023) << 52) | ((ulong)digits << 29);
+        int up = power == 0 ? (int)clz(mantissa) - 8 : 0; /* a subnormal f32 is a normal double */
+        mantissa = (mantissa << up) & 0x7fffffu;
+        bits = ((ulong)((power == 0 ? 1 - up : power) - 127 + 1023) << 52) | ((ulong)mantissa << 29);
     }
     ((__global ulong *)p)[i] = sign | bits;
 }
@@ -299,6 +303,7 @@ void store_stat(__global void *p, long i, real x)
 #define MAX_RANK 8
 #define MAX_OPERANDS 6
 
+/* tarn__nest of base/kernel/view.h, passed by value: axes shared by several operands. */
 typedef struct nest {
     int rank;
     int operands;
@@ -307,8 +312,8 @@ typedef struct nest {
     long stride[MAX_OPERANDS][MAX_RANK];
 } nest;
 
-/* The axes of a nest from the last to the first. On GPUs the loop is unrolled: what is indexed by a number that the
- * compiler knows stays out of slow memory. PoCL would take hours over the ways through it before a barrier. */
+/* Loops over the axes of a nest from the last to the first. Unrolled on GPUs, so that arrays indexed by the axis stay
+ * in registers. Not on PoCL, which would take hours over the paths through the unrolled loop before a barrier. */
 #ifndef IS_CPU
 #define EACH_AXIS(axis, first, rank) \
     _Pragma("unroll") for (int axis = MAX_RANK - 1; axis >= (first); axis--) if (axis < (rank))
@@ -316,7 +321,7 @@ typedef struct nest {
 #define EACH_AXIS(axis, first, rank) for (int axis = (rank)-1; axis >= (first); axis--)
 #endif
 
-/* Where element i, counted row-major, of an operand lies behind its first, in elements. */
+/* Offset of element i, counted row-major, of one operand, relative to its first, in elements. */
 long nest_at(const nest *n, long i, int operand)
 {
     INDEX rest = (INDEX)i;
@@ -330,25 +335,24 @@ long nest_at(const nest *n, long i, int operand)
     return n->rank > 0 ? at + (long)rest * n->stride[operand][0] : at;
 }
 
-/* Where kernels go element by element places are divided out in 32 bits, if those are enough (IS_SMALL), by a factor
- * and a shift: see tarn__cl_arg_indexer. */
+/* Elementwise kernels compute offsets in 32 bits where those are enough (IS_SMALL), dividing by a multiplication and a
+ * shift; see tarn__cl_arg_indexer(). */
 #ifdef IS_SMALL
-typedef struct places {
+typedef struct indexer {
     int rank;
     int shape[MAX_RANK];
     uint factor[MAX_RANK];
     int shift[MAX_RANK];
     int stride[MAX_OPERANDS][MAX_RANK];
-} places;
+} indexer;
 #define QUOTIENT(n, axis, i) ((INDEX)(mul_hi((uint)(i), (n)->factor[axis]) >> (n)->shift[axis]))
 #else
-typedef nest places;
+typedef nest indexer;
 #define QUOTIENT(n, axis, i) ((i) / (INDEX)(n)->shape[axis])
 #endif
 
-/* Where element i, counted row-major, lies in each of the first `operands` operands, a number that the compiler knows.
- */
-void locate(const places *n, INDEX i, int operands, INDEX *at)
+/* Offsets of element i, counted row-major, in the first `operands` operands; the number is a compile-time constant. */
+void locate(const indexer *n, INDEX i, int operands, INDEX *at)
 {
     for (int k = 0; k < operands; k++)
         at[k] = 0;
@@ -365,11 +369,12 @@ void locate(const places *n, INDEX i, int operands, INDEX *at)
 
 /* ---- faults ------------------------------------------------------------------------------------------------------ */
 
-/* The last two parameters of a kernel whose launcher calls tarn__cl_arg_fault; report_fault() is used where these names
- * are known. The kernel goes on as if the element were not there. */
+/* The last two parameters of a kernel whose launcher calls tarn__cl_arg_fault(); report_fault() uses their names. The
+ * first fault is kept; the kernel continues as if the element did not exist. */
 #define FAULT_PARAMETERS __global long *fault, long fault_function
 #define report_fault(fault, value, limit) record_fault(fault, fault_function, value, limit)
 
+/* Only the first fault of a device is kept, until the host has read and cleared the record. */
 void record_fault(__global long *fault, long function, long value, long limit)
 {
     if (atomic_cmpxchg((volatile __global int *)fault, 0, 1) == 0) {

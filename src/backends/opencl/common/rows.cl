@@ -1,7 +1,9 @@
-/* rows.cl: what kernels that work along one axis share; see rows.h. Compiled with GROUP, LANES, INDEX, perhaps DENSE,
- * T_X, the first operand's dtype, and WIDE where it is computed in `real`. */
+/* rows.cl: shared by kernels along one axis; see rows.h.
+ *
+ * Options: GROUP, LANES, INDEX, CONTIGUOUS where rows have unit stride, T_X (dtype of the first operand), and USE_REAL
+ * where it is computed in `real`. In the macros MY_ and EACH_, the same elements fall to a work-item in every pass. */
 
-#ifdef WIDE
+#ifdef USE_REAL
 typedef real C;
 #define PUT STORE_REAL
 #else
@@ -9,6 +11,7 @@ typedef COMPUTE(T_X) C;
 #define PUT STORE
 #endif
 
+/* tarn__cl_row_set of rows.h, passed by value. */
 typedef struct row_set {
     nest others;
     long count, length;
@@ -19,22 +22,21 @@ typedef struct row_set {
 #define VECTOR(name) __global void *name, long name##_at, long name##_step
 
 /* Operand k's stride on the axis. */
-#ifdef DENSE
+#ifdef CONTIGUOUS
 #define ALONG(rows, k) 1
 #else
 #define ALONG(rows, k) ((INDEX)(rows).along[k])
 #endif
 
 #define MY_ROW ((long)(get_global_id(0) / GROUP))
-#define MY_PLACE (GROUP > 1 ? (int)get_local_id(0) : 0)
-#ifndef WIDTH /* work-items that share a stretch of elements; the others of the group have others */
+#define MY_ITEM (GROUP > 1 ? (int)get_local_id(0) : 0)
+#ifndef WIDTH /* work-items that share a range of elements; the rest of the group has other ranges */
 #define WIDTH GROUP
 #endif
-#define MY_COLUMN (WIDTH == GROUP ? MY_PLACE : MY_PLACE % WIDTH)
-#define SPAN \
-    (64 * GROUP * LANES) /* elements whose sum is kept in the type computed in, before it goes to one of `real` */
+#define MY_COLUMN (WIDTH == GROUP ? MY_ITEM : MY_ITEM % WIDTH)
+#define SPAN (64 * GROUP * LANES) /* elements summed in the compute type before they are added in `real` */
 
-/* BODY(at, lane) for each element of [begin, end) that is this work-item's: the same ones in every pass. */
+/* BODY(at, lane) for each element of [begin, end) that belongs to this work-item. */
 #define EACH(BODY, begin, end) \
     { \
         INDEX first_ = (begin) + MY_COLUMN * LANES; \
@@ -49,8 +51,8 @@ typedef struct row_set {
         } \
     }
 
-/* Ends what is beyond the last row. Where a group has a row there are as many groups as rows: barriers follow, and
- * nobody may leave. */
+/* Ends work-items beyond the last row. Where a group has a row the grid is exact: barriers follow, and no work-item may
+ * leave. */
 #if GROUP > 1
 #define END_BEYOND(count)
 #else
@@ -59,22 +61,23 @@ typedef struct row_set {
         return;
 #endif
 
-/* ITEM(i) for each i of [first, end) that is this work-item's. All work-items go round as often, since barriers follow.
- */
+/* ITEM(i) for each i of [first, end) that belongs to this work-item. All work-items iterate equally often, since
+ * barriers follow. */
 #define EACH_OF(ITEM, first, end) \
     for (long begin_ = (first); begin_ < (end); begin_ += GROUP) { \
-        const long item_ = begin_ + MY_PLACE; \
+        const long item_ = begin_ + MY_ITEM; \
         if (item_ < (end)) { \
             ITEM(item_) \
         } \
     }
 
-/* True for the work-item whose element `at` is. */
+/* True for the work-item that has element `at`. */
 bool is_mine(INDEX at)
 {
-    return GROUP == 1 || at / LANES % GROUP == MY_PLACE;
+    return GROUP == 1 || at / LANES % GROUP == MY_ITEM;
 }
 
+/* Adds lanes in order, in `real`. */
 real lanes_sum(const C *part)
 {
     real sum = 0;
@@ -83,9 +86,9 @@ real lanes_sum(const C *part)
     return sum;
 }
 
-/* Every work-item of a row gets the sum, or the largest of the numbers; `space` may be used again at once. A few
- * work-items take every ROOT-th number, then all take what those have: two steps, of which a compiler sees the length.
- * Where there are subgroups each finds its own first. */
+/* Group reductions: every work-item of a row gets the sum, or the maximum; `space` is free again on return. A few
+ * work-items combine every ROOT-th value, then all combine theirs: two steps of compile-time length. With subgroups
+ * each reduces by shuffles first. The order is fixed. */
 #if GROUP > 1 && defined(HAS_SUBGROUPS)
 #include "backends/opencl/common/subgroups.cl"
 #define OVER_GROUP(name, PUT) \
@@ -135,8 +138,8 @@ real lanes_sum(const C *part)
 #define PUT_SUM(x, y) x += y
 #define PUT_LARGER(x, y) x = y > x ? y : x
 OVER_GROUP(group_sum, PUT_SUM)
-OVER_GROUP(group_most, PUT_LARGER)
+OVER_GROUP(group_max, PUT_LARGER)
 #else
 #define group_sum(x, space) (x)
-#define group_most(x, space) (x)
+#define group_max(x, space) (x)
 #endif

@@ -1,9 +1,9 @@
-/* subgroups.cl: numbers of work-items that run in step, handed over without a group's memory. With HAS_SUBGROUPS alone,
- * by Intel's extension (SUBGROUPS_INTEL) or OpenCL's own (SUBGROUPS_KHR); SUBGROUPS_ONE makes every work-item a
- * subgroup, which tests the rest on devices that have none.
+/* subgroups.cl: exchange between work-items that run in lockstep, without local memory. Only with HAS_SUBGROUPS:
+ * Intel's extension (SUBGROUPS_INTEL) or the KHR shuffles (SUBGROUPS_KHR); SUBGROUPS_ONE makes every work-item a
+ * subgroup, which tests the rest on devices without.
  *
- * Sums go through `across` and never by sub_group_reduce_add, whose order a standard leaves to the driver. Subgroups
- * have a power of two of work-items, and groups are whole ones: features.c tries it when a device is first used. */
+ * Sums use xor shuffles, never sub_group_reduce_add(), whose order the standard leaves to the driver. Subgroups have a
+ * power of two of work-items and divide groups evenly: features.c probes that. */
 #ifdef SUBGROUPS_ONE
 #define SUBGROUP_SIZE 1u
 #define SUBGROUPS ((int)get_local_size(0))
@@ -33,7 +33,7 @@ uint across_uint(uint x, uint lanes)
 #endif
 #endif
 
-/* What the work-item has whose number in the subgroup differs in the bit `lanes`. */
+/* The value of the work-item whose index in the subgroup differs in the bit `lanes`. */
 float across_float(float x, uint lanes)
 {
     return as_float(across_uint(as_uint(x), lanes));

@@ -1,4 +1,4 @@
-/* vec4.cl: four neighbours at once, of elements whose place is a multiple of four: one load or one store. */
+/* vec4.cl: four adjacent elements in one load or store; the index is a multiple of four. */
 #define LOAD_4(T, pointer, index) LOAD_4_(T, pointer, index)
 #define LOAD_4_(T, pointer, index) load_4_##T((const __global T *)(pointer) + (index))
 #define STORE_4(T, pointer, index, value) STORE_4_(T, pointer, index, value)

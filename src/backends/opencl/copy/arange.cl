@@ -1,9 +1,9 @@
-/* arange.cl: numbers in steps. */
+/* arange.cl: arithmetic sequences. */
 #include "backends/opencl/common/element.cl"
 
 #pragma OPENCL FP_CONTRACT OFF
 
-/* y[i] = value + i · step, in C: integers, or floats that are cut where y has integers and the step is none. */
+/* y[i] = value + i · step, in C: integers, or floats that are truncated where y has integers and step is fractional. */
 __kernel void arange(__global void *y, long y_first, long count, long stride, C value, C step)
 {
     long i = get_global_id(0);

@@ -1,28 +1,30 @@
-/* copy.c: copies with any strides and dtypes, and one number everywhere. Copies within one dtype move bits: where both
- * sides lie in one piece, by the driver's copy; where axes change places on a GPU, by tiles (transpose.c); else by rows
- * (copy.cl). */
+/* copy.c: copies with any strides and dtypes, and fill.
+ *
+ * Copies within a dtype move bits: contiguous ones by the driver's copy, transposed ones on a GPU through tiles
+ * (transpose.c), misaligned rows by window.c, all others by copy.cl. */
 #include <string.h>
 
 #include "backends/opencl/common/element.h"
 #include "base/half.h"
 
-#define RUN 256 /* elements a work-item moves, as copy.cl has them: of a row, */
-#define PER 4   /* and where work-items run in lockstep */
+#define RUN 256 /* elements per work-item, as in copy.cl: of a row, */
+#define PER 4   /* or in lockstep */
 
-/* Where work-items run in lockstep they have some elements each, and divide places out in 32 bits if those are enough;
- * else each has a run of the last axis. */
-static bool name_index(const tarn__call *call, const tarn__nest *nest, tarn__cl_options *options)
+/* In lockstep work-items have PER elements each and may index with 32 bits; else each has a run of the last axis, and
+ * indexes with 64. */
+static bool option_index(const tarn__call *call, const tarn__nest *nest, tarn__cl_options *options)
 {
     return tarn__cl_device_at(call->device)->in_lockstep && tarn__cl_option_index(options, nest);
 }
 
-static void put_places(tarn__cl_launch *launch, bool is_small, const tarn__nest *nest)
+static void arg_indexer(tarn__cl_launch *launch, bool is_small, const tarn__nest *nest)
 {
     tarn__cl_arg_indexer(launch, is_small, nest);
     tarn__cl_arg_index(launch, is_small, nest->count);
 }
 
-static void go_in_runs(tarn__cl_launch *launch, const tarn__nest *nest)
+/* The grid that matches copy.cl: PER elements per work-item, or runs of RUN along the last axis. */
+static void enqueue_runs(tarn__cl_launch *launch, const tarn__nest *nest)
 {
     int64_t size = nest->rank > 0 ? nest->shape[nest->rank - 1] : 1;
     bool in_lockstep = launch->good && launch->device->in_lockstep;
@@ -30,8 +32,8 @@ static void go_in_runs(tarn__cl_launch *launch, const tarn__nest *nest)
                                                   : nest->count / size * ((size + RUN - 1) / RUN));
 }
 
-/* The options of a copy that converts. One into f64, where the device has none, is made not to compile. */
-static void name_kinds(const tarn__call *call, tarn__cl_options *options)
+/* Options of a converting copy. One into f64, where the device has none, is made not to compile. */
+static void option_kinds(const tarn__call *call, tarn__cl_options *options)
 {
     tarn_dtype from = call->in[0]->dtype, to = call->out[0]->dtype;
     const tarn__cl_device *d = tarn__cl_device_at(call->device);
@@ -42,27 +44,27 @@ static void name_kinds(const tarn__call *call, tarn__cl_options *options)
                     from == TARN_F64 ? " -DFROM_F64" : "", to == TARN_F64 && d && !d->has_f64 ? " -DTO_F64" : "");
 }
 
-/* On a GPU neighbours that lie side by side at both ends are moved as one element. */
+/* On a GPU adjacent elements are moved as one vector where both sides allow. */
 static void move(const tarn__call *call, tarn__nest *nest)
 {
     const tarn__view *views[] = {call->out[0], call->in[0]};
     const size_t size = tarn__dtype_bytes(views[0]->dtype);
-    int64_t unit = tarn__cl_device_at(call->device)->in_lockstep ? tarn__cl_vec_width(nest, 3, views, 0, size) : 1;
-    tarn__cl_nest_in_vecs(nest, 3, unit);
-    tarn__view to = tarn__cl_view_in_vecs(views[0], unit), from = tarn__cl_view_in_vecs(views[1], unit);
+    int64_t width = tarn__cl_device_at(call->device)->in_lockstep ? tarn__cl_vec_width(nest, 3, views, 0, size) : 1;
+    tarn__cl_nest_in_vecs(nest, 3, width);
+    tarn__view to = tarn__cl_view_in_vecs(views[0], width), from = tarn__cl_view_in_vecs(views[1], width);
     tarn__cl_options options = {.length = 0};
-    tarn__cl_option(&options, "-DBITS=%s", tarn__cl_bits(size * (size_t)unit));
-    bool is_small = name_index(call, nest, &options);
+    tarn__cl_option(&options, "-DBITS=%s", tarn__cl_bits(size * (size_t)width));
+    bool is_small = option_index(call, nest, &options);
     tarn__cl_launch launch = tarn__cl_begin(call, "copy", "move", options.text);
-    put_places(&launch, is_small, nest);
+    arg_indexer(&launch, is_small, nest);
     tarn__cl_arg_view(&launch, &to);
     tarn__cl_arg_view(&launch, &from);
-    go_in_runs(&launch, nest);
+    enqueue_runs(&launch, nest);
 }
 
-/* Rows of neighbours whose places do not let 8 bytes be moved at once. False, and nothing is done, where it is not like
- * that. */
-static bool move_by_turns(const tarn__call *call, const tarn__nest *nest)
+/* Contiguous rows whose alignment does not allow vectors of 8 bytes, on a GPU. False, and nothing is done, for others.
+ */
+static bool move_misaligned(const tarn__call *call, const tarn__nest *nest)
 {
     const tarn__view *views[] = {call->out[0], call->in[0]};
     const size_t size = tarn__dtype_bytes(views[0]->dtype);
@@ -76,19 +78,21 @@ static bool move_by_turns(const tarn__call *call, const tarn__nest *nest)
     return tarn__cl_window(call, axis, nest->rank, &(tarn__scalar){0, 0});
 }
 
+/* A copy between dtypes, by way of the compute type of the source. */
 static void convert(const tarn__call *call, const tarn__nest *nest)
 {
     tarn__cl_options options = {.length = 0};
-    name_kinds(call, &options);
-    bool is_small = name_index(call, nest, &options);
+    option_kinds(call, &options);
+    bool is_small = option_index(call, nest, &options);
     tarn__cl_launch launch = tarn__cl_begin(call, "copy", "convert", options.text);
-    put_places(&launch, is_small, nest);
+    arg_indexer(&launch, is_small, nest);
     tarn__cl_arg_view(&launch, call->out[0]);
     tarn__cl_arg_view(&launch, call->in[0]);
     tarn__cl_arg_int(&launch, (int32_t)call->out[0]->dtype);
-    go_in_runs(&launch, nest);
+    enqueue_runs(&launch, nest);
 }
 
+/* Bytes: the source read once, the target written once. */
 static void kernel_copy(const tarn__call *call)
 {
     const tarn__view *to = call->out[0], *from = call->in[0], *views[] = {to, from};
@@ -102,7 +106,7 @@ static void kernel_copy(const tarn__call *call)
     else if (tarn__nest_is_contiguous(&nest, 0) && tarn__nest_is_contiguous(&nest, 1))
         tarn__cl_copy_bytes(call, to->memory, to->offset * size, from->memory, from->offset * size,
                             (size_t)(nest.count * size));
-    else if (!tarn__cl_transpose(call, &nest) && !move_by_turns(call, &nest))
+    else if (!tarn__cl_transpose(call, &nest) && !move_misaligned(call, &nest))
         move(call, &nest);
 }
 
@@ -121,6 +125,7 @@ void tarn__cl_write_element(tarn_dtype dtype, const tarn__scalar *value, void *b
     memcpy(bits, from, tarn__dtype_bytes(dtype));
 }
 
+/* The value is passed as bits of one element or vector. */
 static void kernel_fill(const tarn__call *call)
 {
     const tarn__fill *fill = call->params;
@@ -131,19 +136,19 @@ static void kernel_fill(const tarn__call *call)
     if (nest.count == 0)
         return;
     size_t size = tarn__dtype_bytes(to->dtype);
-    int64_t unit = tarn__cl_device_at(call->device)->in_lockstep ? tarn__cl_vec_width(&nest, 1, &to, 0, size) : 1;
-    tarn__cl_nest_in_vecs(&nest, 1, unit);
-    tarn__view whole = tarn__cl_view_in_vecs(to, unit);
-    for (int64_t i = 0; i < unit; i++)
+    int64_t width = tarn__cl_device_at(call->device)->in_lockstep ? tarn__cl_vec_width(&nest, 1, &to, 0, size) : 1;
+    tarn__cl_nest_in_vecs(&nest, 1, width);
+    tarn__view whole = tarn__cl_view_in_vecs(to, width);
+    for (int64_t i = 0; i < width; i++)
         tarn__cl_write_element(to->dtype, &fill->value, bits + (size_t)i * size);
     tarn__cl_options options = {.length = 0};
-    tarn__cl_option(&options, "-DBITS=%s", tarn__cl_bits(size * (size_t)unit));
-    bool is_small = name_index(call, &nest, &options);
+    tarn__cl_option(&options, "-DBITS=%s", tarn__cl_bits(size * (size_t)width));
+    bool is_small = option_index(call, &nest, &options);
     tarn__cl_launch launch = tarn__cl_begin(call, "copy", "fill", options.text);
-    put_places(&launch, is_small, &nest);
+    arg_indexer(&launch, is_small, &nest);
     tarn__cl_arg_view(&launch, &whole);
-    tarn__cl_arg_value(&launch, bits, size * (size_t)unit);
-    go_in_runs(&launch, &nest);
+    tarn__cl_arg_value(&launch, bits, size * (size_t)width);
+    enqueue_runs(&launch, &nest);
 }
 
 void tarn__cl_register_copy(tarn__kernel_row *rows)

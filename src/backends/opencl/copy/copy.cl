@@ -1,8 +1,8 @@
-/* copy.cl: copies with any strides, bits or conversions; and one element's bits everywhere.
+/* copy.cl: copies with any strides, of bits or with conversion; and fill.
  *
- * A work-item moves some elements: on a processor up to RUN neighbours of a row of the nest's last axis, so that places
- * are divided out once; where work-items run in lockstep PER of them, a group apart, so that neighbours touch
- * neighbours, and all are read before one is written. */
+ * On a CPU a work-item moves up to RUN elements of a row of the nest's last axis, so that offsets are divided out once;
+ * in lockstep PER elements, a group apart, so that adjacent work-items touch adjacent elements, all of them read before
+ * one is written. */
 #ifdef IN_LOCKSTEP
 
 #define PER 4
@@ -12,19 +12,19 @@
                            i = (INDEX)get_group_id(0) * (INDEX)get_local_size(0) * PER + (INDEX)get_local_id(0); \
                            own < PER; own++, i += (INDEX)get_local_size(0)) if (i < count)
 
-/* HELD is what READ(at) gives, and WRITE(at, value) takes. */
-#define MOVE(HELD, READ, WRITE) \
+/* VALUE is the type that READ(at) gives and WRITE(at, value) takes. */
+#define MOVE(VALUE, READ, WRITE) \
     { \
-        HELD held[PER]; \
+        VALUE loaded[PER]; \
         INDEX at[PER][2]; \
         EACH_OWN(own, i) \
         { \
             locate(&n, i, 2, at[own]); \
-            held[own] = READ(at[own][1]); \
+            loaded[own] = READ(at[own][1]); \
         } \
         EACH_OWN(own, i) \
         { \
-            WRITE(at[own][0], held[own]); \
+            WRITE(at[own][0], loaded[own]); \
         } \
     }
 
@@ -32,7 +32,7 @@
 
 #define RUN 256
 
-/* Which run of which row this is; false behind the last one. */
+/* The row and range of a work-item; false beyond the last. */
 typedef struct run {
     long row, begin, end;
 } run;
@@ -48,7 +48,7 @@ bool run_of(const nest *n, run *r)
     return true;
 }
 
-/* Where a row of an operand begins. */
+/* Offset of a row of an operand. */
 long row_at(const nest *n, long row, int operand)
 {
     long at = 0;
@@ -60,7 +60,7 @@ long row_at(const nest *n, long row, int operand)
     return at;
 }
 
-#define MOVE(HELD, READ, WRITE) \
+#define MOVE(VALUE, READ, WRITE) \
     { \
         run r; \
         if (!run_of(&n, &r)) \
@@ -81,11 +81,14 @@ long row_at(const nest *n, long row, int operand)
 
 #define WRITE_BITS(at, value) to[to_first + (at)] = value
 
-__kernel void move(places n, INDEX count, __global BITS *to, long to_first, const __global BITS *from, long from_first){
+/* Copies bits; BITS is the element, or a vector of elements. */
+__kernel void move(indexer n, INDEX count, __global BITS *to, long to_first, const __global BITS *from,
+                   long from_first){
 #define READ_BITS(at) from[from_first + (at)]
     MOVE(BITS, READ_BITS, WRITE_BITS)}
 
-__kernel void fill(places n, INDEX count, __global BITS *to, long to_first, BITS value)
+/* Writes one value everywhere. */
+__kernel void fill(indexer n, INDEX count, __global BITS *to, long to_first, BITS value)
 {
 #define READ_VALUE(at) value
     MOVE(BITS, READ_VALUE, WRITE_BITS)
@@ -93,7 +96,7 @@ __kernel void fill(places n, INDEX count, __global BITS *to, long to_first, BITS
 
 #else
 
-/* PUT(TO, KIND, …): a float, double or long into an element of any dtype. */
+/* PUT(TO, KIND, …): stores a float, double or long as an element of any dtype. */
 #define PUT(TO, KIND, p, i, x) PUT_(TO, KIND, p, i, x)
 #define PUT_(TO, KIND, p, i, x) put_##TO##_##KIND(p, i, x)
 
@@ -102,7 +105,7 @@ __kernel void fill(places n, INDEX count, __global BITS *to, long to_first, BITS
 #define put_f16_float(p, i, x) STORE(f16, p, i, x)
 #define put_f64_float(p, i, x) STORE(f64, p, i, (double)(x))
 #define put_i32_float(p, i, x) STORE(i32, p, i, int_of_float(x))
-#define put_i64_float(p, i, x) STORE(i64, p, i, integer_of_float(x))
+#define put_i64_float(p, i, x) STORE(i64, p, i, long_of_float(x))
 #define put_u8_float(p, i, x) STORE(u8, p, i, int_of_float(x))
 #define put_boolean_float(p, i, x) STORE(boolean, p, i, (x) != 0)
 
@@ -110,21 +113,21 @@ __kernel void fill(places n, INDEX count, __global BITS *to, long to_first, BITS
 #define put_bf16_double(p, i, x) STORE_REAL(bf16, p, i, x)
 #define put_f16_double(p, i, x) STORE_REAL(f16, p, i, x)
 #define put_i32_double(p, i, x) STORE(i32, p, i, int_of_double(x))
-#define put_i64_double(p, i, x) STORE(i64, p, i, integer_of_double(x))
+#define put_i64_double(p, i, x) STORE(i64, p, i, long_of_double(x))
 #define put_u8_double(p, i, x) STORE(u8, p, i, int_of_double(x))
 #define put_boolean_double(p, i, x) STORE(boolean, p, i, (x) != 0)
 
 #define put_f32_long(p, i, x) STORE(f32, p, i, (float)(x))
-#define put_bf16_long(p, i, x) STORE(bf16, p, i, odd_of_integer(x))
-#define put_f16_long(p, i, x) STORE(f16, p, i, odd_of_integer(x))
+#define put_bf16_long(p, i, x) STORE(bf16, p, i, round_to_odd_i64(x))
+#define put_f16_long(p, i, x) STORE(f16, p, i, round_to_odd_i64(x))
 #define put_f64_long(p, i, x) STORE(f64, p, i, (double)(x))
 #define put_i32_long(p, i, x) STORE(i32, p, i, x)
 #define put_i64_long(p, i, x) STORE(i64, p, i, x)
 #define put_u8_long(p, i, x) STORE(u8, p, i, x)
 #define put_boolean_long(p, i, x) STORE(boolean, p, i, x)
 
-/* KIND is what FROM is computed in. The target's dtype, a number of tarn_dtype, is chosen while the kernel runs: a
- * program for each pair would take longer to compile than copies that convert are worth. */
+/* KIND is the compute type of FROM. The target's dtype, a tarn_dtype, is chosen at run time: a program per pair would
+ * take longer to compile than converting copies are worth. */
 #if defined(TO_F64) && !defined(HAS_F64)
 #error "this device has no f64"
 #endif
@@ -144,7 +147,7 @@ __kernel void fill(places n, INDEX count, __global BITS *to, long to_first, BITS
 #define WRITE_u8(at, value) PUT(u8, KIND, (__global u8 *)to + to_first, at, value)
 #define WRITE_boolean(at, value) PUT(boolean, KIND, (__global boolean *)to + to_first, at, value)
 
-__kernel void convert(places n, INDEX count, __global void *to, long to_first, const __global FROM *from,
+__kernel void convert(indexer n, INDEX count, __global void *to, long to_first, const __global FROM *from,
                       long from_first, int dtype)
 {
     switch (dtype) {

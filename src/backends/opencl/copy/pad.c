@@ -1,12 +1,13 @@
-/* pad.c: numbers in steps, and x laid into a window of y with one number around it. */
+/* pad.c: pad (with interior padding, as XLA's pad) and arange. */
 #include "backends/opencl/common/element.h"
 
+/* In i64 where start and step are integers, else in the widest float: y is rounded once per element. */
 static void kernel_arange(const tarn__call *call)
 {
     const tarn__fill *fill = call->params;
     const tarn__view *y = call->out[0];
-    bool is_whole = !tarn__is_float(y->dtype) && fill->step.real == (double)fill->step.integer;
-    tarn__cl_compute compute = is_whole                                    ? TARN__CL_I64
+    bool is_integer = !tarn__is_float(y->dtype) && fill->step.real == (double)fill->step.integer;
+    tarn__cl_compute compute = is_integer                                  ? TARN__CL_I64
                                : tarn__cl_device_at(call->device)->has_f64 ? TARN__CL_F64
                                                                            : TARN__CL_F32;
     tarn__cl_options options = {.length = 0};
@@ -21,6 +22,7 @@ static void kernel_arange(const tarn__call *call)
     tarn__cl_enqueue_elements(&launch, y->shape[0]);
 }
 
+/* Fills all of y with the padding value. */
 static void fill(const tarn__call *call)
 {
     tarn__call part = *call;
@@ -31,25 +33,25 @@ static void fill(const tarn__call *call)
     tarn__cl_kernel_table()[TARN__K_fill].run(&part);
 }
 
-static bool is_whole(const tarn__cl_pad_axis *axis)
+/* True when x covers the axis without padding. */
+static bool covers_axis(const tarn__cl_pad_axis *axis)
 {
     return axis->begin == 0 && axis->step == 1 && axis->count == axis->size;
 }
 
-/* y and x over the axes of y, of which neighbours that are x from end to end are one. Gives how many. */
+/* Describes the axes of y, merging adjacent ones that x covers completely. Returns their number. */
 static int describe(const tarn__call *call, tarn__cl_pad_axis *axis)
 {
-    const tarn__pad *spread = call->params;
+    const tarn__pad *pad = call->params;
     const tarn__view *y = call->out[0], *x = call->in[0];
     int rank = 0;
     for (int i = 0; i < y->rank; i++) {
-        const tarn__cl_pad_axis here = {y->shape[i],  spread->begin[i],
-                                        x->shape[i],  x->shape[i] == 1 ? 1 : spread->step[i],
+        const tarn__cl_pad_axis here = {y->shape[i],  pad->begin[i], x->shape[i], x->shape[i] == 1 ? 1 : pad->step[i],
                                         y->stride[i], x->stride[i]};
         tarn__cl_pad_axis *before = rank > 0 ? &axis[rank - 1] : NULL;
         if (here.size == 1 && here.count == 1)
             continue;
-        if (before && is_whole(&here) && is_whole(before) && before->to == here.to * here.size &&
+        if (before && covers_axis(&here) && covers_axis(before) && before->to == here.to * here.size &&
             before->from == here.from * here.size)
             *before =
                 (tarn__cl_pad_axis){before->size * here.size, 0, before->count * here.count, 1, here.to, here.from};
@@ -61,26 +63,25 @@ static int describe(const tarn__call *call, tarn__cl_pad_axis *axis)
     return rank;
 }
 
-/* Each element of y once, from x or the number. False, and nothing is done, where window.c has no such form. */
-static bool spread_once(const tarn__call *call)
+/* Writes each element of y once. False, and nothing is done, where window.c does not apply. */
+static bool pad_once(const tarn__call *call)
 {
-    const tarn__pad *spread = call->params;
+    const tarn__pad *pad = call->params;
     tarn__cl_pad_axis axis[TARN_MAX_RANK];
-    return call->in[0]->dtype == call->out[0]->dtype &&
-           tarn__cl_window(call, axis, describe(call, axis), &spread->value);
+    return call->in[0]->dtype == call->out[0]->dtype && tarn__cl_window(call, axis, describe(call, axis), &pad->value);
 }
 
-/* In one pass, or the number everywhere first, then the elements. */
-static void kernel_spread(const tarn__call *call)
+/* In one pass, or fill first and then copy x. */
+static void kernel_pad(const tarn__call *call)
 {
-    const tarn__pad *spread = call->params;
+    const tarn__pad *pad = call->params;
     tarn__view part_of_y = *call->out[0];
-    if (tarn__view_count(&part_of_y) == 0 || spread_once(call))
+    if (tarn__view_count(&part_of_y) == 0 || pad_once(call))
         return;
     for (int i = 0; i < part_of_y.rank; i++) {
-        part_of_y.offset += spread->begin[i] * part_of_y.stride[i];
+        part_of_y.offset += pad->begin[i] * part_of_y.stride[i];
         part_of_y.shape[i] = call->in[0]->shape[i];
-        part_of_y.stride[i] *= spread->step[i];
+        part_of_y.stride[i] *= pad->step[i];
     }
     fill(call);
     tarn__call part = *call;
@@ -92,5 +93,5 @@ static void kernel_spread(const tarn__call *call)
 void tarn__cl_register_pad(tarn__kernel_row *rows)
 {
     rows[TARN__K_arange] = (tarn__kernel_row){kernel_arange, TARN__NUMBERS, NULL};
-    rows[TARN__K_pad] = (tarn__kernel_row){kernel_spread, TARN__ALL, NULL};
+    rows[TARN__K_pad] = (tarn__kernel_row){kernel_pad, TARN__ALL, NULL};
 }

@@ -3,16 +3,16 @@
 #include "backends/opencl/common/rows.h"
 
 #define GROUP 256
-#define LEAST_SIDE 16 /* of what is copied by tiles: less would leave most of a tile empty */
+#define MIN_SIDE 16 /* of a matrix worth a tile: less would leave most of it empty */
 
-/* The axis along which the source's neighbours lie, and long enough; -1: none. */
+/* The axis along which the source is contiguous, if long enough; -1: none. */
 static int source_axis(const tarn__nest *nest)
 {
     int last = nest->rank - 1;
-    if (nest->rank < 2 || nest->stride[0][last] != 1 || nest->stride[1][last] == 1 || nest->shape[last] < LEAST_SIDE)
+    if (nest->rank < 2 || nest->stride[0][last] != 1 || nest->stride[1][last] == 1 || nest->shape[last] < MIN_SIDE)
         return -1;
     for (int i = 0; i < last; i++)
-        if (nest->stride[1][i] == 1 && nest->shape[i] >= LEAST_SIDE)
+        if (nest->stride[1][i] == 1 && nest->shape[i] >= MIN_SIDE)
             return i;
     return -1;
 }
@@ -37,7 +37,7 @@ static int64_t ceiling(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* Not good where a group may not have a work-item for each element of a tile's side. */
+/* Not good where the driver limits groups below one work-item per element of a tile's side. */
 static tarn__cl_launch try_tile(const tarn__call *call, const tarn__nest *nest, size_t bytes, size_t side,
                                 size_t *group)
 {
@@ -53,7 +53,7 @@ static tarn__cl_launch try_tile(const tarn__call *call, const tarn__nest *nest, 
     return launch;
 }
 
-/* A tile for each group: 32 elements square, or of small elements 64. Bytes: read once, written once. */
+/* A tile per group: 32 by 32 elements, or 64 by 64 below 4 bytes. Bytes: read once, written once. */
 bool tarn__cl_transpose(const tarn__call *call, const tarn__nest *nest)
 {
     const size_t bytes = tarn__dtype_bytes(call->out[0]->dtype), side = bytes < 4 ? 64 : 32;

@@ -1,14 +1,14 @@
-/* transpose.cl: copies bits between layouts whose neighbours lie on different axes. A tile of SIDE by SIDE is read
- * along the source's neighbours and written along the target's, so that work-items that run together touch what lies
- * together at both ends. GROUP work-items have it. */
+/* transpose.cl: copies bits between layouts that are contiguous along different axes. A tile of SIDE by SIDE is read
+ * along the source's contiguous axis and written along the target's, through local memory, so that both accesses
+ * coalesce. GROUP work-items share it. */
 
-/* The target has `width` neighbours, its rows `height`; it is the other way round in the source. `others` are the axes
- * beside these two: target and source. */
+/* The target is contiguous along `width`, its rows along `height`; the source the other way round. `others`: the
+ * remaining axes, of target and source. */
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void
-transpose(places others, __global BITS *to, long to_first, __global const BITS *from, long from_first, int width,
+transpose(indexer others, __global BITS *to, long to_first, __global const BITS *from, long from_first, int width,
           int height, int across, int down, int to_step, int from_step)
 {
-    __local BITS tile[SIDE][SIDE + 1]; /* one more, so that a column lies in different banks */
+    __local BITS tile[SIDE][SIDE + 1]; /* padded, so that a column spans different banks */
     const int me = (int)get_local_id(0), own = me % SIDE, first = me / SIDE;
     const int group = (int)get_group_id(0), strip = group / across, which = strip / down;
     const int left = (group - strip * across) * SIDE, top = (strip - which * down) * SIDE;

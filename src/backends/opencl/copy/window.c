@@ -1,10 +1,10 @@
-/* window.c: x laid into a window of y with one number around it, and copies whose rows do not lie alike, in one pass on
- * GPUs; see window.cl. */
+/* window.c: padded copies (x inside y with one value around it), and copies of misaligned rows, in one pass on GPUs;
+ * see window.cl. */
 #include "backends/opencl/common/element.h"
 
-#define TURNS 8 /* as window.cl has it */
+#define UNROLL 8 /* as in window.cl */
 
-/* As window.cl has them. */
+/* The structs of window.cl. */
 typedef struct window_axis {
     uint32_t size, size_factor, step, step_factor;
     int32_t size_shift, step_shift;
@@ -14,8 +14,8 @@ typedef struct window_axis {
 
 typedef struct window {
     window_axis last, outer[TARN_MAX_RANK];
-    uint32_t units, turn, size;
-    int32_t turn_to, turn_from;
+    uint32_t units, unroll_step, size;
+    int32_t unroll_to, unroll_from;
 } window;
 
 static void set_size(window_axis *axis, int64_t size)
@@ -25,6 +25,7 @@ static void set_size(window_axis *axis, int64_t size)
         tarn__cl_fast_divisor(size, &axis->size_factor, &axis->size_shift);
 }
 
+/* An axis for the kernel: sizes in 32 bits, divisors as multiplications. */
 static window_axis axis_for(const tarn__cl_pad_axis *axis)
 {
     window_axis made = {.step = (uint32_t)axis->step,
@@ -38,29 +39,29 @@ static window_axis axis_for(const tarn__cl_pad_axis *axis)
     return made;
 }
 
-static int64_t distance(int64_t stride)
+static int64_t abs_stride(int64_t stride)
 {
     return stride < 0 ? -stride : stride;
 }
 
-/* True where every place fits in 31 bits, some room left at the top, and there is something of x. */
+/* True where every offset fits 31 bits with a margin, and x is not empty. */
 static bool is_small(const tarn__cl_pad_axis *axis, int rank)
 {
-    const int64_t most = INT32_MAX - 65536;
+    const int64_t limit = INT32_MAX - 65536;
     int64_t count = 1, to = 0, from = 0;
     for (int i = 0; i < rank; i++) {
         count *= axis[i].size;
-        to += (axis[i].size - 1) * distance(axis[i].to);
-        from += (axis[i].count - 1) * distance(axis[i].from);
-        if (axis[i].count < 1 || axis[i].begin < 0 || axis[i].step >= most ||
-            axis[i].begin + axis[i].count * axis[i].step >= most || count >= most || to >= most || from >= most)
+        to += (axis[i].size - 1) * abs_stride(axis[i].to);
+        from += (axis[i].count - 1) * abs_stride(axis[i].from);
+        if (axis[i].count < 1 || axis[i].begin < 0 || axis[i].step >= limit ||
+            axis[i].begin + axis[i].count * axis[i].step >= limit || count >= limit || to >= limit || from >= limit)
             return false;
     }
     return true;
 }
 
-/* How many neighbours of y, up to 8 bytes, its rows are made of. */
-static int unit_of(const tarn__cl_pad_axis *axis, int rank, int64_t offset, int bytes)
+/* Elements of y per store, up to 8 bytes, that its rows are multiples of. */
+static int store_width(const tarn__cl_pad_axis *axis, int rank, int64_t offset, int bytes)
 {
     for (int n = bytes == 4 ? 2 : bytes < 4 ? 4 : 1; n > 1; n /= 2) {
         bool fits = axis[rank - 1].to == 1 && axis[rank - 1].size % n == 0 && offset % n == 0;
@@ -72,29 +73,29 @@ static int unit_of(const tarn__cl_pad_axis *axis, int rank, int64_t offset, int 
     return 1;
 }
 
-/* The longest axis before the last that has no steps is walked in turns; else one of a single place is. Gives which. */
+/* Chooses the longest outer axis without steps for unrolling, or adds one of size 1. Returns its index. */
 static int take_outer(window *w, const tarn__cl_pad_axis *axis, int rank, int *outer)
 {
-    int turning = -1;
+    int unroll_axis = -1;
     *outer = 0;
     for (int i = 0; i < rank - 1; i++) {
-        if (axis[i].step == 1 && (turning < 0 || axis[i].size > w->outer[turning].size))
-            turning = *outer;
+        if (axis[i].step == 1 && (unroll_axis < 0 || axis[i].size > w->outer[unroll_axis].size))
+            unroll_axis = *outer;
         w->outer[(*outer)++] = axis_for(&axis[i]);
     }
-    if (turning < 0)
-        w->outer[turning = (*outer)++] = axis_for(&(tarn__cl_pad_axis){1, 0, 1, 1, 0, 0});
-    window_axis *t = &w->outer[turning];
+    if (unroll_axis < 0)
+        w->outer[unroll_axis = (*outer)++] = axis_for(&(tarn__cl_pad_axis){1, 0, 1, 1, 0, 0});
+    window_axis *t = &w->outer[unroll_axis];
     w->size = t->size;
-    w->turn = (t->size + TURNS - 1) / TURNS;
-    w->turn_to = (int32_t)w->turn * t->to;
-    w->turn_from = (int32_t)((int64_t)w->turn * t->from);
-    set_size(t, w->turn);
-    return turning;
+    w->unroll_step = (t->size + UNROLL - 1) / UNROLL;
+    w->unroll_to = (int32_t)w->unroll_step * t->to;
+    w->unroll_from = (int32_t)((int64_t)w->unroll_step * t->from);
+    set_size(t, w->unroll_step);
+    return unroll_axis;
 }
 
-/* How many neighbours, of at least 8 bytes and up to 16, are moved as one element; else 1. */
-static int64_t wide_unit(const tarn__call *call, const tarn__cl_pad_axis *axis, int rank, int64_t bytes)
+/* Elements that can be moved as one of 8 to 16 bytes; else 1. */
+static int64_t move_width(const tarn__call *call, const tarn__cl_pad_axis *axis, int rank, int64_t bytes)
 {
     const tarn__cl_pad_axis *last = &axis[rank - 1];
     for (int64_t n = 16 / bytes; n * bytes >= 8 && n > 1; n /= 2) {
@@ -109,28 +110,27 @@ static int64_t wide_unit(const tarn__call *call, const tarn__cl_pad_axis *axis, 
     return 1;
 }
 
-/* The axes counted in such units. */
-static void count_in_units(const tarn__cl_pad_axis *axis, int rank, int64_t unit, tarn__cl_pad_axis *to)
+/* The axes in units of such vectors. */
+static void count_in_vectors(const tarn__cl_pad_axis *axis, int rank, int64_t width, tarn__cl_pad_axis *to)
 {
     for (int i = 0; i < rank; i++) {
         to[i] = axis[i];
         if (i < rank - 1) {
-            to[i].to /= unit;
-            to[i].from /= unit;
+            to[i].to /= width;
+            to[i].from /= width;
         } else {
-            to[i].size /= unit;
-            to[i].begin /= unit;
-            to[i].count /= unit;
+            to[i].size /= width;
+            to[i].begin /= width;
+            to[i].count /= width;
         }
     }
 }
 
-/* The window's places; `n` neighbours of y are written at once. Gives how many axes there are before the last, and
- * which of them is walked in turns. */
-static window make_window(const tarn__cl_pad_axis *axis, int rank, int n, int *outer, int *turning)
+/* Describes the window for stores of `n` elements. Sets the number of outer axes, and which one is unrolled. */
+static window make_window(const tarn__cl_pad_axis *axis, int rank, int n, int *outer, int *unroll_axis)
 {
     window w = {.units = 1};
-    *turning = take_outer(&w, axis, rank, outer);
+    *unroll_axis = take_outer(&w, axis, rank, outer);
     w.last = axis_for(&axis[rank - 1]);
     set_size(&w.last, axis[rank - 1].size / n);
     w.units = w.last.size;
@@ -139,33 +139,34 @@ static window make_window(const tarn__cl_pad_axis *axis, int rank, int n, int *o
     return w;
 }
 
+/* One launch; y is written once, x read once. */
 bool tarn__cl_window(const tarn__call *call, const tarn__cl_pad_axis *all, int rank, const tarn__scalar *value)
 {
     const size_t size = tarn__dtype_bytes(call->out[0]->dtype);
     unsigned char bits[16];
     tarn__cl_pad_axis axis[TARN_MAX_RANK];
     bool has_steps = false;
-    int outer, turning;
+    int outer, unroll_axis;
     if (!tarn__cl_device_at(call->device)->in_lockstep || rank < 1 || rank > TARN_MAX_RANK || size > 8 ||
         !is_small(all, rank))
         return false;
-    const int64_t unit = wide_unit(call, all, rank, (int64_t)size);
-    count_in_units(all, rank, unit, axis);
+    const int64_t width = move_width(call, all, rank, (int64_t)size);
+    count_in_vectors(all, rank, width, axis);
     for (int i = 0; i < rank; i++)
         has_steps = has_steps || axis[i].step != 1;
-    const tarn__view to = tarn__cl_view_in_vecs(call->out[0], unit), from = tarn__cl_view_in_vecs(call->in[0], unit);
-    const int n = unit > 1 ? 1 : unit_of(axis, rank, to.offset, (int)size);
-    const window w = make_window(axis, rank, n, &outer, &turning);
-    for (int64_t i = 0; i < unit; i++)
+    const tarn__view to = tarn__cl_view_in_vecs(call->out[0], width), from = tarn__cl_view_in_vecs(call->in[0], width);
+    const int n = width > 1 ? 1 : store_width(axis, rank, to.offset, (int)size);
+    const window w = make_window(axis, rank, n, &outer, &unroll_axis);
+    for (int64_t i = 0; i < width; i++)
         tarn__cl_write_element(call->out[0]->dtype, value, bits + (size_t)i * size);
     tarn__cl_options options = {.length = 0};
-    tarn__cl_option(&options, "-DBITS=%s -DN=%d -DOUTER=%d -DTURNING=%d%s", tarn__cl_bits(size * (size_t)unit), n,
-                    outer, turning, has_steps ? " -DHAS_STEPS" : "");
-    tarn__cl_launch launch = tarn__cl_begin(call, "window", "lay", options.text);
+    tarn__cl_option(&options, "-DBITS=%s -DN=%d -DOUTER=%d -DUNROLL_AXIS=%d%s", tarn__cl_bits(size * (size_t)width), n,
+                    outer, unroll_axis, has_steps ? " -DHAS_STEPS" : "");
+    tarn__cl_launch launch = tarn__cl_begin(call, "window", "copy_window", options.text);
     tarn__cl_arg_value(&launch, &w, sizeof(w));
     tarn__cl_arg_view(&launch, &to);
     tarn__cl_arg_view(&launch, &from);
-    tarn__cl_arg_value(&launch, bits, size * (size_t)unit);
+    tarn__cl_arg_value(&launch, bits, size * (size_t)width);
     tarn__cl_enqueue_elements(&launch, w.units);
     return true;
 }

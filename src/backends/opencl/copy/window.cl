@@ -1,13 +1,13 @@
-/* window.cl: bits of x laid into a window of y, which is written once and whole, with one number around it; or a copy,
- * whose window is all of y.
+/* window.cl: bits of x copied into y with one value around and between them, y written once; or a plain copy, which
+ * covers all of y.
  *
- * Rows that do not lie alike cannot be moved by many bytes at once: what counts is that neighbours touch neighbours and
- * that an element costs few operations. A work-item writes units of N neighbours, reads their elements one by one, and
- * works its place out once for TURNS units, which lie apart on the axis TURNING. */
-#define TURNS 8
+ * Misaligned rows cannot be moved many bytes at a time: adjacent work-items should touch adjacent elements, with few
+ * operations per element. A work-item stores units of N adjacent elements, loads theirs one by one, and computes
+ * offsets once for UNROLL units, which are spaced along the axis UNROLL_AXIS. */
+#define UNROLL 8
 
-/* An axis of y, and which part of it is x: every step-th element from `begin` on, the last one before begin + span.
- * Division by size and step is a product. */
+/* An axis of y and the part of it that is x: every step-th element from `begin` on, the last before begin + span.
+ * Division by size and step is a multiplication. */
 typedef struct window_axis {
     uint size, size_factor, step, step_factor;
     int size_shift, step_shift;
@@ -15,11 +15,12 @@ typedef struct window_axis {
     int to, from;
 } window_axis;
 
+/* The struct of window.c, passed by value. */
 typedef struct window {
-    window_axis last, outer[MAX_RANK]; /* of `last` the size counts units; of TURNING it is what one turn covers */
-    uint units, turn;                  /* of a turn; places from one turn to the next */
-    uint size;                         /* of TURNING */
-    int turn_to, turn_from;
+    window_axis last, outer[MAX_RANK]; /* of `last` the size is in units; of UNROLL_AXIS it is unroll_step */
+    uint units, unroll_step;           /* work-items; positions between the UNROLL units of one */
+    uint size;                         /* of UNROLL_AXIS */
+    int unroll_to, unroll_from;
 } window;
 
 #define DIVIDE(n, size, factor, shift) ((size) == 1 ? (n) : mul_hi((n), (factor)) >> (shift))
@@ -29,25 +30,26 @@ typedef struct window {
 #define UNIT BITS
 #endif
 
-/* Whether an element of x lies at a place of an axis, and which. */
+/* Whether an element of x is at position `at` of an axis, and which. */
 static bool find_source(const window_axis *axis, uint at, uint *source)
 {
-    const uint far = at - axis->begin;
+    const uint distance = at - axis->begin;
 #ifdef HAS_STEPS
-    *source = DIVIDE(far, axis->step, axis->step_factor, axis->step_shift);
-    return far < axis->span && *source * axis->step == far;
+    *source = DIVIDE(distance, axis->step, axis->step_factor, axis->step_shift);
+    return distance < axis->span && *source * axis->step == distance;
 #else
-    *source = far;
-    return far < axis->span;
+    *source = distance;
+    return distance < axis->span;
 #endif
 }
 
-__kernel void lay(window w, __global BITS *y, long y_first, __global const BITS *x, long x_first, BITS value)
+/* Loads of UNROLL units are issued before the first store. Elements outside x take `value`. */
+__kernel void copy_window(window w, __global BITS *y, long y_first, __global const BITS *x, long x_first, BITS value)
 {
     const uint at = (uint)get_global_id(0);
-    uint along[N], source, place = 0, rest, to, from = 0;
+    uint along[N], source, position = 0, rest, to, from = 0;
     bool has[N], inside = true;
-    BITS held[TURNS][N];
+    BITS loaded[UNROLL][N];
     if (at >= w.units)
         return;
     rest = DIVIDE(at, w.last.size, w.last.size_factor, w.last.size_shift);
@@ -60,8 +62,8 @@ __kernel void lay(window w, __global BITS *y, long y_first, __global const BITS 
         const bool is_here = find_source(&w.outer[i], here, &source);
         rest = next;
         to += here * (uint)w.outer[i].to;
-        if (i == TURNING)
-            place = source = here - w.outer[i].begin;
+        if (i == UNROLL_AXIS)
+            position = source = here - w.outer[i].begin;
         else
             inside = inside && is_here;
         from += source * (uint)w.outer[i].from;
@@ -72,21 +74,21 @@ __kernel void lay(window w, __global BITS *y, long y_first, __global const BITS 
         along[i] = from + source * (uint)w.last.from;
     }
 #pragma unroll
-    for (int turn = 0; turn < TURNS; turn++) {
-        const bool is_here = place + turn * w.turn < w.outer[TURNING].span;
+    for (int k = 0; k < UNROLL; k++) {
+        const bool is_here = position + k * w.unroll_step < w.outer[UNROLL_AXIS].span;
 #pragma unroll
         for (int i = 0; i < N; i++)
-            held[turn][i] = is_here && has[i] ? x[x_first + (int)(along[i] + turn * (uint)w.turn_from)] : value;
+            loaded[k][i] = is_here && has[i] ? x[x_first + (int)(along[i] + k * (uint)w.unroll_from)] : value;
     }
 #pragma unroll
-    for (int turn = 0; turn < TURNS; turn++)
-        if (place + w.outer[TURNING].begin + turn * w.turn < w.size)
-            *(__global UNIT *)(y + (y_first + (int)(to + turn * (uint)w.turn_to))) =
+    for (int k = 0; k < UNROLL; k++)
+        if (position + w.outer[UNROLL_AXIS].begin + k * w.unroll_step < w.size)
+            *(__global UNIT *)(y + (y_first + (int)(to + k * (uint)w.unroll_to))) =
 #if N == 4
-                (UNIT)(held[turn][0], held[turn][1], held[turn][2], held[turn][3]);
+                (UNIT)(loaded[k][0], loaded[k][1], loaded[k][2], loaded[k][3]);
 #elif N == 2
-                (UNIT)(held[turn][0], held[turn][1]);
+                (UNIT)(loaded[k][0], loaded[k][1]);
 #else
-                held[turn][0];
+                loaded[k][0];
 #endif
 }

@@ -1,32 +1,35 @@
-/* elementwise.c: the rows of elementwise.def, where and their gradients. A program is compiled for an expression, the
- * type it is computed in, the dtypes, and the way each operand is read. */
+/* elementwise.c: the rows of elementwise.def, where, swiglu, and their gradients. A program is compiled per expression,
+ * compute type, dtypes, and access to each operand. */
 #include <string.h>
 
 #include "backends/opencl/common/element.h"
 
+/* A kernel: its functions, and how it computes. */
 typedef struct expression {
-    const char *first, *second; /* functions of expressions.cl; second: of the other result */
-    bool is_wide;               /* f32 is computed in f64 where the device has it, all or what leaves its range */
-    int typed;                  /* the first operand whose dtype says what to compute in */
+    const char *first, *second; /* functions of expressions.cl; second: of the other output */
+    bool needs_f64;             /* f32 is computed in f64 where the device has it: all, or what leaves its range */
+    int typed;                  /* first operand whose dtype decides the compute type */
 } expression;
 
 enum { IS_DENSE, IS_ONE, IS_CONSTANT, IS_REPEATED };
 
-#define IN_LOCKSTEP 4 /* elements of a work-item of a device whose work-items run together, */
-#define FOURS 2       /* or fours of neighbours */
+#define LOCKSTEP_PER 4 /* elements per work-item in lockstep, */
+#define VEC4_PER 2     /* or vec4s */
 
+/* A call described for launch. */
 typedef struct job {
     tarn__nest nest;
     tarn__cl_compute compute;
     int outputs;
     const tarn__view *out[2];
-    bool has_far; /* what leaves the range of f32 is made in f64 */
-    bool dense;   /* one row, of neighbours or of one element repeated */
-    bool quads;   /* the nest counts fours of neighbours */
-    int per;      /* elements of a work-item, or fours */
+    bool has_f64_range; /* results outside the range of f32 are computed in f64 */
+    bool contiguous;    /* one row per operand: contiguous, or one element repeated */
+    bool vec4;          /* the nest counts vec4s */
+    int per;            /* elements, or vec4s, per work-item */
     int mode[3];
 } job;
 
+/* The dtype that decides the compute type; `where` skips its condition. */
 static tarn_dtype leading_dtype(const tarn__call *call, int typed)
 {
     for (int k = typed; k < call->inputs; k++)
@@ -35,15 +38,16 @@ static tarn_dtype leading_dtype(const tarn__call *call, int typed)
     return call->out[0] ? call->out[0]->dtype : call->out[1]->dtype;
 }
 
-static void make_modes(job *j, const tarn__call *call)
+/* Access to each operand; contiguous if the whole call is one row. */
+static void set_modes(job *j, const tarn__call *call)
 {
-    j->dense = j->nest.rank <= 1;
+    j->contiguous = j->nest.rank <= 1;
     for (int k = 0; k < j->outputs; k++)
-        j->dense = j->dense && (j->nest.rank == 0 || j->nest.stride[k][0] == 1);
+        j->contiguous = j->contiguous && (j->nest.rank == 0 || j->nest.stride[k][0] == 1);
     for (int k = 0; k < call->inputs; k++) {
         int64_t step = j->nest.rank == 0 ? 1 : j->nest.stride[j->outputs + k][0];
         j->mode[k] = !call->in[k] ? IS_CONSTANT : j->nest.rank <= 1 && step == 0 ? IS_ONE : IS_DENSE;
-        j->dense = j->dense && (j->mode[k] != IS_DENSE || step == 1);
+        j->contiguous = j->contiguous && (j->mode[k] != IS_DENSE || step == 1);
     }
 }
 
@@ -52,8 +56,8 @@ static bool is_short_float(tarn_dtype dtype)
     return dtype == TARN_F32 || dtype == TARN_BF16 || dtype == TARN_F16;
 }
 
-/* True when fours of an operand's neighbours may be loaded or stored at once, or are one element repeated. */
-static bool has_vec4(const tarn__nest *nest, int operand, const tarn__view *view, bool is_result)
+/* True when an operand allows vec4 loads or stores, or is one element repeated. */
+static bool allows_vec4(const tarn__nest *nest, int operand, const tarn__view *view, bool is_result)
 {
     int last = nest->rank - 1;
     if (!view)
@@ -66,14 +70,14 @@ static bool has_vec4(const tarn__nest *nest, int operand, const tarn__view *view
     return is_good;
 }
 
-/* Fours of neighbours where all operands have them. */
-static void make_quads(job *j, const tarn__call *call, const tarn__view *const *views)
+/* Switches to vec4s where all operands allow them. */
+static void use_vec4(job *j, const tarn__call *call, const tarn__view *const *views)
 {
     int last = j->nest.rank - 1, operands = j->outputs + call->inputs;
-    j->quads = j->compute == TARN__CL_F32 && last >= 0 && j->nest.shape[last] % 4 == 0;
-    for (int k = 0; k < operands && j->quads; k++)
-        j->quads = has_vec4(&j->nest, k, views[k], k < j->outputs);
-    if (!j->quads)
+    j->vec4 = j->compute == TARN__CL_F32 && last >= 0 && j->nest.shape[last] % 4 == 0;
+    for (int k = 0; k < operands && j->vec4; k++)
+        j->vec4 = allows_vec4(&j->nest, k, views[k], k < j->outputs);
+    if (!j->vec4)
         return;
     for (int k = 0; k < call->inputs; k++)
         if (j->mode[k] == IS_DENSE && j->nest.stride[j->outputs + k][last] == 0)
@@ -85,8 +89,8 @@ static void make_quads(job *j, const tarn__call *call, const tarn__view *const *
     j->nest.rank -= j->nest.shape[last] == 1;
 }
 
-/* The wide rows that math.cl has in f32 without a loss. */
-static bool is_close(const expression *e)
+/* The f64 rows that double_float.cl computes accurately in f32. */
+static bool has_double_float(const expression *e)
 {
     static const char *const rows[] = {"grad_tanh", "grad_erf",  "grad_sigmoid", "value_gelu",
                                        "grad_gelu", "grad_silu", "swiglu_gate"};
@@ -96,7 +100,8 @@ static bool is_close(const expression *e)
     return found;
 }
 
-static void make_job(job *j, const tarn__call *call, const expression *e)
+/* Chooses compute type, access and vector width. */
+static void describe(job *j, const tarn__call *call, const expression *e)
 {
     const tarn__view *views[TARN__MAX_OPERANDS];
     *j = (job){.compute = tarn__cl_compute_of(leading_dtype(call, e->typed))};
@@ -106,25 +111,28 @@ static void make_job(job *j, const tarn__call *call, const expression *e)
     for (int k = 0; k < call->inputs; k++)
         views[j->outputs + k] = call->in[k];
     tarn__nest_make(&j->nest, j->outputs + call->inputs, views);
-    if (j->compute == TARN__CL_F32 && e->is_wide && tarn__cl_device_at(call->device)->has_f64) {
-        j->has_far = is_close(e) && strcmp(e->first, "value_gelu") != 0; /* whose range is that of its result */
-        j->compute = is_close(e) ? TARN__CL_F32 : TARN__CL_F64;
+    if (j->compute == TARN__CL_F32 && e->needs_f64 && tarn__cl_device_at(call->device)->has_f64) {
+        j->has_f64_range = has_double_float(e) &&
+                           strcmp(e->first, "value_gelu") != 0; /* its factors stay in the range of its result */
+        j->compute = has_double_float(e) ? TARN__CL_F32 : TARN__CL_F64;
     }
-    make_modes(j, call);
+    set_modes(j, call);
     if (j->nest.count > 0 && tarn__cl_device_at(call->device)->in_lockstep)
-        make_quads(j, call, views);
-    j->per = !tarn__cl_device_at(call->device)->in_lockstep ? 1 : j->quads ? FOURS : IN_LOCKSTEP;
+        use_vec4(j, call, views);
+    j->per = !tarn__cl_device_at(call->device)->in_lockstep ? 1 : j->vec4 ? VEC4_PER : LOCKSTEP_PER;
 }
 
+/* Returns whether 32-bit offsets are enough. */
 static bool write_options(tarn__cl_options *o, const job *j, const tarn__call *call, const expression *e)
 {
     tarn__cl_option_compute(o, j->compute);
     bool is_small = tarn__cl_option_index(o, &j->nest);
     tarn__cl_option(o, " -DINPUTS=%d -DOUTPUTS=%d -DEXPRESSION=%s -DSECOND=%s%s", call->inputs, j->outputs,
-                    call->out[0] ? e->first : e->second, e->second ? e->second : e->first, j->dense ? " -DDENSE" : "");
-    tarn__cl_option(o, " -DPER=%d%s", j->per, j->quads ? " -DQUADS" : "");
-    if (j->has_far)
-        tarn__cl_option(o, " -DFAR=far_%s -DFAR_SECOND=far_%s", call->out[0] ? e->first : e->second,
+                    call->out[0] ? e->first : e->second, e->second ? e->second : e->first,
+                    j->contiguous ? " -DCONTIGUOUS" : "");
+    tarn__cl_option(o, " -DPER=%d%s", j->per, j->vec4 ? " -DVEC4" : "");
+    if (j->has_f64_range)
+        tarn__cl_option(o, " -DF64_RANGE=f64_%s -DF64_RANGE_SECOND=f64_%s", call->out[0] ? e->first : e->second,
                         e->second ? e->second : e->first);
     for (int k = 0; k < j->outputs; k++)
         tarn__cl_option(o, " -DT_Y%d=%s", k, tarn__cl_dtype_name(j->out[k]->dtype));
@@ -134,19 +142,19 @@ static bool write_options(tarn__cl_options *o, const job *j, const tarn__call *c
     return is_small;
 }
 
-/* A bound beyond the integers is the last integer. */
+/* Saturates a parameter (the bound of a clamp) for integer rows. */
 static tarn__scalar parameter(double p)
 {
     return (tarn__scalar){p, p >= 0x1p63 ? INT64_MAX : p <= -0x1p63 ? INT64_MIN : p == p ? (int64_t)p : 0};
 }
 
-/* One element a work-item, or on a GPU some: neighbours go to neighbours, each operand is read once and each result
- * written once. */
+/* One element per work-item, or on a GPU several, adjacent to adjacent. Bytes: each input read and each output written
+ * once. */
 static void run(const tarn__call *call, const expression *e)
 {
     const tarn__elementwise *params = call->params;
     job j;
-    make_job(&j, call, e);
+    describe(&j, call, e);
     if (j.nest.count == 0)
         return;
     tarn__cl_options options = {.length = 0};
@@ -161,7 +169,7 @@ static void run(const tarn__call *call, const expression *e)
     tarn__cl_arg_scalar(&launch, j.compute, parameter(params->p0));
     tarn__cl_arg_scalar(&launch, j.compute, parameter(params->p1));
     tarn__cl_arg_index(&launch, is_small, j.nest.count);
-    if (!j.dense)
+    if (!j.contiguous)
         tarn__cl_arg_indexer(&launch, is_small, &j.nest);
     tarn__cl_enqueue_elements(&launch, (j.nest.count + j.per - 1) / j.per);
 }
@@ -176,12 +184,12 @@ enum { IN_F32 = 0, IN_F64 = 1 };
         run(call, &(expression){__VA_ARGS__}); \
     }
 #define UNARY(name, dtypes, pv, pg, value, gradient) \
-    KERNEL(name, .first = "value_" #name, .is_wide = pv) KERNEL(name##_grad, .first = "grad_" #name, .is_wide = pg)
+    KERNEL(name, .first = "value_" #name, .needs_f64 = pv) KERNEL(name##_grad, .first = "grad_" #name, .needs_f64 = pg)
 #define BINARY(name, dtypes, pv, pg, value, ga, gb) \
-    KERNEL(name, .first = "value_" #name, .is_wide = pv) \
-    KERNEL(name##_grad, .first = "grad_a_" #name, .second = "grad_b_" #name, .is_wide = pg) \
-    KERNEL(name##_grad_a, .first = "grad_a_" #name, .is_wide = pg) \
-    KERNEL(name##_grad_b, .first = "grad_b_" #name, .is_wide = pg)
+    KERNEL(name, .first = "value_" #name, .needs_f64 = pv) \
+    KERNEL(name##_grad, .first = "grad_a_" #name, .second = "grad_b_" #name, .needs_f64 = pg) \
+    KERNEL(name##_grad_a, .first = "grad_a_" #name, .needs_f64 = pg) \
+    KERNEL(name##_grad_b, .first = "grad_b_" #name, .needs_f64 = pg)
 #define COMPARE(name, value) KERNEL(name, .first = "value_" #name)
 #include "base/kernel/elementwise.def"
 #undef UNARY
@@ -191,7 +199,7 @@ enum { IN_F32 = 0, IN_F64 = 1 };
 KERNEL(where, .first = "value_where", .typed = 1)
 KERNEL(where_grad, .first = "where_holds", .second = "where_not", .typed = 1)
 KERNEL(swiglu, .first = "value_swiglu")
-KERNEL(swiglu_grad, .first = "swiglu_gate", .second = "swiglu_up", .is_wide = true)
+KERNEL(swiglu_grad, .first = "swiglu_gate", .second = "swiglu_up", .needs_f64 = true)
 
 #define DTYPES_FLOAT TARN__FLOATS
 #define DTYPES_NUMBER TARN__ALL

@@ -1,13 +1,13 @@
 /* elementwise.cl: one row of elementwise.def. The host names the function (EXPRESSION, and SECOND where both gradients
- * are wanted), the type computed in (C), the dtypes of results (T_Y0, T_Y1) and operands (T_X0 …), and how each operand
- * is read: IS_DENSE, IS_ONE (one element for all) or IS_CONSTANT.
+ * are computed), the compute type (C), the dtypes of outputs (T_Y0, T_Y1) and inputs (T_X0 …), and the access to each
+ * input: IS_DENSE, IS_ONE (one element for all) or IS_CONSTANT.
  *
- * Without a nest (DENSE) every result, and every operand that is IS_DENSE, is one row of neighbours. A work-item has
- * PER elements, a group apart; with QUADS it has PER fours of neighbours, which the row or the nest's last axis counts,
- * and along that axis an operand may be IS_REPEATED. */
+ * Without a nest (CONTIGUOUS) every output, and every input that is IS_DENSE, is one contiguous row. A work-item has
+ * PER elements, a group apart; with VEC4 PER vec4s, which the row or the nest's last axis counts, and along that axis
+ * an input may be IS_REPEATED. */
 #include "backends/opencl/common/element.cl"
 #include "backends/opencl/elementwise/math.cl"
-#ifdef QUADS
+#ifdef VEC4
 #include "backends/opencl/common/vec4.cl"
 #endif
 
@@ -20,37 +20,38 @@
 #include "backends/opencl/elementwise/expressions.cl"
 #undef ROW
 
-/* The results of an element. With FAR those that f32 cannot be trusted with are made in f64. */
-#ifdef FAR
+/* The outputs of an element. With F64_RANGE those outside the range that f32 can be trusted with are computed in f64.
+ */
+#ifdef F64_RANGE
 #include "backends/opencl/elementwise/f64_range.cl"
-#define RESULT(name, near, far) \
-    SELDOM static C far_##name(C a, C b, C c, C p0, C p1) \
+#define RESULT(name, in_f32, in_f64) \
+    NOINLINE static C f64_##name(C a, C b, C c, C p0, C p1) \
     { \
-        return (C)far(a, b, c, p0, p1); \
+        return (C)in_f64(a, b, c, p0, p1); \
     } \
     static C name(C a, C b, C c, C p0, C p1) \
     { \
-        const C y = near(a, b, c, p0, p1); \
-        return needs_care(y, a, b, c) ? far_##name(a, b, c, p0, p1) : y; \
+        const C y = in_f32(a, b, c, p0, p1); \
+        return needs_f64(y, a, b, c) ? f64_##name(a, b, c, p0, p1) : y; \
     }
 #else
-#define RESULT(name, near, far) \
+#define RESULT(name, in_f32, in_f64) \
     static C name(C a, C b, C c, C p0, C p1) \
     { \
-        return near(a, b, c, p0, p1); \
+        return in_f32(a, b, c, p0, p1); \
     }
 #endif
-RESULT(first_result, EXPRESSION, FAR)
-RESULT(second_result, SECOND, FAR_SECOND)
+RESULT(first_result, EXPRESSION, F64_RANGE)
+RESULT(second_result, SECOND, F64_RANGE_SECOND)
 
-/* Operand k at place `at`; what the host named decides when the program is compiled. */
+/* Operand k at offset `at`; the access is resolved at compile time. */
 #define OPERAND(k, at) \
     (M_X##k == IS_CONSTANT ? constant##k : GET_X##k(x##k, x##k##_first + (M_X##k == IS_ONE ? (INDEX)0 : (at))))
 #define GET_X0(x, at) GET(T_X0, x, at)
 #define GET_X1(x, at) GET(T_X1, x, at)
 #define GET_X2(x, at) GET(T_X2, x, at)
 
-/* The operands of an element, and its results, at their places. */
+/* Loads the operands of an element; computes and stores its outputs. */
 #if INPUTS > 2
 #define READ(a, b, c, at_a, at_b, at_c) a = OPERAND(0, at_a), b = OPERAND(1, at_b), c = OPERAND(2, at_c);
 #elif INPUTS > 1
@@ -71,41 +72,44 @@ RESULT(second_result, SECOND, FAR_SECOND)
     }
 #endif
 
-/* Four of an operand, from place `at` on. */
-#define FOUR(k, at) (M_X##k == IS_DENSE ? LOAD_X##k(x##k, x##k##_first + (at)) : (float4)(OPERAND(k, at)))
+/* Four elements of an operand from offset `at` on. */
+#define VEC4_OF(k, at) (M_X##k == IS_DENSE ? LOAD_X##k(x##k, x##k##_first + (at)) : (float4)(OPERAND(k, at)))
 #define LOAD_X0(x, at) LOAD_4(T_X0, x, at)
 #define LOAD_X1(x, at) LOAD_4(T_X1, x, at)
 #define LOAD_X2(x, at) LOAD_4(T_X2, x, at)
 #if INPUTS > 2
-#define READ_4(a, b, c, at) a = FOUR(0, at[OUTPUTS]), b = FOUR(1, at[OUTPUTS + 1]), c = FOUR(2, at[OUTPUTS + 2]);
+#define READ_4(a, b, c, at) \
+    a = VEC4_OF(0, at[OUTPUTS]), b = VEC4_OF(1, at[OUTPUTS + 1]), c = VEC4_OF(2, at[OUTPUTS + 2]);
 #elif INPUTS > 1
-#define READ_4(a, b, c, at) a = FOUR(0, at[OUTPUTS]), b = FOUR(1, at[OUTPUTS + 1]);
+#define READ_4(a, b, c, at) a = VEC4_OF(0, at[OUTPUTS]), b = VEC4_OF(1, at[OUTPUTS + 1]);
 #else
-#define READ_4(a, b, c, at) a = FOUR(0, at[OUTPUTS]);
+#define READ_4(a, b, c, at) a = VEC4_OF(0, at[OUTPUTS]);
 #endif
 #define EACH_OF_4(f, a, b, c) \
     (float4)(f(a.x, b.x, c.x, p0, p1), f(a.y, b.y, c.y, p0, p1), f(a.z, b.z, c.z, p0, p1), f(a.w, b.w, c.w, p0, p1))
 
-/* What a work-item has, a group apart: all is read before anything is written, so that many reads are under way. */
+/* The elements of a work-item, a group apart: all are loaded before anything is stored, so that many loads are in
+ * flight. */
 #define EACH_OWN(i, own) \
     _Pragma("unroll") for (INDEX own = 0, i = first; own < PER; own++, i += (INDEX)get_local_size(0)) if (i < count)
 
+/* Bytes: each input read once, each output written once. */
 __kernel void elementwise(__global void *y0, long y0_first, __global void *y1, long y1_first, __global const void *x0,
                           long x0_first, __global const void *x1, long x1_first, __global const void *x2, long x2_first,
                           C constant0, C constant1, C constant2, C p0, C p1, INDEX count
-#ifndef DENSE
+#ifndef CONTIGUOUS
                           ,
-                          places shape
+                          indexer shape
 #endif
 )
 {
     INDEX first = (INDEX)get_group_id(0) * (INDEX)get_local_size(0) * PER + (INDEX)get_local_id(0);
-#ifdef QUADS
+#ifdef VEC4
     float4 a[PER], b[PER], c[PER];
     INDEX at[PER][OUTPUTS + 3];
     EACH_OWN(i, own)
     {
-#ifdef DENSE
+#ifdef CONTIGUOUS
 #pragma unroll
         for (int k = 0; k < OUTPUTS + INPUTS; k++)
             at[own][k] = i * 4;
@@ -124,7 +128,7 @@ __kernel void elementwise(__global void *y0, long y0_first, __global void *y1, l
     }
 #else
     C a[PER], b[PER], c[PER];
-#ifdef DENSE
+#ifdef CONTIGUOUS
 #define AT(own, i, k) (i)
 #else
     INDEX at[PER][OUTPUTS + 3];
@@ -132,7 +136,7 @@ __kernel void elementwise(__global void *y0, long y0_first, __global void *y1, l
 #endif
     EACH_OWN(i, own)
     {
-#ifndef DENSE
+#ifndef CONTIGUOUS
         locate(&shape, i, OUTPUTS + INPUTS, at[own]);
 #endif
         b[own] = c[own] = 0;

@@ -1,6 +1,6 @@
-/* expressions.cl: the rows of elementwise.def, where and swiglu as functions in C, whose names go through ROW. All take
- * the same: three operands and two parameters. Names are pasted here and nowhere else, since a driver may have macros
- * of these names. */
+/* expressions.cl: the rows of elementwise.def, where and swiglu as functions in C, named through ROW. All have the same
+ * signature: three operands and two parameters. Names are pasted here only, since a driver may have macros of these
+ * names. */
 
 #undef UNARY_P
 #undef UNARY

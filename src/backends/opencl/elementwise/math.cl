@@ -1,16 +1,15 @@
-/* math.cl: what the expressions of elementwise.def are made of, in the type C that the program computes in.
+/* math.cl: functions behind the expressions of elementwise.def, in the compute type C.
  *
- * Rows that are WIDE run in f64 where the device has it, or in f32 by forms that lose nothing (double_float.cl) with
- * f64 for what leaves its range (f64_range.cl). Without f64 the others' f32 forms, too, keep the parts of an
- * exponential's argument that rounding would lose, and take the slopes near their roots from polynomials. Included
- * twice where rows run in f32 and f64. */
+ * Rows marked for f64 run in f64 where the device has it, or in f32 by accurate forms (double_float.cl) with f64 for
+ * results that leave its range (f64_range.cl). Without f64 the f32 forms still keep the low part of an exponential's
+ * argument, and take derivatives near their roots from polynomials. Included twice where rows run in f32 and f64. */
 
 #pragma OPENCL FP_CONTRACT OFF
 
 #define K(c) ((C)(c))
 
 #ifdef COMPUTES_I64
-/* Rows of floats are compiled along, and dropped. */
+/* Float rows are compiled too, and dropped. */
 #define ISNAN(x) 0
 #define FABS(x) (x)
 #define SQRT(x) (x)
@@ -43,7 +42,7 @@
 #define POW_GRAD_B(a, b, g) (a)
 #define DIV_GRAD_B(a, b, g) (a)
 
-/* The remainder of -1 is 0 for every a; processors trap on the smallest one. */
+/* The remainder by -1 is 0 for every a; CPUs trap on the smallest a. */
 static C MOD(C a, C b)
 {
     if (b == 0 || b == -1)
@@ -77,15 +76,15 @@ static C MOD(C a, C b)
 #include "backends/opencl/elementwise/double_float.cl"
 #endif
 
-#define wide real /* what f32 takes f64 for, where there is one */
+#define wide real /* type for results that leave the range of C */
 
-/* True in the middle of C's range, where factors of a product have lost nothing. */
-static bool is_tame(C x)
+/* True in the middle of C's range, where the factors of a product have lost nothing. */
+static bool is_mid_range(C x)
 {
     return fabs(x) > (C)SMALLEST && fabs(x) < (C)LARGEST;
 }
 
-/* g times e^x or 2^x, given its root in the widest type there is: each factor is in range where the product is. */
+/* g · e^x or g · 2^x, given the root of the power in the widest type: each factor is in range where the product is. */
 static C scaled_square(C g, wide root)
 {
 #ifndef HAS_F64
@@ -98,16 +97,17 @@ static C scaled_square(C g, wide root)
 static C EXP_GRAD(C x, C g)
 {
     C e = exp(x);
-    return is_tame(e) ? g * e : scaled_square(g, exp((wide)x * (wide)0.5f));
+    return is_mid_range(e) ? g * e : scaled_square(g, exp((wide)x * (wide)0.5f));
 }
 
 static C EXP2_GRAD(C x, C g)
 {
     C e = exp2(x);
-    return is_tame(e) ? g * K(0.6931471805599453) * e
-                      : K(0.6931471805599453) * scaled_square(g, exp2((wide)x * (wide)0.5f));
+    return is_mid_range(e) ? g * K(0.6931471805599453) * e
+                           : K(0.6931471805599453) * scaled_square(g, exp2((wide)x * (wide)0.5f));
 }
 
+/* By the exponential of -|x|, which cannot overflow. */
 static C SIGMOID(C x)
 {
 #ifdef COMPUTES_F64
@@ -115,12 +115,12 @@ static C SIGMOID(C x)
     return (x < 0 ? e : (C)1) / (1 + e);
 #else
     const scaled e = exp_scaled(-fabs(x));
-    const float whole = e.digits * e.power;
+    const float whole = e.mantissa * e.power;
     return quotient_of(x < 0 ? whole : 1, 1 + whole);
 #endif
 }
 
-/* Below -64 the sigmoid is e^x, which is no f32 any more while its product with a large number still is. */
+/* Below -64 the sigmoid is e^x, which is no f32 any more while its product with a large g still is. */
 static C SOFTPLUS_GRAD(C x, C g)
 {
     if (!(x < -64))
@@ -128,10 +128,11 @@ static C SOFTPLUS_GRAD(C x, C g)
 #ifdef HAS_F64
     return (C)((wide)g * exp((wide)x));
 #else
-    return fabs(g) == INFINITY && x > -INFINITY ? g : g * 1.603810890548638e-28f * exp_close(x + 64, 0).high;
+    return fabs(g) == INFINITY && x > -INFINITY ? g : g * 1.603810890548638e-28f * exp_df(x + 64, 0).high;
 #endif
 }
 
+/* log(1 + e^x) as max(x, 0) + log1p(e^-|x|). */
 static C SOFTPLUS(C x)
 {
     return (x < 0 ? (C)0 : x) + log1p(exp(-fabs(x)));
@@ -160,13 +161,13 @@ static C ERF_GRAD(C x)
     return K(1.1283791670955126) * exp(-x * x);
 }
 
-/* gelu(x) = x · sigmoid(2u), u = sqrt(2/π) (x + 0.044715 x³): a sigmoid keeps the digits of the negative side */
+/* gelu(x) = x · sigmoid(2u), u = sqrt(2/π) (x + 0.044715 x³): the sigmoid keeps the precision of the negative side */
 static C GELU(C x)
 {
     return x * SIGMOID(K(1.5957691216057308) * (x + K(0.044715) * x * x * x));
 }
 
-/* Far out the bend is 0 and the rise may be infinite: their product is 0. */
+/* Far out the derivative of the sigmoid is 0 and that of u may be infinite: their product is 0. */
 static C GELU_GRAD(C x)
 {
     C u = K(1.5957691216057308) * (x + K(0.044715) * x * x * x),
@@ -175,6 +176,7 @@ static C GELU_GRAD(C x)
     return (u < 0 ? e : (C)1) * r + (bend == 0 && fabs(x) < (C)INFINITY ? (C)0 : x * bend * rise);
 }
 
+/* x Φ(x); erfc keeps the precision of the negative side. */
 static C GELU_ERF(C x)
 {
     return K(0.5) * x * erfc(x * K(-0.7071067811865476));
@@ -191,11 +193,10 @@ static C SILU_GRAD(C x)
     return (x < 0 ? e : (C)1) * r + x * (e * r * r);
 }
 #else
-/* e to the power of a number in two parts, the small one being what rounding took from the large one, which is not
- * above 0. */
+/* e^(large + small): the argument as a double-float, large <= 0. */
 static float exp_of_parts(float large, float small)
 {
-    const parts e = exp_close(large, small);
+    const dfloat e = exp_df(large, small);
     return e.high + e.low;
 }
 
@@ -206,17 +207,17 @@ static float SILU(float x)
 
 static float SIGMOID_GRAD(float x)
 {
-    return bell_of(exp_scaled(-fabs(x)));
+    return sigmoid_grad_of(exp_scaled(-fabs(x)));
 }
 
 static float SECH2(float x)
 {
-    return 4 * bell_of(exp_scaled(-2 * fabs(x)));
+    return 4 * sigmoid_grad_of(exp_scaled(-2 * fabs(x)));
 }
 
 static float ERF_GRAD(float x)
 {
-    const parts square = square_of(x), e = exp_close(-square.high, -square.low);
+    const dfloat square = df_square(x), e = exp_df(-square.high, -square.low);
     return fma(1.12837917f, e.high, fma(1.12837917f, e.low, -5.8635384e-8f * e.high));
 }
 
@@ -234,6 +235,7 @@ static float polynomial(float t, const float *c, int count)
     return sum;
 }
 
+/* Near its root the derivative is a polynomial in the distance from it: the terms of the formula would cancel. */
 static float GELU_GRAD(float x)
 {
     const float near_root[] = {0.4304000906f,     0.3875184426f,    -0.01578278782f, -0.1139443204f,
@@ -242,13 +244,13 @@ static float GELU_GRAD(float x)
     float t = (x + 0.7524614334106445f) - 1.1339628e-8f;
     if (x > -1.2f && x < -0.35f)
         return t * polynomial(t, near_root, 11);
-    const float near = gelu_near(x);
-    const parts f = gelu_factor(near, 1.59570312f, 6.59966026e-5f, 0.214064449f, -2.54083421e-10f);
-    return fma(x, 0.0f, bend_of(near, gelu_exponential(x), f.high, f.low)); /* NaN of an infinite x */
+    const float near = gelu_clamp(x);
+    const dfloat f = gelu_factor(near, 1.59570312f, 6.59966026e-5f, 0.214064449f, -2.54083421e-10f);
+    return fma(x, 0.0f, gated_grad_of(near, gelu_exponential(x), f.high, f.low)); /* NaN of an infinite x */
 }
 
-/* e^(-x²/2) erfc's tail: the exponential in two parts times erfc(z) e^(z²) = erfc(z) / e^(-z²), z = |x| / sqrt 2, where
- * that is not yet 0. */
+/* e^(-x²/2) erfc's tail: the exponential in two dfloat times erfc(z) e^(z²) = erfc(z) / e^(-z²), z = |x| / sqrt 2,
+ * where that is not yet 0. */
 static float half_erfc(float x)
 {
     float z = fabs(x) * 0.7071067811865476f, square = x * x, rest = fma(x, x, -square), own = z * z;
@@ -283,7 +285,7 @@ static float SILU_GRAD(float x)
     float t = (x + 1.2784645557403564f) - 1.2979283e-8f;
     if (x > -2.0f && x < -0.6f)
         return t * polynomial(t, near_root, 11);
-    return bend_of(x, exp_scaled(-fabs(x)), 1, 0);
+    return gated_grad_of(x, exp_scaled(-fabs(x)), 1, 0);
 }
 #endif
 
@@ -305,58 +307,61 @@ static C MOD_GRAD_B(C a, C b, C g)
 
 #define POW(a, b) pow(a, b)
 
-/* In f64, because b - 1 rounded to f32 would be an error in the exponent. */
-SELDOM static C power_slope_a(C a, C b, C g)
+/* In f64: b - 1 rounded to f32 would be an error in the exponent. */
+NOINLINE static C pow_grad_a(C a, C b, C g)
 {
     return b == 0 ? 0 : (C)((wide)g * ((wide)b * pow((wide)a, (wide)b - 1)));
 }
 
-SELDOM static C power_slope_b(C a, C b, C g)
+NOINLINE static C pow_grad_b(C a, C b, C g)
 {
     return a == 0 && b >= 0 ? 0 * g : (C)((wide)g * (pow((wide)a, (wide)b) * log((wide)a)));
 }
 
 #ifdef COMPUTES_F64
-#define POW_GRAD_A power_slope_a
-#define POW_GRAD_B power_slope_b
+#define POW_GRAD_A pow_grad_a
+#define POW_GRAD_B pow_grad_b
 #else
+/* In the range in which a chain of products has lost nothing. */
 static bool is_ordinary(float x)
 {
     return fabs(x) >= 1e-30f && fabs(x) <= 1e36f;
 }
 
-/* Both slopes are made of the power itself, which a compiler computes once for the two. */
+/* Both derivatives contain the power itself, which a compiler computes once for the two. */
 static float POW_GRAD_A(float a, float b, float g)
 {
-    parts l;
-    const float p = power_close(a, b, &l), whole = p / a, slope = b * whole, y = g * slope;
-    return a >= 1e-37f && a <= 1e38f && is_ordinary(p) && is_ordinary(whole) && is_ordinary(slope) && is_ordinary(y)
+    dfloat l;
+    const float p = power_df(a, b, &l), whole = p / a, derivative = b * whole, y = g * derivative;
+    return a >= 1e-37f && a <= 1e38f && is_ordinary(p) && is_ordinary(whole) && is_ordinary(derivative) &&
+                   is_ordinary(y)
                ? y
-               : power_slope_a(a, b, g);
+               : pow_grad_a(a, b, g);
 }
 
 static float POW_GRAD_B(float a, float b, float g)
 {
-    parts l;
-    const float p = power_close(a, b, &l), slope = p * ((l.high + l.low) * 0.693147182f), y = g * slope;
-    return a >= 1e-37f && a <= 1e38f && is_ordinary(p) && is_ordinary(slope) && is_ordinary(y) ? y
-                                                                                               : power_slope_b(a, b, g);
+    dfloat l;
+    const float p = power_df(a, b, &l), derivative = p * ((l.high + l.low) * 0.693147182f), y = g * derivative;
+    return a >= 1e-37f && a <= 1e38f && is_ordinary(p) && is_ordinary(derivative) && is_ordinary(y)
+               ? y
+               : pow_grad_b(a, b, g);
 }
 #endif
 
-/* -g a / b². Where a / b or what follows leaves the range that the result may still have, exponents are kept apart. */
+/* -g a / b². Where a / b or a later factor leaves a range that the result may still have, exponents are kept apart. */
 static C DIV_GRAD_B(C a, C b, C g)
 {
     C q = a / b, y = -g * (q / b);
     bool is_plain =
         a == 0 || b == 0 || g == 0 || !(fabs(a) < (C)INFINITY) || !(fabs(b) < (C)INFINITY) || !(fabs(g) < (C)INFINITY);
 #ifndef COMPUTES_F64
-    if (fabs(g) == INFINITY && a != 0 && a == a && fabs(b) < INFINITY) /* whatever q / b has become, here and below */
+    if (fabs(g) == INFINITY && a != 0 && a == a && fabs(b) < INFINITY) /* whatever q / b is */
         return a < 0 ? g : -g;
     if (g == 0 && fabs(a) < INFINITY && fabs(b) > 0)
         return -g * a;
 #endif
-    if (is_plain || (is_tame(q * q) && is_tame(y)))
+    if (is_plain || (is_mid_range(q * q) && is_mid_range(y)))
         return y;
     int ea, eb, eg;
     C ma = frexp(a, &ea), mb = frexp(b, &eb), mg = frexp(g, &eg);

@@ -1,17 +1,18 @@
-/* gather.c: gather, index_select, put_rows and one_hot: bits moved from or to places that a tensor of indices names.
- * One element a work-item, or on a GPU some neighbours at once. */
+/* gather.c: gather, index_select, write_rows and one_hot: bits moved from or to indexed positions; one element per
+ * work-item, or on a GPU vectors and several of them. */
 #include "backends/opencl/common/element.h"
 
+/* A launch of gather or write_rows. */
 typedef struct job {
     const char *kernel;
     int per;                   /* elements of a work-item on a GPU */
     const tarn__view *view[3]; /* the nest's operands, of which `index` names places */
     int y, index, x;
-    int64_t limit, step; /* how many places indices may name, and how far apart they are */
+    int64_t limit, step; /* valid indices are below limit, step elements apart */
 } job;
 
-/* A launch of gather or put_rows, whose arguments are alike. 64-bit places where a whole tensor needs them: indices
- * reach beyond what the nest says. */
+/* A launch of gather or write_rows, whose arguments are alike. Offsets from indices are 64-bit: they reach beyond the
+ * nest. */
 static void run(const tarn__call *call, const job *j)
 {
     const unsigned moved = 1u << j->y | 1u << j->x;
@@ -22,13 +23,13 @@ static void run(const tarn__call *call, const job *j)
         return;
     const bool in_lockstep = tarn__cl_device_at(call->device)->in_lockstep;
     const int per = in_lockstep ? j->per : 1;
-    int64_t unit = in_lockstep ? tarn__cl_vec_width(&nest, moved, j->view, j->step, bytes) : 1;
-    tarn__cl_nest_in_vecs(&nest, moved, unit);
-    tarn__view y = tarn__cl_view_in_vecs(j->view[j->y], unit), x = tarn__cl_view_in_vecs(j->view[j->x], unit);
+    int64_t width = in_lockstep ? tarn__cl_vec_width(&nest, moved, j->view, j->step, bytes) : 1;
+    tarn__cl_nest_in_vecs(&nest, moved, width);
+    tarn__view y = tarn__cl_view_in_vecs(j->view[j->y], width), x = tarn__cl_view_in_vecs(j->view[j->x], width);
     tarn__cl_options options = {.length = 0};
     tarn__cl_option_compute(&options, TARN__CL_I64);
     bool is_small = tarn__cl_option_index(&options, &nest);
-    tarn__cl_option(&options, " -DBITS=%s -DI=%s -DPER=%d", tarn__cl_bits(bytes * (size_t)unit),
+    tarn__cl_option(&options, " -DBITS=%s -DI=%s -DPER=%d", tarn__cl_bits(bytes * (size_t)width),
                     tarn__cl_dtype_name(j->view[j->index]->dtype), per);
     tarn__cl_launch launch = tarn__cl_begin(call, "gather", j->kernel, options.text);
     tarn__cl_arg_view(&launch, &y);
@@ -36,7 +37,7 @@ static void run(const tarn__call *call, const job *j)
     tarn__cl_arg_view(&launch, &x);
     tarn__cl_arg_index(&launch, is_small, nest.count);
     tarn__cl_arg_long(&launch, j->limit);
-    tarn__cl_arg_long(&launch, j->step / unit);
+    tarn__cl_arg_long(&launch, j->step / width);
     tarn__cl_arg_indexer(&launch, is_small, &nest);
     tarn__cl_arg_fault(&launch, call);
     tarn__cl_enqueue_elements(&launch, (nest.count + per - 1) / per);
@@ -59,33 +60,38 @@ static void kernel_gather(const tarn__call *call)
     gather(call, call->in[1], ((const tarn__along *)call->params)->axis);
 }
 
+/* A gather whose index is repeated along the other axes. */
 static void kernel_index_select(const tarn__call *call)
 {
     int axis = ((const tarn__along *)call->params)->axis;
-    tarn__view wide = tarn__view_repeated(call->in[1], call->out[0], axis);
-    gather(call, &wide, axis);
+    tarn__view repeated = tarn__view_repeated(call->in[1], call->out[0], axis);
+    gather(call, &repeated, axis);
 }
 
-static void kernel_put_rows(const tarn__call *call)
+/* Writes x (B, t, ...) into y from index[b] on: the KV cache. The index is a start, so valid ones end a row's length
+ * early. */
+static void kernel_write_rows(const tarn__call *call)
 {
     const tarn__view *index = call->in[0], *x = call->in[1], *y = call->out[0];
     int axis = ((const tarn__along *)call->params)->axis;
-    tarn__view place = *y, wide = tarn__view_repeated(index, x, 0);
+    tarn__view target = *y, repeated = tarn__view_repeated(index, x, 0);
     for (int i = 0; i < x->rank; i++)
-        place.shape[i] = x->shape[i];
-    run(call, &(job){"put_rows", 1, {&place, x, &wide}, 0, 2, 1, y->shape[axis] - x->shape[axis] + 1, y->stride[axis]});
+        target.shape[i] = x->shape[i];
+    run(call,
+        &(job){
+            "write_rows", 1, {&target, x, &repeated}, 0, 2, 1, y->shape[axis] - x->shape[axis] + 1, y->stride[axis]});
 }
 
 /* The index has y's shape without the last axis. */
 static void kernel_one_hot(const tarn__call *call)
 {
     const tarn__view *index = call->in[0], *y = call->out[0];
-    tarn__view wide = *index;
-    wide.rank = y->rank;
-    wide.shape[y->rank - 1] = y->shape[y->rank - 1];
-    wide.stride[y->rank - 1] = 0;
+    tarn__view repeated = *index;
+    repeated.rank = y->rank;
+    repeated.shape[y->rank - 1] = y->shape[y->rank - 1];
+    repeated.stride[y->rank - 1] = 0;
     tarn__nest nest;
-    tarn__cl_nest_in_order(&nest, 2, (const tarn__view *[]){y, &wide});
+    tarn__cl_nest_in_order(&nest, 2, (const tarn__view *[]){y, &repeated});
     if (nest.count == 0)
         return;
     tarn__cl_options options = {.length = 0};
@@ -106,6 +112,6 @@ void tarn__cl_register_gather(tarn__kernel_row *rows)
 {
     rows[TARN__K_gather] = (tarn__kernel_row){kernel_gather, TARN__ALL, NULL};
     rows[TARN__K_index_select] = (tarn__kernel_row){kernel_index_select, TARN__ALL, NULL};
-    rows[TARN__K_write_rows] = (tarn__kernel_row){kernel_put_rows, TARN__INDEXES, NULL};
+    rows[TARN__K_write_rows] = (tarn__kernel_row){kernel_write_rows, TARN__INDEXES, NULL};
     rows[TARN__K_one_hot] = (tarn__kernel_row){kernel_one_hot, TARN__INDEXES, NULL};
 }

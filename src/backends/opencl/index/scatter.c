@@ -1,11 +1,12 @@
-/* scatter.c: scatter_add and index_add: the indices are sorted, stably, and one work-item makes each sum in the order
- * of the source: the CPU's bits. Where work-items run in lockstep sums are cut into pieces, at places that the indices
- * alone fix. */
+/* scatter.c: scatter_add and index_add. Indices are sorted, stably, and one work-item computes each sum in the order of
+ * the source: bitwise identical with the CPU. In lockstep long sums are cut into pieces at positions fixed by the
+ * indices, so results stay deterministic. */
 #include "backends/opencl/index/sort.h"
 
-#define PIECE 32 /* pairs of a work-item */
-#define PART 8   /* bytes of what a piece leaves, at most */
+#define PIECE 32 /* pairs per work-item */
+#define PART 8   /* bytes of a partial sum, at most */
 
+/* A call described for launch: sorted indices, and lines across the axis. */
 typedef struct job {
     tarn__cl_sorting sorting;
     tarn__nest lines; /* y and source across the axis */
@@ -24,8 +25,8 @@ static size_t sort_bytes(const tarn__call *call)
     return tarn__cl_sort_scratch(tarn__view_count(call->in[0]));
 }
 
-/* 32-bit places where all of both tensors has them, and as many work-items. */
-static void name_index(job *j, const tarn__view *y, const tarn__view *source)
+/* 32-bit offsets where both tensors and the work-items fit. */
+static void option_index(job *j, const tarn__view *y, const tarn__view *source)
 {
     tarn__cl_options whole = {.length = 0};
     tarn__nest nest;
@@ -38,6 +39,7 @@ static void name_index(job *j, const tarn__view *y, const tarn__view *source)
     tarn__cl_option(&j->options, "%s", is_small ? " -DINDEX=int -DIS_SMALL" : " -DINDEX=long");
 }
 
+/* `is_slices`: index_add, whose one index serves all lines; else scatter_add, with an index per element. */
 static void describe(job *j, const tarn__call *call, bool is_slices)
 {
     const tarn__view *index = call->in[0], *source = call->in[1], *y = call->out[0], *like = is_slices ? source : index;
@@ -54,7 +56,7 @@ static void describe(job *j, const tarn__call *call, bool is_slices)
     tarn__cl_nest_in_order(&j->sorting.lines, 1, (const tarn__view *[]){&index_rest});
     tarn__cl_nest_in_order(&j->lines, 2, (const tarn__view *[]){&y_rest, &source_rest});
     tarn__cl_option_compute(&j->options, tarn__cl_compute_of(y->dtype));
-    name_index(j, y, source);
+    option_index(j, y, source);
     tarn__cl_option(&j->options, " -DT_Y=%s -DT_S=%s", tarn__cl_dtype_name(y->dtype),
                     tarn__cl_dtype_name(source->dtype));
     if (is_slices && !(call->reads_output & 1))
@@ -63,7 +65,7 @@ static void describe(job *j, const tarn__call *call, bool is_slices)
         tarn__cl_option(&j->options, " -DPIECE=%d", PIECE);
 }
 
-/* y without its old values. */
+/* Clears y. */
 static void clear(const tarn__call *call)
 {
     tarn__fill zero = {{0, 0}, {0, 0}};
@@ -75,7 +77,8 @@ static void clear(const tarn__call *call)
     tarn__cl_kernel_table()[TARN__K_fill].run(&part);
 }
 
-static void put_divisor(tarn__cl_launch *launch, bool is_small, int64_t count)
+/* Factor and shift for the division by the number of lines. */
+static void arg_divisor(tarn__cl_launch *launch, bool is_small, int64_t count)
 {
     uint32_t factor = 0;
     int32_t shift = 0;
@@ -98,12 +101,12 @@ static void launch(const tarn__call *call, const job *j, const char *kernel, int
     tarn__cl_arg_index(&launch, j->is_small, j->y_step);
     tarn__cl_arg_index(&launch, j->is_small, j->source_step);
     tarn__cl_arg_index(&launch, j->is_small, j->lines.count);
-    put_divisor(&launch, j->is_small, j->lines.count);
+    arg_divisor(&launch, j->is_small, j->lines.count);
     tarn__cl_arg_indexer(&launch, j->is_small, &j->lines);
     tarn__cl_enqueue_elements(&launch, items * j->lines.count);
 }
 
-/* The source once, and the elements of y that are added to. */
+/* Bytes: the source once, and the elements of y that are added to. */
 static void run(const tarn__call *call, bool is_slices)
 {
     job j;
@@ -132,7 +135,7 @@ static void kernel_index_add(const tarn__call *call)
     run(call, true);
 }
 
-/* Sorted pairs, then two numbers for each line of each piece. */
+/* Sorted pairs, then two partial sums per line of each piece. */
 static size_t scratch(const tarn__call *call, bool is_slices)
 {
     const tarn__view *index = call->in[0], *source = call->in[1];

@@ -1,24 +1,24 @@
-/* scatter.cl: sums at indices. Pairs of index and place in the source, sorted by index (sort.cl), stand in scratch;
- * pairs of the same index are a stretch.
+/* scatter.cl: sums at indices. Scratch has pairs of index and source position, sorted by index (sort.cl); pairs of one
+ * index are a run.
  *
- * T_Y and T_S are the dtypes of y and the source; sums run in C and are rounded once. IS_FRESH: y has no old values.
- * Without PIECE the first of a stretch adds up all of it, the others do nothing: the order of the source. With PIECE a
- * work-item has that many pairs: stretches that lie within them are added as they come; of one that goes on the sums of
- * its pieces are kept in scratch, and added up in order by `join_pieces`: a frequent index would keep one work-item
- * busy after all others have ended. */
+ * T_Y and T_S are dtypes of y and source; sums run in C and are rounded once. IS_FRESH: y has no old values. Without
+ * PIECE the first pair of a run adds up all of it, in the order of the source. With PIECE a work-item has that many
+ * pairs: runs within them are added directly; of longer ones the partial sums go to scratch and are added in order by
+ * `join_pieces`, so that a frequent index does not keep one work-item busy alone. */
 #include "backends/opencl/common/element.cl"
 
+/* As in sort.cl. */
 typedef struct pair {
     ulong key;
     long index;
 } pair;
 
-/* Operands of `lines`: y and source across the axis. A work-item has a pair, or a piece, and a line; neighbours have
- * neighbouring lines. `line_pairs`: from one line's pairs to the next; 0 where all lines have the same. */
+/* Operands of `lines`: y and source across the axis. A work-item has a pair, or a piece, of a line; adjacent ones have
+ * adjacent lines. `line_pairs`: pairs per line; 0 where all lines share them. */
 #define PARAMETERS \
     __global void *y, long y_first, __global const void *source, long source_first, __global char *scratch, \
         long pairs_first, long parts_first, INDEX length, INDEX line_pairs, ulong limit, INDEX y_step, \
-        INDEX source_step, INDEX count, uint factor, int shift, places lines
+        INDEX source_step, INDEX count, uint factor, int shift, indexer lines
 
 #ifdef IS_FRESH
 #define OLD(to) (C)0
@@ -26,6 +26,7 @@ typedef struct pair {
 #define OLD(to) GET(T_Y, y, to)
 #endif
 
+/* item / count by multiplication, in 32 bits. */
 static INDEX divided(INDEX item, INDEX count, uint factor, int shift)
 {
     return count == 1                    ? item
@@ -34,34 +35,35 @@ static INDEX divided(INDEX item, INDEX count, uint factor, int shift)
 }
 
 #ifndef PIECE
+/* One pair of one line per work-item; the first of a run adds all of it. */
 __kernel void add_sorted(PARAMETERS)
 {
-    const INDEX item = (INDEX)get_global_id(0), place = divided(item, count, factor, shift),
-                line = item - place * count;
+    const INDEX item = (INDEX)get_global_id(0), position = divided(item, count, factor, shift),
+                line = item - position * count;
     INDEX at[2];
-    if (place >= length)
+    if (position >= length)
         return;
     __global const pair *pairs = (__global const pair *)(scratch + pairs_first) + (long)line * line_pairs;
-    ulong key = pairs[place].key;
-    if (key >= limit || (place > 0 && pairs[place - 1].key == key))
+    ulong key = pairs[position].key;
+    if (key >= limit || (position > 0 && pairs[position - 1].key == key))
         return;
     locate(&lines, line, 2, at);
     const long to = y_first + at[0] + (INDEX)key * y_step, from = source_first + at[1];
     C sum = OLD(to);
-    for (INDEX i = place; i < length && pairs[i].key == key; i++)
+    for (INDEX i = position; i < length && pairs[i].key == key; i++)
         sum += GET(T_S, source, from + (INDEX)pairs[i].index * source_step);
     PUT(T_Y, y, to, sum);
 }
 #else
-#define AHEAD 8 /* elements that are under way at once */
+#define AHEAD 8 /* loads in flight */
 
-/* Parts of a piece, two numbers for each line: the sum of its first stretch where that began before, and of its last
- * where that goes on. */
+/* Partial sums of a piece, two per line: of its first run if that began before, and of its last if that continues. */
 static __global C *part_of(__global char *scratch, long parts_first, long piece, int which, INDEX count, INDEX line)
 {
     return (__global C *)(scratch + parts_first) + (piece * 2 + which) * count + line;
 }
 
+/* One piece of one line per work-item. AHEAD elements are loaded before they are added. */
 __kernel void add_pieces(PARAMETERS)
 {
     const INDEX item = (INDEX)get_global_id(0), piece = divided(item, count, factor, shift),
@@ -92,7 +94,7 @@ __kernel void add_pieces(PARAMETERS)
                 if (began_before)
                     *part_of(scratch, parts_first, piece, 0, count, line) = sum;
                 else
-                    PUT(T_Y, y, to + (INDEX)key * y_step, sum); /* indices outside the axis stand behind all others */
+                    PUT(T_Y, y, to + (INDEX)key * y_step, sum); /* invalid indices are sorted last */
                 key = own[k].key;
                 began_before = false;
                 sum = key >= limit ? (C)0 : OLD(to + (INDEX)key * y_step);
@@ -106,7 +108,7 @@ __kernel void add_pieces(PARAMETERS)
         PUT(T_Y, y, to + (INDEX)key * y_step, sum);
 }
 
-/* For each piece whose last stretch begins there and goes on: what the pieces behind it have of the stretch. */
+/* For each piece whose last run begins there and continues: adds the parts of the following pieces. */
 __kernel void join_pieces(PARAMETERS)
 {
     const INDEX item = (INDEX)get_global_id(0), piece = divided(item, count, factor, shift),

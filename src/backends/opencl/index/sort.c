@@ -1,11 +1,11 @@
-/* sort.c: sort and topk along an axis. Elements become keys whose order is the one asked for; values are fetched by
- * index, so that their bits stay. */
+/* sort.c: sort and topk along an axis. Elements become keys whose order is the one asked for; values are gathered by
+ * index, so that their bits are unchanged. */
 #include "backends/opencl/index/sort.h"
 
 #include <stdio.h>
 
 #define PAIR 16 /* bytes */
-#define RUN 16  /* pairs of a run at first, */
+#define RUN 16  /* pairs per initial run, */
 #define RUN_IN_LOCKSTEP 128
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
@@ -15,6 +15,7 @@ size_t tarn__cl_sort_scratch(int64_t pairs)
     return (size_t)(2 * PAIR * pairs);
 }
 
+/* Length of the initial runs on this device. */
 static int64_t run_of(const tarn__call *call)
 {
     return tarn__cl_device_at(call->device)->in_lockstep ? RUN_IN_LOCKSTEP : RUN;
@@ -32,6 +33,7 @@ bool tarn__cl_sort_compiles(const tarn__call *call, const tarn__cl_sorting *s)
     return tarn__cl_compiles(call, "sort", "make_runs", options) && tarn__cl_compiles(call, "sort", "merge_runs", "");
 }
 
+/* Computes keys and sorts runs. */
 static void make_runs(const tarn__call *call, const tarn__cl_sorting *s)
 {
     char options[64];
@@ -77,6 +79,7 @@ static const char *bits_of(tarn_dtype dtype)
     return bytes == 8 ? "-DBITS=ulong" : bytes == 4 ? "-DBITS=uint" : bytes == 2 ? "-DBITS=ushort" : "-DBITS=uchar";
 }
 
+/* Sign bit, exponent mask and flip of a dtype, for key_at() of sort.cl. */
 static void key_of(tarn_dtype dtype, bool descending, uint64_t *key)
 {
     uint64_t all = UINT64_MAX >> (64 - 8 * tarn__dtype_bytes(dtype));
@@ -101,6 +104,7 @@ static results results_of(const tarn__call *call)
     return r;
 }
 
+/* Gathers values by index and writes the first `taken` of each line. */
 static void write_sorted(const tarn__call *call, const tarn__cl_sorting *s, const results *r, int axis, int64_t sorted)
 {
     char options[64];
@@ -120,6 +124,7 @@ static void write_sorted(const tarn__call *call, const tarn__cl_sorting *s, cons
     tarn__cl_enqueue_elements(&launch, s->lines.count * r->taken);
 }
 
+/* sort and topk: topk sorts everything, then takes a prefix. */
 static void run(const tarn__call *call)
 {
     const tarn__along *along = call->params;

@@ -1,16 +1,16 @@
-/* sort.cl: lines of pairs, key and index, sorted stably by key: for sort and topk, and for sums at indices in the order
- * of their source.
+/* sort.cl: stable merge sort of lines of pairs (key, index): for sort and topk, and for scatter in source order.
  *
- * Runs of RUN neighbours are sorted by insertion, one work-item each, or where work-items run in lockstep by rank, one
- * work-item a pair; then runs are merged two by two, one work-item a pair: its place is its own rank and that among the
- * other run, by halving. Pairs stand in two pieces of scratch that take turns. Line after line, `length` pairs each. */
+ * Runs of RUN adjacent pairs are sorted by insertion, one work-item each or, in lockstep, by rank, one work-item per
+ * pair; then runs are merged pairwise, one work-item per pair: its target is its own rank plus that in the other run,
+ * by binary search. Two buffers in scratch alternate, line after line, `length` pairs each. */
 
+/* Key, and position in the line. 16 bytes; scratch is sized for two per element. */
 typedef struct pair {
     ulong key;
     long index;
 } pair;
 
-/* Where a line of an operand begins. */
+/* Offset of a line of an operand. */
 static long line_at(const nest *lines, long line, int operand)
 {
     return nest_at(lines, line, operand);
@@ -18,7 +18,7 @@ static long line_at(const nest *lines, long line, int operand)
 
 #ifdef MAKES_RUNS
 #ifdef I
-/* Keys are indices; one outside the axis becomes `limit`, behind all others. */
+/* Keys are indices; an invalid one becomes `limit`, sorted last. */
 static ulong key_at(__global const void *x, long at, ulong limit, ulong unused_1, ulong unused_2, FAULT_PARAMETERS)
 {
     long which = LOAD(I, x, at);
@@ -28,8 +28,8 @@ static ulong key_at(__global const void *x, long at, ulong limit, ulong unused_1
     return limit;
 }
 #else
-/* An element's bits in the order asked for: NaN the largest, -0 and 0 equal, negative floats turned round; `flip`: all
- * bits where it falls. `infinity` is 0 for integers, `sign` where there are no negative numbers. */
+/* Key of an element by its bits: NaN largest, -0 equals 0, negative floats reversed; `flip` inverts all bits for
+ * descending order. `infinity` is 0 for integers, `sign` 0 for unsigned ones. */
 static ulong key_at(__global const void *x, long at, ulong sign, ulong infinity, ulong flip, FAULT_PARAMETERS)
 {
     ulong bits = ((__global const BITS *)x)[at], size = bits & (sign - 1);
@@ -44,7 +44,7 @@ static ulong key_at(__global const void *x, long at, ulong sign, ulong infinity,
 #endif
 
 #ifdef IN_LOCKSTEP
-/* How many keys of the run stand before this one. */
+/* Number of keys of the run before this one. */
 static long rank_in_run(__global const void *x, long from, long step, long begin, long end, long own, ulong key,
                         ulong a, ulong b, ulong c, FAULT_PARAMETERS)
 {
@@ -88,7 +88,7 @@ __kernel void make_runs(__global char *scratch, long to_first, __global const vo
 #endif
 #endif
 
-/* How many of `count` pairs have a smaller key, or one that is no larger. */
+/* Number of pairs with a smaller key or, or_equal, one not larger. */
 static long rank_of(__global const pair *run, long count, ulong key, bool or_equal)
 {
     long low = 0, high = count;
@@ -102,7 +102,7 @@ static long rank_of(__global const pair *run, long count, ulong key, bool or_equ
     return low;
 }
 
-/* Runs of `width` to runs twice as long. */
+/* Merges runs of `width` to runs twice as long. */
 __kernel void merge_runs(__global char *scratch, long from_first, __global char *same, long to_first, long length,
                          long width, long count)
 {
@@ -114,13 +114,13 @@ __kernel void merge_runs(__global char *scratch, long from_first, __global char 
     long begin = i / (2 * width) * (2 * width), middle = min(begin + width, length),
          end = min(begin + 2 * width, length);
     pair one = from[i];
-    long place = i < middle ? i + rank_of(from + middle, end - middle, one.key, false)
-                            : begin + (i - middle) + rank_of(from + begin, middle - begin, one.key, true);
-    to[place] = one;
+    long target = i < middle ? i + rank_of(from + middle, end - middle, one.key, false)
+                             : begin + (i - middle) + rank_of(from + begin, middle - begin, one.key, true);
+    to[target] = one;
 }
 
 #if defined(BITS) && !defined(MAKES_RUNS)
-/* The first `taken` of each line. Operands of the nest: x, values, indices. */
+/* Writes the first `taken` pairs of each line. Operands of the nest: x, values, indices. */
 __kernel void write_sorted(__global const char *scratch, long from_first, __global const BITS *x, long x_first,
                            __global BITS *values, long values_first, __global long *indices, long indices_first,
                            long length, long taken, long x_step, long values_step, long indices_step, nest lines)

@@ -1,24 +1,27 @@
-/* gemm_panels.c: products on devices whose groups have no fast memory: operands are packed in panels (gemm_pack.cl),
- * and a work-item makes a tile of them (gemm_panels.cl). */
+/* gemm_panels.c: GEMM without local memory: operands are packed into panels (gemm_pack.cl), and a work-item computes a
+ * tile from two of them (gemm_panels.cl).
+ *
+ * Scratch holds the packed a, then the packed b, then partial sums. Packing is bounded: b is packed and multiplied in
+ * pieces of up to PIECE_BYTES, whole batches or, of a large one, some columns. */
 #include "backends/opencl/matmul/gemm.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#define PIECE_BYTES (INT64_C(64) << 20) /* of b that is packed at a time */
-#define PACK_STEP 64                    /* of gemm_pack.cl */
+#define PIECE_BYTES (INT64_C(64) << 20) /* of packed operands at a time */
+#define PACK_STEP 64                    /* STEP of gemm_pack.cl */
 
 static int64_t ceiling(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;
 }
 
-static int64_t least(int64_t a, int64_t b)
+static int64_t min_i64(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
 
-static int64_t most(int64_t a, int64_t b)
+static int64_t max_i64(int64_t a, int64_t b)
 {
     return a > b ? a : b;
 }
@@ -28,17 +31,18 @@ int64_t tarn__cl_gemm_packed_count(int64_t lines, int64_t depth, int64_t width)
     return ceiling(lines, width) * width * depth;
 }
 
-/* ---- the plan ---------------------------------------------------------------------------------------------------- */
+/* ---- plan -------------------------------------------------------------------------------------------------------- */
 
-/* Where everything lies in scratch, in bytes from its begin, and how much is done at a time. */
+/* Layout of scratch in bytes, and the size of a piece. */
 typedef struct panel_plan {
     tarn__cl_gemm_sizes sizes;
     tarn__cl_gemm_tile tile;
     int64_t a_bytes, b_bytes, parts_bytes;
-    int64_t columns, batches;      /* of a piece */
-    bool a_is_shared, b_is_shared; /* all batches have one */
+    int64_t columns, batches;      /* per piece */
+    bool a_is_shared, b_is_shared; /* by all batches */
 } panel_plan;
 
+/* True when an operand broadcasts over all batches. */
 static bool is_shared(const tarn__nest *nest, int operand)
 {
     for (int i = 0; i < nest->rank; i++)
@@ -47,7 +51,8 @@ static bool is_shared(const tarn__nest *nest, int operand)
     return true;
 }
 
-/* Pieces of whole batches, or where one of them is large, of some columns of one. */
+/* Chooses pieces of whole batches or, where one is large, of columns. Split-K needs all of c at once: then everything
+ * is one piece. */
 static panel_plan plan_panels(const tarn__cl_device *device, const tarn__cl_gemm *p)
 {
     int64_t size = (int64_t)tarn__dtype_bytes(tarn__cl_accum_dtype(p->a.dtype));
@@ -62,10 +67,10 @@ static panel_plan plan_panels(const tarn__cl_device *device, const tarn__cl_gemm
     s->a_batch_stride = plan.a_is_shared ? 0 : a;
     s->b_batch_stride = p->b_is_packed ? s->b_batch_stride : plan.b_is_shared ? 0 : b;
     int64_t each = ((plan.a_is_shared ? 0 : a) + (plan.b_is_shared || p->b_is_packed ? 0 : b)) * size;
-    plan.batches = most(1, least(p->batches.count, each > 0 ? PIECE_BYTES / each : p->batches.count));
+    plan.batches = max_i64(1, min_i64(p->batches.count, each > 0 ? PIECE_BYTES / each : p->batches.count));
     plan.columns = s->n;
     if (!p->b_is_packed && plan.batches == 1 && b * size > PIECE_BYTES)
-        plan.columns = most(1, PIECE_BYTES / (s->k * size) / plan.tile.width) * plan.tile.width;
+        plan.columns = max_i64(1, PIECE_BYTES / (s->k * size) / plan.tile.width) * plan.tile.width;
     if (s->splits > 1)
         plan.batches = p->batches.count, plan.columns = s->n;
     plan.a_bytes = a * size * (plan.a_is_shared ? 1 : plan.batches);
@@ -84,7 +89,7 @@ size_t tarn__cl_gemm_panels_scratch(const tarn__cl_device *device, const tarn__c
 
 /* ---- packing ----------------------------------------------------------------------------------------------------- */
 
-/* Lays an operand `x` into panels at `to`. */
+/* Packs an operand `x` into panels at `to`. */
 static void pack(const tarn__call *call, const tarn__view *x, const tarn__view *to, const tarn__nest *batches,
                  const tarn__cl_gemm_packing *packing, int64_t batch_count)
 {
@@ -101,6 +106,7 @@ static void pack(const tarn__call *call, const tarn__view *x, const tarn__view *
                      (size_t[]){1, 1, 1});
 }
 
+/* Rows of a, in panels of the tile's height. */
 static void pack_a(const tarn__call *call, const tarn__cl_gemm *p, const panel_plan *plan, int64_t first,
                    int64_t batches, const tarn__view *to)
 {
@@ -110,12 +116,13 @@ static void pack_a(const tarn__call *call, const tarn__cl_gemm *p, const panel_p
                                      .first = plan->a_is_shared ? 0 : first,
                                      .line_stride = s->a_row_stride,
                                      .term_stride = s->a_col_stride,
-                                     .room = s->a_batch_stride,
+                                     .batch_stride = s->a_batch_stride,
                                      .width = plan->tile.rows,
                                      .operand = 1};
     pack(call, &p->a, to, &p->batches, &packing, plan->a_is_shared ? 1 : batches);
 }
 
+/* Columns [column, column + columns) of b, in panels of the tile's width. */
 static void pack_b(const tarn__call *call, const tarn__cl_gemm *p, const panel_plan *plan, int64_t first,
                    int64_t batches, int64_t column, int64_t columns, const tarn__view *to)
 {
@@ -125,7 +132,7 @@ static void pack_b(const tarn__call *call, const tarn__cl_gemm *p, const panel_p
                                      .first = plan->b_is_shared ? 0 : first,
                                      .line_stride = s->b_col_stride,
                                      .term_stride = s->b_row_stride,
-                                     .room = s->b_batch_stride,
+                                     .batch_stride = s->b_batch_stride,
                                      .width = plan->tile.width,
                                      .operand = 2};
     tarn__view from = p->b;
@@ -135,37 +142,38 @@ static void pack_b(const tarn__call *call, const tarn__cl_gemm *p, const panel_p
 
 /* ---- multiplying ------------------------------------------------------------------------------------------------- */
 
-static tarn__cl_gemm_program panels_program(const tarn__cl_gemm *p, const tarn__cl_gemm_tile *tile, bool are_parts)
+static tarn__cl_gemm_program panels_program(const tarn__cl_gemm *p, const tarn__cl_gemm_tile *tile, bool is_split)
 {
-    tarn__cl_gemm_program g = tarn__cl_gemm_program_of(p, "gemm_panels", "tile", are_parts);
+    tarn__cl_gemm_program g = tarn__cl_gemm_program_of(p, "gemm_panels", "tile", is_split);
     size_t length = strlen(g.options);
     snprintf(g.options + length, sizeof(g.options) - length, " -DROWS=%d -DLANES=%d", tile->rows, tile->lanes);
     return g;
 }
 
-/* Some columns of some batches, of which the panels are there. */
+/* Multiplies `columns` columns from `column` of `batches` batches from `first`, whose panels are packed. */
 static void run_piece(const tarn__call *call, const tarn__cl_gemm *p, const panel_plan *plan, int64_t first,
                       int64_t batches, int64_t column, int64_t columns, const tarn__view *a, const tarn__view *b,
                       const tarn__view *parts)
 {
     tarn__cl_gemm_sizes s = plan->sizes;
-    bool are_parts = s.splits > 1;
-    tarn__cl_gemm_program g = panels_program(p, &plan->tile, are_parts);
+    bool is_split = s.splits > 1;
+    tarn__cl_gemm_program g = panels_program(p, &plan->tile, is_split);
     tarn__cl_gemm piece = *p;
     piece.c.offset += column * s.c_col_stride;
     piece.bias.offset += column * s.bias_col_stride;
     s.n = columns;
     s.first = first;
-    if (are_parts)
+    if (is_split)
         s.c_row_stride = s.n, s.c_col_stride = 1;
     tarn__cl_launch l = tarn__cl_gemm_begin(call, &g, a, b);
-    tarn__cl_gemm_arg_result(&l, &piece, are_parts ? parts : &piece.c, &s, are_parts);
+    tarn__cl_gemm_arg_result(&l, &piece, is_split ? parts : &piece.c, &s, is_split);
     tarn__cl_enqueue(&l, 3,
                      (size_t[]){(size_t)ceiling(s.m, plan->tile.rows), (size_t)ceiling(columns, plan->tile.width),
                                 (size_t)(batches * s.splits)},
                      (size_t[]){1, 1, 1});
 }
 
+/* A shared operand is packed once; b again for every piece of columns. */
 void tarn__cl_gemm_panels_run(const tarn__call *call, const tarn__cl_device *device, const tarn__cl_gemm *p,
                               int64_t scratch)
 {
@@ -175,11 +183,11 @@ void tarn__cl_gemm_panels_run(const tarn__call *call, const tarn__cl_device *dev
                b = tarn__cl_scratch_view(call, scratch + plan.a_bytes, sums);
     tarn__view parts = tarn__cl_scratch_view(call, scratch + plan.a_bytes + plan.b_bytes, sums);
     for (int64_t first = 0; first < p->batches.count; first += plan.batches) {
-        int64_t batches = least(plan.batches, p->batches.count - first);
+        int64_t batches = min_i64(plan.batches, p->batches.count - first);
         if (first == 0 || !plan.a_is_shared)
             pack_a(call, p, &plan, first, batches, &a);
         for (int64_t column = 0; column < plan.sizes.n; column += plan.columns) {
-            int64_t columns = least(plan.columns, plan.sizes.n - column);
+            int64_t columns = min_i64(plan.columns, plan.sizes.n - column);
             tarn__view own = p->b_is_packed ? p->b : b;
             own.offset += p->b_is_packed ? first * plan.sizes.b_batch_stride : 0;
             if (!p->b_is_packed && (first == 0 || !plan.b_is_shared || plan.columns < plan.sizes.n))

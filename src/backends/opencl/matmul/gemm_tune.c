@@ -1,10 +1,11 @@
-/* gemm_tune.c: the tiles of products. Which of them is the fastest is a matter of the device and its driver: the first
- * large product of f32 measures those that fit, once, and the choice is kept on disk beside the programs (cache.c).
- * Small products, and those of f64, have a tile by rule. A tile changes no bit of a result, since the terms of an
- * element are added in the same order in all of them.
+/* gemm_tune.c: tiles of GEMMs, and autotuning among them.
  *
- * TARN_TUNE=off, and having no place on disk, do without measuring. TARN_OPENCL_TILE=N takes the N-th of those below
- * for all products of f32. */
+ * Which tile is fastest depends on device and driver: the first large f32 GEMM measures the candidates that fit, once,
+ * and the result is cached on disk with the programs (cache.c). Small GEMMs, and those in f64, have a tile by rule. A
+ * tile changes no bit of a result, since the terms of an element are added in the same order in all of them.
+ *
+ * TARN_AUTOTUNE=off disables measuring, and so does a disabled cache: every run would pay for it.
+ * TARN_OPENCL_TILE=N takes candidate N for all f32 GEMMs. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,12 +14,12 @@
 #include "backends/opencl/matmul/gemm.h"
 #include "base/os/platform.h"
 
-#define LARGE_ON_GPU 0x1p28 /* terms of a product that is worth measuring for */
+#define LARGE_ON_GPU 0x1p28 /* multiply-adds of a GEMM that is worth measuring for */
 #define LARGE_ON_CPU 0x1p23
-#define SIDE_ON_GPU 2048 /* of the product that is measured, and its terms */
+#define SIDE_ON_GPU 2048 /* sides and terms of the GEMM that is measured */
 #define TERMS_ON_GPU 1024
 #define SIDE_ON_CPU 192
-#define ROUNDS 10 /* that are timed, after one that compiles; the fastest counts */
+#define ROUNDS 10 /* timed, after one that compiles; the fastest counts */
 #define IN_A_ROUND 2
 
 #define GROUPS(x, y, y_each, x_each, depth_, registers_) \
@@ -31,27 +32,28 @@
         .rows = rows_, .width = 2 * (lanes_), .lanes = lanes_ \
     }
 
-/* Of groups; a later one for devices where the ones before do not fit. The caps on registers let two groups of 256
- * items stand beside each other. */
+/* Candidates for work-groups, in the order of fallback for devices with fewer resources. The register limits let two
+ * groups of 256 work-items share a multiprocessor. */
 static const tarn__cl_gemm_tile group_tiles[] = {
     GROUPS(16, 16, 8, 8, 8, 0),    GROUPS(16, 16, 8, 8, 8, 128), GROUPS(16, 16, 8, 8, 16, 0),
     GROUPS(16, 16, 8, 8, 16, 128), GROUPS(16, 8, 8, 8, 16, 0),   GROUPS(16, 16, 8, 4, 16, 0),
     GROUPS(16, 16, 4, 4, 16, 0),   GROUPS(8, 8, 8, 8, 16, 0),    GROUPS(8, 8, 4, 4, 16, 0),
 };
 
-/* Of processors: the first is taken unmeasured. */
+/* Candidates for panels; the first is the default. */
 static const tarn__cl_gemm_tile panel_tiles[] = {PANEL(12, 16), PANEL(8, 16), PANEL(6, 8), PANEL(8, 8), PANEL(12, 4)};
 
 #define COUNT(list) ((int)(sizeof(list) / sizeof((list)[0])))
 
-/* ---- by rule ----------------------------------------------------------------------------------------------------- */
+/* ---- rules ------------------------------------------------------------------------------------------------------- */
 
+/* Two stages of both operands, with the padding of gemm_tiled.cl. */
 static size_t local_bytes(const tarn__cl_gemm_tile *t, tarn_dtype sums)
 {
     return tarn__dtype_bytes(sums) * 2 * (size_t)(t->depth * (t->rows + t->width + 8));
 }
 
-/* A processor that is used like a GPU compiles large groups for minutes. */
+/* On a CPU used like a GPU (TARN_OPENCL_LOCAL_MEM=1) large groups would compile for minutes. */
 static bool fits(const tarn__cl_device *device, const tarn__cl_gemm_tile *t, tarn_dtype sums)
 {
     size_t items = (size_t)(t->across * t->down);
@@ -59,16 +61,17 @@ static bool fits(const tarn__cl_device *device, const tarn__cl_gemm_tile *t, tar
            (items <= 64 || !device->is_cpu);
 }
 
-static bool is_for(const tarn__cl_device *device, const tarn__cl_gemm_tile *t)
+/* Register limits are an option of NVIDIA's compiler. */
+static bool is_for_vendor(const tarn__cl_device *device, const tarn__cl_gemm_tile *t)
 {
     return t->registers == 0 || strstr(device->vendor, "NVIDIA") != NULL;
 }
 
-/* The first that fits and whose items have no more than `most_each` sums; the last one, where none does. */
-static const tarn__cl_gemm_tile *first_group_tile(const tarn__cl_device *device, tarn_dtype sums, int most_each)
+/* The first that fits and has at most `max_each` sums per work-item; the last one where none does. */
+static const tarn__cl_gemm_tile *first_group_tile(const tarn__cl_device *device, tarn_dtype sums, int max_each)
 {
     for (int i = 0; i < COUNT(group_tiles); i++)
-        if (group_tiles[i].down_each * group_tiles[i].across_each <= most_each && fits(device, &group_tiles[i], sums))
+        if (group_tiles[i].down_each * group_tiles[i].across_each <= max_each && fits(device, &group_tiles[i], sums))
             return &group_tiles[i];
     return &group_tiles[COUNT(group_tiles) - 1];
 }
@@ -80,7 +83,7 @@ bool tarn__cl_gemm_next_tile(const tarn__cl_device *device, tarn_dtype sums, siz
         next++;
     for (next++; next < COUNT(group_tiles); next++) {
         const tarn__cl_gemm_tile *t = &group_tiles[next];
-        if (fits(device, t, sums) && is_for(device, t) &&
+        if (fits(device, t, sums) && is_for_vendor(device, t) &&
             (max_items == 0 || (size_t)(t->across * t->down) <= max_items)) {
             *tile = *t;
             return true;
@@ -89,18 +92,18 @@ bool tarn__cl_gemm_next_tile(const tarn__cl_device *device, tarn_dtype sums, siz
     return false;
 }
 
-static const tarn__cl_gemm_tile *tile_by_rule(const tarn__cl_device *device)
+static const tarn__cl_gemm_tile *default_tile(const tarn__cl_device *device)
 {
     return device->has_local_memory ? first_group_tile(device, TARN_F32, 64) : &panel_tiles[0];
 }
 
-/* ---- by measuring ------------------------------------------------------------------------------------------------ */
+/* ---- measuring --------------------------------------------------------------------------------------------------- */
 
-/* A product of zeros, whose speed is that of any other. */
+/* A GEMM of zeros: speed does not depend on values. */
 typedef struct trial {
     tarn__cl_device *device;
     cl_mem memory[3];
-    tarn__cl_gemm product;
+    tarn__cl_gemm gemm;
 } trial;
 
 static cl_mem zeros(const tarn__cl_device *d, size_t bytes)
@@ -116,27 +119,28 @@ static cl_mem zeros(const tarn__cl_device *d, size_t bytes)
     return NULL;
 }
 
+/* Buffers outside of the pool: they live for the trial only. */
 static bool set_up(trial *t, tarn__cl_device *device)
 {
     int64_t side = device->is_cpu ? SIDE_ON_CPU : SIDE_ON_GPU, k = device->is_cpu ? SIDE_ON_CPU : TERMS_ON_GPU;
     size_t bytes[] = {(size_t)(side * k) * 4, (size_t)(side * k) * 4, (size_t)(side * side) * 4};
     *t = (trial){.device = device};
-    t->product = (tarn__cl_gemm){.batches = {.operands = 4, .count = 1}, .alpha = 1, .is_trial = true};
-    t->product.sizes = (tarn__cl_gemm_sizes){.m = side,
-                                             .n = side,
-                                             .k = k,
-                                             .splits = 1,
-                                             .part = k,
-                                             .c_row_stride = side,
-                                             .c_col_stride = 1,
-                                             .a_row_stride = k,
-                                             .a_col_stride = 1,
-                                             .b_row_stride = side,
-                                             .b_col_stride = 1};
+    t->gemm = (tarn__cl_gemm){.batches = {.operands = 4, .count = 1}, .alpha = 1, .is_trial = true};
+    t->gemm.sizes = (tarn__cl_gemm_sizes){.m = side,
+                                          .n = side,
+                                          .k = k,
+                                          .splits = 1,
+                                          .part = k,
+                                          .c_row_stride = side,
+                                          .c_col_stride = 1,
+                                          .a_row_stride = k,
+                                          .a_col_stride = 1,
+                                          .b_row_stride = side,
+                                          .b_col_stride = 1};
     bool good = true;
     for (int i = 0; i < 3; i++)
         good = good && (t->memory[i] = zeros(device, bytes[i])) != NULL;
-    tarn__view *views[] = {&t->product.a, &t->product.b, &t->product.c};
+    tarn__view *views[] = {&t->gemm.a, &t->gemm.b, &t->gemm.c};
     for (int i = 0; i < 3; i++)
         *views[i] = (tarn__view){.memory = t->memory[i], .dtype = TARN_F32};
     return good;
@@ -149,7 +153,7 @@ static void take_down(trial *t)
             clReleaseMemObject(t->memory[i]);
 }
 
-/* True when a launch of the trial went wrong, which is then forgotten: it is not the caller's. */
+/* True when a launch of the trial failed. The failure is cleared, since it is not the caller's. */
 static bool has_failed(tarn__cl_device *device, bool before)
 {
     pthread_mutex_lock(&device->lock);
@@ -159,21 +163,21 @@ static bool has_failed(tarn__cl_device *device, bool before)
     return failed;
 }
 
-/* Seconds of a product with this tile; infinite where it cannot be made. */
+/* Best time of a GEMM with this tile in seconds; infinite where it cannot run. */
 static double seconds_of(trial *t, const tarn__cl_gemm_tile *tile)
 {
     double best = HUGE_VAL;
     bool before = t->device->has_failed;
     tarn__call call = {.device = t->device->index};
-    t->product.tile = *tile;
-    size_t bytes = tarn__cl_gemm_scratch(&call, &t->product);
+    t->gemm.tile = *tile;
+    size_t bytes = tarn__cl_gemm_scratch(&call, &t->gemm);
     if (bytes > 0 && !(call.scratch = zeros(t->device, bytes)))
         return best;
     for (int round = 0; round <= ROUNDS; round++) {
         clFinish(t->device->queue);
         double begin = tarn__platform_seconds();
         for (int i = 0; i < IN_A_ROUND; i++)
-            tarn__cl_gemm_run(&call, &t->product, 0);
+            tarn__cl_gemm_run(&call, &t->gemm, 0);
         bool good = !tarn__cl_declined(t->device->index) && clFinish(t->device->queue) == CL_SUCCESS &&
                     !has_failed(t->device, before);
         double took = (tarn__platform_seconds() - begin) / IN_A_ROUND;
@@ -188,7 +192,8 @@ static double seconds_of(trial *t, const tarn__cl_gemm_tile *tile)
     return best;
 }
 
-static void list_of(const tarn__cl_device *device, const tarn__cl_gemm_tile **list, int *count)
+/* Borrowed, static. */
+static void candidates_of(const tarn__cl_device *device, const tarn__cl_gemm_tile **list, int *count)
 {
     *list = device->has_local_memory ? group_tiles : panel_tiles;
     *count = device->has_local_memory ? COUNT(group_tiles) : COUNT(panel_tiles);
@@ -203,32 +208,33 @@ static void name_tile(const tarn__cl_gemm_tile *t, char *name, size_t size)
                  t->registers ? ", registers capped" : "");
 }
 
+/* Logs every candidate. NULL where none could run. */
 static const tarn__cl_gemm_tile *measure(tarn__cl_device *device)
 {
     const tarn__cl_gemm_tile *list, *best = NULL;
-    double least = HUGE_VAL;
+    double best_seconds = HUGE_VAL;
     char name[64];
     int count;
     trial t;
-    list_of(device, &list, &count);
+    candidates_of(device, &list, &count);
     bool good = set_up(&t, device);
     for (int i = 0; good && i < count; i++) {
-        if (device->has_local_memory && (!fits(device, &list[i], TARN_F32) || !is_for(device, &list[i])))
+        if (device->has_local_memory && (!fits(device, &list[i], TARN_F32) || !is_for_vendor(device, &list[i])))
             continue;
         double took = seconds_of(&t, &list[i]);
         name_tile(&list[i], name, sizeof(name));
-        tarn__cl_host->log(TARN_LOG_INFO, "opencl:%d: products of f32 with tiles of %s take %.3f ms", device->index,
-                           name, took * 1e3);
-        best = took < least ? &list[i] : best;
-        least = took < least ? took : least;
+        tarn__cl_host->log(TARN_LOG_INFO, "opencl:%d: f32 GEMM with tiles of %s takes %.3f ms", device->index, name,
+                           took * 1e3);
+        best = took < best_seconds ? &list[i] : best;
+        best_seconds = took < best_seconds ? took : best_seconds;
     }
     take_down(&t);
     return best;
 }
 
-/* ---- the choice -------------------------------------------------------------------------------------------------- */
+/* ---- selection --------------------------------------------------------------------------------------------------- */
 
-/* What the choice depends on: the device, its driver, units and groups, the tiles, and the text of the kernel. */
+/* The cache key: device, driver, compute units, group limits, candidates, and the kernel's source. */
 static bool write_key(const tarn__cl_device *d, char *key, size_t size)
 {
     char *text = tarn__cl_program_source(d->has_local_memory ? "gemm_tiled" : "gemm_panels"), name[64];
@@ -240,9 +246,10 @@ static bool write_key(const tarn__cl_device *d, char *key, size_t size)
     for (const char *at = text; *at; at++)
         hash = (hash ^ (unsigned char)*at) * 0x100000001b3u;
     free(text);
-    int length = snprintf(key, size, "tile\n%s\n%s\n%u units\n%zu in a group, %zu bytes\n%s\n%016llx\n", d->name,
-                          d->driver, d->units, d->group_limit, d->local_bytes, d->options, (unsigned long long)hash);
-    list_of(d, &list, &count);
+    int length =
+        snprintf(key, size, "tile\n%s\n%s\n%u units\n%zu in a group, %zu bytes\n%s\n%016llx\n", d->name, d->driver,
+                 d->compute_units, d->group_limit, d->local_bytes, d->options, (unsigned long long)hash);
+    candidates_of(d, &list, &count);
     for (int i = 0; i < count && length < (int)size; i++) {
         name_tile(&list[i], name, sizeof(name));
         length += snprintf(key + length, size - (size_t)length, "%s\n", name);
@@ -250,13 +257,13 @@ static bool write_key(const tarn__cl_device *d, char *key, size_t size)
     return true;
 }
 
-/* The number of a tile, from an earlier run. */
-static const tarn__cl_gemm_tile *find_kept(const tarn__cl_device *d, const char *key)
+/* The tile cached by an earlier run: its index, one byte. NULL: none. */
+static const tarn__cl_gemm_tile *find_cached(const tarn__cl_device *d, const char *key)
 {
     const tarn__cl_gemm_tile *list, *kept = NULL;
     size_t length = 0;
     int count;
-    list_of(d, &list, &count);
+    candidates_of(d, &list, &count);
     unsigned char *bytes = tarn__cl_cache_read(key, &length);
     if (bytes && length == 1 && bytes[0] < count)
         kept = &list[bytes[0]];
@@ -264,68 +271,71 @@ static const tarn__cl_gemm_tile *find_kept(const tarn__cl_device *d, const char 
     return kept;
 }
 
-/* The one that a test asks for. */
-static const tarn__cl_gemm_tile *find_wanted(const tarn__cl_device *d)
+/* The tile that TARN_OPENCL_TILE asks for; a warning where it does not fit. NULL: none. */
+static const tarn__cl_gemm_tile *find_forced(const tarn__cl_device *d)
 {
-    const char *wish = getenv("TARN_OPENCL_TILE");
+    const char *value = getenv("TARN_OPENCL_TILE");
     const tarn__cl_gemm_tile *list;
     int count;
-    if (!wish || !*wish)
+    if (!value || !*value)
         return NULL;
-    list_of(d, &list, &count);
+    candidates_of(d, &list, &count);
     char *end;
-    long number = strtol(wish, &end, 10);
-    if (end != wish && *end == 0 && number >= 0 && number < count &&
+    long number = strtol(value, &end, 10);
+    if (end != value && *end == 0 && number >= 0 && number < count &&
         (!d->has_local_memory || fits(d, &list[number], TARN_F32)))
         return &list[number];
-    tarn__cl_host->log(TARN_LOG_WARNING,
-                       "TARN_OPENCL_TILE=%s: opencl:%d has tiles 0 to %d, and this is none of those that fit", wish,
-                       d->index, count - 1);
+    tarn__cl_host->log(TARN_LOG_WARNING, "TARN_OPENCL_TILE is %s; must be a tile that fits opencl:%d, from 0 to %d",
+                       value, d->index, count - 1);
     return NULL;
 }
 
-static const tarn__cl_gemm_tile *choose(tarn__cl_device *d)
+/* Forced, default, cached or measured, in this order. */
+static const tarn__cl_gemm_tile *tune(tarn__cl_device *d)
 {
-    const char *tune = getenv("TARN_TUNE");
-    const tarn__cl_gemm_tile *list, *tile = find_wanted(d);
+    const char *autotune = tarn__cl_variable("TARN_AUTOTUNE");
+    const tarn__cl_gemm_tile *list, *tile = find_forced(d);
     char key[1024];
     int count;
-    if (tile || (tune && strcmp(tune, "off") == 0) || !tarn__cl_cache_is_on() || !write_key(d, key, sizeof(key)))
-        return tile ? tile : tile_by_rule(d);
-    tile = find_kept(d, key);
+    if (tile || (autotune && strcmp(autotune, "off") == 0) || !tarn__cl_cache_is_on() ||
+        !write_key(d, key, sizeof(key)))
+        return tile ? tile : default_tile(d);
+    tile = find_cached(d, key);
     if (tile)
         return tile;
     tile = measure(d);
     if (!tile)
-        return tile_by_rule(d);
-    list_of(d, &list, &count);
+        return default_tile(d);
+    candidates_of(d, &list, &count);
     unsigned char number = (unsigned char)(tile - list);
     tarn__cl_cache_write(key, &number, 1);
     return tile;
 }
 
-static const tarn__cl_gemm_tile *chosen(tarn__cl_device *d)
+/* Tunes once per device; other threads wait. */
+static const tarn__cl_gemm_tile *tuned(tarn__cl_device *d)
 {
-    pthread_mutex_lock(&d->choosing);
+    pthread_mutex_lock(&d->tile_lock);
     if (!d->tile)
-        d->tile = choose(d);
-    pthread_mutex_unlock(&d->choosing);
+        d->tile = tune(d);
+    pthread_mutex_unlock(&d->tile_lock);
     return d->tile;
 }
 
+/* Tuning applies where it pays: large f32 GEMMs. Others follow rules, so that small models never measure. */
 tarn__cl_gemm_tile tarn__cl_gemm_tile_of(tarn__cl_device *device, tarn_dtype sums, int64_t m, int64_t n, int64_t k,
                                          int64_t batches)
 {
     double terms = (double)m * (double)n * (double)k * (double)batches;
-    const char *wish = getenv("TARN_OPENCL_TILE");
-    const bool is_forced = wish && *wish;
+    const char *value = getenv("TARN_OPENCL_TILE");
+    const bool is_forced = value && *value;
     if (!device->has_local_memory && sums == TARN_F64)
         return (tarn__cl_gemm_tile)PANEL(12, 8);
     if (!device->has_local_memory)
-        return is_forced || terms >= LARGE_ON_CPU ? *chosen(device) : panel_tiles[0];
+        return is_forced || terms >= LARGE_ON_CPU ? *tuned(device) : panel_tiles[0];
     if (sums == TARN_F32 && is_forced)
-        return *chosen(device);
+        return *tuned(device);
     if (sums == TARN_F64 || m <= 64 || n <= 64)
         return *first_group_tile(device, sums, 16);
-    return terms >= LARGE_ON_GPU ? *chosen(device) : *first_group_tile(device, sums, 64);
+    return terms >= LARGE_ON_GPU ? *tuned(device) : *first_group_tile(device, sums, 64);
 }

@@ -1,14 +1,15 @@
-/* channel_finalize.cl: numbers of sets from what their chunks gave, in an order fixed by how many there are: see
+/* channel_finalize.cl: statistics of sets from those of their chunks, combined in an order fixed by their number: see
  * channel_stats.cl. */
 #include "backends/opencl/norm/channel_stats.cl"
 
-#ifdef SETTLE_MOMENTS
-/* A group for each of the sets that share a mean: their numbers, and the statistics that are kept. Without `training`
- * the mean and the variance are given. */
-__kernel void settle_moments(channel_set c, OPERAND(parts), OPERAND(numbers), VECTOR(weight), VECTOR(bias),
-                             VECTOR(given_mean), VECTOR(given_variance), OPERAND(mean), OPERAND(rstd),
-                             VECTOR(running_mean), VECTOR(running_variance), real epsilon, real momentum, real values,
-                             int training)
+#ifdef FINALIZE_MOMENTS
+/* A group per set, or per sets that share a mean: scale and shift of forward, and the saved statistics. Chunk means are
+ * combined relative to the first, chunk variances around the common mean (Chan). Without `training` mean and variance
+ * are given. */
+__kernel void finalize_moments(channel_set c, OPERAND(parts), OPERAND(stats), VECTOR(weight), VECTOR(bias),
+                               VECTOR(given_mean), VECTOR(given_variance), OPERAND(mean), OPERAND(rstd),
+                               VECTOR(running_mean), VECTOR(running_variance), real epsilon, real momentum, real values,
+                               int training)
 {
     __local real space[GROUP];
     const long group = MY_ROW, first = group * c.members, count = c.members * c.chunks;
@@ -33,13 +34,13 @@ __kernel void settle_moments(channel_set c, OPERAND(parts), OPERAND(numbers), VE
         variance = (real)LOAD(T_GV, given_variance, given_variance_at + group * given_variance_step);
     }
     const real inverse = 1 / sqrt(variance + epsilon);
-    for (long i = MY_PLACE; i < c.members; i += GROUP) {
+    for (long i = MY_ITEM; i < c.members; i += GROUP) {
         const long set = first + i, channel = set % c.channels;
-        NUMBER(MEAN, set) = middle;
-        NUMBER(SCALE, set) = weight ? inverse * (real)LOAD(T_W, weight, weight_at + channel * weight_step) : inverse;
-        NUMBER(BIAS, set) = bias ? (real)LOAD(T_B, bias, bias_at + channel * bias_step) : (real)0;
+        STAT(MEAN, set) = middle;
+        STAT(SCALE, set) = weight ? inverse * (real)LOAD(T_W, weight, weight_at + channel * weight_step) : inverse;
+        STAT(BIAS, set) = bias ? (real)LOAD(T_B, bias, bias_at + channel * bias_step) : (real)0;
     }
-    if (MY_PLACE != 0)
+    if (MY_ITEM != 0)
         return;
     if (mean)
         store_stat(mean, mean_at + group, middle);
@@ -57,11 +58,11 @@ __kernel void settle_moments(channel_set c, OPERAND(parts), OPERAND(numbers), VE
 }
 #endif
 
-#ifdef SETTLE_SUMS
-/* A group for each set: its sums. Where a set is all of a channel they are gradients, of bias and weight, and where it
- * shares its mean with no other, too, they become what the gradient of x is made with. */
-__kernel void settle_sums(channel_set c, OPERAND(parts), OPERAND(numbers), STATISTICS, VECTOR(gweight), VECTOR(gbias),
-                          real values)
+#ifdef FINALIZE_SUMS
+/* A group per set: Σ gy and Σ gy · x̂. Where a set is a whole channel these are the gradients of bias and weight; where
+ * it shares its mean with no other set, they are scaled for the gradient of x. */
+__kernel void finalize_sums(channel_set c, OPERAND(parts), OPERAND(stats), STATISTICS, VECTOR(gweight), VECTOR(gbias),
+                            real values)
 {
     __local real space[GROUP];
     const long set = MY_ROW;
@@ -74,11 +75,11 @@ __kernel void settle_sums(channel_set c, OPERAND(parts), OPERAND(numbers), STATI
     sum = group_sum(sum, space);
     product = group_sum(product, space);
     const bool is_whole = c.sets == c.channels;
-    if (MY_PLACE != 0)
+    if (MY_ITEM != 0)
         return;
     const real by = c.members == 1 && is_whole ? SCALE_OF(set) / values : (real)1;
-    NUMBER(FIRST, set) = sum * by;
-    NUMBER(SECOND, set) = product * by;
+    STAT(FIRST, set) = sum * by;
+    STAT(SECOND, set) = product * by;
     if (is_whole && gweight)
         STORE_REAL(T_GW, gweight, gweight_at + set * gweight_step, product);
     if (is_whole && gbias)
@@ -86,16 +87,16 @@ __kernel void settle_sums(channel_set c, OPERAND(parts), OPERAND(numbers), STATI
 }
 #endif
 
-#ifdef ADD_PARTS
-/* A work-item for each channel: the gradients of weight and bias from the sums of all parts, in order. */
-__kernel void add_parts(channel_set c, OPERAND(numbers), VECTOR(gweight), VECTOR(gbias))
+#ifdef ADD_SAMPLES
+/* A work-item per channel: gradients of weight and bias from the sums of all samples, in order. */
+__kernel void add_samples(channel_set c, OPERAND(stats), VECTOR(gweight), VECTOR(gbias))
 {
     const long channel = get_global_id(0);
     if (channel >= c.channels)
         return;
     real sum = 0, product = 0;
     for (long set = channel; set < c.sets; set += c.channels)
-        sum += NUMBER(FIRST, set), product += NUMBER(SECOND, set);
+        sum += STAT(FIRST, set), product += STAT(SECOND, set);
     if (gweight)
         STORE_REAL(T_GW, gweight, gweight_at + channel * gweight_step, product);
     if (gbias)
@@ -104,16 +105,16 @@ __kernel void add_parts(channel_set c, OPERAND(numbers), VECTOR(gweight), VECTOR
 #endif
 
 #ifdef AVERAGE
-/* A work-item for each of the sets that share a mean: their sums, times scale, become averages. */
-__kernel void average_sums(channel_set c, OPERAND(numbers), STATISTICS, real values)
+/* A work-item per group of sets that share a mean: their sums, times scale, become averages. */
+__kernel void average_sums(channel_set c, OPERAND(stats), STATISTICS, real values)
 {
     const long first_set = get_global_id(0) * c.members;
     if (first_set >= c.sets)
         return;
     real sum = 0, product = 0;
     for (long set = first_set; set < first_set + c.members; set++)
-        sum += NUMBER(FIRST, set) * SCALE_OF(set), product += NUMBER(SECOND, set) * SCALE_OF(set);
+        sum += STAT(FIRST, set) * SCALE_OF(set), product += STAT(SECOND, set) * SCALE_OF(set);
     for (long set = first_set; set < first_set + c.members; set++)
-        NUMBER(FIRST, set) = sum / values, NUMBER(SECOND, set) = product / values;
+        STAT(FIRST, set) = sum / values, STAT(SECOND, set) = product / values;
 }
 #endif

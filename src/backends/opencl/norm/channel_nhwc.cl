@@ -1,22 +1,22 @@
-/* channel_nhwc.cl: the passes of batchnorm and groupnorm where channels lie closer than the elements of one: by
- * columns. See channel_stats.cl.
+/* channel_nhwc.cl: passes of batchnorm and groupnorm where channels are closer than the elements of one (NHWC). See
+ * channel_stats.cl.
  *
- * A group has a chunk of positions of a tile of channels: ACROSS work-items side by side have N neighbouring channels
- * each, and the group's rows of work-items take positions in turn. A work-item asks for HELD positions of all operands
- * before it computes with the first. */
+ * A group has a chunk of positions of a tile of channels: ACROSS work-items have N adjacent channels each, and the rows
+ * of work-items take positions in turn. A work-item loads POSITIONS positions of all operands before it computes with
+ * the first, to have several loads in flight. */
 #include "backends/opencl/norm/channel_stats.cl"
 
 #define ROWS (GROUP / ACROSS)
 
-#ifdef QUADS
+#ifdef VEC4
 #include "backends/opencl/common/vec4.cl"
 #define N 4
 #define FETCH(T, name, place, to) vstore4(LOAD_4(T, name, place), 0, to)
-#define DELIVER(T, name, place, from) STORE_4(T, name, place, vload4(0, from))
+#define WRITE(T, name, place, from) STORE_4(T, name, place, vload4(0, from))
 #else
 #define N 1
 #define FETCH(T, name, place, to) *(to) = (C)LOAD(T, name, place)
-#define DELIVER(T, name, place, from) PUT(T, name, place, *(from))
+#define WRITE(T, name, place, from) PUT(T, name, place, *(from))
 #endif
 
 /* ---- what a work-item has ---------------------------------------------------------------------------------------- */
@@ -24,8 +24,8 @@
 #define TILES (((INDEX)c.channels + ACROSS * N - 1) / (ACROSS * N))
 #define PIECES ((INDEX)c.sets / (INDEX)c.channels * (INDEX)c.chunks * TILES)
 
-/* Its first channel, its first position in the group's chunk, and where that ends: at 0 where there is no such channel.
- */
+/* A work-item's part: its first channel, its first position in the group's chunk, and the end of that; 0 where the
+ * channel does not exist. */
 typedef struct piece {
     INDEX part, channel, chunk, begin, end;
 } piece;
@@ -36,50 +36,50 @@ piece piece_of(const channel_set *c, INDEX tiles, INDEX number)
     piece p;
     p.part = rest / chunks;
     p.chunk = rest - p.part * chunks;
-    p.channel = ((number - rest * tiles) * ACROSS + MY_PLACE % ACROSS) * N;
-    p.begin = (INDEX)(p.chunk * c->chunk) + MY_PLACE / ACROSS;
+    p.channel = ((number - rest * tiles) * ACROSS + MY_ITEM % ACROSS) * N;
+    p.begin = (INDEX)(p.chunk * c->chunk) + MY_ITEM / ACROSS;
     p.end = p.channel < c->channels ? (INDEX)min(c->lines * c->inner, (p.chunk + 1) * c->chunk) : 0;
     return p;
 }
 
-/* A pass that reads again what another has read begins at its end: that is what a cache still holds. */
+/* A pass that reads what another has just read starts at its end, which a cache still holds. */
 #define FROM_THE_FRONT piece_of(&c, TILES, (INDEX)MY_ROW)
 #define FROM_THE_END piece_of(&c, TILES, PIECES - 1 - (INDEX)MY_ROW)
 
-/* The set of its first channel; some set where it has none. */
+/* The set of its first channel; any valid set where it has none. */
 #define MY_SET (p.part * (INDEX)c.channels + min(p.channel, (INDEX)c.channels - N))
 
-/* Where an operand's channel begins, and how far behind it a position lies. STRAIGHT: all lie a step apart. */
-#define BASE(name, k) (name##_at + p.part * c.part_step[k] + p.channel * c.channel_step[k])
+/* Offset of an operand's channel, and of a position from it. STRAIGHT: positions are a constant step apart. */
+#define BASE(name, k) (name##_at + p.part * c.sample_step[k] + p.channel * c.channel_step[k])
 #ifdef STRAIGHT
-#define PLACE(k) ((first_ + h * ROWS) * (INDEX)c.along[k])
+#define OFFSET(k) ((first_ + h * ROWS) * (INDEX)c.along[k])
 #else
-long place_of(const channel_set *c, INDEX at, int k)
+long offset_of(const channel_set *c, INDEX at, int k)
 {
     const INDEX inner = (INDEX)c->inner, outer = at / inner;
     return nest_at(&c->outer, outer, k) + (at - outer * inner) * c->along[k];
 }
-#define PLACE(k) place_of(&c, first_ + h * ROWS, k)
+#define OFFSET(k) offset_of(&c, first_ + h * ROWS, k)
 #endif
 
-/* HELD of its positions at a time, each of them, and each of the channels. */
-#define EACH_TURN for (INDEX first_ = p.begin; first_ < p.end; first_ += HELD * ROWS)
-#define EACH_HELD _Pragma("unroll") for (int h = 0; h < HELD; h++) if (first_ + h * ROWS < p.end)
+/* POSITIONS positions at a time, each of them, and each channel of a work-item. */
+#define EACH_TURN for (INDEX first_ = p.begin; first_ < p.end; first_ += POSITIONS * ROWS)
+#define EACH_POSITION _Pragma("unroll") for (int h = 0; h < POSITIONS; h++) if (first_ + h * ROWS < p.end)
 #define EACH_LANE _Pragma("unroll") for (int lane = 0; lane < N; lane++)
 
-#define HOLD(T, name, k) FETCH(T, name, name##_base + PLACE(k), name##_held[h])
-#define ELEMENT(T, name, at, k) name##_held[h][lane]
+#define READ(T, name, k) FETCH(T, name, name##_base + OFFSET(k), name##_regs[h])
+#define ELEMENT(T, name, at, k) name##_regs[h][lane]
 
 /* ---- sums -------------------------------------------------------------------------------------------------------- */
 
-/* Sums over the group's rows of work-items, of each channel, for all of them. A few rows take every TOP_ROWS-th row,
- * then all take what those have; loops that are not unrolled leave the registers to what is held. */
+/* Sums per channel over the group's rows of work-items, for all of them: a few rows combine every TOP_ROWS-th, then all
+ * combine theirs. Loops are not unrolled, to leave registers to the data. */
 #define TOP_ROWS (ROWS >= 64 ? 8 : ROWS >= 16 ? 4 : 1)
 
-void over_rows(real *x, __local real *space)
+void sum_rows(real *x, __local real *space)
 {
 #if GROUP > 1
-    const int me = MY_PLACE, column = me % ACROSS;
+    const int me = MY_ITEM, column = me % ACROSS;
     EACH_LANE space[lane * GROUP + me] = x[lane];
     barrier(CLK_LOCAL_MEM_FENCE);
     if (me < TOP_ROWS * ACROSS) {
@@ -96,19 +96,18 @@ void over_rows(real *x, __local real *space)
 }
 
 #ifdef MOMENTS
-#define HELD 4
-#define FEW (4 * HELD) /* positions whose numbers are added in the type computed in before they are in `real` */
+#define POSITIONS 4
+#define FEW (4 * POSITIONS) /* positions summed in the compute type before they are added in `real` */
 
-/* False where squares may have left what f32 can hold. */
+/* False where squares may have left the range of f32; the sums are then repeated in `real`. */
 bool is_in_range(C sum, C squares)
 {
     return sizeof(C) == sizeof(real) || (squares > (C)1e-30f && squares < (C)1e30f) || (squares == 0 && sum == 0);
 }
 
-/* A chunk of a tile for each group: count, mean and sum of squared distances from it, (sets, chunks, 3). A work-item
- * measures from its first element: what cancels in the end is no larger than that element's part in the squares, times
- * the work-item's number of elements. Bytes: x read once. */
-__kernel void column_moments(channel_set c, OPERAND(x), OPERAND(parts))
+/* Count, mean and sum of squared deviations per set and chunk, (sets, chunks, 3). A work-item measures from its first
+ * element, so that cancellation at the end is bounded by that element's part in the squares. Bytes: x read once. */
+__kernel void nhwc_moments(channel_set c, OPERAND(x), OPERAND(parts))
 {
     __local real space[N * GROUP];
     END_BEYOND(PIECES)
@@ -120,15 +119,15 @@ __kernel void column_moments(channel_set c, OPERAND(x), OPERAND(parts))
     {
         const INDEX stop = min(p.end, next + FEW * ROWS);
         C few[N] = {0}, few_squares[N] = {0};
-        _Pragma("unroll 1") for (INDEX first_ = next; first_ < stop; first_ += HELD * ROWS)
+        _Pragma("unroll 1") for (INDEX first_ = next; first_ < stop; first_ += POSITIONS * ROWS)
         {
-            C x_held[HELD][N];
-            EACH_HELD HOLD(T_X, x, X);
+            C x_regs[POSITIONS][N];
+            EACH_POSITION READ(T_X, x, X);
             if (first_ == p.begin)
-                EACH_LANE from[lane] = x_held[0][lane];
-            EACH_HELD EACH_LANE
+                EACH_LANE from[lane] = x_regs[0][lane];
+            EACH_POSITION EACH_LANE
             {
-                const C d = x_held[h][lane] - from[lane];
+                const C d = x_regs[h][lane] - from[lane];
                 few[lane] += d;
                 few_squares[lane] += d * d;
             }
@@ -140,7 +139,7 @@ __kernel void column_moments(channel_set c, OPERAND(x), OPERAND(parts))
                 sum = square = 0;
                 _Pragma("unroll 1") for (INDEX first_ = next, h = 0; first_ < stop; first_ += ROWS)
                 {
-                    const real d = (real)(C)LOAD(T_X, x, x_base + PLACE(X) + lane) - (real)from[lane];
+                    const real d = (real)(C)LOAD(T_X, x, x_base + OFFSET(X) + lane) - (real)from[lane];
                     sum += d;
                     square += d * d;
                 }
@@ -154,9 +153,9 @@ __kernel void column_moments(channel_set c, OPERAND(x), OPERAND(parts))
     C start[N] = {0};
     real middle[N];
     if (p.end > 0)
-        FETCH(T_X, x, x_base + PLACE(X), start);
+        FETCH(T_X, x, x_base + OFFSET(X), start);
     EACH_LANE middle[lane] = p.begin < p.end ? sums[lane] + seen * ((real)from[lane] - (real)start[lane]) : (real)0;
-    over_rows(middle, space);
+    sum_rows(middle, space);
     EACH_LANE
     {
         middle[lane] = (real)start[lane] + middle[lane] / length;
@@ -164,8 +163,8 @@ __kernel void column_moments(channel_set c, OPERAND(x), OPERAND(parts))
         squares[lane] =
             p.begin < p.end ? squares[lane] - sums[lane] * sums[lane] * inverse + seen * apart * apart : (real)0;
     }
-    over_rows(squares, space);
-    if (MY_PLACE >= ACROSS || p.end == 0)
+    sum_rows(squares, space);
+    if (MY_ITEM >= ACROSS || p.end == 0)
         return;
     EACH_LANE
     {
@@ -177,44 +176,44 @@ __kernel void column_moments(channel_set c, OPERAND(x), OPERAND(parts))
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
-#ifdef NORMALISE
-#define HELD 4
-/* A chunk of a tile for each group. Bytes: x read, y written; with relu, what is added before it, too. */
-__kernel void column_normalise(channel_set c, OPERAND(x), OPERAND(to), OPERAND(beside), OPERAND(numbers))
+#ifdef NORMALIZE
+#define POSITIONS 4
+/* y = relu((x - mean) · scale + bias + residual). Bytes: x read, y written; with a residual, that too. */
+__kernel void nhwc_normalize(channel_set c, OPERAND(x), OPERAND(to), OPERAND(residual), OPERAND(stats))
 {
     END_BEYOND(PIECES)
     const piece p = FROM_THE_END;
-    const long x_base = BASE(x, X), to_base = BASE(to, TO), beside_base = BASE(beside, BESIDE);
+    const long x_base = BASE(x, X), to_base = BASE(to, Y), residual_base = BASE(residual, RESIDUAL);
     C highs[N], lows[N], scales[N], biases[N];
     EACH_LANE
     {
-        const real mean = NUMBER(MEAN, MY_SET + lane);
+        const real mean = STAT(MEAN, MY_SET + lane);
         highs[lane] = (C)mean, lows[lane] = (C)(mean - (real)highs[lane]);
-        scales[lane] = (C)NUMBER(SCALE, MY_SET + lane), biases[lane] = (C)NUMBER(BIAS, MY_SET + lane);
+        scales[lane] = (C)STAT(SCALE, MY_SET + lane), biases[lane] = (C)STAT(BIAS, MY_SET + lane);
     }
     EACH_TURN
     {
-        C x_held[HELD][N], beside_held[HELD][N];
-        EACH_HELD
+        C x_regs[POSITIONS][N], residual_regs[POSITIONS][N];
+        EACH_POSITION
         {
-            HOLD(T_X, x, X);
+            READ(T_X, x, X);
 #ifdef ADDED
-            HOLD(T_BESIDE, beside, BESIDE);
+            READ(T_RESIDUAL, residual, RESIDUAL);
 #endif
         }
-        EACH_HELD
+        EACH_POSITION
         {
-            C made[N];
+            C result[N];
             EACH_LANE
             {
                 const C high = highs[lane], low = lows[lane];
-                C y = CENTRED(x_held[h][lane]) * scales[lane] + biases[lane];
+                C y = CENTRED(x_regs[h][lane]) * scales[lane] + biases[lane];
 #ifdef ADDED
-                y += beside_held[h][lane];
+                y += residual_regs[h][lane];
 #endif
-                made[lane] = CUT(y);
+                result[lane] = RELU_OUT(y);
             }
-            DELIVER(T_TO, to, to_base + PLACE(TO), made);
+            WRITE(T_Y, to, to_base + OFFSET(Y), result);
         }
     }
 }
@@ -222,18 +221,19 @@ __kernel void column_normalise(channel_set c, OPERAND(x), OPERAND(to), OPERAND(b
 
 /* ---- gradients --------------------------------------------------------------------------------------------------- */
 
-#if defined(SUMS) || defined(SLOPES)
-#define HELD 4
+#if defined(SUMS) || defined(GRAD)
+#define POSITIONS 4
 
-typedef struct numbers_of {
+/* Statistics of the N channels of a work-item, in registers. */
+typedef struct lane_stats {
     C high[N], low[N], rstd[N], scale[N], bias[N];
-} numbers_of;
+} lane_stats;
 
-#define GRADIENT_NUMBERS \
-    const long x_base = BASE(x, X), to_base = BASE(to, TO), g_base = BASE(g, UP), beside_base = BASE(beside, BESIDE), \
-               passed_base = BASE(passed, PASSED); \
-    const C least = (C)least_; \
-    numbers_of own; \
+#define GRADIENT_STATS \
+    const long x_base = BASE(x, X), to_base = BASE(to, Y), g_base = BASE(g, GY), \
+               residual_base = BASE(residual, RESIDUAL), gres_base = BASE(gres, GRES); \
+    const C min_output = (C)min_output_; \
+    lane_stats own; \
     EACH_LANE \
     { \
         const INDEX set = MY_SET + lane; \
@@ -242,71 +242,70 @@ typedef struct numbers_of {
         own.rstd[lane] = (C)RSTD_OF(set), own.scale[lane] = (C)SCALE_OF(set), own.bias[lane] = (C)BIAS_OF(set); \
     }
 
-#define LANE_NUMBERS \
+#define LANE_STATS \
     const C high = own.high[lane], low = own.low[lane], rstd_ = own.rstd[lane], scale = own.scale[lane], \
             plus = own.bias[lane];
 
 #ifdef ADDED
-#define HOLD_GRADIENTS \
-    C x_held[HELD][N], g_held[HELD][N], beside_held[HELD][N]; \
-    EACH_HELD \
+#define READ_GRADIENTS \
+    C x_regs[POSITIONS][N], g_regs[POSITIONS][N], residual_regs[POSITIONS][N]; \
+    EACH_POSITION \
     { \
-        HOLD(T_X, x, X); \
-        HOLD(T_G, g, UP); \
-        HOLD(T_BESIDE, beside, BESIDE); \
+        READ(T_X, x, X); \
+        READ(T_G, g, GY); \
+        READ(T_RESIDUAL, residual, RESIDUAL); \
     }
 #else
-#define HOLD_GRADIENTS \
-    C x_held[HELD][N], g_held[HELD][N]; \
-    EACH_HELD \
+#define READ_GRADIENTS \
+    C x_regs[POSITIONS][N], g_regs[POSITIONS][N]; \
+    EACH_POSITION \
     { \
-        HOLD(T_X, x, X); \
-        HOLD(T_G, g, UP); \
+        READ(T_X, x, X); \
+        READ(T_G, g, GY); \
     }
 #endif
 #endif
 
 #ifdef SUMS
-/* A chunk of a tile for each group: the sums of g, and of g · (x - mean) · rstd, (sets, chunks, 2). What goes through
- * relu is written on the way, and with FIXED the gradient of x. Bytes: x and g read, and with relu its result, where it
- * is given. */
-__kernel void column_sums(channel_set c, OPERAND(x), OPERAND(to), OPERAND(g), OPERAND(beside), OPERAND(passed),
-                          STATISTICS, OPERAND(parts), real least_)
+/* Σ gy and Σ gy · (x - mean) · rstd per set and chunk, (sets, chunks, 2). The gradient after relu is written on the
+ * way, and with FIXED gx. Bytes: x and gy read, and relu's output where it is given. */
+__kernel void nhwc_sums(channel_set c, OPERAND(x), OPERAND(to), OPERAND(g), OPERAND(residual), OPERAND(gres),
+                        STATISTICS, OPERAND(parts), real min_output_)
 {
     __local real space[N * GROUP];
     END_BEYOND(PIECES)
     const piece p = FROM_THE_FRONT;
     real sums[N] = {0}, products[N] = {0};
-    GRADIENT_NUMBERS
+    GRADIENT_STATS
     EACH_TURN
     {
         C few[N] = {0}, few_products[N] = {0};
-        HOLD_GRADIENTS
-        EACH_HELD
+        READ_GRADIENTS
+        EACH_POSITION
         {
-            C ups[N], slopes[N];
+            C gys[N], grads[N];
             EACH_LANE
             {
-                LANE_NUMBERS
-                PASS()
-                few[lane] += up;
-                few_products[lane] += up * (CENTRED(x_held[h][lane]) * rstd_);
-                ups[lane] = up, slopes[lane] = up * scale;
+                LANE_STATS
+                LOAD_GRAD()
+                few[lane] += gy;
+                few_products[lane] += gy * (CENTRED(x_regs[h][lane]) * rstd_);
+                gys[lane] = gy, grads[lane] = gy * scale;
             }
 #ifdef ADDED
-            if (passed)
-                DELIVER(T_PASSED, passed, passed_base + PLACE(PASSED), ups);
+            if (gres)
+                WRITE(T_GRES, gres, gres_base + OFFSET(GRES), gys);
 #endif
 #ifdef FIXED
             if (to)
-                DELIVER(T_TO, to, to_base + PLACE(TO), slopes);
+                WRITE(T_Y, to, to_base + OFFSET(Y), grads);
 #endif
         }
         EACH_LANE sums[lane] += few[lane], products[lane] += few_products[lane];
     }
-    over_rows(sums, space);
-    over_rows(products, space);
-    if (MY_PLACE >= ACROSS || p.end == 0)
+    sum_rows(sums, space);
+    sum_rows(products, space);
+    if (MY_ITEM >= ACROSS || p.end == 0)
         return;
     EACH_LANE
     {
@@ -316,39 +315,39 @@ __kernel void column_sums(channel_set c, OPERAND(x), OPERAND(to), OPERAND(g), OP
 }
 #endif
 
-#ifdef SLOPES
-/* A chunk of a tile for each group. Bytes: g and x read, with FIXED g alone, gx written, and what goes through relu. */
-__kernel void column_slopes(channel_set c, OPERAND(x), OPERAND(to), OPERAND(g), OPERAND(beside), OPERAND(passed),
-                            STATISTICS, OPERAND(numbers), real least_)
+#ifdef GRAD
+/* gx. Bytes: gy and x read, with FIXED gy alone; gx written, and the gradient after relu. */
+__kernel void nhwc_grad(channel_set c, OPERAND(x), OPERAND(to), OPERAND(g), OPERAND(residual), OPERAND(gres),
+                        STATISTICS, OPERAND(stats), real min_output_)
 {
     END_BEYOND(PIECES)
     const piece p = FROM_THE_END;
-    GRADIENT_NUMBERS
+    GRADIENT_STATS
 #ifndef FIXED
     C firsts[N], seconds[N];
-    EACH_LANE firsts[lane] = (C)NUMBER(FIRST, MY_SET + lane), seconds[lane] = (C)NUMBER(SECOND, MY_SET + lane);
+    EACH_LANE firsts[lane] = (C)STAT(FIRST, MY_SET + lane), seconds[lane] = (C)STAT(SECOND, MY_SET + lane);
 #endif
     EACH_TURN
     {
-        HOLD_GRADIENTS
-        EACH_HELD
+        READ_GRADIENTS
+        EACH_POSITION
         {
-            C ups[N], slopes[N];
+            C gys[N], grads[N];
             EACH_LANE
             {
-                LANE_NUMBERS
-                PASS()
+                LANE_STATS
+                LOAD_GRAD()
 #ifndef FIXED
                 const C first = firsts[lane], second = seconds[lane];
 #endif
-                ups[lane] = up, slopes[lane] = SLOPE();
+                gys[lane] = gy, grads[lane] = GRAD_X();
             }
 #ifdef ADDED
-            if (passed)
-                DELIVER(T_PASSED, passed, passed_base + PLACE(PASSED), ups);
+            if (gres)
+                WRITE(T_GRES, gres, gres_base + OFFSET(GRES), gys);
 #endif
             if (to)
-                DELIVER(T_TO, to, to_base + PLACE(TO), slopes);
+                WRITE(T_Y, to, to_base + OFFSET(Y), grads);
         }
     }
 }

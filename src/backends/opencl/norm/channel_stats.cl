@@ -1,31 +1,31 @@
-/* channel_stats.cl: what the kernels of batchnorm and groupnorm share: sets, their numbers, and where both are kept.
- * channel_stats.h says how elements are shared out.
+/* channel_stats.cl: shared by the kernels of batchnorm and groupnorm: sets, their statistics, and where both are
+ * stored. channel_stats.h explains how elements are distributed.
  *
- * A set is a channel of a tensor [N, C, ...], of all parts or of one. Its elements are taken in chunks, whose moments
- * or sums go to scratch; a group for each set puts them together in an order fixed by their number. A mean is used as
- * two numbers of the type computed in, so that what is left of an element after it is exact to f32 even where the mean
- * is much larger than the deviation. */
-#pragma OPENCL FP_CONTRACT OFF /* backward makes the result again: with the same roundings */
+ * A set is a channel of (N, C, ...) over all samples or of one. Its elements are taken in chunks, whose moments or sums
+ * go to scratch; a group per set combines them in order. A mean is used as two stats of the compute type (high, low),
+ * so that x - mean is exact to f32 even where the mean is much larger than the std. */
+#pragma OPENCL FP_CONTRACT OFF /* backward recomputes the result: with the same roundings */
 #include "backends/opencl/common/rows.cl"
 
-enum { X, TO, UP, BESIDE, PASSED, OPERANDS };
+enum { X, Y, GY, RESIDUAL, GRES, OPERANDS };
 
+/* tarn__cl_channel_set of channel_stats.h, passed by value. Strides: along lines, between channels, between samples. */
 typedef struct channel_set {
-    nest outer; /* over all axes but the channel's, the one taken in lines and, with parts, the first */
-    long channels, sets, members;  /* members: neighbouring sets that share a mean */
-    long inner, segment, segments; /* elements of the axis taken in lines; of a line at most; lines of that axis */
-    long lines, chunk, chunks;     /* lines of a set; of a chunk; chunks of a set. By columns a chunk has positions */
-    long along[OPERANDS], channel_step[OPERANDS], part_step[OPERANDS];
+    nest outer;                    /* all axes but the channel's, that of lines and, per sample, the first */
+    long channels, sets, members;  /* members: adjacent sets that share a mean */
+    long inner, segment, segments; /* elements of the axis of lines; of a line, at most; lines of the axis */
+    long lines, chunk, chunks;     /* lines of a set; of a chunk; chunks of a set. NHWC: positions of a chunk */
+    long along[OPERANDS], channel_step[OPERANDS], sample_step[OPERANDS];
 } channel_set;
 
-/* Arrays of a number for each set, in scratch: forward has the first three, result (x - mean) · scale + bias, backward
- * the others, gradient scale · g - first - (x - mean) · rstd · second. */
+/* Statistics per set, in scratch: forward y = (x - mean) · scale + bias; backward gx = scale · gy - first - (x - mean)
+ * · rstd · second. */
 enum { MEAN, SCALE, BIAS, FIRST = 0, SECOND };
-#define NUMBERS(name) ((__global real *)((__global char *)name + name##_at))
-#define NUMBER(which, set) NUMBERS(numbers)[(which)*c.sets + (set)]
+#define SCRATCH_REALS(name) ((__global real *)((__global char *)name + name##_at))
+#define STAT(which, set) SCRATCH_REALS(stats)[(which)*c.sets + (set)]
 #define PARTS ((__global real *)((__global char *)parts + parts_at))
 
-/* Backward makes the others from what forward has kept. */
+/* Backward derives scale and bias from what forward saved. */
 #define STATISTICS VECTOR(weight), VECTOR(bias), OPERAND(mean), OPERAND(rstd)
 #define CHANNEL_OF(set) ((INDEX)(set) % (INDEX)c.channels)
 #define MEAN_OF(set) load_stat(mean, mean_at + (INDEX)(set) / (INDEX)c.members)
@@ -34,32 +34,32 @@ enum { MEAN, SCALE, BIAS, FIRST = 0, SECOND };
     (weight ? RSTD_OF(set) * (real)LOAD(T_W, weight, weight_at + CHANNEL_OF(set) * weight_step) : RSTD_OF(set))
 #define BIAS_OF(set) (bias ? (real)LOAD(T_B, bias, bias_at + CHANNEL_OF(set) * bias_step) : (real)0)
 
-/* What is left of an element when the mean is taken off. */
+/* x - mean, with the mean in two parts. */
 #define CENTRED(x) (((x)-high) - low)
 
-/* A result, with relu. */
+/* The output, through relu where it is fused. */
 #ifdef RELU
-#define CUT(y) ((y) < 0 ? (C)0 : (y))
+#define RELU_OUT(y) ((y) < 0 ? (C)0 : (y))
 #else
-#define CUT(y) (y)
+#define RELU_OUT(y) (y)
 #endif
 
-/* What of g goes through relu: where its result is above `least`. What is not a number goes through, as its value does.
- * Where something was ADDED before it the result is given, else it is made again. */
+/* The gradient after relu: gy where relu's output is above `min_output`, else 0. NaN passes, as its value does. With a
+ * residual (ADDED) the output is given, else it is recomputed. */
 #ifdef ADDED
-#define RELU_OF(at) ELEMENT(T_BESIDE, beside, at, BESIDE)
+#define RELU_OF(at) ELEMENT(T_RESIDUAL, residual, at, RESIDUAL)
 #else
 #define RELU_OF(at) (CENTRED(ELEMENT(T_X, x, at, X)) * scale + plus)
 #endif
 #ifdef RELU
-#define PASS(at) const C up = RELU_OF(at) <= least ? (C)0 : ELEMENT(T_G, g, at, UP);
+#define LOAD_GRAD(at) const C gy = RELU_OF(at) <= min_output ? (C)0 : ELEMENT(T_G, g, at, GY);
 #else
-#define PASS(at) const C up = ELEMENT(T_G, g, at, UP);
+#define LOAD_GRAD(at) const C gy = ELEMENT(T_G, g, at, GY);
 #endif
 
-/* The gradient of x: with FIXED the statistics were given, and do not count. */
+/* gx; with FIXED the statistics were given, and have no gradient. */
 #ifdef FIXED
-#define SLOPE(at) (up * scale)
+#define GRAD_X(at) (gy * scale)
 #else
-#define SLOPE(at) (up * scale - first - CENTRED(ELEMENT(T_X, x, at, X)) * rstd_ * second)
+#define GRAD_X(at) (gy * scale - first - CENTRED(ELEMENT(T_X, x, at, X)) * rstd_ * second)
 #endif

@@ -1,35 +1,36 @@
-/* layernorm.c: layernorm and rmsnorm over the last axis, alone and of a sum of two tensors, and their gradients: the
- * launchers of layernorm.cl. */
+/* layernorm.c: layernorm and rmsnorm over the last axis, alone and fused with the addition before them, and their
+ * gradients: the launchers of layernorm.cl and layernorm_registers.cl. */
 #include <stdio.h>
 
 #include "backends/opencl/common/rows.h"
 
-#define MOST_CHUNKS 256
-#define LEAST_ROWS 16                       /* in a chunk */
+#define MAX_CHUNKS 256
+#define MIN_ROWS 16                         /* per chunk */
 #define PARTIAL_ELEMENTS (INT64_C(4) << 20) /* of all chunks' sums together */
-#define HELD_CHUNKS 1024                    /* where rows are held, if each has at least so many rows, */
-#define LEAST_HELD_ROWS 4
-#define MOST_HELD_ROWS 64 /* and at most so many: their sums are in f32 */
+#define REGISTER_CHUNKS 1024                /* with rows in registers: chunks at most, with at least */
+#define MIN_REGISTER_ROWS 4
+#define MAX_REGISTER_ROWS 64 /* and at most these rows each, since they are summed in f32 */
 
-/* A view's dtype as kernels name it; where there is none, that of another, so that it makes no program of its own. */
-static const char *type_of(const tarn__view *view, const tarn__view *otherwise)
+/* Dtype name of a view; of an absent one that of another, so that it needs no program of its own. */
+static const char *type_of(const tarn__view *view, const tarn__view *fallback)
 {
-    return tarn__cl_dtype_name(view ? view->dtype : otherwise->dtype);
+    return tarn__cl_dtype_name(view ? view->dtype : fallback->dtype);
 }
 
-static const char *width_of(const tarn__cl_row_set *rows)
+/* Short rows are computed in `real`. */
+static const char *real_option(const tarn__cl_row_set *rows)
 {
-    return rows->length <= TARN__CL_SHORT_ROW ? " -DWIDE" : "";
+    return rows->length <= TARN__CL_SHORT_ROW ? " -DUSE_REAL" : "";
 }
 
-/* A kernel of layernorm_registers.cl. Not good: rows are not held, or not by groups of this device. */
-static tarn__cl_launch try_held(const tarn__call *call, const char *kernel, const tarn__cl_row_form *form, int held,
-                                const char *own)
+/* A kernel of layernorm_registers.cl. Not good: rows do not fit the registers of a group on this device. */
+static tarn__cl_launch try_registers(const tarn__call *call, const char *kernel, const tarn__cl_row_form *form,
+                                     int vecs, const char *own)
 {
     char options[384], all[320];
-    snprintf(all, sizeof(all), " -DHELD=%d%s", held, own);
+    snprintf(all, sizeof(all), " -DVECS=%d%s", vecs, own);
     tarn__cl_row_options(form, all, options, sizeof(options));
-    return held ? tarn__cl_try(call, "layernorm_registers", kernel, options, form->group)
+    return vecs ? tarn__cl_try(call, "layernorm_registers", kernel, options, form->group)
                 : (tarn__cl_launch){.good = false};
 }
 
@@ -37,14 +38,17 @@ static tarn__cl_launch try_held(const tarn__call *call, const char *kernel, cons
 
 enum { OUT, IN, MEAN, RSTD, FIRST, SECOND, OPERANDS };
 
+/* Operands of a forward call. */
 typedef struct forward {
-    /* of a sum, IN is where it goes, and the last two are its terms; else these are NULL */
+    /* fused with an addition IN is the sum's output, FIRST and SECOND its terms; else those are NULL */
     const tarn__view *view[OPERANDS];
     const tarn__view *weight, *bias;
     bool is_centred; /* layernorm */
     double epsilon;
 } forward;
 
+/* In registers where rows fit, else by rows. Bytes: x read, y written; with an addition both terms read and the sum
+ * written too. */
 static void run_forward(const tarn__call *call, const forward *f)
 {
     const tarn__view *x = f->view[IN], *number = f->view[RSTD] ? f->view[RSTD] : f->view[MEAN];
@@ -55,19 +59,19 @@ static void run_forward(const tarn__call *call, const forward *f)
     if (rows.count == 0)
         return;
     const tarn__cl_device *device = tarn__cl_device_at(call->device);
-    tarn__cl_row_form form = tarn__cl_row_form_of(device, &rows, axis, OPERANDS, f->view), few = form;
-    const int held = tarn__cl_is_vec4(f->weight) && tarn__cl_is_vec4(f->bias)
-                         ? tarn__cl_row_registers(device, &rows, &few, axis, OPERANDS, f->view)
+    tarn__cl_row_form form = tarn__cl_row_form_of(device, &rows, axis, OPERANDS, f->view), registers = form;
+    const int vecs = tarn__cl_is_vec4(f->weight) && tarn__cl_is_vec4(f->bias)
+                         ? tarn__cl_row_registers(device, &rows, &registers, axis, OPERANDS, f->view)
                          : 0;
     snprintf(own, sizeof(own),
              "%s%s%s%s -DFORWARD -DT_X=%s -DT_Y=%s -DT_W=%s -DT_B=%s -DT_STAT=%s -DT_FIRST=%s -DT_SECOND=%s",
-             width_of(&rows), f->is_centred ? " -DCENTRED" : "", f->view[FIRST] ? " -DRESIDUAL" : "",
+             real_option(&rows), f->is_centred ? " -DCENTRED" : "", f->view[FIRST] ? " -DRESIDUAL" : "",
              x->dtype == TARN_F32 ? "" : " -DROUNDS", type_of(x, x), type_of(f->view[OUT], x), type_of(f->weight, x),
              type_of(f->bias, x), number ? tarn__cl_dtype_name(number->dtype) : "f32", type_of(f->view[FIRST], x),
              type_of(f->view[SECOND], x));
-    tarn__cl_launch launch = try_held(call, "norm", &few, held, own);
+    tarn__cl_launch launch = try_registers(call, "norm", &registers, vecs, own);
     if (launch.good)
-        form = few;
+        form = registers;
     else
         launch = tarn__cl_begin_rows(call, "layernorm", "norm", &form, own);
     tarn__cl_arg_value(&launch, &rows, sizeof(rows));
@@ -110,38 +114,39 @@ static void run_residual_norm(const tarn__call *call)
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-enum { UP = 4, OWN }; /* g, and the gradient that a sum has itself, in the places of FIRST and SECOND */
+enum { GY = 4, OWN }; /* gy, and the gradient that reaches the sum directly; in the slots of FIRST and SECOND */
 
+/* A backward call described for launch. */
 typedef struct backward {
-    const tarn__view *view[OPERANDS]; /* gx or NULL, x, mean or NULL, rstd, g, own or NULL */
+    const tarn__view *view[OPERANDS]; /* gx or NULL, x, mean or NULL, rstd, gy, own or NULL */
     const tarn__view *weight, *gweight, *gbias;
     bool is_centred, is_short;
     double epsilon;
     tarn__cl_row_set rows;
-    tarn__cl_row_form form, held_form;
-    int held; /* as tarn__cl_row_registers has it */
+    tarn__cl_row_form form, register_form;
+    int vecs; /* vec4s of a row per work-item; 0: rows are not in registers */
     int64_t chunk_rows, chunks;
-    /* scratch: mean and 1 / deviation of short rows, made again; the chunks' sums. Room for f64, whatever `real` is */
-    size_t numbers_bytes, partial_bytes;
+    /* scratch: recomputed mean and rstd of short rows, then the chunks' sums; sized for f64, whatever `real` is */
+    size_t stats_bytes, partial_bytes;
 } backward;
 
-/* By whether rows are held. */
+/* Cuts rows into chunks for the gradients of weight and bias. */
 static void cut_chunks(backward *b)
 {
     int64_t length = b->rows.length > 0 ? b->rows.length : 1, most = PARTIAL_ELEMENTS / length,
-            least = b->held ? LEAST_HELD_ROWS : LEAST_ROWS;
-    most = b->held ? HELD_CHUNKS : most < 8 ? 8 : most > MOST_CHUNKS ? MOST_CHUNKS : most;
+            least = b->vecs ? MIN_REGISTER_ROWS : MIN_ROWS;
+    most = b->vecs ? REGISTER_CHUNKS : most < 8 ? 8 : most > MAX_CHUNKS ? MAX_CHUNKS : most;
     b->chunk_rows = (b->rows.count + most - 1) / most;
-    b->chunk_rows = b->chunk_rows < least                       ? least
-                    : b->held && b->chunk_rows > MOST_HELD_ROWS ? MOST_HELD_ROWS
-                                                                : b->chunk_rows;
+    b->chunk_rows = b->chunk_rows < least                          ? least
+                    : b->vecs && b->chunk_rows > MAX_REGISTER_ROWS ? MAX_REGISTER_ROWS
+                                                                   : b->chunk_rows;
     b->chunks = (b->rows.count + b->chunk_rows - 1) / b->chunk_rows;
     b->partial_bytes = b->gweight || b->gbias
-                           ? 2 * (b->held ? sizeof(float) : sizeof(double)) * (size_t)(b->chunks * b->rows.length)
+                           ? 2 * (b->vecs ? sizeof(float) : sizeof(double)) * (size_t)(b->chunks * b->rows.length)
                            : 0;
 }
 
-/* The rest of a description whose views, vectors and epsilon are given. */
+/* Completes a description whose views, vectors and epsilon are set. */
 static void plan_backward(backward *b, const tarn__call *call)
 {
     const tarn__cl_device *device = tarn__cl_device_at(call->device);
@@ -150,12 +155,12 @@ static void plan_backward(backward *b, const tarn__call *call)
     for (int k = 0; k < OPERANDS; k++)
         views[k] = b->view[k] ? b->view[k] : k == OUT ? b->view[IN] : NULL;
     tarn__cl_row_set_describe(&b->rows, axis, OPERANDS, views);
-    b->form = b->held_form = tarn__cl_row_form_of(device, &b->rows, axis, OPERANDS, b->view);
-    b->held = tarn__cl_is_vec4(b->weight)
-                  ? tarn__cl_row_registers(device, &b->rows, &b->held_form, axis, OPERANDS, b->view)
+    b->form = b->register_form = tarn__cl_row_form_of(device, &b->rows, axis, OPERANDS, b->view);
+    b->vecs = tarn__cl_is_vec4(b->weight)
+                  ? tarn__cl_row_registers(device, &b->rows, &b->register_form, axis, OPERANDS, b->view)
                   : 0;
     b->is_short = b->rows.length <= TARN__CL_SHORT_ROW;
-    b->numbers_bytes = b->is_short ? 2 * sizeof(double) * (size_t)b->rows.count : 0;
+    b->stats_bytes = b->is_short ? 2 * sizeof(double) * (size_t)b->rows.count : 0;
     cut_chunks(b);
 }
 
@@ -174,6 +179,7 @@ static backward describe_norm(const tarn__call *call, bool is_centred)
     return b;
 }
 
+/* Inputs sum, weight, mean, rstd, gy, and the gradient that reaches the sum directly; outputs as above. */
 static backward describe_residual(const tarn__call *call)
 {
     const tarn__residual_norm *params = call->params;
@@ -191,12 +197,12 @@ static void write_options(const backward *b, const char *kernel, char *options, 
 {
     const tarn__view *x = b->view[IN];
     snprintf(options, size, "%s%s -D%s -DT_X=%s -DT_GX=%s -DT_STAT=%s -DT_G=%s -DT_OWN=%s -DT_W=%s",
-             b->is_short ? " -DWIDE -DREMEASURE" : "", b->is_centred ? " -DCENTRED" : "", kernel, type_of(x, x),
-             type_of(b->view[OUT], x), type_of(b->view[RSTD], x), type_of(b->view[UP], x), type_of(b->view[OWN], x),
+             b->is_short ? " -DUSE_REAL -DREMEASURE" : "", b->is_centred ? " -DCENTRED" : "", kernel, type_of(x, x),
+             type_of(b->view[OUT], x), type_of(b->view[RSTD], x), type_of(b->view[GY], x), type_of(b->view[OWN], x),
              type_of(b->weight, x));
 }
 
-static void put_operands(tarn__cl_launch *launch, const backward *b)
+static void arg_operands(tarn__cl_launch *launch, const backward *b)
 {
     tarn__cl_arg_value(launch, &b->rows, sizeof(b->rows));
     for (int k = 0; k < OPERANDS; k++)
@@ -204,39 +210,39 @@ static void put_operands(tarn__cl_launch *launch, const backward *b)
     tarn__cl_arg_vector(launch, b->weight);
 }
 
-/* A row for each group. Bytes: x and g read, gx written. */
-static void run_slopes(const tarn__call *call, const backward *b)
+/* gx, a row per group. Bytes: x and gy read, gx written. */
+static void run_grad(const tarn__call *call, const backward *b)
 {
     char own[256];
     tarn__cl_row_form form = b->form;
-    write_options(b, "SLOPES", own, sizeof(own));
-    tarn__cl_launch launch = tarn__cl_begin_rows(call, "layernorm", "norm_slopes", &form, own);
-    put_operands(&launch, b);
+    write_options(b, "GRAD", own, sizeof(own));
+    tarn__cl_launch launch = tarn__cl_begin_rows(call, "layernorm", "norm_grad", &form, own);
+    arg_operands(&launch, b);
     tarn__cl_arg_scratch(&launch, call, 0);
     tarn__cl_arg_real(&launch, b->epsilon);
     tarn__cl_enqueue_rows(&launch, &form, b->rows.count);
 }
 
-/* A chunk of rows for each group: slopes and the chunk's sums in one pass. False, and nothing done, where rows are not
- * held. */
-static bool run_held(const tarn__call *call, const backward *b)
+/* A chunk of rows per group: gx and the chunk's sums in one pass. False, and nothing done, where rows are not in
+ * registers. */
+static bool run_registers(const tarn__call *call, const backward *b)
 {
     char own[256];
-    write_options(b, "SLOPES", own, sizeof(own));
-    tarn__cl_launch launch = try_held(call, "norm_slopes", &b->held_form, b->held, own);
+    write_options(b, "GRAD", own, sizeof(own));
+    tarn__cl_launch launch = try_registers(call, "norm_grad", &b->register_form, b->vecs, own);
     if (!launch.good)
         return false;
-    put_operands(&launch, b);
+    arg_operands(&launch, b);
     if (b->partial_bytes)
         tarn__cl_arg_scratch(&launch, call, 0);
     else
         tarn__cl_arg_view(&launch, NULL);
     tarn__cl_arg_long(&launch, b->chunk_rows);
-    tarn__cl_enqueue_rows(&launch, &b->held_form, b->chunks);
+    tarn__cl_enqueue_rows(&launch, &b->register_form, b->chunks);
     return true;
 }
 
-/* A work-item for each few columns of each chunk of rows. Bytes: x and g read. */
+/* Sums of columns: a work-item per few columns of each chunk of rows. Bytes: x and gy read. */
 static void run_columns(const tarn__call *call, const backward *b)
 {
     char own[256], options[384];
@@ -247,29 +253,30 @@ static void run_columns(const tarn__call *call, const backward *b)
     for (int k = IN; k < OWN; k++)
         tarn__cl_arg_view(&launch, b->view[k]);
     tarn__cl_arg_scratch(&launch, call, 0);
-    tarn__cl_arg_scratch(&launch, call, (int64_t)b->numbers_bytes);
+    tarn__cl_arg_scratch(&launch, call, (int64_t)b->stats_bytes);
     tarn__cl_arg_long(&launch, b->chunk_rows);
     tarn__cl_arg_long(&launch, b->chunks);
     size_t sets = ((size_t)b->rows.length + b->form.lanes - 1) / b->form.lanes;
     tarn__cl_enqueue_independent(&launch, 1, (size_t[]){sets * (size_t)b->chunks}, b->form.lanes > 1 ? 1 : 64);
 }
 
+/* `columns` columns per group, `slices` work-items for each. */
 static tarn__cl_launch try_combine(const tarn__call *call, const backward *b, size_t columns, size_t slices)
 {
     char options[192];
     const tarn__view *rstd = b->view[RSTD];
     snprintf(options, sizeof(options),
              "-DGROUP=1 -DLANES=1 -DCOMBINE -DCOLUMNS_A_GROUP=%zu -DSLICES=%zu -DPART=%s -DT_X=f32 -DT_GW=%s -DT_GB=%s",
-             columns, slices, b->held ? "float" : "real", type_of(b->gweight, rstd), type_of(b->gbias, rstd));
+             columns, slices, b->vecs ? "float" : "real", type_of(b->gweight, rstd), type_of(b->gbias, rstd));
     return columns * slices > 1 ? tarn__cl_try(call, "layernorm", "norm_combine", options, columns * slices)
                                 : tarn__cl_begin(call, "layernorm", "norm_combine", options);
 }
 
-/* Some columns for each group. */
+/* Adds up the chunks' sums, some columns per group. */
 static void run_combine(const tarn__call *call, const backward *b)
 {
     const tarn__cl_device *device = tarn__cl_device_at(call->device);
-    size_t columns = b->held ? 8 : 16,
+    size_t columns = b->vecs ? 8 : 16,
            slices = device->has_local_memory ? tarn__cl_group_size(device, 256) / columns : 1;
     slices = slices < 1 ? 1 : slices;
     tarn__cl_launch launch = try_combine(call, b, columns, slices);
@@ -279,7 +286,7 @@ static void run_combine(const tarn__call *call, const backward *b)
         slices = left / columns;
         launch = try_combine(call, b, columns, slices);
     }
-    tarn__cl_arg_scratch(&launch, call, (int64_t)b->numbers_bytes);
+    tarn__cl_arg_scratch(&launch, call, (int64_t)b->stats_bytes);
     tarn__cl_arg_long(&launch, b->chunks);
     tarn__cl_arg_long(&launch, b->rows.length);
     tarn__cl_arg_vector(&launch, b->gweight);
@@ -288,19 +295,21 @@ static void run_combine(const tarn__call *call, const backward *b)
     tarn__cl_enqueue(&launch, 1, (size_t[]){groups * local}, (size_t[]){local});
 }
 
-static void unhold(backward *b)
+/* Plans for rows by layernorm.cl instead. */
+static void drop_registers(backward *b)
 {
-    b->held = 0;
+    b->vecs = 0;
     cut_chunks(b);
 }
 
+/* One pass in registers, or gx and the sums of columns separately; then the chunks' sums. */
 static void run_backward(const tarn__call *call, backward *b)
 {
     const bool has_vectors = b->gweight || b->gbias;
-    if (b->rows.count > 0 && !run_held(call, b)) {
-        unhold(b);
+    if (b->rows.count > 0 && !run_registers(call, b)) {
+        drop_registers(b);
         if (b->view[OUT] || b->is_short)
-            run_slopes(call, b);
+            run_grad(call, b);
         if (has_vectors)
             run_columns(call, b);
     }
@@ -326,12 +335,12 @@ static void run_residual_norm_grad(const tarn__call *call)
     run_backward(call, &b);
 }
 
-/* Whether rows are held turns out when the kernel is begun. */
+/* The larger of both plans: whether rows fit registers is known only when the kernel is begun. */
 static size_t scratch_of(const backward *b)
 {
-    backward plain = *b;
-    unhold(&plain);
-    return b->numbers_bytes + (b->partial_bytes > plain.partial_bytes ? b->partial_bytes : plain.partial_bytes);
+    backward rows_only = *b;
+    drop_registers(&rows_only);
+    return b->stats_bytes + (b->partial_bytes > rows_only.partial_bytes ? b->partial_bytes : rows_only.partial_bytes);
 }
 
 static size_t layernorm_grad_scratch(const tarn__call *call)

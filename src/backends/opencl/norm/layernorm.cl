@@ -1,9 +1,9 @@
-/* layernorm.cl: layernorm (CENTRED) and rmsnorm over the last axis, alone and of a sum that is made in the same pass
- * (RESIDUAL); and their gradients.
+/* layernorm.cl: layernorm (CENTRED) and rmsnorm over the last axis, alone and fused with an addition (RESIDUAL); and
+ * their gradients.
  *
- * gx = rstd · (gw - mean(gw) - x̂ · mean(gw · x̂)) with gw = g · weight and x̂ = (x - mean) · rstd; rmsnorm lacks the
- * first mean. The gradients of weight and bias are sums over rows, Σ g · x̂ and Σ g: rows are cut into chunks, a
- * work-item adds up its columns over a chunk's rows in order, and the chunks' sums are added in an order fixed by their
+ * gx = rstd · (gw - mean(gw) - x̂ · mean(gw · x̂)) with gw = gy · weight and x̂ = (x - mean) · rstd; rmsnorm lacks the
+ * first mean. The gradients of weight and bias are sums over rows, Σ gy · x̂ and Σ gy: rows are cut into chunks, a
+ * work-item adds gy_row its columns over a chunk in order, and the chunks' sums are added in an order fixed by their
  * number. */
 #include "backends/opencl/common/rows.cl"
 
@@ -11,10 +11,10 @@
 #define WEIGHT(at) (weight ? (C)LOAD(T_W, weight, weight_at + (at)*weight_step) : (C)1)
 
 enum { OUT, IN, MEAN, RSTD, FIRST, SECOND }; /* forward */
-enum { UP = 4, OWN };                        /* backward: g, and the gradient that a sum has itself */
+enum { GY = 4, OWN };                        /* backward: gy, and the gradient that reaches the sum directly */
 
-/* The mean from the distances to the first element: exact where all are equal. Else the mean of equal elements far from
- * 0 could be off by a rounding, which 1 / deviation makes large. */
+/* The mean, relative to the first element: exact where all are equal. Otherwise the mean of equal elements far from 0
+ * could be off by a rounding, which rstd would magnify. */
 real row_mean(const __global void *x, long from, long step, INDEX length, __local real *space)
 {
     real sum = 0;
@@ -35,6 +35,7 @@ real row_mean(const __global void *x, long from, long step, INDEX length, __loca
     return sum;
 }
 
+/* 1 / sqrt(mean of squared deviations + epsilon); rmsnorm passes mean 0. */
 real row_rstd(const __global void *x, long from, long step, INDEX length, C mean, real epsilon, __local real *space)
 {
     real sum = 0;
@@ -52,7 +53,7 @@ real row_rstd(const __global void *x, long from, long step, INDEX length, C mean
 }
 
 #ifdef FORWARD
-/* A row for each group. Bytes: x read and y written once; mean and spread read the row again from a cache. */
+/* A row per group. Bytes: x read and y written once; mean and rstd read the row again from a cache. */
 __kernel void norm(row_set rows, OPERAND(y), OPERAND(x), OPERAND(mean), OPERAND(rstd), OPERAND(first), OPERAND(second),
                    VECTOR(weight), VECTOR(bias), real epsilon)
 {
@@ -71,19 +72,19 @@ __kernel void norm(row_set rows, OPERAND(y), OPERAND(x), OPERAND(mean), OPERAND(
     EACH(ADD, 0, length)
 #undef ADD
 #if GROUP > 1
-    barrier(CLK_GLOBAL_MEM_FENCE); /* all begin with the first element of the sum */
+    barrier(CLK_GLOBAL_MEM_FENCE); /* every work-item reads the first element of the sum */
 #endif
 #endif
     const real middle = row_mean(x, from, ALONG(rows, IN), length, space);
     const C m = (C)middle;
     const real inverse = row_rstd(x, from, ALONG(rows, IN), length, m, epsilon, space);
     const C s = (C)inverse;
-#define NORMALISE(at, lane) \
+#define NORMALIZE(at, lane) \
     PUT(T_Y, y, to + (at)*ALONG(rows, OUT), \
         (VALUE(at) - m) * s * WEIGHT(at) + (bias ? (C)LOAD(T_B, bias, bias_at + (at)*bias_step) : (C)0));
-    EACH(NORMALISE, 0, length)
-#undef NORMALISE
-    if (MY_PLACE != 0)
+    EACH(NORMALIZE, 0, length)
+#undef NORMALIZE
+    if (MY_ITEM != 0)
         return;
     if (mean)
         STORE_REAL(T_STAT, mean, mean_at + nest_at(&rows.others, row, MEAN), middle);
@@ -92,23 +93,23 @@ __kernel void norm(row_set rows, OPERAND(y), OPERAND(x), OPERAND(mean), OPERAND(
 }
 #endif
 
-#ifdef SLOPES
-/* A row for each group: gx. With REMEASURE, the saved numbers were rounded, and mean and 1 / deviation, made again, are
- * kept in `numbers`, too. */
-__kernel void norm_slopes(row_set rows, OPERAND(gx), OPERAND(x), OPERAND(mean), OPERAND(rstd), OPERAND(g), OPERAND(own),
-                          VECTOR(weight), OPERAND(numbers), real epsilon)
+#ifdef GRAD
+/* gx, a row per group. With REMEASURE, where saved statistics were rounded, mean and rstd are recomputed and kept in
+ * `stats` for the sums of columns. */
+__kernel void norm_grad(row_set rows, OPERAND(gx), OPERAND(x), OPERAND(mean), OPERAND(rstd), OPERAND(g), OPERAND(own),
+                        VECTOR(weight), OPERAND(stats), real epsilon)
 {
     __local real space[GROUP];
     const long row = MY_ROW;
     END_BEYOND(rows.count)
     const INDEX length = (INDEX)rows.length;
-    const long from = x_at + nest_at(&rows.others, row, IN), up = g_at + nest_at(&rows.others, row, UP);
+    const long from = x_at + nest_at(&rows.others, row, IN), gy_row = g_at + nest_at(&rows.others, row, GY);
 #ifdef REMEASURE
     const real middle = row_mean(x, from, ALONG(rows, IN), length, space);
     const real inverse = row_rstd(x, from, ALONG(rows, IN), length, (C)middle, epsilon, space);
-    __global real *kept = (__global real *)((__global char *)numbers + numbers_at) + 2 * row;
-    if (MY_PLACE == 0)
-        kept[0] = middle, kept[1] = inverse;
+    __global real *saved = (__global real *)((__global char *)stats + stats_at) + 2 * row;
+    if (MY_ITEM == 0)
+        saved[0] = middle, saved[1] = inverse;
 #else
     const real middle = mean ? (real)LOAD(T_STAT, mean, mean_at + nest_at(&rows.others, row, MEAN)) : (real)0;
     const real inverse = (real)LOAD(T_STAT, rstd, rstd_at + nest_at(&rows.others, row, RSTD));
@@ -118,7 +119,7 @@ __kernel void norm_slopes(row_set rows, OPERAND(gx), OPERAND(x), OPERAND(mean), 
         return;
     real sum = 0, product = 0;
 #define ADD(at, lane) \
-    const C gw = (C)LOAD(T_G, g, up + (at)*ALONG(rows, UP)) * WEIGHT(at); \
+    const C gw = (C)LOAD(T_G, g, gy_row + (at)*ALONG(rows, GY)) * WEIGHT(at); \
     part[lane] += gw; \
     other[lane] += gw * ((VALUE(at) - m) * s);
     for (INDEX begin = 0; begin < length; begin += SPAN) {
@@ -136,20 +137,19 @@ __kernel void norm_slopes(row_set rows, OPERAND(gx), OPERAND(x), OPERAND(mean), 
     const C first = 0;
 #endif
     const long to = gx_at + nest_at(&rows.others, row, OUT), beside = own_at + nest_at(&rows.others, row, OWN);
-#define SLOPE(at, lane) \
-    const C gw = (C)LOAD(T_G, g, up + (at)*ALONG(rows, UP)) * WEIGHT(at); \
-    const C slope = s * (gw - first - (VALUE(at) - m) * s * second); \
-    PUT(T_GX, gx, to + (at)*ALONG(rows, OUT), \
-        own ? slope + (C)LOAD(T_OWN, own, beside + (at)*ALONG(rows, OWN)) : slope);
-    EACH(SLOPE, 0, length)
-#undef SLOPE
+#define GRAD_X(at, lane) \
+    const C gw = (C)LOAD(T_G, g, gy_row + (at)*ALONG(rows, GY)) * WEIGHT(at); \
+    const C grad = s * (gw - first - (VALUE(at) - m) * s * second); \
+    PUT(T_GX, gx, to + (at)*ALONG(rows, OUT), own ? grad + (C)LOAD(T_OWN, own, beside + (at)*ALONG(rows, OWN)) : grad);
+    EACH(GRAD_X, 0, length)
+#undef GRAD_X
 }
 #endif
 
 #ifdef COLUMNS
-/* LANES columns of a chunk of rows for each work-item: its part of Σ g · x̂ and Σ g, (chunks, 2, length). Neighbours
- * have neighbouring columns. */
-__kernel void norm_columns(row_set rows, OPERAND(x), OPERAND(mean), OPERAND(rstd), OPERAND(g), OPERAND(numbers),
+/* LANES columns of a chunk of rows per work-item: its part of Σ gy · x̂ and Σ gy, (chunks, 2, length). Adjacent
+ * work-items have adjacent columns. */
+__kernel void norm_columns(row_set rows, OPERAND(x), OPERAND(mean), OPERAND(rstd), OPERAND(g), OPERAND(stats),
                            OPERAND(partial), long chunk_rows, long chunks)
 {
     const long sets = (rows.length + LANES - 1) / LANES, chunk = get_global_id(0) / sets;
@@ -162,18 +162,18 @@ __kernel void norm_columns(row_set rows, OPERAND(x), OPERAND(mean), OPERAND(rstd
     for (long begin = chunk * chunk_rows; begin < last; begin += 64) {
         C product[LANES] = {0}, sum[LANES] = {0};
         for (long row = begin; row < min(begin + 64, last); row++) {
-            const long from = x_at + nest_at(&rows.others, row, IN), up = g_at + nest_at(&rows.others, row, UP);
+            const long from = x_at + nest_at(&rows.others, row, IN), gy_row = g_at + nest_at(&rows.others, row, GY);
 #ifdef REMEASURE
-            const __global real *kept = (const __global real *)((const __global char *)numbers + numbers_at) + 2 * row;
-            const C m = (C)kept[0], s = (C)kept[1];
+            const __global real *saved = (const __global real *)((const __global char *)stats + stats_at) + 2 * row;
+            const C m = (C)saved[0], s = (C)saved[1];
 #else
             const C m = mean ? (C)LOAD(T_STAT, mean, mean_at + nest_at(&rows.others, row, MEAN)) : (C)0;
             const C s = (C)LOAD(T_STAT, rstd, rstd_at + nest_at(&rows.others, row, RSTD));
 #endif
 #define ADD(lane) \
-    const C up_ = (C)LOAD(T_G, g, up + (column + lane) * ALONG(rows, UP)); \
-    product[lane] += up_ * ((VALUE(column + lane) - m) * s); \
-    sum[lane] += up_;
+    const C gy = (C)LOAD(T_G, g, gy_row + (column + lane) * ALONG(rows, GY)); \
+    product[lane] += gy * ((VALUE(column + lane) - m) * s); \
+    sum[lane] += gy;
             if (wide == LANES) {
 #pragma unroll
                 for (int lane = 0; lane < LANES; lane++) {
@@ -196,8 +196,8 @@ __kernel void norm_columns(row_set rows, OPERAND(x), OPERAND(mean), OPERAND(rstd
 #endif
 
 #ifdef COMBINE
-/* A group has COLUMNS_A_GROUP columns and SLICES work-items for each, which take every so many of the chunks. PART is
- * what their sums are kept in. */
+/* A group has COLUMNS_A_GROUP columns and SLICES work-items for each, which take every SLICES-th chunk. PART is the
+ * type of the chunks' sums. */
 __kernel void norm_combine(OPERAND(partial), long chunks, long length, VECTOR(gweight), VECTOR(gbias))
 {
     __local real space[2 * COLUMNS_A_GROUP * SLICES];

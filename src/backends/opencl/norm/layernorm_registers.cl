@@ -1,14 +1,15 @@
-/* layernorm_registers.cl: the kernels of layernorm.cl for rows whose elements lie in fours, on GPUs: a group has a row,
- * and each of its work-items keeps HELD fours of it in registers, so that an element is read once. Arguments and
- * options are layernorm.cl's. */
+/* layernorm_registers.cl: the kernels of layernorm.cl for rows of aligned vec4s on GPUs: a group has a row, and each
+ * work-item keeps VECS vec4s of it in registers, so that each element is read once. Arguments and options are those of
+ * layernorm.cl. */
 #include "backends/opencl/common/rows.cl"
 #include "backends/opencl/common/vec4.cl"
 
 enum { OUT, IN, MEAN, RSTD, FIRST, SECOND }; /* forward */
-enum { UP = 4, OWN };                        /* backward */
+enum { GY = 4, OWN };                        /* backward */
 
-#define EACH_HELD(k, at) _Pragma("unroll") for (int k = 0, at = 4 * MY_PLACE; k < HELD; k++, at += 4 * GROUP)
+#define EACH_VEC(k, at) _Pragma("unroll") for (int k = 0, at = 4 * MY_ITEM; k < VECS; k++, at += 4 * GROUP)
 
+/* The sum of a vec4, in a fixed order. */
 float sum_of(float4 x)
 {
     return (x.x + x.y) + (x.z + x.w);
@@ -22,50 +23,50 @@ __kernel void norm(row_set rows, OPERAND(y), OPERAND(x), OPERAND(mean), OPERAND(
     __local float start;
     const long row = MY_ROW, from = x_at + nest_at(&rows.others, row, IN), to = y_at + nest_at(&rows.others, row, OUT);
     const int length = (int)rows.length;
-    float4 held[HELD];
+    float4 vec[VECS];
 #ifdef RESIDUAL
     const long one = first_at + nest_at(&rows.others, row, FIRST),
                other = second_at + nest_at(&rows.others, row, SECOND);
-    EACH_HELD(k, at)
+    EACH_VEC(k, at)
     {
-        held[k] = LOAD_4(T_FIRST, first, one + at) + LOAD_4(T_SECOND, second, other + at);
-        STORE_4(T_X, x, from + at, held[k]);
+        vec[k] = LOAD_4(T_FIRST, first, one + at) + LOAD_4(T_SECOND, second, other + at);
+        STORE_4(T_X, x, from + at, vec[k]);
 #ifdef ROUNDS
-        held[k] = LOAD_4(T_X, x, from + at);
+        vec[k] = LOAD_4(T_X, x, from + at);
 #endif
     }
 #else
-    EACH_HELD(k, at) held[k] = LOAD_4(T_X, x, from + at);
+    EACH_VEC(k, at) vec[k] = LOAD_4(T_X, x, from + at);
 #endif
     real middle = 0;
     float sum = 0;
 #ifdef CENTRED
-    if (MY_PLACE == 0)
-        start = held[0].x;
+    if (MY_ITEM == 0)
+        start = vec[0].x;
     barrier(CLK_LOCAL_MEM_FENCE);
     const float base = start; /* as in layernorm.cl */
-    EACH_HELD(k, at) sum += sum_of(held[k] - base);
+    EACH_VEC(k, at) sum += sum_of(vec[k] - base);
     middle = (real)base + group_sum((real)sum, space) / (real)length;
     sum = 0;
 #endif
     const float m = (float)middle;
-    EACH_HELD(k, at)
+    EACH_VEC(k, at)
     {
-        const float4 d = held[k] - m;
+        const float4 d = vec[k] - m;
         sum += sum_of(d * d);
     }
     const real inverse = 1 / sqrt(group_sum((real)sum, space) / (real)length + epsilon);
     const float s = (float)inverse;
-    EACH_HELD(k, at)
+    EACH_VEC(k, at)
     {
-        float4 made = (held[k] - m) * s;
+        float4 result = (vec[k] - m) * s;
         if (weight)
-            made *= LOAD_4(T_W, weight, weight_at + at);
+            result *= LOAD_4(T_W, weight, weight_at + at);
         if (bias)
-            made += LOAD_4(T_B, bias, bias_at + at);
-        STORE_4(T_Y, y, to + at, made);
+            result += LOAD_4(T_B, bias, bias_at + at);
+        STORE_4(T_Y, y, to + at, result);
     }
-    if (MY_PLACE != 0)
+    if (MY_ITEM != 0)
         return;
     if (mean)
         STORE_REAL(T_STAT, mean, mean_at + nest_at(&rows.others, row, MEAN), middle);
@@ -74,9 +75,8 @@ __kernel void norm(row_set rows, OPERAND(y), OPERAND(x), OPERAND(mean), OPERAND(
 }
 #endif
 
-#ifdef SLOPES
-/* The sums of two numbers over the group, with two barriers, or one where there are subgroups: `space` may be used
- * again after the next call. */
+#ifdef GRAD
+/* Two sums over the group with two barriers, or one with subgroups: `space` is free again after the next call. */
 #ifdef HAS_SUBGROUPS
 real2 group_sums(real a, real b, __local real *space)
 {
@@ -108,44 +108,44 @@ real2 group_sums(real a, real b, __local real *space)
 }
 #endif
 
-/* What a row begins with. */
-#define FETCH(row, x_, up_, m_, s_) \
+/* Loads a row and its statistics. */
+#define FETCH(row, x_, gy_, m_, s_) \
     { \
-        const long from = x_at + nest_at(&rows.others, row, IN), up_from = g_at + nest_at(&rows.others, row, UP); \
+        const long from = x_at + nest_at(&rows.others, row, IN), gy_from = g_at + nest_at(&rows.others, row, GY); \
         m_ = mean ? (float)LOAD(T_STAT, mean, mean_at + nest_at(&rows.others, row, MEAN)) : 0.0f; \
         s_ = (float)LOAD(T_STAT, rstd, rstd_at + nest_at(&rows.others, row, RSTD)); \
-        EACH_HELD(k, at) x_[k] = LOAD_4(T_X, x, from + at), up_[k] = LOAD_4(T_G, g, up_from + at); \
+        EACH_VEC(k, at) x_[k] = LOAD_4(T_X, x, from + at), gy_[k] = LOAD_4(T_G, g, gy_from + at); \
     }
 
-/* A chunk of rows for each group, one after the other, the next one on its way while one is computed: gx, and in
- * `partial`, if there is one, the chunk's part of Σ g · x̂ and Σ g, (chunks, 2, length). A work-item has the same
- * columns of all rows. Bytes: x and g read, gx written. */
-__kernel void norm_slopes(row_set rows, OPERAND(gx), OPERAND(x), OPERAND(mean), OPERAND(rstd), OPERAND(g), OPERAND(own),
-                          VECTOR(weight), OPERAND(partial), long chunk_rows)
+/* gx for a chunk of rows per group, the next row being loaded while one is computed; and in `partial`, if given, the
+ * chunk's part of Σ gy · x̂ and Σ gy, (chunks, 2, length). A work-item has the same columns of all rows. Bytes: x and
+ * gy read, gx written. */
+__kernel void norm_grad(row_set rows, OPERAND(gx), OPERAND(x), OPERAND(mean), OPERAND(rstd), OPERAND(g), OPERAND(own),
+                        VECTOR(weight), OPERAND(partial), long chunk_rows)
 {
     __local real space[4 * GROUP];
     const long chunk = get_group_id(0), last = min(rows.count, (chunk + 1) * chunk_rows);
     const int length = (int)rows.length;
-    float4 value[HELD], up[HELD], next_value[HELD], next_up[HELD], by[HELD], products[HELD], sums[HELD];
+    float4 value[VECS], gy[VECS], next_value[VECS], next_gy[VECS], by[VECS], products[VECS], sums[VECS];
     float m, s, next_m = 0, next_s = 0;
-    EACH_HELD(k, at)
+    EACH_VEC(k, at)
     {
         by[k] = weight ? LOAD_4(T_W, weight, weight_at + at) : (float4)(1.0f);
         products[k] = sums[k] = 0;
     }
-    FETCH(chunk * chunk_rows, value, up, m, s)
+    FETCH(chunk * chunk_rows, value, gy, m, s)
     for (long row = chunk * chunk_rows; row < last; row++) {
         if (row + 1 < last)
-            FETCH(row + 1, next_value, next_up, next_m, next_s)
+            FETCH(row + 1, next_value, next_gy, next_m, next_s)
         float sum = 0, product = 0;
-        EACH_HELD(k, at)
+        EACH_VEC(k, at)
         {
             value[k] = (value[k] - m) * s;
-            products[k] += up[k] * value[k];
-            sums[k] += up[k];
-            up[k] *= by[k];
-            sum += sum_of(up[k]);
-            product += sum_of(up[k] * value[k]);
+            products[k] += gy[k] * value[k];
+            sums[k] += gy[k];
+            gy[k] *= by[k];
+            sum += sum_of(gy[k]);
+            product += sum_of(gy[k] * value[k]);
         }
         if (gx) {
             const real2 all = group_sums((real)sum, (real)product, space + (row & 1) * 2 * GROUP) / (real)length;
@@ -156,21 +156,21 @@ __kernel void norm_slopes(row_set rows, OPERAND(gx), OPERAND(x), OPERAND(mean), 
             const float first = 0;
 #endif
             const float second = (float)all.y;
-            EACH_HELD(k, at)
+            EACH_VEC(k, at)
             {
-                float4 slope = s * (up[k] - first - value[k] * second);
+                float4 grad = s * (gy[k] - first - value[k] * second);
                 if (own)
-                    slope += LOAD_4(T_OWN, own, beside + at);
-                STORE_4(T_GX, gx, to + at, slope);
+                    grad += LOAD_4(T_OWN, own, beside + at);
+                STORE_4(T_GX, gx, to + at, grad);
             }
         }
-        EACH_HELD(k, at) value[k] = next_value[k], up[k] = next_up[k];
+        EACH_VEC(k, at) value[k] = next_value[k], gy[k] = next_gy[k];
         m = next_m, s = next_s;
     }
     if (!partial)
         return;
     __global float *to = (__global float *)((__global char *)partial + partial_at) + 2 * chunk * length;
-    EACH_HELD(k, at)
+    EACH_VEC(k, at)
     {
         STORE_4(f32, to, at, products[k]);
         STORE_4(f32, to + length, at, sums[k]);

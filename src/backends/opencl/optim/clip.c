@@ -1,9 +1,9 @@
-/* clip.c: sums of squares over the segments of a flat gradient, and the factor that clips its norm: the launchers of
- * clip.cl. */
+/* clip.c: sums of squares over the segments of a flat gradient, and the clipping factor: the launchers of clip.cl. */
 #include <stdio.h>
 
 #include "backends/opencl/common/rows.h"
 
+/* Sums of squares of chunks (chunks) into scratch. */
 static void run_chunks(const tarn__call *call)
 {
     const int64_t count = call->in[1]->shape[0];
@@ -18,6 +18,7 @@ static void run_chunks(const tarn__call *call)
     tarn__cl_enqueue_rows(&launch, &form, count);
 }
 
+/* Sums of squares of segments (segments) from those of their chunks. */
 static void run_square_sums(const tarn__call *call)
 {
     const int64_t segments = call->out[0]->shape[0];
@@ -33,9 +34,10 @@ static void run_square_sums(const tarn__call *call)
 
 static size_t square_sums_scratch(const tarn__call *call)
 {
-    return sizeof(double) * (size_t)call->in[1]->shape[0]; /* room for f64, whatever `real` is */
+    return sizeof(double) * (size_t)call->in[1]->shape[0]; /* sized for f64, whatever `real` is */
 }
 
+/* Norm and factor from the sums, in one group. 1e-6 is torch's guard against division by 0. */
 static void run_clip_factor(const tarn__call *call)
 {
     const tarn__clip *clip = call->params;

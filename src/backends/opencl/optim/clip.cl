@@ -1,13 +1,12 @@
-/* clip.cl: sums of squares over the segments of a flat gradient, and the factor that brings the norm of all of it down
- * to a bound.
+/* clip.cl: sums of squares over the segments of a flat gradient, and the factor that limits its global norm.
  *
- * Squares and sums are `real`: where that is f64 no square leaves its range. Chunks, and the chunks of a segment, are
- * summed in an order fixed by their number. Where a device has no f64, elements beyond 1e19 have an infinite square,
- * and such a gradient counts as one that is not finite. */
+ * Squares and sums are `real`: in f64 no square overflows. Chunks, and the chunks of a segment, are summed in an order
+ * fixed by their number. Without f64, elements beyond 1e19 have an infinite square, and the gradient counts as
+ * non-finite. */
 #include "backends/opencl/common/rows.cl"
 
 #ifdef CHUNKS
-/* A chunk for each group. Bytes: the gradient read. */
+/* One chunk per group. Bytes: the gradient read. */
 __kernel void square_chunks(OPERAND(gradient), OPERAND(chunks), OPERAND(partial), long count)
 {
     __local real space[GROUP];
@@ -23,13 +22,13 @@ __kernel void square_chunks(OPERAND(gradient), OPERAND(chunks), OPERAND(partial)
     for (int k = 0; k < LANES; k++)
         sum += part[k];
     sum = group_sum(sum, space);
-    if (MY_PLACE == 0)
+    if (MY_ITEM == 0)
         ((__global real *)((__global char *)partial + partial_at))[number] = sum;
 }
 #endif
 
 #ifdef SEGMENTS
-/* A segment for each group; its chunks count from the first one given. */
+/* One segment per group; its chunks are numbered from the first given. */
 __kernel void square_segments(OPERAND(firsts), OPERAND(partial), OPERAND(sums), long count)
 {
     __local real space[GROUP];
@@ -43,7 +42,7 @@ __kernel void square_segments(OPERAND(firsts), OPERAND(partial), OPERAND(sums), 
     EACH_OF(ADD, LOAD(i64, firsts, firsts_at + segment), end)
 #undef ADD
     sum = group_sum(sum, space);
-    if (MY_PLACE == 0)
+    if (MY_ITEM == 0)
         store_stat(sums, sums_at + segment, sum);
 }
 #endif

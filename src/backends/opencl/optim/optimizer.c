@@ -1,18 +1,18 @@
-/* optimizer.c: the updates of parameters: the launchers of optimizer.cl. Steps are not captured on these devices, so
- * `live` is never given. */
+/* optimizer.c: optimizer steps: the launchers of optimizer.cl. Steps are not captured on these devices, so `live` is
+ * unused. */
 #include <stdio.h>
 
 #include "backends/opencl/common/rows.h"
 
 enum { PARAMETER, FIRST, SECOND, GRADIENT, OPERANDS };
 
-/* Numbers of a rule that differ from rule to rule in their meaning. */
+/* Numbers whose meaning differs between rules. */
 typedef struct rule {
     const char *name;
-    double beta, take, take2; /* momentum and what is taken of a gradient; or beta2, 1 - beta1 and 1 - beta2 */
+    double beta, take, take2; /* momentum and 1 - dampening; or beta2, 1 - beta1 and 1 - beta2 */
 } rule;
 
-/* An element for each work-item. Bytes: all operands read, all but the gradient written, once. */
+/* One element per work-item. Bytes: all operands read, all but the gradient written, once. */
 static void update(const tarn__call *call, const rule *r)
 {
     const tarn__optimizer_step *step = call->params;
@@ -30,7 +30,7 @@ static void update(const tarn__call *call, const rule *r)
     }
     tarn__nest_make(&nest, OPERANDS, views);
     snprintf(options, sizeof(options), "-D%s%s -DT_P=%s -DT_M=%s -DT_V=%s -DT_G=%s", r->name,
-             is_contiguous ? " -DDENSE" : "", type[PARAMETER], type[FIRST], type[SECOND], type[GRADIENT]);
+             is_contiguous ? " -DCONTIGUOUS" : "", type[PARAMETER], type[FIRST], type[SECOND], type[GRADIENT]);
     tarn__cl_launch launch = tarn__cl_begin(call, "optimizer", "update", options);
     if (!is_contiguous)
         tarn__cl_arg_value(&launch, &nest, sizeof(nest));
@@ -47,6 +47,7 @@ static void update(const tarn__call *call, const rule *r)
     tarn__cl_enqueue_independent(&launch, 1, (size_t[]){(size_t)nest.count}, device->is_cpu ? 1024 : 256);
 }
 
+/* Without a momentum buffer plain SGD. */
 static void run_sgd(const tarn__call *call)
 {
     const tarn__optimizer_step *step = call->params;
@@ -54,6 +55,7 @@ static void run_sgd(const tarn__call *call)
     update(call, &(rule){has_momentum ? "MOMENTUM" : "SGD", step->beta1, 1 - step->dampening, 0});
 }
 
+/* Adam too: decay and bias corrections are in the numbers of the step. */
 static void run_adamw(const tarn__call *call)
 {
     const tarn__optimizer_step *step = call->params;

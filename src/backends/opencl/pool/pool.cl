@@ -1,18 +1,18 @@
-/* pool.cl: pooling of images: the largest element (LARGEST) or the average of each window, and gradients.
+/* pool.cl: pooling of images: the maximum (LARGEST) or the average of each window, and gradients.
  *
- * The largest element of a window is the first of equal ones; NaN is larger than everything; what lies outside the
- * image does not count. A gradient is gathered: an element of the image looks at the windows that it lies in, one after
- * the other, so that nothing is added by two work-items. Windows that lie side by side (APART) write their elements;
- * with PAIRS they are two columns wide, and these move at once. A work-item has one result, with FOURS those of four
- * channels that lie side by side, with TWO those of two such windows. The place of a largest element is its number in
- * the window, row by row, in u8 or i32 (T_PLACES); a window that saw nothing of the image has -1, whose low byte is
- * 255. */
+ * The maximum is the first of equal elements; NaN is larger than everything; padding does not count. Gradients are
+ * gathered: an element of the image loops over the windows that contain it, so that no two work-items add to it.
+ * Disjoint windows (APART) scatter instead; with PAIRS they are two columns wide, which move at once. A work-item has
+ * one result, with VEC4 those of four adjacent channels, with TWO those of two such windows.
+ *
+ * The index of a maximum counts the window's elements row by row, in u8 or i32 (T_INDICES); a window of padding alone
+ * has -1, whose low byte is 255. */
 
 #define OPERAND(name) __global void *name, long name##_at
 
 typedef COMPUTE(T_X) C;
 
-/* Some places at once. */
+/* Vectors of indices. */
 typedef uchar2 two_u8;
 typedef uchar4 four_u8;
 typedef int2 two_i32;
@@ -22,9 +22,9 @@ typedef int4 four_i32;
 #define to_two_i32
 #define to_four_i32
 
-/* What a work-item has of an element of the image or of a result, and its places. */
-#define UNSEEN (-2) /* the number of an element that a window steps over: no place at all */
-#ifdef FOURS
+/* Values and indices of a work-item: scalars or vectors. */
+#define UNSEEN (-2) /* index of an element that a dilated window skips: equals no index */
+#ifdef VEC4
 #include "backends/opencl/common/vec4.cl"
 typedef float4 V;
 typedef int4 P, IS;
@@ -32,10 +32,10 @@ typedef int4 P, IS;
 #define COLUMNS_EACH 1
 #define GET(T, pointer, index) LOAD_4(T, pointer, index)
 #define SET(T, pointer, index, value) STORE_4(T, pointer, index, value)
-#define GET_PLACES(pointer, index) \
-    convert_int4(*(const __global JOIN(four_, T_PLACES) *)((const __global T_PLACES *)(pointer) + (index)))
-#define SET_PLACES(pointer, index, value) \
-    *(__global JOIN(four_, T_PLACES) *)((__global T_PLACES *)(pointer) + (index)) = JOIN(to_four_, T_PLACES)(value)
+#define GET_INDICES(pointer, index) \
+    convert_int4(*(const __global JOIN(four_, T_INDICES) *)((const __global T_INDICES *)(pointer) + (index)))
+#define SET_INDICES(pointer, index, value) \
+    *(__global JOIN(four_, T_INDICES) *)((__global T_INDICES *)(pointer) + (index)) = JOIN(to_four_, T_INDICES)(value)
 #elif defined(TWO)
 #include "backends/opencl/common/vec4.cl"
 typedef float2 V;
@@ -43,8 +43,8 @@ typedef int2 P, IS;
 #define CHANNELS_EACH 1
 #define COLUMNS_EACH 2
 #define SET(T, pointer, index, value) STORE_2(T, pointer, index, value)
-#define SET_PLACES(pointer, index, value) \
-    *(__global JOIN(two_, T_PLACES) *)((__global T_PLACES *)(pointer) + (index)) = JOIN(to_two_, T_PLACES)(value)
+#define SET_INDICES(pointer, index, value) \
+    *(__global JOIN(two_, T_INDICES) *)((__global T_INDICES *)(pointer) + (index)) = JOIN(to_two_, T_INDICES)(value)
 #else
 typedef C V;
 typedef INDEX P;
@@ -53,23 +53,24 @@ typedef int IS;
 #define COLUMNS_EACH 1
 #define GET(T, pointer, index) LOAD(T, pointer, index)
 #define SET(T, pointer, index, value) STORE(T, pointer, index, value)
-#define GET_PLACES(pointer, index) ((INDEX)LOAD(T_PLACES, pointer, index))
-#define SET_PLACES(pointer, index, value) STORE(T_PLACES, pointer, index, value)
+#define GET_INDICES(pointer, index) ((INDEX)LOAD(T_INDICES, pointer, index))
+#define SET_INDICES(pointer, index, value) STORE(T_INDICES, pointer, index, value)
 #endif
 
 enum { ROWS, COLUMNS, CHANNELS, DOWN, ACROSS, DIVISORS };
 
+/* Struct `pool` of pool.c, passed by value. */
 typedef struct pool {
     INDEX image[4], result[4]; /* shapes */
-    INDEX image_step[4], result_step[4], place_step[4];
+    INDEX image_step[4], result_step[4], index_step[4];
     INDEX kernel_[2], stride[2], padding[2], dilation[2];
     uint factor[DIVISORS];
     int shift[DIVISORS];
     int exclude_padding, by_channel;
 } pool;
 
-/* What windows are like on an axis. GPUs have programs of their own for it, and others where windows lie apart:
- * divisions become products, and loops short ones. */
+/* The window on an axis. Programs for one window shape have constants: divisions become multiplications, loops unroll.
+ */
 #ifdef KERNEL_0
 #define KERNEL(p, axis) ((axis) == 0 ? KERNEL_0 : KERNEL_1)
 #define STRIDE(p, axis) ((axis) == 0 ? STRIDE_0 : STRIDE_1)
@@ -82,7 +83,7 @@ typedef struct pool {
 #define BY_STRIDE(p, axis, n) quotient(p, DOWN + (axis), n, STRIDE(p, axis))
 #endif
 
-/* n / size, where `which` is the size's factor and shift; n is not below 0. */
+/* n / size for n >= 0, where `which` selects the size's factor and shift. */
 INDEX quotient(const pool *p, int which, INDEX n, INDEX size)
 {
     if (sizeof(INDEX) > sizeof(int))
@@ -90,14 +91,13 @@ INDEX quotient(const pool *p, int which, INDEX n, INDEX size)
     return size == 1 ? n : (INDEX)(mul_hi((uint)n, p->factor[which]) >> p->shift[which]);
 }
 
-/* An element of a tensor of this shape: neighbouring work-items have neighbouring channels where these lie side by
- * side, else columns. */
+/* An element of a tensor: adjacent work-items have adjacent channels where these are contiguous, else columns. */
 typedef struct spot {
     INDEX image, channel, row, column;
 } spot;
 
-/* number % size, and number is divided by it. */
-INDEX taken(const pool *p, int which, INDEX size, INDEX *number)
+/* Returns number % size, and divides number by size. */
+INDEX take_remainder(const pool *p, int which, INDEX size, INDEX *number)
 {
     const INDEX next = quotient(p, which, *number, size), rest = *number - next * size;
     *number = next;
@@ -109,21 +109,21 @@ spot spot_of(const pool *p, const INDEX *shape, INDEX number)
     const INDEX channels = shape[1] / CHANNELS_EACH, columns = shape[3] / COLUMNS_EACH;
     spot s;
     if (p->by_channel)
-        s.channel = taken(p, CHANNELS, channels, &number) * CHANNELS_EACH;
-    s.column = taken(p, COLUMNS, columns, &number) * COLUMNS_EACH;
-    s.row = taken(p, ROWS, shape[2], &number);
+        s.channel = take_remainder(p, CHANNELS, channels, &number) * CHANNELS_EACH;
+    s.column = take_remainder(p, COLUMNS, columns, &number) * COLUMNS_EACH;
+    s.row = take_remainder(p, ROWS, shape[2], &number);
     if (!p->by_channel)
-        s.channel = taken(p, CHANNELS, channels, &number);
+        s.channel = take_remainder(p, CHANNELS, channels, &number);
     s.image = number;
     return s;
 }
 
-INDEX place_of(const INDEX *step, INDEX image, INDEX channel, INDEX row, INDEX column)
+INDEX offset_of(const INDEX *step, INDEX image, INDEX channel, INDEX row, INDEX column)
 {
     return image * step[0] + channel * step[1] + row * step[2] + column * step[3];
 }
 
-/* How long a window is on an axis, padding counted or not. */
+/* Length of a window on an axis, with or without padding. */
 INDEX window_length(const pool *p, int axis, INDEX at)
 {
     const INDEX begin = at * STRIDE(p, axis) - p->padding[axis], size = p->image[2 + axis];
@@ -131,12 +131,13 @@ INDEX window_length(const pool *p, int axis, INDEX at)
     return p->exclude_padding ? max((INDEX)1, min(end, size) - max(begin, (INDEX)0)) : end - begin;
 }
 
+/* Divisor of an average. */
 C window_count(const pool *p, INDEX row, INDEX column)
 {
     return (C)(window_length(p, 0, row) * window_length(p, 1, column));
 }
 
-/* Two neighbours at once, the first at an even place. */
+/* Two adjacent elements, the first at an even offset. */
 #ifdef PAIRS
 #define LOAD_2(T, pointer, index) JOIN(load_2_, T)((const __global T *)(pointer) + (index))
 #define STORE_2(T, pointer, index, value) JOIN(store_2_, T)((__global T *)(pointer) + (index), value)
@@ -168,7 +169,7 @@ void store_2_f16(__global f16 *p, float2 x)
 
 #ifdef FORWARD
 #ifdef LARGEST
-/* The first of equal ones, and NaN. */
+/* The first of equal elements wins, and NaN. */
 #define TAKE(value, place) \
     { \
         const V here = value; \
@@ -180,15 +181,15 @@ void store_2_f16(__global f16 *p, float2 x)
 #define TAKE(value, place) best += value;
 #endif
 
-/* A work-item has one result, or some neighbours. */
-__kernel void pool_windows(pool p, long count, OPERAND(x), OPERAND(y), OPERAND(places))
+/* One result per work-item, or a vector. Bytes: the image read, the result and its indices written. */
+__kernel void pool_windows(pool p, long count, OPERAND(x), OPERAND(y), OPERAND(indices))
 {
     if (get_global_id(0) >= count)
         return;
     const spot s = spot_of(&p, p.result, (INDEX)get_global_id(0));
     const INDEX rows = (INDEX)p.image[2], columns = (INDEX)p.image[3];
     const INDEX top = s.row * STRIDE(&p, 0) - p.padding[0], left = s.column * STRIDE(&p, 1) - p.padding[1];
-    const long plane = x_at + place_of(p.image_step, s.image, s.channel, 0, 0);
+    const long plane = x_at + offset_of(p.image_step, s.image, s.channel, 0, 0);
 #ifdef LARGEST
     V best = -(C)INFINITY;
     P at = -1;
@@ -200,9 +201,9 @@ __kernel void pool_windows(pool p, long count, OPERAND(x), OPERAND(y), OPERAND(p
         if (row < 0 || row >= rows)
             continue;
 #if defined(TWO)
-        const float4 four = LOAD_4(T_X, x, plane + row * p.image_step[2] + left);
-        TAKE(four.even, 2 * a)
-        TAKE(four.odd, 2 * a + 1)
+        const float4 vec = LOAD_4(T_X, x, plane + row * p.image_step[2] + left);
+        TAKE(vec.even, 2 * a)
+        TAKE(vec.odd, 2 * a + 1)
 #elif defined(PAIRS)
         const float2 both = LOAD_2(T_X, x, plane + row * p.image_step[2] + left);
         TAKE(both.x, 2 * a)
@@ -215,10 +216,10 @@ __kernel void pool_windows(pool p, long count, OPERAND(x), OPERAND(y), OPERAND(p
         }
 #endif
     }
-    const long to = place_of(p.result_step, s.image, s.channel, s.row, s.column);
+    const long to = offset_of(p.result_step, s.image, s.channel, s.row, s.column);
 #ifdef LARGEST
-    if (places)
-        SET_PLACES(places, places_at + place_of(p.place_step, s.image, s.channel, s.row, s.column), at);
+    if (indices)
+        SET_INDICES(indices, indices_at + offset_of(p.index_step, s.image, s.channel, s.row, s.column), at);
 #else
     best /= window_count(&p, s.row, s.column);
 #endif
@@ -227,9 +228,8 @@ __kernel void pool_windows(pool p, long count, OPERAND(x), OPERAND(y), OPERAND(p
 #endif
 
 #if defined(BACKWARD) && defined(APART)
-/* Windows that lie side by side: one for each work-item, which writes its elements; those behind the last window are 0.
- */
-__kernel void pool_spread(pool p, long count, OPERAND(g), OPERAND(places), OPERAND(gx))
+/* Disjoint windows: one per work-item, which writes all of its elements; elements beyond the last window become 0. */
+__kernel void pool_scatter(pool p, long count, OPERAND(g), OPERAND(indices), OPERAND(gx))
 {
     if (get_global_id(0) >= count)
         return;
@@ -237,36 +237,36 @@ __kernel void pool_spread(pool p, long count, OPERAND(g), OPERAND(places), OPERA
                            (p.image[3] + KERNEL_1 - 1) / KERNEL_1};
     const spot s = spot_of(&p, grid, (INDEX)get_global_id(0));
     const bool has_window = s.row < p.result[2] && s.column < p.result[3];
-    const long to = gx_at + place_of(p.image_step, s.image, s.channel, 0, 0);
+    const long to = gx_at + offset_of(p.image_step, s.image, s.channel, 0, 0);
     V here = 0;
     if (has_window)
-        here = GET(T_X, g, g_at + place_of(p.result_step, s.image, s.channel, s.row, s.column));
+        here = GET(T_X, g, g_at + offset_of(p.result_step, s.image, s.channel, s.row, s.column));
 #ifdef LARGEST
     P mine = -1;
     if (has_window)
-        mine = GET_PLACES(places, places_at + place_of(p.place_step, s.image, s.channel, s.row, s.column));
-#define SHARE(number) ((P)(number) == mine ? here : (V)0)
+        mine = GET_INDICES(indices, indices_at + offset_of(p.index_step, s.image, s.channel, s.row, s.column));
+#define GRAD_OF(number) ((P)(number) == mine ? here : (V)0)
 #else
     if (has_window)
         here /= window_count(&p, s.row, s.column);
-#define SHARE(number) here
+#define GRAD_OF(number) here
 #endif
     for (INDEX a = 0; a < KERNEL_0; a++) {
         const INDEX row = s.row * KERNEL_0 + a, left = s.column * KERNEL_1;
         if (row >= p.image[2])
             break;
 #ifdef PAIRS
-        STORE_2(T_Y, gx, to + row * p.image_step[2] + left, (float2)(SHARE(2 * a), SHARE(2 * a + 1)));
+        STORE_2(T_Y, gx, to + row * p.image_step[2] + left, (float2)(GRAD_OF(2 * a), GRAD_OF(2 * a + 1)));
 #else
         for (INDEX column = left; column < min(left + (INDEX)KERNEL_1, p.image[3]); column++)
-            SET(T_Y, gx, to + row * p.image_step[2] + column * p.image_step[3], SHARE(a * KERNEL_1 + column - left));
+            SET(T_Y, gx, to + row * p.image_step[2] + column * p.image_step[3], GRAD_OF(a * KERNEL_1 + column - left));
 #endif
     }
 }
 #endif
 
 #ifdef BACKWARD
-/* The first result whose window reaches `at` on an axis, and the last that begins there or before. */
+/* The first window that reaches `at` on an axis, and the last that begins there or before. */
 INDEX first_window(const pool *p, int axis, INDEX at)
 {
     const INDEX distance = at + p->padding[axis] - (KERNEL(p, axis) - 1) * DILATION(p, axis);
@@ -278,35 +278,36 @@ INDEX last_window(const pool *p, int axis, INDEX at)
     return min(p->result[2 + axis] - 1, BY_STRIDE(p, axis, at + p->padding[axis]));
 }
 
-/* Which of a window's rows or columns element `at` is, or UNSEEN. The window reaches over it. */
+/* Index of element `at` along an axis of a window that spans it, or UNSEEN. */
 INDEX number_along(const pool *p, int axis, INDEX at, INDEX window)
 {
     const INDEX distance = at + p->padding[axis] - window * STRIDE(p, axis), step = DILATION(p, axis);
     return step == 1 ? distance : distance % step == 0 ? distance / step : UNSEEN;
 }
 
-/* One element of the image for each work-item, or of neighbouring channels. */
-__kernel void pool_grad(pool p, long count, OPERAND(g), OPERAND(places), OPERAND(gx))
+/* One element of the image per work-item, or of adjacent channels. */
+__kernel void pool_grad(pool p, long count, OPERAND(g), OPERAND(indices), OPERAND(gx))
 {
     if (get_global_id(0) >= count)
         return;
     const spot s = spot_of(&p, p.image, (INDEX)get_global_id(0));
     const INDEX last_row = last_window(&p, 0, s.row), first_column = first_window(&p, 1, s.column),
                 last_column = last_window(&p, 1, s.column);
-    const long up = g_at + place_of(p.result_step, s.image, s.channel, 0, 0),
-               kept = places_at + place_of(p.place_step, s.image, s.channel, 0, 0);
+    const long gy_plane = g_at + offset_of(p.result_step, s.image, s.channel, 0, 0),
+               index_plane = indices_at + offset_of(p.index_step, s.image, s.channel, 0, 0);
     V sum = 0;
     for (INDEX row = first_window(&p, 0, s.row); row <= last_row; row++)
         for (INDEX column = first_column; column <= last_column; column++) {
-            const V here = GET(T_X, g, up + row * p.result_step[2] + column * p.result_step[3]);
+            const V here = GET(T_X, g, gy_plane + row * p.result_step[2] + column * p.result_step[3]);
 #ifdef LARGEST
             const INDEX down = number_along(&p, 0, s.row, row), across = number_along(&p, 1, s.column, column);
             const P mine = down < 0 || across < 0 ? UNSEEN : down * KERNEL(&p, 1) + across;
-            sum += GET_PLACES(places, kept + row * p.place_step[2] + column * p.place_step[3]) == mine ? here : (V)0;
+            sum += GET_INDICES(indices, index_plane + row * p.index_step[2] + column * p.index_step[3]) == mine ? here
+                                                                                                                : (V)0;
 #else
             sum += here / window_count(&p, row, column);
 #endif
         }
-    SET(T_Y, gx, gx_at + place_of(p.image_step, s.image, s.channel, s.row, s.column), sum);
+    SET(T_Y, gx, gx_at + offset_of(p.image_step, s.image, s.channel, s.row, s.column), sum);
 }
 #endif

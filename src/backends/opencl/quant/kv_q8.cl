@@ -1,29 +1,34 @@
-/* kv_q8.cl: rows of numbers in 8 bits, with a scale for each group of a row, and back. A group is what a block of Q8_0
- * is, bit for bit, but for a group that is not finite. */
+/* kv_q8.cl: rows of the KV cache in 8 bits: codes and one f16 scale per group of 32 elements, quantized and
+ * dequantized.
+ *
+ * A group equals a Q8_0 block bit for bit, except that codes are offset by 128 to fit u8, and that a group with an
+ * infinity or NaN keeps a non-finite scale and zero codes. */
 
 #define OPERAND(name) __global void *name, long name##_at
 #define GROUP 32
 #define ZERO 128
 
+/* kv_shape of quantize.c, passed by value. */
 typedef struct shape {
     long heads, tokens, depth, groups, count; /* count: work-items */
     long x[4], codes[4], scales[4];
 } shape;
 
+/* Offset of a row, numbered over (batch, head, token). */
 static long row_of(const shape *s, const long *stride, long row)
 {
     const long t = row % s->tokens, head = row / s->tokens % s->heads, batch = row / s->tokens / s->heads;
     return batch * stride[0] + head * stride[1] + t * stride[2];
 }
 
-/* x / 127, rounded once, also where the device's own quotients are not: what is left of x corrects a product. */
-static float over_127(float x)
+/* x / 127, correctly rounded even where the device's division is not: the remainder corrects an estimate. */
+static float div_127(float x)
 {
-    const float part = 0x1.020408p-7f, near = x * part;
-    return fma(fma(-127.0f, near, x), part, near);
+    const float part = 0x1.020408p-7f, estimate = x * part;
+    return fma(fma(-127.0f, estimate, x), part, estimate);
 }
 
-/* 1 / x in the same way; 0 where there is none. */
+/* 1 / x by Newton steps, the same on every device; 0 where it is not finite. */
 static float inverse_of(float x)
 {
     float y = x != 0 ? 1 / x : 0;
@@ -32,8 +37,8 @@ static float inverse_of(float x)
     return isfinite(y) ? y : 0;
 }
 
-/* One group for each work-item. The largest is found among the bits of magnitudes, where NaN is the largest of all. */
-__kernel void encode(shape s, OPERAND(x), OPERAND(codes), OPERAND(scales))
+/* One group per work-item. The maximum is taken over the bits of magnitudes, among which NaN is the largest. */
+__kernel void quantize(shape s, OPERAND(x), OPERAND(codes), OPERAND(scales))
 {
     const long row = get_global_id(0) / s.groups, group = get_global_id(0) % s.groups;
     if (get_global_id(0) >= s.count)
@@ -41,10 +46,10 @@ __kernel void encode(shape s, OPERAND(x), OPERAND(codes), OPERAND(scales))
     const long from = x_at + row_of(&s, s.x, row) + group * GROUP * s.x[3],
                to = codes_at + row_of(&s, s.codes, row) + group * GROUP * s.codes[3];
     const int n = (int)min(s.depth - group * GROUP, (long)GROUP);
-    uint most = 0;
+    uint max_bits = 0;
     for (int i = 0; i < n; i++)
-        most = max(most, as_uint((float)LOAD(T_X, x, from + i * s.x[3])) & 0x7fffffffu);
-    const float scale = over_127(as_float(most)), inverse = inverse_of(scale);
+        max_bits = max(max_bits, as_uint((float)LOAD(T_X, x, from + i * s.x[3])) & 0x7fffffffu);
+    const float scale = div_127(as_float(max_bits)), inverse = inverse_of(scale);
     const bool is_finite = isfinite(scale);
     for (int i = 0; i < n; i++) {
         const float value = (float)LOAD(T_X, x, from + i * s.x[3]);
@@ -53,8 +58,8 @@ __kernel void encode(shape s, OPERAND(x), OPERAND(codes), OPERAND(scales))
     STORE(f16, scales, scales_at + row_of(&s, s.scales, row) + group * s.scales[3], scale);
 }
 
-/* One element for each work-item. */
-__kernel void decode(shape s, OPERAND(x), OPERAND(codes), OPERAND(scales))
+/* One element per work-item. */
+__kernel void dequantize(shape s, OPERAND(x), OPERAND(codes), OPERAND(scales))
 {
     const long row = get_global_id(0) / s.depth, d = get_global_id(0) % s.depth;
     if (get_global_id(0) >= s.count)

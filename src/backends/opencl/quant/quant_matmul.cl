@@ -1,11 +1,12 @@
-/* quant_matmul.cl: products with a weight whose rows are blocks, byte for byte as base/quant/quant.h has them.
+/* quant_matmul.cl: dot products with quantized weight rows, whose bytes are those of base/quant/quant.h.
  *
- * A unit is 32 neighbouring elements. A few rows of x are multiplied by the weight's bytes as they are read, which is
- * once; for many rows, rows of the weight are turned into f32 for the products of matrices. Options: BLOCK, q8_0, q4_0,
- * q4_k or q6_k; of the product T_C and T_BIAS, the dtypes of the result and of its bias; ROWS, at least the rows of x;
- * ITEMS of a group, 1 on a processor. */
+ * A unit is 32 adjacent elements. Few rows of x are multiplied by the weight's bytes as these are read, once; for many
+ * rows, rows of the weight are dequantized to f32 for a GEMM.
+ *
+ * Options: FORMAT, q8_0, q4_0, q4_k or q6_k; for `multiply` T_C and T_BIAS, dtypes of result and bias; ROWS, at minimum
+ * the rows of x; ITEMS per work-group, 1 on a CPU. */
 
-/* The elements of a unit of a row: the first 16, and the others. */
+/* A unit: elements 0 to 15, and 16 to 31. */
 typedef struct unit {
     float16 low, high;
 } unit;
@@ -33,21 +34,21 @@ unit unit_q4_0(const __global uchar *row, long at)
     return (unit){(convert_float16(q & (uchar)15) - 8.0f) * scale, (convert_float16(q >> (uchar)4) - 8.0f) * scale};
 }
 
-/* 256 elements: a scale, a least, 12 bytes of the scales and leasts of 8 groups, 128 bytes of nibbles. */
+/* 256 elements: a scale, a min, 12 bytes of scales and mins of 8 groups, 128 bytes of nibbles. */
 unit unit_q4_k(const __global uchar *row, long at)
 {
     const __global uchar *block = row + at / 8 * 144, *codes = block + 4;
     int group = (int)(at % 8), i = group & 3;
     int scale = group < 4 ? codes[i] & 63 : (codes[8 + i] & 15) | (codes[i] >> 6 << 4);
-    int least = group < 4 ? codes[4 + i] & 63 : (codes[8 + i] >> 4) | (codes[4 + i] >> 6 << 4);
-    float factor = scale_at(block) * (float)scale, shift = scale_at(block + 2) * (float)least;
+    int minimum = group < 4 ? codes[4 + i] & 63 : (codes[8 + i] >> 4) | (codes[4 + i] >> 6 << 4);
+    float factor = scale_at(block) * (float)scale, shift = scale_at(block + 2) * (float)minimum;
     uchar16 low = vload16(0, block + 16 + group / 2 * 32), high = vload16(1, block + 16 + group / 2 * 32);
     uchar down = (uchar)(group % 2 * 4);
     return (unit){convert_float16((low >> down) & (uchar)15) * factor - shift,
                   convert_float16((high >> down) & (uchar)15) * factor - shift};
 }
 
-/* 256 elements: 128 bytes of low nibbles, 64 of upper pairs of bits, the scales of 16 groups, a scale. */
+/* 256 elements: 128 bytes of low nibbles, 64 of high bit pairs, scales of 16 groups, a scale. */
 float16 half_unit_q6_k(const __global uchar *block, int at)
 {
     int part = at % 128 / 32, from = at % 32;
@@ -65,30 +66,32 @@ unit unit_q6_k(const __global uchar *row, long at)
     return (unit){half_unit_q6_k(block, from), half_unit_q6_k(block, from + 16)};
 }
 
-#define UNIT(row, at) JOIN(unit_, BLOCK)(row, at)
+#define UNIT(row, at) JOIN(unit_, FORMAT)(row, at)
 
-/* `sizes` of quant_matmul.c. */
-typedef struct block_sizes {
+/* quant_sizes of quant_matmul.c, passed by value: x (rows, in), weight (out, in), y (rows, out). */
+typedef struct quant_sizes {
     long rows, in, out;
     long row_bytes, x_row_stride;
     long y_row_stride, y_col_stride, bias_stride;
-} block_sizes;
+} quant_sizes;
 
 #ifndef ROWS
 
-/* A work-item a unit: (units, rows of the weight). */
-__kernel void decode(const __global uchar *weight, long weight_place, __global float *to, long to_place, block_sizes s)
+/* Grid (units of a row, rows of the weight): one unit per work-item. */
+__kernel void dequantize(const __global uchar *weight, long weight_offset, __global float *to, long to_offset,
+                         quant_sizes s)
 {
     long at = get_global_id(0), row = get_global_id(1);
     if (at * 32 >= s.in)
         return;
-    unit own = UNIT(weight + weight_place + row * s.row_bytes, at);
-    vstore16(own.low, 0, to + to_place + row * s.in + at * 32);
-    vstore16(own.high, 1, to + to_place + row * s.in + at * 32);
+    unit own = UNIT(weight + weight_offset + row * s.row_bytes, at);
+    vstore16(own.low, 0, to + to_offset + row * s.in + at * 32);
+    vstore16(own.high, 1, to + to_offset + row * s.in + at * 32);
 }
 
 #else
 
+/* The sum of all lanes, in a fixed order. */
 float total(float16 x)
 {
     float8 y = x.lo + x.hi;
@@ -96,14 +99,15 @@ float total(float16 x)
     return (z.x + z.z) + (z.y + z.w);
 }
 
-/* A group a row of the weight, its items taking turns: (items · rows of the weight). x is dense along its rows. */
+/* Grid (ITEMS · rows of the weight): a group has a row of the weight, its work-items every ITEMS-th unit, whose sums
+ * end in a tree. Rows of x are contiguous. Bytes: the weight once; x from a cache. */
 __attribute__((reqd_work_group_size(ITEMS, 1, 1))) __kernel void
-multiply(const __global float *x, long x_place, const __global uchar *weight, long weight_place,
-         const __global void *bias, long bias_place, __global void *y, long y_place, block_sizes s)
+multiply(const __global float *x, long x_offset, const __global uchar *weight, long weight_offset,
+         const __global void *bias, long bias_offset, __global void *y, long y_offset, quant_sizes s)
 {
     const int item = (int)get_local_id(0);
     const long column = get_group_id(0);
-    const __global uchar *row = weight + weight_place + column * s.row_bytes;
+    const __global uchar *row = weight + weight_offset + column * s.row_bytes;
     float16 sum[ROWS];
     for (int i = 0; i < ROWS; i++)
         sum[i] = 0;
@@ -111,7 +115,7 @@ multiply(const __global float *x, long x_place, const __global uchar *weight, lo
         unit own = UNIT(row, at);
         for (int i = 0; i < ROWS; i++)
             if (i < s.rows) {
-                const __global float *from = x + x_place + i * s.x_row_stride + at * 32;
+                const __global float *from = x + x_offset + i * s.x_row_stride + at * 32;
                 sum[i] += own.low * vload16(0, from) + own.high * vload16(1, from);
             }
     }
@@ -130,8 +134,8 @@ multiply(const __global float *x, long x_place, const __global uchar *weight, lo
 #endif
         if (item == 0 && i < s.rows) {
             if (bias)
-                all += LOAD(T_BIAS, bias, bias_place + column * s.bias_stride);
-            STORE(T_C, y, y_place + i * s.y_row_stride + column * s.y_col_stride, all);
+                all += LOAD(T_BIAS, bias, bias_offset + column * s.bias_stride);
+            STORE(T_C, y, y_offset + i * s.y_row_stride + column * s.y_col_stride, all);
         }
     }
 }

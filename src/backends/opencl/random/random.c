@@ -1,15 +1,16 @@
-/* random.c: uniform and normal numbers, and dropout. */
+/* random.c: uniform, normal and dropout: the launchers of random.cl. */
 #include "backends/opencl/common/element.h"
 
 #include <math.h>
 
+/* Parameters of random.cl, by kind of draw. */
 typedef struct draw {
     const char *option;
     float a, b, c;
     uint32_t limit;
 } draw;
 
-/* One work-item for four elements. Dropout multiplies in f64 where there is one, so that a 16-bit result is rounded
+/* One work-item per four elements. Dropout multiplies in f64 where there is one, so that a 16-bit result is rounded
  * once. */
 static void run(const tarn__call *call, const draw *d)
 {
@@ -19,9 +20,9 @@ static void run(const tarn__call *call, const draw *d)
     tarn__cl_nest_in_order(&nest, 2, (const tarn__view *[]){y, x});
     if (nest.count == 0)
         return;
-    bool is_wide = y->dtype == TARN_F64 || (x && tarn__cl_device_at(call->device)->has_f64);
+    bool is_f64 = y->dtype == TARN_F64 || (x && tarn__cl_device_at(call->device)->has_f64);
     tarn__cl_options options = {.length = 0};
-    tarn__cl_option_compute(&options, is_wide ? TARN__CL_F64 : TARN__CL_F32);
+    tarn__cl_option_compute(&options, is_f64 ? TARN__CL_F64 : TARN__CL_F32);
     bool is_small = tarn__cl_option_index(&options, &nest);
     tarn__cl_option(&options, " -D%s -DT=%s", d->option, tarn__cl_dtype_name(y->dtype));
     tarn__cl_launch launch = tarn__cl_begin(call, "random", "draw", options.text);
@@ -50,7 +51,7 @@ static void kernel_normal(const tarn__call *call)
     run(call, &(draw){"DRAWS_normal", (float)r->a, (float)r->b, 0, 0});
 }
 
-/* A number of 24 bits, n / 2^24, is below p exactly when n is below p · 2^24, rounded up. */
+/* n / 2^24 < p exactly when n < p · 2^24, rounded up. */
 static void kernel_dropout(const tarn__call *call)
 {
     double p = ((const tarn__random *)call->params)->a;

@@ -1,9 +1,9 @@
-/* random.cl: numbers drawn by element: element i, counted row-major, takes word i % 4 of counter offset + i / 4,
- * whatever the layout. One work-item makes the four numbers of a counter.
+/* random.cl: random elements: element i, counted row-major, takes word i % 4 of counter offset + i / 4, whatever the
+ * layout. A work-item has the four elements of a counter.
  *
- * DRAWS_uniform, DRAWS_normal or DRAWS_dropout says what becomes of them, T is the dtype. Uniform numbers and dropout
- * have the CPU's bits, and with f64 normals have them as well: the polynomials of backends/cpu/common/vmath.h in the
- * same order. */
+ * DRAWS_uniform, DRAWS_normal or DRAWS_dropout selects their use, T is the dtype. Uniform and dropout are bitwise
+ * identical with the CPU, and with f64 so is normal: the polynomials of backends/cpu/common/vmath.h in the same order.
+ */
 #include "backends/opencl/common/element.cl"
 #include "backends/opencl/common/philox.cl"
 
@@ -28,7 +28,7 @@ static float log_of_unit(float u)
     return fma(e, 0x1.62e4p-1f, f + low);
 }
 
-/* sin(x - n pi), turned when the integer in the low bits of `rounded` is odd. */
+/* sin(x - n π), negated when the integer in the low bits of `rounded` is odd. */
 static float sin_reduced(double x, double n, double rounded)
 {
     double r = fma(n, -0x1.921fb5p+1, x);
@@ -43,6 +43,7 @@ static float sin_reduced(double x, double n, double rounded)
     return (float)as_double(as_ulong(r) ^ (as_ulong(rounded) << 63));
 }
 
+/* By f64 range reduction to [-π/2, π/2]. */
 static float sin_of_angle(float x)
 {
     double rounded = fma((double)x, 0x1.45f306dc9c883p-2, 0x1.8p52);
@@ -60,20 +61,19 @@ static float cos_of_angle(float x)
 #define cos_of_angle cos
 #endif
 
-/* Box and Muller: a pair of words gives a pair of normals. */
-static float2 normals(uint first, uint second, float mean, float deviation)
+/* Box-Muller: a pair of words gives a pair of normals. */
+static float2 normals(uint first, uint second, float mean, float std)
 {
     float u = ((float)(first >> 8) + 0.5f) * 0x1p-24f, angle = unit_f32(second) * 6.283185307179586f;
     float radius = sqrt(-2.0f * log_of_unit(u));
-    return (float2)(fma(deviation, radius * cos_of_angle(angle), mean),
-                    fma(deviation, radius * sin_of_angle(angle), mean));
+    return (float2)(fma(std, radius * cos_of_angle(angle), mean), fma(std, radius * sin_of_angle(angle), mean));
 }
 #endif
 
-/* a, b, c: low, span and high of uniform; mean and deviation of normal; the factor of what dropout keeps. `limit`:
+/* a, b, c: low, range and high of uniform; mean and std of normal; the scale of elements that dropout keeps. `limit`:
  * dropout zeroes where the upper 24 bits of a word are below it. */
 __kernel void draw(__global void *y, long y_first, __global const void *x, long x_first, ulong seed, ulong offset,
-                   float a, float b, float c, uint limit, INDEX count, places shape)
+                   float a, float b, float c, uint limit, INDEX count, indexer shape)
 {
     INDEX counter = (INDEX)get_global_id(0), at[2];
     if (counter >= (count + 3) / 4)

@@ -1,22 +1,23 @@
-/* max_grad.c: the gradients of max and min on GPUs, four neighbours at a time, where rows or columns lie so; see
- * max_grad.cl. */
+/* max_grad.c: gradients of max and min on GPUs for rows or columns of aligned vec4s; see max_grad.cl. */
 #include "backends/opencl/reduce/reduce.h"
 
-#define LEAST_ROWS 256      /* else a group for each leaves the device idle */
-#define LEAST_FOURS 32      /* of a row */
-#define LEAST_COLUMNS 32    /* fours of them */
-#define WANTED_ITEMS 131072 /* of columns, where there are elements enough */
-#define LEAST_CHUNK 64
+#define MIN_ROWS 256        /* fewer would leave the device idle */
+#define MIN_VECS 32         /* of a row */
+#define MIN_COLUMNS 32      /* vec4s of them */
+#define TARGET_ITEMS 131072 /* of columns, where there are enough elements */
+#define MIN_CHUNK 64
 
+/* A call described for launch. */
 typedef struct plan {
-    /* operands gx, x, g, y; of rows the reduced axis, of columns the last one kept, in fours */
+    /* operands gx, x, g, y; of rows the reduced axis, of columns the last one kept, in vec4s */
     tarn__nest kept, reduced;
     bool is_columns;
     int64_t chunk, chunks; /* of columns */
-    int64_t found;         /* bytes into scratch, behind the totals */
+    int64_t found;         /* bytes into scratch, after the totals */
     tarn__cl_options options;
 } plan;
 
+/* Axes of x where y has size 1 are reduced. */
 void tarn__cl_max_grad_axes(const tarn__call *call, bool reduced, tarn__nest *nest)
 {
     const tarn__view *x = call->in[0], *y = call->in[1], *all[] = {call->out[0], x, call->in[2], y}, *views[4];
@@ -33,14 +34,13 @@ void tarn__cl_max_grad_axes(const tarn__call *call, bool reduced, tarn__nest *ne
     tarn__nest_make(nest, 4, views);
 }
 
-static bool is_in_fours(const tarn__view *view)
+static bool is_vec4(const tarn__view *view)
 {
     return (view->dtype == TARN_F32 || view->dtype == TARN_BF16 || view->dtype == TARN_F16) && view->offset % 4 == 0;
 }
 
-/* True where `operands` of a nest have strides that are multiples of four but on its last axis, `along`, where they are
- * neighbours. */
-static bool are_fours(const tarn__nest *nest, int operands, bool along)
+/* True where strides are multiples of four except on the last axis, which `along` asks to be contiguous. */
+static bool are_vec4(const tarn__nest *nest, int operands, bool along)
 {
     const int last = nest->rank - 1;
     bool is_good = !along || (last >= 0 && nest->shape[last] % 4 == 0);
@@ -50,7 +50,7 @@ static bool are_fours(const tarn__nest *nest, int operands, bool along)
     return is_good;
 }
 
-static void count_in_fours(tarn__nest *nest)
+static void count_in_vec4(tarn__nest *nest)
 {
     const int last = nest->rank - 1;
     nest->count /= 4;
@@ -60,10 +60,11 @@ static void count_in_fours(tarn__nest *nest)
     nest->rank -= nest->shape[last] == 1;
 }
 
+/* Chunks of columns, for TARGET_ITEMS work-items; scratch has totals, then counts of chunks. */
 static void cut(plan *p)
 {
-    const int64_t most = (p->reduced.count + LEAST_CHUNK - 1) / LEAST_CHUNK,
-                  wanted = (WANTED_ITEMS + p->kept.count - 1) / p->kept.count;
+    const int64_t most = (p->reduced.count + MIN_CHUNK - 1) / MIN_CHUNK,
+                  wanted = (TARGET_ITEMS + p->kept.count - 1) / p->kept.count;
     p->chunks = most < wanted ? most : wanted;
     p->chunk = (p->reduced.count + p->chunks - 1) / p->chunks;
     p->chunks = (p->reduced.count + p->chunk - 1) / p->chunk;
@@ -77,8 +78,8 @@ static void write_options(plan *p, const tarn__call *call)
                     tarn__cl_dtype_name(call->in[1]->dtype));
 }
 
-/* False where neither rows nor columns are fours of neighbours, or where there is too little of them. */
-static bool make_plan(plan *p, const tarn__call *call)
+/* False where neither rows nor columns are aligned vec4s, or there are too few. */
+static bool describe_plan(plan *p, const tarn__call *call)
 {
     const tarn__view *x = call->in[0], *all[] = {call->out[0], x, call->in[2], call->in[1]};
     tarn__nest whole;
@@ -89,15 +90,15 @@ static bool make_plan(plan *p, const tarn__call *call)
     tarn__nest_make(&whole, 4, all);
     tarn__cl_max_grad_axes(call, true, &p->reduced);
     tarn__cl_max_grad_axes(call, false, &p->kept);
-    p->is_columns = are_fours(&p->kept, 4, true);
+    p->is_columns = are_vec4(&p->kept, 4, true);
     for (int k = 0; k < (p->is_columns ? 4 : 2); k++)
-        if (!is_in_fours(all[k]))
+        if (!is_vec4(all[k]))
             return false;
-    if (p->reduced.rank != 1 || !are_fours(&p->reduced, 2, !p->is_columns) ||
-        (!p->is_columns && !are_fours(&p->kept, 2, false)))
+    if (p->reduced.rank != 1 || !are_vec4(&p->reduced, 2, !p->is_columns) ||
+        (!p->is_columns && !are_vec4(&p->kept, 2, false)))
         return false;
-    count_in_fours(p->is_columns ? &p->kept : &p->reduced);
-    if (p->is_columns ? p->kept.count < LEAST_COLUMNS : p->kept.count < LEAST_ROWS || p->reduced.count < LEAST_FOURS)
+    count_in_vec4(p->is_columns ? &p->kept : &p->reduced);
+    if (p->is_columns ? p->kept.count < MIN_COLUMNS : p->kept.count < MIN_ROWS || p->reduced.count < MIN_VECS)
         return false;
     if (p->is_columns)
         cut(p);
@@ -108,12 +109,12 @@ static bool make_plan(plan *p, const tarn__call *call)
 size_t tarn__cl_max_grad_scratch(const tarn__call *call)
 {
     plan p;
-    return make_plan(&p, call) && p.is_columns
+    return describe_plan(&p, call) && p.is_columns
                ? (size_t)(p.found + p.kept.count * p.chunks * 4 * (int64_t)sizeof(int32_t))
                : 0;
 }
 
-static void put_operands(tarn__cl_launch *launch, const tarn__call *call)
+static void arg_operands(tarn__cl_launch *launch, const tarn__call *call)
 {
     tarn__cl_arg_view(launch, call->out[0]);
     tarn__cl_arg_view(launch, call->in[0]);
@@ -121,32 +122,34 @@ static void put_operands(tarn__cl_launch *launch, const tarn__call *call)
     tarn__cl_arg_view(launch, call->in[1]);
 }
 
+/* One launch: a group repeats its row where the speculation failed. */
 static bool run_rows(plan *p, const tarn__call *call)
 {
     const size_t group = p->reduced.count >= 2048 ? 256 : p->reduced.count >= 1024 ? 128 : 64;
     tarn__cl_option(&p->options, " -DGROUP=%zu", group);
-    tarn__cl_launch launch = tarn__cl_try(call, "max_grad", "hope_rows", p->options.text, group);
+    tarn__cl_launch launch = tarn__cl_try(call, "max_grad", "speculate_rows", p->options.text, group);
     if (!launch.good)
         return false;
-    put_operands(&launch, call);
+    arg_operands(&launch, call);
     tarn__cl_arg_int(&launch, (int32_t)p->reduced.count);
     tarn__cl_arg_indexer(&launch, true, &p->kept);
     tarn__cl_enqueue(&launch, 1, (size_t[]){(size_t)p->kept.count * group}, &group);
     return true;
 }
 
-static void put_counts(tarn__cl_launch *launch, const plan *p, const tarn__call *call)
+static void arg_counts(tarn__cl_launch *launch, const plan *p, const tarn__call *call)
 {
     tarn__cl_arg_scratch(launch, call, 0);
     tarn__cl_arg_long(launch, call->scratch_offset + p->found);
     tarn__cl_arg_int(launch, (int32_t)p->kept.count);
 }
 
+/* A pass over all chunks of columns. */
 static void walk(const plan *p, const tarn__call *call, const char *kernel)
 {
     tarn__cl_launch launch = tarn__cl_begin(call, "max_grad", kernel, p->options.text);
-    put_operands(&launch, call);
-    put_counts(&launch, p, call);
+    arg_operands(&launch, call);
+    arg_counts(&launch, p, call);
     tarn__cl_arg_int(&launch, (int32_t)p->reduced.count);
     tarn__cl_arg_int(&launch, (int32_t)p->chunk);
     tarn__cl_arg_int(&launch, (int32_t)p->reduced.stride[0][0]);
@@ -155,20 +158,20 @@ static void walk(const plan *p, const tarn__call *call, const char *kernel)
     tarn__cl_enqueue_independent(&launch, 2, (size_t[]){(size_t)p->kept.count, (size_t)p->chunks}, 128);
 }
 
-/* x is read once and gx written once, unless there are ties. */
+/* Bytes: x read once and gx written once, unless there are ties. */
 bool tarn__cl_max_grad(const tarn__call *call)
 {
     plan p;
-    if (!make_plan(&p, call))
+    if (!describe_plan(&p, call))
         return false;
     if (!p.is_columns)
         return run_rows(&p, call);
-    if (!tarn__cl_compiles(call, "max_grad", "hope_columns", p.options.text))
+    if (!tarn__cl_compiles(call, "max_grad", "speculate_columns", p.options.text))
         return false;
-    tarn__cl_launch launch = tarn__cl_begin(call, "max_grad", "hope_nothing", p.options.text);
-    put_counts(&launch, &p, call);
+    tarn__cl_launch launch = tarn__cl_begin(call, "max_grad", "clear_totals", p.options.text);
+    arg_counts(&launch, &p, call);
     tarn__cl_enqueue_elements(&launch, p.kept.count * 4);
-    walk(&p, call, "hope_columns");
-    walk(&p, call, "mend_columns");
+    walk(&p, call, "speculate_columns");
+    walk(&p, call, "fix_columns");
     return true;
 }

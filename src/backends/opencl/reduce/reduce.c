@@ -1,20 +1,20 @@
-/* reduce.c: sums, products, extremes, variances and counts over any axes.
+/* reduce.c: sums, products, maxima, minima, variances and counts over any axes.
  *
- * Few outputs of many elements are cut into chunks, by shape and kind of device alone; their states go to scratch and
- * are merged in order by a second launch. Forms: `across`, where outputs are neighbours, on CPUs; `groups`, where an
- * output's elements are neighbours, on devices with real local memory; `rows` else. */
+ * Few outputs of many elements are cut into chunks, by shape and kind of device alone; the chunks' states go to scratch
+ * and are merged in order by a second launch, so results are deterministic. Three forms: `across` for adjacent outputs
+ * on CPUs, `groups` for contiguous elements of an output on devices with local memory, `rows` for everything else. */
 #include "backends/opencl/reduce/reduce.h"
 
 #define GROUP 128
-#define LEAST_GROUP 8 /* as reduce.cl merges them */
-#define LANES 8       /* as reduce.cl has it */
-#define WANTED 2048   /* chunks of all outputs together, where there are elements enough */
-#define LEAST_CHUNK 2048
+#define MIN_GROUP 8        /* ROOT of reduce.cl */
+#define LANES 8            /* as in reduce.cl */
+#define TARGET_CHUNKS 2048 /* of all outputs together, where there are enough elements */
+#define MIN_CHUNK 2048
 #define MANY_CHUNKS 32      /* more than these are merged by a group, where there are groups */
-#define WANTED_ITEMS 131072 /* of columns, where each has a work-item of its own on a GPU */
-#define LEAST_COLUMN 64
+#define TARGET_ITEMS 131072 /* of columns, where each has a work-item of its own on a GPU */
+#define MIN_COLUMN 64
 
-/* As reduce.cl has it. */
+/* The struct `axes` of reduce.cl. */
 typedef struct axes {
     int32_t rank, spare;
     int64_t count;
@@ -22,12 +22,13 @@ typedef struct axes {
     int64_t stride[3][TARN_MAX_RANK];
 } axes;
 
+/* A reduction described for launch. */
 typedef struct plan {
     axes kept, inner;
     int64_t outputs, chunk, chunks;
     int64_t parts; /* bytes into scratch: the chunks' states */
     bool is_small, is_columns;
-    bool has_vec4; /* an output's elements are fours of neighbours */
+    bool has_vec4; /* an output's elements are aligned vec4s */
     const char *form;
     size_t group; /* work-items, in the form of groups */
     tarn__cl_options options;
@@ -35,14 +36,15 @@ typedef struct plan {
 
 /* ---- the plan ---------------------------------------------------------------------------------------------------- */
 
+/* Stride of a view along an axis of x, 0 where it broadcasts; ranks are aligned at the end. */
 static int64_t stride_at(const tarn__view *view, int axis, int rank)
 {
     int own = view ? axis - (rank - view->rank) : -1;
     return own < 0 || view->shape[own] == 1 ? 0 : view->stride[own];
 }
 
-/* The axes of x that are reduced, or those that are not, with neighbours merged. */
-static void make_axes(axes *a, const tarn__cl_reduction *r, bool reduced)
+/* The axes of x that are reduced, or the others, adjacent ones merged. */
+static void describe_axes(axes *a, const tarn__cl_reduction *r, bool reduced)
 {
     const tarn__view *x = r->x, *others[] = {reduced ? x : r->y, reduced ? r->z : x, reduced ? NULL : r->z};
     tarn__view part[3], *views[3];
@@ -67,9 +69,11 @@ static void make_axes(axes *a, const tarn__cl_reduction *r, bool reduced)
     }
 }
 
+/* Chunks of at least MIN_CHUNK elements, TARGET_CHUNKS of all outputs; columns with a work-item each are cut finer. */
 static void cut(plan *p, bool has_lone_columns)
 {
-    const int64_t least = has_lone_columns ? LEAST_COLUMN : LEAST_CHUNK, all = has_lone_columns ? WANTED_ITEMS : WANTED;
+    const int64_t least = has_lone_columns ? MIN_COLUMN : MIN_CHUNK,
+                  all = has_lone_columns ? TARGET_ITEMS : TARGET_CHUNKS;
     int64_t count = p->inner.count, most = (count + least - 1) / least,
             wanted = p->outputs > 0 ? (all + p->outputs - 1) / p->outputs : 1;
     p->chunks = most < wanted ? most : wanted;
@@ -78,6 +82,7 @@ static void cut(plan *p, bool has_lone_columns)
     p->chunks = count > 0 ? (count + p->chunk - 1) / p->chunk : 1;
 }
 
+/* An output's elements are contiguous, aligned vec4s of f32 or 16 bits. */
 static bool has_vec4(const plan *p, const tarn__cl_reduction *r)
 {
     const tarn__view *x = r->x;
@@ -88,12 +93,13 @@ static bool has_vec4(const plan *p, const tarn__cl_reduction *r)
     return is_good;
 }
 
-static void make_plan(plan *p, const tarn__call *call, const tarn__cl_reduction *r)
+/* Chooses form and chunks; the same for scratch, for the test of programs, and for the run. */
+static void describe_plan(plan *p, const tarn__call *call, const tarn__cl_reduction *r)
 {
     const tarn__cl_device *device = tarn__cl_device_at(call->device);
     *p = (plan){.form = "rows", .group = GROUP};
-    make_axes(&p->kept, r, false);
-    make_axes(&p->inner, r, true);
+    describe_axes(&p->kept, r, false);
+    describe_axes(&p->inner, r, true);
     p->outputs = p->kept.count;
     int last = p->kept.rank - 1;
     p->is_columns = last >= 0 && p->inner.rank == 1 && p->kept.stride[1][last] == 1 && p->kept.shape[last] >= LANES;
@@ -120,7 +126,7 @@ static void write_options(plan *p, const tarn__cl_reduction *r)
     if (p->inner.rank <= 1)
         tarn__cl_option(&p->options, " -DIS_FLAT");
     if (p->form[0] == 'g')
-        tarn__cl_option(&p->options, " -DGROUP=%zu%s%s", p->group, p->has_vec4 && r->op[0] != 'v' ? " -DQUADS" : "",
+        tarn__cl_option(&p->options, " -DGROUP=%zu%s%s", p->group, p->has_vec4 && r->op[0] != 'v' ? " -DVEC4" : "",
                         p->chunks > MANY_CHUNKS ? " -DMANY_CHUNKS" : "");
     else
         tarn__cl_option(&p->options, " -DBY_%s", p->form);
@@ -130,8 +136,8 @@ static void write_options(plan *p, const tarn__cl_reduction *r)
 
 /* ---- running it -------------------------------------------------------------------------------------------------- */
 
-/* The kernel of the plan's form. Where a group may not have so many work-items it has fewer, and where those are too
- * few each works alone. */
+/* Begins the kernel of the plan's form. Where the driver limits the group it shrinks, and below MIN_GROUP each
+ * work-item works alone. */
 static tarn__cl_launch begin(const tarn__call *call, const tarn__cl_reduction *r, plan *p)
 {
     write_options(p, r);
@@ -140,13 +146,14 @@ static tarn__cl_launch begin(const tarn__call *call, const tarn__cl_reduction *r
         if (launch.good)
             return launch;
         p->group = tarn__cl_max_group(&launch);
-        p->form = p->group < LEAST_GROUP ? "rows" : p->form;
+        p->form = p->group < MIN_GROUP ? "rows" : p->form;
         write_options(p, r);
     }
     return tarn__cl_begin(call, "reduce", p->form, p->options.text);
 }
 
-static void put_arguments(tarn__cl_launch *launch, const tarn__call *call, const tarn__cl_reduction *r, const plan *p)
+/* The arguments of every kernel of reduce.cl. */
+static void arg_all(tarn__cl_launch *launch, const tarn__call *call, const tarn__cl_reduction *r, const plan *p)
 {
     if (r->is_state)
         tarn__cl_arg_scratch(launch, call, 0);
@@ -170,14 +177,14 @@ static void put_arguments(tarn__cl_launch *launch, const tarn__call *call, const
 size_t tarn__cl_reduce_scratch(const tarn__call *call, const tarn__cl_reduction *reduction)
 {
     plan p;
-    make_plan(&p, call, reduction);
+    describe_plan(&p, call, reduction);
     return (size_t)(p.parts + (p.chunks > 1 ? TARN__CL_STATE_BYTES * p.outputs * p.chunks : 0));
 }
 
 bool tarn__cl_reduce_compiles(const tarn__call *call, const tarn__cl_reduction *reduction)
 {
     plan p;
-    make_plan(&p, call, reduction);
+    describe_plan(&p, call, reduction);
     tarn__cl_launch launch = begin(call, reduction, &p);
     return tarn__cl_cancel(&launch);
 }
@@ -191,22 +198,22 @@ static void combine(const tarn__call *call, const tarn__cl_reduction *r, const p
     const bool has_groups = launch.good;
     if (!has_groups)
         launch = tarn__cl_begin(call, "reduce", "combine", p->options.text);
-    put_arguments(&launch, call, r, p);
+    arg_all(&launch, call, r, p);
     if (has_groups)
         tarn__cl_enqueue(&launch, 1, (size_t[]){(size_t)p->outputs * p->group}, &p->group);
     else
         tarn__cl_enqueue_elements(&launch, p->outputs);
 }
 
-/* Every element is read once (a variance's twice, the second time from a cache). */
+/* Bytes: every element read once (for a variance twice, the second time from a cache). */
 void tarn__cl_reduce(const tarn__call *call, const tarn__cl_reduction *reduction)
 {
     plan p;
-    make_plan(&p, call, reduction);
+    describe_plan(&p, call, reduction);
     if (p.outputs == 0)
         return;
     tarn__cl_launch launch = begin(call, reduction, &p);
-    put_arguments(&launch, call, reduction, &p);
+    arg_all(&launch, call, reduction, &p);
     if (p.form[0] == 'g') {
         tarn__cl_enqueue(&launch, 1, (size_t[]){(size_t)(p.outputs * p.chunks) * p.group}, &p.group);
     } else if (p.form[0] == 'a') {
@@ -221,28 +228,28 @@ void tarn__cl_reduce(const tarn__call *call, const tarn__cl_reduction *reduction
 
 tarn__cl_compute tarn__cl_state_compute(const tarn__call *call, tarn_dtype dtype)
 {
-    tarn__cl_compute plain = tarn__cl_compute_of(dtype);
-    return plain == TARN__CL_F32 && tarn__cl_device_at(call->device)->has_f64 ? TARN__CL_F64 : plain;
+    tarn__cl_compute own = tarn__cl_compute_of(dtype);
+    return own == TARN__CL_F32 && tarn__cl_device_at(call->device)->has_f64 ? TARN__CL_F64 : own;
 }
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
-static tarn__cl_reduction describe(const tarn__call *call, const char *op, bool is_wide)
+static tarn__cl_reduction describe(const tarn__call *call, const char *op, bool is_f64)
 {
     const tarn__reduce *params = call->params;
     tarn_dtype dtype = call->in[0]->dtype;
     return (tarn__cl_reduction){.op = op,
-                                .compute = is_wide ? tarn__cl_state_compute(call, dtype) : tarn__cl_compute_of(dtype),
+                                .compute = is_f64 ? tarn__cl_state_compute(call, dtype) : tarn__cl_compute_of(dtype),
                                 .x = call->in[0],
                                 .y = call->out[0],
                                 .scale = params->scale,
                                 .correction = params->correction};
 }
 
-#define KERNEL(name, is_wide) \
+#define KERNEL(name, is_f64) \
     static void kernel_##name(const tarn__call *call) \
     { \
-        tarn__cl_reduction r = describe(call, #name, is_wide); \
+        tarn__cl_reduction r = describe(call, #name, is_f64); \
         tarn__cl_reduce(call, &r); \
     }
 KERNEL(sum, true)
@@ -253,7 +260,7 @@ KERNEL(argmax, false)
 KERNEL(argmin, false)
 KERNEL(var, true)
 
-/* Its tail is another. */
+/* Has other params. */
 static void kernel_count_nonfinite(const tarn__call *call)
 {
     tarn__cl_reduction r = {.op = "nonfinite",

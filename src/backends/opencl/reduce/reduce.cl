@@ -1,24 +1,24 @@
-/* reduce.cl: reductions over any axes. An output's elements are taken into a state; states of parts are merged in
- * order, so the result depends on the shape alone.
+/* reduce.cl: reductions over any axes. An output's elements enter a state; states of parts are merged in order, so the
+ * result depends on the shape alone.
  *
- * OP_sum, OP_prod, OP_max, OP_min, OP_argmax, OP_argmin, OP_var, OP_nonfinite, OP_equal (elements equal to a second
- * operand), OP_nonzero (product and number of zeros) or OP_dot (sum of products with a second operand) says what a
- * state is. C is the type of states: real for sums, products and variances.
+ * Options: OP_sum, OP_prod, OP_max, OP_min, OP_argmax, OP_argmin, OP_var, OP_nonfinite, OP_equal (elements equal to a
+ * second operand), OP_nonzero (product of nonzeros and number of zeros) or OP_dot (sum of products with a second
+ * operand). C is the type of states: real for sums, products and variances.
  *
- * `kept` has the outputs: result, x and the second operand; `inner` the elements of an output: x and the second
- * operand. An output's elements are cut into `chunks` of `chunk`. IS_PARTIAL: states go to scratch, to be merged by
- * `combine`; IS_STATE: the result itself is a state in scratch.
+ * `kept` are the axes of outputs: result, x, second operand; `inner` those of an output's elements: x, second operand.
+ * An output is cut into `chunks` of `chunk` elements. IS_PARTIAL: states go to scratch, merged by `combine`; IS_STATE:
+ * the result itself is a state in scratch.
  *
- * A program has the kernels that one plan of reduce.c calls, since a driver compiles all that it has: BY_rows,
- * BY_across or GROUP, the size of groups, says which; MANY_CHUNKS adds the one that merges by groups. */
+ * A program has the kernels of one plan of reduce.c, since drivers compile all there is: BY_rows, BY_across or GROUP
+ * (the group size) selects them; MANY_CHUNKS adds the merge by groups. */
 #include "backends/opencl/common/element.cl"
-#ifdef QUADS
+#ifdef VEC4
 #include "backends/opencl/common/vec4.cl"
 #endif
 
 #define LANES 8
 
-/* Axes of the outputs or of an output's elements: a nest of three operands, since arguments have little room. */
+/* Axes of outputs or of an output's elements: a nest of three operands, since arguments are limited to 1024 bytes. */
 typedef struct axes {
     int rank, spare;
     long count;
@@ -30,11 +30,12 @@ typedef struct axes {
 
 /* ---- an output's elements ---------------------------------------------------------------------------------------- */
 
-typedef struct stretch {
+/* The elements of one output, and those of the second operand. */
+typedef struct slice {
     __global const void *x, *z;
     long x_at, z_at;
     INDEX x_step, z_step; /* of inner's only axis, where IS_FLAT */
-} stretch;
+} slice;
 
 #ifdef IS_FLAT
 #define X_AT(i) GET(T_X, r->x, r->x_at + (i)*r->x_step)
@@ -59,7 +60,7 @@ static INDEX inner_at(const axes *inner, INDEX i, int operand)
 #define Z_AT(i) 0
 #endif
 
-/* Where output i lies in its three operands. */
+/* Offsets of output i in its three operands. */
 static void locate_output(const axes *kept, INDEX i, INDEX *at)
 {
     at[0] = at[1] = at[2] = 0;
@@ -72,11 +73,11 @@ static void locate_output(const axes *kept, INDEX i, INDEX *at)
     }
 }
 
-/* Elements begin, begin + step, … below end. */
+/* Reduces elements begin, begin + step, … below end. */
 #ifdef OP_var
-/* The mean first, by distances from the first element, so that the mean of equals is their value; then the squares of
- * the distances from it, whose sum corrects what rounding left in the mean. */
-static state take_all(const stretch *r, const axes *inner, INDEX begin, INDEX end, INDEX step)
+/* The mean first, relative to the first element, so that the mean of equal elements is exact; then the squared
+ * deviations from it, whose sum corrects the rounding of the mean. */
+static state take_all(const slice *r, const axes *inner, INDEX begin, INDEX end, INDEX step)
 {
     state s = empty_state();
     if (begin >= end)
@@ -98,7 +99,7 @@ static state take_all(const stretch *r, const axes *inner, INDEX begin, INDEX en
     return s;
 }
 #else
-static state take_all(const stretch *r, const axes *inner, INDEX begin, INDEX end, INDEX step)
+static state take_all(const slice *r, const axes *inner, INDEX begin, INDEX end, INDEX step)
 {
     state s[LANES];
     for (int lane = 0; lane < LANES; lane++)
@@ -115,10 +116,11 @@ static state take_all(const stretch *r, const axes *inner, INDEX begin, INDEX en
 }
 #endif
 
-#ifdef QUADS
-#define AHEAD 4 /* fours that are under way at once */
+#ifdef VEC4
+#define AHEAD 4 /* vec4 loads in flight */
 
-static void take_four(state *s, float4 x, INDEX i)
+/* Lane k of the vec4s has state k. */
+static void take_vec4(state *s, float4 x, INDEX i)
 {
     take(&s[0], (C)x.x, 0, i);
     take(&s[1], (C)x.y, 0, i + 1);
@@ -126,8 +128,8 @@ static void take_four(state *s, float4 x, INDEX i)
     take(&s[3], (C)x.w, 0, i + 3);
 }
 
-/* The same of a group's item, by fours of neighbours: begin and end are multiples of four. */
-static state take_fours(const stretch *r, INDEX begin, INDEX end)
+/* The same for a work-item of a group, by vec4s: begin and end are multiples of four. */
+static state take_vec4s(const slice *r, INDEX begin, INDEX end)
 {
     const INDEX step = 4 * GROUP;
     state s[4];
@@ -141,10 +143,10 @@ static state take_fours(const stretch *r, INDEX begin, INDEX end)
             x[k] = LOAD_4(T_X, r->x, r->x_at + i + k * step);
 #pragma unroll
         for (int k = 0; k < AHEAD; k++)
-            take_four(s, x[k], i + k * step);
+            take_vec4(s, x[k], i + k * step);
     }
     for (; i < end; i += step)
-        take_four(s, LOAD_4(T_X, r->x, r->x_at + i), i);
+        take_vec4(s, LOAD_4(T_X, r->x, r->x_at + i), i);
     for (int lane = 1; lane < 4; lane++)
         merge(&s[0], &s[lane]);
     return s[0];
@@ -153,7 +155,7 @@ static state take_fours(const stretch *r, INDEX begin, INDEX end)
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
-/* `first` is the place of the first result, in elements; of states, in bytes. */
+/* Writes a result. `first` is the offset of the first one, in elements; of states, in bytes. */
 static void finish(__global void *y, long first, INDEX offset, state s, C scale, C correction)
 {
     long at = first + offset;
@@ -178,7 +180,7 @@ static void finish(__global void *y, long first, INDEX offset, state s, C scale,
     C divisor = (C)s.n - correction;
     PUT(T_Y, y, at, s.b / (divisor < 0 ? (C)0 : divisor)); /* as torch: NaN or infinity */
 #elif defined(OP_argmax) || defined(OP_argmin)
-    ((__global long *)y)[at] = s.n == NOWHERE ? 0 : s.n;
+    ((__global long *)y)[at] = s.n == NO_INDEX ? 0 : s.n;
 #elif defined(OP_nonfinite)
     ((__global long *)y)[at] = s.n;
 #else
@@ -191,7 +193,7 @@ static void finish(__global void *y, long first, INDEX offset, state s, C scale,
         __global char *scratch, long scratch_first, C scale, C correction, long outputs, long chunk, long chunks, \
         axes kept, axes inner
 
-/* A part of output `which`, whose places are `at`. */
+/* Writes a part of output `which`, whose offset is `at`: to scratch, or as the result. */
 static void write_part(__global void *y, long y_first, __global char *scratch, long scratch_first, INDEX at,
                        INDEX which, INDEX part, long chunks, state s, C scale, C correction)
 {
@@ -202,9 +204,9 @@ static void write_part(__global void *y, long y_first, __global char *scratch, l
 #endif
 }
 
-static stretch stretch_at(__global const void *x, long x_at, __global const void *z, long z_at, const axes *inner)
+static slice slice_at(__global const void *x, long x_at, __global const void *z, long z_at, const axes *inner)
 {
-    stretch r = {x, z, x_at, z_at, 0, 0};
+    slice r = {x, z, x_at, z_at, 0, 0};
     if (inner->rank > 0) {
         r.x_step = (INDEX)inner->stride[0][0];
         r.z_step = (INDEX)inner->stride[1][0];
@@ -213,7 +215,7 @@ static stretch stretch_at(__global const void *x, long x_at, __global const void
 }
 
 #ifdef BY_rows
-/* One work-item a chunk of an output. */
+/* One chunk of an output per work-item. */
 __kernel void rows(PARAMETERS)
 {
     INDEX item = (INDEX)get_global_id(0), at[3];
@@ -222,7 +224,7 @@ __kernel void rows(PARAMETERS)
     /* neighbours take neighbouring outputs */
     INDEX part = item / (INDEX)outputs, which = item - part * (INDEX)outputs, begin = part * (INDEX)chunk;
     locate_output(&kept, which, at);
-    stretch r = stretch_at(x, x_first + at[1], z, z_first + at[2], &inner);
+    slice r = slice_at(x, x_first + at[1], z, z_first + at[2], &inner);
     state s = take_all(&r, &inner, begin, min(begin + (INDEX)chunk, (INDEX)inner.count), 1);
     write_part(y, y_first, scratch, scratch_first, at[0], which, part, chunks, s, scale, correction);
 }
@@ -238,7 +240,7 @@ __kernel void rows(PARAMETERS)
 #else
 #define ACROSS across_long
 #endif
-/* The first item gets what all have: each subgroup merges its own, then one what they have. */
+/* Merges the states of a group into the first work-item's: each subgroup by shuffles, then one over subgroups. */
 static void merge_group(state *own, __local state *shared)
 {
     EACH_HALF(lanes)
@@ -259,7 +261,7 @@ static void merge_group(state *own, __local state *shared)
 }
 #else
 #define ROOT 8
-/* The first item gets what all have: a few merge every ROOT-th, then one what they have. */
+/* Merges the states of a group into the first work-item's: a few merge every ROOT-th, then one theirs. */
 static void merge_group(state *own, __local state *shared)
 {
     int me = (int)get_local_id(0);
@@ -280,8 +282,8 @@ static void merge_group(state *own, __local state *shared)
 }
 #endif
 
-/* A group for a chunk of an output, whose items take every GROUP-th element, or with QUADS four: neighbours read
- * neighbours. */
+/* One chunk of an output per group, whose work-items take every GROUP-th element, or vec4: adjacent ones read adjacent
+ * memory. */
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void groups(PARAMETERS)
 {
     __local state shared[GROUP];
@@ -289,9 +291,9 @@ __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void groups(PARAMETE
     INDEX item = (INDEX)get_group_id(0), at[3];
     INDEX which = item / (INDEX)chunks, part = item - which * (INDEX)chunks, begin = part * (INDEX)chunk;
     locate_output(&kept, which, at);
-    stretch r = stretch_at(x, x_first + at[1], z, z_first + at[2], &inner);
-#ifdef QUADS
-    state own = take_fours(&r, begin, min(begin + (INDEX)chunk, (INDEX)inner.count));
+    slice r = slice_at(x, x_first + at[1], z, z_first + at[2], &inner);
+#ifdef VEC4
+    state own = take_vec4s(&r, begin, min(begin + (INDEX)chunk, (INDEX)inner.count));
 #else
     state own = take_all(&r, &inner, begin + me, min(begin + (INDEX)chunk, (INDEX)inner.count), GROUP);
 #endif
@@ -301,7 +303,7 @@ __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void groups(PARAMETE
 }
 
 #ifdef MANY_CHUNKS
-/* Merges the many chunks of an output: each item those of every GROUP-th, then the group what its items have. */
+/* Merges many chunks of an output: each work-item every GROUP-th, then the group. */
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void combine_groups(PARAMETERS)
 {
     __local state shared[GROUP];
@@ -322,8 +324,7 @@ __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void combine_groups(
 #endif
 
 #ifdef BY_across
-/* One work-item a chunk of LANES outputs whose elements are neighbours: the last axis of `kept`, along which x has
- * stride 1. */
+/* One chunk of LANES adjacent outputs per work-item: along the last axis of `kept`, where x has stride 1. */
 __kernel void across(PARAMETERS)
 {
     INDEX length = (INDEX)kept.shape[kept.rank - 1], blocks = (length + LANES - 1) / LANES,
@@ -336,8 +337,8 @@ __kernel void across(PARAMETERS)
     INDEX begin = part * (INDEX)chunk, end = min(begin + (INDEX)chunk, (INDEX)inner.count),
           width = min((INDEX)LANES, length - first);
     locate_output(&kept, row * length + first, at);
-    stretch whole = stretch_at(x, x_first + at[1], z, z_first + at[2], &inner);
-    const stretch *r = &whole;
+    slice whole = slice_at(x, x_first + at[1], z, z_first + at[2], &inner);
+    const slice *r = &whole;
     INDEX z_along = (INDEX)kept.stride[2][kept.rank - 1];
     state s[LANES];
     for (int lane = 0; lane < LANES; lane++)

@@ -1,17 +1,20 @@
-/* reduce_grad.c: gradients of reductions: a reduction whose states stay in scratch, then one pass over x. */
+/* reduce_grad.c: gradients of max, min, prod and var: a reduction whose states stay in scratch, then one pass over x.
+ */
 #include "backends/opencl/reduce/reduce.h"
 
+/* A gradient described for launch. */
 typedef struct grad {
-    const char *name; /* "extremum": of reduce_grad.cl */
+    const char *name; /* "max": the GRAD_ option of reduce_grad.cl */
     tarn__cl_reduction reduction;
     tarn__view states;       /* in g's shape */
-    const tarn__view *g, *y; /* y: of extremum_grad */
+    const tarn__view *g, *y; /* y: of max_grad */
     tarn__cl_options options;
     tarn__nest nest;
     bool is_small;
     int per; /* elements of a work-item */
 } grad;
 
+/* `op` is the reduction whose states the gradient needs: counts of ties, products of nonzeros, or the mean. */
 static void describe(grad *d, const tarn__call *call, const char *name, const char *op, const tarn__view *g,
                      const tarn__view *y)
 {
@@ -40,15 +43,15 @@ static void write_options(grad *d, const tarn__call *call)
         tarn__cl_option(&d->options, " -DT_Y=%s", tarn__cl_dtype_name(d->y->dtype));
 }
 
-/* ---- rows of max and min that are not fours of neighbours -------------------------------------------------------- */
+/* ---- rows of max and min that are not aligned vec4s ---------------------------------------------------------------
+ */
 
-#define LEAST_ROWS 256 /* else a group for each leaves the device idle */
-#define LEAST_LENGTH 128
-#define MOST_HELD \
-    16 /* elements that a work-item keeps between counting and writing; rows that are longer are read again */
+#define MIN_ROWS 256 /* fewer would leave the device idle */
+#define MIN_LENGTH 128
+#define MAX_ELEMENTS 16 /* in registers between counting and writing; longer rows are read twice */
 
-/* A group for each row of neighbours counts what equals y and writes: x is read once. False, and nothing is done, where
- * rows do not lie like that or are too few. */
+/* A group per contiguous row counts the elements equal to y and writes gx: x is read once. False, and nothing is done,
+ * for other layouts or too few rows. */
 static bool run_rows(const grad *d, const tarn__call *call)
 {
     const tarn__view *x = call->in[0];
@@ -57,16 +60,16 @@ static bool run_rows(const grad *d, const tarn__call *call)
         return false;
     tarn__cl_max_grad_axes(call, true, &row);
     tarn__cl_max_grad_axes(call, false, &rows);
-    if (row.rank != 1 || row.stride[0][0] != 1 || row.stride[1][0] != 1 || row.count < LEAST_LENGTH ||
-        rows.count < LEAST_ROWS)
+    if (row.rank != 1 || row.stride[0][0] != 1 || row.stride[1][0] != 1 || row.count < MIN_LENGTH ||
+        rows.count < MIN_ROWS)
         return false;
     const size_t group = row.count >= 2048 ? 256 : row.count >= 512 ? 128 : 64;
-    int held = 1;
-    while (held <= MOST_HELD && (int64_t)group * held < row.count)
-        held *= 2;
+    int elements = 1;
+    while (elements <= MAX_ELEMENTS && (int64_t)group * elements < row.count)
+        elements *= 2;
     tarn__cl_options options = d->options;
-    tarn__cl_option(&options, " -DGROUP=%zu -DHELD=%d", group, held <= MOST_HELD ? held : 0);
-    tarn__cl_launch launch = tarn__cl_try(call, "reduce_grad", "extremum_rows", options.text, group);
+    tarn__cl_option(&options, " -DGROUP=%zu -DELEMENTS=%d", group, elements <= MAX_ELEMENTS ? elements : 0);
+    tarn__cl_launch launch = tarn__cl_try(call, "reduce_grad", "max_rows", options.text, group);
     if (!launch.good)
         return false;
     tarn__cl_arg_view(&launch, call->out[0]);
@@ -81,13 +84,14 @@ static bool run_rows(const grad *d, const tarn__call *call)
 
 /* ---- any of them ------------------------------------------------------------------------------------------------- */
 
+/* Both programs are compiled before the first launch, so that a declined call has done nothing. */
 static void run(grad *d, const tarn__call *call)
 {
     tarn_dtype dtype = call->in[0]->dtype;
-    /* what is counted needs no more digits */
-    d->reduction.compute = d->name[0] == 'e' ? tarn__cl_compute_of(dtype) : tarn__cl_state_compute(call, dtype);
+    /* counting needs no more precision */
+    d->reduction.compute = d->name[0] == 'm' ? tarn__cl_compute_of(dtype) : tarn__cl_state_compute(call, dtype);
     write_options(d, call);
-    if (d->nest.count > 0 && d->name[0] == 'e' && (tarn__cl_max_grad(call) || run_rows(d, call)))
+    if (d->nest.count > 0 && d->name[0] == 'm' && (tarn__cl_max_grad(call) || run_rows(d, call)))
         return;
     if (d->nest.count == 0 || !tarn__cl_reduce_compiles(call, &d->reduction) ||
         !tarn__cl_compiles(call, "reduce_grad", "reduce_grad", d->options.text))
@@ -104,12 +108,12 @@ static void run(grad *d, const tarn__call *call)
     tarn__cl_enqueue_elements(&launch, (d->nest.count + d->per - 1) / d->per);
 }
 
-#define KERNEL(name, op, g, y, least) \
+#define KERNEL(name, op, g, y, min_bytes) \
     static size_t scratch_##name(const tarn__call *call) \
     { \
         grad d; \
         describe(&d, call, #name, op, g, y); \
-        const size_t bytes = tarn__cl_reduce_scratch(call, &d.reduction), other = least; \
+        const size_t bytes = tarn__cl_reduce_scratch(call, &d.reduction), other = min_bytes; \
         return bytes > other ? bytes : other; \
     } \
     static void kernel_##name(const tarn__call *call) \
@@ -118,13 +122,13 @@ static void run(grad *d, const tarn__call *call)
         describe(&d, call, #name, op, g, y); \
         run(&d, call); \
     }
-KERNEL(extremum, "equal", call->in[2], call->in[1], tarn__cl_max_grad_scratch(call))
+KERNEL(max, "equal", call->in[2], call->in[1], tarn__cl_max_grad_scratch(call))
 KERNEL(prod, "nonzero", call->in[1], NULL, 0)
 KERNEL(var, "sum", call->in[1], NULL, 0)
 
 void tarn__cl_register_reduce_grad(tarn__kernel_row *rows)
 {
-    rows[TARN__K_max_grad] = (tarn__kernel_row){kernel_extremum, TARN__FLOATS, scratch_extremum};
+    rows[TARN__K_max_grad] = (tarn__kernel_row){kernel_max, TARN__FLOATS, scratch_max};
     rows[TARN__K_prod_grad] = (tarn__kernel_row){kernel_prod, TARN__FLOATS, scratch_prod};
     rows[TARN__K_var_grad] = (tarn__kernel_row){kernel_var, TARN__FLOATS, scratch_var};
     rows[TARN__K_scale_grad] = (tarn__kernel_row){tarn__cl_scale_grad, TARN__FLOATS, tarn__cl_scale_grad_scratch};

@@ -1,6 +1,7 @@
-/* reduce_states.cl: what a reduction keeps of the elements that it has seen, what an element does to it, and how two
- * become one: see reduce.cl. */
+/* reduce_states.cl: the state of a reduction, how an element enters it, and how two states merge: see reduce.cl. */
 
+/* 24 bytes at most (TARN__CL_STATE_BYTES). a: the value; b: compensation, or sum of squared deviations; n: count or
+ * index. */
 typedef struct state {
     C a, b;
     long n;
@@ -10,9 +11,10 @@ typedef struct state {
 #define HAS_SECOND
 #endif
 
-/* ---- what an element does to a state ----------------------------------------------------------------------------- */
+/* ---- elements -------------------------------------------------------------------------------------------------------
+ */
 
-/* a + x, where f32 has to do: what rounding takes is kept in b. */
+/* a + x; in f32 with compensation: the rounding error is collected in b. */
 static void add(state *s, C x)
 {
 #if defined(COMPUTES_F32)
@@ -25,11 +27,11 @@ static void add(state *s, C x)
 }
 
 #ifdef COMPUTES_I64
-#define LEAST (-9223372036854775807L - 1)
-#define MOST 9223372036854775807L
+#define MIN_VALUE (-9223372036854775807L - 1)
+#define MAX_VALUE 9223372036854775807L
 #else
-#define LEAST ((C)-INFINITY)
-#define MOST ((C)INFINITY)
+#define MIN_VALUE ((C)-INFINITY)
+#define MAX_VALUE ((C)INFINITY)
 #endif
 
 static bool is_nan(C x)
@@ -42,35 +44,37 @@ static bool is_nan(C x)
 }
 
 #if defined(OP_max) || defined(OP_argmax)
-#define ABOVE(x, a) ((x) > (a))
-#define WORST LEAST
+#define BEATS(x, a) ((x) > (a))
+#define IDENTITY MIN_VALUE
 #else
-#define ABOVE(x, a) ((x) < (a))
-#define WORST MOST
+#define BEATS(x, a) ((x) < (a))
+#define IDENTITY MAX_VALUE
 #endif
 
-#define NOWHERE 9223372036854775807L
+#define NO_INDEX 9223372036854775807L
 
+/* The identity of merge(). */
 static state empty_state(void)
 {
     state s = {0, 0, 0};
 #if defined(OP_prod) || defined(OP_nonzero)
     s.a = 1;
 #elif defined(OP_max) || defined(OP_min)
-    s.a = WORST;
+    s.a = IDENTITY;
 #elif defined(OP_argmax) || defined(OP_argmin)
-    s.a = WORST;
-    s.n = NOWHERE;
+    s.a = IDENTITY;
+    s.n = NO_INDEX;
 #endif
     return s;
 }
 
-/* NaN is better than anything but NaN; the first of equals wins. */
+/* NaN beats everything but NaN; the first of equal elements wins. */
 static bool is_better(C x, C a)
 {
-    return ABOVE(x, a) || (is_nan(x) && !is_nan(a));
+    return BEATS(x, a) || (is_nan(x) && !is_nan(a));
 }
 
+/* Element x number i of an output, with z of the second operand. */
 static void take(state *s, C x, C z, long i)
 {
 #if defined(OP_sum)
@@ -80,7 +84,7 @@ static void take(state *s, C x, C z, long i)
 #elif defined(OP_prod)
     s->a *= x;
 #elif defined(OP_max) || defined(OP_min)
-    s->a = ABOVE(x, s->a) || is_nan(x) ? x : s->a;
+    s->a = BEATS(x, s->a) || is_nan(x) ? x : s->a;
 #elif defined(OP_argmax) || defined(OP_argmin)
     if (is_better(x, s->a)) {
         s->a = x;
@@ -96,7 +100,7 @@ static void take(state *s, C x, C z, long i)
 #endif
 }
 
-/* t has taken elements after those of s, or others of the same stretch. */
+/* Merges t into s. t has seen elements after those of s, or interleaved ones of the same slice. */
 static void merge(state *s, const state *t)
 {
 #if defined(OP_sum) || defined(OP_dot)

@@ -1,11 +1,11 @@
-/* scale_grad.c: the gradients of x · w where w is repeated: gx = g · w, and gw, the sums of g · x. On a GPU in one pass
- * where w has one number for each row of fours; else a product and a sum of products. Operands: x, w and g; gx, which
- * may not be wanted, and gw. */
+/* scale_grad.c: gradients of x · w where w broadcasts: gx = g · w, and gw, the sums of g · x. On a GPU in one pass
+ * where w has one element per row of vec4s; else a product and a sum of products. Operands: x, w and g; gx, which may
+ * be NULL, and gw. */
 #include "backends/opencl/common/rows.h"
 #include "backends/opencl/reduce/reduce.h"
 
-#define LEAST_ROWS 256 /* else a group for each leaves the device idle */
-#define LEAST_FOURS 64
+#define MIN_ROWS 256 /* fewer would leave the device idle */
+#define MIN_VECS 64
 
 static tarn__cl_reduction sums_of(const tarn__call *call)
 {
@@ -18,9 +18,9 @@ size_t tarn__cl_scale_grad_scratch(const tarn__call *call)
     return tarn__cl_reduce_scratch(call, &sums);
 }
 
-/* The rows, operands in the order of scale_grad.cl: gx, x, w, g, gw. False where their elements are not fours of
- * neighbours, or there is too little of them. */
-static bool make_rows(const tarn__call *call, tarn__nest *rows)
+/* The rows, operands in the order of scale_grad.cl: gx, x, w, g, gw. False where rows are not aligned vec4s, or too
+ * few. */
+static bool describe_rows(const tarn__call *call, tarn__nest *rows)
 {
     const tarn__view *x = call->in[0], *all[] = {call->out[0], x, call->in[1], call->in[2], call->out[1]}, *views[5];
     const int last = x->rank - 1;
@@ -40,7 +40,7 @@ static bool make_rows(const tarn__call *call, tarn__nest *rows)
         views[k] = &part[k];
     }
     tarn__nest_make(rows, 5, views);
-    return x->shape[last] % 4 == 0 && x->shape[last] / 4 >= LEAST_FOURS && rows->count >= LEAST_ROWS;
+    return x->shape[last] % 4 == 0 && x->shape[last] / 4 >= MIN_VECS && rows->count >= MIN_ROWS;
 }
 
 /* x and g are read once. */
@@ -49,13 +49,13 @@ static bool run_rows(const tarn__call *call)
     const tarn__cl_device *device = tarn__cl_device_at(call->device);
     tarn__cl_options options = {.length = 0};
     tarn__nest rows;
-    if (!device->has_local_memory || !make_rows(call, &rows))
+    if (!device->has_local_memory || !describe_rows(call, &rows))
         return false;
-    const int64_t fours = call->in[0]->shape[call->in[0]->rank - 1] / 4;
-    const size_t group = tarn__cl_group_size(device, fours >= 1024 ? 256 : fours >= 512 ? 128 : 64);
+    const int64_t vecs = call->in[0]->shape[call->in[0]->rank - 1] / 4;
+    const size_t group = tarn__cl_group_size(device, vecs >= 1024 ? 256 : vecs >= 512 ? 128 : 64);
     const tarn__view *all[] = {call->out[0], call->in[0], call->in[1], call->in[2], call->out[1]};
     static const char *const names[] = {"GX", "X", "W", "G", "GW"};
-    if (!tarn__cl_option_index(&options, &rows) || fours >= INT32_MAX / 8)
+    if (!tarn__cl_option_index(&options, &rows) || vecs >= INT32_MAX / 8)
         return false;
     tarn__cl_option(&options, " -DGROUP=%zu -DLANES=4", group);
     for (int k = 0; k < 5; k++)
@@ -65,12 +65,13 @@ static bool run_rows(const tarn__call *call)
         return false;
     for (int k = 0; k < 5; k++)
         tarn__cl_arg_view(&launch, all[k]);
-    tarn__cl_arg_int(&launch, (int32_t)fours);
+    tarn__cl_arg_int(&launch, (int32_t)vecs);
     tarn__cl_arg_indexer(&launch, true, &rows);
     tarn__cl_enqueue(&launch, 1, (size_t[]){(size_t)rows.count * group}, &group);
     return true;
 }
 
+/* gx = g · w by the elementwise kernel, which broadcasts. */
 static void multiply(const tarn__call *call)
 {
     tarn__elementwise none = {0};
@@ -84,6 +85,7 @@ static void multiply(const tarn__call *call)
     tarn__cl_kernel_table()[TARN__K_mul].run(&product);
 }
 
+/* The sums are checked first, so that a declined call has written nothing. */
 void tarn__cl_scale_grad(const tarn__call *call)
 {
     tarn__cl_reduction sums = sums_of(call);

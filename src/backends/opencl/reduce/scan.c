@@ -1,17 +1,18 @@
-/* scan.c: cumsum. */
+/* scan.c: cumsum along an axis: the launchers of scan.cl. */
 #include "backends/opencl/index/sort.h"
 #include "backends/opencl/reduce/reduce.h"
 
 #define CHUNK 1024 /* elements of a line, where lines are few and long */
 #define FEW_LINES 1024
 
+/* A call described for launch. */
 typedef struct plan {
-    tarn__view x, y; /* begin at the end where it is reversed */
+    tarn__view x, y; /* start at the end, with negative steps, where it is reversed */
     tarn__nest lines;
     int64_t length, chunk, chunks, x_step, y_step;
 } plan;
 
-static void make_plan(plan *p, const tarn__call *call)
+static void describe(plan *p, const tarn__call *call)
 {
     const tarn__along *along = call->params;
     int axis = along->axis;
@@ -35,10 +36,11 @@ static void make_plan(plan *p, const tarn__call *call)
 static size_t scratch(const tarn__call *call)
 {
     plan p;
-    make_plan(&p, call);
+    describe(&p, call);
     return p.chunks > 1 ? sizeof(double) * (size_t)(p.lines.count * p.chunks) : 0;
 }
 
+/* Sums of chunks, then the exclusive sums before each, in scratch (lines, chunks). */
 static void sum_chunks(const tarn__call *call, const plan *p, const char *options)
 {
     tarn__cl_launch launch = tarn__cl_begin(call, "scan", "chunk_sums", options);
@@ -75,10 +77,11 @@ static void scan(const tarn__call *call, const plan *p, const char *options)
     tarn__cl_enqueue_elements(&launch, p->lines.count * p->chunks);
 }
 
+/* Bytes: x read once, or twice where lines are cut; y written. */
 static void kernel_cumsum(const tarn__call *call)
 {
     plan p;
-    make_plan(&p, call);
+    describe(&p, call);
     if (p.length == 0 || p.lines.count == 0)
         return;
     tarn__cl_options options = {.length = 0};

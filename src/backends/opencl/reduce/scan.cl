@@ -1,9 +1,10 @@
-/* scan.cl: running sums along an axis, in f64 where there is one (in integers for integers), whatever the dtype. Lines
- * are cut into chunks by size: first the sum of each chunk, then the sums before each, then all chunks. Operands of the
- * nest, across the axis: x and y. Sums of chunks lie chunk by chunk, line after line. */
+/* scan.cl: prefix sums along an axis, in f64 where there is one (integers in i64), whatever the dtype. Long lines are
+ * cut into chunks: first the sum of each, then the sums before each, then all chunks in parallel. Operands of the nest,
+ * across the axis: x and y. Sums of chunks are stored line by line. */
 #include "backends/opencl/common/element.cl"
 
 #if defined(SUMS)
+/* One chunk of one line per work-item; adjacent ones have adjacent lines. */
 __kernel void chunk_sums(__global const void *x, long x_first, __global char *scratch, long sums_first, long length,
                          long chunk, long chunks, long x_step, nest lines)
 {
@@ -32,6 +33,7 @@ __kernel void sums_before(__global char *scratch, long sums_first, long count, l
     }
 }
 #else
+/* One chunk of one line per work-item, from the sum before it. */
 __kernel void scan(__global const void *x, long x_first, __global void *y, long y_first, __global const char *scratch,
                    long sums_first, long length, long chunk, long chunks, long x_step, long y_step, nest lines)
 {

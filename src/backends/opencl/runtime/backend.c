@@ -1,4 +1,7 @@
-/* backend.c: OpenCL's devices as a backend: memory, queue and events, and the kernel table. */
+/* backend.c: the OpenCL backend as the core sees it: memory, queue, events, faults, the kernel table.
+ *
+ * Functions return false or NULL after a failure, whose sentence is kept per thread (tarn__cl_failure()). Failures of
+ * asynchronous work surface at the device's next poll. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,21 +39,21 @@ const char *tarn__cl_error_name(cl_int error)
         {CL_DEVICE_NOT_FOUND, "device not found"},
         {CL_DEVICE_NOT_AVAILABLE, "device not available"},
         {CL_COMPILER_NOT_AVAILABLE, "no compiler"},
-        {CL_MEM_OBJECT_ALLOCATION_FAILURE, "no memory for an object"},
+        {CL_MEM_OBJECT_ALLOCATION_FAILURE, "allocation failed"},
         {CL_OUT_OF_RESOURCES, "out of resources"},
         {CL_OUT_OF_HOST_MEMORY, "out of host memory"},
-        {CL_BUILD_PROGRAM_FAILURE, "a program does not compile"},
+        {CL_BUILD_PROGRAM_FAILURE, "program does not compile"},
         {CL_INVALID_VALUE, "invalid value"},
-        {CL_INVALID_KERNEL_ARGS, "an argument of a kernel is missing"},
-        {CL_INVALID_ARG_SIZE, "invalid size of an argument"},
-        {CL_INVALID_ARG_INDEX, "a kernel has fewer arguments"},
-        {CL_INVALID_KERNEL_NAME, "no such kernel in its program"},
-        {CL_INVALID_WORK_GROUP_SIZE, "invalid size of a group"},
-        {CL_INVALID_WORK_ITEM_SIZE, "invalid size of a group's axis"},
-        {CL_INVALID_BUFFER_SIZE, "invalid size of a buffer"},
-        {CL_INVALID_COMMAND_QUEUE, "the queue is not valid any more"},
-        {CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST, "what was waited for failed"},
-        {-1001, "no driver is installed"}, /* of the loader */
+        {CL_INVALID_KERNEL_ARGS, "missing kernel argument"},
+        {CL_INVALID_ARG_SIZE, "invalid argument size"},
+        {CL_INVALID_ARG_INDEX, "argument index out of range"},
+        {CL_INVALID_KERNEL_NAME, "kernel not found in program"},
+        {CL_INVALID_WORK_GROUP_SIZE, "invalid work-group size"},
+        {CL_INVALID_WORK_ITEM_SIZE, "invalid work-item size"},
+        {CL_INVALID_BUFFER_SIZE, "invalid buffer size"},
+        {CL_INVALID_COMMAND_QUEUE, "invalid command queue"},
+        {CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST, "failed event in wait list"},
+        {-1001, "no driver installed"}, /* of the loader */
     };
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (names[i].error == error)
@@ -59,6 +62,7 @@ const char *tarn__cl_error_name(cl_int error)
     return number;
 }
 
+/* The sentence names what failed and OpenCL's error. */
 bool tarn__cl_check(cl_int error, const char *what)
 {
     if (error != CL_SUCCESS)
@@ -78,6 +82,7 @@ bool tarn__cl_is_lost(const tarn__cl_device *device)
     return __atomic_load_n(&device->is_lost, __ATOMIC_ACQUIRE);
 }
 
+/* clFinish() tells a lost device from a call that failed for reasons of its own. */
 bool tarn__cl_check_lost(tarn__cl_device *device)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -85,13 +90,12 @@ bool tarn__cl_check_lost(tarn__cl_device *device)
         return false;
     pthread_mutex_lock(&lock);
     if (!tarn__cl_is_lost(device)) {
-        snprintf(device->loss, sizeof(device->loss),
-                 "%s is lost (%s); what lay there is gone, and nothing runs on it until the program is started again",
-                 device->name, failure);
+        snprintf(device->lost_reason, sizeof(device->lost_reason),
+                 "%s is lost (%s): its tensors are gone; restart the program to use it again", device->name, failure);
         __atomic_store_n(&device->is_lost, true, __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&lock);
-    tarn__cl_fail("%s", device->loss);
+    tarn__cl_fail("%s", device->lost_reason);
     return false;
 }
 
@@ -100,22 +104,21 @@ tarn__cl_device *tarn__cl_device_alive(int index)
     tarn__cl_device *d = tarn__cl_device_at(index);
     if (!d || !tarn__cl_is_lost(d))
         return d;
-    tarn__cl_fail("%s", d->loss);
+    tarn__cl_fail("%s", d->lost_reason);
     return NULL;
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* Drivers may put off taking memory until it is used; moving it to the device asks for it now, while there is a caller
- * to tell. */
-static bool is_there(tarn__cl_device *d, cl_mem memory)
+/* Drivers may defer allocation until first use; migrating the buffer forces it now, while the caller can be told. */
+static bool force_allocation(tarn__cl_device *d, cl_mem memory)
 {
     return tarn__cl_check(
         clEnqueueMigrateMemObjects(d->queue, 1, &memory, CL_MIGRATE_MEM_OBJECT_CONTENT_UNDEFINED, 0, NULL, NULL),
         "device memory");
 }
 
-/* Counts memory in or out; false where there is less left. */
+/* Accounts for an allocation; false where it would exceed the device's memory, which drivers may overcommit. */
 static bool reserve(tarn__cl_device *d, size_t bytes)
 {
     pthread_mutex_lock(&d->lock);
@@ -132,6 +135,7 @@ static void unreserve(tarn__cl_device *d, size_t bytes)
     pthread_mutex_unlock(&d->lock);
 }
 
+/* NULL: the pool then releases its cache and tries again. */
 static void *alloc(int index, size_t bytes)
 {
     tarn__cl_device *d = tarn__cl_device_alive(index);
@@ -139,7 +143,7 @@ static void *alloc(int index, size_t bytes)
     if (!d || !reserve(d, bytes))
         return NULL;
     cl_mem memory = clCreateBuffer(d->context, CL_MEM_READ_WRITE, bytes, NULL, &error);
-    if (tarn__cl_check(error, "device memory") && is_there(d, memory))
+    if (tarn__cl_check(error, "device memory") && force_allocation(d, memory))
         return memory;
     if (memory)
         clReleaseMemObject(memory);
@@ -147,7 +151,7 @@ static void *alloc(int index, size_t bytes)
     return NULL;
 }
 
-/* What is still enqueued holds the memory until it is done. */
+/* Commands still enqueued retain the buffer until they are done. */
 static void release(int index, void *memory, size_t bytes)
 {
     tarn__cl_device *d = tarn__cl_device_at(index);
@@ -170,31 +174,35 @@ static bool synchronize(int index)
                  tarn__cl_check_lost(d));
 }
 
-/* Under the lock: hands a fault over that has been read, and clears the device's record behind everything enqueued. */
+/* Under the lock. Reports a fault whose read has completed, and clears the device's record after everything enqueued.
+ */
 static bool take_fault(tarn__cl_device *d, tarn__fault *fault)
 {
     static const tarn__cl_fault_record none;
     cl_int status = CL_QUEUED;
-    if (!tarn__cl_check(clGetEventInfo(d->reading, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof(status), &status, NULL),
-                        "asking for an event"))
+    if (!tarn__cl_check(
+            clGetEventInfo(d->record_read, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof(status), &status, NULL),
+            "querying an event"))
         return false;
     if (status > CL_COMPLETE)
         return true;
-    clReleaseEvent(d->reading);
-    d->reading = NULL;
+    clReleaseEvent(d->record_read);
+    d->record_read = NULL;
     if (!tarn__cl_check(status, "a kernel"))
         return tarn__cl_check_lost(d);
-    if (!d->seen->raised)
+    if (!d->host_record->raised)
         return true;
     *fault = (tarn__fault){.raised = 1,
-                           .function = (const char *)(uintptr_t)d->seen->function,
-                           .value = d->seen->value,
-                           .limit = d->seen->limit};
-    d->seen->raised = 0;
-    return tarn__cl_check(clEnqueueWriteBuffer(d->queue, d->record, CL_FALSE, 0, sizeof(none), &none, 0, NULL, NULL),
-                          "clearing memory");
+                           .function = (const char *)(uintptr_t)d->host_record->function,
+                           .value = d->host_record->value,
+                           .limit = d->host_record->limit};
+    d->host_record->raised = 0;
+    return tarn__cl_check(
+        clEnqueueWriteBuffer(d->queue, d->fault_record, CL_FALSE, 0, sizeof(none), &none, 0, NULL, NULL),
+        "clearing memory");
 }
 
+/* Called often and never waits: reports a failure or fault that has surfaced. */
 static bool poll(int index, tarn__fault *fault)
 {
     tarn__cl_device *d = tarn__cl_device_alive(index);
@@ -205,12 +213,12 @@ static bool poll(int index, tarn__fault *fault)
     if (!good)
         tarn__cl_fail("%s", d->failure);
     d->has_failed = false;
-    good = good && (!d->reading || take_fault(d, fault)) && (d->reading || tarn__cl_read_faults(d));
+    good = good && (!d->record_read || take_fault(d, fault)) && (d->record_read || tarn__cl_read_faults(d));
     pthread_mutex_unlock(&d->lock);
     return good;
 }
 
-/* An event is a marker in the queue, made anew when it is recorded. */
+/* An event is a marker in the queue, created anew when it is recorded; the handle is owned by the caller. */
 static void *event_new(int index)
 {
     (void)index;
@@ -231,12 +239,12 @@ static void event_free(int index, void *event)
 static bool event_record(int index, void *event, void *stream)
 {
     tarn__cl_device *d = tarn__cl_device_alive(index);
-    cl_event *place = event;
-    if (*place)
-        clReleaseEvent(*place);
-    *place = NULL;
+    cl_event *slot = event;
+    if (*slot)
+        clReleaseEvent(*slot);
+    *slot = NULL;
     return d && ((tarn__cl_flush_faults(d) &&
-                  tarn__cl_check(clEnqueueMarkerWithWaitList(stream, 0, NULL, place), "recording an event")) ||
+                  tarn__cl_check(clEnqueueMarkerWithWaitList(stream, 0, NULL, slot), "recording an event")) ||
                  tarn__cl_check_lost(d));
 }
 
@@ -246,6 +254,7 @@ static bool event_wait(int index, void *event)
     return d && (tarn__cl_check(clWaitForEvents(1, event), "waiting for an event") || tarn__cl_check_lost(d));
 }
 
+/* Between the ends of two markers, by the device's clock. */
 static bool event_elapsed(int index, void *from, void *to, double *microseconds)
 {
     cl_ulong begin = 0, end = 0;
@@ -262,7 +271,8 @@ static bool event_elapsed(int index, void *from, void *to, double *microseconds)
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 
-static void fill_table(void)
+/* The order does not matter: no two files register the same kernel. */
+static void register_kernels(void)
 {
     tarn__cl_register_copy(rows);
     tarn__cl_register_elementwise(rows);
@@ -275,7 +285,6 @@ static void fill_table(void)
     tarn__cl_register_pad(rows);
     tarn__cl_register_scan(rows);
     tarn__cl_register_quantize(rows);
-    tarn__cl_register_kv_q8(rows);
     tarn__cl_register_matmul(rows);
     tarn__cl_register_attention(rows);
     tarn__cl_register_conv(rows);
@@ -287,23 +296,21 @@ static void fill_table(void)
     tarn__cl_register_rope(rows);
     tarn__cl_register_pool(rows);
     tarn__cl_register_batchnorm(rows);
-    tarn__cl_register_groupnorm(rows);
-    tarn__cl_register_fused(rows);
     tarn__cl_register_quant_matmul(rows);
 }
 
-/* A kernel whose program does not compile. */
-static void kernel_without(const tarn__call *call)
+/* The launcher of disabled kernels: its program never compiles, so every call is declined. */
+static void kernel_disabled(const tarn__call *call)
 {
     tarn__cl_launch launch = tarn__cl_begin(call, "disabled", "none", "");
     tarn__cl_enqueue(&launch, 1, (size_t[]){1}, NULL);
 }
 
-static void take_out_unwanted(void)
+static void replace_disabled(void)
 {
     for (int k = 0; k < TARN__KERNEL_COUNT; k++)
         if (rows[k].run && tarn__cl_is_disabled(tarn__kernel_names[k]))
-            rows[k].run = kernel_without;
+            rows[k].run = kernel_disabled;
 }
 
 const tarn__kernel_row *tarn__cl_kernel_table(void)
@@ -330,10 +337,10 @@ static tarn__backend backend = {
     .event_elapsed = event_elapsed,
     .pinned_new = tarn__cl_pinned_new,
     .pinned_free = tarn__cl_pinned_free,
-    .pinned_upload = tarn__cl_pinned_send,
+    .pinned_upload = tarn__cl_pinned_upload,
     .pinned_join = tarn__cl_pinned_join,
     .pinned_wait = tarn__cl_pinned_wait,
-    .pinned_set_events = tarn__cl_pinned_mark,
+    .pinned_set_events = tarn__cl_pinned_set_events,
     .failure = tarn__cl_failure,
     .kernels = rows,
 };
@@ -347,10 +354,10 @@ const tarn__backend *tarn_backend_entry(const tarn__host *host, char *why, size_
     tarn__cl_host = &lent;
     if (!tarn__cl_check_variables(why, why_size))
         return NULL;
-    tarn__cl_find_devices(why, why_size); /* without one there is still the table */
+    tarn__cl_find_devices(why, why_size); /* without a device the table still serves `tarn ops` */
     backend.kernels_hash = tarn__kernels_hash();
     backend.version = host->version;
-    fill_table();
-    take_out_unwanted();
+    register_kernels();
+    replace_disabled();
     return &backend;
 }

@@ -1,11 +1,10 @@
-/* cache.c: compiled programs and choices on disk, in $XDG_CACHE_HOME/tarn/opencl (or ~/.cache/tarn/opencl), one file
- * for each.
+/* cache.c: compiled programs and tuning results on disk, in $XDG_CACHE_HOME/tarn/opencl (or ~/.cache/tarn/opencl), one
+ * file per entry.
  *
- * A file is named by a hash of everything that what it holds depends on, its key: of a program the device's name, the
- * driver's version, the options and the text. It holds a head, the key, and the bytes, a program's binary. A file that
- * is damaged, or another key's of the same hash, is passed over and written again. Files are written under another name
- * and moved, so that no other process sees half of one. Where none can be written a warning says so, once.
- * TARN_OPENCL_CACHE=off does without. */
+ * A file is named by a hash of its key: everything its content depends on, for a program device name, driver version,
+ * options and source. It holds a header, the key, and the bytes (a program's binary). A damaged file, or one of another
+ * key with the same hash, is ignored and rewritten. Writes are atomic: a temporary file is renamed, so that concurrent
+ * processes never read half of one. A failing write is logged once. TARN_OPENCL_CACHE=off disables the cache. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,9 +14,10 @@
 #include "backends/opencl/runtime/opencl.h"
 #include "base/os/platform.h"
 
-#define MOST_BYTES ((uint64_t)256 << 20) /* of a binary that is believed */
-#define PATIENCE 2                       /* seconds of compiling that nobody is told of */
+#define MAX_BYTES ((uint64_t)256 << 20) /* of a plausible binary */
+#define QUIET_SECONDS 2                 /* of compiling before a notice is logged */
 
+/* The file's header; key and bytes follow. */
 typedef struct head {
     char magic[16];
     uint64_t key_length, binary_length, check;
@@ -25,6 +25,7 @@ typedef struct head {
 
 static const char magic[16] = "tarn opencl 1\n";
 
+/* FNV-1a. */
 static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t count)
 {
     const unsigned char *at = bytes;
@@ -37,34 +38,34 @@ static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t count)
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
-static bool is_wanted(void)
+static bool is_enabled(void)
 {
-    const char *wish = getenv("TARN_OPENCL_CACHE");
-    return !(wish && strcmp(wish, "off") == 0);
+    const char *value = getenv("TARN_OPENCL_CACHE");
+    return !(value && strcmp(value, "off") == 0);
 }
 
-/* False when there is no place for it, or none is wanted. */
-static bool cache_folder(char *folder, size_t size)
+/* False when the cache is off, or no folder can be created. */
+static bool get_cache_folder(char *folder, size_t size)
 {
-    return is_wanted() && tarn__platform_cache_folder("opencl", folder, size);
+    return is_enabled() && tarn__platform_cache_folder("opencl", folder, size);
 }
 
-/* The key; the caller frees it. */
+/* The key of a program; the caller frees it. The source enters by length and hash. */
 static char *key_of(const tarn__cl_device *d, const char *text, const char *options)
 {
-    size_t length = strlen(text), room = sizeof(d->name) + sizeof(d->driver) + strlen(options) + 64;
-    char *key = malloc(room);
+    size_t length = strlen(text), size = sizeof(d->name) + sizeof(d->driver) + strlen(options) + 64;
+    char *key = malloc(size);
     if (key)
-        snprintf(key, room, "%s\n%s\n%s\n%zu %016llx", d->name, d->driver, options, length,
+        snprintf(key, size, "%s\n%s\n%s\n%zu %016llx", d->name, d->driver, options, length,
                  (unsigned long long)hash_bytes(HASH_START, text, length));
     return key;
 }
 
-/* Without a folder the path is the one that cannot be made, or empty. */
-static bool file_of(const char *key, char *path, size_t size)
+/* False without a folder: then the path is the folder that cannot be created, or empty. */
+static bool get_path(const char *key, char *path, size_t size)
 {
     char folder[640] = "";
-    if (!cache_folder(folder, sizeof(folder))) {
+    if (!get_cache_folder(folder, sizeof(folder))) {
         snprintf(path, size, "%s", folder);
         return false;
     }
@@ -74,12 +75,12 @@ static bool file_of(const char *key, char *path, size_t size)
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-/* The binary of a file that is whole and has this key; the caller frees it. */
+/* The bytes of an intact file with this key; the caller frees them. NULL for any other file. */
 static unsigned char *read_binary(FILE *file, const char *key, size_t *length)
 {
     head h;
     if (fread(&h, sizeof(h), 1, file) != 1 || memcmp(h.magic, magic, sizeof(magic)) != 0 ||
-        h.key_length != strlen(key) || h.binary_length == 0 || h.binary_length > MOST_BYTES)
+        h.key_length != strlen(key) || h.binary_length == 0 || h.binary_length > MAX_BYTES)
         return NULL;
     size_t whole = (size_t)(h.key_length + h.binary_length);
     unsigned char *bytes = malloc(whole);
@@ -93,7 +94,7 @@ static unsigned char *read_binary(FILE *file, const char *key, size_t *length)
     return NULL;
 }
 
-/* A driver may refuse a binary: then the text is compiled. */
+/* NULL where the driver rejects the binary; the caller then compiles the source. */
 static cl_program load(tarn__cl_device *d, const unsigned char *binary, size_t length, const char *options)
 {
     cl_int status = CL_SUCCESS, error = CL_SUCCESS;
@@ -109,7 +110,7 @@ static cl_program load(tarn__cl_device *d, const unsigned char *binary, size_t l
 unsigned char *tarn__cl_cache_read(const char *key, size_t *length)
 {
     char path[704];
-    FILE *file = file_of(key, path, sizeof(path)) ? fopen(path, "rbe") : NULL;
+    FILE *file = get_path(key, path, sizeof(path)) ? fopen(path, "rbe") : NULL;
     unsigned char *bytes = file ? read_binary(file, key, length) : NULL;
     if (file)
         fclose(file);
@@ -129,12 +130,12 @@ cl_program tarn__cl_cache_find(tarn__cl_device *d, const char *text, const char 
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-/* The driver's binary; the caller frees it. NULL where the driver gives none. */
+/* The program's binary; the caller frees it. NULL where the driver has none. */
 static unsigned char *binary_of(cl_program program, size_t *length)
 {
     *length = 0;
     if (clGetProgramInfo(program, CL_PROGRAM_BINARY_SIZES, sizeof(*length), length, NULL) != CL_SUCCESS ||
-        *length == 0 || *length > MOST_BYTES)
+        *length == 0 || *length > MAX_BYTES)
         return NULL;
     unsigned char *binary = malloc(*length);
     if (binary && clGetProgramInfo(program, CL_PROGRAM_BINARIES, sizeof(binary), &binary, NULL) == CL_SUCCESS)
@@ -143,6 +144,7 @@ static unsigned char *binary_of(cl_program program, size_t *length)
     return NULL;
 }
 
+/* False with errno. */
 static bool write_file(const char *path, const char *key, const void *binary, size_t length)
 {
     head h = {.key_length = strlen(key), .binary_length = length, .check = hash_bytes(HASH_START, binary, length)};
@@ -155,35 +157,37 @@ static bool write_file(const char *path, const char *key, const void *binary, si
     return fclose(file) == 0 && good;
 }
 
-/* `error` is what errno says of it. */
-static void tell_lost(const char *path, int error)
+/* Once per process. `error` is an errno. */
+static void warn_not_cached(const char *path, int error)
 {
-    static bool told;
-    if (__atomic_exchange_n(&told, true, __ATOMIC_RELAXED))
+    static bool warned;
+    if (__atomic_exchange_n(&warned, true, __ATOMIC_RELAXED))
         return;
     if (*path)
         tarn__cl_host->log(TARN_LOG_WARNING,
-                           "opencl: compiled kernels are not kept, and every run compiles its own: %s: %s "
-                           "(TARN_OPENCL_CACHE=off does so without a word)",
+                           "opencl: compiled kernels cannot be cached, every run compiles them again: %s: %s "
+                           "(TARN_OPENCL_CACHE=off silences this)",
                            path, strerror(error));
     else
-        tarn__cl_host->log(TARN_LOG_WARNING, "opencl: compiled kernels are not kept, and every run compiles its own: "
-                                             "neither XDG_CACHE_HOME nor HOME names a folder from / on "
-                                             "(TARN_OPENCL_CACHE=off does so without a word)");
+        tarn__cl_host->log(TARN_LOG_WARNING,
+                           "opencl: compiled kernels cannot be cached, every run compiles them again: "
+                           "neither XDG_CACHE_HOME nor HOME is an absolute path "
+                           "(TARN_OPENCL_CACHE=off silences this)");
 }
 
+/* The temporary name has process and thread, so that concurrent writers do not collide. */
 void tarn__cl_cache_write(const char *key, const void *bytes, size_t length)
 {
     char path[704], next[768];
-    if (!is_wanted())
+    if (!is_enabled())
         return;
-    if (!file_of(key, path, sizeof(path))) {
-        tell_lost(path, errno);
+    if (!get_path(key, path, sizeof(path))) {
+        warn_not_cached(path, errno);
         return;
     }
     snprintf(next, sizeof(next), "%s.%ld.%lx", path, (long)getpid(), (unsigned long)pthread_self());
     if (!write_file(next, key, bytes, length) || rename(next, path) != 0) {
-        tell_lost(path, errno);
+        warn_not_cached(path, errno);
         remove(next);
     }
 }
@@ -202,22 +206,21 @@ void tarn__cl_cache_store(tarn__cl_device *d, const char *text, const char *opti
 bool tarn__cl_cache_is_on(void)
 {
     char folder[640];
-    return cache_folder(folder, sizeof(folder));
+    return get_cache_folder(folder, sizeof(folder));
 }
 
 void tarn__cl_log_compiling(const tarn__cl_device *d, double seconds)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static double spent;
-    static bool told;
+    static bool logged;
     char folder[640];
     pthread_mutex_lock(&lock);
     spent += seconds;
-    const bool is_due = !told && spent > PATIENCE;
-    told = told || is_due;
+    const bool is_slow = !logged && spent > QUIET_SECONDS;
+    logged = logged || is_slow;
     pthread_mutex_unlock(&lock);
-    if (is_due && cache_folder(folder, sizeof(folder)))
-        tarn__cl_host->log(TARN_LOG_NOTICE,
-                           "opencl:%d compiles its kernels, which takes a while; later runs find them in %s", d->index,
-                           folder);
+    if (is_slow && get_cache_folder(folder, sizeof(folder)))
+        tarn__cl_host->log(TARN_LOG_NOTICE, "opencl:%d: compiling kernels, once; later runs load them from %s",
+                           d->index, folder);
 }

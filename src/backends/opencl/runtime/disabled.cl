@@ -1,2 +1,2 @@
-/* disabled.cl: does not compile: it stands for what TARN_OPENCL_WITHOUT names. */
-#error "TARN_OPENCL_WITHOUT names it"
+/* disabled.cl: never compiles: the source of kernels and files that TARN_OPENCL_DISABLE lists. */
+#error "disabled by TARN_OPENCL_DISABLE"

@@ -1,21 +1,98 @@
-/* features.c: what kernels may use of a device beyond OpenCL 1.2: halves (cl_khr_fp16), and subgroups that hand numbers
- * over (cl_intel_subgroups, cl_khr_subgroup_shuffle). What a device says it has is tried before it is used: probe.cl is
- * compiled and run, and where it fails the device is used as if it had none. TARN_OPENCL_FP16=0 and
- * TARN_OPENCL_SUBGROUPS=0 do so, too. */
+/* features.c: optional features of devices, probed before use, and the environment variables that override them.
+ *
+ * Beyond OpenCL 1.2 kernels use f16 arithmetic (cl_khr_fp16) and subgroups with shuffles (cl_intel_subgroups,
+ * cl_khr_subgroup_shuffle). Drivers announce them and get them wrong, so probe.cl is compiled and run once per device;
+ * where it fails the device is used as if it lacked the feature. TARN_OPENCL_FP16=0 and TARN_OPENCL_SUBGROUPS=0 have
+ * the same effect.
+ *
+ * Variables are checked when the backend is opened. An invalid value is an error: ignoring it would silently test or
+ * measure something else. An empty one counts as unset. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "backends/opencl/runtime/opencl.h"
 
-#define ITEMS 64
+/* ---- environment variables --------------------------------------------------------------------------------------- */
 
-/* Runs a kernel of probe.cl on `values`, which it changes. */
-static bool run(tarn__cl_device *d, cl_program made, const char *function, void *values, size_t bytes)
+/* Names of earlier versions, which still work; the current name wins where both are set. */
+static const struct {
+    const char *name, *old;
+} renamed[] = {
+    {"TARN_OPENCL_DISABLE", "TARN_OPENCL_WITHOUT"},
+    {"TARN_OPENCL_WORKGROUP", "TARN_OPENCL_GROUP"},
+    {"TARN_OPENCL_LOCAL_BYTES", "TARN_OPENCL_GROUP_MEMORY"},
+    {"TARN_OPENCL_LOCAL_MEM", "TARN_OPENCL_LOCAL"},
+    {"TARN_AUTOTUNE", "TARN_TUNE"},
+};
+
+/* The name under which a variable is set, for errors: the current one unless only the old one is. */
+static const char *name_in_use(const char *name)
+{
+    const char *value = getenv(name);
+    for (size_t i = 0; i < sizeof(renamed) / sizeof(renamed[0]) && !(value && *value); i++)
+        if (strcmp(renamed[i].name, name) == 0 && getenv(renamed[i].old))
+            return renamed[i].old;
+    return name;
+}
+
+const char *tarn__cl_variable(const char *name)
+{
+    return getenv(name_in_use(name));
+}
+
+/* Valid values: one of two words or, without words, an integer from `min`. */
+typedef struct variable {
+    const char *name, *word, *other;
+    unsigned long long min;
+} variable;
+
+static const variable variables[] = {
+    {"TARN_OPENCL_CACHE", "off", "on", 0},    {"TARN_OPENCL_FP64", "0", "1", 0},
+    {"TARN_OPENCL_FP16", "0", "1", 0},        {"TARN_OPENCL_SUBGROUPS", "0", "1", 0},
+    {"TARN_OPENCL_LOCAL_MEM", "1", "0", 0},   {"TARN_OPENCL_MEMORY", NULL, NULL, 1},
+    {"TARN_OPENCL_WORKGROUP", NULL, NULL, 1}, {"TARN_OPENCL_LOCAL_BYTES", NULL, NULL, 1},
+    {"TARN_OPENCL_TILE", NULL, NULL, 0},
+};
+
+static bool is_integer(const char *text, unsigned long long min)
+{
+    char *end;
+    errno = 0; /* strtoull() reports an overflow through it */
+    return strspn(text, "0123456789") == strlen(text) && strtoull(text, &end, 10) >= min && errno == 0;
+}
+
+static bool check_variable(const variable *v, const char *text, char *why, size_t why_size)
+{
+    if (v->word) {
+        snprintf(why, why_size, "%s is '%s'; must be '%s' or '%s'", name_in_use(v->name), text, v->word, v->other);
+        return strcmp(text, v->word) == 0 || strcmp(text, v->other) == 0;
+    }
+    snprintf(why, why_size, "%s is '%s'; must be an integer, at least %llu", name_in_use(v->name), text, v->min);
+    return is_integer(text, v->min);
+}
+
+bool tarn__cl_check_variables(char *why, size_t why_size)
+{
+    for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++) {
+        const char *text = tarn__cl_variable(variables[i].name);
+        if (text && *text && !check_variable(&variables[i], text, why, why_size))
+            return false;
+    }
+    return tarn__cl_check_disabled(why, why_size);
+}
+
+/* ---- probes ------------------------------------------------------------------------------------------------------ */
+
+#define ITEMS 64 /* work-items of a probe: several subgroups on every device */
+
+/* Runs a kernel of probe.cl on `values`, in and out. It bypasses the launch API, which needs probed features. */
+static bool run(tarn__cl_device *d, cl_program program, const char *function, void *values, size_t bytes)
 {
     cl_int error;
     const size_t items = ITEMS;
-    cl_kernel kernel = clCreateKernel(made, function, &error);
+    cl_kernel kernel = clCreateKernel(program, function, &error);
     cl_mem memory = error == CL_SUCCESS
                         ? clCreateBuffer(d->context, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, bytes, values, &error)
                         : NULL;
@@ -29,60 +106,63 @@ static bool run(tarn__cl_device *d, cl_program made, const char *function, void 
     return good;
 }
 
-static bool try(tarn__cl_device *d, const char *function, void *values, size_t bytes)
+/* Compiles probe.cl with the device's current options and runs one kernel of it. */
+static bool probe(tarn__cl_device *d, const char *function, void *values, size_t bytes)
 {
     char options[256];
     cl_int error;
     char *text = tarn__cl_program_source("probe");
     snprintf(options, sizeof(options), "%s -DGROUP=%d", d->options, ITEMS);
-    cl_program made = text ? clCreateProgramWithSource(d->context, 1, (const char **)&text, NULL, &error) : NULL;
-    bool good = made && clBuildProgram(made, 1, &d->id, options, NULL, NULL) == CL_SUCCESS &&
-                run(d, made, function, values, bytes);
-    if (made)
-        clReleaseProgram(made);
+    cl_program program = text ? clCreateProgramWithSource(d->context, 1, (const char **)&text, NULL, &error) : NULL;
+    bool good = program && clBuildProgram(program, 1, &d->id, options, NULL, NULL) == CL_SUCCESS &&
+                run(d, program, function, values, bytes);
+    if (program)
+        clReleaseProgram(program);
     free(text);
     return good;
 }
 
-static bool try_subgroups(tarn__cl_device *d)
+/* Work-item i adds 2^(i % 8) · (1 + i / 8): a lost, repeated or misplaced lane changes the sum, 255 · 36. */
+static bool probe_subgroups(tarn__cl_device *d)
 {
     float values[ITEMS] = {0};
-    bool good = try(d, "subgroups", values, sizeof(values));
+    bool good = probe(d, "subgroups", values, sizeof(values));
     for (int i = 0; i < ITEMS; i++)
         good = good && values[i] == 255 * 36 * ITEMS + ITEMS - 1;
     return good;
 }
 
-static bool try_halves(tarn__cl_device *d)
+/* f16 to f32 and back must be exact. */
+static bool probe_f16(tarn__cl_device *d)
 {
     uint16_t values[ITEMS];
     for (int i = 0; i < ITEMS; i++)
-        values[i] = (uint16_t)(i * 485); /* numbers of either sign, subnormal ones too */
-    bool good = try(d, "halves", values, sizeof(values));
+        values[i] = (uint16_t)(i * 485); /* subnormals and normals, none infinite or NaN */
+    bool good = probe(d, "halves", values, sizeof(values));
     for (int i = 0; i < ITEMS; i++)
         good = good && values[i] == (uint16_t)(i * 485);
     return good;
 }
 
-static void tell(const tarn__cl_device *d, const char *what)
+static void log_unused(const tarn__cl_device *d, const char *feature)
 {
-    tarn__cl_host->log(TARN_LOG_INFO, "opencl:%d: %s do not work as the device says, and are not used", d->index, what);
+    tarn__cl_host->log(TARN_LOG_INFO, "opencl:%d: %s failed the probe and are not used", d->index, feature);
 }
 
 void tarn__cl_probe_features(tarn__cl_device *d)
 {
     const char *subgroups = d->subgroups;
-    d->subgroups = NULL; /* one after the other */
+    d->subgroups = NULL; /* one feature at a time: a failure of one must not hide the other */
     tarn__cl_set_build_options(d);
-    if (d->has_f16 && !try_halves(d)) {
+    if (d->has_f16 && !probe_f16(d)) {
         d->has_f16 = false;
-        tell(d, "halves");
+        log_unused(d, "f16 loads and stores");
     }
     d->subgroups = subgroups;
     tarn__cl_set_build_options(d);
-    if (subgroups && !try_subgroups(d)) {
+    if (subgroups && !probe_subgroups(d)) {
         d->subgroups = NULL;
-        tell(d, "subgroups");
+        log_unused(d, "subgroups");
     }
     tarn__cl_set_build_options(d);
 }

@@ -1,11 +1,14 @@
-/* launch.c: launches in the making: a kernel, its arguments, its grid. */
+/* launch.c: the launch API: a kernel, its arguments, its grid; declined calls; reading of fault records.
+ *
+ * The device's lock is taken by tarn__cl_try() and released by end(), because a cl_kernel holds its arguments: two
+ * threads must not interleave theirs. A thread has one launch at a time. */
 #include <string.h>
 
 #include "backends/opencl/runtime/opencl.h"
 
-/* Of the calling thread's last call. */
+/* State of the calling thread's current call, cleared by tarn__cl_declined(). */
 static _Thread_local bool has_declined;
-static _Thread_local bool has_begun; /* something of it is on its way */
+static _Thread_local bool has_begun; /* part of it has been enqueued */
 
 bool tarn__cl_declined(int index)
 {
@@ -20,8 +23,9 @@ const char *tarn__cl_dtype_name(tarn_dtype dtype)
     return dtype == TARN_BOOL ? "boolean" : tarn__dtypes[dtype].name;
 }
 
-/* ---- beginning --------------------------------------------------------------------------------------------------- */
+/* ---- begin ------------------------------------------------------------------------------------------------------- */
 
+/* A call that was declined enqueues nothing more: the CPU runs all of it. */
 tarn__cl_launch tarn__cl_try(const tarn__call *call, const char *source, const char *kernel, const char *options,
                              size_t items)
 {
@@ -61,8 +65,8 @@ bool tarn__cl_cancel(tarn__cl_launch *launch)
     return was_good;
 }
 
-/* Ends a launch that failed. */
-static void give_up(tarn__cl_launch *launch)
+/* Ends a launch after an error of the driver. */
+static void abandon(tarn__cl_launch *launch)
 {
     tarn__cl_check_lost(launch->device);
     tarn__cl_set_failed(launch->device);
@@ -84,15 +88,16 @@ bool tarn__cl_compiles(const tarn__call *call, const char *source, const char *k
 
 /* ---- arguments --------------------------------------------------------------------------------------------------- */
 
+/* The next argument. Does nothing for a launch that is not good. */
 static void set(tarn__cl_launch *launch, size_t bytes, const void *value)
 {
     if (!launch->good)
         return;
     cl_int error = clSetKernelArg(launch->kernel, launch->next, bytes, value);
     if (error != CL_SUCCESS) {
-        tarn__cl_fail("argument %u of the kernel '%s', %zu bytes: %s (OpenCL %d)", launch->next, launch->name, bytes,
+        tarn__cl_fail("argument %u of kernel '%s', %zu bytes: %s (OpenCL %d)", launch->next, launch->name, bytes,
                       tarn__cl_error_name(error), error);
-        give_up(launch);
+        abandon(launch);
     }
     launch->next++;
 }
@@ -121,11 +126,11 @@ void tarn__cl_arg_real(tarn__cl_launch *launch, double value)
         set(launch, sizeof(narrow), &narrow);
 }
 
-static void set_memory(tarn__cl_launch *launch, void *memory, int64_t place)
+static void set_memory(tarn__cl_launch *launch, void *memory, int64_t offset)
 {
     cl_mem buffer = memory;
     set(launch, sizeof(buffer), memory ? &buffer : NULL);
-    tarn__cl_arg_long(launch, place);
+    tarn__cl_arg_long(launch, offset);
 }
 
 void tarn__cl_arg_view(tarn__cl_launch *launch, const tarn__view *view)
@@ -147,14 +152,14 @@ void tarn__cl_arg_fault(tarn__cl_launch *launch, const tarn__call *call)
 {
     if (!launch->good)
         return;
-    set_memory(launch, launch->device->record, (int64_t)(intptr_t)call->function);
+    set_memory(launch, launch->device->fault_record, (int64_t)(intptr_t)call->function);
     launch->has_fault = true;
 }
 
-/* ---- going ------------------------------------------------------------------------------------------------------- */
+/* ---- enqueue ----------------------------------------------------------------------------------------------------- */
 
-/* A group of one dimension: PoCL makes vectors of its items; a GPU hides its memory's latency. */
-static size_t chosen_group(const tarn__cl_launch *launch)
+/* The default group: PoCL vectorizes over 64 work-items; 256 hide the latency of a GPU's memory. */
+static size_t default_group(const tarn__cl_launch *launch)
 {
     size_t items = launch->device->is_cpu ? 64 : 256;
     while (items > launch->max_items)
@@ -170,25 +175,26 @@ static bool is_under_way(cl_event event)
            status > CL_COMPLETE;
 }
 
+/* Replaces the read before it, whose result no poll has taken yet: a fault stays in the record until it is cleared. */
 static bool read_record(tarn__cl_device *d)
 {
-    if (d->reading)
-        clReleaseEvent(d->reading);
-    d->reading = NULL;
+    if (d->record_read)
+        clReleaseEvent(d->record_read);
+    d->record_read = NULL;
     d->is_unread = false;
-    return tarn__cl_check(
-               clEnqueueReadBuffer(d->queue, d->record, CL_FALSE, 0, sizeof(*d->seen), d->seen, 0, NULL, &d->reading),
-               "reading the faults") &&
-           tarn__cl_check(clFlush(d->queue), "sending work to the device");
+    return tarn__cl_check(clEnqueueReadBuffer(d->queue, d->fault_record, CL_FALSE, 0, sizeof(*d->host_record),
+                                              d->host_record, 0, NULL, &d->record_read),
+                          "reading the fault record") &&
+           tarn__cl_check(clFlush(d->queue), "flushing the queue");
 }
 
-/* Behind a kernel that may find a fault its record is read, without waiting; the next poll that finds the read done
- * looks at it. A read takes the device as long as a small kernel: while one is under way the next is put off, until a
- * poll finds that one done or something waits for the device. */
+/* After a kernel that may fault, its record is read without waiting; the next poll that finds the read complete
+ * examines it. A read costs as much as a small kernel: while one is under way the next is deferred, until a poll finds
+ * the first complete or something waits for the device. */
 static bool record_faults(tarn__cl_device *d)
 {
     d->is_unread = true;
-    return is_under_way(d->reading) || read_record(d);
+    return is_under_way(d->record_read) || read_record(d);
 }
 
 bool tarn__cl_read_faults(tarn__cl_device *d)
@@ -204,9 +210,9 @@ bool tarn__cl_flush_faults(tarn__cl_device *d)
     return good;
 }
 
-/* True where a driver says only now that it has too little for such groups: a device that is lost says the same, but
- * its queue does not end. A call that has begun is not done again if that could change what it reads. */
-static bool is_too_large(const tarn__cl_launch *launch, cl_int error)
+/* True where a driver reports only at enqueue that it lacks resources for such groups. A lost device reports the same,
+ * but its queue does not finish. A call that has begun is not repeated on the CPU if it reads its own output. */
+static bool is_refused(const tarn__cl_launch *launch, cl_int error)
 {
     if (has_begun && launch->reads_output)
         return false;
@@ -214,25 +220,26 @@ static bool is_too_large(const tarn__cl_launch *launch, cl_int error)
            (error == CL_OUT_OF_RESOURCES && clFinish(launch->device->queue) == CL_SUCCESS);
 }
 
-/* `whole` is made of whole groups; none of the sizes is 0. */
+/* `whole` is the grid rounded up to groups; no size is 0. */
 static void enqueue(tarn__cl_launch *launch, int rank, const size_t *whole, const size_t *group)
 {
     tarn__cl_device *d = launch->device;
     cl_int error = clEnqueueNDRangeKernel(d->queue, launch->kernel, (cl_uint)rank, NULL, whole, group, 0, NULL, NULL);
     bool good = error == CL_SUCCESS;
-    if (is_too_large(launch, error)) {
-        tarn__cl_host->log(TARN_LOG_INFO, "opencl:%d: the kernel '%s' is not started: %s (OpenCL %d)", d->index,
+    if (is_refused(launch, error)) {
+        tarn__cl_host->log(TARN_LOG_INFO, "opencl:%d: kernel '%s' refused by the driver: %s (OpenCL %d)", d->index,
                            launch->name, tarn__cl_error_name(error), error);
         has_declined = good = true;
     } else if (!good) {
-        tarn__cl_fail("the kernel '%s': %s (OpenCL %d)", launch->name, tarn__cl_error_name(error), error);
+        tarn__cl_fail("kernel '%s': %s (OpenCL %d)", launch->name, tarn__cl_error_name(error), error);
     } else {
         has_begun = true;
         good = !launch->has_fault || record_faults(d);
     }
-    good ? end(launch) : give_up(launch);
+    good ? end(launch) : abandon(launch);
 }
 
+/* A group beyond the kernel's limit declines the call. */
 void tarn__cl_enqueue(tarn__cl_launch *launch, int rank, const size_t *global, const size_t *local)
 {
     size_t group[3] = {1, 1, 1}, whole[3], items = 1;
@@ -242,7 +249,7 @@ void tarn__cl_enqueue(tarn__cl_launch *launch, int rank, const size_t *global, c
     if (local)
         memcpy(group, local, sizeof(group[0]) * (size_t)rank);
     else
-        group[0] = chosen_group(launch);
+        group[0] = default_group(launch);
     for (int i = 0; i < rank; i++) {
         is_empty = is_empty || global[i] == 0;
         whole[i] = (global[i] + group[i] - 1) / group[i] * group[i];

@@ -1,7 +1,8 @@
-/* program.c: kernels by the name of their file, function and options: compiled when they are first asked for, and kept.
+/* program.c: kernels by file, function and options: compiled when first used, then cached.
  *
- * A device has a table of kernels, found by a hash of the three texts, and a list of programs: kernels of one file and
- * the same options share one. What does not compile stays in the table, too, so that it is tried once. */
+ * A device has a hash table of kernels, keyed by those three strings, and a list of programs: kernels of one file with
+ * the same options share a program. Failures are cached too, so that a program that does not compile is tried once per
+ * process. Everything here runs under the device's lock; nothing is freed before the process ends. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,8 +22,8 @@ static uint64_t mix(uint64_t hash, uint64_t word)
     return hash ^ (hash >> 29);
 }
 
-/* Every launch comes here: eight characters at a time. Where a text ends counts. */
-static uint64_t hash_text(uint64_t hash, const char *text)
+/* On the path of every launch, so eight characters at a time. The length is mixed in to separate the strings. */
+static uint64_t hash_string(uint64_t hash, const char *text)
 {
     const size_t length = strlen(text);
     uint64_t word = 0;
@@ -35,22 +36,23 @@ static uint64_t hash_text(uint64_t hash, const char *text)
     return mix(mix(hash, word), length);
 }
 
-/* ---- the text of a program --------------------------------------------------------------------------------------- */
+/* ---- program source ---------------------------------------------------------------------------------------------- */
 
+/* A growing string; once an allocation fails it stays as it is, not good. */
 typedef struct text {
     char *at;
-    size_t length, room;
+    size_t length, capacity;
     bool good;
 } text;
 
 static void append(text *t, const char *bytes, size_t length)
 {
-    if (t->good && t->length + length + 1 > t->room) {
-        size_t room = 2 * (t->length + length + 1);
-        char *more = realloc(t->at, room);
+    if (t->good && t->length + length + 1 > t->capacity) {
+        size_t capacity = 2 * (t->length + length + 1);
+        char *more = realloc(t->at, capacity);
         t->good = more != NULL;
         t->at = more ? more : t->at;
-        t->room = more ? room : t->room;
+        t->capacity = more ? capacity : t->capacity;
     }
     if (!t->good)
         return;
@@ -59,7 +61,7 @@ static void append(text *t, const char *bytes, size_t length)
     t->at[t->length] = 0;
 }
 
-/* The name, without its folder, in a line `#include "base/name"`; false for any other line. */
+/* Extracts the base name from a line `#include "folder/name"`; false for other lines. Base names are unique. */
 static bool included(const char *line, size_t length, char *name, size_t size)
 {
     static const char start[] = "#include \"";
@@ -73,15 +75,16 @@ static bool included(const char *line, size_t length, char *name, size_t size)
     return true;
 }
 
-#define MOST_INCLUDES 8 /* one in the other */
+#define MAX_INCLUDES 8 /* nested */
 
+/* Expands includes recursively. Conditionals are left to the compiler, so a file behind #ifdef is expanded too. */
 static void append_file(text *t, const char *name, int depth)
 {
     char inner[64];
     const tarn__cl_file *file = NULL;
     for (int i = 0; i < tarn__cl_file_count && !file; i++)
         file = strcmp(tarn__cl_files[i].name, name) == 0 ? &tarn__cl_files[i] : NULL;
-    t->good = t->good && file && depth < MOST_INCLUDES;
+    t->good = t->good && file && depth < MAX_INCLUDES;
     for (size_t at = 0; t->good && at < file->length;) {
         const char *line = (const char *)file->bytes + at, *end = memchr(line, '\n', file->length - at);
         size_t length = end ? (size_t)(end - line) + 1 : file->length - at;
@@ -106,17 +109,18 @@ char *tarn__cl_program_source(const char *source)
     return NULL;
 }
 
-/* ---- programs that tests want to fail ---------------------------------------------------------------------------- */
+/* ---- disabled kernels, for tests --------------------------------------------------------------------------------- */
 
 bool tarn__cl_is_disabled(const char *name)
 {
     size_t length = strlen(name);
-    for (const char *at = getenv("TARN_OPENCL_WITHOUT"); at && *at; at += strcspn(at, ","), at += *at == ',')
+    for (const char *at = tarn__cl_variable("TARN_OPENCL_DISABLE"); at && *at; at += strcspn(at, ","), at += *at == ',')
         if (strcspn(at, ",") == length && strncmp(at, name, length) == 0)
             return true;
     return false;
 }
 
+/* A kernel of the table, or a .cl file. */
 static bool is_known(const char *word, size_t length)
 {
     for (int k = 0; k < TARN__KERNEL_COUNT; k++)
@@ -130,13 +134,14 @@ static bool is_known(const char *word, size_t length)
 
 bool tarn__cl_check_disabled(char *why, size_t why_size)
 {
-    for (const char *at = getenv("TARN_OPENCL_WITHOUT"); at && *at; at += strcspn(at, ","), at += *at == ',') {
+    for (const char *at = tarn__cl_variable("TARN_OPENCL_DISABLE"); at && *at;
+         at += strcspn(at, ","), at += *at == ',') {
         int length = (int)strcspn(at, ",");
         if (!is_known(at, (size_t)length)) {
-            snprintf(why, why_size,
-                     "TARN_OPENCL_WITHOUT names '%.*s', which is neither a kernel (tanh) nor a file of kernels "
-                     "(gemm_panels)",
-                     length, at);
+            snprintf(
+                why, why_size,
+                "TARN_OPENCL_DISABLE: unknown name '%.*s'; must be a kernel (tanh) or a file of kernels (gemm_panels)",
+                length, at);
             return false;
         }
     }
@@ -145,67 +150,68 @@ bool tarn__cl_check_disabled(char *why, size_t why_size)
 
 /* ---- compiling --------------------------------------------------------------------------------------------------- */
 
-static void tell_why(const tarn__cl_device *d, const char *source, const char *options, cl_program made)
+static void log_build_failure(const tarn__cl_device *d, const char *source, const char *options, cl_program built)
 {
     size_t length = 0;
-    clGetProgramBuildInfo(made, d->id, CL_PROGRAM_BUILD_LOG, 0, NULL, &length);
+    clGetProgramBuildInfo(built, d->id, CL_PROGRAM_BUILD_LOG, 0, NULL, &length);
     char *log = calloc(1, length + 1);
     if (log)
-        clGetProgramBuildInfo(made, d->id, CL_PROGRAM_BUILD_LOG, length, log, NULL);
+        clGetProgramBuildInfo(built, d->id, CL_PROGRAM_BUILD_LOG, length, log, NULL);
     tarn__cl_host->log(TARN_LOG_INFO, "opencl:%d: %s.cl does not compile with %s: %s", d->index, source, options,
                        log ? log : "");
     free(log);
 }
 
-/* From its text. NULL when it does not compile. */
-static cl_program compile(const tarn__cl_device *d, const char *source, const char *options, const char *written)
+/* From source. NULL when it does not compile, with the driver's log at level info. */
+static cl_program compile(const tarn__cl_device *d, const char *source, const char *options, const char *source_text)
 {
     cl_int error;
-    cl_program made = clCreateProgramWithSource(d->context, 1, &written, NULL, &error);
-    if (!tarn__cl_check(error, "making a program"))
+    cl_program built = clCreateProgramWithSource(d->context, 1, &source_text, NULL, &error);
+    if (!tarn__cl_check(error, "creating a program"))
         return NULL;
-    if (clBuildProgram(made, 1, &d->id, options, NULL, NULL) == CL_SUCCESS) {
+    if (clBuildProgram(built, 1, &d->id, options, NULL, NULL) == CL_SUCCESS) {
         tarn__cl_host->log(TARN_LOG_INFO, "opencl:%d: compiled %s.cl with %s", d->index, source, options);
-        return made;
+        return built;
     }
-    tell_why(d, source, options, made);
-    clReleaseProgram(made);
+    log_build_failure(d, source, options, built);
+    clReleaseProgram(built);
     return NULL;
 }
 
-/* From disk, or compiled and kept there. */
+/* From the disk cache, or compiled and stored there. */
 static cl_program find_or_compile(tarn__cl_device *d, const char *source, const char *options)
 {
-    char *written = tarn__cl_program_source(tarn__cl_is_disabled(source) ? "disabled" : source);
-    if (!written)
+    char *source_text = tarn__cl_program_source(tarn__cl_is_disabled(source) ? "disabled" : source);
+    if (!source_text)
         return NULL;
-    cl_program made = tarn__cl_cache_find(d, written, options);
-    if (!made) {
+    cl_program built = tarn__cl_cache_find(d, source_text, options);
+    if (!built) {
         const double begin = tarn__platform_seconds();
-        made = compile(d, source, options, written);
+        built = compile(d, source, options, source_text);
         tarn__cl_log_compiling(d, tarn__platform_seconds() - begin);
-        if (made)
-            tarn__cl_cache_store(d, written, options, made);
+        if (built)
+            tarn__cl_cache_store(d, source_text, options, built);
     }
-    free(written);
-    return made;
+    free(source_text);
+    return built;
 }
 
+/* Borrowed; NULL only without host memory. A program that does not compile is an entry too. */
 static const program *program_of(tarn__cl_device *d, const char *source, const char *options)
 {
     for (const program *p = d->programs; p; p = p->next)
         if (strcmp(p->source, source) == 0 && strcmp(p->options, options) == 0)
             return p;
     program *p = calloc(1, sizeof(*p));
-    size_t room = strlen(d->options) + strlen(options) + 2;
-    char *all = malloc(room);
+    size_t size = strlen(d->options) + strlen(options) + 2;
+    char *all = malloc(size);
     if (!p || !all || !(p->source = strdup(source)) || !(p->options = strdup(options))) {
         free(p ? p->source : NULL);
         free(p);
         free(all);
         return NULL;
     }
-    snprintf(all, room, "%s %s", d->options, options);
+    snprintf(all, size, "%s %s", d->options, options);
     p->program = find_or_compile(d, source, all);
     p->next = d->programs;
     d->programs = p;
@@ -213,38 +219,41 @@ static const program *program_of(tarn__cl_device *d, const char *source, const c
     return p;
 }
 
-/* ---- the table of kernels ---------------------------------------------------------------------------------------- */
+/* ---- kernel table ------------------------------------------------------------------------------------------------ */
 
-static tarn__cl_kernel **place_of(tarn__cl_kernel **table, size_t room, uint64_t hash, const char *source,
-                                  const char *function, const char *options)
+/* The slot of a kernel, or the empty one where it belongs: linear probing over a power of two. `source` NULL: any free
+ * slot for the hash. */
+static tarn__cl_kernel **slot_of(tarn__cl_kernel **table, size_t capacity, uint64_t hash, const char *source,
+                                 const char *function, const char *options)
 {
-    size_t at = (size_t)hash & (room - 1);
-    for (; table[at]; at = (at + 1) & (room - 1))
+    size_t at = (size_t)hash & (capacity - 1);
+    for (; table[at]; at = (at + 1) & (capacity - 1))
         if (table[at]->hash == hash && source && strcmp(table[at]->source, source) == 0 &&
             strcmp(table[at]->function, function) == 0 && strcmp(table[at]->options, options) == 0)
             break;
     return &table[at];
 }
 
-/* Room for one more; at most half of the places are taken. */
-static bool make_room(tarn__cl_device *d)
+/* Grows the table before it is more than half full. */
+static bool reserve_kernel(tarn__cl_device *d)
 {
     if (2 * (d->kernel_count + 1) <= d->kernel_capacity)
         return true;
-    size_t room = d->kernel_capacity ? 2 * d->kernel_capacity : 256;
-    tarn__cl_kernel **table = calloc(room, sizeof(*table));
+    size_t capacity = d->kernel_capacity ? 2 * d->kernel_capacity : 256;
+    tarn__cl_kernel **table = calloc(capacity, sizeof(*table));
     if (!table)
         return false;
     for (size_t i = 0; i < d->kernel_capacity; i++)
         if (d->kernels[i])
-            *place_of(table, room, d->kernels[i]->hash, NULL, NULL, NULL) = d->kernels[i];
+            *slot_of(table, capacity, d->kernels[i]->hash, NULL, NULL, NULL) = d->kernels[i];
     free(d->kernels);
     d->kernels = table;
-    d->kernel_capacity = room;
+    d->kernel_capacity = capacity;
     return true;
 }
 
-/* Registers and memory may be too little for a group as large as the device has. */
+/* Work-items per group of this kernel: registers may limit it below the device's maximum. 0 where its local memory
+ * exceeds the device's. */
 static size_t max_items(const tarn__cl_device *d, cl_kernel kernel)
 {
     size_t items = 0;
@@ -257,7 +266,7 @@ static size_t max_items(const tarn__cl_device *d, cl_kernel kernel)
     return items < d->group_limit ? items : d->group_limit;
 }
 
-static void make_kernel(tarn__cl_device *d, tarn__cl_kernel *k)
+static void create_kernel(tarn__cl_device *d, tarn__cl_kernel *k)
 {
     const program *p = program_of(d, k->source, k->options);
     cl_int error;
@@ -274,7 +283,7 @@ static void make_kernel(tarn__cl_device *d, tarn__cl_kernel *k)
 static tarn__cl_kernel *add_kernel(tarn__cl_device *d, uint64_t hash, const char *source, const char *function,
                                    const char *options)
 {
-    tarn__cl_kernel *k = make_room(d) ? calloc(1, sizeof(*k)) : NULL;
+    tarn__cl_kernel *k = reserve_kernel(d) ? calloc(1, sizeof(*k)) : NULL;
     if (!k)
         return NULL;
     *k = (tarn__cl_kernel){
@@ -286,18 +295,19 @@ static tarn__cl_kernel *add_kernel(tarn__cl_device *d, uint64_t hash, const char
         free(k);
         return NULL;
     }
-    make_kernel(d, k);
-    *place_of(d->kernels, d->kernel_capacity, hash, source, function, options) = k;
+    create_kernel(d, k);
+    *slot_of(d->kernels, d->kernel_capacity, hash, source, function, options) = k;
     d->kernel_count++;
     return k;
 }
 
+/* On the path of every launch: one hash and one lookup once the kernel exists. */
 const tarn__cl_kernel *tarn__cl_get_kernel(tarn__cl_device *d, const char *source, const char *function,
                                            const char *options)
 {
-    uint64_t hash = hash_text(hash_text(hash_text(0xcbf29ce484222325u, source), function), options);
+    uint64_t hash = hash_string(hash_string(hash_string(0xcbf29ce484222325u, source), function), options);
     const tarn__cl_kernel *k =
-        d->kernel_capacity ? *place_of(d->kernels, d->kernel_capacity, hash, source, function, options) : NULL;
+        d->kernel_capacity ? *slot_of(d->kernels, d->kernel_capacity, hash, source, function, options) : NULL;
     if (!k)
         k = add_kernel(d, hash, source, function, options);
     return k && k->kernel ? k : NULL;

@@ -1,12 +1,11 @@
-/* transfer.c: copies between host and device.
+/* transfer.c: uploads and downloads.
  *
- * Host memory that a program hands over is pageable: a driver would copy it piece by piece and hold the caller until it
- * is done. Here it goes through pinned pieces of our own, a ring of them. An upload returns when its last piece is in
- * pinned memory; the device takes it from there in the queue's order. A piece is used again when its copy has passed.
+ * Pageable host memory would make a driver copy piece by piece and block the caller. It goes through a ring of pinned
+ * pieces instead: an upload returns when its last piece is in pinned memory, and the device fetches it in queue order.
+ * A piece is reused once its copy has completed. The ring is created by the first transfer and shared by all threads.
  *
- * A device that shares the host's memory needs no copy of a copy: what it holds is mapped, and read or written in
- * place. That waits for what is enqueued, so small uploads, of a learning rate or some indexes, take the pieces there
- * too. */
+ * A device that shares memory with the host needs no second copy: its buffers are mapped and accessed in place. Mapping
+ * waits for everything enqueued, so small uploads (a learning rate, some indices) use the ring there too. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,14 +13,14 @@
 
 #define PIECES 4
 #define PIECE_BYTES ((size_t)4 << 20)
-#define SMALL_BYTES ((size_t)64 << 10) /* a piece's, where memory is shared */
+#define SMALL_BYTES ((size_t)64 << 10) /* largest upload through the ring, and its piece, where memory is shared */
 
 struct tarn__cl_staging {
     pthread_mutex_t lock;
     size_t piece_bytes;
     cl_mem memory[PIECES];
     char *piece[PIECES];
-    cl_event done[PIECES]; /* NULL: free */
+    cl_event done[PIECES]; /* of the last copy; NULL: free */
     int next;
 };
 typedef struct tarn__cl_staging staging;
@@ -41,7 +40,7 @@ char *tarn__cl_alloc_pinned(tarn__cl_device *d, size_t bytes, cl_mem *memory)
     return NULL;
 }
 
-/* Made at the first transfer; lives as long as the device. */
+/* Borrowed; NULL when pinned memory cannot be allocated. */
 static staging *staging_of(tarn__cl_device *d)
 {
     pthread_mutex_lock(&d->lock);
@@ -50,7 +49,7 @@ static staging *staging_of(tarn__cl_device *d)
     if (s && !d->staging) {
         s->piece_bytes = d->shares_memory ? SMALL_BYTES : PIECE_BYTES;
         pthread_mutex_init(&s->lock, NULL);
-        d->staging = s; /* what is made of it stays, and is tried again */
+        d->staging = s; /* pieces that exist stay; the next transfer tries the others again */
     }
     for (int i = 0; good && i < PIECES; i++)
         good = s->piece[i] || (s->piece[i] = tarn__cl_alloc_pinned(d, s->piece_bytes, &s->memory[i])) != NULL;
@@ -58,8 +57,8 @@ static staging *staging_of(tarn__cl_device *d)
     return good ? s : NULL;
 }
 
-/* Waits until a piece is free. */
-static bool is_free(staging *s, int i)
+/* Waits until a piece is free. False when its copy failed. */
+static bool wait_free(staging *s, int i)
 {
     bool good = !s->done[i] || tarn__cl_check(clWaitForEvents(1, &s->done[i]), "waiting for a copy");
     if (s->done[i])
@@ -68,8 +67,9 @@ static bool is_free(staging *s, int i)
     return good;
 }
 
-/* ---- through pieces ---------------------------------------------------------------------------------------------- */
+/* ---- ring -------------------------------------------------------------------------------------------------------- */
 
+/* Blocks only while all pieces are in flight. */
 static bool upload_pieces(tarn__cl_device *d, cl_mem memory, size_t offset, const char *host, size_t bytes,
                           cl_command_queue queue)
 {
@@ -82,50 +82,51 @@ static bool upload_pieces(tarn__cl_device *d, cl_mem memory, size_t offset, cons
         size_t now = bytes - done < s->piece_bytes ? bytes - done : s->piece_bytes;
         int i = s->next;
         s->next = (i + 1) % PIECES;
-        good = is_free(s, i);
+        good = wait_free(s, i);
         if (good)
             memcpy(s->piece[i], host + done, now);
         good = good && tarn__cl_check(clEnqueueWriteBuffer(queue, memory, CL_FALSE, offset + done, now, s->piece[i], 0,
                                                            NULL, &s->done[i]),
-                                      "a copy to the device");
+                                      "an upload");
     }
     pthread_mutex_unlock(&s->lock);
-    return good && tarn__cl_check(clFlush(queue), "sending work to the device");
+    return good && tarn__cl_check(clFlush(queue), "flushing the queue");
 }
 
-/* Pieces are filled ahead while the host empties the one before. */
+/* Up to PIECES reads are in flight while the host copies out the oldest. */
 static bool download_pieces(tarn__cl_device *d, cl_mem memory, size_t offset, char *host, size_t bytes,
                             cl_command_queue queue)
 {
     staging *s = staging_of(d);
     bool good = s != NULL;
-    size_t asked = 0, taken = 0;
+    size_t requested = 0, copied = 0;
     if (!good)
         return false;
     pthread_mutex_lock(&s->lock);
     for (int i = 0; good && i < PIECES; i++)
-        good = is_free(s, i);
-    for (int ahead = 0, at = 0; good && taken < bytes; at = (at + 1) % PIECES, ahead--) {
-        for (; good && asked < bytes && ahead < PIECES; ahead++) {
-            size_t now = bytes - asked < s->piece_bytes ? bytes - asked : s->piece_bytes;
+        good = wait_free(s, i);
+    for (int ahead = 0, at = 0; good && copied < bytes; at = (at + 1) % PIECES, ahead--) {
+        for (; good && requested < bytes && ahead < PIECES; ahead++) {
+            size_t now = bytes - requested < s->piece_bytes ? bytes - requested : s->piece_bytes;
             int i = (at + ahead) % PIECES;
-            good = tarn__cl_check(
-                clEnqueueReadBuffer(queue, memory, CL_FALSE, offset + asked, now, s->piece[i], 0, NULL, &s->done[i]),
-                "a copy from the device");
-            asked += now;
+            good = tarn__cl_check(clEnqueueReadBuffer(queue, memory, CL_FALSE, offset + requested, now, s->piece[i], 0,
+                                                      NULL, &s->done[i]),
+                                  "a download");
+            requested += now;
         }
-        size_t here = bytes - taken < s->piece_bytes ? bytes - taken : s->piece_bytes;
-        good = is_free(s, at) && good;
+        size_t here = bytes - copied < s->piece_bytes ? bytes - copied : s->piece_bytes;
+        good = wait_free(s, at) && good;
         if (good)
-            memcpy(host + taken, s->piece[at], here);
-        taken += here;
+            memcpy(host + copied, s->piece[at], here);
+        copied += here;
     }
     pthread_mutex_unlock(&s->lock);
     return good;
 }
 
-/* ---- in place ---------------------------------------------------------------------------------------------------- */
+/* ---- mapped ------------------------------------------------------------------------------------------------------ */
 
+/* `to` NULL: an upload from `from`; else a download. */
 static bool copy_mapped(cl_mem memory, size_t offset, void *to, const void *from, size_t bytes, cl_command_queue queue)
 {
     cl_int error;
@@ -147,6 +148,8 @@ bool tarn__cl_upload(int index, void *memory, int64_t offset, const void *host, 
     return good || tarn__cl_check_lost(d);
 }
 
+/* Waits for the data. A deferred fault read is enqueued first, so that the poll after this download sees the faults of
+ * the kernels that computed it. */
 bool tarn__cl_download(int index, const void *memory, int64_t offset, void *host, size_t bytes, void *stream)
 {
     tarn__cl_device *d = tarn__cl_device_alive(index);

@@ -1,16 +1,15 @@
-/* exp_sum.cl: the largest element of a row of x and the sum of exponentials beside it: what softmax and cross entropy
- * spend their time on. A row with an infinity of the wrong sign, or with nothing but -infinity, becomes NaN by
- * arithmetic. */
+/* exp_sum.cl: maximum of a row and the sum of exponentials relative to it, where softmax and cross entropy spend their
+ * time. A row with an infinity of the wrong sign, or of nothing but -infinity, becomes NaN by arithmetic. */
 #include "backends/opencl/common/rows.cl"
-#ifdef QUADS
+#ifdef VEC4
 #include "backends/opencl/common/vec4.cl"
 #endif
 
-/* Some neighbours of x in the type computed in; beyond the end -infinity, whose exponential is 0. With QUADS rows lie
- * in fours. */
+/* LANES adjacent elements of x in the compute type; beyond the end -infinity, whose exponential is 0. With VEC4 rows
+ * are whole vec4s. */
 void fetch_lanes(const __global void *x, long from, long step, INDEX left, C *to)
 {
-#ifdef QUADS
+#ifdef VEC4
     vstore4(LOAD_4(T_X, x, from), 0, to);
 #else
     if (left >= LANES) {
@@ -24,16 +23,16 @@ void fetch_lanes(const __global void *x, long from, long step, INDEX left, C *to
 #endif
 }
 
-/* Some neighbours of a result of dtype T, as many as are left. */
-#ifdef QUADS
-#define STORE_LANES(T, y, at, step, left, made) STORE_4(T, y, at, vload4(0, made));
+/* Stores LANES adjacent results, as many as are left. */
+#ifdef VEC4
+#define STORE_LANES(T, y, at, step, left, result) STORE_4(T, y, at, vload4(0, result));
 #else
-#define STORE_LANES(T, y, at, step, left, made) \
+#define STORE_LANES(T, y, at, step, left, result) \
     for (int k = 0; k < LANES && k < (left); k++) \
-        STORE(T, y, (at) + k * (step), made[k]);
+        STORE(T, y, (at) + k * (step), result[k]);
 #endif
 
-/* Many lanes are one vector. */
+/* 16 lanes are one vector. */
 void exp_lanes(C *x)
 {
 #if LANES == 16
@@ -46,66 +45,66 @@ void exp_lanes(C *x)
 }
 
 #if GROUP > 1
-/* The sum of exponentials of distances from the largest element, which goes to `most`, in one pass: what is summed up
- * is made smaller when a larger element comes. NaN is no largest element: it comes back with the sum. */
-real row_exps(const __global void *x, long from, long step, INDEX length, C *most, __local real *space)
+/* One pass (online softmax): the sum is rescaled when a larger element appears. NaN is no maximum: it returns with the
+ * sum. */
+real row_exp_sum(const __global void *x, long from, long step, INDEX length, C *max_value, __local real *space)
 {
-    C top = -(C)INFINITY, x_[LANES];
+    C running_max = -(C)INFINITY, x_[LANES];
     real sum = 0;
-    for (INDEX at = MY_PLACE * LANES; at < length; at += GROUP * LANES) {
+    for (INDEX at = MY_ITEM * LANES; at < length; at += GROUP * LANES) {
         fetch_lanes(x, from + at * step, step, length - at, x_);
-        C here = top, part = 0;
+        C new_max = running_max, part = 0;
 #pragma unroll
         for (int k = 0; k < LANES; k++)
-            here = x_[k] > here ? x_[k] : here;
-        if (here > top)
-            sum *= exp((real)top - (real)here);
-        top = here;
+            new_max = x_[k] > new_max ? x_[k] : new_max;
+        if (new_max > running_max)
+            sum *= exp((real)running_max - (real)new_max);
+        running_max = new_max;
 #pragma unroll
         for (int k = 0; k < LANES; k++)
-            x_[k] -= top > -(C)INFINITY ? top : (C)0;
+            x_[k] -= running_max > -(C)INFINITY ? running_max : (C)0;
         exp_lanes(x_);
 #pragma unroll
         for (int k = 0; k < LANES; k++)
             part += x_[k];
         sum += (real)part;
     }
-    const real largest = group_most((real)top, space);
-    *most = (C)largest;
-    sum = group_sum(top > -(C)INFINITY ? sum * exp((real)top - largest) : sum, space);
+    const real largest = group_max((real)running_max, space);
+    *max_value = (C)largest;
+    sum = group_sum(running_max > -(C)INFINITY ? sum * exp((real)running_max - largest) : sum, space);
     return largest > -(real)INFINITY ? sum : (real)NAN_F;
 }
 #else
-/* NaN is no largest element: it comes back with the sum. */
-C row_most(const __global void *x, long from, long step, INDEX length)
+/* NaN is no maximum: it returns with the sum. */
+C row_max(const __global void *x, long from, long step, INDEX length)
 {
-    C most[LANES], x_[LANES];
+    C max_value[LANES], x_[LANES];
     for (int k = 0; k < LANES; k++)
-        most[k] = -(C)INFINITY;
-    for (INDEX at = MY_PLACE * LANES; at < length; at += GROUP * LANES) {
+        max_value[k] = -(C)INFINITY;
+    for (INDEX at = MY_ITEM * LANES; at < length; at += GROUP * LANES) {
         fetch_lanes(x, from + at * step, step, length - at, x_);
 #pragma unroll
         for (int k = 0; k < LANES; k++)
-            most[k] = x_[k] > most[k] ? x_[k] : most[k];
+            max_value[k] = x_[k] > max_value[k] ? x_[k] : max_value[k];
     }
     for (int k = 1; k < LANES; k++)
-        most[0] = most[k] > most[0] ? most[k] : most[0];
-    return most[0];
+        max_value[0] = max_value[k] > max_value[0] ? max_value[k] : max_value[0];
+    return max_value[0];
 }
 
-real row_exps(const __global void *x, long from, long step, INDEX length, C *largest, __local real *space)
+real row_exp_sum(const __global void *x, long from, long step, INDEX length, C *largest, __local real *space)
 {
-    const C most = row_most(x, from, step, length);
+    const C max_value = row_max(x, from, step, length);
     real sum = 0;
-    *largest = most;
+    *largest = max_value;
     for (INDEX begin = 0; begin < length; begin += SPAN) {
         C part[LANES] = {0}, x_[LANES];
         const INDEX end = min(begin + (INDEX)SPAN, length);
-        for (INDEX at = begin + MY_PLACE * LANES; at < end; at += GROUP * LANES) {
+        for (INDEX at = begin + MY_ITEM * LANES; at < end; at += GROUP * LANES) {
             fetch_lanes(x, from + at * step, step, end - at, x_);
 #pragma unroll
             for (int k = 0; k < LANES; k++)
-                x_[k] -= most;
+                x_[k] -= max_value;
             exp_lanes(x_);
 #pragma unroll
             for (int k = 0; k < LANES; k++)

@@ -3,14 +3,14 @@
 
 #include "backends/opencl/common/rows.h"
 
-enum { OUT, IN, UP, OPERANDS };
+enum { OUT, IN, GY, OPERANDS };
 
-/* A row for each group; `kernel` is given the operands as `views` has them, NULL where there is none. */
+/* A row per group. `views` are output, input and gradient; NULL: absent. */
 static void run(const tarn__call *call, const char *kernel, const char *what, const tarn__view *const *views)
 {
     const tarn__along *params = call->params;
-    const tarn__view *x = views[IN], *up = views[UP];
-    const int count = up ? OPERANDS : UP;
+    const tarn__view *x = views[IN], *gy = views[GY];
+    const int count = gy ? OPERANDS : GY;
     tarn__cl_row_set rows;
     char own[128];
     tarn__cl_row_set_describe(&rows, params->axis, count, views);
@@ -19,10 +19,10 @@ static void run(const tarn__call *call, const char *kernel, const char *what, co
     tarn__cl_row_form form = tarn__cl_row_form_of(tarn__cl_device_at(call->device), &rows, params->axis, count, views);
     tarn__cl_row_vec4(&rows, &form, params->axis, count, views);
     const char *result = tarn__cl_dtype_name(views[OUT]->dtype);
-    if (up)
+    if (gy)
         snprintf(own, sizeof(own), " -DBACKWARD%s%s -DT_X=%s -DT_GX=%s -DT_G=%s", what,
                  params->from_x ? " -DFROM_X" : "", tarn__cl_dtype_name(x->dtype), result,
-                 tarn__cl_dtype_name(up->dtype));
+                 tarn__cl_dtype_name(gy->dtype));
     else
         snprintf(own, sizeof(own), " -DFORWARD%s -DT_X=%s -DT_Y=%s", what, tarn__cl_dtype_name(x->dtype), result);
     tarn__cl_launch launch = tarn__cl_begin_rows(call, "softmax", kernel, &form, own);

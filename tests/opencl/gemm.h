@@ -1,7 +1,7 @@
-/* products.h: products, convolutions and attention, as compare.h holds them. test_products.c asks the form for the
- * device at hand, test_products_local.c the one for devices whose groups have memory of their own. */
-#ifndef TESTS_OPENCL_PRODUCTS_H
-#define TESTS_OPENCL_PRODUCTS_H
+/* gemm.h: GEMM, quantized weights, images_are_convolved and attention, compared as in compare.h. test_gemm.c tests the
+ * kernels for the device at hand, test_gemm_local_mem.c those for devices with local memory. */
+#ifndef TESTS_OPENCL_GEMM_H
+#define TESTS_OPENCL_GEMM_H
 
 #include "opencl/compare.h"
 
@@ -15,7 +15,7 @@ static tarn_tensor *product(tarn_tensor **x, const void *options)
 
 /* One row and one column, fewer rows than a tile has, sums that are cut in parts, rows and columns that no tile
  * divides. */
-static void products_of_every_shape(void **state)
+static void matrices_of_every_shape_are_multiplied(void **state)
 {
     NEEDS_OPENCL();
     static const int64_t sizes[][3] = {{1, 70, 300}, {70, 1, 300},   {3, 33, 65},
@@ -37,7 +37,7 @@ static void products_of_every_shape(void **state)
 /* ---- weights of blocks ------------------------------------------------------------------------------------------- */
 
 /* Few rows are multiplied by the bytes, many by elements made of them; either way by what the blocks stand for. */
-static void products_with_blocks(void **state)
+static void quantized_weights_are_multiplied(void **state)
 {
     NEEDS_OPENCL();
     static const tarn_dtype kinds[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
@@ -61,14 +61,15 @@ static void products_with_blocks(void **state)
         }
 }
 
-/* ---- convolutions ------------- ---------------------------------------------------------------------------------- */
+/* ---- images_are_convolved -------------
+ * ---------------------------------------------------------------------------------- */
 
 static tarn_tensor *convolution(tarn_tensor **x, const void *options)
 {
     return tarn_conv2d(x[0], x[1], x[2], (const tarn_conv2d_options *)options);
 }
 
-static void convolutions(void **state)
+static void images_are_convolved(void **state)
 {
     NEEDS_OPENCL();
     static const tarn_conv2d_options options[] = {
@@ -117,7 +118,7 @@ static tarn_tensor *attended_from_starts(tarn_tensor **x, const void *options)
     return tarn_attention(x[0], x[1], x[2], &own);
 }
 
-static void attention_from_starts(void **state)
+static void attention_respects_document_starts(void **state)
 {
     NEEDS_OPENCL();
     for (int causal = 0; causal < 2; causal++) {
@@ -131,7 +132,7 @@ static void attention_from_starts(void **state)
 }
 
 #define PRODUCT_TESTS \
-    ON_OPENCL(products_of_every_shape), ON_OPENCL(products_with_blocks), ON_OPENCL(convolutions), \
-        ON_OPENCL(attention), ON_OPENCL(attention_from_starts)
+    ON_OPENCL(matrices_of_every_shape_are_multiplied), ON_OPENCL(quantized_weights_are_multiplied), \
+        ON_OPENCL(images_are_convolved), ON_OPENCL(attention), ON_OPENCL(attention_respects_document_starts)
 
 #endif

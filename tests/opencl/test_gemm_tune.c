@@ -1,8 +1,8 @@
 /*
- * test_tiles.c: the tiles of products: none changes a bit, the fastest is found once and kept on disk, and a damaged
- * choice is made again. The program starts itself: with arguments it multiplies, writes the bits of the results to a
- * file, and ends with the number of tiles that were measured for that.
- */
+ * test_gemm_tune.c: tiles of GEMMs: none changes a bit, the fastest is measured once and cached on disk, and a damaged
+ * cache entry is measured again. The program starts itself: with arguments it multiplies, writes the bits of the
+ * results to a file, and exits with the number of tiles measured for that.
+ * */
 #include "support/opencl.h"
 
 #include <dirent.h>
@@ -90,7 +90,7 @@ static void no_tile_changes_a_bit(void **state)
     for (int form = 0; form < 2; form++) {
         /* of groups those that PoCL compiles in seconds */
         static const int tiles[2][5] = {{0, 1, 2, 3, 4}, {7, 8, -1, -1, -1}};
-        setenv("TARN_OPENCL_LOCAL", form == 1 ? "1" : "0", 1);
+        setenv("TARN_OPENCL_LOCAL_MEM", form == 1 ? "1" : "0", 1);
         for (int i = 0; i < 5 && tiles[form][i] >= 0; i++) {
             char number[8];
             snprintf(number, sizeof(number), "%d", tiles[form][i]);
@@ -101,7 +101,7 @@ static void no_tile_changes_a_bit(void **state)
         }
     }
     unsetenv("TARN_OPENCL_TILE");
-    unsetenv("TARN_OPENCL_LOCAL");
+    unsetenv("TARN_OPENCL_LOCAL_MEM");
 }
 
 static void damage_all_files(void)
@@ -119,15 +119,15 @@ static void damage_all_files(void)
     closedir(open);
 }
 
-static void the_fastest_is_found_once(void **state)
+static void the_fastest_is_measured_once(void **state)
 {
     NEEDS_OPENCL();
     char first[300], other[300];
     snprintf(first, sizeof(first), "%s/first", folder);
     snprintf(other, sizeof(other), "%s/other", folder);
-    setenv("TARN_TUNE", "off", 1);
+    setenv("TARN_AUTOTUNE", "off", 1);
     assert_int_equal(run(first, "large"), 0);
-    unsetenv("TARN_TUNE");
+    unsetenv("TARN_AUTOTUNE");
     int tiles = run(other, "large");
     assert_true(tiles > 1 && tiles < 100);
     assert_same_files(first, other);
@@ -163,6 +163,6 @@ int main(int count, char **arguments)
         return work(arguments[1], strcmp(arguments[2], "large") == 0);
     self = arguments[0];
     const struct CMUnitTest tests[] = {cmocka_unit_test(no_tile_changes_a_bit),
-                                       cmocka_unit_test(the_fastest_is_found_once)};
+                                       cmocka_unit_test(the_fastest_is_measured_once)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -1,8 +1,8 @@
 /*
- * test_channels_last.c: batchnorm and groupnorm of images whose channels lie side by side, by columns as GPUs get them:
- * TARN_OPENCL_LOCAL=1 takes that form on any device. Numbers of channels that make fours and that do not, that fill no
- * tile and several; positions that lie a step apart and that do not.
- */
+ * test_nhwc.c: batchnorm and groupnorm of NHWC images by the GPU kernels: TARN_OPENCL_LOCAL_MEM=1 selects them on any
+ * device. Numbers of channels that are and are not multiples of four, that fill less than a tile and several; positions
+ * a constant step apart, and not.
+ * */
 #include "opencl/compare.h"
 
 enum { TRAINING, FIXED, RELU, RESIDUAL, RESIDUAL_FIXED, GROUPS };
@@ -48,7 +48,7 @@ static void check(int64_t images, int64_t side, int64_t channels, tarn_dtype dty
     compare(dtype, norm, x, has_residual ? 4 : 3, &k, dtype == TARN_BF16 ? 2e-2 : 2e-5);
 }
 
-static void any_number_of_channels_is_normalised(void **state)
+static void any_number_of_channels_is_normalized(void **state)
 {
     NEEDS_OPENCL();
     const int64_t channels[] = {2, 3, 16, 17, 132, 1000};
@@ -58,7 +58,7 @@ static void any_number_of_channels_is_normalised(void **state)
     check(3, 5, 17, TARN_F64, (kind){TRAINING, false});
 }
 
-static void few_and_many_positions_are_normalised(void **state)
+static void few_and_many_positions_are_normalized(void **state)
 {
     NEEDS_OPENCL();
     check(2, 2, 16, TARN_F32, (kind){TRAINING, false}); /* computed in f64 where there is one */
@@ -78,10 +78,10 @@ static void given_statistics_relu_and_groups_are_used(void **state)
 
 int main(void)
 {
-    setenv("TARN_OPENCL_LOCAL", "1", 1);
+    setenv("TARN_OPENCL_LOCAL_MEM", "1", 1);
     const struct CMUnitTest tests[] = {
-        ON_OPENCL(any_number_of_channels_is_normalised),
-        ON_OPENCL(few_and_many_positions_are_normalised),
+        ON_OPENCL(any_number_of_channels_is_normalized),
+        ON_OPENCL(few_and_many_positions_are_normalized),
         ON_OPENCL(given_statistics_relu_and_groups_are_used),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,6 @@
 /*
- * test_groups.c: devices whose groups are small and have little memory, as TARN_OPENCL_GROUP and
- * TARN_OPENCL_GROUP_MEMORY make any of them: kernels that have a form which fits take it, and what has none is run by
- * the CPU, counted and named.
+ * test_workgroups.c: devices with small work-groups and little local memory, emulated by TARN_OPENCL_WORKGROUP and
+ * TARN_OPENCL_LOCAL_BYTES: kernels use a variant that fits, and what has none runs on the CPU, counted and named.
  */
 #include "opencl/compare.h"
 
@@ -14,7 +13,7 @@ static tarn_tensor *layernorm(tarn_tensor **x, const void *options)
 }
 
 /* Rows that the smallest group keeps, and that only a larger one could. */
-static void rows_are_normalised(void **state)
+static void rows_are_normalized(void **state)
 {
     NEEDS_OPENCL();
     for (int64_t length = 384; length <= 768; length += 384)
@@ -37,7 +36,7 @@ static tarn_tensor *cross_entropy(tarn_tensor **x, const void *options)
     return tarn_cross_entropy(x[0], tarn_from_i64(target, TARN_SHAPE(3), tarn_device_of(x[0])), NULL);
 }
 
-static void rows_become_weights_and_losses(void **state)
+static void softmax_and_losses_are_computed(void **state)
 {
     NEEDS_OPENCL();
     compare(TARN_F32, softmax, (tarn_tensor *[]){random_of(TARN_SHAPE(3, 1500))}, 1, NULL, 2e-5);
@@ -61,7 +60,7 @@ static tarn_tensor *batchnorm_last(tarn_tensor **x, const void *options)
     return tarn_permute(good(y), TARN_AXES(0, 2, 3, 1));
 }
 
-static void channels_are_normalised(void **state)
+static void channels_are_normalized(void **state)
 {
     NEEDS_OPENCL();
     compare(TARN_F32, groupnorm,
@@ -74,7 +73,7 @@ static void channels_are_normalised(void **state)
 }
 
 /* The running mean takes a step, and only one. */
-static void running_statistics_are_kept(void **state)
+static void running_statistics_are_updated_once(void **state)
 {
     NEEDS_OPENCL();
     tarn_tensor *x = good(tarn_full(TARN_SHAPE(2, 1, 40, 40), 4, TARN_F32, opencl)),
@@ -113,7 +112,7 @@ static void swap_axes(tarn_dtype dtype)
 }
 
 /* By tiles whose side a group has, and without them. */
-static void axes_change_places(void **state)
+static void axes_are_transposed(void **state)
 {
     NEEDS_OPENCL();
     swap_axes(TARN_F32);
@@ -142,7 +141,7 @@ static void matrices_are_multiplied(void **state)
     assert_close(tarn_to(tarn_grad(a), CPU), good(tarn_full(TARN_SHAPE(9, 9), 18, TARN_F32, CPU)), 0);
 }
 
-static void blocks_are_multiplied(void **state)
+static void quantized_weights_are_multiplied(void **state)
 {
     NEEDS_OPENCL();
     tarn_tensor *w = good(tarn_cast(random_of(TARN_SHAPE(37, 768)), TARN_Q8_0)), *x = random_of(TARN_SHAPE(1, 768));
@@ -165,7 +164,7 @@ static void listen(tarn_log_level level, const char *text, void *ctx)
         snprintf(last_warning, sizeof(last_warning), "%s", text);
 }
 
-static void attention_without_memory_is_named(void **state)
+static void attention_without_local_memory_is_named(void **state)
 {
     NEEDS_OPENCL();
     const tarn_attention_options options = {.causal = true};
@@ -186,18 +185,18 @@ static void attention_without_memory_is_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ON_OPENCL(rows_are_normalised),
-        ON_OPENCL(rows_become_weights_and_losses),
-        ON_OPENCL(channels_are_normalised),
-        ON_OPENCL(running_statistics_are_kept),
+        ON_OPENCL(rows_are_normalized),
+        ON_OPENCL(softmax_and_losses_are_computed),
+        ON_OPENCL(channels_are_normalized),
+        ON_OPENCL(running_statistics_are_updated_once),
         ON_OPENCL(elements_are_reduced),
-        ON_OPENCL(axes_change_places),
+        ON_OPENCL(axes_are_transposed),
         ON_OPENCL(matrices_are_multiplied),
-        ON_OPENCL(blocks_are_multiplied),
-        ON_OPENCL(attention_without_memory_is_named),
+        ON_OPENCL(quantized_weights_are_multiplied),
+        ON_OPENCL(attention_without_local_memory_is_named),
     };
-    setenv("TARN_OPENCL_LOCAL", "1", 1);
-    setenv("TARN_OPENCL_GROUP", "32", 1);
-    setenv("TARN_OPENCL_GROUP_MEMORY", "8192", 1);
+    setenv("TARN_OPENCL_LOCAL_MEM", "1", 1);
+    setenv("TARN_OPENCL_WORKGROUP", "32", 1);
+    setenv("TARN_OPENCL_LOCAL_BYTES", "8192", 1);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
