@@ -10,6 +10,7 @@ forward(const __global void *q, long q_offset, const __global void *k, long k_of
         long starts_offset, __global void *y, long y_offset, __global void *lse, long lse_offset, attention a,
         real scale_, FAULT_PARAMETERS)
 {
+    /* Local memory: a stage of operands, and the tile of weights between the two products. */
     A_STAGE(stage, STAGE);
     A_STAGE(weights, SIDE_N * LINE); /* (keys, rows) */
     AN_EDGE(edge);
@@ -31,6 +32,7 @@ forward(const __global void *q, long q_offset, const __global void *k, long k_of
         if (length < 0 || length > a.keys)
             report_fault(fault, length, a.keys);
     }
+    /* once per row: other heads and windows have the same starts */
     if (at.head == 0 && at.window == 0)
         check_starts(&a, &row_starts, first, item, fault, fault_function);
     EACH_ROW(i)
@@ -39,6 +41,7 @@ forward(const __global void *q, long q_offset, const __global void *k, long k_of
         EACH(j, WINDOW_VECTORS) sum[i][j] = 0;
     }
     for (long key = first_key_of(&a, &row_starts, first, item, &edge); key < end; key += SIDE_N) {
+        /* scores of the tile, q · kᵀ (SIDE_M, SIDE_N) */
         MULTIPLY_TILES(score, T, rows, first, a.rows, T, keys, key, end);
         REAL tile_max[M];
         EACH_ROW(i)
@@ -55,6 +58,7 @@ forward(const __global void *q, long q_offset, const __global void *k, long k_of
                     SEES(seen, key + (j * ACROSS + tx) * LANES + e) ? fmax(tile_max[i], line[e]) : tile_max[i];
             }
         }
+        /* the new running maximum of each row, over all work-items that share it */
         max_of_rows(tile_max, ty, tx, stage);
         EACH_ROW(i)
         {
@@ -85,6 +89,7 @@ forward(const __global void *q, long q_offset, const __global void *k, long k_of
         STORE_TILE(weights, score)
         MULTIPLY_ROWS(sum, weights, T, values, key, end, column)
     }
+    /* sums of weights were kept per work-item until here */
     sum_of_rows(total, ty, tx, stage);
     EACH_ROW(i)
     {

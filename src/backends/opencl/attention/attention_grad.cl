@@ -222,6 +222,7 @@ A_GROUP __kernel void grad_kv(COMMON_PARAMETERS, const __global void *sums, long
                 STORE_ROWS(weights + r * LINE + ty * M, weight[i])
                 STORE_ROWS(grads + r * LINE + ty * M, grad[i])
             }
+            /* gv += P'ᵀ · gy, gk += dSᵀ · q */
             MULTIPLY_ROWS(sum_v, weights, T_G, gys, first, a.rows, column)
             MULTIPLY_ROWS(sum_k, grads, T, rows, first, a.rows, column)
         }

@@ -25,6 +25,7 @@
 #define STAGE_TILES (STEP * (LINE + LINE_N))
 #define STAGE_ROWS (STEP * WINDOW)
 #define STAGE (STAGE_TILES > STAGE_ROWS ? STAGE_TILES : STAGE_ROWS)
+/* Registers bound the number of vectors that are multiplied together. */
 #define TOGETHER(count) ((count) < 2 ? (count) : 2) /* vectors of a row in registers at a time */
 #if defined(IS_CPU) && ACROSS > 1 /* a group on a processor: it compiles, in minutes if all is unrolled */
 #define EACH(i, count) for (int i = 0; i < (count); i++)

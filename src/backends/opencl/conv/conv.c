@@ -249,6 +249,7 @@ static size_t walk_images(const tarn__call *call, enum form form, bool runs)
     tarn__cl_gemm *p = &j.gemm;
     p->a = weight_of(&j, call->in[1], form == DGRAD);
     int64_t depth = j.u.channels * j.u.size[0] * j.u.size[1];
+    /* the GEMM writes a matrix: rows and columns of an image must have one stride */
     bool is_direct = has_one_stride(to, 2, &across);
     tarn__view result = is_direct ? *to : reserve(&j, to, to->dtype);
     has_one_stride(&result, 2, &across);

@@ -35,6 +35,7 @@ INDEX source_of(const im2col_params *u, int axis, INDEX at, INDEX k)
 REAL tap_of(const __global void *x, long x_offset, const im2col_params *u, long image, INDEX group, INDEX tap,
             INDEX window)
 {
+    /* tap = (channel · kernel_h + ky) · kernel_w + kx */
     const INDEX high = (INDEX)u->size[0], wide = (INDEX)u->size[1], across = (INDEX)u->to[1];
     const INDEX rest = tap / wide, kx = tap - rest * wide, own = rest / high, ky = rest - own * high,
                 window_row = window / across;

@@ -101,6 +101,7 @@ static void kernel_copy(const tarn__call *call)
     tarn__nest_make(&nest, 2, views);
     if (nest.count == 0)
         return;
+    /* from the most specialized to the most general */
     if (from->dtype != to->dtype)
         convert(call, &nest);
     else if (tarn__nest_is_contiguous(&nest, 0) && tarn__nest_is_contiguous(&nest, 1))

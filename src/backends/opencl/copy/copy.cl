@@ -5,6 +5,7 @@
  * one is written. */
 #ifdef IN_LOCKSTEP
 
+/* Elements per work-item in lockstep; PER of copy.c. */
 #define PER 4
 
 #define EACH_OWN(own, i) \
@@ -30,6 +31,7 @@
 
 #else
 
+/* Elements per work-item on a CPU; RUN of copy.c. */
 #define RUN 256
 
 /* The row and range of a work-item; false beyond the last. */

@@ -20,6 +20,7 @@ transpose(indexer others, __global BITS *to, long to_first, __global const BITS 
     for (int line = first; line < SIDE; line += GROUP / SIDE)
         if (left + line < width && top + own < height)
             tile[line][own] = source[line * from_step + own];
+    /* the tile is complete; it is read transposed */
     barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll
     for (int line = first; line < SIDE; line += GROUP / SIDE)

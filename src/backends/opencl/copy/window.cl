@@ -52,6 +52,7 @@ __kernel void copy_window(window w, __global BITS *y, long y_first, __global con
     BITS loaded[UNROLL][N];
     if (at >= w.units)
         return;
+    /* position in y: the unit along the last axis, then outer axes from the last to the first */
     rest = DIVIDE(at, w.last.size, w.last.size_factor, w.last.size_shift);
     const uint first = (at - rest * w.last.size) * N;
     to = first * (uint)w.last.to;

@@ -86,6 +86,7 @@ static void use_vec4(job *j, const tarn__call *call, const tarn__view *const *vi
     j->nest.shape[last] /= 4;
     for (int k = 0; k < operands; k++)
         j->nest.stride[k][last] *= 4;
+    /* an axis of one vec4 vanishes */
     j->nest.rank -= j->nest.shape[last] == 1;
 }
 

@@ -105,6 +105,7 @@ __kernel void elementwise(__global void *y0, long y0_first, __global void *y1, l
 {
     INDEX first = (INDEX)get_group_id(0) * (INDEX)get_local_size(0) * PER + (INDEX)get_local_id(0);
 #ifdef VEC4
+    /* unused operands stay 0 and are optimized away */
     float4 a[PER], b[PER], c[PER];
     INDEX at[PER][OUTPUTS + 3];
     EACH_OWN(i, own)

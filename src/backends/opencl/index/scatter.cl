@@ -121,6 +121,7 @@ __kernel void join_pieces(PARAMETERS)
     if (key >= limit || pairs[end].key != key || (begin > 0 && pairs[begin - 1].key == key))
         return;
     C sum = *part_of(scratch, parts_first, piece, 1, count, line);
+    /* following pieces of the same index, AHEAD at a time */
     bool goes_on = true;
     for (INDEX next = piece + 1; goes_on; next += AHEAD) {
         C part[AHEAD];

@@ -111,6 +111,7 @@ __kernel void merge_runs(__global char *scratch, long from_first, __global char 
         return;
     __global const pair *from = (__global const pair *)(scratch + from_first) + line * length;
     __global pair *to = (__global pair *)(same + to_first) + line * length;
+    /* ties keep their order: elements of the first run go before equal ones of the second */
     long begin = i / (2 * width) * (2 * width), middle = min(begin + width, length),
          end = min(begin + 2 * width, length);
     pair one = from[i];

@@ -33,6 +33,7 @@ __kernel void finalize_moments(channel_set c, OPERAND(parts), OPERAND(stats), VE
         middle = (real)LOAD(T_GM, given_mean, given_mean_at + group * given_mean_step);
         variance = (real)LOAD(T_GV, given_variance, given_variance_at + group * given_variance_step);
     }
+    /* every set of the group gets the same mean and rstd, but its own weight and bias */
     const real inverse = 1 / sqrt(variance + epsilon);
     for (long i = MY_ITEM; i < c.members; i += GROUP) {
         const long set = first + i, channel = set % c.channels;

@@ -136,6 +136,7 @@ __kernel void nchw_moments(channel_set c, OPERAND(x), OPERAND(parts))
     __local real space[GROUP];
     END_BEYOND(c.sets * c.chunks)
     const INDEX last_line = (INDEX)min(c.lines, (MY_CHUNK + 1) * c.chunk), first_line = (INDEX)(MY_CHUNK * c.chunk);
+    /* lines of a chunk have `segment` elements, except the last ones of an axis */
     const long short_ones = last_line / c.segments - first_line / c.segments; /* the last lines of the axis */
     const real count = (real)((last_line - first_line) * c.segment - short_ones * (c.segments * c.segment - c.inner));
     C middle = (C)LOAD(T_X, x, x_at + line_at(&c, MY_SET, first_line, X));

@@ -147,6 +147,8 @@ __kernel void nhwc_moments(channel_set c, OPERAND(x), OPERAND(parts))
             sums[lane] += sum, squares[lane] += square;
         }
     }
+    /* combines the work-items of a column: sums relative to the chunk's first element give its mean, then squares are
+     * moved to that mean */
     const INDEX first_ = (INDEX)(p.chunk * c.chunk), h = 0;
     const real length = (real)(p.end - first_), seen = (real)((p.end - p.begin + ROWS - 1) / ROWS),
                inverse = p.begin < p.end ? 1 / seen : (real)0;

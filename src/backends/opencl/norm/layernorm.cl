@@ -75,6 +75,7 @@ __kernel void norm(row_set rows, OPERAND(y), OPERAND(x), OPERAND(mean), OPERAND(
     barrier(CLK_GLOBAL_MEM_FENCE); /* every work-item reads the first element of the sum */
 #endif
 #endif
+    /* mean and rstd in `real`, rounded to the compute type for the elements */
     const real middle = row_mean(x, from, ALONG(rows, IN), length, space);
     const C m = (C)middle;
     const real inverse = row_rstd(x, from, ALONG(rows, IN), length, m, epsilon, space);

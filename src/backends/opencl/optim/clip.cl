@@ -60,6 +60,7 @@ __kernel void clip_factor(OPERAND(sums), long count, OPERAND(total), OPERAND(fac
     squares = group_sum(squares, space);
     if (get_global_id(0) != 0)
         return;
+    /* a second clipping of the same gradients multiplies the first factor */
     const real so_far = again ? load_stat(factor, factor_at) : (real)1, length = sqrt(squares) * so_far,
                by = max_norm / (length + tiny);
     STORE_REAL(T_NORM, total, total_at, length);

@@ -27,6 +27,7 @@ __kernel void update(
     const C lr = (C)lr_, keep = (C)keep_, size = (C)size_, scale = (C)scale_, decay = (C)decay_, beta = (C)beta_,
             take = (C)take_, take2 = (C)take2_, epsilon = (C)epsilon_,
             by = factor ? (C)load_stat(factor, factor_at) : (C)1;
+    /* the clipping factor applies before weight decay, as in torch */
     const C p = (C)LOAD(T_P, parameter, OFFSET(parameter, PARAMETER));
     const C raw = by * (C)LOAD(T_G, gradient, OFFSET(gradient, GRADIENT)), g = decay != 0 ? raw + decay * p : raw;
 #ifdef SGD

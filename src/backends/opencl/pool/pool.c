@@ -172,6 +172,7 @@ static void run(const tarn__call *call, bool is_forward, const char *what, pool 
         option_windows(options, sizeof(options), p, image);
     for (int i = 0; i < 2 && is_scatter; i++)
         windows.shape[2 + i] = (p->image[2 + i] + p->kernel[i] - 1) / p->kernel[i];
+    /* work-items count vectors */
     windows.shape[1] /= vec4 ? 4 : 1;
     windows.shape[3] /= vec2 ? 2 : 1;
     const int64_t count = tarn__view_count(&windows);

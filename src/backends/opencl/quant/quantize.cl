@@ -269,6 +269,7 @@ static void quantize_block(const float *x, __global uchar *block)
     }
     put_block(x, weight, extremes, false, block);
     double extremes_error = error_of(x, block);
+    /* the search is not guaranteed to win after its scales are rounded to codes */
     put_block(x, weight, best, true, block);
     if (!(error_of(x, block) <= extremes_error)) /* or NaN, from a scale beyond f16 */
         put_block(x, weight, extremes, false, block);

@@ -84,6 +84,7 @@ __kernel void draw(__global void *y, long y_first, __global const void *x, long 
     float2 low = normals(word[0], word[1], a, b), high = normals(word[2], word[3], a, b);
     float normal[4] = {low.x, low.y, high.x, high.y};
 #endif
+    /* the last counter may have fewer elements */
     for (int i = 0; i < 4 && counter * 4 + i < count; i++) {
         locate(&shape, counter * 4 + i, 2, at);
 #if defined(DRAWS_normal)

@@ -82,6 +82,7 @@ static state take_all(const slice *r, const axes *inner, INDEX begin, INDEX end,
     state s = empty_state();
     if (begin >= end)
         return s;
+    /* deviations are taken from the first element: exact for constant slices */
     const C one = X_AT(begin);
     C sum = 0, rest = 0, squares = 0;
     INDEX count = 0;

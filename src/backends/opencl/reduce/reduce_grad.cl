@@ -64,6 +64,7 @@ max_rows(__global void *gx, long gx_first, __global const void *x, long x_first,
     if (own > 0)
         atomic_add(&total, own);
     barrier(CLK_LOCAL_MEM_FENCE);
+    /* ties share the gradient evenly */
     const state all = {0, 0, total};
     const C share = grad_of(max_value, gradient, all, max_value), none = gradient * 0 / (C)total;
 #if ELEMENTS > 0

@@ -16,8 +16,10 @@ __kernel void cross_entropy(row_set rows, OPERAND(logits), OPERAND(targets), OPE
     const INDEX length = (INDEX)rows.length, step = ALONG(rows, LOGITS);
     const long from = logits_at + nest_at(&rows.others, row, LOGITS),
                target = LOAD(T_TARGET, targets, targets_at + nest_at(&rows.others, row, TARGET));
+    /* a target that is neither valid nor ignored is reported, and gives a loss and gradient of 0 */
     const bool is_ignored = has_ignore && target == ignore, counts = !is_ignored && target >= 0 && target < length;
     const bool has_target = counts && is_mine((INDEX)target), is_first = MY_ITEM == 0;
+    /* the work-item that has the target writes the loss */
     const real here = has_target ? (real)LOAD(T_X, logits, from + target * step) : (real)0;
     real lse = 0, loss = 0;
 #ifdef MAKE_LOSS
@@ -27,6 +29,7 @@ __kernel void cross_entropy(row_set rows, OPERAND(logits), OPERAND(targets), OPE
     /* of ignored rows too: the group meets at its barriers */
     const real log_sum = log(row_exp_sum(logits, from, step, length, &row_max, space)), max_value = (real)row_max;
     real all = 0;
+    /* label smoothing needs the mean logit */
     if (smoothing > 0) {
 #define ADD(at, lane) all += (real)LOAD(T_X, logits, from + (at)*step);
         EACH(ADD, 0, length)

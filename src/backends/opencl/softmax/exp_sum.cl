@@ -58,6 +58,7 @@ real row_exp_sum(const __global void *x, long from, long step, INDEX length, C *
         for (int k = 0; k < LANES; k++)
             new_max = x_[k] > new_max ? x_[k] : new_max;
         if (new_max > running_max)
+            /* earlier terms were relative to a smaller maximum */
             sum *= exp((real)running_max - (real)new_max);
         running_max = new_max;
 #pragma unroll
@@ -69,6 +70,7 @@ real row_exp_sum(const __global void *x, long from, long step, INDEX length, C *
             part += x_[k];
         sum += (real)part;
     }
+    /* each work-item has a maximum of its own; sums are rescaled to the common one */
     const real largest = group_max((real)running_max, space);
     *max_value = (C)largest;
     sum = group_sum(running_max > -(C)INFINITY ? sum * exp((real)running_max - largest) : sum, space);

@@ -111,6 +111,7 @@ __kernel void softmax_grad(row_set rows, OPERAND(gx), OPERAND(y), OPERAND(g))
 #ifdef FROM_X
     by = normalizer(row_exp_sum(y, from, step, length, &max_value, space));
 #endif
+    /* Σ y · gy, or with LOG Σ gy */
     real part[LANES] = {0}, sum = 0;
     C gys[LANES];
     for (INDEX at = MY_ITEM * LANES; at < length; at += GROUP * LANES) {
@@ -129,6 +130,7 @@ __kernel void softmax_grad(row_set rows, OPERAND(gx), OPERAND(y), OPERAND(g))
 #pragma unroll
     for (int k = 0; k < LANES; k++)
         sum += part[k];
+    /* all work-items need the sum before they write */
     sum = group_sum(sum, space);
     for (INDEX at = MY_ITEM * LANES; at < length; at += GROUP * LANES) {
         C result[LANES];
