@@ -6,15 +6,15 @@
 #include "backends/opencl/matmul/gemm.h"
 #include "base/philox.h"
 
-enum { Q, K, V, Y, LSE, G, GQ, GK, GV, TENSORS };
+enum { Q, K, V, Y, LSE, G, GQ, GK, GV, TENSORS }; /* as in attention_tiles.cl */
 
 /* The struct `attention` of attention_tiles.cl, whose comments explain the fields. */
 typedef struct attention {
-    int64_t heads, kv_heads, group, rows, keys, depth;
+    int64_t heads, kv_heads, group, rows, keys, depth; /* H, KV, H / KV, T, S, D */
     int64_t blocks, windows;
     int64_t length_stride, start_stride[2];
     int64_t stride[TENSORS][4];
-    uint64_t seed, offset;
+    uint64_t seed, offset; /* of dropout's Philox */
     uint32_t limit;
     float keep_scale;
     int32_t causal, last_first;
@@ -22,7 +22,8 @@ typedef struct attention {
 
 /* Tiles of a group. */
 typedef struct tile {
-    int across, rows_each, lanes, vectors, step, window, registers;
+    int across, rows_each, lanes, vectors, step, window,
+        registers; /* ACROSS, M, LANES, VECTORS, STEP, WINDOW, REGISTERS of attention_tiles.cl */
 } tile;
 
 static int64_t ceiling(int64_t a, int64_t b)

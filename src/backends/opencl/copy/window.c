@@ -6,16 +6,16 @@
 
 /* The structs of window.cl. */
 typedef struct window_axis {
-    uint32_t size, size_factor, step, step_factor;
+    uint32_t size, size_factor, step, step_factor; /* of y; distance of x's elements in it; factors divide by them */
     int32_t size_shift, step_shift;
-    uint32_t begin, span;
-    int32_t to, from;
+    uint32_t begin, span; /* positions of x in y: [begin, begin + span) */
+    int32_t to, from;     /* strides */
 } window_axis;
 
 typedef struct window {
-    window_axis last, outer[TARN_MAX_RANK];
-    uint32_t units, unroll_step, size;
-    int32_t unroll_to, unroll_from;
+    window_axis last, outer[TARN_MAX_RANK]; /* the contiguous axis, and those before it */
+    uint32_t units, unroll_step, size;      /* work-items; distance of unrolled positions; size of that axis */
+    int32_t unroll_to, unroll_from;         /* their strides in y and x */
 } window;
 
 static void set_size(window_axis *axis, int64_t size)

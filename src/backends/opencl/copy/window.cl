@@ -9,10 +9,10 @@
 /* An axis of y and the part of it that is x: every step-th element from `begin` on, the last before begin + span.
  * Division by size and step is a multiplication. */
 typedef struct window_axis {
-    uint size, size_factor, step, step_factor;
+    uint size, size_factor, step, step_factor; /* of y; distance of x's elements in it; factors divide by them */
     int size_shift, step_shift;
     uint begin, span;
-    int to, from;
+    int to, from; /* strides */
 } window_axis;
 
 /* The struct of window.c, passed by value. */
@@ -20,7 +20,7 @@ typedef struct window {
     window_axis last, outer[MAX_RANK]; /* of `last` the size is in units; of UNROLL_AXIS it is unroll_step */
     uint units, unroll_step;           /* work-items; positions between the UNROLL units of one */
     uint size;                         /* of UNROLL_AXIS */
-    int unroll_to, unroll_from;
+    int unroll_to, unroll_from;        /* strides of unroll_step in y and x */
 } window;
 
 #define DIVIDE(n, size, factor, shift) ((size) == 1 ? (n) : mul_hi((n), (factor)) >> (shift))
@@ -48,7 +48,7 @@ __kernel void copy_window(window w, __global BITS *y, long y_first, __global con
 {
     const uint at = (uint)get_global_id(0);
     uint along[N], source, position = 0, rest, to, from = 0;
-    bool has[N], inside = true;
+    bool has[N], inside = true; /* has: the element is in x; inside: all outer positions are */
     BITS loaded[UNROLL][N];
     if (at >= w.units)
         return;

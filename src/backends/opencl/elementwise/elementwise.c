@@ -11,7 +11,7 @@ typedef struct expression {
     int typed;                  /* first operand whose dtype decides the compute type */
 } expression;
 
-enum { IS_DENSE, IS_ONE, IS_CONSTANT, IS_REPEATED };
+enum { IS_DENSE, IS_ONE, IS_CONSTANT, IS_REPEATED }; /* access to an operand, as in elementwise.cl */
 
 #define LOCKSTEP_PER 4 /* elements per work-item in lockstep, */
 #define VEC4_PER 2     /* or vec4s */
@@ -20,13 +20,13 @@ enum { IS_DENSE, IS_ONE, IS_CONSTANT, IS_REPEATED };
 typedef struct job {
     tarn__nest nest;
     tarn__cl_compute compute;
-    int outputs;
+    int outputs; /* present ones: either gradient may be absent */
     const tarn__view *out[2];
     bool has_f64_range; /* results outside the range of f32 are computed in f64 */
     bool contiguous;    /* one row per operand: contiguous, or one element repeated */
     bool vec4;          /* the nest counts vec4s */
     int per;            /* elements, or vec4s, per work-item */
-    int mode[3];
+    int mode[3];        /* of each input */
 } job;
 
 /* The dtype that decides the compute type; `where` skips its condition. */

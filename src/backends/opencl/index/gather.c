@@ -7,8 +7,8 @@ typedef struct job {
     const char *kernel;
     int per;                   /* elements of a work-item on a GPU */
     const tarn__view *view[3]; /* the nest's operands, of which `index` names places */
-    int y, index, x;
-    int64_t limit, step; /* valid indices are below limit, step elements apart */
+    int y, index, x;           /* which operand is which */
+    int64_t limit, step;       /* valid indices are below limit, step elements apart */
 } job;
 
 /* A launch of gather or write_rows, whose arguments are alike. Offsets from indices are 64-bit: they reach beyond the

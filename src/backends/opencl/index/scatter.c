@@ -9,9 +9,9 @@
 /* A call described for launch: sorted indices, and lines across the axis. */
 typedef struct job {
     tarn__cl_sorting sorting;
-    tarn__nest lines; /* y and source across the axis */
-    int64_t line_pairs, y_step, source_step;
-    bool is_small;
+    tarn__nest lines;                        /* y and source across the axis */
+    int64_t line_pairs, y_step, source_step; /* pairs per line, 0: shared; strides along the axis */
+    bool is_small;                           /* 32-bit offsets */
     tarn__cl_options options;
 } job;
 

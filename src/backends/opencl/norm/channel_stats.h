@@ -23,8 +23,8 @@ typedef struct tarn__cl_channel_set {
     int64_t channels, sets, members;
     int64_t inner, segment, segments;
     int64_t lines, chunk, chunks;
-    int64_t along[TARN__CL_CHANNEL_OPERANDS], channel_step[TARN__CL_CHANNEL_OPERANDS],
-        sample_step[TARN__CL_CHANNEL_OPERANDS];
+    int64_t along[TARN__CL_CHANNEL_OPERANDS], channel_step[TARN__CL_CHANNEL_OPERANDS], /* strides: along lines, */
+        sample_step[TARN__CL_CHANNEL_OPERANDS]; /* between channels, between samples */
 } tarn__cl_channel_set;
 
 /* A call described for launch. Borrows the views. */
@@ -32,10 +32,10 @@ typedef struct tarn__cl_channel_job {
     tarn__cl_channel_set set;
     const tarn__view *view[TARN__CL_CHANNEL_OPERANDS]; /* of one shape; NULL: absent; x is never */
     int64_t values;                                    /* elements that share a mean */
-    bool has_relu, is_nhwc, vec4;
-    int lanes;
-    size_t group, local;
-    /* of a work-item in a line, if it had it alone; by columns, work-items side by side that have all channels */
+    bool has_relu, is_nhwc, vec4;                      /* vec4: all operands are aligned vec4s */
+    int lanes;                                         /* elements per step of a work-item */
+    size_t group, local;                               /* work-items per chunk; work-group size */
+    /* NCHW: steps that a line would take one work-item; NHWC: work-items across all channels */
     int64_t steps;
     char options[320]; /* but for those of the group */
 } tarn__cl_channel_job;
@@ -46,7 +46,7 @@ typedef struct tarn__cl_channel_vectors {
     const tarn__view *given_mean, *given_variance;     /* instead of x's own */
     const tarn__view *mean, *rstd;                     /* f64, contiguous: written by forward, read by backward */
     const tarn__view *running_mean, *running_variance; /* also read */
-    const tarn__view *gweight, *gbias;
+    const tarn__view *gweight, *gbias;                 /* written by backward */
     double epsilon, momentum;
     double min_output; /* relu outputs up to this were rounded to 0 in x's dtype */
     bool training;     /* x's own statistics are used, and count in the gradient */

@@ -36,7 +36,7 @@ static tarn__cl_launch try_registers(const tarn__call *call, const char *kernel,
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-enum { OUT, IN, MEAN, RSTD, FIRST, SECOND, OPERANDS };
+enum { OUT, IN, MEAN, RSTD, FIRST, SECOND, OPERANDS }; /* as in layernorm.cl */
 
 /* Operands of a forward call. */
 typedef struct forward {
@@ -118,14 +118,14 @@ enum { GY = 4, OWN }; /* gy, and the gradient that reaches the sum directly; in 
 
 /* A backward call described for launch. */
 typedef struct backward {
-    const tarn__view *view[OPERANDS]; /* gx or NULL, x, mean or NULL, rstd, gy, own or NULL */
-    const tarn__view *weight, *gweight, *gbias;
-    bool is_centred, is_short;
+    const tarn__view *view[OPERANDS];           /* gx or NULL, x, mean or NULL, rstd, gy, own or NULL */
+    const tarn__view *weight, *gweight, *gbias; /* (length); gradients may be NULL */
+    bool is_centred, is_short;                  /* layernorm; rows computed in `real` */
     double epsilon;
     tarn__cl_row_set rows;
     tarn__cl_row_form form, register_form;
-    int vecs; /* vec4s of a row per work-item; 0: rows are not in registers */
-    int64_t chunk_rows, chunks;
+    int vecs;                   /* vec4s of a row per work-item; 0: rows are not in registers */
+    int64_t chunk_rows, chunks; /* rows are cut for the gradients of weight and bias */
     /* scratch: recomputed mean and rstd of short rows, then the chunks' sums; sized for f64, whatever `real` is */
     size_t stats_bytes, partial_bytes;
 } backward;

@@ -4,11 +4,11 @@
 
 #include "backends/opencl/common/rows.h"
 
-enum { PARAMETER, FIRST, SECOND, GRADIENT, OPERANDS };
+enum { PARAMETER, FIRST, SECOND, GRADIENT, OPERANDS }; /* as in optimizer.cl; moments may be absent */
 
 /* Numbers whose meaning differs between rules. */
 typedef struct rule {
-    const char *name;
+    const char *name;         /* the macro that selects it */
     double beta, take, take2; /* momentum and 1 - dampening; or beta2, 1 - beta1 and 1 - beta2 */
 } rule;
 

@@ -5,23 +5,23 @@
 
 #include "backends/opencl/common/element.h"
 
-enum { ROWS, COLUMNS, CHANNELS, DOWN, ACROSS, DIVISORS };
+enum { ROWS, COLUMNS, CHANNELS, DOWN, ACROSS, DIVISORS }; /* divisors: sizes of the grid, and the strides of windows */
 
 /* The struct `pool` of pool.cl, which has the sizes in INDEX. */
 typedef struct pool {
-    int64_t image[4], result[4]; /* shapes */
-    int64_t image_step[4], result_step[4], index_step[4];
-    int64_t kernel[2], stride[2], padding[2], dilation[2];
-    uint32_t factor[DIVISORS]; /* of tarn__cl_fast_divisor() */
+    int64_t image[4], result[4];                           /* shapes */
+    int64_t image_step[4], result_step[4], index_step[4];  /* strides in elements */
+    int64_t kernel[2], stride[2], padding[2], dilation[2]; /* of rows, of columns */
+    uint32_t factor[DIVISORS];                             /* of tarn__cl_fast_divisor() */
     int32_t shift[DIVISORS];
     int32_t exclude_padding, by_channel;
 } pool;
 
-#define SIZES (offsetof(pool, factor) / sizeof(int64_t))
+#define SIZES (offsetof(pool, factor) / sizeof(int64_t)) /* numbers that differ in width */
 
 /* The same with sizes in 32 bits. */
 typedef struct small_pool {
-    int32_t size[SIZES];
+    int32_t size[SIZES]; /* in the order of `pool` */
     uint32_t factor[DIVISORS];
     int32_t shift[DIVISORS];
     int32_t exclude_padding, by_channel;

@@ -61,12 +61,12 @@ enum { ROWS, COLUMNS, CHANNELS, DOWN, ACROSS, DIVISORS };
 
 /* Struct `pool` of pool.c, passed by value. */
 typedef struct pool {
-    INDEX image[4], result[4]; /* shapes */
-    INDEX image_step[4], result_step[4], index_step[4];
-    INDEX kernel_[2], stride[2], padding[2], dilation[2];
-    uint factor[DIVISORS];
+    INDEX image[4], result[4];                            /* shapes */
+    INDEX image_step[4], result_step[4], index_step[4];   /* strides in elements */
+    INDEX kernel_[2], stride[2], padding[2], dilation[2]; /* of rows, of columns; `kernel` is a keyword */
+    uint factor[DIVISORS];                                /* multiplication and shift in place of a division */
     int shift[DIVISORS];
-    int exclude_padding, by_channel;
+    int exclude_padding, by_channel; /* by_channel: channels are contiguous */
 } pool;
 
 /* The window on an axis. Programs for one window shape have constants: divisions become multiplications, loops unroll.

@@ -7,14 +7,14 @@
 
 #include "backends/opencl/matmul/gemm.h"
 
-#define FEW_ROWS 8
+#define FEW_ROWS 8               /* for which the weight is not dequantized */
 #define GROUP 64                 /* work-items per group on a GPU */
 #define TILE (INT64_C(16) << 20) /* elements of the weight in scratch at a time */
 
 /* The struct `quant_sizes` of quant_matmul.cl. */
 typedef struct quant_sizes {
-    int64_t rows, in, out;
-    int64_t row_bytes, x_row_stride;
+    int64_t rows, in, out;           /* x (rows, in), weight (out, in), y (rows, out) */
+    int64_t row_bytes, x_row_stride; /* bytes of a weight row; elements of x */
     int64_t y_row_stride, y_col_stride, bias_stride;
 } quant_sizes;
 

@@ -5,9 +5,9 @@
 
 /* Parameters of random.cl, by kind of draw. */
 typedef struct draw {
-    const char *option;
+    const char *option; /* -DDRAWS_ */
     float a, b, c;
-    uint32_t limit;
+    uint32_t limit; /* of dropout */
 } draw;
 
 /* One work-item per four elements. Dropout multiplies in f64 where there is one, so that a 16-bit result is rounded

@@ -25,12 +25,12 @@ typedef struct axes {
 /* A reduction described for launch. */
 typedef struct plan {
     axes kept, inner;
-    int64_t outputs, chunk, chunks;
-    int64_t parts; /* bytes into scratch: the chunks' states */
-    bool is_small, is_columns;
-    bool has_vec4; /* an output's elements are aligned vec4s */
-    const char *form;
-    size_t group; /* work-items, in the form of groups */
+    int64_t outputs, chunk, chunks; /* elements per chunk; chunks per output */
+    int64_t parts;                  /* bytes into scratch: the chunks' states */
+    bool is_small, is_columns;      /* 32-bit offsets; outputs are adjacent */
+    bool has_vec4;                  /* an output's elements are aligned vec4s */
+    const char *form;               /* "rows", "across" or "groups": the kernel's name */
+    size_t group;                   /* work-items, in the form of groups */
     tarn__cl_options options;
 } plan;
 

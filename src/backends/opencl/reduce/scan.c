@@ -9,7 +9,7 @@
 typedef struct plan {
     tarn__view x, y; /* start at the end, with negative steps, where it is reversed */
     tarn__nest lines;
-    int64_t length, chunk, chunks, x_step, y_step;
+    int64_t length, chunk, chunks, x_step, y_step; /* of a line; per chunk; strides along the axis */
 } plan;
 
 static void describe(plan *p, const tarn__call *call)

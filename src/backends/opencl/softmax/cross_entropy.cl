@@ -2,7 +2,14 @@
  * a cache. The gradient recomputes softmax from the logits and their logsumexp (LSE). */
 #include "backends/opencl/softmax/exp_sum.cl"
 
-enum { LOGITS, TARGET, LOSS, LSE, GRADIENT, GRAD };
+enum {
+    LOGITS,
+    TARGET,
+    LOSS,
+    LSE,
+    GRADIENT,
+    GRAD
+}; /* operands: (rows, C), then per row, and the gradient of the logits */
 
 /* A row per group. Bytes: logits read, gradients written; the second pass reads from a cache. Gradients may overwrite
  * the logits: a work-item reads no element that another writes. */

@@ -3,14 +3,14 @@
 
 #include "backends/opencl/common/rows.h"
 
-enum { OUT, IN, GY, OPERANDS };
+enum { OUT, IN, GY, OPERANDS }; /* as in softmax.cl */
 
 /* A row per group. `views` are output, input and gradient; NULL: absent. */
 static void run(const tarn__call *call, const char *kernel, const char *what, const tarn__view *const *views)
 {
     const tarn__along *params = call->params;
     const tarn__view *x = views[IN], *gy = views[GY];
-    const int count = gy ? OPERANDS : GY;
+    const int count = gy ? OPERANDS : GY; /* the gradient comes last */
     tarn__cl_row_set rows;
     char own[128];
     tarn__cl_row_set_describe(&rows, params->axis, count, views);

@@ -2,7 +2,7 @@
  * where y was rounded to 16 bits, from x, from which y is recomputed. */
 #include "backends/opencl/softmax/exp_sum.cl"
 
-enum { OUT, IN, GY };
+enum { OUT, IN, GY }; /* operands, along the axis */
 
 /* LANES adjacent outputs from x: `by` is 1 / sum of exponentials, or its logarithm. */
 void compute_lanes(const __global void *x, long from, long step, INDEX left, C max_value, C by, C *to)
