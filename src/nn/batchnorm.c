@@ -9,6 +9,7 @@
 #include "core/tensor/tensor.h"
 #include "nn/module.h"
 
+/* ctx of the layer; 0 means the operation's default. */
 typedef struct settings {
     double momentum, epsilon;
 } settings;

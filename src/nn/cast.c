@@ -21,6 +21,7 @@ static bool cast_one(const tarn__parameter *parameter, void *ctx)
     return true;
 }
 
+/* A failure may leave some parameters cast: the caller frees the module then. */
 bool tarn__module_cast(tarn_module *module, tarn_dtype dtype)
 {
     tarn_scope *scope = tarn_scope_open();

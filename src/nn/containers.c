@@ -54,6 +54,7 @@ static void free_all_given(tarn_module *const *modules, int count)
     }
 }
 
+/* All modules must be distinct and without a parent. */
 static bool check_given(tarn_module *const *modules, int count)
 {
     for (int i = 0; i < count; i++) {

@@ -67,6 +67,7 @@ tarn_module *tarn_conv2d_layer_with_sized(int64_t in, int64_t out, tarn_device d
     return NULL;
 }
 
+/* A square kernel, stride 1, no padding. */
 tarn_module *tarn_conv2d_layer(int64_t in, int64_t out, int64_t kernel, tarn_device device)
 {
     return tarn_conv2d_layer_with(in, out, device, &(tarn_conv2d_layer_options){.kernel = {kernel, kernel}});

@@ -119,6 +119,7 @@ tarn_tensor *tarn__lora_forward(const tarn_module *layer, tarn_tensor *x)
 
 /* ---- adding and removing ----------------------------------------------------------------------------------------- */
 
+/* Forward of A and B as modules of their own: y = x · weightᵀ, without a bias. */
 static tarn_tensor *forward(tarn_module *module, tarn_tensor *x, void *ctx)
 {
     (void)ctx;

@@ -22,6 +22,7 @@ static void move_into(tarn_tensor *tensor, const tarn_tensor *copy)
     tarn__storage_set_name(tensor->storage, tensor->name);
 }
 
+/* On another device, and not in the flat buffer of an optimizer. */
 static bool is_to_move(const tarn_tensor *tensor, tarn_device device)
 {
     return !tensor->trainer && !tarn__same_device(tarn__device(tensor), device);
@@ -61,6 +62,7 @@ static bool move_all(const tarn__tensors *list, tarn_tensor **copy, tarn_device 
     return true;
 }
 
+/* Tensors stay the same objects, so that handles and tied weights stay valid. */
 bool tarn_module_to(tarn_module *module, tarn_device device)
 {
     tarn__tensors list;

@@ -72,6 +72,7 @@ char *tarn__path_of(const tarn_module *module, const char *name)
     return path;
 }
 
+/* The tree is a few levels deep. */
 const tarn_module *tarn__module_root(const tarn_module *module)
 {
     while (module->parent)
@@ -142,6 +143,7 @@ static int edits_between(const char *a, const char *b)
     return row[length];
 }
 
+/* A lookup: what is sought, what was found, and the closest names so far. */
 typedef struct search {
     const tarn_module *module;
     const char *name;

@@ -86,6 +86,7 @@ tarn_module *tarn_rmsnorm_layer_with_sized(int64_t size, tarn_device device, con
     return create("rmsnorm_layer", "rmsnorm", rmsnorm, size, device, &chosen, 1e-6, 0);
 }
 
+/* Groups must divide the channels: each has channels / groups of them. */
 tarn_module *tarn_groupnorm_layer_with_sized(int64_t groups, int64_t channels, tarn_device device,
                                              const tarn_norm_options *options, size_t options_size)
 {

@@ -7,6 +7,7 @@
 
 /* ---- walks ------------------------------------------------------------------------------------------------------- */
 
+/* What a walk visits, and from where. */
 typedef struct walk {
     const tarn_module *top;
     int what;

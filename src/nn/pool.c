@@ -3,6 +3,7 @@
 
 #include "nn/module.h"
 
+/* Forward functions; the module has no state. */
 static tarn_tensor *max_forward(tarn_module *module, tarn_tensor *x, void *ctx)
 {
     (void)module;

@@ -15,6 +15,7 @@
 
 /* ---- saving ------------------------------------------------------------------------------------------------------ */
 
+/* Context of a walk that saves. */
 typedef struct saving {
     const tarn_module *module;
     tarn_safetensors_writer *writer;
@@ -83,6 +84,7 @@ static void append_notes(char *text, size_t size, const char *heading, const not
 
 /* ---- the first pass ---------------------------------------------------------------------------------------------- */
 
+/* One load: both sides, the plan of the first pass, and its complaints. */
 typedef struct loading {
     const tarn_module *module;
     const tarn_safetensors *file;

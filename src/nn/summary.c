@@ -11,6 +11,7 @@
 
 #define MIN_COLUMN 24 /* characters of the first two columns */
 
+/* One module of the table. */
 typedef struct row {
     tarn_module *module;
     char *label; /* "  0.body  sequential", owned */
@@ -20,6 +21,7 @@ typedef struct row {
     int64_t parameters, bytes, output_bytes;
 } row;
 
+/* The table under construction; rows in the order of a visit. */
 typedef struct table {
     tarn__observer observer; /* first, so that the observer's callback can cast to the table */
     tarn_module *top;
@@ -37,6 +39,7 @@ static bool count_module(tarn_module *module, const char *path, void *ctx)
     return true;
 }
 
+/* Depth in the tree, by the dots of a path. */
 static int depth_of(const char *path)
 {
     int depth = path[0] != 0;
@@ -87,6 +90,7 @@ static bool add_row(tarn_module *module, const char *path, void *ctx)
     return true;
 }
 
+/* Two visits: one to size the array, one to fill it. */
 static bool list_rows(table *t)
 {
     if (!tarn_module_visit(t->top, count_module, &t->capacity))
@@ -104,6 +108,7 @@ static void release_rows(table *t)
 
 /* ---- shapes ------------------------------------------------------------------------------------------------------ */
 
+/* The first call of a module gives its shape; all calls add to its bytes. Linear in the number of modules. */
 static void on_output(tarn__observer *observer, tarn_module *module, const tarn_tensor *y)
 {
     table *t = (table *)observer;
@@ -179,6 +184,7 @@ static const char *bytes_text(int64_t bytes, char text[32])
     return text;
 }
 
+/* Columns are as wide as their longest entry. */
 static void put_table(writing *w, const table *t, tarn_shape input, tarn_dtype dtype)
 {
     int label = MIN_COLUMN, shape = MIN_COLUMN;
