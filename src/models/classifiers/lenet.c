@@ -3,7 +3,8 @@
 
 #include "base/error.h"
 
-enum { FIRST = 16, SECOND = 32 }; /* channels after each convolution */
+/* Channels after each convolution. */
+enum { FIRST = 16, SECOND = 32 };
 
 /* 5 × 5, same padding: [N, in, H, W] → [N, out, H, W]. */
 static tarn_module *convolution(int64_t in, int64_t out, tarn_device device)
@@ -24,9 +25,8 @@ tarn_module *tarn_model_lenet(int64_t channels, int64_t height, int64_t width, i
         return NULL;
     if (channels < 1 || classes < 1 || height < 4 || width < 4 || height > 65536 || width > 65536) {
         tarn__raise(TARN_ERROR_SHAPE,
-                    "model_lenet: images of %lld channels, %lld rows and %lld columns, and %lld classes; sides go from "
-                    "4 to 65536, the "
-                    "others from 1",
+                    "model_lenet: images of %lld channels, %lld rows and %lld columns, and %lld classes; sides must be "
+                    "from 4 to 65536, the others at least 1",
                     (long long)channels, (long long)height, (long long)width, (long long)classes);
         return NULL;
     }

@@ -99,6 +99,7 @@ static void explain_folder(const char *function, const char *weights, tarn_dtype
     tarn__error_record why;
     if (tarn_error_code() != TARN_ERROR_MEMORY)
         return;
+    /* Functions do nothing while an error is pending: set it aside, and restore it for the comparison. */
     tarn__error_save(&why);
     tarn_safetensors *file = tarn_safetensors_open(weights);
     tarn__weight_bytes bytes = {0};
@@ -151,6 +152,7 @@ static tarn_module *open_gguf(const char *function, const char *name, const tarn
     bool good = file && (index < 0 || tarn_gguf_info(file, index, &embedding));
     tarn_dtype dtype = embedding.dtype == TARN_BF16 || embedding.dtype == TARN_F16 ? embedding.dtype : options->dtype;
     tarn_module *model = good ? tarn__model_from_gguf(function, file, dtype, where) : NULL;
+    /* Counted while the file is open; reported after the model's memory is freed. */
     tarn__weight_bytes bytes = {0};
     if (!model && tarn_error_code() == TARN_ERROR_MEMORY)
         bytes = gguf_bytes(file, dtype);

@@ -41,6 +41,7 @@ static void add(counting *w, const char *name, int64_t bytes)
 /* The sums, with the average of a layer rounded up. */
 static tarn__weight_bytes total(const counting *w)
 {
+    /* Layers of one model differ little, so that an average suffices for the advice. */
     tarn__weight_bytes sum = w->sum;
     sum.layer = sum.layers > 0 ? (w->in_layers + sum.layers - 1) / sum.layers : 0;
     return sum;

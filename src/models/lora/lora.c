@@ -215,6 +215,7 @@ static bool add_all(const char *function, tarn_module *model, const tarn__lora_l
     tarn__adapter settings = {
         .rank = o->rank, .alpha = o->alpha > 0 ? o->alpha : 8, .dropout = o->dropout, .rslora = o->rslora};
     settings.scale = tarn__lora_scale(&settings);
+    /* The caller's generator must not notice that numbers were drawn here. */
     tarn__rng_state callers = tarn__random_save();
     tarn_seed(o->seed);
     bool good = true;
@@ -259,6 +260,7 @@ static bool replace_weight(tarn_module *layer, tarn_tensor *weight, tarn__linear
         weight = tarn_clone(tarn_transpose(weight, 0, 1));
     if (!weight)
         return false;
+    /* The module takes over the reference of the scope: retain first, so that the tensor survives its release. */
     layer->linear = form;
     tarn__tensor_retain(weight);
     tarn_free(weight); /* the scope's reference */
@@ -275,6 +277,7 @@ static bool merge_layer(tarn_module *layer, tarn_dtype dtype, tarn__linear_form 
                 *b = tarn__adapter_weight(layer, TARN__ADAPTER_B);
     tarn_dtype compute = weight->view.dtype == TARN_F64 || a->view.dtype == TARN_F64 ? TARN_F64 : TARN_F32;
     bool is_quantized = tarn__is_quantized(weight->view.dtype);
+    /* B [out, rank] @ A [rank, in] is [out, in]; GPT-2's weights are [in, out]. */
     tarn_tensor *delta =
         tarn_mul(tarn_matmul(tarn_cast(b, compute), tarn_cast(a, compute)), tarn_scalar(layer->adapter->scale));
     if (layer->linear == TARN__LINEAR_IN_OUT)
@@ -313,6 +316,7 @@ static bool merge_all(const char *function, tarn_module *model, const tarn__lora
     for (int i = 0; good && i < list->count; i++) {
         if (!list->layer[i].is_selected)
             continue;
+        /* A scope per layer: the f32 copies of one weight are freed before the next. */
         tarn_scope *scope = tarn_scope_open();
         good = scope && merge_layer(list->layer[i].module, info.dtype, list->form);
         tarn_scope_close(scope);

@@ -169,6 +169,7 @@ static bool check_file(const loader *l)
                                l->function, l->path, a.name, a.dtype_name, b.name, b.dtype_name);
         expected += 2;
     }
+    /* Only a file with more tensors than expected can have unknown ones: searching names is quadratic. */
     for (int i = 0; tarn_safetensors_count(l->file) != expected && i < tarn_safetensors_count(l->file); i++)
         if (!is_known(l, tarn_safetensors_name(l->file, i)))
             return tarn__raise(
