@@ -24,6 +24,7 @@ tarn_dtype tarn__grad_dtype(const tarn__backward *b, int i)
     return edge->leaf ? tarn__acc_dtype(edge->spec.dtype) : edge->spec.dtype;
 }
 
+/* Sizes only; strides may differ. */
 static bool same_shape(const tarn_tensor *tensor, const tarn__tensor_spec *spec)
 {
     if (tensor->view.rank != spec->shape.rank)
@@ -203,6 +204,7 @@ static bool is_shared(const tarn__backward *b, int i)
     return false;
 }
 
+/* Not the leaf's memory where another input is the same tensor: both gradients would be written there. */
 tarn_tensor *tarn__grad_buffer(const tarn__backward *b, int i, tarn_dtype dtype)
 {
     const tarn__edge *edge = &b->node->edge[i];

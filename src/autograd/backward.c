@@ -105,6 +105,7 @@ static bool run_node(tarn__node *node)
     return good;
 }
 
+/* Releases the gradients of a node's outputs. */
 static void drop_grads(tarn__node *node)
 {
     for (int i = 0; i < node->outputs; i++) {

@@ -2,7 +2,10 @@
  *
  * Forward runs the function once and saves only its inputs, its result and the state of the random number generator.
  * Backward runs it again, recorded, on detached inputs and runs backward over that record: parameters used inside
- * get their gradients there, those of the inputs are passed on. Dropout draws the same mask twice. */
+ * get their gradients there, those of the inputs are passed on. Dropout draws the same mask twice.
+ *
+ * Memory: inputs and result are stored instead of all activations inside; time: one more forward pass. Checkpointed
+ * functions may be nested. */
 #include "autograd/tape.h"
 #include "base/memory.h"
 #include "core/tensor/random.h"

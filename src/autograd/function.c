@@ -1,5 +1,8 @@
 /* function.c: user-defined differentiable operations (tarn_function()). The library takes over `ctx` and calls
- * `release` once: when the node is freed, or at once if nothing was recorded. */
+ * `release` once: when the node is freed, or at once if nothing was recorded.
+ *
+ * The user's backward runs unrecorded, in the node's scope; gradients it returns are borrowed and checked for shape,
+ * dtype and device before they are accumulated. */
 #include "autograd/tape.h"
 #include "base/memory.h"
 

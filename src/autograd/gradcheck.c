@@ -1,5 +1,7 @@
 /* gradcheck.c: gradients from backward against central differences, in f64. The function is called with the same
- * random numbers each time; its result is reduced to a scalar by a random upstream gradient. */
+ * random numbers each time; its result is reduced to a scalar by a random upstream gradient.
+ *
+ * Cost: two evaluations per element of every input that requires a gradient. */
 #include <math.h>
 #include <string.h>
 
@@ -127,6 +129,8 @@ static bool check_input(check *c, int which)
     return good;
 }
 
+/* Inputs that require gradients must be f64; others are passed through. Leaves the generator where the last call put
+ * it. */
 bool tarn_gradcheck_sized(tarn_checkpoint_fn function, void *ctx, tarn_tensor *const *inputs, int count,
                           const tarn_gradcheck_options *options, size_t options_size)
 {

@@ -128,6 +128,7 @@ static bool any_nonfinite(const char *function, tarn_tensor *const *tensors, int
     return false;
 }
 
+/* Names the operation and its result's shape. */
 static bool raise_anomaly(const char *function, const char *what, const tarn_tensor *result, int64_t found)
 {
     return tarn__raise(
@@ -152,6 +153,7 @@ static bool check_forward(const tarn__recording *r)
     return true;
 }
 
+/* Blames the rule only if its upstream gradients and saved tensors are finite. */
 bool tarn__check_gradient(const tarn__backward *b, tarn_tensor *grad)
 {
     int64_t found = count_nonfinite(b->function, grad);
@@ -376,6 +378,7 @@ tarn_tensor *tarn_grad(const tarn_tensor *tensor)
     return tensor->origin->grad_is_set ? tensor->origin->grad : NULL;
 }
 
+/* Memory that an optimizer provided stays; only the flag is cleared. */
 void tarn_zero_grad(tarn_tensor *tensor)
 {
     if (!tensor)

@@ -1,5 +1,9 @@
 /* cases.c: cases at a scale: letters resolved to sizes, which inputs get gradients, running a case, and its bytes
- * and FLOPs. */
+ * and FLOPs.
+ *
+ * A scale is a table of sizes; resolving a case copies it and replaces letters, so the list itself is constant.
+ *
+ * Bytes and FLOPs are lower bounds by the operation's definition, not measurements. */
 #include "cases/cases.h"
 
 #include <string.h>
@@ -105,6 +109,7 @@ bool tarn__case_smooth(const tarn__case *one, int output)
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
+/* The seed is fixed, so dropout draws the same mask in every run. */
 bool tarn__case_run(const tarn__case *one, tarn_tensor *const *inputs, tarn_tensor **outputs)
 {
     tarn_op_info info;
@@ -121,6 +126,7 @@ bool tarn__case_run(const tarn__case *one, tarn_tensor *const *inputs, tarn_tens
 
 /* ---- costs ------------------------------------------------------------------------------------------------------- */
 
+/* The unit of `forward` and `backward`. */
 static int64_t largest_bytes(const tarn__case *one, tarn_tensor *const *inputs, tarn_tensor *const *outputs)
 {
     int64_t largest = tarn_bytes(outputs[0]);
@@ -145,6 +151,7 @@ int64_t tarn__case_forward_bytes(const tarn__case *one, tarn_tensor *const *inpu
     return bytes;
 }
 
+/* Gathers move their rows and the whole table's gradient. */
 int64_t tarn__case_backward_bytes(const tarn__case *one, tarn_tensor *const *inputs, tarn_tensor *const *outputs)
 {
     if (one->moves == TARN__MOVES_ROWS)
@@ -158,6 +165,7 @@ bool tarn__case_is_compute_bound(const tarn__case *one)
            strcmp(one->operation, "conv2d") == 0;
 }
 
+/* 2 · outputs · terms of each sum. */
 double tarn__case_flops(const tarn__case *one, tarn_tensor *const *inputs, tarn_tensor *const *outputs)
 {
     if (!tarn__case_is_compute_bound(one))

@@ -1,5 +1,7 @@
 /* direct_calls.c: the measured cases as direct calls of the public functions: looking an operation up by name takes
- * longer than running it on a few elements, and a benchmark should not measure that. */
+ * longer than running it on a few elements, and a benchmark should not measure that.
+ *
+ * One line per operation: CALL(name, expression). Operations without a line are measured by name only. */
 #include <math.h>
 #include <string.h>
 
@@ -14,6 +16,7 @@ static const tarn_attribute *attribute(const tarn__case *one, const char *name)
     return NULL;
 }
 
+/* The attribute "axes" as the public type. */
 static tarn_axes axes(const tarn__case *one)
 {
     const tarn_attribute *given = attribute(one, "axes");
@@ -23,6 +26,7 @@ static tarn_axes axes(const tarn__case *one)
     return list;
 }
 
+/* A list attribute as a shape. */
 static tarn_shape sizes(const tarn__case *one, const char *name)
 {
     const tarn_attribute *given = attribute(one, name);
@@ -52,6 +56,7 @@ static void pair(const tarn__case *one, const char *name, int64_t *to)
         to[i] = given ? given->list[i] : 0;
 }
 
+/* Missing attributes are 0, which the options treat as defaults. */
 static tarn_tensor *convolve(const tarn__case *one, tarn_tensor *const *in)
 {
     tarn_conv2d_options o = {.groups = integer(one, "groups", 1)};
@@ -163,6 +168,7 @@ static const struct {
                     CALL(residual_norm) CALL(attention) CALL(attention_packed) CALL(rope) CALL(cross_entropy)
                         CALL(linear_cross_entropy)};
 
+/* By the operation's name. */
 tarn__case_fn tarn__case_direct(const tarn__case *one)
 {
     for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)

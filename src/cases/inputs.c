@@ -1,7 +1,10 @@
 /* inputs.c: inputs of a case: values of the requested kind, from a seed, in the requested memory layout.
  *
  * A tensor is uploaded with the gaps of its layout, which are filled with values no case expects (NaN, an index
- * outside every axis), and then viewed: a kernel that reads between the elements gives wrong results. */
+ * outside every axis), and then viewed: a kernel that reads between the elements gives wrong results.
+ *
+ * All randomness is from SplitMix64 with the given seed: the same case has the same inputs on every device and in
+ * every dtype, up to rounding. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -125,6 +128,7 @@ static int64_t step_of(tarn_shape shape, int axis)
     return step;
 }
 
+/* The axis to expand; -1: all sizes are 1. */
 static int repeated_axis(tarn_shape shape)
 {
     for (int i = 0; i < shape.rank; i++)
@@ -183,6 +187,7 @@ static tarn_tensor *view_of(tarn_tensor *whole, tarn_shape shape, tarn__layout l
 
 /* ---- uploading --------------------------------------------------------------------------------------------------- */
 
+/* The dtype in which values are uploaded. */
 static tarn_dtype host_dtype(tarn__values values)
 {
     return values == TARN__INDEX || values == TARN__ZIPF ? TARN_I64 : values == TARN__BOOLS ? TARN_BOOL : TARN_F32;
@@ -261,6 +266,7 @@ bool tarn__case_inputs(const tarn__case *one, tarn_dtype dtype, tarn__layout lay
 
 /* ---- for measuring ----------------------------------------------------------------------------------------------- */
 
+/* Cheap values on the device; only indices need care. */
 static tarn_tensor *draw_input(const tarn__case_input *input, tarn_dtype dtype, tarn_device device)
 {
     if (input->channels_last) {

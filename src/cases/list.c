@@ -3,7 +3,10 @@
  * cases with suitable inputs.
  *
  * Each operation has cases for: the common shape, broadcasts, rank 0, and its special paths. A case with .bench is
- * also measured. */
+ * also measured.
+ *
+ * Sizes in a row are letters (cases.h) wherever a dimension should grow with the scale, numbers where the operation
+ * needs one. */
 #include "cases/case_macros.h"
 
 #define B TARN__B

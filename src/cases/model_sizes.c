@@ -1,12 +1,16 @@
 /* model_sizes.c: the measured rows at the sizes of models: GPT-2 (768, 3072, a vocabulary of 50304 of which 50257
  * are used) with 32768 tokens, square matmuls, images for copies; then rows of sizes that no letter has: attention,
- * and images of CNNs. */
+ * and images of CNNs.
+ *
+ * Rows refer to the list by their bench name, so a renamed or removed case is noticed: tarn__model_at() returns NULL
+ * for it. */
 #include <string.h>
 
 #include "cases/case_macros.h"
 
 enum { B = 1, S, R, C, K, T, V, H, W, U };
 
+/* A row of the list, by its bench name, at a scale. */
 typedef struct model_row {
     const char *row;
     tarn__scale scale;
@@ -104,6 +108,7 @@ static bool is_other(const tarn__case *one)
     return one->bench != NULL;
 }
 
+/* Listed rows, sized rows, then the others. */
 int tarn__model_count(void)
 {
     int count = COUNT + SIZED;

@@ -14,6 +14,7 @@ void tarn_set_cross_device(tarn_cross_device mixed)
     cross_device_mode = mixed == TARN_CROSS_DEVICE_MOVE ? TARN_CROSS_DEVICE_MOVE : TARN_CROSS_DEVICE_ERROR;
 }
 
+/* Names both devices and how to allow the transfer. */
 static bool raise_devices(const char *function, const tarn_tensor *a, const tarn_tensor *b)
 {
     char first[32], second[32];
@@ -52,6 +53,7 @@ bool tarn__unify_devices(const char *function, tarn_tensor **operand, int count)
     return true;
 }
 
+/* The first tensor determines the dtype; no implicit promotion. */
 bool tarn__unify_operands(const char *function, tarn_tensor **operand, const char *const *roles, int count)
 {
     tarn_tensor *typed = NULL;

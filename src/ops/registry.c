@@ -80,6 +80,7 @@ const tarn__op_row *tarn__op_row_at(int index)
 
 /* ---- support by backend ---------------------------------------------------------------------------------------- */
 
+/* A linear search: called by tests and `tarn ops` only. */
 static tarn__kernel kernel_named(const char *name, size_t length)
 {
     for (int i = 0; i < TARN__KERNEL_COUNT; i++)
@@ -179,6 +180,7 @@ static bool lists_attribute(const char *list, const char *name)
     return false;
 }
 
+/* Unknown attributes are errors, never ignored. */
 static bool check_attributes(const tarn__op_row *row, const tarn_attribute *attributes, int count)
 {
     if (count < 0 || (count > 0 && !attributes))
@@ -220,6 +222,7 @@ const tarn__op_row *tarn__check_call(const char *function, const char *name, int
     return row;
 }
 
+/* Optional inputs beyond `input_count` are NULL for the operation. */
 bool tarn_apply(const char *name, tarn_tensor *const *inputs, int input_count, const tarn_attribute *attributes,
                 int attribute_count, tarn_tensor **outputs, int output_count)
 {

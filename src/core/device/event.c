@@ -1,7 +1,9 @@
 /* event.c: events in a device's stream, to wait for and to measure time between. Synchronous devices read the host's
  * clock.
  *
- * The caller owns an event and frees it with tarn_event_free(). Events cannot be recorded inside a captured step. */
+ * The caller owns an event and frees it with tarn_event_free(). Events cannot be recorded inside a captured step.
+ *
+ * Times are in microseconds. On an asynchronous device they are the device's own, with the resolution of its events. */
 #include <math.h>
 #include <time.h>
 
@@ -17,6 +19,7 @@ struct tarn_event {
     double time;  /* host clock in microseconds */
 };
 
+/* Microseconds of a monotonic clock. */
 static double clock_now(void)
 {
     struct timespec now;

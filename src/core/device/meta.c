@@ -33,6 +33,7 @@ static bool upload(int index, void *memory, int64_t offset, const void *host, si
     return true;
 }
 
+/* Reads give 0. */
 static bool download(int index, const void *memory, int64_t offset, void *host, size_t bytes, void *stream)
 {
     (void)index, (void)memory, (void)offset, (void)stream;
@@ -86,6 +87,7 @@ const tarn__backend *tarn__meta_backend_at(int slot)
     return backends[slot].name ? &backends[slot] : NULL;
 }
 
+/* The same index in the meta backend's slot. */
 tarn_device tarn__meta_device_of(tarn_device device)
 {
     const tarn__backend *original = tarn__is_meta(device) ? NULL : tarn__backend_of(device, "meta_device");

@@ -1,4 +1,7 @@
-/* peak_flops.c: peak FLOP/s of known devices, from their makers' data sheets: the reference for MFU. */
+/* peak_flops.c: peak FLOP/s of known devices, from their makers' data sheets: the reference for MFU.
+ *
+ * Values are for dense matmuls; they bound what any program can reach and say nothing about
+ * memory-bound work. */
 #include <string.h>
 #include <tarn/profile.h>
 

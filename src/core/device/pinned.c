@@ -2,13 +2,16 @@
  *
  * The data loader writes batches into pinned buffers on its own threads and uploads them here while the device
  * computes the step before. On devices without pinned buffers the same calls copy synchronously, so callers need no
- * second path. */
+ * second path.
+ *
+ * Errors name the function of the caller (loader_next), because users never see these buffers. */
 #include "core/device/pinned.h"
 
 #include "base/memory.h"
 #include "core/launch/graph.h"
 #include "core/launch/stats.h"
 
+/* Raises the backend's reason. */
 static bool raise_failure(const char *function, const tarn__pinned *pinned)
 {
     char name[32];
@@ -64,6 +67,7 @@ static bool upload_profiled(tarn__pinned *pinned, size_t from, tarn_tensor *to, 
     return good;
 }
 
+/* Not allowed while the device is captured: a graph would replay the host's old data. */
 bool tarn__pinned_upload(const char *function, tarn__pinned *pinned, size_t from, tarn_tensor *to)
 {
     int64_t bytes = tarn__bytes_of(to->view.dtype, tarn__view_count(&to->view));
@@ -95,6 +99,7 @@ bool tarn__pinned_wait(const char *function, tarn__pinned *pinned)
            raise_failure(function, pinned);
 }
 
+/* Waits first: the device may still read the buffer. */
 void tarn__pinned_free(tarn__pinned *pinned)
 {
     if (pinned->handle) {

@@ -3,7 +3,10 @@
  * While a step is captured, the device's pool serves blocks of an arena owned by the graph, and retains blocks freed
  * meanwhile, because the captured kernels will use both again. The random counter starts at 0; each run adds the
  * generator's position. Live values (learning rate, step count, seed) are in one small block of the arena, written
- * by one inline write before each launch. */
+ * by one inline write before each launch.
+ *
+ * Ownership: the graph owns its arena, the captured object and copies of the live values' contexts. The step and its
+ * context are borrowed and needed after capture only on devices without capture support. */
 #include "core/launch/graph.h"
 
 #include <string.h>
@@ -87,6 +90,7 @@ static void refresh_random(void *ctx, void *values)
     memcpy(values, (uint64_t[]){now.seed, now.offset}, 2 * sizeof(uint64_t));
 }
 
+/* One pair of values serves all random operations of the step. */
 const uint64_t *tarn__graph_random(void)
 {
     if (!capturing->random)
@@ -195,6 +199,7 @@ bool tarn_graph_run(tarn_graph *graph)
     return tarn__device_poll(graph->device, "graph_run");
 }
 
+/* The device must be idle before its memory is released. */
 void tarn_graph_free(tarn_graph *graph)
 {
     if (!graph)

@@ -2,7 +2,11 @@
  *
  * Scratch comes from the device's pool and is returned right after the launch: the stream orders its reuse. The
  * fallback downloads the operands, runs the CPU's kernel and uploads the results; it is counted and warned about
- * once per kernel. */
+ * once per kernel.
+ *
+ * Order of a call: find the row; on a meta device only account for scratch; else allocate scratch, run, free
+ * scratch, poll. A kernel never sees an operand it does not list, so the CPU's table decides whether an operation is
+ * supported at all. */
 #include "core/launch/launch.h"
 
 #include <pthread.h>
@@ -181,6 +185,7 @@ static int holder_of(const tarn__launch *launch, int i)
     return k;
 }
 
+/* Inputs are not shared: each has its own copy, read-only. */
 static bool download_inputs(host_call *call, const tarn__launch *launch)
 {
     for (int i = 0; i < launch->inputs; i++) {
@@ -215,6 +220,7 @@ static bool download_outputs(host_call *call, const tarn__launch *launch)
     return true;
 }
 
+/* Only the slices that outputs cover. */
 static bool upload_outputs(const host_call *call, const tarn__launch *launch)
 {
     const host_copy *copies = call->copies + TARN__MAX_INPUTS;
@@ -300,6 +306,7 @@ bool tarn__run(const tarn__launch *launch)
 
 /* ---- copy and fill --------------------------------------------------------------------------------------------- */
 
+/* Quantized tensors take their own path. */
 static bool copy_on_device(const char *function, tarn_tensor *to, tarn_tensor *from)
 {
     tarn__fill none = {0};

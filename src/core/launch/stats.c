@@ -1,4 +1,7 @@
-/* stats.c: counters as relaxed atomics: sums are exact, order is not defined. Meta devices do not count. */
+/* stats.c: counters as relaxed atomics: sums are exact, order is not defined. Meta devices do not count.
+ *
+ * Counters are global and cheap enough to be always on; tests use them to prove that no hidden copy or fallback
+ * happened. */
 #include "core/launch/stats.h"
 
 #include "core/device/device.h"

@@ -35,6 +35,7 @@ void tarn_set_pool(bool on)
     atomic_store(&caching, on);
 }
 
+/* TARN_POOL=off disables caching; read once. */
 static bool is_caching(void)
 {
     int mode = atomic_load_explicit(&caching, memory_order_relaxed);
@@ -117,6 +118,7 @@ static int bin_of(size_t bytes)
     return bin < BINS ? bin : BINS - 1;
 }
 
+/* The block must be merged already (invariant 3). */
 static void put_in_bin(tarn__pool_block *block)
 {
     block->state = BINNED;
@@ -411,6 +413,7 @@ void tarn__pool_free(tarn__pool_block *block)
 
 /* ---- arenas ------------------------------------------------------------------------------------------------------ */
 
+/* Does not enter it. The caller owns the arena. */
 tarn__arena *tarn__arena_new(tarn_device device)
 {
     tarn__pool *pool = tarn__pool_of(device, "graph_capture");
@@ -429,6 +432,7 @@ tarn__arena *tarn__arena_new(tarn_device device)
     return arena;
 }
 
+/* From here on the arena serves all threads that use the device; captures are therefore one at a time per device. */
 void tarn__arena_enter(tarn__arena *arena)
 {
     atomic_store(&arena->device_pool->entered, arena);

@@ -1,5 +1,8 @@
 /* pool_stats.c: usage of a device's pool: bytes in total, by purpose, and by owner. Arenas count as part of their
- * device. */
+ * device.
+ *
+ * The public counters (tarn_memory_of()) and the table in out-of-memory errors come from the same lists, so they
+ * agree. */
 #include <stdio.h>
 #include <string.h>
 #include <tarn/profile.h>

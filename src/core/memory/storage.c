@@ -1,7 +1,10 @@
 /* storage.c: storages, and every copy between devices: here they are counted and timed.
  *
  * On the CPU a "transfer" is a memcpy and is not counted. Transfers are synchronous towards the host: when an upload
- * returns, the host buffer may be reused; a download has arrived. */
+ * returns, the host buffer may be reused; a download has arrived.
+ *
+ * A storage is never resized. Its version counts in-place writes through any view; a slice has a version of its own,
+ * because parameters in a flat buffer are written independently. */
 #include "core/memory/storage.h"
 
 #include <string.h>
@@ -30,6 +33,7 @@ tarn__storage *tarn__storage_new(tarn_device device, size_t bytes)
     return storage;
 }
 
+/* A device without addresses keeps the parent's handle and adds the offset. */
 tarn__storage *tarn__storage_slice(tarn__storage *parent, int64_t offset, size_t bytes)
 {
     tarn__storage *storage = tarn__alloc(sizeof(*storage));
@@ -124,6 +128,7 @@ static void *stream_of(const tarn__backend *backend, int index)
     return backend->stream ? backend->stream(index) : NULL;
 }
 
+/* Blocks until the host buffer may be reused. */
 bool tarn__storage_upload(tarn__storage *to, int64_t offset, const void *host, size_t bytes)
 {
     const tarn__backend *backend = tarn__backend_at(to->device.backend);
@@ -143,6 +148,7 @@ bool tarn__storage_upload(tarn__storage *to, int64_t offset, const void *host, s
     return good || raise_transfer(backend, to->device, "a copy to");
 }
 
+/* Blocks until the bytes have arrived. */
 bool tarn__storage_download(const tarn__storage *from, int64_t offset, void *host, size_t bytes)
 {
     const tarn__backend *backend = tarn__backend_at(from->device.backend);
@@ -178,6 +184,7 @@ static bool transfer_staged(tarn__storage *to, int64_t to_offset, const tarn__st
     return good;
 }
 
+/* Prefers the shortest way: host memory on either side needs one copy, one backend a peer copy, else staging. */
 bool tarn__storage_transfer(tarn__storage *to, int64_t to_offset, const tarn__storage *from, int64_t from_offset,
                             size_t bytes)
 {

@@ -1,5 +1,8 @@
 /* cost.c: FLOPs and bytes of a kernel call, computed from its operands: the basis of GB/s, TFLOP/s and MFU in
- * profiles. */
+ * profiles.
+ *
+ * Counts follow the usual conventions: a multiply-add is two FLOPs, attention counts both GEMMs (five in backward,
+ * with the recomputed one), bytes are each operand once, as if caches were infinite. */
 #include "core/profile/profiler.h"
 
 /* Distinct elements: expanded axes count once. */
@@ -118,6 +121,7 @@ tarn_profile_kind tarn__kernel_kind(tarn__kernel kernel)
     }
 }
 
+/* Dtype and shape are those of the first output. */
 void tarn__timing_describe(tarn__timing *timing, const tarn__launch *launch)
 {
     const tarn_tensor *first = launch->out[0];

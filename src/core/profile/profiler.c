@@ -4,7 +4,13 @@
  * captured step cannot be told apart; the run of the step is one record. On synchronous devices the host's clock is
  * used.
  *
- * A record that cannot be stored is counted as lost and is never an error: profiling must not make the program fail. */
+ * A record that cannot be stored is counted as lost and is never an error: profiling must not make the program fail.
+ *
+ * Threads: the list is guarded by one lock; spans and the backward flag are per thread. A record belongs to the
+ * profile that was running when it began, so a profile never contains work it did not see from the start.
+ *
+ * A sample is a second, short profile: it swaps the list out and back, and only the time the device was busy is
+ * kept. */
 #include "core/profile/profiler.h"
 
 #include <math.h>
@@ -159,6 +165,7 @@ void tarn__timing_end(tarn__timing *timing)
     timing->generation = 0;
 }
 
+/* Uploads of the loader are recorded by events inside the backend, on its copy stream. */
 void tarn__timing_pinned(tarn__timing *timing, void *pinned, tarn_device device, double bytes)
 {
     const tarn__backend *backend = tarn__backend_at(device.backend);
@@ -303,6 +310,7 @@ bool tarn_profile_stop(void)
     return good && !tarn_failed();
 }
 
+/* Frees the records; does nothing while a profile runs. */
 void tarn_profile_clear(void)
 {
     pthread_mutex_lock(&profiler.lock);
@@ -333,6 +341,7 @@ bool tarn__sample_start(tarn_device device)
     return tarn_profile_start(device);
 }
 
+/* Restores the profile that was put aside, on failure as well. */
 bool tarn__sample_stop(double *busy_microseconds)
 {
     tarn__profile sample;

@@ -110,12 +110,14 @@ static bool same_text(const char *a, const char *b)
     return a == b || (a && b && strcmp(a, b) == 0);
 }
 
+/* Names are compared as strings: backends have their own literals. */
 static bool belongs(const tarn_profile_row *row, const tarn_profile_record *r)
 {
     return row->kind == r->kind && row->is_backward == r->is_backward && same_text(row->name, r->name) &&
            same_text(row->function, r->function);
 }
 
+/* Copies in flight have no known duration: they count bytes only. */
 static void add_to_row(tarn_profile_row *row, const tarn__timing *t)
 {
     const tarn_profile_record *r = &t->record;

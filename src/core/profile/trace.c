@@ -2,7 +2,10 @@
  * microseconds.
  *
  * Process 1 is the host with one row per thread: spans, and inside them the launches. Process 2 is the device: row 0
- * its kernels, row 1 the copies of batches, which may overlap them. */
+ * its kernels, row 1 the copies of batches, which may overlap them.
+ *
+ * Events are written through a fixed buffer, one per line, so a trace of any length needs little memory. The file
+ * opens in Perfetto and chrome://tracing. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,6 +25,7 @@ typedef struct writer {
     bool follows; /* the next event needs a comma before it */
 } writer;
 
+/* After the first failed write nothing more is written; the error is raised once. */
 static void flush(writer *w)
 {
     if (w->good && w->used)
@@ -125,6 +129,7 @@ static void put_record(writer *w, const tarn__profile *p, const tarn_profile_rec
     put(w, "}");
 }
 
+/* Names of processes and rows, as metadata events. */
 static void put_titles(writer *w, const tarn__profile *p)
 {
     char title[48], name[32];

@@ -1,7 +1,10 @@
 /* create.c: tensors created directly on a device, and the random number generator.
  *
  * Values are produced on the device itself; only tarn_from() transfers. Random values depend on the thread's seed,
- * the device and the order of calls, not on threads or layouts: bitwise identical on all backends for uniform bits. */
+ * the device and the order of calls, not on threads or layouts: bitwise identical on all backends for uniform bits.
+ *
+ * Public functions raise errors under their own names; the *_like forms take shape, dtype and device of a tensor,
+ * not its layout. */
 #include <math.h>
 #include <string.h>
 
@@ -52,6 +55,7 @@ tarn_tensor *tarn_empty(tarn_shape shape, tarn_dtype dtype, tarn_device device)
     return tarn__tensor_new("empty", shape, dtype, device);
 }
 
+/* A new tensor filled by one kernel. */
 static tarn_tensor *full(const char *function, tarn_shape shape, double value, tarn_dtype dtype, tarn_device device)
 {
     tarn_tensor *tensor = tarn__tensor_new(function, shape, dtype, device);
@@ -215,6 +219,7 @@ tarn_tensor *tarn_normal_like(const tarn_tensor *like, double mean, double std)
 
 /* ---- from the host ----------------------------------------------------------------------------------------------- */
 
+/* Copies host values: the caller's buffer may be reused at once. */
 tarn_tensor *tarn_from(const void *values, tarn_shape shape, tarn_dtype dtype, tarn_device device)
 {
     tarn_tensor *tensor = tarn__tensor_new("from", shape, dtype, device);

@@ -1,6 +1,9 @@
 /* print.c: tensors as strings, character by character as NumPy prints arrays: the fewest digits that distinguish a
  * value from its neighbours in its dtype, at most PRECISION after the point; aligned columns; lines wrapped at LINE
- * characters; the middle of large tensors omitted. */
+ * characters; the middle of large tensors omitted.
+ *
+ * Large tensors are read corner by corner, so printing one never downloads all of it. Values are formatted in f64,
+ * and compared with the spacing of their own dtype to find the shortest digits. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -147,6 +150,7 @@ static void scientific_text(const style *how, double value, char *text, size_t s
              exponent);
 }
 
+/* One element, padded to the column's width. */
 static void element_text(const style *how, const void *element, char *text, size_t size)
 {
     if (how->dtype == TARN_BOOL) {
@@ -225,6 +229,7 @@ static style float_style(tarn_dtype dtype, const double *value, int64_t count, b
     return wanted;
 }
 
+/* Integers are right-aligned to the longest; floats are formatted alike. */
 static style choose_style(const printed *p)
 {
     tarn_dtype dtype = p->tensor->view.dtype;
@@ -252,6 +257,7 @@ typedef struct writer {
     const char *next; /* element */
 } writer;
 
+/* Counts every character, writes those that fit. */
 static void put(writer *w, const char *text)
 {
     for (; *text; text++, w->used++) {
@@ -345,6 +351,7 @@ size_t tarn_format(const tarn_tensor *tensor, char *buffer, size_t size)
     return w.used;
 }
 
+/* To standard output, with dtype, shape and device. */
 void tarn_print(const tarn_tensor *tensor)
 {
     if (!tarn__check("print", tensor, "the tensor"))

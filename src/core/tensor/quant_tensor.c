@@ -1,7 +1,9 @@
 /* quant_tensor.c: quantized tensors: copied as bytes, or dequantized.
  *
  * Blocks are never cut: a view starts at a block and contains whole ones (tarn__check_layout()), so ordinary byte
- * kernels can do all copying. */
+ * kernels can do all copying.
+ *
+ * No kernel but dequantize and matmul_quant reads blocks; every copy goes through a byte view, on any device. */
 #include "core/launch/launch.h"
 
 tarn_tensor *tarn__quant_bytes(tarn_tensor *x)

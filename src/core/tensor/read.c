@@ -1,5 +1,8 @@
 /* read.c: copies of values between tensors and the host. Reading waits for the device; errors of earlier kernels
- * surface here. */
+ * surface here.
+ *
+ * Targets are checked for their exact size: a buffer of another size is an error, not a partial read. Values are
+ * converted on the device before the transfer. */
 #include <math.h>
 #include <string.h>
 
@@ -44,6 +47,7 @@ static bool check_target(const char *function, const tarn_tensor *tensor, const 
                                           (unsigned long long)needed, (unsigned long long)given);
 }
 
+/* Bytes in the tensor's own dtype. */
 bool tarn_read(const tarn_tensor *tensor, void *values, size_t bytes)
 {
     uint64_t needed = tensor ? (uint64_t)tarn__bytes_of(tensor->view.dtype, tarn__view_count(&tensor->view)) : 0;
@@ -141,6 +145,7 @@ bool tarn_write(tarn_tensor *tensor, const void *values, size_t bytes)
     return good;
 }
 
+/* Converts dtype and layout, between any devices; the target's version is incremented. */
 bool tarn_copy(tarn_tensor *to, const tarn_tensor *from)
 {
     if (!tarn__check_any("copy", to, "the target") || !tarn__check_any("copy", from, "the source") ||

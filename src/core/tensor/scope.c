@@ -2,7 +2,10 @@
  * The list of a scope is accessed by its own thread only, without locks.
  *
  * Closing a scope releases its tensors in reverse order of creation. A tensor moves between scopes only on its own
- * thread; to pass one to another thread, keep it first. The root scope of a thread is emptied when the thread ends. */
+ * thread; to pass one to another thread, keep it first. The root scope of a thread is emptied when the thread ends.
+ *
+ * Every public function that returns a new tensor ends in tarn__scope_add(); nothing else creates ownership. That is
+ * why operations need no clean-up on failure: a half-built result belongs to the scope. */
 #include <pthread.h>
 #include <string.h>
 
@@ -66,6 +69,7 @@ tarn_scope *tarn__scope_top(void)
     return top;
 }
 
+/* At the head of the list: the newest tensor is freed first. */
 static void add_to(tarn_scope *scope, tarn_tensor *tensor)
 {
     tensor->scope = scope;
@@ -110,6 +114,7 @@ tarn_scope *tarn_scope_open(void)
     return scope;
 }
 
+/* Scopes are few and shallow: a linear search. */
 static bool is_open(const tarn_scope *scope)
 {
     for (const tarn_scope *s = top; s; s = s->parent)
@@ -136,6 +141,7 @@ void tarn_scope_close(tarn_scope *scope)
     }
 }
 
+/* A scope's list has no lock, so only its own thread may change it. */
 static bool of_this_thread(const char *function, const tarn_tensor *tensor)
 {
     return !tensor->scope || tensor->scope->thread == &root ||
@@ -152,6 +158,7 @@ static bool is_inside(const tarn_scope *scope, const tarn_scope *outer)
     return false;
 }
 
+/* Moves a tensor of this scope, or of one inside it, to the enclosing scope; others stay where they are. */
 tarn_tensor *tarn_scope_return(tarn_scope *scope, tarn_tensor *tensor)
 {
     if (!tarn__check_any("scope_return", tensor, "the tensor"))

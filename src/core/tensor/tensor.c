@@ -13,6 +13,7 @@
 
 /* ---- life -------------------------------------------------------------------------------------------------------- */
 
+/* A zeroed header with one reference, its own origin, in no scope. */
 static tarn_tensor *new_header(void)
 {
     tarn_tensor *tensor = tarn__alloc(sizeof(*tensor));
@@ -95,6 +96,7 @@ tarn_tensor *tarn__tensor_new(const char *function, tarn_shape shape, tarn_dtype
     return tarn__tensor_new_ordered(function, shape, dtype, device, NULL);
 }
 
+/* On failure the storage's reference is dropped, so the caller has nothing to clean up. */
 tarn_tensor *tarn__tensor_on(const char *function, tarn_shape shape, tarn_dtype dtype, tarn__storage *storage)
 {
     tarn_tensor *tensor = !tarn_failed() && tarn__check_shape(function, shape, dtype) ? new_header() : NULL;
@@ -147,6 +149,7 @@ void tarn__tensor_set_start(tarn_tensor *view, int64_t start)
 
 static pthread_mutex_t handles_lock = PTHREAD_MUTEX_INITIALIZER; /* of the handle lists of all origins */
 
+/* Handles of handles have the same origin: chains never form. */
 tarn_tensor *tarn__tensor_handle(tarn_tensor *tensor)
 {
     tarn_tensor *origin = tensor->origin, *handle = new_header_on(origin);
@@ -203,6 +206,7 @@ void tarn__tensor_retain(tarn_tensor *tensor)
     atomic_fetch_add_explicit(&tensor->references, 1, memory_order_relaxed);
 }
 
+/* The last reference releases history, gradient and storage; the header goes into quarantine. */
 void tarn__tensor_release(tarn_tensor *tensor)
 {
     if (!tensor || atomic_fetch_sub_explicit(&tensor->references, 1, memory_order_acq_rel) != 1)
@@ -228,6 +232,7 @@ void tarn__history_release(tarn__history *history)
 
 /* ---- checks ------------------------------------------------------------------------------------------------------ */
 
+/* A freed header still has its dtype, shape and name; anything else is an invalid pointer. */
 bool tarn__raise_not_live(const char *function, const tarn_tensor *tensor, const char *role)
 {
     if (tensor->state != TARN__TENSOR_FREED)
@@ -299,6 +304,7 @@ bool tarn__check_shape(const char *function, tarn_shape shape, tarn_dtype dtype)
     return true;
 }
 
+/* The last axis keeps stride 1 and whole blocks; outer axes step by whole blocks. */
 bool tarn__check_layout(const char *function, const tarn__view *layout)
 {
     if (!tarn__is_quantized(layout->dtype))
@@ -344,6 +350,7 @@ tarn_shape tarn__shape_of(const tarn_tensor *tensor)
     return shape;
 }
 
+/* Checks of queries, which work while an error is pending. */
 static bool given(const char *function, const tarn_tensor *tensor)
 {
     return tensor ? tarn__check_live(function, tensor, "the tensor")
@@ -430,6 +437,7 @@ tarn_tensor *tarn_set_name(tarn_tensor *tensor, const char *name)
     return tensor;
 }
 
+/* The address of the first element, for interoperation; an error where memory is only a handle. */
 void *tarn_data(const tarn_tensor *tensor)
 {
     if (!tarn__check_any("data", tensor, "the tensor"))

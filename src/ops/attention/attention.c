@@ -88,6 +88,7 @@ static tarn__attention params_of(const tarn_attention_options *o, const tarn_ten
     return params;
 }
 
+/* Options of an older caller may be shorter: missing fields are 0. */
 static tarn_attention_options options_of(const tarn_attention_options *options, size_t size)
 {
     tarn_attention_options o = {0};
@@ -220,6 +221,7 @@ tarn_tensor *tarn__attention_quant_kv(tarn_tensor *q, tarn_tensor *k, tarn_tenso
     return good ? y : NULL;
 }
 
+/* Options from the attributes of a call by name. */
 static tarn_attention_options named_options(const tarn__invocation *v, tarn_tensor *lengths,
                                             tarn_tensor *document_starts)
 {

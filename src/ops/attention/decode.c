@@ -3,7 +3,11 @@
  *
  * The composed forms define the results; a fused kernel differs only in what it does not round in between. A kernel
  * supports few rows of x and weights of one dtype with 16-byte aligned rows; weights of several dtypes get a call
- * each. */
+ * each.
+ *
+ * Why fused: a decode step reads each weight once for few rows, so it is bound by memory and by launch overhead;
+ * norm, GEMV, activation and residual in one kernel save launches and round trips. Nothing is recorded
+ * here; with gradients the composed form runs. */
 #include <math.h>
 
 #include "ops/internal.h"
@@ -78,6 +82,7 @@ static tarn_tensor *result_for(const char *function, const tarn_tensor *x, const
 
 /* ---- norm and linear layers ------------------------------------------------------------------------------------ */
 
+/* x with its norm, or x itself. */
 static tarn_tensor *normed(tarn_tensor *x, const tarn__decode_norm *norm)
 {
     return norm->weight ? tarn_rmsnorm(x, norm->weight, norm->epsilon) : x;
@@ -133,6 +138,7 @@ bool tarn__norm_linear(tarn_tensor *x, const tarn__decode_norm *norm, tarn_tenso
     return good;
 }
 
+/* Both projections and the activation in one kernel: the hidden activation is never written before it is gated. */
 tarn_tensor *tarn__norm_gate_up(tarn_tensor *x, const tarn__decode_norm *norm, tarn_tensor *gate, tarn_tensor *up)
 {
     tarn_tensor *weights[] = {gate, up};
@@ -193,6 +199,7 @@ bool tarn__attention_decode_fits(tarn_tensor *q, const tarn__decode_kv *keys, co
            !tarn__recording_needed(&q, 1);
 }
 
+/* All operands are used in place; caches and scales are outputs that are also read. */
 tarn_tensor *tarn__decode_attention(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, tarn_tensor *position,
                                     const tarn_rope_options *rope, double scale, const tarn__decode_kv *keys,
                                     const tarn__decode_kv *values)

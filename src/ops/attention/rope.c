@@ -98,6 +98,7 @@ tarn__rope tarn__rope_params(const tarn_rope_options *options, int64_t head_dim)
     return params_of(&o);
 }
 
+/* One kernel: x read once, y written once. */
 static tarn_tensor *rotate(tarn_tensor *x, tarn_tensor *positions, const tarn__rope *params, tarn_dtype dtype)
 {
     tarn_tensor *y = tarn__result_like("rope", (tarn_tensor *[]){x}, 1, tarn__shape_of(x), dtype, tarn__device(x));

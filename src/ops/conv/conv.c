@@ -5,7 +5,9 @@
  *
  * Saved: x for wgrad, weight for dgrad, each only if needed. wgrad accumulates straight into the weight's gradient
  * (beta); dgrad and the bias gradient are new tensors. Backends choose the algorithm (im2col, implicit GEMM, cuDNN)
- * by shape alone or by autotuning, which resumed runs replay. */
+ * by shape alone or by autotuning, which resumed runs replay.
+ *
+ * FLOPs of dgrad and wgrad equal those of forward each. */
 #include <string.h>
 
 #include "ops/op.h"

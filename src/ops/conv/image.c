@@ -1,9 +1,12 @@
 /* image.c: checks of image operations, and results in the memory layout of their operands.
  *
  * Images are [N, C, H, W] by shape; NCHW or NHWC is a matter of strides. An operation's result follows its operand,
- * so a network stays in one layout without conversions. */
+ * so a network stays in one layout without conversions.
+ *
+ * Limits keep products of a few sizes within 63 bits, so shape rules need no overflow checks. */
 #include "ops/op.h"
 
+/* Empty batches are allowed; empty images are not. */
 bool tarn__check_image(const char *function, const tarn_tensor *x, const char *role)
 {
     if (!tarn__check(function, x, role) || !tarn__check_dtype(function, x, TARN__FLOATS, role))
@@ -29,6 +32,7 @@ bool tarn__check_pair(const char *function, const char *word, const int64_t *val
     return true;
 }
 
+/* One value counts for height and width. */
 bool tarn__attribute_pair(const tarn__invocation *v, const char *name, int64_t default_value, int64_t *pair)
 {
     tarn_shape list = tarn__attribute_shape(v, name);

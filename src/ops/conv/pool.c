@@ -153,6 +153,7 @@ static bool avg_pool2d_backward(const tarn__backward *b)
            tarn__accumulate_grad(b, 0, gx);
 }
 
+/* Sums each window in a fixed order and divides by its size, padding included unless exclude_padding. */
 tarn_tensor *tarn_avg_pool2d_sized(tarn_tensor *x, const tarn_pool2d_options *options, size_t options_size)
 {
     tarn__pool2d params;
@@ -174,6 +175,7 @@ bool tarn__apply_avg_pool2d(const tarn__invocation *v, tarn_tensor **out)
     return options_of(v, &o) && (out[0] = tarn_avg_pool2d(v->in[0], &o)) != NULL;
 }
 
+/* A mean over H and W: [N, C, 1, 1]. */
 tarn_tensor *tarn_global_avg_pool2d(tarn_tensor *x)
 {
     return tarn__check_image("global_avg_pool2d", x, "x") ? tarn_mean(x, TARN_AXES(2, 3), true) : NULL;

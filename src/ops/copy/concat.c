@@ -1,7 +1,9 @@
 /* concat.c: tensors combined in new memory: pad, concat, stack. Their gradients are slices: views without copies.
  *
  * The result is contiguous; operands may have any layout. pad is the one operation with its own kernel, shared with
- * the gradients of slices; concat and stack are copies. */
+ * the gradients of slices; concat and stack are copies.
+ *
+ * Operands must have one dtype and device, as everywhere; sizes are added with overflow checks. */
 #include <math.h>
 #include <string.h>
 

@@ -159,6 +159,7 @@ tarn_tensor *tarn_unsqueeze(tarn_tensor *x, int axis)
     return y && tarn__finish("unsqueeze", reshape_backward, none, TARN__INPUTS(x), TARN__OUTPUTS(y)) ? y : NULL;
 }
 
+/* An axis of size 1 is removed; any other size is an error. */
 tarn_tensor *tarn_squeeze(tarn_tensor *x, int axis)
 {
     if (!(x = tarn__operand_any("squeeze", x)) || (axis = tarn__check_axis("squeeze", axis, x->view.rank)) < 0)
@@ -211,6 +212,7 @@ static tarn_tensor *permute(const char *function, tarn_tensor *x, const int *ord
     return y && tarn__finish(function, permute_backward, inverse, TARN__INPUTS(x), TARN__OUTPUTS(y)) ? y : NULL;
 }
 
+/* A complete permutation of the axes. */
 tarn_tensor *tarn_permute(tarn_tensor *x, tarn_axes axes)
 {
     uint32_t mask;
@@ -228,6 +230,7 @@ tarn_tensor *tarn_permute(tarn_tensor *x, tarn_axes axes)
     return permute("permute", x, axes.axis);
 }
 
+/* Swaps two axes. */
 tarn_tensor *tarn_transpose(tarn_tensor *x, int a, int b)
 {
     int order[TARN_MAX_RANK] = {0, 1, 2, 3, 4, 5, 6, 7};
@@ -320,6 +323,7 @@ static bool flip_backward(const tarn__backward *b)
     return tarn__accumulate_grad(b, 0, flipped(b->grads[0], *mask));
 }
 
+/* Reverses axes; the gradient is flipped back. */
 tarn_tensor *tarn_flip(tarn_tensor *x, tarn_axes axes)
 {
     uint32_t mask;

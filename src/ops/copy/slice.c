@@ -1,7 +1,10 @@
 /* slice.c: slices of a tensor: shrink, slice, stride, split. All are views that share the operand's storage.
  *
  * Backward writes into a slice of the operand's gradient accumulator, so that the slices of one tensor collect in
- * one gradient, without a temporary of the full size for each. */
+ * one gradient, without a temporary of the full size for each.
+ *
+ * A step or start is a matter of strides and offset; only backward touches memory. Quantized tensors can be sliced
+ * between blocks. */
 #include <string.h>
 
 #include "ops/op.h"

@@ -5,7 +5,10 @@
  * become params of the call and cost no memory.
  *
  * Layout: a result has the order of axes of its first operand without gaps (NHWC stays NHWC). In-place forms check
- * that no recorded computation uses the tensor and increment its version, which backward compares. */
+ * that no recorded computation uses the tensor and increment its version, which backward compares.
+ *
+ * Adding an operation needs a row in elementwise.def; this file generates its public function, in-place form,
+ * gradient and entry for tarn_apply(). Only rows with parameters (leaky_relu, clamp) are written out. */
 #include <math.h>
 #include <string.h>
 
@@ -96,6 +99,7 @@ static tarn_tensor *unary_inplace(const unary_row *row, tarn_tensor *x, double p
                : NULL;
 }
 
+/* Not recorded; the version is incremented. */
 tarn_tensor *tarn_fill_inplace(tarn_tensor *x, double value)
 {
     if (!tarn__check("fill_inplace", x, "x") || !check_inplace("fill_inplace", x))
@@ -235,6 +239,7 @@ static bool add_backward(const tarn__backward *b)
     return tarn__accumulate_grad(b, 0, b->grads[0]) && tarn__accumulate_grad(b, 1, b->grads[0]);
 }
 
+/* gb = -g. */
 static bool sub_backward(const tarn__backward *b)
 {
     if (!tarn__accumulate_grad(b, 0, b->grads[0]))
@@ -351,6 +356,7 @@ static tarn_tensor *binary_inplace(const binary_row *row, tarn_tensor *a, tarn_t
 
 /* ---- rows with parameters ---------------------------------------------------------------------------------------- */
 
+/* x where x > 0, slope · x elsewhere. */
 tarn_tensor *tarn_leaky_relu(tarn_tensor *x, double slope)
 {
     return unary(&row_leaky_relu, x, slope, 0);
@@ -378,6 +384,7 @@ static bool check_bounds(const char *function, const tarn_tensor *x, double low,
                        high, tarn_dtype_name(x->view.dtype));
 }
 
+/* The gradient passes strictly inside the bounds. */
 tarn_tensor *tarn_clamp(tarn_tensor *x, double low, double high)
 {
     return tarn_failed() || !check_bounds("clamp", x, low, high) ? NULL : unary(&row_clamp, x, low, high);
@@ -510,6 +517,7 @@ tarn_tensor *tarn_swiglu(tarn_tensor *gate, tarn_tensor *up)
     return good ? y : NULL;
 }
 
+/* For inference: saves the memory of one activation. */
 bool tarn__swiglu_inplace(tarn_tensor *gate, tarn_tensor *up)
 {
     tarn_tensor *o[] = {gate, up};

@@ -4,7 +4,10 @@
  * arrived.
  *
  * Indices are i32 or i64 on the operands' device; an index out of range is found by the kernel and raised as an
- * error at the next poll, without a synchronization here. Saved: the index alone. */
+ * error at the next poll, without a synchronization here. Saved: the index alone.
+ *
+ * Embedding rows are added in index order on every backend, so gradients are deterministic even with repeated
+ * tokens. */
 #include <string.h>
 
 #include "ops/internal.h"
@@ -247,6 +250,7 @@ tarn_tensor *tarn_embedding(tarn_tensor *weight, tarn_tensor *index)
                : NULL;
 }
 
+/* For models that compute in 16 bits: avoids an f32 result and a cast. */
 tarn_tensor *tarn__embedding_as(tarn_tensor *weight, tarn_tensor *index, tarn_dtype dtype)
 {
     if (tarn__check_any("embedding", weight, "the weight") && tarn__is_quantized(weight->view.dtype))

@@ -1,6 +1,8 @@
 /* sort.c: sort and topk. The gradient of the values is scattered back to their original positions.
  *
- * Sorting is stable, NaN sorts as the largest value, and the order of equal elements is the same on all backends. */
+ * Sorting is stable, NaN sorts as the largest value, and the order of equal elements is the same on all backends.
+ *
+ * topk selects without sorting the whole row where the backend can; the result is the same. */
 #include "ops/op.h"
 
 /* gx[index] += g: a scatter_add into the accumulator. */
@@ -51,6 +53,7 @@ static bool run(tarn__kernel kernel, const char *function, tarn_tensor *x, tarn_
     return true;
 }
 
+/* Ascending or descending, stable. */
 bool tarn_sort(tarn_tensor *x, int axis, bool descending, tarn_tensor **values, tarn_tensor **indices)
 {
     if (!(x = check_operand("sort", x, &axis, values, indices)))

@@ -6,7 +6,10 @@
  * (beta = 1).
  *
  * Saved: each operand only if the other needs a gradient. Gradients of 16-bit leaves are f32: the GEMM writes f32
- * from 16-bit operands, so no rounding happens between the product and the optimizer. */
+ * from 16-bit operands, so no rounding happens between the product and the optimizer.
+ *
+ * Determinism: the backend splits work by shape, never by load, and autotuned algorithms are replayed in resumed
+ * runs. */
 #include <stdatomic.h>
 #include <string.h>
 

@@ -5,7 +5,9 @@
  *
  *   h = gelu(x @ upᵀ + up_bias)      y = h @ downᵀ + down_bias
  * Saved: x, up, down, z (GELU's argument) and h; with selective recompute h is omitted. FLOPs: 4 · rows · in ·
- * hidden forward, twice that backward. */
+ * hidden forward, twice that backward.
+ *
+ * Weights may be [in, out] (GPT-2's Conv1D); the GEMMs then read them transposed, without a copy. */
 #include "ops/internal.h"
 
 /* Inputs. */

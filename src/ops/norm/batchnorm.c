@@ -198,11 +198,13 @@ static bool run_batchnorm(const char *function, tarn__kernel kernel, const tarn_
     return true;
 }
 
+/* In training the batch's statistics take part in the gradient. */
 static bool batchnorm_backward(const tarn__backward *b)
 {
     return channels_backward(b, TARN__K_batchnorm_grad, sizeof(tarn__batchnorm));
 }
 
+/* Saves x, weight, mean and rstd. */
 tarn_tensor *tarn_batchnorm_sized(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, tarn_tensor *running_mean,
                                   tarn_tensor *running_var, const tarn_batchnorm_options *options, size_t options_size)
 {

@@ -4,7 +4,9 @@
  * identical.
  *
  * Saved per row: mean and rstd, 8 bytes, instead of the normalized row. All gradients of a norm come from one
- * kernel; those of weight and bias are sums over rows in a fixed order, so they are deterministic. */
+ * kernel; those of weight and bias are sums over rows in a fixed order, so they are deterministic.
+ *
+ * Rows are independent: results do not depend on the batch size or the number of threads. */
 #include "core/tensor/random.h"
 #include "ops/internal.h"
 
@@ -104,6 +106,7 @@ bool tarn__apply_layernorm(const tarn__invocation *v, tarn_tensor **out)
 
 /* ---- rmsnorm ----------------------------------------------------------------------------------------------------- */
 
+/* gx and gweight in one kernel. */
 static bool rmsnorm_backward(const tarn__backward *b)
 {
     tarn_tensor *x = b->saved[0], *weight = b->saved[1], *rstd = b->saved[2], *g = b->grads[0];
@@ -189,6 +192,7 @@ static bool residual_norm_backward(const tarn__backward *b)
            tarn__accumulate_grad(b, 2, to[1]) && tarn__accumulate_grad(b, 3, to[2]);
 }
 
+/* From the saved sum, not from x and delta. */
 static tarn_tensor *recompute_residual_norm(const tarn__backward *b)
 {
     const tarn__residual_norm *params = b->params;
@@ -246,6 +250,7 @@ static tarn_tensor *residual_norm(tarn_tensor **o, const tarn__residual_norm *pa
     return y;
 }
 
+/* With the fused kernel counters are reserved as tarn_dropout() would, so both ways draw the same mask. */
 tarn_tensor *tarn__dropout_residual_norm(tarn_tensor *x, tarn_tensor *delta, double p, tarn_tensor *weight,
                                          tarn_tensor *bias, bool rms, double epsilon, tarn_tensor **sum)
 {

@@ -4,7 +4,9 @@
  * afterwards, and inserted again in its gradient.
  *
  * Saved: prod and var save x; max and min save x and the result; sum and mean save nothing. Kernels add in a fixed
- * order by shape, so sums are deterministic. */
+ * order by shape, so sums are deterministic.
+ *
+ * Reduced axes may be any set: kernels merge adjacent ones first. */
 #include "ops/op.h"
 
 /* Params of a reduction's record. */

@@ -2,7 +2,9 @@
  *
  *   loss = logsumexp(logits) - logits[target], label smoothing mixes in the mean over classes;
  *   targets equal to ignore_index give loss 0, no gradient, and do not count in the mean.
- * Composed losses are ordinary recorded operations and need no backward of their own. */
+ * Composed losses are ordinary recorded operations and need no backward of their own.
+ *
+ * Reductions divide on the device, so no loss synchronizes. */
 #include <string.h>
 
 #include "ops/op.h"
@@ -57,6 +59,7 @@ bool tarn__check_losses(const char *function, const char *role, tarn_tensor **op
                        (int)o->reduction);
 }
 
+/* On the device: no synchronization. */
 tarn_tensor *tarn__count_targets(tarn_tensor *target, const tarn_cross_entropy_options *o, tarn_dtype dtype)
 {
     if (!o->ignore_index)
@@ -211,6 +214,7 @@ static tarn_tensor *huber(tarn_tensor *prediction, tarn_tensor *target, double d
     return rest ? tarn_mul(q, rest) : NULL;
 }
 
+/* Quadratic up to delta, linear beyond. */
 tarn_tensor *tarn_huber_loss(tarn_tensor *prediction, tarn_tensor *target, double delta)
 {
     if (!tarn_failed() && !(delta > 0)) {
