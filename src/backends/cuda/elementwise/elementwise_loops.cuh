@@ -63,7 +63,7 @@ enum { IN_F32 = 0, IN_F64 = 1 };
     };
 
 /* The same in f64, for results out of f32's range. Not inlined: rare, and its registers would cost every thread. */
-template <typename Op> static __device__ __noinline__ float run_f64(float a, float b, double p0, double p1)
+template <typename Op> static __device__ __noinline__ float rerun_f64(float a, float b, double p0, double p1)
 {
     const double in[2] = {(double)a, (double)b};
     double out[1];
@@ -81,7 +81,7 @@ __device__ __forceinline__ void run_checked(const typename M::real *in, typename
     if constexpr (Op::is_f64 && sizeof(typename M::real) == sizeof(float)) {
         /* the last operand scales the result: x, or the upstream gradient */
         if (needs_f64(out[0], in[Op::inputs - 1]))
-            out[0] = run_f64<Op>(in[0], in[Op::inputs - 1], (double)p0, (double)p1);
+            out[0] = rerun_f64<Op>(in[0], in[Op::inputs - 1], (double)p0, (double)p1);
     }
 }
 

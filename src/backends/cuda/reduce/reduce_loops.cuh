@@ -56,7 +56,7 @@ template <> struct source<any_integer, 1> {
 };
 
 /* Not inlined: rare, and it would be repeated for every load of a batch. */
-static __device__ __noinline__ int64_t offset_general(const offset_calc<1> &reduced, int64_t step)
+static __device__ __noinline__ int64_t any_offset(const offset_calc<1> &reduced, int64_t step)
 {
     int64_t offset[1];
     locate(reduced, step, offset);
@@ -70,7 +70,7 @@ template <int N> __device__ __forceinline__ int64_t step_offset(const reduce_arg
     if (p.rank <= 1)
         return step * p.stride[0][0];
     if constexpr (N == 1)
-        return offset_general(p, step);
+        return any_offset(p, step);
     uint32_t row = divide_small((uint32_t)step, p.size[1]), rest = (uint32_t)step - row * (uint32_t)p.size[1].by;
     return (int64_t)row * p.stride[0][0] + (int64_t)rest * p.stride[0][1];
 }
