@@ -348,6 +348,7 @@ static size_t conv2d_scratch(const tarn__call *call)
     return walk_images(call, FORWARD, false);
 }
 
+/* y = conv(x, weight) + bias. 2 · O · C / groups · KH · KW operations per pixel. */
 static void kernel_conv2d(const tarn__call *call)
 {
     walk_images(call, FORWARD, true);
@@ -358,6 +359,7 @@ static size_t conv2d_grad_x_scratch(const tarn__call *call)
     return walk_images(call, DGRAD, false);
 }
 
+/* dgrad: gx from gy and the transposed weight. */
 static void kernel_conv2d_grad_x(const tarn__call *call)
 {
     walk_images(call, DGRAD, true);
@@ -368,6 +370,7 @@ static size_t conv2d_grad_weight_scratch(const tarn__call *call)
     return walk_wgrad(call, false);
 }
 
+/* wgrad: gweight from x and gy; accumulates with beta. */
 static void kernel_conv2d_grad_weight(const tarn__call *call)
 {
     walk_wgrad(call, true);

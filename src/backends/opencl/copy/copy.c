@@ -17,6 +17,7 @@ static bool option_index(const tarn__call *call, const tarn__nest *nest, tarn__c
     return tarn__cl_device_at(call->device)->in_lockstep && tarn__cl_option_index(options, nest);
 }
 
+/* The first arguments of all kernels of copy.cl. */
 static void arg_indexer(tarn__cl_launch *launch, bool is_small, const tarn__nest *nest)
 {
     tarn__cl_arg_indexer(launch, is_small, nest);

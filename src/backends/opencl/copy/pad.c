@@ -90,6 +90,7 @@ static void kernel_pad(const tarn__call *call)
         tarn__cl_kernel_table()[TARN__K_copy].run(&part);
 }
 
+/* arange writes any number dtype; pad moves bits of all. */
 void tarn__cl_register_pad(tarn__kernel_row *rows)
 {
     rows[TARN__K_arange] = (tarn__kernel_row){kernel_arange, TARN__NUMBERS, NULL};

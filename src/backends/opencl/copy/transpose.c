@@ -32,6 +32,7 @@ static tarn__nest others_of(const tarn__nest *nest, int axis)
     return others;
 }
 
+/* a / b, rounded up. */
 static int64_t ceiling(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;
@@ -64,6 +65,7 @@ bool tarn__cl_transpose(const tarn__call *call, const tarn__nest *nest)
     tarn__cl_launch launch = try_tile(call, nest, bytes, side, &group);
     if (!launch.good)
         return false;
+    /* a grid of tiles over the two axes, times the others */
     tarn__nest others = others_of(nest, axis);
     const int64_t across = ceiling(nest->shape[last], (int64_t)side), down = ceiling(nest->shape[axis], (int64_t)side);
     tarn__cl_arg_indexer(&launch, true, &others);

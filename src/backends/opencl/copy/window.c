@@ -157,6 +157,7 @@ bool tarn__cl_window(const tarn__call *call, const tarn__cl_pad_axis *all, int r
     const tarn__view to = tarn__cl_view_in_vecs(call->out[0], width), from = tarn__cl_view_in_vecs(call->in[0], width);
     const int n = width > 1 ? 1 : store_width(axis, rank, to.offset, (int)size);
     const window w = make_window(axis, rank, n, &outer, &unroll_axis);
+    /* the padding value, repeated to the width of a move */
     for (int64_t i = 0; i < width; i++)
         tarn__cl_write_element(call->out[0]->dtype, value, bits + (size_t)i * size);
     tarn__cl_options options = {.length = 0};

@@ -51,6 +51,7 @@ static void set_modes(job *j, const tarn__call *call)
     }
 }
 
+/* Floats that are computed in f32. */
 static bool is_short_float(tarn_dtype dtype)
 {
     return dtype == TARN_F32 || dtype == TARN_BF16 || dtype == TARN_F16;
@@ -104,6 +105,7 @@ static bool has_double_float(const expression *e)
 /* Chooses compute type, access and vector width. */
 static void describe(job *j, const tarn__call *call, const expression *e)
 {
+    /* operands of the nest: present outputs, then inputs */
     const tarn__view *views[TARN__MAX_OPERANDS];
     *j = (job){.compute = tarn__cl_compute_of(leading_dtype(call, e->typed))};
     for (int k = 0; k < call->outputs; k++)
@@ -161,6 +163,7 @@ static void run(const tarn__call *call, const expression *e)
     tarn__cl_options options = {.length = 0};
     bool is_small = write_options(&options, &j, call, e);
     tarn__cl_launch launch = tarn__cl_begin(call, "elementwise", "elementwise", options.text);
+    /* absent operands are NULL pointers, which the program never reads */
     for (int k = 0; k < 2; k++)
         tarn__cl_arg_view(&launch, j.out[k]);
     for (int k = 0; k < 3; k++)

@@ -47,6 +47,7 @@
 
 #include "base/kernel/elementwise.def"
 
+/* where and its gradients: g goes to the side that was chosen. */
 static C ROW(value_where)(C holds, C a, C b, C P0, C P1)
 {
     return holds != 0 ? a : b;
@@ -60,6 +61,7 @@ static C ROW(where_not)(C holds, C g, C none, C P0, C P1)
     return holds != 0 ? 0 : g;
 }
 
+/* swiglu: silu(gate) · up, and the gradients of gate and up. */
 static C ROW(value_swiglu)(C gate, C up, C none, C P0, C P1)
 {
     return SILU(gate) * up;

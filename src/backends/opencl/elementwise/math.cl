@@ -94,12 +94,14 @@ static C scaled_square(C g, wide root)
     return (C)((wide)g * root * root);
 }
 
+/* g · e^x, also where e^x alone leaves the range. */
 static C EXP_GRAD(C x, C g)
 {
     C e = exp(x);
     return is_mid_range(e) ? g * e : scaled_square(g, exp((wide)x * (wide)0.5f));
 }
 
+/* g · ln 2 · 2^x likewise. */
 static C EXP2_GRAD(C x, C g)
 {
     C e = exp2(x);
@@ -150,12 +152,14 @@ static C SIGMOID_GRAD(C x)
     return e * r * r;
 }
 
+/* 1 / cosh², the derivative of tanh. */
 static C SECH2(C x)
 {
     C e = exp(-2 * fabs(x)), r = 1 / (1 + e);
     return 4 * e * r * r;
 }
 
+/* 2 / sqrt π · e^-x². */
 static C ERF_GRAD(C x)
 {
     return K(1.1283791670955126) * exp(-x * x);
@@ -182,11 +186,13 @@ static C GELU_ERF(C x)
     return K(0.5) * x * erfc(x * K(-0.7071067811865476));
 }
 
+/* Φ(x) + x φ(x). */
 static C GELU_ERF_GRAD(C x)
 {
     return K(0.5) * erfc(x * K(-0.7071067811865476)) + x * K(0.3989422804014327) * exp(K(-0.5) * x * x);
 }
 
+/* σ(x) + x σ'(x). */
 static C SILU_GRAD(C x)
 {
     C e = exp(x < 0 ? x : -x), r = 1 / (1 + e);

@@ -55,6 +55,7 @@ static void gather(const tarn__call *call, const tarn__view *index, int axis)
     run(call, &(job){"gather", 4, {y, index, &lines}, 0, 1, 2, tarn__axis_size(x, axis), tarn__axis_stride(x, axis)});
 }
 
+/* y[…, i, …] = x[…, index[…, i, …], …]. */
 static void kernel_gather(const tarn__call *call)
 {
     gather(call, call->in[1], ((const tarn__along *)call->params)->axis);

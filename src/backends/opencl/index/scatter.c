@@ -15,6 +15,7 @@ typedef struct job {
     tarn__cl_options options;
 } job;
 
+/* Pieces of a line of `length` pairs. */
 static int64_t pieces_of(int64_t length)
 {
     return (length + PIECE - 1) / PIECE;
@@ -125,11 +126,13 @@ static void run(const tarn__call *call, bool is_slices)
         launch(call, &j, "join_pieces", sorted, pieces);
 }
 
+/* y[…, index[…, i, …], …] += source[…, i, …]. */
 static void kernel_scatter_add(const tarn__call *call)
 {
     run(call, false);
 }
 
+/* y[…, index[i], …] += source[…, i, …], or with a fresh y =. */
 static void kernel_index_add(const tarn__call *call)
 {
     run(call, true);

@@ -21,6 +21,7 @@ static int64_t run_of(const tarn__call *call)
     return tarn__cl_device_at(call->device)->in_lockstep ? RUN_IN_LOCKSTEP : RUN;
 }
 
+/* Options of make_runs: keys from bits or from indices. */
 static void runs_options(const tarn__call *call, char *text, size_t size, const tarn__cl_sorting *s)
 {
     snprintf(text, size, "%s -DMAKES_RUNS -DRUN=%d", s->options, (int)run_of(call));
@@ -97,6 +98,7 @@ typedef struct results {
     int64_t taken;
 } results;
 
+/* Both outputs are optional; `taken` is the size of topk, or the line's. */
 static results results_of(const tarn__call *call)
 {
     results r = {call->out[0], call->outputs > 1 ? call->out[1] : NULL, 0};

@@ -68,6 +68,7 @@ static void run_batchnorm_grad(const tarn__call *call)
                                     .training = ((const tarn__batchnorm *)call->params)->training});
 }
 
+/* Descriptions are repeated for scratch; they are cheap. */
 static size_t batchnorm_scratch(const tarn__call *call)
 {
     tarn__cl_channel_job c;

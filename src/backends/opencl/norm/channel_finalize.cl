@@ -17,6 +17,7 @@ __kernel void finalize_moments(channel_set c, OPERAND(parts), OPERAND(stats), VE
     const __global real *from = PARTS + 3 * first * c.chunks;
     real middle = 0, squares = 0, variance;
     if (training) {
+        /* means of chunks relative to the first: they are close to each other */
         const real start = count > 0 ? from[1] : (real)0;
 #define ADD(i) middle += from[3 * i] * (from[3 * i + 1] - start);
         EACH_OF(ADD, 0, count)

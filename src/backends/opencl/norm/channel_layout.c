@@ -58,6 +58,7 @@ static void describe_axes(tarn__cl_channel_set *s, const tarn__view *const *view
         views_without[k] = &view[k];
     }
     tarn__nest_make(&s->outer, OPERANDS, views_without);
+    /* the nest orders axes by stride: its last one is the closest */
     s->inner = s->outer.rank > 0 ? s->outer.shape[s->outer.rank - 1] : s->outer.count;
     for (int k = 0; k < OPERANDS && s->outer.rank > 0; k++)
         s->along[k] = s->outer.stride[k][s->outer.rank - 1];
@@ -141,6 +142,7 @@ static bool is_small(const tarn__cl_channel_job *c)
     return elements < SMALL;
 }
 
+/* Appends without snprintf(), which would cost more than a small kernel. */
 static void option(tarn__cl_channel_job *c, const char *text)
 {
     const size_t length = strlen(c->options), more = strlen(text);

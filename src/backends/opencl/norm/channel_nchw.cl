@@ -141,6 +141,7 @@ __kernel void nchw_moments(channel_set c, OPERAND(x), OPERAND(parts))
     const real count = (real)((last_line - first_line) * c.segment - short_ones * (c.segments * c.segment - c.inner));
     C middle = (C)LOAD(T_X, x, x_at + line_at(&c, MY_SET, first_line, X));
     real rest = 0, square = 0;
+    /* first the mean, then deviations from it */
     for (int pass = 0; pass < 2; pass++) {
         rest = square = 0;
         EACH_LINE(line, length)

@@ -113,6 +113,7 @@ static void arg_parts(tarn__cl_launch *launch, const tarn__call *call, const tar
     tarn__cl_arg_scratch(launch, call, stats_bytes(c));
 }
 
+/* What backward derives scale and bias from. */
 static void arg_statistics(tarn__cl_launch *launch, const tarn__cl_channel_vectors *v)
 {
     tarn__cl_arg_vector(launch, v->weight);
@@ -144,6 +145,7 @@ static void enqueue_finalize(pass *p, int64_t count)
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
+/* With given statistics there is nothing to add up: one work-item per set. */
 static pass begin_moments(const tarn__call *call, const tarn__cl_channel_job *c, const tarn__cl_channel_vectors *v)
 {
     return begin_finalize(call, v, "finalize_moments", "-DFINALIZE_MOMENTS",
@@ -212,6 +214,7 @@ void tarn__cl_channels_forward(const tarn__call *call, tarn__cl_channel_job *c, 
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
+/* The first arguments of both passes of backward. */
 static void arg_operands(tarn__cl_launch *launch, const tarn__cl_channel_job *c, const tarn__cl_channel_vectors *v)
 {
     arg_set(launch, c);

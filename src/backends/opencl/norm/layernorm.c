@@ -83,6 +83,7 @@ static void run_forward(const tarn__call *call, const forward *f)
     tarn__cl_enqueue_rows(&launch, &form, rows.count);
 }
 
+/* Inputs x, weight, bias; outputs y, mean, rstd. */
 static void run_layernorm(const tarn__call *call)
 {
     const tarn__norm *params = call->params;
@@ -93,6 +94,7 @@ static void run_layernorm(const tarn__call *call)
                                  .epsilon = params->epsilon});
 }
 
+/* Inputs x, weight; outputs y, rstd. */
 static void run_rmsnorm(const tarn__call *call)
 {
     const tarn__norm *params = call->params;
@@ -101,6 +103,7 @@ static void run_rmsnorm(const tarn__call *call)
                                  .epsilon = params->epsilon});
 }
 
+/* Inputs both terms, weight, bias; outputs sum, y, mean, rstd. */
 static void run_residual_norm(const tarn__call *call)
 {
     const tarn__residual_norm *params = call->params;
@@ -193,6 +196,7 @@ static backward describe_residual(const tarn__call *call)
     return b;
 }
 
+/* `kernel` is the macro that selects it. */
 static void write_options(const backward *b, const char *kernel, char *options, size_t size)
 {
     const tarn__view *x = b->view[IN];
@@ -202,6 +206,7 @@ static void write_options(const backward *b, const char *kernel, char *options, 
              type_of(b->weight, x));
 }
 
+/* The arguments that both variants of the gradient share. */
 static void arg_operands(tarn__cl_launch *launch, const backward *b)
 {
     tarn__cl_arg_value(launch, &b->rows, sizeof(b->rows));

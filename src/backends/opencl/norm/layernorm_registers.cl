@@ -49,6 +49,7 @@ __kernel void norm(row_set rows, OPERAND(y), OPERAND(x), OPERAND(mean), OPERAND(
     middle = (real)base + group_sum((real)sum, space) / (real)length;
     sum = 0;
 #endif
+    /* deviations from the rounded mean: what normalizing subtracts */
     const float m = (float)middle;
     EACH_VEC(k, at)
     {

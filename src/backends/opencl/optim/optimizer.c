@@ -62,6 +62,7 @@ static void run_adamw(const tarn__call *call)
     update(call, &(rule){"ADAMW", step->beta2, 1 - step->beta1, 1 - step->beta2});
 }
 
+/* Parameters of 16 bits are updated through their f32 master weights, so gradients are f32 or f64. */
 void tarn__cl_register_optimizer(tarn__kernel_row *rows)
 {
     uint32_t dtypes = TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64); /* of the gradient */

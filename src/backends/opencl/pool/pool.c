@@ -143,6 +143,7 @@ static bool has_vec2(const pool *p, const tarn__view *const *views)
            (!views[2] || is_vector(views[2], 2, 3));
 }
 
+/* Makes the window a compile-time constant. */
 static void option_windows(char *options, size_t size, const pool *p, const tarn__view *image)
 {
     size_t length = strlen(options);
@@ -189,6 +190,7 @@ static void run(const tarn__call *call, bool is_forward, const char *what, pool 
     tarn__cl_enqueue(&launch, 1, (size_t[]){(size_t)count}, NULL);
 }
 
+/* The largest element of each window, and its index in it where backward will need it. */
 static void run_max_pool2d(const tarn__call *call)
 {
     pool p = describe(call, call->in[0], call->out[0], call->out[1]);
@@ -196,12 +198,14 @@ static void run_max_pool2d(const tarn__call *call)
         call->out[0]);
 }
 
+/* The mean of each window, with or without padding in the count. */
 static void run_avg_pool2d(const tarn__call *call)
 {
     pool p = describe(call, call->in[0], call->out[0], NULL);
     run(call, true, "-DFORWARD", &p, (const tarn__view *[]){call->in[0], call->out[0], NULL}, call->out[0]);
 }
 
+/* Each gradient goes to the element whose index was saved. */
 static void run_max_pool2d_grad(const tarn__call *call)
 {
     pool p = describe(call, call->out[0], call->in[0], call->in[1]);
@@ -209,6 +213,7 @@ static void run_max_pool2d_grad(const tarn__call *call)
         call->out[0]);
 }
 
+/* Each gradient is divided evenly over its window. */
 static void run_avg_pool2d_grad(const tarn__call *call)
 {
     pool p = describe(call, call->out[0], call->in[0], NULL);

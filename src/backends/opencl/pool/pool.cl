@@ -196,6 +196,7 @@ __kernel void pool_windows(pool p, long count, OPERAND(x), OPERAND(y), OPERAND(i
 #else
     V best = 0;
 #endif
+    /* rows of the window, then columns: the order that defines the first of equal elements */
     for (INDEX a = 0; a < KERNEL(&p, 0); a++) {
         const INDEX row = top + a * DILATION(&p, 0);
         if (row < 0 || row >= rows)

@@ -50,6 +50,7 @@ static job describe(const tarn__call *call)
     return j;
 }
 
+/* In the order of tarn_dtype. */
 static const char *format_name(const tarn__view *weight)
 {
     static const char *const names[] = {"q8_0", "q4_0", "q4_k", "q6_k"};
@@ -147,6 +148,7 @@ static tarn__cl_gemm describe_gemm(const job *j, const tarn__view *weight, int64
     return p;
 }
 
+/* Scratch of a tile, aligned to 256 bytes; the GEMM's follows. */
 static int64_t tile_bytes(const job *j)
 {
     return (j->tile * j->sizes.in * 4 + 255) / 256 * 256;

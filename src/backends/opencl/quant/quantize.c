@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 
+/* The macro that selects a block format. */
 static const char *option_of(tarn_dtype dtype)
 {
     return dtype == TARN_Q8_0 ? "-DQ8_0" : dtype == TARN_Q4_0 ? "-DQ4_0" : dtype == TARN_Q4_K ? "-DQ4_K" : "-DQ6_K";
@@ -62,6 +63,7 @@ static kv_shape kv_shape_of(const tarn__view *x, const tarn__view *codes, const 
     return s;
 }
 
+/* The arguments of both directions are alike. */
 static void run_kv(const tarn__call *call, const char *kernel, const tarn__view *x, const tarn__view *codes,
                    const tarn__view *scales, int64_t count)
 {

@@ -6,6 +6,7 @@
 
 #define ELEMENTS (1 << SHIFT)
 
+/* Round to nearest even, in private memory: vstore_half works without cl_khr_fp16. */
 static ushort f16_of(float x)
 {
     ushort bits;
@@ -43,6 +44,7 @@ static void quantize_block(const float *x, __global uchar *block)
         block[2 + i] = (uchar)(char)(int)round(x[i] * inverted);
 }
 #elif defined(Q4_0)
+/* 4 bits, rounded half up, clamped at 15; never below 0 for elements within the range. */
 static int nibble(float value, float inverted)
 {
     int q = (int)(value * inverted + 8.5f);

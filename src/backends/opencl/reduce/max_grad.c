@@ -71,6 +71,7 @@ static void cut(plan *p)
     p->found = (p->kept.count * 4 * (int64_t)sizeof(int32_t) + 255) / 256 * 256;
 }
 
+/* Dtypes of all operands. */
 static void write_options(plan *p, const tarn__call *call)
 {
     tarn__cl_option(&p->options, " -DT_GX=%s -DT_X=%s -DT_G=%s -DT_Y=%s", tarn__cl_dtype_name(call->out[0]->dtype),
@@ -114,6 +115,7 @@ size_t tarn__cl_max_grad_scratch(const tarn__call *call)
                : 0;
 }
 
+/* gx, x, g, y: the order of the kernels. */
 static void arg_operands(tarn__cl_launch *launch, const tarn__call *call)
 {
     tarn__cl_arg_view(launch, call->out[0]);
@@ -137,6 +139,7 @@ static bool run_rows(plan *p, const tarn__call *call)
     return true;
 }
 
+/* Totals and counts in scratch, and the number of vec4 columns. */
 static void arg_counts(tarn__cl_launch *launch, const plan *p, const tarn__call *call)
 {
     tarn__cl_arg_scratch(launch, call, 0);

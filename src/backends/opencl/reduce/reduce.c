@@ -234,6 +234,7 @@ tarn__cl_compute tarn__cl_state_compute(const tarn__call *call, tarn_dtype dtype
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
+/* The reduction of a call; `is_f64`: its states are f64 where possible. */
 static tarn__cl_reduction describe(const tarn__call *call, const char *op, bool is_f64)
 {
     const tarn__reduce *params = call->params;
@@ -271,6 +272,7 @@ static void kernel_count_nonfinite(const tarn__call *call)
     tarn__cl_reduce(call, &r);
 }
 
+/* Depends on shapes alone, so the operation does not matter. */
 static size_t scratch(const tarn__call *call)
 {
     tarn__cl_reduction r = {.x = call->in[0], .y = call->out[0]};

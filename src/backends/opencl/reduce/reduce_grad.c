@@ -29,6 +29,7 @@ static void describe(grad *d, const tarn__call *call, const char *name, const ch
     }
 }
 
+/* The nest of all operands: states have g's shape, contiguous. */
 static void write_options(grad *d, const tarn__call *call)
 {
     const tarn__view *gx = call->out[0], *x = call->in[0];

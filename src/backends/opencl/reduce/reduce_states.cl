@@ -34,6 +34,7 @@ static void add(state *s, C x)
 #define MAX_VALUE ((C)INFINITY)
 #endif
 
+/* Integers have none. */
 static bool is_nan(C x)
 {
 #ifdef COMPUTES_I64

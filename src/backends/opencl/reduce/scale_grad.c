@@ -7,6 +7,7 @@
 #define MIN_ROWS 256 /* fewer would leave the device idle */
 #define MIN_VECS 64
 
+/* gw as a reduction of products over the axes along which w broadcasts. */
 static tarn__cl_reduction sums_of(const tarn__call *call)
 {
     return (tarn__cl_reduction){.op = "dot", .x = call->in[0], .z = call->in[2], .y = call->out[1], .scale = 1};

@@ -33,6 +33,7 @@ static void describe(plan *p, const tarn__call *call)
     p->chunks = (p->length + p->chunk - 1) / p->chunk;
 }
 
+/* One sum per chunk, sized for f64. */
 static size_t scratch(const tarn__call *call)
 {
     plan p;
@@ -59,6 +60,7 @@ static void sum_chunks(const tarn__call *call, const plan *p, const char *option
     tarn__cl_enqueue_elements(&launch, p->lines.count);
 }
 
+/* The last launch: every chunk from its starting sum. */
 static void scan(const tarn__call *call, const plan *p, const char *options)
 {
     tarn__cl_launch launch = tarn__cl_begin(call, "scan", "scan", options);

@@ -23,6 +23,7 @@ static void run(const tarn__call *call, const char *what, tarn__view *operand)
     if (rows.count == 0)
         return;
     const tarn__view *lines[] = {views[LOGITS], views[GRAD]};
+    /* the form depends on the operands with rows of classes alone */
     tarn__cl_row_set two;
     tarn__cl_row_set_describe(&two, 1, 2, lines);
     tarn__cl_row_form form = tarn__cl_row_form_of(tarn__cl_device_at(call->device), &two, 1, 2, lines);
@@ -51,6 +52,7 @@ static void run_cross_entropy(const tarn__call *call)
                                [LSE] = tarn__cl_as_column(call->out[1])});
 }
 
+/* The gradient of the logits from the saved LSE. */
 static void run_cross_entropy_grad(const tarn__call *call)
 {
     run(call, " -DMAKE_GRAD",

@@ -32,21 +32,25 @@ static void run(const tarn__call *call, const char *kernel, const char *what, co
     tarn__cl_enqueue_rows(&launch, &form, rows.count);
 }
 
+/* y = e^(x - max) / Σ. */
 static void run_softmax(const tarn__call *call)
 {
     run(call, "softmax", "", (const tarn__view *[OPERANDS]){call->out[0], call->in[0], NULL});
 }
 
+/* y = x - LSE. */
 static void run_log_softmax(const tarn__call *call)
 {
     run(call, "softmax", " -DLOG", (const tarn__view *[OPERANDS]){call->out[0], call->in[0], NULL});
 }
 
+/* gx = y · (gy - Σ y · gy). The input is y, or x where y was rounded to 16 bits (params->from_x). */
 static void run_softmax_grad(const tarn__call *call)
 {
     run(call, "softmax_grad", "", (const tarn__view *[OPERANDS]){call->out[0], call->in[0], call->in[1]});
 }
 
+/* gx = gy - e^y · Σ gy. */
 static void run_log_softmax_grad(const tarn__call *call)
 {
     run(call, "softmax_grad", " -DLOG", (const tarn__view *[OPERANDS]){call->out[0], call->in[0], call->in[1]});
