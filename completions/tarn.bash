@@ -33,7 +33,7 @@ _tarn()
         return
         ;;
     --schedule)
-        mapfile -t COMPREPLY < <(compgen -W "constant linear cosine" -- "$current")
+        mapfile -t COMPREPLY < <(compgen -W "constant linear cosine step" -- "$current")
         return
         ;;
     --data)
@@ -49,7 +49,7 @@ _tarn()
         return
         ;;
     --recompute)
-        mapfile -t COMPREPLY < <(compgen -W "none cheap block" -- "$current")
+        mapfile -t COMPREPLY < <(compgen -W "none selective full" -- "$current")
         return
         ;;
     --capture)
@@ -60,7 +60,7 @@ _tarn()
         mapfile -t COMPREPLY < <(compgen -W "f32 tf32 bf16 auto" -- "$current")
         return
         ;;
-    --kv)
+    --kv-type)
         mapfile -t COMPREPLY < <(compgen -W "model f32 bf16 f16 q8_0" -- "$current")
         return
         ;;
@@ -84,13 +84,13 @@ _tarn()
         mapfile -t COMPREPLY < <(compgen -d -- "$current")
         return
         ;;
-    --threads | --only | --runs | --hidden | --epochs | --steps | --batch-size | --lr | --weight-decay | --momentum | --warmup) return ;;
+    --threads | --only | --runs | --mlp-sizes | --epochs | --steps | --batch-size | --lr | --weight-decay | --momentum | --warmup | --lr-step | --lr-step-epochs | --lr-gamma) return ;;
     --clip-norm | --label-smoothing | --seed | --workers | --patience | --eval-every | --log-every | --top) return ;;
-    --min-lr | --beta2 | --layers | --heads | --kv-heads | --width | --inner | --context | --vocab | --dropout | --micro-batch | --eval-batches | --sample | --keep) return ;;
+    --min-lr | --beta2 | --layers | --heads | --kv-heads | --hidden-size | --ffn-size | --context | --vocab-size | --dropout | --micro-batch | --eval-batches | --sample | --keep) return ;;
     --lora | --lora-alpha | --lora-dropout | --lora-targets) return ;;
-    --batch | --profile-steps | --ids | --tokens | --temperature | --top-k | --top-p | --min-p | --repeat-penalty | --repeat-window) return ;;
-    --stop | --n | --logprobs | --gpu-layers | --chunk | --system | --prompt) return ;;
-    --text | --train | --validation | --shard-tokens | --field | --separator) return ;;
+    --batch | --profile-steps | --ids | --tokens | --max-tokens | --temperature | --top-k | --top-p | --min-p | --repeat-penalty | --repeat-last-n) return ;;
+    --stop | --n | --top-logprobs | --gpu-layers | --prefill-chunk | --system | --prompt) return ;;
+    --text | --train | --val-fraction | --shard-tokens | --field | --separator) return ;;
     esac
 
     if ((COMP_CWORD == 1)); then
@@ -102,28 +102,28 @@ _tarn()
     demo) options+=" --threads --device --seed --out --steps" ;;
     ops) options+=" --json" ;;
     train)
-        options+=" --json --threads --device --model --data --hidden --epochs --steps --batch-size --optimizer --lr --weight-decay"
-        options+=" --momentum --schedule --warmup --clip-norm --augment --label-smoothing --seed --workers --out --overwrite --resume --patience"
-        options+=" --eval-every --log-every --dry-run --quiet --min-lr --beta2 --tokenizer --layers --heads --kv-heads --width --inner --context --vocab --dropout"
+        options+=" --json --threads --device --model --data --mlp-sizes --epochs --steps --batch-size --optimizer --lr --weight-decay"
+        options+=" --momentum --schedule --lr-step --lr-step-epochs --lr-gamma --warmup --clip-norm --augment --label-smoothing --seed --workers --out --overwrite --resume --patience"
+        options+=" --eval-every --log-every --dry-run --quiet --min-lr --beta2 --tokenizer --layers --heads --kv-heads --hidden-size --ffn-size --context --vocab-size --dropout"
         options+=" --micro-batch --eval-batches --sample --keep --precision --recompute --capture --profile --profile-steps"
-        options+=" --base --lora --lora-alpha --lora-dropout --lora-targets --quantize --merge --template --val --val-share --ignore-memory"
+        options+=" --base --lora --lora-alpha --lora-dropout --lora-targets --quantize --merge --template --val --val-fraction --ignore-memory"
         ;;
     eval) options+=" --json --threads --device --data --batch-size --gpu-layers --adapter --checkpoint --template" ;;
     runs) options+=" --json" ;;
     predict) options+=" --json --threads --device --top --checkpoint" ;;
     generate)
-        options+=" --json --threads --device --dtype --ids --tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-window --seed"
-        options+=" --ignore-end --no-slide --stop --prompt-file --echo --n --logprobs --kv --gpu-layers --chunk --context --adapter --checkpoint"
+        options+=" --json --threads --device --dtype --ids --max-tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --seed"
+        options+=" --ignore-eos --no-slide --stop --prompt-file --echo --n --top-logprobs --kv-type --gpu-layers --prefill-chunk --context --adapter --checkpoint"
         ;;
     chat)
-        options+=" --threads --device --dtype --tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-window --seed --system"
-        options+=" --on-full --no-slide --kv --gpu-layers --chunk --context --adapter --checkpoint --template"
+        options+=" --threads --device --dtype --max-tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --seed --system"
+        options+=" --on-full --no-slide --kv-type --gpu-layers --prefill-chunk --context --adapter --checkpoint --template"
         ;;
     tokenize)
         options+=" --json --threads --quiet --tokenizer --text --decode --pieces --special-as-text --add-special --train --out --prepare"
-        options+=" --validation --shard-tokens --json-lines --field --separator --no-separator --parse-special"
+        options+=" --val-fraction --shard-tokens --json-lines --field --separator --no-separator --parse-special"
         ;;
-    data) options+=" --json --model --context --template --val --val-share --seed --show" ;;
+    data) options+=" --json --model --context --template --val --val-fraction --seed --show" ;;
     inspect) options+=" --json" ;;
     quantize) options+=" --type --adapter --checkpoint --force --quiet --json --threads" ;;
     convert) options+=" --adapter --checkpoint --force --quiet --json --threads" ;;
@@ -134,10 +134,10 @@ _tarn()
         ops) options+=" --sizes --runs --dtypes --only" ;;
         weights) options+=" --runs --only" ;;
         train)
-            options+=" --model --batch --micro-batch --steps --warmup --hidden --optimizer --clip-norm --layers --heads --kv-heads --width --inner --context --vocab"
+            options+=" --model --batch --micro-batch --steps --warmup --mlp-sizes --optimizer --clip-norm --layers --heads --kv-heads --hidden-size --ffn-size --context --vocab-size"
             options+=" --dropout --precision --recompute --capture --workers --seed --lora --lora-alpha --lora-dropout --lora-targets"
             ;;
-        decode) options+=" --model --dtype --prompt --tokens --n --kv --gpu-layers --chunk --runs" ;;
+        decode) options+=" --model --dtype --prompt --tokens --n --kv-type --gpu-layers --prefill-chunk --runs" ;;
         *) options="matmul ops weights decode train --help" ;;
         esac
         ;;

@@ -32,13 +32,13 @@ def preset(name):
     with open(ROOT / f"configs/shakespeare-char-{name}.json") as file:
         values = json.load(file)
     return argparse.Namespace(dropout=values.get("dropout", 0.0), precision=values.get("precision", "f32"),
-                              **{key: values[key] for key in ("layers", "heads", "width", "context", "batch_size")})
+                              **{key: values[key] for key in ("layers", "heads", "hidden_size", "context", "batch_size")})
 
 
 class Block(torch.nn.Module):
     def __init__(self, size):
         super().__init__()
-        width = size.width
+        width = size.hidden_size
         self.heads, self.dropout = size.heads, size.dropout
         self.ln_1, self.ln_2 = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
         self.c_attn, self.c_proj = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
@@ -56,9 +56,9 @@ class Gpt(torch.nn.Module):
     def __init__(self, size):
         super().__init__()
         self.dropout = size.dropout
-        self.wte, self.wpe = torch.nn.Embedding(VOCAB, size.width), torch.nn.Embedding(size.context, size.width)
+        self.wte, self.wpe = torch.nn.Embedding(VOCAB, size.hidden_size), torch.nn.Embedding(size.context, size.hidden_size)
         self.h = torch.nn.ModuleList(Block(size) for _ in range(size.layers))
-        self.ln_f = torch.nn.LayerNorm(size.width)
+        self.ln_f = torch.nn.LayerNorm(size.hidden_size)
 
     def forward(self, tokens, targets):
         x = F.dropout(self.wte(tokens) + self.wpe.weight[:tokens.shape[1]], self.dropout)
@@ -111,7 +111,7 @@ class Ours:
 
     def __init__(self, tarn, size):
         self.tarn = tarn
-        made = tarn.Gpt2Config(vocab=VOCAB, context=size.context, layers=size.layers, heads=size.heads, width=size.width, dropout=size.dropout,
+        made = tarn.Gpt2Config(vocab=VOCAB, context=size.context, layers=size.layers, heads=size.heads, width=size.hidden_size, dropout=size.dropout,
                                dtype=tarn.DTYPES.index(size.precision))
         self.model = tarn.call("model_gpt2_sized", ctypes.byref(made), ctypes.sizeof(made), tarn.device(), 1)
         options = tarn.AdamwOptions(lr=LR, beta2=BETA2, weight_decay=DECAY)

@@ -150,7 +150,8 @@ typedef struct tarn_option {
     const char *default_value; /* as it would be typed; "" if it depends on other options */
     const char *value;         /* placeholder of the value in --help */
     const char *help;
-    bool resumable; /* may change when a run is resumed */
+    bool resumable;    /* may change when a run is resumed */
+    const char *alias; /* name in earlier versions, still accepted; NULL: none */
 } tarn_option;
 
 /* Number of options, and option number `index`. */

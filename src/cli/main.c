@@ -1,5 +1,5 @@
-/* main.c: the command `tarn`: finds the sub-command, reads its options, runs it. Exit status 0: done, 1: failed, 2:
- * called wrongly. */
+/* main.c: the command `tarn`: finds the sub-command, reads its options, runs it. Exit status 0: success, 1: failure, 2:
+ * wrong usage. The command uses the library's public headers only. */
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -14,40 +14,37 @@ typedef struct command {
     tarn__command bit;
     int (*run)(const tarn__options *options);
     const char *summary;
-    const char *words; /* what comes before the options; "" where nothing does */
+    const char *words; /* arguments before the options, for the usage line; "": none */
 } command;
 
 static const command commands[] = {
-    {"info", TARN__INFO, tarn__info, "devices, build, what is accelerated and what is missing", ""},
-    {"demo", TARN__DEMO, tarn__demo, "train a small GPT on tarn's own source, which is built in, then let it write",
+    {"info", TARN__INFO, tarn__info, "version, build, devices, accelerators and missing parts", ""},
+    {"demo", TARN__DEMO, tarn__demo, "train a small GPT on tarn's own source, which is built in, and generate text",
      ""},
-    {"ops", TARN__OPS, tarn__ops, "every operation, its gradient, and which backends run it", ""},
-    {"bench matmul", TARN__BENCH_MATMUL, tarn__bench_matmul,
-     "matrix products: a plain loop, BLAS called directly, and tarn", ""},
-    {"bench ops", TARN__BENCH_OPS, tarn__bench_ops,
-     "operations forward and backward, beside a plain copy of the same bytes", ""},
+    {"ops", TARN__OPS, tarn__ops, "operations, their gradients and the backends that implement them", ""},
+    {"bench matmul", TARN__BENCH_MATMUL, tarn__bench_matmul, "matmul: a naive loop, BLAS called directly, and tarn",
+     ""},
+    {"bench ops", TARN__BENCH_OPS, tarn__bench_ops, "operations forward and backward, next to a copy of the same bytes",
+     ""},
     {"bench weights", TARN__BENCH_WEIGHTS, tarn__bench_weights,
-     "products with a language model's weights, beside reading their bytes", ""},
+     "matmuls with a language model's weights, next to reading their bytes", ""},
     {"bench decode", TARN__BENCH_DECODE, tarn__bench_decode,
-     "how fast a language model of random weights reads a prompt and writes", ""},
-    {"bench train", TARN__BENCH_TRAIN, tarn__bench_train,
-     "a step of training: forward, backward, update, memory, share of the peak", ""},
-    {"train", TARN__TRAIN, tarn__train, "train a model: progress, curves, checkpoints, resume", "[CONFIG.json] "},
-    {"runs", TARN__RUNS, tarn__runs, "the log of runs: how long they took, on what, and how well they did",
-     "[FOLDER] "},
+     "prefill and decode speed of a language model with random weights", ""},
+    {"bench train", TARN__BENCH_TRAIN, tarn__bench_train, "training step: forward, backward, update, memory, MFU", ""},
+    {"train", TARN__TRAIN, tarn__train, "train a model, with progress, report, checkpoints and resume",
+     "[CONFIG.json] "},
+    {"runs", TARN__RUNS, tarn__runs, "log of runs: duration, device and results", "[FOLDER] "},
     {"eval", TARN__EVAL, tarn__eval,
-     "loss and accuracy of a trained model, class by class; of a language model loss and perplexity", "RUN "},
-    {"predict", TARN__PREDICT, tarn__predict, "what a trained model sees in images", "RUN IMAGE... "},
-    {"generate", TARN__GENERATE, tarn__generate, "let a language model write", "MODEL [PROMPT] "},
-    {"chat", TARN__CHAT, tarn__chat, "talk with a language model", "MODEL "},
+     "loss and accuracy of a trained model, per class; loss and perplexity of a language model", "RUN "},
+    {"predict", TARN__PREDICT, tarn__predict, "classes of images, by a trained model", "RUN IMAGE... "},
+    {"generate", TARN__GENERATE, tarn__generate, "generate text with a language model", "MODEL [PROMPT] "},
+    {"chat", TARN__CHAT, tarn__chat, "chat with a language model", "MODEL "},
     {"tokenize", TARN__TOKENIZE, tarn__tokenize,
-     "text to tokens and back; learn a tokenizer; prepare files to train on", "[FILE...] "},
-    {"data", TARN__DATA, tarn__data, "what a model would learn from JSON lines: tokens, which of them carry loss, rows",
-     "FILE.jsonl "},
-    {"inspect", TARN__INSPECT, tarn__inspect, "what a model's folder, a GGUF or a safetensors file holds", "PATH "},
-    {"quantize", TARN__QUANTIZE, tarn__quantize, "write a model's weights in fewer bits, as a GGUF file",
-     "MODEL OUT.gguf "},
-    {"convert", TARN__CONVERT, tarn__convert, "a Hugging Face folder to a GGUF file, or back", "FROM TO "},
+     "text to tokens and back; train a tokenizer; prepare token files for training", "[FILE...] "},
+    {"data", TARN__DATA, tarn__data, "training data in JSON lines: tokens, loss mask, packed rows", "FILE.jsonl "},
+    {"inspect", TARN__INSPECT, tarn__inspect, "contents of a model folder, GGUF or safetensors file", "PATH "},
+    {"quantize", TARN__QUANTIZE, tarn__quantize, "quantize a model's weights to a GGUF file", "MODEL OUT.gguf "},
+    {"convert", TARN__CONVERT, tarn__convert, "convert a Hugging Face folder to a GGUF file, or back", "FROM TO "},
 };
 #define COMMANDS ((int)(sizeof(commands) / sizeof(commands[0])))
 
@@ -62,7 +59,7 @@ static void print_usage(FILE *to)
 }
 
 /* The two words that are no sub-command, and what they do. */
-static const char *const words_of_main[][2] = {
+static const char *const builtin_words[][2] = {
     {"version", "print the version; tarn --version does the same"},
     {"help", "explain tarn, or a command: tarn help train; tarn train --help does the same"}};
 
@@ -70,8 +67,8 @@ static const char *const words_of_main[][2] = {
 static bool explain(const char *word)
 {
     for (int i = 0; i < 2; i++)
-        if (strcmp(word, words_of_main[i][0]) == 0)
-            return printf("usage: tarn %s%s\n\n%s\n", word, i == 1 ? " [COMMAND]" : "", words_of_main[i][1]) > 0;
+        if (strcmp(word, builtin_words[i][0]) == 0)
+            return printf("usage: tarn %s%s\n\n%s\n", word, i == 1 ? " [COMMAND]" : "", builtin_words[i][1]) > 0;
     return false;
 }
 
@@ -82,7 +79,7 @@ static int print_help(const command *one)
     return TARN__DONE;
 }
 
-/* The command that the words name, one or two of them; `*used` is how many. */
+/* The command named by the first one or two words; `*used` is their number. NULL: none. */
 static const command *find(int count, char *const *words, int *used)
 {
     char two[64];
@@ -97,7 +94,7 @@ static const command *find(int count, char *const *words, int *used)
     return NULL;
 }
 
-/* True when a command of two words begins with this one, as bench. */
+/* True for the first word of a two-word command, such as bench. */
 static bool begins(const char *name, const char *word)
 {
     size_t length = strlen(word);
@@ -126,7 +123,7 @@ static bool is_help(const char *word)
     return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
 }
 
-/* Commands of programs that fetch models. */
+/* Verbs by which other programs download models: they get a hint. */
 static bool fetches(const char *word)
 {
     static const char *const verbs[] = {"pull", "download", "fetch", "get", "install", "clone"};
@@ -136,7 +133,7 @@ static bool fetches(const char *word)
     return false;
 }
 
-/* A first or second word that leads nowhere. */
+/* Prints an error about an unknown command, with a suggestion. */
 static int not_a_command(int count, char *const *words)
 {
     const char *names[COMMANDS + 2];
@@ -152,14 +149,14 @@ static int not_a_command(int count, char *const *words)
         return TARN__MISUSED;
     }
     snprintf(typed, sizeof(typed), "%s%s%s", words[0], family ? " " : "", family ? words[1] : "");
-    const char *near = fetches(typed) ? NULL : tarn_suggest(typed, names, known);
+    const char *suggestion = fetches(typed) ? NULL : tarn_suggest(typed, names, known);
     bool is_option = typed[0] == '-';
-    fprintf(stderr, "tarn: there is no %s '%s'", is_option ? "option" : "command", tarn__escaped(typed));
+    fprintf(stderr, "tarn: unknown %s '%s'", is_option ? "option" : "command", tarn__escaped(typed));
     if (fetches(typed))
         fprintf(stderr, ": tarn downloads nothing; get the model's folder or GGUF file by other means, and give its "
                         "path: tarn generate PATH\n");
-    else if (near)
-        fprintf(stderr, "; did you mean '%s%s'?\n", is_option ? "tarn " : "", near);
+    else if (suggestion)
+        fprintf(stderr, "; did you mean '%s%s'?\n", is_option ? "tarn " : "", suggestion);
     else
         fprintf(stderr, "; see tarn help\n");
     return TARN__MISUSED;
@@ -192,8 +189,8 @@ static int version(int count, char *const *words)
     return TARN__DONE;
 }
 
-/* Warnings, and what somebody waits for; `ctx` is the name of the command. */
-static void tell(tarn_log_level level, const char *text, void *ctx)
+/* Prints warnings and notices of the library's log; `ctx` is the name of the command. */
+static void print_log(tarn_log_level level, const char *text, void *ctx)
 {
     char sentence[TARN__MESSAGE_MAX];
     if (level >= TARN_LOG_NOTICE)
@@ -211,7 +208,7 @@ static int run(const command *one, int count, char *const *words)
     if (!tarn_set_threads((int)options.threads))
         return tarn__print_error(one->name);
     if (!options.quiet)
-        tarn_set_log(tell, (void *)(uintptr_t)one->name);
+        tarn_set_log(print_log, (void *)(uintptr_t)one->name);
     return one->run(&options);
 }
 
@@ -234,14 +231,14 @@ static int dispatch(int count, char *const *words)
     return not_a_command(count, words);
 }
 
-/* What could not be written (a full disk, a closed pipe) is a failure too. */
+/* Output that could not be written (full disk, closed pipe) is a failure too. */
 int main(int count, char **words)
 {
     tarn__blas_start_no_threads();
-    signal(SIGXFSZ, SIG_IGN); /* a limit of file sizes (ulimit -f) is met as a full disk is: the write fails */
+    signal(SIGXFSZ, SIG_IGN); /* beyond a file size limit (ulimit -f) the write fails, as on a full disk */
     int status = dispatch(count - 1, words + 1);
     if (fflush(stdout) != 0 || ferror(stdout)) {
-        fprintf(stderr, "tarn: the output could not be written: %s\n", strerror(errno));
+        fprintf(stderr, "tarn: cannot write the output: %s\n", strerror(errno));
         status = status == TARN__DONE ? TARN__FAILED : status;
     }
     return status;

@@ -17,21 +17,14 @@ static const char *const renamed[][2] = {{"batch", "n"},
                                          {"sequences", "n"},
                                          {"device_layers", "gpu-layers"},
                                          {"stop_strings", "stop"},
-                                         {"top_logprobs", "logprobs"},
-                                         {"max_tokens", "tokens"},
-                                         {"prefill_chunk", "chunk"},
-                                         {"repeat_last_n", "repeat-window"},
-                                         {"kv_type", "kv"},
-                                         {"hidden_size", "width"},
-                                         {"ffn_size", "inner"},
-                                         {"vocab_size", "vocab"},
                                          {"template_name", "template"},
                                          {"chat_template", "template"}};
 #define RENAMED ((int)(sizeof(renamed) / sizeof(renamed[0])))
 
 /* Other fields that errors name, and that are flags. */
-static const char *const fields[] = {"tokens",         "chunk",         "temperature", "top_k", "top_p", "min_p",
-                                     "repeat_penalty", "repeat_window", "stop",        "kv",    "dtype"};
+static const char *const fields[] = {"max_tokens", "prefill_chunk", "temperature",    "top_k",
+                                     "top_p",      "min_p",         "repeat_penalty", "repeat_last_n",
+                                     "stop",       "kv_type",       "dtype",          "top_logprobs"};
 #define FIELDS ((int)(sizeof(fields) / sizeof(fields[0])))
 
 /* Letters of the name that a text begins with. */
@@ -92,9 +85,8 @@ static void put_flag(end *to, const char *name, size_t length)
 /* A size of a model, which a file may have as well as a flag. */
 static bool is_size(const char *name, size_t length)
 {
-    static const char *const sizes[] = {"layers",     "heads",    "kv_heads",   "width",      "hidden_size",
-                                        "head_width", "head_dim", "ffn_size",   "vocab_size", "inner",
-                                        "vocab",      "epsilon",  "rope_theta", "rope_factor"};
+    static const char *const sizes[] = {"layers",   "heads",      "kv_heads", "hidden_size", "head_dim",
+                                        "ffn_size", "vocab_size", "epsilon",  "rope_theta",  "rope_factor"};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
         if (strlen(sizes[i]) == length && memcmp(sizes[i], name, length) == 0)
             return true;

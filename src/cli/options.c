@@ -1,8 +1,12 @@
-/* options.c: the table of options, and reading arguments by it. */
+/* options.c: the table of options, and parsing of arguments by it.
+ *
+ * A row declares an option for the commands of a mask; an option that differs between commands has several rows.
+ * Defaults are parsed by the same rules as typed values, before the arguments. Options of a training run are not in
+ * this table: they come from the library (train_options.c). Old names are looked up only when the typed name is not an
+ * option, so a command may reuse one. */
 #include "cli/options.h"
 
 #include "cli/messages.h"
-#include "cli/run_options.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -16,27 +20,27 @@
 
 typedef enum kind {
     FLAG,
-    WHOLE,  /* one number */
-    REAL,   /* one number, with a fraction perhaps; bounds are whole ones */
-    ABOVE,  /* the same, but `low` itself is outside */
-    COUNTS, /* numbers, separated by commas */
-    BYTES,  /* the same with KiB, MiB and GiB, or "model" */
-    DTYPES, /* element types, separated by commas; `high` says how many; tf32 where there may be several */
+    INT,
+    REAL,   /* bounds are integers */
+    ABOVE,  /* a REAL above `low` */
+    INTS,   /* separated by commas */
+    BYTES,  /* INTS with KiB, MiB and GiB, or "model" */
+    DTYPES, /* element types, separated by commas, `high` at most; tf32 where several are allowed */
     WORDS,  /* any words, separated by commas */
-    DEVICE, /* devices, separated by commas; `high` says how many */
-    TEXT,   /* anything */
-    TEXTS   /* anything, and several times; `high` says how often */
+    DEVICE, /* devices, separated by commas, `high` at most */
+    STRING,
+    STRINGS /* a STRING that may be repeated, `high` times at most */
 } kind;
 
 typedef struct option {
     const char *name;
     kind type;
     int64_t low, high;
-    const char *default_value; /* the default, as it would be typed */
-    const char *value;         /* what stands for the value in --help */
+    const char *default_value; /* as it would be typed; "" or NULL: none */
+    const char *value;         /* placeholder of the value in --help */
     unsigned commands;
-    size_t offset; /* of its place in tarn__options */
-    size_t count;  /* of its length there, for lists */
+    size_t offset; /* of its field in tarn__options */
+    size_t count;  /* offset of the field's length, for lists */
     const char *help;
 } option;
 
@@ -44,181 +48,173 @@ typedef struct option {
 #define BENCH (TARN__BENCH_MATMUL | TARN__BENCH_OPS | TARN__BENCH_WEIGHTS)
 #define RUNS (TARN__EVAL | TARN__PREDICT)
 #define FILES (TARN__INSPECT | TARN__QUANTIZE | TARN__CONVERT)
-#define WRITES (TARN__GENERATE | TARN__CHAT)
+#define GENERATES (TARN__GENERATE | TARN__CHAT)
 #define EVERY \
-    (TARN__BENCH_DECODE | TARN__INFO | TARN__OPS | BENCH | TARN__TRAIN | RUNS | WRITES | TARN__TOKENIZE | TARN__DEMO | \
-     TARN__BENCH_TRAIN | TARN__RUNS | FILES | TARN__DATA)
-#define EXACT ((int64_t)1 << 53) /* whole numbers up to here are exact in JSON readers */
+    (TARN__BENCH_DECODE | TARN__INFO | TARN__OPS | BENCH | TARN__TRAIN | RUNS | GENERATES | TARN__TOKENIZE | \
+     TARN__DEMO | TARN__BENCH_TRAIN | TARN__RUNS | FILES | TARN__DATA)
+#define EXACT ((int64_t)1 << 53) /* integers up to 2^53 are exact in JSON readers */
 
 static const option table[] = {
     {"json", FLAG, 0, 1, NULL, NULL, EVERY & ~(unsigned)(TARN__DEMO | TARN__CHAT), AT(json), 0,
-     "print one JSON object a line instead of a table"},
-    {"threads", WHOLE, 0, 256, "0", "N", EVERY & ~(unsigned)(TARN__OPS | TARN__INSPECT | TARN__DATA), AT(threads), 0,
-     "threads on the CPU; 0 means one for each core"},
+     "one JSON object per line instead of a table"},
+    {"threads", INT, 0, 256, "0", "N", EVERY & ~(unsigned)(TARN__OPS | TARN__INSPECT | TARN__DATA), AT(threads), 0,
+     "CPU threads; 0 = one per core"},
     {"device", DEVICE, 1, 1, "auto", "DEVICE",
-     TARN__BENCH_MATMUL | TARN__BENCH_WEIGHTS | TARN__BENCH_DECODE | RUNS | WRITES | TARN__DEMO, AT(devices),
-     AT(device_count), "where to run: cpu, cuda:0, opencl:1 or auto"},
+     TARN__BENCH_MATMUL | TARN__BENCH_WEIGHTS | TARN__BENCH_DECODE | RUNS | GENERATES | TARN__DEMO, AT(devices),
+     AT(device_count), "device: cpu, cuda:0, opencl:1 or auto"},
     {"device", DEVICE, 1, 2, "auto", "DEVICE", TARN__BENCH_OPS, AT(devices), AT(device_count),
-     "where to run: cpu, cuda:0, opencl:1 or auto; two, as in cpu,cuda, are compared at 16, 128 and 1024 rows"},
-    {"sizes", COUNTS, 1, 32768, "128,256,512,1024,2048,4096", "N,N", TARN__BENCH_MATMUL, AT(sizes), AT(size_count),
+     "device: cpu, cuda:0, opencl:1 or auto; two, as in cpu,cuda, are compared at 16, 128 and 1024 rows"},
+    {"sizes", INTS, 1, 32768, "128,256,512,1024,2048,4096", "N,N", TARN__BENCH_MATMUL, AT(sizes), AT(size_count),
      "rows and columns of the matrices"},
     {"sizes", BYTES, 256, (int64_t)4 << 30, "", "N,N", TARN__BENCH_OPS, AT(sizes), AT(size_count),
-     "bytes of the main operand, with KiB, MiB or GiB, or model: the sizes of GPT-2 [4KiB,1MiB,64MiB; on other devices "
-     "than CPUs "
-     "model]"},
+     "bytes of the main operand, with KiB, MiB or GiB, or model: the sizes of GPT-2 [4KiB,1MiB,64MiB; model on GPUs]"},
     {"dtype", DTYPES, 1, 1, "f32", "DTYPE", TARN__BENCH_MATMUL, AT(dtypes), AT(dtype_count),
      "element type: f32, f64, bf16 or f16"},
-    {"dtype", DTYPES, 1, 1, "", "DTYPE", WRITES, AT(dtypes), AT(dtype_count),
-     "what weights that are no blocks become: f32, f64, bf16 or f16 [as they are stored; f32 where they are of several "
-     "types]"},
+    {"dtype", DTYPES, 1, 1, "", "DTYPE", GENERATES, AT(dtypes), AT(dtype_count),
+     "dtype of unquantized weights: f32, f64, bf16 or f16 [as stored; f32 where they differ]"},
     {"dtypes", DTYPES, 1, 5, "", "DTYPE,DTYPE", TARN__BENCH_OPS, AT(dtypes), AT(dtype_count),
-     "element types: f32, f64, bf16 or f16, and tf32 for products of f32 [f32,bf16; on CUDA tf32 too]"},
+     "element types: f32, f64, bf16, f16, or tf32 for f32 matmuls [f32,bf16; on CUDA tf32 too]"},
     {"only", WORDS, 1, TARN__LIST_MAX, "", "NAME,NAME", TARN__BENCH_OPS, AT(only), AT(only_count),
-     "measure only these rows or operations, such as add,sum-last,softmax"},
+     "rows or operations to measure, such as add,sum-last,softmax [all]"},
     {"only", WORDS, 1, TARN__LIST_MAX, "", "DTYPE,DTYPE", TARN__BENCH_WEIGHTS, AT(only), AT(only_count),
-     "measure only weights of these element types: q8_0, q4_0, q4_k, q6_k, bf16 or f32"},
-    {"runs", WHOLE, 5, 1000, "7", "N", BENCH, AT(runs), 0, "times each figure is measured; the median counts"},
-    {"runs", WHOLE, 1, 100, "3", "N", TARN__BENCH_DECODE, AT(runs), 0,
-     "times each figure is measured; the median counts"},
-    {"model", TEXT, 0, 0, "gpt2-124m", "NAME", TARN__BENCH_DECODE, AT(model), 0,
-     "the name of a size: gpt2-124m, llama-1b, llama-3b …"},
-    {"dtype", TEXT, 0, 0, "f32", "DTYPE", TARN__BENCH_DECODE, AT(weights), 0,
-     "element type of the weights: f32, bf16, f16; of Llama models also blocks: q8_0, q4_0, q4_k, q6_k"},
-    {"prompt", WHOLE, 1, 1 << 20, "512", "N", TARN__BENCH_DECODE, AT(prompt_tokens), 0, "tokens of the prompt"},
-    {"tokens", WHOLE, 1, 1000000, "64", "N", TARN__BENCH_DECODE, AT(tokens), 0, "tokens that are decoded after it"},
-    {"n", WHOLE, 1, 1024, "1", "N", TARN__BENCH_DECODE, AT(sequences), 0, "texts at once"},
-    {"kv", TEXT, 0, 0, NULL, "KIND", TARN__BENCH_DECODE, AT(kv_type), 0,
-     "how keys and values are stored: f32, bf16, f16, q8_0, or model, as the model computes [model]"},
-    {"chunk", WHOLE, 0, 1000000, "0", "N", TARN__BENCH_DECODE, AT(prefill_chunk), 0,
-     "tokens of the prompt that are computed at a time; 0 means all"},
-    {"batch", WHOLE, 1, 65536, NULL, "N", TARN__BENCH_TRAIN, AT(batch_size), 0,
-     "windows or images in a step [32 windows, 128 images]"},
-    {"steps", WHOLE, 1, 100000, "20", "N", TARN__BENCH_TRAIN, AT(steps), 0,
-     "steps that are measured; the median counts"},
-    {"warmup", WHOLE, 0, 100000, "5", "N", TARN__BENCH_TRAIN, AT(warmup), 0, "steps before them"},
-    {"resume", TEXT, 0, 0, NULL, "FOLDER", TARN__TRAIN, AT(resume), 0,
-     "go on with the run in a folder, from its last checkpoint"},
-    {"dry-run", FLAG, 0, 1, NULL, NULL, TARN__TRAIN, AT(dry_run), 0, "say what would be done, and stop"},
+     "weight types to measure: q8_0, q4_0, q4_k, q6_k, bf16 or f32 [all]"},
+    {"runs", INT, 5, 1000, "7", "N", BENCH, AT(runs), 0, "measurements per time, of which the median is printed"},
+    {"runs", INT, 1, 100, "3", "N", TARN__BENCH_DECODE, AT(runs), 0,
+     "measurements per time, of which the median is printed"},
+    {"model", STRING, 0, 0, "gpt2-124m", "NAME", TARN__BENCH_DECODE, AT(model), 0,
+     "model size by name: gpt2-124m, llama-1b, llama-3b …"},
+    {"dtype", STRING, 0, 0, "f32", "DTYPE", TARN__BENCH_DECODE, AT(weights), 0,
+     "dtype of the weights: f32, bf16, f16; for Llama models also q8_0, q4_0, q4_k, q6_k"},
+    {"prompt", INT, 1, 1 << 20, "512", "N", TARN__BENCH_DECODE, AT(prompt_tokens), 0, "prompt length in tokens"},
+    {"tokens", INT, 1, 1000000, "64", "N", TARN__BENCH_DECODE, AT(max_tokens), 0, "tokens to decode after the prompt"},
+    {"n", INT, 1, 1024, "1", "N", TARN__BENCH_DECODE, AT(sequences), 0, "sequences in a batch"},
+    {"kv-type", STRING, 0, 0, NULL, "TYPE", TARN__BENCH_DECODE, AT(kv_type), 0,
+     "KV cache type: f32, bf16, f16, q8_0, or model for the model's compute dtype [model]"},
+    {"prefill-chunk", INT, 0, 1000000, "0", "N", TARN__BENCH_DECODE, AT(prefill_chunk), 0,
+     "prefill chunk in tokens; 0 = the whole prompt"},
+    {"batch", INT, 1, 65536, NULL, "N", TARN__BENCH_TRAIN, AT(batch_size), 0,
+     "batch size per step [32 windows, 128 images]"},
+    {"steps", INT, 1, 100000, "20", "N", TARN__BENCH_TRAIN, AT(steps), 0,
+     "steps to measure, of which the median is printed"},
+    {"warmup", INT, 0, 100000, "5", "N", TARN__BENCH_TRAIN, AT(warmup), 0, "warm-up steps before them"},
+    {"resume", STRING, 0, 0, NULL, "FOLDER", TARN__TRAIN, AT(resume), 0,
+     "resume the run in FOLDER from its last checkpoint"},
+    {"dry-run", FLAG, 0, 1, NULL, NULL, TARN__TRAIN, AT(dry_run), 0, "print the plan and exit"},
     {"profile", FLAG, 0, 1, NULL, NULL, TARN__TRAIN, AT(profile), 0,
-     "say where the time of a step goes, and write profile.json and trace.json (for Chrome or Perfetto) to the run's "
-     "folder"},
-    {"profile-steps", WHOLE, 1, 10000, NULL, "N", TARN__TRAIN, AT(profile_steps), 0,
-     "with --profile: steps to look at, after the first ten; 10 unless given"},
+     "step time breakdown; writes profile.json and trace.json (for Chrome or Perfetto) to the run folder"},
+    {"profile-steps", INT, 1, 10000, NULL, "N", TARN__TRAIN, AT(profile_steps), 0,
+     "with --profile: steps to profile, after the first ten [10]"},
     {"quiet", FLAG, 0, 1, NULL, NULL, TARN__TRAIN | TARN__TOKENIZE | TARN__QUANTIZE | TARN__CONVERT, AT(quiet), 0,
-     "print nothing but errors"},
-    {"type", TEXT, 0, 0, NULL, "TYPE", TARN__QUANTIZE, AT(type), 0,
-     "what weights become: q8_0, q4_0, q4_k, q6_k, f16, bf16 or f32"},
-    {"adapter", TEXT, 0, 0, NULL, "FOLDER", WRITES | TARN__EVAL, AT(adapter), 0,
-     "adapters of the model (LoRA), in a folder that PEFT or tarn wrote"},
-    {"adapter", TEXT, 0, 0, NULL, "FOLDER", TARN__QUANTIZE | TARN__CONVERT, AT(adapter), 0,
-     "make adapters (LoRA) part of the weights, from a folder that PEFT or tarn wrote"},
-    {"checkpoint", TEXT, 0, 0, NULL, "best|last", WRITES | TARN__EVAL | TARN__PREDICT | TARN__QUANTIZE | TARN__CONVERT,
-     AT(checkpoint), 0, "of a run: the weights of the best evaluation, or the last ones [best]"},
-    {"force", FLAG, 0, 1, NULL, NULL, TARN__QUANTIZE | TARN__CONVERT, AT(force), 0, "replace what is there already"},
-    {"data", TEXT, 0, 0, NULL, "DATA", TARN__EVAL, AT(data), 0,
-     "data to judge by, named as for train [the run's own validation data]"},
-    {"batch-size", WHOLE, 1, 65536, "256", "N", TARN__EVAL, AT(batch_size), 0, "samples at a time"},
-    {"top", WHOLE, 1, 65536, "3", "N", TARN__PREDICT, AT(top), 0, "how many of the likeliest classes to print"},
-    {"ids", TEXT, 0, 0, NULL, "N,N", TARN__GENERATE, AT(ids), 0,
-     "the prompt as numbers of tokens; then numbers are printed, too, and no tokenizer is needed"},
-    {"tokens", WHOLE, 0, 1000000, "0", "N", TARN__GENERATE, AT(tokens), 0,
-     "how many tokens to make at most; 0 means 100"},
+     "print errors only"},
+    {"type", STRING, 0, 0, NULL, "TYPE", TARN__QUANTIZE, AT(type), 0,
+     "weight type: q8_0, q4_0, q4_k, q6_k, f16, bf16 or f32"},
+    {"adapter", STRING, 0, 0, NULL, "FOLDER", GENERATES | TARN__EVAL, AT(adapter), 0,
+     "LoRA adapters for the model, in a folder written by PEFT or tarn"},
+    {"adapter", STRING, 0, 0, NULL, "FOLDER", TARN__QUANTIZE | TARN__CONVERT, AT(adapter), 0,
+     "LoRA adapters to merge into the weights, in a folder written by PEFT or tarn"},
+    {"checkpoint", STRING, 0, 0, NULL, "best|last",
+     GENERATES | TARN__EVAL | TARN__PREDICT | TARN__QUANTIZE | TARN__CONVERT, AT(checkpoint), 0,
+     "weights of a run: those of the best evaluation, or the last ones [best]"},
+    {"force", FLAG, 0, 1, NULL, NULL, TARN__QUANTIZE | TARN__CONVERT, AT(force), 0,
+     "replace an existing file or folder"},
+    {"data", STRING, 0, 0, NULL, "DATA", TARN__EVAL, AT(data), 0,
+     "data to evaluate, named as for train [the run's validation set]"},
+    {"batch-size", INT, 1, 65536, "256", "N", TARN__EVAL, AT(batch_size), 0, "batch size"},
+    {"top", INT, 1, 65536, "3", "N", TARN__PREDICT, AT(top), 0, "number of most probable classes to print"},
+    {"ids", STRING, 0, 0, NULL, "N,N", TARN__GENERATE, AT(ids), 0,
+     "prompt as token ids; the output is token ids too, and no tokenizer is needed"},
+    {"max-tokens", INT, 0, 1000000, "0", "N", TARN__GENERATE, AT(max_tokens), 0,
+     "maximum number of tokens to generate; 0 = 100"},
     {"no-slide", FLAG, 0, 1, NULL, NULL, TARN__GENERATE, AT(no_slide), 0,
-     "stop when the context is full, instead of going on with BOS and the last half of it"},
-    {"no-slide", FLAG, 0, 1, NULL, NULL, TARN__CHAT, AT(no_slide), 0,
-     "stop when the context is full: the same as --on-full refuse"},
-    {"temperature", REAL, 0, 100, "0.8", "X", WRITES, AT(temperature), 0,
-     "how freely to choose; 0 takes the likeliest token always"},
-    {"top-k", WHOLE, 0, 1000000, "40", "N", WRITES, AT(top_k), 0,
-     "choose among so many of the likeliest tokens; 0 means all"},
-    {"top-p", ABOVE, 0, 1, "1", "X", WRITES, AT(top_p), 0,
-     "choose among the likeliest tokens that together reach this probability"},
-    {"seed", WHOLE, 0, EXACT, "0", "N", WRITES | TARN__DEMO, AT(seed), 0,
-     "of what is random; the same seed gives the same text"},
-    {"min-p", REAL, 0, 1, "0", "X", WRITES, AT(min_p), 0,
-     "choose among tokens at least X times as likely as the likeliest"},
-    {"repeat-penalty", ABOVE, 0, 100, "1", "X", WRITES, AT(repeat_penalty), 0,
-     "makes tokens less likely that the text has already; 1 means not"},
-    {"repeat-window", WHOLE, 0, 1000000, "0", "N", WRITES, AT(repeat_last_n), 0,
-     "with --repeat-penalty: how many of the last tokens count; 0 means all"},
-    {"ignore-end", FLAG, 0, 1, NULL, NULL, TARN__GENERATE, AT(ignore_eos), 0, "go on after the token that ends a text"},
-    {"stop", TEXTS, 0, TARN__STOPS_MAX, NULL, "TEXT", TARN__GENERATE, AT(stops), AT(stop_count),
-     "end before this text; may be given several times"},
-    {"prompt-file", TEXT, 0, 0, NULL, "PATH", TARN__GENERATE, AT(prompt_file), 0,
-     "take the prompt from a file; - is standard input"},
+     "stop at a full context, instead of continuing from BOS and its last half"},
+    {"no-slide", FLAG, 0, 1, NULL, NULL, TARN__CHAT, AT(no_slide), 0, "same as --on-full refuse"},
+    {"temperature", REAL, 0, 100, "0.8", "X", GENERATES, AT(temperature), 0, "sampling temperature; 0 = greedy"},
+    {"top-k", INT, 0, 1000000, "40", "N", GENERATES, AT(top_k), 0, "top-k sampling; 0 = off"},
+    {"top-p", ABOVE, 0, 1, "1", "X", GENERATES, AT(top_p), 0, "top-p (nucleus) sampling; 1 = off"},
+    {"seed", INT, 0, EXACT, "0", "N", GENERATES | TARN__DEMO, AT(seed), 0,
+     "random seed; the same seed gives the same text"},
+    {"min-p", REAL, 0, 1, "0", "X", GENERATES, AT(min_p), 0,
+     "minimum probability relative to the most probable token; 0 = off"},
+    {"repeat-penalty", ABOVE, 0, 100, "1", "X", GENERATES, AT(repeat_penalty), 0, "repetition penalty; 1 = off"},
+    {"repeat-last-n", INT, 0, 1000000, "0", "N", GENERATES, AT(repeat_last_n), 0,
+     "last tokens for --repeat-penalty; 0 = all"},
+    {"ignore-eos", FLAG, 0, 1, NULL, NULL, TARN__GENERATE, AT(ignore_eos), 0, "continue after an EOS token"},
+    {"stop", STRINGS, 0, TARN__STOPS_MAX, NULL, "TEXT", TARN__GENERATE, AT(stops), AT(stop_count),
+     "stop string; may be given several times"},
+    {"prompt-file", STRING, 0, 0, NULL, "PATH", TARN__GENERATE, AT(prompt_file), 0, "prompt file; - = standard input"},
     {"echo", FLAG, 0, 1, NULL, NULL, TARN__GENERATE, AT(echo), 0, "print the prompt first"},
-    {"n", WHOLE, 1, 1024, "1", "N", TARN__GENERATE, AT(sequences), 0,
-     "texts to write at once; the seed of each is one more than the last"},
-    {"logprobs", WHOLE, 0, 100, "0", "N", TARN__GENERATE, AT(logprobs), 0,
-     "with --json: how likely each token was, and the N likeliest in its place; 0 means not"},
-    {"kv", TEXT, 0, 0, NULL, "KIND", WRITES, AT(kv_type), 0,
-     "how keys and values are stored: f32, bf16, f16, q8_0, or model, as the model computes [model]"},
-    {"gpu-layers", WHOLE, 1, 1024, NULL, "N", WRITES | TARN__EVAL | TARN__BENCH_DECODE, AT(gpu_layers), 0,
-     "so many of the first layers lie on the device, the others on the CPU, for models that do not fit there [all]"},
-    {"chunk", WHOLE, 1, 1000000, "512", "N", WRITES, AT(prefill_chunk), 0,
-     "tokens of a prompt that are computed at a time"},
-    {"context", WHOLE, 0, 1 << 30, "0", "N", TARN__GENERATE, AT(context), 0,
-     "tokens to have room for; 0 means as many as the prompt and what is written need, at most the model's context"},
-    {"tokenizer", TEXT, 0, 0, NULL, "PATH", TARN__TOKENIZE, AT(tokenizer), 0,
-     "a model's folder, tokenizer.json, tokenizer.model, vocab.json or a .gguf file; bytes; or characters: those of "
-     "the files"},
-    {"text", TEXT, 0, 0, NULL, "TEXT", TARN__TOKENIZE, AT(text), 0, "take this instead of files or standard input"},
-    {"decode", FLAG, 0, 1, NULL, NULL, TARN__TOKENIZE, AT(decode), 0, "read ids and write the text"},
-    {"pieces", FLAG, 0, 1, NULL, NULL, TARN__TOKENIZE, AT(pieces), 0,
-     "print each id with its piece of text, one a line"},
+    {"n", INT, 1, 1024, "1", "N", TARN__GENERATE, AT(sequences), 0,
+     "sequences to generate in one batch, with consecutive seeds"},
+    {"top-logprobs", INT, 0, 100, "0", "N", TARN__GENERATE, AT(top_logprobs), 0,
+     "with --json: log probability of each token and of the N most probable ones; 0 = off"},
+    {"kv-type", STRING, 0, 0, NULL, "TYPE", GENERATES, AT(kv_type), 0,
+     "KV cache type: f32, bf16, f16, q8_0, or model for the model's compute dtype [model]"},
+    {"gpu-layers", INT, 1, 1024, NULL, "N", GENERATES | TARN__EVAL | TARN__BENCH_DECODE, AT(gpu_layers), 0,
+     "layers to offload to the device, from the first; the others stay on the CPU [all]"},
+    {"prefill-chunk", INT, 1, 1000000, "512", "N", GENERATES, AT(prefill_chunk), 0, "prefill chunk in tokens"},
+    {"context", INT, 0, 1 << 30, "0", "N", TARN__GENERATE, AT(context), 0,
+     "KV cache capacity in tokens; 0 = prompt plus --max-tokens, at most the model's context length"},
+    {"tokenizer", STRING, 0, 0, NULL, "PATH", TARN__TOKENIZE, AT(tokenizer), 0,
+     "model folder, tokenizer.json, tokenizer.model, vocab.json or .gguf file; bytes; or characters (of the files)"},
+    {"text", STRING, 0, 0, NULL, "TEXT", TARN__TOKENIZE, AT(text), 0, "text instead of files or standard input"},
+    {"decode", FLAG, 0, 1, NULL, NULL, TARN__TOKENIZE, AT(decode), 0, "token ids to text"},
+    {"pieces", FLAG, 0, 1, NULL, NULL, TARN__TOKENIZE, AT(pieces), 0, "each id with its token string, one per line"},
     {"special-as-text", FLAG, 0, 1, NULL, NULL, TARN__TOKENIZE, AT(special_as_text), 0,
-     "special tokens in the input are text like any other"},
+     "treat special tokens in the input as ordinary text"},
     {"add-special", FLAG, 0, 1, NULL, NULL, TARN__TOKENIZE, AT(add_special), 0,
-     "add the tokens that the tokenizer puts around a text"},
-    {"train", WHOLE, 256, 1 << 24, NULL, "N", TARN__TOKENIZE, AT(vocabulary), 0,
-     "learn a BPE of N tokens from the files, for --out or --prepare"},
-    {"out", TEXT, 0, 0, NULL, "FOLDER", TARN__TOKENIZE, AT(out), 0, "write tokenizer.json there"},
-    {"out", TEXT, 0, 0, NULL, "FOLDER", TARN__DEMO, AT(out), 0,
-     "the run's folder, a new one; FOLDER.txt is what it learns [runs/demo]"},
-    {"steps", WHOLE, 1, 1000000, "800", "N", TARN__DEMO, AT(steps), 0, "steps of training"},
-    {"prepare", TEXT, 0, 0, NULL, "FOLDER", TARN__TOKENIZE, AT(prepare), 0,
-     "turn the files into tokens to train on, in a new folder"},
-    {"validation", REAL, 0, 1, "0", "SHARE", TARN__TOKENIZE, AT(val_fraction), 0,
-     "with --prepare: the share kept for validation"},
-    {"shard-tokens", WHOLE, 1024, (int64_t)1 << 40, NULL, "N", TARN__TOKENIZE, AT(shard_tokens), 0,
-     "with --prepare: most tokens of a file; 100 million unless given"},
+     "add the tokenizer's special tokens around a text"},
+    {"train", INT, 256, 1 << 24, NULL, "N", TARN__TOKENIZE, AT(vocab_size), 0,
+     "train a BPE tokenizer with N tokens on the files, for --out or --prepare"},
+    {"out", STRING, 0, 0, NULL, "FOLDER", TARN__TOKENIZE, AT(out), 0, "folder for tokenizer.json"},
+    {"out", STRING, 0, 0, NULL, "FOLDER", TARN__DEMO, AT(out), 0,
+     "new run folder; its text is written to FOLDER.txt [runs/demo]"},
+    {"steps", INT, 1, 1000000, "800", "N", TARN__DEMO, AT(steps), 0, "training steps"},
+    {"prepare", STRING, 0, 0, NULL, "FOLDER", TARN__TOKENIZE, AT(prepare), 0,
+     "new folder for token shards of the files, to train on"},
+    {"val-fraction", REAL, 0, 1, "0", "X", TARN__TOKENIZE, AT(val_fraction), 0,
+     "with --prepare: fraction for validation"},
+    {"shard-tokens", INT, 1024, (int64_t)1 << 40, NULL, "N", TARN__TOKENIZE, AT(shard_tokens), 0,
+     "with --prepare: maximum tokens per file [100000000]"},
     {"json-lines", FLAG, 0, 1, NULL, NULL, TARN__TOKENIZE, AT(json_lines), 0,
-     "all files to learn from or prepare are JSON lines, not only *.jsonl"},
-    {"field", TEXT, 0, 0, NULL, "NAME", TARN__TOKENIZE, AT(field), 0,
-     "where JSON lines have their text; text unless given"},
-    {"separator", TEXT, 0, 0, NULL, "TOKEN", TARN__TOKENIZE, AT(separator), 0,
-     "with --prepare: the token behind a document; <|endoftext|> or its like unless given"},
+     "read all files as JSON lines, not only *.jsonl"},
+    {"field", STRING, 0, 0, NULL, "NAME", TARN__TOKENIZE, AT(field), 0, "text field of JSON lines [text]"},
+    {"separator", STRING, 0, 0, NULL, "TOKEN", TARN__TOKENIZE, AT(separator), 0,
+     "with --prepare: token after each document [the tokenizer's end of text]"},
     {"no-separator", FLAG, 0, 1, NULL, NULL, TARN__TOKENIZE, AT(no_separator), 0,
-     "with --prepare: no token behind a document"},
+     "with --prepare: no token after a document"},
     {"parse-special", FLAG, 0, 1, NULL, NULL, TARN__TOKENIZE, AT(parse_special), 0,
-     "with --prepare: special tokens in the files become tokens"},
-    {"tokens", WHOLE, 0, 1000000, "0", "N", TARN__CHAT, AT(tokens), 0,
-     "tokens of an answer at most; 0 means as many as the context has"},
-    {"context", WHOLE, 0, 1 << 30, "0", "N", TARN__CHAT, AT(context), 0,
-     "tokens to have room for; 0 means 4096, or what the model has"},
-    {"system", TEXT, 0, 0, NULL, "TEXT", TARN__CHAT, AT(system), 0, "what the model is told first"},
-    {"on-full", TEXT, 0, 0, NULL, "WHAT", TARN__CHAT, AT(on_full), 0,
-     "when the context is full: forget the oldest turns, or refuse [forget]"},
-    {"model", TEXT, 0, 0, NULL, "MODEL", TARN__DATA, AT(model), 0,
-     "the model to train: a folder or a .gguf file; its tokenizer and template are used"},
-    {"context", WHOLE, 0, 1 << 24, "0", "N", TARN__DATA, AT(context), 0,
-     "tokens of a row; 0 means what the model can look at, at most 2048"},
-    {"template", TEXT, 0, 0, NULL, "NAME", TARN__DATA | TARN__CHAT | TARN__EVAL, AT(template_name), 0,
-     "chatml, llama2, llama3 or mistral instead of the model's own chat template"},
-    {"val", TEXT, 0, 0, NULL, "FILE", TARN__DATA, AT(val), 0, "JSON lines for validation alone"},
-    {"val-share", REAL, 0, 1, "0", "SHARE", TARN__DATA, AT(val_fraction), 0,
-     "the share of documents kept for validation, below 1"},
-    {"seed", WHOLE, 0, EXACT, "0", "N", TARN__DATA, AT(seed), 0,
-     "of which documents are for validation, and of the order of rows"},
-    {"show", WHOLE, 0, 1 << 20, "1", "N", TARN__DATA, AT(show), 0,
-     "how many of the first rows to print, token by token"},
-    {"help", FLAG, 0, 1, NULL, NULL, EVERY, AT(help), 0, "explain the command"},
+     "with --prepare: parse special tokens in the files"},
+    {"max-tokens", INT, 0, 1000000, "0", "N", TARN__CHAT, AT(max_tokens), 0,
+     "maximum tokens per answer; 0 = up to the context"},
+    {"context", INT, 0, 1 << 30, "0", "N", TARN__CHAT, AT(context), 0,
+     "KV cache capacity in tokens; 0 = 4096, or the model's context length"},
+    {"system", STRING, 0, 0, NULL, "TEXT", TARN__CHAT, AT(system), 0, "system message"},
+    {"on-full", STRING, 0, 0, NULL, "ACTION", TARN__CHAT, AT(on_full), 0,
+     "at a full context: forget the oldest turns, or refuse [forget]"},
+    {"model", STRING, 0, 0, NULL, "MODEL", TARN__DATA, AT(model), 0,
+     "model to train: a folder or .gguf file, whose tokenizer and template are used"},
+    {"context", INT, 0, 1 << 24, "0", "N", TARN__DATA, AT(context), 0,
+     "tokens per row; 0 = the model's context length, at most 2048"},
+    {"template", STRING, 0, 0, NULL, "NAME", TARN__DATA | TARN__CHAT | TARN__EVAL, AT(template_name), 0,
+     "chat template: chatml, llama2, llama3 or mistral [the model's]"},
+    {"val", STRING, 0, 0, NULL, "FILE", TARN__DATA, AT(val), 0, "JSON lines for validation"},
+    {"val-fraction", REAL, 0, 1, "0", "X", TARN__DATA, AT(val_fraction), 0,
+     "fraction of the documents for validation, below 1"},
+    {"seed", INT, 0, EXACT, "0", "N", TARN__DATA, AT(seed), 0, "random seed of the split and of the row order"},
+    {"show", INT, 0, 1 << 20, "1", "N", TARN__DATA, AT(show), 0, "first rows to print, token by token"},
+    {"help", FLAG, 0, 1, NULL, NULL, EVERY, AT(help), 0, "this list"},
 };
 #define ROWS ((int)(sizeof(table) / sizeof(table[0])))
 
+/* Flags of earlier versions, still accepted: the old name and the one that replaced it. */
+static const char *const old_names[][2] = {{"tokens", "max-tokens"},      {"kv", "kv-type"},
+                                           {"chunk", "prefill-chunk"},    {"repeat-window", "repeat-last-n"},
+                                           {"ignore-end", "ignore-eos"},  {"logprobs", "top-logprobs"},
+                                           {"val-share", "val-fraction"}, {"validation", "val-fraction"}};
+
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
-static int misuse(const char *command, const option *row, const char *text, const char *problem)
+static int invalid(const char *command, const option *row, const char *text, const char *problem)
 {
     fprintf(stderr, "tarn %s: --%s: '%s' %s\n", command, row->name, tarn__escaped(text), problem);
     return TARN__MISUSED;
@@ -248,11 +244,12 @@ static int read_number(const char *command, const option *row, const char *text,
     }
     int64_t unit = end == text || isspace((unsigned char)text[0]) ? 0 : row->type == BYTES ? unit_of(end) : *end == 0;
     if (unit == 0)
-        return misuse(command, row, text,
-                      row->type == BYTES ? "is no size; write 4096, 4KiB, 64MiB or model" : "is not a whole number");
+        return invalid(command, row, text,
+                       row->type == BYTES ? "is not a size; expected 4096, 4KiB, 64MiB or model" : "is not an integer");
     if (errno == ERANGE || value > row->high / unit || value * unit < row->low) {
-        snprintf(problem, sizeof(problem), "is outside %lld to %lld", (long long)row->low, (long long)row->high);
-        return misuse(command, row, text, problem);
+        snprintf(problem, sizeof(problem), "is out of range; must be from %lld to %lld", (long long)row->low,
+                 (long long)row->high);
+        return invalid(command, row, text, problem);
     }
     *number = value * unit;
     return TARN__DONE;
@@ -263,12 +260,14 @@ static int read_real(const char *command, const option *row, const char *text, d
     char *end, problem[96];
     double value = strtod(text, &end);
     if (end == text || *end || text[0] == ' ' || !isfinite(value))
-        return misuse(command, row, text, "is not a number");
+        return invalid(command, row, text, "is not a number");
     bool is_low = row->type == ABOVE && value == (double)row->low;
-    snprintf(problem, sizeof(problem), is_low ? "is not above %lld, up to %lld" : "is outside %lld to %lld",
+    snprintf(problem, sizeof(problem),
+             row->type == ABOVE ? "is out of range; must be above %lld and at most %lld"
+                                : "is out of range; must be from %lld to %lld",
              (long long)row->low, (long long)row->high);
     if (is_low || value < (double)row->low || value > (double)row->high)
-        return misuse(command, row, text, problem);
+        return invalid(command, row, text, problem);
     *place = value;
     return TARN__DONE;
 }
@@ -288,14 +287,14 @@ static int read_element(const char *command, const option *row, const char *text
             *element = elements[i];
             return TARN__DONE;
         }
-    return misuse(command, row, text,
-                  known == 5 ? "is none of f32, f64, bf16, f16 and tf32" : "is none of f32, f64, bf16 and f16");
+    return invalid(command, row, text,
+                   known == 5 ? "must be f32, f64, bf16, f16 or tf32" : "must be f32, f64, bf16 or f16");
 }
 
 static int read_word(const char *command, const option *row, const char *text, char *word, size_t size)
 {
     if (strlen(text) >= size)
-        return misuse(command, row, text, "is too long for a name");
+        return invalid(command, row, text, "is too long for a name");
     snprintf(word, size, "%s", text);
     return TARN__DONE;
 }
@@ -304,37 +303,37 @@ static int read_device(const char *command, const option *row, const char *text,
 {
     tarn_device device = tarn_device_parse(text);
     if (tarn_failed()) {
-        char sentence[TARN__MESSAGE_MAX];
-        fprintf(stderr, "tarn %s: --device: %s\n", command, tarn__user_error(command, sentence, sizeof(sentence)));
+        char message[TARN__MESSAGE_MAX];
+        fprintf(stderr, "tarn %s: --device: %s\n", command, tarn__user_error(command, message, sizeof(message)));
         return TARN__FAILED;
     }
     if (options->device_count > 0 && tarn_device_equal(device, options->device))
-        return misuse(command, row, text, "is the device that was named before");
+        return invalid(command, row, text, "is the device that was named before");
     options->devices[options->device_count] = device;
     options->device = options->devices[0];
     return TARN__DONE;
 }
 
-/* What to say of a list that has more entries than the option takes. */
-static const char *too_many(const option *row, int room)
+/* Problem of a list with more entries than the option allows. */
+static const char *too_many(const option *row, int max_count)
 {
     if (row->type == DEVICE)
-        return room == 1 ? "is more than one device" : "is more than two devices";
-    return row->type == DTYPES && room == 1 ? "is more than one element type" : "is too long a list";
+        return max_count == 1 ? "is more than one device" : "is more than two devices";
+    return row->type == DTYPES && max_count == 1 ? "is more than one element type" : "is too long a list";
 }
 
 static int read_list(const char *command, const option *row, const char *text, tarn__options *options)
 {
     char copy[1024], *rest = copy;
     int *count = (int *)((char *)options + row->count), status = TARN__DONE;
-    int room = row->type == DTYPES || row->type == DEVICE ? (int)row->high : TARN__LIST_MAX;
+    int max_count = row->type == DTYPES || row->type == DEVICE ? (int)row->high : TARN__LIST_MAX;
     if (strlen(text) >= sizeof(copy))
-        return misuse(command, row, text, "is too long a list");
+        return invalid(command, row, text, "is too long a list");
     snprintf(copy, sizeof(copy), "%s", text);
     *count = 0;
     for (char *part; status == TARN__DONE && text[0] && (part = strsep(&rest, ",")) != NULL;) {
-        if (*count == room)
-            return misuse(command, row, text, too_many(row, room));
+        if (*count == max_count)
+            return invalid(command, row, text, too_many(row, max_count));
         if (row->type == DTYPES)
             status = read_element(command, row, part, &options->dtypes[*count]);
         else if (row->type == DEVICE)
@@ -355,35 +354,49 @@ static int read_value(const char *command, const option *row, const char *text, 
         *(bool *)place = true;
         return TARN__DONE;
     }
-    if (row->type == TEXT) {
+    if (row->type == STRING) {
         *(const char **)place = text;
         return TARN__DONE;
     }
-    if (row->type == TEXTS) {
+    if (row->type == STRINGS) {
         int *count = (int *)((char *)options + row->count);
         if (*count == row->high)
-            return misuse(command, row, text, "is one too many");
+            return invalid(command, row, text, "is one too many");
         ((const char **)place)[(*count)++] = text;
         return TARN__DONE;
     }
     if (row->type == REAL || row->type == ABOVE)
         return read_real(command, row, text, (double *)place);
-    return row->type == WHOLE ? read_number(command, row, text, (int64_t *)place)
-                              : read_list(command, row, text, options);
+    return row->type == INT ? read_number(command, row, text, (int64_t *)place)
+                            : read_list(command, row, text, options);
 }
 
 /* ---- arguments --------------------------------------------------------------------------------------------------- */
 
-static const option *find(const char *name, size_t length, unsigned commands)
+static bool is_name(const char *name, const char *typed, size_t length)
+{
+    return strlen(name) == length && memcmp(name, typed, length) == 0;
+}
+
+static const option *find_name(const char *name, size_t length, unsigned commands)
 {
     for (int i = 0; i < ROWS; i++)
-        if ((table[i].commands & commands) && strlen(table[i].name) == length &&
-            memcmp(table[i].name, name, length) == 0)
+        if ((table[i].commands & commands) && is_name(table[i].name, name, length))
             return &table[i];
     return NULL;
 }
 
-/* The names of the options that a command has; returns how many. */
+/* The row of a flag, by its present name first: bench decode still has a --tokens of its own. */
+static const option *find(const char *name, size_t length, unsigned commands)
+{
+    const option *found = find_name(name, length, commands);
+    for (size_t i = 0; !found && i < sizeof(old_names) / sizeof(old_names[0]); i++)
+        if (is_name(old_names[i][0], name, length))
+            found = find_name(old_names[i][1], strlen(old_names[i][1]), commands);
+    return found;
+}
+
+/* Collects the option names of a command; returns their number. */
 static int names_of(tarn__command command, const char **names)
 {
     int count = tarn__train_option_names(command, names);
@@ -393,38 +406,37 @@ static int names_of(tarn__command command, const char **names)
     return count;
 }
 
-/* True for what other programs have as an option, and is a word of this command. */
-static bool is_word(tarn__command command, const char *typed)
+/* True for a flag of other programs that is an argument of this command: --model, -p … */
+static bool is_argument(tarn__command command, const char *typed)
 {
     bool is_model = strcmp(typed, "model") == 0 || strcmp(typed, "m") == 0,
          is_prompt = strcmp(typed, "prompt") == 0 || strcmp(typed, "p") == 0;
-    return ((command & WRITES) && is_model) || (command == TARN__GENERATE && is_prompt) ||
+    return ((command & GENERATES) && is_model) || (command == TARN__GENERATE && is_prompt) ||
            (command == TARN__TRAIN && strcmp(typed, "config") == 0);
 }
 
-/* An option that is none, as it was typed, with its dashes. */
-static int unknown(tarn__command command, const char *command_name, const char *word, size_t length)
+/* Prints an error about an unknown option, typed with its dashes, with the best hint there is. */
+static int unknown_option(tarn__command command, const char *command_name, const char *word, size_t length)
 {
-    const char *names[ROWS + TARN__MAX_TRAIN_OPTIONS], *near;
+    const char *names[ROWS + TARN__MAX_TRAIN_OPTIONS], *suggestion;
     char typed[64];
     snprintf(typed, sizeof(typed), "%.*s", (int)length, word);
     const char *name = typed + strspn(typed, "-");
     tarn_option of_run;
     fprintf(stderr, "tarn %s: ", command_name);
-    if (is_word(command, name))
-        fprintf(stderr, "there is no option %s; it is given without a flag, before the options: see tarn %s --help\n",
+    if (is_argument(command, name))
+        fprintf(stderr, "unknown option %s; give it without a flag, before the options: see tarn %s --help\n",
                 tarn__escaped(typed), command_name);
-    else if ((near = tarn_suggest(name, names, names_of(command, names))) != NULL)
-        fprintf(stderr, "there is no option %s; did you mean --%s?\n", tarn__escaped(typed), near);
+    else if ((suggestion = tarn_suggest(name, names, names_of(command, names))) != NULL)
+        fprintf(stderr, "unknown option %s; did you mean --%s?\n", tarn__escaped(typed), suggestion);
     else if (find(name, strlen(name), EVERY) || tarn__train_option_find(TARN__TRAIN, name, strlen(name), &of_run))
-        fprintf(stderr, "takes no --%s; see tarn %s --help\n", name, command_name);
+        fprintf(stderr, "--%s is not an option of this command; see tarn %s --help\n", name, command_name);
     else
-        fprintf(stderr, "there is no option %s; see tarn %s --help\n", tarn__escaped(typed), command_name);
+        fprintf(stderr, "unknown option %s; see tarn %s --help\n", tarn__escaped(typed), command_name);
     return TARN__MISUSED;
 }
 
-/* The value of an option: what follows an equals sign, or the next word. NULL, with a sentence, where there is none or
- * an empty one. */
+/* The value of an option, after an equals sign or in the next word. NULL with a message if it is missing or empty. */
 static const char *find_value(const char *command_name, const char *name, size_t length, const char *stands_for,
                               int count, char *const *words, int *used)
 {
@@ -437,8 +449,8 @@ static const char *find_value(const char *command_name, const char *name, size_t
     return text && text[0] ? text : NULL;
 }
 
-/* Words that a command takes before its options, of so many. */
-static int most_words(tarn__command command, int count)
+/* Maximum number of arguments before the options, of `count`. */
+static int max_words(tarn__command command, int count)
 {
     bool takes_many = command == TARN__PREDICT || command == TARN__TOKENIZE;
     bool takes_two = command == TARN__QUANTIZE || command == TARN__CONVERT || command == TARN__GENERATE;
@@ -447,7 +459,7 @@ static int most_words(tarn__command command, int count)
     return takes_two ? 2 : takes_one ? 1 : takes_many ? count : 0;
 }
 
-/* One argument, `--name`, `--name value` or `--name=value`; `*used` is how many words it took. */
+/* Reads one option: `--name`, `--name value` or `--name=value`; `*used` is its number of words. */
 static int read_argument(tarn__command command, const char *command_name, int count, char *const *words,
                          tarn__options *options, int *used)
 {
@@ -458,17 +470,17 @@ static int read_argument(tarn__command command, const char *command_name, int co
         return TARN__DONE;
     }
     if (word[0] == '-' && isalpha((unsigned char)word[1]))
-        return unknown(command, command_name, word, strcspn(word, "="));
+        return unknown_option(command, command_name, word, strcspn(word, "="));
     if (strncmp(word, "--", 2) != 0 || !word[2]) {
         fprintf(stderr, "tarn %s: '%s' is not expected here%s; see tarn %s --help\n", command_name, tarn__escaped(word),
-                most_words(command, 1) > options->word_count ? ", but before the options" : "", command_name);
+                max_words(command, 1) > options->word_count ? ", but before the options" : "", command_name);
         return TARN__MISUSED;
     }
     size_t length = strcspn(name, "=");
     const option *row = find(name, length, command);
     tarn_option of_run = {0};
     if (!row && !tarn__train_option_find(command, name, length, &of_run))
-        return unknown(command, command_name, word, length + 2);
+        return unknown_option(command, command_name, word, length + 2);
     bool is_flag = row ? row->type == FLAG : of_run.type == TARN_OPTION_FLAG;
     if (is_flag && name[length]) {
         fprintf(stderr, "tarn %s: --%.*s: '%s' is not expected: the option is on or absent\n", command_name,
@@ -483,31 +495,33 @@ static int read_argument(tarn__command command, const char *command_name, int co
                : tarn__train_option_set(command_name, &of_run, text, options);
 }
 
-/* Words before the options, where the command takes any; `*used` is how many there are. */
+/* Reads the arguments before the options; `*used` is their number. A configuration of `train` is loaded at once, so
+ * that flags override it. */
 static int read_words(tarn__command command, const char *command_name, int count, char *const *words,
                       tarn__options *options, int *used)
 {
     bool needs_two = command == TARN__QUANTIZE || command == TARN__CONVERT || command == TARN__PREDICT;
-    bool needs_one = command == TARN__EVAL || (command & WRITES) || command == TARN__INSPECT || command == TARN__DATA;
-    int most = most_words(command, count), least_words = needs_two ? 2 : needs_one ? 1 : 0;
+    bool needs_one =
+        command == TARN__EVAL || (command & GENERATES) || command == TARN__INSPECT || command == TARN__DATA;
+    int max = max_words(command, count), min_words = needs_two ? 2 : needs_one ? 1 : 0;
     options->words = words;
-    while (options->word_count < count && options->word_count < most &&
+    while (options->word_count < count && options->word_count < max &&
            (words[options->word_count][0] != '-' ||
             (command == TARN__GENERATE && options->word_count == 1 && !words[1][1])))
-        options->word_count++; /* a prompt may be -: standard input */
+        options->word_count++; /* "-" may be a prompt: standard input */
     *used = options->word_count;
     for (int i = 0; i < count; i++)
         if (strcmp(words[i], "--help") == 0 || strcmp(words[i], "-h") == 0)
             return TARN__DONE;
-    if (options->word_count < least_words) {
+    if (options->word_count < min_words) {
         bool has_one = options->word_count > 0;
         const char *what = command == TARN__INSPECT ? "a file or a model's folder"
                            : command == TARN__DATA  ? "a file of JSON lines"
                            : command == TARN__QUANTIZE || command == TARN__CONVERT
                                ? (has_one ? "the path to write to" : "a model's folder or GGUF file")
-                           : has_one            ? "an image"
-                           : (command & WRITES) ? "a model's folder"
-                                                : "a run's folder";
+                           : has_one               ? "an image"
+                           : (command & GENERATES) ? "a model's folder"
+                                                   : "a run's folder";
         fprintf(stderr, "tarn %s: %s is missing%s; see tarn %s --help\n", command_name, what,
                 count > *used ? " before the options" : "", command_name);
         return TARN__MISUSED;
@@ -515,7 +529,7 @@ static int read_words(tarn__command command, const char *command_name, int count
     return command == TARN__TRAIN && options->word_count ? tarn__train_options_file(words[0], options) : TARN__DONE;
 }
 
-/* Files may also come behind the options, as patterns of the shell like to. Returns how many there are. */
+/* Files may also follow the options, as with shell patterns. Returns their number. */
 static int read_late_words(tarn__command command, int count, char *const *words, tarn__options *options)
 {
     if (command != TARN__TOKENIZE)
@@ -526,7 +540,7 @@ static int read_late_words(tarn__command command, int count, char *const *words,
     return options->word_count;
 }
 
-/* Defaults are read by the same rules; the device is only looked for when it is not given. */
+/* Defaults, by the same rules. The device is searched for only if none is given: that loads backends. */
 static int fill_in(tarn__command command, const char *command_name, tarn__options *options, bool device_given)
 {
     int status = TARN__DONE;
@@ -563,7 +577,7 @@ void tarn__options_help(tarn__command command)
         if (!(row->commands & command))
             continue;
         snprintf(left, sizeof(left), "--%s%s%s", row->name, row->value ? " " : "", row->value ? row->value : "");
-        if (row->type == WHOLE || row->type == COUNTS || row->type == REAL || row->type == ABOVE)
+        if (row->type == INT || row->type == INTS || row->type == REAL || row->type == ABOVE)
             snprintf(bounds, sizeof(bounds), row->type == ABOVE ? ", above %lld to %lld" : ", from %lld to %lld",
                      (long long)row->low, (long long)row->high);
         printf("  %-22s %s%s", left, row->help, bounds);

@@ -43,59 +43,85 @@ typedef struct tarn__element {
 /* The name it was asked for by. */
 const char *tarn__element_name(tarn__element element);
 
-/* What was asked for; defaults where nothing was. Texts point into the arguments. */
+/* Options of a sub-command, with defaults. Strings point into the arguments; NULL, or 0 where noted: not given. */
 typedef struct tarn__options {
-    bool json;
-    bool help;
+    /* several commands */
+    bool json, help, quiet, force;
     int64_t threads;
-    int64_t runs;
-    tarn_device device;     /* the first of them */
+    tarn_device device;     /* the first one */
     tarn_device devices[2]; /* two to compare */
     int device_count;
-    int64_t sizes[TARN__LIST_MAX];
-    int size_count;
     tarn__element dtypes[TARN__LIST_MAX];
     int dtype_count;
+    const char *model, *data, *out, *adapter, *checkpoint, *template_name;
+    int64_t batch_size, steps, seed, context;
+    int64_t gpu_layers; /* 0: not given */
+    double val_fraction;
+    char *const *words; /* arguments before the options: a configuration, a run, images, a model and a prompt … */
+    int word_count;
+
+    /* bench */
+    int64_t runs, warmup, prompt_tokens;
+    int64_t sizes[TARN__LIST_MAX];
+    int size_count;
     char only[TARN__LIST_MAX][32];
     int only_count;
-    bool quiet, dry_run, profile, force;
-    const char *type, *adapter, *checkpoint; /* NULL: not given */
-    int64_t profile_steps;
-    int64_t batch_size, top, steps, warmup;
-    const char *data;   /* NULL: not given */
-    const char *resume; /* NULL: not given */
-    const char *ids;    /* NULL: not given */
-    int64_t tokens, top_k, seed;
-    double temperature, top_p;
-    bool ignore_eos, echo, no_slide;
-    const char *prompt_file, *kv_type, *model, *weights, *system, *on_full; /* NULL: not given */
-    int64_t prompt_tokens;
+    const char *weights; /* dtype of bench decode */
+
+    /* train; eval and predict */
+    tarn_train_options train;
+    const char *zero; /* an option of `train` given as 0, where 0 means not given; NULL: none */
+    const char *resume;
+    bool dry_run, profile;
+    int64_t profile_steps, top;
+
+    /* generate and chat */
+    const char *ids, *prompt_file, *kv_type, *system, *on_full;
     const char *stops[TARN__STOPS_MAX];
     int stop_count;
-    int64_t sequences, repeat_last_n, logprobs, prefill_chunk, context, gpu_layers; /* the last is 0: not given */
-    double min_p, repeat_penalty;
-    const char *tokenizer, *text, *out, *prepare, *field, *separator; /* NULL: not given */
+    int64_t max_tokens, sequences, top_k, top_logprobs, prefill_chunk, repeat_last_n;
+    double temperature, top_p, min_p, repeat_penalty;
+    bool ignore_eos, echo, no_slide;
+
+    /* quantize, tokenize and data */
+    const char *type, *tokenizer, *text, *prepare, *field, *separator, *val;
     bool decode, pieces, special_as_text, add_special, parse_special, no_separator, json_lines;
-    int64_t vocabulary, shard_tokens; /* 0: not given */
-    double val_fraction;
-    const char *template_name, *val; /* NULL: not given */
+    int64_t vocab_size, shard_tokens; /* 0: not given */
     int64_t show;
-    tarn_train_options train;
-    /* an option of these that was given as 0, which they do not tell from one that was not; NULL: none */
-    const char *zero;
-    char *const *words; /* what is no option: a configuration, a run, images, texts, a model and a prompt */
-    int word_count;
 } tarn__options;
 
-/* How the program ends. */
+/* Exit status. */
 enum { TARN__DONE = 0, TARN__FAILED = 1, TARN__MISUSED = 2 };
 
-/* Reads the arguments of a sub-command. TARN__DONE, or TARN__MISUSED (TARN__FAILED for a device that is not there) with
- * a sentence on standard error. */
+/* Reads the arguments of a sub-command. TARN__DONE, or TARN__MISUSED (TARN__FAILED for a missing device) with a message
+ * on standard error. */
 int tarn__options_read(tarn__command command, const char *command_name, int count, char *const *arguments,
                        tarn__options *options);
 
-/* Prints the options that a sub-command takes, with bounds and defaults. */
+/* Prints the options of a sub-command, with bounds and defaults. */
 void tarn__options_help(tarn__command command);
+
+/* ---- options of a training run (train_options.c) ----------------------------------------------------------------- */
+
+/* They come from the library's table (tarn_train_option()), which also reads configuration files and writes the saved
+ * record: --batch-size is "batch_size". */
+
+#define TARN__MAX_TRAIN_OPTIONS 64
+
+/* The option of a flag, by its name or its alias; false when the command has none: `train` has all of them, `bench
+ * train` those of a step. */
+bool tarn__train_option_find(tarn__command command, const char *flag, size_t length, tarn_option *option);
+
+/* All names as flags, without dashes; returns their number. Static storage. */
+int tarn__train_option_names(tarn__command command, const char **names);
+
+/* Sets one option from a flag's value, or many from a file. TARN__DONE, or TARN__MISUSED with a message on standard
+ * error. */
+int tarn__train_option_set(const char *command_name, const tarn_option *option, const char *text,
+                           tarn__options *options);
+int tarn__train_options_file(const char *path, tarn__options *options);
+
+/* Prints them with bounds and defaults. */
+void tarn__train_options_help(tarn__command command);
 
 #endif

@@ -1,5 +1,5 @@
 /* train_options.c: the options of a training run as flags. */
-#include "cli/run_options.h"
+#include "cli/options.h"
 
 #include "cli/messages.h"
 
@@ -21,10 +21,11 @@ static const char *flag_of(const char *name, char *flag, size_t size)
 /* True when a command has an option of a run: a step has no data, no end and no folder. */
 static bool has(tarn__command command, const char *name)
 {
-    static const char *const of_a_step[] = {
-        "model",     "hidden",    "optimizer", "clip_norm", "seed",       "device",       "workers",     "layers",
-        "heads",     "kv_heads",  "width",     "inner",     "context",    "vocab",        "dropout",     "micro_batch",
-        "precision", "recompute", "capture",   "lora",      "lora_alpha", "lora_dropout", "lora_targets"};
+    static const char *const of_a_step[] = {"model",       "mlp_sizes",    "optimizer",   "clip_norm",  "seed",
+                                            "device",      "workers",      "layers",      "heads",      "kv_heads",
+                                            "hidden_size", "ffn_size",     "context",     "vocab_size", "dropout",
+                                            "micro_batch", "precision",    "recompute",   "capture",    "lora",
+                                            "lora_alpha",  "lora_dropout", "lora_targets"};
     if (command == TARN__TRAIN)
         return true;
     for (size_t i = 0; command == TARN__BENCH_TRAIN && i < sizeof(of_a_step) / sizeof(of_a_step[0]); i++)
@@ -33,14 +34,19 @@ static bool has(tarn__command command, const char *name)
     return false;
 }
 
+static bool is_flag(const char *name, const char *typed, size_t length)
+{
+    char flag[32];
+    flag_of(name, flag, sizeof(flag));
+    return strlen(flag) == length && memcmp(flag, typed, length) == 0;
+}
+
 bool tarn__train_option_find(tarn__command command, const char *flag, size_t length, tarn_option *option)
 {
-    char name[32];
     for (int i = 0; i < tarn_train_option_count(); i++) {
         if (!tarn_train_option(i, option))
             return false;
-        flag_of(option->name, name, sizeof(name));
-        if (strlen(name) == length && memcmp(name, flag, length) == 0)
+        if (is_flag(option->name, flag, length) || (option->alias && is_flag(option->alias, flag, length)))
             return has(command, option->name);
     }
     return false;

@@ -191,7 +191,7 @@ bool tarn__default_sizes_choose(const char *function, tarn_trainer *t)
         note(t, " with %" PRId64 " tokens", tokens);
     size_t begin = strlen(t->chosen);
     choose(t, "layers", &o->layers, p.layers);
-    choose(t, "width", &o->hidden_size, width_for(p.hidden_size, o->heads ? o->heads : o->kv_heads));
+    choose(t, "hidden_size", &o->hidden_size, width_for(p.hidden_size, o->heads ? o->heads : o->kv_heads));
     choose(t, "heads", &o->heads, heads_for(o->hidden_size, o->kv_heads));
     choose(t, "context", &o->context, is_chat ? 2 * p.context : context_for(p.context, tokens));
     if (!t->is_batch_given) {

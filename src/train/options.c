@@ -1,5 +1,9 @@
-/* options.c: the one table of a run's options. Flags of the command, config files, the saved record, bounds and errors
- * are all made from it. */
+/* options.c: the table of a run's options. Flags of the command, configuration files, the saved record (config.json),
+ * bounds and errors are all derived from it: an option is one row here and one field of tarn_train_options.
+ *
+ * A field of zero bytes means "not given". Options are therefore checked and compared by their bytes, and strings are
+ * padded with zeros. A row may have an alias, the option's name in earlier versions: it is read everywhere and never
+ * written. */
 #include "train/options.h"
 
 #include <errno.h>
@@ -17,123 +21,122 @@
 
 typedef struct row {
     tarn_option option;
-    size_t offset, bytes; /* of its field */
+    size_t offset, bytes; /* of its field in tarn_train_options */
 } row;
 
-#define NAMED_ROW(name, field, type, low, high, default_value, value, resumable, help) \
+#define NAMED_ROW(name, alias, field, type, low, high, default_value, value, resumable, help) \
     { \
-        {name, type, low, high, default_value, value, help, resumable}, offsetof(tarn_train_options, field), \
+        {name, type, low, high, default_value, value, help, resumable, alias}, offsetof(tarn_train_options, field), \
             sizeof(((tarn_train_options *)0)->field) \
     }
+#define RENAMED_ROW(alias, field, type, low, high, default_value, value, resumable, help) \
+    NAMED_ROW(#field, alias, field, type, low, high, default_value, value, resumable, help)
 #define ROW(field, type, low, high, default_value, value, resumable, help) \
-    NAMED_ROW(#field, field, type, low, high, default_value, value, resumable, help)
+    NAMED_ROW(#field, NULL, field, type, low, high, default_value, value, resumable, help)
 #define MANY 1e9                 /* steps and epochs */
-#define EXACT 9007199254740991.0 /* the largest whole number that a double and JSON readers hold exactly */
+#define EXACT 9007199254740991.0 /* 2^53 - 1: the largest integer that doubles, and thus JSON readers, hold exactly */
 
 static const row rows[] = {
     ROW(model, TARN_OPTION_WORD, 0, 0, "",
         "mlp|lenet|resnet20|gpt2|gpt2-124m|gpt2-350m|gpt2-774m|gpt2-1.5b|llama|mistral|qwen2|qwen3|llama-1b|llama-3b|"
         "smollm-135m",
         false,
-        "the network [gpt2 for text, lenet for images, mlp for other data]; or the folder or GGUF file of a language "
-        "model to fine-tune"),
+        "model [gpt2 for text, lenet for images, mlp for other data]; or the folder or GGUF file of a language model "
+        "to "
+        "fine-tune"),
     ROW(data, TARN_OPTION_STRING, 0, 0, "digits", "DATA", true,
-        "digits (drawn), mnist:FOLDER, cifar10:FOLDER, idx:IMAGES,LABELS, csv:FILE (the label is the last column), "
-        "npy:INPUTS,LABELS, "
-        "text:FILE, shards:FOLDER (of tarn tokenize --prepare), or to fine-tune on FILE.jsonl (or chats:FILE)"),
-    NAMED_ROW("hidden", mlp_sizes, TARN_OPTION_INTS, 1, 65536, "", "N,N", false,
-              "sizes of an mlp's hidden layers [128]"),
-    ROW(epochs, TARN_OPTION_INT, 1, MANY, "5", "N", true, "how often to go through the data"),
-    ROW(steps, TARN_OPTION_INT, 0, MANY, "0", "N", true, "stop after so many steps; 0: the epochs say"),
+        "data: digits (drawn), mnist:FOLDER, cifar10:FOLDER, idx:IMAGES,LABELS, csv:FILE (label in the last column), "
+        "npy:INPUTS,LABELS, text:FILE, shards:FOLDER (of tarn tokenize --prepare); for fine-tuning FILE.jsonl or "
+        "chats:FILE"),
+    RENAMED_ROW("hidden", mlp_sizes, TARN_OPTION_INTS, 1, 65536, "", "N,N", false,
+                "hidden layer sizes of an mlp [128]"),
+    ROW(epochs, TARN_OPTION_INT, 1, MANY, "5", "N", true, "passes over the training set"),
+    ROW(steps, TARN_OPTION_INT, 0, MANY, "0", "N", true, "steps to train; 0 = by --epochs"),
     ROW(batch_size, TARN_OPTION_INT, 1, 65536, "", "N", false,
-        "samples in a step [64; to fine-tune 16; of a language model without sizes what suits]"),
-    ROW(optimizer, TARN_OPTION_WORD, 0, 0, "adamw", "sgd|adam|adamw", false, "how weights are changed"),
+        "samples per step [64; fine-tuning 16; chosen for a language model without sizes]"),
+    ROW(optimizer, TARN_OPTION_WORD, 0, 0, "adamw", "sgd|adam|adamw", false, "optimizer"),
     ROW(lr, TARN_OPTION_REAL, 1e-12, 1e6, "", "RATE", false,
-        "learning rate [0.001; of sgd 0.05; to fine-tune 0.00002, adapters 0.0002]"),
+        "learning rate [0.001; sgd 0.05; fine-tuning 0.00002, LoRA 0.0002]"),
     ROW(weight_decay, TARN_OPTION_REAL, 0, 1e6, "0", "X", false, "weight decay"),
     ROW(momentum, TARN_OPTION_REAL, 0, 0.9999, "0", "X", false, "momentum of sgd"),
     ROW(schedule, TARN_OPTION_WORD, 0, 0, "cosine", "constant|linear|cosine|step", false,
-        "how the learning rate goes down: to --min-lr at the end, or by --drop-factor at each step of stairs"),
-    NAMED_ROW("drop_every", lr_step, TARN_OPTION_INT, 1, MANY, "", "N", false,
-              "schedule step: steps between two drops of the learning rate"),
-    NAMED_ROW("drop_epochs", lr_step_epochs, TARN_OPTION_INT, 1, MANY, "", "N", false,
-              "schedule step: epochs between two drops, instead of --drop-every"),
-    NAMED_ROW("drop_factor", lr_gamma, TARN_OPTION_REAL, 1e-9, 1, "", "X", false,
-              "schedule step: what a drop multiplies the learning rate by [0.1]"),
-    ROW(warmup, TARN_OPTION_INT, 0, MANY, "0", "N", false, "steps over which the learning rate rises first"),
-    ROW(clip_norm, TARN_OPTION_REAL, 0, 1e12, "0", "X", false, "largest norm of the gradients; 0: any"),
-    ROW(augment, TARN_OPTION_FLAG, 0, 1, "false", NULL, false, "move images at random, and mirror those of CIFAR-10"),
-    ROW(label_smoothing, TARN_OPTION_REAL, 0, 0.999, "0", "X", false,
-        "share of the target that is spread over all classes"),
-    ROW(seed, TARN_OPTION_INT, 0, EXACT, "0", "N", false, "of everything random; the same seed gives the same run"),
-    ROW(device, TARN_OPTION_STRING, 0, 0, "auto", "DEVICE", true, "where to run: cpu, cuda:0, opencl:1 or auto"),
-    ROW(workers, TARN_OPTION_INT, 0, 64, "0", "N", true, "threads that read samples; any number gives the same run"),
+        "learning rate schedule: down to --min-lr, or by --lr-gamma every --lr-step"),
+    RENAMED_ROW("drop_every", lr_step, TARN_OPTION_INT, 1, MANY, "", "N", false,
+                "schedule step: steps between decays of the learning rate"),
+    RENAMED_ROW("drop_epochs", lr_step_epochs, TARN_OPTION_INT, 1, MANY, "", "N", false,
+                "schedule step: epochs between decays, instead of --lr-step"),
+    RENAMED_ROW("drop_factor", lr_gamma, TARN_OPTION_REAL, 1e-9, 1, "", "X", false,
+                "schedule step: factor of the learning rate at each decay [0.1]"),
+    ROW(warmup, TARN_OPTION_INT, 0, MANY, "0", "N", false, "steps of linear learning rate warm-up"),
+    ROW(clip_norm, TARN_OPTION_REAL, 0, 1e12, "0", "X", false, "maximum gradient norm; 0 = no clipping"),
+    ROW(augment, TARN_OPTION_FLAG, 0, 1, "false", NULL, false, "random shifts of images, and flips of CIFAR-10"),
+    ROW(label_smoothing, TARN_OPTION_REAL, 0, 0.999, "0", "X", false, "label smoothing"),
+    ROW(seed, TARN_OPTION_INT, 0, EXACT, "0", "N", false, "random seed; the same seed gives the same run"),
+    ROW(device, TARN_OPTION_STRING, 0, 0, "auto", "DEVICE", true, "device: cpu, cuda:0, opencl:1 or auto"),
+    ROW(workers, TARN_OPTION_INT, 0, 64, "0", "N", true, "data loader threads; any number gives the same run"),
     ROW(out, TARN_OPTION_STRING, 0, 0, "", "FOLDER", false,
-        "the run's folder, a new one [by model, data, shape and device: runs/lenet-digits-1x28x28-cpu, then …-cpu-2]"),
+        "new run folder [by model, data, shape and device: runs/lenet-digits-1x28x28-cpu, then …-cpu-2]"),
     ROW(overwrite, TARN_OPTION_FLAG, 0, 1, "false", NULL, false,
-        "replace the run in the folder; nothing but a run is ever removed"),
+        "replace the run in the folder; only files of a run are ever removed"),
     ROW(patience, TARN_OPTION_INT, 0, MANY, "0", "N", true,
-        "stop after so many evaluations without a better one; 0: never"),
+        "evaluations without improvement before the run ends; 0 = never end early"),
     ROW(eval_every, TARN_OPTION_INT, 0, MANY, "0", "N", false,
-        "steps between evaluations, each with a checkpoint; 0 = an epoch; short ones together"),
-    ROW(log_every, TARN_OPTION_INT, 1, 100000, "20", "N", false, "steps between two lines of metrics"),
+        "steps between evaluations, each with a checkpoint; 0 = one epoch, or several short ones"),
+    ROW(log_every, TARN_OPTION_INT, 1, 100000, "20", "N", false, "steps between lines of metrics"),
     ROW(min_lr, TARN_OPTION_REAL, 0, 1e6, "0", "RATE", false, "learning rate at the end of the schedule"),
-    ROW(beta2, TARN_OPTION_REAL, 1e-6, 0.9999999, "0.999", "X", false,
-        "how slowly adam and adamw forget squares of gradients"),
+    ROW(beta2, TARN_OPTION_REAL, 1e-6, 0.9999999, "0.999", "X", false, "second-moment decay of adam and adamw"),
     ROW(tokenizer, TARN_OPTION_STRING, 0, 0, "", "PATH", false,
-        "text: a model's folder, tokenizer.json, tokenizer.model, vocab.json or a .gguf file; bytes; or characters "
+        "text: model folder, tokenizer.json, tokenizer.model, vocab.json or .gguf file; bytes; or characters "
         "[characters; shards have their own]"),
     ROW(layers, TARN_OPTION_INT, 1, 1024, "", "N", false,
-        "text: blocks of the model [the model's; without a size what suits device and data]"),
+        "text: layers [the model's; without a size chosen for device and data]"),
     ROW(heads, TARN_OPTION_INT, 1, 65536, "", "N", false,
-        "text: heads of attention, which divide the width [the model's]"),
+        "text: attention heads, a divisor of the hidden size [the model's]"),
     ROW(kv_heads, TARN_OPTION_INT, 1, 65536, "", "N", false,
-        "text: heads of keys and values, which divide the heads; of Llama models [the model's, or the heads]"),
-    NAMED_ROW("width", hidden_size, TARN_OPTION_INT, 1, 1048576, "", "N", false,
-              "text: numbers for each token [the model's]"),
-    NAMED_ROW("inner", ffn_size, TARN_OPTION_INT, 1, 1048576, "", "N", false,
-              "text: numbers for each token inside an mlp [the model's; of gpt2 4, of llama 8/3 times the width]"),
+        "text: key-value heads of Llama models, a divisor of the heads [the model's, or the heads]"),
+    RENAMED_ROW("width", hidden_size, TARN_OPTION_INT, 1, 1048576, "", "N", false,
+                "text: hidden size (d_model) [the model's]"),
+    RENAMED_ROW("inner", ffn_size, TARN_OPTION_INT, 1, 1048576, "", "N", false,
+                "text: FFN size [the model's; gpt2 4, llama 8/3 times the hidden size]"),
     ROW(context, TARN_OPTION_INT, 1, 1048576, "", "N", false,
-        "text: tokens in a window [the model's, of llama-1b and llama-3b 2048]"),
-    NAMED_ROW("vocab", vocab_size, TARN_OPTION_INT, 1, 16777216, "", "N", false,
-              "text: tokens that the model has room for [the tokenizer's]"),
-    ROW(dropout, TARN_OPTION_REAL, 0, 0.999, "0", "X", false,
-        "text: share of the numbers that are left out while training"),
+        "text: context length in tokens [the model's; llama-1b and llama-3b 2048]"),
+    RENAMED_ROW("vocab", vocab_size, TARN_OPTION_INT, 1, 16777216, "", "N", false,
+                "text: vocabulary size of the model [the tokenizer's]"),
+    ROW(dropout, TARN_OPTION_REAL, 0, 0.999, "0", "X", false, "text: dropout probability"),
     ROW(micro_batch, TARN_OPTION_INT, 1, 65536, "", "N", false,
-        "text: windows at once, of those in a step, whose gradients are added up [all]"),
+        "text: windows per forward pass, with gradient accumulation up to the batch [the batch]"),
     ROW(eval_batches, TARN_OPTION_INT, 0, MANY, "0", "N", false,
-        "text: batches of an evaluation; 0: all of the validation data"),
+        "text: batches per evaluation; 0 = the whole validation set"),
     ROW(sample, TARN_OPTION_INT, 0, 100000, "0", "N", true,
-        "text: tokens that the model writes at each evaluation; past its context the window slides"),
+        "text: tokens to generate at each evaluation; beyond the context the window slides"),
     ROW(keep, TARN_OPTION_INT, 0, 100000, "0", "N", true,
-        "text: keep the checkpoints of the last N evaluations, too, in folders such as step-500"),
+        "text: checkpoints of the last N evaluations to keep, in folders such as step-500"),
     ROW(precision, TARN_OPTION_WORD, 0, 0, "auto", "f32|tf32|bf16|auto", false,
-        "dtype of products and parameters; bf16: with f32 master weights; auto: bf16 for language models on GPUs that "
-        "have it, else f32"),
-    ROW(recompute, TARN_OPTION_WORD, 0, 0, "none", "none|cheap|block", true,
-        "text: compute again in backward instead of storing: norms and what an mlp has between its layers, or all of a "
-        "block; with lora cheap unless given"),
+        "dtype of matmuls and parameters; bf16 has f32 master weights; auto = bf16 for language models on GPUs with "
+        "bf16, else f32"),
+    ROW(recompute, TARN_OPTION_WORD, 0, 0, "none", "none|selective|full", true,
+        "text: activation recomputation in backward: norms and MLP activations, or whole layers; with --lora selective "
+        "by default"),
     ROW(capture, TARN_OPTION_WORD, 0, 0, "auto", "auto|on|off", true,
-        "record a step once and repeat it as a whole; auto: where the device can, and memory allows it"),
-    ROW(base, TARN_OPTION_STRING, 0, 0, "", "PATH", false,
-        "fine-tune: the model that is there; the same as --model PATH"),
+        "capture a step as a graph and replay it; auto = where the device supports it and memory allows"),
+    ROW(base, TARN_OPTION_STRING, 0, 0, "", "PATH", false, "fine-tuning: base model; same as --model PATH"),
     ROW(lora, TARN_OPTION_INT, 1, 65536, "", "RANK", false,
-        "fine-tune: train adapters of this rank alone (LoRA); all else is frozen"),
+        "fine-tuning: rank of LoRA adapters; all other weights are frozen"),
     ROW(lora_alpha, TARN_OPTION_REAL, 1e-6, 1e6, "", "X", false,
-        "fine-tune: adapters are multiplied by this over their rank [twice the rank]"),
+        "fine-tuning: LoRA alpha; adapters are scaled by alpha / rank [twice the rank]"),
     ROW(lora_dropout, TARN_OPTION_REAL, 0, 0.999, "0", "X", false,
-        "fine-tune: share of what enters an adapter that is left out"),
+        "fine-tuning: dropout probability of the adapters' input"),
     ROW(lora_targets, TARN_OPTION_STRING, 0, 0, "", "NAMES", false,
-        "fine-tune: linear layers that get an adapter: q_proj,v_proj [all but the head]"),
+        "fine-tuning: linear layers with adapters: q_proj,v_proj [all but the head]"),
     ROW(quantize, TARN_OPTION_WORD, 0, 0, "", "q8_0|q4_0|q4_k|q6_k", false,
-        "fine-tune: make the frozen linear layers of a folder blocks (QLoRA)"),
+        "fine-tuning: quantize the frozen linear layers of a folder (QLoRA)"),
     ROW(merge, TARN_OPTION_WORD, 0, 0, "", "folder|gguf", true,
-        "fine-tune: at the end write the model with its best adapters merged"),
-    NAMED_ROW("template", chat_template, TARN_OPTION_WORD, 0, 0, "", "chatml|llama2|llama3|mistral", false,
-              "chats: how messages become text [the model's own]"),
-    ROW(val, TARN_OPTION_STRING, 0, 0, "", "FILE", false, "chats: JSON lines to judge by [a share of the data]"),
-    NAMED_ROW("val_share", val_fraction, TARN_OPTION_REAL, 1e-9, 0.9, "", "X", false,
-              "chats: share of the documents that is to judge by [0.1; none with --val]"),
+        "fine-tuning: write the model with its best adapters merged at the end"),
+    NAMED_ROW("template", NULL, chat_template, TARN_OPTION_WORD, 0, 0, "", "chatml|llama2|llama3|mistral", false,
+              "chats: chat template [the model's]"),
+    ROW(val, TARN_OPTION_STRING, 0, 0, "", "FILE", false, "chats: JSON lines for validation [a fraction of the data]"),
+    RENAMED_ROW("val_share", val_fraction, TARN_OPTION_REAL, 1e-9, 0.9, "", "X", false,
+                "chats: fraction of the documents for validation [0.1; none with --val]"),
     ROW(ignore_memory, TARN_OPTION_FLAG, 0, 1, "false", NULL, true, "start a run that needs more memory than is free"),
 };
 #define ROWS ((int)(sizeof(rows) / sizeof(rows[0])))
@@ -157,7 +160,7 @@ bool tarn_train_option(int index, tarn_option *option)
 
 /* ---- setting ----------------------------------------------------------------------------------------------------- */
 
-/* "batch-size" is the same as "batch_size". */
+/* "batch-size" equals "batch_size". */
 static bool same_name(const char *a, const char *b)
 {
     for (; *a && *b; a++, b++)
@@ -166,16 +169,17 @@ static bool same_name(const char *a, const char *b)
     return *a == *b;
 }
 
+/* The row of a name or of an alias; NULL: unknown. */
 static const row *find(const char *name)
 {
     for (int i = 0; i < ROWS; i++)
-        if (same_name(rows[i].option.name, name))
+        if (same_name(rows[i].option.name, name) || (rows[i].option.alias && same_name(rows[i].option.alias, name)))
             return &rows[i];
     return NULL;
 }
 
-/* Raises what is wrong with a value. Is false. */
-static bool refuse(const char *function, const row *r, const char *text, const char *problem)
+/* Raises an error about a value. Returns false. */
+static bool invalid(const char *function, const row *r, const char *text, const char *problem)
 {
     return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s: '%.200s' %s", function, r->option.name, text, problem);
 }
@@ -185,48 +189,48 @@ static bool in_bounds(const char *function, const row *r, const char *text, doub
     char problem[96];
     if (value >= r->option.low && value <= r->option.high)
         return true;
-    snprintf(problem, sizeof(problem), "is outside %.16g to %.16g", r->option.low, r->option.high);
-    return refuse(function, r, text, problem);
+    snprintf(problem, sizeof(problem), "is out of range; must be from %.16g to %.16g", r->option.low, r->option.high);
+    return invalid(function, r, text, problem);
 }
 
-/* The number that a text begins with; `*end` is what follows it. */
-static bool parse_whole(const char *function, const row *r, const char *text, const char *from, char **end,
-                        int64_t *value)
+/* Parses the integer at `from`, a part of `text`; `*end` points after it. No leading blanks and no "+". */
+static bool parse_int(const char *function, const row *r, const char *text, const char *from, char **end,
+                      int64_t *value)
 {
     errno = 0;
     *value = strtoll(from, end, 10);
     if (*end == from || from[0] == ' ' || from[0] == '+')
-        return refuse(function, r, text, "is not a whole number");
+        return invalid(function, r, text, "is not an integer");
     return in_bounds(function, r, text, errno == ERANGE ? INFINITY : (double)*value);
 }
 
-static bool set_whole(const char *function, const row *r, const char *text, int64_t *place)
+static bool set_int(const char *function, const row *r, const char *text, int64_t *place)
 {
     char *end;
     int64_t value;
-    if (!parse_whole(function, r, text, text, &end, &value))
+    if (!parse_int(function, r, text, text, &end, &value))
         return false;
     if (*end)
-        return refuse(function, r, text, "is not a whole number");
+        return invalid(function, r, text, "is not an integer");
     *place = value;
     return true;
 }
 
-/* The only list: sizes of hidden layers. */
-static bool set_wholes(const char *function, const row *r, const char *text, tarn_train_options *options)
+/* The only list is mlp_sizes. */
+static bool set_ints(const char *function, const row *r, const char *text, tarn_train_options *options)
 {
     int64_t values[TARN_TRAIN_MAX_MLP_SIZES] = {0};
     int count = 0;
     for (const char *at = text;;) {
         char *end;
         if (count == TARN_TRAIN_MAX_MLP_SIZES)
-            return refuse(function, r, text, "is too long a list");
-        if (!parse_whole(function, r, text, at, &end, &values[count++]))
+            return invalid(function, r, text, "has too many values; at most 8");
+        if (!parse_int(function, r, text, at, &end, &values[count++]))
             return false;
         if (!*end)
             break;
         if (*end != ',')
-            return refuse(function, r, text, "is no list of whole numbers, separated by commas");
+            return invalid(function, r, text, "is not a list of integers, separated by commas");
         at = end + 1;
     }
     memcpy(options->mlp_sizes, values, sizeof(values));
@@ -239,14 +243,14 @@ static bool set_real(const char *function, const row *r, const char *text, doubl
     char *end;
     double value = strtod(text, &end);
     if (end == text || *end || text[0] == ' ' || !isfinite(value))
-        return refuse(function, r, text, "is not a number");
+        return invalid(function, r, text, "is not a number");
     if (!in_bounds(function, r, text, value))
         return false;
     *place = value;
     return true;
 }
 
-/* True when a word is one of those in "sgd|adam|adamw". */
+/* True when `word` is one of "sgd|adam|adamw". */
 static bool is_one_of(const char *word, const char *words)
 {
     size_t length = strlen(word);
@@ -272,16 +276,27 @@ static const char *hint(const char *typed, const char *words, char *text, size_t
     return text;
 }
 
-static bool set_text(const char *function, const row *r, const char *text, char *place)
+/* The present form of a word from earlier versions, or the word itself. */
+static const char *current_word(const row *r, const char *word)
+{
+    static const char *const renamed[][3] = {{"recompute", "cheap", "selective"}, {"recompute", "block", "full"}};
+    for (size_t i = 0; i < sizeof(renamed) / sizeof(renamed[0]); i++)
+        if (strcmp(r->option.name, renamed[i][0]) == 0 && strcmp(word, renamed[i][1]) == 0)
+            return renamed[i][2];
+    return word;
+}
+
+static bool set_string(const char *function, const row *r, const char *text, char *place)
 {
     char problem[320], meant[64];
+    text = current_word(r, text);
     if (r->option.type == TARN_OPTION_WORD && text[0] && !is_one_of(text, r->option.value)) {
-        snprintf(problem, sizeof(problem), "is none of %s%s", r->option.value,
+        snprintf(problem, sizeof(problem), "must be one of %s%s", r->option.value,
                  hint(text, r->option.value, meant, sizeof(meant)));
-        return refuse(function, r, text, problem);
+        return invalid(function, r, text, problem);
     }
     if (strlen(text) >= r->bytes)
-        return refuse(function, r, text, "is too long");
+        return invalid(function, r, text, "is too long");
     memset(place, 0, r->bytes);
     memcpy(place, text, strlen(text));
     return true;
@@ -290,7 +305,7 @@ static bool set_text(const char *function, const row *r, const char *text, char 
 static bool set_flag(const char *function, const row *r, const char *text, bool *place)
 {
     if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
-        return refuse(function, r, text, "is neither true nor false");
+        return invalid(function, r, text, "must be true or false");
     *place = text[0] == 't';
     return true;
 }
@@ -300,29 +315,29 @@ static bool set(const char *function, const row *r, const char *text, tarn_train
     void *place = (char *)options + r->offset;
     switch (r->option.type) {
     case TARN_OPTION_FLAG: return set_flag(function, r, text, place);
-    case TARN_OPTION_INT: return set_whole(function, r, text, place);
-    case TARN_OPTION_INTS: return set_wholes(function, r, text, options);
+    case TARN_OPTION_INT: return set_int(function, r, text, place);
+    case TARN_OPTION_INTS: return set_ints(function, r, text, options);
     case TARN_OPTION_REAL: return set_real(function, r, text, place);
-    default: return set_text(function, r, text, place);
+    default: return set_string(function, r, text, place);
     }
 }
 
-/* A model is a name, or where one lies that is there already. */
+/* A model is a name, or the path of a base model to fine-tune. */
 static bool set_model(const char *function, const row *r, const char *text, tarn_train_options *options)
 {
     bool is_path = strchr(text, '/') || tarn__ends_with(text, ".gguf") || tarn__path_exists(text);
     if (!text[0] || is_one_of(text, r->option.value) || !is_path)
-        return set_text(function, r, text, options->model);
+        return set_string(function, r, text, options->model);
     return set(function, find("base"), text, options);
 }
 
-static bool refuse_name(const char *function, const char *name)
+static bool unknown_name(const char *function, const char *name)
 {
     const char *names[ROWS], *near;
     for (int i = 0; i < ROWS; i++)
         names[i] = rows[i].option.name;
     near = tarn_suggest(name, names, ROWS);
-    return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no option '%.100s'%s%s%s", function, name,
+    return tarn__raise(TARN_ERROR_ARGUMENT, "%s: unknown option '%.100s'%s%s%s", function, name,
                        near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
@@ -331,11 +346,11 @@ static bool set_by_name(const char *function, tarn_train_options *options, const
     const row *r = find(name);
     if (r == &rows[MODEL])
         return set_model(function, r, text, options);
-    return r ? set(function, r, text, options) : refuse_name(function, name);
+    return r ? set(function, r, text, options) : unknown_name(function, name);
 }
 
-/* Options of a caller with another version of the header: what both know. */
-static tarn_train_options taken(const tarn_train_options *options, size_t size)
+/* Options of a caller with another version of the header: the fields that both have. */
+static tarn_train_options own_copy(const tarn_train_options *options, size_t size)
 {
     tarn_train_options own = {0};
     memcpy(&own, options, size < sizeof(own) ? size : sizeof(own));
@@ -351,14 +366,14 @@ bool tarn_train_options_set_sized(tarn_train_options *options, size_t options_si
                            !options ? "options are NULL"
                            : !name  ? "name is NULL"
                                     : "text is NULL");
-    tarn_train_options own = taken(options, options_size);
+    tarn_train_options own = own_copy(options, options_size);
     if (!set_by_name("train_options_set", &own, name, text))
         return false;
     memcpy(options, &own, options_size < sizeof(own) ? options_size : sizeof(own));
     return true;
 }
 
-/* ---- all of them ------------------------------------------------------------------------------------------------- */
+/* ---- all options ------------------------------------------------------------------------------------------------- */
 
 /* True when a field is not zero. */
 static bool is_set(const row *r, const tarn_train_options *options)
@@ -370,8 +385,8 @@ static bool is_set(const row *r, const tarn_train_options *options)
     return false;
 }
 
-/* A field as it would be typed. */
-static void text_of(const row *r, const tarn_train_options *options, char *text, size_t size)
+/* Formats a field as it would be typed. */
+static void format_value(const row *r, const tarn_train_options *options, char *text, size_t size)
 {
     const void *place = (const char *)options + r->offset;
     size_t used = 0;
@@ -394,21 +409,21 @@ static void text_of(const row *r, const tarn_train_options *options, char *text,
 bool tarn__train_options_check(const char *function, const tarn_train_options *options)
 {
     if (options->mlp_size_count < 0 || options->mlp_size_count > TARN_TRAIN_MAX_MLP_SIZES)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: hidden: %d layers; there may be 1 to %d", function,
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: mlp_sizes: %d layers; must be from 1 to %d", function,
                            options->mlp_size_count, TARN_TRAIN_MAX_MLP_SIZES);
     for (int i = 0; i < ROWS; i++) {
         tarn_train_options copy = *options;
         char text[1100];
         if (!is_set(&rows[i], options))
             continue;
-        text_of(&rows[i], options, text, sizeof(text));
+        format_value(&rows[i], options, text, sizeof(text));
         if (!set(function, &rows[i], text, &copy))
             return false;
     }
     return true;
 }
 
-/* Weights that have learnt already want small steps, and adapters larger ones than they. */
+/* Pretrained weights need a small learning rate, adapters a larger one. */
 static void complete_rates(tarn_train_options *o)
 {
     if (o->batch_size == 0)
@@ -419,15 +434,25 @@ static void complete_rates(tarn_train_options *o)
         o->lora_alpha = 2 * (double)o->lora;
 }
 
-/* Where adapters alone are trained memory is what activations take, and what is cheap is no loss. */
+/* With adapters alone, activations dominate memory, and selective recomputation costs next to nothing. */
 static void complete_memory(tarn_train_options *o)
 {
     if (o->lora && !o->recompute[0])
-        memcpy(o->recompute, "cheap", sizeof("cheap"));
+        memcpy(o->recompute, "selective", sizeof("selective"));
+}
+
+/* Words of earlier versions that a C program put into the struct. */
+static void update_words(tarn_train_options *o)
+{
+    const row *r = find("recompute");
+    const char *word = current_word(r, o->recompute);
+    if (word != o->recompute)
+        set_string("train_options", r, word, o->recompute);
 }
 
 void tarn__train_options_complete(tarn_train_options *options)
 {
+    update_words(options);
     complete_memory(options);
     for (int i = 0; i < ROWS; i++)
         if (!is_set(&rows[i], options) && rows[i].option.default_value[0])
@@ -445,17 +470,18 @@ void tarn__precision_resolve(tarn_train_options *options, tarn_device device, bo
         snprintf(options->precision, sizeof(options->precision), "%s", is_text && has_bf16 ? "bf16" : "f32");
 }
 
-bool tarn__train_options_change(const char *function, tarn_train_options *options, const tarn_train_options *changes)
+bool tarn__train_options_change(const char *function, tarn_train_options *options, const tarn_train_options *given)
 {
+    tarn_train_options own = *given, *changes = &own;
+    update_words(changes);
     for (int i = 0; i < ROWS; i++) {
         const row *r = &rows[i];
         if (!is_set(r, changes) ||
             memcmp((char *)options + r->offset, (const char *)changes + r->offset, r->bytes) == 0)
             continue;
         if (!r->option.resumable)
-            return tarn__raise(TARN_ERROR_ARGUMENT,
-                               "%s: %s cannot be changed when a run is gone on with; begin a new run", function,
-                               r->option.name);
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s cannot be changed when a run is resumed; start a new run",
+                               function, r->option.name);
         memcpy((char *)options + r->offset, (const char *)changes + r->offset, r->bytes);
     }
     return true;
@@ -472,7 +498,7 @@ bool tarn__train_options_write(const tarn_train_options *options, tarn__json_fil
         char key[64];
         bool is_number = r->option.type == TARN_OPTION_INT || r->option.type == TARN_OPTION_REAL;
         if (is_number && !r->option.default_value[0] && !is_set(r, options))
-            continue; /* it means nothing for this model, and 0 may be out of bounds */
+            continue; /* not used by this model, and 0 may be out of range */
         snprintf(key, sizeof(key), "train.%s", r->option.name);
         switch (r->option.type) {
         case TARN_OPTION_FLAG: good = tarn__json_file_set_bool(document, key, *(const bool *)place); break;
@@ -488,17 +514,17 @@ bool tarn__train_options_write(const tarn_train_options *options, tarn__json_fil
     return good;
 }
 
-typedef struct reading {
+typedef struct reader {
     const char *function;
     tarn_train_options *options;
     bool is_given[ROWS];
-} reading;
+} reader;
 
 static bool read_member(const char *name, const char *text, void *ctx)
 {
-    reading *r = ctx;
+    reader *r = ctx;
     const row *found = find(name);
-    if (found && r->is_given[found - rows]) /* "batch-size" beside "batch_size" */
+    if (found && r->is_given[found - rows]) /* "batch-size" and "batch_size", or a name and its alias */
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is given twice", r->function, found->option.name);
     if (found)
         r->is_given[found - rows] = true;
@@ -508,7 +534,7 @@ static bool read_member(const char *name, const char *text, void *ctx)
 bool tarn__train_options_read(const char *function, tarn_train_options *options, const tarn__json_file *document,
                               const char *key)
 {
-    reading r = {.function = function, .options = options};
+    reader r = {.function = function, .options = options};
     return tarn__json_file_each(document, key, read_member, &r);
 }
 
@@ -518,11 +544,11 @@ bool tarn_train_options_load_sized(tarn_train_options *options, size_t options_s
         return false;
     if (!options || !path || !path[0])
         return tarn__raise(TARN_ERROR_ARGUMENT, "train_options_load: %s",
-                           !options ? "the options are NULL" : "there is no path");
+                           !options ? "the options are NULL" : "the path is missing");
     tarn__json_file *document = tarn__json_file_open("train_options_load", path);
     if (!document)
         return false;
-    tarn_train_options own = taken(options, options_size);
+    tarn_train_options own = own_copy(options, options_size);
     bool good = tarn__train_options_read("train_options_load", &own, document,
                                          tarn__json_file_has(document, "train") ? "train" : "");
     tarn__json_file_free(document);

@@ -36,7 +36,7 @@ static bool fits(const tarn_trainer *t, const tarn_train_options *o)
     return needed_with(t, o) <= t->memory_free;
 }
 
-/* Notes settings that fit: "micro_batch=4 recompute=block". */
+/* Adds settings that fit: "micro_batch=4 recompute=full". */
 static void add(tarn_trainer *t, const char *settings, const tarn_train_options *o)
 {
     if (t->fit_count == TARN_TRAIN_FITS)
@@ -205,7 +205,7 @@ static void try_hidden(tarn_trainer *t)
     tarn_train_options o = t->options;
     char text[96];
     while (o.mlp_size_count > 0 && o.mlp_sizes[0] > 1) {
-        size_t used = (size_t)snprintf(text, sizeof(text), "hidden=");
+        size_t used = (size_t)snprintf(text, sizeof(text), "mlp_sizes=");
         for (int i = 0; i < o.mlp_size_count; i++) {
             o.mlp_sizes[i] = o.mlp_sizes[i] > 1 ? o.mlp_sizes[i] / 2 : 1;
             used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%" PRId64, i ? "," : "", o.mlp_sizes[i]);
@@ -235,8 +235,8 @@ static void find_settings(tarn_trainer *t)
 {
     bool is_text = t->description.is_text, is_bf16 = strcmp(t->options.precision, "bf16") == 0;
     int64_t micro_batch = is_text && !t->is_resumed ? try_micro_batch(t) : 0;
-    if (is_text && strcmp(t->options.recompute, "block") != 0)
-        try_word(t, "recompute", "block", micro_batch);
+    if (is_text && strcmp(t->options.recompute, "full") != 0)
+        try_word(t, "recompute", "full", micro_batch);
     if (t->is_resumed) /* it keeps the rest */
         return;
     if (!is_bf16)

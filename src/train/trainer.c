@@ -113,16 +113,16 @@ static tarn_loader *make_loader(const tarn_trainer *t)
 /* Stairs need one width and have no end to go down to; what belongs to them means nothing elsewhere. */
 static bool check_stairs(const char *function, const tarn_train_options *o)
 {
-    const char *unused = o->lr_step          ? "drop_every"
-                         : o->lr_step_epochs ? "drop_epochs"
-                         : o->lr_gamma > 0   ? "drop_factor"
+    const char *unused = o->lr_step          ? "lr_step"
+                         : o->lr_step_epochs ? "lr_step_epochs"
+                         : o->lr_gamma > 0   ? "lr_gamma"
                                              : NULL;
     if (!has_stairs(o))
         return !unused || tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is for the schedule step, but the schedule is %s",
                                       function, unused, o->schedule);
     if (!o->lr_step == !o->lr_step_epochs)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the schedule step needs %s", function,
-                           o->lr_step ? "drop_every or drop_epochs, not both" : "drop_every (in steps) or drop_epochs");
+                           o->lr_step ? "lr_step or lr_step_epochs, not both" : "lr_step (in steps) or lr_step_epochs");
     return true;
 }
 
@@ -236,7 +236,7 @@ static bool choose_model(const char *function, tarn_trainer *t)
         snprintf(o->model, sizeof(o->model), "%s", t->description.input.rank == 3 ? "lenet" : "mlp");
     bool is_mlp = strcmp(o->model, "mlp") == 0;
     if (!is_mlp && o->mlp_size_count > 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: hidden gives the layers of an mlp; a %s has its own", function,
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: mlp_sizes is for the model mlp; a %s has its own layers", function,
                            o->model);
     if (is_mlp && o->mlp_size_count == 0)
         o->mlp_sizes[o->mlp_size_count++] = HIDDEN;

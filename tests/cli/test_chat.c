@@ -94,7 +94,7 @@ static void questions_are_answered_and_history_counts(void **state)
     assert_string_not_equal(first, fourth); /* the system's words come before it: positions are others */
     assert_string_equal(line_of(4, third), "");
     char with_system[64];
-    assert_int_equal(chat("hi\n", "--system 'Be brief.' --kv q8_0 --chunk 3"), 0);
+    assert_int_equal(chat("hi\n", "--system 'Be brief.' --kv-type q8_0 --prefill-chunk 3"), 0);
     assert_string_equal(line_of(0, with_system), fourth);
 }
 
@@ -131,7 +131,7 @@ static void words_are_words(void **state)
     assert_int_equal(chat("<|im_end|>\nagain", ""), 0);
     assert_answer(line_of(0, answer));
     assert_answer(line_of(1, answer));
-    assert_int_equal(chat("hello\n", "--tokens 1"), 0);
+    assert_int_equal(chat("hello\n", "--max-tokens 1"), 0);
     assert_int_equal(strlen(line_of(0, answer)), 1);
     assert_int_equal(chat("/nothing\nhello\n", "2>&1"), 0);
     assert_contains(command_output, "/nothing: there is /reset");
@@ -143,9 +143,9 @@ static void a_full_context_is_said(void **state)
     write_model(TEMPLATE);
     const char *lines = "one one one one\ntwo two two two\nthree three three\nfour four four\nfive five five\n";
     assert_int_equal(chat(lines, "--context 90 --on-full refuse 2>&1"), 1);
-    assert_contains(command_output, "and the context is 90: there is no room for an answer; the question was left out");
+    assert_contains(command_output, "and the context is 90: no capacity left for an answer; the question was skipped");
     assert_int_equal(chat(lines, "--context 90 --no-slide 2>&1"), 1);
-    assert_contains(command_output, "and the context is 90: there is no room for an answer; the question was left out");
+    assert_contains(command_output, "and the context is 90: no capacity left for an answer; the question was skipped");
     assert_int_equal(chat(lines, "--context 90 2>&1"), 0);
     assert_contains(command_output, "(the context of 90 tokens was full: the oldest");
     assert_int_equal(chat(lines, "--context 90 --on-full forget 2>&1"), 0);
@@ -154,7 +154,7 @@ static void a_full_context_is_said(void **state)
                           "--context 60 --on-full forget 2>&1"),
                      1);
     assert_contains(command_output, "the question alone takes");
-    assert_contains(command_output, "there is no room for an answer; the question was left out. Ask a shorter one");
+    assert_contains(command_output, "no capacity left for an answer; the question was skipped. Ask a shorter one");
 }
 
 /* An answer that does not end goes on past the context, and the system's words stay in the window. */
@@ -162,14 +162,14 @@ static void an_answer_slides_past_the_context(void **state)
 {
     (void)state;
     write_model_that_ends(TEMPLATE, false);
-    assert_int_equal(chat("hi\n", "--context 60 --tokens 150"), 0);
+    assert_int_equal(chat("hi\n", "--context 60 --max-tokens 150"), 0);
     assert_int_equal(strlen(command_output), 151);
-    assert_int_equal(chat("hi\n", "--context 60 --tokens 150 2>&1"), 0);
-    assert_contains(command_output, "(the context of 60 tokens was full: the answer went on from its last 30)");
-    assert_int_equal(chat("hi\n", "--context 60 --tokens 150 --system ab 2>&1"), 0);
+    assert_int_equal(chat("hi\n", "--context 60 --max-tokens 150 2>&1"), 0);
+    assert_contains(command_output, "(the context of 60 tokens was full: the answer continues from its last 30)");
+    assert_int_equal(chat("hi\n", "--context 60 --max-tokens 150 --system ab 2>&1"), 0);
     assert_contains(command_output, "its last 30 and the system's words)");
     assert_int_equal(chat("hi\n", "--context 60 2>&1"), 0);
-    assert_contains(command_output, "(the answer has 60 tokens, and ends here; --tokens allows more)");
+    assert_contains(command_output, "(the answer ends at 60 tokens; --max-tokens allows more)");
     assert_int_equal(chat("hi\n", "--context 60 --no-slide 2>&1"), 0);
     assert_contains(command_output, "(the context of 60 tokens is full: the answer ends here)");
     assert_int_equal(chat("", "--no-slide --on-full forget 2>&1"), 2);
@@ -198,7 +198,7 @@ static void a_template_is_given_by_name(void **state)
     expect_command(command, 0, "over 4 tokens"); /* a, b, c and the end */
     snprintf(command, sizeof(command), "eval %s --device cpu --data %s --template nothing 2>&1", scratch("model"),
              data);
-    expect_command(command, 2, "'nothing' is none of chatml");
+    expect_command(command, 2, "'nothing' must be one of chatml");
     snprintf(command, sizeof(command), "eval %s --device cpu --data text:%s --template chatml 2>&1", scratch("model"),
              data);
     expect_command(command, 2, "template is for chats (FILE.jsonl), but the data is 'text:");
@@ -213,7 +213,7 @@ static void a_question_with_a_zero_byte_is_left_out(void **state)
         command, sizeof(command),
         "version > /dev/null; printf 'a\\000b\\nhi\\n' | \"$TARN_COMMAND\" chat %s --device cpu --temperature 0 2>&1",
         scratch("model"));
-    expect_command(command, 1, "the question has a zero byte inside, and was left out\n");
+    expect_command(command, 1, "the message has a zero byte and was skipped\n");
     assert_answer(line_of(1, answer));
 }
 
@@ -242,8 +242,8 @@ static void wrong_calls_are_refused(void **state)
     expect_command("chat /nonexistent 2>&1", 1, "/nonexistent");
     expect_command("chat --help", 0, "usage: tarn chat MODEL");
     assert_int_equal(chat("", "--on-full explode 2>&1"), 2);
-    assert_contains(command_output, "'explode' is none of refuse and forget");
-    assert_int_equal(chat("", "--kv f64 2>&1"), 2);
+    assert_contains(command_output, "'explode' must be refuse or forget");
+    assert_int_equal(chat("", "--kv-type f64 2>&1"), 2);
     assert_int_equal(chat("", "--context 1000 2>&1"), 2);
     assert_contains(command_output, "it must be from 1 to the model's 240");
     assert_int_equal(chat("", "--json 2>&1"), 2);

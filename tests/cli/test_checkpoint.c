@@ -37,12 +37,13 @@ static void the_words_of_a_run_are_of_its_best_weights(void **state)
     for (int i = 0; i < 2; i++) {
         snprintf(run[i], sizeof(run[i]), "%s", scratch(i ? "other" : "run"));
         expect_command(
-            command_line("train --data text:%s --layers 1 --heads 2 --width 16 --context 12 --batch-size 8 --steps "
-                         "4 --eval-every 2 --seed %d --device cpu --out %s",
-                         data, i + 1, run[i]),
+            command_line(
+                "train --data text:%s --layers 1 --heads 2 --hidden-size 16 --context 12 --batch-size 8 --steps "
+                "4 --eval-every 2 --seed %d --device cpu --out %s",
+                data, i + 1, run[i]),
             0, "best");
     }
-    const char *how = "--json --ids 1,2,3 --tokens 12 --temperature 0 --device cpu";
+    const char *how = "--json --ids 1,2,3 --max-tokens 12 --temperature 0 --device cpu";
     expect_command(command_line("generate %s %s", run[1], how), 0, "\"checkpoint\": \"best\", \"checkpoint_step\": 4");
     copy_after("\"tokens\": ", best, sizeof(best));
     best[strcspn(best, "]")] = 0;
@@ -57,9 +58,9 @@ static void the_words_of_a_run_are_of_its_best_weights(void **state)
     expect_command(command_line("generate %s %s --checkpoint last", run[0], how), 0,
                    "\"checkpoint\": \"last\", \"checkpoint_step\": 4");
     assert_contains(command_output, last);
-    expect_command(command_line("generate %s one --tokens 3 --device cpu 2>&1", run[0]), 0,
+    expect_command(command_line("generate %s one --max-tokens 3 --device cpu 2>&1", run[0]), 0,
                    "(best weights of the run, step 4)");
-    expect_command(command_line("generate %s one --tokens 3 --device cpu --checkpoint last 2>&1", run[0]), 0,
+    expect_command(command_line("generate %s one --max-tokens 3 --device cpu --checkpoint last 2>&1", run[0]), 0,
                    "(last weights of the run, step 4)");
 
     expect_command(command_line("eval %s --json --device cpu", run[1]), 0, "\"checkpoint\": \"best\"");
@@ -88,7 +89,7 @@ static void the_classes_of_a_run_are_of_its_best_weights(void **state)
     for (int i = 0; i < 2; i++) {
         snprintf(run[i], sizeof(run[i]), "%s", scratch(i ? "classes" : "classifier"));
         expect_command(
-            command_line("train --model mlp --data digits:60 --hidden 8 --batch-size 20 --steps 4 --eval-every 2 "
+            command_line("train --model mlp --data digits:60 --mlp-sizes 8 --batch-size 20 --steps 4 --eval-every 2 "
                          "--device cpu --seed %d --out %s",
                          i + 1, run[i]),
             0, "best");

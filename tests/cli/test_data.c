@@ -35,7 +35,7 @@ static void rows_are_shown(void **state)
     assert_contains(command_output, "row 0: 2 documents, 10 of 48 tokens, 6 with loss\n");
     assert_contains(command_output, "  <|endoftext|>·he·\\n·[llo]·[<tag>]\n");
     assert_contains(command_output, "  <|endoftext|>·[a]·[b]·[c]·[<tag>]\n");
-    expect_with(0, "rows of 5 tokens", "data %s --model %s --context 5 --show 0 --val-share 0.5", path);
+    expect_with(0, "rows of 5 tokens", "data %s --model %s --context 5 --show 0 --val-fraction 0.5", path);
     assert_contains(command_output, "validation            1            5");
     assert_null(strstr(command_output, "row 0"));
     expect_with(0, "1 of 1 documents are longer than the context of 5 tokens", "data %s --model %s --context 5 2>&1",
@@ -69,8 +69,9 @@ static void mistakes_are_explained(void **state)
                 write_text("m.jsonl", "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}\n"));
     expect_with(1, "template 'x' not found", "data %s --model %s --template x 2>&1", path);
     expect_with(1, "none.jsonl", "data %s --model %s 2>&1", scratch("none.jsonl"));
-    expect_with(2, "--val-share is below 1", "data %s --model %s --val-share 1 2>&1", path);
-    expect_with(2, "--val and --val-share exclude each other", "data %s --model %s --val a --val-share 0.1 2>&1", path);
+    expect_with(2, "--val-fraction must be below 1", "data %s --model %s --val-fraction 1 2>&1", path);
+    expect_with(2, "--val and --val-fraction exclude each other", "data %s --model %s --val a --val-fraction 0.1 2>&1",
+                path);
     expect_with(2, "a row has at least 2 tokens", "data %s --model %s --context 1 2>&1", path);
     expect_with(2, "--model is missing", "data %s 2>&1", path);
     expect_command("data 2>&1", 2, "a file of JSON lines is missing");

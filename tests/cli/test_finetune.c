@@ -83,16 +83,17 @@ static void the_plan_is_printed_before_it_begins(void **state)
     assert_int_equal(command_objects(command_line("%s --dry-run --json", tuning(scratch("dry")))), 1);
     assert_non_null(strstr(command_output, "\"trained\": 4096"));
     assert_non_null(strstr(command_output, "\"gradient_bytes\": 16384"));
-    expect_command("train --model nosuchmodel --data digits 2>&1", 2, "is none of mlp|lenet");
+    expect_command("train --model nosuchmodel --data digits 2>&1", 2, "must be one of mlp|lenet");
     expect_command(
         command_line("train --model %s --data text:%s --layers 3 2>&1", scratch("base"), scratch("text.txt")), 2,
         "layers is 3, but that of the model in");
     expect_command(command_line("train --model gpt2 --lora 4 --data text:%s 2>&1", scratch("text.txt")), 2,
                    "lora is about a model that is there");
-    expect_command("bench train --model llama --layers 1 --heads 2 --width 32 --context 16 --vocab 64 --batch 2 --lora "
-                   "2 --steps 1 "
-                   "--warmup 0 --device cpu --json",
-                   0, "\"lora\": 2");
+    expect_command(
+        "bench train --model llama --layers 1 --heads 2 --hidden-size 32 --context 16 --vocab-size 64 --batch 2 --lora "
+        "2 --steps 1 "
+        "--warmup 0 --device cpu --json",
+        0, "\"lora\": 2");
     assert_non_null(strstr(command_output, "\"frozen\": "));
 }
 
@@ -166,7 +167,7 @@ static const char script[] =
     "    [ $status = 1 ] || exit 3\n"
     "    case $text in *\"$DISK/run/\"*) ;; *) exit 4 ;; esac\n"
     "    case $text in *\"No space left on device\"*|*\"is the disk full?\"*) ;; *) exit 5 ;; esac\n"
-    "    \"$TARN\" generate \"$DISK/run\" one --tokens 5 --device cpu > /dev/null || exit 6\n"
+    "    \"$TARN\" generate \"$DISK/run\" one --max-tokens 5 --device cpu > /dev/null || exit 6\n"
     "    rm \"$DISK/filler\"\n"
     "    \"$TARN\" train --resume \"$DISK/run\" --steps 40 --quiet || exit 7\n"
     "    for file in adapter_model.safetensors optimizer.safetensors best/adapter_model.safetensors "

@@ -10,7 +10,7 @@
  * to the bits of a run that never met a full disk. */
 static const char script[] =
     "set -u\n"
-    "flags=\"--data text:$TEXT --layers 2 --heads 2 --width 16 --context 12 --batch-size 8 --eval-every 10 "
+    "flags=\"--data text:$TEXT --layers 2 --heads 2 --hidden-size 16 --context 12 --batch-size 8 --eval-every 10 "
     "--eval-batches 2 --log-every 5\n"
     "    --schedule constant --dropout 0.1 --keep 1 --device cpu\"\n"
     "mount -t tmpfs -o size=600k none \"$DISK\" || exit 77\n"
@@ -27,7 +27,7 @@ static const char script[] =
     "    [ $status = 1 ] || exit 3\n"
     "    case $text in *\"$DISK/run/\"*) ;; *) exit 4 ;; esac\n"
     "    case $text in *\"No space left on device\"*|*\"is the disk full?\"*) ;; *) exit 5 ;; esac\n"
-    "    \"$TARN\" generate \"$DISK/run\" one --tokens 5 --device cpu > /dev/null || exit 6\n"
+    "    \"$TARN\" generate \"$DISK/run\" one --max-tokens 5 --device cpu > /dev/null || exit 6\n"
     "    rm \"$DISK/filler\"\n"
     "    \"$TARN\" train --resume \"$DISK/run\" --steps 40 --quiet || exit 7\n"
     "    for file in model.safetensors optimizer.safetensors best/model.safetensors step-40/model.safetensors; do\n"

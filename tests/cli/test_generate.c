@@ -48,7 +48,7 @@ static void numbers_come_out_as_the_library_makes_them(void **state)
     char text[512];
     write_model(false);
     expected_ids(&(tarn_generate_options){.max_tokens = 12}, text, sizeof(text));
-    assert_int_equal(run_command(with("--ids 1,2,3 --tokens 12 --temperature 0 --device cpu")), 0);
+    assert_int_equal(run_command(with("--ids 1,2,3 --max-tokens 12 --temperature 0 --device cpu")), 0);
     assert_string_equal(command_output, text);
     expected_ids(&(tarn_generate_options){.temperature = 0.8, .top_k = 40, .seed = 7}, text, sizeof(text));
     /* as much as there is room for */
@@ -56,7 +56,8 @@ static void numbers_come_out_as_the_library_makes_them(void **state)
     assert_string_equal(command_output, text);
     expected_ids(&(tarn_generate_options){.max_tokens = 5, .temperature = 2, .top_k = 9, .top_p = 0.9}, text,
                  sizeof(text));
-    assert_int_equal(run_command(with("--ids 1,2,3 --tokens 5 --temperature 2 --top-k 9 --top-p 0.9 --device cpu")), 0);
+    assert_int_equal(run_command(with("--ids 1,2,3 --max-tokens 5 --temperature 2 --top-k 9 --top-p 0.9 --device cpu")),
+                     0);
     assert_string_equal(command_output, text);
 }
 
@@ -66,12 +67,13 @@ static void layers_on_the_cpu_change_nothing(void **state)
     char text[512];
     write_model(false);
     expect_command(with("--ids 1 --gpu-layers 1 --device cpu 2>&1 >/dev/null"), 2,
-                   "--gpu-layers: the model runs on the CPU; name another device");
-    expect_command(with("--ids 1 --gpu-layers 0 2>&1 >/dev/null"), 2, "'0' is outside 1 to 1024");
+                   "--gpu-layers needs a GPU, and the device is cpu");
+    expect_command(with("--ids 1 --gpu-layers 0 2>&1 >/dev/null"), 2, "'0' is out of range; must be from 1 to 1024");
     if (tarn_device_count("mirror") < 1)
         skip();
     expected_ids(&(tarn_generate_options){.max_tokens = 12}, text, sizeof(text));
-    assert_int_equal(run_command(with("--ids 1,2,3 --tokens 12 --temperature 0 --device mirror --gpu-layers 1")), 0);
+    assert_int_equal(run_command(with("--ids 1,2,3 --max-tokens 12 --temperature 0 --device mirror --gpu-layers 1")),
+                     0);
     assert_string_equal(command_output, text);
     expect_command(with("--ids 1 --device mirror --gpu-layers 3 2>&1 >/dev/null"), 1,
                    "3 layers on the device; it must be from 1 to the model's 2");
@@ -105,7 +107,8 @@ static void weights_stay_as_they_are_stored(void **state)
         snprintf(expected, sizeof(expected), "\"logprob\": %.6f", piece.logprob);
         tarn_generator_free(writer);
         tarn_module_free(model);
-        snprintf(json, sizeof(json), "--ids 1,2,3 --tokens 1 --temperature 0 --json --logprobs 1 --device cpu%s",
+        snprintf(json, sizeof(json),
+                 "--ids 1,2,3 --max-tokens 1 --temperature 0 --json --top-logprobs 1 --device cpu%s",
                  is_stored ? "" : " --dtype f32");
         assert_int_equal(run_command(with(json)), 0);
         const char *at = strstr(command_output, "\"logprob\": ");
@@ -119,7 +122,8 @@ static void json_is_one_object(void **state)
 {
     (void)state;
     write_model(false);
-    assert_int_equal(command_objects(with("--ids 1,2,3 --tokens 2 --temperature 0 --seed 4 --json --dtype f64")), 1);
+    assert_int_equal(command_objects(with("--ids 1,2,3 --max-tokens 2 --temperature 0 --seed 4 --json --dtype f64")),
+                     1);
     assert_non_null(strstr(command_output, "\"seed\": 4, \"prompt\": [1, 2, 3], \"tokens\": ["));
 }
 
@@ -141,7 +145,7 @@ static void words_go_in_and_text_comes_out(void **state)
     tarn_tokenizer *letters = tarn_tokenizer_bytes();
     assert_true(tarn_tokenizer_save(letters, scratch("model")));
 
-    assert_int_equal(command_objects(with("'The cat' --tokens 9 --seed 5 --json")), 1);
+    assert_int_equal(command_objects(with("'The cat' --max-tokens 9 --seed 5 --json")), 1);
     assert_non_null(strstr(command_output, "\"prompt\": [84, 104, 101, 32, 99, 97, 116], "));
     char *text = strstr(command_output, "\"text\": \""), expected[10];
     assert_non_null(text);
@@ -149,13 +153,13 @@ static void words_go_in_and_text_comes_out(void **state)
     expected[9] = 0;
     for (int i = 0; i < 9; i++)
         assert_true(expected[i] >= 'a' && expected[i] <= 'z');
-    assert_int_equal(run_command(with("'The cat' --tokens 9 --seed 5")), 0);
+    assert_int_equal(run_command(with("'The cat' --max-tokens 9 --seed 5")), 0);
     assert_int_equal(strlen(command_output), 10);
     assert_memory_equal(command_output, expected, 9);
-    assert_int_equal(command_objects(with("'' --tokens 2 --json")), 1);
+    assert_int_equal(command_objects(with("'' --max-tokens 2 --json")), 1);
     assert_non_null(strstr(command_output, "\"prompt\": [10], "));
-    expect_command(with("abc --ids 1 2>&1"), 2, "are two prompts");
-    expect_command(with("'a text that is too long for the context' --no-slide 2>&1"), 2, "leaves no room");
+    expect_command(with("abc --ids 1 2>&1"), 2, "more than one prompt");
+    expect_command(with("'a text that is too long for the context' --no-slide 2>&1"), 2, "fills the context");
     tarn_tokenizer_free(letters);
     remove(scratch("model/tokenizer.json"));
 }
@@ -166,10 +170,10 @@ static void without_a_prompt_a_text_begins_after_the_end_of_another(void **state
     write_model(true);
     tarn_tokenizer *letters = tarn_tokenizer_bytes();
     assert_true(tarn_tokenizer_save(letters, scratch("model")));
-    assert_int_equal(command_objects(with("--tokens 2 --json --ignore-end < /dev/null")), 1);
+    assert_int_equal(command_objects(with("--max-tokens 2 --json --ignore-eos < /dev/null")), 1);
     assert_non_null(strstr(command_output, "\"prompt\": [49], "));
     write_model(false);
-    expect_command(with("--tokens 2 2>&1 < /dev/null"), 2, "a prompt is missing");
+    expect_command(with("--max-tokens 2 2>&1 < /dev/null"), 2, "the prompt is missing");
     tarn_tokenizer_free(letters);
     remove(scratch("model/tokenizer.json"));
 }
@@ -182,23 +186,23 @@ static void wrong_calls_are_refused(void **state)
     expect_command("generate --help", 0, "usage: tarn generate MODEL [PROMPT]");
     expect_command("help", 0, "tarn generate");
     expect_command("generate /nonexistent --ids 1 2>&1", 1, "/nonexistent' not found");
-    expect_command(with("--ids 1,,2 2>&1"), 2, "is no list of whole numbers");
-    expect_command(with("--ids 1,2, 2>&1"), 2, "is no list of whole numbers");
-    expect_command(with("--ids 'a' 2>&1"), 2, "is no list of whole numbers");
-    expect_command(with("--ids -1 2>&1"), 2, "has a number that no token has");
-    expect_command(with("--ids 99999999999999999999 2>&1"), 2, "has a number that no token has");
+    expect_command(with("--ids 1,,2 2>&1"), 2, "is not a list of token ids");
+    expect_command(with("--ids 1,2, 2>&1"), 2, "is not a list of token ids");
+    expect_command(with("--ids 'a' 2>&1"), 2, "is not a list of token ids");
+    expect_command(with("--ids -1 2>&1"), 2, "has an id out of range");
+    expect_command(with("--ids 99999999999999999999 2>&1"), 2, "has an id out of range");
     expect_command(with("--ids 1,50 2>&1"), 2, "token 1 of the prompt is 50");
-    expect_command(with("--ids 1 --tokens 40 --no-slide 2>&1"), 2, "ask for 39 at most");
-    expect_command(with("--ids 1 --temperature -1 2>&1"), 2, "'-1' is outside 0 to 100");
+    expect_command(with("--ids 1 --max-tokens 40 --no-slide 2>&1"), 2, "ask for 39 at most");
+    expect_command(with("--ids 1 --temperature -1 2>&1"), 2, "'-1' is out of range; must be from 0 to 100");
     expect_command(with("--ids 1 --temperature 1e-9 2>&1"), 2, "--temperature is 1e-09");
     expect_command(with("--ids 1 --temperature nan 2>&1"), 2, "'nan' is not a number");
     expect_command(with("--ids 1 --temperature 1x 2>&1"), 2, "'1x' is not a number");
-    expect_command(with("--ids 1 --top-p 1.5 2>&1"), 2, "'1.5' is outside 0 to 1");
+    expect_command(with("--ids 1 --top-p 1.5 2>&1"), 2, "'1.5' is out of range; must be from 0 to 1");
     expect_command(with("--ids 1 --top-p 0 2>&1"), 2, "'0' is not above 0, up to 1");
-    expect_command(with("--ids 1 --top-k -1 2>&1"), 2, "'-1' is outside 0 to 1000000");
-    expect_command(with("--ids 1 --seed 1.5 2>&1"), 2, "'1.5' is not a whole number");
-    expect_command(with("--ids 1 --dtype i32 2>&1"), 2, "is none of f32");
-    expect_command(with("--ids 1 --batch-size 3 2>&1"), 2, "takes no --batch-size");
+    expect_command(with("--ids 1 --top-k -1 2>&1"), 2, "'-1' is out of range; must be from 0 to 1000000");
+    expect_command(with("--ids 1 --seed 1.5 2>&1"), 2, "'1.5' is not an integer");
+    expect_command(with("--ids 1 --dtype i32 2>&1"), 2, "must be f32");
+    expect_command(with("--ids 1 --batch-size 3 2>&1"), 2, "--batch-size is not an option of this command");
 }
 
 /* A model of bytes that writes the same letters whatever it is given: positions alone are looked at. */
@@ -229,34 +233,35 @@ static void texts_stop_and_prompts_come_from_anywhere(void **state)
     (void)state;
     char command[1024];
     write_parrot("abc def \303\251 END. ");
-    expect_command(with("x --tokens 11 --temperature 0"), 0, "abc def \303\251 \n");
-    assert_int_equal(run_command(with("x --tokens 30 --temperature 0 --stop 'END' --stop zzz")), 0);
+    expect_command(with("x --max-tokens 11 --temperature 0"), 0, "abc def \303\251 \n");
+    assert_int_equal(run_command(with("x --max-tokens 30 --temperature 0 --stop 'END' --stop zzz")), 0);
     assert_string_equal(command_output, "abc def \303\251 \n");
-    assert_int_equal(run_command(with("xab --tokens 3 --temperature 0 --echo")), 0);
+    assert_int_equal(run_command(with("xab --max-tokens 3 --temperature 0 --echo")), 0);
     assert_string_equal(command_output, "xabc d\n");
     write_text("prompt.txt", "xab");
-    snprintf(command, sizeof(command), "--prompt-file %s --tokens 3 --temperature 0", scratch("prompt.txt"));
+    snprintf(command, sizeof(command), "--prompt-file %s --max-tokens 3 --temperature 0", scratch("prompt.txt"));
     assert_int_equal(run_command(with(command)), 0);
     assert_string_equal(command_output, "c d\n");
-    snprintf(command, sizeof(command), "- --tokens 3 --temperature 0 < %s", scratch("prompt.txt"));
+    snprintf(command, sizeof(command), "- --max-tokens 3 --temperature 0 < %s", scratch("prompt.txt"));
     assert_int_equal(run_command(with(command)), 0);
     assert_string_equal(command_output, "c d\n");
     snprintf(command, sizeof(command),
-             "--prompt-file - --tokens 3 --temperature 0 --chunk 2 --kv q8_0 --context 20 < %s", scratch("prompt.txt"));
+             "--prompt-file - --max-tokens 3 --temperature 0 --prefill-chunk 2 --kv-type q8_0 --context 20 < %s",
+             scratch("prompt.txt"));
     assert_int_equal(run_command(with(command)), 0);
     assert_string_equal(command_output, "c d\n");
     expect_command(with("--prompt-file /nonexistent 2>&1"), 1, "'/nonexistent' cannot be opened");
-    expect_command(with("x --prompt-file y 2>&1"), 2, "are two prompts");
-    expect_command(with("x --kv f64 2>&1"), 2, "'f64' is none of model, f32, bf16, f16 and q8_0");
+    expect_command(with("x --prompt-file y 2>&1"), 2, "more than one prompt");
+    expect_command(with("x --kv-type f64 2>&1"), 2, "'f64' must be model, f32, bf16, f16 or q8_0");
     expect_command(with("x --stop '' 2>&1"), 2, "'' is empty");
-    expect_command(with("--ids 1 --stop a 2>&1"), 2, "--stop needs text");
-    expect_command(with("x --logprobs 2 2>&1"), 2, "--logprobs needs --json");
-    expect_command(with("x --context 3 --tokens 3 --no-slide 2>&1"), 2, "ask for 2 at most");
+    expect_command(with("--ids 1 --stop a 2>&1"), 2, "--stop needs a tokenizer");
+    expect_command(with("x --top-logprobs 2 2>&1"), 2, "--top-logprobs needs --json");
+    expect_command(with("x --context 3 --max-tokens 3 --no-slide 2>&1"), 2, "ask for 2 at most");
     expect_command(with("x --context 61 2>&1"), 2, "it must be from 1 to the model's 60");
     expect_command(with("x --repeat-penalty 0 2>&1"), 2, "'0' is not above 0");
     expect_command(with("x --repeat-penalty 0.001 2>&1"), 2, "--repeat-penalty is 0.001");
-    expect_command(with("x --min-p 2 2>&1"), 2, "'2' is outside 0 to 1");
-    expect_command(with("x --n 0 2>&1"), 2, "'0' is outside 1 to 1024");
+    expect_command(with("x --min-p 2 2>&1"), 2, "'2' is out of range; must be from 0 to 1");
+    expect_command(with("x --n 0 2>&1"), 2, "'0' is out of range; must be from 1 to 1024");
     remove(scratch("model/tokenizer.json"));
 }
 
@@ -266,26 +271,28 @@ static void past_the_context_the_window_slides(void **state)
     (void)state;
     static char first[1024];
     write_parrot("abcdefghijklmnopqrstuvwxyz0123456789");
-    assert_int_equal(run_command(with("x --context 10 --tokens 17 --temperature 0 2>/dev/null")), 0);
+    assert_int_equal(run_command(with("x --context 10 --max-tokens 17 --temperature 0 2>/dev/null")), 0);
     /* 10 letters; then 5 tokens stay, and what follows them is at the fifth place */
     assert_string_equal(command_output, "abcdefghijefghije\n");
-    expect_command(with("x --context 10 --tokens 30 --temperature 0 2>&1"), 0,
-                   "(the context of 10 tokens is full: the text goes on from its last 5; --no-slide stops there)");
+    expect_command(with("x --context 10 --max-tokens 30 --temperature 0 2>&1"), 0,
+                   "(the context of 10 tokens is full: generation continues from its last 5; --no-slide stops there)");
     assert_null(strstr(strstr(command_output, "is full") + 1, "is full")); /* said once */
     expect_command(with("x --context 10 --temperature 0 --no-slide 2>&1"), 0,
-                   "(the context of 10 tokens is full: the text ends here)");
-    expect_command(with("x --context 10 --tokens 30 --no-slide 2>&1"), 2,
+                   "(the context of 10 tokens is full: generation stops)");
+    expect_command(with("x --context 10 --max-tokens 30 --no-slide 2>&1"), 2,
                    "do not fit into the context of 10; ask for 9 at most");
-    expect_command(with("'a prompt that is too long' --context 10 --tokens 3 --temperature 0 2>&1"), 0,
+    expect_command(with("'a prompt that is too long' --context 10 --max-tokens 3 --temperature 0 2>&1"), 0,
                    "(the prompt has 25 tokens, and the context 10: its last 5 count");
-    expect_command(with("'a prompt that is too long' --context 10 --tokens 3 --no-slide 2>&1"), 2,
-                   "a prompt of 25 tokens leaves no room in the context of 10");
-    assert_int_equal(run_command(with("x --tokens 200 --temperature 1 --seed 3 --n 2 --kv q8_0 2>/dev/null")), 0);
+    expect_command(with("'a prompt that is too long' --context 10 --max-tokens 3 --no-slide 2>&1"), 2,
+                   "a prompt of 25 tokens fills the context of 10");
+    assert_int_equal(run_command(with("x --max-tokens 200 --temperature 1 --seed 3 --n 2 --kv-type q8_0 2>/dev/null")),
+                     0);
     snprintf(first, sizeof(first), "%s", command_output);
-    assert_int_equal(run_command(with("x --tokens 200 --temperature 1 --seed 3 --n 2 --kv q8_0 2>/dev/null")), 0);
+    assert_int_equal(run_command(with("x --max-tokens 200 --temperature 1 --seed 3 --n 2 --kv-type q8_0 2>/dev/null")),
+                     0);
     assert_string_equal(command_output, first);
-    assert_int_equal(command_objects(with("x --tokens 200 --temperature 0 --json 2>/dev/null")), 1);
-    assert_non_null(strstr(command_output, "\"end\": \"length\""));
+    assert_int_equal(command_objects(with("x --max-tokens 200 --temperature 0 --json 2>/dev/null")), 1);
+    assert_non_null(strstr(command_output, "\"finish_reason\": \"length\""));
     remove(scratch("model/tokenizer.json"));
 }
 
@@ -295,21 +302,21 @@ static void a_pipe_is_the_prompt_or_is_said_to_be_ignored(void **state)
     char command[1024];
     write_parrot("abc def ");
     write_text("prompt.txt", "xab");
-    snprintf(command, sizeof(command), "--tokens 3 --temperature 0 --echo < %s", scratch("prompt.txt"));
+    snprintf(command, sizeof(command), "--max-tokens 3 --temperature 0 --echo < %s", scratch("prompt.txt"));
     assert_int_equal(run_command(with(command)), 0);
     assert_string_equal(command_output, "xabc d\n");
-    snprintf(command, sizeof(command), "%s --tokens 3 --temperature 0 --echo", with(""));
+    snprintf(command, sizeof(command), "%s --max-tokens 3 --temperature 0 --echo", with(""));
     snprintf(arguments, sizeof(arguments), "version > /dev/null; printf xab | $TARN_COMMAND %s", command);
     assert_int_equal(run_command(arguments), 0);
     assert_string_equal(command_output, "xabc d\n");
-    snprintf(command, sizeof(command), "xa --tokens 3 --temperature 0 2>&1 < %s", scratch("prompt.txt"));
+    snprintf(command, sizeof(command), "xa --max-tokens 3 --temperature 0 2>&1 < %s", scratch("prompt.txt"));
     expect_command(with(command), 0, "(standard input is ignored: a prompt is given;");
     assert_non_null(strstr(command_output, "bc \n"));
-    snprintf(command, sizeof(command), "--ids 1,2 --tokens 3 --temperature 0 2>&1 < %s", scratch("prompt.txt"));
+    snprintf(command, sizeof(command), "--ids 1,2 --max-tokens 3 --temperature 0 2>&1 < %s", scratch("prompt.txt"));
     expect_command(with(command), 0, "(standard input is ignored");
-    expect_command(with("- --tokens 3 2>&1 < /dev/zero"), 1,
-                   "'standard input' is longer than 64 MiB, which a prompt may have at most");
-    assert_int_equal(run_command(with("xa --tokens 3 --temperature 0 2>&1 < /dev/null")), 0);
+    expect_command(with("- --max-tokens 3 2>&1 < /dev/zero"), 1,
+                   "'standard input' is too long for a prompt; at most 64 MiB");
+    assert_int_equal(run_command(with("xa --max-tokens 3 --temperature 0 2>&1 < /dev/null")), 0);
     assert_string_equal(command_output, "bc \n");
     remove(scratch("model/tokenizer.json"));
 }
@@ -318,11 +325,10 @@ static void json_says_how_likely_tokens_were(void **state)
 {
     (void)state;
     write_parrot("abc");
-    assert_int_equal(command_objects(with("x --tokens 3 --temperature 0 --json --logprobs 2 --stop c")), 1);
-    assert_non_null(strstr(
-        command_output,
-        "\"tokens\": [97, 98, 99], \"text\": \"ab\", \"end\": \"text\", \"logprobs\": [{\"token\": 97, \"logprob\": "));
-    assert_non_null(strstr(command_output, "\"likeliest\": [{\"token\": 97, "));
+    assert_int_equal(command_objects(with("x --max-tokens 3 --temperature 0 --json --top-logprobs 2 --stop c")), 1);
+    assert_non_null(strstr(command_output, "\"tokens\": [97, 98, 99], \"text\": \"ab\", \"finish_reason\": \"text\", "
+                                           "\"logprobs\": [{\"token\": 97, \"logprob\": "));
+    assert_non_null(strstr(command_output, "\"top_logprobs\": [{\"token\": 97, "));
     assert_non_null(strstr(command_output, "\"tokens_per_second\": "));
     remove(scratch("model/tokenizer.json"));
 }
@@ -333,14 +339,29 @@ static void several_texts_are_written_at_once(void **state)
     (void)state;
     char first[512], second[512], both[2048];
     write_model(false);
-    assert_int_equal(run_command(with("--ids 1,2,3 --tokens 8 --seed 7 --device cpu")), 0);
+    assert_int_equal(run_command(with("--ids 1,2,3 --max-tokens 8 --seed 7 --device cpu")), 0);
     snprintf(first, sizeof(first), "%.500s", command_output);
-    assert_int_equal(run_command(with("--ids 1,2,3 --tokens 8 --seed 8 --device cpu")), 0);
+    assert_int_equal(run_command(with("--ids 1,2,3 --max-tokens 8 --seed 8 --device cpu")), 0);
     snprintf(second, sizeof(second), "%.500s", command_output);
     snprintf(both, sizeof(both), "--- 1 of 2 ---\n%s--- 2 of 2 ---\n%s", first, second);
-    assert_int_equal(run_command(with("--ids 1,2,3 --tokens 8 --seed 7 --n 2 --device cpu")), 0);
+    assert_int_equal(run_command(with("--ids 1,2,3 --max-tokens 8 --seed 7 --n 2 --device cpu")), 0);
     assert_string_equal(command_output, both);
-    assert_int_equal(command_objects(with("--ids 1,2,3 --tokens 8 --seed 7 --n 3 --json")), 3);
+    assert_int_equal(command_objects(with("--ids 1,2,3 --max-tokens 8 --seed 7 --n 3 --json")), 3);
+}
+
+/* Flags of earlier versions. */
+static void old_flags_are_accepted(void **state)
+{
+    (void)state;
+    expect_command(with("--ids 1,2 --tokens 3 --kv f32 --chunk 2 --repeat-penalty 1.1 --repeat-window 4 --ignore-end "
+                        "--json --logprobs 1 --temperature 0"),
+                   0, "\"top_logprobs\": [");
+    char old[400];
+    snprintf(old, sizeof(old), "%.*s", (int)strcspn(strstr(command_output, "\"tokens\""), "]"),
+             strstr(command_output, "\"tokens\""));
+    expect_command(with("--ids 1,2 --max-tokens 3 --kv-type f32 --prefill-chunk 2 --repeat-penalty 1.1 "
+                        "--repeat-last-n 4 --ignore-eos --json --top-logprobs 1 --temperature 0"),
+                   0, old);
 }
 
 int main(void)
@@ -357,6 +378,7 @@ int main(void)
         in_scope(a_pipe_is_the_prompt_or_is_said_to_be_ignored),
         in_scope(json_says_how_likely_tokens_were),
         in_scope(several_texts_are_written_at_once),
+        in_scope(old_flags_are_accepted),
         in_scope(wrong_calls_are_refused),
     };
     return TARN__HAVE_JANSSON ? cmocka_run_group_tests(tests, make_scratch, remove_scratch) : 0;

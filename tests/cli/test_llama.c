@@ -16,19 +16,20 @@ static const char *make_text(void)
 
 static const char *small(const char *model, const char *more)
 {
-    return command_line("train --model %s --data text:%s --layers 2 --heads 4 --kv-heads 2 --width 16 --context 12 "
-                        "--batch-size 8 --steps 60 "
-                        "--eval-every 30 --log-every "
-                        "10 --lr 0.01 --device cpu %s",
-                        model, make_text(), more);
+    return command_line(
+        "train --model %s --data text:%s --layers 2 --heads 4 --kv-heads 2 --hidden-size 16 --context 12 "
+        "--batch-size 8 --steps 60 "
+        "--eval-every 30 --log-every "
+        "10 --lr 0.01 --device cpu %s",
+        model, make_text(), more);
 }
 
 static void a_dry_run_says_what_it_would_do(void **state)
 {
     (void)state;
-    expect_command(small("llama", "--inner 24 --dry-run"), 0, "training llama");
-    assert_non_null(
-        strstr(command_output, "2 layers, 4 heads (of keys 2), width 16, context 12, vocabulary 14, inner 24"));
+    expect_command(small("llama", "--ffn-size 24 --dry-run"), 0, "training llama");
+    assert_non_null(strstr(command_output,
+                           "2 layers, 4 heads (of keys 2), hidden size 16, context 12, vocabulary 14, FFN size 24"));
     assert_non_null(strstr(command_output, "runs/llama-numbers-2x16x12-cpu"));
 }
 
@@ -43,7 +44,7 @@ static void a_run_is_trained_and_judged_and_gone_on_with_and_writes(void **state
     assert_int_equal(command_objects(command_line("eval %s --json", folder)), 1);
     assert_non_null(strstr(command_output, "\"model\": \"qwen3\""));
     expect_command(command_line("train --resume %s --steps 70", folder), 0, "going on with qwen3");
-    expect_command(command_line("generate %s \"one two\" --tokens 5 --temperature 0", folder), 0, " thre");
+    expect_command(command_line("generate %s \"one two\" --max-tokens 5 --temperature 0", folder), 0, " thre");
 }
 
 static void wrong_calls_say_what_is_wrong(void **state)
@@ -51,8 +52,8 @@ static void wrong_calls_say_what_is_wrong(void **state)
     (void)state;
     expect_command(small("llama", "--dropout 0.1 --dry-run 2>&1"), 2, "a llama does not support it");
     expect_command(small("gpt2", "--dry-run 2>&1"), 2, "--kv-heads is for Llama models");
-    expect_command(small("llama2", "--dry-run 2>&1"), 2, "is none of");
-    expect_command("bench train --model mistral --vocab 64 2>&1", 2, "a mistral has no size of its own");
+    expect_command(small("llama2", "--dry-run 2>&1"), 2, "must be one of");
+    expect_command("bench train --model mistral --vocab-size 64 2>&1", 2, "a mistral has no size of its own");
     expect_command(command_line("train --model mistral --data text:%s --device cpu --dry-run 2>&1", make_text()), 0,
                    "chosen to train in minutes on a CPU");
     expect_command("train --model llama --data digits:50 --dry-run 2>&1", 2, "learns from text");
@@ -61,10 +62,11 @@ static void wrong_calls_say_what_is_wrong(void **state)
 static void a_step_is_measured(void **state)
 {
     (void)state;
-    assert_int_equal(command_objects("bench train --json --model llama --layers 1 --heads 2 --kv-heads 1 --width 16 "
-                                     "--inner 24 --context 8 --vocab 64 --batch 4 "
-                                     "--steps 2 --warmup 1 --device cpu"),
-                     1);
+    assert_int_equal(
+        command_objects("bench train --json --model llama --layers 1 --heads 2 --kv-heads 1 --hidden-size 16 "
+                        "--ffn-size 24 --context 8 --vocab-size 64 --batch 4 "
+                        "--steps 2 --warmup 1 --device cpu"),
+        1);
     assert_non_null(strstr(command_output, "\"model\": \"llama\""));
 }
 

@@ -61,7 +61,7 @@ static void adapters_change_what_is_written(void **state)
     if (!TARN__HAVE_JANSSON)
         skip();
     char plain[256], adapted[256];
-    const char *how = "--ids 1,2,3 --tokens 12 --temperature 0 --device cpu";
+    const char *how = "--ids 1,2,3 --max-tokens 12 --temperature 0 --device cpu";
     write_both(plain, adapted, sizeof(plain));
     assert_int_equal(run_command(command_line("generate %s %s", scratch("model"), how)), 0);
     assert_string_equal(command_output, plain);
@@ -143,7 +143,8 @@ static void wrong_calls_say_what_is_wrong(void **state)
                    "adapter_config.json' cannot be opened");
     expect_command(command_line("convert %s %s 2>&1", folder, scratch("out")), 1, "neither");
     expect_command(command_line("generate %s --ids 1 --adapter 2>&1", folder), 2, "--adapter needs a value: FOLDER");
-    expect_command(command_line("predict %s x.png --adapter y 2>&1", folder), 2, "takes no --adapter");
+    expect_command(command_line("predict %s x.png --adapter y 2>&1", folder), 2,
+                   "--adapter is not an option of this command");
 }
 
 int main(void)

@@ -7,14 +7,14 @@
 #include "support/trace.h"
 #include "tarn_features.h"
 
-#define SMALL "--layers 1 --heads 2 --width 16 --context 8 --device cpu "
+#define SMALL "--layers 1 --heads 2 --hidden-size 16 --context 8 --device cpu "
 
 static void bench_train_tells_the_parts_of_a_step(void **state)
 {
     (void)state;
     static const char *const parts[] = {"step", "batch", "forward",         "backward",           "update",
                                         "host", "busy",  "of a product of", "at most: parameters"};
-    assert_int_equal(run_command("bench train --vocab 64 --batch 2 --steps 2 --warmup 1 " SMALL), 0);
+    assert_int_equal(run_command("bench train --vocab-size 64 --batch 2 --steps 2 --warmup 1 " SMALL), 0);
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
         if (!strstr(command_output, parts[i]))
             fail_msg("there is no '%s' in %s", parts[i], command_output);
@@ -27,10 +27,9 @@ static void bench_train_prints_one_object(void **state)
     static const char *const keys[] = {"step_ms",     "least_step_ms", "tokens_per_second", "batch_ms", "forward_ms",
                                        "backward_ms", "update_ms",     "host_ms",           "busy",     "tflops",
                                        "of_product",  "of_peak",       "activations",       "workspace"};
-    assert_int_equal(
-        command_objects(
-            "bench train --json --vocab 64 --batch 4 --micro-batch 2 --steps 2 --warmup 1 --precision bf16 " SMALL),
-        1);
+    assert_int_equal(command_objects("bench train --json --vocab-size 64 --batch 4 --micro-batch 2 --steps 2 --warmup "
+                                     "1 --precision bf16 " SMALL),
+                     1);
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
         char key[40];
         snprintf(key, sizeof(key), "\"%s\": ", keys[i]);
@@ -46,10 +45,10 @@ static void bench_train_refuses_what_is_not_of_a_step(void **state)
     (void)state;
     expect_command("help bench train", 0, "--recompute");
     expect_command("help bench", 0, "tarn bench train");
-    expect_command("bench train --data digits 2>&1", 2, "takes no --data");
-    expect_command("bench train --epochs 3 2>&1", 2, "takes no --epochs");
-    expect_command("bench train --batch 0 2>&1", 2, "'0' is outside 1 to 65536");
-    expect_command("bench train --steps 0 2>&1", 2, "'0' is outside 1 to 100000");
+    expect_command("bench train --data digits 2>&1", 2, "--data is not an option of this command");
+    expect_command("bench train --epochs 3 2>&1", 2, "--epochs is not an option of this command");
+    expect_command("bench train --batch 0 2>&1", 2, "'0' is out of range; must be from 1 to 65536");
+    expect_command("bench train --steps 0 2>&1", 2, "'0' is out of range; must be from 1 to 100000");
     expect_command("bench train --model gpt3 2>&1", 2, "tarn bench train: --model");
     expect_command("bench train --precison bf16 2>&1", 2, "did you mean --precision?");
     expect_command("bench train --model mlp --context 8 --device cpu 2>&1", 2, "context is for language models");
@@ -119,8 +118,8 @@ static void a_profile_may_be_quiet_and_is_refused_elsewhere(void **state)
     assert_int_equal(stat(path, &file), 0);
     expect_command("train --profile=yes 2>&1", 2, "on or absent");
     expect_command("train --profile-steps 10 2>&1", 2, "belongs to --profile");
-    expect_command("train --profile-steps 0 2>&1", 2, "'0' is outside 1 to 10000");
-    expect_command("eval x --profile 2>&1", 2, "takes no --profile");
+    expect_command("train --profile-steps 0 2>&1", 2, "'0' is out of range; must be from 1 to 10000");
+    expect_command("eval x --profile 2>&1", 2, "--profile is not an option of this command");
 }
 
 int main(void)

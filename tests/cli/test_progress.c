@@ -66,10 +66,11 @@ static terminal *start(int columns, const char *folder, const char *flags)
     assert_true(grantpt(t.fd) == 0 && unlockpt(t.fd) == 0);
     t.own = open(ptsname(t.fd), O_RDWR | O_NOCTTY); /* so that it stays open */
     assert_int_equal(ioctl(t.fd, TIOCSWINSZ, &(struct winsize){.ws_row = 24, .ws_col = (unsigned short)columns}), 0);
-    snprintf(command, sizeof(command),
-             "TERM=xterm exec \"%s\" train --data text:%s --layers 1 --heads 1 --width 8 --context 8 --device cpu "
-             "--out %s %s > %s 2>&1",
-             program, make_text(), folder, flags, ptsname(t.fd));
+    snprintf(
+        command, sizeof(command),
+        "TERM=xterm exec \"%s\" train --data text:%s --layers 1 --heads 1 --hidden-size 8 --context 8 --device cpu "
+        "--out %s %s > %s 2>&1",
+        program, make_text(), folder, flags, ptsname(t.fd));
     t.child = fork();
     if (t.child == 0) {
         execl("/bin/sh", "sh", "-c", command, (char *)NULL);

@@ -61,7 +61,7 @@ static void files_are_prepared(void **state)
         skip();
     write_text("b.txt", "0123456789");
     expect_with(0, "8 tokens to train on, 2 to judge by, in 2 files",
-                "tokenize --tokenizer bytes --prepare %s --validation 0.2 %s", scratch("data"), scratch("b.txt"));
+                "tokenize --tokenizer bytes --prepare %s --val-fraction 0.2 %s", scratch("data"), scratch("b.txt"));
     expect_with(1, "already exists", "tokenize --tokenizer bytes --prepare %s %s 2>&1", scratch("data"),
                 scratch("b.txt"));
     write_text("c.json", "{\"body\": \"ab\"}\n{\"body\": \"c\"}\n");
@@ -83,14 +83,14 @@ static void wrong_calls_say_what_is_wrong(void **state)
     expect_command("tokenize --tokenizer bytes --train 300 --out x y 2>&1", 2, "no place");
     expect_command("tokenize --train 300 y 2>&1", 2, "--out or --prepare");
     expect_command("tokenize --train 300 --out x 2>&1", 2, "files are missing");
-    expect_command("tokenize --train 30 --out x y 2>&1", 2, "outside 256");
+    expect_command("tokenize --train 30 --out x y 2>&1", 2, "must be from 256");
     expect_command("tokenize --tokenizer bytes --prepare x 2>&1", 2, "files are missing");
     expect_command("tokenize --tokenizer bytes --prepare x --decode y 2>&1", 2, "no place");
-    expect_command("tokenize --tokenizer bytes --validation 0.5 --text a 2>&1", 2, "belong to --prepare");
+    expect_command("tokenize --tokenizer bytes --val-fraction 0.5 --text a 2>&1", 2, "belong to --prepare");
     expect_command("tokenize --tokenizer bytes --field body --text a 2>&1", 2, "say how --train");
     expect_command("tokenize --tokenizer bytes --json-lines y 2>&1", 2, "say how --train");
-    expect_command("tokenize --tokenizer bytes --prepare x --validation 2 y 2>&1", 2, "outside 0 to 1");
-    expect_command("tokenize --tokenizer bytes --prepare x --validation a y 2>&1", 2, "not a number");
+    expect_command("tokenize --tokenizer bytes --prepare x --val-fraction 2 y 2>&1", 2, "outside 0 to 1");
+    expect_command("tokenize --tokenizer bytes --prepare x --val-fraction a y 2>&1", 2, "not a number");
     expect_command("tokenize --tokenizer bytes --decode --pieces --text 1 2>&1", 2, "no place with --decode");
     expect_command("tokenize --tokenizer bytes --out x --text a 2>&1", 2, "unless it is characters");
     expect_command("tokenize --tokenizer bytes --out x y 2>&1", 2, "unless it is characters");

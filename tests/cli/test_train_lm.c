@@ -29,7 +29,7 @@ static const char *make_text(void)
 static const char *small_run(const char *folder, const char *more)
 {
     return command_line(
-        "train --data text:%s --layers 1 --heads 2 --width 16 --context 12 --batch-size 8 --micro-batch 4 "
+        "train --data text:%s --layers 1 --heads 2 --hidden-size 16 --context 12 --batch-size 8 --micro-batch 4 "
         "--steps %d --eval-every 25 "
         "--eval-batches 2 --log-every 5 --lr 0.01 --min-lr 0.001 --dropout 0.1 --clip-norm 1 --weight-decay "
         "0.1 --device cpu --out %s %s",
@@ -63,16 +63,16 @@ static void wrong_calls_say_what_is_wrong(void **state)
         const char *flags, *text;
         int status;
     } calls[] = {
-        {"--layers 0", "--layers: '0' is outside 1 to 1024", 2},
-        {"--dropout 1", "outside", 2},
-        {"--heads 5 --width 16", "must divide", 1},
-        {"--precision fp8", "is none of f32|tf32|bf16", 2},
+        {"--layers 0", "--layers: '0' is out of range; must be from 1 to 1024", 2},
+        {"--dropout 1", "out of range", 2},
+        {"--heads 5 --hidden-size 16", "must divide", 1},
+        {"--precision fp8", "must be one of f32|tf32|bf16", 2},
         {"--precision tf32 --device cpu", "the device is cpu", 2},
         {"--micro-batch 3 --batch-size 8", "does not divide", 2},
-        {"--hidden 3", "hidden is for classifiers", 2},
+        {"--mlp-sizes 3", "mlp-sizes is for classifiers", 2},
         {"--model mlp", "learns from samples with labels", 2},
         {"--tokenizer /nosuch", "/nosuch", 1},
-        {"--context 4000 --width 16 --heads 1 --layers 1", "tokens to train on", 1},
+        {"--context 4000 --hidden-size 16 --heads 1 --layers 1", "tokens to train on", 1},
     };
     for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
         expect_command(command_line("train --data text:%s %s --dry-run 2>&1", text, calls[i].flags), calls[i].status,
@@ -87,7 +87,7 @@ static void a_dry_run_says_what_it_would_do(void **state)
 {
     (void)state;
     expect_command(small_run(scratch("dry"), "--dry-run"), 0, "2700 tokens to train on, 300 to judge by");
-    assert_non_null(strstr(command_output, "1 layers, 2 heads, width 16, context 12, vocabulary 14"));
+    assert_non_null(strstr(command_output, "1 layers, 2 heads, hidden size 16, context 12, vocabulary 14"));
     assert_non_null(strstr(command_output, "4 at a time, gradients added up"));
     assert_non_null(strstr(command_output, " trained, 0 frozen"));
     assert_non_null(strstr(command_output, "memory      about"));
@@ -120,7 +120,7 @@ static void a_run_that_cannot_fit_does_not_start(void **state)
     (void)state;
     const char *text = make_text();
     const char *run =
-        command_line("train --data text:%s --tokenizer bytes --layers 64 --heads 2 --width 64 --context 64 "
+        command_line("train --data text:%s --tokenizer bytes --layers 64 --heads 2 --hidden-size 64 --context 64 "
                      "--batch-size 65536 --device cpu --out %s",
                      text, scratch("huge"));
     char command[4096];
@@ -130,11 +130,11 @@ static void a_run_that_cannot_fit_does_not_start(void **state)
     expect_command(command, 1, "free on cpu\n");
     expect_command(command, 1, "needed, which fits, with --micro-batch ");
     /* with --micro-batch, by what is free: train.plan has both */
-    expect_command(command, 1, "needed, which fits, with --recompute block");
+    expect_command(command, 1, "needed, which fits, with --recompute full");
     assert_int_not_equal(access(scratch("huge"), F_OK), 0);
     snprintf(command, sizeof(command), "%s --dry-run", run);
     expect_command(command, 0, "does not fit: ");
-    expect_command(command, 0, "--recompute block");
+    expect_command(command, 0, "--recompute full");
     snprintf(command, sizeof(command), "%s --dry-run --json", run);
     expect_command(command, 0, "\"fits\": [{\"settings\": \"micro_batch=");
 }
@@ -158,8 +158,8 @@ static void a_run_is_shown_judged_and_lets_write(void **state)
     assert_int_equal(command_objects(command_line("eval %s --json --data text:%s", scratch("whole"), make_text())), 1);
     assert_non_null(strstr(command_output, "\"tokens\": 2999, "));
     expect_command(command_line("eval %s --data digits 2>&1", scratch("whole")), 2, "is no text");
-    expect_command(command_line("generate %s \"one t\" --tokens 5", scratch("whole")), 0, "");
-    expect_command(command_line("generate %s \"one t\" --tokens 5", scratch("whole/best")), 0, "");
+    expect_command(command_line("generate %s \"one t\" --max-tokens 5", scratch("whole")), 0, "");
+    expect_command(command_line("generate %s \"one t\" --max-tokens 5", scratch("whole/best")), 0, "");
     expect_command(command_line("predict %s x.png 2>&1", scratch("whole")), 1, "no classes");
 }
 
@@ -169,9 +169,9 @@ static void shards_are_trained_on(void **state)
     char shards[600];
     snprintf(shards, sizeof(shards), "%s", scratch("shards"));
     expect_command(
-        command_line("tokenize %s --prepare %s --tokenizer bytes --validation 0.1 2>&1", make_text(), shards), 0, "");
+        command_line("tokenize %s --prepare %s --tokenizer bytes --val-fraction 0.1 2>&1", make_text(), shards), 0, "");
     const char *flags =
-        "--layers 1 --heads 1 --width 8 --context 8 --batch-size 4 --steps 20 --eval-every 10 --device cpu";
+        "--layers 1 --heads 1 --hidden-size 8 --context 8 --batch-size 4 --steps 20 --eval-every 10 --device cpu";
     expect_command(command_line("train --data shards:%s %s --out %s 2>&1", shards, flags, scratch("sharded")), 0,
                    "vocabulary 256");
     expect_command(command_line("train --resume %s --steps 30 2>&1", scratch("sharded")), 0, "step 30 of 30");
@@ -190,8 +190,8 @@ static void the_demo_trains_and_writes(void **state)
     assert_non_null(strstr(command_output, "step 2 of 2"));
     assert_non_null(strstr(command_output, "\nstatic "));
     expect_command(command_line("demo --steps 2 --device cpu --out %s 2>&1", folder), 1, "already exists");
-    expect_command("demo --steps 0 2>&1", 2, "outside 1 to");
-    expect_command("demo --lr 1 2>&1", 2, "takes no --lr");
+    expect_command("demo --steps 0 2>&1", 2, "must be from 1 to");
+    expect_command("demo --lr 1 2>&1", 2, "--lr is not an option of this command");
 }
 
 /* ---- stopped and killed ------------------------------------------------------------------------------------------ */
@@ -323,7 +323,7 @@ static void a_loss_that_is_not_finite_names_step_and_layer(void **state)
 {
     (void)state;
     expect_command(
-        command_line("train --data text:%s --layers 1 --heads 1 --width 8 --context 8 --batch-size 4 --steps 50 "
+        command_line("train --data text:%s --layers 1 --heads 1 --hidden-size 8 --context 8 --batch-size 4 --steps 50 "
                      "--optimizer sgd --lr 100000 "
                      "--weight-decay 100000 --device cpu --out %s 2>&1",
                      make_text(), scratch("nan")),

@@ -1,5 +1,5 @@
-/* test_async_checkpoint.c: checkpoints that are written while the run goes on: the files are those of a run that waits for them,
- * and what the disk refuses ends the run, with the checkpoint before. */
+/* test_async_checkpoint.c: checkpoints that are written while the run goes on: the files are those of a run that waits
+ * for them, and what the disk refuses ends the run, with the checkpoint before. */
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -78,10 +78,10 @@ static void logs(void **state)
 static void sizes_that_are_not_the_checkpoints(void **state)
 {
     (void)state;
-    static const char *const bad[][3] = {{"\"width\": 8", "\"vast\": 8", "there is no option 'vast'"},
+    static const char *const bad[][3] = {{"\"hidden_size\": 8", "\"vast\": 8", "unknown option 'vast'"},
                                          {"\"context\": 8", "\"context\": 800000", "tells of a model"},
                                          {"\"layers\": 1,", "\"layers\": 1000,", "tells of a model"},
-                                         {"    \"layers\": 1,\n", "", "does not say all of layers"}};
+                                         {"    \"layers\": 1,\n", "", "lacks one of layers"}};
     make_run("sizes");
     drop_checksums(scratch("sizes/config.json"));
     size_t count;

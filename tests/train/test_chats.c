@@ -498,12 +498,12 @@ static void a_file_of_its_own_is_for_validation(void **state)
     assert_ok();
     assert_false(tarn__chat_dataset_batch(
         c, TARN__CHAT_VALIDATION, 0, 1, &(tarn__chat_dataset_rows){b.ids, b.targets, b.positions, b.document_starts}));
-    assert_error(TARN_ERROR_ARGUMENT, "there are no documents for validation");
+    assert_error(TARN_ERROR_ARGUMENT, "no documents for validation");
     tarn__chat_dataset_close(c);
     o.path = write_text("single.jsonl", "{\"text\": \"one\"}\n");
     o.val_fraction = 0.5;
     assert_null(tarn__chat_dataset_open(&o));
-    assert_error(TARN_ERROR_FORMAT, "there is one document; a share for validation needs at least 2");
+    assert_error(TARN_ERROR_FORMAT, "one document; a fraction for validation needs at least 2");
     tarn_tokenizer_free(t);
 }
 

@@ -271,7 +271,7 @@ static void recomputed_blocks_give_the_same_adapters(void **state)
     const char *base = llama_base("base-recompute");
     tarn_train_options stored = small(base, 3, "stored"), again = small(base, 3, "again");
     stored.lora_dropout = again.lora_dropout = 0.1;
-    snprintf(again.recompute, sizeof(again.recompute), "block");
+    snprintf(again.recompute, sizeof(again.recompute), "full");
     story a = run(tarn_trainer_new(&stored), 0), b = run(tarn_trainer_new(&again), 0);
     assert_true(fabs(a.last_loss - b.last_loss) < 1e-5 * a.last_loss);
 }
@@ -394,7 +394,7 @@ static void options_that_cannot_be_are_refused(void **state)
         int64_t rank;
         const char *says;
     } rows[] = {{"layers", "3", 2, "layers is 3, but that of the model in"},
-                {"vocab", "300", 0, "vocab is 300, but that"},
+                {"vocab_size", "300", 0, "vocab_size is 300, but that"},
                 {"tokenizer", "bytes", 0, "the model has its own, in"},
                 {"dropout", "0.1", 2, "a llama has none"},
                 {"context", "33", 2, "looks at 32 tokens at most"},
@@ -408,7 +408,7 @@ static void options_that_cannot_be_are_refused(void **state)
                 {"quantize", "q4_k", 2, "q4_k needs a multiple of"},
                 {"template", "chatml", 2, "template is for chats"},
                 {"val", "x.jsonl", 2, "val is for chats"},
-                {"val_share", "0.2", 2, "val_share is for chats"},
+                {"val_fraction", "0.2", 2, "val_fraction is for chats"},
                 {"data", "digits", 2, "but the data is 'digits'"},
                 {"precision", "tf32", 2, "tf32 is for GPUs"}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -422,11 +422,11 @@ static void options_that_cannot_be_are_refused(void **state)
     snprintf(options.base, sizeof(options.base), "%s", scratch("nowhere"));
     refused(&options, "nowhere");
     assert_false(tarn_train_options_set(&options, "model", "nosuchmodel"));
-    assert_error(TARN_ERROR_ARGUMENT, "is none of mlp|lenet");
+    assert_error(TARN_ERROR_ARGUMENT, "must be one of mlp|lenet");
     assert_false(tarn_train_options_set(&options, "lora", "0"));
-    assert_error(TARN_ERROR_ARGUMENT, "is outside 1 to 65536");
+    assert_error(TARN_ERROR_ARGUMENT, "is out of range; must be from 1 to 65536");
     assert_false(tarn_train_options_set(&options, "quantize", "q5_0"));
-    assert_error(TARN_ERROR_ARGUMENT, "is none of q8_0");
+    assert_error(TARN_ERROR_ARGUMENT, "must be one of q8_0");
 }
 
 static void adapters_are_no_base(void **state)

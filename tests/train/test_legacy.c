@@ -195,6 +195,69 @@ static void adapters_resume(void **state)
     resume("lora");
 }
 
+/* ---- names ------------------------------------------------------------------------------------------------------- */
+
+static void old_names_and_words_set_the_present_options(void **state)
+{
+    (void)state;
+    static const char *const old[][2] = {{"hidden", "12,8"},     {"drop-every", "3"},    {"drop_epochs", "2"},
+                                         {"drop-factor", "0.5"}, {"width", "16"},        {"inner", "24"},
+                                         {"vocab", "40"},        {"recompute", "cheap"}, {"val-share", "0.25"}};
+    tarn_train_options o = {0};
+    for (size_t i = 0; i < sizeof(old) / sizeof(old[0]); i++)
+        if (!tarn_train_options_set(&o, old[i][0], old[i][1]))
+            fail_msg("%s", tarn_error());
+    assert_true(o.mlp_size_count == 2 && o.mlp_sizes[0] == 12 && o.mlp_sizes[1] == 8);
+    assert_true(o.lr_step == 3 && o.lr_step_epochs == 2 && o.lr_gamma == 0.5);
+    assert_true(o.hidden_size == 16 && o.ffn_size == 24 && o.vocab_size == 40 && o.val_fraction == 0.25);
+    assert_string_equal(o.recompute, "selective");
+    assert_true(tarn_train_options_set(&o, "recompute", "block"));
+    assert_string_equal(o.recompute, "full");
+    put_file("both.json", "{\"width\": 8, \"hidden_size\": 8}", strlen("{\"width\": 8, \"hidden_size\": 8}"));
+    assert_false(tarn_train_options_load(&o, "both.json"));
+    assert_error(TARN_ERROR_ARGUMENT, "hidden_size is given twice");
+}
+
+/* After a run was resumed its files have the present names alone. */
+static void present_names_are_written(void **state)
+{
+    (void)state;
+    static const char *const wanted[][3] = {
+        {"gpt2/config.json", "\"hidden_size\": 16", "\"recompute\": \"full\""},
+        {"llama/config.json", "\"lr_gamma\": 0.5", "\"recompute\": \"selective\""},
+        {"mlp/config.json", "\"mlp_sizes\"", "\"std\""},
+        {"lora/config.json", "\"val_fraction\": 0.25", "\"ffn_size\": 24"},
+    };
+    static const char *const old[] = {"\"width\"",     "\"inner\"", "\"hidden\"", "\"drop_",  "\"val_share\"",
+                                      "\"deviation\"", "\"cheap\"", "\"block\"",  "\"vocab\""};
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
+        size_t count;
+        char *text = get_file(wanted[i][0], &count);
+        text = realloc(text, count + 1);
+        text[count] = 0;
+        for (int k = 1; k < 3; k++)
+            assert_contains(text, wanted[i][k]);
+        for (size_t k = 0; k < sizeof(old) / sizeof(old[0]); k++)
+            if (strstr(text, old[k]))
+                fail_msg("%s has %s", wanted[i][0], old[k]);
+        free(text);
+    }
+}
+
+/* A C program may have put an old word into the struct. */
+static void an_old_word_in_the_struct_is_understood(void **state)
+{
+    (void)state;
+    tarn_train_plan plan;
+    tarn_train_options o = {
+        .layers = 1, .heads = 1, .hidden_size = 8, .context = 8, .device = "cpu", .recompute = "block"};
+    snprintf(o.data, sizeof(o.data), "text:text.txt");
+    tarn_trainer *trainer = tarn_trainer_dry_run(NULL, &o);
+    assert_true(trainer && tarn_trainer_plan(trainer, &plan));
+    assert_string_equal(plan.options.recompute, "full");
+    tarn_trainer_free(trainer);
+}
+
 /* ---- the log ----------------------------------------------------------------------------------------------------- */
 
 static void count_entry(const tarn_logged_run *entry, void *ctx)
@@ -234,8 +297,14 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(a_gpt2_resumes),  in_scope(a_llama_resumes),         in_scope(an_mlp_resumes),
-        in_scope(adapters_resume), in_scope(the_log_of_runs_is_read),
+        in_scope(a_gpt2_resumes),
+        in_scope(a_llama_resumes),
+        in_scope(an_mlp_resumes),
+        in_scope(adapters_resume),
+        in_scope(present_names_are_written),
+        in_scope(old_names_and_words_set_the_present_options),
+        in_scope(an_old_word_in_the_struct_is_understood),
+        in_scope(the_log_of_runs_is_read),
     };
 #if defined(__x86_64__)
     setenv("TARN_CPU_LEVEL", "avx2", 0); /* the level that wrote the runs */

@@ -147,7 +147,7 @@ static void the_plan_says_what_will_be_done(void **state)
 static void what_is_recomputed_takes_the_memory_that_was_planned(void **state)
 {
     (void)state;
-    static const char *const how[] = {"none", "cheap", "block"};
+    static const char *const how[] = {"none", "selective", "full"};
     int64_t peak[3];
     char folder[3][1200];
     for (int i = 0; i < 3; i++) {
@@ -184,11 +184,11 @@ static void mistakes_are_named(void **state)
         {"llama", "kv_heads", "3", ".kv_heads is 3; it must divide .heads, which is 4"},
         {"llama", "heads", "3", "must divide"},
         {"llama", "heads", "16", "head_dim is 1"},
-        {"llama", "hidden", "3", "hidden is for classifiers"},
+        {"llama", "mlp_sizes", "3", "mlp_sizes is for classifiers"},
         {"llama", "data", "digits:50", "is for language models"},
-        {"llama-3b", "vocab", "5", "the tokenizer has 18 tokens"},
+        {"llama-3b", "vocab_size", "5", "the tokenizer has 18 tokens"},
         {"gpt2", "kv_heads", "2", "kv_heads is for Llama models"},
-        {"lenet", "inner", "2", "a lenet learns from samples with labels"},
+        {"lenet", "ffn_size", "2", "a lenet learns from samples with labels"},
     };
     for (size_t i = 0; i < sizeof(mistakes) / sizeof(mistakes[0]); i++) {
         tarn_train_options options = small(mistakes[i].model, "mistakes");
@@ -232,9 +232,9 @@ static void a_damaged_run_does_not_go_on(void **state)
     char *text = get_file(path, &count);
     text = realloc(text, count + 1);
     text[count] = 0;
-    char *at = strstr(text, "\"inner\": 64");
+    char *at = strstr(text, "\"ffn_size\": 64");
     assert_non_null(at);
-    memcpy(at, "\"inner\": 99", strlen("\"inner\": 99"));
+    memcpy(at, "\"ffn_size\": 99", strlen("\"ffn_size\": 99"));
     put_file(path, text, count);
     free(text);
     assert_null(tarn_trainer_resume(options.out, NULL));

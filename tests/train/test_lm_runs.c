@@ -335,7 +335,7 @@ static void micro_batches_add_up_to_the_batch(void **state)
 static void what_is_recomputed_takes_less_memory_and_makes_the_same_run(void **state)
 {
     (void)state;
-    static const char *const how[] = {"none", "cheap", "block"};
+    static const char *const how[] = {"none", "selective", "full"};
     int64_t peak[3], planned[3];
     double largest;
     char folder[3][1200];
@@ -382,12 +382,12 @@ static void mistakes_are_named(void **state)
     static const struct {
         const char *name, *value, *text;
     } mistakes[] = {
-        {"hidden", "3", "hidden is for classifiers"},
+        {"mlp_sizes", "3", "mlp_sizes is for classifiers"},
         {"augment", "true", "augment is for classifiers"},
         {"label_smoothing", "0.1", "label_smoothing is for classifiers"},
         {"model", "lenet", "a lenet learns from samples with labels"},
         {"heads", "3", "must divide"},
-        {"vocab", "5", "the tokenizer has 18 tokens"},
+        {"vocab_size", "5", "the tokenizer has 18 tokens"},
         {"micro_batch", "3", "does not divide"},
         {"min_lr", "1", "lr is lower"},
         {"schedule", "constant", "the schedule is constant"},

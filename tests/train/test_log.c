@@ -119,7 +119,7 @@ static void a_log_that_cannot_be_written_is_a_warning(void **state)
     assert_true(run(tarn_trainer_new(&options), false));
     tarn_set_log(NULL, NULL);
     assert_ok();
-    assert_contains(warnings, "could not be added to the log of runs");
+    assert_contains(warnings, "was not added to the log of runs");
     assert_contains(warnings, "blocked/log.jsonl");
 }
 

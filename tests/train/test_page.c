@@ -59,7 +59,7 @@ static void a_classifiers_page_says_what_the_run_is(void **state)
     options.lr = 0.1;
     options.weight_decay = 0.3;
     char *page = page_of(&options);
-    assert_fact(page, "Model", "mlp with hidden layers of 128");
+    assert_fact(page, "Model", "mlp with hidden layer sizes 128");
     assert_fact(page, "Optimizer", "AdamW, beta2 0.999, weight decay 0.3");
     assert_fact(page, "Learning rate", "0.1, times 0.1 every 2 steps");
     assert_fact(page, "Batch", "30 samples");
@@ -71,8 +71,8 @@ static void a_classifiers_page_says_what_the_run_is(void **state)
 static void a_language_models_page_says_what_the_run_is(void **state)
 {
     (void)state;
-    static const char *const others[] = {"hidden",  "Label smoothing", "Augmentation",
-                                         "Classes", "momentum",        "0.00069999"};
+    static const char *const others[] = {"hidden layer", "Label smoothing", "Augmentation",
+                                         "Classes",      "momentum",        "0.00069999"};
     char text[2000];
     for (size_t i = 0; i < sizeof(text); i++)
         text[i] = "abcdefg "[i % 8];
@@ -86,7 +86,7 @@ static void a_language_models_page_says_what_the_run_is(void **state)
     options.clip_norm = 0.5;
     options.lr = 0.0007;
     char *page = page_of(&options);
-    assert_fact(page, "Size", "1 layer, 2 heads, width 8, inner 32");
+    assert_fact(page, "Size", "1 layer, 2 heads, hidden size 8, FFN size 32");
     assert_fact(page, "Tokenizer", "characters");
     assert_fact(page, "Learning rate", "0.0007, cosine down to 0");
     assert_fact(page, "Warm-up", "1 step");

@@ -108,7 +108,7 @@ static void other_instructions_are_warned_of(void **state)
     tarn_trainer_free(tarn_trainer_resume("level", NULL));
     tarn_set_log(tarn_log_stderr, NULL);
     assert_ok();
-    assert_contains(warning, "was computed with the instruction level y");
+    assert_contains(warning, "was started at the instruction level y");
     assert_contains(warning, "its bits will differ");
 }
 

@@ -105,7 +105,7 @@ static void plans_hold(const tarn_train_options *options)
 static void plans_are_those_of_the_model_itself(void **state)
 {
     (void)state;
-    static const char *const recompute[] = {"none", "cheap", "block"}, *const models[] = {"gpt2", "llama", "qwen3"},
+    static const char *const recompute[] = {"none", "selective", "full"}, *const models[] = {"gpt2", "llama", "qwen3"},
                              *const devices[] = {"cpu", "mirror"};
     for (int i = 0; i < 36; i++) {
         if (i % 2 && tarn_device_count("mirror") == 0)
@@ -256,7 +256,7 @@ static void large_models_are_planned_in_a_moment(void **state)
 
 /* ---- runs that do not fit ---------------------------------------------------------------------------------------- */
 
-/* Sets "recompute=block micro_batch=4". */
+/* Sets "recompute=full micro_batch=4". */
 static void set_all(tarn_train_options *o, const char *settings)
 {
     char own[96], *rest = NULL;

@@ -106,7 +106,7 @@ static void a_run_that_is_made_longer_goes_further_down(void **state)
 static void a_config_file_may_say_so(void **state)
 {
     (void)state;
-    static const char text[] = "{\"schedule\": \"step\", \"drop_epochs\": 30, \"drop_factor\": 0.2}";
+    static const char text[] = "{\"schedule\": \"step\", \"lr_step_epochs\": 30, \"lr_gamma\": 0.2}";
     tarn_train_options options = {0};
     put_file(scratch("stairs.json"), text, sizeof(text) - 1);
     assert_true(tarn_train_options_load(&options, scratch("stairs.json")));
@@ -125,7 +125,7 @@ static void stairs_without_a_width_and_widths_without_stairs_are_refused(void **
 {
     (void)state;
     tarn_train_options options = small("refused");
-    assert_refused(&options, "needs drop_every (in steps) or drop_epochs");
+    assert_refused(&options, "needs lr_step (in steps) or lr_step_epochs");
     options.lr_step = options.lr_step_epochs = 2;
     assert_refused(&options, "not both");
     options.lr_step_epochs = 0;
@@ -133,17 +133,17 @@ static void stairs_without_a_width_and_widths_without_stairs_are_refused(void **
     assert_refused(&options, "the schedule is step");
     options.min_lr = 0;
     options.lr_gamma = 1.5;
-    assert_refused(&options, "drop_factor");
+    assert_refused(&options, "lr_gamma");
     options.lr_gamma = 0;
     options.lr_step = -3;
-    assert_refused(&options, "drop_every");
+    assert_refused(&options, "lr_step");
     options = small("refused");
     memset(options.schedule, 0, sizeof(options.schedule));
     options.lr_step = 2;
-    assert_refused(&options, "drop_every is for the schedule step, but the schedule is cosine");
+    assert_refused(&options, "lr_step is for the schedule step, but the schedule is cosine");
     options.lr_step = 0;
     options.lr_gamma = 0.5;
-    assert_refused(&options, "drop_factor is for the schedule step");
+    assert_refused(&options, "lr_gamma is for the schedule step");
 }
 
 int main(void)

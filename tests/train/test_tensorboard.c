@@ -1,6 +1,6 @@
-/* test_tensorboard.c: TensorBoard's event files, taken apart by a reader of the test's own. With a folder as its argument
- * the program writes what stands on its standard input there, a line "STEP VALUE TAG" a point, "resume STEP" a restart:
- * tests/parity/events.py reads it back with TensorBoard. */
+/* test_tensorboard.c: TensorBoard's event files, taken apart by a reader of the test's own. With a folder as its
+ * argument the program writes what stands on its standard input there, a line "STEP VALUE TAG" a point, "resume STEP" a
+ * restart: tests/parity/events.py reads it back with TensorBoard. */
 #include <dirent.h>
 #include <signal.h>
 #include <sys/resource.h>

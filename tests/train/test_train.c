@@ -256,7 +256,7 @@ static void files_that_do_not_belong_together_are_refused(void **state)
     put_file(path, bytes_read, count);
     free(bytes_read);
     assert_null(tarn_trainer_resume(a.out, NULL));
-    assert_error(TARN_ERROR_FORMAT, "no whole checkpoint");
+    assert_error(TARN_ERROR_FORMAT, "not a complete checkpoint");
 }
 
 /* Lines of metrics that came after the last checkpoint are written anew: each step has one. */

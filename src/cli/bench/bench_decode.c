@@ -65,7 +65,7 @@ int tarn__bench_decode(const tarn__options *o)
     result f = {.options = {.model = o->model,
                             .device = o->device,
                             .prompt = o->prompt_tokens,
-                            .tokens = o->tokens,
+                            .tokens = o->max_tokens,
                             .sequences = o->sequences,
                             .prefill_chunk = o->prefill_chunk,
                             .runs = o->runs,

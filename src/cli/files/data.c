@@ -203,8 +203,8 @@ static int check(const tarn__options *o)
     if (o->context == 1)
         return misuse("--context: a row has at least 2 tokens");
     if (o->val_fraction >= 1)
-        return misuse("--val-share is below 1: something must be left to learn from");
-    return o->val && o->val_fraction > 0 ? misuse("--val and --val-share exclude each other") : TARN__DONE;
+        return misuse("--val-fraction must be below 1: some documents must remain for training");
+    return o->val && o->val_fraction > 0 ? misuse("--val and --val-fraction exclude each other") : TARN__DONE;
 }
 
 /* What the model can look at: the model itself says so, and is not needed otherwise. */

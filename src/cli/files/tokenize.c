@@ -37,8 +37,8 @@ static tarn_tokenizer *make_characters(const tarn__options *o)
 static tarn_tokenizer *make_tokenizer(const tarn__options *o)
 {
     tarn_tokenizer *tokenizer = NULL;
-    if (o->vocabulary)
-        tokenizer = tarn_bpe_train_files((const char *const *)o->words, o->word_count, o->vocabulary,
+    if (o->vocab_size)
+        tokenizer = tarn_bpe_train_files((const char *const *)o->words, o->word_count, o->vocab_size,
                                          &(tarn_bpe_options){.json_lines = o->json_lines, .field = o->field});
     else if (strcmp(o->tokenizer, "characters") == 0)
         tokenizer = make_characters(o);
@@ -243,7 +243,7 @@ static int misuse(const char *sentence)
 /* What cannot be honoured together. */
 static int check(const tarn__options *o)
 {
-    bool prepares = o->prepare != NULL, learns = o->vocabulary > 0, makes = prepares || learns || o->out;
+    bool prepares = o->prepare != NULL, learns = o->vocab_size > 0, makes = prepares || learns || o->out;
     if (!learns && !o->tokenizer)
         return misuse("--tokenizer is missing");
     if (learns && o->tokenizer)
@@ -279,7 +279,7 @@ int tarn__tokenize(const tarn__options *options)
     tarn_tokenizer *tokenizer = make_tokenizer(options);
     if (!tokenizer)
         return TARN__FAILED;
-    if (options->vocabulary && tarn_tokenizer_count(tokenizer) < options->vocabulary && !options->quiet)
+    if (options->vocab_size && tarn_tokenizer_count(tokenizer) < options->vocab_size && !options->quiet)
         fprintf(stderr, "tarn tokenize: the files have no more than %lld tokens to learn\n",
                 (long long)tarn_tokenizer_count(tokenizer));
     if (options->out && !tarn_tokenizer_save(tokenizer, options->out))

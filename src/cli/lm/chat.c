@@ -1,7 +1,8 @@
 /* chat.c: `tarn chat`: a conversation with a language model, line by line, from a terminal or a pipe.
  *
- * The whole conversation is put together by the model's own template for each answer; the writer finds what it knows of
- * it already, so only what is new is computed. Ctrl-C ends an answer, not the program: what was said so far stays. */
+ * The model's chat template renders the whole conversation for each answer; the generator reuses the KV cache of the
+ * common prefix, so only new tokens are computed. Ctrl-C ends an answer, not the program: the text so far stays in the
+ * conversation. */
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -11,21 +12,21 @@
 #include "cli/input.h"
 #include "cli/lm/lm_common.h"
 
-#define USUAL_CONTEXT 4096 /* tokens, where the model has more */
-#define ROOM_FOR_ANSWER 4  /* a part of the context that is free after turns were forgotten: a fourth */
+#define DEFAULT_CONTEXT 4096 /* tokens, for models with more */
+#define ANSWER_FRACTION 4    /* a fourth of the context is free after turns were dropped */
 
-/* What was said, in order; a system's words are the first message, where there are any. */
+/* The messages in order; a system message, if any, is the first. */
 typedef struct history {
     tarn_chat_message *messages; /* contents are owned */
-    int count, room;
+    int count, capacity;
 } history;
 
 typedef struct chat {
-    tarn_run_weights weights; /* that are used */
+    tarn_run_weights weights;
     const tarn__options *options;
     tarn_kv_type kv_type;
-    bool forgets;  /* the oldest turns, when the context is full */
-    bool is_asked; /* somebody types */
+    bool forgets;        /* drops the oldest turns when the context is full */
+    bool is_interactive; /* standard input is a terminal */
     tarn_module *model;
     tarn_tokenizer *tokenizer;
     tarn_generator *writer;
@@ -34,7 +35,7 @@ typedef struct chat {
     int32_t stop;
     uint64_t seed;
     int status;
-    bool is_broken; /* no further question can be answered */
+    bool is_broken; /* an error ended the conversation */
 } chat;
 
 static volatile sig_atomic_t interrupted;
@@ -45,7 +46,7 @@ static void interrupt(int number)
     interrupted = 1;
 }
 
-/* ---- what was said ----------------------------------------------------------------------------------------------- */
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
 
 static int no_memory(chat *c)
 {
@@ -54,16 +55,16 @@ static int no_memory(chat *c)
     return TARN__FAILED;
 }
 
-/* Takes a copy of the content. */
-static bool say(history *h, const char *role, const char *content)
+/* Appends a message with a copy of the content; roles are literals. */
+static bool add_message(history *h, const char *role, const char *content)
 {
-    if (h->count == h->room) {
-        int room = h->room ? 2 * h->room : 16;
-        tarn_chat_message *messages = realloc(h->messages, (size_t)room * sizeof(*messages));
+    if (h->count == h->capacity) {
+        int capacity = h->capacity ? 2 * h->capacity : 16;
+        tarn_chat_message *messages = realloc(h->messages, (size_t)capacity * sizeof(*messages));
         if (!messages)
             return false;
         h->messages = messages;
-        h->room = room;
+        h->capacity = capacity;
     }
     char *copy = strdup(content);
     if (copy)
@@ -71,8 +72,8 @@ static bool say(history *h, const char *role, const char *content)
     return copy != NULL;
 }
 
-/* Takes back `count` messages from `first`. */
-static void unsay(history *h, int first, int count)
+/* Removes `count` messages from `first` on. */
+static void remove_messages(history *h, int first, int count)
 {
     for (int i = first; i < first + count; i++)
         free((void *)(uintptr_t)h->messages[i].content);
@@ -82,21 +83,21 @@ static void unsay(history *h, int first, int count)
     h->count -= count;
 }
 
-/* How many messages come before the first turn: the system's. */
-static int heading_of(const history *h)
+/* Number of messages before the first turn: 1 with a system message. */
+static int system_count(const history *h)
 {
     return h->count > 0 && strcmp(h->messages[0].role, "system") == 0;
 }
 
-/* ---- an answer --------------------------------------------------------------------------------------------------- */
+/* ---- answers ----------------------------------------------------------------------------------------------------- */
 
-/* The tokens of the conversation up to where the answer begins. NULL with an error. */
+/* Tokens of the conversation up to the start of the answer. NULL with an error. */
 static int32_t *encode(const chat *c, int64_t *count)
 {
     return tarn_chat_encode(tarn_generator_tokenizer(c->writer), c->history.messages, c->history.count, true, count);
 }
 
-static int complain(chat *c)
+static int library_error(chat *c)
 {
     c->is_broken = true;
     return tarn__print_error("chat");
@@ -106,17 +107,17 @@ static int complain(chat *c)
  * with an error. */
 static int32_t *forget(chat *c, int32_t *tokens, int64_t *count)
 {
-    int turns = 0, first = heading_of(&c->history);
-    int64_t most = c->context - c->context / ROOM_FOR_ANSWER;
+    int turns = 0, first = system_count(&c->history);
+    int64_t most = c->context - c->context / ANSWER_FRACTION;
     while (tokens && *count > most && c->history.count - first > 2) {
-        unsay(&c->history, first, 2);
+        remove_messages(&c->history, first, 2);
         turns++;
         tarn_tokenizer_release(tokens);
         tokens = encode(c, count);
     }
     if (tokens && turns > 0)
-        fprintf(stderr, "(the context of %lld tokens was full: the oldest %d turn%s forgotten)\n",
-                (long long)c->context, turns, turns > 1 ? "s are" : " is");
+        fprintf(stderr, "(the context of %lld tokens was full: the oldest %d turn%s dropped)\n", (long long)c->context,
+                turns, turns > 1 ? "s are" : " is");
     return tokens;
 }
 
@@ -125,21 +126,21 @@ static int32_t *forget(chat *c, int32_t *tokens, int64_t *count)
 static void refuse(chat *c, int64_t count)
 {
     fprintf(stderr,
-            "tarn chat: the %s %lld tokens, and the context is %lld: there is no room for an answer; the question was "
-            "left out. %s\n",
+            "tarn chat: the %s %lld tokens, and the context is %lld: no capacity left for an answer; the question was "
+            "skipped. %s\n",
             c->forgets ? "question alone takes" : "conversation has", (long long)count, (long long)c->context,
-            c->forgets ? "Ask a shorter one, or take a larger --context"
-                       : "/reset begins anew; without --no-slide (--on-full refuse) the oldest turns are forgotten");
-    unsay(&c->history, c->history.count - 1, 1);
-    c->status = c->is_asked ? c->status : TARN__FAILED;
+            c->forgets ? "Ask a shorter one, or give a larger --context"
+                       : "/reset starts over; without --no-slide (--on-full refuse) the oldest turns are dropped");
+    remove_messages(&c->history, c->history.count - 1, 1);
+    c->status = c->is_interactive ? c->status : TARN__FAILED;
 }
 
 /* How many tokens of the conversation are the system's words, which stay when the window slides; 0: none that could be
  * told apart, or too many. */
-static int64_t heading_tokens(const chat *c, const int32_t *tokens, int64_t count)
+static int64_t system_tokens(const chat *c, const int32_t *tokens, int64_t count)
 {
     int64_t length = 0, same = 0;
-    if (heading_of(&c->history) == 0)
+    if (system_count(&c->history) == 0)
         return 0;
     int32_t *heading = tarn_chat_encode(tarn_generator_tokenizer(c->writer), c->history.messages, 1, false, &length);
     while (heading && same < length && same < count && heading[same] == tokens[same])
@@ -153,11 +154,11 @@ static bool begin(chat *c, const int32_t *tokens, int64_t count)
 {
     const tarn__options *o = c->options;
     int64_t left = c->context - count;
-    const tarn_generate_options how = {.max_tokens = c->forgets         ? (o->tokens ? o->tokens : c->context)
-                                                     : o->tokens < left ? o->tokens
-                                                                        : 0,
+    const tarn_generate_options how = {.max_tokens = c->forgets ? (o->max_tokens ? o->max_tokens : c->context)
+                                                     : o->max_tokens < left ? o->max_tokens
+                                                                            : 0,
                                        .slide = c->forgets,
-                                       .keep = c->forgets ? heading_tokens(c, tokens, count) : 0,
+                                       .keep = c->forgets ? system_tokens(c, tokens, count) : 0,
                                        .temperature = o->temperature,
                                        .top_k = o->top_k,
                                        .top_p = o->top_p,
@@ -191,14 +192,14 @@ static char *print_answer(const chat *c, tarn_output *piece)
     }
     printf("\n");
     if (has_slid)
-        fprintf(stderr, "(the context of %lld tokens was full: the answer went on from its last %lld%s)\n",
+        fprintf(stderr, "(the context of %lld tokens was full: the answer continues from its last %lld%s)\n",
                 (long long)c->context, (long long)(c->context / 2),
-                heading_of(&c->history) ? " and the system's words" : "");
+                system_count(&c->history) ? " and the system message" : "");
     return text;
 }
 
-/* The same, and remembers it. */
-static bool listen(chat *c)
+/* Prints the answer and appends it to the conversation. */
+static bool print_and_keep_answer(chat *c)
 {
     tarn_output piece = {0};
     int64_t length = 0;
@@ -208,9 +209,9 @@ static bool listen(chat *c)
                    !c->forgets && length == c->context;
     if (is_full)
         fprintf(stderr, "(the context of %lld tokens is full: the answer ends here)\n", (long long)c->context);
-    else if (piece.finish_reason == TARN_FINISH_LENGTH && c->forgets && !c->options->tokens)
-        fprintf(stderr, "(the answer has %lld tokens, and ends here; --tokens allows more)\n", (long long)c->context);
-    bool good = text && !tarn_failed() && say(&c->history, "assistant", text);
+    else if (piece.finish_reason == TARN_FINISH_LENGTH && c->forgets && !c->options->max_tokens)
+        fprintf(stderr, "(the answer ends at %lld tokens; --max-tokens allows more)\n", (long long)c->context);
+    bool good = text && !tarn_failed() && add_message(&c->history, "assistant", text);
     free(text);
     return good;
 }
@@ -218,33 +219,33 @@ static bool listen(chat *c)
 static void answer(chat *c, const char *question)
 {
     int64_t count = 0;
-    interrupted = 0; /* from here on: while the question is being read, too */
-    if (!say(&c->history, "user", question)) {
+    interrupted = 0; /* before the prefill: Ctrl-C during it counts */
+    if (!add_message(&c->history, "user", question)) {
         c->status = no_memory(c);
         return;
     }
     int32_t *tokens = encode(c, &count);
-    if (tokens && c->forgets && count >= c->context - c->context / ROOM_FOR_ANSWER)
+    if (tokens && c->forgets && count >= c->context - c->context / ANSWER_FRACTION)
         tokens = forget(c, tokens, &count);
     if (tokens && count >= c->context)
         refuse(c, count);
-    else if (!tokens || !begin(c, tokens, count) || !listen(c))
-        c->status = tarn_failed() ? complain(c) : no_memory(c);
+    else if (!tokens || !begin(c, tokens, count) || !print_and_keep_answer(c))
+        c->status = tarn_failed() ? library_error(c) : no_memory(c);
     tarn_tokenizer_release(tokens);
 }
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
 
-/* Begins anew, with the same words of the system, or with others. */
+/* Starts over, with the same system message or another one. */
 static void reset(chat *c, const char *system)
 {
-    int kept = system ? 0 : heading_of(&c->history);
-    unsay(&c->history, kept, c->history.count - kept);
-    if (system && system[0] && !say(&c->history, "system", system))
+    int kept = system ? 0 : system_count(&c->history);
+    remove_messages(&c->history, kept, c->history.count - kept);
+    if (system && system[0] && !add_message(&c->history, "system", system))
         c->status = no_memory(c);
 }
 
-/* A line that begins with a slash. False: the end. */
+/* A line that starts with a slash. False: the end. */
 static bool command(chat *c, const char *line)
 {
     if (strcmp(line, "/exit") == 0)
@@ -256,18 +257,18 @@ static bool command(chat *c, const char *line)
     else
         fprintf(
             stderr,
-            "%s: there is /reset (begin anew), /system TEXT (begin anew, and tell the model that first) and /exit\n",
+            "%s: unknown command; use /reset (start over), /system TEXT (start over with a system message) or /exit\n",
             tarn__escaped(line));
     return true;
 }
 
-/* A line of so many bytes is a text; one that would end at a byte inside is left out, not cut. */
+/* False, with a message, for a line with a zero byte: it is skipped, not truncated. */
 static bool is_text(chat *c, const char *line, size_t length)
 {
     if (strlen(line) == length)
         return true;
-    fprintf(stderr, "tarn chat: the question has a zero byte inside, and was left out\n");
-    c->status = c->is_asked ? c->status : TARN__FAILED;
+    fprintf(stderr, "tarn chat: the message has a zero byte and was skipped\n");
+    c->status = c->is_interactive ? c->status : TARN__FAILED;
     return false;
 }
 
@@ -275,7 +276,7 @@ static bool is_text(chat *c, const char *line, size_t length)
 static char *read_line(chat *c, tarn__input *line)
 {
     for (;;) {
-        if (c->is_asked)
+        if (c->is_interactive)
             fprintf(stderr, "> ");
         errno = 0;
         if (tarn__input_line(line, stdin)) {
@@ -300,10 +301,10 @@ static void talk(chat *c)
 {
     tarn__input memory = {0};
     char *line;
-    bool goes_on = true;
-    while (goes_on && !c->is_broken && !ferror(stdout) && (line = read_line(c, &memory)) != NULL)
+    bool continues = true;
+    while (continues && !c->is_broken && !ferror(stdout) && (line = read_line(c, &memory)) != NULL)
         if (line[0] == '/')
-            goes_on = command(c, line);
+            continues = command(c, line);
         else if (line[0])
             answer(c, line);
     free(memory.text);
@@ -321,7 +322,7 @@ static bool open_writer(chat *c)
         return false;
     if (!c->tokenizer || !tarn_chat_name(c->tokenizer) || !tarn_model_query(c->model, &info))
         return false;
-    c->context = o->context ? o->context : info.context < USUAL_CONTEXT ? info.context : USUAL_CONTEXT;
+    c->context = o->context ? o->context : info.context < DEFAULT_CONTEXT ? info.context : DEFAULT_CONTEXT;
     c->stop = tarn_chat_eot(c->tokenizer);
     c->writer = tarn_generator_new(
         c->model, c->tokenizer,
@@ -329,7 +330,7 @@ static bool open_writer(chat *c)
     return c->writer != NULL;
 }
 
-/* Reads are interrupted, too: no SA_RESTART. */
+/* Without SA_RESTART: a pending read is interrupted too. */
 static void catch_interrupts(void)
 {
     struct sigaction action = {.sa_handler = interrupt};
@@ -344,11 +345,11 @@ static int run(chat *c)
         tarn__print_error("chat");
         return misused ? TARN__MISUSED : TARN__FAILED;
     }
-    if (c->options->system && !say(&c->history, "system", c->options->system))
+    if (c->options->system && !add_message(&c->history, "system", c->options->system))
         return no_memory(c);
     catch_interrupts();
-    if (c->is_asked)
-        fprintf(stderr, "%s, room for %lld tokens; /reset, /system TEXT, /exit; Ctrl-C ends an answer\n",
+    if (c->is_interactive)
+        fprintf(stderr, "%s, context of %lld tokens; /reset, /system TEXT, /exit; Ctrl-C ends an answer\n",
                 tarn_chat_name(c->tokenizer), (long long)c->context);
     talk(c);
     return c->status;
@@ -356,8 +357,10 @@ static int run(chat *c)
 
 int tarn__chat(const tarn__options *options)
 {
-    chat c = {
-        .options = options, .is_asked = isatty(STDIN_FILENO), .seed = (uint64_t)options->seed, .status = TARN__DONE};
+    chat c = {.options = options,
+              .is_interactive = isatty(STDIN_FILENO),
+              .seed = (uint64_t)options->seed,
+              .status = TARN__DONE};
     const char *on_full = options->on_full ? options->on_full : options->no_slide ? "refuse" : "forget";
     c.forgets = strcmp(on_full, "forget") == 0;
     if (options->no_slide && c.forgets) {
@@ -365,11 +368,11 @@ int tarn__chat(const tarn__options *options)
         return TARN__MISUSED;
     }
     if (!c.forgets && strcmp(on_full, "refuse") != 0) {
-        fprintf(stderr, "tarn chat: --on-full: '%s' is none of refuse and forget\n", on_full);
+        fprintf(stderr, "tarn chat: --on-full: '%s' must be refuse or forget\n", on_full);
         return TARN__MISUSED;
     }
     if (options->repeat_last_n && options->repeat_penalty == 1) {
-        fprintf(stderr, "tarn chat: --repeat-window needs --repeat-penalty\n");
+        fprintf(stderr, "tarn chat: --repeat-last-n needs --repeat-penalty\n");
         return TARN__MISUSED;
     }
     int status = tarn__lm_options("chat", options, &c.kv_type);
@@ -377,7 +380,7 @@ int tarn__chat(const tarn__options *options)
         status = tarn__checkpoint_use("chat", options, &c.weights);
     if (status == TARN__DONE)
         status = run(&c);
-    unsay(&c.history, 0, c.history.count);
+    remove_messages(&c.history, 0, c.history.count);
     free(c.history.messages);
     tarn_generator_free(c.writer);
     tarn_tokenizer_free(c.tokenizer);

@@ -1,46 +1,47 @@
-/* generate.c: `tarn generate`: a language model goes on with a prompt; what it writes is printed as it comes. The
- * tokenizer lies with the model; with --ids there is none, and numbers take the place of text. Several texts, and JSON,
- * are printed when all are written. */
+/* generate.c: `tarn generate`: a language model continues a prompt; a single sequence is printed as it is generated.
+ * The tokenizer is the model's; with --ids there is none, and token ids take the place of text. Several sequences, and
+ * JSON, are printed when all have finished.
+ *
+ * Every sequence keeps its tokens and text until the end: JSON needs them, and a stream needs the count. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "cli/lm/lm_common.h"
-#include "cli/lm/prompt.h"
 
-#define USUAL 100 /* tokens, unless told */
+#define DEFAULT_TOKENS 100 /* of --max-tokens 0 */
 
-/* One token, and what is known of it. */
+/* One generated token. */
 typedef struct token {
     int32_t id;
     double logprob;
-    tarn_candidate *top_logprobs; /* of it: --logprobs; NULL without */
+    tarn_candidate *top_logprobs; /* owned; NULL without --top-logprobs */
 } token;
 
-/* One text that is written. */
+/* One generated sequence; owns its arrays. */
 typedef struct text {
     token *tokens;
-    int64_t count, room;
+    int64_t count, capacity;
     char *bytes;
-    size_t length, byte_room;
+    size_t length, byte_capacity;
     tarn_finish_reason end;
 } text;
 
-typedef struct writing {
+typedef struct job {
     const tarn__options *options;
     tarn_kv_type kv_type;
     tarn_module *model;
-    tarn_tokenizer *tokenizer; /* NULL: numbers */
+    tarn_tokenizer *tokenizer; /* NULL: token ids only */
     tarn_model_info info;
     tarn__prompt prompt;
     tarn_generator *writer;
     text *texts;
     double began, first, ended; /* seconds */
-    bool streams;               /* pieces are printed as they come */
-    int64_t context;            /* tokens that there is room for */
-    bool has_slid;              /* and that was said */
-} writing;
+    bool streams;               /* outputs are printed at once */
+    int64_t context;            /* KV cache capacity in tokens */
+    bool has_slid;              /* the notice about a full context was printed */
+} job;
 
 static int misuse(const char *sentence)
 {
@@ -54,8 +55,8 @@ static int no_memory(void)
     return TARN__FAILED;
 }
 
-/* What the library found wrong: the caller's fault, or not. */
-static int complain(void)
+/* Prints the library's error; wrong arguments are misuse. */
+static int library_error(void)
 {
     bool misused = tarn_error_code() == TARN_ERROR_ARGUMENT || tarn_error_code() == TARN_ERROR_SHAPE;
     tarn__print_error("generate");
@@ -69,58 +70,58 @@ static double seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* ---- remembering ------------------------------------------------------------------------------------------------- */
+/* ---- sequences --------------------------------------------------------------------------------------------------- */
 
-static bool remember_token(text *t, const tarn_output *piece)
+static bool append_token(text *t, const tarn_output *output)
 {
-    if (t->count == t->room) {
-        int64_t room = t->room ? 2 * t->room : 256;
-        token *tokens = realloc(t->tokens, (size_t)room * sizeof(*tokens));
+    if (t->count == t->capacity) {
+        int64_t capacity = t->capacity ? 2 * t->capacity : 256;
+        token *tokens = realloc(t->tokens, (size_t)capacity * sizeof(*tokens));
         if (!tokens)
             return false;
         t->tokens = tokens;
-        t->room = room;
+        t->capacity = capacity;
     }
     token *now = &t->tokens[t->count];
-    *now = (token){.id = piece->token, .logprob = piece->logprob};
-    size_t bytes = sizeof(*now->top_logprobs) * (size_t)piece->top_logprob_count;
+    *now = (token){.id = output->token, .logprob = output->logprob};
+    size_t bytes = sizeof(*now->top_logprobs) * (size_t)output->top_logprob_count;
     if (bytes > 0 && !(now->top_logprobs = malloc(bytes)))
         return false;
     if (bytes > 0)
-        memcpy(now->top_logprobs, piece->top_logprobs, bytes);
+        memcpy(now->top_logprobs, output->top_logprobs, bytes);
     t->count++;
     return true;
 }
 
-static bool remember(text *t, const tarn_output *piece)
+static bool append(text *t, const tarn_output *output)
 {
-    if (t->length + piece->length > t->byte_room) {
-        size_t room = 2 * (t->length + piece->length);
-        char *bytes = realloc(t->bytes, room);
+    if (t->length + output->length > t->byte_capacity) {
+        size_t capacity = 2 * (t->length + output->length);
+        char *bytes = realloc(t->bytes, capacity);
         if (!bytes)
             return false;
         t->bytes = bytes;
-        t->byte_room = room;
+        t->byte_capacity = capacity;
     }
-    if (piece->length > 0)
-        memcpy(t->bytes + t->length, piece->text, piece->length);
-    t->length += piece->length;
-    t->end = piece->finish_reason;
-    return piece->token < 0 || remember_token(t, piece);
+    if (output->length > 0)
+        memcpy(t->bytes + t->length, output->text, output->length);
+    t->length += output->length;
+    t->end = output->finish_reason;
+    return output->token < 0 || append_token(t, output);
 }
 
 /* ---- printing ---------------------------------------------------------------------------------------------------- */
 
-static void print_piece(const writing *w, const tarn_output *piece)
+static void print_output(const job *w, const tarn_output *output)
 {
     if (w->tokenizer)
-        tarn__print_generated(piece->text, piece->length);
-    else if (piece->token >= 0)
-        printf("%s%d", w->texts[0].count > 1 || w->options->echo ? " " : "", (int)piece->token);
+        tarn__print_generated(output->text, output->length);
+    else if (output->token >= 0)
+        printf("%s%d", w->texts[0].count > 1 || w->options->echo ? " " : "", (int)output->token);
     fflush(stdout);
 }
 
-static void print_prompt(const writing *w)
+static void print_prompt(const job *w)
 {
     if (w->tokenizer)
         tarn__print_generated(w->prompt.text, w->prompt.length);
@@ -128,8 +129,8 @@ static void print_prompt(const writing *w)
         printf("%s%d", i ? " " : "", (int)w->prompt.tokens[i]);
 }
 
-/* One of several texts, under a line with its number. */
-static void print_text(const writing *w, int64_t i)
+/* One of several sequences, under a line with its number. */
+static void print_text(const job *w, int64_t i)
 {
     const text *t = &w->texts[i];
     tarn__heading("--- %lld of %lld ---", (long long)i + 1, (long long)w->options->sequences);
@@ -142,15 +143,15 @@ static void print_text(const writing *w, int64_t i)
     printf("\n");
 }
 
-static void print_logprobs(tarn__json *json, const writing *w, const text *t)
+static void print_logprobs(tarn__json *json, const job *w, const text *t)
 {
     tarn__json_open(json, "logprobs", '[');
     for (int64_t i = 0; i < t->count; i++) {
         tarn__json_open(json, NULL, '{');
         tarn__json_int(json, "token", t->tokens[i].id);
         tarn__json_real(json, "logprob", t->tokens[i].logprob, 6);
-        tarn__json_open(json, "likeliest", '[');
-        for (int64_t k = 0; k < w->options->logprobs; k++) {
+        tarn__json_open(json, "top_logprobs", '[');
+        for (int64_t k = 0; k < w->options->top_logprobs; k++) {
             tarn__json_open(json, NULL, '{');
             tarn__json_int(json, "token", t->tokens[i].top_logprobs[k].token);
             tarn__json_real(json, "logprob", t->tokens[i].top_logprobs[k].logprob, 6);
@@ -162,7 +163,7 @@ static void print_logprobs(tarn__json *json, const writing *w, const text *t)
     tarn__json_close(json, ']');
 }
 
-static void print_speed(tarn__json *json, const writing *w)
+static void print_speed(tarn__json *json, const job *w)
 {
     int64_t all = 0;
     for (int64_t i = 0; i < w->options->sequences; i++)
@@ -173,7 +174,7 @@ static void print_speed(tarn__json *json, const writing *w)
                     wrote > 0 && all > w->options->sequences ? (double)(all - w->options->sequences) / wrote : 0, 2);
 }
 
-static void print_json(const writing *w, int64_t i)
+static void print_json(const job *w, int64_t i)
 {
     static const char *const ends[] = {"none", "token", "text", "length"};
     const text *t = &w->texts[i];
@@ -194,30 +195,30 @@ static void print_json(const writing *w, int64_t i)
         tarn__json_bytes(&json, "prompt_text", w->prompt.text, w->prompt.length);
     if (w->tokenizer)
         tarn__json_bytes(&json, "text", t->bytes, t->length);
-    tarn__json_string(&json, "end", ends[t->end]);
-    if (w->options->logprobs)
+    tarn__json_string(&json, "finish_reason", ends[t->end]);
+    if (w->options->top_logprobs)
         print_logprobs(&json, w, t);
     print_speed(&json, w);
     tarn__json_end(&json);
 }
 
-/* ---- writing ----------------------------------------------------------------------------------------------------- */
+/* ---- generation -------------------------------------------------------------------------------------------------- */
 
-/* How many tokens to make, at most, and what there must be room for. False with an error: the prompt is too long, or
- * too much is asked for. */
-static bool plan(const writing *w, int64_t *tokens, int64_t *context)
+/* Number of tokens to generate, and the KV cache capacity for them. False with an error: the prompt is too long, or
+ * --max-tokens does not fit. */
+static bool plan(const job *w, int64_t *tokens, int64_t *context)
 {
     const tarn__options *o = w->options;
     int64_t most = o->context ? o->context : w->info.context, left = most - w->prompt.count;
     if (!o->no_slide) {
-        *tokens = o->tokens ? o->tokens : USUAL;
+        *tokens = o->max_tokens ? o->max_tokens : DEFAULT_TOKENS;
         *context = o->context || left < *tokens ? most : w->prompt.count + *tokens;
         return true;
     }
-    *tokens = o->tokens ? o->tokens : left < USUAL ? left : USUAL;
+    *tokens = o->max_tokens ? o->max_tokens : left < DEFAULT_TOKENS ? left : DEFAULT_TOKENS;
     *context = o->context ? o->context : w->prompt.count + *tokens;
     if (left < 1)
-        return tarn_set_error(TARN_ERROR_SHAPE, "a prompt of %lld tokens leaves no room in the context of %lld",
+        return tarn_set_error(TARN_ERROR_SHAPE, "a prompt of %lld tokens fills the context of %lld",
                               (long long)w->prompt.count, (long long)most);
     if (*tokens > left)
         return tarn_set_error(
@@ -227,7 +228,7 @@ static bool plan(const writing *w, int64_t *tokens, int64_t *context)
     return true;
 }
 
-static bool begin(writing *w)
+static bool begin(job *w)
 {
     const tarn__options *o = w->options;
     int64_t tokens, context;
@@ -250,8 +251,8 @@ static bool begin(writing *w)
                                            .stop_strings = o->stops,
                                            .stop_string_count = o->stop_count,
                                            .ignore_eos = o->ignore_eos,
-                                           .logprobs = o->logprobs > 0,
-                                           .top_logprobs = (int)o->logprobs,
+                                           .logprobs = o->top_logprobs > 0,
+                                           .top_logprobs = (int)o->top_logprobs,
                                            .slide = !o->no_slide && context > 1};
         if (!tarn_generator_prompt(w->writer, i, w->prompt.tokens, w->prompt.count, &how))
             return false;
@@ -259,47 +260,49 @@ static bool begin(writing *w)
     return w->writer != NULL;
 }
 
-/* Says once what happened to a text that is longer than the context. */
-static void tell_context(writing *w, const tarn_output *piece)
+/* Prints one notice about a text longer than the context. */
+static void print_context_notice(job *w, const tarn_output *output)
 {
-    bool is_full = w->options->no_slide && piece->finish_reason == TARN_FINISH_LENGTH &&
-                   w->prompt.count + w->texts[piece->sequence].count == w->context;
-    if (w->has_slid || !(piece->slid || (is_full && !w->options->tokens)))
+    bool is_full = w->options->no_slide && output->finish_reason == TARN_FINISH_LENGTH &&
+                   w->prompt.count + w->texts[output->sequence].count == w->context;
+    if (w->has_slid || !(output->slid || (is_full && !w->options->max_tokens)))
         return;
     w->has_slid = true;
     if (is_full)
-        fprintf(stderr, "(the context of %lld tokens is full: the text ends here)\n", (long long)w->context);
+        fprintf(stderr, "(the context of %lld tokens is full: generation stops)\n", (long long)w->context);
     else if (w->prompt.count >= w->context)
-        fprintf(stderr,
-                "(the prompt has %lld tokens, and the context %lld: its last %lld count; --no-slide refuses such a "
-                "prompt)\n",
-                (long long)w->prompt.count, (long long)w->context, (long long)(w->context / 2));
+        fprintf(
+            stderr,
+            "(the prompt has %lld tokens, and the context %lld: only its last %lld are used; --no-slide refuses such a "
+            "prompt)\n",
+            (long long)w->prompt.count, (long long)w->context, (long long)(w->context / 2));
     else
-        fprintf(stderr,
-                "%s(the context of %lld tokens is full: the text goes on from its last %lld; --no-slide stops there)\n",
-                w->streams && isatty(STDERR_FILENO) ? "\n" : "", (long long)w->context, (long long)(w->context / 2));
+        fprintf(
+            stderr,
+            "%s(the context of %lld tokens is full: generation continues from its last %lld; --no-slide stops there)\n",
+            w->streams && isatty(STDERR_FILENO) ? "\n" : "", (long long)w->context, (long long)(w->context / 2));
 }
 
-/* Writes until all texts have ended, or nobody reads. */
-static int write_texts(writing *w)
+/* Generates until all sequences have finished, or standard output is closed. */
+static int generate(job *w)
 {
-    tarn_output piece;
+    tarn_output output;
     w->began = seconds();
     if (!begin(w))
-        return complain();
+        return library_error();
     if (w->streams && w->options->echo)
         print_prompt(w);
-    while (!ferror(stdout) && tarn_generator_next(w->writer, &piece)) {
+    while (!ferror(stdout) && tarn_generator_next(w->writer, &output)) {
         w->first = w->first > 0 ? w->first : seconds();
-        if (!remember(&w->texts[piece.sequence], &piece))
+        if (!append(&w->texts[output.sequence], &output))
             return no_memory();
         if (w->streams)
-            print_piece(w, &piece);
-        tell_context(w, &piece);
+            print_output(w, &output);
+        print_context_notice(w, &output);
     }
     w->ended = seconds();
     if (tarn_failed())
-        return complain();
+        return library_error();
     for (int64_t i = 0; !w->streams && i < w->options->sequences; i++)
         (w->options->json ? print_json : print_text)(w, i);
     if (w->streams)
@@ -307,7 +310,7 @@ static int write_texts(writing *w)
     return TARN__DONE;
 }
 
-static int run(writing *w)
+static int run(job *w)
 {
     const tarn__options *o = w->options;
     tarn_run_weights weights;
@@ -323,10 +326,10 @@ static int run(writing *w)
     if (status != TARN__DONE)
         return status;
     w->texts = calloc((size_t)o->sequences, sizeof(*w->texts));
-    return w->texts ? write_texts(w) : no_memory();
+    return w->texts ? generate(w) : no_memory();
 }
 
-static void close_writing(writing *w)
+static void close_job(job *w)
 {
     for (int64_t i = 0; w->texts && i < w->options->sequences; i++) {
         for (int64_t k = 0; k < w->texts[i].count; k++)
@@ -343,19 +346,19 @@ static void close_writing(writing *w)
 
 int tarn__generate(const tarn__options *options)
 {
-    writing w = {.options = options, .streams = !options->json && options->sequences == 1};
+    job w = {.options = options, .streams = !options->json && options->sequences == 1};
     int prompts = (options->word_count > 1) + (options->ids != NULL) + (options->prompt_file != NULL);
     if (prompts > 1)
-        return misuse("a prompt in words, --prompt-file and --ids are two prompts; give one");
+        return misuse("more than one prompt; give one of: a prompt argument, --prompt-file, --ids");
     if (options->ids && options->stop_count)
-        return misuse("--stop needs text, but with --ids there are numbers only");
-    if (options->logprobs && !options->json)
-        return misuse("--logprobs needs --json");
+        return misuse("--stop needs a tokenizer, and --ids uses none; give one of them");
+    if (options->top_logprobs && !options->json)
+        return misuse("--top-logprobs needs --json");
     if (options->repeat_last_n && options->repeat_penalty == 1)
-        return misuse("--repeat-window needs --repeat-penalty");
+        return misuse("--repeat-last-n needs --repeat-penalty");
     int status = tarn__lm_options("generate", options, &w.kv_type);
     if (status == TARN__DONE)
         status = run(&w);
-    close_writing(&w);
+    close_job(&w);
     return status;
 }

@@ -1,21 +1,36 @@
-/* lm_common.h: what generate, chat, eval and bench decode share: options that say how a language model is opened. */
-#ifndef TARN__CLI_LANGUAGE_H
-#define TARN__CLI_LANGUAGE_H
+/* lm_common.h: what generate, chat, eval and bench decode share: opening a language model by the options, and reading a
+ * prompt. */
+#ifndef TARN__LM_COMMON_H
+#define TARN__LM_COMMON_H
 
 #include <tarn/generate.h>
 
 #include "cli/checkpoint.h"
 
-/* Reads --kv, where it is given, and refuses a --gpu-layers without a device. TARN__DONE, or TARN__MISUSED with a
- * sentence on standard error. */
+/* Parses --kv-type, if given, and checks --gpu-layers. TARN__DONE, or TARN__MISUSED with a message on standard error.
+ */
 int tarn__lm_options(const char *command, const tarn__options *options, tarn_kv_type *kv_type);
 
-/* The model whose weights are given, of the first word (cli/checkpoint.h), on --device with --gpu-layers, in --dtype or
- * as it is stored, with its --adapter. The caller owns it. NULL with an error. */
+/* Opens the model of the first argument at `weights` (cli/checkpoint.h), on --device with --gpu-layers, in --dtype or
+ * as stored, with its --adapter. The caller owns it. NULL with an error. */
 tarn_module *tarn__lm_model(const tarn__options *options, const tarn_run_weights *weights);
 
-/* The tokenizer of the --adapter's folder, where it has one, with the chat template that the adapters were trained
- * with; else the model's. The caller owns it. NULL with an error. */
+/* Opens the tokenizer of the --adapter folder, if it has one (with the chat template of its training), else the
+ * model's. The caller owns it. NULL with an error. */
 tarn_tokenizer *tarn__lm_tokenizer(const tarn__options *options);
+
+/* A prompt; owns its arrays. */
+typedef struct tarn__prompt {
+    char *text; /* NULL: tokens only */
+    size_t length;
+    int32_t *tokens;
+    int64_t count;
+} tarn__prompt;
+
+/* Reads the prompt of the options; the tokenizer is NULL with --ids. Returns an exit status, with a message on standard
+ * error if it is not TARN__DONE. Call tarn__prompt_free() in any case. */
+int tarn__prompt_read(tarn__prompt *prompt, const tarn__options *options, const tarn_tokenizer *tokenizer,
+                      const tarn_model_info *info);
+void tarn__prompt_free(tarn__prompt *prompt);
 
 #endif

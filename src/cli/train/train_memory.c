@@ -7,7 +7,7 @@
 
 #include "cli/cli.h"
 
-/* "recompute=block micro_batch=4" as flags: "--recompute block --micro-batch 4"; in `text`. */
+/* "recompute=full micro_batch=4" as flags: "--recompute full --micro-batch 4"; in `text`. */
 static const char *flags_of(const char *settings, char text[128])
 {
     size_t used = 0;
@@ -84,8 +84,8 @@ static void print_help(const tarn_train_plan *p)
     fprintf(stderr, "what would help:");
     if (p->is_text && o->micro_batch > 1)
         fprintf(stderr, " --micro-batch %lld,", (long long)(o->micro_batch % 2 ? 1 : o->micro_batch / 2));
-    if (p->is_text && strcmp(o->recompute, "block") != 0)
-        fprintf(stderr, " --recompute block,");
+    if (p->is_text && strcmp(o->recompute, "full") != 0)
+        fprintf(stderr, " --recompute full,");
     if (strcmp(o->precision, "bf16") != 0)
         fprintf(stderr, " --precision bf16,");
     if (o->batch_size > 1)

@@ -49,8 +49,9 @@ static void print_data(FILE *to, const tarn_train_plan *p)
     fprintf(to, "  model       %lld layers, %lld heads", (long long)o->layers, (long long)o->heads);
     if (o->kv_heads != o->heads)
         fprintf(to, " (of keys %lld)", (long long)o->kv_heads);
-    fprintf(to, ", width %lld, context %lld, vocabulary %lld, inner %lld, dropout %g\n", (long long)o->hidden_size,
-            (long long)o->context, (long long)p->classes, (long long)o->ffn_size, o->dropout);
+    fprintf(to, ", hidden size %lld, context %lld, vocabulary %lld, FFN size %lld, dropout %g\n",
+            (long long)o->hidden_size, (long long)o->context, (long long)p->classes, (long long)o->ffn_size,
+            o->dropout);
     if (p->chosen[0])
         fprintf(to, "              chosen %s\n", p->chosen);
 }

@@ -44,10 +44,10 @@ static void print_report_json(const tarn_train_report *r)
         snprintf(speed, sizeof(speed), "%s_per_second", r->unit);
         tarn__json_real(&json, speed, speed_of(r), 1);
         tarn__json_int(&json, "memory", r->memory);
-        tarn__json_real(&json, "validation", r->val_loss, 6);
-        tarn__json_real(&json, "of_peak", r->mfu > 0 ? r->mfu : (double)NAN, 4);
-        tarn__json_real(&json, "busy", r->utilization > 0 ? r->utilization : (double)NAN, 4);
-        tarn__json_real(&json, "seconds_left", r->eta, 1);
+        tarn__json_real(&json, "val_loss", r->val_loss, 6);
+        tarn__json_real(&json, "mfu", r->mfu > 0 ? r->mfu : (double)NAN, 4);
+        tarn__json_real(&json, "utilization", r->utilization > 0 ? r->utilization : (double)NAN, 4);
+        tarn__json_real(&json, "eta", r->eta, 1);
     }
     tarn__json_real(&json, "seconds", r->seconds, 3);
     tarn__json_end(&json);

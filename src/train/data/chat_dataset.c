@@ -43,10 +43,10 @@ static bool check_options(const tarn__chat_dataset_options *o)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a context of %" PRId64 " tokens is outside 2 to %d", o->function,
                            o->context, INT32_MAX);
     if (!(o->val_fraction >= 0 && o->val_fraction < 1))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a share for validation of %g is outside 0 to 1, or 1", o->function,
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: val_fraction is %g; must be at least 0 and below 1", o->function,
                            o->val_fraction);
     return o->val_fraction == 0 || !o->val_path || !o->val_path[0] ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is a file for validation, so a share of the other has no place",
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: val_path and val_fraction exclude each other; give one of them",
                        o->function);
 }
 
@@ -178,8 +178,7 @@ bool tarn__chat_dataset_batch(tarn__chat_dataset *c, int split, int64_t batch_nu
 {
     const tarn__chat_split *s = &c->split[split];
     if (s->rows == 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "%s: there are no documents for validation: neither a share of them nor a file was named",
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: no documents for validation: give val_fraction or val_path",
                            c->function);
     for (int64_t i = 0; i < rows; i++) {
         int64_t first = i * c->context;

@@ -145,7 +145,7 @@ bool tarn__chat_pack(tarn__chat_dataset *c, double val_fraction)
     int64_t all = (int64_t)c->documents.count, count = c->first_of_second, held = share_of(count, val_fraction);
     size_t bytes = sizeof(int64_t) * (size_t)all;
     if (val_fraction > 0 && count < 2)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: there is one document; a share for validation needs at least 2",
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: one document; a fraction for validation needs at least 2",
                            c->function);
     int64_t *order = tarn__alloc(bytes);
     if (!order)

@@ -47,7 +47,7 @@ tarn_dataset *tarn__chat_samples(const char *function, tarn__chat_dataset *chats
     if (summary.rows[split] < 1) {
         tarn__raise(TARN_ERROR_FORMAT, "%s: there are no documents %s", function,
                     split == TARN__CHAT_TRAINING ? "to train on"
-                                                 : "to judge by; give a larger val_share, or a file of them as val");
+                                                 : "for validation; give a larger val_fraction, or a file as val");
         return NULL;
     }
     for (int i = 0; i < 4; i++)

@@ -1,21 +1,24 @@
-/* data_spec.c: what a model must know of its data: shape, classes and their names, and how inputs are normalised.
+/* data_spec.c: the data spec of a run: shape of a sample, classes with their names, and normalization of inputs; and
+ * its form in config.json.
  *
- * Mean and deviation are those of the training samples, along the first axis: of each colour, or of each column of a
- * table. They are found once, when a run begins, and kept with the model. */
+ * Mean and std are those of the training samples along the first axis: per colour channel, or per column of a table.
+ * They are computed once, when a run starts, from at most MAX_SCANNED samples, and stored with the model, so that
+ * evaluation and prediction normalize as training did. The hash identifies the data when a run is resumed. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/number_format.h"
 #include "core/tensor/tensor.h"
 #include "train/data/data_source.h"
 
-enum { LOOKED_AT = 2000 }; /* samples that mean and deviation are found from */
+enum { MAX_SCANNED = 2000 }; /* samples for mean, std and hash, evenly spaced over the set */
 
-/* ---- what the samples say ---------------------------------------------------------------------------------------- */
+/* ---- scanning samples ------------------------------------------------------------------------------------------- */
 
-typedef struct survey {
+typedef struct scan {
     const char *function;
     tarn_dataset *dataset, *validation;
     tarn_field field[2]; /* input and label */
@@ -25,8 +28,8 @@ typedef struct survey {
     int fields;
     double *sum, *squares; /* [channels] */
     int64_t largest;       /* label */
-    uint64_t hash;         /* of the samples that were looked at */
-} survey;
+    uint64_t hash;         /* of the scanned samples */
+} scan;
 
 static int64_t elements_of(tarn_shape shape)
 {
@@ -36,12 +39,12 @@ static int64_t elements_of(tarn_shape shape)
     return count;
 }
 
-static bool is_whole(tarn_dtype dtype)
+static bool is_integer(tarn_dtype dtype)
 {
     return dtype == TARN_I64 || dtype == TARN_I32 || dtype == TARN_U8;
 }
 
-/* Element `index` of an array, as a number. */
+/* Element `index` of an array, as a double. */
 static double element(const void *memory, tarn_dtype dtype, int64_t index)
 {
     switch (dtype) {
@@ -53,7 +56,7 @@ static double element(const void *memory, tarn_dtype dtype, int64_t index)
     }
 }
 
-static bool check_fields(survey *s)
+static bool check_fields(scan *s)
 {
     s->fields = tarn_dataset_field_count(s->dataset);
     if (s->fields < 2)
@@ -66,7 +69,7 @@ static bool check_fields(survey *s)
         return tarn__raise(TARN_ERROR_FORMAT,
                            "%s: inputs are %s on %d axes a sample; they must be u8, i32, i64, f32 or f64 on 1 or 3",
                            s->function, tarn_dtype_name(s->field[0].dtype), rank);
-    if (s->field[1].shape.rank != 0 || !is_whole(s->field[1].dtype))
+    if (s->field[1].shape.rank != 0 || !is_integer(s->field[1].dtype))
         return tarn__raise(TARN_ERROR_FORMAT,
                            "%s: labels are %s on %d axes a sample; a label is one whole number: i64, i32 or u8",
                            s->function, tarn_dtype_name(s->field[1].dtype), s->field[1].shape.rank);
@@ -74,7 +77,7 @@ static bool check_fields(survey *s)
     return s->elements > 0 || tarn__raise(TARN_ERROR_FORMAT, "%s: inputs have no elements", s->function);
 }
 
-static bool get_memory(survey *s, int channels)
+static bool alloc_scan(scan *s, int channels)
 {
     for (int k = 0; k < s->fields; k++) {
         tarn_field field;
@@ -89,7 +92,7 @@ static bool get_memory(survey *s, int channels)
     return s->sum && s->squares;
 }
 
-static void give_memory_back(survey *s, int channels)
+static void free_scan(scan *s, int channels)
 {
     for (int k = 0; k < s->fields && k < TARN_MAX_FIELDS; k++)
         tarn__release(s->memory[k], s->bytes[k]);
@@ -97,8 +100,8 @@ static void give_memory_back(survey *s, int channels)
     tarn__release(s->squares, sizeof(double) * (size_t)channels);
 }
 
-/* Which sample it is cannot be said: data may have been dealt out at random. */
-static bool look_at_label(survey *s)
+/* The error names no sample: a random split has lost its position in the file. */
+static bool scan_label(scan *s)
 {
     double label = element(s->memory[1], s->field[1].dtype, 0);
     if (label < 0 || label >= TARN__MAX_CLASSES)
@@ -108,17 +111,17 @@ static bool look_at_label(survey *s)
     return true;
 }
 
-/* The labels of all data that a run will meet, where nobody knows them: a class may be in one part alone. */
-static bool look_at_labels(survey *s, tarn_dataset *dataset)
+/* All labels of a dataset whose classes are unknown: a class may occur in one split alone. */
+static bool scan_labels(scan *s, tarn_dataset *dataset)
 {
     for (int64_t i = 0; i < tarn_dataset_count(dataset); i++)
-        if (!tarn_dataset_read(dataset, i, s->memory) || !look_at_label(s))
+        if (!tarn_dataset_read(dataset, i, s->memory) || !scan_label(s))
             return false;
     return true;
 }
 
 /* FNV-1a over all fields of a sample. */
-static void add_to_hash(survey *s)
+static void add_to_hash(scan *s)
 {
     s->hash = s->hash ? s->hash : 0xcbf29ce484222325u;
     for (int k = 0; k < s->fields; k++)
@@ -126,16 +129,16 @@ static void add_to_hash(survey *s)
             s->hash = (s->hash ^ ((const uint8_t *)s->memory[k])[i]) * 0x100000001b3u;
 }
 
-/* Reads as many samples as the means need. */
-static bool look(survey *s, int channels, double scale, int64_t *looked_at)
+/* Sums and squares per channel over the scanned training samples. */
+static bool scan_samples(scan *s, int channels, double scale, int64_t *scanned)
 {
-    int64_t count = tarn_dataset_count(s->dataset), step = count > LOOKED_AT ? count / LOOKED_AT : 1;
+    int64_t count = tarn_dataset_count(s->dataset), step = count > MAX_SCANNED ? count / MAX_SCANNED : 1;
     int64_t inside = s->elements / channels; /* elements of a channel */
-    *looked_at = 0;
+    *scanned = 0;
     for (int64_t i = 0; i < count; i += step) {
         if (!tarn_dataset_read(s->dataset, i, s->memory))
             return false;
-        ++*looked_at;
+        ++*scanned;
         add_to_hash(s);
         for (int64_t k = 0; k < s->elements; k++) {
             double value = element(s->memory[0], s->field[0].dtype, k) * scale;
@@ -146,10 +149,10 @@ static bool look(survey *s, int channels, double scale, int64_t *looked_at)
     return true;
 }
 
-/* The hash is of samples of both parts. */
-static bool look_at_validation(survey *s)
+/* Adds validation samples to the hash. */
+static bool scan_validation(scan *s)
 {
-    int64_t count = tarn_dataset_count(s->validation), step = count > LOOKED_AT ? count / LOOKED_AT : 1;
+    int64_t count = tarn_dataset_count(s->validation), step = count > MAX_SCANNED ? count / MAX_SCANNED : 1;
     for (int64_t i = 0; i < count; i += step) {
         if (!tarn_dataset_read(s->validation, i, s->memory))
             return false;
@@ -158,10 +161,10 @@ static bool look_at_validation(survey *s)
     return true;
 }
 
-/* A channel that never changes is left as wide as it is. */
-static void find_deviation(tarn__data_spec *d, const survey *s, int64_t looked_at)
+/* std is 1 for a constant channel: dividing by rounding noise would blow it up. */
+static void compute_std(tarn__data_spec *d, const scan *s, int64_t scanned)
 {
-    double n = (double)(looked_at * (s->elements / d->channels));
+    double n = (double)(scanned * (s->elements / d->channels));
     for (int c = 0; c < d->channels; c++) {
         double mean = s->sum[c] / n, variance = s->squares[c] / n - mean * mean;
         d->mean[c] = (float)mean;
@@ -169,7 +172,7 @@ static void find_deviation(tarn__data_spec *d, const survey *s, int64_t looked_a
     }
 }
 
-/* ---- describing -------------------------------------------------------------------------------------------------- */
+/* ---- creation ---------------------------------------------------------------------------------------------------- */
 
 bool tarn__data_spec_alloc(tarn__data_spec *d)
 {
@@ -193,7 +196,7 @@ static bool name_classes(tarn__data_spec *d, bool is_cifar10)
     return true;
 }
 
-/* Colours of an image are channels, and so are a table's columns. */
+/* Channels are the colours of an image, or the columns of a table. */
 static void find_input(tarn__data_spec *d, const tarn_field *field)
 {
     d->input = field->shape;
@@ -202,26 +205,26 @@ static void find_input(tarn__data_spec *d, const tarn_field *field)
     d->scale = field->dtype == TARN_U8 ? 1.0f / 255 : 1;
 }
 
-/* Digits are the same ever after, and take time to draw. */
+/* Drawn digits never change and take time to draw: their validation set is not scanned. */
 static bool is_drawn(const char *name)
 {
     return strncmp(name, "digits", 6) == 0;
 }
 
-static bool describe(survey *s, const char *name, tarn__data_spec *d)
+static bool describe(scan *s, const char *name, tarn__data_spec *d)
 {
     bool is_cifar10 = strncmp(name, "cifar10:", 8) == 0,
          is_known = is_cifar10 || is_drawn(name) || strncmp(name, "mnist:", 6) == 0;
-    int64_t looked_at;
+    int64_t scanned;
     if (!check_fields(s))
         return false;
     if (s->field[0].shape.size[0] > TARN__MAX_CHANNELS)
         return tarn__raise(TARN_ERROR_FORMAT, "%s: inputs have %lld columns or channels; there may be %d", s->function,
                            (long long)s->field[0].shape.size[0], TARN__MAX_CHANNELS);
     find_input(d, &s->field[0]);
-    bool good = get_memory(s, d->channels) && look(s, d->channels, (double)d->scale, &looked_at) &&
-                (is_drawn(name) || look_at_validation(s)) &&
-                (is_known || (look_at_labels(s, s->dataset) && look_at_labels(s, s->validation)));
+    bool good = alloc_scan(s, d->channels) && scan_samples(s, d->channels, (double)d->scale, &scanned) &&
+                (is_drawn(name) || scan_validation(s)) &&
+                (is_known || (scan_labels(s, s->dataset) && scan_labels(s, s->validation)));
     d->classes = is_known ? 10 : s->largest + 1;
     d->can_be_mirrored = is_cifar10;
     d->training_samples = tarn_dataset_count(s->dataset);
@@ -232,15 +235,15 @@ static bool describe(survey *s, const char *name, tarn__data_spec *d)
                            s->function);
     good = good && tarn__data_spec_alloc(d) && name_classes(d, is_cifar10);
     if (good)
-        find_deviation(d, s, looked_at);
-    give_memory_back(s, d->channels);
+        compute_std(d, s, scanned);
+    free_scan(s, d->channels);
     return good;
 }
 
 bool tarn__data_spec_create(const char *function, const char *name, tarn_dataset *training, tarn_dataset *validation,
                             tarn__data_spec *description)
 {
-    survey s = {.function = function, .dataset = training, .validation = validation};
+    scan s = {.function = function, .dataset = training, .validation = validation};
     *description = (tarn__data_spec){0};
     return !tarn_failed() && describe(&s, name, description);
 }
@@ -259,7 +262,7 @@ void tarn__data_spec_free(tarn__data_spec *description)
 
 bool tarn__data_spec_fits(const char *function, const tarn__data_spec *d, const tarn_dataset *dataset)
 {
-    survey s = {.function = function, .dataset = (tarn_dataset *)dataset};
+    scan s = {.function = function, .dataset = (tarn_dataset *)dataset};
     tarn__data_spec other = {0};
     if (!check_fields(&s))
         return false;
@@ -267,7 +270,7 @@ bool tarn__data_spec_fits(const char *function, const tarn__data_spec *d, const 
     bool same = other.input.rank == d->input.rank;
     for (int i = 0; same && i < d->input.rank; i++)
         same = other.input.size[i] == d->input.size[i];
-    /* bytes stand for 0 to 1, other numbers for themselves */
+    /* bytes are scaled to 0…1, other types are not scaled */
     bool was_bytes = d->scale < 1, is_bytes = other.scale < 1;
     if (same && was_bytes != is_bytes && (was_bytes ? other.is_real : d->is_real))
         return tarn__raise(
@@ -284,8 +287,8 @@ bool tarn__data_spec_fits(const char *function, const tarn__data_spec *d, const 
 bool tarn__data_spec_matches(const char *function, const char *name, const tarn__data_spec *d, tarn_dataset *training,
                              tarn_dataset *validation)
 {
-    survey s = {.function = function, .dataset = training, .validation = validation};
-    int64_t looked_at, samples = tarn_dataset_count(training);
+    scan s = {.function = function, .dataset = training, .validation = validation};
+    int64_t scanned, samples = tarn_dataset_count(training);
     if (!tarn__data_spec_fits(function, d, training) || !tarn__data_spec_fits(function, d, validation) ||
         !check_fields(&s))
         return false;
@@ -293,8 +296,8 @@ bool tarn__data_spec_matches(const char *function, const char *name, const tarn_
         return true;
     int channels = (int)s.field[0].shape.size[0];
     bool good =
-        get_memory(&s, channels) && look(&s, channels, 1, &looked_at) && (is_drawn(name) || look_at_validation(&s));
-    give_memory_back(&s, channels);
+        alloc_scan(&s, channels) && scan_samples(&s, channels, 1, &scanned) && (is_drawn(name) || scan_validation(&s));
+    free_scan(&s, channels);
     if (!good)
         return false;
     return (samples == d->training_samples && tarn_dataset_count(validation) == d->validation_samples &&
@@ -307,9 +310,9 @@ bool tarn__data_spec_matches(const char *function, const char *name, const tarn_
 
 bool tarn__data_spec_check_labels(const char *function, const tarn__data_spec *d, tarn_dataset *dataset)
 {
-    survey s = {.function = function, .dataset = dataset};
-    bool good = check_fields(&s) && get_memory(&s, 1) && look_at_labels(&s, dataset);
-    give_memory_back(&s, 1);
+    scan s = {.function = function, .dataset = dataset};
+    bool good = check_fields(&s) && alloc_scan(&s, 1) && scan_labels(&s, dataset);
+    free_scan(&s, 1);
     return good &&
            (s.largest < d->classes ||
             tarn__raise(TARN_ERROR_FORMAT, "%s: a sample has the label %lld, but the model knows %lld classes, from 0",
@@ -341,4 +344,116 @@ tarn_tensor *tarn__batch_input(const tarn_module *model, tarn_tensor *input)
 tarn_tensor *tarn__batch_label(tarn_tensor *label)
 {
     return label ? tarn_cast(label, TARN_I64) : NULL;
+}
+
+/* ---- config.json ------------------------------------------------------------------------------------------------- */
+
+#define STD_KEY "data.std"
+#define OLD_STD_KEY "data.deviation" /* in runs of earlier versions */
+
+static bool write_text(const tarn__data_spec *d, tarn__json_file *document)
+{
+    return tarn__json_file_set_int(document, "data.training_tokens", d->training_tokens) &&
+           tarn__json_file_set_int(document, "data.validation_tokens", d->validation_tokens) &&
+           tarn__json_file_set_int(document, "data.hash", (int64_t)d->hash);
+}
+
+static bool read_text(tarn__data_spec *d, const tarn__json_file *document)
+{
+    int64_t hash;
+    d->is_text = true;
+    if (!tarn__json_file_int(document, "data.training_tokens", 0, INT64_MAX, &d->training_tokens) ||
+        !tarn__json_file_int(document, "data.validation_tokens", 0, INT64_MAX, &d->validation_tokens) ||
+        !tarn__json_file_int(document, "data.hash", INT64_MIN, INT64_MAX, &hash))
+        return false;
+    d->hash = (uint64_t)hash;
+    return true;
+}
+
+/* Nothing for a run of a version without them. */
+static bool write_samples(const tarn__data_spec *d, tarn__json_file *document)
+{
+    return !d->training_samples ||
+           (tarn__json_file_set_int(document, "data.training_samples", d->training_samples) &&
+            tarn__json_file_set_int(document, "data.validation_samples", d->validation_samples) &&
+            tarn__json_file_set_int(document, "data.hash", (int64_t)d->hash) &&
+            tarn__json_file_set_bool(document, "data.is_real", d->is_real));
+}
+
+bool tarn__data_spec_write(const tarn__data_spec *d, tarn__json_file *document)
+{
+    if (d->is_text)
+        return write_text(d, document);
+    bool good = write_samples(d, document) &&
+                tarn__json_file_set_bool(document, "data.can_be_mirrored", d->can_be_mirrored) &&
+                tarn__json_file_set_real(document, "data.scale", tarn__number_of_f32(d->scale));
+    for (int i = 0; good && i < d->input.rank; i++)
+        good = tarn__json_file_add_int(document, "data.input", d->input.size[i]);
+    for (int64_t i = 0; good && i < d->classes; i++)
+        good = tarn__json_file_add_string(document, "data.class_names", d->class_name[i]);
+    for (int c = 0; good && c < d->channels; c++)
+        good = tarn__json_file_add_real(document, "data.mean", tarn__number_of_f32(d->mean[c])) &&
+               tarn__json_file_add_real(document, STD_KEY, tarn__number_of_f32(d->std[c]));
+    return good;
+}
+
+/* Reads an f32 back with the same bits. */
+static bool read_real(const tarn__json_file *document, const char *key, size_t index, float *value)
+{
+    double number;
+    if (!tarn__json_file_real_at(document, key, index, &number))
+        return false;
+    *value = (float)number;
+    return isfinite(*value) ||
+           tarn__raise(TARN_ERROR_FORMAT, "config.json: \"%s\" holds a number that is not finite", key);
+}
+
+/* Identity of the data for resuming, and the type of its inputs. */
+static bool read_samples(tarn__data_spec *d, const tarn__json_file *document)
+{
+    int64_t hash;
+    if (!tarn__json_file_has(document, "data.training_samples")) /* a run of an earlier version */
+        return true;
+    bool good = tarn__json_file_int(document, "data.training_samples", 1, INT64_MAX, &d->training_samples) &&
+                tarn__json_file_int(document, "data.validation_samples", 1, INT64_MAX, &d->validation_samples) &&
+                tarn__json_file_int(document, "data.hash", INT64_MIN, INT64_MAX, &hash) &&
+                tarn__json_file_bool(document, "data.is_real", &d->is_real);
+    d->hash = good ? (uint64_t)hash : 0;
+    return good;
+}
+
+bool tarn__data_spec_read(tarn__data_spec *d, const tarn__json_file *document)
+{
+    size_t rank, classes, channels, stds;
+    double scale;
+    const char *std_key = tarn__json_file_has(document, OLD_STD_KEY) ? OLD_STD_KEY : STD_KEY;
+    *d = (tarn__data_spec){0};
+    if (tarn__json_file_has(document, "data.training_tokens"))
+        return read_text(d, document);
+    if (!tarn__json_file_count(document, "data.input", 3, &rank) ||
+        !tarn__json_file_count(document, "data.class_names", TARN__MAX_CLASSES, &classes) ||
+        !tarn__json_file_count(document, "data.mean", TARN__MAX_CHANNELS, &channels) ||
+        !tarn__json_file_count(document, std_key, TARN__MAX_CHANNELS, &stds) ||
+        !tarn__json_file_real(document, "data.scale", &scale) ||
+        !tarn__json_file_bool(document, "data.can_be_mirrored", &d->can_be_mirrored) || !read_samples(d, document))
+        return false;
+    if (rank < 1 || rank == 2 || classes < 2 || channels < 1 || channels != stds || !isfinite(scale) || !(scale > 0))
+        return tarn__raise(
+            TARN_ERROR_FORMAT,
+            "config.json: \"data\" describes no data: input of %zu axes, %zu classes, %zu means, %zu deviations", rank,
+            classes, channels, stds);
+    d->input.rank = (int)rank;
+    d->classes = (int64_t)classes;
+    d->channels = (int)channels;
+    d->scale = (float)scale;
+    bool good = tarn__data_spec_alloc(d);
+    for (size_t i = 0; good && i < rank; i++)
+        good = tarn__json_file_int_at(document, "data.input", i, 1, TARN__MAX_CHANNELS, &d->input.size[i]);
+    for (size_t i = 0; good && i < classes; i++) {
+        const char *name = tarn__json_file_string_at(document, "data.class_names", i);
+        good = name && (d->class_name[i] = tarn__string_copy(name)) != NULL;
+    }
+    for (size_t c = 0; good && c < channels; c++)
+        good = read_real(document, "data.mean", c, &d->mean[c]) && read_real(document, std_key, c, &d->std[c]);
+    return good;
 }

@@ -47,7 +47,7 @@ static bool open_tokens(const char *function, tarn_trainer *t)
     if (!tarn__arch_find_trainable(o->model)->complete(function, o->model, &named))
         return false;
     if (!named.vocab_size)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a %s has no vocabulary of its own; give vocab", function,
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a %s has no vocabulary of its own; give vocab_size", function,
                            o->model);
     if (!o->vocab_size)
         o->vocab_size = (named.vocab_size + WHOLE_TILES - 1) / WHOLE_TILES * WHOLE_TILES;

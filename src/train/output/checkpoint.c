@@ -1,9 +1,9 @@
-/* checkpoint.c: all that the next step depends on, to the run's folder and back.
+/* checkpoint.c: saves and loads a checkpoint: everything that the next step depends on.
  *
- * A checkpoint is three files, and they must change together. New ones are written beside the old under the names
- * "….next", trainer.json.next last and after the others have reached the disk: from that instant the new checkpoint is
- * whole and counts. Then they get their names. Whoever stops the program before that instant leaves the old checkpoint;
- * after it, the next start finishes the renaming. */
+ * A checkpoint is three files that change together: weights (or adapters), optimizer state, and trainer.json. New files
+ * are written next to the old ones with the suffix ".next", trainer.json.next last, after the others are on disk: from
+ * then on the new checkpoint is the valid one, and the files are renamed. A kill before that moment leaves the old
+ * checkpoint; after it, the next start completes the renames. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -15,14 +15,13 @@
 #include "train/output/async_checkpoint.h"
 #include "train/tasks/finetune.h"
 
-#define FORMAT 2        /* of trainer.json: it has a checksum */
-#define OLDEST_FORMAT 1 /* without one */
-#define MOST_CHOICES 100000
+#define FORMAT 2     /* of trainer.json: with a checksum */
+#define MIN_FORMAT 1 /* without one */
+#define MAX_TUNING 100000
 
-enum { MODEL, OPTIMIZER, PLACE, FILES = TARN__CHECKPOINT_FILES };
+enum { MODEL, OPTIMIZER, STATE, FILES = TARN__CHECKPOINT_FILES };
 
-/* Of a run with adapters the model is where it was; only they are in the checkpoint, under the name that PEFT gives
- * them. */
+/* With LoRA only the adapters are in the checkpoint, under PEFT's name; the base model stays in its own folder. */
 static const char *name_of(const tarn_trainer *t, int which)
 {
     static const char *const names[] = {"model.safetensors", "optimizer.safetensors", "trainer.json"};
@@ -40,7 +39,7 @@ static const char *next_of(const tarn_trainer *t, int which, tarn__path *path)
     return path->text;
 }
 
-/* Gives the files of a whole new checkpoint their names; the one that makes it count goes last. */
+/* Renames the files of a complete new checkpoint; trainer.json, which commits it, last. */
 static bool take_names(const char *function, const tarn_trainer *t)
 {
     tarn__path from, to;
@@ -50,20 +49,20 @@ static bool take_names(const char *function, const tarn_trainer *t)
     return true;
 }
 
-/* What was left by a program that was stopped: finished if it counts, removed if not. */
+/* Completes the renames of a killed program, or removes an incomplete checkpoint. */
 static bool recover(const char *function, const tarn_trainer *t)
 {
     tarn__path path;
-    if (tarn__path_exists(next_of(t, PLACE, &path)))
+    if (tarn__path_exists(next_of(t, STATE, &path)))
         return take_names(function, t);
-    for (int i = 0; i < PLACE; i++)
+    for (int i = 0; i < STATE; i++)
         tarn__file_remove(next_of(t, i, &path));
     return true;
 }
 
 /* ---- trainer.json ------------------------------------------------------------------------------------------------ */
 
-/* Random numbers depend on the seed and on how many were drawn, on the CPU and on the run's device. */
+/* Random numbers depend on the seed and on the number drawn so far, on the CPU and on the run's device. */
 static bool write_random(const tarn_trainer *t, const tarn__rng_state *random, tarn__json_file *document)
 {
     return tarn__json_file_set_int(document, "random.seed", (int64_t)random->seed) &&
@@ -72,7 +71,7 @@ static bool write_random(const tarn_trainer *t, const tarn__rng_state *random, t
                                    (int64_t)random->offset[t->device.backend][t->device.index]);
 }
 
-/* What is frozen goes by one number here; frozen.json has it tensor by tensor. */
+/* One hash of all frozen weights; frozen.json has one per tensor. */
 static bool write_frozen(const tarn_trainer *t, tarn__json_file *document)
 {
     char text[24];
@@ -84,43 +83,47 @@ static bool read_frozen(const char *function, const tarn_trainer *t, const tarn_
 {
     char text[24];
     snprintf(text, sizeof(text), "%016" PRIx64, t->frozen.all);
-    const char *noted = t->frozen.count ? tarn__json_file_string(document, "frozen") : text;
-    return noted && (strcmp(noted, text) == 0 ||
+    const char *saved = t->frozen.count ? tarn__json_file_string(document, "frozen") : text;
+    return saved && (strcmp(saved, text) == 0 ||
                      tarn__raise(TARN_ERROR_FORMAT,
-                                 "%s: '%s' belongs to frozen weights with the hash %.32s, but those of '%s' have %s",
-                                 function, path, noted, t->options.base, text));
+                                 "%s: '%s' belongs to frozen weights with the hash %.32s, but '%s' has the hash %s",
+                                 function, path, saved, t->options.base, text));
 }
 
-/* What the device has chosen by measuring: other choices would give other bits. */
-typedef struct told {
+/* Autotuning results of the device: other algorithms would give other bits, so a resumed run imports them. Earlier
+ * versions wrote them as "choices". */
+#define TUNING_KEY "autotune"
+#define OLD_TUNING_KEY "choices"
+
+typedef struct tuning_sink {
     tarn__json_file *document;
     bool is_good;
-} told;
+} tuning_sink;
 
-static void add_choice(void *ctx, const char *line)
+static void add_tuning(void *ctx, const char *line)
 {
-    told *to = ctx;
-    to->is_good = to->is_good && tarn__json_file_add_string(to->document, "choices", line);
+    tuning_sink *to = ctx;
+    to->is_good = to->is_good && tarn__json_file_add_string(to->document, TUNING_KEY, line);
 }
 
-static bool write_choices(const tarn_trainer *t, tarn__json_file *document)
+static bool write_tuning(const tarn_trainer *t, tarn__json_file *document)
 {
     const tarn__backend *backend = tarn__backend_of(t->device, "trainer_run");
-    told to = {document, backend != NULL};
+    tuning_sink to = {document, backend != NULL};
     if (backend && backend->tuning_export)
-        backend->tuning_export(t->device.index, add_choice, &to);
+        backend->tuning_export(t->device.index, add_tuning, &to);
     return to.is_good;
 }
 
-static bool read_choices(const char *function, const tarn_trainer *t, const tarn__json_file *document)
+static bool read_tuning(const char *function, const tarn_trainer *t, const tarn__json_file *document)
 {
     const tarn__backend *backend = tarn__backend_of(t->device, function);
+    const char *key = tarn__json_file_has(document, OLD_TUNING_KEY) ? OLD_TUNING_KEY : TUNING_KEY;
     size_t count = 0;
-    if (!backend ||
-        (tarn__json_file_has(document, "choices") && !tarn__json_file_count(document, "choices", MOST_CHOICES, &count)))
+    if (!backend || (tarn__json_file_has(document, key) && !tarn__json_file_count(document, key, MAX_TUNING, &count)))
         return false;
     for (size_t i = 0; i < count; i++) {
-        const char *line = tarn__json_file_string_at(document, "choices", i);
+        const char *line = tarn__json_file_string_at(document, key, i);
         if (!line)
             return false;
         if (backend->tuning_import)
@@ -129,9 +132,8 @@ static bool read_choices(const char *function, const tarn_trainer *t, const tarn
     return true;
 }
 
-/* "x86-64 avx512": the instructions that a run on the CPU is computed with. Other ones round otherwise. False: not on
- * the CPU. */
-static bool instructions_of(const tarn_trainer *t, char *text, size_t size)
+/* "x86-64 avx512": the instruction level of a CPU run; another one rounds differently. False: not on the CPU. */
+static bool instruction_level(const tarn_trainer *t, char *text, size_t size)
 {
     tarn_device_info info;
 #if defined(__x86_64__)
@@ -150,26 +152,25 @@ static bool instructions_of(const tarn_trainer *t, char *text, size_t size)
 static bool write_instructions(const tarn_trainer *t, tarn__json_file *document)
 {
     char text[160];
-    return instructions_of(t, text, sizeof(text)) ? tarn__json_file_set_string(document, "instructions", text)
-                                                  : !tarn_failed();
+    return instruction_level(t, text, sizeof(text)) ? tarn__json_file_set_string(document, "instructions", text)
+                                                    : !tarn_failed();
 }
 
 static bool read_instructions(const tarn_trainer *t, const tarn__json_file *document)
 {
     char text[160];
-    if (!tarn__json_file_has(document, "instructions") || !instructions_of(t, text, sizeof(text)))
+    if (!tarn__json_file_has(document, "instructions") || !instruction_level(t, text, sizeof(text)))
         return !tarn_failed();
-    const char *noted = tarn__json_file_string(document, "instructions");
-    if (noted && strcmp(noted, text) != 0)
+    const char *saved = tarn__json_file_string(document, "instructions");
+    if (saved && strcmp(saved, text) != 0)
         tarn__log(TARN_LOG_WARNING,
-                  "the run in '%s' was computed with the instruction level %.64s, and is resumed with %s: its bits "
-                  "will differ from those of a run "
-                  "that was not stopped",
-                  t->options.out, noted, text);
-    return noted != NULL;
+                  "the run in '%s' was started at the instruction level %.64s and is resumed at %s: its bits will "
+                  "differ from those of an uninterrupted run",
+                  t->options.out, saved, text);
+    return saved != NULL;
 }
 
-static bool write_place(const tarn_trainer *t, const tarn__rng_state *random, const char *path)
+static bool write_state(const tarn_trainer *t, const tarn__rng_state *random, const char *path)
 {
     const tarn__run_state *p = &t->place;
     tarn__json_file *document = tarn__json_file_new("trainer_run");
@@ -182,7 +183,7 @@ static bool write_place(const tarn_trainer *t, const tarn__rng_state *random, co
                 tarn__json_file_set_real(document, "best.accuracy", p->best_accuracy) &&
                 tarn__json_file_set_int(document, "evaluations_since_best", p->stale) &&
                 tarn__json_file_set_real(document, "learning_rate", tarn_optimizer_lr(t->optimizer)) &&
-                write_frozen(t, document) && write_choices(t, document) && write_instructions(t, document) &&
+                write_frozen(t, document) && write_tuning(t, document) && write_instructions(t, document) &&
                 tarn__json_file_set_real(document, "seconds", p->seconds) &&
                 tarn__json_file_set_bool(document, "finished", p->finished) && tarn__json_file_save(document, path);
     tarn__json_file_free(document);
@@ -202,13 +203,13 @@ static bool read_random(tarn_trainer *t, const tarn__json_file *document)
     return true;
 }
 
-static bool read_place(const char *function, tarn_trainer *t, const char *path)
+static bool read_state(const char *function, tarn_trainer *t, const char *path)
 {
     int64_t format;
     tarn__run_state p = {0};
     tarn__json_file *document = tarn__json_file_open(function, path);
     bool good =
-        document && tarn__json_file_int(document, "format", OLDEST_FORMAT, FORMAT, &format) &&
+        document && tarn__json_file_int(document, "format", MIN_FORMAT, FORMAT, &format) &&
         tarn__json_file_int(document, "step", 0, INT64_MAX, &p.step) &&
         tarn__json_file_int(document, "epoch", 0, INT64_MAX, &p.loader.epoch) &&
         tarn__json_file_int(document, "batch", 0, tarn_loader_batches(t->loader), &p.loader.batch) &&
@@ -218,9 +219,9 @@ static bool read_place(const char *function, tarn_trainer *t, const char *path)
         tarn__json_file_int(document, "evaluations_since_best", 0, INT64_MAX, &p.stale) &&
         tarn__json_file_real(document, "seconds", &p.seconds) &&
         tarn__json_file_bool(document, "finished", &p.finished) &&
-        (format == OLDEST_FORMAT ||
+        (format == MIN_FORMAT ||
          tarn__json_file_verify(document, "restore the file from a copy, or take an older checkpoint (step-N/)")) &&
-        read_frozen(function, t, document, path) && read_choices(function, t, document) &&
+        read_frozen(function, t, document, path) && read_tuning(function, t, document) &&
         read_instructions(t, document);
     tarn__json_file_free(document);
     if (good)
@@ -228,19 +229,19 @@ static bool read_place(const char *function, tarn_trainer *t, const char *path)
     return good;
 }
 
-/* ---- all of it --------------------------------------------------------------------------------------------------- */
+/* ---- checkpoints ------------------------------------------------------------------------------------------------- */
 
-/* The three files under the names that they have until all of them are there. */
+/* Writes the three files with the suffix ".next". */
 static bool write_next(tarn_trainer *t)
 {
     tarn__path path;
-    tarn__rng_state random = tarn__random_save(); /* the thread's are the run's while it runs */
+    tarn__rng_state random = tarn__random_save(); /* while a run runs, the thread's generator is the run's */
     if (tarn_failed() || !tarn_loader_tell(t->loader, &t->place.loader))
         return false;
     next_of(t, MODEL, &path);
     return (t->options.lora ? tarn__adapters_save(t, path.text) : tarn_module_save(t->model, path.text)) &&
            tarn_optimizer_save(t->optimizer, next_of(t, OPTIMIZER, &path)) &&
-           write_place(t, &random, next_of(t, PLACE, &path));
+           write_state(t, &random, next_of(t, STATE, &path));
 }
 
 bool tarn__checkpoint_save(tarn_trainer *t)
@@ -260,18 +261,19 @@ bool tarn__checkpoint_snapshot(tarn_trainer *t, tarn__memfiles *kept, tarn__chec
     return good;
 }
 
-/* The three belong together when the optimizer has taken as many steps as the place says. */
+/* The files belong together if trainer.json and the optimizer are at the same step. */
 static bool belongs_together(const char *function, const tarn_trainer *t)
 {
     int64_t steps = tarn_optimizer_steps(t->optimizer);
-    return steps == t->place.step || tarn__raise(TARN_ERROR_FORMAT,
-                                                 "%s: '%s' is no whole checkpoint: trainer.json is at step %" PRId64
-                                                 ", optimizer.safetensors at step %" PRId64,
-                                                 function, t->options.out, t->place.step, steps);
+    return steps == t->place.step ||
+           tarn__raise(TARN_ERROR_FORMAT,
+                       "%s: '%s' is not a complete checkpoint: trainer.json is at step %" PRId64
+                       ", optimizer.safetensors at step %" PRId64,
+                       function, t->options.out, t->place.step, steps);
 }
 
-/* Without trainer.json a run has not begun, or has lost it: then there are weights, which the first step would
- * overwrite. Adapters are saved before the first checkpoint. */
+/* Without trainer.json a run has not started, or the file is lost: then there are weights, which the first step would
+ * overwrite. Adapters are no sign of that: they are saved before the first checkpoint. */
 static bool check_not_begun(const char *function, const tarn_trainer *t)
 {
     const char *const names[] = {"optimizer.safetensors", "best.safetensors", "best",
@@ -292,9 +294,9 @@ bool tarn__checkpoint_load(const char *function, tarn_trainer *t)
     tarn__path path;
     if (tarn_failed() || !tarn__async_checkpoint_wait(t->behind) || !recover(function, t))
         return false;
-    if (!tarn__path_exists(path_of(t, PLACE, &path)))
+    if (!tarn__path_exists(path_of(t, STATE, &path)))
         return check_not_begun(function, t);
-    if (!read_place(function, t, path.text))
+    if (!read_state(function, t, path.text))
         return false;
     path_of(t, MODEL, &path);
     bool good =

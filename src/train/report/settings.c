@@ -48,7 +48,7 @@ static void add_model(tarn__report_settings *settings, const tarn_train_plan *p)
     size_t used = 0;
     for (int i = 0; i < o->mlp_size_count && used < sizeof(mlp_sizes) - 24; i++)
         used += (size_t)snprintf(mlp_sizes + used, sizeof(mlp_sizes) - used, "%s%" PRId64,
-                                 i ? ", " : " with hidden layers of ", o->mlp_sizes[i]);
+                                 i ? ", " : " with hidden layer sizes ", o->mlp_sizes[i]);
     add(settings, "Model", "%s%s", o->model, mlp_sizes);
     if (o->base[0])
         add(settings, "Weights from", "%s%s%s", o->base, o->quantize[0] ? ", linear layers as " : "", o->quantize);
@@ -63,8 +63,9 @@ static void add_model(tarn__report_settings *settings, const tarn_train_plan *p)
     char kv_heads[40] = "";
     if (o->kv_heads != o->heads)
         snprintf(kv_heads, sizeof(kv_heads), " (of keys %" PRId64 ")", o->kv_heads);
-    add(settings, "Size", "%" PRId64 " layer%s, %" PRId64 " head%s%s, width %" PRId64 ", inner %" PRId64, o->layers,
-        o->layers == 1 ? "" : "s", o->heads, o->heads == 1 ? "" : "s", kv_heads, o->hidden_size, o->ffn_size);
+    add(settings, "Size", "%" PRId64 " layer%s, %" PRId64 " head%s%s, hidden size %" PRId64 ", FFN size %" PRId64,
+        o->layers, o->layers == 1 ? "" : "s", o->heads, o->heads == 1 ? "" : "s", kv_heads, o->hidden_size,
+        o->ffn_size);
     add_count(settings, "Context", o->context, "token");
     add_count(settings, "Vocabulary", o->vocab_size, "token");
     if (o->dropout > 0)
@@ -144,8 +145,8 @@ static void add_place(tarn__report_settings *settings, const tarn_train_plan *p)
     const tarn_train_options *o = &p->options;
     add(settings, "Device", "%s", p->device);
     add(settings, "Precision", "%s", strcmp(o->precision, "bf16") == 0 ? "bf16, master weights in f32" : o->precision);
-    if (strcmp(o->recompute, "block") == 0)
-        add(settings, "Recomputation", "blocks, in backward");
+    if (strcmp(o->recompute, "full") == 0)
+        add(settings, "Recomputation", "whole layers, in backward");
     add(settings, "Folder", "%s", p->folder);
 }
 

@@ -40,7 +40,7 @@ bool tarn__finetune_check(const char *function, const tarn_train_options *o, boo
                                  {"merge", o->merge[0] != 0}};
     const given of_a_base[] = {{"lora", o->lora > 0 && !is_measured}, {"quantize", o->quantize[0] != 0}};
     const given of_chats[] = {
-        {"template", o->chat_template[0] != 0}, {"val", o->val[0] != 0}, {"val_share", o->val_fraction > 0}};
+        {"template", o->chat_template[0] != 0}, {"val", o->val[0] != 0}, {"val_fraction", o->val_fraction > 0}};
     const char *name = first_given(of_adapters, 5);
     if (!o->lora && name)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is about adapters, which a run has that is given lora",
@@ -57,7 +57,7 @@ bool tarn__finetune_check(const char *function, const tarn_train_options *o, boo
                            name, o->data);
     if (o->val[0] && o->val_fraction > 0)
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "%s: val is a file to judge by, and val_share a share of the data; give one of them",
+                           "%s: val is a validation file, and val_fraction a fraction of the data; give one of them",
                            function);
     return !o->quantize[0] || !tarn__ends_with(o->base, ".gguf") ||
            tarn__raise(TARN_ERROR_ARGUMENT, "%s: quantize is for folders; the weights of '%s' stay as they are stored",
@@ -152,8 +152,8 @@ static bool take_sizes(const char *function, tarn_train_options *o, const tarn__
         const char *name;
         int64_t *given, own;
     } sizes[] = {{"layers", &o->layers, own->layers},       {"heads", &o->heads, own->heads},
-                 {"kv_heads", &o->kv_heads, own->kv_heads}, {"width", &o->hidden_size, own->hidden_size},
-                 {"inner", &o->ffn_size, own->ffn_size},    {"vocab", &o->vocab_size, own->vocab_size}};
+                 {"kv_heads", &o->kv_heads, own->kv_heads}, {"hidden_size", &o->hidden_size, own->hidden_size},
+                 {"ffn_size", &o->ffn_size, own->ffn_size}, {"vocab_size", &o->vocab_size, own->vocab_size}};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         if (*sizes[i].given && *sizes[i].given != sizes[i].own)
             return tarn__raise(TARN_ERROR_ARGUMENT,

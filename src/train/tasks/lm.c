@@ -28,17 +28,17 @@ static const char *out_of_place(const tarn_train_options *o, bool is_text)
     const struct {
         const char *name;
         bool for_text, given;
-    } rows[] = {{"hidden", false, o->mlp_size_count > 0},
+    } rows[] = {{"mlp_sizes", false, o->mlp_size_count > 0},
                 {"augment", false, o->augment},
                 {"label_smoothing", false, o->label_smoothing > 0},
                 {"tokenizer", true, o->tokenizer[0] != 0},
                 {"layers", true, o->layers > 0},
                 {"heads", true, o->heads > 0},
                 {"kv_heads", true, o->kv_heads > 0},
-                {"width", true, o->hidden_size > 0},
-                {"inner", true, o->ffn_size > 0},
+                {"hidden_size", true, o->hidden_size > 0},
+                {"ffn_size", true, o->ffn_size > 0},
                 {"context", true, o->context > 0},
-                {"vocab", true, o->vocab_size > 0},
+                {"vocab_size", true, o->vocab_size > 0},
                 {"dropout", true, o->dropout > 0},
                 {"micro_batch", true, o->micro_batch > 0},
                 {"eval_batches", true, o->eval_batches > 0},
@@ -94,9 +94,9 @@ static tarn__model_sizes sizes_of(const tarn_train_options *o)
                                .ffn_size = o->ffn_size,
                                .dropout = o->dropout,
                                .dtype = strcmp(o->precision, "bf16") == 0 ? TARN_BF16 : TARN_F32,
-                               .recompute = strcmp(o->recompute, "block") == 0   ? TARN_RECOMPUTE_FULL
-                                            : strcmp(o->recompute, "cheap") == 0 ? TARN_RECOMPUTE_SELECTIVE
-                                                                                 : TARN_RECOMPUTE_NONE};
+                               .recompute = strcmp(o->recompute, "full") == 0        ? TARN_RECOMPUTE_FULL
+                                            : strcmp(o->recompute, "selective") == 0 ? TARN_RECOMPUTE_SELECTIVE
+                                                                                     : TARN_RECOMPUTE_NONE};
 }
 
 /* Sizes that were not given are those of the model that is named. */
@@ -130,8 +130,8 @@ static bool complete(const char *function, tarn_trainer *t)
                           o->micro_batch < 1))
         return tarn__raise(
             TARN_ERROR_FORMAT,
-            "%s: '%s/config.json' does not say all of layers, heads, width, context, vocab and micro_batch", function,
-            o->out);
+            "%s: '%s/config.json' lacks one of layers, heads, hidden_size, context, vocab_size and micro_batch",
+            function, o->out);
     if (!o->model[0] && !o->base[0])
         snprintf(o->model, sizeof(o->model), "gpt2");
     o->vocab_size = o->vocab_size || o->base[0] ? o->vocab_size : tokens;
@@ -143,8 +143,9 @@ static bool complete(const char *function, tarn_trainer *t)
     if (!tarn__lm_sizes(function, t))
         return false;
     if (o->vocab_size < tokens)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: vocab is %" PRId64 ", but the tokenizer has %" PRId64 " tokens",
-                           function, o->vocab_size, tokens);
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: vocab_size is %" PRId64 ", but the tokenizer has %" PRId64 " tokens", function,
+                           o->vocab_size, tokens);
     if (o->batch_size % o->micro_batch != 0)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: a micro_batch of %" PRId64 " does not divide the batch_size of %" PRId64, function,

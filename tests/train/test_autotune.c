@@ -1,4 +1,4 @@
-/* test_choices.c: what a device has chosen by measuring goes with a run's checkpoints, and is taken again before the
+/* test_autotune.c: what a device has chosen by measuring goes with a run's checkpoints, and is taken again before the
  * run goes on. */
 #include <stdlib.h>
 #include <tarn/train.h>
@@ -55,7 +55,7 @@ static void choices_are_saved_and_taken_again(void **state)
     assert_true(has("chosen", "\"mirror 7\"", NULL)); /* what the mirror was given, it tells */
     assert_false(has("chosen", "\"mirror 1\"", NULL));
     run(tarn_trainer_resume(options.out, &(tarn_train_options){.steps = 9, .device = "cpu"})); /* which has none */
-    assert_false(has("chosen", "choices", NULL));
+    assert_false(has("chosen", "autotune", NULL));
 }
 
 static void a_run_without_choices_goes_on(void **state)
@@ -63,9 +63,9 @@ static void a_run_without_choices_goes_on(void **state)
     (void)state;
     tarn_train_options options = small("plain", "cpu");
     run(tarn_trainer_new(&options));
-    assert_false(has("plain", "choices", NULL));
+    assert_false(has("plain", "autotune", NULL));
     run(tarn_trainer_resume(options.out, &(tarn_train_options){.steps = 6, .device = "mirror:1"}));
-    assert_true(has("plain", "\"choices\": [", NULL));
+    assert_true(has("plain", "\"autotune\": [", NULL));
 }
 
 static void choices_that_are_no_texts_are_refused(void **state)
@@ -75,7 +75,7 @@ static void choices_that_are_no_texts_are_refused(void **state)
     run(tarn_trainer_new(&options));
     assert_true(has("wrong", "\"mirror 7\"", "1234567890"));
     assert_null(tarn_trainer_resume(options.out, NULL));
-    assert_error_about(TARN_ERROR_FORMAT, "trainer.json", "choices");
+    assert_error_about(TARN_ERROR_FORMAT, "trainer.json", "autotune");
 }
 
 int main(void)
