@@ -89,7 +89,7 @@ static void wrong_calls_say_what_is_wrong(void **state)
     expect_command("tokenize --tokenizer bytes --val-fraction 0.5 --text a 2>&1", 2, "belong to --prepare");
     expect_command("tokenize --tokenizer bytes --field body --text a 2>&1", 2, "say how --train");
     expect_command("tokenize --tokenizer bytes --json-lines y 2>&1", 2, "say how --train");
-    expect_command("tokenize --tokenizer bytes --prepare x --val-fraction 2 y 2>&1", 2, "outside 0 to 1");
+    expect_command("tokenize --tokenizer bytes --prepare x --val-fraction 2 y 2>&1", 2, "must be from 0 to 1");
     expect_command("tokenize --tokenizer bytes --prepare x --val-fraction a y 2>&1", 2, "not a number");
     expect_command("tokenize --tokenizer bytes --decode --pieces --text 1 2>&1", 2, "no place with --decode");
     expect_command("tokenize --tokenizer bytes --out x --text a 2>&1", 2, "unless it is characters");
