@@ -134,7 +134,7 @@ static void words_are_words(void **state)
     assert_int_equal(chat("hello\n", "--max-tokens 1"), 0);
     assert_int_equal(strlen(line_of(0, answer)), 1);
     assert_int_equal(chat("/nothing\nhello\n", "2>&1"), 0);
-    assert_contains(command_output, "/nothing: there is /reset");
+    assert_contains(command_output, "/nothing: unknown command; use /reset");
 }
 
 static void a_full_context_is_said(void **state)
@@ -167,7 +167,7 @@ static void an_answer_slides_past_the_context(void **state)
     assert_int_equal(chat("hi\n", "--context 60 --max-tokens 150 2>&1"), 0);
     assert_contains(command_output, "(the context of 60 tokens was full: the answer continues from its last 30)");
     assert_int_equal(chat("hi\n", "--context 60 --max-tokens 150 --system ab 2>&1"), 0);
-    assert_contains(command_output, "its last 30 and the system's words)");
+    assert_contains(command_output, "its last 30 and the system message)");
     assert_int_equal(chat("hi\n", "--context 60 2>&1"), 0);
     assert_contains(command_output, "(the answer ends at 60 tokens; --max-tokens allows more)");
     assert_int_equal(chat("hi\n", "--context 60 --no-slide 2>&1"), 0);

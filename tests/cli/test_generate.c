@@ -197,8 +197,8 @@ static void wrong_calls_are_refused(void **state)
     expect_command(with("--ids 1 --temperature 1e-9 2>&1"), 2, "--temperature is 1e-09");
     expect_command(with("--ids 1 --temperature nan 2>&1"), 2, "'nan' is not a number");
     expect_command(with("--ids 1 --temperature 1x 2>&1"), 2, "'1x' is not a number");
-    expect_command(with("--ids 1 --top-p 1.5 2>&1"), 2, "'1.5' is out of range; must be from 0 to 1");
-    expect_command(with("--ids 1 --top-p 0 2>&1"), 2, "'0' is not above 0, up to 1");
+    expect_command(with("--ids 1 --top-p 1.5 2>&1"), 2, "'1.5' is out of range; must be above 0");
+    expect_command(with("--ids 1 --top-p 0 2>&1"), 2, "'0' is out of range; must be above 0 and at most 1");
     expect_command(with("--ids 1 --top-k -1 2>&1"), 2, "'-1' is out of range; must be from 0 to 1000000");
     expect_command(with("--ids 1 --seed 1.5 2>&1"), 2, "'1.5' is not an integer");
     expect_command(with("--ids 1 --dtype i32 2>&1"), 2, "must be f32");
@@ -257,8 +257,8 @@ static void texts_stop_and_prompts_come_from_anywhere(void **state)
     expect_command(with("--ids 1 --stop a 2>&1"), 2, "--stop needs a tokenizer");
     expect_command(with("x --top-logprobs 2 2>&1"), 2, "--top-logprobs needs --json");
     expect_command(with("x --context 3 --max-tokens 3 --no-slide 2>&1"), 2, "ask for 2 at most");
-    expect_command(with("x --context 61 2>&1"), 2, "it must be from 1 to the model's 60");
-    expect_command(with("x --repeat-penalty 0 2>&1"), 2, "'0' is not above 0");
+    expect_command(with("x --context 61 2>&1"), 2, "the model's goes from 1 to 60");
+    expect_command(with("x --repeat-penalty 0 2>&1"), 2, "'0' is out of range; must be above 0");
     expect_command(with("x --repeat-penalty 0.001 2>&1"), 2, "--repeat-penalty is 0.001");
     expect_command(with("x --min-p 2 2>&1"), 2, "'2' is out of range; must be from 0 to 1");
     expect_command(with("x --n 0 2>&1"), 2, "'0' is out of range; must be from 1 to 1024");
@@ -282,7 +282,7 @@ static void past_the_context_the_window_slides(void **state)
     expect_command(with("x --context 10 --max-tokens 30 --no-slide 2>&1"), 2,
                    "do not fit into the context of 10; ask for 9 at most");
     expect_command(with("'a prompt that is too long' --context 10 --max-tokens 3 --temperature 0 2>&1"), 0,
-                   "(the prompt has 25 tokens, and the context 10: its last 5 count");
+                   "(the prompt has 25 tokens, and the context 10: only its last 5 are used");
     expect_command(with("'a prompt that is too long' --context 10 --max-tokens 3 --no-slide 2>&1"), 2,
                    "a prompt of 25 tokens fills the context of 10");
     assert_int_equal(run_command(with("x --max-tokens 200 --temperature 1 --seed 3 --n 2 --kv-type q8_0 2>/dev/null")),
