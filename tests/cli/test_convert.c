@@ -79,9 +79,9 @@ static void a_folder_is_inspected_and_converted(void **state)
     expect_with(0, "12 tensors", "convert %s %s", scratch("model.gguf"), scratch("back"));
     expect_with(1, "already has a model", "convert %s %s 2>&1", scratch("model.gguf"), scratch("back"));
     expect_with(0, "3 that are no matrices of weights", "quantize %s %s --type q8_0", folder, scratch("small.gguf"));
-    expect_with(
-        0, "9 of 9 matrices cannot be q4_k: rows of 32 elements are not a multiple of 256; they are q8_0 instead",
-        "quantize %s %s --type q4_k --force 2>&1", folder, scratch("small.gguf"));
+    expect_with(0,
+                "9 of 9 matrices cannot be q4_k: rows of 32 elements are not a multiple of 256; they are q8_0 instead",
+                "quantize %s %s --type q4_k --force 2>&1", folder, scratch("small.gguf"));
     /* before it is done */
     assert_true(strstr(command_output, "no multiple of 256") < strstr(command_output, "12 tensors"));
     tarn_tokenizer *letters = tarn_tokenizer_bytes();

@@ -257,7 +257,7 @@ static void texts_stop_and_prompts_come_from_anywhere(void **state)
     expect_command(with("--ids 1 --stop a 2>&1"), 2, "--stop needs a tokenizer");
     expect_command(with("x --top-logprobs 2 2>&1"), 2, "--top-logprobs needs --json");
     expect_command(with("x --context 3 --max-tokens 3 --no-slide 2>&1"), 2, "ask for 2 at most");
-    expect_command(with("x --context 61 2>&1"), 2, "the model's goes from 1 to 60");
+    expect_command(with("x --context 61 2>&1"), 2, "it must be from 1 to the model's 60");
     expect_command(with("x --repeat-penalty 0 2>&1"), 2, "'0' is out of range; must be above 0");
     expect_command(with("x --repeat-penalty 0.001 2>&1"), 2, "--repeat-penalty is 0.001");
     expect_command(with("x --min-p 2 2>&1"), 2, "'2' is out of range; must be from 0 to 1");

@@ -87,8 +87,8 @@ static void endless_streams_are_bounded(void **state)
     assert_true(tarn_model_write(model, scratch("gpt")) && tarn_tokenizer_save(letters, scratch("gpt")));
     tarn_tokenizer_free(letters);
     tarn_module_free(model);
-    expect_shell(1, "'/dev/zero' is too long for a prompt; at most 64 MiB", "$TARN generate '%s' --prompt-file /dev/zero 2>&1",
-                 scratch("gpt"));
+    expect_shell(1, "'/dev/zero' is too long for a prompt; at most 64 MiB",
+                 "$TARN generate '%s' --prompt-file /dev/zero 2>&1", scratch("gpt"));
 }
 
 static void streams_that_end_are_read(void **state)
