@@ -34,13 +34,13 @@
 #endif
 #define REAL4 JOIN(REAL, 4)
 #define A_STAGE(name, size) \
-    __local REAL name[size] __attribute__((aligned(32))) /* of the group's memory: fours of it are read at once */
+    __local REAL name[size] __attribute__((aligned(32))) /* in local memory, aligned for vec4 reads */
 
 /* Rows of a work-item, and lanes of a vector: too many to unroll on a CPU. */
 #if ACROSS == 1
 #define EACH_ROW(i) for (int i = 0; i < M; i++)
 #define EACH_LANE(e) for (int e = 0; e < LANES; e++)
-#define SYNC() /* an item alone meets nobody */
+#define SYNC() /* one work-item per group */
 #else
 #define SYNC() barrier(CLK_LOCAL_MEM_FENCE)
 #define EACH_ROW(i) EACH(i, M)
@@ -177,7 +177,7 @@ key_range key_range_of(const attention *a, const head_view *starts, long valid, 
     return row < a->rows ? (key_range){start_of(a, starts, row), keys_of(a, valid, row)} : (key_range){0, 0};
 }
 
-/* ---- dropout and places ------------------------------------------------------------------------------------------ */
+/* ---- dropout and grid -------------------------------------------------------------------------------------------- */
 
 /* Dropout's factor for a key of a row: Philox words serve 8 keys, drawn where `key` is the first of them or `fresh`.
  * `number` is the row's index among all, so that forward and backward draw the same. */

@@ -46,7 +46,7 @@ size_t tarn__cl_group_size(const tarn__cl_device *device, size_t most)
     return group;
 }
 
-/* A work-item has a row alone, and no neighbours. */
+/* One row per work-item, without a group. */
 static void use_one_item(tarn__cl_row_form *form)
 {
     form->group = form->local = 1;
@@ -70,7 +70,7 @@ tarn__cl_row_form tarn__cl_group_form(const tarn__cl_device *device, size_t most
     return form;
 }
 
-/* Short rows, and strided rows whose neighbours are adjacent in memory, are best left to one work-item each. */
+/* Short rows, and strided rows that are adjacent in memory, are best left to one work-item each. */
 static void choose_sharing(const tarn__cl_device *device, const tarn__cl_row_set *rows, tarn__cl_row_form *form)
 {
     const tarn__nest *nest = &rows->nest;

@@ -1,4 +1,4 @@
-/* transpose.c: copies whose axes change places: the launcher of transpose.cl. */
+/* transpose.c: copies that permute axes: the launcher of transpose.cl. */
 #include "backends/opencl/common/element.h"
 #include "backends/opencl/common/rows.h"
 

@@ -64,7 +64,7 @@ typedef struct scaled {
     float mantissa, rest, power;
 } scaled;
 
-/* (1 + t) 2^k, where `shifted` is 1.5 2^23 + 254 + k: the integer lies in its low bits. */
+/* (1 + t) 2^k, where `shifted` is 1.5 2^23 + 254 + k: its low bits are the integer. */
 static scaled scaled_of(float t, float shifted)
 {
     const uint n = as_uint(shifted);

@@ -5,8 +5,8 @@
 /* A launch of gather or write_rows. */
 typedef struct job {
     const char *kernel;
-    int per;                   /* elements of a work-item on a GPU */
-    const tarn__view *view[3]; /* the nest's operands, of which `index` names places */
+    int per;                   /* elements per work-item on a GPU */
+    const tarn__view *view[3]; /* the nest's operands, one of which holds indices */
     int y, index, x;           /* which operand is which */
     int64_t limit, step;       /* valid indices are below limit, step elements apart */
 } job;

@@ -12,7 +12,8 @@ static const char *option_of(tarn_dtype dtype)
     return dtype == TARN_Q8_0 ? "-DQ8_0" : dtype == TARN_Q4_0 ? "-DQ4_0" : dtype == TARN_Q4_K ? "-DQ4_K" : "-DQ6_K";
 }
 
-/* One element per work-item. Bytes: each block read once (by neighbours, from a cache), 4 written per element. */
+/* One element per work-item. Bytes: each block read once (by adjacent work-items, from a cache), 4 written per element.
+ */
 static void kernel_dequantize(const tarn__call *call)
 {
     const tarn__view *x = call->in[0], *y = call->out[0];

@@ -77,7 +77,7 @@ static void cut(plan *p, bool has_lone_columns)
     int64_t count = p->inner.count, most = (count + least - 1) / least,
             wanted = p->outputs > 0 ? (all + p->outputs - 1) / p->outputs : 1;
     p->chunks = most < wanted ? most : wanted;
-    /* where an output is fours, so is a part of it */
+    /* a multiple of four, so that chunks of vec4s are vec4s */
     p->chunk = p->chunks > 1 ? ((count + p->chunks - 1) / p->chunks + 3) / 4 * 4 : count > 0 ? count : 1;
     p->chunks = count > 0 ? (count + p->chunk - 1) / p->chunk : 1;
 }

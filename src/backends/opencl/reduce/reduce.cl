@@ -222,7 +222,7 @@ __kernel void rows(PARAMETERS)
     INDEX item = (INDEX)get_global_id(0), at[3];
     if (item >= outputs * chunks)
         return;
-    /* neighbours take neighbouring outputs */
+    /* adjacent work-items have adjacent outputs */
     INDEX part = item / (INDEX)outputs, which = item - part * (INDEX)outputs, begin = part * (INDEX)chunk;
     locate_output(&kept, which, at);
     slice r = slice_at(x, x_first + at[1], z, z_first + at[2], &inner);

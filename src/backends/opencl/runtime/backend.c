@@ -110,7 +110,8 @@ tarn__cl_device *tarn__cl_device_alive(int index)
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* Drivers may defer allocation until first use; migrating the buffer forces it now, while the caller can be told. */
+/* Drivers may defer allocation until first use; migrating the buffer forces it now, while the caller can get the error.
+ */
 static bool force_allocation(tarn__cl_device *d, cl_mem memory)
 {
     return tarn__cl_check(
