@@ -1,11 +1,12 @@
-/* cli.h: the sub-commands, one file each, and what they share on a terminal. */
+/* cli.h: the sub-commands, one file each, and their shared terminal output. Untrusted strings (names in files, model
+ * output) are escaped before they reach a terminal. */
 #ifndef TARN__CLI_H
 #define TARN__CLI_H
 
 #include "cli/json.h"
 #include "cli/options.h"
 
-/* Each runs with its options read, and returns the exit status. */
+/* Each runs with its options and returns the exit status. */
 int tarn__info(const tarn__options *options);
 int tarn__ops(const tarn__options *options);
 int tarn__bench_matmul(const tarn__options *options);
@@ -66,5 +67,14 @@ bool tarn__on_terminal(void);
 
 /* "64 MiB", "23.5 GiB", in one of a few buffers that are used in turn. */
 const char *tarn__bytes_text(int64_t bytes);
+
+/* ---- reports of a training run (train/train_progress.c) ---------------------------------------------------------- */
+
+typedef struct tarn__display {
+    bool json, quiet, terminal;
+} tarn__display;
+
+/* Prints one report; `ctx` is a tarn__display. */
+void tarn__print_report(const tarn_train_report *report, void *ctx);
 
 #endif

@@ -1,9 +1,210 @@
-/* plan.c: what is known of a run before it begins. */
+/* plan.c: the plan of a run, known before it starts: its settings, and the memory that it needs.
+ *
+ * Memory is measured by a step on the meta device of the run's device: all tensors and all scratch that follow from
+ * shapes, at their peak. A run is therefore planned without allocating anything, also when it does not fit. Peaks of a
+ * meta device are those of all threads, so one plan is measured at a time. */
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <tarn/model.h>
+#include <tarn/profile.h>
 
+#include "autograd/tape.h"
+#include "base/dtype.h"
 #include "base/error.h"
+#include "core/device/device.h"
+#include "core/memory/pool.h"
+#include "models/lm/arch.h"
+#include "train/tasks/finetune.h"
 #include "train/trainer.h"
+
+#define MAX_LOGITS \
+    (INT64_C(4) \
+     << 30) /* bytes: a loss is computed in chunks of logits, one by one; of more than these a step is extrapolated */
+#define WORKSPACE (INT64_C(64) << 20) /* that the libraries of a GPU ask for, where nothing says so before they run */
+
+#define SMALL (INT64_C(16) << 10) /* bytes of small tensors around a step */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* the peak of a meta device is that of all threads */
+
+/* ---- weights ----------------------------------------------------------------------------------------------------- */
+
+static bool count_one(const tarn__parameter *parameter, void *ctx)
+{
+    tarn__weight_counts *c = ctx;
+    bool is_trained = !parameter->is_buffer && tarn_needs_grad(parameter->tensor);
+    bool is_weight = !parameter->is_buffer || tarn__is_quantized(parameter->tensor->view.dtype);
+    *(is_trained ? &c->trained : &c->frozen) += is_weight ? tarn_count(parameter->tensor) : 0;
+    c->bytes += tarn_bytes(parameter->tensor);
+    return true;
+}
+
+tarn__weight_counts tarn__count_weights(const tarn_module *model)
+{
+    tarn__weight_counts counts = {0};
+    tarn__module_walk_over(model, TARN__MODULE_STATE, count_one, &counts);
+    return counts;
+}
+
+/* Gradients are f32, as are the optimizer's states, and a master weight where a parameter has 16 bits. */
+static void count_certain(tarn_trainer *t, const tarn_module *model)
+{
+    const tarn_train_options *o = &t->options;
+    tarn__weight_counts counts = tarn__count_weights(model);
+    int64_t states = strcmp(o->optimizer, "sgd") == 0 ? o->momentum > 0 : 2,
+            masters = strcmp(o->precision, "bf16") == 0;
+    t->weight_bytes = counts.bytes;
+    t->gradient_bytes = 4 * counts.trained;
+    t->state_bytes = 4 * counts.trained * (states + masters);
+}
+
+/* ---- a step ------------------------------------------------------------------------------------------------------ */
+
+typedef tarn__pool_peaks peaks;
+
+/* A micro-batch without values, in the open scope. */
+static bool make_fields(const tarn_trainer *p, int64_t batch, tarn_tensor **fields)
+{
+    bool is_text = p->description.is_text;
+    int count = is_text ? tarn_dataset_field_count(p->training) : 2;
+    tarn_shape shape = {p->description.input.rank + 1, {batch}};
+    memcpy(&shape.size[1], p->description.input.size, sizeof(int64_t) * (size_t)p->description.input.rank);
+    for (int i = 0; i < count; i++)
+        fields[i] = tarn_zeros(is_text || i == 0 ? shape : TARN_SHAPE(batch),
+                               is_text ? TARN_I32
+                               : i     ? TARN_I64
+                                       : TARN_F32,
+                               p->device);
+    return !tarn_failed();
+}
+
+static bool take_step(tarn_trainer *p, int64_t batch)
+{
+    tarn_tensor *fields[TARN_MAX_FIELDS];
+    tarn__step_metrics figures;
+    tarn_scope *scope = tarn_scope_open();
+    bool good = scope && make_fields(p, batch, fields) && tarn__train_gradients_of(p, fields, &figures) &&
+                tarn_optimizer_step(p->optimizer);
+    tarn_scope_close(scope);
+    return good;
+}
+
+/* The peaks of steps above what was there before. The second one finds the memory as the first has left it. */
+static bool measure_step(tarn_trainer *p, int64_t batch, peaks before, peaks *found)
+{
+    bool good = tarn_empty_cache(p->device) && tarn__pool_reset_peaks_of(p->device) && take_step(p, batch) &&
+                take_step(p, batch);
+    *found = tarn__pool_peaks_of(p->device);
+    found->tensors -= before.tensors;
+    found->used -= before.used;
+    found->reserved -= before.reserved;
+    return good;
+}
+
+static int64_t extrapolate(int64_t low, int64_t high, int64_t step, int64_t batch, int64_t at)
+{
+    return high + (high - low) / step * (batch - at);
+}
+
+/* The largest micro-batch that is tried as it is. The peak of a larger one grows by what each sample adds. */
+static int64_t largest_tried(const tarn_trainer *p)
+{
+    int64_t window = p->description.is_text ? 4 * p->options.context * p->options.vocab_size : 0;
+    int64_t largest = window > 0 ? MAX_LOGITS / window / 2 * 2 : p->micro_batch;
+    largest = largest < 2 ? 2 : largest;
+    return p->micro_batch <= largest ? p->micro_batch : largest;
+}
+
+static bool measure_steps(tarn_trainer *p, peaks before, peaks *found)
+{
+    int64_t tried = largest_tried(p), rest = p->micro_batch - tried;
+    peaks half = {0};
+    if ((rest > 0 && !measure_step(p, tried / 2, before, &half)) || !measure_step(p, tried, before, found))
+        return false;
+    if (rest > 0)
+        *found = (peaks){extrapolate(half.tensors, found->tensors, tried / 2, p->micro_batch, tried),
+                         extrapolate(half.used, found->used, tried / 2, p->micro_batch, tried),
+                         extrapolate(half.reserved, found->reserved, tried / 2, p->micro_batch, tried)};
+    return true;
+}
+
+/* Model and optimizer on the meta device, and a step of them. Their own peak, when weights are gathered, is below that
+ * of any step. */
+static bool measure(const char *function, tarn_trainer *p, peaks *found)
+{
+    tarn_empty_cache(p->device);
+    tarn_memory now = tarn_memory_of(p->device);
+    peaks before = {now.used, now.used, now.used + now.cached};
+    p->model = tarn__model_reopen(function, p);
+    if (!p->model || !tarn__adapters_add(function, p))
+        return false;
+    tarn_module_train(p->model, true);
+    count_certain(p, p->model);
+    p->optimizer = tarn__optimizer_create(&p->options, p->model);
+    return p->optimizer && measure_steps(p, before, found);
+}
+
+static bool measure_alone(const char *function, tarn_trainer *p, peaks *found)
+{
+    pthread_mutex_lock(&lock);
+    int depth = tarn__grad_force();
+    bool good = measure(function, p, found);
+    tarn__grad_unforce(depth);
+    tarn_optimizer_free(p->optimizer);
+    tarn_module_free(p->model);
+    tarn_empty_cache(p->device);
+    pthread_mutex_unlock(&lock);
+    return good || tarn__raise_within(function);
+}
+
+/* What the pool keeps counts, but for its last segment, which is seldom touched to its end. What a run has beside a
+ * step: its batch, and numbers of steps that are not read yet. */
+static int64_t estimate(const tarn_train_options *o, const peaks *found)
+{
+    int64_t used = found->used + 16 * o->log_every + SMALL, reserved = found->reserved - (int64_t)TARN__POOL_SEGMENT;
+    return used > reserved ? used : reserved;
+}
+
+bool tarn__plan_memory(const char *function, tarn_trainer *t)
+{
+    tarn_trainer planned = {.options = t->options,
+                            .description = t->description,
+                            .corpus = t->corpus,
+                            .training = t->training,
+                            .micro_batch = t->micro_batch,
+                            .batch_size = t->batch_size,
+                            .device = tarn__meta_device_of(t->device),
+                            .is_resumed = t->is_resumed,
+                            .is_imagined = true};
+    peaks found = {0};
+    if (!measure_alone(function, &planned, &found))
+        return false;
+    int64_t certain = planned.weight_bytes + planned.gradient_bytes + planned.state_bytes;
+    int64_t workspace = tarn__backend_at(planned.device.backend)->scratch_by_shape ? 0 : WORKSPACE;
+    t->weight_bytes = planned.weight_bytes;
+    t->gradient_bytes = planned.gradient_bytes;
+    t->state_bytes = planned.state_bytes;
+    t->memory_needed = estimate(&t->options, &found) + workspace;
+    t->memory_min = found.tensors;
+    t->activation_bytes = t->memory_needed - certain;
+    return true;
+}
+
+/* What is free before anything is allocated; what the pool keeps for later is free, too. */
+bool tarn__read_memory_free(const char *function, tarn_trainer *t)
+{
+    tarn_device device = tarn_device_parse(t->options.device); /* not its meta device */
+    tarn_device_info info = {0};
+    if (!tarn_device_query(device, &info))
+        return tarn__raise_within(function);
+    if (info.memory_free > 0 && t->memory_needed > info.memory_free && tarn_memory_of(device).cached > 0 &&
+        tarn_empty_cache(device) && !tarn_device_query(device, &info))
+        return tarn__raise_within(function);
+    t->memory_free = info.memory_free;
+    return true;
+}
+
+/* ---- the plan ---------------------------------------------------------------------------------------------------- */
 
 static void plan_chats(const tarn__chat_dataset *chats, tarn_train_plan *plan)
 {

@@ -9,7 +9,6 @@
 #include "cli/progress.h"
 #include "cli/train/train_memory.h"
 #include "cli/train/train_plan.h"
-#include "cli/train_show.h"
 
 /* Seconds in which signals are one request to stop. Somebody at a keyboard is quicker than programs that try again. */
 #define ONE_REQUEST 1.0

@@ -1,6 +1,5 @@
 /* train_progress.c: how a training run goes, as it is shown: a line that is written over on a terminal, lines in a
  * pipe, or objects. */
-#include "cli/train_show.h"
 
 #include <math.h>
 #include <stdarg.h>

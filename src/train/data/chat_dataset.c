@@ -9,7 +9,6 @@
 #include "base/memory.h"
 #include "data/random.h"
 #include "text/chat/loss_mask.h"
-#include "train/data/chats_parts.h"
 
 #define DEFAULT_CONTEXT 1024
 

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "data/random.h"
-#include "train/data/chats_parts.h"
+#include "train/data/chat_dataset.h"
 
 #define SPLIT_EPOCH (-1) /* whose order deals the documents out; those of rows begin with 0 */
 

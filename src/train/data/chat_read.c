@@ -7,7 +7,7 @@
 #include "base/os/files.h"
 #include "text/chat/loss_mask.h"
 #include "text/files/jsonl.h"
-#include "train/data/chats_parts.h"
+#include "train/data/chat_dataset.h"
 
 /* What is needed to read one line after the other. */
 typedef struct reader {
