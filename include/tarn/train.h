@@ -227,7 +227,7 @@ typedef struct tarn_train_plan {
     int64_t training_documents, validation_documents, completion_tokens, documents_truncated;
     bool is_chat;
     /* sizes chosen for a new language model, and why: "to train in minutes on a CPU with 1003854 tokens: layers 4,
-     * width 128 …"; "": none */
+     * hidden_size 128 …"; "": none */
     char chosen[256];
     int64_t memory_min;                   /* lower bound of memory_needed: tensors that a step needs at once */
     tarn_train_fit fits[TARN_TRAIN_FITS]; /* if memory_needed exceeds memory_free */
