@@ -3,7 +3,7 @@
  * Images are [N, C, H, W] by shape; NCHW or NHWC is a matter of strides. An operation's result follows its operand,
  * so a network stays in one layout without conversions.
  *
- * Limits keep products of a few sizes within 63 bits, so shape rules need no overflow checks. */
+ * Limits keep sums of a few sizes far from overflow; products are checked where they occur. */
 #include "ops/op.h"
 
 /* Empty batches are allowed; empty images are not. */
