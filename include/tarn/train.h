@@ -477,10 +477,10 @@ TARN_API void tarn_run_close(tarn_run *run);
 /* ---- documents to fine-tune on ----------------------------------------------------------------------------------- */
 
 /* JSON lines packed into rows of tokens, with loss on completions only. A line is {"messages": [{"role", "content"}
- * …]}, {"prompt", "completion"} or {"text"}; see docs/guide/fine-tune.md. A row packs whole documents: positions restart
- * at 0 in each, and `document_starts` holds the first index of each token's document, so that attention stays within
- * it (tarn_attention_options). Padding after the last document is a document without loss. Split and packing depend
- * on the files, the tokenizer and the options alone. */
+ * …]}, {"prompt", "completion"} or {"text"}; see docs/guide/fine-tune.md. A row packs whole documents: positions
+ * restart at 0 in each, and `document_starts` holds the first index of each token's document, so that attention stays
+ * within it (tarn_attention_options). Padding after the last document is a document without loss. Split and packing
+ * depend on the files, the tokenizer and the options alone. */
 typedef struct tarn_chat_dataset tarn_chat_dataset;
 
 enum { TARN_CHAT_DATASET_TRAINING, TARN_CHAT_DATASET_VALIDATION };
