@@ -2,9 +2,9 @@
  * mere guess. */
 #include "support/check.h"
 
-static const char *const flags[] = {"lr",    "layers",      "heads",        "width",  "context", "batch-size",
-                                    "steps", "epochs",      "model",        "data",   "out",     "tokens",
-                                    "top-k", "temperature", "weight-decay", "min-lr", "seed",    "eval-every"};
+static const char *const flags[] = {"lr",    "layers",      "heads",        "hidden-size", "context", "batch-size",
+                                    "steps", "epochs",      "model",        "data",        "out",     "max-tokens",
+                                    "top-k", "temperature", "weight-decay", "min-lr",      "seed",    "eval-every"};
 #define FLAGS ((int)(sizeof(flags) / sizeof(flags[0])))
 
 static void expect_meant(const char *typed, const char *meant)
@@ -21,11 +21,11 @@ static void words_of_other_programs_are_known(void **state)
     expect_meant("--learning-rate", "lr");
     expect_meant("n_layer", "layers");
     expect_meant("num_attention_heads", "heads");
-    expect_meant("n_embd", "width");
+    expect_meant("n_embd", "hidden-size");
     expect_meant("block_size", "context");
     expect_meant("max_iters", "steps");
-    expect_meant("max_new_tokens", "tokens");
-    expect_meant("n-predict", "tokens");
+    expect_meant("max_new_tokens", "max-tokens");
+    expect_meant("n-predict", "max-tokens");
     expect_meant("temp", "temperature");
     expect_meant("lerning_rate", "lr"); /* a slip inside a synonym */
 }
