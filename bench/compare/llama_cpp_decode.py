@@ -55,20 +55,20 @@ class Ours:
     def __init__(self, path, options):
         opening = tarn.ModelOpenOptions(as_stored=True)
         self.model = tarn.call("model_open_sized", path.encode(), tarn.device(), ctypes.byref(opening), ctypes.sizeof(opening))
-        writing = tarn.WriterOptions(context=options.prompt + options.tokens + 1)
-        self.writer = tarn.call("writer_new_sized", self.model, None, ctypes.byref(writing), ctypes.sizeof(writing))
-        self.limit = tarn.GenerateOptions(tokens=options.tokens + 1, ignore_end=True)
-        self.piece = tarn.Piece()
+        writing = tarn.GeneratorOptions(context=options.prompt + options.tokens + 1)
+        self.generator = tarn.call("generator_new_sized", self.model, None, ctypes.byref(writing), ctypes.sizeof(writing))
+        self.limit = tarn.GenerateOptions(max_tokens=options.tokens + 1, ignore_eos=True)
+        self.output = tarn.Output()
 
     def read(self, prompt):
-        tarn.call("writer_prompt_sized", self.writer, 0, (ctypes.c_int32 * len(prompt))(*prompt), len(prompt), ctypes.byref(self.limit), ctypes.sizeof(self.limit))
+        tarn.call("generator_prompt_sized", self.generator, 0, (ctypes.c_int32 * len(prompt))(*prompt), len(prompt), ctypes.byref(self.limit), ctypes.sizeof(self.limit))
         self.step()
 
     def step(self):
-        tarn.call("writer_next_sized", self.writer, ctypes.byref(self.piece), ctypes.sizeof(self.piece))
+        tarn.call("generator_next_sized", self.generator, ctypes.byref(self.output), ctypes.sizeof(self.output))
 
     def close(self):
-        tarn.call("writer_free", self.writer)
+        tarn.call("generator_free", self.generator)
         tarn.call("module_free", self.model)
 
 

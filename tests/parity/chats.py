@@ -45,12 +45,12 @@ def conversation(rng, in_turns, has_system):
 
 def documents(ours, path, template=None, **options):
     """The (ids, marks) of all documents in the rows of an epoch; a document without loss is what fills a row."""
-    given = tarn.ChatsOptions(path=path.encode(), tokenizer=ours.handle, template_name=template and template.encode(), context=CONTEXT, **options)
-    handle, counts, found = tarn.call("chats_open_sized", c.byref(given), c.sizeof(given)), tarn.ChatsCounts(), []
-    tarn.call("chats_counts_of", handle, c.byref(counts))
+    given = tarn.ChatDatasetOptions(path=path.encode(), tokenizer=ours.handle, template_name=template and template.encode(), context=CONTEXT, **options)
+    handle, counts, found = tarn.call("chat_dataset_open_sized", c.byref(given), c.sizeof(given)), tarn.ChatDatasetCounts(), []
+    tarn.call("chat_dataset_counts_of", handle, c.byref(counts))
     for row in range(counts.rows[0]):
         arrays = [(c.c_int32 * CONTEXT)() for _ in range(4)]
-        tarn.call("chats_batch", handle, 0, row, 1, c.byref(tarn.ChatsRows(*arrays)))
+        tarn.call("chat_dataset_batch", handle, 0, row, 1, c.byref(tarn.ChatDatasetRows(*arrays)))
         ids, targets, positions, starts = map(list, arrays)
         for begin in sorted(set(starts)):
             end = begin + starts.count(begin)
@@ -61,7 +61,7 @@ def documents(ours, path, template=None, **options):
                 if wanted[-1] is not None or any(x is not None and x != y for x, y in zip(wanted, ids[begin + 1:end])):
                     raise ValueError(f"the targets {wanted} are not what follows {ids[begin:end]}")
                 found.append((ids[begin:end], [False] + [x is not None for x in wanted[:-1]]))
-    tarn.call("chats_close", handle)
+    tarn.call("chat_dataset_close", handle)
     return found, counts
 
 

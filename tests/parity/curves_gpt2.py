@@ -64,7 +64,7 @@ def in_torch(weights, batches, dtype):
 
 
 def tarn_model(weights, dtype):
-    config = tarn.Gpt2Config(vocab=VOCAB, context=CONTEXT, layers=LAYERS, heads=HEADS, width=WIDTH, dtype=tarn.DTYPES.index(dtype))
+    config = tarn.Gpt2Config(vocab_size=VOCAB, context=CONTEXT, layers=LAYERS, heads=HEADS, hidden_size=WIDTH, dtype=tarn.DTYPES.index(dtype))
     model = tarn.call("model_gpt2_sized", c.byref(config), c.sizeof(config), tarn.device(), 1)
     handles = {tarn.call("module_parameter_name", model, i).decode(): tarn.call("module_parameter", model, i)
                for i in range(tarn.call("module_parameter_count", model))}

@@ -37,8 +37,8 @@ def draws(settings, logits, seen):
     sampler = tarn.call("sampler_new_sized", c.byref(options), c.sizeof(options))
     try:
         with tarn.scope():
-            tarn.call("sampler_see", sampler, tarn.tensor(seen.expand(DRAWS, -1).contiguous()))
-            tokens = tarn.read(tarn.call("sampler_draw", sampler, tarn.tensor(logits.expand(DRAWS, -1).contiguous())))
+            tarn.call("sampler_accept", sampler, tarn.tensor(seen.expand(DRAWS, -1).contiguous()))
+            tokens = tarn.read(tarn.call("sampler_sample", sampler, tarn.tensor(logits.expand(DRAWS, -1).contiguous())))
     finally:
         tarn.call("sampler_free", sampler)
     return torch.bincount(tokens.flatten(), minlength=logits.shape[1])
@@ -77,18 +77,18 @@ def write(model, prompt, **how):
 
 def write_together(model, prompts, **how):
     """All at once, by one writer."""
-    options, piece = tarn.GenerateOptions(**how), tarn.Piece()
-    several = tarn.WriterOptions(sequences=len(prompts))
-    writer = tarn.call("writer_new_sized", model, None, c.byref(several), c.sizeof(several))
+    options, piece = tarn.GenerateOptions(**how), tarn.Output()
+    several = tarn.GeneratorOptions(sequences=len(prompts))
+    writer = tarn.call("generator_new_sized", model, None, c.byref(several), c.sizeof(several))
     texts = [[] for _ in prompts]
     try:
         for i, prompt in enumerate(prompts):
-            tarn.call("writer_prompt_sized", writer, i, (c.c_int32 * len(prompt))(*prompt), len(prompt), c.byref(options), c.sizeof(options))
-        while tarn.call("writer_next_sized", writer, c.byref(piece), c.sizeof(piece)):
+            tarn.call("generator_prompt_sized", writer, i, (c.c_int32 * len(prompt))(*prompt), len(prompt), c.byref(options), c.sizeof(options))
+        while tarn.call("generator_next_sized", writer, c.byref(piece), c.sizeof(piece)):
             if piece.token >= 0:
                 texts[piece.sequence].append(piece.token)
     finally:
-        tarn.call("writer_free", writer)
+        tarn.call("generator_free", writer)
     return texts
 
 
@@ -108,8 +108,8 @@ def check_texts(rng, folder):
         wanted.append(text[:-1] if config.eos_token_id is not None and text[-1] == config.eos_token_id else text)
     model = gpt2.open_in_tarn(folder, "f64")
     try:
-        alone = [write(model, prompt, tokens=most, repeat_penalty=penalty) for prompt in prompts]
-        together = write_together(model, prompts, tokens=most, repeat_penalty=penalty)
+        alone = [write(model, prompt, max_tokens=most, repeat_penalty=penalty) for prompt in prompts]
+        together = write_together(model, prompts, max_tokens=most, repeat_penalty=penalty)
     finally:
         tarn.call("module_free", model)
     return [compare.Verdict(alone == wanted, text=f"after {prompts} tarn writes {alone}, transformers {wanted}"),

@@ -78,9 +78,9 @@ def judge(ours, theirs, dtype):
     return verdicts + compare.gradients(ours[2], theirs[2], dtype)
 
 
-def generate(model, prompt, most, ignore_end=False):
+def generate(model, prompt, most, ignore_eos=False):
     made = (c.c_int32 * most)()
-    options = tarn.GenerateOptions(tokens=most, ignore_end=ignore_end)
+    options = tarn.GenerateOptions(max_tokens=most, ignore_eos=ignore_eos)
     count = tarn.call("generate_sized", model, (c.c_int32 * len(prompt))(*prompt), len(prompt), made, c.byref(options), c.sizeof(options))
     return list(made[:count])
 
@@ -124,10 +124,10 @@ def check_theirs(config, dtype, rng, folder):
 
 def fields_of(config, dtype):
     none = lambda p: p or -1.0
-    return dict(vocab=config.vocab_size, context=config.n_positions, layers=config.n_layer, heads=config.n_head, width=config.n_embd,
-                inner=config.n_inner or 0, dropout=config.resid_pdrop, attention_dropout=none(config.attn_pdrop),
+    return dict(vocab_size=config.vocab_size, context=config.n_positions, layers=config.n_layer, heads=config.n_head, hidden_size=config.n_embd,
+                ffn_size=config.n_inner or 0, dropout=config.resid_pdrop, attention_dropout=none(config.attn_pdrop),
                 embedding_dropout=none(config.embd_pdrop), epsilon=config.layer_norm_epsilon, dtype=tarn.DTYPES.index(dtype),
-                has_end=config.eos_token_id is not None, end=config.eos_token_id or 0)
+                has_eos=config.eos_token_id is not None, eos=config.eos_token_id or 0)
 
 
 def check_config(config, found):

@@ -148,7 +148,7 @@ def check_text(network, model, config, rng):
                                 max_new_tokens=TOKENS, pad_token_id=0, eos_token_id=None)[0].tolist()[len(prompt):]
     ends = config.eos_token_id
     first = ends[0] if isinstance(ends, list) else ends
-    found = generate(model, prompt, TOKENS, ignore_end=True)
+    found = generate(model, prompt, TOKENS, ignore_eos=True)
     verdicts = [compare.Verdict(found == text and len(found) == TOKENS, text=f"after {prompt} tarn writes {found}, transformers {text}")]
     if first in text:  # it ends there, without it
         found = generate(model, prompt, TOKENS)
@@ -207,14 +207,14 @@ def check_theirs(config, dtype, rng, folder):
 def fields_of(config, family, dtype):
     rope, ends = config.rope_parameters, config.eos_token_id
     ends = ends if isinstance(ends, list) else [] if ends is None else [ends]
-    return dict(vocab=config.vocab_size, context=config.max_position_embeddings, layers=config.num_hidden_layers, heads=config.num_attention_heads,
-                width=config.hidden_size, inner=config.intermediate_size, kv_heads=config.num_key_value_heads, head_width=config.head_dim,
+    return dict(vocab_size=config.vocab_size, context=config.max_position_embeddings, layers=config.num_hidden_layers, heads=config.num_attention_heads,
+                hidden_size=config.hidden_size, ffn_size=config.intermediate_size, kv_heads=config.num_key_value_heads, head_dim=config.head_dim,
                 epsilon=config.rms_norm_eps, rope_theta=rope["rope_theta"], rope_scaling=["default", "linear", "llama3"].index(rope["rope_type"]),
-                rope_factor=rope.get("factor", 0), rope_low=rope.get("low_freq_factor", 0), rope_high=rope.get("high_freq_factor", 0),
-                rope_context=rope.get("original_max_position_embeddings", 0), qkv_bias=family == "qwen2", qk_norm=family == "qwen3",
-                tied=config.tie_word_embeddings, family=family.encode(), dtype=tarn.DTYPES.index(dtype), has_begin=config.bos_token_id is not None,
-                begin=config.bos_token_id or 0, has_end=bool(ends), end=ends[0] if ends else 0, also_end_count=max(len(ends) - 1, 0),
-                also_end=(c.c_int64 * 7)(*ends[1:]))
+                rope_factor=rope.get("factor", 0), rope_low_freq_factor=rope.get("low_freq_factor", 0), rope_high_freq_factor=rope.get("high_freq_factor", 0),
+                rope_original_context=rope.get("original_max_position_embeddings", 0), qkv_bias=family == "qwen2", qk_norm=family == "qwen3",
+                tie_embeddings=config.tie_word_embeddings, arch=family.encode(), dtype=tarn.DTYPES.index(dtype), has_bos=config.bos_token_id is not None,
+                bos=config.bos_token_id or 0, eos_count=len(ends),
+                eos=(c.c_int64 * 8)(*ends))
 
 
 def check_config(config, found):
@@ -302,7 +302,7 @@ def read_stories(path):
             turned = {"self_attn.q_proj": heads, "self_attn.k_proj": kv_heads}.get(name)
             state[f"model.layers.{block}.{name}.weight"] = halves(weight, turned) if turned else weight
     state["model.norm.weight"] = take(width)
-    return dict(vocab=vocab, context=context, layers=blocks, heads=heads, kv_heads=kv_heads, width=width, inner=inner, tied=True), state
+    return dict(vocab_size=vocab, context=context, layers=blocks, heads=heads, kv_heads=kv_heads, hidden_size=width, ffn_size=inner, tie_embeddings=True), state
 
 
 def check_stories(data, folder):

@@ -95,7 +95,7 @@ def logits_in_tarn(path, ids):
 def text_in_tarn(path, prompt, count):
     model = open_in_tarn(path, "f32")
     try:
-        return generate(model, prompt, count, ignore_end=True)
+        return generate(model, prompt, count, ignore_eos=True)
     finally:
         tarn.call("module_free", model)
 
@@ -139,7 +139,7 @@ def judge_text(path, theirs, wanted, prompt, near=0.0):
 def write_stories(data, folder):
     """The trained model with its tokenizer, as a folder of tarn's."""
     fields, state = llama.read_stories(os.path.join(data, "stories260K.bin"))
-    made = tarn.LlamaConfig(**fields, has_begin=True, begin=1, has_end=True, end=2)
+    made = tarn.LlamaConfig(**fields, has_bos=True, bos=1, eos_count=1, eos=(tarn.c.c_int64 * 8)(2))
     model = tarn.call("model_llama_sized", c.byref(made), c.sizeof(made), tarn.device(), 0)
     with tarn.scope():
         for name, handle in layers.state_of(model).items():
@@ -356,7 +356,7 @@ def check_tuned(write, data, folder, near=0.0):
     gguf_files.convert(base, small, "q8_0")
     path, mixed = tuned(base, folder), tuned(small, folder)
     ids, chat = text.opened(path).encode(prompt, add_special=True), tarn_template(path)
-    wanted = command("generate", path, prompt, "--temperature", "0", "--tokens", str(TOKENS), "--ignore-end", "--dtype", "f32", "--device", "cpu").decode()
+    wanted = command("generate", path, prompt, "--temperature", "0", "--tokens", str(TOKENS), "--ignore-eos", "--dtype", "f32", "--device", "cpu").decode()
     with Theirs(path) as theirs:
         same_ids = compare.Verdict(theirs.model.tokenize(prompt.encode(), add_bos=True, special=True) == ids, text=f"the prompt's ids are not {ids}")
         made = theirs.write(ids, TOKENS)

@@ -70,7 +70,7 @@ def torch_accuracy(seed, epochs):
 def tarn_loader(training, batch, seed):
     dataset = tarn.call("dataset_mnist", folder().encode(), training)
     options = tarn.LoaderOptions(batch_size=batch, shuffle=training, seed=seed, device=tarn.device(), normalize=True, channels=1,
-                                 mean=c.pointer(c.c_float(MEAN)), deviation=c.pointer(c.c_float(DEVIATION)))
+                                 mean=c.pointer(c.c_float(MEAN)), std=c.pointer(c.c_float(DEVIATION)))
     loader = tarn.call("loader_new_sized", dataset, c.byref(options), c.sizeof(options))
     tarn.call("dataset_free", dataset)
     return loader

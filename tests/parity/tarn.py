@@ -85,17 +85,17 @@ class EmbeddingOptions(c.Structure):
 
 
 class Gpt2Config(c.Structure):
-    _fields_ = [(name, c.c_int64) for name in ("vocab", "context", "layers", "heads", "width", "inner")] + [
+    _fields_ = [(name, c.c_int64) for name in ("vocab_size", "context", "layers", "heads", "hidden_size", "ffn_size")] + [
         (name, c.c_double) for name in ("dropout", "attention_dropout", "embedding_dropout", "epsilon")] + [
-        ("dtype", c.c_int), ("has_end", c.c_bool), ("end", c.c_int64), ("recompute", c.c_int), ("untied", c.c_bool)]
+        ("dtype", c.c_int), ("has_eos", c.c_bool), ("eos", c.c_int64), ("recompute", c.c_int), ("untie_embeddings", c.c_bool)]
 
 
 class LlamaConfig(c.Structure):
-    _fields_ = [(name, c.c_int64) for name in ("vocab", "context", "layers", "heads", "width", "inner", "kv_heads", "head_width")] + [
-        ("epsilon", c.c_double), ("rope_theta", c.c_double), ("rope_scaling", c.c_int), ("rope_factor", c.c_double), ("rope_low", c.c_double),
-        ("rope_high", c.c_double), ("rope_context", c.c_int64), ("qkv_bias", c.c_bool), ("qk_norm", c.c_bool), ("tied", c.c_bool),
-        ("family", c.c_char_p), ("dtype", c.c_int), ("has_begin", c.c_bool), ("has_end", c.c_bool), ("begin", c.c_int64), ("end", c.c_int64),
-        ("recompute", c.c_int), ("also_end_count", c.c_int), ("also_end", c.c_int64 * 7)]
+    _fields_ = [(name, c.c_int64) for name in ("vocab_size", "context", "layers", "heads", "hidden_size", "ffn_size", "kv_heads", "head_dim")] + [
+        ("epsilon", c.c_double), ("rope_theta", c.c_double), ("rope_scaling", c.c_int), ("rope_factor", c.c_double), ("rope_low_freq_factor", c.c_double),
+        ("rope_high_freq_factor", c.c_double), ("rope_original_context", c.c_int64), ("qkv_bias", c.c_bool), ("qk_norm", c.c_bool),
+        ("tie_embeddings", c.c_bool), ("arch", c.c_char_p), ("dtype", c.c_int), ("has_bos", c.c_bool), ("bos", c.c_int64),
+        ("eos_count", c.c_int), ("eos", c.c_int64 * 8), ("recompute", c.c_int)]
 
 
 class ModelOpenOptions(c.Structure):
@@ -103,24 +103,24 @@ class ModelOpenOptions(c.Structure):
 
 
 class GenerateOptions(c.Structure):
-    _fields_ = [("tokens", c.c_int64), ("temperature", c.c_double), ("top_k", c.c_int64), ("top_p", c.c_double), ("seed", c.c_uint64),
-                ("stop", c.POINTER(c.c_int32)), ("stop_count", c.c_int), ("ignore_end", c.c_bool), ("on_token", c.c_void_p), ("ctx", c.c_void_p),
-                ("min_p", c.c_double), ("repeat_penalty", c.c_double), ("repeat_window", c.c_int64), ("stop_texts", c.POINTER(c.c_char_p)),
-                ("stop_text_count", c.c_int), ("logprobs", c.c_bool), ("likeliest", c.c_int)]
+    _fields_ = [("max_tokens", c.c_int64), ("temperature", c.c_double), ("top_k", c.c_int64), ("top_p", c.c_double), ("seed", c.c_uint64),
+                ("stop", c.POINTER(c.c_int32)), ("stop_count", c.c_int), ("ignore_eos", c.c_bool), ("on_token", c.c_void_p), ("ctx", c.c_void_p),
+                ("min_p", c.c_double), ("repeat_penalty", c.c_double), ("repeat_last_n", c.c_int64), ("stop_strings", c.POINTER(c.c_char_p)),
+                ("stop_string_count", c.c_int), ("logprobs", c.c_bool), ("top_logprobs", c.c_int)]
 
 
 class SamplerOptions(c.Structure):
     _fields_ = [("temperature", c.c_double), ("top_k", c.c_int64), ("top_p", c.c_double), ("seed", c.c_uint64), ("min_p", c.c_double),
-                ("repeat_penalty", c.c_double), ("repeat_window", c.c_int64)]
+                ("repeat_penalty", c.c_double), ("repeat_last_n", c.c_int64)]
 
 
-class WriterOptions(c.Structure):
-    _fields_ = [("sequences", c.c_int64), ("context", c.c_int64), ("kv", c.c_int), ("chunk", c.c_int64), ("dtype", c.c_int)]
+class GeneratorOptions(c.Structure):
+    _fields_ = [("sequences", c.c_int64), ("context", c.c_int64), ("kv_type", c.c_int), ("prefill_chunk", c.c_int64), ("dtype", c.c_int)]
 
 
-class Piece(c.Structure):
-    _fields_ = [("sequence", c.c_int64), ("token", c.c_int32), ("text", c.c_void_p), ("length", c.c_size_t), ("end", c.c_int), ("logprob", c.c_double),
-                ("likeliest", c.c_void_p), ("likeliest_count", c.c_int)]
+class Output(c.Structure):
+    _fields_ = [("sequence", c.c_int64), ("token", c.c_int32), ("text", c.c_void_p), ("length", c.c_size_t), ("finish_reason", c.c_int), ("logprob", c.c_double),
+                ("top_logprobs", c.c_void_p), ("top_logprob_count", c.c_int)]
 
 
 class ParameterGroup(c.Structure):
@@ -152,25 +152,25 @@ class LoaderOptions(c.Structure):
     _fields_ = [("batch_size", c.c_int64), ("shuffle", c.c_bool), ("drop_last", c.c_bool), ("seed", c.c_uint64), ("workers", c.c_int),
                 ("prefetch", c.c_int), ("device", Device), ("crop_padding", c.c_int), ("flip", c.c_bool), ("augment", c.c_void_p),
                 ("augment_ctx", c.c_void_p), ("normalize", c.c_bool), ("scale", c.c_float), ("mean", c.POINTER(c.c_float)),
-                ("deviation", c.POINTER(c.c_float)), ("channels", c.c_int)]
+                ("std", c.POINTER(c.c_float)), ("channels", c.c_int)]
 
 
 class EncodeOptions(c.Structure):
     _fields_ = [("special_as_text", c.c_bool), ("add_special", c.c_bool)]
 
 
-class ChatsOptions(c.Structure):
-    _fields_ = [("path", c.c_char_p), ("tokenizer", c.c_void_p), ("template_name", c.c_char_p), ("val_path", c.c_char_p), ("val_share", c.c_double),
+class ChatDatasetOptions(c.Structure):
+    _fields_ = [("path", c.c_char_p), ("tokenizer", c.c_void_p), ("template_name", c.c_char_p), ("val_path", c.c_char_p), ("val_fraction", c.c_double),
                 ("context", c.c_int64), ("seed", c.c_uint64)]
 
 
-class ChatsCounts(c.Structure):
-    _fields_ = [("documents", c.c_int64 * 2), ("tokens", c.c_int64 * 2), ("answers", c.c_int64 * 2), ("rows", c.c_int64 * 2), ("cut", c.c_int64),
+class ChatDatasetCounts(c.Structure):
+    _fields_ = [("documents", c.c_int64 * 2), ("tokens", c.c_int64 * 2), ("completion_tokens", c.c_int64 * 2), ("rows", c.c_int64 * 2), ("truncated", c.c_int64),
                 ("hash", c.c_uint64)]
 
 
-class ChatsRows(c.Structure):
-    _fields_ = [(name, c.POINTER(c.c_int32)) for name in ("ids", "targets", "positions", "starts")]
+class ChatDatasetRows(c.Structure):
+    _fields_ = [(name, c.POINTER(c.c_int32)) for name in ("ids", "targets", "positions", "document_starts")]
 
 
 class BpeOptions(c.Structure):
@@ -281,14 +281,14 @@ FUNCTIONS = {
     "lora_merge": (c.c_bool, [POINTER]),
     "generate_sized": (c.c_int64, [POINTER, c.POINTER(c.c_int32), c.c_int64, c.POINTER(c.c_int32), c.POINTER(GenerateOptions), c.c_size_t]),
     "sampler_new_sized": (POINTER, [c.POINTER(SamplerOptions), c.c_size_t]),
-    "sampler_see": (c.c_bool, [POINTER, POINTER]),
-    "sampler_draw": (POINTER, [POINTER, POINTER]),
+    "sampler_accept": (c.c_bool, [POINTER, POINTER]),
+    "sampler_sample": (POINTER, [POINTER, POINTER]),
     "sampler_free": (None, [POINTER]),
     "token_logprobs": (POINTER, [POINTER, POINTER, c.c_int64]),
-    "writer_new_sized": (POINTER, [POINTER, POINTER, c.POINTER(WriterOptions), c.c_size_t]),
-    "writer_prompt_sized": (c.c_bool, [POINTER, c.c_int64, c.POINTER(c.c_int32), c.c_int64, c.POINTER(GenerateOptions), c.c_size_t]),
-    "writer_next_sized": (c.c_bool, [POINTER, c.POINTER(Piece), c.c_size_t]),
-    "writer_free": (None, [POINTER]),
+    "generator_new_sized": (POINTER, [POINTER, POINTER, c.POINTER(GeneratorOptions), c.c_size_t]),
+    "generator_prompt_sized": (c.c_bool, [POINTER, c.c_int64, c.POINTER(c.c_int32), c.c_int64, c.POINTER(GenerateOptions), c.c_size_t]),
+    "generator_next_sized": (c.c_bool, [POINTER, c.POINTER(Output), c.c_size_t]),
+    "generator_free": (None, [POINTER]),
     "sgd_sized": (POINTER, [POINTER, c.POINTER(SgdOptions), c.c_size_t]),
     "adam_sized": (POINTER, [POINTER, c.POINTER(AdamOptions), c.c_size_t]),
     "adamw_sized": (POINTER, [POINTER, c.POINTER(AdamwOptions), c.c_size_t]),
@@ -329,10 +329,10 @@ FUNCTIONS = {
     "chat_render": (POINTER, [POINTER, POINTER, c.c_int, c.c_bool, c.POINTER(c.c_size_t)]),
     "chat_encode": (POINTER, [POINTER, POINTER, c.c_int, c.c_bool, c.POINTER(c.c_int64)]),
     "tokenizer_set_chat": (c.c_bool, [POINTER, c.c_char_p]),
-    "chats_open_sized": (POINTER, [c.POINTER(ChatsOptions), c.c_size_t]),
-    "chats_counts_of": (c.c_bool, [POINTER, c.POINTER(ChatsCounts)]),
-    "chats_batch": (c.c_bool, [POINTER, c.c_int, c.c_int64, c.c_int64, c.POINTER(ChatsRows)]),
-    "chats_close": (None, [POINTER]),
+    "chat_dataset_open_sized": (POINTER, [c.POINTER(ChatDatasetOptions), c.c_size_t]),
+    "chat_dataset_counts_of": (c.c_bool, [POINTER, c.POINTER(ChatDatasetCounts)]),
+    "chat_dataset_batch": (c.c_bool, [POINTER, c.c_int, c.c_int64, c.c_int64, c.POINTER(ChatDatasetRows)]),
+    "chat_dataset_close": (None, [POINTER]),
     "bpe_train_sized": (POINTER, [c.POINTER(c.c_char_p), c.POINTER(c.c_size_t), c.c_int, c.c_int64, c.POINTER(BpeOptions), c.c_size_t]),
 }
 
