@@ -35,7 +35,7 @@ bool tarn__step_graph_plan(const char *function, tarn_trainer *t)
     if (is_on && !can)
         return tarn__raise(
             TARN_ERROR_ARGUMENT,
-            "%s: capture is on, but %s cannot record a step; leave capture out, or choose a device that can", function,
+            "%s: capture is on, but %s cannot capture a step; leave capture out, or choose a device that can", function,
             t->options.device);
     bool has_room = t->memory_free == 0 || t->memory_needed <= t->memory_free / SMALL_SHARE;
     t->captured.is_wanted =
@@ -48,7 +48,7 @@ bool tarn__step_graph_plan(const char *function, tarn_trainer *t)
 bool tarn__step_graph_is_due(tarn_trainer *t)
 {
     if (t->marks || t->is_profiled)
-        return false; /* whoever asks for the parts of a step has it taken operation by operation: with the same bits */
+        return false; /* phases are timed in eager steps, which are bitwise identical */
     return t->captured.is_wanted && !t->captured.is_over && t->captured.eager_steps++ >= WARM_UP;
 }
 
@@ -146,7 +146,7 @@ static bool record(tarn_trainer *t)
         tarn__error_restore(&why);
         return tarn__raise_within("trainer_run");
     }
-    tarn__log(TARN_LOG_WARNING, "trainer_run: steps are taken one by one, because this one cannot be recorded: %s",
+    tarn__log(TARN_LOG_WARNING, "trainer_run: steps are taken one by one, because this one cannot be captured: %s",
               why.text + strlen("tarn: "));
     return true;
 }

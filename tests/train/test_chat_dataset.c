@@ -1,4 +1,4 @@
-/* test_chats.c: JSON lines to fine-tune on: ids and which of them are learnt, by hand; bad lines by file and number;
+/* test_chat_dataset.c: JSON lines to fine-tune on: ids and loss mask, by hand; bad lines by file and number; packed
  * rows, splits, and batches by number. make parity compares with transformers. */
 #include <sys/stat.h>
 

@@ -1,4 +1,4 @@
-/* test_stairs.c: runs whose learning rate goes down in stairs: schedule "step". */
+/* test_lr_step.c: runs with the learning rate schedule "step". */
 #include <math.h>
 
 #include "support/files.h"
@@ -48,17 +48,17 @@ static void run(tarn_trainer *trainer, int64_t stop_at, rates *r)
     tarn_trainer_free(trainer);
 }
 
-static void assert_stairs(const rates *r, int64_t warmup, int64_t width, double factor)
+static void assert_lr_steps(const rates *r, int64_t warmup, int64_t step_size, double lr_gamma)
 {
     for (int64_t step = 1; step <= 30; step++) {
         double expected = step <= warmup ? 0.5 * (double)step / (double)warmup
-                                         : 0.5 * pow(factor, (double)((step - 1 - warmup) / width));
+                                         : 0.5 * pow(lr_gamma, (double)((step - 1 - warmup) / step_size));
         if (fabs(r->lr[step] - expected) > 1e-6 * expected)
             fail_msg("step %lld has the rate %g, not %g", (long long)step, r->lr[step], expected);
     }
 }
 
-static void the_rate_falls_after_each_so_many_steps_or_epochs(void **state)
+static void the_rate_falls_every_lr_step_steps_or_epochs(void **state)
 {
     (void)state;
     rates by_steps = {0}, by_epochs = {0};
@@ -67,14 +67,14 @@ static void the_rate_falls_after_each_so_many_steps_or_epochs(void **state)
     options.lr_gamma = 0.5;
     options.warmup = 4;
     run(tarn_trainer_new(&options), 0, &by_steps);
-    assert_stairs(&by_steps, 4, 7, 0.5);
+    assert_lr_steps(&by_steps, 4, 7, 0.5);
     options = small("epochs");
     options.lr_step_epochs = 1;
     run(tarn_trainer_new(&options), 0, &by_epochs);
-    assert_stairs(&by_epochs, 0, 10, 0.1);
+    assert_lr_steps(&by_epochs, 0, 10, 0.1);
 }
 
-static void a_stopped_run_goes_on_down_the_same_stairs(void **state)
+static void a_resumed_run_has_the_same_lr_steps(void **state)
 {
     (void)state;
     rates whole = {0}, parts = {0};
@@ -85,13 +85,13 @@ static void a_stopped_run_goes_on_down_the_same_stairs(void **state)
     run(tarn_trainer_new(&stopped), 9, &parts); /* just before a drop */
     run(tarn_trainer_resume(stopped.out, NULL), 20, &parts);
     run(tarn_trainer_resume(stopped.out, NULL), 0, &parts);
-    assert_stairs(&parts, 0, 10, 0.25);
+    assert_lr_steps(&parts, 0, 10, 0.25);
     assert_same_file(options.out, stopped.out, "model.safetensors");
     assert_same_file(options.out, stopped.out, "optimizer.safetensors");
 }
 
-/* What is longer than it was to be has as many more stairs. */
-static void a_run_that_is_made_longer_goes_further_down(void **state)
+/* An extended run has as many more LR steps. */
+static void an_extended_run_has_more_lr_steps(void **state)
 {
     (void)state;
     rates r = {0};
@@ -100,16 +100,16 @@ static void a_run_that_is_made_longer_goes_further_down(void **state)
     options.epochs = 1;
     run(tarn_trainer_new(&options), 0, &r);
     run(tarn_trainer_resume(options.out, &(tarn_train_options){.epochs = 3}), 0, &r);
-    assert_stairs(&r, 0, 10, 0.1);
+    assert_lr_steps(&r, 0, 10, 0.1);
 }
 
-static void a_config_file_may_say_so(void **state)
+static void a_config_file_sets_the_schedule(void **state)
 {
     (void)state;
     static const char text[] = "{\"schedule\": \"step\", \"lr_step_epochs\": 30, \"lr_gamma\": 0.2}";
     tarn_train_options options = {0};
-    put_file(scratch("stairs.json"), text, sizeof(text) - 1);
-    assert_true(tarn_train_options_load(&options, scratch("stairs.json")));
+    put_file(scratch("step.json"), text, sizeof(text) - 1);
+    assert_true(tarn_train_options_load(&options, scratch("step.json")));
     assert_string_equal(options.schedule, "step");
     assert_int_equal(options.lr_step_epochs, 30);
     assert_true(options.lr_gamma == 0.2);
@@ -121,7 +121,7 @@ static void assert_refused(const tarn_train_options *options, const char *text)
     assert_error(TARN_ERROR_ARGUMENT, text);
 }
 
-static void stairs_without_a_width_and_widths_without_stairs_are_refused(void **state)
+static void a_step_schedule_without_lr_step_and_the_reverse_are_refused(void **state)
 {
     (void)state;
     tarn_train_options options = small("refused");
@@ -149,11 +149,11 @@ static void stairs_without_a_width_and_widths_without_stairs_are_refused(void **
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(the_rate_falls_after_each_so_many_steps_or_epochs),
-        in_scope(a_stopped_run_goes_on_down_the_same_stairs),
-        in_scope(a_run_that_is_made_longer_goes_further_down),
-        in_scope(a_config_file_may_say_so),
-        in_scope(stairs_without_a_width_and_widths_without_stairs_are_refused),
+        in_scope(the_rate_falls_every_lr_step_steps_or_epochs),
+        in_scope(a_resumed_run_has_the_same_lr_steps),
+        in_scope(an_extended_run_has_more_lr_steps),
+        in_scope(a_config_file_sets_the_schedule),
+        in_scope(a_step_schedule_without_lr_step_and_the_reverse_are_refused),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

@@ -1,4 +1,4 @@
-/* test_places.c: runs that are resumed elsewhere: from another folder, with other instructions. */
+/* test_data_paths.c: runs that are resumed elsewhere: from another folder, with other instructions. */
 #include <limits.h>
 #include <stdlib.h>
 #include <sys/stat.h>

@@ -1,5 +1,5 @@
-/* test_captured_fallback.c: a step that cannot be recorded, here for a kernel that only the CPU has: the run goes on
- * without, or fails where recording was asked for. */
+/* test_step_graph_fallback.c: a step that cannot be captured, here for a kernel that only the CPU has: the run
+ * continues with eager steps, or fails where capture was asked for. */
 #include <stdlib.h>
 #include <tarn/train.h>
 
@@ -11,7 +11,7 @@ static char last_warning[512];
 static void listen(tarn_log_level level, const char *text, void *ctx)
 {
     (void)ctx;
-    if (level == TARN_LOG_WARNING && strstr(text, "cannot be recorded")) {
+    if (level == TARN_LOG_WARNING && strstr(text, "cannot be captured")) {
         warnings++;
         snprintf(last_warning, sizeof(last_warning), "%s", text);
     }
@@ -34,7 +34,7 @@ static tarn_trainer *start(const char *folder, const char *capture)
     return trainer;
 }
 
-static void a_run_goes_on_without(void **state)
+static void a_run_continues_with_eager_steps(void **state)
 {
     (void)state;
     static const char *const files[] = {"model.safetensors", "optimizer.safetensors"};
@@ -59,7 +59,7 @@ static void a_run_goes_on_without(void **state)
     }
 }
 
-static void a_run_that_must_record_fails(void **state)
+static void a_run_that_must_capture_fails(void **state)
 {
     (void)state;
     tarn_trainer *trainer = start("on", "on");
@@ -71,8 +71,8 @@ static void a_run_that_must_record_fails(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(a_run_goes_on_without),
-        in_scope(a_run_that_must_record_fails),
+        in_scope(a_run_continues_with_eager_steps),
+        in_scope(a_run_that_must_capture_fails),
     };
     setenv("TARN_MIRROR_DISABLE", "relu", 1); /* read when the backend is opened */
     tarn_set_log(listen, NULL);

@@ -1,4 +1,4 @@
-/* test_bad_input_chats.c: documents to fine-tune on are asked for in ways that cannot be. */
+/* test_bad_input_chat_dataset.c: bad arguments of tarn_chat_dataset functions. */
 #include "support/files.h"
 #include "support/refuse.h"
 #include "tarn_features.h"

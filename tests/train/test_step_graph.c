@@ -1,5 +1,5 @@
-/* test_captured.c: runs whose steps are recorded, on a device that can record: the bits of steps taken one by one,
- * whatever takes part in them, and no word between host and device but batches. */
+/* test_step_graph.c: runs whose steps are captured, on a device with graphs: bitwise identical to eager steps, whatever
+ * takes part in them, and no transfers between host and device but batches. */
 #include <math.h>
 #include <stdlib.h>
 #include <tarn/profile.h>
@@ -7,7 +7,7 @@
 
 #include "support/files.h"
 
-/* A text that can be learnt. */
+/* A text that is easy to train on. */
 static const char *make_text(void)
 {
     static char path[1200];
@@ -119,7 +119,7 @@ static void assert_same_runs(tarn_train_options options)
     assert_same_in_runs(eager, captured, "optimizer.safetensors");
 }
 
-/* ---- the same bits ----------------------------------------------------------------------------------------------- */
+/* ---- bitwise identical ------------------------------------------------------------------------------------------- */
 
 static void a_language_model_with_dropout_clipping_and_a_schedule(void **state)
 {
@@ -127,7 +127,7 @@ static void a_language_model_with_dropout_clipping_and_a_schedule(void **state)
     assert_same_runs(language());
 }
 
-static void micro_batches_are_recorded_together(void **state)
+static void micro_batches_are_captured_together(void **state)
 {
     (void)state;
     tarn_train_options options = language();
@@ -168,7 +168,7 @@ static void running_statistics_of_batchnorms(void **state)
     assert_same_runs(options);
 }
 
-static void a_run_goes_on_captured_or_not(void **state)
+static void a_run_is_resumed_captured_or_not(void **state)
 {
     (void)state;
     static const char *const first[] = {"on", "off", "on"}, *const second[] = {"on", "on", "off"};
@@ -248,7 +248,7 @@ static bool captures(tarn_train_options options, const char *capture)
     return plan.captures;
 }
 
-static void the_plan_says_whether_steps_are_recorded(void **state)
+static void the_plan_says_whether_steps_are_captured(void **state)
 {
     (void)state;
     tarn_train_options options = language();
@@ -266,7 +266,7 @@ static void the_plan_says_whether_steps_are_recorded(void **state)
     assert_false(captures(options, "auto"));
     assert_ok();
     assert_false(captures(options, "on"));
-    assert_error(TARN_ERROR_ARGUMENT, "capture is on, but cpu cannot record a step");
+    assert_error(TARN_ERROR_ARGUMENT, "capture is on, but cpu cannot capture a step");
 }
 
 /* ---- a loss that is not finite ----------------------------------------------------------------------------------- */
@@ -301,14 +301,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         in_scope(a_language_model_with_dropout_clipping_and_a_schedule),
-        in_scope(micro_batches_are_recorded_together),
+        in_scope(micro_batches_are_captured_together),
         in_scope(master_weights_and_recomputed_blocks),
         in_scope(classifiers_with_every_optimizer),
         in_scope(running_statistics_of_batchnorms),
-        in_scope(a_run_goes_on_captured_or_not),
+        in_scope(a_run_is_resumed_captured_or_not),
         in_scope(nothing_is_read_between_lines_of_metrics),
         in_scope(its_memory_comes_back),
-        in_scope(the_plan_says_whether_steps_are_recorded),
+        in_scope(the_plan_says_whether_steps_are_captured),
         in_scope(a_loss_that_is_not_finite_is_found_all_the_same),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);

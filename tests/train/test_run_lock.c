@@ -1,4 +1,4 @@
-/* test_claim.c: a run's folder belongs to one trainer at a time: two that write checkpoints there would mix them. */
+/* test_run_lock.c: a run's folder belongs to one trainer at a time: two that write checkpoints there would mix them. */
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -47,7 +47,7 @@ static void intrude(const tarn_train_report *report, void *ctx)
     assert_in_use(tarn_trainer_dry_run(folder, NULL));
 }
 
-static void a_run_that_goes_on_cannot_be_gone_on_with_twice(void **state)
+static void a_run_in_progress_cannot_be_resumed(void **state)
 {
     (void)state;
     tarn_train_options whole = small("whole"), disturbed = small("disturbed");
@@ -65,7 +65,7 @@ static void a_run_that_goes_on_cannot_be_gone_on_with_twice(void **state)
     assert_ok();
 }
 
-static void a_checkpoint_that_was_read_is_claimed(void **state)
+static void a_resumed_run_is_locked(void **state)
 {
     (void)state;
     tarn_train_options options = small("read");
@@ -83,7 +83,7 @@ static void a_checkpoint_that_was_read_is_claimed(void **state)
     assert_ok();
 }
 
-static void a_program_that_ended_claims_nothing(void **state)
+static void a_program_that_ended_holds_no_lock(void **state)
 {
     (void)state;
     tarn_train_options options = small("ended");
@@ -104,7 +104,7 @@ static void a_program_that_ended_claims_nothing(void **state)
 }
 
 /* Each kill may leave as much as a checkpoint. */
-static void what_a_killed_run_was_writing_is_removed_when_it_goes_on(void **state)
+static void temp_files_of_a_killed_run_are_removed_on_resume(void **state)
 {
     (void)state;
     tarn_train_options options = small("killed");
@@ -127,9 +127,8 @@ static void what_a_killed_run_was_writing_is_removed_when_it_goes_on(void **stat
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {in_scope(a_program_that_ended_claims_nothing),
-                                       in_scope(a_run_that_goes_on_cannot_be_gone_on_with_twice),
-                                       in_scope(a_checkpoint_that_was_read_is_claimed),
-                                       in_scope(what_a_killed_run_was_writing_is_removed_when_it_goes_on)};
+    const struct CMUnitTest tests[] = {in_scope(a_program_that_ended_holds_no_lock),
+                                       in_scope(a_run_in_progress_cannot_be_resumed), in_scope(a_resumed_run_is_locked),
+                                       in_scope(temp_files_of_a_killed_run_are_removed_on_resume)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

@@ -1,5 +1,5 @@
-/* test_sizes.c: sizes of a language model that was given none: they suit the device and the text, what is given is
- * used, and a run keeps them. Where the devices are GPUs, they are the mirror's. */
+/* test_default_sizes.c: default sizes of a language model: they suit the device and the text, given ones override them,
+ * and a run keeps them. Where the devices are GPUs, they are the mirror's. */
 #include <stdlib.h>
 #include <tarn/train.h>
 
