@@ -1,10 +1,15 @@
-/* convert.c: `tarn quantize` and `tarn convert`: a model's files in another form. */
+/* convert.c: `tarn quantize` and `tarn convert`: a model's files in another dtype or format.
+ *
+ * Both are tarn_model_convert() with other options. The source is a file, a folder, or a run folder with --checkpoint;
+ * the target is an atomic write, and an existing one is replaced only with --force. --adapter merges adapters on the
+ * way. The summary goes to standard output, progress to standard error. */
 #include <string.h>
 #include <tarn/convert.h>
 #include <unistd.h>
 
 #include "cli/checkpoint.h"
 
+/* Overwrites its line; the last call, done == all, ends it. Called on the converting thread. */
 static void show_progress(int64_t done, int64_t all, const char *name, void *ctx)
 {
     (void)ctx;
@@ -12,6 +17,7 @@ static void show_progress(int64_t done, int64_t all, const char *name, void *ctx
             tarn__bytes_text(all), tarn__escaped(name), done == all ? "\n" : "");
 }
 
+/* Keys keep their first names ("plain", "uneven", "finer"): scripts read them. */
 static void print_json(const tarn__options *o, const tarn_convert_summary *s)
 {
     tarn__json json = {stdout, false};
@@ -31,6 +37,8 @@ static void print_json(const tarn__options *o, const tarn_convert_summary *s)
     tarn__json_end(&json);
 }
 
+/* Notes the tensors that did not get --type: vectors stay f32, rows that are no multiple of the quant block fall back
+ * to q8_0, and the head may be promoted. */
 static void print_summary(const tarn__options *o, const tarn_convert_summary *s)
 {
     printf("%s: %d tensors, %s instead of %s\n", tarn__escaped(o->words[1]), s->tensors, tarn__bytes_text(s->after),
@@ -43,6 +51,7 @@ static void print_summary(const tarn__options *o, const tarn_convert_summary *s)
         printf("the head is q6_k\n");
 }
 
+/* Returns an exit status. Progress is for a user at a terminal only, not for logs. */
 static int run(const char *command, const tarn__options *o, tarn_convert_options how)
 {
     tarn_convert_summary summary;
@@ -64,6 +73,7 @@ static int run(const char *command, const tarn__options *o, tarn_convert_options
 
 int tarn__quantize(const tarn__options *options)
 {
+    /* the dtypes that tarn can quantize to; tarn_dtype_parse() knows more */
     static const char *const names[] = {"q8_0", "q4_0", "q4_k", "q6_k", "f16", "bf16", "f32"};
     if (!options->type) {
         fprintf(stderr, "tarn quantize: --type is missing: q8_0, q4_0, q4_k, q6_k, f16, bf16 or f32\n");

@@ -1,27 +1,31 @@
-/* data.c: `tarn data`: JSON lines as a model would learn from them: how many documents, tokens and rows there are, and
- * the first rows token by token. */
+/* data.c: `tarn data`: a chat dataset (JSON lines) as training sees it: counts of documents, tokens and packed rows,
+ * and the first rows token by token with their loss mask.
+ *
+ * It opens the dataset through the same API as training, with the same seed and context, so the rows printed are the
+ * rows trained on. Nothing is written. */
 #include <stdlib.h>
 #include <string.h>
 #include <tarn/model.h>
 
 #include "cli/cli.h"
 
-#define USUAL_CONTEXT 2048 /* tokens, where the model has more */
+#define USUAL_CONTEXT 2048 /* tokens; the default --context of models with more */
 
-/* What is looked at. */
+/* The open dataset, and one row of it as a buffer. Everything but `options` is owned and freed by tarn__data(). */
 typedef struct view {
     const tarn__options *options;
     tarn_tokenizer *tokenizer;
     tarn_chat_dataset *chats;
     int64_t context;
-    const char *template_name; /* NULL: there is none */
+    const char *template_name; /* NULL: the model has none */
     tarn_chat_dataset_counts counts;
-    tarn_chat_dataset_rows row; /* one; all four in `memory` */
+    tarn_chat_dataset_rows row; /* one row; its four arrays of [context] are slices of `memory` */
     int32_t *memory;
 } view;
 
 /* ---- counts ------------------------------------------------------------------------------------------------------ */
 
+/* Fraction of the positions of all rows that hold a token; the rest is padding. */
 static double filled(const view *v, int split)
 {
     int64_t places = v->counts.rows[split] * v->context;
@@ -46,6 +50,7 @@ static void print_counts(const view *v)
         print_split(v, TARN_CHAT_DATASET_VALIDATION, "validation");
 }
 
+/* completion_tokens counts tokens under the loss mask. */
 static void print_split_json(tarn__json *json, const view *v, int split, const char *name)
 {
     tarn__json_open(json, name, '{');
@@ -59,6 +64,7 @@ static void print_split_json(tarn__json *json, const view *v, int split, const c
 
 static void print_counts_json(const view *v)
 {
+    /* as a string: 64 bits are more than a JSON number keeps */
     char hash[24];
     tarn__json json = {stdout, false};
     snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)v->counts.hash);
@@ -75,7 +81,7 @@ static void print_counts_json(const view *v)
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-/* Where the document that begins at a place ends. */
+/* End of the document that starts at `begin`: document_starts has the start of its document at every position. */
 static int64_t end_of(const view *v, int64_t begin)
 {
     int64_t end = begin + 1;
@@ -84,12 +90,14 @@ static int64_t end_of(const view *v, int64_t begin)
     return end;
 }
 
-/* True when the token is what the one before it has to foretell. */
+/* True when predicting this token counts in the loss. targets[i] is the token after i, hence at - 1; a document's first
+ * token (position 0) has no predecessor. Negative targets are masked. */
 static bool has_loss(const view *v, int64_t at)
 {
     return v->row.positions[at] > 0 && v->row.targets[at - 1] >= 0;
 }
 
+/* Number of tokens in [begin, end) that count in the loss. */
 static int64_t losses(const view *v, int64_t begin, int64_t end)
 {
     int64_t count = 0;
@@ -98,7 +106,7 @@ static int64_t losses(const view *v, int64_t begin, int64_t end)
     return count;
 }
 
-/* Every document has loss; what is behind the last has none. */
+/* End of the last document of a row. Every document has a token with loss; the padding after the last one has none. */
 static int64_t end_of_row(const view *v)
 {
     int64_t end = 0;
@@ -107,7 +115,8 @@ static int64_t end_of_row(const view *v)
     return end;
 }
 
-/* Those with loss are green, or stand in brackets. */
+/* Tokens separated by dots; those with loss are green, or in brackets without colour. The piece is borrowed from the
+ * tokenizer. */
 static void print_document(const view *v, int64_t begin, int64_t end)
 {
     bool in_colour = tarn__in_colour();
@@ -136,6 +145,7 @@ static void print_row(const view *v, int64_t number)
         print_document(v, at, end_of(v, at));
 }
 
+/* Ids, loss mask (0 or 1) and pieces are parallel arrays per document. */
 static void print_row_json(const view *v, int64_t number)
 {
     tarn__json json = {stdout, false};
@@ -166,6 +176,7 @@ static void print_row_json(const view *v, int64_t number)
     tarn__json_end(&json);
 }
 
+/* The first --show rows of the training split. `memory` is freed by the caller, also after a failure. */
 static int print_rows(view *v)
 {
     int64_t rows = v->counts.rows[TARN_CHAT_DATASET_TRAINING],
@@ -196,6 +207,7 @@ static int misuse(const char *sentence)
     return TARN__MISUSED;
 }
 
+/* Options that exclude each other; checked before any file is opened. */
 static int check(const tarn__options *o)
 {
     if (!o->model)
@@ -207,7 +219,8 @@ static int check(const tarn__options *o)
     return o->val && o->val_fraction > 0 ? misuse("--val and --val-fraction exclude each other") : TARN__DONE;
 }
 
-/* What the model can look at: the model itself says so, and is not needed otherwise. */
+/* Sets the context: --context, or the model's, for which the model is opened on the CPU, in its stored dtype, and freed
+ * again. False with an error. */
 static bool find_context(view *v)
 {
     tarn_model_info info;
@@ -223,6 +236,7 @@ static bool find_context(view *v)
     return good;
 }
 
+/* False with an error; the caller frees what was opened. */
 static bool open_view(view *v)
 {
     const tarn__options *o = v->options;
@@ -239,7 +253,7 @@ static bool open_view(view *v)
     if (!v->chats || !tarn_chat_dataset_counts_of(v->chats, &v->counts))
         return false;
     v->template_name = o->template_name ? o->template_name : tarn_chat_name(v->tokenizer);
-    tarn_clear_error(); /* a model may have none, and texts need none */
+    tarn_clear_error(); /* a model may have no template, and plain texts need none */
     return true;
 }
 

@@ -1,5 +1,7 @@
-/* inspect.c: `tarn inspect`: what a file of tensors holds: its metadata, and name, type, shape and bytes of every
- * tensor. */
+/* inspect.c: `tarn inspect`: metadata and tensors of a GGUF or safetensors file, or of a folder that has one.
+ *
+ * Only headers are read; tensor data is not. Files come from anywhere, so every string is escaped before it is printed.
+ * A table shortens long values; --json prints all of them, one object per key and per tensor, then a total. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -9,23 +11,23 @@
 #include "cli/cli.h"
 #include "cli/input.h"
 
-enum { SHOWN = 6, TEXT_SHOWN = 72 }; /* values of a list, and bytes of a text, that a table shows */
+enum { SHOWN = 6, TEXT_SHOWN = 72 }; /* limits of a table: values per array, bytes per string */
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
 
-/* A text on one line, cut where it is long. */
+/* A string in quotes on one line, truncated if it is long. A byte takes at most 6 characters when escaped. */
 static void print_text(const char *text, size_t length)
 {
     char line[6 * TEXT_SHOWN + 8];
     size_t shown = length < TEXT_SHOWN ? length : TEXT_SHOWN;
     while (shown < length && shown > TEXT_SHOWN - 4 && ((unsigned char)text[shown] & 0xC0) == 0x80)
-        shown--; /* not in the middle of a character */
+        shown--; /* never inside a UTF-8 sequence */
     tarn_string_escape(line, sizeof(line), text, shown, false);
     printf("\"%s", line);
     printf(shown < length ? "\"… (%zu bytes)" : "\"", length);
 }
 
-/* A name, and spaces up to a width. */
+/* A name, padded to `width`. */
 static void print_name(const char *name, int width)
 {
     printf("%-*s", width, tarn__escaped(name));
@@ -33,16 +35,17 @@ static void print_name(const char *name, int width)
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
-/* What both formats say of a tensor. */
+/* A tensor, as both formats describe it. Strings are borrowed from the file. */
 typedef struct row {
     const char *name, *type;
     tarn_shape shape;
     int64_t position, bytes;
 } row;
 
+/* State of the output: totals are added up row by row. */
 typedef struct listing {
     bool json;
-    int widest; /* bytes of the longest name */
+    int widest; /* bytes of the longest name: the width of the column */
     int64_t bytes, elements;
 } listing;
 
@@ -72,6 +75,7 @@ static void print_row(listing *l, const row *r)
     tarn__json_end(&json);
 }
 
+/* The last line. `bytes` is of the tensors alone, without header and padding. */
 static void print_total(const listing *l, const char *path, const char *format, int tensors)
 {
     if (!l->json) {
@@ -106,8 +110,8 @@ static void print_pair(bool as_json, const char *key, const char *value)
 
 /* ---- GGUF -------------------------------------------------------------------------------------------------------- */
 
-/* The numbers of a list, or one of them; NULL where it is of texts or lists, or without memory. The caller frees them.
- */
+/* The numbers of an array, or one number. NULL for strings and nested arrays, or without memory. The caller frees them.
+ * A double is exact for all types but 64-bit integers, for which see is_exact(). */
 static double *numbers_of(const tarn_gguf *file, const tarn_gguf_value *v)
 {
     bool is_number = v->element != TARN_GGUF_STRING && v->element != TARN_GGUF_ARRAY;
@@ -139,6 +143,7 @@ static void print_number(tarn_gguf_type type, double value)
         printf(is_whole(type) ? "%.0f" : "%.7g", value);
 }
 
+/* Integers beyond 9e15 are not exact in a double and are printed with its 17 digits. */
 static void print_number_json(tarn__json *json, const char *key, tarn_gguf_type type, double value)
 {
     if (type == TARN_GGUF_BOOL)
@@ -149,17 +154,17 @@ static void print_number_json(tarn__json *json, const char *key, tarn_gguf_type 
         tarn__json_precise(json, key, value, type == TARN_GGUF_F32 ? 9 : 17);
 }
 
-/* One whole number, all of whose digits are printed. */
+/* True for a single integer that fits 64 bits signed: it is printed with all digits. */
 static bool is_exact(const tarn_gguf *file, const tarn_gguf_value *v, int64_t *whole)
 {
     if (v->type == TARN_GGUF_BOOL || v->type == TARN_GGUF_STRING || v->type == TARN_GGUF_ARRAY || !is_whole(v->type))
         return false;
     bool good = tarn_gguf_int(file, v->key, INT64_MIN, INT64_MAX, whole);
-    tarn_clear_error(); /* above what fits: a double says nearly how much */
+    tarn_clear_error(); /* a larger u64: the double is close */
     return good;
 }
 
-/* "tokenizer.ggml.scores: list of f32, 32000: 0, 0, 0 …" */
+/* "tokenizer.ggml.scores: 32000 of f32: 0, 0, 0 …". `numbers` may be NULL (see numbers_of()). */
 static void print_value(const tarn_gguf *file, const tarn_gguf_value *v, const double *numbers)
 {
     size_t length;
@@ -185,6 +190,7 @@ static void print_value(const tarn_gguf *file, const tarn_gguf_value *v, const d
     printf(v->count > SHOWN ? " …\n" : "\n");
 }
 
+/* All values; nested arrays become null. */
 static void print_value_json(const tarn_gguf *file, const tarn_gguf_value *v, const double *numbers)
 {
     size_t length;
@@ -236,6 +242,7 @@ static void print_gguf(const tarn_gguf *file, const char *path, listing *l)
     print_total(l, path, "gguf", tensors);
 }
 
+/* An error may also come from a value in the middle of the file: the rows before it are already printed. */
 static int inspect_gguf(const char *path, bool json)
 {
     listing l = {.json = json};
@@ -257,7 +264,7 @@ static void print_safetensors(const tarn_safetensors *file, const char *path, li
         tarn__heading("%s: safetensors, %d tensors", tarn__escaped(path), tensors);
     for (int i = 0; i < tarn_safetensors_metadata_count(file) && tarn_safetensors_metadata_at(file, i, &key, &value);
          i++)
-        if (l->json || strcmp(key, "tarn.checksum.values") != 0) /* a screen of digits */
+        if (l->json || strcmp(key, "tarn.checksum.values") != 0) /* a screenful of digits */
             print_pair(l->json, key, value);
     for (int i = 0; i < tensors; i++)
         l->widest = (int)strlen(tarn_safetensors_name(file, i)) > l->widest
@@ -280,13 +287,15 @@ static int inspect_safetensors(const char *path, bool json)
 
 /* ---- folders ----------------------------------------------------------------------------------------------------- */
 
+/* True if the path exists, as a file or a folder. */
 static bool is_there(const char *path)
 {
     struct stat about;
     return stat(path, &about) == 0;
 }
 
-/* A configuration as it stands, where it is there. */
+/* Prints a configuration file verbatim, if it exists; at most 1 MiB of it. Not a regular file, a FIFO for example:
+ * ignored, since reading could block. */
 static void print_config(const char *path, const char *name, bool as_json)
 {
     static char text[1 << 20];
@@ -308,6 +317,7 @@ static void print_config(const char *path, const char *name, bool as_json)
     }
 }
 
+/* Configurations first, then the first weight file found; an index stands for all of its shards. */
 static int inspect_folder(const char *folder, bool json)
 {
     static const char *const names[] = {"model.safetensors", "model.safetensors.index.json",
@@ -332,7 +342,7 @@ static int inspect_folder(const char *folder, bool json)
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 
-/* True when a file begins as GGUF files do, whatever it is called. */
+/* True when a file starts with the magic of GGUF, whatever its name. */
 static bool begins_as_gguf(const char *path)
 {
     char magic[4] = {0};
@@ -349,6 +359,7 @@ int tarn__inspect(const tarn__options *options)
     struct stat about;
     if (stat(path, &about) == 0 && S_ISDIR(about.st_mode))
         return inspect_folder(path, options->json);
+    /* by content, then by name: a damaged .gguf gets the error of its own reader */
     return begins_as_gguf(path) || (end && strcmp(end, ".gguf") == 0) ? inspect_gguf(path, options->json)
                                                                       : inspect_safetensors(path, options->json);
 }

@@ -1,4 +1,8 @@
-/* tokenize.c: `tarn tokenize`: text to tokens and back, learning a tokenizer, and files of tokens to train on. */
+/* tokenize.c: `tarn tokenize`: text to tokens and back, training a tokenizer, and preparing token files (shards).
+ *
+ * Modes: --train N trains a BPE tokenizer; --out saves the tokenizer; --prepare writes shards; else text is encoded, or
+ * with --decode ids are decoded. The tokenizer is owned by tarn__tokenize(). Input is a file per argument, --text, or
+ * standard input. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +20,8 @@ static int out_of_memory(void)
 
 /* ---- the tokenizer ----------------------------------------------------------------------------------------------- */
 
-/* The characters of --text, or of all files as they are, or, where they are read for what they say, of their documents.
- */
+/* A character tokenizer over --text, or over all files: of their bytes if they are encoded as they are, of their
+ * documents if they are read as training data. NULL, perhaps with the message already printed and no error pending. */
 static tarn_tokenizer *make_characters(const tarn__options *o)
 {
     if (o->text)
@@ -34,6 +38,7 @@ static tarn_tokenizer *make_characters(const tarn__options *o)
     return tokenizer;
 }
 
+/* The tokenizer of the options; the caller frees it. NULL after a message on standard error. */
 static tarn_tokenizer *make_tokenizer(const tarn__options *o)
 {
     tarn_tokenizer *tokenizer = NULL;
@@ -51,6 +56,7 @@ static tarn_tokenizer *make_tokenizer(const tarn__options *o)
 
 /* ---- text to ids ------------------------------------------------------------------------------------------------- */
 
+/* Ids on one line, or with --pieces one id and its piece per line. */
 static void print_ids(const tarn__options *o, const tarn_tokenizer *t, const int32_t *ids, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -66,6 +72,7 @@ static void print_ids(const tarn__options *o, const tarn_tokenizer *t, const int
         putchar('\n');
 }
 
+/* Pieces may be invalid UTF-8, so they go through tarn__json_bytes(). */
 static void print_ids_json(const tarn__options *o, const tarn_tokenizer *t, const char *name, const int32_t *ids,
                            int64_t count, size_t bytes)
 {
@@ -91,6 +98,7 @@ static void print_ids_json(const tarn__options *o, const tarn_tokenizer *t, cons
     tarn__json_end(&json);
 }
 
+/* `name` is NULL for --text and standard input. */
 static int encode(const tarn__options *o, const tarn_tokenizer *t, const char *name, const char *text, size_t length)
 {
     int64_t count;
@@ -108,14 +116,16 @@ static int encode(const tarn__options *o, const tarn_tokenizer *t, const char *n
 
 /* ---- ids to text ------------------------------------------------------------------------------------------------- */
 
+/* Separators of ids; brackets, so that a JSON array is read too. */
 static bool is_between(char c)
 {
     return c == ' ' || c == '\n' || c == '\t' || c == '\r' || c == ',' || c == '[' || c == ']';
 }
 
-/* Numbers with spaces or commas between them. The caller frees them. */
+/* Decimal ids between separators. The caller frees them. NULL after a message: not a number, or out of range. */
 static int32_t *read_ids(const char *text, size_t length, int64_t *count)
 {
+    /* an id and its separator take at least two bytes */
     int32_t *ids = malloc((length / 2 + 1) * sizeof(*ids));
     *count = 0;
     for (size_t at = 0; ids && at < length;) {
@@ -165,7 +175,7 @@ static int decode(const tarn__options *o, const tarn_tokenizer *t, const char *n
     return TARN__DONE;
 }
 
-/* Every file, --text, or standard input. */
+/* Encodes or decodes every file, --text, or standard input; stops at the first failure. */
 static int convert(const tarn__options *o, const tarn_tokenizer *t)
 {
     int (*one)(const tarn__options *, const tarn_tokenizer *, const char *, const char *, size_t) =
@@ -186,6 +196,7 @@ static int convert(const tarn__options *o, const tarn_tokenizer *t)
 
 /* ---- preparing --------------------------------------------------------------------------------------------------- */
 
+/* True continues. The line is overwritten until done == all. */
 static bool show_progress(int64_t done, int64_t all, void *ctx)
 {
     (void)ctx;
@@ -215,6 +226,7 @@ static void print_summary(const tarn__options *o, const tarn_tokenizer *t, const
     }
 }
 
+/* Writes the shards of a training and a val set to the folder --prepare. */
 static int prepare(const tarn__options *o, const tarn_tokenizer *t)
 {
     tarn_shards_summary summary;
@@ -240,7 +252,7 @@ static int misuse(const char *sentence)
     return TARN__MISUSED;
 }
 
-/* What cannot be honoured together. */
+/* Options that exclude each other: an option without effect is an error, never ignored. */
 static int check(const tarn__options *o)
 {
     bool prepares = o->prepare != NULL, learns = o->vocab_size > 0, makes = prepares || learns || o->out;
@@ -279,6 +291,7 @@ int tarn__tokenize(const tarn__options *options)
     tarn_tokenizer *tokenizer = make_tokenizer(options);
     if (!tokenizer)
         return TARN__FAILED;
+    /* a small corpus has fewer merges than asked for: a notice, not an error */
     if (options->vocab_size && tarn_tokenizer_count(tokenizer) < options->vocab_size && !options->quiet)
         fprintf(stderr, "tarn tokenize: the files have no more than %lld tokens to learn\n",
                 (long long)tarn_tokenizer_count(tokenizer));

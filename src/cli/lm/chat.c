@@ -2,7 +2,12 @@
  *
  * The model's chat template renders the whole conversation for each answer; the generator reuses the KV cache of the
  * common prefix, so only new tokens are computed. Ctrl-C ends an answer, not the program: the text so far stays in the
- * conversation. */
+ * conversation.
+ *
+ * Answers go to standard output; the prompt, notices and errors go to standard error, so that a pipe carries answers
+ * alone. Errors of one message (too long, a zero byte) keep an interactive conversation alive and set the exit status
+ * of a pipe. `chat` owns model, tokenizer, generator and messages; tarn__chat() frees them. Everything runs on one
+ * thread. */
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -21,11 +26,12 @@ typedef struct history {
     int count, capacity;
 } history;
 
+/* Zeroed members are valid for clean-up. */
 typedef struct chat {
     tarn_run_weights weights;
     const tarn__options *options;
     tarn_kv_type kv_type;
-    bool forgets;        /* drops the oldest turns when the context is full */
+    bool forgets;        /* --on-full forget: drops the oldest turns when the context is full */
     bool is_interactive; /* standard input is a terminal */
     tarn_module *model;
     tarn_tokenizer *tokenizer;
@@ -38,6 +44,7 @@ typedef struct chat {
     bool is_broken; /* an error ended the conversation */
 } chat;
 
+/* Set by Ctrl-C, read between two tokens. */
 static volatile sig_atomic_t interrupted;
 
 static void interrupt(int number)
@@ -48,6 +55,7 @@ static void interrupt(int number)
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
+/* Ends the conversation: after it, memory cannot be relied on. */
 static int no_memory(chat *c)
 {
     c->is_broken = true;
@@ -103,7 +111,8 @@ static int library_error(chat *c)
     return tarn__print_error("chat");
 }
 
-/* Makes room by forgetting the oldest turns, a question and its answer each. NULL: there is none left to forget, or
+/* Drops the oldest turns, a question and its answer each, until the conversation leaves a fourth of the context free,
+ * or only the last question remains. Takes ownership of `tokens`; returns the tokens of the shorter conversation. NULL
  * with an error. */
 static int32_t *forget(chat *c, int32_t *tokens, int64_t *count)
 {
@@ -121,8 +130,8 @@ static int32_t *forget(chat *c, int32_t *tokens, int64_t *count)
     return tokens;
 }
 
-/* The conversation does not fit: the last question is taken back. Where turns are forgotten, there is none left but the
- * question. */
+/* Rejects the last question, which does not fit, and removes it from the history. With forgetting, it is the only turn
+ * left. */
 static void refuse(chat *c, int64_t count)
 {
     fprintf(stderr,
@@ -135,8 +144,9 @@ static void refuse(chat *c, int64_t count)
     c->status = c->is_interactive ? c->status : TARN__FAILED;
 }
 
-/* How many tokens of the conversation are the system's words, which stay when the window slides; 0: none that could be
- * told apart, or too many. */
+/* Number of leading tokens of the system message, which stay when the KV cache slides. Found as the common prefix with
+ * the system message rendered alone, since templates put it anywhere. 0: no such prefix, or over half of the context.
+ */
 static int64_t system_tokens(const chat *c, const int32_t *tokens, int64_t count)
 {
     int64_t length = 0, same = 0;
@@ -146,10 +156,12 @@ static int64_t system_tokens(const chat *c, const int32_t *tokens, int64_t count
     while (heading && same < length && same < count && heading[same] == tokens[same])
         same++;
     tarn_tokenizer_release(heading);
-    tarn_clear_error(); /* of templates that have no place for a system alone */
+    tarn_clear_error(); /* some templates cannot render a system message alone */
     return same <= (c->context - 1) / 2 ? same : 0;
 }
 
+/* Starts an answer: prefills what the KV cache lacks. Each answer has its own seed, so that a conversation is
+ * reproducible from --seed. */
 static bool begin(chat *c, const int32_t *tokens, int64_t count)
 {
     const tarn__options *o = c->options;
@@ -171,7 +183,8 @@ static bool begin(chat *c, const int32_t *tokens, int64_t count)
     return tarn_generator_prompt(c->writer, 0, tokens, count, &how);
 }
 
-/* Prints the answer as it comes; a copy of it, which the caller frees. NULL: there was no memory. */
+/* Prints the answer token by token. Returns a copy of it, which the caller frees; NULL without memory. Stops at Ctrl-C
+ * and when standard output is closed. */
 static char *print_answer(const chat *c, tarn_output *piece)
 {
     char *text = calloc(1, 1);
@@ -198,7 +211,8 @@ static char *print_answer(const chat *c, tarn_output *piece)
     return text;
 }
 
-/* Prints the answer and appends it to the conversation. */
+/* Prints the answer and appends it to the history, also one cut short by Ctrl-C. False with an error, or without
+ * memory. */
 static bool print_and_keep_answer(chat *c)
 {
     tarn_output piece = {0};
@@ -216,6 +230,7 @@ static bool print_and_keep_answer(chat *c)
     return good;
 }
 
+/* One turn. The question stays in the history unless it is rejected. */
 static void answer(chat *c, const char *question)
 {
     int64_t count = 0;
@@ -272,7 +287,8 @@ static bool is_text(chat *c, const char *line, size_t length)
     return false;
 }
 
-/* The next line without its end, in memory that is used again; NULL: there is none. */
+/* The next line without its line break, in a buffer that is reused. NULL at the end of input. Ctrl-C at the prompt
+ * gives a hint. */
 static char *read_line(chat *c, tarn__input *line)
 {
     for (;;) {
@@ -297,6 +313,7 @@ static char *read_line(chat *c, tarn__input *line)
     }
 }
 
+/* Until the end of input, /exit, an error, or a closed standard output. Empty lines are ignored. */
 static void talk(chat *c)
 {
     tarn__input memory = {0};
@@ -312,6 +329,7 @@ static void talk(chat *c)
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
 
+/* False with an error; tarn__chat() frees whatever was opened. A tokenizer without a chat template is an error. */
 static bool open_writer(chat *c)
 {
     const tarn__options *o = c->options;

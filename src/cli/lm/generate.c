@@ -2,7 +2,9 @@
  * The tokenizer is the model's; with --ids there is none, and token ids take the place of text. Several sequences, and
  * JSON, are printed when all have finished.
  *
- * Every sequence keeps its tokens and text until the end: JSON needs them, and a stream needs the count. */
+ * Every sequence keeps its tokens and text until the end: JSON needs them, and a stream needs the count. Sequence i
+ * uses the seed --seed + i, so the same options give the same texts, whatever their number. `job` owns everything;
+ * close_job() frees it, after any failure too. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -28,6 +30,7 @@ typedef struct text {
     tarn_finish_reason end;
 } text;
 
+/* Zeroed members are valid for clean-up. */
 typedef struct job {
     const tarn__options *options;
     tarn_kv_type kv_type;
@@ -37,7 +40,7 @@ typedef struct job {
     tarn__prompt prompt;
     tarn_generator *writer;
     text *texts;
-    double began, first, ended; /* seconds */
+    double began, first, ended; /* seconds, monotonic: before the prefill, after the first token, at the end */
     bool streams;               /* outputs are printed at once */
     int64_t context;            /* KV cache capacity in tokens */
     bool has_slid;              /* the notice about a full context was printed */
@@ -72,6 +75,7 @@ static double seconds(void)
 
 /* ---- sequences --------------------------------------------------------------------------------------------------- */
 
+/* Copies the token: an output is valid until the next one only. False without memory. */
 static bool append_token(text *t, const tarn_output *output)
 {
     if (t->count == t->capacity) {
@@ -93,6 +97,8 @@ static bool append_token(text *t, const tarn_output *output)
     return true;
 }
 
+/* Appends text and token. A stop string may hold text back, so an output can have a token without text, or text without
+ * a token (token < 0). */
 static bool append(text *t, const tarn_output *output)
 {
     if (t->length + output->length > t->byte_capacity) {
@@ -112,6 +118,7 @@ static bool append(text *t, const tarn_output *output)
 
 /* ---- printing ---------------------------------------------------------------------------------------------------- */
 
+/* Flushed per token: the user reads along. */
 static void print_output(const job *w, const tarn_output *output)
 {
     if (w->tokenizer)
@@ -143,6 +150,7 @@ static void print_text(const job *w, int64_t i)
     printf("\n");
 }
 
+/* Per generated token: its log probability and the --top-logprobs candidates, most probable first. */
 static void print_logprobs(tarn__json *json, const job *w, const text *t)
 {
     tarn__json_open(json, "logprobs", '[');
@@ -163,6 +171,7 @@ static void print_logprobs(tarn__json *json, const job *w, const text *t)
     tarn__json_close(json, ']');
 }
 
+/* Decode speed excludes the first token of every sequence: it belongs to the prefill. */
 static void print_speed(tarn__json *json, const job *w)
 {
     int64_t all = 0;
@@ -174,6 +183,7 @@ static void print_speed(tarn__json *json, const job *w)
                     wrote > 0 && all > w->options->sequences ? (double)(all - w->options->sequences) / wrote : 0, 2);
 }
 
+/* `ends` is indexed by tarn_finish_reason. */
 static void print_json(const job *w, int64_t i)
 {
     static const char *const ends[] = {"none", "token", "text", "length"};
@@ -228,6 +238,7 @@ static bool plan(const job *w, int64_t *tokens, int64_t *context)
     return true;
 }
 
+/* Creates the generator and submits the prompt once per sequence. False with an error. */
 static bool begin(job *w)
 {
     const tarn__options *o = w->options;
@@ -310,6 +321,7 @@ static int generate(job *w)
     return TARN__DONE;
 }
 
+/* Opens model and tokenizer and reads the prompt: the model first, as its BOS token may be the prompt. */
 static int run(job *w)
 {
     const tarn__options *o = w->options;

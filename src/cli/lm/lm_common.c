@@ -1,4 +1,4 @@
-/* lm_common.c: what generate, chat, eval and bench decode share: opening a language model by the options, and reading a
+/* lm_common.c: shared by generate, chat, eval and bench decode: opening a language model by the options, and reading a
  * prompt.
  *
  * A prompt comes from an argument, a file, a pipe on standard input, or --ids. A pipe is read only where no other
@@ -63,6 +63,7 @@ tarn_module *tarn__lm_model(const tarn__options *o, const tarn_run_weights *weig
 
 /* ---- errors ------------------------------------------------------------------------------------------------------ */
 
+/* `text`: the value of --ids that is wrong; NULL for other messages. */
 static int misuse(const char *message, const char *text)
 {
     fprintf(stderr, "tarn generate: %s%s%s%s\n", text ? "--ids: '" : "", text ? tarn__escaped(text) : "",
@@ -143,6 +144,7 @@ static bool append(tarn__prompt *p, size_t *capacity, const char *bytes, size_t 
     return true;
 }
 
+/* Reads to the end of file. The text stays valid, and owned by the prompt, after a failure too. */
 static int read_stream(tarn__prompt *p, FILE *from, const char *name)
 {
     char bytes[4096];
@@ -164,6 +166,7 @@ static int read_stream(tarn__prompt *p, FILE *from, const char *name)
     return TARN__FAILED;
 }
 
+/* "-" is standard input. */
 static int read_file(tarn__prompt *p, const char *path)
 {
     if (strcmp(path, "-") == 0)
@@ -216,6 +219,7 @@ static const char *find_source(const tarn__options *o)
     return "-";
 }
 
+/* --ids skips the tokenizer; the check of standard input runs anyway, for its notice. */
 int tarn__prompt_read(tarn__prompt *p, const tarn__options *o, const tarn_tokenizer *tokenizer,
                       const tarn_model_info *info)
 {

@@ -1,4 +1,4 @@
-/* lm_common.h: what generate, chat, eval and bench decode share: opening a language model by the options, and reading a
+/* lm_common.h: shared by generate, chat, eval and bench decode: opening a language model by the options, and reading a
  * prompt. */
 #ifndef TARN__LM_COMMON_H
 #define TARN__LM_COMMON_H

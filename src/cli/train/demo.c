@@ -1,5 +1,8 @@
-/* demo.c: `tarn demo`: a small GPT learns to write like tarn's own source, which the build put into the program, and
- * then writes some. */
+/* demo.c: `tarn demo`: trains a small character-level GPT on tarn's own sources, then prints a sample of its text.
+ *
+ * The training text is part of the program (demo_text.h), so the demo needs no download. It is written next to the run
+ * folder as FOLDER.txt, because a run reads its data from a path and must find it again when it is resumed. Everything
+ * else is `tarn train` with a fixed recipe: --steps, --seed, --device and --out are the only inputs. */
 #include "cli/train/demo_text.h"
 
 #include <errno.h>
@@ -13,7 +16,7 @@
 
 enum { CONTEXT = 128, WRITTEN = 600, ROOM = CONTEXT + WRITTEN };
 
-/* What is trained: about a minute on two cores. */
+/* The recipe: about a minute on two CPU cores. Steps, warmup, seed and device come from the command line. */
 static const tarn_train_options recipe = {.model = "gpt2",
                                           .tokenizer = "characters",
                                           .layers = 4,
@@ -32,13 +35,15 @@ static const tarn_train_options recipe = {.model = "gpt2",
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
+/* Reports errno, so it must be called right after the failed call. */
 static int cannot(const char *path)
 {
     fprintf(stderr, "tarn demo: '%s' cannot be written: %s\n", tarn__escaped(path), strerror(errno));
     return TARN__FAILED;
 }
 
-/* The folders above a path. */
+/* Creates the parent folders of `path`, as mkdir -p does. The string is changed in place and restored. False with errno
+ * set; a parent that already exists is no error. */
 static bool make_folders_above(char *path)
 {
     for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
@@ -51,7 +56,8 @@ static bool make_folders_above(char *path)
     return true;
 }
 
-/* runs/demo, or runs/demo-2 where that is there already, and so on. */
+/* Without --out: runs/demo, or runs/demo-2 and so on if it already exists. A given --out is used as is; `tarn train`
+ * reports one that already exists. */
 static void choose_folder(const tarn__options *o, char *folder, size_t size)
 {
     snprintf(folder, size, "%s", o->out ? o->out : "runs/demo");
@@ -59,6 +65,7 @@ static void choose_folder(const tarn__options *o, char *folder, size_t size)
         snprintf(folder, size, "runs/demo-%d", number);
 }
 
+/* A short write may only show in fclose(), so both results count. */
 static int write_source(const char *path)
 {
     FILE *file = fopen(path, "wb");
@@ -70,6 +77,7 @@ static int write_source(const char *path)
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
+/* Decodes `count` tokens and prints them at once. False with an error. */
 static bool print_tokens(const tarn_tokenizer *tokenizer, const int32_t *ids, int64_t count)
 {
     size_t length = 0;
@@ -81,7 +89,9 @@ static bool print_tokens(const tarn_tokenizer *tokenizer, const int32_t *ids, in
     return text != NULL;
 }
 
-/* A model looks at no more than its context: it goes on with the last half of it, again and again. */
+/* Generates until `ids` has WRITTEN tokens. Each round prefills the last half of the context and generates the other
+ * half: the KV cache never slides, and a text longer than the context needs no special case. `ids` has capacity for one
+ * more round after WRITTEN. The seed differs per round, else equal prompts would repeat. */
 static bool go_on(tarn_module *model, const tarn_tokenizer *tokenizer, uint64_t seed, int32_t *ids, int64_t count)
 {
     while (count < WRITTEN) {
@@ -96,6 +106,8 @@ static bool go_on(tarn_module *model, const tarn_tokenizer *tokenizer, uint64_t 
     return true;
 }
 
+/* Samples from the finished run. It is opened from its folder, as any user of the run would open it, and closed
+ * here. */
 static int write_some(const char *folder, const tarn__options *o)
 {
     static const char prompt[] = "\nstatic ";
@@ -123,6 +135,7 @@ int tarn__demo(const tarn__options *options)
         fprintf(stderr, "tarn demo: --out: the name of the folder is too long\n");
         return TARN__MISUSED;
     }
+    /* `own` is a copy: the caller's options are not changed. */
     own.train = recipe;
     own.train.steps = options->steps;
     own.train.warmup = options->steps / 16;

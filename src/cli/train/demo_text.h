@@ -1,4 +1,5 @@
-/* demo_text.h: text to learn from that is part of the program: sources of tarn, put there by the build. */
+/* demo_text.h: the training text of `tarn demo`: sources of tarn, compiled into the program. The build generates the
+ * definitions; the array has no terminating 0. */
 #ifndef TARN__DEMO_TEXT_H
 #define TARN__DEMO_TEXT_H
 

@@ -1,12 +1,16 @@
-/* eval.c: `tarn eval`: how well a run's model does, class by class, or how well it foretells text. */
+/* eval.c: `tarn eval`: loss and accuracy of a run's classifier per class, or loss and perplexity of its language model.
+ *
+ * The data is the run's own validation set, or that of --data. Results go to standard output as a table, or with --json
+ * as one object; messages go to standard error. Exit status: MISUSED for wrong arguments, FAILED for anything else. */
 #include <stdlib.h>
 #include <tarn/lora.h>
 
 #include "cli/lm/lm_common.h"
 
+/* The arrays are owned by evaluate(). */
 typedef struct findings {
     tarn_evaluation all;
-    int64_t *samples, *right; /* of each class */
+    int64_t *samples, *right; /* [classes] */
 } findings;
 
 static void print_json(const tarn__options *options, const tarn_run *run, const char *data, const findings *f)
@@ -31,6 +35,7 @@ static void print_json(const tarn__options *options, const tarn_run *run, const 
     tarn__json_end(&json);
 }
 
+/* Classes without a sample are omitted: they have no accuracy. */
 static void print_table(const tarn_run *run, const char *data, const findings *f)
 {
     tarn__heading("%s on %s", tarn_run_kind(run), data);
@@ -43,7 +48,7 @@ static void print_table(const tarn_run *run, const char *data, const findings *f
     printf("loss %.4f, %.2f %% of %lld right\n", f->all.loss, 100 * f->all.accuracy, (long long)f->all.samples);
 }
 
-/* What the library found wrong: the caller's fault, or not. */
+/* Prints the pending error. Wrong arguments are misuse; a file or device that fails is not. */
 static int complain(void)
 {
     bool misused = tarn_error_code() == TARN_ERROR_ARGUMENT;
@@ -51,6 +56,7 @@ static int complain(void)
     return misused ? TARN__MISUSED : TARN__FAILED;
 }
 
+/* Classifiers. Class names belong to the run, so everything is printed before it is closed. */
 static int evaluate(const tarn__options *options, tarn_run *run)
 {
     int64_t classes = tarn_run_classes(run);
@@ -76,6 +82,7 @@ static int evaluate(const tarn__options *options, tarn_run *run)
 
 /* ---- text -------------------------------------------------------------------------------------------------------- */
 
+/* Tokens per batch, at most: bounds the logits, [B, T, vocab_size], at long contexts. */
 enum { TOKENS_AT_ONCE = 16384 };
 
 static void print_text(const tarn__options *options, const tarn_run *run, const tarn_text_evaluation *e)
@@ -97,7 +104,7 @@ static void print_text(const tarn__options *options, const tarn_run *run, const 
     tarn__json_end(&json);
 }
 
-/* Windows are long: fewer of them than samples go through a model at once. */
+/* Language models. --batch-size counts windows of a whole context, so it is lowered to stay below TOKENS_AT_ONCE. */
 static int evaluate_text(const tarn__options *options, tarn_run *run)
 {
     tarn_model_info info;
@@ -114,6 +121,7 @@ static int evaluate_text(const tarn__options *options, tarn_run *run)
 
 int tarn__eval(const tarn__options *options)
 {
+    /* eval has no --kv-type; the call checks --gpu-layers. */
     tarn_kv_type none;
     if (tarn__lm_options("eval", options, &none) != TARN__DONE)
         return TARN__MISUSED;

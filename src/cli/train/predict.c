@@ -1,9 +1,13 @@
-/* predict.c: `tarn predict`: what a run's model sees in images. */
+/* predict.c: `tarn predict`: the top classes of a run's classifier for image files.
+ *
+ * One line, or with --json one object, per image, in the order of the arguments. An image that cannot be read is
+ * reported and skipped; the exit status is then FAILED, and the other images are still classified. */
 #include <stdlib.h>
 
 #include "cli/checkpoint.h"
 
-/* The image in the size and with the channels that the model takes; the caller frees it. */
+/* Loads an image with the channels and size of the model's input, [C, H, W]. The caller frees `sample`, also after a
+ * failure. */
 static bool load(const char *path, tarn_shape input, tarn_array *sample)
 {
     tarn_array image = {0}, converted = {0};
@@ -14,7 +18,8 @@ static bool load(const char *path, tarn_shape input, tarn_array *sample)
     return good;
 }
 
-/* The likeliest class that comes after those already marked by a negative probability. */
+/* Argmax over the probabilities. Classes already printed are marked by -1, so repeated calls give the top k in order;
+ * O(k x classes), with k small. */
 static int64_t next_best(const double *probability, int64_t classes)
 {
     int64_t best = 0;
@@ -23,6 +28,7 @@ static int64_t next_best(const double *probability, int64_t classes)
     return best;
 }
 
+/* Overwrites `probability`: printed classes become -1. */
 static void print(const tarn__options *options, const tarn_run *run, const char *path, double *probability)
 {
     tarn__json json = {stdout, false};
@@ -56,6 +62,7 @@ static void print(const tarn__options *options, const tarn_run *run, const char 
     }
 }
 
+/* Classifies one image. `probability`, [classes], is scratch of the caller, reused for every image. */
 static int predict(const tarn__options *options, tarn_run *run, const char *path, double *probability)
 {
     tarn_shape input;

@@ -1,4 +1,8 @@
-/* runs.c: `tarn runs`: the log of runs as a table. */
+/* runs.c: `tarn runs`: the log of runs (log.jsonl of a folder of runs) as a table, or with --json as one object per
+ * run.
+ *
+ * JSON is streamed, one run at a time. A table needs the widths of all rows first, so its rows are copied to memory:
+ * the strings of a tarn_logged_run are valid during the callback only. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,6 +11,7 @@
 
 /* ---- as JSON ----------------------------------------------------------------------------------------------------- */
 
+/* Values that a run does not have are NaN, which JSON prints as null. */
 static void print_json(const tarn_logged_run *r, void *ctx)
 {
     (void)ctx;
@@ -40,6 +45,7 @@ static void print_json(const tarn_logged_run *r, void *ctx)
 
 /* ---- as a table -------------------------------------------------------------------------------------------------- */
 
+/* LONGEST: bytes of a cell with its terminating 0; longer strings are truncated. */
 enum { COLUMNS = 12, LONGEST = 64 };
 
 static const char *const heads[COLUMNS] = {"date",         "model",   "data", "device",   "precision", "step",
@@ -49,7 +55,7 @@ static const bool to_the_right[COLUMNS] = {[5] = true, [6] = true, [7] = true, [
 typedef char cells[COLUMNS][LONGEST];
 
 typedef struct sheet {
-    cells *row; /* owned; the first is the heads */
+    cells *row; /* owned; [rows], the first is the heading */
     int rows, room;
     bool full; /* no memory for more */
 } sheet;
@@ -62,14 +68,16 @@ static void short_data(const char *data, char *text)
              colon && slash ? slash + 1 : data);
 }
 
+/* NaN, a value that the run does not have, becomes "-". */
 static void number(double value, int digits, char *text)
 {
-    /* a run that went astray makes no column wide */
+    /* a diverged run must not widen the column */
     snprintf(text, LONGEST, fabs(value) < 1e7 ? "%.*f" : "%.*g", digits, value);
     if (value != value)
         strcpy(text, "-");
 }
 
+/* NULL without memory; `full` then stays set and the table is not printed. */
 static cells *new_row(sheet *s)
 {
     if (s->rows == s->room) {
@@ -85,6 +93,7 @@ static cells *new_row(sheet *s)
     return &s->row[s->rows++];
 }
 
+/* The columns in the order of `heads`. The date is cut to minutes. */
 static void add_row(const tarn_logged_run *r, void *ctx)
 {
     cells *row = new_row(ctx);
@@ -109,6 +118,7 @@ static int most(int a, int b)
     return a > b ? a : b;
 }
 
+/* Widths are of the escaped strings, as they are printed. The last column is not padded. */
 static void print_sheet(const sheet *s)
 {
     int width[COLUMNS] = {0};

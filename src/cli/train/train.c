@@ -1,4 +1,9 @@
-/* train.c: `tarn train`: says what it is going to do, trains, shows how it goes, and can be stopped at any step. */
+/* train.c: `tarn train`: prints the plan of a run, trains, shows progress, and can be stopped at any step.
+ *
+ * The first SIGINT or SIGTERM asks the trainer to stop after the current step and to save a checkpoint; a second one
+ * ends the process. The handler calls async-signal-safe functions only and reaches the trainer through `running`.
+ * Progress is drawn by progress.c, from a thread of its own: other output goes between tarn__progress_pause() and
+ * tarn__progress_resume(). */
 #include <math.h>
 #include <signal.h>
 #include <string.h>
@@ -10,16 +15,17 @@
 #include "cli/train/train_memory.h"
 #include "cli/train/train_plan.h"
 
-/* Seconds in which signals are one request to stop. Somebody at a keyboard is quicker than programs that try again. */
+/* Seconds during which further signals count as the same request to stop. A user presses Ctrl-C twice faster than a
+ * supervisor retries. */
 #define ONE_REQUEST 1.0
 #define ONE_KEY 0.3
 
-/* The trainer that a signal stops, and whether a line is on the terminal meanwhile. */
+/* The trainer that the signal handler stops (borrowed), and whether a progress line is on the terminal. */
 static tarn_trainer *running;
 static volatile sig_atomic_t is_drawn;
 
-/* What follows the run on a terminal begins a line. A terminal that takes no more does not keep the program: the next
- * signal ends it. */
+/* Ends the process by the signal's default action, with a line break after the progress line. A terminal that blocks
+ * the write must not keep the process alive: signals are unblocked first, so that the next one ends it. */
 static void end_now(int number)
 {
     sigset_t all;
@@ -33,8 +39,8 @@ static void end_now(int number)
     raise(number);
 }
 
-/* The first signal saves and stops; a second one ends the program as ever, but for one that comes with the first:
- * programs that end others tell them, and their group. */
+/* The first signal saves and stops; a second one ends the process. A signal that arrives together with the first is
+ * ignored: supervisors signal both the process and its group. */
 static void stop(int number)
 {
     static volatile sig_atomic_t is_stopping;
@@ -62,12 +68,13 @@ static void catch_signals(void)
 
 /* ---- the end ----------------------------------------------------------------------------------------------------- */
 
-/* A run that reached its end has written what --merge asks for. */
+/* --merge is written when a run ends, not when it is stopped. */
 static bool is_merged(const tarn_train_plan *p, const tarn_train_result *r)
 {
     return p->options.merge[0] && r->end != TARN_TRAIN_STOPPED;
 }
 
+/* The last object of a run with --json. best_loss is null without an evaluation. */
 static void print_end_json(const tarn_train_plan *p, const tarn_train_result *r)
 {
     static const char *const ends[] = {
@@ -114,7 +121,8 @@ static void print_end(const tarn_train_plan *p, const tarn_train_result *r, cons
                strcmp(p->options.merge, "gguf") == 0 ? "merged.gguf" : "merged", (long long)r->best_step);
 }
 
-/* Options that do not fit together or name nothing are misuse; a disk or a device that fails is not. */
+/* Prints the pending error. Options that exclude each other or name nothing are misuse; a disk or device that fails is
+ * not. */
 static int refused(void)
 {
     int misused = tarn_error_code() == TARN_ERROR_ARGUMENT;
@@ -122,7 +130,8 @@ static int refused(void)
     return misused ? TARN__MISUSED : TARN__FAILED;
 }
 
-/* What the library tells: how it gets on, for the line at the bottom, or what is to be read. */
+/* The library's log. Levels below a notice are progress texts for the bottom line; the rest is printed to standard
+ * error. */
 static void tell(tarn_log_level level, const char *text, void *ctx)
 {
     (void)ctx;
@@ -135,6 +144,7 @@ static void tell(tarn_log_level level, const char *text, void *ctx)
     tarn__progress_resume();
 }
 
+/* The device counts as chosen automatically if no --device was given, except for a resumed run, which keeps its own. */
 static void show_plan(const tarn__options *options, const tarn_train_plan *plan)
 {
     tarn__progress_pause();
@@ -146,7 +156,8 @@ static void show_plan(const tarn__options *options, const tarn_train_plan *plan)
     tarn__progress_resume();
 }
 
-/* Trains, with the line at the bottom, which is gone afterwards. */
+/* Trains with the progress line, which is removed afterwards. Signals are caught from here on only: before, nothing
+ * needs saving and their default action is right. */
 static bool train(tarn_trainer *trainer, tarn__display *d, tarn_train_result *result)
 {
     running = trainer;
@@ -159,13 +170,14 @@ static bool train(tarn_trainer *trainer, tarn__display *d, tarn_train_result *re
     return good;
 }
 
-/* The line at the bottom is gone before the sentence is there. */
+/* Prints the pending error after the progress line is removed. */
 static int failed(void)
 {
     tarn__progress_close();
     return tarn__print_error("train");
 }
 
+/* Everything after the trainer is open. A dry run ends after the plan. */
 static int run(const tarn__options *options, tarn_trainer *trainer)
 {
     tarn_train_plan plan;
@@ -203,6 +215,7 @@ int tarn__train(const tarn__options *options)
         fprintf(stderr, "tarn train: --profile-steps belongs to --profile\n");
         return TARN__MISUSED;
     }
+    /* before the trainer: opening data and weights reports progress too */
     tarn__progress_open(tarn__on_terminal() && !options->json && !options->quiet, options->quiet);
     if (!options->quiet)
         tarn_set_log(tell, NULL);

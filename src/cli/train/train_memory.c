@@ -1,5 +1,8 @@
-/* train_memory.c: memory in `tarn train`: the plan's lines, the refusal of a run that does not fit, and what helps one
- * that ran out of it. */
+/* train_memory.c: memory in `tarn train`: the lines of the plan, the error of a run that does not fit, and advice for
+ * one that ran out of memory.
+ *
+ * The library names settings as its options are named (micro_batch=4); here they become flags. The numbers are the
+ * library's estimates (plan_fit.c); none are computed here. */
 #include "cli/train/train_memory.h"
 
 #include <stdio.h>
@@ -7,7 +10,7 @@
 
 #include "cli/cli.h"
 
-/* "recompute=full micro_batch=4" as flags: "--recompute full --micro-batch 4"; in `text`. */
+/* "recompute=full micro_batch=4" as flags: "--recompute full --micro-batch 4"; returns `text`. */
 static const char *flags_of(const char *settings, char text[128])
 {
     size_t used = 0;
@@ -23,6 +26,7 @@ static const char *flags_of(const char *settings, char text[128])
     return text;
 }
 
+/* The settings that would fit, one per line, with their memory. */
 static void print_fits(FILE *to, const tarn_train_plan *p, const char *indent)
 {
     char text[128];
@@ -39,6 +43,7 @@ void tarn__print_memory(FILE *to, const tarn_train_plan *p)
     fprintf(to, "%s of gradients, ", tarn__bytes_text(p->gradient_bytes));
     fprintf(to, "%s of the optimizer's, ", tarn__bytes_text(p->state_bytes));
     fprintf(to, "%s of activations\n", tarn__bytes_text(p->activation_bytes));
+    /* 0 free means unknown: no verdict then */
     if (!p->memory_free || p->memory_needed <= p->memory_free)
         return;
     fprintf(to, "              %s fit: %s more than is free%s\n",
@@ -47,7 +52,7 @@ void tarn__print_memory(FILE *to, const tarn_train_plan *p)
     print_fits(to, p, "              ");
 }
 
-/* A line of the library's table: settings at its end become flags. */
+/* A line of the library's table; settings at its end become flags. */
 static void print_line(const char *line, size_t length)
 {
     static const char before[] = "needed, which fits, with ";
@@ -65,6 +70,7 @@ static void print_line(const char *line, size_t length)
 int tarn__print_memory_error(void)
 {
     const char *sentence = tarn_error(), *table = strchr(sentence, '\n');
+    /* other errors of memory have no table */
     if (!table || !strstr(sentence, "ignore_memory"))
         return tarn__print_error("train");
     fprintf(stderr, "tarn train: the run does not fit into memory; --ignore-memory starts it all the same\n");
@@ -77,7 +83,8 @@ int tarn__print_memory_error(void)
     return TARN__FAILED;
 }
 
-/* What makes a run smaller, of what it does not do yet. */
+/* Advice: each option that lowers memory and that the run does not use yet. Halving an odd micro-batch gives 1, since
+ * the batch must stay divisible by it. */
 static void print_help(const tarn_train_plan *p)
 {
     const tarn_train_options *o = &p->options;

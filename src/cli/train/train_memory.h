@@ -1,19 +1,19 @@
-/* train_memory.h: the memory that a run needs, as `tarn train` shows it. */
+/* train_memory.h: the memory that a run needs, as `tarn train` prints it. Plans are borrowed. */
 #ifndef TARN__TRAIN_MEMORY_H
 #define TARN__TRAIN_MEMORY_H
 
 #include <stdio.h>
 #include <tarn/train.h>
 
-/* The lines of a plan: what is needed and free, what it is for, and where that is too much, settings that would fit. */
+/* Prints the lines of a plan: memory needed and free, its parts (weights, gradients, optimizer state, activations),
+ * and, if it does not fit, settings that would. */
 void tarn__print_memory(FILE *to, const tarn_train_plan *plan);
 
-/* Prints the pending error of a run that did not start for want of memory, with its options as flags, and clears it.
- * Returns the status to exit with. */
+/* Prints the pending error of a run that was not started for lack of memory, with its options as flags, and clears it.
+ * Returns the exit status. */
 int tarn__print_memory_error(void);
 
-/* Adds to the pending error of a run that ran out of memory what would help, prints both and clears it. Returns the
- * status to exit with. */
+/* Prints the pending error of a run that ran out of memory, then advice, and clears it. Returns the exit status. */
 int tarn__out_of_memory(const tarn_train_plan *plan);
 
 #endif

@@ -1,4 +1,7 @@
-/* train_plan.c: what a run is going to do, before it begins. */
+/* train_plan.c: the plan of a run, printed before it starts: device, data, model, parameters, memory, optimizer, steps.
+ *
+ * The lines are written to memory first and then wrapped to the terminal's width under a hanging indent. Field names in
+ * JSON are a stable interface: scripts read them. */
 #define _XOPEN_SOURCE 700 /* open_memstream() */
 #include "cli/train/train_plan.h"
 
@@ -9,8 +12,9 @@
 #include "cli/json.h"
 #include "cli/train/train_memory.h"
 
-enum { INDENT = 14 }; /* of what follows a heading such as "device" */
+enum { INDENT = 14 }; /* columns before the text of a line such as "device" */
 
+/* "3 × 32 × 32"; returns `text`. The sign takes two bytes in UTF-8. */
 static const char *shape_text(tarn_shape shape, char *text, size_t size)
 {
     size_t used = 0;
@@ -19,6 +23,7 @@ static const char *shape_text(tarn_shape shape, char *text, size_t size)
     return text;
 }
 
+/* Chat datasets: documents are packed into rows, and only tokens under the loss mask are trained. */
 static void print_chats(FILE *to, const tarn_train_plan *p)
 {
     fprintf(to,
@@ -56,6 +61,8 @@ static void print_data(FILE *to, const tarn_train_plan *p)
         fprintf(to, "              chosen %s\n", p->chosen);
 }
 
+/* A classifier's batch is never larger than its data; windows of text are drawn at random, so there are always
+ * enough. */
 static void print_steps(FILE *to, const tarn_train_plan *p)
 {
     const tarn_train_options *o = &p->options;
@@ -79,7 +86,7 @@ static void print_rate(FILE *to, const tarn_train_options *o)
                 o->lr_step ? "steps" : "epochs");
 }
 
-/* Where the weights come from, and what becomes of them. */
+/* The base model of a fine-tuned run, and its adapters. */
 static void print_base(FILE *to, const tarn_train_options *o)
 {
     if (o->base[0])
@@ -90,8 +97,8 @@ static void print_base(FILE *to, const tarn_train_options *o)
                 o->lora_dropout, o->lora_targets[0] ? o->lora_targets : "all linear layers but the head");
 }
 
-/* "; taken by auto (cuda, opencl missing)": backends that auto would have preferred. `tarn info` has the reasons.
- * Without CUDA a GPU of another maker lacks nothing. */
+/* "; taken by auto (cuda, opencl missing)": backends that auto would have preferred; `tarn info` has the reasons. A GPU
+ * of another vendor does not miss CUDA. */
 static void print_choice(FILE *to, const tarn_device_info *info)
 {
     bool on_cpu = strcmp(info->name, "cpu") == 0, is_nvidia = strstr(info->vendor, "NVIDIA") != NULL;
@@ -101,6 +108,7 @@ static void print_choice(FILE *to, const tarn_device_info *info)
             no_cuda && no_opencl ? ", " : "", no_opencl ? "opencl" : "", no_cuda || no_opencl ? " missing)" : "");
 }
 
+/* `to` is memory, or standard output without memory for it. */
 static void print_lines(FILE *to, const tarn_train_plan *p, bool is_auto)
 {
     const tarn_train_options *o = &p->options;
@@ -141,7 +149,7 @@ void tarn__train_plan_print(const tarn_train_plan *p, bool is_auto)
     fflush(stdout);
 }
 
-/* "fits": [{"settings": "micro_batch=4", "memory_needed": 123}]; only of a run that does not fit. */
+/* "fits": [{"settings": "micro_batch=4", "memory_needed": 123}]; only for a run that does not fit. */
 static void print_fits_json(tarn__json *json, const tarn_train_plan *p)
 {
     if (!p->fit_count)

@@ -1,4 +1,8 @@
-/* train_profile.c: `tarn train --profile`: where the time of a step went, as a table and as profile.json. */
+/* train_profile.c: `tarn train --profile`: the time of a step by operation and kernel, as a table and as profile.json.
+ *
+ * Times are device time, divided by the number of profiled steps. Each row is compared with a roofline that is measured
+ * here, after the run: a copy for bytes, a large matmul in the run's precision for FLOPs. profile.json is an atomic
+ * write. Rows come sorted by time from tarn_profile_summarize(). */
 #include <errno.h>
 #include <math.h>
 #include <string.h>
@@ -6,8 +10,10 @@
 #include "cli/bench/timer.h"
 #include "cli/messages.h"
 
+/* Rows beyond MOST_ROWS are dropped; rows beyond PRINTED are summed up as "others" in the table. */
 enum { MOST_ROWS = 512, PRINTED = 24 };
 
+/* Strings of the rows are borrowed from the profiler. */
 typedef struct report {
     tarn_profile_summary sum;
     tarn_profile_row row[MOST_ROWS];
@@ -17,20 +23,21 @@ typedef struct report {
     tarn_memory_kinds memory;
 } report;
 
-/* Milliseconds of a step. */
+/* Microseconds of all profiled steps as milliseconds per step. */
 static double ms_of(const report *r, double microseconds)
 {
     return microseconds / 1e3 / r->steps;
 }
 
-/* How long the roofline would need for a row's bytes or operations, whichever takes longer, beside what it took. */
+/* Fraction of the roofline reached: the time that it needs for the row's bytes or FLOPs, whichever is longer, over the
+ * time taken. NaN if either is unknown. */
 static double of_roofline(const report *r, const tarn_profile_row *row)
 {
     double least = fmax(row->bytes / r->roofline.copy, row->flops / r->roofline.matmul) * 1e6;
     return row->device_microseconds > 0 && least > 0 ? least / row->device_microseconds : (double)NAN;
 }
 
-/* Of kernels; other work has no direction. */
+/* "forward" or "backward" for kernels; copies and waits have no direction. */
 static const char *direction_of(const tarn_profile_row *row)
 {
     return row->kind > TARN_PROFILE_KERNEL ? "" : row->is_backward ? "backward" : "forward";
@@ -55,6 +62,7 @@ static void print_row(const report *r, const tarn_profile_row *row)
            tarn__cell(of_roofline(r, row), 2));
 }
 
+/* Waits are not shown: they are time in which the device did nothing. */
 static void print_rows(const report *r)
 {
     tarn_profile_row others = {.name = "", .function = "others"};
@@ -96,6 +104,7 @@ static void print_table(const report *r, const tarn_train_plan *plan)
 
 /* ---- profile.json ------------------------------------------------------------------------------------------------ */
 
+/* All rows are written, waits included. Values that are not finite become null. */
 static void write_row(tarn__json *json, const report *r, const tarn_profile_row *row)
 {
     static const char *const kinds[TARN_PROFILE_KINDS] = {
@@ -143,7 +152,7 @@ static void write_report(FILE *to, const report *r, const tarn_train_plan *plan)
     tarn__json_end(&json);
 }
 
-/* Under another name first, so that profile.json is whole wherever it is. */
+/* Atomic write: to profile.json.new, which is then renamed. errno is the failed call's, and the new file is removed. */
 static int write_file(const report *r, const tarn_train_plan *plan)
 {
     char path[1100], unfinished[1110];
@@ -162,7 +171,8 @@ static int write_file(const report *r, const tarn_train_plan *plan)
     return TARN__FAILED;
 }
 
-/* Where there is no memory left beside the run's, nothing is measured, and figures have nothing to be held against. */
+/* Measures the roofline next to the run's memory. If that fails, for lack of memory for example, a notice is printed
+ * and the columns that compare with it stay empty. */
 static void measure_beside(report *r, const tarn_train_plan *plan)
 {
     if (tarn__roofline_measure(tarn_device_parse(plan->device), plan->options.precision, &r->roofline))
@@ -180,7 +190,7 @@ int tarn__train_profile(const tarn_train_plan *plan, int64_t steps, bool prints)
         return TARN__FAILED;
     }
     r = (report){.steps = (double)steps, .roofline = {.matmul = (double)NAN, .copy = (double)NAN, .peak = (double)NAN}};
-    r.memory = tarn_memory_kinds_of(tarn_device_parse(plan->device)); /* before the roofline takes its own */
+    r.memory = tarn_memory_kinds_of(tarn_device_parse(plan->device)); /* before the roofline allocates its buffers */
     if (!tarn_profile_summarize(&r.sum, r.row, MOST_ROWS))
         return tarn__print_error("train");
     r.rows = r.sum.rows < MOST_ROWS ? r.sum.rows : MOST_ROWS;

@@ -1,5 +1,8 @@
-/* train_progress.c: how a training run goes, as it is shown: a line that is written over on a terminal, lines in a
- * pipe, or objects. */
+/* train_progress.c: reports of a training run as they arrive: the progress line on a terminal, lines of their own in a
+ * pipe, or JSON objects.
+ *
+ * Called by the trainer on the thread that trains, between steps. The progress line itself is drawn by progress.c,
+ * which has a thread of its own; this file stops it while it prints. */
 
 #include <math.h>
 #include <stdarg.h>
@@ -8,12 +11,13 @@
 #include "cli/cli.h"
 #include "cli/progress.h"
 
-/* In what `unit` says, a second. */
+/* Throughput in `unit` per second: tokens or images. */
 static double speed_of(const tarn_train_report *r)
 {
     return r->is_text ? r->tokens_per_second : r->images_per_second;
 }
 
+/* One object per report. Values that are not known are omitted or null; mfu and utilization of 0 mean not known. */
 static void print_report_json(const tarn_train_report *r)
 {
     tarn__json json = {stdout, false};
@@ -52,7 +56,7 @@ static void print_report_json(const tarn_train_report *r)
     tarn__json_end(&json);
 }
 
-/* A line as it grows, ASCII alone, so that bytes are columns. */
+/* A line under construction; ASCII only, so bytes are columns. Longer lines are truncated. */
 typedef struct text {
     char at[512];
     size_t used;
@@ -70,7 +74,7 @@ static void add(text *to, const char *format, ...)
     to->used = to->used < sizeof(to->at) ? to->used : sizeof(to->at) - 1;
 }
 
-/* What is known of: the last validation, how near to the peak, how busy the device is; and the memory. */
+/* The optional values: last validation loss, MFU, utilization; then memory, which is always known. */
 static void add_known(text *to, const tarn_train_report *r)
 {
     if (!isnan(r->val_loss))
@@ -82,7 +86,7 @@ static void add_known(text *to, const tarn_train_report *r)
     add(to, "  %s", tarn__bytes_text(r->memory));
 }
 
-/* A report in a line of its own; a sample takes several. */
+/* A report on a line of its own; a sample takes several lines. */
 static void print_report(const tarn_train_report *r)
 {
     if (r->kind == TARN_REPORT_SAMPLE) {

@@ -1,16 +1,22 @@
-/* classify.c: how well a classifier does. Sums stay on the device: one read at the end. */
+/* classify.c: evaluation of a classifier: loss, accuracy, and correct samples per class.
+ *
+ * Sums stay on the device and are read once at the end, so that no batch waits for the host. The loss is summed in f64
+ * and counts in i64: the result depends on the samples only, not on the batch size, up to rounding within a batch. The
+ * model is in eval mode meanwhile, without gradients; its mode is restored after a failure too. */
 #include <math.h>
 
 #include "base/error.h"
 #include "base/memory.h"
 #include "train/data/data_source.h"
 
-/* Sums over the batches so far, on the device, kept. */
+/* Sums over the batches so far, on the device. They belong to the scope of evaluate(). */
 typedef struct sums {
     tarn_tensor *loss;            /* f64 [] */
-    tarn_tensor *samples, *right; /* i64 [classes]: of each class */
+    tarn_tensor *samples, *right; /* i64 [classes] */
 } sums;
 
+/* fields[0] is the input, fields[1] the label, [B]. A one-hot matrix, [B, classes], makes the counts per class two
+ * sums. */
 static bool add_batch(tarn_module *model, int64_t classes, tarn_tensor *const *fields, sums *s)
 {
     tarn_tensor *label = tarn__batch_label(fields[1]),
@@ -23,6 +29,8 @@ static bool add_batch(tarn_module *model, int64_t classes, tarn_tensor *const *f
            tarn_add_inplace(s->right, tarn_sum(tarn_mul(of_class, right), TARN_AXES(0), false));
 }
 
+/* One scope per batch: only the sums survive it. The end of an epoch and an error both end the loop; tarn_failed()
+ * tells them apart. */
 static bool add_batches(tarn_module *model, tarn_loader *loader, int64_t classes, sums *s)
 {
     bool good = true;
@@ -38,6 +46,8 @@ static bool add_batches(tarn_module *model, tarn_loader *loader, int64_t classes
     return !tarn_failed();
 }
 
+/* The only transfer to the host. class_samples and class_correct, [classes], may be NULL. Without samples, loss and
+ * accuracy are NaN. */
 static bool read_sums(const sums *s, int64_t classes, tarn_evaluation *evaluation, int64_t *class_samples,
                       int64_t *class_correct)
 {
@@ -73,13 +83,14 @@ static bool evaluate(tarn_module *model, tarn_loader *loader, int64_t classes, t
                 read_sums(&s, classes, evaluation, class_samples, class_correct);
     tarn_no_grad_close();
     tarn_scope_close(scope);
-    tarn__error_record error; /* the mode comes back after a failure too */
+    tarn__error_record error; /* the mode is restored after a failure too, without losing the error */
     tarn__error_save(&error);
     tarn_module_train(model, was_training);
     tarn__error_restore(&error);
     return good || tarn__raise_within("evaluate");
 }
 
+/* A loader in the middle of its epoch is an error: it would evaluate a part of the data in silence. */
 bool tarn_evaluate(tarn_module *model, tarn_loader *loader, int64_t classes, tarn_evaluation *evaluation,
                    int64_t *class_samples, int64_t *class_correct)
 {

@@ -1,4 +1,10 @@
-/* finetune.c: fine-tuning: the model that a run begins with. */
+/* finetune.c: fine-tuning: checks of its options, opening the base model, and adding adapters.
+ *
+ * A run starts from a base (a folder of transformers, a GGUF file, or the best weights of another run) and trains all
+ * of its weights, or with --lora adapters next to frozen weights. Model sizes are the base's; options may repeat them
+ * but not change them. A resumed run that trains all weights is created from its own config.json without values: the
+ * checkpoint has them, and the base may be gone. With adapters the base is opened again and its hash compared
+ * (lora_run.c). */
 #include "train/tasks/finetune.h"
 
 #include <inttypes.h>
@@ -13,11 +19,13 @@
 #include "models/hf/weights.h"
 #include "train/options.h"
 
-enum { WINDOW = 2048 }; /* tokens: few documents are as long as the published models can look back */
+enum {
+    WINDOW = 2048
+}; /* default context in tokens: few documents fill the context of published models, and activations grow with it */
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */
 
-/* The first name of a list whose option was given; NULL: none was. */
+/* An option and whether it was given. first_given() returns the first given name, or NULL. */
 typedef struct given {
     const char *name;
     bool is_given;
@@ -66,13 +74,15 @@ bool tarn__finetune_check(const char *function, const tarn_train_options *o, boo
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
+/* True if the folder has a file of that name. */
 static bool holds(const char *folder, const char *name)
 {
     tarn__path path;
     return tarn__path_exists(tarn__path_in(folder, name, &path));
 }
 
-/* A run's folder stands for its best weights, and one with adapters alone for nothing that could be trained. */
+/* Replaces a run folder by its best/ folder, in o->base. A folder with adapters alone is an error: it has no weights to
+ * train. */
 static bool resolve(const char *function, tarn_train_options *o)
 {
     char best[sizeof(o->base)];
@@ -90,11 +100,13 @@ static bool resolve(const char *function, tarn_train_options *o)
     return true;
 }
 
+/* Dtype of trained weights; tf32 is f32 with faster matmuls. */
 static tarn_dtype dtype_of(const tarn_train_options *o)
 {
     return strcmp(o->precision, "bf16") == 0 ? TARN_BF16 : TARN_F32;
 }
 
+/* Stops the walk at the first quantized weight: false ends it. */
 static bool find_blocks(const tarn__parameter *parameter, void *found)
 {
     if (parameter->is_buffer && tarn__is_quantized(parameter->tensor->view.dtype))
@@ -102,7 +114,7 @@ static bool find_blocks(const tarn__parameter *parameter, void *found)
     return *(const tarn__parameter **)found == NULL;
 }
 
-/* Blocks are not trained: without adapters most of the model would stay as it is in silence. */
+/* Quantized weights cannot be trained: without adapters most of the model would silently keep its values. */
 static bool check_trained(const char *function, const tarn_trainer *t)
 {
     const tarn__parameter *found = NULL;
@@ -115,7 +127,8 @@ static bool check_trained(const char *function, const tarn_trainer *t)
                        function, t->options.base, found->path, tarn_dtype_name(found->tensor->view.dtype));
 }
 
-/* The model of a run that has its own weights by now: what it is stands in its config.json. */
+/* Creates the model of a resumed run from its config.json, without values: its checkpoint is loaded later. The caller
+ * owns it. NULL with an error. */
 static tarn_module *make_again(const char *function, const tarn_trainer *t, tarn_device device)
 {
     tarn__path path;
@@ -144,8 +157,8 @@ bool tarn__base_model_open(const char *function, tarn_trainer *t, tarn_device de
     return tarn__raise_within(function);
 }
 
-/* Sizes are the model's. Those that were given, by the config.json of another run as likely as not, must be the same.
- */
+/* Copies the sizes of the base to the options. Sizes that were given, perhaps by the config.json of another run, must
+ * match. The context may be shorter than the base's, never longer. */
 static bool take_sizes(const char *function, tarn_train_options *o, const tarn__model_sizes *own)
 {
     const struct {
@@ -187,6 +200,7 @@ bool tarn__base_model_complete(const char *function, tarn_trainer *t, const tarn
     if (!take_sizes(function, o, &own))
         return false;
     snprintf(o->model, sizeof(o->model), "%s", info.type);
+    /* dropout and recompute are no part of a stored model */
     kind->tune(t->model, o->dropout, wanted->recompute);
     return !o->merge[0] || tarn__adapters_check_merge(function, t);
 }
@@ -198,6 +212,7 @@ bool tarn__adapters_add(const char *function, tarn_trainer *t)
     const tarn_train_options *o = &t->options;
     if (!o->lora)
         return true;
+    /* seeded by the run's seed: the same options give bitwise identical adapters */
     return tarn_lora_add(t->model, &(tarn_lora_options){.rank = o->lora,
                                                         .alpha = o->lora_alpha,
                                                         .dropout = o->lora_dropout,

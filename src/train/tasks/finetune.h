@@ -1,45 +1,45 @@
-/* finetune.h: fine-tuning: the model that a run begins with, and the adapters that are trained beside its frozen
- * weights. */
+/* finetune.h: fine-tuning: the base model of a run, the adapters trained next to its frozen weights, and their files.
+ *
+ * The trainer owns the model; functions here borrow the trainer. `function` is the public function that an error names.
+ */
 #ifndef TARN__BASE_H
 #define TARN__BASE_H
 
 #include "models/lm/arch.h"
 #include "train/trainer.h"
 
-/* What options of fine-tuning do not go together, with each other or with data that is chats or not. `is_measured`:
- * only steps are measured, on a model that is drawn; then adapters need no model that is there. False with an error. */
+/* Checks that options of fine-tuning fit together and fit the data, which is chats or not. `is_measured`: only steps
+ * are measured, on a model with random weights; adapters then need no base. False with an error. */
 bool tarn__finetune_check(const char *function, const tarn_train_options *options, bool is_chat, bool is_measured);
 
-/* Opens the model of a run that has a base: from there, or, where all its weights are trained and a checkpoint has
- * them, as the run's config.json describes it, without values. A run's folder stands for its best weights. False with
- * an error. */
+/* Opens the model of a run with a base. A resumed run that trains all weights and has a checkpoint gets a model as its
+ * config.json describes it, without values. A run folder as base means its best weights. False with an error. */
 bool tarn__base_model_open(const char *function, tarn_trainer *trainer, tarn_device device);
 
-/* Completes the sizes of the options by the model that was opened, and sets how it is trained. */
+/* Copies the sizes of the opened model to the options, and sets dropout and recompute. False with an error. */
 bool tarn__base_model_complete(const char *function, tarn_trainer *trainer, const tarn__model_sizes *wanted);
 
-/* Gives the model adapters, where the options want them. */
+/* Adds the adapters that the options ask for; none without --lora. */
 bool tarn__adapters_add(const char *function, tarn_trainer *trainer);
 
-/* Notes all that is frozen; of a run that goes on, holds it against what was noted when it began. */
+/* Hashes all frozen tensors. A resumed run also compares them with the hashes of its start, in frozen.json. */
 bool tarn__frozen_record(const char *function, tarn_trainer *trainer);
 
-/* Raises where something that is frozen has changed since. */
+/* Raises an error if a frozen tensor has changed since tarn__frozen_record(). */
 bool tarn__frozen_verify(const char *function, const tarn_trainer *trainer);
 
-/* What the folder of a run with adapters holds beside its checkpoints: frozen.json, and adapter_config.json with the
- * adapters as they are now. Nothing for others. */
+/* Writes frozen.json, adapter_config.json and the current adapters to the folder of a run with adapters. Does nothing
+ * for other runs. */
 bool tarn__adapters_begin(const tarn_trainer *trainer);
 
-/* Adapters to a file as PEFT names them, and back from one into a model that has them. */
+/* Writes the adapters to a file with PEFT's names, and reads them into a model that has adapters of the same shapes. */
 bool tarn__adapters_save(const tarn_trainer *trainer, const char *path);
 bool tarn__adapters_load(const char *function, tarn_trainer *trainer, const char *path);
 
-/* Raises where what is wanted at the end cannot be made. */
+/* Raises an error if --merge cannot be honoured at the end: known before the first step. */
 bool tarn__adapters_check_merge(const char *function, const tarn_trainer *trainer);
 
-/* Writes the best adapters added to the weights to "merged" or "merged.gguf" in the run's folder, where the options
- * want that. */
+/* Writes the base with the best adapters merged to "merged" or "merged.gguf" in the run folder, if --merge is given. */
 bool tarn__adapters_merge(const tarn_trainer *trainer);
 
 #endif

@@ -1,8 +1,9 @@
-/* frozen_hash.c: numbers for all that is frozen in a model.
+/* frozen_hash.c: hashes of all frozen tensors of a model.
  *
- * Elements are read some rows at a time, so that a table of a billion numbers on a GPU needs little memory here; where
- * a part ends depends on the shape alone. Four sums run beside each other, so that memory is what limits it. It guards
- * against mistakes and damage, not against malice. */
+ * Elements are read some rows at a time, so that an embedding of gigabytes on a GPU needs little host memory; the split
+ * depends on the shape alone, so the hash does not depend on the device. Four independent accumulators keep the
+ * multiplier busy, so that memory bandwidth is the limit. The hash guards against mistakes and damage, not against
+ * malice. */
 #include "train/tasks/frozen_hash.h"
 
 #include <inttypes.h>
@@ -16,18 +17,21 @@
 #include "formats/json_file.h"
 #include "nn/module.h"
 
-enum { PART = 8 << 20 }; /* bytes that are read at once, where a row is no longer */
+enum { PART = 8 << 20 }; /* bytes read at once; a longer row is read whole */
 #define FORMAT 1         /* of frozen.json */
 #define PRIME UINT64_C(0x9e3779b97f4a7c15)
 
 /* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
+/* Finalizer: spreads each input bit over the result. */
 static uint64_t mixed(uint64_t x)
 {
     x = (x ^ (x >> 32)) * UINT64_C(0xd6e8feb86659fd93);
     return x ^ (x >> 29);
 }
 
+/* Hashes 32 bytes per round in four accumulators, then the remainder bytewise. The length is part of the hash. Words
+ * are read in host byte order. */
 static uint64_t hash_of(uint64_t seed, const unsigned char *bytes, size_t count)
 {
     uint64_t lane[4] = {seed, seed ^ PRIME, seed + PRIME, ~seed}, word[4];
@@ -47,7 +51,7 @@ static uint64_t hash_of(uint64_t seed, const unsigned char *bytes, size_t count)
     return hash;
 }
 
-/* Rows that are read at once. */
+/* Rows per read: about PART bytes, at least 1. */
 static int64_t rows_in_part(const tarn_tensor *tensor, int64_t rows)
 {
     int64_t row_bytes = (int64_t)tarn_bytes(tensor) / (rows > 0 ? rows : 1),
@@ -55,6 +59,7 @@ static int64_t rows_in_part(const tarn_tensor *tensor, int64_t rows)
     return part < 1 ? 1 : part < rows ? part : rows;
 }
 
+/* Dtype and shape are hashed first, so that equal bytes of another type differ. False with an error. */
 static bool hash_tensor(tarn_tensor *tensor, uint64_t *hash)
 {
     int64_t rows = tensor->view.rank ? tensor->view.shape[0] : 1, step = rows_in_part(tensor, rows);
@@ -77,7 +82,8 @@ static bool hash_tensor(tarn_tensor *tensor, uint64_t *hash)
 
 /* ---- all of a model ---------------------------------------------------------------------------------------------- */
 
-/* Makes room for one more, whose name is copied. */
+/* Appends a hash with a copy of its name, and updates the hash of all. False without memory; what was added stays
+ * valid. */
 static bool add(tarn__frozen_hash *f, const char *name, uint64_t hash)
 {
     if (f->count == f->room) {
@@ -105,12 +111,14 @@ static bool add(tarn__frozen_hash *f, const char *name, uint64_t hash)
     return true;
 }
 
+/* Context of the walk over a model. */
 typedef struct taking {
     const tarn_module *model;
     tarn__frozen_hash *frozen;
     bool good;
 } taking;
 
+/* Everything that the optimizer does not change: buffers, and parameters without a gradient. */
 static bool take_one(const tarn__parameter *parameter, void *ctx)
 {
     taking *t = ctx;
@@ -174,6 +182,7 @@ bool tarn__frozen_hash_write(const char *function, const tarn__frozen_hash *f, c
     return good;
 }
 
+/* strtoull() accepts signs and spaces, hence the check of the first character. */
 static bool read_one(const char *function, const char *path, const tarn__json_file *document, size_t index,
                      tarn__frozen_hash *f)
 {

@@ -1,7 +1,9 @@
-/* lm.c: language models in a run: what options make of one, and a step of its training.
+/* lm.c: language models in a run: completing their options, opening data and model, and the gradients of a step.
  *
- * An epoch is as many windows as the text has room for side by side, at random places that a loader draws: where a run
- * stands is a place of its loader, as for any other data, and with micro-batches the samples of a step are the same. */
+ * An epoch is as many windows as the text has without overlap, at random offsets that a loader draws. The state of a
+ * run is thus the state of its loader, as for any other data, and the samples of a step do not depend on the
+ * micro-batch. Gradient accumulation weighs each micro-batch by its targets, so that a step equals one with the whole
+ * batch up to rounding. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -18,11 +20,11 @@
 #include "train/tasks/finetune.h"
 #include "train/trainer.h"
 
-#define VALIDATION_SHARE 0.1 /* of the documents of chats */
+#define VALIDATION_SHARE 0.1 /* default fraction of the documents of a chat dataset */
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */
 
-/* The name of an option that was given though it means nothing here; NULL: none was. */
+/* Name of a given option that does not apply to the task (text or classes); NULL: none. */
 static const char *out_of_place(const tarn_train_options *o, bool is_text)
 {
     const struct {
@@ -53,6 +55,7 @@ static const char *out_of_place(const tarn_train_options *o, bool is_text)
     return NULL;
 }
 
+/* The architecture must fit the data too. False with an error. */
 bool tarn__lm_check(const char *function, const tarn_train_options *o, bool is_text)
 {
     const char *name = out_of_place(o, is_text);
@@ -67,8 +70,9 @@ bool tarn__lm_check(const char *function, const tarn_train_options *o, bool is_t
     return true;
 }
 
-/* A run that goes on has all sizes in its config.json, and weights for them: a damaged one must not make another model,
- * or a huge one. False with an error. */
+/* A resumed run has all sizes in its config.json, and weights of these sizes: a damaged file must not create another
+ * model, or a huge one. Compared by the bytes of model.safetensors, before anything is allocated. False with an error.
+ */
 static bool check_sizes_again(const char *function, const tarn_trainer *t, const tarn__arch *kind,
                               const tarn__model_sizes *sizes)
 {
@@ -83,6 +87,7 @@ static bool check_sizes_again(const char *function, const tarn_trainer *t, const
                function, o->out, wanted, path.text, found);
 }
 
+/* 0 is a size that was not given. */
 static tarn__model_sizes sizes_of(const tarn_train_options *o)
 {
     return (tarn__model_sizes){.vocab_size = o->vocab_size,
@@ -99,7 +104,7 @@ static tarn__model_sizes sizes_of(const tarn_train_options *o)
                                                                                      : TARN_RECOMPUTE_NONE};
 }
 
-/* Sizes that were not given are those of the model that is named. */
+/* Sizes that were not given are the defaults of the named architecture, or those of the base model. */
 bool tarn__lm_sizes(const char *function, tarn_trainer *t)
 {
     tarn_train_options *o = &t->options;
@@ -121,7 +126,8 @@ bool tarn__lm_sizes(const char *function, tarn_trainer *t)
     return true;
 }
 
-/* The vocabulary is the tokenizer's, unless more was given. */
+/* Completes the options. vocab_size is the tokenizer's unless a larger one was given; a smaller one would put ids out
+ * of range. */
 static bool complete(const char *function, tarn_trainer *t)
 {
     tarn_train_options *o = &t->options;
@@ -135,7 +141,7 @@ static bool complete(const char *function, tarn_trainer *t)
     if (!o->model[0] && !o->base[0])
         snprintf(o->model, sizeof(o->model), "gpt2");
     o->vocab_size = o->vocab_size || o->base[0] ? o->vocab_size : tokens;
-    /* random tokens, which have none, are for measuring a named model */
+    /* random tokens have no tokenizer; they measure a model whose sizes are named */
     bool is_new = !t->is_resumed && t->corpus.tokenizer;
     if (is_new && tarn__default_sizes_needed(o) && !tarn__default_sizes_choose(function, t))
         return false;
@@ -155,6 +161,7 @@ static bool complete(const char *function, tarn_trainer *t)
 
 /* ---- data and model ---------------------------------------------------------------------------------------------- */
 
+/* The data of a resumed run must be the data that it started with: the loader state is an index into it. */
 static bool is_described(const char *function, const tarn_trainer *t, const tarn__data_spec *found)
 {
     const tarn__data_spec *d = &t->description;
@@ -166,7 +173,7 @@ static bool is_described(const char *function, const tarn_trainer *t, const tarn
                        function, t->options.data, d->training_tokens, found->training_tokens);
 }
 
-/* Shards have a tokenizer of their own, which must be the model's. */
+/* A folder of shards has its own tokenizer, which must equal the base model's. */
 static bool check_shards(const char *function, const tarn_trainer *t)
 {
     tarn_tokenizer *tokenizer = tarn_tokenizer_open(t->options.base);
@@ -179,7 +186,7 @@ static bool check_shards(const char *function, const tarn_trainer *t)
                        function, t->options.data, t->options.base);
 }
 
-/* The documents themselves are read when the context is known. */
+/* Opens the tokenizer of a chat dataset. The documents are read later, when the context is known. */
 static bool open_tokenizer(const char *function, tarn_trainer *t, const char *tokenizer)
 {
     if (!tokenizer[0] || strcmp(tokenizer, "characters") == 0)
@@ -188,11 +195,12 @@ static bool open_tokenizer(const char *function, tarn_trainer *t, const char *to
                            function);
     const char *template = t->options.chat_template;
     t->corpus.tokenizer = strcmp(tokenizer, "bytes") == 0 ? tarn_tokenizer_bytes() : tarn_tokenizer_open(tokenizer);
-    /* it is saved with the run's */
+    /* --template is stored with the tokenizer, so that the run folder chats as it was trained */
     bool good = t->corpus.tokenizer && (!template[0] || tarn_tokenizer_set_chat(t->corpus.tokenizer, template));
     return good || tarn__raise_within(function);
 }
 
+/* `tokenizer`: "characters", "bytes" or a path. A base model's shards bring their own. */
 bool tarn__lm_open(const char *function, tarn_trainer *t, const char *tokenizer)
 {
     const tarn_train_options *o = &t->options;
@@ -203,6 +211,8 @@ bool tarn__lm_open(const char *function, tarn_trainer *t, const char *tokenizer)
            (!is_shards || !o->base[0] || check_shards(function, t)) && tarn__lm_setup(function, t);
 }
 
+/* Datasets over the corpus: random windows for training, consecutive ones for the val set, so that every evaluation has
+ * the same samples. An epoch has at least one step. */
 static bool take_windows(const char *function, tarn_trainer *t, tarn__data_spec *found)
 {
     const tarn_train_options *o = &t->options;
@@ -225,6 +235,7 @@ double tarn__val_fraction(const tarn_train_options *o)
     return o->val[0] ? 0 : o->val_fraction > 0 ? o->val_fraction : VALIDATION_SHARE;
 }
 
+/* Datasets over the packed rows of the chats. eval_batches of 0 evaluates all rows. */
 static bool take_chats(const char *function, tarn_trainer *t, tarn__data_spec *found)
 {
     const tarn_train_options *o = &t->options;
@@ -253,6 +264,7 @@ static bool take_chats(const char *function, tarn_trainer *t, tarn__data_spec *f
     return t->validation != NULL;
 }
 
+/* Everything that depends on the options but not on the device. False with an error. */
 bool tarn__lm_setup(const char *function, tarn_trainer *t)
 {
     if (!complete(function, t))
@@ -268,6 +280,7 @@ bool tarn__lm_setup(const char *function, tarn_trainer *t)
     return true;
 }
 
+/* The caller owns the model. Random weights follow from the seed. */
 tarn_module *tarn__lm_model(const char *function, const tarn_trainer *t)
 {
     const tarn_train_options *o = &t->options;
@@ -281,6 +294,7 @@ tarn_module *tarn__lm_model(const char *function, const tarn_trainer *t)
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
 
+/* Fields 2 and 3 are positions and document starts, [B, T] each: packed rows attend within a document only. */
 tarn_tensor *tarn__lm_loss(const char *function, tarn_module *model, tarn_tensor *const *fields, int field_count)
 {
     if (field_count < 4)
@@ -288,12 +302,14 @@ tarn_tensor *tarn__lm_loss(const char *function, tarn_module *model, tarn_tensor
     return tarn__model_loss_of(function, model, fields[0], fields[1], &(tarn__documents){fields[2], fields[3]});
 }
 
+/* Targets below 0 are outside the loss mask. */
 tarn_tensor *tarn__lm_target_count(tarn_tensor *targets, tarn_dtype dtype)
 {
     return tarn_sum(tarn_cast(tarn_ge(targets, tarn_scalar(0)), dtype), TARN_ALL_AXES, false);
 }
 
-/* Adds a micro-batch's share to the gradients and to the loss. Its activations are gone afterwards. */
+/* Accumulates the gradients and the loss of a micro-batch, weighted by `share`. Its activations are freed by the
+ * backward pass. */
 static bool add_micro_batch(tarn_trainer *t, tarn_tensor *const *fields, tarn_tensor *share, tarn_tensor *loss)
 {
     tarn__phase_begin(t, TARN__PHASE_FORWARD);
@@ -303,7 +319,7 @@ static bool add_micro_batch(tarn_trainer *t, tarn_tensor *const *fields, tarn_te
     return tarn_backward(part) && tarn_add_inplace(loss, tarn_detach(part));
 }
 
-/* Windows all have as many targets: each micro-batch has the same share, and is read when it is due. */
+/* All windows have as many targets: each micro-batch has the same weight, and is read when it is due. */
 static bool add_windows(tarn_trainer *t, tarn_tensor *loss)
 {
     tarn_tensor *fields[TARN_MAX_FIELDS], *share = tarn_scalar((double)t->micro_batch / (double)t->batch_size);
@@ -311,8 +327,8 @@ static bool add_windows(tarn_trainer *t, tarn_tensor *loss)
     return tarn__next_batch(t, fields) && add_micro_batch(t, fields, share, loss);
 }
 
-/* Answers are of different lengths: a micro-batch weighs as much as it has targets that count, as if the batch were
- * one. So all are read before the first. */
+/* Completions differ in length: a micro-batch weighs as much as it has targets under the loss mask, as if the batch
+ * were one. The total must be known first, so all micro-batches are read before the first forward. */
 static bool add_chats(tarn_trainer *t, tarn_tensor *loss)
 {
     int64_t parts = t->batch_size / t->micro_batch;
@@ -333,7 +349,7 @@ static bool add_chats(tarn_trainer *t, tarn_tensor *loss)
     return good;
 }
 
-/* The norm of all gradients, which are clipped to it where that is wanted. */
+/* Global gradient norm, for the report; clips to clip_norm if that is given. The norm stays on the device. */
 static bool clip(tarn_trainer *t, tarn__step_metrics *figures)
 {
     tarn__phase_begin(t, TARN__PHASE_UPDATE);
@@ -341,6 +357,8 @@ static bool clip(tarn_trainer *t, tarn__step_metrics *figures)
     return figures->norm != NULL;
 }
 
+/* Measures memory: at most two micro-batches of the same fields. The second one is needed because gradients exist by
+ * then. */
 bool tarn__lm_gradients_of(tarn_trainer *t, tarn_tensor *const *fields, tarn__step_metrics *figures)
 {
     figures->loss = tarn_zeros(TARN_SCALAR, TARN_F32, t->device);
@@ -354,6 +372,7 @@ bool tarn__lm_gradients_of(tarn_trainer *t, tarn_tensor *const *fields, tarn__st
     return clip(t, figures);
 }
 
+/* Gradients of one step. One scope per micro-batch; chats need all of them at once (add_chats). */
 bool tarn__lm_gradients(tarn_trainer *t, tarn__step_metrics *figures)
 {
     *figures = (tarn__step_metrics){.loss = tarn_zeros(TARN_SCALAR, TARN_F32, t->device)};

@@ -1,5 +1,7 @@
-/* lm_eval.c: a language model of a run in use: judged, writing a sample, and kept in folders that transformers, or of
- * adapters PEFT, opens. */
+/* lm_eval.c: a language model of a run in use: evaluation, samples, best weights, and numbered checkpoints.
+ *
+ * Folders are those that transformers, or PEFT for adapters, opens. Evaluation sums in f64 on the device and reads once
+ * at the end. Samples are deterministic: their seed is the run's seed plus the step. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -16,7 +18,8 @@
 
 /* ---- evaluation -------------------------------------------------------------------------------------------------- */
 
-/* Sums on the device, f64 []: of the losses, and of the targets that count. */
+/* Adds a batch to the sums on the device, f64 []: losses, and targets under the loss mask. The mean loss is weighted by
+ * its targets, so that the result does not depend on the batch size. */
 static bool add_batch(tarn_module *model, tarn_tensor *const *fields, int field_count, tarn_tensor *losses,
                       tarn_tensor *counts)
 {
@@ -37,6 +40,8 @@ static bool add_batches(tarn_module *model, tarn_loader *loader, int field_count
     return !tarn_failed();
 }
 
+/* The loader is new per evaluation, so each one has the same batches. Perplexity is exp(loss). The model's mode is
+ * restored. */
 bool tarn__lm_evaluate(const char *function, tarn_module *model, tarn_dataset *windows, int64_t batch_size, int workers,
                        tarn_text_evaluation *evaluation)
 {
@@ -57,7 +62,7 @@ bool tarn__lm_evaluate(const char *function, tarn_module *model, tarn_dataset *w
     double tokens = good ? tarn_item(counts) : 0, loss = good ? tarn_item(losses) / tokens : NAN;
     tarn_scope_close(scope);
     tarn_loader_free(loader);
-    tarn__error_record error; /* the mode comes back after a failure too */
+    tarn__error_record error; /* the mode is restored after a failure too, without losing the error */
     tarn__error_save(&error);
     tarn_module_train(model, was_training);
     tarn__error_restore(&error);
@@ -67,8 +72,8 @@ bool tarn__lm_evaluate(const char *function, tarn_module *model, tarn_dataset *w
 
 /* ---- what it writes, and where it is kept ------------------------------------------------------------------------ */
 
-/* The first document to judge by, up to its first answer. Returns how many tokens that is, at most `most`; -1 with an
- * error. */
+/* The prompt of the val set's first document: its tokens up to the first completion, at most `most`. Returns their
+ * number; -1 with an error. */
 static int64_t first_prompt(const tarn_trainer *t, int32_t *ids, int64_t most)
 {
     size_t bytes = sizeof(int32_t) * (size_t)t->options.context;
@@ -86,7 +91,7 @@ static int64_t first_prompt(const tarn_trainer *t, int32_t *ids, int64_t most)
     return count < 0 ? -1 : count < most ? count + 1 : most;
 }
 
-/* What a sample begins with: the end of the text before, a new line, or the first token there is to judge by. */
+/* First token of a sample: the end-of-text token, else a newline, else the first token of the val set. */
 static int32_t first_token(const tarn_trainer *t)
 {
     const tarn__token_span *s = &t->corpus.validation;
@@ -100,7 +105,7 @@ static int32_t first_token(const tarn_trainer *t)
     return token;
 }
 
-/* Leaves out numbers that the model has room for, but the tokenizer no token. Returns how many are left. */
+/* Drops ids without a token: vocab_size may be larger than the tokenizer. Returns the number of ids left. */
 static int64_t drop_unknown(const tarn_tokenizer *tokenizer, int32_t *ids, int64_t count)
 {
     int64_t kept = 0, known = tarn_tokenizer_count(tokenizer);
@@ -110,6 +115,8 @@ static int64_t drop_unknown(const tarn_tokenizer *tokenizer, int32_t *ids, int64
     return kept;
 }
 
+/* Chats continue a prompt of the val set greedily; texts start anew at temperature 0.8. The caller frees the text with
+ * tarn_tokenizer_release(). NULL with an error. */
 char *tarn__lm_sample(tarn_trainer *t, size_t *length)
 {
     const tarn_train_options *o = &t->options;
@@ -131,9 +138,8 @@ char *tarn__lm_sample(tarn_trainer *t, size_t *length)
     return text;
 }
 
-/* transformers takes the tokenizer of a GPT-2's folder for GPT-2's own, unless it is told to go by tokenizer.json. That
- * comes first: a tokenizer with a chat template, or tokens that begin and end a text, says all of it in a file of its
- * own in that place. */
+/* transformers assumes GPT-2's own tokenizer for a folder with a GPT-2, unless tokenizer_config.json names another
+ * class. That file is written first: a tokenizer with a chat template, BOS or EOS overwrites it with a complete one. */
 bool tarn__lm_save_tokenizer(const char *function, const tarn_trainer *t, const char *folder)
 {
     tarn__path path;
@@ -146,6 +152,7 @@ bool tarn__lm_save_tokenizer(const char *function, const tarn_trainer *t, const 
     return good;
 }
 
+/* The model, or the adapters alone, in a subfolder of the run. */
 static bool save_as(const tarn_trainer *t, const char *name)
 {
     tarn__path path;
@@ -159,7 +166,8 @@ bool tarn__lm_save_best(const tarn_trainer *t)
     return save_as(t, "best");
 }
 
-/* A whole checkpoint in a folder of its own below the run's, which can be resumed by itself. */
+/* Writes a checkpoint to a subfolder that can be resumed by itself. options.out is replaced meanwhile, since all
+ * writers go by it, and restored after a failure too. */
 static bool write_kept(tarn_trainer *t, const char *name)
 {
     char *out = t->options.out, own[sizeof(t->options.out)];
@@ -175,14 +183,15 @@ static bool write_kept(tarn_trainer *t, const char *name)
     return good;
 }
 
-/* A run was resumed in the folder: it is left alone. */
+/* True if a run was resumed in the folder: it is not touched then. */
 static bool is_in_use(const tarn_trainer *t, const char *name)
 {
     tarn__path folder, path;
     return tarn__path_exists(tarn__path_in(tarn__path_in(t->options.out, name, &folder), "metrics.jsonl", &path));
 }
 
-/* The same; the folder gets its name when it is whole, so that a kill leaves none that looks like a checkpoint. */
+/* Writes a numbered checkpoint under a temporary name and renames it: an atomic write, so that a kill leaves no folder
+ * that looks like a checkpoint. */
 static bool keep_as(tarn_trainer *t, const char *name)
 {
     char new_name[80];
@@ -197,6 +206,8 @@ static bool keep_as(tarn_trainer *t, const char *name)
                              tarn__path_in(t->options.out, name, &to));
 }
 
+/* Keeps the last `keep` checkpoints, one per evaluation. The oldest one is computed from the step, so that no listing
+ * is needed. */
 bool tarn__lm_keep_checkpoint(tarn_trainer *t)
 {
     char name[40];

@@ -1,5 +1,7 @@
-/* lora_run.c: adapters in a run's folder, which is one that PEFT opens, and the proof that what they stand beside has
- * not changed. */
+/* lora_run.c: adapters in a run folder, which PEFT can open, their hash check, and merging.
+ *
+ * Adapters are the parameters that require a gradient; everything else is frozen. Files carry checksums and are
+ * verified when loaded. */
 #include <stdio.h>
 #include <string.h>
 #include <tarn/convert.h>
@@ -16,6 +18,7 @@
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
+/* Context of the walk over a model: `writer` when saving, `file` when loading. */
 typedef struct filing {
     const tarn_module *model;
     tarn_safetensors_writer *writer;
@@ -24,6 +27,7 @@ typedef struct filing {
     bool good;
 } filing;
 
+/* PEFT's name of a parameter. False with an error if it does not fit. */
 static bool name_of(const filing *f, const tarn__parameter *parameter, char *name, size_t room)
 {
     const char *own = tarn__name_from(f->model, parameter);
@@ -40,6 +44,7 @@ static bool save_one(const tarn__parameter *parameter, void *ctx)
     return f->good;
 }
 
+/* An atomic write: a failure cancels the file. */
 bool tarn__adapters_save(const tarn_trainer *t, const char *path)
 {
     filing f = {.model = t->model, .writer = tarn_safetensors_create(path)};
@@ -64,6 +69,7 @@ static bool load_one(const tarn__parameter *parameter, void *ctx)
     return f->good;
 }
 
+/* Every adapter must be in the file, and every tensor of the file must be an adapter. */
 bool tarn__adapters_load(const char *function, tarn_trainer *t, const char *path)
 {
     tarn_safetensors *file = tarn_safetensors_open(path);
@@ -81,6 +87,7 @@ bool tarn__adapters_load(const char *function, tarn_trainer *t, const char *path
 
 /* ---- what is frozen ---------------------------------------------------------------------------------------------- */
 
+/* Runs with adapters only: without adapters all weights are trained. */
 bool tarn__frozen_record(const char *function, tarn_trainer *t)
 {
     tarn__path path, place;
@@ -95,7 +102,7 @@ bool tarn__frozen_record(const char *function, tarn_trainer *t)
     if (!tarn__path_exists(tarn__path_in(folder, NOTED, &path)) &&
         !tarn__path_exists(tarn__path_in(folder, "trainer.json", &place)) &&
         !tarn__path_exists(tarn__path_in(folder, "trainer.json.next", &place)))
-        return true; /* it was stopped before it began */
+        return true; /* stopped before its first checkpoint */
     bool good = tarn__frozen_hash_read(function, path.text, &before) &&
                 tarn__frozen_hash_check(function, &t->frozen, &before, t->options.base, path.text);
     tarn__frozen_hash_free(&before);
@@ -110,6 +117,7 @@ bool tarn__adapters_begin(const tarn_trainer *t)
             (tarn_lora_save(t->model, t->options.out, t->options.base) || tarn__raise_within("trainer_run")));
 }
 
+/* Costs one pass over the base; called at the end of a run. */
 bool tarn__frozen_verify(const char *function, const tarn_trainer *t)
 {
     tarn__frozen_hash now = {0};
@@ -123,6 +131,7 @@ bool tarn__frozen_verify(const char *function, const tarn_trainer *t)
 
 /* ---- merged ------------------------------------------------------------------------------------------------------ */
 
+/* GGUF stores BPE and SentencePiece tokenizers only. */
 bool tarn__adapters_check_merge(const char *function, const tarn_trainer *t)
 {
     const tarn_train_options *o = &t->options;
@@ -134,6 +143,8 @@ bool tarn__adapters_check_merge(const char *function, const tarn_trainer *t)
                        tokenizer);
 }
 
+/* Merges from the files of base and best adapters, not from the model in memory, which has the last weights and may be
+ * quantized. */
 bool tarn__adapters_merge(const tarn_trainer *t)
 {
     const tarn_train_options *o = &t->options;
