@@ -1,5 +1,5 @@
 # jansson, by TARN_JSON: the JSON in safetensors files, runs and tokenizers. Defines
-#   tarn_jansson          include folders for whoever calls it (empty when it is absent)
+#   tarn_jansson          include folders for its callers (empty when it is absent)
 #   TARN_JANSSON_LINK     what the libraries link, in the build tree and from the installed package
 #   TARN__HAVE_JANSSON    1 or 0, for tarn_features.h
 

@@ -1,6 +1,6 @@
 # OpenBLAS, by TARN_BLAS. A shared library is loaded at the first matrix product (src/backends/cpu/matmul/blas_library.c says why), an archive is
 # linked. Defines
-#   tarn_openblas         include folders for whoever calls it (empty when it is absent)
+#   tarn_openblas         include folders for its callers (empty when it is absent)
 #   TARN_OPENBLAS_FILE    the shared library's name at run time: its soname, after its folder where the loader would not look
 #   TARN_OPENBLAS_LINK    what the libraries link where it is an archive, in the build tree and from the installed package
 #   TARN__OPENBLAS_IS_LINKED   1 or 0, for tarn_features.h

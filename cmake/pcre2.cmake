@@ -1,5 +1,5 @@
 # PCRE2, by TARN_PCRE2: the patterns of tokenizers. Defines
-#   tarn_pcre2          include folders for whoever calls it (empty when it is absent)
+#   tarn_pcre2          include folders for its callers (empty when it is absent)
 #   TARN_PCRE2_LINK     what the libraries link, in the build tree and from the installed package
 #   TARN__HAVE_PCRE2    1 or 0, for tarn_features.h
 

@@ -1,5 +1,5 @@
 # zlib, by TARN_ZLIB. Defines
-#   tarn_zlib          include folders for whoever calls it (empty when it is absent)
+#   tarn_zlib          include folders for its callers (empty when it is absent)
 #   TARN_ZLIB_LINK     what the libraries link, in the build tree and from the installed package
 #   TARN__HAVE_ZLIB    1 or 0, for tarn_features.h
 

@@ -140,10 +140,10 @@ int main(int count, char **words)
         printf("the model is in %s: tarn generate %s\n", words[3], words[3]);
     if (tarn_failed() || !model)
         fprintf(stderr, "%s\n", tarn_failed() ? tarn_error() : "the text is too short");
-    bool learnt = model && !tarn_failed() && (count > 1 || loss < 1);
+    bool has_converged = model && !tarn_failed() && (count > 1 || loss < 1);
     tarn_module_free(model);
     tarn_tokenizer_release(t.ids);
     tarn_tokenizer_free(t.tokenizer);
     free(file);
-    return !learnt;
+    return !has_converged;
 }

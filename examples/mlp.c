@@ -118,7 +118,7 @@ static void draw_regions(tarn_module *net, tarn_device device, bool colour)
     tarn_no_grad_close();
     tarn_scope_close(scope);
 
-    printf("\nwhat it has learnt\n");
+    printf("\ndecision regions\n");
     for (int i = 0; good && i < WIDTH * HEIGHT; i++) {
         if (i % WIDTH == 0)
             printf("%s           ", i ? "\n" : "");
@@ -179,7 +179,7 @@ int main(void)
     if (!tarn_failed()) {
         draw_curve(losses);
         draw_regions(net, device, colour);
-        printf("right: %.1f %% of the points it learnt from, %.1f %% of new ones\n", 100 * seen, 100 * unseen);
+        printf("correct: %.1f %% of the training points, %.1f %% of new ones\n", 100 * seen, 100 * unseen);
     }
 
     if (tarn_failed())

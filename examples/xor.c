@@ -46,5 +46,5 @@ int main(void)
     tarn_optimizer_free(adam);
     tarn_module_free(net);
     tarn_scope_close(program);
-    return tarn_failed() || !(loss_now <= 0.01); /* NaN counts as not learnt */
+    return tarn_failed() || !(loss_now <= 0.01); /* NaN counts as not converged */
 }

@@ -39,7 +39,7 @@ def write_model(options, folder):
 
 
 def write_files(options, folder):
-    """{type: path}; what is there already stays."""
+    """{type: path}; existing files are kept."""
     source, paths = os.path.join(folder, "model"), {}
     for kind in options.types.split(","):
         paths[kind] = os.path.join(folder, f"{kind}.gguf")

@@ -199,7 +199,7 @@ TARN_API void tarn_print(const tarn_tensor *tensor);
 
 /* ---- moving ------------------------------------------------------------------------------------------------------ */
 
-/* The tensor on another device: the same tensor if it is there already, else a copy. Differentiable. */
+/* The tensor on another device: the same tensor if it is on that device, else a copy. Differentiable. */
 TARN_API tarn_tensor *tarn_to(tarn_tensor *tensor, tarn_device device);
 
 /* A contiguous copy with its own storage. Differentiable. */

@@ -16,7 +16,7 @@ void tarn__train_options_complete(tarn_train_options *options);
 /* Puts what the precision auto means here: bf16 for a language model where products of bf16 are fast, else f32. */
 void tarn__precision_resolve(tarn_train_options *options, tarn_device device, bool is_text);
 
-/* Takes the fields of `changes` that are set. One that may not be changed when a run is gone on with is an error. */
+/* Takes the fields of `changes` that are set. One that may not be changed on resume is an error. */
 bool tarn__train_options_change(const char *function, tarn_train_options *options, const tarn_train_options *changes);
 
 /* All options into the object "train" of a document, and back. */

@@ -292,8 +292,8 @@ static bool open_text(const tarn_run *run, const char *function, const char *dat
                      : tarn__raise_within(function);
 }
 
-/* Rows of chats, as the run has them to judge by, or all of a file that is named. A tokenizer of its own stays in the
- * corpus. */
+/* Rows of chats, as the run has them to validate on, or all of a file that is named. A tokenizer of its own stays in
+ * the corpus. */
 static tarn_dataset *open_chats(const tarn_run *run, const char *function, const char *data, int64_t context,
                                 tarn__corpus *corpus, tarn__chat_dataset **chats)
 {

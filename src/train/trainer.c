@@ -1,4 +1,4 @@
-/* trainer.c: making ready: data, model, optimizer and loader of a run, new, gone on with, or imagined. */
+/* trainer.c: sets up data, model, optimizer and loader of a run: new, resumed, or a dry run. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

@@ -88,7 +88,7 @@ struct tarn_trainer {
     double utilization; /* as a share of the steps' time then; 0: not known yet */
     atomic_bool stop;
 
-    /* For whoever looks from another thread: tarn_trainer_progress(). */
+    /* For other threads: tarn_trainer_progress(). */
     struct {
         atomic_int phase;
         _Atomic int64_t step, samples; /* steps taken, and samples of the next one that are done */
@@ -118,7 +118,7 @@ const char *tarn__path_in(const char *folder, const char *name, tarn__path *path
 
 /* ---- checkpoints ------------------------------------------------------------------------------------------------- */
 
-/* Writes all that the next step depends on. Whoever stops the program meanwhile leaves this checkpoint or the one
+/* Writes all that the next step depends on. Atomic: a program stopped meanwhile leaves this checkpoint or the one
  * before. */
 bool tarn__checkpoint_save(tarn_trainer *trainer);
 
@@ -206,8 +206,8 @@ typedef enum tarn__phase {
     TARN__PHASES
 } tarn__phase;
 
-/* Says that a part of the step begins here on the device, where somebody measures. A step is measured so only when it
- * runs operation by operation. */
+/* Says that a part of the step begins here on the device, where phases are timed. Only eager steps are timed
+ * so. */
 void tarn__phase_begin(tarn_trainer *trainer, tarn__phase phase);
 
 /* Marks from here on; adds up the device's milliseconds of each part since then; ends the marking. Between the two may
@@ -261,7 +261,7 @@ tarn_module *tarn__lm_model(const char *function, const tarn_trainer *trainer);
 /* Options that do not go with text, or with anything else, as `is_text` says. */
 bool tarn__lm_check(const char *function, const tarn_train_options *options, bool is_text);
 
-/* The share of the documents of chats that is to judge by. */
+/* The fraction of the documents of a chat dataset for validation. */
 double tarn__val_fraction(const tarn_train_options *options);
 
 /* The loss of a batch: fields are tokens and targets, of chats positions and starts as well. Belongs to the open scope.

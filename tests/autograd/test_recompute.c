@@ -52,7 +52,7 @@ static int64_t gradients(tarn_tensor **leaf, bool rms, bool recompute, tarn_tens
     return stored;
 }
 
-static void gradients_have_the_same_bits_and_less_is_stored(void **state)
+static void gradients_are_bitwise_identical_and_less_is_stored(void **state)
 {
     (void)state;
     static const tarn_dtype dtypes[] = {TARN_F32, TARN_F64, TARN_BF16, TARN_F16};
@@ -70,7 +70,7 @@ static void gradients_have_the_same_bits_and_less_is_stored(void **state)
         /* two norms and a GELU of four widths */
         int64_t saved = ROWS * WIDTH * (int64_t)tarn_dtype_size(dtypes[k / 2]) * 6;
         if (stored - stored_recomputing < saved)
-            fail_msg("%lld bytes are stored, and %lld thriftily: %lld less were due", (long long)stored,
+            fail_msg("%lld bytes are stored, %lld with recompute: %lld less expected", (long long)stored,
                      (long long)stored_recomputing, (long long)saved);
     }
 }
@@ -121,8 +121,9 @@ static void anomaly_mode_works_as_ever(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        in_scope(gradients_have_the_same_bits_and_less_is_stored), in_scope(a_record_that_is_retained_is_walked_twice),
-        in_scope(what_a_norm_is_made_of_must_not_change), in_scope(anomaly_mode_works_as_ever)};
+    const struct CMUnitTest tests[] = {in_scope(gradients_are_bitwise_identical_and_less_is_stored),
+                                       in_scope(a_record_that_is_retained_is_walked_twice),
+                                       in_scope(what_a_norm_is_made_of_must_not_change),
+                                       in_scope(anomaly_mode_works_as_ever)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -66,7 +66,7 @@ static void what_killed_programs_left_is_swept_away(void **state)
 }
 
 /* In a container a program has the same number every time. */
-static void a_name_that_is_taken_is_passed_over(void **state)
+static void a_name_that_is_taken_is_skipped(void **state)
 {
     (void)state;
     tarn__output output;
@@ -89,6 +89,6 @@ static void a_name_that_is_taken_is_passed_over(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {in_scope(what_killed_programs_left_is_swept_away),
-                                       in_scope(a_name_that_is_taken_is_passed_over)};
+                                       in_scope(a_name_that_is_taken_is_skipped)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

@@ -146,8 +146,8 @@ static void a_killed_run_of_adapters_goes_on_bit_for_bit(void **state)
 /* ---- a full disk ------------------------------------------------------------------------------------------------- */
 
 /* A shell inside a name space of its own: $DISK is a disk of 400 KiB. A run of 20 steps is made, the disk filled but
- * for some room, and the run gone on with: it must fail with a sentence, and with room again go on to the bits of a run
- * that never met a full disk. */
+ * for some room, and the run resumed: it must fail with a sentence, and resumed with room again be bitwise identical to
+ * a run that never met a full disk. */
 static const char script[] =
     "set -u\n"
     "flags=\"--model $BASE --data text:$TEXT --lora 4 --lora-dropout 0.1 --context 12 --batch-size 8 --eval-every 10 "
@@ -206,7 +206,7 @@ static void a_full_disk_loses_no_adapters(void **state)
 
 /* ---- a conversation ---------------------------------------------------------------------------------------------- */
 
-/* Asks for all words that were never learnt, each in a conversation of its own. The share of answers that are right to
+/* Asks for all held-out words, each in a conversation of its own. The share of answers that are right to
  * the letter. */
 static double right_answers(const char *model)
 {
@@ -254,16 +254,16 @@ static bool is_long(void)
 /* Fine-tunes a base so; nearly all answers are right then. The folder is "tuned" and the number. */
 static void tune_and_ask(const char *base, int number, const char *name, const char *options, int steps)
 {
-    char learnt[1200], asked[1200], folder[1200];
-    snprintf(learnt, sizeof(learnt), "%s", reversal_chats("learnt.jsonl", false));
+    char trained[1200], asked[1200], folder[1200];
+    snprintf(trained, sizeof(trained), "%s", reversal_chats("trained.jsonl", false));
     snprintf(asked, sizeof(asked), "%s", reversal_chats("asked.jsonl", true));
     snprintf(folder, sizeof(folder), "%s%d", scratch("tuned"), number);
     expect_command(
         command_line("train --model %s --data %s --val %s --template chatml %s --warmup 10 --clip-norm 1 --context "
                      "64 --batch-size "
                      "8 --steps %d --eval-every 1000 --device cpu --out %s",
-                     scratch(base), learnt, asked, options, steps, folder),
-        0, "of them learnt, in ");
+                     scratch(base), trained, asked, options, steps, folder),
+        0, "of them in the loss, in ");
     double after = right_answers(folder);
     print_message(", %s %.1f %%", name, 100 * after);
     if (!(after > 0.95))

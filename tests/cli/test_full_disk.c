@@ -6,8 +6,8 @@
 #include "support/files.h"
 
 /* A shell inside the name space: $DISK is a disk of 600 KiB, $TARN the command. A run of 20 steps is made, the disk
- * filled but for some room, and the run gone on with: it must fail with a sentence, and when there is room again go on
- * to the bits of a run that never met a full disk. */
+ * filled but for some room, and the run resumed: it must fail with a sentence, and resumed with room again be
+ * bitwise identical to a run that never met a full disk. */
 static const char script[] =
     "set -u\n"
     "flags=\"--data text:$TEXT --layers 2 --heads 2 --hidden-size 16 --context 12 --batch-size 8 --eval-every 10 "

@@ -33,7 +33,7 @@ static void a_dry_run_says_what_it_would_do(void **state)
     assert_non_null(strstr(command_output, "runs/llama-numbers-2x16x12-cpu"));
 }
 
-static void a_run_is_trained_and_judged_and_gone_on_with_and_writes(void **state)
+static void a_run_trains_validates_resumes_and_generates(void **state)
 {
     (void)state;
     char folder[600], more[700];
@@ -87,7 +87,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_dry_run_says_what_it_would_do),
-        cmocka_unit_test(a_run_is_trained_and_judged_and_gone_on_with_and_writes),
+        cmocka_unit_test(a_run_trains_validates_resumes_and_generates),
         cmocka_unit_test(wrong_calls_say_what_is_wrong),
         cmocka_unit_test(a_step_is_measured),
         cmocka_unit_test(shipped_configurations_are_taken),

@@ -29,14 +29,14 @@ static void text_becomes_ids_and_ids_text(void **state)
     assert_contains(command_output, "{\"text\": \"é\\u0000\\ufffd\"}");
 }
 
-static void a_tokenizer_is_learnt_and_used(void **state)
+static void a_tokenizer_is_trained_and_used(void **state)
 {
     (void)state;
     if (!TARN__HAVE_PCRE2 || !TARN__HAVE_JANSSON)
         skip();
     write_text("learn.txt", "ab ab ab abc abc");
-    expect_with(0, "", "tokenize --train 259 --out %s %s", scratch("learnt"), scratch("learn.txt"));
-    expect_with(0, "257 258\n", "tokenize --tokenizer %s --text 'ab ab'", scratch("learnt"), "");
+    expect_with(0, "", "tokenize --train 259 --out %s %s", scratch("trained"), scratch("learn.txt"));
+    expect_with(0, "257 258\n", "tokenize --tokenizer %s --text 'ab ab'", scratch("trained"), "");
     write_text("learn.jsonl", "{\"text\": \"\\u00e9\\u00e9\"}\n\n{\"text\": \"x\"}\n");
     expect_with(0, "", "tokenize --train 258 --out %s %s", scratch("lines"), scratch("learn.jsonl"));
     expect_with(0, "257\n", "tokenize --tokenizer %s --text é", scratch("lines"), "");
@@ -44,9 +44,10 @@ static void a_tokenizer_is_learnt_and_used(void **state)
     expect_with(0, "1 0\n", "tokenize --tokenizer %s --text éx", scratch("two"), "");
     expect_with(1, "line 1: no object with a string \"body\"", "tokenize --train 258 --field body --out %s %s 2>&1",
                 scratch("none"), scratch("learn.jsonl"));
-    expect_with(0, "257 0\n", "tokenize --tokenizer %s/tokenizer.json --text 'ab<|endoftext|>'", scratch("learnt"), "");
+    expect_with(0, "257 0\n", "tokenize --tokenizer %s/tokenizer.json --text 'ab<|endoftext|>'", scratch("trained"),
+                "");
     expect_with(0, "28\t<", "tokenize --special-as-text --pieces --tokenizer %s --text '<|endoftext|>'",
-                scratch("learnt"), "");
+                scratch("trained"), "");
     expect_with(0, "no more than", "tokenize --train 5000 --out %s %s 2>&1", scratch("more"), scratch("learn.txt"));
     expect_with(0, "", "tokenize --tokenizer bytes --out %s", scratch("bytes"), "");
     expect_with(0, "65\n", "tokenize --tokenizer %s --text A", scratch("bytes"), "");
@@ -60,7 +61,7 @@ static void files_are_prepared(void **state)
     if (!TARN__HAVE_JANSSON)
         skip();
     write_text("b.txt", "0123456789");
-    expect_with(0, "8 tokens to train on, 2 to judge by, in 2 files",
+    expect_with(0, "8 tokens to train on, 2 to validate on, in 2 files",
                 "tokenize --tokenizer bytes --prepare %s --val-fraction 0.2 %s", scratch("data"), scratch("b.txt"));
     expect_with(1, "already exists", "tokenize --tokenizer bytes --prepare %s %s 2>&1", scratch("data"),
                 scratch("b.txt"));
@@ -116,7 +117,7 @@ static void wrong_calls_say_what_is_wrong(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {in_scope(text_becomes_ids_and_ids_text),
-                                       in_scope(a_tokenizer_is_learnt_and_used), in_scope(files_are_prepared),
+                                       in_scope(a_tokenizer_is_trained_and_used), in_scope(files_are_prepared),
                                        in_scope(wrong_calls_say_what_is_wrong)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

@@ -103,7 +103,7 @@ static void a_dry_run_says_what_it_would_do_and_writes_nothing(void **state)
     (void)state;
     expect_command(command_line("train " SMALL " --out %s --dry-run", scratch("dry")), 0, "12730 trained, 0 frozen");
     assert_non_null(strstr(command_output, "cpu"));
-    assert_non_null(strstr(command_output, "400 samples of 1 × 28 × 28 to train on, 80 to judge by, 10 classes"));
+    assert_non_null(strstr(command_output, "400 samples of 1 × 28 × 28 to train on, 80 to validate on, 10 classes"));
     assert_non_null(strstr(command_output, "memory      about"));
     assert_null(strstr(command_output, "taken by auto"));
     expect_command(command_line("train --data digits:50 --device auto --out %s --dry-run 2>&1", scratch("dry")), 0,
@@ -285,7 +285,7 @@ static void a_signal_saves_and_stops_and_the_run_goes_on_bit_for_bit(void **stat
         assert_int_equal(WEXITSTATUS(status), 0);
         size_t count;
         char *text = get_file(log, &count);
-        assert_non_null(strstr(text, "everything is saved; go on with: tarn train --resume"));
+        assert_non_null(strstr(text, "everything is saved; resume with: tarn train --resume"));
         assert_int_equal(occurrences(text, "stopping after this step; press again to stop now\n"), 1);
         free(text);
         expect_command(command_line("train --resume %s", folder), 0, "going on with mlp");
@@ -293,7 +293,7 @@ static void a_signal_saves_and_stops_and_the_run_goes_on_bit_for_bit(void **stat
     }
 }
 
-/* Fills a pipe to its last byte, so that whoever writes to it waits. Returns its end for writing. */
+/* Fills a pipe to its last byte, so that a writer blocks. Returns its end for writing. */
 static int fill_pipe(const char *path)
 {
     static const char blanks[4096];

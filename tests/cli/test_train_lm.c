@@ -86,7 +86,7 @@ static void wrong_calls_say_what_is_wrong(void **state)
 static void a_dry_run_says_what_it_would_do(void **state)
 {
     (void)state;
-    expect_command(small_run(scratch("dry"), "--dry-run"), 0, "2700 tokens to train on, 300 to judge by");
+    expect_command(small_run(scratch("dry"), "--dry-run"), 0, "2700 tokens to train on, 300 to validate on");
     assert_non_null(strstr(command_output, "1 layers, 2 heads, hidden size 16, context 12, vocabulary 14"));
     assert_non_null(strstr(command_output, "4 at a time, gradients added up"));
     assert_non_null(strstr(command_output, " trained, 0 frozen"));

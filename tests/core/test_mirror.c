@@ -277,7 +277,7 @@ static void each_device_has_its_own_random_numbers_and_pool(void **state)
     tarn_tensor *cpu = good(tarn_uniform(TARN_SHAPE(5), 0, 1, TARN_F32, CPU));
     tarn_tensor *zero = good(tarn_uniform(TARN_SHAPE(5), 0, 1, TARN_F32, mirror(0)));
     tarn_tensor *one = good(tarn_uniform(TARN_SHAPE(5), 0, 1, TARN_F32, mirror(1)));
-    assert_close(cpu, zero, 0); /* the same seed from offset 0: the same bits */
+    assert_close(cpu, zero, 0); /* the same seed from offset 0: bitwise identical */
     assert_close(cpu, one, 0);
     tarn_memory before[2] = {tarn_memory_of(mirror(0)), tarn_memory_of(mirror(1))};
     good(tarn_zeros(TARN_SHAPE(1000), TARN_F32, mirror(1)));

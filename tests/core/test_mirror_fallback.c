@@ -66,7 +66,7 @@ static void any_layout_falls_back(void **state)
     assert_values(tarn_tanh(tarn_zeros(TARN_SCALAR, TARN_F32, mirror())), 0, 0);
 }
 
-/* Gradients of q, k and v lie side by side in one tensor: each goes back without taking the others' place. */
+/* Gradients of q, k and v are packed in one tensor: each is computed without overwriting the others. */
 static void packed_gradients(tarn_device device, const float *values, float *gradients)
 {
     tarn_tensor *x = good(tarn_requires_grad(tarn_from_f32(values, TARN_SHAPE(2, 5, 12), device), true));

@@ -58,7 +58,7 @@ static void the_cache_is_given_back_before_giving_up(void **state)
         for (int i = 0; i < 7; i++)
             tarn_free(many[i]);
         assert_true(tarn_memory_of(mirror()).cached >= 14 * MIB);
-        tarn_free(good(take(15 * MIB))); /* in one piece */
+        tarn_free(good(take(15 * MIB))); /* contiguous */
     }
     assert_int_equal(tarn_memory_of(mirror()).used, 0);
 }

@@ -106,7 +106,7 @@ static bool passes_over(const char *count, const char *chosen)
     return good;
 }
 
-static void devices_without_code_are_passed_over(void **state)
+static void devices_without_code_are_skipped(void **state)
 {
     (void)state;
     char folder[] = "/tmp/tarn-test-XXXXXX", from[512], path[128];
@@ -164,7 +164,7 @@ int main(void)
         cmocka_unit_test(a_file_that_is_no_backend_cannot_be_opened),
         cmocka_unit_test(the_path_can_be_set_by_a_call),
         cmocka_unit_test(a_backend_without_a_device_shows_its_kernels),
-        cmocka_unit_test(devices_without_code_are_passed_over),
+        cmocka_unit_test(devices_without_code_are_skipped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -200,7 +200,7 @@ static bool intact(const held *h)
     return data[h->bytes - 1] == h->mark;
 }
 
-/* Each block is filled with its own mark; an overlap would overwrite somebody's. */
+/* Each block is filled with its own mark; an overlap would overwrite another's. */
 static void *use_at_random(void *argument)
 {
     uint64_t seed = *(uint64_t *)argument;

@@ -432,8 +432,8 @@ static void note_release(void *memory, size_t size, void *ctx)
     free(memory);
 }
 
-/* Puts the checksums of the chunks right, so that damage comes through to what they hold. */
-static void mend(bytes *b)
+/* Fixes up the checksums of the chunks, so that damage gets through to their contents. */
+static void fix_checksums(bytes *b)
 {
     for (size_t at = 8; at + 12 <= b->count;) {
         size_t length =
@@ -493,7 +493,7 @@ static void damaged_files_do_no_harm(void **state)
         put_some_image(&b, (int)random_below(&random, 8));
         damage(&b, &random);
         if (b.data[0] == 0x89 && random_below(&random, 4) > 0)
-            mend(&b);
+            fix_checksums(&b);
         tarn_array image;
         largest = 0;
         bool is_good = tarn_image_load(write_bytes(&b), &image);

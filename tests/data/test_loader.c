@@ -366,7 +366,7 @@ static void a_sample_that_fails_is_named_and_tried_again(void **state)
         assert_true(tarn_loader_tell(loader, &place) && place.epoch == 0 && place.batch == 2);
         atomic_store(&fail_at, -1);
         assert_false(tarn_loader_next(loader, batch) && false);
-        tarn_clear_error(); /* workers may have met the sample once more before it was mended */
+        tarn_clear_error(); /* workers may have met the sample once more before it was fixed */
         assert_true(tarn_loader_seek(loader, place) && tarn_loader_next(loader, batch));
         assert_true(tarn_item_at(batch[1], TARN_SHAPE(0)) == 16);
         tarn_loader_free(loader);

@@ -150,7 +150,7 @@ static void put_chunk(bytes *b, const char *name, const void *data, size_t count
 }
 
 /* The same with right checksums, as far as its chunks can be told apart: else damage would get no further than them. */
-static void mend_png(const unsigned char *from, size_t count, bytes *b)
+static void fix_checksums(const unsigned char *from, size_t count, bytes *b)
 {
     b->count = 0;
     put(b, from, count < 8 ? count : 8);
@@ -166,10 +166,10 @@ static void mend_png(const unsigned char *from, size_t count, bytes *b)
 
 static bool take_png(const void *from, size_t count)
 {
-    static bytes mended;
+    static bytes fixed;
     if (count <= 32768 && count > 8) {
-        mend_png(from, count, &mended);
-        if (take_image(fuzz_write("fuzz.png", mended.data, mended.count)))
+        fix_checksums(from, count, &fixed);
+        if (take_image(fuzz_write("fuzz.png", fixed.data, fixed.count)))
             return true;
         tarn_clear_error();
     }

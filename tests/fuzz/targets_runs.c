@@ -208,7 +208,7 @@ static void make_run(void)
     tarn_empty_cache(CPU);
 }
 
-/* Goes on with the run, and opens it to be used. */
+/* Resumes the run, and opens it for inference. */
 static bool take_run_file(const char *name, const void *from, size_t count)
 {
     fuzz_write(name, from, count);

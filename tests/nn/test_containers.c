@@ -108,7 +108,7 @@ static void a_block_runs_no_kernels_for_its_sum_and_relu(void **state)
     tarn_module_free(one);
 }
 
-/* Whoever observes the layers still meets every one of them. */
+/* An observer of the layers still sees every one of them. */
 static void a_summary_names_every_layer(void **state)
 {
     (void)state;

@@ -9,7 +9,7 @@
 
 #define CPU tarn_device_cpu()
 
-/* What is computed of some tensors; two runs of it on the device have the same bits, and its elements are near those of
+/* What is computed of some tensors; two runs on the device are bitwise identical, and its elements are near those of
  * the CPU in f64. */
 typedef tarn_tensor *(*formula)(tarn_tensor **x, const void *options);
 

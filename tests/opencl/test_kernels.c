@@ -27,7 +27,7 @@ static void assert_equal_bits(tarn_tensor *made, tarn_tensor *expected)
     free(b);
 }
 
-/* ---- the same bits ----------------------------------------------------------------------------------------------- */
+/* ---- bitwise identical  ------------------------------------------------------------------------------------------ */
 
 static tarn_tensor *draw(int which, tarn_dtype dtype, tarn_device device)
 {
@@ -174,7 +174,7 @@ static tarn_tensor *gradient_of_embedding(tarn_dtype dtype, tarn_device device)
     return good(tarn_grad(weight));
 }
 
-/* In the CPU's order, and with its bits; a GPU adds pieces up: near them, and with the same bits twice. */
+/* In the CPU's order, and bitwise identical to it; a GPU adds partial sums: close to it, and deterministic. */
 static void assert_added(tarn_tensor *made, tarn_tensor *again, tarn_tensor *expected)
 {
     tarn_device_info info;
@@ -231,9 +231,9 @@ static void gradients_of_divisors_keep_their_range(void **state)
         tarn_requires_grad(tarn_from_f32((const float[]){1e30f, 1e30f, 1e-30f, 1e-30f}, TARN_SHAPE(4), opencl), true));
     tarn_tensor *g = good(tarn_from_f32((const float[]){INFINITY, INFINITY, 0, 0}, TARN_SHAPE(4), opencl));
     assert_true(tarn_backward_from(good(tarn_div(a, b)), g, NULL));
-    float slopes[4];
-    assert_true(tarn_read(good(tarn_grad(b)), slopes, sizeof(slopes)));
-    assert_true(slopes[0] == -INFINITY && slopes[1] == INFINITY && slopes[2] == 0 && slopes[3] == 0);
+    float grads[4];
+    assert_true(tarn_read(good(tarn_grad(b)), grads, sizeof(grads)));
+    assert_true(grads[0] == -INFINITY && grads[1] == INFINITY && grads[2] == 0 && grads[3] == 0);
 }
 
 int main(void)

@@ -258,7 +258,7 @@ static void disjoint_windows_have_their_averages(void **state)
 }
 
 /* The gradient of the largest along an axis; whole numbers, of which some are the largest together. */
-static tarn_tensor *slopes_of_largest(tarn_tensor *x, int axis, tarn_device device)
+static tarn_tensor *grad_of_max(tarn_tensor *x, int axis, tarn_device device)
 {
     tarn_tensor *there = good(tarn_requires_grad(good(tarn_detach(tarn_to(x, device))), true)),
                 *most = good(tarn_max(there, TARN_AXES(axis), false));
@@ -278,10 +278,10 @@ static void check_largest(tarn_shape shape, int axis, tarn_dtype dtype)
     tarn_tensor *whole = good(tarn_cast(tarn_normal(shape, 0, 2, TARN_F32, tarn_device_cpu()), TARN_I32)),
                 *x = good(tarn_cast(whole, dtype)), *at = corner(x);
     assert_true(tarn_copy(at, tarn_full(tarn_shape_of(at), (double)NAN, dtype, tarn_device_cpu())));
-    tarn_tensor *here = slopes_of_largest(x, axis, tarn_device_cpu());
+    tarn_tensor *here = grad_of_max(x, axis, tarn_device_cpu());
     tarn_stats_reset();
     /* no gradient is that */
-    tarn_tensor *there = slopes_of_largest(x, axis, opencl),
+    tarn_tensor *there = grad_of_max(x, axis, opencl),
                 *beyond = good(tarn_full(TARN_SCALAR, 1e4, tarn_dtype_of(there), tarn_device_cpu()));
     assert_int_equal(tarn_stats().fallbacks, 0);
     assert_close_for_size(tarn_where(tarn_eq(there, there), there, beyond),

@@ -74,7 +74,7 @@ static tarn_train_options classifier(const char *model)
     return options;
 }
 
-/* On a text that can be learnt. */
+/* On a text that is easy to train on. */
 static tarn_train_options writer(const char *model)
 {
     static const char line[] = "the cat sat on the mat; a dog ran by.\n";

@@ -56,7 +56,7 @@ static tarn_tensor *some_values(tarn_dtype dtype)
     return dtype == TARN_F64 ? x : good(tarn_cast(x, dtype));
 }
 
-/* The same view on the device and on the CPU have the same bits. */
+/* The same view on the device and on the CPU are bitwise identical. */
 static void assert_same(tarn_tensor *there, tarn_tensor *here)
 {
     double *a = values_of(good(there)), *b = values_of(good(here));

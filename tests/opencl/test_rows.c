@@ -113,8 +113,7 @@ static tarn_tensor *groupnorm(tarn_tensor *const *in)
     return tarn_groupnorm(in[0], 2, in[1], in[2], 1e-5);
 }
 
-/* Several chunks of a channel and lines that are cut; channels that lie side by side; lines in fours, long and short.
- */
+/* Several chunks of a channel and lines that are cut; NHWC; lines in vectors of four, long and short. */
 static void channels_are_normalized(void **state)
 {
     NEEDS_OPENCL();
@@ -146,7 +145,7 @@ static tarn_tensor *largest(tarn_tensor *const *in)
     return tarn_max(in[0], TARN_AXES(1), false);
 }
 
-/* So many chunks that a group merges them; and slopes where several elements are the largest. */
+/* So many chunks that a group merges them; and gradients where several elements are the maximum. */
 static void many_chunks_and_ties_are_reduced(void **state)
 {
     NEEDS_OPENCL();

@@ -51,7 +51,7 @@ static tarn_tensor *groupnorm(tarn_tensor **x, const void *options)
     return tarn_groupnorm(x[0], 2, x[1], x[2], 1e-5);
 }
 
-/* Of images whose channels lie side by side. */
+/* Of NHWC images. */
 static tarn_tensor *batchnorm_last(tarn_tensor **x, const void *options)
 {
     (void)options;

@@ -1,7 +1,7 @@
 /*
  * Element-wise functions and their gradients in f32, beside libm in f64: within 4 units in the last place for numbers
- * of every size (every 65521st bit pattern, and 20000 close to the roots and bends of each), and the same bits whatever
- * the neighbours are. Quotients, remainders and powers (16 units) too. All at every instruction level that the
+ * of every size (every 65521st bit pattern, and 20000 close to the roots and bends of each), and bitwise identical
+ * whatever the neighbours are. Quotients, remainders and powers (16 units) too. All at every instruction level that the
  * processor has.
  */
 #include "support/check.h"
@@ -10,7 +10,7 @@
 #define COUNT 65536
 #define STEP UINT32_C(65521) /* a prime: all low bits occur */
 
-static float x_values[COUNT], g_values[COUNT], y_values[COUNT], slope_values[COUNT];
+static float x_values[COUNT], g_values[COUNT], y_values[COUNT], grad_values[COUNT];
 
 static float float_of(uint32_t bits)
 {
@@ -53,11 +53,11 @@ static double over_sqrt(double x)
 {
     return 1 / sqrt(x);
 }
-static double sqrt_slope(double x)
+static double sqrt_grad(double x)
 {
     return 0.5 / sqrt(x);
 }
-static double over_sqrt_slope(double x)
+static double over_sqrt_grad(double x)
 {
     return -0.5 / (x * sqrt(x));
 }
@@ -65,59 +65,59 @@ static double minus_sin(double x)
 {
     return -sin(x);
 }
-static double log2_slope(double x)
+static double log2_grad(double x)
 {
     return 1.44269504088896340736 / x;
 }
-static double erf_slope(double x)
+static double erf_grad(double x)
 {
     return 1.12837916709551257390 * exp(-x * x);
 }
-static double exp2_slope(double x)
+static double exp2_grad(double x)
 {
     return exp2(x) * 0.69314718055994530942;
 }
-static double gelu_erf_slope(double x)
+static double gelu_erf_grad(double x)
 {
     return 0.5 * erfc(x * -0.70710678118654752440) + x * 0.39894228040143267794 * exp(-0.5 * x * x);
 }
 
-static double sigmoid_slope(double x)
+static double sigmoid_grad(double x)
 {
     double e = exp(-fabs(x));
     return e / ((1 + e) * (1 + e));
 }
 
-static double tanh_slope(double x)
+static double tanh_grad(double x)
 {
-    return 4 * sigmoid_slope(2 * x);
+    return 4 * sigmoid_grad(2 * x);
 }
 
-static double silu_slope(double x)
+static double silu_grad(double x)
 {
-    double u = fabs(x), below = sigmoid_slope(x) * (1 + exp(-u) - u);
+    double u = fabs(x), below = sigmoid_grad(x) * (1 + exp(-u) - u);
     return x < 0 ? below : 1 - below;
 }
 
 static const struct function {
     const char *name;
-    double (*value)(double), (*slope)(double);
-    float middle; /* where most is at stake: a root of the slope, or of the function */
+    double (*value)(double), (*grad)(double);
+    float middle; /* where most is at stake: a root of the derivative, or of the function */
 } functions[] = {
     {"exp", exp, exp, 0},
-    {"exp2", exp2, exp2_slope, 0},
+    {"exp2", exp2, exp2_grad, 0},
     {"log", log, recip, 1},
-    {"log2", log2, log2_slope, 1},
-    {"sqrt", sqrt, sqrt_slope, 1},
-    {"rsqrt", over_sqrt, over_sqrt_slope, 1},
+    {"log2", log2, log2_grad, 1},
+    {"sqrt", sqrt, sqrt_grad, 1},
+    {"rsqrt", over_sqrt, over_sqrt_grad, 1},
     {"sin", sin, cos, 1.5707964f},
     {"cos", cos, minus_sin, 1.5707964f},
-    {"tanh", tanh, tanh_slope, 0},
-    {"sigmoid", sigmoid, sigmoid_slope, 0},
+    {"tanh", tanh, tanh_grad, 0},
+    {"sigmoid", sigmoid, sigmoid_grad, 0},
     {"softplus", softplus, sigmoid, 0},
-    {"erf", erf, erf_slope, 0},
-    {"silu", silu, silu_slope, -1.2784645f},
-    {"gelu_erf", gelu_erf, gelu_erf_slope, -0.7517915f},
+    {"erf", erf, erf_grad, 0},
+    {"silu", silu, silu_grad, -1.2784645f},
+    {"gelu_erf", gelu_erf, gelu_erf_grad, -0.7517915f},
 };
 
 #define FUNCTIONS (sizeof(functions) / sizeof(functions[0]))
@@ -136,7 +136,7 @@ static void run(const char *name, int64_t count)
     tarn_tensor *x = tarn_requires_grad(good(tarn_from_f32(x_values, TARN_SHAPE(count), tarn_device_cpu())), true);
     tarn_tensor *g = good(tarn_from_f32(g_values, TARN_SHAPE(count), tarn_device_cpu())), *y = applied(name, x);
     assert_true(tarn_backward_from(y, g, NULL));
-    assert_true(tarn_read_f32(y, y_values, count) && tarn_read_f32(tarn_grad(x), slope_values, count));
+    assert_true(tarn_read_f32(y, y_values, count) && tarn_read_f32(tarn_grad(x), grad_values, count));
     tarn_scope_close(scope);
     assert_ok();
 }
@@ -147,11 +147,11 @@ static void compare(const struct function *f, double *worst)
     for (int i = 0; i < COUNT; i++) {
         double x = (double)x_values[i];
         double value = isinf(x) ? 0 : apart(f->value(x), y_values[i]),
-               slope = isinf(x) ? 0 : apart((double)g_values[i] * f->slope(x), slope_values[i]);
-        if (value > 4 || slope > 4)
+               grad = isinf(x) ? 0 : apart((double)g_values[i] * f->grad(x), grad_values[i]);
+        if (value > 4 || grad > 4)
             fail_msg("%s(%a) is %a, %g units off; its gradient for %a is %a, %g units off", f->name, x,
-                     (double)y_values[i], value, (double)g_values[i], (double)slope_values[i], slope);
-        worst[0] = fmax(worst[0], value), worst[1] = fmax(worst[1], slope);
+                     (double)y_values[i], value, (double)g_values[i], (double)grad_values[i], grad);
+        worst[0] = fmax(worst[0], value), worst[1] = fmax(worst[1], grad);
     }
 }
 
@@ -178,7 +178,7 @@ static void results_are_within_four_units(void **state)
 
 #define PAIRS (COUNT - 15) /* no whole number of vectors, so that the last elements are among others */
 
-static float b_values[COUNT], slope_b_values[COUNT];
+static float b_values[COUNT], grad_b_values[COUNT];
 
 static double mod(double a, double b)
 {
@@ -190,40 +190,40 @@ static double quotient(double a, double b)
 {
     return a / b;
 }
-static double quotient_slope(double a, double b)
+static double quotient_grad(double a, double b)
 {
     return (void)a, 1 / b;
 }
-static double quotient_slope_b(double a, double b)
+static double quotient_grad_b(double a, double b)
 {
     return -(a / b) / b;
 }
-static double mod_slope(double a, double b)
+static double mod_grad(double a, double b)
 {
     return (void)a, (void)b, 1;
 }
-static double mod_slope_b(double a, double b)
+static double mod_grad_b(double a, double b)
 {
     return -floor(a / b);
 }
-static double pow_slope(double a, double b)
+static double pow_grad(double a, double b)
 {
     return b == 0 ? 0 : b * pow(a, b - 1);
 }
-static double pow_slope_b(double a, double b)
+static double pow_grad_b(double a, double b)
 {
     return a == 0 && b >= 0 ? 0 : pow(a, b) * log(a);
 }
 
 static const struct pair {
     const char *name;
-    double (*value)(double, double), (*slope)(double, double), (*slope_b)(double, double);
+    double (*value)(double, double), (*grad)(double, double), (*grad_b)(double, double);
     double units;
     bool divides; /* where b is 0 or far below a, gradients are limits, or conventions */
 } pairs[] = {
-    {"div", quotient, quotient_slope, quotient_slope_b, 4, true},
-    {"mod", mod, mod_slope, mod_slope_b, 1, true},
-    {"pow", pow, pow_slope, pow_slope_b, 16, false},
+    {"div", quotient, quotient_grad, quotient_grad_b, 4, true},
+    {"mod", mod, mod_grad, mod_grad_b, 1, true},
+    {"pow", pow, pow_grad, pow_grad_b, 16, false},
 };
 enum { PAIR_FUNCTIONS = sizeof(pairs) / sizeof(pairs[0]) };
 
@@ -249,8 +249,8 @@ static void run_pair(const char *name, int64_t n)
                          tarn_requires_grad(good(tarn_from_f32(b_values, TARN_SHAPE(n), tarn_device_cpu())), true)};
     tarn_tensor *g = good(tarn_from_f32(g_values, TARN_SHAPE(n), tarn_device_cpu())), *y = NULL;
     assert_true(tarn_apply(name, in, 2, NULL, 0, &y, 1) && tarn_backward_from(good(y), g, NULL));
-    assert_true(tarn_read_f32(y, y_values, n) && tarn_read_f32(tarn_grad(in[0]), slope_values, n));
-    assert_true(tarn_read_f32(tarn_grad(in[1]), slope_b_values, n));
+    assert_true(tarn_read_f32(y, y_values, n) && tarn_read_f32(tarn_grad(in[0]), grad_values, n));
+    assert_true(tarn_read_f32(tarn_grad(in[1]), grad_b_values, n));
     tarn_scope_close(scope);
     assert_ok();
 }
@@ -265,15 +265,15 @@ static void pairs_are_within_their_units(void **state)
             run_pair(pairs[k].name, PAIRS);
             for (int i = 0; i < PAIRS; i++) {
                 double a = (double)x_values[i], b = (double)b_values[i], g = (double)g_values[i];
-                bool slopes = isfinite(a) && isfinite(b) && (!pairs[k].divides || (b != 0 && fabs(a / b) < 0x1p50));
+                bool has_grads = isfinite(a) && isfinite(b) && (!pairs[k].divides || (b != 0 && fabs(a / b) < 0x1p50));
                 double off[3] = {apart(pairs[k].value(a, b), y_values[i]),
-                                 slopes ? apart(g * pairs[k].slope(a, b), slope_values[i]) : 0,
-                                 slopes ? apart(g * pairs[k].slope_b(a, b), slope_b_values[i]) : 0};
+                                 has_grads ? apart(g * pairs[k].grad(a, b), grad_values[i]) : 0,
+                                 has_grads ? apart(g * pairs[k].grad_b(a, b), grad_b_values[i]) : 0};
                 for (int j = 0; j < 3; j++) {
                     if (off[j] > pairs[k].units)
                         fail_msg("%s(%a, %a) is %a, its gradients for %a are %a and %a: %g, %g and %g units off",
-                                 pairs[k].name, a, b, (double)y_values[i], g, (double)slope_values[i],
-                                 (double)slope_b_values[i], off[0], off[1], off[2]);
+                                 pairs[k].name, a, b, (double)y_values[i], g, (double)grad_values[i],
+                                 (double)grad_b_values[i], off[0], off[1], off[2]);
                     worst[j] = fmax(worst[j], off[j]);
                 }
             }
@@ -321,26 +321,26 @@ static bool are_same(const float *a, const float *b, int n)
 }
 
 /* Numbers that need another form (too large, negative, NaN) lie between others that do not. Alone, or in short runs,
- * each gives the same bits. */
+ * each result is bitwise identical. */
 static void no_result_depends_on_its_neighbours(void **state)
 {
     (void)state;
     static const float wild[] = {-100, 100, 3000, 1e9f, -INFINITY, NAN, 0, -0.0f, 1e-42f, -7, 13, 126, -86};
     enum { N = 333 };
-    float together[N], slopes[N];
+    float together[N], grads[N];
     for (size_t k = 0; k < FUNCTIONS; k++) {
         for (int i = 0; i < N; i++)
             x_values[i] = i % 5 == 2 ? wild[i / 5 % 13] : (float)(i % 97) * 0.11f - 4.0f, g_values[i] = 1.5f;
         run(functions[k].name, N);
         memcpy(together, y_values, sizeof(together));
-        memcpy(slopes, slope_values, sizeof(slopes));
+        memcpy(grads, grad_values, sizeof(grads));
         float all[N];
         memcpy(all, x_values, sizeof(all));
         for (int i = 0, n; i < N; i += n) {
             n = i % 7 + 1 < N - i ? i % 7 + 1 : N - i;
             memcpy(x_values, all + i, sizeof(float) * (size_t)n);
             run(functions[k].name, n);
-            if (!are_same(y_values, together + i, n) || !are_same(slope_values, slopes + i, n))
+            if (!are_same(y_values, together + i, n) || !are_same(grad_values, grads + i, n))
                 fail_msg("%s: elements %d to %d of %d have other bits alone", functions[k].name, i, i + n - 1, N);
         }
     }
@@ -364,12 +364,12 @@ static void no_pair_depends_on_its_neighbours(void **state)
             memcpy(x_values, a + i, bytes), memcpy(b_values, b + i, bytes);
             run_pair(pairs[k].name, n);
             if (n == N) {
-                memcpy(together[0], y_values, bytes), memcpy(together[1], slope_values, bytes),
-                    memcpy(together[2], slope_b_values, bytes);
+                memcpy(together[0], y_values, bytes), memcpy(together[1], grad_values, bytes),
+                    memcpy(together[2], grad_b_values, bytes);
                 continue;
             }
-            if (!are_same(y_values, together[0] + i, n) || !are_same(slope_values, together[1] + i, n) ||
-                !are_same(slope_b_values, together[2] + i, n))
+            if (!are_same(y_values, together[0] + i, n) || !are_same(grad_values, together[1] + i, n) ||
+                !are_same(grad_b_values, together[2] + i, n))
                 fail_msg("%s: elements %d to %d of %d have other bits alone", pairs[k].name, i, i + n - 1, N);
             i += n;
         }

@@ -273,7 +273,7 @@ static tarn_tensor *heads_of(tarn_tensor *x, int64_t heads)
     return good(tarn_permute(apart_, TARN_AXES(0, 2, 1, 3)));
 }
 
-static void the_packed_form_gives_the_same_bits(void **state)
+static void the_packed_form_is_bitwise_identical(void **state)
 {
     (void)state;
     int64_t heads = 4, kv_heads = 2, depth = 5, width = (heads + 2 * kv_heads) * depth;
@@ -353,7 +353,7 @@ int main(void)
         in_scope(a_length_outside_the_cache_is_an_error),
         in_scope(dropout_drops_by_place),
         in_scope(dropout_uses_its_numbers_up),
-        in_scope(the_packed_form_gives_the_same_bits),
+        in_scope(the_packed_form_is_bitwise_identical),
         in_scope(neither_form_copies),
         in_scope(memory_is_linear_in_the_rows),
     };

@@ -236,7 +236,7 @@ static void a_start_outside_the_keys_is_an_error(void **state)
     }
 }
 
-static void the_packed_form_gives_the_same_bits(void **state)
+static void the_packed_form_is_bitwise_identical(void **state)
 {
     (void)state;
     enum { HEADS = 4, KV = 2, DEPTH = 5, ROWS = 50, WIDTH = (HEADS + 2 * KV) * DEPTH };
@@ -418,7 +418,7 @@ int main(void)
         in_scope(starts_of_0_change_no_bit),
         in_scope(a_row_that_begins_behind_itself_is_0),
         in_scope(a_start_outside_the_keys_is_an_error),
-        in_scope(the_packed_form_gives_the_same_bits),
+        in_scope(the_packed_form_is_bitwise_identical),
         in_scope(threads_change_no_bit),
         in_scope(what_is_dropped_is_the_same_in_backward),
         in_scope(memory_is_linear_in_the_rows),

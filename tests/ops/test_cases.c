@@ -269,7 +269,7 @@ LAYOUTS_OF(f32, TARN_F32)
 LAYOUTS_OF(bf16, TARN_BF16)
 LAYOUTS_OF(f16, TARN_F16)
 
-/* ---- the same bits with any number of threads -------------------------------------------------------------------- */
+/* ---- bitwise identical with any number of threads ---------------------------------------------------------------- */
 
 /* Appends a tensor's bytes to a buffer that grows. */
 typedef struct bytes {
@@ -455,7 +455,7 @@ static void assert_same_bits(tarn_tensor *a, tarn_tensor *b, const char *name)
         fail_msg("%s_inplace: %s", name, read ? "other values than the form that makes a new tensor" : tarn_error());
 }
 
-static void inplace_forms_give_the_same_bits(void **state)
+static void inplace_forms_are_bitwise_identical(void **state)
 {
     (void)state;
     tarn_scope *scope = tarn_scope_open();
@@ -497,7 +497,7 @@ static void every_case_names_an_operation(void **state)
 }
 
 /* What `tarn bench ops` calls is what the cases say. */
-static void plain_calls_give_the_same_bits(void **state)
+static void plain_calls_are_bitwise_identical(void **state)
 {
     (void)state;
     tarn__scale small = tarn__scale_small();
@@ -573,8 +573,8 @@ int main(void)
     if (part == 0) {
         tests[count++] = (struct CMUnitTest)cmocka_unit_test(every_row_is_an_operation);
         tests[count++] = (struct CMUnitTest)cmocka_unit_test(every_case_names_an_operation);
-        tests[count++] = (struct CMUnitTest)cmocka_unit_test(inplace_forms_give_the_same_bits);
-        tests[count++] = (struct CMUnitTest)cmocka_unit_test(plain_calls_give_the_same_bits);
+        tests[count++] = (struct CMUnitTest)cmocka_unit_test(inplace_forms_are_bitwise_identical);
+        tests[count++] = (struct CMUnitTest)cmocka_unit_test(plain_calls_are_bitwise_identical);
     }
     for (int op = 0; op < tarn_op_count(); op++) {
         numbers[op] = op;

@@ -311,7 +311,7 @@ static tarn_tensor *sum_at_indices(int way, tarn_tensor *zeros, tarn_tensor *ind
     return tarn_backward_from(tarn_embedding(weight, list), source, NULL) ? tarn_grad(weight) : NULL;
 }
 
-static void sums_at_indices_have_the_same_bits_with_any_number_of_threads(void **state)
+static void scatter_add_is_bitwise_identical_with_any_number_of_threads(void **state)
 {
     (void)state;
     enum { ROWS = 3000, COLUMNS = 300, SOURCES = 5000 };
@@ -377,7 +377,7 @@ int main(void)
         in_scope(one_hot_puts_a_one_into_a_new_last_axis),
         in_scope(random_gathers_and_scatters_agree_with_loops),
         in_scope(random_slices_and_their_gradients_agree_with_loops),
-        in_scope(sums_at_indices_have_the_same_bits_with_any_number_of_threads),
+        in_scope(scatter_add_is_bitwise_identical_with_any_number_of_threads),
         in_scope(the_gradient_of_a_large_embedding_agrees_with_a_loop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

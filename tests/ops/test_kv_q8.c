@@ -74,7 +74,7 @@ static void rows_of_any_width(void **state)
     }
 }
 
-/* Heads that lie side by side, as a model has them, and a part of a longer cache. */
+/* Heads packed in rows, as a model has them, and a part of a longer cache. */
 static void views_are_read_where_they_lie(void **state)
 {
     (void)state;

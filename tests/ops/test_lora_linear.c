@@ -177,7 +177,7 @@ static void a_frozen_x_gets_no_gradient(void **state)
     both_are_close(tarn_grad(n.layer[0].b), tarn_grad(other.layer[0].b), 1e-13);
 }
 
-static void runs_and_threads_have_the_same_bits(void **state)
+static void runs_and_threads_are_bitwise_identical(void **state)
 {
     (void)state;
     double *grads[3];
@@ -205,7 +205,7 @@ int main(void)
         in_scope(layers_that_share_x_are_their_steps),
         in_scope(what_is_not_recorded_has_the_same_values),
         in_scope(a_frozen_x_gets_no_gradient),
-        in_scope(runs_and_threads_have_the_same_bits),
+        in_scope(runs_and_threads_are_bitwise_identical),
     };
     return cmocka_run_group_tests_name("ops/lora_linear", tests, NULL, NULL);
 }

@@ -399,8 +399,7 @@ static void writing_to_a_leaf_is_seen_by_what_saved_a_view_of_it(void **state)
     assert_error(TARN_ERROR_ARGUMENT, "overwritten in place");
 }
 
-/* The gradient of a sum is one number, expanded. Whoever adds a second gradient to it must not write through the view.
- */
+/* The gradient of a sum is one value, expanded. Accumulating a second gradient must not write through the view. */
 static void gradients_that_are_expanded_views_are_not_added_to_in_place(void **state)
 {
     (void)state;

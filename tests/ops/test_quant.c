@@ -224,7 +224,7 @@ static void strides_of_x_and_of_the_weight_do_not_matter(void **state)
     }
 }
 
-static void a_row_has_the_same_bits_alone_and_among_others_and_with_any_number_of_threads(void **state)
+static void a_row_is_bitwise_identical_alone_and_among_others_and_with_any_number_of_threads(void **state)
 {
     (void)state;
     int before = tarn_threads();
@@ -451,7 +451,7 @@ int main(void)
         in_scope(rows_are_gathered),
         in_scope(products_are_right_up_to_the_rounding_of_x),
         in_scope(strides_of_x_and_of_the_weight_do_not_matter),
-        in_scope(a_row_has_the_same_bits_alone_and_among_others_and_with_any_number_of_threads),
+        in_scope(a_row_is_bitwise_identical_alone_and_among_others_and_with_any_number_of_threads),
         in_scope(numbers_that_are_not_finite_stay_so_in_their_row),
         in_scope(a_frozen_weight_of_16_bits_meets_f32),
         in_scope(every_instruction_level_multiplies_right),

@@ -460,7 +460,7 @@ static void check_bits(reduction reduce, tarn_tensor *x, tarn_axes axes)
     tarn_set_threads(0);
 }
 
-static void results_have_the_same_bits_with_any_number_of_threads(void **state)
+static void results_are_bitwise_identical_with_any_number_of_threads(void **state)
 {
     (void)state;
     static const reduction reductions[] = {by_sum, by_prod, by_max, by_var, by_argmax, by_cumsum, by_gradient};
@@ -503,7 +503,7 @@ int main(void)
         in_scope(long_sums_keep_their_digits),
         in_scope(the_variance_far_from_0_keeps_its_digits),
         in_scope(sums_and_maxima_are_right_over_random_shapes_and_layouts),
-        in_scope(results_have_the_same_bits_with_any_number_of_threads),
+        in_scope(results_are_bitwise_identical_with_any_number_of_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

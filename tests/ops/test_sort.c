@@ -182,7 +182,7 @@ static void random_lines_are_sorted_as_by_insertion(void **state)
             }
 }
 
-static void sorting_gives_the_same_bits_with_any_number_of_threads(void **state)
+static void sorting_is_bitwise_identical_with_any_number_of_threads(void **state)
 {
     (void)state;
     enum { ROWS = 64, COLUMNS = 2000 };
@@ -209,7 +209,7 @@ int main(void)
         in_scope(gradients_of_the_values_go_back_to_where_they_came_from),
         in_scope(sorting_refuses_what_it_cannot_do),
         in_scope(random_lines_are_sorted_as_by_insertion),
-        in_scope(sorting_gives_the_same_bits_with_any_number_of_threads),
+        in_scope(sorting_is_bitwise_identical_with_any_number_of_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /*
  * Operations along rows and conversions between types, with zeros, infinities, NaN and subnormals in every position of
  * rows of many lengths, at every instruction level: what a row gives does not depend on the rows beside it, a NaN is
- * never lost, the largest element is found wherever it stands, and a conversion of an element has the same bits alone.
+ * never lost, the largest element is found wherever it stands, and an element alone converts bitwise identically.
  */
 #include "base/half.h"
 #include "support/check.h"
@@ -96,8 +96,8 @@ static tarn_tensor *turned(const struct row_op *op, tarn_tensor *x)
     return op->axis == 1 ? x : good(tarn_contiguous(tarn_transpose(x, 0, 1)));
 }
 
-/* The result of (rows, length) numbers, in `y`, and its gradient, in `slope`. Gives the length of y's rows. */
-static int run_rows(const struct row_op *op, const float *from, int rows, int length, float *y, float *slope)
+/* The result of (rows, length) numbers, in `y`, and its gradient, in `grad`. Gives the length of y's rows. */
+static int run_rows(const struct row_op *op, const float *from, int rows, int length, float *y, float *grad)
 {
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *x = turned(op, good(tarn_from_f32(from, TARN_SHAPE(rows, length), tarn_device_cpu())));
@@ -106,7 +106,7 @@ static int run_rows(const struct row_op *op, const float *from, int rows, int le
     assert_true(tarn_backward_from(result, up, NULL));
     const int wide = (int)tarn_size(result, op->axis);
     assert_true(tarn_read_f32(turned(op, tarn_detach(result)), y, rows * wide));
-    assert_true(tarn_read_f32(turned(op, tarn_grad(leaf)), slope, rows * length));
+    assert_true(tarn_read_f32(turned(op, tarn_grad(leaf)), grad, rows * length));
     tarn_scope_close(scope);
     assert_ok();
     return wide;
@@ -120,41 +120,40 @@ static int count_other(const float *a, const float *b, int n)
     return other;
 }
 
-static int compare_row(const struct row_op *op, int r, int length, const char *where, int other_values,
-                       int other_slopes)
+static int compare_row(const struct row_op *op, int r, int length, const char *where, int other_values, int other_grads)
 {
-    if (other_values + other_slopes > 0)
+    if (other_values + other_grads > 0)
         print_message("%s: row %d of %d elements has %d other elements %s, %d other gradients\n", op->name, r, length,
-                      other_values, where, other_slopes);
-    return other_values + other_slopes > 0;
+                      other_values, where, other_grads);
+    return other_values + other_grads > 0;
 }
 
-static float x[ROWS * LONGEST], y[ROWS * LONGEST], slope[ROWS * LONGEST];
+static float x[ROWS * LONGEST], y[ROWS * LONGEST], grad[ROWS * LONGEST];
 
 /* The same rows in other places: `by` rows further down. */
 static int compare_places(const struct row_op *op, int length, int wide, int by)
 {
-    static float moved[ROWS * LONGEST], moved_y[ROWS * LONGEST], moved_slope[ROWS * LONGEST];
+    static float moved[ROWS * LONGEST], moved_y[ROWS * LONGEST], moved_grad[ROWS * LONGEST];
     int found = 0;
     for (int r = 0; r < ROWS; r++)
         memcpy(moved + (r + by) % ROWS * length, x + r * length, sizeof(float) * (size_t)length);
-    run_rows(op, moved, ROWS, length, moved_y, moved_slope);
+    run_rows(op, moved, ROWS, length, moved_y, moved_grad);
     for (int r = 0; r < ROWS; r++) {
         const int there = (r + by) % ROWS;
         found += compare_row(op, r, length, "in another place", count_other(moved_y + there * wide, y + r * wide, wide),
-                             count_other(moved_slope + there * length, slope + r * length, length));
+                             count_other(moved_grad + there * length, grad + r * length, length));
     }
     return found;
 }
 
 static int compare_alone(const struct row_op *op, int length, int wide)
 {
-    float own[LONGEST], own_slope[LONGEST];
+    float own[LONGEST], own_grad[LONGEST];
     int found = 0;
     for (int r = 0; r < ROWS; r++) {
-        run_rows(op, x + r * length, 1, length, own, own_slope);
+        run_rows(op, x + r * length, 1, length, own, own_grad);
         found += compare_row(op, r, length, "alone", count_other(own, y + r * wide, wide),
-                             count_other(own_slope, slope + r * length, length));
+                             count_other(own_grad, grad + r * length, length));
     }
     return found;
 }
@@ -166,7 +165,7 @@ static void no_row_depends_on_others(void **state)
     for (size_t k = 0; k < ROW_OPS; k++)
         for (size_t l = 0; l < LENGTHS; l++) {
             fill_rows(x, ROWS, lengths[l]);
-            const int wide = run_rows(&row_ops[k], x, ROWS, lengths[l], y, slope);
+            const int wide = run_rows(&row_ops[k], x, ROWS, lengths[l], y, grad);
             for (int by = 1; by < ROWS; by += 6)
                 found += compare_places(&row_ops[k], lengths[l], wide, by);
             found += row_ops[k].by_shape ? 0 : compare_alone(&row_ops[k], lengths[l], wide);
@@ -276,7 +275,7 @@ static void check_conversion(tarn_dtype to, int first, int n)
     assert_ok();
 }
 
-static void a_conversion_has_the_same_bits_in_every_place(void **state)
+static void a_conversion_is_bitwise_identical_at_every_position(void **state)
 {
     (void)state;
     for (int i = 0; i < NUMBERS; i++)
@@ -295,7 +294,7 @@ static int run_here(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_row_depends_on_others),
         cmocka_unit_test(the_largest_is_found_in_every_place),
-        cmocka_unit_test(a_conversion_has_the_same_bits_in_every_place),
+        cmocka_unit_test(a_conversion_is_bitwise_identical_at_every_position),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /*
  * Every row of elementwise.def, `where` and `swiglu`, with zeros, infinities, NaN, subnormals, numbers at bounds and
- * ordinary ones, in f32, f64, bf16 and f16, with gradients: an element has the same bits in whole vectors, in what is
- * left after them and alone, whatever its neighbours are. Between instruction levels last bits of functions may differ,
+ * ordinary ones, in f32, f64, bf16 and f16, with gradients: an element is bitwise identical in whole vectors, in the
+ * tail and alone, whatever its neighbours are. Between instruction levels last bits of functions may differ,
  * but not what is NaN, infinite, zero or negative.
  */
 #include <sys/mman.h>
@@ -13,7 +13,7 @@
 typedef struct row {
     const char *name;
     int operands;
-    bool slopes; /* has gradients */
+    bool has_grad;
 } row;
 
 static const row rows[] = {
@@ -53,7 +53,7 @@ static const uint32_t specials[] = {
     0x80800000,
     0x7f7fffff,
     0xff7fffff,
-    /* 1, 1/2, roots of slopes, pi, -3.5, 13 */
+    /* 1, 1/2, roots of derivatives, pi, -3.5, 13 */
     0x3f800000,
     0xbf800000,
     0x3f000000,
@@ -91,8 +91,8 @@ static const uint32_t paired[] = {0x00000000, 0x80000000, 0x7f800000, 0xff800000
                                   0xff7fffff, 0x3f800000, 0xbf800000, 0x3f000000, 0x40490fdb, 0xc0600000,
                                   0xc0000000, 0x41500000, 0x43200000, 0x4e6e6b28, 0xf149f2ca, 0x26901d7d};
 enum { PAIRED = sizeof(paired) / sizeof(paired[0]) };
-static const uint32_t slopes[] = {0x3fc00000, 0x80000000, 0x7fc00000, 0xffd2a000, 0xff800000, 0x00000003, 0x70000000};
-enum { SLOPES = sizeof(slopes) / sizeof(slopes[0]) };
+static const uint32_t grads[] = {0x3fc00000, 0x80000000, 0x7fc00000, 0xffd2a000, 0xff800000, 0x00000003, 0x70000000};
+enum { GRADS = sizeof(grads) / sizeof(grads[0]) };
 
 /* Elements of the operands and of the outputs, in the type that runs. */
 static unsigned char operands[OPERANDS][MAX_COUNT * 8], results[MAX_OUTPUTS][MAX_COUNT * 8];
@@ -126,18 +126,18 @@ static void put(int t, unsigned char *to, int64_t at, uint32_t bits)
         memcpy(to + at * 2, &half, 2);
 }
 
-/* Fills the operands and, as the last of them, the gradient of the result: all pairs, with each of the slopes in
+/* Fills the operands and, as the last of them, the gradient of the result: all pairs, with each of the gradients in
  * turn. Gives how many. */
 static int64_t fill(const row *r, int t)
 {
-    const int others = r->operands == 1 ? SLOPES : PAIRED;
+    const int others = r->operands == 1 ? GRADS : PAIRED;
     int64_t count = 0;
     for (int i = 0; i < (r->operands == 1 ? SPECIALS : PAIRED); i++)
         for (int j = 0; j < others; j++, count++) {
             const uint32_t x = r->operands == 1 ? specials[i] : paired[i];
             put(t, operands[0], count, x);
             put(t, operands[1], count, r->operands == 1 ? 0 : paired[j]);
-            put(t, operands[3], count, slopes[r->operands == 1 ? j : (i + 3 * j) % SLOPES]);
+            put(t, operands[3], count, grads[r->operands == 1 ? j : (i + 3 * j) % GRADS]);
             operands[2][count] = (unsigned char)((i + j / 3) % 2);
         }
     return count;
@@ -146,7 +146,7 @@ static int64_t fill(const row *r, int t)
 /* Of output k, as is_same_float() takes it: comparisons have bytes, gradients of halves are f32. */
 static int size_of(const row *r, int t, int k)
 {
-    return !r->slopes ? 1 : k > 0 && abs(sizes[t]) == 2 ? 4 : sizes[t];
+    return !r->has_grad ? 1 : k > 0 && abs(sizes[t]) == 2 ? 4 : sizes[t];
 }
 
 /* `count` elements from `first` on, as an operand that has a gradient. */
@@ -186,7 +186,7 @@ static int run(const row *r, int t, int64_t first, int64_t count, unsigned char 
                 *y = applied(r, a, b, first, count);
     int outputs = 0;
     read_output(y, to[outputs++], first, size_of(r, t, 0));
-    if (r->slopes) {
+    if (r->has_grad) {
         assert_true(tarn_backward_from(y, operand(3, t, first, count), NULL));
         read_output(tarn_grad(a), to[outputs++], first, size_of(r, t, 1));
         if (b)
@@ -220,7 +220,7 @@ static int differences(const row *r, int t, int outputs, int64_t first, int64_t 
             print_message("%s, %s, output %d of %d elements from %d:", r->name, tarn_dtype_name(types[t]), k,
                           (int)count, (int)first);
             print_value("a", operands[0], i, sizes[t]), print_value("b", operands[1], i, sizes[t]),
-                print_value("slope", operands[3], i, sizes[t]);
+                print_value("gradient", operands[3], i, sizes[t]);
             print_value("together", results[k], i, size), print_value("here", got[k], i, size);
             print_message("\n");
         }
@@ -295,7 +295,7 @@ static int class_of(const unsigned char *value, int size)
 static int compare_levels(const row *r, int t, int level, int widest)
 {
     const int64_t count = fill(r, t);
-    const int outputs = r->slopes ? (r->operands > 1 ? 3 : 2) : 1;
+    const int outputs = r->has_grad ? (r->operands > 1 ? 3 : 2) : 1;
     int found = 0;
     for (int k = 0; k < outputs; k++)
         for (int64_t i = 0; i < count; i++) {
@@ -309,7 +309,7 @@ static int compare_levels(const row *r, int t, int level, int widest)
                 continue;
             print_message("%s, %s, output %d:", r->name, tarn_dtype_name(types[t]), k);
             print_value("a", operands[0], i, sizes[t]), print_value("b", operands[1], i, sizes[t]),
-                print_value("slope", operands[3], i, sizes[t]);
+                print_value("gradient", operands[3], i, sizes[t]);
             print_value(level_name(level), mine, i, size), print_value(level_name(widest), other, i, size);
             print_message("\n");
         }

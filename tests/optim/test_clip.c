@@ -285,7 +285,7 @@ static void parameters_on_two_devices_are_clipped_together(void **state)
     tarn_empty_cache(device);
 }
 
-static void the_norm_has_the_same_bits_with_any_number_of_threads(void **state)
+static void the_norm_is_bitwise_identical_with_any_number_of_threads(void **state)
 {
     (void)state;
     int before = tarn_threads();
@@ -350,7 +350,7 @@ int main(void)
         in_scope(clipping_on_a_device_makes_no_transfer),
         in_scope(moving_a_module_keeps_a_clipping_that_is_pending),
         in_scope(parameters_on_two_devices_are_clipped_together),
-        in_scope(the_norm_has_the_same_bits_with_any_number_of_threads),
+        in_scope(the_norm_is_bitwise_identical_with_any_number_of_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

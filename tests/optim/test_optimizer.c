@@ -547,9 +547,9 @@ static void the_learning_rate_can_be_changed_and_read(void **state)
     tarn_module_free(module);
 }
 
-/* ---- the same bits ----------------------------------------------------------------------------------------------- */
+/* ---- bitwise identical  ------------------------------------------------------------------------------------------ */
 
-static void a_step_gives_the_same_bits_with_any_number_of_threads(void **state)
+static void a_step_is_bitwise_identical_with_any_number_of_threads(void **state)
 {
     (void)state;
     enum { COUNT = 100003 };
@@ -672,7 +672,7 @@ int main(void)
         cmocka_unit_test_setup(moving_a_module_takes_its_optimizer_along, clear_error),
         cmocka_unit_test_setup(options_outside_their_bounds_are_errors, clear_error),
         cmocka_unit_test_setup(the_learning_rate_can_be_changed_and_read, clear_error),
-        cmocka_unit_test_setup(a_step_gives_the_same_bits_with_any_number_of_threads, clear_error),
+        cmocka_unit_test_setup(a_step_is_bitwise_identical_with_any_number_of_threads, clear_error),
         cmocka_unit_test_setup(setting_up_holds_no_second_copy_of_the_weights, clear_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -80,7 +80,7 @@ static void assert_same_bits(tarn_module *a, tarn_module *b)
     }
 }
 
-static void a_run_that_is_taken_up_again_has_the_same_bits(void **state)
+static void a_resumed_run_is_bitwise_identical(void **state)
 {
     (void)state;
     if (!TARN__HAVE_JANSSON)
@@ -182,7 +182,7 @@ int main(void)
 {
     cpu = tarn_device_cpu();
     const struct CMUnitTest tests[] = {
-        in_scope(a_run_that_is_taken_up_again_has_the_same_bits),
+        in_scope(a_resumed_run_is_bitwise_identical),
         in_scope(a_state_goes_to_the_device_where_the_parameters_are),
         in_scope(a_file_that_does_not_fit_changes_nothing),
     };

@@ -96,8 +96,8 @@ def write_lines(path, lines):
 
 
 def differing(mine, wanted):
-    """Rows change the order. The first id of a document is never learnt."""
-    wanted = [(ids, [False] + learnt[1:]) for ids, learnt in wanted]
+    """Rows change the order. The first id of a document is never in the loss."""
+    wanted = [(ids, [False] + mask[1:]) for ids, mask in wanted]
     order = lambda documents: sorted(documents, key=str)
     for one, other in zip(order(mine), order(wanted)):
         if one != other:

@@ -54,7 +54,7 @@ def _mismatch(got, expected, label):
     if not got.is_floating_point():
         return None
     wrong = torch.isnan(got) != torch.isnan(expected)
-    # An infinite expectation is exact; a finite one beyond the dtype's range is dealt with by distance.
+    # An infinite expectation is exact; a finite one beyond the dtype's range is compared by distance.
     wrong |= torch.isinf(expected) & (got != expected) & ~torch.isnan(got)
     if wrong.any():
         return _element(wrong.flatten().to(torch.uint8).argmax(), got, expected, label)

@@ -1,4 +1,4 @@
-"""Files written by NumPy, the csv module and gzip, read by tarn: every element must have the same bits."""
+"""Files written by NumPy, the csv module and gzip, read by tarn: every element must be bitwise identical."""
 import csv
 import ctypes as c
 import gzip

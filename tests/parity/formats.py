@@ -138,7 +138,7 @@ def change(data, rng):
 
 
 def check_changed(folder, rng):
-    """tarn opens what the package opens, and what tarn opens has the same bits there. tarn may refuse more: a bool that is neither 0 nor 1, a
+    """tarn opens what the package opens, and what tarn opens is bitwise identical there. tarn may refuse more: a bool that is neither 0 nor 1, a
     NUL in a name, more than 8 axes."""
     source, path = os.path.join(folder, "source.safetensors"), os.path.join(folder, "changed.safetensors")
     tensors = {"a": bits((2, 3), torch.float32, rng), "b.weight": bits((4,), torch.uint8, rng), "c": bits((), torch.int64, rng)}

@@ -160,7 +160,7 @@ def check_ours(config, dtype, rng, folder):
 
 
 def check_bits(config, dtype, rng, folder):
-    """A folder in a half dtype goes through tarn and comes back with the same bits."""
+    """A folder in a half dtype goes through tarn and comes back bitwise identical."""
     network = randomized(transformers.GPT2LMHeadModel(config).to(tarn.TORCH[dtype]))
     network.save_pretrained(os.path.join(folder, "there"))
     model = open_in_tarn(os.path.join(folder, "there"), dtype)

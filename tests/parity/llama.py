@@ -256,7 +256,7 @@ def check_ours(config, dtype, rng, folder):
 
 
 def check_bits(config, dtype, rng, folder):
-    """A folder in a half dtype goes through tarn, opened as stored, and comes back with the same bits."""
+    """A folder in a half dtype goes through tarn, opened as stored, and comes back bitwise identical."""
     network = make_network(config, dtype)
     network.save_pretrained(os.path.join(folder, "there"), max_shard_size=rng.choice([3000, 10**9]))
     options = tarn.ModelOpenOptions(as_stored=True)

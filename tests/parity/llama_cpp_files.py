@@ -61,7 +61,7 @@ class Theirs:
         return torch.tensor(self.model.scores[: len(ids)], dtype=torch.float64)
 
     def write(self, prompt, count):
-        """The likeliest tokens, one after the other."""
+        """Greedy decoding."""
         self.model.reset()
         self.model.eval(prompt)
         made = []
@@ -117,7 +117,7 @@ def judge_logits(path, theirs, kind, ids, least=0.0):
     found, ours = theirs.logits(ids), logits_in_tarn(path, ids)
     far, own = distance(found, truth), distance(ours, truth)
     agree = (found.argmax(-1) == ours.argmax(-1)).double().mean().item()
-    print(f"  {os.path.basename(path):<20} logits {far:.1e} from the truth in llama.cpp, {own:.1e} in tarn; the likeliest token is the same at {agree:.1%} of {len(ids)}", flush=True)
+    print(f"  {os.path.basename(path):<20} logits {far:.1e} from the truth in llama.cpp, {own:.1e} in tarn; the argmax is the same at {agree:.1%} of {len(ids)}", flush=True)
     bar = max(FAR[kind], least)
     return compare.Verdict(far <= bar, far, bar, "rms", f"{kind}: llama.cpp's logits are {far:.3g} from the truth, {bar:.3g} allowed")
 

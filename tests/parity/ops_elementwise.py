@@ -11,7 +11,7 @@ from case import Case, FLOATS, INTEGERS, Input, LAYOUTS, by_terms, by_upstream
 
 # ---- references -----------------------------------------------------------------------------------------------------------------------
 #
-# Where torch's own f64 formula loses digits or range that tarn still has (1 + tanh(u) far on the left, 1 - y * y where y is near 1,
+# Where torch's own f64 formula loses precision or range that tarn still has (1 + tanh(u) far on the left, 1 - y * y where y is near 1,
 # y * y * y beyond the range, softplus, which torch cuts off at 20), the reference is the same function written without the loss; every
 # run checks that it agrees with torch's own as far as that goes.
 

@@ -186,7 +186,7 @@ def run_chat(options):
 
 
 def run_chats(options):
-    """Documents to fine-tune on: ids, which of them are learnt, positions."""
+    """Documents to fine-tune on: ids, loss mask, positions."""
     return run_files("chats", importlib.import_module("chats").run, options)
 
 

@@ -1,5 +1,5 @@
-"""Tokenizers beside Hugging Face's tokenizers: the same ids for random Unicode, the same text back, files that both open, and the same merges
-learnt. Real vocabularies are read from TARN_TEST_DATA; without it tokenizers are trained here, so that little is left out.
+"""Tokenizers beside Hugging Face's tokenizers: the same ids for random Unicode, the same text back, files that both open, and the same
+trained merges. Real vocabularies are read from TARN_TEST_DATA; without it tokenizers are trained here, so that little is left out.
 
 Characters are those of Unicode 3.2: newer ones are letters in one program and nothing yet in the other, by the age of their tables."""
 import ctypes as c

@@ -6,7 +6,7 @@
 
 static tarn_device gpu;
 
-/* Set-up and tear-down of a test: a scope, and the same random numbers for each. */
+/* Set-up and tear-down of a test: a scope, and the same random seed. */
 static inline int open_gpu(void **state)
 {
     if (tarn_device_count("cuda") == 0)

@@ -12,12 +12,13 @@ enum { REVERSAL_VOCAB = 276, REVERSAL_EOT = 275, REVERSAL_MAX_LETTERS = 4 };
 int reversal_letters(void);
 int reversal_words(void);
 
-/* The word of a number, and what it is backwards. One word in eight is never learnt, so that it can be asked for. */
+/* The word of a number, and what it is backwards. One word in eight is held out of training, so that it can be asked
+ * for. */
 void reversal_word(int number, char *word);
 void reversal_of(const char *word, char *back);
 bool reversal_is_held_out(int number);
 
-/* Writes the conversations of the words that are learnt, or of those that are asked for, to the scratch folder as JSON
+/* Writes the conversations of the training words, or of those that are held out, to the scratch folder as JSON
  * lines, and returns their path. */
 const char *reversal_chats(const char *name, bool asked);
 

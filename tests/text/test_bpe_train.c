@@ -148,7 +148,7 @@ static void several_texts_are_trained_on_together(void **state)
     tarn_tokenizer_free(t);
 }
 
-/* What JSON puts around a text, and how it writes letters, is not learnt. */
+/* What JSON puts around a text, and how it escapes characters, is not trained on. */
 static void lines_of_json_are_texts(void **state)
 {
     (void)state;

@@ -78,9 +78,9 @@ static void expect_line(const tarn_tokenizer *t, const char *line, const int32_t
 }
 #define IDS(...) ((const int32_t[]){__VA_ARGS__})
 
-/* ---- what is learnt ---------------------------------------------------------------------------------------------- */
+/* ---- loss mask --------------------------------------------------------------------------------------------------- */
 
-static void answers_of_a_conversation_are_learnt_with_their_ends(void **state)
+static void answers_of_a_conversation_are_in_the_loss_with_their_ends(void **state)
 {
     (void)state;
     tarn_tokenizer *t = open_tokenizer(CHATML);
@@ -93,7 +93,7 @@ static void answers_of_a_conversation_are_learnt_with_their_ends(void **state)
     tarn_tokenizer_free(t);
 }
 
-static void every_answer_of_several_is_learnt(void **state)
+static void every_answer_of_several_is_in_the_loss(void **state)
 {
     (void)state;
     tarn_tokenizer *t = open_tokenizer(CHATML);
@@ -107,15 +107,15 @@ static void every_answer_of_several_is_learnt(void **state)
         t, 100);
     assert_ok();
     batch b = batch_of(c, TARN__CHAT_TRAINING, 0, 1);
-    int32_t learnt[8], count = 0;
+    int32_t trained[8], count = 0;
     for (int64_t i = 0; i < 100; i++)
         if (b.targets[i] != NO) {
             assert_int_equal(b.targets[i], b.ids[i + 1]);
             assert_true(count < 8);
-            learnt[count++] = b.targets[i];
+            trained[count++] = b.targets[i];
         }
     assert_int_equal(count, 5);
-    assert_memory_equal(learnt, IDS('X', 'Y', CLOSE, 'Z', CLOSE), sizeof(int32_t) * 5);
+    assert_memory_equal(trained, IDS('X', 'Y', CLOSE, 'Z', CLOSE), sizeof(int32_t) * 5);
     tarn__chat_dataset_close(c);
     tarn_tokenizer_free(t);
 }
@@ -145,7 +145,7 @@ static void without_a_template_a_completion_follows_its_prompt(void **state)
     expect_line(t, "{\"prompt\": \"ab\", \"completion\": \"cd\", \"source\": \"any\"}",
                 IDS(END, 'a', 'b', 'c', 'd', TAG), IDS(NO, NO, 'c', 'd', TAG, NO), 6);
     expect_line(t, "{\"text\": \"abc\"}\r", IDS(END, 'a', 'b', 'c', TAG), IDS('a', 'b', 'c', TAG, NO), 5);
-    /* an id that holds the last byte of the prompt and the first of the completion is learnt */
+    /* an id that holds the last byte of the prompt and the first of the completion is in the loss */
     expect_line(t, "{\"prompt\": \"ah\", \"completion\": \"ed\"}", IDS(END, 'a', 256, 'd', TAG),
                 IDS(NO, 256, 'd', TAG, NO), 5);
     assert_null(open_chats(write_text("m.jsonl", "\n{\"messages\": [{\"role\": \"assistant\", \"content\": \"llo\"}]}"),
@@ -591,8 +591,8 @@ static void memory_may_run_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(answers_of_a_conversation_are_learnt_with_their_ends),
-        in_scope(every_answer_of_several_is_learnt),
+        in_scope(answers_of_a_conversation_are_in_the_loss_with_their_ends),
+        in_scope(every_answer_of_several_is_in_the_loss),
         in_scope(special_tokens_in_messages_stay_text),
         in_scope(without_a_template_a_completion_follows_its_prompt),
         in_scope(pieces_of_sentencepiece_add_up_too),

@@ -87,7 +87,7 @@ static void numbers_that_are_not_finite_are_refused_with_their_place(void **stat
     }
 }
 
-static void a_run_goes_on_with_the_data_it_began_with(void **state)
+static void a_run_is_resumed_with_the_data_it_began_with(void **state)
 {
     (void)state;
     images all = make_images(), other = all;
@@ -140,8 +140,8 @@ static void a_run_that_noted_nothing_of_its_data_goes_on(void **state)
     }
 }
 
-/* Goes on with the data in another place, and once more without naming it. */
-static void go_on_with(const char *folder, const char *data, int64_t steps)
+/* Resumes with the data at another path, and once more without naming it. */
+static void resume_with(const char *folder, const char *data, int64_t steps)
 {
     tarn_train_options changes = {.steps = steps};
     snprintf(changes.data, sizeof(changes.data), "%s", data);
@@ -154,7 +154,7 @@ static void go_on_with(const char *folder, const char *data, int64_t steps)
     }
 }
 
-static void a_run_goes_on_where_its_data_lies_now(void **state)
+static void a_run_is_resumed_with_the_new_path_of_its_data(void **state)
 {
     (void)state;
     images all = make_images(), other = all;
@@ -169,7 +169,7 @@ static void a_run_goes_on_where_its_data_lies_now(void **state)
     assert_error(TARN_ERROR_SHAPE, "was trained on [1, 4, 4]");
     name_images(&all, false, "elsewhere", changes.data, sizeof(changes.data));
     assert_int_equal(remove(scratch("before-x.npy")), 0);
-    go_on_with(options.out, changes.data, 70);
+    resume_with(options.out, changes.data, 70);
     make_older(options.out);
     name_images(&all, false, "third", changes.data, sizeof(changes.data));
     assert_null(tarn_trainer_resume(options.out, &changes));
@@ -198,7 +198,7 @@ static void a_language_model_goes_on_where_its_text_lies_now(void **state)
     assert_null(tarn_trainer_resume(options.out, &changes));
     assert_error(TARN_ERROR_FORMAT, "is other text than the run began with");
     snprintf(changes.data, sizeof(changes.data), "text:%s", write_text("there.txt", text));
-    go_on_with(options.out, changes.data, 5);
+    resume_with(options.out, changes.data, 5);
     snprintf(changes.data, sizeof(changes.data), "digits");
     assert_null(tarn_trainer_resume(options.out, &changes));
     assert_error(TARN_ERROR_ARGUMENT, "is no text");
@@ -272,9 +272,9 @@ static void an_option_given_twice_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {in_scope(numbers_that_are_not_finite_are_refused_with_their_place),
-                                       in_scope(a_run_goes_on_with_the_data_it_began_with),
+                                       in_scope(a_run_is_resumed_with_the_data_it_began_with),
                                        in_scope(a_run_that_noted_nothing_of_its_data_goes_on),
-                                       in_scope(a_run_goes_on_where_its_data_lies_now),
+                                       in_scope(a_run_is_resumed_with_the_new_path_of_its_data),
                                        in_scope(a_language_model_goes_on_where_its_text_lies_now),
                                        in_scope(a_table_that_has_grown_is_other_data),
                                        in_scope(bytes_and_real_numbers_are_not_mixed_up),

@@ -1,6 +1,6 @@
-/* test_finetune_chat.c: fine-tuning on conversations: runs go on bit for bit, micro-batches of answers of different
- * lengths are one batch, merged models are what adapters made, and GGUF files are bases. That a task is learnt so is in
- * tests/cli/test_finetune.c. */
+/* test_finetune_chat.c: fine-tuning on conversations: runs resume bitwise identical, micro-batches of answers of
+ * different lengths are one batch, merged models are what adapters made, and GGUF files are bases. That models train
+ * well so is in tests/cli/test_finetune.c. */
 #include <math.h>
 #include <stdlib.h>
 #include <tarn/convert.h>
@@ -27,7 +27,7 @@ static tarn_train_options tuning(const char *base, const char *folder, int64_t s
                             .seed = 4,
                             .chat_template = "chatml"};
     snprintf(o.base, sizeof(o.base), "%s", base);
-    snprintf(o.data, sizeof(o.data), "%s", reversal_chats("learnt.jsonl", false));
+    snprintf(o.data, sizeof(o.data), "%s", reversal_chats("trained.jsonl", false));
     snprintf(o.val, sizeof(o.val), "%s", reversal_chats("asked.jsonl", true));
     snprintf(o.out, sizeof(o.out), "%s", scratch(folder));
     return o;
@@ -113,7 +113,7 @@ static void a_stopped_run_on_conversations_goes_on_bit_for_bit(void **state)
     assert_int_equal(own.tokens, named.tokens);
     assert_true(fabs(own.loss - named.loss) < 1e-6 * own.loss);
     tarn_run_close(opened);
-    reversal_chats("learnt.jsonl", true); /* other conversations under the same name */
+    reversal_chats("trained.jsonl", true); /* other conversations under the same name */
     assert_null(tarn_trainer_resume(stopped.out, NULL));
     assert_error(TARN_ERROR_FORMAT, "is other text than the run began with");
 }

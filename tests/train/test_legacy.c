@@ -116,7 +116,7 @@ static story run(tarn_trainer *trainer, int64_t stop_at)
 }
 
 /* True when this machine computes the steps before the checkpoint as the one that wrote it did: a new run by the old
- * config.json gives the same bits. */
+ * config.json is bitwise identical. */
 static bool is_reproducible(const char *name)
 {
     char config[64], out[64];

@@ -10,7 +10,7 @@
 
 #define CPU tarn_device_cpu()
 
-/* A text that can be learnt, of 2,400 bytes. */
+/* A text that is easy to train on, of 2,400 bytes. */
 static const char *make_text(void)
 {
     static char path[1200];

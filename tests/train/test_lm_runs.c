@@ -16,7 +16,7 @@
 
 #define CPU tarn_device_cpu()
 
-/* A text that can be learnt, of 2,400 bytes. */
+/* A text that is easy to train on, of 2,400 bytes. */
 static const char *make_text(void)
 {
     static char path[1200];
@@ -199,7 +199,7 @@ static void the_plan_says_what_will_be_done(void **state)
     tarn_trainer_free(trainer);
 }
 
-/* ---- the same bits ----------------------------------------------------------------------------------------------- */
+/* ---- bitwise identical  ------------------------------------------------------------------------------------------ */
 
 static void a_stopped_run_goes_on_bit_for_bit(void **state)
 {
@@ -412,7 +412,7 @@ static void mistakes_are_named(void **state)
     }
 }
 
-static void a_run_does_not_go_on_with_other_text_or_other_options(void **state)
+static void a_run_is_not_resumed_with_other_text_or_other_options(void **state)
 {
     (void)state;
     tarn_train_options options = small("other");
@@ -624,7 +624,7 @@ int main(void)
         in_scope(micro_batches_add_up_to_the_batch),
         in_scope(what_is_recomputed_takes_less_memory_and_makes_the_same_run),
         in_scope(mistakes_are_named),
-        in_scope(a_run_does_not_go_on_with_other_text_or_other_options),
+        in_scope(a_run_is_not_resumed_with_other_text_or_other_options),
         in_scope(memory_does_not_grow_in_1000_steps),
         in_scope(nothing_crosses_to_the_device_in_a_step_but_the_batch),
         in_scope(it_learns_on_shakespeare),

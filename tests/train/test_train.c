@@ -1,5 +1,5 @@
-/* test_train.c: runs: they learn, leave their files, can be stopped and gone on with at any step, and give the same
- * bits however they are run. */
+/* test_train.c: runs: their loss falls, they write their files, can be stopped and resumed at any step, and are bitwise
+ * identical however they are run. */
 #include <sys/stat.h>
 #include <tarn/profile.h>
 
@@ -131,7 +131,7 @@ static void the_callers_random_numbers_stay_its_own(void **state)
     assert_close(good(tarn_uniform(TARN_SHAPE(4), 0, 1, TARN_F32, CPU)), expected, 0);
 }
 
-/* ---- the same bits ----------------------------------------------------------------------------------------------- */
+/* ---- bitwise identical  ------------------------------------------------------------------------------------------ */
 
 static void a_stopped_run_goes_on_bit_for_bit(void **state)
 {
@@ -156,7 +156,7 @@ static void a_stopped_run_goes_on_bit_for_bit(void **state)
 }
 
 /* Only what says nothing of the result differs: when it was. */
-static void the_same_run_gives_the_same_bits_with_any_number_of_threads(void **state)
+static void a_run_is_bitwise_identical_with_any_number_of_threads(void **state)
 {
     (void)state;
     const char *folders[3];
@@ -541,7 +541,7 @@ static void data_that_cannot_be_classes_is_refused(void **state)
     }
 }
 
-static void mnist_is_learnt_where_it_is(void **state)
+static void mnist_is_trained_on_where_present(void **state)
 {
     (void)state;
     const char *folder = real_data("mnist");
@@ -606,7 +606,7 @@ int main(void)
         in_scope(the_plan_says_what_will_be_done),
         in_scope(the_callers_random_numbers_stay_its_own),
         in_scope(a_stopped_run_goes_on_bit_for_bit),
-        in_scope(the_same_run_gives_the_same_bits_with_any_number_of_threads),
+        in_scope(a_run_is_bitwise_identical_with_any_number_of_threads),
         in_scope(a_run_can_be_made_longer),
         in_scope(a_checkpoint_is_whole_whenever_its_writing_was_interrupted),
         in_scope(files_that_do_not_belong_together_are_refused),
@@ -619,7 +619,7 @@ int main(void)
         in_scope(images_without_channels_and_labels_of_other_dtypes_are_taken),
         in_scope(predictions_agree_with_the_evaluation),
         in_scope(data_that_cannot_be_classes_is_refused),
-        in_scope(mnist_is_learnt_where_it_is),
+        in_scope(mnist_is_trained_on_where_present),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

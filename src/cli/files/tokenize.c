@@ -220,7 +220,7 @@ static void print_summary(const tarn__options *o, const tarn_tokenizer *t, const
         tarn__json_int(&json, "files", s->train_files + s->valid_files);
         tarn__json_end(&json);
     } else if (!o->quiet) {
-        printf("%s: %lld documents, %s: %lld tokens to train on, %lld to judge by, in %d files\n",
+        printf("%s: %lld documents, %s: %lld tokens to train on, %lld to validate on, in %d files\n",
                tarn__escaped(o->prepare), (long long)s->documents, tarn__bytes_text(s->bytes),
                (long long)s->train_tokens, (long long)s->valid_tokens, s->train_files + s->valid_files);
     }

@@ -105,8 +105,8 @@ static void print_end(const tarn_train_plan *p, const tarn_train_result *r, cons
         return;
     }
     if (r->end == TARN_TRAIN_STOPPED)
-        printf("stopped after step %lld; everything is saved; go on with: tarn train --resume %s\n", (long long)r->step,
-               tarn__escaped(p->folder));
+        printf("stopped after step %lld; everything is saved; resume with: tarn train --resume %s\n",
+               (long long)r->step, tarn__escaped(p->folder));
     else if (r->end == TARN_TRAIN_PATIENCE)
         printf("ended early after step %lld: no better evaluation for %lld times\n", (long long)r->step,
                (long long)p->options.patience);

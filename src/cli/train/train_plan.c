@@ -26,11 +26,12 @@ static const char *shape_text(tarn_shape shape, char *text, size_t size)
 /* Chat datasets: documents are packed into rows, and only tokens under the loss mask are trained. */
 static void print_chats(FILE *to, const tarn_train_plan *p)
 {
-    fprintf(to,
-            "  data        %s: %lld documents to train on (%lld tokens, %lld of them learnt, in %lld rows), %lld to "
-            "judge by\n",
-            tarn__escaped(p->options.data), (long long)p->training_documents, (long long)p->training_tokens,
-            (long long)p->completion_tokens, (long long)p->training_samples, (long long)p->validation_documents);
+    fprintf(
+        to,
+        "  data        %s: %lld documents to train on (%lld tokens, %lld of them in the loss, in %lld rows), %lld to "
+        "validate on\n",
+        tarn__escaped(p->options.data), (long long)p->training_documents, (long long)p->training_tokens,
+        (long long)p->completion_tokens, (long long)p->training_samples, (long long)p->validation_documents);
     if (p->documents_truncated)
         fprintf(to, "              %lld documents were longer than the context, and cut\n",
                 (long long)p->documents_truncated);
@@ -41,7 +42,7 @@ static void print_data(FILE *to, const tarn_train_plan *p)
     char shape[80];
     const tarn_train_options *o = &p->options;
     if (!p->is_text) {
-        fprintf(to, "  data        %s: %lld samples of %s to train on, %lld to judge by, %lld classes\n",
+        fprintf(to, "  data        %s: %lld samples of %s to train on, %lld to validate on, %lld classes\n",
                 tarn__escaped(o->data), (long long)p->training_samples, shape_text(p->input, shape, sizeof(shape)),
                 (long long)p->validation_samples, (long long)p->classes);
         return;
@@ -49,7 +50,7 @@ static void print_data(FILE *to, const tarn_train_plan *p)
     if (p->is_chat)
         print_chats(to, p);
     else
-        fprintf(to, "  data        %s: %lld tokens to train on, %lld to judge by\n", tarn__escaped(o->data),
+        fprintf(to, "  data        %s: %lld tokens to train on, %lld to validate on\n", tarn__escaped(o->data),
                 (long long)p->training_tokens, (long long)p->validation_tokens);
     fprintf(to, "  model       %lld layers, %lld heads", (long long)o->layers, (long long)o->heads);
     if (o->kv_heads != o->heads)

@@ -101,7 +101,7 @@ void tarn__chat_dataset_close(tarn__chat_dataset *c)
         tarn__release(c->split[i].row_first, sizeof(int64_t) * (size_t)(c->split[i].count + 1));
     }
     tarn__buffer_free(&c->ids, sizeof(int32_t));
-    tarn__buffer_free(&c->learnt, 1);
+    tarn__buffer_free(&c->loss_mask, 1);
     tarn__buffer_free(&c->documents, sizeof(tarn__chat_document));
     tarn__release(c, sizeof(*c));
 }
@@ -112,7 +112,7 @@ void tarn__chat_dataset_counts(const tarn__chat_dataset *c, tarn__chat_dataset_s
 {
     *summary = (tarn__chat_dataset_summary){.truncated = c->truncated};
     summary->hash = tarn__hash(c->ids.data, c->ids.count * sizeof(int32_t), (uint64_t)c->context);
-    summary->hash = tarn__hash(c->learnt.data, c->learnt.count, summary->hash);
+    summary->hash = tarn__hash(c->loss_mask.data, c->loss_mask.count, summary->hash);
     for (int i = 0; i < 2; i++) {
         const tarn__chat_split *s = &c->split[i];
         summary->documents[i] = s->count;
@@ -136,11 +136,11 @@ static void write_document(const tarn__chat_dataset *c, const tarn__chat_documen
                            const tarn__chat_dataset_rows *row)
 {
     const int32_t *ids = (const int32_t *)(const void *)c->ids.data + (d ? d->begin : 0);
-    const uint8_t *learnt = (const uint8_t *)c->learnt.data + (d ? d->begin : 0);
+    const uint8_t *mask = (const uint8_t *)c->loss_mask.data + (d ? d->begin : 0);
     for (int64_t i = 0; i < count; i++) {
         int64_t at = begin + i;
         row->ids[at] = d ? ids[i] : 0;
-        row->targets[at] = d && i + 1 < count && learnt[i + 1] ? ids[i + 1] : TARN__IGNORE_INDEX;
+        row->targets[at] = d && i + 1 < count && mask[i + 1] ? ids[i + 1] : TARN__IGNORE_INDEX;
         row->positions[at] = (int32_t)i;
         row->document_starts[at] = (int32_t)begin;
     }

@@ -66,7 +66,7 @@ struct tarn_chat_dataset {
     int64_t context;
     uint64_t seed;
     tarn__buffer ids;        /* int32_t */
-    tarn__buffer learnt;     /* loss mask: uint8_t per id */
+    tarn__buffer loss_mask;  /* loss mask: uint8_t per id */
     tarn__buffer documents;  /* tarn__chat_document; those of the validation file last */
     int64_t first_of_second; /* number of the first document of the validation file */
     int64_t truncated;

@@ -1,4 +1,4 @@
-/* chat_read.c: lines of JSON as documents: ids, and which of them are learnt. */
+/* chat_read.c: lines of JSON as documents: ids and loss masks. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -67,7 +67,7 @@ static bool add_document(reader *r)
                            r->where, c->context, whole);
     c->truncated += length < whole;
     return tarn__buffer_add(&c->ids, m->ids.data, (size_t)length, sizeof(int32_t)) &&
-           tarn__buffer_add(&c->learnt, m->mask.flags.data, (size_t)length, 1) &&
+           tarn__buffer_add(&c->loss_mask, m->mask.flags.data, (size_t)length, 1) &&
            tarn__buffer_add(&c->documents, &d, 1, sizeof(d));
 }
 

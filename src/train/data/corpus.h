@@ -20,7 +20,7 @@ typedef struct tarn__corpus {
     int32_t *ids;              /* of a text; owned */
     tarn_tokens *mapped[2];    /* of shards; owned */
     tarn__token_span training, validation;
-    uint64_t hash; /* the same for the same tokens: a run does not go on with others */
+    uint64_t hash; /* the same for the same tokens: a run is not resumed with others */
 } tarn__corpus;
 
 /* True when data is text by its name, so that a language model learns from it. */
@@ -31,7 +31,7 @@ bool tarn__data_is_text(const char *name);
  * shards' own for shards, which take no other. False with an error; free it then too. */
 bool tarn__corpus_open(const char *function, const char *name, const char *tokenizer, tarn__corpus *corpus);
 
-/* Opens text to judge by, all of it as `validation`; of shards the part for validation. Takes the tokenizer, on failure
+/* Opens validation text, all of it as `validation`; of shards the part for validation. Takes the tokenizer, on failure
  * too. */
 bool tarn__corpus_open_for_evaluation(const char *function, const char *name, tarn_tokenizer *tokenizer,
                                       tarn__corpus *corpus);

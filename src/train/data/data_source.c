@@ -12,7 +12,7 @@
 #include "base/os/platform.h"
 #include "train/data/corpus.h"
 
-/* drawn digits to train on; a fifth as many again to judge by */
+/* drawn digits to train on; a fifth as many again to validate on */
 enum { DIGITS = 10000, MOST_DIGITS = 10000000 };
 enum { DIGITS_SEED = 1, VALIDATION_SEED = 2, SPLIT_SEED = 3 }; /* the same data for every run, whatever its own seed */
 
@@ -105,7 +105,7 @@ static bool check_samples(const char *function, const char *path, tarn_dataset *
         int64_t at = first_not_finite(memory[0], input->dtype, elements);
         if (at >= 0)
             return tarn__raise(TARN_ERROR_FORMAT,
-                               "%s: %s: sample %lld, element %lld is not finite; nothing can be learnt from nan or "
+                               "%s: %s: sample %lld, element %lld is not finite; a model cannot be trained on nan or "
                                "inf: clean such files first",
                                function, path, (long long)i, (long long)at);
     }

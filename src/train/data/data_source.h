@@ -19,7 +19,7 @@ tarn_dataset *tarn__data_open_for_evaluation(const char *function, const char *n
 typedef struct tarn__data_spec {
     bool is_text;
     int64_t training_tokens, validation_tokens;
-    uint64_t hash; /* of the tokens, or of some of the samples: a run goes on with the same */
+    uint64_t hash; /* of the tokens, or of some of the samples: a run is resumed with the same */
     int64_t training_samples, validation_samples; /* 0: not noted */
     tarn_shape input;                             /* of one sample: a row of numbers, or an image [C, H, W] */
     int64_t classes;

@@ -397,7 +397,7 @@ bool tarn__data_spec_write(const tarn__data_spec *d, tarn__json_file *document)
     return good;
 }
 
-/* Reads an f32 back with the same bits. */
+/* Reads an f32 back, bitwise identical. */
 static bool read_real(const tarn__json_file *document, const char *key, size_t index, float *value)
 {
     double number;

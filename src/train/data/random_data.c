@@ -13,7 +13,7 @@
 #include "train/trainer.h"
 
 enum { CHANNELS = 3, SIDE = 32, CLASSES = 10 }; /* of an image: CIFAR-10's */
-/* of a vocabulary: GPT-2's 50,257 tokens get room for 50,304, as whoever trains it gives them */
+/* of a vocabulary: GPT-2's 50,257 tokens are padded to 50,304, as is usual in training */
 enum { WHOLE_TILES = 128 };
 enum { BATCHES = 4 }; /* that there are different images for */
 

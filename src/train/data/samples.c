@@ -93,7 +93,7 @@ static bool check_count(const char *function, const tarn__token_span *span, int6
 
 tarn_dataset *tarn__windows_in_order(const char *function, const tarn__token_span *span, int64_t context, int64_t most)
 {
-    if (tarn_failed() || !check_count(function, span, 2, "to judge by"))
+    if (tarn_failed() || !check_count(function, span, 2, "to validate on"))
         return NULL;
     int64_t all = (span->count - 1 + context - 1) / context;
     windows w = {*span, context, all, most > 0 && most < all ? most : all};

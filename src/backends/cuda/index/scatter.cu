@@ -256,7 +256,7 @@ static size_t scratch_of(const tarn__call *call, const add_plan *p)
     return 4 * p->keys_bytes + p->partial_bytes + p->begin_bytes + tarn__cuda_align(sort_bytes);
 }
 
-/* The plan is made again when it runs: both depend on shapes only. */
+/* The plan is computed again when it runs: both depend on shapes only. */
 static size_t scratch_scatter_add(const tarn__call *call)
 {
     add_plan p = plan_scatter(call);

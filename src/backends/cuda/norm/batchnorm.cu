@@ -154,7 +154,7 @@ static void run_batchnorm_relu(const tarn__call *call)
     run_forward(call, true);
 }
 
-/* The larger of both methods': the choice is made again when it runs. */
+/* The larger of both methods': the method is chosen again when it runs. */
 static size_t scratch_batchnorm(const tarn__call *call)
 {
     const channel_args a = describe(call, false, 0);

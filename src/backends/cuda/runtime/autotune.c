@@ -1,7 +1,7 @@
 /* autotune.c: times candidates on the device, and keeps the results in files (autotune.h).
  *
  * One lock guards all files and the imported lines. Files are only appended to; the last record of a key wins. A line
- * that cannot be read is ignored: the choice is made again. */
+ * that cannot be read is ignored: the candidates are timed again. */
 #include "backends/cuda/runtime/autotune.h"
 
 #include <fcntl.h>
@@ -167,7 +167,7 @@ static void append_line(const char *path, const char *line)
     int file = path[0] ? open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666) : -1;
     if (file >= 0) {
         ssize_t written = write(file, line, strlen(line));
-        (void)written; /* a choice that is not written is made again */
+        (void)written; /* candidates whose result is not written are timed again */
         close(file);
     }
 }
