@@ -1,5 +1,8 @@
-/* blas.c: the library loads OpenBLAS at the first product; so does the command, by the same name, and gets the same
- * one. */
+/* blas.c: OpenBLAS, called directly. The library loads OpenBLAS at its first matmul; the command loads it by the same
+ * name and gets the same instance, so a thread count set here applies to the library too.
+ *
+ * Three builds: linked, loaded at run time, or none; in the last one the functions do nothing and tarn__blas_missing()
+ * has the reason. Used by the main thread only. */
 #define _GNU_SOURCE
 #include "cli/blas.h"
 
@@ -9,16 +12,18 @@
 
 #include "tarn_features.h"
 
-#define THREAD_BYTES ((size_t)160 << 20) /* of a thread: its buffer, its stack, and a margin */
+#define THREAD_BYTES ((size_t)160 << 20) /* per thread: work buffer, stack and a margin */
 
 void tarn__blas_start_no_threads(void)
 {
+    /* read by OpenBLAS when it is loaded, so it must be set before */
     setenv("OPENBLAS_NUM_THREADS", "1", 1);
 }
 
 bool tarn__blas_fits(int threads)
 {
     size_t bytes = (size_t)threads * THREAD_BYTES;
+    /* a mapping of the same size, undone at once: what fits now is assumed to fit then */
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return memory != MAP_FAILED && munmap(memory, bytes) == 0;
 }
@@ -26,6 +31,7 @@ bool tarn__blas_fits(int threads)
 #if TARN__HAVE_OPENBLAS
 #include <cblas.h>
 
+/* static builds link it: there is nothing to look up */
 #if TARN__OPENBLAS_IS_LINKED
 
 #define FUNCTION(name) name
@@ -39,9 +45,10 @@ const char *tarn__blas_missing(void)
 
 #include <dlfcn.h>
 
-/* A function by its name, with the type of its declaration; never NULL once tarn__blas_missing() was. */
+/* A function by its name, with the type of its declaration. Never NULL after tarn__blas_missing() returned NULL. */
 #define FUNCTION(name) (*(__typeof__(name) **)&(void *){symbol(#name)})
 
+/* Stays loaded: the library uses it too. */
 static void *library;
 
 const char *tarn__blas_missing(void)

@@ -1,8 +1,12 @@
-/* checkpoint.c: --checkpoint: which weights of a run a command uses, found in one place and printed by all. */
+/* checkpoint.c: --checkpoint: resolves which weights of a run a command uses, in one place, and prints it.
+ *
+ * The default is the best weights; a run without an evaluation yet has only the last ones, which are used with a
+ * notice. Paths in tarn_run_weights are its own. */
 #include "cli/checkpoint.h"
 
 #include <string.h>
 
+/* NULL, not given, means best. */
 static bool parse(const char *word, tarn_run_checkpoint *checkpoint)
 {
     *checkpoint = word && strcmp(word, "last") == 0 ? TARN_RUN_LAST : TARN_RUN_BEST;
@@ -36,6 +40,7 @@ int tarn__checkpoint_use(const char *command, const tarn__options *o, tarn_run_w
     int status = tarn__checkpoint_find(command, o, w);
     if (status != TARN__DONE || !w->is_run || o->json || o->quiet)
         return status;
+    /* last weights although best ones were asked for, or by default */
     bool is_instead = w->checkpoint == TARN_RUN_LAST && !(o->checkpoint && strcmp(o->checkpoint, "last") == 0);
     fprintf(stderr, "(%s weights of the run, step %lld%s)\n", name_of(w), (long long)w->step,
             is_instead ? "; it has no best ones yet" : "");
@@ -44,6 +49,8 @@ int tarn__checkpoint_use(const char *command, const tarn__options *o, tarn_run_w
 
 void tarn__checkpoint_json(tarn__json *json, const tarn__options *o)
 {
+    /* found again instead of passed along: JSON is printed far from where the weights were opened; no error is raised
+     * here */
     tarn_run_weights w;
     tarn_run_checkpoint checkpoint;
     if (!parse(o->checkpoint, &checkpoint) || !tarn_run_weights_find(o->words[0], checkpoint, &w) || !w.is_run)

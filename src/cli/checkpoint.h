@@ -4,14 +4,14 @@
 
 #include "cli/cli.h"
 
-/* Finds the weights of the first word, a run's folder or another model. TARN__DONE, or a status with a sentence on
- * standard error: a model that is no run has no --checkpoint. */
+/* Finds the weights of the first argument, a run folder or another model. TARN__DONE, or an exit status with a message
+ * on standard error: --checkpoint is an error for a model that is not a run. */
 int tarn__checkpoint_find(const char *command, const tarn__options *options, tarn_run_weights *weights);
 
-/* The same, and prints which weights of a run they are: on standard error, but for --json and --quiet. */
+/* Same, and prints which weights of a run are used to standard error, unless --json or --quiet is given. */
 int tarn__checkpoint_use(const char *command, const tarn__options *options, tarn_run_weights *weights);
 
-/* Adds "checkpoint" and "checkpoint_step"; nothing for a model that is no run. */
+/* Writes the members "checkpoint" and "checkpoint_step"; nothing for a model that is not a run. */
 void tarn__checkpoint_json(tarn__json *json, const tarn__options *options);
 
 #endif

@@ -1,5 +1,8 @@
-/* cli.h: the sub-commands, one file each, and their shared terminal output. Untrusted strings (names in files, model
- * output) are escaped before they reach a terminal. */
+/* cli.h: the sub-commands, one file each, and their shared terminal output.
+ *
+ * Results go to standard output, messages to standard error. Untrusted strings (names in files, model output) are
+ * escaped before they reach a terminal. Functions that return a string of a rotating buffer are for the main thread;
+ * the progress thread formats its own. */
 #ifndef TARN__CLI_H
 #define TARN__CLI_H
 
@@ -27,49 +30,51 @@ int tarn__quantize(const tarn__options *options);
 int tarn__convert(const tarn__options *options);
 int tarn__data(const tarn__options *options);
 
-/* What the profile of a run says: a table, unless it is not wanted, and RUN/profile.json. */
+/* Prints the profile of a run's last `steps` profiled steps as a table, if `prints`, and writes RUN/profile.json.
+ * Returns the exit status. */
 int tarn__train_profile(const tarn_train_plan *plan, int64_t steps, bool prints);
 
-/* Says on standard error what went wrong in the library, clears it, and is TARN__FAILED. */
+/* Prints the pending error of the library to standard error and clears it. Returns TARN__FAILED. */
 int tarn__print_error(const char *command);
 
 /* True when standard output is a terminal that shows colours, and NO_COLOR does not forbid them. */
 bool tarn__in_colour(void);
 
-/* A text from outside on one line: a name in a file, or a file's: what a terminal would obey is escaped as
- * tarn_string_escape() does. In one of a few buffers that are used in turn. */
+/* An untrusted string on one line, such as a name in a file, escaped by tarn_string_escape(). The result is valid for
+ * the next 7 calls. */
 const char *tarn__escaped(const char *text);
 
-/* The same of several lines, to standard output. */
+/* Prints an untrusted text of several lines to standard output, escaped but for its line breaks. */
 void tarn__print_lines(const char *text, size_t length);
 
-/* What a model wrote: its bytes in a pipe or a file, tarn__print_lines() on a terminal. */
+/* Prints generated text: its exact bytes to a pipe or file, escaped on a terminal. */
 void tarn__print_generated(const char *text, size_t length);
 
-/* A piece of text on one line: what cannot be seen is written as \n, \t or \xNN. */
+/* Prints a token's string on one line: invisible bytes as \n, \t or \xNN. */
 void tarn__print_token(const char *piece, size_t length);
 
 /* A heading line: bold on a terminal, plain in a pipe or with NO_COLOR. */
 void tarn__heading(const char *format, ...) TARN_PRINTF(1, 2);
 
-/* "1:05:09", or "65 s" below two minutes; in `text`. */
+/* "1:05:09", or "65 s" below two minutes. Returns `text`. */
 const char *tarn__time_text(double seconds, char text[32]);
 
-/* Columns of the terminal, 80 where there is none. */
+/* Columns of the terminal, at most TARN__MAX_COLUMNS; 80 without a terminal. */
 enum { TARN__MAX_COLUMNS = 400 };
 int tarn__columns(void);
 
-/* Lines of text: on a terminal broken at spaces to fit it, what follows with `indent` spaces before it. */
+/* Prints lines of text, on a terminal wrapped at spaces to its width; continuation lines are indented by `indent`. */
 void tarn__print_wrapped(const char *text, int indent);
 
-/* True when standard output is a terminal on which a line can be written over. */
+/* True when standard output is a terminal that can redraw a line. */
 bool tarn__on_terminal(void);
 
-/* "64 MiB", "23.5 GiB", in one of a few buffers that are used in turn. */
+/* "64 MiB", "23.5 GiB". The result is valid for the next 7 calls. */
 const char *tarn__bytes_text(int64_t bytes);
 
 /* ---- reports of a training run (train/train_progress.c) ---------------------------------------------------------- */
 
+/* How reports are shown; fixed for a run. */
 typedef struct tarn__display {
     bool json, quiet, terminal;
 } tarn__display;

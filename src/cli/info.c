@@ -1,4 +1,8 @@
-/* info.c: `tarn info`: what this build is, which devices are here, what `auto` takes, and why not the others. */
+/* info.c: `tarn info`: version and build, optional libraries, devices, the device that `auto` selects, and the reason
+ * why a backend is missing.
+ *
+ * It must work on a broken installation: a device that cannot be opened is listed with its error, and the exit status
+ * stays 0. */
 #include <string.h>
 
 #include "cli/blas.h"
@@ -18,7 +22,7 @@ static bool query(const char *backend, int index, tarn_device_info *info)
     return !tarn_failed() && tarn_device_query(device, info);
 }
 
-/* A device that is there and cannot be used: why. The pending error is cleared. */
+/* Lists a device that exists but cannot be used, with the reason. Clears the pending error. */
 static void print_unusable(const char *backend, int index)
 {
     char name[32], why[TARN__MESSAGE_MAX];
@@ -36,6 +40,7 @@ static void print_unusable_json(tarn__json *json, const char *backend, int index
     tarn__json_close(json, '}');
 }
 
+/* tarn_features.h has the TARN__ macros of the build. OpenBLAS is the only optional library looked up at run time. */
 static int print_json(void)
 {
     tarn__json json = {stdout, false};
@@ -86,6 +91,7 @@ static int print_json(void)
     return TARN__DONE;
 }
 
+/* Built without it, or built with it and not found at run time: two different remedies. */
 static void print_blas(void)
 {
     const char *why = tarn__blas_missing();
@@ -99,6 +105,7 @@ static void print_blas(void)
 static int print_text(void)
 {
     char name[32];
+    /* OpenCL may offer the CPU as a device; `auto` never selects that one */
     bool offers_cpu = false;
     tarn__heading("tarn %s", tarn_version());
     printf("  build    %s, %s, %s%s%s\n", TARN__BUILD_TYPE, TARN__COMPILER, TARN__PROCESSOR,

@@ -1,4 +1,5 @@
-/* input.c: reading texts. A regular file is as long as it is; a stream may never end, so it is read up to a bound. */
+/* input.c: reading input. A regular file has an end and is read whole; a stream may never end, so it is read up to a
+ * bound. Buffers belong to the caller's tarn__input and stay valid after a failure. */
 #include "cli/input.h"
 
 #include <errno.h>
@@ -12,6 +13,7 @@
 
 bool tarn__input_add(tarn__input *in, const char *bytes, size_t count)
 {
+    /* doubled, so that appending n bytes costs O(n) */
     if (in->length + count + 1 > in->room) {
         size_t room = 2 * (in->length + count + 1);
         char *grown = realloc(in->text, room);
@@ -26,6 +28,7 @@ bool tarn__input_add(tarn__input *in, const char *bytes, size_t count)
     return true;
 }
 
+/* Prints the message of all failures here; returns TARN__FAILED. */
 static int fail(const char *command, const char *name, const char *what, const char *why)
 {
     fprintf(stderr, "tarn %s: '%s' %s: %s\n", command, tarn__escaped(name), what, why);
@@ -37,6 +40,7 @@ int tarn__input_stream(tarn__input *in, const char *command, FILE *from, const c
     static char bytes[1 << 16];
     struct stat about;
     char bound[64];
+    /* unknown counts as a stream */
     bool is_bounded = fstat(fileno(from), &about) != 0 || !S_ISREG(about.st_mode);
     size_t before = in->length;
     if (!tarn__input_add(in, "", 0))
@@ -65,6 +69,7 @@ int tarn__input_file(tarn__input *in, const char *command, const char *path)
 
 bool tarn__input_line(tarn__input *in, FILE *from)
 {
+    /* byte by byte: a line may contain zero bytes, which fgets() would hide */
     int c = 0;
     in->length = 0;
     while (c != '\n' && (c = getc(from)) != EOF) {
@@ -81,7 +86,7 @@ bool tarn__input_line(tarn__input *in, FILE *from)
 FILE *tarn__input_regular(const char *path)
 {
     struct stat about;
-    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer must not hold us */
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* opening a FIFO without a writer must not block */
     bool is_regular = file >= 0 && fstat(file, &about) == 0 && S_ISREG(about.st_mode);
     FILE *stream = is_regular ? fdopen(file, "rb") : NULL;
     if (!stream && file >= 0)

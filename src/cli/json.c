@@ -1,13 +1,17 @@
-/* json.c: the JSON writer. */
+/* json.c: the JSON writer: streams to a FILE, without a tree in memory.
+ *
+ * The caller pairs brackets; commas follow from `follows`. Strings are valid UTF-8 and harmless on a terminal, whatever
+ * the input: JSON itself would allow control characters beyond ASCII. */
 #include "cli/json.h"
 
 #include <math.h>
 #include <string.h>
 
-/* JSON lets DEL, C1 controls and marks of writing direction through as they are; a terminal would obey them. */
+/* Writes one code point; 0 bytes is invalid UTF-8. JSON allows DEL, C1 controls and bidirectional marks verbatim, but a
+ * terminal would obey them, so they are escaped too. */
 static void write_character(FILE *to, const char *text, size_t bytes)
 {
-    char shown[8]; /* as it is, or its code */
+    char shown[8]; /* the code point, or \uNNNN */
     unsigned char c = (unsigned char)*text;
     if (bytes == 0)
         fputs("\\ufffd", to);
@@ -29,6 +33,7 @@ static void write_text(FILE *to, const char *text, size_t length)
     fputc('"', to);
 }
 
+/* Comma and key of the next member. */
 static void begin(tarn__json *json, const char *key)
 {
     if (json->follows)
@@ -83,6 +88,7 @@ size_t tarn__utf8_bytes(const char *text, size_t length)
     bool good = bytes > 0 && bytes <= length;
     for (size_t i = 1; good && i < bytes; i++)
         good = c[i] >> 6 == 2;
+    /* overlong forms, surrogates, and code points above U+10FFFF */
     if (!good || (c[0] == 0xE0 && c[1] < 0xA0) || (c[0] == 0xED && c[1] > 0x9F) || (c[0] == 0xF0 && c[1] < 0x90) ||
         (c[0] == 0xF4 && c[1] > 0x8F))
         return 0;
@@ -103,6 +109,7 @@ void tarn__json_int(tarn__json *json, const char *key, int64_t number)
 
 void tarn__json_real(tarn__json *json, const char *key, double number, int digits)
 {
+    /* a double has up to 309 digits before the point */
     char text[400];
     begin(json, key);
     if (!isfinite(number)) {
@@ -110,6 +117,7 @@ void tarn__json_real(tarn__json *json, const char *key, double number, int digit
         return;
     }
     int length = snprintf(text, sizeof(text), "%.*f", digits, number);
+    /* at least one digit stays after the point */
     while (digits > 0 && length > 2 && text[length - 1] == '0' && text[length - 2] >= '0' && text[length - 2] <= '9')
         text[--length] = 0;
     fputs(text, json->to);

@@ -1,5 +1,8 @@
 /* main.c: the command `tarn`: finds the sub-command, reads its options, runs it. Exit status 0: success, 1: failure, 2:
- * wrong usage. The command uses the library's public headers only. */
+ * wrong usage.
+ *
+ * The command uses the library's public headers only. Sub-commands return a status and never exit, so that output is
+ * flushed and checked in one place. */
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -9,6 +12,7 @@
 #include "cli/cli.h"
 #include "cli/messages.h"
 
+/* A sub-command. All strings are literals. */
 typedef struct command {
     const char *name; /* one word, or two */
     tarn__command bit;
@@ -101,6 +105,7 @@ static bool begins(const char *name, const char *word)
     return strncmp(name, word, length) == 0 && name[length] == ' ';
 }
 
+/* True for a word that starts commands of two words: bench. */
 static bool is_family(const char *word)
 {
     for (int i = 0; i < COMMANDS; i++)
@@ -162,6 +167,7 @@ static int not_a_command(int count, char *const *words)
     return TARN__MISUSED;
 }
 
+/* `tarn help`, `tarn help COMMAND` and `tarn --help`. */
 static int help(int count, char *const *words)
 {
     int used;
@@ -197,6 +203,7 @@ static void print_log(tarn_log_level level, const char *text, void *ctx)
         fprintf(stderr, "tarn: %s\n", tarn__user_message(ctx ? ctx : "", text, sentence, sizeof(sentence)));
 }
 
+/* Options, threads and log, then the sub-command. */
 static int run(const command *one, int count, char *const *words)
 {
     tarn__options options;
@@ -212,6 +219,7 @@ static int run(const command *one, int count, char *const *words)
     return one->run(&options);
 }
 
+/* Order matters: `help` and `version` first, then commands of two words and of one, then hints. */
 static int dispatch(int count, char *const *words)
 {
     int used;

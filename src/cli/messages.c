@@ -1,9 +1,11 @@
-/* messages.c: the library begins its errors with the function that raised them, and names options as fields of C
- * structs; people who type know neither. All sentences of the library that reach a terminal pass here.
+/* messages.c: the library's messages in the words of the command line.
  *
- * A function is a word of small letters, digits and underscores before ": ", at the beginning; further on only with an
- * underscore inside, as other words before a colon are part of the sentence. An option of a run is known by the
- * library's own table. */
+ * The library starts an error with the function that raised it, and names options as fields of C structs; a user of the
+ * command knows neither. All messages of the library that reach a terminal pass through here.
+ *
+ * A function is a word of lower-case letters, digits and underscores before ": ", at the start; later only one with an
+ * underscore inside, since other words before a colon are part of the message. Options of a run are looked up in the
+ * library's own table. Buffers are the caller's; nothing is allocated. */
 #include "cli/messages.h"
 
 #include <ctype.h>
@@ -27,7 +29,7 @@ static const char *const fields[] = {"max_tokens", "prefill_chunk", "temperature
                                      "stop",       "kv_type",       "dtype",          "top_logprobs"};
 #define FIELDS ((int)(sizeof(fields) / sizeof(fields[0])))
 
-/* Letters of the name that a text begins with. */
+/* Length of the identifier at the start of a string; 0: none. */
 static size_t name_length(const char *text)
 {
     size_t length = 0;
@@ -37,6 +39,7 @@ static size_t name_length(const char *text)
     return length;
 }
 
+/* True for an option of tarn_train_options, by its C name. The table cannot be read while an error is pending. */
 static bool is_run_option(const char *name, size_t length)
 {
     tarn_option option;
@@ -46,7 +49,8 @@ static bool is_run_option(const char *name, size_t length)
     return false;
 }
 
-/* How many bytes at the beginning of a text are a function's name with its colon; 0: none. */
+/* Length of a function's name with its colon and space, at the start of a string; 0: none. is_first: at the start of
+ * the message, where any word counts. */
 static size_t function_length(const char *text, bool is_first)
 {
     size_t length = name_length(text);
@@ -56,7 +60,7 @@ static size_t function_length(const char *text, bool is_first)
     return is_function ? length + 2 : 0;
 }
 
-/* The end of a text that is being put together. */
+/* A string under construction; always terminated, truncated at `size`. */
 typedef struct end {
     char *text;
     size_t used, size;
@@ -82,7 +86,7 @@ static void put_flag(end *to, const char *name, size_t length)
         put(to, name[i] == '_' ? "-" : &name[i], 1);
 }
 
-/* A size of a model, which a file may have as well as a flag. */
+/* True for a size of a model, which is a key of a file as well as a flag. */
 static bool is_size(const char *name, size_t length)
 {
     static const char *const sizes[] = {"layers",   "heads",      "kv_heads", "hidden_size", "head_dim",
@@ -93,7 +97,7 @@ static bool is_size(const char *name, size_t length)
     return false;
 }
 
-/* A field of a C struct that is an option, or a size of a model. */
+/* True for a field of a C struct that is an option, or a size of a model. */
 static bool is_field_of_options(const char *name, size_t length)
 {
     for (int i = 0; i < FIELDS; i++)
@@ -105,14 +109,14 @@ static bool is_field_of_options(const char *name, size_t length)
     return is_run_option(name, length) || is_size(name, length);
 }
 
-/* True when a word begins at `at`, which is in the sentence `from`, and is not quoted or part of a path or a flag. */
+/* True when a word starts at `at`, inside the message `from`, and is not quoted or part of a path or flag. */
 static bool begins_word(const char *from, const char *at)
 {
     return at == from || at[-1] == ' ' || at[-1] == '(';
 }
 
-/* A word that names an option: one of a run with an underscore, or the first word of all; or a field, ".context". Its
- * length; 0: none. */
+/* Length of a word that names an option: one of a run with an underscore, or the first word of the message, or a field
+ * such as ".context"; 0: none. */
 static size_t option_length(const char *from, const char *at)
 {
     bool is_field = at[0] == '.';
@@ -129,8 +133,8 @@ static size_t option_length(const char *from, const char *at)
     return is_meant && is_run_option(at, length) ? length : 0;
 }
 
-/* A name of C with the flag for it, ".replace (--force)" or "tarn_lora_load() (--adapter)": the bytes before the flag,
- * of which `*length` has those; 0: none. */
+/* A C name followed by its flag, ".replace (--force)" or "tarn_lora_load() (--adapter)": returns the bytes before the
+ * flag, and the flag's length in `*length`; 0: none. */
 static size_t named_flag(const char *from, const char *at, size_t *length)
 {
     bool is_function = strncmp(at, "tarn_", 5) == 0;
@@ -143,8 +147,7 @@ static size_t named_flag(const char *from, const char *at, size_t *length)
     return flag[*length] == ')' ? name + 2 : 0;
 }
 
-/* Skips the functions that the sentence begins with. The first word before a colon is one unless nothing but an option
- * can be meant. */
+/* Skips the functions at the start of a message. The first word before a colon counts as one. */
 static const char *skip_functions(const char *from)
 {
     from += strncmp(from, "tarn: ", 6) == 0 ? 6 : 0;
@@ -158,6 +161,7 @@ static const char *skip_functions(const char *from)
 const char *tarn__user_message(const char *command, const char *from, char *text, size_t size)
 {
     end to = {text, 0, size};
+    /* only there sizes of a model are flags */
     bool trains = strncmp(command, "train", 5) == 0 || strncmp(command, "bench", 5) == 0;
     from = skip_functions(from);
     text[0] = 0;

@@ -1,12 +1,16 @@
-/* ops.c: `tarn ops`: every operation, whether it has a gradient, and which backends run it. Read from the table the
- * library runs by. */
+/* ops.c: `tarn ops`: every operation, whether it has a gradient, and the backends that run it.
+ *
+ * Read from the table that the library dispatches by, so it cannot disagree with what runs. Kernels are listed even if
+ * their backend finds no device. */
 #include "cli/cli.h"
 #include <tarn/ops.h>
 
 static const char *const backends[] = {"cpu", "cuda", "opencl"};
 
+/* Index of the words in print_row(). */
 typedef enum support { NOWHERE, FORWARD_ONLY, WHOLE } support;
 
+/* FORWARD_ONLY: differentiable, but the backend lacks the backward kernel. */
 static support supported(int index, const tarn_op_info *info, const char *backend)
 {
     if (!tarn_op_on(index, backend, false))
@@ -23,6 +27,7 @@ static void print_row(int index, const tarn_op_info *info)
     printf("\n");
 }
 
+/* true only if all of the operation runs, forward and backward. */
 static void print_json(int index, const tarn_op_info *info)
 {
     tarn__json json = {stdout, false};
@@ -34,7 +39,7 @@ static void print_json(int index, const tarn_op_info *info)
     tarn__json_end(&json);
 }
 
-/* True when a backend was built and could be opened: it has something. */
+/* True when the backend is part of the build: it has at least one kernel. */
 static bool is_built(const char *backend)
 {
     for (int i = 0; i < tarn_op_count(); i++)
@@ -43,7 +48,7 @@ static bool is_built(const char *backend)
     return false;
 }
 
-/* Which backends cannot run what they have, and why: all that is listed there waits for a device. */
+/* Prints which backends cannot run and why: their kernels exist, a device does not. */
 static void print_missing(void)
 {
     for (int b = 1; b < 3; b++) {

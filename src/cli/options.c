@@ -18,6 +18,7 @@
 
 #include "cli/cli.h"
 
+/* Types of options; the field in tarn__options is noted in read_value(). */
 typedef enum kind {
     FLAG,
     INT,
@@ -32,6 +33,7 @@ typedef enum kind {
     STRINGS /* a STRING that may be repeated, `high` times at most */
 } kind;
 
+/* A row of the table; all strings are literals. */
 typedef struct option {
     const char *name;
     kind type;
@@ -44,6 +46,7 @@ typedef struct option {
     const char *help;
 } option;
 
+/* Masks of commands with common options. */
 #define AT(field) offsetof(tarn__options, field)
 #define BENCH (TARN__BENCH_MATMUL | TARN__BENCH_OPS | TARN__BENCH_WEIGHTS)
 #define RUNS (TARN__EVAL | TARN__PREDICT)
@@ -54,6 +57,8 @@ typedef struct option {
      TARN__DEMO | TARN__BENCH_TRAIN | TARN__RUNS | FILES | TARN__DATA)
 #define EXACT ((int64_t)1 << 53) /* integers up to 2^53 are exact in JSON readers */
 
+/* Order is that of --help. Bounds are inclusive, in the unit that is typed; for DTYPES, DEVICE and STRINGS `high` is
+ * the maximum number of values. */
 static const option table[] = {
     {"json", FLAG, 0, 1, NULL, NULL, EVERY & ~(unsigned)(TARN__DEMO | TARN__CHAT), AT(json), 0,
      "one JSON object per line instead of a table"},
@@ -214,13 +219,14 @@ static const char *const old_names[][2] = {{"tokens", "max-tokens"},      {"kv",
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
+/* Prints the message of a wrong value: option as typed, value, problem. */
 static int invalid(const char *command, const option *row, const char *text, const char *problem)
 {
     fprintf(stderr, "tarn %s: --%s: '%s' %s\n", command, row->name, tarn__escaped(text), problem);
     return TARN__MISUSED;
 }
 
-/* Multiplies by the unit that follows a number; 0 for one that is none. */
+/* Bytes of the unit after a number; 0: not a unit. */
 static int64_t unit_of(const char *text)
 {
     static const struct {
@@ -233,6 +239,7 @@ static int64_t unit_of(const char *text)
     return 0;
 }
 
+/* Overflow is checked before the multiplication by the unit. */
 static int read_number(const char *command, const option *row, const char *text, int64_t *number)
 {
     char *end, problem[96];
@@ -255,6 +262,7 @@ static int read_number(const char *command, const option *row, const char *text,
     return TARN__DONE;
 }
 
+/* NaN and infinity are rejected, though strtod() reads them. */
 static int read_real(const char *command, const option *row, const char *text, double *place)
 {
     char *end, problem[96];
@@ -277,6 +285,7 @@ const char *tarn__element_name(tarn__element element)
     return element.tf32 ? "tf32" : tarn_dtype_name(element.dtype);
 }
 
+/* tf32 is accepted only where several element types are. */
 static int read_element(const char *command, const option *row, const char *text, tarn__element *element)
 {
     static const tarn__element elements[] = {
@@ -299,6 +308,7 @@ static int read_word(const char *command, const option *row, const char *text, c
     return TARN__DONE;
 }
 
+/* Opening a device may fail at run time, so this is FAILED, not MISUSED. */
 static int read_device(const char *command, const option *row, const char *text, tarn__options *options)
 {
     tarn_device device = tarn_device_parse(text);
@@ -322,6 +332,7 @@ static const char *too_many(const option *row, int max_count)
     return row->type == DTYPES && max_count == 1 ? "is more than one element type" : "is too long a list";
 }
 
+/* Values separated by commas replace the default; an empty value is an empty list. */
 static int read_list(const char *command, const option *row, const char *text, tarn__options *options)
 {
     char copy[1024], *rest = copy;
@@ -347,6 +358,8 @@ static int read_list(const char *command, const option *row, const char *text, t
     return status;
 }
 
+/* Writes the field at the row's offset by its type: bool, const char *, an array of strings, double, int64_t, or a list
+ * with its count. Strings are borrowed from the arguments. */
 static int read_value(const char *command, const option *row, const char *text, tarn__options *options)
 {
     char *place = (char *)options + row->offset;
@@ -418,6 +431,7 @@ static bool is_argument(tarn__command command, const char *typed)
 /* Prints an error about an unknown option, typed with its dashes, with the best hint there is. */
 static int unknown_option(tarn__command command, const char *command_name, const char *word, size_t length)
 {
+    /* typed is truncated: a suggestion needs no more */
     const char *names[ROWS + TARN__MAX_TRAIN_OPTIONS], *suggestion;
     char typed[64];
     snprintf(typed, sizeof(typed), "%.*s", (int)length, word);
@@ -465,6 +479,7 @@ static int read_argument(tarn__command command, const char *command_name, int co
 {
     const char *word = words[0], *name = word + 2;
     *used = 1;
+    /* the only short option */
     if (strcmp(word, "-h") == 0) {
         options->help = true;
         return TARN__DONE;
@@ -553,6 +568,7 @@ static int fill_in(tarn__command command, const char *command_name, tarn__option
 int tarn__options_read(tarn__command command, const char *command_name, int count, char *const *arguments,
                        tarn__options *options)
 {
+    /* opening the default device loads backends: avoided for --help too */
     bool device_given = false;
     for (int i = 0; i < count; i++)
         device_given = device_given || strncmp(arguments[i], "--device", 8) == 0 || strcmp(arguments[i], "--help") == 0;

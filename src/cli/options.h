@@ -1,5 +1,7 @@
-/* options.h: the options of every sub-command, from one table: flags, --help and the errors for what is unknown or out
- * of bounds. */
+/* options.h: options of every sub-command, from one table: flags, --help, and errors for unknown options and values out
+ * of bounds.
+ *
+ * tarn__options is plain data of main(); strings are borrowed from the arguments of the process. */
 #ifndef TARN__OPTIONS_H
 #define TARN__OPTIONS_H
 
@@ -7,7 +9,7 @@
 #include <stdint.h>
 #include <tarn/train.h>
 
-/* The sub-commands, as a mask: an option says which of them take it. */
+/* The sub-commands, as a mask: a row of the table names the commands that have the option. */
 typedef enum tarn__command {
     TARN__INFO = 1 << 0,
     TARN__OPS = 1 << 1,
@@ -34,13 +36,13 @@ typedef enum tarn__command {
 #define TARN__STOPS_MAX 16
 #define TARN__MODEL_SIZE 0 /* in a list of sizes: "model", each row at the sizes it has in a model */
 
-/* An element type to measure, and how its products are made. */
+/* An element type to measure, and the precision of its matmuls. */
 typedef struct tarn__element {
     tarn_dtype dtype;
-    bool tf32; /* "tf32": f32 whose products may be cut to TF32 */
+    bool tf32; /* "tf32": f32 with matmuls that may round inputs to TF32 */
 } tarn__element;
 
-/* The name it was asked for by. */
+/* Name as typed: that of the dtype, or "tf32". */
 const char *tarn__element_name(tarn__element element);
 
 /* Options of a sub-command, with defaults. Strings point into the arguments; NULL, or 0 where noted: not given. */
@@ -48,8 +50,8 @@ typedef struct tarn__options {
     /* several commands */
     bool json, help, quiet, force;
     int64_t threads;
-    tarn_device device;     /* the first one */
-    tarn_device devices[2]; /* two to compare */
+    tarn_device device;     /* the first of `devices` */
+    tarn_device devices[2]; /* two for a comparison (bench ops) */
     int device_count;
     tarn__element dtypes[TARN__LIST_MAX];
     int dtype_count;

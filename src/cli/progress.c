@@ -1,11 +1,10 @@
-/* progress.c: the line at the bottom of a terminal.
+/* progress.c: the progress line at the bottom of a terminal.
  *
- * A thread of its own draws it, so that it moves however long a step takes: the time goes on, and so does a sign at its
- * beginning. All output goes through one lock. A signal handler may not take it, nor wait for a terminal that takes no
- * more: it writes a byte to a pipe that the thread waits at.
+ * A thread of its own redraws it, so that it moves however long a step takes. All output and all of `line` are under
+ * one lock, which tarn__progress_pause() takes and tarn__progress_resume() releases. A signal handler may neither lock
+ * nor wait for a terminal that blocks: it writes a byte to a pipe that the thread polls.
  *
- * A field that does not fit is left out as a whole, the least important ones first; the bar takes what is left of the
- * line. */
+ * A field that does not fit is omitted as a whole, the least important first; the bar fills the remaining columns. */
 #include "cli/progress.h"
 
 #include <fcntl.h>
@@ -20,22 +19,23 @@
 
 #include "cli/cli.h"
 
+/* The thread formats one line: a small stack suffices. */
 enum { STACK_BYTES = 1 << 18 };
 enum { REDRAW_MS = 200, MAX_FIELDS = 16, MIN_BAR = 7, MAX_BAR = 32 };
 
 static struct {
     bool is_open, is_drawn, is_quiet, is_shown; /* is_shown: the line is on the terminal now */
     bool is_stopping;
-    int wake[2]; /* a pipe: 's' stopping, 'q' the end */
+    int wake[2]; /* pipe to the thread: 's' stopping, 'q' quit */
     pthread_t thread;
-    char what[160]; /* being done, without a trainer */
-    const tarn_trainer *trainer;
-    tarn_train_progress first; /* when the run began */
+    char what[160];              /* current activity, before a trainer exists */
+    const tarn_trainer *trainer; /* borrowed; NULL: none yet */
+    tarn_train_progress first;   /* progress at the start, for the mean speed */
     tarn_train_report report;
-    char memory[32]; /* of the report, in words */
+    char memory[32]; /* of the report, formatted by its thread */
     bool has_report;
-    double begin; /* of what is being done */
-    unsigned turn;
+    double begin;  /* seconds: start of the current activity or run */
+    unsigned turn; /* frame of the spinner */
 } line = {.wake = {-1, -1}};
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -48,10 +48,10 @@ static double now(void)
 
 /* ---- fields ------------------------------------------------------------------------------------------------------ */
 
-/* ASCII alone, so that bytes are columns. */
+/* One field; ASCII only, so bytes are columns. */
 typedef struct field {
     char text[64];
-    int rank; /* the lowest is left out last */
+    int rank; /* 0 is the most important: omitted last */
     bool is_taken;
 } field;
 
@@ -60,6 +60,7 @@ typedef struct fields {
     int count;
 } fields;
 
+/* Longer text is truncated; fields beyond MAX_FIELDS are dropped. */
 static void add(fields *f, int rank, const char *format, ...) TARN_PRINTF(3, 4);
 static void add(fields *f, int rank, const char *format, ...)
 {
@@ -73,8 +74,8 @@ static void add(fields *f, int rank, const char *format, ...)
     va_end(arguments);
 }
 
-/* Where the run is, and how long it takes yet: at the mean speed of this part of it, evaluations and checkpoints among
- * it. */
+/* Position and remaining time, at the mean speed since the start of this session of the run, evaluations and
+ * checkpoints included. */
 static void add_place(fields *f, const tarn_train_progress *p)
 {
     static const char *const phases[] = {[TARN_TRAIN_PREPARING] = "preparing",
@@ -96,6 +97,7 @@ static void add_place(fields *f, const tarn_train_progress *p)
         (long long)(p->step < p->steps && p->phase == TARN_TRAIN_STEPS ? p->step + 1 : p->step), (long long)p->steps);
 }
 
+/* Values that are not known have no field. */
 static void add_metrics(fields *f, const tarn_train_report *r)
 {
     add(f, 3, "loss %.4f", r->loss);
@@ -114,7 +116,7 @@ static void add_metrics(fields *f, const tarn_train_report *r)
         add(f, 12, "%.0f %% busy", 100 * r->utilization);
 }
 
-/* Takes fields by rank as long as each fits beside those before it. Returns the columns that are left. */
+/* Selects fields by rank while they fit. Returns the columns left. */
 static int choose_fields(fields *f, int space)
 {
     for (int rank = 0; rank <= 12; rank++)
@@ -130,7 +132,7 @@ static int choose_fields(fields *f, int space)
     return space;
 }
 
-/* How many characters of a text are whole words within `space`. */
+/* Length of the whole words of a string that fit into `space` columns. */
 static int whole_words(const char *text, int space)
 {
     int length = (int)strlen(text);
@@ -173,6 +175,7 @@ static void make_line(char *text, size_t size, int width)
 static void draw(void)
 {
     char text[TARN__MAX_COLUMNS + 64];
+    /* the last column stays free: some terminals wrap there */
     int width = tarn__columns() - 1;
     if (!line.is_open || !line.is_drawn || (!line.trainer && !line.what[0]))
         return;
@@ -193,6 +196,7 @@ static void erase(void)
 
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
 
+/* A request to stop: confirms it above the line. */
 static void answer(void)
 {
     if (line.is_quiet)
@@ -203,6 +207,7 @@ static void answer(void)
     draw();
 }
 
+/* Until 'q'. Without a terminal it only waits for requests. */
 static void *keep_drawing(void *ctx)
 {
     (void)ctx;
@@ -220,7 +225,8 @@ static void *keep_drawing(void *ctx)
     }
 }
 
-/* The thread takes no signals: the run's handler is to interrupt the run. */
+/* The thread blocks all signals: the handler must run on the main thread. Without a pipe or thread there is no line,
+ * and the run goes on. */
 void tarn__progress_open(bool is_drawn, bool quiet)
 {
     sigset_t all, before;
@@ -243,7 +249,7 @@ void tarn__progress_text(const char *what)
 {
     pthread_mutex_lock(&lock);
     size_t length = 0;
-    for (; what[length] && length < sizeof(line.what) - 1; length++) /* a path may hold anything */
+    for (; what[length] && length < sizeof(line.what) - 1; length++) /* a path may contain any byte */
         line.what[length] = what[length] >= ' ' && what[length] < 0x7F ? what[length] : '?';
     line.what[length] = 0;
     line.begin = line.trainer ? line.begin : now();
@@ -290,17 +296,19 @@ void tarn__progress_resume(void)
 void tarn__progress_stopping(void)
 {
     if (line.wake[1] >= 0 && write(line.wake[1], "s", 1) != 1)
-        return; /* the pipe is full of the same */
+        return; /* the pipe is full of such requests */
 }
 
 void tarn__progress_close(void)
 {
     if (line.is_open) {
+        /* blocking again: the quit byte must arrive, else the join would wait forever */
         fcntl(line.wake[1], F_SETFL, 0);
         if (write(line.wake[1], "q", 1) == 1)
             pthread_join(line.thread, NULL);
         line.is_open = false;
     }
+    /* unset before closing: a signal handler may write at any time */
     int ends[2] = {line.wake[0], line.wake[1]};
     line.wake[0] = line.wake[1] = -1;
     for (int i = 0; i < 2; i++)

@@ -1,4 +1,7 @@
-/* terminal.c: what is printed for people. */
+/* terminal.c: output for users: errors, headings, wrapping, and escaping of untrusted strings.
+ *
+ * Rotating static buffers make results usable as printf() arguments without clean-up: 8 of them, for the main thread.
+ */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +20,7 @@ int tarn__print_error(const char *command)
 
 bool tarn__in_colour(void)
 {
+    /* no-color.org: any value but an empty one turns colours off; "du" is the terminal "dumb" */
     const char *no = getenv("NO_COLOR"), *kind = getenv("TERM");
     return !(no && no[0]) && isatty(STDOUT_FILENO) && kind && kind[0] && !(kind[0] == 'd' && kind[1] == 'u');
 }
@@ -39,13 +43,14 @@ int tarn__columns(void)
     return count < TARN__MAX_COLUMNS ? count : TARN__MAX_COLUMNS;
 }
 
-/* How many bytes of a line fit into `width` columns: up to a space beyond the indent, where there is one. */
+/* Bytes of a line that fit into `width` columns: up to the last space after the indent, if there is one. Wide
+ * characters count as one column. */
 static size_t fitting(const char *line, size_t length, int width, int indent)
 {
     int columns = 0;
     size_t last = 0;
     for (size_t i = 0; i < length; i++) {
-        columns += ((unsigned char)line[i] & 0xC0) != 0x80; /* UTF-8: one for each code point */
+        columns += ((unsigned char)line[i] & 0xC0) != 0x80; /* UTF-8: one column per code point */
         if (columns > width)
             return last ? last : i;
         if (line[i] == ' ' && columns > indent + 1)
@@ -54,7 +59,7 @@ static size_t fitting(const char *line, size_t length, int width, int indent)
     return length;
 }
 
-/* One line, without its end; those that follow from it are indented. */
+/* Prints one line, without its line break; continuation lines are indented. */
 static void print_line(const char *line, size_t length, int width, int indent)
 {
     size_t first = fitting(line, length, width, indent);
@@ -70,6 +75,7 @@ static void print_line(const char *line, size_t length, int width, int indent)
 void tarn__print_wrapped(const char *text, int indent)
 {
     int width = tarn__on_terminal() ? tarn__columns() : 0;
+    /* a pipe, or a terminal too narrow for an indent */
     if (width < 2 * indent) {
         fputs(text, stdout);
         return;
@@ -90,6 +96,7 @@ const char *tarn__time_text(double seconds, char text[32])
     return text;
 }
 
+/* Unlike tarn__in_colour(), NO_COLOR does not matter: redrawing needs no colour. */
 bool tarn__on_terminal(void)
 {
     const char *kind = getenv("TERM");
@@ -110,7 +117,7 @@ const char *tarn__bytes_text(int64_t bytes)
     return text;
 }
 
-/* The escaped text, which the caller frees; NULL without memory. */
+/* The escaped string; the caller frees it. NULL without memory. */
 static char *escape(const char *text, size_t length, bool keep_lines)
 {
     size_t bytes = tarn_string_escape(NULL, 0, text, length, keep_lines);
@@ -145,6 +152,7 @@ void tarn__print_generated(const char *text, size_t length)
         fwrite(text, 1, length, stdout);
 }
 
+/* A backslash is doubled, so that the output is unambiguous. */
 void tarn__print_token(const char *piece, size_t length)
 {
     for (size_t i = 0, bytes; i < length; i += bytes ? bytes : 1) {

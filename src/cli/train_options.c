@@ -1,4 +1,7 @@
-/* train_options.c: the options of a training run as flags. */
+/* train_options.c: options of a training run as flags, from the library's table (tarn_train_option()).
+ *
+ * Names, bounds, defaults and help are the library's, so that a new option needs no change here: "batch_size" is
+ * --batch-size. `bench train` has the subset that matters for a step. */
 #include "cli/options.h"
 
 #include "cli/messages.h"
@@ -18,7 +21,8 @@ static const char *flag_of(const char *name, char *flag, size_t size)
     return flag;
 }
 
-/* True when a command has an option of a run: a step has no data, no end and no folder. */
+/* True when a command has an option of a run: `bench train` measures a step, which has no data, no end and no
+ * folder. */
 static bool has(tarn__command command, const char *name)
 {
     static const char *const of_a_step[] = {"model",       "mlp_sizes",    "optimizer",   "clip_norm",  "seed",
@@ -66,13 +70,14 @@ int tarn__train_option_names(tarn__command command, const char **names)
     return count;
 }
 
-/* The library's sentence without the name of its function; keys stay as the file has them. */
+/* The library's message without its function; keys stay as in the file. */
 static const char *sentence(const char *function)
 {
     const char *at = strstr(tarn_error(), function);
     return at ? at + strlen(function) : tarn_error();
 }
 
+/* 0 often means the default, so a resumed run cannot be set to it: noted for an error in `tarn train`. */
 static bool is_zero(const tarn_option *option, const char *text)
 {
     return (option->type == TARN_OPTION_INT || option->type == TARN_OPTION_REAL) && strtod(text, NULL) == 0;

@@ -1,9 +1,12 @@
-/* bench_case.c: measurement of one case.
+/* bench_case.c: measurement of one case of `tarn bench ops`.
  *
  * Inputs rotate through several buffers, so that they are not all cached. Forward is timed without a tape. Backward
  * alone is timed from a gradient of the result to the gradients of the inputs, in their own dtypes: inputs are outputs
  * of a function whose backward does nothing, so that no leaf accumulates. Forward plus backward is timed with a tape,
- * because an operation may do work in a recorded forward that saves work in its backward. */
+ * because an operation may do work in a recorded forward that saves work in its backward.
+ *
+ * Timers that are compared run in turn, one run each, so that clock changes and other load affect all of them. A job is
+ * on the heap: its timers hold thousands of times. Its tensors belong to the scope of tarn__bench_case_measure(). */
 #include "cli/bench/bench_case.h"
 
 #include <math.h>
@@ -20,6 +23,7 @@
 #define MODEL_MATMUL_RUN 25000
 #define MODEL_BOTH_RUN 8000
 
+/* Buffers of one call. */
 typedef struct set {
     tarn_tensor *in[TARN__CASE_INPUTS];
     tarn_tensor *out, *upstream; /* for backward */
@@ -28,6 +32,7 @@ typedef struct set {
 
 enum { FORWARD, BACKWARD, BOTH, COPY, TIMERS };
 
+/* One row while it is measured. The plan is borrowed. */
 typedef struct job {
     const tarn__bench_case *plan;
     tarn__case one;
@@ -39,6 +44,7 @@ typedef struct job {
 
 /* ---- the work ---------------------------------------------------------------------------------------------------- */
 
+/* A view costs nothing; rows that are measured with their copy (permute-copy) are made contiguous. */
 static tarn_tensor *call_once(const job *work, const set *s)
 {
     tarn_tensor *out = work->call(&work->one, s->in);
@@ -54,6 +60,7 @@ static bool run_forward(void *ctx, int i)
     return good;
 }
 
+/* `retain` keeps the tape for the next call. */
 static bool run_backward(void *ctx, int i)
 {
     const set *s = &((const job *)ctx)->sets[i];
@@ -80,6 +87,8 @@ static bool run_copy(void *ctx, int i)
 
 /* ---- inputs ------------------------------------------------------------------------------------------------------ */
 
+/* Sets of inputs until they exceed SET_BYTES, at most MAX_SETS; at least two, whatever their size. False with an
+ * error. */
 static bool make_sets(job *work)
 {
     int64_t bytes = 0;
@@ -152,6 +161,7 @@ static bool record(job *work)
 
 /* ---- times ------------------------------------------------------------------------------------------------------- */
 
+/* 0 is the timer's default. */
 static double run_length(const job *work, int timer)
 {
     if (work->plan->size != TARN__MODEL_SIZE)
@@ -194,6 +204,7 @@ static bool measure_with_baseline(job *work, int first, int end, int64_t bytes, 
     return good && !tarn_failed();
 }
 
+/* Both are NaN for a timer without a run. */
 static tarn__bench_time time_of(const tarn__timer *timer)
 {
     return (tarn__bench_time){tarn__timer_median(timer), tarn__timer_spread(timer)};
@@ -233,6 +244,7 @@ static void count_work(job *work, tarn__bench_row *row, tarn_tensor *result)
         row->backward_bytes = tarn__case_backward_bytes(&work->one, in, out);
 }
 
+/* The first call also gives the result's shape and size, from which the baseline follows. */
 static bool measure_forward(job *work, tarn__bench_row *row)
 {
     tarn_no_grad_open();
@@ -251,6 +263,7 @@ static bool measure_forward(job *work, tarn__bench_row *row)
     return good;
 }
 
+/* Backward and forward plus backward in turn, with one copy as the baseline of both. */
 static bool measure_backward(job *work, tarn__bench_row *row)
 {
     bool good =
@@ -279,6 +292,7 @@ bool tarn__bench_case_measure(const tarn__bench_case *plan, tarn__bench_row *row
                              .both = none,
                              .forward_copy = (double)NAN,
                              .backward_copy = (double)NAN};
+    /* process-wide: reset below, after a failure too */
     tarn_set_tf32(plan->element.tf32);
     tarn_scope *scope = tarn_scope_open();
     bool good = scope && measure_forward(work, row);

@@ -1,4 +1,6 @@
-/* bench_case.h: one row of `tarn bench ops`: a case measured forward and backward, next to a copy of as many bytes. */
+/* bench_case.h: one row of `tarn bench ops`: a case measured forward and backward, next to a copy of as many bytes.
+ *
+ * Rows and plans are the caller's; nothing here is shared between threads. */
 #ifndef TARN__BENCH_CASE_H
 #define TARN__BENCH_CASE_H
 

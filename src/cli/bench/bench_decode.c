@@ -1,10 +1,14 @@
 /* bench_decode.c: `tarn bench decode`: prefill and decode speed of a language model with random weights, compared with
- * the lower bound of a decode step: reading the weights once per token. */
+ * the lower bound of a decode step: reading the weights once per token.
+ *
+ * The library measures (tarn_decode_measure()); this file adds the bandwidth of a copy and prints. Rates are derived
+ * from the median times. */
 #include <math.h>
 
 #include "cli/bench/timer.h"
 #include "cli/lm/lm_common.h"
 
+/* Times in milliseconds are in `timing`. */
 typedef struct result {
     tarn_decode_options options;
     tarn_decode_timing timing;
@@ -31,6 +35,7 @@ static void print_table(const result *f)
     printf("  %-10s %s at most\n", "memory", tarn__bytes_text(t->peak_bytes));
 }
 
+/* Keys are stable: "kv" and "least_token_ms" keep their first names. */
 static void print_json(const result *f)
 {
     tarn__json json = {stdout, false};
@@ -70,6 +75,7 @@ int tarn__bench_decode(const tarn__options *o)
                             .prefill_chunk = o->prefill_chunk,
                             .runs = o->runs,
                             .device_layers = o->gpu_layers}};
+    /* quantized dtypes too */
     f.options.dtype = tarn_dtype_parse(o->weights);
     if (tarn_failed()) {
         tarn__print_error("bench decode");
@@ -78,12 +84,14 @@ int tarn__bench_decode(const tarn__options *o)
     if (tarn__lm_options("bench decode", o, &f.options.kv_type) != TARN__DONE)
         return TARN__MISUSED;
     if (!tarn_decode_measure(&f.timing, &f.options)) {
+        /* an unknown model or a size out of range, as opposed to a device that fails */
         bool misused = tarn_error_code() == TARN_ERROR_ARGUMENT;
         tarn__print_error("bench decode");
         return misused ? TARN__MISUSED : TARN__FAILED;
     }
     if (!tarn__roofline_measure(o->device, "f32", &roofline))
         return tarn__print_error("bench decode");
+    /* only the copy of the roofline counts: decoding is bound by memory */
     f.copy = roofline.copy;
     f.prompt_rate = 1e3 * (double)(f.options.prompt * f.options.sequences) / f.timing.prompt_ms;
     f.token_rate = 1e3 * (double)f.options.sequences / f.timing.token_ms;

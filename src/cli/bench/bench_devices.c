@@ -1,5 +1,8 @@
 /* bench_devices.c: `tarn bench ops --device cpu,cuda`: the same rows on two devices, from a few rows of 1024 elements,
- * where the overhead of a call dominates, to many, where throughput does. */
+ * where the overhead of a call dominates, to many, where throughput does.
+ *
+ * Devices are measured one after the other, row by row, without a copy as baseline. Square matmuls follow, with BLAS
+ * and a naive loop on the CPU as further baselines. */
 #include <string.h>
 
 #include "cli/bench/bench_case.h"
@@ -14,6 +17,7 @@ static const char *const default_rows[] = {
     "concat",   "embedding", "cross_entropy", "linear",  "matmul"};
 #define DEFAULT_ROWS ((int)(sizeof(default_rows) / sizeof(default_rows[0])))
 
+/* A name of --only selects any row that has a case, also one that is not a default. */
 static bool is_wanted(const tarn__options *options, const tarn__case *one)
 {
     if (tarn__is_selected(options, one->bench, one->operation))
@@ -26,6 +30,7 @@ static bool is_wanted(const tarn__options *options, const tarn__case *one)
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
+/* Two times in microseconds and their ratio a / b: the speed-up of the second device. NaN becomes null. */
 static void write_pair(tarn__json *json, const char *key, const char *ratio_key, double a, double b)
 {
     tarn__json_open(json, key, '[');
@@ -35,6 +40,7 @@ static void write_pair(tarn__json *json, const char *key, const char *ratio_key,
     tarn__json_real(json, ratio_key, a / b, 3);
 }
 
+/* The members that all rows share. */
 static void open_row(tarn__json *json, const tarn__options *options)
 {
     char name[32];
@@ -66,6 +72,7 @@ static void print_pair(const tarn__bench_row *pair, const tarn__options *options
     tarn__json_end(&json);
 }
 
+/* TF32 applies to matmuls only: other rows would repeat f32. False with an error. */
 static bool compare_rows(int64_t rows, tarn__element element, const tarn__options *options)
 {
     for (int i = 0; i < tarn__case_count(); i++) {
@@ -91,6 +98,7 @@ static bool compare_rows(int64_t rows, tarn__element element, const tarn__option
 
 /* ---- square matmuls ---------------------------------------------------------------------------------------------- */
 
+/* `tarn` has the times of both devices. FLOPs over microseconds over 1e3 is GFLOP/s. */
 static void print_matmul(int64_t n, const double *tarn, const tarn__matmul_times *cpu_times,
                          const tarn__options *options)
 {
@@ -144,6 +152,7 @@ static bool compare_matmuls(const tarn__options *options)
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 
+/* Sizes outermost, so that a table has one size. */
 static bool compare(const tarn__options *options)
 {
     char first[32], second[32];

@@ -1,5 +1,8 @@
 /* bench_matmul.c: `tarn bench matmul`: square matmuls by a naive loop, by BLAS called directly with all threads, and by
- * tarn. */
+ * tarn.
+ *
+ * BLAS and tarn run in turn. The naive loop runs afterwards, a few times only: it is orders of magnitude slower, and
+ * its noise does not matter. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +12,10 @@
 #include "cli/bench/timer.h"
 #include "cli/blas.h"
 
+/* Larger naive matmuls would take seconds per run. */
 #define MAX_NAIVE 1024
 
+/* Row-major [n, n] on the device; they belong to the scope of tarn__measure_matmul(). */
 typedef struct operands {
     int64_t n;
     tarn_dtype dtype;
@@ -75,6 +80,7 @@ static bool with_blas_threads(tarn__timer *timer, bool (*step)(tarn__timer *, ta
     return good;
 }
 
+/* BLAS and the loop need host memory and f32 or f64. A missing baseline is NaN. */
 static bool measure(operands *p, tarn_device device, int64_t runs, tarn__matmul_times *found)
 {
     bool on_cpu = tarn_device_equal(device, tarn_device_cpu()) && (p->dtype == TARN_F32 || p->dtype == TARN_F64);
@@ -119,6 +125,7 @@ static void print_row(int64_t n, tarn_dtype dtype, const tarn__matmul_times *r)
     fflush(stdout);
 }
 
+/* NaN, a missing baseline, becomes null. */
 static void print_json(int64_t n, tarn_dtype dtype, const tarn__matmul_times *r)
 {
     double flops = 2.0 * (double)n * (double)n * (double)n;

@@ -1,8 +1,13 @@
-/* bench_ops.c: `tarn bench ops`: selection of rows, sizes and element types. */
+/* bench_ops.c: `tarn bench ops`: selection of rows, sizes and element types.
+ *
+ * Rows come from the table of cases that the tests also use, so that every operation is measured as it is tested. At a
+ * size in bytes all rows are scaled to it; at model sizes each row has the shapes of a language model. A failed row
+ * ends the command: numbers after an error cannot be trusted. */
 #include <string.h>
 
 #include "cli/bench/bench_case.h"
 
+/* Microseconds. */
 #define WARM_UP_US 500e3
 
 /* ---- selection --------------------------------------------------------------------------------------------------- */
@@ -20,6 +25,7 @@ static bool is_selected_or_all(const tarn__options *options, const char *row, co
     return options->only_count == 0 || tarn__is_selected(options, row, operation);
 }
 
+/* Rows without a case, AdamW and the 4 GiB copy, are measured at model sizes only. */
 static bool has_model(const tarn__options *options)
 {
     for (int i = 0; i < options->size_count; i++)
@@ -31,6 +37,7 @@ static bool has_model(const tarn__options *options)
 /* Every name after --only must be a row or an operation. */
 static int check_names(const tarn__options *options)
 {
+    /* borrowed literals; an upper bound of all rows, checked below */
     const char *names[640];
     int count = 0;
     if (options->device_count == 1)
@@ -97,6 +104,7 @@ static bool bench_row(tarn__bench_case *plan, const tarn__options *options)
     return true;
 }
 
+/* All rows at one size in bytes, each with a copy of its own as the baseline. */
 static bool bench_size(int64_t size, tarn__element element, const tarn__options *options)
 {
     tarn__bench_case plan = {.element = element,
@@ -143,6 +151,7 @@ static bool warm_up(tarn_device device)
     return !tarn_failed();
 }
 
+/* The copies outlive the rows: rows with as many bytes share a time. */
 static bool bench_all(const tarn__options *options)
 {
     tarn__copy_times copies = {.device = options->device, .runs = options->runs};

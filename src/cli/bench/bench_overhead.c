@@ -1,5 +1,7 @@
 /* bench_overhead.c: rows of `tarn bench ops` without a case: the overhead of a call, an AdamW step, and the copy that
- * all other rows are compared with. */
+ * all other rows are compared with.
+ *
+ * Timers are on the heap: each holds a thousand times. Tensors belong to the scope of their function. */
 #include <math.h>
 #include <stdlib.h>
 #include <tarn/optim.h>
@@ -14,6 +16,7 @@
                             cached */
 #define COPY_RUN 15000   /* microseconds of a run */
 
+/* Source and destination of each copy, u8 [half]. */
 typedef struct pairs {
     tarn_tensor *from[MAX_PAIRS], *to[MAX_PAIRS];
 } pairs;
@@ -24,6 +27,7 @@ static bool run_copy(void *ctx, int i)
     return tarn_copy(p->to[i], p->from[i]);
 }
 
+/* Microseconds of a copy of `half` bytes; NaN with an error pending. */
 static double measure(const tarn__copy_times *copies, int64_t half)
 {
     tarn_scope *scope = tarn_scope_open();
@@ -47,6 +51,7 @@ static double measure(const tarn__copy_times *copies, int64_t half)
     return time;
 }
 
+/* Found by its bytes, else measured and stored; beyond TARN__MAX_COPY_TIMES it is measured each time. */
 double tarn__copy_time(tarn__copy_times *copies, int64_t bytes)
 {
     int64_t half = bytes / 2 / 16 * 16; /* whole 16-byte vectors */
@@ -62,6 +67,7 @@ double tarn__copy_time(tarn__copy_times *copies, int64_t bytes)
     return time;
 }
 
+/* The members that all rows share. */
 static void open_row(tarn__json *json, const char *op, const char *dtype, int64_t count)
 {
     tarn__json_open(json, NULL, '{');
@@ -128,6 +134,7 @@ bool tarn__bench_tiny(const tarn__options *options)
 #define PARAMETERS ((int64_t)124000000) /* GPT-2's */
 #define WARM_UP 3
 
+/* The module only carries the parameter for the optimizer. */
 static tarn_tensor *no_forward(tarn_module *module, tarn_tensor *x, void *ctx)
 {
     (void)module, (void)ctx;
@@ -146,6 +153,7 @@ static bool time_step(tarn_optimizer *optimizer, tarn_tensor *parameter, tarn_te
     return !tarn_failed();
 }
 
+/* Warm-up steps are measured into times[0], which the first run overwrites. */
 static bool time_steps(tarn_optimizer *optimizer, tarn_tensor *parameter, tarn_device device, tarn__timer *timer,
                        int64_t runs)
 {
@@ -199,6 +207,7 @@ bool tarn__bench_adamw(const tarn__options *options, tarn__copy_times *copies)
 
 /* ---- the copy ---------------------------------------------------------------------------------------------------- */
 
+/* 2 * bytes: a copy reads and writes each byte. */
 bool tarn__bench_copy(const tarn__options *options, tarn__copy_times *copies)
 {
     int64_t bytes = (int64_t)4 << 30;

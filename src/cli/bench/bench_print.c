@@ -1,4 +1,5 @@
-/* bench_print.c: a row of `tarn bench ops` as JSON and as text. Keys are stable: bench/ compares files of them. */
+/* bench_print.c: a row of `tarn bench ops` as JSON and as text. Keys are stable: bench/ compares files of them. Times
+ * are in microseconds; values that were not measured are NaN, printed as null or "-". */
 #include <math.h>
 #include <string.h>
 
@@ -6,6 +7,7 @@
 
 /* ---- shapes ------------------------------------------------------------------------------------------------------ */
 
+/* 1, the default, if the case has no such attribute. */
 static int64_t stride_of(const tarn__case *one)
 {
     for (int i = 0; i < one->attributes; i++)
@@ -14,7 +16,8 @@ static int64_t stride_of(const tarn__case *one)
     return 1;
 }
 
-/* Images of a convolution: [N, C, H, out channels, kernel, stride], enough to identify a square one. */
+/* Shape that identifies a row. Convolution: [N, C, H, out channels, kernel, stride]; gather: with the number of
+ * indices; matmul: with the columns of the result. */
 tarn_shape tarn__row_shape(const tarn__case *one)
 {
     tarn_shape shape = one->input[0].shape, second = one->input[1].shape;
@@ -47,6 +50,7 @@ void tarn__json_row_shape(tarn__json *json, const tarn__case *one)
 
 const char *tarn__shape_string(tarn_shape shape)
 {
+    /* rotating: several shapes in one printf() */
     static char buffers[4][96];
     static int turn;
     char *text = buffers[turn++ % 4];
@@ -60,6 +64,7 @@ const char *tarn__shape_string(tarn_shape shape)
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
+/* Members of the baseline are omitted for compute-bound rows, which have none. */
 static void print_json(const tarn__bench_row *row)
 {
     char name[32];
@@ -106,7 +111,7 @@ void tarn__print_heading(int64_t size)
                   "spread", "rate", "of copy", "backward", "spread", "of copy", "both", "host");
 }
 
-/* TFLOP/s of a product, GB/s of all else. */
+/* TFLOP/s of a matmul, GB/s of other rows. */
 static const char *rate_text(const tarn__bench_row *row, char *text, size_t size)
 {
     if (row->flops > 0)

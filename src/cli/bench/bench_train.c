@@ -1,16 +1,20 @@
-/* bench_train.c: `tarn bench train`: how long a step of training takes, what it is made of, and how near it comes to
- * what the device can do. */
+/* bench_train.c: `tarn bench train`: time of a training step, its phases, and the fraction of the device's throughput
+ * that it reaches.
+ *
+ * The library measures on random data (tarn_train_measure()), after warm-up steps; this file adds the roofline and
+ * prints. A captured step is timed as a whole; its phases come from steps run operation by operation. */
 #include <math.h>
 #include <string.h>
 
 #include "cli/bench/timer.h"
 
+/* Tokens or images per second, at the median step. */
 static double rate_of(const tarn_train_timing *t)
 {
     return (double)(t->tokens ? t->tokens : t->samples) * 1e3 / t->step_ms;
 }
 
-/* Operations a second; NaN where they are not known. */
+/* FLOP/s; NaN if the FLOPs of the model are not known. */
 static double speed_of(const tarn_train_timing *t)
 {
     return t->flops > 0 ? t->flops * 1e3 / t->step_ms : (double)NAN;
@@ -53,6 +57,7 @@ static void print_table(const tarn_train_timing *t, const tarn__roofline *y)
     tarn__print_memory_kinds(&t->memory);
 }
 
+/* Keys are stable: "busy", "of_product" and "least_step_ms" keep their first names. */
 static void print_json(const tarn_train_timing *t, const tarn__roofline *y)
 {
     double speed = speed_of(t);
@@ -88,6 +93,7 @@ static void print_json(const tarn_train_timing *t, const tarn__roofline *y)
     tarn__json_end(&json);
 }
 
+/* Classifiers train without clipping. */
 static bool is_classifier(const char *model)
 {
     return strcmp(model, "mlp") == 0 || strcmp(model, "lenet") == 0 || strcmp(model, "resnet20") == 0;
@@ -100,7 +106,7 @@ int tarn__bench_train(const tarn__options *options)
     tarn_train_options train = options->train;
     train.batch_size = options->batch_size;
     if (!(train.clip_norm > 0) && !is_classifier(train.model))
-        train.clip_norm = 1; /* as models of language are trained */
+        train.clip_norm = 1; /* language models are trained with clipping, which costs time */
     if (!tarn_train_measure(options->warmup, options->steps, &timing, &train)) {
         int misused = tarn_error_code() == TARN_ERROR_ARGUMENT;
         tarn__print_error("bench train");

@@ -1,6 +1,8 @@
 /* bench_weights.c: `tarn bench weights`: matmuls of 1 and of 128 rows with the weights of a language model of a billion
- * parameters, in the dtypes of files. One row, a decode step, is compared with a read of the same bytes, its lower
- * bound. Weights rotate through more memory than caches have. */
+ * parameters, in the dtypes of files.
+ *
+ * One row, a decode step (GEMV), is compared with a read of the same bytes, its lower bound; 128 rows are a prefill.
+ * Weights rotate through more memory than caches have. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,9 +16,11 @@
 #define PATTERN_ROWS 64 /* distinct rows; the others repeat them */
 
 static const tarn_dtype dtypes[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K, TARN_BF16, TARN_F32};
+/* [out, in] of the linear layers: attention, FFN up, FFN down, head. */
 static const int64_t shapes[][2] = {{2048, 2048}, {8192, 2048}, {2048, 8192}, {128256, 2048}};
 enum { DTYPES = sizeof(dtypes) / sizeof(dtypes[0]), SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
+/* On the heap; its tensors belong to the scope of measure_shape(). */
 typedef struct job {
     tarn_tensor *weights[MAX_SETS], *x, *f32_bytes; /* `f32_bytes` has the bytes of all weights, as f32 */
     int sets;
@@ -75,6 +79,7 @@ static double thread_clock(void)
     return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
 }
 
+/* The timer's own time, by events, is replaced by CPU time where that applies. */
 static bool run_timer(tarn__timer *timer, tarn_device device)
 {
     double start = thread_clock();
@@ -85,6 +90,7 @@ static bool run_timer(tarn__timer *timer, tarn_device device)
     return true;
 }
 
+/* Matmul and read in turn; the read only for one row. */
 static bool measure(job *work, tarn_device device, int64_t runs, result *r)
 {
     tarn__timer *timers = calloc(2, sizeof(*timers));
@@ -106,6 +112,7 @@ static bool measure(job *work, tarn_device device, int64_t runs, result *r)
     return good;
 }
 
+/* `bytes` are of one weight in its dtype: activations are small next to it. */
 static void print_result(const result *r, int64_t bytes, bool json)
 {
     double flops = 2.0 * (double)r->out * (double)r->in * (double)r->rows;

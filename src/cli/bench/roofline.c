@@ -1,5 +1,7 @@
 /* roofline.c: reachable throughput of a device: a large square matmul and a large copy, and the vendor's peak FLOP/s.
- * The sizes follow from the kind of device alone, so that results of different machines compare. */
+ *
+ * The sizes follow from the kind of device alone, so that results of different machines compare. TF32 is process-wide
+ * and off afterwards. */
 #include "cli/bench/timer.h"
 
 #include <math.h>
@@ -15,6 +17,7 @@ typedef struct operands {
     tarn_tensor *a, *b;
 } operands;
 
+/* The result is freed at once by its scope: memory is reused from call to call. */
 static bool run_matmul(void *ctx, int i)
 {
     const operands *f = ctx;
@@ -48,6 +51,7 @@ static double measure_matmul(int64_t rows, tarn_dtype dtype, tarn_device device)
 /* Large enough to saturate the device, small enough to take a moment, also on a CPU through OpenCL. */
 bool tarn__roofline_measure(tarn_device device, const char *precision, tarn__roofline *r)
 {
+    /* one size only, so nothing is shared; the type is for tarn__copy_time() */
     tarn__copy_times copies = {.device = device, .runs = RUNS};
     tarn_device_info info;
     if (!tarn_device_query(device, &info))

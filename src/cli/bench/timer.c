@@ -1,5 +1,5 @@
 /* timer.c: timing for `tarn bench`. Times are taken between two events in the device's stream, so that the host's
- * enqueueing is hidden as it is in real use. */
+ * enqueueing is hidden as it is in real use. Not for several threads: tarn__cell() has static buffers. */
 #include "cli/bench/timer.h"
 
 #include <math.h>
@@ -16,6 +16,7 @@ double tarn__clock(void)
     return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
 }
 
+/* Mean microseconds per call over `turns` calls. tarn_event_elapsed() waits for the end. */
 static bool time_turns(tarn__timer *timer, tarn_device device, int turns, double *microseconds)
 {
     tarn_event *start = tarn_event_record(device), *end = NULL;
@@ -35,16 +36,19 @@ bool tarn__timer_start(tarn__timer *timer, tarn_device device)
     double once;
     if (!time_turns(timer, device, timer->sets, &once) || !time_turns(timer, device, timer->sets, &once))
         return false;
+    /* a call may be too short to measure: at least a nanosecond is assumed */
     double turns = ceil((timer->length > 0 ? timer->length : RUN_MICROSECONDS) / fmax(once, 1e-3));
     timer->turns = turns < 1 ? 1 : turns > 100000 ? 100000 : (int)turns;
     return true;
 }
 
+/* False without an error when TARN__MAX_RUNS is reached: --runs is bounded by it. */
 bool tarn__timer_run(tarn__timer *timer, tarn_device device)
 {
     return timer->runs < TARN__MAX_RUNS && time_turns(timer, device, timer->turns, &timer->times[timer->runs++]);
 }
 
+/* For qsort(); times are never NaN. */
 static int rising(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -69,6 +73,7 @@ double tarn__timer_median(const tarn__timer *timer)
     return quantile(timer, 0.5);
 }
 
+/* Interquartile range: one outlier does not change it. */
 double tarn__timer_spread(const tarn__timer *timer)
 {
     return (quantile(timer, 0.75) - quantile(timer, 0.25)) / quantile(timer, 0.5);

@@ -59,6 +59,7 @@ static int run(const char *command, const tarn__options *o, tarn_convert_options
     int status = tarn__checkpoint_use(command, o, &weights);
     if (status != TARN__DONE)
         return status;
+    /* an existing target is an error without --force */
     how.replace = o->force;
     how.adapter = o->adapter;
     how.progress = !o->quiet && isatty(STDERR_FILENO) ? show_progress : NULL;
@@ -71,6 +72,7 @@ static int run(const char *command, const tarn__options *o, tarn_convert_options
     return TARN__DONE;
 }
 
+/* Dtypes are checked here, since the library's message would list types that files cannot have. */
 int tarn__quantize(const tarn__options *options)
 {
     /* the dtypes that tarn can quantize to; tarn_dtype_parse() knows more */
@@ -88,6 +90,7 @@ int tarn__quantize(const tarn__options *options)
     return TARN__MISUSED;
 }
 
+/* No --type: tensors keep their dtype, only the container changes. */
 int tarn__convert(const tarn__options *options)
 {
     return run("convert", options, (tarn_convert_options){0});

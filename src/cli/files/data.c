@@ -32,6 +32,7 @@ static double filled(const view *v, int split)
     return places > 0 ? (double)v->counts.tokens[split] / (double)places : 0;
 }
 
+/* One line of the table; `split` is TARN_CHAT_DATASET_TRAINING or TARN_CHAT_DATASET_VALIDATION. */
 static void print_split(const view *v, int split, const char *name)
 {
     const tarn_chat_dataset_counts *c = &v->counts;
@@ -40,6 +41,7 @@ static void print_split(const view *v, int split, const char *name)
            100 * filled(v, split));
 }
 
+/* Without a val set its line is omitted. */
 static void print_counts(const view *v)
 {
     printf("rows of %lld tokens, template: %s\n", (long long)v->context,
@@ -62,6 +64,7 @@ static void print_split_json(tarn__json *json, const view *v, int split, const c
     tarn__json_close(json, '}');
 }
 
+/* The hash identifies the packed rows: two machines with equal hashes train on the same data. */
 static void print_counts_json(const view *v)
 {
     /* as a string: 64 bits are more than a JSON number keeps */
@@ -133,6 +136,7 @@ static void print_document(const view *v, int64_t begin, int64_t end)
     putchar('\n');
 }
 
+/* A heading with the counts of the row, then one line per document. */
 static void print_row(const view *v, int64_t number)
 {
     int64_t end = end_of_row(v), documents = 0;
@@ -181,6 +185,7 @@ static int print_rows(view *v)
 {
     int64_t rows = v->counts.rows[TARN_CHAT_DATASET_TRAINING],
             count = v->options->show < rows ? v->options->show : rows;
+    /* 4 arrays of i32 [context] */
     size_t each = (size_t)v->context;
     v->memory = malloc(sizeof(int32_t) * 4 * each);
     if (!v->memory) {
@@ -201,6 +206,7 @@ static int print_rows(view *v)
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 
+/* Wrong usage: message and exit status. */
 static int misuse(const char *sentence)
 {
     fprintf(stderr, "tarn data: %s; see tarn data --help\n", sentence);

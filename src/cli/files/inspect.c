@@ -51,6 +51,7 @@ typedef struct listing {
 
 static void print_row(listing *l, const row *r)
 {
+    /* rank is bounded, so every shape fits */
     char shape[192] = "[";
     int64_t count = 1;
     for (int i = 0; i < r->shape.rank; i++) {
@@ -92,6 +93,7 @@ static void print_total(const listing *l, const char *path, const char *format, 
     tarn__json_end(&json);
 }
 
+/* Metadata of safetensors: strings only. */
 static void print_pair(bool as_json, const char *key, const char *value)
 {
     tarn__json json = {stdout, false};
@@ -115,6 +117,7 @@ static void print_pair(bool as_json, const char *key, const char *value)
 static double *numbers_of(const tarn_gguf *file, const tarn_gguf_value *v)
 {
     bool is_number = v->element != TARN_GGUF_STRING && v->element != TARN_GGUF_ARRAY;
+    /* one more than needed: an empty array must not be NULL */
     double *values = is_number ? malloc(sizeof(double) * (size_t)(v->count + 1)) : NULL;
     bool one = false, good = values != NULL;
     if (good && v->type == TARN_GGUF_BOOL) {
@@ -130,11 +133,13 @@ static double *numbers_of(const tarn_gguf *file, const tarn_gguf_value *v)
     return NULL;
 }
 
+/* Booleans count as integers; callers check them first. */
 static bool is_whole(tarn_gguf_type type)
 {
     return type != TARN_GGUF_F32 && type != TARN_GGUF_F64;
 }
 
+/* 7 digits are what an f32 has. */
 static void print_number(tarn_gguf_type type, double value)
 {
     if (type == TARN_GGUF_BOOL)
@@ -223,6 +228,7 @@ static void print_value_json(const tarn_gguf *file, const tarn_gguf_value *v, co
     tarn__json_end(&json);
 }
 
+/* All metadata before all tensors, as in the file. Reading stops at the first error, which the caller reports. */
 static void print_gguf(const tarn_gguf *file, const char *path, listing *l)
 {
     tarn_gguf_value v;
@@ -255,6 +261,7 @@ static int inspect_gguf(const char *path, bool json)
 
 /* ---- safetensors ------------------------------------------------------------------------------------------------- */
 
+/* Same order as for GGUF. An index file lists the tensors of all its shards. */
 static void print_safetensors(const tarn_safetensors *file, const char *path, listing *l)
 {
     tarn_safetensors_entry e;
@@ -298,6 +305,7 @@ static bool is_there(const char *path)
  * ignored, since reading could block. */
 static void print_config(const char *path, const char *name, bool as_json)
 {
+    /* static: too large for the stack */
     static char text[1 << 20];
     FILE *file = tarn__input_regular(path);
     size_t length = file ? fread(text, 1, sizeof(text) - 1, file) : 0;
@@ -323,6 +331,7 @@ static int inspect_folder(const char *folder, bool json)
     static const char *const names[] = {"model.safetensors", "model.safetensors.index.json",
                                         "adapter_model.safetensors"};
     static const char *const configs[] = {"config.json", "adapter_config.json"};
+    /* a longer name is truncated, and then not found */
     char path[4096];
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof(path), "%s/%s", folder, configs[i]);

@@ -12,6 +12,7 @@
 #include "cli/cli.h"
 #include "cli/input.h"
 
+/* Message and exit status. */
 static int out_of_memory(void)
 {
     fprintf(stderr, "tarn tokenize: out of memory\n");
@@ -28,6 +29,7 @@ static tarn_tokenizer *make_characters(const tarn__options *o)
         return tarn_tokenizer_characters(o->text, strlen(o->text));
     if (o->prepare || o->out)
         return tarn_tokenizer_characters_files((const char *const *)o->words, o->word_count, o->field, o->json_lines);
+    /* one text of all files: the character set is their union */
     tarn__input all = {0};
     int status = TARN__DONE;
     for (int i = 0; status == TARN__DONE && i < o->word_count; i++)
@@ -102,6 +104,7 @@ static void print_ids_json(const tarn__options *o, const tarn_tokenizer *t, cons
 static int encode(const tarn__options *o, const tarn_tokenizer *t, const char *name, const char *text, size_t length)
 {
     int64_t count;
+    /* with --special-as-text "<|endoftext|>" in the input is ordinary text */
     const tarn_encode_options how = {.special_as_text = o->special_as_text, .add_special = o->add_special};
     int32_t *ids = tarn_tokenizer_encode(t, text, length, &how, &count);
     if (!ids)
@@ -133,6 +136,7 @@ static int32_t *read_ids(const char *text, size_t length, int64_t *count)
             at++;
             continue;
         }
+        /* read by hand: the text has no terminating 0 at `length`, and overflow stops the loop */
         int64_t id = 0;
         size_t from = at;
         for (; at < length && text[at] >= '0' && text[at] <= '9' && id <= INT32_MAX; at++)
@@ -169,6 +173,7 @@ static int decode(const tarn__options *o, const tarn_tokenizer *t, const char *n
         tarn__json_bytes(&json, "text", decoded, bytes);
         tarn__json_end(&json);
     } else {
+        /* exact bytes in a pipe, escaped on a terminal */
         tarn__print_generated(decoded, bytes);
     }
     tarn_tokenizer_release(decoded);
@@ -205,6 +210,7 @@ static bool show_progress(int64_t done, int64_t all, void *ctx)
     return true;
 }
 
+/* Token counts are of the files written, separators included. */
 static void print_summary(const tarn__options *o, const tarn_tokenizer *t, const tarn_shards_summary *s)
 {
     tarn__json json = {stdout, false};
@@ -230,6 +236,7 @@ static void print_summary(const tarn__options *o, const tarn_tokenizer *t, const
 static int prepare(const tarn__options *o, const tarn_tokenizer *t)
 {
     tarn_shards_summary summary;
+    /* zeroed members are the library's defaults */
     const tarn_shards_options how = {.val_fraction = o->val_fraction,
                                      .shard_tokens = o->shard_tokens,
                                      .field = o->field,
@@ -255,6 +262,7 @@ static int misuse(const char *sentence)
 /* Options that exclude each other: an option without effect is an error, never ignored. */
 static int check(const tarn__options *o)
 {
+    /* makes: something is written instead of printed */
     bool prepares = o->prepare != NULL, learns = o->vocab_size > 0, makes = prepares || learns || o->out;
     if (!learns && !o->tokenizer)
         return misuse("--tokenizer is missing");
@@ -283,6 +291,7 @@ static int check(const tarn__options *o)
     return o->text && o->word_count ? misuse("--text and files exclude each other") : TARN__DONE;
 }
 
+/* --out and --prepare may be combined; the tokenizer is saved first, so that it survives a failure of the other. */
 int tarn__tokenize(const tarn__options *options)
 {
     int status = check(options);

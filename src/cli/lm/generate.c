@@ -3,8 +3,7 @@
  * JSON, are printed when all have finished.
  *
  * Every sequence keeps its tokens and text until the end: JSON needs them, and a stream needs the count. Sequence i
- * uses the seed --seed + i, so the same options give the same texts, whatever their number. `job` owns everything;
- * close_job() frees it, after any failure too. */
+ * samples with the seed --seed + i. `job` owns everything; close_job() frees it, after any failure too. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -274,6 +273,7 @@ static bool begin(job *w)
 /* Prints one notice about a text longer than the context. */
 static void print_context_notice(job *w, const tarn_output *output)
 {
+    /* is_full: the prompt and the generated tokens fill the context exactly */
     bool is_full = w->options->no_slide && output->finish_reason == TARN_FINISH_LENGTH &&
                    w->prompt.count + w->texts[output->sequence].count == w->context;
     if (w->has_slid || !(output->slid || (is_full && !w->options->max_tokens)))

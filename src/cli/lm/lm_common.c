@@ -37,6 +37,7 @@ tarn_tokenizer *tarn__lm_tokenizer(const tarn__options *o)
 {
     char path[4096];
     struct stat about;
+    /* an adapter folder may lack a tokenizer: the model's is used then */
     bool is_named = o->adapter && (size_t)snprintf(path, sizeof(path), "%s/tokenizer.json", o->adapter) < sizeof(path);
     return tarn_tokenizer_open(is_named && stat(path, &about) == 0 ? o->adapter : o->words[0]);
 }
@@ -88,6 +89,7 @@ static int read_ids(tarn__prompt *p, const char *text)
     p->tokens = malloc((commas + 1) * sizeof(*p->tokens));
     if (!p->tokens)
         return no_memory();
+    /* strtoll() skips spaces and accepts a plus sign: both are rejected here */
     for (const char *at = text;;) {
         char *end;
         errno = 0;
@@ -147,6 +149,7 @@ static bool append(tarn__prompt *p, size_t *capacity, const char *bytes, size_t 
 /* Reads to the end of file. The text stays valid, and owned by the prompt, after a failure too. */
 static int read_stream(tarn__prompt *p, FILE *from, const char *name)
 {
+    /* room for a terminating 0 from the start: an empty stream is an empty string */
     char bytes[4096];
     size_t capacity = 0;
     if (!append(p, &capacity, "", 0))

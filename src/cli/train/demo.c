@@ -14,6 +14,7 @@
 
 #include "cli/cli.h"
 
+/* In tokens, which are characters here. */
 enum { CONTEXT = 128, WRITTEN = 600, ROOM = CONTEXT + WRITTEN };
 
 /* The recipe: about a minute on two CPU cores. Steps, warmup, seed and device come from the command line. */
@@ -110,6 +111,7 @@ static bool go_on(tarn_module *model, const tarn_tokenizer *tokenizer, uint64_t 
  * here. */
 static int write_some(const char *folder, const tarn__options *o)
 {
+    /* in the style of the training text */
     static const char prompt[] = "\nstatic ";
     int32_t ids[ROOM];
     int64_t count = 0;
@@ -130,6 +132,7 @@ static int write_some(const char *folder, const tarn__options *o)
 int tarn__demo(const tarn__options *options)
 {
     tarn__options own = *options;
+    /* ten bytes more: ".txt" always fits */
     char folder[1000], text[1010];
     if (options->out && strlen(options->out) >= sizeof(folder)) {
         fprintf(stderr, "tarn demo: --out: the name of the folder is too long\n");

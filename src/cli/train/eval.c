@@ -13,6 +13,7 @@ typedef struct findings {
     int64_t *samples, *right; /* [classes] */
 } findings;
 
+/* "right" keeps its first name: scripts read it. All classes are listed, also those without samples. */
 static void print_json(const tarn__options *options, const tarn_run *run, const char *data, const findings *f)
 {
     tarn__json json = {stdout, false};
