@@ -136,7 +136,7 @@ static int32_t *read_ids(const char *text, size_t length, int64_t *count)
             at++;
             continue;
         }
-        /* read by hand: the text has no terminating 0 at `length`, and overflow stops the loop */
+        /* read by hand: strtoll() would accept signs, and stop at a zero byte in silence */
         int64_t id = 0;
         size_t from = at;
         for (; at < length && text[at] >= '0' && text[at] <= '9' && id <= INT32_MAX; at++)

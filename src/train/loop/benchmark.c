@@ -1,8 +1,8 @@
-/* benchmark.c: how long a step of training takes.
+/* benchmark.c: times of a training step (tarn_train_measure()).
  *
- * Whole steps are measured free of anything else, one behind the other as in a run, between two points of the device's
- * stream. What the host takes for a step, and where its parts begin, is asked of further steps, so that the question
- * does not change the answer. */
+ * Whole steps are timed without any other measurement, one after the other as in a run, between two events in the
+ * device's stream. Host time, utilization and phases are measured on further steps, so that the measurement does not
+ * change the step time. Data is random; the trainer is created here and freed at the end. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 #include "train/options.h"
 #include "train/trainer.h"
 
-/* steps that are measured; at most that many for each of the other questions */
+/* steps that can be timed; ASIDE: steps for each of the other measurements */
 enum { MOST_STEPS = 100000, ASIDE = 5 };
 
 /* ---- figures ----------------------------------------------------------------------------------------------------- */
@@ -26,7 +26,7 @@ static int rising(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Sorts the figures. */
+/* Sorts the values in place, so that values[0] is the minimum afterwards. */
 static double median(double *figures, int64_t count)
 {
     qsort(figures, (size_t)count, sizeof(*figures), rising);
@@ -37,10 +37,11 @@ static double median(double *figures, int64_t count)
 
 static bool step_once(tarn_trainer *t)
 {
-    t->waiting = 0; /* nobody reads the figures */
+    t->waiting = 0; /* the metrics are not read: overwrite the same slot */
     return tarn__take_step(t);
 }
 
+/* Milliseconds per step. Events are read at the end only: reading one waits for the device. */
 static bool time_steps(tarn_trainer *t, int64_t steps, double *figures)
 {
     size_t bytes = sizeof(tarn_event *) * (size_t)(steps + 1);
@@ -56,7 +57,7 @@ static bool time_steps(tarn_trainer *t, int64_t steps, double *figures)
     return good && !tarn_failed();
 }
 
-/* The device has nothing to do when the host begins, so that the host never waits for room in its queue. */
+/* The device is idle when the host starts, so that the host never waits for a full queue. */
 static bool time_host(tarn_trainer *t, int64_t steps, double *figures)
 {
     for (int64_t i = 0; i < steps; i++) {
@@ -70,6 +71,7 @@ static bool time_host(tarn_trainer *t, int64_t steps, double *figures)
     return true;
 }
 
+/* With the phase timer open, steps run eagerly (tarn__step_graph_is_due()). */
 static bool time_phases(tarn_trainer *t, int64_t steps, double (*figures)[ASIDE])
 {
     bool good = tarn__phase_timer_open(t);
@@ -83,7 +85,7 @@ static bool time_phases(tarn_trainer *t, int64_t steps, double (*figures)[ASIDE]
     return good;
 }
 
-/* How long the device works in a step; to be held against steps that nobody looks at. */
+/* Milliseconds that the device works per step, by the profiler; compared with the time of unprofiled steps. */
 static bool time_busy(tarn_trainer *t, int64_t steps, double *figures)
 {
     for (int64_t i = 0; i < steps; i++) {
@@ -106,10 +108,10 @@ static bool time_all(tarn_trainer *t, int64_t warmup, int64_t steps, double *fig
     for (int64_t i = 0; i < warmup; i++)
         if (!step_once(t))
             return false;
-    tarn_stats_reset(); /* the peak of memory is that of steady steps */
+    tarn_stats_reset(); /* peak memory is that of steady steps, without the warm-up */
     if (!time_steps(t, steps, figures))
         return false;
-    /* a recorded step keeps its own beside that of the steps that follow */
+    /* read here: the steps below run eagerly and allocate next to the captured one */
     timing->memory = tarn_memory_kinds_of(t->device);
     timing->is_captured = t->captured.graph != NULL;
     if (!time_host(t, aside, host) || !time_busy(t, aside, utilization) || !time_phases(t, aside, phases))
@@ -135,7 +137,8 @@ double tarn__step_flops(const tarn_trainer *t)
     tarn_model_info info;
     if (!tarn_model_query(t->model, &info))
         return 0;
-    tarn__weight_counts counts = tarn__count_weights(t->model); /* what is frozen hands gradients on, and has none */
+    tarn__weight_counts counts =
+        tarn__count_weights(t->model); /* frozen weights pass gradients on but need no wgrad: 4 instead of 6 */
     double attended = (double)(info.layers * info.heads * info.head_dim * o->context);
     return (double)(t->batch_size * o->context) *
            (6 * (double)counts.trained + 4 * (double)counts.frozen + 12 * attended);
@@ -152,6 +155,7 @@ static void describe(const tarn_trainer *t, tarn_train_timing *timing)
     timing->flops = tarn__step_flops(t);
 }
 
+/* The random state and TF32 setting of the caller's thread are restored. */
 static bool measure(const tarn_train_options *options, int64_t warmup, int64_t steps, tarn_train_timing *timing)
 {
     tarn__thread_settings callers;
@@ -171,7 +175,7 @@ static bool measure(const tarn_train_options *options, int64_t warmup, int64_t s
     return good || tarn__raise_within("train_measure");
 }
 
-/* Options of a run that have no meaning for a step of it; NULL: none was given. */
+/* Name of a given option that applies to a whole run only; NULL: none. */
 static const char *of_a_run(const tarn_train_options *o)
 {
     const struct {

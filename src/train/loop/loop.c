@@ -1,7 +1,12 @@
 /* loop.c: the training loop.
  *
- * In a steady step nothing crosses to or from the device but the batch: losses and right answers are left in a tensor,
- * one place for each step, and read when a line of metrics is due. */
+ * In a steady step nothing is transferred between host and device but the batch: losses, correct answers and norms stay
+ * in tensors on the device, [log_every], and are read when a line of metrics is due. So a non-finite loss is noticed
+ * late; nonfinite.c then repeats the steps from the last checkpoint.
+ *
+ * Order per segment: steps, log, evaluation, best weights, checkpoint. Everything runs on the caller's thread;
+ * checkpoints are written by a thread of their own, and tarn_trainer_stop() may be called from any thread or signal
+ * handler. */
 #include <math.h>
 #include <string.h>
 #include <tarn/profile.h>
@@ -18,15 +23,16 @@
 #include "train/tasks/finetune.h"
 #include "train/trainer.h"
 
+/* The caller's report function. */
 typedef struct telling {
-    tarn_report_fn report; /* NULL: nobody listens */
+    tarn_report_fn report; /* NULL: no reports */
     void *ctx;
 } telling;
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
 
-/* An epoch of chats is whole steps: what is left of its rows, in another order every time, would make one of fewer.
- * Micro-batches end it where the batch would. */
+/* An epoch of chats has whole steps only: its remaining rows, others in every epoch, would make a smaller step. With
+ * micro-batches the epoch ends at the same row as without. */
 static bool end_epoch(tarn_trainer *t)
 {
     tarn_loader_state place;
@@ -37,6 +43,7 @@ static bool end_epoch(tarn_trainer *t)
     return tarn_loader_seek(t->loader, (tarn_loader_state){.epoch = place.epoch + 1});
 }
 
+/* The end of an epoch gives no batch and no error: the second call starts the next one. */
 bool tarn__next_batch(tarn_trainer *t, tarn_tensor **fields)
 {
     if (t->captured.is_feeding)
@@ -46,6 +53,7 @@ bool tarn__next_batch(tarn_trainer *t, tarn_tensor **fields)
     return tarn_loader_next(t->loader, fields) || (!tarn_failed() && tarn_loader_next(t->loader, fields));
 }
 
+/* fields[0] is the input, [B, ...], fields[1] the label, [B]. The metrics belong to the open scope. */
 static bool classifier_gradients_of(tarn_trainer *t, tarn_tensor *const *fields, tarn__step_metrics *figures)
 {
     tarn__phase_begin(t, TARN__PHASE_FORWARD);
@@ -83,14 +91,14 @@ bool tarn__train_gradients(tarn_trainer *t, tarn__step_metrics *figures)
 
 bool tarn__train_step(tarn_trainer *t, tarn__step_metrics *figures)
 {
-    t->lr = tarn_optimizer_lr(t->optimizer); /* of this step: the schedule moves it on */
+    t->lr = tarn_optimizer_lr(t->optimizer); /* of this step: optimizer_step() advances the schedule */
     bool good = tarn__train_gradients(t, figures) && tarn_optimizer_step(t->optimizer);
     tarn__phase_end(t);
     t->place.step += good;
     return good;
 }
 
-/* Puts a step's figure, where there is one, into its place on the device. */
+/* Copies a metric of a step, [] or NULL, to its slot on the device. */
 static bool put_aside(tarn_tensor *places, int64_t index, tarn_tensor *figure)
 {
     if (!figure)
@@ -99,6 +107,7 @@ static bool put_aside(tarn_tensor *places, int64_t index, tarn_tensor *figure)
     return tarn_copy(place, tarn_reshape(tarn_detach(figure), TARN_SHAPE(1)));
 }
 
+/* One scope per step: only parameters, optimizer state and the slots survive it. */
 bool tarn__take_step(tarn_trainer *t)
 {
     tarn__step_metrics figures;
@@ -130,6 +139,7 @@ static tarn_train_report report_of(const tarn_trainer *t, tarn_report_kind kind)
                                .seconds = t->place.seconds};
 }
 
+/* metrics.jsonl first: the caller's function sees a report that is already on disk. */
 static bool tell(tarn_trainer *t, const tarn_train_report *report, const telling *to)
 {
     if (!tarn__metrics_add(t->metrics, report))
@@ -139,7 +149,7 @@ static bool tell(tarn_trainer *t, const tarn_train_report *report, const telling
     return true;
 }
 
-/* Counts the time since the last time as the run's. */
+/* Adds the time since the last call to the run's seconds. */
 static void count_time(tarn_trainer *t)
 {
     double now = tarn__platform_seconds();
@@ -147,7 +157,7 @@ static void count_time(tarn_trainer *t)
     t->since = now;
 }
 
-/* The mean of a figure over the steps since the last time. NaN: one of them was not finite. */
+/* Mean of a metric over the steps since the last line; NaN if one of them was not finite. Waits for the device. */
 static bool read_mean(const tarn_trainer *t, tarn_tensor *places, double *mean)
 {
     tarn_scope *scope = tarn_scope_open();
@@ -162,7 +172,8 @@ static bool read_mean(const tarn_trainer *t, tarn_tensor *places, double *mean)
     return good;
 }
 
-/* How well the device is used by steps that take so many seconds each. */
+/* Utilization, MFU and ETA from the mean seconds per step. MFU needs a known peak; utilization is of the last sampled
+ * step. */
 static void add_speed(tarn_trainer *t, tarn_train_report *report, double seconds)
 {
     double peak = t->description.is_text ? tarn_device_peak_flops(t->device, t->options.precision) : 0;
@@ -174,7 +185,7 @@ static void add_speed(tarn_trainer *t, tarn_train_report *report, double seconds
     report->eta = seconds * (double)(t->steps - t->place.step);
 }
 
-/* A line of metrics for the steps since the last one. */
+/* Reports the steps since the last line. */
 static bool log_steps(tarn_trainer *t, const telling *to)
 {
     double loss, right = 0, norm = 0;
@@ -187,7 +198,7 @@ static bool log_steps(tarn_trainer *t, const telling *to)
     double now = tarn__platform_seconds(), rate = (double)(steps * t->batch_size) / fmax(now - t->since, 1e-9);
     t->waiting = 0;
     if (!isfinite(loss) || !isfinite(norm)) {
-        tarn__step_graph_reset(t); /* what follows takes its steps one by one, from another state */
+        tarn__step_graph_reset(t); /* repeated steps run eagerly, from another state */
         return tarn__find_nonfinite(t, t->place.step);
     }
     double seconds = now - t->since;
@@ -228,15 +239,15 @@ static bool evaluate(tarn_trainer *t, tarn_evaluation *result)
     return good;
 }
 
-/* Better: more are right, or as many with a smaller loss; of a language model nothing counts as right. */
+/* Better: higher accuracy, or the same with a smaller loss; the accuracy of a language model is always 0. */
 static bool is_better(const tarn__run_state *place, const tarn_evaluation *now)
 {
     return place->best_step == 0 || now->accuracy > place->best_accuracy ||
            (now->accuracy >= place->best_accuracy && now->loss < place->best_loss);
 }
 
-/* A checkpoint on its way comes first: best weights without any checkpoint are those of a run that has lost it, which
- * is not resumed. */
+/* A pending checkpoint is written first: best weights without any checkpoint look like a run that has lost it, which
+ * cannot be resumed. */
 static bool save_best(const tarn_trainer *t)
 {
     tarn__path path;
@@ -247,7 +258,7 @@ static bool save_best(const tarn_trainer *t)
                : tarn_module_save(t->model, tarn__path_in(t->options.out, "best.safetensors", &path));
 }
 
-/* Lets a language model write something, where that is wanted. */
+/* Generates and reports a sample, if --sample asks for one. */
 static bool show_sample(tarn_trainer *t, const telling *to)
 {
     if (!t->options.sample || !to->report)
@@ -262,6 +273,7 @@ static bool show_sample(tarn_trainer *t, const telling *to)
     return text != NULL;
 }
 
+/* Evaluates on the val set, saves the best weights, reports, and keeps a numbered checkpoint. */
 static bool judge(tarn_trainer *t, const telling *to)
 {
     tarn_evaluation now;
@@ -304,7 +316,7 @@ static bool out_of_patience(const tarn_trainer *t)
     return t->options.patience > 0 && t->place.stale >= t->options.patience;
 }
 
-/* Steps up to the next evaluation, the end, or a stop. */
+/* Steps up to the next evaluation, the end, or a stop; at least one. */
 static bool run_stretch(tarn_trainer *t, const telling *to)
 {
     do {
@@ -317,6 +329,7 @@ static bool run_stretch(tarn_trainer *t, const telling *to)
     return tarn__profile_end(t) && log_steps(t, to);
 }
 
+/* A stop still saves: the checkpoint is at the last finished step. */
 static bool run_steps(tarn_trainer *t, const telling *to)
 {
     t->since = tarn__platform_seconds();
@@ -335,7 +348,8 @@ static bool run_steps(tarn_trainer *t, const telling *to)
     return good;
 }
 
-/* The folder, its config.json, and a checkpoint of the beginning. */
+/* Creates the folder with config.json, tokenizer and a first checkpoint. A second call on the same trainer continues in
+ * it. */
 static bool fill_folder(tarn_trainer *t)
 {
     const char *function = "trainer_run", *folder = t->options.out;
@@ -352,8 +366,8 @@ static bool fill_folder(tarn_trainer *t)
     return t->metrics && (t->place.step > 0 || tarn__async_checkpoint_save(t));
 }
 
-/* The same; a run that it replaces is removed when the new checkpoint is on the disk, and put back if none gets there.
- */
+/* Same, with --overwrite: the old run is removed once the first checkpoint of the new one is on disk, and restored if
+ * that fails. */
 static bool open_folder(tarn_trainer *t)
 {
     if (!tarn__run_folder_set_aside("trainer_run", t))
@@ -366,7 +380,7 @@ static bool open_folder(tarn_trainer *t)
     return good;
 }
 
-/* A step that failed leaves no profile behind that goes on. */
+/* Ends a profile that a failed step left open. The pending error is kept. */
 static void end_profile(tarn_trainer *t)
 {
     tarn__error_record pending;
@@ -397,7 +411,7 @@ void tarn__trainer_leave(tarn_trainer *trainer, const tarn__thread_settings *cal
     tarn_set_tf32(callers->tf32);
 }
 
-/* What is asked for at the end, when that is reached. */
+/* --merge, once the run has ended: all steps, or out of patience. */
 static bool merge(const tarn_trainer *t)
 {
     return (t->place.step < t->steps && !out_of_patience(t)) || tarn__adapters_merge(t);
@@ -419,7 +433,8 @@ bool tarn_trainer_run(tarn_trainer *trainer, tarn_report_fn report, void *ctx, t
     tarn__run_segment part = {trainer->place.step, trainer->place.seconds};
     bool began = open_folder(trainer), good = began && run_steps(trainer, &(telling){report, ctx}) &&
                                               tarn__frozen_verify("trainer_run", trainer) && merge(trainer);
-    good = tarn__async_checkpoint_wait(trainer->behind) && good; /* also after a failure */
+    good =
+        tarn__async_checkpoint_wait(trainer->behind) && good; /* after a failure too: the thread borrows the trainer */
     end_profile(trainer);
     tarn__step_graph_reset(trainer);
     tarn__trainer_leave(trainer, &callers);

@@ -1,9 +1,9 @@
-/* nonfinite.c: which step and which layer first gave a number that is not finite.
+/* nonfinite.c: finds the step and the layer that first gave a non-finite value.
  *
- * Losses are read late, some steps after the fact, and by then every weight may be lost. But a run is a function of its
- * checkpoint: from there the steps are taken again, now with every gradient looked at, up to the bad one. They are
- * taken a second time up to the step before it, which gives a state worth saving, and then the bad one layer by layer.
- */
+ * Losses are read late, some steps after the fact, and by then every weight may be lost. But a run is deterministic
+ * from its checkpoint: the steps are repeated from there with every gradient checked, up to the bad one. They are
+ * repeated once more up to the step before it, which gives a state worth saving, and then the bad step is watched layer
+ * by layer. All steps here run eagerly. Every path ends with an error. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -13,6 +13,7 @@
 #include "nn/module.h"
 #include "train/trainer.h"
 
+/* Loads the last checkpoint and its random state. False with an error. */
 static bool go_back(tarn_trainer *t)
 {
     tarn_optimizer_zero_grad(t->optimizer);
@@ -22,7 +23,8 @@ static bool go_back(tarn_trainer *t)
     return true;
 }
 
-/* True when the gradients of the next step, or its loss, have a number that is not finite. Leaves the step undone. */
+/* True when the loss or a gradient of the next step is not finite. Computes gradients only; the optimizer step is the
+ * caller's. */
 static bool is_bad(tarn_trainer *t)
 {
     tarn__step_metrics figures;
@@ -33,7 +35,7 @@ static bool is_bad(tarn_trainer *t)
     return bad;
 }
 
-/* The number of good steps before the bad one; `last` when there is no bad one, which cannot be. */
+/* Number of good steps before the bad one; `last` if none is bad, which determinism rules out. */
 static int64_t count_good_steps(tarn_trainer *t, int64_t last)
 {
     while (t->place.step < last && !tarn_failed() && !is_bad(t)) {
@@ -57,11 +59,11 @@ static bool repeat(tarn_trainer *t, int64_t steps)
 /* ---- the layer --------------------------------------------------------------------------------------------------- */
 
 typedef struct watch {
-    tarn__observer observer; /* first: what the observer's function is given */
+    tarn__observer observer; /* first member: cast back in on_output() */
     char found[256];         /* "the output of layer 'layer1.0.conv1' (conv2d)" */
 } watch;
 
-/* "layer1.0.conv1" */
+/* "layer1.0.conv1", appended to `text` from the root on. */
 static void append_path(const tarn_module *module, char *text, size_t size)
 {
     if (!module->parent)
@@ -71,11 +73,13 @@ static void append_path(const tarn_module *module, char *text, size_t size)
     snprintf(text + used, size - used, "%s%s", used ? "." : "", module->name);
 }
 
+/* 0 * x summed is 0, or NaN if any x is not finite: one value is read instead of the tensor. */
 static bool is_finite(tarn_tensor *y)
 {
     return isfinite(tarn_item(tarn_sum(tarn_mul(tarn_detach(y), tarn_scalar(0)), TARN_ALL_AXES, false)));
 }
 
+/* Leaves only, first one wins: later layers are non-finite because of it. */
 static void on_output(tarn__observer *observer, tarn_module *module, const tarn_tensor *y)
 {
     watch *w = (watch *)observer;
@@ -86,7 +90,8 @@ static void on_output(tarn__observer *observer, tarn_module *module, const tarn_
     snprintf(w->found, sizeof(w->found), "the output of layer '%s' (%s)", path, tarn_module_kind(module));
 }
 
-/* Takes the gradients of the bad step under watch, and says what is not finite. */
+/* Computes the gradients of the bad step under observation and names the non-finite value: a layer's output, the loss,
+ * or a gradient. */
 static void find_layer(tarn_trainer *t, watch *w)
 {
     tarn__step_metrics figures;
@@ -102,7 +107,7 @@ static void find_layer(tarn_trainer *t, watch *w)
     tarn_scope_close(scope);
 }
 
-/* The weights are those after the step, which its own loss does not tell of. */
+/* Repeats the evaluation under observation. No steps are repeated: the weights after the step are still in memory. */
 bool tarn__find_nonfinite_evaluation(tarn_trainer *t, bool (*evaluate)(tarn_trainer *trainer, tarn_evaluation *result))
 {
     tarn_evaluation again;

@@ -1,14 +1,15 @@
-/* phase_timer.c: where the parts of a step begin on the device: points in its stream, which cost a step next to
- * nothing. */
+/* phase_timer.c: phases of a step on the device: events in its stream, which cost a step next to nothing, and spans of
+ * the profiler. */
 #include "base/memory.h"
 #include "train/trainer.h"
 
+/* Start of a phase; the event is owned until it is read. */
 typedef struct mark {
     tarn__phase phase;
     tarn_event *event;
 } mark;
 
-#define MOST_MARKS 4096 /* a step with more micro-batches than a thousand counts up to there */
+#define MOST_MARKS 4096 /* later marks are dropped: over a thousand micro-batches per step */
 
 struct tarn__phase_timer {
     mark mark[MOST_MARKS];

@@ -1,11 +1,17 @@
-/* profile.c: a profile of some steps of a run, and now and then a look at how busy the device is. */
+/* profile.c: profiles some steps of a run on request, and samples the utilization of the device now and then.
+ *
+ * A profile and a sample exclude each other. Profiled steps run eagerly and are written to trace.json. */
 #include "base/error.h"
 #include "base/os/platform.h"
 #include "core/profile/profiler.h"
 #include "train/trainer.h"
 
-enum { STEADY = 5, BEFORE = 10, MOST_PROFILED = 10000 }; /* steps before a look; before a profile; of a profile */
-#define SAMPLE_EVERY 10.0 /* seconds: a look costs a step the time of its events, and a wait */
+enum {
+    STEADY = 5,
+    BEFORE = 10,
+    MOST_PROFILED = 10000
+};                        /* steps before the first sample; before a profile; of a profile at most */
+#define SAMPLE_EVERY 10.0 /* seconds: a sample costs the step its events, and a wait */
 
 bool tarn_trainer_profile(tarn_trainer *trainer, int64_t steps)
 {
@@ -29,8 +35,8 @@ static int64_t steps_ahead(const tarn_trainer *t)
     return to_evaluation < to_end ? to_evaluation : to_end;
 }
 
-/* The first steps choose algorithms and fill the pool. Where there is no stretch of enough steps behind them, what
- * there is must do. */
+/* Due after the first steps, which autotune and fill the pool, in a segment with enough steps before the next
+ * evaluation; if there is none, the profile gets the steps that exist. */
 static bool profile_is_due(const tarn_trainer *t)
 {
     int64_t ahead = steps_ahead(t), left = t->steps - t->place.step;
@@ -67,8 +73,7 @@ bool tarn__profile_after_step(tarn_trainer *t)
         if (!tarn__sample_stop(&utilization))
             return false;
         t->busy_seconds = utilization / 1e6;
-        /* The first line's time holds the beginning of the run, when algorithms are chosen: the next line asks again.
-         */
+        /* the first line includes autotuning: sample again at the next one */
         t->sampled_at = t->steps_in_run > t->options.log_every ? tarn__platform_seconds() : -SAMPLE_EVERY;
     }
     if (!t->is_profiled)

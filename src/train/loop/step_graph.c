@@ -1,12 +1,12 @@
-/* step_graph.c: a step that is recorded once and then repeated as a whole, where the device can do that.
+/* step_graph.c: a step that is captured once as a graph and then launched as a whole, on devices that can.
  *
- * The step that is recorded is the one that would be taken anyway: tarn__next_batch() gives it tensors that stay where
- * they are instead of the loader's, and its figures are copied to places that stay. Before each run the loader's
- * batches are copied into those tensors, on the device. Learning rate, step count and random numbers are brought up to
- * date by the run itself (core/launch/graph.c), so the bits are those of steps taken one by one. All micro-batches of a
- * step are recorded together: they follow one another in the same memory.
+ * The captured step is the eager one: tarn__next_batch() gives it static tensors instead of the loader's, and its
+ * metrics are copied to static tensors. Before each launch the loader's batches are copied into them on the device.
+ * Learning rate, step count and random numbers are updated by the launch (core/launch/graph.c), so results are bitwise
+ * identical to eager steps. All micro-batches of a step are captured together: they reuse the same memory one after the
+ * other.
  *
- * A recorded step keeps its memory until the end of the run, beside what evaluations take. */
+ * A captured step keeps its memory until the end of the run, next to that of evaluations. */
 #include "train/loop/step_graph.h"
 
 #include <string.h>
@@ -18,12 +18,12 @@
 #include "core/tensor/tensor.h"
 #include "train/trainer.h"
 
-enum { WARM_UP = 3 }; /* steps taken one by one first: algorithms are chosen in them, buffers made */
+enum { WARM_UP = 3 }; /* eager steps first: they autotune and allocate */
 enum {
     SMALL_SHARE = 16
 }; /* of the free memory, that a step recorded unasked may take: one that takes more is not bound by launches, and
     * recorded it needs up to twice as much */
-/* of a step that is recorded unasked: with more, launches are no longer what takes the time */
+/* a step captured by default has at most this many: with more, launch overhead no longer matters */
 enum { MOST_MICRO_BATCHES = 16 };
 
 /* ---- whether ----------------------------------------------------------------------------------------------------- */
@@ -59,7 +59,7 @@ static size_t batch_bytes(const tarn__step_graph *c)
     return sizeof(tarn_tensor *) * (size_t)c->micro_batches * (size_t)c->fields;
 }
 
-/* The places of a step's figures, and those of its batches, still empty. */
+/* Allocates the static tensors of the metrics, and the array for those of the batches, still empty. */
 static bool make_places(tarn_trainer *t)
 {
     tarn__step_graph *c = &t->captured;
@@ -74,7 +74,7 @@ static bool make_places(tarn_trainer *t)
     return c->batch != NULL;
 }
 
-/* The loader's next batch to its place. The first one of all makes it. */
+/* Copies a batch to its static tensors; the first one creates them. */
 static bool put_batch(tarn_tensor *const *fields, tarn_tensor **places, int count)
 {
     for (int k = 0; k < count && !tarn_failed(); k++)
@@ -85,6 +85,7 @@ static bool put_batch(tarn_tensor *const *fields, tarn_tensor **places, int coun
     return !tarn_failed();
 }
 
+/* Reads all micro-batches of the next step. */
 static bool put_batches(tarn_trainer *t)
 {
     tarn__step_graph *c = &t->captured;
@@ -107,12 +108,13 @@ bool tarn__step_graph_batch(tarn_trainer *t, tarn_tensor **fields)
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
 
-/* Leaves a figure, where there is one, in its place. */
+/* Copies a metric to its static tensor; nothing if there is none. */
 static bool leave(tarn_tensor *place, tarn_tensor *figure)
 {
     return !place || tarn_copy(place, tarn_reshape(tarn_detach(figure), TARN_SHAPE(1)));
 }
 
+/* The function that is captured; also run eagerly if capturing failed. */
 static bool step(void *ctx)
 {
     tarn_trainer *t = ctx;
@@ -130,17 +132,17 @@ static bool step(void *ctx)
     return good;
 }
 
-/* Records the step. Where that fails though nobody insisted on it, the run goes on without. */
+/* Captures the step. A failure is an error only with --capture on; else the run continues eagerly, with a warning. */
 static bool record(tarn_trainer *t)
 {
     tarn__step_graph *c = &t->captured;
-    tarn_empty_cache(t->device); /* what the steps so far have used lies there: the recorded one has its own */
+    tarn_empty_cache(t->device); /* the pool still caches the memory of eager steps; the captured one has its own */
     c->graph = tarn_graph_capture(t->device, step, t);
     if (c->graph)
         return true;
     tarn__error_record why;
     tarn__error_save(&why);
-    tarn_optimizer_zero_grad(t->optimizer); /* gradients that were recorded, but never made */
+    tarn_optimizer_zero_grad(t->optimizer); /* gradients that were captured but never computed */
     c->is_over = true;
     if (c->is_required) {
         tarn__error_restore(&why);
@@ -154,7 +156,7 @@ static bool record(tarn_trainer *t)
 bool tarn__step_graph_run(tarn_trainer *t, tarn__step_metrics *figures)
 {
     tarn__step_graph *c = &t->captured;
-    t->lr = tarn_optimizer_lr(t->optimizer); /* of this step: the schedule moves it on */
+    t->lr = tarn_optimizer_lr(t->optimizer); /* of this step: the launch advances the schedule */
     if (!put_batches(t) || (!c->graph && !record(t)) || !(c->graph ? tarn_graph_run(c->graph) : step(t)))
         return false;
     t->place.step++;

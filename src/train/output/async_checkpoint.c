@@ -28,6 +28,7 @@ struct tarn__async_checkpoint {
     tarn__error_record error;
 };
 
+/* Runs on the thread, or on the caller's if no thread could be started. */
 static bool write_all(const tarn__async_checkpoint *c)
 {
     bool good = tarn__memfiles_write(&c->files);
@@ -36,6 +37,7 @@ static bool write_all(const tarn__async_checkpoint *c)
     return good;
 }
 
+/* The error is stored before the flag: a reader that sees the flag sees the error. */
 static void *run(void *ctx)
 {
     tarn__async_checkpoint *c = ctx;
@@ -65,6 +67,7 @@ bool tarn__async_checkpoint_wait(tarn__async_checkpoint *c)
     c->is_running = false;
     if (!atomic_exchange(&c->has_failed, false))
         return true;
+    /* an error of the run itself takes precedence */
     if (!tarn_failed())
         tarn__error_restore(&c->error);
     return false;

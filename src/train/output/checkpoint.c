@@ -33,6 +33,7 @@ static const char *path_of(const tarn_trainer *t, int which, tarn__path *path)
     return tarn__path_in(t->options.out, name_of(t, which), path);
 }
 
+/* The name of a file until the checkpoint is committed. */
 static const char *next_of(const tarn_trainer *t, int which, tarn__path *path)
 {
     snprintf(path->text, sizeof(path->text), "%s/%s.next", t->options.out, name_of(t, which));
@@ -79,6 +80,7 @@ static bool write_frozen(const tarn_trainer *t, tarn__json_file *document)
     return !t->frozen.count || tarn__json_file_set_string(document, "frozen", text);
 }
 
+/* A checkpoint of adapters is valid for its base only. */
 static bool read_frozen(const char *function, const tarn_trainer *t, const tarn__json_file *document, const char *path)
 {
     char text[24];
@@ -170,6 +172,7 @@ static bool read_instructions(const tarn_trainer *t, const tarn__json_file *docu
     return saved != NULL;
 }
 
+/* Field order is that of the file; the checksum covers all fields. */
 static bool write_state(const tarn_trainer *t, const tarn__rng_state *random, const char *path)
 {
     const tarn__run_state *p = &t->place;
@@ -190,6 +193,7 @@ static bool write_state(const tarn_trainer *t, const tarn__rng_state *random, co
     return good;
 }
 
+/* Only the run's device has an offset: another one has drawn nothing. */
 static bool read_random(tarn_trainer *t, const tarn__json_file *document)
 {
     int64_t seed, cpu, device;
@@ -203,6 +207,7 @@ static bool read_random(tarn_trainer *t, const tarn__json_file *document)
     return true;
 }
 
+/* t->place changes only after all of the file was read and verified. */
 static bool read_state(const char *function, tarn_trainer *t, const char *path)
 {
     int64_t format;
@@ -235,7 +240,7 @@ static bool read_state(const char *function, tarn_trainer *t, const char *path)
 static bool write_next(tarn_trainer *t)
 {
     tarn__path path;
-    tarn__rng_state random = tarn__random_save(); /* while a run runs, the thread's generator is the run's */
+    tarn__rng_state random = tarn__random_save(); /* during a run the thread's generator is the run's */
     if (tarn_failed() || !tarn_loader_tell(t->loader, &t->place.loader))
         return false;
     next_of(t, MODEL, &path);
@@ -289,6 +294,8 @@ static bool check_not_begun(const char *function, const tarn_trainer *t)
     return true;
 }
 
+/* Waits for a pending write first: its renames must not race with recover(). Weights, optimizer and loader are then at
+ * t->place. */
 bool tarn__checkpoint_load(const char *function, tarn_trainer *t)
 {
     tarn__path path;

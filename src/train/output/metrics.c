@@ -16,6 +16,7 @@
 #include "train/report/report.h"
 #include "train/trainer.h"
 
+/* Owned by the trainer while it runs; used by its thread only. */
 struct tarn__metrics {
     FILE *lines;
     tarn__tensorboard *events;
@@ -137,6 +138,7 @@ static void write_line(FILE *to, const tarn_train_report *r)
     fprintf(to, "\"seconds\": %.3f}\n", r->seconds);
 }
 
+/* Tags are stable: viewers compare runs by them. */
 static bool add_text_events(tarn__tensorboard *events, const tarn_train_report *r)
 {
     if (r->kind == TARN_REPORT_EVALUATION)
@@ -164,6 +166,7 @@ static bool add_events(tarn__tensorboard *events, const tarn_train_report *r)
            tarn__tensorboard_scalar(events, speed, r->step, r->images_per_second) && tarn__tensorboard_flush(events);
 }
 
+/* Flushed per line: a kill loses at most the line being written. */
 bool tarn__metrics_add(tarn__metrics *metrics, const tarn_train_report *report)
 {
     if (tarn_failed())

@@ -26,6 +26,7 @@ static const char *log_beside(const char *folder, tarn__path *path)
     return path->text;
 }
 
+/* The run: folder, model, data, device. A device that cannot be queried has an empty description. */
 static bool write_what(const tarn_trainer *t, tarn__json_file *d)
 {
     const tarn_train_options *o = &t->options;
@@ -40,6 +41,7 @@ static bool write_what(const tarn_trainer *t, tarn__json_file *d)
            tarn__json_file_set_int(d, "steps_in_epoch", t->steps_in_epoch);
 }
 
+/* This segment's steps and times; loss and val_loss are NaN, written as null, if it had none. */
 static bool write_how(const tarn_trainer *t, const tarn__run_segment *part, tarn__json_file *d)
 {
     const tarn__run_state *p = &t->place;
@@ -57,6 +59,7 @@ static bool write_how(const tarn_trainer *t, const tarn__run_segment *part, tarn
                                     p->best_step && !t->description.is_text ? p->best_accuracy : NAN);
 }
 
+/* The pending error of the run survives; a failure to log is a warning only. */
 void tarn__log_run(const tarn_trainer *t, const tarn__run_segment *part, const char *end)
 {
     char date[32];
@@ -105,6 +108,7 @@ static bool read_numbers(const tarn__json_file *d, tarn_logged_run *r)
            tarn__json_file_real(d, "best_accuracy", &r->best_accuracy);
 }
 
+/* Strings of the run belong to the parsed line: valid during visit() only. */
 static bool read_line(const char *path, int64_t number, const char *line, size_t length, tarn_logged_run_fn visit,
                       void *ctx)
 {

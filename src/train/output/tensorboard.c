@@ -64,6 +64,7 @@ static void put_varint(message *to, uint64_t number)
 /* Protobuf wire types. */
 enum { VARINT = 0, EIGHT_BYTES = 1, LENGTH = 2, FOUR_BYTES = 5 };
 
+/* All field numbers are below 16, so a key is one byte. */
 static void put_key(message *to, int field, int kind)
 {
     to->data[to->count++] = (unsigned char)(field << 3 | kind);
@@ -117,6 +118,7 @@ static bool write_error(const char *function, const tarn__tensorboard *events, i
     return tarn__raise(TARN_ERROR_IO, "%s: '%s' cannot be written: %s", function, events->path, strerror(error));
 }
 
+/* Not flushed: tarn__tensorboard_flush() is called once per group of points. */
 static bool write_record(const char *function, tarn__tensorboard *events, const message *event)
 {
     message head = {.count = 0}, tail = {.count = 0};
@@ -215,6 +217,7 @@ bool tarn__tensorboard_scalar(tarn__tensorboard *events, const char *tag, int64_
                            : length > MAX_TAG ? "longer than 1024 bytes"
                                               : "not valid UTF-8");
     message point = {.count = 0}, summary = {.count = 0}, event = event_at(step);
+    /* simple_value is an f32 */
     float single = (float)value;
     uint32_t bits;
     memcpy(&bits, &single, sizeof(bits));
