@@ -2,7 +2,7 @@
  *
  *   build/release/examples/custom_op            on the CPU
  *
- * docs/guide/your-own-operation.md explains this file and custom_op.cu, which has the CUDA kernels, and says how to build
+ * docs/guide/your-own-operation.md explains this file and custom_op.cu, which has the CUDA kernels, and how to build
  * both.
  *
  * The operation is squareplus, a smooth relu: y = (x + sqrt(x² + b)) / 2 for a number b. Its gradient is

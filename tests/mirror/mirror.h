@@ -32,7 +32,7 @@ void mirror_run_kernel(tarn__kernel kernel, tarn__call *call);
 /* Does the copies that come before what the device does next. */
 void mirror_catch_up(int index);
 
-/* ---- record.c ---------------------------------------------------------------------------------------------------- */
+/* ---- capture.c --------------------------------------------------------------------------------------------------- */
 
 bool mirror_is_capturing(int index);
 void mirror_capture(tarn__kernel kernel, const tarn__call *call); /* instead of running it */
