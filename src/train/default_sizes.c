@@ -1,9 +1,9 @@
-/* default_sizes.c: sizes of a new language model that its device trains in minutes, for a run that gives none of its
- * own.
+/* default_sizes.c: default sizes of a new language model: those that its device trains in minutes.
  *
  * A published model (gpt2-124m, llama-1b) has its sizes; a name without one (gpt2, llama, qwen3) is an architecture.
- * What is chosen follows from the kind of device and the amount of text alone, never from a measurement or the number
- * of threads, so that the same command is the same run everywhere. */
+ * The choice depends on the kind of device and the amount of text alone, never on a measurement or the number of
+ * threads, so that the same command is the same run everywhere. Given options are never changed; the others are
+ * described in `chosen`, which the plan prints. */
 #include "train/default_sizes.h"
 
 #include <inttypes.h>
@@ -14,8 +14,8 @@
 #include "base/error.h"
 #include "models/lm/arch.h"
 
-/* A row holds up to that many tokens to train on; the last one of a device for any more. A larger model learns a text
- * by heart in fewer epochs. */
+/* A preset for up to `tokens` training tokens; 0 in the last row of a device: any number. Epochs are limited, since a
+ * larger model memorizes a text in fewer. */
 typedef struct preset {
     double tokens;
     int64_t layers, hidden_size, context, batch_size, max_epochs;
@@ -24,8 +24,8 @@ typedef struct preset {
 static const preset cpu_presets[] = {{1e5, 2, 64, 64, 8, 100}, {0, 4, 128, 128, 8, 40}};
 static const preset gpu_presets[] = {{3e5, 4, 128, 128, 32, 100}, {2e7, 6, 384, 256, 64, 20}, {0, 8, 512, 512, 64, 5}};
 
-#define CPU_FLOPS 2e13   /* of a whole run: two to five minutes on two cores */
-#define GPU_FLOPS 2.5e15 /* three minutes on a GPU of 15 TFLOP/s */
+#define CPU_FLOPS 2e13   /* per run: two to five minutes on two cores */
+#define GPU_FLOPS 2.5e15 /* per run: three minutes on a GPU of 15 TFLOP/s */
 
 enum { MIN_STEPS = 300, MAX_CPU_STEPS = 3000, MAX_GPU_STEPS = 2000, MIN_BATCH = 4 };
 enum { MIN_CONTEXT = 8, MIN_WINDOWS = 8 };        /* tokens in a window, and windows in a text, unless given */
@@ -50,6 +50,7 @@ bool tarn__default_sizes_needed(const tarn_train_options *o)
 
 /* ---- the sentence ------------------------------------------------------------------------------------------------ */
 
+/* Appends to `chosen`, truncated if it is full. */
 static void note(tarn_trainer *t, const char *format, ...) TARN_PRINTF(2, 3);
 static void note(tarn_trainer *t, const char *format, ...)
 {
@@ -60,6 +61,7 @@ static void note(tarn_trainer *t, const char *format, ...)
     va_end(arguments);
 }
 
+/* Sets and notes a size unless it was given. */
 static void choose(tarn_trainer *t, const char *name, int64_t *size, int64_t value)
 {
     if (*size)
@@ -84,8 +86,8 @@ static preset preset_for(bool on_gpu, int64_t tokens)
     return *row;
 }
 
-/* Heads of 32 channels, of wide models 64, where these divide the width; a multiple of the heads of keys. RoPE wants an
- * even number of channels. */
+/* Heads with a head_dim of 32, of large models 64, that divide the hidden size; a multiple of kv_heads. RoPE needs an
+ * even head_dim. */
 static int64_t heads_for(int64_t hidden_size, int64_t kv_heads)
 {
     int64_t step = kv_heads ? kv_heads : 1, heads = hidden_size / (hidden_size < 256 ? 32 : 64) / step * step;
@@ -94,12 +96,13 @@ static int64_t heads_for(int64_t hidden_size, int64_t kv_heads)
     return heads > step ? heads : step;
 }
 
-/* A width that the heads divide, each with an even number of channels. */
+/* Hidden size, rounded up so that given heads divide it with an even head_dim. */
 static int64_t width_for(int64_t hidden_size, int64_t heads)
 {
     return heads ? (hidden_size + 2 * heads - 1) / (2 * heads) * (2 * heads) : hidden_size;
 }
 
+/* A short text gets a shorter context: MIN_WINDOWS windows must fit. */
 static int64_t context_for(int64_t context, int64_t tokens)
 {
     while (context > MIN_CONTEXT && context * MIN_WINDOWS > tokens)
@@ -114,8 +117,8 @@ static int64_t clamp(double value, int64_t low, int64_t high)
     return value < (double)low ? low : value > (double)high ? high : (int64_t)value;
 }
 
-/* Steps of `batch_size` windows that a device takes in minutes, by the operations of their matrix products. 0 with an
- * error. */
+/* Steps of `batch_size` windows that the device runs in minutes, by the FLOPs of matmuls: 6 per parameter and token,
+ * and 12 per layer, channel and position for attention. 0 with an error. */
 static double steps_for(const char *function, const tarn_trainer *t, int64_t batch_size, bool on_gpu)
 {
     const tarn_train_options *o = &t->options;
@@ -134,7 +137,7 @@ static double steps_for(const char *function, const tarn_trainer *t, int64_t bat
     return (on_gpu ? GPU_FLOPS : CPU_FLOPS) / (of_token * (double)(batch_size * o->context));
 }
 
-/* About as many tokens in a step as the preset has, in whole micro-batches; fewer where the model is so large (a
+/* About as many tokens per step as in the preset, a multiple of the micro-batch; fewer if the model is so large (a
  * vocabulary of 50,000) that there would be few steps. */
 static int64_t batch_for(const char *function, const tarn_trainer *t, const preset *p, bool on_gpu)
 {
@@ -146,7 +149,7 @@ static int64_t batch_for(const char *function, const tarn_trainer *t, const pres
     return (batch + part - 1) / part * part;
 }
 
-/* Whole epochs where the text is short, and a part of one where it is long. */
+/* Whole epochs of a short text; a number of steps, less than an epoch, of a long one. */
 static void choose_length(tarn_trainer *t, int64_t steps, int64_t in_epoch, int64_t max_epochs)
 {
     tarn_train_options *o = &t->options;
@@ -159,7 +162,7 @@ static void choose_length(tarn_trainer *t, int64_t steps, int64_t in_epoch, int6
     note(t, ", %" PRId64 " epoch%s", o->epochs, o->epochs > 1 ? "s" : "");
 }
 
-/* A long text has its first evaluation after a part of an epoch, and is evaluated on a part of its validation data. */
+/* A long text is evaluated before its first epoch ends, on a part of the val set. */
 static void choose_evaluations(tarn_trainer *t, int64_t steps, int64_t in_epoch)
 {
     tarn_train_options *o = &t->options;
@@ -180,7 +183,7 @@ bool tarn__default_sizes_choose(const char *function, tarn_trainer *t)
         o->heads = heads_for(o->hidden_size, o->kv_heads);
         return true;
     }
-    /* whose documents are read when the context is known */
+    /* documents of chats are read later, when the context is known */
     bool on_gpu = is_gpu(t), is_chat = tarn__data_is_chats(o->data);
     int64_t tokens = is_chat ? (int64_t)1e6 : t->corpus.training.count;
     preset p = preset_for(on_gpu, tokens);

@@ -46,7 +46,7 @@ tarn__weight_counts tarn__count_weights(const tarn_module *model)
     return counts;
 }
 
-/* Gradients are f32, as are the optimizer's states, and a master weight where a parameter has 16 bits. */
+/* Gradients and optimizer state are f32, as is the master weight of a 16-bit parameter. */
 static void count_certain(tarn_trainer *t, const tarn_module *model)
 {
     const tarn_train_options *o = &t->options;
@@ -62,7 +62,7 @@ static void count_certain(tarn_trainer *t, const tarn_module *model)
 
 typedef tarn__pool_peaks peaks;
 
-/* A micro-batch without values, in the open scope. */
+/* Creates a micro-batch without values, [batch, ...], in the open scope. */
 static bool make_fields(const tarn_trainer *p, int64_t batch, tarn_tensor **fields)
 {
     bool is_text = p->description.is_text;
@@ -89,7 +89,7 @@ static bool take_step(tarn_trainer *p, int64_t batch)
     return good;
 }
 
-/* The peaks of steps above what was there before. The second one finds the memory as the first has left it. */
+/* Peaks of two steps above `before`. The second step finds the pool as the first has left it, as in a run. */
 static bool measure_step(tarn_trainer *p, int64_t batch, peaks before, peaks *found)
 {
     bool good = tarn_empty_cache(p->device) && tarn__pool_reset_peaks_of(p->device) && take_step(p, batch) &&
@@ -101,12 +101,13 @@ static bool measure_step(tarn_trainer *p, int64_t batch, peaks before, peaks *fo
     return good;
 }
 
+/* Linear in the batch; `step` samples lie between low and high. */
 static int64_t extrapolate(int64_t low, int64_t high, int64_t step, int64_t batch, int64_t at)
 {
     return high + (high - low) / step * (batch - at);
 }
 
-/* The largest micro-batch that is tried as it is. The peak of a larger one grows by what each sample adds. */
+/* The largest micro-batch that is measured; a larger one is extrapolated, since its peak grows linearly. */
 static int64_t largest_tried(const tarn_trainer *p)
 {
     int64_t window = p->description.is_text ? 4 * p->options.context * p->options.vocab_size : 0;
@@ -128,8 +129,8 @@ static bool measure_steps(tarn_trainer *p, peaks before, peaks *found)
     return true;
 }
 
-/* Model and optimizer on the meta device, and a step of them. Their own peak, when weights are gathered, is below that
- * of any step. */
+/* Creates model and optimizer on the meta device and measures steps. The peak of their creation is below that of any
+ * step. */
 static bool measure(const char *function, tarn_trainer *p, peaks *found)
 {
     tarn_empty_cache(p->device);
@@ -144,6 +145,7 @@ static bool measure(const char *function, tarn_trainer *p, peaks *found)
     return p->optimizer && measure_steps(p, before, found);
 }
 
+/* Under the lock. Gradients are forced: the caller may have turned them off. */
 static bool measure_alone(const char *function, tarn_trainer *p, peaks *found)
 {
     pthread_mutex_lock(&lock);
@@ -157,8 +159,8 @@ static bool measure_alone(const char *function, tarn_trainer *p, peaks *found)
     return good || tarn__raise_within(function);
 }
 
-/* What the pool keeps counts, but for its last segment, which is seldom touched to its end. What a run has beside a
- * step: its batch, and numbers of steps that are not read yet. */
+/* Memory reserved by the pool counts, except its last segment, which is seldom filled. Added: the batch, and metrics of
+ * steps that are not read yet. */
 static int64_t estimate(const tarn_train_options *o, const peaks *found)
 {
     int64_t used = found->used + 16 * o->log_every + SMALL, reserved = found->reserved - (int64_t)TARN__POOL_SEGMENT;
@@ -190,7 +192,7 @@ bool tarn__plan_memory(const char *function, tarn_trainer *t)
     return true;
 }
 
-/* What is free before anything is allocated; what the pool keeps for later is free, too. */
+/* Free memory before the run allocates; memory cached by the pool counts as free. */
 bool tarn__read_memory_free(const char *function, tarn_trainer *t)
 {
     tarn_device device = tarn_device_parse(t->options.device); /* not its meta device */

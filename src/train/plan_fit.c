@@ -1,5 +1,8 @@
-/* plan_fit.c: a run that cannot fit does not start: it is refused with what its memory is for, and with settings that
- * would fit, each of them planned as a run is. */
+/* plan_fit.c: rejects a run that cannot fit into memory, with a breakdown of its memory and with settings that would
+ * fit.
+ *
+ * Each suggestion is planned like a run (plan.c), never guessed, so it fits by the same estimate. A run whose estimate
+ * exceeds the free memory, but whose lower bound does not, starts with a warning. Planning costs no device memory. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +15,8 @@
 
 /* ---- planning another run ---------------------------------------------------------------------------------------- */
 
-/* What the run would need with other options; INT64_MAX where they do not go together. */
+/* Memory needed with other options; INT64_MAX if they exclude each other. Errors are cleared. Borrows data and corpus
+ * of the run. */
 static int64_t needed_with(const tarn_trainer *t, const tarn_train_options *o)
 {
     int64_t samples = tarn_dataset_count(t->training);
@@ -36,7 +40,7 @@ static bool fits(const tarn_trainer *t, const tarn_train_options *o)
     return needed_with(t, o) <= t->memory_free;
 }
 
-/* Adds settings that fit: "micro_batch=4 recompute=full". */
+/* Adds a suggestion: "micro_batch=4 recompute=full". At most TARN_TRAIN_FITS. */
 static void add(tarn_trainer *t, const char *settings, const tarn_train_options *o)
 {
     if (t->fit_count == TARN_TRAIN_FITS)
@@ -46,8 +50,8 @@ static void add(tarn_trainer *t, const char *settings, const tarn_train_options 
     fit->memory_needed = needed_with(t, o);
 }
 
-/* An option that takes the more memory the larger it is; a divisor of `divides` where that is not 0. `also` (NULL:
- * none) has the same value. */
+/* An integer option whose memory grows with it; the value must divide `divides`, if that is not 0. `also` (may be NULL)
+ * gets the same value. */
 typedef struct amount {
     int64_t *field, *also;
     int64_t most, divides;
@@ -61,6 +65,7 @@ static int64_t needed_of(const tarn_trainer *t, const tarn_train_options *o, con
     return needed_with(t, o);
 }
 
+/* The largest allowed value up to `value`. */
 static int64_t divisor_up_to(const amount *a, int64_t value)
 {
     while (a->divides && value > 1 && a->divides % value != 0)
@@ -68,8 +73,8 @@ static int64_t divisor_up_to(const amount *a, int64_t value)
     return value;
 }
 
-/* The largest value that fits, which the options have then; 0: none does. What 1 and 2 take tells about where it is;
- * that it fits is seen by planning it. */
+/* The largest value that fits, which the options then have; 0: none. A linear guess from the memory of 1 and 2, lowered
+ * by 1/16 until a plan confirms it. */
 static int64_t largest(const tarn_trainer *t, const tarn_train_options *o, const amount *a)
 {
     int64_t one = a->most > 0 ? needed_of(t, o, a, 1) : INT64_MAX,
@@ -94,7 +99,7 @@ static int64_t largest_micro_batch(const tarn_trainer *t, tarn_train_options *o)
     return largest(t, o, &(amount){&o->micro_batch, NULL, t->micro_batch, o->batch_size});
 }
 
-/* Fewer windows at once: the same steps. */
+/* Smaller micro-batches: the same steps up to rounding, by gradient accumulation. */
 static int64_t try_micro_batch(tarn_trainer *t)
 {
     tarn_train_options o = t->options;
@@ -106,7 +111,7 @@ static int64_t try_micro_batch(tarn_trainer *t)
     return found;
 }
 
-/* An option that makes activations smaller, alone or with a micro-batch that is larger than without it. */
+/* An option that shrinks activations, alone or with a micro-batch larger than is possible without it. */
 static void try_word(tarn_trainer *t, const char *name, const char *word, int64_t micro_batch)
 {
     tarn_train_options o = t->options;
@@ -126,7 +131,7 @@ static void try_word(tarn_trainer *t, const char *name, const char *word, int64_
         add(t, text, &o);
 }
 
-/* Fewer samples in a step: another run. */
+/* A smaller batch: changes the training. */
 static void try_batch_size(tarn_trainer *t)
 {
     tarn_train_options o = t->options;
@@ -140,6 +145,7 @@ static void try_batch_size(tarn_trainer *t)
 
 /* ---- smaller models ---------------------------------------------------------------------------------------------- */
 
+/* Parameters of the model that the options name; 0 if it is unknown. */
 static double weights_of(const tarn_train_options *o)
 {
     const tarn__arch *kind = tarn__arch_find_trainable(o->model);
@@ -153,7 +159,7 @@ static double weights_of(const tarn_train_options *o)
     return kind ? kind->parameter_count(o->model, &sizes) : 0;
 }
 
-/* Options of a published model in the place of the run's own; false: it has no sizes of its own, or other ones. */
+/* Replaces the run's model by a published one. False: it has no sizes of its own, or they do not fit the data. */
 static bool put_model(const tarn_trainer *t, const char *name, tarn_train_options *o)
 {
     *o = t->options;
@@ -168,7 +174,7 @@ static bool put_model(const tarn_trainer *t, const char *name, tarn_train_option
     return good;
 }
 
-/* The largest published model that is smaller and fits, with the settings as they are or with one window at a time. */
+/* The largest smaller published model that fits, with the settings as they are, else with a micro-batch of 1. */
 static void try_models(tarn_trainer *t)
 {
     const tarn__arch *kind = tarn__arch_find_trainable(t->options.model);
@@ -200,6 +206,7 @@ static void try_layers(tarn_trainer *t)
         add(t, text, &o);
 }
 
+/* Halves all hidden layers of an MLP until it fits. */
 static void try_hidden(tarn_trainer *t)
 {
     tarn_train_options o = t->options;
@@ -217,6 +224,7 @@ static void try_hidden(tarn_trainer *t)
     }
 }
 
+/* A published model is replaced by a smaller one, own sizes lose layers, and a base gets adapters. */
 static void try_smaller(tarn_trainer *t)
 {
     tarn_train_options named;
@@ -231,6 +239,7 @@ static void try_smaller(tarn_trainer *t)
         try_word(t, "lora", "8", 0);
 }
 
+/* In order of preference: settings that keep the result come first. */
 static void find_settings(tarn_trainer *t)
 {
     bool is_text = t->description.is_text, is_bf16 = strcmp(t->options.precision, "bf16") == 0;
@@ -248,7 +257,7 @@ static void find_settings(tarn_trainer *t)
 
 /* ---- the refusal ------------------------------------------------------------------------------------------------- */
 
-/* A line of a table. */
+/* Appends a line of the table: "1.5 GiB  weights". Returns the new length. */
 static size_t put_line(char *text, size_t size, size_t used, int64_t bytes, const char *what, const char *settings)
 {
     static const char *const units[] = {"MiB", "GiB", "TiB"};
@@ -261,6 +270,7 @@ static size_t put_line(char *text, size_t size, size_t used, int64_t bytes, cons
     return used;
 }
 
+/* The command recognizes this message and prints settings as flags (cli/train/train_memory.c). */
 static bool refuse(const char *function, const tarn_trainer *t)
 {
     char text[800] = "";

@@ -1,4 +1,5 @@
-/* progress.c: how far a run is, for a display on another thread. */
+/* progress.c: progress of a run, for a display on another thread. Members are separate atomics: a reader may see a new
+ * step with the samples of the last one, which a display tolerates. */
 #include "base/error.h"
 #include "train/trainer.h"
 

@@ -1,4 +1,7 @@
-/* run.c: using what was trained: a run's folder opened for evaluation and prediction. */
+/* run.c: using a trained model: a run folder opened for evaluation and prediction.
+ *
+ * A tarn_run owns model, tokenizer and data spec. Its folder is only read, and not locked: a run may be opened while it
+ * trains. Folders of transformers and GGUF files open as runs without options. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +19,7 @@
 #include "train/tasks/finetune.h"
 #include "train/trainer.h"
 
-enum { WIDEST_WINDOW = 4096 }; /* tokens that an evaluation looks back at: more take long, and change little */
+enum { WIDEST_WINDOW = 4096 }; /* default window of an evaluation, in tokens: longer ones take long and change little */
 
 struct tarn_run {
     tarn_train_options options;
@@ -24,11 +27,12 @@ struct tarn_run {
     tarn_device device;
     tarn_module *model;
     tarn_tokenizer *tokenizer; /* of a language model; NULL: a classifier */
-    char folder[1024];         /* of one */
-    bool is_given_template;    /* when it was opened */
+    char folder[1024];         /* of a language model */
+    bool is_given_template;    /* by the caller of tarn_run_open_with() */
 };
 
-/* True when a folder's config.json is that of a language model; what is wrong with another one is found later. */
+/* True when a folder's config.json is that of a language model. Errors are cleared: they are raised again when the
+ * folder is opened. */
 static bool holds_language_model(const char *folder)
 {
     tarn__path path;
@@ -42,7 +46,7 @@ static bool holds_language_model(const char *folder)
     return is_one;
 }
 
-/* What a run's config.json says of it; a folder that no run of tarn's made says nothing. */
+/* Reads the options of a run; a folder not written by tarn has none. False with an error. */
 static bool read_options(tarn_run *run, const char *folder)
 {
     const char *function = "run_open";
@@ -56,7 +60,7 @@ static bool read_options(tarn_run *run, const char *folder)
     return good;
 }
 
-/* The weights of a run, or adapters and those that they were trained with; the only ones of any other folder. */
+/* Opens the best or last weights of a run, or its base with adapters; the only weights of any other folder. */
 static bool open_language_model(tarn_run *run, const char *folder, tarn_run_checkpoint checkpoint,
                                 tarn_model_open_options how)
 {
@@ -75,7 +79,7 @@ static bool open_language_model(tarn_run *run, const char *folder, tarn_run_chec
     return good || tarn__raise_within(function);
 }
 
-/* A language model in one file, which does not say what its data was. */
+/* Opens a GGUF file, which does not name its data. */
 static bool open_gguf(tarn_run *run, const char *path, const tarn_model_open_options *how)
 {
     tarn_model_info info;
@@ -88,7 +92,7 @@ static bool open_gguf(tarn_run *run, const char *path, const tarn_model_open_opt
     return true;
 }
 
-/* A template by name takes the place of the run's own. */
+/* Replaces the run's chat template by a named one. */
 static bool set_template(tarn_run *run, const char *name)
 {
     run->is_given_template = name != NULL;
@@ -111,6 +115,7 @@ static bool open_run(tarn_run *run, const char *folder, const tarn_run_open_opti
                            options->device_layers ? "its layers cannot lie on two devices" : "it has no chat template");
     if (!tarn__config_read(function, folder, &run->options, &run->description))
         return false;
+    /* creating a model draws its initial weights: the caller's random state is kept */
     tarn__rng_state callers = tarn__random_save();
     run->model = tarn__classifier_create(function, &run->options, &run->description, run->device);
     tarn__random_restore(&callers);
@@ -171,7 +176,7 @@ static bool check_run(const char *function, const tarn_run *run)
     return !tarn_failed() && (run || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the run is NULL", function));
 }
 
-/* Raises for a language model, too. */
+/* Raises an error for NULL and for a language model. */
 static bool check_classifier(const char *function, const tarn_run *run)
 {
     return check_run(function, run) &&
@@ -242,7 +247,7 @@ const char *tarn_run_class_name(const tarn_run *run, int64_t index)
 
 /* ---- evaluation -------------------------------------------------------------------------------------------------- */
 
-/* The run's own validation data, or what is named. */
+/* The run's own val set, or the named data. The caller frees it. */
 static tarn_dataset *open_data(const tarn_run *run, const char *data)
 {
     tarn_dataset *training, *validation;
@@ -276,7 +281,7 @@ bool tarn_run_evaluate(tarn_run *run, const char *data, int64_t batch_size, tarn
     return good;
 }
 
-/* The run's own validation data, or what is named. A tokenizer of its own is opened: a corpus takes one. */
+/* The run's own val set, or the named data. The corpus takes ownership of its tokenizer, so a second one is opened. */
 static bool open_text(const tarn_run *run, const char *function, const char *data, tarn__corpus *corpus)
 {
     tarn__path path;
@@ -292,8 +297,8 @@ static bool open_text(const tarn_run *run, const char *function, const char *dat
                      : tarn__raise_within(function);
 }
 
-/* Rows of chats, as the run has them to validate on, or all of a file that is named. A tokenizer of its own stays in
- * the corpus. */
+/* Packed rows of the run's val set, or of all of a named file. The tokenizer belongs to the corpus, the chats to the
+ * caller. */
 static tarn_dataset *open_chats(const tarn_run *run, const char *function, const char *data, int64_t context,
                                 tarn__corpus *corpus, tarn__chat_dataset **chats)
 {
@@ -316,7 +321,7 @@ static tarn_dataset *open_chats(const tarn_run *run, const char *function, const
     return *chats ? tarn__chat_samples(function, *chats, split, context, summary.rows[split]) : NULL;
 }
 
-/* Nothing in a text may lie beyond the model's vocabulary. */
+/* Every token id must be below the model's vocab_size. */
 static bool fits(const char *function, int64_t vocab_size, const tarn__corpus *corpus)
 {
     int64_t tokens = tarn_tokenizer_count(corpus->tokenizer);
@@ -325,7 +330,7 @@ static bool fits(const char *function, int64_t vocab_size, const tarn__corpus *c
                        (long long)tokens, (long long)vocab_size);
 }
 
-/* What was asked for when the run was opened must mean something for the data. */
+/* A template given at opening must apply to the data: an option without effect is an error. */
 static bool check_template(const char *function, const tarn_run *run, const char *data)
 {
     return !run->is_given_template || !data[0] || tarn__data_is_chats(data) ||
@@ -339,8 +344,8 @@ static bool check_loss(const char *function, const tarn_text_evaluation *evaluat
            tarn__raise(TARN_ERROR_FORMAT, "%s: the loss is not finite: the model's weights are wrong", function);
 }
 
-/* As wide as the run's own, so that its loss is the one that it was judged by; of other models the context, up to a
- * limit. */
+/* The run's own context, so that the loss equals that of its evaluations; of other models their context, up to
+ * WIDEST_WINDOW. */
 static int64_t window_of(const tarn_run *run, int64_t context)
 {
     bool is_own = run->options.context > 0 && run->options.context <= context;
@@ -397,7 +402,7 @@ static bool check_sample(const tarn_run *run, const tarn_array *sample)
                        tarn_dtype_name(sample->dtype));
 }
 
-/* Through a loader of one sample, so that it is normalised as in training. */
+/* Uses a loader of one sample, so that it is normalized as in training. */
 static bool predict(tarn_run *run, const tarn_array *sample, double *probabilities)
 {
     tarn_array one = {.data = sample->data, .dtype = sample->dtype, .shape = {sample->shape.rank + 1, {1}}};

@@ -1,4 +1,7 @@
-/* run_config.c: a run's model from its options, and its config.json. */
+/* run_config.c: the classifier of a run by its options, and config.json of a run.
+ *
+ * config.json has the model (for a language model also the keys of transformers), all options, the data spec and a
+ * checksum. It is an atomic write; a run needs nothing else to create its model without weights. */
 #include <stdio.h>
 #include <string.h>
 #include <tarn/model.h>
@@ -56,7 +59,7 @@ tarn_module *tarn__classifier_create(const char *function, const tarn_train_opti
     return model;
 }
 
-/* What the model is: its name, and of a language model all that transformers wants to know. */
+/* The architecture; of a language model also the keys of transformers. */
 static bool write_model(const char *function, const tarn_trainer *t, tarn__json_file *document)
 {
     if (!t->description.is_text)
@@ -79,7 +82,7 @@ bool tarn__config_write(const char *function, const tarn_trainer *t)
     return good;
 }
 
-/* Runs of earlier versions have none, and edited ones need none. */
+/* Earlier versions wrote no checksum, and a user who edits the file removes it. */
 bool tarn__config_verify(const tarn__json_file *document)
 {
     return !tarn__json_file_has(document, "checksum") ||

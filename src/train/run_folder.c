@@ -1,7 +1,7 @@
-/* run_folder.c: the folder of a run: its name, and what may be removed of it.
+/* run_folder.c: the folder of a run: its default name, replacing it, and removing its subfolders.
  *
- * Only what runs write is ever removed, name by name: a folder that holds anything else is refused before anything
- * happens. A run that is replaced is moved aside first, and removed when the new one has its first checkpoint. */
+ * Only files that runs write are ever removed, name by name: a folder with anything else is rejected before anything
+ * changes. A run that is replaced is moved aside first, and removed when the new one has its first checkpoint. */
 #include "train/run_folder.h"
 
 #include <ctype.h>
@@ -13,14 +13,14 @@
 #include "base/os/files.h"
 #include "models/hf/weights.h"
 
-#define DROPPED ".dropped" /* how the name of a folder ends that is being removed */
+#define DROPPED ".dropped" /* suffix of a folder that is being removed */
 #define REPLACED ".replaced"
 
 enum { MOST_NAMES = 100000 };
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
-/* Letters, digits, dots and dashes of a text, up to a limit. */
+/* Appends a string, with "-" for characters that are unsafe in file names, up to a limit. */
 static void append_word(char *name, size_t size, const char *from, size_t length)
 {
     size_t used = strlen(name);
@@ -55,6 +55,7 @@ static void data_name(const char *data, char *name, size_t size)
     append_word(name, size, file, dot && dot > file ? (size_t)(dot - file) : length);
 }
 
+/* Language model: layers x hidden size x context; classifier: shape of a sample. */
 static void shape_name(const tarn_trainer *t, char *shape, size_t size)
 {
     size_t used = 0;

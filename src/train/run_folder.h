@@ -1,10 +1,10 @@
-/* run_folder.h: the folder of a run: its name, and what may be removed of it. */
+/* run_folder.h: the folder of a run: its default name, replacing it, and removing its subfolders. */
 #ifndef TARN__TRAIN_FOLDER_H
 #define TARN__TRAIN_FOLDER_H
 
 #include "train/trainer.h"
 
-#define TARN__RUN_FOLDER_NEW ".new" /* how the name of a folder ends that is being written */
+#define TARN__RUN_FOLDER_NEW ".new" /* suffix of a folder that is being written */
 
 /* Gives the run a folder where none was named: "runs/" and what sets it apart: model, adapters, data, shape and device,
  * and a number from 2 on where that name is taken; with `overwrite` no number. */

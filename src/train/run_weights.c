@@ -1,4 +1,5 @@
-/* run_weights.c: which weights of a run are used: those of the best evaluation, or the last ones. */
+/* run_weights.c: finds the weights of a run: those of the best evaluation, or the last ones. A folder that is not a run
+ * is its own weights. Only JSON files are read. */
 #include "train/run_weights.h"
 
 #include <stdio.h>
@@ -25,7 +26,7 @@ static bool read_config(const char *function, const char *folder, tarn_run_weigh
     return !tarn_failed();
 }
 
-/* The step of the weights; 0 where trainer.json does not say. */
+/* Step of the weights; 0 if trainer.json does not have it. Errors are cleared. */
 static int64_t step_of(const char *folder, bool is_best)
 {
     tarn__path path;
@@ -45,7 +46,8 @@ static bool exists(const char *folder, const char *name)
     return tarn__path_exists(tarn__path_in(folder, name, &path));
 }
 
-/* A language model has a folder of its own for the best weights, or for the best adapters; a classifier has a file. */
+/* Best weights of a language model (or its adapters) are in a folder of their own, of a classifier in a file. Without
+ * them the last weights are used. */
 static void find_best(const char *folder, tarn_run_weights *w)
 {
     tarn__path best;

@@ -1,4 +1,4 @@
-/* run_weights.h: which weights of a run are used. */
+/* run_weights.h: finds the best or last weights of a run. */
 #ifndef TARN__RUN_WEIGHTS_H
 #define TARN__RUN_WEIGHTS_H
 

@@ -1,5 +1,8 @@
-/* chat_dataset.c: documents to fine-tune on, and batches of their rows. A batch is a function of its number: training's
- * epochs follow each other without a gap, each with an order of rows of its own. */
+/* chat_dataset.c: chat datasets for fine-tuning: opening, counts, and batches of packed rows.
+ *
+ * A batch is a function of its number and the seed: epochs of the training split follow each other without a gap, each
+ * with its own order of rows. So the position of a run is one number, and resuming needs no other state. The order of
+ * the current epoch is cached in the dataset, which is therefore not thread-safe (samples.c locks it). */
 #include "train/data/chat_dataset.h"
 
 #include <inttypes.h>
@@ -14,6 +17,7 @@
 
 static const char prefix[] = "chats:";
 
+/* The path without its optional prefix. */
 static const char *path_of(const char *name)
 {
     return strncmp(name, prefix, strlen(prefix)) == 0 ? name + strlen(prefix) : name;
@@ -49,7 +53,8 @@ static bool check_options(const tarn__chat_dataset_options *o)
                        o->function);
 }
 
-/* The template to use; *chat is NULL where there is none. */
+/* Chooses the template: the named one, else the tokenizer's; *chat is NULL without any. Borrowed from the tokenizer or
+ * static. False with an error. */
 static bool choose_template(const tarn__chat_dataset_options *o, const char **chat)
 {
     *chat = o->tokenizer->chat;
@@ -59,6 +64,7 @@ static bool choose_template(const tarn__chat_dataset_options *o, const char **ch
     return *chat != NULL;
 }
 
+/* Documents of the validation file follow those of the first: one buffer, one numbering. */
 static bool read_files(tarn__chat_dataset *c, const tarn__chat_dataset_options *o)
 {
     const char *chat;
@@ -131,7 +137,8 @@ void tarn__chat_dataset_counts(const tarn__chat_dataset *c, tarn__chat_dataset_s
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-/* `count` tokens from a place of a row on, which are a document; d is NULL for what is behind the last. */
+/* Writes `count` positions of a row from `begin` on: a document, or padding if d is NULL. The target of a position is
+ * the next token of its document if that is under the loss mask; a document's last position has none. */
 static void write_document(const tarn__chat_dataset *c, const tarn__chat_document *d, int64_t begin, int64_t count,
                            const tarn__chat_dataset_rows *row)
 {
@@ -146,7 +153,7 @@ static void write_document(const tarn__chat_dataset *c, const tarn__chat_documen
     }
 }
 
-/* A row of a split; negative: one without loss. */
+/* Writes row `number` of a split; a negative one is padding, without loss. */
 static void write_row(const tarn__chat_dataset *c, const tarn__chat_split *s, int64_t number,
                       const tarn__chat_dataset_rows *row)
 {
@@ -159,7 +166,7 @@ static void write_row(const tarn__chat_dataset *c, const tarn__chat_split *s, in
     write_document(c, NULL, begin, c->context - begin, row);
 }
 
-/* Which row comes as number `at` of all: epoch after epoch, or once in order. */
+/* Row at index `at`: of training epoch after epoch, shuffled; of validation once, in order, then -1. */
 static int64_t row_number(tarn__chat_dataset *c, int split, int64_t at)
 {
     int64_t rows = c->split[split].rows;

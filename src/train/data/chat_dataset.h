@@ -53,6 +53,7 @@ typedef struct tarn__chat_document {
     int64_t completion_tokens; /* ids with loss: never the first, which is not predicted */
 } tarn__chat_document;
 
+/* Rows of a split, as packed by chat_pack.c. Arrays are owned. */
 typedef struct tarn__chat_split {
     int64_t count;
     int64_t *documents; /* [count]: document numbers, row by row */
@@ -66,7 +67,7 @@ struct tarn_chat_dataset {
     int64_t context;
     uint64_t seed;
     tarn__buffer ids;        /* int32_t */
-    tarn__buffer loss_mask;  /* loss mask: uint8_t per id */
+    tarn__buffer loss_mask;  /* loss mask: uint8_t per id, 1: counts in the loss */
     tarn__buffer documents;  /* tarn__chat_document; those of the validation file last */
     int64_t first_of_second; /* number of the first document of the validation file */
     int64_t truncated;

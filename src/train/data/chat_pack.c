@@ -1,26 +1,28 @@
-/* chat_pack.c: which documents are for validation, and which share a row.
+/* chat_pack.c: the split into training and validation, and packing of documents into rows.
  *
- * The longest come first, each to the row in which it leaves the least room, or to a new one. Documents of one length
- * come in the order of the split, so that rows depend on nothing but lengths and seed. */
+ * Best-fit decreasing: the longest documents first, each into the row with the least sufficient free capacity, or into
+ * a new row. Documents of equal length keep the order of the split, so rows depend on lengths and seed alone. Rows with
+ * equal free capacity are in a list, and a bitmap finds the next capacity: O(count x context / 64) at worst. */
 #include "base/error.h"
 #include "base/memory.h"
 #include "data/random.h"
 #include "train/data/chat_dataset.h"
 
-#define SPLIT_EPOCH (-1) /* whose order deals the documents out; those of rows begin with 0 */
+#define SPLIT_EPOCH (-1) /* of the shuffle that splits the documents; row orders use epochs from 0 */
 
 /* ---- packing ----------------------------------------------------------------------------------------------------- */
 
-/* Rows and documents in lists of numbers; -1 ends one. */
+/* Singly linked lists of row and document numbers; -1 ends a list. Indices of documents are positions in the sorted
+ * list. */
 typedef struct packing {
     int64_t context, count, rows;
-    int64_t *with_room;   /* [context + 1]: a row that has so much room */
-    int64_t *next_row;    /* [count]: the next row of the same room */
-    int64_t *last_in_row; /* [count]: a row's last document, as a place in the sorted list */
-    int64_t *before;      /* [count]: the document before one in its row */
+    int64_t *with_room;   /* [context + 1]: first row with that free capacity */
+    int64_t *next_row;    /* [count]: next row with the same free capacity */
+    int64_t *last_in_row; /* [count]: last document of a row */
+    int64_t *before;      /* [count]: previous document of the same row */
     int64_t *row_of;      /* [count] */
-    uint64_t *has_rows;   /* a bit for each room: some row has it */
-    void *memory;
+    uint64_t *has_rows;   /* bitmap over capacities: some row has it */
+    void *memory;         /* owned: all arrays above */
     size_t bytes;
 } packing;
 
@@ -42,7 +44,7 @@ static bool packing_open(packing *p, int64_t context, int64_t count)
     return true;
 }
 
-/* The least room that rows have and that is enough; -1: none is. */
+/* Smallest free capacity of any row that is at least `length`; -1: none. */
 static int64_t find_room(const packing *p, int64_t length)
 {
     for (int64_t word = length / 64; word <= p->context / 64; word++) {
@@ -54,6 +56,7 @@ static int64_t find_room(const packing *p, int64_t length)
     return -1;
 }
 
+/* Adds a row to the list of its free capacity. */
 static void give_room(packing *p, int64_t row, int64_t room)
 {
     p->next_row[row] = p->with_room[room];
@@ -61,6 +64,7 @@ static void give_room(packing *p, int64_t row, int64_t room)
     p->has_rows[room / 64] |= UINT64_C(1) << room % 64;
 }
 
+/* Removes the first row of a list and returns it. */
 static int64_t take_row(packing *p, int64_t room)
 {
     int64_t row = p->with_room[room];
@@ -79,7 +83,7 @@ static void place(packing *p, int64_t at, int64_t length)
     give_room(p, row, (room < 0 ? p->context : room) - length);
 }
 
-/* The numbers of documents, longest first, those of one length as they were. */
+/* Counting sort by length, longest first, stable. False without memory. */
 static bool sort_by_length(const tarn__chat_dataset *c, const int64_t *from, int64_t *to, int64_t count)
 {
     size_t bytes = sizeof(int64_t) * (size_t)(c->context + 2);
@@ -96,7 +100,7 @@ static bool sort_by_length(const tarn__chat_dataset *c, const int64_t *from, int
     return true;
 }
 
-/* The documents row by row, in the order in which they came to it. */
+/* Lists the documents row by row, in the order of packing: from last to first by the `before` links. */
 static void list_rows(const packing *p, const int64_t *sorted, tarn__chat_split *s)
 {
     for (int64_t at = 0; at < p->count; at++)
@@ -109,7 +113,7 @@ static void list_rows(const packing *p, const int64_t *sorted, tarn__chat_split 
     s->rows = p->rows;
 }
 
-/* Packs the documents of a list. */
+/* Packs the listed documents. The split owns its arrays, also after a failure. False without memory. */
 static bool pack(const tarn__chat_dataset *c, const int64_t *list, int64_t count, tarn__chat_split *s)
 {
     packing p = {0};
@@ -131,7 +135,7 @@ static bool pack(const tarn__chat_dataset *c, const int64_t *list, int64_t count
 
 /* ---- the split --------------------------------------------------------------------------------------------------- */
 
-/* How many of so many documents a share is: at least one, and one is left. */
+/* Documents for validation: the fraction, rounded, but at least one and not all; 0 for a fraction of 0. */
 static int64_t share_of(int64_t count, double share)
 {
     int64_t held = (int64_t)(share * (double)count + 0.5);
@@ -154,7 +158,7 @@ bool tarn__chat_pack(tarn__chat_dataset *c, double val_fraction)
     for (int64_t i = count; i < all; i++)
         order[i] = i;
     bool good = pack(c, order + held, count - held, &c->split[TARN__CHAT_TRAINING]);
-    /* of those for validation: in a file of their own, or the first of the order */
+    /* validation documents: those of their own file, or the first of the order */
     int64_t first = all > count ? count : 0;
     if (good && (held > 0 || all > count))
         good = pack(c, order + first, all > count ? all - count : held, &c->split[TARN__CHAT_VALIDATION]);

@@ -1,4 +1,7 @@
-/* chat_read.c: lines of JSON as documents: ids and loss masks. */
+/* chat_read.c: JSON lines as documents: ids with a loss mask.
+ *
+ * A line has "text", "prompt" and "completion", or "messages". Everything is tokenized once, at opening; a line that
+ * cannot be used is an error with its number, never skipped. Blank lines are ignored. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,11 +12,11 @@
 #include "text/files/jsonl.h"
 #include "train/data/chat_dataset.h"
 
-/* What is needed to read one line after the other. */
+/* State of reading a file. Buffers of `marker` and `line` are reused from line to line. */
 typedef struct reader {
     tarn__chat_dataset *chats;
     const char *path;
-    const char *chat; /* the template; NULL: none. It is read when a line first needs it: texts do not */
+    const char *chat; /* template; NULL: none. Parsed when a line first needs it: plain texts do not */
     tarn__mask_encoder marker;
     tarn__jsonl_sample line;
     char where[700]; /* "chat_dataset_open: 'FILE', line 3" */
@@ -21,13 +24,14 @@ typedef struct reader {
 
 /* ---- a document -------------------------------------------------------------------------------------------------- */
 
+/* Parses the template unless the line is plain text. False with an error. */
 static bool has_form(reader *r)
 {
     return r->line.text || !r->chat || r->marker.has_template ||
            tarn__mask_encoder_set_template(&r->marker, r->where, r->chat);
 }
 
-/* By the template; without one a prompt stands before its completion as they are. */
+/* Encodes the line by the template; without one a prompt and its completion are concatenated as they are. */
 static bool encode(reader *r)
 {
     const tarn__jsonl_sample *l = &r->line;
@@ -45,6 +49,7 @@ static bool encode(reader *r)
                                                      "chatml, llama2, llama3 or mistral");
 }
 
+/* From 1 on: the first token of a document is never predicted. */
 static int64_t count_answers(const tarn__mask_encoder *m, int64_t length)
 {
     int64_t completion_tokens = 0;
@@ -53,7 +58,8 @@ static int64_t count_answers(const tarn__mask_encoder *m, int64_t length)
     return completion_tokens;
 }
 
-/* Takes over what was encoded, as far as the context reaches. */
+/* Appends the encoded document, truncated to the context. One without a completion token in it is an error: it would
+ * train nothing. */
 static bool add_document(reader *r)
 {
     tarn__chat_dataset *c = r->chats;

@@ -1,4 +1,7 @@
-/* corpus.c: text by its name as tokens in a row. */
+/* corpus.c: a corpus by its name: one contiguous sequence of tokens per split.
+ *
+ * A text file is tokenized in memory at every start; shards are mapped, so that a corpus may be larger than memory. The
+ * hash identifies the tokens: a resumed run must find the same. */
 #include "train/data/corpus.h"
 
 #include <string.h>
@@ -6,8 +9,9 @@
 #include "base/error.h"
 #include "base/os/files.h"
 
-enum { HELD_BACK = 10 }; /* one in so many tokens of a text is for validation */
+enum { HELD_BACK = 10 }; /* 1 / HELD_BACK of the tokens of a text are for validation */
 
+/* A parsed name; the path points into it. */
 typedef struct place {
     const char *path; /* of the file or the folder */
     bool is_shards;
@@ -49,7 +53,7 @@ static bool read_name(const char *function, const char *name, place *where)
 
 /* ---- a text file ------------------------------------------------------------------------------------------------- */
 
-/* Raises what is wrong with a file, by its name. Is false. */
+/* Raises the pending error again with the file's name. Returns false. */
 static bool raise_of(const char *function, const char *path)
 {
     tarn__error_record inner;
@@ -62,7 +66,8 @@ static bool is_of_characters(const char *tokenizer)
     return !tokenizer[0] || strcmp(tokenizer, "characters") == 0;
 }
 
-/* The run's folder will hold its tokenizer, which is no place for every character. */
+/* A character tokenizer is saved in the run folder as tokenizer.json, which cannot represent NUL. False with an
+ * error. */
 static bool can_be_saved(const tarn__map *text)
 {
     const char *nul = text->bytes ? memchr(text->memory, 0, text->bytes) : NULL;
@@ -89,7 +94,7 @@ static uint64_t hash_of(const int32_t *ids, int64_t count)
     return hash;
 }
 
-/* The tokens of a file, by the corpus' tokenizer or by the one that is named. */
+/* Tokenizes a file with the corpus' tokenizer, or the named one. Special tokens in the text are ordinary text. */
 static bool encode_file(const char *function, const char *path, const char *tokenizer, tarn__corpus *corpus,
                         int64_t *count)
 {
@@ -115,6 +120,7 @@ static bool open_text(const char *function, const char *path, const char *tokeni
     int64_t count;
     if (!encode_file(function, path, tokenizer, corpus, &count))
         return false;
+    /* count * 9 / 10 without overflow; the last part is for validation, as its text is never seen in training */
     int64_t cut = count / HELD_BACK * (HELD_BACK - 1) + count % HELD_BACK * (HELD_BACK - 1) / HELD_BACK;
     corpus->training = (tarn__token_span){.ids = corpus->ids, .count = cut};
     corpus->validation = (tarn__token_span){.ids = corpus->ids + cut, .count = count - cut};

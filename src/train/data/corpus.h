@@ -1,5 +1,7 @@
 /* corpus.h: text to train a language model on: tokens by their name ("text:FILE", "shards:FOLDER"), and windows of them
- * as datasets. */
+ * as datasets.
+ *
+ * A corpus is read-only once open; datasets borrow from it, and prefetch workers read it concurrently. */
 #ifndef TARN__CORPUS_H
 #define TARN__CORPUS_H
 
@@ -8,7 +10,7 @@
 
 #include "train/data/chat_dataset.h"
 
-/* Tokens in a row: in memory, or in files that are mapped. */
+/* A contiguous sequence of tokens, in memory or mapped. Borrowed. */
 typedef struct tarn__token_span {
     const int32_t *ids;        /* NULL: mapped */
     const tarn_tokens *mapped; /* NULL: in memory */
@@ -23,12 +25,12 @@ typedef struct tarn__corpus {
     uint64_t hash; /* the same for the same tokens: a run is not resumed with others */
 } tarn__corpus;
 
-/* True when data is text by its name, so that a language model learns from it. */
+/* True when the name is that of text, for a language model. */
 bool tarn__data_is_text(const char *name);
 
-/* Opens text to train on. Of a text file the last tenth is for validation; shards have a part for it. `tokenizer` says
- * how text becomes tokens: "characters", "bytes", or where a tokenizer lies; "" is characters for a text file, and the
- * shards' own for shards, which take no other. False with an error; free it then too. */
+/* Opens text for training. The last tenth of a text file is for validation; shards have a split for it. `tokenizer`:
+ * "characters", "bytes", or a path; "" means characters for a text file and the shards' own for shards, which allow no
+ * other. False with an error; free it then too. */
 bool tarn__corpus_open(const char *function, const char *name, const char *tokenizer, tarn__corpus *corpus);
 
 /* Opens validation text, all of it as `validation`; of shards the part for validation. Takes the tokenizer, on failure
@@ -38,13 +40,12 @@ bool tarn__corpus_open_for_evaluation(const char *function, const char *name, ta
 
 void tarn__corpus_free(tarn__corpus *corpus); /* all zero is allowed */
 
-/* Windows as samples: "tokens" and "targets", i32 [context], where the targets are the tokens that follow. They borrow
- * the stretch's tokens, which must outlive dataset and loaders. The caller owns the dataset.
+/* Windows as samples: "tokens" and "targets", i32 [context]; targets are the tokens one position later. They borrow the
+ * span, which must outlive dataset and loaders. The caller owns the dataset.
  *
- * In order: all tokens once, the last window filled up with targets that do not count (-100); where `most` is above 0
- * and there are more windows than that, so many of them, spread evenly. At random: `count` samples, whose places a
- * loader draws with tarn__windows_draw() as its augment function and tarn__windows_ctx() for it, anew in every epoch.
- */
+ * In order: all tokens once; the last window is padded with ignored targets (-100). With `most` above 0 and more
+ * windows than that, `most` of them, evenly spaced. At random: `count` samples, whose offsets a loader draws anew in
+ * every epoch, with tarn__windows_draw() as its augment function and tarn__windows_ctx() as its context. */
 tarn_dataset *tarn__windows_in_order(const char *function, const tarn__token_span *stretch, int64_t context,
                                      int64_t most);
 tarn_dataset *tarn__windows_at_random(const char *function, const tarn__token_span *stretch, int64_t context,
@@ -52,8 +53,8 @@ tarn_dataset *tarn__windows_at_random(const char *function, const tarn__token_sp
 bool tarn__windows_draw(int64_t index, tarn_random_state *random, void *const *memory, void *ctx);
 void *tarn__windows_ctx(const tarn_dataset *dataset);
 
-/* Rows of chats as samples: "tokens", "targets", "positions" and "starts", i32 [context]. `count` samples: of training
- * as many rows as there are or more, which then begin anew; of validation some of them, spread evenly. Borrows the
+/* Packed rows of chats as samples: "tokens", "targets", "positions" and "starts", i32 [context]. `count` samples: of
+ * training all rows or more, which then continue with the next epoch; of validation some, evenly spaced. Borrows the
  * chats, which must outlive dataset and loaders. The caller owns the dataset. NULL with an error. */
 tarn_dataset *tarn__chat_samples(const char *function, tarn__chat_dataset *chats, int split, int64_t context,
                                  int64_t count);

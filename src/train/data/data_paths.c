@@ -1,5 +1,8 @@
-/* data_paths.c: the files that a run reads, found again from another folder: paths stay as they were typed, and
- * config.json has the folder in which they were typed. */
+/* data_paths.c: relative paths of a run, resolved from another working directory.
+ *
+ * Paths are stored as typed, with the working directory of that time next to them in config.json. A path that exists
+ * from here is used as it is, so a moved run folder with its data keeps working; only a missing one is tried from the
+ * old directory. */
 #include "train/data/data_paths.h"
 
 #include <stdio.h>
@@ -16,7 +19,7 @@ bool tarn__data_paths_write(tarn__json_file *document)
     return !tarn__folder_current(here, sizeof(here)) || tarn__json_file_set_string(document, KEY, here);
 }
 
-/* Where the paths begin in the name of data: "text:FILE", "idx:IMAGES,LABELS", "FILE.jsonl". NULL: there are none. */
+/* Start of the paths in a data name: "text:FILE", "idx:IMAGES,LABELS", "FILE.jsonl". NULL: it has none. */
 static const char *paths_in(const char *data)
 {
     static const char *const kinds[] = {"mnist", "cifar10", "idx", "csv", "npy", "text", "shards", "chats"};
@@ -28,7 +31,8 @@ static const char *paths_in(const char *data)
     return data;
 }
 
-/* One path, which is cut where it does not fit: then it leads nowhere, and is named. */
+/* Appends one path, resolved if needed. One that does not fit is truncated: it is then not found, and the error names
+ * it. */
 static void append_path(char *to, size_t size, const char *path, size_t length, const char *folder)
 {
     char own[1024], moved[2100];
@@ -39,6 +43,7 @@ static void append_path(char *to, size_t size, const char *path, size_t length, 
     snprintf(to + used, size - used, "%s", is_moved ? moved : own);
 }
 
+/* Resolves each path of a comma-separated list, in place; unchanged if the result does not fit. */
 static void move_paths(char *data, size_t size, const char *folder)
 {
     char moved[2048] = "";

@@ -1,4 +1,4 @@
-/* data_paths.h: the files that a run reads, found again from another folder. */
+/* data_paths.h: relative paths of a run, resolved from another working directory. */
 #ifndef TARN__TRAIN_PLACES_H
 #define TARN__TRAIN_PLACES_H
 
@@ -6,14 +6,15 @@
 
 #include "formats/json_file.h"
 
-/* Notes in config.json where relative paths begin: the folder that the program runs in. */
+/* Writes the working directory to config.json: relative paths start there. */
 bool tarn__data_paths_write(tarn__json_file *document);
 
-/* Relative paths in the options that lead nowhere from here, but did from the folder that config.json notes, begin
- * there from now on. */
+/* Replaces relative paths in the options that do not exist from here, but do from the directory in config.json. False
+ * with an error. */
 bool tarn__data_paths_read(const tarn__json_file *document, tarn_train_options *options);
 
-/* Says of data that a resumed run does not find how to name its new place; other errors stay as they are. Is false. */
+/* After a failure to open a resumed run's data: an I/O error becomes one that names the option for a new path; others
+ * are unchanged. Returns false. */
 bool tarn__data_paths_hint(const char *function, const char *data);
 
 #endif

@@ -1,4 +1,7 @@
-/* data_source.c: data by its name: a kind, a colon, and where it is. */
+/* data_source.c: classification data by its name: a kind, a colon, and a path.
+ *
+ * Splits and generated digits use fixed seeds, independent of the run's: the same name is the same data in every run,
+ * and a validation sample is never trained on. The caller owns all datasets. */
 #include "train/data/data_source.h"
 
 #include <errno.h>
@@ -12,13 +15,13 @@
 #include "base/os/platform.h"
 #include "train/data/corpus.h"
 
-/* drawn digits to train on; a fifth as many again to validate on */
+/* generated digits for training; a fifth as many for validation */
 enum { DIGITS = 10000, MOST_DIGITS = 10000000 };
-enum { DIGITS_SEED = 1, VALIDATION_SEED = 2, SPLIT_SEED = 3 }; /* the same data for every run, whatever its own seed */
+enum { DIGITS_SEED = 1, VALIDATION_SEED = 2, SPLIT_SEED = 3 }; /* fixed: see above */
 
 typedef enum part { TRAINING, TESTING, ALL } part;
 
-/* The two paths of "IMAGES,LABELS". */
+/* The two paths of "IMAGES,LABELS"; the second points into the first. */
 typedef struct pair {
     char first[1024];
     const char *second;
@@ -49,7 +52,7 @@ static tarn_dataset *open_digits(const char *function, const char *where, part w
                              : tarn_dataset_digits(count / 5, VALIDATION_SEED);
 }
 
-/* A folder as the makers packed it, or one file of their format. */
+/* A folder with the files of the CIFAR-10 archive, or one such file. */
 static tarn_dataset *open_cifar10(const char *where, part which)
 {
     if (which == ALL && tarn__platform_file_bytes(where) >= 0)
@@ -69,7 +72,8 @@ static void free_inner(void *ctx)
     tarn_dataset_free(ctx);
 }
 
-/* The same samples, images [H, W] seen as [1, H, W]. Takes the dataset, on failure too. */
+/* Views images [H, W] as [1, H, W]. Takes ownership of the dataset, after a failure too; other shapes are returned as
+ * they are. */
 static tarn_dataset *with_channel(tarn_dataset *dataset)
 {
     tarn_field field[TARN_MAX_FIELDS];
@@ -84,7 +88,7 @@ static tarn_dataset *with_channel(tarn_dataset *dataset)
 
 /* ---- numbers that are none --------------------------------------------------------------------------------------- */
 
-/* The first element of an input that is not finite; -1: all are. */
+/* Index of the first non-finite element; -1: none. */
 static int64_t first_not_finite(const void *memory, tarn_dtype dtype, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
@@ -112,7 +116,8 @@ static bool check_samples(const char *function, const char *path, tarn_dataset *
     return true;
 }
 
-/* Files of floats may hold what no loss outlives. Takes the dataset, and gives it back unless one does. */
+/* Reads all samples once: a single NaN would ruin every weight. Takes ownership of the dataset and returns it, or NULL
+ * with an error. Integer data needs no check. */
 static tarn_dataset *only_finite(const char *function, const char *path, tarn_dataset *dataset)
 {
     tarn_field field[TARN_MAX_FIELDS];
@@ -170,7 +175,7 @@ static bool refuse_kind(const char *function, const char *name, const char *kind
         function, name, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
-/* The kind and the rest of a name; false with an error for a kind that is none. */
+/* Splits a name into kind and path. False with an error for an unknown kind, or one that is text. */
 static bool read_name(const char *function, const char *name, char *kind, size_t size, const char **where)
 {
     static const char *const kinds[] = {"digits", "mnist", "cifar10", "idx", "csv", "npy"};
@@ -189,7 +194,7 @@ static bool read_name(const char *function, const char *name, char *kind, size_t
     return refuse_kind(function, name, kind);
 }
 
-/* True when the data has a part for testing of its own. */
+/* True when the data comes with a test split. */
 static bool has_parts(const char *kind, const char *where)
 {
     return strcmp(kind, "digits") == 0 || strcmp(kind, "mnist") == 0 ||

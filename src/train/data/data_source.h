@@ -1,4 +1,4 @@
-/* data_source.h: data by its name ("mnist:FOLDER"), and what a model must know of it. */
+/* data_source.h: classification data by its name ("mnist:FOLDER"), and the data spec that a model depends on. */
 #ifndef TARN__TRAIN_DATA_H
 #define TARN__TRAIN_DATA_H
 
@@ -6,62 +6,61 @@
 
 #include "formats/json_file.h"
 
-/* Opens the parts for training and for validation. Data without parts of its own (csv, npy, idx, single files) is cut
+/* Opens the training and the validation split. Data without a split of its own (csv, npy, idx, single files) is split
  * at random, the same way every time: a tenth is for validation. The caller frees both. False with an error, and both
  * NULL. */
 bool tarn__data_open(const char *function, const char *name, tarn_dataset **training, tarn_dataset **validation);
 
-/* Opens what an evaluation is to use: the part for testing where there is one, else everything. NULL with an error. */
+/* Opens data for evaluation: its test split if there is one, else all of it. NULL with an error. */
 tarn_dataset *tarn__data_open_for_evaluation(const char *function, const char *name);
 
-/* What a model must know of its data, in training and ever after: it stands in config.json. Of text, only the first
- * four. */
+/* The data spec: properties of the data that a model depends on, in training and afterwards; stored in config.json. For
+ * text only the first four members are used. */
 typedef struct tarn__data_spec {
     bool is_text;
     int64_t training_tokens, validation_tokens;
     uint64_t hash; /* of the tokens, or of some of the samples: a run is resumed with the same */
-    int64_t training_samples, validation_samples; /* 0: not noted */
-    tarn_shape input;                             /* of one sample: a row of numbers, or an image [C, H, W] */
+    int64_t training_samples, validation_samples; /* 0: not recorded */
+    tarn_shape input;                             /* of one sample: [columns], or an image [C, H, W] */
     int64_t classes;
     char **class_name;    /* [classes], owned */
     bool can_be_mirrored; /* a mirrored image is of the same class */
     bool is_real;         /* inputs are f32 or f64 */
     float scale;
-    float *mean, *std; /* [channels], owned: inputs become (value · scale - mean) / deviation */
+    float *mean, *std; /* [channels], owned: inputs become (value · scale - mean) / std */
     int channels;
 } tarn__data_spec;
 
-/* Describes data from its name and the samples of both parts. False with an error; free it then too. */
+/* Creates the spec from the name and the samples of both splits. False with an error; free it then too. */
 bool tarn__data_spec_create(const char *function, const char *name, tarn_dataset *training, tarn_dataset *validation,
                             tarn__data_spec *description);
 void tarn__data_spec_free(tarn__data_spec *description);
 
 enum { TARN__MAX_CLASSES = 65536, TARN__MAX_CHANNELS = 1 << 20 };
 
-/* Makes the arrays, for as many classes and channels as there are. False with an error. */
+/* Allocates the arrays for d->classes and d->channels. False with an error. */
 bool tarn__data_spec_alloc(tarn__data_spec *description);
 
-/* To the object "data" of a document and back. */
+/* Writes the object "data" of config.json, and reads it. False with an error. */
 bool tarn__data_spec_write(const tarn__data_spec *description, tarn__json_file *document);
 bool tarn__data_spec_read(tarn__data_spec *description, const tarn__json_file *document);
 
-/* Raises unless samples of a dataset are of the described shape, mean the same by their numbers and have labels. */
+/* Raises an error unless the samples of a dataset have the spec's shape, scale and labels. */
 bool tarn__data_spec_fits(const char *function, const tarn__data_spec *description, const tarn_dataset *dataset);
 
-/* Raises unless the data of that name is what was described: as many samples, and those that were looked at hold the
- * same. */
+/* Raises an error unless the data is that of the spec: the same number of samples, and the same hash of those that were
+ * scanned. */
 bool tarn__data_spec_matches(const char *function, const char *name, const tarn__data_spec *description,
                              tarn_dataset *training, tarn_dataset *validation);
 
-/* Raises unless all labels of a dataset are classes that were described. */
+/* Raises an error unless all labels of a dataset are classes of the spec. */
 bool tarn__data_spec_check_labels(const char *function, const tarn__data_spec *description, tarn_dataset *dataset);
 
-/* The options of a loader that are the description's: how inputs are normalised. Arrays are borrowed from it. */
+/* Loader options of the spec: normalization of inputs. Arrays are borrowed from the spec. */
 tarn_loader_options tarn__data_spec_loader_options(const tarn__data_spec *description, int64_t batch_size,
                                                    tarn_device device);
 
-/* What a sample is called where speed is told, in the plural: "tokens" for text, "images", or "rows" of a table. Lives
- * as long as the program. */
+/* Plural of a sample in throughput: "tokens" for text, "images", or "rows" of a table. A literal. */
 const char *tarn__data_spec_unit(const tarn__data_spec *description);
 
 /* A batch's inputs in the dtype of the model's parameters. Belongs to the open scope. */

@@ -18,6 +18,7 @@ enum { MAX_SCANNED = 2000 }; /* samples for mean, std and hash, evenly spaced ov
 
 /* ---- scanning samples ------------------------------------------------------------------------------------------- */
 
+/* One pass over samples. Buffers for one sample of all fields are owned. */
 typedef struct scan {
     const char *function;
     tarn_dataset *dataset, *validation;
@@ -182,6 +183,7 @@ bool tarn__data_spec_alloc(tarn__data_spec *d)
     return d->class_name && d->mean && d->std;
 }
 
+/* Numbers as names, but for CIFAR-10. */
 static bool name_classes(tarn__data_spec *d, bool is_cifar10)
 {
     static const char *const cifar10[] = {"airplane", "automobile", "bird",  "cat",  "deer",

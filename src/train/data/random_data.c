@@ -1,5 +1,7 @@
-/* random_data.c: random numbers to train on, where only the time counts: tokens of a language model, or images with
- * labels. */
+/* random_data.c: random data for measuring steps: tokens of a language model, or images with labels.
+ *
+ * Values follow from the seed by Philox, so two measurements run on the same data. The content does not matter for the
+ * time; its spread does: uniform tokens touch all rows of the embedding. */
 #include <stdio.h>
 #include <string.h>
 #include <tarn/model.h>
@@ -13,14 +15,14 @@
 #include "train/trainer.h"
 
 enum { CHANNELS = 3, SIDE = 32, CLASSES = 10 }; /* of an image: CIFAR-10's */
-/* of a vocabulary: GPT-2's 50,257 tokens are padded to 50,304, as is usual in training */
+/* vocab_size is rounded up to this: GPT-2's 50,257 become 50,304, as is usual in training */
 enum { WHOLE_TILES = 128 };
-enum { BATCHES = 4 }; /* that there are different images for */
+enum { BATCHES = 4 }; /* different batches; then they repeat */
 
 /* ---- tokens ------------------------------------------------------------------------------------------------------ */
 
-/* Tokens from the seed, each as likely as any other, so that the rows of the embedding are as far apart as they can be.
- */
+/* Uniform tokens from the seed: embedding rows are accessed with as little locality as possible. Owned by the
+ * corpus. */
 static bool draw_tokens(tarn_trainer *t, int64_t vocab_size, int64_t count)
 {
     int32_t *ids = tarn__result_new(sizeof(*ids) * (size_t)count);
@@ -56,6 +58,7 @@ static bool open_tokens(const char *function, tarn_trainer *t)
 
 /* ---- images ------------------------------------------------------------------------------------------------------ */
 
+/* 16 bytes per Philox call; labels cycle through all classes, so that the data spec finds 10. */
 static void draw_images(uint64_t seed, int64_t count, uint8_t *pixels, int64_t *labels)
 {
     for (int64_t i = 0; i < count * CHANNELS * SIDE * SIDE / 16; i++) {

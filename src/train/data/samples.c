@@ -14,6 +14,7 @@
 /* ---- windows of text ----------------------------------------------------------------------------------------------
  */
 
+/* Context of a dataset of windows, owned by it. Read-only, so prefetch workers share it. */
 typedef struct windows {
     tarn__token_span span;
     int64_t context;

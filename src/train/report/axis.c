@@ -1,7 +1,8 @@
 /* axis.c: axes of charts: their range, and ticks at 1, 2 and 5 times a power of ten.
  *
  * Comparisons allow for a relative error of 1e-4 (1e-9 for exponents): the steps come out of pow() and log10(), which
- * need not be exact, and a tick at 0.30000000000000004 would otherwise be missed or written in full. */
+ * need not be exact, and a tick at 0.30000000000000004 would otherwise be missed or written in full. Pure functions;
+ * values are finite, which chart.c ensures. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,6 +19,8 @@ static double round_step(double step)
     return power * (lead <= 1.0001 ? 1 : lead <= 2.0001 ? 2 : lead <= 5.0001 ? 5 : 10);
 }
 
+/* A tight axis ends at the values and has ticks inside; else the ends are ticks. Ticks are multiples of the step, not
+ * sums: no error accumulates. */
 tarn__axis tarn__axis_linear(double low, double high, bool is_tight)
 {
     double spread = high - low, size = fmax(fabs(low), fabs(high));
@@ -47,6 +50,7 @@ static double round_down(double value)
     return power * (lead >= 4.999 ? 5 : lead >= 1.999 ? 2 : 1);
 }
 
+/* The ends are round values. Up to three decades have ticks at 1, 2 and 5; more have powers of ten only. */
 tarn__axis tarn__axis_log(double low, double high)
 {
     tarn__axis axis = {.low = round_down(low), .is_log = true};
@@ -93,6 +97,7 @@ void tarn__tick_text(const tarn__axis *axis, double tick, char *text, size_t siz
         snprintf(text, size, "%.*f%s", digits, value, unit);
 }
 
+/* Four digits below 1000, thousands separators above. */
 void tarn__value_text(double value, bool is_fraction, char *text, size_t size)
 {
     if (is_fraction)

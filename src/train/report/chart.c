@@ -30,6 +30,7 @@ static bool is_point(const tarn__report_series *series, int64_t i)
     return fabs(series->step[i]) < TOO_LARGE && fabs(series->value[i]) < TOO_LARGE; /* false for NaN */
 }
 
+/* Adds a point to an extent; `best` is the first of equal values. */
 static void widen(tarn__extent *extent, double step, double value, tarn__report_goal goal)
 {
     bool is_first = extent->finite++ == 0;
@@ -57,6 +58,7 @@ tarn__extent tarn__series_extent(const tarn__report_series *series, tarn__report
     return extent;
 }
 
+/* Union of the series: its last and best are not meaningful, only the ranges are. */
 tarn__extent tarn__chart_extent(const tarn__report_chart *chart)
 {
     tarn__extent all = {0};
@@ -72,12 +74,14 @@ tarn__extent tarn__chart_extent(const tarn__report_chart *chart)
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
 
+/* The path being written. */
 typedef struct plot {
     tarn__page *page;
     const tarn__axis *x, *y;
     bool is_open; /* the current subpath continues */
 } plot;
 
+/* SVG's y points down. */
 static void draw_to(plot *p, double step, double value)
 {
     double x = LEFT + (RIGHT - LEFT) * tarn__axis_position(p->x, step),
@@ -145,6 +149,7 @@ static double mean_around(const tarn__report_series *s, int64_t i, int64_t reach
     return sum / weight;
 }
 
+/* Downsampled to MAX_BUCKETS points: the window is wider than a bucket, so none is missed. */
 static void draw_smoothed(plot *p, const tarn__report_series *s)
 {
     int64_t size = s->count > MAX_BUCKETS ? (s->count + MAX_BUCKETS - 1) / MAX_BUCKETS : 1;
@@ -164,6 +169,7 @@ static void draw_dots(plot *p, const tarn__report_series *s)
         }
 }
 
+/* Only one path per series has a name, so that the read-out lists each series once. */
 static void begin_path(plot *p, const char *kind, int colour, const char *name)
 {
     p->is_open = false;
@@ -176,6 +182,7 @@ static void begin_path(plot *p, const char *kind, int colour, const char *name)
     tarn__page_html(p->page, " d=\"");
 }
 
+/* Raw and smoothed curve of a noisy series; dots and line of a short one; else a line. */
 static void draw_series(plot *p, const tarn__report_series *s, int colour)
 {
     int64_t finite = tarn__series_extent(s, TARN__GOAL_NONE).finite;
@@ -197,6 +204,7 @@ static void draw_series(plot *p, const tarn__report_series *s, int colour)
 
 /* ---- the frame --------------------------------------------------------------------------------------------------- */
 
+/* Ticks are numbers formatted here: no escaping needed. */
 static void draw_axes(tarn__page *page, const tarn__axis *x, const tarn__axis *y)
 {
     char text[64];

@@ -1,5 +1,7 @@
-/* page.c: buffered output of a page. All untrusted strings go through tarn__page_text(), which escapes them: titles,
- * names of data and keys of metrics come from users and files. */
+/* page.c: buffered output of a page.
+ *
+ * All untrusted strings go through tarn__page_text(), which escapes them: titles, names of data and keys of metrics
+ * come from users and files. The first error sets `good` to false and makes all later calls no-ops. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -34,6 +36,7 @@ void tarn__page_html(tarn__page *page, const char *html)
 void tarn__page_format(tarn__page *page, const char *format, ...)
 {
     char text[512];
+    /* a fragment that does not fit is a bug, and would break the HTML if truncated */
     va_list list;
     va_start(list, format);
     int length = vsnprintf(text, sizeof(text), format, list);

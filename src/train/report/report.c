@@ -14,6 +14,7 @@
 
 /* ---- checks ------------------------------------------------------------------------------------------------------ */
 
+/* Arrays may be NULL for an empty series. */
 static bool check_series(const tarn__report_series *series)
 {
     return series->name && series->count >= 0 && (series->count == 0 || (series->step && series->value));
@@ -65,6 +66,7 @@ static void write_best(tarn__page *page, const tarn__report_chart *chart, const 
     tarn__page_format(page, "<small>best %s at step %s</small>", value, step);
 }
 
+/* One tile per chart with its main series, after one for the steps. */
 static void write_tiles(tarn__page *page, const tarn__report_chart *charts, int count, double last_step)
 {
     char text[64];
@@ -104,6 +106,7 @@ static void write_settings(tarn__page *page, const tarn__report_setting *setting
 
 /* ---- cards ------------------------------------------------------------------------------------------------------- */
 
+/* A series without finite values is listed, with a note; one without any points is not. */
 static void write_legend(tarn__page *page, const tarn__report_chart *chart)
 {
     tarn__page_html(page, "<ul class=\"legend\">\n");
@@ -137,6 +140,7 @@ static void write_buttons(tarn__page *page, int number, bool log_first)
                           i == 0 ? "first" : "second", number, kinds[i], kinds[i]);
 }
 
+/* A chart without a finite value is omitted. `number` makes the names of its radio buttons unique. */
 static void write_chart(tarn__page *page, const tarn__report_chart *chart, int number, const tarn__axis *x)
 {
     tarn__extent extent = tarn__chart_extent(chart);
@@ -182,6 +186,7 @@ static tarn__axis steps_of(const tarn__report_chart *charts, int count)
     return first < last ? tarn__axis_linear(first, last, true) : tarn__axis_linear(first - 1, first + 1, true);
 }
 
+/* 0 without charts. */
 static double last_step(const tarn__report_chart *charts, int count)
 {
     double last = 0;
@@ -216,6 +221,7 @@ static void write_page(tarn__page *page, const char *title, const tarn__report_s
     tarn__page_flush(page);
 }
 
+/* An atomic write: readers see the old page or the new one. */
 bool tarn__report_write(const char *path, const char *title, const tarn__report_setting *settings, int setting_count,
                         const tarn__report_chart *charts, int chart_count)
 {

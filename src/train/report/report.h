@@ -23,6 +23,7 @@ typedef struct tarn__report_setting {
 
 #define TARN__MAX_SETTINGS 32
 
+/* Settings with their storage; copying the struct would leave `row` pointing into the original. */
 typedef struct tarn__report_settings {
     int count;
     tarn__report_setting row[TARN__MAX_SETTINGS]; /* names are literals, values point into `text` */

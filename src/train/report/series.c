@@ -55,6 +55,7 @@ typedef struct table {
     double last_step;
 } table;
 
+/* KNOWN for an unknown key. */
 static int known_row(const char *key)
 {
     int row = 0;
@@ -65,6 +66,7 @@ static int known_row(const char *key)
 
 /* ---- points ------------------------------------------------------------------------------------------------------ */
 
+/* Columns may be partly filled after a failure. */
 static void release_table(table *t)
 {
     for (int i = 0; i < t->count; i++) {
@@ -86,6 +88,7 @@ static void name_column(column *c)
         c->title[0] = (char)(c->title[0] - 'a' + 'A');
 }
 
+/* The column of a key, added if it is new. NULL with an error. */
 static column *find_column(table *t, const char *key)
 {
     for (int i = 0; i < t->count; i++)
@@ -105,8 +108,8 @@ static column *find_column(table *t, const char *key)
     return added;
 }
 
-/* Makes room for one more point. Two plain arrays instead of a list: charts take steps and values as separate arrays.
- */
+/* Grows the column for one more point. Two arrays instead of an array of structs: charts take steps and values
+ * separately. */
 static bool reserve(column *c)
 {
     if (c->count < c->capacity)
@@ -155,6 +158,7 @@ static bool add_point(table *t, const char *key, double step, const json_t *valu
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
 
+/* Values of other types (strings, booleans) are ignored. */
 static bool add_object(table *t, json_t *object, int64_t line)
 {
     const json_t *number = json_object_get(object, "step");
@@ -207,12 +211,14 @@ static bool read_lines(table *t, const tarn__map *map)
 
 /* ---- charts ------------------------------------------------------------------------------------------------------ */
 
+/* Charts of a table; series borrow from its columns. */
 typedef struct chart_list {
     int count;
     tarn__report_chart chart[MAX_KEYS];
     tarn__report_series series[MAX_KEYS][2]; /* of each chart */
 } chart_list;
 
+/* Joins the chart of the same title, if it has fewer than two series. */
 static void add_series(chart_list *list, const column *c)
 {
     int row = known_row(c->key), at = 0;

@@ -1,6 +1,7 @@
-/* settings.c: what a run is, for those who look at its page: the settings that mean something for this run, in words.
+/* settings.c: the settings of a run for its page: those that apply to this run, in words.
  *
- * config.json holds every option; here one that does nothing (another model's, a clipping that is off) is left out. */
+ * config.json has every option; here options without effect (another architecture's, clipping that is off) are omitted.
+ * Values come from the plan, so defaults are resolved. Strings are stored in tarn__report_settings itself. */
 #include "train/report/report.h"
 
 #include <inttypes.h>
@@ -8,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A fact of this name; what is too long for it is cut. */
+/* Adds a setting; a longer value is truncated, and settings beyond TARN__MAX_SETTINGS are dropped. */
 static void add(tarn__report_settings *settings, const char *name, const char *format, ...) TARN_PRINTF(3, 4);
 static void add(tarn__report_settings *settings, const char *name, const char *format, ...)
 {
@@ -22,7 +23,7 @@ static void add(tarn__report_settings *settings, const char *name, const char *f
     settings->row[settings->count++] = (tarn__report_setting){name, text};
 }
 
-/* ", momentum 0.9", or nothing where the number is 0: a part of a fact that may be missing. */
+/* ", momentum 0.9", or "" for 0. Returns `text`. */
 static const char *part(char text[64], const char *name, double value)
 {
     text[0] = 0;
@@ -31,7 +32,7 @@ static const char *part(char text[64], const char *name, double value)
     return text;
 }
 
-/* A whole number: "12,500", with a word behind it "1 step" and "2 steps". */
+/* An integer: "12,500", or with a word "1 step" and "2 steps". */
 static void add_count(tarn__report_settings *settings, const char *name, int64_t count, const char *word)
 {
     char number[64];
@@ -41,6 +42,7 @@ static void add_count(tarn__report_settings *settings, const char *name, int64_t
 
 /* ---- model and data ---------------------------------------------------------------------------------------------- */
 
+/* Architecture, base, adapters and sizes; sizes of a language model only. */
 static void add_model(tarn__report_settings *settings, const tarn_train_plan *p)
 {
     const tarn_train_options *o = &p->options;
@@ -72,6 +74,7 @@ static void add_model(tarn__report_settings *settings, const tarn_train_plan *p)
         add(settings, "Dropout", "%.6g", o->dropout);
 }
 
+/* The tokenizer is named by its source: base model, option, shards, or the default. */
 static void add_data(tarn__report_settings *settings, const tarn_train_plan *p)
 {
     const tarn_train_options *o = &p->options;
@@ -111,6 +114,7 @@ static void add_optimizer(tarn__report_settings *settings, const tarn_train_opti
         add(settings, "Gradient norm", "at most %.6g", o->clip_norm);
 }
 
+/* The learning rate schedule in words. */
 static void add_rate(tarn__report_settings *settings, const tarn_train_options *o)
 {
     if (strcmp(o->schedule, "constant") == 0)
@@ -140,6 +144,7 @@ static void add_steps(tarn__report_settings *settings, const tarn_train_plan *p)
     add(settings, "Seed", "%" PRId64, o->seed);
 }
 
+/* Device, precision and folder. */
 static void add_place(tarn__report_settings *settings, const tarn_train_plan *p)
 {
     const tarn_train_options *o = &p->options;

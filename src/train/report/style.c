@@ -1,6 +1,8 @@
-/* style.c: CSS of report.html, and the script of its read-out. The script finds the point of each curve nearest to the
- * pointer and converts its position back into a value with the axis ranges in the drawing's data attributes. It
- * inserts strings as text nodes only, never as HTML. */
+/* style.c: CSS of report.html, and the script of its read-out.
+ *
+ * The script finds the point of each curve nearest to the pointer and converts its position back into a value with the
+ * axis ranges in the drawing's data attributes. It inserts strings as text nodes only, never as HTML. Colours follow
+ * the reader's light or dark scheme. */
 #include "train/report/report.h"
 
 const char tarn__page_style[] =
