@@ -5,7 +5,7 @@ function max(a, b) { return a > b ? a : b }
 
 FNR == 1 { file++ }
 
-# "2/9 Test #2: core.view ....   Passed  0.01 sec", with "***Failed", "***Skipped" and the like for the others
+# "2/9 Test #2: base.view ....   Passed  0.01 sec", with "***Failed", "***Skipped" and the like for the others
 file == 1 && /^ *[0-9]+\/[0-9]+ Test +#[0-9]+: / {
     name = $0
     sub(/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: /, "", name)
