@@ -6,8 +6,6 @@
  * option, so a command may reuse one. */
 #include "cli/options.h"
 
-#include "cli/messages.h"
-
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
@@ -17,6 +15,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/messages.h"
 
 /* Types of options; the field in tarn__options is noted in read_value(). */
 typedef enum kind {
@@ -431,9 +430,8 @@ static bool is_argument(tarn__command command, const char *typed)
 /* Prints an error about an unknown option, typed with its dashes, with the best hint there is. */
 static int unknown_option(tarn__command command, const char *command_name, const char *word, size_t length)
 {
-    /* typed is truncated: a suggestion needs no more */
     const char *names[ROWS + TARN__MAX_TRAIN_OPTIONS], *suggestion;
-    char typed[64];
+    char typed[64]; /* truncated: a suggestion needs no more */
     snprintf(typed, sizeof(typed), "%.*s", (int)length, word);
     const char *name = typed + strspn(typed, "-");
     tarn_option of_run;
@@ -479,8 +477,7 @@ static int read_argument(tarn__command command, const char *command_name, int co
 {
     const char *word = words[0], *name = word + 2;
     *used = 1;
-    /* the only short option */
-    if (strcmp(word, "-h") == 0) {
+    if (strcmp(word, "-h") == 0) { /* the only short option */
         options->help = true;
         return TARN__DONE;
     }
@@ -568,8 +565,7 @@ static int fill_in(tarn__command command, const char *command_name, tarn__option
 int tarn__options_read(tarn__command command, const char *command_name, int count, char *const *arguments,
                        tarn__options *options)
 {
-    /* opening the default device loads backends: avoided for --help too */
-    bool device_given = false;
+    bool device_given = false; /* opening the default device loads backends: avoided for --help too */
     for (int i = 0; i < count; i++)
         device_given = device_given || strncmp(arguments[i], "--device", 8) == 0 || strcmp(arguments[i], "--help") == 0;
     *options = (tarn__options){0};
