@@ -48,7 +48,7 @@ bool tarn__default_sizes_needed(const tarn_train_options *o)
     return false;
 }
 
-/* ---- the sentence ------------------------------------------------------------------------------------------------ */
+/* ---- description ------------------------------------------------------------------------------------------------- */
 
 /* Appends to `chosen`, truncated if it is full. */
 static void note(tarn_trainer *t, const char *format, ...) TARN_PRINTF(2, 3);
@@ -174,7 +174,7 @@ static void choose_evaluations(tarn_trainer *t, int64_t steps, int64_t in_epoch)
         o->eval_batches = batches;
 }
 
-/* ---- all of it --------------------------------------------------------------------------------------------------- */
+/* ---- the choice -------------------------------------------------------------------------------------------------- */
 
 bool tarn__default_sizes_choose(const char *function, tarn_trainer *t)
 {

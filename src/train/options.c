@@ -19,6 +19,7 @@
 #include "core/device/device.h"
 #include "models/hf/weights.h"
 
+/* One option and its field. */
 typedef struct row {
     tarn_option option;
     size_t offset, bytes; /* of its field in tarn_train_options */
@@ -140,7 +141,7 @@ static const row rows[] = {
     ROW(ignore_memory, TARN_OPTION_FLAG, 0, 1, "false", NULL, true, "start a run that needs more memory than is free"),
 };
 #define ROWS ((int)(sizeof(rows) / sizeof(rows[0])))
-enum { MODEL }; /* its row */
+enum { MODEL }; /* index of its row */
 
 int tarn_train_option_count(void)
 {
@@ -184,6 +185,7 @@ static bool invalid(const char *function, const row *r, const char *text, const 
     return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s: '%.200s' %s", function, r->option.name, text, problem);
 }
 
+/* NaN is out of bounds too. */
 static bool in_bounds(const char *function, const row *r, const char *text, double value)
 {
     char problem[96];
@@ -204,6 +206,7 @@ static bool parse_int(const char *function, const row *r, const char *text, cons
     return in_bounds(function, r, text, errno == ERANGE ? INFINITY : (double)*value);
 }
 
+/* The field is unchanged after an error, here and below. */
 static bool set_int(const char *function, const row *r, const char *text, int64_t *place)
 {
     char *end;
@@ -286,6 +289,7 @@ static const char *current_word(const row *r, const char *word)
     return word;
 }
 
+/* Pads with zeros: fields are compared by their bytes. */
 static bool set_string(const char *function, const row *r, const char *text, char *place)
 {
     char problem[320], meant[64];
@@ -310,6 +314,7 @@ static bool set_flag(const char *function, const row *r, const char *text, bool 
     return true;
 }
 
+/* The field's type follows from the option's: bool, int64_t, double, char array, or mlp_sizes. */
 static bool set(const char *function, const row *r, const char *text, tarn_train_options *options)
 {
     void *place = (char *)options + r->offset;
@@ -341,6 +346,7 @@ static bool unknown_name(const char *function, const char *name)
                        near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
+/* The model is special: its value may be a path, which is the option base. */
 static bool set_by_name(const char *function, tarn_train_options *options, const char *name, const char *text)
 {
     const row *r = find(name);
@@ -412,6 +418,7 @@ bool tarn__train_options_check(const char *function, const tarn_train_options *o
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: mlp_sizes: %d layers; must be from 1 to %d", function,
                            options->mlp_size_count, TARN_TRAIN_MAX_MLP_SIZES);
     for (int i = 0; i < ROWS; i++) {
+        /* set into a copy: only the check matters */
         tarn_train_options copy = *options;
         char text[1100];
         if (!is_set(&rows[i], options))
@@ -450,6 +457,7 @@ static void update_words(tarn_train_options *o)
         set_string("train_options", r, word, o->recompute);
 }
 
+/* Order matters: lr and batch size depend on optimizer, base and adapters, whose defaults come first. */
 void tarn__train_options_complete(tarn_train_options *options)
 {
     update_words(options);
@@ -514,12 +522,14 @@ bool tarn__train_options_write(const tarn_train_options *options, tarn__json_fil
     return good;
 }
 
+/* is_given: rows that the file has set. */
 typedef struct reader {
     const char *function;
     tarn_train_options *options;
     bool is_given[ROWS];
 } reader;
 
+/* Called per member of the JSON object; numbers arrive as strings, with all their digits. */
 static bool read_member(const char *name, const char *text, void *ctx)
 {
     reader *r = ctx;

@@ -255,7 +255,7 @@ static void find_settings(tarn_trainer *t)
     try_smaller(t);
 }
 
-/* ---- the refusal ------------------------------------------------------------------------------------------------- */
+/* ---- the error --------------------------------------------------------------------------------------------------- */
 
 /* Appends a line of the table: "1.5 GiB  weights". Returns the new length. */
 static size_t put_line(char *text, size_t size, size_t used, int64_t bytes, const char *what, const char *settings)

@@ -169,7 +169,7 @@ void tarn_run_close(tarn_run *run)
     tarn__release(run, sizeof(*run));
 }
 
-/* ---- what it is -------------------------------------------------------------------------------------------------- */
+/* ---- properties -------------------------------------------------------------------------------------------------- */
 
 static bool check_run(const char *function, const tarn_run *run)
 {

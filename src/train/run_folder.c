@@ -80,7 +80,7 @@ void tarn__run_folder_name(tarn_trainer *t)
         snprintf(t->options.out, sizeof(t->options.out), "%s-%d", name, i);
 }
 
-/* ---- what a run writes ------------------------------------------------------------------------------------------- */
+/* ---- files of a run ---------------------------------------------------------------------------------------------- */
 
 static bool is_numbered(const char *name, const char *head)
 {
@@ -89,6 +89,7 @@ static bool is_numbered(const char *name, const char *head)
            strspn(name + length, "0123456789") == strlen(name + length);
 }
 
+/* Also temporary names of atomic writes: ".next", ".new", ".tmp". */
 static bool is_run_file(const char *name)
 {
     static const char *const names[] = {"config.json",
@@ -123,6 +124,7 @@ static bool is_run_file(const char *name)
     return strncmp(name, "events.out.tfevents.", strlen("events.out.tfevents.")) == 0;
 }
 
+/* A folder that a killed process was writing or removing. */
 static bool is_left(const char *name)
 {
     return tarn__ends_with(name, DROPPED) || tarn__ends_with(name, TARN__RUN_FOLDER_NEW);
@@ -136,13 +138,14 @@ static bool is_run_folder(const char *name)
     return strcmp(own, "best") == 0 || strcmp(own, "merged") == 0 || is_numbered(own, "step-");
 }
 
-/* ---- a folder may be replaced ------------------------------------------------------------------------------------ */
+/* ---- checks before replacing ------------------------------------------------------------------------------------- */
 
 typedef struct looking {
     const char *function, *path;
     bool is_below; /* in a folder of a run's */
 } looking;
 
+/* Subfolders are checked one level deep: runs nest no further. */
 static bool check_entry(const char *name, bool is_folder, void *ctx)
 {
     const looking *l = ctx;
@@ -159,6 +162,7 @@ static bool check_entry(const char *name, bool is_folder, void *ctx)
     return tarn__folder_each(l->function, below.text, check_entry, &(looking){l->function, below.text, true});
 }
 
+/* True if config.json is that of a run. Errors are cleared. */
 static bool is_run(const char *function, const char *folder)
 {
     tarn_train_options options;
@@ -170,7 +174,7 @@ static bool is_run(const char *function, const char *folder)
     return is;
 }
 
-/* What the new run reads must outlive the old one. */
+/* Files that the new run reads must not be removed with the old one. */
 static bool check_needed(const char *function, const tarn_trainer *t)
 {
     const char *const needed[] = {t->options.base, t->options.tokenizer, t->options.val};
@@ -186,7 +190,7 @@ bool tarn__run_folder_check(const char *function, tarn_trainer *t)
 {
     const char *folder = t->options.out;
     bool overwrites = t->options.overwrite;
-    t->options.overwrite = false; /* the record of the run has none: who repeats the run asks for it again */
+    t->options.overwrite = false; /* not stored in config.json: a repeated command must ask for it again */
     if (!tarn__path_exists(folder))
         return true;
     if (!overwrites)
@@ -220,7 +224,7 @@ static bool remove_entry(const char *name, bool is_folder, void *ctx)
     return true;
 }
 
-/* Works while an error is pending; what cannot be removed stays. */
+/* Works while an error is pending; files that cannot be removed stay. */
 static void remove_all(const char *path, bool is_below)
 {
     tarn__error_record pending;
@@ -276,7 +280,7 @@ void tarn__run_folder_restore_old(tarn_trainer *t)
     tarn__error_restore(&pending);
 }
 
-/* ---- folders below it -------------------------------------------------------------------------------------------- */
+/* ---- subfolders -------------------------------------------------------------------------------------------------- */
 
 void tarn__run_folder_drop(const char *folder, const char *name)
 {

@@ -6,25 +6,26 @@
 
 #define TARN__RUN_FOLDER_NEW ".new" /* suffix of a folder that is being written */
 
-/* Gives the run a folder where none was named: "runs/" and what sets it apart: model, adapters, data, shape and device,
- * and a number from 2 on where that name is taken; with `overwrite` no number. */
+/* Sets the default folder of a run: "runs/" with model, adapters, data, shape and device, and a number from 2 on if
+ * that exists; with `overwrite` no number. */
 void tarn__run_folder_name(tarn_trainer *trainer);
 
-/* True when the run may have its folder: nothing is there, or, with `overwrite`, a run that no program uses, nothing
- * but a run, and nothing that the new run reads. False with an error. Nothing is changed. */
+/* True when the run may use its folder: it does not exist, or, with `overwrite`, it is an unlocked run with nothing but
+ * a run's files, none of which the new run reads. Then the folder is locked. False with an error. No file is changed.
+ */
 bool tarn__run_folder_check(const char *function, tarn_trainer *trainer);
 
-/* Moves a run that is in the folder aside; after that removes it, or puts it back in the place of what the new run
- * wrote. Without one they do nothing. */
+/* Moves the run in the folder aside; then removes it, or restores it in place of the new run's files. No-ops without
+ * one. */
 bool tarn__run_folder_set_aside(const char *function, tarn_trainer *trainer);
 void tarn__run_folder_remove_old(tarn_trainer *trainer);
 void tarn__run_folder_restore_old(tarn_trainer *trainer);
 
-/* Removes a folder below the run's with what runs write into such: under another name first, so that what cannot be
- * removed is no checkpoint. */
+/* Removes a subfolder with the files of a run: renamed first, so that a partly removed one does not look like a
+ * checkpoint. */
 void tarn__run_folder_drop(const char *folder, const char *name);
 
-/* Removes what a killed program left of folders that it wrote or dropped. */
+/* Removes leftovers of a killed process: subfolders it was writing or removing. */
 void tarn__run_folder_drop_leftovers(const char *folder);
 
 #endif

@@ -1,4 +1,8 @@
-/* trainer.c: sets up data, model, optimizer and loader of a run: new, resumed, or a dry run. */
+/* trainer.c: creates a trainer: data, model, optimizer and loader of a run that is new, resumed, or a dry run.
+ *
+ * A dry run is on the meta device: everything has shapes but no storage. The caller's random state is saved and
+ * restored: initial weights come from the run's seed alone. A failure frees everything through tarn_trainer_free().
+ * Creation happens on one thread; only tarn_trainer_stop() and tarn_trainer_progress() may be called from others. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,12 +19,12 @@
 #include "train/tasks/finetune.h"
 #include "train/trainer.h"
 
-#define USUAL_BETA2 0.999 /* as the table of options has it */
+#define USUAL_BETA2 0.999 /* default in the table of options */
 
-enum { HIDDEN = 128 }; /* numbers in an mlp's hidden layer, unless said otherwise */
-/* epochs of so many steps are evaluated each, others at most so often */
+enum { HIDDEN = 128 }; /* default size of an MLP's hidden layer */
+/* epochs of at least LONG_EPOCH steps are evaluated each; shorter ones at most about MAX_EVALUATIONS times per run */
 enum { MAX_EVALUATIONS = 50, LONG_EPOCH = 100 };
-enum { MOVED = 8 }; /* augment moves images by up to one in so many rows */
+enum { MOVED = 8 }; /* augment shifts images by up to 1 / MOVED of their rows */
 
 /* ---- parts ------------------------------------------------------------------------------------------------------- */
 
@@ -50,6 +54,7 @@ tarn_optimizer *tarn__optimizer_create(const tarn_train_options *o, tarn_module 
     return tarn_adamw(model, &(tarn_adamw_options){.lr = lr, .beta2 = beta2, .weight_decay = decay});
 }
 
+/* The step schedule: lr times gamma every lr_step steps. */
 static bool has_stairs(const tarn_train_options *o)
 {
     return strcmp(o->schedule, "step") == 0;
@@ -71,7 +76,7 @@ static bool set_schedule(const tarn_trainer *t)
                                                                       .gamma = o->lr_gamma});
 }
 
-/* Windows at random places: there is nothing to shuffle. */
+/* Windows at random offsets: nothing to shuffle. */
 static tarn_loader *make_text_loader(const tarn_trainer *t)
 {
     return tarn_loader_new(t->training, &(tarn_loader_options){.batch_size = t->micro_batch,
@@ -83,7 +88,7 @@ static tarn_loader *make_text_loader(const tarn_trainer *t)
                                                                .augment_ctx = tarn__windows_ctx(t->training)});
 }
 
-/* Rows of documents, in another order in every epoch. */
+/* Packed rows, shuffled in every epoch. */
 static tarn_loader *make_chat_loader(const tarn_trainer *t)
 {
     return tarn_loader_new(t->training, &(tarn_loader_options){.batch_size = t->micro_batch,
@@ -110,7 +115,7 @@ static tarn_loader *make_loader(const tarn_trainer *t)
     return tarn_loader_new(t->training, &options);
 }
 
-/* Stairs need one width and have no end to go down to; what belongs to them means nothing elsewhere. */
+/* The step schedule needs exactly one of lr_step and lr_step_epochs, and its options apply to no other schedule. */
 static bool check_stairs(const char *function, const tarn_train_options *o)
 {
     const char *unused = o->lr_step          ? "lr_step"
@@ -132,7 +137,7 @@ static bool has_tf32(tarn_device device)
     return backend && backend->has_tf32;
 }
 
-/* Options that are good each by itself, but not together. */
+/* Options that are valid alone but not together. False with an error. */
 static bool check_together(const char *function, const tarn_trainer *t)
 {
     const tarn_train_options *o = &t->options;
@@ -163,14 +168,14 @@ static bool check_together(const char *function, const tarn_trainer *t)
     return true;
 }
 
-/* Steps of as few whole epochs as have at least `least`. */
+/* Steps of the fewest whole epochs with at least `least` steps. */
 static int64_t whole_epochs(int64_t steps_in_epoch, int64_t least)
 {
     return (least + steps_in_epoch - 1) / steps_in_epoch * steps_in_epoch;
 }
 
-/* A run is evaluated at the end of every epoch. Epochs of fewer steps than a line of metrics has, or of a few of very
- * many, are evaluated together: a new run notes after how many steps, so that it is resumed as it began. */
+/* Evaluation is at the end of every epoch. Very short epochs, and short ones of a run with very many, are evaluated
+ * together; the interval is stored in the options, so that a resumed run keeps it. */
 static void count_steps(tarn_trainer *t)
 {
     int64_t samples = tarn_dataset_count(t->training);
@@ -186,9 +191,10 @@ static void count_steps(tarn_trainer *t)
     t->eval_every = t->options.eval_every ? t->options.eval_every : t->steps_in_epoch;
 }
 
-/* ---- coming and going -------------------------------------------------------------------------------------------- */
+/* ---- creation and release ---------------------------------------------------------------------------------------- */
 
-/* Everything after options and description are known. */
+/* Creates everything that follows from options and data spec. Memory is planned and checked before anything is
+ * allocated. */
 static bool make_parts(const char *function, tarn_trainer *t)
 {
     count_steps(t);
@@ -197,7 +203,7 @@ static bool make_parts(const char *function, tarn_trainer *t)
         return false;
     tarn__log(TARN_LOG_INFO, "planning and creating the model");
     tarn__rng_state callers = tarn__random_save();
-    tarn_module_free(t->model); /* that of a base, which had sizes and no memory */
+    tarn_module_free(t->model); /* the base on the meta device: sizes without storage */
     t->model = NULL;
     bool good =
         tarn__plan_memory(function, t) && tarn__read_memory_free(function, t) && tarn__plan_fit_check(function, t);
@@ -222,13 +228,14 @@ static bool find_device(const char *function, tarn_trainer *t)
     t->device = tarn_device_parse(t->options.device);
     if (tarn_failed())
         return tarn__raise_within(function);
-    tarn_device_name(t->device, t->options.device, sizeof(t->options.device)); /* the record says which one auto was */
+    tarn_device_name(t->device, t->options.device,
+                     sizeof(t->options.device)); /* config.json names the device that auto selected */
     if (t->is_imagined)
         t->device = tarn__meta_device_of(t->device);
     return true;
 }
 
-/* Lenet for images, a perceptron for other data, unless something else was said. */
+/* Default model: LeNet for images, an MLP for other data. */
 static bool choose_model(const char *function, tarn_trainer *t)
 {
     tarn_train_options *o = &t->options;
@@ -243,7 +250,7 @@ static bool choose_model(const char *function, tarn_trainer *t)
     return true;
 }
 
-/* The data, and the model that goes with it. */
+/* Opens the data and, for a base, its model on the meta device, from which sizes and context follow. */
 static bool open_data(const char *function, tarn_trainer *t)
 {
     tarn_train_options *o = &t->options;
@@ -260,6 +267,7 @@ static bool open_data(const char *function, tarn_trainer *t)
            choose_model(function, t);
 }
 
+/* A new run. The folder is checked before the model is created, and written by tarn_trainer_run() only. */
 static bool begin(const char *function, tarn_trainer *t)
 {
     t->is_batch_given = t->options.batch_size > 0;
@@ -272,7 +280,8 @@ static bool begin(const char *function, tarn_trainer *t)
     return tarn__run_folder_check(function, t) && make_parts(function, t);
 }
 
-/* The data of a run that goes on: as it was, and text by the tokenizer in the run's folder, unless shards have it. */
+/* Opens the data of a resumed run, which must be unchanged; text with the tokenizer in the run folder, unless shards
+ * have their own. */
 static bool open_data_again(const char *function, tarn_trainer *t, const char *folder)
 {
     const char *data = t->options.data;
@@ -286,7 +295,7 @@ static bool open_data_again(const char *function, tarn_trainer *t, const char *f
                    : tarn__data_paths_hint(function, data);
 }
 
-/* From here on the folder is this trainer's, and what a killed one was writing is nobody's. */
+/* Locks the folder, then removes leftovers of a killed process: no other process can be writing them. */
 static bool claim_folder(const char *function, tarn_trainer *t, const char *folder)
 {
     if (!tarn__folder_lock(&t->claim, function, folder))
@@ -298,7 +307,7 @@ static bool claim_folder(const char *function, tarn_trainer *t, const char *fold
     return true;
 }
 
-/* The same data may lie elsewhere now; that it is the same shows by what the run noted. */
+/* Data may be given under a new path; the data spec shows that it is the same. Runs without that record reject it. */
 static bool check_place(const char *function, const tarn_trainer *t, const tarn_train_options *changes)
 {
     bool is_elsewhere = changes->data[0] && strcmp(changes->data, t->options.data) != 0;
@@ -307,8 +316,8 @@ static bool check_place(const char *function, const tarn_trainer *t, const tarn_
                        "%s: data cannot be changed: the run noted nothing of its own to hold it against", function);
 }
 
-/* What a run began with stays: auto is no other wish, and a config.json without a precision is of the time when that
- * was f32. */
+/* The precision of a run does not change: `auto` is no request, and a config.json without one is of a version that had
+ * f32 only. */
 static bool keep_precision(const char *function, tarn_trainer *t, tarn_train_options *changes)
 {
     if (strcmp(changes->precision, "auto") == 0)
@@ -317,6 +326,8 @@ static bool keep_precision(const char *function, tarn_trainer *t, tarn_train_opt
     return tarn__train_options_change(function, &t->options, changes);
 }
 
+/* Resumes a run: config.json, then data, model, and the checkpoint. `given` has the options to change; only resumable
+ * ones may be set. */
 static bool go_on(const char *function, tarn_trainer *t, const char *folder, const tarn_train_options *given)
 {
     tarn_train_options own = *given, *changes = &own;
@@ -331,10 +342,10 @@ static bool go_on(const char *function, tarn_trainer *t, const char *folder, con
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: '%s' is at step %" PRId64 " already, and the run would have only %" PRId64, function,
                            folder, t->place.step, t->steps);
-    return set_schedule(t) || tarn__raise_within(function); /* its end may have been changed */
+    return set_schedule(t) || tarn__raise_within(function); /* the number of steps may have been changed */
 }
 
-/* A new run, or the one in a folder that goes on. */
+/* Opens a new run (folder is NULL) or resumes one. The caller owns the trainer. NULL with an error. */
 static tarn_trainer *open_trainer(const char *folder, const tarn_train_options *options, bool is_imagined)
 {
     const char *function = is_imagined ? "trainer_dry_run" : folder ? "trainer_resume" : "trainer_new";
@@ -351,7 +362,7 @@ static tarn_trainer *open_trainer(const char *folder, const tarn_train_options *
     return NULL;
 }
 
-/* Options of a caller whose struct may be an older, shorter one. */
+/* Copies options of a caller whose struct may be of an older, shorter version. */
 static tarn_train_options own_options(const tarn_train_options *options, size_t size)
 {
     tarn_train_options own = {0};
@@ -404,6 +415,7 @@ tarn_trainer *tarn__trainer_on_random_data(const char *function, const tarn_trai
     return NULL;
 }
 
+/* In reverse order of creation: the checkpoint thread first, which borrows the trainer; datasets after their loader. */
 void tarn_trainer_free(tarn_trainer *trainer)
 {
     if (!trainer)
@@ -436,6 +448,7 @@ tarn_module *tarn_trainer_model(const tarn_trainer *trainer)
     return trainer ? trainer->model : NULL;
 }
 
+/* Async-signal-safe: one atomic store. The loop reads it after each step. */
 void tarn_trainer_stop(tarn_trainer *trainer)
 {
     if (trainer)

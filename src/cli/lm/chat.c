@@ -327,7 +327,7 @@ static void talk(chat *c)
     free(memory.text);
 }
 
-/* ---- all of it --------------------------------------------------------------------------------------------------- */
+/* ---- the command ------------------------------------------------------------------------------------------------- */
 
 /* False with an error; tarn__chat() frees whatever was opened. A tokenizer without a chat template is an error. */
 static bool open_writer(chat *c)

@@ -112,7 +112,7 @@ void tarn__chat_dataset_close(tarn__chat_dataset *c)
     tarn__release(c, sizeof(*c));
 }
 
-/* ---- what is there ----------------------------------------------------------------------------------------------- */
+/* ---- counts ------------------------------------------------------------------------------------------------------ */
 
 void tarn__chat_dataset_counts(const tarn__chat_dataset *c, tarn__chat_dataset_summary *summary)
 {
@@ -195,7 +195,7 @@ bool tarn__chat_dataset_batch(tarn__chat_dataset *c, int split, int64_t batch_nu
     return true;
 }
 
-/* ---- for everybody ----------------------------------------------------------------------------------------------- */
+/* ---- public functions -------------------------------------------------------------------------------------------- */
 
 tarn_chat_dataset *tarn_chat_dataset_open_sized(const tarn_chat_dataset_options *options, size_t options_size)
 {

@@ -155,7 +155,7 @@ static bool open_shards(const char *function, const char *folder, const char *to
            open_split(function, folder, "valid", corpus, &corpus->mapped[1], &corpus->validation);
 }
 
-/* ---- both -------------------------------------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 bool tarn__corpus_open(const char *function, const char *name, const char *tokenizer, tarn__corpus *corpus)
 {

@@ -33,8 +33,8 @@ bool tarn__data_is_text(const char *name);
  * other. False with an error; free it then too. */
 bool tarn__corpus_open(const char *function, const char *name, const char *tokenizer, tarn__corpus *corpus);
 
-/* Opens validation text, all of it as `validation`; of shards the part for validation. Takes the tokenizer, on failure
- * too. */
+/* Opens text for evaluation, all of it as `validation`; of shards the validation split. Takes ownership of the
+ * tokenizer, after a failure too. */
 bool tarn__corpus_open_for_evaluation(const char *function, const char *name, tarn_tokenizer *tokenizer,
                                       tarn__corpus *corpus);
 

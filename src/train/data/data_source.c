@@ -60,7 +60,7 @@ static tarn_dataset *open_cifar10(const char *where, part which)
     return tarn_dataset_cifar10_folder(where, which == TRAINING);
 }
 
-/* ---- images without an axis for channels ------------------------------------------------------------------------- */
+/* ---- images without a channel axis ------------------------------------------------------------------------------- */
 
 static bool read_inner(int64_t index, void *const *memory, void *ctx)
 {
@@ -86,7 +86,7 @@ static tarn_dataset *with_channel(tarn_dataset *dataset)
     return tarn_dataset_new(field, count, tarn_dataset_count(dataset), read_inner, dataset, free_inner);
 }
 
-/* ---- numbers that are none --------------------------------------------------------------------------------------- */
+/* ---- non-finite values ------------------------------------------------------------------------------------------- */
 
 /* Index of the first non-finite element; -1: none. */
 static int64_t first_not_finite(const void *memory, tarn_dtype dtype, int64_t count)

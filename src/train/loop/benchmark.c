@@ -18,7 +18,7 @@
 /* steps that can be timed; ASIDE: steps for each of the other measurements */
 enum { MOST_STEPS = 100000, ASIDE = 5 };
 
-/* ---- figures ----------------------------------------------------------------------------------------------------- */
+/* ---- statistics -------------------------------------------------------------------------------------------------- */
 
 static int rising(const void *a, const void *b)
 {
@@ -127,7 +127,7 @@ static bool time_all(tarn_trainer *t, int64_t warmup, int64_t steps, double *fig
     return !tarn_failed();
 }
 
-/* ---- the whole --------------------------------------------------------------------------------------------------- */
+/* ---- the measurement --------------------------------------------------------------------------------------------- */
 
 double tarn__step_flops(const tarn_trainer *t)
 {

@@ -122,7 +122,7 @@ bool tarn__take_step(tarn_trainer *t)
     return good;
 }
 
-/* ---- what is told ------------------------------------------------------------------------------------------------ */
+/* ---- reports ----------------------------------------------------------------------------------------------------- */
 
 static tarn_train_report report_of(const tarn_trainer *t, tarn_report_kind kind)
 {

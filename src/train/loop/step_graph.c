@@ -21,12 +21,12 @@
 enum { WARM_UP = 3 }; /* eager steps first: they autotune and allocate */
 enum {
     SMALL_SHARE = 16
-}; /* of the free memory, that a step recorded unasked may take: one that takes more is not bound by launches, and
-    * recorded it needs up to twice as much */
+}; /* a step captured by default may need 1 / 16 of the free memory: a larger one is not bound by launches, and
+    * captured it needs up to twice as much */
 /* a step captured by default has at most this many: with more, launch overhead no longer matters */
 enum { MOST_MICRO_BATCHES = 16 };
 
-/* ---- whether ----------------------------------------------------------------------------------------------------- */
+/* ---- decision ---------------------------------------------------------------------------------------------------- */
 
 bool tarn__step_graph_plan(const char *function, tarn_trainer *t)
 {
@@ -52,7 +52,7 @@ bool tarn__step_graph_is_due(tarn_trainer *t)
     return t->captured.is_wanted && !t->captured.is_over && t->captured.eager_steps++ >= WARM_UP;
 }
 
-/* ---- what stays -------------------------------------------------------------------------------------------------- */
+/* ---- static tensors ---------------------------------------------------------------------------------------------- */
 
 static size_t batch_bytes(const tarn__step_graph *c)
 {

@@ -21,7 +21,7 @@ enum { PART = 8 << 20 }; /* bytes read at once; a longer row is read whole */
 #define FORMAT 1         /* of frozen.json */
 #define PRIME UINT64_C(0x9e3779b97f4a7c15)
 
-/* ---- numbers ----------------------------------------------------------------------------------------------------- */
+/* ---- hashing ----------------------------------------------------------------------------------------------------- */
 
 /* Finalizer: spreads each input bit over the result. */
 static uint64_t mixed(uint64_t x)
@@ -82,7 +82,7 @@ static bool hash_tensor(tarn_tensor *tensor, uint64_t *hash)
 
 /* ---- all of a model ---------------------------------------------------------------------------------------------- */
 
-/* Appends a hash with a copy of its name, and updates the hash of all. False without memory; what was added stays
+/* Appends a hash with a copy of its name, and updates the hash of all. False without memory; earlier entries stay
  * valid. */
 static bool add(tarn__frozen_hash *f, const char *name, uint64_t hash)
 {

@@ -21,7 +21,7 @@ bool tarn__frozen_hash_compute(const char *function, const tarn_module *model, t
 void tarn__frozen_hash_free(tarn__frozen_hash *frozen); /* all zero is allowed */
 
 /* Raises an error unless both are equal; it names the first tensor that differs, `where` the model was read from, and
- * `against` what it was compared. */
+ * `against`, the source of `before`. */
 bool tarn__frozen_hash_check(const char *function, const tarn__frozen_hash *now, const tarn__frozen_hash *before,
                              const char *where, const char *against);
 

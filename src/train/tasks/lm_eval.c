@@ -70,7 +70,7 @@ bool tarn__lm_evaluate(const char *function, tarn_module *model, tarn_dataset *w
     return !tarn_failed() || tarn__raise_within(function);
 }
 
-/* ---- what it writes, and where it is kept ------------------------------------------------------------------------ */
+/* ---- samples and saved models ------------------------------------------------------------------------------------ */
 
 /* The prompt of the val set's first document: its tokens up to the first completion, at most `most`. Returns their
  * number; -1 with an error. */

@@ -85,7 +85,7 @@ bool tarn__adapters_load(const char *function, tarn_trainer *t, const char *path
     return f.good || tarn__raise_within(function);
 }
 
-/* ---- what is frozen ---------------------------------------------------------------------------------------------- */
+/* ---- frozen weights ---------------------------------------------------------------------------------------------- */
 
 /* Runs with adapters only: without adapters all weights are trained. */
 bool tarn__frozen_record(const char *function, tarn_trainer *t)
