@@ -30,6 +30,7 @@ int tarn__checkpoint_find(const char *command, const tarn__options *o, tarn_run_
     return TARN__DONE;
 }
 
+/* As typed with --checkpoint. */
 static const char *name_of(const tarn_run_weights *w)
 {
     return w->checkpoint == TARN_RUN_BEST ? "best" : "last";

@@ -83,6 +83,7 @@ bool tarn__input_line(tarn__input *in, FILE *from)
     return in->length > 0 && !ferror(from);
 }
 
+/* The type is checked on the open descriptor: the path could change in between. */
 FILE *tarn__input_regular(const char *path)
 {
     struct stat about;

@@ -1,5 +1,5 @@
 /* progress.h: the progress line at the bottom of a terminal: current activity and progress, redrawn by a thread. One
- * per process. Functions are called on the main thread, but for tarn__progress_stopping(). */
+ * per process. Open and close are for the main thread; the other functions lock, but for tarn__progress_stopping(). */
 #ifndef TARN__PROGRESS_H
 #define TARN__PROGRESS_H
 

@@ -25,6 +25,7 @@ bool tarn__in_colour(void)
     return !(no && no[0]) && isatty(STDOUT_FILENO) && kind && kind[0] && !(kind[0] == 'd' && kind[1] == 'u');
 }
 
+/* Bold is reset before the line break. */
 void tarn__heading(const char *format, ...)
 {
     bool bold = tarn__in_colour();

@@ -115,6 +115,7 @@ static bool make_copies(job *work, int64_t bytes)
     return !tarn_failed();
 }
 
+/* Leaves all input gradients NULL: nothing flows further back. */
 static bool no_gradients(tarn_tensor *const *output_grads, tarn_tensor **input_grads, void *ctx)
 {
     (void)output_grads, (void)input_grads, (void)ctx;

@@ -51,6 +51,7 @@ static void open_row(tarn__json *json, const tarn__options *options)
     tarn__json_close(json, ']');
 }
 
+/* pair[0] is of the first device. Rows without a backward print "-". */
 static void print_pair(const tarn__bench_row *pair, const tarn__options *options)
 {
     const tarn__bench_row *a = &pair[0], *b = &pair[1];

@@ -116,6 +116,7 @@ bool tarn__measure_matmul(int64_t n, tarn_dtype dtype, tarn_device device, int64
     return good;
 }
 
+/* GFLOP/s of each; ratios above 1 mean that tarn is faster. */
 static void print_row(int64_t n, tarn_dtype dtype, const tarn__matmul_times *r)
 {
     double flops = 2.0 * (double)n * (double)n * (double)n / 1e3;

@@ -20,6 +20,7 @@ bool tarn__is_selected(const tarn__options *options, const char *row, const char
     return false;
 }
 
+/* Without --only every row is selected. */
 static bool is_selected_or_all(const tarn__options *options, const char *row, const char *operation)
 {
     return options->only_count == 0 || tarn__is_selected(options, row, operation);

@@ -121,6 +121,7 @@ static const char *rate_text(const tarn__bench_row *row, char *text, size_t size
     return text;
 }
 
+/* Returns `text`. */
 static const char *percent(double share, char *text, size_t size)
 {
     snprintf(text, size, isnan(share) ? "-" : "%.0f%%", 100 * share);

@@ -162,6 +162,7 @@ static bool measure_shape(const tarn__options *options, tarn_dtype dtype, const 
     return good && !tarn_failed();
 }
 
+/* --only names dtypes here. */
 static bool is_wanted(const tarn__options *options, tarn_dtype dtype)
 {
     bool wanted = options->only_count == 0;

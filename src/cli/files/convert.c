@@ -54,6 +54,7 @@ static void print_summary(const tarn__options *o, const tarn_convert_summary *s)
 /* Returns an exit status. Progress is for a user at a terminal only, not for logs. */
 static int run(const char *command, const tarn__options *o, tarn_convert_options how)
 {
+    /* filled only on success */
     tarn_convert_summary summary;
     tarn_run_weights weights;
     int status = tarn__checkpoint_use(command, o, &weights);

@@ -263,6 +263,7 @@ static bool open_view(view *v)
     return true;
 }
 
+/* Counts first, then rows. Everything is freed at the end, whatever was opened. */
 int tarn__data(const tarn__options *options)
 {
     view v = {.options = options};

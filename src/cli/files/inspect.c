@@ -282,6 +282,7 @@ static void print_safetensors(const tarn_safetensors *file, const char *path, li
     print_total(l, path, "safetensors", tensors);
 }
 
+/* Same as inspect_gguf(). */
 static int inspect_safetensors(const char *path, bool json)
 {
     listing l = {.json = json};
@@ -362,6 +363,7 @@ static bool begins_as_gguf(const char *path)
     return is;
 }
 
+/* A folder, a GGUF file, or else a safetensors file, whose reader reports anything that it is not. */
 int tarn__inspect(const tarn__options *options)
 {
     const char *path = options->words[0], *end = strrchr(path, '.');

@@ -183,6 +183,7 @@ static int decode(const tarn__options *o, const tarn_tokenizer *t, const char *n
 /* Encodes or decodes every file, --text, or standard input; stops at the first failure. */
 static int convert(const tarn__options *o, const tarn_tokenizer *t)
 {
+    /* both take the text of one input and print its result */
     int (*one)(const tarn__options *, const tarn_tokenizer *, const char *, const char *, size_t) =
         o->decode ? decode : encode;
     int status = TARN__DONE;
@@ -253,6 +254,7 @@ static int prepare(const tarn__options *o, const tarn_tokenizer *t)
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 
+/* Message and exit status of wrong usage. */
 static int misuse(const char *sentence)
 {
     fprintf(stderr, "tarn tokenize: %s; see tarn tokenize --help\n", sentence);

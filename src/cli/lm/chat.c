@@ -47,6 +47,7 @@ typedef struct chat {
 /* Set by Ctrl-C, read between two tokens. */
 static volatile sig_atomic_t interrupted;
 
+/* Async-signal-safe: sets a flag only. */
 static void interrupt(int number)
 {
     (void)number;

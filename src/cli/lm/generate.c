@@ -127,6 +127,7 @@ static void print_output(const job *w, const tarn_output *output)
     fflush(stdout);
 }
 
+/* --echo: the prompt as text, or as ids without a tokenizer. */
 static void print_prompt(const job *w)
 {
     if (w->tokenizer)
@@ -341,6 +342,7 @@ static int run(job *w)
     return w->texts ? generate(w) : no_memory();
 }
 
+/* Members that were never set are NULL. */
 static void close_job(job *w)
 {
     for (int64_t i = 0; w->texts && i < w->options->sequences; i++) {

@@ -72,6 +72,7 @@ static int misuse(const char *message, const char *text)
     return TARN__MISUSED;
 }
 
+/* Message and exit status. */
 static int no_memory(void)
 {
     fprintf(stderr, "tarn generate: out of memory\n");

@@ -129,6 +129,7 @@ static int write_some(const char *folder, const tarn__options *o)
     return good ? TARN__DONE : tarn__print_error("demo");
 }
 
+/* Writes the text, trains, and samples. Returns the status of the first part that fails. */
 int tarn__demo(const tarn__options *options)
 {
     tarn__options own = *options;

@@ -86,6 +86,7 @@ static int evaluate(const tarn__options *options, tarn_run *run)
 /* Tokens per batch, at most: bounds the logits, [B, T, vocab_size], at long contexts. */
 enum { TOKENS_AT_ONCE = 16384 };
 
+/* Text has no classes: one line, or one object. */
 static void print_text(const tarn__options *options, const tarn_run *run, const tarn_text_evaluation *e)
 {
     const char *data = options->data ? options->data : tarn_run_data(run);
@@ -120,6 +121,7 @@ static int evaluate_text(const tarn__options *options, tarn_run *run)
     return TARN__DONE;
 }
 
+/* Adapters of --adapter are added to the opened model, in memory only. */
 int tarn__eval(const tarn__options *options)
 {
     /* eval has no --kv-type; the call checks --gpu-layers. */
@@ -130,6 +132,7 @@ int tarn__eval(const tarn__options *options)
     int found = tarn__checkpoint_use("eval", options, &weights);
     if (found != TARN__DONE)
         return found;
+    /* the run reports its own errors: a missing template, layers of a classifier */
     const tarn_run_open_options how = {.device_layers = options->gpu_layers,
                                        .chat_template = options->template_name,
                                        .checkpoint = weights.checkpoint};

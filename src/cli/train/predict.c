@@ -69,6 +69,7 @@ static int predict(const tarn__options *options, tarn_run *run, const char *path
     tarn_array sample = {0};
     if (!tarn_run_input(run, &input))
         return tarn__print_error("predict");
+    /* images are converted to the model's channels: grey or RGB only */
     if (input.rank != 3 || (input.size[0] != 1 && input.size[0] != 3)) {
         fprintf(stderr, "tarn predict: the model of '%s' takes no images in grey or colour\n",
                 tarn__escaped(options->words[0]));
@@ -98,6 +99,7 @@ int tarn__predict(const tarn__options *options)
         tarn_run_close(run);
         return TARN__FAILED;
     }
+    /* one buffer for all images */
     double *probability = calloc((size_t)tarn_run_classes(run), sizeof(double));
     if (!probability) {
         fprintf(stderr, "tarn predict: out of memory\n");

@@ -48,6 +48,7 @@ static void print_json(const tarn_logged_run *r, void *ctx)
 /* LONGEST: bytes of a cell with its terminating 0; longer strings are truncated. */
 enum { COLUMNS = 12, LONGEST = 64 };
 
+/* Columns of the table; numbers are aligned to the right. */
 static const char *const heads[COLUMNS] = {"date",         "model",   "data", "device",   "precision", "step",
                                            "s/1000 steps", "s/epoch", "loss", "val loss", "end",       "folder"};
 static const bool to_the_right[COLUMNS] = {[5] = true, [6] = true, [7] = true, [8] = true, [9] = true};
@@ -134,6 +135,8 @@ static void print_sheet(const sheet *s)
                    tarn__escaped(s->row[i][k]), k + 1 < COLUMNS ? "  " : "\n");
 }
 
+/* The heading is row 0 of the sheet, so that it counts in the widths. A log that cannot be read is an error; an empty
+ * one is not. */
 int tarn__runs(const tarn__options *options)
 {
     const char *folder = options->word_count ? options->words[0] : "runs";

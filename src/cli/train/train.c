@@ -58,6 +58,7 @@ static void stop(int number)
     }
 }
 
+/* SA_RESTART: reads and writes of the run are not cut short by the request to stop. */
 static void catch_signals(void)
 {
     struct sigaction action = {.sa_handler = stop, .sa_flags = SA_RESTART};
@@ -96,6 +97,7 @@ static void print_end_json(const tarn_train_plan *p, const tarn_train_result *r)
     tarn__json_end(&json);
 }
 
+/* One line per fact; --quiet prints none. */
 static void print_end(const tarn_train_plan *p, const tarn_train_result *r, const tarn__display *d)
 {
     if (d->quiet)
@@ -197,6 +199,7 @@ static int run(const tarn__options *options, tarn_trainer *trainer)
     return options->profile ? tarn__train_profile(&plan, result.profiled, !d.quiet && !d.json) : TARN__DONE;
 }
 
+/* Checks what the library cannot know: combinations of flags. A trainer is freed on every path. */
 int tarn__train(const tarn__options *options)
 {
     if (options->resume && options->word_count) {
@@ -204,6 +207,7 @@ int tarn__train(const tarn__options *options)
                 tarn__escaped(options->words[0]));
         return TARN__MISUSED;
     }
+    /* 0 means "not given" in tarn_train_options: the library would silently keep the old value */
     if (options->resume && options->zero) {
         fprintf(stderr,
                 "tarn train: %s: 0 is no change: with --resume a run keeps what it has; give another value, or begin a "

@@ -35,6 +35,7 @@ static void print_fits(FILE *to, const tarn_train_plan *p, const char *indent)
                 tarn__bytes_text(p->fits[i].memory_needed));
 }
 
+/* tarn__bytes_text() has rotating buffers, hence one call per value. */
 void tarn__print_memory(FILE *to, const tarn_train_plan *p)
 {
     fprintf(to, "  memory      about %s", tarn__bytes_text(p->memory_needed));
@@ -67,6 +68,7 @@ static void print_line(const char *line, size_t length)
     }
 }
 
+/* The table is the part of the library's message after its first line (plan_fit.c). */
 int tarn__print_memory_error(void)
 {
     const char *sentence = tarn_error(), *table = strchr(sentence, '\n');

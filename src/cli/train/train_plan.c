@@ -37,6 +37,7 @@ static void print_chats(FILE *to, const tarn_train_plan *p)
                 (long long)p->documents_truncated);
 }
 
+/* One line for the data; of a language model also one for its sizes, and one for those that were chosen by default. */
 static void print_data(FILE *to, const tarn_train_plan *p)
 {
     char shape[80];
@@ -129,6 +130,7 @@ static void print_lines(FILE *to, const tarn_train_plan *p, bool is_auto)
     fprintf(to, "  folder      %s\n", tarn__escaped(p->folder));
 }
 
+/* Flushed: the plan must be visible before the first step, which may take long. */
 void tarn__train_plan_print(const tarn_train_plan *p, bool is_auto)
 {
     char *text = NULL;
@@ -165,6 +167,7 @@ static void print_fits_json(tarn__json *json, const tarn_train_plan *p)
     tarn__json_close(json, ']');
 }
 
+/* Members that do not apply to the task are omitted. */
 void tarn__train_plan_print_json(const tarn_train_plan *p)
 {
     tarn__json json = {stdout, false};

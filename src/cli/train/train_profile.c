@@ -84,6 +84,7 @@ static void print_rows(const report *r)
                ms_of(r, others.device_microseconds), 100 * others.device_microseconds / r->sum.microseconds);
 }
 
+/* Phases first, then operations by time, the roofline, memory by kind, and the path of the trace. */
 static void print_table(const report *r, const tarn_train_plan *plan)
 {
     tarn__heading("profile of %.0f steps: %.3f ms each, the device busy for %.1f %%", r->steps,
@@ -126,6 +127,7 @@ static void write_row(tarn__json *json, const report *r, const tarn_profile_row 
     tarn__json_close(json, '}');
 }
 
+/* Times per step, so that profiles of different lengths compare. */
 static void write_report(FILE *to, const report *r, const tarn_train_plan *plan)
 {
     tarn__json json = {to, false};
@@ -182,6 +184,7 @@ static void measure_beside(report *r, const tarn_train_plan *plan)
             tarn__user_error("train", why, sizeof(why)));
 }
 
+/* `steps` is the number of profiled steps; 0 if the run ended too early. */
 int tarn__train_profile(const tarn_train_plan *plan, int64_t steps, bool prints)
 {
     static report r; /* too large for the stack */

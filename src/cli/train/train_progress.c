@@ -62,6 +62,7 @@ typedef struct text {
     size_t used;
 } text;
 
+/* Appends to a line. */
 static void add(text *to, const char *format, ...) TARN_PRINTF(2, 3);
 
 static void add(text *to, const char *format, ...)
@@ -113,6 +114,7 @@ static void print_report(const tarn_train_report *r)
            tarn__time_text(r->eta, left));
 }
 
+/* On a terminal training reports only update the progress line; evaluations and samples are printed above it. */
 void tarn__print_report(const tarn_train_report *r, void *ctx)
 {
     const tarn__display *d = ctx;

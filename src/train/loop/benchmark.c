@@ -144,6 +144,7 @@ double tarn__step_flops(const tarn_trainer *t)
            (6 * (double)counts.trained + 4 * (double)counts.frozen + 12 * attended);
 }
 
+/* Parameters, FLOPs and tokens per step; the options are those with defaults resolved. */
 static void describe(const tarn_trainer *t, tarn_train_timing *timing)
 {
     timing->options = t->options;

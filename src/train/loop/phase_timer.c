@@ -16,6 +16,7 @@ struct tarn__phase_timer {
     int count;
 };
 
+/* Also called without an open phase. */
 void tarn__phase_end(tarn_trainer *t)
 {
     if (t->in_phase)
@@ -45,6 +46,8 @@ bool tarn__phase_timer_open(tarn_trainer *t)
     return t->marks != NULL;
 }
 
+/* Frees the events. The mark of TARN__PHASES is the end of the last phase, so that time between two reads is not
+ * counted. */
 bool tarn__phase_timer_read(tarn_trainer *t, double *milliseconds)
 {
     tarn__phase_timer *marks = t->marks;

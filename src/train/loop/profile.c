@@ -55,6 +55,7 @@ static bool sample_is_due(const tarn_trainer *t)
            (t->utilization == 0 || tarn__platform_seconds() - t->sampled_at > SAMPLE_EVERY);
 }
 
+/* A profile that is due takes precedence over a sample. */
 bool tarn__profile_before_step(tarn_trainer *t)
 {
     if (!t->is_profiled && profile_is_due(t))
@@ -82,6 +83,7 @@ bool tarn__profile_after_step(tarn_trainer *t)
     return t->profile_taken < t->profile_wanted || tarn__profile_end(t);
 }
 
+/* A segment that ends early gives a shorter profile; profile_taken has its steps. */
 bool tarn__profile_end(tarn_trainer *t)
 {
     tarn__path path;

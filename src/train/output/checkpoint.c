@@ -117,6 +117,7 @@ static bool write_tuning(const tarn_trainer *t, tarn__json_file *document)
     return to.is_good;
 }
 
+/* Backends without autotuning ignore the lines. */
 static bool read_tuning(const char *function, const tarn_trainer *t, const tarn__json_file *document)
 {
     const tarn__backend *backend = tarn__backend_of(t->device, function);
@@ -158,6 +159,7 @@ static bool write_instructions(const tarn_trainer *t, tarn__json_file *document)
                                                     : !tarn_failed();
 }
 
+/* A warning only: the run can be resumed, but is not bitwise identical. */
 static bool read_instructions(const tarn_trainer *t, const tarn__json_file *document)
 {
     char text[160];

@@ -120,6 +120,7 @@ static void write_text_line(FILE *to, const tarn_train_report *r)
     fprintf(to, "\"seconds\": %.3f}\n", r->seconds);
 }
 
+/* Keys are read back by series.c and by users' scripts. */
 static void write_line(FILE *to, const tarn_train_report *r)
 {
     if (r->is_text) {
@@ -178,6 +179,7 @@ bool tarn__metrics_add(tarn__metrics *metrics, const tarn_train_report *report)
     return add_events(metrics->events, report);
 }
 
+/* Called at every checkpoint: the page and the checkpoint are of the same step. */
 bool tarn__metrics_flush(tarn__metrics *metrics)
 {
     return !tarn_failed() && tarn__tensorboard_flush(metrics->events) &&

@@ -158,6 +158,7 @@ static bool create_file(tarn__tensorboard *events, const char *folder)
                        path);
 }
 
+/* The version record is flushed at once, so that the file is valid from the start. */
 static bool open_file(tarn__tensorboard *events, const char *folder)
 {
     if (!create_file(events, folder))

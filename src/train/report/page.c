@@ -62,6 +62,7 @@ static const char *escape_of(char c)
                         : NULL;
 }
 
+/* Invalid UTF-8 becomes U+FFFD, byte by byte. */
 void tarn__page_text(tarn__page *page, const char *text)
 {
     while (*text) {

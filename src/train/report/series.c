@@ -245,6 +245,7 @@ static void make_charts(chart_list *list, const table *t)
                 add_series(list, &t->column[i]);
 }
 
+/* On the heap: the charts are too large for small stacks. */
 static bool write_from(const char *path, const char *title, const tarn__report_setting *settings, int setting_count,
                        const table *t)
 {
