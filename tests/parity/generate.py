@@ -70,7 +70,7 @@ def check_logprobs(rng):
 
 def write(model, prompt, **how):
     options = tarn.GenerateOptions(**how)
-    made = (c.c_int32 * how["tokens"])()
+    made = (c.c_int32 * how["max_tokens"])()
     count = tarn.call("generate_sized", model, (c.c_int32 * len(prompt))(*prompt), len(prompt), made, c.byref(options), c.sizeof(options))
     return list(made[:count])
 

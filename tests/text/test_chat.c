@@ -232,8 +232,8 @@ static void templates_that_do_more_are_refused(void **state)
         "{{ bos_token }}{{ 'Before: ' }}" MISTRAL,
         LLAMA2 "{{ ' ' }}",
         MISTRAL "{{ ' ' }}",
-        "{% for message in messages %}{{ bos_token }}{% if message['role'] == 'user' %}{{ '[INST] ' + "
-        "message['content'] + ' [/INST]' }}{% else %}{{ message['content'] + eos_token }}{% endif %}{% endfor %}",
+        ("{% for message in messages %}{{ bos_token }}{% if message['role'] == 'user' %}{{ '[INST] ' + "
+         "message['content'] + ' [/INST]' }}{% else %}{{ message['content'] + eos_token }}{% endif %}{% endfor %}"),
     };
     for (size_t i = 0; i < sizeof(more) / sizeof(more[0]); i++) {
         tarn_tokenizer *t = open_with(more[i]);
