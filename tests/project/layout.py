@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""The tree stays readable: sizes of files and folders, names, lines.
+
+- A folder of src/ has at most 24 files, a source file at most 600 lines (a generated table may have more).
+- Base names are unique within a backend: traces and debuggers show them without their folder.
+- Headers (.h, .cuh) have a guard; a file that is included several times is .inc or .def.
+- Every source file begins with a comment that says what it is for.
+- Lines of code and docs end at 120 columns; tables, links and fenced blocks of docs may be longer.
+"""
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(os.environ.get("TARN_SOURCE_DIR", Path(__file__).resolve().parents[2]))
+SOURCES = (".c", ".h", ".cu", ".cuh", ".cl", ".inc", ".def", ".cpp")
+GENERATED = {"src/text/tokenizer/nfc_table.inc", "docs/reference/api.md", "docs/api.md"}
+MOST_FILES, MOST_LINES, COLUMNS = 24, 600, 120
+
+
+def folder_problems(files):
+    count = Counter(str(Path(path).parent) for path in files if path.startswith("src/"))
+    yield from (f"{folder}: {n} files; at most {MOST_FILES}" for folder, n in count.items() if n > MOST_FILES)
+    names = Counter((path.split("/")[2], Path(path).name) for path in files if path.startswith("src/backends/"))
+    for (backend, name), n in names.items():
+        if n > 1 and name != "CMakeLists.txt":
+            yield f"src/backends/{backend}: {n} files are named {name}"
+
+
+def source_problems(path, text):
+    lines = text.count("\n")
+    if path.startswith(("src/", "include/")) and path not in GENERATED and lines > MOST_LINES:
+        yield f"{path}: {lines} lines; at most {MOST_LINES}"
+    if path.startswith("src/") and not text.startswith("/*"):
+        yield f"{path}: begins without a comment that says what it is for"
+    if path.startswith(("src/", "include/")) and path.endswith((".h", ".cuh")):
+        if not re.search(r"^#ifndef (\w+)\n#define \1$", text, re.M) and "#pragma once" not in text:
+            yield f"{path}: a header without a guard; what is included several times is .inc"
+
+
+def long_lines(path, text):
+    is_fenced = False
+    for number, line in enumerate(text.split("\n"), 1):
+        if path.endswith(".md"):
+            is_fenced ^= line.lstrip().startswith("```")
+            if is_fenced or line.lstrip().startswith(("|", "```")) or "](" in line or "http" in line:
+                continue
+        if len(line) > COLUMNS:
+            yield f"{path}:{number}: {len(line)} columns; at most {COLUMNS}"
+
+
+def main():
+    listed = subprocess.run(["git", "-C", str(ROOT), "ls-files"], capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        print("not a git checkout: there is no list of files")
+        return 77
+    files = [path for path in listed.stdout.splitlines() if (ROOT / path).is_file()]
+    problems = list(folder_problems(files))
+    read = [path for path in files if path.endswith(SOURCES + (".md",)) and path not in GENERATED and path != "CHANGELOG.md"]
+    for path in read:
+        text = (ROOT / path).read_text(encoding="utf-8")
+        if path.endswith(SOURCES):
+            problems += source_problems(path, text)
+        problems += long_lines(path, text)
+    print("\n".join(problems), end="\n" if problems else "")
+    print(f"{len(read)} files read, {len(problems)} against the layout")
+    return 1 if problems or not read else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
