@@ -226,7 +226,7 @@ static void *keep_drawing(void *ctx)
 }
 
 /* The thread blocks all signals: the handler must run on the main thread. Without a pipe or thread there is no line,
- * and the run goes on. */
+ * and the run continues. */
 void tarn__progress_open(bool is_drawn, bool quiet)
 {
     sigset_t all, before;

@@ -101,7 +101,7 @@ static bool measure_step(tarn_trainer *p, int64_t batch, peaks before, peaks *fo
     return good;
 }
 
-/* Linear in the batch; `step` samples lie between low and high. */
+/* Linear in the batch: `low` is at `at` - `step` samples, `high` at `at`. */
 static int64_t extrapolate(int64_t low, int64_t high, int64_t step, int64_t batch, int64_t at)
 {
     return high + (high - low) / step * (batch - at);

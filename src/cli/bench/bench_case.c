@@ -122,7 +122,7 @@ static bool no_gradients(tarn_tensor *const *output_grads, tarn_tensor **input_g
     return true;
 }
 
-/* Makes differentiable inputs outputs of a function that drops their gradients. */
+/* Turns differentiable inputs into outputs of a function that drops their gradients. */
 static bool give_history(const job *work, set *s)
 {
     tarn_tensor *leaf = tarn_requires_grad(tarn_zeros(TARN_SHAPE(1), TARN_F32, work->plan->device), true);

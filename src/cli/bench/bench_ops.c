@@ -1,8 +1,8 @@
 /* bench_ops.c: `tarn bench ops`: selection of rows, sizes and element types.
  *
- * Rows come from the table of cases that the tests also use, so that every operation is measured as it is tested. At a
+ * Rows come from the table of cases (cases/cases.h), so that a new operation is measured as soon as it has a case. At a
  * size in bytes all rows are scaled to it; at model sizes each row has the shapes of a language model. A failed row
- * ends the command: numbers after an error cannot be trusted. */
+ * ends the command. */
 #include <string.h>
 
 #include "cli/bench/bench_case.h"

@@ -150,7 +150,7 @@ static bool append(tarn__prompt *p, size_t *capacity, const char *bytes, size_t 
 /* Reads to the end of file. The text stays valid, and owned by the prompt, after a failure too. */
 static int read_stream(tarn__prompt *p, FILE *from, const char *name)
 {
-    /* room for a terminating 0 from the start: an empty stream is an empty string */
+    /* allocates a terminating 0 from the start: an empty stream is an empty string */
     char bytes[4096];
     size_t capacity = 0;
     if (!append(p, &capacity, "", 0))

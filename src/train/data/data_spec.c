@@ -207,7 +207,7 @@ static void find_input(tarn__data_spec *d, const tarn_field *field)
     d->scale = field->dtype == TARN_U8 ? 1.0f / 255 : 1;
 }
 
-/* Drawn digits never change and take time to draw: their validation set is not scanned. */
+/* Generated digits never change and take time to generate: their val set is not scanned. */
 static bool is_drawn(const char *name)
 {
     return strncmp(name, "digits", 6) == 0;

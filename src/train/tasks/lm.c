@@ -319,7 +319,7 @@ static bool add_micro_batch(tarn_trainer *t, tarn_tensor *const *fields, tarn_te
     return tarn_backward(part) && tarn_add_inplace(loss, tarn_detach(part));
 }
 
-/* All windows have as many targets: each micro-batch has the same weight, and is read when it is due. */
+/* All windows have equally many targets: each micro-batch has the same weight, and is read when it is due. */
 static bool add_windows(tarn_trainer *t, tarn_tensor *loss)
 {
     tarn_tensor *fields[TARN_MAX_FIELDS], *share = tarn_scalar((double)t->micro_batch / (double)t->batch_size);
