@@ -1,6 +1,6 @@
 /* backward.c: the backward pass.
  *
- * Nodes are visited by falling sequence number. A tensor's users are recorded after its producer, so all gradients
+ * Nodes are visited by descending sequence number. A tensor's users are recorded after its producer, so all gradients
  * of a node's outputs have arrived when it is visited. The pass is a heap and a loop, never recursion, and frees
  * saved tensors as it goes unless `retain` is set.
  *

@@ -177,7 +177,7 @@ bool tarn__plan_memory(const char *function, tarn_trainer *t)
                             .batch_size = t->batch_size,
                             .device = tarn__meta_device_of(t->device),
                             .is_resumed = t->is_resumed,
-                            .is_imagined = true};
+                            .is_dry_run = true};
     peaks found = {0};
     if (!measure_alone(function, &planned, &found))
         return false;

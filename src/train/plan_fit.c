@@ -293,7 +293,7 @@ bool tarn__plan_fit_check(const char *function, tarn_trainer *t)
     if (t->memory_free == 0 || t->memory_needed <= t->memory_free)
         return true;
     find_settings(t);
-    if (t->is_imagined)
+    if (t->is_dry_run)
         return true;
     if (t->memory_min > t->memory_free && !t->options.ignore_memory)
         return refuse(function, t);

@@ -205,7 +205,7 @@ bool tarn__run_folder_check(const char *function, tarn_trainer *t)
             function, folder);
     t->replaces = true;
     return tarn__folder_each(function, folder, check_entry, &(looking){function, folder, false}) &&
-           check_needed(function, t) && (t->is_imagined || tarn__folder_lock(&t->claim, function, folder));
+           check_needed(function, t) && (t->is_dry_run || tarn__folder_lock(&t->claim, function, folder));
 }
 
 /* ---- removing ---------------------------------------------------------------------------------------------------- */

@@ -211,7 +211,7 @@ static bool make_parts(const char *function, tarn_trainer *t)
     if (good)
         t->model = tarn__model_reopen(function, t);
     t->random = tarn__random_save();
-    good = good && t->model && tarn__adapters_add(function, t) && (t->is_imagined || tarn__frozen_record(function, t));
+    good = good && t->model && tarn__adapters_add(function, t) && (t->is_dry_run || tarn__frozen_record(function, t));
     tarn__random_restore(&callers);
     if (!good || !tarn__step_graph_plan(function, t))
         return false;
@@ -230,7 +230,7 @@ static bool find_device(const char *function, tarn_trainer *t)
         return tarn__raise_within(function);
     tarn_device_name(t->device, t->options.device,
                      sizeof(t->options.device)); /* config.json names the device that auto selected */
-    if (t->is_imagined)
+    if (t->is_dry_run)
         t->device = tarn__meta_device_of(t->device);
     return true;
 }
@@ -300,7 +300,7 @@ static bool claim_folder(const char *function, tarn_trainer *t, const char *fold
 {
     if (!tarn__folder_lock(&t->claim, function, folder))
         return false;
-    if (!t->is_imagined) {
+    if (!t->is_dry_run) {
         tarn__folder_sweep(folder);
         tarn__run_folder_drop_leftovers(folder);
     }
@@ -346,15 +346,15 @@ static bool go_on(const char *function, tarn_trainer *t, const char *folder, con
 }
 
 /* Opens a new run (folder is NULL) or resumes one. The caller owns the trainer. NULL with an error. */
-static tarn_trainer *open_trainer(const char *folder, const tarn_train_options *options, bool is_imagined)
+static tarn_trainer *open_trainer(const char *folder, const tarn_train_options *options, bool is_dry_run)
 {
-    const char *function = is_imagined ? "trainer_dry_run" : folder ? "trainer_resume" : "trainer_new";
+    const char *function = is_dry_run ? "trainer_dry_run" : folder ? "trainer_resume" : "trainer_new";
     if (tarn_failed() || !tarn__train_options_check(function, options))
         return NULL;
     tarn_trainer *trainer = tarn__alloc(sizeof(*trainer));
     if (!trainer)
         return NULL;
-    trainer->is_imagined = is_imagined;
+    trainer->is_dry_run = is_dry_run;
     trainer->options = folder ? (tarn_train_options){0} : *options;
     if (folder ? go_on(function, trainer, folder, options) : begin(function, trainer))
         return trainer;

@@ -60,7 +60,7 @@ struct tarn_trainer {
     bool is_batch_given, is_length_given; /* by the options of a new run: batch_size; steps or epochs */
     char chosen[256];                     /* default sizes that were chosen, and why; "": none */
     bool is_resumed;
-    bool is_imagined; /* a dry run: everything is on the meta device; it has a plan and cannot run */
+    bool is_dry_run; /* a dry run: everything is on the meta device; it has a plan and cannot run */
     tarn__run_state place;
     tarn__rng_state random; /* the run's random state, while it is not running */
 

@@ -77,9 +77,9 @@ static tarn__pool_peaks peaks_of(const char *device)
 static void plans_hold(const tarn_train_options *options)
 {
     const int64_t segment = INT64_C(2) << 20;
-    tarn_trainer *imagined = tarn_trainer_dry_run(NULL, options);
-    tarn_train_plan early = plan_of(imagined);
-    tarn_trainer_free(imagined);
+    tarn_trainer *dry_run = tarn_trainer_dry_run(NULL, options);
+    tarn_train_plan early = plan_of(dry_run);
+    tarn_trainer_free(dry_run);
     tarn_empty_cache(tarn_device_parse(options->device));
     tarn_stats_reset();
     tarn__pool_peaks before = peaks_of(options->device);
@@ -170,9 +170,9 @@ static int64_t needed_by(int64_t batch_size)
     tarn_train_options o = named("gpt2", "cpu");
     o.layers = 2, o.heads = 2, o.hidden_size = 64, o.context = 64, o.vocab_size = 1 << 20,
     o.batch_size = o.micro_batch = batch_size;
-    tarn_trainer *imagined = tarn_trainer_dry_run(NULL, &o);
-    tarn_train_plan plan = plan_of(imagined);
-    tarn_trainer_free(imagined);
+    tarn_trainer *dry_run = tarn_trainer_dry_run(NULL, &o);
+    tarn_train_plan plan = plan_of(dry_run);
+    tarn_trainer_free(dry_run);
     assert_true(plan.memory_needed >= plan.memory_min);
     return plan.memory_min;
 }
@@ -242,13 +242,13 @@ static void large_models_are_planned_in_a_moment(void **state)
         int64_t before = tarn_memory_of(CPU).peak_used;
         o.context = 1024;
         o.batch_size = o.micro_batch = i ? 4 : 65536;
-        tarn_trainer *imagined = tarn_trainer_dry_run(NULL, &o);
-        tarn_train_plan plan = plan_of(imagined);
+        tarn_trainer *dry_run = tarn_trainer_dry_run(NULL, &o);
+        tarn_train_plan plan = plan_of(dry_run);
         assert_true(plan.trained > INT64_C(1400) << 20 && plan.weight_bytes >= 4 * plan.trained &&
                     plan.memory_needed > 16 * plan.trained);
-        assert_false(tarn_trainer_run(imagined, NULL, NULL, NULL));
-        assert_error(TARN_ERROR_ARGUMENT, "the trainer is imagined");
-        tarn_trainer_free(imagined);
+        assert_false(tarn_trainer_run(dry_run, NULL, NULL, NULL));
+        assert_error(TARN_ERROR_ARGUMENT, "the trainer is a dry run");
+        tarn_trainer_free(dry_run);
         assert_true(tarn_memory_of(CPU).peak_used - before < INT64_C(64) << 20);
         assert_true(seconds() - begin < 3 || getenv("TARN_TEST_QUICK")); /* under valgrind */
     }
@@ -278,13 +278,13 @@ static int check_fits(const tarn_train_options *options, const tarn_train_plan *
         set_all(&o, plan->fits[i].settings);
         if (strncmp(plan->fits[i].settings, "batch_size", strlen("batch_size")) == 0)
             o.micro_batch = 0;
-        tarn_trainer *imagined = tarn_trainer_dry_run(NULL, &o);
-        tarn_train_plan other = plan_of(imagined);
+        tarn_trainer *dry_run = tarn_trainer_dry_run(NULL, &o);
+        tarn_train_plan other = plan_of(dry_run);
         print_message("%s: %lld of %lld\n", plan->fits[i].settings, (long long)other.memory_needed,
                       (long long)other.memory_free);
         assert_true(other.memory_needed <= plan->memory_free && other.fit_count == 0);
         assert_int_equal(other.memory_needed, plan->fits[i].memory_needed);
-        tarn_trainer_free(imagined);
+        tarn_trainer_free(dry_run);
     }
     return plan->fit_count;
 }
@@ -298,10 +298,10 @@ static void what_does_not_fit_is_refused(void **state)
     tarn_device mirror = tarn_device_parse("mirror");
     tarn_train_options o = named("gpt2-774m", "mirror");
     o.context = 1024;
-    tarn_trainer *imagined = tarn_trainer_dry_run(NULL, &o);
-    tarn_train_plan plan = plan_of(imagined);
+    tarn_trainer *dry_run = tarn_trainer_dry_run(NULL, &o);
+    tarn_train_plan plan = plan_of(dry_run);
     assert_true(plan.memory_min > plan.memory_free && plan.memory_free > 0);
-    tarn_trainer_free(imagined);
+    tarn_trainer_free(dry_run);
     assert_int_equal(check_fits(&o, &plan), 1);
     tarn_stats_reset();
     int64_t before = tarn_memory_of(mirror).peak_used;
@@ -319,9 +319,9 @@ static void settings_that_fit_are_found(void **state)
         skip();
     tarn_train_options o = named("gpt2", "mirror");
     o.layers = 24, o.heads = 4, o.hidden_size = 128, o.context = 256, o.batch_size = o.micro_batch = 96;
-    tarn_trainer *imagined = tarn_trainer_dry_run(NULL, &o);
-    tarn_train_plan plan = plan_of(imagined);
-    tarn_trainer_free(imagined);
+    tarn_trainer *dry_run = tarn_trainer_dry_run(NULL, &o);
+    tarn_train_plan plan = plan_of(dry_run);
+    tarn_trainer_free(dry_run);
     assert_true(check_fits(&o, &plan) >= 4);
     assert_int_equal(strncmp(plan.fits[0].settings, "micro_batch=", strlen("micro_batch=")), 0);
     assert_null(tarn_trainer_new(&o));
@@ -343,9 +343,9 @@ static void settings_that_fit_are_found(void **state)
                                      .device = "mirror",
                                      .data = "digits:50"};
     snprintf(of_classes.out, sizeof(of_classes.out), "%s", fresh_folder());
-    imagined = tarn_trainer_dry_run(NULL, &of_classes);
-    plan = plan_of(imagined);
-    tarn_trainer_free(imagined);
+    dry_run = tarn_trainer_dry_run(NULL, &of_classes);
+    plan = plan_of(dry_run);
+    tarn_trainer_free(dry_run);
     assert_true(check_fits(&of_classes, &plan) >= 1);
 }
 

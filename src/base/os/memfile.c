@@ -1,7 +1,7 @@
 /* memfile.c: files that are written into memory first and to disk later: checkpoints, whose bytes are collected on
  * the training thread and written by another one while training continues.
  *
- * Each thread has at most one open set. Buffers are files from one checkpoint to the next, because fresh pages for
+ * Each thread has at most one open set. Buffers are kept from one checkpoint to the next, because fresh pages for
  * gigabytes of parameters would cost more than copying them. */
 #include <string.h>
 

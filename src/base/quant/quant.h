@@ -63,7 +63,7 @@ void tarn__quantize_blocks(tarn_dtype dtype, const float *values, int64_t count,
 void tarn__q4_k_quantize(const float *values, tarn__q4_k *block);
 void tarn__q6_k_quantize(const float *values, tarn__q6_k *block);
 
-/* The codes of a group's scale and least, 0 to 63. */
+/* The codes of a group's scale and min, 0 to 63. */
 void tarn__q4_k_group(const tarn__q4_k *block, int group, int *scale, int *min);
 
 #endif

@@ -423,9 +423,9 @@ bool tarn_trainer_run(tarn_trainer *trainer, tarn_report_fn report, void *ctx, t
         return false;
     if (!trainer || trainer->metrics)
         return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_run: the trainer is %s", trainer ? "running already" : "NULL");
-    if (trainer->is_imagined)
+    if (trainer->is_dry_run)
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "trainer_run: the trainer is imagined; tarn_trainer_new() makes one that runs");
+                           "trainer_run: the trainer is a dry run; create it with tarn_trainer_new()");
     tarn__thread_settings callers;
     tarn__trainer_enter(trainer, &callers);
     trainer->last_loss = trainer->last_judged = NAN;

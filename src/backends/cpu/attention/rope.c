@@ -1,7 +1,8 @@
 /* rope.c: rotary position embedding (RoPE). cos and sin of position · frequency are computed once per position, in f64
  * (angles reach thousands of radians), stored in the compute type, and reused by all heads.
  *
- * x and y are (B, T, H, D) or (B, H, T, D), by params->axis. The inverse rotation (backward) negates the sines. */
+ * x and y are (B, T, H, D) or (B, H, T, D), by params->axis. The inverse rotation (backward) negates the sines.
+ * ops/attention/rope.c computes the frequencies, with their scaling (linear, llama3). */
 #include "backends/cpu/common/convert.h"
 #include "backends/cpu/common/scratch.h"
 #include "backends/cpu/common/vmath_trig.h"

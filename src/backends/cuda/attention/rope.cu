@@ -1,7 +1,7 @@
 /* rope.cu: rotary position embedding (RoPE). A block handles a few positions: it computes the sines and cosines of
  * their angles once, in f64, keeps them in shared memory and rotates all heads with them. Where batches share positions
  * it does so for several: a thread then keeps its angles in registers, with several batches' loads in flight. Bytes: a
- * read and a write per element. */
+ * read and a write per element. ops/attention/rope.c computes the frequencies, with their scaling (linear, llama3). */
 #include "backends/cuda/common/rows.cuh"
 
 #define MAX_ANGLES TARN__ROPE_PAIRS /* per block */

@@ -1,4 +1,4 @@
-/* gather.cu: gather, index_select, one_hot, put_rows. Scatter: scatter.cu.
+/* gather.cu: gather, index_select, one_hot, write_rows. Scatter: scatter.cu.
  *
  * index_select is a gather whose index is broadcast along the other axes; if whole rows move, its elements are vectors
  * of up to 16 bytes. An index outside the axis raises a fault and reads as 0. */

@@ -1,5 +1,6 @@
 /* rope.c: rotary position embeddings (RoPE): the launchers of rope.cl. A first kernel computes sine and cosine of each
- * position and pair once; a second rotates all heads. */
+ * position and pair once; a second rotates all heads. ops/attention/rope.c computes the frequencies, with their scaling
+ * (linear, llama3). */
 #include <stdio.h>
 
 #include "backends/opencl/runtime/opencl.h"
