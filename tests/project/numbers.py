@@ -6,7 +6,7 @@ import struct
 import subprocess
 import sys
 
-program = os.environ["TARN_BUILD_DIR"] + "/tests/base/test_number"
+program = os.environ["TARN_BUILD_DIR"] + "/tests/base/test_number_format"
 if not os.path.exists(program):
     sys.exit(77)
 seed = int(os.environ.get("TARN_TEST_SEED", "22"))
