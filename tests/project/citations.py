@@ -20,8 +20,9 @@ CITED = re.compile(rf"(?<![\w./*<-])(?:[\w.-]+/)*[A-Za-z_]\w*\.(?:{ENDINGS})(?![
 SCRIPT = re.compile(r"(?<![\w./-])(?:scripts|tests/project|bench|docs|configs|examples|cmake)/[\w./-]*\w")
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 # Files of others, of a build, or of a reader's own project that prose names.
-OTHERS = {"a.c", "b.c", "a.cl", "b.cl", "main.c", "hello.c", "sine.c", "llm.c", "tarn_features.h", "demo_text.c", "opencl_sources.c",
-          "immintrin.h", "arm_neon.h", "cmocka.h", "jansson.h", "pcre2.h", "zlib.h", "cblas.h", "math.h", "stdio.h", "stdlib.h"}
+OTHERS = {"a.c", "b.c", "a.cl", "b.cl", "main.c", "hello.c", "sine.c", "llm.c",
+          "tarn_features.h", "demo_text.c", "opencl_sources.c", "immintrin.h", "arm_neon.h",
+          "cmocka.h", "jansson.h", "pcre2.h", "zlib.h", "cblas.h", "math.h", "stdio.h", "stdlib.h"}
 
 
 def is_there(cited, path, names):

@@ -3,8 +3,8 @@
 
 Only coinages are listed, no everyday words: a word that is right in another sense is matched together with what made it
 ours. Names are looked at piece by piece, so `likeliest` also finds `tarn__likeliest_of` and `Likeliest`. CHANGELOG.md,
-which tells old names from new ones, is not read, nor are files of a run from before a name changed (legacy/). A line with
-the comment `old name` may have one: names that stay readable for old files and scripts.
+which tells old names from new ones, is not read, nor are files of a run from before a name changed (legacy/). A line
+with the comment `old name` may have one: names that stay readable for old files and scripts.
 """
 import os
 import re
@@ -44,7 +44,9 @@ COINED = {
     r"the same bits": "bitwise identical",
     r"loses? (its |their )?digits": "loses precision",
 }
-READ = re.compile(r"\.(c|h|cu|cuh|cl|inc|def|cpp|py|sh|md|cmake|txt|1|json|in|awk)$|(^|/)(Makefile|CMakeLists\.txt|run)$|^scripts/")
+READ = re.compile(
+    r"\.(c|h|cu|cuh|cl|inc|def|cpp|py|sh|md|cmake|txt|1|json|in|awk)$|(^|/)(Makefile|CMakeLists\.txt|run)$|^scripts/"
+)
 SKIPPED = re.compile(r"^(CHANGELOG\.md|tests/project/words\.py|tests/fuzz/.*corpus|.*/legacy/)")
 PATTERN = re.compile(r"(?<![a-z])(?:" + "|".join(COINED) + r")(?![a-z])")
 

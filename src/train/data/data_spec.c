@@ -2,8 +2,8 @@
  * its form in config.json.
  *
  * Mean and std are those of the training samples along the first axis: per colour channel, or per column of a table.
- * They are computed once, when a run starts, from at most MAX_SCANNED samples, and stored with the model, so that
- * evaluation and prediction normalize as training did. The hash identifies the data when a run is resumed. */
+ * They are computed once, when a run starts, from fewer than 2 · SCAN_TARGET samples, and stored with the model, so
+ * that evaluation and prediction normalize as training did. The hash identifies the data when a run is resumed. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +14,8 @@
 #include "core/tensor/tensor.h"
 #include "train/data/data_source.h"
 
-enum { MAX_SCANNED = 2000 }; /* samples for mean, std and hash, evenly spaced over the set */
+/* Samples for mean, std and hash, evenly spaced over the set; the step is rounded down, so up to twice as many. */
+enum { SCAN_TARGET = 2000 };
 
 /* ---- scanning samples ------------------------------------------------------------------------------------------- */
 
@@ -133,7 +134,7 @@ static void add_to_hash(scan *s)
 /* Sums and squares per channel over the scanned training samples. */
 static bool scan_samples(scan *s, int channels, double scale, int64_t *scanned)
 {
-    int64_t count = tarn_dataset_count(s->dataset), step = count > MAX_SCANNED ? count / MAX_SCANNED : 1;
+    int64_t count = tarn_dataset_count(s->dataset), step = count > SCAN_TARGET ? count / SCAN_TARGET : 1;
     int64_t inside = s->elements / channels; /* elements of a channel */
     *scanned = 0;
     for (int64_t i = 0; i < count; i += step) {
@@ -153,7 +154,7 @@ static bool scan_samples(scan *s, int channels, double scale, int64_t *scanned)
 /* Adds validation samples to the hash. */
 static bool scan_validation(scan *s)
 {
-    int64_t count = tarn_dataset_count(s->validation), step = count > MAX_SCANNED ? count / MAX_SCANNED : 1;
+    int64_t count = tarn_dataset_count(s->validation), step = count > SCAN_TARGET ? count / SCAN_TARGET : 1;
     for (int64_t i = 0; i < count; i += step) {
         if (!tarn_dataset_read(s->validation, i, s->memory))
             return false;
