@@ -1,7 +1,7 @@
 /* number_format.h: numbers as strings with the fewest digits that read back as the same number: 0.1, not
  * 0.10000000000000001. For JSON files, whose numbers must survive a round trip in any locale. */
-#ifndef TARN__NUMBER_H
-#define TARN__NUMBER_H
+#ifndef TARN__NUMBER_FORMAT_H
+#define TARN__NUMBER_FORMAT_H
 
 #define TARN__NUMBER_SIZE 32 /* size of a buffer for any number */
 

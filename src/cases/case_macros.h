@@ -1,6 +1,6 @@
 /* case_macros.h: the macros that cases are written with. Each expands to an initializer of a struct of cases.h. */
-#ifndef TARN__CASES_WORDS_H
-#define TARN__CASES_WORDS_H
+#ifndef TARN__CASE_MACROS_H
+#define TARN__CASE_MACROS_H
 
 #include "cases/cases.h"
 

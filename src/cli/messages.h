@@ -1,6 +1,6 @@
 /* messages.h: the library's messages as users of the command read them. */
-#ifndef TARN__SENTENCE_H
-#define TARN__SENTENCE_H
+#ifndef TARN__MESSAGES_H
+#define TARN__MESSAGES_H
 
 #include <stddef.h>
 

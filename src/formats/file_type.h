@@ -1,6 +1,6 @@
 /* file_type.h: recognizing files by their first bytes, for errors that tell the user what a wrong file is. */
-#ifndef TARN__RECOGNIZE_H
-#define TARN__RECOGNIZE_H
+#ifndef TARN__FILE_TYPE_H
+#define TARN__FILE_TYPE_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* default_sizes.h: default sizes of a new language model, for a run that gives none. */
-#ifndef TARN__TRAIN_SIZES_H
-#define TARN__TRAIN_SIZES_H
+#ifndef TARN__DEFAULT_SIZES_H
+#define TARN__DEFAULT_SIZES_H
 
 #include "train/trainer.h"
 

@@ -1,6 +1,6 @@
 /* run_folder.h: the folder of a run: its default name, replacing it, and removing its subfolders. */
-#ifndef TARN__TRAIN_FOLDER_H
-#define TARN__TRAIN_FOLDER_H
+#ifndef TARN__RUN_FOLDER_H
+#define TARN__RUN_FOLDER_H
 
 #include "train/trainer.h"
 

@@ -1,6 +1,6 @@
 /* mirror.h: shared by the files of the mirror backend. */
-#ifndef MIRROR_H
-#define MIRROR_H
+#ifndef TESTS_MIRROR_H
+#define TESTS_MIRROR_H
 
 #include "base/kernel/backend.h"
 

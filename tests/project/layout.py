@@ -3,7 +3,8 @@
 
 - A folder of src/ has at most 24 files, a source file at most 600 lines (a generated table may have more).
 - Base names are unique within a backend: traces and debuggers show them without their folder.
-- Headers (.h, .cuh) have a guard; a file that is included several times is .inc or .def.
+- Headers (.h, .cuh) have a guard named after the file: TARN__NAME_H, or TARN__FOLDER_NAME_H with the layer or the
+  backend; a file that is included several times is .inc or .def.
 - Every source file begins with a comment that says what it is for.
 - Lines of code and docs end at 120 columns; tables, links and fenced blocks of docs may be longer.
 """
@@ -29,6 +30,16 @@ def folder_problems(files):
             yield f"src/backends/{backend}: {n} files are named {name}"
 
 
+def guards_of(path):
+    folders = [folder.upper() for folder in path.split("/")[1:-1]]
+    name = re.sub(r"\W", "_", Path(path).name).upper()
+    if path.startswith("include/"):
+        return ["TARN_H" if name == "TARN_H" else "TARN_" + name]
+    if folders[0] == "BACKENDS":
+        return [f"TARN__{folders[1]}_{name}", f"TARN__{name}"]
+    return [f"TARN__{name}", f"TARN__{folders[0]}_{name}"]
+
+
 def source_problems(path, text):
     lines = text.count("\n")
     if path.startswith(("src/", "include/")) and path not in GENERATED and lines > MAX_LINES:
@@ -36,8 +47,11 @@ def source_problems(path, text):
     if path.startswith("src/") and not text.startswith("/*"):
         yield f"{path}: begins without a comment that says what it is for"
     if path.startswith(("src/", "include/")) and path.endswith((".h", ".cuh")):
-        if not re.search(r"^#ifndef (\w+)\n#define \1$", text, re.M) and "#pragma once" not in text:
+        guard = re.search(r"^#ifndef (\w+)\n#define \1$", text, re.M)
+        if not guard and "#pragma once" not in text:
             yield f"{path}: a header without a guard; what is included several times is .inc"
+        if guard and guard[1] not in guards_of(path):
+            yield f"{path}: the guard {guard[1]} does not follow from the name; {guards_of(path)[0]} does"
 
 
 def long_lines(path, text):

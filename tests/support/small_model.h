@@ -1,6 +1,6 @@
 /* small_model.h: a small tokenizer.model, as SentencePiece writes one, with what a test wants to be different. */
-#ifndef TESTS_SUPPORT_SMALL_MODEL_H
-#define TESTS_SUPPORT_SMALL_MODEL_H
+#ifndef TESTS_SMALL_MODEL_H
+#define TESTS_SMALL_MODEL_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,8 +1,8 @@
 /* files.h: files and folders: mapped input files, atomic writes, in-memory files, folder locks, temporary names.
  *
  * Errors name the calling function, the path and the system's reason. A path given here is borrowed unless stated. */
-#ifndef TARN__FILE_H
-#define TARN__FILE_H
+#ifndef TARN__FILES_H
+#define TARN__FILES_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* weight_rows.h: a weight on its way between files: other row order, transposed, or of another type. */
-#ifndef TARN__ROWS_H
-#define TARN__ROWS_H
+#ifndef TARN__WEIGHT_ROWS_H
+#define TARN__WEIGHT_ROWS_H
 
 #include <tarn/tensor.h>
 

@@ -1,6 +1,6 @@
 /* data_paths.h: relative paths of a run, resolved from another working directory. */
-#ifndef TARN__TRAIN_PLACES_H
-#define TARN__TRAIN_PLACES_H
+#ifndef TARN__DATA_PATHS_H
+#define TARN__DATA_PATHS_H
 
 #include <tarn/train.h>
 

@@ -1,6 +1,6 @@
 /* data_source.h: classification data by its name ("mnist:FOLDER"), and the data spec that a model depends on. */
-#ifndef TARN__TRAIN_DATA_H
-#define TARN__TRAIN_DATA_H
+#ifndef TARN__DATA_SOURCE_H
+#define TARN__DATA_SOURCE_H
 
 #include <tarn/train.h>
 

@@ -1,7 +1,7 @@
 /* step_graph.h: a training step that is captured once and launched as a whole. The trainer owns it; one thread uses
  * it. */
-#ifndef TARN__CAPTURED_H
-#define TARN__CAPTURED_H
+#ifndef TARN__STEP_GRAPH_H
+#define TARN__STEP_GRAPH_H
 
 #include <tarn/graph.h>
 #include <tarn/train.h>

@@ -2,8 +2,8 @@
  *
  * The trainer owns the model; functions here borrow the trainer. `function` is the public function that an error names.
  */
-#ifndef TARN__BASE_H
-#define TARN__BASE_H
+#ifndef TARN__FINETUNE_H
+#define TARN__FINETUNE_H
 
 #include "models/lm/arch.h"
 #include "train/trainer.h"

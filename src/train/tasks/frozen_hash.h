@@ -1,7 +1,7 @@
 /* frozen_hash.h: proof that frozen weights do not change: a hash per tensor that is not trained, computed when a run
  * starts, stored with its checkpoints, and compared when the run is resumed and when it ends. */
-#ifndef TARN__FROZEN_H
-#define TARN__FROZEN_H
+#ifndef TARN__FROZEN_HASH_H
+#define TARN__FROZEN_HASH_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -6,8 +6,8 @@
  *   GROUP 64 or 256     a work-group has a row, adjacent work-items have adjacent elements, and sums end in a tree in
  *                       local memory; smaller where a driver limits the kernel, down to the first form
  * The order of sums depends on shapes and the device alone. */
-#ifndef TARN__CL_ROWS_H
-#define TARN__CL_ROWS_H
+#ifndef TARN__OPENCL_ROWS_H
+#define TARN__OPENCL_ROWS_H
 
 #include "backends/opencl/runtime/opencl.h"
 

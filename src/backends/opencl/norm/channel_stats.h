@@ -8,8 +8,8 @@
  *         (channel_nhwc.cl); without local memory a work-item has a short chunk of one channel, by the NCHW kernels
  * Chunk statistics go to scratch and are finalized in order (channel_finalize.cl). All cuts depend on shapes and
  * device, so results are deterministic. */
-#ifndef TARN__CL_CHANNEL_STATS_H
-#define TARN__CL_CHANNEL_STATS_H
+#ifndef TARN__OPENCL_CHANNEL_STATS_H
+#define TARN__OPENCL_CHANNEL_STATS_H
 
 #include "backends/opencl/common/rows.h"
 
