@@ -32,6 +32,10 @@ typedef enum tarn__command {
     TARN__DATA = 1 << 27
 } tarn__command;
 
+/* Masks of commands. */
+#define TARN__GENERATES (TARN__GENERATE | TARN__CHAT)
+#define TARN__EVERY (~0u)
+
 #define TARN__LIST_MAX 64
 #define TARN__STOPS_MAX 16
 #define TARN__MODEL_SIZE 0 /* in a list of sizes: "model", each row at the sizes it has in a model */

@@ -1,0 +1,235 @@
+/* option_table.c: the table of options of all sub-commands, the lookup of a flag in it, and --help.
+ *
+ * A row declares an option for the commands of a mask; an option that differs between commands has several rows.
+ * Options of a training run are not in this table: they come from the library (train_options.c). Old names are looked
+ * up only when the typed name is not an option, so a command may reuse one. */
+#include "cli/option_table.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Masks of commands with common options. */
+#define BENCH (TARN__BENCH_MATMUL | TARN__BENCH_OPS | TARN__BENCH_WEIGHTS)
+#define RUNS (TARN__EVAL | TARN__PREDICT)
+#define AT(field) offsetof(tarn__options, field)
+#define EXACT ((int64_t)1 << 53) /* integers up to 2^53 are exact in JSON readers */
+
+/* Order is that of --help. Bounds are inclusive, in the unit that is typed; for DTYPES, DEVICE and STRINGS `high` is
+ * the maximum number of values. */
+static const tarn__option_row table[] = {
+    {"json", TARN__OPT_FLAG, 0, 1, NULL, NULL, TARN__EVERY & ~(unsigned)(TARN__DEMO | TARN__CHAT), AT(json), 0,
+     "one JSON object per line instead of a table"},
+    {"threads", TARN__OPT_INT, 0, 256, "0", "N", TARN__EVERY & ~(unsigned)(TARN__OPS | TARN__INSPECT | TARN__DATA),
+     AT(threads), 0, "CPU threads; 0 = one per core"},
+    {"device", TARN__OPT_DEVICE, 1, 1, "auto", "DEVICE",
+     TARN__BENCH_MATMUL | TARN__BENCH_WEIGHTS | TARN__BENCH_DECODE | RUNS | TARN__GENERATES | TARN__DEMO, AT(devices),
+     AT(device_count), "device: cpu, cuda:0, opencl:1 or auto"},
+    {"device", TARN__OPT_DEVICE, 1, 2, "auto", "DEVICE", TARN__BENCH_OPS, AT(devices), AT(device_count),
+     "device: cpu, cuda:0, opencl:1 or auto; two, as in cpu,cuda, are compared at 16, 128 and 1024 rows"},
+    {"sizes", TARN__OPT_INTS, 1, 32768, "128,256,512,1024,2048,4096", "N,N", TARN__BENCH_MATMUL, AT(sizes),
+     AT(size_count), "rows and columns of the matrices"},
+    {"sizes", TARN__OPT_BYTES, 256, (int64_t)4 << 30, "", "N,N", TARN__BENCH_OPS, AT(sizes), AT(size_count),
+     "bytes of the main operand, with KiB, MiB or GiB, or model: the sizes of GPT-2 [4KiB,1MiB,64MiB; model on GPUs]"},
+    {"dtype", TARN__OPT_DTYPES, 1, 1, "f32", "DTYPE", TARN__BENCH_MATMUL, AT(dtypes), AT(dtype_count),
+     "element type: f32, f64, bf16 or f16"},
+    {"dtype", TARN__OPT_DTYPES, 1, 1, "", "DTYPE", TARN__GENERATES, AT(dtypes), AT(dtype_count),
+     "dtype of unquantized weights: f32, f64, bf16 or f16 [as stored; f32 where they differ]"},
+    {"dtypes", TARN__OPT_DTYPES, 1, 5, "", "DTYPE,DTYPE", TARN__BENCH_OPS, AT(dtypes), AT(dtype_count),
+     "element types: f32, f64, bf16, f16, or tf32 for f32 matmuls [f32,bf16; on CUDA tf32 too]"},
+    {"only", TARN__OPT_WORDS, 1, TARN__LIST_MAX, "", "NAME,NAME", TARN__BENCH_OPS, AT(only), AT(only_count),
+     "rows or operations to measure, such as add,sum-last,softmax [all]"},
+    {"only", TARN__OPT_WORDS, 1, TARN__LIST_MAX, "", "DTYPE,DTYPE", TARN__BENCH_WEIGHTS, AT(only), AT(only_count),
+     "weight types to measure: q8_0, q4_0, q4_k, q6_k, bf16 or f32 [all]"},
+    {"runs", TARN__OPT_INT, 5, 1000, "7", "N", BENCH, AT(runs), 0,
+     "measurements per time, of which the median is printed"},
+    {"runs", TARN__OPT_INT, 1, 100, "3", "N", TARN__BENCH_DECODE, AT(runs), 0,
+     "measurements per time, of which the median is printed"},
+    {"model", TARN__OPT_STRING, 0, 0, "gpt2-124m", "NAME", TARN__BENCH_DECODE, AT(model), 0,
+     "model size by name: gpt2-124m, llama-1b, llama-3b …"},
+    {"dtype", TARN__OPT_STRING, 0, 0, "f32", "DTYPE", TARN__BENCH_DECODE, AT(weights), 0,
+     "dtype of the weights: f32, bf16, f16; for Llama models also q8_0, q4_0, q4_k, q6_k"},
+    {"prompt", TARN__OPT_INT, 1, 1 << 20, "512", "N", TARN__BENCH_DECODE, AT(prompt_tokens), 0,
+     "prompt length in tokens"},
+    {"tokens", TARN__OPT_INT, 1, 1000000, "64", "N", TARN__BENCH_DECODE, AT(max_tokens), 0,
+     "tokens to decode after the prompt"},
+    {"n", TARN__OPT_INT, 1, 1024, "1", "N", TARN__BENCH_DECODE, AT(sequences), 0, "sequences in a batch"},
+    {"kv-type", TARN__OPT_STRING, 0, 0, NULL, "TYPE", TARN__BENCH_DECODE, AT(kv_type), 0,
+     "KV cache type: f32, bf16, f16, q8_0, or model for the model's compute dtype [model]"},
+    {"prefill-chunk", TARN__OPT_INT, 0, 1000000, "0", "N", TARN__BENCH_DECODE, AT(prefill_chunk), 0,
+     "prefill chunk in tokens; 0 = the whole prompt"},
+    {"batch", TARN__OPT_INT, 1, 65536, NULL, "N", TARN__BENCH_TRAIN, AT(batch_size), 0,
+     "batch size per step [32 windows, 128 images]"},
+    {"steps", TARN__OPT_INT, 1, 100000, "20", "N", TARN__BENCH_TRAIN, AT(steps), 0,
+     "steps to measure, of which the median is printed"},
+    {"warmup", TARN__OPT_INT, 0, 100000, "5", "N", TARN__BENCH_TRAIN, AT(warmup), 0, "warm-up steps before them"},
+    {"resume", TARN__OPT_STRING, 0, 0, NULL, "FOLDER", TARN__TRAIN, AT(resume), 0,
+     "resume the run in FOLDER from its last checkpoint"},
+    {"dry-run", TARN__OPT_FLAG, 0, 1, NULL, NULL, TARN__TRAIN, AT(dry_run), 0, "print the plan and exit"},
+    {"profile", TARN__OPT_FLAG, 0, 1, NULL, NULL, TARN__TRAIN, AT(profile), 0,
+     "step time breakdown; writes profile.json and trace.json (for Chrome or Perfetto) to the run folder"},
+    {"profile-steps", TARN__OPT_INT, 1, 10000, NULL, "N", TARN__TRAIN, AT(profile_steps), 0,
+     "with --profile: steps to profile, after the first ten [10]"},
+    {"quiet", TARN__OPT_FLAG, 0, 1, NULL, NULL, TARN__TRAIN | TARN__TOKENIZE | TARN__QUANTIZE | TARN__CONVERT,
+     AT(quiet), 0, "print errors only"},
+    {"type", TARN__OPT_STRING, 0, 0, NULL, "TYPE", TARN__QUANTIZE, AT(type), 0,
+     "weight type: q8_0, q4_0, q4_k, q6_k, f16, bf16 or f32"},
+    {"adapter", TARN__OPT_STRING, 0, 0, NULL, "FOLDER", TARN__GENERATES | TARN__EVAL, AT(adapter), 0,
+     "LoRA adapters for the model, in a folder written by PEFT or tarn"},
+    {"adapter", TARN__OPT_STRING, 0, 0, NULL, "FOLDER", TARN__QUANTIZE | TARN__CONVERT, AT(adapter), 0,
+     "LoRA adapters to merge into the weights, in a folder written by PEFT or tarn"},
+    {"checkpoint", TARN__OPT_STRING, 0, 0, NULL, "best|last",
+     TARN__GENERATES | TARN__EVAL | TARN__PREDICT | TARN__QUANTIZE | TARN__CONVERT, AT(checkpoint), 0,
+     "weights of a run: those of the best evaluation, or the last ones [best]"},
+    {"force", TARN__OPT_FLAG, 0, 1, NULL, NULL, TARN__QUANTIZE | TARN__CONVERT, AT(force), 0,
+     "replace an existing file or folder"},
+    {"data", TARN__OPT_STRING, 0, 0, NULL, "DATA", TARN__EVAL, AT(data), 0,
+     "data to evaluate, named as for train [the run's validation set]"},
+    {"batch-size", TARN__OPT_INT, 1, 65536, "256", "N", TARN__EVAL, AT(batch_size), 0, "batch size"},
+    {"top", TARN__OPT_INT, 1, 65536, "3", "N", TARN__PREDICT, AT(top), 0, "number of most probable classes to print"},
+    {"ids", TARN__OPT_STRING, 0, 0, NULL, "N,N", TARN__GENERATE, AT(ids), 0,
+     "prompt as token ids; the output is token ids too, and no tokenizer is needed"},
+    {"max-tokens", TARN__OPT_INT, 0, 1000000, "0", "N", TARN__GENERATE, AT(max_tokens), 0,
+     "maximum number of tokens to generate; 0 = 100"},
+    {"no-slide", TARN__OPT_FLAG, 0, 1, NULL, NULL, TARN__GENERATE, AT(no_slide), 0,
+     "stop at a full context, instead of continuing from BOS and its last half"},
+    {"no-slide", TARN__OPT_FLAG, 0, 1, NULL, NULL, TARN__CHAT, AT(no_slide), 0, "same as --on-full refuse"},
+    {"temperature", TARN__OPT_REAL, 0, 100, "0.8", "X", TARN__GENERATES, AT(temperature), 0,
+     "sampling temperature; 0 = greedy"},
+    {"top-k", TARN__OPT_INT, 0, 1000000, "40", "N", TARN__GENERATES, AT(top_k), 0, "top-k sampling; 0 = off"},
+    {"top-p", TARN__OPT_ABOVE, 0, 1, "1", "X", TARN__GENERATES, AT(top_p), 0, "top-p (nucleus) sampling; 1 = off"},
+    {"seed", TARN__OPT_INT, 0, EXACT, "0", "N", TARN__GENERATES | TARN__DEMO, AT(seed), 0,
+     "random seed; the same seed gives the same text"},
+    {"min-p", TARN__OPT_REAL, 0, 1, "0", "X", TARN__GENERATES, AT(min_p), 0,
+     "minimum probability relative to the most probable token; 0 = off"},
+    {"repeat-penalty", TARN__OPT_ABOVE, 0, 100, "1", "X", TARN__GENERATES, AT(repeat_penalty), 0,
+     "repetition penalty; 1 = off"},
+    {"repeat-last-n", TARN__OPT_INT, 0, 1000000, "0", "N", TARN__GENERATES, AT(repeat_last_n), 0,
+     "last tokens for --repeat-penalty; 0 = all"},
+    {"ignore-eos", TARN__OPT_FLAG, 0, 1, NULL, NULL, TARN__GENERATE, AT(ignore_eos), 0, "continue after an EOS token"},
+    {"stop", TARN__OPT_STRINGS, 0, TARN__STOPS_MAX, NULL, "TEXT", TARN__GENERATE, AT(stops), AT(stop_count),
+     "stop string; may be given several times"},
+    {"prompt-file", TARN__OPT_STRING, 0, 0, NULL, "PATH", TARN__GENERATE, AT(prompt_file), 0,
+     "prompt file; - = standard input"},
+    {"echo", TARN__OPT_FLAG, 0, 1, NULL, NULL, TARN__GENERATE, AT(echo), 0, "print the prompt first"},
+    {"n", TARN__OPT_INT, 1, 1024, "1", "N", TARN__GENERATE, AT(sequences), 0,
+     "sequences to generate in one batch, with consecutive seeds"},
+    {"top-logprobs", TARN__OPT_INT, 0, 100, "0", "N", TARN__GENERATE, AT(top_logprobs), 0,
+     "with --json: log probability of each token and of the N most probable ones; 0 = off"},
+    {"kv-type", TARN__OPT_STRING, 0, 0, NULL, "TYPE", TARN__GENERATES, AT(kv_type), 0,
+     "KV cache type: f32, bf16, f16, q8_0, or model for the model's compute dtype [model]"},
+    {"gpu-layers", TARN__OPT_INT, 1, 1024, NULL, "N", TARN__GENERATES | TARN__EVAL | TARN__BENCH_DECODE, AT(gpu_layers),
+     0, "layers to offload to the device, from the first; the others stay on the CPU [all]"},
+    {"prefill-chunk", TARN__OPT_INT, 1, 1000000, "512", "N", TARN__GENERATES, AT(prefill_chunk), 0,
+     "prefill chunk in tokens"},
+    {"context", TARN__OPT_INT, 0, 1 << 30, "0", "N", TARN__GENERATE, AT(context), 0,
+     "KV cache capacity in tokens; 0 = prompt plus --max-tokens, at most the model's context length"},
+    {"tokenizer", TARN__OPT_STRING, 0, 0, NULL, "PATH", TARN__TOKENIZE, AT(tokenizer), 0,
+     "model folder, tokenizer.json, tokenizer.model, vocab.json or .gguf file; bytes; or characters (of the files)"},
+    {"text", TARN__OPT_STRING, 0, 0, NULL, "TEXT", TARN__TOKENIZE, AT(text), 0,
+     "text instead of files or standard input"},
+    {"decode", TARN__OPT_FLAG, 0, 1, NULL, NULL, TARN__TOKENIZE, AT(decode), 0, "token ids to text"},
+    {"pieces", TARN__OPT_FLAG, 0, 1, NULL, NULL, TARN__TOKENIZE, AT(pieces), 0,
+     "each id with its token string, one per line"},
+    {"special-as-text", TARN__OPT_FLAG, 0, 1, NULL, NULL, TARN__TOKENIZE, AT(special_as_text), 0,
+     "treat special tokens in the input as ordinary text"},
+    {"add-special", TARN__OPT_FLAG, 0, 1, NULL, NULL, TARN__TOKENIZE, AT(add_special), 0,
+     "add the tokenizer's special tokens around a text"},
+    {"train", TARN__OPT_INT, 256, 1 << 24, NULL, "N", TARN__TOKENIZE, AT(vocab_size), 0,
+     "train a BPE tokenizer with N tokens on the files, for --out or --prepare"},
+    {"out", TARN__OPT_STRING, 0, 0, NULL, "FOLDER", TARN__TOKENIZE, AT(out), 0, "folder for tokenizer.json"},
+    {"out", TARN__OPT_STRING, 0, 0, NULL, "FOLDER", TARN__DEMO, AT(out), 0,
+     "new run folder; its text is written to FOLDER.txt [runs/demo]"},
+    {"steps", TARN__OPT_INT, 1, 1000000, "800", "N", TARN__DEMO, AT(steps), 0, "training steps"},
+    {"prepare", TARN__OPT_STRING, 0, 0, NULL, "FOLDER", TARN__TOKENIZE, AT(prepare), 0,
+     "new folder for token shards of the files, to train on"},
+    {"val-fraction", TARN__OPT_REAL, 0, 1, "0", "X", TARN__TOKENIZE, AT(val_fraction), 0,
+     "with --prepare: fraction for validation"},
+    {"shard-tokens", TARN__OPT_INT, 1024, (int64_t)1 << 40, NULL, "N", TARN__TOKENIZE, AT(shard_tokens), 0,
+     "with --prepare: maximum tokens per file [100000000]"},
+    {"json-lines", TARN__OPT_FLAG, 0, 1, NULL, NULL, TARN__TOKENIZE, AT(json_lines), 0,
+     "read all files as JSON lines, not only *.jsonl"},
+    {"field", TARN__OPT_STRING, 0, 0, NULL, "NAME", TARN__TOKENIZE, AT(field), 0, "text field of JSON lines [text]"},
+    {"separator", TARN__OPT_STRING, 0, 0, NULL, "TOKEN", TARN__TOKENIZE, AT(separator), 0,
+     "with --prepare: token after each document [the tokenizer's end of text]"},
+    {"no-separator", TARN__OPT_FLAG, 0, 1, NULL, NULL, TARN__TOKENIZE, AT(no_separator), 0,
+     "with --prepare: no token after a document"},
+    {"parse-special", TARN__OPT_FLAG, 0, 1, NULL, NULL, TARN__TOKENIZE, AT(parse_special), 0,
+     "with --prepare: parse special tokens in the files"},
+    {"max-tokens", TARN__OPT_INT, 0, 1000000, "0", "N", TARN__CHAT, AT(max_tokens), 0,
+     "maximum tokens per answer; 0 = up to the context"},
+    {"context", TARN__OPT_INT, 0, 1 << 30, "0", "N", TARN__CHAT, AT(context), 0,
+     "KV cache capacity in tokens; 0 = 4096, or the model's context length"},
+    {"system", TARN__OPT_STRING, 0, 0, NULL, "TEXT", TARN__CHAT, AT(system), 0, "system message"},
+    {"on-full", TARN__OPT_STRING, 0, 0, NULL, "ACTION", TARN__CHAT, AT(on_full), 0,
+     "at a full context: forget the oldest turns, or refuse [forget]"},
+    {"model", TARN__OPT_STRING, 0, 0, NULL, "MODEL", TARN__DATA, AT(model), 0,
+     "model to train: a folder or .gguf file, whose tokenizer and template are used"},
+    {"context", TARN__OPT_INT, 0, 1 << 24, "0", "N", TARN__DATA, AT(context), 0,
+     "tokens per row; 0 = the model's context length, at most 2048"},
+    {"template", TARN__OPT_STRING, 0, 0, NULL, "NAME", TARN__DATA | TARN__CHAT | TARN__EVAL, AT(template_name), 0,
+     "chat template: chatml, llama2, llama3 or mistral [the model's]"},
+    {"val", TARN__OPT_STRING, 0, 0, NULL, "FILE", TARN__DATA, AT(val), 0, "JSON lines for validation"},
+    {"val-fraction", TARN__OPT_REAL, 0, 1, "0", "X", TARN__DATA, AT(val_fraction), 0,
+     "fraction of the documents for validation, below 1"},
+    {"seed", TARN__OPT_INT, 0, EXACT, "0", "N", TARN__DATA, AT(seed), 0,
+     "random seed of the split and of the row order"},
+    {"show", TARN__OPT_INT, 0, 1 << 20, "1", "N", TARN__DATA, AT(show), 0, "first rows to print, token by token"},
+    {"help", TARN__OPT_FLAG, 0, 1, NULL, NULL, TARN__EVERY, AT(help), 0, "this list"},
+};
+#define ROWS ((int)(sizeof(table) / sizeof(table[0])))
+_Static_assert(ROWS <= TARN__MAX_OPTIONS, "TARN__MAX_OPTIONS is too small");
+
+/* Flags of earlier versions, still accepted: the old name and the one that replaced it. */
+static const char *const old_names[][2] = {{"tokens", "max-tokens"},      {"kv", "kv-type"},
+                                           {"chunk", "prefill-chunk"},    {"repeat-window", "repeat-last-n"},
+                                           {"ignore-end", "ignore-eos"},  {"logprobs", "top-logprobs"},
+                                           {"val-share", "val-fraction"}, {"validation", "val-fraction"}};
+
+const tarn__option_row *tarn__option_at(int i)
+{
+    return i < ROWS ? &table[i] : NULL;
+}
+
+static bool is_name(const char *name, const char *typed, size_t length)
+{
+    return strlen(name) == length && memcmp(name, typed, length) == 0;
+}
+
+static const tarn__option_row *find_name(const char *name, size_t length, unsigned commands)
+{
+    for (int i = 0; i < ROWS; i++)
+        if ((table[i].commands & commands) && is_name(table[i].name, name, length))
+            return &table[i];
+    return NULL;
+}
+
+/* By its present name first: bench decode still has a --tokens of its own. */
+const tarn__option_row *tarn__option_find(const char *name, size_t length, unsigned commands)
+{
+    const tarn__option_row *found = find_name(name, length, commands);
+    for (size_t i = 0; !found && i < sizeof(old_names) / sizeof(old_names[0]); i++)
+        if (is_name(old_names[i][0], name, length))
+            found = find_name(old_names[i][1], strlen(old_names[i][1]), commands);
+    return found;
+}
+
+void tarn__options_help(tarn__command command)
+{
+    tarn__train_options_help(command);
+    for (int i = 0; i < ROWS; i++) {
+        const tarn__option_row *row = &table[i];
+        char left[48], bounds[64] = "";
+        if (!(row->commands & command))
+            continue;
+        snprintf(left, sizeof(left), "--%s%s%s", row->name, row->value ? " " : "", row->value ? row->value : "");
+        if (row->type == TARN__OPT_INT || row->type == TARN__OPT_INTS || row->type == TARN__OPT_REAL ||
+            row->type == TARN__OPT_ABOVE)
+            snprintf(bounds, sizeof(bounds),
+                     row->type == TARN__OPT_ABOVE ? ", above %lld to %lld" : ", from %lld to %lld", (long long)row->low,
+                     (long long)row->high);
+        printf("  %-22s %s%s", left, row->help, bounds);
+        if (row->default_value && row->default_value[0])
+            printf(" [%s]", row->default_value);
+        printf("\n");
+    }
+}
