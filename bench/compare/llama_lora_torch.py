@@ -188,7 +188,7 @@ def main():
     step, least, peak, (trained, frozen), attention = best
     print(json.dumps({"model": "llama-1b", "library": "torch " + torch.__version__, "device": o.device, "precision": "bf16", "batch": o.batch_size, "micro_batch": o.micro_batch,
                       "context": o.context, "lora": 0 if o.full else o.rank, "parameters": trained, "frozen": frozen, "attention": attention, "compiled": not o.no_compile,
-                      "step_ms": round(step, 4), "least_step_ms": round(least, 4), "tokens_per_second": round(o.batch_size * o.context * 1e3 / step, 1), "peak_bytes": peak}))
+                      "step_ms": round(step, 4), "min_step_ms": round(least, 4), "tokens_per_second": round(o.batch_size * o.context * 1e3 / step, 1), "peak_bytes": peak}))
 
 
 if __name__ == "__main__":

@@ -42,7 +42,8 @@ static void a_file_is_inspected(void **state)
     assert_contains(command_output, "F32      [4, 512]  8 KiB");
     snprintf(arguments, sizeof(arguments), "inspect %s --json", path);
     assert_int_equal(command_objects(arguments), 8);
-    assert_contains(command_output, "{\"key\": \"x.reals\", \"type\": \"list\", \"of\": \"f32\", \"value\": [0.5, 2]}");
+    assert_contains(command_output,
+                    "{\"key\": \"x.reals\", \"type\": \"list\", \"element_type\": \"f32\", \"value\": [0.5, 2]}");
     assert_contains(command_output, "\"tensor\": \"norm.weight\", \"type\": \"F32\", \"shape\": [3], \"bytes\": 12");
     expect_with(1, "cannot be opened", "inspect %s 2>&1", scratch("none.gguf"), "");
     expect_command("inspect 2>&1", 2, "a file or a model's folder is missing");
@@ -78,7 +79,7 @@ static void a_folder_is_inspected_and_converted(void **state)
     expect_with(1, "already exists", "convert %s %s 2>&1", folder, scratch("model.gguf"));
     expect_with(0, "12 tensors", "convert %s %s", scratch("model.gguf"), scratch("back"));
     expect_with(1, "already has a model", "convert %s %s 2>&1", scratch("model.gguf"), scratch("back"));
-    expect_with(0, "3 that are no matrices of weights", "quantize %s %s --type q8_0", folder, scratch("small.gguf"));
+    expect_with(0, "3 tensors stay f32", "quantize %s %s --type q8_0", folder, scratch("small.gguf"));
     expect_with(0,
                 "9 of 9 matrices cannot be q4_k: rows of 32 elements are not a multiple of 256; they are q8_0 instead",
                 "quantize %s %s --type q4_k --force 2>&1", folder, scratch("small.gguf"));
@@ -98,12 +99,12 @@ static void weights_are_packed(void **state)
     (void)state;
     const char *from = write_gguf("from.gguf", 1), *to = scratch("to.gguf");
     expect_with(0,
-                "1 that are no matrices of weights (norms, biases, positions) are f32\n1 whose rows are no whole "
-                "number of such blocks are q8_0, or as they were\nthe head is q6_k\n",
+                "1 tensors stay f32: norms, biases and position embeddings\n1 tensors fall back to q8_0 or stay as "
+                "they are: their rows are not a multiple of the quant block\nthe head is promoted to q6_k\n",
                 "quantize %s %s --type q4_k", from, to);
     expect_with(0, "Q4_K     [4, 512]", "inspect %s", to, "");
     expect_with(1, "already exists; set --force to replace it", "quantize %s %s --type q8_0 2>&1", from, to);
-    expect_with(0, "\"changed\": 2, \"plain\": 1, \"uneven\": 1, \"finer\": 0",
+    expect_with(0, "\"changed\": 2, \"unquantized\": 1, \"fallback\": 1, \"promoted\": 0",
                 "quantize %s %s --type q8_0 --force --json", from, to);
     expect_with(0, "", "quantize %s %s --type f16 --force --quiet", from, to);
     expect_with(2, "none of q8_0, q4_0", "quantize %s %s --type q5_k 2>&1", from, to);

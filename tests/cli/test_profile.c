@@ -12,8 +12,8 @@
 static void bench_train_tells_the_parts_of_a_step(void **state)
 {
     (void)state;
-    static const char *const parts[] = {"step", "batch", "forward",         "backward",           "update",
-                                        "host", "busy",  "of a product of", "at most: parameters"};
+    static const char *const parts[] = {"step", "batch",       "forward",        "backward",           "update",
+                                        "host", "utilization", "of a matmul of", "at most: parameters"};
     assert_int_equal(run_command("bench train --vocab-size 64 --batch 2 --steps 2 --warmup 1 " SMALL), 0);
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
         if (!strstr(command_output, parts[i]))
@@ -24,9 +24,9 @@ static void bench_train_tells_the_parts_of_a_step(void **state)
 static void bench_train_prints_one_object(void **state)
 {
     (void)state;
-    static const char *const keys[] = {"step_ms",     "least_step_ms", "tokens_per_second", "batch_ms", "forward_ms",
-                                       "backward_ms", "update_ms",     "host_ms",           "busy",     "tflops",
-                                       "of_product",  "of_peak",       "activations",       "workspace"};
+    static const char *const keys[] = {"step_ms",     "min_step_ms", "tokens_per_second", "batch_ms",    "forward_ms",
+                                       "backward_ms", "update_ms",   "host_ms",           "utilization", "tflops",
+                                       "of_matmul",   "mfu",         "activations",       "workspace"};
     assert_int_equal(command_objects("bench train --json --vocab-size 64 --batch 4 --micro-batch 2 --steps 2 --warmup "
                                      "1 --precision bf16 " SMALL),
                      1);

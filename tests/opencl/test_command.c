@@ -24,7 +24,7 @@ static bool is_cpu(void)
 static void a_step_is_compared_with_the_roofline(void **state)
 {
     NEEDS_OPENCL();
-    const char *text = is_cpu() ? "of a product of 1024 rows" : "of a product of 8192 rows";
+    const char *text = is_cpu() ? "of a matmul of 1024 rows" : "of a matmul of 8192 rows";
     expect_command(
         "bench train --layers 1 --heads 2 --hidden-size 16 --context 8 --vocab-size 64 --batch 2 --steps 2 --warmup 0 "
         "--device opencl",

@@ -29,13 +29,12 @@ static void print_table(const result *f)
            (long long)t->parameters, tarn__bytes_text(t->cache_bytes));
     printf("  %-10s %9.3f ms, %.0f tokens/s (%lld tokens); first token after %.3f ms\n", "prompt", t->prompt_ms,
            f->prompt_rate, (long long)(f->options.prompt * f->options.sequences), t->first_ms);
-    printf("  %-10s %9.3f ms, at least %.3f; %.1f tokens/s\n", "token", t->token_ms, t->min_token_ms, f->token_rate);
+    printf("  %-10s %9.3f ms, minimum %.3f; %.1f tokens/s\n", "token", t->token_ms, t->min_token_ms, f->token_rate);
     printf("  %-10s %9.1f GB/s of weights, %.3f of a copy\n", "bandwidth", f->bytes_rate / 1e9,
            f->bytes_rate / f->copy);
     printf("  %-10s %s at most\n", "memory", tarn__bytes_text(t->peak_bytes));
 }
 
-/* Keys are stable: "kv" and "least_token_ms" keep their first names. */
 static void print_json(const result *f)
 {
     tarn__json json = {stdout, false};
@@ -45,7 +44,7 @@ static void print_json(const result *f)
     tarn__json_string(&json, "model", f->options.model);
     tarn__json_string(&json, "dtype", tarn_dtype_name(f->options.dtype));
     tarn__json_string(&json, "device", tarn_device_name(f->options.device, device, sizeof(device)));
-    tarn__json_string(&json, "kv", tarn_kv_type_name(f->options.kv_type));
+    tarn__json_string(&json, "kv_type", tarn_kv_type_name(f->options.kv_type));
     tarn__json_int(&json, "prompt", f->options.prompt);
     tarn__json_int(&json, "tokens", f->options.tokens);
     tarn__json_int(&json, "sequences", f->options.sequences);
@@ -57,7 +56,7 @@ static void print_json(const result *f)
     tarn__json_real(&json, "prompt_tokens_per_second", f->prompt_rate, 1);
     tarn__json_real(&json, "first_token_ms", t->first_ms, 4);
     tarn__json_real(&json, "token_ms", t->token_ms, 4);
-    tarn__json_real(&json, "least_token_ms", t->min_token_ms, 4);
+    tarn__json_real(&json, "min_token_ms", t->min_token_ms, 4);
     tarn__json_real(&json, "tokens_per_second", f->token_rate, 2);
     tarn__json_real(&json, "weight_bytes_per_second", f->bytes_rate, 0);
     tarn__json_real(&json, "of_copy", f->bytes_rate / f->copy, 4);

@@ -114,7 +114,7 @@ static void print_matmul(int64_t n, const double *tarn, const tarn__matmul_times
         return;
     }
     open_row(&json, options);
-    tarn__json_string(&json, "op", "product");
+    tarn__json_string(&json, "op", "matmul");
     tarn__json_string(&json, "dtype", "f32");
     tarn__json_shape(&json, "shape", TARN_SHAPE(n, n, n));
     write_pair(&json, "fwd_us", "fwd_ratio", tarn[0], tarn[1]);

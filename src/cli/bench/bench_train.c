@@ -27,11 +27,11 @@ static void print_heading(const tarn_train_timing *t)
     tarn__heading("a step of %s on %s, %s; %s", t->options.model, t->options.device, info.description,
                   t->options.precision);
     if (t->tokens)
-        printf("  %lld windows of %lld tokens, %lld at a time, vocabulary %lld, %lld parameters, recompute %s\n",
+        printf("  %lld windows of %lld tokens, micro-batch %lld, vocabulary %lld, %lld parameters, recompute %s\n",
                (long long)t->samples, (long long)t->options.context, (long long)t->options.micro_batch,
                (long long)t->options.vocab_size, (long long)t->parameters, t->options.recompute);
     if (t->tokens && t->options.lora)
-        printf("  adapters of rank %lld beside %lld frozen parameters\n", (long long)t->options.lora,
+        printf("  LoRA adapters of rank %lld, %lld frozen parameters\n", (long long)t->options.lora,
                (long long)t->frozen);
     if (!t->tokens)
         printf("  %lld images, %lld parameters\n", (long long)t->samples, (long long)t->parameters);
@@ -41,23 +41,23 @@ static void print_table(const tarn_train_timing *t, const tarn__roofline *y)
 {
     double speed = speed_of(t);
     print_heading(t);
-    printf("  %-10s %9.3f ms, at least %.3f; %.0f %s/s\n", "step", t->step_ms, t->min_step_ms, rate_of(t),
+    printf("  %-10s %9.3f ms, minimum %.3f; %.0f %s/s\n", "step", t->step_ms, t->min_step_ms, rate_of(t),
            t->tokens ? "tokens" : "images");
     if (t->is_captured)
-        printf("  %-10s   recorded and repeated as a whole; operation by operation its parts take\n", "");
+        printf("  %-10s   captured and replayed as a graph; phases of an eager step:\n", "");
     printf("  %-10s %9.3f ms\n  %-10s %9.3f ms\n  %-10s %9.3f ms\n  %-10s %9.3f ms\n", "  batch", t->batch_ms,
            "  forward", t->forward_ms, "  backward", t->backward_ms, "  update", t->update_ms);
-    printf("  %-10s %9.3f ms for a step\n", "host", t->host_ms);
-    printf("  %-10s %9.1f %% of the time busy\n", "device", 100 * t->utilization);
+    printf("  %-10s %9.3f ms per step\n", "host", t->host_ms);
+    printf("  %-10s %9.1f %% utilization\n", "device", 100 * t->utilization);
     if (!isnan(speed)) {
-        printf("  %-10s %9.2f TFLOP/s, %.3f of a product of %lld rows", "speed", speed / 1e12, speed / y->matmul,
+        printf("  %-10s %9.2f TFLOP/s, %.3f of a matmul of %lld rows", "speed", speed / 1e12, speed / y->matmul,
                (long long)y->rows);
-        printf(isnan(y->peak) ? "\n" : ", %.3f of the stated peak of %.0f\n", speed / y->peak, y->peak / 1e12);
+        printf(isnan(y->peak) ? "\n" : ", MFU %.3f of a peak of %.0f\n", speed / y->peak, y->peak / 1e12);
     }
     tarn__print_memory_kinds(&t->memory);
 }
 
-/* Keys are stable: "busy", "of_product" and "least_step_ms" keep their first names. */
+/* MFU is missing (null) on devices whose peak is not known. */
 static void print_json(const tarn_train_timing *t, const tarn__roofline *y)
 {
     double speed = speed_of(t);
@@ -78,17 +78,17 @@ static void print_json(const tarn_train_timing *t, const tarn__roofline *y)
     tarn__json_int(&json, "frozen", t->frozen);
     tarn__json_bool(&json, "captured", t->is_captured);
     tarn__json_real(&json, "step_ms", t->step_ms, 4);
-    tarn__json_real(&json, "least_step_ms", t->min_step_ms, 4);
+    tarn__json_real(&json, "min_step_ms", t->min_step_ms, 4);
     tarn__json_real(&json, t->tokens ? "tokens_per_second" : "images_per_second", rate_of(t), 1);
     tarn__json_real(&json, "batch_ms", t->batch_ms, 4);
     tarn__json_real(&json, "forward_ms", t->forward_ms, 4);
     tarn__json_real(&json, "backward_ms", t->backward_ms, 4);
     tarn__json_real(&json, "update_ms", t->update_ms, 4);
     tarn__json_real(&json, "host_ms", t->host_ms, 4);
-    tarn__json_real(&json, "busy", t->utilization, 4);
+    tarn__json_real(&json, "utilization", t->utilization, 4);
     tarn__json_real(&json, "tflops", speed / 1e12, 3);
-    tarn__json_real(&json, "of_product", speed / y->matmul, 4);
-    tarn__json_real(&json, "of_peak", speed / y->peak, 4);
+    tarn__json_real(&json, "of_matmul", speed / y->matmul, 4);
+    tarn__json_real(&json, "mfu", speed / y->peak, 4);
     tarn__json_memory_kinds(&json, &t->memory);
     tarn__json_end(&json);
 }

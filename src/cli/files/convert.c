@@ -17,7 +17,7 @@ static void show_progress(int64_t done, int64_t all, const char *name, void *ctx
             tarn__bytes_text(all), tarn__escaped(name), done == all ? "\n" : "");
 }
 
-/* Keys keep their first names ("plain", "uneven", "finer"): scripts read them. */
+/* Keys are the fields of tarn_convert_summary. */
 static void print_json(const tarn__options *o, const tarn_convert_summary *s)
 {
     tarn__json json = {stdout, false};
@@ -29,9 +29,9 @@ static void print_json(const tarn__options *o, const tarn_convert_summary *s)
         tarn__json_string(&json, "type", o->type);
     tarn__json_int(&json, "tensors", s->tensors);
     tarn__json_int(&json, "changed", s->changed);
-    tarn__json_int(&json, "plain", s->unquantized);
-    tarn__json_int(&json, "uneven", s->fallback);
-    tarn__json_int(&json, "finer", s->promoted);
+    tarn__json_int(&json, "unquantized", s->unquantized);
+    tarn__json_int(&json, "fallback", s->fallback);
+    tarn__json_int(&json, "promoted", s->promoted);
     tarn__json_int(&json, "bytes_before", s->before);
     tarn__json_int(&json, "bytes", s->after);
     tarn__json_end(&json);
@@ -44,11 +44,12 @@ static void print_summary(const tarn__options *o, const tarn_convert_summary *s)
     printf("%s: %d tensors, %s instead of %s\n", tarn__escaped(o->words[1]), s->tensors, tarn__bytes_text(s->after),
            tarn__bytes_text(s->before));
     if (o->type && s->unquantized)
-        printf("%d that are no matrices of weights (norms, biases, positions) are f32\n", s->unquantized);
+        printf("%d tensors stay f32: norms, biases and position embeddings\n", s->unquantized);
     if (s->fallback)
-        printf("%d whose rows are no whole number of such blocks are q8_0, or as they were\n", s->fallback);
+        printf("%d tensors fall back to q8_0 or stay as they are: their rows are not a multiple of the quant block\n",
+               s->fallback);
     if (s->promoted)
-        printf("the head is q6_k\n");
+        printf("the head is promoted to q6_k\n");
 }
 
 /* Returns an exit status. Progress is for a user at a terminal only, not for logs. */

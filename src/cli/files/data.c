@@ -75,7 +75,7 @@ static void print_counts_json(const view *v)
     tarn__json_string(&json, "file", v->options->words[0]);
     tarn__json_string(&json, "template", v->template_name);
     tarn__json_int(&json, "context", v->context);
-    tarn__json_int(&json, "cut", v->counts.truncated);
+    tarn__json_int(&json, "truncated", v->counts.truncated);
     tarn__json_string(&json, "hash", hash);
     print_split_json(&json, v, TARN_CHAT_DATASET_TRAINING, "training");
     print_split_json(&json, v, TARN_CHAT_DATASET_VALIDATION, "validation");

@@ -207,7 +207,7 @@ static void print_value_json(const tarn_gguf *file, const tarn_gguf_value *v, co
     tarn__json_string(&json, "key", v->key);
     tarn__json_string(&json, "type", tarn_gguf_type_name(v->type));
     if (is_list) {
-        tarn__json_string(&json, "of", tarn_gguf_type_name(v->element));
+        tarn__json_string(&json, "element_type", tarn_gguf_type_name(v->element));
         tarn__json_open(&json, "value", '[');
     }
     for (int64_t i = 0; i < v->count; i++) {

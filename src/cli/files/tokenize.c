@@ -219,7 +219,7 @@ static void print_summary(const tarn__options *o, const tarn_tokenizer *t, const
         tarn__json_open(&json, NULL, '{');
         tarn__json_string(&json, "folder", o->prepare);
         tarn__json_string(&json, "tokenizer", tarn_tokenizer_kind(t));
-        tarn__json_int(&json, "vocabulary", tarn_tokenizer_count(t));
+        tarn__json_int(&json, "vocab_size", tarn_tokenizer_count(t));
         tarn__json_int(&json, "documents", s->documents);
         tarn__json_int(&json, "bytes", s->bytes);
         tarn__json_int(&json, "train_tokens", s->train_tokens);
