@@ -3,27 +3,13 @@
 
 #include <string.h>
 
-#include "base/error.h"
 #include "base/memory.h"
 
-/* At least 16 elements and at least twice the last capacity. The limit keeps all later products below SIZE_MAX. */
+#define FIRST_CAPACITY 16
+
 bool tarn__buffer_reserve(tarn__buffer *buffer, size_t more, size_t element)
 {
-    if (more <= buffer->capacity - buffer->count)
-        return true;
-    if (more > SIZE_MAX / 4 / element - buffer->count)
-        return tarn__raise(TARN_ERROR_MEMORY, "out of host memory: an array is too long");
-    size_t capacity = buffer->count + more > 2 * buffer->capacity ? buffer->count + more : 2 * buffer->capacity;
-    capacity = capacity < 16 ? 16 : capacity;
-    char *data = tarn__alloc(capacity * element);
-    if (!data)
-        return false;
-    if (buffer->data)
-        memcpy(data, buffer->data, buffer->count * element);
-    tarn__release(buffer->data, buffer->capacity * element);
-    buffer->data = data;
-    buffer->capacity = capacity;
-    return true;
+    return tarn__array_reserve(&buffer->data, buffer->count, &buffer->capacity, more, element, FIRST_CAPACITY);
 }
 
 bool tarn__buffer_add(tarn__buffer *buffer, const void *from, size_t count, size_t element)

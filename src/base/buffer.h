@@ -1,6 +1,7 @@
 /* buffer.h: growing arrays of any element type, for bytes, ids and records.
  *
- * Unlike the lists of memory.h, whose count is an int, a buffer counts in size_t: texts and files may exceed 2 GiB. */
+ * The same growth as tarn__array_reserve() of memory.h, with array, count and capacity in one struct. Counts are
+ * size_t: texts and files may exceed 2 GiB. */
 #ifndef TARN__BUFFER_H
 #define TARN__BUFFER_H
 

@@ -5,6 +5,7 @@
  * Threads: everything but tarn_set_allocator() may be called concurrently. */
 #include "base/memory.h"
 
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -179,20 +180,41 @@ bool tarn_set_allocator(const tarn_allocator *wanted)
 
 #define FIRST_CAPACITY 32
 
-/* Allocates, copies and releases: the allocator callback has no realloc. */
-bool tarn__list_reserve(void *array, int count, int *capacity, size_t each)
+/* Allocates, copies and releases: the allocator callback has no realloc. The limit keeps all later products below
+ * SIZE_MAX. */
+bool tarn__array_reserve(void *array, size_t count, size_t *capacity, size_t more, size_t each, size_t min)
 {
     void *old, *grown;
-    if (count < *capacity)
+    if (more <= *capacity - count)
         return true;
-    int more = *capacity ? 2 * *capacity : FIRST_CAPACITY;
-    if (!(grown = tarn__alloc(each * (size_t)more)))
+    if (more > SIZE_MAX / 4 / each - count)
+        return tarn__raise(TARN_ERROR_MEMORY, "out of host memory: an array is too long");
+    size_t larger = count + more > 2 * *capacity ? count + more : 2 * *capacity;
+    larger = larger < min ? min : larger;
+    if (!(grown = tarn__alloc(each * larger)))
         return false;
     memcpy(&old, array, sizeof(old)); /* `array` points to a pointer of any type: no aliasing by assignment */
     if (count > 0)
-        memcpy(grown, old, each * (size_t)count);
-    tarn__release(old, each * (size_t)*capacity);
+        memcpy(grown, old, each * count);
+    tarn__release(old, each * *capacity);
     memcpy(array, &grown, sizeof(grown));
-    *capacity = more;
+    *capacity = larger;
     return true;
+}
+
+bool tarn__list_reserve_min(void *array, int count, int *capacity, size_t each, int min)
+{
+    if (count < *capacity)
+        return true;
+    if (*capacity > INT_MAX / 2)
+        return tarn__raise(TARN_ERROR_MEMORY, "out of host memory: an array is too long");
+    size_t larger = (size_t)*capacity;
+    bool good = tarn__array_reserve(array, (size_t)count, &larger, 1, each, (size_t)min);
+    *capacity = (int)larger;
+    return good;
+}
+
+bool tarn__list_reserve(void *array, int count, int *capacity, size_t each)
+{
+    return tarn__list_reserve_min(array, count, capacity, each, FIRST_CAPACITY);
 }

@@ -37,9 +37,14 @@ int64_t tarn__memory_in_use(void);
 
 /* ---- growing arrays ---------------------------------------------------------------------------------------------- */
 
-/* Grows an array that has `count` elements of `each` bytes and space for *capacity, so that one more fits: at least
- * doubles it and updates *array (a pointer to a pointer) and *capacity. False with an error, and nothing changed.
- * The owner releases it by tarn__release() with *capacity · each bytes. */
+/* Grows an array of `count` elements of `each` bytes, with space for *capacity, so that `more` elements fit: to at
+ * least twice the capacity and at least `min` elements. Updates *array (a pointer to a pointer) and *capacity; elements
+ * beyond `count` are zero. False with an error, and nothing changed. The owner releases the array by tarn__release()
+ * with *capacity · each bytes. */
+bool tarn__array_reserve(void *array, size_t count, size_t *capacity, size_t more, size_t each, size_t min);
+
+/* The same for one more element of an array that is counted in ints; the first capacity is 32, or `min`. */
 bool tarn__list_reserve(void *array, int count, int *capacity, size_t each);
+bool tarn__list_reserve_min(void *array, int count, int *capacity, size_t each, int min);
 
 #endif

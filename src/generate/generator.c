@@ -104,7 +104,7 @@ void tarn_generator_free(tarn_generator *generator)
         return;
     for (int64_t i = 0; generator->sequence && i < generator->count; i++) {
         close_prompt(&generator->sequence[i]);
-        tarn__release(generator->sequence[i].tokens, sizeof(int32_t) * (size_t)generator->sequence[i].capacity);
+        tarn__release(generator->sequence[i].tokens, sizeof(int32_t) * generator->sequence[i].capacity);
     }
     tarn__release(generator->sequence, sizeof(*generator->sequence) * (size_t)generator->count);
     tarn__release(generator->ids, sizeof(*generator->ids) * (size_t)generator->count);
@@ -118,20 +118,12 @@ void tarn_generator_free(tarn_generator *generator)
 
 /* ---- sequences --------------------------------------------------------------------------------------------------- */
 
-/* Grows the array by doubling. */
+#define FIRST_CAPACITY 256
+
 bool tarn__sequence_add(tarn__sequence *s, int32_t token)
 {
-    if (s->count == s->capacity) {
-        int64_t capacity = s->capacity ? 2 * s->capacity : 256;
-        int32_t *tokens = tarn__alloc(sizeof(*tokens) * (size_t)capacity);
-        if (!tokens)
-            return false;
-        if (s->count > 0)
-            memcpy(tokens, s->tokens, sizeof(*tokens) * (size_t)s->count);
-        tarn__release(s->tokens, sizeof(*tokens) * (size_t)s->capacity);
-        s->tokens = tokens;
-        s->capacity = capacity;
-    }
+    if (!tarn__array_reserve(&s->tokens, (size_t)s->count, &s->capacity, 1, sizeof(*s->tokens), FIRST_CAPACITY))
+        return false;
     s->tokens[s->count++] = token;
     return true;
 }

@@ -28,7 +28,8 @@ typedef struct tarn__stop_buffer {
  * fed. */
 typedef struct tarn__sequence {
     int32_t *tokens;
-    int64_t count, capacity;
+    int64_t count;
+    size_t capacity; /* of `tokens`, in elements */
     bool is_active;
     int64_t generated, most; /* tokens after the prompt, and their maximum */
     bool slid;               /* the window slid since the last output */

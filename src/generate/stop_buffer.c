@@ -38,26 +38,17 @@ void tarn__stop_buffer_close(tarn__stop_buffer *buffer)
     *buffer = (tarn__stop_buffer){0};
 }
 
+#define FIRST_CAPACITY 256
+
 /* Drops the bytes already output and reserves capacity for `more`. */
 static bool reserve(tarn__stop_buffer *buffer, size_t more)
 {
-    size_t left = buffer->length - buffer->ready, needed = left + more;
+    size_t left = buffer->length - buffer->ready;
     if (buffer->ready > 0)
         memmove(buffer->text, buffer->text + buffer->ready, left);
     buffer->ready = 0;
     buffer->length = left;
-    if (needed <= buffer->capacity)
-        return true;
-    size_t capacity = needed < 128 ? 256 : 2 * needed;
-    char *text = tarn__alloc(capacity);
-    if (!text)
-        return false;
-    if (left > 0)
-        memcpy(text, buffer->text, left);
-    tarn__release(buffer->text, buffer->capacity);
-    buffer->text = text;
-    buffer->capacity = capacity;
-    return true;
+    return tarn__array_reserve(&buffer->text, left, &buffer->capacity, more, 1, FIRST_CAPACITY);
 }
 
 /* ---- matching ---------------------------------------------------------------------------------------------------- */

@@ -9,23 +9,9 @@
 #include "base/memory.h"
 #include "nn/lora.h"
 
-/* An array with capacity for one more element: itself, or a copy of twice the size, whose predecessor is released. NULL
- * with an error and the array as it was. It starts with 2: most modules have a weight and a bias, and a model has
- * thousands of modules. */
-static void *reserve(void *array, int count, int *capacity, size_t size)
-{
-    if (count < *capacity)
-        return array;
-    int larger = *capacity ? *capacity * 2 : 2;
-    void *grown = tarn__alloc(size * (size_t)larger);
-    if (!grown)
-        return NULL;
-    if (count)
-        memcpy(grown, array, size * (size_t)count);
-    tarn__release(array, size * (size_t)*capacity);
-    *capacity = larger;
-    return grown;
-}
+/* First capacity of parameters and children: most modules have a weight and a bias, and a model has thousands of
+ * modules. */
+#define FIRST_CAPACITY 2
 
 bool tarn__check_module(const char *function, const tarn_module *module)
 {
@@ -143,11 +129,10 @@ static bool check_state(const char *function, const tarn_module *module, const c
 /* Adds an entry that borrows the tensor; the callers retain it once this has succeeded. */
 static bool append(tarn_module *module, const char *name, tarn_tensor *tensor, bool is_buffer)
 {
-    tarn__parameter *list = reserve(module->parameter, module->parameters, &module->parameter_capacity, sizeof(*list));
-    if (!list)
+    if (!tarn__list_reserve_min(&module->parameter, module->parameters, &module->parameter_capacity,
+                                sizeof(*module->parameter), FIRST_CAPACITY))
         return false;
-    module->parameter = list;
-    tarn__parameter *entry = &list[module->parameters];
+    tarn__parameter *entry = &module->parameter[module->parameters];
     entry->path = tarn__path_of(module, name);
     if (!entry->path)
         return false;
@@ -203,15 +188,14 @@ tarn_tensor *tarn_module_add_buffer(tarn_module *module, const char *name, tarn_
 /* The child's paths are rewritten, since its root is now that of the module. */
 static bool append_child(tarn_module *module, const char *name, tarn_module *child)
 {
-    tarn_module **list = reserve(module->child, module->children, &module->child_capacity, sizeof(*list));
-    if (!list)
+    if (!tarn__list_reserve_min(&module->child, module->children, &module->child_capacity, sizeof(*module->child),
+                                FIRST_CAPACITY))
         return false;
-    module->child = list;
     child->name = tarn__string_copy(name);
     if (!child->name)
         return false;
     child->parent = module;
-    list[module->children++] = child;
+    module->child[module->children++] = child;
     if (tarn__rename_tree(child))
         return true;
     module->children--;

@@ -48,7 +48,8 @@ tarn__memfile *tarn__memfiles_add(const char *function, const char *path)
     return file->path ? file : NULL;
 }
 
-/* Grows the buffer at least twofold, so that appending is linear. Returns the start of the new bytes, borrowed. */
+/* Grows the buffer at least twofold, so that appending is linear. Returns the start of the new bytes, borrowed. Not by
+ * tarn__array_reserve(): the bytes are aligned and not zeroed, and the error names the file. */
 char *tarn__memfile_extend(tarn__memfile *file, size_t count)
 {
     if (count > file->capacity - file->count) {

@@ -14,23 +14,6 @@
 
 /* ---- layers ------------------------------------------------------------------------------------------------------ */
 
-/* Doubles the list. */
-static bool reserve(tarn__lora_layers *list)
-{
-    if (list->count < list->capacity)
-        return true;
-    int capacity = list->capacity ? 2 * list->capacity : 64;
-    tarn__lora_layer *grown = tarn__alloc(sizeof(*grown) * (size_t)capacity);
-    if (!grown)
-        return false;
-    if (list->count)
-        memcpy(grown, list->layer, sizeof(*grown) * (size_t)list->count);
-    tarn__release(list->layer, sizeof(*grown) * (size_t)list->capacity);
-    list->layer = grown;
-    list->capacity = capacity;
-    return true;
-}
-
 /* State of the visit. */
 typedef struct listing {
     tarn__lora_layers *list;
@@ -44,7 +27,8 @@ static bool list_one(tarn_module *module, const char *path, void *ctx)
     tarn__lora_layers *list = l->list;
     if (!module->linear || module == l->head)
         return true;
-    char *copy = reserve(list) ? tarn__string_copy(path) : NULL;
+    bool good = tarn__list_reserve(&list->layer, list->count, &list->capacity, sizeof(*list->layer));
+    char *copy = good ? tarn__string_copy(path) : NULL;
     if (copy)
         list->layer[list->count++] = (tarn__lora_layer){module, copy, module->adapter != NULL};
     return copy != NULL;

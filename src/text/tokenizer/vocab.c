@@ -43,22 +43,14 @@ static bool grow_slots(tarn__vocab *vocab)
     return true;
 }
 
+#define FIRST_CAPACITY 256
+
 /* Reserves capacity for an id; ids in between stay unused. */
 static bool grow_pieces(tarn__vocab *vocab, int32_t id)
 {
-    if ((size_t)id < vocab->capacity)
-        return true;
-    size_t capacity = (size_t)id + 1 > 2 * vocab->capacity ? (size_t)id + 1 : 2 * vocab->capacity;
-    capacity = capacity < 256 ? 256 : capacity;
-    tarn__vocab_piece *grown = tarn__alloc(capacity * sizeof(*grown));
-    if (!grown)
-        return false;
-    if (vocab->piece)
-        memcpy(grown, vocab->piece, vocab->capacity * sizeof(*grown));
-    tarn__release(vocab->piece, vocab->capacity * sizeof(*grown));
-    vocab->piece = grown;
-    vocab->capacity = capacity;
-    return true;
+    size_t count = (size_t)vocab->count, needed = (size_t)id + 1;
+    return needed <= count || tarn__array_reserve(&vocab->piece, count, &vocab->capacity, needed - count,
+                                                  sizeof(*vocab->piece), FIRST_CAPACITY);
 }
 
 /* All memory is reserved first: after that nothing can fail, and a failed call leaves the vocabulary as it was. */

@@ -44,8 +44,8 @@ static const struct {
 typedef struct column {
     char *key;                 /* owned */
     char title[64], words[64]; /* of an unknown key: "Grad scale", "grad scale" */
-    double *step, *value;
-    int64_t count, capacity;
+    double *step, *value;      /* two arrays: charts take steps and values separately */
+    int count, step_capacity, value_capacity;
 } column;
 
 typedef struct table {
@@ -70,9 +70,8 @@ static int known_row(const char *key)
 static void release_table(table *t)
 {
     for (int i = 0; i < t->count; i++) {
-        size_t bytes = sizeof(double) * (size_t)t->column[i].capacity;
-        tarn__release(t->column[i].step, bytes);
-        tarn__release(t->column[i].value, bytes);
+        tarn__release(t->column[i].step, sizeof(double) * (size_t)t->column[i].step_capacity);
+        tarn__release(t->column[i].value, sizeof(double) * (size_t)t->column[i].value_capacity);
         tarn__string_free(t->column[i].key);
     }
 }
@@ -108,29 +107,11 @@ static column *find_column(table *t, const char *key)
     return added;
 }
 
-/* Grows the column for one more point. Two arrays instead of an array of structs: charts take steps and values
- * separately. */
+/* Reserves one more point. */
 static bool reserve(column *c)
 {
-    if (c->count < c->capacity)
-        return true;
-    size_t old = sizeof(double) * (size_t)c->capacity, bytes = old ? 2 * old : 256 * sizeof(double);
-    double *step = tarn__alloc(bytes), *value = tarn__alloc(bytes);
-    if (!step || !value) {
-        tarn__release(step, step ? bytes : 0);
-        tarn__release(value, value ? bytes : 0);
-        return false;
-    }
-    if (old) {
-        memcpy(step, c->step, old);
-        memcpy(value, c->value, old);
-    }
-    tarn__release(c->step, old);
-    tarn__release(c->value, old);
-    c->step = step;
-    c->value = value;
-    c->capacity = (int64_t)(bytes / sizeof(double));
-    return true;
+    return tarn__list_reserve(&c->step, c->count, &c->step_capacity, sizeof(*c->step)) &&
+           tarn__list_reserve(&c->value, c->count, &c->value_capacity, sizeof(*c->value));
 }
 
 /* Drops the points at `step` and later. */

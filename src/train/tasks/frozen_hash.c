@@ -63,12 +63,12 @@ static int64_t rows_in_part(const tarn_tensor *tensor, int64_t rows)
 static bool hash_tensor(tarn_tensor *tensor, uint64_t *hash)
 {
     int64_t rows = tensor->view.rank ? tensor->view.shape[0] : 1, step = rows_in_part(tensor, rows);
-    size_t room = rows > 0 ? (size_t)((int64_t)tarn_bytes(tensor) / rows * step) : 0;
-    unsigned char *bytes = tarn__alloc(room ? room : 1);
+    size_t buffer_bytes = rows > 0 ? (size_t)((int64_t)tarn_bytes(tensor) / rows * step) : 0;
+    unsigned char *bytes = tarn__alloc(buffer_bytes ? buffer_bytes : 1);
     bool good = bytes != NULL;
     *hash = hash_of(tensor->view.dtype, (const unsigned char *)tensor->view.shape,
                     sizeof(*tensor->view.shape) * (size_t)tensor->view.rank);
-    for (int64_t at = 0; good && room && at < rows; at += step) {
+    for (int64_t at = 0; good && buffer_bytes && at < rows; at += step) {
         tarn_scope *scope = tarn_scope_open();
         tarn_tensor *part = tensor->view.rank ? tarn_slice(tensor, 0, at, at + step < rows ? at + step : rows) : tensor;
         size_t count = part ? (size_t)tarn_bytes(part) : 0;
@@ -76,7 +76,7 @@ static bool hash_tensor(tarn_tensor *tensor, uint64_t *hash)
         *hash = hash_of(*hash, bytes, good ? count : 0);
         tarn_scope_close(scope);
     }
-    tarn__release(bytes, room ? room : 1);
+    tarn__release(bytes, buffer_bytes ? buffer_bytes : 1);
     return good;
 }
 
@@ -86,28 +86,13 @@ static bool hash_tensor(tarn_tensor *tensor, uint64_t *hash)
  * valid. */
 static bool add(tarn__frozen_hash *f, const char *name, uint64_t hash)
 {
-    if (f->count == f->room) {
-        int wider = f->room ? 2 * f->room : 64;
-        char **names = tarn__alloc(sizeof(*names) * (size_t)wider);
-        uint64_t *hashes = names ? tarn__alloc(sizeof(*hashes) * (size_t)wider) : NULL;
-        if (!hashes) {
-            tarn__release(names, sizeof(*names) * (size_t)wider);
-            return false;
-        }
-        for (int i = 0; i < f->count; i++) {
-            names[i] = f->name[i];
-            hashes[i] = f->hash[i];
-        }
-        tarn__release(f->name, sizeof(*names) * (size_t)f->room);
-        tarn__release(f->hash, sizeof(*hashes) * (size_t)f->room);
-        f->name = names;
-        f->hash = hashes;
-        f->room = wider;
-    }
-    if (!(f->name[f->count] = tarn__string_copy(name)))
+    if (!tarn__list_reserve(&f->tensor, f->count, &f->capacity, sizeof(*f->tensor)))
+        return false;
+    tarn__frozen_tensor added = {tarn__string_copy(name), hash};
+    if (!added.name)
         return false;
     f->all = hash_of(mixed(f->all ^ hash), (const unsigned char *)name, strlen(name)) | 1; /* 0 is none */
-    f->hash[f->count++] = hash;
+    f->tensor[f->count++] = added;
     return true;
 }
 
@@ -141,9 +126,8 @@ bool tarn__frozen_hash_compute(const char *function, const tarn_module *model, t
 void tarn__frozen_hash_free(tarn__frozen_hash *f)
 {
     for (int i = 0; i < f->count; i++)
-        tarn__string_free(f->name[i]);
-    tarn__release(f->name, sizeof(*f->name) * (size_t)f->room);
-    tarn__release(f->hash, sizeof(*f->hash) * (size_t)f->room);
+        tarn__string_free(f->tensor[i].name);
+    tarn__release(f->tensor, sizeof(*f->tensor) * (size_t)f->capacity);
     *f = (tarn__frozen_hash){0};
 }
 
@@ -151,14 +135,15 @@ bool tarn__frozen_hash_check(const char *function, const tarn__frozen_hash *now,
                              const char *where, const char *against)
 {
     for (int i = 0; i < now->count && i < before->count; i++) {
-        if (strcmp(now->name[i], before->name[i]) != 0)
+        if (strcmp(now->tensor[i].name, before->tensor[i].name) != 0)
             return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has the frozen tensor '%.200s' where %s has '%.200s'",
-                               function, where, now->name[i], against, before->name[i]);
-        if (now->hash[i] != before->hash[i])
+                               function, where, now->tensor[i].name, against, before->tensor[i].name);
+        if (now->tensor[i].hash != before->tensor[i].hash)
             return tarn__raise(TARN_ERROR_FORMAT,
                                "%s: the frozen tensor '%.200s' of '%s' has changed: its hash is %016" PRIx64
                                ", but %s has %016" PRIx64,
-                               function, now->name[i], where, now->hash[i], against, before->hash[i]);
+                               function, now->tensor[i].name, where, now->tensor[i].hash, against,
+                               before->tensor[i].hash);
     }
     return now->count == before->count ||
            tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has %d frozen tensors, but %s has %d", function, where, now->count,
@@ -173,8 +158,8 @@ bool tarn__frozen_hash_write(const char *function, const tarn__frozen_hash *f, c
     tarn__json_file *document = tarn__json_file_new(function);
     bool good = document && tarn__json_file_set_int(document, "format", FORMAT);
     for (int i = 0; good && i < f->count; i++) {
-        snprintf(text, sizeof(text), "%016" PRIx64, f->hash[i]);
-        good = tarn__json_file_add_string(document, "tensors", f->name[i]) &&
+        snprintf(text, sizeof(text), "%016" PRIx64, f->tensor[i].hash);
+        good = tarn__json_file_add_string(document, "tensors", f->tensor[i].name) &&
                tarn__json_file_add_string(document, "hashes", text);
     }
     good = good && tarn__json_file_save(document, path);

@@ -7,11 +7,15 @@
 #include <stdint.h>
 #include <tarn/nn.h>
 
-/* Hashes in the order of the model's parameters; owns its arrays. Zeroed is empty. */
+typedef struct tarn__frozen_tensor {
+    char *name; /* owned, as seen from the model */
+    uint64_t hash;
+} tarn__frozen_tensor;
+
+/* Hashes in the order of the model's parameters; owns its array. Zeroed is empty. */
 typedef struct tarn__frozen_hash {
-    int count, room;
-    char **name; /* owned, as seen from the model */
-    uint64_t *hash;
+    int count, capacity;
+    tarn__frozen_tensor *tensor;
     uint64_t all; /* of names and hashes together; 0: nothing is frozen */
 } tarn__frozen_hash;
 
