@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -11,18 +12,32 @@
 
 #include "cli/cli.h"
 
+#define FIRST_CAPACITY 16
+
+/* Doubled, so that appending n elements costs O(n). */
+bool tarn__input_reserve(void *array, size_t count, size_t *capacity, size_t more, size_t each)
+{
+    void *old, *grown;
+    if (more <= *capacity - count)
+        return true;
+    if (more > SIZE_MAX / 4 / each - count)
+        return false;
+    size_t larger = count + more > 2 * *capacity ? count + more : 2 * *capacity;
+    larger = larger < FIRST_CAPACITY ? FIRST_CAPACITY : larger;
+    memcpy(&old, array, sizeof(old)); /* `array` points to a pointer of any type: no aliasing by assignment */
+    if (!(grown = realloc(old, larger * each)))
+        return false;
+    memcpy(array, &grown, sizeof(grown));
+    *capacity = larger;
+    return true;
+}
+
 bool tarn__input_add(tarn__input *in, const char *bytes, size_t count)
 {
-    /* doubled, so that appending n bytes costs O(n) */
-    if (in->length + count + 1 > in->room) {
-        size_t room = 2 * (in->length + count + 1);
-        char *grown = realloc(in->text, room);
-        if (!grown)
-            return false;
-        in->text = grown;
-        in->room = room;
-    }
-    memcpy(in->text + in->length, bytes, count);
+    if (!tarn__input_reserve(&in->text, in->length, &in->capacity, count + 1, 1))
+        return false;
+    if (count > 0)
+        memcpy(in->text + in->length, bytes, count);
     in->length += count;
     in->text[in->length] = 0;
     return true;

@@ -1,4 +1,4 @@
-/* input.h: input of commands: files, standard input, pipes. */
+/* input.h: input of commands: files, standard input, pipes; the growing arrays that hold it. */
 #ifndef TARN__INPUT_H
 #define TARN__INPUT_H
 
@@ -10,10 +10,15 @@
 #define TARN__STREAM_MAX ((size_t)256 << 20)
 #define TARN__LINE_MAX ((size_t)16 << 20)
 
+/* Grows an array of `count` elements of `each` bytes, with space for *capacity, so that `more` elements fit; at least
+ * doubles it. Updates *array (a pointer to a pointer) and *capacity. False without memory, and nothing changed. The
+ * caller frees the array. Counterpart of tarn__array_reserve() in the library, which the command cannot include. */
+bool tarn__input_reserve(void *array, size_t count, size_t *capacity, size_t more, size_t each);
+
 /* A buffer with a terminating 0; zeroed at first. The caller frees `text`. */
 typedef struct tarn__input {
     char *text;
-    size_t length, room;
+    size_t length, capacity;
 } tarn__input;
 
 /* Appends bytes. False without memory. */

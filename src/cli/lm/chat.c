@@ -23,7 +23,8 @@
 /* The messages in order; a system message, if any, is the first. */
 typedef struct history {
     tarn_chat_message *messages; /* contents are owned */
-    int count, capacity;
+    int count;
+    size_t capacity; /* of `messages`, in elements */
 } history;
 
 /* Zeroed members are valid for clean-up. */
@@ -67,14 +68,8 @@ static int no_memory(chat *c)
 /* Appends a message with a copy of the content; roles are literals. */
 static bool add_message(history *h, const char *role, const char *content)
 {
-    if (h->count == h->capacity) {
-        int capacity = h->capacity ? 2 * h->capacity : 16;
-        tarn_chat_message *messages = realloc(h->messages, (size_t)capacity * sizeof(*messages));
-        if (!messages)
-            return false;
-        h->messages = messages;
-        h->capacity = capacity;
-    }
+    if (!tarn__input_reserve(&h->messages, (size_t)h->count, &h->capacity, 1, sizeof(*h->messages)))
+        return false;
     char *copy = strdup(content);
     if (copy)
         h->messages[h->count++] = (tarn_chat_message){.role = role, .content = copy};
@@ -188,20 +183,12 @@ static bool begin(chat *c, const int32_t *tokens, int64_t count)
  * and when standard output is closed. */
 static char *print_answer(const chat *c, tarn_output *piece)
 {
-    char *text = calloc(1, 1);
-    size_t length = 0;
-    bool has_slid = false;
-    while (text && !interrupted && !ferror(stdout) && tarn_generator_next(c->writer, piece)) {
+    tarn__input text = {0};
+    bool has_slid = false, good = tarn__input_add(&text, "", 0);
+    while (good && !interrupted && !ferror(stdout) && tarn_generator_next(c->writer, piece)) {
         tarn__print_generated(piece->text, piece->length);
         fflush(stdout);
-        char *longer = realloc(text, length + piece->length + 1);
-        if (!longer)
-            free(text);
-        text = longer;
-        if (text) {
-            memcpy(text + length, piece->text, piece->length);
-            text[length += piece->length] = 0;
-        }
+        good = tarn__input_add(&text, piece->text, piece->length);
         has_slid = has_slid || piece->slid;
     }
     printf("\n");
@@ -209,7 +196,9 @@ static char *print_answer(const chat *c, tarn_output *piece)
         fprintf(stderr, "(the context of %lld tokens was full: the answer continues from its last %lld%s)\n",
                 (long long)c->context, (long long)(c->context / 2),
                 system_count(&c->history) ? " and the system message" : "");
-    return text;
+    if (!good)
+        free(text.text);
+    return good ? text.text : NULL;
 }
 
 /* Prints the answer and appends it to the history, also one cut short by Ctrl-C. False with an error, or without

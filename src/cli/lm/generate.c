@@ -23,9 +23,9 @@ typedef struct token {
 /* One generated sequence; owns its arrays. */
 typedef struct text {
     token *tokens;
-    int64_t count, capacity;
-    char *bytes;
-    size_t length, byte_capacity;
+    int64_t count;
+    size_t capacity; /* of `tokens`, in elements */
+    tarn__input bytes;
     tarn_finish_reason end;
 } text;
 
@@ -77,14 +77,8 @@ static double seconds(void)
 /* Copies the token: an output is valid until the next one only. False without memory. */
 static bool append_token(text *t, const tarn_output *output)
 {
-    if (t->count == t->capacity) {
-        int64_t capacity = t->capacity ? 2 * t->capacity : 256;
-        token *tokens = realloc(t->tokens, (size_t)capacity * sizeof(*tokens));
-        if (!tokens)
-            return false;
-        t->tokens = tokens;
-        t->capacity = capacity;
-    }
+    if (!tarn__input_reserve(&t->tokens, (size_t)t->count, &t->capacity, 1, sizeof(*t->tokens)))
+        return false;
     token *now = &t->tokens[t->count];
     *now = (token){.id = output->token, .logprob = output->logprob};
     size_t bytes = sizeof(*now->top_logprobs) * (size_t)output->top_logprob_count;
@@ -100,17 +94,8 @@ static bool append_token(text *t, const tarn_output *output)
  * a token (token < 0). */
 static bool append(text *t, const tarn_output *output)
 {
-    if (t->length + output->length > t->byte_capacity) {
-        size_t capacity = 2 * (t->length + output->length);
-        char *bytes = realloc(t->bytes, capacity);
-        if (!bytes)
-            return false;
-        t->bytes = bytes;
-        t->byte_capacity = capacity;
-    }
-    if (output->length > 0)
-        memcpy(t->bytes + t->length, output->text, output->length);
-    t->length += output->length;
+    if (!tarn__input_add(&t->bytes, output->text, output->length))
+        return false;
     t->end = output->finish_reason;
     return output->token < 0 || append_token(t, output);
 }
@@ -131,7 +116,7 @@ static void print_output(const job *w, const tarn_output *output)
 static void print_prompt(const job *w)
 {
     if (w->tokenizer)
-        tarn__print_generated(w->prompt.text, w->prompt.length);
+        tarn__print_generated(w->prompt.text.text, w->prompt.text.length);
     for (int64_t i = 0; !w->tokenizer && i < w->prompt.count; i++)
         printf("%s%d", i ? " " : "", (int)w->prompt.tokens[i]);
 }
@@ -144,7 +129,7 @@ static void print_text(const job *w, int64_t i)
     if (w->options->echo)
         print_prompt(w);
     if (w->tokenizer)
-        tarn__print_generated(t->bytes, t->length);
+        tarn__print_generated(t->bytes.text, t->bytes.length);
     for (int64_t k = 0; !w->tokenizer && k < t->count; k++)
         printf("%s%d", k || w->options->echo ? " " : "", (int)t->tokens[k].id);
     printf("\n");
@@ -202,9 +187,9 @@ static void print_json(const job *w, int64_t i)
         tarn__json_int(&json, NULL, t->tokens[k].id);
     tarn__json_close(&json, ']');
     if (w->tokenizer && w->options->echo)
-        tarn__json_bytes(&json, "prompt_text", w->prompt.text, w->prompt.length);
+        tarn__json_bytes(&json, "prompt_text", w->prompt.text.text, w->prompt.text.length);
     if (w->tokenizer)
-        tarn__json_bytes(&json, "text", t->bytes, t->length);
+        tarn__json_bytes(&json, "text", t->bytes.text, t->bytes.length);
     tarn__json_string(&json, "finish_reason", ends[t->end]);
     if (w->options->top_logprobs)
         print_logprobs(&json, w, t);
@@ -349,7 +334,7 @@ static void close_job(job *w)
         for (int64_t k = 0; k < w->texts[i].count; k++)
             free(w->texts[i].tokens[k].top_logprobs);
         free(w->texts[i].tokens);
-        free(w->texts[i].bytes);
+        free(w->texts[i].bytes.text);
     }
     free(w->texts);
     tarn_generator_free(w->writer);

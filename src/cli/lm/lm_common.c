@@ -110,8 +110,8 @@ static int read_ids(tarn__prompt *p, const char *text)
 static int encode(tarn__prompt *p, const tarn_tokenizer *tokenizer, const tarn_model_info *info)
 {
     int64_t count = 0;
-    int32_t *tokens =
-        tarn_tokenizer_encode(tokenizer, p->text, p->length, &(tarn_encode_options){.add_special = true}, &count);
+    int32_t *tokens = tarn_tokenizer_encode(tokenizer, p->text.text, p->text.length,
+                                            &(tarn_encode_options){.add_special = true}, &count);
     if (!tokens)
         return tarn__print_error("generate");
     p->tokens = malloc((size_t)(count + 1) * sizeof(*p->tokens));
@@ -131,37 +131,20 @@ static int encode(tarn__prompt *p, const tarn_tokenizer *tokenizer, const tarn_m
 
 /* ---- text -------------------------------------------------------------------------------------------------------- */
 
-/* Appends to the text, with a terminating 0; `*capacity` starts as 0. */
-static bool append(tarn__prompt *p, size_t *capacity, const char *bytes, size_t count)
-{
-    if (p->length + count + 1 > *capacity) {
-        *capacity = 2 * (p->length + count + 1);
-        char *text = realloc(p->text, *capacity);
-        if (!text)
-            return false;
-        p->text = text;
-    }
-    memcpy(p->text + p->length, bytes, count);
-    p->length += count;
-    p->text[p->length] = 0;
-    return true;
-}
-
 /* Reads to the end of file. The text stays valid, and owned by the prompt, after a failure too. */
 static int read_stream(tarn__prompt *p, FILE *from, const char *name)
 {
     /* allocates a terminating 0 from the start: an empty stream is an empty string */
     char bytes[4096];
-    size_t capacity = 0;
-    if (!append(p, &capacity, "", 0))
+    if (!tarn__input_add(&p->text, "", 0))
         return no_memory();
     for (size_t count; (count = fread(bytes, 1, sizeof(bytes), from)) > 0;) {
-        if (p->length + count > MAX_PROMPT_BYTES) {
+        if (p->text.length + count > MAX_PROMPT_BYTES) {
             fprintf(stderr, "tarn generate: '%s' is too long for a prompt; at most %d MiB\n", tarn__escaped(name),
                     MAX_PROMPT_BYTES >> 20);
             return TARN__FAILED;
         }
-        if (!append(p, &capacity, bytes, count))
+        if (!tarn__input_add(&p->text, bytes, count))
             return no_memory();
     }
     if (!ferror(from))
@@ -228,17 +211,18 @@ int tarn__prompt_read(tarn__prompt *p, const tarn__options *o, const tarn_tokeni
                       const tarn_model_info *info)
 {
     const char *words = o->word_count > 1 ? o->words[1] : "";
-    size_t capacity = 0;
     const char *source = find_source(o);
     if (o->ids)
         return read_ids(p, o->ids);
-    int status = source ? read_file(p, source) : append(p, &capacity, words, strlen(words)) ? TARN__DONE : no_memory();
+    int status = source                                            ? read_file(p, source)
+                 : tarn__input_add(&p->text, words, strlen(words)) ? TARN__DONE
+                                                                   : no_memory();
     return status == TARN__DONE ? encode(p, tokenizer, info) : status;
 }
 
 void tarn__prompt_free(tarn__prompt *p)
 {
-    free(p->text);
+    free(p->text.text);
     free(p->tokens);
     *p = (tarn__prompt){0};
 }

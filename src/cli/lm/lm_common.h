@@ -6,6 +6,7 @@
 #include <tarn/generate.h>
 
 #include "cli/checkpoint.h"
+#include "cli/input.h"
 
 /* Parses --kv-type, if given, and checks --gpu-layers. TARN__DONE, or TARN__MISUSED with a message on standard error.
  */
@@ -21,8 +22,7 @@ tarn_tokenizer *tarn__lm_tokenizer(const tarn__options *options);
 
 /* A prompt; owns its arrays. */
 typedef struct tarn__prompt {
-    char *text; /* NULL: tokens only */
-    size_t length;
+    tarn__input text; /* empty: tokens only */
     int32_t *tokens;
     int64_t count;
 } tarn__prompt;

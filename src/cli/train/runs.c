@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/input.h"
 
 /* ---- as JSON ----------------------------------------------------------------------------------------------------- */
 
@@ -57,8 +58,9 @@ typedef char cells[COLUMNS][LONGEST];
 
 typedef struct sheet {
     cells *row; /* owned; [rows], the first is the heading */
-    int rows, room;
-    bool full; /* no memory for more */
+    int rows;
+    size_t capacity; /* of `row`, in elements */
+    bool full;       /* no memory for more */
 } sheet;
 
 /* "text:a/long/path/valid.txt" → "text:valid.txt" */
@@ -81,15 +83,9 @@ static void number(double value, int digits, char *text)
 /* NULL without memory; `full` then stays set and the table is not printed. */
 static cells *new_row(sheet *s)
 {
-    if (s->rows == s->room) {
-        int room = s->room ? 2 * s->room : 64;
-        cells *grown = realloc(s->row, sizeof(cells) * (size_t)room);
-        if (!grown) {
-            s->full = true;
-            return NULL;
-        }
-        s->row = grown;
-        s->room = room;
+    if (!tarn__input_reserve(&s->row, (size_t)s->rows, &s->capacity, 1, sizeof(*s->row))) {
+        s->full = true;
+        return NULL;
     }
     return &s->row[s->rows++];
 }
