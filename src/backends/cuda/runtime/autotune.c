@@ -90,7 +90,8 @@ static char *find_record(const tarn__cuda_tuning *tuning, const struct tarn__cud
     return NULL;
 }
 
-/* Out of memory: not kept, so the next process chooses again. */
+/* Out of memory: not kept, so the next process chooses again. By realloc() and not tarn__array_reserve(), here and for
+ * `imported`: a failure must raise no error, and the records outlive a caller's allocator. */
 static void add_record(const tarn__cuda_tuning *tuning, struct tarn__cuda_tuning_file *file, const void *record,
                        bool is_used)
 {
