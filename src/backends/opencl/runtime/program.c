@@ -38,7 +38,8 @@ static uint64_t hash_string(uint64_t hash, const char *text)
 
 /* ---- program source ---------------------------------------------------------------------------------------------- */
 
-/* A growing string; once an allocation fails it stays as it is, not good. */
+/* A growing string; once an allocation fails it stays as it is, not good. By realloc() and not tarn__array_reserve(): a
+ * failure must raise no error, because probing and tuning go on without the program. */
 typedef struct text {
     char *at;
     size_t length, capacity;
