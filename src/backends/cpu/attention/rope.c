@@ -4,8 +4,8 @@
  * x and y are (B, T, H, D) or (B, H, T, D), by params->axis. The inverse rotation (backward) negates the sines.
  * ops/attention/rope.c computes the frequencies, with their scaling (linear, llama3). */
 #include "backends/cpu/common/convert.h"
+#include "backends/cpu/common/scalar_math_trig.h"
 #include "backends/cpu/common/scratch.h"
-#include "backends/cpu/common/vmath_trig.h"
 #include "backends/cpu/runtime/level.h"
 
 #define GRAIN 16384 /* elements per task */

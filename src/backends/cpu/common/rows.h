@@ -7,7 +7,7 @@
 #define TARN__CPU_ROWS_H
 
 #include "backends/cpu/common/convert.h"
-#include "backends/cpu/common/vmath.h"
+#include "backends/cpu/common/scalar_math.h"
 #include "backends/cpu/runtime/level.h"
 
 #define BLOCK 1024

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "backends/cpu/common/nt_store.h"
-#include "backends/cpu/common/vec_ext.h"
+#include "backends/cpu/common/vector_ext.h"
 #include "backends/cpu/runtime/level.h"
 
 #define INLINED_BYTES 512 /* longer rows are worth a call of memcpy() */

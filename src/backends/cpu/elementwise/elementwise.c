@@ -2,16 +2,16 @@
  * i64 come from elementwise_f64.c.
  *
  * A row has up to three implementations of its f32 tile: the plain expression, a version with a fast path
- * (fast_paths.inc), or hand-written vectors (vec_kernels.inc, arm_*.inc). The #defines before the kernels choose one
+ * (fast_paths.inc), or hand-written vectors (simd_kernels.inc, arm_*.inc). The #defines before the kernels choose one
  * per level by redefining tile_<name>; whichever it is, an element's result does not depend on its neighbors or on
  * its position in the tile. */
 #include <math.h>
 
 #include "backends/cpu/common/convert.h"
-#include "backends/cpu/common/vec.h"
-#include "backends/cpu/common/vmath.h"
-#include "backends/cpu/common/vmath_special.h"
-#include "backends/cpu/common/vmath_trig.h"
+#include "backends/cpu/common/scalar_math.h"
+#include "backends/cpu/common/scalar_math_special.h"
+#include "backends/cpu/common/scalar_math_trig.h"
+#include "backends/cpu/common/simd_f32.h"
 #include "backends/cpu/elementwise/elementwise_loops.h"
 #include "backends/cpu/elementwise/fast_f64.h"
 #include "backends/cpu/elementwise/tiles.inc"
@@ -101,7 +101,7 @@ WHERE_TILE
 /* Order matters: each uses what the ones before define. */
 /* clang-format off */
 #include "backends/cpu/elementwise/fast_paths.inc"
-#include "backends/cpu/elementwise/vec_kernels.inc"
+#include "backends/cpu/elementwise/simd_kernels.inc"
 #include "backends/cpu/elementwise/sqrt_avx512.inc"
 #include "backends/cpu/elementwise/arm_math.inc"
 #include "backends/cpu/elementwise/arm_select.inc"

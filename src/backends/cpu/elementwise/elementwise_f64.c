@@ -6,10 +6,10 @@
 #include <math.h>
 
 #include "backends/cpu/common/convert.h"
-#include "backends/cpu/common/vec.h"
-#include "backends/cpu/common/vmath.h"
-#include "backends/cpu/common/vmath_special.h"
-#include "backends/cpu/common/vmath_trig.h"
+#include "backends/cpu/common/scalar_math.h"
+#include "backends/cpu/common/scalar_math_special.h"
+#include "backends/cpu/common/scalar_math_trig.h"
+#include "backends/cpu/common/simd_f32.h"
 #include "backends/cpu/elementwise/elementwise_loops.h"
 #include "backends/cpu/elementwise/fast_f64.h"
 #include "backends/cpu/elementwise/tiles.inc"

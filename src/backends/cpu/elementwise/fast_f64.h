@@ -3,11 +3,11 @@
  * f32, at less than half the cost; gradients near their root below 1/4 ulp.
  *
  * Infinities, zeros and NaN appear where f64's own functions have them; values beyond the range of f32, even after a
- * factor of f32's range, only need to stay there. The rules of vmath.h hold. */
+ * factor of f32's range, only need to stay there. The rules of scalar_math.h hold. */
 #ifndef TARN__CPU_FAST_F64_H
 #define TARN__CPU_FAST_F64_H
 
-#include "backends/cpu/common/vmath.h"
+#include "backends/cpu/common/scalar_math.h"
 
 /* 2^x: 0 below f64's subnormals, infinite beyond its range; between -1074 and -1022 only known to be nonzero. */
 TARN__ALWAYS_INLINE static inline double tarn__exp2_fast(double x)

@@ -6,7 +6,7 @@
 #include <math.h>
 
 #include "backends/cpu/common/convert.h"
-#include "backends/cpu/common/vec_ext.h"
+#include "backends/cpu/common/vector_ext.h"
 #include "backends/cpu/runtime/level.h"
 
 #define F64_LOAD(vector, to, from) TARN__VEC_LOAD(vector, to, from)

@@ -4,8 +4,8 @@
  * Values are computed in f32 and rounded to the output's dtype; dropout multiplies in f64 and rounds once. */
 #include <math.h>
 
-#include "backends/cpu/common/vmath.h"
-#include "backends/cpu/common/vmath_trig.h"
+#include "backends/cpu/common/scalar_math.h"
+#include "backends/cpu/common/scalar_math_trig.h"
 #include "backends/cpu/random/dropout.h"
 #include "backends/cpu/runtime/level.h"
 

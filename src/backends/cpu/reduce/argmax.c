@@ -9,7 +9,7 @@
 
 #include "backends/cpu/common/convert.h"
 #include "backends/cpu/common/nt_store.h"
-#include "backends/cpu/common/vec_ext.h"
+#include "backends/cpu/common/vector_ext.h"
 #include "backends/cpu/elementwise/elementwise_loops.h"
 #include "backends/cpu/reduce/reduce_grad_rows.h"
 #include "backends/cpu/reduce/reduce_loops.h"

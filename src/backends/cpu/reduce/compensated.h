@@ -8,8 +8,8 @@
 #ifndef TARN__CPU_COMPENSATED_H
 #define TARN__CPU_COMPENSATED_H
 
-#include "backends/cpu/common/vec.h"
-#include "backends/cpu/common/vec_ext.h"
+#include "backends/cpu/common/simd_f32.h"
+#include "backends/cpu/common/vector_ext.h"
 
 #if TARN__VEC_LANES == 16
 

@@ -1,6 +1,6 @@
 /* prod_grad.c: the gradient of prod: g times the product of the other elements, from the product of the nonzero
  * elements and the number of zeros. Two passes: these two values per output, in f64, then one over x. */
-#include "backends/cpu/common/vec_ext.h"
+#include "backends/cpu/common/vector_ext.h"
 #include "backends/cpu/elementwise/elementwise_loops.h"
 #include "backends/cpu/reduce/reduce_grad_rows.h"
 #include "backends/cpu/reduce/reduce_loops.h"

@@ -8,7 +8,7 @@
 #include <math.h>
 
 #include "backends/cpu/common/convert.h"
-#include "backends/cpu/common/vec_ext.h"
+#include "backends/cpu/common/vector_ext.h"
 #include "backends/cpu/reduce/compensated.h"
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */

@@ -9,7 +9,7 @@
 #ifndef TARN__CPU_REDUCE_LOOPS_H
 #define TARN__CPU_REDUCE_LOOPS_H
 
-#include "backends/cpu/common/vec_ext.h"
+#include "backends/cpu/common/vector_ext.h"
 #include "backends/cpu/runtime/level.h"
 
 /* Chosen so that an f32 accumulator takes 64 steps: several vectors of them by rows, four rows per step by columns. */

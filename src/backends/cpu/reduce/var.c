@@ -5,7 +5,7 @@
  * mean than the elements are on average, the correction would cancel, and a second pass is centered on the mean. By
  * columns a group of rows small enough for L1 or L2 is read twice. Pieces are merged in f64 by the formula of Chan,
  * Golub and LeVeque. */
-#include "backends/cpu/common/vec_ext.h"
+#include "backends/cpu/common/vector_ext.h"
 #include "backends/cpu/elementwise/two_paths.h"
 #include "backends/cpu/reduce/reduce_loops.h"
 

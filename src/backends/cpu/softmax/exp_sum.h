@@ -1,11 +1,11 @@
 /* exp_sum.h: exponentials of a block relative to the row max, and their sum: the inner loop of softmax and cross
- * entropy. f32 runs on vectors (vec.h) where the level has them. x - max is at most 0 up to rounding; masked
+ * entropy. f32 runs on vectors (simd_f32.h) where the level has them. x - max is at most 0 up to rounding; masked
  * elements are -infinity, which must stay cheap. */
 #ifndef TARN__CPU_EXP_SUM_H
 #define TARN__CPU_EXP_SUM_H
 
 #include "backends/cpu/common/rows.h"
-#include "backends/cpu/common/vec_math.h"
+#include "backends/cpu/common/simd_f32_math.h"
 
 /* y = exp(x - max); returns the sum. y may be x. */
 TARN__UNUSED static double exp_sum_f64(const void *from, void *to, int64_t n, double max)

@@ -8,7 +8,7 @@
 #include "backends/cuda/common/element.cuh"
 #include "backends/cuda/random/dropout.cuh"
 
-/* ---- functions of backends/cpu/common/vmath.h, for the arguments that occur here --------------------------------- */
+/* ---- functions of backends/cpu/common/scalar_math.h, for the arguments that occur here --------------------------- */
 
 /* log u for 2^-25 <= u < 1. */
 __device__ __forceinline__ float log_of_unit(float u)

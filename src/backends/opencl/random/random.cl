@@ -2,8 +2,8 @@
  * layout. A work-item has the four elements of a counter.
  *
  * DRAWS_uniform, DRAWS_normal or DRAWS_dropout selects their use, T is the dtype. Uniform and dropout are bitwise
- * identical with the CPU, and with f64 so is normal: the polynomials of backends/cpu/common/vmath.h in the same order.
- */
+ * identical with the CPU, and with f64 so is normal: the polynomials of backends/cpu/common/scalar_math.h in the same
+ * order. */
 #include "backends/opencl/common/element.cl"
 #include "backends/opencl/common/philox.cl"
 

@@ -1,9 +1,9 @@
-/* vmath_trig.h: sine and cosine in f32 and f64, by the rules of vmath.h. The scalar forms are valid for |x| <=
- * TARN__TRIG_MAX_F32 or _F64 and for infinities and NaN; the tile forms at the end for every x. */
-#ifndef TARN__CPU_VMATH_TRIG_H
-#define TARN__CPU_VMATH_TRIG_H
+/* scalar_math_trig.h: sine and cosine in f32 and f64, by the rules of scalar_math.h. The scalar forms are valid for |x|
+ * <= TARN__TRIG_MAX_F32 or _F64 and for infinities and NaN; the tile forms at the end for every x. */
+#ifndef TARN__CPU_SCALAR_MATH_TRIG_H
+#define TARN__CPU_SCALAR_MATH_TRIG_H
 
-#include "backends/cpu/common/vmath.h"
+#include "backends/cpu/common/scalar_math.h"
 
 /* ---- sine and cosine ----
  *

@@ -1,13 +1,13 @@
-/* vec.h: vectors of f32 for hand-written functions, where the level has FMA and permutes: AVX2, AVX-512 and AArch64.
- * TARN__VEC_LANES is the number of lanes, 0 on other levels, which keep the portable forms of vmath.h.
+/* simd_f32.h: vectors of f32 for hand-written functions, where the level has FMA and permutes: AVX2, AVX-512 and
+ * AArch64. TARN__VEC_LANES is the number of lanes, 0 on other levels, which keep the portable forms of scalar_math.h.
  *
  * AVX2 and AVX-512 perform the same arithmetic per lane: results are bitwise identical. +, -, * and / are the
  * compiler's own operators on vectors.
  *
  * VECS_PER_STEP: vectors per loop iteration, to hide latencies; VECS_PER_LONG_STEP for functions that need many
  * registers. */
-#ifndef TARN__CPU_VEC_H
-#define TARN__CPU_VEC_H
+#ifndef TARN__CPU_SIMD_F32_H
+#define TARN__CPU_SIMD_F32_H
 
 #include <float.h>
 #include <stdint.h>

@@ -17,9 +17,9 @@
 #include <string.h>
 
 #include "../../src/backends/cpu/common/convert.h"
-#include "../../src/backends/cpu/common/vmath.h"
-#include "../../src/backends/cpu/common/vmath_special.h"
-#include "../../src/backends/cpu/common/vmath_trig.h"
+#include "../../src/backends/cpu/common/scalar_math.h"
+#include "../../src/backends/cpu/common/scalar_math_special.h"
+#include "../../src/backends/cpu/common/scalar_math_trig.h"
 
 #define TILE 4096
 #define STEP 1021

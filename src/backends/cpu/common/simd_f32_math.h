@@ -1,15 +1,15 @@
-/* vec_math.h: elementary functions on f32 vectors (vec.h). Each states the range it is valid for; callers recompute the
- * lanes outside it (vec_kernels.inc). They need fewer instructions than the forms of vmath.h, which are valid
- * everywhere, and are accurate to 4 ulp, including a gradient's product with g.
+/* simd_f32_math.h: elementary functions on f32 vectors (simd_f32.h). Each states the range it is valid for; callers
+ * recompute the lanes outside it (simd_kernels.inc). They need fewer instructions than the forms of scalar_math.h,
+ * which are valid everywhere, and are accurate to 4 ulp, including a gradient's product with g.
  *
  * Gradients of GELU and SiLU have a root on the negative side, where their terms cancel. They are written as a
  * product with (|x| - root), exact near the root because the root is stored in two parts; on the positive side both
  * are 1 minus the gradient at -x. Names ending in _df take or return double-floats: a value and its rounding error. */
-#ifndef TARN__CPU_VEC_MATH_H
-#define TARN__CPU_VEC_MATH_H
+#ifndef TARN__CPU_SIMD_F32_MATH_H
+#define TARN__CPU_SIMD_F32_MATH_H
 
-#include "backends/cpu/common/vec.h"
-#include "backends/cpu/common/vmath.h"
+#include "backends/cpu/common/scalar_math.h"
+#include "backends/cpu/common/simd_f32.h"
 
 #if TARN__VEC_LANES
 
@@ -338,8 +338,8 @@ VEC_INLINE vec vec_log(vec x)
 
 /* ---- sine and cosine ----
  *
- * As in vmath_trig.h, but in f32 alone, for |x| <= VEC_TRIG_MAX: the first part of n pi has so few bits that x - n
- * pi begins with an exact difference. */
+ * As in scalar_math_trig.h, but in f32 alone, for |x| <= VEC_TRIG_MAX: the first part of n pi has so few bits that x -
+ * n pi begins with an exact difference. */
 
 #define VEC_TRIG_MAX 2048.0f
 

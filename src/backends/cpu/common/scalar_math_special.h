@@ -1,9 +1,9 @@
-/* vmath_special.h: tanh, erf, erfc and pow in f32 and f64, by the rules of vmath.h. All are total: special values
- * follow C99. */
-#ifndef TARN__CPU_VMATH_SPECIAL_H
-#define TARN__CPU_VMATH_SPECIAL_H
+/* scalar_math_special.h: tanh, erf, erfc and pow in f32 and f64, by the rules of scalar_math.h. All are total: special
+ * values follow C99. */
+#ifndef TARN__CPU_SCALAR_MATH_SPECIAL_H
+#define TARN__CPU_SCALAR_MATH_SPECIAL_H
 
-#include "backends/cpu/common/vmath.h"
+#include "backends/cpu/common/scalar_math.h"
 
 /* ---- tanh -------------------------------------------------------------------------------------------------------- */
 

@@ -1,8 +1,8 @@
-/* vec_ext.h: vectors as wide as the level's registers, in the common vector extension of gcc and clang. Reductions
+/* vector_ext.h: vectors as wide as the level's registers, in the common vector extension of gcc and clang. Reductions
  * need them: a compiler must not reorder float additions, so lanes are explicit. Never passed between functions: the
  * calling convention would depend on the level. */
-#ifndef TARN__CPU_VEC_EXT_H
-#define TARN__CPU_VEC_EXT_H
+#ifndef TARN__CPU_VECTOR_EXT_H
+#define TARN__CPU_VECTOR_EXT_H
 
 #include <stdint.h>
 #include <string.h>
