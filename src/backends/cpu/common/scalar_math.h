@@ -1,5 +1,6 @@
-/* scalar_math.h: elementary functions a compiler can vectorize: bits, exp, log. scalar_math_trig.h has sin and cos,
- * scalar_math_special.h tanh, erf and pow.
+/* scalar_math.h: exp and log, and the bit operations they need, as portable C functions of one float or double that the
+ * compiler vectorizes inside a loop; every level has them. scalar_math_trig.h has sin and cos, scalar_math_special.h
+ * tanh, erf and pow. simd_f32_math.h is the hand-vectorized counterpart for f32.
  *
  * Every function is straight-line arithmetic, bit operations and selections, so that the loop `for (i = 0; i < n; i++)
  * y[i] = f(x[i])` becomes vector code on SSE2, AVX2, AVX-512 and NEON alike. Compile with -O3 -fno-math-errno
@@ -19,8 +20,7 @@
  *   5. Polynomials are minimax fits of what remains of the function after its leading terms, which stay exact. So a
  *      polynomial's rounding errors are small compared with the result.
  *
- * Largest errors in ulp: f32 functions 1.5, f64 functions 4 (pow 1.5); tests/backends/test_scalar_math.c checks them.
- */
+ * Largest errors in ulp, checked by tests/backends/test_scalar_math.c: f32 functions 1.5, f64 functions 4 (pow 1.5). */
 #ifndef TARN__CPU_SCALAR_MATH_H
 #define TARN__CPU_SCALAR_MATH_H
 

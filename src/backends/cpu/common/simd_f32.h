@@ -1,5 +1,7 @@
-/* simd_f32.h: vectors of f32 for hand-written functions, where the level has FMA and permutes: AVX2, AVX-512 and
- * AArch64. TARN__VEC_LANES is the number of lanes, 0 on other levels, which keep the portable forms of scalar_math.h.
+/* simd_f32.h: the type `vec`, the level's widest register of f32, with load, store, FMA, min, max, compare, select and
+ * lookup as intrinsics. For hand-vectorized kernels, on levels with FMA and permutes: AVX2, AVX-512 and AArch64.
+ * TARN__VEC_LANES is the number of lanes; 0 on other levels, which use the scalar functions of scalar_math.h. Functions
+ * like exp on a vec are in simd_f32_math.h; vectors of any element type without intrinsics in vector_ext.h.
  *
  * AVX2 and AVX-512 perform the same arithmetic per lane: results are bitwise identical. +, -, * and / are the
  * compiler's own operators on vectors.

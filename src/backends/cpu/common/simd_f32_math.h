@@ -1,6 +1,7 @@
-/* simd_f32_math.h: elementary functions on f32 vectors (simd_f32.h). Each states the range it is valid for; callers
- * recompute the lanes outside it (simd_kernels.inc). They need fewer instructions than the forms of scalar_math.h,
- * which are valid everywhere, and are accurate to 4 ulp, including a gradient's product with g.
+/* simd_f32_math.h: exp, log, sin, cos, tanh, sigmoid, SiLU, GELU and gradients on the `vec` of simd_f32.h. Each states
+ * the range it is valid for; callers recompute lanes outside it (simd_kernels.inc). They need fewer instructions than
+ * the forms of scalar_math.h, which are valid everywhere, and are accurate to 4 ulp, including a gradient's product
+ * with g.
  *
  * Gradients of GELU and SiLU have a root on the negative side, where their terms cancel. They are written as a
  * product with (|x| - root), exact near the root because the root is stored in two parts; on the positive side both

@@ -1,6 +1,7 @@
-/* vector_ext.h: vectors as wide as the level's registers, in the common vector extension of gcc and clang. Reductions
- * need them: a compiler must not reorder float additions, so lanes are explicit. Never passed between functions: the
- * calling convention would depend on the level. */
+/* vector_ext.h: vectors of any element type, as wide as the level's registers, by the vector extension of gcc and clang
+ * (__attribute__((vector_size))): every level has them, unlike the f32 intrinsics of simd_f32.h. For reductions: a
+ * compiler must not reorder float additions, so lanes are explicit. Never passed between functions: the calling
+ * convention would depend on the level. */
 #ifndef TARN__CPU_VECTOR_EXT_H
 #define TARN__CPU_VECTOR_EXT_H
 
