@@ -15,16 +15,16 @@
 #define LOW_HALVES(a, b) _mm256_permute2f128_ps(a, b, 0x20)
 #define HIGH_HALVES(a, b) _mm256_permute2f128_ps(a, b, 0x31)
 
-/* Interleaves pairs of lines, then pairs of pairs, then exchanges halves: 24 shuffles per 64 elements. Strides in
+/* Interleaves pairs of rows, then pairs of pairs, then exchanges halves: 24 shuffles per 64 elements. Strides in
  * elements. */
 static inline void transpose8_u32(uint32_t *to, int64_t to_row, const uint32_t *from, int64_t from_column)
 {
-    __m256 line[TILE_SIDE], pair[TILE_SIDE], four[TILE_SIDE];
+    __m256 row[TILE_SIDE], pair[TILE_SIDE], four[TILE_SIDE];
     for (int i = 0; i < TILE_SIDE; i++)
-        line[i] = _mm256_loadu_ps((const float *)(const void *)(from + i * from_column));
+        row[i] = _mm256_loadu_ps((const float *)(const void *)(from + i * from_column));
     for (int i = 0; i < TILE_SIDE; i += 2) {
-        pair[i] = _mm256_unpacklo_ps(line[i], line[i + 1]);
-        pair[i + 1] = _mm256_unpackhi_ps(line[i], line[i + 1]);
+        pair[i] = _mm256_unpacklo_ps(row[i], row[i + 1]);
+        pair[i + 1] = _mm256_unpackhi_ps(row[i], row[i + 1]);
     }
     for (int i = 0; i < TILE_SIDE; i += 4)
         for (int k = 0; k < 2; k++) {
@@ -40,12 +40,12 @@ static inline void transpose8_u32(uint32_t *to, int64_t to_row, const uint32_t *
 /* The same for elements of 2 bytes, in 16-byte vectors. */
 static inline void transpose8_u16(uint16_t *to, int64_t to_row, const uint16_t *from, int64_t from_column)
 {
-    __m128i line[TILE_SIDE], pair[TILE_SIDE], four[TILE_SIDE];
+    __m128i row[TILE_SIDE], pair[TILE_SIDE], four[TILE_SIDE];
     for (int i = 0; i < TILE_SIDE; i++)
-        line[i] = _mm_loadu_si128((const __m128i *)(const void *)(from + i * from_column));
+        row[i] = _mm_loadu_si128((const __m128i *)(const void *)(from + i * from_column));
     for (int i = 0; i < TILE_SIDE; i += 2) {
-        pair[i] = _mm_unpacklo_epi16(line[i], line[i + 1]);
-        pair[i + 1] = _mm_unpackhi_epi16(line[i], line[i + 1]);
+        pair[i] = _mm_unpacklo_epi16(row[i], row[i + 1]);
+        pair[i + 1] = _mm_unpackhi_epi16(row[i], row[i + 1]);
     }
     for (int i = 0; i < TILE_SIDE; i += 4)
         for (int k = 0; k < 2; k++) {

@@ -3,12 +3,19 @@
  * A matmul is a list of batches of c = alpha · a @ b + beta · c + bias. One of six paths runs, by shape, dtype and
  * layout alone, never by the number of threads:
  *
- *   split-K   long k, small output: parts of k are GEMMs of their own, added in order
+ *   split-K   long k, small output: ranges of k are GEMMs of their own, added in order
  *   skinny    few rows or few columns: bound by reading the large operand once
  *   blas      f32 or f64 that OpenBLAS reads in place and computes faster: output tiles, one call on one thread each
  *   small     many batches of small matrices, or one: each by one thread
  *   blocked   every other float matmul: gemm.inc; 16-bit types are converted when packed and rounded once at the end
- *   integers  summed in i64 */
+ *   integers  summed in i64
+ *
+ * Instruction level: the file is compiled once per level (runtime/level.h), which fixes MR and the vector width;
+ * fill_table() of runtime/backend.c registers the best level the processor has. On AArch64 with bf16 instructions
+ * matmul_bf16_arm.c then replaces the kernel and hands back what it does not support.
+ *
+ * BLAS: choose_path() decides per call, by describe_blas(). blas.c loads OpenBLAS, where it is installed, when the
+ * first matmul asks for it, and reports whether its kernels fit the processor. */
 #include "backends/cpu/common/convert.h"
 #include "backends/cpu/common/int_math.h"
 #include "backends/cpu/common/transpose4.h"
@@ -19,15 +26,16 @@
 #include <arm_neon.h>
 #endif
 
-#define MAX_LINE 512
-#define STRIP 64
-#define SKINNY_ROWS 4
+#define ROW_CHUNK 512     /* columns of an output row that are stored, or summed on the stack, at a time */
+#define STRIP 64          /* elements of k converted at a time */
+#define SMALL_MN 128      /* rows, and columns, of a GEMM that one thread packs by itself, at most */
+#define SKINNY_ROWS 4     /* rows, or columns, of a skinny GEMM, at most */
 #define SKINNY_PREFETCH 4 /* dot products between a prefetch and its use */
-#define PACKED_BYTES (INT64_C(64) << 20)
-#define PACK_GRAIN 16384              /* elements packed per task */
-#define SMALL_TILE (INT64_C(2) << 20) /* multiplications below which a tile is not cut further */
-#define ENOUGH_TILES 16
-#define BLAS_WORK 32768 /* multiplications from which a BLAS call pays */
+#define PACKED_BYTES (INT64_C(64) << 20) /* of panels packed at a time, at most, but for very long k */
+#define PACK_GRAIN 16384                 /* elements packed per task */
+#define SMALL_TILE (INT64_C(2) << 20)    /* multiplications below which a tile is not cut further */
+#define ENOUGH_TILES 16                  /* tiles of an output that is not cut further: work for as many threads */
+#define BLAS_WORK 32768                  /* multiplications from which a BLAS call pays */
 
 #if defined(__aarch64__)
 #define PANELS_TOGETHER 32 /* panels packed per task, where there are enough */
@@ -62,13 +70,13 @@
 #else
 #define FEW_COLUMNS 1024
 #endif
-#define MAX_PANEL 32
+#define MAX_PANEL 32 /* NR of f32 on AVX-512, the widest panel */
 
 /* One operand as strides; a broadcast batch axis has stride 0. */
 typedef struct matrix {
     char *base; /* NULL: none */
     tarn_dtype dtype;
-    int64_t down, across; /* row and column stride */
+    int64_t row_stride, column_stride;
     int64_t batch[TARN_MAX_RANK];
 } matrix;
 
@@ -89,7 +97,7 @@ typedef struct gemm_args {
 /* Address of an element, in the operand's own dtype. */
 static char *element(const gemm_args *p, const matrix *x, int64_t batch, int64_t row, int64_t column)
 {
-    int64_t offset = row * x->down + column * x->across;
+    int64_t offset = row * x->row_stride + column * x->column_stride;
     for (int i = p->batch_rank - 1; i >= 0; i--) {
         offset += batch % p->batch_shape[i] * x->batch[i];
         batch /= p->batch_shape[i];
@@ -134,22 +142,22 @@ static matrix describe_matrix(const tarn__view *view, int rank)
     for (int i = 0; i < rank; i++) {
         int own = i - (rank - view->rank);
         int64_t stride = own < 0 || view->shape[own] == 1 ? 0 : view->stride[own];
-        *(i == rank - 2 ? &x.down : i == rank - 1 ? &x.across : &x.batch[i]) = stride;
+        *(i == rank - 2 ? &x.row_stride : i == rank - 1 ? &x.column_stride : &x.batch[i]) = stride;
     }
     /* The stride of an axis of size 1 is arbitrary; packing and BLAS prefer this one. */
     int64_t rows = view->shape[view->rank - 2], columns = view->shape[view->rank - 1];
     if (columns == 1)
-        x.across = 1;
+        x.column_stride = 1;
     if (rows == 1)
-        x.down = columns > 1 && x.across != 1 ? 1 : columns;
+        x.row_stride = columns > 1 && x.column_stride != 1 ? 1 : columns;
     return x;
 }
 
 static void swap_strides(matrix *x)
 {
-    int64_t down = x->down;
-    x->down = x->across;
-    x->across = down;
+    int64_t row_stride = x->row_stride;
+    x->row_stride = x->column_stride;
+    x->column_stride = row_stride;
 }
 
 /* cᵀ = bᵀ @ aᵀ: few columns become few rows. */
@@ -186,8 +194,9 @@ static gemm_args describe(const tarn__call *call)
     p.c = describe_matrix(c, rank);
     if (call->inputs > 2 && call->in[2]) {
         const tarn__view *bias = call->in[2];
-        p.bias = (matrix){
-            .base = tarn__view_at(bias), .dtype = bias->dtype, .across = p.n > 1 ? bias->stride[bias->rank - 1] : 0};
+        p.bias = (matrix){.base = tarn__view_at(bias),
+                          .dtype = bias->dtype,
+                          .column_stride = p.n > 1 ? bias->stride[bias->rank - 1] : 0};
     }
     return p;
 }
@@ -198,9 +207,10 @@ static gemm_args describe(const tarn__call *call)
 static bool is_blas_layout(const matrix *x, tarn_dtype native, int64_t rows, int64_t columns, bool *transposed,
                            int64_t *ld)
 {
-    bool by_row = x->across == 1 && x->down >= columns, by_column = x->down == 1 && x->across >= rows;
+    bool by_row = x->column_stride == 1 && x->row_stride >= columns,
+         by_column = x->row_stride == 1 && x->column_stride >= rows;
     *transposed = !by_row;
-    *ld = by_row ? x->down : x->across;
+    *ld = by_row ? x->row_stride : x->column_stride;
     *ld = *ld > 1 ? *ld : 1;
     return x->dtype == native && (by_row || by_column) && *ld < INT32_MAX;
 }
@@ -233,16 +243,16 @@ static bool describe_blas(const gemm_args *p, tarn__blas_call *call)
 /* On top of a finished tile of c, row by row. */
 static void add_bias(const gemm_args *p, int64_t batch, int64_t row, int64_t column, int64_t rows, int64_t columns)
 {
-    gemm_args line = *p;
-    line.alpha = 1, line.beta = 0;
-    for (int64_t j = 0; j < columns; j += MAX_LINE)
+    gemm_args finished = *p; /* alpha and beta are applied */
+    finished.alpha = 1, finished.beta = 0;
+    for (int64_t j = 0; j < columns; j += ROW_CHUNK)
         for (int64_t i = 0; i < rows; i++) {
-            int64_t n = min_i64(columns - j, MAX_LINE);
+            int64_t n = min_i64(columns - j, ROW_CHUNK);
             char *to = element(p, &p->c, batch, row + i, column + j);
             if (p->c.dtype == TARN_F32)
-                store_line_f32(&line, batch, row + i, column + j, (float *)(void *)to, n);
+                store_row_f32(&finished, batch, row + i, column + j, (float *)(void *)to, n);
             else
-                store_line_f64(&line, batch, row + i, column + j, (double *)(void *)to, n);
+                store_row_f64(&finished, batch, row + i, column + j, (double *)(void *)to, n);
         }
 }
 
@@ -253,9 +263,10 @@ static void run_blas_tiles(int64_t begin, int64_t end, void *ctx)
     tarn__blas_call call = {0};
     describe_blas(p, &call);
     call.k = p->k, call.alpha = p->alpha, call.beta = p->beta;
-    for (int64_t down = ceil_div(p->m, p->tile_rows), across = ceil_div(p->n, p->tile_columns); begin < end; begin++) {
-        int64_t batch = begin / (down * across), row = begin / across % down * p->tile_rows,
-                column = begin % across * p->tile_columns;
+    int64_t row_tiles = ceil_div(p->m, p->tile_rows), column_tiles = ceil_div(p->n, p->tile_columns);
+    for (; begin < end; begin++) {
+        int64_t batch = begin / (row_tiles * column_tiles), row = begin / column_tiles % row_tiles * p->tile_rows,
+                column = begin % column_tiles * p->tile_columns;
         call.m = min_i64(p->m - row, p->tile_rows);
         call.n = min_i64(p->n - column, p->tile_columns);
         call.a = element(p, &p->a, batch, row, 0);
@@ -289,39 +300,39 @@ static void run_blas(gemm_args *p)
 
 #define INTEGER_ROWS 8
 
-/* INTEGER_ROWS rows at a time, so that a line of b is converted once for all of them. Sums wrap modulo 2^64. */
+/* INTEGER_ROWS rows at a time, so that a row of b is converted once for all of them. Sums wrap modulo 2^64. */
 static void run_integer_rows(int64_t begin, int64_t end, void *ctx)
 {
     const gemm_args *p = ctx;
-    int64_t sum[INTEGER_ROWS][MAX_LINE], line[MAX_LINE], left;
-    int64_t down = ceil_div(p->m, INTEGER_ROWS), across = ceil_div(p->n, MAX_LINE), alpha = (int64_t)p->alpha,
-            beta = (int64_t)p->beta;
+    int64_t sum[INTEGER_ROWS][ROW_CHUNK], values[ROW_CHUNK], left;
+    int64_t row_tiles = ceil_div(p->m, INTEGER_ROWS), column_tiles = ceil_div(p->n, ROW_CHUNK),
+            alpha = (int64_t)p->alpha, beta = (int64_t)p->beta;
     for (; begin < end; begin++) {
-        int64_t batch = begin / (down * across), row = begin / across % down * INTEGER_ROWS,
-                column = begin % across * MAX_LINE;
-        int64_t rows = min_i64(p->m - row, INTEGER_ROWS), n = min_i64(p->n - column, MAX_LINE);
+        int64_t batch = begin / (row_tiles * column_tiles), row = begin / column_tiles % row_tiles * INTEGER_ROWS,
+                column = begin % column_tiles * ROW_CHUNK;
+        int64_t rows = min_i64(p->m - row, INTEGER_ROWS), n = min_i64(p->n - column, ROW_CHUNK);
         memset(sum, 0, sizeof(sum));
         for (int64_t k = 0; k < p->k; k++) {
-            tarn__load[p->b.dtype][COMPUTE_I64](element(p, &p->b, batch, k, column), p->b.across, line, n);
+            tarn__load[p->b.dtype][COMPUTE_I64](element(p, &p->b, batch, k, column), p->b.column_stride, values, n);
             for (int64_t i = 0; i < rows; i++) {
                 tarn__load[p->a.dtype][COMPUTE_I64](element(p, &p->a, batch, row + i, k), 1, &left, 1);
                 for (int64_t j = 0; j < n; j++)
-                    sum[i][j] += left * line[j];
+                    sum[i][j] += left * values[j];
             }
         }
         for (int64_t i = 0; i < rows; i++) {
             char *to = element(p, &p->c, batch, row + i, column);
-            memset(line, 0, sizeof(line));
+            memset(values, 0, sizeof(values));
             if (beta != 0)
-                tarn__load[p->c.dtype][COMPUTE_I64](to, p->c.across, line, n);
+                tarn__load[p->c.dtype][COMPUTE_I64](to, p->c.column_stride, values, n);
             for (int64_t j = 0; j < n; j++)
-                sum[i][j] = alpha * sum[i][j] + beta * line[j];
+                sum[i][j] = alpha * sum[i][j] + beta * values[j];
             if (p->bias.base)
-                tarn__load[p->bias.dtype][COMPUTE_I64](element(p, &p->bias, batch, row + i, column), p->bias.across,
-                                                       line, n);
+                tarn__load[p->bias.dtype][COMPUTE_I64](element(p, &p->bias, batch, row + i, column),
+                                                       p->bias.column_stride, values, n);
             for (int64_t j = 0; p->bias.base && j < n; j++)
-                sum[i][j] += line[j];
-            tarn__store[p->c.dtype][COMPUTE_I64](sum[i], to, p->c.across, n);
+                sum[i][j] += values[j];
+            tarn__store[p->c.dtype][COMPUTE_I64](sum[i], to, p->c.column_stride, n);
         }
     }
 }
@@ -329,15 +340,15 @@ static void run_integer_rows(int64_t begin, int64_t end, void *ctx)
 /* Integer matmul is for counts and indices: simple rather than fast. */
 static void run_integers(gemm_args *p)
 {
-    int64_t work = INTEGER_ROWS * min_i64(p->n, MAX_LINE) * p->k + 1;
-    tarn__parallel_for(p->batches * ceil_div(p->m, INTEGER_ROWS) * ceil_div(p->n, MAX_LINE), ceil_div(PACK_GRAIN, work),
-                       run_integer_rows, p);
+    int64_t work = INTEGER_ROWS * min_i64(p->n, ROW_CHUNK) * p->k + 1;
+    tarn__parallel_for(p->batches * ceil_div(p->m, INTEGER_ROWS) * ceil_div(p->n, ROW_CHUNK),
+                       ceil_div(PACK_GRAIN, work), run_integer_rows, p);
 }
 
 /* ---- selection --------------------------------------------------------------------------------------------------- */
 
-#define LONG_K 4096
-#define LITTLE_OUTPUT 16384
+#define LONG_K 4096         /* k from which split-K pays */
+#define LITTLE_OUTPUT 16384 /* output elements up to which it does: larger outputs have tiles for all threads */
 
 /* Up to 64 splits of k, each long enough that adding them costs nothing in comparison. */
 static void choose_splits(gemm_args *p)
@@ -353,30 +364,30 @@ static void choose_splits(gemm_args *p)
 /* Splits first to first + count of k as batches of one GEMM into the partial sums. */
 static gemm_args split_of(const gemm_args *p, int64_t first, int64_t count, int64_t length)
 {
-    gemm_args part = *p;
+    gemm_args split = *p;
     int64_t size = p->a.dtype == TARN_F64 ? 8 : 4, begin = first * p->split_length;
-    part.k = length;
-    part.batches = part.batch_shape[0] = count;
-    part.batch_rank = 1;
-    part.a.base = element(p, &p->a, 0, 0, begin);
-    part.b.base = element(p, &p->b, 0, begin, 0);
-    part.a.batch[0] = p->split_length * p->a.across;
-    part.b.batch[0] = p->split_length * p->b.down;
-    part.c = (matrix){.base = p->scratch + first * p->m * p->n * size,
-                      .dtype = size == 8 ? TARN_F64 : TARN_F32,
-                      .down = p->n,
-                      .across = 1};
-    part.c.batch[0] = p->m * p->n;
-    part.bias.base = NULL;
-    part.alpha = 1, part.beta = 0, part.splits = 1;
-    part.scratch = p->scratch + p->splits * p->m * p->n * size;
-    return part;
+    split.k = length;
+    split.batches = split.batch_shape[0] = count;
+    split.batch_rank = 1;
+    split.a.base = element(p, &p->a, 0, 0, begin);
+    split.b.base = element(p, &p->b, 0, begin, 0);
+    split.a.batch[0] = p->split_length * p->a.column_stride;
+    split.b.batch[0] = p->split_length * p->b.row_stride;
+    split.c = (matrix){.base = p->scratch + first * p->m * p->n * size,
+                       .dtype = size == 8 ? TARN_F64 : TARN_F32,
+                       .row_stride = p->n,
+                       .column_stride = 1};
+    split.c.batch[0] = p->m * p->n;
+    split.bias.base = NULL;
+    split.alpha = 1, split.beta = 0, split.splits = 1;
+    split.scratch = p->scratch + p->splits * p->m * p->n * size;
+    return split;
 }
 
 /* One thread's work: few rows and columns, with other batches for other threads, or too little to share. */
 static bool is_small(const gemm_args *p)
 {
-    return p->m <= 128 && p->n <= 128 && (p->batches >= 4 || p->m * p->n * p->k < SMALL_TILE);
+    return p->m <= SMALL_MN && p->n <= SMALL_MN && (p->batches >= 4 || p->m * p->n * p->k < SMALL_TILE);
 }
 
 /* Fewer rows or columns than a register tile has. */
@@ -411,9 +422,9 @@ static void run_skinny(gemm_args *p)
     if (p->m > SKINNY_ROWS)
         transpose(p);
     int64_t by_work = ceil_div(4 * PACK_GRAIN, p->k + 1);
-    p->skinny_columns = by_work < 16 ? 16 : min_i64(by_work, MAX_LINE);
-    if (p->b.down != 1 || p->b.across == 1)
-        p->skinny_columns = MAX_LINE;
+    p->skinny_columns = by_work < 16 ? 16 : min_i64(by_work, ROW_CHUNK);
+    if (p->b.row_stride != 1 || p->b.column_stride == 1)
+        p->skinny_columns = ROW_CHUNK;
     int64_t chunks = p->batches * ceil_div(p->n, p->skinny_columns), work = min_i64(p->n, p->skinny_columns) * p->k + 1;
     tarn__parallel_for(chunks, ceil_div(PACK_GRAIN, work), p->a.dtype == TARN_F64 ? run_skinny_f64 : run_skinny_f32, p);
 }
@@ -437,11 +448,11 @@ static void run_unsplit(gemm_args *p)
 static void run_split_k(gemm_args *p)
 {
     int64_t whole = p->k / p->split_length, left = p->k % p->split_length;
-    gemm_args part = split_of(p, 0, whole, p->split_length);
-    run_unsplit(&part);
+    gemm_args split = split_of(p, 0, whole, p->split_length);
+    run_unsplit(&split);
     if (left > 0) {
-        part = split_of(p, whole, 1, left);
-        run_unsplit(&part);
+        split = split_of(p, whole, 1, left);
+        run_unsplit(&split);
     }
     tarn__parallel_for(p->m, ceil_div(PACK_GRAIN, p->n * p->splits),
                        p->a.dtype == TARN_F64 ? sum_splits_f64 : sum_splits_f32, p);
@@ -456,8 +467,8 @@ static size_t matmul_scratch(const tarn__call *call)
     choose_splits(&p);
     if (p.splits == 1)
         return scratch_unsplit(&p);
-    gemm_args part = split_of(&p, 0, p.k / p.split_length, p.split_length), last = split_of(&p, 0, 1, p.split_length);
-    size_t first = scratch_unsplit(&part), second = scratch_unsplit(&last);
+    gemm_args full = split_of(&p, 0, p.k / p.split_length, p.split_length), last = split_of(&p, 0, 1, p.split_length);
+    size_t first = scratch_unsplit(&full), second = scratch_unsplit(&last);
     return (size_t)(p.splits * p.m * p.n) * (p.a.dtype == TARN_F64 ? 8 : 4) + (first > second ? first : second);
 }
 

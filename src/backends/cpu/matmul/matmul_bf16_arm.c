@@ -4,8 +4,8 @@
  *
  * bfmmla and bfdot add two exact products, then the running sum, in f32; they round to odd rather than to nearest,
  * and flush subnormals to 0. Few rows of a are bound by reading b once, in place. For more, a is packed once and b a
- * few columns and a segment of k at a time, so that a vector holds four elements of two lines and one instruction
- * computes 2 × 2 results. The operations of a result and their order depend on shapes alone. */
+ * few columns and a segment of k at a time, so that a vector holds four elements of two rows (columns of b) and one
+ * instruction computes 2 × 2 results. The operations of a result and their order depend on shapes alone. */
 #include <arm_neon.h>
 
 #include "backends/cpu/quant/quant_matmul.h"
@@ -13,32 +13,33 @@
 #define FEW_ROWS 4
 #define FEW_COLUMNS 64 /* fewer columns are left to the fallback, which splits k or transposes */
 #define COLUMNS MAX_COLUMNS
-#define LINES 8                     /* lines of a or b per panel */
-#define K_STEP 8                    /* elements of k packed at a time */
-#define PANEL_STEP (LINES * K_STEP) /* elements: [half of K_STEP][pair of lines][4 of the first, 4 of the second] */
-#define SEGMENT 64                  /* steps per segment: eight rows of a and 32 columns fit L1 */
-#define PREFETCH_BYTES 40960        /* prefetch distance into b, to L2 */
+#define PANEL_WIDTH 8 /* rows of a, or columns of b, per panel */
+#define K_STEP 8      /* elements of k packed at a time */
+#define PANEL_STEP \
+    (PANEL_WIDTH * K_STEP)   /* elements: [half of K_STEP][pair of rows][4 of the first, 4 of the second] */
+#define SEGMENT 64           /* steps per segment: eight rows of a and 32 columns fit L1 */
+#define PREFETCH_BYTES 40960 /* prefetch distance into b, to L2 */
 #define PANEL_STEPS(k) (((k) + K_STEP - 1) / K_STEP)
 
-/* [pair of b's lines][pair of a's]{b0·a0, b0·a1, b1·a0, b1·a1} */
-typedef float sums[LINES / 2][LINES / 2][4];
+/* [pair of b's columns][pair of a's rows]{b0·a0, b0·a1, b1·a0, b1·a1} */
+typedef float sums[PANEL_WIDTH / 2][PANEL_WIDTH / 2][4];
 
 /* One call. p describes the output; a and b are read directly. */
 typedef struct job {
     gemm_args p;
-    int64_t k, steps, a_step, b_step; /* strides from line to line */
+    int64_t k, steps, a_step, b_step; /* a_step, b_step: strides of rows of a, columns of b */
     const uint16_t *a, *b;
     uint16_t *packed; /* a: (rows / 8, steps, PANEL_STEP) */
     slots panels;
 } job;
 
-static const uint16_t *a_line(const job *j, int64_t row)
+static const uint16_t *a_row(const job *j, int64_t row)
 {
     return j->a + row * j->a_step;
 }
 
 /* Column `column` of b; the last one stands in for columns past the end. */
-static const uint16_t *b_line(const job *j, int64_t column)
+static const uint16_t *b_column(const job *j, int64_t column)
 {
     return j->b + min_i64(column, j->p.out - 1) * j->b_step;
 }
@@ -50,8 +51,8 @@ static inline bfloat16x8_t load_8(const uint16_t *from)
 
 /* ---- few rows ---------------------------------------------------------------------------------------------------- */
 
-/* One line of a times four of b. */
-static void multiply_lines(const uint16_t *a, const uint16_t *const *b, int64_t k, float *to)
+/* One row of a times four columns of b. */
+static void multiply_4_columns(const uint16_t *a, const uint16_t *const *b, int64_t k, float *to)
 {
     float32x4_t sum[4][2] = {{vdupq_n_f32(0)}};
     int64_t i = 0;
@@ -87,10 +88,10 @@ static void multiply_few(int64_t begin, int64_t end, void *ctx)
     for (int64_t panel_index = begin; panel_index < end; panel_index++) {
         int64_t column = panel_index * COLUMNS, n = min_i64(j->p.out - column, COLUMNS);
         for (int64_t i = 0; i < n; i += 4) {
-            const uint16_t *b[] = {b_line(j, column + i), b_line(j, column + i + 1), b_line(j, column + i + 2),
-                                   b_line(j, column + i + 3)};
+            const uint16_t *b[] = {b_column(j, column + i), b_column(j, column + i + 1), b_column(j, column + i + 2),
+                                   b_column(j, column + i + 3)};
             for (int64_t r = 0; r < j->p.rows; r++)
-                multiply_lines(a_line(j, r), b, j->k, values[r] + i);
+                multiply_4_columns(a_row(j, r), b, j->k, values[r] + i);
         }
         for (int64_t r = 0; r < j->p.rows; r++)
             store_results(&j->p, r, column, values[r], n);
@@ -99,7 +100,7 @@ static void multiply_few(int64_t begin, int64_t end, void *ctx)
 
 /* ---- many rows --------------------------------------------------------------------------------------------------- */
 
-/* Packs n elements of a pair of lines; the last K_STEP is zero-padded. */
+/* Packs n elements of a pair of rows, or columns of b; the last K_STEP is zero-padded. */
 static void pack_pair(const uint16_t *first, const uint16_t *second, int64_t n, int pair, uint16_t *to)
 {
     uint16_t tail[2][K_STEP] = {{0}};
@@ -120,9 +121,9 @@ static void pack_rows(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
     for (int64_t i = begin; i < end; i++)
-        for (int pair = 0; pair < LINES / 2; pair++) {
-            int64_t row = i * LINES + 2 * pair, last = j->p.count - 1;
-            pack_pair(a_line(j, j->p.first + min_i64(row, last)), a_line(j, j->p.first + min_i64(row + 1, last)), j->k,
+        for (int pair = 0; pair < PANEL_WIDTH / 2; pair++) {
+            int64_t row = i * PANEL_WIDTH + 2 * pair, last = j->p.count - 1;
+            pack_pair(a_row(j, j->p.first + min_i64(row, last)), a_row(j, j->p.first + min_i64(row + 1, last)), j->k,
                       pair, j->packed + i * j->steps * PANEL_STEP);
         }
 }
@@ -131,27 +132,27 @@ static void pack_rows(int64_t begin, int64_t end, void *ctx)
 static inline __attribute__((always_inline)) void add_tile(const uint16_t *b, const uint16_t *a, int64_t steps,
                                                            int first, int pairs, sums to)
 {
-    float32x4_t sum[LINES / 2][LINES / 2];
-    for (int v = 0; v < LINES / 2; v++)
+    float32x4_t sum[PANEL_WIDTH / 2][PANEL_WIDTH / 2];
+    for (int v = 0; v < PANEL_WIDTH / 2; v++)
         for (int u = 0; u < pairs; u++)
             sum[v][u] = vld1q_f32(to[v][first + u]);
     for (int64_t i = 0; i < 2 * steps; i++, a += PANEL_STEP / 2, b += PANEL_STEP / 2) {
         bfloat16x8_t of_b[] = {load_8(b), load_8(b + K_STEP), load_8(b + 2 * K_STEP), load_8(b + 3 * K_STEP)};
         for (int u = 0; u < pairs; u++) {
             bfloat16x8_t of_a = load_8(a + (first + u) * K_STEP);
-            for (int v = 0; v < LINES / 2; v++)
+            for (int v = 0; v < PANEL_WIDTH / 2; v++)
                 sum[v][u] = vbfmmlaq_f32(sum[v][u], of_b[v], of_a);
         }
     }
-    for (int v = 0; v < LINES / 2; v++)
+    for (int v = 0; v < PANEL_WIDTH / 2; v++)
         for (int u = 0; u < pairs; u++)
             vst1q_f32(to[v][first + u], sum[v][u]);
 }
 
 static void multiply_tile(const uint16_t *b, const uint16_t *a, int64_t steps, int64_t rows, sums to)
 {
-    if (rows > LINES - 2)
-        add_tile(b, a, steps, 0, LINES / 2, to);
+    if (rows > PANEL_WIDTH - 2)
+        add_tile(b, a, steps, 0, PANEL_WIDTH / 2, to);
     else
         for (int u = 0; u < (rows + 1) / 2; u++)
             add_tile(b, a, steps, u, 1, to);
@@ -163,12 +164,13 @@ static void pack_columns(const job *j, int64_t column, int64_t n, int64_t at, in
     int64_t k = min_i64(j->k - at * K_STEP, count * K_STEP),
             prefetch_at = at + count < j->steps ? k : COLUMNS * j->b_step - at * K_STEP;
     for (int64_t i = 0; i < n; i += 2) {
-        const uint16_t *first = b_line(j, column + i) + at * K_STEP, *second = b_line(j, column + i + 1) + at * K_STEP;
-        for (int64_t line = 0; line < k; line += 32) {
-            __builtin_prefetch(first + prefetch_at + line, 0, 2);
-            __builtin_prefetch(second + prefetch_at + line, 0, 2);
+        const uint16_t *first = b_column(j, column + i) + at * K_STEP,
+                       *second = b_column(j, column + i + 1) + at * K_STEP;
+        for (int64_t at_k = 0; at_k < k; at_k += 32) { /* cache lines */
+            __builtin_prefetch(first + prefetch_at + at_k, 0, 2);
+            __builtin_prefetch(second + prefetch_at + at_k, 0, 2);
         }
-        pack_pair(first, second, k, (int)(i % LINES / 2), panel + i / LINES * SEGMENT * PANEL_STEP);
+        pack_pair(first, second, k, (int)(i % PANEL_WIDTH / 2), panel + i / PANEL_WIDTH * SEGMENT * PANEL_STEP);
     }
 }
 
@@ -178,25 +180,26 @@ static void multiply_many(int64_t begin, int64_t end, void *ctx)
     const job *j = ctx;
     int slot;
     uint16_t *panel = (void *)slot_acquire(&j->panels, &slot, NULL);
-    sums each[ROW_TILE / LINES][COLUMNS / LINES];
-    float line[COLUMNS];
+    sums each[ROW_TILE / PANEL_WIDTH][COLUMNS / PANEL_WIDTH];
+    float values[COLUMNS];
     for (int64_t panel_index = begin; panel_index < end; panel_index++) {
         int64_t column = panel_index * COLUMNS, n = min_i64(j->p.out - column, COLUMNS),
-                packed = (n + LINES - 1) / LINES * LINES;
+                packed = (n + PANEL_WIDTH - 1) / PANEL_WIDTH * PANEL_WIDTH;
         memset(each, 0, sizeof(each));
         for (int64_t at = 0; at < j->steps; at += SEGMENT) {
             int64_t count = min_i64(j->steps - at, SEGMENT);
             pack_columns(j, column, packed, at, count, panel);
-            for (int64_t r = 0; r < j->p.count; r += LINES)
-                for (int64_t i = 0; i < n; i += LINES)
-                    multiply_tile(panel + i / LINES * SEGMENT * PANEL_STEP,
-                                  j->packed + (r / LINES * j->steps + at) * PANEL_STEP, count,
-                                  min_i64(j->p.count - r, LINES), each[r / LINES][i / LINES]);
+            for (int64_t r = 0; r < j->p.count; r += PANEL_WIDTH)
+                for (int64_t i = 0; i < n; i += PANEL_WIDTH)
+                    multiply_tile(panel + i / PANEL_WIDTH * SEGMENT * PANEL_STEP,
+                                  j->packed + (r / PANEL_WIDTH * j->steps + at) * PANEL_STEP, count,
+                                  min_i64(j->p.count - r, PANEL_WIDTH), each[r / PANEL_WIDTH][i / PANEL_WIDTH]);
         }
         for (int64_t r = 0; r < j->p.count; r++) {
             for (int64_t i = 0; i < n; i++)
-                line[i] = each[r / LINES][i / LINES][i % LINES / 2][r % LINES / 2][i % 2 * 2 + r % 2];
-            store_results(&j->p, j->p.first + r, column, line, n);
+                values[i] =
+                    each[r / PANEL_WIDTH][i / PANEL_WIDTH][i % PANEL_WIDTH / 2][r % PANEL_WIDTH / 2][i % 2 * 2 + r % 2];
+            store_results(&j->p, j->p.first + r, column, values, n);
         }
     }
     slot_release(&j->panels, slot);
@@ -235,8 +238,9 @@ static job describe(const tarn__call *call, arena *c)
              .b = tarn__view_at(b)};
     if (j.p.rows > FEW_ROWS) {
         j.packed = arena_alloc(
-            c, sizeof(uint16_t) * (size_t)(PANEL_STEP * j.steps * ((min_i64(j.p.rows, ROW_TILE) + LINES - 1) / LINES)));
-        j.panels = arena_slots(c, sizeof(uint16_t) * SEGMENT * PANEL_STEP * COLUMNS / LINES,
+            c, sizeof(uint16_t) *
+                   (size_t)(PANEL_STEP * j.steps * ((min_i64(j.p.rows, ROW_TILE) + PANEL_WIDTH - 1) / PANEL_WIDTH)));
+        j.panels = arena_slots(c, sizeof(uint16_t) * SEGMENT * PANEL_STEP * COLUMNS / PANEL_WIDTH,
                                slot_count((j.p.out + COLUMNS - 1) / COLUMNS));
     }
     return j;
@@ -266,7 +270,7 @@ static void kernel_matmul(const tarn__call *call)
     }
     for (; j.p.first < j.p.rows; j.p.first += ROW_TILE) {
         j.p.count = min_i64(j.p.rows - j.p.first, ROW_TILE);
-        tarn__parallel_for((j.p.count + LINES - 1) / LINES, 1 + 16384 / (LINES * j.k), pack_rows, &j);
+        tarn__parallel_for((j.p.count + PANEL_WIDTH - 1) / PANEL_WIDTH, 1 + 16384 / (PANEL_WIDTH * j.k), pack_rows, &j);
         tarn__parallel_for(panels_count, 1 + MIN_BYTES / (bytes * j.p.count), multiply_many, &j);
     }
 }

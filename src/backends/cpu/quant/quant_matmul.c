@@ -93,12 +93,12 @@ static void quantize_rows(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
     int shift = shift_of(j->p.w->dtype, j->how->is_unsigned);
-    _Alignas(64) float line[CHUNK];
+    _Alignas(64) float values[CHUNK];
     for (int64_t r = begin; r < end; r++)
         for (int64_t i = 0; i < j->chunks; i++) {
-            memset(line, 0, sizeof(line));
-            load_x(&j->p, j->p.first + r, i * CHUNK, line, min_i64(j->p.in - i * CHUNK, CHUNK));
-            quantize_chunk(line, shift, j->p.w->dtype == TARN_Q4_K, &j->x_q8[r * j->chunks + i]);
+            memset(values, 0, sizeof(values));
+            load_x(&j->p, j->p.first + r, i * CHUNK, values, min_i64(j->p.in - i * CHUNK, CHUNK));
+            quantize_chunk(values, shift, j->p.w->dtype == TARN_Q4_K, &j->x_q8[r * j->chunks + i]);
         }
 }
 
@@ -118,7 +118,7 @@ static void multiply_row(int64_t begin, int64_t end, void *ctx)
 /* All rows of the tile times n unpacked weight rows: sums of [rows of x / 4][n][4] stay on the stack. */
 static void multiply_panel(const job *j, const w_chunk *panel, int64_t column, int64_t n)
 {
-    float sums[ROW_TILE / ROWS_AT_ONCE][PANEL][ROWS_AT_ONCE] = {0}, line[PANEL];
+    float sums[ROW_TILE / ROWS_AT_ONCE][PANEL][ROWS_AT_ONCE] = {0}, values[PANEL];
     for (int64_t k = 0; k < j->chunks; k += SEGMENT)
         for (int64_t r = 0; r < j->p.count; r += ROWS_AT_ONCE)
             for (int64_t i = 0; i < n; i++)
@@ -127,8 +127,8 @@ static void multiply_panel(const job *j, const w_chunk *panel, int64_t column, i
                                         sums[r / ROWS_AT_ONCE][i]);
     for (int64_t r = 0; r < j->p.count; r++) {
         for (int64_t i = 0; i < n; i++)
-            line[i] = sums[r / ROWS_AT_ONCE][i][r % ROWS_AT_ONCE];
-        store_results(&j->p, j->p.first + r, column, line, n);
+            values[i] = sums[r / ROWS_AT_ONCE][i][r % ROWS_AT_ONCE];
+        store_results(&j->p, j->p.first + r, column, values, n);
     }
 }
 

@@ -73,23 +73,23 @@ static void place_group(const quantized *from, int r, x_group *to)
     set_x(to->sum[x_unit(r)], r, from->sum);
 }
 
-#define LINE 256
+#define X_CHUNK 256
 
 /* Quantizes rows 8 i to 8 i + 7 of the tile; rows past the end are 0. */
 static void quantize_rows(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
-    float line[LINE];
+    float values[X_CHUNK];
     bool has_min = j->p.w->dtype == TARN_Q4_K;
     for (int64_t r = begin * X_ROWS; r < end * X_ROWS; r++)
-        for (int64_t k = 0; k < j->p.in; k += LINE) {
-            int64_t n = min_i64(j->p.in - k, LINE);
+        for (int64_t k = 0; k < j->p.in; k += X_CHUNK) {
+            int64_t n = min_i64(j->p.in - k, X_CHUNK);
             if (r < j->p.count)
-                load_x(&j->p, j->p.first + r, k, line, n);
+                load_x(&j->p, j->p.first + r, k, values, n);
             else
-                memset(line, 0, sizeof(line));
+                memset(values, 0, sizeof(values));
             for (int64_t i = 0; i < n; i += GROUP) {
-                quantized group = quantize_group(line + i, has_min);
+                quantized group = quantize_group(values + i, has_min);
                 place_group(&group, (int)(r % X_ROWS), &j->x_q8[r / X_ROWS * j->groups + (k + i) / GROUP]);
             }
         }
@@ -97,12 +97,12 @@ static void quantize_rows(int64_t begin, int64_t end, void *ctx)
 
 static void quantize_row(const job *j)
 {
-    float line[LINE];
-    for (int64_t k = 0; k < j->p.in; k += LINE) {
-        int64_t n = min_i64(j->p.in - k, LINE);
-        load_x(&j->p, 0, k, line, n);
+    float values[X_CHUNK];
+    for (int64_t k = 0; k < j->p.in; k += X_CHUNK) {
+        int64_t n = min_i64(j->p.in - k, X_CHUNK);
+        load_x(&j->p, 0, k, values, n);
         for (int64_t i = 0; i < n; i += GROUP) {
-            quantized group = quantize_group(line + i, j->p.w->dtype == TARN_Q4_K);
+            quantized group = quantize_group(values + i, j->p.w->dtype == TARN_Q4_K);
             vst1q_s8(j->q + k + i, group.q[0]), vst1q_s8(j->q + k + i + 16, group.q[1]);
             j->scale[(k + i) / GROUP] = group.scale, j->sum[(k + i) / GROUP] = group.sum;
         }
@@ -270,7 +270,7 @@ static void multiply_rows(int64_t begin, int64_t end, void *ctx)
     const job *j = ctx;
     int slot;
     w_group *panel = (void *)slot_acquire(&j->panels, &slot, NULL);
-    float sums[ROW_TILE / X_ROWS][PANEL_TILES][W_UNITS][X_UNITS][4], line[COLUMNS];
+    float sums[ROW_TILE / X_ROWS][PANEL_TILES][W_UNITS][X_UNITS][4], values[COLUMNS];
     for (int64_t panel_index = begin; panel_index < end; panel_index++) {
         int64_t column = panel_index * COLUMNS, n = min_i64(j->p.out - column, COLUMNS);
         memset(sums, 0, sizeof(sums));
@@ -284,8 +284,8 @@ static void multiply_rows(int64_t begin, int64_t end, void *ctx)
         }
         for (int64_t r = 0; r < j->p.count; r++) {
             for (int64_t i = 0; i < n; i++)
-                line[i] = result_of(sums[r / X_ROWS][i / W_ROWS], (int)(i % W_ROWS), (int)(r % X_ROWS));
-            store_results(&j->p, j->p.first + r, column, line, n);
+                values[i] = result_of(sums[r / X_ROWS][i / W_ROWS], (int)(i % W_ROWS), (int)(r % X_ROWS));
+            store_results(&j->p, j->p.first + r, column, values, n);
         }
     }
     slot_release(&j->panels, slot);
