@@ -1,12 +1,14 @@
 /* kquants.c: quantization of the k-quants, Q4_K and Q6_K, which have two levels of scales: one in f16 per block, and
  * small integer multiples of it per group.
  *
- * Scaling a group by its extreme elements wastes steps on values that rarely occur. So for each group several step
- * sizes are tried; given the step of each element, the scale (and min) with the smallest weighted error has a closed
- * form. The best fit is then rounded to a multiple of the block's scale, and the neighbouring multiples are tried as
- * well. Elements are weighted by their magnitude plus the group's mean magnitude: large weights of a network matter
- * more than their number suggests. Finally the result is compared with scaling by the extremes; the block with the
- * smaller unweighted squared error is kept, so the search never loses to the simple method. */
+ * A scale that covers a group's range spends quants on values that rarely occur. So for each group several scales are
+ * tried; given the quant q of each element, the scale (and min) with the smallest weighted error has a closed form. The
+ * best fit is then rounded to a code, a multiple of the block's scale, and the neighbouring codes are tried as well.
+ * Elements are weighted by their magnitude plus the group's mean magnitude: large weights of a network matter more than
+ * their number suggests. Finally the result is compared with scales of the groups' ranges; the block with the smaller
+ * unweighted squared error is kept, so the search never loses to the simple method.
+ *
+ * ggml calls a block here a super-block and a group a block; q, scale and min are its words. */
 #include "base/quant/quant.h"
 
 #include <math.h>
@@ -16,7 +18,7 @@
 
 #define Q4_GROUP 32
 #define Q6_GROUP 16
-#define SPACINGS 24
+#define SCALE_CANDIDATES 24
 
 /* 1 / x, or 0 where x has no finite inverse. */
 static float inverse(float x)
@@ -25,14 +27,14 @@ static float inverse(float x)
     return isfinite(inverted) ? inverted : 0;
 }
 
-/* Candidate i divides the step size that just reaches the extremes by this factor, from 0.94 to 1.4. */
-static float spacing(int i)
+/* Candidate i divides the scale that just covers the range by this factor, from 0.94 to 1.4. */
+static float candidate_factor(int i)
 {
     return 0.94f + 0.02f * (float)i;
 }
 
 /* The nearest integer from 0 to `max`; 0 for NaN. */
-static inline float step(float x, float max)
+static inline float round_quant(float x, float max)
 {
     float low = x > 0 ? x : 0;
     return (float)(int)((low < max ? low : max) + 0.5f);
@@ -76,7 +78,7 @@ static uint16_t scale_bits(float scale)
     return fabsf(scale) > fabsf(tarn__f16_to_f32(bits)) * (1 + 0x1p-8f) ? (uint16_t)(bits + 1) : bits;
 }
 
-static const bits_fn plain_bits[] = {scale_bits, nearest_bits}; /* for scaling by the extremes, both are tried */
+static const bits_fn range_roundings[] = {scale_bits, nearest_bits}; /* for scales of the range, both are tried */
 
 static int clamp(float x, int low, int high)
 {
@@ -85,32 +87,32 @@ static int clamp(float x, int low, int high)
 
 /* ---- q4_k: x ≈ scale · q - min ----------------------------------------------------------------------------- */
 
-/* One group's affine map from steps q to values: x ≈ scale · q - min. */
-typedef struct line {
+/* Scale and min of one group: x ≈ scale · q - min. */
+typedef struct scale_min {
     float scale, min; /* neither is negative */
-} line;
+} scale_min;
 
-/* The line through the group's extremes. `min` cannot be negative, so 0 is always representable. */
-static line line_of_extremes(const float *x)
+/* Covers the group's range exactly. `min` cannot be negative, so 0 is always representable. */
+static scale_min scale_min_of_range(const float *x)
 {
     float low = 0, high = x[0];
     for (int i = 0; i < Q4_GROUP; i++) {
         low = x[i] < low ? x[i] : low;
         high = x[i] > high ? x[i] : high;
     }
-    return high > low ? (line){(high - low) / 15, -low} : (line){0, -low};
+    return high > low ? (scale_min){(high - low) / 15, -low} : (scale_min){0, -low};
 }
 
-/* The step q in 0–15 of each element for a line with scale 1 / inverted. */
-static void steps_of(const float *x, float inverted, float min, float *q)
+/* The quant q in 0–15 of each element for a scale of 1 / inverted. */
+static void round_quants(const float *x, float inverted, float min, float *q)
 {
     for (int i = 0; i < Q4_GROUP; i++)
-        q[i] = step((x[i] + min) * inverted, 15);
+        q[i] = round_quant((x[i] + min) * inverted, 15);
 }
 
-/* Weighted least squares: the line with the smallest error for given steps. Where the best min is negative, which
+/* Weighted least squares: scale and min of the smallest error for given quants. Where the best min is negative, which
  * the format cannot hold, the fit is repeated with min = 0. */
-static line fit_line(const float *x, const float *weight, const float *q)
+static scale_min fit_scale_min(const float *x, const float *weight, const float *q)
 {
     float w = 0, wq = 0, wqq = 0, wx = 0, wxq = 0;
     for (int i = 0; i < Q4_GROUP; i++) {
@@ -126,32 +128,32 @@ static line fit_line(const float *x, const float *weight, const float *q)
         min = 0;
         scale = wxq * inverse(wqq);
     }
-    return (line){scale > 0 ? scale : 0, min};
+    return (scale_min){scale > 0 ? scale : 0, min};
 }
 
-/* Weighted squared error of a line with given steps. */
-static float line_error(const float *x, const float *weight, const float *q, line l)
+/* Weighted squared error of a scale and min with given quants. */
+static float scale_min_error(const float *x, const float *weight, const float *q, scale_min s)
 {
     float sum = 0;
     for (int i = 0; i < Q4_GROUP; i++) {
-        float off = l.scale * q[i] - l.min - x[i];
+        float off = s.scale * q[i] - s.min - x[i];
         sum += weight[i] * off * off;
     }
     return sum;
 }
 
-/* The best of the extremes' line and SPACINGS refits, by weighted error. Steps are recomputed after each fit. */
-static line search_line(const float *x, const float *weight)
+/* The best of the range's scale and all refits, by weighted error. Quants are recomputed after each fit. */
+static scale_min search_scale_min(const float *x, const float *weight)
 {
     float q[Q4_GROUP];
-    line extremes = line_of_extremes(x), best = extremes;
-    steps_of(x, inverse(extremes.scale), extremes.min, q);
-    float min_error = line_error(x, weight, q, extremes);
-    for (int i = 0; i < SPACINGS && extremes.scale > 0; i++) {
-        steps_of(x, inverse(extremes.scale) * spacing(i), extremes.min, q);
-        line fitted = fit_line(x, weight, q);
-        steps_of(x, inverse(fitted.scale), fitted.min, q);
-        float error = line_error(x, weight, q, fitted);
+    scale_min extremes = scale_min_of_range(x), best = extremes;
+    round_quants(x, inverse(extremes.scale), extremes.min, q);
+    float min_error = scale_min_error(x, weight, q, extremes);
+    for (int i = 0; i < SCALE_CANDIDATES && extremes.scale > 0; i++) {
+        round_quants(x, inverse(extremes.scale) * candidate_factor(i), extremes.min, q);
+        scale_min fitted = fit_scale_min(x, weight, q);
+        round_quants(x, inverse(fitted.scale), fitted.min, q);
+        float error = scale_min_error(x, weight, q, fitted);
         if (error < min_error) {
             min_error = error;
             best = fitted;
@@ -164,78 +166,79 @@ static line search_line(const float *x, const float *weight)
 static void search_codes(const float *x, const float *weight, float scale, float min, int *scale_code, int *min_code)
 {
     float q[Q4_GROUP], smallest = INFINITY;
-    int from = *scale_code, low_from = *min_code;
-    for (int code = from > 0 ? from - 1 : 0; code <= from + 1 && code < 64; code++)
-        for (int low = low_from > 0 ? low_from - 1 : 0; low <= low_from + 1 && low < 64; low++) {
-            line l = {scale * (float)code, min * (float)low};
-            steps_of(x, inverse(l.scale), l.min, q);
-            float error = line_error(x, weight, q, l);
+    int scale_from = *scale_code, min_from = *min_code;
+    for (int a = scale_from > 0 ? scale_from - 1 : 0; a <= scale_from + 1 && a < 64; a++)
+        for (int b = min_from > 0 ? min_from - 1 : 0; b <= min_from + 1 && b < 64; b++) {
+            scale_min s = {scale * (float)a, min * (float)b};
+            round_quants(x, inverse(s.scale), s.min, q);
+            float error = scale_min_error(x, weight, q, s);
             if (error < smallest) {
                 smallest = error;
-                *scale_code = code;
-                *min_code = low;
+                *scale_code = a;
+                *min_code = b;
             }
         }
 }
 
 /* Packs one group into a zeroed block: its 6-bit codes and its 32 nibbles, quantized with the scale and min as they
  * were rounded. */
-static void put_q4_k_group(tarn__q4_k *block, int group, const float *x, int code, int low)
+static void pack_q4_k_group(tarn__q4_k *block, int group, const float *x, int scale_code, int min_code)
 {
-    float q[Q4_GROUP], scale = tarn__f16_to_f32(block->scale) * (float)code,
-                       min = tarn__f16_to_f32(block->min) * (float)low;
+    float q[Q4_GROUP], scale = tarn__f16_to_f32(block->scale) * (float)scale_code,
+                       min = tarn__f16_to_f32(block->min) * (float)min_code;
     uint8_t *s = block->scales, *to = block->q + group / 2 * 32;
     int i = group & 3, shift = group % 2 * 4;
     if (group < 4) {
-        s[i] |= (uint8_t)code;
-        s[4 + i] |= (uint8_t)low;
+        s[i] |= (uint8_t)scale_code;
+        s[4 + i] |= (uint8_t)min_code;
     } else {
-        s[8 + i] = (uint8_t)((code & 15) | (low & 15) << 4);
-        s[i] |= (uint8_t)(code >> 4 << 6);
-        s[4 + i] |= (uint8_t)(low >> 4 << 6);
+        s[8 + i] = (uint8_t)((scale_code & 15) | (min_code & 15) << 4);
+        s[i] |= (uint8_t)(scale_code >> 4 << 6);
+        s[4 + i] |= (uint8_t)(min_code >> 4 << 6);
     }
-    steps_of(x, inverse(scale), min, q);
+    round_quants(x, inverse(scale), min, q);
     for (int k = 0; k < Q4_GROUP; k++)
         to[k] |= (uint8_t)((int)q[k] << shift);
 }
 
 /* Packs all groups. The largest scale and min get code 63. With `weight`, codes are searched for; without, rounded. */
-static void put_q4_k(const float *x, const float *weight, const line *lines, bits_fn bits_of, tarn__q4_k *block)
+static void pack_q4_k(const float *x, const float *weight, const scale_min *groups, bits_fn bits_of, tarn__q4_k *block)
 {
-    line max = {0, 0};
+    scale_min max = {0, 0};
     for (int i = 0; i < 8; i++) {
-        max.scale = fmaxf(max.scale, lines[i].scale);
-        max.min = fmaxf(max.min, lines[i].min);
+        max.scale = fmaxf(max.scale, groups[i].scale);
+        max.min = fmaxf(max.min, groups[i].min);
     }
     memset(block, 0, sizeof(*block));
     block->scale = bits_of(max.scale / 63);
     block->min = bits_of(max.min / 63);
     float scale = tarn__f16_to_f32(block->scale), min = tarn__f16_to_f32(block->min);
     for (int i = 0; i < 8; i++) {
-        int code = clamp(lines[i].scale * inverse(scale), 0, 63), low = clamp(lines[i].min * inverse(min), 0, 63);
+        int scale_code = clamp(groups[i].scale * inverse(scale), 0, 63),
+            min_code = clamp(groups[i].min * inverse(min), 0, 63);
         if (weight)
-            search_codes(x + i * Q4_GROUP, weight + i * Q4_GROUP, scale, min, &code, &low);
-        put_q4_k_group(block, i, x + i * Q4_GROUP, code, low);
+            search_codes(x + i * Q4_GROUP, weight + i * Q4_GROUP, scale, min, &scale_code, &min_code);
+        pack_q4_k_group(block, i, x + i * Q4_GROUP, scale_code, min_code);
     }
 }
 
-/* Searches each group's line, then falls back to the extremes' lines, rounded both ways, where they are better. */
+/* Searches each group's scale and min, then falls back to those of the range, rounded both ways, where better. */
 void tarn__q4_k_quantize(const float *values, tarn__q4_k *block)
 {
     float weight[256];
-    line plain[8], best[8];
-    tarn__q4_k other;
+    scale_min range[8], best[8];
+    tarn__q4_k fallback;
     for (int i = 0; i < 8; i++) {
         weigh(values + i * Q4_GROUP, Q4_GROUP, weight + i * Q4_GROUP);
-        plain[i] = line_of_extremes(values + i * Q4_GROUP);
-        best[i] = search_line(values + i * Q4_GROUP, weight + i * Q4_GROUP);
+        range[i] = scale_min_of_range(values + i * Q4_GROUP);
+        best[i] = search_scale_min(values + i * Q4_GROUP, weight + i * Q4_GROUP);
     }
-    put_q4_k(values, weight, best, scale_bits, block);
+    pack_q4_k(values, weight, best, scale_bits, block);
     for (int i = 0; i < 2; i++) {
-        put_q4_k(values, NULL, plain, plain_bits[i], &other);
+        pack_q4_k(values, NULL, range, range_roundings[i], &fallback);
         /* NaN as well: a scale beyond f16 */
-        if (!(error_of(values, TARN_Q4_K, block) <= error_of(values, TARN_Q4_K, &other)))
-            *block = other;
+        if (!(error_of(values, TARN_Q4_K, block) <= error_of(values, TARN_Q4_K, &fallback)))
+            *block = fallback;
     }
 }
 
@@ -250,11 +253,11 @@ static float extreme_of(const float *x)
     return largest;
 }
 
-/* The step q in -32…31 of each element for a scale of 1 / inverted. */
-static void signed_steps_of(const float *x, float inverted, float *q)
+/* The quant q in -32…31 of each element for a scale of 1 / inverted. */
+static void round_signed_quants(const float *x, float inverted, float *q)
 {
     for (int i = 0; i < Q6_GROUP; i++)
-        q[i] = step(x[i] * inverted + 32, 63) - 32;
+        q[i] = round_quant(x[i] * inverted + 32, 63) - 32;
 }
 
 static float scale_error(const float *x, const float *weight, const float *q, float scale)
@@ -267,7 +270,7 @@ static float scale_error(const float *x, const float *weight, const float *q, fl
     return sum;
 }
 
-/* The scale of the smallest weighted error for given steps. */
+/* The scale of the smallest weighted error for given quants. */
 static float fit_scale(const float *x, const float *weight, const float *q)
 {
     float wxq = 0, wqq = 0;
@@ -278,16 +281,16 @@ static float fit_scale(const float *x, const float *weight, const float *q)
     return wxq * inverse(wqq);
 }
 
-/* Starts from the scale that maps the largest element to -32 steps, because that side has one step more. */
+/* Starts from the scale that maps the largest element to q = -32, because that side has one value more. */
 static float search_scale(const float *x, const float *weight)
 {
     float q[Q6_GROUP], extreme = extreme_of(x) / -32, best = extreme;
-    signed_steps_of(x, inverse(extreme), q);
+    round_signed_quants(x, inverse(extreme), q);
     float min_error = scale_error(x, weight, q, extreme);
-    for (int i = 0; i < SPACINGS && extreme != 0; i++) {
-        signed_steps_of(x, inverse(extreme) * spacing(i), q);
+    for (int i = 0; i < SCALE_CANDIDATES && extreme != 0; i++) {
+        round_signed_quants(x, inverse(extreme) * candidate_factor(i), q);
         float fitted = fit_scale(x, weight, q);
-        signed_steps_of(x, inverse(fitted), q);
+        round_signed_quants(x, inverse(fitted), q);
         float error = scale_error(x, weight, q, fitted);
         if (error < min_error) {
             min_error = error;
@@ -303,7 +306,7 @@ static int search_code(const float *x, const float *weight, float scale, int fro
     float q[Q6_GROUP], smallest = INFINITY;
     int best = from;
     for (int code = from > -128 ? from - 1 : -128; code <= from + 1 && code < 128; code++) {
-        signed_steps_of(x, inverse(scale * (float)code), q);
+        round_signed_quants(x, inverse(scale * (float)code), q);
         float error = scale_error(x, weight, q, scale * (float)code);
         if (error < smallest) {
             smallest = error;
@@ -314,24 +317,24 @@ static int search_code(const float *x, const float *weight, float scale, int fro
 }
 
 /* Packs one group into a zeroed block: its scale's code, the low nibbles and the upper two bits of its 16 elements. */
-static void put_q6_k_group(tarn__q6_k *block, int group, const float *x, int code)
+static void pack_q6_k_group(tarn__q6_k *block, int group, const float *x, int code)
 {
     float q[Q6_GROUP];
-    int part = group / 2, low_shift = part / 2 % 2 * 4, high_shift = part % 4 * 2;
-    uint8_t *low = block->low + part / 4 * 64 + part % 2 * 32 + group % 2 * 16,
-            *high = block->high + part / 4 * 32 + group % 2 * 16;
+    int chunk = group / 2, low_shift = chunk / 2 % 2 * 4, high_shift = chunk % 4 * 2;
+    uint8_t *low = block->low + chunk / 4 * 64 + chunk % 2 * 32 + group % 2 * 16,
+            *high = block->high + chunk / 4 * 32 + group % 2 * 16;
     block->scales[group] = (int8_t)code;
-    signed_steps_of(x, inverse(tarn__f16_to_f32(block->scale) * (float)code), q);
+    round_signed_quants(x, inverse(tarn__f16_to_f32(block->scale) * (float)code), q);
     for (int i = 0; i < Q6_GROUP; i++) {
-        int six = (int)q[i] + 32;
-        low[i] |= (uint8_t)((six & 15) << low_shift);
-        high[i] |= (uint8_t)(six >> 4 << high_shift);
+        int unsigned_q = (int)q[i] + 32;
+        low[i] |= (uint8_t)((unsigned_q & 15) << low_shift);
+        high[i] |= (uint8_t)(unsigned_q >> 4 << high_shift);
     }
 }
 
 /* Packs all groups. The scale of the largest magnitude gets the code `top`. With `weight`, codes are searched for. */
-static void put_q6_k(const float *x, const float *weight, const float *scales, int top, bits_fn bits_of,
-                     tarn__q6_k *block)
+static void pack_q6_k(const float *x, const float *weight, const float *scales, int top, bits_fn bits_of,
+                      tarn__q6_k *block)
 {
     float max = 0;
     for (int i = 0; i < 16; i++)
@@ -343,25 +346,25 @@ static void put_q6_k(const float *x, const float *weight, const float *scales, i
         int code = clamp(scales[i] * inverse(scale), -128, 127);
         if (weight)
             code = search_code(x + i * Q6_GROUP, weight + i * Q6_GROUP, scale, code);
-        put_q6_k_group(block, i, x + i * Q6_GROUP, code);
+        pack_q6_k_group(block, i, x + i * Q6_GROUP, code);
     }
 }
 
-/* As tarn__q4_k_quantize(): search, then fall back to scaling by the extremes where that is better. */
+/* As tarn__q4_k_quantize(): search, then fall back to scales of the range where they are better. */
 void tarn__q6_k_quantize(const float *values, tarn__q6_k *block)
 {
-    float weight[256], plain[16], best[16];
-    tarn__q6_k other;
+    float weight[256], range[16], best[16];
+    tarn__q6_k fallback;
     for (int i = 0; i < 16; i++) {
         weigh(values + i * Q6_GROUP, Q6_GROUP, weight + i * Q6_GROUP);
-        plain[i] = fabsf(extreme_of(values + i * Q6_GROUP)) / 31;
+        range[i] = fabsf(extreme_of(values + i * Q6_GROUP)) / 31;
         best[i] = search_scale(values + i * Q6_GROUP, weight + i * Q6_GROUP);
     }
-    put_q6_k(values, weight, best, -128, scale_bits, block);
+    pack_q6_k(values, weight, best, -128, scale_bits, block);
     for (int i = 0; i < 2; i++) {
-        put_q6_k(values, NULL, plain, 127, plain_bits[i], &other);
+        pack_q6_k(values, NULL, range, 127, range_roundings[i], &fallback);
         /* NaN as well: a scale beyond f16 */
-        if (!(error_of(values, TARN_Q6_K, block) <= error_of(values, TARN_Q6_K, &other)))
-            *block = other;
+        if (!(error_of(values, TARN_Q6_K, block) <= error_of(values, TARN_Q6_K, &fallback)))
+            *block = fallback;
     }
 }

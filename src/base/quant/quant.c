@@ -46,9 +46,10 @@ static void dequantize_q4_k(const tarn__q4_k *block, float *values)
 {
     for (int group = 0; group < 8; group++) {
         const uint8_t *q = block->q + group / 2 * 32;
-        int code, low, shift = group % 2 * 4;
-        tarn__q4_k_group(block, group, &code, &low);
-        float scale = tarn__f16_to_f32(block->scale) * (float)code, min = tarn__f16_to_f32(block->min) * (float)low;
+        int scale_code, min_code, shift = group % 2 * 4;
+        tarn__q4_k_group(block, group, &scale_code, &min_code);
+        float scale = tarn__f16_to_f32(block->scale) * (float)scale_code,
+              min = tarn__f16_to_f32(block->min) * (float)min_code;
         for (int i = 0; i < 32; i++)
             values[group * 32 + i] = scale * (float)(q[i] >> shift & 15) - min;
     }
@@ -59,12 +60,12 @@ static void dequantize_q6_k(const tarn__q6_k *block, float *values)
     float scale = tarn__f16_to_f32(block->scale), scales[16];
     for (int i = 0; i < 16; i++)
         scales[i] = scale * (float)block->scales[i];
-    for (int part = 0; part < 8; part++) { /* 32 elements with the same shifts, of two groups */
-        const uint8_t *low = block->low + part / 4 * 64 + part % 2 * 32, *high = block->high + part / 4 * 32;
-        int low_shift = part / 2 % 2 * 4, high_shift = part % 4 * 2;
+    for (int chunk = 0; chunk < 8; chunk++) { /* 32 elements with the same shifts, of two groups */
+        const uint8_t *low = block->low + chunk / 4 * 64 + chunk % 2 * 32, *high = block->high + chunk / 4 * 32;
+        int low_shift = chunk / 2 % 2 * 4, high_shift = chunk % 4 * 2;
         for (int i = 0; i < 32; i++) {
             int q = (low[i] >> low_shift & 15) | (high[i] >> high_shift & 3) << 4;
-            values[part * 32 + i] = scales[part * 2 + i / 16] * (float)(q - 32);
+            values[chunk * 32 + i] = scales[chunk * 2 + i / 16] * (float)(q - 32);
         }
     }
 }
@@ -92,7 +93,7 @@ static float inverse(float d)
     return isfinite(inverted) ? inverted : 0;
 }
 
-/* The largest magnitude becomes ±127 steps, so the scale is symmetric and code -128 is never used. */
+/* The largest magnitude becomes q = ±127, so the scale is symmetric and code -128 is never used. */
 static void quantize_q8_0(const float *values, tarn__q8_0 *block)
 {
     float largest = 0;
@@ -112,7 +113,7 @@ static int nibble(float value, float inverted)
     return q < 15 ? q : 15;
 }
 
-/* The element of the largest magnitude becomes -8 · scale exactly, because that side has one step more. */
+/* The element of the largest magnitude becomes -8 · scale exactly, because that side has one value more. */
 static void quantize_q4_0(const float *values, tarn__q4_0 *block)
 {
     float largest = 0;

@@ -1,7 +1,7 @@
 /* quantize.cl: f32 to quant blocks, bitwise identical with base/quant (quant.c and kquants.c); one block per work-item.
  *
  * Functions follow kquants.c one by one and in its order of operations; keep both in step. Q4_K and Q6_K are written in
- * place and dequantized from there, to choose between the searched scales and those of the extremes. */
+ * place and dequantized from there, to choose between the searched scales and those of the range. */
 #include "backends/opencl/quant/dequantize.cl"
 
 #define ELEMENTS (1 << SHIFT)
@@ -51,7 +51,7 @@ static int nibble(float value, float inverted)
     return q < 15 ? q : 15;
 }
 
-/* The element of the largest magnitude becomes -8 · scale exactly, because the negative side has one step more. */
+/* The element of the largest magnitude becomes -8 · scale exactly, because the negative side has one value more. */
 static void quantize_block(const float *x, __global uchar *block)
 {
     float largest = 0;
@@ -67,16 +67,16 @@ static void quantize_block(const float *x, __global uchar *block)
 
 /* ---- shared by the k-quants -------------------------------------------------------------------------------------- */
 
-#define SPACINGS 24
+#define SCALE_CANDIDATES 24
 
-/* Candidate i of the search: the step size is finer than that of the extremes by a factor from 0.94 to 1.4. */
-static float spacing(int i)
+/* Candidate i divides the scale that just covers the range by this factor, from 0.94 to 1.4. */
+static float candidate_factor(int i)
 {
     return 0.94f + 0.02f * (float)i;
 }
 
 /* The nearest integer from 0 to `limit`; 0 for NaN. */
-static float round_step(float x, float limit)
+static float round_quant(float x, float limit)
 {
     float low = x > 0 ? x : 0;
     return (float)(int)((low < limit ? low : limit) + 0.5f);
@@ -124,32 +124,32 @@ static int code_of(float x, int low, int high)
 #define GROUP 32
 #define GROUPS 8
 
-/* x ≈ scale · q - minimum. */
-typedef struct line {
+/* Of one group: x ≈ scale · q - minimum. */
+typedef struct scale_min {
     float scale, minimum; /* neither is negative */
-} line;
+} scale_min;
 
-/* The line through the group's extremes; 0 is always representable, since `minimum` cannot be negative. */
-static line line_of_extremes(const float *x)
+/* Covers the group's range exactly; 0 is always representable, since `minimum` cannot be negative. */
+static scale_min scale_min_of_range(const float *x)
 {
     float low = 0, high = x[0];
     for (int i = 0; i < GROUP; i++) {
         low = x[i] < low ? x[i] : low;
         high = x[i] > high ? x[i] : high;
     }
-    line l = {high > low ? (high - low) / 15 : 0, -low};
-    return l;
+    scale_min s = {high > low ? (high - low) / 15 : 0, -low};
+    return s;
 }
 
-/* Steps q of all elements for a line, from 0 to 15. */
-static void round_steps(const float *x, float inverted, float minimum, float *q)
+/* Quants of all elements, from 0 to 15, for a scale of 1 / inverted. */
+static void round_quants(const float *x, float inverted, float minimum, float *q)
 {
     for (int i = 0; i < GROUP; i++)
-        q[i] = round_step((x[i] + minimum) * inverted, 15);
+        q[i] = round_quant((x[i] + minimum) * inverted, 15);
 }
 
-/* Weighted least squares for given steps. */
-static line fit_line(const float *x, const float *weight, const float *q)
+/* Weighted least squares for given quants. */
+static scale_min fit_scale_min(const float *x, const float *weight, const float *q)
 {
     float w = 0, wq = 0, wqq = 0, wx = 0, wxq = 0;
     for (int i = 0; i < GROUP; i++) {
@@ -165,32 +165,32 @@ static line fit_line(const float *x, const float *weight, const float *q)
         minimum = 0;
         scale = wxq * inverse(wqq);
     }
-    line l = {scale > 0 ? scale : 0, minimum};
-    return l;
+    scale_min s = {scale > 0 ? scale : 0, minimum};
+    return s;
 }
 
-static float line_error(const float *x, const float *weight, const float *q, line l)
+static float scale_min_error(const float *x, const float *weight, const float *q, scale_min s)
 {
     float sum = 0;
     for (int i = 0; i < GROUP; i++) {
-        float off = l.scale * q[i] - l.minimum - x[i];
+        float off = s.scale * q[i] - s.minimum - x[i];
         sum += weight[i] * off * off;
     }
     return sum;
 }
 
-/* Refits the line for each candidate step size and keeps the best. */
-static line search_line(const float *x, const float *weight)
+/* Refits scale and min for each candidate and keeps the best. */
+static scale_min search_scale_min(const float *x, const float *weight)
 {
     float q[GROUP];
-    line extremes = line_of_extremes(x), best = extremes;
-    round_steps(x, inverse(extremes.scale), extremes.minimum, q);
-    float min_error = line_error(x, weight, q, extremes);
-    for (int i = 0; i < SPACINGS && extremes.scale > 0; i++) {
-        round_steps(x, inverse(extremes.scale) * spacing(i), extremes.minimum, q);
-        line fitted = fit_line(x, weight, q);
-        round_steps(x, inverse(fitted.scale), fitted.minimum, q);
-        float error = line_error(x, weight, q, fitted);
+    scale_min extremes = scale_min_of_range(x), best = extremes;
+    round_quants(x, inverse(extremes.scale), extremes.minimum, q);
+    float min_error = scale_min_error(x, weight, q, extremes);
+    for (int i = 0; i < SCALE_CANDIDATES && extremes.scale > 0; i++) {
+        round_quants(x, inverse(extremes.scale) * candidate_factor(i), extremes.minimum, q);
+        scale_min fitted = fit_scale_min(x, weight, q);
+        round_quants(x, inverse(fitted.scale), fitted.minimum, q);
+        float error = scale_min_error(x, weight, q, fitted);
         if (error < min_error) {
             min_error = error;
             best = fitted;
@@ -204,46 +204,47 @@ static void search_codes(const float *x, const float *weight, float scale, float
                          int *min_code)
 {
     float q[GROUP], smallest = INFINITY;
-    int from = *scale_code, low_from = *min_code;
-    for (int code = from > 0 ? from - 1 : 0; code <= from + 1 && code < 64; code++)
-        for (int low = low_from > 0 ? low_from - 1 : 0; low <= low_from + 1 && low < 64; low++) {
-            line l = {scale * (float)code, minimum * (float)low};
-            round_steps(x, inverse(l.scale), l.minimum, q);
-            float error = line_error(x, weight, q, l);
+    int scale_from = *scale_code, min_from = *min_code;
+    for (int a = scale_from > 0 ? scale_from - 1 : 0; a <= scale_from + 1 && a < 64; a++)
+        for (int b = min_from > 0 ? min_from - 1 : 0; b <= min_from + 1 && b < 64; b++) {
+            scale_min s = {scale * (float)a, minimum * (float)b};
+            round_quants(x, inverse(s.scale), s.minimum, q);
+            float error = scale_min_error(x, weight, q, s);
             if (error < smallest) {
                 smallest = error;
-                *scale_code = code;
-                *min_code = low;
+                *scale_code = a;
+                *min_code = b;
             }
         }
 }
 
-static void put_group(__global uchar *block, int group, const float *x, float block_scale, float block_min, int code,
-                      int low)
+static void pack_group(__global uchar *block, int group, const float *x, float block_scale, float block_min,
+                       int scale_code, int min_code)
 {
     float q[GROUP];
     __global uchar *s = block + 4, *to = block + 16 + group / 2 * 32;
     int i = group & 3, shift = group % 2 * 4;
     if (group < 4) {
-        s[i] |= (uchar)code;
-        s[4 + i] |= (uchar)low;
+        s[i] |= (uchar)scale_code;
+        s[4 + i] |= (uchar)min_code;
     } else {
-        s[8 + i] = (uchar)((code & 15) | (low & 15) << 4);
-        s[i] |= (uchar)(code >> 4 << 6);
-        s[4 + i] |= (uchar)(low >> 4 << 6);
+        s[8 + i] = (uchar)((scale_code & 15) | (min_code & 15) << 4);
+        s[i] |= (uchar)(scale_code >> 4 << 6);
+        s[4 + i] |= (uchar)(min_code >> 4 << 6);
     }
-    round_steps(x, inverse(block_scale * (float)code), block_min * (float)low, q);
+    round_quants(x, inverse(block_scale * (float)scale_code), block_min * (float)min_code, q);
     for (int k = 0; k < GROUP; k++)
         to[k] |= (uchar)((int)q[k] << shift);
 }
 
-/* Packs the groups' lines; with `searches` codes are refined by search_codes(). */
-static void put_block(const float *x, const float *weight, const line *lines, bool searches, __global uchar *block)
+/* Packs all groups; with `searches` codes are refined by search_codes(). */
+static void pack_block(const float *x, const float *weight, const scale_min *groups, bool searches,
+                       __global uchar *block)
 {
-    line largest = {0, 0};
+    scale_min largest = {0, 0};
     for (int i = 0; i < GROUPS; i++) {
-        largest.scale = fmax(largest.scale, lines[i].scale);
-        largest.minimum = fmax(largest.minimum, lines[i].minimum);
+        largest.scale = fmax(largest.scale, groups[i].scale);
+        largest.minimum = fmax(largest.minimum, groups[i].minimum);
     }
     for (int i = 0; i < BYTES; i++)
         block[i] = 0;
@@ -252,29 +253,29 @@ static void put_block(const float *x, const float *weight, const line *lines, bo
     put_f16(block + 2, min_half);
     float scale = f32_of(scale_half), minimum = f32_of(min_half);
     for (int i = 0; i < GROUPS; i++) {
-        int code = code_of(lines[i].scale * inverse(scale), 0, 63),
-            low = code_of(lines[i].minimum * inverse(minimum), 0, 63);
+        int scale_code = code_of(groups[i].scale * inverse(scale), 0, 63),
+            min_code = code_of(groups[i].minimum * inverse(minimum), 0, 63);
         if (searches)
-            search_codes(x + i * GROUP, weight + i * GROUP, scale, minimum, &code, &low);
-        put_group(block, i, x + i * GROUP, scale, minimum, code, low);
+            search_codes(x + i * GROUP, weight + i * GROUP, scale, minimum, &scale_code, &min_code);
+        pack_group(block, i, x + i * GROUP, scale, minimum, scale_code, min_code);
     }
 }
 
 static void quantize_block(const float *x, __global uchar *block)
 {
     float weight[256];
-    line extremes[GROUPS], best[GROUPS];
+    scale_min extremes[GROUPS], best[GROUPS];
     for (int i = 0; i < GROUPS; i++) {
         weigh(x + i * GROUP, GROUP, weight + i * GROUP);
-        extremes[i] = line_of_extremes(x + i * GROUP);
-        best[i] = search_line(x + i * GROUP, weight + i * GROUP);
+        extremes[i] = scale_min_of_range(x + i * GROUP);
+        best[i] = search_scale_min(x + i * GROUP, weight + i * GROUP);
     }
-    put_block(x, weight, extremes, false, block);
+    pack_block(x, weight, extremes, false, block);
     double extremes_error = error_of(x, block);
     /* the search is not guaranteed to win after its scales are rounded to codes */
-    put_block(x, weight, best, true, block);
+    pack_block(x, weight, best, true, block);
     if (!(error_of(x, block) <= extremes_error)) /* or NaN, from a scale beyond f16 */
-        put_block(x, weight, extremes, false, block);
+        pack_block(x, weight, extremes, false, block);
 }
 
 /* ---- q6_k: x ≈ scale · (q - 32) ---------------------------------------------------------------------------------- */
@@ -292,11 +293,11 @@ static float extreme_of(const float *x)
     return largest;
 }
 
-/* Steps q of all elements for a scale, from -32 to 31. */
-static void round_signed_steps(const float *x, float inverted, float *q)
+/* Quants of all elements, from -32 to 31, for a scale of 1 / inverted. */
+static void round_signed_quants(const float *x, float inverted, float *q)
 {
     for (int i = 0; i < GROUP; i++)
-        q[i] = round_step(x[i] * inverted + 32, 63) - 32;
+        q[i] = round_quant(x[i] * inverted + 32, 63) - 32;
 }
 
 static float scale_error(const float *x, const float *weight, const float *q, float scale)
@@ -309,7 +310,7 @@ static float scale_error(const float *x, const float *weight, const float *q, fl
     return sum;
 }
 
-/* Weighted least squares for given steps. */
+/* Weighted least squares for given quants. */
 static float fit_scale(const float *x, const float *weight, const float *q)
 {
     float wxq = 0, wqq = 0;
@@ -320,16 +321,16 @@ static float fit_scale(const float *x, const float *weight, const float *q)
     return wxq * inverse(wqq);
 }
 
-/* Starts with the scale for which the largest element is -32 steps, because that side has one more. */
+/* Starts with the scale for which the largest element is q = -32, because that side has one value more. */
 static float search_scale(const float *x, const float *weight)
 {
     float q[GROUP], extreme = extreme_of(x) / -32, best = extreme;
-    round_signed_steps(x, inverse(extreme), q);
+    round_signed_quants(x, inverse(extreme), q);
     float min_error = scale_error(x, weight, q, extreme);
-    for (int i = 0; i < SPACINGS && extreme != 0; i++) {
-        round_signed_steps(x, inverse(extreme) * spacing(i), q);
+    for (int i = 0; i < SCALE_CANDIDATES && extreme != 0; i++) {
+        round_signed_quants(x, inverse(extreme) * candidate_factor(i), q);
         float fitted = fit_scale(x, weight, q);
-        round_signed_steps(x, inverse(fitted), q);
+        round_signed_quants(x, inverse(fitted), q);
         float error = scale_error(x, weight, q, fitted);
         if (error < min_error) {
             min_error = error;
@@ -345,7 +346,7 @@ static int search_code(const float *x, const float *weight, float scale, int fro
     float q[GROUP], smallest = INFINITY;
     int best = from;
     for (int code = from > -128 ? from - 1 : -128; code <= from + 1 && code < 128; code++) {
-        round_signed_steps(x, inverse(scale * (float)code), q);
+        round_signed_quants(x, inverse(scale * (float)code), q);
         float error = scale_error(x, weight, q, scale * (float)code);
         if (error < smallest) {
             smallest = error;
@@ -355,24 +356,24 @@ static int search_code(const float *x, const float *weight, float scale, int fro
     return best;
 }
 
-static void put_group(__global uchar *block, int group, const float *x, float block_scale, int code)
+static void pack_group(__global uchar *block, int group, const float *x, float block_scale, int code)
 {
     float q[GROUP];
-    int part = group / 2, low_shift = part / 2 % 2 * 4, high_shift = part % 4 * 2;
-    __global uchar *low = block + part / 4 * 64 + part % 2 * 32 + group % 2 * 16,
-                   *high = block + 128 + part / 4 * 32 + group % 2 * 16;
+    int chunk = group / 2, low_shift = chunk / 2 % 2 * 4, high_shift = chunk % 4 * 2;
+    __global uchar *low = block + chunk / 4 * 64 + chunk % 2 * 32 + group % 2 * 16,
+                   *high = block + 128 + chunk / 4 * 32 + group % 2 * 16;
     block[192 + group] = (uchar)(char)code;
-    round_signed_steps(x, inverse(block_scale * (float)code), q);
+    round_signed_quants(x, inverse(block_scale * (float)code), q);
     for (int i = 0; i < GROUP; i++) {
-        int six = (int)q[i] + 32;
-        low[i] |= (uchar)((six & 15) << low_shift);
-        high[i] |= (uchar)(six >> 4 << high_shift);
+        int unsigned_q = (int)q[i] + 32;
+        low[i] |= (uchar)((unsigned_q & 15) << low_shift);
+        high[i] |= (uchar)(unsigned_q >> 4 << high_shift);
     }
 }
 
 /* Packs the groups' scales, the largest of which becomes `top`; with `searches` codes are refined by search_code(). */
-static void put_block(const float *x, const float *weight, const float *scales, int top, bool searches,
-                      __global uchar *block)
+static void pack_block(const float *x, const float *weight, const float *scales, int top, bool searches,
+                       __global uchar *block)
 {
     float largest = 0;
     for (int i = 0; i < GROUPS; i++)
@@ -386,7 +387,7 @@ static void put_block(const float *x, const float *weight, const float *scales, 
         int code = code_of(scales[i] * inverse(scale), -128, 127);
         if (searches)
             code = search_code(x + i * GROUP, weight + i * GROUP, scale, code);
-        put_group(block, i, x + i * GROUP, scale, code);
+        pack_group(block, i, x + i * GROUP, scale, code);
     }
 }
 
@@ -398,11 +399,11 @@ static void quantize_block(const float *x, __global uchar *block)
         extremes[i] = fabs(extreme_of(x + i * GROUP)) / 31;
         best[i] = search_scale(x + i * GROUP, weight + i * GROUP);
     }
-    put_block(x, weight, extremes, 127, false, block);
+    pack_block(x, weight, extremes, 127, false, block);
     double extremes_error = error_of(x, block);
-    put_block(x, weight, best, -128, true, block);
+    pack_block(x, weight, best, -128, true, block);
     if (!(error_of(x, block) <= extremes_error)) /* or NaN, from a scale beyond f16 */
-        put_block(x, weight, extremes, 127, false, block);
+        pack_block(x, weight, extremes, 127, false, block);
 }
 #endif
 #endif
