@@ -133,12 +133,12 @@ tarn_tensor *tarn__index_select_quantized(const char *function, tarn_tensor *x, 
 /* Number of scales of a row. */
 int64_t tarn__kv_q8_scales(int64_t width);
 
-/* Quantizes x [B, heads, T, D], floats, to u8 codes of the same shape and f16 scales [B, heads, T, scales of D]. A
+/* Quantizes x [B, heads, T, D], floats, to u8 of the same shape and f16 scales [B, heads, T, scales of D]. A
  * group with NaN or infinity gets such a scale. Not recorded. */
 tarn_tensor *tarn__quantize_kv(tarn_tensor *x, tarn_tensor **scales);
 
 /* Dequantizes such rows to a float dtype. */
-tarn_tensor *tarn__dequantize_kv(tarn_tensor *codes, tarn_tensor *scales, tarn_dtype dtype);
+tarn_tensor *tarn__dequantize_kv(tarn_tensor *q8, tarn_tensor *scales, tarn_dtype dtype);
 
 /* ---- dropout ----------------------------------------------------------------------------------------------------- */
 

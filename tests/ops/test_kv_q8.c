@@ -33,13 +33,13 @@ static void groups_are_quant_blocks(void **state)
     for (int i = 0; i < 20; i++) {
         tarn_tensor *x = rows_of(2, 3, 11, depths[i % 5], dtypes[i / 5]), *scales;
         tarn_tensor *expected = good(tarn_cast(tarn_cast(x, TARN_Q8_0), TARN_F32));
-        tarn_tensor *codes = good(tarn__quantize_kv(good(tarn_to(x, device)), &scales));
-        assert_int_equal(tarn_dtype_of(codes), TARN_U8);
+        tarn_tensor *q8 = good(tarn__quantize_kv(good(tarn_to(x, device)), &scales));
+        assert_int_equal(tarn_dtype_of(q8), TARN_U8);
         assert_int_equal(tarn_dtype_of(scales), TARN_F16);
         assert_int_equal(tarn_size(scales, 3), depths[i % 5] / 32);
-        assert_close(back(tarn__dequantize_kv(codes, scales, TARN_F32)), expected, 0);
+        assert_close(back(tarn__dequantize_kv(q8, scales, TARN_F32)), expected, 0);
         for (int k = 0; k < 4; k++)
-            assert_close(back(tarn__dequantize_kv(codes, scales, dtypes[k])), good(tarn_cast(expected, dtypes[k])), 0);
+            assert_close(back(tarn__dequantize_kv(q8, scales, dtypes[k])), good(tarn_cast(expected, dtypes[k])), 0);
     }
 }
 
@@ -51,7 +51,7 @@ static void ties_go_away_from_zero(void **state)
                         -2.5f, 0.49999997f, -0.49999997f, 126.5f, -126.5f, 3.4999998f};
     const float expected[] = {127, 1, -1, 2, -2, 3, -3, 0, 0, 127, -127, 3};
     tarn_tensor *scales, *x = good(tarn_from_f32(values, TARN_SHAPE(1, 1, 1, 32), device));
-    tarn_tensor *codes = good(tarn__quantize_kv(x, &scales)), *y = back(tarn__dequantize_kv(codes, scales, TARN_F32));
+    tarn_tensor *q8 = good(tarn__quantize_kv(x, &scales)), *y = back(tarn__dequantize_kv(q8, scales, TARN_F32));
     for (int64_t i = 0; i < 12; i++)
         assert_true(tarn_item_at(y, TARN_SHAPE(0, 0, 0, i)) == expected[i]);
     assert_close(y, good(tarn_cast(tarn_cast(tarn_to(x, CPU), TARN_Q8_0), TARN_F32)), 0);
@@ -68,9 +68,9 @@ static void rows_of_any_width(void **state)
         tarn_tensor *zeros = good(tarn_zeros(TARN_SHAPE(1, 2, 9, whole), TARN_F32, CPU));
         assert_true(tarn_copy(tarn_slice(zeros, 3, 0, D), x));
         tarn_tensor *expected = good(tarn_slice(tarn_cast(tarn_cast(zeros, TARN_Q8_0), TARN_F32), 3, 0, D));
-        tarn_tensor *codes = good(tarn__quantize_kv(good(tarn_to(x, device)), &scales));
+        tarn_tensor *q8 = good(tarn__quantize_kv(good(tarn_to(x, device)), &scales));
         assert_int_equal(tarn_size(scales, 3), whole / 32);
-        assert_close(back(tarn__dequantize_kv(codes, scales, TARN_F32)), expected, 0);
+        assert_close(back(tarn__dequantize_kv(q8, scales, TARN_F32)), expected, 0);
     }
 }
 
@@ -80,13 +80,13 @@ static void views_are_read_where_they_lie(void **state)
     (void)state;
     tarn_tensor *x = rows_of(2, 7, 3, 48, TARN_F32),
                 *turned = good(tarn_permute(tarn_to(x, device), TARN_AXES(0, 2, 1, 3))), *scales, *plain_scales;
-    tarn_tensor *codes = good(tarn__quantize_kv(turned, &scales)),
+    tarn_tensor *q8 = good(tarn__quantize_kv(turned, &scales)),
                 *plain = good(tarn__quantize_kv(good(tarn_contiguous(turned)), &plain_scales));
-    assert_close(back(tarn_cast(codes, TARN_F32)), back(tarn_cast(plain, TARN_F32)), 0);
+    assert_close(back(tarn_cast(q8, TARN_F32)), back(tarn_cast(plain, TARN_F32)), 0);
     assert_close(back(tarn_cast(scales, TARN_F32)), back(tarn_cast(plain_scales, TARN_F32)), 0);
-    tarn_tensor *whole = good(tarn__dequantize_kv(codes, scales, TARN_F32));
+    tarn_tensor *whole = good(tarn__dequantize_kv(q8, scales, TARN_F32));
     tarn_tensor *part =
-        good(tarn__dequantize_kv(good(tarn_slice(codes, 2, 2, 5)), good(tarn_slice(scales, 2, 2, 5)), TARN_F32));
+        good(tarn__dequantize_kv(good(tarn_slice(q8, 2, 2, 5)), good(tarn_slice(scales, 2, 2, 5)), TARN_F32));
     assert_close(back(part), back(tarn_slice(whole, 2, 2, 5)), 0);
 }
 
@@ -98,8 +98,8 @@ static void what_is_not_finite_stays_so(void **state)
     for (int i = 0; i < 3; i++) {
         tarn_tensor *x = good(tarn_ones(TARN_SHAPE(1, 1, 2, 64), TARN_F32, CPU)), *scales;
         assert_true(tarn_fill_inplace(tarn_slice(tarn_slice(x, 2, 1, 2), 3, 40, 41), odd[i]));
-        tarn_tensor *codes = good(tarn__quantize_kv(good(tarn_to(x, device)), &scales)),
-                    *y = back(tarn__dequantize_kv(codes, scales, TARN_F32));
+        tarn_tensor *q8 = good(tarn__quantize_kv(good(tarn_to(x, device)), &scales)),
+                    *y = back(tarn__dequantize_kv(q8, scales, TARN_F32));
         for (int64_t d = 0; d < 64; d++) {
             double before = tarn_item_at(y, TARN_SHAPE(0, 0, 0, d)), beside = tarn_item_at(y, TARN_SHAPE(0, 0, 1, d));
             assert_true(isfinite(before) && isfinite(beside) == (d < 32));

@@ -9,7 +9,7 @@
 
 #include "base/dtype.h"
 
-/* Quantized KV rows (KV cache type q8): the layout of Q8_0, but bytes and scales are two tensors, so that rows may
+/* Quantized KV rows (KV cache type q8_0): the layout of Q8_0, but bytes and scales are two tensors, so that rows may
  * have any length. 32 elements share a scale; the byte is q + 128. */
 #define TARN__KV_Q8_GROUP 32
 #define TARN__KV_Q8_ZERO 128

@@ -1,12 +1,10 @@
-/* quant.c: quantized weights in operations: quantize, linear, embedding; 16-bit weights with f32 x; quantized KV
- * rows.
+/* quant.c: quantized weights in operations: quantize, linear, embedding; 16-bit weights with f32 x.
  *
  * A quantized weight gets no gradient; it stays as it is. Where a device has no matmul_quant, and in backward, a few
  * rows of the weight at a time are dequantized, so that the whole never exists in floats.
  *
  * Range: quantizing raises an error for NaN, infinities and values whose scale would overflow f16. Nothing here is
  * differentiable with respect to the quantized operand; x and bias of a linear layer are. */
-#include "base/quant/quant.h"
 #include "ops/internal.h"
 
 /* Elements of a weight dequantized at a time. */
@@ -258,35 +256,6 @@ tarn_tensor *tarn__linear_narrow(tarn_tensor *x, tarn_tensor *weight, tarn_tenso
     tarn_tensor *saved = tarn_needs_grad(x) ? weight : NULL;
     return good && tarn__finish("linear_apply", linear_backward, none, TARN__INPUTS(x, weight, bias), TARN__OUTPUTS(y),
                                 TARN__SAVED(saved))
-               ? y
-               : NULL;
-}
-
-/* ---- quantized KV rows ------------------------------------------------------------------------------------------- */
-
-int64_t tarn__kv_q8_scales(int64_t width)
-{
-    return (width + TARN__KV_Q8_GROUP - 1) / TARN__KV_Q8_GROUP;
-}
-
-tarn_tensor *tarn__quantize_kv(tarn_tensor *x, tarn_tensor **scales)
-{
-    tarn__fill none = {0};
-    tarn_shape shape = tarn__shape_of(x), groups = shape;
-    groups.size[3] = tarn__kv_q8_scales(shape.size[3]);
-    tarn_tensor *codes = tarn__tensor_new("quantize_kv", shape, TARN_U8, tarn__device(x));
-    *scales = codes ? tarn__tensor_new("quantize_kv", groups, TARN_F16, tarn__device(x)) : NULL;
-    return *scales &&
-                   tarn__kernel_call(TARN__K_quantize_kv, "quantize_kv", none, TARN__IN(x), TARN__OUT(codes, *scales))
-               ? codes
-               : NULL;
-}
-
-tarn_tensor *tarn__dequantize_kv(tarn_tensor *codes, tarn_tensor *scales, tarn_dtype dtype)
-{
-    tarn__fill none = {0};
-    tarn_tensor *y = tarn__tensor_new("dequantize_kv", tarn__shape_of(codes), dtype, tarn__device(codes));
-    return y && tarn__kernel_call(TARN__K_dequantize_kv, "dequantize_kv", none, TARN__IN(codes, scales), TARN__OUT(y))
                ? y
                : NULL;
 }

@@ -76,7 +76,7 @@ static q8_args args_of(const tarn__view *x, const tarn__view *q, const tarn__vie
 }
 
 /* Grid: a warp per group. Bytes: x read, values and scales written. */
-static void kernel_codes_encode(const tarn__call *call)
+static void kernel_quantize_kv(const tarn__call *call)
 {
     q8_args a = args_of(call->in[0], call->out[0], call->out[1]);
     a.count = tarn__view_count(call->out[1]);
@@ -95,7 +95,7 @@ static bool has_vec8(const tarn__view *view)
 }
 
 /* Grid: a thread per VEC elements, or per element. Bytes: values and scales read, x written. */
-static void kernel_codes_decode(const tarn__call *call)
+static void kernel_dequantize_kv(const tarn__call *call)
 {
     const tarn__view *x = call->out[0];
     q8_args a = args_of(x, call->in[0], call->in[1]);
@@ -114,6 +114,6 @@ static void kernel_codes_decode(const tarn__call *call)
 /* The quantized side is u8 with an offset of 128 (TARN__KV_Q8_ZERO). */
 void tarn__cuda_kv_q8(tarn__kernel_row *rows)
 {
-    rows[TARN__K_quantize_kv] = tarn__kernel_row{kernel_codes_encode, TARN__FLOATS, NULL};
-    rows[TARN__K_dequantize_kv] = tarn__kernel_row{kernel_codes_decode, TARN__BIT(TARN_U8), NULL};
+    rows[TARN__K_quantize_kv] = tarn__kernel_row{kernel_quantize_kv, TARN__FLOATS, NULL};
+    rows[TARN__K_dequantize_kv] = tarn__kernel_row{kernel_dequantize_kv, TARN__BIT(TARN_U8), NULL};
 }

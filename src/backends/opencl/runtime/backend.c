@@ -286,6 +286,7 @@ static void register_kernels(void)
     tarn__cl_register_pad(rows);
     tarn__cl_register_scan(rows);
     tarn__cl_register_quantize(rows);
+    tarn__cl_register_kv_q8(rows);
     tarn__cl_register_matmul(rows);
     tarn__cl_register_attention(rows);
     tarn__cl_register_conv(rows);

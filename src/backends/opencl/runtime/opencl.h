@@ -264,6 +264,7 @@ void tarn__cl_register_sort(tarn__kernel_row *rows);
 void tarn__cl_register_pad(tarn__kernel_row *rows);
 void tarn__cl_register_scan(tarn__kernel_row *rows);
 void tarn__cl_register_quantize(tarn__kernel_row *rows);
+void tarn__cl_register_kv_q8(tarn__kernel_row *rows);
 void tarn__cl_register_matmul(tarn__kernel_row *rows);
 void tarn__cl_register_attention(tarn__kernel_row *rows);
 void tarn__cl_register_conv(tarn__kernel_row *rows);
