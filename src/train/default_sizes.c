@@ -97,7 +97,7 @@ static int64_t heads_for(int64_t hidden_size, int64_t kv_heads)
 }
 
 /* Hidden size, rounded up so that given heads divide it with an even head_dim. */
-static int64_t width_for(int64_t hidden_size, int64_t heads)
+static int64_t hidden_size_for(int64_t hidden_size, int64_t heads)
 {
     return heads ? (hidden_size + 2 * heads - 1) / (2 * heads) * (2 * heads) : hidden_size;
 }
@@ -142,11 +142,11 @@ static double steps_for(const char *function, const tarn_trainer *t, int64_t bat
 static int64_t batch_for(const char *function, const tarn_trainer *t, const preset *p, bool on_gpu)
 {
     const tarn_train_options *o = &t->options;
-    int64_t part = o->micro_batch ? o->micro_batch : 1,
+    int64_t micro_batch = o->micro_batch ? o->micro_batch : 1,
             batch = clamp((double)(p->batch_size * p->context / o->context), 1, 2 * p->batch_size);
     while (batch > MIN_BATCH && steps_for(function, t, batch, on_gpu) < MIN_STEPS)
         batch /= 2;
-    return (batch + part - 1) / part * part;
+    return (batch + micro_batch - 1) / micro_batch * micro_batch;
 }
 
 /* Whole epochs of a short text; a number of steps, less than an epoch, of a long one. */
@@ -194,7 +194,7 @@ bool tarn__default_sizes_choose(const char *function, tarn_trainer *t)
         note(t, " with %" PRId64 " tokens", tokens);
     size_t begin = strlen(t->chosen);
     choose(t, "layers", &o->layers, p.layers);
-    choose(t, "hidden_size", &o->hidden_size, width_for(p.hidden_size, o->heads ? o->heads : o->kv_heads));
+    choose(t, "hidden_size", &o->hidden_size, hidden_size_for(p.hidden_size, o->heads ? o->heads : o->kv_heads));
     choose(t, "heads", &o->heads, heads_for(o->hidden_size, o->kv_heads));
     choose(t, "context", &o->context, is_chat ? 2 * p.context : context_for(p.context, tokens));
     if (!t->is_batch_given) {

@@ -34,8 +34,9 @@ typedef struct row {
     NAMED_ROW(#field, alias, field, type, low, high, default_value, value, resumable, help)
 #define ROW(field, type, low, high, default_value, value, resumable, help) \
     NAMED_ROW(#field, NULL, field, type, low, high, default_value, value, resumable, help)
-#define MANY 1e9                 /* steps and epochs */
-#define EXACT 9007199254740991.0 /* 2^53 - 1: the largest integer that doubles, and thus JSON readers, hold exactly */
+#define MAX_COUNT 1e9 /* steps and epochs */
+#define MAX_EXACT_INT \
+    9007199254740991.0 /* 2^53 - 1: the largest integer that doubles, and thus JSON readers, hold exactly */
 
 static const row rows[] = {
     ROW(model, TARN_OPTION_WORD, 0, 0, "",
@@ -51,8 +52,8 @@ static const row rows[] = {
         "chats:FILE"),
     RENAMED_ROW("hidden", mlp_sizes, TARN_OPTION_INTS, 1, 65536, "", "N,N", false,
                 "hidden layer sizes of an mlp [128]"),
-    ROW(epochs, TARN_OPTION_INT, 1, MANY, "5", "N", true, "passes over the training set"),
-    ROW(steps, TARN_OPTION_INT, 0, MANY, "0", "N", true, "steps to train; 0 = by --epochs"),
+    ROW(epochs, TARN_OPTION_INT, 1, MAX_COUNT, "5", "N", true, "passes over the training set"),
+    ROW(steps, TARN_OPTION_INT, 0, MAX_COUNT, "0", "N", true, "steps to train; 0 = by --epochs"),
     ROW(batch_size, TARN_OPTION_INT, 1, 65536, "", "N", false,
         "samples per step [64; fine-tuning 16; chosen for a language model without sizes]"),
     ROW(optimizer, TARN_OPTION_WORD, 0, 0, "adamw", "sgd|adam|adamw", false, "optimizer"),
@@ -62,26 +63,26 @@ static const row rows[] = {
     ROW(momentum, TARN_OPTION_REAL, 0, 0.9999, "0", "X", false, "momentum of sgd"),
     ROW(schedule, TARN_OPTION_WORD, 0, 0, "cosine", "constant|linear|cosine|step", false,
         "learning rate schedule: down to --min-lr, or by --lr-gamma every --lr-step"),
-    RENAMED_ROW("drop_every", lr_step, TARN_OPTION_INT, 1, MANY, "", "N", false,
+    RENAMED_ROW("drop_every", lr_step, TARN_OPTION_INT, 1, MAX_COUNT, "", "N", false,
                 "schedule step: steps between decays of the learning rate"),
-    RENAMED_ROW("drop_epochs", lr_step_epochs, TARN_OPTION_INT, 1, MANY, "", "N", false,
+    RENAMED_ROW("drop_epochs", lr_step_epochs, TARN_OPTION_INT, 1, MAX_COUNT, "", "N", false,
                 "schedule step: epochs between decays, instead of --lr-step"),
     RENAMED_ROW("drop_factor", lr_gamma, TARN_OPTION_REAL, 1e-9, 1, "", "X", false,
                 "schedule step: factor of the learning rate at each decay [0.1]"),
-    ROW(warmup, TARN_OPTION_INT, 0, MANY, "0", "N", false, "steps of linear learning rate warm-up"),
+    ROW(warmup, TARN_OPTION_INT, 0, MAX_COUNT, "0", "N", false, "steps of linear learning rate warm-up"),
     ROW(clip_norm, TARN_OPTION_REAL, 0, 1e12, "0", "X", false, "maximum gradient norm; 0 = no clipping"),
     ROW(augment, TARN_OPTION_FLAG, 0, 1, "false", NULL, false, "random shifts of images, and flips of CIFAR-10"),
     ROW(label_smoothing, TARN_OPTION_REAL, 0, 0.999, "0", "X", false, "label smoothing"),
-    ROW(seed, TARN_OPTION_INT, 0, EXACT, "0", "N", false, "random seed; the same seed gives the same run"),
+    ROW(seed, TARN_OPTION_INT, 0, MAX_EXACT_INT, "0", "N", false, "random seed; the same seed gives the same run"),
     ROW(device, TARN_OPTION_STRING, 0, 0, "auto", "DEVICE", true, "device: cpu, cuda:0, opencl:1 or auto"),
     ROW(workers, TARN_OPTION_INT, 0, 64, "0", "N", true, "data loader threads; any number gives the same run"),
     ROW(out, TARN_OPTION_STRING, 0, 0, "", "FOLDER", false,
         "new run folder [by model, data, shape and device: runs/lenet-digits-1x28x28-cpu, then …-cpu-2]"),
     ROW(overwrite, TARN_OPTION_FLAG, 0, 1, "false", NULL, false,
         "replace the run in the folder; only files of a run are ever removed"),
-    ROW(patience, TARN_OPTION_INT, 0, MANY, "0", "N", true,
+    ROW(patience, TARN_OPTION_INT, 0, MAX_COUNT, "0", "N", true,
         "evaluations without improvement before the run ends; 0 = never end early"),
-    ROW(eval_every, TARN_OPTION_INT, 0, MANY, "0", "N", false,
+    ROW(eval_every, TARN_OPTION_INT, 0, MAX_COUNT, "0", "N", false,
         "steps between evaluations, each with a checkpoint; 0 = one epoch, or several short ones"),
     ROW(log_every, TARN_OPTION_INT, 1, 100000, "20", "N", false, "steps between lines of metrics"),
     ROW(min_lr, TARN_OPTION_REAL, 0, 1e6, "0", "RATE", false, "learning rate at the end of the schedule"),
@@ -106,7 +107,7 @@ static const row rows[] = {
     ROW(dropout, TARN_OPTION_REAL, 0, 0.999, "0", "X", false, "text: dropout probability"),
     ROW(micro_batch, TARN_OPTION_INT, 1, 65536, "", "N", false,
         "text: windows per forward pass, with gradient accumulation up to the batch [the batch]"),
-    ROW(eval_batches, TARN_OPTION_INT, 0, MANY, "0", "N", false,
+    ROW(eval_batches, TARN_OPTION_INT, 0, MAX_COUNT, "0", "N", false,
         "text: batches per evaluation; 0 = the whole validation set"),
     ROW(sample, TARN_OPTION_INT, 0, 100000, "0", "N", true,
         "text: tokens to generate at each evaluation; beyond the context the window slides"),
@@ -207,7 +208,7 @@ static bool parse_int(const char *function, const row *r, const char *text, cons
 }
 
 /* The field is unchanged after an error, here and below. */
-static bool set_int(const char *function, const row *r, const char *text, int64_t *place)
+static bool set_int(const char *function, const row *r, const char *text, int64_t *field)
 {
     char *end;
     int64_t value;
@@ -215,7 +216,7 @@ static bool set_int(const char *function, const row *r, const char *text, int64_
         return false;
     if (*end)
         return invalid(function, r, text, "is not an integer");
-    *place = value;
+    *field = value;
     return true;
 }
 
@@ -241,7 +242,7 @@ static bool set_ints(const char *function, const row *r, const char *text, tarn_
     return true;
 }
 
-static bool set_real(const char *function, const row *r, const char *text, double *place)
+static bool set_real(const char *function, const row *r, const char *text, double *field)
 {
     char *end;
     double value = strtod(text, &end);
@@ -249,7 +250,7 @@ static bool set_real(const char *function, const row *r, const char *text, doubl
         return invalid(function, r, text, "is not a number");
     if (!in_bounds(function, r, text, value))
         return false;
-    *place = value;
+    *field = value;
     return true;
 }
 
@@ -267,15 +268,15 @@ static bool is_one_of(const char *word, const char *words)
 static const char *hint(const char *typed, const char *words, char *text, size_t size)
 {
     char copy[256], *rest = copy;
-    const char *names[32], *near;
+    const char *names[32], *suggestion;
     int count = 0;
     snprintf(copy, sizeof(copy), "%s", words);
     for (char *word; count < 32 && (word = strsep(&rest, "|")) != NULL;)
         names[count++] = word;
-    near = tarn_suggest(typed, names, count);
+    suggestion = tarn_suggest(typed, names, count);
     text[0] = 0;
-    if (near)
-        snprintf(text, size, "; did you mean '%s'?", near);
+    if (suggestion)
+        snprintf(text, size, "; did you mean '%s'?", suggestion);
     return text;
 }
 
@@ -290,40 +291,40 @@ static const char *current_word(const row *r, const char *word)
 }
 
 /* Pads with zeros: fields are compared by their bytes. */
-static bool set_string(const char *function, const row *r, const char *text, char *place)
+static bool set_string(const char *function, const row *r, const char *text, char *field)
 {
-    char problem[320], meant[64];
+    char problem[320], suggested[64];
     text = current_word(r, text);
     if (r->option.type == TARN_OPTION_WORD && text[0] && !is_one_of(text, r->option.value)) {
         snprintf(problem, sizeof(problem), "must be one of %s%s", r->option.value,
-                 hint(text, r->option.value, meant, sizeof(meant)));
+                 hint(text, r->option.value, suggested, sizeof(suggested)));
         return invalid(function, r, text, problem);
     }
     if (strlen(text) >= r->bytes)
         return invalid(function, r, text, "is too long");
-    memset(place, 0, r->bytes);
-    memcpy(place, text, strlen(text));
+    memset(field, 0, r->bytes);
+    memcpy(field, text, strlen(text));
     return true;
 }
 
-static bool set_flag(const char *function, const row *r, const char *text, bool *place)
+static bool set_flag(const char *function, const row *r, const char *text, bool *field)
 {
     if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
         return invalid(function, r, text, "must be true or false");
-    *place = text[0] == 't';
+    *field = text[0] == 't';
     return true;
 }
 
 /* The field's type follows from the option's: bool, int64_t, double, char array, or mlp_sizes. */
 static bool set(const char *function, const row *r, const char *text, tarn_train_options *options)
 {
-    void *place = (char *)options + r->offset;
+    void *field = (char *)options + r->offset;
     switch (r->option.type) {
-    case TARN_OPTION_FLAG: return set_flag(function, r, text, place);
-    case TARN_OPTION_INT: return set_int(function, r, text, place);
+    case TARN_OPTION_FLAG: return set_flag(function, r, text, field);
+    case TARN_OPTION_INT: return set_int(function, r, text, field);
     case TARN_OPTION_INTS: return set_ints(function, r, text, options);
-    case TARN_OPTION_REAL: return set_real(function, r, text, place);
-    default: return set_string(function, r, text, place);
+    case TARN_OPTION_REAL: return set_real(function, r, text, field);
+    default: return set_string(function, r, text, field);
     }
 }
 
@@ -338,12 +339,12 @@ static bool set_model(const char *function, const row *r, const char *text, tarn
 
 static bool unknown_name(const char *function, const char *name)
 {
-    const char *names[ROWS], *near;
+    const char *names[ROWS], *suggestion;
     for (int i = 0; i < ROWS; i++)
         names[i] = rows[i].option.name;
-    near = tarn_suggest(name, names, ROWS);
+    suggestion = tarn_suggest(name, names, ROWS);
     return tarn__raise(TARN_ERROR_ARGUMENT, "%s: unknown option '%.100s'%s%s%s", function, name,
-                       near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+                       suggestion ? "; did you mean '" : "", suggestion ? suggestion : "", suggestion ? "'?" : "");
 }
 
 /* The model is special: its value may be a path, which is the option base. */
@@ -384,9 +385,9 @@ bool tarn_train_options_set_sized(tarn_train_options *options, size_t options_si
 /* True when a field is not zero. */
 static bool is_set(const row *r, const tarn_train_options *options)
 {
-    const char *place = (const char *)options + r->offset;
+    const char *field = (const char *)options + r->offset;
     for (size_t i = 0; i < r->bytes; i++)
-        if (place[i])
+        if (field[i])
             return true;
     return false;
 }
@@ -394,13 +395,13 @@ static bool is_set(const row *r, const tarn_train_options *options)
 /* Formats a field as it would be typed. */
 static void format_value(const row *r, const tarn_train_options *options, char *text, size_t size)
 {
-    const void *place = (const char *)options + r->offset;
+    const void *field = (const char *)options + r->offset;
     size_t used = 0;
     switch (r->option.type) {
-    case TARN_OPTION_FLAG: snprintf(text, size, "%s", *(const bool *)place ? "true" : "false"); break;
-    case TARN_OPTION_INT: snprintf(text, size, "%lld", (long long)*(const int64_t *)place); break;
+    case TARN_OPTION_FLAG: snprintf(text, size, "%s", *(const bool *)field ? "true" : "false"); break;
+    case TARN_OPTION_INT: snprintf(text, size, "%lld", (long long)*(const int64_t *)field); break;
     case TARN_OPTION_REAL:
-        snprintf(text, size, "%s", tarn__number_format(*(const double *)place, (char[TARN__NUMBER_SIZE]){0}));
+        snprintf(text, size, "%s", tarn__number_format(*(const double *)field, (char[TARN__NUMBER_SIZE]){0}));
         break;
     case TARN_OPTION_INTS:
         text[0] = 0;
@@ -408,7 +409,7 @@ static void format_value(const row *r, const tarn_train_options *options, char *
             used +=
                 (size_t)snprintf(text + used, size - used, "%s%lld", i ? "," : "", (long long)options->mlp_sizes[i]);
         break;
-    default: snprintf(text, size, "%.*s", (int)r->bytes, (const char *)place);
+    default: snprintf(text, size, "%.*s", (int)r->bytes, (const char *)field);
     }
 }
 
@@ -502,21 +503,21 @@ bool tarn__train_options_write(const tarn_train_options *options, tarn__json_fil
     bool good = true;
     for (int i = 0; i < ROWS && good; i++) {
         const row *r = &rows[i];
-        const void *place = (const char *)options + r->offset;
+        const void *field = (const char *)options + r->offset;
         char key[64];
         bool is_number = r->option.type == TARN_OPTION_INT || r->option.type == TARN_OPTION_REAL;
         if (is_number && !r->option.default_value[0] && !is_set(r, options))
             continue; /* not used by this model, and 0 may be out of range */
         snprintf(key, sizeof(key), "train.%s", r->option.name);
         switch (r->option.type) {
-        case TARN_OPTION_FLAG: good = tarn__json_file_set_bool(document, key, *(const bool *)place); break;
-        case TARN_OPTION_INT: good = tarn__json_file_set_int(document, key, *(const int64_t *)place); break;
-        case TARN_OPTION_REAL: good = tarn__json_file_set_real(document, key, *(const double *)place); break;
+        case TARN_OPTION_FLAG: good = tarn__json_file_set_bool(document, key, *(const bool *)field); break;
+        case TARN_OPTION_INT: good = tarn__json_file_set_int(document, key, *(const int64_t *)field); break;
+        case TARN_OPTION_REAL: good = tarn__json_file_set_real(document, key, *(const double *)field); break;
         case TARN_OPTION_INTS:
             for (int k = 0; k < options->mlp_size_count && good; k++)
                 good = tarn__json_file_add_int(document, key, options->mlp_sizes[k]);
             break;
-        default: good = tarn__json_file_set_string(document, key, place);
+        default: good = tarn__json_file_set_string(document, key, field);
         }
     }
     return good;

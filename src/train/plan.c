@@ -23,7 +23,7 @@
      << 30) /* bytes: a loss is computed in chunks of logits, one by one; of more than these a step is extrapolated */
 #define WORKSPACE (INT64_C(64) << 20) /* that the libraries of a GPU ask for, where nothing says so before they run */
 
-#define SMALL (INT64_C(16) << 10) /* bytes of small tensors around a step */
+#define SMALL_TENSORS (INT64_C(16) << 10) /* bytes of small tensors around a step */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* the peak of a meta device is that of all threads */
 
@@ -47,7 +47,7 @@ tarn__weight_counts tarn__count_weights(const tarn_module *model)
 }
 
 /* Gradients and optimizer state are f32, as is the master weight of a 16-bit parameter. */
-static void count_certain(tarn_trainer *t, const tarn_module *model)
+static void count_fixed_bytes(tarn_trainer *t, const tarn_module *model)
 {
     const tarn_train_options *o = &t->options;
     tarn__weight_counts counts = tarn__count_weights(model);
@@ -63,12 +63,12 @@ static void count_certain(tarn_trainer *t, const tarn_module *model)
 typedef tarn__pool_peaks peaks;
 
 /* Creates a micro-batch without values, [batch, ...], in the open scope. */
-static bool make_fields(const tarn_trainer *p, int64_t batch, tarn_tensor **fields)
+static bool create_batch(const tarn_trainer *p, int64_t batch, tarn_tensor **fields)
 {
-    bool is_text = p->description.is_text;
+    bool is_text = p->data_spec.is_text;
     int count = is_text ? tarn_dataset_field_count(p->training) : 2;
-    tarn_shape shape = {p->description.input.rank + 1, {batch}};
-    memcpy(&shape.size[1], p->description.input.size, sizeof(int64_t) * (size_t)p->description.input.rank);
+    tarn_shape shape = {p->data_spec.input.rank + 1, {batch}};
+    memcpy(&shape.size[1], p->data_spec.input.size, sizeof(int64_t) * (size_t)p->data_spec.input.rank);
     for (int i = 0; i < count; i++)
         fields[i] = tarn_zeros(is_text || i == 0 ? shape : TARN_SHAPE(batch),
                                is_text ? TARN_I32
@@ -78,12 +78,12 @@ static bool make_fields(const tarn_trainer *p, int64_t batch, tarn_tensor **fiel
     return !tarn_failed();
 }
 
-static bool take_step(tarn_trainer *p, int64_t batch)
+static bool run_step(tarn_trainer *p, int64_t batch)
 {
     tarn_tensor *fields[TARN_MAX_FIELDS];
-    tarn__step_metrics figures;
+    tarn__step_metrics metrics;
     tarn_scope *scope = tarn_scope_open();
-    bool good = scope && make_fields(p, batch, fields) && tarn__train_gradients_of(p, fields, &figures) &&
+    bool good = scope && create_batch(p, batch, fields) && tarn__train_gradients_of(p, fields, &metrics) &&
                 tarn_optimizer_step(p->optimizer);
     tarn_scope_close(scope);
     return good;
@@ -92,8 +92,8 @@ static bool take_step(tarn_trainer *p, int64_t batch)
 /* Peaks of two steps above `before`. The second step finds the pool as the first has left it, as in a run. */
 static bool measure_step(tarn_trainer *p, int64_t batch, peaks before, peaks *found)
 {
-    bool good = tarn_empty_cache(p->device) && tarn__pool_reset_peaks_of(p->device) && take_step(p, batch) &&
-                take_step(p, batch);
+    bool good =
+        tarn_empty_cache(p->device) && tarn__pool_reset_peaks_of(p->device) && run_step(p, batch) && run_step(p, batch);
     *found = tarn__pool_peaks_of(p->device);
     found->tensors -= before.tensors;
     found->used -= before.used;
@@ -108,9 +108,9 @@ static int64_t extrapolate(int64_t low, int64_t high, int64_t step, int64_t batc
 }
 
 /* The largest micro-batch that is measured; a larger one is extrapolated, since its peak grows linearly. */
-static int64_t largest_tried(const tarn_trainer *p)
+static int64_t largest_measured(const tarn_trainer *p)
 {
-    int64_t window = p->description.is_text ? 4 * p->options.context * p->options.vocab_size : 0;
+    int64_t window = p->data_spec.is_text ? 4 * p->options.context * p->options.vocab_size : 0;
     int64_t largest = window > 0 ? MAX_LOGITS / window / 2 * 2 : p->micro_batch;
     largest = largest < 2 ? 2 : largest;
     return p->micro_batch <= largest ? p->micro_batch : largest;
@@ -118,14 +118,14 @@ static int64_t largest_tried(const tarn_trainer *p)
 
 static bool measure_steps(tarn_trainer *p, peaks before, peaks *found)
 {
-    int64_t tried = largest_tried(p), rest = p->micro_batch - tried;
+    int64_t measured = largest_measured(p), rest = p->micro_batch - measured;
     peaks half = {0};
-    if ((rest > 0 && !measure_step(p, tried / 2, before, &half)) || !measure_step(p, tried, before, found))
+    if ((rest > 0 && !measure_step(p, measured / 2, before, &half)) || !measure_step(p, measured, before, found))
         return false;
     if (rest > 0)
-        *found = (peaks){extrapolate(half.tensors, found->tensors, tried / 2, p->micro_batch, tried),
-                         extrapolate(half.used, found->used, tried / 2, p->micro_batch, tried),
-                         extrapolate(half.reserved, found->reserved, tried / 2, p->micro_batch, tried)};
+        *found = (peaks){extrapolate(half.tensors, found->tensors, measured / 2, p->micro_batch, measured),
+                         extrapolate(half.used, found->used, measured / 2, p->micro_batch, measured),
+                         extrapolate(half.reserved, found->reserved, measured / 2, p->micro_batch, measured)};
     return true;
 }
 
@@ -140,13 +140,13 @@ static bool measure(const char *function, tarn_trainer *p, peaks *found)
     if (!p->model || !tarn__adapters_add(function, p))
         return false;
     tarn_module_train(p->model, true);
-    count_certain(p, p->model);
+    count_fixed_bytes(p, p->model);
     p->optimizer = tarn__optimizer_create(&p->options, p->model);
     return p->optimizer && measure_steps(p, before, found);
 }
 
 /* Under the lock. Gradients are forced: the caller may have turned them off. */
-static bool measure_alone(const char *function, tarn_trainer *p, peaks *found)
+static bool measure_locked(const char *function, tarn_trainer *p, peaks *found)
 {
     pthread_mutex_lock(&lock);
     int depth = tarn__grad_force();
@@ -163,14 +163,15 @@ static bool measure_alone(const char *function, tarn_trainer *p, peaks *found)
  * steps that are not read yet. */
 static int64_t estimate(const tarn_train_options *o, const peaks *found)
 {
-    int64_t used = found->used + 16 * o->log_every + SMALL, reserved = found->reserved - (int64_t)TARN__POOL_SEGMENT;
+    int64_t used = found->used + 16 * o->log_every + SMALL_TENSORS,
+            reserved = found->reserved - (int64_t)TARN__POOL_SEGMENT;
     return used > reserved ? used : reserved;
 }
 
 bool tarn__plan_memory(const char *function, tarn_trainer *t)
 {
     tarn_trainer planned = {.options = t->options,
-                            .description = t->description,
+                            .data_spec = t->data_spec,
                             .corpus = t->corpus,
                             .training = t->training,
                             .micro_batch = t->micro_batch,
@@ -179,16 +180,16 @@ bool tarn__plan_memory(const char *function, tarn_trainer *t)
                             .is_resumed = t->is_resumed,
                             .is_dry_run = true};
     peaks found = {0};
-    if (!measure_alone(function, &planned, &found))
+    if (!measure_locked(function, &planned, &found))
         return false;
-    int64_t certain = planned.weight_bytes + planned.gradient_bytes + planned.state_bytes;
+    int64_t fixed_bytes = planned.weight_bytes + planned.gradient_bytes + planned.state_bytes;
     int64_t workspace = tarn__backend_at(planned.device.backend)->scratch_by_shape ? 0 : WORKSPACE;
     t->weight_bytes = planned.weight_bytes;
     t->gradient_bytes = planned.gradient_bytes;
     t->state_bytes = planned.state_bytes;
     t->memory_needed = estimate(&t->options, &found) + workspace;
     t->memory_min = found.tensors;
-    t->activation_bytes = t->memory_needed - certain;
+    t->activation_bytes = t->memory_needed - fixed_bytes;
     return true;
 }
 
@@ -227,11 +228,11 @@ bool tarn_trainer_plan(const tarn_trainer *trainer, tarn_train_plan *plan)
         return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_plan: the %s is NULL", trainer ? "result" : "trainer");
     *plan = (tarn_train_plan){
         .options = trainer->options,
-        .input = trainer->description.input,
-        .classes = trainer->description.is_text ? trainer->options.vocab_size : trainer->description.classes,
-        .is_text = trainer->description.is_text,
-        .training_tokens = trainer->description.training_tokens,
-        .validation_tokens = trainer->description.validation_tokens,
+        .input = trainer->data_spec.input,
+        .classes = trainer->data_spec.is_text ? trainer->options.vocab_size : trainer->data_spec.classes,
+        .is_text = trainer->data_spec.is_text,
+        .training_tokens = trainer->data_spec.training_tokens,
+        .validation_tokens = trainer->data_spec.validation_tokens,
         .training_samples = tarn_dataset_count(trainer->training),
         .validation_samples = tarn_dataset_count(trainer->validation),
         .memory_needed = trainer->memory_needed,
@@ -241,10 +242,10 @@ bool tarn_trainer_plan(const tarn_trainer *trainer, tarn_train_plan *plan)
         .activation_bytes = trainer->activation_bytes,
         .memory_min = trainer->memory_min,
         .memory_free = trainer->memory_free,
-        .first_step = trainer->place.step,
+        .first_step = trainer->state.step,
         .steps = trainer->steps,
         .steps_in_epoch = trainer->steps_in_epoch,
-        .captures = trainer->captured.is_wanted,
+        .captures = trainer->step_graph.is_wanted,
     };
     tarn__weight_counts counts = tarn__count_weights(trainer->model);
     plan->trained = counts.trained;

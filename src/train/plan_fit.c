@@ -17,15 +17,12 @@
 
 /* Memory needed with other options; INT64_MAX if they exclude each other. Errors are cleared. Borrows data and corpus
  * of the run. */
-static int64_t needed_with(const tarn_trainer *t, const tarn_train_options *o)
+static int64_t memory_with(const tarn_trainer *t, const tarn_train_options *o)
 {
     int64_t samples = tarn_dataset_count(t->training);
-    bool is_text = t->description.is_text;
-    tarn_trainer other = {.options = *o,
-                          .description = t->description,
-                          .corpus = t->corpus,
-                          .training = t->training,
-                          .device = t->device};
+    bool is_text = t->data_spec.is_text;
+    tarn_trainer other = {
+        .options = *o, .data_spec = t->data_spec, .corpus = t->corpus, .training = t->training, .device = t->device};
     other.batch_size = is_text || o->batch_size < samples ? o->batch_size : samples;
     other.micro_batch = is_text ? o->micro_batch : other.batch_size;
     bool good = tarn__lm_check("trainer_new", o, is_text) &&
@@ -37,7 +34,7 @@ static int64_t needed_with(const tarn_trainer *t, const tarn_train_options *o)
 
 static bool fits(const tarn_trainer *t, const tarn_train_options *o)
 {
-    return needed_with(t, o) <= t->memory_free;
+    return memory_with(t, o) <= t->memory_free;
 }
 
 /* Adds a suggestion: "micro_batch=4 recompute=full". At most TARN_TRAIN_FITS. */
@@ -47,48 +44,48 @@ static void add(tarn_trainer *t, const char *settings, const tarn_train_options 
         return;
     tarn_train_fit *fit = &t->fits[t->fit_count++];
     snprintf(fit->settings, sizeof(fit->settings), "%s", settings);
-    fit->memory_needed = needed_with(t, o);
+    fit->memory_needed = memory_with(t, o);
 }
 
-/* An integer option whose memory grows with it; the value must divide `divides`, if that is not 0. `also` (may be NULL)
- * gets the same value. */
-typedef struct amount {
+/* An integer option whose memory grows with it; the value must divide `must_divide`, if that is not 0. `also` (may be
+ * NULL) gets the same value. */
+typedef struct int_setting {
     int64_t *field, *also;
-    int64_t most, divides;
-} amount;
+    int64_t max_value, must_divide;
+} int_setting;
 
-static int64_t needed_of(const tarn_trainer *t, const tarn_train_options *o, const amount *a, int64_t value)
+static int64_t memory_of(const tarn_trainer *t, const tarn_train_options *o, const int_setting *a, int64_t value)
 {
     *a->field = value;
     if (a->also)
         *a->also = value;
-    return needed_with(t, o);
+    return memory_with(t, o);
 }
 
 /* The largest allowed value up to `value`. */
-static int64_t divisor_up_to(const amount *a, int64_t value)
+static int64_t divisor_up_to(const int_setting *a, int64_t value)
 {
-    while (a->divides && value > 1 && a->divides % value != 0)
+    while (a->must_divide && value > 1 && a->must_divide % value != 0)
         value--;
     return value;
 }
 
 /* The largest value that fits, which the options then have; 0: none. A linear guess from the memory of 1 and 2, lowered
  * by 1/16 until a plan confirms it. */
-static int64_t largest(const tarn_trainer *t, const tarn_train_options *o, const amount *a)
+static int64_t find_largest(const tarn_trainer *t, const tarn_train_options *o, const int_setting *a)
 {
-    int64_t one = a->most > 0 ? needed_of(t, o, a, 1) : INT64_MAX,
-            two = a->most > 1 ? needed_of(t, o, a, 2) : INT64_MAX;
+    int64_t one = a->max_value > 0 ? memory_of(t, o, a, 1) : INT64_MAX,
+            two = a->max_value > 1 ? memory_of(t, o, a, 2) : INT64_MAX;
     if (one > t->memory_free)
         return 0;
     if (two > t->memory_free)
-        return needed_of(t, o, a, 1) == one;
+        return memory_of(t, o, a, 1) == one;
     double each = two > one ? (double)(two - one) : 1, guess = 1 + (double)(t->memory_free - one) / each;
-    int64_t value = divisor_up_to(a, guess < (double)a->most ? (int64_t)guess : a->most);
-    while (value > 1 && needed_of(t, o, a, value) > t->memory_free)
+    int64_t value = divisor_up_to(a, guess < (double)a->max_value ? (int64_t)guess : a->max_value);
+    while (value > 1 && memory_of(t, o, a, value) > t->memory_free)
         value = divisor_up_to(a, value - (value + 15) / 16);
     if (value == 1)
-        needed_of(t, o, a, 1);
+        memory_of(t, o, a, 1);
     return value;
 }
 
@@ -96,7 +93,7 @@ static int64_t largest(const tarn_trainer *t, const tarn_train_options *o, const
 
 static int64_t largest_micro_batch(const tarn_trainer *t, tarn_train_options *o)
 {
-    return largest(t, o, &(amount){&o->micro_batch, NULL, t->micro_batch, o->batch_size});
+    return find_largest(t, o, &(int_setting){&o->micro_batch, NULL, t->micro_batch, o->batch_size});
 }
 
 /* Smaller micro-batches: the same steps up to rounding, by gradient accumulation. */
@@ -112,7 +109,7 @@ static int64_t try_micro_batch(tarn_trainer *t)
 }
 
 /* An option that shrinks activations, alone or with a micro-batch larger than is possible without it. */
-static void try_word(tarn_trainer *t, const char *name, const char *word, int64_t micro_batch)
+static void try_setting(tarn_trainer *t, const char *name, const char *word, int64_t micro_batch)
 {
     tarn_train_options o = t->options;
     char text[96];
@@ -125,7 +122,7 @@ static void try_word(tarn_trainer *t, const char *name, const char *word, int64_
         add(t, text, &o);
         return;
     }
-    int64_t found = t->description.is_text && !t->is_resumed ? largest_micro_batch(t, &o) : 0;
+    int64_t found = t->data_spec.is_text && !t->is_resumed ? largest_micro_batch(t, &o) : 0;
     snprintf(text, sizeof(text), "%s=%s micro_batch=%" PRId64, name, word, found);
     if (found > micro_batch)
         add(t, text, &o);
@@ -136,8 +133,9 @@ static void try_batch_size(tarn_trainer *t)
 {
     tarn_train_options o = t->options;
     char text[64];
-    bool is_text = t->description.is_text;
-    int64_t found = largest(t, &o, &(amount){&o.batch_size, is_text ? &o.micro_batch : NULL, t->batch_size - 1, 0});
+    bool is_text = t->data_spec.is_text;
+    int64_t found =
+        find_largest(t, &o, &(int_setting){&o.batch_size, is_text ? &o.micro_batch : NULL, t->batch_size - 1, 0});
     snprintf(text, sizeof(text), "batch_size=%" PRId64, found);
     if (found > 0 && (!is_text || t->micro_batch == t->batch_size))
         add(t, text, &o);
@@ -146,7 +144,7 @@ static void try_batch_size(tarn_trainer *t)
 /* ---- smaller models ---------------------------------------------------------------------------------------------- */
 
 /* Parameters of the model that the options name; 0 if it is unknown. */
-static double weights_of(const tarn_train_options *o)
+static double parameter_count_of(const tarn_train_options *o)
 {
     const tarn__arch *kind = tarn__arch_find_trainable(o->model);
     tarn__model_sizes sizes = {.vocab_size = o->vocab_size,
@@ -160,14 +158,14 @@ static double weights_of(const tarn_train_options *o)
 }
 
 /* Replaces the run's model by a published one. False: it has no sizes of its own, or they do not fit the data. */
-static bool put_model(const tarn_trainer *t, const char *name, tarn_train_options *o)
+static bool set_model(const tarn_trainer *t, const char *name, tarn_train_options *o)
 {
     *o = t->options;
     snprintf(o->model, sizeof(o->model), "%s", name);
     o->layers = o->heads = o->kv_heads = o->hidden_size = o->ffn_size = 0;
     if (tarn__default_sizes_needed(o))
         return false;
-    tarn_trainer other = {.options = *o, .description = t->description, .corpus = t->corpus};
+    tarn_trainer other = {.options = *o, .data_spec = t->data_spec, .corpus = t->corpus};
     bool good = tarn__lm_sizes("trainer_new", &other);
     tarn_clear_error();
     *o = other.options;
@@ -179,20 +177,20 @@ static void try_models(tarn_trainer *t)
 {
     const tarn__arch *kind = tarn__arch_find_trainable(t->options.model);
     tarn_train_options best = {0}, o;
-    double most = 0, own = weights_of(&t->options);
-    for (int pass = 0; kind && pass < 2 && most == 0; pass++)
+    double max_value = 0, own = parameter_count_of(&t->options);
+    for (int pass = 0; kind && pass < 2 && max_value == 0; pass++)
         for (int i = 0; kind->names[i]; i++) {
-            if (!put_model(t, kind->names[i], &o))
+            if (!set_model(t, kind->names[i], &o))
                 continue;
             o.micro_batch = pass ? 1 : o.micro_batch;
-            if (weights_of(&o) < own && weights_of(&o) > most && fits(t, &o)) {
-                most = weights_of(&o);
+            if (parameter_count_of(&o) < own && parameter_count_of(&o) > max_value && fits(t, &o)) {
+                max_value = parameter_count_of(&o);
                 best = o;
             }
         }
     char text[96];
     snprintf(text, sizeof(text), best.micro_batch < t->micro_batch ? "model=%s micro_batch=1" : "model=%s", best.model);
-    if (most > 0)
+    if (max_value > 0)
         add(t, text, &best);
 }
 
@@ -200,14 +198,14 @@ static void try_layers(tarn_trainer *t)
 {
     tarn_train_options o = t->options;
     char text[64];
-    int64_t found = largest(t, &o, &(amount){&o.layers, NULL, t->options.layers - 1, 0});
+    int64_t found = find_largest(t, &o, &(int_setting){&o.layers, NULL, t->options.layers - 1, 0});
     snprintf(text, sizeof(text), "layers=%" PRId64, found);
     if (found > 0)
         add(t, text, &o);
 }
 
 /* Halves all hidden layers of an MLP until it fits. */
-static void try_hidden(tarn_trainer *t)
+static void try_mlp_sizes(tarn_trainer *t)
 {
     tarn_train_options o = t->options;
     char text[96];
@@ -228,28 +226,28 @@ static void try_hidden(tarn_trainer *t)
 static void try_smaller(tarn_trainer *t)
 {
     tarn_train_options named;
-    if (!t->description.is_text)
-        try_hidden(t);
-    else if (!t->options.base[0] && put_model(t, t->options.model, &named) &&
-             weights_of(&named) == weights_of(&t->options))
+    if (!t->data_spec.is_text)
+        try_mlp_sizes(t);
+    else if (!t->options.base[0] && set_model(t, t->options.model, &named) &&
+             parameter_count_of(&named) == parameter_count_of(&t->options))
         try_models(t);
     else if (!t->options.base[0])
         try_layers(t);
     else if (!t->options.lora)
-        try_word(t, "lora", "8", 0);
+        try_setting(t, "lora", "8", 0);
 }
 
 /* In order of preference: settings that keep the result come first. */
-static void find_settings(tarn_trainer *t)
+static void find_fits(tarn_trainer *t)
 {
-    bool is_text = t->description.is_text, is_bf16 = strcmp(t->options.precision, "bf16") == 0;
+    bool is_text = t->data_spec.is_text, is_bf16 = strcmp(t->options.precision, "bf16") == 0;
     int64_t micro_batch = is_text && !t->is_resumed ? try_micro_batch(t) : 0;
     if (is_text && strcmp(t->options.recompute, "full") != 0)
-        try_word(t, "recompute", "full", micro_batch);
+        try_setting(t, "recompute", "full", micro_batch);
     if (t->is_resumed) /* it keeps the rest */
         return;
     if (!is_bf16)
-        try_word(t, "precision", "bf16", micro_batch);
+        try_setting(t, "precision", "bf16", micro_batch);
     if (t->batch_size > 1)
         try_batch_size(t);
     try_smaller(t);
@@ -258,7 +256,7 @@ static void find_settings(tarn_trainer *t)
 /* ---- the error --------------------------------------------------------------------------------------------------- */
 
 /* Appends a line of the table: "1.5 GiB  weights". Returns the new length. */
-static size_t put_line(char *text, size_t size, size_t used, int64_t bytes, const char *what, const char *settings)
+static size_t append_line(char *text, size_t size, size_t used, int64_t bytes, const char *what, const char *settings)
 {
     static const char *const units[] = {"MiB", "GiB", "TiB"};
     double in_unit = (double)bytes / (1 << 20);
@@ -271,18 +269,19 @@ static size_t put_line(char *text, size_t size, size_t used, int64_t bytes, cons
 }
 
 /* The command recognizes this message and prints settings as flags (cli/train/train_memory.c). */
-static bool refuse(const char *function, const tarn_trainer *t)
+static bool raise_too_large(const char *function, const tarn_trainer *t)
 {
     char text[800] = "";
-    size_t size = sizeof(text), used = put_line(text, size, 0, t->weight_bytes, "weights", "");
-    used = put_line(text, size, used, t->gradient_bytes, "gradients", "");
-    used = put_line(text, size, used, t->state_bytes, "optimizer state", "");
-    used = put_line(text, size, used, t->activation_bytes, "activations", "");
-    used = put_line(text, size, used, t->memory_needed, "needed, by estimate", "");
-    used = put_line(text, size, used, t->memory_min, "needed at least", "");
-    used = put_line(text, size, used, t->memory_free, "free on ", t->options.device);
+    size_t size = sizeof(text), used = append_line(text, size, 0, t->weight_bytes, "weights", "");
+    used = append_line(text, size, used, t->gradient_bytes, "gradients", "");
+    used = append_line(text, size, used, t->state_bytes, "optimizer state", "");
+    used = append_line(text, size, used, t->activation_bytes, "activations", "");
+    used = append_line(text, size, used, t->memory_needed, "needed, by estimate", "");
+    used = append_line(text, size, used, t->memory_min, "needed at least", "");
+    used = append_line(text, size, used, t->memory_free, "free on ", t->options.device);
     for (int i = 0; i < t->fit_count; i++)
-        used = put_line(text, size, used, t->fits[i].memory_needed, "needed, which fits, with ", t->fits[i].settings);
+        used =
+            append_line(text, size, used, t->fits[i].memory_needed, "needed, which fits, with ", t->fits[i].settings);
     return tarn__raise(TARN_ERROR_MEMORY,
                        "%s: the run does not fit into memory; ignore_memory starts it all the same\n%s", function,
                        text + 1);
@@ -292,11 +291,11 @@ bool tarn__plan_fit_check(const char *function, tarn_trainer *t)
 {
     if (t->memory_free == 0 || t->memory_needed <= t->memory_free)
         return true;
-    find_settings(t);
+    find_fits(t);
     if (t->is_dry_run)
         return true;
     if (t->memory_min > t->memory_free && !t->options.ignore_memory)
-        return refuse(function, t);
+        return raise_too_large(function, t);
     tarn__log(TARN_LOG_WARNING, "the run may not fit: it needs about %.1f MiB, and %s has %.1f MiB free",
               (double)t->memory_needed / (1 << 20), t->options.device, (double)t->memory_free / (1 << 20));
     return true;

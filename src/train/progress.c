@@ -6,7 +6,7 @@
 void tarn__progress_enter(tarn_trainer *t, tarn_train_phase phase)
 {
     atomic_store(&t->progress.samples, 0);
-    atomic_store(&t->progress.step, t->place.step);
+    atomic_store(&t->progress.step, t->state.step);
     atomic_store(&t->progress.phase, (int)phase);
 }
 

@@ -19,11 +19,13 @@
 #include "train/tasks/finetune.h"
 #include "train/trainer.h"
 
-enum { WIDEST_WINDOW = 4096 }; /* default window of an evaluation, in tokens: longer ones take long and change little */
+enum {
+    MAX_DEFAULT_WINDOW = 4096
+}; /* default window of an evaluation, in tokens: longer ones take long and change little */
 
 struct tarn_run {
     tarn_train_options options;
-    tarn__data_spec description;
+    tarn__data_spec data_spec;
     tarn_device device;
     tarn_module *model;
     tarn_tokenizer *tokenizer; /* of a language model; NULL: a classifier */
@@ -113,11 +115,11 @@ static bool open_run(tarn_run *run, const char *folder, const tarn_run_open_opti
     if (options->device_layers || options->chat_template)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' holds no language model; %s", function, folder,
                            options->device_layers ? "its layers cannot lie on two devices" : "it has no chat template");
-    if (!tarn__config_read(function, folder, &run->options, &run->description))
+    if (!tarn__config_read(function, folder, &run->options, &run->data_spec))
         return false;
     /* creating a model draws its initial weights: the caller's random state is kept */
     tarn__rng_state callers = tarn__random_save();
-    run->model = tarn__classifier_create(function, &run->options, &run->description, run->device);
+    run->model = tarn__classifier_create(function, &run->options, &run->data_spec, run->device);
     tarn__random_restore(&callers);
     if (!run->model)
         return false;
@@ -165,7 +167,7 @@ void tarn_run_close(tarn_run *run)
         return;
     tarn_module_free(run->model);
     tarn_tokenizer_free(run->tokenizer);
-    tarn__data_spec_free(&run->description);
+    tarn__data_spec_free(&run->data_spec);
     tarn__release(run, sizeof(*run));
 }
 
@@ -225,23 +227,23 @@ bool tarn_run_input(const tarn_run *run, tarn_shape *input)
         return false;
     if (!input)
         return tarn__raise(TARN_ERROR_ARGUMENT, "run_input: the result is NULL");
-    *input = run->description.input;
+    *input = run->data_spec.input;
     return true;
 }
 
 int64_t tarn_run_classes(const tarn_run *run)
 {
-    return check_classifier("run_classes", run) ? run->description.classes : -1;
+    return check_classifier("run_classes", run) ? run->data_spec.classes : -1;
 }
 
 const char *tarn_run_class_name(const tarn_run *run, int64_t index)
 {
     if (!check_classifier("run_class_name", run))
         return NULL;
-    if (index >= 0 && index < run->description.classes)
-        return run->description.class_name[index];
+    if (index >= 0 && index < run->data_spec.classes)
+        return run->data_spec.class_name[index];
     tarn__raise(TARN_ERROR_ARGUMENT, "run_class_name: there is no class %lld; there are %lld", (long long)index,
-                (long long)run->description.classes);
+                (long long)run->data_spec.classes);
     return NULL;
 }
 
@@ -269,13 +271,13 @@ bool tarn_run_evaluate(tarn_run *run, const char *data, int64_t batch_size, tarn
                            evaluation ? "a batch has at least 1 sample" : "the result is NULL");
     tarn_dataset *dataset = open_data(run, data);
     tarn_loader *loader = NULL;
-    if (dataset && tarn__data_spec_fits("run_evaluate", &run->description, dataset) &&
-        (!data || tarn__data_spec_check_labels("run_evaluate", &run->description, dataset))) {
-        tarn_loader_options options = tarn__data_spec_loader_options(&run->description, batch_size, run->device);
+    if (dataset && tarn__data_spec_fits("run_evaluate", &run->data_spec, dataset) &&
+        (!data || tarn__data_spec_check_labels("run_evaluate", &run->data_spec, dataset))) {
+        tarn_loader_options options = tarn__data_spec_loader_options(&run->data_spec, batch_size, run->device);
         loader = tarn_loader_new(dataset, &options);
     }
     bool good =
-        loader && tarn_evaluate(run->model, loader, run->description.classes, evaluation, class_samples, class_correct);
+        loader && tarn_evaluate(run->model, loader, run->data_spec.classes, evaluation, class_samples, class_correct);
     tarn_loader_free(loader);
     tarn_dataset_free(dataset);
     return good;
@@ -345,11 +347,11 @@ static bool check_loss(const char *function, const tarn_text_evaluation *evaluat
 }
 
 /* The run's own context, so that the loss equals that of its evaluations; of other models their context, up to
- * WIDEST_WINDOW. */
+ * MAX_DEFAULT_WINDOW. */
 static int64_t window_of(const tarn_run *run, int64_t context)
 {
     bool is_own = run->options.context > 0 && run->options.context <= context;
-    return is_own ? run->options.context : context < WIDEST_WINDOW ? context : WIDEST_WINDOW;
+    return is_own ? run->options.context : context < MAX_DEFAULT_WINDOW ? context : MAX_DEFAULT_WINDOW;
 }
 
 bool tarn_run_evaluate_text(tarn_run *run, const char *data, int64_t batch_size, tarn_text_evaluation *evaluation)
@@ -383,7 +385,7 @@ bool tarn_run_evaluate_text(tarn_run *run, const char *data, int64_t batch_size,
 
 static bool check_sample(const tarn_run *run, const tarn_array *sample)
 {
-    const tarn_shape *want = &run->description.input;
+    const tarn_shape *want = &run->data_spec.input;
     bool same = sample->shape.rank == want->rank;
     for (int i = 0; same && i < want->rank; i++)
         same = sample->shape.size[i] == want->size[i];
@@ -393,7 +395,7 @@ static bool check_sample(const tarn_run *run, const tarn_array *sample)
             "run_predict: the sample has %d axes, the first of %lld; the model takes %d, the first of %lld",
             sample->shape.rank, (long long)(sample->shape.rank > 0 ? sample->shape.size[0] : 0), want->rank,
             (long long)want->size[0]);
-    if (sample->dtype == TARN_U8 && run->description.is_real)
+    if (sample->dtype == TARN_U8 && run->data_spec.is_real)
         return tarn__raise(TARN_ERROR_DTYPE, "run_predict: the sample is u8, but the model was trained on f32 or f64; "
                                              "bytes from 0 to 255 are other numbers: give f32 as in "
                                              "training, or train on u8");
@@ -408,14 +410,14 @@ static bool predict(tarn_run *run, const tarn_array *sample, double *probabiliti
     tarn_array one = {.data = sample->data, .dtype = sample->dtype, .shape = {sample->shape.rank + 1, {1}}};
     memcpy(&one.shape.size[1], sample->shape.size, sizeof(int64_t) * (size_t)sample->shape.rank);
     tarn_dataset *dataset = tarn_dataset_from_arrays((const char *const[]){"x"}, &one, 1);
-    tarn_loader_options options = tarn__data_spec_loader_options(&run->description, 1, run->device);
+    tarn_loader_options options = tarn__data_spec_loader_options(&run->data_spec, 1, run->device);
     tarn_loader *loader = dataset ? tarn_loader_new(dataset, &options) : NULL;
     tarn_tensor *fields[1] = {NULL};
     tarn_scope *scope = tarn_scope_open();
     tarn_no_grad_open();
     bool good = loader && tarn_loader_next(loader, fields) &&
                 tarn_read_f64(tarn_softmax(tarn_forward(run->model, tarn__batch_input(run->model, fields[0])), 1),
-                              probabilities, run->description.classes);
+                              probabilities, run->data_spec.classes);
     tarn_no_grad_close();
     tarn_scope_close(scope);
     tarn_loader_free(loader);

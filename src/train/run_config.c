@@ -62,7 +62,7 @@ tarn_module *tarn__classifier_create(const char *function, const tarn_train_opti
 /* The architecture; of a language model also the keys of transformers. */
 static bool write_model(const char *function, const tarn_trainer *t, tarn__json_file *document)
 {
-    if (!t->description.is_text)
+    if (!t->data_spec.is_text)
         return tarn__json_file_set_string(document, "model_type", t->options.model);
     const tarn__arch *kind = tarn__arch_of(function, t->model);
     return kind && kind->describe(t->model, document);
@@ -76,7 +76,7 @@ bool tarn__config_write(const char *function, const tarn_trainer *t)
                 tarn__json_file_add_checksum(document) &&
                 tarn__json_file_set_string(document, "tarn", tarn_version()) && write_model(function, t, document) &&
                 tarn__train_options_write(&t->options, document) && tarn__data_paths_write(document) &&
-                tarn__data_spec_write(&t->description, document) &&
+                tarn__data_spec_write(&t->data_spec, document) &&
                 tarn__json_file_save(document, tarn__path_in(t->options.out, "config.json", &path));
     tarn__json_file_free(document);
     return good;
@@ -91,12 +91,12 @@ bool tarn__config_verify(const tarn__json_file *document)
 }
 
 bool tarn__config_read(const char *function, const char *folder, tarn_train_options *options,
-                       tarn__data_spec *description)
+                       tarn__data_spec *data_spec)
 {
     tarn__path path;
     int64_t format;
     *options = (tarn_train_options){0};
-    *description = (tarn__data_spec){0};
+    *data_spec = (tarn__data_spec){0};
     tarn__json_file *document = tarn__json_file_open(function, tarn__path_in(folder, "config.json", &path));
     if (document && !tarn__json_file_has(document, "format") && tarn__json_file_has(document, "model_type"))
         tarn__raise(TARN_ERROR_FORMAT,
@@ -105,7 +105,7 @@ bool tarn__config_read(const char *function, const char *folder, tarn_train_opti
                     function, folder);
     bool good = document && tarn__json_file_int(document, "format", FORMAT, FORMAT, &format) &&
                 tarn__train_options_read(function, options, document, "train") &&
-                tarn__data_spec_read(description, document) && tarn__config_verify(document) &&
+                tarn__data_spec_read(data_spec, document) && tarn__config_verify(document) &&
                 tarn__data_paths_read(document, options);
     tarn__json_file_free(document);
     tarn__train_options_complete(options);

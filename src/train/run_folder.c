@@ -1,7 +1,8 @@
 /* run_folder.c: the folder of a run: its default name, replacing it, and removing its subfolders.
  *
  * Only files that runs write are ever removed, name by name: a folder with anything else is rejected before anything
- * changes. A run that is replaced is moved aside first, and removed when the new one has its first checkpoint. */
+ * changes. A run that is replaced is renamed first, as a backup, and removed when the new one has its first checkpoint.
+ */
 #include "train/run_folder.h"
 
 #include <ctype.h>
@@ -16,7 +17,7 @@
 #define DROPPED ".dropped" /* suffix of a folder that is being removed */
 #define REPLACED ".replaced"
 
-enum { MOST_NAMES = 100000 };
+enum { MAX_NAMES = 100000 };
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
@@ -59,10 +60,10 @@ static void data_name(const char *data, char *name, size_t size)
 static void shape_name(const tarn_trainer *t, char *shape, size_t size)
 {
     size_t used = 0;
-    if (t->description.is_text)
+    if (t->data_spec.is_text)
         used = (size_t)snprintf(shape, size, "%" PRId64 "x%" PRId64 "x", t->options.layers, t->options.hidden_size);
-    for (int i = 0; i < t->description.input.rank; i++)
-        used += (size_t)snprintf(shape + used, size - used, "%s%" PRId64, i ? "x" : "", t->description.input.size[i]);
+    for (int i = 0; i < t->data_spec.input.rank; i++)
+        used += (size_t)snprintf(shape + used, size - used, "%s%" PRId64, i ? "x" : "", t->data_spec.input.size[i]);
 }
 
 /* runs/lenet-digits-1x28x28-cuda-0, runs/gpt2-input-4x128x64-cpu-2 */
@@ -76,16 +77,16 @@ void tarn__run_folder_name(tarn_trainer *t)
         snprintf(adapters, sizeof(adapters), "-lora%" PRId64, t->options.lora);
     snprintf(name, sizeof(name), "runs/%s%s-%s-%s-%s", t->options.model, adapters, data, shape, device);
     snprintf(t->options.out, sizeof(t->options.out), "%s", name);
-    for (int i = 2; !t->options.overwrite && tarn__path_exists(t->options.out) && i < MOST_NAMES; i++)
+    for (int i = 2; !t->options.overwrite && tarn__path_exists(t->options.out) && i < MAX_NAMES; i++)
         snprintf(t->options.out, sizeof(t->options.out), "%s-%d", name, i);
 }
 
 /* ---- files of a run ---------------------------------------------------------------------------------------------- */
 
-static bool is_numbered(const char *name, const char *head)
+static bool is_numbered(const char *name, const char *prefix)
 {
-    size_t length = strlen(head);
-    return strncmp(name, head, length) == 0 && name[length] &&
+    size_t length = strlen(prefix);
+    return strncmp(name, prefix, length) == 0 && name[length] &&
            strspn(name + length, "0123456789") == strlen(name + length);
 }
 
@@ -125,7 +126,7 @@ static bool is_run_file(const char *name)
 }
 
 /* A folder that a killed process was writing or removing. */
-static bool is_left(const char *name)
+static bool is_leftover(const char *name)
 {
     return tarn__ends_with(name, DROPPED) || tarn__ends_with(name, TARN__RUN_FOLDER_NEW);
 }
@@ -133,23 +134,23 @@ static bool is_left(const char *name)
 static bool is_run_folder(const char *name)
 {
     char own[64];
-    size_t length = is_left(name) ? (size_t)(strrchr(name, '.') - name) : strlen(name);
+    size_t length = is_leftover(name) ? (size_t)(strrchr(name, '.') - name) : strlen(name);
     snprintf(own, sizeof(own), "%.*s", (int)length, name);
     return strcmp(own, "best") == 0 || strcmp(own, "merged") == 0 || is_numbered(own, "step-");
 }
 
 /* ---- checks before replacing ------------------------------------------------------------------------------------- */
 
-typedef struct looking {
+typedef struct walk_context {
     const char *function, *path;
-    bool is_below; /* in a folder of a run's */
-} looking;
+    bool is_subfolder; /* in a folder of a run's */
+} walk_context;
 
 /* Subfolders are checked one level deep: runs nest no further. */
 static bool check_entry(const char *name, bool is_folder, void *ctx)
 {
-    const looking *l = ctx;
-    bool is_known = is_folder ? !l->is_below && is_run_folder(name) : is_run_file(name);
+    const walk_context *l = ctx;
+    bool is_known = is_folder ? !l->is_subfolder && is_run_folder(name) : is_run_file(name);
     if (!is_known)
         return tarn__raise(TARN_ERROR_IO,
                            "%s: '%s/%.200s' was not written by a run, and .overwrite removes nothing else; move it "
@@ -159,17 +160,17 @@ static bool check_entry(const char *name, bool is_folder, void *ctx)
         return true;
     tarn__path below;
     tarn__path_in(l->path, name, &below);
-    return tarn__folder_each(l->function, below.text, check_entry, &(looking){l->function, below.text, true});
+    return tarn__folder_each(l->function, below.text, check_entry, &(walk_context){l->function, below.text, true});
 }
 
 /* True if config.json is that of a run. Errors are cleared. */
 static bool is_run(const char *function, const char *folder)
 {
     tarn_train_options options;
-    tarn__data_spec description;
+    tarn__data_spec data_spec;
     tarn__error_record none;
-    bool is = tarn__config_read(function, folder, &options, &description);
-    tarn__data_spec_free(&description);
+    bool is = tarn__config_read(function, folder, &options, &data_spec);
+    tarn__data_spec_free(&data_spec);
     tarn__error_save(&none);
     return is;
 }
@@ -203,20 +204,20 @@ bool tarn__run_folder_check(const char *function, tarn_trainer *t)
             TARN_ERROR_IO,
             "%s: '%s' is no folder of a run (it has no config.json of one), and .overwrite replaces nothing else",
             function, folder);
-    t->replaces = true;
-    return tarn__folder_each(function, folder, check_entry, &(looking){function, folder, false}) &&
-           check_needed(function, t) && (t->is_dry_run || tarn__folder_lock(&t->claim, function, folder));
+    t->will_overwrite = true;
+    return tarn__folder_each(function, folder, check_entry, &(walk_context){function, folder, false}) &&
+           check_needed(function, t) && (t->is_dry_run || tarn__folder_lock(&t->folder_lock, function, folder));
 }
 
 /* ---- removing ---------------------------------------------------------------------------------------------------- */
 
 static bool remove_entry(const char *name, bool is_folder, void *ctx)
 {
-    const looking *l = ctx;
+    const walk_context *l = ctx;
     tarn__path path;
     tarn__path_in(l->path, name, &path);
-    if (is_folder && !l->is_below && is_run_folder(name)) {
-        tarn__folder_each(l->function, path.text, remove_entry, &(looking){l->function, path.text, true});
+    if (is_folder && !l->is_subfolder && is_run_folder(name)) {
+        tarn__folder_each(l->function, path.text, remove_entry, &(walk_context){l->function, path.text, true});
         tarn__folder_remove(path.text);
     } else if (!is_folder && is_run_file(name)) {
         tarn__file_remove(path.text);
@@ -225,56 +226,56 @@ static bool remove_entry(const char *name, bool is_folder, void *ctx)
 }
 
 /* Works while an error is pending; files that cannot be removed stay. */
-static void remove_all(const char *path, bool is_below)
+static void remove_all(const char *path, bool is_subfolder)
 {
     tarn__error_record pending;
     tarn__error_save(&pending);
-    tarn__folder_each("trainer_run", path, remove_entry, &(looking){"trainer_run", path, is_below});
+    tarn__folder_each("trainer_run", path, remove_entry, &(walk_context){"trainer_run", path, is_subfolder});
     tarn__folder_remove(path);
     tarn_clear_error();
     tarn__error_restore(&pending);
 }
 
-static const char *old_name(const tarn_trainer *t, tarn__path *to)
+static const char *backup_name(const tarn_trainer *t, tarn__path *to)
 {
     snprintf(to->text, sizeof(to->text), "%s" REPLACED, t->options.out);
-    for (int i = 2; !t->is_aside && tarn__path_exists(to->text) && i < MOST_NAMES; i++)
+    for (int i = 2; !t->has_backup && tarn__path_exists(to->text) && i < MAX_NAMES; i++)
         snprintf(to->text, sizeof(to->text), "%s" REPLACED "-%d", t->options.out, i);
     return to->text;
 }
 
-bool tarn__run_folder_set_aside(const char *function, tarn_trainer *t)
+bool tarn__run_folder_back_up(const char *function, tarn_trainer *t)
 {
-    if (!t->replaces)
+    if (!t->will_overwrite)
         return true;
     tarn__path to;
-    if (!tarn__file_rename(function, t->options.out, old_name(t, &to)))
+    if (!tarn__file_rename(function, t->options.out, backup_name(t, &to)))
         return false;
-    snprintf(t->aside, sizeof(t->aside), "%s", to.text);
-    t->replaces = false;
-    t->is_aside = true;
-    tarn__folder_unlock(&t->claim); /* it was the old folder's */
+    snprintf(t->backup_path, sizeof(t->backup_path), "%s", to.text);
+    t->will_overwrite = false;
+    t->has_backup = true;
+    tarn__folder_unlock(&t->folder_lock); /* it was the old folder's */
     return true;
 }
 
-void tarn__run_folder_remove_old(tarn_trainer *t)
+void tarn__run_folder_remove_backup(tarn_trainer *t)
 {
-    if (t->is_aside)
-        remove_all(t->aside, false);
-    t->is_aside = false;
+    if (t->has_backup)
+        remove_all(t->backup_path, false);
+    t->has_backup = false;
 }
 
-void tarn__run_folder_restore_old(tarn_trainer *t)
+void tarn__run_folder_restore_backup(tarn_trainer *t)
 {
     tarn__error_record pending;
-    if (!t->is_aside)
+    if (!t->has_backup)
         return;
-    tarn__folder_unlock(&t->claim);
+    tarn__folder_unlock(&t->folder_lock);
     remove_all(t->options.out, false);
     tarn__error_save(&pending);
-    if (tarn__file_rename("trainer_run", t->aside, t->options.out)) {
-        t->is_aside = t->is_resumed = false;
-        t->replaces = true;
+    if (tarn__file_rename("trainer_run", t->backup_path, t->options.out)) {
+        t->has_backup = t->is_resumed = false;
+        t->will_overwrite = true;
     }
     tarn_clear_error();
     tarn__error_restore(&pending);
@@ -297,10 +298,10 @@ void tarn__run_folder_drop(const char *folder, const char *name)
     tarn__error_save(&none);
 }
 
-static bool drop_left(const char *name, bool is_folder, void *ctx)
+static bool drop_leftover(const char *name, bool is_folder, void *ctx)
 {
     tarn__path path;
-    if (is_folder && is_left(name) && is_run_folder(name))
+    if (is_folder && is_leftover(name) && is_run_folder(name))
         remove_all(tarn__path_in(ctx, name, &path), true);
     return true;
 }
@@ -309,7 +310,7 @@ void tarn__run_folder_drop_leftovers(const char *folder)
 {
     tarn__error_record pending, none;
     tarn__error_save(&pending);
-    tarn__folder_each("trainer_run", folder, drop_left, (void *)folder);
+    tarn__folder_each("trainer_run", folder, drop_leftover, (void *)folder);
     tarn__error_save(&none);
     tarn__error_restore(&pending);
 }

@@ -15,11 +15,11 @@ void tarn__run_folder_name(tarn_trainer *trainer);
  */
 bool tarn__run_folder_check(const char *function, tarn_trainer *trainer);
 
-/* Moves the run in the folder aside; then removes it, or restores it in place of the new run's files. No-ops without
- * one. */
-bool tarn__run_folder_set_aside(const char *function, tarn_trainer *trainer);
-void tarn__run_folder_remove_old(tarn_trainer *trainer);
-void tarn__run_folder_restore_old(tarn_trainer *trainer);
+/* Renames the folder of the old run as a backup; then removes it, or restores it in place of the new run's files.
+ * No-ops without an old run. */
+bool tarn__run_folder_back_up(const char *function, tarn_trainer *trainer);
+void tarn__run_folder_remove_backup(tarn_trainer *trainer);
+void tarn__run_folder_restore_backup(tarn_trainer *trainer);
 
 /* Removes a subfolder with the files of a run: renamed first, so that a partly removed one does not look like a
  * checkpoint. */

@@ -19,19 +19,19 @@
 #include "train/tasks/finetune.h"
 #include "train/trainer.h"
 
-#define USUAL_BETA2 0.999 /* default in the table of options */
+#define DEFAULT_BETA2 0.999 /* default in the table of options */
 
-enum { HIDDEN = 128 }; /* default size of an MLP's hidden layer */
+enum { DEFAULT_MLP_SIZE = 128 }; /* default size of an MLP's hidden layer */
 /* epochs of at least LONG_EPOCH steps are evaluated each; shorter ones at most about MAX_EVALUATIONS times per run */
 enum { MAX_EVALUATIONS = 50, LONG_EPOCH = 100 };
-enum { MOVED = 8 }; /* augment shifts images by up to 1 / MOVED of their rows */
+enum { SHIFT_DIVISOR = 8 }; /* augment shifts images by up to 1 / SHIFT_DIVISOR of their rows */
 
 /* ---- parts ------------------------------------------------------------------------------------------------------- */
 
 tarn_module *tarn__model_create(const char *function, const tarn_trainer *t)
 {
-    return t->description.is_text ? tarn__lm_model(function, t)
-                                  : tarn__classifier_create(function, &t->options, &t->description, t->device);
+    return t->data_spec.is_text ? tarn__lm_model(function, t)
+                                : tarn__classifier_create(function, &t->options, &t->data_spec, t->device);
 }
 
 tarn_module *tarn__model_reopen(const char *function, tarn_trainer *t)
@@ -55,7 +55,7 @@ tarn_optimizer *tarn__optimizer_create(const tarn_train_options *o, tarn_module 
 }
 
 /* The step schedule: lr times gamma every lr_step steps. */
-static bool has_stairs(const tarn_train_options *o)
+static bool is_step_schedule(const tarn_train_options *o)
 {
     return strcmp(o->schedule, "step") == 0;
 }
@@ -63,21 +63,21 @@ static bool has_stairs(const tarn_train_options *o)
 static bool set_schedule(const tarn_trainer *t)
 {
     const tarn_train_options *o = &t->options;
-    tarn_schedule_kind kind = has_stairs(o)                          ? TARN_SCHEDULE_STEP
+    tarn_schedule_kind kind = is_step_schedule(o)                    ? TARN_SCHEDULE_STEP
                               : strcmp(o->schedule, "constant") == 0 ? TARN_SCHEDULE_CONSTANT
                               : strcmp(o->schedule, "linear") == 0   ? TARN_SCHEDULE_LINEAR
                                                                      : TARN_SCHEDULE_COSINE;
-    int64_t stair = o->lr_step ? o->lr_step : o->lr_step_epochs * t->steps_in_epoch;
+    int64_t step_size = o->lr_step ? o->lr_step : o->lr_step_epochs * t->steps_in_epoch;
     return tarn_optimizer_set_schedule(t->optimizer, &(tarn_schedule){.kind = kind,
                                                                       .warmup_steps = o->warmup,
                                                                       .total_steps = t->steps,
                                                                       .final_factor = o->min_lr / o->lr,
-                                                                      .step_size = stair,
+                                                                      .step_size = step_size,
                                                                       .gamma = o->lr_gamma});
 }
 
 /* Windows at random offsets: nothing to shuffle. */
-static tarn_loader *make_text_loader(const tarn_trainer *t)
+static tarn_loader *create_text_loader(const tarn_trainer *t)
 {
     return tarn_loader_new(t->training, &(tarn_loader_options){.batch_size = t->micro_batch,
                                                                .drop_last = true,
@@ -89,7 +89,7 @@ static tarn_loader *make_text_loader(const tarn_trainer *t)
 }
 
 /* Packed rows, shuffled in every epoch. */
-static tarn_loader *make_chat_loader(const tarn_trainer *t)
+static tarn_loader *create_chat_loader(const tarn_trainer *t)
 {
     return tarn_loader_new(t->training, &(tarn_loader_options){.batch_size = t->micro_batch,
                                                                .shuffle = true,
@@ -99,32 +99,33 @@ static tarn_loader *make_chat_loader(const tarn_trainer *t)
                                                                .device = t->device});
 }
 
-static tarn_loader *make_loader(const tarn_trainer *t)
+static tarn_loader *create_loader(const tarn_trainer *t)
 {
-    if (t->description.is_text)
-        return t->chats ? make_chat_loader(t) : make_text_loader(t);
-    tarn_loader_options options = tarn__data_spec_loader_options(&t->description, t->batch_size, t->device);
+    if (t->data_spec.is_text)
+        return t->chats ? create_chat_loader(t) : create_text_loader(t);
+    tarn_loader_options options = tarn__data_spec_loader_options(&t->data_spec, t->batch_size, t->device);
     options.shuffle = true;
     options.drop_last = true; /* a batch of a few samples makes a poor step, and a batchnorm needs more than one */
     options.seed = (uint64_t)t->options.seed;
     options.workers = (int)t->options.workers;
     if (t->options.augment) {
-        options.crop_padding = (int)(t->description.input.size[1] / MOVED);
-        options.flip = t->description.can_be_mirrored;
+        options.crop_padding = (int)(t->data_spec.input.size[1] / SHIFT_DIVISOR);
+        options.flip = t->data_spec.can_be_mirrored;
     }
     return tarn_loader_new(t->training, &options);
 }
 
 /* The step schedule needs exactly one of lr_step and lr_step_epochs, and its options apply to no other schedule. */
-static bool check_stairs(const char *function, const tarn_train_options *o)
+static bool check_step_schedule(const char *function, const tarn_train_options *o)
 {
-    const char *unused = o->lr_step          ? "lr_step"
-                         : o->lr_step_epochs ? "lr_step_epochs"
-                         : o->lr_gamma > 0   ? "lr_gamma"
-                                             : NULL;
-    if (!has_stairs(o))
-        return !unused || tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is for the schedule step, but the schedule is %s",
-                                      function, unused, o->schedule);
+    const char *inapplicable = o->lr_step          ? "lr_step"
+                               : o->lr_step_epochs ? "lr_step_epochs"
+                               : o->lr_gamma > 0   ? "lr_gamma"
+                                                   : NULL;
+    if (!is_step_schedule(o))
+        return !inapplicable ||
+               tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is for the schedule step, but the schedule is %s", function,
+                           inapplicable, o->schedule);
     if (!o->lr_step == !o->lr_step_epochs)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the schedule step needs %s", function,
                            o->lr_step ? "lr_step or lr_step_epochs, not both" : "lr_step (in steps) or lr_step_epochs");
@@ -138,40 +139,40 @@ static bool has_tf32(tarn_device device)
 }
 
 /* Options that are valid alone but not together. False with an error. */
-static bool check_together(const char *function, const tarn_trainer *t)
+static bool check_combinations(const char *function, const tarn_trainer *t)
 {
     const tarn_train_options *o = &t->options;
     if (o->momentum > 0 && strcmp(o->optimizer, "sgd") != 0)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: momentum is for sgd; %s has its own", function, o->optimizer);
-    if (o->beta2 != USUAL_BETA2 && strcmp(o->optimizer, "sgd") == 0)
+    if (o->beta2 != DEFAULT_BETA2 && strcmp(o->optimizer, "sgd") == 0)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: beta2 is for adam and adamw; sgd keeps no squares", function);
-    bool has_end = !has_stairs(o) && strcmp(o->schedule, "constant") != 0;
-    if (o->min_lr > 0 && (o->min_lr > o->lr || !has_end))
+    bool has_min_lr = !is_step_schedule(o) && strcmp(o->schedule, "constant") != 0;
+    if (o->min_lr > 0 && (o->min_lr > o->lr || !has_min_lr))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: min_lr is where a learning rate goes down to, but %s%s", function,
                            o->min_lr > o->lr ? "lr is lower" : "the schedule is ",
                            o->min_lr > o->lr ? "" : o->schedule);
-    if (!check_stairs(function, o))
+    if (!check_step_schedule(function, o))
         return false;
     if (strcmp(o->precision, "tf32") == 0 && !has_tf32(t->device))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: precision tf32 is for GPUs that have it; the device is %s",
                            function, o->device);
-    if (o->augment && t->description.input.rank != 3)
+    if (o->augment && t->data_spec.input.rank != 3)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: augment moves images, but a sample of this data is no image",
                            function);
-    if (o->augment && t->description.input.size[1] < MOVED && !t->description.can_be_mirrored)
+    if (o->augment && t->data_spec.input.size[1] < SHIFT_DIVISOR && !t->data_spec.can_be_mirrored)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: augment moves images by up to an eighth of their rows, and these have only %" PRId64,
-                           function, t->description.input.size[1]);
+                           function, t->data_spec.input.size[1]);
     if (o->warmup >= t->steps)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: warmup takes %" PRId64 " steps, but the run has only %" PRId64,
                            function, o->warmup, t->steps);
     return true;
 }
 
-/* Steps of the fewest whole epochs with at least `least` steps. */
-static int64_t whole_epochs(int64_t steps_in_epoch, int64_t least)
+/* Steps of the fewest whole epochs with at least `min_steps` steps. */
+static int64_t round_up_to_epochs(int64_t steps_in_epoch, int64_t min_steps)
 {
-    return (least + steps_in_epoch - 1) / steps_in_epoch * steps_in_epoch;
+    return (min_steps + steps_in_epoch - 1) / steps_in_epoch * steps_in_epoch;
 }
 
 /* Evaluation is at the end of every epoch. Very short epochs, and short ones of a run with very many, are evaluated
@@ -179,15 +180,15 @@ static int64_t whole_epochs(int64_t steps_in_epoch, int64_t least)
 static void count_steps(tarn_trainer *t)
 {
     int64_t samples = tarn_dataset_count(t->training);
-    if (!t->description.is_text) {
+    if (!t->data_spec.is_text) {
         t->batch_size = t->micro_batch = t->options.batch_size < samples ? t->options.batch_size : samples;
         t->steps_in_epoch = samples / t->batch_size;
     }
     t->steps = t->options.steps ? t->options.steps : t->options.epochs * t->steps_in_epoch;
-    int64_t least = t->steps / MAX_EVALUATIONS < LONG_EPOCH ? t->steps / MAX_EVALUATIONS : LONG_EPOCH;
-    least = least > t->options.log_every ? least : t->options.log_every;
-    if (!t->options.eval_every && !t->is_resumed && t->steps_in_epoch < least)
-        t->options.eval_every = whole_epochs(t->steps_in_epoch, least);
+    int64_t min_steps = t->steps / MAX_EVALUATIONS < LONG_EPOCH ? t->steps / MAX_EVALUATIONS : LONG_EPOCH;
+    min_steps = min_steps > t->options.log_every ? min_steps : t->options.log_every;
+    if (!t->options.eval_every && !t->is_resumed && t->steps_in_epoch < min_steps)
+        t->options.eval_every = round_up_to_epochs(t->steps_in_epoch, min_steps);
     t->eval_every = t->options.eval_every ? t->options.eval_every : t->steps_in_epoch;
 }
 
@@ -195,11 +196,11 @@ static void count_steps(tarn_trainer *t)
 
 /* Creates everything that follows from options and data spec. Memory is planned and checked before anything is
  * allocated. */
-static bool make_parts(const char *function, tarn_trainer *t)
+static bool create_components(const char *function, tarn_trainer *t)
 {
     count_steps(t);
-    if (!check_together(function, t) ||
-        (!t->description.is_text && !tarn__data_spec_fits(function, &t->description, t->validation)))
+    if (!check_combinations(function, t) ||
+        (!t->data_spec.is_text && !tarn__data_spec_fits(function, &t->data_spec, t->validation)))
         return false;
     tarn__log(TARN_LOG_INFO, "planning and creating the model");
     tarn__rng_state callers = tarn__random_save();
@@ -216,11 +217,11 @@ static bool make_parts(const char *function, tarn_trainer *t)
     if (!good || !tarn__step_graph_plan(function, t))
         return false;
     t->optimizer = tarn__optimizer_create(&t->options, t->model);
-    t->loader = t->optimizer ? make_loader(t) : NULL;
+    t->loader = t->optimizer ? create_loader(t) : NULL;
     t->losses = tarn__scope_take(tarn_zeros(TARN_SHAPE(t->options.log_every), TARN_F32, t->device));
-    t->hits = tarn__scope_take(tarn_zeros(TARN_SHAPE(t->options.log_every), TARN_I64, t->device));
+    t->correct = tarn__scope_take(tarn_zeros(TARN_SHAPE(t->options.log_every), TARN_I64, t->device));
     t->norms = tarn__scope_take(tarn_zeros(TARN_SHAPE(t->options.log_every), TARN_F32, t->device));
-    return (t->loader && set_schedule(t) && t->losses && t->hits && t->norms) || tarn__raise_within(function);
+    return (t->loader && set_schedule(t) && t->losses && t->correct && t->norms) || tarn__raise_within(function);
 }
 
 static bool find_device(const char *function, tarn_trainer *t)
@@ -240,13 +241,13 @@ static bool choose_model(const char *function, tarn_trainer *t)
 {
     tarn_train_options *o = &t->options;
     if (!o->model[0])
-        snprintf(o->model, sizeof(o->model), "%s", t->description.input.rank == 3 ? "lenet" : "mlp");
+        snprintf(o->model, sizeof(o->model), "%s", t->data_spec.input.rank == 3 ? "lenet" : "mlp");
     bool is_mlp = strcmp(o->model, "mlp") == 0;
     if (!is_mlp && o->mlp_size_count > 0)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: mlp_sizes is for the model mlp; a %s has its own layers", function,
                            o->model);
     if (is_mlp && o->mlp_size_count == 0)
-        o->mlp_sizes[o->mlp_size_count++] = HIDDEN;
+        o->mlp_sizes[o->mlp_size_count++] = DEFAULT_MLP_SIZE;
     return true;
 }
 
@@ -263,12 +264,12 @@ static bool open_data(const char *function, tarn_trainer *t)
     if (is_text)
         return tarn__lm_open(function, t, o->base[0] ? o->base : o->tokenizer);
     return tarn__data_open(function, t->options.data, &t->training, &t->validation) &&
-           tarn__data_spec_create(function, t->options.data, t->training, t->validation, &t->description) &&
+           tarn__data_spec_create(function, t->options.data, t->training, t->validation, &t->data_spec) &&
            choose_model(function, t);
 }
 
 /* A new run. The folder is checked before the model is created, and written by tarn_trainer_run() only. */
-static bool begin(const char *function, tarn_trainer *t)
+static bool start_run(const char *function, tarn_trainer *t)
 {
     t->is_batch_given = t->options.batch_size > 0;
     t->is_length_given = t->options.steps > 0 || t->options.epochs > 0;
@@ -277,28 +278,28 @@ static bool begin(const char *function, tarn_trainer *t)
         return false;
     if (!t->options.out[0])
         tarn__run_folder_name(t);
-    return tarn__run_folder_check(function, t) && make_parts(function, t);
+    return tarn__run_folder_check(function, t) && create_components(function, t);
 }
 
 /* Opens the data of a resumed run, which must be unchanged; text with the tokenizer in the run folder, unless shards
  * have their own. */
-static bool open_data_again(const char *function, tarn_trainer *t, const char *folder)
+static bool reopen_data(const char *function, tarn_trainer *t, const char *folder)
 {
     const char *data = t->options.data;
     if (t->options.base[0] && !tarn__base_model_open(function, t, tarn__meta_device_of(t->device)))
         return false;
-    bool is_open = t->description.is_text
+    bool is_open = t->data_spec.is_text
                        ? tarn__lm_open(function, t, strncmp(data, "shards:", strlen("shards:")) == 0 ? "" : folder)
                        : tarn__data_open(function, data, &t->training, &t->validation);
-    return is_open ? t->description.is_text ||
-                         tarn__data_spec_matches(function, data, &t->description, t->training, t->validation)
+    return is_open ? t->data_spec.is_text ||
+                         tarn__data_spec_matches(function, data, &t->data_spec, t->training, t->validation)
                    : tarn__data_paths_hint(function, data);
 }
 
 /* Locks the folder, then removes leftovers of a killed process: no other process can be writing them. */
-static bool claim_folder(const char *function, tarn_trainer *t, const char *folder)
+static bool lock_folder(const char *function, tarn_trainer *t, const char *folder)
 {
-    if (!tarn__folder_lock(&t->claim, function, folder))
+    if (!tarn__folder_lock(&t->folder_lock, function, folder))
         return false;
     if (!t->is_dry_run) {
         tarn__folder_sweep(folder);
@@ -308,10 +309,10 @@ static bool claim_folder(const char *function, tarn_trainer *t, const char *fold
 }
 
 /* Data may be given under a new path; the data spec shows that it is the same. Runs without that record reject it. */
-static bool check_place(const char *function, const tarn_trainer *t, const tarn_train_options *changes)
+static bool check_data_path(const char *function, const tarn_trainer *t, const tarn_train_options *changes)
 {
-    bool is_elsewhere = changes->data[0] && strcmp(changes->data, t->options.data) != 0;
-    return !is_elsewhere || t->description.is_text || t->description.training_samples > 0 ||
+    bool is_new_path = changes->data[0] && strcmp(changes->data, t->options.data) != 0;
+    return !is_new_path || t->data_spec.is_text || t->data_spec.training_samples > 0 ||
            tarn__raise(TARN_ERROR_ARGUMENT,
                        "%s: data cannot be changed: the run noted nothing of its own to hold it against", function);
 }
@@ -322,26 +323,26 @@ static bool keep_precision(const char *function, tarn_trainer *t, tarn_train_opt
 {
     if (strcmp(changes->precision, "auto") == 0)
         memset(changes->precision, 0, sizeof(changes->precision));
-    tarn__precision_resolve(&t->options, tarn_device_cpu(), t->description.is_text);
+    tarn__precision_resolve(&t->options, tarn_device_cpu(), t->data_spec.is_text);
     return tarn__train_options_change(function, &t->options, changes);
 }
 
 /* Resumes a run: config.json, then data, model, and the checkpoint. `given` has the options to change; only resumable
  * ones may be set. */
-static bool go_on(const char *function, tarn_trainer *t, const char *folder, const tarn_train_options *given)
+static bool resume_run(const char *function, tarn_trainer *t, const char *folder, const tarn_train_options *given)
 {
     tarn_train_options own = *given, *changes = &own;
     t->is_resumed = true;
-    if (!tarn__config_read(function, folder, &t->options, &t->description) || !check_place(function, t, changes) ||
-        !keep_precision(function, t, changes) || !tarn__lm_check(function, &t->options, t->description.is_text) ||
+    if (!tarn__config_read(function, folder, &t->options, &t->data_spec) || !check_data_path(function, t, changes) ||
+        !keep_precision(function, t, changes) || !tarn__lm_check(function, &t->options, t->data_spec.is_text) ||
         !tarn__finetune_check(function, &t->options, tarn__data_is_chats(t->options.data), false) ||
-        !find_device(function, t) || !claim_folder(function, t, folder) || !open_data_again(function, t, folder) ||
-        !make_parts(function, t) || !tarn__checkpoint_load(function, t))
+        !find_device(function, t) || !lock_folder(function, t, folder) || !reopen_data(function, t, folder) ||
+        !create_components(function, t) || !tarn__checkpoint_load(function, t))
         return false;
-    if (t->place.step > t->steps)
+    if (t->state.step > t->steps)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: '%s' is at step %" PRId64 " already, and the run would have only %" PRId64, function,
-                           folder, t->place.step, t->steps);
+                           folder, t->state.step, t->steps);
     return set_schedule(t) || tarn__raise_within(function); /* the number of steps may have been changed */
 }
 
@@ -356,14 +357,14 @@ static tarn_trainer *open_trainer(const char *folder, const tarn_train_options *
         return NULL;
     trainer->is_dry_run = is_dry_run;
     trainer->options = folder ? (tarn_train_options){0} : *options;
-    if (folder ? go_on(function, trainer, folder, options) : begin(function, trainer))
+    if (folder ? resume_run(function, trainer, folder, options) : start_run(function, trainer))
         return trainer;
     tarn_trainer_free(trainer);
     return NULL;
 }
 
 /* Copies options of a caller whose struct may be of an older, shorter version. */
-static tarn_train_options own_options(const tarn_train_options *options, size_t size)
+static tarn_train_options copy_options(const tarn_train_options *options, size_t size)
 {
     tarn_train_options own = {0};
     if (options)
@@ -382,19 +383,19 @@ static bool check_folder(const char *function, const char *folder)
 
 tarn_trainer *tarn_trainer_new_sized(const tarn_train_options *options, size_t options_size)
 {
-    tarn_train_options own = own_options(options, options_size);
+    tarn_train_options own = copy_options(options, options_size);
     return open_trainer(NULL, &own, false);
 }
 
 tarn_trainer *tarn_trainer_resume_sized(const char *folder, const tarn_train_options *changes, size_t changes_size)
 {
-    tarn_train_options own = own_options(changes, changes_size);
+    tarn_train_options own = copy_options(changes, changes_size);
     return !tarn_failed() && check_folder("trainer_resume", folder) ? open_trainer(folder, &own, false) : NULL;
 }
 
 tarn_trainer *tarn_trainer_dry_run_sized(const char *folder, const tarn_train_options *options, size_t options_size)
 {
-    tarn_train_options own = own_options(options, options_size);
+    tarn_train_options own = copy_options(options, options_size);
     if (tarn_failed() || (folder && !check_folder("trainer_dry_run", folder)))
         return NULL;
     return open_trainer(folder, &own, true);
@@ -408,8 +409,8 @@ tarn_trainer *tarn__trainer_on_random_data(const char *function, const tarn_trai
     trainer->options = *options;
     tarn__train_options_complete(&trainer->options);
     if (tarn__finetune_check(function, &trainer->options, false, true) && find_device(function, trainer) &&
-        tarn__random_data_open(function, trainer) &&
-        (trainer->description.is_text || choose_model(function, trainer)) && make_parts(function, trainer))
+        tarn__random_data_open(function, trainer) && (trainer->data_spec.is_text || choose_model(function, trainer)) &&
+        create_components(function, trainer))
         return trainer;
     tarn_trainer_free(trainer);
     return NULL;
@@ -420,11 +421,11 @@ void tarn_trainer_free(tarn_trainer *trainer)
 {
     if (!trainer)
         return;
-    tarn__async_checkpoint_free(trainer->behind);
+    tarn__async_checkpoint_free(trainer->async_checkpoint);
     tarn__metrics_close(trainer->metrics);
     tarn__phase_timer_close(trainer);
     tarn_free(trainer->losses);
-    tarn_free(trainer->hits);
+    tarn_free(trainer->correct);
     tarn_free(trainer->norms);
     tarn_loader_free(trainer->loader);
     tarn_optimizer_free(trainer->optimizer);
@@ -434,8 +435,8 @@ void tarn_trainer_free(tarn_trainer *trainer)
     tarn__chat_dataset_close(trainer->chats);
     tarn__corpus_free(&trainer->corpus);
     tarn__frozen_hash_free(&trainer->frozen);
-    tarn__folder_unlock(&trainer->claim);
-    tarn__data_spec_free(&trainer->description);
+    tarn__folder_unlock(&trainer->folder_lock);
+    tarn__data_spec_free(&trainer->data_spec);
     tarn__release(trainer, sizeof(*trainer));
 }
 

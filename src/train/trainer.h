@@ -1,6 +1,6 @@
 /* trainer.h: a run in memory, for the files of train/ that work on it.
  *
- * A step changes the model, the optimizer, the loader and the thread's random numbers; together with `place` they are
+ * A step changes the model, the optimizer, the loader and the thread's random numbers; together with `state` they are
  * everything that the next step depends on. A checkpoint is all of them, and no other state may be carried from step to
  * step: that makes a resumed run bitwise identical to an uninterrupted one.
  *
@@ -39,7 +39,7 @@ typedef struct tarn__async_checkpoint tarn__async_checkpoint;
 
 struct tarn_trainer {
     tarn_train_options options; /* with defaults resolved; .out is the run folder */
-    tarn__data_spec description;
+    tarn__data_spec data_spec;
     tarn_device device;
     tarn__corpus corpus;       /* of a language model; else zeroed */
     tarn__chat_dataset *chats; /* chat dataset, instead of the text of the corpus; NULL: none */
@@ -56,30 +56,31 @@ struct tarn_trainer {
     int fit_count;
     int64_t memory_free;      /* on the device, before the run allocates; 0: unknown */
     tarn__frozen_hash frozen; /* hashes at the start; only of a run with adapters */
-    tarn__lock claim; /* lock of the folder: from its creation, or from loading its checkpoint, to the end of the run */
+    /* from the creation of the folder, or from loading its checkpoint, to the end of the run */
+    tarn__lock folder_lock;
     bool is_batch_given, is_length_given; /* by the options of a new run: batch_size; steps or epochs */
     char chosen[256];                     /* default sizes that were chosen, and why; "": none */
     bool is_resumed;
     bool is_dry_run; /* a dry run: everything is on the meta device; it has a plan and cannot run */
-    tarn__run_state place;
+    tarn__run_state state;
     tarn__rng_state random; /* the run's random state, while it is not running */
 
     /* Metrics of the last steps, on the device until they are read. */
-    tarn_tensor *losses, *hits, *norms; /* f32, i64 and f32 [log_every], owned */
-    int64_t waiting;                    /* steps whose metrics are not read yet */
-    double since;                       /* seconds: start of the first of them */
-    double lr;                          /* of the last step */
+    tarn_tensor *losses, *correct, *norms; /* f32, i64 and f32 [log_every], owned */
+    int64_t unread_steps;                  /* steps whose metrics are not read yet */
+    double last_time;                      /* seconds: start of the first of them; count_time() */
+    double lr;                             /* of the last step */
     /* of the last line of metrics and the last evaluation; NaN: none yet in this segment */
-    double last_loss, last_judged;
+    double last_loss, last_val_loss;
 
-    tarn__step_graph captured;      /* the captured step, while the run is running */
-    tarn__async_checkpoint *behind; /* checkpoint being written; NULL: none yet */
-    tarn__metrics *metrics;         /* NULL: not running */
-    bool replaces;                  /* the folder has a run that this one overwrites */
-    bool is_aside;                  /* that run was moved aside, to this path: */
-    char aside[1100];
-    tarn__phase_timer *marks; /* NULL: phases are not timed */
-    bool in_phase;            /* a phase is an open span of the profile */
+    tarn__step_graph step_graph;              /* the captured step, while the run is running */
+    tarn__async_checkpoint *async_checkpoint; /* checkpoint being written; NULL: none yet */
+    tarn__metrics *metrics;                   /* NULL: not running */
+    bool will_overwrite;                      /* the folder has a run that this one overwrites */
+    bool has_backup;                          /* that run was renamed to this path: */
+    char backup_path[1100];
+    tarn__phase_timer *phase_timer; /* NULL: phases are not timed */
+    bool in_phase;                  /* a phase is an open span of the profile */
 
     /* State of profile.c. */
     int64_t profile_wanted, profile_taken; /* steps */
@@ -103,12 +104,12 @@ struct tarn_trainer {
 
 /* Creates the classifier that options and data spec name. The caller owns it. NULL with an error. */
 tarn_module *tarn__classifier_create(const char *function, const tarn_train_options *options,
-                                     const tarn__data_spec *description, tarn_device device);
+                                     const tarn__data_spec *data_spec, tarn_device device);
 
 /* config.json of a run folder; that of a language model also has the keys of transformers. */
 bool tarn__config_write(const char *function, const tarn_trainer *trainer);
 bool tarn__config_read(const char *function, const char *folder, tarn_train_options *options,
-                       tarn__data_spec *description);
+                       tarn__data_spec *data_spec);
 
 /* True when config.json has a valid checksum, or none. False with an error. */
 bool tarn__config_verify(const tarn__json_file *document);
@@ -143,14 +144,14 @@ void tarn__progress_enter(tarn_trainer *trainer, tarn_train_phase phase);
 void tarn__progress_in_step(tarn_trainer *trainer, int64_t samples);
 
 /* One step: next batch, forward, backward, optimizer step. Metrics belong to the open scope. */
-bool tarn__train_step(tarn_trainer *trainer, tarn__step_metrics *figures);
+bool tarn__train_step(tarn_trainer *trainer, tarn__step_metrics *metrics);
 
 /* Same without the optimizer step. */
-bool tarn__train_gradients(tarn_trainer *trainer, tarn__step_metrics *figures);
+bool tarn__train_gradients(tarn_trainer *trainer, tarn__step_metrics *metrics);
 
 /* Gradients of a micro-batch given by the caller; with gradient accumulation of two of them, as the second adds to
  * existing gradients. For planning memory. */
-bool tarn__train_gradients_of(tarn_trainer *trainer, tarn_tensor *const *fields, tarn__step_metrics *figures);
+bool tarn__train_gradients_of(tarn_trainer *trainer, tarn_tensor *const *fields, tarn__step_metrics *metrics);
 
 /* Number of trained and frozen weights; quantized weights count as dequantized elements. */
 typedef struct tarn__weight_counts {
@@ -244,7 +245,7 @@ typedef struct tarn__run_segment {
 
 /* Appends a segment to the log of runs next to the run folder; `end` is how it ended. A failure is a warning only: the
  * run itself is complete. Works while an error is pending. */
-void tarn__log_run(const tarn_trainer *trainer, const tarn__run_segment *part, const char *end);
+void tarn__log_run(const tarn_trainer *trainer, const tarn__run_segment *segment, const char *end);
 
 /* ---- language models --------------------------------------------------------------------------------------------- */
 
@@ -276,8 +277,8 @@ tarn_tensor *tarn__lm_target_count(tarn_tensor *targets, tarn_dtype dtype);
 
 /* Gradients of one step, accumulated over its micro-batches; or of one given micro-batch, and once more of the same if
  * a step has more than one. */
-bool tarn__lm_gradients(tarn_trainer *trainer, tarn__step_metrics *figures);
-bool tarn__lm_gradients_of(tarn_trainer *trainer, tarn_tensor *const *fields, tarn__step_metrics *figures);
+bool tarn__lm_gradients(tarn_trainer *trainer, tarn__step_metrics *metrics);
+bool tarn__lm_gradients_of(tarn_trainer *trainer, tarn_tensor *const *fields, tarn__step_metrics *metrics);
 
 /* Evaluates a language model on all windows of a dataset, in eval mode and without a tape. */
 bool tarn__lm_evaluate(const char *function, tarn_module *model, tarn_dataset *windows, int64_t batch_size, int workers,

@@ -37,7 +37,7 @@ static void put_in_the_way(const tarn_train_report *report, void *ctx)
 {
     obstacle *o = ctx;
     if (report->step == o->at && report->kind == TARN_REPORT_TRAINING) {
-        assert_true(tarn__async_checkpoint_wait(o->trainer->behind)); /* the one before has its names */
+        assert_true(tarn__async_checkpoint_wait(o->trainer->async_checkpoint)); /* the one before has its names */
         assert_int_equal(mkdir(o->path, 0777), 0);
     } else if (report->step > o->at)
         usleep(100000);
@@ -66,7 +66,7 @@ static void a_checkpoint_that_cannot_be_written_ends_the_run(void **state)
     tarn_train_result result;
     tarn_trainer *trainer = go_on_after_refusal("behind-refused", &o);
     assert_true(o.last > 10 && o.last < 20);  /* not at once, and not at the next checkpoint */
-    assert_int_equal(trainer->place.step, 0); /* the checkpoint before is the one of the beginning */
+    assert_int_equal(trainer->state.step, 0); /* the checkpoint before is the one of the beginning */
     assert_true(tarn_trainer_run(trainer, NULL, NULL, &result));
     assert_int_equal(result.step, 20);
     tarn_trainer_free(trainer);
@@ -76,7 +76,7 @@ static void the_last_checkpoint_fails_the_run_too(void **state)
 {
     (void)state;
     tarn_trainer *trainer = go_on_after_refusal("behind-last", &(obstacle){.at = 20});
-    assert_int_equal(trainer->place.step, 10);
+    assert_int_equal(trainer->state.step, 10);
     tarn_trainer_free(trainer);
 }
 

@@ -455,8 +455,8 @@ typedef struct growth {
 static void look(const tarn_train_report *report, void *ctx)
 {
     growth *g = ctx;
-    assert_true(
-        tarn__async_checkpoint_wait(g->trainer->behind)); /* who writes a checkpoint holds names of files meanwhile */
+    /* the thread that writes a checkpoint has file names allocated */
+    assert_true(tarn__async_checkpoint_wait(g->trainer->async_checkpoint));
     if (report->kind == TARN_REPORT_TRAINING && report->step <= 200)
         g->first = look_now();
     else if (report->kind == TARN_REPORT_TRAINING)

@@ -15,7 +15,7 @@
 #include "cli/cli.h"
 
 /* In tokens, which are characters here. */
-enum { CONTEXT = 128, WRITTEN = 600, ROOM = CONTEXT + WRITTEN };
+enum { CONTEXT = 128, SAMPLE_TOKENS = 600, CAPACITY = CONTEXT + SAMPLE_TOKENS };
 
 /* The recipe: about a minute on two CPU cores. Steps, warmup, seed and device come from the command line. */
 static const tarn_train_options recipe = {.model = "gpt2",
@@ -37,7 +37,7 @@ static const tarn_train_options recipe = {.model = "gpt2",
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
 /* Reports errno, so it must be called right after the failed call. */
-static int cannot(const char *path)
+static int print_write_error(const char *path)
 {
     fprintf(stderr, "tarn demo: '%s' cannot be written: %s\n", tarn__escaped(path), strerror(errno));
     return TARN__FAILED;
@@ -71,9 +71,9 @@ static int write_source(const char *path)
 {
     FILE *file = fopen(path, "wb");
     if (!file)
-        return cannot(path);
+        return print_write_error(path);
     bool good = fwrite(tarn__demo_text, 1, tarn__demo_length, file) == tarn__demo_length;
-    return fclose(file) == 0 && good ? TARN__DONE : cannot(path);
+    return fclose(file) == 0 && good ? TARN__DONE : print_write_error(path);
 }
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
@@ -90,40 +90,41 @@ static bool print_tokens(const tarn_tokenizer *tokenizer, const int32_t *ids, in
     return text != NULL;
 }
 
-/* Generates until `ids` has WRITTEN tokens. Each round prefills the last half of the context and generates the other
- * half: the KV cache never slides, and a text longer than the context needs no special case. `ids` has capacity for one
- * more round after WRITTEN. The seed differs per round, else equal prompts would repeat. */
-static bool go_on(tarn_module *model, const tarn_tokenizer *tokenizer, uint64_t seed, int32_t *ids, int64_t count)
+/* Generates until `ids` has SAMPLE_TOKENS tokens. Each round prefills the last half of the context and generates the
+ * other half: the KV cache never slides, and a text longer than the context needs no special case. `ids` has capacity
+ * for one more round after SAMPLE_TOKENS. The seed differs per round, else equal prompts would repeat. */
+static bool generate_rest(tarn_module *model, const tarn_tokenizer *tokenizer, uint64_t seed, int32_t *ids,
+                          int64_t count)
 {
-    while (count < WRITTEN) {
-        int64_t seen = count < CONTEXT / 2 ? count : CONTEXT / 2;
-        int64_t made = tarn_generate(
-            model, ids + count - seen, seen, ids + count,
+    while (count < SAMPLE_TOKENS) {
+        int64_t prompt_length = count < CONTEXT / 2 ? count : CONTEXT / 2;
+        int64_t generated = tarn_generate(
+            model, ids + count - prompt_length, prompt_length, ids + count,
             &(tarn_generate_options){.max_tokens = CONTEXT / 2, .temperature = 0.7, .seed = seed + (uint64_t)count});
-        if (made < 1 || !print_tokens(tokenizer, ids + count, made))
+        if (generated < 1 || !print_tokens(tokenizer, ids + count, generated))
             return false;
-        count += made;
+        count += generated;
     }
     return true;
 }
 
 /* Samples from the finished run. It is opened from its folder, as any user of the run would open it, and closed
  * here. */
-static int write_some(const char *folder, const tarn__options *o)
+static int print_sample(const char *folder, const tarn__options *o)
 {
     /* in the style of the training text */
     static const char prompt[] = "\nstatic ";
-    int32_t ids[ROOM];
+    int32_t ids[CAPACITY];
     int64_t count = 0;
     tarn_run *run = tarn_run_open(folder, o->device);
     const tarn_tokenizer *tokenizer = run ? tarn_run_tokenizer(run) : NULL;
-    int32_t *begin = tokenizer ? tarn_tokenizer_encode(tokenizer, prompt, sizeof(prompt) - 1, NULL, &count) : NULL;
-    if (begin)
-        memcpy(ids, begin, sizeof(*ids) * (size_t)count);
-    tarn_tokenizer_release(begin);
+    int32_t *prompt_ids = tokenizer ? tarn_tokenizer_encode(tokenizer, prompt, sizeof(prompt) - 1, NULL, &count) : NULL;
+    if (prompt_ids)
+        memcpy(ids, prompt_ids, sizeof(*ids) * (size_t)count);
+    tarn_tokenizer_release(prompt_ids);
     tarn__heading("what it writes");
-    bool good = begin && print_tokens(tokenizer, ids, count) &&
-                go_on(tarn_run_model(run), tokenizer, (uint64_t)o->seed, ids, count);
+    bool good = prompt_ids && print_tokens(tokenizer, ids, count) &&
+                generate_rest(tarn_run_model(run), tokenizer, (uint64_t)o->seed, ids, count);
     printf("\n");
     tarn_run_close(run);
     return good ? TARN__DONE : tarn__print_error("demo");
@@ -150,13 +151,13 @@ int tarn__demo(const tarn__options *options)
     snprintf(own.train.data, sizeof(own.train.data), "text:%s", text);
     tarn_device_name(options->device, own.train.device, sizeof(own.train.device));
     if (!make_folders_above(text))
-        return cannot(text);
+        return print_write_error(text);
     int status = write_source(text);
     if (status == TARN__DONE)
         status = tarn__train(&own);
     if (status != TARN__DONE)
         return status;
-    status = write_some(folder, options);
+    status = print_sample(folder, options);
     if (status == TARN__DONE)
         printf("\nthe model is in %s: tarn generate %s \"int \"; its curves are in %s/report.html\n", folder, folder,
                folder);

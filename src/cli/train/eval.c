@@ -8,13 +8,13 @@
 #include "cli/lm/lm_common.h"
 
 /* The arrays are owned by evaluate(). */
-typedef struct findings {
+typedef struct results {
     tarn_evaluation all;
-    int64_t *samples, *right; /* [classes] */
-} findings;
+    int64_t *samples, *correct; /* [classes] */
+} results;
 
 /* "right" keeps its first name: scripts read it. All classes are listed, also those without samples. */
-static void print_json(const tarn__options *options, const tarn_run *run, const char *data, const findings *f)
+static void print_json(const tarn__options *options, const tarn_run *run, const char *data, const results *f)
 {
     tarn__json json = {stdout, false};
     tarn__json_open(&json, NULL, '{');
@@ -29,7 +29,7 @@ static void print_json(const tarn__options *options, const tarn_run *run, const 
         tarn__json_open(&json, NULL, '{');
         tarn__json_string(&json, "name", tarn_run_class_name(run, i));
         tarn__json_int(&json, "samples", f->samples[i]);
-        tarn__json_int(&json, "right", f->right[i]);
+        tarn__json_int(&json, "right", f->correct[i]);
         tarn__json_close(&json, '}');
     }
     tarn__json_close(&json, ']');
@@ -37,20 +37,20 @@ static void print_json(const tarn__options *options, const tarn_run *run, const 
 }
 
 /* Classes without a sample are omitted: they have no accuracy. */
-static void print_table(const tarn_run *run, const char *data, const findings *f)
+static void print_table(const tarn_run *run, const char *data, const results *f)
 {
     tarn__heading("%s on %s", tarn_run_kind(run), data);
     printf("  %-16s %8s %8s %9s\n", "class", "samples", "right", "share");
     for (int64_t i = 0; i < tarn_run_classes(run); i++)
         if (f->samples[i])
             printf("  %-16s %8lld %8lld %7.2f %%\n", tarn__escaped(tarn_run_class_name(run, i)),
-                   (long long)f->samples[i], (long long)f->right[i],
-                   100.0 * (double)f->right[i] / (double)f->samples[i]);
+                   (long long)f->samples[i], (long long)f->correct[i],
+                   100.0 * (double)f->correct[i] / (double)f->samples[i]);
     printf("loss %.4f, %.2f %% of %lld right\n", f->all.loss, 100 * f->all.accuracy, (long long)f->all.samples);
 }
 
 /* Prints the pending error. Wrong arguments are misuse; a file or device that fails is not. */
-static int complain(void)
+static int report_error(void)
 {
     bool misused = tarn_error_code() == TARN_ERROR_ARGUMENT;
     tarn__print_error("eval");
@@ -61,14 +61,14 @@ static int complain(void)
 static int evaluate(const tarn__options *options, tarn_run *run)
 {
     int64_t classes = tarn_run_classes(run);
-    findings f = {.samples = calloc((size_t)classes, sizeof(int64_t)),
-                  .right = calloc((size_t)classes, sizeof(int64_t))};
+    results f = {.samples = calloc((size_t)classes, sizeof(int64_t)),
+                 .correct = calloc((size_t)classes, sizeof(int64_t))};
     int status = TARN__DONE;
-    if (!f.samples || !f.right) {
+    if (!f.samples || !f.correct) {
         fprintf(stderr, "tarn eval: out of memory\n");
         status = TARN__FAILED;
-    } else if (!tarn_run_evaluate(run, options->data, options->batch_size, &f.all, f.samples, f.right)) {
-        status = complain();
+    } else if (!tarn_run_evaluate(run, options->data, options->batch_size, &f.all, f.samples, f.correct)) {
+        status = report_error();
     } else {
         const char *data = options->data ? options->data : tarn_run_data(run);
         if (options->json)
@@ -77,14 +77,14 @@ static int evaluate(const tarn__options *options, tarn_run *run)
             print_table(run, data, &f);
     }
     free(f.samples);
-    free(f.right);
+    free(f.correct);
     return status;
 }
 
 /* ---- text -------------------------------------------------------------------------------------------------------- */
 
 /* Tokens per batch, at most: bounds the logits, [B, T, vocab_size], at long contexts. */
-enum { TOKENS_AT_ONCE = 16384 };
+enum { MAX_BATCH_TOKENS = 16384 };
 
 /* Text has no classes: one line, or one object. */
 static void print_text(const tarn__options *options, const tarn_run *run, const tarn_text_evaluation *e)
@@ -106,17 +106,17 @@ static void print_text(const tarn__options *options, const tarn_run *run, const 
     tarn__json_end(&json);
 }
 
-/* Language models. --batch-size counts windows of a whole context, so it is lowered to stay below TOKENS_AT_ONCE. */
+/* Language models. --batch-size counts windows of a whole context, so it is lowered to stay below MAX_BATCH_TOKENS. */
 static int evaluate_text(const tarn__options *options, tarn_run *run)
 {
     tarn_model_info info;
     tarn_text_evaluation evaluation;
     if (!tarn_model_query(tarn_run_model(run), &info))
         return tarn__print_error("eval");
-    int64_t most = TOKENS_AT_ONCE / info.context > 0 ? TOKENS_AT_ONCE / info.context : 1;
-    if (!tarn_run_evaluate_text(run, options->data, options->batch_size < most ? options->batch_size : most,
-                                &evaluation))
-        return complain();
+    int64_t max_windows = MAX_BATCH_TOKENS / info.context > 0 ? MAX_BATCH_TOKENS / info.context : 1;
+    if (!tarn_run_evaluate_text(run, options->data,
+                                options->batch_size < max_windows ? options->batch_size : max_windows, &evaluation))
+        return report_error();
     print_text(options, run, &evaluation);
     return TARN__DONE;
 }
@@ -138,7 +138,7 @@ int tarn__eval(const tarn__options *options)
                                        .checkpoint = weights.checkpoint};
     tarn_run *run = tarn_run_open_with(options->words[0], options->device, &how);
     if (!run)
-        return complain();
+        return report_error();
     if (options->adapter && !tarn_lora_load(tarn_run_model(run), options->adapter)) {
         tarn__print_error("eval");
         tarn_run_close(run);

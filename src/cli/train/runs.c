@@ -46,28 +46,28 @@ static void print_json(const tarn_logged_run *r, void *ctx)
 
 /* ---- as a table -------------------------------------------------------------------------------------------------- */
 
-/* LONGEST: bytes of a cell with its terminating 0; longer strings are truncated. */
-enum { COLUMNS = 12, LONGEST = 64 };
+/* CELL_SIZE: bytes of a cell with its terminating 0; longer strings are truncated. */
+enum { COLUMNS = 12, CELL_SIZE = 64 };
 
 /* Columns of the table; numbers are aligned to the right. */
-static const char *const heads[COLUMNS] = {"date",         "model",   "data", "device",   "precision", "step",
-                                           "s/1000 steps", "s/epoch", "loss", "val loss", "end",       "folder"};
-static const bool to_the_right[COLUMNS] = {[5] = true, [6] = true, [7] = true, [8] = true, [9] = true};
+static const char *const headings[COLUMNS] = {"date",         "model",   "data", "device",   "precision", "step",
+                                              "s/1000 steps", "s/epoch", "loss", "val loss", "end",       "folder"};
+static const bool is_right_aligned[COLUMNS] = {[5] = true, [6] = true, [7] = true, [8] = true, [9] = true};
 
-typedef char cells[COLUMNS][LONGEST];
+typedef char cells[COLUMNS][CELL_SIZE];
 
 typedef struct sheet {
     cells *row; /* owned; [rows], the first is the heading */
     int rows;
-    size_t capacity; /* of `row`, in elements */
-    bool full;       /* no memory for more */
+    size_t capacity;    /* of `row`, in elements */
+    bool out_of_memory; /* no memory for more rows */
 } sheet;
 
 /* "text:a/long/path/valid.txt" → "text:valid.txt" */
 static void short_data(const char *data, char *text)
 {
     const char *colon = strchr(data, ':'), *slash = strrchr(data, '/');
-    snprintf(text, LONGEST, "%.*s%s", (int)(colon && slash ? colon + 1 - data : 0), data,
+    snprintf(text, CELL_SIZE, "%.*s%s", (int)(colon && slash ? colon + 1 - data : 0), data,
              colon && slash ? slash + 1 : data);
 }
 
@@ -75,42 +75,42 @@ static void short_data(const char *data, char *text)
 static void number(double value, int digits, char *text)
 {
     /* a diverged run must not widen the column */
-    snprintf(text, LONGEST, fabs(value) < 1e7 ? "%.*f" : "%.*g", digits, value);
+    snprintf(text, CELL_SIZE, fabs(value) < 1e7 ? "%.*f" : "%.*g", digits, value);
     if (value != value)
         strcpy(text, "-");
 }
 
-/* NULL without memory; `full` then stays set and the table is not printed. */
+/* NULL without memory; `out_of_memory` then stays set and the table is not printed. */
 static cells *new_row(sheet *s)
 {
     if (!tarn__input_reserve(&s->row, (size_t)s->rows, &s->capacity, 1, sizeof(*s->row))) {
-        s->full = true;
+        s->out_of_memory = true;
         return NULL;
     }
     return &s->row[s->rows++];
 }
 
-/* The columns in the order of `heads`. The date is cut to minutes. */
+/* The columns in the order of `headings`. The date is cut to minutes. */
 static void add_row(const tarn_logged_run *r, void *ctx)
 {
     cells *row = new_row(ctx);
     if (!row)
         return;
-    snprintf((*row)[0], LONGEST, "%.10s %.5s", r->date, strlen(r->date) > 11 ? r->date + 11 : "");
-    snprintf((*row)[1], LONGEST, "%s", r->model);
+    snprintf((*row)[0], CELL_SIZE, "%.10s %.5s", r->date, strlen(r->date) > 11 ? r->date + 11 : "");
+    snprintf((*row)[1], CELL_SIZE, "%s", r->model);
     short_data(r->data, (*row)[2]);
-    snprintf((*row)[3], LONGEST, "%s", r->device);
-    snprintf((*row)[4], LONGEST, "%s", r->precision);
-    snprintf((*row)[5], LONGEST, "%lld", (long long)r->step);
+    snprintf((*row)[3], CELL_SIZE, "%s", r->device);
+    snprintf((*row)[4], CELL_SIZE, "%s", r->precision);
+    snprintf((*row)[5], CELL_SIZE, "%lld", (long long)r->step);
     number(r->seconds_per_1000_steps, 1, (*row)[6]);
     number(r->seconds_per_epoch, 1, (*row)[7]);
     number(r->loss, 4, (*row)[8]);
     number(r->val_loss, 4, (*row)[9]);
-    snprintf((*row)[10], LONGEST, "%s", r->end);
-    snprintf((*row)[11], LONGEST, "%s", r->folder);
+    snprintf((*row)[10], CELL_SIZE, "%s", r->end);
+    snprintf((*row)[11], CELL_SIZE, "%s", r->folder);
 }
 
-static int most(int a, int b)
+static int max_int(int a, int b)
 {
     return a > b ? a : b;
 }
@@ -121,13 +121,13 @@ static void print_sheet(const sheet *s)
     int width[COLUMNS] = {0};
     for (int i = 0; i < s->rows; i++)
         for (int k = 0; k < COLUMNS; k++)
-            width[k] = most(width[k], (int)strlen(tarn__escaped(s->row[i][k])));
+            width[k] = max_int(width[k], (int)strlen(tarn__escaped(s->row[i][k])));
     for (int i = 0; i < s->rows; i++)
         for (int k = 0; k < COLUMNS; k++)
             printf("%*s%s",
-                   to_the_right[k]   ? width[k]
-                   : k + 1 < COLUMNS ? -width[k]
-                                     : 0,
+                   is_right_aligned[k] ? width[k]
+                   : k + 1 < COLUMNS   ? -width[k]
+                                       : 0,
                    tarn__escaped(s->row[i][k]), k + 1 < COLUMNS ? "  " : "\n");
 }
 
@@ -141,12 +141,12 @@ int tarn__runs(const tarn__options *options)
         return tarn_runs_read(folder, print_json, NULL) ? TARN__DONE : tarn__print_error("runs");
     cells *head = new_row(&s);
     for (int k = 0; head && k < COLUMNS; k++)
-        snprintf((*head)[k], LONGEST, "%s", heads[k]);
+        snprintf((*head)[k], CELL_SIZE, "%s", headings[k]);
     bool good = head && tarn_runs_read(folder, add_row, &s);
-    if (good && !s.full)
+    if (good && !s.out_of_memory)
         print_sheet(&s);
     free(s.row);
-    if (s.full)
+    if (s.out_of_memory)
         fprintf(stderr, "tarn runs: there is no memory for a table of all runs; --json needs none\n");
-    return s.full ? TARN__FAILED : good ? TARN__DONE : tarn__print_error("runs");
+    return s.out_of_memory ? TARN__FAILED : good ? TARN__DONE : tarn__print_error("runs");
 }

@@ -17,8 +17,8 @@
 
 /* Seconds during which further signals count as the same request to stop. A user presses Ctrl-C twice faster than a
  * supervisor retries. */
-#define ONE_REQUEST 1.0
-#define ONE_KEY 0.3
+#define SIGTERM_GRACE 1.0
+#define SIGINT_GRACE 0.3
 
 /* The trainer that the signal handler stops (borrowed), and whether a progress line is on the terminal. */
 static tarn_trainer *running;
@@ -53,7 +53,7 @@ static void stop(int number)
         tarn_trainer_stop(running);
         tarn__progress_stopping();
     } else if ((double)(now.tv_sec - first.tv_sec) + (double)(now.tv_nsec - first.tv_nsec) * 1e-9 >
-               (number == SIGINT ? ONE_KEY : ONE_REQUEST)) {
+               (number == SIGINT ? SIGINT_GRACE : SIGTERM_GRACE)) {
         end_now(number);
     }
 }
@@ -125,7 +125,7 @@ static void print_end(const tarn_train_plan *p, const tarn_train_result *r, cons
 
 /* Prints the pending error. Options that exclude each other or name nothing are misuse; a disk or device that fails is
  * not. */
-static int refused(void)
+static int report_error(void)
 {
     int misused = tarn_error_code() == TARN_ERROR_ARGUMENT;
     tarn__print_error("train");
@@ -134,7 +134,7 @@ static int refused(void)
 
 /* The library's log. Levels below a notice are progress texts for the bottom line; the rest is printed to standard
  * error. */
-static void tell(tarn_log_level level, const char *text, void *ctx)
+static void print_log(tarn_log_level level, const char *text, void *ctx)
 {
     (void)ctx;
     if (level < TARN_LOG_NOTICE) {
@@ -222,13 +222,13 @@ int tarn__train(const tarn__options *options)
     /* before the trainer: opening data and weights reports progress too */
     tarn__progress_open(tarn__on_terminal() && !options->json && !options->quiet, options->quiet);
     if (!options->quiet)
-        tarn_set_log(tell, NULL);
+        tarn_set_log(print_log, NULL);
     tarn_trainer *trainer = options->dry_run  ? tarn_trainer_dry_run(options->resume, &options->train)
                             : options->resume ? tarn_trainer_resume(options->resume, &options->train)
                                               : tarn_trainer_new(&options->train);
     if (!trainer) {
         tarn__progress_close();
-        return tarn_error_code() == TARN_ERROR_MEMORY ? tarn__print_memory_error() : refused();
+        return tarn_error_code() == TARN_ERROR_MEMORY ? tarn__print_memory_error() : report_error();
     }
     tarn__progress_text("");
     int status = run(options, trainer);

@@ -14,12 +14,12 @@
 static const char *flags_of(const char *settings, char text[128])
 {
     size_t used = 0;
-    bool begins = true, in_name = true;
+    bool is_start = true, in_name = true;
     for (const char *c = settings; *c && used < 120; c++) {
-        if (begins)
+        if (is_start)
             used += (size_t)snprintf(text + used, 128 - used, "--");
-        begins = *c == ' ';
-        in_name = begins || (in_name && *c != '=');
+        is_start = *c == ' ';
+        in_name = is_start || (in_name && *c != '=');
         text[used++] = *c == '=' && !in_name ? ' ' : *c == '_' && in_name ? '-' : *c;
     }
     text[used] = 0;
@@ -87,7 +87,7 @@ int tarn__print_memory_error(void)
 
 /* Advice: each option that lowers memory and that the run does not use yet. Halving an odd micro-batch gives 1, since
  * the batch must stay divisible by it. */
-static void print_help(const tarn_train_plan *p)
+static void print_advice(const tarn_train_plan *p)
 {
     const tarn_train_options *o = &p->options;
     fprintf(stderr, "what would help:");
@@ -109,6 +109,6 @@ static void print_help(const tarn_train_plan *p)
 int tarn__out_of_memory(const tarn_train_plan *p)
 {
     int status = tarn__print_error("train");
-    print_help(p);
+    print_advice(p);
     return status;
 }

@@ -10,13 +10,13 @@
 #include "cli/bench/timer.h"
 #include "cli/messages.h"
 
-/* Rows beyond MOST_ROWS are dropped; rows beyond PRINTED are summed up as "others" in the table. */
-enum { MOST_ROWS = 512, PRINTED = 24 };
+/* Rows beyond MAX_ROWS are dropped; rows beyond PRINTED_ROWS are summed up as "others" in the table. */
+enum { MAX_ROWS = 512, PRINTED_ROWS = 24 };
 
 /* Strings of the rows are borrowed from the profiler. */
 typedef struct report {
     tarn_profile_summary sum;
-    tarn_profile_row row[MOST_ROWS];
+    tarn_profile_row row[MAX_ROWS];
     int64_t rows;
     double steps;
     tarn__roofline roofline;
@@ -33,8 +33,8 @@ static double ms_of(const report *r, double microseconds)
  * time taken. NaN if either is unknown. */
 static double of_roofline(const report *r, const tarn_profile_row *row)
 {
-    double least = fmax(row->bytes / r->roofline.copy, row->flops / r->roofline.matmul) * 1e6;
-    return row->device_microseconds > 0 && least > 0 ? least / row->device_microseconds : (double)NAN;
+    double min_us = fmax(row->bytes / r->roofline.copy, row->flops / r->roofline.matmul) * 1e6;
+    return row->device_microseconds > 0 && min_us > 0 ? min_us / row->device_microseconds : (double)NAN;
 }
 
 /* "forward" or "backward" for kernels; copies and waits have no direction. */
@@ -72,7 +72,7 @@ static void print_rows(const report *r)
         const tarn_profile_row *row = &r->row[i];
         if (row->kind == TARN_PROFILE_WAIT || !(row->device_microseconds > 0))
             continue;
-        if (i < PRINTED) {
+        if (i < PRINTED_ROWS) {
             print_row(r, row);
             continue;
         }
@@ -175,7 +175,7 @@ static int write_file(const report *r, const tarn_train_plan *plan)
 
 /* Measures the roofline next to the run's memory. If that fails, for lack of memory for example, a notice is printed
  * and the columns that compare with it stay empty. */
-static void measure_beside(report *r, const tarn_train_plan *plan)
+static void measure_roofline(report *r, const tarn_train_plan *plan)
 {
     if (tarn__roofline_measure(tarn_device_parse(plan->device), plan->options.precision, &r->roofline))
         return;
@@ -194,10 +194,10 @@ int tarn__train_profile(const tarn_train_plan *plan, int64_t steps, bool prints)
     }
     r = (report){.steps = (double)steps, .roofline = {.matmul = (double)NAN, .copy = (double)NAN, .peak = (double)NAN}};
     r.memory = tarn_memory_kinds_of(tarn_device_parse(plan->device)); /* before the roofline allocates its buffers */
-    if (!tarn_profile_summarize(&r.sum, r.row, MOST_ROWS))
+    if (!tarn_profile_summarize(&r.sum, r.row, MAX_ROWS))
         return tarn__print_error("train");
-    r.rows = r.sum.rows < MOST_ROWS ? r.sum.rows : MOST_ROWS;
-    measure_beside(&r, plan);
+    r.rows = r.sum.rows < MAX_ROWS ? r.sum.rows : MAX_ROWS;
+    measure_roofline(&r, plan);
     if (prints)
         print_table(&r, plan);
     return write_file(&r, plan);

@@ -96,13 +96,13 @@ static void print_report(const tarn_train_report *r)
         printf("\n---\n");
         return;
     }
-    char right[32] = "", left[32];
+    char accuracy[32] = "", left[32];
     text known = {.used = 0};
     if (!r->is_text)
-        snprintf(right, sizeof(right), "  %.2f %% right", 100 * r->accuracy);
+        snprintf(accuracy, sizeof(accuracy), "  %.2f %% right", 100 * r->accuracy);
     if (r->kind == TARN_REPORT_EVALUATION) {
         printf("step %lld  epoch %lld of %lld  validation loss %.4f%s%s\n", (long long)r->step, (long long)r->epoch,
-               (long long)r->epochs, r->loss, right, r->is_best ? "  (best)" : "");
+               (long long)r->epochs, r->loss, accuracy, r->is_best ? "  (best)" : "");
         return;
     }
     if (r->is_text)
@@ -110,7 +110,7 @@ static void print_report(const tarn_train_report *r)
     add(&known, "  %.0f %s/s", speed_of(r), r->unit);
     add_known(&known, r);
     printf("step %lld of %lld  epoch %lld of %lld  loss %.4f%s  lr %.3g%s  %s left\n", (long long)r->step,
-           (long long)r->steps, (long long)r->epoch, (long long)r->epochs, r->loss, right, r->lr, known.at,
+           (long long)r->steps, (long long)r->epoch, (long long)r->epochs, r->loss, accuracy, r->lr, known.at,
            tarn__time_text(r->eta, left));
 }
 

@@ -70,7 +70,7 @@ static bool read_files(tarn__chat_dataset *c, const tarn__chat_dataset_options *
     const char *chat;
     if (!choose_template(o, &chat) || !tarn__chat_read(c, path_of(o->path), chat))
         return false;
-    c->first_of_second = (int64_t)c->documents.count;
+    c->first_val_document = (int64_t)c->documents.count;
     return !o->val_path || !o->val_path[0] || tarn__chat_read(c, path_of(o->val_path), chat);
 }
 

@@ -66,10 +66,10 @@ struct tarn_chat_dataset {
     const tarn_tokenizer *tokenizer;
     int64_t context;
     uint64_t seed;
-    tarn__buffer ids;        /* int32_t */
-    tarn__buffer loss_mask;  /* loss mask: uint8_t per id, 1: counts in the loss */
-    tarn__buffer documents;  /* tarn__chat_document; those of the validation file last */
-    int64_t first_of_second; /* number of the first document of the validation file */
+    tarn__buffer ids;           /* int32_t */
+    tarn__buffer loss_mask;     /* loss mask: uint8_t per id, 1: counts in the loss */
+    tarn__buffer documents;     /* tarn__chat_document; those of the validation file last */
+    int64_t first_val_document; /* number of the first document of the validation file */
     int64_t truncated;
     tarn__chat_split split[2];
     int64_t *order; /* [rows of training]: in epoch `epoch`; -1: none yet */

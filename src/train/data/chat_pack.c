@@ -16,36 +16,36 @@
  * list. */
 typedef struct packing {
     int64_t context, count, rows;
-    int64_t *with_room;   /* [context + 1]: first row with that free capacity */
-    int64_t *next_row;    /* [count]: next row with the same free capacity */
-    int64_t *last_in_row; /* [count]: last document of a row */
-    int64_t *before;      /* [count]: previous document of the same row */
-    int64_t *row_of;      /* [count] */
-    uint64_t *has_rows;   /* bitmap over capacities: some row has it */
-    void *memory;         /* owned: all arrays above */
+    int64_t *with_capacity; /* [context + 1]: first row with that free capacity */
+    int64_t *next_row;      /* [count]: next row with the same free capacity */
+    int64_t *last_in_row;   /* [count]: last document of a row */
+    int64_t *before;        /* [count]: previous document of the same row */
+    int64_t *row_of;        /* [count] */
+    uint64_t *has_rows;     /* bitmap over capacities: some row has it */
+    void *memory;           /* owned: all arrays above */
     size_t bytes;
 } packing;
 
 static bool packing_open(packing *p, int64_t context, int64_t count)
 {
-    int64_t words = context / 64 + 1, numbers = context + 1 + 4 * count + words;
-    *p = (packing){.context = context, .count = count, .bytes = sizeof(int64_t) * (size_t)numbers};
+    int64_t words = context / 64 + 1, elements = context + 1 + 4 * count + words;
+    *p = (packing){.context = context, .count = count, .bytes = sizeof(int64_t) * (size_t)elements};
     int64_t *at = p->memory = tarn__alloc(p->bytes);
     if (!at)
         return false;
-    p->with_room = at;
-    p->next_row = p->with_room + context + 1;
+    p->with_capacity = at;
+    p->next_row = p->with_capacity + context + 1;
     p->last_in_row = p->next_row + count;
     p->before = p->last_in_row + count;
     p->row_of = p->before + count;
     p->has_rows = (uint64_t *)(p->row_of + count);
-    for (int64_t room = 0; room <= context; room++)
-        p->with_room[room] = -1;
+    for (int64_t capacity = 0; capacity <= context; capacity++)
+        p->with_capacity[capacity] = -1;
     return true;
 }
 
 /* Smallest free capacity of any row that is at least `length`; -1: none. */
-static int64_t find_room(const packing *p, int64_t length)
+static int64_t find_capacity(const packing *p, int64_t length)
 {
     for (int64_t word = length / 64; word <= p->context / 64; word++) {
         uint64_t bits = p->has_rows[word] & (word == length / 64 ? ~UINT64_C(0) << length % 64 : ~UINT64_C(0));
@@ -57,30 +57,30 @@ static int64_t find_room(const packing *p, int64_t length)
 }
 
 /* Adds a row to the list of its free capacity. */
-static void give_room(packing *p, int64_t row, int64_t room)
+static void list_row(packing *p, int64_t row, int64_t capacity)
 {
-    p->next_row[row] = p->with_room[room];
-    p->with_room[room] = row;
-    p->has_rows[room / 64] |= UINT64_C(1) << room % 64;
+    p->next_row[row] = p->with_capacity[capacity];
+    p->with_capacity[capacity] = row;
+    p->has_rows[capacity / 64] |= UINT64_C(1) << capacity % 64;
 }
 
 /* Removes the first row of a list and returns it. */
-static int64_t take_row(packing *p, int64_t room)
+static int64_t unlist_row(packing *p, int64_t capacity)
 {
-    int64_t row = p->with_room[room];
-    p->with_room[room] = p->next_row[row];
-    if (p->with_room[room] < 0)
-        p->has_rows[room / 64] &= ~(UINT64_C(1) << room % 64);
+    int64_t row = p->with_capacity[capacity];
+    p->with_capacity[capacity] = p->next_row[row];
+    if (p->with_capacity[capacity] < 0)
+        p->has_rows[capacity / 64] &= ~(UINT64_C(1) << capacity % 64);
     return row;
 }
 
-static void place(packing *p, int64_t at, int64_t length)
+static void pack_document(packing *p, int64_t at, int64_t length)
 {
-    int64_t room = find_room(p, length), row = room < 0 ? p->rows++ : take_row(p, room);
-    p->before[at] = room < 0 ? -1 : p->last_in_row[row];
+    int64_t capacity = find_capacity(p, length), row = capacity < 0 ? p->rows++ : unlist_row(p, capacity);
+    p->before[at] = capacity < 0 ? -1 : p->last_in_row[row];
     p->last_in_row[row] = at;
     p->row_of[at] = row;
-    give_room(p, row, (room < 0 ? p->context : room) - length);
+    list_row(p, row, (capacity < 0 ? p->context : capacity) - length);
 }
 
 /* Counting sort by length, longest first, stable. False without memory. */
@@ -125,7 +125,7 @@ static bool pack(const tarn__chat_dataset *c, const int64_t *list, int64_t count
     bool good = sorted && s->documents && s->row_first && sort_by_length(c, list, sorted, count) &&
                 packing_open(&p, c->context, count);
     for (int64_t at = 0; good && at < count; at++)
-        place(&p, at, tarn__chat_document_at(c, sorted[at])->length);
+        pack_document(&p, at, tarn__chat_document_at(c, sorted[at])->length);
     if (good)
         list_rows(&p, sorted, s);
     tarn__release(p.memory, p.bytes);
@@ -136,17 +136,18 @@ static bool pack(const tarn__chat_dataset *c, const int64_t *list, int64_t count
 /* ---- the split --------------------------------------------------------------------------------------------------- */
 
 /* Documents for validation: the fraction, rounded, but at least one and not all; 0 for a fraction of 0. */
-static int64_t share_of(int64_t count, double share)
+static int64_t val_count_of(int64_t count, double fraction)
 {
-    int64_t held = (int64_t)(share * (double)count + 0.5);
-    if (share == 0)
+    int64_t val_count = (int64_t)(fraction * (double)count + 0.5);
+    if (fraction == 0)
         return 0;
-    return held < 1 ? 1 : held >= count ? count - 1 : held;
+    return val_count < 1 ? 1 : val_count >= count ? count - 1 : val_count;
 }
 
 bool tarn__chat_pack(tarn__chat_dataset *c, double val_fraction)
 {
-    int64_t all = (int64_t)c->documents.count, count = c->first_of_second, held = share_of(count, val_fraction);
+    int64_t all = (int64_t)c->documents.count, count = c->first_val_document,
+            val_count = val_count_of(count, val_fraction);
     size_t bytes = sizeof(int64_t) * (size_t)all;
     if (val_fraction > 0 && count < 2)
         return tarn__raise(TARN_ERROR_FORMAT, "%s: one document; a fraction for validation needs at least 2",
@@ -157,11 +158,11 @@ bool tarn__chat_pack(tarn__chat_dataset *c, double val_fraction)
     tarn__shuffled(tarn__epoch_keys_of(c->seed, SPLIT_EPOCH).order, order, count);
     for (int64_t i = count; i < all; i++)
         order[i] = i;
-    bool good = pack(c, order + held, count - held, &c->split[TARN__CHAT_TRAINING]);
+    bool good = pack(c, order + val_count, count - val_count, &c->split[TARN__CHAT_TRAINING]);
     /* validation documents: those of their own file, or the first of the order */
     int64_t first = all > count ? count : 0;
-    if (good && (held > 0 || all > count))
-        good = pack(c, order + first, all > count ? all - count : held, &c->split[TARN__CHAT_VALIDATION]);
+    if (good && (val_count > 0 || all > count))
+        good = pack(c, order + first, all > count ? all - count : val_count, &c->split[TARN__CHAT_VALIDATION]);
     tarn__release(order, bytes);
     return good;
 }

@@ -12,12 +12,12 @@
 #include "text/files/jsonl.h"
 #include "train/data/chat_dataset.h"
 
-/* State of reading a file. Buffers of `marker` and `line` are reused from line to line. */
+/* State of reading a file. Buffers of `encoder` and `line` are reused from line to line. */
 typedef struct reader {
     tarn__chat_dataset *chats;
     const char *path;
     const char *chat; /* template; NULL: none. Parsed when a line first needs it: plain texts do not */
-    tarn__mask_encoder marker;
+    tarn__mask_encoder encoder;
     tarn__jsonl_sample line;
     char where[700]; /* "chat_dataset_open: 'FILE', line 3" */
 } reader;
@@ -25,10 +25,10 @@ typedef struct reader {
 /* ---- a document -------------------------------------------------------------------------------------------------- */
 
 /* Parses the template unless the line is plain text. False with an error. */
-static bool has_form(reader *r)
+static bool parse_template(reader *r)
 {
-    return r->line.text || !r->chat || r->marker.has_template ||
-           tarn__mask_encoder_set_template(&r->marker, r->where, r->chat);
+    return r->line.text || !r->chat || r->encoder.has_template ||
+           tarn__mask_encoder_set_template(&r->encoder, r->where, r->chat);
 }
 
 /* Encodes the line by the template; without one a prompt and its completion are concatenated as they are. */
@@ -36,21 +36,21 @@ static bool encode(reader *r)
 {
     const tarn__jsonl_sample *l = &r->line;
     if (l->text)
-        return tarn__mask_encoder_text(&r->marker, "", l->text);
-    if (l->prompt && !r->marker.has_template)
-        return tarn__mask_encoder_text(&r->marker, l->prompt, l->completion);
+        return tarn__mask_encoder_text(&r->encoder, "", l->text);
+    if (l->prompt && !r->encoder.has_template)
+        return tarn__mask_encoder_text(&r->encoder, l->prompt, l->completion);
     if (l->prompt)
-        return tarn__mask_encoder_chat(&r->marker,
+        return tarn__mask_encoder_chat(&r->encoder,
                                        (tarn_chat_message[]){{"user", l->prompt}, {"assistant", l->completion}}, 2);
-    return r->marker.has_template
-               ? tarn__mask_encoder_chat(&r->marker, l->messages, l->count)
+    return r->encoder.has_template
+               ? tarn__mask_encoder_chat(&r->encoder, l->messages, l->count)
                : tarn__raise(TARN_ERROR_UNSUPPORTED, "\"messages\" need a chat template, and the model has none; name "
                                                      "one with --template (template_name): "
                                                      "chatml, llama2, llama3 or mistral");
 }
 
 /* From 1 on: the first token of a document is never predicted. */
-static int64_t count_answers(const tarn__mask_encoder *m, int64_t length)
+static int64_t count_completion_tokens(const tarn__mask_encoder *m, int64_t length)
 {
     int64_t completion_tokens = 0;
     for (int64_t i = 1; i < length; i++)
@@ -63,15 +63,15 @@ static int64_t count_answers(const tarn__mask_encoder *m, int64_t length)
 static bool add_document(reader *r)
 {
     tarn__chat_dataset *c = r->chats;
-    const tarn__mask_encoder *m = &r->marker;
-    int64_t whole = (int64_t)m->ids.count, length = whole < c->context ? whole : c->context;
-    tarn__chat_document d = {(int64_t)c->ids.count, length, count_answers(m, length)};
+    const tarn__mask_encoder *m = &r->encoder;
+    int64_t full_length = (int64_t)m->ids.count, length = full_length < c->context ? full_length : c->context;
+    tarn__chat_document d = {(int64_t)c->ids.count, length, count_completion_tokens(m, length)};
     if (d.completion_tokens == 0)
         return tarn__raise(TARN_ERROR_FORMAT,
                            "%s: nothing of an answer is within the context of %" PRId64 " tokens, of the %" PRId64
                            " that the document has; take a longer context, or leave the line out",
-                           r->where, c->context, whole);
-    c->truncated += length < whole;
+                           r->where, c->context, full_length);
+    c->truncated += length < full_length;
     return tarn__buffer_add(&c->ids, m->ids.data, (size_t)length, sizeof(int32_t)) &&
            tarn__buffer_add(&c->loss_mask, m->mask.flags.data, (size_t)length, 1) &&
            tarn__buffer_add(&c->documents, &d, 1, sizeof(d));
@@ -80,7 +80,7 @@ static bool add_document(reader *r)
 static bool add_line(reader *r, int64_t number, const char *text, size_t length)
 {
     snprintf(r->where, sizeof(r->where), "%s: '%.500s', line %" PRId64, r->chats->function, r->path, number);
-    if (!tarn__jsonl_sample_read(&r->line, r->where, text, length) || !has_form(r))
+    if (!tarn__jsonl_sample_read(&r->line, r->where, text, length) || !parse_template(r))
         return false;
     return encode(r) ? add_document(r) : tarn__raise_within(r->where);
 }
@@ -109,7 +109,7 @@ static bool add_lines(reader *r, const tarn__map *file)
 bool tarn__chat_read(tarn__chat_dataset *chats, const char *path, const char *chat)
 {
     size_t before = chats->documents.count;
-    reader r = {.chats = chats, .path = path, .chat = chat, .marker.tokenizer = chats->tokenizer};
+    reader r = {.chats = chats, .path = path, .chat = chat, .encoder.tokenizer = chats->tokenizer};
     tarn__map file;
     if (!tarn__map_open(&file, chats->function, path))
         return false;
@@ -118,7 +118,7 @@ bool tarn__chat_read(tarn__chat_dataset *chats, const char *path, const char *ch
         good = tarn__raise(TARN_ERROR_FORMAT, "%s: '%.500s' has no documents: no line but blank ones", chats->function,
                            path);
     tarn__map_close(&file);
-    tarn__mask_encoder_free(&r.marker);
+    tarn__mask_encoder_free(&r.encoder);
     tarn__jsonl_sample_free(&r.line);
     return good;
 }

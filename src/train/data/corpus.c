@@ -9,25 +9,25 @@
 #include "base/error.h"
 #include "base/os/files.h"
 
-enum { HELD_BACK = 10 }; /* 1 / HELD_BACK of the tokens of a text are for validation */
+enum { VAL_DIVISOR = 10 }; /* 1 / VAL_DIVISOR of the tokens of a text are for validation */
 
 /* A parsed name; the path points into it. */
-typedef struct place {
+typedef struct source {
     const char *path; /* of the file or the folder */
     bool is_shards;
-} place;
+} source;
 
 static const struct {
     const char *prefix;
     bool is_shards;
 } kinds[] = {{"text:", false}, {"shards:", true}};
 
-static bool find_place(const char *name, place *where)
+static bool parse_name(const char *name, source *from)
 {
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
         size_t length = strlen(kinds[i].prefix);
         if (strncmp(name, kinds[i].prefix, length) == 0) {
-            *where = (place){name + length, kinds[i].is_shards};
+            *from = (source){name + length, kinds[i].is_shards};
             return true;
         }
     }
@@ -36,39 +36,39 @@ static bool find_place(const char *name, place *where)
 
 bool tarn__data_is_text(const char *name)
 {
-    place where;
-    return find_place(name, &where);
+    source from;
+    return parse_name(name, &from);
 }
 
-static bool read_name(const char *function, const char *name, place *where)
+static bool read_name(const char *function, const char *name, source *from)
 {
-    if (!find_place(name, where))
+    if (!parse_name(name, from))
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: '%.200s' is no text; a language model takes text:FILE or shards:FOLDER", function,
                            name);
-    return where->path[0] ||
+    return from->path[0] ||
            tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' does not say where the text is; write %s%s", function, name,
-                       where->is_shards ? "shards:" : "text:", where->is_shards ? "FOLDER" : "FILE");
+                       from->is_shards ? "shards:" : "text:", from->is_shards ? "FOLDER" : "FILE");
 }
 
 /* ---- a text file ------------------------------------------------------------------------------------------------- */
 
 /* Raises the pending error again with the file's name. Returns false. */
-static bool raise_of(const char *function, const char *path)
+static bool raise_for_file(const char *function, const char *path)
 {
     tarn__error_record inner;
     tarn__error_save(&inner);
     return tarn__raise(inner.code, "%s: '%s': %s", function, path, inner.text + strlen("tarn: "));
 }
 
-static bool is_of_characters(const char *tokenizer)
+static bool is_character_level(const char *tokenizer)
 {
     return !tokenizer[0] || strcmp(tokenizer, "characters") == 0;
 }
 
 /* A character tokenizer is saved in the run folder as tokenizer.json, which cannot represent NUL. False with an
  * error. */
-static bool can_be_saved(const tarn__map *text)
+static bool check_no_nul(const tarn__map *text)
 {
     const char *nul = text->bytes ? memchr(text->memory, 0, text->bytes) : NULL;
     return !nul ||
@@ -79,8 +79,8 @@ static bool can_be_saved(const tarn__map *text)
 
 static tarn_tokenizer *tokenizer_for(const char *name, const tarn__map *text)
 {
-    if (is_of_characters(name))
-        return can_be_saved(text) ? tarn_tokenizer_characters(text->bytes ? text->memory : "", text->bytes) : NULL;
+    if (is_character_level(name))
+        return check_no_nul(text) ? tarn_tokenizer_characters(text->bytes ? text->memory : "", text->bytes) : NULL;
     return strcmp(name, "bytes") == 0 ? tarn_tokenizer_bytes() : tarn_tokenizer_open(name);
 }
 
@@ -109,8 +109,8 @@ static bool encode_file(const char *function, const char *path, const char *toke
                                             &(tarn_encode_options){.special_as_text = true}, count);
     tarn__map_close(&text);
     if (!corpus->ids)
-        return corpus->tokenizer || is_of_characters(tokenizer) ? raise_of(function, path)
-                                                                : tarn__raise_within(function);
+        return corpus->tokenizer || is_character_level(tokenizer) ? raise_for_file(function, path)
+                                                                  : tarn__raise_within(function);
     corpus->hash = hash_of(corpus->ids, *count);
     return true;
 }
@@ -121,7 +121,7 @@ static bool open_text(const char *function, const char *path, const char *tokeni
     if (!encode_file(function, path, tokenizer, corpus, &count))
         return false;
     /* count * 9 / 10 without overflow; the last part is for validation, as its text is never seen in training */
-    int64_t cut = count / HELD_BACK * (HELD_BACK - 1) + count % HELD_BACK * (HELD_BACK - 1) / HELD_BACK;
+    int64_t cut = count / VAL_DIVISOR * (VAL_DIVISOR - 1) + count % VAL_DIVISOR * (VAL_DIVISOR - 1) / VAL_DIVISOR;
     corpus->training = (tarn__token_span){.ids = corpus->ids, .count = cut};
     corpus->validation = (tarn__token_span){.ids = corpus->ids + cut, .count = count - cut};
     return true;
@@ -130,7 +130,7 @@ static bool open_text(const char *function, const char *path, const char *tokeni
 /* ---- shards ------------------------------------------------------------------------------------------------------ */
 
 static bool open_split(const char *function, const char *folder, const char *split, tarn__corpus *corpus,
-                       tarn_tokens **mapped, tarn__token_span *stretch)
+                       tarn_tokens **mapped, tarn__token_span *span)
 {
     *mapped = tarn_tokens_open(folder, split);
     if (!*mapped)
@@ -138,8 +138,8 @@ static bool open_split(const char *function, const char *folder, const char *spl
     if (tarn_tokens_hash(*mapped) != tarn_tokenizer_hash(corpus->tokenizer))
         return tarn__raise(TARN_ERROR_FORMAT, "%s: the tokens in '%s' were made by another tokenizer than the model's",
                            function, folder);
-    *stretch = (tarn__token_span){.mapped = *mapped, .count = tarn_tokens_count(*mapped)};
-    corpus->hash = (corpus->hash ^ tarn_tokens_hash(*mapped) ^ (uint64_t)stretch->count) * 0x100000001b3u;
+    *span = (tarn__token_span){.mapped = *mapped, .count = tarn_tokens_count(*mapped)};
+    corpus->hash = (corpus->hash ^ tarn_tokens_hash(*mapped) ^ (uint64_t)span->count) * 0x100000001b3u;
     return !tarn_failed();
 }
 
@@ -159,23 +159,23 @@ static bool open_shards(const char *function, const char *folder, const char *to
 
 bool tarn__corpus_open(const char *function, const char *name, const char *tokenizer, tarn__corpus *corpus)
 {
-    place where;
+    source from;
     *corpus = (tarn__corpus){0};
-    return !tarn_failed() && read_name(function, name, &where) &&
-           (where.is_shards ? open_shards : open_text)(function, where.path, tokenizer, corpus);
+    return !tarn_failed() && read_name(function, name, &from) &&
+           (from.is_shards ? open_shards : open_text)(function, from.path, tokenizer, corpus);
 }
 
 bool tarn__corpus_open_for_evaluation(const char *function, const char *name, tarn_tokenizer *tokenizer,
                                       tarn__corpus *corpus)
 {
-    place where;
+    source from;
     int64_t count;
     *corpus = (tarn__corpus){.tokenizer = tokenizer};
-    if (tarn_failed() || !read_name(function, name, &where))
+    if (tarn_failed() || !read_name(function, name, &from))
         return false;
-    if (where.is_shards)
-        return open_split(function, where.path, "valid", corpus, &corpus->mapped[1], &corpus->validation);
-    if (!encode_file(function, where.path, "", corpus, &count))
+    if (from.is_shards)
+        return open_split(function, from.path, "valid", corpus, &corpus->mapped[1], &corpus->validation);
+    if (!encode_file(function, from.path, "", corpus, &count))
         return false;
     corpus->validation = (tarn__token_span){.ids = corpus->ids, .count = count};
     return true;

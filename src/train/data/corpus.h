@@ -46,9 +46,9 @@ void tarn__corpus_free(tarn__corpus *corpus); /* all zero is allowed */
  * In order: all tokens once; the last window is padded with ignored targets (-100). With `most` above 0 and more
  * windows than that, `most` of them, evenly spaced. At random: `count` samples, whose offsets a loader draws anew in
  * every epoch, with tarn__windows_draw() as its augment function and tarn__windows_ctx() as its context. */
-tarn_dataset *tarn__windows_in_order(const char *function, const tarn__token_span *stretch, int64_t context,
-                                     int64_t most);
-tarn_dataset *tarn__windows_at_random(const char *function, const tarn__token_span *stretch, int64_t context,
+tarn_dataset *tarn__windows_in_order(const char *function, const tarn__token_span *span, int64_t context,
+                                     int64_t max_windows);
+tarn_dataset *tarn__windows_at_random(const char *function, const tarn__token_span *span, int64_t context,
                                       int64_t count);
 bool tarn__windows_draw(int64_t index, tarn_random_state *random, void *const *memory, void *ctx);
 void *tarn__windows_ctx(const tarn_dataset *dataset);

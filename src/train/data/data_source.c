@@ -16,10 +16,10 @@
 #include "train/data/corpus.h"
 
 /* generated digits for training; a fifth as many for validation */
-enum { DIGITS = 10000, MOST_DIGITS = 10000000 };
+enum { DIGITS = 10000, MAX_DIGITS = 10000000 };
 enum { DIGITS_SEED = 1, VALIDATION_SEED = 2, SPLIT_SEED = 3 }; /* fixed: see above */
 
-typedef enum part { TRAINING, TESTING, ALL } part;
+typedef enum subset { TRAINING, TESTING, ALL } subset;
 
 /* The two paths of "IMAGES,LABELS"; the second points into the first. */
 typedef struct pair {
@@ -27,25 +27,25 @@ typedef struct pair {
     const char *second;
 } pair;
 
-static bool cut_pair(const char *function, const char *kind, const char *where, pair *paths)
+static bool split_pair(const char *function, const char *kind, const char *path, pair *paths)
 {
-    snprintf(paths->first, sizeof(paths->first), "%s", where);
+    snprintf(paths->first, sizeof(paths->first), "%s", path);
     char *comma = strchr(paths->first, ',');
     if (!comma || comma == paths->first || !comma[1])
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s:%s' needs two files: %s:INPUTS,LABELS", function, kind, where,
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s:%s' needs two files: %s:INPUTS,LABELS", function, kind, path,
                            kind);
     *comma = 0;
     paths->second = comma + 1;
     return true;
 }
 
-static tarn_dataset *open_digits(const char *function, const char *where, part which)
+static tarn_dataset *open_digits(const char *function, const char *number, subset which)
 {
     char *end = NULL;
-    long long count = where[0] ? strtoll(where, &end, 10) : DIGITS;
-    if ((end && *end) || count < 10 || count > MOST_DIGITS) {
+    long long count = number[0] ? strtoll(number, &end, 10) : DIGITS;
+    if ((end && *end) || count < 10 || count > MAX_DIGITS) {
         tarn__raise(TARN_ERROR_ARGUMENT, "%s: 'digits:%s': the number of digits to draw is from 10 to %d", function,
-                    where, MOST_DIGITS);
+                    number, MAX_DIGITS);
         return NULL;
     }
     return which == TRAINING ? tarn_dataset_digits(count, DIGITS_SEED)
@@ -53,11 +53,11 @@ static tarn_dataset *open_digits(const char *function, const char *where, part w
 }
 
 /* A folder with the files of the CIFAR-10 archive, or one such file. */
-static tarn_dataset *open_cifar10(const char *where, part which)
+static tarn_dataset *open_cifar10(const char *path, subset which)
 {
-    if (which == ALL && tarn__platform_file_bytes(where) >= 0)
-        return tarn_dataset_cifar10((const char *const[]){where}, 1);
-    return tarn_dataset_cifar10_folder(where, which == TRAINING);
+    if (which == ALL && tarn__platform_file_bytes(path) >= 0)
+        return tarn_dataset_cifar10((const char *const[]){path}, 1);
+    return tarn_dataset_cifar10_folder(path, which == TRAINING);
 }
 
 /* ---- images without a channel axis ------------------------------------------------------------------------------- */
@@ -118,7 +118,7 @@ static bool check_samples(const char *function, const char *path, tarn_dataset *
 
 /* Reads all samples once: a single NaN would ruin every weight. Takes ownership of the dataset and returns it, or NULL
  * with an error. Integer data needs no check. */
-static tarn_dataset *only_finite(const char *function, const char *path, tarn_dataset *dataset)
+static tarn_dataset *check_finite(const char *function, const char *path, tarn_dataset *dataset)
 {
     tarn_field field[TARN_MAX_FIELDS];
     void *memory[TARN_MAX_FIELDS] = {0};
@@ -144,27 +144,27 @@ static tarn_dataset *only_finite(const char *function, const char *path, tarn_da
 
 /* ---- by name ----------------------------------------------------------------------------------------------------- */
 
-static tarn_dataset *open_part(const char *function, const char *kind, const char *where, part which)
+static tarn_dataset *open_subset(const char *function, const char *kind, const char *path, subset which)
 {
     pair paths;
     if (strcmp(kind, "digits") == 0)
-        return open_digits(function, where, which);
+        return open_digits(function, path, which);
     if (strcmp(kind, "mnist") == 0)
-        return tarn_dataset_mnist(where, which == TRAINING);
+        return tarn_dataset_mnist(path, which == TRAINING);
     if (strcmp(kind, "cifar10") == 0)
-        return open_cifar10(where, which);
+        return open_cifar10(path, which);
     if (strcmp(kind, "csv") == 0)
-        return tarn_dataset_csv(where, &(tarn_csv_options){.label = "-1"});
-    if (!cut_pair(function, kind, where, &paths))
+        return tarn_dataset_csv(path, &(tarn_csv_options){.label = "-1"});
+    if (!split_pair(function, kind, path, &paths))
         return NULL;
     if (strcmp(kind, "idx") == 0)
-        return only_finite(function, paths.first, tarn_dataset_idx(paths.first, paths.second));
+        return check_finite(function, paths.first, tarn_dataset_idx(paths.first, paths.second));
     tarn_dataset *arrays =
         tarn_dataset_npy((const char *const[]){"x", "label"}, (const char *const[]){paths.first, paths.second}, 2);
-    return with_channel(only_finite(function, paths.first, arrays));
+    return with_channel(check_finite(function, paths.first, arrays));
 }
 
-static bool refuse_kind(const char *function, const char *name, const char *kind)
+static bool raise_unknown_kind(const char *function, const char *name, const char *kind)
 {
     static const char *const all[] = {"digits", "mnist", "cifar10", "idx", "csv", "npy", "text", "shards", "chats"};
     const char *near = tarn_suggest(kind, all, (int)(sizeof(all) / sizeof(all[0])));
@@ -176,53 +176,53 @@ static bool refuse_kind(const char *function, const char *name, const char *kind
 }
 
 /* Splits a name into kind and path. False with an error for an unknown kind, or one that is text. */
-static bool read_name(const char *function, const char *name, char *kind, size_t size, const char **where)
+static bool read_name(const char *function, const char *name, char *kind, size_t size, const char **path)
 {
     static const char *const kinds[] = {"digits", "mnist", "cifar10", "idx", "csv", "npy"};
     const char *colon = strchr(name, ':');
     snprintf(kind, size, "%.*s", (int)(colon ? colon - name : (ptrdiff_t)strlen(name)), name);
-    *where = colon ? colon + 1 : "";
+    *path = colon ? colon + 1 : "";
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
         if (strcmp(kind, kinds[i]) == 0)
-            return i == 0 || (*where)[0] ||
+            return i == 0 || (*path)[0] ||
                    tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' does not say where the data is; write %s:PATH", function,
                                name, kind);
     if (tarn__data_is_text(name))
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: '%.200s' is text, but the model is a classifier, which takes samples with labels",
                            function, name);
-    return refuse_kind(function, name, kind);
+    return raise_unknown_kind(function, name, kind);
 }
 
 /* True when the data comes with a test split. */
-static bool has_parts(const char *kind, const char *where)
+static bool has_test_split(const char *kind, const char *path)
 {
     return strcmp(kind, "digits") == 0 || strcmp(kind, "mnist") == 0 ||
-           (strcmp(kind, "cifar10") == 0 && tarn__platform_file_bytes(where) < 0);
+           (strcmp(kind, "cifar10") == 0 && tarn__platform_file_bytes(path) < 0);
 }
 
 static bool split(const char *function, const char *name, tarn_dataset *all, tarn_dataset **training,
                   tarn_dataset **validation)
 {
-    int64_t count = tarn_dataset_count(all), held_back = count / 10 > 0 ? count / 10 : 1;
+    int64_t count = tarn_dataset_count(all), val_count = count / 10 > 0 ? count / 10 : 1;
     if (count < 2)
         return tarn__raise(TARN_ERROR_FORMAT, "%s: '%.200s' has %lld samples; training needs at least 2", function,
                            name, (long long)count);
-    return tarn_dataset_split(all, count - held_back, SPLIT_SEED, training, validation);
+    return tarn_dataset_split(all, count - val_count, SPLIT_SEED, training, validation);
 }
 
 bool tarn__data_open(const char *function, const char *name, tarn_dataset **training, tarn_dataset **validation)
 {
     char kind[16];
-    const char *where;
+    const char *path;
     *training = *validation = NULL;
-    if (tarn_failed() || !read_name(function, name, kind, sizeof(kind), &where))
+    if (tarn_failed() || !read_name(function, name, kind, sizeof(kind), &path))
         return false;
-    if (has_parts(kind, where)) {
-        *training = open_part(function, kind, where, TRAINING);
-        *validation = *training ? open_part(function, kind, where, TESTING) : NULL;
+    if (has_test_split(kind, path)) {
+        *training = open_subset(function, kind, path, TRAINING);
+        *validation = *training ? open_subset(function, kind, path, TESTING) : NULL;
     } else {
-        tarn_dataset *all = open_part(function, kind, where, ALL);
+        tarn_dataset *all = open_subset(function, kind, path, ALL);
         if (all)
             split(function, name, all, training, validation);
         tarn_dataset_free(all);
@@ -238,10 +238,10 @@ bool tarn__data_open(const char *function, const char *name, tarn_dataset **trai
 tarn_dataset *tarn__data_open_for_evaluation(const char *function, const char *name)
 {
     char kind[16];
-    const char *where;
-    if (tarn_failed() || !read_name(function, name, kind, sizeof(kind), &where))
+    const char *path;
+    if (tarn_failed() || !read_name(function, name, kind, sizeof(kind), &path))
         return NULL;
-    tarn_dataset *dataset = open_part(function, kind, where, has_parts(kind, where) ? TESTING : ALL);
+    tarn_dataset *dataset = open_subset(function, kind, path, has_test_split(kind, path) ? TESTING : ALL);
     if (!dataset)
         tarn__raise_within(function);
     return dataset;

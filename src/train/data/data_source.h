@@ -33,35 +33,34 @@ typedef struct tarn__data_spec {
 
 /* Creates the spec from the name and the samples of both splits. False with an error; free it then too. */
 bool tarn__data_spec_create(const char *function, const char *name, tarn_dataset *training, tarn_dataset *validation,
-                            tarn__data_spec *description);
-void tarn__data_spec_free(tarn__data_spec *description);
+                            tarn__data_spec *spec);
+void tarn__data_spec_free(tarn__data_spec *spec);
 
 enum { TARN__MAX_CLASSES = 65536, TARN__MAX_CHANNELS = 1 << 20 };
 
 /* Allocates the arrays for d->classes and d->channels. False with an error. */
-bool tarn__data_spec_alloc(tarn__data_spec *description);
+bool tarn__data_spec_alloc(tarn__data_spec *spec);
 
 /* Writes the object "data" of config.json, and reads it. False with an error. */
-bool tarn__data_spec_write(const tarn__data_spec *description, tarn__json_file *document);
-bool tarn__data_spec_read(tarn__data_spec *description, const tarn__json_file *document);
+bool tarn__data_spec_write(const tarn__data_spec *spec, tarn__json_file *document);
+bool tarn__data_spec_read(tarn__data_spec *spec, const tarn__json_file *document);
 
 /* Raises an error unless the samples of a dataset have the spec's shape, scale and labels. */
-bool tarn__data_spec_fits(const char *function, const tarn__data_spec *description, const tarn_dataset *dataset);
+bool tarn__data_spec_fits(const char *function, const tarn__data_spec *spec, const tarn_dataset *dataset);
 
 /* Raises an error unless the data is that of the spec: the same number of samples, and the same hash of those that were
  * scanned. */
-bool tarn__data_spec_matches(const char *function, const char *name, const tarn__data_spec *description,
+bool tarn__data_spec_matches(const char *function, const char *name, const tarn__data_spec *spec,
                              tarn_dataset *training, tarn_dataset *validation);
 
 /* Raises an error unless all labels of a dataset are classes of the spec. */
-bool tarn__data_spec_check_labels(const char *function, const tarn__data_spec *description, tarn_dataset *dataset);
+bool tarn__data_spec_check_labels(const char *function, const tarn__data_spec *spec, tarn_dataset *dataset);
 
 /* Loader options of the spec: normalization of inputs. Arrays are borrowed from the spec. */
-tarn_loader_options tarn__data_spec_loader_options(const tarn__data_spec *description, int64_t batch_size,
-                                                   tarn_device device);
+tarn_loader_options tarn__data_spec_loader_options(const tarn__data_spec *spec, int64_t batch_size, tarn_device device);
 
 /* Plural of a sample in throughput: "tokens" for text, "images", or "rows" of a table. A literal. */
-const char *tarn__data_spec_unit(const tarn__data_spec *description);
+const char *tarn__data_spec_unit(const tarn__data_spec *spec);
 
 /* A batch's inputs in the dtype of the model's parameters. Belongs to the open scope. */
 tarn_tensor *tarn__batch_input(const tarn_module *model, tarn_tensor *input);

@@ -209,7 +209,7 @@ static void find_input(tarn__data_spec *d, const tarn_field *field)
 }
 
 /* Generated digits never change and take time to generate: their val set is not scanned. */
-static bool is_drawn(const char *name)
+static bool is_generated(const char *name)
 {
     return strncmp(name, "digits", 6) == 0;
 }
@@ -217,7 +217,7 @@ static bool is_drawn(const char *name)
 static bool describe(scan *s, const char *name, tarn__data_spec *d)
 {
     bool is_cifar10 = strncmp(name, "cifar10:", 8) == 0,
-         is_known = is_cifar10 || is_drawn(name) || strncmp(name, "mnist:", 6) == 0;
+         is_known = is_cifar10 || is_generated(name) || strncmp(name, "mnist:", 6) == 0;
     int64_t scanned;
     if (!check_fields(s))
         return false;
@@ -226,7 +226,7 @@ static bool describe(scan *s, const char *name, tarn__data_spec *d)
                            (long long)s->field[0].shape.size[0], TARN__MAX_CHANNELS);
     find_input(d, &s->field[0]);
     bool good = alloc_scan(s, d->channels) && scan_samples(s, d->channels, (double)d->scale, &scanned) &&
-                (is_drawn(name) || scan_validation(s)) &&
+                (is_generated(name) || scan_validation(s)) &&
                 (is_known || (scan_labels(s, s->dataset) && scan_labels(s, s->validation)));
     d->classes = is_known ? 10 : s->largest + 1;
     d->can_be_mirrored = is_cifar10;
@@ -244,21 +244,21 @@ static bool describe(scan *s, const char *name, tarn__data_spec *d)
 }
 
 bool tarn__data_spec_create(const char *function, const char *name, tarn_dataset *training, tarn_dataset *validation,
-                            tarn__data_spec *description)
+                            tarn__data_spec *spec)
 {
     scan s = {.function = function, .dataset = training, .validation = validation};
-    *description = (tarn__data_spec){0};
-    return !tarn_failed() && describe(&s, name, description);
+    *spec = (tarn__data_spec){0};
+    return !tarn_failed() && describe(&s, name, spec);
 }
 
-void tarn__data_spec_free(tarn__data_spec *description)
+void tarn__data_spec_free(tarn__data_spec *spec)
 {
-    for (int64_t i = 0; description->class_name && i < description->classes; i++)
-        tarn__string_free(description->class_name[i]);
-    tarn__release(description->class_name, sizeof(char *) * (size_t)description->classes);
-    tarn__release(description->mean, sizeof(float) * (size_t)description->channels);
-    tarn__release(description->std, sizeof(float) * (size_t)description->channels);
-    *description = (tarn__data_spec){0};
+    for (int64_t i = 0; spec->class_name && i < spec->classes; i++)
+        tarn__string_free(spec->class_name[i]);
+    tarn__release(spec->class_name, sizeof(char *) * (size_t)spec->classes);
+    tarn__release(spec->mean, sizeof(float) * (size_t)spec->channels);
+    tarn__release(spec->std, sizeof(float) * (size_t)spec->channels);
+    *spec = (tarn__data_spec){0};
 }
 
 /* ---- batches ----------------------------------------------------------------------------------------------------- */
@@ -298,8 +298,8 @@ bool tarn__data_spec_matches(const char *function, const char *name, const tarn_
     if (!d->training_samples)
         return true;
     int channels = (int)s.field[0].shape.size[0];
-    bool good =
-        alloc_scan(&s, channels) && scan_samples(&s, channels, 1, &scanned) && (is_drawn(name) || scan_validation(&s));
+    bool good = alloc_scan(&s, channels) && scan_samples(&s, channels, 1, &scanned) &&
+                (is_generated(name) || scan_validation(&s));
     free_scan(&s, channels);
     if (!good)
         return false;

@@ -16,7 +16,7 @@
 
 enum { CHANNELS = 3, SIDE = 32, CLASSES = 10 }; /* of an image: CIFAR-10's */
 /* vocab_size is rounded up to this: GPT-2's 50,257 become 50,304, as is usual in training */
-enum { WHOLE_TILES = 128 };
+enum { VOCAB_MULTIPLE = 128 };
 enum { BATCHES = 4 }; /* different batches; then they repeat */
 
 /* ---- tokens ------------------------------------------------------------------------------------------------------ */
@@ -52,7 +52,7 @@ static bool open_tokens(const char *function, tarn_trainer *t)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a %s has no vocabulary of its own; give vocab_size", function,
                            o->model);
     if (!o->vocab_size)
-        o->vocab_size = (named.vocab_size + WHOLE_TILES - 1) / WHOLE_TILES * WHOLE_TILES;
+        o->vocab_size = (named.vocab_size + VOCAB_MULTIPLE - 1) / VOCAB_MULTIPLE * VOCAB_MULTIPLE;
     return draw_tokens(t, o->vocab_size, BATCHES * o->batch_size * named.context + 1) && tarn__lm_setup(function, t);
 }
 
@@ -86,7 +86,7 @@ static bool open_images(const char *function, tarn_trainer *t)
     tarn__release(labels, label_bytes);
     tarn__release(pixels, pixel_bytes);
     return t->training && t->validation &&
-           tarn__data_spec_create(function, "random", t->training, t->validation, &t->description);
+           tarn__data_spec_create(function, "random", t->training, t->validation, &t->data_spec);
 }
 
 bool tarn__random_data_open(const char *function, tarn_trainer *t)

@@ -18,7 +18,7 @@
 typedef struct windows {
     tarn__token_span span;
     int64_t context;
-    int64_t all, given; /* in order: number of windows, and of samples */
+    int64_t total, count; /* in order: number of windows, and of samples */
 } windows;
 
 static bool read_ids(const tarn__token_span *span, int64_t position, int64_t count, int32_t *ids)
@@ -43,7 +43,7 @@ static bool write_window(const windows *w, int64_t position, int64_t count, void
 static bool get_in_order(int64_t index, void *const *memory, void *ctx)
 {
     const windows *w = ctx;
-    int64_t number = w->given < w->all ? (int64_t)((double)index * (double)w->all / (double)w->given) : index;
+    int64_t number = w->count < w->total ? (int64_t)((double)index * (double)w->total / (double)w->count) : index;
     int64_t position = number * w->context, left = w->span.count - 1 - position;
     return write_window(w, position, left < w->context ? left : w->context, memory);
 }
@@ -67,12 +67,12 @@ void *tarn__windows_ctx(const tarn_dataset *dataset)
     return dataset->ctx;
 }
 
-static void release(void *ctx)
+static void free_windows(void *ctx)
 {
     tarn__release(ctx, sizeof(windows));
 }
 
-static tarn_dataset *make(const char *function, const windows *values, int64_t count, tarn_get_fn get)
+static tarn_dataset *create_windows(const char *function, const windows *values, int64_t count, tarn_get_fn get)
 {
     tarn_field fields[] = {{"tokens", TARN_I32, TARN_SHAPE(values->context)},
                            {"targets", TARN_I32, TARN_SHAPE(values->context)}};
@@ -80,25 +80,26 @@ static tarn_dataset *make(const char *function, const windows *values, int64_t c
     if (!w)
         return NULL;
     *w = *values;
-    return tarn__dataset_new(function, fields, 2, count, get, w, release);
+    return tarn__dataset_new(function, fields, 2, count, get, w, free_windows);
 }
 
-static bool check_count(const char *function, const tarn__token_span *span, int64_t least, const char *purpose)
+static bool check_count(const char *function, const tarn__token_span *span, int64_t min_tokens, const char *purpose)
 {
-    return span->count >= least ||
+    return span->count >= min_tokens ||
            tarn__raise(
                TARN_ERROR_FORMAT,
                "%s: there are %lld tokens %s, and at least %lld are needed; give more text or a smaller context",
-               function, (long long)span->count, purpose, (long long)least);
+               function, (long long)span->count, purpose, (long long)min_tokens);
 }
 
-tarn_dataset *tarn__windows_in_order(const char *function, const tarn__token_span *span, int64_t context, int64_t most)
+tarn_dataset *tarn__windows_in_order(const char *function, const tarn__token_span *span, int64_t context,
+                                     int64_t max_windows)
 {
     if (tarn_failed() || !check_count(function, span, 2, "to validate on"))
         return NULL;
-    int64_t all = (span->count - 1 + context - 1) / context;
-    windows w = {*span, context, all, most > 0 && most < all ? most : all};
-    return make(function, &w, w.given, get_in_order);
+    int64_t total = (span->count - 1 + context - 1) / context;
+    windows w = {*span, context, total, max_windows > 0 && max_windows < total ? max_windows : total};
+    return create_windows(function, &w, w.count, get_in_order);
 }
 
 tarn_dataset *tarn__windows_at_random(const char *function, const tarn__token_span *span, int64_t context,
@@ -106,7 +107,7 @@ tarn_dataset *tarn__windows_at_random(const char *function, const tarn__token_sp
 {
     if (tarn_failed() || !check_count(function, span, context + 1, "to train on"))
         return NULL;
-    return make(function, &(windows){.span = *span, .context = context}, count, get_nothing);
+    return create_windows(function, &(windows){.span = *span, .context = context}, count, get_nothing);
 }
 
 /* ---- rows of chats ----------------------------------------------------------------------------------------------- */
@@ -114,7 +115,7 @@ tarn_dataset *tarn__windows_at_random(const char *function, const tarn__token_sp
 typedef struct chat_rows {
     tarn__chat_dataset *chats; /* borrowed */
     int split;
-    int64_t all, given;   /* number of rows, and of samples */
+    int64_t total, count; /* number of rows, and of samples */
     pthread_mutex_t lock; /* a dataset caches the order of its epoch: one thread at a time */
 } chat_rows;
 
@@ -122,7 +123,7 @@ typedef struct chat_rows {
 static bool get_row(int64_t index, void *const *memory, void *ctx)
 {
     chat_rows *r = ctx;
-    int64_t number = r->given < r->all ? (int64_t)((double)index * (double)r->all / (double)r->given) : index;
+    int64_t number = r->count < r->total ? (int64_t)((double)index * (double)r->total / (double)r->count) : index;
     tarn__chat_dataset_rows row = {memory[0], memory[1], memory[2], memory[3]};
     pthread_mutex_lock(&r->lock);
     bool good = tarn__chat_dataset_batch(r->chats, r->split, number, 1, &row);
@@ -130,7 +131,7 @@ static bool get_row(int64_t index, void *const *memory, void *ctx)
     return good;
 }
 
-static void release_rows(void *ctx)
+static void free_rows(void *ctx)
 {
     chat_rows *r = ctx;
     pthread_mutex_destroy(&r->lock);
@@ -157,7 +158,7 @@ tarn_dataset *tarn__chat_samples(const char *function, tarn__chat_dataset *chats
     chat_rows *r = tarn__alloc(sizeof(*r));
     if (!r)
         return NULL;
-    *r = (chat_rows){.chats = chats, .split = split, .all = summary.rows[split], .given = count};
+    *r = (chat_rows){.chats = chats, .split = split, .total = summary.rows[split], .count = count};
     pthread_mutex_init(&r->lock, NULL);
-    return tarn__dataset_new(function, fields, 4, count, get_row, r, release_rows);
+    return tarn__dataset_new(function, fields, 4, count, get_row, r, free_rows);
 }

@@ -15,34 +15,34 @@
 #include "train/options.h"
 #include "train/trainer.h"
 
-/* steps that can be timed; ASIDE: steps for each of the other measurements */
-enum { MOST_STEPS = 100000, ASIDE = 5 };
+/* steps that can be timed; EXTRA_STEPS: steps for each of the other measurements */
+enum { MAX_STEPS = 100000, EXTRA_STEPS = 5 };
 
 /* ---- statistics -------------------------------------------------------------------------------------------------- */
 
-static int rising(const void *a, const void *b)
+static int compare_doubles(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
 /* Sorts the values in place, so that values[0] is the minimum afterwards. */
-static double median(double *figures, int64_t count)
+static double median(double *ms, int64_t count)
 {
-    qsort(figures, (size_t)count, sizeof(*figures), rising);
-    return (figures[(count - 1) / 2] + figures[count / 2]) / 2;
+    qsort(ms, (size_t)count, sizeof(*ms), compare_doubles);
+    return (ms[(count - 1) / 2] + ms[count / 2]) / 2;
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 static bool step_once(tarn_trainer *t)
 {
-    t->waiting = 0; /* the metrics are not read: overwrite the same slot */
+    t->unread_steps = 0; /* the metrics are not read: overwrite the same slot */
     return tarn__take_step(t);
 }
 
 /* Milliseconds per step. Events are read at the end only: reading one waits for the device. */
-static bool time_steps(tarn_trainer *t, int64_t steps, double *figures)
+static bool time_steps(tarn_trainer *t, int64_t steps, double *ms)
 {
     size_t bytes = sizeof(tarn_event *) * (size_t)(steps + 1);
     tarn_event **event = tarn__alloc(bytes);
@@ -50,7 +50,7 @@ static bool time_steps(tarn_trainer *t, int64_t steps, double *figures)
     for (int64_t i = 0; good && i < steps; i++)
         good = step_once(t) && (event[i + 1] = tarn_event_record(t->device)) != NULL;
     for (int64_t i = 0; good && i < steps; i++)
-        figures[i] = tarn_event_elapsed(event[i], event[i + 1]) / 1e3;
+        ms[i] = tarn_event_elapsed(event[i], event[i + 1]) / 1e3;
     for (int64_t i = 0; event && i <= steps; i++)
         tarn_event_free(event[i]);
     tarn__release(event, bytes);
@@ -58,7 +58,7 @@ static bool time_steps(tarn_trainer *t, int64_t steps, double *figures)
 }
 
 /* The device is idle when the host starts, so that the host never waits for a full queue. */
-static bool time_host(tarn_trainer *t, int64_t steps, double *figures)
+static bool time_host(tarn_trainer *t, int64_t steps, double *ms)
 {
     for (int64_t i = 0; i < steps; i++) {
         if (!tarn_synchronize(t->device))
@@ -66,64 +66,64 @@ static bool time_host(tarn_trainer *t, int64_t steps, double *figures)
         double before = tarn__platform_seconds();
         if (!step_once(t))
             return false;
-        figures[i] = 1e3 * (tarn__platform_seconds() - before);
+        ms[i] = 1e3 * (tarn__platform_seconds() - before);
     }
     return true;
 }
 
 /* With the phase timer open, steps run eagerly (tarn__step_graph_is_due()). */
-static bool time_phases(tarn_trainer *t, int64_t steps, double (*figures)[ASIDE])
+static bool time_phases(tarn_trainer *t, int64_t steps, double (*ms)[EXTRA_STEPS])
 {
     bool good = tarn__phase_timer_open(t);
     for (int64_t i = 0; good && i < steps; i++) {
         double phases[TARN__PHASES];
         good = step_once(t) && tarn__phase_timer_read(t, phases);
         for (int k = 0; good && k < TARN__PHASES; k++)
-            figures[k][i] = phases[k];
+            ms[k][i] = phases[k];
     }
     tarn__phase_timer_close(t);
     return good;
 }
 
 /* Milliseconds that the device works per step, by the profiler; compared with the time of unprofiled steps. */
-static bool time_busy(tarn_trainer *t, int64_t steps, double *figures)
+static bool time_device(tarn_trainer *t, int64_t steps, double *ms)
 {
     for (int64_t i = 0; i < steps; i++) {
         if (!tarn__sample_start(t->device))
             return !tarn_failed() &&
                    tarn__raise(TARN_ERROR_ARGUMENT, "train_measure: a profile is being taken; stop it first");
         bool good = step_once(t);
-        good = tarn__sample_stop(&figures[i]) && good;
+        good = tarn__sample_stop(&ms[i]) && good;
         if (!good)
             return false;
-        figures[i] /= 1e3;
+        ms[i] /= 1e3;
     }
     return true;
 }
 
-static bool time_all(tarn_trainer *t, int64_t warmup, int64_t steps, double *figures, tarn_train_timing *timing)
+static bool time_all(tarn_trainer *t, int64_t warmup, int64_t steps, double *ms, tarn_train_timing *timing)
 {
-    double host[ASIDE], utilization[ASIDE], phases[TARN__PHASES][ASIDE];
-    int64_t aside = steps < ASIDE ? steps : ASIDE;
+    double host[EXTRA_STEPS], utilization[EXTRA_STEPS], phases[TARN__PHASES][EXTRA_STEPS];
+    int64_t extra = steps < EXTRA_STEPS ? steps : EXTRA_STEPS;
     for (int64_t i = 0; i < warmup; i++)
         if (!step_once(t))
             return false;
     tarn_stats_reset(); /* peak memory is that of steady steps, without the warm-up */
-    if (!time_steps(t, steps, figures))
+    if (!time_steps(t, steps, ms))
         return false;
     /* read here: the steps below run eagerly and allocate next to the captured one */
     timing->memory = tarn_memory_kinds_of(t->device);
-    timing->is_captured = t->captured.graph != NULL;
-    if (!time_host(t, aside, host) || !time_busy(t, aside, utilization) || !time_phases(t, aside, phases))
+    timing->is_captured = t->step_graph.graph != NULL;
+    if (!time_host(t, extra, host) || !time_device(t, extra, utilization) || !time_phases(t, extra, phases))
         return false;
-    timing->step_ms = median(figures, steps);
-    timing->min_step_ms = figures[0];
-    timing->host_ms = median(host, aside);
-    timing->utilization = fmin(median(utilization, aside) / timing->step_ms, 1);
-    timing->batch_ms = median(phases[TARN__PHASE_BATCH], aside);
-    timing->forward_ms = median(phases[TARN__PHASE_FORWARD], aside);
-    timing->backward_ms = median(phases[TARN__PHASE_BACKWARD], aside);
-    timing->update_ms = median(phases[TARN__PHASE_UPDATE], aside);
+    timing->step_ms = median(ms, steps);
+    timing->min_step_ms = ms[0];
+    timing->host_ms = median(host, extra);
+    timing->utilization = fmin(median(utilization, extra) / timing->step_ms, 1);
+    timing->batch_ms = median(phases[TARN__PHASE_BATCH], extra);
+    timing->forward_ms = median(phases[TARN__PHASE_FORWARD], extra);
+    timing->backward_ms = median(phases[TARN__PHASE_BACKWARD], extra);
+    timing->update_ms = median(phases[TARN__PHASE_UPDATE], extra);
     return !tarn_failed();
 }
 
@@ -132,7 +132,7 @@ static bool time_all(tarn_trainer *t, int64_t warmup, int64_t steps, double *fig
 double tarn__step_flops(const tarn_trainer *t)
 {
     const tarn_train_options *o = &t->options;
-    if (!t->description.is_text)
+    if (!t->data_spec.is_text)
         return 0;
     tarn_model_info info;
     if (!tarn_model_query(t->model, &info))
@@ -149,7 +149,7 @@ static void describe(const tarn_trainer *t, tarn_train_timing *timing)
 {
     timing->options = t->options;
     timing->samples = t->batch_size;
-    timing->tokens = t->description.is_text ? t->batch_size * t->options.context : 0;
+    timing->tokens = t->data_spec.is_text ? t->batch_size * t->options.context : 0;
     tarn__weight_counts counts = tarn__count_weights(t->model);
     timing->parameters = counts.trained;
     timing->frozen = counts.frozen;
@@ -161,23 +161,23 @@ static bool measure(const tarn_train_options *options, int64_t warmup, int64_t s
 {
     tarn__thread_settings callers;
     size_t bytes = sizeof(double) * (size_t)steps;
-    double *figures = tarn__alloc(bytes);
-    tarn_trainer *t = figures ? tarn__trainer_on_random_data("train_measure", options) : NULL;
+    double *ms = tarn__alloc(bytes);
+    tarn_trainer *t = ms ? tarn__trainer_on_random_data("train_measure", options) : NULL;
     bool good = t != NULL;
     if (good) {
         describe(t, timing);
         tarn__trainer_enter(t, &callers);
-        good = time_all(t, warmup, steps, figures, timing);
+        good = time_all(t, warmup, steps, ms, timing);
         tarn__step_graph_reset(t);
         tarn__trainer_leave(t, &callers);
     }
     tarn_trainer_free(t);
-    tarn__release(figures, bytes);
+    tarn__release(ms, bytes);
     return good || tarn__raise_within("train_measure");
 }
 
 /* Name of a given option that applies to a whole run only; NULL: none. */
-static const char *of_a_run(const tarn_train_options *o)
+static const char *run_only_option(const tarn_train_options *o)
 {
     const struct {
         const char *name;
@@ -209,30 +209,30 @@ bool tarn_train_measure_sized(int64_t warmup, int64_t steps, tarn_train_timing *
 {
     const char *function = "train_measure";
     tarn_train_options own = {0};
-    tarn_train_timing found = {0};
+    tarn_train_timing result = {0};
     if (options)
         memcpy(&own, options, options_size < sizeof(own) ? options_size : sizeof(own));
     if (tarn_failed() || !tarn__train_options_check(function, &own))
         return false;
     if (!timing)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the result is NULL", function);
-    if (warmup < 0 || warmup > MOST_STEPS || steps < 1 || steps > MOST_STEPS)
+    if (warmup < 0 || warmup > MAX_STEPS || steps < 1 || steps > MAX_STEPS)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: %lld steps after %lld to warm up; there may be 1 to %d after 0 to %d", function,
-                           (long long)steps, (long long)warmup, MOST_STEPS, MOST_STEPS);
-    const char *name = of_a_run(&own);
+                           (long long)steps, (long long)warmup, MAX_STEPS, MAX_STEPS);
+    const char *name = run_only_option(&own);
     if (name)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is about a whole run; here a step on random data is measured",
                            function, name);
     if (!own.model[0])
         memcpy(own.model, "gpt2-124m", sizeof("gpt2-124m"));
     own.batch_size = own.batch_size ? own.batch_size : tarn__arch_find_trainable(own.model) ? 32 : 128;
-    own.steps = warmup + steps + 3 * ASIDE;
+    own.steps = warmup + steps + 3 * EXTRA_STEPS;
     memcpy(own.schedule, "constant", sizeof("constant"));
-    bool good = measure(&own, warmup, steps, &found);
+    bool good = measure(&own, warmup, steps, &result);
     if (good) {
         memset(timing, 0, timing_size);
-        memcpy(timing, &found, timing_size < sizeof(found) ? timing_size : sizeof(found));
+        memcpy(timing, &result, timing_size < sizeof(result) ? timing_size : sizeof(result));
     }
     return good;
 }

@@ -24,10 +24,10 @@
 #include "train/trainer.h"
 
 /* The caller's report function. */
-typedef struct telling {
+typedef struct report_target {
     tarn_report_fn report; /* NULL: no reports */
     void *ctx;
-} telling;
+} report_target;
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
 
@@ -35,18 +35,18 @@ typedef struct telling {
  * micro-batches the epoch ends at the same row as without. */
 static bool end_epoch(tarn_trainer *t)
 {
-    tarn_loader_state place;
-    if (!tarn_loader_tell(t->loader, &place))
+    tarn_loader_state state;
+    if (!tarn_loader_tell(t->loader, &state))
         return false;
-    if (place.batch < t->steps_in_epoch * (t->batch_size / t->micro_batch))
+    if (state.batch < t->steps_in_epoch * (t->batch_size / t->micro_batch))
         return true;
-    return tarn_loader_seek(t->loader, (tarn_loader_state){.epoch = place.epoch + 1});
+    return tarn_loader_seek(t->loader, (tarn_loader_state){.epoch = state.epoch + 1});
 }
 
 /* The end of an epoch gives no batch and no error: the second call starts the next one. */
 bool tarn__next_batch(tarn_trainer *t, tarn_tensor **fields)
 {
-    if (t->captured.is_feeding)
+    if (t->step_graph.uses_static_batch)
         return tarn__step_graph_batch(t, fields);
     if (t->chats && !end_epoch(t))
         return false;
@@ -54,71 +54,72 @@ bool tarn__next_batch(tarn_trainer *t, tarn_tensor **fields)
 }
 
 /* fields[0] is the input, [B, ...], fields[1] the label, [B]. The metrics belong to the open scope. */
-static bool classifier_gradients_of(tarn_trainer *t, tarn_tensor *const *fields, tarn__step_metrics *figures)
+static bool classifier_gradients_of(tarn_trainer *t, tarn_tensor *const *fields, tarn__step_metrics *metrics)
 {
     tarn__phase_begin(t, TARN__PHASE_FORWARD);
     tarn_tensor *label = tarn__batch_label(fields[1]),
                 *logits = tarn_forward(t->model, tarn__batch_input(t->model, fields[0]));
-    figures->loss =
+    metrics->loss =
         tarn_cross_entropy(logits, label, &(tarn_cross_entropy_options){.label_smoothing = t->options.label_smoothing});
-    figures->right = tarn_sum(tarn_eq(tarn_argmax(logits, 1, false), label), TARN_ALL_AXES, false);
+    metrics->correct = tarn_sum(tarn_eq(tarn_argmax(logits, 1, false), label), TARN_ALL_AXES, false);
     tarn__phase_begin(t, TARN__PHASE_BACKWARD);
-    if (!tarn_backward(figures->loss))
+    if (!tarn_backward(metrics->loss))
         return false;
     tarn__phase_begin(t, TARN__PHASE_UPDATE);
     return !(t->options.clip_norm > 0) || tarn_optimizer_clip_norm(t->optimizer, t->options.clip_norm);
 }
 
-static bool classifier_gradients(tarn_trainer *t, tarn__step_metrics *figures)
+static bool classifier_gradients(tarn_trainer *t, tarn__step_metrics *metrics)
 {
     tarn_tensor *fields[TARN_MAX_FIELDS];
-    *figures = (tarn__step_metrics){0};
+    *metrics = (tarn__step_metrics){0};
     tarn__phase_begin(t, TARN__PHASE_BATCH);
-    return tarn__next_batch(t, fields) && classifier_gradients_of(t, fields, figures);
+    return tarn__next_batch(t, fields) && classifier_gradients_of(t, fields, metrics);
 }
 
-bool tarn__train_gradients_of(tarn_trainer *t, tarn_tensor *const *fields, tarn__step_metrics *figures)
+bool tarn__train_gradients_of(tarn_trainer *t, tarn_tensor *const *fields, tarn__step_metrics *metrics)
 {
-    *figures = (tarn__step_metrics){0};
-    return t->description.is_text ? tarn__lm_gradients_of(t, fields, figures)
-                                  : classifier_gradients_of(t, fields, figures);
+    *metrics = (tarn__step_metrics){0};
+    return t->data_spec.is_text ? tarn__lm_gradients_of(t, fields, metrics)
+                                : classifier_gradients_of(t, fields, metrics);
 }
 
-bool tarn__train_gradients(tarn_trainer *t, tarn__step_metrics *figures)
+bool tarn__train_gradients(tarn_trainer *t, tarn__step_metrics *metrics)
 {
-    return t->description.is_text ? tarn__lm_gradients(t, figures) : classifier_gradients(t, figures);
+    return t->data_spec.is_text ? tarn__lm_gradients(t, metrics) : classifier_gradients(t, metrics);
 }
 
-bool tarn__train_step(tarn_trainer *t, tarn__step_metrics *figures)
+bool tarn__train_step(tarn_trainer *t, tarn__step_metrics *metrics)
 {
     t->lr = tarn_optimizer_lr(t->optimizer); /* of this step: optimizer_step() advances the schedule */
-    bool good = tarn__train_gradients(t, figures) && tarn_optimizer_step(t->optimizer);
+    bool good = tarn__train_gradients(t, metrics) && tarn_optimizer_step(t->optimizer);
     tarn__phase_end(t);
-    t->place.step += good;
+    t->state.step += good;
     return good;
 }
 
 /* Copies a metric of a step, [] or NULL, to its slot on the device. */
-static bool put_aside(tarn_tensor *places, int64_t index, tarn_tensor *figure)
+static bool store_metric(tarn_tensor *slots, int64_t index, tarn_tensor *metric)
 {
-    if (!figure)
+    if (!metric)
         return true;
-    tarn_tensor *place = tarn_slice(places, 0, index, index + 1);
-    return tarn_copy(place, tarn_reshape(tarn_detach(figure), TARN_SHAPE(1)));
+    tarn_tensor *slot = tarn_slice(slots, 0, index, index + 1);
+    return tarn_copy(slot, tarn_reshape(tarn_detach(metric), TARN_SHAPE(1)));
 }
 
 /* One scope per step: only parameters, optimizer state and the slots survive it. */
 bool tarn__take_step(tarn_trainer *t)
 {
-    tarn__step_metrics figures;
+    tarn__step_metrics metrics;
     tarn_profile_span_open("step");
     tarn_scope *scope = tarn_scope_open();
-    bool good = scope && (tarn__step_graph_is_due(t) ? tarn__step_graph_run : tarn__train_step)(t, &figures) &&
-                put_aside(t->losses, t->waiting, figures.loss) && put_aside(t->hits, t->waiting, figures.right) &&
-                put_aside(t->norms, t->waiting, figures.norm);
+    bool good = scope && (tarn__step_graph_is_due(t) ? tarn__step_graph_run : tarn__train_step)(t, &metrics) &&
+                store_metric(t->losses, t->unread_steps, metrics.loss) &&
+                store_metric(t->correct, t->unread_steps, metrics.correct) &&
+                store_metric(t->norms, t->unread_steps, metrics.norm);
     tarn_scope_close(scope);
     tarn_profile_span_close();
-    t->waiting++;
+    t->unread_steps++;
     return good;
 }
 
@@ -128,19 +129,19 @@ static tarn_train_report report_of(const tarn_trainer *t, tarn_report_kind kind)
 {
     int64_t epochs = (t->steps + t->steps_in_epoch - 1) / t->steps_in_epoch;
     return (tarn_train_report){.kind = kind,
-                               .step = t->place.step,
+                               .step = t->state.step,
                                .steps = t->steps,
-                               .epoch = (t->place.step - 1) / t->steps_in_epoch + 1,
+                               .epoch = (t->state.step - 1) / t->steps_in_epoch + 1,
                                .epochs = epochs,
                                .lr = t->lr,
-                               .val_loss = t->last_judged,
-                               .is_text = t->description.is_text,
-                               .unit = tarn__data_spec_unit(&t->description),
-                               .seconds = t->place.seconds};
+                               .val_loss = t->last_val_loss,
+                               .is_text = t->data_spec.is_text,
+                               .unit = tarn__data_spec_unit(&t->data_spec),
+                               .seconds = t->state.seconds};
 }
 
 /* metrics.jsonl first: the caller's function sees a report that is already on disk. */
-static bool tell(tarn_trainer *t, const tarn_train_report *report, const telling *to)
+static bool send_report(tarn_trainer *t, const tarn_train_report *report, const report_target *to)
 {
     if (!tarn__metrics_add(t->metrics, report))
         return false;
@@ -153,20 +154,20 @@ static bool tell(tarn_trainer *t, const tarn_train_report *report, const telling
 static void count_time(tarn_trainer *t)
 {
     double now = tarn__platform_seconds();
-    t->place.seconds += now - t->since;
-    t->since = now;
+    t->state.seconds += now - t->last_time;
+    t->last_time = now;
 }
 
 /* Mean of a metric over the steps since the last line; NaN if one of them was not finite. Waits for the device. */
-static bool read_mean(const tarn_trainer *t, tarn_tensor *places, double *mean)
+static bool read_mean(const tarn_trainer *t, tarn_tensor *slots, double *mean)
 {
     tarn_scope *scope = tarn_scope_open();
-    size_t bytes = sizeof(double) * (size_t)t->waiting;
+    size_t bytes = sizeof(double) * (size_t)t->unread_steps;
     double *values = tarn__alloc(bytes);
-    bool good = values && tarn_read_f64(tarn_slice(places, 0, 0, t->waiting), values, t->waiting);
+    bool good = values && tarn_read_f64(tarn_slice(slots, 0, 0, t->unread_steps), values, t->unread_steps);
     *mean = 0;
-    for (int64_t i = 0; good && i < t->waiting; i++)
-        *mean += values[i] / (double)t->waiting;
+    for (int64_t i = 0; good && i < t->unread_steps; i++)
+        *mean += values[i] / (double)t->unread_steps;
     tarn__release(values, bytes);
     tarn_scope_close(scope);
     return good;
@@ -176,42 +177,43 @@ static bool read_mean(const tarn_trainer *t, tarn_tensor *places, double *mean)
  * step. */
 static void add_speed(tarn_trainer *t, tarn_train_report *report, double seconds)
 {
-    double peak = t->description.is_text ? tarn_device_peak_flops(t->device, t->options.precision) : 0;
+    double peak = t->data_spec.is_text ? tarn_device_peak_flops(t->device, t->options.precision) : 0;
     if (t->busy_seconds > 0)
         t->utilization = fmin(t->busy_seconds / fmax(seconds, 1e-9), 1);
     t->busy_seconds = 0;
     report->utilization = t->utilization;
     report->mfu = peak > 0 ? tarn__step_flops(t) / fmax(seconds, 1e-9) / peak : 0;
-    report->eta = seconds * (double)(t->steps - t->place.step);
+    report->eta = seconds * (double)(t->steps - t->state.step);
 }
 
 /* Reports the steps since the last line. */
-static bool log_steps(tarn_trainer *t, const telling *to)
+static bool log_steps(tarn_trainer *t, const report_target *to)
 {
-    double loss, right = 0, norm = 0;
-    int64_t steps = t->waiting;
-    bool is_text = t->description.is_text;
+    double loss, correct = 0, norm = 0;
+    int64_t steps = t->unread_steps;
+    bool is_text = t->data_spec.is_text;
     if (steps == 0)
         return true;
-    if (!read_mean(t, t->losses, &loss) || !(is_text ? read_mean(t, t->norms, &norm) : read_mean(t, t->hits, &right)))
+    if (!read_mean(t, t->losses, &loss) ||
+        !(is_text ? read_mean(t, t->norms, &norm) : read_mean(t, t->correct, &correct)))
         return false;
-    double now = tarn__platform_seconds(), rate = (double)(steps * t->batch_size) / fmax(now - t->since, 1e-9);
-    t->waiting = 0;
+    double now = tarn__platform_seconds(), rate = (double)(steps * t->batch_size) / fmax(now - t->last_time, 1e-9);
+    t->unread_steps = 0;
     if (!isfinite(loss) || !isfinite(norm)) {
         tarn__step_graph_reset(t); /* repeated steps run eagerly, from another state */
-        return tarn__find_nonfinite(t, t->place.step);
+        return tarn__find_nonfinite(t, t->state.step);
     }
-    double seconds = now - t->since;
+    double seconds = now - t->last_time;
     count_time(t);
     tarn_train_report report = report_of(t, TARN_REPORT_TRAINING);
     report.loss = t->last_loss = loss;
-    report.accuracy = right / (double)t->batch_size;
+    report.accuracy = correct / (double)t->batch_size;
     report.images_per_second = is_text ? 0 : rate;
     report.tokens_per_second = is_text ? rate * (double)t->options.context : 0;
     report.gradient_norm = norm;
     report.memory = tarn_memory_of(t->device).peak_used;
     add_speed(t, &report, seconds / (double)steps);
-    bool good = tell(t, &report, to);
+    bool good = send_report(t, &report, to);
     count_time(t);
     return good;
 }
@@ -220,30 +222,30 @@ static bool log_steps(tarn_trainer *t, const telling *to)
 
 static bool evaluate_text(tarn_trainer *t, tarn_evaluation *result)
 {
-    tarn_text_evaluation of_text;
+    tarn_text_evaluation text;
     bool good =
-        tarn__lm_evaluate("trainer_run", t->model, t->validation, t->micro_batch, (int)t->options.workers, &of_text);
-    *result = (tarn_evaluation){.samples = of_text.tokens, .loss = of_text.loss};
+        tarn__lm_evaluate("trainer_run", t->model, t->validation, t->micro_batch, (int)t->options.workers, &text);
+    *result = (tarn_evaluation){.samples = text.tokens, .loss = text.loss};
     return good;
 }
 
 static bool evaluate(tarn_trainer *t, tarn_evaluation *result)
 {
-    if (t->description.is_text)
+    if (t->data_spec.is_text)
         return evaluate_text(t, result);
-    tarn_loader_options options = tarn__data_spec_loader_options(&t->description, t->batch_size, t->device);
+    tarn_loader_options options = tarn__data_spec_loader_options(&t->data_spec, t->batch_size, t->device);
     options.workers = (int)t->options.workers;
     tarn_loader *loader = tarn_loader_new(t->validation, &options);
-    bool good = loader && tarn_evaluate(t->model, loader, t->description.classes, result, NULL, NULL);
+    bool good = loader && tarn_evaluate(t->model, loader, t->data_spec.classes, result, NULL, NULL);
     tarn_loader_free(loader);
     return good;
 }
 
 /* Better: higher accuracy, or the same with a smaller loss; the accuracy of a language model is always 0. */
-static bool is_better(const tarn__run_state *place, const tarn_evaluation *now)
+static bool is_better(const tarn__run_state *state, const tarn_evaluation *now)
 {
-    return place->best_step == 0 || now->accuracy > place->best_accuracy ||
-           (now->accuracy >= place->best_accuracy && now->loss < place->best_loss);
+    return state->best_step == 0 || now->accuracy > state->best_accuracy ||
+           (now->accuracy >= state->best_accuracy && now->loss < state->best_loss);
 }
 
 /* A pending checkpoint is written first: best weights without any checkpoint look like a run that has lost it, which
@@ -251,15 +253,14 @@ static bool is_better(const tarn__run_state *place, const tarn_evaluation *now)
 static bool save_best(const tarn_trainer *t)
 {
     tarn__path path;
-    if (!tarn__async_checkpoint_wait(t->behind))
+    if (!tarn__async_checkpoint_wait(t->async_checkpoint))
         return false;
-    return t->description.is_text
-               ? tarn__lm_save_best(t)
-               : tarn_module_save(t->model, tarn__path_in(t->options.out, "best.safetensors", &path));
+    return t->data_spec.is_text ? tarn__lm_save_best(t)
+                                : tarn_module_save(t->model, tarn__path_in(t->options.out, "best.safetensors", &path));
 }
 
 /* Generates and reports a sample, if --sample asks for one. */
-static bool show_sample(tarn_trainer *t, const telling *to)
+static bool report_sample(tarn_trainer *t, const report_target *to)
 {
     if (!t->options.sample || !to->report)
         return true;
@@ -274,7 +275,7 @@ static bool show_sample(tarn_trainer *t, const telling *to)
 }
 
 /* Evaluates on the val set, saves the best weights, reports, and keeps a numbered checkpoint. */
-static bool judge(tarn_trainer *t, const telling *to)
+static bool evaluate_and_save(tarn_trainer *t, const report_target *to)
 {
     tarn_evaluation now;
     tarn__progress_enter(t, TARN_TRAIN_EVALUATION);
@@ -282,26 +283,26 @@ static bool judge(tarn_trainer *t, const telling *to)
         return false;
     if (!isfinite(now.loss))
         return tarn__find_nonfinite_evaluation(t, evaluate);
-    bool best = is_better(&t->place, &now);
-    t->place.stale = best ? 0 : t->place.stale + 1;
+    bool best = is_better(&t->state, &now);
+    t->state.stale = best ? 0 : t->state.stale + 1;
     if (best) {
-        t->place.best_step = t->place.step;
-        t->place.best_loss = now.loss;
-        t->place.best_accuracy = now.accuracy;
+        t->state.best_step = t->state.step;
+        t->state.best_loss = now.loss;
+        t->state.best_accuracy = now.accuracy;
         if (!save_best(t))
             return false;
     }
     count_time(t);
     tarn_train_report report = report_of(t, TARN_REPORT_EVALUATION);
-    report.loss = t->last_judged = now.loss;
+    report.loss = t->last_val_loss = now.loss;
     report.accuracy = now.accuracy;
     report.is_best = best;
-    bool good = tell(t, &report, to) && show_sample(t, to) && tarn__lm_keep_checkpoint(t);
+    bool good = send_report(t, &report, to) && report_sample(t, to) && tarn__lm_keep_checkpoint(t);
     count_time(t);
     return good;
 }
 
-static bool save(tarn_trainer *t)
+static bool save_checkpoint(tarn_trainer *t)
 {
     tarn__progress_enter(t, TARN_TRAIN_CHECKPOINT);
     bool good = tarn__metrics_flush(t->metrics) && tarn__async_checkpoint_save(t);
@@ -313,70 +314,71 @@ static bool save(tarn_trainer *t)
 
 static bool out_of_patience(const tarn_trainer *t)
 {
-    return t->options.patience > 0 && t->place.stale >= t->options.patience;
+    return t->options.patience > 0 && t->state.stale >= t->options.patience;
 }
 
 /* Steps up to the next evaluation, the end, or a stop; at least one. */
-static bool run_stretch(tarn_trainer *t, const telling *to)
+static bool run_steps(tarn_trainer *t, const report_target *to)
 {
     do {
         tarn__progress_enter(t, TARN_TRAIN_STEPS);
         if (!tarn__profile_before_step(t) || !tarn__take_step(t) || !tarn__profile_after_step(t))
             return false;
-        if (t->waiting == t->options.log_every && (!log_steps(t, to) || !tarn__async_checkpoint_poll(t->behind)))
+        if (t->unread_steps == t->options.log_every &&
+            (!log_steps(t, to) || !tarn__async_checkpoint_poll(t->async_checkpoint)))
             return false;
-    } while (t->place.step < t->steps && t->place.step % t->eval_every != 0 && !atomic_load(&t->stop));
+    } while (t->state.step < t->steps && t->state.step % t->eval_every != 0 && !atomic_load(&t->stop));
     return tarn__profile_end(t) && log_steps(t, to);
 }
 
 /* A stop still saves: the checkpoint is at the last finished step. */
-static bool run_steps(tarn_trainer *t, const telling *to)
+static bool run_loop(tarn_trainer *t, const report_target *to)
 {
-    t->since = tarn__platform_seconds();
+    t->last_time = tarn__platform_seconds();
     t->steps_in_run = 0;
-    while (t->place.step < t->steps && !out_of_patience(t) && !atomic_load(&t->stop)) {
-        if (!run_stretch(t, to))
+    while (t->state.step < t->steps && !out_of_patience(t) && !atomic_load(&t->stop)) {
+        if (!run_steps(t, to))
             return false;
-        if ((t->place.step == t->steps || t->place.step % t->eval_every == 0) && !judge(t, to))
+        if ((t->state.step == t->steps || t->state.step % t->eval_every == 0) && !evaluate_and_save(t, to))
             return false;
-        t->place.finished = t->place.step == t->steps;
-        if (!save(t))
+        t->state.finished = t->state.step == t->steps;
+        if (!save_checkpoint(t))
             return false;
     }
-    bool good = tarn__async_checkpoint_wait(t->behind);
+    bool good = tarn__async_checkpoint_wait(t->async_checkpoint);
     count_time(t);
     return good;
 }
 
 /* Creates the folder with config.json, tokenizer and a first checkpoint. A second call on the same trainer continues in
  * it. */
-static bool fill_folder(tarn_trainer *t)
+static bool init_folder(tarn_trainer *t)
 {
     const char *function = "trainer_run", *folder = t->options.out;
-    if (!t->is_resumed && t->place.step == 0 && !tarn__folder_make(function, folder))
+    if (!t->is_resumed && t->state.step == 0 && !tarn__folder_make(function, folder))
         return false;
-    if (!t->claim.is_taken && !tarn__folder_lock(&t->claim, function, folder))
+    if (!t->folder_lock.is_taken && !tarn__folder_lock(&t->folder_lock, function, folder))
         return false;
-    if (t->description.is_text && !t->is_resumed && !tarn__lm_save_tokenizer(function, t, folder))
+    if (t->data_spec.is_text && !t->is_resumed && !tarn__lm_save_tokenizer(function, t, folder))
         return false;
-    if (!tarn__config_write(function, t) || (t->place.step == 0 && !tarn__adapters_begin(t)))
+    if (!tarn__config_write(function, t) || (t->state.step == 0 && !tarn__adapters_write_files(t)))
         return false;
     t->is_resumed = true;
     t->metrics = tarn__metrics_open(t);
-    return t->metrics && (t->place.step > 0 || tarn__async_checkpoint_save(t));
+    return t->metrics && (t->state.step > 0 || tarn__async_checkpoint_save(t));
 }
 
 /* Same, with --overwrite: the old run is removed once the first checkpoint of the new one is on disk, and restored if
  * that fails. */
 static bool open_folder(tarn_trainer *t)
 {
-    if (!tarn__run_folder_set_aside("trainer_run", t))
+    if (!tarn__run_folder_back_up("trainer_run", t))
         return false;
-    bool good = fill_folder(t) && (!t->is_aside || tarn__async_checkpoint_wait(t->behind));
+    bool good = init_folder(t) && (!t->has_backup || tarn__async_checkpoint_wait(t->async_checkpoint));
     if (good)
-        tarn__run_folder_remove_old(t);
+        tarn__run_folder_remove_backup(t);
     else
-        tarn__run_folder_restore_old(t);
+        tarn__run_folder_restore_backup(t);
     return good;
 }
 
@@ -412,9 +414,9 @@ void tarn__trainer_leave(tarn_trainer *trainer, const tarn__thread_settings *cal
 }
 
 /* --merge, once the run has ended: all steps, or out of patience. */
-static bool merge(const tarn_trainer *t)
+static bool merge_adapters(const tarn_trainer *t)
 {
-    return (t->place.step < t->steps && !out_of_patience(t)) || tarn__adapters_merge(t);
+    return (t->state.step < t->steps && !out_of_patience(t)) || tarn__adapters_merge(t);
 }
 
 bool tarn_trainer_run(tarn_trainer *trainer, tarn_report_fn report, void *ctx, tarn_train_result *result)
@@ -428,28 +430,28 @@ bool tarn_trainer_run(tarn_trainer *trainer, tarn_report_fn report, void *ctx, t
                            "trainer_run: the trainer is a dry run; create it with tarn_trainer_new()");
     tarn__thread_settings callers;
     tarn__trainer_enter(trainer, &callers);
-    trainer->last_loss = trainer->last_judged = NAN;
+    trainer->last_loss = trainer->last_val_loss = NAN;
     tarn__progress_enter(trainer, TARN_TRAIN_PREPARING);
-    tarn__run_segment part = {trainer->place.step, trainer->place.seconds};
-    bool began = open_folder(trainer), good = began && run_steps(trainer, &(telling){report, ctx}) &&
-                                              tarn__frozen_verify("trainer_run", trainer) && merge(trainer);
-    good =
-        tarn__async_checkpoint_wait(trainer->behind) && good; /* after a failure too: the thread borrows the trainer */
+    tarn__run_segment segment = {trainer->state.step, trainer->state.seconds};
+    bool is_open = open_folder(trainer), good = is_open && run_loop(trainer, &(report_target){report, ctx}) &&
+                                                tarn__frozen_verify("trainer_run", trainer) && merge_adapters(trainer);
+    good = tarn__async_checkpoint_wait(trainer->async_checkpoint) &&
+           good; /* after a failure too: the thread borrows the trainer */
     end_profile(trainer);
     tarn__step_graph_reset(trainer);
     tarn__trainer_leave(trainer, &callers);
     good = good && tarn__metrics_flush(trainer->metrics);
     tarn__metrics_close(trainer->metrics);
     trainer->metrics = NULL;
-    const tarn__run_state *p = &trainer->place;
+    const tarn__run_state *p = &trainer->state;
     tarn_train_end end = p->step == trainer->steps  ? TARN_TRAIN_FINISHED
                          : out_of_patience(trainer) ? TARN_TRAIN_PATIENCE
                                                     : TARN_TRAIN_STOPPED;
-    static const char *const ends[] = {
+    static const char *const end_names[] = {
         [TARN_TRAIN_FINISHED] = "finished", [TARN_TRAIN_STOPPED] = "stopped", [TARN_TRAIN_PATIENCE] = "patience"};
-    tarn__folder_unlock(&trainer->claim);
-    if (began)
-        tarn__log_run(trainer, &part, good ? ends[end] : "failed");
+    tarn__folder_unlock(&trainer->folder_lock);
+    if (is_open)
+        tarn__log_run(trainer, &segment, good ? end_names[end] : "failed");
     if (result)
         *result = (tarn_train_result){.end = end,
                                       .step = p->step,

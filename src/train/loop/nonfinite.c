@@ -14,7 +14,7 @@
 #include "train/trainer.h"
 
 /* Loads the last checkpoint and its random state. False with an error. */
-static bool go_back(tarn_trainer *t)
+static bool restore_checkpoint(tarn_trainer *t)
 {
     tarn_optimizer_zero_grad(t->optimizer);
     if (!tarn__checkpoint_load("trainer_run", t))
@@ -25,32 +25,32 @@ static bool go_back(tarn_trainer *t)
 
 /* True when the loss or a gradient of the next step is not finite. Computes gradients only; the optimizer step is the
  * caller's. */
-static bool is_bad(tarn_trainer *t)
+static bool step_is_nonfinite(tarn_trainer *t)
 {
-    tarn__step_metrics figures;
+    tarn__step_metrics metrics;
     tarn_scope *scope = tarn_scope_open();
-    bool bad = scope && tarn__train_gradients(t, &figures) &&
-               (!isfinite(tarn_item(figures.loss)) || tarn_optimizer_nonfinite(t->optimizer));
+    bool is_nonfinite = scope && tarn__train_gradients(t, &metrics) &&
+                        (!isfinite(tarn_item(metrics.loss)) || tarn_optimizer_nonfinite(t->optimizer));
     tarn_scope_close(scope);
-    return bad;
+    return is_nonfinite;
 }
 
 /* Number of good steps before the bad one; `last` if none is bad, which determinism rules out. */
-static int64_t count_good_steps(tarn_trainer *t, int64_t last)
+static int64_t count_finite_steps(tarn_trainer *t, int64_t last)
 {
-    while (t->place.step < last && !tarn_failed() && !is_bad(t)) {
+    while (t->state.step < last && !tarn_failed() && !step_is_nonfinite(t)) {
         tarn_optimizer_step(t->optimizer);
-        t->place.step++;
+        t->state.step++;
     }
-    return t->place.step;
+    return t->state.step;
 }
 
 static bool repeat(tarn_trainer *t, int64_t steps)
 {
-    while (t->place.step < steps && !tarn_failed()) {
-        tarn__step_metrics figures;
+    while (t->state.step < steps && !tarn_failed()) {
+        tarn__step_metrics metrics;
         tarn_scope *scope = tarn_scope_open();
-        tarn__train_step(t, &figures);
+        tarn__train_step(t, &metrics);
         tarn_scope_close(scope);
     }
     return !tarn_failed();
@@ -94,14 +94,14 @@ static void on_output(tarn__observer *observer, tarn_module *module, const tarn_
  * or a gradient. */
 static void find_layer(tarn_trainer *t, watch *w)
 {
-    tarn__step_metrics figures;
+    tarn__step_metrics metrics;
     tarn_scope *scope = tarn_scope_open();
     w->observer.on_output = on_output;
     tarn__observer *before = tarn__observe_forward(&w->observer);
-    bool good = scope && tarn__train_gradients(t, &figures);
+    bool good = scope && tarn__train_gradients(t, &metrics);
     tarn__observe_forward(before);
     if (good && !w->found[0]) {
-        const char *name = isfinite(tarn_item(figures.loss)) ? tarn_optimizer_nonfinite(t->optimizer) : NULL;
+        const char *name = isfinite(tarn_item(metrics.loss)) ? tarn_optimizer_nonfinite(t->optimizer) : NULL;
         snprintf(w->found, sizeof(w->found), name ? "the gradient of '%s'" : "the loss", name);
     }
     tarn_scope_close(scope);
@@ -120,16 +120,16 @@ bool tarn__find_nonfinite_evaluation(tarn_trainer *t, bool (*evaluate)(tarn_trai
     return tarn__raise(TARN_ERROR_ARGUMENT,
                        "trainer_run: step %" PRId64 ": the validation loss is not finite%s%s; the last checkpoint is "
                        "in '%s'; a smaller learning rate, a warm-up or clip_norm may help",
-                       t->place.step, w.found[0] ? ": first " : "", w.found, t->options.out);
+                       t->state.step, w.found[0] ? ": first " : "", w.found, t->options.out);
 }
 
 bool tarn__find_nonfinite(tarn_trainer *t, int64_t last)
 {
     watch w = {.found = ""};
-    if (!go_back(t))
+    if (!restore_checkpoint(t))
         return false;
-    int64_t good = count_good_steps(t, last);
-    if (tarn_failed() || !go_back(t) || !repeat(t, good) || !tarn__checkpoint_save(t))
+    int64_t good = count_finite_steps(t, last);
+    if (tarn_failed() || !restore_checkpoint(t) || !repeat(t, good) || !tarn__checkpoint_save(t))
         return false;
     find_layer(t, &w);
     if (tarn_failed())

@@ -7,9 +7,9 @@
 #include "train/trainer.h"
 
 enum {
-    STEADY = 5,
-    BEFORE = 10,
-    MOST_PROFILED = 10000
+    SAMPLE_WARMUP = 5,
+    PROFILE_WARMUP = 10,
+    MAX_PROFILED = 10000
 };                        /* steps before the first sample; before a profile; of a profile at most */
 #define SAMPLE_EVERY 10.0 /* seconds: a sample costs the step its events, and a wait */
 
@@ -20,18 +20,18 @@ bool tarn_trainer_profile(tarn_trainer *trainer, int64_t steps)
     if (!trainer || trainer->metrics)
         return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_profile: the trainer is %s",
                            trainer ? "running already" : "NULL");
-    if (steps < 0 || steps > MOST_PROFILED)
+    if (steps < 0 || steps > MAX_PROFILED)
         return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_profile: a profile of %lld steps; there may be 0 to %d",
-                           (long long)steps, MOST_PROFILED);
+                           (long long)steps, MAX_PROFILED);
     trainer->profile_wanted = steps;
     trainer->profile_taken = 0;
     return true;
 }
 
 /* Steps before the next evaluation or the end. */
-static int64_t steps_ahead(const tarn_trainer *t)
+static int64_t steps_until_eval(const tarn_trainer *t)
 {
-    int64_t to_evaluation = t->eval_every - t->place.step % t->eval_every, to_end = t->steps - t->place.step;
+    int64_t to_evaluation = t->eval_every - t->state.step % t->eval_every, to_end = t->steps - t->state.step;
     return to_evaluation < to_end ? to_evaluation : to_end;
 }
 
@@ -39,19 +39,19 @@ static int64_t steps_ahead(const tarn_trainer *t)
  * evaluation; if there is none, the profile gets the steps that exist. */
 static bool profile_is_due(const tarn_trainer *t)
 {
-    int64_t ahead = steps_ahead(t), left = t->steps - t->place.step;
+    int64_t ahead = steps_until_eval(t), left = t->steps - t->state.step;
     if (t->profile_wanted == 0 || t->profile_taken > 0)
         return false;
     if (left <= t->profile_wanted)
         return true;
-    return t->steps_in_run >= BEFORE && (ahead >= t->profile_wanted || t->place.step % t->eval_every == 0);
+    return t->steps_in_run >= PROFILE_WARMUP && (ahead >= t->profile_wanted || t->state.step % t->eval_every == 0);
 }
 
 /* The last step before a line of metrics, which waits for the device anyway. */
 static bool sample_is_due(const tarn_trainer *t)
 {
-    bool is_last = t->waiting == t->options.log_every - 1 || steps_ahead(t) == 1;
-    return is_last && t->steps_in_run >= STEADY &&
+    bool is_last = t->unread_steps == t->options.log_every - 1 || steps_until_eval(t) == 1;
+    return is_last && t->steps_in_run >= SAMPLE_WARMUP &&
            (t->utilization == 0 || tarn__platform_seconds() - t->sampled_at > SAMPLE_EVERY);
 }
 

@@ -18,38 +18,38 @@
 #include "core/tensor/tensor.h"
 #include "train/trainer.h"
 
-enum { WARM_UP = 3 }; /* eager steps first: they autotune and allocate */
+enum { WARMUP_STEPS = 3 }; /* eager steps first: they autotune and allocate */
 enum {
-    SMALL_SHARE = 16
+    MEMORY_DIVISOR = 16
 }; /* a step captured by default may need 1 / 16 of the free memory: a larger one is not bound by launches, and
     * captured it needs up to twice as much */
 /* a step captured by default has at most this many: with more, launch overhead no longer matters */
-enum { MOST_MICRO_BATCHES = 16 };
+enum { MAX_MICRO_BATCHES = 16 };
 
 /* ---- decision ---------------------------------------------------------------------------------------------------- */
 
 bool tarn__step_graph_plan(const char *function, tarn_trainer *t)
 {
-    const char *wish = t->options.capture;
-    bool can = tarn__can_capture(t->device), is_on = strcmp(wish, "on") == 0;
+    const char *mode = t->options.capture;
+    bool can = tarn__can_capture(t->device), is_on = strcmp(mode, "on") == 0;
     if (is_on && !can)
         return tarn__raise(
             TARN_ERROR_ARGUMENT,
             "%s: capture is on, but %s cannot capture a step; leave capture out, or choose a device that can", function,
             t->options.device);
-    bool has_room = t->memory_free == 0 || t->memory_needed <= t->memory_free / SMALL_SHARE;
-    t->captured.is_wanted =
+    bool has_memory = t->memory_free == 0 || t->memory_needed <= t->memory_free / MEMORY_DIVISOR;
+    t->step_graph.is_wanted =
         can &&
-        (is_on || (strcmp(wish, "off") != 0 && has_room && t->batch_size / t->micro_batch <= MOST_MICRO_BATCHES));
-    t->captured.is_required = is_on;
+        (is_on || (strcmp(mode, "off") != 0 && has_memory && t->batch_size / t->micro_batch <= MAX_MICRO_BATCHES));
+    t->step_graph.is_required = is_on;
     return true;
 }
 
 bool tarn__step_graph_is_due(tarn_trainer *t)
 {
-    if (t->marks || t->is_profiled)
+    if (t->phase_timer || t->is_profiled)
         return false; /* phases are timed in eager steps, which are bitwise identical */
-    return t->captured.is_wanted && !t->captured.is_over && t->captured.eager_steps++ >= WARM_UP;
+    return t->step_graph.is_wanted && !t->step_graph.has_failed && t->step_graph.eager_steps++ >= WARMUP_STEPS;
 }
 
 /* ---- static tensors ---------------------------------------------------------------------------------------------- */
@@ -60,14 +60,14 @@ static size_t batch_bytes(const tarn__step_graph *c)
 }
 
 /* Allocates the static tensors of the metrics, and the array for those of the batches, still empty. */
-static bool make_places(tarn_trainer *t)
+static bool alloc_static_tensors(tarn_trainer *t)
 {
-    tarn__step_graph *c = &t->captured;
-    c->figures.loss = tarn__scope_take(tarn_zeros(TARN_SHAPE(1), TARN_F32, t->device));
-    if (t->description.is_text)
-        c->figures.norm = tarn__scope_take(tarn_zeros(TARN_SHAPE(1), TARN_F32, t->device));
+    tarn__step_graph *c = &t->step_graph;
+    c->metrics.loss = tarn__scope_take(tarn_zeros(TARN_SHAPE(1), TARN_F32, t->device));
+    if (t->data_spec.is_text)
+        c->metrics.norm = tarn__scope_take(tarn_zeros(TARN_SHAPE(1), TARN_F32, t->device));
     else
-        c->figures.right = tarn__scope_take(tarn_zeros(TARN_SHAPE(1), TARN_I64, t->device));
+        c->metrics.correct = tarn__scope_take(tarn_zeros(TARN_SHAPE(1), TARN_I64, t->device));
     c->fields = tarn_dataset_field_count(t->training);
     c->micro_batches = (int)(t->batch_size / t->micro_batch);
     c->batch = tarn_failed() ? NULL : tarn__alloc(batch_bytes(c));
@@ -75,25 +75,25 @@ static bool make_places(tarn_trainer *t)
 }
 
 /* Copies a batch to its static tensors; the first one creates them. */
-static bool put_batch(tarn_tensor *const *fields, tarn_tensor **places, int count)
+static bool copy_batch(tarn_tensor *const *fields, tarn_tensor **buffers, int count)
 {
     for (int k = 0; k < count && !tarn_failed(); k++)
-        if (places[k])
-            tarn_copy(places[k], fields[k]);
+        if (buffers[k])
+            tarn_copy(buffers[k], fields[k]);
         else
-            places[k] = tarn__scope_take(tarn_clone(fields[k]));
+            buffers[k] = tarn__scope_take(tarn_clone(fields[k]));
     return !tarn_failed();
 }
 
 /* Reads all micro-batches of the next step. */
-static bool put_batches(tarn_trainer *t)
+static bool read_batches(tarn_trainer *t)
 {
-    tarn__step_graph *c = &t->captured;
-    bool good = c->batch || make_places(t);
+    tarn__step_graph *c = &t->step_graph;
+    bool good = c->batch || alloc_static_tensors(t);
     for (int i = 0; good && i < c->micro_batches; i++) {
         tarn_tensor *fields[TARN_MAX_FIELDS];
         tarn_scope *scope = tarn_scope_open();
-        good = scope && tarn__next_batch(t, fields) && put_batch(fields, c->batch + i * c->fields, c->fields);
+        good = scope && tarn__next_batch(t, fields) && copy_batch(fields, c->batch + i * c->fields, c->fields);
         tarn_scope_close(scope);
     }
     return good;
@@ -101,41 +101,41 @@ static bool put_batches(tarn_trainer *t)
 
 bool tarn__step_graph_batch(tarn_trainer *t, tarn_tensor **fields)
 {
-    tarn__step_graph *c = &t->captured;
-    memcpy(fields, c->batch + c->given++ * c->fields, sizeof(*fields) * (size_t)c->fields);
+    tarn__step_graph *c = &t->step_graph;
+    memcpy(fields, c->batch + c->batches_read++ * c->fields, sizeof(*fields) * (size_t)c->fields);
     return true;
 }
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
 
 /* Copies a metric to its static tensor; nothing if there is none. */
-static bool leave(tarn_tensor *place, tarn_tensor *figure)
+static bool copy_metric(tarn_tensor *buffer, tarn_tensor *metric)
 {
-    return !place || tarn_copy(place, tarn_reshape(tarn_detach(figure), TARN_SHAPE(1)));
+    return !buffer || tarn_copy(buffer, tarn_reshape(tarn_detach(metric), TARN_SHAPE(1)));
 }
 
 /* The function that is captured; also run eagerly if capturing failed. */
 static bool step(void *ctx)
 {
     tarn_trainer *t = ctx;
-    tarn__step_graph *c = &t->captured;
+    tarn__step_graph *c = &t->step_graph;
     tarn__step_metrics now;
-    c->given = 0;
-    c->is_feeding = true;
+    c->batches_read = 0;
+    c->uses_static_batch = true;
     tarn_scope *scope = tarn_scope_open();
     bool good = scope && tarn__train_gradients(t, &now) && tarn_optimizer_step(t->optimizer) &&
-                leave(c->figures.loss, now.loss) && leave(c->figures.right, now.right) &&
-                leave(c->figures.norm, now.norm);
+                copy_metric(c->metrics.loss, now.loss) && copy_metric(c->metrics.correct, now.correct) &&
+                copy_metric(c->metrics.norm, now.norm);
     tarn__phase_end(t);
     tarn_scope_close(scope);
-    c->is_feeding = false;
+    c->uses_static_batch = false;
     return good;
 }
 
 /* Captures the step. A failure is an error only with --capture on; else the run continues eagerly, with a warning. */
-static bool record(tarn_trainer *t)
+static bool capture(tarn_trainer *t)
 {
-    tarn__step_graph *c = &t->captured;
+    tarn__step_graph *c = &t->step_graph;
     tarn_empty_cache(t->device); /* the pool still caches the memory of eager steps; the captured one has its own */
     c->graph = tarn_graph_capture(t->device, step, t);
     if (c->graph)
@@ -143,7 +143,7 @@ static bool record(tarn_trainer *t)
     tarn__error_record why;
     tarn__error_save(&why);
     tarn_optimizer_zero_grad(t->optimizer); /* gradients that were captured but never computed */
-    c->is_over = true;
+    c->has_failed = true;
     if (c->is_required) {
         tarn__error_restore(&why);
         return tarn__raise_within("trainer_run");
@@ -153,14 +153,14 @@ static bool record(tarn_trainer *t)
     return true;
 }
 
-bool tarn__step_graph_run(tarn_trainer *t, tarn__step_metrics *figures)
+bool tarn__step_graph_run(tarn_trainer *t, tarn__step_metrics *metrics)
 {
-    tarn__step_graph *c = &t->captured;
+    tarn__step_graph *c = &t->step_graph;
     t->lr = tarn_optimizer_lr(t->optimizer); /* of this step: the launch advances the schedule */
-    if (!put_batches(t) || (!c->graph && !record(t)) || !(c->graph ? tarn_graph_run(c->graph) : step(t)))
+    if (!read_batches(t) || (!c->graph && !capture(t)) || !(c->graph ? tarn_graph_run(c->graph) : step(t)))
         return false;
-    t->place.step++;
-    *figures = c->figures;
+    t->state.step++;
+    *metrics = c->metrics;
     return true;
 }
 
@@ -168,13 +168,13 @@ bool tarn__step_graph_run(tarn_trainer *t, tarn__step_metrics *figures)
 
 void tarn__step_graph_reset(tarn_trainer *t)
 {
-    tarn__step_graph *c = &t->captured;
+    tarn__step_graph *c = &t->step_graph;
     tarn_graph_free(c->graph);
     for (int i = 0; c->batch && i < c->micro_batches * c->fields; i++)
         tarn_free(c->batch[i]);
     tarn__release(c->batch, batch_bytes(c));
-    tarn_free(c->figures.loss);
-    tarn_free(c->figures.right);
-    tarn_free(c->figures.norm);
+    tarn_free(c->metrics.loss);
+    tarn_free(c->metrics.correct);
+    tarn_free(c->metrics.norm);
     *c = (tarn__step_graph){.is_wanted = c->is_wanted, .is_required = c->is_required};
 }

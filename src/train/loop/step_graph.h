@@ -9,21 +9,21 @@
 /* Metrics of a step, on the device. They belong to the open scope, or to a captured step. */
 typedef struct tarn__step_metrics {
     tarn_tensor *loss;
-    tarn_tensor *right; /* correct answers of a classifier; NULL: none */
-    tarn_tensor *norm;  /* of the gradients; NULL: not measured */
+    tarn_tensor *correct; /* correct answers of a classifier; NULL: none */
+    tarn_tensor *norm;    /* of the gradients; NULL: not measured */
 } tarn__step_metrics;
 
 /* A trainer's captured step. Zeroed: none. */
 typedef struct tarn__step_graph {
     bool is_wanted, is_required; /* by the options: capture a step, and fail if that is impossible */
-    bool is_over;                /* capturing failed: the rest of the run is eager */
+    bool has_failed;             /* capturing failed: the rest of the run is eager */
     int64_t eager_steps;         /* of this run, before the first captured one */
     tarn_graph *graph;           /* NULL: not captured yet */
     tarn_tensor **batch;         /* static inputs: [micro_batches][fields], owned */
     int fields, micro_batches;
-    bool is_feeding;            /* the step is running: tarn__next_batch() reads `batch` */
-    int given;                  /* micro-batches read so far */
-    tarn__step_metrics figures; /* static outputs, [1] each, owned */
+    bool uses_static_batch;     /* the step is running: tarn__next_batch() reads `batch` */
+    int batches_read;           /* micro-batches read so far */
+    tarn__step_metrics metrics; /* static outputs, [1] each, owned */
 } tarn__step_graph;
 
 /* Decides by options, device and memory whether steps are captured. False with an error if that is required and
@@ -35,7 +35,7 @@ bool tarn__step_graph_is_due(tarn_trainer *trainer);
 
 /* Runs the next step as a captured one; the first call captures it. The metrics belong to the captured step and are
  * valid until the next one. */
-bool tarn__step_graph_run(tarn_trainer *trainer, tarn__step_metrics *figures);
+bool tarn__step_graph_run(tarn_trainer *trainer, tarn__step_metrics *metrics);
 
 /* For tarn__next_batch(): the next micro-batch of the running step. Borrowed from the captured step. */
 bool tarn__step_graph_batch(tarn_trainer *trainer, tarn_tensor **fields);

@@ -99,12 +99,12 @@ static bool fits_in_memory(const tarn_trainer *t)
 /* Without a thread the files are written here. */
 bool tarn__async_checkpoint_save(tarn_trainer *t)
 {
-    if (!tarn__async_checkpoint_wait(t->behind))
+    if (!tarn__async_checkpoint_wait(t->async_checkpoint))
         return false;
     if (!fits_in_memory(t))
         return tarn__checkpoint_save(t);
-    if (!t->behind && !(t->behind = tarn__alloc(sizeof(*t->behind))))
+    if (!t->async_checkpoint && !(t->async_checkpoint = tarn__alloc(sizeof(*t->async_checkpoint))))
         return false;
-    return tarn__checkpoint_snapshot(t, &t->behind->files, &t->behind->renames) &&
-           (start(t->behind) || write_all(t->behind));
+    return tarn__checkpoint_snapshot(t, &t->async_checkpoint->files, &t->async_checkpoint->renames) &&
+           (start(t->async_checkpoint) || write_all(t->async_checkpoint));
 }

@@ -41,7 +41,7 @@ static const char *next_of(const tarn_trainer *t, int which, tarn__path *path)
 }
 
 /* Renames the files of a complete new checkpoint; trainer.json, which commits it, last. */
-static bool take_names(const char *function, const tarn_trainer *t)
+static bool commit_files(const char *function, const tarn_trainer *t)
 {
     tarn__path from, to;
     for (int i = 0; i < FILES; i++)
@@ -55,7 +55,7 @@ static bool recover(const char *function, const tarn_trainer *t)
 {
     tarn__path path;
     if (tarn__path_exists(next_of(t, STATE, &path)))
-        return take_names(function, t);
+        return commit_files(function, t);
     for (int i = 0; i < STATE; i++)
         tarn__file_remove(next_of(t, i, &path));
     return true;
@@ -177,7 +177,7 @@ static bool read_instructions(const tarn_trainer *t, const tarn__json_file *docu
 /* Field order is that of the file; the checksum covers all fields. */
 static bool write_state(const tarn_trainer *t, const tarn__rng_state *random, const char *path)
 {
-    const tarn__run_state *p = &t->place;
+    const tarn__run_state *p = &t->state;
     tarn__json_file *document = tarn__json_file_new("trainer_run");
     bool good = document && tarn__json_file_set_int(document, "format", FORMAT) &&
                 tarn__json_file_add_checksum(document) && tarn__json_file_set_int(document, "step", p->step) &&
@@ -209,7 +209,7 @@ static bool read_random(tarn_trainer *t, const tarn__json_file *document)
     return true;
 }
 
-/* t->place changes only after all of the file was read and verified. */
+/* t->state changes only after all of the file was read and verified. */
 static bool read_state(const char *function, tarn_trainer *t, const char *path)
 {
     int64_t format;
@@ -232,7 +232,7 @@ static bool read_state(const char *function, tarn_trainer *t, const char *path)
         read_instructions(t, document);
     tarn__json_file_free(document);
     if (good)
-        t->place = p;
+        t->state = p;
     return good;
 }
 
@@ -243,7 +243,7 @@ static bool write_next(tarn_trainer *t)
 {
     tarn__path path;
     tarn__rng_state random = tarn__random_save(); /* during a run the thread's generator is the run's */
-    if (tarn_failed() || !tarn_loader_tell(t->loader, &t->place.loader))
+    if (tarn_failed() || !tarn_loader_tell(t->loader, &t->state.loader))
         return false;
     next_of(t, MODEL, &path);
     return (t->options.lora ? tarn__adapters_save(t, path.text) : tarn_module_save(t->model, path.text)) &&
@@ -253,35 +253,35 @@ static bool write_next(tarn_trainer *t)
 
 bool tarn__checkpoint_save(tarn_trainer *t)
 {
-    return write_next(t) && take_names("trainer_run", t);
+    return write_next(t) && commit_files("trainer_run", t);
 }
 
-bool tarn__checkpoint_snapshot(tarn_trainer *t, tarn__memfiles *kept, tarn__checkpoint_renames *renaming)
+bool tarn__checkpoint_snapshot(tarn_trainer *t, tarn__memfiles *files, tarn__checkpoint_renames *renames)
 {
-    tarn__memfiles_open(kept);
+    tarn__memfiles_open(files);
     bool good = write_next(t);
     tarn__memfiles_close();
     for (int i = 0; i < FILES; i++) {
-        next_of(t, i, &renaming->from[i]);
-        path_of(t, i, &renaming->to[i]);
+        next_of(t, i, &renames->from[i]);
+        path_of(t, i, &renames->to[i]);
     }
     return good;
 }
 
 /* The files belong together if trainer.json and the optimizer are at the same step. */
-static bool belongs_together(const char *function, const tarn_trainer *t)
+static bool check_same_step(const char *function, const tarn_trainer *t)
 {
     int64_t steps = tarn_optimizer_steps(t->optimizer);
-    return steps == t->place.step ||
+    return steps == t->state.step ||
            tarn__raise(TARN_ERROR_FORMAT,
                        "%s: '%s' is not a complete checkpoint: trainer.json is at step %" PRId64
                        ", optimizer.safetensors at step %" PRId64,
-                       function, t->options.out, t->place.step, steps);
+                       function, t->options.out, t->state.step, steps);
 }
 
 /* Without trainer.json a run has not started, or the file is lost: then there are weights, which the first step would
  * overwrite. Adapters are no sign of that: they are saved before the first checkpoint. */
-static bool check_not_begun(const char *function, const tarn_trainer *t)
+static bool check_not_started(const char *function, const tarn_trainer *t)
 {
     const char *const names[] = {"optimizer.safetensors", "best.safetensors", "best",
                                  t->options.lora ? "optimizer.safetensors" : "model.safetensors"};
@@ -297,19 +297,19 @@ static bool check_not_begun(const char *function, const tarn_trainer *t)
 }
 
 /* Waits for a pending write first: its renames must not race with recover(). Weights, optimizer and loader are then at
- * t->place. */
+ * t->state. */
 bool tarn__checkpoint_load(const char *function, tarn_trainer *t)
 {
     tarn__path path;
-    if (tarn_failed() || !tarn__async_checkpoint_wait(t->behind) || !recover(function, t))
+    if (tarn_failed() || !tarn__async_checkpoint_wait(t->async_checkpoint) || !recover(function, t))
         return false;
     if (!tarn__path_exists(path_of(t, STATE, &path)))
-        return check_not_begun(function, t);
+        return check_not_started(function, t);
     if (!read_state(function, t, path.text))
         return false;
     path_of(t, MODEL, &path);
     bool good =
         (t->options.lora ? tarn__adapters_load(function, t, path.text) : tarn_module_load(t->model, path.text, NULL)) &&
-        tarn_optimizer_load(t->optimizer, path_of(t, OPTIMIZER, &path)) && tarn_loader_seek(t->loader, t->place.loader);
-    return good ? belongs_together(function, t) : tarn__raise_within(function);
+        tarn_optimizer_load(t->optimizer, path_of(t, OPTIMIZER, &path)) && tarn_loader_seek(t->loader, t->state.loader);
+    return good ? check_same_step(function, t) : tarn__raise_within(function);
 }

@@ -86,12 +86,12 @@ tarn__metrics *tarn__metrics_open(const tarn_trainer *t)
     snprintf(metrics->title, sizeof(metrics->title), "%s on %.40s", t->options.model, t->options.data);
     /* by the file, not by the step: a program may have been killed before its first checkpoint */
     bool is_resumed = tarn__path_exists(metrics->path.text);
-    if (tarn__report_settings_collect(t, &metrics->settings) && truncate_after(metrics->path.text, t->place.step)) {
+    if (tarn__report_settings_collect(t, &metrics->settings) && truncate_after(metrics->path.text, t->state.step)) {
         metrics->lines = fopen(metrics->path.text, "a");
         if (!metrics->lines)
             tarn__raise(TARN_ERROR_IO, "trainer_run: '%s' cannot be opened for writing", metrics->path.text);
         metrics->events = metrics->lines ? tarn__tensorboard_open(t->options.out) : NULL;
-        if (metrics->events && (!is_resumed || tarn__tensorboard_resume(metrics->events, t->place.step + 1)))
+        if (metrics->events && (!is_resumed || tarn__tensorboard_resume(metrics->events, t->state.step + 1)))
             return metrics;
     }
     tarn__metrics_close(metrics);

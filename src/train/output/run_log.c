@@ -15,7 +15,7 @@
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 /* "runs/mnist" and "runs/mnist/" → "runs/log.jsonl" */
-static const char *log_beside(const char *folder, tarn__path *path)
+static const char *log_path(const char *folder, tarn__path *path)
 {
     size_t length = strlen(folder);
     while (length > 1 && folder[length - 1] == '/')
@@ -27,7 +27,7 @@ static const char *log_beside(const char *folder, tarn__path *path)
 }
 
 /* The run: folder, model, data, device. A device that cannot be queried has an empty description. */
-static bool write_what(const tarn_trainer *t, tarn__json_file *d)
+static bool write_run(const tarn_trainer *t, tarn__json_file *d)
 {
     const tarn_train_options *o = &t->options;
     tarn_device_info info = {.description = ""};
@@ -42,46 +42,46 @@ static bool write_what(const tarn_trainer *t, tarn__json_file *d)
 }
 
 /* This segment's steps and times; loss and val_loss are NaN, written as null, if it had none. */
-static bool write_how(const tarn_trainer *t, const tarn__run_segment *part, tarn__json_file *d)
+static bool write_segment(const tarn_trainer *t, const tarn__run_segment *segment, tarn__json_file *d)
 {
-    const tarn__run_state *p = &t->place;
-    double seconds = p->seconds - part->seconds,
-           a_step = p->step > part->step ? seconds / (double)(p->step - part->step) : NAN;
-    return tarn__json_file_set_int(d, "first_step", part->step) && tarn__json_file_set_int(d, "step", p->step) &&
+    const tarn__run_state *p = &t->state;
+    double seconds = p->seconds - segment->seconds,
+           per_step = p->step > segment->step ? seconds / (double)(p->step - segment->step) : NAN;
+    return tarn__json_file_set_int(d, "first_step", segment->step) && tarn__json_file_set_int(d, "step", p->step) &&
            tarn__json_file_set_int(d, "steps", t->steps) && tarn__json_file_set_real(d, "seconds", seconds) &&
-           tarn__json_file_set_real(d, "seconds_per_1000_steps", 1000 * a_step) &&
-           tarn__json_file_set_real(d, "seconds_per_epoch", a_step * (double)t->steps_in_epoch) &&
+           tarn__json_file_set_real(d, "seconds_per_1000_steps", 1000 * per_step) &&
+           tarn__json_file_set_real(d, "seconds_per_epoch", per_step * (double)t->steps_in_epoch) &&
            tarn__json_file_set_real(d, "loss", t->last_loss) &&
-           tarn__json_file_set_real(d, "val_loss", t->last_judged) &&
+           tarn__json_file_set_real(d, "val_loss", t->last_val_loss) &&
            tarn__json_file_set_int(d, "best_step", p->best_step) &&
            tarn__json_file_set_real(d, "best_loss", p->best_step ? p->best_loss : NAN) &&
-           tarn__json_file_set_real(d, "best_accuracy",
-                                    p->best_step && !t->description.is_text ? p->best_accuracy : NAN);
+           tarn__json_file_set_real(d, "best_accuracy", p->best_step && !t->data_spec.is_text ? p->best_accuracy : NAN);
 }
 
 /* The pending error of the run survives; a failure to log is a warning only. */
-void tarn__log_run(const tarn_trainer *t, const tarn__run_segment *part, const char *end)
+void tarn__log_run(const tarn_trainer *t, const tarn__run_segment *segment, const char *end)
 {
     char date[32];
     tarn__path path;
-    tarn__error_record ended_with, none;
-    tarn__error_save(&ended_with);
+    tarn__error_record run_error, none;
+    tarn__error_save(&run_error);
     tarn__platform_date(date, sizeof(date));
     tarn__json_file *d = tarn__json_file_new("trainer_run");
     bool good = d && tarn__json_file_set_string(d, "date", date) && tarn__json_file_set_string(d, "end", end) &&
-                write_what(t, d) && write_how(t, part, d) && tarn__json_file_set_string(d, "version", tarn_version()) &&
-                tarn__json_file_append(d, log_beside(t->options.out, &path));
+                write_run(t, d) && write_segment(t, segment, d) &&
+                tarn__json_file_set_string(d, "version", tarn_version()) &&
+                tarn__json_file_append(d, log_path(t->options.out, &path));
     tarn__json_file_free(d);
     if (!good) /* a warning: the run itself is complete */
         tarn__log(TARN_LOG_WARNING, "the run in '%s' was not added to the log of runs: %s", t->options.out,
                   tarn_error());
     tarn__error_save(&none);
-    tarn__error_restore(&ended_with);
+    tarn__error_restore(&run_error);
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-static bool read_texts(const tarn__json_file *d, tarn_logged_run *r)
+static bool read_strings(const tarn__json_file *d, tarn_logged_run *r)
 {
     return (r->date = tarn__json_file_string(d, "date")) && (r->end = tarn__json_file_string(d, "end")) &&
            (r->folder = tarn__json_file_string(d, "folder")) && (r->model = tarn__json_file_string(d, "model")) &&
@@ -116,7 +116,7 @@ static bool read_line(const char *path, int64_t number, const char *line, size_t
     char name[sizeof(tarn__path) + 32];
     snprintf(name, sizeof(name), "%s line %lld", path, (long long)number);
     tarn__json_file *d = tarn__json_file_parse("runs_read", name, line, length);
-    bool good = d && read_texts(d, &run) && read_numbers(d, &run);
+    bool good = d && read_strings(d, &run) && read_numbers(d, &run);
     if (good)
         visit(&run, ctx);
     tarn__json_file_free(d);

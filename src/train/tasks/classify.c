@@ -11,8 +11,8 @@
 
 /* Sums over the batches so far, on the device. They belong to the scope of evaluate(). */
 typedef struct sums {
-    tarn_tensor *loss;            /* f64 [] */
-    tarn_tensor *samples, *right; /* i64 [classes] */
+    tarn_tensor *loss;              /* f64 [] */
+    tarn_tensor *samples, *correct; /* i64 [classes] */
 } sums;
 
 /* fields[0] is the input, fields[1] the label, [B]. A one-hot matrix, [B, classes], makes the counts per class two
@@ -23,10 +23,10 @@ static bool add_batch(tarn_module *model, int64_t classes, tarn_tensor *const *f
                 *logits = tarn_forward(model, tarn__batch_input(model, fields[0]));
     tarn_tensor *loss = tarn_cross_entropy(logits, label, &(tarn_cross_entropy_options){.reduction = TARN_REDUCE_SUM});
     tarn_tensor *of_class = tarn_one_hot(label, classes, TARN_I64);
-    tarn_tensor *right = tarn_cast(tarn_eq(tarn_argmax(logits, 1, true), tarn_unsqueeze(label, 1)), TARN_I64);
+    tarn_tensor *correct = tarn_cast(tarn_eq(tarn_argmax(logits, 1, true), tarn_unsqueeze(label, 1)), TARN_I64);
     return tarn_add_inplace(s->loss, tarn_cast(loss, TARN_F64)) &&
            tarn_add_inplace(s->samples, tarn_sum(of_class, TARN_AXES(0), false)) &&
-           tarn_add_inplace(s->right, tarn_sum(tarn_mul(of_class, right), TARN_AXES(0), false));
+           tarn_add_inplace(s->correct, tarn_sum(tarn_mul(of_class, correct), TARN_AXES(0), false));
 }
 
 /* One scope per batch: only the sums survive it. The end of an epoch and an error both end the loop; tarn_failed()
@@ -52,20 +52,20 @@ static bool read_sums(const sums *s, int64_t classes, tarn_evaluation *evaluatio
                       int64_t *class_correct)
 {
     size_t bytes = sizeof(int64_t) * (size_t)classes;
-    int64_t *samples = tarn__alloc(bytes), *right = tarn__alloc(bytes), all = 0, all_right = 0;
-    bool good = samples && right && tarn_read(s->samples, samples, bytes) && tarn_read(s->right, right, bytes);
+    int64_t *samples = tarn__alloc(bytes), *correct = tarn__alloc(bytes), all = 0, all_correct = 0;
+    bool good = samples && correct && tarn_read(s->samples, samples, bytes) && tarn_read(s->correct, correct, bytes);
     for (int64_t i = 0; good && i < classes; i++) {
         all += samples[i];
-        all_right += right[i];
+        all_correct += correct[i];
         if (class_samples)
             class_samples[i] = samples[i];
         if (class_correct)
-            class_correct[i] = right[i];
+            class_correct[i] = correct[i];
     }
     tarn__release(samples, bytes);
-    tarn__release(right, bytes);
+    tarn__release(correct, bytes);
     double loss = good ? tarn_item(s->loss) : NAN;
-    *evaluation = (tarn_evaluation){all, loss / (double)all, (double)all_right / (double)all};
+    *evaluation = (tarn_evaluation){all, loss / (double)all, (double)all_correct / (double)all};
     return good && !tarn_failed();
 }
 
@@ -95,7 +95,7 @@ bool tarn_evaluate(tarn_module *model, tarn_loader *loader, int64_t classes, tar
                    int64_t *class_samples, int64_t *class_correct)
 {
     const char *missing = !model ? "the model" : !loader ? "the loader" : !evaluation ? "the result" : NULL;
-    tarn_loader_state place;
+    tarn_loader_state state;
     if (tarn_failed())
         return false;
     if (missing)
@@ -103,12 +103,12 @@ bool tarn_evaluate(tarn_module *model, tarn_loader *loader, int64_t classes, tar
     if (classes < 1 || tarn_module_parameter_count(model) < 1)
         return tarn__raise(TARN_ERROR_ARGUMENT, "evaluate: %s",
                            classes < 1 ? "there must be at least 1 class" : "the model has no parameters");
-    if (!tarn_loader_tell(loader, &place))
+    if (!tarn_loader_tell(loader, &state))
         return tarn__raise_within("evaluate");
-    if (place.batch != 0)
+    if (state.batch != 0)
         return tarn__raise(
             TARN_ERROR_ARGUMENT,
             "evaluate: the loader has given %lld batches of its epoch already; begin with a new one, or seek",
-            (long long)place.batch);
+            (long long)state.batch);
     return evaluate(model, loader, classes, evaluation, class_samples, class_correct);
 }

@@ -20,7 +20,7 @@
 #include "train/options.h"
 
 enum {
-    WINDOW = 2048
+    MAX_DEFAULT_CONTEXT = 2048
 }; /* default context in tokens: few documents fill the context of published models, and activations grow with it */
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */
@@ -83,7 +83,7 @@ static bool holds(const char *folder, const char *name)
 
 /* Replaces a run folder by its best/ folder, in o->base. A folder with adapters alone is an error: it has no weights to
  * train. */
-static bool resolve(const char *function, tarn_train_options *o)
+static bool resolve_base(const char *function, tarn_train_options *o)
 {
     char best[sizeof(o->base)];
     if (tarn__ends_with(o->base, ".gguf"))
@@ -107,7 +107,7 @@ static tarn_dtype dtype_of(const tarn_train_options *o)
 }
 
 /* Stops the walk at the first quantized weight: false ends it. */
-static bool find_blocks(const tarn__parameter *parameter, void *found)
+static bool find_quantized(const tarn__parameter *parameter, void *found)
 {
     if (parameter->is_buffer && tarn__is_quantized(parameter->tensor->view.dtype))
         *(const tarn__parameter **)found = parameter;
@@ -118,7 +118,7 @@ static bool find_blocks(const tarn__parameter *parameter, void *found)
 static bool check_trained(const char *function, const tarn_trainer *t)
 {
     const tarn__parameter *found = NULL;
-    tarn__module_walk_over(t->model, TARN__MODULE_BUFFERS, find_blocks, &found);
+    tarn__module_walk_over(t->model, TARN__MODULE_BUFFERS, find_quantized, &found);
     return !found || t->options.lora ||
            tarn__raise(TARN_ERROR_ARGUMENT,
                        "%s: '%s' holds blocks ('%.200s' is %s), which cannot be trained; train adapters beside them "
@@ -129,7 +129,7 @@ static bool check_trained(const char *function, const tarn_trainer *t)
 
 /* Creates the model of a resumed run from its config.json, without values: its checkpoint is loaded later. The caller
  * owns it. NULL with an error. */
-static tarn_module *make_again(const char *function, const tarn_trainer *t, tarn_device device)
+static tarn_module *create_from_config(const char *function, const tarn_trainer *t, tarn_device device)
 {
     tarn__path path;
     tarn__json_file *config = tarn__json_file_open(function, tarn__path_in(t->options.out, "config.json", &path));
@@ -144,14 +144,15 @@ static tarn_module *make_again(const char *function, const tarn_trainer *t, tarn
 bool tarn__base_model_open(const char *function, tarn_trainer *t, tarn_device device)
 {
     tarn_train_options *o = &t->options;
-    if (!t->is_resumed && !resolve(function, o))
+    if (!t->is_resumed && !resolve_base(function, o))
         return false;
-    bool has_own =
+    bool has_checkpoint =
         t->is_resumed && !o->lora && (holds(o->out, "model.safetensors") || holds(o->out, "model.safetensors.next"));
-    t->model = has_own ? make_again(function, t, device)
-                       : tarn_model_open(o->base, device,
-                                         &(tarn_model_open_options){.dtype = dtype_of(o),
-                                                                    .quantize = tarn__quant_type_named(o->quantize)});
+    t->model = has_checkpoint
+                   ? create_from_config(function, t, device)
+                   : tarn_model_open(o->base, device,
+                                     &(tarn_model_open_options){.dtype = dtype_of(o),
+                                                                .quantize = tarn__quant_type_named(o->quantize)});
     if (t->model)
         return check_trained(function, t);
     return tarn__raise_within(function);
@@ -159,7 +160,7 @@ bool tarn__base_model_open(const char *function, tarn_trainer *t, tarn_device de
 
 /* Copies the sizes of the base to the options. Sizes that were given, perhaps by the config.json of another run, must
  * match. The context may be shorter than the base's, never longer. */
-static bool take_sizes(const char *function, tarn_train_options *o, const tarn__model_sizes *own)
+static bool copy_sizes(const char *function, tarn_train_options *o, const tarn__model_sizes *own)
 {
     const struct {
         const char *name;
@@ -178,7 +179,7 @@ static bool take_sizes(const char *function, tarn_train_options *o, const tarn__
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: context is %" PRId64 ", but the model in '%s' looks at %" PRId64 " tokens at most",
                            function, o->context, o->base, own->context);
-    o->context = o->context ? o->context : own->context < WINDOW ? own->context : WINDOW;
+    o->context = o->context ? o->context : own->context < MAX_DEFAULT_CONTEXT ? own->context : MAX_DEFAULT_CONTEXT;
     return true;
 }
 
@@ -197,7 +198,7 @@ bool tarn__base_model_complete(const char *function, tarn_trainer *t, const tarn
     if (o->dropout > 0 && !kind->has_dropout)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: dropout is %g, but a %s has none; lora_dropout is for adapters",
                            function, o->dropout, info.type);
-    if (!take_sizes(function, o, &own))
+    if (!copy_sizes(function, o, &own))
         return false;
     snprintf(o->model, sizeof(o->model), "%s", info.type);
     /* dropout and recompute are no part of a stored model */

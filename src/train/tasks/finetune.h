@@ -30,7 +30,7 @@ bool tarn__frozen_verify(const char *function, const tarn_trainer *trainer);
 
 /* Writes frozen.json, adapter_config.json and the current adapters to the folder of a run with adapters. Does nothing
  * for other runs. */
-bool tarn__adapters_begin(const tarn_trainer *trainer);
+bool tarn__adapters_write_files(const tarn_trainer *trainer);
 
 /* Writes the adapters to a file with PEFT's names, and reads them into a model that has adapters of the same shapes. */
 bool tarn__adapters_save(const tarn_trainer *trainer, const char *path);

@@ -17,14 +17,14 @@
 #include "formats/json_file.h"
 #include "nn/module.h"
 
-enum { PART = 8 << 20 }; /* bytes read at once; a longer row is read whole */
-#define FORMAT 1         /* of frozen.json */
+enum { CHUNK_BYTES = 8 << 20 }; /* bytes read at once; a longer row is read whole */
+#define FORMAT 1                /* of frozen.json */
 #define PRIME UINT64_C(0x9e3779b97f4a7c15)
 
 /* ---- hashing ----------------------------------------------------------------------------------------------------- */
 
 /* Finalizer: spreads each input bit over the result. */
-static uint64_t mixed(uint64_t x)
+static uint64_t mix(uint64_t x)
 {
     x = (x ^ (x >> 32)) * UINT64_C(0xd6e8feb86659fd93);
     return x ^ (x >> 29);
@@ -34,35 +34,35 @@ static uint64_t mixed(uint64_t x)
  * are read in host byte order. */
 static uint64_t hash_of(uint64_t seed, const unsigned char *bytes, size_t count)
 {
-    uint64_t lane[4] = {seed, seed ^ PRIME, seed + PRIME, ~seed}, word[4];
+    uint64_t acc[4] = {seed, seed ^ PRIME, seed + PRIME, ~seed}, word[4];
     size_t at = 0;
     for (; at + sizeof(word) <= count; at += sizeof(word)) {
         memcpy(word, bytes + at, sizeof(word));
         for (int i = 0; i < 4; i++) {
-            lane[i] = (lane[i] ^ word[i]) * PRIME;
-            lane[i] ^= lane[i] >> 31;
+            acc[i] = (acc[i] ^ word[i]) * PRIME;
+            acc[i] ^= acc[i] >> 31;
         }
     }
     for (; at < count; at++)
-        lane[0] = (lane[0] ^ bytes[at]) * PRIME;
+        acc[0] = (acc[0] ^ bytes[at]) * PRIME;
     uint64_t hash = count;
     for (int i = 0; i < 4; i++)
-        hash = mixed(hash * PRIME ^ lane[i]);
+        hash = mix(hash * PRIME ^ acc[i]);
     return hash;
 }
 
 /* Rows per read: about PART bytes, at least 1. */
-static int64_t rows_in_part(const tarn_tensor *tensor, int64_t rows)
+static int64_t rows_per_chunk(const tarn_tensor *tensor, int64_t rows)
 {
     int64_t row_bytes = (int64_t)tarn_bytes(tensor) / (rows > 0 ? rows : 1),
-            part = row_bytes > 0 ? PART / row_bytes : rows;
+            part = row_bytes > 0 ? CHUNK_BYTES / row_bytes : rows;
     return part < 1 ? 1 : part < rows ? part : rows;
 }
 
 /* Dtype and shape are hashed first, so that equal bytes of another type differ. False with an error. */
 static bool hash_tensor(tarn_tensor *tensor, uint64_t *hash)
 {
-    int64_t rows = tensor->view.rank ? tensor->view.shape[0] : 1, step = rows_in_part(tensor, rows);
+    int64_t rows = tensor->view.rank ? tensor->view.shape[0] : 1, step = rows_per_chunk(tensor, rows);
     size_t buffer_bytes = rows > 0 ? (size_t)((int64_t)tarn_bytes(tensor) / rows * step) : 0;
     unsigned char *bytes = tarn__alloc(buffer_bytes ? buffer_bytes : 1);
     bool good = bytes != NULL;
@@ -91,22 +91,22 @@ static bool add(tarn__frozen_hash *f, const char *name, uint64_t hash)
     tarn__frozen_tensor added = {tarn__string_copy(name), hash};
     if (!added.name)
         return false;
-    f->all = hash_of(mixed(f->all ^ hash), (const unsigned char *)name, strlen(name)) | 1; /* 0 is none */
+    f->all = hash_of(mix(f->all ^ hash), (const unsigned char *)name, strlen(name)) | 1; /* 0 is none */
     f->tensor[f->count++] = added;
     return true;
 }
 
 /* Context of the walk over a model. */
-typedef struct taking {
+typedef struct hash_walk {
     const tarn_module *model;
     tarn__frozen_hash *frozen;
     bool good;
-} taking;
+} hash_walk;
 
 /* Everything that the optimizer does not change: buffers, and parameters without a gradient. */
-static bool take_one(const tarn__parameter *parameter, void *ctx)
+static bool hash_one(const tarn__parameter *parameter, void *ctx)
 {
-    taking *t = ctx;
+    hash_walk *t = ctx;
     uint64_t hash;
     if (!parameter->is_buffer && parameter->tensor->requires_grad)
         return true;
@@ -117,9 +117,9 @@ static bool take_one(const tarn__parameter *parameter, void *ctx)
 bool tarn__frozen_hash_compute(const char *function, const tarn_module *model, tarn__frozen_hash *frozen)
 {
     *frozen = (tarn__frozen_hash){0};
-    taking t = {model, frozen, !tarn_failed()};
+    hash_walk t = {model, frozen, !tarn_failed()};
     if (t.good)
-        tarn__module_walk_over(model, TARN__MODULE_STATE, take_one, &t);
+        tarn__module_walk_over(model, TARN__MODULE_STATE, hash_one, &t);
     return t.good || tarn__raise_within(function);
 }
 

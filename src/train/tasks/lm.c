@@ -20,12 +20,12 @@
 #include "train/tasks/finetune.h"
 #include "train/trainer.h"
 
-#define VALIDATION_SHARE 0.1 /* default fraction of the documents of a chat dataset */
+#define DEFAULT_VAL_FRACTION 0.1 /* default fraction of the documents of a chat dataset */
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */
 
 /* Name of a given option that does not apply to the task (text or classes); NULL: none. */
-static const char *out_of_place(const tarn_train_options *o, bool is_text)
+static const char *inapplicable_option(const tarn_train_options *o, bool is_text)
 {
     const struct {
         const char *name;
@@ -58,7 +58,7 @@ static const char *out_of_place(const tarn_train_options *o, bool is_text)
 /* The architecture must fit the data too. False with an error. */
 bool tarn__lm_check(const char *function, const tarn_train_options *o, bool is_text)
 {
-    const char *name = out_of_place(o, is_text);
+    const char *name = inapplicable_option(o, is_text);
     bool is_language = tarn__arch_find_trainable(o->model) != NULL;
     if (name)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is for %s, but the data is '%.200s'", function, name,
@@ -73,8 +73,8 @@ bool tarn__lm_check(const char *function, const tarn_train_options *o, bool is_t
 /* A resumed run has all sizes in its config.json, and weights of these sizes: a damaged file must not create another
  * model, or a huge one. Compared by the bytes of model.safetensors, before anything is allocated. False with an error.
  */
-static bool check_sizes_again(const char *function, const tarn_trainer *t, const tarn__arch *kind,
-                              const tarn__model_sizes *sizes)
+static bool check_checkpoint_size(const char *function, const tarn_trainer *t, const tarn__arch *kind,
+                                  const tarn__model_sizes *sizes)
 {
     const tarn_train_options *o = &t->options;
     tarn__path path;
@@ -114,7 +114,8 @@ bool tarn__lm_sizes(const char *function, tarn_trainer *t)
         return tarn__base_model_complete(function, t, &sizes);
     if (!kind)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no language model '%.64s'", function, o->model);
-    if (!kind->complete(function, o->model, &sizes) || (t->is_resumed && !check_sizes_again(function, t, kind, &sizes)))
+    if (!kind->complete(function, o->model, &sizes) ||
+        (t->is_resumed && !check_checkpoint_size(function, t, kind, &sizes)))
         return false;
     o->layers = sizes.layers;
     o->heads = sizes.heads;
@@ -162,9 +163,9 @@ static bool complete(const char *function, tarn_trainer *t)
 /* ---- data and model ---------------------------------------------------------------------------------------------- */
 
 /* The data of a resumed run must be the data that it started with: the loader state is an index into it. */
-static bool is_described(const char *function, const tarn_trainer *t, const tarn__data_spec *found)
+static bool check_same_text(const char *function, const tarn_trainer *t, const tarn__data_spec *found)
 {
-    const tarn__data_spec *d = &t->description;
+    const tarn__data_spec *d = &t->data_spec;
     return (d->training_tokens == found->training_tokens && d->validation_tokens == found->validation_tokens &&
             d->hash == found->hash) ||
            tarn__raise(TARN_ERROR_FORMAT,
@@ -213,7 +214,7 @@ bool tarn__lm_open(const char *function, tarn_trainer *t, const char *tokenizer)
 
 /* Datasets over the corpus: random windows for training, consecutive ones for the val set, so that every evaluation has
  * the same samples. An epoch has at least one step. */
-static bool take_windows(const char *function, tarn_trainer *t, tarn__data_spec *found)
+static bool open_windows(const char *function, tarn_trainer *t, tarn__data_spec *found)
 {
     const tarn_train_options *o = &t->options;
     const tarn__corpus *c = &t->corpus;
@@ -232,11 +233,11 @@ static bool take_windows(const char *function, tarn_trainer *t, tarn__data_spec 
 
 double tarn__val_fraction(const tarn_train_options *o)
 {
-    return o->val[0] ? 0 : o->val_fraction > 0 ? o->val_fraction : VALIDATION_SHARE;
+    return o->val[0] ? 0 : o->val_fraction > 0 ? o->val_fraction : DEFAULT_VAL_FRACTION;
 }
 
 /* Datasets over the packed rows of the chats. eval_batches of 0 evaluates all rows. */
-static bool take_chats(const char *function, tarn_trainer *t, tarn__data_spec *found)
+static bool open_chats(const char *function, tarn_trainer *t, tarn__data_spec *found)
 {
     const tarn_train_options *o = &t->options;
     tarn__chat_dataset_summary s;
@@ -253,14 +254,15 @@ static bool take_chats(const char *function, tarn_trainer *t, tarn__data_spec *f
     tarn__chat_dataset_counts(t->chats, &s);
     *found = (tarn__data_spec){
         .is_text = true, .training_tokens = s.tokens[0], .validation_tokens = s.tokens[1], .hash = s.hash};
-    int64_t most = o->eval_batches * o->micro_batch, judged = s.rows[TARN__CHAT_VALIDATION],
+    int64_t max_val_rows = o->eval_batches * o->micro_batch, val_rows = s.rows[TARN__CHAT_VALIDATION],
             rows = s.rows[TARN__CHAT_TRAINING];
     t->steps_in_epoch = rows > o->batch_size ? rows / o->batch_size : 1;
     t->training = tarn__chat_samples(function, t->chats, TARN__CHAT_TRAINING, o->context,
                                      rows > o->batch_size ? rows : o->batch_size);
-    t->validation = t->training ? tarn__chat_samples(function, t->chats, TARN__CHAT_VALIDATION, o->context,
-                                                     most > 0 && most < judged ? most : judged)
-                                : NULL;
+    t->validation = t->training
+                        ? tarn__chat_samples(function, t->chats, TARN__CHAT_VALIDATION, o->context,
+                                             max_val_rows > 0 && max_val_rows < val_rows ? max_val_rows : val_rows)
+                        : NULL;
     return t->validation != NULL;
 }
 
@@ -272,11 +274,11 @@ bool tarn__lm_setup(const char *function, tarn_trainer *t)
     tarn__data_spec found;
     t->batch_size = t->options.batch_size;
     t->micro_batch = t->options.micro_batch;
-    if (!(tarn__data_is_chats(t->options.data) ? take_chats : take_windows)(function, t, &found) ||
-        (t->is_resumed && !is_described(function, t, &found)))
+    if (!(tarn__data_is_chats(t->options.data) ? open_chats : open_windows)(function, t, &found) ||
+        (t->is_resumed && !check_same_text(function, t, &found)))
         return false;
-    t->description = found;
-    t->description.input = TARN_SHAPE(t->options.context);
+    t->data_spec = found;
+    t->data_spec.input = TARN_SHAPE(t->options.context);
     return true;
 }
 
@@ -308,40 +310,40 @@ tarn_tensor *tarn__lm_target_count(tarn_tensor *targets, tarn_dtype dtype)
     return tarn_sum(tarn_cast(tarn_ge(targets, tarn_scalar(0)), dtype), TARN_ALL_AXES, false);
 }
 
-/* Accumulates the gradients and the loss of a micro-batch, weighted by `share`. Its activations are freed by the
+/* Accumulates the gradients and the loss of a micro-batch, weighted by `weight`. Its activations are freed by the
  * backward pass. */
-static bool add_micro_batch(tarn_trainer *t, tarn_tensor *const *fields, tarn_tensor *share, tarn_tensor *loss)
+static bool add_micro_batch(tarn_trainer *t, tarn_tensor *const *fields, tarn_tensor *weight, tarn_tensor *loss)
 {
     tarn__phase_begin(t, TARN__PHASE_FORWARD);
-    tarn_tensor *part =
-        tarn_mul(tarn__lm_loss("trainer_run", t->model, fields, tarn_dataset_field_count(t->training)), share);
+    tarn_tensor *weighted =
+        tarn_mul(tarn__lm_loss("trainer_run", t->model, fields, tarn_dataset_field_count(t->training)), weight);
     tarn__phase_begin(t, TARN__PHASE_BACKWARD);
-    return tarn_backward(part) && tarn_add_inplace(loss, tarn_detach(part));
+    return tarn_backward(weighted) && tarn_add_inplace(loss, tarn_detach(weighted));
 }
 
 /* All windows have equally many targets: each micro-batch has the same weight, and is read when it is due. */
 static bool add_windows(tarn_trainer *t, tarn_tensor *loss)
 {
-    tarn_tensor *fields[TARN_MAX_FIELDS], *share = tarn_scalar((double)t->micro_batch / (double)t->batch_size);
+    tarn_tensor *fields[TARN_MAX_FIELDS], *weight = tarn_scalar((double)t->micro_batch / (double)t->batch_size);
     tarn__phase_begin(t, TARN__PHASE_BATCH);
-    return tarn__next_batch(t, fields) && add_micro_batch(t, fields, share, loss);
+    return tarn__next_batch(t, fields) && add_micro_batch(t, fields, weight, loss);
 }
 
 /* Completions differ in length: a micro-batch weighs as much as it has targets under the loss mask, as if the batch
  * were one. The total must be known first, so all micro-batches are read before the first forward. */
 static bool add_chats(tarn_trainer *t, tarn_tensor *loss)
 {
-    int64_t parts = t->batch_size / t->micro_batch;
-    size_t bytes = sizeof(tarn_tensor *[TARN_MAX_FIELDS]) * (size_t)parts;
-    tarn_tensor *(*fields)[TARN_MAX_FIELDS] = tarn__alloc(bytes), *all = tarn_zeros(TARN_SCALAR, TARN_F32, t->device);
-    bool good = fields && all;
+    int64_t micro_batches = t->batch_size / t->micro_batch;
+    size_t bytes = sizeof(tarn_tensor *[TARN_MAX_FIELDS]) * (size_t)micro_batches;
+    tarn_tensor *(*fields)[TARN_MAX_FIELDS] = tarn__alloc(bytes), *total = tarn_zeros(TARN_SCALAR, TARN_F32, t->device);
+    bool good = fields && total;
     tarn__phase_begin(t, TARN__PHASE_BATCH);
-    for (int64_t i = 0; good && i < parts; i++)
-        good = tarn__next_batch(t, fields[i]) && tarn_add_inplace(all, tarn__lm_target_count(fields[i][1], TARN_F32));
-    for (int64_t i = 0; good && i < parts; i++) {
+    for (int64_t i = 0; good && i < micro_batches; i++)
+        good = tarn__next_batch(t, fields[i]) && tarn_add_inplace(total, tarn__lm_target_count(fields[i][1], TARN_F32));
+    for (int64_t i = 0; good && i < micro_batches; i++) {
         tarn_scope *scope = tarn_scope_open();
-        good =
-            scope && add_micro_batch(t, fields[i], tarn_div(tarn__lm_target_count(fields[i][1], TARN_F32), all), loss);
+        good = scope &&
+               add_micro_batch(t, fields[i], tarn_div(tarn__lm_target_count(fields[i][1], TARN_F32), total), loss);
         tarn_scope_close(scope);
         tarn__progress_in_step(t, (i + 1) * t->micro_batch);
     }
@@ -350,40 +352,40 @@ static bool add_chats(tarn_trainer *t, tarn_tensor *loss)
 }
 
 /* Global gradient norm, for the report; clips to clip_norm if that is given. The norm stays on the device. */
-static bool clip(tarn_trainer *t, tarn__step_metrics *figures)
+static bool clip(tarn_trainer *t, tarn__step_metrics *metrics)
 {
     tarn__phase_begin(t, TARN__PHASE_UPDATE);
-    figures->norm = tarn_optimizer_clip_norm(t->optimizer, t->options.clip_norm > 0 ? t->options.clip_norm : INFINITY);
-    return figures->norm != NULL;
+    metrics->norm = tarn_optimizer_clip_norm(t->optimizer, t->options.clip_norm > 0 ? t->options.clip_norm : INFINITY);
+    return metrics->norm != NULL;
 }
 
 /* Measures memory: at most two micro-batches of the same fields. The second one is needed because gradients exist by
  * then. */
-bool tarn__lm_gradients_of(tarn_trainer *t, tarn_tensor *const *fields, tarn__step_metrics *figures)
+bool tarn__lm_gradients_of(tarn_trainer *t, tarn_tensor *const *fields, tarn__step_metrics *metrics)
 {
-    figures->loss = tarn_zeros(TARN_SCALAR, TARN_F32, t->device);
+    metrics->loss = tarn_zeros(TARN_SCALAR, TARN_F32, t->device);
     for (int64_t i = 0; i < 2 && i < t->batch_size / t->micro_batch; i++) {
         tarn_scope *scope = tarn_scope_open();
-        bool good = scope && figures->loss && add_micro_batch(t, fields, tarn_scalar(0.5), figures->loss);
+        bool good = scope && metrics->loss && add_micro_batch(t, fields, tarn_scalar(0.5), metrics->loss);
         tarn_scope_close(scope);
         if (!good)
             return false;
     }
-    return clip(t, figures);
+    return clip(t, metrics);
 }
 
 /* Gradients of one step. One scope per micro-batch; chats need all of them at once (add_chats). */
-bool tarn__lm_gradients(tarn_trainer *t, tarn__step_metrics *figures)
+bool tarn__lm_gradients(tarn_trainer *t, tarn__step_metrics *metrics)
 {
-    *figures = (tarn__step_metrics){.loss = tarn_zeros(TARN_SCALAR, TARN_F32, t->device)};
-    int64_t at_once = t->chats ? t->batch_size : t->micro_batch;
-    for (int64_t done = 0; figures->loss && done < t->batch_size; done += at_once) {
+    *metrics = (tarn__step_metrics){.loss = tarn_zeros(TARN_SCALAR, TARN_F32, t->device)};
+    int64_t chunk = t->chats ? t->batch_size : t->micro_batch;
+    for (int64_t done = 0; metrics->loss && done < t->batch_size; done += chunk) {
         tarn_scope *scope = tarn_scope_open();
-        bool good = scope && (t->chats ? add_chats : add_windows)(t, figures->loss);
+        bool good = scope && (t->chats ? add_chats : add_windows)(t, metrics->loss);
         tarn_scope_close(scope);
         if (!good)
             return false;
-        tarn__progress_in_step(t, done + at_once);
+        tarn__progress_in_step(t, done + chunk);
     }
-    return clip(t, figures);
+    return clip(t, metrics);
 }

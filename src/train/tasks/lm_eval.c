@@ -74,21 +74,21 @@ bool tarn__lm_evaluate(const char *function, tarn_module *model, tarn_dataset *w
 
 /* The prompt of the val set's first document: its tokens up to the first completion, at most `most`. Returns their
  * number; -1 with an error. */
-static int64_t first_prompt(const tarn_trainer *t, int32_t *ids, int64_t most)
+static int64_t first_prompt(const tarn_trainer *t, int32_t *ids, int64_t max_count)
 {
     size_t bytes = sizeof(int32_t) * (size_t)t->options.context;
-    int32_t *room = tarn__alloc(4 * bytes), *targets = room + t->options.context;
-    if (!room)
+    int32_t *buffer = tarn__alloc(4 * bytes), *targets = buffer + t->options.context;
+    if (!buffer)
         return -1;
-    tarn__chat_dataset_rows row = {room, targets, room + 2 * t->options.context, room + 3 * t->options.context};
+    tarn__chat_dataset_rows row = {buffer, targets, buffer + 2 * t->options.context, buffer + 3 * t->options.context};
     int64_t count = tarn__chat_dataset_batch(t->chats, TARN__CHAT_VALIDATION, 0, 1, &row) ? 0 : -1;
-    for (; count >= 0 && count < most; count++) {
+    for (; count >= 0 && count < max_count; count++) {
         ids[count] = row.ids[count];
         if (targets[count] >= 0)
             break;
     }
-    tarn__release(room, 4 * bytes);
-    return count < 0 ? -1 : count < most ? count + 1 : most;
+    tarn__release(buffer, 4 * bytes);
+    return count < 0 ? -1 : count < max_count ? count + 1 : max_count;
 }
 
 /* First token of a sample: the end-of-text token, else a newline, else the first token of the val set. */
@@ -121,16 +121,18 @@ char *tarn__lm_sample(tarn_trainer *t, size_t *length)
 {
     const tarn_train_options *o = &t->options;
     tarn_scope *scope = tarn_scope_open();
-    tarn_tensor *room = tarn_zeros(TARN_SHAPE(o->sample + o->context), TARN_I32, tarn_device_cpu());
-    int32_t *ids = room ? tarn_data(room) : NULL, *prompt = ids ? ids + o->sample : NULL;
-    int64_t given = ids && t->chats ? first_prompt(t, prompt, o->context) : 1;
+    tarn_tensor *buffer = tarn_zeros(TARN_SHAPE(o->sample + o->context), TARN_I32, tarn_device_cpu());
+    int32_t *ids = buffer ? tarn_data(buffer) : NULL, *prompt = ids ? ids + o->sample : NULL;
+    int64_t prompt_length = ids && t->chats ? first_prompt(t, prompt, o->context) : 1;
     if (ids && !t->chats)
         prompt[0] = first_token(t);
     tarn_generate_options options = {.max_tokens = o->sample,
                                      .temperature = t->chats ? 0 : 0.8,
-                                     .seed = (uint64_t)(o->seed + t->place.step),
+                                     .seed = (uint64_t)(o->seed + t->state.step),
                                      .slide = true};
-    int64_t count = !ids || given < 0 ? -1 : o->context < 2 ? 0 : tarn_generate(t->model, prompt, given, ids, &options);
+    int64_t count = !ids || prompt_length < 0 ? -1
+                    : o->context < 2          ? 0
+                                              : tarn_generate(t->model, prompt, prompt_length, ids, &options);
     if (count > 0)
         count = drop_unknown(t->corpus.tokenizer, ids, count);
     char *text = ids && count >= 0 ? tarn_tokenizer_decode(t->corpus.tokenizer, ids, count, length) : NULL;
@@ -168,7 +170,7 @@ bool tarn__lm_save_best(const tarn_trainer *t)
 
 /* Writes a checkpoint to a subfolder that can be resumed by itself. options.out is replaced meanwhile, since all
  * writers go by it, and restored after a failure too. */
-static bool write_kept(tarn_trainer *t, const char *name)
+static bool write_checkpoint_folder(tarn_trainer *t, const char *name)
 {
     char *out = t->options.out, own[sizeof(t->options.out)];
     tarn__path path;
@@ -178,7 +180,7 @@ static bool write_kept(tarn_trainer *t, const char *name)
     snprintf(out, sizeof(own), "%s", tarn__path_in(own, name, &path));
     bool good = (tarn__path_exists(out) || tarn__folder_make("trainer_run", out)) &&
                 tarn__lm_save_tokenizer("trainer_run", t, out) && tarn__config_write("trainer_run", t) &&
-                tarn__adapters_begin(t) && tarn__checkpoint_save(t);
+                tarn__adapters_write_files(t) && tarn__checkpoint_save(t);
     memcpy(out, own, sizeof(own));
     return good;
 }
@@ -192,14 +194,14 @@ static bool is_in_use(const tarn_trainer *t, const char *name)
 
 /* Writes a numbered checkpoint under a temporary name and renames it: an atomic write, so that a kill leaves no folder
  * that looks like a checkpoint. */
-static bool keep_as(tarn_trainer *t, const char *name)
+static bool write_numbered(tarn_trainer *t, const char *name)
 {
     char new_name[80];
     tarn__path from, to;
     snprintf(new_name, sizeof(new_name), "%s" TARN__RUN_FOLDER_NEW, name);
     if (is_in_use(t, name))
         return true;
-    if (!write_kept(t, new_name))
+    if (!write_checkpoint_folder(t, new_name))
         return false;
     tarn__run_folder_drop(t->options.out, name);
     return tarn__file_rename("trainer_run", tarn__path_in(t->options.out, new_name, &from),
@@ -211,15 +213,15 @@ static bool keep_as(tarn_trainer *t, const char *name)
 bool tarn__lm_keep_checkpoint(tarn_trainer *t)
 {
     char name[40];
-    int64_t number = (t->place.step + t->eval_every - 1) / t->eval_every,
-            too_old = (number - t->options.keep) * t->eval_every;
+    int64_t number = (t->state.step + t->eval_every - 1) / t->eval_every,
+            oldest = (number - t->options.keep) * t->eval_every;
     if (!t->options.keep)
         return true;
-    snprintf(name, sizeof(name), "step-%" PRId64, t->place.step);
-    if (!keep_as(t, name))
+    snprintf(name, sizeof(name), "step-%" PRId64, t->state.step);
+    if (!write_numbered(t, name))
         return false;
-    snprintf(name, sizeof(name), "step-%" PRId64, too_old);
-    if (too_old > 0 && !is_in_use(t, name))
+    snprintf(name, sizeof(name), "step-%" PRId64, oldest);
+    if (oldest > 0 && !is_in_use(t, name))
         tarn__run_folder_drop(t->options.out, name);
     return true;
 }

@@ -14,30 +14,30 @@
 #include "train/tasks/finetune.h"
 
 #define PREFIX "base_model.model." /* before every name in PEFT's files */
-#define NOTED "frozen.json"
+#define FROZEN_FILE "frozen.json"
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
 /* Context of the walk over a model: `writer` when saving, `file` when loading. */
-typedef struct filing {
+typedef struct adapter_walk {
     const tarn_module *model;
     tarn_safetensors_writer *writer;
     const tarn_safetensors *file;
     int count;
     bool good;
-} filing;
+} adapter_walk;
 
 /* PEFT's name of a parameter. False with an error if it does not fit. */
-static bool name_of(const filing *f, const tarn__parameter *parameter, char *name, size_t room)
+static bool name_of(const adapter_walk *f, const tarn__parameter *parameter, char *name, size_t size)
 {
     const char *own = tarn__name_from(f->model, parameter);
-    return (size_t)snprintf(name, room, PREFIX "%s", own) < room ||
+    return (size_t)snprintf(name, size, PREFIX "%s", own) < size ||
            tarn__raise(TARN_ERROR_UNSUPPORTED, "the name '%.40s…' is too long for a file", own);
 }
 
 static bool save_one(const tarn__parameter *parameter, void *ctx)
 {
-    filing *f = ctx;
+    adapter_walk *f = ctx;
     char name[512];
     if (parameter->tensor->requires_grad)
         f->good = name_of(f, parameter, name, sizeof(name)) && tarn_safetensors_add(f->writer, name, parameter->tensor);
@@ -47,7 +47,7 @@ static bool save_one(const tarn__parameter *parameter, void *ctx)
 /* An atomic write: a failure cancels the file. */
 bool tarn__adapters_save(const tarn_trainer *t, const char *path)
 {
-    filing f = {.model = t->model, .writer = tarn_safetensors_create(path)};
+    adapter_walk f = {.model = t->model, .writer = tarn_safetensors_create(path)};
     f.good =
         f.writer && tarn_safetensors_add_metadata(f.writer, "format", "pt") && tarn_safetensors_add_checksums(f.writer);
     if (f.good)
@@ -60,7 +60,7 @@ bool tarn__adapters_save(const tarn_trainer *t, const char *path)
 
 static bool load_one(const tarn__parameter *parameter, void *ctx)
 {
-    filing *f = ctx;
+    adapter_walk *f = ctx;
     char name[512];
     if (!parameter->tensor->requires_grad)
         return true;
@@ -73,7 +73,7 @@ static bool load_one(const tarn__parameter *parameter, void *ctx)
 bool tarn__adapters_load(const char *function, tarn_trainer *t, const char *path)
 {
     tarn_safetensors *file = tarn_safetensors_open(path);
-    filing f = {.model = t->model, .file = file, .good = file && tarn__safetensors_verify(function, file)};
+    adapter_walk f = {.model = t->model, .file = file, .good = file && tarn__safetensors_verify(function, file)};
     tarn_no_grad_open(); /* parameters are written to */
     if (f.good)
         tarn__module_walk(t->model, load_one, &f);
@@ -90,7 +90,7 @@ bool tarn__adapters_load(const char *function, tarn_trainer *t, const char *path
 /* Runs with adapters only: without adapters all weights are trained. */
 bool tarn__frozen_record(const char *function, tarn_trainer *t)
 {
-    tarn__path path, place;
+    tarn__path path, state_path;
     tarn__frozen_hash before = {0};
     const char *folder = t->options.out;
     if (!t->options.lora)
@@ -99,9 +99,9 @@ bool tarn__frozen_record(const char *function, tarn_trainer *t)
         return false;
     if (!t->is_resumed)
         return true;
-    if (!tarn__path_exists(tarn__path_in(folder, NOTED, &path)) &&
-        !tarn__path_exists(tarn__path_in(folder, "trainer.json", &place)) &&
-        !tarn__path_exists(tarn__path_in(folder, "trainer.json.next", &place)))
+    if (!tarn__path_exists(tarn__path_in(folder, FROZEN_FILE, &path)) &&
+        !tarn__path_exists(tarn__path_in(folder, "trainer.json", &state_path)) &&
+        !tarn__path_exists(tarn__path_in(folder, "trainer.json.next", &state_path)))
         return true; /* stopped before its first checkpoint */
     bool good = tarn__frozen_hash_read(function, path.text, &before) &&
                 tarn__frozen_hash_check(function, &t->frozen, &before, t->options.base, path.text);
@@ -109,11 +109,11 @@ bool tarn__frozen_record(const char *function, tarn_trainer *t)
     return good;
 }
 
-bool tarn__adapters_begin(const tarn_trainer *t)
+bool tarn__adapters_write_files(const tarn_trainer *t)
 {
     tarn__path path;
     return !t->options.lora ||
-           (tarn__frozen_hash_write("trainer_run", &t->frozen, tarn__path_in(t->options.out, NOTED, &path)) &&
+           (tarn__frozen_hash_write("trainer_run", &t->frozen, tarn__path_in(t->options.out, FROZEN_FILE, &path)) &&
             (tarn_lora_save(t->model, t->options.out, t->options.base) || tarn__raise_within("trainer_run")));
 }
 
