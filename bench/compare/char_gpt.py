@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Training steps of a small GPT in tarn and PyTorch: same sizes, weights, tokens and threads, alternating in one process.
+"""Training steps of a small GPT in tarn and PyTorch: same sizes, weights, tokens and threads, alternating in one
+process.
 
   python3 char_gpt.py [--library build/release/libtarn.so] [--preset cpu|gpu] [--device cpu] [--threads 2] [--compile]
                       [--steps 20] [--rounds 8] [--json]
 
-The presets are configs/shakespeare-char-cpu.json and shakespeare-char-gpu.json. A step is forward, cross entropy, backward,
-clipping and AdamW with decay on matrices, on random tokens drawn on the host and uploaded in every step. PyTorch runs in the
-preset's precision under autocast, with fused attention and fused AdamW; --compile compiles the model. The libraries alternate
-every --steps steps; the minimum of --rounds rounds counts.
+The presets are configs/shakespeare-char-cpu.json and shakespeare-char-gpu.json. A step is forward, cross entropy,
+backward, clipping and AdamW with decay on matrices, on random tokens drawn on the host and uploaded in every step.
+PyTorch runs in the preset's precision under autocast, with fused attention and fused AdamW; --compile compiles the
+model. The libraries alternate every --steps steps; the minimum of --rounds rounds counts.
 """
 import argparse
 import contextlib
@@ -31,8 +32,9 @@ def preset(name):
     """Sizes from the configuration that `tarn train` reads."""
     with open(ROOT / f"configs/shakespeare-char-{name}.json") as file:
         values = json.load(file)
-    return argparse.Namespace(dropout=values.get("dropout", 0.0), precision=values.get("precision", "f32"),
-                              **{key: values[key] for key in ("layers", "heads", "hidden_size", "context", "batch_size")})
+    return argparse.Namespace(
+        dropout=values.get("dropout", 0.0), precision=values.get("precision", "f32"),
+        **{key: values[key] for key in ("layers", "heads", "hidden_size", "context", "batch_size")})
 
 
 class Block(torch.nn.Module):
@@ -46,7 +48,8 @@ class Block(torch.nn.Module):
 
     def forward(self, x):
         rows, context, width = x.shape
-        q, k, v = self.c_attn(self.ln_1(x)).view(rows, context, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        q, k, v = self.c_attn(self.ln_1(x)).view(rows, context, 3, self.heads,
+                                                 width // self.heads).permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=self.dropout)
         x = x + F.dropout(self.c_proj(mixed.transpose(1, 2).reshape(rows, context, width)), self.dropout)
         return x + F.dropout(self.down(F.gelu(self.c_fc(self.ln_2(x)), approximate="tanh")), self.dropout)
@@ -56,7 +59,8 @@ class Gpt(torch.nn.Module):
     def __init__(self, size):
         super().__init__()
         self.dropout = size.dropout
-        self.wte, self.wpe = torch.nn.Embedding(VOCAB, size.hidden_size), torch.nn.Embedding(size.context, size.hidden_size)
+        self.wte, self.wpe = torch.nn.Embedding(VOCAB,
+                                                size.hidden_size), torch.nn.Embedding(size.context, size.hidden_size)
         self.h = torch.nn.ModuleList(Block(size) for _ in range(size.layers))
         self.ln_f = torch.nn.LayerNorm(size.hidden_size)
 
@@ -90,7 +94,8 @@ class Theirs:
         groups = [{"params": matrices, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(groups, lr=LR, betas=(0.9, BETA2), fused=True)
         self.run = torch.compile(network) if compiled else network
-        self.half = lambda: torch.autocast(device, dtype=torch.bfloat16) if size.precision == "bf16" else contextlib.nullcontext()
+        self.half = lambda: torch.autocast(device, dtype=torch.bfloat16
+                                          ) if size.precision == "bf16" else contextlib.nullcontext()
 
     def turn(self, batches):
         """Trains; the first and the last loss, the reading of which waits for the device."""
@@ -111,8 +116,8 @@ class Ours:
 
     def __init__(self, tarn, size):
         self.tarn = tarn
-        made = tarn.Gpt2Config(vocab=VOCAB, context=size.context, layers=size.layers, heads=size.heads, width=size.hidden_size, dropout=size.dropout,
-                               dtype=tarn.DTYPES.index(size.precision))
+        made = tarn.Gpt2Config(vocab=VOCAB, context=size.context, layers=size.layers, heads=size.heads,
+                               width=size.hidden_size, dropout=size.dropout, dtype=tarn.DTYPES.index(size.precision))
         self.model = tarn.call("model_gpt2_sized", ctypes.byref(made), ctypes.sizeof(made), tarn.device(), 1)
         options = tarn.AdamwOptions(lr=LR, beta2=BETA2, weight_decay=DECAY)
         self.optimizer = tarn.call("adamw_sized", self.model, ctypes.byref(options), ctypes.sizeof(options))
@@ -183,13 +188,18 @@ def main():
         theirs = Theirs(network, size, "cpu" if options.device == "cpu" else "cuda", options.compile)
         (a, b), (ours_loss, their_loss) = measure([ours, theirs], size, options.steps, options.rounds)
         ours.free()
-    row = {"preset": options.preset, "device": options.device, "threads": options.threads, "tarn_steps_per_s": round(1 / a, 2),
-           "torch_steps_per_s": round(1 / b, 2), "ratio": round(b / a, 3), "torch": torch.__version__, "compiled": options.compile,
-           "first_losses": [round(ours_loss, 5), round(their_loss, 5)]}
+    row = {
+        "preset": options.preset, "device": options.device, "threads": options.threads,
+        "tarn_steps_per_s": round(1 / a, 2), "torch_steps_per_s": round(1 / b, 2), "ratio": round(b / a, 3),
+        "torch": torch.__version__, "compiled": options.compile,
+        "first_losses": [round(ours_loss, 5), round(their_loss, 5)]}
     if options.json:
         print(json.dumps(row))
     else:
-        print(f"{options.preset} on {options.device}: tarn {1 / a:.1f} steps/s, PyTorch {torch.__version__} {1 / b:.1f} steps/s: {b / a:.2f} ×")
+        print(
+            f"{options.preset} on {options.device}: tarn {1 / a:.1f} steps/s, PyTorch {torch.__version__} {1 / b:.1f} "
+            f"steps/s: {b / a:.2f} ×"
+        )
         print(f"losses of the first step: {ours_loss:.5f} and {their_loss:.5f}")
 
 

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Training steps of CNNs in tarn and PyTorch: same weights, images and threads, alternating in one process.
 
-  python3 cnn_compare.py [--library build/release/libtarn.so] [--networks mnist,resnet20] [--device cpu] [--threads 2] [--batch 64]
+  python3 cnn_compare.py [--library build/release/libtarn.so] [--networks mnist,resnet20] [--device cpu] [--threads 2]
+      [--batch 64]
                          [--steps 3] [--rounds 8] [--captured] [--channels-last] [--tf32] [--dtype bf16] [--json]
 
-mnist is conv(1→32) - conv(32→64) - pool - linear(9216→128) - linear(128→10) on 28 × 28 images, resnet20 ResNet-20 on 32 × 32.
-A step is forward, cross entropy, backward and SGD with momentum, on a batch that is already on the device. The libraries
-alternate every --steps steps; the minimum of --rounds rounds counts. Prints images per second by the wall clock, tarn's over
-PyTorch's (above 1 tarn is faster), and processor time per image, which other load disturbs less but which counts spinning
-threads: OMP_WAIT_POLICY=passive prevents that in PyTorch. With --captured (GPUs) tarn replays a captured step and PyTorch
-compiles with mode "reduce-overhead". With --dtype bf16 parameters and images are bf16 in both; tarn keeps f32 master weights.
+mnist is conv(1→32) - conv(32→64) - pool - linear(9216→128) - linear(128→10) on 28 × 28 images, resnet20 ResNet-20 on 32
+× 32. A step is forward, cross entropy, backward and SGD with momentum, on a batch that is already on the device. The
+libraries alternate every --steps steps; the minimum of --rounds rounds counts. Prints images per second by the wall
+clock, tarn's over PyTorch's (above 1 tarn is faster), and processor time per image, which other load disturbs less but
+which counts spinning threads: OMP_WAIT_POLICY=passive prevents that in PyTorch. With --captured (GPUs) tarn replays a
+captured step and PyTorch compiles with mode "reduce-overhead". With --dtype bf16 parameters and images are bf16 in
+both; tarn keeps f32 master weights.
 """
 import argparse
 import ctypes
@@ -93,7 +95,8 @@ class Ours:
 
 
 def least(halves, steps, rounds):
-    """For each half the least (seconds, processor seconds) of a step, and the loss of the last. The first turn only warms up."""
+    """For each half the least (seconds, processor seconds) of a step, and the loss of the last. The first turn only
+    warms up."""
     times, losses = [(float("inf"), float("inf"))] * len(halves), [0.0] * len(halves)
     for turn in range(rounds + 1):
         for k, half in enumerate(halves):
@@ -112,7 +115,8 @@ def row_of(name, args, tarn, layers, networks):
     x, target = torch.randn(args.batch, *shape), torch.randint(0, 10, (args.batch,))
     network = networks.in_torch(description)
     with tarn.scope():
-        ours = Ours(tarn, layers, networks.in_tarn(description, tarn.DTYPES.index(args.dtype)), network.state_dict(), x, target, args)
+        ours = Ours(tarn, layers, networks.in_tarn(description, tarn.DTYPES.index(args.dtype)), network.state_dict(), x,
+                    target, args)
         theirs = Theirs(network, x, target, args)
         if args.captured:
             theirs.turn(2)  # as many steps as ours has made to warm up
@@ -120,9 +124,12 @@ def row_of(name, args, tarn, layers, networks):
             (a, b), losses = least([ours, theirs], args.steps, args.rounds)
         finally:
             ours.free()
-    return {"network": name, "device": args.device, "captured": args.captured, "channels_last": args.channels_last, "tf32": args.tf32, "dtype": args.dtype, "threads": args.threads, "batch": args.batch, "tarn_images_per_s": args.batch / a[0],
-            "torch_images_per_s": args.batch / b[0], "ratio": b[0] / a[0], "tarn_processor_ms": 1e3 * a[1] / args.batch,
-            "torch_processor_ms": 1e3 * b[1] / args.batch, "processor_ratio": b[1] / a[1], "tarn_loss": losses[0], "torch_loss": losses[1]}
+    return {
+        "network": name, "device": args.device, "captured": args.captured, "channels_last": args.channels_last,
+        "tf32": args.tf32, "dtype": args.dtype, "threads": args.threads, "batch": args.batch,
+        "tarn_images_per_s": args.batch / a[0], "torch_images_per_s": args.batch / b[0], "ratio": b[0] / a[0],
+        "tarn_processor_ms": 1e3 * a[1] / args.batch, "torch_processor_ms": 1e3 * b[1] / args.batch,
+        "processor_ratio": b[1] / a[1], "tarn_loss": losses[0], "torch_loss": losses[1]}
 
 
 def parse():
@@ -135,7 +142,8 @@ def parse():
     ap.add_argument("--steps", type=int, default=3, help="steps of a turn")
     ap.add_argument("--rounds", type=int, default=8, help="turns of each")
     ap.add_argument("--seed", type=int, default=1)
-    ap.add_argument("--captured", action="store_true", help="on cuda: a recorded step beside torch.compile(mode=\"reduce-overhead\")")
+    ap.add_argument("--captured", action="store_true",
+                    help="on cuda: a recorded step beside torch.compile(mode=\"reduce-overhead\")")
     ap.add_argument("--channels-last", action="store_true", help="images whose channels lie together, in both")
     ap.add_argument("--tf32", action="store_true", help="products in TF32, in both")
     ap.add_argument("--dtype", default="f32", choices=list(DTYPES), help="of parameters and images, in both")
@@ -143,7 +151,8 @@ def parse():
     args = ap.parse_args()
     unknown = set(args.networks.split(",")) - set(NETWORKS)
     if unknown or min(args.threads, args.batch, args.steps, args.rounds) < 1:
-        ap.error(f"no such network: {', '.join(sorted(unknown))}" if unknown else "threads, batch, steps and rounds are at least 1")
+        ap.error(f"no such network: {', '.join(sorted(unknown))}"
+                 if unknown else "threads, batch, steps and rounds are at least 1")
     return args
 
 
@@ -160,15 +169,23 @@ def main():
     tarn.use_device(args.device)
     if not args.json:
         print(f"batch {args.batch}, {args.threads} threads, {args.device}; images/s, and processor time of an image")
-        print(f"{'network':<12}{'tarn':>10}{'PyTorch':>10}{'ratio':>8}{'tarn ms':>10}{'PyTorch ms':>12}{'ratio':>8}{'losses':>20}")
+        print(
+            f"{'network':<12}{'tarn':>10}{'PyTorch':>10}{'ratio':>8}{'tarn ms':>10}{'PyTorch ms':>12}{'ratio':>8}"
+            f"{'losses':>20}"
+        )
     for name in args.networks.split(","):
         row = row_of(name, args, tarn, layers, networks)
         if args.json:
             print(json.dumps(row), flush=True)
         else:
-            print(f"{name:<12}{row['tarn_images_per_s']:>10.1f}{row['torch_images_per_s']:>10.1f}{row['ratio']:>8.2f}{row['tarn_processor_ms']:>10.3f}"
-                  f"{row['torch_processor_ms']:>12.3f}{row['processor_ratio']:>8.2f}{row['tarn_loss']:>10.4f}{row['torch_loss']:>10.4f}", flush=True)
-        if abs(row["tarn_loss"] - row["torch_loss"]) > (0.02 if args.dtype == "f32" else 0.1) * (1 + abs(row["torch_loss"])):
+            print(
+                f"{name:<12}{row['tarn_images_per_s']:>10.1f}{row['torch_images_per_s']:>10.1f}{row['ratio']:>8.2f}"
+                f"{row['tarn_processor_ms']:>10.3f}"
+                f"{row['torch_processor_ms']:>12.3f}{row['processor_ratio']:>8.2f}{row['tarn_loss']:>10.4f}"
+                f"{row['torch_loss']:>10.4f}",
+                flush=True)
+        if abs(row["tarn_loss"] -
+               row["torch_loss"]) > (0.02 if args.dtype == "f32" else 0.1) * (1 + abs(row["torch_loss"])):
             sys.exit(f"{name}: the losses differ, so the two did not do the same work")
 
 

@@ -5,18 +5,18 @@
   python3 ops_torch.py > torch.jsonl                      the same rows, with the same keys, in PyTorch
   python3 gpu_compare.py tarn.jsonl torch.jsonl [--markdown] [--all]
 
-Rows are joined by operation, dtype and shape; causal attention with the faster of PyTorch's flash and cuDNN rows. Prints
-microseconds forward and backward, PyTorch's time over tarn's (above 1 tarn is faster), the share of a plain copy of the same
-bytes, and the host time of a call. Rows that only tarn has are compared with the copy; rows that only PyTorch has are counted,
-and listed with --all.
+Rows are joined by operation, dtype and shape; causal attention with the faster of PyTorch's flash and cuDNN rows.
+Prints microseconds forward and backward, PyTorch's time over tarn's (above 1 tarn is faster), the share of a plain copy
+of the same bytes, and the host time of a call. Rows that only tarn has are compared with the copy; rows that only
+PyTorch has are counted, and listed with --all.
 
 A note marks a missed target:
   below B       of copy: 0.9; 0.8 for strided copies; 0.75 for the backward of norms and softmax
   slower        than PyTorch; a matmul from 1024 up must reach 0.98 of it, smaller ones are only printed
   host          above 3.5 us for an element-wise call, 5 us for a matmul
-Cross entropy is compared forward and backward together. A backward that only returns a view (below 20 us for more than 10 MB)
-is not compared. GPT-2's linear layers must reach 1.05 times PyTorch's speed in the geometric mean. Exit status 1 for a missed
-target, 2 for an unusable file.
+Cross entropy is compared forward and backward together. A backward that only returns a view (below 20 us for more than
+10 MB) is not compared. GPT-2's linear layers must reach 1.05 times PyTorch's speed in the geometric mean. Exit status 1
+for a missed target, 2 for an unusable file.
 """
 import argparse
 import json
@@ -24,10 +24,13 @@ import math
 import sys
 
 STRIDED = {"pad", "permute-copy", "shrink-copy", "flip", "stride-copy", "expand-copy"}
-ROWWISE = {"layernorm", "rmsnorm", "softmax", "log_softmax", "batchnorm", "batchnorm2d", "batchnorm-running", "batchnorm_relu", "batchnorm_relu-residual", "groupnorm", "residual_norm"}
+ROWWISE = {
+    "layernorm", "rmsnorm", "softmax", "log_softmax", "batchnorm", "batchnorm2d", "batchnorm-running", "batchnorm_relu",
+    "batchnorm_relu-residual", "groupnorm", "residual_norm"}
 FUSED = {"attention", "attention-causal", "attention_packed", "linear_cross_entropy"}  # bound by their products
 PRODUCTS = {"matmul", "matmul-batched", "matmul-3d-2d", "linear", "conv2d", "conv2d-nhwc"}
-NOT_ELEMENTWISE = STRIDED | ROWWISE | PRODUCTS | FUSED | {"concat", "cross_entropy", "embedding", "adamw", "copy", "tiny"}
+NOT_ELEMENTWISE = STRIDED | ROWWISE | PRODUCTS | FUSED | {
+    "concat", "cross_entropy", "embedding", "adamw", "copy", "tiny"}
 REDUCTIONS = ("sum-", "mean-", "prod-", "max-", "min-", "var-", "argmax-", "cumsum-")
 
 OF_COPY, OF_COPY_STRIDED, OF_COPY_ROWWISE_BACKWARD = 0.9, 0.8, 0.75
@@ -36,7 +39,8 @@ HOST_ELEMENTWISE, HOST_PRODUCT = 3.5, 5.0
 VIEW_US, VIEW_BYTES = 20, 10e6
 
 
-ONE_OF = {"attention-flash": "attention-causal", "attention-cudnn": "attention-causal"}  # PyTorch's ways to what is one row here
+ONE_OF = {"attention-flash": "attention-causal",
+          "attention-cudnn": "attention-causal"}  # PyTorch's ways to what is one row here
 
 
 class Unusable(Exception):
@@ -158,8 +162,8 @@ def number(value, digits):
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-HEAD = ("row", "dtype", "shape", "forward us", "PyTorch", "x faster", "of copy", "backward us", "PyTorch", "x faster", "of copy", "host us",
-        "notes")
+HEAD = ("row", "dtype", "shape", "forward us", "PyTorch", "x faster", "of copy", "backward us", "PyTorch", "x faster",
+        "of copy", "host us", "notes")
 WIDTHS = (18, 5, 24, 11, 10, 8, 7, 11, 10, 8, 7, 7, 0)
 
 
@@ -170,24 +174,29 @@ def cells(row, passes, marks):
     note = ", ".join(marks)
     if len(passes) > 2:
         both = passes[2]
-        note = f"both {number(both.ours, 1)} us, {number(both.ratio, 2)} x faster, {number(both.of_copy, 2)} of copy" + (note and f"; {note}")
+        times = f"both {number(both.ours, 1)} us, {number(both.ratio, 2)} x faster, {number(both.of_copy, 2)} of copy"
+        note = times + (note and f"; {note}")
     return [row["op"], row["dtype"], shape_text(row["shape"]), *shown, number(row.get("host_us"), 2), note]
 
 
 def line(parts, markdown):
     if markdown:
         return "| " + " | ".join(parts) + " |"
-    text = " ".join(part.ljust(width) if i < 3 else part.rjust(width) for i, (part, width) in enumerate(zip(parts[:-1], WIDTHS)))
+    text = " ".join(
+        part.ljust(width) if i < 3 else part.rjust(width) for i, (part, width) in enumerate(zip(parts[:-1], WIDTHS)))
     return f"{text}  {parts[-1]}".rstrip()
 
 
 def linear_means(ours, theirs):
-    """For each dtype and direction the geometric mean of PyTorch's time over tarn's, over the linear layers of GPT-2."""
+    """For each dtype and direction the geometric mean of PyTorch's time over tarn's, over the linear layers of
+    GPT-2."""
     means = []
     for dtype in dict.fromkeys(key[1] for key in ours if key[0] == "linear"):
         for which, name in (("fwd", "forward"), ("bwd", "backward")):
-            ratios = [theirs[key][f"{which}_us"] / row[f"{which}_us"] for key, row in ours.items()
-                      if key[:2] == ("linear", dtype) and key in theirs and row.get(f"{which}_us") and theirs[key].get(f"{which}_us")]
+            ratios = [
+                theirs[key][f"{which}_us"] / row[f"{which}_us"] for key, row in ours.items()
+                if key[:2] == ("linear",
+                               dtype) and key in theirs and row.get(f"{which}_us") and theirs[key].get(f"{which}_us")]
             if ratios:
                 means.append((dtype, name, math.exp(sum(map(math.log, ratios)) / len(ratios)), len(ratios)))
     return means
@@ -220,7 +229,10 @@ def main():
         print(f"linear layers, {dtype}, {name}: {mean:.3f} times PyTorch's speed in the geometric mean of {count}"
               + (f", below {LINEAR_MEAN}" if below else ""))
     only_ours, only_theirs = [k for k in ours if k not in theirs], [k for k in theirs if k not in ours]
-    print(f"{len(ours)} rows, {len(ours) - len(only_ours)} beside PyTorch's, {missed} miss a bar; PyTorch has {len(only_theirs)} more")
+    print(
+        f"{len(ours)} rows, {len(ours) - len(only_ours)} beside PyTorch's, {missed} miss a bar; PyTorch has "
+        f"{len(only_theirs)} more"
+    )
     if args.all:
         for who, keys in (("only tarn has", only_ours), ("only PyTorch has", only_theirs)):
             for op, dtype, shape in keys:

@@ -3,9 +3,9 @@
 
   python3 in_turn.py [--library build/release/libtarn.so] [--dtype f32] [--size 67108864] [--runs 10] [--calls 1] ROW...
 
-Rows are the element-wise, broadcast and reduction rows of `tarn bench ops` (add, gelu_erf, add-broadcast-row, sum-last), cast,
-expand-copy, and those in IMAGES and ROWS below. Prints the minimum time of each in milliseconds, tarn / PyTorch (below 1 tarn
-is faster) and the share of a copy of the same bytes.
+Rows are the element-wise, broadcast and reduction rows of `tarn bench ops` (add, gelu_erf, add-broadcast-row,
+sum-last), cast, expand-copy, and those in IMAGES and ROWS below. Prints the minimum time of each in milliseconds, tarn
+/ PyTorch (below 1 tarn is faster) and the share of a copy of the same bytes.
 """
 import argparse
 import ctypes
@@ -112,7 +112,8 @@ def passes(tarn, fn, inputs, steps):
             x.grad = None
         result.backward(gradient, retain_graph=True)
 
-    saved = 0 if steps[0][0] in ("add", "sub", "sum", "mean", "stride", "shrink", "pad", "flip", "expand", "cast") else moved
+    saved = 0 if steps[0][0] in ("add", "sub", "sum", "mean", "stride", "shrink", "pad", "flip", "expand",
+                                 "cast") else moved
     yield "backward", backward, backward_torch, saved + moved + result.numel() * result.element_size()
 
 
@@ -122,7 +123,8 @@ def main():
     ap.add_argument("--dtype", default="f32")
     ap.add_argument("--size", type=int, default=64 << 20)
     ap.add_argument("--runs", type=int, default=10)
-    ap.add_argument("--calls", type=int, default=1, help="calls in a row; 16 for work of microseconds, which is then in the caches")
+    ap.add_argument("--calls", type=int, default=1,
+                    help="calls in a row; 16 for work of microseconds, which is then in the caches")
     ap.add_argument("rows", nargs="+", metavar="ROW")
     args = ap.parse_args()
     os.environ["TARN_LIBRARY"] = args.library

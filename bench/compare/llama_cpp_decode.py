@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """tarn and llama.cpp alternating in one process on the same GGUF files: prefill and decoding on the CPU.
 
-  TARN_LIBRARY=build/release/libtarn.so python3 llama_cpp_decode.py [--types q8_0,q4_k,bf16,f16] [--threads 2] [--prompt 128]
+  TARN_LIBRARY=build/release/libtarn.so python3 llama_cpp_decode.py [--types q8_0,q4_k,bf16,f16] [--threads 2] [--prompt
+      128]
   [--tokens 32] [--runs 5] [--layers 16] [--width 2048] [--inner 8192] [--heads 32] [--kv-heads 8] [--vocab 128256]
   [--folder FOLDER]
 
-Needs the package llama-cpp-python (TARN_TEST_LLAMA_CPP=1 scripts/parity installs it). The files hold a Llama of random weights,
-by default of 1B's shape, written by tarn; --folder keeps them. Each program runs with its defaults: tarn with weights as stored,
-llama.cpp with an f16 KV cache. Tokens are greedy and known to the host before the next. Prints per type, as one JSON object per
-line, the minimum times of all runs in milliseconds, by wall clock and by processor time of all threads (for busy machines: with
+Needs the package llama-cpp-python (TARN_TEST_LLAMA_CPP=1 scripts/parity installs it). The files hold a Llama of random
+weights, by default of 1B's shape, written by tarn; --folder keeps them. Each program runs with its defaults: tarn with
+weights as stored, llama.cpp with an f16 KV cache. Tokens are greedy and known to the host before the next. Prints per
+type, as one JSON object per line, the minimum times of all runs in milliseconds, by wall clock and by processor time of
+all threads (for busy machines: with
 --threads 1 it excludes others), and tarn / llama.cpp (below 1 tarn is faster)."""
 import argparse
 import ctypes
@@ -31,8 +33,9 @@ import tarn  # noqa: E402
 
 def write_model(options, folder):
     """A folder of random weights in bf16."""
-    made = tarn.LlamaConfig(vocab=options.vocab, context=2048, layers=options.layers, heads=options.heads, kv_heads=options.kv_heads, width=options.width,
-                            inner=options.inner, rope_theta=500000.0, tied=True, dtype=tarn.DTYPES.index("bf16"))
+    made = tarn.LlamaConfig(vocab=options.vocab, context=2048, layers=options.layers, heads=options.heads,
+                            kv_heads=options.kv_heads, width=options.width, inner=options.inner, rope_theta=500000.0,
+                            tied=True, dtype=tarn.DTYPES.index("bf16"))
     model = tarn.call("model_llama_sized", ctypes.byref(made), ctypes.sizeof(made), tarn.device(), 1)
     tarn.call("model_write", model, folder.encode())
     tarn.call("module_free", model)
@@ -54,14 +57,17 @@ def write_files(options, folder):
 class Ours:
     def __init__(self, path, options):
         opening = tarn.ModelOpenOptions(as_stored=True)
-        self.model = tarn.call("model_open_sized", path.encode(), tarn.device(), ctypes.byref(opening), ctypes.sizeof(opening))
+        self.model = tarn.call("model_open_sized", path.encode(), tarn.device(), ctypes.byref(opening),
+                               ctypes.sizeof(opening))
         writing = tarn.GeneratorOptions(context=options.prompt + options.tokens + 1)
-        self.generator = tarn.call("generator_new_sized", self.model, None, ctypes.byref(writing), ctypes.sizeof(writing))
+        self.generator = tarn.call("generator_new_sized", self.model, None, ctypes.byref(writing),
+                                   ctypes.sizeof(writing))
         self.limit = tarn.GenerateOptions(max_tokens=options.tokens + 1, ignore_eos=True)
         self.output = tarn.Output()
 
     def read(self, prompt):
-        tarn.call("generator_prompt_sized", self.generator, 0, (ctypes.c_int32 * len(prompt))(*prompt), len(prompt), ctypes.byref(self.limit), ctypes.sizeof(self.limit))
+        tarn.call("generator_prompt_sized", self.generator, 0, (ctypes.c_int32 * len(prompt))(*prompt), len(prompt),
+                  ctypes.byref(self.limit), ctypes.sizeof(self.limit))
         self.step()
 
     def step(self):
@@ -74,10 +80,12 @@ class Ours:
 
 class Theirs:
     def __init__(self, path, options):
-        self.model = llama_cpp.Llama(path, n_ctx=options.prompt + options.tokens + 1, n_threads=options.threads, n_threads_batch=options.threads, verbose=False)
+        self.model = llama_cpp.Llama(path, n_ctx=options.prompt + options.tokens + 1, n_threads=options.threads,
+                                     n_threads_batch=options.threads, verbose=False)
 
     def choose(self):
-        logits = np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(self.model.ctx, -1), shape=(self.model.n_vocab(),))
+        logits = np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(self.model.ctx, -1),
+                                       shape=(self.model.n_vocab(), ))
         self.token = int(logits.argmax())
 
     def read(self, prompt):
@@ -102,11 +110,13 @@ def timed(work):
 
 def measure(programs, options):
     """The least (clock, processor) times of each, of reading a prompt and of a token."""
-    rng, least = random.Random(1), {name: {"prompt": [float("inf")] * 2, "token": [float("inf")] * 2} for name in programs}
+    rng, least = random.Random(1), {
+        name: {"prompt": [float("inf")] * 2, "token": [float("inf")] * 2} for name in programs}
     for _ in range(options.runs):
         prompt = [rng.randrange(options.vocab) for _ in range(options.prompt)]
         for name, program in programs.items():
-            times = [("prompt", timed(lambda: program.read(prompt)))] + [("token", timed(program.step)) for _ in range(options.tokens)]
+            times = [("prompt", timed(lambda: program.read(prompt)))] + [
+                ("token", timed(program.step)) for _ in range(options.tokens)]
             for what, both in times:
                 least[name][what] = [min(pair) for pair in zip(least[name][what], both)]
     return least
@@ -117,18 +127,24 @@ def report(kind, path, least, options):
     for what in ("prompt", "token"):
         for index, unit in enumerate(("ms", "processor_ms")):
             ours, theirs = (least[name][what][index] for name in ("tarn", "llama.cpp"))
-            row |= {f"{what}_{unit}": round(ours, 3), f"llama_cpp_{what}_{unit}": round(theirs, 3), f"{what}_{unit}_ratio": round(ours / theirs, 3)}
+            row |= {
+                f"{what}_{unit}": round(ours, 3), f"llama_cpp_{what}_{unit}": round(theirs, 3),
+                f"{what}_{unit}_ratio": round(ours / theirs, 3)}
     print(json.dumps(row), flush=True)
-    print(f"{kind:<5} prompt {row['prompt_ms']:9.2f} ms, llama.cpp {row['llama_cpp_prompt_ms']:9.2f} ({row['prompt_ms_ratio']:.2f}; by processor time "
-          f"{row['prompt_processor_ms_ratio']:.2f}); token {row['token_ms']:8.2f} ms, llama.cpp {row['llama_cpp_token_ms']:8.2f} ({row['token_ms_ratio']:.2f}; "
-          f"{row['token_processor_ms_ratio']:.2f})", file=sys.stderr, flush=True)
+    print(
+        f"{kind:<5} prompt {row['prompt_ms']:9.2f} ms, llama.cpp {row['llama_cpp_prompt_ms']:9.2f} "
+        f"({row['prompt_ms_ratio']:.2f}; by processor time "
+        f"{row['prompt_processor_ms_ratio']:.2f}); token {row['token_ms']:8.2f} ms, llama.cpp "
+        f"{row['llama_cpp_token_ms']:8.2f} ({row['token_ms_ratio']:.2f}; "
+        f"{row['token_processor_ms_ratio']:.2f})", file=sys.stderr, flush=True)
 
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--types", default="q8_0,q4_k,bf16,f16")
     parser.add_argument("--folder", default="")
-    for name, value in dict(threads=2, prompt=128, tokens=32, runs=5, layers=16, width=2048, inner=8192, heads=32, kv_heads=8, vocab=128256).items():
+    for name, value in dict(threads=2, prompt=128, tokens=32, runs=5, layers=16, width=2048, inner=8192, heads=32,
+                            kv_heads=8, vocab=128256).items():
         parser.add_argument("--" + name.replace("_", "-"), type=int, default=value)
     return parser.parse_args()
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Fine-tuning steps of a Llama of 1B's shape in PyTorch, compiled: the peer of `tarn bench train --model llama-1b --lora 16`.
+"""Fine-tuning steps of a Llama of 1B's shape in PyTorch, compiled: the peer of `tarn bench train --model llama-1b
+--lora 16`.
 
-  tarn bench train --model llama-1b --lora 16 --precision bf16 --context 2048 --batch 4 --device cuda --json > tarn.jsonl
-  python3 llama_lora_torch.py > torch.jsonl                adapters of rank 16 in all linear layers but the head
+  tarn bench train --model llama-1b --lora 16 --precision bf16 --context 2048 --batch 4 --device cuda --json
+  python3 llama_lora_torch.py                              adapters of rank 16 in all linear layers but the head
   tarn bench train --model llama-1b --precision bf16 --context 2048 --batch 4 --device cuda --json     (all weights)
   python3 llama_lora_torch.py --full                       all weights
 
@@ -10,11 +11,11 @@
   [--warmup 5] [--device cuda] [--layers 16] [--width 2048] [--inner 8192] [--heads 32] [--kv-heads 8] [--vocab 128256]
   [--no-compile]
 
-A step is forward, cross entropy, backward, clipping to a norm of 1 and AdamW, on random tokens drawn on the device before it.
-Precision is tarn's: frozen weights are bf16; trained ones have f32 master weights, gradients and moments, and enter matmuls as
-bf16. torch.compile has the model and the loss (cross entropy is fused with the head's cast), AdamW is fused, attention is flash,
-cuDNN or the faster of both. Prints one JSON object with the keys of `tarn bench train --json`: medians of step times by CUDA
-events, tokens per second, and peak memory by PyTorch's counter.
+A step is forward, cross entropy, backward, clipping to a norm of 1 and AdamW, on random tokens drawn on the device
+before it. Precision is tarn's: frozen weights are bf16; trained ones have f32 master weights, gradients and moments,
+and enter matmuls as bf16. torch.compile has the model and the loss (cross entropy is fused with the head's cast), AdamW
+is fused, attention is flash, cuDNN or the faster of both. Prints one JSON object with the keys of `tarn bench train
+--json`: medians of step times by CUDA events, tokens per second, and peak memory by PyTorch's counter.
 """
 import argparse
 import json
@@ -54,11 +55,13 @@ class Linear(torch.nn.Module):
 class Norm(torch.nn.Module):
     def __init__(self, width, is_frozen):
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(width, dtype=torch.bfloat16 if is_frozen else torch.float32), requires_grad=not is_frozen)
+        self.weight = torch.nn.Parameter(torch.ones(width, dtype=torch.bfloat16 if is_frozen else torch.float32),
+                                         requires_grad=not is_frozen)
 
     def forward(self, x):
         wide = x.float()
-        return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPSILON)).to(x.dtype) * self.weight.to(x.dtype)
+        return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPSILON)).to(x.dtype) * self.weight.to(
+            x.dtype)
 
 
 def turn(x, cos, sin):
@@ -74,7 +77,8 @@ class Block(torch.nn.Module):
         self.norm_1, self.norm_2 = Norm(o.width, bool(rank)), Norm(o.width, bool(rank))
         self.q, self.k = Linear(o.width, o.width, rank), Linear(o.width, self.kv_heads * self.head, rank)
         self.v, self.o = Linear(o.width, self.kv_heads * self.head, rank), Linear(o.width, o.width, rank)
-        self.gate, self.up, self.down = Linear(o.width, o.inner, rank), Linear(o.width, o.inner, rank), Linear(o.inner, o.width, rank)
+        self.gate, self.up, self.down = Linear(o.width, o.inner, rank), Linear(o.width, o.inner,
+                                                                               rank), Linear(o.inner, o.width, rank)
 
     def forward(self, x, cos, sin):
         rows, context, width = x.shape
@@ -92,11 +96,13 @@ class Llama(torch.nn.Module):
     def __init__(self, o):
         super().__init__()
         is_frozen = not o.full
-        self.table = drawn(o.vocab, o.width, torch.bfloat16 if is_frozen else torch.float32).requires_grad_(not is_frozen)  # the head's, too
+        self.table = drawn(o.vocab, o.width, torch.bfloat16 if is_frozen else torch.float32).requires_grad_(
+            not is_frozen)  # the head's, too
         self.blocks = torch.nn.ModuleList(Block(o) for _ in range(o.layers))
         self.norm = Norm(o.width, is_frozen)
         head = o.width // o.heads
-        angles = torch.outer(torch.arange(o.context).float(), ROPE_BASE ** (-torch.arange(0, head, 2).float() / head)).repeat(1, 2)
+        angles = torch.outer(torch.arange(o.context).float(),
+                             ROPE_BASE**(-torch.arange(0, head, 2).float() / head)).repeat(1, 2)
         self.register_buffer("cos", angles.cos().to(torch.bfloat16))
         self.register_buffer("sin", angles.sin().to(torch.bfloat16))
 
@@ -163,8 +169,9 @@ def measure(o, kernels):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    whole = {"rank": 16, "micro-batch": 4, "context": 2048, "batch-size": 4, "steps": 20, "warmup": 5, "layers": 16, "width": 2048, "inner": 8192, "heads": 32,
-             "kv-heads": 8, "vocab": 128256}
+    whole = {
+        "rank": 16, "micro-batch": 4, "context": 2048, "batch-size": 4, "steps": 20, "warmup": 5, "layers": 16,
+        "width": 2048, "inner": 8192, "heads": 32, "kv-heads": 8, "vocab": 128256}
     for name, value in whole.items():
         parser.add_argument("--" + name, type=int, default=value)
     parser.add_argument("--attention", choices=["flash", "cudnn", "best"], default="best")
@@ -186,9 +193,13 @@ def main():
     if best is None:
         sys.exit("no attention could be run")
     step, least, peak, (trained, frozen), attention = best
-    print(json.dumps({"model": "llama-1b", "library": "torch " + torch.__version__, "device": o.device, "precision": "bf16", "batch": o.batch_size, "micro_batch": o.micro_batch,
-                      "context": o.context, "lora": 0 if o.full else o.rank, "parameters": trained, "frozen": frozen, "attention": attention, "compiled": not o.no_compile,
-                      "step_ms": round(step, 4), "min_step_ms": round(least, 4), "tokens_per_second": round(o.batch_size * o.context * 1e3 / step, 1), "peak_bytes": peak}))
+    print(
+        json.dumps({
+            "model": "llama-1b", "library": "torch " + torch.__version__, "device": o.device, "precision": "bf16",
+            "batch": o.batch_size, "micro_batch": o.micro_batch, "context": o.context, "lora": 0 if o.full else o.rank,
+            "parameters": trained, "frozen": frozen, "attention": attention, "compiled": not o.no_compile,
+            "step_ms": round(step, 4), "min_step_ms": round(least, 4),
+            "tokens_per_second": round(o.batch_size * o.context * 1e3 / step, 1), "peak_bytes": peak}))
 
 
 if __name__ == "__main__":

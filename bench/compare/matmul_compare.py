@@ -3,8 +3,8 @@
 
   python3 matmul_compare.py [--tarn build/release/tarn] [--threads N] [--sizes 128,256,...] [--dtype f32] [--json]
 
-Runs `tarn bench matmul --json`, then the same matmuls in PyTorch, and prints GFLOP/s and ratios. Rows from 512 up where tarn
-reaches less than 0.90 of the direct BLAS call are marked ("below"). Exit status 1 if a row is marked.
+Runs `tarn bench matmul --json`, then the same matmuls in PyTorch, and prints GFLOP/s and ratios. Rows from 512 up where
+tarn reaches less than 0.90 of the direct BLAS call are marked ("below"). Exit status 1 if a row is marked.
 """
 import argparse
 import json
@@ -47,8 +47,10 @@ def main():
     ap.add_argument("--json", action="store_true", help="one JSON object a line instead of a table")
     args = ap.parse_args()
     torch.set_num_threads(args.threads)
-    command = [args.tarn, "bench", "matmul", "--json", "--threads", str(args.threads), "--sizes", args.sizes, "--dtype", args.dtype,
-               "--runs", str(args.runs)]
+    command = [
+        args.tarn, "bench", "matmul", "--json", "--threads",
+        str(args.threads), "--sizes", args.sizes, "--dtype", args.dtype, "--runs",
+        str(args.runs)]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
     if not args.json:
         print(f"tarn, BLAS and PyTorch {torch.__version__} on the CPU, {args.threads} threads, {args.dtype}; GFLOP/s\n")
@@ -60,9 +62,11 @@ def main():
         below = row["fwd_of_blas"] is not None and n >= BAR_FROM and row["fwd_of_blas"] < BAR
         marked += below
         if args.json:
-            print(json.dumps({"op": "matmul", "dtype": args.dtype, "shape": row["shape"], "tarn_gflops": row["gflops"],
-                              "blas_gflops": row["blas_gflops"], "torch_gflops": round(theirs, 2), "of_blas": row["fwd_of_blas"],
-                              "of_torch": round(row["gflops"] / theirs, 3), "marks": ["below"] if below else []}), flush=True)
+            print(
+                json.dumps({
+                    "op": "matmul", "dtype": args.dtype, "shape": row["shape"], "tarn_gflops": row["gflops"],
+                    "blas_gflops": row["blas_gflops"], "torch_gflops": round(theirs, 2), "of_blas": row["fwd_of_blas"],
+                    "of_torch": round(row["gflops"] / theirs, 3), "marks": ["below"] if below else []}), flush=True)
             continue
         blas = f"{row['blas_gflops']:>10.1f}" if row["blas_gflops"] is not None else f"{'-':>10}"
         share = f"{row['fwd_of_blas']:>11.3f}" if row["fwd_of_blas"] is not None else f"{'-':>11}"

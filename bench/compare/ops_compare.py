@@ -4,14 +4,14 @@
   python3 ops_compare.py [--tarn build/release/tarn] [--threads N] [--sizes 4KiB,1MiB,64MiB] [--dtypes f32,bf16]
                          [--only add,sum-last] [--saved rows.jsonl] [--json]
 
-Runs `tarn bench ops --json`, then the same rows in PyTorch, and prints a table: times, tarn / PyTorch (below 1 tarn is faster),
-and the share of a plain copy. Marked are rows where tarn is slower ("slower") and rows from 64 MiB up that miss the target of
-their family ("below"). Exit status 1 if a row is marked.
+Runs `tarn bench ops --json`, then the same rows in PyTorch, and prints a table: times, tarn / PyTorch (below 1 tarn is
+faster), and the share of a plain copy. Marked are rows where tarn is slower ("slower") and rows from 64 MiB up that
+miss the target of their family ("below"). Exit status 1 if a row is marked.
 
-A row is timed three ways: forward without recording, backward alone, and both with recording. A backward ends with gradients of
-the operands in their own dtypes that are dropped (torch.autograd.grad). Both programs rotate through as many sets of inputs,
-with a copy of the row's bytes between two runs, since cached data decides the time of a reduction. --saved reads tarn's rows
-from a file. The programs run one after the other: on a busy machine the ratios mean little.
+A row is timed three ways: forward without recording, backward alone, and both with recording. A backward ends with
+gradients of the operands in their own dtypes that are dropped (torch.autograd.grad). Both programs rotate through as
+many sets of inputs, with a copy of the row's bytes between two runs, since cached data decides the time of a reduction.
+--saved reads tarn's rows from a file. The programs run one after the other: on a busy machine the ratios mean little.
 """
 import argparse
 import json
@@ -30,8 +30,9 @@ DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f
 BAR_SIZE = 64 << 20
 
 # The bars, as a share of a plain copy of the same bytes.
-ARITHMETIC = {"neg", "abs", "sign", "square", "sqrt", "rsqrt", "recip", "relu", "leaky_relu", "clamp", "add", "sub", "mul", "div",
-              "maximum", "minimum", "where", "add-broadcast-row", "mul-broadcast-col"}
+ARITHMETIC = {
+    "neg", "abs", "sign", "square", "sqrt", "rsqrt", "recip", "relu", "leaky_relu", "clamp", "add", "sub", "mul", "div",
+    "maximum", "minimum", "where", "add-broadcast-row", "mul-broadcast-col"}
 BARS = {"arithmetic": 0.8, "reduction": 0.6, "layernorm": 0.5, "transcendental": 0.12}
 
 
@@ -48,21 +49,20 @@ def kind_of(op):
 
 
 UNARY = {
-    "neg": torch.neg, "abs": torch.abs, "sign": torch.sign, "square": torch.square, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt,
-    "recip": torch.reciprocal, "exp": torch.exp, "exp2": torch.exp2, "log": torch.log, "log2": torch.log2, "sin": torch.sin,
-    "cos": torch.cos, "tanh": torch.tanh, "erf": torch.erf, "sigmoid": torch.sigmoid, "relu": torch.relu,
-    "leaky_relu": F.leaky_relu, "gelu": lambda x: F.gelu(x, approximate="tanh"), "gelu_erf": F.gelu, "silu": F.silu,
-    "softplus": lambda x: F.softplus(x, threshold=1e9), "clamp": lambda x: torch.clamp(x, -1e30, 1e30),
-}
+    "neg": torch.neg, "abs": torch.abs, "sign": torch.sign, "square": torch.square, "sqrt": torch.sqrt,
+    "rsqrt": torch.rsqrt, "recip": torch.reciprocal, "exp": torch.exp, "exp2": torch.exp2, "log": torch.log,
+    "log2": torch.log2, "sin": torch.sin, "cos": torch.cos, "tanh": torch.tanh, "erf": torch.erf,
+    "sigmoid": torch.sigmoid, "relu": torch.relu, "leaky_relu": F.leaky_relu,
+    "gelu": lambda x: F.gelu(x, approximate="tanh"), "gelu_erf": F.gelu, "silu": F.silu,
+    "softplus": lambda x: F.softplus(x, threshold=1e9), "clamp": lambda x: torch.clamp(x, -1e30, 1e30), }
 BINARY = {
-    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "maximum": torch.maximum, "minimum": torch.minimum,
-    "mod": torch.remainder, "pow": torch.pow, "cmpeq": torch.eq, "cmpne": torch.ne, "cmplt": torch.lt, "cmple": torch.le,
-    "cmpgt": torch.gt, "cmpge": torch.ge, "add-broadcast-row": torch.add, "mul-broadcast-col": torch.mul,
-}
+    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "maximum": torch.maximum,
+    "minimum": torch.minimum, "mod": torch.remainder, "pow": torch.pow, "cmpeq": torch.eq, "cmpne": torch.ne,
+    "cmplt": torch.lt, "cmple": torch.le, "cmpgt": torch.gt, "cmpge": torch.ge, "add-broadcast-row": torch.add,
+    "mul-broadcast-col": torch.mul, }
 REDUCE = {
-    "sum": torch.sum, "mean": torch.mean, "max": torch.amax, "min": torch.amin, "var": torch.var, "argmax": torch.argmax,
-    "cumsum": torch.cumsum,
-}
+    "sum": torch.sum, "mean": torch.mean, "max": torch.amax, "min": torch.amin, "var": torch.var,
+    "argmax": torch.argmax, "cumsum": torch.cumsum, }
 
 
 def reduction(op):
@@ -98,26 +98,33 @@ def work_of(row):
         return reduction(op), lambda: ((positive if op.startswith("prod") else normal)(*shape),)
     columns = shape[-1]
     table = {
-        "softmax": (lambda x: F.softmax(x, -1), lambda: (normal(*shape),)),
-        "log_softmax": (lambda x: F.log_softmax(x, -1), lambda: (normal(*shape),)),
-        "layernorm": (lambda x, w, b: F.layer_norm(x, (columns,), w, b), lambda: (normal(*shape), normal(columns), normal(columns))),
-        "rmsnorm": (lambda x, w: F.rms_norm(x, (columns,), w, 1e-5), lambda: (normal(*shape), normal(columns))),
-        "batchnorm": (lambda x, w, b: F.batch_norm(x, None, None, w, b, True), lambda: (normal(*shape), normal(shape[1]), normal(shape[1]))),
-        "batchnorm-running": (lambda x, w, b: F.batch_norm(x, torch.zeros_like(w), torch.ones_like(w), w, b), lambda: (normal(*shape), normal(shape[1]), normal(shape[1]))),
-        "batchnorm_relu": (lambda x, w, b: F.relu(F.batch_norm(x, None, None, w, b, True)), lambda: (normal(*shape), normal(shape[1]), normal(shape[1]))),
-        "batchnorm_relu-residual": (lambda x, w, b, r: F.relu(F.batch_norm(x, None, None, w, b, True) + r), lambda: (normal(*shape), normal(shape[1]), normal(shape[1]), normal(*shape))),
-        "groupnorm": (lambda x, w, b: F.group_norm(x, 1, w, b), lambda: (normal(*shape), normal(shape[1]), normal(shape[1]))),
-        "clone": (lambda x: x.clone(), lambda: (normal(*shape),)),
-        "permute-copy": (lambda x: x.permute(0, 2, 1).contiguous(), lambda: (normal(*shape),)),
-        "expand-copy": (lambda x: x.expand(*row["result"]).contiguous(), lambda: (normal(*shape),)),
-        "pad": (lambda x: F.pad(x, (1, 1, 1, 1)), lambda: (normal(*shape),)),
-        "shrink-copy": (lambda x: x[:, :, 1:-1, 1:-1].contiguous(), lambda: (normal(*shape),)),
-        "stride-copy": (lambda x: x[:, :, ::2, ::2].contiguous(), lambda: (normal(*shape),)),
-        "flip": (lambda x: x.flip(-1), lambda: (normal(*shape),)),
-        "max_pool2d": (lambda x: F.max_pool2d(x, 2), lambda: (normal(*shape),)),
-        "avg_pool2d": (lambda x: F.avg_pool2d(x, 2), lambda: (normal(*shape),)),
-        "concat": (lambda x, y: torch.cat((x, y), 1), lambda: (normal(*shape), normal(*shape))),
-    }
+        "softmax": (lambda x: F.softmax(x, -1), lambda:
+                    (normal(*shape), )), "log_softmax": (lambda x: F.log_softmax(x, -1), lambda: (normal(*shape), )),
+        "layernorm": (lambda x, w, b: F.layer_norm(x, (columns, ), w, b), lambda:
+                      (normal(*shape), normal(columns), normal(columns))),
+        "rmsnorm": (lambda x, w: F.rms_norm(x, (columns, ), w, 1e-5), lambda: (normal(*shape), normal(columns))),
+        "batchnorm": (lambda x, w, b: F.batch_norm(x, None, None, w, b, True), lambda:
+                      (normal(*shape), normal(shape[1]), normal(shape[1]))),
+        "batchnorm-running": (lambda x, w, b: F.batch_norm(x, torch.zeros_like(w), torch.ones_like(w), w, b), lambda:
+                              (normal(*shape), normal(shape[1]), normal(shape[1]))),
+        "batchnorm_relu": (lambda x, w, b: F.relu(F.batch_norm(x, None, None, w, b, True)), lambda:
+                           (normal(*shape), normal(shape[1]), normal(shape[1]))),
+        "batchnorm_relu-residual": (lambda x, w, b, r: F.relu(F.batch_norm(x, None, None, w, b, True) + r), lambda:
+                                    (normal(*shape), normal(shape[1]), normal(shape[1]), normal(*shape))),
+        "groupnorm": (lambda x, w, b: F.group_norm(x, 1, w, b), lambda:
+                      (normal(*shape), normal(shape[1]), normal(shape[1]))), "clone": (lambda x: x.clone(), lambda:
+                                                                                       (normal(*shape), )),
+        "permute-copy": (lambda x: x.permute(0, 2, 1).contiguous(), lambda: (normal(*shape), )),
+        "expand-copy": (lambda x: x.expand(*row["result"]).contiguous(), lambda:
+                        (normal(*shape), )), "pad": (lambda x: F.pad(x, (1, 1, 1, 1)), lambda: (normal(*shape), )),
+        "shrink-copy": (lambda x: x[:, :, 1:-1, 1:-1].contiguous(), lambda:
+                        (normal(*shape), )), "stride-copy": (lambda x: x[:, :, ::2, ::2].contiguous(), lambda:
+                                                             (normal(*shape), )), "flip": (lambda x: x.flip(-1), lambda:
+                                                                                           (normal(*shape), )),
+        "max_pool2d": (lambda x: F.max_pool2d(x, 2), lambda:
+                       (normal(*shape), )), "avg_pool2d": (lambda x: F.avg_pool2d(x, 2), lambda:
+                                                           (normal(*shape), )), "concat": (lambda x, y: torch.cat(
+                                                               (x, y), 1), lambda: (normal(*shape), normal(*shape))), }
     if op in ("conv2d", "conv2d-nhwc"):
         images, channels, rows, outputs, kernel, stride = shape
         layout = torch.channels_last if op == "conv2d-nhwc" else torch.contiguous_format
@@ -161,7 +168,8 @@ def copies(bytes_moved, count):
 
 
 def median_us(fn, sets, runs, between=lambda i: None):
-    """Microseconds a call: the median of several runs, each long enough to be timed. `between` runs before each, untimed."""
+    """Microseconds a call: the median of several runs, each long enough to be timed. `between` runs before each,
+    untimed."""
     for i in range(2 * sets):
         fn(i % sets)
     start = time.perf_counter()
@@ -207,8 +215,10 @@ def tarn_rows(args):
     if args.saved:
         lines = Path(args.saved).read_text().splitlines()
     else:
-        command = [args.tarn, "bench", "ops", "--json", "--threads", str(args.threads), "--sizes", args.sizes, "--dtypes", args.dtypes,
-                   "--runs", str(args.runs)] + (["--only", args.only] if args.only else [])
+        command = [
+            args.tarn, "bench", "ops", "--json", "--threads",
+            str(args.threads), "--sizes", args.sizes, "--dtypes", args.dtypes, "--runs",
+            str(args.runs)] + (["--only", args.only] if args.only else [])
         lines = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
     return [json.loads(line) for line in lines if line.strip()]
 
@@ -236,8 +246,12 @@ def main():
     args = ap.parse_args()
     torch.set_num_threads(args.threads)
     if not args.json:
-        print(f"tarn and PyTorch {torch.__version__} on the CPU, {args.threads} threads; microseconds, and tarn / PyTorch\n")
-        print(f"{'row':<20}{'dtype':<6}{'size':>10}  {'pass':<9}{'tarn':>12}{'PyTorch':>12}{'ratio':>8}{'of copy':>9}  ")
+        print(
+            f"tarn and PyTorch {torch.__version__} on the CPU, {args.threads} threads; microseconds, and tarn / "
+            f"PyTorch\n"
+        )
+        print(
+            f"{'row':<20}{'dtype':<6}{'size':>10}  {'pass':<9}{'tarn':>12}{'PyTorch':>12}{'ratio':>8}{'of copy':>9}  ")
     marked = rows = 0
     for row in tarn_rows(args):
         if "size" not in row:  # the cost of a call on one element
@@ -254,13 +268,18 @@ def main():
             marked += bool(marks)
             share = row.get(f"{which}_of_copy")
             if args.json:
-                print(json.dumps({"op": row["op"], "dtype": row["dtype"], "size": row["size"], "pass": name, "tarn_us": ours,
-                                  "torch_us": other and round(other, 3), "ratio": other and round(ours / other, 3),
-                                  "of_copy": share, "marks": marks}), flush=True)
+                print(
+                    json.dumps({
+                        "op": row["op"], "dtype": row["dtype"], "size": row["size"], "pass": name, "tarn_us": ours,
+                        "torch_us": other and round(other, 3), "ratio": other and round(ours / other, 3),
+                        "of_copy": share, "marks": marks}), flush=True)
                 continue
             right = f"{other:>12.2f}{ours / other:>8.2f}" if other else f"{'-':>12}{'-':>8}"
             shown = f"{share:>9.2f}" if share is not None else f"{'-':>9}"
-            print(f"{row['op']:<20}{row['dtype']:<6}{row['size']:>10}  {name:<9}{ours:>12.2f}{right}{shown}  {', '.join(marks)}", flush=True)
+            print(
+                f"{row['op']:<20}{row['dtype']:<6}{row['size']:>10}  {name:<9}{ours:>12.2f}{right}{shown}  "
+                f"{', '.join(marks)}",
+                flush=True)
     if not args.json:
         print(f"\n{rows} figures, {marked} marked")
     return 1 if marked else 0

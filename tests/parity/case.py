@@ -1,4 +1,5 @@
-"""A case: one operation on given inputs, forward and every gradient, in tarn and in torch's f64. And the layout classes."""
+"""A case: one operation on given inputs, forward and every gradient, in tarn and in torch's f64. And the layout
+classes."""
 import dataclasses
 import random
 from typing import Callable, Optional
@@ -11,7 +12,8 @@ import tarn
 FLOATS = ["f32", "bf16", "f16", "f64"]
 INTEGERS = ["i32", "i64", "u8"]
 LAYOUTS = ["dense", "rows", "permuted", "general", "zero"]
-JUNK = {"i32": 1 << 30, "i64": 1 << 60, "u8": 201, "bool": True}  # lies between the elements that a view picks; NaN for floats
+JUNK = {"i32": 1 << 30, "i64": 1 << 60, "u8": 201,
+        "bool": True}  # lies between the elements that a view picks; NaN for floats
 
 
 @dataclasses.dataclass
@@ -43,7 +45,8 @@ class Case:
     result_dtype: Optional[str] = None    # the same for results, where it is another
     gradient_dtype: Optional[str] = None  # the same for gradients, where it is another
     refused: bool = False           # tarn must refuse it as a wrong dtype
-    check: Optional[Callable] = None  # compares in its own way: (inputs, outputs, upstreams, gradients) -> list of verdicts
+    check: Optional[
+        Callable] = None  # compares in its own way: (inputs, outputs, upstreams, gradients) -> list of verdicts
 
     def title(self):
         shapes = " ".join(str(list(i.values.shape)) if i.values is not None else "none" for i in self.inputs)
@@ -52,7 +55,8 @@ class Case:
         return " ".join(x for x in (self.op, self.dtype, layouts, shapes, attributes, self.label) if x)
 
 
-# ---- layouts --------------------------------------------------------------------------------------------------------------------------
+# ---- layouts ---------------------------------------------------------------------------------------------------------
+# -----------------
 
 
 def _junk(shape, dtype):
@@ -119,10 +123,12 @@ def place(values, layout, rng):
         return _zero(few, values.shape), few.expand(values.shape).contiguous()
     if values.ndim == 0 or layout in ("dense", "zero"):
         return tarn.tensor(values), values
-    return {"rows": _rows, "permuted": _permuted, "general": _general, "channels last": _channels_last}[layout](values, rng), values
+    return {"rows": _rows, "permuted": _permuted, "general": _general,
+            "channels last": _channels_last}[layout](values, rng), values
 
 
-# ---- running --------------------------------------------------------------------------------------------------------------------------
+# ---- running ---------------------------------------------------------------------------------------------------------
+# -----------------
 
 
 def _wide(values):
@@ -155,7 +161,8 @@ def in_torch(function, inputs, wanted, upstreams):
     pairs = [(y, _wide(g)) for y, g in zip(outputs, given) if g is not None and y.requires_grad]
     if pairs:
         torch.autograd.backward([y for y, _ in pairs], [g for _, g in pairs])
-    gradients = [v.grad if w and v.grad is not None else torch.zeros_like(v) if w else None for v, w in zip(wide, wanted)]
+    gradients = [
+        v.grad if w and v.grad is not None else torch.zeros_like(v) if w else None for v, w in zip(wide, wanted)]
     return [y.detach() for y in outputs], given, gradients
 
 
@@ -183,8 +190,9 @@ def run(case, seed, differentiable):
                 tarn.call("requires_grad", handle, True)
         made = tarn.apply(case.op, handles, case.attributes, case.outputs)
         got = [tarn.read(y) if y else None for y in made]
-        draw = lambda outputs: [case.given if case.given is not None else upstream_for(y, tarn.NAME[g.dtype], case.upstream, generator)
-                                if g.is_floating_point() else None for y, g in zip(outputs, got)]
+        draw = lambda outputs: [
+            case.given if case.given is not None else upstream_for(y, tarn.NAME[g.dtype], case.upstream, generator)
+            if g.is_floating_point() else None for y, g in zip(outputs, got)]
         if case.check:
             upstreams = draw(got)
         else:
@@ -197,7 +205,9 @@ def run(case, seed, differentiable):
     verdicts = [_judge(case, case.kind, g, e, s, f"output {i}" if len(expected) > 1 else "result")
                 for i, (g, e, s) in enumerate(zip(got, expected, sizes[0]))]
     if len(expected) != len([g for g in got if g is not None]):
-        verdicts.append(compare.Verdict(False, text=f"tarn makes {len([g for g in got if g is not None])} results, torch {len(expected)}"))
+        verdicts.append(
+            compare.Verdict(False,
+                            text=f"tarn makes {len([g for g in got if g is not None])} results, torch {len(expected)}"))
     kind = case.gradient_kind or case.kind
     for i, (g, e, s) in enumerate(zip(gradients, expected_gradients, sizes[1])):
         if e is not None:
@@ -220,13 +230,15 @@ def _gradients(case, made, handles, wanted, upstreams, rng):
     walked = [(y, g) for y, g in zip(made, upstreams) if y and g is not None]
     for i, (y, g) in enumerate(walked):
         with tarn.no_grad():
-            layout = case.upstream_layout if case.upstream_layout != "zero" else "dense"  # would change the values torch has had
+            # would change the values torch has had
+            layout = case.upstream_layout if case.upstream_layout != "zero" else "dense"
             upstream = place(g, layout, rng)[0]
         tarn.backward(y, upstream, retain=i + 1 < len(walked))
     return [tarn.gradient(h) if w else None for h, w in zip(handles, wanted)]
 
 
-# ---- how large the terms of a sum are: the root of the sum of their squares, for outputs and gradients; None where it is not known -----
+# ---- how large the terms of a sum are: the root of the sum of their squares, for outputs and gradients; None where it
+# is not known -----
 
 
 def by_squares(reference):
@@ -240,16 +252,19 @@ def by_squares(reference):
 
 
 def by_upstream(values, wanted, upstreams):
-    """For element-wise derivatives that have a root: there they are differences of terms about as large as the upstream gradient."""
+    """For element-wise derivatives that have a root: there they are differences of terms about as large as the upstream
+    gradient."""
     return [None], [_wide(upstreams[0]).abs()]
 
 
 def by_terms(reference):
-    """For broadcast operands of an element-wise operation: their gradients are sums of the gradients of the expanded ones."""
+    """For broadcast operands of an element-wise operation: their gradients are sums of the gradients of the expanded
+    ones."""
     def sizes(values, wanted, upstreams):
         shape = torch.broadcast_shapes(*(v.shape for v in values))
         _, _, gradients = in_torch(reference, [v.expand(shape) for v in values], wanted, upstreams)
-        return [None] * len(upstreams), [(g * g).sum_to_size(v.shape).sqrt() if g is not None else None for g, v in zip(gradients, values)]
+        return [None] * len(upstreams), [
+            (g * g).sum_to_size(v.shape).sqrt() if g is not None else None for g, v in zip(gradients, values)]
     return sizes
 
 

@@ -1,5 +1,5 @@
-"""Chat templates beside transformers' apply_chat_template: the same text and the same ids for random conversations. The templates here are the published forms of each
-family, with what differs between models."""
+"""Chat templates beside transformers' apply_chat_template: the same text and the same ids for random conversations. The
+templates here are the published forms of each family, with what differs between models."""
 import ctypes as c
 import datetime
 import json
@@ -12,11 +12,15 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 import tarn
 import text
 
-CHATML = ("{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}"
-          "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
-QWEN2 = ("{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n' }}"
-         "{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
-         "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+CHATML = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + "
+    "'\\n'}}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
+QWEN2 = (
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou "
+    "are a helpful assistant.<|im_end|>\n' }}"
+    "{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
 QWEN25 = """{%- if messages[0]['role'] == 'system' %}
     {{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}
 {%- else %}
@@ -70,14 +74,23 @@ QWEN3 = """{%- if messages[0].role == 'system' %}
         {{- '<think>\\n\\n</think>\\n\\n' }}
     {%- endif %}
 {%- endif %}"""
-LLAMA2 = ("{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}{% set system_message = messages[0]['content'] %}{% else %}"
-          "{% set loop_messages = messages %}{% set system_message = false %}{% endif %}{% for message in loop_messages %}"
-          "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
-          "{% if loop.index0 == 0 and system_message != false %}{% set content = '<<SYS>>\\n' + system_message + '\\n<</SYS>>\\n\\n' + message['content'] %}"
-          "{% else %}{% set content = message['content'] %}{% endif %}{% if message['role'] == 'user' %}{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}"
-          "{% elif message['role'] == 'assistant' %}{{ ' '  + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}")
-LLAMA3 = ("{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ "
-          "message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}")
+LLAMA2 = (
+    "{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}{% set system_message = "
+    "messages[0]['content'] %}{% else %}"
+    "{% set loop_messages = messages %}{% set system_message = false %}{% endif %}{% for message in loop_messages %}"
+    "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% "
+    "endif %}"
+    "{% if loop.index0 == 0 and system_message != false %}{% set content = '<<SYS>>\\n' + system_message + "
+    "'\\n<</SYS>>\\n\\n' + message['content'] %}"
+    "{% else %}{% set content = message['content'] %}{% endif %}{% if message['role'] == 'user' %}{{ bos_token + "
+    "'[INST] ' + content.strip() + ' [/INST]' }}"
+    "{% elif message['role'] == 'assistant' %}{{ ' '  + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}")
+LLAMA3 = (
+    "{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '<|start_header_id|>' + "
+    "message['role'] + '<|end_header_id|>\n\n'+ "
+    "message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% "
+    "endif %}{{ content }}{% endfor %}"
+)
 LLAMA3_PROMPT = "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}"
 LLAMA3_ASKED = "{% if add_generation_prompt %}" + LLAMA3_PROMPT + "{% endif %}"
 LLAMA31 = """{{- bos_token }}
@@ -103,12 +116,15 @@ LLAMA31 = """{{- bos_token }}
 {%- endif %}
 """
 FIXED_DATE = '{%- set date_string = "26 Jul 2024" %}'
-TODAY = '{%- if strftime_now is defined %}{%- set date_string = strftime_now("%d %b %Y") %}{%- else %}{%- set date_string = "26 Jul 2024" %}{%- endif %}'
-TURNS = "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
+TODAY = ('{%- if strftime_now is defined %}{%- set date_string = strftime_now("%d %b %Y") %}{%- else %}'
+         '{%- set date_string = "26 Jul 2024" %}{%- endif %}')
+TURNS = ("{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+         "{{ raise_exception('roles must alternate') }}{% endif %}")
 
 
 def mistral(opening, closing, answer):
-    return ("{{ bos_token }}{% for message in messages %}" + TURNS + "{% if message['role'] == 'user' %}{{ '" + opening + "' + message['content'] + '" + closing + "' }}"
+    return ("{{ bos_token }}{% for message in messages %}" + TURNS + "{% if message['role'] == 'user' %}{{ '" +
+            opening + "' + message['content'] + '" + closing + "' }}"
             "{% elif message['role'] == 'assistant' %}{{ " + answer + " }}{% endif %}{% endfor %}")
 
 
@@ -135,25 +151,29 @@ def mistral_with_system(opening, closing, answer, place):
 """.replace("PLACE", place).replace("OPEN", opening).replace("CLOSE", closing).replace("ANSWER", answer)
 
 
-# name: (template, what tarn calls it, whether users and assistants must take turns, whether a system's text is possible)
+# name: (template, what tarn calls it, whether users and assistants must take turns, whether a system's text is
+# possible)
 TEMPLATES = {
-    "chatml": (CHATML, "chatml", False, True),
-    "qwen2": (QWEN2, "chatml", False, True),
-    "qwen2.5": (QWEN25, "chatml", False, True),
-    "qwen3": (QWEN3, "chatml", False, True),
-    "llama2": (LLAMA2, "llama2", True, True),
-    "llama3": (LLAMA3 + LLAMA3_PROMPT, "llama3", False, True),
-    "llama3 asked": (LLAMA3 + LLAMA3_ASKED, "llama3", False, True),
-    "llama3.1": (LLAMA31.replace("DATE", FIXED_DATE), "llama3", False, True),
-    "llama3.2": (LLAMA31.replace("DATE", TODAY), "llama3", False, True),
-    "mistral 0.1": (mistral("[INST] ", " [/INST]", "message['content'] + eos_token + ' '"), "mistral", True, False),
-    "mistral 0.2": (mistral("[INST] ", " [/INST]", "message['content'] + eos_token"), "mistral", True, False),
-    "mistral 0.2 new": (mistral_with_system(" [INST] ", " [/INST]", '" " + message["content"]|trim + eos_token', "first"), "mistral", True, True),
-    "mistral 0.3": (mistral_with_system("[INST] ", "[/INST]", '" " + message["content"]|trim + eos_token', "last"), "mistral", True, True),
-    "mistral tekken": (mistral_with_system("[INST]", "[/INST]", 'message["content"] + eos_token', "last"), "mistral", True, True),
-}
-SPECIAL = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "[INST]", "[/INST]")
-THOUGHTS = ["<think>\nhm\n</think>\n\nyes", "<think></think>", "a</think>\n\nb", "\n\n<think>\n\n</think>c</think>d", "<think>x"]
+    "chatml": (CHATML, "chatml", False, True), "qwen2": (QWEN2, "chatml", False, True),
+    "qwen2.5": (QWEN25, "chatml", False, True), "qwen3": (QWEN3, "chatml", False, True),
+    "llama2": (LLAMA2, "llama2", True, True), "llama3": (LLAMA3 + LLAMA3_PROMPT, "llama3", False, True),
+    "llama3 asked": (LLAMA3 + LLAMA3_ASKED, "llama3", False,
+                     True), "llama3.1": (LLAMA31.replace("DATE", FIXED_DATE), "llama3", False,
+                                         True), "llama3.2": (LLAMA31.replace("DATE", TODAY), "llama3", False, True),
+    "mistral 0.1": (mistral("[INST] ", " [/INST]", "message['content'] + eos_token + ' '"), "mistral", True,
+                    False), "mistral 0.2": (mistral("[INST] ", " [/INST]",
+                                                    "message['content'] + eos_token"), "mistral", True, False),
+    "mistral 0.2 new": (mistral_with_system(" [INST] ", " [/INST]", '" " + message["content"]|trim + eos_token',
+                                            "first"), "mistral", True, True),
+    "mistral 0.3": (mistral_with_system("[INST] ", "[/INST]", '" " + message["content"]|trim + eos_token',
+                                        "last"), "mistral", True,
+                    True), "mistral tekken": (mistral_with_system("[INST]", "[/INST]", 'message["content"] + eos_token',
+                                                                  "last"), "mistral", True, True), }
+SPECIAL = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
+           "[INST]", "[/INST]")
+THOUGHTS = [
+    "<think>\nhm\n</think>\n\nyes", "<think></think>", "a</think>\n\nb", "\n\n<think>\n\n</think>c</think>d",
+    "<think>x"]
 
 
 def conversation(rng, in_turns, has_system, plain):
@@ -210,13 +230,15 @@ def tokenizer_in(folder, rng, template):
     if rng.random() < 0.5:
         config["chat_template"] = template
     elif rng.random() < 0.3:
-        config["chat_template"] = [{"name": "tool_use", "template": "{{ 1 }}"}, {"name": "default", "template": template}]
+        config["chat_template"] = [{"name": "tool_use", "template": "{{ 1 }}"},
+                                   {"name": "default", "template": template}]
     else:
         with open(os.path.join(folder, "chat_template.jinja"), "w", encoding="utf-8", newline="") as file:
             file.write(template)
     with open(os.path.join(folder, "tokenizer_config.json"), "w", encoding="utf-8") as file:
         json.dump(config, file)
-    theirs = PreTrainedTokenizerFast(tokenizer_file=os.path.join(folder, "tokenizer.json"), bos_token="<s>", eos_token="</s>")
+    theirs = PreTrainedTokenizerFast(tokenizer_file=os.path.join(folder, "tokenizer.json"), bos_token="<s>",
+                                     eos_token="</s>")
     theirs.chat_template = template
     return text.opened(folder), theirs
 
@@ -230,11 +252,14 @@ def check(name, folder, rng):
         plain, prompt = i % 2 == 0, rng.random() < 0.5
         messages = conversation(rng, in_turns, has_system, plain)
         day = datetime.date.today()
-        mine, expected = rendered(ours, messages, prompt), theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt)
+        mine, expected = rendered(ours, messages,
+                                  prompt), theirs.apply_chat_template(messages, tokenize=False,
+                                                                      add_generation_prompt=prompt)
         if mine != expected and day == datetime.date.today():
             return f"{messages}: {mine!r} here, {expected!r} there"
         if plain and encoded(ours, messages, prompt) != theirs(expected, add_special_tokens=False)["input_ids"]:
-            return f"{messages}: {encoded(ours, messages, prompt)} here, {theirs(expected, add_special_tokens=False)['input_ids']} there"
+            ids = theirs(expected, add_special_tokens=False)['input_ids']
+            return f"{messages}: {encoded(ours, messages, prompt)} here, {ids} there"
         if ours.decode(encoded(ours, messages, prompt)).decode() != mine:
             return f"{messages}: the ids are of another text"
     return check_saved(ours, folder, rng, in_turns, has_system)
@@ -248,13 +273,15 @@ def check_saved(ours, folder, rng, in_turns, has_system):
     for _ in range(5):
         messages = conversation(rng, in_turns, has_system, True)
         expected = theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        if rendered(ours, messages, True) != expected or encoded(ours, messages, True) != theirs(expected, add_special_tokens=False)["input_ids"]:
+        if rendered(ours, messages, True) != expected or encoded(ours, messages, True) != theirs(
+                expected, add_special_tokens=False)["input_ids"]:
             return f"{messages}: transformers makes something else of the saved folder: {expected!r}"
     return ""
 
 
 GAPS = ["", "", "\n", " ", "  \n", "\n  ", "\n\n", "\t"]
-TAGS = ["{% set a = 1 %}", "{%- set a = 1 %}", "{% set a = 1 -%}", "{{ '' }}", "{{- '' }}", "{{ '' -}}", "{# a remark #}"]
+TAGS = [
+    "{% set a = 1 %}", "{%- set a = 1 %}", "{% set a = 1 -%}", "{{ '' }}", "{{- '' }}", "{{ '' -}}", "{# a remark #}"]
 
 
 def check_spaces(folder, rng):
@@ -262,11 +289,13 @@ def check_spaces(folder, rng):
     text.trained(text.corpus(rng), 400, SPECIAL).save(folder)
     theirs = PreTrainedTokenizerFast(tokenizer_file=os.path.join(folder, "tokenizer.json"))
     for _ in range(300):
-        template = "".join(rng.choice(GAPS) + rng.choice(TAGS) for _ in range(rng.randrange(4))) + rng.choice(GAPS) + CHATML + rng.choice(GAPS)
+        template = "".join(rng.choice(GAPS) + rng.choice(TAGS)
+                           for _ in range(rng.randrange(4))) + rng.choice(GAPS) + CHATML + rng.choice(GAPS)
         with open(os.path.join(folder, "chat_template.jinja"), "w", encoding="utf-8", newline="") as file:
             file.write(template)
         theirs.chat_template = template
-        expected = theirs.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False) == "<|im_start|>user\nhi<|im_end|>\n"
+        expected = theirs.apply_chat_template([{"role": "user", "content": "hi"}],
+                                              tokenize=False) == "<|im_start|>user\nhi<|im_end|>\n"
         ours = text.opened(folder)
         try:
             taken = tarn.call("chat_name", ours.handle) == b"chatml"
@@ -285,6 +314,7 @@ def run(seed):
             with tempfile.TemporaryDirectory() as folder:
                 rng = random.Random(f"{seed}/{name}/{number}")
                 try:
-                    yield f"{name} {number}", check(name, folder, rng) if name in TEMPLATES else check_spaces(folder, rng)
+                    yield f"{name} {number}", check(name, folder, rng) if name in TEMPLATES else check_spaces(
+                        folder, rng)
                 except tarn.Error as error:
                     yield f"{name} {number}", f"tarn: {error}"

@@ -1,5 +1,6 @@
-"""Documents to fine-tune on beside transformers: the ids that apply_chat_template gives, and loss on just the bytes of answers: what follows the beginning of one, up to
-and with the token that ends it. Where answers lie in the text is found by hand, by what each family writes around them."""
+"""Documents to fine-tune on beside transformers: the ids that apply_chat_template gives, and loss on just the bytes of
+answers: what follows the beginning of one, up to and with the token that ends it. Where answers lie in the text is
+found by hand, by what each family writes around them."""
 import ctypes as c
 import json
 import os
@@ -14,8 +15,10 @@ import tarn
 import text
 
 CONTEXT, UNCOUNTED = 3000, -100
-ANSWERS = {"chatml": r"<\|im_start\|>assistant\n(.*?<\|im_end\|>)", "llama3": r"<\|start_header_id\|>assistant<\|end_header_id\|>\n\n(.*?<\|eot_id\|>)",
-           "llama2": r"\[/INST\](.*?</s>)", "mistral": r"\[/INST\](.*?</s>)"}
+ANSWERS = {
+    "chatml": r"<\|im_start\|>assistant\n(.*?<\|im_end\|>)",
+    "llama3": r"<\|start_header_id\|>assistant<\|end_header_id\|>\n\n(.*?<\|eot_id\|>)",
+    "llama2": r"\[/INST\](.*?</s>)", "mistral": r"\[/INST\](.*?</s>)"}
 NAMED = {"chatml": "chatml", "llama2": "llama2", "llama3": "llama3 asked", "mistral": "mistral named"}
 
 
@@ -45,8 +48,10 @@ def conversation(rng, in_turns, has_system):
 
 def documents(ours, path, template=None, **options):
     """The (ids, marks) of all documents in the rows of an epoch; a document without loss is what fills a row."""
-    given = tarn.ChatDatasetOptions(path=path.encode(), tokenizer=ours.handle, template_name=template and template.encode(), context=CONTEXT, **options)
-    handle, counts, found = tarn.call("chat_dataset_open_sized", c.byref(given), c.sizeof(given)), tarn.ChatDatasetCounts(), []
+    given = tarn.ChatDatasetOptions(path=path.encode(), tokenizer=ours.handle, template_name=template and
+                                    template.encode(), context=CONTEXT, **options)
+    handle, counts, found = tarn.call("chat_dataset_open_sized", c.byref(given),
+                                      c.sizeof(given)), tarn.ChatDatasetCounts(), []
     tarn.call("chat_dataset_counts_of", handle, c.byref(counts))
     for row in range(counts.rows[0]):
         arrays = [(c.c_int32 * CONTEXT)() for _ in range(4)]
@@ -77,13 +82,17 @@ def marks(theirs, ids, spans):
 
 
 def spans_of(kind, rendered):
-    return [tuple(len(rendered[:place].encode()) for place in found.span(1)) for found in re.finditer(ANSWERS[kind], rendered, re.DOTALL)]
+    return [
+        tuple(len(rendered[:place].encode()) for place in found.span(1))
+        for found in re.finditer(ANSWERS[kind], rendered, re.DOTALL)]
 
 
 def expected(theirs, kind, messages):
-    """As it is rendered, but for the beginning of an answer that some templates always write at the end, and for today's date."""
+    """As it is rendered, but for the beginning of an answer that some templates always write at the end, and for
+    today's date."""
     rendered = theirs.apply_chat_template(messages, tokenize=False)
-    rendered = re.sub(r"Today Date: .*?\n", "Today Date: 26 Jul 2024\n", rendered, count=1) if kind == "llama3" else rendered
+    rendered = re.sub(r"Today Date: .*?\n", "Today Date: 26 Jul 2024\n", rendered,
+                      count=1) if kind == "llama3" else rendered
     rendered = rendered.removesuffix("<|start_header_id|>assistant<|end_header_id|>\n\n")
     ids = theirs(rendered, add_special_tokens=False)["input_ids"]
     return ids, marks(theirs, ids, spans_of(kind, rendered))
@@ -109,7 +118,8 @@ def check(template, kind, in_turns, has_system, folder, rng, name=None):
     ours, theirs = chat.tokenizer_in(folder, rng, template)
     if name:  # a template by its name, which needs its tokens
         text.trained(text.corpus(rng), 500, chat.SPECIAL).save(folder)
-        ours, theirs = text.opened(folder), PreTrainedTokenizerFast(tokenizer_file=os.path.join(folder, "tokenizer.json"), bos_token="<s>", eos_token="</s>")
+        ours, theirs = text.opened(folder), PreTrainedTokenizerFast(
+            tokenizer_file=os.path.join(folder, "tokenizer.json"), bos_token="<s>", eos_token="</s>")
         theirs.chat_template = template
     talks = [conversation(rng, in_turns, has_system) for _ in range(60)]
     path = os.path.join(folder, "talks.jsonl")
@@ -117,9 +127,12 @@ def check(template, kind, in_turns, has_system, folder, rng, name=None):
     mine, _ = documents(ours, path, name, seed=rng.randrange(1 << 60))
     wrong = differing(mine, [expected(theirs, kind, talk) for talk in talks])
     pairs = [(said(rng, "user"), said(rng, "assistant")) for _ in range(20)]
-    write_lines(path, [{"prompt": prompt, "completion": completion, "id": i} for i, (prompt, completion) in enumerate(pairs)])
+    write_lines(path,
+                [{"prompt": prompt, "completion": completion, "id": i} for i, (prompt, completion) in enumerate(pairs)])
     mine, _ = documents(ours, path, name)
-    return wrong or differing(mine, [expected(theirs, kind, [{"role": "user", "content": p}, {"role": "assistant", "content": a}]) for p, a in pairs])
+    return wrong or differing(mine, [
+        expected(theirs, kind, [{"role": "user", "content": p}, {"role": "assistant", "content": a}])
+        for p, a in pairs])
 
 
 def check_plain(folder, rng):
@@ -152,19 +165,24 @@ def check_named(folder, rng):
         for _ in range(40):
             messages, prompt = conversation(rng, in_turns, has_system), rng.random() < 0.5
             rendered = theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt)
-            if chat.rendered(ours, messages, prompt) != rendered or tarn.call("chat_name", ours.handle).decode() != kind:
+            if chat.rendered(ours, messages, prompt) != rendered or tarn.call("chat_name",
+                                                                              ours.handle).decode() != kind:
                 return f"{name}: {messages}: {chat.rendered(ours, messages, prompt)!r} here, {rendered!r} there"
     return ""
 
 
 def templates():
-    return chat.TEMPLATES | {"mistral named": (chat.mistral_with_system("[INST] ", " [/INST]", '" " + message["content"]|trim + eos_token', "first"), "mistral", True, True)}
+    return chat.TEMPLATES | {
+        "mistral named": (chat.mistral_with_system("[INST] ", " [/INST]", '" " + message["content"]|trim + eos_token',
+                                                   "first"), "mistral", True, True)}
 
 
 def run(seed):
     """Pairs of a name and what is wrong: "" for nothing."""
     checks = {name: lambda folder, rng, row=row: check(*row, folder, rng) for name, row in templates().items()}
-    checks |= {f"named {name}": lambda folder, rng, name=name, like=like: check(*templates()[like], folder, rng, name) for name, like in NAMED.items()}
+    checks |= {
+        f"named {name}": lambda folder, rng, name=name, like=like: check(*templates()[like], folder, rng, name)
+        for name, like in NAMED.items()}
     checks |= {"plain": check_plain, "named": check_named}
     for name, one in checks.items():
         for number in range(10 if os.environ.get("TARN_TEST_LONG") else 1):

@@ -1,8 +1,10 @@
 """The one comparer. A result in some dtype is held against torch's, computed in f64 from the same (rounded) inputs.
 
   ulp    element-wise results: the distance in units in the last place of the dtype, element by element
-  sum    reductions, products, losses: |a - b| / max(|b|, rms(b), size), where `size` is the root of the sum of squared terms where a
-         case gives it: what the sum would be if its terms had random signs. With few results rms(b) says nothing about cancellation.
+  sum    reductions, products, losses: |a - b| / max(|b|, rms(b), size), where `size` is the root of the sum of squared
+      terms where a
+         case gives it: what the sum would be if its terms had random signs. With few results rms(b) says nothing about
+             cancellation.
   exact  integers, comparisons, movements: equal
 
 NaN must meet NaN, infinity infinity of the same sign."""
@@ -13,8 +15,9 @@ import torch
 
 DIGITS = {"f32": 24, "f64": 53, "bf16": 8, "f16": 11}
 LOWEST_EXPONENT = {"f32": -126, "f64": -1022, "bf16": -126, "f16": -14}
-LARGEST = {"f32": torch.finfo(torch.float32).max, "f64": torch.finfo(torch.float64).max, "bf16": torch.finfo(torch.bfloat16).max,
-           "f16": torch.finfo(torch.float16).max}
+LARGEST = {
+    "f32": torch.finfo(torch.float32).max, "f64": torch.finfo(torch.float64).max,
+    "bf16": torch.finfo(torch.bfloat16).max, "f16": torch.finfo(torch.float16).max}
 F64_RELATIVE = 1e-12
 ULPS = {"f32": 4.0, "bf16": 2.0, "f16": 2.0, "f64": F64_RELATIVE * 2.0 ** 52}
 SUM = {"f32": 1e-5, "bf16": 1e-5, "f16": 1e-5, "f64": 1e-12}
@@ -62,7 +65,8 @@ def _mismatch(got, expected, label):
 
 
 def _within_range(values, dtype):
-    """Infinity, and what lies beyond the range of the dtype, as the first number beyond it: so that distances stay finite."""
+    """Infinity, and what lies beyond the range of the dtype, as the first number beyond it: so that distances stay
+    finite."""
     if dtype == "f64":
         return values
     beyond = 2.0 ** (math.floor(math.log2(LARGEST[dtype])) + 1)
@@ -79,12 +83,13 @@ def exact(got, expected, label="result"):
         same |= torch.isnan(got) & torch.isnan(expected)
     if same.all():
         return Verdict(True, 0.0, 1.0, "ulp" if expected.is_floating_point() else "")
-    return Verdict(False, math.inf, 0.0, text=_element((~same).flatten().to(torch.uint8).argmax(), got, expected, label))
+    return Verdict(False, math.inf, 0.0, text=_element((~same).flatten().to(torch.uint8).argmax(), got, expected,
+                                                       label))
 
 
 def elementwise(got, expected, dtype, label="result", bars=ULPS, size=None):
-    """`got` of any float dtype with the precision of `dtype`, `expected` in f64. In f64 torch rounds as well: where the result is a
-    difference of terms of `size`, 4 ulp of that are allowed."""
+    """`got` of any float dtype with the precision of `dtype`, `expected` in f64. In f64 torch rounds as well: where the
+    result is a difference of terms of `size`, 4 ulp of that are allowed."""
     got = got.to(torch.float64)
     text = _mismatch(got, expected, label)
     if text:
@@ -104,8 +109,8 @@ def elementwise(got, expected, dtype, label="result", bars=ULPS, size=None):
 
 
 def summed(got, expected, dtype, size=None, terms=0, label="result", rounded_terms=False):
-    """The same for reductions. In a half dtype: within 2 ulp of the exact sum; where the terms themselves were rounded to that dtype (a
-    gradient that passed through another operation), within 2 ulp of the scale."""
+    """The same for reductions. In a half dtype: within 2 ulp of the exact sum; where the terms themselves were rounded
+    to that dtype (a gradient that passed through another operation), within 2 ulp of the scale."""
     bar = (LONG_SUM if terms > LONG else SUM)[dtype]
     got = got.to(torch.float64)
     text = _mismatch(got, expected, label)
@@ -127,10 +132,12 @@ def summed(got, expected, dtype, size=None, terms=0, label="result", rounded_ter
         unit = "rel"
         # 4 ulp of the smallest numbers: what a sum or product below the dtype's range may lose
         least = 4 * 2.0 ** (LOWEST_EXPONENT[dtype] - DIGITS[dtype] + 1)
-        error = torch.where(distance <= least, torch.zeros_like(distance), distance / scale.clamp(min=torch.finfo(torch.float64).tiny))
+        error = torch.where(distance <= least, torch.zeros_like(distance),
+                            distance / scale.clamp(min=torch.finfo(torch.float64).tiny))
     worst = error.flatten().argmax()
     largest = error.flatten()[worst].item()
-    text = "" if largest <= bar else f"{_element(worst, got, expected, label)}: error {largest:.3g} {unit}, allowed {bar:.3g}"
+    text = "" if largest <= bar else (f"{_element(worst, got, expected, label)}: error {largest:.3g} {unit}, "
+                                      f"allowed {bar:.3g}")
     return Verdict(not text, largest, bar, unit, text)
 
 
@@ -142,9 +149,11 @@ def relax(verdict, own):
 
 
 def gradients(ours, truth, dtype, theirs=None):
-    """Of a whole model, {name: gradient}: sums through many layers. One counts from 1e-6 of the largest one's size on, as some are truly 0. `theirs`
-    are torch's in the same dtype, where its own distance from the truth is what can be asked for."""
-    verdicts = [Verdict(set(ours) == set(truth), text=f"gradients of {sorted(set(ours) ^ set(truth))} are in one alone")]
+    """Of a whole model, {name: gradient}: sums through many layers. One counts from 1e-6 of the largest one's size on,
+    as some are truly 0. `theirs` are torch's in the same dtype, where its own distance from the truth is what can be
+    asked for."""
+    verdicts = [
+        Verdict(set(ours) == set(truth), text=f"gradients of {sorted(set(ours) ^ set(truth))} are in one alone")]
     largest = max(g.square().mean().sqrt() for g in truth.values())
     for name in sorted(set(ours) & set(truth)):
         if ours[name] is None:

@@ -1,11 +1,13 @@
-"""Convolutions in f32 whose sums are thousands of terms long, as those of a weight's gradient are. Libraries differ there: by cuDNN, in PyTorch too, gradients of weights
-were up to 5.5e-5 off on an H200. Held to f64, tarn may be 1e-5 off, or twice as far as PyTorch's f32 on the same device is."""
+"""Convolutions in f32 whose sums are thousands of terms long, as those of a weight's gradient are. Libraries differ
+there: by cuDNN, in PyTorch too, gradients of weights were up to 5.5e-5 off on an H200. Held to f64, tarn may be 1e-5
+off, or twice as far as PyTorch's f32 on the same device is."""
 import torch
 
 import compare
 import tarn
 
-SHAPES = [(8, 32, 32, 16, 16), (5, 17, 40, 12, 101), (5, 16, 16, 40, 64), (40, 33, 70, 7, 8)]  # images, channels in and out, rows, columns
+SHAPES = [(8, 32, 32, 16, 16), (5, 17, 40, 12, 101), (5, 16, 16, 40, 64),
+          (40, 33, 70, 7, 8)]  # images, channels in and out, rows, columns
 PLAIN, TIMES = 1e-5, 2.0
 NAMES = ("y", "gradient of x", "gradient of the weight")
 
@@ -27,7 +29,8 @@ def theirs(x, weight, g, dtype, device, last):
 
 def ours(x, weight, g, last):
     with tarn.scope():
-        given = tarn.call("permute", tarn.tensor(x.permute(0, 2, 3, 1)), tarn.Axes((0, 3, 1, 2))) if last else tarn.tensor(x)
+        given = tarn.call("permute", tarn.tensor(x.permute(0, 2, 3, 1)), tarn.Axes(
+            (0, 3, 1, 2))) if last else tarn.tensor(x)
         leaf = [given, tarn.tensor(weight)]
         for handle in leaf:
             tarn.call("requires_grad", handle, True)
@@ -49,5 +52,7 @@ def run(seed):
             verdicts = []
             for name, a, b, truth in zip(NAMES, ours(x, weight, g, last), others, exact):
                 error, bar = apart(a, truth), max(PLAIN, TIMES * apart(b, truth))
-                verdicts.append(compare.Verdict(error <= bar, error, bar, "rel", f"{name} is {error:.3g} off, more than {bar:.3g}"))
-            yield f"{images} x {inside} x {rows} x {columns} to {outside}{', channels last' if last else ''}", "f32", verdicts
+                verdicts.append(
+                    compare.Verdict(error <= bar, error, bar, "rel", f"{name} is {error:.3g} off, more than {bar:.3g}"))
+            layout = ", channels last" if last else ""
+            yield f"{images} x {inside} x {rows} x {columns} to {outside}{layout}", "f32", verdicts

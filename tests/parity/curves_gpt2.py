@@ -1,7 +1,9 @@
-"""The loss of a GPT-2 over 200 steps, in tarn and in torch, from the same weights on the same batches of a text that is easy to train on; and
-every gradient of the first step. Needs torch alone, so it runs wherever a device is (--device cuda).
+"""The loss of a GPT-2 over 200 steps, in tarn and in torch, from the same weights on the same batches of a text that is
+easy to train on; and every gradient of the first step. Needs torch alone, so it runs wherever a device is (--device
+cuda).
 
-f32: no further from torch's f64 curve than twice torch's f32 is, plus 1e-5. bf16, with f32 master weights: within 1e-2 of torch's f32 curve."""
+f32: no further from torch's f64 curve than twice torch's f32 is, plus 1e-5. bf16, with f32 master weights: within 1e-2
+of torch's f32 curve."""
 import ctypes as c
 import random
 
@@ -19,7 +21,8 @@ RECIPE = training.Recipe("adamw", OPTIONS, schedule=SCHEDULE, clip_norm=1.0)
 
 
 def draw_text(length):
-    """Tokens each of which is mostly one of two that follow the one before: a loss that falls from ln VOCAB to about 1."""
+    """Tokens each of which is mostly one of two that follow the one before: a loss that falls from ln VOCAB to about
+    1."""
     after = torch.randint(0, VOCAB, (VOCAB, 2)).tolist()
     choice, strange = torch.randint(0, 2, (length,)).tolist(), torch.randint(0, 20 * VOCAB, (length,)).tolist()
     text = [0]
@@ -64,7 +67,8 @@ def in_torch(weights, batches, dtype):
 
 
 def tarn_model(weights, dtype):
-    config = tarn.Gpt2Config(vocab_size=VOCAB, context=CONTEXT, layers=LAYERS, heads=HEADS, hidden_size=WIDTH, dtype=tarn.DTYPES.index(dtype))
+    config = tarn.Gpt2Config(vocab_size=VOCAB, context=CONTEXT, layers=LAYERS, heads=HEADS, hidden_size=WIDTH,
+                             dtype=tarn.DTYPES.index(dtype))
     model = tarn.call("model_gpt2_sized", c.byref(config), c.sizeof(config), tarn.device(), 1)
     handles = {tarn.call("module_parameter_name", model, i).decode(): tarn.call("module_parameter", model, i)
                for i in range(tarn.call("module_parameter_count", model))}
@@ -96,7 +100,8 @@ def distance(curve, other):
 
 def judge_f32(ours, truth, theirs):
     own, far = distance(theirs[0], truth[0]), distance(ours[0], truth[0])
-    curve = compare.Verdict(far <= 2 * own + 1e-5, far, 2 * own + 1e-5, "abs", f"the losses are {far:.3g} from torch's f64, torch's f32 {own:.3g}")
+    curve = compare.Verdict(far <= 2 * own + 1e-5, far, 2 * own + 1e-5, "abs",
+                            f"the losses are {far:.3g} from torch's f64, torch's f32 {own:.3g}")
     return [curve] + compare.gradients(ours[1], truth[1], "f32", theirs[1])
 
 
@@ -111,9 +116,11 @@ def run(seed):
     weights, batches = draw_weights(), list(draw_batches())
     truth = in_torch({name: values.double() for name, values in weights.items()}, batches, torch.float64)
     converged = truth[0][-1] < truth[0][0] / 2
-    yield "the text", "f64", [compare.Verdict(converged, text=f"torch's f64 loss went from {truth[0][0]:.3g} to {truth[0][-1]:.3g} only")]
+    yield "the text", "f64", [
+        compare.Verdict(converged, text=f"torch's f64 loss went from {truth[0][0]:.3g} to {truth[0][-1]:.3g} only")]
     theirs = in_torch(weights, batches, torch.float32)
-    for dtype, judge in (("f32", lambda ours: judge_f32(ours, truth, theirs)), ("bf16", lambda ours: judge_bf16(ours, theirs))):
+    for dtype, judge in (("f32", lambda ours: judge_f32(ours, truth, theirs)), ("bf16",
+                                                                                lambda ours: judge_bf16(ours, theirs))):
         try:
             verdicts = judge(in_tarn(weights, batches, dtype))
         except tarn.Error as error:

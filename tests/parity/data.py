@@ -12,8 +12,13 @@ from numpy.lib import format as npy
 import compare
 import tarn
 
-NUMPY = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "i32": np.int32, "i64": np.int64, "u8": np.uint8, "bool": np.bool_}
-REFUSED = [np.int8, np.int16, np.uint16, np.uint32, np.uint64, np.complex64, np.dtype("U3"), np.dtype([("a", "f4"), ("b", "i4")])]
+NUMPY = {
+    "f32": np.float32, "f64": np.float64, "f16": np.float16, "i32": np.int32, "i64": np.int64, "u8": np.uint8,
+    "bool": np.bool_}
+REFUSED = [
+    np.int8, np.int16, np.uint16, np.uint32, np.uint64, np.complex64,
+    np.dtype("U3"),
+    np.dtype([("a", "f4"), ("b", "i4")])]
 
 
 class Array(c.Structure):
@@ -25,7 +30,8 @@ class Field(c.Structure):
 
 
 class CsvOptions(c.Structure):
-    _fields_ = [("header", c.c_int), ("delimiter", c.c_char), ("label", c.c_char_p), ("label_is_real", c.c_bool), ("dtype", c.c_int)]
+    _fields_ = [("header", c.c_int), ("delimiter", c.c_char), ("label", c.c_char_p), ("label_is_real", c.c_bool),
+                ("dtype", c.c_int)]
 
 
 def load_npy(path):
@@ -123,7 +129,8 @@ def check_csv(rng, folder):
 
 def check_idx(rng, folder):
     images, labels = os.path.join(folder, "images"), os.path.join(folder, "labels")
-    code, dtype, wide = [(8, np.uint8, np.uint8), (9, np.int8, np.int32), (11, np.int16, np.int32), (12, np.int32, np.int32), (13, np.float32, np.float32),
+    code, dtype, wide = [(8, np.uint8, np.uint8), (9, np.int8, np.int32), (11, np.int16, np.int32),
+                         (12, np.int32, np.int32), (13, np.float32, np.float32),
                          (14, np.float64, np.float64)][int(rng.integers(6))]
     shape = tuple(int(n) for n in rng.integers(1, 6, size=int(rng.integers(1, 5))))
     values, classes = draw(rng, dtype, shape), rng.integers(0, 256, shape[0], dtype=np.uint8)

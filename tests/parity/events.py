@@ -1,5 +1,5 @@
-"""TensorBoard's event files: what tarn writes, the tensorboard package reads: the same tags, steps and values, a run that was stopped and
-resumed without the points that did not last."""
+"""TensorBoard's event files: what tarn writes, the tensorboard package reads: the same tags, steps and values, a run
+that was stopped and resumed without the points that did not last."""
 import logging
 import os
 import random
@@ -11,8 +11,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it warns of every restart that it was told of
 
-WRITER = os.path.join(os.environ.get("TARN_BACKEND_PATH", ""), "train", "test_tensorboard")  # writes points that it is given
-TAGS = ["loss", "loss/train", "loss/validation", "accuracy", "learning rate", "images/s", "é漢😀", 'a "quoted" <tag> & more', "x" * 1024]
+WRITER = os.path.join(os.environ.get("TARN_BACKEND_PATH", ""), "train",
+                      "test_tensorboard")  # writes points that it is given
+TAGS = [
+    "loss", "loss/train", "loss/validation", "accuracy", "learning rate", "images/s", "é漢😀", 'a "quoted" <tag> & more',
+    "x" * 1024]
 VALUES = [0.0, -0.0, 1.0, 0.1, -2.5e-30, 1e-45, 3.4e38, 1e39, -1e300, float("inf"), float("-inf"), float("nan")]
 
 

@@ -1,5 +1,5 @@
-"""safetensors files in both directions against the safetensors package: every dtype bit for bit, the same bytes on disk, and the same
-verdict on files that were changed."""
+"""safetensors files in both directions against the safetensors package: every dtype bit for bit, the same bytes on
+disk, and the same verdict on files that were changed."""
 import ctypes
 import os
 import random
@@ -13,7 +13,9 @@ import tarn
 
 SHAPES = [(), (0,), (5,), (3, 0, 2), (2, 3), (4, 1, 3, 2), (1, 2, 1, 3, 1, 2, 1, 2)]
 CHANGED = 300  # files with random changes, each judged by both
-FOREIGN = {"I8": torch.int8, "I16": torch.int16, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "C64": torch.complex64}
+FOREIGN = {
+    "I8": torch.int8, "I16": torch.int16, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+    "C64": torch.complex64}
 
 
 def bits(shape, dtype, rng):
@@ -40,7 +42,8 @@ def sample(rng):
     """Tensors of every dtype and shape, and metadata."""
     kinds = [(dtype, shape) for dtype in tarn.TORCH.values() for shape in SHAPES]
     tensors = {name: bits(shape, dtype, rng) for name, (dtype, shape) in zip(names(rng, len(kinds)), kinds)}
-    return tensors, {key: f"value of {key}" for key in names(rng, rng.randrange(2))}  # one key: the package's order of several is random
+    return tensors, {key: f"value of {key}"
+                     for key in names(rng, rng.randrange(2))}  # one key: the package's order of several is random
 
 
 def write_tarn(path, tensors, metadata):
@@ -59,7 +62,8 @@ def read_tarn(path):
     try:
         with tarn.scope():
             found = [tarn.call("safetensors_name", file, i) for i in range(tarn.call("safetensors_count", file))]
-            return {name.decode(): tarn.read(tarn.call("safetensors_read", file, name, tarn.device())) for name in found}
+            return {
+                name.decode(): tarn.read(tarn.call("safetensors_read", file, name, tarn.device())) for name in found}
     finally:
         tarn.call("safetensors_close", file)
 
@@ -75,7 +79,8 @@ def read_metadata(path, keys):
 def differences(a, b):
     """Names whose shape, dtype or bits differ."""
     wrong = sorted(set(a) ^ set(b))
-    return wrong + [n for n in set(a) & set(b) if a[n].shape != b[n].shape or a[n].dtype != b[n].dtype or raw(a[n]) != raw(b[n])]
+    return wrong + [
+        n for n in set(a) & set(b) if a[n].shape != b[n].shape or a[n].dtype != b[n].dtype or raw(a[n]) != raw(b[n])]
 
 
 def check_theirs(folder, rng):
@@ -83,12 +88,15 @@ def check_theirs(folder, rng):
     path, (tensors, metadata) = os.path.join(folder, "theirs.safetensors"), sample(rng)
     safetensors.torch.save_file(tensors, path, metadata or None)
     wrong = differences(read_tarn(path), tensors)
-    return f"read differently: {wrong}" if wrong else "" if read_metadata(path, metadata) == metadata else "the metadata differ"
+    return f"read differently: {wrong}" if wrong else "" if read_metadata(
+        path, metadata) == metadata else "the metadata differ"
 
 
 def check_ours(folder, rng):
     """What tarn writes, the package reads; and the bytes are those that the package writes."""
-    ours, theirs, (tensors, metadata) = os.path.join(folder, "ours.safetensors"), os.path.join(folder, "theirs.safetensors"), sample(rng)
+    ours, theirs, (tensors,
+                   metadata) = os.path.join(folder, "ours.safetensors"), os.path.join(folder,
+                                                                                      "theirs.safetensors"), sample(rng)
     write_tarn(ours, tensors, metadata)
     wrong = differences(safetensors.torch.load_file(ours), tensors)
     if wrong:
@@ -138,10 +146,12 @@ def change(data, rng):
 
 
 def check_changed(folder, rng):
-    """tarn opens what the package opens, and what tarn opens is bitwise identical there. tarn may refuse more: a bool that is neither 0 nor 1, a
-    NUL in a name, more than 8 axes."""
+    """tarn opens what the package opens, and what tarn opens is bitwise identical there. tarn may refuse more: a bool
+    that is neither 0 nor 1, a NUL in a name, more than 8 axes."""
     source, path = os.path.join(folder, "source.safetensors"), os.path.join(folder, "changed.safetensors")
-    tensors = {"a": bits((2, 3), torch.float32, rng), "b.weight": bits((4,), torch.uint8, rng), "c": bits((), torch.int64, rng)}
+    tensors = {
+        "a": bits((2, 3), torch.float32, rng), "b.weight": bits((4, ), torch.uint8, rng), "c": bits((), torch.int64,
+                                                                                                    rng)}
     safetensors.torch.save_file(tensors, source, {"format": "pt"})
     with open(source, "rb") as file:
         good = file.read()
@@ -169,10 +179,13 @@ def check_changed(folder, rng):
 def may_differ(ours, theirs):
     """Where tarn may refuse what the package takes."""
     text = str(ours)
-    return isinstance(theirs, dict) and any(reason in text for reason in ("is not a bool", "\\u0000", "axes; tarn's", "which tarn cannot load"))
+    return isinstance(theirs, dict) and any(
+        reason in text for reason in ("is not a bool", "\\u0000", "axes; tarn's", "which tarn cannot load"))
 
 
-CHECKS = {"what the package writes": check_theirs, "what tarn writes": check_ours, "foreign dtypes": check_foreign, "changed files": check_changed}
+CHECKS = {
+    "what the package writes": check_theirs, "what tarn writes": check_ours, "foreign dtypes": check_foreign,
+    "changed files": check_changed}
 
 
 def run(seed):

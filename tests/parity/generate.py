@@ -1,5 +1,6 @@
-"""Samplers against transformers' logits processors in the order in which generate() applies them: what may be chosen and how often, greedy texts with a repetition
-penalty, several texts of different lengths at once, and logarithms of probabilities. Logits, settings and models are random."""
+"""Samplers against transformers' logits processors in the order in which generate() applies them: what may be chosen
+and how often, greedy texts with a repetition penalty, several texts of different lengths at once, and logarithms of
+probabilities. Logits, settings and models are random."""
 import ctypes as c
 import random
 import tempfile
@@ -18,10 +19,12 @@ TEXTS = 6
 
 def processors(settings):
     """As transformers' generate() puts them in order."""
-    config = transformers.GenerationConfig(do_sample=True, temperature=settings["temperature"], top_k=settings["top_k"], top_p=settings["top_p"] or 1.0,
-                                           min_p=settings["min_p"] or None, repetition_penalty=settings["repeat_penalty"] or 1.0, bos_token_id=None,
+    config = transformers.GenerationConfig(do_sample=True, temperature=settings["temperature"], top_k=settings["top_k"],
+                                           top_p=settings["top_p"] or 1.0, min_p=settings["min_p"] or None,
+                                           repetition_penalty=settings["repeat_penalty"] or 1.0, bos_token_id=None,
                                            eos_token_id=None, pad_token_id=None)
-    network = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=4, n_positions=4, n_embd=4, n_layer=1, n_head=1))
+    network = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(vocab_size=4, n_positions=4, n_embd=4, n_layer=1, n_head=1))
     return network._get_logits_processor(config, input_ids_seq_length=1, device="cpu")
 
 
@@ -53,8 +56,10 @@ def check_choice(rng):
     wanted, found = torch.softmax(scores, 1)[0], draws(settings, logits, seen) / DRAWS
     impossible = found[wanted == 0].sum().item()
     excess = ((found - wanted).abs() - 5 * torch.sqrt(wanted * (1 - wanted) / DRAWS) - 1 / DRAWS).max().item()
-    return [compare.Verdict(impossible == 0, text=f"{settings}: tokens that transformers leaves out come with {impossible}"),
-            compare.Verdict(excess <= 0, text=f"{settings}: a share is {excess} beyond five deviations")]
+    return [
+        compare.Verdict(impossible == 0,
+                        text=f"{settings}: tokens that transformers leaves out come with {impossible}"),
+        compare.Verdict(excess <= 0, text=f"{settings}: a share is {excess} beyond five deviations")]
 
 
 def check_logprobs(rng):
@@ -65,13 +70,16 @@ def check_logprobs(rng):
     values, index = theirs.topk(top)
     with tarn.scope():
         ours = tarn.read(tarn.call("token_logprobs", tarn.tensor(logits), tarn.tensor(tokens), top))
-    return [compare.summed(ours, torch.cat([theirs.gather(1, tokens), index.double(), values], 1), "f64", terms=vocab, label="logprobs")]
+    return [
+        compare.summed(ours, torch.cat([theirs.gather(1, tokens), index.double(), values], 1), "f64", terms=vocab,
+                       label="logprobs")]
 
 
 def write(model, prompt, **how):
     options = tarn.GenerateOptions(**how)
     made = (c.c_int32 * how["max_tokens"])()
-    count = tarn.call("generate_sized", model, (c.c_int32 * len(prompt))(*prompt), len(prompt), made, c.byref(options), c.sizeof(options))
+    count = tarn.call("generate_sized", model, (c.c_int32 * len(prompt))(*prompt), len(prompt), made, c.byref(options),
+                      c.sizeof(options))
     return list(made[:count])
 
 
@@ -83,7 +91,8 @@ def write_together(model, prompts, **how):
     texts = [[] for _ in prompts]
     try:
         for i, prompt in enumerate(prompts):
-            tarn.call("generator_prompt_sized", writer, i, (c.c_int32 * len(prompt))(*prompt), len(prompt), c.byref(options), c.sizeof(options))
+            tarn.call("generator_prompt_sized", writer, i, (c.c_int32 * len(prompt))(*prompt), len(prompt),
+                      c.byref(options), c.sizeof(options))
         while tarn.call("generator_next_sized", writer, c.byref(piece), c.sizeof(piece)):
             if piece.token >= 0:
                 texts[piece.sequence].append(piece.token)
@@ -98,13 +107,16 @@ def check_texts(rng, folder):
     network = gpt2.randomized(transformers.GPT2LMHeadModel(config).double()).eval()
     network.save_pretrained(folder)
     most = rng.randint(1, config.n_positions - 1)
-    prompts = [[rng.randrange(config.vocab_size) for _ in range(rng.randint(1, config.n_positions - most))] for _ in range(3)]
+    prompts = [[rng.randrange(config.vocab_size) for _ in range(rng.randint(1, config.n_positions - most))]
+               for _ in range(3)]
     penalty = rng.choice([1.0, rng.uniform(0.6, 1.8)])
     wanted = []
     for prompt in prompts:
         with torch.no_grad():
-            text = network.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.int64), do_sample=False,
-                                    max_new_tokens=most, repetition_penalty=penalty, pad_token_id=0)[0].tolist()[len(prompt):]
+            text = network.generate(torch.tensor([prompt]),
+                                    attention_mask=torch.ones(1, len(prompt),
+                                                              dtype=torch.int64), do_sample=False, max_new_tokens=most,
+                                    repetition_penalty=penalty, pad_token_id=0)[0].tolist()[len(prompt):]
         wanted.append(text[:-1] if config.eos_token_id is not None and text[-1] == config.eos_token_id else text)
     model = gpt2.open_in_tarn(folder, "f64")
     try:
@@ -112,8 +124,10 @@ def check_texts(rng, folder):
         together = write_together(model, prompts, max_tokens=most, repeat_penalty=penalty)
     finally:
         tarn.call("module_free", model)
-    return [compare.Verdict(alone == wanted, text=f"after {prompts} tarn writes {alone}, transformers {wanted}"),
-            compare.Verdict(together == wanted, text=f"after {prompts} together tarn writes {together}, transformers {wanted}")]
+    return [
+        compare.Verdict(alone == wanted, text=f"after {prompts} tarn writes {alone}, transformers {wanted}"),
+        compare.Verdict(together == wanted,
+                        text=f"after {prompts} together tarn writes {together}, transformers {wanted}")]
 
 
 def run(seed):

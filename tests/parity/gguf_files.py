@@ -1,6 +1,7 @@
-"""GGUF files against the gguf package: what it writes tarn reads and hands on unchanged, and what tarn writes it reads; blocks are unpacked bit for bit, of any bytes,
-and packed as the package does or with a smaller error than scaling by the extremes; files with random changes are taken or refused. Models of transformers go from
-their folder to a GGUF file and back without a changed bit, and run from it with the same logits."""
+"""GGUF files against the gguf package: what it writes tarn reads and hands on unchanged, and what tarn writes it reads;
+blocks are unpacked bit for bit, of any bytes, and packed as the package does or with a smaller error than scaling by
+the extremes; files with random changes are taken or refused. Models of transformers go from their folder to a GGUF file
+and back without a changed bit, and run from it with the same logits."""
 import ctypes as c
 import json
 import os
@@ -22,26 +23,30 @@ import tarn
 from gpt2 import open_in_tarn
 
 BLOCKS = {"q8_0": Type.Q8_0, "q4_0": Type.Q4_0, "q4_k": Type.Q4_K, "q6_k": Type.Q6_K}
-DTYPES = ["f32", "f64", "bf16", "f16", "i32", "i64", "u8", "bool", "q8_0", "q4_0", "q4_k", "q6_k"]  # in the order of tarn_dtype
+DTYPES = ["f32", "f64", "bf16", "f16", "i32", "i64", "u8", "bool", "q8_0", "q4_0", "q4_k",
+          "q6_k"]  # in the order of tarn_dtype
 CHANGED = 1000
 MODELS = 2  # of each family
 
 
 class ConvertOptions(c.Structure):
-    _fields_ = [("quantize", c.c_bool), ("type", c.c_int), ("replace", c.c_bool), ("progress", c.c_void_p), ("ctx", c.c_void_p)]
+    _fields_ = [("quantize", c.c_bool), ("type", c.c_int), ("replace", c.c_bool), ("progress", c.c_void_p),
+                ("ctx", c.c_void_p)]
 
 
 class Entry(c.Structure):
-    _fields_ = [("name", c.c_char_p), ("dtype_name", c.c_char_p), ("dtype", c.c_int), ("shape", tarn.Shape), ("position", c.c_int64), ("bytes", c.c_int64)]
+    _fields_ = [("name", c.c_char_p), ("dtype_name", c.c_char_p), ("dtype", c.c_int), ("shape", tarn.Shape),
+                ("position", c.c_int64), ("bytes", c.c_int64)]
 
 
 for _name, _result, _arguments in [
-        ("gguf_open", c.c_void_p, [c.c_char_p]), ("gguf_close", None, [c.c_void_p]), ("gguf_count", c.c_int, [c.c_void_p]),
-        ("gguf_info", c.c_bool, [c.c_void_p, c.c_int, c.POINTER(Entry)]), ("gguf_tensor", c.c_void_p, [c.c_void_p, c.c_int, tarn.Device]),
-        ("gguf_metadata_count", c.c_int, [c.c_void_p]), ("gguf_create", c.c_void_p, [c.c_char_p]),
-        ("gguf_add_from", c.c_bool, [c.c_void_p, c.c_void_p, c.c_int]), ("gguf_add", c.c_bool, [c.c_void_p, c.c_char_p, c.c_void_p]),
-        ("gguf_finish", c.c_bool, [c.c_void_p]),
-        ("model_convert_sized", c.c_bool, [c.c_char_p, c.c_char_p, c.c_void_p, c.POINTER(ConvertOptions), c.c_size_t])]:
+    ("gguf_open", c.c_void_p, [c.c_char_p]), ("gguf_close", None, [c.c_void_p]), ("gguf_count", c.c_int, [c.c_void_p]),
+    ("gguf_info", c.c_bool, [c.c_void_p, c.c_int, c.POINTER(Entry)]),
+    ("gguf_tensor", c.c_void_p, [c.c_void_p, c.c_int, tarn.Device]), ("gguf_metadata_count", c.c_int, [c.c_void_p]),
+    ("gguf_create", c.c_void_p, [c.c_char_p]), ("gguf_add_from", c.c_bool, [c.c_void_p, c.c_void_p, c.c_int]),
+    ("gguf_add", c.c_bool, [c.c_void_p, c.c_char_p, c.c_void_p]), ("gguf_finish", c.c_bool, [c.c_void_p]),
+    ("model_convert_sized", c.c_bool, [c.c_char_p, c.c_char_p, c.c_void_p,
+                                       c.POINTER(ConvertOptions), c.c_size_t])]:
     tarn._functions[_name] = tarn._declare(_name, _result, _arguments)
 
 
@@ -50,7 +55,8 @@ def convert(source, target, dtype=None):
     tarn.call("model_convert_sized", source.encode(), target.encode(), None, c.byref(options), c.sizeof(options))
 
 
-# ---- files of the package --------------------------------------------------------------------------------------------------------------
+# ---- files of the package
+# --------------------------------------------------------------------------------------------------------------
 
 
 def draw_writer(path, rng):
@@ -58,8 +64,9 @@ def draw_writer(path, rng):
     writer = gguf.GGUFWriter(path, rng.choice(["llama", "qwen2", "other"]))
     if rng.random() < 0.5:
         writer.add_custom_alignment(rng.choice([8, 64, 256]))
-    for kind, low, high in [("uint8", 0, 2**8), ("int8", -2**7, 2**7), ("uint16", 0, 2**16), ("int16", -2**15, 2**15), ("uint32", 0, 2**32),
-                            ("int32", -2**31, 2**31), ("uint64", 0, 2**64), ("int64", -2**63, 2**63)]:
+    for kind, low, high in [("uint8", 0, 2**8), ("int8", -2**7, 2**7), ("uint16", 0, 2**16), ("int16", -2**15, 2**15),
+                            ("uint32", 0, 2**32), ("int32", -2**31, 2**31), ("uint64", 0, 2**64),
+                            ("int64", -2**63, 2**63)]:
         getattr(writer, "add_" + kind)(f"x.{kind}", rng.randrange(low, high))
     writer.add_float32("x.float32", rng.random())
     writer.add_float64("x.float64", rng.random())
@@ -111,12 +118,14 @@ def check_theirs(folder, rng):
         if list(a.fields) != list(b.fields) or [t.name for t in a.tensors] != [t.name for t in b.tensors]:
             return "keys or tensors have another order"
         for x, y in zip(a.tensors, b.tensors):
-            if x.tensor_type != y.tensor_type or x.shape.tolist() != y.shape.tolist() or x.data.tobytes() != y.data.tobytes():
+            if x.tensor_type != y.tensor_type or x.shape.tolist() != y.shape.tolist() or x.data.tobytes(
+            ) != y.data.tobytes():
                 return f"tensor {x.name} differs"
     return ""
 
 
-# ---- blocks ----------------------------------------------------------------------------------------------------------------------------
+# ---- blocks ----------------------------------------------------------------------------------------------------------
+# ------------------
 
 
 def write_tensors(path, tensors):
@@ -157,9 +166,12 @@ def draw_numbers(generator):
     """{name: rows of 1024}: normal, heavy-tailed, constant, positive, tiny, mostly zero."""
     shape = 64, 1024
     normal = generator.standard_normal(shape).astype(np.float32)
-    return {"normal": 0.02 * normal, "heavy": generator.standard_t(2, shape).astype(np.float32), "positive": np.abs(normal) + 3,
-            "constant": np.repeat(normal[:, :1], shape[1], axis=1), "groups": np.repeat(normal[:, :32], 32, axis=1), "tiny": normal * 1e-4,
-            "sparse": np.where(generator.random(shape) < 0.1, normal, 0).astype(np.float32), "zero": np.zeros(shape, np.float32)}
+    return {
+        "normal": 0.02 * normal, "heavy": generator.standard_t(2, shape).astype(np.float32),
+        "positive": np.abs(normal) + 3, "constant": np.repeat(normal[:, :1], shape[1],
+                                                              axis=1), "groups": np.repeat(normal[:, :32], 32, axis=1),
+        "tiny": normal * 1e-4, "sparse": np.where(generator.random(shape) < 0.1, normal,
+                                                  0).astype(np.float32), "zero": np.zeros(shape, np.float32)}
 
 
 def extremes_q4_k(x):
@@ -203,15 +215,18 @@ def check_encode(folder, rng):
 
 
 def check_search(folder, rng):
-    """No block has a larger error than with its extremes as the scale, and numbers without structure a clearly smaller one."""
+    """No block has a larger error than with its extremes as the scale, and numbers without structure a clearly smaller
+    one."""
     numbers = draw_numbers(np.random.default_rng(rng.randrange(2**31)))
     for dtype, kind, plain in [("q4_k", Type.Q4_K, extremes_q4_k), ("q6_k", Type.Q6_K, extremes_q6_k)]:
         for name, found in packed(folder, numbers, dtype).items():
             x = numbers[name].reshape(-1, 256).astype(np.float64)
             ours = np.square(quants.dequantize(found.data, kind).reshape(-1, 256) - x).sum(-1)
             theirs = np.square(plain(numbers[name]).reshape(-1, 256) - x).sum(-1)
-            if np.any(ours > theirs * (1 + 1e-6) + 1e-30) or (name in ("normal", "heavy") and ours.sum() > 0.95 * theirs.sum()):
-                return f"{dtype} of {name} numbers: error {ours.sum():.4g} against {theirs.sum():.4g}, {np.sum(ours > theirs)} blocks worse"
+            if np.any(ours > theirs *
+                      (1 + 1e-6) + 1e-30) or (name in ("normal", "heavy") and ours.sum() > 0.95 * theirs.sum()):
+                return (f"{dtype} of {name} numbers: error {ours.sum():.4g} against {theirs.sum():.4g}, "
+                        f"{np.sum(ours > theirs)} blocks worse")
     return ""
 
 
@@ -229,7 +244,8 @@ def check_nan(folder, rng):
     return ""
 
 
-# ---- changed files ---------------------------------------------------------------------------------------------------------------------
+# ---- changed files
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def change(data, rng):
@@ -253,7 +269,8 @@ def change(data, rng):
 
 
 def check_changed(folder, rng):
-    """Each is taken or refused with a sentence; of what is taken every tensor can be had, but for types that tarn lacks."""
+    """Each is taken or refused with a sentence; of what is taken every tensor can be had, but for types that tarn
+    lacks."""
     source, path = os.path.join(folder, "good.gguf"), os.path.join(folder, "changed.gguf")
     draw_writer(source, rng)
     with open(source, "rb") as file:
@@ -280,7 +297,8 @@ def check_changed(folder, rng):
     return "" if taken else "no changed file was taken: the changes are too rough"
 
 
-# ---- models ----------------------------------------------------------------------------------------------------------------------------
+# ---- models ----------------------------------------------------------------------------------------------------------
+# ------------------
 
 
 def neighbours(values, heads):
@@ -290,7 +308,9 @@ def neighbours(values, heads):
 
 def bits(folder):
     tensors = safetensors.torch.load_file(os.path.join(folder, "model.safetensors"))
-    return {name: (str(t.dtype), tuple(t.shape), t.contiguous().reshape(-1).view(torch.uint8).tolist()) for name, t in tensors.items()}
+    return {
+        name: (str(t.dtype), tuple(t.shape), t.contiguous().reshape(-1).view(torch.uint8).tolist())
+        for name, t in tensors.items()}
 
 
 def check_rows(path, network):
@@ -307,13 +327,15 @@ def check_rows(path, network):
 
 
 def check_tensors(path, network):
-    """A GPT-2's, under the names that the package has for those of transformers: the same numbers, matrices with a row for each output."""
+    """A GPT-2's, under the names that the package has for those of transformers: the same numbers, matrices with a row
+    for each output."""
     tensors, names = read_tensors(path), gguf.get_tensor_name_map(gguf.MODEL_ARCH.GPT2, network.config.n_layer)
     state = {name: values.float().numpy() for name, values in network.state_dict().items() if name != "lm_head.weight"}
     for name, values in state.items():
         found = tensors.pop(names.get_name(name, try_suffixes=(".weight", ".bias")), None)
         wanted = values.T if name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight")) else values
-        if found is None or not np.array_equal(quants.dequantize(found.data, found.tensor_type).reshape(wanted.shape), wanted):
+        if found is None or not np.array_equal(
+                quants.dequantize(found.data, found.tensor_type).reshape(wanted.shape), wanted):
             return f"{name} is {'missing' if found is None else 'another'}"
         if (values.ndim == 1 or name == "transformer.wpe.weight") and found.tensor_type != Type.F32:
             return f"{name} is {found.tensor_type.name}"
@@ -323,10 +345,14 @@ def check_tensors(path, network):
 def check_keys(path, network):
     """A GPT-2's metadata, under the package's keys."""
     fields, config = gguf.GGUFReader(path).fields, network.config
-    ends = {} if config.eos_token_id is None else {gguf.Keys.Tokenizer.BOS_ID: config.eos_token_id, gguf.Keys.Tokenizer.EOS_ID: config.eos_token_id}
-    wanted = {gguf.Keys.General.ARCHITECTURE: "gpt2", gguf.Keys.LLM.CONTEXT_LENGTH: config.n_positions, gguf.Keys.LLM.EMBEDDING_LENGTH: config.n_embd,
-              gguf.Keys.LLM.BLOCK_COUNT: config.n_layer, gguf.Keys.LLM.FEED_FORWARD_LENGTH: config.n_inner or 4 * config.n_embd,
-              gguf.Keys.Attention.HEAD_COUNT: config.n_head, gguf.Keys.Attention.LAYERNORM_EPS: float(np.float32(config.layer_norm_epsilon)), **ends}
+    ends = {} if config.eos_token_id is None else {
+        gguf.Keys.Tokenizer.BOS_ID: config.eos_token_id, gguf.Keys.Tokenizer.EOS_ID: config.eos_token_id}
+    wanted = {
+        gguf.Keys.General.ARCHITECTURE: "gpt2", gguf.Keys.LLM.CONTEXT_LENGTH: config.n_positions,
+        gguf.Keys.LLM.EMBEDDING_LENGTH: config.n_embd, gguf.Keys.LLM.BLOCK_COUNT: config.n_layer,
+        gguf.Keys.LLM.FEED_FORWARD_LENGTH: config.n_inner or 4 * config.n_embd,
+        gguf.Keys.Attention.HEAD_COUNT: config.n_head,
+        gguf.Keys.Attention.LAYERNORM_EPS: float(np.float32(config.layer_norm_epsilon)), **ends}
     for key, value in wanted.items():
         field = fields.get(key.format(arch="gpt2"))
         if field is None or field.contents() != value:
@@ -343,13 +369,15 @@ def draw_network(family, rng):
 def check_model(folder, family, dtype, rng):
     network = draw_network(family, rng).to(tarn.TORCH[dtype])
     config = network.config
-    source, path, back = os.path.join(folder, "source"), os.path.join(folder, "model.gguf"), os.path.join(folder, "back")
+    source, path, back = os.path.join(folder, "source"), os.path.join(folder,
+                                                                      "model.gguf"), os.path.join(folder, "back")
     network.save_pretrained(source)
     convert(source, path)
     convert(path, back)
     if bits(source) != bits(back):
         return "tensors are not as they were"
-    wrong = (check_tensors(path, network) or check_keys(path, network)) if family == "gpt2" else check_rows(path, network)
+    wrong = (check_tensors(path, network) or check_keys(path, network)) if family == "gpt2" else check_rows(
+        path, network)
     with open(os.path.join(back, "config.json")) as file:
         architecture = json.load(file)["architectures"]
     if wrong or architecture != network.config.architectures:
@@ -378,11 +406,17 @@ def model_checks(seed):
                     yield name, check_model(folder, family, dtype, random.Random(f"{seed}/{name}"))
 
 
-# ---- tokenizers ------------------------------------------------------------------------------------------------------------------------
+# ---- tokenizers ------------------------------------------------------------------------------------------------------
+# ------------------
 
-LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| "
+    r"?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
-ALPHABET = ["the ", "cat", "Café ", "漢字", "123", " 45678", "it's", "WE'LL", "\n\n", "  ", "!?", "naïve ", "<s>", "e\u0301", "\t", "x" * 9]
+ALPHABET = [
+    "the ", "cat", "Café ", "漢字", "123", " 45678", "it's", "WE'LL", "\n\n", "  ", "!?", "naïve ", "<s>", "e\u0301",
+    "\t", "x" * 9]
 
 
 def draw_text(rng, count):
@@ -393,11 +427,14 @@ def bytes_tokenizer(pattern, rng):
     """As Llama 3 and Qwen2 have theirs."""
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(ignore_merges=pattern == LLAMA3))
     split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated")
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([split, tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([
+        split, tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
     if pattern == QWEN2:
         tokenizer.normalizer = tokenizers.normalizers.NFC()
-    trainer = tokenizers.trainers.BpeTrainer(vocab_size=400, initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=400,
+                                             initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+                                             show_progress=False)
     tokenizer.train_from_iterator([draw_text(rng, 300)], trainer)
     tokenizer.add_special_tokens(["<s>", "</s>"])
     tokenizer.add_tokens(["added"])
@@ -407,15 +444,23 @@ def bytes_tokenizer(pattern, rng):
 def spm_tokenizer(rng):
     """As Llama 2 has it in tokenizer.json: every pair whose text is a piece merges, the best piece first."""
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
-    tokenizer.normalizer = tokenizers.normalizers.Sequence([tokenizers.normalizers.Prepend("▁"), tokenizers.normalizers.Replace(" ", "▁")])
-    tokenizer.decoder = tokenizers.decoders.Sequence([tokenizers.decoders.Replace("▁", " "), tokenizers.decoders.ByteFallback(), tokenizers.decoders.Fuse(),
-                                                      tokenizers.decoders.Strip(" ", 1, 0)])
+    tokenizer.normalizer = tokenizers.normalizers.Sequence([
+        tokenizers.normalizers.Prepend("▁"),
+        tokenizers.normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = tokenizers.decoders.Sequence([
+        tokenizers.decoders.Replace("▁", " "),
+        tokenizers.decoders.ByteFallback(),
+        tokenizers.decoders.Fuse(),
+        tokenizers.decoders.Strip(" ", 1, 0)])
     special = ["<unk>", "<s>", "</s>"] + [f"<0x{i:02X}>" for i in range(256)]
-    tokenizer.train_from_iterator([draw_text(rng, 300)], tokenizers.trainers.BpeTrainer(vocab_size=450, special_tokens=special, show_progress=False))
+    tokenizer.train_from_iterator([draw_text(rng, 300)],
+                                  tokenizers.trainers.BpeTrainer(vocab_size=450, special_tokens=special,
+                                                                 show_progress=False))
     content = json.loads(tokenizer.to_str())
     content["added_tokens"] = [token for token in content["added_tokens"] if not token["content"].startswith("<0x")]
     pieces, vocabulary = dict.fromkeys("".join(pair) for pair in content["model"]["merges"]), content["model"]["vocab"]
-    content["model"]["merges"] = [[p[:k], p[k:]] for p in pieces for k in range(1, len(p)) if p[:k] in vocabulary and p[k:] in vocabulary]
+    content["model"]["merges"] = [[p[:k], p[k:]] for p in pieces for k in range(1, len(p))
+                                  if p[:k] in vocabulary and p[k:] in vocabulary]
     return tokenizers.Tokenizer.from_str(json.dumps(content))
 
 
@@ -423,7 +468,8 @@ def encode(path, text):
     """The ids that tarn gives, without special tokens around."""
     tokenizer, count, data = tarn.call("tokenizer_open", path.encode()), c.c_int64(), text.encode()
     options = tarn.EncodeOptions()
-    ids = tarn.call("tokenizer_encode_sized", tokenizer, data, len(data), c.byref(options), c.sizeof(options), c.byref(count))
+    ids = tarn.call("tokenizer_encode_sized", tokenizer, data, len(data), c.byref(options), c.sizeof(options),
+                    c.byref(count))
     found = list((c.c_int32 * count.value).from_address(ids)) if count.value else []
     tarn.call("tokenizer_release", ids)
     tarn.call("tokenizer_free", tokenizer)
@@ -432,11 +478,13 @@ def encode(path, text):
 
 def check_tokenizers(folder, rng):
     """The same ids from the folder, the GGUF file, and the folder that came back, tokenizer.json as it was."""
-    for number, make in enumerate([lambda: bytes_tokenizer(LLAMA3, rng), lambda: bytes_tokenizer(QWEN2, rng), lambda: spm_tokenizer(rng)]):
+    for number, make in enumerate([
+            lambda: bytes_tokenizer(LLAMA3, rng), lambda: bytes_tokenizer(QWEN2, rng), lambda: spm_tokenizer(rng)]):
         tokenizer, source = make(), os.path.join(folder, f"t{number}")
         path, back = source + ".gguf", source + "-back"
-        config = transformers.LlamaConfig(vocab_size=512, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2,
-                                          bos_token_id=tokenizer.token_to_id("<s>"), eos_token_id=tokenizer.token_to_id("</s>"))
+        config = transformers.LlamaConfig(vocab_size=512, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+                                          num_attention_heads=2, bos_token_id=tokenizer.token_to_id("<s>"),
+                                          eos_token_id=tokenizer.token_to_id("</s>"))
         transformers.LlamaForCausalLM(config).save_pretrained(source)
         tokenizer.save(os.path.join(source, "tokenizer.json"))
         template = "{% for m in messages %}<|im_start|>{{ m['role'] }}\né{{ m['content'] }}<|im_end|>{% endfor %}"
@@ -446,9 +494,11 @@ def check_tokenizers(folder, rng):
         convert(path, back)
         fields = gguf.GGUFReader(path).fields
         tokens = fields["tokenizer.ggml.tokens"].contents()
-        if len(tokens) != 512 or [tokenizer.id_to_token(i) for i in range(tokenizer.get_vocab_size())] != tokens[: tokenizer.get_vocab_size()]:
+        if len(tokens) != 512 or [tokenizer.id_to_token(i)
+                                  for i in range(tokenizer.get_vocab_size())] != tokens[:tokenizer.get_vocab_size()]:
             return f"tokenizer {number}: other tokens"
-        with open(os.path.join(source, "tokenizer.json"), "rb") as one, open(os.path.join(back, "tokenizer.json"), "rb") as other:
+        with open(os.path.join(source, "tokenizer.json"), "rb") as one, open(os.path.join(back, "tokenizer.json"),
+                                                                             "rb") as other:
             if one.read() != other.read() or fields["tokenizer.chat_template"].contents() != template:
                 return f"tokenizer {number}: tokenizer.json or the chat template did not stay as they were"
         for _ in range(20):
@@ -460,8 +510,10 @@ def check_tokenizers(folder, rng):
     return ""
 
 
-CHECKS = {"what the package writes": check_theirs, "unpacking": check_decode, "packing": check_encode, "searched scales": check_search,
-          "what cannot be packed": check_nan, "changed files": check_changed, "tokenizers": check_tokenizers}
+CHECKS = {
+    "what the package writes": check_theirs, "unpacking": check_decode, "packing": check_encode,
+    "searched scales": check_search, "what cannot be packed": check_nan, "changed files": check_changed,
+    "tokenizers": check_tokenizers}
 
 
 def run(seed):

@@ -1,5 +1,5 @@
-"""GPT-2 against transformers, on folders that one wrote and the other opens: names and shapes, logits, the loss and every gradient, and the text
-that follows greedily. Configurations, weights and tokens are random."""
+"""GPT-2 against transformers, on folders that one wrote and the other opens: names and shapes, logits, the loss and
+every gradient, and the text that follows greedily. Configurations, weights and tokens are random."""
 import ctypes as c
 import os
 import random
@@ -22,12 +22,14 @@ transformers.logging.disable_progress_bar()
 
 def draw_config(rng):
     heads, layers_ = rng.randint(1, 4), rng.randint(1, 4)
-    vocab, size = rng.randint(3, 90), rng.choice([3, 8, 16] if heads > 1 else [8, 16])  # norms of one or two numbers have no gradient
-    return transformers.GPT2Config(
-        vocab_size=vocab, n_positions=rng.randint(6, 40), n_embd=heads * size, n_layer=layers_, n_head=heads,
-        n_inner=rng.choice([None, rng.randint(1, 50)]), layer_norm_epsilon=rng.choice([1e-5, 1e-3]), resid_pdrop=rng.choice([0.0, 0.1]),
-        attn_pdrop=rng.choice([0.0, 0.2]), embd_pdrop=rng.choice([0.0, 0.3]), activation_function=rng.choice(["gelu_new", "gelu_pytorch_tanh"]),
-        bos_token_id=None, eos_token_id=rng.choice([None, rng.randrange(vocab)]))
+    vocab, size = rng.randint(3, 90), rng.choice(
+        [3, 8, 16] if heads > 1 else [8, 16])  # norms of one or two numbers have no gradient
+    return transformers.GPT2Config(vocab_size=vocab, n_positions=rng.randint(6, 40), n_embd=heads * size,
+                                   n_layer=layers_, n_head=heads, n_inner=rng.choice([None, rng.randint(1, 50)]),
+                                   layer_norm_epsilon=rng.choice([1e-5, 1e-3]), resid_pdrop=rng.choice([0.0, 0.1]),
+                                   attn_pdrop=rng.choice([0.0, 0.2]), embd_pdrop=rng.choice([0.0, 0.3]),
+                                   activation_function=rng.choice(["gelu_new", "gelu_pytorch_tanh"]), bos_token_id=None,
+                                   eos_token_id=rng.choice([None, rng.randrange(vocab)]))
 
 
 def randomized(network):
@@ -81,7 +83,8 @@ def judge(ours, theirs, dtype):
 def generate(model, prompt, most, ignore_eos=False):
     made = (c.c_int32 * most)()
     options = tarn.GenerateOptions(max_tokens=most, ignore_eos=ignore_eos)
-    count = tarn.call("generate_sized", model, (c.c_int32 * len(prompt))(*prompt), len(prompt), made, c.byref(options), c.sizeof(options))
+    count = tarn.call("generate_sized", model, (c.c_int32 * len(prompt))(*prompt), len(prompt), made, c.byref(options),
+                      c.sizeof(options))
     return list(made[:count])
 
 
@@ -90,8 +93,8 @@ def check_text(network, model, config, rng):
     prompt = [rng.randrange(config.vocab_size) for _ in range(rng.randint(1, config.n_positions - 1))]
     most = config.n_positions - len(prompt)
     with torch.no_grad():
-        text = network.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.int64), do_sample=False,
-                                max_new_tokens=most, pad_token_id=0)[0].tolist()[len(prompt):]
+        text = network.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+                                do_sample=False, max_new_tokens=most, pad_token_id=0)[0].tolist()[len(prompt):]
     if config.eos_token_id is not None and text[-1] == config.eos_token_id:
         text.pop()
     found = generate(model, prompt, most)
@@ -124,16 +127,21 @@ def check_theirs(config, dtype, rng, folder):
 
 def fields_of(config, dtype):
     none = lambda p: p or -1.0
-    return dict(vocab_size=config.vocab_size, context=config.n_positions, layers=config.n_layer, heads=config.n_head, hidden_size=config.n_embd,
-                ffn_size=config.n_inner or 0, dropout=config.resid_pdrop, attention_dropout=none(config.attn_pdrop),
-                embedding_dropout=none(config.embd_pdrop), epsilon=config.layer_norm_epsilon, dtype=tarn.DTYPES.index(dtype),
-                has_eos=config.eos_token_id is not None, eos=config.eos_token_id or 0)
+    return dict(vocab_size=config.vocab_size, context=config.n_positions, layers=config.n_layer, heads=config.n_head,
+                hidden_size=config.n_embd, ffn_size=config.n_inner or 0, dropout=config.resid_pdrop,
+                attention_dropout=none(config.attn_pdrop), embedding_dropout=none(config.embd_pdrop),
+                epsilon=config.layer_norm_epsilon, dtype=tarn.DTYPES.index(dtype), has_eos=config.eos_token_id
+                is not None, eos=config.eos_token_id or 0)
 
 
 def check_config(config, found):
     """What transformers reads in tarn's config.json."""
-    names = ["vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "layer_norm_epsilon", "resid_pdrop", "attn_pdrop", "embd_pdrop", "eos_token_id"]
-    wrong = [f"{n} {getattr(found, n)} instead of {getattr(config, n)}" for n in names if getattr(found, n) != getattr(config, n)]
+    names = [
+        "vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "layer_norm_epsilon", "resid_pdrop", "attn_pdrop",
+        "embd_pdrop", "eos_token_id"]
+    wrong = [
+        f"{n} {getattr(found, n)} instead of {getattr(config, n)}" for n in names
+        if getattr(found, n) != getattr(config, n)]
     if found.n_inner != (config.n_inner or 4 * config.n_embd):
         wrong.append(f"n_inner {found.n_inner}")
     return compare.Verdict(not wrong, text=f"config.json: {wrong}")
@@ -151,9 +159,13 @@ def check_ours(config, dtype, rng, folder):
         tarn.call("module_train", model, False)
         tarn.call("model_write", model, folder.encode())
         network, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
-        lost = {key: sorted(map(str, info[key])) for key in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[key]}
-        verdicts = [compare.Verdict(not lost, text=f"transformers says {lost}"), check_config(config, network.config),
-                    compare.Verdict(network.dtype == tarn.TORCH[dtype], text=f"transformers opens it in {network.dtype}")]
+        lost = {
+            key: sorted(map(str, info[key])) for key in ("missing_keys", "unexpected_keys", "mismatched_keys")
+            if info[key]}
+        verdicts = [
+            compare.Verdict(not lost, text=f"transformers says {lost}"),
+            check_config(config, network.config),
+            compare.Verdict(network.dtype == tarn.TORCH[dtype], text=f"transformers opens it in {network.dtype}")]
         return verdicts + compare_models(network.eval(), model, config, dtype, rng)
     finally:
         tarn.call("module_free", model)
@@ -168,15 +180,17 @@ def check_bits(config, dtype, rng, folder):
     tarn.call("module_free", model)
     back = transformers.AutoModelForCausalLM.from_pretrained(os.path.join(folder, "back")).state_dict()
     state = network.state_dict()
-    changed = [name for name in set(state) | set(back) if name not in state or name not in back or not torch.equal(state[name], back[name])
-               or state[name].dtype != back[name].dtype]
+    changed = [
+        name for name in set(state) | set(back) if name not in state or name not in back or
+        not torch.equal(state[name], back[name]) or state[name].dtype != back[name].dtype]
     return [compare.Verdict(not changed, text=f"changed on the way: {changed}")]
 
 
 def run(seed):
     """Yields (name, dtype, verdicts)."""
     for number in range(CONFIGS):
-        for title, check, dtypes in (("theirs", check_theirs, DTYPES), ("ours", check_ours, DTYPES), ("bits", check_bits, LOW)):
+        for title, check, dtypes in (("theirs", check_theirs, DTYPES), ("ours", check_ours, DTYPES), ("bits",
+                                                                                                      check_bits, LOW)):
             for dtype in dtypes:
                 rng = random.Random(f"{seed}/gpt2/{number}/{title}/{dtype}")
                 torch.manual_seed(rng.randrange(1 << 31))

@@ -1,5 +1,6 @@
-"""Image files against Pillow: PNG of every mode, depth and filter, interlaced ones too, PGM and PPM; grey, colour and other sizes. What Pillow
-cannot write (16-bit colour, interlaced rows, chosen filters) is written here by hand, and still judged by what Pillow reads."""
+"""Image files against Pillow: PNG of every mode, depth and filter, interlaced ones too, PGM and PPM; grey, colour and
+other sizes. What Pillow cannot write (16-bit colour, interlaced rows, chosen filters) is written here by hand, and
+still judged by what Pillow reads."""
 import ctypes as c
 import os
 import random
@@ -12,7 +13,8 @@ from PIL import Image
 
 import tarn
 
-PASSES = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)]  # left, top, across, down
+PASSES = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2),
+          (0, 1, 1, 2)]  # left, top, across, down
 DEPTHS = {0: [1, 2, 4, 8, 16], 2: [8, 16], 3: [1, 2, 4, 8], 4: [8, 16], 6: [8, 16]}  # by colour type
 SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 
@@ -20,7 +22,8 @@ SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 def take(array):
     """The elements as a NumPy array; the memory goes back."""
     shape = tuple(array.shape.size[: array.shape.rank])
-    values = numpy.ctypeslib.as_array((c.c_uint8 * int(numpy.prod(shape))).from_address(array.data)).reshape(shape).copy()
+    values = numpy.ctypeslib.as_array(
+        (c.c_uint8 * int(numpy.prod(shape))).from_address(array.data)).reshape(shape).copy()
     tarn.call("array_free", c.byref(array))
     return values
 
@@ -46,7 +49,8 @@ def same(ours, theirs):
     return "" if ours.shape == theirs.shape and (ours == theirs).all() else f"differs: {ours.shape} and {theirs.shape}"
 
 
-# ---- PNG, written by hand ------------------------------------------------------------------------------------------------------
+# ---- PNG, written by hand
+# ------------------------------------------------------------------------------------------------------
 
 
 def chunk(name, data):
@@ -73,8 +77,10 @@ def filtered(rows, reach, rng):
     made, above = b"", bytes(len(rows[0])) if rows else b""
     for row in rows:
         kind = rng.randrange(5)
-        made += bytes([kind]) + bytes((row[i] - predict(kind, row[i - reach] if i >= reach else 0, above[i], above[i - reach] if i >= reach else 0)) % 256
-                                      for i in range(len(row)))
+        made += bytes([kind]) + bytes(
+            (row[i] -
+             predict(kind, row[i - reach] if i >= reach else 0, above[i], above[i - reach] if i >= reach else 0)) % 256
+            for i in range(len(row)))
         above = row
     return made
 
@@ -92,11 +98,13 @@ def png(values, depth, colour, interlaced, rng, extra=b""):
     cuts = sorted(rng.randrange(len(data) + 1) for _ in range(rng.randrange(4)))
     parts = [data[a:b] for a, b in zip([0] + cuts, cuts + [len(data)])]
     head = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, interlaced)
-    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"tEXt", b"Title\0x") + extra + b"".join(chunk(b"IDAT", p) for p in parts) + chunk(b"IEND", b""))
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"tEXt", b"Title\0x") + extra +
+            b"".join(chunk(b"IDAT", p) for p in parts) + chunk(b"IEND", b""))
 
 
 def as_pillow_reads(path, colour, depth, has_palette_alpha):
-    """What tarn should make of a file, by way of Pillow. A single transparent colour is left out: Pillow mistakes it below 8 bits."""
+    """What tarn should make of a file, by way of Pillow. A single transparent colour is left out: Pillow mistakes it
+    below 8 bits."""
     image = Image.open(path)
     if colour == 0 and depth == 16:
         return (numpy.asarray(image).astype(numpy.uint32) >> 8).astype(numpy.uint8)[None]
@@ -119,15 +127,20 @@ def check_png_kinds(folder, rng):
                 extra = chunk(b"PLTE", generator.bytes(3 * count)) if colour == 3 else b""
                 if transparent:
                     key = values[rng.randrange(height), rng.randrange(width)]
-                    extra += chunk(b"tRNS", generator.bytes(rng.randrange(1, count + 1)) if colour == 3 else struct.pack(f">{len(key)}H", *key))
+                    extra += chunk(
+                        b"tRNS",
+                        generator.bytes(rng.randrange(1, count +
+                                                      1)) if colour == 3 else struct.pack(f">{len(key)}H", *key))
                 with open(path, "wb") as file:
                     file.write(png(values, depth, colour, interlaced, rng, extra))
                 theirs = as_pillow_reads(path, colour, depth, transparent)
                 if transparent and colour != 3:
-                    theirs = numpy.concatenate([theirs, 255 * (values != key).any(2, keepdims=True).transpose(2, 0, 1).astype(numpy.uint8)])
+                    theirs = numpy.concatenate([
+                        theirs, 255 * (values != key).any(2, keepdims=True).transpose(2, 0, 1).astype(numpy.uint8)])
                 wrong = same(load(path), theirs)
                 if wrong:
-                    return f"colour type {colour}, depth {depth}, interlaced {interlaced}, transparent {transparent}, {width} x {height}: {wrong}"
+                    return (f"colour type {colour}, depth {depth}, interlaced {interlaced}, transparent {transparent}, "
+                            f"{width} x {height}: {wrong}")
     return ""
 
 
@@ -176,7 +189,8 @@ def check_pnm(folder, rng):
 def check_convert(folder, rng):
     """Grey and colour as Pillow makes them, over white where there is transparency."""
     for channels in [1, 2, 3, 4] * 5:
-        values = numpy.random.default_rng(rng.randrange(1 << 32)).integers(0, 256, (channels, rng.randrange(1, 40), rng.randrange(1, 40)), dtype=numpy.uint8)
+        values = numpy.random.default_rng(rng.randrange(1 << 32)).integers(
+            0, 256, (channels, rng.randrange(1, 40), rng.randrange(1, 40)), dtype=numpy.uint8)
         keep, array = given(values)
         colour = values[:3] if channels > 2 else numpy.repeat(values[:1], 3, 0)
         if channels in (2, 4):
@@ -196,20 +210,24 @@ def check_resize(folder, rng):
     """Pillow's bilinear filter rounds between its two passes: one level apart at most."""
     for _ in range(60):
         channels = rng.randrange(1, 5)
-        values = numpy.random.default_rng(rng.randrange(1 << 32)).integers(0, 256, (channels, rng.randrange(1, 70), rng.randrange(1, 70)), dtype=numpy.uint8)
+        values = numpy.random.default_rng(rng.randrange(1 << 32)).integers(
+            0, 256, (channels, rng.randrange(1, 70), rng.randrange(1, 70)), dtype=numpy.uint8)
         height, width = rng.randrange(1, 70), rng.randrange(1, 70)
         keep, array = given(values)
         made = tarn.Array()
         tarn.call("image_resize", c.byref(array), height, width, c.byref(made))
         ours = take(made).astype(int)
-        theirs = numpy.stack([numpy.asarray(Image.fromarray(plane, "L").resize((width, height), Image.BILINEAR)) for plane in values]).astype(int)
+        theirs = numpy.stack([
+            numpy.asarray(Image.fromarray(plane, "L").resize((width, height), Image.BILINEAR))
+            for plane in values]).astype(int)
         if ours.shape != theirs.shape or abs(ours - theirs).max() > 1:
             return f"{values.shape} to {height} x {width}: {abs(ours - theirs).max()} levels apart"
     return ""
 
 
-CHECKS = {"kinds of PNG": check_png_kinds, "PNG of Pillow": check_png_of_pillow, "PGM and PPM": check_pnm, "grey and colour": check_convert,
-          "other sizes": check_resize}
+CHECKS = {
+    "kinds of PNG": check_png_kinds, "PNG of Pillow": check_png_of_pillow, "PGM and PPM": check_pnm,
+    "grey and colour": check_convert, "other sizes": check_resize}
 
 
 def run(seed):

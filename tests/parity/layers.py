@@ -1,5 +1,6 @@
-"""Every layer against torch.nn's: the names and shapes of its state, the distribution it begins with, and, from the same weights (carried in
-a safetensors file by their state_dict names), its result, its gradients and its buffers afterwards; in training mode and out of it."""
+"""Every layer against torch.nn's: the names and shapes of its state, the distribution it begins with, and, from the
+same weights (carried in a safetensors file by their state_dict names), its result, its gradients and its buffers
+afterwards; in training mode and out of it."""
 import ctypes as c
 import dataclasses
 import os
@@ -17,7 +18,8 @@ nn = torch.nn
 
 @dataclasses.dataclass
 class Layer:
-    """One layer: how torch makes it in a dtype, how tarn does (with the dtype's number and the device), and inputs for it."""
+    """One layer: how torch makes it in a dtype, how tarn does (with the dtype's number and the device), and inputs for
+    it."""
     theirs: Callable
     ours: Callable
     input: Callable
@@ -40,7 +42,8 @@ def options(structure, **fields):
 
 
 def linear(inside, outside, dtype, no_bias=False):
-    return tarn.call("linear_with_sized", inside, outside, tarn.device(), *options(tarn.LinearOptions, no_bias=no_bias, dtype=dtype))
+    return tarn.call("linear_with_sized", inside, outside, tarn.device(),
+                     *options(tarn.LinearOptions, no_bias=no_bias, dtype=dtype))
 
 
 def norm(kind, size, dtype, **fields):
@@ -48,7 +51,8 @@ def norm(kind, size, dtype, **fields):
 
 
 def embedding(count, size, dtype):
-    return tarn.call("embedding_layer_with_sized", count, size, tarn.device(), *options(tarn.EmbeddingOptions, dtype=dtype))
+    return tarn.call("embedding_layer_with_sized", count, size, tarn.device(),
+                     *options(tarn.EmbeddingOptions, dtype=dtype))
 
 
 def pair(a, b):
@@ -56,22 +60,26 @@ def pair(a, b):
 
 
 def conv2d(inside, outside, kernel, dtype, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1, no_bias=False):
-    return tarn.call("conv2d_layer_with_sized", inside, outside, tarn.device(),
-                     *options(tarn.Conv2dOptions, kernel=pair(*kernel), stride=pair(*stride), padding=pair(*padding), dilation=pair(*dilation),
-                              groups=groups, no_bias=no_bias, dtype=dtype))
+    return tarn.call(
+        "conv2d_layer_with_sized", inside, outside, tarn.device(),
+        *options(tarn.Conv2dOptions, kernel=pair(*kernel), stride=pair(*stride), padding=pair(*padding),
+                 dilation=pair(*dilation), groups=groups, no_bias=no_bias, dtype=dtype))
 
 
 def pool2d(kind, kernel, stride=(0, 0), padding=(0, 0), **fields):
-    return tarn.call(f"{kind}_pool2d_layer_sized",
-                     *options(tarn.Pool2dOptions, kernel=pair(*kernel), stride=pair(*stride), padding=pair(*padding), **fields))
+    return tarn.call(
+        f"{kind}_pool2d_layer_sized",
+        *options(tarn.Pool2dOptions, kernel=pair(*kernel), stride=pair(*stride), padding=pair(*padding), **fields))
 
 
 def groupnorm(groups, channels, dtype, **fields):
-    return tarn.call("groupnorm_layer_with_sized", groups, channels, tarn.device(), *options(tarn.NormOptions, dtype=dtype, **fields))
+    return tarn.call("groupnorm_layer_with_sized", groups, channels, tarn.device(),
+                     *options(tarn.NormOptions, dtype=dtype, **fields))
 
 
 def batchnorm(channels, dtype, **fields):
-    return tarn.call("batchnorm2d_with_sized", channels, tarn.device(), *options(tarn.Batchnorm2dOptions, dtype=dtype, **fields))
+    return tarn.call("batchnorm2d_with_sized", channels, tarn.device(),
+                     *options(tarn.Batchnorm2dOptions, dtype=dtype, **fields))
 
 
 def sequential(*modules):
@@ -98,55 +106,72 @@ ACTIVATIONS = [nn.ReLU, nn.LeakyReLU, lambda: nn.GELU("tanh"), nn.GELU, nn.SiLU,
 
 
 def block(dtype):
-    return Residual(nn.Sequential(nn.LayerNorm(12, dtype=dtype), nn.Linear(12, 24, dtype=dtype), nn.GELU("tanh"), nn.Linear(24, 12, dtype=dtype)))
+    return Residual(
+        nn.Sequential(nn.LayerNorm(12, dtype=dtype), nn.Linear(12, 24, dtype=dtype), nn.GELU("tanh"),
+                      nn.Linear(24, 12, dtype=dtype)))
 
 
 def tarn_block(dtype):
-    return residual(sequential(norm("layernorm", 12, dtype), linear(12, 24, dtype), activation(2), linear(24, 12, dtype)))
+    return residual(
+        sequential(norm("layernorm", 12, dtype), linear(12, 24, dtype), activation(2), linear(24, 12, dtype)))
 
 
 LAYERS = {
     "linear": Layer(lambda d: nn.Linear(7, 5, dtype=d), lambda d: linear(7, 5, d), rows(3, 4, 7)),
-    "linear without bias": Layer(lambda d: nn.Linear(7, 5, bias=False, dtype=d), lambda d: linear(7, 5, d, True), rows(6, 7)),
-    "layernorm": Layer(lambda d: nn.LayerNorm(33, dtype=d), lambda d: norm("layernorm", 33, d), rows(4, 5, 33)),
+    "linear without bias": Layer(lambda d: nn.Linear(7, 5, bias=False, dtype=d), lambda d: linear(7, 5, d, True),
+                                 rows(6, 7)), "layernorm": Layer(lambda d: nn.LayerNorm(33, dtype=d),
+                                                                 lambda d: norm("layernorm", 33, d), rows(4, 5, 33)),
     "layernorm without bias": Layer(lambda d: nn.LayerNorm(8, eps=0.01, bias=False, dtype=d),
                                     lambda d: norm("layernorm", 8, d, epsilon=0.01, no_bias=True), rows(9, 8)),
     "layernorm without parameters": Layer(lambda d: nn.LayerNorm(8, elementwise_affine=False, dtype=d),
-                                          lambda d: norm("layernorm", 8, d, no_affine=True), rows(9, 8)),
-    "rmsnorm": Layer(lambda d: nn.RMSNorm(33, eps=1e-6, dtype=d), lambda d: norm("rmsnorm", 33, d), rows(4, 5, 33)),
-    "embedding": Layer(lambda d: nn.Embedding(11, 6, dtype=d), lambda d: embedding(11, 6, d), tokens(11, 5, 7)),
-    "conv2d": Layer(lambda d: nn.Conv2d(3, 8, 3, padding=1, dtype=d), lambda d: conv2d(3, 8, (3, 3), d, padding=(1, 1)), rows(2, 3, 9, 8)),
+                                          lambda d: norm("layernorm", 8, d, no_affine=True),
+                                          rows(9,
+                                               8)), "rmsnorm": Layer(lambda d: nn.RMSNorm(33, eps=1e-6, dtype=d),
+                                                                     lambda d: norm("rmsnorm", 33, d), rows(4, 5, 33)),
+    "embedding": Layer(lambda d: nn.Embedding(11, 6, dtype=d), lambda d: embedding(11, 6, d),
+                       tokens(11, 5, 7)), "conv2d": Layer(lambda d: nn.Conv2d(3, 8, 3, padding=1, dtype=d),
+                                                          lambda d: conv2d(3, 8, (3, 3), d, padding=(1, 1)),
+                                                          rows(2, 3, 9, 8)),
     "conv2d in groups": Layer(lambda d: nn.Conv2d(4, 6, (3, 2), (2, 1), (1, 0), (1, 2), 2, bias=False, dtype=d),
-                              lambda d: conv2d(4, 6, (3, 2), d, (2, 1), (1, 0), (1, 2), 2, True), rows(3, 4, 11, 9)),
-    "max_pool2d": Layer(lambda d: nn.MaxPool2d((3, 2), (2, 2), (1, 1)), lambda d: pool2d("max", (3, 2), (2, 2), (1, 1)), rows(2, 3, 9, 8)),
+                              lambda d: conv2d(4, 6, (3, 2), d, (2, 1), (1, 0), (1, 2), 2, True),
+                              rows(3, 4, 11, 9)), "max_pool2d": Layer(lambda d: nn.MaxPool2d((3, 2), (2, 2), (1, 1)),
+                                                                      lambda d: pool2d("max", (3, 2), (2, 2), (1, 1)),
+                                                                      rows(2, 3, 9, 8)),
     "avg_pool2d": Layer(lambda d: nn.AvgPool2d(3, 2, 1, ceil_mode=True, count_include_pad=False),
-                        lambda d: pool2d("avg", (3, 3), (2, 2), (1, 1), ceil_mode=True, exclude_padding=True), rows(2, 3, 10, 8)),
-    "global_avg_pool2d": Layer(lambda d: nn.AdaptiveAvgPool2d(1), lambda d: tarn.call("global_avg_pool2d_layer"), rows(2, 3, 5, 4)),
-    "groupnorm": Layer(lambda d: nn.GroupNorm(3, 12, dtype=d), lambda d: groupnorm(3, 12, d), rows(2, 12, 5, 4)),
-    "batchnorm2d": Layer(lambda d: nn.BatchNorm2d(6, dtype=d), lambda d: batchnorm(6, d), rows(3, 6, 5, 4)),
+                        lambda d: pool2d("avg", (3, 3), (2, 2), (1, 1), ceil_mode=True, exclude_padding=True),
+                        rows(2, 3, 10, 8)), "global_avg_pool2d": Layer(lambda d: nn.AdaptiveAvgPool2d(1),
+                                                                       lambda d: tarn.call("global_avg_pool2d_layer"),
+                                                                       rows(2, 3, 5, 4)),
+    "groupnorm": Layer(lambda d: nn.GroupNorm(3, 12, dtype=d), lambda d: groupnorm(3, 12, d),
+                       rows(2, 12, 5, 4)), "batchnorm2d": Layer(lambda d: nn.BatchNorm2d(6, dtype=d),
+                                                                lambda d: batchnorm(6, d), rows(3, 6, 5, 4)),
     "batchnorm2d without parameters": Layer(lambda d: nn.BatchNorm2d(6, 0.01, 0.3, affine=False, dtype=d),
-                                            lambda d: batchnorm(6, d, epsilon=0.01, momentum=0.3, no_affine=True), rows(3, 6, 5, 4)),
-    "batchnorm2d without statistics": Layer(lambda d: nn.BatchNorm2d(6, track_running_stats=False, dtype=d),
-                                            lambda d: batchnorm(6, d, no_tracking=True), rows(3, 6, 5, 4)),
-    "image network": Layer(lambda d: nn.Sequential(nn.Conv2d(2, 6, 3, padding=1, bias=False, dtype=d), nn.BatchNorm2d(6, dtype=d), nn.SiLU(),
-                                                   nn.AvgPool2d(2), Residual(nn.Sequential(nn.Conv2d(6, 6, 3, padding=1, dtype=d),
-                                                                                           nn.GroupNorm(2, 6, dtype=d))),
-                                                   nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3, dtype=d)),
-                           lambda d: sequential(conv2d(2, 6, (3, 3), d, padding=(1, 1), no_bias=True), batchnorm(6, d), activation(4),
-                                                pool2d("avg", (2, 2)), residual(sequential(conv2d(6, 6, (3, 3), d, padding=(1, 1)),
-                                                                                           groupnorm(2, 6, d))),
-                                                tarn.call("global_avg_pool2d_layer"), tarn.call("flatten", 1), linear(6, 3, d)),
-                           rows(4, 2, 8, 6)),
-    "dropout": Layer(lambda d: nn.Dropout(0.4), lambda d: tarn.call("dropout_layer", 0.4), rows(5, 6), training=(False,)),
-    "flatten": Layer(lambda d: nn.Flatten(), lambda d: tarn.call("flatten", 1), rows(2, 3, 4, 5)),
-    "residual": Layer(block, tarn_block, rows(5, 12)),
-    "residual with a shortcut": Layer(lambda d: Residual(nn.Linear(6, 9, dtype=d), nn.Linear(6, 9, bias=False, dtype=d)),
-                                      lambda d: residual(linear(6, 9, d), linear(6, 9, d, True)), rows(4, 6)),
-    "network": Layer(lambda d: nn.Sequential(nn.Embedding(13, 12, dtype=d), block(d), nn.Dropout(0.0), nn.RMSNorm(12, eps=1e-6, dtype=d),
-                                             nn.Flatten(), nn.Linear(60, 3, dtype=d)),
-                     lambda d: sequential(embedding(13, 12, d), tarn_block(d), tarn.call("dropout_layer", 0.0), norm("rmsnorm", 12, d),
-                                          tarn.call("flatten", 1), linear(60, 3, d)), tokens(13, 4, 5)),
-}
+                                            lambda d: batchnorm(6, d, epsilon=0.01, momentum=0.3, no_affine=True),
+                                            rows(3, 6, 5, 4)), "batchnorm2d without statistics": Layer(
+                                                lambda d: nn.BatchNorm2d(6, track_running_stats=False, dtype=d),
+                                                lambda d: batchnorm(6, d, no_tracking=True), rows(3, 6, 5, 4)),
+    "image network": Layer(
+        lambda d: nn.Sequential(
+            nn.Conv2d(2, 6, 3, padding=1, bias=False, dtype=d), nn.BatchNorm2d(6, dtype=d), nn.SiLU(), nn.AvgPool2d(2),
+            Residual(nn.Sequential(nn.Conv2d(6, 6, 3, padding=1, dtype=d), nn.GroupNorm(2, 6, dtype=d))),
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3, dtype=d)),
+        lambda d: sequential(conv2d(2, 6, (3, 3), d, padding=(1, 1), no_bias=True), batchnorm(6, d), activation(
+            4), pool2d("avg", (2, 2)), residual(sequential(conv2d(6, 6,
+                                                                  (3, 3), d, padding=(1, 1)), groupnorm(2, 6, d))),
+                             tarn.call("global_avg_pool2d_layer"), tarn.call("flatten", 1), linear(6, 3, d)),
+        rows(4, 2, 8, 6)), "dropout": Layer(lambda d: nn.Dropout(0.4), lambda d: tarn.call("dropout_layer", 0.4),
+                                            rows(5, 6),
+                                            training=(False, )), "flatten": Layer(lambda d: nn.Flatten(),
+                                                                                  lambda d: tarn.call("flatten", 1),
+                                                                                  rows(2, 3, 4, 5)),
+    "residual": Layer(block, tarn_block, rows(5, 12)), "residual with a shortcut": Layer(
+        lambda d: Residual(nn.Linear(6, 9, dtype=d), nn.Linear(6, 9, bias=False, dtype=d)),
+        lambda d: residual(linear(6, 9, d), linear(6, 9, d, True)), rows(4, 6)), "network": Layer(
+            lambda d: nn.Sequential(nn.Embedding(13, 12, dtype=d), block(d), nn.Dropout(0.0),
+                                    nn.RMSNorm(12, eps=1e-6, dtype=d), nn.Flatten(), nn.Linear(60, 3, dtype=d)),
+            lambda d: sequential(embedding(13, 12, d), tarn_block(d), tarn.call("dropout_layer", 0.0),
+                                 norm("rmsnorm", 12, d), tarn.call("flatten", 1), linear(60, 3, d)), tokens(13, 4,
+                                                                                                            5)), }
 LAYERS.update({f"activation {i}": Layer(lambda d, make=make: make(), lambda d, i=i: activation(i), rows(6, 7))
                for i, make in enumerate(ACTIVATIONS)})
 
@@ -176,7 +201,8 @@ def randomized(network):
     with torch.no_grad():
         for name, values in network.state_dict().items():
             if values.is_floating_point():
-                values.copy_(torch.rand_like(values) + 0.5 if name.endswith("running_var") else torch.randn_like(values))
+                values.copy_(
+                    torch.rand_like(values) + 0.5 if name.endswith("running_var") else torch.randn_like(values))
     return network
 
 
@@ -189,7 +215,9 @@ def exchange(network, module, folder):
     state, returned = network.state_dict(), safetensors.torch.load_file(back)
     if set(state) != set(returned):
         return f"names differ: {sorted(set(state) ^ set(returned))}"
-    changed = [name for name in state if state[name].dtype != returned[name].dtype or not torch.equal(state[name], returned[name])]
+    changed = [
+        name for name in state
+        if state[name].dtype != returned[name].dtype or not torch.equal(state[name], returned[name])]
     return f"changed on the way: {changed}" if changed else ""
 
 
@@ -236,7 +264,8 @@ def check_values(layer, dtype, training, folder):
         for what, a, b in (("gradient of ", ours[1], theirs[1]), ("buffer ", ours[2], theirs[2])):
             verdicts.append(compare.Verdict(set(a) == set(b), text=f"{what}{sorted(set(a) ^ set(b))} is in one alone"))
             for name in set(a) & set(b):
-                judge = compare.summed if b[name].is_floating_point() else lambda got, expected, _, label, **more: compare.exact(got, expected, label)
+                judge = compare.summed if b[name].is_floating_point(
+                ) else lambda got, expected, _, label, **more: compare.exact(got, expected, label)
                 verdicts.append(judge(a[name], b[name], dtype, label=what + name, terms=layer.terms))
         return verdicts
     finally:
@@ -251,15 +280,21 @@ def check_initial(layer):
         ours = {name: tarn.read(handle) for name, handle in state_of(module).items()}
     tarn.call("module_free", module)
     for name in sorted(set(ours) | set(theirs)):
-        if name not in ours or name not in theirs or ours[name].shape != theirs[name].shape or ours[name].dtype != theirs[name].dtype:
+        if name not in ours or name not in theirs or ours[name].shape != theirs[name].shape or ours[
+                name].dtype != theirs[name].dtype:
             verdicts.append(compare.Verdict(False, text=f"'{name}' is not the same in both"))
             continue
         a, b = ours[name].to(torch.float64), theirs[name].to(torch.float64)
         deviation, size = b.std(correction=0).item(), b.numel()
         close = 6 * deviation / size**0.5  # six deviations of a mean
-        wrong = abs(a.mean() - b.mean()) > 2 * close or abs(a.std(correction=0) - deviation) > 2 * close or a.abs().max() > 1.5 * b.abs().max()
-        verdicts.append(compare.Verdict(not wrong, text=f"'{name}' begins with mean {a.mean():.4g}, deviation {a.std():.4g}, largest {a.abs().max():.4g}; "
-                                        f"torch's with {b.mean():.4g}, {deviation:.4g}, {b.abs().max():.4g}"))
+        wrong = abs(a.mean() -
+                    b.mean()) > 2 * close or abs(a.std(correction=0) -
+                                                 deviation) > 2 * close or a.abs().max() > 1.5 * b.abs().max()
+        verdicts.append(
+            compare.Verdict(
+                not wrong,
+                text=f"'{name}' begins with mean {a.mean():.4g}, deviation {a.std():.4g}, largest {a.abs().max():.4g}; "
+                f"torch's with {b.mean():.4g}, {deviation:.4g}, {b.abs().max():.4g}"))
     return verdicts
 
 
@@ -271,6 +306,7 @@ def run(seed):
         for name, layer in LAYERS.items():
             for dtype in ("f64", "f32"):
                 for training in layer.training:
-                    yield f"{name} {dtype} {'training' if training else 'evaluating'}", dtype, check_values(layer, dtype, training, folder)
+                    yield f"{name} {dtype} {'training' if training else 'evaluating'}", dtype, check_values(
+                        layer, dtype, training, folder)
     for name, layer in INITIAL.items():
         yield f"{name} at first", "f32", check_initial(layer)

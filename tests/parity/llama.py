@@ -1,6 +1,6 @@
-"""The Llama family against transformers, on folders that one wrote and the other opens: names and shapes, logits, the loss and every gradient, and the
-text that follows greedily. Families, configurations, weights and tokens are random. A real model, stories260K, goes from its own format through tarn
-into a folder that transformers runs."""
+"""The Llama family against transformers, on folders that one wrote and the other opens: names and shapes, logits, the
+loss and every gradient, and the text that follows greedily. Families, configurations, weights and tokens are random. A
+real model, stories260K, goes from its own format through tarn into a folder that transformers runs."""
 import contextlib
 import ctypes as c
 import json
@@ -30,7 +30,8 @@ transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 
 
-# ---- configurations and networks --------------------------------------------------------------------------------------------------------
+# ---- configurations and networks
+# --------------------------------------------------------------------------------------------------------
 
 
 def draw_rope(rng):
@@ -39,7 +40,9 @@ def draw_rope(rng):
     if kind != "default":
         rope["factor"] = rng.choice([2.0, 8.0, 1.5])
     if kind == "llama3":
-        rope |= {"low_freq_factor": 1.0, "high_freq_factor": rng.choice([4.0, 2.5]), "original_max_position_embeddings": rng.choice([8, 16, 64])}
+        rope |= {
+            "low_freq_factor": 1.0, "high_freq_factor": rng.choice([4.0, 2.5]),
+            "original_max_position_embeddings": rng.choice([8, 16, 64])}
     return rope
 
 
@@ -48,11 +51,13 @@ def draw_config(family, rng):
     kv_heads = rng.choice([1, 1, 2, 3])
     heads, vocab = kv_heads * rng.choice([1, 2, 3]), rng.randint(3, 90)
     size = rng.choice([2, 4, 6, 10, 16])
-    width = heads * rng.choice([size, size, 3, 5]) if family == "llama" or rng.random() < 0.3 else rng.choice([5, 12, 33])  # a Llama's are a multiple
+    width = heads * rng.choice([size, size, 3, 5]) if family == "llama" or rng.random() < 0.3 else rng.choice([
+        5, 12, 33])  # a Llama's are a multiple
     ends = rng.choice([None, rng.randrange(vocab), [rng.randrange(vocab) for _ in range(3)]])
-    config = dict(vocab_size=vocab, max_position_embeddings=rng.randint(TOKENS + 2, 64), hidden_size=width, intermediate_size=rng.randint(1, 50),
-                  num_hidden_layers=rng.randint(1, 4), num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=size,
-                  rms_norm_eps=rng.choice([1e-6, 1e-5, 1e-3]), tie_word_embeddings=rng.random() < 0.5, rope_parameters=draw_rope(rng),
+    config = dict(vocab_size=vocab, max_position_embeddings=rng.randint(TOKENS + 2, 64), hidden_size=width,
+                  intermediate_size=rng.randint(1, 50), num_hidden_layers=rng.randint(1, 4), num_attention_heads=heads,
+                  num_key_value_heads=kv_heads, head_dim=size, rms_norm_eps=rng.choice([1e-6, 1e-5, 1e-3]),
+                  tie_word_embeddings=rng.random() < 0.5, rope_parameters=draw_rope(rng),
                   bos_token_id=rng.choice([None, rng.randrange(vocab)]), eos_token_id=ends)
     if family == "mistral":
         config["sliding_window"] = rng.choice([None, 64, 4096])
@@ -99,7 +104,8 @@ def exact(network):
     kind = network.config.rope_parameters["rope_type"]
     rotary = network.model.rotary_emb
     with wide_floats():
-        rotary.exact = plain_frequencies(network.config) if kind == "default" else ROPE_INIT_FUNCTIONS[kind](network.config, torch.device("cpu"))[0]
+        rotary.exact = plain_frequencies(network.config) if kind == "default" else ROPE_INIT_FUNCTIONS[kind](
+            network.config, torch.device("cpu"))[0]
     assert rotary.exact.dtype == torch.float64
     rotary.forward = types.MethodType(exact_rotary, rotary)
     for module in network.modules():
@@ -108,7 +114,8 @@ def exact(network):
     return network
 
 
-# ---- both compute -----------------------------------------------------------------------------------------------------------------------
+# ---- both compute ----------------------------------------------------------------------------------------------------
+# -------------------
 
 
 def batch(config, rng):
@@ -117,7 +124,10 @@ def batch(config, rng):
     tokens, targets = (torch.randint(0, config.vocab_size, shape) for _ in range(2))
     targets[torch.rand(shape) < 0.2] = -100
     targets[0, -1] = 0  # at least one counts, which looks at others,
-    tokens[0, 0] = (tokens[0, -1] + 1) % config.vocab_size  # and one of them is another token: of equal ones the gradients of q and k are 0, and what is compared is noise
+    tokens[0, 0] = (
+        tokens[0, -1] + 1
+    # and one of them is another token: of equal ones the gradients of q and k are 0, and what is compared is noise
+    ) % config.vocab_size
     return tokens, targets
 
 
@@ -144,15 +154,20 @@ def check_text(network, model, config, rng):
     """Greedy texts of both; transformers' ends with the token that ends it."""
     prompt = [rng.randrange(config.vocab_size) for _ in range(rng.randint(1, config.max_position_embeddings - TOKENS))]
     with torch.no_grad():
-        text = network.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.int64), do_sample=False,
+        text = network.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt),
+                                                                                  dtype=torch.int64), do_sample=False,
                                 max_new_tokens=TOKENS, pad_token_id=0, eos_token_id=None)[0].tolist()[len(prompt):]
     ends = config.eos_token_id
     first = ends[0] if isinstance(ends, list) else ends
     found = generate(model, prompt, TOKENS, ignore_eos=True)
-    verdicts = [compare.Verdict(found == text and len(found) == TOKENS, text=f"after {prompt} tarn writes {found}, transformers {text}")]
+    verdicts = [
+        compare.Verdict(found == text and len(found) == TOKENS,
+                        text=f"after {prompt} tarn writes {found}, transformers {text}")]
     if first in text:  # it ends there, without it
         found = generate(model, prompt, TOKENS)
-        verdicts.append(compare.Verdict(len(found) <= text.index(first) and found == text[:len(found)], text=f"{first} does not end {found}"))
+        verdicts.append(
+            compare.Verdict(
+                len(found) <= text.index(first) and found == text[:len(found)], text=f"{first} does not end {found}"))
     return verdicts
 
 
@@ -164,7 +179,8 @@ def compare_models(network, model, config, dtype, rng):
     verdicts = []
     if dtype == "f32":
         gap = (ours[0] - theirs[0]).abs().max().item()
-        verdicts.append(compare.Verdict(gap <= LOGITS, text=f"logits are {gap:.3g} apart, of {theirs[0].abs().max():.3g}"))
+        verdicts.append(
+            compare.Verdict(gap <= LOGITS, text=f"logits are {gap:.3g} apart, of {theirs[0].abs().max():.3g}"))
         verdicts += check_text(network, model, config, rng)
     truth = in_torch(exact(network), tokens, targets)
     judged = judge(ours, truth, dtype)
@@ -174,7 +190,8 @@ def compare_models(network, model, config, dtype, rng):
     return verdicts + judged
 
 
-# ---- folders ----------------------------------------------------------------------------------------------------------------------------
+# ---- folders ---------------------------------------------------------------------------------------------------------
+# -------------------
 
 
 def old_rope(folder):
@@ -207,21 +224,28 @@ def check_theirs(config, dtype, rng, folder):
 def fields_of(config, family, dtype):
     rope, ends = config.rope_parameters, config.eos_token_id
     ends = ends if isinstance(ends, list) else [] if ends is None else [ends]
-    return dict(vocab_size=config.vocab_size, context=config.max_position_embeddings, layers=config.num_hidden_layers, heads=config.num_attention_heads,
-                hidden_size=config.hidden_size, ffn_size=config.intermediate_size, kv_heads=config.num_key_value_heads, head_dim=config.head_dim,
-                epsilon=config.rms_norm_eps, rope_theta=rope["rope_theta"], rope_scaling=["default", "linear", "llama3"].index(rope["rope_type"]),
-                rope_factor=rope.get("factor", 0), rope_low_freq_factor=rope.get("low_freq_factor", 0), rope_high_freq_factor=rope.get("high_freq_factor", 0),
-                rope_original_context=rope.get("original_max_position_embeddings", 0), qkv_bias=family == "qwen2", qk_norm=family == "qwen3",
-                tie_embeddings=config.tie_word_embeddings, arch=family.encode(), dtype=tarn.DTYPES.index(dtype), has_bos=config.bos_token_id is not None,
-                bos=config.bos_token_id or 0, eos_count=len(ends),
-                eos=(c.c_int64 * 8)(*ends))
+    return dict(vocab_size=config.vocab_size, context=config.max_position_embeddings, layers=config.num_hidden_layers,
+                heads=config.num_attention_heads, hidden_size=config.hidden_size, ffn_size=config.intermediate_size,
+                kv_heads=config.num_key_value_heads, head_dim=config.head_dim, epsilon=config.rms_norm_eps,
+                rope_theta=rope["rope_theta"], rope_scaling=["default", "linear", "llama3"].index(rope["rope_type"]),
+                rope_factor=rope.get("factor", 0), rope_low_freq_factor=rope.get("low_freq_factor", 0),
+                rope_high_freq_factor=rope.get("high_freq_factor",
+                                               0), rope_original_context=rope.get("original_max_position_embeddings",
+                                                                                  0), qkv_bias=family == "qwen2",
+                qk_norm=family == "qwen3", tie_embeddings=config.tie_word_embeddings, arch=family.encode(),
+                dtype=tarn.DTYPES.index(dtype), has_bos=config.bos_token_id is not None, bos=config.bos_token_id or 0,
+                eos_count=len(ends), eos=(c.c_int64 * 8)(*ends))
 
 
 def check_config(config, found):
     """What transformers reads in tarn's config.json."""
-    names = ["vocab_size", "max_position_embeddings", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-             "num_key_value_heads", "head_dim", "rms_norm_eps", "tie_word_embeddings", "bos_token_id", "eos_token_id", "hidden_act"]
-    wrong = [f"{n} {getattr(found, n)} instead of {getattr(config, n)}" for n in names if getattr(found, n) != getattr(config, n)]
+    names = [
+        "vocab_size", "max_position_embeddings", "hidden_size", "intermediate_size", "num_hidden_layers",
+        "num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps", "tie_word_embeddings", "bos_token_id",
+        "eos_token_id", "hidden_act"]
+    wrong = [
+        f"{n} {getattr(found, n)} instead of {getattr(config, n)}" for n in names
+        if getattr(found, n) != getattr(config, n)]
     if {k: v for k, v in found.rope_parameters.items() if v is not None} != config.rope_parameters:
         wrong.append(f"rope {found.rope_parameters} instead of {config.rope_parameters}")
     if getattr(found, "sliding_window", None) is not None:
@@ -232,7 +256,8 @@ def check_config(config, found):
 def opened_by_transformers(folder):
     """The network, and what transformers did not find or did not expect."""
     network, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
-    lost = {key: sorted(map(str, info[key])) for key in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[key]}
+    lost = {
+        key: sorted(map(str, info[key])) for key in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[key]}
     return network.eval(), compare.Verdict(not lost, text=f"transformers says {lost}")
 
 
@@ -247,9 +272,13 @@ def check_ours(config, dtype, rng, folder):
                 tarn.write(handle, values + torch.randn_like(values) * 0.15)
         tarn.call("model_write", model, folder.encode())
         network, nothing_lost = opened_by_transformers(folder)
-        verdicts = [nothing_lost, check_config(config, network.config),
-                    compare.Verdict(type(network).__name__.lower().startswith(config.model_type), text=f"it opens as {type(network).__name__}"),
-                    compare.Verdict(network.dtype == tarn.TORCH[dtype], text=f"transformers opens it in {network.dtype}")]
+        verdicts = [
+            nothing_lost,
+            check_config(config, network.config),
+            compare.Verdict(
+                type(network).__name__.lower().startswith(config.model_type),
+                text=f"it opens as {type(network).__name__}"),
+            compare.Verdict(network.dtype == tarn.TORCH[dtype], text=f"transformers opens it in {network.dtype}")]
         return verdicts + compare_models(network, model, network.config, dtype, rng)
     finally:
         tarn.call("module_free", model)
@@ -260,17 +289,20 @@ def check_bits(config, dtype, rng, folder):
     network = make_network(config, dtype)
     network.save_pretrained(os.path.join(folder, "there"), max_shard_size=rng.choice([3000, 10**9]))
     options = tarn.ModelOpenOptions(as_stored=True)
-    model = tarn.call("model_open_sized", os.path.join(folder, "there").encode(), tarn.device(), c.byref(options), c.sizeof(options))
+    model = tarn.call("model_open_sized",
+                      os.path.join(folder, "there").encode(), tarn.device(), c.byref(options), c.sizeof(options))
     tarn.call("model_write", model, os.path.join(folder, "back").encode())
     tarn.call("module_free", model)
     back = transformers.AutoModelForCausalLM.from_pretrained(os.path.join(folder, "back")).state_dict()
     state = network.state_dict()
-    changed = [name for name in set(state) | set(back) if name not in state or name not in back or not torch.equal(state[name], back[name])
-               or state[name].dtype != back[name].dtype]
+    changed = [
+        name for name in set(state) | set(back) if name not in state or name not in back or
+        not torch.equal(state[name], back[name]) or state[name].dtype != back[name].dtype]
     return [compare.Verdict(not changed, text=f"changed on the way: {changed}")]
 
 
-# ---- stories260K ------------------------------------------------------------------------------------------------------------------------
+# ---- stories260K -----------------------------------------------------------------------------------------------------
+# -------------------
 
 
 def halves(weight, heads):
@@ -293,8 +325,9 @@ def read_stories(path):
         return values[at - count:at].view(*shape)
 
     state = {"model.embed_tokens.weight": take(vocab, width)}
-    parts = [("input_layernorm", (width,)), ("self_attn.q_proj", (heads * head, width)), ("self_attn.k_proj", (kv_heads * head, width)),
-             ("self_attn.v_proj", (kv_heads * head, width)), ("self_attn.o_proj", (width, heads * head)), ("post_attention_layernorm", (width,)),
+    parts = [("input_layernorm", (width, )), ("self_attn.q_proj", (heads * head, width)),
+             ("self_attn.k_proj", (kv_heads * head, width)), ("self_attn.v_proj", (kv_heads * head, width)),
+             ("self_attn.o_proj", (width, heads * head)), ("post_attention_layernorm", (width, )),
              ("mlp.gate_proj", (inner, width)), ("mlp.down_proj", (width, inner)), ("mlp.up_proj", (inner, width))]
     for name, shape in parts:
         for block in range(blocks):
@@ -302,7 +335,8 @@ def read_stories(path):
             turned = {"self_attn.q_proj": heads, "self_attn.k_proj": kv_heads}.get(name)
             state[f"model.layers.{block}.{name}.weight"] = halves(weight, turned) if turned else weight
     state["model.norm.weight"] = take(width)
-    return dict(vocab_size=vocab, context=context, layers=blocks, heads=heads, kv_heads=kv_heads, hidden_size=width, ffn_size=inner, tie_embeddings=True), state
+    return dict(vocab_size=vocab, context=context, layers=blocks, heads=heads, kv_heads=kv_heads, hidden_size=width,
+                ffn_size=inner, tie_embeddings=True), state
 
 
 def check_stories(data, folder):
@@ -318,7 +352,9 @@ def check_stories(data, folder):
                 tarn.write(handle, state.pop(name).contiguous())
         ids = golden["ids"]
         verdicts = [compare.Verdict(not state, text=f"tarn has no {sorted(state)}")]
-        verdicts.append(compare.Verdict(generate(model, ids[:1], len(ids) - 1) == ids[1:], text="tarn writes another story"))
+        verdicts.append(
+            compare.Verdict(generate(model, ids[:1],
+                                     len(ids) - 1) == ids[1:], text="tarn writes another story"))
         with tarn.scope():
             logits = tarn.read(tarn.call("forward", model, tarn.tensor(torch.tensor([ids[:1]]))))[0, 0]
         tarn.call("model_write", model, folder.encode())
@@ -326,11 +362,13 @@ def check_stories(data, folder):
         tarn.call("module_free", model)
     network, nothing_lost = opened_by_transformers(folder)
     with torch.no_grad():
-        text = network.generate(torch.tensor([ids[:1]]), attention_mask=torch.ones(1, 1, dtype=torch.int64), do_sample=False, max_new_tokens=len(ids) - 1,
-                                pad_token_id=0)[0].tolist()
+        text = network.generate(torch.tensor([ids[:1]]), attention_mask=torch.ones(1, 1, dtype=torch.int64),
+                                do_sample=False, max_new_tokens=len(ids) - 1, pad_token_id=0)[0].tolist()
     gap = (logits.to(torch.float64) - torch.tensor(golden["logits_pos0"], dtype=torch.float64)).abs().max().item()
-    return verdicts + [nothing_lost, compare.Verdict(text == ids, text="transformers writes another story from tarn's folder"),
-                       compare.Verdict(gap <= LOGITS, text=f"logits are {gap:.3g} apart from the golden ones")]
+    return verdicts + [
+        nothing_lost,
+        compare.Verdict(text == ids, text="transformers writes another story from tarn's folder"),
+        compare.Verdict(gap <= LOGITS, text=f"logits are {gap:.3g} apart from the golden ones")]
 
 
 def run(seed):
@@ -340,7 +378,8 @@ def run(seed):
         yield "stories260K", "f32", check_stories(data, folder) if os.path.isdir(data) else None
     for family in FAMILIES:
         for number in range(CONFIGS):
-            for title, check, dtypes in (("theirs", check_theirs, DTYPES), ("ours", check_ours, DTYPES), ("bits", check_bits, ["bf16", "f16"])):
+            for title, check, dtypes in (("theirs", check_theirs, DTYPES), ("ours", check_ours, DTYPES),
+                                         ("bits", check_bits, ["bf16", "f16"])):
                 for dtype in dtypes:
                     rng = random.Random(f"{seed}/llama/{family}/{number}/{title}/{dtype}")
                     torch.manual_seed(rng.randrange(1 << 31))

@@ -1,8 +1,9 @@
-"""Adapters of low rank against PEFT on transformers' GPT-2 and Llama family: folders that one wrote and the other opens, 50 steps of training from the same
-weights, data and adapters, and the weights that adapters were merged into.
+"""Adapters of low rank against PEFT on transformers' GPT-2 and Llama family: folders that one wrote and the other
+opens, 50 steps of training from the same weights, data and adapters, and the weights that adapters were merged into.
 
-In f64 every number of every adapter must agree within 1e-9 after 50 steps of AdamW. In f32 the adapters must be no further from those of the f64 run than
-twice torch's f32 are, the furthest number counted. Weights below the adapters keep their bits."""
+In f64 every number of every adapter must agree within 1e-9 after 50 steps of AdamW. In f32 the adapters must be no
+further from those of the f64 run than twice torch's f32 are, the furthest number counted. Weights below the adapters
+keep their bits."""
 import ctypes as c
 import os
 import random
@@ -33,7 +34,8 @@ class MergeOptions(gguf_files.ConvertOptions):
     _fields_ = [("adapter", c.c_char_p)]
 
 
-# ---- the same model with the same adapters in both ----------------------------------------------------------------------------------------
+# ---- the same model with the same adapters in both
+# ----------------------------------------------------------------------------------------
 
 
 def draw_network(family, dtype, rng):
@@ -52,8 +54,9 @@ def context(config):
 def draw_adapters(family, rng):
     names = LAYERS["gpt2" if family == "gpt2" else "llama"]
     targets = rng.choice(["all-linear", rng.sample(names, rng.randint(1, len(names)))])
-    return peft.LoraConfig(r=rng.choice([1, 2, 5]), lora_alpha=rng.choice([8, 4, 3]), target_modules=targets, use_rslora=rng.random() < 0.4,
-                           lora_dropout=rng.choice([0.0, 0.1]), task_type="CAUSAL_LM", fan_in_fan_out=family == "gpt2")
+    return peft.LoraConfig(r=rng.choice([1, 2, 5]), lora_alpha=rng.choice([8, 4, 3]), target_modules=targets,
+                           use_rslora=rng.random() < 0.4, lora_dropout=rng.choice([0.0, 0.1]), task_type="CAUSAL_LM",
+                           fan_in_fan_out=family == "gpt2")
 
 
 def with_adapters(network, config, rng):
@@ -82,8 +85,9 @@ def wide(network_folder, adapter_folder, exact):
 
 
 def adapters_of(network):
-    return {name[len(PREFIX):].replace(".default", ""): values.detach().to(torch.float64).clone() for name, values in network.named_parameters()
-            if "lora_" in name}
+    return {
+        name[len(PREFIX):].replace(".default", ""): values.detach().to(torch.float64).clone()
+        for name, values in network.named_parameters() if "lora_" in name}
 
 
 def open_both(folder, dtype):
@@ -108,7 +112,8 @@ def judge_logits(label, ours, truth, theirs, dtype):
     return compare.relax(verdict, own)
 
 
-# ---- training -----------------------------------------------------------------------------------------------------------------------------
+# ---- training --------------------------------------------------------------------------------------------------------
+# ---------------------
 
 
 def train_in_torch(network, batches):
@@ -130,7 +135,9 @@ def train_in_tarn(model, batches):
     for tokens, targets in batches:
         with tarn.scope():
             tarn.backward(tarn.call("model_loss", model, tarn.tensor(tokens), tarn.tensor(targets)), None)
-            wrong += [name for name, p in layers.state_of(model).items() if ("lora_" in name) != (tarn.gradient(p) is not None)]
+            wrong += [
+                name for name, p in layers.state_of(model).items()
+                if ("lora_" in name) != (tarn.gradient(p) is not None)]
             training.tarn_step(RECIPE, optimizer)
     tarn.call("optimizer_free", optimizer)
     after = {name: tarn.read(p) for name, p in layers.state_of(model).items()}
@@ -147,11 +154,16 @@ def judge_training(ours, wrong, truth, theirs, dtype):
         return [compare.Verdict(False, text=f"adapters {sorted(set(ours) ^ set(truth))} are in one alone")]
     far = furthest(ours, truth)
     bar = 1e-9 if dtype == "f64" else 2 * furthest(theirs, truth)
-    return [compare.Verdict(not wrong, text=f"frozen, but changed or with a gradient; or trained without one: {sorted(set(wrong))[:5]}"),
-            compare.Verdict(far <= bar, far, bar, "abs", f"an adapter's number is {far:.3g} from torch's f64 after {STEPS} steps, {bar:.3g} allowed")]
+    return [
+        compare.Verdict(
+            not wrong,
+            text=f"frozen, but changed or with a gradient; or trained without one: {sorted(set(wrong))[:5]}"),
+        compare.Verdict(far <= bar, far, bar, "abs",
+                        f"an adapter's number is {far:.3g} from torch's f64 after {STEPS} steps, {bar:.3g} allowed")]
 
 
-# ---- folders and merged weights ----------------------------------------------------------------------------------------------------------
+# ---- folders and merged weights
+# ----------------------------------------------------------------------------------------------------------
 
 
 def same_logits(label, ours, theirs, dtype):
@@ -165,9 +177,11 @@ def same_logits(label, ours, theirs, dtype):
 def open_network(folder, dtype):
     """A folder in transformers, and what it misses there."""
     network, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
-    lost = {key: sorted(map(str, info[key])) for key in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[key]}
+    lost = {
+        key: sorted(map(str, info[key])) for key in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[key]}
     is_exact = dtype == "f64" and network.config.model_type != "gpt2"
-    return (llama.exact(network) if is_exact else network).eval(), compare.Verdict(not lost, text=f"transformers says of {folder}: {lost}")
+    return (llama.exact(network) if is_exact else network).eval(), compare.Verdict(
+        not lost, text=f"transformers says of {folder}: {lost}")
 
 
 def check_saved(model, folder, tokens, ours, dtype):
@@ -178,8 +192,10 @@ def check_saved(model, folder, tokens, ours, dtype):
     found = adapters_of(network)
     same = set(found) == set(ours) and all(torch.equal(values, ours[name]) for name, values in found.items())
     noted = peft.PeftConfig.from_pretrained(place).base_model_name_or_path
-    return [compare.Verdict(same, text="PEFT reads other adapters than tarn saved"), compare.Verdict(noted == base, text=f"the base is noted as {noted}"),
-            same_logits("logits of tarn's folder", logits_in_tarn(model, tokens), logits_in_torch(network, tokens), dtype)]
+    return [
+        compare.Verdict(same, text="PEFT reads other adapters than tarn saved"),
+        compare.Verdict(noted == base, text=f"the base is noted as {noted}"),
+        same_logits("logits of tarn's folder", logits_in_tarn(model, tokens), logits_in_torch(network, tokens), dtype)]
 
 
 def check_merged(model, network, truth_network, folder, tokens, dtype):
@@ -195,15 +211,19 @@ def check_merged(model, network, truth_network, folder, tokens, dtype):
 
 
 def check_gguf(network, folder, source):
-    """A folder and tarn's adapters in one GGUF file: in the gguf package every weight as PEFT merges it, in GGUF's order."""
+    """A folder and tarn's adapters in one GGUF file: in the gguf package every weight as PEFT merges it, in GGUF's
+    order."""
     path, wrong = os.path.join(folder, "merged.gguf"), []
     options = MergeOptions(adapter=os.path.join(folder, "ours").encode(), replace=True)
-    tarn.call("model_convert_sized", os.path.join(folder, source).encode(), path.encode(), None, c.cast(c.byref(options), c.POINTER(gguf_files.ConvertOptions)),
-              c.sizeof(options))
+    tarn.call("model_convert_sized",
+              os.path.join(folder, source).encode(), path.encode(), None,
+              c.cast(c.byref(options), c.POINTER(gguf_files.ConvertOptions)), c.sizeof(options))
     found, config = gguf_files.read_tensors(path), network.config
-    kind = {"qwen2": gguf.MODEL_ARCH.QWEN2, "qwen3": gguf.MODEL_ARCH.QWEN3}.get(config.model_type, gguf.MODEL_ARCH.LLAMA)
+    kind = {"qwen2": gguf.MODEL_ARCH.QWEN2, "qwen3": gguf.MODEL_ARCH.QWEN3}.get(config.model_type,
+                                                                                gguf.MODEL_ARCH.LLAMA)
     names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
-    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads} if config.model_type in ("llama", "mistral") else {}
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads
+            } if config.model_type in ("llama", "mistral") else {}
     for name, values in network.state_dict().items():
         if config.tie_word_embeddings and name == "lm_head.weight":
             continue
@@ -228,8 +248,9 @@ def check(family, dtype, rng, folder):
     truth_network = wide(os.path.join(folder, "base"), os.path.join(folder, "theirs"), family != "gpt2").eval()
     model = open_both(folder, dtype)
     try:
-        verdicts = [judge_logits("logits of PEFT's folder", logits_in_tarn(model, tokens), logits_in_torch(truth_network, tokens),
-                                 logits_in_torch(network, tokens), dtype)]
+        verdicts = [
+            judge_logits("logits of PEFT's folder", logits_in_tarn(model, tokens),
+                         logits_in_torch(truth_network, tokens), logits_in_torch(network, tokens), dtype)]
         before = adapters_of(truth_network)
         truth, theirs = train_in_torch(truth_network, batches), train_in_torch(network, batches)
         moved = furthest(before, truth)
@@ -240,7 +261,8 @@ def check(family, dtype, rng, folder):
         verdicts += check_merged(model, network, truth_network, folder, tokens, dtype)
         if dtype == "f32" and family != "gpt2":
             gguf_files.convert(os.path.join(folder, "base"), os.path.join(folder, "base.gguf"))
-            merged = peft.PeftModel.from_pretrained(open_network(os.path.join(folder, "base"), dtype)[0], os.path.join(folder, "ours")).merge_and_unload()
+            merged = peft.PeftModel.from_pretrained(
+                open_network(os.path.join(folder, "base"), dtype)[0], os.path.join(folder, "ours")).merge_and_unload()
             verdicts += [check_gguf(merged, folder, source) for source in ("base", "base.gguf")]
         return verdicts
     finally:
@@ -257,9 +279,12 @@ def check_halves(family, rng, folder):
     tokens = torch.randint(0, network.config.vocab_size, (BATCH, context(network.config)))
     model = open_both(folder, "bf16")
     try:
-        truth, distance = logits_in_torch(truth_network, tokens), lambda logits: (logits.to(torch.float64) - truth).square().mean().sqrt().item()
+        truth, distance = logits_in_torch(
+            truth_network, tokens), lambda logits: (logits.to(torch.float64) - truth).square().mean().sqrt().item()
         ours, theirs = distance(logits_in_tarn(model, tokens)), distance(logits_in_torch(network, tokens))
-        return [compare.Verdict(ours <= 2 * theirs, ours, 2 * theirs, "rms", f"logits are {ours:.3g} from the truth, torch's {theirs:.3g}")]
+        return [
+            compare.Verdict(ours <= 2 * theirs, ours, 2 * theirs, "rms",
+                            f"logits are {ours:.3g} from the truth, torch's {theirs:.3g}")]
     finally:
         tarn.call("module_free", model)
 
@@ -273,7 +298,8 @@ def run(seed):
                 torch.manual_seed(rng.randrange(1 << 31))
                 with tempfile.TemporaryDirectory() as folder:
                     try:
-                        verdicts = check_halves(family, rng, folder) if dtype == "bf16" else check(family, dtype, rng, folder)
+                        verdicts = check_halves(family, rng, folder) if dtype == "bf16" else check(
+                            family, dtype, rng, folder)
                     except tarn.Error as error:
                         verdicts = [compare.Verdict(False, text=f"tarn: {error}")]
                 yield f"{family} {number} {dtype}", dtype, verdicts

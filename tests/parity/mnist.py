@@ -1,8 +1,9 @@
-"""MNIST for real: a LeNet trained by tarn and by torch, each from weights and an order of images of its own draw, with the same network, optimizer,
-schedule and epochs. The mean accuracy over the seeds on the 10,000 test images is 99 % or better, and no further below torch's than two standard
-deviations of the difference of two such counts.
+"""MNIST for real: a LeNet trained by tarn and by torch, each from weights and an order of images of its own draw, with
+the same network, optimizer, schedule and epochs. The mean accuracy over the seeds on the 10,000 test images is 99 % or
+better, and no further below torch's than two standard deviations of the difference of two such counts.
 
-    mnist.py [--seed N] [--seeds 3] [--epochs 5] [--threads N] [--device cpu]        (TARN_TEST_DATA names a folder that holds mnist/)"""
+    mnist.py [--seed N] [--seeds 3] [--epochs 5] [--threads N] [--device cpu]        (TARN_TEST_DATA names a folder that
+        holds mnist/)"""
 import argparse
 import ctypes as c
 import gzip
@@ -29,7 +30,8 @@ def folder():
     return path if os.environ.get("TARN_TEST_DATA") and os.path.isdir(path) else None
 
 
-# ---- torch --------------------------------------------------------------------------------------------------------------------------------
+# ---- torch -----------------------------------------------------------------------------------------------------------
+# ---------------------
 
 
 def torch_data(kind):
@@ -60,17 +62,19 @@ def torch_accuracy(seed, epochs):
             schedule.step()
     images, labels = torch_data("t10k")
     with torch.no_grad():
-        right = sum((network(x).argmax(1) == y).sum().item() for x, y in zip(images.split(TEST_BATCH), labels.split(TEST_BATCH)))
+        right = sum((network(x).argmax(1) == y).sum().item()
+                    for x, y in zip(images.split(TEST_BATCH), labels.split(TEST_BATCH)))
     return right / len(labels)
 
 
-# ---- tarn ---------------------------------------------------------------------------------------------------------------------------------
+# ---- tarn ------------------------------------------------------------------------------------------------------------
+# ---------------------
 
 
 def tarn_loader(training, batch, seed):
     dataset = tarn.call("dataset_mnist", folder().encode(), training)
-    options = tarn.LoaderOptions(batch_size=batch, shuffle=training, seed=seed, device=tarn.device(), normalize=True, channels=1,
-                                 mean=c.pointer(c.c_float(MEAN)), std=c.pointer(c.c_float(DEVIATION)))
+    options = tarn.LoaderOptions(batch_size=batch, shuffle=training, seed=seed, device=tarn.device(), normalize=True,
+                                 channels=1, mean=c.pointer(c.c_float(MEAN)), std=c.pointer(c.c_float(DEVIATION)))
     loader = tarn.call("loader_new_sized", dataset, c.byref(options), c.sizeof(options))
     tarn.call("dataset_free", dataset)
     return loader
@@ -114,7 +118,8 @@ def tarn_accuracy(seed, epochs):
     options = tarn.SgdOptions(lr=LR, momentum=MOMENTUM)
     optimizer = tarn.call("sgd_sized", network, c.byref(options), c.sizeof(options))
     total = epochs * tarn.call("loader_batches", loader)
-    tarn.call("optimizer_set_schedule", optimizer, c.byref(tarn.Schedule(kind=2, warmup_steps=WARMUP, total_steps=total)))
+    tarn.call("optimizer_set_schedule", optimizer, c.byref(tarn.Schedule(kind=2, warmup_steps=WARMUP,
+                                                                         total_steps=total)))
     for _ in range(epochs):
         tarn_epoch(network, optimizer, loader)
     accuracy = tarn_test(network)
@@ -124,7 +129,8 @@ def tarn_accuracy(seed, epochs):
     return accuracy
 
 
-# ---- both -----------------------------------------------------------------------------------------------------------------------------------
+# ---- both ------------------------------------------------------------------------------------------------------------
+# -----------------------
 
 
 def noise(accuracy):
@@ -140,11 +146,15 @@ def run(seed, seeds, epochs):
         ours.append(tarn_accuracy(seed + k, epochs))
         middle = time.monotonic()
         theirs.append(torch_accuracy(seed + k, epochs))
-        print(f"mnist: seed {seed + k}, {epochs} epochs: tarn {100 * ours[-1]:.2f} % in {middle - begin:.0f} s, torch {100 * theirs[-1]:.2f} % in "
-              f"{time.monotonic() - middle:.0f} s", flush=True)
+        print(
+            f"mnist: seed {seed + k}, {epochs} epochs: tarn {100 * ours[-1]:.2f} % in {middle - begin:.0f} s, torch "
+            f"{100 * theirs[-1]:.2f} % in "
+            f"{time.monotonic() - middle:.0f} s", flush=True)
     a, b = sum(ours) / seeds, sum(theirs) / seeds
     good = a >= WANTED and a >= b - noise(b)
-    return compare.Verdict(good, text=f"tarn is right on {100 * a:.2f} %, torch on {100 * b:.2f} %; 99 % and {100 * (b - noise(b)):.2f} % are wanted")
+    return compare.Verdict(
+        good, text=
+        f"tarn is right on {100 * a:.2f} %, torch on {100 * b:.2f} %; 99 % and {100 * (b - noise(b)):.2f} % are wanted")
 
 
 def main():

@@ -1,4 +1,5 @@
-"""Networks described once and made in both libraries: a list of layers, each its kind and its numbers. Parameters have the same names in both."""
+"""Networks described once and made in both libraries: a list of layers, each its kind and its numbers. Parameters have
+the same names in both."""
 import torch
 
 import layers
@@ -8,29 +9,27 @@ nn = torch.nn
 ACTIVATIONS = {"relu": (0, nn.ReLU), "silu": (4, nn.SiLU)}
 
 TORCH = {
-    "linear": lambda dtype, inside, outside: nn.Linear(inside, outside, dtype=dtype),
-    "conv": lambda dtype, inside, outside, kernel, stride, padding, bias: nn.Conv2d(inside, outside, kernel, stride, padding, bias=bias, dtype=dtype),
+    "linear": lambda dtype, inside, outside: nn.Linear(inside, outside, dtype=dtype), "conv": lambda dtype, inside,
+    outside, kernel, stride, padding, bias: nn.Conv2d(inside, outside, kernel, stride, padding, bias=bias, dtype=dtype),
     "batchnorm": lambda dtype, channels: nn.BatchNorm2d(channels, dtype=dtype),
-    "activation": lambda dtype, name: ACTIVATIONS[name][1](),
-    "max_pool": lambda dtype, kernel: nn.MaxPool2d(kernel),
-    "avg_pool": lambda dtype, kernel: nn.AvgPool2d(kernel),
-    "global_avg_pool": lambda dtype: nn.AdaptiveAvgPool2d(1),
+    "activation": lambda dtype, name: ACTIVATIONS[name][1](), "max_pool": lambda dtype, kernel: nn.MaxPool2d(kernel),
+    "avg_pool": lambda dtype, kernel: nn.AvgPool2d(kernel), "global_avg_pool": lambda dtype: nn.AdaptiveAvgPool2d(1),
     "flatten": lambda dtype: nn.Flatten(),
-    "residual": lambda dtype, body, shortcut: layers.Residual(in_torch(body, dtype), in_torch(shortcut, dtype) if shortcut else None),
-}
+    "residual": lambda dtype, body, shortcut: layers.Residual(in_torch(body, dtype),
+                                                              in_torch(shortcut, dtype) if shortcut else None), }
 
 TARN = {
     "linear": lambda dtype, inside, outside: layers.linear(inside, outside, dtype),
     "conv": lambda dtype, inside, outside, kernel, stride, padding, bias: layers.conv2d(
-        inside, outside, (kernel, kernel), dtype, (stride, stride), (padding, padding), no_bias=not bias),
-    "batchnorm": lambda dtype, channels: layers.batchnorm(channels, dtype),
+        inside, outside, (kernel, kernel), dtype, (stride, stride),
+        (padding, padding), no_bias=not bias), "batchnorm": lambda dtype, channels: layers.batchnorm(channels, dtype),
     "activation": lambda dtype, name: layers.activation(ACTIVATIONS[name][0]),
     "max_pool": lambda dtype, kernel: layers.pool2d("max", (kernel, kernel)),
     "avg_pool": lambda dtype, kernel: layers.pool2d("avg", (kernel, kernel)),
     "global_avg_pool": lambda dtype: tarn.call("global_avg_pool2d_layer"),
     "flatten": lambda dtype: tarn.call("flatten", 1),
-    "residual": lambda dtype, body, shortcut: layers.residual(in_tarn(body, dtype), in_tarn(shortcut, dtype) if shortcut else None),
-}
+    "residual": lambda dtype, body, shortcut: layers.residual(in_tarn(body, dtype),
+                                                              in_tarn(shortcut, dtype) if shortcut else None), }
 
 
 def in_torch(network, dtype=torch.float32):
@@ -42,7 +41,8 @@ def in_tarn(network, dtype=0):
     return layers.sequential(*(TARN[kind](dtype, *numbers) for kind, *numbers in network))
 
 
-# ---- parts ------------------------------------------------------------------------------------------------------------------------------
+# ---- parts -----------------------------------------------------------------------------------------------------------
+# -------------------
 
 
 def conv(inside, outside, kernel=3, stride=1, padding=0, bias=True):
@@ -56,40 +56,49 @@ def conv_norm(inside, outside, kernel=3, stride=1, padding=0):
 
 def block(inside, outside, stride, activation="relu"):
     """A ResNet's block; its shortcut is a 1 × 1 convolution where the shape changes."""
-    body = [*conv_norm(inside, outside, 3, stride, 1), ("activation", activation), *conv_norm(outside, outside, 3, 1, 1)]
+    body = [
+        *conv_norm(inside, outside, 3, stride, 1), ("activation", activation), *conv_norm(outside, outside, 3, 1, 1)]
     shortcut = conv_norm(inside, outside, 1, stride) if stride > 1 or inside != outside else None
     return [("residual", body, shortcut), ("activation", activation)]
 
 
-# ---- networks ---------------------------------------------------------------------------------------------------------------------------
+# ---- networks --------------------------------------------------------------------------------------------------------
+# -------------------
 
 
 def mlp(activation):
     """Images of 2 × 8 × 8, 5 classes; as the next two."""
-    return [("flatten",), ("linear", 128, 24), ("activation", activation), ("linear", 24, 16), ("activation", activation), ("linear", 16, 5)]
+    return [("flatten", ), ("linear", 128, 24), ("activation", activation), ("linear", 24, 16),
+            ("activation", activation), ("linear", 16, 5)]
 
 
 def cnn(activation):
     pool = ("max_pool" if activation == "relu" else "avg_pool", 2)
-    return [*conv_norm(2, 6, padding=1), ("activation", activation), pool, *conv_norm(6, 8), ("activation", activation), ("flatten",),
-            ("linear", 32, 5)]
+    return [
+        *conv_norm(2, 6, padding=1), ("activation", activation), pool, *conv_norm(6, 8), ("activation", activation),
+        ("flatten", ), ("linear", 32, 5)]
 
 
 def resnet_block(activation):
-    return [*conv_norm(2, 6, padding=1), ("activation", activation), *block(6, 10, 2, activation), ("global_avg_pool",), ("flatten",),
-            ("linear", 10, 5)]
+    return [
+        *conv_norm(2, 6, padding=1), ("activation", activation), *block(6, 10, 2, activation), ("global_avg_pool", ),
+        ("flatten", ), ("linear", 10, 5)]
 
 
 def mnist_cnn():
     """Two convolutions for images of 28 × 28, 10 classes."""
-    return [conv(1, 32), ("activation", "relu"), conv(32, 64), ("activation", "relu"), ("max_pool", 2), ("flatten",), ("linear", 9216, 128),
-            ("activation", "relu"), ("linear", 128, 10)]
+    return [
+        conv(1, 32), ("activation", "relu"),
+        conv(32, 64), ("activation", "relu"), ("max_pool", 2), ("flatten", ), ("linear", 9216, 128),
+        ("activation", "relu"), ("linear", 128, 10)]
 
 
 def lenet():
     """The same task after LeNet: two convolutions of 5 × 5, each before a pool."""
-    return [conv(1, 20, 5), ("activation", "relu"), ("max_pool", 2), conv(20, 50, 5), ("activation", "relu"), ("max_pool", 2), ("flatten",),
-            ("linear", 800, 128), ("activation", "relu"), ("linear", 128, 10)]
+    return [
+        conv(1, 20, 5), ("activation", "relu"), ("max_pool", 2),
+        conv(20, 50, 5), ("activation", "relu"), ("max_pool", 2), ("flatten", ), ("linear", 800, 128),
+        ("activation", "relu"), ("linear", 128, 10)]
 
 
 def resnet20():

@@ -9,11 +9,13 @@ from ops_elementwise import cast, random_values, refusals
 from ops_index import indices, long
 from ops_products import REDUCTIONS, norm_sizes
 
-# ---- attention ------------------------------------------------------------------------------------------------------------------------
+# ---- attention -------------------------------------------------------------------------------------------------------
+# -----------------
 
 
 def allowed(batches, rows, keys, causal, lengths, starts=None):
-    """(B, 1, T, S): which keys each row attends to. Rows stand at the end of the keys that are there, and look no further back than their start."""
+    """(B, 1, T, S): which keys each row attends to. Rows stand at the end of the keys that are there, and look no
+    further back than their start."""
     valid = torch.full((batches,), keys) if lengths is None else long(lengths).reshape(-1).expand(batches)
     key, row = torch.arange(keys), torch.arange(rows)
     mask = (key < valid[:, None]).unsqueeze(1).expand(batches, rows, keys)
@@ -45,10 +47,11 @@ def attention(q, k, v, lengths, causal, scale, starts=None):
 
 
 def sizes_of(q, k, v, g, mask, scale):
-    """The roots of the sums of squared terms of y, gq, gk and gv: gradients of scores are differences, p (dp - sum of p dp). A score is a sum too, and what it
-    loses its exponential loses as a share: where a score or its own terms are large, so is what a weight may be off (at 300 half a unit in the last place of f32
-    is 1.5e-5 already). So is g @ v, and where it is nearly 0 its terms count. gq is the sum of p dp k
-    less the product of two sums, of p dp and of p k, which counts as a whole: what the first of them is off, it is off for every key."""
+    """The roots of the sums of squared terms of y, gq, gk and gv: gradients of scores are differences, p (dp - sum of p
+    dp). A score is a sum too, and what it loses its exponential loses as a share: where a score or its own terms are
+    large, so is what a weight may be off (at 300 half a unit in the last place of f32 is 1.5e-5 already). So is g @ v,
+    and where it is nearly 0 its terms count. gq is the sum of p dp k less the product of two sums, of p dp and of p k,
+    which counts as a whole: what the first of them is off, it is off for every key."""
     group = q.shape[1] // k.shape[1]
     wide_k, wide_v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     _, p = by_hand(q, k, v, mask, scale)
@@ -59,8 +62,11 @@ def sizes_of(q, k, v, g, mask, scale):
     ds = (p * (dp + mean) * scale) ** 2
     fold = lambda t: t.unflatten(1, (k.shape[1], group)).sum(2)
     root = lambda t: t.sqrt()
-    return [root((p * p) @ (wide_v * wide_v))], [torch.maximum(root(ds @ (wide_k * wide_k)), mean * (p @ wide_k).abs() * scale), root(fold(ds.transpose(-1, -2) @ (q * q))),
-                                                 root(fold((p * p).transpose(-1, -2) @ (g * g)))]
+    return [root((p * p) @ (wide_v * wide_v))], [
+        torch.maximum(root(ds @ (wide_k * wide_k)),
+                      mean * (p @ wide_k).abs() * scale),
+        root(fold(ds.transpose(-1, -2) @ (q * q))),
+        root(fold((p * p).transpose(-1, -2) @ (g * g)))]
 
 
 def documents(batches, rows, keys, rng, dtype):
@@ -86,12 +92,15 @@ def attention_case(op, shapes, dtype, layouts, rng, generator, causal, scale, le
         mask = allowed(q.shape[0], q.shape[2], k.shape[2], causal, values[3] if len(values) > 3 else None, starts)
         results, gradients = sizes_of(q, k, v, upstreams[0].to(torch.float64), mask, abs(used))
         return results, gradients + [None] * (len(values) - 3)
-    return Case(op, inputs, lambda q, k, v, n=None, s=None: attention(q, k, v, n, causal, used, s), {"causal": int(causal), "scale": scale}, kind="sum", dtype=dtype,
-                sizes=sizes, upstream_layout=rng.choice(LAYOUTS), rounds_inside=True, **more)
+
+    return Case(op, inputs, lambda q, k, v, n=None, s=None: attention(q, k, v, n, causal, used, s),
+                {"causal": int(causal), "scale": scale}, kind="sum", dtype=dtype, sizes=sizes,
+                upstream_layout=rng.choice(LAYOUTS), rounds_inside=True, **more)
 
 
-SHAPES = [((2, 3, 5, 4), (2, 3, 5, 4)), ((1, 1, 1, 1), (1, 1, 1, 1)), ((2, 4, 7, 8), (2, 2, 7, 8)), ((1, 6, 3, 5), (1, 1, 9, 5)), ((2, 2, 9, 3), (2, 1, 4, 3)),
-          ((1, 2, 70, 64), (1, 2, 70, 64)), ((2, 2, 1, 16), (2, 2, 33, 16)), ((1, 1, 130, 33), (1, 1, 150, 33)), ((2, 2, 0, 4), (2, 2, 3, 4)),
+SHAPES = [((2, 3, 5, 4), (2, 3, 5, 4)), ((1, 1, 1, 1), (1, 1, 1, 1)), ((2, 4, 7, 8), (2, 2, 7, 8)),
+          ((1, 6, 3, 5), (1, 1, 9, 5)), ((2, 2, 9, 3), (2, 1, 4, 3)), ((1, 2, 70, 64), (1, 2, 70, 64)),
+          ((2, 2, 1, 16), (2, 2, 33, 16)), ((1, 1, 130, 33), (1, 1, 150, 33)), ((2, 2, 0, 4), (2, 2, 3, 4)),
           ((0, 2, 3, 4), (0, 1, 3, 4)), ((2, 2, 3, 4), (2, 2, 0, 4))]
 
 
@@ -105,26 +114,35 @@ def attention_cases(op, rng, generator, count):
     for dtype in FLOATS:
         for shapes in SHAPES + [draw() for _ in range(count)]:
             for causal in (False, True):
-                yield attention_case(op, shapes, dtype, pick(), rng, generator, causal, rng.choice([0.0, 0.7 / math.sqrt(shapes[0][3])]))
+                yield attention_case(op, shapes, dtype, pick(), rng, generator, causal,
+                                     rng.choice([0.0, 0.7 / math.sqrt(shapes[0][3])]))
             for form in ("each", "one"):
                 count_of = shapes[1][0] if form == "each" else 1
-                lengths = torch.randint(0, shapes[1][2] + 1, (count_of,), generator=generator).to(rng.choice([torch.int32, torch.int64]))
-                yield attention_case(op, shapes, dtype, pick(), rng, generator, rng.random() < 0.5, 0.0, lengths, label=f"lengths, {form}")
+                lengths = torch.randint(0, shapes[1][2] + 1, (count_of, ),
+                                        generator=generator).to(rng.choice([torch.int32, torch.int64]))
+                yield attention_case(op, shapes, dtype, pick(), rng, generator,
+                                     rng.random() < 0.5, 0.0, lengths, label=f"lengths, {form}")
             if 0 not in shapes[0] + shapes[1]:
-                starts = documents(shapes[0][0], shapes[0][2], shapes[1][2], rng, rng.choice([torch.int32, torch.int64]))
-                yield attention_case(op, shapes, dtype, pick(), rng, generator, rng.random() < 0.7, 0.0, starts=starts, label="starts")
+                starts = documents(shapes[0][0], shapes[0][2], shapes[1][2], rng, rng.choice([torch.int32,
+                                                                                              torch.int64]))
+                yield attention_case(op, shapes, dtype, pick(), rng, generator,
+                                     rng.random() < 0.7, 0.0, starts=starts, label="starts")
                 lengths = torch.randint(0, shapes[1][2] + 1, (1,), generator=generator)
-                yield attention_case(op, shapes, dtype, pick(), rng, generator, rng.random() < 0.7, 0.0, lengths, starts, label="lengths and starts")
+                yield attention_case(op, shapes, dtype, pick(), rng, generator,
+                                     rng.random() < 0.7, 0.0, lengths, starts, label="lengths and starts")
         for layout in LAYOUTS:
             yield attention_case(op, ((2, 4, 20, 6), (2, 2, 20, 6)), dtype, [layout] * 3, rng, generator, True, 0.0)
-        yield attention_case(op, ((1, 2, 3, 4), (1, 1, 4000, 4)), dtype, pick(), rng, generator, True, 0.0, label="long rows", terms=4000)
+        yield attention_case(op, ((1, 2, 3, 4), (1, 1, 4000, 4)), dtype, pick(), rng, generator, True, 0.0,
+                             label="long rows", terms=4000)
         for number in (math.nan, math.inf):
-            case = attention_case(op, ((1, 2, 5, 4), (1, 2, 5, 4)), dtype, ["dense"] * 3, rng, generator, False, 0.0, label=f"with {number}")
+            case = attention_case(op, ((1, 2, 5, 4), (1, 2, 5, 4)), dtype, ["dense"] * 3, rng, generator, False, 0.0,
+                                  label=f"with {number}")
             case.inputs[0].values[0, 1, 2, 3] = number
             yield case
 
 
-# ---- packed ---------------------------------------------------------------------------------------------------------------------------
+# ---- packed ----------------------------------------------------------------------------------------------------------
+# -----------------
 
 
 def packed_cases(op, rng, generator, count):
@@ -143,10 +161,15 @@ def packed_cases(op, rng, generator, count):
             g = upstreams[0].to(torch.float64).unflatten(2, (heads, depth)).transpose(1, 2)
             results, gradients = sizes_of(q, k, v, g, allowed(shape[0], shape[1], shape[1], causal, None, starts), used)
             return [merge(results[0])], [torch.cat([merge(x) for x in gradients], -1)] + [None] * (len(values) - 1)
-        attributes = {"heads": heads, "kv_heads": kv_heads if kv_heads != heads else 0, "causal": int(causal), "scale": scale}
-        inputs = [Input(random_values(shape, dtype, generator), layout)] + ([Input(None), Input(starts, "dense")] if starts is not None else [])
-        return Case(op, inputs, lambda x, n=None, s=None: merge(attention(*unpack(x, heads, kv_heads), n, causal, used, s)), attributes, kind="sum", dtype=dtype, sizes=sizes,
-                    upstream_layout=rng.choice(LAYOUTS), rounds_inside=True)
+
+        attributes = {
+            "heads": heads, "kv_heads": kv_heads if kv_heads != heads else 0, "causal": int(causal), "scale": scale}
+        inputs = [Input(random_values(shape, dtype, generator), layout)
+                 ] + ([Input(None), Input(starts, "dense")] if starts is not None else [])
+        return Case(op, inputs,
+                    lambda x, n=None, s=None: merge(attention(*unpack(x, heads, kv_heads), n, causal, used, s)),
+                    attributes, kind="sum", dtype=dtype, sizes=sizes, upstream_layout=rng.choice(LAYOUTS),
+                    rounds_inside=True)
     for dtype in FLOATS:
         for layout in LAYOUTS:
             yield case((2, 5, 24), 2, 2, dtype, layout)
@@ -155,11 +178,13 @@ def packed_cases(op, rng, generator, count):
         for _ in range(count):
             kv_heads, group, depth = rng.randint(1, 3), rng.randint(1, 3), rng.choice([1, 4, 32])
             width = (kv_heads * group + 2 * kv_heads) * depth
-            yield case((rng.randint(1, 3), rng.randint(1, 70), width), kv_heads * group, kv_heads, dtype, rng.choice(LAYOUTS))
+            yield case((rng.randint(1, 3), rng.randint(1, 70), width), kv_heads * group, kv_heads, dtype,
+                       rng.choice(LAYOUTS))
     yield from refusals(op, FLOATS, attributes={"heads": 1})
 
 
-# ---- rotary positions -----------------------------------------------------------------------------------------------------------------
+# ---- rotary positions
+# -----------------------------------------------------------------------------------------------------------------
 
 PLAIN, LINEAR, LLAMA3 = range(3)
 
@@ -198,9 +223,13 @@ def turn(x, positions, options):
 
 def rope_cases(op, rng, generator, count):
     def options():
-        made = {"axis": rng.choice([1, 2]), "base": rng.choice([10000.0, 500000.0, 100.0]), "interleaved": rng.randint(0, 1)}
+        made = {
+            "axis": rng.choice([1, 2]), "base": rng.choice([10000.0, 500000.0, 100.0]),
+            "interleaved": rng.randint(0, 1)}
         made["scaling"] = rng.choice([PLAIN, LINEAR, LLAMA3])
-        made.update({"factor": rng.choice([2.0, 8.0]), "low": 1.0, "high": rng.choice([4.0, 2.0]), "original": rng.choice([64, 8192])})
+        made.update({
+            "factor": rng.choice([2.0, 8.0]), "low": 1.0, "high": rng.choice([4.0, 2.0]),
+            "original": rng.choice([64, 8192])})
         return made
     for dtype in FLOATS:
         for _ in range(30 + 3 * count):
@@ -211,12 +240,16 @@ def rope_cases(op, rng, generator, count):
             inputs = [Input(random_values(shape, dtype, generator), rng.choice(LAYOUTS))]
             length, kind = shape[o["axis"]], rng.choice([None, "all", "each"])
             if kind:
-                inputs.append(Input(indices((length,) if kind == "all" else (shape[0], length), rng.choice([10, 1000]), rng.choice(["i64", "i32"]), generator),
-                                    rng.choice(LAYOUTS)))
+                inputs.append(
+                    Input(
+                        indices((length, ) if kind == "all" else (shape[0], length), rng.choice([10, 1000]),
+                                rng.choice(["i64", "i32"]), generator), rng.choice(LAYOUTS)))
             def sizes(values, wanted, upstreams, o=o):
                 pair = lambda t: turn_sizes(t.to(torch.float64), o)
                 return [pair(values[0])], [pair(upstreams[0])] + [None] * (len(values) - 1)
-            yield Case(op, inputs, lambda x, p=None, o=o: turn(x, p, o), o, kind="sum", dtype=dtype, sizes=sizes, upstream_layout=rng.choice(LAYOUTS))
+
+            yield Case(op, inputs, lambda x, p=None, o=o: turn(x, p, o), o, kind="sum", dtype=dtype, sizes=sizes,
+                       upstream_layout=rng.choice(LAYOUTS))
     yield from refusals(op, FLOATS)
 
 
@@ -232,7 +265,8 @@ def turn_sizes(x, o):
     return torch.cat([both, rest], -1)
 
 
-# ---- the norm of a sum ----------------------------------------------------------------------------------------------------------------
+# ---- the norm of a sum
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def residual_norm_cases(op, rng, generator, count):
@@ -241,7 +275,9 @@ def residual_norm_cases(op, rng, generator, count):
             epsilon, name = rng.choice([1e-5, 1e-3]), "rmsnorm" if rms else "layernorm"
             x = random_values(shape, dtype, generator)
             inputs = [Input(x, layouts[0]), Input(random_values(shape, dtype, generator), layouts[1])]
-            inputs += [Input(random_values(shape[-1:], dtype, generator), rng.choice(LAYOUTS)) if g else Input(None) for g in given]
+            inputs += [
+                Input(random_values(shape[-1:], dtype, generator), rng.choice(LAYOUTS)) if g else Input(None)
+                for g in given]
             def rounded(x, delta):
                 """The sum is a result of its own, of that dtype; the gradient passes its rounding by."""
                 total = x + delta
@@ -257,8 +293,9 @@ def residual_norm_cases(op, rng, generator, count):
                 results, gradients = norm_sizes(name, epsilon)([total, *values[2:]], wanted, upstreams[:1])
                 gx = (gradients[0] ** 2 + upstreams[1].to(torch.float64) ** 2).sqrt()
                 return results + [None], [gx, gx, *gradients[1:]]
-            return Case(op, inputs, reference, {"rms": int(rms), "epsilon": epsilon}, kind="sum", dtype=dtype, outputs=2, sizes=sizes,
-                        upstream_layout=rng.choice(LAYOUTS))
+
+            return Case(op, inputs, reference, {"rms": int(rms), "epsilon": epsilon}, kind="sum", dtype=dtype,
+                        outputs=2, sizes=sizes, upstream_layout=rng.choice(LAYOUTS))
         drawn = [(rng.randint(1, 30), rng.randint(16, 200)) for _ in range(count)]
         for shape in [(6, 9), (3, 4, 50), (1, 30), (40, 300), (30,), (0, 4)] + drawn:
             for layout in LAYOUTS:
@@ -267,7 +304,8 @@ def residual_norm_cases(op, rng, generator, count):
                 yield case(shape, given, rms, (layout, rng.choice(LAYOUTS)))
 
 
-# ---- the last layer and its loss ------------------------------------------------------------------------------------------------------
+# ---- the last layer and its loss
+# ------------------------------------------------------------------------------------------------------
 
 
 def linear_loss_cases(op, rng, generator, count):
@@ -277,7 +315,8 @@ def linear_loss_cases(op, rng, generator, count):
         for shape in [(6, 5, 7), (1, 1, 3), (40, 16, 70), (200, 8, 3), (2, 9, 16, 50), (0, 4, 5)] + drawn:
             for layout in LAYOUTS:
                 *lead, depth, classes = shape
-                smoothing, reduction, ignored = rng.choice([0.0, 0.1]), rng.choice(REDUCTIONS), rng.choice([None, None, 1, -100])
+                smoothing, reduction, ignored = rng.choice([0.0, 0.1
+                                                           ]), rng.choice(REDUCTIONS), rng.choice([None, None, 1, -100])
                 target = indices(tuple(lead), classes, rng.choice(["i64", "i32"]), generator)
                 if ignored == -100 and target.numel():
                     target[..., ::3] = -100
@@ -286,28 +325,38 @@ def linear_loss_cases(op, rng, generator, count):
                 attributes = {"label_smoothing": smoothing, "reduction": REDUCTIONS.index(reduction)}
                 if ignored is not None:
                     attributes["ignore_index"] = ignored
-                def reference(x, weight, target, smoothing=smoothing, reduction=reduction, ignored=ignored, classes=classes):
-                    flat = F.cross_entropy((x @ weight.T).reshape(-1, classes), long(target).reshape(-1), label_smoothing=smoothing, reduction=reduction,
+
+                def reference(x, weight, target, smoothing=smoothing, reduction=reduction, ignored=ignored,
+                              classes=classes):
+                    flat = F.cross_entropy((x @ weight.T).reshape(-1, classes),
+                                           long(target).reshape(-1), label_smoothing=smoothing, reduction=reduction,
                                            ignore_index=-1000 if ignored is None else ignored)
                     return flat.reshape(target.shape) if reduction == "none" else flat
-                inputs = [Input(random_values((*lead, depth), dtype, generator), layout),
-                          Input(random_values((classes, depth), dtype, generator) / math.sqrt(depth), rng.choice(LAYOUTS)), Input(target, rng.choice(LAYOUTS))]
-                yield Case(op, inputs, reference, attributes, kind="sum", dtype=dtype, sizes=linear_loss_sizes(attributes))
+                inputs = [
+                    Input(random_values((*lead, depth), dtype, generator), layout),
+                    Input(random_values((classes, depth), dtype, generator) / math.sqrt(depth), rng.choice(LAYOUTS)),
+                    Input(target, rng.choice(LAYOUTS))]
+                yield Case(op, inputs, reference, attributes, kind="sum", dtype=dtype,
+                           sizes=linear_loss_sizes(attributes))
 
 
 def linear_loss_sizes(attributes):
-    """gx = glogits @ weight, gweight = glogitsᵀ @ x, where glogits = g · (p - t): rows of weight that are alike cancel, as the gradients of a row's logits sum to 0, and so do
-    a likelihood p and its target t, where a row is sure of itself."""
+    """gx = glogits @ weight, gweight = glogitsᵀ @ x, where glogits = g · (p - t): rows of weight that are alike cancel,
+    as the gradients of a row's logits sum to 0, and so do a likelihood p and its target t, where a row is sure of
+    itself."""
     def sizes(values, wanted, upstreams):
-        x, weight, target = values[0].to(torch.float64).flatten(0, -2), values[1].to(torch.float64), long(values[2]).reshape(-1)
+        x, weight, target = values[0].to(torch.float64).flatten(0, -2), values[1].to(torch.float64), long(
+            values[2]).reshape(-1)
         counted = target != attributes.get("ignore_index", -1000)
         likely, smoothing, classes = torch.softmax(x @ weight.T, -1), attributes["label_smoothing"], weight.shape[0]
         meant = F.one_hot(torch.where(counted, target, 0), classes) * (1 - smoothing) + smoothing / classes
-        g = upstreams[0].to(torch.float64).reshape(-1) / (counted.sum() if REDUCTIONS[attributes["reduction"]] == "mean" else 1) * counted
+        g = upstreams[0].to(torch.float64).reshape(-1) / (counted.sum() if REDUCTIONS[attributes["reduction"]] == "mean"
+                                                          else 1) * counted
         squares = g[:, None] ** 2 * (likely ** 2 + meant ** 2)
         return [None], [(squares @ weight ** 2).sqrt().reshape(values[0].shape), (squares.T @ x ** 2).sqrt(), None]
     return sizes
 
 
-OPS = {"attention": attention_cases, "attention_packed": packed_cases, "rope": rope_cases, "residual_norm": residual_norm_cases,
-       "linear_cross_entropy": linear_loss_cases}
+OPS = {
+    "attention": attention_cases, "attention_packed": packed_cases, "rope": rope_cases,
+    "residual_norm": residual_norm_cases, "linear_cross_entropy": linear_loss_cases}

@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from case import Case, FLOATS, Input, LAYOUTS
 from ops_elementwise import cast, random_values
 
-SHAPES = [(6, 4, 5, 5), (3, 2, 50), (40, 6), (2, 12, 7, 9), (5, 3, 2, 3, 4), (33, 4, 1, 1), (9, 64, 3, 3), (2, 4, 70, 40)]
+SHAPES = [(6, 4, 5, 5), (3, 2, 50), (40, 6), (2, 12, 7, 9), (5, 3, 2, 3, 4), (33, 4, 1, 1), (9, 64, 3, 3),
+          (2, 4, 70, 40)]
 GROUPS = {4: 2, 2: 1, 6: 3, 12: 4, 3: 3, 64: 8}
 
 
@@ -28,7 +29,8 @@ def measured(x, groups):
 
 
 def shifted(x, groups):
-    """x less its first element in each set, which changes nothing but the rounding of torch's means: equal elements then give exactly 0."""
+    """x less its first element in each set, which changes nothing but the rounding of torch's means: equal elements
+    then give exactly 0."""
     if x.numel() == 0:
         return x
     if groups is None:
@@ -45,7 +47,8 @@ def mean_of(t, groups):
 
 
 def sizes_of(groups, epsilon, training):
-    """y = n w + b with n = (x - mean) r; gx = r (wg - mean of wg - n (mean of wg n)); gw and gb sum over all but the channel."""
+    """y = n w + b with n = (x - mean) r; gx = r (wg - mean of wg - n (mean of wg n)); gw and gb sum over all but the
+    channel."""
     def sizes(values, wanted, upstreams):
         x, w, b, *running = (v.to(torch.float64) if v is not None else None for v in values)
         g = upstreams[0].to(torch.float64)
@@ -71,13 +74,20 @@ def batchnorm_cases(op, rng, generator, count):
         def case(shape, given, training, layout=None, values=None, **more):
             epsilon = rng.choice([1e-5, 1e-3, 1e-2])
             channels = shape[1]
-            inputs = [Input(random_values(shape, dtype, generator) if values is None else values, layout or rng.choice(LAYOUTS))]
-            inputs += [Input(vector(channels, dtype, generator, rng), rng.choice(LAYOUTS)) if g else Input(None) for g in given]
+            inputs = [
+                Input(
+                    random_values(shape, dtype, generator) if values is None else values, layout or
+                    rng.choice(LAYOUTS))]
+            inputs += [
+                Input(vector(channels, dtype, generator, rng), rng.choice(LAYOUTS)) if g else Input(None)
+                for g in given]
             if not training:
-                inputs += [Input(vector(channels, dtype, generator, rng), rng.choice(LAYOUTS), smooth=False),
-                           Input(vector(channels, dtype, generator, rng).abs() + 0.5, rng.choice(LAYOUTS), smooth=False)]
+                inputs += [
+                    Input(vector(channels, dtype, generator, rng), rng.choice(LAYOUTS), smooth=False),
+                    Input(vector(channels, dtype, generator, rng).abs() + 0.5, rng.choice(LAYOUTS), smooth=False)]
             def reference(x, weight=None, bias=None, mean=None, variance=None):
-                return F.batch_norm(shifted(x, None) if training else x, mean, variance, weight, bias, training, 0.1, epsilon)
+                return F.batch_norm(
+                    shifted(x, None) if training else x, mean, variance, weight, bias, training, 0.1, epsilon)
             return Case(op, inputs, reference, {"training": int(training), "epsilon": epsilon}, kind="sum", dtype=dtype,
                         sizes=sizes_of(None, epsilon, training), upstream_layout=rng.choice(LAYOUTS), **more)
         drawn = [tuple(rng.randint(2, 12) for _ in range(rng.randint(3, 4))) for _ in range(count)]
@@ -92,15 +102,18 @@ def batchnorm_cases(op, rng, generator, count):
         values[2, 1, 3], values[3, 2, 1] = math.nan, math.inf
         yield case((5, 3, 8), (True, True), True, "dense", values, label="NaN and infinity")
         for layout in ("dense", "permuted"):
-            yield case((9, 4, 30), (True, True), True, layout, cast(random_values((9, 4, 30), "f64", generator) + 100, dtype), label="far from zero")
+            yield case((9, 4, 30), (True, True), True, layout,
+                       cast(random_values((9, 4, 30), "f64", generator) + 100, dtype), label="far from zero")
 
 
 def relu_sizes_of(epsilon, training, residual):
-    """Those of batchnorm, with what is added among the terms and the gradient that relu lets through, which is the residual's own."""
+    """Those of batchnorm, with what is added among the terms and the gradient that relu lets through, which is the
+    residual's own."""
     def sizes(values, wanted, upstreams):
         inner = values[:-1] if residual else values
         plain = sizes_of(None, epsilon, training)
-        y = relu_reference(epsilon, training, residual)(*(v.to(torch.float64) if v is not None else None for v in values))
+        y = relu_reference(epsilon, training,
+                           residual)(*(v.to(torch.float64) if v is not None else None for v in values))
         g = torch.where(y <= 0, 0.0, upstreams[0].to(torch.float64))
         results, gradients = plain(inner + [None] * (3 - len(inner)), wanted, [g])
         gradients = gradients[:len(inner)]
@@ -115,7 +128,9 @@ def relu_reference(epsilon, training, residual, relu=F.relu):
         more = list(more)
         past = more.pop() if residual else 0
         weight, bias, mean, variance = more + [None] * (4 - len(more))
-        return relu(F.batch_norm(shifted(x, None) if training else x, mean, variance, weight, bias, training, 0.1, epsilon) + past)
+        return relu(
+            F.batch_norm(shifted(x, None) if training else x, mean, variance, weight, bias, training, 0.1, epsilon) +
+            past)
     return reference
 
 
@@ -128,7 +143,8 @@ def upstream(inputs, epsilon, training, residual, dtype, generator):
 
 
 def batchnorm_relu_cases(op, rng, generator, count):
-    layouts = [layout for layout in LAYOUTS if layout != "zero"]  # which would change the values that the gradient is made for
+    layouts = [layout for layout in LAYOUTS
+               if layout != "zero"]  # which would change the values that the gradient is made for
     for dtype in FLOATS:
         def case(shape, given, training, residual, layout=None, values=None, **more):
             epsilon = rng.choice([1e-5, 1e-3, 1e-2])
@@ -140,13 +156,15 @@ def batchnorm_relu_cases(op, rng, generator, count):
                            Input(vector(shape[1], dtype, generator, rng).abs() + 0.5, pick(), smooth=False)]
             inputs += [Input(random_values(shape, dtype, generator), pick())] if residual else []
             plain = relu_reference(epsilon, training, residual)
-            return Case(op, inputs, plain, {"training": int(training), "epsilon": epsilon, "residual": int(residual)}, kind="sum", dtype=dtype,
-                        given=upstream(inputs, epsilon, training, residual, dtype, generator), sizes=relu_sizes_of(epsilon, training, residual),
-                        upstream_layout=pick(), **more)
+            return Case(op, inputs, plain, {"training": int(training), "epsilon": epsilon, "residual": int(residual)},
+                        kind="sum", dtype=dtype, given=upstream(inputs, epsilon, training, residual, dtype, generator),
+                        sizes=relu_sizes_of(epsilon, training, residual), upstream_layout=pick(), **more)
         drawn = [tuple(rng.randint(2, 12) for _ in range(rng.randint(3, 4))) for _ in range(count)]
         for shape in SHAPES + drawn:
             for layout in layouts:
-                yield case(shape, (rng.random() < 0.5, rng.random() < 0.5), rng.random() < 0.7, rng.random() < 0.5, layout)
+                yield case(shape, (rng.random() < 0.5, rng.random() < 0.5),
+                           rng.random() < 0.7,
+                           rng.random() < 0.5, layout)
         for given in ((False, False), (True, False), (False, True), (True, True)):
             for training in (True, False):
                 for residual in (True, False):
@@ -156,22 +174,30 @@ def batchnorm_relu_cases(op, rng, generator, count):
         values[2, 1, 3], values[3, 2, 1] = math.nan, math.inf
         yield case((5, 3, 8), (True, True), True, True, "dense", values, label="NaN and infinity")
         for layout in ("dense", "permuted"):
-            yield case((9, 4, 30), (True, True), True, True, layout, cast(random_values((9, 4, 30), "f64", generator) + 100, dtype), label="far from zero")
+            yield case((9, 4, 30), (True, True), True, True, layout,
+                       cast(random_values((9, 4, 30), "f64", generator) + 100, dtype), label="far from zero")
 
 
 def groupnorm_cases(op, rng, generator, count):
     for dtype in FLOATS:
         def case(shape, groups, given, layout=None, values=None, **more):
             epsilon = rng.choice([1e-5, 1e-3, 1e-2])
-            inputs = [Input(random_values(shape, dtype, generator) if values is None else values, layout or rng.choice(LAYOUTS))]
-            inputs += [Input(vector(shape[1], dtype, generator, rng), rng.choice(LAYOUTS)) if g else Input(None) for g in given]
+            inputs = [
+                Input(
+                    random_values(shape, dtype, generator) if values is None else values, layout or
+                    rng.choice(LAYOUTS))]
+            inputs += [
+                Input(vector(shape[1], dtype, generator, rng), rng.choice(LAYOUTS)) if g else Input(None)
+                for g in given]
             def reference(x, weight=None, bias=None):
                 if weight is None and bias is not None:  # whose gradient torch 2.11 cannot make without a weight
                     weight = torch.ones_like(bias)
                 return F.group_norm(shifted(x, groups), groups, weight, bias, epsilon)
             return Case(op, inputs, reference, {"groups": groups, "epsilon": epsilon}, kind="sum", dtype=dtype,
                         sizes=sizes_of(groups, epsilon, True), upstream_layout=rng.choice(LAYOUTS), **more)
-        drawn = [(rng.randint(1, 9), rng.choice([4, 6, 12]), rng.randint(2, 12), rng.randint(1, 12)) for _ in range(count)]
+
+        drawn = [
+            (rng.randint(1, 9), rng.choice([4, 6, 12]), rng.randint(2, 12), rng.randint(1, 12)) for _ in range(count)]
         for shape in SHAPES + drawn:
             if math.prod(shape[2:]) * shape[1] // GROUPS[shape[1]] < 6:
                 continue  # what is left of so few elements is mostly rounding of the input
@@ -185,7 +211,8 @@ def groupnorm_cases(op, rng, generator, count):
         values[2, 1, 3], values[3, 2, 1] = math.nan, math.inf
         yield case((5, 4, 8), 2, (True, True), "dense", values, label="NaN and infinity")
         for layout in ("dense", "permuted"):
-            yield case((9, 4, 30), 2, (True, True), layout, cast(random_values((9, 4, 30), "f64", generator) + 100, dtype), label="far from zero")
+            yield case((9, 4, 30), 2, (True, True), layout,
+                       cast(random_values((9, 4, 30), "f64", generator) + 100, dtype), label="far from zero")
 
 
 OPS = {"batchnorm": batchnorm_cases, "batchnorm_relu": batchnorm_relu_cases, "groupnorm": groupnorm_cases}

@@ -9,11 +9,12 @@ import compare
 import tarn
 from case import Case, FLOATS, INTEGERS, Input, LAYOUTS, by_terms, by_upstream
 
-# ---- references -----------------------------------------------------------------------------------------------------------------------
+# ---- references ------------------------------------------------------------------------------------------------------
+# -----------------
 #
-# Where torch's own f64 formula loses precision or range that tarn still has (1 + tanh(u) far on the left, 1 - y * y where y is near 1,
-# y * y * y beyond the range, softplus, which torch cuts off at 20), the reference is the same function written without the loss; every
-# run checks that it agrees with torch's own as far as that goes.
+# Where torch's own f64 formula loses precision or range that tarn still has (1 + tanh(u) far on the left, 1 - y * y
+# where y is near 1, y * y * y beyond the range, softplus, which torch cuts off at 20), the reference is the same
+# function written without the loss; every run checks that it agrees with torch's own as far as that goes.
 
 
 def smooth(value, gradient):
@@ -55,7 +56,8 @@ def gelu_value(x):
 
 
 def gelu_slope(x):
-    x = torch.where(torch.isfinite(x), x.clamp(-1e4, 1e4), x)  # far out the slope is 0 or 1, and x * x would leave the range
+    x = torch.where(torch.isfinite(x), x.clamp(-1e4, 1e4),
+                    x)  # far out the slope is 0 or 1, and x * x would leave the range
     u = gelu_argument(x)
     s = sigmoid(u)
     return s + x * s * sigmoid(-u) * 2 * ROOT_2_PI * (1 + 3 * 0.044715 * x * x)
@@ -86,7 +88,8 @@ def scale(values, exponent):
 
 
 class Quotient(torch.autograd.Function):
-    """torch.div, with mantissas and exponents of the gradient of b taken apart: a / b / b leaves the range before g a / b / b does."""
+    """torch.div, with mantissas and exponents of the gradient of b taken apart: a / b / b leaves the range before g a /
+    b / b does."""
 
     @staticmethod
     def forward(context, a, b):
@@ -99,7 +102,9 @@ class Quotient(torch.autograd.Function):
         (gm, ge), (am, ae), (bm, be) = (torch.frexp(t) for t in torch.broadcast_tensors(g, a, b))
         careful = scale(-gm * am / (bm * bm), ge + ae - 2 * be)
         plain = -g * (a / b / b)
-        gb = torch.where(torch.isfinite(careful) & torch.isfinite(g) & torch.isfinite(a) & torch.isfinite(b) & (b != 0), careful, plain)
+        gb = torch.where(
+            torch.isfinite(careful) & torch.isfinite(g) & torch.isfinite(a) & torch.isfinite(b) & (b != 0), careful,
+            plain)
         return (g / b).sum_to_size(a.shape), gb.sum_to_size(b.shape)
 
 
@@ -123,30 +128,22 @@ class Remainder(torch.autograd.Function):
 
 # name: (dtypes, reference, torch's own where that is another)
 UNARY = {
-    "neg": ("number", torch.neg),
-    "abs": ("number", torch.abs),
-    "sign": ("number", torch.sign),
-    "square": ("number", smooth(torch.square, lambda g, x: 2 * (x * g)), torch.square),
-    "sqrt": ("float", torch.sqrt),
-    "rsqrt": ("float", smooth(torch.rsqrt, lambda g, x: -0.5 * g * torch.rsqrt(x) / x.abs()), torch.rsqrt),
-    "recip": ("float", smooth(torch.reciprocal, lambda g, x: -(g / x) / x), torch.reciprocal),
+    "neg": ("number", torch.neg), "abs": ("number", torch.abs), "sign": ("number", torch.sign),
+    "square": ("number", smooth(torch.square, lambda g, x: 2 * (x * g)), torch.square), "sqrt": ("float", torch.sqrt),
+    "rsqrt": ("float", smooth(torch.rsqrt, lambda g, x: -0.5 * g * torch.rsqrt(x) / x.abs()),
+              torch.rsqrt), "recip": ("float", smooth(torch.reciprocal, lambda g, x: -(g / x) / x), torch.reciprocal),
     "exp": ("float", smooth(torch.exp, lambda g, x: g * torch.exp(x / 2) * torch.exp(x / 2)), torch.exp),
-    "exp2": ("float", smooth(torch.exp2, lambda g, x: g * math.log(2) * torch.exp2(x / 2) * torch.exp2(x / 2)), torch.exp2),
-    "log": ("float", torch.log),
-    "log2": ("float", torch.log2),
-    "sin": ("float", torch.sin),
-    "cos": ("float", torch.cos),
-    "tanh": ("float", smooth(torch.tanh, lambda g, x: g * sech2(x)), torch.tanh),
-    "erf": ("float", torch.erf),
-    "sigmoid": ("float", smooth(sigmoid, lambda g, x: g * sigmoid(x) * sigmoid(-x)), torch.sigmoid),
-    "relu": ("number", torch.relu),
-    "leaky_relu": ("float", None),
-    "gelu": ("float", smooth(gelu_value, lambda g, x: g * gelu_slope(x)), lambda x: F.gelu(x, approximate="tanh")),
-    "gelu_erf": ("float", smooth(gelu_erf_value, lambda g, x: g * gelu_erf_slope(x)), F.gelu),
-    "silu": ("float", smooth(lambda x: x * sigmoid(x), lambda g, x: g * silu_slope(x)), F.silu),
-    "softplus": ("float", smooth(softplus_value, lambda g, x: g * sigmoid(x)), F.softplus),
-    "clamp": ("number", None),
-}
+    "exp2": ("float", smooth(torch.exp2, lambda g, x: g * math.log(2) * torch.exp2(x / 2) * torch.exp2(x / 2)),
+             torch.exp2), "log": ("float", torch.log), "log2": ("float", torch.log2), "sin": ("float", torch.sin),
+    "cos": ("float", torch.cos), "tanh": ("float", smooth(torch.tanh, lambda g, x: g * sech2(x)), torch.tanh),
+    "erf": ("float", torch.erf), "sigmoid": ("float", smooth(sigmoid, lambda g, x: g * sigmoid(x) * sigmoid(-x)),
+                                             torch.sigmoid), "relu": ("number", torch.relu),
+    "leaky_relu": ("float", None), "gelu": ("float", smooth(gelu_value, lambda g, x: g * gelu_slope(x)),
+                                            lambda x: F.gelu(x, approximate="tanh")),
+    "gelu_erf": ("float", smooth(gelu_erf_value, lambda g, x: g * gelu_erf_slope(x)),
+                 F.gelu), "silu": ("float", smooth(lambda x: x * sigmoid(x), lambda g, x: g * silu_slope(x)),
+                                   F.silu), "softplus": ("float", smooth(softplus_value, lambda g, x: g * sigmoid(x)),
+                                                         F.softplus), "clamp": ("number", None), }
 
 BINARY = {
     "add": ("number", torch.add),
@@ -164,7 +161,8 @@ COMPARE = {"eq": torch.eq, "ne": torch.ne, "lt": torch.lt, "le": torch.le, "gt":
 WITH_ROOTS = ("gelu", "gelu_erf", "silu")  # their derivatives
 POW_BARS = {**compare.ULPS, "f32": 16.0}
 
-# ---- values ---------------------------------------------------------------------------------------------------------------------------
+# ---- values ----------------------------------------------------------------------------------------------------------
+# -----------------
 
 
 def cast(values, dtype):
@@ -194,10 +192,11 @@ def bit_patterns(dtype, generator):
     return (high * 2 ** 32 + torch.randint(0, 2 ** 32, (65536,), generator=generator)).view(torch.float64)
 
 
-SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, 2.0, 3.0, -2.0, -3.0, math.inf, -math.inf, math.nan, 1e8, -1e8, 88.0, 89.5, -87.0, -88.5, -103.5,
-           -104.5, 128.0, -126.5, -149.5, 20.0, -20.0, 710.0, -745.5, 9.0, -9.0, 6.5, -14.0, 1e-3, -1e-3, math.pi, math.pi / 2, 1e30, -1e30,
-           65504.0, 5e-8, 1e-7, 2.0 ** -14, 2.0 ** -24, 2.0 ** -126, 2.0 ** -130, -2.0 ** -140, 2.0 ** -149,
-           3.4e38, -3.4e38, 1e-30, -1e-30, 0.99999, 1.00001]
+SPECIAL = [
+    0.0, -0.0, 1.0, -1.0, 0.5, 2.0, 3.0, -2.0, -3.0, math.inf, -math.inf, math.nan, 1e8, -1e8, 88.0, 89.5, -87.0, -88.5,
+    -103.5, -104.5, 128.0, -126.5, -149.5, 20.0, -20.0, 710.0, -745.5, 9.0, -9.0, 6.5, -14.0, 1e-3, -1e-3, math.pi,
+    math.pi / 2, 1e30, -1e30, 65504.0, 5e-8, 1e-7, 2.0**-14, 2.0**-24, 2.0**-126, 2.0**-130, -2.0**-140, 2.0**-149,
+    3.4e38, -3.4e38, 1e-30, -1e-30, 0.99999, 1.00001]
 SPECIAL_F64 = SPECIAL + [1e300, -1e300, 1e-300, 2.0 ** -1022, 2.0 ** -1060, 5e-324, 1.7e308]
 
 
@@ -205,13 +204,15 @@ def special_values(dtype):
     return cast(torch.tensor(SPECIAL_F64 if dtype == "f64" else SPECIAL, dtype=torch.float64), dtype)
 
 
-# Upstream gradients whose product with a derivative is an ordinary number although the derivative is not, or the other way round: every one of
-# them meets every argument below, in the dtypes whose derivatives f64 can still hold.
+# Upstream gradients whose product with a derivative is an ordinary number although the derivative is not, or the other
+# way round: every one of them meets every argument below, in the dtypes whose derivatives f64 can still hold.
 NARROW = [dtype for dtype in FLOATS if dtype != "f64"]
-EXTREME_UPSTREAMS = [0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 3.3e38, -3.3e38, 1e30, -1e20, 1e10, 65504.0, 1e-10, -1e-20, 1e-30,
-                     2.0 ** -14, 2.0 ** -24, 2.0 ** -126, -2.0 ** -130, 2.0 ** -149]
-EXTREME_SIZES = [1e-45, 1e-40, 1e-38, 1e-20, 1e-10, 1e-5, 0.1, 0.3, 0.7, 1.5, 4, 5.5, 7, 12, 17, 25, 44, 60, 87.3, 95, 103, 110, 130, 150, 180,
-                 210, 300, 400, 500, 600, 700, 740, 800, 1000, 1e4, 1e10, 1e19, 1e25, 1e35]
+EXTREME_UPSTREAMS = [
+    0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 3.3e38, -3.3e38, 1e30, -1e20, 1e10, 65504.0, 1e-10, -1e-20,
+    1e-30, 2.0**-14, 2.0**-24, 2.0**-126, -2.0**-130, 2.0**-149]
+EXTREME_SIZES = [
+    1e-45, 1e-40, 1e-38, 1e-20, 1e-10, 1e-5, 0.1, 0.3, 0.7, 1.5, 4, 5.5, 7, 12, 17, 25, 44, 60, 87.3, 95, 103, 110, 130,
+    150, 180, 210, 300, 400, 500, 600, 700, 740, 800, 1000, 1e4, 1e10, 1e19, 1e25, 1e35]
 
 
 def extremes(dtype):
@@ -221,12 +222,14 @@ def extremes(dtype):
 
 def extreme_case(case, *operands):
     """Every combination of the operands' values with every extreme upstream gradient."""
-    grid = torch.cartesian_prod(*operands, cast(torch.tensor(EXTREME_UPSTREAMS, dtype=torch.float64), tarn.NAME[operands[0].dtype]))
+    grid = torch.cartesian_prod(
+        *operands, cast(torch.tensor(EXTREME_UPSTREAMS, dtype=torch.float64), tarn.NAME[operands[0].dtype]))
     columns = [column.contiguous() for column in grid.unbind(1)]
     return case(*columns[:-1], given=columns[-1], label="extreme upstream")
 
 
-SHAPES = [(3, 4, 5), (2, 3), (7,), (1,), (1, 1), (5, 1, 3), (2, 1, 2, 1, 3), (), (0,), (3, 0, 2), (2, 2, 2, 2, 2, 2, 2, 2), (70, 33)]
+SHAPES = [(3, 4, 5), (2, 3), (7, ), (1, ), (1, 1), (5, 1, 3), (2, 1, 2, 1, 3), (), (0, ), (3, 0, 2),
+          (2, 2, 2, 2, 2, 2, 2, 2), (70, 33)]
 
 
 def random_shape(rng, largest=600):
@@ -236,7 +239,8 @@ def random_shape(rng, largest=600):
             return shape
 
 
-# ---- cases ----------------------------------------------------------------------------------------------------------------------------
+# ---- cases -----------------------------------------------------------------------------------------------------------
+# -----------------
 
 
 def dtypes_of(kind):
@@ -257,7 +261,8 @@ def parameters(op, dtype, rng):
         slope = rng.choice([0.01, 0.25, -0.5])
         return {"slope": slope}, lambda x: F.leaky_relu(x, slope)
     if op == "clamp":
-        low, high = rng.choice([(0.0, 1.0) if dtype == "u8" else (-1.0, 1.0), (0.0, 6.0), (2.0, 2.0)])  # torch wraps -1 to 255
+        low, high = rng.choice([(0.0, 1.0) if dtype == "u8" else (-1.0, 1.0), (0.0, 6.0),
+                                (2.0, 2.0)])  # torch wraps -1 to 255
         if dtype in INTEGERS:
             return {"low": low, "high": high}, lambda x: torch.clamp(x, int(low), int(high))
         # The gradient at the bounds is 0, as in current PyTorch; older ones said 1, so it is written out.
@@ -270,8 +275,8 @@ def unary_cases(op, rng, generator, count):
     for dtype in dtypes_of(kind):
         def case(values, layout="dense", **more):
             attributes, reference = parameters(op, dtype, rng)
-            return Case(op, [Input(values, layout)], reference, attributes, dtype=dtype, upstream_layout=rng.choice(LAYOUTS),
-                        sizes=by_upstream if op in WITH_ROOTS else None, **more)
+            return Case(op, [Input(values, layout)], reference, attributes, dtype=dtype,
+                        upstream_layout=rng.choice(LAYOUTS), sizes=by_upstream if op in WITH_ROOTS else None, **more)
         for layout in LAYOUTS:
             for shape in [(3, 4, 5), (33, 20), (9,)]:
                 yield case(random_values(shape, dtype, generator), layout)
@@ -293,16 +298,20 @@ def unary_cases(op, rng, generator, count):
 
 
 def agreement(op):
-    """Our reference against torch's own function and derivative, as far as torch's f64 goes; tarn's part is only to be called."""
+    """Our reference against torch's own function and derivative, as far as torch's f64 goes; tarn's part is only to be
+    called."""
     def check(inputs, outputs, upstreams, gradients):
         verdicts = []
         x = torch.linspace(-12, 12, 4801, dtype=torch.float64)
         pairs = [(f(v), v) for f in UNARY[op][1:3] for v in [x.clone().requires_grad_()]]
         for y, v in pairs:
             y.backward(torch.ones_like(y))
-        for label, ours, theirs in (("value", pairs[0][0], pairs[1][0]), ("derivative", pairs[0][1].grad, pairs[1][1].grad)):
+        for label, ours, theirs in (("value", pairs[0][0], pairs[1][0]), ("derivative", pairs[0][1].grad,
+                                                                          pairs[1][1].grad)):
             distance = ((ours - theirs) / theirs.abs().clamp(min=1)).abs().nan_to_num(0).max().item()
-            verdicts.append(compare.Verdict(distance < 1e-13, text=f"the reference's {label} differs from torch's own by {distance:.2g}"))
+            verdicts.append(
+                compare.Verdict(distance < 1e-13,
+                                text=f"the reference's {label} differs from torch's own by {distance:.2g}"))
         return verdicts
     return Case(op, [Input(torch.zeros(1))], None, check=check, label="the reference is torch's function")
 
@@ -331,7 +340,8 @@ def second_operand(op, values):
 
 
 def within_range(op, values):
-    """For sums of f16 gradients: every term must stay within 65504, or the sum of the terms is not what torch's f64 has."""
+    """For sums of f16 gradients: every term must stay within 65504, or the sum of the terms is not what torch's f64
+    has."""
     if values.dtype != torch.float16 or op not in ("div", "pow"):
         return values
     return torch.sign(values) * (0.5 + torch.remainder(values.abs(), 1.5))
@@ -366,12 +376,14 @@ def binary_cases(op, rng, generator, count):
             yield case(Input(values(first)), Input(values(second)), label="empty")
         if dtype != "bool":
             for layout in LAYOUTS:
-                yield case(Input(values((4, 5)), layout), Input(second_operand(op, values(())), constant=True), label="constant")
+                yield case(Input(values((4, 5)), layout), Input(second_operand(op, values(())), constant=True),
+                           label="constant")
                 yield case(Input(values(()), constant=True), Input(values((4, 5)), layout), label="constant")
         for _ in range(count):
             shape = random_shape(rng)
             other = tuple(1 if rng.random() < 0.3 else n for n in shape)[rng.randint(0, len(shape)):]
-            yield case(Input(values(shape), rng.choice(LAYOUTS)), Input(values(other), rng.choice(LAYOUTS)), label="random shape")
+            yield case(Input(values(shape), rng.choice(LAYOUTS)), Input(values(other), rng.choice(LAYOUTS)),
+                       label="random shape")
         if dtype in FLOATS:
             special = special_values(dtype)
             pairs = torch.cartesian_prod(special, special)
@@ -383,7 +395,8 @@ def binary_cases(op, rng, generator, count):
             yield case(Input(values((300, 401)), "permuted"), Input(values((300, 401)), "general"), label="large")
             # Only one of the two gradients is wanted: another kernel.
             for i in range(2):
-                yield case(Input(values((9, 11)), smooth=i == 0), Input(values((9, 11)), smooth=i == 1), label=f"gradient {i} only")
+                yield case(Input(values((9, 11)), smooth=i == 0), Input(values((9, 11)), smooth=i == 1),
+                           label=f"gradient {i} only")
             same = values((6, 7))
             yield case(Input(same), Input(same.clone()), label="ties")
         if dtype in NARROW and op in BINARY:
@@ -417,8 +430,10 @@ def where_cases(op, rng, generator, count):
             broadcast = not shapes[0] == shapes[1] == shapes[2]
             return Case(op, [condition, a, b], torch.where, dtype=dtype, label=label, kind="exact",
                         gradient_kind="sum" if broadcast else None, sizes=by_terms(torch.where) if broadcast else None)
-        triples = [((4, 5),) * 3, ((4, 1), (5,), (4, 5)), ((), (4, 5), (4, 5)), ((4, 5), (), ()), ((), (), ()), ((0,), (0,), (1,)),
-                   ((2, 1, 3), (4, 1), (1, 3)), ((1,), (1,), (1,)), ((40, 70), (70,), (40, 1))]
+
+        triples = [((4, 5), ) * 3, ((4, 1), (5, ), (4, 5)), ((), (4, 5), (4, 5)), ((4, 5), (), ()), ((), (), ()),
+                   ((0, ), (0, ), (1, )), ((2, 1, 3), (4, 1), (1, 3)), ((1, ), (1, ), (1, )),
+                   ((40, 70), (70, ), (40, 1))]
         for shapes in triples:
             for layout in LAYOUTS:
                 yield case(shapes, (rng.choice(LAYOUTS), layout, rng.choice(LAYOUTS)))
@@ -436,9 +451,9 @@ def cast_cases(op, rng, generator, count):
             def case(values, layout, label=""):
                 reference = lambda x: _convert(x, source, target)
                 kind = "exact" if source not in FLOATS or target not in FLOATS else "ulp"
-                return Case(op, [Input(values, layout)], reference, {"dtype": tarn.DTYPES.index(target)}, f"from {source} {label}".strip(),
-                            kind=kind, dtype=target, bars={d: 0.5 for d in FLOATS}, gradient_kind="ulp",
-                            gradient_dtype="f64" if source == "f64" else "f32")
+                return Case(op, [Input(values, layout)], reference, {"dtype": tarn.DTYPES.index(target)},
+                            f"from {source} {label}".strip(), kind=kind, dtype=target, bars={d: 0.5 for d in FLOATS},
+                            gradient_kind="ulp", gradient_dtype="f64" if source == "f64" else "f32")
             for layout in LAYOUTS:
                 yield case(random_values((3, 4, 5), source, generator), layout)
             for shape in ((), (0, 2), (1,), random_shape(rng), (70, 90)):
@@ -454,5 +469,7 @@ def _convert(x, source, target):
     return x.to(tarn.TORCH[source]).to(tarn.TORCH[target])
 
 
-OPS = {**{name: unary_cases for name in UNARY}, **{name: binary_cases for name in (*BINARY, *COMPARE)}, "where": where_cases, "swiglu": swiglu_cases,
-       "cast": cast_cases}
+OPS = {
+    **{name: unary_cases for name in UNARY},
+    **{name: binary_cases for name in (*BINARY, *COMPARE)}, "where": where_cases, "swiglu": swiglu_cases,
+    "cast": cast_cases}

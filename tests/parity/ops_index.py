@@ -22,8 +22,8 @@ def long(index):
 def index_case(op, inputs, reference, attributes, dtype, rng, **more):
     """Results are equal, or sums where something is added; gradients may be sums."""
     kind = "sum" if op == "scatter_add" else "exact"
-    return Case(op, inputs, reference, attributes, kind=kind, gradient_kind="sum", dtype=dtype, sizes=by_squares(reference),
-                upstream_layout=rng.choice(LAYOUTS), **more)
+    return Case(op, inputs, reference, attributes, kind=kind, gradient_kind="sum", dtype=dtype,
+                sizes=by_squares(reference), upstream_layout=rng.choice(LAYOUTS), **more)
 
 
 def gather_cases(op, rng, generator, count):
@@ -38,9 +38,10 @@ def gather_cases(op, rng, generator, count):
                         wanted = [rng.randint(min(n, 1), n) for n in shape]
                         wanted[axis] = rng.randint(1, 9) if shape[axis] else 0
                     index = indices(wanted, shape[axis] if shape else 1, index_dtype, generator)
-                    yield index_case(op, [Input(random_values(shape, dtype, generator), layout), Input(index, rng.choice(LAYOUTS))],
-                                     lambda x, i, axis=axis: torch.gather(x, axis, long(i)), {"axis": axis}, dtype, rng,
-                                     label=f"index {index_dtype}")
+                    yield index_case(
+                        op, [Input(random_values(shape, dtype, generator), layout),
+                             Input(index, rng.choice(LAYOUTS))], lambda x, i, axis=axis: torch.gather(x, axis, long(i)),
+                        {"axis": axis}, dtype, rng, label=f"index {index_dtype}")
 
 
 def scatter(x, axis, index, source):
@@ -62,8 +63,8 @@ def scatter_cases(op, rng, generator, count):
                     index = indices(wanted, shape[axis] if shape else 1, index_dtype, generator)
                     inputs = [Input(random_values(shape, dtype, generator), layout), Input(index, rng.choice(LAYOUTS)),
                               Input(random_values(source, dtype, generator), rng.choice(LAYOUTS))]
-                    yield index_case(op, inputs, lambda x, i, s, axis=axis: scatter(x, axis, long(i), s), {"axis": axis}, dtype, rng,
-                                     label=f"index {index_dtype}")
+                    yield index_case(op, inputs, lambda x, i, s, axis=axis: scatter(x, axis, long(i), s),
+                                     {"axis": axis}, dtype, rng, label=f"index {index_dtype}")
 
 
 def select_cases(op, rng, generator, count):
@@ -74,15 +75,18 @@ def select_cases(op, rng, generator, count):
                 for layout in LAYOUTS:
                     axis = rng.randrange(-len(shape), len(shape))
                     index = indices((rng.randint(0, 9) if shape[axis] else 0,), shape[axis], index_dtype, generator)
-                    yield index_case(op, [Input(random_values(shape, dtype, generator), layout), Input(index, rng.choice(LAYOUTS))],
-                                     lambda x, i, axis=axis: torch.index_select(x, axis, long(i)), {"axis": axis}, dtype, rng,
-                                     label=f"index {index_dtype}")
+                    yield index_case(
+                        op, [Input(random_values(shape, dtype, generator), layout),
+                             Input(index, rng.choice(LAYOUTS))],
+                        lambda x, i, axis=axis: torch.index_select(x, axis, long(i)), {"axis": axis}, dtype, rng,
+                        label=f"index {index_dtype}")
 
 
 def embedding_cases(op, rng, generator, count):
     for dtype in tarn.DTYPES:
         for index_dtype in INDICES:
-            for shape in [(6,), (2, 3), (), (0,), (2, 0), (4, 5, 2), (300,)] + [random_shape(rng) for _ in range(count)]:
+            for shape in [(6, ), (2, 3), (), (0, ), (2, 0), (4, 5, 2),
+                          (300, )] + [random_shape(rng) for _ in range(count)]:
                 for layout in LAYOUTS:
                     rows, columns = rng.choice([(7, 5), (1, 4), (30, 65), (9, 1)])
                     index = indices(shape, rows, index_dtype, generator)
@@ -98,9 +102,11 @@ def one_hot_cases(op, rng, generator, count):
                 for layout in LAYOUTS:
                     classes = rng.choice([1, 3, 17])
                     index = indices(shape, classes, index_dtype, generator)
-                    reference = lambda i, classes=classes, dtype=dtype: torch.nn.functional.one_hot(long(i), classes).to(tarn.TORCH[dtype])
-                    yield Case(op, [Input(index, layout)], reference, {"classes": classes, "dtype": tarn.DTYPES.index(dtype)}, kind="exact",
-                               dtype=dtype, label=f"index {index_dtype}")
+                    reference = lambda i, classes=classes, dtype=dtype: torch.nn.functional.one_hot(long(
+                        i), classes).to(tarn.TORCH[dtype])
+                    yield Case(op, [Input(index, layout)], reference,
+                               {"classes": classes, "dtype": tarn.DTYPES.index(dtype)}, kind="exact", dtype=dtype,
+                               label=f"index {index_dtype}")
 
 
 def distinct_values(shape, dtype, generator):
@@ -131,7 +137,8 @@ def sort_cases(op, rng, generator, count):
         def case(values, layout, **more):
             axis = rng.randrange(-values.ndim, values.ndim) if values.ndim else rng.choice([0, -1])
             descending = rng.random() < 0.5
-            return Case(op, [Input(values, layout)], lambda x: tuple(torch.sort(x, dim=axis, descending=descending, stable=True)),
+            return Case(op, [Input(values, layout)],
+                        lambda x: tuple(torch.sort(x, dim=axis, descending=descending, stable=True)),
                         {"axis": axis, "descending": descending}, kind="exact", dtype=dtype, outputs=2,
                         upstream_layout=rng.choice(LAYOUTS), **more)
         for shape in SORTED + [random_shape(rng) for _ in range(count)]:
@@ -140,7 +147,8 @@ def sort_cases(op, rng, generator, count):
                 yield case(few_values(shape, dtype, generator), layout, label="ties")
         if dtype in FLOATS:
             for shape in ((9, 12), (500,)):
-                yield case(with_specials(random_values(shape, dtype, generator)), rng.choice(LAYOUTS), label="NaN, infinities, ties")
+                yield case(with_specials(random_values(shape, dtype, generator)), rng.choice(LAYOUTS),
+                           label="NaN, infinities, ties")
 
 
 def topk_cases(op, rng, generator, count):
@@ -150,7 +158,8 @@ def topk_cases(op, rng, generator, count):
             size = values.shape[axis] if values.ndim else 1
             k = rng.randint(0 if values.ndim else 1, size)
             largest = rng.random() < 0.5
-            # torch leaves the order of equal ones open; tarn takes the first, as a stable sort does. torch.topk itself gives the values.
+            # torch leaves the order of equal ones open; tarn takes the first, as a stable sort does. torch.topk itself
+            # gives the values.
             def reference(x):
                 order = torch.sort(x, dim=axis, descending=largest, stable=True)
                 if not x.ndim:
@@ -160,15 +169,17 @@ def topk_cases(op, rng, generator, count):
                     plain = torch.topk(x, k, dim=axis, largest=largest, sorted=True).values
                     assert torch.equal(*(t.detach().to(torch.float64).nan_to_num(1e9) for t in (plain, values)))
                 return values, places
-            return Case(op, [Input(values, layout)], reference, {"k": k, "axis": axis, "largest": largest}, kind="exact", dtype=dtype,
-                        outputs=2, upstream_layout=rng.choice(LAYOUTS), **more)
+
+            return Case(op, [Input(values, layout)], reference, {"k": k, "axis": axis, "largest": largest},
+                        kind="exact", dtype=dtype, outputs=2, upstream_layout=rng.choice(LAYOUTS), **more)
         for shape in SORTED + [random_shape(rng) for _ in range(count)]:
             for layout in LAYOUTS:
                 yield case(distinct_values(shape, dtype, generator), layout)
         for layout in LAYOUTS:
             yield case(few_values((30, 20), dtype, generator), layout, label="ties")
         if dtype in FLOATS:
-            yield case(with_specials(random_values((9, 12), dtype, generator)), rng.choice(LAYOUTS), label="NaN, infinities, ties")
+            yield case(with_specials(random_values((9, 12), dtype, generator)), rng.choice(LAYOUTS),
+                       label="NaN, infinities, ties")
 
 
 OPS = {"gather": gather_cases, "scatter_add": scatter_cases, "index_select": select_cases, "embedding": embedding_cases,

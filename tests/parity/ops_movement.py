@@ -7,7 +7,8 @@ import tarn
 from case import Case, FLOATS, Input, LAYOUTS, by_squares
 from ops_elementwise import random_shape, random_values, special_values
 
-SHAPES = [(3, 4, 5), (2, 3), (7,), (1,), (5, 1, 3), (2, 1, 2, 1, 3), (), (0,), (3, 0, 2), (2, 2, 2, 2, 2, 2, 2), (40, 33)]
+SHAPES = [(3, 4, 5), (2, 3), (7, ), (1, ), (5, 1, 3), (2, 1, 2, 1, 3), (), (0, ), (3, 0, 2), (2, 2, 2, 2, 2, 2, 2),
+          (40, 33)]
 
 
 def factors(count, rng):
@@ -98,9 +99,10 @@ def same(shape, rng):
 
 
 # name: (what makes attributes and reference, the smallest rank)
-MOVEMENTS = {"reshape": (reshape, 0), "permute": (permute, 1), "transpose": (transpose, 1), "expand": (expand, 0),
-             "unsqueeze": (unsqueeze, 0), "squeeze": (squeeze, 1), "pad": (pad, 1), "shrink": (shrink, 1), "slice": (slice_, 1),
-             "stride": (stride, 1), "flip": (flip, 1), "contiguous": (same, 0), "clone": (same, 0)}
+MOVEMENTS = {
+    "reshape": (reshape, 0), "permute": (permute, 1), "transpose": (transpose, 1), "expand": (expand, 0),
+    "unsqueeze": (unsqueeze, 0), "squeeze": (squeeze, 1), "pad": (pad, 1), "shrink": (shrink, 1), "slice": (slice_, 1),
+    "stride": (stride, 1), "flip": (flip, 1), "contiguous": (same, 0), "clone": (same, 0)}
 
 
 def movement_cases(op, rng, generator, count):
@@ -111,8 +113,10 @@ def movement_cases(op, rng, generator, count):
             if not drawn:
                 return []
             summed = op == "expand"
-            return [Case(op, [Input(values, layout)], drawn[1], drawn[0], kind="exact", dtype=dtype, upstream_layout=rng.choice(LAYOUTS),
-                         gradient_kind="sum" if summed else "exact", sizes=by_squares(drawn[1]) if summed else None, **more)]
+            return [
+                Case(op, [Input(values, layout)], drawn[1], drawn[0], kind="exact", dtype=dtype,
+                     upstream_layout=rng.choice(LAYOUTS), gradient_kind="sum" if summed else "exact",
+                     sizes=by_squares(drawn[1]) if summed else None, **more)]
         shapes = [s for s in SHAPES if len(s) >= lowest]
         for shape in shapes:
             for layout in LAYOUTS:
@@ -136,7 +140,9 @@ def join_cases(op, rng, generator, count):
             for axis in range(-len(shape) - (op == "stack"), len(shape) + (op == "stack")):
                 shapes = [shape] * rng.randint(1, 4)
                 if op == "concat":
-                    shapes = [shape[:axis % len(shape)] + (rng.randint(0, 4),) + shape[axis % len(shape) + 1:] for shape in shapes]
+                    shapes = [
+                        shape[:axis % len(shape)] + (rng.randint(0, 4), ) + shape[axis % len(shape) + 1:]
+                        for shape in shapes]
                 yield case(shapes, axis)
         yield case([(2, 3)] * 64, 0, label="as many as it takes")
 
@@ -152,8 +158,9 @@ def split_cases(op, rng, generator, count):
                         left -= sizes[-1]
                     sizes.append(left)
                     reference = lambda x, sizes=sizes, axis=axis: tuple(p.clone() for p in torch.split(x, sizes, axis))
-                    yield Case(op, [Input(random_values(shape, dtype, generator), layout)], reference, {"axis": axis, "sizes": sizes},
-                               kind="exact", dtype=dtype, outputs=8, upstream_layout=rng.choice(LAYOUTS))
+                    yield Case(op, [Input(random_values(shape, dtype, generator), layout)], reference,
+                               {"axis": axis, "sizes": sizes}, kind="exact", dtype=dtype, outputs=8,
+                               upstream_layout=rng.choice(LAYOUTS))
 
 
 OPS = {**{name: movement_cases for name in MOVEMENTS}, "concat": join_cases, "stack": join_cases, "split": split_cases}

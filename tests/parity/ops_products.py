@@ -10,12 +10,14 @@ from case import Case, FLOATS, INTEGERS, Input, LAYOUTS, by_squares
 from ops_elementwise import NARROW, UNARY, cast, random_shape, random_values, refusals
 from ops_index import indices, long
 
-# ---- products -------------------------------------------------------------------------------------------------------------------------
+# ---- products --------------------------------------------------------------------------------------------------------
+# -----------------
 
-PAIRS = [((4,), (4,)), ((3, 4), (4,)), ((4,), (4, 5)), ((3, 4), (4, 5)), ((1, 1), (1, 1)), ((1, 7), (7, 1)), ((2, 3, 4), (4, 5)),
-         ((3, 4), (2, 4, 5)), ((2, 3, 4), (2, 4, 5)), ((2, 1, 3, 4), (5, 4, 2)), ((2, 3, 4), (4,)), ((4,), (2, 4, 5)), ((33, 65), (65, 47)),
-         ((128, 100), (100, 70)), ((1, 2, 3, 4), (6, 1, 4, 3)), ((5, 300), (300, 3)), ((3, 0), (0, 4)), ((0, 3), (3, 4)),
-         ((2, 0, 3), (3, 2)), ((3, 4), (4, 0)), ((0,), (0,)), ((2, 2, 2, 3, 2, 4), (4, 3))]
+PAIRS = [((4, ), (4, )), ((3, 4), (4, )), ((4, ), (4, 5)), ((3, 4), (4, 5)), ((1, 1), (1, 1)), ((1, 7), (7, 1)),
+         ((2, 3, 4), (4, 5)), ((3, 4), (2, 4, 5)), ((2, 3, 4), (2, 4, 5)), ((2, 1, 3, 4), (5, 4, 2)),
+         ((2, 3, 4), (4, )), ((4, ), (2, 4, 5)), ((33, 65), (65, 47)), ((128, 100), (100, 70)),
+         ((1, 2, 3, 4), (6, 1, 4, 3)), ((5, 300), (300, 3)), ((3, 0), (0, 4)), ((0, 3), (3, 4)), ((2, 0, 3), (3, 2)),
+         ((3, 4), (4, 0)), ((0, ), (0, )), ((2, 2, 2, 3, 2, 4), (4, 3))]
 
 
 def integer_product(a, b):
@@ -80,7 +82,9 @@ def linear_cases(op, rng, generator, count):
 def mlp_cases(op, rng, generator, count):
     def reference(x, up, down, up_bias=None, down_bias=None):
         z = product(x, up.T) if up_bias is None else product(x, up.T) + up_bias
-        h = z * torch.sigmoid(1.5957691216057308 * (z + 0.044715 * z**3))  # the tanh form of GELU, whose own 1 + tanh would lose the negative side
+        h = z * torch.sigmoid(
+            1.5957691216057308 *
+            (z + 0.044715 * z**3))  # the tanh form of GELU, whose own 1 + tanh would lose the negative side
         y = product(h, down.T)
         return y if down_bias is None else y + down_bias
 
@@ -89,17 +93,21 @@ def mlp_cases(op, rng, generator, count):
         y = product(z, down.T)
         return y if down_bias is None else y + down_bias
     for dtype in ("f32", "f64"):
-        for shape in [(6, 5), (5,), (2, 3, 5), (0, 5), (70, 90)] + [random_shape(rng)[:2] + (rng.choice([1, 4, 33]),) for _ in range(count)]:
+        for shape in [(6, 5), (5, ), (2, 3, 5), (0, 5),
+                      (70, 90)] + [random_shape(rng)[:2] + (rng.choice([1, 4, 33]), ) for _ in range(count)]:
             for layout in LAYOUTS:
                 hidden, out, biases = rng.choice([1, 8, 37]), rng.choice([1, 4, 33]), rng.randint(0, 2)
                 shapes = [(hidden, shape[-1]), (out, hidden), (hidden,), (out,)][:2 + biases]
-                # Weights as large as a network's: what comes between is of the size of x, and its rounding is not magnified by the second product.
+                # Weights as large as a network's: what comes between is of the size of x, and its rounding is not
+                # magnified by the second product.
                 weights = [random_values(s, dtype, generator) / (s[-1] ** 0.5 if len(s) > 1 else 1) for s in shapes]
-                yield Case(op, [Input(random_values(shape, dtype, generator), layout)] + [Input(w, rng.choice(LAYOUTS)) for w in weights],
-                           reference, kind="sum", dtype=dtype, sizes=by_squares(without_gelu))
+                yield Case(op, [Input(random_values(shape, dtype, generator), layout)] +
+                           [Input(w, rng.choice(LAYOUTS)) for w in weights], reference, kind="sum", dtype=dtype,
+                           sizes=by_squares(without_gelu))
 
 
-# ---- softmax and norms ----------------------------------------------------------------------------------------------------------------
+# ---- softmax and norms
+# ----------------------------------------------------------------------------------------------------------------
 
 ROWS = [(3, 4, 5), (6, 9), (7,), (1,), (5, 1), (), (0, 3), (3, 0), (40, 70), (3, 300), (300, 3)]
 
@@ -119,8 +127,9 @@ def softmax_cases(op, rng, generator, count):
     function = torch.softmax if op == "softmax" else torch.log_softmax
     for dtype in FLOATS:
         def case(values, axis, layout=None, **more):
-            return Case(op, [Input(values, layout or rng.choice(LAYOUTS))], lambda x: function(x, axis), {"axis": axis}, kind="sum",
-                        dtype=dtype, sizes=softmax_sizes(op, axis), upstream_layout=rng.choice(LAYOUTS), **more)
+            return Case(op, [Input(values, layout or rng.choice(LAYOUTS))], lambda x: function(x, axis), {"axis": axis},
+                        kind="sum", dtype=dtype, sizes=softmax_sizes(op,
+                                                                     axis), upstream_layout=rng.choice(LAYOUTS), **more)
         for shape in ROWS + [random_shape(rng) for _ in range(count)]:
             for axis in range(-len(shape), len(shape)) if shape else [0, -1]:
                 yield case(random_values(shape, dtype, generator), axis)
@@ -139,12 +148,14 @@ def softmax_cases(op, rng, generator, count):
     yield from refusals(op, FLOATS, attributes={"axis": 0})
 
 
-HUGE = [1e38, -1e30, 1e10, 65504.0, 1e-10, -1e-30, 2.0 ** -126, 2.0 ** -149]  # upstream gradients, finite where the dtype holds them
+HUGE = [1e38, -1e30, 1e10, 65504.0, 1e-10, -1e-30, 2.0**-126,
+        2.0**-149]  # upstream gradients, finite where the dtype holds them
 
 
 def extreme_softmax_cases(op, dtype, case):
-    """One extreme upstream gradient in a row, at an element that may be far below the largest. The gradient of softmax is taken from its result,
-    so there the results stay within the range of f32; the logarithm's may not, and its gradient may be infinite."""
+    """One extreme upstream gradient in a row, at an element that may be far below the largest. The gradient of softmax
+    is taken from its result, so there the results stay within the range of f32; the logarithm's may not, and its
+    gradient may be infinite."""
     lowest = 80 if op == "softmax" else 700
     far = [-d for d in (0, 20, 50, 80, 95, 103, 104.5, 110, 150, 250, 400, 700) if d <= lowest]
     upstreams = HUGE + [math.inf, -math.inf] if op == "log_softmax" else HUGE
@@ -169,7 +180,8 @@ def norm_sizes(op, epsilon):
         x, w, b = (v.to(torch.float64) if v is not None else None for v in (*values, None, None)[:3])
         g = upstreams[0].to(torch.float64)
         count, over_rows = max(x.shape[-1], 1), tuple(range(x.ndim - 1))
-        w, b = (torch.ones(x.shape[-1:], dtype=torch.float64) if w is None else w), (torch.zeros(()) if b is None else b)
+        w, b = (torch.ones(x.shape[-1:], dtype=torch.float64) if w is None else w), (torch.zeros(
+            ()) if b is None else b)
         centred = x - x.mean(-1, keepdim=True) if op == "layernorm" else x
         r = torch.rsqrt((centred ** 2).mean(-1, keepdim=True) + epsilon)
         n, least, wg = centred * r, EQUAL * x.abs() * r, w * g
@@ -177,7 +189,8 @@ def norm_sizes(op, epsilon):
         results = [((n * w) ** 2 + b * b + (least * w) ** 2).sqrt()]
         gx = r * (wg * wg + mean(wg) + n * n * mean(wg * n)).sqrt()
         rows = lambda t: (t * t).sum(over_rows).sqrt() if over_rows else t.abs()
-        gw = rows(g * n) + ((g * least).abs().sum(over_rows) if over_rows else (g * least).abs())  # equal rows round alike
+        gw = rows(g * n) + ((g * least).abs().sum(over_rows) if over_rows else
+                            (g * least).abs())  # equal rows round alike
         return results, [gx, gw, rows(g)][:len(values)]
     return sizes
 
@@ -187,15 +200,21 @@ def norm_cases(op, rng, generator, count):
     for dtype in FLOATS:
         def case(shape, given, layout=None, values=None, **more):
             epsilon = rng.choice([1e-5, 1e-6, 1e-3])
-            inputs = [Input(random_values(shape, dtype, generator) if values is None else values, layout or rng.choice(LAYOUTS))]
-            inputs += [Input(random_values(shape[-1:], dtype, generator), rng.choice(LAYOUTS)) if g else Input(None) for g in given]
+            inputs = [
+                Input(
+                    random_values(shape, dtype, generator) if values is None else values, layout or
+                    rng.choice(LAYOUTS))]
+            inputs += [
+                Input(random_values(shape[-1:], dtype, generator), rng.choice(LAYOUTS)) if g else Input(None)
+                for g in given]
             def reference(x, weight=None, bias=None):
                 if op == "layernorm":
                     return F.layer_norm(x, x.shape[-1:], weight, bias, epsilon)
                 y = x * torch.rsqrt((x * x).mean(-1, keepdim=True) + epsilon)
                 return y if weight is None else y * weight
-            return Case(op, inputs, reference, {"epsilon": epsilon}, kind="sum", dtype=dtype, sizes=norm_sizes(op, epsilon),
-                        upstream_layout=rng.choice(LAYOUTS), **more)
+
+            return Case(op, inputs, reference, {"epsilon": epsilon}, kind="sum", dtype=dtype,
+                        sizes=norm_sizes(op, epsilon), upstream_layout=rng.choice(LAYOUTS), **more)
         givens = [()] + [tuple(bool(n >> i & 1) for i in range(operands - 1)) for n in range(1 << (operands - 1))]
         drawn = [(rng.randint(1, 30), rng.randint(16, 200)) for _ in range(count)]
         for shape in [(6, 9), (3, 4, 50), (1, 30), (40, 300), (2, 2, 2, 70), (30,)] + drawn:
@@ -208,10 +227,12 @@ def norm_cases(op, rng, generator, count):
         values = random_values((5, 33), dtype, generator)
         values[2, 3], values[3, 1] = math.nan, math.inf
         yield case((5, 33), givens[-1], "dense", values, label="NaN and infinity")
-        yield case((5, 64), givens[-1], "dense", cast(random_values((5, 64), "f64", generator) + 100, dtype), label="far from zero")
+        yield case((5, 64), givens[-1], "dense", cast(random_values((5, 64), "f64", generator) + 100, dtype),
+                   label="far from zero")
 
 
-# ---- dropout --------------------------------------------------------------------------------------------------------------------------
+# ---- dropout ---------------------------------------------------------------------------------------------------------
+# -----------------
 
 
 def dropout_check(p, dtype):
@@ -223,7 +244,8 @@ def dropout_check(p, dtype):
         verdicts = [compare.elementwise(y, x * keep, dtype), compare.elementwise(gx, g * keep, dtype, "gradient")]
         share, n = 1 - kept.to(torch.float64).mean().item() if y.numel() else p, max(y.numel(), 1)
         allowed = 6 * math.sqrt(p * (1 - p) / n) + 1e-12
-        verdicts.append(compare.Verdict(abs(share - p) <= allowed, text=f"{share:.3f} of {n} elements are zero, {p} expected"))
+        verdicts.append(
+            compare.Verdict(abs(share - p) <= allowed, text=f"{share:.3f} of {n} elements are zero, {p} expected"))
         return verdicts
     return check
 
@@ -240,7 +262,8 @@ def dropout_cases(op, rng, generator, count):
     yield from refusals(op, FLOATS, attributes={"p": 0.5})
 
 
-# ---- losses ---------------------------------------------------------------------------------------------------------------------------
+# ---- losses ----------------------------------------------------------------------------------------------------------
+# -----------------
 
 REDUCTIONS = ["mean", "sum", "none"]
 
@@ -268,11 +291,14 @@ def cross_entropy_case(op, shape, dtype, index_dtype, layout, rng, generator):
     if ignored is not None:
         attributes["ignore_index"] = ignored
     def reference(logits, target):
-        flat = F.cross_entropy(logits.reshape(-1, classes), long(target).reshape(-1), label_smoothing=smoothing, reduction=reduction,
+        flat = F.cross_entropy(logits.reshape(-1, classes),
+                               long(target).reshape(-1), label_smoothing=smoothing, reduction=reduction,
                                ignore_index=-1000 if ignored is None else ignored)
         return flat.reshape(target.shape) if reduction == "none" else flat
-    return Case(op, [Input(random_values(shape, dtype, generator), layout), Input(target, rng.choice(LAYOUTS))], reference, attributes,
-                kind="sum", dtype=dtype, result_dtype="f64" if dtype == "f64" else "f32", label=f"index {index_dtype}")
+
+    return Case(op, [Input(random_values(shape, dtype, generator), layout),
+                     Input(target, rng.choice(LAYOUTS))], reference, attributes, kind="sum", dtype=dtype,
+                result_dtype="f64" if dtype == "f64" else "f32", label=f"index {index_dtype}")
 
 
 LOSSES = {
@@ -294,11 +320,14 @@ def loss_cases(op, rng, generator, count):
                 a, b = random_values(shape, dtype, generator), random_values(shape, dtype, generator)
                 if op.startswith("bce"):
                     b = cast(torch.rand(shape, generator=generator, dtype=torch.float64), dtype)
-                yield Case(op, [Input(a, layout), Input(b, rng.choice(LAYOUTS))], reference, attributes, kind="sum", dtype=dtype)
+                yield Case(op, [Input(a, layout), Input(b, rng.choice(LAYOUTS))], reference, attributes, kind="sum",
+                           dtype=dtype)
         a = random_values((6, 5), dtype, generator)
-        yield Case(op, [Input(a), Input(a.clone())], loss_with_default(op), kind="sum", dtype=dtype, label="equal operands")
+        yield Case(op, [Input(a), Input(a.clone())], loss_with_default(op), kind="sum", dtype=dtype,
+                   label="equal operands")
         for number in (math.nan, math.inf):
-            a, b = random_values((6, 5), dtype, generator), cast(torch.rand((6, 5), generator=generator, dtype=torch.float64), dtype)
+            a, b = random_values((6, 5), dtype,
+                                 generator), cast(torch.rand((6, 5), generator=generator, dtype=torch.float64), dtype)
             a[2, 3] = number
             yield Case(op, [Input(a), Input(b)], loss_with_default(op), kind="sum", dtype=dtype, label=f"with {number}")
 
@@ -308,8 +337,8 @@ def loss_cases(op, rng, generator, count):
 
 
 def extreme_bce_cases(op, dtype):
-    """Logits far on either side, whose sigmoid is below the range of f32, with upstream gradients that bring the product back. torch's own
-    loss and gradient are differences that cancel there."""
+    """Logits far on either side, whose sigmoid is below the range of f32, with upstream gradients that bring the
+    product back. torch's own loss and gradient are differences that cancel there."""
     softplus = UNARY["softplus"][1]
     reference = lambda x, t: (t * softplus(-x) + (1 - t) * softplus(x)).mean()
     x = torch.tensor([s * d for d in (0, 20, 50, 90, 104.5, 110, 150, 300, 700) for s in (1, -1)], dtype=torch.float64)
@@ -318,12 +347,15 @@ def extreme_bce_cases(op, dtype):
             given = cast(torch.tensor(number, dtype=torch.float64), dtype)
             if torch.isfinite(given):  # infinity times (1 - t) less infinity times t is NaN
                 inputs = [Input(cast(x, dtype)), Input(cast(torch.full_like(x, target), dtype))]
-                yield Case(op, inputs, reference, kind="sum", gradient_kind="ulp", dtype=dtype, given=given, label="extreme upstream")
+                yield Case(op, inputs, reference, kind="sum", gradient_kind="ulp", dtype=dtype, given=given,
+                           label="extreme upstream")
 
 
 def loss_with_default(op):
     return LOSSES[op] or F.huber_loss
 
 
-OPS = {"matmul": matmul_cases, "linear": linear_cases, "mlp": mlp_cases, "softmax": softmax_cases, "log_softmax": softmax_cases, "layernorm": norm_cases,
-       "rmsnorm": norm_cases, "dropout": dropout_cases, "cross_entropy": cross_entropy_cases, **{name: loss_cases for name in LOSSES}}
+OPS = {
+    "matmul": matmul_cases, "linear": linear_cases, "mlp": mlp_cases, "softmax": softmax_cases,
+    "log_softmax": softmax_cases, "layernorm": norm_cases, "rmsnorm": norm_cases, "dropout": dropout_cases,
+    "cross_entropy": cross_entropy_cases, **{name: loss_cases for name in LOSSES}}

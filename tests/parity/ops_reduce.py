@@ -54,12 +54,13 @@ DTYPES = {
 
 
 def variance_sizes(axes, keep, correction):
-    """The gradient is a difference of x and its mean: its terms are those of the sum of squares, with no mean taken off. Where all
-    elements are equal the mean's own rounding in f64 is left, squared."""
+    """The gradient is a difference of x and its mean: its terms are those of the sum of squares, with no mean taken
+    off. Where all elements are equal the mean's own rounding in f64 is left, squared."""
     def sizes(values, wanted, upstreams):
         moment = lambda x: total(x * x, axes, keep) / (terms_of(x.shape, axes) - correction or math.nan)
         moments, _, gradients = in_torch(moment, values, wanted, upstreams)
-        return [moments[0].abs() * torch.finfo(torch.float64).eps], [g.abs() if g is not None else None for g in gradients]
+        return [moments[0].abs() * torch.finfo(torch.float64).eps
+               ], [g.abs() if g is not None else None for g in gradients]
     return sizes
 
 
@@ -78,7 +79,8 @@ def axes_choices(rank):
     if rank == 0:
         return [[]]
     choices = [[], [0], [-1], list(range(rank))]
-    choices += [[a] for a in range(1, rank - 1)] + ([[0, -1]] if rank > 1 else []) + ([[1, 2], [-2, 0]] if rank > 2 else [])
+    choices += [[a]
+                for a in range(1, rank - 1)] + ([[0, -1]] if rank > 1 else []) + ([[1, 2], [-2, 0]] if rank > 2 else [])
     return choices
 
 
@@ -98,8 +100,10 @@ def reduce_cases(op, rng, generator, count):
     for dtype in DTYPES[op]:
         def values(shape):
             made = random_values(shape, dtype, generator)
-            if op == "prod" and dtype in FLOATS:  # a product of many stays in range, also where a zero stride repeats a row: beyond f64's, its order decides
-                size = (0.5 + torch.rand(shape, generator=generator, dtype=torch.float64) ** 0.7) ** min(1.0, 1000 / max(1, math.prod(shape)))
+            # a product of many stays in range, also where a zero stride repeats a row: beyond f64's, its order decides
+            if op == "prod" and dtype in FLOATS:
+                size = (0.5 + torch.rand(shape, generator=generator, dtype=torch.float64)**0.7)**min(
+                    1.0, 1000 / max(1, math.prod(shape)))
                 made = cast(torch.sign(made.to(torch.float64)) * size, dtype)
             return made
 
@@ -125,7 +129,8 @@ def reduce_cases(op, rng, generator, count):
             yield from special_cases(op, dtype, rng, generator)
     if op in ("sum", "mean", "var", "max"):
         for axes, shape in (([], (120_000,)), ([0], (30_000, 5)), ([1], (5, 30_000))):
-            yield make(op, random_values(shape, "f32", generator), axes, False, "f32", rng.choice(["dense", "general"]), rng, label="long")
+            yield make(op, random_values(shape, "f32", generator), axes, False, "f32", rng.choice(["dense", "general"]),
+                       rng, label="long")
     yield from refusals(op, DTYPES[op])
 
 
@@ -155,12 +160,14 @@ def special_cases(op, dtype, rng, generator):
 def argument_cases(op, rng, generator, count):
     dtypes = FLOATS + INTEGERS + ["bool"]
     plain = torch.argmax if op == "argmax" else torch.argmin
-    function = lambda x, **more: plain(x.to(torch.uint8) if x.dtype == torch.bool else x, **more)  # torch has none for bool
+    function = lambda x, **more: plain(x.to(torch.uint8)
+                                       if x.dtype == torch.bool else x, **more)  # torch has none for bool
     for dtype in dtypes:
         def case(values, axis, layout=None, **more):
             keep = rng.random() < 0.5
-            return Case(op, [Input(values, layout or rng.choice(LAYOUTS))], lambda x: function(x, dim=axis, keepdim=keep),
-                        {"axis": axis, "keep": keep}, dtype=dtype, kind="exact", **more)
+            return Case(op, [Input(values, layout or rng.choice(LAYOUTS))],
+                        lambda x: function(x, dim=axis, keepdim=keep), {"axis": axis, "keep": keep}, dtype=dtype,
+                        kind="exact", **more)
         for shape in SHAPES:
             for axis in range(-len(shape), len(shape)) if shape else [0]:
                 yield case(random_values(shape, dtype, generator), axis)
@@ -172,7 +179,8 @@ def argument_cases(op, rng, generator, count):
         yield case(random_values((3, 0), dtype, generator), 0, label="empty")
         for _ in range(count):
             shape = random_shape(rng) or (4,)
-            yield case(random_values(shape, dtype, generator), rng.randrange(-len(shape), len(shape)), label="random shape")
+            yield case(random_values(shape, dtype, generator), rng.randrange(-len(shape), len(shape)),
+                       label="random shape")
         if dtype in FLOATS:
             for number in (math.nan, math.inf, -math.inf):
                 values = random_values((6, 8), dtype, generator)
@@ -186,8 +194,8 @@ def cumsum_cases(op, rng, generator, count):
     for dtype in dtypes:
         def case(values, axis, layout=None, **more):
             reference = lambda x: torch.cumsum(x, axis)
-            return Case(op, [Input(values, layout or rng.choice(LAYOUTS))], reference, {"axis": axis}, kind="sum", dtype=dtype,
-                        sizes=by_squares(reference), upstream_layout=rng.choice(LAYOUTS), **more)
+            return Case(op, [Input(values, layout or rng.choice(LAYOUTS))], reference, {"axis": axis}, kind="sum",
+                        dtype=dtype, sizes=by_squares(reference), upstream_layout=rng.choice(LAYOUTS), **more)
         for shape in SHAPES + [(0,), (3, 0), (0, 3)]:
             for axis in range(-len(shape), len(shape)) if shape else [0, -1]:
                 yield case(random_values(shape, dtype, generator), axis)
@@ -196,7 +204,8 @@ def cumsum_cases(op, rng, generator, count):
                 yield case(random_values((70, 60), dtype, generator), axis, layout)
         for _ in range(count):
             shape = random_shape(rng) or (4,)
-            yield case(random_values(shape, dtype, generator), rng.randrange(-len(shape), len(shape)), label="random shape")
+            yield case(random_values(shape, dtype, generator), rng.randrange(-len(shape), len(shape)),
+                       label="random shape")
         if dtype in FLOATS:
             for number in (math.nan, math.inf):
                 values = random_values((6, 8), dtype, generator)
@@ -207,8 +216,10 @@ def cumsum_cases(op, rng, generator, count):
 
 def case_long(op, generator):
     reference = lambda x: torch.cumsum(x, 0)
-    return Case(op, [Input(random_values((50_000,), "f32", generator))], reference, {"axis": 0}, kind="sum", sizes=by_squares(reference),
-                terms=50_000, label="long")
+    return Case(op, [Input(random_values((50_000, ), "f32", generator))], reference, {"axis": 0}, kind="sum",
+                sizes=by_squares(reference), terms=50_000, label="long")
 
 
-OPS = {**{name: reduce_cases for name in REFERENCE}, "argmax": argument_cases, "argmin": argument_cases, "cumsum": cumsum_cases}
+OPS = {
+    **{name: reduce_cases for name in REFERENCE}, "argmax": argument_cases, "argmin": argument_cases,
+    "cumsum": cumsum_cases}

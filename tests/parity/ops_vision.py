@@ -9,9 +9,11 @@ from ops_elementwise import random_values, refusals
 
 LAYOUTS_OF_IMAGES = LAYOUTS + ["channels last"]
 
-# ---- convolution ----------------------------------------------------------------------------------------------------------------------
+# ---- convolution
+# ----------------------------------------------------------------------------------------------------------------------
 
-# x, weight, and options: kernels of every kind, strides and dilations that leave columns over, groups, images smaller than a vector and larger
+# x, weight, and options: kernels of every kind, strides and dilations that leave columns over, groups, images smaller
+# than a vector and larger
 CONVOLUTIONS = [
     ((2, 3, 7, 6), (4, 3, 3, 3), {}),
     ((2, 3, 7, 6), (4, 3, 3, 3), {"padding": (1, 1)}),
@@ -59,7 +61,9 @@ def conv2d_cases(op, rng, generator, count):
     for dtype in FLOATS:
         def case(x, w, options, layout, bias, **more):
             reference = convolution(options)
-            inputs = [Input(random_values(x, dtype, generator), layout), Input(random_values(w, dtype, generator), rng.choice(LAYOUTS))]
+            inputs = [
+                Input(random_values(x, dtype, generator), layout),
+                Input(random_values(w, dtype, generator), rng.choice(LAYOUTS))]
             if bias:
                 inputs.append(Input(random_values(w[:1], dtype, generator), rng.choice(LAYOUTS)))
             return Case(op, inputs, reference, options, kind="sum", dtype=dtype, sizes=by_squares(reference),
@@ -68,7 +72,8 @@ def conv2d_cases(op, rng, generator, count):
             for layout in LAYOUTS_OF_IMAGES:
                 yield case(x, w, options, layout, rng.random() < 0.5)
         for _ in range(4 * count):
-            yield case(*random_convolution(rng), rng.choice(LAYOUTS_OF_IMAGES), rng.random() < 0.5, label="random shape")
+            yield case(*random_convolution(rng), rng.choice(LAYOUTS_OF_IMAGES),
+                       rng.random() < 0.5, label="random shape")
         for wanted in range(3):
             one = case((2, 3, 7, 6), (4, 3, 3, 3), {"padding": (1, 1)}, "dense", True, label=f"gradient {wanted} only")
             for i in range(3):
@@ -76,7 +81,8 @@ def conv2d_cases(op, rng, generator, count):
             yield one
 
 
-# ---- pooling --------------------------------------------------------------------------------------------------------------------------
+# ---- pooling ---------------------------------------------------------------------------------------------------------
+# -----------------
 
 IMAGES = [(2, 3, 8, 8), (1, 1, 1, 1), (2, 5, 7, 9), (0, 3, 6, 6), (3, 40, 12, 11), (1, 2, 5, 300), (2, 70, 4, 4)]
 POOLS = [
@@ -109,7 +115,8 @@ def in_words_of_torch(op, options):
 
 
 def pool_sizes(op, reference, options):
-    """What a sum of terms of random signs would be: gradients of maxima are sums of upstream gradients, averages are sums of shares."""
+    """What a sum of terms of random signs would be: gradients of maxima are sums of upstream gradients, averages are
+    sums of shares."""
     area = options["kernel"][0] * options["kernel"][1] if op == "avg_pool2d" else 1
 
     def sizes(values, wanted, upstreams):
@@ -137,12 +144,14 @@ def pool_cases(op, rng, generator, count):
     for dtype in FLOATS:
         def case(values, options, layout, **more):
             reference = in_words_of_torch(op, options)
-            return Case(op, [Input(values, layout)], reference, options, kind="exact" if op == "max_pool2d" else "sum", gradient_kind="sum",
-                        dtype=dtype, sizes=pool_sizes(op, reference, options), upstream_layout=rng.choice(["dense", "channels last", "general"]),
-                        **more)
-        listed = POOLS + ([{"kernel": (2, 2), "stride": (1, 1), "dilation": (2, 3)}, {"kernel": (15, 17), "stride": (4, 3), "padding": (7, 8)},
-                           {"kernel": (16, 16), "stride": (5, 4), "padding": (8, 8)}] if op == "max_pool2d" else
-                          [{"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1), "exclude_padding": True, "ceil_mode": True}])
+            return Case(op, [Input(values, layout)], reference, options, kind="exact" if op == "max_pool2d" else "sum",
+                        gradient_kind="sum", dtype=dtype, sizes=pool_sizes(op, reference, options),
+                        upstream_layout=rng.choice(["dense", "channels last", "general"]), **more)
+
+        listed = POOLS + ([{"kernel": (2, 2), "stride": (1, 1), "dilation": (2, 3)}, {
+            "kernel": (15, 17), "stride": (4, 3), "padding": (7, 8)}, {
+                "kernel": (16, 16), "stride": (5, 4), "padding": (8, 8)}] if op == "max_pool2d" else [{
+                    "kernel": (3, 3), "stride": (2, 2), "padding": (1, 1), "exclude_padding": True, "ceil_mode": True}])
         for shape in IMAGES:
             for options in listed:
                 for layout in LAYOUTS_OF_IMAGES:
@@ -150,7 +159,8 @@ def pool_cases(op, rng, generator, count):
                         yield case(random_values(shape, dtype, generator), options, layout)
         for _ in range(4 * count):
             shape, options = random_pool(op, rng)
-            yield case(random_values(shape, dtype, generator), options, rng.choice(LAYOUTS_OF_IMAGES), label="random shape")
+            yield case(random_values(shape, dtype, generator), options, rng.choice(LAYOUTS_OF_IMAGES),
+                       label="random shape")
         for layout in ("dense", "channels last"):
             for numbers in ((math.nan,), (math.inf, -math.inf), (-math.inf,), (math.nan, math.inf)):
                 values = random_values((2, 3, 9, 8), dtype, generator)
@@ -158,7 +168,8 @@ def pool_cases(op, rng, generator, count):
                 for i, number in enumerate(numbers):
                     flat[torch.randperm(flat.numel(), generator=generator)[:40]] = number
                 values[0, 0] = numbers[0]
-                yield case(flat.reshape(values.shape), {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1)}, layout, label=f"with {numbers}")
+                yield case(flat.reshape(values.shape), {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1)}, layout,
+                           label=f"with {numbers}")
             ties = torch.randint(-1, 2, (2, 3, 9, 8), generator=generator).to(values.dtype)
             yield case(ties, {"kernel": (3, 3), "stride": (1, 1)}, layout, label="ties")
     yield from refusals(op, FLOATS, attributes={"kernel": (1, 1)})
@@ -170,7 +181,8 @@ def global_cases(op, rng, generator, count):
         for shape in IMAGES + [tuple(rng.randint(1, 12) for _ in range(4)) for _ in range(count)]:
             for layout in LAYOUTS_OF_IMAGES:
                 sizes = pool_sizes("avg_pool2d", reference, {"kernel": shape[2:]})
-                yield Case(op, [Input(random_values(shape, dtype, generator), layout)], reference, kind="sum", dtype=dtype, sizes=sizes)
+                yield Case(op, [Input(random_values(shape, dtype, generator), layout)], reference, kind="sum",
+                           dtype=dtype, sizes=sizes)
 
 
 OPS = {"conv2d": conv2d_cases, "max_pool2d": pool_cases, "avg_pool2d": pool_cases, "global_avg_pool2d": global_cases}

@@ -1,5 +1,5 @@
-"""SentencePiece's BPE beside the packages sentencepiece, tokenizers and transformers: the same ids and texts from tokenizer.model, tokenizer.json and GGUF. Models are trained here;
-real ones come from TARN_TEST_DATA."""
+"""SentencePiece's BPE beside the packages sentencepiece, tokenizers and transformers: the same ids and texts from
+tokenizer.model, tokenizer.json and GGUF. Models are trained here; real ones come from TARN_TEST_DATA."""
 import codecs
 import ctypes as c
 import io
@@ -17,7 +17,9 @@ import tarn
 import text
 
 TEXTS = 20000
-REAL = ["the", "  ", "hello", "123", "aaa", "\n", "   aaaa", "____", "=====", "..", "?!", "    ", "\t", "été", "日本語", "▁", "▁▁x", " ▁ "]
+REAL = [
+    "the", "  ", "hello", "123", "aaa", "\n", "   aaaa", "____", "=====", "..", "?!", "    ", "\t", "été", "日本語", "▁",
+    "▁▁x", " ▁ "]
 
 
 def some_text(rng):
@@ -39,8 +41,9 @@ def compare(ours, encode, decode, rng, count):
 
 
 class AsText:
-    """Ours, with what looks like a control token left as text. `bare`: without spaces at the beginning, of which the package leaves out all where a model squeezes them;
-    encoding gives several only for a text that begins with U+2581."""
+    """Ours, with what looks like a control token left as text. `bare`: without spaces at the beginning, of which the
+    package leaves out all where a model squeezes them; encoding gives several only for a text that begins with
+    U+2581."""
 
     def __init__(self, ours, bare):
         self.ours, self.bare = ours, bare
@@ -55,21 +58,27 @@ class AsText:
 def beside_package(path, rng, count):
     """tokenizer.model read by both."""
     theirs = sentencepiece.SentencePieceProcessor(path)
-    return compare(AsText(text.opened(path), parsed(path).normalizer_spec.remove_extra_whitespaces), theirs.encode, theirs.decode, rng, count)
+    return compare(AsText(text.opened(path),
+                          parsed(path).normalizer_spec.remove_extra_whitespaces), theirs.encode, theirs.decode, rng,
+                   count)
 
 
 def hugging_face(model, prefix):
-    """The tokenizer.json of Llama's classes in transformers: legacy ("normalizer") or not ("first", "always", "never")."""
+    """The tokenizer.json of Llama's classes in transformers: legacy ("normalizer") or not ("first", "always",
+    "never")."""
     vocabulary = {p.piece: i for i, p in enumerate(model.pieces)}
     skipped = [p.piece for p in model.pieces if p.type != 1]
-    theirs = Tokenizer(models.BPE(vocabulary, generate_merges(vocabulary, {p.piece: p.score for p in model.pieces}, skipped), unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    theirs = Tokenizer(
+        models.BPE(vocabulary, generate_merges(vocabulary, {p.piece: p.score for p in model.pieces}, skipped),
+                   unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     if prefix == "normalizer":
         theirs.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     else:
         theirs.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=prefix, split=False)
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     theirs.decoder = decoders.Sequence(steps + ([] if prefix == "never" else [decoders.Strip(content=" ", left=1)]))
-    theirs.add_special_tokens([AddedToken(p.piece, normalized=False, special=True) for p in model.pieces if p.type in (2, 3)])
+    theirs.add_special_tokens([
+        AddedToken(p.piece, normalized=False, special=True) for p in model.pieces if p.type in (2, 3)])
     theirs.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     return theirs
 
@@ -80,7 +89,8 @@ def beside_json(model, folder, rng, count):
     theirs, path = hugging_face(model, prefix), os.path.join(folder, "theirs.json")
     theirs.save(path)
     ours = text.opened(path)
-    encode, decode = (lambda t: lambda x: t.encode(x, add_special_tokens=False).ids), (lambda t: lambda ids: t.decode(ids, skip_special_tokens=False))
+    encode, decode = (lambda t: lambda x: t.encode(x, add_special_tokens=False).ids), (
+        lambda t: lambda ids: t.decode(ids, skip_special_tokens=False))
     wrong = compare(ours, encode(theirs), decode(theirs), rng, count)
     if wrong:
         return f"{prefix}: {wrong}"
@@ -98,7 +108,8 @@ def beside_saved(path, folder, rng, count):
     theirs, again = Tokenizer.from_file(os.path.join(saved, "tokenizer.json")), text.opened(saved)
     if tarn.call("tokenizer_hash", ours.handle) != tarn.call("tokenizer_hash", again.handle):
         return "saved and opened it is another tokenizer"
-    return compare(ours, lambda x: theirs.encode(x, add_special_tokens=False).ids, lambda ids: theirs.decode(ids, skip_special_tokens=False), rng, count)
+    return compare(ours, lambda x: theirs.encode(x, add_special_tokens=False).ids,
+                   lambda ids: theirs.decode(ids, skip_special_tokens=False), rng, count)
 
 
 def streamed(ours, ids):
@@ -106,14 +117,16 @@ def streamed(ours, ids):
     length, parts = c.c_size_t(), []
     stream = tarn.call("text_stream_new_sized", ours.handle, None, 0)
     for i in list(ids) + [None]:
-        result = tarn.call("text_stream_end", stream, c.byref(length)) if i is None else tarn.call("text_stream_push", stream, i, c.byref(length))
+        result = tarn.call("text_stream_end", stream, c.byref(length)) if i is None else tarn.call(
+            "text_stream_push", stream, i, c.byref(length))
         parts.append(c.string_at(result, length.value).decode())
     tarn.call("text_stream_free", stream)
     return parts
 
 
 def check_stream(folder, rng):
-    """Bytes come out as Python decodes them; those of a text when Python's incremental decoder gives them, one character at a time."""
+    """Bytes come out as Python decodes them; those of a text when Python's incremental decoder gives them, one
+    character at a time."""
     ours = text.Ours(tarn.call("tokenizer_bytes"))
     for _ in range(2000):
         whole = "".join(rng.choices(["é", "日", "🦙", "x"], k=rng.randrange(6))).encode()
@@ -127,7 +140,8 @@ def check_stream(folder, rng):
     return ""
 
 
-# ---- models ----------------------------------------------------------------------------------------------------------------------------
+# ---- models ----------------------------------------------------------------------------------------------------------
+# ------------------
 
 
 def train(folder, rng):
@@ -135,10 +149,11 @@ def train(folder, rng):
     written = io.BytesIO()
     sentences = [line or "x" for line in text.corpus(rng, 400)]
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(sentences), model_writer=written, model_type="bpe", vocab_size=rng.randrange(330, 420), byte_fallback=True, character_coverage=1.0,
-        normalization_rule_name="identity", add_dummy_prefix=rng.random() < 0.7, remove_extra_whitespaces=rng.random() < 0.5, hard_vocab_limit=False,
-        allow_whitespace_only_pieces=rng.random() < 0.5, split_by_whitespace=rng.random() < 0.7, user_defined_symbols=["<tag>", "abc"] if rng.random() < 0.4 else [],
-        minloglevel=2)
+        sentence_iterator=iter(sentences), model_writer=written, model_type="bpe", vocab_size=rng.randrange(330, 420),
+        byte_fallback=True, character_coverage=1.0, normalization_rule_name="identity", add_dummy_prefix=rng.random()
+        < 0.7, remove_extra_whitespaces=rng.random() < 0.5, hard_vocab_limit=False,
+        allow_whitespace_only_pieces=rng.random() < 0.5, split_by_whitespace=rng.random() < 0.7,
+        user_defined_symbols=["<tag>", "abc"] if rng.random() < 0.4 else [], minloglevel=2)
     path = os.path.join(folder, "tokenizer.model")
     with open(path, "wb") as file:
         file.write(written.getvalue())
@@ -163,7 +178,8 @@ def check_trained(folder, rng):
 def check_stories(folder, rng):
     path = text.data("stories260K")
     path = path and os.path.join(path, "tok512.model")
-    return path and (beside_package(path, rng, 2000) or beside_saved(path, folder, rng, 1000) or beside_json(parsed(path), folder, rng, 1000))
+    return path and (beside_package(path, rng, 2000) or beside_saved(path, folder, rng, 1000) or
+                     beside_json(parsed(path), folder, rng, 1000))
 
 
 def llama(folder):
@@ -189,7 +205,8 @@ def check_llama(folder, rng):
     if not path:
         return None
     own = os.path.join(folder, "llama.model")
-    wrong = beside_package(own, rng, TEXTS) or beside_json(model, folder, rng, TEXTS // 4) or beside_saved(own, folder, rng, TEXTS // 4)
+    wrong = beside_package(own, rng, TEXTS) or beside_json(model, folder, rng, TEXTS // 4) or beside_saved(
+        own, folder, rng, TEXTS // 4)
     if wrong:
         return wrong
     ours, other = text.opened(path), text.opened(own)

@@ -1,6 +1,6 @@
-"""ResNet-20 with weights trained by others, on 1,000 images of CIFAR-10: the file as it is, loaded by name in tarn and written out in torch by hand.
-Image by image tarn gives torch's class, and logits that are no further from torch's in f64 than twice torch's in f32, plus 1e-5 (TARN_TEST_DATA names a
-folder that holds cifar10/ and resnet20/)."""
+"""ResNet-20 with weights trained by others, on 1,000 images of CIFAR-10: the file as it is, loaded by name in tarn and
+written out in torch by hand. Image by image tarn gives torch's class, and logits that are no further from torch's in
+f64 than twice torch's in f32, plus 1e-5 (TARN_TEST_DATA names a folder that holds cifar10/ and resnet20/)."""
 import ctypes as c
 import json
 import os
@@ -23,7 +23,8 @@ class LoadOptions(c.Structure):
 def paths():
     """(images, weights), or None."""
     folder = os.environ.get("TARN_TEST_DATA", "")
-    found = os.path.join(folder, "cifar10", "test_first1000.bin"), os.path.join(folder, "resnet20", "resnet20.safetensors")
+    found = os.path.join(folder, "cifar10", "test_first1000.bin"), os.path.join(folder, "resnet20",
+                                                                                "resnet20.safetensors")
     return found if folder and all(os.path.exists(path) for path in found) else None
 
 
@@ -40,20 +41,25 @@ def read_weights(path):
     with open(path, "rb") as file:
         head = json.loads(file.read(int.from_bytes(file.read(8), "little")))
         data = file.read()
-    return {name: torch.frombuffer(bytearray(data[slice(*entry["data_offsets"])]), dtype=torch.float32).reshape(entry["shape"])
-            for name, entry in head.items() if name != "__metadata__"}
+    return {
+        name: torch.frombuffer(bytearray(data[slice(*entry["data_offsets"])]),
+                               dtype=torch.float32).reshape(entry["shape"]) for name, entry in head.items()
+        if name != "__metadata__"}
 
 
-# ---- torch --------------------------------------------------------------------------------------------------------------------------------
+# ---- torch -----------------------------------------------------------------------------------------------------------
+# ---------------------
 
 
 def conv_norm(w, x, conv, norm, stride=1):
     x = functional.conv2d(x, w[f"{conv}.weight"], stride=stride, padding=1)
-    return functional.batch_norm(x, *(w[f"{norm}.{name}"] for name in ("running_mean", "running_var", "weight", "bias")))
+    return functional.batch_norm(x,
+                                 *(w[f"{norm}.{name}"] for name in ("running_mean", "running_var", "weight", "bias")))
 
 
 def block(w, x, name, stride):
-    """The shortcut of a block that halves the image: every second pixel, with as many channels of zeros on either side as are missing."""
+    """The shortcut of a block that halves the image: every second pixel, with as many channels of zeros on either side
+    as are missing."""
     body = conv_norm(w, conv_norm(w, x, f"{name}.conv1", f"{name}.bn1", stride).relu(), f"{name}.conv2", f"{name}.bn2")
     missing = body.shape[1] - x.shape[1]
     return (body + functional.pad(x[:, :, ::stride, ::stride], (0, 0, 0, 0, missing // 2, missing // 2))).relu()
@@ -68,7 +74,8 @@ def torch_logits(weights, x, dtype):
     return functional.linear(x.mean((2, 3)), w["linear.weight"], w["linear.bias"]).double()
 
 
-# ---- tarn ---------------------------------------------------------------------------------------------------------------------------------
+# ---- tarn ------------------------------------------------------------------------------------------------------------
+# ---------------------
 
 
 def tarn_logits(path, x):
@@ -82,16 +89,19 @@ def tarn_logits(path, x):
     return torch.cat(parts)
 
 
-# ---- both -----------------------------------------------------------------------------------------------------------------------------------
+# ---- both ------------------------------------------------------------------------------------------------------------
+# -----------------------
 
 
 def judge(ours, theirs, exact, labels):
     far, bar = (ours - exact).abs().max().item(), 2 * (theirs - exact).abs().max().item() + 1e-5
     other = (ours.argmax(1) != exact.argmax(1)).nonzero().flatten().tolist()
     right = (ours.argmax(1) == labels).sum().item()
-    return [compare.Verdict(far <= bar, far, bar, "abs", f"logits are {far:.2g} from torch's in f64, {bar:.2g} at most are wanted"),
-            compare.Verdict(not other, text=f"images of another class than torch's: {other}"),
-            compare.Verdict(right == RIGHT, text=f"{right} of {IMAGES} are right, {RIGHT} are wanted")]
+    return [
+        compare.Verdict(far <= bar, far, bar, "abs",
+                        f"logits are {far:.2g} from torch's in f64, {bar:.2g} at most are wanted"),
+        compare.Verdict(not other, text=f"images of another class than torch's: {other}"),
+        compare.Verdict(right == RIGHT, text=f"{right} of {IMAGES} are right, {RIGHT} are wanted")]
 
 
 def run(_seed):

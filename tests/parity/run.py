@@ -1,10 +1,11 @@
-"""Compares every operation of tarn, forward and every gradient, with torch in f64, layers, training, and files read with NumPy:
+"""Compares every operation of tarn, forward and every gradient, with torch in f64, layers, training, and files read
+with NumPy:
 
     run.py [--seed N] [--only OP[,OP]] [--cases N] …
 
-The library is asked for its operations; one that no table knows is a failure. TARN_LIBRARY names libtarn.so. Values, shapes and layouts
-are drawn from a seed that is new in every run and printed (TARN_PARITY_SEED or --seed fixes it); with the same seed --only repeats exactly
-what the whole run did for that operation."""
+The library is asked for its operations; one that no table knows is a failure. TARN_LIBRARY names libtarn.so. Values,
+shapes and layouts are drawn from a seed that is new in every run and printed (TARN_PARITY_SEED or --seed fixes it);
+with the same seed --only repeats exactly what the whole run did for that operation."""
 import argparse
 import importlib
 import importlib.util
@@ -238,9 +239,11 @@ def run_lora(options):
 
 
 def run_llama_cpp(options):
-    """GGUF files of tarn's in llama.cpp, where it is: it takes minutes to build, so scripts/parity installs it only when asked to."""
+    """GGUF files of tarn's in llama.cpp, where it is: it takes minutes to build, so scripts/parity installs it only
+    when asked to."""
     if not importlib.util.find_spec("llama_cpp"):
-        return skipped("llama_cpp", "there is no Python package llama_cpp; TARN_TEST_LLAMA_CPP=1 scripts/parity brings it")
+        return skipped("llama_cpp",
+                       "there is no Python package llama_cpp; TARN_TEST_LLAMA_CPP=1 scripts/parity brings it")
     return run_verdicts("llama_cpp", importlib.import_module("llama_cpp_files").run, options)
 
 
@@ -264,7 +267,8 @@ def run_networks(options):
     tally, training_networks = Tally(), importlib.import_module("training_networks")
     for recipe in training_networks.RECIPES:
         try:
-            verdicts, judged = training_networks.compare_training(recipe, zlib.crc32(f"{options.seed}/{recipe}".encode()))
+            verdicts, judged = training_networks.compare_training(recipe,
+                                                                  zlib.crc32(f"{options.seed}/{recipe}".encode()))
         except tarn.Error as error:
             verdicts, judged = [cases.compare.Verdict(False, text=f"tarn: {error}")], True
         wrong = [v.text for v in verdicts if not v.good]
@@ -299,15 +303,18 @@ def run_mnist(options):
 
 
 # What is compared beside operations.
-EXTRAS = {"training": run_training, "networks": run_networks, "conv_sums": run_conv_sums, "layers": run_layers, "resnet20": run_resnet20, "formats": run_formats, "gguf": run_gguf, "data": run_data,
-          "events": run_events, "images": run_images, "text": run_text, "pieces": run_pieces, "chat": run_chat, "chats": run_chats, "gpt2": run_gpt2, "llama": run_llama,
-          "lora": run_lora, "generate": run_generate,
-          "training_gpt2": run_training_gpt2, "curves_gpt2": run_curves_gpt2, "llama_cpp": run_llama_cpp, "mnist": run_mnist}
+EXTRAS = {
+    "training": run_training, "networks": run_networks, "conv_sums": run_conv_sums, "layers": run_layers,
+    "resnet20": run_resnet20, "formats": run_formats, "gguf": run_gguf, "data": run_data, "events": run_events,
+    "images": run_images, "text": run_text, "pieces": run_pieces, "chat": run_chat, "chats": run_chats,
+    "gpt2": run_gpt2, "llama": run_llama, "lora": run_lora, "generate": run_generate,
+    "training_gpt2": run_training_gpt2, "curves_gpt2": run_curves_gpt2, "llama_cpp": run_llama_cpp, "mnist": run_mnist}
 LONG = {"llama_cpp", "mnist"}  # only where asked for, by --only or TARN_TEST_LONG
 
 
 def run_extra(name, options):
-    """A comparison that needs more packages than torch. Where a device is, they cannot always be had: there, and only there, one counts as skipped."""
+    """A comparison that needs more packages than torch. Where a device is, they cannot always be had: there, and only
+    there, one counts as skipped."""
     try:
         return EXTRAS[name](options)
     except ModuleNotFoundError as error:
@@ -327,12 +334,17 @@ def extras_of(options):
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=int(os.environ.get("TARN_PARITY_SEED") or random.SystemRandom().randrange(1 << 31)))
-    parser.add_argument("--only", default="", help=f"operations to run, and of {', '.join(EXTRAS)}, separated by commas")
-    parser.add_argument("--cases", type=int, default=10, help="random shapes for each operation and dtype, on top of the listed ones")
-    parser.add_argument("--most", type=int, default=0, help="cases of each operation at most, drawn from all of them; 0 for all")
+    parser.add_argument("--seed", type=int,
+                        default=int(os.environ.get("TARN_PARITY_SEED") or random.SystemRandom().randrange(1 << 31)))
+    parser.add_argument("--only", default="",
+                        help=f"operations to run, and of {', '.join(EXTRAS)}, separated by commas")
+    parser.add_argument("--cases", type=int, default=10,
+                        help="random shapes for each operation and dtype, on top of the listed ones")
+    parser.add_argument("--most", type=int, default=0,
+                        help="cases of each operation at most, drawn from all of them; 0 for all")
     parser.add_argument("--extras", default="", help="of what is compared beside operations, only these")
-    parser.add_argument("--part", default="0/1", help="I/N: every N-th of all that would be run, from the I-th on; parts run beside each other")
+    parser.add_argument("--part", default="0/1",
+                        help="I/N: every N-th of all that would be run, from the I-th on; parts run beside each other")
     parser.add_argument("--device", default="cpu", help="cpu, mirror:0, cuda, opencl …")
     parser.add_argument("--layout", default="", help="only cases whose inputs all have this layout")
     parser.add_argument("--show", type=int, default=SHOWN, help="how many failures to print for each operation")
@@ -344,7 +356,10 @@ def main():
     torch.set_num_threads(1)  # small tensors: threads would only wait for each other
     tarn.use_device(options.device)
     version = tarn.call("version").decode()
-    print(f"tarn {version} on {options.device} ({tarn.device_description()}) against torch {torch.__version__} in f64, seed {options.seed}", flush=True)
+    print(
+        f"tarn {version} on {options.device} ({tarn.device_description()}) against torch {torch.__version__} in f64, "
+        f"seed {options.seed}",
+        flush=True)
     table = {name: make for module in TABLES for name, make in module.OPS.items()}
     infos = {info.name.decode(): info for info in tarn.operations()}
     chosen = [name for name in options.only.split(",") if name not in EXTRAS] if options.only else list(infos)
@@ -352,7 +367,8 @@ def main():
     part, parts = (int(number) for number in options.part.split("/"))
     for name in chosen[part::parts]:
         if name not in infos or name not in table:
-            print(f"FAIL {name}: {'tarn has no such operation' if name not in infos else 'the comparison does not know this operation'}")
+            unknown = "the comparison does not know" if name in infos else "tarn does not have"
+            print(f"FAIL {name}: {unknown} this operation")
             strangers += 1
             continue
         tallies.append(run_operation(infos[name], table[name], options))

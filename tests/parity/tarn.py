@@ -1,5 +1,5 @@
-"""The part of tarn's public interface that the comparison needs, through ctypes. Tensors go in and come back as torch tensors of the same
-dtype, bit for bit. Errors are exceptions."""
+"""The part of tarn's public interface that the comparison needs, through ctypes. Tensors go in and come back as torch
+tensors of the same dtype, bit for bit. Errors are exceptions."""
 import contextlib
 import ctypes as c
 import os
@@ -41,17 +41,19 @@ class Device(c.Structure):
 
 
 class DeviceInfo(c.Structure):
-    _fields_ = [("name", c.c_char * 32), ("description", c.c_char * 128), ("detail", c.c_char * 128), ("memory_total", c.c_int64),
-                ("memory_free", c.c_int64), ("type", c.c_char * 16), ("vendor", c.c_char * 64)]
+    _fields_ = [("name", c.c_char * 32), ("description", c.c_char * 128), ("detail", c.c_char * 128),
+                ("memory_total", c.c_int64), ("memory_free", c.c_int64), ("type", c.c_char * 16),
+                ("vendor", c.c_char * 64)]
 
 
 class Attribute(c.Structure):
-    _fields_ = [("name", c.c_char_p), ("number", c.c_double), ("integer", c.c_int64), ("list", c.c_int64 * MAX_RANK), ("count", c.c_int)]
+    _fields_ = [("name", c.c_char_p), ("number", c.c_double), ("integer", c.c_int64), ("list", c.c_int64 * MAX_RANK),
+                ("count", c.c_int)]
 
 
 class OpInfo(c.Structure):
-    _fields_ = [("name", c.c_char_p), ("attributes", c.c_char_p), ("min_inputs", c.c_int), ("max_inputs", c.c_int), ("outputs", c.c_int),
-                ("differentiable", c.c_bool)]
+    _fields_ = [("name", c.c_char_p), ("attributes", c.c_char_p), ("min_inputs", c.c_int), ("max_inputs", c.c_int),
+                ("outputs", c.c_int), ("differentiable", c.c_bool)]
 
 
 class Array(c.Structure):
@@ -67,17 +69,18 @@ class NormOptions(c.Structure):
 
 
 class Conv2dOptions(c.Structure):
-    _fields_ = [("kernel", c.c_int64 * 2), ("stride", c.c_int64 * 2), ("padding", c.c_int64 * 2), ("dilation", c.c_int64 * 2),
-                ("groups", c.c_int64), ("no_bias", c.c_bool), ("dtype", c.c_int)]
+    _fields_ = [("kernel", c.c_int64 * 2), ("stride", c.c_int64 * 2), ("padding", c.c_int64 * 2),
+                ("dilation", c.c_int64 * 2), ("groups", c.c_int64), ("no_bias", c.c_bool), ("dtype", c.c_int)]
 
 
 class Pool2dOptions(c.Structure):
-    _fields_ = [("kernel", c.c_int64 * 2), ("stride", c.c_int64 * 2), ("padding", c.c_int64 * 2), ("dilation", c.c_int64 * 2),
-                ("ceil_mode", c.c_bool), ("exclude_padding", c.c_bool)]
+    _fields_ = [("kernel", c.c_int64 * 2), ("stride", c.c_int64 * 2), ("padding", c.c_int64 * 2),
+                ("dilation", c.c_int64 * 2), ("ceil_mode", c.c_bool), ("exclude_padding", c.c_bool)]
 
 
 class Batchnorm2dOptions(c.Structure):
-    _fields_ = [("momentum", c.c_double), ("epsilon", c.c_double), ("no_affine", c.c_bool), ("no_tracking", c.c_bool), ("dtype", c.c_int)]
+    _fields_ = [("momentum", c.c_double), ("epsilon", c.c_double), ("no_affine", c.c_bool), ("no_tracking", c.c_bool),
+                ("dtype", c.c_int)]
 
 
 class EmbeddingOptions(c.Structure):
@@ -85,17 +88,22 @@ class EmbeddingOptions(c.Structure):
 
 
 class Gpt2Config(c.Structure):
-    _fields_ = [(name, c.c_int64) for name in ("vocab_size", "context", "layers", "heads", "hidden_size", "ffn_size")] + [
-        (name, c.c_double) for name in ("dropout", "attention_dropout", "embedding_dropout", "epsilon")] + [
-        ("dtype", c.c_int), ("has_eos", c.c_bool), ("eos", c.c_int64), ("recompute", c.c_int), ("untie_embeddings", c.c_bool)]
+    _fields_ = [
+        (name, c.c_int64) for name in ("vocab_size", "context", "layers", "heads", "hidden_size", "ffn_size")] + [
+            (name, c.c_double) for name in ("dropout", "attention_dropout", "embedding_dropout", "epsilon")] + [
+                ("dtype", c.c_int), ("has_eos", c.c_bool), ("eos", c.c_int64), ("recompute", c.c_int),
+                ("untie_embeddings", c.c_bool)]
 
 
 class LlamaConfig(c.Structure):
-    _fields_ = [(name, c.c_int64) for name in ("vocab_size", "context", "layers", "heads", "hidden_size", "ffn_size", "kv_heads", "head_dim")] + [
-        ("epsilon", c.c_double), ("rope_theta", c.c_double), ("rope_scaling", c.c_int), ("rope_factor", c.c_double), ("rope_low_freq_factor", c.c_double),
-        ("rope_high_freq_factor", c.c_double), ("rope_original_context", c.c_int64), ("qkv_bias", c.c_bool), ("qk_norm", c.c_bool),
-        ("tie_embeddings", c.c_bool), ("arch", c.c_char_p), ("dtype", c.c_int), ("has_bos", c.c_bool), ("bos", c.c_int64),
-        ("eos_count", c.c_int), ("eos", c.c_int64 * 8), ("recompute", c.c_int)]
+    _fields_ = [
+        (name, c.c_int64)
+        for name in ("vocab_size", "context", "layers", "heads", "hidden_size", "ffn_size", "kv_heads", "head_dim")] + [
+            ("epsilon", c.c_double), ("rope_theta", c.c_double), ("rope_scaling", c.c_int), ("rope_factor", c.c_double),
+            ("rope_low_freq_factor", c.c_double), ("rope_high_freq_factor", c.c_double),
+            ("rope_original_context", c.c_int64), ("qkv_bias", c.c_bool), ("qk_norm", c.c_bool),
+            ("tie_embeddings", c.c_bool), ("arch", c.c_char_p), ("dtype", c.c_int), ("has_bos", c.c_bool),
+            ("bos", c.c_int64), ("eos_count", c.c_int), ("eos", c.c_int64 * 8), ("recompute", c.c_int)]
 
 
 class ModelOpenOptions(c.Structure):
@@ -103,24 +111,27 @@ class ModelOpenOptions(c.Structure):
 
 
 class GenerateOptions(c.Structure):
-    _fields_ = [("max_tokens", c.c_int64), ("temperature", c.c_double), ("top_k", c.c_int64), ("top_p", c.c_double), ("seed", c.c_uint64),
-                ("stop", c.POINTER(c.c_int32)), ("stop_count", c.c_int), ("ignore_eos", c.c_bool), ("on_token", c.c_void_p), ("ctx", c.c_void_p),
-                ("min_p", c.c_double), ("repeat_penalty", c.c_double), ("repeat_last_n", c.c_int64), ("stop_strings", c.POINTER(c.c_char_p)),
-                ("stop_string_count", c.c_int), ("logprobs", c.c_bool), ("top_logprobs", c.c_int)]
+    _fields_ = [("max_tokens", c.c_int64), ("temperature", c.c_double), ("top_k", c.c_int64), ("top_p", c.c_double),
+                ("seed", c.c_uint64), ("stop", c.POINTER(c.c_int32)), ("stop_count", c.c_int), ("ignore_eos", c.c_bool),
+                ("on_token", c.c_void_p), ("ctx", c.c_void_p), ("min_p", c.c_double), ("repeat_penalty", c.c_double),
+                ("repeat_last_n", c.c_int64), ("stop_strings", c.POINTER(c.c_char_p)), ("stop_string_count", c.c_int),
+                ("logprobs", c.c_bool), ("top_logprobs", c.c_int)]
 
 
 class SamplerOptions(c.Structure):
-    _fields_ = [("temperature", c.c_double), ("top_k", c.c_int64), ("top_p", c.c_double), ("seed", c.c_uint64), ("min_p", c.c_double),
-                ("repeat_penalty", c.c_double), ("repeat_last_n", c.c_int64)]
+    _fields_ = [("temperature", c.c_double), ("top_k", c.c_int64), ("top_p", c.c_double), ("seed", c.c_uint64),
+                ("min_p", c.c_double), ("repeat_penalty", c.c_double), ("repeat_last_n", c.c_int64)]
 
 
 class GeneratorOptions(c.Structure):
-    _fields_ = [("sequences", c.c_int64), ("context", c.c_int64), ("kv_type", c.c_int), ("prefill_chunk", c.c_int64), ("dtype", c.c_int)]
+    _fields_ = [("sequences", c.c_int64), ("context", c.c_int64), ("kv_type", c.c_int), ("prefill_chunk", c.c_int64),
+                ("dtype", c.c_int)]
 
 
 class Output(c.Structure):
-    _fields_ = [("sequence", c.c_int64), ("token", c.c_int32), ("text", c.c_void_p), ("length", c.c_size_t), ("finish_reason", c.c_int), ("logprob", c.c_double),
-                ("top_logprobs", c.c_void_p), ("top_logprob_count", c.c_int)]
+    _fields_ = [("sequence", c.c_int64), ("token", c.c_int32), ("text", c.c_void_p), ("length", c.c_size_t),
+                ("finish_reason", c.c_int), ("logprob", c.c_double), ("top_logprobs", c.c_void_p),
+                ("top_logprob_count", c.c_int)]
 
 
 class ParameterGroup(c.Structure):
@@ -131,28 +142,31 @@ GROUPS = [("groups", c.POINTER(ParameterGroup)), ("group_count", c.c_int)]
 
 
 class SgdOptions(c.Structure):
-    _fields_ = [("lr", c.c_float), ("momentum", c.c_float), ("dampening", c.c_float), ("weight_decay", c.c_float), ("nesterov", c.c_bool)] + GROUPS
+    _fields_ = [("lr", c.c_float), ("momentum", c.c_float), ("dampening", c.c_float), ("weight_decay", c.c_float),
+                ("nesterov", c.c_bool)] + GROUPS
 
 
 class AdamOptions(c.Structure):
-    _fields_ = [("lr", c.c_float), ("beta1", c.c_float), ("beta2", c.c_float), ("epsilon", c.c_float), ("weight_decay", c.c_float)] + GROUPS
+    _fields_ = [("lr", c.c_float), ("beta1", c.c_float), ("beta2", c.c_float), ("epsilon", c.c_float),
+                ("weight_decay", c.c_float)] + GROUPS
 
 
 class AdamwOptions(c.Structure):
-    _fields_ = [("lr", c.c_float), ("beta1", c.c_float), ("beta2", c.c_float), ("epsilon", c.c_float), ("weight_decay", c.c_float),
-                ("decay_all", c.c_bool)] + GROUPS
+    _fields_ = [("lr", c.c_float), ("beta1", c.c_float), ("beta2", c.c_float), ("epsilon", c.c_float),
+                ("weight_decay", c.c_float), ("decay_all", c.c_bool)] + GROUPS
 
 
 class Schedule(c.Structure):
-    _fields_ = [("kind", c.c_int), ("warmup_steps", c.c_int64), ("total_steps", c.c_int64), ("final_factor", c.c_double),
-                ("step_size", c.c_int64), ("gamma", c.c_double)]
+    _fields_ = [("kind", c.c_int), ("warmup_steps", c.c_int64), ("total_steps", c.c_int64),
+                ("final_factor", c.c_double), ("step_size", c.c_int64), ("gamma", c.c_double)]
 
 
 class LoaderOptions(c.Structure):
-    _fields_ = [("batch_size", c.c_int64), ("shuffle", c.c_bool), ("drop_last", c.c_bool), ("seed", c.c_uint64), ("workers", c.c_int),
-                ("prefetch", c.c_int), ("device", Device), ("crop_padding", c.c_int), ("flip", c.c_bool), ("augment", c.c_void_p),
-                ("augment_ctx", c.c_void_p), ("normalize", c.c_bool), ("scale", c.c_float), ("mean", c.POINTER(c.c_float)),
-                ("std", c.POINTER(c.c_float)), ("channels", c.c_int)]
+    _fields_ = [("batch_size", c.c_int64), ("shuffle", c.c_bool), ("drop_last", c.c_bool), ("seed", c.c_uint64),
+                ("workers", c.c_int), ("prefetch", c.c_int), ("device", Device), ("crop_padding", c.c_int),
+                ("flip", c.c_bool), ("augment", c.c_void_p), ("augment_ctx", c.c_void_p), ("normalize", c.c_bool),
+                ("scale", c.c_float), ("mean", c.POINTER(c.c_float)), ("std", c.POINTER(c.c_float)),
+                ("channels", c.c_int)]
 
 
 class EncodeOptions(c.Structure):
@@ -160,13 +174,13 @@ class EncodeOptions(c.Structure):
 
 
 class ChatDatasetOptions(c.Structure):
-    _fields_ = [("path", c.c_char_p), ("tokenizer", c.c_void_p), ("template_name", c.c_char_p), ("val_path", c.c_char_p), ("val_fraction", c.c_double),
-                ("context", c.c_int64), ("seed", c.c_uint64)]
+    _fields_ = [("path", c.c_char_p), ("tokenizer", c.c_void_p), ("template_name", c.c_char_p),
+                ("val_path", c.c_char_p), ("val_fraction", c.c_double), ("context", c.c_int64), ("seed", c.c_uint64)]
 
 
 class ChatDatasetCounts(c.Structure):
-    _fields_ = [("documents", c.c_int64 * 2), ("tokens", c.c_int64 * 2), ("completion_tokens", c.c_int64 * 2), ("rows", c.c_int64 * 2), ("truncated", c.c_int64),
-                ("hash", c.c_uint64)]
+    _fields_ = [("documents", c.c_int64 * 2), ("tokens", c.c_int64 * 2), ("completion_tokens", c.c_int64 * 2),
+                ("rows", c.c_int64 * 2), ("truncated", c.c_int64), ("hash", c.c_uint64)]
 
 
 class ChatDatasetRows(c.Structure):
@@ -174,14 +188,15 @@ class ChatDatasetRows(c.Structure):
 
 
 class BpeOptions(c.Structure):
-    _fields_ = [("special", c.POINTER(c.c_char_p)), ("special_count", c.c_int), ("pattern", c.c_char_p), ("min_frequency", c.c_int64),
-                ("ties", c.c_int), ("no_special", c.c_bool)]
+    _fields_ = [("special", c.POINTER(c.c_char_p)), ("special_count", c.c_int), ("pattern", c.c_char_p),
+                ("min_frequency", c.c_int64), ("ties", c.c_int), ("no_special", c.c_bool)]
 
 
 class Counters(c.Structure):
-    _fields_ = [("kernels", c.c_int64), ("kernels_on", c.c_int64 * 8)] + [(name, c.c_int64) for name in (
-        "fallbacks", "uploads", "downloads", "peer_copies", "upload_bytes", "download_bytes", "peer_bytes", "layout_copies", "allocations",
-        "system_allocations")]
+    _fields_ = [("kernels", c.c_int64), ("kernels_on", c.c_int64 * 8)] + [
+        (name, c.c_int64)
+        for name in ("fallbacks", "uploads", "downloads", "peer_copies", "upload_bytes", "download_bytes", "peer_bytes",
+                     "layout_copies", "allocations", "system_allocations")]
 
 
 POINTER, TENSORS = c.c_void_p, c.POINTER(c.c_void_p)
@@ -189,152 +204,129 @@ STEP = c.CFUNCTYPE(c.c_bool, c.c_void_p)
 
 # name: (result, arguments)
 FUNCTIONS = {
-    "version": (c.c_char_p, []),
-    "failed": (c.c_bool, []),
-    "error": (c.c_char_p, []),
-    "error_code": (c.c_int, []),
-    "clear_error": (None, []),
-    "set_threads": (c.c_bool, [c.c_int]),
-    "device_parse": (Device, [c.c_char_p]),
-    "device_query": (c.c_bool, [Device, c.POINTER(DeviceInfo)]),
-    "seed": (None, [c.c_uint64]),
-    "stats": (Counters, []),
-    "scope_open": (POINTER, []),
-    "scope_close": (None, [POINTER]),
-    "from": (POINTER, [POINTER, Shape, c.c_int, Device]),
-    "scalar": (POINTER, [c.c_double]),
-    "shape_of": (Shape, [POINTER]),
-    "stride_of": (c.c_int64, [POINTER, c.c_int]),
-    "dtype_of": (c.c_int, [POINTER]),
-    "read": (c.c_bool, [POINTER, POINTER, c.c_size_t]),
-    "write": (c.c_bool, [POINTER, POINTER, c.c_size_t]),
-    "copy": (c.c_bool, [POINTER, POINTER]),
-    "permute": (POINTER, [POINTER, Axes]),
-    "shrink": (POINTER, [POINTER, Shape, Shape]),
-    "stride": (POINTER, [POINTER, Shape]),
-    "expand": (POINTER, [POINTER, Shape]),
-    "flip": (POINTER, [POINTER, Axes]),
-    "requires_grad": (POINTER, [POINTER, c.c_bool]),
-    "backward_from_sized": (c.c_bool, [POINTER, POINTER, POINTER, c.c_size_t]),
-    "grad": (POINTER, [POINTER]),
-    "no_grad_open": (None, []),
-    "no_grad_close": (None, []),
-    "set_tf32": (None, [c.c_bool]),
-    "graph_capture": (POINTER, [Device, STEP, POINTER]),
-    "graph_run": (c.c_bool, [POINTER]),
-    "graph_free": (None, [POINTER]),
-    "op_count": (c.c_int, []),
-    "op_at": (c.c_bool, [c.c_int, c.POINTER(OpInfo)]),
-    "apply": (c.c_bool, [c.c_char_p, TENSORS, c.c_int, c.POINTER(Attribute), c.c_int, TENSORS, c.c_int]),
-    "linear_with_sized": (POINTER, [c.c_int64, c.c_int64, Device, c.POINTER(LinearOptions), c.c_size_t]),
-    "layernorm_layer_with_sized": (POINTER, [c.c_int64, Device, c.POINTER(NormOptions), c.c_size_t]),
-    "rmsnorm_layer_with_sized": (POINTER, [c.c_int64, Device, c.POINTER(NormOptions), c.c_size_t]),
-    "embedding_layer_with_sized": (POINTER, [c.c_int64, c.c_int64, Device, c.POINTER(EmbeddingOptions), c.c_size_t]),
-    "conv2d_layer_with_sized": (POINTER, [c.c_int64, c.c_int64, Device, c.POINTER(Conv2dOptions), c.c_size_t]),
-    "max_pool2d_layer_sized": (POINTER, [c.POINTER(Pool2dOptions), c.c_size_t]),
-    "avg_pool2d_layer_sized": (POINTER, [c.POINTER(Pool2dOptions), c.c_size_t]),
-    "global_avg_pool2d_layer": (POINTER, []),
-    "groupnorm_layer_with_sized": (POINTER, [c.c_int64, c.c_int64, Device, c.POINTER(NormOptions), c.c_size_t]),
-    "batchnorm2d_with_sized": (POINTER, [c.c_int64, Device, c.POINTER(Batchnorm2dOptions), c.c_size_t]),
-    "dropout_layer": (POINTER, [c.c_double]),
-    "flatten": (POINTER, [c.c_int]),
-    "residual": (POINTER, [POINTER, POINTER]),
-    "activation": (POINTER, [c.c_int]),
-    "sequential_from": (POINTER, [TENSORS, c.c_int]),
-    "forward": (POINTER, [POINTER, POINTER]),
-    "module_parameter_count": (c.c_int, [POINTER]),
-    "module_parameter": (POINTER, [POINTER, c.c_int]),
-    "module_parameter_name": (c.c_char_p, [POINTER, c.c_int]),
-    "module_buffer_count": (c.c_int, [POINTER]),
-    "module_buffer": (POINTER, [POINTER, c.c_int]),
-    "module_buffer_name": (c.c_char_p, [POINTER, c.c_int]),
-    "module_train": (c.c_bool, [POINTER, c.c_bool]),
-    "module_save": (c.c_bool, [POINTER, c.c_char_p]),
-    "module_load_sized": (c.c_bool, [POINTER, c.c_char_p, POINTER, c.c_size_t]),
-    "module_free": (None, [POINTER]),
-    "model_resnet20": (POINTER, [c.c_int64, Device]),
-    "safetensors_open": (POINTER, [c.c_char_p]),
-    "safetensors_close": (None, [POINTER]),
-    "safetensors_count": (c.c_int, [POINTER]),
-    "safetensors_name": (c.c_char_p, [POINTER, c.c_int]),
-    "safetensors_read": (POINTER, [POINTER, c.c_char_p, Device]),
-    "safetensors_metadata": (c.c_char_p, [POINTER, c.c_char_p]),
-    "safetensors_metadata_count": (c.c_int, [POINTER]),
-    "safetensors_create": (POINTER, [c.c_char_p]),
-    "safetensors_add": (c.c_bool, [POINTER, c.c_char_p, POINTER]),
-    "safetensors_add_metadata": (c.c_bool, [POINTER, c.c_char_p, c.c_char_p]),
-    "safetensors_finish": (c.c_bool, [POINTER]),
-    "array_free": (None, [c.POINTER(Array)]),
-    "image_load": (c.c_bool, [c.c_char_p, c.POINTER(Array)]),
-    "image_resize": (c.c_bool, [c.POINTER(Array), c.c_int64, c.c_int64, c.POINTER(Array)]),
-    "image_convert": (c.c_bool, [c.POINTER(Array), c.c_int64, c.POINTER(Array)]),
-    "model_gpt2_sized": (POINTER, [c.POINTER(Gpt2Config), c.c_size_t, Device, c.c_uint64]),
-    "gpt2_config_of_sized": (c.c_bool, [POINTER, c.POINTER(Gpt2Config), c.c_size_t]),
-    "gpt2_loss": (POINTER, [POINTER, POINTER, POINTER]),
-    "model_loss": (POINTER, [POINTER, POINTER, POINTER]),
-    "model_llama_sized": (POINTER, [c.POINTER(LlamaConfig), c.c_size_t, Device, c.c_uint64]),
-    "llama_config_of_sized": (c.c_bool, [POINTER, c.POINTER(LlamaConfig), c.c_size_t]),
-    "model_open_sized": (POINTER, [c.c_char_p, Device, c.POINTER(ModelOpenOptions), c.c_size_t]),
-    "model_write": (c.c_bool, [POINTER, c.c_char_p]),
-    "lora_load": (c.c_bool, [POINTER, c.c_char_p]),
-    "lora_save": (c.c_bool, [POINTER, c.c_char_p, c.c_char_p]),
-    "lora_merge": (c.c_bool, [POINTER]),
-    "generate_sized": (c.c_int64, [POINTER, c.POINTER(c.c_int32), c.c_int64, c.POINTER(c.c_int32), c.POINTER(GenerateOptions), c.c_size_t]),
-    "sampler_new_sized": (POINTER, [c.POINTER(SamplerOptions), c.c_size_t]),
-    "sampler_accept": (c.c_bool, [POINTER, POINTER]),
-    "sampler_sample": (POINTER, [POINTER, POINTER]),
-    "sampler_free": (None, [POINTER]),
-    "token_logprobs": (POINTER, [POINTER, POINTER, c.c_int64]),
-    "generator_new_sized": (POINTER, [POINTER, POINTER, c.POINTER(GeneratorOptions), c.c_size_t]),
-    "generator_prompt_sized": (c.c_bool, [POINTER, c.c_int64, c.POINTER(c.c_int32), c.c_int64, c.POINTER(GenerateOptions), c.c_size_t]),
-    "generator_next_sized": (c.c_bool, [POINTER, c.POINTER(Output), c.c_size_t]),
-    "generator_free": (None, [POINTER]),
-    "sgd_sized": (POINTER, [POINTER, c.POINTER(SgdOptions), c.c_size_t]),
-    "adam_sized": (POINTER, [POINTER, c.POINTER(AdamOptions), c.c_size_t]),
-    "adamw_sized": (POINTER, [POINTER, c.POINTER(AdamwOptions), c.c_size_t]),
-    "optimizer_step": (c.c_bool, [POINTER]),
-    "optimizer_clip_norm": (POINTER, [POINTER, c.c_double]),
-    "optimizer_clip_value": (c.c_bool, [POINTER, c.c_double]),
-    "optimizer_set_schedule": (c.c_bool, [POINTER, c.POINTER(Schedule)]),
-    "optimizer_free": (None, [POINTER]),
-    "array_free": (None, [POINTER]),
-    "npy_load": (c.c_bool, [c.c_char_p, POINTER]),
-    "dataset_csv_sized": (POINTER, [c.c_char_p, POINTER, c.c_size_t]),
-    "dataset_idx": (POINTER, [c.c_char_p, c.c_char_p]),
-    "dataset_mnist": (POINTER, [c.c_char_p, c.c_bool]),
-    "dataset_count": (c.c_int64, [POINTER]),
-    "dataset_field_count": (c.c_int, [POINTER]),
-    "dataset_field": (c.c_bool, [POINTER, c.c_int, POINTER]),
-    "dataset_read": (c.c_bool, [POINTER, c.c_int64, TENSORS]),
-    "dataset_free": (None, [POINTER]),
-    "loader_new_sized": (POINTER, [POINTER, c.POINTER(LoaderOptions), c.c_size_t]),
-    "loader_next": (c.c_bool, [POINTER, TENSORS]),
-    "loader_batches": (c.c_int64, [POINTER]),
-    "loader_free": (None, [POINTER]),
-    "tokenizer_open": (POINTER, [c.c_char_p]),
-    "tokenizer_bytes": (POINTER, []),
-    "tokenizer_characters": (POINTER, [c.c_char_p, c.c_size_t]),
-    "tokenizer_free": (None, [POINTER]),
-    "tokenizer_save": (c.c_bool, [POINTER, c.c_char_p]),
-    "tokenizer_count": (c.c_int64, [POINTER]),
-    "tokenizer_encode_sized": (POINTER, [POINTER, c.c_char_p, c.c_size_t, c.POINTER(EncodeOptions), c.c_size_t, c.POINTER(c.c_int64)]),
-    "tokenizer_decode": (POINTER, [POINTER, c.POINTER(c.c_int32), c.c_int64, c.POINTER(c.c_size_t)]),
-    "tokenizer_release": (None, [POINTER]),
-    "tokenizer_hash": (c.c_uint64, [POINTER]),
-    "text_stream_new_sized": (POINTER, [POINTER, POINTER, c.c_size_t]),
-    "text_stream_push": (POINTER, [POINTER, c.c_int32, c.POINTER(c.c_size_t)]),
-    "text_stream_end": (POINTER, [POINTER, c.POINTER(c.c_size_t)]),
-    "text_stream_free": (None, [POINTER]),
-    "chat_name": (c.c_char_p, [POINTER]),
-    "chat_render": (POINTER, [POINTER, POINTER, c.c_int, c.c_bool, c.POINTER(c.c_size_t)]),
-    "chat_encode": (POINTER, [POINTER, POINTER, c.c_int, c.c_bool, c.POINTER(c.c_int64)]),
-    "tokenizer_set_chat": (c.c_bool, [POINTER, c.c_char_p]),
-    "chat_dataset_open_sized": (POINTER, [c.POINTER(ChatDatasetOptions), c.c_size_t]),
-    "chat_dataset_counts_of": (c.c_bool, [POINTER, c.POINTER(ChatDatasetCounts)]),
-    "chat_dataset_batch": (c.c_bool, [POINTER, c.c_int, c.c_int64, c.c_int64, c.POINTER(ChatDatasetRows)]),
-    "chat_dataset_close": (None, [POINTER]),
-    "bpe_train_sized": (POINTER, [c.POINTER(c.c_char_p), c.POINTER(c.c_size_t), c.c_int, c.c_int64, c.POINTER(BpeOptions), c.c_size_t]),
-}
+    "version": (c.c_char_p, []), "failed": (c.c_bool, []), "error": (c.c_char_p, []), "error_code": (c.c_int, []),
+    "clear_error": (None, []), "set_threads": (c.c_bool, [c.c_int]), "device_parse": (Device, [c.c_char_p]),
+    "device_query": (c.c_bool, [Device, c.POINTER(DeviceInfo)]), "seed": (None, [c.c_uint64]), "stats": (Counters, []),
+    "scope_open": (POINTER, []), "scope_close": (None, [POINTER]), "from": (POINTER, [POINTER, Shape, c.c_int, Device]),
+    "scalar": (POINTER, [c.c_double]), "shape_of": (Shape, [POINTER]), "stride_of": (c.c_int64, [POINTER, c.c_int]),
+    "dtype_of": (c.c_int, [POINTER]), "read": (c.c_bool, [POINTER, POINTER, c.c_size_t
+                                                         ]), "write": (c.c_bool, [POINTER, POINTER, c.c_size_t]),
+    "copy": (c.c_bool, [POINTER, POINTER]), "permute": (POINTER, [POINTER,
+                                                                  Axes]), "shrink": (POINTER, [POINTER, Shape, Shape]),
+    "stride": (POINTER, [POINTER, Shape]), "expand": (POINTER, [POINTER, Shape]), "flip": (POINTER, [POINTER, Axes]),
+    "requires_grad": (POINTER, [POINTER,
+                                c.c_bool]), "backward_from_sized": (c.c_bool, [POINTER, POINTER, POINTER, c.c_size_t]),
+    "grad": (POINTER, [POINTER]), "no_grad_open": (None, []), "no_grad_close": (None, []), "set_tf32": (None, [
+        c.c_bool]), "graph_capture": (POINTER, [Device, STEP, POINTER
+                                               ]), "graph_run": (c.c_bool, [POINTER]), "graph_free": (None, [POINTER]),
+    "op_count": (c.c_int, []), "op_at": (c.c_bool, [c.c_int, c.POINTER(OpInfo)]), "apply": (c.c_bool, [
+        c.c_char_p, TENSORS, c.c_int, c.POINTER(Attribute), c.c_int, TENSORS,
+        c.c_int]), "linear_with_sized": (POINTER, [c.c_int64, c.c_int64, Device,
+                                                   c.POINTER(LinearOptions),
+                                                   c.c_size_t]), "layernorm_layer_with_sized": (POINTER, [
+                                                       c.c_int64, Device,
+                                                       c.POINTER(NormOptions),
+                                                       c.c_size_t]), "rmsnorm_layer_with_sized": (POINTER, [
+                                                           c.c_int64, Device,
+                                                           c.POINTER(NormOptions),
+                                                           c.c_size_t]), "embedding_layer_with_sized": (POINTER, [
+                                                               c.c_int64, c.c_int64, Device,
+                                                               c.POINTER(EmbeddingOptions),
+                                                               c.c_size_t]), "conv2d_layer_with_sized": (POINTER, [
+                                                                   c.c_int64, c.c_int64, Device,
+                                                                   c.POINTER(Conv2dOptions), c.c_size_t]),
+    "max_pool2d_layer_sized": (POINTER, [c.POINTER(Pool2dOptions), c.c_size_t]), "avg_pool2d_layer_sized": (POINTER, [
+        c.POINTER(Pool2dOptions),
+        c.c_size_t]), "global_avg_pool2d_layer": (POINTER, []), "groupnorm_layer_with_sized": (POINTER, [
+            c.c_int64, c.c_int64, Device, c.POINTER(NormOptions), c.c_size_t]), "batchnorm2d_with_sized": (POINTER, [
+                c.c_int64, Device, c.POINTER(Batchnorm2dOptions),
+                c.c_size_t]), "dropout_layer": (POINTER, [c.c_double]), "flatten": (POINTER, [c.c_int]),
+    "residual": (POINTER, [POINTER, POINTER]), "activation": (POINTER, [c.c_int]), "sequential_from": (POINTER, [
+        TENSORS, c.c_int]), "forward": (POINTER, [POINTER, POINTER]), "module_parameter_count": (c.c_int, [POINTER]),
+    "module_parameter": (POINTER, [POINTER, c.c_int]), "module_parameter_name": (c.c_char_p, [
+        POINTER, c.c_int]), "module_buffer_count": (c.c_int, [POINTER]), "module_buffer": (POINTER, [
+            POINTER, c.c_int]), "module_buffer_name": (c.c_char_p, [POINTER, c.c_int]), "module_train": (c.c_bool, [
+                POINTER, c.c_bool]), "module_save": (c.c_bool, [POINTER, c.c_char_p]), "module_load_sized": (c.c_bool, [
+                    POINTER, c.c_char_p,
+                    POINTER, c.c_size_t]), "module_free": (None, [POINTER]), "model_resnet20": (POINTER, [
+                        c.c_int64, Device]), "safetensors_open": (POINTER, [c.c_char_p]), "safetensors_close": (None, [
+                            POINTER]), "safetensors_count": (c.c_int, [POINTER]), "safetensors_name": (c.c_char_p, [
+                                POINTER, c.c_int]), "safetensors_read": (POINTER, [POINTER, c.c_char_p, Device]),
+    "safetensors_metadata": (c.c_char_p, [POINTER, c.c_char_p]), "safetensors_metadata_count": (c.c_int, [
+        POINTER]), "safetensors_create": (POINTER, [c.c_char_p]), "safetensors_add": (c.c_bool, [
+            POINTER, c.c_char_p, POINTER]), "safetensors_add_metadata": (c.c_bool, [POINTER, c.c_char_p, c.c_char_p]),
+    "safetensors_finish": (c.c_bool, [POINTER]), "array_free": (None, [c.POINTER(Array)]), "image_load": (c.c_bool, [
+        c.c_char_p,
+        c.POINTER(Array)]), "image_resize": (c.c_bool, [c.POINTER(Array), c.c_int64, c.c_int64,
+                                                        c.POINTER(Array)]), "image_convert": (c.c_bool, [
+                                                            c.POINTER(Array), c.c_int64,
+                                                            c.POINTER(Array)]), "model_gpt2_sized": (POINTER, [
+                                                                c.POINTER(Gpt2Config), c.c_size_t, Device,
+                                                                c.c_uint64]), "gpt2_config_of_sized": (c.c_bool, [
+                                                                    POINTER, c.POINTER(Gpt2Config), c.c_size_t
+                                                                ]), "gpt2_loss": (POINTER, [POINTER, POINTER, POINTER]),
+    "model_loss": (POINTER, [POINTER, POINTER, POINTER]), "model_llama_sized": (POINTER, [
+        c.POINTER(LlamaConfig), c.c_size_t, Device, c.c_uint64]), "llama_config_of_sized": (c.c_bool, [
+            POINTER, c.POINTER(LlamaConfig),
+            c.c_size_t]), "model_open_sized": (POINTER, [c.c_char_p, Device,
+                                                         c.POINTER(ModelOpenOptions),
+                                                         c.c_size_t]), "model_write": (c.c_bool, [POINTER, c.c_char_p]),
+    "lora_load": (c.c_bool, [POINTER, c.c_char_p]), "lora_save": (c.c_bool, [
+        POINTER, c.c_char_p, c.c_char_p]), "lora_merge": (c.c_bool, [POINTER]), "generate_sized": (c.c_int64, [
+            POINTER,
+            c.POINTER(c.c_int32), c.c_int64,
+            c.POINTER(c.c_int32),
+            c.POINTER(GenerateOptions), c.c_size_t
+        ]), "sampler_new_sized": (POINTER, [c.POINTER(SamplerOptions), c.c_size_t]), "sampler_accept": (c.c_bool, [
+            POINTER, POINTER]), "sampler_sample": (POINTER, [POINTER, POINTER]), "sampler_free": (None, [POINTER]),
+    "token_logprobs": (POINTER, [POINTER, POINTER, c.c_int64]), "generator_new_sized": (POINTER, [
+        POINTER, POINTER, c.POINTER(GeneratorOptions),
+        c.c_size_t]), "generator_prompt_sized": (c.c_bool, [
+            POINTER, c.c_int64,
+            c.POINTER(c.c_int32), c.c_int64,
+            c.POINTER(GenerateOptions), c.c_size_t
+        ]), "generator_next_sized": (c.c_bool, [POINTER, c.POINTER(Output), c.c_size_t]), "generator_free": (None, [
+            POINTER]), "sgd_sized": (POINTER, [POINTER, c.POINTER(SgdOptions), c.c_size_t]), "adam_sized": (POINTER, [
+                POINTER, c.POINTER(AdamOptions), c.c_size_t
+            ]), "adamw_sized": (POINTER, [POINTER, c.POINTER(AdamwOptions), c.c_size_t]), "optimizer_step": (c.c_bool, [
+                POINTER]), "optimizer_clip_norm": (POINTER, [POINTER, c.c_double]), "optimizer_clip_value": (c.c_bool, [
+                    POINTER, c.c_double]), "optimizer_set_schedule": (c.c_bool, [POINTER, c.POINTER(Schedule)
+                                                                                ]), "optimizer_free": (None, [POINTER]),
+    "array_free": (None, [POINTER]), "npy_load": (c.c_bool, [c.c_char_p, POINTER]), "dataset_csv_sized": (POINTER, [
+        c.c_char_p, POINTER,
+        c.c_size_t]), "dataset_idx": (POINTER, [c.c_char_p, c.c_char_p]), "dataset_mnist": (POINTER, [
+            c.c_char_p, c.c_bool]), "dataset_count": (c.c_int64, [POINTER]), "dataset_field_count": (c.c_int, [
+                POINTER]), "dataset_field": (c.c_bool, [POINTER, c.c_int, POINTER]), "dataset_read": (c.c_bool, [
+                    POINTER, c.c_int64, TENSORS]), "dataset_free": (None, [POINTER]), "loader_new_sized": (POINTER, [
+                        POINTER, c.POINTER(LoaderOptions),
+                        c.c_size_t]), "loader_next": (c.c_bool, [POINTER, TENSORS]), "loader_batches": (c.c_int64, [
+                            POINTER]), "loader_free": (None, [POINTER]),
+    "tokenizer_open": (POINTER, [c.c_char_p]), "tokenizer_bytes": (POINTER, []), "tokenizer_characters": (POINTER, [
+        c.c_char_p, c.c_size_t]), "tokenizer_free": (None, [POINTER]), "tokenizer_save": (c.c_bool, [
+            POINTER, c.c_char_p]), "tokenizer_count": (c.c_int64, [POINTER]), "tokenizer_encode_sized": (POINTER, [
+                POINTER, c.c_char_p, c.c_size_t,
+                c.POINTER(EncodeOptions), c.c_size_t,
+                c.POINTER(c.c_int64)]), "tokenizer_decode": (POINTER, [
+                    POINTER, c.POINTER(c.c_int32),
+                    c.c_int64, c.POINTER(c.c_size_t)]), "tokenizer_release": (None, [
+                        POINTER]), "tokenizer_hash": (c.c_uint64, [POINTER]), "text_stream_new_sized": (POINTER, [
+                            POINTER, POINTER, c.c_size_t]), "text_stream_push": (POINTER, [
+                                POINTER, c.c_int32,
+                                c.POINTER(c.c_size_t)]), "text_stream_end": (POINTER, [POINTER,
+                                                                                       c.POINTER(c.c_size_t)]),
+    "text_stream_free": (None, [POINTER]), "chat_name": (c.c_char_p, [POINTER]), "chat_render": (POINTER, [
+        POINTER, POINTER, c.c_int, c.c_bool, c.POINTER(c.c_size_t)]), "chat_encode": (POINTER, [
+            POINTER, POINTER, c.c_int, c.c_bool, c.POINTER(c.c_int64)
+        ]), "tokenizer_set_chat": (c.c_bool, [POINTER, c.c_char_p]), "chat_dataset_open_sized": (POINTER, [
+            c.POINTER(ChatDatasetOptions), c.c_size_t
+        ]), "chat_dataset_counts_of": (c.c_bool,
+                                       [POINTER, c.POINTER(ChatDatasetCounts)]), "chat_dataset_batch": (c.c_bool, [
+                                           POINTER, c.c_int, c.c_int64, c.c_int64,
+                                           c.POINTER(ChatDatasetRows)
+                                       ]), "chat_dataset_close": (None, [POINTER]), "bpe_train_sized": (POINTER, [
+                                           c.POINTER(c.c_char_p),
+                                           c.POINTER(c.c_size_t), c.c_int, c.c_int64,
+                                           c.POINTER(BpeOptions), c.c_size_t]), }
 
 library = c.CDLL(os.environ["TARN_LIBRARY"])
 
@@ -440,7 +432,8 @@ def attribute(name, value):
 
 
 def apply(name, inputs, attributes, outputs):
-    """Runs an operation by its name. Inputs are handles or None; returns the list of output handles (None where one is not made)."""
+    """Runs an operation by its name. Inputs are handles or None; returns the list of output handles (None where one is
+    not made)."""
     given = (c.c_void_p * len(inputs))(*inputs)
     listed = (Attribute * len(attributes))(*(attribute(*item) for item in attributes.items()))
     made = (c.c_void_p * outputs)()

@@ -1,7 +1,9 @@
-"""Tokenizers beside Hugging Face's tokenizers: the same ids for random Unicode, the same text back, files that both open, and the same
-trained merges. Real vocabularies are read from TARN_TEST_DATA; without it tokenizers are trained here, so that little is left out.
+"""Tokenizers beside Hugging Face's tokenizers: the same ids for random Unicode, the same text back, files that both
+open, and the same trained merges. Real vocabularies are read from TARN_TEST_DATA; without it tokenizers are trained
+here, so that little is left out.
 
-Characters are those of Unicode 3.2: newer ones are letters in one program and nothing yet in the other, by the age of their tables."""
+Characters are those of Unicode 3.2: newer ones are letters in one program and nothing yet in the other, by the age of
+their tables."""
 import ctypes as c
 import json
 import os
@@ -14,20 +16,30 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 import tarn
 
-QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
-LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+QWEN2 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| "
+    r"?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 TEXTS = 400
 
-OLD = [chr(i) for i in range(0x110000) if not 0xD800 <= i < 0xE000 and unicodedata.ucd_3_2_0.category(chr(i)) not in ("Cn", "Co")]
+OLD = [
+    chr(i) for i in range(0x110000)
+    if not 0xD800 <= i < 0xE000 and unicodedata.ucd_3_2_0.category(chr(i)) not in ("Cn", "Co")]
 MARKS = [x for x in OLD if unicodedata.combining(x)]
 SPACES = list(" \t\n\r\x0b\x0c\x85\xa0\u1680\u180e\u2000\u2003\u200b\u2028\u2029\u202f\u205f\u3000\ufeff")
-WORDS = ["the", " hello", "World", "'s", "'LL", "don't", "'ſ", "I'M", "123", "4½", "²", "é", "e\u0301", "Å", "한국", "\u1112\u1161\u11ab", "日本語", "ﬁ", "🦙", "\U0001F468\u200d\U0001F469", "_x", "--", "...", "<|endoftext|>", "<|im_start|>", "<pad>", "<tag>", "\0", "İ", "ß"]
+WORDS = [
+    "the", " hello", "World", "'s", "'LL", "don't", "'ſ", "I'M", "123", "4½", "²", "é", "e\u0301", "Å", "한국",
+    "\u1112\u1161\u11ab", "日本語", "ﬁ", "🦙", "\U0001F468\u200d\U0001F469", "_x", "--", "...", "<|endoftext|>",
+    "<|im_start|>", "<pad>", "<tag>", "\0", "İ", "ß"]
 
 
 def some_text(rng):
     """Words, spaces and anything else, in all mixtures."""
-    kinds = [lambda: rng.choice(WORDS), lambda: rng.choice(SPACES) * rng.randrange(1, 4), lambda: rng.choice(OLD), lambda: rng.choice(MARKS),
-             lambda: chr(rng.randrange(32, 127)), lambda: rng.choice(OLD) * rng.randrange(1, 80)]
+    kinds = [
+        lambda: rng.choice(WORDS), lambda: rng.choice(SPACES) * rng.randrange(1, 4), lambda: rng.choice(OLD),
+        lambda: rng.choice(MARKS), lambda: chr(rng.randrange(32, 127)), lambda: rng.choice(OLD) * rng.randrange(1, 80)]
     weights = [rng.random() ** 2 for _ in kinds]
     return "".join(rng.choices(kinds, weights)[0]() for _ in range(rng.randrange(30)))
 
@@ -44,7 +56,8 @@ class Ours:
     def encode(self, data, **options):
         data = data.encode() if isinstance(data, str) else data
         count, chosen = c.c_int64(), tarn.EncodeOptions(**options)
-        result = tarn.call("tokenizer_encode_sized", self.handle, data, len(data), c.byref(chosen), c.sizeof(chosen), c.byref(count))
+        result = tarn.call("tokenizer_encode_sized", self.handle, data, len(data), c.byref(chosen), c.sizeof(chosen),
+                           c.byref(count))
         ids = list((c.c_int32 * count.value).from_address(result)) if count.value else []
         tarn.call("tokenizer_release", result)
         return ids
@@ -68,17 +81,21 @@ def trained(texts, vocabulary, special=(), pattern=None, least=0):
     data = [text.encode() for text in texts]
     given = (c.c_char_p * max(1, len(special)))(*(s.encode() for s in special))
     options = tarn.BpeOptions(given, len(special), pattern and pattern.encode(), least, 0, not special)
-    return Ours(tarn.call("bpe_train_sized", (c.c_char_p * len(data))(*data), (c.c_size_t * len(data))(*map(len, data)), len(data), vocabulary,
-                          c.byref(options), c.sizeof(options)))
+    return Ours(
+        tarn.call("bpe_train_sized", (c.c_char_p * len(data))(*data), (c.c_size_t * len(data))(*map(len, data)),
+                  len(data), vocabulary, c.byref(options), c.sizeof(options)))
 
 
 def theirs_to_train(vocabulary, special, pattern, least, texts):
     theirs = Tokenizer(models.BPE())
     split = [pre_tokenizers.Split(Regex(pattern), "isolated")] if pattern else []
-    theirs.pre_tokenizer = pre_tokenizers.Sequence(split + [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not pattern)])
+    theirs.pre_tokenizer = pre_tokenizers.Sequence(
+        split + [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not pattern)])
     theirs.decoder = decoders.ByteLevel()
-    theirs.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=list(special), min_frequency=least,
-                                                          initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    theirs.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=list(special), min_frequency=least,
+                            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
     return theirs
 
 
@@ -116,7 +133,8 @@ def both_ways(ours, theirs, folder, rng, around=False):
             or difference(ours, crossed, rng, 50, around) and "our file is read differently" or "")
 
 
-# ---- real vocabularies ----------------------------------------------------------------------------------------------------------------
+# ---- real vocabularies
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def data(name):
@@ -145,11 +163,13 @@ def check_qwen2(folder, rng):
     theirs.decoder = decoders.ByteLevel()
     with open(os.path.join(path, "tokenizer_config.json"), encoding="utf-8") as file:
         added = json.load(file)["added_tokens_decoder"]
-    theirs.add_special_tokens([AddedToken(added[i]["content"], special=True, normalized=False) for i in sorted(added, key=int)])
+    theirs.add_special_tokens([
+        AddedToken(added[i]["content"], special=True, normalized=False) for i in sorted(added, key=int)])
     return both_ways(opened(path), theirs, folder, rng)
 
 
-# ---- tokenizers that are made here -----------------------------------------------------------------------------------------------------
+# ---- tokenizers that are made here
+# -----------------------------------------------------------------------------------------------------
 
 
 def corpus(rng, count=200):
@@ -162,15 +182,18 @@ def check_training(folder, rng):
     texts, pattern = corpus(rng), rng.choice([None, QWEN2, LLAMA3])
     special, least = rng.choice([(), ("<|endoftext|>",), ("<|endoftext|>", "<pad>", "<tag>")]), rng.choice([0, 0, 2, 5])
     vocabulary = rng.randrange(257 + len(special), 900)  # with fewer than the bytes and special tokens tarn refuses
-    ours, theirs = trained(texts, vocabulary, special, pattern, least), theirs_to_train(vocabulary, special, pattern, least, texts)
+    ours, theirs = trained(texts, vocabulary, special, pattern,
+                           least), theirs_to_train(vocabulary, special, pattern, least, texts)
     ours.save(folder)
     with open(os.path.join(folder, "tokenizer.json"), encoding="utf-8") as file:
         model = json.load(file)["model"]
     expected = json.loads(theirs.to_str())["model"]
     pairs = [m.split(" ") if isinstance(m, str) else m for m in expected["merges"]]
     if model["merges"] != pairs:
-        first = next((i for i, (a, b) in enumerate(zip(model["merges"], pairs)) if a != b), min(len(pairs), len(model["merges"])))
-        return f"merge {first} differs: {model['merges'][first:first + 1]} here, {pairs[first:first + 1]} there, {vocabulary} tokens"
+        first = next((i for i, (a, b) in enumerate(zip(model["merges"], pairs)) if a != b),
+                     min(len(pairs), len(model["merges"])))
+        here, there = model['merges'][first:first + 1], pairs[first:first + 1]
+        return f"merge {first} differs: {here} here, {there} there, {vocabulary} tokens"
     return "the vocabularies differ" if model["vocab"] != expected["vocab"] else both_ways(ours, theirs, folder, rng)
 
 
@@ -182,13 +205,18 @@ def check_settings(folder, rng):
     if rng.random() < 0.3:
         theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     elif rng.random() < 0.5:
-        theirs.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(rng.random() < 0.5), pre_tokenizers.ByteLevel(add_prefix_space=False)])
+        theirs.pre_tokenizer = pre_tokenizers.Sequence([
+            pre_tokenizers.Digits(rng.random() < 0.5),
+            pre_tokenizers.ByteLevel(add_prefix_space=False)])
     elif rng.random() < 0.3:
         theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    theirs.add_special_tokens(["<|endoftext|>", AddedToken("<pad>", lstrip=rng.random() < 0.5, rstrip=rng.random() < 0.5, normalized=False)])
+    theirs.add_special_tokens([
+        "<|endoftext|>",
+        AddedToken("<pad>", lstrip=rng.random() < 0.5, rstrip=rng.random() < 0.5, normalized=False)])
     theirs.add_tokens([AddedToken("<tag>", normalized=rng.random() < 0.5, lstrip=rng.random() < 0.3)])
     end = theirs.token_to_id("<|endoftext|>")
-    theirs.post_processor = processors.TemplateProcessing(single="<|endoftext|> $A <|endoftext|>", special_tokens=[("<|endoftext|>", end)])
+    theirs.post_processor = processors.TemplateProcessing(single="<|endoftext|> $A <|endoftext|>",
+                                                          special_tokens=[("<|endoftext|>", end)])
     model = json.loads(theirs.to_str())
     model["model"]["ignore_merges"] = rng.random() < 0.3
     theirs = Tokenizer.from_str(json.dumps(model))
@@ -200,7 +228,8 @@ def check_settings(folder, rng):
 def check_characters(folder, rng):
     """Characters and bytes, as the package opens what tarn has written."""
     alphabet = "".join(rng.sample([x for x in OLD if x != "\0"], 300))
-    for ours in (Ours(tarn.call("tokenizer_characters", alphabet.encode(), len(alphabet.encode()))), Ours(tarn.call("tokenizer_bytes"))):
+    for ours in (Ours(tarn.call("tokenizer_characters", alphabet.encode(),
+                                len(alphabet.encode()))), Ours(tarn.call("tokenizer_bytes"))):
         ours.save(folder)
         theirs = Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
         for _ in range(100):
@@ -211,7 +240,9 @@ def check_characters(folder, rng):
     return ""
 
 
-CHECKS = {"gpt2": check_gpt2, "qwen2": check_qwen2, "training": check_training, "settings": check_settings, "characters": check_characters}
+CHECKS = {
+    "gpt2": check_gpt2, "qwen2": check_qwen2, "training": check_training, "settings": check_settings,
+    "characters": check_characters}
 TIMES = {"training": 4, "settings": 8}
 
 

@@ -1,4 +1,5 @@
-"""GPT-2 in plain torch, with the parameter names and the layout of weights of transformers' GPT2LMHeadModel: for machines that have torch alone."""
+"""GPT-2 in plain torch, with the parameter names and the layout of weights of transformers' GPT2LMHeadModel: for
+machines that have torch alone."""
 import torch
 
 nn, functional = torch.nn, torch.nn.functional

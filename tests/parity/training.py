@@ -1,7 +1,7 @@
 """A small network trained in tarn and in torch from the same weights on the same data.
 
-In f64 every weight must agree within 1e-9 after 20 steps. In f32 training is chaotic, torch differs from itself; there the curve of the
-losses must be no further from the f64 curve than twice torch's f32 is."""
+In f64 every weight must agree within 1e-9 after 20 steps. In f32 training is chaotic, torch differs from itself; there
+the curve of the losses must be no further from the f64 curve than twice torch's f32 is."""
 import ctypes
 import dataclasses
 import fnmatch
@@ -15,9 +15,10 @@ import tarn
 
 STEPS = 20
 ROWS, SIZES = 32, (6, 16, 16, 4)
-ACTIVATIONS = {"relu": (0, torch.nn.ReLU), "leaky_relu": (1, torch.nn.LeakyReLU), "gelu": (2, lambda: torch.nn.GELU("tanh")),
-               "gelu_erf": (3, torch.nn.GELU), "silu": (4, torch.nn.SiLU), "tanh": (5, torch.nn.Tanh), "sigmoid": (6, torch.nn.Sigmoid),
-               "softplus": (7, torch.nn.Softplus)}
+ACTIVATIONS = {
+    "relu": (0, torch.nn.ReLU), "leaky_relu": (1, torch.nn.LeakyReLU), "gelu": (2, lambda: torch.nn.GELU("tanh")),
+    "gelu_erf": (3, torch.nn.GELU), "silu": (4, torch.nn.SiLU), "tanh": (5, torch.nn.Tanh),
+    "sigmoid": (6, torch.nn.Sigmoid), "softplus": (7, torch.nn.Softplus)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,14 +36,18 @@ class Recipe:
 
     def __str__(self):
         options = " ".join(f"{name}={value}" for name, value in self.options)
-        more = "".join(f" {name}={value}" for name in ("groups", "schedule", "clip_norm", "clip_value") if (value := getattr(self, name)))
-        return f"{self.optimizer} {options} {self.activation} {self.loss} {self.dtype}{'' if self.bias else ' no bias'}{more}"
+        more = "".join(f" {name}={value}" for name in ("groups", "schedule", "clip_norm", "clip_value")
+                       if (value := getattr(self, name)))
+        bias = "" if self.bias else " no bias"
+        return f"{self.optimizer} {options} {self.activation} {self.loss} {self.dtype}{bias}{more}"
 
 
 def recipes():
-    sgd = [(("lr", 0.1),), (("lr", 0.05), ("momentum", 0.9)), (("lr", 0.05), ("momentum", 0.9), ("nesterov", True)),
-           (("lr", 0.05), ("momentum", 0.8), ("dampening", 0.3), ("weight_decay", 0.01)), (("lr", 0.1), ("weight_decay", 0.1))]
-    adamw = [(("lr", 0.01),), (("lr", 0.01), ("weight_decay", 0.1)), (("lr", 0.01), ("weight_decay", 0.1), ("decay_all", True)),
+    sgd = [(("lr", 0.1), ), (("lr", 0.05), ("momentum", 0.9)), (("lr", 0.05), ("momentum", 0.9), ("nesterov", True)),
+           (("lr", 0.05), ("momentum", 0.8), ("dampening", 0.3), ("weight_decay", 0.01)),
+           (("lr", 0.1), ("weight_decay", 0.1))]
+    adamw = [(("lr", 0.01), ), (("lr", 0.01), ("weight_decay", 0.1)),
+             (("lr", 0.01), ("weight_decay", 0.1), ("decay_all", True)),
              (("lr", 0.003), ("beta1", 0.8), ("beta2", 0.95), ("epsilon", 1e-5), ("weight_decay", 0.01))]
     adam = [(("lr", 0.01),), (("lr", 0.01), ("weight_decay", 0.1)),
             (("lr", 0.003), ("beta1", 0.8), ("beta2", 0.95), ("epsilon", 1e-5), ("weight_decay", 0.01))]
@@ -61,9 +66,10 @@ def recipes():
 def with_more(name, options):
     """Groups, schedules and clipping, one by one and together."""
     groups = (("*.bias", (("lr_scale", 2.0), ("no_decay", True))), ("2.*", (("lr_scale", 0.5), ("weight_decay", 0.3))))
-    schedules = [(("kind", 1), ("total_steps", 15), ("final_factor", 0.1)), (("kind", 2), ("total_steps", 20)), (("kind", 2), ("total_steps", 12)),
-                 (("kind", 3), ("step_size", 6), ("gamma", 0.5)), (("kind", 0), ("warmup_steps", 5)),
-                 (("kind", 1), ("warmup_steps", 4), ("total_steps", 14)), (("kind", 2), ("warmup_steps", 6), ("total_steps", 20), ("final_factor", 0.2))]
+    schedules = [(("kind", 1), ("total_steps", 15), ("final_factor", 0.1)), (("kind", 2), ("total_steps", 20)),
+                 (("kind", 2), ("total_steps", 12)), (("kind", 3), ("step_size", 6), ("gamma", 0.5)),
+                 (("kind", 0), ("warmup_steps", 5)), (("kind", 1), ("warmup_steps", 4), ("total_steps", 14)),
+                 (("kind", 2), ("warmup_steps", 6), ("total_steps", 20), ("final_factor", 0.2))]
     for schedule in schedules:
         yield Recipe(name, options, schedule=schedule)
     for clip in (0.05, 0.5, 1000.0):
@@ -106,7 +112,8 @@ def torch_optimizer(recipe, network):
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=lr, **options)
     kind = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.AdamW
-    return kind(groups, lr=lr, betas=(options.pop("beta1", 0.9), options.pop("beta2", 0.999)), eps=options.get("epsilon", 1e-8))
+    return kind(groups, lr=lr, betas=(options.pop("beta1", 0.9), options.pop("beta2", 0.999)),
+                eps=options.get("epsilon", 1e-8))
 
 
 def torch_schedule(recipe, optimizer):
@@ -116,10 +123,14 @@ def torch_schedule(recipe, optimizer):
     if s["kind"] == 2 and s["final_factor"] == 0:
         after = lambda: schedules.CosineAnnealingLR(optimizer, length)
     elif s["kind"] == 2:  # eta_min is one number, but groups have rates of their own
-        after = lambda: schedules.LambdaLR(optimizer, lambda step: s["final_factor"] + (1 - s["final_factor"]) * (1 + math.cos(math.pi * min(step, length) / length)) / 2)
+        after = lambda: schedules.LambdaLR(
+            optimizer, lambda step: s["final_factor"] + (1 - s["final_factor"]) *
+            (1 + math.cos(math.pi * min(step, length) / length)) / 2)
     else:
-        after = {0: lambda: schedules.LambdaLR(optimizer, lambda step: 1.0), 1: lambda: schedules.LinearLR(optimizer, 1.0, s["final_factor"], length),
-                 3: lambda: schedules.StepLR(optimizer, s["step_size"], s["gamma"])}[s["kind"]]
+        after = {
+            0: lambda: schedules.LambdaLR(optimizer, lambda step: 1.0),
+            1: lambda: schedules.LinearLR(optimizer, 1.0, s["final_factor"], length),
+            3: lambda: schedules.StepLR(optimizer, s["step_size"], s["gamma"])}[s["kind"]]
     if not warmup:
         return after()
     rising = schedules.LinearLR(optimizer, 1 / warmup, 1.0, warmup - 1)
@@ -133,7 +144,8 @@ def torch_step(recipe, step, network, optimizer, schedule):
     if recipe.clip_value:
         torch.nn.utils.clip_grad_value_(network.parameters(), recipe.clip_value)
     optimizer.step()
-    if step + 1 <= dict(recipe.schedule).get("total_steps", STEPS) or dict(recipe.schedule).get("kind") != 2:  # torch's cosine would rise again
+    if step + 1 <= dict(recipe.schedule).get("total_steps", STEPS) or dict(
+            recipe.schedule).get("kind") != 2:  # torch's cosine would rise again
         schedule.step()
 
 
@@ -159,7 +171,9 @@ def tarn_network(recipe, weights):
     options = tarn.LinearOptions(not recipe.bias, tarn.DTYPES.index(recipe.dtype))
     modules = []
     for i, (inside, outside) in enumerate(zip(SIZES, SIZES[1:])):
-        modules.append(tarn.call("linear_with_sized", inside, outside, tarn.device(), ctypes.byref(options), ctypes.sizeof(options)))
+        modules.append(
+            tarn.call("linear_with_sized", inside, outside, tarn.device(), ctypes.byref(options),
+                      ctypes.sizeof(options)))
         if i + 2 < len(SIZES):
             modules.append(tarn.call("activation", ACTIVATIONS[recipe.activation][0]))
     network = tarn.call("sequential_from", (ctypes.c_void_p * len(modules))(*modules), len(modules))
@@ -170,7 +184,8 @@ def tarn_network(recipe, weights):
 
 def tarn_optimizer(recipe, network):
     structure = {"sgd": tarn.SgdOptions, "adam": tarn.AdamOptions, "adamw": tarn.AdamwOptions}[recipe.optimizer]
-    groups = (tarn.ParameterGroup * len(recipe.groups))(*(tarn.ParameterGroup(pattern.encode(), **dict(values)) for pattern, values in recipe.groups))
+    groups = (tarn.ParameterGroup * len(recipe.groups))(*(tarn.ParameterGroup(pattern.encode(), **dict(values))
+                                                          for pattern, values in recipe.groups))
     options = structure(**dict(recipe.options), groups=groups, group_count=len(recipe.groups))
     optimizer = tarn.call(recipe.optimizer + "_sized", network, ctypes.byref(options), ctypes.sizeof(options))
     if recipe.schedule:
@@ -193,7 +208,8 @@ def in_tarn(recipe, weights, x, target):
     for _ in range(STEPS):
         with tarn.scope():
             y = tarn.call("forward", network, tarn.tensor(x.to(dtype)))
-            loss, = tarn.apply(recipe.loss, [y, tarn.tensor(target.to(dtype) if target.is_floating_point() else target)], {}, 1)
+            loss, = tarn.apply(recipe.loss,
+                               [y, tarn.tensor(target.to(dtype) if target.is_floating_point() else target)], {}, 1)
             losses.append(tarn.read(loss).item())
             tarn.backward(loss, None)
             tarn_step(recipe, optimizer)
@@ -213,7 +229,8 @@ def compare_training(recipe, seed):
     ours, trained = in_tarn(recipe, weights, x, target)
     if recipe.dtype == "f64":
         worst = max((a - b).abs().max().item() for a, b in zip(trained, exact))
-        return compare.Verdict(worst <= 1e-9, worst, 1e-9, "abs", f"a weight differs by {worst:.3g} after {STEPS} steps, 1e-9 allowed")
+        return compare.Verdict(worst <= 1e-9, worst, 1e-9, "abs",
+                               f"a weight differs by {worst:.3g} after {STEPS} steps, 1e-9 allowed")
     theirs, _ = in_torch(recipe, weights, x, target, torch.float32)
     distance = lambda curve: max(abs(a - b) for a, b in zip(curve, losses))
     allowed = 2 * distance(theirs) + 1e-6 * max(losses)

@@ -1,8 +1,8 @@
-"""A GPT-2 trained in tarn and in transformers from the same weights on the same batches: AdamW with decay on matrices alone, warm-up and
-cosine down to a floor, clipping, and a batch in micro-batches whose gradients are added up.
+"""A GPT-2 trained in tarn and in transformers from the same weights on the same batches: AdamW with decay on matrices
+alone, warm-up and cosine down to a floor, clipping, and a batch in micro-batches whose gradients are added up.
 
-In f64 every weight must agree within 1e-9 after 20 steps. In f32 the curve of the losses must be no further from the f64 curve than twice torch's
-f32 is, plus 1e-5."""
+In f64 every weight must agree within 1e-9 after 20 steps. In f32 the curve of the losses must be no further from the
+f64 curve than twice torch's f32 is, plus 1e-5."""
 import ctypes as c
 import random
 import tempfile
@@ -24,9 +24,10 @@ RECIPE = training.Recipe("adamw", OPTIONS, schedule=SCHEDULE, clip_norm=1.0)
 
 def draw_config(rng):
     heads = rng.randint(1, 3)
-    return transformers.GPT2Config(vocab_size=rng.randint(8, 40), n_positions=rng.randint(6, 20), n_embd=heads * rng.choice([8, 16]),
-                                   n_layer=rng.randint(1, 3), n_head=heads, resid_pdrop=0.0, attn_pdrop=0.0, embd_pdrop=0.0,
-                                   bos_token_id=None, eos_token_id=None)
+    return transformers.GPT2Config(vocab_size=rng.randint(8, 40), n_positions=rng.randint(6, 20),
+                                   n_embd=heads * rng.choice([8, 16]), n_layer=rng.randint(1, 3), n_head=heads,
+                                   resid_pdrop=0.0, attn_pdrop=0.0, embd_pdrop=0.0, bos_token_id=None,
+                                   eos_token_id=None)
 
 
 def in_torch(network, batches):
@@ -69,7 +70,8 @@ def in_tarn(model, batches, micro):
 def judge(ours, truth, theirs, dtype):
     if dtype == "f64":
         worst = max((ours[1][name] - value).abs().max().item() for name, value in truth[1].items())
-        return compare.Verdict(worst <= 1e-9, worst, 1e-9, "abs", f"a weight differs by {worst:.3g} after {STEPS} steps, 1e-9 allowed")
+        return compare.Verdict(worst <= 1e-9, worst, 1e-9, "abs",
+                               f"a weight differs by {worst:.3g} after {STEPS} steps, 1e-9 allowed")
     distance = lambda curve: max(abs(a - b) for a, b in zip(curve[0], truth[0]))
     allowed = 2 * distance(theirs) + 1e-5
     return compare.Verdict(distance(ours) <= allowed, distance(ours), allowed, "abs",

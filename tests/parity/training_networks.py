@@ -1,12 +1,17 @@
-"""Three networks (linear layers; convolutions with batchnorm; a ResNet's block) trained for 20 steps in tarn and in torch, from the same weights
-on the same batches. What is compared:
+"""Three networks (linear layers; convolutions with batchnorm; a ResNet's block) trained for 20 steps in tarn and in
+torch, from the same weights on the same batches. What is compared:
 
-  f64  every weight and running statistic after the last step, within 1e-9 of torch's; the loss and every gradient of every step, within
+  f64  every weight and running statistic after the last step, within 1e-9 of torch's; the loss and every gradient of
+      every step, within
        1e-9 of its scale: max(|b|, rms(b), 1e-6 of the rms of the model's largest gradient).
-  f32  every weight and running statistic after the last step: its distance from torch's f64 run is at most twice that of torch's f32 run, by the
-       rms over the tensor, by its largest element, and by the rms over the whole model. How far a run in f32 gets is a matter of luck, in a
-       tensor of six elements above all: torch held against itself, its batches in another order, is over that in one tensor of a hundred. So
-       both run with their batches in the same three orders, and in twelve where three do not settle it; the distance of a library is the root
+  f32  every weight and running statistic after the last step: its distance from torch's f64 run is at most twice that
+      of torch's f32 run, by the
+       rms over the tensor, by its largest element, and by the rms over the whole model. How far a run in f32 gets is a
+           matter of luck, in a
+       tensor of six elements above all: torch held against itself, its batches in another order, is over that in one
+           tensor of a hundred. So
+       both run with their batches in the same three orders, and in twelve where three do not settle it; the distance of
+           a library is the root
        mean square of its runs'. Torch's counts as one rounding a step at the least.
   transfers  on a device with memory of its own a step uploads its batch and nothing else, and downloads nothing."""
 import dataclasses
@@ -51,11 +56,14 @@ GROUPS = (("*.bias", (("lr_scale", 2.0), ("no_decay", True))), ("0.*", (("lr_sca
 
 
 def recipes(dtype):
-    # In f32 a rounding must not decide: a unit of relu that is 1e-8 above zero in one run and below in another changes a gradient by as much as it
-    # is worth, and Adam with a small epsilon makes a whole step of a gradient that is rounding alone.
+    # In f32 a rounding must not decide: a unit of relu that is 1e-8 above zero in one run and below in another changes
+    # a gradient by as much as it is worth, and Adam with a small epsilon makes a whole step of a gradient that is
+    # rounding alone.
     same = {"dtype": dtype, "activation": "relu" if dtype == "f64" else "silu"}
     smooth = (("epsilon", 1e-3),)
-    optimizers = {name: (kind, options + (smooth if dtype == "f32" and kind != "sgd" else ())) for name, (kind, options) in OPTIMIZERS.items()}
+    optimizers = {
+        name: (kind, options + (smooth if dtype == "f32" and kind != "sgd" else ()))
+        for name, (kind, options) in OPTIMIZERS.items()}
     for network in NETWORKS:
         for chosen in optimizers.values():
             yield Recipe(*chosen, network=network, schedule=COSINE, **same)
@@ -65,7 +73,8 @@ def recipes(dtype):
     yield Recipe(*optimizers["adam"], network="cnn", clip_value=0.02, **same)
     for name in ("decay", "adamw"):
         yield Recipe(*optimizers[name], network="cnn", groups=GROUPS, **same)
-        yield Recipe(*optimizers[name], network="resnet block", groups=GROUPS, schedule=COSINE, clip_norm=0.5, clip_value=0.1, **same)
+        yield Recipe(*optimizers[name], network="resnet block", groups=GROUPS, schedule=COSINE, clip_norm=0.5,
+                     clip_value=0.1, **same)
 
 
 RECIPES = [*recipes("f64"), *recipes("f32")]
@@ -98,7 +107,9 @@ def in_torch(recipe, state, batches, dtype):
 
 
 def moved_between(before, after):
-    return {name: getattr(after, name) - getattr(before, name) for name in ("fallbacks", "uploads", "upload_bytes", "downloads", "peer_copies")}
+    return {
+        name: getattr(after, name) - getattr(before, name)
+        for name in ("fallbacks", "uploads", "upload_bytes", "downloads", "peer_copies")}
 
 
 def tarn_training(recipe, network, optimizer, batches):
@@ -143,7 +154,8 @@ def in_tarn(recipe, state, batches):
         tarn.call("module_free", network)
 
 
-# ---- comparing ----------------------------------------------------------------------------------------------------------------------------
+# ---- comparing -------------------------------------------------------------------------------------------------------
+# ---------------------
 
 
 def rms(values):
@@ -151,7 +163,8 @@ def rms(values):
 
 
 def gradient_errors(ours, theirs):
-    """(error, where) of every gradient of every step; the gradients of all a model's parameters have one least scale."""
+    """(error, where) of every gradient of every step; the gradients of all a model's parameters have one least
+    scale."""
     for step, (a, b) in enumerate(zip(ours.gradients, theirs.gradients)):
         least = LEAST * max(rms(g) for g in b.values())
         for name, expected in b.items():
@@ -162,7 +175,8 @@ def gradient_errors(ours, theirs):
 
 def gradients_agree(ours, theirs):
     worst, where = max(gradient_errors(ours, theirs))
-    return compare.Verdict(worst <= CLOSE, worst, CLOSE, "rel", f"{where} differs by {worst:.3g} of its scale, {CLOSE} allowed")
+    return compare.Verdict(worst <= CLOSE, worst, CLOSE, "rel",
+                           f"{where} differs by {worst:.3g} of its scale, {CLOSE} allowed")
 
 
 def exact_agree(ours, theirs):
@@ -172,8 +186,10 @@ def exact_agree(ours, theirs):
             yield compare.exact(ours.state[name], expected, name)
             continue
         worst = (ours.state[name] - expected).abs().max().item()
-        yield compare.Verdict(worst <= CLOSE, worst, CLOSE, "abs", f"{name} differs by {worst:.3g} after {STEPS} steps, {CLOSE} allowed")
-    worst = (torch.tensor(ours.losses, dtype=torch.float64) - torch.tensor(theirs.losses, dtype=torch.float64)).abs().max().item()
+        yield compare.Verdict(worst <= CLOSE, worst, CLOSE, "abs",
+                              f"{name} differs by {worst:.3g} after {STEPS} steps, {CLOSE} allowed")
+    worst = (torch.tensor(ours.losses, dtype=torch.float64) -
+             torch.tensor(theirs.losses, dtype=torch.float64)).abs().max().item()
     yield compare.Verdict(worst <= CLOSE, worst, CLOSE, "abs", f"a loss differs by {worst:.3g}, {CLOSE} allowed")
     yield gradients_agree(ours, theirs)
 
@@ -211,22 +227,26 @@ def single_agree(ours, theirs, exact):
     for name in set(exact.state) - set(floats):
         yield compare.exact(ours[0].state[name], exact.state[name], name)
     for name in floats:
-        got, known = ([typical(sizes) for sizes in zip(*(size_of(apart(run, exact, name)) for run in runs))] for runs in (ours, theirs))
+        got, known = ([typical(sizes) for sizes in zip(*(size_of(apart(run, exact, name)) for run in runs))]
+                      for runs in (ours, theirs))
         for k, (what, least) in enumerate(zip(("rms", "largest element"), size_of(rounded(exact, name)))):
             yield at_most_twice(f"{name} ({what})", got[k], max(known[k], least))
-    got, known = (typical([rms(torch.cat([apart(run, exact, name).flatten() for name in floats])) for run in runs]) for runs in (ours, theirs))
+    got, known = (typical([rms(torch.cat([apart(run, exact, name).flatten() for name in floats])) for run in runs])
+                  for runs in (ours, theirs))
     yield at_most_twice("the model", got, known)
 
 
 def nothing_moved(recipe, run):
-    """Only the batch goes to the device. The first step with a norm also lays out the table of what is to be measured."""
+    """Only the batch goes to the device. The first step with a norm also lays out the table of what is to be
+    measured."""
     wrong = {step: moved for step, moved in enumerate(run.moved) if moved and not (step == 0 and recipe.clip_norm)}
     return compare.Verdict(not wrong, text=f"beyond the batch, by step: {wrong}")
 
 
 def batches_from(seed):
     generator = torch.Generator().manual_seed(seed)
-    return [(torch.randn(ROWS, 2, 8, 8, generator=generator), torch.randint(0, CLASSES, (ROWS,), generator=generator)) for _ in range(STEPS)]
+    return [(torch.randn(ROWS, 2, 8, 8, generator=generator), torch.randint(0, CLASSES, (ROWS, ), generator=generator))
+            for _ in range(STEPS)]
 
 
 def in_other_order(batches, seed):

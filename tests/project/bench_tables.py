@@ -57,13 +57,15 @@ def check_benchmarks(copy):
         expect(rows and all(len(row) == len(columns) for row in rows), f"bench {words[0]}: {rows}")
         expect(name.endswith(f"-box-cpu-{words[0]}.tsv"), f"name of bench {words[0]}: '{name}'")
         expect(copy.run("--print", name).returncode == 0, f"--print {name}")
-    _, rows, _ = copy.recorded(TARN, "bench", "train", "--model", "mlp", "--batch", "4", "--steps", "2", "--device", "cpu")
+    _, rows, _ = copy.recorded(TARN, "bench", "train", "--model", "mlp", "--batch", "4", "--steps", "2", "--device",
+                               "cpu")
     for key in ("utilization", "min_step_ms", "of_matmul", "mfu", "memory_peak"):
         expect(rows and key in rows[0], f"no column {key} of bench train")
 
 
 def check_rows(copy):
-    one = copy.program("tarn", '{"model": "m", "device": "cuda:0", "kv": "model", "least_token_ms": 1.5, "of_copy": null}',
+    one = copy.program("tarn",
+                       '{"model": "m", "device": "cuda:0", "kv": "model", "least_token_ms": 1.5, "of_copy": null}',
                        '{"model": "m", "device": "cuda:0", "kv_type": "f16", "captured": true}')
     columns, rows, first = copy.recorded(one, "bench", "decode")
     expect(columns == ["model", "device", "kv_type", "min_token_ms", "of_copy", "captured"], f"columns {columns}")
@@ -94,7 +96,8 @@ def check_errors(copy):
             (["box", str(copy.root / "missing"), "bench", "ops"], "No such file"),
             (["../box", copy.program("never"), "bench", "ops"], "machine name '../box'")):
         done = copy.run("--record", *words)
-        expect(done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr, f"{words}: {done.stderr}")
+        expect(done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr,
+               f"{words}: {done.stderr}")
     expect(len(list(copy.results.iterdir())) == before, "a failed command left a file")
     expect(copy.run("--record", "box").returncode == 2, "--record without a command")
 

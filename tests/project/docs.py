@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""README, CONTRIBUTING and docs/ name what exists: flags of the command, functions, types, macros and fields of the headers,
-environment variables, links and files; tables are those of bench/results; lines end at 120 columns, tables aside."""
+"""README, CONTRIBUTING and docs/ name what exists: flags of the command, functions, types, macros and fields of the
+headers, environment variables, links and files; tables are those of bench/results; lines end at 120 columns, tables
+aside."""
 import os
 import re
 import subprocess
@@ -25,29 +26,35 @@ def words(text):
 
 
 headers = words(text_of("include/tarn/*.h"))
-code = words(text_of("src/**/*.[chi]*", "src/**/*.def", "src/**/*.cu*", "src/**/*.cl", "tests/**/*.[chsp]*", "cmake/*", "CMake*", "scripts/*",
-                     "Makefile", ".ci/*", "examples/*"))
+code = words(
+    text_of("src/**/*.[chi]*", "src/**/*.def", "src/**/*.cu*", "src/**/*.cl", "tests/**/*.[chsp]*", "cmake/*", "CMake*",
+            "scripts/*", "Makefile", ".ci/*", "examples/*"))
 scripts = text_of("bench/compare/*.py", "scripts/*", "tests/**/*.py", "Makefile", ".ci/*")
 
 
 def help_of(*name):
-    return subprocess.run([command, *name, "--help"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+    return subprocess.run([command, *name, "--help"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                          text=True).stdout
 
 
 def flags_of_commands():
     """The flags of every sub-command by its name."""
     top = subprocess.run([command, "help"], check=True, stdout=subprocess.PIPE, text=True).stdout
     names = re.findall(r"^  tarn ([a-z]+(?: [a-z]+)?)(?: +\[.*?\])?  +\S", top, flags=re.M)
-    return {name: set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", help_of(*name.split()))) | {"--help"} for name in names}
+    return {
+        name: set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", help_of(*name.split()))) | {"--help"} for name in names}
 
 
 EXAMPLES = {"tarn_cube", "tarn_cube_inplace", "tarn_static", "tarn_backend_entry"}  # a page's own, CMake's, a symbol
-FOREIGN = set("--preset --test-dir --output-on-failure --args --metrics --logdir --cflags --libs --prefix --target --check --print "
-              "--record --deterministic --compile --sdpa --attention --full --static".split())
+FOREIGN = set(
+    "--preset --test-dir --output-on-failure --args --metrics --logdir --cflags --libs --prefix --target --check "
+    "--print "
+    "--record --deterministic --compile --sdpa --attention --full --static".split())
 
 
 def check_flags(page, text):
-    for line in re.findall(r"^(?:\$ )?(?:.*\| *)?(tarn [a-z].*)$", text, flags=re.M) + re.findall(r"`(tarn [a-z][^`]*)`", text):
+    for line in re.findall(r"^(?:\$ )?(?:.*\| *)?(tarn [a-z].*)$", text, flags=re.M) + re.findall(
+            r"`(tarn [a-z][^`]*)`", text):
         line = line.split("#")[0]
         name = next((n for n in sorted(flags, key=len, reverse=True) if re.match(rf"tarn {n}\b", line)), None)
         if not name:
@@ -73,7 +80,8 @@ def check_names(page, text):
 
 
 def anchors(path):
-    heads = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.M | re.S), flags=re.M)
+    heads = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.M | re.S),
+                       flags=re.M)
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
@@ -91,12 +99,15 @@ def check_links(page, path, text):
 
 def check_paths(page, text):
     """Files named in code spans, from the root, from src/ or below a backend: they exist."""
-    bases = [source, source / "include", source / "src", *source.glob("src/*"), *source.glob("src/*/*"), *source.glob("src/*/*/*"), source / "bench/results", source / "bench"]
+    bases = [
+        source, source / "include", source / "src", *source.glob("src/*"), *source.glob("src/*/*"),
+        *source.glob("src/*/*/*"), source / "bench/results", source / "bench"]
     bases = [base for base in bases if base.is_dir()]
     for name in set(re.findall(r"`([\w./-]+\.(?:c|h|cu|cuh|cl|inc|def|py|sh|tsv|md))`", text)):
         if not any((base / name).exists() for base in bases) and "/" in name:
             problems.append(f"{page}: {name}: no such file")
-        elif "/" not in name and name.split(".")[-1] in ("cu", "cuh", "cl", "inc", "def", "tsv") and not list(source.glob(f"**/{name}")):
+        elif "/" not in name and name.split(".")[-1] in ("cu", "cuh", "cl", "inc", "def",
+                                                         "tsv") and not list(source.glob(f"**/{name}")):
             problems.append(f"{page}: {name}: no such file")
 
 
@@ -126,7 +137,8 @@ for name in set(re.findall(r'"(TARN_[A-Z0-9_]+)"', text_of("src/**/*.[ch]"))):
     if name not in documented and not name.startswith("TARN_TEST"):
         problems.append(f"docs/reference/environment.md: {name} is read in src and not described")
 
-tables = subprocess.run([sys.executable, str(source / "scripts/bench-tables"), "--check"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+tables = subprocess.run([sys.executable, str(source / "scripts/bench-tables"), "--check"], stdout=subprocess.PIPE,
+                        stderr=subprocess.STDOUT, text=True)
 if tables.returncode:
     problems.append(tables.stdout.strip())
 print("\n".join(sorted(problems)) or f"{len(pages)} pages")

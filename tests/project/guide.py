@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""The guides are true: their commands run, their program compiles and runs, and docs/guide/your-own-operation.md has the
-code of examples/custom_op.c, .h and .cu: all of it, in order, and nothing else.
+"""The guides are true: their commands run, their program compiles and runs, and docs/guide/your-own-operation.md has
+the code of examples/custom_op.c, .h and .cu: all of it, in order, and nothing else.
 
-A fenced block directly after `<!-- run -->` is run: sh by bash with the built command first in PATH, c as a whole program.
-`<!-- setup` begins a comment whose lines are run too, unseen by readers. The blocks of a page share a scratch folder.
+A fenced block directly after `<!-- run -->` is run: sh by bash with the built command first in PATH, c as a whole
+program. `<!-- setup` begins a comment whose lines are run too, unseen by readers. The blocks of a page share a scratch
+folder.
 """
 import os
 import re
@@ -16,12 +17,14 @@ from pathlib import Path
 source = Path(os.environ["TARN_SOURCE_DIR"])
 command = os.environ.get("TARN_COMMAND")
 library = os.environ.get("TARN_LIBRARY")
-BLOCK = re.compile(r"^<!-- setup\n(?P<setup>.*?)^-->$|^<!-- run -->\n```(?P<language>\w+)\n(?P<code>.*?)^```$", re.M | re.S)
+BLOCK = re.compile(r"^<!-- setup\n(?P<setup>.*?)^-->$|^<!-- run -->\n```(?P<language>\w+)\n(?P<code>.*?)^```$",
+                   re.M | re.S)
 
 
 def run(script, folder, environment):
-    return subprocess.run(["bash", "-euo", "pipefail", "-c", script], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", timeout=300)
+    return subprocess.run(["bash", "-euo", "pipefail", "-c", script], cwd=folder, env=environment,
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          errors="replace", timeout=300)
 
 
 def compile_and_run(code):
