@@ -59,8 +59,8 @@ class Gpt(torch.nn.Module):
     def __init__(self, size):
         super().__init__()
         self.dropout = size.dropout
-        self.wte, self.wpe = torch.nn.Embedding(VOCAB,
-                                                size.hidden_size), torch.nn.Embedding(size.context, size.hidden_size)
+        self.wte = torch.nn.Embedding(VOCAB, size.hidden_size)
+        self.wpe = torch.nn.Embedding(size.context, size.hidden_size)
         self.h = torch.nn.ModuleList(Block(size) for _ in range(size.layers))
         self.ln_f = torch.nn.LayerNorm(size.hidden_size)
 
@@ -94,8 +94,8 @@ class Theirs:
         groups = [{"params": matrices, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(groups, lr=LR, betas=(0.9, BETA2), fused=True)
         self.run = torch.compile(network) if compiled else network
-        self.half = lambda: torch.autocast(device, dtype=torch.bfloat16
-                                          ) if size.precision == "bf16" else contextlib.nullcontext()
+        is_half = size.precision == "bf16"
+        self.half = lambda: torch.autocast(device, dtype=torch.bfloat16) if is_half else contextlib.nullcontext()
 
     def turn(self, batches):
         """Trains; the first and the last loss, the reading of which waits for the device."""
@@ -116,8 +116,9 @@ class Ours:
 
     def __init__(self, tarn, size):
         self.tarn = tarn
-        made = tarn.Gpt2Config(vocab=VOCAB, context=size.context, layers=size.layers, heads=size.heads,
-                               width=size.hidden_size, dropout=size.dropout, dtype=tarn.DTYPES.index(size.precision))
+        made = tarn.Gpt2Config(vocab_size=VOCAB, context=size.context, layers=size.layers, heads=size.heads,
+                               hidden_size=size.hidden_size, dropout=size.dropout,
+                               dtype=tarn.DTYPES.index(size.precision))
         self.model = tarn.call("model_gpt2_sized", ctypes.byref(made), ctypes.sizeof(made), tarn.device(), 1)
         options = tarn.AdamwOptions(lr=LR, beta2=BETA2, weight_decay=DECAY)
         self.optimizer = tarn.call("adamw_sized", self.model, ctypes.byref(options), ctypes.sizeof(options))

@@ -2,11 +2,10 @@
 """Training steps of CNNs in tarn and PyTorch: same weights, images and threads, alternating in one process.
 
   python3 cnn_compare.py [--library build/release/libtarn.so] [--networks mnist,resnet20] [--device cpu] [--threads 2]
-      [--batch 64]
-                         [--steps 3] [--rounds 8] [--captured] [--channels-last] [--tf32] [--dtype bf16] [--json]
+                         [--batch 64] [--steps 3] [--rounds 8] [--captured] [--channels-last] [--tf32] [--dtype bf16] [--json]
 
-mnist is conv(1→32) - conv(32→64) - pool - linear(9216→128) - linear(128→10) on 28 × 28 images, resnet20 ResNet-20 on 32
-× 32. A step is forward, cross entropy, backward and SGD with momentum, on a batch that is already on the device. The
+mnist is conv(1→32) - conv(32→64) - pool - linear(9216→128) - linear(128→10) on 28 × 28 images, resnet20 ResNet-20 on
+32 × 32. A step is forward, cross entropy, backward and SGD with momentum, on a batch that is already on the device. The
 libraries alternate every --steps steps; the minimum of --rounds rounds counts. Prints images per second by the wall
 clock, tarn's over PyTorch's (above 1 tarn is faster), and processor time per image, which other load disturbs less but
 which counts spinning threads: OMP_WAIT_POLICY=passive prevents that in PyTorch. With --captured (GPUs) tarn replays a
@@ -143,9 +142,9 @@ def parse():
     ap.add_argument("--rounds", type=int, default=8, help="turns of each")
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--captured", action="store_true",
-                    help="on cuda: a recorded step beside torch.compile(mode=\"reduce-overhead\")")
-    ap.add_argument("--channels-last", action="store_true", help="images whose channels lie together, in both")
-    ap.add_argument("--tf32", action="store_true", help="products in TF32, in both")
+                    help="on cuda: a captured step next to torch.compile(mode=\"reduce-overhead\")")
+    ap.add_argument("--channels-last", action="store_true", help="NHWC images (channels last), in both")
+    ap.add_argument("--tf32", action="store_true", help="matmuls and convolutions in TF32, in both")
     ap.add_argument("--dtype", default="f32", choices=list(DTYPES), help="of parameters and images, in both")
     ap.add_argument("--json", action="store_true", help="one object a line")
     args = ap.parse_args()

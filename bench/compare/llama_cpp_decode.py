@@ -1,17 +1,15 @@
 #!/usr/bin/env python3
 """tarn and llama.cpp alternating in one process on the same GGUF files: prefill and decoding on the CPU.
 
-  TARN_LIBRARY=build/release/libtarn.so python3 llama_cpp_decode.py [--types q8_0,q4_k,bf16,f16] [--threads 2] [--prompt
-      128]
-  [--tokens 32] [--runs 5] [--layers 16] [--width 2048] [--inner 8192] [--heads 32] [--kv-heads 8] [--vocab 128256]
-  [--folder FOLDER]
+  TARN_LIBRARY=build/release/libtarn.so python3 llama_cpp_decode.py [--types q8_0,q4_k,bf16,f16] [--threads 2]
+  [--prompt 128] [--tokens 32] [--runs 5] [--layers 16] [--hidden-size 2048] [--ffn-size 8192] [--heads 32]
+  [--kv-heads 8] [--vocab-size 128256] [--folder FOLDER]
 
 Needs the package llama-cpp-python (TARN_TEST_LLAMA_CPP=1 scripts/parity installs it). The files hold a Llama of random
 weights, by default of 1B's shape, written by tarn; --folder keeps them. Each program runs with its defaults: tarn with
 weights as stored, llama.cpp with an f16 KV cache. Tokens are greedy and known to the host before the next. Prints per
 type, as one JSON object per line, the minimum times of all runs in milliseconds, by wall clock and by processor time of
-all threads (for busy machines: with
---threads 1 it excludes others), and tarn / llama.cpp (below 1 tarn is faster)."""
+all threads (for busy machines: with --threads 1 it excludes others), and tarn / llama.cpp (below 1 tarn is faster)."""
 import argparse
 import ctypes
 import json
@@ -33,9 +31,9 @@ import tarn  # noqa: E402
 
 def write_model(options, folder):
     """A folder of random weights in bf16."""
-    made = tarn.LlamaConfig(vocab=options.vocab, context=2048, layers=options.layers, heads=options.heads,
-                            kv_heads=options.kv_heads, width=options.width, inner=options.inner, rope_theta=500000.0,
-                            tied=True, dtype=tarn.DTYPES.index("bf16"))
+    made = tarn.LlamaConfig(vocab_size=options.vocab_size, context=2048, layers=options.layers, heads=options.heads,
+                            kv_heads=options.kv_heads, hidden_size=options.hidden_size, ffn_size=options.ffn_size,
+                            rope_theta=500000.0, tie_embeddings=True, dtype=tarn.DTYPES.index("bf16"))
     model = tarn.call("model_llama_sized", ctypes.byref(made), ctypes.sizeof(made), tarn.device(), 1)
     tarn.call("model_write", model, folder.encode())
     tarn.call("module_free", model)
@@ -113,7 +111,7 @@ def measure(programs, options):
     rng, least = random.Random(1), {
         name: {"prompt": [float("inf")] * 2, "token": [float("inf")] * 2} for name in programs}
     for _ in range(options.runs):
-        prompt = [rng.randrange(options.vocab) for _ in range(options.prompt)]
+        prompt = [rng.randrange(options.vocab_size) for _ in range(options.prompt)]
         for name, program in programs.items():
             times = [("prompt", timed(lambda: program.read(prompt)))] + [
                 ("token", timed(program.step)) for _ in range(options.tokens)]
@@ -143,8 +141,8 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--types", default="q8_0,q4_k,bf16,f16")
     parser.add_argument("--folder", default="")
-    for name, value in dict(threads=2, prompt=128, tokens=32, runs=5, layers=16, width=2048, inner=8192, heads=32,
-                            kv_heads=8, vocab=128256).items():
+    for name, value in dict(threads=2, prompt=128, tokens=32, runs=5, layers=16, hidden_size=2048, ffn_size=8192,
+                            heads=32, kv_heads=8, vocab_size=128256).items():
         parser.add_argument("--" + name.replace("_", "-"), type=int, default=value)
     return parser.parse_args()
 

@@ -8,8 +8,8 @@
   python3 llama_lora_torch.py --full                       all weights
 
   [--rank 16] [--full] [--micro-batch 4] [--context 2048] [--batch-size 4] [--attention flash|cudnn|best] [--steps 20]
-  [--warmup 5] [--device cuda] [--layers 16] [--width 2048] [--inner 8192] [--heads 32] [--kv-heads 8] [--vocab 128256]
-  [--no-compile]
+  [--warmup 5] [--device cuda] [--layers 16] [--hidden-size 2048] [--ffn-size 8192] [--heads 32] [--kv-heads 8]
+  [--vocab-size 128256] [--no-compile]
 
 A step is forward, cross entropy, backward, clipping to a norm of 1 and AdamW, on random tokens drawn on the device
 before it. Precision is tarn's: frozen weights are bf16; trained ones have f32 master weights, gradients and moments,
@@ -72,13 +72,14 @@ def turn(x, cos, sin):
 class Block(torch.nn.Module):
     def __init__(self, o):
         super().__init__()
-        self.heads, self.kv_heads, self.head = o.heads, o.kv_heads, o.width // o.heads
+        self.heads, self.kv_heads, self.head = o.heads, o.kv_heads, o.hidden_size // o.heads
         rank = 0 if o.full else o.rank
-        self.norm_1, self.norm_2 = Norm(o.width, bool(rank)), Norm(o.width, bool(rank))
-        self.q, self.k = Linear(o.width, o.width, rank), Linear(o.width, self.kv_heads * self.head, rank)
-        self.v, self.o = Linear(o.width, self.kv_heads * self.head, rank), Linear(o.width, o.width, rank)
-        self.gate, self.up, self.down = Linear(o.width, o.inner, rank), Linear(o.width, o.inner,
-                                                                               rank), Linear(o.inner, o.width, rank)
+        self.norm_1, self.norm_2 = Norm(o.hidden_size, bool(rank)), Norm(o.hidden_size, bool(rank))
+        size, kv_size = o.hidden_size, self.kv_heads * self.head
+        self.q, self.k = Linear(size, size, rank), Linear(size, kv_size, rank)
+        self.v, self.o = Linear(size, kv_size, rank), Linear(size, size, rank)
+        self.gate, self.up = Linear(o.hidden_size, o.ffn_size, rank), Linear(o.hidden_size, o.ffn_size, rank)
+        self.down = Linear(o.ffn_size, o.hidden_size, rank)
 
     def forward(self, x, cos, sin):
         rows, context, width = x.shape
@@ -96,11 +97,11 @@ class Llama(torch.nn.Module):
     def __init__(self, o):
         super().__init__()
         is_frozen = not o.full
-        self.table = drawn(o.vocab, o.width, torch.bfloat16 if is_frozen else torch.float32).requires_grad_(
+        self.table = drawn(o.vocab_size, o.hidden_size, torch.bfloat16 if is_frozen else torch.float32).requires_grad_(
             not is_frozen)  # the head's, too
         self.blocks = torch.nn.ModuleList(Block(o) for _ in range(o.layers))
-        self.norm = Norm(o.width, is_frozen)
-        head = o.width // o.heads
+        self.norm = Norm(o.hidden_size, is_frozen)
+        head = o.hidden_size // o.heads
         angles = torch.outer(torch.arange(o.context).float(),
                              ROPE_BASE**(-torch.arange(0, head, 2).float() / head)).repeat(1, 2)
         self.register_buffer("cos", angles.cos().to(torch.bfloat16))
@@ -154,7 +155,7 @@ def measure(o, kernels):
             if number == o.warmup + o.steps:
                 break
             for _ in range(parts):
-                tokens = torch.randint(o.vocab, (o.micro_batch, o.context + 1), device=device)
+                tokens = torch.randint(o.vocab_size, (o.micro_batch, o.context + 1), device=device)
                 (step_loss(tokens[:, :-1], tokens[:, 1:]) / parts).backward()
             torch.nn.utils.clip_grad_norm_(trained, 1.0)
             optimizer.step()
@@ -171,7 +172,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     whole = {
         "rank": 16, "micro-batch": 4, "context": 2048, "batch-size": 4, "steps": 20, "warmup": 5, "layers": 16,
-        "width": 2048, "inner": 8192, "heads": 32, "kv-heads": 8, "vocab": 128256}
+        "hidden-size": 2048, "ffn-size": 8192, "heads": 32, "kv-heads": 8, "vocab-size": 128256}
     for name, value in whole.items():
         parser.add_argument("--" + name, type=int, default=value)
     parser.add_argument("--attention", choices=["flash", "cudnn", "best"], default="best")
