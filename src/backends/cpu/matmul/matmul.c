@@ -10,9 +10,9 @@
  *   blocked   every other float matmul: gemm.inc; 16-bit types are converted when packed and rounded once at the end
  *   integers  summed in i64
  *
- * Instruction level: the file is compiled once per level (runtime/level.h), which fixes MR and the vector width;
- * fill_table() of runtime/backend.c registers the best level the processor has. On AArch64 with bf16 instructions
- * matmul_bf16_arm.c then replaces the kernel and hands back what it does not support.
+ * Instruction level: the file is compiled once per level (backends/cpu/runtime/level.h), which fixes MR and the vector
+ * width; fill_table() of backends/cpu/runtime/backend.c registers the best level the processor has. On AArch64 with
+ * bf16 instructions matmul_bf16_arm.c then replaces the kernel and hands back what it does not support.
  *
  * BLAS: choose_path() decides per call, by describe_blas(). blas.c loads OpenBLAS, where it is installed, when the
  * first matmul asks for it, and reports whether its kernels fit the processor. */
