@@ -5,15 +5,15 @@
 
 #include <tarn/generate.h>
 
-#include "cli/checkpoint.h"
+#include "cli/checkpoint_option.h"
 #include "cli/input.h"
 
 /* Parses --kv-type, if given, and checks --gpu-layers. TARN__DONE, or TARN__MISUSED with a message on standard error.
  */
 int tarn__lm_options(const char *command, const tarn__options *options, tarn_kv_type *kv_type);
 
-/* Opens the model of the first argument at `weights` (cli/checkpoint.h), on --device with --gpu-layers, in --dtype or
- * as stored, with its --adapter. The caller owns it. NULL with an error. */
+/* Opens the model of the first argument at `weights` (cli/checkpoint_option.h), on --device with --gpu-layers, in
+ * --dtype or as stored, with its --adapter. The caller owns it. NULL with an error. */
 tarn_module *tarn__lm_model(const tarn__options *options, const tarn_run_weights *weights);
 
 /* Opens the tokenizer of the --adapter folder, if it has one (with the chat template of its training), else the

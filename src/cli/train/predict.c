@@ -4,7 +4,7 @@
  * reported and skipped; the exit status is then FAILED, and the other images are still classified. */
 #include <stdlib.h>
 
-#include "cli/checkpoint.h"
+#include "cli/checkpoint_option.h"
 
 /* Loads an image with the channels and size of the model's input, [C, H, W]. The caller frees `sample`, also after a
  * failure. */

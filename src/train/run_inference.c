@@ -1,4 +1,4 @@
-/* run.c: using a trained model: a run folder opened for evaluation and prediction.
+/* run_inference.c: using a trained model: a run folder opened for evaluation and prediction.
  *
  * A tarn_run owns model, tokenizer and data spec. Its folder is only read, and not locked: a run may be opened while it
  * trains. Folders of transformers and GGUF files open as runs without options. */

@@ -1,8 +1,8 @@
-/* checkpoint.c: --checkpoint: resolves which weights of a run a command uses, in one place, and prints it.
+/* checkpoint_option.c: --checkpoint: resolves which weights of a run a command uses, in one place, and prints it.
  *
  * The default is the best weights; a run without an evaluation yet has only the last ones, which are used with a
  * notice. Paths in tarn_run_weights are its own. */
-#include "cli/checkpoint.h"
+#include "cli/checkpoint_option.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
-/* checkpoint.h: --checkpoint: which weights of a run a command uses. */
-#ifndef TARN__CLI_CHECKPOINT_H
-#define TARN__CLI_CHECKPOINT_H
+/* checkpoint_option.h: --checkpoint: which weights of a run a command uses. */
+#ifndef TARN__CHECKPOINT_OPTION_H
+#define TARN__CHECKPOINT_OPTION_H
 
 #include "cli/cli.h"
 
