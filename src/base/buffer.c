@@ -9,7 +9,8 @@
 
 bool tarn__buffer_reserve(tarn__buffer *buffer, size_t more, size_t element)
 {
-    return tarn__array_reserve(&buffer->data, buffer->count, &buffer->capacity, more, element, FIRST_CAPACITY);
+    return more <= buffer->capacity - buffer->count ||
+           tarn__array_reserve(&buffer->data, buffer->count, &buffer->capacity, more, element, FIRST_CAPACITY);
 }
 
 bool tarn__buffer_add(tarn__buffer *buffer, const void *from, size_t count, size_t element)
