@@ -17,7 +17,7 @@ static code_point read_code_point(const char *text, size_t length)
 {
     char copy[5] = {0}; /* terminated: the string may end inside a code point */
     memcpy(copy, text, length < 4 ? length : 4);
-    code_point c = {(unsigned char)copy[0], tarn__utf8_code_point(copy)};
+    code_point c = {(unsigned char)copy[0], tarn__utf8_code_point_bytes(copy)};
     if (c.bytes > 1)
         c.code &= 0x7Fu >> c.bytes;
     for (size_t i = 1; i < c.bytes; i++)

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-size_t tarn__utf8_code_point(const char *text)
+size_t tarn__utf8_code_point_bytes(const char *text)
 {
     size_t length = 0; /* at most 4: the decoder looks no further, and the string may be long */
     uint32_t code;
@@ -15,7 +15,7 @@ size_t tarn__utf8_code_point(const char *text)
 bool tarn__utf8_valid(const char *text)
 {
     for (size_t bytes = 1; *text && bytes; text += bytes)
-        bytes = tarn__utf8_code_point(text);
+        bytes = tarn__utf8_code_point_bytes(text);
     return *text == 0;
 }
 

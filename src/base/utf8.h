@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 /* Bytes of the first code point of a terminated string, 1 to 4; 0 at its end and for invalid UTF-8. */
-size_t tarn__utf8_code_point(const char *text);
+size_t tarn__utf8_code_point_bytes(const char *text);
 
 /* True when a terminated string is valid UTF-8. */
 bool tarn__utf8_valid(const char *text);

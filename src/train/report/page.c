@@ -66,7 +66,7 @@ static const char *escape_of(char c)
 void tarn__page_text(tarn__page *page, const char *text)
 {
     while (*text) {
-        size_t bytes = tarn__utf8_code_point(text);
+        size_t bytes = tarn__utf8_code_point_bytes(text);
         const char *escape = bytes == 0 ? "\xEF\xBF\xBD" : bytes == 1 ? escape_of(*text) : NULL;
         put(page, escape ? escape : text, escape ? strlen(escape) : bytes);
         text += bytes ? bytes : 1;
