@@ -78,13 +78,13 @@ typedef struct tarn__backend {
      * not supported, `upload` is used. Uploaded data is visible to work enqueued after `pinned_join`; the buffer may
      * be written again after `pinned_wait`, which any thread may call. */
     void *(*pinned_new)(int index, size_t bytes, void **host); /* NULL: see `failure` */
-    void (*pinned_free)(int index, void *lane);                /* no copy is in flight */
+    void (*pinned_free)(int index, void *pinned);              /* no copy is in flight */
     /* ordered after the work enqueued so far */
-    bool (*pinned_upload)(int index, void *lane, size_t from, void *memory, int64_t offset, size_t bytes);
-    bool (*pinned_join)(int index, void *lane);
-    bool (*pinned_wait)(int index, void *lane); /* the host waits */
+    bool (*pinned_upload)(int index, void *pinned, size_t from, void *memory, int64_t offset, size_t bytes);
+    bool (*pinned_join)(int index, void *pinned);
+    bool (*pinned_wait)(int index, void *pinned); /* the host waits */
     /* record these events around the next copy; NULL: not supported */
-    void (*pinned_set_events)(int index, void *lane, void *from, void *to);
+    void (*pinned_set_events)(int index, void *pinned, void *from, void *to);
 
     /* Autotuning results, where another candidate would give other bits (else NULL). `tuning_export` passes each
      * result this process has used to `take` as one line of text. `tuning_import` fixes the result of such a line
