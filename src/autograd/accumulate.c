@@ -57,9 +57,9 @@ static bool unbroadcast(const char *function, tarn_tensor *grad, const tarn__ten
 }
 
 /* Writes the gradient in the input's shape to a contiguous tensor of any dtype. */
-static bool fit_into(const char *function, tarn_tensor *grad, const tarn__tensor_spec *spec, tarn_tensor *to)
+static bool fit_into(const char *function, tarn_tensor *grad, const tarn__tensor_spec *spec, tarn_tensor *out)
 {
-    return same_shape(grad, spec) ? tarn__copy_elements(function, to, grad) : unbroadcast(function, grad, spec, to);
+    return same_shape(grad, spec) ? tarn__copy_elements(function, out, grad) : unbroadcast(function, grad, spec, out);
 }
 
 /* The gradient in the input's shape and the given dtype; itself if it fits already. */
@@ -71,8 +71,8 @@ static tarn_tensor *fit(const char *function, tarn_tensor *grad, const tarn__ten
     return fitted && fit_into(function, grad, spec, fitted) ? fitted : NULL;
 }
 
-/* to = a + b; `to` may be a or b. */
-static bool add(const char *function, tarn_tensor *a, tarn_tensor *b, tarn_tensor *to)
+/* out = a + b; `out` may be a or b. */
+static bool add(const char *function, tarn_tensor *a, tarn_tensor *b, tarn_tensor *out)
 {
     tarn__elementwise none = {0};
     return tarn__run(&(tarn__launch){.kernel = TARN__K_add,
@@ -80,7 +80,7 @@ static bool add(const char *function, tarn_tensor *a, tarn_tensor *b, tarn_tenso
                                      .inputs = 2,
                                      .outputs = 1,
                                      .in = {a, b},
-                                     .out = {to},
+                                     .out = {out},
                                      .params = &none,
                                      .params_bytes = sizeof(none)});
 }
@@ -116,8 +116,8 @@ static bool store_first(const char *function, tarn_tensor *leaf, const tarn__ten
 /* In order: into existing empty memory, by taking over a fresh tensor, by copying, or by adding. */
 static bool accumulate_leaf(const char *function, tarn_tensor *leaf, const tarn__tensor_spec *spec, tarn_tensor *grad)
 {
-    bool is_apart = leaf->grad && (grad == leaf->grad || grad->storage != leaf->grad->storage);
-    if (is_apart && !leaf->grad_is_set && tarn__view_is_contiguous(&leaf->grad->view))
+    bool is_separate = leaf->grad && (grad == leaf->grad || grad->storage != leaf->grad->storage);
+    if (is_separate && !leaf->grad_is_set && tarn__view_is_contiguous(&leaf->grad->view))
         return store_first(function, leaf, spec, grad);
     tarn_tensor *fitted = fit(function, grad, spec, tarn__acc_dtype(spec->dtype));
     if (!fitted)
@@ -223,18 +223,18 @@ bool tarn__grad_acc_open(const tarn__backward *b, int i, tarn__grad_acc *acc)
         if (!allocate_leaf_grad(b->function, edge->leaf))
             return false;
         acc->leaf = edge->leaf;
-        acc->to = edge->leaf->grad;
+        acc->tensor = edge->leaf->grad;
         acc->beta = edge->leaf->grad_is_set ? 1 : 0;
         return true;
     }
     tarn_tensor *pending = edge->node && !separate ? edge->node->grad[edge->output] : NULL;
     if (pending && is_exclusive(pending) && tarn__view_is_contiguous(&pending->view)) {
-        acc->to = pending;
+        acc->tensor = pending;
         acc->beta = 1;
         return true;
     }
-    acc->to = tarn__tensor_new(b->function, edge->spec.shape, tarn__grad_dtype(b, i), edge->spec.device);
-    return acc->to != NULL;
+    acc->tensor = tarn__tensor_new(b->function, edge->spec.shape, tarn__grad_dtype(b, i), edge->spec.device);
+    return acc->tensor != NULL;
 }
 
 /* A leaf's gradient is complete; a pending one was updated in place; anything else is accumulated now. */
@@ -246,5 +246,5 @@ bool tarn__grad_acc_close(const tarn__backward *b, int i, tarn__grad_acc *acc)
         tarn__bump_version(acc->leaf->grad);
         return true;
     }
-    return (edge->node && acc->to == edge->node->grad[edge->output]) || tarn__accumulate_grad(b, i, acc->to);
+    return (edge->node && acc->tensor == edge->node->grad[edge->output]) || tarn__accumulate_grad(b, i, acc->tensor);
 }

@@ -24,7 +24,7 @@ static bool heap_push(heap *h, tarn__node *node)
         return true;
     if (!tarn__list_reserve(&h->node, h->count, &h->capacity, sizeof(*h->node)))
         return false;
-    tarn__history_retain(&node->history);
+    tarn__grad_fn_retain(&node->base);
     node->queued = true;
     int i = h->count++;
     for (; i > 0 && h->node[(i - 1) / 2]->sequence < node->sequence; i = (i - 1) / 2)
@@ -82,7 +82,7 @@ static bool call_rule(tarn__node *node, tarn_tensor **made)
     bool good = saved != NULL;
     for (int i = 0; good && i < node->saves; i++) {
         saved[i] = node->saved[i].tensor;
-        good = !node->saved[i].maker || call_rule(node->saved[i].maker, &saved[i]);
+        good = !node->saved[i].producer || call_rule(node->saved[i].producer, &saved[i]);
     }
     if (good) {
         tarn__backward b = {node, node->function, node->grad, saved, node->params};
@@ -146,12 +146,12 @@ static bool walk(tarn__node *start, bool retain)
                 if (node->edge[i].node)
                     drop_grads(node->edge[i].node);
         }
-        tarn__history_release(&node->history);
+        tarn__grad_fn_release(&node->base);
     }
     while (h.count > 0) {
         tarn__node *node = heap_pop(&h);
         drop_grads(node);
-        tarn__history_release(&node->history);
+        tarn__grad_fn_release(&node->base);
     }
     tarn__release(h.node, sizeof(*h.node) * (size_t)h.capacity);
     return good;
@@ -162,7 +162,7 @@ static bool walk(tarn__node *start, bool retain)
 /* Without a given gradient the tensor must be a scalar; its gradient is 1. */
 static bool check_upstream(const char *function, const tarn_tensor *tensor, const tarn_tensor *upstream)
 {
-    if (!tensor->origin->history && !tensor->origin->requires_grad)
+    if (!tensor->origin->grad_fn && !tensor->origin->requires_grad)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: nothing the tensor was computed from requires a gradient",
                            function);
     if (!upstream)
@@ -196,7 +196,7 @@ static bool backward(const char *function, tarn_tensor *tensor, tarn_tensor *ups
     if (good) {
         tarn__tensor_spec spec = {tarn__shape_of(tensor), tensor->view.dtype, tarn__device(tensor)};
         tarn_tensor *origin = tensor->origin;
-        tarn__edge edge = {(tarn__node *)origin->history, origin->history ? NULL : origin, origin->history_output,
+        tarn__edge edge = {(tarn__node *)origin->grad_fn, origin->grad_fn ? NULL : origin, origin->grad_fn_output,
                            spec};
         good = tarn__edge_accumulate(function, &edge, upstream);
         if (edge.node && good)

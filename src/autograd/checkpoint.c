@@ -66,7 +66,7 @@ static bool checkpoint_backward(const tarn__backward *b)
     return good;
 }
 
-/* The result shares no history with the first run; its node has the inputs as edges and `always` records it, because
+/* The result shares no nodes with the first run; its node has the inputs as edges and `always` records it, because
  * parameters inside the function may need gradients even if no input does. */
 tarn_tensor *tarn_checkpoint(tarn_checkpoint_fn function, void *ctx, tarn_tensor *const *inputs, int count)
 {
@@ -84,7 +84,7 @@ tarn_tensor *tarn_checkpoint(tarn_checkpoint_fn function, void *ctx, tarn_tensor
     tarn_tensor *stored = run_function(function, ctx, inputs, count, &fresh);
     if (!stored)
         return NULL;
-    if (!stored->origin->history) /* nothing inside needs a gradient, or recording is off */
+    if (!stored->origin->grad_fn) /* nothing inside needs a gradient, or recording is off */
         return stored;
     tarn_tensor *result = tarn_detach(stored);
     if (fresh)

@@ -64,7 +64,7 @@ static bool check_outputs(const char *function, tarn_tensor *const *outputs, int
         const tarn_tensor *y = outputs[i];
         if (!tarn__check(function, y, "an output") || !tarn__check_dtype(function, y, TARN__FLOATS, "an output"))
             return false;
-        if (y->origin->history || y->origin->requires_grad || y->is_constant)
+        if (y->origin->grad_fn || y->origin->requires_grad || y->is_constant)
             return tarn__raise(TARN_ERROR_ARGUMENT,
                                "%s: output %d is already part of a recorded computation; compute it between "
                                "tarn_no_grad_open() and tarn_no_grad_close()",

@@ -82,7 +82,7 @@ void tarn__anomaly_rule_close(void)
 
 static bool needs_grad(const tarn_tensor *tensor)
 {
-    return tensor && (tensor->origin->requires_grad || tensor->origin->history);
+    return tensor && (tensor->origin->requires_grad || tensor->origin->grad_fn);
 }
 
 /* A tensor needs a gradient if it is a leaf that requires one or the result of a recorded operation. */
@@ -170,11 +170,11 @@ bool tarn__check_gradient(const tarn__backward *b, tarn_tensor *grad)
 void tarn__node_release(tarn__node *node)
 {
     for (int i = 0; i < node->saves; i++) {
-        tarn__node *maker = node->saved[i].maker;
+        tarn__node *producer = node->saved[i].producer;
         tarn__tensor_release(node->saved[i].tensor);
         node->saved[i] = (tarn__saved){0};
-        if (maker)
-            tarn__history_release(&maker->history);
+        if (producer)
+            tarn__grad_fn_release(&producer->base);
     }
     for (int i = 0; i < node->inputs; i++) {
         tarn__node *source = node->edge[i].node;
@@ -182,7 +182,7 @@ void tarn__node_release(tarn__node *node)
         tarn__tensor_release(node->edge[i].leaf);
         node->edge[i].leaf = NULL;
         if (source)
-            tarn__history_release(&source->history);
+            tarn__grad_fn_release(&source->base);
     }
     for (int i = 0; i < node->outputs; i++) {
         tarn__tensor_release(node->grad[i]);
@@ -198,9 +198,9 @@ static _Thread_local tarn__node *pending_release;
 static _Thread_local bool is_draining;
 
 /* Releasing the last node of a long chain releases the one before it, and so on: a list replaces the recursion. */
-static void release_node(tarn__history *history)
+static void release_node(tarn__grad_fn *grad_fn)
 {
-    tarn__node *node = (tarn__node *)history;
+    tarn__node *node = (tarn__node *)grad_fn;
     node->next_dead = pending_release;
     pending_release = node;
     if (is_draining)
@@ -255,10 +255,10 @@ static void connect(tarn__edge *edge, tarn_tensor *input)
         return;
     input = input->origin;
     edge->spec = spec_of(input);
-    edge->output = input->history_output;
-    if (input->history) {
-        edge->node = (tarn__node *)input->history;
-        tarn__history_retain(input->history);
+    edge->output = input->grad_fn_output;
+    if (input->grad_fn) {
+        edge->node = (tarn__node *)input->grad_fn;
+        tarn__grad_fn_retain(input->grad_fn);
     } else if (input->requires_grad) {
         edge->leaf = input;
         tarn__tensor_retain(input);
@@ -267,10 +267,10 @@ static void connect(tarn__edge *edge, tarn_tensor *input)
 
 static bool is_recomputed(const tarn_tensor *tensor)
 {
-    return tensor->history && ((const tarn__node *)tensor->history)->recompute && tensor->history_output == 0;
+    return tensor->grad_fn && ((const tarn__node *)tensor->grad_fn)->recompute && tensor->grad_fn_output == 0;
 }
 
-/* Saves a tensor for the rule: an output as an alias without history (no cycle), a recomputable one as its node,
+/* Saves a tensor for the rule: an output as an alias without grad_fn (no cycle), a recomputable one as its node,
  * anything else as it is, with the version that backward compares. */
 static bool save(tarn__saved *slot, tarn_tensor *tensor, const tarn__recording *r)
 {
@@ -278,8 +278,8 @@ static bool save(tarn__saved *slot, tarn_tensor *tensor, const tarn__recording *
         return true;
     tensor = tensor->origin;
     if (is_recomputed(tensor)) {
-        slot->maker = (tarn__node *)tensor->history;
-        tarn__history_retain(tensor->history);
+        slot->producer = (tarn__node *)tensor->grad_fn;
+        tarn__grad_fn_retain(tensor->grad_fn);
         return true;
     }
     for (int i = 0; i < r->output_count; i++)
@@ -310,8 +310,8 @@ bool tarn__record(const tarn__recording *r)
     tarn__node *node = new_node(r);
     if (!node)
         return false;
-    node->history.references = 1;
-    node->history.release = release_node;
+    node->base.references = 1;
+    node->base.release = release_node;
     node->function = r->function;
     node->rule = r->rule;
     node->recompute = recompute_depth > 0 ? r->recompute : NULL;
@@ -332,13 +332,13 @@ bool tarn__record(const tarn__recording *r)
         if (!r->outputs[i])
             continue;
         node->output_spec[i] = spec_of(r->outputs[i]);
-        tarn__history_retain(&node->history);
-        r->outputs[i]->origin->history = &node->history;
-        r->outputs[i]->origin->history_output = i;
+        tarn__grad_fn_retain(&node->base);
+        r->outputs[i]->origin->grad_fn = &node->base;
+        r->outputs[i]->origin->grad_fn_output = i;
     }
     if (good)
         node->params_release = r->params_release;
-    tarn__history_release(&node->history);
+    tarn__grad_fn_release(&node->base);
     return good;
 }
 
@@ -354,7 +354,7 @@ tarn_tensor *tarn_requires_grad(tarn_tensor *tensor, bool required)
             tarn__raise(TARN_ERROR_ARGUMENT, "requires_grad: a tarn_scalar() is a constant");
         return NULL;
     }
-    if (tensor->origin->history) {
+    if (tensor->origin->grad_fn) {
         tarn__raise(TARN_ERROR_ARGUMENT,
                     "requires_grad: the tensor is the result of a recorded operation; use tarn_detach() first");
         return NULL;
@@ -387,13 +387,13 @@ void tarn_zero_grad(tarn_tensor *tensor)
         return;
     tarn_tensor *leaf = tensor->origin;
     leaf->grad_is_set = false;
-    if (!leaf->trainer) { /* memory of an optimizer stays; any other would cost the next gradient a copy */
+    if (!leaf->optimizer) { /* memory of an optimizer stays; any other would cost the next gradient a copy */
         tarn__tensor_release(leaf->grad);
         leaf->grad = NULL;
     }
 }
 
-/* A view without history: shares memory and version. */
+/* A view without grad_fn: shares memory and version. */
 tarn_tensor *tarn_detach(tarn_tensor *tensor)
 {
     return tarn__check_any("detach", tensor, "the tensor") ? tarn__tensor_view(tensor) : NULL;

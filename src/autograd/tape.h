@@ -2,7 +2,7 @@
  *
  * A node stands for one operation. It has, per input, where its gradient goes (the producing node, or a leaf), the
  * tensors its rule needs, and a copy of the operation's params. Tensors retain the node that produced them; nodes
- * never retain their own outputs (a saved output is an alias without history), so there are no reference cycles.
+ * never retain their own outputs (a saved output is an alias without grad_fn), so there are no reference cycles.
  *
  * Threads: each thread records its own operations; a tape may be walked by one thread at a time. */
 #ifndef TARN__TAPE_H
@@ -94,9 +94,9 @@ tarn_dtype tarn__grad_dtype(const tarn__backward *b, int i);
 tarn_tensor *tarn__grad_buffer(const tarn__backward *b, int i, tarn_dtype dtype);
 
 /* A gradient accumulator: a tensor of the input's shape into which a kernel with a beta parameter accumulates
- * directly: to = product + beta · to. Saves a temporary and a pass. Close it after the kernel. */
+ * directly: tensor = matmul + beta · tensor. Saves a temporary and a pass. Close it after the kernel. */
 typedef struct tarn__grad_acc {
-    tarn_tensor *to;
+    tarn_tensor *tensor;
     double beta;
     tarn_tensor *leaf; /* the leaf whose gradient it is; internal */
 } tarn__grad_acc;
@@ -121,13 +121,13 @@ typedef struct tarn__edge {
 } tarn__edge;
 
 typedef struct tarn__saved {
-    tarn_tensor *tensor; /* retained; NULL where none was given, or */
-    tarn__node *maker;   /* the node whose output 0 it is, retained: it is recomputed */
+    tarn_tensor *tensor;  /* retained; NULL where none was given, or */
+    tarn__node *producer; /* the node whose output 0 it is, retained: it is recomputed */
     uint32_t version;
 } tarn__saved;
 
 struct tarn__node {
-    tarn__history history;
+    tarn__grad_fn base; /* first: the grad_fn of a tensor is its node */
     const char *function;
     tarn__rule rule;
     tarn__recompute_fn recompute; /* NULL: outputs are stored */

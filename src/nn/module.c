@@ -111,7 +111,7 @@ void tarn_module_free(tarn_module *module)
 
 /* ---- adding ------------------------------------------------------------------------------------------------------ */
 
-/* The conditions for parameters and buffers alike: a live tensor, a free name, no history on the tape. */
+/* The conditions for parameters and buffers alike: a live tensor, a free name, no grad_fn. */
 static bool check_state(const char *function, const tarn_module *module, const char *name, const tarn_tensor *tensor)
 {
     if (!tarn__check_any(function, tensor, "the tensor") || !tarn__check_module(function, module) ||
@@ -120,7 +120,7 @@ static bool check_state(const char *function, const tarn_module *module, const c
     if (tensor->is_constant)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: '%s' is a tarn_scalar(), a constant; expected a tensor with storage", function, name);
-    if (tensor->origin->history)
+    if (tensor->origin->grad_fn)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: '%s' is the output of a recorded operation; call tarn_detach() first", function, name);
     return true;

@@ -154,11 +154,11 @@ bool tarn__module_tensors(const tarn_module *module, tarn__tensors *list);
 bool tarn__module_tensors_of(const tarn_module *module, int what, tarn__tensors *list);
 void tarn__tensors_release(tarn__tensors *list);
 
-/* Target of tensor->trainer: the optimizer in whose flat buffer a parameter lives, and which alone can move it. `move`
- * transfers those of the listed tensors that it trains, with gradients and state, to a device: all of them or, with an
- * error, none. */
-typedef struct tarn__trainer {
-    bool (*move)(struct tarn__trainer *trainer, const tarn__tensors *list, tarn_device device);
-} tarn__trainer;
+/* Target of tensor->optimizer: the optimizer in whose flat buffer a parameter lives, and which alone can move it.
+ * `move` transfers those of the listed tensors that it trains, with gradients and state, to a device: all of them or,
+ * with an error, none. */
+typedef struct tarn__optimizer_base {
+    bool (*move)(struct tarn__optimizer_base *optimizer, const tarn__tensors *list, tarn_device device);
+} tarn__optimizer_base;
 
 #endif

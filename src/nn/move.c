@@ -25,7 +25,7 @@ static void move_into(tarn_tensor *tensor, const tarn_tensor *copy)
 /* On another device, and not in the flat buffer of an optimizer. */
 static bool is_to_move(const tarn_tensor *tensor, tarn_device device)
 {
-    return !tensor->trainer && !tarn__same_device(tarn__device(tensor), device);
+    return !tensor->optimizer && !tarn__same_device(tarn__device(tensor), device);
 }
 
 /* copy[2 i] and copy[2 i + 1]: the copies of tensor i and of its gradient. First everything that can fail, then the
@@ -42,9 +42,9 @@ static bool move_all(const tarn__tensors *list, tarn_tensor **copy, tarn_device 
             return false;
     }
     for (int i = 0; i < list->count; i++) {
-        tarn__trainer *trainer = list->tensor[i]->trainer;
-        if (trainer && !tarn__same_device(tarn__device(list->tensor[i]), device) &&
-            !trainer->move(trainer, list, device))
+        tarn__optimizer_base *optimizer = list->tensor[i]->optimizer;
+        if (optimizer && !tarn__same_device(tarn__device(list->tensor[i]), device) &&
+            !optimizer->move(optimizer, list, device))
             return false;
     }
     for (int i = 0; i < list->count; i++) {

@@ -168,7 +168,7 @@ const char *tarn_module_buffer_name(const tarn_module *module, int index)
 static bool find_trained(const tarn__parameter *parameter, void *ctx)
 {
     const tarn__parameter **found = ctx;
-    if (parameter->tensor->trainer)
+    if (parameter->tensor->optimizer)
         *found = parameter;
     return !*found;
 }

@@ -45,10 +45,10 @@ static bool finish_clipping(tarn_optimizer *o)
     return good;
 }
 
-/* tarn__trainer.move: moves parameters between devices by building all flat buffers anew. */
-static bool move(tarn__trainer *trainer, const tarn__tensors *list, tarn_device device)
+/* tarn__optimizer_base.move: moves parameters between devices by building all flat buffers anew. */
+static bool move(tarn__optimizer_base *base, const tarn__tensors *list, tarn_device device)
 {
-    tarn_optimizer *o = (tarn_optimizer *)trainer;
+    tarn_optimizer *o = (tarn_optimizer *)base;
     int count = o->flats.segments;
     tarn_device *devices = finish_clipping(o) ? tarn__alloc(sizeof(*devices) * (size_t)count) : NULL;
     if (!devices)
@@ -101,7 +101,7 @@ static int select_parameters(const tarn__method *method, const selection *c, tar
         tarn_tensor *parameter = c->all.tensor[i];
         if (!parameter->requires_grad)
             continue;
-        if (parameter->trainer) {
+        if (parameter->optimizer) {
             tarn__raise(TARN_ERROR_ARGUMENT, "%s: parameter '%s' is trained by another optimizer; free that one first",
                         method->name, tarn_name(parameter));
             return 0;
@@ -132,7 +132,7 @@ static bool flatten(tarn_optimizer *o, const selection *c)
     bool good = count > 0 && tarn__flat_build(&o->flats, &o->method, list, device, count, NULL);
     for (int i = 0; good && i < count; i++) {
         tarn__tensor_retain(list[i].parameter);
-        list[i].parameter->trainer = &o->trainer;
+        list[i].parameter->optimizer = &o->base;
     }
     tarn__release(device, device_bytes);
     tarn__release(list, list_bytes);
@@ -148,7 +148,7 @@ tarn_optimizer *tarn__optimizer_new(const tarn__method *method, const tarn_modul
         return NULL;
     tarn_optimizer *o = tarn__alloc(sizeof(*o));
     if (o) {
-        o->trainer.move = move;
+        o->base.move = move;
         o->method = *method;
         if (!flatten(o, &c)) {
             tarn__release(o, sizeof(*o));
@@ -167,7 +167,7 @@ void tarn_optimizer_free(tarn_optimizer *optimizer)
     tarn__clip_release(optimizer);
     for (int i = 0; i < optimizer->flats.segments; i++) {
         tarn_tensor *parameter = optimizer->flats.segment[i].parameter;
-        parameter->trainer = NULL;
+        parameter->optimizer = NULL;
         if (!parameter->grad_is_set) { /* an unset view would keep the whole gradient buffer alive */
             tarn__tensor_release(parameter->grad);
             parameter->grad = NULL;

@@ -127,7 +127,7 @@ typedef struct tarn__clipping {
 } tarn__clipping;
 
 struct tarn_optimizer {
-    tarn__trainer trainer; /* first: tensor->trainer points here */
+    tarn__optimizer_base base; /* first: tensor->optimizer points here */
     tarn__method method;
     tarn__flat_buffers flats;
     tarn_schedule schedule;

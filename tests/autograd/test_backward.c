@@ -94,8 +94,8 @@ static bool weighted_backward(const tarn__backward *b)
     for (int i = 0; i < 2; i++) {
         tarn_tensor *product = tarn_mul(b->grads[0], tarn_scalar(2 + i));
         if (acc[i].beta != 0)
-            product = tarn_add(product, acc[i].to);
-        if (!product || !tarn_copy(acc[i].to, product))
+            product = tarn_add(product, acc[i].tensor);
+        if (!product || !tarn_copy(acc[i].tensor, product))
             return false;
     }
     return tarn__grad_acc_close(b, 0, &acc[0]) && tarn__grad_acc_close(b, 1, &acc[1]);

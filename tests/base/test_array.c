@@ -131,10 +131,8 @@ static void lengths_that_overflow_are_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        WITH_LIMIT(a_list_doubles_and_keeps_its_content),
-        WITH_LIMIT(the_first_capacity_can_be_chosen),
-        WITH_LIMIT(an_array_grows_by_more_than_one_element),
-        WITH_LIMIT(a_failed_allocation_leaves_the_array_as_it_was),
+        WITH_LIMIT(a_list_doubles_and_keeps_its_content),    WITH_LIMIT(the_first_capacity_can_be_chosen),
+        WITH_LIMIT(an_array_grows_by_more_than_one_element), WITH_LIMIT(a_failed_allocation_leaves_the_array_as_it_was),
         WITH_LIMIT(lengths_that_overflow_are_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

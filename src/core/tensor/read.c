@@ -115,7 +115,7 @@ double tarn_item_at(const tarn_tensor *tensor, tarn_shape index)
 /* Overwriting a recorded result, a constant or an expanded tensor is an error. */
 static bool check_writable(const char *function, const tarn_tensor *tensor)
 {
-    if (tensor->history)
+    if (tensor->grad_fn)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: the tensor is the result of a recorded operation; write to a detached one", function);
     if (tensor->is_constant)

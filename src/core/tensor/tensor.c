@@ -206,28 +206,28 @@ void tarn__tensor_retain(tarn_tensor *tensor)
     atomic_fetch_add_explicit(&tensor->references, 1, memory_order_relaxed);
 }
 
-/* The last reference releases history, gradient and storage; the header goes into quarantine. */
+/* The last reference releases grad_fn, gradient and storage; the header goes into quarantine. */
 void tarn__tensor_release(tarn_tensor *tensor)
 {
     if (!tensor || atomic_fetch_sub_explicit(&tensor->references, 1, memory_order_acq_rel) != 1)
         return;
     if (tensor->origin != tensor)
         unlink_handle(tensor);
-    tarn__history_release(tensor->history);
+    tarn__grad_fn_release(tensor->grad_fn);
     tarn__tensor_release(tensor->grad);
     tarn__storage_release(tensor->storage);
     release_header(tensor);
 }
 
-void tarn__history_retain(tarn__history *history)
+void tarn__grad_fn_retain(tarn__grad_fn *grad_fn)
 {
-    atomic_fetch_add_explicit(&history->references, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&grad_fn->references, 1, memory_order_relaxed);
 }
 
-void tarn__history_release(tarn__history *history)
+void tarn__grad_fn_release(tarn__grad_fn *grad_fn)
 {
-    if (history && atomic_fetch_sub_explicit(&history->references, 1, memory_order_acq_rel) == 1)
-        history->release(history);
+    if (grad_fn && atomic_fetch_sub_explicit(&grad_fn->references, 1, memory_order_acq_rel) == 1)
+        grad_fn->release(grad_fn);
 }
 
 /* ---- checks ------------------------------------------------------------------------------------------------------ */

@@ -12,18 +12,19 @@
 #include "base/error.h"
 #include "core/memory/storage.h"
 
-/* The origin of a tensor as far as core knows it: a reference-counted record. The nodes of the tape begin with one. */
-typedef struct tarn__history {
+/* The node that produced a tensor, as far as core knows it: a reference-counted record. The nodes of the tape begin
+ * with one. */
+typedef struct tarn__grad_fn {
     _Atomic int references;
-    void (*release)(struct tarn__history *history); /* called with the last reference */
-} tarn__history;
+    void (*release)(struct tarn__grad_fn *grad_fn); /* called with the last reference */
+} tarn__grad_fn;
 
 /* States of a header: a freed one stays readable in quarantine, so that its use is reported. */
 #define TARN__TENSOR_LIVE 0x7461726eu
 #define TARN__TENSOR_FREED 0x64656164u
 
-/* A handle from tarn_keep() is a second header on the storage of the tensor it was made from, its origin. History,
- * requires_grad, grad, trainer and name belong to the origin alone and are accessed as tensor->origin->…: handle and
+/* A handle from tarn_keep() is a second header on the storage of the tensor it was made from, its origin. grad_fn,
+ * requires_grad, grad, optimizer and name belong to the origin alone and are accessed as tensor->origin->…: handle and
  * tensor are the same parameter. */
 struct tarn_tensor {
     _Atomic int references; /* one for its scope or the caller, one per use inside the library */
@@ -40,11 +41,11 @@ struct tarn_tensor {
     double constant; /* of a tarn_scalar() */
     bool is_constant;
     bool requires_grad;     /* a leaf that collects a gradient */
-    tarn__history *history; /* the node whose output it is, retained; NULL for a leaf */
-    int history_output;     /* index among that node's outputs */
+    tarn__grad_fn *grad_fn; /* the node whose output it is, retained; NULL for a leaf */
+    int grad_fn_output;     /* index among that node's outputs */
     tarn_tensor *grad;      /* of a leaf; owned */
     bool grad_is_set;       /* grad has a value, not just memory */
-    void *trainer;          /* the optimizer that owns its memory; NULL: none */
+    void *optimizer;        /* the optimizer that owns its memory; NULL: none */
 };
 
 /* ---- lifetime -------------------------------------------------------------------------------------------------- */
@@ -75,8 +76,8 @@ tarn_tensor *tarn__tensor_handle(tarn_tensor *tensor);
 void tarn__tensor_retain(tarn_tensor *tensor);
 void tarn__tensor_release(tarn_tensor *tensor); /* NULL is allowed */
 
-void tarn__history_retain(tarn__history *history);
-void tarn__history_release(tarn__history *history);
+void tarn__grad_fn_retain(tarn__grad_fn *grad_fn);
+void tarn__grad_fn_release(tarn__grad_fn *grad_fn);
 
 /* ---- scopes ------------------------------------------------------------------------------------------------------ */
 

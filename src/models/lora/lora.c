@@ -281,7 +281,7 @@ static bool check_untrained(const char *function, const tarn__lora_layers *list)
 {
     for (int i = 0; i < list->count; i++)
         for (int k = 0; list->layer[i].is_selected && k < 2; k++)
-            if (tarn__adapter_weight(list->layer[i].module, k)->trainer)
+            if (tarn__adapter_weight(list->layer[i].module, k)->optimizer)
                 return tarn__raise(TARN_ERROR_ARGUMENT,
                                    "%s: the adapter of '%s' is trained by an optimizer; free that first", function,
                                    list->layer[i].path);

@@ -120,7 +120,7 @@ static bool wgrad(const tarn__backward *b, tarn__conv2d params, tarn_tensor *g)
         return false;
     params.beta = acc.beta;
     return tarn__kernel_call(TARN__K_conv2d_grad_weight, b->function, params, TARN__IN(b->saved[0], g),
-                             TARN__OUT(acc.to), .reads_output = acc.beta != 0) &&
+                             TARN__OUT(acc.tensor), .reads_output = acc.beta != 0) &&
            tarn__grad_acc_close(b, 1, &acc);
 }
 

@@ -62,14 +62,14 @@ static bool slice_backward(const tarn__backward *b)
     tarn__grad_acc acc;
     if (!tarn__grad_acc_open(b, 0, &acc))
         return false;
-    if (acc.beta != 0 || !tarn__view_is_contiguous(&acc.to->view))
-        return (acc.beta != 0 || tarn__fill_with(b->function, acc.to, 0)) &&
-               accumulate_slice(b->function, &acc, slice_of(b->function, acc.to, w), b->grads[0]) &&
+    if (acc.beta != 0 || !tarn__view_is_contiguous(&acc.tensor->view))
+        return (acc.beta != 0 || tarn__fill_with(b->function, acc.tensor, 0)) &&
+               accumulate_slice(b->function, &acc, slice_of(b->function, acc.tensor, w), b->grads[0]) &&
                tarn__grad_acc_close(b, 0, &acc);
     tarn__pad pad = {0};
     memcpy(pad.begin, w->begin, sizeof(pad.begin));
     memcpy(pad.step, w->step, sizeof(pad.step));
-    return tarn__kernel_call(TARN__K_pad, b->function, pad, TARN__IN(b->grads[0]), TARN__OUT(acc.to)) &&
+    return tarn__kernel_call(TARN__K_pad, b->function, pad, TARN__IN(b->grads[0]), TARN__OUT(acc.tensor)) &&
            tarn__grad_acc_close(b, 0, &acc);
 }
 
@@ -177,10 +177,10 @@ static bool split_backward(const tarn__backward *b)
     const int *axis = b->params;
     tarn__grad_acc acc;
     bool good = tarn__grad_acc_open(b, 0, &acc);
-    strided_slice w = good ? full_slice(acc.to) : (strided_slice){0};
+    strided_slice w = good ? full_slice(acc.tensor) : (strided_slice){0};
     for (int i = 0; good && i < b->node->outputs; i++) {
         w.size[*axis] = b->node->output_spec[i].shape.size[*axis];
-        tarn_tensor *part = slice_of(b->function, acc.to, &w);
+        tarn_tensor *part = slice_of(b->function, acc.tensor, &w);
         if (b->grads[i])
             good = accumulate_slice(b->function, &acc, part, b->grads[i]);
         else

@@ -75,7 +75,7 @@ static bool check_inplace(const char *function, const tarn_tensor *x)
 {
     if (x->is_constant)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a tarn_scalar() cannot be overwritten", function);
-    if (x->origin->history || (x->origin->requires_grad && tarn_grad_enabled()))
+    if (x->origin->grad_fn || (x->origin->requires_grad && tarn_grad_enabled()))
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: x is part of a recorded computation; overwrite a detached tensor, or a leaf between "
                            "tarn_no_grad_open() and tarn_no_grad_close()",

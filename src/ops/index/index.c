@@ -26,7 +26,7 @@ static bool check_index(const char *function, const tarn_tensor *index)
 /* Opens the accumulator of input 0 with defined contents: zeros, or the gradient so far. */
 static bool open_acc(const tarn__backward *b, tarn__grad_acc *acc)
 {
-    return tarn__grad_acc_open(b, 0, acc) && (acc->beta != 0 || tarn__fill_with(b->function, acc->to, 0));
+    return tarn__grad_acc_open(b, 0, acc) && (acc->beta != 0 || tarn__fill_with(b->function, acc->tensor, 0));
 }
 
 /* ---- gather ------------------------------------------------------------------------------------------------------ */
@@ -53,7 +53,7 @@ static bool gather_backward(const tarn__backward *b)
     tarn__grad_acc acc;
     return open_acc(b, &acc) &&
            tarn__kernel_call(TARN__K_scatter_add, b->function, *along, TARN__IN(b->saved[0], b->grads[0]),
-                             TARN__OUT(acc.to), .reads_output = 1) &&
+                             TARN__OUT(acc.tensor), .reads_output = 1) &&
            tarn__grad_acc_close(b, 0, &acc);
 }
 
@@ -168,7 +168,7 @@ static bool select_backward(const tarn__backward *b)
     tarn_tensor *g = tarn_reshape(b->grads[0], shape);
     tarn__grad_acc acc;
     return g && tarn__grad_acc_open(b, 0, &acc) &&
-           tarn__kernel_call(TARN__K_index_add, b->function, *along, TARN__IN(b->saved[0], g), TARN__OUT(acc.to),
+           tarn__kernel_call(TARN__K_index_add, b->function, *along, TARN__IN(b->saved[0], g), TARN__OUT(acc.tensor),
                              .reads_output = acc.beta != 0) &&
            tarn__grad_acc_close(b, 0, &acc);
 }

@@ -10,9 +10,9 @@ static bool sorted_backward(const tarn__backward *b)
 {
     const tarn__along *along = b->params;
     tarn__grad_acc acc;
-    return tarn__grad_acc_open(b, 0, &acc) && (acc.beta != 0 || tarn__fill_with(b->function, acc.to, 0)) &&
+    return tarn__grad_acc_open(b, 0, &acc) && (acc.beta != 0 || tarn__fill_with(b->function, acc.tensor, 0)) &&
            tarn__kernel_call(TARN__K_scatter_add, b->function, *along, TARN__IN(b->saved[0], b->grads[0]),
-                             TARN__OUT(acc.to), .reads_output = 1) &&
+                             TARN__OUT(acc.tensor), .reads_output = 1) &&
            tarn__grad_acc_close(b, 0, &acc);
 }
 

@@ -65,9 +65,9 @@ static bool b_backward(const tarn__backward *b, int layer, tarn_tensor *g, tarn_
     tarn__grad_acc acc;
     if (!multiply(scale, g, b->saved[FIRST_SAVED + 2 * layer + 1], NULL, 0, dh))
         return false;
-    return !tarn__needs_grad(b, input) ||
-           (tarn__grad_acc_open(b, input, &acc) && multiply(scale, tarn__transposed(g), h, NULL, acc.beta, acc.to) &&
-            tarn__grad_acc_close(b, input, &acc));
+    return !tarn__needs_grad(b, input) || (tarn__grad_acc_open(b, input, &acc) &&
+                                           multiply(scale, tarn__transposed(g), h, NULL, acc.beta, acc.tensor) &&
+                                           tarn__grad_acc_close(b, input, &acc));
 }
 
 /* dh (rows, total rank), 0 for a layer whose result was not used; computes dB on the way. */
@@ -95,7 +95,7 @@ static bool x_backward(const tarn__backward *b, tarn_tensor *const *g, tarn_tens
         return true;
     if (!tarn__grad_acc_open(b, X, &acc))
         return false;
-    tarn_tensor *to = tarn__rows_of(b->function, acc.to);
+    tarn_tensor *to = tarn__rows_of(b->function, acc.tensor);
     bool good = multiply(1, dh, b->saved[SAVED_A], NULL, acc.beta, to);
     for (int i = 0; good && i < r->count; i++)
         good = !g[i] || multiply(1, g[i], tarn__transposed_if(b->saved[FIRST_SAVED + 2 * i], r->in_out), NULL, 1, to);
@@ -114,8 +114,8 @@ static bool a_backward(const tarn__backward *b, tarn_tensor *const *g, tarn_tens
         if (!r->rank[i] || !g[i] || !tarn__needs_grad(b, a))
             continue;
         if (r->rank[i] == all)
-            return tarn__grad_acc_open(b, a, &acc) && multiply(1, tarn__transposed(dh), x, NULL, acc.beta, acc.to) &&
-                   tarn__grad_acc_close(b, a, &acc);
+            return tarn__grad_acc_open(b, a, &acc) &&
+                   multiply(1, tarn__transposed(dh), x, NULL, acc.beta, acc.tensor) && tarn__grad_acc_close(b, a, &acc);
         if (!sums && !(x &&
                        (sums = tarn__tensor_new(b->function, TARN_SHAPE(all, x->view.shape[1]), tarn__grad_dtype(b, a),
                                                 tarn__device(x))) &&

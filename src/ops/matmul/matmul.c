@@ -206,7 +206,7 @@ static bool gradient_matmul(const tarn__backward *b, int i, const layout *l, tar
     if (has_all_batches(&spec->shape, l)) {
         tarn__grad_acc acc;
         return tarn__grad_acc_open(b, i, &acc) &&
-               tarn__gemm(b->function, left, right, NULL, acc.beta, as_matrices(acc.to, l, no_rows, no_columns)) &&
+               tarn__gemm(b->function, left, right, NULL, acc.beta, as_matrices(acc.tensor, l, no_rows, no_columns)) &&
                tarn__grad_acc_close(b, i, &acc);
     }
     tarn_shape shape = {.rank = l->batch_rank};
@@ -231,7 +231,7 @@ static bool flat_backward(const tarn__backward *b, const layout *l, tarn_tensor 
     if (tarn__needs_grad(b, 0)) {
         if (!tarn__grad_acc_open(b, 0, &acc))
             return false;
-        tarn_tensor *to = as_matrices(acc.to, l, l->a_vector, false);
+        tarn_tensor *to = as_matrices(acc.tensor, l, l->a_vector, false);
         tarn_tensor *right = tarn__transposed(as_matrices(b->saved[1], &none, false, l->b_vector));
         if (!to || !flatten(to) || !tarn__gemm(b->function, rows, right, NULL, acc.beta, to) ||
             !tarn__grad_acc_close(b, 0, &acc))
@@ -241,7 +241,7 @@ static bool flat_backward(const tarn__backward *b, const layout *l, tarn_tensor 
         return true;
     tarn_tensor *left = tarn__transposed(flat(b->function, as_matrices(b->saved[0], l, l->a_vector, false)));
     return tarn__grad_acc_open(b, 1, &acc) &&
-           tarn__gemm(b->function, left, rows, NULL, acc.beta, as_matrices(acc.to, &none, false, l->b_vector)) &&
+           tarn__gemm(b->function, left, rows, NULL, acc.beta, as_matrices(acc.tensor, &none, false, l->b_vector)) &&
            tarn__grad_acc_close(b, 1, &acc);
 }
 
@@ -319,8 +319,8 @@ static bool both_backward(const tarn__backward *b, int bias, tarn_tensor *g, tar
     tarn_tensor *sums = tarn__grad_buffer(b, bias, tarn__grad_dtype(b, bias)), *left = tarn__transposed(g);
     tarn__matmul params = {.alpha = 1, .beta = acc->beta, .tf32 = tarn__tf32()};
     return sums && left &&
-           tarn__kernel_call(TARN__K_matmul_bias_grad, b->function, params, TARN__IN(left, x), TARN__OUT(acc->to, sums),
-                             .reads_output = acc->beta != 0) &&
+           tarn__kernel_call(TARN__K_matmul_bias_grad, b->function, params, TARN__IN(left, x),
+                             TARN__OUT(acc->tensor, sums), .reads_output = acc->beta != 0) &&
            tarn__accumulate_grad(b, bias, sums);
 }
 
@@ -337,9 +337,9 @@ bool tarn__weight_backward(const tarn__backward *b, int weight, int bias, tarn_t
         return true;
     if (!x || !tarn__grad_acc_open(b, weight, &acc))
         return false;
-    bool good = in_out                ? tarn__gemm(b->function, tarn__transposed(x), g, NULL, acc.beta, acc.to)
+    bool good = in_out                ? tarn__gemm(b->function, tarn__transposed(x), g, NULL, acc.beta, acc.tensor)
                 : with_bias && !apart ? both_backward(b, bias, g, x, &acc)
-                                      : tarn__gemm(b->function, tarn__transposed(g), x, NULL, acc.beta, acc.to);
+                                      : tarn__gemm(b->function, tarn__transposed(g), x, NULL, acc.beta, acc.tensor);
     return good && tarn__grad_acc_close(b, weight, &acc);
 }
 
@@ -364,7 +364,7 @@ static bool linear_backward(const tarn__backward *b)
         return false;
     if (tarn__needs_grad(b, 0) && !(tarn__grad_acc_open(b, 0, &acc) &&
                                     tarn__gemm("linear_apply", g, tarn__transposed_if(weight, in_out), NULL, acc.beta,
-                                               tarn__rows_of("linear_apply", acc.to)) &&
+                                               tarn__rows_of("linear_apply", acc.tensor)) &&
                                     tarn__grad_acc_close(b, 0, &acc)))
         return false;
     return tarn__weight_backward(b, 1, 2, g, tarn__needs_grad(b, 1) ? tarn__rows_of("linear_apply", x) : NULL, in_out);

@@ -41,7 +41,7 @@ static bool mlp_backward(const tarn__backward *b)
         return false;
     tarn__grad_acc acc;
     return !tarn__needs_grad(b, X) || (tarn__grad_acc_open(b, X, &acc) &&
-                                       tarn__gemm("mlp", dz, up, NULL, acc.beta, tarn__rows_of("mlp", acc.to)) &&
+                                       tarn__gemm("mlp", dz, up, NULL, acc.beta, tarn__rows_of("mlp", acc.tensor)) &&
                                        tarn__grad_acc_close(b, X, &acc));
 }
 

@@ -87,7 +87,7 @@ static bool check_running(const char *function, tarn_tensor *const *operand, boo
         const tarn_tensor *running = operand[i];
         if (!running)
             continue;
-        if (running->origin->requires_grad || running->origin->history)
+        if (running->origin->requires_grad || running->origin->grad_fn)
             return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s needs a gradient, but none flows into it", function,
                                names[i]);
         if (training && running->view.shape[0] > 1 && running->view.stride[0] == 0)
