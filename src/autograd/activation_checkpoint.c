@@ -1,4 +1,4 @@
-/* checkpoint.c: activation checkpointing: a function that is computed twice instead of stored.
+/* activation_checkpoint.c: activation checkpointing: a function that is computed twice instead of stored.
  *
  * Forward runs the function once and saves only its inputs, its result and the state of the random number generator.
  * Backward runs it again, recorded, on detached inputs and runs backward over that record: parameters used inside

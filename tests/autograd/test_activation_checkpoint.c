@@ -1,4 +1,4 @@
-/* test_checkpoint.c: a checkpointed function gives the same gradients as a stored one. */
+/* test_activation_checkpoint.c: a checkpointed function gives the same gradients as a stored one. */
 #include <tarn/profile.h>
 
 #include "support/check.h"
