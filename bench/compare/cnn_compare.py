@@ -2,7 +2,8 @@
 """Training steps of CNNs in tarn and PyTorch: same weights, images and threads, alternating in one process.
 
   python3 cnn_compare.py [--library build/release/libtarn.so] [--networks mnist,resnet20] [--device cpu] [--threads 2]
-                         [--batch 64] [--steps 3] [--rounds 8] [--captured] [--channels-last] [--tf32] [--dtype bf16] [--json]
+                         [--batch 64] [--steps 3] [--rounds 8] [--captured] [--channels-last] [--tf32]
+                         [--dtype bf16] [--json]
 
 mnist is conv(1→32) - conv(32→64) - pool - linear(9216→128) - linear(128→10) on 28 × 28 images, resnet20 ResNet-20 on
 32 × 32. A step is forward, cross entropy, backward and SGD with momentum, on a batch that is already on the device. The
