@@ -3,7 +3,9 @@
 _tarn()
 {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
-    local commands="info demo train runs eval predict generate chat tokenize data inspect quantize convert ops bench version help" options="--help"
+    local commands="info demo train runs eval predict generate chat tokenize data inspect quantize convert ops bench"
+    local options="--help"
+    commands+=" version help"
     COMPREPLY=()
 
     case $previous in
@@ -25,7 +27,9 @@ _tarn()
         return
         ;;
     --model)
-        mapfile -t COMPREPLY < <(compgen -W "mlp lenet resnet20 gpt2 gpt2-124m gpt2-350m gpt2-774m gpt2-1.5b llama mistral qwen2 qwen3 llama-1b llama-3b smollm-135m" -- "$current")
+        local models="mlp lenet resnet20 gpt2 gpt2-124m gpt2-350m gpt2-774m gpt2-1.5b"
+        models+=" llama mistral qwen2 qwen3 llama-1b llama-3b smollm-135m"
+        mapfile -t COMPREPLY < <(compgen -W "$models" -- "$current")
         return
         ;;
     --optimizer)
@@ -84,11 +88,14 @@ _tarn()
         mapfile -t COMPREPLY < <(compgen -d -- "$current")
         return
         ;;
-    --threads | --only | --runs | --mlp-sizes | --epochs | --steps | --batch-size | --lr | --weight-decay | --momentum | --warmup | --lr-step | --lr-step-epochs | --lr-gamma) return ;;
+    --threads | --only | --runs | --mlp-sizes | --epochs | --steps | --batch-size | --lr) return ;;
+    --weight-decay | --momentum | --warmup | --lr-step | --lr-step-epochs | --lr-gamma) return ;;
     --clip-norm | --label-smoothing | --seed | --workers | --patience | --eval-every | --log-every | --top) return ;;
-    --min-lr | --beta2 | --layers | --heads | --kv-heads | --hidden-size | --ffn-size | --context | --vocab-size | --dropout | --micro-batch | --eval-batches | --sample | --keep) return ;;
+    --min-lr | --beta2 | --layers | --heads | --kv-heads | --hidden-size | --ffn-size | --context) return ;;
+    --vocab-size | --dropout | --micro-batch | --eval-batches | --sample | --keep) return ;;
     --lora | --lora-alpha | --lora-dropout | --lora-targets) return ;;
-    --batch | --profile-steps | --ids | --tokens | --max-tokens | --temperature | --top-k | --top-p | --min-p | --repeat-penalty | --repeat-last-n) return ;;
+    --batch | --profile-steps | --ids | --tokens | --max-tokens | --temperature | --top-k | --top-p) return ;;
+    --min-p | --repeat-penalty | --repeat-last-n) return ;;
     --stop | --n | --top-logprobs | --gpu-layers | --prefill-chunk | --system | --prompt) return ;;
     --text | --train | --val-fraction | --shard-tokens | --field | --separator) return ;;
     esac
@@ -102,25 +109,35 @@ _tarn()
     demo) options+=" --threads --device --seed --out --steps" ;;
     ops) options+=" --json" ;;
     train)
-        options+=" --json --threads --device --model --data --mlp-sizes --epochs --steps --batch-size --optimizer --lr --weight-decay"
-        options+=" --momentum --schedule --lr-step --lr-step-epochs --lr-gamma --warmup --clip-norm --augment --label-smoothing --seed --workers --out --overwrite --resume --patience"
-        options+=" --eval-every --log-every --dry-run --quiet --min-lr --beta2 --tokenizer --layers --heads --kv-heads --hidden-size --ffn-size --context --vocab-size --dropout"
-        options+=" --micro-batch --eval-batches --sample --keep --precision --recompute --capture --profile --profile-steps"
-        options+=" --base --lora --lora-alpha --lora-dropout --lora-targets --quantize --merge --template --val --val-fraction --ignore-memory"
+        options+=" --json --threads --device --model --data --mlp-sizes --epochs --steps --batch-size"
+        options+=" --optimizer --lr --weight-decay"
+        options+=" --momentum --schedule --lr-step --lr-step-epochs --lr-gamma --warmup --clip-norm --augment"
+        options+=" --label-smoothing --seed --workers --out --overwrite --resume --patience"
+        options+=" --eval-every --log-every --dry-run --quiet --min-lr --beta2 --tokenizer --layers --heads"
+        options+=" --kv-heads --hidden-size --ffn-size --context --vocab-size --dropout"
+        options+=" --micro-batch --eval-batches --sample --keep --precision --recompute --capture --profile"
+        options+=" --profile-steps"
+        options+=" --base --lora --lora-alpha --lora-dropout --lora-targets --quantize --merge --template"
+        options+=" --val --val-fraction --ignore-memory"
         ;;
     eval) options+=" --json --threads --device --data --batch-size --gpu-layers --adapter --checkpoint --template" ;;
     runs) options+=" --json" ;;
     predict) options+=" --json --threads --device --top --checkpoint" ;;
     generate)
-        options+=" --json --threads --device --dtype --ids --max-tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --seed"
-        options+=" --ignore-eos --no-slide --stop --prompt-file --echo --n --top-logprobs --kv-type --gpu-layers --prefill-chunk --context --adapter --checkpoint"
+        options+=" --json --threads --device --dtype --ids --max-tokens --temperature --top-k --top-p --min-p"
+        options+=" --repeat-penalty --repeat-last-n --seed"
+        options+=" --ignore-eos --no-slide --stop --prompt-file --echo --n --top-logprobs --kv-type"
+        options+=" --gpu-layers --prefill-chunk --context --adapter --checkpoint"
         ;;
     chat)
-        options+=" --threads --device --dtype --max-tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --seed --system"
-        options+=" --on-full --no-slide --kv-type --gpu-layers --prefill-chunk --context --adapter --checkpoint --template"
+        options+=" --threads --device --dtype --max-tokens --temperature --top-k --top-p --min-p"
+        options+=" --repeat-penalty --repeat-last-n --seed --system"
+        options+=" --on-full --no-slide --kv-type --gpu-layers --prefill-chunk --context --adapter"
+        options+=" --checkpoint --template"
         ;;
     tokenize)
-        options+=" --json --threads --quiet --tokenizer --text --decode --pieces --special-as-text --add-special --train --out --prepare"
+        options+=" --json --threads --quiet --tokenizer --text --decode --pieces --special-as-text"
+        options+=" --add-special --train --out --prepare"
         options+=" --val-fraction --shard-tokens --json-lines --field --separator --no-separator --parse-special"
         ;;
     data) options+=" --json --model --context --template --val --val-fraction --seed --show" ;;
@@ -134,8 +151,10 @@ _tarn()
         ops) options+=" --sizes --runs --dtypes --only" ;;
         weights) options+=" --runs --only" ;;
         train)
-            options+=" --model --batch --micro-batch --steps --warmup --mlp-sizes --optimizer --clip-norm --layers --heads --kv-heads --hidden-size --ffn-size --context --vocab-size"
-            options+=" --dropout --precision --recompute --capture --workers --seed --lora --lora-alpha --lora-dropout --lora-targets"
+            options+=" --model --batch --micro-batch --steps --warmup --mlp-sizes --optimizer --clip-norm"
+            options+=" --layers --heads --kv-heads --hidden-size --ffn-size --context --vocab-size"
+            options+=" --dropout --precision --recompute --capture --workers --seed --lora --lora-alpha"
+            options+=" --lora-dropout --lora-targets"
             ;;
         decode) options+=" --model --dtype --prompt --tokens --n --kv-type --gpu-layers --prefill-chunk --runs" ;;
         *) options="matmul ops weights decode train --help" ;;
@@ -146,7 +165,9 @@ _tarn()
     esac
     mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
     # Runs, configurations, images, models and texts are files.
-    if [[ ${COMP_WORDS[1]} == @(train|runs|eval|predict|generate|chat|tokenize|data|inspect|quantize|convert) && $current != -* ]]; then
+    local with_files="@(train|runs|eval|predict|generate|chat|tokenize|data|inspect|quantize|convert)"
+    # shellcheck disable=SC2053 # a pattern
+    if [[ ${COMP_WORDS[1]} == $with_files && $current != -* ]]; then
         mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -f -- "$current")
     fi
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# docs/reference/api.md is what scripts/apidoc makes of the headers, command.md what scripts/clidoc makes of the command's help;
-# every public function has a comment.
+# docs/reference/api.md is the output of scripts/apidoc for the headers, command.md that of scripts/clidoc for --help.
+# Every public function has a comment.
 set -euo pipefail
 
 source=${TARN_SOURCE_DIR:?set by the build}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Which backends `make test` and `make demo` build: those whose driver is here, while `make` builds all that can be built.
+# Backends that `make test` and `make demo` build: those with a driver, while `make` builds all that can be built.
 # Configures with headers and a loader of OpenCL that are empty files, and asks Ninja for its commands: nothing is
 # compiled. CUDA's too with TARN_TEST_LONG=1, where nvcc is: configuring for it takes long.
 set -euo pipefail
@@ -22,8 +22,9 @@ if [ -n "${TARN_TEST_LONG:-}" ] && [ ! -e /dev/nvidiactl ]; then
 fi
 
 configure() { # configure VENDORS: with drivers of OpenCL in that folder
-    OCL_ICD_VENDORS=$1 cmake -S "$source" -B "$scratch/build" -G Ninja -DCMAKE_C_COMPILER="${TARN_CC:-cc}" -DCMAKE_BUILD_TYPE=Release \
-        -DTARN_CUDA=$cuda -DTARN_OPENCL=ON -DTARN_OPENCL_LIBRARY="$scratch/libOpenCL.so" -DTARN_OPENCL_INCLUDE_DIR="$scratch" > "$scratch/log" || {
+    OCL_ICD_VENDORS=$1 cmake -S "$source" -B "$scratch/build" -G Ninja -DCMAKE_C_COMPILER="${TARN_CC:-cc}" \
+        -DCMAKE_BUILD_TYPE=Release -DTARN_CUDA=$cuda -DTARN_OPENCL=ON \
+        -DTARN_OPENCL_LIBRARY="$scratch/libOpenCL.so" -DTARN_OPENCL_INCLUDE_DIR="$scratch" > "$scratch/log" || {
         cat "$scratch/log"
         exit 1
     }

@@ -3,9 +3,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-# A declaration begins with TARN_API; its name stands before the first parenthesis. A function for callers' macros ends in _sized.
+# A declaration begins with TARN_API; its name precedes the first parenthesis. Functions behind macros end in _sized.
 names() {
-    cat include/tarn/*.h | tr '\n' ' ' | grep -oE 'TARN_API [^;(]*\(' | grep -oE 'tarn_[a-z0-9_]+ *\(' | tr -d ' (' | sort -u
+    cat include/tarn/*.h | tr '\n' ' ' | grep -oE 'TARN_API [^;(]*\(' | grep -oE 'tarn_[a-z0-9_]+ *\(' |
+        tr -d ' (' | sort -u
 }
 
 count=0 missing=0

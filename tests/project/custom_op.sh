@@ -14,7 +14,8 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
 "$nvcc" -DCUSTOM_OP_CUDA -c "$source/examples/custom_op.cu" -o "$folder/cuda.o"
-"${TARN_CC:-cc}" -std=c11 -Wall -Wextra -Wpedantic -Werror -DCUSTOM_OP_CUDA -I "$source/include" "$source/examples/custom_op.c" \
-    "$folder/cuda.o" -o "$folder/custom_op" -L "$(dirname "$library")" -ltarn -Wl,-rpath,"$(dirname "$library")" \
+"${TARN_CC:-cc}" -std=c11 -Wall -Wextra -Wpedantic -Werror -DCUSTOM_OP_CUDA -I "$source/include" \
+    "$source/examples/custom_op.c" "$folder/cuda.o" -o "$folder/custom_op" \
+    -L "$(dirname "$library")" -ltarn -Wl,-rpath,"$(dirname "$library")" \
     -L "$cuda/lib64" -L "$cuda/lib" -lcudart -Wl,-rpath,"$cuda/lib64" -lstdc++ -lm
 "$folder/custom_op" cpu

@@ -19,7 +19,8 @@ report() { # report TEXT NAMES: fails when there are any
 }
 
 report "exported, but not a public name (tarn_...)" "$(grep -vE '^tarn_[^_]' <<< "$exported" || true)"
-report "exported, but not declared with TARN_API in include/tarn" "$(LC_ALL=C comm -23 <(echo "$exported") <(echo "$declared"))"
+report "exported, but not declared with TARN_API in include/tarn" \
+    "$(LC_ALL=C comm -23 <(echo "$exported") <(echo "$declared"))"
 report "declared in include/tarn, but not exported" "$(LC_ALL=C comm -13 <(echo "$exported") <(echo "$declared"))"
 echo "$(wc -l <<< "$exported") symbols exported, $(wc -l <<< "$declared") functions declared"
 exit $status

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs into a scratch prefix, moves that elsewhere, builds a program against it in four ways (pkg-config and CMake, each
-# with the shared and the static library), runs them, and uninstalls.
+# Installs into a scratch prefix, moves that elsewhere, builds a program against it in four ways (pkg-config and CMake,
+# each with the shared and the static library), runs them, and uninstalls.
 set -euo pipefail
 
 source=${TARN_SOURCE_DIR:?set by the build}
@@ -63,7 +63,8 @@ cd "$scratch/program"
 "$cc" main.c -o pc_shared $(pkg-config --cflags --libs tarn)
 expect shared ./pc_shared
 # shellcheck disable=SC2046
-"$cc" main.c -o pc_static $(pkg-config --cflags tarn) $(pkg-config --static --libs tarn | sed 's/-ltarn\b/-l:libtarn.a/')
+"$cc" main.c -o pc_static $(pkg-config --cflags tarn) \
+    $(pkg-config --static --libs tarn | sed 's/-ltarn\b/-l:libtarn.a/')
 expect static ./pc_static
 
 cmake -S . -B out -G Ninja -DCMAKE_C_COMPILER="$cc" -DCMAKE_PREFIX_PATH="$prefix" > cmake.log 2>&1 || {
@@ -81,7 +82,8 @@ if [ -n "${TARN_COMMAND:-}" ]; then
     echo "command: $(env -u LD_LIBRARY_PATH "$prefix/bin/tarn" version)"
 fi
 cd "$source"
-files=(share/man/man1/tarn.1 share/bash-completion/completions/tarn share/zsh/site-functions/_tarn share/doc/tarn/README.md)
+files=(share/man/man1/tarn.1 share/bash-completion/completions/tarn share/zsh/site-functions/_tarn
+    share/doc/tarn/README.md)
 for file in configs/*.json; do
     files+=("share/tarn/$file")
 done
@@ -94,7 +96,8 @@ for file in "${files[@]}"; do
 done
 
 "$source/scripts/uninstall" "$build" "$prefix"
-left=$(find "$prefix" -mindepth 1 ! -path "$prefix/bin" ! -path "$prefix/include" ! -path "$prefix/lib" ! -path "$prefix/share")
+left=$(find "$prefix" -mindepth 1 ! -path "$prefix/bin" ! -path "$prefix/include" ! -path "$prefix/lib" \
+    ! -path "$prefix/share")
 [ -z "$left" ] || {
     echo "left behind: $left"
     exit 1

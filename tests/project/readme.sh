@@ -21,13 +21,16 @@ lines=$(wc -l < "$scratch/sine.c")
     exit 1
 }
 
-"${TARN_CC:-cc}" -std=c11 -Wall -Wextra -Wpedantic -Werror "$scratch/sine.c" -o "$scratch/sine" -I "$source/include" -L "$folder" -ltarn \
-    -Wl,-rpath,"$folder"
+"${TARN_CC:-cc}" -std=c11 -Wall -Wextra -Wpedantic -Werror "$scratch/sine.c" -o "$scratch/sine" \
+    -I "$source/include" -L "$folder" -ltarn -Wl,-rpath,"$folder"
 "$scratch/sine" > "$scratch/printed"
 cat "$scratch/printed"
 
 # Same words and steps; losses within a factor of two, since instruction levels round differently.
 paste "$scratch/expected" "$scratch/printed" | awk '
-    NF != 8 || $1 != $5 || $2 != $6 || $3 != $7 || $8 > 2 * $4 || $8 < $4 / 2 { print "README.md differs: " $0; bad = 1 }
+    NF != 8 || $1 != $5 || $2 != $6 || $3 != $7 || $8 > 2 * $4 || $8 < $4 / 2 {
+        print "README.md differs: " $0
+        bad = 1
+    }
     { last = $8 }
     END { if (NR < 3 || last > 0.001) { print "no convergence: the last loss is " last; bad = 1 } exit bad }'
