@@ -70,10 +70,8 @@ static void run_argmin(const tarn__call *call)
     run_argmax_of(call, -1);
 }
 
-/* Also registers the gradients of max, min and prod. */
 void tarn__cuda_argmax(tarn__kernel_row *rows)
 {
     rows[TARN__K_argmax] = tarn__kernel_row{run_argmax, TARN__ALL, scratch_call};
     rows[TARN__K_argmin] = tarn__kernel_row{run_argmin, TARN__ALL, scratch_call};
-    tarn__cuda_max_grad(rows);
 }

@@ -79,16 +79,25 @@ static __global__ void __launch_bounds__(MAX_ROW_THREADS, 2)
         }
 }
 
-/* Grid: short rows take groups of 1 … 32 of 256 threads; longer ones a block of as many threads as hold them. */
+/* Threads per row and per block: short rows take groups of 1 … 32 of 256 threads; longer ones a block of as many
+ * threads as hold them. */
+struct row_group {
+    int threads, block;
+};
+
+static row_group row_group_of(const reduce_args &a)
+{
+    int needed = (int)divide_up(a.length, REG_VECS), whole_warps = (int)divide_up(needed, WARP) * WARP;
+    return needed <= WARP ? row_group{1 << bits_for(needed), THREADS} : row_group{whole_warps, whole_warps};
+}
+
+/* Grid: all rows, block / threads of them per block. */
 template <template <typename> class Op, typename T>
 static void launch_register_rows(const reduce_args &a, void *gx, cudaStream_t stream)
 {
-    int needed = (int)divide_up(a.length, REG_VECS);
-    bool is_short = needed <= WARP;
-    int group = is_short ? 1 << bits_for(needed) : (int)divide_up(needed, WARP) * WARP,
-        block = is_short ? THREADS : group;
+    const row_group group = row_group_of(a);
     register_rows<Op<compute<T>>, T, vec_size<T>::value>
-        <<<blocks_for(a.units, block / group), block, 0, stream>>>(a, (T *)gx, group);
+        <<<blocks_for(a.units, group.block / group.threads), group.block, 0, stream>>>(a, (T *)gx, group.threads);
 }
 
 /* ---- in two passes ----------------------------------------------------------------------------------------------- */
@@ -261,6 +270,17 @@ static void grad_from_states(const tarn__call *call, const gradient *d, const re
 
 /* ---- selection --------------------------------------------------------------------------------------------------- */
 
+/* Calls launch(T()) for the dtypes that come in vectors. */
+template <typename Launch> static void by_vec_dtype(tarn_dtype dtype, const Launch &launch)
+{
+    if (dtype == TARN_F32)
+        launch(float());
+    else if (dtype == TARN_BF16)
+        launch(bf16());
+    else
+        launch(f16());
+}
+
 /* True if x and gx move in vectors, at the same offsets. The plan is that of a reduction with g as its result. */
 static bool plan_vectorized(const gradient *d, reduce_args *a)
 {
@@ -272,6 +292,24 @@ static bool fits_registers(const reduce_args &a)
 {
     return !a.by_columns && a.reduced.rank == 1 && a.length <= REG_VECS * MAX_ROW_THREADS &&
            (a.units >= 64 || a.length <= THREADS);
+}
+
+/* Scratch of a gradient that runs in registers if it can, else in two passes. */
+static size_t grad_scratch(const gradient *d)
+{
+    reduce_args a;
+    return plan_vectorized(d, &a) && fits_registers(a) ? 0 : two_pass_scratch(d);
+}
+
+/* In registers; false if rows do not fit: nothing is launched then. */
+template <template <typename> class Op> static bool run_in_registers(const tarn__call *call, const gradient *d)
+{
+    reduce_args a;
+    if (!plan_vectorized(d, &a) || !fits_registers(a))
+        return false;
+    by_vec_dtype(d->x->dtype,
+                 [&](auto of) { launch_register_rows<Op, decltype(of)>(a, tarn__view_at(d->gx), stream_of(call)); });
+    return true;
 }
 
 #endif

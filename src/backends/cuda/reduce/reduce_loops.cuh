@@ -378,8 +378,7 @@ template <> __device__ __forceinline__ int64_t lowest<int64_t>(void)
     return INT64_MIN;
 }
 
-/* kernels registered from their own files */
+/* var.cu */
 void tarn__cuda_var(tarn__kernel_row *rows);
-void tarn__cuda_max_grad(tarn__kernel_row *rows);
 
 #endif

@@ -72,39 +72,22 @@ static gradient operands_of(const tarn__call *call)
     return gradient{call->in[0], call->in[1], NULL, call->out[0]};
 }
 
-/* In registers: one read of x. */
-static bool fits(const gradient *d, reduce_args *a)
-{
-    return plan_vectorized(d, a) && fits_registers(*a);
-}
-
-/* None if rows fit registers. */
 static size_t scratch_var_grad(const tarn__call *call)
 {
     gradient d = operands_of(call);
-    reduce_args a;
-    return fits(&d, &a) ? 0 : two_pass_scratch(&d);
+    return grad_scratch(&d);
 }
 
 /* Inputs x, g; the mean is recomputed, in f64. */
 static void run_var_grad(const tarn__call *call)
 {
     gradient d = operands_of(call);
-    void *gx = tarn__view_at(d.gx);
     reduce_args a;
     tarn__view first, second;
-    if (tarn__view_count(d.gx) == 0)
+    if (tarn__view_count(d.gx) == 0 || run_in_registers<mean_op>(call, &d))
         return;
-    if (!fits(&d, &a)) {
-        if (reduce_states<mean_op>(call, &d, &a, &first, &second))
-            grad_from_states<mean_op>(call, &d, a, &first, &second);
-    } else if (d.x->dtype == TARN_F32) {
-        launch_register_rows<mean_op, float>(a, gx, stream_of(call));
-    } else if (d.x->dtype == TARN_BF16) {
-        launch_register_rows<mean_op, bf16>(a, gx, stream_of(call));
-    } else {
-        launch_register_rows<mean_op, f16>(a, gx, stream_of(call));
-    }
+    if (reduce_states<mean_op>(call, &d, &a, &first, &second))
+        grad_from_states<mean_op>(call, &d, a, &first, &second);
 }
 
 void tarn__cuda_var_grad(tarn__kernel_row *rows)

@@ -254,6 +254,8 @@ static void fill_table(void)
     tarn__cuda_random(rows);
     tarn__cuda_reduce(rows);
     tarn__cuda_argmax(rows);
+    tarn__cuda_max_grad(rows);
+    tarn__cuda_prod_grad(rows);
     tarn__cuda_var_grad(rows);
     tarn__cuda_scan(rows);
     tarn__cuda_gather(rows);

@@ -106,6 +106,8 @@ void tarn__cuda_pad(tarn__kernel_row *rows);
 void tarn__cuda_random(tarn__kernel_row *rows);
 void tarn__cuda_reduce(tarn__kernel_row *rows);
 void tarn__cuda_argmax(tarn__kernel_row *rows);
+void tarn__cuda_max_grad(tarn__kernel_row *rows);
+void tarn__cuda_prod_grad(tarn__kernel_row *rows);
 void tarn__cuda_var_grad(tarn__kernel_row *rows);
 void tarn__cuda_scan(tarn__kernel_row *rows);
 void tarn__cuda_gather(tarn__kernel_row *rows);

@@ -1,9 +1,10 @@
-/* prod_grad.cuh: gradient of prod: from an output's product of nonzero elements and its number of zeros, the product of
- * all elements but one. */
-#ifndef TARN__CUDA_PROD_GRAD_CUH
-#define TARN__CUDA_PROD_GRAD_CUH
-
-#include "backends/cuda/reduce/max_grad_speculative.cuh"
+/* prod_grad.cu: gradient of prod: the upstream gradient times the product of all other elements.
+ *
+ * The state of an output is the product of its nonzero elements, in f64, and its number of zeros. Rows that fit a block
+ * stay in registers: x read once, gx written once (reduce_grad.cuh). Everything else takes two passes, x read twice:
+ * states by a reduction, then every element from x and its output's state; columns in vectors are walked again with the
+ * states in registers. */
+#include "backends/cuda/reduce/reduce_grad.cuh"
 
 /* a / x to 2 ulp of f32: f64 divisions are slow, so a is multiplied by an approximate 1 / x and then corrected in
  * f32. */
@@ -124,11 +125,42 @@ static __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-/* Grid as the reduction's, one block row per chunk. */
-template <typename T> static void launch_prod_grad(const reduce_args &a, void *gx, cudaStream_t stream)
+/* ---- launching --------------------------------------------------------------------------------------------------- */
+
+/* Inputs x, g. */
+static gradient operands_of(const tarn__call *call)
 {
-    dim3 grid(blocks_for(a.units, 1 << a.width_bits), (unsigned)a.chunks);
-    prod_grad_columns<T, vec_size<T>::value><<<grid, THREADS, 0, stream>>>(a, (T *)gx, a.second);
+    return gradient{call->in[0], call->in[1], NULL, call->out[0]};
 }
 
-#endif
+static size_t scratch_prod_grad(const tarn__call *call)
+{
+    gradient d = operands_of(call);
+    return grad_scratch(&d);
+}
+
+/* The second pass over columns has the reduction's grid, one block row per chunk. */
+static void run_prod_grad(const tarn__call *call)
+{
+    gradient d = operands_of(call);
+    reduce_args a;
+    tarn__view first, second;
+    if (tarn__view_count(d.gx) == 0 || run_in_registers<prod_grad_op>(call, &d) ||
+        !reduce_states<prod_grad_op>(call, &d, &a, &first, &second))
+        return;
+    if (!a.by_columns || a.vec_width == 1 || !same_layout(d.x, d.gx)) {
+        grad_from_states<prod_grad_op>(call, &d, a, &first, &second);
+        return;
+    }
+    by_vec_dtype(d.x->dtype, [&](auto of) {
+        typedef decltype(of) T;
+        dim3 grid(blocks_for(a.units, 1 << a.width_bits), (unsigned)a.chunks);
+        prod_grad_columns<T, vec_size<T>::value>
+            <<<grid, THREADS, 0, stream_of(call)>>>(a, (T *)tarn__view_at(d.gx), a.second);
+    });
+}
+
+void tarn__cuda_prod_grad(tarn__kernel_row *rows)
+{
+    rows[TARN__K_prod_grad] = tarn__kernel_row{run_prod_grad, TARN__FLOATS, scratch_prod_grad};
+}
