@@ -11,18 +11,14 @@
 
 /* ---- statistics of sets ------------------------------------------------------------------------------------------ */
 
-/* Sums of distances from one value, and of their squares. */
-struct moments {
-    double sum, squares;
-};
-
-/* By a warp, or by a block that has a set to itself: distances of the chunks' means from the first one, and the chunks'
- * own squares. What cancels afterwards is at most the first chunk's share of the variance times the number of chunks:
- * within f64's precision. */
+/* By a warp, or by a block that has a set to itself: sums of the distances of the chunks' means from the first one,
+ * `from`, and of their squares with the chunks' own. What cancels afterwards is at most the first chunk's share of the
+ * variance times the number of chunks: within f64's precision. */
 template <int LANES>
-__device__ __forceinline__ moments set_moments(const channel_args &a, int64_t batch, int64_t group, double *from)
+__device__ __forceinline__ void reduce_moments(const channel_args &a, int64_t batch, int64_t group, double *from,
+                                               double *sum, double *squares)
 {
-    moments m = {0, 0};
+    *sum = *squares = 0;
     *from = a.partial_one[batch * a.chunks * a.channels + group * a.members];
     for (int64_t item = threadIdx.x % LANES; item < a.members * a.chunks; item += LANES) {
         int64_t chunk = a.members > 1 ? item / a.members : item, channel = group * a.members + item - chunk * a.members,
@@ -30,21 +26,10 @@ __device__ __forceinline__ moments set_moments(const channel_args &a, int64_t ba
         int64_t at = (batch * a.chunks + chunk) * a.channels + channel;
         chunk_bounds(a, (uint32_t)chunk, &begin, &end);
         double apart = a.partial_one[at] - *from, step = (double)(end - begin) * apart;
-        m.sum += step;
-        m.squares += a.partial_two[at] + step * apart;
+        *sum += step;
+        *squares += a.partial_two[at] + step * apart;
     }
-    m.sum = warp_reduce<plus>(m.sum);
-    m.squares = warp_reduce<plus>(m.squares);
-    if (LANES > WARP) {
-        __shared__ moments of_warp[LANES / WARP];
-        if (threadIdx.x % WARP == 0)
-            of_warp[threadIdx.x / WARP] = m;
-        __syncthreads();
-        m = {0, 0};
-        for (int i = 0; i < LANES / WARP; i++)
-            m.sum += of_warp[i].sum, m.squares += of_warp[i].squares;
-    }
-    return m;
+    reduce_pair<LANES>(sum, squares);
 }
 
 /* A warp or a block per set: few partials need only a warp. */
@@ -57,14 +42,16 @@ static __global__ void __launch_bounds__(THREADS)
         return;
     double mean, variance;
     if (s.fixed_mean.base) {
-        mean = load_param(s.fixed_mean, set);
-        variance = load_param(s.fixed_variance, set);
+        mean = load_param(s.fixed_mean, set, 0);
+        variance = load_param(s.fixed_variance, set, 0);
     } else {
         /* running statistics are read before the reduction, so that the loads overlap */
-        double from, old_mean = load_param(s.running_mean, set), old_variance = load_param(s.running_variance, set);
+        double old_mean = load_param(s.running_mean, set, 0), old_variance = load_param(s.running_variance, set, 0);
         int64_t group = set, batch = pop_batch(a, group, a.groups);
-        moments m = set_moments<LANES>(a, batch, group, &from);
-        double apart = m.sum / a.values, squares = m.squares - m.sum * apart;
+        double from, sum, squares;
+        reduce_moments<LANES>(a, batch, group, &from, &sum, &squares);
+        double apart = sum / a.values;
+        squares -= sum * apart;
         mean = from + apart;
         variance = squares / a.values;
         if (threadIdx.x % LANES == 0) {
@@ -95,6 +82,7 @@ static channel_args describe(const tarn__call *call, bool with_batches, int64_t 
     given[AUX] = call->inputs > 5 ? call->in[5] : NULL;
     channel_args a = channel_args_of(with_batches, groups, given);
     choose_chunks(&a);
+    a.has_relu = call->inputs > 5;
     a.weight = vector_of(call->in[1]);
     a.bias = vector_of(call->in[2]);
     a.mean = (double *)call->scratch;
@@ -111,7 +99,7 @@ static size_t scratch_bytes(const channel_args &a)
 }
 
 /* Grid: a block per chunk, a warp (or block) per set, a block per chunk. */
-static void run_multipass(const tarn__call *call, channel_args a, const stat_args &s, bool has_relu)
+static void run_multipass(const tarn__call *call, channel_args a, const stat_args &s)
 {
     if (a.batches * a.groups == 0)
         return;
@@ -123,35 +111,20 @@ static void run_multipass(const tarn__call *call, channel_args a, const stat_arg
         finalize_stats<WARP><<<warp_blocks(a.batches * a.groups), WARP * WARPS_PER_BLOCK, 0, stream_of(call)>>>(a, s);
     /* the end of x is still in the cache */
     a.is_reversed = !s.fixed_mean.base;
-    if (has_relu && a.operand[AUX].base)
-        LAUNCH(normalize_nchw, normalize_nhwc, ADD_RELU, call, a);
-    else if (has_relu)
-        LAUNCH(normalize_nchw, normalize_nhwc, RELU, call, a);
-    else
-        LAUNCH(normalize_nchw, normalize_nhwc, NO_RELU, call, a);
+    LAUNCH_RELU(normalize_nchw, normalize_nhwc, call, a);
 }
 
-/* Inputs x, weight, bias, fixed mean and variance, residual; outputs y, saved mean and rstd, running mean and variance.
- * All but x and y may be NULL. */
-static void run_forward(const tarn__call *call, bool has_relu)
+/* Inputs x, weight, bias, fixed mean and variance, with relu a residual; outputs y, saved mean and rstd, running mean
+ * and variance. All but x and y may be NULL. */
+static void run_batchnorm(const tarn__call *call)
 {
     const tarn__batchnorm *params = (const tarn__batchnorm *)call->params;
     stat_args s = {
         params->epsilon,         params->momentum,        vector_of(call->in[3]),        vector_of(call->in[4]),
         vector_of(call->out[3]), vector_of(call->out[4]), data_of<double>(call->out[1]), data_of<double>(call->out[2])};
     const channel_args a = describe(call, false, 0);
-    if (s.fixed_mean.base || !tarn__cuda_batchnorm_persistent(call, a, s, has_relu))
-        run_multipass(call, a, s, has_relu);
-}
-
-static void run_batchnorm(const tarn__call *call)
-{
-    run_forward(call, false);
-}
-
-static void run_batchnorm_relu(const tarn__call *call)
-{
-    run_forward(call, true);
+    if (s.fixed_mean.base || !tarn__cuda_batchnorm_persistent(call, a, s))
+        run_multipass(call, a, s);
 }
 
 /* The larger of both methods': the method is chosen again when it runs. */
@@ -174,7 +147,7 @@ static void run_groupnorm(const tarn__call *call)
     s.rstd = data_of<double>(call->out[2]);
     channel_args a = describe(call, true, params->groups);
     if (a.count > 0)
-        run_multipass(call, a, s, false);
+        run_multipass(call, a, s);
 }
 
 static size_t scratch_groupnorm(const tarn__call *call)
@@ -185,6 +158,6 @@ static size_t scratch_groupnorm(const tarn__call *call)
 void tarn__cuda_batchnorm(tarn__kernel_row *rows)
 {
     rows[TARN__K_batchnorm] = tarn__kernel_row{run_batchnorm, TARN__FLOATS, scratch_batchnorm};
-    rows[TARN__K_batchnorm_relu] = tarn__kernel_row{run_batchnorm_relu, TARN__FLOATS, scratch_batchnorm};
+    rows[TARN__K_batchnorm_relu] = rows[TARN__K_batchnorm]; /* distinguished by the number of inputs */
     rows[TARN__K_groupnorm] = tarn__kernel_row{run_groupnorm, TARN__FLOATS, scratch_groupnorm};
 }

@@ -7,13 +7,13 @@
  * does), and one writes gx. Bytes: x and g read twice, gx written. With fixed statistics gx needs no sums: the first
  * kernel writes it too, or, if no sums are needed, the last one from g alone; x and g are then read once. If the device
  * can keep much of x and g in shared memory, batchnorm's gradients are one kernel instead
- * (batchnorm_persistent_grad.cu).
+ * (batchnorm_persistent.cu).
  *
  * relu passes g where its result is positive. Without a residual that result is recomputed from x: no additional bytes.
  * With one it is read: the summing kernel then writes the gated gradient, which is also the residual's, and gx is
  * computed from it. Bytes: x, y and g read, that written; it and x read, gx written. */
-#include "backends/cuda/norm/batchnorm_grad_nchw.cuh"
-#include "backends/cuda/norm/batchnorm_grad_nhwc.cuh"
+#include "backends/cuda/norm/batchnorm_nchw.cuh"
+#include "backends/cuda/norm/batchnorm_nhwc.cuh"
 
 /* ---- channels and sets ------------------------------------------------------------------------------------------- */
 
@@ -27,23 +27,13 @@ static __global__ void __launch_bounds__(THREADS)
     if (number >= a.batches * a.channels)
         return;
     int64_t channel = number, batch = pop_batch(a, channel, a.channels);
-    double sum = 0, product = 0, factor = s.first ? a.rstd[number] * channel_weight(a, channel) : 0;
+    double sum = 0, product = 0, factor = s.first ? a.rstd[number] * load_param(a.weight, channel, 1) : 0;
     for (int64_t chunk = threadIdx.x % LANES; chunk < a.chunks; chunk += LANES) {
         int64_t at = (batch * a.chunks + chunk) * a.channels + channel;
         sum += a.partial_one[at];
         product += a.partial_two[at];
     }
-    sum = warp_reduce<plus>(sum);
-    product = warp_reduce<plus>(product);
-    if (LANES > WARP) {
-        __shared__ double of_warp[LANES / WARP][2];
-        if (threadIdx.x % WARP == 0)
-            of_warp[threadIdx.x / WARP][0] = sum, of_warp[threadIdx.x / WARP][1] = product;
-        __syncthreads();
-        sum = product = 0;
-        for (int i = 0; i < LANES / WARP; i++)
-            sum += of_warp[i][0], product += of_warp[i][1];
-    }
+    reduce_pair<LANES>(&sum, &product);
     if (threadIdx.x % LANES != 0)
         return;
     s.sum[number] = sum;
@@ -85,7 +75,7 @@ static __global__ void __launch_bounds__(WARP *WARPS_PER_BLOCK)
     double sum = 0, product = 0;
     for (int64_t member = threadIdx.x % WARP; member < a.members; member += WARP) {
         int64_t channel = group * a.members + member;
-        double weight = channel_weight(a, channel);
+        double weight = load_param(a.weight, channel, 1);
         sum += weight * s.sum[batch * a.channels + channel];
         product += weight * s.product[batch * a.channels + channel];
     }
@@ -116,7 +106,7 @@ static channel_args describe(const tarn__call *call, bool with_batches, int64_t 
     }
     channel_args a = channel_args_of(with_batches, groups, given);
     choose_chunks(&a);
-    a.is_recomputed = has_relu && !call->in[6];
+    a.has_relu = has_relu;
     a.relu_zero = relu_zero_of(call->in[0]->dtype);
     a.weight = vector_of(call->in[1]);
     a.bias = vector_of(has_relu ? call->in[5] : NULL);
@@ -139,30 +129,24 @@ static size_t scratch_bytes(const channel_args &a)
 }
 
 /* The summing kernel has written g after relu's gradient: use it as g from here on, if it has g's precision. */
-static bool use_gated(channel_args *a)
+static void use_gated(channel_args *a)
 {
-    const bool is_exact = a->operand[GATED].dtype == a->operand[G].dtype;
-    if (is_exact) {
+    if (a->operand[GATED].dtype == a->operand[G].dtype) {
         a->operand[G] = a->operand[GATED];
         a->channel_stride[G] = a->channel_stride[GATED];
         a->batch_stride[G] = a->batch_stride[GATED];
         for (int i = 0; i < a->at.rank; i++)
             a->at.stride[G][i] = a->at.stride[GATED][i];
         a->operand[AUX].base = NULL;
+        a->has_relu = false;
     }
     a->operand[GATED].base = NULL;
-    return is_exact;
 }
 
 /* Σ g and Σ g · x̂ per channel: chunks, then channels, then batches (groupnorm). */
-static void launch_sums(const tarn__call *call, const channel_args &a, const channel_sums &s, bool has_relu)
+static void launch_sums(const tarn__call *call, const channel_args &a, const channel_sums &s)
 {
-    if (has_relu && a.is_recomputed)
-        LAUNCH(sum_nchw, sum_nhwc, RELU_RECOMPUTED, call, a);
-    else if (has_relu)
-        LAUNCH(sum_nchw, sum_nhwc, RELU_READ, call, a);
-    else
-        LAUNCH(sum_nchw, sum_nhwc, NO_RELU, call, a);
+    LAUNCH_RELU(sum_nchw, sum_nhwc, call, a);
     if (a.batches * a.channels > 0 && a.chunks > WARP_PARTS)
         reduce_chunks<THREADS><<<(unsigned)(a.batches * a.channels), THREADS, 0, stream_of(call)>>>(a, s);
     else if (a.batches * a.channels > 0)
@@ -177,18 +161,17 @@ static void run_multipass(const tarn__call *call, channel_args &a, channel_sums 
 {
     const bool has_sums = is_training || s.gweight.base || s.gbias.base;
     double *means = s.product + a.batches * a.channels;
-    bool has_relu = call->inputs > 5;
     if (has_sums) {
         if (is_training && a.batches * a.members == 1)
             /* a set is a channel: reduce_chunks also computes the means */
             s.first = means, s.second = means + a.groups;
         /* fixed statistics: gx = g · scale, written by the summing kernel */
         a.writes_scaled = !is_training && call->out[0];
-        launch_sums(call, a, s, has_relu);
-        if (has_relu && a.operand[GATED].base)
-            has_relu = !use_gated(&a);
+        launch_sums(call, a, s);
+        if (a.has_relu && a.operand[GATED].base)
+            use_gated(&a);
     }
-    const bool wants_gx = call->out[0] && !a.writes_scaled, wants_gated = has_relu && a.operand[GATED].base;
+    const bool wants_gx = call->out[0] && !a.writes_scaled, wants_gated = a.has_relu && a.operand[GATED].base;
     if (!(wants_gx || wants_gated) || a.count == 0 || a.batches * a.groups == 0)
         return;
     if (is_training) {
@@ -199,12 +182,7 @@ static void run_multipass(const tarn__call *call, channel_args &a, channel_sums 
     }
     /* the end of x and g is still in the cache */
     a.is_reversed = has_sums;
-    if (has_relu && a.is_recomputed)
-        LAUNCH(grad_nchw, grad_nhwc, RELU_RECOMPUTED, call, a);
-    else if (has_relu)
-        LAUNCH(grad_nchw, grad_nhwc, RELU_READ, call, a);
-    else
-        LAUNCH(grad_nchw, grad_nhwc, NO_RELU, call, a);
+    LAUNCH_RELU(grad_nchw, grad_nhwc, call, a);
 }
 
 /* Inputs x, weight, mean, rstd, g, bias, relu's result; outputs gx, gweight, gbias, and the residual's gradient. */
@@ -244,6 +222,6 @@ static size_t scratch_groupnorm_grad(const tarn__call *call)
 void tarn__cuda_batchnorm_grad(tarn__kernel_row *rows)
 {
     rows[TARN__K_batchnorm_grad] = tarn__kernel_row{run_batchnorm_grad, TARN__FLOATS, scratch_batchnorm_grad};
-    rows[TARN__K_batchnorm_relu_grad] = tarn__kernel_row{run_batchnorm_grad, TARN__FLOATS, scratch_batchnorm_grad};
+    rows[TARN__K_batchnorm_relu_grad] = rows[TARN__K_batchnorm_grad]; /* distinguished by the number of inputs */
     rows[TARN__K_groupnorm_grad] = tarn__kernel_row{run_groupnorm_grad, TARN__FLOATS, scratch_groupnorm_grad};
 }

@@ -278,7 +278,7 @@ template <typename T> __device__ __forceinline__ vec<T, vec_size<T>::value> vec_
     return x;
 }
 
-/* ---- sums of a block, NHWC --------------------------------------------------------------------------------------- */
+/* ---- sums -------------------------------------------------------------------------------------------------------- */
 
 /* V values per thread over the lanes of its warp with the same channels. At each step two lanes split their values:
  * each adds up one half. */
@@ -326,6 +326,19 @@ template <int N> __device__ __forceinline__ double2 reduce_nhwc(const persistent
     return sums;
 }
 
+/* Two sums per channel over the block: NCHW in all threads, NHWC in thread c for channel c. All threads call it. */
+template <int N, bool IS_NCHW>
+__device__ __forceinline__ double2 reduce_block(const persistent_args &h, double *v, double *space)
+{
+    if constexpr (IS_NCHW) {
+        __shared__ double of_warps[WARP];
+        const double first = block_reduce<plus>(v[0], of_warps, 0.0), second = block_reduce<plus>(v[1], of_warps, 0.0);
+        return double2{first, second};
+    } else {
+        return reduce_nhwc<N>(h, v, space);
+    }
+}
+
 /* Adds up threads that are `channels` apart: thread c gets channel c's sums. All threads call it. */
 __device__ __forceinline__ double2 reduce_thread_rows(const double2 &own, int channels, double2 *space)
 {
@@ -356,6 +369,32 @@ __device__ __forceinline__ void for_partials(const persistent_args &h, const dou
         for (int u = 0; u < PARTIALS_IN_FLIGHT; u++)
             if (base + u * step < h.peers)
                 take(partial[u], base + u * step);
+    }
+}
+
+/* The first peer's partial of the thread's channel. */
+template <bool IS_NCHW>
+__device__ __forceinline__ const double2 *peer_partials(const channel_args &a, const persistent_args &h)
+{
+    return IS_NCHW ? h.partials + blockIdx.x / h.peers * h.peers
+                   : h.partials + ((int)threadIdx.x & ((int)a.channels - 1));
+}
+
+/* Sums of a channel over all peers, as `add(sums, partial, peer)` adds them up: NCHW in every lane of a warp, NHWC in
+ * thread c for channel c. */
+template <bool IS_NCHW, typename Add>
+__device__ __forceinline__ double2 reduce_peers(const channel_args &a, const persistent_args &h,
+                                                const double2 *partials, double *space, const Add &add)
+{
+    const int me = (int)threadIdx.x, channels = (int)a.channels;
+    double2 sums = {0, 0};
+    auto take = [&](const double2 &partial, int peer) { add(sums, partial, peer); };
+    if constexpr (IS_NCHW) {
+        for_partials(h, partials, 1, me % WARP, WARP, take);
+        return double2{warp_reduce<plus>(sums.x), warp_reduce<plus>(sums.y)};
+    } else {
+        for_partials(h, partials, channels, me / channels, NHWC_THREADS / channels, take);
+        return reduce_thread_rows(sums, channels, (double2 *)space);
     }
 }
 

@@ -8,8 +8,9 @@
  *   NCHW   adjacent elements belong to one channel. A block takes a chunk of one channel. If the last axis is long,
  *          chunks end with it, so that a chunk is one line and offsets are plain sums.
  *   NHWC   adjacent elements belong to different channels. A block takes a chunk of positions of a tile of channels:
- *          `across` adjacent threads own a vector of channels each, and the rows of threads take positions in turn
- *          (channel_nhwc.cuh).
+ *          `across` adjacent threads own a vector of channels each, and the rows of threads take positions in turn.
+ *
+ * The kernels are in batchnorm_nchw.cuh and batchnorm_nhwc.cuh.
  *
  * Chunks and tiles depend on shapes and dtypes alone, and their sums are added in a fixed order. A pass that rereads a
  * tensor runs in reverse: the end is still in the cache. */
@@ -30,7 +31,6 @@ enum { X, OUT, G, AUX, GATED, CHANNEL_OPERANDS };
 #define MIN_POSITIONS ((int64_t)8) /* per thread in NHWC, at least */
 /* per thread in NHWC: beyond, four times as many blocks, so that the last ones are not waited for long */
 #define MANY_POSITIONS ((int64_t)64)
-#define AT_ONCE 4     /* vectors that a thread loads before it computes, with one operand */
 #define F64_VALUES 32 /* sets this small are computed in f64: the gradient is the small remainder of a cancellation */
 
 /* A call in kernel form. Fields from `chunk` on are the launch plan; statistics and partials are in scratch. */
@@ -48,7 +48,7 @@ struct channel_args {
     bool is_linear;
     bool is_reversed;   /* last chunks first */
     bool writes_scaled; /* the summing kernel writes g · scale to OUT */
-    bool is_recomputed; /* relu's gradient: its result is recomputed from x, not read from AUX */
+    bool has_relu;      /* after the result, or backward: before the gradient */
     double relu_zero;   /* values up to this round to 0 as relu's result */
     divider by_chunks, by_channels, by_tiles, by_line_chunks, by_members; /* chunks per line */
     int across, across_bits;                                              /* NHWC: adjacent threads, a power of two */
@@ -297,18 +297,6 @@ __device__ __forceinline__ void chunk_bounds(const channel_args &a, uint32_t chu
     *end = *begin + a.chunk < stop ? *begin + a.chunk : stop;
 }
 
-/* Chunks vary fastest, then channels, then batches. */
-__device__ __forceinline__ block_range range_nchw(const channel_args &a)
-{
-    block_range p;
-    uint32_t id = a.is_reversed ? gridDim.x - 1 - blockIdx.x : blockIdx.x, chunk = pop_index(id, a.by_chunks);
-    p.channel = pop_index(id, a.by_channels);
-    p.batch = id;
-    p.partial = (p.batch * a.chunks + chunk) * a.channels + p.channel;
-    chunk_bounds(a, chunk, &p.begin, &p.end);
-    return p;
-}
-
 /* Offsets of position `at` of a channel in all operands. */
 __device__ __forceinline__ void offsets_of(const channel_args &a, const block_range &p, int64_t at, int64_t *offset)
 {
@@ -330,25 +318,11 @@ __device__ __forceinline__ void offsets_of(const channel_args &a, const block_ra
         offset[k] += p.batch * a.batch_stride[k] + p.channel * a.channel_stride[k];
 }
 
-/* Offsets along a block's range in NCHW: computed once for a line, where vectors are adjacent. */
-template <typename R> struct walk_nchw {
-    int64_t base[CHANNEL_OPERANDS];
-
-    __device__ __forceinline__ walk_nchw(const channel_args &a, const block_range &p)
-    {
-        offsets_of(a, p, p.begin, base);
-    }
-    __device__ __forceinline__ void to(const channel_args &a, const block_range &p, int64_t at, int64_t *offset) const
-    {
-        if (!a.is_linear) {
-            offsets_of(a, p, at, offset);
-            return;
-        }
-#pragma unroll
-        for (int k = 0; k < CHANNEL_OPERANDS; k++)
-            offset[k] = base[k] + (at - p.begin) * (R::width > 1 ? 1 : a.at.stride[k][a.at.rank - 1]);
-    }
-};
+/* `default_value` if there is no such vector. */
+__device__ __forceinline__ double load_param(const row_operand &vector, int64_t at, double default_value)
+{
+    return vector.base ? load_any<double>(vector.base, vector.dtype, at * vector.along) : default_value;
+}
 
 /* Statistics and parameters of one channel in the compute type. The mean is the sum of two values: x - mean is then
  * exact to that type, even if the mean is much larger than the std. */
@@ -360,7 +334,7 @@ template <typename C> struct channel_stats {
         int64_t group = a.channels >> 31 ? channel / a.members : divide_small((uint32_t)channel, a.by_members),
                 set = batch * a.groups + group;
         double mean_gw = a.mean_g ? a.mean_g[set] : 0, mean_gwx = a.mean_g ? a.mean_gx[set] : 0;
-        double weight = a.weight.base ? load_any<double>(a.weight.base, a.weight.dtype, channel * a.weight.along) : 1.0;
+        double weight = load_param(a.weight, channel, 1);
         make(a.mean[set], a.rstd[set], weight,
              a.bias.base ? load_any<C>(a.bias.base, a.bias.dtype, channel * a.bias.along) : (C)0, mean_gw, mean_gwx);
     }
