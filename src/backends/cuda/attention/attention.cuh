@@ -152,13 +152,13 @@ __device__ __forceinline__ int64_t first_row_of(const attention_args &a, int64_t
     return key >= valid ? a.rows : row < 0 ? 0 : row;
 }
 
-/* Dropout of 8 keys from `key`, a multiple of 8: bit i is set if key i is kept. `number` is the row's index over all
+/* Dropout of 8 keys from `key`, a multiple of 8: bit i is set if key i is kept. `row_index` is the row's index over all
  * heads and batches: the mask depends on it alone, so that backward draws the same. */
-__device__ __forceinline__ uint32_t keep_mask8(const attention_args &a, const source &random, int64_t number,
+__device__ __forceinline__ uint32_t keep_mask8(const attention_args &a, const source &random, int64_t row_index,
                                                int64_t key)
 {
     uint32_t word[4], mask = 0;
-    philox(random, (uint64_t)number * (uint64_t)((a.keys + 7) / 8) + (uint64_t)key / 8, word);
+    philox(random, (uint64_t)row_index * (uint64_t)((a.keys + 7) / 8) + (uint64_t)key / 8, word);
 #pragma unroll
     for (int i = 0; i < 8; i++)
         mask |= tarn__half_word(word[i / 2], i % 2) < a.limit ? 0u : 1u << i;

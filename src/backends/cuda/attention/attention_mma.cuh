@@ -139,8 +139,8 @@ __device__ __forceinline__ void keep_mask_by_keys(const attention_args &a, const
                                                   int64_t row, int64_t key, uint32_t *mask)
 {
     const int lane = threadIdx.x % WARP, mine = lane / 4;
-    const int64_t number = head * a.rows + row + mine / 4 * 8 + lane % 4 * 2 + mine / 2 % 2;
-    uint32_t own = keep_mask8(a, random, number, key + mine % 2 * 8) << mine % 4 * 8, other;
+    const int64_t row_index = head * a.rows + row + mine / 4 * 8 + lane % 4 * 2 + mine / 2 % 2;
+    uint32_t own = keep_mask8(a, random, row_index, key + mine % 2 * 8) << mine % 4 * 8, other;
     own |= __shfl_xor_sync(FULL_WARP, own, 4);
     own |= __shfl_xor_sync(FULL_WARP, own, 8);
     other = __shfl_xor_sync(FULL_WARP, own, 16);

@@ -204,10 +204,10 @@ static __global__ void __launch_bounds__(KEYS_THREADS, DEPTH <= 64 ? 2 : 1)
         stage_tile_rows<T, DEPTH, KEYS_THREADS>(q_at + slot * TILE, q, row, rows);
         stage_tile_rows<T, DEPTH, KEYS_THREADS>(g_at + slot * TILE, g, row, rows);
         const int which = threadIdx.x / TILE_ROWS, t = row + threadIdx.x % TILE_ROWS;
-        const uint64_t number = (uint64_t)(uint32_t)head * (uint32_t)rows + (uint32_t)(t < rows ? t : 0);
+        const uint64_t row_index = (uint64_t)(uint32_t)head * (uint32_t)rows + (uint32_t)(t < rows ? t : 0);
         if (which < 2)
-            copy_async4(&delta_and_lse[slot][which][threadIdx.x % TILE_ROWS], (const float *)(sums_at + number) + which,
-                        t < rows);
+            copy_async4(&delta_and_lse[slot][which][threadIdx.x % TILE_ROWS],
+                        (const float *)(sums_at + row_index) + which, t < rows);
     };
     /* of the next tile, and of the tile that the warp works on */
     int head = (int)(at.head * a.group), row = begin, warp_head = head, warp_row = begin;

@@ -46,7 +46,7 @@ static void add_tensor(builder *b, int operand, bool is_transposed)
 }
 
 /* A contiguous tensor (B, H, rows, columns). */
-static tarn__cudnn_tensor dense(const builder *b, tarn_dtype dtype, int64_t rows, int64_t columns)
+static tarn__cudnn_tensor contiguous(const builder *b, tarn_dtype dtype, int64_t rows, int64_t columns)
 {
     return (tarn__cudnn_tensor){.dtype = dtype,
                                 .rank = 4,
@@ -57,7 +57,7 @@ static tarn__cudnn_tensor dense(const builder *b, tarn_dtype dtype, int64_t rows
 /* One f32 value per row, in memory; a chunk may start at any row, hence the alignment of one element. */
 static void add_rows(builder *b, int operand)
 {
-    tarn__cudnn_tensor t = dense(b, TARN_F32, b->a->rows, 1);
+    tarn__cudnn_tensor t = contiguous(b, TARN_F32, b->a->rows, 1);
     t.id = TARN__ATTENTION_ID(operand);
     t.alignment = sizeof(float);
     b->tensor[operand] = tarn__cudnn_add_tensor(b->graph, &t);
@@ -85,12 +85,12 @@ static void *add_virtual(builder *b, tarn__cudnn_tensor t)
 
 static void *scores_like(builder *b, tarn_dtype dtype)
 {
-    return add_virtual(b, dense(b, dtype, b->a->rows, b->a->keys));
+    return add_virtual(b, contiguous(b, dtype, b->a->rows, b->a->keys));
 }
 
 static void *row_values(builder *b)
 {
-    return add_virtual(b, dense(b, TARN_F32, b->a->rows, 1));
+    return add_virtual(b, contiguous(b, TARN_F32, b->a->rows, 1));
 }
 
 /* ---- operations; each returns its result ------------------------------------------------------------------------- */
@@ -144,7 +144,7 @@ static void *mask(builder *b, void *scores)
 static void *transpose(builder *b, void *x)
 {
     const tarn__cudnn_attention *a = b->a;
-    tarn__cudnn_tensor t = dense(b, (tarn_dtype)a->dtype, a->keys, a->rows);
+    tarn__cudnn_tensor t = contiguous(b, (tarn_dtype)a->dtype, a->keys, a->rows);
     t.stride[2] = 1, t.stride[3] = a->keys;
     void *y = add_virtual(b, t);
     return done(b, tarn__cudnn_add_reshape(b->graph, x, y), y);
@@ -182,7 +182,7 @@ static void multiply_for_kv(builder *b, void *x, void *with, void *to)
         multiply(b, x, with, to);
         return;
     }
-    void *per_head = multiply(b, x, with, add_virtual(b, dense(b, (tarn_dtype)a->dtype, a->keys, a->head_dim)));
+    void *per_head = multiply(b, x, with, add_virtual(b, contiguous(b, (tarn_dtype)a->dtype, a->keys, a->head_dim)));
     reduce(b, TARN__CUDNN_REDUCTION_SUM, per_head, to);
 }
 
@@ -192,7 +192,7 @@ static void describe_backward(builder *b)
     const tarn__cudnn_attention *a = b->a;
     void **t = b->tensor;
     void *gy = pointwise(b, TARN__CUDNN_POINTWISE_MUL, t[TARN__ATTENTION_G], t[TARN__ATTENTION_Y],
-                         add_virtual(b, dense(b, TARN_F32, a->rows, a->head_dim)));
+                         add_virtual(b, contiguous(b, TARN_F32, a->rows, a->head_dim)));
     void *delta = reduce(b, TARN__CUDNN_REDUCTION_SUM, gy, row_values(b));
     delta = pointwise(b, TARN__CUDNN_POINTWISE_MUL, delta, t[TARN__ATTENTION_ONE], t[TARN__ATTENTION_DELTA]);
     void *shifted =

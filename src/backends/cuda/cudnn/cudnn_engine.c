@@ -17,8 +17,8 @@ static uint64_t mix(uint64_t hash, uint64_t word)
     return hash ^ (hash >> 32);
 }
 
-/* The engine's index, and its numerical notes as bits; false if it does not tell. */
-static bool query_engine(const tarn__cudnn *c, void *config, int64_t *number, uint32_t *notes)
+/* The engine's index, and its numerical notes as bits; false if cuDNN does not report them. */
+static bool query_engine(const tarn__cudnn *c, void *config, int64_t *index, uint32_t *notes)
 {
     void *engine = NULL;
     int64_t count = 0;
@@ -26,7 +26,7 @@ static bool query_engine(const tarn__cudnn *c, void *config, int64_t *number, ui
     bool is_ok =
         c->create_descriptor(TARN__CUDNN_ENGINE, &engine) == 0 &&
         c->get(config, TARN__CUDNN_CONFIG_ENGINE, TARN__CUDNN_IS_DESCRIPTOR, 1, &count, &engine) == 0 &&
-        c->get(engine, TARN__CUDNN_ENGINE_INDEX, TARN__CUDNN_IS_INT64, 1, &count, number) == 0 &&
+        c->get(engine, TARN__CUDNN_ENGINE_INDEX, TARN__CUDNN_IS_INT64, 1, &count, index) == 0 &&
         c->get(engine, TARN__CUDNN_ENGINE_NOTES, TARN__CUDNN_IS_NUMERICAL_NOTE, MAX_NOTES, &count, note) == 0 &&
         count <= MAX_NOTES;
     *notes = 0;
@@ -73,12 +73,12 @@ static int keep_supported(const tarn__cudnn *c, void **configs, int64_t count, u
                           tarn__cudnn_engine *found, int count_found, int capacity)
 {
     for (int64_t i = 0; i < count; i++) {
-        int64_t number = 0;
+        int64_t index = 0;
         uint32_t notes = 0;
         uint64_t identity = 0x9e3779b97f4a7c15u;
         bool fits =
-            count_found < capacity && query_engine(c, configs[i], &number, &notes) && (notes & excluded_notes) == 0;
-        identity = mix(identity, (uint64_t)number);
+            count_found < capacity && query_engine(c, configs[i], &index, &notes) && (notes & excluded_notes) == 0;
+        identity = mix(identity, (uint64_t)index);
         if (fits && mix_knobs(c, configs[i], &identity) && !is_known(found, count_found, identity))
             found[count_found++] = (tarn__cudnn_engine){configs[i], identity};
         else

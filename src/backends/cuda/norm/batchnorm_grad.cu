@@ -23,11 +23,11 @@ template <int LANES>
 static __global__ void __launch_bounds__(THREADS)
     reduce_chunks(const __grid_constant__ channel_args a, const __grid_constant__ channel_sums s)
 {
-    int64_t number = (int64_t)blockIdx.x * (blockDim.x / LANES) + threadIdx.x / LANES;
-    if (number >= a.batches * a.channels)
+    int64_t index = (int64_t)blockIdx.x * (blockDim.x / LANES) + threadIdx.x / LANES;
+    if (index >= a.batches * a.channels)
         return;
-    int64_t channel = number, batch = pop_batch(a, channel, a.channels);
-    double sum = 0, product = 0, factor = s.first ? a.rstd[number] * load_param(a.weight, channel, 1) : 0;
+    int64_t channel = index, batch = pop_batch(a, channel, a.channels);
+    double sum = 0, product = 0, factor = s.first ? a.rstd[index] * load_param(a.weight, channel, 1) : 0;
     for (int64_t chunk = threadIdx.x % LANES; chunk < a.chunks; chunk += LANES) {
         int64_t at = (batch * a.chunks + chunk) * a.channels + channel;
         sum += a.partial_one[at];
@@ -36,15 +36,15 @@ static __global__ void __launch_bounds__(THREADS)
     reduce_pair<LANES>(&sum, &product);
     if (threadIdx.x % LANES != 0)
         return;
-    s.sum[number] = sum;
-    s.product[number] = product;
+    s.sum[index] = sum;
+    s.product[index] = product;
     if (a.batches == 1) {
         store_param(s.gweight, channel, product);
         store_param(s.gbias, channel, sum);
     }
     if (s.first) {
-        s.first[number] = factor * sum / a.values;
-        s.second[number] = factor * product / a.values;
+        s.first[index] = factor * sum / a.values;
+        s.second[index] = factor * product / a.values;
     }
 }
 

@@ -123,9 +123,9 @@ template <typename R, bool = is_linear<R>::value> struct walk_nhwc {
     __device__ __forceinline__ walk_nhwc(const channel_args &a, const block_range &p) : turns(a, p), count(turns.count)
     {
     }
-    __device__ __forceinline__ position<R> at(const channel_args &a, const block_range &p, int number) const
+    __device__ __forceinline__ position<R> at(const channel_args &a, const block_range &p, int turn) const
     {
-        return position<R>::of(a, p, turns.first + (int64_t)number * turns.step);
+        return position<R>::of(a, p, turns.first + (int64_t)turn * turns.step);
     }
 };
 template <typename R> struct walk_nhwc<R, true> {
@@ -139,9 +139,9 @@ template <typename R> struct walk_nhwc<R, true> {
         step = in_register(turns.step * (int32_t)a.at.stride[X][0]);
         count = turns.count;
     }
-    __device__ __forceinline__ position<R> at(const channel_args &, const block_range &, int number) const
+    __device__ __forceinline__ position<R> at(const channel_args &, const block_range &, int turn) const
     {
-        return position<R>{first + number * step};
+        return position<R>{first + turn * step};
     }
 };
 

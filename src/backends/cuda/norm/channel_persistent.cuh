@@ -200,12 +200,12 @@ template <typename T, bool IS_NCHW> struct persistent_range {
         channel = IS_NCHW ? (int)other : (me & (h.across - 1)) * N;
         base = IS_NCHW ? channel * a.channel_stride[X] : 0;
     }
-    __device__ __forceinline__ int64_t offset_of(const persistent_args &h, uint32_t number) const
+    __device__ __forceinline__ int64_t offset_of(const persistent_args &h, uint32_t index) const
     {
         if (!IS_NCHW)
-            return (int64_t)number * N;
-        const uint32_t line = divide_small(number, h.by_line);
-        return base + line * h.line_stride + (int64_t)(number - line * (uint32_t)h.by_line.by) * N;
+            return (int64_t)index * N;
+        const uint32_t line = divide_small(index, h.by_line);
+        return base + line * h.line_stride + (int64_t)(index - line * (uint32_t)h.by_line.by) * N;
     }
     __device__ __forceinline__ int64_t offset(const persistent_args &h, int turn) const
     {

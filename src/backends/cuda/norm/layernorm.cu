@@ -120,7 +120,7 @@ static __global__ void __launch_bounds__(1024) stream_kernel(const __grid_consta
     if (a.is_centred) {
 #pragma unroll 4
         for (int64_t at = threadIdx.x; at < vecs; at += blockDim.x)
-            sum += pack_sum<R>(R::fetch(a.rows.operand[IN], offset[IN], at));
+            sum += vec_sum<R>(R::fetch(a.rows.operand[IN], offset[IN], at));
         mean = mean_of(row_reduce<false, plus>(sum, 0.0), a.length, a.inverse, (C)0);
     }
 #pragma unroll 4

@@ -1,12 +1,12 @@
-/* layernorm.cuh: shared by layernorm, rmsnorm and their gradients. */
+/* layernorm.cuh: shared by layernorm, rmsnorm and their gradients: mean and 1 / std of a row held in registers, by a
+ * warp or a thread block. Rows of equal elements have exactly that mean: 1 / std amplifies no rounding error. */
 #ifndef TARN__CUDA_LAYERNORM_CUH
 #define TARN__CUDA_LAYERNORM_CUH
 
 #include "backends/cuda/common/rows.cuh"
 
-#define SHORT_ROW \
-    WARP /* rows this short are computed in f64: the gradient is the small remainder of a cancellation \
-          */
+/* rows this short are computed in f64: the gradient is the small remainder of a cancellation */
+#define SHORT_ROW WARP
 
 /* A vector along the normalized axis; base NULL if there is none. */
 static inline row_operand vector_of(const tarn__view *view)
@@ -44,7 +44,7 @@ __device__ __forceinline__ double inverse_root(double x, double)
 
 /* Sum of a vector, as its first element plus the distances from it: exact if all are equal. Otherwise the mean of equal
  * elements far from 0 could be off by a rounding error, which 1 / std amplifies. */
-template <typename R> __device__ __forceinline__ double pack_sum(const typename R::raw &x)
+template <typename R> __device__ __forceinline__ double vec_sum(const typename R::raw &x)
 {
     typename R::real first = R::element(x, 0), rest = 0;
 #pragma unroll
@@ -87,7 +87,7 @@ template <typename R, int P, bool is_warp> __device__ __forceinline__ double sum
 #pragma unroll
     for (int p = 0; p < P; p++)
         if (me + p * threads < vecs)
-            sum += pack_sum<R>(x[p]);
+            sum += vec_sum<R>(x[p]);
     return row_reduce<is_warp, plus>(sum, 0.0);
 }
 

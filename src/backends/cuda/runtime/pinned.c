@@ -1,4 +1,4 @@
-/* pinned.c: asynchronous uploads from pinned host memory, on a second stream beside the kernels.
+/* pinned.c: asynchronous uploads from pinned host memory, on a second stream, concurrent with kernels.
  *
  * Two events order the streams. Before a copy, the copy stream waits for the work enqueued on the device's stream so
  * far: those kernels may still use the destination. `join` makes the device's stream wait for the copies. The host
