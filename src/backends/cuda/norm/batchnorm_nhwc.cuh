@@ -39,7 +39,8 @@ template <typename R> constexpr __host__ __device__ int loads_per_operand(int op
     return (sizeof(typename R::raw) > 8 ? 4 : 8) / operands;
 }
 
-/* Tiles of channels vary fastest: adjacent blocks read adjacent memory. */
+/* Tiles of channels vary fastest, then chunks, then batches: adjacent blocks read adjacent memory. Threads past the
+ * last channel of the last tile have no positions, but take part in barriers. */
 template <int N> __device__ __forceinline__ block_range range_nhwc(const channel_args &a)
 {
     block_range p;
@@ -102,8 +103,8 @@ template <typename R> struct position<R, true> {
 
 /* Positions of a thread, from the chunk's beginning or, reversed, from its end. */
 struct turns_nhwc {
-    int64_t first;
-    int step, count;
+    int64_t first;   /* position */
+    int step, count; /* positions between turns: rows of threads, negative if reversed; and turns */
 
     __device__ __forceinline__ turns_nhwc(const channel_args &a, const block_range &p)
     {
@@ -255,6 +256,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM(R)) stats_nhwc(c
 #pragma unroll
     for (int k = 0; k < 2 * N; k++)
         space[k][thread] = 0;
+    /* all distances are measured from the chunk's first position */
     if (walk.count > 0) {
         const typename R::raw x = R::fetch(a.operand[X], position<R>::of(a, p, p.begin).in(X), 0);
 #pragma unroll
@@ -410,6 +412,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM(R)) grad_nhwc(co
     const relu_gate<typename R::real> gate = gate_nhwc<typename R::real, MODE>(a);
     channel_stats<typename R::real> stats[N];
     vec_batch<R, MODE> vecs;
+    /* at least once, as above */
 #pragma unroll 1
     for (int begin = 0; begin == 0 || begin < walk.count; begin += DEPTH) {
         vecs.fetch(a, p, walk, begin, wants_x);

@@ -7,7 +7,7 @@
  *                     result and its output's count (reduce_grad.cuh) */
 #include "backends/cuda/reduce/max_grad.cuh"
 
-/* Counts the elements that equal the result. */
+/* Counts the elements that equal the result: an exact count in i64, so the order of additions does not matter. */
 template <typename C> struct ties_op {
     typedef int64_t state;
     typedef int batch;
@@ -117,7 +117,7 @@ static void run_max_grad(const tarn__call *call)
             launch_speculative<decltype(of)>(a, gx, (unsigned long long *)call->scratch, stream_of(call));
         });
         break;
-    default:
+    default: /* any layout and dtype */
         if (reduce_states<ties_op>(call, &d, &a, &first, &second))
             grad_from_states<ties_op>(call, &d, a, &first, &second);
     }

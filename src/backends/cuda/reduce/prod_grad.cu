@@ -148,6 +148,7 @@ static void run_prod_grad(const tarn__call *call)
     if (tarn__view_count(d.gx) == 0 || run_in_registers<prod_grad_op>(call, &d) ||
         !reduce_states<prod_grad_op>(call, &d, &a, &first, &second))
         return;
+    /* columns are walked again only if gx is written at x's offsets */
     if (!a.by_columns || a.vec_width == 1 || !same_layout(d.x, d.gx)) {
         grad_from_states<prod_grad_op>(call, &d, a, &first, &second);
         return;

@@ -1,5 +1,8 @@
-/* var_grad.cu: gradient of a variance: (x - mean) · g, where g already has the factor 2 / (count - correction). Rows
- * that fit a block: x read once, gx written once; otherwise x is read twice. */
+/* var_grad.cu: gradient of a variance: (x - mean) · g, where g already has the factor 2 / (count - correction).
+ *
+ * The state of an output is its sum and count: the mean is recomputed in f64, nothing is saved by forward. Rows that
+ * fit a block stay in registers: x read once, gx written once. Everything else takes two passes, x read twice: states
+ * by a reduction, then every element from x and its output's state (reduce_grad.cuh). */
 #include "backends/cuda/reduce/reduce_grad.cuh"
 
 /* Elements are added in their own type a few at a time, and in f64 from there. */
@@ -67,6 +70,7 @@ template <typename C> struct mean_op {
     }
 };
 
+/* Inputs x, g. */
 static gradient operands_of(const tarn__call *call)
 {
     return gradient{call->in[0], call->in[1], NULL, call->out[0]};
@@ -78,7 +82,6 @@ static size_t scratch_var_grad(const tarn__call *call)
     return grad_scratch(&d);
 }
 
-/* Inputs x, g; the mean is recomputed, in f64. */
 static void run_var_grad(const tarn__call *call)
 {
     gradient d = operands_of(call);
