@@ -155,12 +155,14 @@ tarn_tensor *tarn_conv2d_sized(tarn_tensor *x, tarn_tensor *weight, tarn_tensor 
     tarn_tensor *y = tarn__image_like("conv2d", x, shape, x->view.dtype, tarn__device(x));
     if (!y || !tarn__kernel_call(TARN__K_conv2d, "conv2d", params, TARN__IN(x, weight, bias), TARN__OUT(y)))
         return NULL;
+    /* wgrad reads x, dgrad reads the weight: an operand of a gradient that is not needed is not saved. */
     tarn_tensor *saved[] = {tarn_needs_grad(weight) ? x : NULL, tarn_needs_grad(x) ? weight : NULL};
     bool good = tarn__finish("conv2d", conv2d_backward, params, TARN__INPUTS(x, weight, bias), TARN__OUTPUTS(y),
                              TARN__SAVED(saved[0], saved[1]));
     return good ? y : NULL;
 }
 
+/* stride, padding and dilation may be one value for both axes. */
 bool tarn__apply_conv2d(const tarn__invocation *v, tarn_tensor **out)
 {
     tarn_conv2d_options o = {.groups = tarn__attribute_int(v, "groups", 1)};

@@ -21,6 +21,7 @@ tarn_tensor *tarn_cast(tarn_tensor *x, tarn_dtype dtype)
         tarn__raise(TARN_ERROR_DTYPE, "cast: %d is no element type", (int)dtype);
         return NULL;
     }
+    /* A tarn_scalar() is never returned as it is: the result of a cast has storage. */
     if (x->view.dtype == dtype && !x->is_constant)
         return x;
     if (tarn__is_quantized(dtype))
@@ -29,6 +30,7 @@ tarn_tensor *tarn_cast(tarn_tensor *x, tarn_dtype dtype)
     tarn__fill none = {0};
     if (!y || !tarn__copy_elements("cast", y, x))
         return NULL;
+    /* Through an integer dtype the derivative is 0 almost everywhere: nothing is recorded. */
     bool smooth = tarn__is_float(dtype) && tarn__is_float(x->view.dtype);
     return tarn__finish("cast", smooth ? cast_backward : NULL, none, TARN__INPUTS(x), TARN__OUTPUTS(y)) ? y : NULL;
 }
@@ -67,6 +69,7 @@ static bool clone_backward(const tarn__backward *b)
     return tarn__accumulate_grad(b, 0, b->grads[0]);
 }
 
+/* Row-major whatever the layout of x, unlike most results, which keep the order of axes. */
 static tarn_tensor *contiguous_copy(const char *function, tarn_tensor *x)
 {
     tarn_tensor *y = tarn__tensor_new(function, tarn__shape_of(x), x->view.dtype, tarn__device(x));
@@ -76,6 +79,7 @@ static tarn_tensor *contiguous_copy(const char *function, tarn_tensor *x)
     return tarn__finish(function, clone_backward, none, TARN__INPUTS(x), TARN__OUTPUTS(y)) ? y : NULL;
 }
 
+/* Always a copy, even of a contiguous x. */
 tarn_tensor *tarn_clone(tarn_tensor *x)
 {
     return tarn__check_any("clone", x, "the tensor") ? contiguous_copy("clone", x) : NULL;

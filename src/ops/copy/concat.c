@@ -56,6 +56,7 @@ tarn_tensor *tarn_pad(tarn_tensor *x, tarn_shape before, tarn_shape after, doubl
         inner.end.size[i] = before.size[i] + x->view.shape[i];
         shape.size[i] = inner.end.size[i] + after.size[i];
     }
+    /* step 1: elements of x stay adjacent. Larger steps are for gradients of strided slices. */
     tarn__pad params = {.value = tarn__scalar_of(value), .step = {1, 1, 1, 1, 1, 1, 1, 1}};
     memcpy(params.begin, before.size, sizeof(params.begin));
     tarn_tensor *y = tarn__tensor_new("pad", shape, x->view.dtype, tarn__device(x));
@@ -79,6 +80,7 @@ static tarn_tensor *slice_of(tarn_tensor *whole, int axis, bool stacked, int64_t
     return part && stacked ? tarn_squeeze(part, axis) : part;
 }
 
+/* `axis` of the result; stacked operands lack that axis, concatenated ones have it. */
 typedef struct join_params {
     int axis;
     bool stacked;
@@ -136,6 +138,7 @@ static bool joined_shape(const char *function, tarn_tensor *const *operand, int 
     }
     *shape = tarn__shape_of(operand[0]);
     if (p.stacked) {
+        /* The new axis goes between the operand's axes. */
         memmove(shape->size + p.axis + 1, first->shape + p.axis, sizeof(int64_t) * (size_t)(first->rank - p.axis));
         shape->rank++;
     }
@@ -162,6 +165,7 @@ static tarn_tensor *join(const char *function, tarn_tensor **operand, const char
     tarn_tensor *y = tarn__tensor_new(function, shape, operand[0]->view.dtype, tarn__device(operand[0]));
     int64_t begin = 0;
     for (int i = 0; y && i < count; i++) {
+        /* `begin` is the end of the previous operand: slices do not overlap and cover all of y. */
         int64_t size = stacked ? 1 : operand[i]->view.shape[p.axis];
         tarn_tensor *part = slice_of(y, p.axis, stacked, begin, size);
         if (!part || !tarn__copy_elements(function, part, operand[i]))

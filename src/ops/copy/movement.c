@@ -54,6 +54,7 @@ static bool restride(tarn__view *to, const tarn__view *from)
         tarn__view_set_row_major(to);
         return true;
     }
+    /* New axes are cut from the innermost run outwards; `left` is the remainder of the current run. */
     run left = runs[--at];
     for (int axis = to->rank - 1; axis >= 0; axis--) {
         int64_t size = to->shape[axis];
@@ -84,6 +85,7 @@ static bool resolve_shape(const tarn_tensor *x, tarn_shape *shape)
         }
     if (!tarn__check_shape("reshape", known, x->view.dtype))
         return false;
+    /* Cannot overflow: tarn__check_shape() has bounded the number of elements. */
     int64_t have = tarn__view_count(&x->view), product = 1;
     for (int i = 0; i < known.rank; i++)
         product *= known.size[i];
@@ -122,6 +124,7 @@ tarn_tensor *tarn_reshape(tarn_tensor *x, tarn_shape shape)
         y = tarn__tensor_new("reshape", tarn__shape_of(x), x->view.dtype, tarn__device(x));
         if (!y || !tarn__copy_elements("reshape", y, x))
             return NULL;
+        /* The copy has the shape of x and is row-major, so the new shape needs no further copy. */
         y->view.rank = shape.rank;
         memcpy(y->view.shape, shape.size, sizeof(y->view.shape));
         tarn__view_set_row_major(&y->view);
@@ -192,6 +195,7 @@ bool tarn__apply_squeeze(const tarn__invocation *v, tarn_tensor **out)
 
 /* ---- permute, transpose ------------------------------------------------------------------------------------------ */
 
+/* The params are the inverse permutation, so that backward is a view as well. */
 static bool permute_backward(const tarn__backward *b)
 {
     const tarn_axes *inverse = b->params;
@@ -225,6 +229,7 @@ tarn_tensor *tarn_permute(tarn_tensor *x, tarn_axes axes)
     }
     if (!tarn__axes_mask("permute", axes, x->view.rank, &mask))
         return NULL;
+    /* Negative axes count from the last. */
     for (int i = 0; i < axes.count; i++)
         axes.axis[i] += axes.axis[i] < 0 ? x->view.rank : 0;
     return permute("permute", x, axes.axis);
@@ -317,6 +322,7 @@ static tarn_tensor *flipped(tarn_tensor *x, uint32_t mask)
     return view_of("flip", x, &layout, skip);
 }
 
+/* A flip is its own inverse. */
 static bool flip_backward(const tarn__backward *b)
 {
     const uint32_t *mask = b->params;

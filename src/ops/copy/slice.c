@@ -32,6 +32,7 @@ static tarn_tensor *slice_of(const char *function, tarn_tensor *x, const strided
         layout.stride[i] = w->size[i] > 1 ? x->view.stride[i] * w->step[i] : x->view.stride[i];
         skip += w->begin[i] * x->view.stride[i];
     }
+    /* Quantized views count elements; tarn__check_layout() rejects an offset inside a block. */
     layout.offset += skip;
     tarn_tensor *view = tarn__check_layout(function, &layout) ? tarn__tensor_view(x) : NULL;
     if (!view)
@@ -62,6 +63,7 @@ static bool slice_backward(const tarn__backward *b)
     tarn__grad_acc acc;
     if (!tarn__grad_acc_open(b, 0, &acc))
         return false;
+    /* Other slices have written to the accumulator, or pad cannot: add to the slice alone. */
     if (acc.beta != 0 || !tarn__view_is_contiguous(&acc.tensor->view))
         return (acc.beta != 0 || tarn__fill_with(b->function, acc.tensor, 0)) &&
                accumulate_slice(b->function, &acc, slice_of(b->function, acc.tensor, w), b->grads[0]) &&
@@ -155,6 +157,7 @@ bool tarn__apply_shrink(const tarn__invocation *v, tarn_tensor **out)
     return (out[0] = tarn_shrink(v->in[0], tarn__attribute_shape(v, "begin"), tarn__attribute_shape(v, "end"))) != NULL;
 }
 
+/* The end defaults to the size of the axis, which must be resolved first. */
 bool tarn__apply_slice(const tarn__invocation *v, tarn_tensor **out)
 {
     int axis = tarn__attribute_int_clamped(v, "axis", 0), own = real_axis("slice", v->in[0], axis);
@@ -177,6 +180,7 @@ static bool split_backward(const tarn__backward *b)
     const int *axis = b->params;
     tarn__grad_acc acc;
     bool good = tarn__grad_acc_open(b, 0, &acc);
+    /* w moves along the axis, one part at a time. */
     strided_slice w = good ? full_slice(acc.tensor) : (strided_slice){0};
     for (int i = 0; good && i < b->node->outputs; i++) {
         w.size[*axis] = b->node->output_spec[i].shape.size[*axis];
@@ -201,6 +205,7 @@ static bool check_split(const tarn_tensor *x, int axis, const int64_t *sizes, in
                                (long long)sizes[i], axis, TARN__SHAPE_STRING(x), (long long)left);
         left -= sizes[i];
     }
+    /* Parts must cover the axis, as in PyTorch. */
     return left == 0 ||
            tarn__raise(TARN_ERROR_SHAPE, "split: the %d sizes add up to %lld, but axis %d of x %s has %lld elements",
                        count, (long long)(x->view.shape[axis] - left), axis, TARN__SHAPE_STRING(x),
@@ -229,6 +234,7 @@ bool tarn_split(tarn_tensor *x, int axis, const int64_t *sizes, int count, tarn_
            tarn__finish("split", split_backward, axis, TARN__INPUTS(x), .outputs = parts, .output_count = count);
 }
 
+/* As many outputs as the attribute has sizes. */
 bool tarn__apply_split(const tarn__invocation *v, tarn_tensor **out)
 {
     tarn_shape sizes = tarn__attribute_shape(v, "sizes");

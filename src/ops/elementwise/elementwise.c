@@ -17,6 +17,7 @@
 static const char *const unary_role[] = {"x"};
 static const char *const binary_roles[] = {"a", "b"};
 
+/* Dtypes of a row, by the names that elementwise.def uses. */
 #define FLOAT TARN__FLOATS
 #define NUMBER (TARN__NUMBERS | TARN__BIT(TARN_BOOL))
 
@@ -132,6 +133,7 @@ static void take_constants(tarn__elementwise *params, tarn_tensor *const *operan
         double value = operand[i]->constant;
         params->constants |= 1u << i;
         params->constant[i].real = value;
+        /* Saturated: the conversion of a value out of range would be undefined. */
         params->constant[i].integer = value >= 0x1p63    ? INT64_MAX
                                       : value <= -0x1p63 ? INT64_MIN
                                       : value == value   ? (int64_t)value
@@ -186,6 +188,7 @@ static tarn_tensor *binary(const binary_row *row, tarn_tensor *a, tarn_tensor *b
     tarn_tensor *y = tarn__result_like(row->name, c.operand, 2, c.shape, dtype, tarn__device(c.typed));
     if (!y || !tarn__kernel_call(row->value, row->name, c.params, TARN__IN(c.in[0], c.in[1]), TARN__OUT(y)))
         return NULL;
+    /* The gradients of a sum do not depend on its operands. */
     bool needs_values = row->value != TARN__K_add && row->value != TARN__K_sub;
     return tarn__finish(row->name, row->rule, c.params, TARN__INPUTS(c.operand[0], c.operand[1]), TARN__OUTPUTS(y),
                         TARN__SAVED(needs_values ? c.in[0] : NULL, needs_values ? c.in[1] : NULL))
@@ -273,6 +276,7 @@ static tarn_tensor *binary_inplace(const binary_row *row, tarn_tensor *a, tarn_t
                     TARN__SHAPE_STRING(a), TARN__SHAPE_STRING(b));
         return NULL;
     }
+    /* Copied before the version changes, so that a failed copy leaves a as it was. */
     tarn_tensor *other = without_overlap(a, c.in[1]);
     if (tarn_failed())
         return NULL;
@@ -287,6 +291,8 @@ static tarn_tensor *binary_inplace(const binary_row *row, tarn_tensor *a, tarn_t
 #define backward_add add_backward
 #define backward_sub sub_backward
 
+/* A row becomes its backward rule, its unary_row, tarn_OP(), tarn_OP_inplace() and, for tarn_apply(),
+ * tarn__apply_OP(). */
 #define UNARY(op, kinds, pv, pg, v, g) \
     static bool backward_##op(const tarn__backward *b) \
     { \
@@ -305,6 +311,7 @@ static tarn_tensor *binary_inplace(const binary_row *row, tarn_tensor *a, tarn_t
     { \
         return (out[0] = tarn_##op(c->in[0])) != NULL; \
     }
+/* Rows with parameters: rule and row only. Their functions, below, have more arguments. */
 #define UNARY_P(op, parameters, kinds, ...) \
     static bool backward_##op(const tarn__backward *b) \
     { \
@@ -331,6 +338,8 @@ static tarn_tensor *binary_inplace(const binary_row *row, tarn_tensor *a, tarn_t
     { \
         return (out[0] = tarn_##op(c->in[0], c->in[1])) != NULL; \
     }
+/* Backward rule of each binary row. mul by a scale per row or column has a kernel that also sums the scale's gradient
+ * (ops/reduce/scale_grad.c). */
 #define PASS_ON(op) backward_##op(b)
 #define BY_KERNEL(op) binary_backward(b, TARN__K_##op##_grad, TARN__K_##op##_grad_a, TARN__K_##op##_grad_b)
 #define SCALE_OR_KERNEL(op) (tarn__scale_fits(b) ? tarn__scale_backward(b) : BY_KERNEL(op))
@@ -342,6 +351,7 @@ static tarn_tensor *binary_inplace(const binary_row *row, tarn_tensor *a, tarn_t
 #define RULE_minimum BY_KERNEL
 #define RULE_mod BY_KERNEL
 #define RULE_pow BY_KERNEL
+/* Comparisons: bool results, no gradient, no in-place form. */
 #define COMPARE(op, v) \
     static const binary_row row_##op = {.name = #op, .value = TARN__K_##op, .dtypes = TARN__ALL}; \
     tarn_tensor *tarn_##op(tarn_tensor *x, tarn_tensor *y) \
@@ -418,6 +428,7 @@ static bool where_backward(const tarn__backward *b)
     for (int i = 1; i <= 2; i++) {
         if (!tarn__needs_grad(b, i))
             continue;
+        /* where() itself, with a constant 0 in place of the operand whose gradient is not needed. */
         tarn__elementwise params = {.constants = i == 1 ? 4u : 2u};
         tarn_tensor *to = new_grad(b, i);
         if (!to ||
@@ -445,6 +456,7 @@ tarn_tensor *tarn_where(tarn_tensor *condition, tarn_tensor *a, tarn_tensor *b)
     if (a->is_constant && b->is_constant &&
         !(operand[1] = tarn__materialize("where", a, TARN_F32, tarn__device(operand[0]))))
         return NULL;
+    /* a and b are operands 1 and 2 of the kernel: their constants move up by one. */
     tarn__elementwise pair = {0}, params = {0};
     tarn_shape shape;
     take_constants(&pair, operand + 1, in + 1, 2);
@@ -498,6 +510,7 @@ static bool swiglu_backward(const tarn__backward *b)
            tarn__accumulate_grad(b, 0, to[0]) && tarn__accumulate_grad(b, 1, to[1]);
 }
 
+/* For selective recompute: y again, bitwise identical, from what backward has saved anyway. */
 static tarn_tensor *recompute_swiglu(const tarn__backward *b)
 {
     return tarn_swiglu(b->saved[0], b->saved[1]);

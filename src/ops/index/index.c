@@ -131,6 +131,7 @@ tarn_tensor *tarn_scatter_add(tarn_tensor *x, int axis, tarn_tensor *index, tarn
     if (!tarn__check("scatter_add", x, "x") || !check_index("scatter_add", index) ||
         !tarn__check("scatter_add", source, "the source"))
         return NULL;
+    /* A constant takes the dtype of the other operand. */
     tarn_dtype dtype = !x->is_constant ? x->view.dtype : !source->is_constant ? source->view.dtype : TARN_F32;
     tarn_tensor *typed[] = {tarn__materialize("scatter_add", x, dtype, tarn__device(index)),
                             tarn__materialize("scatter_add", source, dtype, tarn__device(index))};
@@ -164,6 +165,7 @@ static bool select_backward(const tarn__backward *b)
 {
     const tarn__along *along = b->params;
     tarn_shape shape = tarn__input_spec(b, 0)->shape;
+    /* The shape of x with the indexed axis as long as the index. */
     shape.size[along->axis] = b->saved[0]->view.shape[0];
     tarn_tensor *g = tarn_reshape(b->grads[0], shape);
     tarn__grad_acc acc;
@@ -287,6 +289,7 @@ tarn_tensor *tarn_one_hot(tarn_tensor *index, int64_t classes, tarn_dtype dtype)
     return tarn__finish("one_hot", NULL, along, TARN__INPUTS(index), TARN__OUTPUTS(y)) ? y : NULL;
 }
 
+/* Without `classes`, tarn_one_hot() raises the error: 0 classes. */
 bool tarn__apply_one_hot(const tarn__invocation *v, tarn_tensor **out)
 {
     tarn_dtype dtype = (tarn_dtype)tarn__attribute_int(v, "dtype", TARN_F32);
@@ -301,6 +304,7 @@ bool tarn__write_rows(const char *function, tarn_tensor *y, int axis, tarn_tenso
     if (!tarn__check(function, y, "y") || !tarn__check(function, x, "x") || !check_index(function, index))
         return false;
     tarn__along along = {.axis = axis};
+    /* Not recorded: caches take no part in gradients. Rows outside the index keep their values. */
     tarn__bump_version(y);
     return tarn__kernel_call(TARN__K_write_rows, function, along, TARN__IN(index, x), TARN__OUT(y), .reads_output = 1);
 }

@@ -17,6 +17,7 @@
 
 static atomic_bool allows_tf32;
 
+/* For the whole process. Relaxed reads suffice: a matmul of another thread may see the change late. */
 void tarn_set_tf32(bool on)
 {
     atomic_store(&allows_tf32, on);
@@ -27,6 +28,7 @@ bool tarn__tf32(void)
     return atomic_load_explicit(&allows_tf32, memory_order_relaxed);
 }
 
+/* For error messages. */
 static const char *const roles[] = {"a", "b"};
 
 /* How the operands of a matmul are viewed; recorded for backward. */
@@ -69,6 +71,7 @@ static tarn_tensor *as_matrices(tarn_tensor *x, const layout *l, bool no_rows, b
     return matrices;
 }
 
+/* Swaps the last two axes; not recorded. */
 tarn_tensor *tarn__transposed(tarn_tensor *x)
 {
     tarn_tensor *result = x ? tarn__tensor_view(x) : NULL;
@@ -209,6 +212,7 @@ static bool gradient_matmul(const tarn__backward *b, int i, const layout *l, tar
                tarn__gemm(b->function, left, right, NULL, acc.beta, as_matrices(acc.tensor, l, no_rows, no_columns)) &&
                tarn__grad_acc_close(b, i, &acc);
     }
+    /* Broadcast over batches: all products are computed, then summed by the accumulation. */
     tarn_shape shape = {.rank = l->batch_rank};
     memcpy(shape.size, l->batch, sizeof(shape.size));
     if (!no_rows)
@@ -272,6 +276,7 @@ static bool matmul_into(tarn_tensor *a, tarn_tensor *b, const layout *l, tarn_te
     if (!left || !right || !to)
         return false;
     if (l->batch_rank > 0 && b->view.rank <= 2 && flatten(left)) {
+        /* y is contiguous, so it always flattens where the first operand did. */
         flatten(to);
         drop_batches(right);
     }
@@ -306,6 +311,7 @@ bool tarn__apply_matmul(const tarn__invocation *v, tarn_tensor **out)
 
 /* ---- linear ------------------------------------------------------------------------------------------------------ */
 
+/* x […, n] as (rows, n): a view where the strides allow it. */
 tarn_tensor *tarn__rows_of(const char *function, tarn_tensor *x)
 {
     layout l = {.batch_rank = x->view.rank > 2 ? x->view.rank - 2 : 0};

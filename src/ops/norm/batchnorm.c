@@ -76,6 +76,7 @@ static bool channels_backward(const tarn__backward *b, tarn__kernel kernel, size
 
 /* ---- checks ---------------------------------------------------------------------------------------------------- */
 
+/* Operands in the order of the kernels' inputs. */
 enum { X, WEIGHT, BIAS, RUNNING_MEAN, RUNNING_VAR, RESIDUAL, OPERANDS };
 static const char *const names[] = {"x", "weight", "bias", "running_mean", "running_var", "residual"};
 
@@ -135,6 +136,7 @@ static bool check_batchnorm(const char *function, tarn_tensor **operand, const t
         !check_channels(function, operand, names + 1, 4, o->epsilon) || !check_residual(function, operand))
         return false;
     const tarn__view *x = &operand[X]->view;
+    /* x without channels has nothing to normalize and is no error. */
     int64_t values = x->shape[1] > 0 ? tarn__view_count(x) / x->shape[1] : 2;
     return !o->training || values > 1 ||
            tarn__raise(TARN_ERROR_SHAPE, "%s: x %s has %lld value%s per channel; training needs at least 2", function,
@@ -182,6 +184,7 @@ static bool run_batchnorm(const char *function, tarn__kernel kernel, const tarn_
     tarn_tensor *x = in[X], *mean = in[RUNNING_MEAN], *var = in[RUNNING_VAR];
     n->params = (tarn__batchnorm){.epsilon = o->epsilon, .momentum = o->momentum, .training = o->training};
     n->y = tarn__result_like(function, (tarn_tensor *[]){x}, 1, tarn__shape_of(x), x->view.dtype, tarn__device(x));
+    /* Running statistics are inputs in evaluation, outputs 3 and 4 in training, where the kernel also reads them. */
     tarn__launch launch = {
         .kernel = kernel,
         .function = function,
@@ -190,9 +193,11 @@ static bool run_batchnorm(const char *function, tarn__kernel kernel, const tarn_
         TARN__IN(x, in[WEIGHT], in[BIAS], o->training ? NULL : mean, o->training ? NULL : var, in[RESIDUAL]),
         TARN__OUT(n->y, n->mean, n->rstd, o->training ? mean : NULL, o->training ? var : NULL),
         .reads_output = 8 | 16};
+    /* The residual is the last input; plain batchnorm ends before it. */
     launch.inputs = kernel == TARN__K_batchnorm ? RESIDUAL : OPERANDS;
     if (!n->y || !tarn__run(&launch))
         return false;
+    /* A computation that has saved the old statistics must notice. */
     for (int i = RUNNING_MEAN; o->training && mean && i <= RUNNING_VAR; i++)
         tarn__bump_version(in[i]);
     return true;
@@ -218,6 +223,7 @@ tarn_tensor *tarn_batchnorm_sized(tarn_tensor *x, tarn_tensor *weight, tarn_tens
     return good ? n.y : NULL;
 }
 
+/* A momentum or epsilon of 0 stands for its default, as in the options. */
 bool tarn__apply_batchnorm(const tarn__invocation *v, tarn_tensor **out)
 {
     tarn_batchnorm_options o = {.training = tarn__attribute_int(v, "training", 0) != 0,
@@ -285,6 +291,7 @@ bool tarn__apply_batchnorm_relu(const tarn__invocation *v, tarn_tensor **out)
 
 /* ---- groupnorm --------------------------------------------------------------------------------------------------- */
 
+/* One kernel for gx, gweight and gbias; the statistics always take part. */
 static bool groupnorm_backward(const tarn__backward *b)
 {
     return channels_backward(b, TARN__K_groupnorm_grad, sizeof(tarn__groupnorm));

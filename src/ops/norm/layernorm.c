@@ -72,6 +72,7 @@ static bool layernorm_backward(const tarn__backward *b)
            tarn__accumulate_grad(b, 2, gbias);
 }
 
+/* The bias is saved only while recompute is on: backward itself does not need it. */
 static tarn_tensor *recompute_layernorm(const tarn__backward *b)
 {
     return tarn_layernorm(b->saved[0], b->saved[1], b->saved[4], ((const tarn__norm *)b->params)->epsilon);
@@ -122,6 +123,7 @@ static bool rmsnorm_backward(const tarn__backward *b)
            tarn__accumulate_grad(b, 0, gx) && tarn__accumulate_grad(b, 1, gweight);
 }
 
+/* From the saved x, hence bitwise identical to y. */
 static tarn_tensor *recompute_rmsnorm(const tarn__backward *b)
 {
     return tarn_rmsnorm(b->saved[0], b->saved[1], ((const tarn__norm *)b->params)->epsilon);
@@ -174,9 +176,12 @@ static bool residual_norm_backward(const tarn__backward *b)
     tarn_tensor *sum = b->saved[0], *weight = b->saved[1], *mean = b->saved[2], *rstd = b->saved[3], *g = b->grads[0],
                 *through = b->grads[1], *to[4];
     bool drops = params->random.a > 0;
+    /* g is the gradient of the norm, `through` that of the sum, from the rest of the residual stream. The kernel with
+     * dropout reads both contiguous. */
     if (drops && ((g && !(g = tarn__contiguous(b->function, g))) ||
                   (through && !(through = tarn__contiguous(b->function, through)))))
         return false;
+    /* The norm was not used: the sum passes its gradient on. */
     if (!g)
         return tarn__accumulate_grad(b, 0, through) &&
                (!tarn__needs_grad(b, 1) ||
@@ -237,6 +242,7 @@ static tarn_tensor *residual_norm(tarn_tensor **o, const tarn__residual_norm *pa
     tarn_tensor *y = total ? tarn__result_like("residual_norm", &total, 1, tarn__shape_of(total), total->view.dtype,
                                                tarn__device(total))
                            : NULL;
+    /* The norm is taken of the rounded sum, so that it can be recomputed from it. */
     tarn__kernel kernel = params->random.a > 0 ? TARN__K_dropout_residual_norm : TARN__K_residual_norm;
     if (!y ||
         !tarn__kernel_call(kernel, "residual_norm", *params, TARN__IN(o[0], o[1], o[2], o[3]),
@@ -267,6 +273,7 @@ tarn_tensor *tarn__dropout_residual_norm(tarn_tensor *x, tarn_tensor *delta, dou
     return residual_norm(o, &params, sum);
 }
 
+/* A step of a pre-norm transformer: *sum continues as the residual stream, y enters the next layer. */
 tarn_tensor *tarn_residual_norm(tarn_tensor *x, tarn_tensor *delta, tarn_tensor *weight, tarn_tensor *bias, bool rms,
                                 double epsilon, tarn_tensor **sum)
 {
