@@ -20,7 +20,7 @@ typedef struct attention {
     int32_t causal, last_first;
 } attention;
 
-/* Tiles of a group. */
+/* Tiles of a work-group. */
 typedef struct tile {
     int across, rows_each, lanes, vectors, step, window,
         registers; /* ACROSS, M, LANES, VECTORS, STEP, WINDOW, REGISTERS of attention_tiles.cl */
@@ -82,11 +82,11 @@ static attention describe(const tarn__call *call, bool backward)
 
 #define MAX_ACROSS 16
 #define FEW_ROWS 8
-#define LARGE_BYTES (48 << 10) /* of a group's memory, for one of 256 items */
+#define LARGE_BYTES (48 << 10) /* of local memory, for 256 work-items */
 
 /* Tile of a GPU group: 64 by 64 weights, or 32 by 32 with few work-items or little local memory. A CPU work-item, or a
  * GPU limited to small groups, has 32 by 32 alone, or 8 rows where there are no more or no memory for more.
- * `max_across` limits the group's side; 0: the smallest tile. */
+ * `max_across` limits the work-group's side; 0: the smallest tile. */
 static tile tile_of(const tarn__cl_device *device, tarn_dtype dtype, const attention *a, int max_across)
 {
     int window = a->depth <= 64 ? 64 : 128;
@@ -152,8 +152,8 @@ static tarn__cl_launch begin(const tarn__call *call, const attention *a, tile *t
     return tarn__cl_begin(call, source, kernel, options);
 }
 
-/* The last arguments of all kernels. Heads have `lines` rows or keys, in blocks of one group each, or one per window of
- * D. */
+/* The last arguments of all kernels. Heads have `lines` rows or keys, in blocks of one work-group each, or one per
+ * window of D. */
 static void arg_shape(tarn__cl_launch *l, const tarn__call *call, attention *a, const tile *t, int64_t lines,
                       bool has_windows, bool last_first)
 {
@@ -237,7 +237,7 @@ static void run_sums(const tarn__call *call, attention *a, const tarn__view *sum
     launch(&l, call, a, &t, a->heads);
 }
 
-/* gq (B, H, T, D), a group per block of rows. */
+/* gq (B, H, T, D), a work-group per block of rows. */
 static void run_grad_q(const tarn__call *call, attention *a, const tarn__view *sums)
 {
     char own[48];
@@ -250,7 +250,7 @@ static void run_grad_q(const tarn__call *call, attention *a, const tarn__view *s
     launch(&l, call, a, &t, a->heads);
 }
 
-/* gk and gv (B, KV, S, D), a group per block of keys of a KV head; either may be NULL. */
+/* gk and gv (B, KV, S, D), a work-group per block of keys of a KV head; either may be NULL. */
 static void run_grad_kv(const tarn__call *call, attention *a, const tarn__view *sums)
 {
     char own[64];

@@ -1,5 +1,5 @@
-/* attention.cl: softmax(q · kᵀ · scale) · v, a group per block of rows of a head, with an online softmax: weights are
- * relative to the running maximum, and earlier sums are rescaled when a tile raises it.
+/* attention.cl: softmax(q · kᵀ · scale) · v, a work-group per block of rows of a head, with an online softmax: weights
+ * are relative to the running maximum, and earlier sums are rescaled when a tile raises it.
  *
  * Options: those of attention_tiles.cl; T_LSE, dtype of the logsumexp. */
 #include "backends/opencl/attention/attention_tiles.cl"

@@ -2,10 +2,10 @@
  * memory stays linear in the sequence length (FlashAttention). Tiles that no row attends to are skipped. Everything is
  * summed in an order given by shape alone.
  *
- * A group is ACROSS by ACROSS work-items; each has M rows of the tile and VECTORS vectors of LANES columns of each.
- * Tile products go through local memory STEP terms at a time. Results (SIDE_M, D) are computed in windows of WINDOW
- * columns, one per group; each recomputes the weights. On a CPU ACROSS is 1: a work-item is a group, and has REGISTERS
- * rows in registers at a time.
+ * A work-group is ACROSS by ACROSS work-items; each has M rows of the tile and VECTORS vectors of LANES columns of
+ * each. Tile products go through local memory STEP terms at a time. Results (SIDE_M, D) are computed in windows of
+ * WINDOW columns, one per work-group; each recomputes the weights. On a CPU ACROSS is 1: a work-item is a work-group,
+ * and has REGISTERS rows in registers at a time.
  *
  * Options: REAL, the compute type; T, dtype of q, k, v; T_G of gy; ACROSS, M, LANES, VECTORS, STEP, WINDOW, REGISTERS
  * (in groups M, LANES and REGISTERS are 4); LENGTH, i32 or i64; START, i32 or i64, where rows have document starts;
@@ -27,7 +27,7 @@
 #define STAGE (STAGE_TILES > STAGE_ROWS ? STAGE_TILES : STAGE_ROWS)
 /* Registers bound the number of vectors that are multiplied together. */
 #define TOGETHER(count) ((count) < 2 ? (count) : 2) /* vectors of a row in registers at a time */
-#if defined(IS_CPU) && ACROSS > 1 /* a group on a processor: it compiles, in minutes if all is unrolled */
+#if defined(IS_CPU) && ACROSS > 1 /* a work-group on a processor: it compiles, in minutes if all is unrolled */
 #define EACH(i, count) for (int i = 0; i < (count); i++)
 #else
 #define EACH(i, count) _Pragma("unroll") for (int i = 0; i < (count); i++)
@@ -40,7 +40,7 @@
 #if ACROSS == 1
 #define EACH_ROW(i) for (int i = 0; i < M; i++)
 #define EACH_LANE(e) for (int e = 0; e < LANES; e++)
-#define SYNC() /* one work-item per group */
+#define SYNC() /* one work-item per work-group */
 #else
 #define SYNC() barrier(CLK_LOCAL_MEM_FENCE)
 #define EACH_ROW(i) EACH(i, M)
@@ -109,7 +109,7 @@ head_view starts_of(const __global void *starts, long starts_offset, const atten
 
 #ifdef START
 
-#define AN_EDGE(name) __local int name /* the tile where those of a group begin, or end */
+#define AN_EDGE(name) __local int name /* the tile where those of a work-group begin, or end */
 #define SEES(key_range, key) ((key) >= (key_range).begin && (key) < (key_range).end)
 
 /* The first key that a row attends to. An invalid start counts as the nearest valid one, and forward reports it. */
@@ -118,7 +118,7 @@ long start_of(const attention *a, const head_view *starts, long row)
     return clamp((long)LOAD(START, starts->base, starts->tile_index + row * starts->row), 0L, a->keys);
 }
 
-/* Reports an invalid start of a group's rows. */
+/* Reports an invalid start of a work-group's rows. */
 void check_starts(const attention *a, const head_view *starts, long first, int item, FAULT_PARAMETERS)
 {
     for (long row = first + item; row < min(first + SIDE_M, a->rows); row += GROUP) {
@@ -128,7 +128,7 @@ void check_starts(const attention *a, const head_view *starts, long first, int i
     }
 }
 
-/* The first key of the first tile that one of a group's rows attends to. */
+/* The first key of the first tile that one of a work-group's rows attends to. */
 long first_key_of(const attention *a, const head_view *starts, long first, int item, __local int *edge)
 {
     long min_start = a->keys;
@@ -192,8 +192,8 @@ REAL drop_factor(const attention *a, long number, long key, bool fresh, uint4 *w
     return (i & 1 ? word >> 16 : word & 0xffffu) < a->limit ? (REAL)0 : (REAL)a->keep_scale;
 }
 
-/* The block of rows (or keys) of a group. With `last_first` the last rows, which attend to the most keys, come first:
- * the longest groups start early. */
+/* The block of rows (or keys) of a work-group. With `last_first` the last rows, which attend to the most keys, come
+ * first: the longest work-groups start early. */
 typedef struct tile_index {
     long batch, head, block, window;
 } tile_index;
@@ -299,7 +299,7 @@ tile_index tile_index_of(const attention *a, long heads)
         } \
     } while (0)
 
-/* sum (SIDE_M, WINDOW) += wᵀ · x for a tile of weights w (SIDE_N, SIDE_M) in the group's memory, and the window from
+/* sum (SIDE_M, WINDOW) += wᵀ · x for a tile of weights w (SIDE_N, SIDE_M) in local memory, and the window from
  * `across` of SIDE_N rows of x. */
 #define MULTIPLY_ROWS(sum, weights, dtype, x, begin, end, across) \
     for (int from = 0; from < SIDE_N; from += STEP) { \

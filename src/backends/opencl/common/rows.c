@@ -6,7 +6,7 @@
 #define MANY_LANES 16
 #define ROWS_PER_GROUP 64 /* work-group size where each work-item has a row */
 #define LONG_ROW 1024     /* longer rows get groups of 256 */
-#define FEW_VECS 4        /* vec4s per work-item in registers before the group grows, */
+#define FEW_VECS 4        /* vec4s per work-item in registers before the work-group grows, */
 #define MAX_VECS 8        /* and at most */
 #define SMALL (INT64_C(1) << 30)
 
@@ -46,7 +46,7 @@ size_t tarn__cl_group_size(const tarn__cl_device *device, size_t most)
     return group;
 }
 
-/* One row per work-item, without a group. */
+/* One row per work-item, without a work-group. */
 static void use_one_item(tarn__cl_row_form *form)
 {
     form->group = form->local = 1;
@@ -54,7 +54,7 @@ static void use_one_item(tarn__cl_row_form *form)
     form->has_vec4 = false;
 }
 
-/* A group shares the row where the device has local memory. */
+/* A work-group shares the row where the device has local memory. */
 static void use_group(tarn__cl_row_form *form, const tarn__cl_device *device, size_t most)
 {
     form->lanes = 1;
@@ -157,7 +157,7 @@ void tarn__cl_row_options(const tarn__cl_row_form *form, const char *own, char *
              form->has_vec4 ? " -DVEC4" : "", own);
 }
 
-/* Shrinks the group until the driver accepts the kernel; 1 always does, or the call is declined. */
+/* Shrinks the work-group until the driver accepts the kernel; 1 always does, or the call is declined. */
 tarn__cl_launch tarn__cl_begin_rows(const tarn__call *call, const char *source, const char *kernel,
                                     tarn__cl_row_form *form, const char *own)
 {

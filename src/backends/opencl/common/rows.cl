@@ -30,7 +30,7 @@ typedef struct row_set {
 
 #define MY_ROW ((long)(get_global_id(0) / GROUP))
 #define MY_ITEM (GROUP > 1 ? (int)get_local_id(0) : 0)
-#ifndef WIDTH /* work-items that share a range of elements; the rest of the group has other ranges */
+#ifndef WIDTH /* work-items that share a range of elements; the rest of the work-group has other ranges */
 #define WIDTH GROUP
 #endif
 #define MY_COLUMN (WIDTH == GROUP ? MY_ITEM : MY_ITEM % WIDTH)
@@ -51,8 +51,8 @@ typedef struct row_set {
         } \
     }
 
-/* Ends work-items beyond the last row. Where a group has a row the grid is exact: barriers follow, and no work-item may
- * leave. */
+/* Ends work-items beyond the last row. Where a work-group has a row the grid is exact: barriers follow, and no
+ * work-item may leave. */
 #if GROUP > 1
 #define END_BEYOND(count)
 #else

@@ -44,8 +44,8 @@ tarn__cl_row_form tarn__cl_group_form(const tarn__cl_device *device, size_t most
  * and divide evenly; the form's group is then set to match. Else 0. */
 int tarn__cl_row_registers(const tarn__cl_device *device, const tarn__cl_row_set *rows, tarn__cl_row_form *form,
                            int axis, int count, const tarn__view *const *views);
-/* Where a group has a row and each operand's rows are aligned vec4s, work-items take vec4s: LANES is 4, and VEC4 is
- * defined. */
+/* Where a work-group has a row and each operand's rows are aligned vec4s, work-items take vec4s: LANES is 4, and VEC4
+ * is defined. */
 void tarn__cl_row_vec4(const tarn__cl_row_set *rows, tarn__cl_row_form *form, int axis, int count,
                        const tarn__view *const *views);
 /* True for NULL, and for a vector of aligned vec4s. */
@@ -58,7 +58,7 @@ tarn__cl_launch tarn__cl_begin_rows(const tarn__call *call, const char *source, 
 /* Writes the options of rows.cl and the kernel's own. */
 void tarn__cl_row_options(const tarn__cl_row_form *form, const char *own, char *options, size_t size);
 
-/* Enqueues a row for each group of the form. */
+/* Enqueues a row for each work-group of the form. */
 void tarn__cl_enqueue_rows(tarn__cl_launch *launch, const tarn__cl_row_form *form, int64_t count);
 
 /* Three arguments: pointer, offset and stride of a vector, or of nothing. */

@@ -91,6 +91,7 @@ static bool has_one_stride(const tarn__view *v, int first, int64_t *stride)
     return true;
 }
 
+/* GPUs: an element per work-item. CPUs: all windows of a tap, or all taps of a few pixels. */
 static const char *im2col_kernel(const job *j)
 {
     return j->device->has_local_memory ? "im2col" : "im2col_panels";

@@ -1,8 +1,8 @@
 /* copy.cl: copies with any strides, of bits or with conversion; and fill.
  *
  * On a CPU a work-item moves up to RUN elements of a row of the nest's last axis, so that offsets are divided out once;
- * in lockstep PER elements, a group apart, so that adjacent work-items touch adjacent elements, all of them read before
- * one is written. */
+ * in lockstep PER elements, a work-group apart, so that adjacent work-items touch adjacent elements, all of them read
+ * before one is written. */
 #ifdef IN_LOCKSTEP
 
 /* Elements per work-item in lockstep; PER of copy.c. */

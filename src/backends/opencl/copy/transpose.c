@@ -54,7 +54,7 @@ static tarn__cl_launch try_tile(const tarn__call *call, const tarn__nest *nest, 
     return launch;
 }
 
-/* A tile per group: 32 by 32 elements, or 64 by 64 below 4 bytes. Bytes: read once, written once. */
+/* A tile per work-group: 32 by 32 elements, or 64 by 64 below 4 bytes. Bytes: read once, written once. */
 bool tarn__cl_transpose(const tarn__call *call, const tarn__nest *nest)
 {
     const size_t bytes = tarn__dtype_bytes(call->out[0]->dtype), side = bytes < 4 ? 64 : 32;

@@ -47,6 +47,7 @@ static int64_t abs_stride(int64_t stride)
 /* True where every offset fits 31 bits with a margin, and x is not empty. */
 static bool is_small(const tarn__cl_pad_axis *axis, int rank)
 {
+    /* The margin covers a grid that is rounded up to whole work-groups. */
     const int64_t limit = INT32_MAX - 65536;
     int64_t count = 1, to = 0, from = 0;
     for (int i = 0; i < rank; i++) {
@@ -90,6 +91,7 @@ static int take_outer(window *w, const tarn__cl_pad_axis *axis, int rank, int *o
     w->unroll_step = (t->size + UNROLL - 1) / UNROLL;
     w->unroll_to = (int32_t)w->unroll_step * t->to;
     w->unroll_from = (int32_t)((int64_t)w->unroll_step * t->from);
+    /* The grid counts the first of each UNROLL positions alone. */
     set_size(t, w->unroll_step);
     return unroll_axis;
 }
@@ -132,6 +134,7 @@ static window make_window(const tarn__cl_pad_axis *axis, int rank, int n, int *o
     window w = {.units = 1};
     *unroll_axis = take_outer(&w, axis, rank, outer);
     w.last = axis_for(&axis[rank - 1]);
+    /* A work-item has `n` elements of the last axis. */
     set_size(&w.last, axis[rank - 1].size / n);
     w.units = w.last.size;
     for (int i = 0; i < *outer; i++)

@@ -3,19 +3,21 @@
  * input: IS_DENSE, IS_ONE (one element for all) or IS_CONSTANT.
  *
  * Without a nest (CONTIGUOUS) every output, and every input that is IS_DENSE, is one contiguous row. A work-item has
- * PER elements, a group apart; with VEC4 PER vec4s, which the row or the nest's last axis counts, and along that axis
- * an input may be IS_REPEATED. */
+ * PER elements, a work-group apart; with VEC4 PER vec4s, which the row or the nest's last axis counts, and along that
+ * axis an input may be IS_REPEATED. */
 #include "backends/opencl/common/element.cl"
 #include "backends/opencl/elementwise/math.cl"
 #ifdef VEC4
 #include "backends/opencl/common/vec4.cl"
 #endif
 
+/* Ways to read an input, by compile-time constants M_X0, M_X1 and M_X2. */
 #define IS_DENSE 0
 #define IS_ONE 1
 #define IS_CONSTANT 2
 #define IS_REPEATED 3
 
+/* The expressions of all rows; EXPRESSION picks one, and the compiler drops the others. */
 #define ROW(name) name
 #include "backends/opencl/elementwise/expressions.cl"
 #undef ROW
@@ -88,7 +90,7 @@ RESULT(second_result, SECOND, F64_RANGE_SECOND)
 #define EACH_OF_4(f, a, b, c) \
     (float4)(f(a.x, b.x, c.x, p0, p1), f(a.y, b.y, c.y, p0, p1), f(a.z, b.z, c.z, p0, p1), f(a.w, b.w, c.w, p0, p1))
 
-/* The elements of a work-item, a group apart: all are loaded before anything is stored, so that many loads are in
+/* The elements of a work-item, a work-group apart: all are loaded before anything is stored, so that many loads are in
  * flight. */
 #define EACH_OWN(i, own) \
     _Pragma("unroll") for (INDEX own = 0, i = first; own < PER; own++, i += (INDEX)get_local_size(0)) if (i < count)

@@ -3,7 +3,7 @@
 #include "backends/opencl/common/element.cl"
 
 /* y[i] = x[…, index[i], …] for element i of the nest. Operands: y, index, x, the last with stride 0 along the axis,
- * which has `limit` elements `step` apart. A work-item has PER elements, a group apart: all are read before one is
+ * which has `limit` elements `step` apart. A work-item has PER elements, a work-group apart: all are read before one is
  * written. */
 #ifdef BITS
 #define EACH_OWN(i, own) \

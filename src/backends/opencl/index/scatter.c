@@ -89,6 +89,7 @@ static void arg_divisor(tarn__cl_launch *launch, bool is_small, int64_t count)
     tarn__cl_arg_int(launch, shift);
 }
 
+/* `sorted`: offset of the sorted pairs in scratch; `items`: work-items per line. */
 static void launch(const tarn__call *call, const job *j, const char *kernel, int64_t sorted, int64_t items)
 {
     tarn__cl_launch launch = tarn__cl_begin(call, "scatter", kernel, j->options.text);
@@ -114,6 +115,7 @@ static void run(const tarn__call *call, bool is_slices)
     describe(&j, call, is_slices);
     const bool in_pieces = tarn__cl_device_at(call->device)->in_lockstep;
     const char *kernel = in_pieces ? "add_pieces" : "add_sorted";
+    /* Nothing may be written before all programs compile: a declined call runs on the CPU from the start. */
     if (!tarn__cl_sort_compiles(call, &j.sorting) || !tarn__cl_compiles(call, "scatter", kernel, j.options.text))
         return;
     if (is_slices && !(call->reads_output & 1))

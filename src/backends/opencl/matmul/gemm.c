@@ -190,7 +190,7 @@ static tarn__cl_gemm skinny_of(const tarn__cl_gemm *p)
     return p->sizes.m > SKINNY_ROWS || (p->sizes.n <= SKINNY_ROWS && p->sizes.n < p->sizes.m) ? transposed(p) : *p;
 }
 
-/* With `items` work-items per group; 1: the variant for CPUs. */
+/* With `items` work-items per work-group; 1: the variant for CPUs. */
 static tarn__cl_launch try_skinny(const tarn__call *call, const tarn__cl_gemm *p, size_t items)
 {
     char own[48], lanes[32] = "";
@@ -202,7 +202,7 @@ static tarn__cl_launch try_skinny(const tarn__call *call, const tarn__cl_gemm *p
                      : tarn__cl_begin(call, g.source, g.kernel, g.options);
 }
 
-/* Shrinks the group where the driver limits the kernel; 1 is the variant for CPUs, which always compiles. */
+/* Shrinks the work-group where the driver limits the kernel; 1 is the variant for CPUs, which always compiles. */
 static void run_skinny(const tarn__call *call, const tarn__cl_device *device, const tarn__cl_gemm *gemm)
 {
     tarn__cl_gemm p = skinny_of(gemm);

@@ -27,7 +27,7 @@ typedef struct tarn__cl_gemm_sizes {
 typedef struct tarn__cl_gemm_tile {
     int rows, width; /* of the whole tile */
     int lanes;       /* of a vector; panels only */
-    /* GPUs: work-items per group across n and down m, columns and rows of each, and terms per stage */
+    /* GPUs: work-items per work-group across n and down m, columns and rows of each, and terms per stage */
     int across, down, across_each, down_each, depth;
     int registers; /* limit per work-item on NVIDIA GPUs; 0: left to the compiler */
 } tarn__cl_gemm_tile;
@@ -60,8 +60,8 @@ int64_t tarn__cl_gemm_packed_count(int64_t lines, int64_t depth, int64_t width);
 tarn__cl_gemm_tile tarn__cl_gemm_tile_of(tarn__cl_device *device, tarn_dtype sums, int64_t m, int64_t n, int64_t k,
                                          int64_t batches);
 
-/* Advances to the next GPU tile that fits the device, with at most `max_items` work-items per group (0: any). False:
- * none is left. */
+/* Advances to the next GPU tile that fits the device, with at most `max_items` work-items per work-group (0: any).
+ * False: none is left. */
 bool tarn__cl_gemm_next_tile(const tarn__cl_device *device, tarn_dtype sums, size_t max_items,
                              tarn__cl_gemm_tile *tile);
 

@@ -8,7 +8,7 @@
 
 #ifdef ON_GPU
 
-/* Grid (groups · LANES, 1, batches). Where the terms of a column are contiguous a group has a column, and its
+/* Grid (groups · LANES, 1, batches). Where the terms of a column are contiguous a work-group has a column, and its
  * work-items take every LANES-th term; else it has LANES columns, one per work-item. Partial sums are added in a tree.
  */
 __kernel void skinny(const __global void *a, long a_offset, const __global void *b, long b_offset, __global void *c,

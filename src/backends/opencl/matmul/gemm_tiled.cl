@@ -5,8 +5,8 @@
  * dtypes. There are two stages: while one is multiplied, the next terms are fetched into registers and then stored to
  * the other. The terms of an element are added in order whatever the tile.
  *
- * Options: those of gemm.cl; T_A and T_B, dtypes of the operands; ACROSS and DOWN, work-items of a group; TILE_M and
- * TILE_N, multiples of 4; DEPTH; LAYOUT_A and LAYOUT_B, below; C_IS_VEC4 where rows of c are whole vec4s. */
+ * Options: those of gemm.cl; T_A and T_B, dtypes of the operands; ACROSS and DOWN, work-items of a work-group; TILE_M
+ * and TILE_N, multiples of 4; DEPTH; LAYOUT_A and LAYOUT_B, below; C_IS_VEC4 where rows of c are whole vec4s. */
 #include "backends/opencl/common/vec4.cl"
 #include "backends/opencl/matmul/gemm.cl"
 

@@ -156,8 +156,8 @@ static void option_type(tarn__cl_channel_job *c, const char *name, const tarn__v
     option(c, tarn__cl_dtype_name(view ? view->dtype : c->view[X]->dtype));
 }
 
-/* Lines that are whole axes a constant step apart need less arithmetic; a chunk that fits the registers of a group is
- * read once. Sizes are rounded up to few classes, for few programs. */
+/* Lines that are whole axes a constant step apart need less arithmetic; a chunk that fits the registers of a work-group
+ * is read once. Sizes are rounded up to few classes, for few programs. */
 static void option_lines(tarn__cl_channel_job *c)
 {
     static const int64_t sizes[] = {2048, 4096, 5120, 8192};

@@ -1,5 +1,5 @@
 /* channel_nchw.cl: passes of batchnorm and groupnorm where the elements of a channel are closer than channels (NCHW):
- * by lines. See channel_stats.cl. Kernels have a chunk per group, or per work-item with GROUP 1. */
+ * by lines. See channel_stats.cl. Kernels have a chunk per work-group, or per work-item with GROUP 1. */
 #include "backends/opencl/norm/channel_stats.cl"
 
 /* Stride of operand k along lines. */
@@ -9,8 +9,8 @@
 #define STEP(k) ((INDEX)c.along[k])
 #endif
 
-/* The chunk of a group: adjacent groups have adjacent sets. A pass that reads what another has just read starts at its
- * end, which a cache still holds. */
+/* The chunk of a work-group: adjacent work-groups have adjacent sets. A pass that reads what another has just read
+ * starts at its end, which a cache still holds. */
 #if GROUP > 1 && (defined(NORMALIZE) || defined(GRAD))
 #define MY_PIECE ((INDEX)(c.sets * c.chunks) - 1 - (INDEX)MY_ROW)
 #else
@@ -89,8 +89,8 @@ INDEX line_length(const channel_set *c, INDEX line)
 #endif
 
 #if defined(MOMENTS) && defined(CHUNK_VECS) && GROUP >= 64
-/* As below for chunks of at most CHUNK_VECS vec4s, one line or whole lines: the group keeps them in registers, and x is
- * read once. */
+/* As below for chunks of at most CHUNK_VECS vec4s, one line or whole lines: the work-group keeps them in registers, and
+ * x is read once. */
 #define VECS ((CHUNK_VECS + GROUP - 1) / GROUP)
 #define EACH_VEC(k, at) \
     _Pragma("unroll") for (INDEX k = 0, at = 4 * MY_ITEM; k < VECS; k++, at += 4 * GROUP) if (at < length)
@@ -102,6 +102,7 @@ INDEX line_length(const channel_set *c, INDEX line)
 #define CHUNK_LENGTH line_length(&c, first_line)
 #endif
 
+/* Bytes: x read once. Deviations are taken from a rounded mean; `rest` corrects for its rounding. */
 __kernel void nchw_moments(channel_set c, OPERAND(x), OPERAND(parts))
 {
     __local real space[GROUP];
@@ -214,11 +215,13 @@ __kernel void nchw_normalize(channel_set c, OPERAND(x), OPERAND(to), OPERAND(res
     if (to) \
     STORE_ELEMENT(T_Y, to, at, Y, GRAD_X(at))
 
+/* The mean in two parts: `high` rounded to C, `low` the rounding error. */
 #define GRADIENT_STATS \
     const real middle = MEAN_OF(MY_SET); \
     const C high = (C)middle, low = (C)(middle - (real)high), rstd_ = (C)RSTD_OF(MY_SET), scale = (C)SCALE_OF(MY_SET), \
             plus = (C)BIAS_OF(MY_SET), min_output = (C)min_output_;
 
+/* Offsets of a line in all operands; those of absent ones are not used. */
 #define GRADIENT_LINES \
     const long x_line = x_at + line_at(&c, MY_SET, line, X), g_line = g_at + line_at(&c, MY_SET, line, GY), \
                to_line = to_at + line_at(&c, MY_SET, line, Y), \

@@ -1,9 +1,9 @@
 /* channel_nhwc.cl: passes of batchnorm and groupnorm where channels are closer than the elements of one (NHWC). See
  * channel_stats.cl.
  *
- * A group has a chunk of positions of a tile of channels: ACROSS work-items have N adjacent channels each, and the rows
- * of work-items take positions in turn. A work-item loads POSITIONS positions of all operands before it computes with
- * the first, to have several loads in flight. */
+ * A work-group has a chunk of positions of a tile of channels: ACROSS work-items have N adjacent channels each, and the
+ * rows of work-items take positions in turn. A work-item loads POSITIONS positions of all operands before it computes
+ * with the first, to have several loads in flight. */
 #include "backends/opencl/norm/channel_stats.cl"
 
 #define ROWS (GROUP / ACROSS)
@@ -24,12 +24,13 @@
 #define TILES (((INDEX)c.channels + ACROSS * N - 1) / (ACROSS * N))
 #define PIECES ((INDEX)c.sets / (INDEX)c.channels * (INDEX)c.chunks * TILES)
 
-/* A work-item's part: its first channel, its first position in the group's chunk, and the end of that; 0 where the
+/* A work-item's part: its first channel, its first position in the work-group's chunk, and the end of that; 0 where the
  * channel does not exist. */
 typedef struct piece {
     INDEX part, channel, chunk, begin, end;
 } piece;
 
+/* Tiles of channels vary fastest, so that adjacent work-groups read adjacent memory; then chunks, then samples. */
 piece piece_of(const channel_set *c, INDEX tiles, INDEX number)
 {
     const INDEX chunks = (INDEX)c->chunks, rest = number / tiles;
@@ -72,14 +73,15 @@ long offset_of(const channel_set *c, INDEX at, int k)
 
 /* ---- sums -------------------------------------------------------------------------------------------------------- */
 
-/* Sums per channel over the group's rows of work-items, for all of them: a few rows combine every TOP_ROWS-th, then all
- * combine theirs. Loops are not unrolled, to leave registers to the data. */
+/* Sums per channel over the work-group's rows of work-items, for all of them: a few rows combine every TOP_ROWS-th,
+ * then all combine theirs. Loops are not unrolled, to leave registers to the data. */
 #define TOP_ROWS (ROWS >= 64 ? 8 : ROWS >= 16 ? 4 : 1)
 
 void sum_rows(real *x, __local real *space)
 {
 #if GROUP > 1
     const int me = MY_ITEM, column = me % ACROSS;
+    /* Lane by lane, so that adjacent work-items touch adjacent words of local memory. */
     EACH_LANE space[lane * GROUP + me] = x[lane];
     barrier(CLK_LOCAL_MEM_FENCE);
     if (me < TOP_ROWS * ACROSS) {
@@ -166,6 +168,7 @@ __kernel void nhwc_moments(channel_set c, OPERAND(x), OPERAND(parts))
             p.begin < p.end ? squares[lane] - sums[lane] * sums[lane] * inverse + seen * apart * apart : (real)0;
     }
     sum_rows(squares, space);
+    /* The first row of work-items writes: after sum_rows() all have the same sums. */
     if (MY_ITEM >= ACROSS || p.end == 0)
         return;
     EACH_LANE
@@ -231,6 +234,7 @@ typedef struct lane_stats {
     C high[N], low[N], rstd[N], scale[N], bias[N];
 } lane_stats;
 
+/* Offsets of all operands, and the mean in two parts: `high` rounded to C, `low` the rounding error. */
 #define GRADIENT_STATS \
     const long x_base = BASE(x, X), to_base = BASE(to, Y), g_base = BASE(g, GY), \
                residual_base = BASE(residual, RESIDUAL), gres_base = BASE(gres, GRES); \
@@ -244,6 +248,7 @@ typedef struct lane_stats {
         own.rstd[lane] = (C)RSTD_OF(set), own.scale[lane] = (C)SCALE_OF(set), own.bias[lane] = (C)BIAS_OF(set); \
     }
 
+/* One lane's statistics by the names that the shared formulas use. */
 #define LANE_STATS \
     const C high = own.high[lane], low = own.low[lane], rstd_ = own.rstd[lane], scale = own.scale[lane], \
             plus = own.bias[lane];

@@ -24,6 +24,7 @@ static int64_t stats_bytes(const tarn__cl_channel_job *c)
     return (int64_t)sizeof(double) * STATS * c->set.sets;
 }
 
+/* Three values per chunk, for the moments; backward needs two. */
 size_t tarn__cl_channels_scratch(const tarn__cl_channel_job *c)
 {
     return (size_t)stats_bytes(c) + sizeof(double) * 3 * (size_t)(c->set.sets * c->set.chunks);
@@ -31,8 +32,8 @@ size_t tarn__cl_channels_scratch(const tarn__cl_channel_job *c)
 
 /* ---- launches ---------------------------------------------------------------------------------------------------- */
 
-/* A kernel with `*group` work-items per group, or as many as the driver allows. `c` NULL: a kernel over sets, without
- * lines. */
+/* A kernel with `*group` work-items per work-group, or as many as the driver allows. `c` NULL: a kernel over sets,
+ * without lines. */
 static tarn__cl_launch begin(const tarn__call *call, const char *source, const char *kernel, const char *own,
                              const tarn__cl_channel_job *c, size_t *group)
 {
@@ -58,12 +59,13 @@ static const char *const pass_names[2][PASSES] = {{"nchw_moments", "nchw_normali
                                                   {"nhwc_moments", "nhwc_normalize", "nhwc_sums", "nhwc_grad"}};
 static const char *const pass_options[PASSES] = {"-DMOMENTS", "-DNORMALIZE", "-DSUMS", "-DGRAD"};
 
-/* A launch with a chunk per group, or per work-item. */
+/* A launch with a chunk per work-group, or per work-item. */
 typedef struct pass {
     tarn__cl_launch launch;
     size_t group;
 } pass;
 
+/* An absent vector counts as f32: it is never read, and needs no program of its own. */
 static const char *type_of(const tarn__view *vector)
 {
     return tarn__cl_dtype_name(vector ? vector->dtype : TARN_F32);
@@ -122,7 +124,8 @@ static void arg_statistics(tarn__cl_launch *launch, const tarn__cl_channel_vecto
     tarn__cl_arg_view(launch, v->rstd);
 }
 
-/* Kernels over sets: a work-item per set or, where each has `parts` to add up and the device has local memory, a group.
+/* Kernels over sets: a work-item per set or, where each has `parts` to add up and the device has local memory, a
+ * work-group.
  */
 static pass begin_finalize(const tarn__call *call, const tarn__cl_channel_vectors *v, const char *kernel,
                            const char *what, int64_t parts)

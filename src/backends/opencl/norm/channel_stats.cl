@@ -2,8 +2,8 @@
  * stored. channel_stats.h explains how elements are distributed.
  *
  * A set is a channel of (N, C, ...) over all samples or of one. Its elements are taken in chunks, whose moments or sums
- * go to scratch; a group per set combines them in order. A mean is used as two stats of the compute type (high, low),
- * so that x - mean is exact to f32 even where the mean is much larger than the std. */
+ * go to scratch; a work-group per set combines them in order. A mean is used as two stats of the compute type (high,
+ * low), so that x - mean is exact to f32 even where the mean is much larger than the std. */
 #pragma OPENCL FP_CONTRACT OFF /* backward recomputes the result: with the same roundings */
 #include "backends/opencl/common/rows.cl"
 

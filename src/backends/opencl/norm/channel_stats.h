@@ -3,8 +3,8 @@
  *
  * A set is a channel over all samples (batchnorm) or of one sample (groupnorm). Two layouts:
  *   NCHW  elements of a set are closer than channels: taken in lines along the closest axis, lines in chunks of a few
- *         thousand elements (channel_nchw.cl); a group has a chunk, or without local memory a work-item
- *   NHWC  channels are closer than elements of one: a group has a chunk of positions of some adjacent channels
+ *         thousand elements (channel_nchw.cl); a work-group has a chunk, or without local memory a work-item
+ *   NHWC  channels are closer than elements of one: a work-group has a chunk of positions of some adjacent channels
  *         (channel_nhwc.cl); without local memory a work-item has a short chunk of one channel, by the NCHW kernels
  * Chunk statistics go to scratch and are finalized in order (channel_finalize.cl). All cuts depend on shapes and
  * device, so results are deterministic. */
@@ -37,7 +37,7 @@ typedef struct tarn__cl_channel_job {
     size_t group, local;                               /* work-items per chunk; work-group size */
     /* NCHW: steps that a line would take one work-item; NHWC: work-items across all channels */
     int64_t steps;
-    char options[320]; /* but for those of the group */
+    char options[320]; /* but for those of the work-group */
 } tarn__cl_channel_job;
 
 /* Vectors per channel, or per set of channels that share a mean; NULL: absent. */

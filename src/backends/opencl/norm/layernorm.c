@@ -23,7 +23,7 @@ static const char *real_option(const tarn__cl_row_set *rows)
     return rows->length <= TARN__CL_SHORT_ROW ? " -DUSE_REAL" : "";
 }
 
-/* A kernel of layernorm_registers.cl. Not good: rows do not fit the registers of a group on this device. */
+/* A kernel of layernorm_registers.cl. Not good: rows do not fit the registers of a work-group on this device. */
 static tarn__cl_launch try_registers(const tarn__call *call, const char *kernel, const tarn__cl_row_form *form,
                                      int vecs, const char *own)
 {
@@ -60,6 +60,7 @@ static void run_forward(const tarn__call *call, const forward *f)
         return;
     const tarn__cl_device *device = tarn__cl_device_at(call->device);
     tarn__cl_row_form form = tarn__cl_row_form_of(device, &rows, axis, OPERANDS, f->view), registers = form;
+    /* Weight and bias are loaded with the row, so they must be aligned as well. */
     const int vecs = tarn__cl_is_vec4(f->weight) && tarn__cl_is_vec4(f->bias)
                          ? tarn__cl_row_registers(device, &rows, &registers, axis, OPERANDS, f->view)
                          : 0;
@@ -70,6 +71,7 @@ static void run_forward(const tarn__call *call, const forward *f)
              type_of(f->bias, x), number ? tarn__cl_dtype_name(number->dtype) : "f32", type_of(f->view[FIRST], x),
              type_of(f->view[SECOND], x));
     tarn__cl_launch launch = try_registers(call, "norm", &registers, vecs, own);
+    /* By rows where the driver cannot give a work-group that many registers. */
     if (launch.good)
         form = registers;
     else
@@ -136,6 +138,7 @@ typedef struct backward {
 /* Cuts rows into chunks for the gradients of weight and bias. */
 static void cut_chunks(backward *b)
 {
+    /* More chunks keep more compute units busy, but all their sums are written and read again. */
     int64_t length = b->rows.length > 0 ? b->rows.length : 1, most = PARTIAL_ELEMENTS / length,
             least = b->vecs ? MIN_REGISTER_ROWS : MIN_ROWS;
     most = b->vecs ? REGISTER_CHUNKS : most < 8 ? 8 : most > MAX_CHUNKS ? MAX_CHUNKS : most;
@@ -155,6 +158,7 @@ static void plan_backward(backward *b, const tarn__call *call)
     const tarn__cl_device *device = tarn__cl_device_at(call->device);
     const int axis = b->view[IN]->rank - 1;
     const tarn__view *views[OPERANDS];
+    /* Without gx, x stands in for it: the row set needs the shape of the output. */
     for (int k = 0; k < OPERANDS; k++)
         views[k] = b->view[k] ? b->view[k] : k == OUT ? b->view[IN] : NULL;
     tarn__cl_row_set_describe(&b->rows, axis, OPERANDS, views);
@@ -170,6 +174,7 @@ static void plan_backward(backward *b, const tarn__call *call)
 /* Inputs x, weight, [mean,] rstd, g; outputs gx, gweight, [gbias]. */
 static backward describe_norm(const tarn__call *call, bool is_centred)
 {
+    /* rmsnorm has no mean: rstd and g come one input earlier. */
     const int after = is_centred ? 3 : 2;
     backward b = {
         .view = {call->out[0], call->in[0], is_centred ? call->in[2] : NULL, call->in[after], call->in[after + 1]},
@@ -215,7 +220,7 @@ static void arg_operands(tarn__cl_launch *launch, const backward *b)
     tarn__cl_arg_vector(launch, b->weight);
 }
 
-/* gx, a row per group. Bytes: x and gy read, gx written. */
+/* gx, a row per work-group. Bytes: x and gy read, gx written. */
 static void run_grad(const tarn__call *call, const backward *b)
 {
     char own[256];
@@ -228,7 +233,7 @@ static void run_grad(const tarn__call *call, const backward *b)
     tarn__cl_enqueue_rows(&launch, &form, b->rows.count);
 }
 
-/* A chunk of rows per group: gx and the chunk's sums in one pass. False, and nothing done, where rows are not in
+/* A chunk of rows per work-group: gx and the chunk's sums in one pass. False, and nothing done, where rows are not in
  * registers. */
 static bool run_registers(const tarn__call *call, const backward *b)
 {
@@ -238,6 +243,7 @@ static bool run_registers(const tarn__call *call, const backward *b)
     if (!launch.good)
         return false;
     arg_operands(&launch, b);
+    /* A frozen norm has no column sums. */
     if (b->partial_bytes)
         tarn__cl_arg_scratch(&launch, call, 0);
     else
@@ -265,7 +271,7 @@ static void run_columns(const tarn__call *call, const backward *b)
     tarn__cl_enqueue_independent(&launch, 1, (size_t[]){sets * (size_t)b->chunks}, b->form.lanes > 1 ? 1 : 64);
 }
 
-/* `columns` columns per group, `slices` work-items for each. */
+/* `columns` columns per work-group, `slices` work-items for each. */
 static tarn__cl_launch try_combine(const tarn__call *call, const backward *b, size_t columns, size_t slices)
 {
     char options[192];
@@ -277,7 +283,7 @@ static tarn__cl_launch try_combine(const tarn__call *call, const backward *b, si
                                 : tarn__cl_begin(call, "layernorm", "norm_combine", options);
 }
 
-/* Adds up the chunks' sums, some columns per group. */
+/* Adds up the chunks' sums, some columns per work-group. */
 static void run_combine(const tarn__call *call, const backward *b)
 {
     const tarn__cl_device *device = tarn__cl_device_at(call->device);
@@ -285,6 +291,7 @@ static void run_combine(const tarn__call *call, const backward *b)
            slices = device->has_local_memory ? tarn__cl_group_size(device, 256) / columns : 1;
     slices = slices < 1 ? 1 : slices;
     tarn__cl_launch launch = try_combine(call, b, columns, slices);
+    /* The driver may allow fewer work-items than the device does in general. */
     while (!launch.good && columns * slices > 1) {
         const size_t left = tarn__cl_max_group(&launch);
         columns = left < columns ? left : columns;
@@ -313,6 +320,7 @@ static void run_backward(const tarn__call *call, backward *b)
     const bool has_vectors = b->gweight || b->gbias;
     if (b->rows.count > 0 && !run_registers(call, b)) {
         drop_registers(b);
+        /* Short rows need the pass even without gx: it recomputes the statistics that run_columns() reads. */
         if (b->view[OUT] || b->is_short)
             run_grad(call, b);
         if (has_vectors)
@@ -322,6 +330,7 @@ static void run_backward(const tarn__call *call, backward *b)
         run_combine(call, b);
 }
 
+/* Each launch and its scratch describe the call in the same way, so that both choose the same chunks. */
 static void run_layernorm_grad(const tarn__call *call)
 {
     backward b = describe_norm(call, true);

@@ -53,7 +53,7 @@ real row_rstd(const __global void *x, long from, long step, INDEX length, C mean
 }
 
 #ifdef FORWARD
-/* A row per group. Bytes: x read and y written once; mean and rstd read the row again from a cache. */
+/* A row per work-group. Bytes: x read and y written once; mean and rstd read the row again from a cache. */
 __kernel void norm(row_set rows, OPERAND(y), OPERAND(x), OPERAND(mean), OPERAND(rstd), OPERAND(first), OPERAND(second),
                    VECTOR(weight), VECTOR(bias), real epsilon)
 {
@@ -95,8 +95,8 @@ __kernel void norm(row_set rows, OPERAND(y), OPERAND(x), OPERAND(mean), OPERAND(
 #endif
 
 #ifdef GRAD
-/* gx, a row per group. With REMEASURE, where saved statistics were rounded, mean and rstd are recomputed and kept in
- * `stats` for the sums of columns. */
+/* gx, a row per work-group. With REMEASURE, where saved statistics were rounded, mean and rstd are recomputed and kept
+ * in `stats` for the sums of columns. */
 __kernel void norm_grad(row_set rows, OPERAND(gx), OPERAND(x), OPERAND(mean), OPERAND(rstd), OPERAND(g), OPERAND(own),
                         VECTOR(weight), OPERAND(stats), real epsilon)
 {
@@ -197,8 +197,8 @@ __kernel void norm_columns(row_set rows, OPERAND(x), OPERAND(mean), OPERAND(rstd
 #endif
 
 #ifdef COMBINE
-/* A group has COLUMNS_A_GROUP columns and SLICES work-items for each, which take every SLICES-th chunk. PART is the
- * type of the chunks' sums. */
+/* A work-group has COLUMNS_A_GROUP columns and SLICES work-items for each, which take every SLICES-th chunk. PART is
+ * the type of the chunks' sums. */
 __kernel void norm_combine(OPERAND(partial), long chunks, long length, VECTOR(gweight), VECTOR(gbias))
 {
     __local real space[2 * COLUMNS_A_GROUP * SLICES];

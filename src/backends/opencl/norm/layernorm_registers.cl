@@ -1,6 +1,6 @@
-/* layernorm_registers.cl: the kernels of layernorm.cl for rows of aligned vec4s on GPUs: a group has a row, and each
- * work-item keeps VECS vec4s of it in registers, so that each element is read once. Arguments and options are those of
- * layernorm.cl. */
+/* layernorm_registers.cl: the kernels of layernorm.cl for rows of aligned vec4s on GPUs: a work-group has a row, and
+ * each work-item keeps VECS vec4s of it in registers, so that each element is read once. Arguments and options are
+ * those of layernorm.cl. */
 #include "backends/opencl/common/rows.cl"
 #include "backends/opencl/common/vec4.cl"
 
@@ -77,7 +77,7 @@ __kernel void norm(row_set rows, OPERAND(y), OPERAND(x), OPERAND(mean), OPERAND(
 #endif
 
 #ifdef GRAD
-/* Two sums over the group with two barriers, or one with subgroups: `space` is free again after the next call. */
+/* Two sums over the work-group with two barriers, or one with subgroups: `space` is free again after the next call. */
 #ifdef HAS_SUBGROUPS
 real2 group_sums(real a, real b, __local real *space)
 {
@@ -118,9 +118,9 @@ real2 group_sums(real a, real b, __local real *space)
         EACH_VEC(k, at) x_[k] = LOAD_4(T_X, x, from + at), gy_[k] = LOAD_4(T_G, g, gy_from + at); \
     }
 
-/* gx for a chunk of rows per group, the next row being loaded while one is computed; and in `partial`, if given, the
- * chunk's part of Σ gy · x̂ and Σ gy, (chunks, 2, length). A work-item has the same columns of all rows. Bytes: x and
- * gy read, gx written. */
+/* gx for a chunk of rows per work-group, the next row being loaded while one is computed; and in `partial`, if given,
+ * the chunk's part of Σ gy · x̂ and Σ gy, (chunks, 2, length). A work-item has the same columns of all rows. Bytes: x
+ * and gy read, gx written. */
 __kernel void norm_grad(row_set rows, OPERAND(gx), OPERAND(x), OPERAND(mean), OPERAND(rstd), OPERAND(g), OPERAND(own),
                         VECTOR(weight), OPERAND(partial), long chunk_rows)
 {

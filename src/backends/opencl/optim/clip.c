@@ -22,6 +22,7 @@ static void run_chunks(const tarn__call *call)
 static void run_square_sums(const tarn__call *call)
 {
     const int64_t segments = call->out[0]->shape[0];
+    /* A segment has fewer chunks than a chunk has elements: a small work-group suffices. */
     tarn__cl_row_form form = tarn__cl_group_form(tarn__cl_device_at(call->device), 64, false);
     run_chunks(call);
     tarn__cl_launch launch = tarn__cl_begin_rows(call, "clip", "square_segments", &form, " -DSEGMENTS -DT_X=f32");
@@ -37,7 +38,7 @@ static size_t square_sums_scratch(const tarn__call *call)
     return sizeof(double) * (size_t)call->in[1]->shape[0]; /* sized for f64, whatever `real` is */
 }
 
-/* Norm and factor from the sums, in one group. 1e-6 is torch's guard against division by 0. */
+/* Norm and factor from the sums, in one work-group. 1e-6 is torch's guard against division by 0. */
 static void run_clip_factor(const tarn__call *call)
 {
     const tarn__clip *clip = call->params;

@@ -6,7 +6,7 @@
 #include "backends/opencl/common/rows.cl"
 
 #ifdef CHUNKS
-/* One chunk per group. Bytes: the gradient read. */
+/* One chunk per work-group. Bytes: the gradient read. */
 __kernel void square_chunks(OPERAND(gradient), OPERAND(chunks), OPERAND(partial), long count)
 {
     __local real space[GROUP];
@@ -28,7 +28,7 @@ __kernel void square_chunks(OPERAND(gradient), OPERAND(chunks), OPERAND(partial)
 #endif
 
 #ifdef SEGMENTS
-/* One segment per group; its chunks are numbered from the first given. */
+/* One segment per work-group; its chunks are numbered from the first given. */
 __kernel void square_segments(OPERAND(firsts), OPERAND(partial), OPERAND(sums), long count)
 {
     __local real space[GROUP];

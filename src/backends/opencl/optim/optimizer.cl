@@ -24,6 +24,7 @@ __kernel void update(
     const long at = get_global_id(0);
     if (at >= count)
         return;
+    /* Scalars arrive as `real` and are rounded to the compute type once. */
     const C lr = (C)lr_, keep = (C)keep_, size = (C)size_, scale = (C)scale_, decay = (C)decay_, beta = (C)beta_,
             take = (C)take_, take2 = (C)take2_, epsilon = (C)epsilon_,
             by = factor ? (C)load_stat(factor, factor_at) : (C)1;

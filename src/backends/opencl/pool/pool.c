@@ -60,6 +60,7 @@ static void add_divisors(pool *p, const tarn__view *to)
                                     [DOWN] = p->stride[0],
                                     [ACROSS] = p->stride[1]};
     for (int i = 0; i < DIVISORS; i++)
+        /* A size of 1 needs no division, and a larger one divides in 64 bits. */
         if (size[i] > 1 && size[i] <= INT32_MAX)
             tarn__cl_fast_divisor(size[i], &p->factor[i], &p->shift[i]);
 }
@@ -67,6 +68,7 @@ static void add_divisors(pool *p, const tarn__view *to)
 /* True when every offset and every product of sizes fits 32 bits with a margin. */
 static bool is_small(const pool *p)
 {
+    /* Half of the range of int, so that a sum of two offsets fits. */
     const int64_t limit = INT64_C(1) << 30;
     int64_t max_offset = 0, image = 1, result = 1;
     for (int i = 0; i < 4; i++) {
@@ -90,6 +92,7 @@ static void arg_pool(tarn__cl_launch *launch, const pool *p)
         tarn__cl_arg_value(launch, p, sizeof(*p));
         return;
     }
+    /* The sizes come first in `pool`, so that they can be narrowed in one loop. */
     memcpy(size, p, sizeof(size));
     for (size_t i = 0; i < SIZES; i++)
         small.size[i] = (int32_t)size[i];
@@ -171,6 +174,8 @@ static void run(const tarn__call *call, bool is_forward, const char *what, pool 
              vec4 ? " -DVEC4" : "", vec2 ? " -DTWO" : "");
     if (has_program)
         option_windows(options, sizeof(options), p, image);
+    /* A window that reaches beyond the image has no result, but its elements need a gradient of 0: it is counted too.
+     * */
     for (int i = 0; i < 2 && is_scatter; i++)
         windows.shape[2 + i] = (p->image[2 + i] + p->kernel[i] - 1) / p->kernel[i];
     /* work-items count vectors */

@@ -104,6 +104,7 @@ INDEX take_remainder(const pool *p, int which, INDEX size, INDEX *number)
     return rest;
 }
 
+/* The fastest axis is the one that is contiguous: channels (NHWC) or columns (NCHW). */
 spot spot_of(const pool *p, const INDEX *shape, INDEX number)
 {
     const INDEX channels = shape[1] / CHANNELS_EACH, columns = shape[3] / COLUMNS_EACH;

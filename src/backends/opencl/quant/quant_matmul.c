@@ -168,7 +168,8 @@ static void run_many(const tarn__call *call, const job *j)
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
-static size_t matmul_blocks_scratch(const tarn__call *call)
+/* Few rows: x alone. Else a dequantized tile of the weight, and what its GEMM needs, full or last. */
+static size_t matmul_quant_scratch(const tarn__call *call)
 {
     job j = describe(call);
     if (tarn__view_count(j.y) == 0)
@@ -182,7 +183,8 @@ static size_t matmul_blocks_scratch(const tarn__call *call)
     return (size_t)tile_bytes(&j) + (first > second ? first : second);
 }
 
-static void kernel_matmul_blocks(const tarn__call *call)
+/* Decode multiplies quant blocks as they are read; prefill dequantizes tiles for the GEMM. */
+static void kernel_matmul_quant(const tarn__call *call)
 {
     const tarn__cl_device *device = tarn__cl_device_at(call->device);
     job j = describe(call);
@@ -197,5 +199,5 @@ static void kernel_matmul_blocks(const tarn__call *call)
 void tarn__cl_register_quant_matmul(tarn__kernel_row *rows)
 {
     rows[TARN__K_matmul_quant] = (tarn__kernel_row){
-        kernel_matmul_blocks, (TARN__FLOATS & ~TARN__BIT(TARN_F64)) | TARN__QUANTIZED, matmul_blocks_scratch};
+        kernel_matmul_quant, (TARN__FLOATS & ~TARN__BIT(TARN_F64)) | TARN__QUANTIZED, matmul_quant_scratch};
 }

@@ -34,6 +34,7 @@ void tarn__cl_max_grad_axes(const tarn__call *call, bool reduced, tarn__nest *ne
     tarn__nest_make(nest, 4, views);
 }
 
+/* Dtypes that vec4.cl loads, starting at a multiple of four elements. */
 static bool is_vec4(const tarn__view *view)
 {
     return (view->dtype == TARN_F32 || view->dtype == TARN_BF16 || view->dtype == TARN_F16) && view->offset % 4 == 0;
@@ -50,6 +51,7 @@ static bool are_vec4(const tarn__nest *nest, int operands, bool along)
     return is_good;
 }
 
+/* The last axis in units of vec4s; dropped where one remains. */
 static void count_in_vec4(tarn__nest *nest)
 {
     const int last = nest->rank - 1;
@@ -124,7 +126,7 @@ static void arg_operands(tarn__cl_launch *launch, const tarn__call *call)
     tarn__cl_arg_view(launch, call->in[1]);
 }
 
-/* One launch: a group repeats its row where the speculation failed. */
+/* One launch: a work-group repeats its row where the speculation failed. */
 static bool run_rows(plan *p, const tarn__call *call)
 {
     const size_t group = p->reduced.count >= 2048 ? 256 : p->reduced.count >= 1024 ? 128 : 64;

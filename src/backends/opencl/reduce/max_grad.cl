@@ -50,7 +50,7 @@ static int4 write_grads(const grads *s, __global void *gx, long to, INDEX gx_ste
 }
 
 #ifdef GROUP
-/* One row of `length` vec4s per group. */
+/* One row of `length` vec4s per work-group. */
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void speculate_rows(OPERANDS, INDEX length, indexer rows)
 {
     __local int total;

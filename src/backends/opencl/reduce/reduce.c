@@ -10,7 +10,7 @@
 #define LANES 8            /* as in reduce.cl */
 #define TARGET_CHUNKS 2048 /* of all outputs together, where there are enough elements */
 #define MIN_CHUNK 2048
-#define MANY_CHUNKS 32      /* more than these are merged by a group, where there are groups */
+#define MANY_CHUNKS 32      /* more than these are merged by a work-group, where there are any */
 #define TARGET_ITEMS 131072 /* of columns, where each has a work-item of its own on a GPU */
 #define MIN_COLUMN 64
 
@@ -112,6 +112,7 @@ static void describe_plan(plan *p, const tarn__call *call, const tarn__cl_reduct
         p->form = "across";
 }
 
+/* Operation, dtypes and form are compile-time constants; sizes and strides are arguments. */
 static void write_options(plan *p, const tarn__cl_reduction *r)
 {
     tarn__nest all;
@@ -136,7 +137,7 @@ static void write_options(plan *p, const tarn__cl_reduction *r)
 
 /* ---- running it -------------------------------------------------------------------------------------------------- */
 
-/* Begins the kernel of the plan's form. Where the driver limits the group it shrinks, and below MIN_GROUP each
+/* Begins the kernel of the plan's form. Where the driver limits the work-group it shrinks, and below MIN_GROUP each
  * work-item works alone. */
 static tarn__cl_launch begin(const tarn__call *call, const tarn__cl_reduction *r, plan *p)
 {
@@ -181,6 +182,7 @@ size_t tarn__cl_reduce_scratch(const tarn__call *call, const tarn__cl_reduction 
     return (size_t)(p.parts + (p.chunks > 1 ? TARN__CL_STATE_BYTES * p.outputs * p.chunks : 0));
 }
 
+/* Begins the launch and cancels it: nothing has been written where the call is declined. */
 bool tarn__cl_reduce_compiles(const tarn__call *call, const tarn__cl_reduction *reduction)
 {
     plan p;

@@ -129,7 +129,7 @@ static void take_vec4(state *s, float4 x, INDEX i)
     take(&s[3], (C)x.w, 0, i + 3);
 }
 
-/* The same for a work-item of a group, by vec4s: begin and end are multiples of four. */
+/* The same for a work-item of a work-group, by vec4s: begin and end are multiples of four. */
 static state take_vec4s(const slice *r, INDEX begin, INDEX end)
 {
     const INDEX step = 4 * GROUP;
@@ -205,6 +205,8 @@ static void write_part(__global void *y, long y_first, __global char *scratch, l
 #endif
 }
 
+/* The slice of x, and of z for dot products, that an output reduces. Steps are those of the innermost axis; rank 0 has
+ * one element. */
 static slice slice_at(__global const void *x, long x_at, __global const void *z, long z_at, const axes *inner)
 {
     slice r = {x, z, x_at, z_at, 0, 0};
@@ -241,7 +243,7 @@ __kernel void rows(PARAMETERS)
 #else
 #define ACROSS across_long
 #endif
-/* Merges the states of a group into the first work-item's: each subgroup by shuffles, then one over subgroups. */
+/* Merges the states of a work-group into the first work-item's: each subgroup by shuffles, then one over subgroups. */
 static void merge_group(state *own, __local state *shared)
 {
     EACH_HALF(lanes)
@@ -262,7 +264,7 @@ static void merge_group(state *own, __local state *shared)
 }
 #else
 #define ROOT 8
-/* Merges the states of a group into the first work-item's: a few merge every ROOT-th, then one theirs. */
+/* Merges the states of a work-group into the first work-item's: a few merge every ROOT-th, then one theirs. */
 static void merge_group(state *own, __local state *shared)
 {
     int me = (int)get_local_id(0);
@@ -283,8 +285,8 @@ static void merge_group(state *own, __local state *shared)
 }
 #endif
 
-/* One chunk of an output per group, whose work-items take every GROUP-th element, or vec4: adjacent ones read adjacent
- * memory. */
+/* One chunk of an output per work-group, whose work-items take every GROUP-th element, or vec4: adjacent ones read
+ * adjacent memory. */
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void groups(PARAMETERS)
 {
     __local state shared[GROUP];
@@ -304,7 +306,7 @@ __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void groups(PARAMETE
 }
 
 #ifdef MANY_CHUNKS
-/* Merges many chunks of an output: each work-item every GROUP-th, then the group. */
+/* Merges many chunks of an output: each work-item every GROUP-th, then the work-group. */
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void combine_groups(PARAMETERS)
 {
     __local state shared[GROUP];

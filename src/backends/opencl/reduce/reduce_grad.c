@@ -51,8 +51,8 @@ static void write_options(grad *d, const tarn__call *call)
 #define MIN_LENGTH 128
 #define MAX_ELEMENTS 16 /* in registers between counting and writing; longer rows are read twice */
 
-/* A group per contiguous row counts the elements equal to y and writes gx: x is read once. False, and nothing is done,
- * for other layouts or too few rows. */
+/* A work-group per contiguous row counts the elements equal to y and writes gx: x is read once. False, and nothing is
+ * done, for other layouts or too few rows. */
 static bool run_rows(const grad *d, const tarn__call *call)
 {
     const tarn__view *x = call->in[0];

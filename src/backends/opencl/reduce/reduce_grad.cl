@@ -30,8 +30,8 @@ static C grad_of(C from, C gradient, state s, C y)
 #endif
 
 #ifdef GROUP
-/* One contiguous row of `length` elements per group: elements equal to y are counted, in any order, since counts are
- * integers. Each work-item keeps a bit for each of its ELEMENTS elements; with none it reads them twice, the second
+/* One contiguous row of `length` elements per work-group: elements equal to y are counted, in any order, since counts
+ * are integers. Each work-item keeps a bit for each of its ELEMENTS elements; with none it reads them twice, the second
  * time from a cache. Operands of `rows`: gx, x, g, y. Bits, and not comparisons that live across the barrier: PoCL
  * spills those of a work-item, LLVM 15 packs them into a vector of booleans, 8 to a byte, and on AVX-512 reloads each
  * from a byte of its own, which is a neighbour's. */
@@ -76,7 +76,7 @@ max_rows(__global void *gx, long gx_first, __global const void *x, long x_first,
 }
 #endif
 
-/* A work-item has PER elements, a group apart: all are computed before one is written, so that many loads are in
+/* A work-item has PER elements, a work-group apart: all are computed before one is written, so that many loads are in
  * flight. */
 #define EACH_OWN(i, own) \
     _Pragma("unroll") for (INDEX own = 0, i = first; own < PER; own++, i += (INDEX)get_local_size(0)) if (i < count)

@@ -5,7 +5,7 @@
 
 #define AHEAD 2 /* vec4s of x and of g read before one is written */
 
-/* One row of `length` vec4s per group. Operands of `rows`: gx, x, w, g, gw. Bytes: x and g read, gx written. */
+/* One row of `length` vec4s per work-group. Operands of `rows`: gx, x, w, g, gw. Bytes: x and g read, gx written. */
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void
 scale_rows(OPERAND(gx), OPERAND(x), OPERAND(w), OPERAND(g), OPERAND(gw), INDEX length, indexer rows)
 {

@@ -12,6 +12,7 @@ typedef struct plan {
     int64_t length, chunk, chunks, x_step, y_step; /* of a line; per chunk; strides along the axis */
 } plan;
 
+/* Few long lines are cut into chunks, to occupy the device; else a work-item has a line. */
 static void describe(plan *p, const tarn__call *call)
 {
     const tarn__along *along = call->params;

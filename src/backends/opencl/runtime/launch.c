@@ -239,7 +239,7 @@ static void enqueue(tarn__cl_launch *launch, int rank, const size_t *whole, cons
     good ? end(launch) : abandon(launch);
 }
 
-/* A group beyond the kernel's limit declines the call. */
+/* A work-group beyond the kernel's limit declines the call. */
 void tarn__cl_enqueue(tarn__cl_launch *launch, int rank, const size_t *global, const size_t *local)
 {
     size_t group[3] = {1, 1, 1}, whole[3], items = 1;

@@ -96,11 +96,11 @@ typedef struct tarn__cl_launch {
  * memory and on disk. */
 tarn__cl_launch tarn__cl_begin(const tarn__call *call, const char *source, const char *kernel, const char *options);
 
-/* The same for a kernel with an alternative. Where it does not compile or cannot have `items` work-items per group, the
- * launch is not good, nothing is locked, and the call is not declined. */
+/* The same for a kernel with an alternative. Where it does not compile or cannot have `items` work-items per
+ * work-group, the launch is not good, nothing is locked, and the call is not declined. */
 tarn__cl_launch tarn__cl_try(const tarn__call *call, const char *source, const char *kernel, const char *options,
                              size_t items);
-/* The largest power of two that a group of a tried kernel may have; 1 where it does not compile. */
+/* The largest power of two that a work-group of a tried kernel may have; 1 where it does not compile. */
 size_t tarn__cl_max_group(const tarn__cl_launch *launch);
 
 /* TWO arguments: __global void * and a long, the offset of the view's first element in ELEMENTS; for quantized dtypes
@@ -120,8 +120,9 @@ void tarn__cl_arg_fault(tarn__cl_launch *launch, const tarn__call *call);
 bool tarn__cl_read_faults(tarn__cl_device *device);
 bool tarn__cl_flush_faults(tarn__cl_device *device);
 
-/* Enqueues the launch. `local` NULL: a default, for one dimension. `global` is rounded up to whole groups, so kernels
- * check their index; if a size is 0 nothing runs. Use few different group sizes: PoCL compiles a kernel for each. */
+/* Enqueues the launch. `local` NULL: a default, for one dimension. `global` is rounded up to whole work-groups, so
+ * kernels check their index; if a size is 0 nothing runs. Use few different group sizes: PoCL compiles a kernel for
+ * each. */
 void tarn__cl_enqueue(tarn__cl_launch *launch, int rank, const size_t *global, const size_t *local);
 /* The same for kernels without barriers: groups of `most` along the first axis, a power of two, or fewer where the
  * kernel is limited. */
@@ -185,7 +186,7 @@ typedef struct tarn__cl_kernel {
     uint64_t hash;
     char *source, *function, *options; /* owned */
     cl_kernel kernel;                  /* NULL: the program does not compile */
-    size_t max_items;                  /* per group; 0: it needs more local memory than there is */
+    size_t max_items;                  /* per work-group; 0: it needs more local memory than there is */
 } tarn__cl_kernel;
 
 /* Under the device's lock. Borrowed; NULL when it does not compile, or host memory is exhausted. */

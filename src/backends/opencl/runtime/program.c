@@ -253,7 +253,7 @@ static bool reserve_kernel(tarn__cl_device *d)
     return true;
 }
 
-/* Work-items per group of this kernel: registers may limit it below the device's maximum. 0 where its local memory
+/* Work-items per work-group of this kernel: registers may limit it below the device's maximum. 0 where its local memory
  * exceeds the device's. */
 static size_t max_items(const tarn__cl_device *d, cl_kernel kernel)
 {

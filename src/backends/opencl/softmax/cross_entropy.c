@@ -6,7 +6,7 @@
 
 enum { LOGITS, TARGET, LOSS, LSE, GRADIENT, GRAD, OPERANDS }; /* each kernel has some of them */
 
-/* A row per group; an operand that a kernel lacks has a NULL memory. */
+/* A row per work-group; an operand that a kernel lacks has a NULL memory. */
 static void run(const tarn__call *call, const char *what, tarn__view *operand)
 {
     const tarn__cross_entropy *params = call->params;
@@ -27,6 +27,7 @@ static void run(const tarn__call *call, const char *what, tarn__view *operand)
     tarn__cl_row_set two;
     tarn__cl_row_set_describe(&two, 1, 2, lines);
     tarn__cl_row_form form = tarn__cl_row_form_of(tarn__cl_device_at(call->device), &two, 1, 2, lines);
+    /* Per-row operands (targets, losses) are read as scalars, so their alignment does not matter. */
     tarn__cl_row_vec4(&two, &form, 1, 2, lines);
     snprintf(own, sizeof(own), "%s -DT_X=%s -DT_TARGET=%s -DT_LOSS=%s -DT_G=%s -DT_GRAD=%s", what, type[LOGITS],
              type[TARGET], type[LOSS], type[GRADIENT], type[GRAD]);

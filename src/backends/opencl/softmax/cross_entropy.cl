@@ -11,8 +11,8 @@ enum {
     GRAD
 }; /* operands: (rows, C), then per row, and the gradient of the logits */
 
-/* A row per group. Bytes: logits read, gradients written; the second pass reads from a cache. Gradients may overwrite
- * the logits: a work-item reads no element that another writes. */
+/* A row per work-group. Bytes: logits read, gradients written; the second pass reads from a cache. Gradients may
+ * overwrite the logits: a work-item reads no element that another writes. */
 __kernel void cross_entropy(row_set rows, OPERAND(logits), OPERAND(targets), OPERAND(losses), OPERAND(lse_out),
                             OPERAND(gradients), OPERAND(grads), real smoothing, real scale, long ignore, int has_ignore,
                             FAULT_PARAMETERS)
@@ -33,7 +33,7 @@ __kernel void cross_entropy(row_set rows, OPERAND(logits), OPERAND(targets), OPE
     if (!counts && !is_ignored && is_first)
         report_fault(fault, target, rows.length);
     C row_max;
-    /* of ignored rows too: the group meets at its barriers */
+    /* of ignored rows too: the work-group meets at its barriers */
     const real log_sum = log(row_exp_sum(logits, from, step, length, &row_max, space)), max_value = (real)row_max;
     real all = 0;
     /* label smoothing needs the mean logit */

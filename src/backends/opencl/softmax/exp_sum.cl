@@ -63,6 +63,7 @@ real row_exp_sum(const __global void *x, long from, long step, INDEX length, C *
         running_max = new_max;
 #pragma unroll
         for (int k = 0; k < LANES; k++)
+            /* -infinity minus itself would be NaN. */
             x_[k] -= running_max > -(C)INFINITY ? running_max : (C)0;
         exp_lanes(x_);
 #pragma unroll
@@ -94,11 +95,13 @@ C row_max(const __global void *x, long from, long step, INDEX length)
     return max_value[0];
 }
 
+/* Two passes, maximum first. One work-item has the row, as on CPUs: the second pass reads it from a cache. */
 real row_exp_sum(const __global void *x, long from, long step, INDEX length, C *largest, __local real *space)
 {
     const C max_value = row_max(x, from, step, length);
     real sum = 0;
     *largest = max_value;
+    /* Sums in the compute type over SPAN elements at most, added up in `real`. */
     for (INDEX begin = 0; begin < length; begin += SPAN) {
         C part[LANES] = {0}, x_[LANES];
         const INDEX end = min(begin + (INDEX)SPAN, length);

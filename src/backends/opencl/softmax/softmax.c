@@ -5,7 +5,7 @@
 
 enum { OUT, IN, GY, OPERANDS }; /* as in softmax.cl */
 
-/* A row per group. `views` are output, input and gradient; NULL: absent. */
+/* A row per work-group. `views` are output, input and gradient; NULL: absent. */
 static void run(const tarn__call *call, const char *kernel, const char *what, const tarn__view *const *views)
 {
     const tarn__along *params = call->params;
@@ -19,6 +19,7 @@ static void run(const tarn__call *call, const char *kernel, const char *what, co
     tarn__cl_row_form form = tarn__cl_row_form_of(tarn__cl_device_at(call->device), &rows, params->axis, count, views);
     tarn__cl_row_vec4(&rows, &form, params->axis, count, views);
     const char *result = tarn__cl_dtype_name(views[OUT]->dtype);
+    /* Each dtype combination is a program of its own, compiled at first use. */
     if (gy)
         snprintf(own, sizeof(own), " -DBACKWARD%s%s -DT_X=%s -DT_GX=%s -DT_G=%s", what,
                  params->from_x ? " -DFROM_X" : "", tarn__cl_dtype_name(x->dtype), result,

@@ -41,7 +41,7 @@ C normalizer(real sum)
 #endif
 
 #ifdef FORWARD
-/* A row per group. Bytes: x read and y written once; the second pass reads x from a cache. */
+/* A row per work-group. Bytes: x read and y written once; the second pass reads x from a cache. */
 __kernel void softmax(row_set rows, OPERAND(y), OPERAND(x))
 {
     __local real space[GROUP];
@@ -98,7 +98,7 @@ C grad_x(C y, C g, real sum)
 #endif
 }
 
-/* A row per group. Bytes: y and gy read, gx written; the second pass reads from a cache. */
+/* A row per work-group. Bytes: y and gy read, gx written; the second pass reads from a cache. */
 __kernel void softmax_grad(row_set rows, OPERAND(gx), OPERAND(y), OPERAND(g))
 {
     __local real space[GROUP];
@@ -107,6 +107,7 @@ __kernel void softmax_grad(row_set rows, OPERAND(gx), OPERAND(y), OPERAND(g))
     const INDEX length = (INDEX)rows.length, step = ALONG(rows, IN);
     const long from = y_at + nest_at(&rows.others, row, IN), to = gx_at + nest_at(&rows.others, row, OUT),
                gy_row = g_at + nest_at(&rows.others, row, GY);
+    /* Not read unless FROM_X. */
     C max_value = 0, by = 0;
 #ifdef FROM_X
     by = normalizer(row_exp_sum(y, from, step, length, &max_value, space));
