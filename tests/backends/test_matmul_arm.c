@@ -12,9 +12,9 @@
 #endif
 
 void tarn__cpu_table_base(tarn__kernel_row *rows);
-void tarn__cpu_quant_dotprod(tarn__kernel_row *rows);
-void tarn__cpu_quant_i8mm(tarn__kernel_row *rows);
-void tarn__cpu_matmul_bf16(tarn__kernel_row *rows);
+void tarn__cpu_register_quant_matmul_dotprod(tarn__kernel_row *rows);
+void tarn__cpu_register_quant_matmul_i8mm(tarn__kernel_row *rows);
+void tarn__cpu_register_matmul_bf16(tarn__kernel_row *rows);
 
 static tarn_device cpu(void)
 {
@@ -95,7 +95,7 @@ static void bf16_matmul_is_accurate(void **state)
     static const tarn_dtype dtypes[] = {TARN_F32, TARN_BF16, TARN_F16};
     static tarn__kernel_row table[TARN__KERNEL_COUNT];
     tarn__cpu_table_base(table);
-    tarn__cpu_matmul_bf16(table);
+    tarn__cpu_register_matmul_bf16(table);
     uint64_t random = test_seed(7);
     for (int round = 0; round < 80; round++) {
         tarn_scope *scope = tarn_scope_open();
@@ -119,7 +119,7 @@ static void unsupported_operands_fall_back_to_the_base_kernel(void **state)
     static tarn__kernel_row base[TARN__KERNEL_COUNT], table[TARN__KERNEL_COUNT];
     tarn__cpu_table_base(base);
     tarn__cpu_table_base(table);
-    tarn__cpu_matmul_bf16(table);
+    tarn__cpu_register_matmul_bf16(table);
     tarn_tensor *wide = good(tarn_normal(TARN_SHAPE(9, 40), 0, 1, TARN_F32, cpu())),
                 *narrow = good(tarn_cast(wide, TARN_BF16));
     tarn_tensor *w = good(tarn_normal(TARN_SHAPE(80, 40), 0, 1, TARN_BF16, cpu())),
@@ -137,7 +137,7 @@ static void non_finite_values_stay_in_their_row(void **state)
         skip();
     static tarn__kernel_row table[TARN__KERNEL_COUNT];
     tarn__cpu_table_base(table);
-    tarn__cpu_matmul_bf16(table);
+    tarn__cpu_register_matmul_bf16(table);
     for (int64_t m = 3; m <= 9; m += 6) {
         tarn_tensor *x = good(tarn_ones(TARN_SHAPE(m, 21), TARN_F32, cpu())),
                     *w = good(tarn_ones(TARN_SHAPE(64, 21), TARN_BF16, cpu()));
@@ -190,7 +190,7 @@ static void both_levels_multiply_quantized_weights_bitwise_identically(void **st
     static const tarn_dtype kinds[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
     static tarn__kernel_row dots[TARN__KERNEL_COUNT], matrices[TARN__KERNEL_COUNT];
     tarn__cpu_table_base(dots), tarn__cpu_table_base(matrices);
-    tarn__cpu_quant_dotprod(dots), tarn__cpu_quant_i8mm(matrices);
+    tarn__cpu_register_quant_matmul_dotprod(dots), tarn__cpu_register_quant_matmul_i8mm(matrices);
     test_seed(9);
     for (int k = 0; k < 4; k++)
         for (int64_t in = 256; in <= 2304; in += 2048)

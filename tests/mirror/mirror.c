@@ -180,7 +180,7 @@ static size_t scratch(tarn__kernel kernel, const tarn__call *call)
 #define UNARY(name, ...) WRAP(name) WRAP(name##_grad)
 #define BINARY(name, ...) WRAP(name) WRAP(name##_grad) WRAP(name##_grad_a) WRAP(name##_grad_b)
 #define COMPARE(name, ...) WRAP(name)
-#define KERNEL(name, tail) WRAP(name)
+#define KERNEL(name, ...) WRAP(name)
 #include "base/kernel/elementwise.def"
 WRAP(where)
 #include "base/kernel/kernels.def"
@@ -207,7 +207,7 @@ static void fill_rows(const char *without)
 #define UNARY(name, ...) ROW(name) ROW(name##_grad)
 #define BINARY(name, ...) ROW(name) ROW(name##_grad) ROW(name##_grad_a) ROW(name##_grad_b)
 #define COMPARE(name, ...) ROW(name)
-#define KERNEL(name, tail) ROW(name)
+#define KERNEL(name, ...) ROW(name)
 #include "base/kernel/elementwise.def"
     ROW(where)
 #include "base/kernel/kernels.def"

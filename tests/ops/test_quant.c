@@ -311,8 +311,8 @@ static void check_level(const char *name, void (*fill)(tarn__kernel_row *rows))
 void tarn__cpu_table_base(tarn__kernel_row *rows);
 void tarn__cpu_table_avx2(tarn__kernel_row *rows);
 void tarn__cpu_table_avx512(tarn__kernel_row *rows);
-void tarn__cpu_quant_dotprod(tarn__kernel_row *rows);
-void tarn__cpu_quant_i8mm(tarn__kernel_row *rows);
+void tarn__cpu_register_quant_matmul_dotprod(tarn__kernel_row *rows);
+void tarn__cpu_register_quant_matmul_i8mm(tarn__kernel_row *rows);
 
 static void every_instruction_level_multiplies_right(void **state)
 {
@@ -328,11 +328,11 @@ static void every_instruction_level_multiplies_right(void **state)
 #endif
 #if defined(TARN__HAVE_DOTPROD)
     if (getauxval(AT_HWCAP) & HWCAP_ASIMDDP)
-        check_level("dotprod", tarn__cpu_quant_dotprod);
+        check_level("dotprod", tarn__cpu_register_quant_matmul_dotprod);
 #endif
 #if defined(TARN__HAVE_I8MM)
     if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) && (getauxval(AT_HWCAP2) & HWCAP2_I8MM))
-        check_level("i8mm", tarn__cpu_quant_i8mm);
+        check_level("i8mm", tarn__cpu_register_quant_matmul_i8mm);
 #endif
 }
 

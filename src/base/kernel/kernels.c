@@ -10,7 +10,7 @@ const char *const tarn__kernel_names[TARN__KERNEL_COUNT] = {
 #undef BINARY
 #undef COMPARE
     "where",
-#define KERNEL(name, tail) #name,
+#define KERNEL(name, ...) #name,
 #include "base/kernel/kernels.def"
 #undef KERNEL
 };
@@ -28,7 +28,7 @@ uint64_t tarn__kernels_hash(void)
     static const size_t layouts[] = {
         sizeof(tarn__backend),     sizeof(tarn__view), sizeof(tarn__call),
         sizeof(tarn__elementwise), TARN_DTYPE_COUNT,   TARN_MAX_RANK,
-#define KERNEL(name, tail) sizeof(tarn__##tail),
+#define KERNEL(name, params, ...) sizeof(tarn__##params),
 #include "base/kernel/kernels.def"
 #undef KERNEL
     };

@@ -14,7 +14,7 @@ typedef enum tarn__kernel {
 #undef BINARY
 #undef COMPARE
     TARN__K_where, /* condition, a, b -> y */
-#define KERNEL(name, tail) TARN__K_##name,
+#define KERNEL(name, ...) TARN__K_##name,
 #include "base/kernel/kernels.def"
 #undef KERNEL
     TARN__KERNEL_COUNT

@@ -38,6 +38,16 @@ static double bytes_moved(const tarn__launch *launch)
     return bytes;
 }
 
+/* ---- FLOPs: one function per cost of kernels.def ------------------------------------------------------------------
+ */
+
+/* Elementwise kernels, reductions, norms and copies are bound by memory: only bytes count. */
+static double flops_of_none(const tarn__launch *launch)
+{
+    (void)launch;
+    return 0;
+}
+
 /* a (…, M, K) @ b (…, K, N) -> (…, M, N): 2 · M · N · K per batch. */
 static double flops_of_matmul(const tarn__launch *launch)
 {
@@ -46,20 +56,51 @@ static double flops_of_matmul(const tarn__launch *launch)
 }
 
 /* One multiply-add per element of y and weight of its output channel; the same count for dgrad and wgrad. */
-static double flops_of_conv(const tarn_tensor *y, const tarn_tensor *weight)
+static double flops_of_image(const tarn_tensor *y, const tarn_tensor *weight)
 {
     return 2 * count_of(y) * count_of(weight) / (double)(weight->view.shape[0] > 0 ? weight->view.shape[0] : 1);
 }
 
+static double flops_of_conv(const tarn__launch *launch)
+{
+    return flops_of_image(launch->out[0], launch->in[1]);
+}
+
+static double flops_of_conv_grad_x(const tarn__launch *launch)
+{
+    return flops_of_image(launch->in[0], launch->in[1]);
+}
+
+static double flops_of_conv_grad_weight(const tarn__launch *launch)
+{
+    return flops_of_image(launch->in[1], launch->out[0]);
+}
+
 /* q (B, H, T, D), k (B, KV, S, D): `products` dot products of length D per pair of row and key; causal pairs only. */
-static double flops_of_attention(const tarn__launch *launch, double products)
+static double flops_of_pairs(const tarn__launch *launch, double products)
 {
     const tarn__view *q = &launch->in[0]->view, *k = &launch->in[1]->view;
-    const tarn__attention *tail = launch->params;
+    const tarn__attention *params = launch->params;
     double rows = (double)q->shape[2], keys = (double)k->shape[2], pairs = rows * keys;
-    if (tail->causal)
+    if (params->causal)
         pairs -= rows * (rows - 1) / 2;
     return 2 * products * (double)(q->shape[0] * q->shape[1] * q->shape[3]) * (pairs > 0 ? pairs : 0);
+}
+
+static double flops_of_attention(const tarn__launch *launch)
+{
+    return flops_of_pairs(launch, 2);
+}
+
+static double flops_of_attention_grad(const tarn__launch *launch)
+{
+    return flops_of_pairs(launch, 5);
+}
+
+/* One token attends to the whole cache (B, KV, S, D). */
+static double flops_of_attention_decode(const tarn__launch *launch)
+{
+    return 4 * count_of(launch->in[0]) * (double)launch->out[1]->view.shape[2];
 }
 
 /* x (rows, in) times the weights (out, in) among inputs first to end. */
@@ -71,54 +112,52 @@ static double flops_of_linears(const tarn__launch *launch, int first, int end)
     return products;
 }
 
-/* Only matmul-like kernels count; all others are bound by memory. */
-static double flops_of(const tarn__launch *launch)
+static double flops_of_norm_linear(const tarn__launch *launch)
 {
-    switch ((int)launch->kernel) {
-    case TARN__K_matmul:
-    case TARN__K_matmul_gelu:
-    case TARN__K_matmul_gelu_grad:
-    case TARN__K_matmul_quant:
-    case TARN__K_matmul_bias_grad: return flops_of_matmul(launch);
-    case TARN__K_conv2d: return flops_of_conv(launch->out[0], launch->in[1]);
-    case TARN__K_conv2d_grad_x: return flops_of_conv(launch->in[0], launch->in[1]);
-    case TARN__K_conv2d_grad_weight: return flops_of_conv(launch->in[1], launch->out[0]);
-    case TARN__K_attention:
-    case TARN__K_attention_documents:
-    case TARN__K_attention_quant_kv: return flops_of_attention(launch, 2);
-    case TARN__K_attention_documents_grad:
-    case TARN__K_attention_grad: return flops_of_attention(launch, 5);
-    case TARN__K_norm_linear: return flops_of_linears(launch, 2, 5);
-    case TARN__K_norm_gate_up: return flops_of_linears(launch, 2, 4);
-    case TARN__K_linear_residual: return flops_of_linears(launch, 1, 2);
-    case TARN__K_attention_decode: return 4 * count_of(launch->in[0]) * (double)launch->out[1]->view.shape[2];
-    default: return 0;
-    }
+    return flops_of_linears(launch, 2, 5);
 }
+
+static double flops_of_norm_gate_up(const tarn__launch *launch)
+{
+    return flops_of_linears(launch, 2, 4);
+}
+
+static double flops_of_linear_residual(const tarn__launch *launch)
+{
+    return flops_of_linears(launch, 1, 2);
+}
+
+/* ---- the columns of kernels.def ------------------------------------------------------------------------------------
+ */
+
+typedef struct profile_row {
+    tarn_profile_kind kind;
+    double (*flops)(const tarn__launch *launch);
+} profile_row;
+
+#define MEMORY_BOUND \
+    { \
+        TARN_PROFILE_KERNEL, flops_of_none \
+    }
+
+static const profile_row profile_rows[TARN__KERNEL_COUNT] = {
+#define UNARY(...) MEMORY_BOUND, MEMORY_BOUND,
+#define BINARY(...) MEMORY_BOUND, MEMORY_BOUND, MEMORY_BOUND, MEMORY_BOUND,
+#define COMPARE(...) MEMORY_BOUND,
+#include "base/kernel/elementwise.def"
+#undef UNARY
+#undef BINARY
+#undef COMPARE
+    MEMORY_BOUND, /* where */
+#define KERNEL(name, params, kind, cost) {TARN_PROFILE_##kind, flops_of_##cost},
+#include "base/kernel/kernels.def"
+#undef KERNEL
+};
 
 /* The profiler's category of a kernel. */
 tarn_profile_kind tarn__kernel_kind(tarn__kernel kernel)
 {
-    switch ((int)kernel) {
-    case TARN__K_matmul:
-    case TARN__K_matmul_gelu:
-    case TARN__K_matmul_gelu_grad:
-    case TARN__K_matmul_quant:
-    case TARN__K_norm_linear:
-    case TARN__K_norm_gate_up:
-    case TARN__K_linear_residual:
-    case TARN__K_matmul_bias_grad: return TARN_PROFILE_MATMUL;
-    case TARN__K_conv2d:
-    case TARN__K_conv2d_grad_x:
-    case TARN__K_conv2d_grad_weight: return TARN_PROFILE_CONVOLUTION;
-    case TARN__K_attention:
-    case TARN__K_attention_quant_kv:
-    case TARN__K_attention_documents:
-    case TARN__K_attention_documents_grad:
-    case TARN__K_attention_decode:
-    case TARN__K_attention_grad: return TARN_PROFILE_ATTENTION;
-    default: return TARN_PROFILE_KERNEL;
-    }
+    return profile_rows[kernel].kind;
 }
 
 /* Dtype and shape are those of the first output. */
@@ -132,5 +171,5 @@ void tarn__timing_describe(tarn__timing *timing, const tarn__launch *launch)
         timing->record.shape = tarn__shape_of(first);
     }
     timing->record.bytes = bytes_moved(launch);
-    timing->record.flops = flops_of(launch);
+    timing->record.flops = profile_rows[launch->kernel].flops(launch);
 }

@@ -425,7 +425,7 @@ static void kernel_attention_grad(const tarn__call *call)
                            is_f64(&j) ? sum_parts_f64 : sum_parts_f32, &j);
 }
 
-void TARN__AT_LEVEL(tarn__cpu_attention)(tarn__kernel_row *rows)
+void TARN__AT_LEVEL(tarn__cpu_register_attention)(tarn__kernel_row *rows)
 {
     rows[TARN__K_attention] = (tarn__kernel_row){kernel_attention, TARN__FLOATS, forward_scratch};
     rows[TARN__K_attention_quant_kv] =

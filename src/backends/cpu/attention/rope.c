@@ -158,7 +158,7 @@ static void kernel_rope(const tarn__call *call)
     tarn__parallel_for(j.batches * j.length * j.heads, GRAIN / j.depth + 1, rotate_rows, &j);
 }
 
-void TARN__AT_LEVEL(tarn__cpu_rope)(tarn__kernel_row *rows)
+void TARN__AT_LEVEL(tarn__cpu_register_rope)(tarn__kernel_row *rows)
 {
     rows[TARN__K_rope] = (tarn__kernel_row){kernel_rope, TARN__FLOATS, rope_scratch};
 }

@@ -329,7 +329,7 @@ static void kernel_conv2d_grad_weight(const tarn__call *call)
     (call->in[0]->dtype == TARN_F64 ? run_wgrad_plan_f64 : run_wgrad_plan_f32)(&w, &scratch);
 }
 
-void TARN__AT_LEVEL(tarn__cpu_conv)(tarn__kernel_row *rows)
+void TARN__AT_LEVEL(tarn__cpu_register_conv)(tarn__kernel_row *rows)
 {
     rows[TARN__K_conv2d] = (tarn__kernel_row){kernel_conv2d, TARN__FLOATS, conv2d_scratch};
     rows[TARN__K_conv2d_grad_x] = (tarn__kernel_row){kernel_conv2d_grad_x, TARN__FLOATS, conv2d_grad_x_scratch};

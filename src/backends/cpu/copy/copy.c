@@ -419,7 +419,7 @@ static void kernel_arange(const tarn__call *call)
     tarn__parallel_for(call->out[0]->shape[0], 16384, arange_range, &job);
 }
 
-void TARN__AT_LEVEL(tarn__cpu_copy)(tarn__kernel_row *rows)
+void TARN__AT_LEVEL(tarn__cpu_register_copy)(tarn__kernel_row *rows)
 {
     rows[TARN__K_copy] = (tarn__kernel_row){kernel_copy, TARN__ALL, NULL};
     rows[TARN__K_fill] = (tarn__kernel_row){kernel_fill, TARN__ALL, NULL};

@@ -199,7 +199,7 @@ static void kernel_one_hot(const tarn__call *call)
         find_fault(call, index, y->shape[y->rank - 1]);
 }
 
-void TARN__AT_F64_LEVEL(tarn__cpu_gather)(tarn__kernel_row *rows)
+void TARN__AT_F64_LEVEL(tarn__cpu_register_gather)(tarn__kernel_row *rows)
 {
     rows[TARN__K_gather] = (tarn__kernel_row){kernel_gather, TARN__ALL, NULL};
     rows[TARN__K_index_select] = (tarn__kernel_row){kernel_index_select, TARN__ALL, NULL};

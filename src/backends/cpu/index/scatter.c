@@ -397,7 +397,7 @@ static void kernel_write_rows(const tarn__call *call)
         find_fault(call, index, job.positions);
 }
 
-void TARN__AT_F64_LEVEL(tarn__cpu_scatter)(tarn__kernel_row *rows)
+void TARN__AT_F64_LEVEL(tarn__cpu_register_scatter)(tarn__kernel_row *rows)
 {
     rows[TARN__K_scatter_add] = (tarn__kernel_row){kernel_scatter_add, TARN__INDEXES, scratch_scatter_add};
     rows[TARN__K_index_add] = (tarn__kernel_row){kernel_index_add, TARN__INDEXES, scratch_index_add};

@@ -333,7 +333,7 @@ static void run(const tarn__call *call)
     tarn__parallel_for(job.nest.count, grain > 0 ? grain : 1, line_range, &job);
 }
 
-void TARN__AT_F64_LEVEL(tarn__cpu_sort)(tarn__kernel_row *rows)
+void TARN__AT_F64_LEVEL(tarn__cpu_register_sort)(tarn__kernel_row *rows)
 {
     rows[TARN__K_sort] = (tarn__kernel_row){run, TARN__ALL, scratch};
     rows[TARN__K_topk] = (tarn__kernel_row){run, TARN__ALL, scratch};

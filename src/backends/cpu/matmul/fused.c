@@ -11,9 +11,9 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void fill_rows(void)
 {
-    TARN__AT_LEVEL(tarn__cpu_elementwise)(rows);
-    TARN__AT_LEVEL(tarn__cpu_matmul)(rows);
-    TARN__AT_LEVEL(tarn__cpu_reduce)(rows);
+    TARN__AT_LEVEL(tarn__cpu_register_elementwise)(rows);
+    TARN__AT_LEVEL(tarn__cpu_register_matmul)(rows);
+    TARN__AT_LEVEL(tarn__cpu_register_reduce)(rows);
 }
 
 /* A kernel of this level, also where the registered table has been overwritten by a higher one. */
@@ -87,7 +87,7 @@ static void kernel_matmul_bias_grad(const tarn__call *call)
     run(TARN__K_sum, &s.call, scratch_of(TARN__K_sum, &s.call));
 }
 
-void TARN__AT_LEVEL(tarn__cpu_fused)(tarn__kernel_row *table)
+void TARN__AT_LEVEL(tarn__cpu_register_fused)(tarn__kernel_row *table)
 {
     table[TARN__K_matmul_gelu] = (tarn__kernel_row){kernel_matmul_gelu, TARN__FLOATS, gelu_scratch};
     table[TARN__K_matmul_gelu_grad] = (tarn__kernel_row){kernel_matmul_gelu_grad, TARN__FLOATS, gelu_grad_scratch};

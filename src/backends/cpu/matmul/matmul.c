@@ -489,7 +489,7 @@ static void kernel_matmul(const tarn__call *call)
         run_unsplit(&p);
 }
 
-void TARN__AT_LEVEL(tarn__cpu_matmul)(tarn__kernel_row *rows)
+void TARN__AT_LEVEL(tarn__cpu_register_matmul)(tarn__kernel_row *rows)
 {
     rows[TARN__K_matmul] = (tarn__kernel_row){kernel_matmul, TARN__NUMBERS, matmul_scratch};
 }

@@ -275,9 +275,9 @@ static void kernel_matmul(const tarn__call *call)
     }
 }
 
-void TARN__PASTE(tarn__cpu_matmul, TARN__ARM_LEVEL)(tarn__kernel_row *rows);
+void TARN__PASTE(tarn__cpu_register_matmul, TARN__ARM_LEVEL)(tarn__kernel_row *rows);
 
-void TARN__PASTE(tarn__cpu_matmul, TARN__ARM_LEVEL)(tarn__kernel_row *rows)
+void TARN__PASTE(tarn__cpu_register_matmul, TARN__ARM_LEVEL)(tarn__kernel_row *rows)
 {
     fallback = rows[TARN__K_matmul];
     rows[TARN__K_matmul].run = kernel_matmul;

@@ -127,7 +127,7 @@ static void kernel_batchnorm_grad(const tarn__call *call)
         TARN__AT_LEVEL(tarn__channel_grad)(&c, &stats);
 }
 
-void TARN__AT_LEVEL(tarn__cpu_batchnorm)(tarn__kernel_row *rows)
+void TARN__AT_LEVEL(tarn__cpu_register_batchnorm)(tarn__kernel_row *rows)
 {
     rows[TARN__K_batchnorm] = (tarn__kernel_row){kernel_batchnorm, TARN__FLOATS, scratch_batchnorm};
     rows[TARN__K_batchnorm_grad] = (tarn__kernel_row){kernel_batchnorm_grad, TARN__FLOATS, scratch_batchnorm_grad};

@@ -135,7 +135,7 @@ static void kernel_groupnorm_grad(const tarn__call *call)
     TARN__AT_LEVEL(tarn__channel_grad)(&j.c, &stats);
 }
 
-void TARN__AT_LEVEL(tarn__cpu_groupnorm)(tarn__kernel_row *rows)
+void TARN__AT_LEVEL(tarn__cpu_register_groupnorm)(tarn__kernel_row *rows)
 {
     rows[TARN__K_groupnorm] = (tarn__kernel_row){kernel_groupnorm, TARN__FLOATS, scratch_groupnorm};
     rows[TARN__K_groupnorm_grad] = (tarn__kernel_row){kernel_groupnorm_grad, TARN__FLOATS, scratch_groupnorm_grad};

@@ -414,7 +414,7 @@ static void kernel_residual_norm_grad(const tarn__call *call)
     run_backward(&j);
 }
 
-void TARN__AT_LEVEL(tarn__cpu_layernorm)(tarn__kernel_row *rows)
+void TARN__AT_LEVEL(tarn__cpu_register_layernorm)(tarn__kernel_row *rows)
 {
     rows[TARN__K_residual_norm] = (tarn__kernel_row){kernel_residual_norm, TARN__FLOATS, NULL};
     rows[TARN__K_residual_norm_grad] =

@@ -96,7 +96,7 @@ static void kernel_clip_factor(const tarn__call *call)
     *factor = so_far * (by >= 1 ? 1 : by);
 }
 
-void TARN__AT_LEVEL(tarn__cpu_clip)(tarn__kernel_row *rows)
+void TARN__AT_LEVEL(tarn__cpu_register_clip)(tarn__kernel_row *rows)
 {
     rows[TARN__K_square_sums] =
         (tarn__kernel_row){kernel_square_sums, TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64), scratch_square_sums};

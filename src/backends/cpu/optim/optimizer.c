@@ -140,7 +140,7 @@ static void kernel_adamw(const tarn__call *call)
     update(call, adamw_float, adamw_double);
 }
 
-void TARN__AT_LEVEL(tarn__cpu_optimizer)(tarn__kernel_row *rows)
+void TARN__AT_LEVEL(tarn__cpu_register_optimizer)(tarn__kernel_row *rows)
 {
     uint32_t dtypes = TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64); /* of the gradient */
     rows[TARN__K_sgd] = (tarn__kernel_row){kernel_sgd, dtypes, NULL};

@@ -359,7 +359,7 @@ static void kernel_avg_pool2d_grad(const tarn__call *call)
     run_backward(call, false);
 }
 
-void TARN__AT_LEVEL(tarn__cpu_pool)(tarn__kernel_row *rows)
+void TARN__AT_LEVEL(tarn__cpu_register_pool)(tarn__kernel_row *rows)
 {
     rows[TARN__K_max_pool2d] = (tarn__kernel_row){kernel_max_pool2d, TARN__FLOATS, NULL};
     rows[TARN__K_max_pool2d_grad] = (tarn__kernel_row){kernel_max_pool2d_grad, TARN__FLOATS, max_pool2d_grad_scratch};

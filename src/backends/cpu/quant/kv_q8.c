@@ -109,7 +109,7 @@ static void kernel_dequantize_kv(const tarn__call *call)
     tarn__parallel_for(tarn__view_count(j.scales), ROWS_GRAIN / GROUP, dequantize_groups, &j);
 }
 
-void TARN__AT_LEVEL(tarn__cpu_kv_q8)(tarn__kernel_row *rows)
+void TARN__AT_LEVEL(tarn__cpu_register_kv_q8)(tarn__kernel_row *rows)
 {
     rows[TARN__K_quantize_kv] = (tarn__kernel_row){kernel_quantize_kv, TARN__FLOATS, NULL};
     rows[TARN__K_dequantize_kv] = (tarn__kernel_row){kernel_dequantize_kv, TARN__BIT(TARN_U8), NULL};

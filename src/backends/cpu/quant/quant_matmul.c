@@ -237,7 +237,7 @@ static void kernel_quantize(const tarn__call *call)
     convert(call->out[0], call->in[0], true);
 }
 
-void TARN__AT_LEVEL(tarn__cpu_quant)(tarn__kernel_row *rows)
+void TARN__AT_LEVEL(tarn__cpu_register_quant_matmul)(tarn__kernel_row *rows)
 {
     rows[TARN__K_matmul_quant] =
         (tarn__kernel_row){kernel_matmul_quant, TARN__FLOATS | TARN__QUANTIZED, matmul_quant_scratch};

@@ -334,9 +334,9 @@ static void kernel_matmul_quant(const tarn__call *call)
     }
 }
 
-void TARN__PASTE(tarn__cpu_quant, TARN__ARM_LEVEL)(tarn__kernel_row *rows);
+void TARN__PASTE(tarn__cpu_register_quant_matmul, TARN__ARM_LEVEL)(tarn__kernel_row *rows);
 
-void TARN__PASTE(tarn__cpu_quant, TARN__ARM_LEVEL)(tarn__kernel_row *rows)
+void TARN__PASTE(tarn__cpu_register_quant_matmul, TARN__ARM_LEVEL)(tarn__kernel_row *rows)
 {
     rows[TARN__K_matmul_quant].run = kernel_matmul_quant;
     rows[TARN__K_matmul_quant].scratch = matmul_quant_scratch;

@@ -111,7 +111,7 @@ static void kernel_dropout(const tarn__call *call)
     run(call, factor_tile);
 }
 
-void TARN__AT_LEVEL(tarn__cpu_random)(tarn__kernel_row *rows)
+void TARN__AT_LEVEL(tarn__cpu_register_random)(tarn__kernel_row *rows)
 {
     rows[TARN__K_uniform] = (tarn__kernel_row){kernel_uniform, TARN__FLOATS, NULL};
     rows[TARN__K_normal] = (tarn__kernel_row){kernel_normal, TARN__FLOATS, NULL};

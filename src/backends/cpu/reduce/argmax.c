@@ -403,7 +403,7 @@ static void kernel_max_grad(const tarn__call *call)
     (&tiles, &(tarn__tile_job){.tile = compute == COMPUTE_F32 ? tile_grad_f32 : tile_grad_f64, .compute = compute});
 }
 
-void TARN__AT_LEVEL(tarn__cpu_argmax)(tarn__kernel_row *rows)
+void TARN__AT_LEVEL(tarn__cpu_register_argmax)(tarn__kernel_row *rows)
 {
     rows[TARN__K_argmax] = (tarn__kernel_row){kernel_argmax, TARN__ALL, scratch_argmax};
     rows[TARN__K_argmin] = (tarn__kernel_row){kernel_argmin, TARN__ALL, scratch_argmin};

@@ -231,7 +231,7 @@ static void kernel_prod_grad(const tarn__call *call)
     TARN__AT_LEVEL(tarn__run_tiles)(&tiles, &(tarn__tile_job){.tile = tile_prod_grad, .compute = COMPUTE_F64});
 }
 
-void TARN__AT_LEVEL(tarn__cpu_prod_grad)(tarn__kernel_row *rows)
+void TARN__AT_LEVEL(tarn__cpu_register_prod_grad)(tarn__kernel_row *rows)
 {
     rows[TARN__K_prod_grad] = (tarn__kernel_row){kernel_prod_grad, TARN__FLOATS, scratch_prod_grad};
 }

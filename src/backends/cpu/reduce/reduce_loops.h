@@ -77,10 +77,4 @@ typedef struct tarn__reduction {
 size_t TARN__AT_LEVEL(tarn__reduction_scratch)(const tarn__reduction *reduction);
 void TARN__AT_LEVEL(tarn__run_reduction)(const tarn__reduction *reduction);
 
-/* Registration of units whose parent is reduce.c. */
-void TARN__AT_LEVEL(tarn__cpu_prod_grad)(tarn__kernel_row *rows);
-void TARN__AT_LEVEL(tarn__cpu_var)(tarn__kernel_row *rows);
-void TARN__AT_LEVEL(tarn__cpu_argmax)(tarn__kernel_row *rows);
-void TARN__AT_LEVEL(tarn__cpu_scan)(tarn__kernel_row *rows);
-
 #endif

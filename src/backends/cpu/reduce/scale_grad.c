@@ -204,7 +204,7 @@ static void kernel_scale_grad(const tarn__call *call)
     tarn__parallel_for(j.r.length, 1 + ROWS_GRAIN / j.chunks, add_chunks, &j);
 }
 
-void TARN__AT_LEVEL(tarn__cpu_scale_grad)(tarn__kernel_row *rows)
+void TARN__AT_LEVEL(tarn__cpu_register_scale_grad)(tarn__kernel_row *rows)
 {
     rows[TARN__K_scale_grad] = (tarn__kernel_row){kernel_scale_grad, TARN__FLOATS, scratch_scale_grad};
 }

@@ -253,7 +253,7 @@ static void kernel_cumsum(const tarn__call *call)
     tarn__parallel_for(p.outer * p.chunks, grain, scan_chunks, &p);
 }
 
-void TARN__AT_LEVEL(tarn__cpu_scan)(tarn__kernel_row *rows)
+void TARN__AT_LEVEL(tarn__cpu_register_scan)(tarn__kernel_row *rows)
 {
     rows[TARN__K_cumsum] = (tarn__kernel_row){kernel_cumsum, TARN__ALL, scratch_cumsum};
 }

@@ -224,7 +224,7 @@ static size_t scratch_var(const tarn__call *call)
     return TARN__AT_LEVEL(tarn__reduction_scratch)(&r);
 }
 
-void TARN__AT_LEVEL(tarn__cpu_var)(tarn__kernel_row *rows)
+void TARN__AT_LEVEL(tarn__cpu_register_var)(tarn__kernel_row *rows)
 {
     rows[TARN__K_var] = (tarn__kernel_row){kernel_var, TARN__FLOATS, scratch_var};
 }

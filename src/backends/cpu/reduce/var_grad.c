@@ -12,7 +12,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 /* A kernel table of this level's own, for the sum kernel: the registered table may hold another level's. */
 static void fill_rows(void)
 {
-    TARN__AT_LEVEL(tarn__cpu_reduce)(rows);
+    TARN__AT_LEVEL(tarn__cpu_register_reduce)(rows);
 }
 
 static const tarn__kernel_row *sum_row(void)
@@ -105,7 +105,7 @@ static void kernel_var_grad(const tarn__call *call)
     (&tiles, &(tarn__tile_job){.tile = compute == COMPUTE_F32 ? tile_f32 : tile_f64, .compute = compute});
 }
 
-void TARN__AT_LEVEL(tarn__cpu_var_grad)(tarn__kernel_row *table)
+void TARN__AT_LEVEL(tarn__cpu_register_var_grad)(tarn__kernel_row *table)
 {
     table[TARN__K_var_grad] = (tarn__kernel_row){kernel_var_grad, TARN__FLOATS, scratch_var_grad};
 }

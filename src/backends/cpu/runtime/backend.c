@@ -25,9 +25,9 @@ void tarn__cpu_table_base(tarn__kernel_row *rows);
 void tarn__cpu_table_avx2(tarn__kernel_row *rows);
 void tarn__cpu_table_avx512(tarn__kernel_row *rows);
 /* each replaces one kernel of the base table */
-void tarn__cpu_quant_dotprod(tarn__kernel_row *rows);
-void tarn__cpu_quant_i8mm(tarn__kernel_row *rows);
-void tarn__cpu_matmul_bf16(tarn__kernel_row *rows);
+void tarn__cpu_register_quant_matmul_dotprod(tarn__kernel_row *rows);
+void tarn__cpu_register_quant_matmul_i8mm(tarn__kernel_row *rows);
+void tarn__cpu_register_matmul_bf16(tarn__kernel_row *rows);
 
 /* Written by fill_table() alone, read-only afterwards: no lock. */
 static tarn__kernel_row rows[TARN__KERNEL_COUNT];
@@ -85,19 +85,19 @@ static void fill_table(void)
 #if defined(TARN__HAVE_DOTPROD)
     if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) && level_allowed("dotprod")) {
         level = "dotprod";
-        tarn__cpu_quant_dotprod(rows);
+        tarn__cpu_register_quant_matmul_dotprod(rows);
     }
 #endif
 #if defined(TARN__HAVE_I8MM)
     if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) && (getauxval(AT_HWCAP2) & HWCAP2_I8MM) && level_allowed("i8mm")) {
         level = "i8mm";
-        tarn__cpu_quant_i8mm(rows);
+        tarn__cpu_register_quant_matmul_i8mm(rows);
     }
 #endif
 #if defined(TARN__HAVE_BF16)
     if ((getauxval(AT_HWCAP2) & HWCAP2_BF16) && level_allowed("bf16")) {
         level = "bf16";
-        tarn__cpu_matmul_bf16(rows);
+        tarn__cpu_register_matmul_bf16(rows);
     }
 #endif
 #if defined(__x86_64__)

@@ -34,33 +34,14 @@
 #define VECTOR_BYTES 16
 #endif
 
-/* Registration: each unit writes its kernels into the table of its level. Rows not written keep the previous level's
- * kernel. */
-void TARN__AT_LEVEL(tarn__cpu_elementwise)(tarn__kernel_row *rows);
-void TARN__AT_LEVEL(tarn__cpu_copy)(tarn__kernel_row *rows);
-void TARN__AT_LEVEL(tarn__cpu_random)(tarn__kernel_row *rows);
-void TARN__AT_LEVEL(tarn__cpu_reduce)(tarn__kernel_row *rows);
-void TARN__AT_LEVEL(tarn__cpu_var_grad)(tarn__kernel_row *rows);
-/* gather, scatter and sort move and compare elements: one copy for levels that share f64 */
-void TARN__AT_F64_LEVEL(tarn__cpu_gather)(tarn__kernel_row *rows);
-void TARN__AT_F64_LEVEL(tarn__cpu_scatter)(tarn__kernel_row *rows);
-void TARN__AT_F64_LEVEL(tarn__cpu_sort)(tarn__kernel_row *rows);
-void TARN__AT_LEVEL(tarn__cpu_matmul)(tarn__kernel_row *rows);
-void TARN__AT_LEVEL(tarn__cpu_quant)(tarn__kernel_row *rows);
-void TARN__AT_LEVEL(tarn__cpu_kv_q8)(tarn__kernel_row *rows);
-void TARN__AT_LEVEL(tarn__cpu_fused)(tarn__kernel_row *rows);
-void TARN__AT_LEVEL(tarn__cpu_scale_grad)(tarn__kernel_row *rows);
-void TARN__AT_LEVEL(tarn__cpu_conv)(tarn__kernel_row *rows);
-void TARN__AT_LEVEL(tarn__cpu_pool)(tarn__kernel_row *rows);
-void TARN__AT_LEVEL(tarn__cpu_softmax)(tarn__kernel_row *rows);
-void TARN__AT_LEVEL(tarn__cpu_layernorm)(tarn__kernel_row *rows);
-void TARN__AT_LEVEL(tarn__cpu_batchnorm)(tarn__kernel_row *rows);
-void TARN__AT_LEVEL(tarn__cpu_groupnorm)(tarn__kernel_row *rows);
-void TARN__AT_LEVEL(tarn__cpu_attention)(tarn__kernel_row *rows);
-void TARN__AT_LEVEL(tarn__cpu_rope)(tarn__kernel_row *rows);
-void TARN__AT_LEVEL(tarn__cpu_cross_entropy)(tarn__kernel_row *rows);
-void TARN__AT_LEVEL(tarn__cpu_optimizer)(tarn__kernel_row *rows);
-void TARN__AT_LEVEL(tarn__cpu_clip)(tarn__kernel_row *rows);
+/* Registration: each unit of families.def writes its kernels into the table of its level. Rows not written keep the
+ * previous level's kernel. */
+#define TARN__CPU_PROTOTYPE_YES(unit) void TARN__AT_LEVEL(tarn__cpu_register_##unit)(tarn__kernel_row * rows);
+#define TARN__CPU_PROTOTYPE_F64(unit) void TARN__AT_F64_LEVEL(tarn__cpu_register_##unit)(tarn__kernel_row * rows);
+#define TARN__CPU_PROTOTYPE_NO(unit)
+#define UNIT(family, unit, cpu, cuda, opencl) TARN__CPU_PROTOTYPE_##cpu(unit)
+#include "base/kernel/families.def"
+#undef UNIT
 
 /* Registers all units. */
 void TARN__AT_LEVEL(tarn__cpu_table)(tarn__kernel_row *rows);

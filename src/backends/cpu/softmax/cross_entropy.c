@@ -267,7 +267,7 @@ static void kernel_cross_entropy_with_grad(const tarn__call *call)
         both_rows);
 }
 
-void TARN__AT_LEVEL(tarn__cpu_cross_entropy)(tarn__kernel_row *rows)
+void TARN__AT_LEVEL(tarn__cpu_register_cross_entropy)(tarn__kernel_row *rows)
 {
     rows[TARN__K_cross_entropy] = (tarn__kernel_row){kernel_cross_entropy, TARN__FLOATS, NULL};
     rows[TARN__K_cross_entropy_grad] = (tarn__kernel_row){kernel_cross_entropy_grad, TARN__FLOATS, NULL};

@@ -328,7 +328,7 @@ static void kernel_log_softmax_grad(const tarn__call *call)
     run(call, true, 3, grad_rows, grad_columns);
 }
 
-void TARN__AT_LEVEL(tarn__cpu_softmax)(tarn__kernel_row *rows)
+void TARN__AT_LEVEL(tarn__cpu_register_softmax)(tarn__kernel_row *rows)
 {
     rows[TARN__K_softmax] = (tarn__kernel_row){kernel_softmax, TARN__FLOATS, NULL};
     rows[TARN__K_log_softmax] = (tarn__kernel_row){kernel_log_softmax, TARN__FLOATS, NULL};

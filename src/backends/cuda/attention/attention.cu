@@ -152,7 +152,7 @@ static void run_grad(const tarn__call *call)
 }
 
 /* Document starts always run on our kernels: cuDNN's graph has no such mask. */
-void tarn__cuda_attention(tarn__kernel_row *rows)
+void tarn__cuda_register_attention(tarn__kernel_row *rows)
 {
     rows[TARN__K_attention] = tarn__kernel_row{run, TARN__FLOATS, scratch};
     rows[TARN__K_attention_grad] = tarn__kernel_row{run_grad, TARN__FLOATS, grad_scratch};

@@ -238,7 +238,7 @@ static void run_rope(const tarn__call *call)
         launch_typed<f16>(call, a, x->shape[3], is_interleaved);
 }
 
-void tarn__cuda_rope(tarn__kernel_row *rows)
+void tarn__cuda_register_rope(tarn__kernel_row *rows)
 {
     rows[TARN__K_rope] = tarn__kernel_row{run_rope, TARN__FLOATS, NULL};
 }

@@ -345,7 +345,7 @@ KERNEL(conv2d, TARN__CONV_FORWARD)
 KERNEL(conv2d_grad_x, TARN__CONV_DGRAD)
 KERNEL(conv2d_grad_weight, TARN__CONV_WGRAD)
 
-void tarn__cuda_conv(tarn__kernel_row *rows)
+void tarn__cuda_register_conv(tarn__kernel_row *rows)
 {
     rows[TARN__K_conv2d] = (tarn__kernel_row){kernel_conv2d, TARN__FLOATS, scratch_conv2d};
     rows[TARN__K_conv2d_grad_x] = (tarn__kernel_row){kernel_conv2d_grad_x, TARN__FLOATS, scratch_conv2d_grad_x};

@@ -272,7 +272,7 @@ static void kernel_copy(const tarn__call *call)
         convert_general<int64_t>(call, &nest);
 }
 
-void tarn__cuda_copy(tarn__kernel_row *rows)
+void tarn__cuda_register_copy(tarn__kernel_row *rows)
 {
     rows[TARN__K_copy] = tarn__kernel_row{kernel_copy, TARN__ALL, NULL};
 }

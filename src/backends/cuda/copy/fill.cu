@@ -129,7 +129,7 @@ static void kernel_arange(const tarn__call *call)
         arange_kernel<<<blocks_for(a.count, THREADS), THREADS, 0, stream_of(call)>>>(a);
 }
 
-void tarn__cuda_fill(tarn__kernel_row *rows)
+void tarn__cuda_register_fill(tarn__kernel_row *rows)
 {
     rows[TARN__K_fill] = tarn__kernel_row{kernel_fill, TARN__ALL, NULL};
     rows[TARN__K_arange] = tarn__kernel_row{kernel_arange, TARN__NUMBERS, NULL};

@@ -111,7 +111,7 @@ static void kernel_pad(const tarn__call *call)
         pad_kernel<int64_t><<<blocks_for(a.count, THREADS), THREADS, 0, stream_of(call)>>>(a);
 }
 
-void tarn__cuda_pad(tarn__kernel_row *rows)
+void tarn__cuda_register_pad(tarn__kernel_row *rows)
 {
     rows[TARN__K_pad] = tarn__kernel_row{kernel_pad, TARN__ALL, NULL};
 }

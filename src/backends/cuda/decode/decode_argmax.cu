@@ -128,7 +128,7 @@ static void kernel_argmax(const tarn__call *call)
     launch_decode(call, argmax_kernel, dim3(splits, (unsigned)x->shape[0]), THREADS, 0, a);
 }
 
-void tarn__cuda_decode_argmax(tarn__kernel_row *rows)
+void tarn__cuda_register_decode_argmax(tarn__kernel_row *rows)
 {
     rows[TARN__K_argmax_finite] =
         tarn__kernel_row{kernel_argmax, TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16), scratch};

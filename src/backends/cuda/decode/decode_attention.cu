@@ -379,7 +379,7 @@ static void kernel_attention_next(const tarn__call *call)
 }
 
 /* u8 is the 8-bit cache. */
-void tarn__cuda_decode_attention(tarn__kernel_row *rows)
+void tarn__cuda_register_decode_attention(tarn__kernel_row *rows)
 {
     rows[TARN__K_attention_decode] = tarn__kernel_row{
         kernel_attention_next, TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__BIT(TARN_U8),

@@ -427,7 +427,7 @@ static void kernel_linear_sum(const tarn__call *call)
 }
 
 /* Weights: any float or quantized dtype; one dtype per launch. */
-void tarn__cuda_decode_gemv(tarn__kernel_row *rows)
+void tarn__cuda_register_decode_gemv(tarn__kernel_row *rows)
 {
     const uint32_t dtypes = TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__QUANTIZED;
     rows[TARN__K_norm_linear] = tarn__kernel_row{kernel_norm_linear, dtypes, NULL};

@@ -20,7 +20,7 @@ EXPRESSION(swiglu_grads, 3, 2, IN_F32, const real gate = in[0], up = in[1], g = 
 #define MASK_FLOAT TARN__FLOATS
 #define MASK_NUMBER TARN__ALL
 
-void tarn__cuda_binary(tarn__kernel_row *rows)
+void tarn__cuda_register_binary(tarn__kernel_row *rows)
 {
 #define BINARY(name, dtypes, ...) \
     rows[TARN__K_##name] = tarn__kernel_row{RUN_##dtypes<name##_value>, MASK_##dtypes, NULL};

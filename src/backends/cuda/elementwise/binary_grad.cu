@@ -18,7 +18,7 @@
 #undef BINARY
 
 /* Three rows per operation: both gradients, or the one that is needed. */
-void tarn__cuda_binary_grad(tarn__kernel_row *rows)
+void tarn__cuda_register_binary_grad(tarn__kernel_row *rows)
 {
 #define BINARY(name, ...) \
     rows[TARN__K_##name##_grad] = tarn__kernel_row{run_floats<name##_grads>, TARN__FLOATS, NULL}; \

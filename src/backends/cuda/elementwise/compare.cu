@@ -311,7 +311,7 @@ static void run_where_grad(const tarn__call *call)
 }
 
 /* where accepts every dtype: it moves bits. */
-void tarn__cuda_compare(tarn__kernel_row *rows)
+void tarn__cuda_register_compare(tarn__kernel_row *rows)
 {
 #define COMPARE(name, ...) rows[TARN__K_##name] = tarn__kernel_row{run_compare<name##_value>, TARN__ALL, NULL};
 #include "base/kernel/elementwise.def"

@@ -26,7 +26,7 @@ template <> __device__ __forceinline__ void rsqrt_grad::run<approx_math>(const f
 #define MASK_NUMBER TARN__ALL
 
 /* Gradients are for floats only, whatever the operation accepts. */
-void tarn__cuda_unary(tarn__kernel_row *rows)
+void tarn__cuda_register_unary(tarn__kernel_row *rows)
 {
 #define UNARY(name, dtypes, ...) \
     rows[TARN__K_##name] = tarn__kernel_row{RUN_##dtypes<name##_value>, MASK_##dtypes, NULL}; \

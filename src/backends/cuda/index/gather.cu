@@ -276,7 +276,7 @@ static void run_put_rows(const tarn__call *call)
     }
 }
 
-void tarn__cuda_gather(tarn__kernel_row *rows)
+void tarn__cuda_register_gather(tarn__kernel_row *rows)
 {
     rows[TARN__K_gather] = tarn__kernel_row{run_gather, TARN__ALL, NULL};
     rows[TARN__K_index_select] = tarn__kernel_row{run_index_select, TARN__ALL, NULL};

@@ -447,7 +447,7 @@ static void run_index_add(const tarn__call *call)
         run_lines(call, &p, call->in[0]->stride[0]);
 }
 
-void tarn__cuda_scatter(tarn__kernel_row *rows)
+void tarn__cuda_register_scatter(tarn__kernel_row *rows)
 {
     rows[TARN__K_scatter_add] = tarn__kernel_row{run_scatter_add, TARN__INDEXES, scratch_scatter_add};
     rows[TARN__K_index_add] = tarn__kernel_row{run_index_add, TARN__INDEXES, scratch_index_add};

@@ -325,7 +325,7 @@ static void run_sort(const tarn__call *call)
         sort_lines<short_entry>(call);
 }
 
-void tarn__cuda_sort(tarn__kernel_row *rows)
+void tarn__cuda_register_sort(tarn__kernel_row *rows)
 {
     rows[TARN__K_sort] = tarn__kernel_row{run_sort, TARN__ALL, scratch_sort};
     rows[TARN__K_topk] = tarn__kernel_row{run_sort, TARN__ALL, scratch_sort};

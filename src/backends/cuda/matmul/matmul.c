@@ -463,7 +463,7 @@ FUSED(matmul_gelu)
 FUSED(matmul_gelu_grad)
 FUSED(matmul_bias_grad)
 
-void tarn__cuda_matmul(tarn__kernel_row *rows)
+void tarn__cuda_register_matmul(tarn__kernel_row *rows)
 {
     rows[TARN__K_matmul] = (tarn__kernel_row){kernel_matmul, TARN__NUMBERS, matmul_scratch};
     rows[TARN__K_matmul_gelu] = (tarn__kernel_row){kernel_matmul_gelu, TARN__FLOATS, scratch_matmul_gelu};

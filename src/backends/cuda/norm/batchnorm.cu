@@ -155,7 +155,7 @@ static size_t scratch_groupnorm(const tarn__call *call)
     return scratch_bytes(describe(call, true, ((const tarn__groupnorm *)call->params)->groups));
 }
 
-void tarn__cuda_batchnorm(tarn__kernel_row *rows)
+void tarn__cuda_register_batchnorm(tarn__kernel_row *rows)
 {
     rows[TARN__K_batchnorm] = tarn__kernel_row{run_batchnorm, TARN__FLOATS, scratch_batchnorm};
     rows[TARN__K_batchnorm_relu] = rows[TARN__K_batchnorm]; /* distinguished by the number of inputs */

@@ -219,7 +219,7 @@ static size_t scratch_groupnorm_grad(const tarn__call *call)
     return scratch_bytes(describe(call, true, ((const tarn__groupnorm *)call->params)->groups, &s));
 }
 
-void tarn__cuda_batchnorm_grad(tarn__kernel_row *rows)
+void tarn__cuda_register_batchnorm_grad(tarn__kernel_row *rows)
 {
     rows[TARN__K_batchnorm_grad] = tarn__kernel_row{run_batchnorm_grad, TARN__FLOATS, scratch_batchnorm_grad};
     rows[TARN__K_batchnorm_relu_grad] = rows[TARN__K_batchnorm_grad]; /* distinguished by the number of inputs */

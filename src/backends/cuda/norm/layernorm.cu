@@ -297,7 +297,7 @@ static size_t residual_norm_grad_scratch(const tarn__call *call)
     return grad_scratch(residual_grad_of(call));
 }
 
-void tarn__cuda_layernorm(tarn__kernel_row *rows)
+void tarn__cuda_register_layernorm(tarn__kernel_row *rows)
 {
     rows[TARN__K_layernorm] = tarn__kernel_row{run_layernorm, TARN__FLOATS, NULL};
     rows[TARN__K_layernorm_grad] = tarn__kernel_row{run_layernorm_grad, TARN__FLOATS, layernorm_grad_scratch};

@@ -100,7 +100,7 @@ static void run_clip_factor(const tarn__call *call)
                                                     call->out[0]->dtype, data_of<double>(call->out[1]));
 }
 
-void tarn__cuda_clip(tarn__kernel_row *rows)
+void tarn__cuda_register_clip(tarn__kernel_row *rows)
 {
     rows[TARN__K_square_sums] =
         tarn__kernel_row{run_square_sums, TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64), scratch_square_sums};

@@ -290,7 +290,7 @@ static void run_adamw(const tarn__call *call)
     run<adamw>(call);
 }
 
-void tarn__cuda_optimizer(tarn__kernel_row *rows)
+void tarn__cuda_register_optimizer(tarn__kernel_row *rows)
 {
     uint32_t dtypes = TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64); /* of the gradient */
     rows[TARN__K_sgd] = tarn__kernel_row{run_sgd, dtypes, NULL};

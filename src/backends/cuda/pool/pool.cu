@@ -280,7 +280,7 @@ static void kernel_avg_pool2d_grad(const tarn__call *call)
     dispatch<false, true>(call, describe(call, call->out[0], call->in[0], NULL));
 }
 
-void tarn__cuda_pool(tarn__kernel_row *rows)
+void tarn__cuda_register_pool(tarn__kernel_row *rows)
 {
     rows[TARN__K_max_pool2d] = tarn__kernel_row{kernel_max_pool2d, TARN__FLOATS, NULL};
     rows[TARN__K_max_pool2d_grad] = tarn__kernel_row{kernel_max_pool2d_grad, TARN__FLOATS, NULL};

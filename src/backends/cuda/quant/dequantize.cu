@@ -96,7 +96,7 @@ static void kernel_blocks_rows(const tarn__call *call)
         rows_kernel<<<blocks_for(a.count, THREADS), THREADS, 0, stream_of(call)>>>(a);
 }
 
-void tarn__cuda_dequantize(tarn__kernel_row *rows)
+void tarn__cuda_register_dequantize(tarn__kernel_row *rows)
 {
     rows[TARN__K_dequantize_rows] = {kernel_blocks_rows, TARN__QUANTIZED, NULL};
     rows[TARN__K_dequantize] = {kernel_blocks_decode, TARN__QUANTIZED, NULL};

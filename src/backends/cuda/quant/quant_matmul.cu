@@ -369,7 +369,7 @@ static size_t scratch_matmul_blocks(const tarn__call *call)
     return tile_bytes(call) + largest;
 }
 
-void tarn__cuda_quant_matmul(tarn__kernel_row *rows)
+void tarn__cuda_register_quant_matmul(tarn__kernel_row *rows)
 {
     rows[TARN__K_matmul_quant] = {kernel_matmul_blocks,
                                   TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__QUANTIZED,

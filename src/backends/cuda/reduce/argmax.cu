@@ -70,7 +70,7 @@ static void run_argmin(const tarn__call *call)
     run_argmax_of(call, -1);
 }
 
-void tarn__cuda_argmax(tarn__kernel_row *rows)
+void tarn__cuda_register_argmax(tarn__kernel_row *rows)
 {
     rows[TARN__K_argmax] = tarn__kernel_row{run_argmax, TARN__ALL, scratch_call};
     rows[TARN__K_argmin] = tarn__kernel_row{run_argmin, TARN__ALL, scratch_call};

@@ -123,7 +123,7 @@ static void run_max_grad(const tarn__call *call)
     }
 }
 
-void tarn__cuda_max_grad(tarn__kernel_row *rows)
+void tarn__cuda_register_max_grad(tarn__kernel_row *rows)
 {
     rows[TARN__K_max_grad] = tarn__kernel_row{run_max_grad, TARN__FLOATS, scratch_max_grad};
 }

@@ -172,11 +172,10 @@ static void run_nonfinite(const tarn__call *call)
         reduce_floats<nonfinite_op>(a, stream_of(call));
 }
 
-void tarn__cuda_reduce(tarn__kernel_row *rows)
+void tarn__cuda_register_reduce(tarn__kernel_row *rows)
 {
     rows[TARN__K_sum] = tarn__kernel_row{run_sum, TARN__ALL, scratch_call};
     rows[TARN__K_max] = tarn__kernel_row{run_max, TARN__ALL, scratch_call};
     rows[TARN__K_min] = tarn__kernel_row{run_min, TARN__ALL, scratch_call};
     rows[TARN__K_count_nonfinite] = tarn__kernel_row{run_nonfinite, TARN__FLOATS, scratch_call};
-    tarn__cuda_var(rows);
 }

@@ -378,7 +378,4 @@ template <> __device__ __forceinline__ int64_t lowest<int64_t>(void)
     return INT64_MIN;
 }
 
-/* var.cu */
-void tarn__cuda_var(tarn__kernel_row *rows);
-
 #endif

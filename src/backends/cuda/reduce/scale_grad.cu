@@ -297,7 +297,7 @@ static void run_scale_grad(const tarn__call *call)
         launch_as<untyped<float>, untyped<float>>(call, a, by_row);
 }
 
-void tarn__cuda_scale_grad(tarn__kernel_row *rows)
+void tarn__cuda_register_scale_grad(tarn__kernel_row *rows)
 {
     rows[TARN__K_scale_grad] = tarn__kernel_row{run_scale_grad, TARN__FLOATS, scratch_scale_grad};
 }

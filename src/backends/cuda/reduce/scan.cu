@@ -409,7 +409,7 @@ static void run_cumsum(const tarn__call *call)
     }
 }
 
-void tarn__cuda_scan(tarn__kernel_row *rows)
+void tarn__cuda_register_scan(tarn__kernel_row *rows)
 {
     rows[TARN__K_cumsum] = tarn__kernel_row{run_cumsum, TARN__ALL, scratch_cumsum};
 }

@@ -93,7 +93,7 @@ static void run_var_grad(const tarn__call *call)
         grad_from_states<mean_op>(call, &d, a, &first, &second);
 }
 
-void tarn__cuda_var_grad(tarn__kernel_row *rows)
+void tarn__cuda_register_var_grad(tarn__kernel_row *rows)
 {
     rows[TARN__K_var_grad] = tarn__kernel_row{run_var_grad, TARN__FLOATS, scratch_var_grad};
 }

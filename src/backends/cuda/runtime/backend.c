@@ -238,45 +238,15 @@ static bool event_elapsed(int index, void *from, void *to, double *microseconds)
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 
-/* One call per family. An empty row means: not on this backend; the caller falls back to the CPU. */
+#define REGISTER_YES(unit) tarn__cuda_register_##unit(rows);
+#define REGISTER_NO(unit)
+
+/* An empty row means: not on this backend; the caller falls back to the CPU. */
 static void fill_table(void)
 {
-    tarn__cuda_unary(rows);
-    tarn__cuda_binary(rows);
-    tarn__cuda_binary_grad(rows);
-    tarn__cuda_compare(rows);
-    tarn__cuda_copy(rows);
-    tarn__cuda_dequantize(rows);
-    tarn__cuda_quant_matmul(rows);
-    tarn__cuda_kv_q8(rows);
-    tarn__cuda_fill(rows);
-    tarn__cuda_pad(rows);
-    tarn__cuda_random(rows);
-    tarn__cuda_reduce(rows);
-    tarn__cuda_argmax(rows);
-    tarn__cuda_max_grad(rows);
-    tarn__cuda_prod_grad(rows);
-    tarn__cuda_var_grad(rows);
-    tarn__cuda_scan(rows);
-    tarn__cuda_gather(rows);
-    tarn__cuda_scatter(rows);
-    tarn__cuda_sort(rows);
-    tarn__cuda_matmul(rows);
-    tarn__cuda_conv(rows);
-    tarn__cuda_pool(rows);
-    tarn__cuda_softmax(rows);
-    tarn__cuda_layernorm(rows);
-    tarn__cuda_attention(rows);
-    tarn__cuda_rope(rows);
-    tarn__cuda_decode_gemv(rows);
-    tarn__cuda_decode_attention(rows);
-    tarn__cuda_decode_argmax(rows);
-    tarn__cuda_batchnorm(rows);
-    tarn__cuda_batchnorm_grad(rows);
-    tarn__cuda_cross_entropy(rows);
-    tarn__cuda_optimizer(rows);
-    tarn__cuda_clip(rows);
-    tarn__cuda_scale_grad(rows);
+#define UNIT(family, unit, cpu, cuda, opencl) REGISTER_##cuda(unit)
+#include "base/kernel/families.def"
+#undef UNIT
 }
 
 const tarn__kernel_row *tarn__cuda_rows(void)

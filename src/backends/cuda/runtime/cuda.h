@@ -92,43 +92,12 @@ bool tarn__cuda_write_inline(int index, void *memory, int64_t offset, const void
 /* The kernel table, for kernels composed of others. */
 const tarn__kernel_row *tarn__cuda_rows(void);
 
-/* One function per family; each writes its rows of the kernel table. */
-void tarn__cuda_unary(tarn__kernel_row *rows);
-void tarn__cuda_binary(tarn__kernel_row *rows);
-void tarn__cuda_binary_grad(tarn__kernel_row *rows);
-void tarn__cuda_compare(tarn__kernel_row *rows);
-void tarn__cuda_copy(tarn__kernel_row *rows);
-void tarn__cuda_dequantize(tarn__kernel_row *rows);
-void tarn__cuda_quant_matmul(tarn__kernel_row *rows);
-void tarn__cuda_kv_q8(tarn__kernel_row *rows);
-void tarn__cuda_fill(tarn__kernel_row *rows);
-void tarn__cuda_pad(tarn__kernel_row *rows);
-void tarn__cuda_random(tarn__kernel_row *rows);
-void tarn__cuda_reduce(tarn__kernel_row *rows);
-void tarn__cuda_argmax(tarn__kernel_row *rows);
-void tarn__cuda_max_grad(tarn__kernel_row *rows);
-void tarn__cuda_prod_grad(tarn__kernel_row *rows);
-void tarn__cuda_var_grad(tarn__kernel_row *rows);
-void tarn__cuda_scan(tarn__kernel_row *rows);
-void tarn__cuda_gather(tarn__kernel_row *rows);
-void tarn__cuda_scatter(tarn__kernel_row *rows);
-void tarn__cuda_sort(tarn__kernel_row *rows);
-void tarn__cuda_matmul(tarn__kernel_row *rows);
-void tarn__cuda_conv(tarn__kernel_row *rows);
-void tarn__cuda_pool(tarn__kernel_row *rows);
-void tarn__cuda_softmax(tarn__kernel_row *rows);
-void tarn__cuda_layernorm(tarn__kernel_row *rows);
-void tarn__cuda_attention(tarn__kernel_row *rows);
-void tarn__cuda_rope(tarn__kernel_row *rows);
-void tarn__cuda_decode_gemv(tarn__kernel_row *rows);
-void tarn__cuda_decode_attention(tarn__kernel_row *rows);
-void tarn__cuda_decode_argmax(tarn__kernel_row *rows);
-void tarn__cuda_batchnorm(tarn__kernel_row *rows);
-void tarn__cuda_batchnorm_grad(tarn__kernel_row *rows);
-void tarn__cuda_cross_entropy(tarn__kernel_row *rows);
-void tarn__cuda_optimizer(tarn__kernel_row *rows);
-void tarn__cuda_clip(tarn__kernel_row *rows);
-void tarn__cuda_scale_grad(tarn__kernel_row *rows);
+/* Registration: each unit of families.def writes its rows of the kernel table. */
+#define TARN__CUDA_PROTOTYPE_YES(unit) void tarn__cuda_register_##unit(tarn__kernel_row *rows);
+#define TARN__CUDA_PROTOTYPE_NO(unit)
+#define UNIT(family, unit, cpu, cuda, opencl) TARN__CUDA_PROTOTYPE_##cuda(unit)
+#include "base/kernel/families.def"
+#undef UNIT
 
 #ifdef __cplusplus
 }

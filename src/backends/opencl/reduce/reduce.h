@@ -32,8 +32,4 @@ size_t tarn__cl_max_grad_scratch(const tarn__call *call);
 /* The axes of x that are reduced, or the others, of operands gx, x, g and y. */
 void tarn__cl_max_grad_axes(const tarn__call *call, bool reduced, tarn__nest *nest);
 
-/* scale_grad.c: a kernel and its scratch. */
-void tarn__cl_scale_grad(const tarn__call *call);
-size_t tarn__cl_scale_grad_scratch(const tarn__call *call);
-
 #endif

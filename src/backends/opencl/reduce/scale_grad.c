@@ -13,7 +13,7 @@ static tarn__cl_reduction sums_of(const tarn__call *call)
     return (tarn__cl_reduction){.op = "dot", .x = call->in[0], .z = call->in[2], .y = call->out[1], .scale = 1};
 }
 
-size_t tarn__cl_scale_grad_scratch(const tarn__call *call)
+static size_t scratch_scale_grad(const tarn__call *call)
 {
     tarn__cl_reduction sums = sums_of(call);
     return tarn__cl_reduce_scratch(call, &sums);
@@ -87,7 +87,7 @@ static void multiply(const tarn__call *call)
 }
 
 /* The sums are checked first, so that a declined call has written nothing. */
-void tarn__cl_scale_grad(const tarn__call *call)
+static void kernel_scale_grad(const tarn__call *call)
 {
     tarn__cl_reduction sums = sums_of(call);
     sums.compute = tarn__cl_state_compute(call, call->in[0]->dtype);
@@ -96,4 +96,9 @@ void tarn__cl_scale_grad(const tarn__call *call)
     if (call->out[0])
         multiply(call);
     tarn__cl_reduce(call, &sums);
+}
+
+void tarn__cl_register_scale_grad(tarn__kernel_row *rows)
+{
+    rows[TARN__K_scale_grad] = (tarn__kernel_row){kernel_scale_grad, TARN__FLOATS, scratch_scale_grad};
 }

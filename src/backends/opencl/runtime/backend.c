@@ -272,33 +272,14 @@ static bool event_elapsed(int index, void *from, void *to, double *microseconds)
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 
-/* The order does not matter: no two files register the same kernel. */
+#define REGISTER_YES(unit) tarn__cl_register_##unit(rows);
+#define REGISTER_NO(unit)
+
 static void register_kernels(void)
 {
-    tarn__cl_register_copy(rows);
-    tarn__cl_register_elementwise(rows);
-    tarn__cl_register_random(rows);
-    tarn__cl_register_reduce(rows);
-    tarn__cl_register_reduce_grad(rows);
-    tarn__cl_register_gather(rows);
-    tarn__cl_register_scatter(rows);
-    tarn__cl_register_sort(rows);
-    tarn__cl_register_pad(rows);
-    tarn__cl_register_scan(rows);
-    tarn__cl_register_quantize(rows);
-    tarn__cl_register_kv_q8(rows);
-    tarn__cl_register_matmul(rows);
-    tarn__cl_register_attention(rows);
-    tarn__cl_register_conv(rows);
-    tarn__cl_register_layernorm(rows);
-    tarn__cl_register_softmax(rows);
-    tarn__cl_register_cross_entropy(rows);
-    tarn__cl_register_optimizer(rows);
-    tarn__cl_register_clip(rows);
-    tarn__cl_register_rope(rows);
-    tarn__cl_register_pool(rows);
-    tarn__cl_register_batchnorm(rows);
-    tarn__cl_register_quant_matmul(rows);
+#define UNIT(family, unit, cpu, cuda, opencl) REGISTER_##opencl(unit)
+#include "base/kernel/families.def"
+#undef UNIT
 }
 
 /* The launcher of disabled kernels: its program never compiles, so every call is declined. */

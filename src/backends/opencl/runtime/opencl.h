@@ -253,30 +253,11 @@ bool tarn__cl_transpose(const tarn__call *call, const tarn__nest *nest);
 /* For kernels composed of others. */
 const tarn__kernel_row *tarn__cl_kernel_table(void);
 
-/* One function per file registers its kernels. */
-void tarn__cl_register_copy(tarn__kernel_row *rows);
-void tarn__cl_register_elementwise(tarn__kernel_row *rows);
-void tarn__cl_register_random(tarn__kernel_row *rows);
-void tarn__cl_register_reduce(tarn__kernel_row *rows);
-void tarn__cl_register_reduce_grad(tarn__kernel_row *rows);
-void tarn__cl_register_gather(tarn__kernel_row *rows);
-void tarn__cl_register_scatter(tarn__kernel_row *rows);
-void tarn__cl_register_sort(tarn__kernel_row *rows);
-void tarn__cl_register_pad(tarn__kernel_row *rows);
-void tarn__cl_register_scan(tarn__kernel_row *rows);
-void tarn__cl_register_quantize(tarn__kernel_row *rows);
-void tarn__cl_register_kv_q8(tarn__kernel_row *rows);
-void tarn__cl_register_matmul(tarn__kernel_row *rows);
-void tarn__cl_register_attention(tarn__kernel_row *rows);
-void tarn__cl_register_conv(tarn__kernel_row *rows);
-void tarn__cl_register_layernorm(tarn__kernel_row *rows);
-void tarn__cl_register_softmax(tarn__kernel_row *rows);
-void tarn__cl_register_cross_entropy(tarn__kernel_row *rows);
-void tarn__cl_register_optimizer(tarn__kernel_row *rows);
-void tarn__cl_register_clip(tarn__kernel_row *rows);
-void tarn__cl_register_rope(tarn__kernel_row *rows);
-void tarn__cl_register_pool(tarn__kernel_row *rows);
-void tarn__cl_register_batchnorm(tarn__kernel_row *rows);
-void tarn__cl_register_quant_matmul(tarn__kernel_row *rows);
+/* Registration: each unit of families.def writes its rows of the kernel table. */
+#define TARN__CL_PROTOTYPE_YES(unit) void tarn__cl_register_##unit(tarn__kernel_row *rows);
+#define TARN__CL_PROTOTYPE_NO(unit)
+#define UNIT(family, unit, cpu, cuda, opencl) TARN__CL_PROTOTYPE_##opencl(unit)
+#include "base/kernel/families.def"
+#undef UNIT
 
 #endif
