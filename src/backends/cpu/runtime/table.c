@@ -1,5 +1,6 @@
 /* table.c: registers every unit of the CPU backend (base/kernel/families.def) at one instruction level. Units register
- * different kernels, except matmul and quant_matmul on AArch64, whose levels replace single rows afterwards (backend.c). */
+ * different kernels, except matmul and quant_matmul on AArch64, whose levels replace single rows afterwards
+ * (backend.c). */
 #include "backends/cpu/runtime/level.h"
 
 #define REGISTER_YES(unit) TARN__AT_LEVEL(tarn__cpu_register_##unit)(rows);
