@@ -41,7 +41,7 @@ tarn_dtype tarn_dtype_parse(const char *text)
             return (tarn_dtype)i;
     tarn__raise(
         TARN_ERROR_ARGUMENT,
-        "dtype_parse: no element type is called '%s'; there are f32 f64 bf16 f16 i32 i64 u8 bool q8_0 q4_0 q4_k q6_k",
+        "dtype_parse: unknown dtype '%s'; must be f32, f64, bf16, f16, i32, i64, u8, bool, q8_0, q4_0, q4_k or q6_k",
         text ? text : "NULL");
     return TARN_DTYPE_COUNT;
 }

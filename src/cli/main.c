@@ -158,8 +158,8 @@ static int not_a_command(int count, char *const *words)
     bool is_option = typed[0] == '-';
     fprintf(stderr, "tarn: unknown %s '%s'", is_option ? "option" : "command", tarn__escaped(typed));
     if (fetches(typed))
-        fprintf(stderr, ": tarn downloads nothing; get the model's folder or GGUF file by other means, and give its "
-                        "path: tarn generate PATH\n");
+        fprintf(stderr, ": tarn does not download models; get a model folder or GGUF file by other means, and give "
+                        "its path: tarn generate PATH\n");
     else if (suggestion)
         fprintf(stderr, "; did you mean '%s%s'?\n", is_option ? "tarn " : "", suggestion);
     else
@@ -186,7 +186,7 @@ static int help(int count, char *const *words)
 static int version(int count, char *const *words)
 {
     if (count > 0 && !is_help(words[0])) {
-        fprintf(stderr, "tarn version: '%s' is not expected here\n", tarn__escaped(words[0]));
+        fprintf(stderr, "tarn version: unexpected argument '%s'\n", tarn__escaped(words[0]));
         return TARN__MISUSED;
     }
     if (count > 0)

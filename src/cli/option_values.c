@@ -114,7 +114,7 @@ static int read_device(const char *command, const tarn__option_row *row, const c
         return TARN__FAILED;
     }
     if (options->device_count > 0 && tarn_device_equal(device, options->device))
-        return invalid(command, row, text, "is the device that was named before");
+        return invalid(command, row, text, "is given twice");
     options->devices[options->device_count] = device;
     options->device = options->devices[0];
     return TARN__DONE;
@@ -124,8 +124,8 @@ static int read_device(const char *command, const tarn__option_row *row, const c
 static const char *too_many(const tarn__option_row *row, int max_count)
 {
     if (row->type == TARN__OPT_DEVICE)
-        return max_count == 1 ? "is more than one device" : "is more than two devices";
-    return row->type == TARN__OPT_DTYPES && max_count == 1 ? "is more than one element type" : "is too long a list";
+        return max_count == 1 ? "names several devices; expected one" : "names more than two devices";
+    return row->type == TARN__OPT_DTYPES && max_count == 1 ? "has several element types; expected one" : "is too long";
 }
 
 /* Values separated by commas replace the default; an empty value is an empty list. */
@@ -135,7 +135,7 @@ static int read_list(const char *command, const tarn__option_row *row, const cha
     int *count = (int *)((char *)options + row->count), status = TARN__DONE;
     int max_count = row->type == TARN__OPT_DTYPES || row->type == TARN__OPT_DEVICE ? (int)row->high : TARN__LIST_MAX;
     if (strlen(text) >= sizeof(copy))
-        return invalid(command, row, text, "is too long a list");
+        return invalid(command, row, text, "is too long");
     snprintf(copy, sizeof(copy), "%s", text);
     *count = 0;
     for (char *part; status == TARN__DONE && text[0] && (part = strsep(&rest, ",")) != NULL;) {

@@ -62,7 +62,8 @@ static const char *find_value(const char *command_name, const char *name, size_t
     if (!text)
         fprintf(stderr, "tarn %s: --%.*s needs a value: %s\n", command_name, (int)length, name, stands_for);
     else if (!text[0])
-        fprintf(stderr, "tarn %s: --%.*s: '' is empty\n", command_name, (int)length, name);
+        fprintf(stderr, "tarn %s: --%.*s: the value is empty; expected %s\n", command_name, (int)length, name,
+                stands_for);
     return text && text[0] ? text : NULL;
 }
 
@@ -89,8 +90,8 @@ static int read_argument(tarn__command command, const char *command_name, int co
     if (word[0] == '-' && isalpha((unsigned char)word[1]))
         return unknown_option(command, command_name, word, strcspn(word, "="));
     if (strncmp(word, "--", 2) != 0 || !word[2]) {
-        fprintf(stderr, "tarn %s: '%s' is not expected here%s; see tarn %s --help\n", command_name, tarn__escaped(word),
-                max_words(command, 1) > options->word_count ? ", but before the options" : "", command_name);
+        fprintf(stderr, "tarn %s: unexpected argument '%s'%s; see tarn %s --help\n", command_name, tarn__escaped(word),
+                max_words(command, 1) > options->word_count ? "; give it before the options" : "", command_name);
         return TARN__MISUSED;
     }
     size_t length = strcspn(name, "=");
@@ -100,8 +101,8 @@ static int read_argument(tarn__command command, const char *command_name, int co
         return unknown_option(command, command_name, word, length + 2);
     bool is_flag = row ? row->type == TARN__OPT_FLAG : of_run.type == TARN_OPTION_FLAG;
     if (is_flag && name[length]) {
-        fprintf(stderr, "tarn %s: --%.*s: '%s' is not expected: the option is on or absent\n", command_name,
-                (int)length, name, tarn__escaped(name + length + 1));
+        fprintf(stderr, "tarn %s: --%.*s takes no value: '%s'\n", command_name, (int)length, name,
+                tarn__escaped(name + length + 1));
         return TARN__MISUSED;
     }
     const char *text =
@@ -132,13 +133,13 @@ static int read_words(tarn__command command, const char *command_name, int count
             return TARN__DONE;
     if (options->word_count < min_words) {
         bool has_one = options->word_count > 0;
-        const char *what = command == TARN__INSPECT ? "a file or a model's folder"
+        const char *what = command == TARN__INSPECT ? "a file or model folder"
                            : command == TARN__DATA  ? "a file of JSON lines"
                            : command == TARN__QUANTIZE || command == TARN__CONVERT
-                               ? (has_one ? "the path to write to" : "a model's folder or GGUF file")
+                               ? (has_one ? "the output path" : "a model folder or .gguf file")
                            : has_one                     ? "an image"
-                           : (command & TARN__GENERATES) ? "a model's folder"
-                                                         : "a run's folder";
+                           : (command & TARN__GENERATES) ? "a model folder or .gguf file"
+                                                         : "a run folder";
         fprintf(stderr, "tarn %s: %s is missing%s; see tarn %s --help\n", command_name, what,
                 count > *used ? " before the options" : "", command_name);
         return TARN__MISUSED;

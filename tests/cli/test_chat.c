@@ -238,7 +238,7 @@ static void wrong_calls_are_refused(void **state)
 {
     (void)state;
     write_model(TEMPLATE);
-    expect_command("chat 2>&1", 2, "a model's folder is missing");
+    expect_command("chat 2>&1", 2, "a model folder or .gguf file is missing");
     expect_command("chat /nonexistent 2>&1", 1, "/nonexistent");
     expect_command("chat --help", 0, "usage: tarn chat MODEL");
     assert_int_equal(chat("", "--on-full explode 2>&1"), 2);

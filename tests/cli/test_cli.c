@@ -42,7 +42,7 @@ static void version_is_the_library_s(void **state)
     (void)state;
     expect_command("version", 0, tarn_version());
     expect_command("--version", 0, tarn_version());
-    expect_command("version now 2>&1", 2, "not expected");
+    expect_command("version now 2>&1", 2, "unexpected argument");
 }
 
 static void wrong_calls_end_with_2_and_say_so_on_standard_error(void **state)
@@ -57,8 +57,8 @@ static void wrong_calls_end_with_2_and_say_so_on_standard_error(void **state)
     expect_command("info --quux 2>&1 >/dev/null", 2, "unknown option --quux");
     expect_command("info --sizes 4 2>&1 >/dev/null", 2, "--sizes is not an option of this command");
     expect_command("ops --device cpu 2>&1 >/dev/null", 2, "--device is not an option of this command");
-    expect_command("info more 2>&1 >/dev/null", 2, "'more' is not expected");
-    expect_command("info --json=yes 2>&1 >/dev/null", 2, "on or absent");
+    expect_command("info more 2>&1 >/dev/null", 2, "unexpected argument 'more'");
+    expect_command("info --json=yes 2>&1 >/dev/null", 2, "takes no value: 'yes'");
     assert_int_equal(run_command("info --jsn 2>/dev/null"), 2);
     assert_string_equal(command_output, "");
 }
@@ -73,7 +73,7 @@ static void what_was_meant_is_suggested_and_never_a_guess(void **state)
     expect_command("trian 2>&1", 2, "did you mean 'train'?");
     expect_command("finetune 2>&1", 2, "did you mean 'train'?");
     expect_command("evaluate 2>&1", 2, "did you mean 'eval'?");
-    expect_command("pull 2>&1", 2, "unknown command 'pull': tarn downloads nothing");
+    expect_command("pull 2>&1", 2, "unknown command 'pull': tarn does not download models");
     assert_null(strstr(command_output, "did you mean"));
     expect_command("xyzzy 2>&1", 2, "see tarn help");
     expect_command("generate model --max_new_tokens 3 2>&1", 2, "did you mean --max-tokens?");
@@ -146,7 +146,7 @@ static void values_out_of_bounds_are_refused(void **state)
     expect_command("bench matmul --sizes 0 2>&1", 2, "'0' is out of range; must be from 1 to 32768");
     expect_command("bench matmul --sizes 64,,128 2>&1", 2, "is not an integer");
     expect_command("bench matmul --dtype i32 2>&1", 2, "must be f32, f64, bf16 or f16");
-    expect_command("bench matmul --dtype f32,f64 2>&1", 2, "more than one element type");
+    expect_command("bench matmul --dtype f32,f64 2>&1", 2, "has several element types");
     expect_command("bench matmul --runs 4 2>&1", 2, "'4' is out of range; must be from 5 to 1000");
     expect_command("bench ops --sizes 4KB 2>&1", 2, "is not a size");
     expect_command("bench ops --sizes 9GiB 2>&1", 2, "is out of range; must be from 256 to");
@@ -161,18 +161,18 @@ static void a_device_that_is_not_there_is_a_failure_that_says_why(void **state)
 {
     (void)state;
     expect_command("bench matmul --sizes 8 --device nowhere:0 2>&1 >/dev/null", 1,
-                   "there is no backend 'nowhere'; there are cpu, cuda, opencl and auto");
+                   "unknown device 'nowhere'; must be auto, cpu, cuda or opencl");
     expect_command("bench matmul --sizes 8 --device cpu:5 2>&1 >/dev/null", 1, "cpu:5");
     expect_command("bench matmul --sizes 8 --device=3 2>&1 >/dev/null", 1, "--device");
-    expect_command("bench ops --device cpu,nowhere 2>&1 >/dev/null", 1, "there is no backend 'nowhere'");
+    expect_command("bench ops --device cpu,nowhere 2>&1 >/dev/null", 1, "unknown device 'nowhere'");
 }
 
 static void devices_that_cannot_be_compared_are_refused(void **state)
 {
     (void)state;
-    expect_command("bench ops --device cpu,cpu 2>&1 >/dev/null", 2, "'cpu' is the device that was named before");
-    expect_command("bench ops --device cpu,mirror:0,mirror:1 2>&1 >/dev/null", 2, "is more than two devices");
-    expect_command("bench matmul --sizes 8 --device cpu,mirror 2>&1 >/dev/null", 2, "is more than one device");
+    expect_command("bench ops --device cpu,cpu 2>&1 >/dev/null", 2, "'cpu' is given twice");
+    expect_command("bench ops --device cpu,mirror:0,mirror:1 2>&1 >/dev/null", 2, "names more than two devices");
+    expect_command("bench matmul --sizes 8 --device cpu,mirror 2>&1 >/dev/null", 2, "names several devices");
     expect_command("bench ops --device cpu,mirror --sizes 4KiB 2>&1 >/dev/null", 2, "--sizes needs one device");
     expect_command("bench ops --device cpu,mirror --only tiny 2>&1 >/dev/null", 2, "'tiny' not found");
 }

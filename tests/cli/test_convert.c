@@ -46,7 +46,7 @@ static void a_file_is_inspected(void **state)
                     "{\"key\": \"x.reals\", \"type\": \"list\", \"element_type\": \"f32\", \"value\": [0.5, 2]}");
     assert_contains(command_output, "\"tensor\": \"norm.weight\", \"type\": \"F32\", \"shape\": [3], \"bytes\": 12");
     expect_with(1, "cannot be opened", "inspect %s 2>&1", scratch("none.gguf"), "");
-    expect_command("inspect 2>&1", 2, "a file or a model's folder is missing");
+    expect_command("inspect 2>&1", 2, "a file or model folder is missing");
 }
 
 /* Names from outside do not steer the terminal. */
@@ -107,9 +107,9 @@ static void weights_are_packed(void **state)
     expect_with(0, "\"changed\": 2, \"unquantized\": 1, \"fallback\": 1, \"promoted\": 0",
                 "quantize %s %s --type q8_0 --force --json", from, to);
     expect_with(0, "", "quantize %s %s --type f16 --force --quiet", from, to);
-    expect_with(2, "none of q8_0, q4_0", "quantize %s %s --type q5_k 2>&1", from, to);
+    expect_with(2, "must be q8_0, q4_0", "quantize %s %s --type q5_k 2>&1", from, to);
     expect_with(2, "--type is missing", "quantize %s %s 2>&1", from, to);
-    expect_with(2, "the path to write to is missing", "quantize %s 2>&1", from, "");
+    expect_with(2, "the output path is missing", "quantize %s 2>&1", from, "");
     expect_with(1, "tensor 'output.weight', element 0 is nan", "quantize %s %s --type q8_0 --force 2>&1",
                 write_gguf("nan.gguf", NAN), to);
     expect_with(0, "F16 ", "inspect %s", to, ""); /* what was there stays */

@@ -182,7 +182,7 @@ static void wrong_calls_are_refused(void **state)
 {
     (void)state;
     write_model(false);
-    expect_command("generate 2>&1", 2, "a model's folder is missing");
+    expect_command("generate 2>&1", 2, "a model folder or .gguf file is missing");
     expect_command("generate --help", 0, "usage: tarn generate MODEL [PROMPT]");
     expect_command("help", 0, "tarn generate");
     expect_command("generate /nonexistent --ids 1 2>&1", 1, "/nonexistent' not found");
@@ -253,7 +253,7 @@ static void texts_stop_and_prompts_come_from_anywhere(void **state)
     expect_command(with("--prompt-file /nonexistent 2>&1"), 1, "'/nonexistent' cannot be opened");
     expect_command(with("x --prompt-file y 2>&1"), 2, "more than one prompt");
     expect_command(with("x --kv-type f64 2>&1"), 2, "'f64' must be model, f32, bf16, f16 or q8_0");
-    expect_command(with("x --stop '' 2>&1"), 2, "'' is empty");
+    expect_command(with("x --stop '' 2>&1"), 2, "the value is empty");
     expect_command(with("--ids 1 --stop a 2>&1"), 2, "--stop needs a tokenizer");
     expect_command(with("x --top-logprobs 2 2>&1"), 2, "--top-logprobs needs --json");
     expect_command(with("x --context 3 --max-tokens 3 --no-slide 2>&1"), 2, "ask for 2 at most");

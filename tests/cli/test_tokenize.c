@@ -61,7 +61,7 @@ static void files_are_prepared(void **state)
     if (!TARN__HAVE_JANSSON)
         skip();
     write_text("b.txt", "0123456789");
-    expect_with(0, "8 tokens to train on, 2 to validate on, in 2 files",
+    expect_with(0, "8 training tokens, 2 validation tokens; 2 files",
                 "tokenize --tokenizer bytes --prepare %s --val-fraction 0.2 %s", scratch("data"), scratch("b.txt"));
     expect_with(1, "already exists", "tokenize --tokenizer bytes --prepare %s %s 2>&1", scratch("data"),
                 scratch("b.txt"));
@@ -81,33 +81,33 @@ static void wrong_calls_say_what_is_wrong(void **state)
 {
     (void)state;
     expect_command("tokenize --text a 2>&1", 2, "--tokenizer is missing");
-    expect_command("tokenize --tokenizer bytes --train 300 --out x y 2>&1", 2, "no place");
+    expect_command("tokenize --tokenizer bytes --train 300 --out x y 2>&1", 2,
+                   "--train and --tokenizer exclude each other");
     expect_command("tokenize --train 300 y 2>&1", 2, "--out or --prepare");
     expect_command("tokenize --train 300 --out x 2>&1", 2, "files are missing");
     expect_command("tokenize --train 30 --out x y 2>&1", 2, "must be from 256");
     expect_command("tokenize --tokenizer bytes --prepare x 2>&1", 2, "files are missing");
-    expect_command("tokenize --tokenizer bytes --prepare x --decode y 2>&1", 2, "no place");
-    expect_command("tokenize --tokenizer bytes --val-fraction 0.5 --text a 2>&1", 2, "belong to --prepare");
-    expect_command("tokenize --tokenizer bytes --field body --text a 2>&1", 2, "say how --train");
-    expect_command("tokenize --tokenizer bytes --json-lines y 2>&1", 2, "say how --train");
+    expect_command("tokenize --tokenizer bytes --prepare x --decode y 2>&1", 2, "exclude --train, --out and --prepare");
+    expect_command("tokenize --tokenizer bytes --val-fraction 0.5 --text a 2>&1", 2, "need --prepare");
+    expect_command("tokenize --tokenizer bytes --field body --text a 2>&1", 2, "--json-lines and --field need files");
+    expect_command("tokenize --tokenizer bytes --json-lines y 2>&1", 2, "--json-lines and --field need files");
     expect_command("tokenize --tokenizer bytes --prepare x --val-fraction 2 y 2>&1", 2, "must be from 0 to 1");
     expect_command("tokenize --tokenizer bytes --prepare x --val-fraction a y 2>&1", 2, "not a number");
-    expect_command("tokenize --tokenizer bytes --decode --pieces --text 1 2>&1", 2, "no place with --decode");
-    expect_command("tokenize --tokenizer bytes --out x --text a 2>&1", 2, "unless it is characters");
-    expect_command("tokenize --tokenizer bytes --out x y 2>&1", 2, "unless it is characters");
-    expect_command("tokenize --tokenizer bytes --out x --json 2>&1", 2, "--json has no place with --out");
-    expect_command("tokenize --train 300 --out x --json y 2>&1", 2, "--json has no place with --out");
+    expect_command("tokenize --tokenizer bytes --decode --pieces --text 1 2>&1", 2, "exclude --decode");
+    expect_command("tokenize --tokenizer bytes --out x --text a 2>&1", 2, "except with --tokenizer characters");
+    expect_command("tokenize --tokenizer bytes --out x y 2>&1", 2, "except with --tokenizer characters");
+    expect_command("tokenize --tokenizer bytes --out x --json 2>&1", 2, "--json with --out needs --prepare");
+    expect_command("tokenize --train 300 --out x --json y 2>&1", 2, "--json with --out needs --prepare");
     expect_command("tokenize --tokenizer characters --out x --text a --pieces 2>&1", 2,
-                   "no place with --train, --out or --prepare");
+                   "exclude --train, --out and --prepare");
     expect_command("tokenize --tokenizer characters --out x --text a --decode 2>&1", 2,
-                   "no place with --train, --out or --prepare");
-    expect_command("tokenize --tokenizer characters --out x --text a --special-as-text 2>&1", 2,
-                   "no place with --train");
-    expect_command("tokenize --tokenizer characters --prepare x --text a y 2>&1", 2, "--text has no place");
+                   "exclude --train, --out and --prepare");
+    expect_command("tokenize --tokenizer characters --out x --text a --special-as-text 2>&1", 2, "exclude --train");
+    expect_command("tokenize --tokenizer characters --prepare x --text a y 2>&1", 2, "--text excludes");
     expect_command("tokenize --tokenizer bytes --text a b 2>&1", 2, "exclude each other");
-    expect_command("tokenize a --tokenizer bytes b 2>&1", 2, "'b' is not expected");
+    expect_command("tokenize a --tokenizer bytes b 2>&1", 2, "unexpected argument 'b'");
     expect_command("tokenize --tokenizer bytes --decode --text '1 x' 2>&1", 1, "byte 2");
-    expect_command("tokenize --tokenizer bytes --decode --text '99999999999' 2>&1", 1, "no id");
+    expect_command("tokenize --tokenizer bytes --decode --text '99999999999' 2>&1", 1, "is not a token id");
     expect_command("tokenize --tokenizer bytes --decode --text 256 2>&1", 1, "outside the vocabulary");
     expect_command("tokenize --tokenizer bytes /nonexistent-file 2>&1", 1, "cannot be opened");
     expect_command("tokenize --tokenizer /nonexistent-folder --text a 2>&1", 1, "/nonexistent-folder");

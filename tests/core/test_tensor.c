@@ -161,7 +161,7 @@ static void dtypes_have_names_and_sizes(void **state)
     assert_int_equal(tarn_dtype_size((tarn_dtype)-3), 0);
     assert_int_equal(tarn_dtype_block_size((tarn_dtype)-3), 0);
     assert_int_equal(tarn_dtype_parse("float32"), TARN_DTYPE_COUNT);
-    assert_error(TARN_ERROR_ARGUMENT, "dtype_parse: no element type is called 'float32'");
+    assert_error(TARN_ERROR_ARGUMENT, "dtype_parse: unknown dtype 'float32'");
 }
 
 static void names_are_copied(void **state)

@@ -146,7 +146,7 @@ static void a_missing_driver_is_explained(void **state)
         skip();
     setenv("OCL_ICD_VENDORS", "/nonexistent", 1);
     expect_command("info", 0, "no OpenCL driver found");
-    expect_command("train --data digits --device opencl --dry-run 2>&1", 1, "'opencl' is not there: ");
+    expect_command("train --data digits --device opencl --dry-run 2>&1", 1, "'opencl' is not available: ");
     unsetenv("OCL_ICD_VENDORS");
     setenv("POCL_CACHE_DIR", "/dev/null/here", 1);
     expect_command(

@@ -87,7 +87,7 @@ int tarn__quantize(const tarn__options *options)
         if (strcmp(options->type, names[i]) == 0)
             return run("quantize", options,
                        (tarn_convert_options){.quantize = true, .type = tarn_dtype_parse(names[i])});
-    fprintf(stderr, "tarn quantize: --type: '%s' is none of q8_0, q4_0, q4_k, q6_k, f16, bf16 and f32\n",
+    fprintf(stderr, "tarn quantize: --type: '%s' must be q8_0, q4_0, q4_k, q6_k, f16, bf16 or f32\n",
             tarn__escaped(options->type));
     return TARN__MISUSED;
 }

@@ -125,6 +125,15 @@ static bool is_between(char c)
     return c == ' ' || c == '\n' || c == '\t' || c == '\r' || c == ',' || c == '[' || c == ']';
 }
 
+/* End of the word that begins at `from`, at most 20 bytes later: enough for a message. */
+static size_t word_end(const char *text, size_t from, size_t length)
+{
+    size_t end = from + 1;
+    while (end < length && end < from + 20 && !is_between(text[end]))
+        end++;
+    return end;
+}
+
 /* Decimal ids between separators. The caller frees them. NULL after a message: not a number, or out of range. */
 static int32_t *read_ids(const char *text, size_t length, int64_t *count)
 {
@@ -142,8 +151,8 @@ static int32_t *read_ids(const char *text, size_t length, int64_t *count)
         for (; at < length && text[at] >= '0' && text[at] <= '9' && id <= INT32_MAX; at++)
             id = 10 * id + (text[at] - '0');
         if (at == from || id > INT32_MAX || (at < length && !is_between(text[at]))) {
-            fprintf(stderr, "tarn tokenize: --decode: byte %zu of the input is no id: '%.*s'\n", from,
-                    (int)(length - from < 20 ? length - from : 20), text + from);
+            fprintf(stderr, "tarn tokenize: --decode: byte %zu is not a token id: '%.*s'\n", from,
+                    (int)(word_end(text, from, length) - from), text + from);
             free(ids);
             return NULL;
         }
@@ -227,7 +236,7 @@ static void print_summary(const tarn__options *o, const tarn_tokenizer *t, const
         tarn__json_int(&json, "files", s->train_files + s->valid_files);
         tarn__json_end(&json);
     } else if (!o->quiet) {
-        printf("%s: %lld documents, %s: %lld tokens to train on, %lld to validate on, in %d files\n",
+        printf("%s: %lld documents, %s; %lld training tokens, %lld validation tokens; %d files\n",
                tarn__escaped(o->prepare), (long long)s->documents, tarn__bytes_text(s->bytes),
                (long long)s->train_tokens, (long long)s->valid_tokens, s->train_files + s->valid_files);
     }
@@ -264,32 +273,30 @@ static int misuse(const char *sentence)
 /* Options that exclude each other: an option without effect is an error, never ignored. */
 static int check(const tarn__options *o)
 {
-    /* makes: something is written instead of printed */
-    bool prepares = o->prepare != NULL, learns = o->vocab_size > 0, makes = prepares || learns || o->out;
-    if (!learns && !o->tokenizer)
+    /* writes: to files instead of standard output */
+    bool prepares = o->prepare != NULL, trains = o->vocab_size > 0, writes = prepares || trains || o->out;
+    if (!trains && !o->tokenizer)
         return misuse("--tokenizer is missing");
-    if (learns && o->tokenizer)
-        return misuse("--train makes a tokenizer, so --tokenizer has no place");
-    if (learns && !o->out && !prepares)
-        return misuse("--train needs --out or --prepare for what it learns");
-    if ((learns || prepares) && o->word_count == 0)
+    if (trains && o->tokenizer)
+        return misuse("--train and --tokenizer exclude each other");
+    if (trains && !o->out && !prepares)
+        return misuse("--train needs --out or --prepare");
+    if ((trains || prepares) && o->word_count == 0)
         return misuse("files are missing");
-    if (makes && (o->decode || o->pieces || o->special_as_text || o->add_special))
-        return misuse(
-            "--decode, --pieces, --special-as-text and --add-special have no place with --train, --out or --prepare");
-    if ((learns || prepares) && o->text)
-        return misuse("--text has no place with --train or --prepare");
+    if (writes && (o->decode || o->pieces || o->special_as_text || o->add_special))
+        return misuse("--decode, --pieces, --special-as-text and --add-special exclude --train, --out and --prepare");
+    if ((trains || prepares) && o->text)
+        return misuse("--text excludes --train and --prepare; give files");
     if (o->out && !prepares && o->json)
-        return misuse("--json has no place with --out, which prints nothing, unless --prepare is there");
-    if (o->out && !prepares && !learns && (o->text || o->word_count) && strcmp(o->tokenizer, "characters") != 0)
-        return misuse("--out writes the tokenizer alone, so --text and files have no place unless it is characters");
+        return misuse("--json with --out needs --prepare: --out alone prints nothing");
+    if (o->out && !prepares && !trains && (o->text || o->word_count) && strcmp(o->tokenizer, "characters") != 0)
+        return misuse("--out excludes --text and files, except with --tokenizer characters");
     if (!prepares && (o->val_fraction != 0 || o->shard_tokens || o->separator || o->no_separator || o->parse_special))
-        return misuse(
-            "--validation, --shard-tokens, --separator, --no-separator and --parse-special belong to --prepare");
-    if (!(makes && o->word_count) && (o->field || o->json_lines))
-        return misuse("--json-lines and --field say how --train, --prepare, and --out of characters read files");
+        return misuse("--val-fraction, --shard-tokens, --separator, --no-separator and --parse-special need --prepare");
+    if (!(writes && o->word_count) && (o->field || o->json_lines))
+        return misuse("--json-lines and --field need files with --train, --prepare or --out");
     if (o->decode && (o->pieces || o->special_as_text || o->add_special))
-        return misuse("--pieces, --special-as-text and --add-special have no place with --decode");
+        return misuse("--pieces, --special-as-text and --add-special exclude --decode");
     return o->text && o->word_count ? misuse("--text and files exclude each other") : TARN__DONE;
 }
 

@@ -268,10 +268,9 @@ tarn_device tarn_device_parse(const char *text)
     char name[16];
     int index = 0;
     if (!text || !split_name(text, name, sizeof(name), &index)) {
-        tarn__raise(
-            TARN_ERROR_DEVICE,
-            "device_parse: '%s' is no device; there are cpu, cuda, opencl and auto, and cuda:1 is the second of CUDA",
-            text ? text : "NULL");
+        tarn__raise(TARN_ERROR_DEVICE,
+                    "device_parse: '%s' is not a device; must be auto, cpu, cuda or opencl, with an index as in cuda:1",
+                    text ? text : "NULL");
         return tarn_device_cpu();
     }
     if (strcmp(name, "auto") == 0 && !strchr(text, ':'))
@@ -279,13 +278,12 @@ tarn_device tarn_device_parse(const char *text)
     int slot = slot_named(name);
     if (slot < 0) {
         tarn__raise(TARN_ERROR_DEVICE,
-                    "device_parse: there is no backend '%s'; there are cpu, cuda, opencl and auto, and cuda:1 is the "
-                    "second of CUDA",
+                    "device_parse: unknown device '%s'; must be auto, cpu, cuda or opencl, with an index as in cuda:1",
                     name);
         return tarn_device_cpu();
     }
     if (!tarn__backend_at(slot)) {
-        tarn__raise(TARN_ERROR_DEVICE, "device_parse: '%s' is not there: %s", text, slots[slot].why);
+        tarn__raise(TARN_ERROR_DEVICE, "device_parse: '%s' is not available: %s", text, slots[slot].why);
         return tarn_device_cpu();
     }
     tarn_device device = {slot, index};
@@ -328,7 +326,7 @@ const char *tarn_backend_missing(const char *name)
     static _Thread_local char text[600];
     int slot = slot_named(name);
     if (slot < 0)
-        snprintf(text, sizeof(text), "there is no backend '%s'", name ? name : "NULL");
+        snprintf(text, sizeof(text), "unknown backend '%s'", name ? name : "NULL");
     else if (!tarn__backend_at(slot))
         snprintf(text, sizeof(text), "%s", slots[slot].why);
     else
