@@ -123,7 +123,7 @@ bool tarn_apply_host_backward(const char *name, tarn_device device, const tarn_a
         !tarn__check_call(function, name, input_count, inputs != NULL, output_count, output_grads != NULL))
         return false;
     if (!input_grads)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the place for the gradients is NULL", function);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the array for the gradients is NULL", function);
     tarn_tensor *in[TARN__MAX_OP_INPUTS] = {0}, *out[TARN__MAX_OP_OUTPUTS] = {0};
     memset(input_grads, 0, sizeof(*input_grads) * (size_t)input_count);
     tarn_scope *scope = tarn_scope_open();

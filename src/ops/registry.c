@@ -192,7 +192,7 @@ static bool check_attributes(const tarn__op_row *row, const tarn_attribute *attr
             return tarn__raise(TARN_ERROR_ARGUMENT, "apply: %s has no attribute '%s'; it has: %s", row->name,
                                a->name ? a->name : "NULL", row->attributes[0] ? row->attributes : "none");
         if (a->count < 0 || a->count > TARN_MAX_RANK)
-            return tarn__raise(TARN_ERROR_ARGUMENT, "apply: %s: attribute '%s' has %d numbers, at most %d fit",
+            return tarn__raise(TARN_ERROR_ARGUMENT, "apply: %s: attribute '%s' has %d values; at most %d fit",
                                row->name, a->name, a->count, TARN_MAX_RANK);
     }
     return true;

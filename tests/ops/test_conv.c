@@ -132,7 +132,8 @@ static void errors_say_what_does_not_fit(void **state)
     (void)state;
     tarn_tensor *x = normal(TARN_SHAPE(2, 4, 6, 5), TARN_F32), *w = normal(TARN_SHAPE(6, 3, 3, 3), TARN_F32);
     assert_null(tarn_conv2d(x, w, NULL, NULL));
-    assert_error_about(TARN_ERROR_SHAPE, "x [2, 4, 6, 5] and weight [6, 3, 3, 3] do not fit", "but the weight takes 3");
+    assert_error_about(TARN_ERROR_SHAPE, "x [2, 4, 6, 5] and weight [6, 3, 3, 3] do not fit",
+                       "but the weight expects 3");
     assert_null(tarn_conv2d(x, normal(TARN_SHAPE(6, 4, 3, 7), TARN_F32), NULL, NULL));
     assert_error_about(TARN_ERROR_SHAPE, "is larger than x", "7 columns, padding included, against 5");
     assert_null(tarn_conv2d(x, w, NULL, &(tarn_conv2d_options){.groups = 3}));

@@ -46,13 +46,12 @@ static bool check_starts(const char *function, const tarn_tensor *document_start
 {
     if (!document_starts)
         return true;
-    if (!tarn__check_dtype(function, document_starts, TARN__INDEXES, "starts"))
+    if (!tarn__check_dtype(function, document_starts, TARN__INDEXES, "document_starts"))
         return false;
     const tarn__view *view = &document_starts->view;
     return (view->rank == 2 && view->shape[0] == batches && view->shape[1] == rows) ||
-           tarn__raise(TARN_ERROR_SHAPE,
-                       "%s: starts %s do not fit: there is one for each row of each batch, [%lld, %lld]", function,
-                       TARN__SHAPE_STRING(document_starts), (long long)batches, (long long)rows);
+           tarn__raise(TARN_ERROR_SHAPE, "%s: document_starts %s do not fit: expected one per row, [%lld, %lld]",
+                       function, TARN__SHAPE_STRING(document_starts), (long long)batches, (long long)rows);
 }
 
 /* Checks the options against x, whose first axis is B, and the number of rows (queries). */
@@ -71,9 +70,9 @@ static bool check_options(const char *function, const tarn_tensor *x, int64_t ro
     const tarn__view *view = &lengths->view;
     bool fits = !lengths->is_constant &&
                 (view->rank == 0 || (view->rank == 1 && (view->shape[0] == 1 || view->shape[0] == x->view.shape[0])));
-    return fits || tarn__raise(TARN_ERROR_SHAPE,
-                               "%s: lengths %s do not fit: there is one number, or one for each of the %lld batches",
-                               function, TARN__SHAPE_STRING(lengths), (long long)x->view.shape[0]);
+    return fits ||
+           tarn__raise(TARN_ERROR_SHAPE, "%s: lengths %s do not fit: expected one value, or one per batch, %lld",
+                       function, TARN__SHAPE_STRING(lengths), (long long)x->view.shape[0]);
 }
 
 /* Kernel params. Dropout reserves Philox counters for whole rows of S keys: one counter, four words, per 8 keys. */

@@ -32,14 +32,16 @@ static bool check_numbers(const tarn_rope_options *o)
     if (!(o->base > 0 && isfinite(o->base)))
         return tarn__raise(TARN_ERROR_ARGUMENT, "rope: base %g is not positive and finite", o->base);
     if ((unsigned)o->scaling > TARN_ROPE_LLAMA3)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "rope: %d is no scaling", (int)o->scaling);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "rope: unknown scaling %d", (int)o->scaling);
     if (o->scaling != TARN_ROPE_DEFAULT && !(o->factor > 0 && isfinite(o->factor)))
         return tarn__raise(TARN_ERROR_ARGUMENT, "rope: factor %g is not positive and finite", o->factor);
     if (o->scaling == TARN_ROPE_LLAMA3 && !(o->low_freq_factor > 0 && o->high_freq_factor > o->low_freq_factor &&
                                             isfinite(o->high_freq_factor) && o->original_context > 0))
-        return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "rope: low %g, high %g and original %lld must be positive, and low below high",
-                           o->low_freq_factor, o->high_freq_factor, (long long)o->original_context);
+        return tarn__raise(
+            TARN_ERROR_ARGUMENT,
+            "rope: low_freq_factor %g, high_freq_factor %g and original_context %lld must be positive, and "
+            "low_freq_factor below high_freq_factor",
+            o->low_freq_factor, o->high_freq_factor, (long long)o->original_context);
     return true;
 }
 

@@ -49,7 +49,7 @@ static bool check_operands(tarn_tensor **operand, const tarn__conv2d *params)
     if (size[1] != x->view.shape[1] / groups)
         return tarn__raise(
             TARN_ERROR_SHAPE,
-            "conv2d: x %s and weight %s do not fit: %lld channels in groups of %lld, but the weight takes %lld",
+            "conv2d: x %s and weight %s do not fit: %lld channels in groups of %lld, but the weight expects %lld",
             TARN__SHAPE_STRING(x), TARN__SHAPE_STRING(weight), (long long)x->view.shape[1],
             (long long)(x->view.shape[1] / groups), (long long)size[1]);
     if (bias && (bias->view.rank != 1 || bias->view.shape[0] != size[0] || bias->is_constant))

@@ -29,9 +29,10 @@ static bool check_options(const char *function, const tarn_pool2d_options *o, ta
             return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a dilation of %lld is too large for a kernel of %lld",
                                function, (long long)params->dilation[i], (long long)params->kernel[i]);
         if (params->padding[i] > params->kernel[i] / 2)
-            return tarn__raise(TARN_ERROR_ARGUMENT,
-                               "%s: padding %lld is more than half of a kernel of %lld: windows would see nothing else",
-                               function, (long long)params->padding[i], (long long)params->kernel[i]);
+            return tarn__raise(
+                TARN_ERROR_ARGUMENT,
+                "%s: padding %lld is more than half of a kernel of %lld: a window could contain padding only", function,
+                (long long)params->padding[i], (long long)params->kernel[i]);
     }
     return true;
 }

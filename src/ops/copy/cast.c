@@ -18,7 +18,7 @@ tarn_tensor *tarn_cast(tarn_tensor *x, tarn_dtype dtype)
     if (!tarn__check_any("cast", x, "x"))
         return NULL;
     if ((unsigned)dtype >= TARN_DTYPE_COUNT) {
-        tarn__raise(TARN_ERROR_DTYPE, "cast: %d is no element type", (int)dtype);
+        tarn__raise(TARN_ERROR_DTYPE, "cast: unknown dtype %d", (int)dtype);
         return NULL;
     }
     /* A tarn_scalar() is never returned as it is: the result of a cast has storage. */

@@ -29,7 +29,7 @@ static bool check_pad(const tarn_tensor *x, const tarn_shape *before, const tarn
 {
     int rank = x->view.rank;
     if (before->rank != rank || after->rank != rank)
-        return tarn__raise(TARN_ERROR_SHAPE, "pad: %d and %d numbers before and after given for x %s of rank %d",
+        return tarn__raise(TARN_ERROR_SHAPE, "pad: %d and %d values before and after given for x %s of rank %d",
                            before->rank, after->rank, TARN__SHAPE_STRING(x), rank);
     for (int i = 0; i < rank; i++) {
         int64_t limit = INT64_MAX - x->view.shape[i];
@@ -109,8 +109,9 @@ static bool check_operands(const char *function, tarn_tensor **operand, const ch
         if (!tarn__check_live(function, operand[i], "a tensor"))
             return false;
         if (operand[i]->is_constant)
-            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: tensor %d of %d is a tarn_scalar(); make it with tarn_full()",
-                               function, i, count);
+            return tarn__raise(TARN_ERROR_ARGUMENT,
+                               "%s: tensor %d of %d is a tarn_scalar(); create it with tarn_full()", function, i,
+                               count);
         roles[i] = "a tensor";
     }
     return tarn__unify_operands(function, operand, roles, count);
@@ -156,7 +157,8 @@ static tarn_tensor *join(const char *function, tarn_tensor **operand, const char
     int rank = operand[0]->view.rank;
     if (stacked ? rank == TARN_MAX_RANK : rank == 0) {
         tarn__raise(TARN_ERROR_SHAPE, "%s: tensors of rank %d %s", function, rank,
-                    stacked ? "have the most axes there can be" : "have no axis to be joined along; use tarn_stack()");
+                    stacked ? "have the maximum number of axes"
+                            : "have no axis to concatenate along; use tarn_stack()");
         return NULL;
     }
     join_params p = {tarn__check_axis(function, axis, rank + stacked), stacked};

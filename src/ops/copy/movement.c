@@ -79,7 +79,7 @@ static bool resolve_shape(const tarn_tensor *x, tarn_shape *shape)
         if (shape->size[i] == -1) {
             if (open >= 0)
                 return tarn__raise(TARN_ERROR_SHAPE,
-                                   "reshape: sizes of axes %d and %d are both -1; only one can be worked out", open, i);
+                                   "reshape: sizes of axes %d and %d are both -1; only one can be inferred", open, i);
             open = i;
             known.size[i] = unit = i == shape->rank - 1 ? tarn__dtypes[x->view.dtype].block_elements : 1;
         }
@@ -90,8 +90,7 @@ static bool resolve_shape(const tarn_tensor *x, tarn_shape *shape)
     for (int i = 0; i < known.rank; i++)
         product *= known.size[i];
     if (open >= 0 && product == 0)
-        return tarn__raise(TARN_ERROR_SHAPE, "reshape: the size -1 of axis %d can be anything, as another size is 0",
-                           open);
+        return tarn__raise(TARN_ERROR_SHAPE, "reshape: the size -1 of axis %d is ambiguous: another size is 0", open);
     if (open >= 0 && have % product == 0)
         known.size[open] = have / product * unit;
     else if (have != product)

@@ -220,7 +220,7 @@ bool tarn_split(tarn_tensor *x, int axis, const int64_t *sizes, int count, tarn_
         return false;
     if (!sizes || !parts || count < 1)
         return tarn__raise(TARN_ERROR_ARGUMENT, "split: %d parts%s", count,
-                           sizes && parts ? "" : ", and their sizes or their place are NULL");
+                           sizes && parts ? "" : "; sizes or outputs are NULL");
     if ((axis = real_axis("split", x, axis)) < 0 || !check_split(x, axis, sizes, count))
         return false;
     strided_slice w = full_slice(x);

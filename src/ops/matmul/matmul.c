@@ -164,7 +164,7 @@ static bool plan(const tarn_tensor *a, const tarn_tensor *b, layout *l, tarn_sha
     *shape = (tarn_shape){0};
     if (a->view.rank == 0 || b->view.rank == 0)
         return tarn__raise(TARN_ERROR_SHAPE,
-                           "matmul: %s @ %s: operands have one axis at least; scale a tensor with tarn_mul()",
+                           "matmul: %s @ %s: operands must have at least one axis; scale a tensor with tarn_mul()",
                            TARN__SHAPE_STRING(a), TARN__SHAPE_STRING(b));
     int64_t k = a->view.shape[a->view.rank - 1], inner = b->view.shape[l->b_vector ? 0 : b->view.rank - 2];
     if (k != inner)

@@ -214,7 +214,7 @@ static bool check_residual_norm(tarn_tensor **operand, bool rms, double epsilon,
     if (!tarn__unify_operands("residual_norm", operand, names, 2))
         return false;
     if (!sum)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "residual_norm: sum is NULL: it is where the sum goes");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "residual_norm: sum is NULL; it receives the sum");
     if (rms && operand[3])
         return tarn__raise(TARN_ERROR_ARGUMENT, "residual_norm: rmsnorm has no bias");
     if (!tarn__same_shape(&operand[0]->view, &operand[1]->view) || operand[0]->is_constant || operand[1]->is_constant)
