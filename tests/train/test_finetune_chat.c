@@ -206,7 +206,7 @@ static void check_bases(bool is_gpt2)
     assert_true(tarn_model_convert(base, scratch("elements.gguf"), NULL, &(tarn_convert_options){.replace = true}));
     tarn_train_options o = tuning(scratch("blocks.gguf"), is_gpt2 ? "from-blocks-gpt2" : "from-blocks", 8);
     assert_null(tarn_trainer_new(&o));
-    assert_error(TARN_ERROR_ARGUMENT, "holds blocks ('");
+    assert_error(TARN_ERROR_ARGUMENT, "has quantized weights ('");
     o.lora = 4;
     o.lr = 0.01;
     o.log_every = 2;

@@ -120,11 +120,11 @@ static bool check_trained(const char *function, const tarn_trainer *t)
     const tarn__parameter *found = NULL;
     tarn__module_walk_over(t->model, TARN__MODULE_BUFFERS, find_quantized, &found);
     return !found || t->options.lora ||
-           tarn__raise(TARN_ERROR_ARGUMENT,
-                       "%s: '%s' holds blocks ('%.200s' is %s), which cannot be trained; train adapters beside them "
-                       "(lora), or take a "
-                       "model of elements",
-                       function, t->options.base, found->path, tarn_dtype_name(found->tensor->view.dtype));
+           tarn__raise(
+               TARN_ERROR_ARGUMENT,
+               "%s: '%s' has quantized weights ('%.200s' is %s), which cannot be trained; train adapters (lora), "
+               "or give an unquantized model",
+               function, t->options.base, found->path, tarn_dtype_name(found->tensor->view.dtype));
 }
 
 /* Creates the model of a resumed run from its config.json, without values: its checkpoint is loaded later. The caller
