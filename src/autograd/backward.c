@@ -88,7 +88,8 @@ static bool call_rule(tarn__node *node, tarn_tensor **made)
         tarn__backward b = {node, node->function, node->grad, saved, node->params};
         good = (made ? (*made = node->recompute(&b)) != NULL : node->rule(&b)) && !tarn_failed();
         if (!good && !tarn_failed())
-            tarn__raise(TARN_ERROR_INTERNAL, "backward: the rule of %s failed without a reason", node->function);
+            tarn__raise(TARN_ERROR_INTERNAL, "backward: the rule of %s failed without setting an error",
+                        node->function);
     }
     tarn__release(saved, sizeof(*saved) * (size_t)(node->saves + 1));
     return good;
@@ -179,7 +180,7 @@ static bool check_upstream(const char *function, const tarn_tensor *tensor, cons
         return tarn__raise(TARN_ERROR_DTYPE, "%s: the gradient given is %s, the tensor %s", function,
                            tarn_dtype_name(upstream->view.dtype), tarn_dtype_name(tensor->view.dtype));
     return tarn__same_device(tarn__device(tensor), tarn__device(upstream)) ||
-           tarn__raise(TARN_ERROR_DEVICE, "%s: the gradient given lies on another device than the tensor", function);
+           tarn__raise(TARN_ERROR_DEVICE, "%s: the gradient given is on another device than the tensor", function);
 }
 
 /* The pass runs unrecorded. A leaf as the starting point just gets the upstream gradient. */

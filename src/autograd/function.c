@@ -32,7 +32,7 @@ static bool accumulate(const tarn__backward *b, int i, tarn_tensor *grad)
     if (!tarn__same_shape(&grad->view, &shape) || !tarn__is_float(grad->view.dtype) ||
         !tarn__same_device(tarn__device(grad), spec->device))
         return tarn__raise(TARN_ERROR_SHAPE,
-                           "%s: the gradient of input %d is %s %s, the input %s %s, or they lie on different devices",
+                           "%s: the gradient of input %d is %s %s, the input %s %s, or they are on different devices",
                            b->function, i, tarn_dtype_name(grad->view.dtype), TARN__SHAPE_STRING(grad),
                            tarn_dtype_name(spec->dtype),
                            tarn__shape_string(spec->shape.size, spec->shape.rank, &(tarn__shape_buffer){{0}}));

@@ -30,7 +30,7 @@ bool tarn__check_name(const char *function, const tarn_module *module, const cha
     if (!name || !name[0] || strchr(name, '.'))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the name %s%s%s; it must be a string without dots", function,
                            name ? "'" : "", name ? name : "is NULL",
-                           name ? (name[0] ? "' holds a dot" : "' is empty") : "");
+                           name ? (name[0] ? "' contains a dot" : "' is empty") : "");
     for (int i = 0; i < module->parameters; i++)
         if (strcmp(last_part(module->parameter[i].path), name) == 0)
             return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the %s module already has a %s '%s'", function, module->kind,

@@ -35,7 +35,7 @@ static void devices_have_names_and_figures(void **state)
     assert_int_equal(tarn_device_count("nosuch"), 0);
     assert_ok();
     assert_string_equal(tarn_backend_missing("mirror"), "");
-    assert_contains(tarn_backend_missing("nosuch"), "no backend 'nosuch'");
+    assert_contains(tarn_backend_missing("nosuch"), "unknown backend 'nosuch'");
     assert_string_equal(tarn_device_name(mirror(1), name, sizeof(name)), "mirror:1");
     assert_string_equal(tarn_device_name(CPU, name, sizeof(name)), "cpu");
     assert_string_equal(tarn_device_name((tarn_device){7, 3}, name, sizeof(name)), "?");
@@ -74,7 +74,8 @@ static void a_device_that_is_not_there_is_an_error(void **state)
         assert_error(TARN_ERROR_DEVICE, "device_parse");
     }
     tarn_device_parse("mirror:2");
-    assert_error(TARN_ERROR_DEVICE, "there is no mirror:2; there is mirror:0 (mirror of the CPU, number 0), mirror:1");
+    assert_error(TARN_ERROR_DEVICE,
+                 "device mirror:2 not found; available: mirror:0 (mirror of the CPU, number 0), mirror:1");
     for (int i = 0; i < 20; i++) { /* names that nobody has do not use up the slots */
         char name[16];
         snprintf(name, sizeof(name), "nosuch%d", i);
@@ -247,7 +248,7 @@ static void gradients_travel_back_across_devices(void **state)
     assert_true(lies_on(tarn_grad(x), CPU));
     assert_values(tarn_grad(x), 1e-6, 32, 108);
     assert_false(tarn_backward_from(tarn_to(tarn_square(x), mirror(0)), on(CPU, 1, 1), NULL));
-    assert_error(TARN_ERROR_DEVICE, "backward_from: the gradient given lies on another device");
+    assert_error(TARN_ERROR_DEVICE, "backward_from: the gradient given is on another device");
 }
 
 static void host_arrays_are_computed_on_a_device(void **state)

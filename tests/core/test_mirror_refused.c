@@ -49,7 +49,8 @@ static void a_backend_with_another_kernel_list_is_refused(void **state)
 static void a_backend_that_is_not_there_is_missing(void **state)
 {
     (void)state;
-    assert_int_equal(in_child("TARN_BACKEND_PATH", "/nowhere:relative:/tmp/does-not-exist", "no backend 'mirror'"), 0);
+    assert_int_equal(in_child("TARN_BACKEND_PATH", "/nowhere:relative:/tmp/does-not-exist", "unknown backend 'mirror'"),
+                     0);
 }
 
 static void a_file_that_is_no_backend_cannot_be_opened(void **state)

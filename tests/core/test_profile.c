@@ -118,7 +118,7 @@ static void nothing_is_recorded_before_and_after(void **state)
     assert_int_equal(tarn_profile_count(), count);
     tarn_profile_clear();
     assert_int_equal(tarn_profile_count(), -1);
-    assert_error(TARN_ERROR_ARGUMENT, "no profile was taken");
+    assert_error(TARN_ERROR_ARGUMENT, "no profile was recorded");
 }
 
 static void elements_of_expanded_axes_count_once(void **state)

@@ -233,7 +233,7 @@ static void items_are_single_values(void **state)
     assert_true(isnan(tarn_item_at(x, TARN_SHAPE(0, -4))));
     assert_error(TARN_ERROR_ARGUMENT, "item_at: index -4");
     assert_true(isnan(tarn_item_at(x, TARN_SHAPE(0))));
-    assert_error(TARN_ERROR_SHAPE, "item_at: 1 numbers");
+    assert_error(TARN_ERROR_SHAPE, "item_at: 1 indices");
 }
 
 static void copies_convert_and_may_overlap(void **state)
@@ -247,7 +247,7 @@ static void copies_convert_and_may_overlap(void **state)
     assert_true(tarn_copy(tarn_slice(x, 0, 1, 6), tarn_slice(x, 0, 0, 5))); /* shifted by one */
     assert_values(x, 0, 5, 5, 4, 3, 2, 1);
     assert_false(tarn_copy(x, tarn_zeros(TARN_SHAPE(5), TARN_F32, CPU)));
-    assert_error(TARN_ERROR_SHAPE, "copy: [6] cannot take the elements of [5]");
+    assert_error(TARN_ERROR_SHAPE, "copy: [5] cannot be copied into [6]");
     assert_false(tarn_copy(tarn_scalar(1), x));
     assert_error(TARN_ERROR_ARGUMENT, "copy");
     tarn_tensor *clone = good(tarn_clone(tarn_transpose(tarn_reshape(x, TARN_SHAPE(2, 3)), 0, 1)));

@@ -25,7 +25,7 @@ static void a_missing_device_is_named(void **state)
     NEEDS_GPU();
     tarn_device_parse("cuda:99");
     /* and so on: all devices, with their names */
-    assert_error(TARN_ERROR_DEVICE, "there is no cuda:99; there is cuda:0 (");
+    assert_error(TARN_ERROR_DEVICE, "device cuda:99 not found; available: cuda:0 (");
 }
 
 /* ---- order and errors -------------------------------------------------------------------------------------------- */

@@ -285,7 +285,7 @@ static void parameters_are_checked_when_they_are_added(void **state)
     tarn_scope *scope = tarn_scope_open();
     tarn_module *layer = tarn_module_new("mine", unchanged, NULL, NULL);
     assert_null(tarn_module_add_parameter(layer, "a.b", tarn_zeros(TARN_SHAPE(2), TARN_F32, cpu)));
-    assert_error_about(TARN_ERROR_ARGUMENT, "module_add_parameter", "'a.b' holds a dot");
+    assert_error_about(TARN_ERROR_ARGUMENT, "module_add_parameter", "'a.b' contains a dot");
     assert_null(tarn_module_add_parameter(layer, "", tarn_zeros(TARN_SHAPE(2), TARN_F32, cpu)));
     assert_error_about(TARN_ERROR_ARGUMENT, "module_add_parameter", "empty");
     assert_null(tarn_module_add_parameter(layer, NULL, tarn_zeros(TARN_SHAPE(2), TARN_F32, cpu)));

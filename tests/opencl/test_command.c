@@ -155,7 +155,7 @@ static void a_missing_driver_is_explained(void **state)
         "folder");
     unsetenv("POCL_CACHE_DIR");
     expect_command("train --data digits --device opencl:9 --dry-run 2>&1", 1,
-                   "there is no opencl:9; there is opencl:0 (");
+                   "device opencl:9 not found; available: opencl:0 (");
 }
 
 /* Nothing here computes in TF32: a run that said it did would be one of f32. */

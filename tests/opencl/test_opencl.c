@@ -39,7 +39,7 @@ static void an_unknown_device_is_named(void **state)
     NEEDS_OPENCL();
     tarn_device_parse("opencl:99");
     /* and so on: all there are, with their names */
-    assert_error(TARN_ERROR_DEVICE, "there is no opencl:99; there is opencl:0 (");
+    assert_error(TARN_ERROR_DEVICE, "device opencl:99 not found; available: opencl:0 (");
 }
 
 /* ---- copies ------------------------------------------------------------------------------------------------------ */

@@ -88,7 +88,7 @@ static bool open_backend(struct slot *slot, const char *path)
     }
     atomic_store_explicit(&slot->table, backend, memory_order_release);
     if (backend->device_count() == 0) {
-        snprintf(slot->why, sizeof(slot->why), "%s does not work here: %s", path, why[0] ? why : "it finds no device");
+        snprintf(slot->why, sizeof(slot->why), "%s does not work here: %s", path, why[0] ? why : "no device found");
         return false;
     }
     slot->state = PRESENT;
@@ -98,8 +98,9 @@ static bool open_backend(struct slot *slot, const char *path)
     return true;
 }
 
-/* Searches libtarn-NAME.so in TARN_BACKEND_PATH, then next to the library; never in the working directory. */
-static void find_backend(struct slot *slot)
+/* Searches libtarn-NAME.so in TARN_BACKEND_PATH, then next to the library; never in the working directory.
+ * False when there is no such file. */
+static bool find_backend(struct slot *slot)
 {
     char folders[2048], path[2304];
     slot->state = MISSING;
@@ -111,16 +112,18 @@ static void find_backend(struct slot *slot)
     char own[1024] = "";
     tarn__platform_own_folder(own, sizeof(own));
     snprintf(folders, sizeof(folders), "%s:%s", search_path, own);
-    snprintf(slot->why, sizeof(slot->why), "no libtarn-%s.so beside libtarn or in TARN_BACKEND_PATH", slot->name);
+    snprintf(slot->why, sizeof(slot->why), "libtarn-%s.so not found next to libtarn or in TARN_BACKEND_PATH",
+             slot->name);
     for (char *rest = folders, *folder; (folder = strsep(&rest, ":")) != NULL;) {
         if (folder[0] != '/')
             continue;
         snprintf(path, sizeof(path), "%s/libtarn-%s.so", folder, slot->name);
         if (tarn__platform_readable(path)) {
             open_backend(slot, path);
-            return;
+            return true;
         }
     }
+    return false;
 }
 
 /* Lower-case letters and digits only: the name becomes part of a file name. */
@@ -149,10 +152,7 @@ static int slot_named(const char *name)
         atomic_store_explicit(&slots[0].table, tarn__cpu_backend(), memory_order_release);
         atomic_store_explicit(&slots[0].backend, tarn__cpu_backend(), memory_order_release);
     }
-    bool guess = found > 2 && slots[found].state == UNTRIED;
-    if (found > 0 && slots[found].state == UNTRIED)
-        find_backend(&slots[found]);
-    if (guess && slots[found].state == MISSING && strncmp(slots[found].why, "no lib", 6) == 0) {
+    if (found > 0 && slots[found].state == UNTRIED && !find_backend(&slots[found]) && found > 2) {
         slots[found] = (struct slot){0}; /* an unknown name must not use up a slot */
         found = -1;
     }
@@ -191,7 +191,7 @@ static const char *why_unusable(const tarn__backend *backend, int index)
 static void list_devices(const tarn__backend *backend, char *text, size_t size)
 {
     size_t used = 0;
-    snprintf(text, size, "none of that kind");
+    snprintf(text, size, "none");
     for (int i = 0; i < backend->device_count() && used < size; i++) {
         tarn_device_info info = {0};
         backend->device_query(i, &info);
@@ -213,8 +213,8 @@ const tarn__backend *tarn__backend_of(tarn_device device, const char *function)
     if (device.index < 0 || device.index >= backend->device_count()) {
         char list[512];
         list_devices(backend, list, sizeof(list));
-        tarn__raise(TARN_ERROR_DEVICE, "%s: there is no %s:%d; there is %s", function, backend->name, device.index,
-                    list);
+        tarn__raise(TARN_ERROR_DEVICE, "%s: device %s:%d not found; available: %s", function, backend->name,
+                    device.index, list);
         return NULL;
     }
     return backend;

@@ -67,11 +67,11 @@ const void *tarn__graph_live(size_t bytes, tarn__refresh_fn refresh, const void 
     tarn_graph *graph = capturing;
     size_t rounded = (bytes + 15) / 16 * 16;
     if (graph->live_count == MAX_LIVE_VALUES || graph->values_used + rounded > TARN__INLINE_WRITE_BYTES) {
-        tarn__raise(TARN_ERROR_UNSUPPORTED,
-                    "graph_capture: the step has more values that change than the %d that fit (one for each run of "
-                    "parameters that an optimizer "
-                    "updates, one for random numbers)",
-                    graph->live_count);
+        tarn__raise(
+            TARN_ERROR_UNSUPPORTED,
+            "graph_capture: the step has more than %d changing values, the maximum (one per run of parameters that "
+            "an optimizer updates, one for random numbers)",
+            graph->live_count);
         return NULL;
     }
     live *l = &graph->live[graph->live_count++];

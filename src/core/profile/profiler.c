@@ -223,7 +223,7 @@ bool tarn_profile_start(tarn_device device)
     if (!backend)
         return false;
     if (tarn__is_profiling())
-        return tarn__raise(TARN_ERROR_ARGUMENT, "profile_start: a profile is being taken already; stop it first");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "profile_start: profiling is already on; stop it first");
     if (!tarn__not_captured("profile_start", device, "a profile") || !tarn_synchronize(device))
         return false;
     pthread_mutex_lock(&profiler.lock);
@@ -293,7 +293,7 @@ static void count_from_beginning(void)
 bool tarn_profile_stop(void)
 {
     if (!tarn__is_profiling())
-        return !tarn_failed() && tarn__raise(TARN_ERROR_ARGUMENT, "profile_stop: no profile is being taken");
+        return !tarn_failed() && tarn__raise(TARN_ERROR_ARGUMENT, "profile_stop: profiling is off");
     bool good = profiler.backend->synchronize(profiler.device.index);
     pthread_mutex_lock(&profiler.lock);
     profiler.microseconds = now() - profiler.begin;
@@ -372,8 +372,7 @@ bool tarn__profile_open(const char *function, tarn__profile *profile)
         return false;
     if (tarn__is_profiling() || !profiler.exists)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function,
-                           tarn__is_profiling() ? "a profile is being taken; stop it first"
-                                                : "no profile was taken yet");
+                           tarn__is_profiling() ? "profiling is on; stop it first" : "no profile was recorded yet");
     *profile = (tarn__profile){profiler.entry,        profiler.count,  profiler.lost,
                                profiler.microseconds, profiler.device, profiler.threads};
     return true;
@@ -391,8 +390,8 @@ bool tarn_profile_get(int64_t index, tarn_profile_record *record)
     if (!tarn__profile_open("profile_get", &profile))
         return false;
     if (index < 0 || index >= profile.count || !record)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "profile_get: %s %lld; there are %lld records",
-                           record ? "there is no record" : "the result is NULL for record", (long long)index,
+        return tarn__raise(TARN_ERROR_ARGUMENT, "profile_get: %s, record %lld of %lld",
+                           record ? "index out of range" : "the result is NULL", (long long)index,
                            (long long)profile.count);
     *record = profile.entry[index].record;
     return true;

@@ -20,8 +20,7 @@ const char *tarn_profile_part_name(tarn_profile_part part)
 {
     if ((int)part >= 0 && part < TARN_PARTS)
         return part_names[part];
-    tarn__raise(TARN_ERROR_ARGUMENT, "profile_part_name: there is no part %d; there are 0 to %d", (int)part,
-                TARN_PARTS - 1);
+    tarn__raise(TARN_ERROR_ARGUMENT, "profile_part_name: part is %d; must be from 0 to %d", (int)part, TARN_PARTS - 1);
     return NULL;
 }
 

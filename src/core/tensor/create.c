@@ -130,7 +130,7 @@ tarn_tensor *tarn_arange(double begin, double end, double step, tarn_dtype dtype
         return NULL;
     }
     if (dtype == TARN_BOOL) {
-        tarn__raise(TARN_ERROR_DTYPE, "arange: bool cannot count");
+        tarn__raise(TARN_ERROR_DTYPE, "arange: bool is not supported");
         return NULL;
     }
     tarn_tensor *tensor = tarn__tensor_new("arange", TARN_SHAPE(count > 0 ? (int64_t)count : 0), dtype, device);
@@ -176,7 +176,7 @@ static tarn_tensor *draw(const char *function, tarn__kernel kernel, tarn_shape s
     }
     if (kernel == TARN__K_uniform ? a > b : b < 0) {
         tarn__raise(TARN_ERROR_ARGUMENT, "%s: %g and %g: %s", function, a, b,
-                    kernel == TARN__K_uniform ? "low is above high" : "the deviation is negative");
+                    kernel == TARN__K_uniform ? "low is above high" : "std is negative");
         return NULL;
     }
     tarn__random random = tarn__random_reserve(device, tarn__view_count(&tensor->view));

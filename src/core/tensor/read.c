@@ -87,7 +87,7 @@ double tarn_item_at(const tarn_tensor *tensor, tarn_shape index)
     if (!tarn__check("item_at", tensor, "the tensor"))
         return NAN;
     if (index.rank != tensor->view.rank) {
-        tarn__raise(TARN_ERROR_SHAPE, "item_at: %d numbers for a tensor of rank %d", index.rank, tensor->view.rank);
+        tarn__raise(TARN_ERROR_SHAPE, "item_at: %d indices for a tensor of rank %d", index.rank, tensor->view.rank);
         return NAN;
     }
     int64_t start = tensor->start;
@@ -122,8 +122,8 @@ static bool check_writable(const char *function, const tarn_tensor *tensor)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a tarn_scalar() cannot be written", function);
     for (int i = 0; i < tensor->view.rank; i++)
         if (tensor->view.stride[i] == 0 && tensor->view.shape[i] > 1)
-            return tarn__raise(TARN_ERROR_SHAPE,
-                               "%s: axis %d is expanded, its elements share one place; clone it first", function, i);
+            return tarn__raise(TARN_ERROR_SHAPE, "%s: axis %d is expanded: its elements share memory; clone it first",
+                               function, i);
     return true;
 }
 
@@ -152,8 +152,8 @@ bool tarn_copy(tarn_tensor *to, const tarn_tensor *from)
         !check_writable("copy", to))
         return false;
     if (!tarn__same_shape(&to->view, &from->view))
-        return tarn__raise(TARN_ERROR_SHAPE, "copy: %s cannot take the elements of %s", TARN__SHAPE_STRING(to),
-                           TARN__SHAPE_STRING(from));
+        return tarn__raise(TARN_ERROR_SHAPE, "copy: %s cannot be copied into %s", TARN__SHAPE_STRING(from),
+                           TARN__SHAPE_STRING(to));
     tarn__bump_version(to);
     if (to->storage != from->storage)
         return tarn__copy_elements("copy", to, (tarn_tensor *)from);

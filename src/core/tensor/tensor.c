@@ -281,7 +281,7 @@ bool tarn__check_dtype(const char *function, const tarn_tensor *tensor, uint32_t
 bool tarn__check_shape(const char *function, tarn_shape shape, tarn_dtype dtype)
 {
     if ((unsigned)dtype >= TARN_DTYPE_COUNT)
-        return tarn__raise(TARN_ERROR_DTYPE, "%s: %d is no element type", function, (int)dtype);
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: unknown dtype %d", function, (int)dtype);
     if (shape.rank < 0 || shape.rank > TARN_MAX_RANK)
         return tarn__raise(TARN_ERROR_SHAPE, "%s: rank %d is outside 0 to %d", function, shape.rank, TARN_MAX_RANK);
     int64_t limit = INT64_MAX / 2 / (int64_t)tarn__dtype_bytes(dtype), count = 1,
@@ -289,7 +289,7 @@ bool tarn__check_shape(const char *function, tarn_shape shape, tarn_dtype dtype)
     if (block > 1 && (shape.rank == 0 || shape.size[shape.rank - 1] % block != 0))
         return tarn__raise(
             TARN_ERROR_SHAPE,
-            "%s: the last axis of %s cannot hold %s: its size must be a multiple of %lld, the elements of a block",
+            "%s: the last axis of %s does not fit %s: its size must be a multiple of the quant block size, %lld",
             function, tarn__shape_string(shape.size, shape.rank, &(tarn__shape_buffer){{0}}), tarn_dtype_name(dtype),
             (long long)block);
     for (int i = 0; i < shape.rank; i++) {
@@ -315,10 +315,11 @@ bool tarn__check_layout(const char *function, const tarn__view *layout)
     whole = whole && (empty || (layout->stride[last] == 1 && layout->offset % block == 0));
     for (int i = 0; whole && !empty && i < last; i++)
         whole = layout->shape[i] == 1 || layout->stride[i] % block == 0;
-    return whole || tarn__raise(TARN_ERROR_SHAPE,
-                                "%s: x is %s, whose last axis holds blocks of %lld elements: it must stay the last, "
-                                "and be cut between them",
-                                function, tarn_dtype_name(layout->dtype), (long long)block);
+    return whole ||
+           tarn__raise(TARN_ERROR_SHAPE,
+                       "%s: x is %s, with quant blocks of %lld elements along its last axis: it must stay last, and be "
+                       "split between blocks",
+                       function, tarn_dtype_name(layout->dtype), (long long)block);
 }
 
 int tarn__check_axis(const char *function, int axis, int rank)
@@ -444,7 +445,7 @@ void *tarn_data(const tarn_tensor *tensor)
         return NULL;
     if (!tensor->storage || !tarn__backend_at(tarn__device(tensor).backend)->plain_addresses) {
         tarn__raise(TARN_ERROR_UNSUPPORTED, "data: %s",
-                    tensor->storage ? "memory of this device has no plain address" : "a tarn_scalar() has no memory");
+                    tensor->storage ? "memory of this device has no host address" : "a tarn_scalar() has no memory");
         return NULL;
     }
     return tarn__view_at(&tensor->view);
