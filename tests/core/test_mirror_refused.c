@@ -5,7 +5,8 @@
 
 #include "support/check.h"
 
-static bool refused_for(const char *reason)
+/* `reason` is in tarn_backend_missing(), `error` in the message of tarn_device_parse(). */
+static bool refused_for(const char *reason, const char *error)
 {
     if (tarn_device_count("mirror") != 0 || tarn_failed() || !strstr(tarn_backend_missing("mirror"), reason)) {
         print_error("missing: '%s', error: '%s'\n", tarn_backend_missing("mirror"), tarn_error());
@@ -13,24 +14,29 @@ static bool refused_for(const char *reason)
     }
     tarn_device device = tarn_device_parse("mirror:0");
     bool said =
-        tarn_error_code() == TARN_ERROR_DEVICE && strstr(tarn_error(), reason) && strstr(tarn_error(), "device_parse");
+        tarn_error_code() == TARN_ERROR_DEVICE && strstr(tarn_error(), error) && strstr(tarn_error(), "device_parse");
     if (!said)
         print_error("error: '%s'\n", tarn_error());
     tarn_clear_error();
     return said && tarn_device_equal(device, tarn_device_cpu()) && tarn_item(tarn_scalar(2)) == 2;
 }
 
-static int in_child(const char *variable, const char *value, const char *reason)
+static int in_child_with(const char *variable, const char *value, const char *reason, const char *error)
 {
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) {
         setenv(variable, value, 1);
-        _exit(refused_for(reason) ? 0 : 1);
+        _exit(refused_for(reason, error) ? 0 : 1);
     }
     int status = -1;
     waitpid(child, &status, 0);
     return status;
+}
+
+static int in_child(const char *variable, const char *value, const char *reason)
+{
+    return in_child_with(variable, value, reason, reason);
 }
 
 static void a_backend_may_say_why_it_does_not_work(void **state)
@@ -49,7 +55,8 @@ static void a_backend_with_another_kernel_list_is_refused(void **state)
 static void a_backend_that_is_not_there_is_missing(void **state)
 {
     (void)state;
-    assert_int_equal(in_child("TARN_BACKEND_PATH", "/nowhere:relative:/tmp/does-not-exist", "unknown backend 'mirror'"),
+    assert_int_equal(in_child_with("TARN_BACKEND_PATH", "/nowhere:relative:/tmp/does-not-exist",
+                                   "unknown backend 'mirror'", "unknown device 'mirror'"),
                      0);
 }
 
