@@ -1,4 +1,4 @@
-/* test_chat.c: `tarn chat`, through a pipe, as its users meet it. TARN_COMMAND names the binary. */
+/* test_chat.c: `tarn chat` through a pipe, end to end. TARN_COMMAND names the binary. */
 #include "support/command.h"
 #include "support/files.h"
 #include "support/small_tokenizer.h"
@@ -11,8 +11,7 @@
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 enum { VOCAB = 265, END = 264, PERIOD = 12, CONTEXT = 240 };
 
-/* A model that looks at positions alone: 'a' to 'k', one letter after the other, and then the token that ends an
- * answer, again and again. */
+/* A model that depends on positions only: it repeats 'a' to 'k' followed by the end-of-turn token. */
 static void write_model_that_ends(const char *template, bool ends)
 {
     const tarn_gpt2_config config = {
@@ -47,7 +46,7 @@ static void write_model(const char *template)
     write_model_that_ends(template, true);
 }
 
-/* Lines go in; the command's output, and with 2>&1 its words on standard error. */
+/* Pipes lines to the command; returns its output, with 2>&1 also standard error. */
 static int chat(const char *lines, const char *more)
 {
     char command[1024];
@@ -71,7 +70,7 @@ static const char *line_of(int n, char *to)
     return to;
 }
 
-/* Letters that follow one another, up to k: the model's answer, from wherever the question ended. */
+/* Consecutive letters up to k: the answer starts at the position where the question ended. */
 static void assert_answer(const char *line)
 {
     size_t length = strlen(line);
@@ -90,8 +89,8 @@ static void questions_are_answered_and_history_counts(void **state)
     assert_answer(line_of(1, second));
     assert_answer(line_of(2, third));
     assert_answer(line_of(3, fourth));
-    assert_string_equal(first, third);      /* as if nothing had been said */
-    assert_string_not_equal(first, fourth); /* the system's words come before it: positions are others */
+    assert_string_equal(first, third);      /* as in a new conversation */
+    assert_string_not_equal(first, fourth); /* the system message shifts the positions */
     assert_string_equal(line_of(4, third), "");
     char with_system[64];
     assert_int_equal(chat("hi\n", "--system 'Be brief.' --kv-type q8_0 --prefill-chunk 3"), 0);
@@ -109,10 +108,11 @@ static void adapters_are_taken(void **state)
     assert_true(tarn_lora_add(model, &(tarn_lora_options){.rank = 2}) &&
                 tarn_lora_save(model, scratch("adapter"), NULL));
     tarn_module_free(model);
-    snprintf(more, sizeof(more), "--adapter %s", scratch("adapter")); /* new ones, which change nothing */
+    snprintf(more, sizeof(more), "--adapter %s",
+             scratch("adapter")); /* new adapters: B is zero, so they change nothing */
     assert_int_equal(chat("hi\n", more), 0);
     assert_string_equal(line_of(0, with), without);
-    write_model(NULL); /* the template that they were trained with lies beside them */
+    write_model(NULL); /* the template is stored with the adapters */
     char *tokenizer = get_file(scratch("model/tokenizer.json"), &(size_t){0});
     write_text("adapter/tokenizer.json", tokenizer);
     write_text("adapter/tokenizer_config.json", "{\"bos_token\": \"<|endoftext|>\", \"eos_token\": \"<|im_end|>\"}");
@@ -122,7 +122,7 @@ static void adapters_are_taken(void **state)
     assert_string_equal(line_of(0, with), without);
 }
 
-/* What is said looks like a token of the template, and is none: the conversation goes on. */
+/* A message with the text of a special token stays text: the conversation continues. */
 static void words_are_words(void **state)
 {
     (void)state;
@@ -157,7 +157,7 @@ static void a_full_context_is_said(void **state)
     assert_contains(command_output, "no capacity left for an answer; the question was skipped. Ask a shorter one");
 }
 
-/* An answer that does not end goes on past the context, and the system's words stay in the window. */
+/* An answer that does not end slides the context; the system message stays in it. */
 static void an_answer_slides_past_the_context(void **state)
 {
     (void)state;

@@ -1,11 +1,11 @@
-/* test_checkpoint.c: all commands use the best weights of a run, or with --checkpoint last the last ones, and say
- * which. */
+/* test_checkpoint.c: commands use the best weights of a run, or with --checkpoint last the last ones, and
+ * print which. */
 #include <stdlib.h>
 
 #include "support/command.h"
 #include "support/files.h"
 
-/* Puts the weights of another seed in the place of the best ones: what is used then shows. */
+/* Replaces the best weights with those of another seed, so that the output shows which ones were used. */
 static void make_best_another(const char *folder, const char *other, const char *name)
 {
     char from[1200], to[1200];
@@ -111,7 +111,7 @@ static void the_classes_of_a_run_are_of_its_best_weights(void **state)
                    "(best weights of the run, step ");
     expect_command(command_line("predict %s %s --device cpu --json --checkpoint last", run[0], picture), 0,
                    "\"checkpoint\": \"last\"");
-    /* Without an evaluation there are no best ones. */
+    /* Without an evaluation there are no best weights. */
     char path[700];
     snprintf(path, sizeof(path), "%s/best.safetensors", run[0]);
     assert_int_equal(remove(path), 0);

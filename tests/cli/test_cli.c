@@ -1,6 +1,4 @@
-/*
- * The command, as its users meet it: what it prints, where, and how it ends. TARN_COMMAND names the binary.
- */
+/* test_cli.c: the command end to end: output, streams and exit status. TARN_COMMAND names the binary. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -206,7 +204,7 @@ static void ops_lists_every_operation(void **state)
     }
 }
 
-/* The mirror in CUDA's place: listed without a device, and with a device that it has no code for. */
+/* The mirror backend instead of CUDA: listed without a device, and with a device it cannot run on. */
 static void a_backend_without_a_usable_device_is_listed_with_the_reason(void **state)
 {
     (void)state;
@@ -267,10 +265,10 @@ static void bench_ops_measures(void **state)
     assert_non_null(strstr(command_output, "\"bwd_of_copy\": "));
     expect_command("bench ops --sizes 1KiB --only tanh --runs 5 --dtypes f32", 0, "backward");
     assert_null(strchr(command_output, '\033'));                                      /* no colours in a pipe */
-    expect_command("bench ops --sizes 4KiB --only copy 2>&1", 2, "'copy' not found"); /* that of a model's sizes */
+    expect_command("bench ops --sizes 4KiB --only copy 2>&1", 2, "'copy' not found"); /* only at model sizes */
 }
 
-/* The bytes of an addition's gradients: none are moved where they are only passed on, and a row's are the operand's own
+/* Bytes of an addition's gradients: none where the gradient is passed on; a broadcast row's have the operand's
  * dtype. */
 static void bench_ops_counts_the_bytes_of_gradients_in_their_operand_s_dtype(void **state)
 {
@@ -281,7 +279,7 @@ static void bench_ops_counts_the_bytes_of_gradients_in_their_operand_s_dtype(voi
             "bench ops --sizes 4KiB --dtypes bf16 --only add-broadcast-row,mul,clone --runs 5 --json --device cpu"),
         4);
     assert_non_null(strstr(command_output, "\"bwd_bytes\": 20480")); /* mul: 5 × 4 KiB */
-    assert_non_null(strstr(command_output, "\"bwd_bytes\": 4096"));  /* the row of a broadcast: the gradient is read */
+    assert_non_null(strstr(command_output, "\"bwd_bytes\": 4096"));  /* broadcast row: the gradient is read */
     const char *clone = strstr(command_output, "\"op\": \"clone\"");
     assert_non_null(clone);
     assert_non_null(strstr(clone, "\"bwd_us\": "));
@@ -310,7 +308,7 @@ static void bench_ops_compares_two_devices(void **state)
     expect_command("bench ops --device mirror,cpu --only sum-last --runs 5 --dtypes bf16", 0, "128 rows of 1024");
 }
 
-/* A device other than the CPU is measured at a model's sizes. */
+/* Devices other than the CPU are measured at model sizes. */
 static void bench_ops_measures_at_the_sizes_of_a_model(void **state)
 {
     (void)state;

@@ -1,6 +1,5 @@
-/*
- * What `tarn bench ops` has in common with PyTorch's list: the rows at a model's sizes, and the script that joins both.
- */
+/* test_compare.c: rows at model sizes that `tarn bench ops` shares with ops_torch.py, and gpu_compare.py, which joins
+ * them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -45,7 +44,7 @@ static void every_measured_row_has_sizes_in_a_model(void **state)
     }
 }
 
-/* One of the rows at a model's sizes; its first input and its bytes, in sizes of the largest operand. */
+/* A row at model sizes: its first input, and its bytes as a multiple of the largest operand. */
 typedef struct known_row {
     const char *row;
     int64_t shape[4];
@@ -104,7 +103,7 @@ static void words_are_indices_below_the_used_part_of_the_vocabulary_and_small_on
     tarn__case one = tarn__case_resolve(letters, &scale, TARN_F32);
     assert_int_equal(one.input[0].shape.size[0], 50304);
     assert_int_equal(one.input[1].below, 50257);
-    one.input[0].shape = TARN_SHAPE(1, 1); /* only the indices are looked at */
+    one.input[0].shape = TARN_SHAPE(1, 1); /* only the indices are read */
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *in[TARN__CASE_INPUTS];
     assert_true(tarn__case_random_inputs(&one, TARN_F32, tarn_device_cpu(), in));
@@ -113,7 +112,7 @@ static void words_are_indices_below_the_used_part_of_the_vocabulary_and_small_on
     assert_int_equal(count, 32768);
     for (int64_t i = 0; i < count; i++) {
         assert_in_range(index[i], 0, 50256);
-        small += index[i] < 224; /* the root of 50257: half of them */
+        small += index[i] < 224; /* the square root of 50257: half of the log-uniform indices */
     }
     assert_in_range(small, count * 48 / 100, count * 52 / 100);
     tarn_scope_close(scope);
@@ -133,7 +132,7 @@ static void write_rows(const char *name, const char *rows)
     assert_int_equal(fclose(file), 0);
 }
 
-/* Compares two lists of rows; the script's exit status. */
+/* Compares two files of rows; returns the script's exit status. */
 static int compare(const char *ours, const char *theirs, const char *options)
 {
     char line[1024];

@@ -1,4 +1,4 @@
-/* test_convert.c: `tarn inspect`, `tarn quantize` and `tarn convert`, as their users meet them. */
+/* test_convert.c: `tarn inspect`, `tarn quantize` and `tarn convert`, end to end. */
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -14,7 +14,7 @@ static void expect_with(int status, const char *text, const char *format, const 
     expect_command(arguments, status, text);
 }
 
-/* A file with a matrix of whole blocks, one of uneven rows, and a norm. */
+/* A file with a matrix that divides into quant blocks, one that does not, and a norm. */
 static const char *write_gguf(const char *name, float value)
 {
     tarn_scope *scope = tarn_scope_open();
@@ -49,7 +49,7 @@ static void a_file_is_inspected(void **state)
     expect_command("inspect 2>&1", 2, "a file or model folder is missing");
 }
 
-/* Names from outside do not steer the terminal. */
+/* Names from files are escaped on a terminal. */
 static void names_are_shown_as_text(void **state)
 {
     (void)state;
@@ -83,8 +83,10 @@ static void a_folder_is_inspected_and_converted(void **state)
     expect_with(0,
                 "9 of 9 matrices cannot be q4_k: rows of 32 elements are not a multiple of 256; they are q8_0 instead",
                 "quantize %s %s --type q4_k --force 2>&1", folder, scratch("small.gguf"));
-    /* before it is done */
-    assert_true(strstr(command_output, "no multiple of 256") < strstr(command_output, "12 tensors"));
+    /* the warning comes before the summary */
+    const char *warning = strstr(command_output, "not a multiple of 256");
+    assert_non_null(warning);
+    assert_true(warning < strstr(command_output, "12 tensors"));
     tarn_tokenizer *letters = tarn_tokenizer_bytes();
     assert_true(tarn_tokenizer_save(letters, folder));
     tarn_tokenizer_free(letters);
@@ -112,7 +114,7 @@ static void weights_are_packed(void **state)
     expect_with(2, "the output path is missing", "quantize %s 2>&1", from, "");
     expect_with(1, "tensor 'output.weight', element 0 is nan", "quantize %s %s --type q8_0 --force 2>&1",
                 write_gguf("nan.gguf", NAN), to);
-    expect_with(0, "F16 ", "inspect %s", to, ""); /* what was there stays */
+    expect_with(0, "F16 ", "inspect %s", to, ""); /* the existing file is unchanged */
 }
 
 /* Runs a line of the shell, in which TARN is the command; its output is command_output. */
@@ -145,8 +147,7 @@ static void a_limit_of_file_sizes_is_a_full_disk(void **state)
     assert_string_equal(command_output, "");
 }
 
-/* What a killed program left of its file is removed by the next that writes to the same name; what others write is not.
- */
+/* Temporary files of a killed process are removed by the next write to the same name; those of a running one stay. */
 static void leftovers_are_removed(void **state)
 {
     (void)state;

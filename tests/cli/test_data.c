@@ -1,10 +1,10 @@
-/* test_data.c: `tarn data`, as its users meet it. */
+/* test_data.c: `tarn data`, end to end. */
 #include "support/command.h"
 #include "support/files.h"
 #include "support/small_tokenizer.h"
 #include "tarn_features.h"
 
-/* Runs with the paths of a scratch file and of the model's folder in place of each %s. */
+/* Runs a command; each %s is replaced by a scratch file or the model folder. */
 static void expect_with(int status, const char *text, const char *format, const char *file)
 {
     char arguments[2048];
@@ -12,7 +12,7 @@ static void expect_with(int status, const char *text, const char *format, const 
     expect_command(arguments, status, text);
 }
 
-/* A model that looks at 48 tokens, with the small tokenizer: a text begins with <|endoftext|> and ends with <tag>. */
+/* A model with a context of 48 and the small tokenizer: texts start with <|endoftext|> and end with <tag>. */
 static void write_model(void)
 {
     if (!TARN__HAVE_PCRE2 || !TARN__HAVE_JANSSON)

@@ -1,5 +1,4 @@
-/* test_finetune.c: fine-tuning as its users meet it: what is printed before it begins, a conversation with what came of
- * it, runs that are killed, and a disk that is full. */
+/* test_finetune.c: fine-tuning end to end: the plan, a chat with the result, killed runs, and a full disk. */
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -112,7 +111,7 @@ static pid_t start(const char *arguments)
     return child;
 }
 
-/* kill -9 at any instant, again and again: what goes on ends with the bits of a run that nobody touched. */
+/* kill -9 at random instants: the resumed run is bitwise identical to an uninterrupted one. */
 static void a_killed_run_of_adapters_goes_on_bit_for_bit(void **state)
 {
     (void)state;
@@ -145,9 +144,9 @@ static void a_killed_run_of_adapters_goes_on_bit_for_bit(void **state)
 
 /* ---- a full disk ------------------------------------------------------------------------------------------------- */
 
-/* A shell inside a name space of its own: $DISK is a disk of 400 KiB. A run of 20 steps is made, the disk filled but
- * for some room, and the run resumed: it must fail with a sentence, and resumed with room again be bitwise identical to
- * a run that never met a full disk. */
+/* A shell in its own mount namespace: $DISK is a disk of 400 KiB. A run of 20 steps, then the disk is filled almost
+ * completely and the run resumed: it must fail with a message. Resumed with free space, it must be bitwise identical
+ * to a run without a full disk. */
 static const char script[] =
     "set -u\n"
     "flags=\"--model $BASE --data text:$TEXT --lora 4 --lora-dropout 0.1 --context 12 --batch-size 8 --eval-every 10 "
@@ -206,8 +205,7 @@ static void a_full_disk_loses_no_adapters(void **state)
 
 /* ---- a conversation ---------------------------------------------------------------------------------------------- */
 
-/* Asks for all held-out words, each in a conversation of its own. The share of answers that are right to
- * the letter. */
+/* Asks for all held-out words, each in its own conversation. Returns the fraction of exactly correct answers. */
 static double right_answers(const char *model)
 {
     static char questions[1 << 16];
@@ -234,7 +232,7 @@ static double right_answers(const char *model)
     return (double)right / asked;
 }
 
-/* The base has no template; with one it can be asked, too. */
+/* The base model has no template; --template names one. */
 static void ask_before(const char *base)
 {
     expect_command(command_line("chat %s --device cpu < /dev/null 2>&1", scratch(base)), 1, "no chat template");
@@ -251,7 +249,7 @@ static bool is_long(void)
     return getenv("TARN_TEST_LONG") != NULL;
 }
 
-/* Fine-tunes a base so; nearly all answers are right then. The folder is "tuned" and the number. */
+/* Fine-tunes a base model with the options; nearly all answers must then be correct. The folder is "tuned" + number. */
 static void tune_and_ask(const char *base, int number, const char *name, const char *options, int steps)
 {
     char trained[1200], asked[1200], folder[1200];
@@ -270,8 +268,7 @@ static void tune_and_ask(const char *base, int number, const char *name, const c
         fail_msg("%s: %.1f %% are right", name, 100 * after);
 }
 
-/* A made task goes from nothing to nearly everything right: by training all weights, adapters, and adapters beside
- * blocks. With TARN_TEST_LONG words are longer. */
+/* A synthetic task (reversing words) is learned with all weights, LoRA, and QLoRA. TARN_TEST_LONG uses longer words. */
 static void words_are_turned_in_a_chat_after_fine_tuning(void **state)
 {
     (void)state;
@@ -291,8 +288,7 @@ static void words_are_turned_in_a_chat_after_fine_tuning(void **state)
     assert_true(merged > 0.95);
 }
 
-/* The same with rows of 256, which blocks of q4_k are. Sanitizers would take minutes for what the test above shows
- * them. */
+/* The same with rows of 256, the block size of q4_k. Not under sanitizers: minutes, and the test above covers them. */
 static void words_are_turned_beside_blocks_of_256(void **state)
 {
     (void)state;

@@ -1,13 +1,13 @@
-/* test_full_disk.c: runs of language models on a disk that is full: a small one, made in memory inside a name space of
- * its own. Where that is not allowed the test is skipped. */
+/* test_full_disk.c: runs of language models on a full disk: a small tmpfs in its own mount namespace. Skipped where
+ * namespaces are not allowed. */
 #include <sys/stat.h>
 
 #include "support/command.h"
 #include "support/files.h"
 
-/* A shell inside the name space: $DISK is a disk of 600 KiB, $TARN the command. A run of 20 steps is made, the disk
- * filled but for some room, and the run resumed: it must fail with a sentence, and resumed with room again be
- * bitwise identical to a run that never met a full disk. */
+/* A shell in the namespace: $DISK is a disk of 600 KiB, $TARN the command. A run of 20 steps, then the disk is filled
+ * almost completely and the run resumed: it must fail with a message. Resumed with free space, it must be bitwise
+ * identical to a run without a full disk. */
 static const char script[] =
     "set -u\n"
     "flags=\"--data text:$TEXT --layers 2 --heads 2 --hidden-size 16 --context 12 --batch-size 8 --eval-every 10 "

@@ -1,4 +1,4 @@
-/* test_generate.c: `tarn generate`, as its users meet it. TARN_COMMAND names the binary. */
+/* test_generate.c: `tarn generate` end to end. TARN_COMMAND names the binary. */
 #include "support/command.h"
 #include "support/files.h"
 #include "tarn_features.h"
@@ -27,7 +27,7 @@ static void write_model(bool has_eos)
     tarn_module_free(model);
 }
 
-/* What the library makes of the same. */
+/* The library's output for the same options. */
 static void expected_ids(const tarn_generate_options *options, char *text, size_t size)
 {
     const int32_t prompt[] = {1, 2, 3};
@@ -51,7 +51,7 @@ static void numbers_come_out_as_the_library_makes_them(void **state)
     assert_int_equal(run_command(with("--ids 1,2,3 --max-tokens 12 --temperature 0 --device cpu")), 0);
     assert_string_equal(command_output, text);
     expected_ids(&(tarn_generate_options){.temperature = 0.8, .top_k = 40, .seed = 7}, text, sizeof(text));
-    /* as much as there is room for */
+    /* up to the context length */
     assert_int_equal(run_command(with("--ids=1,2,3 --seed 7 --device cpu --threads 2 --no-slide 2>/dev/null")), 0);
     assert_string_equal(command_output, text);
     expected_ids(&(tarn_generate_options){.max_tokens = 5, .temperature = 2, .top_k = 9, .top_p = 0.9}, text,
@@ -82,7 +82,7 @@ static void layers_on_the_cpu_change_nothing(void **state)
         2, "the model's 12");
 }
 
-/* The same model with other weights in a folder. */
+/* The same architecture with other weights, in a folder. */
 static void write_model_in(tarn_dtype dtype)
 {
     write_model(false);
@@ -114,7 +114,7 @@ static void weights_stay_as_they_are_stored(void **state)
         const char *at = strstr(command_output, "\"logprob\": ");
         assert_non_null(at);
         snprintf(found, sizeof(found), "%.*s", (int)strcspn(at, ",}"), at);
-        assert_memory_equal(found, expected, strlen(found) - 1); /* but for how the last digit is printed */
+        assert_memory_equal(found, expected, strlen(found) - 1); /* except the rounding of the last digit */
     }
 }
 
@@ -127,21 +127,21 @@ static void json_is_one_object(void **state)
     assert_non_null(strstr(command_output, "\"seed\": 4, \"prompt\": [1, 2, 3], \"tokens\": ["));
 }
 
-/* A model of bytes: what goes in is the prompt's letters, what comes out is the tokens' bytes. */
+/* A byte-level model: prompt bytes in, token bytes out. */
 static void words_go_in_and_text_comes_out(void **state)
 {
     (void)state;
     const tarn_gpt2_config config = {
         .vocab_size = 256, .context = 30, .layers = 1, .heads = 2, .hidden_size = 16, .has_eos = true, .eos = 10};
     tarn_module *model = tarn_model_gpt2(&config, CPU, 3);
-    /* Small letters alone: the others lie far from what the last norm gives. */
+    /* Only small letters are likely: the other embeddings are far from the output of the last norm. */
     tarn_tensor *table = tarn_requires_grad(tarn_module_find(model, "transformer.wte.weight"), false);
     tarn_fill_inplace(tarn_requires_grad(tarn_module_find(model, "transformer.ln_f.bias"), false), 1);
     tarn_sub_inplace(tarn_slice(table, 0, 0, 97), tarn_scalar(9));
     tarn_sub_inplace(tarn_slice(table, 0, 123, 256), tarn_scalar(9));
     assert_true(tarn_model_write(model, scratch("model")));
     tarn_module_free(model);
-    expect_command(with("abc 2>&1"), 1, "tokenizer"); /* which is not there yet */
+    expect_command(with("abc 2>&1"), 1, "tokenizer"); /* no tokenizer in the folder yet */
     tarn_tokenizer *letters = tarn_tokenizer_bytes();
     assert_true(tarn_tokenizer_save(letters, scratch("model")));
 
@@ -205,7 +205,7 @@ static void wrong_calls_are_refused(void **state)
     expect_command(with("--ids 1 --batch-size 3 2>&1"), 2, "--batch-size is not an option of this command");
 }
 
-/* A model of bytes that writes the same letters whatever it is given: positions alone are looked at. */
+/* A byte-level model whose output depends on positions only. */
 static void write_parrot(const char *letters_written)
 {
     const tarn_gpt2_config config = {
@@ -227,7 +227,7 @@ static void write_parrot(const char *letters_written)
     tarn_module_free(model);
 }
 
-/* The second letter of the text follows the first of the prompt. */
+/* Output continues at the position after the prompt: its second letter. */
 static void texts_stop_and_prompts_come_from_anywhere(void **state)
 {
     (void)state;
@@ -265,18 +265,18 @@ static void texts_stop_and_prompts_come_from_anywhere(void **state)
     remove(scratch("model/tokenizer.json"));
 }
 
-/* Positions alone decide: a parrot of 60 letters goes on in the middle of them, where the window begins anew. */
+/* Positions decide: after the context slides, output continues from the middle of the 60 letters. */
 static void past_the_context_the_window_slides(void **state)
 {
     (void)state;
     static char first[1024];
     write_parrot("abcdefghijklmnopqrstuvwxyz0123456789");
     assert_int_equal(run_command(with("x --context 10 --max-tokens 17 --temperature 0 2>/dev/null")), 0);
-    /* 10 letters; then 5 tokens stay, and what follows them is at the fifth place */
+    /* 10 letters fill the context; 5 tokens stay, and the next one is at position 5 */
     assert_string_equal(command_output, "abcdefghijefghije\n");
     expect_command(with("x --context 10 --max-tokens 30 --temperature 0 2>&1"), 0,
                    "(the context of 10 tokens is full: generation continues from its last 5; --no-slide stops there)");
-    assert_null(strstr(strstr(command_output, "is full") + 1, "is full")); /* said once */
+    assert_null(strstr(strstr(command_output, "is full") + 1, "is full")); /* reported once */
     expect_command(with("x --context 10 --temperature 0 --no-slide 2>&1"), 0,
                    "(the context of 10 tokens is full: generation stops)");
     expect_command(with("x --context 10 --max-tokens 30 --no-slide 2>&1"), 2,
@@ -333,7 +333,7 @@ static void json_says_how_likely_tokens_were(void **state)
     remove(scratch("model/tokenizer.json"));
 }
 
-/* Each text is the one that its seed gives alone. */
+/* Each sequence equals the one generated alone with its seed. */
 static void several_texts_are_written_at_once(void **state)
 {
     (void)state;

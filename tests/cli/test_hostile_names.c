@@ -1,5 +1,4 @@
-/* test_hostile_names.c: names in files, and of files, reach no terminal as they are: every command prints them escaped.
- */
+/* test_hostile_names.c: hostile file names and names in files: every command prints them escaped. */
 #include <sys/stat.h>
 #include <tarn/gguf.h>
 #include <tarn/safetensors.h>
@@ -7,7 +6,7 @@
 #include "support/command.h"
 #include "support/files.h"
 
-/* ESC, a newline, DEL, a C1 control as UTF-8, a byte that is no UTF-8, and a mark that turns the line around. */
+/* ESC, a newline, DEL, a C1 control as UTF-8, an invalid UTF-8 byte, and a right-to-left override. */
 #define HOSTILE \
     "a\x1b[2J\n\r\x7F\xC2\x9B" \
     "31m\xFF\xE2\x80\xAE" \
@@ -21,7 +20,7 @@
     "31m\xE2\x80\xAE" \
     "b"
 
-/* Nothing that a terminal would obey is in what was printed. */
+/* The output has no control sequences. */
 static void check_output(const char *arguments)
 {
     for (const unsigned char *c = (const unsigned char *)command_output; *c; c++) {
@@ -31,8 +30,7 @@ static void check_output(const char *arguments)
     }
 }
 
-/* Runs a command whose arguments hold one %s, a path in single quotes; what it says must be harmless and name nothing
- * on a line of its own. */
+/* Runs a command whose arguments hold one %s, a path in single quotes; its output must be escaped and on one line. */
 static void check_command(const char *format, const char *path)
 {
     char arguments[2048];
@@ -89,7 +87,7 @@ static void names_in_gguf(void **state)
     check_all(path);
 }
 
-/* A folder whose every file says the same. */
+/* A folder in which every file has the same contents. */
 static void put_folder(const char *folder, const char *config)
 {
     static const char *const names[] = {"config.json",    "adapter_config.json",

@@ -1,4 +1,4 @@
-/* test_lora.c: `tarn generate`, `chat`, `eval`, `convert` and `quantize` with --adapter, as their users meet them.
+/* test_lora.c: `tarn generate`, `chat`, `eval`, `convert` and `quantize` with --adapter, end to end.
  * TARN_COMMAND names the binary. */
 #include "support/command.h"
 #include "support/files.h"
@@ -15,7 +15,7 @@ static void stir(tarn_module *model, double std)
     }
 }
 
-/* What the library writes after 1, 2, 3. */
+/* The library's output after 1, 2, 3. */
 static void expected_ids(tarn_module *model, char *text, size_t size)
 {
     const int32_t prompt[] = {1, 2, 3};
@@ -28,7 +28,7 @@ static void expected_ids(tarn_module *model, char *text, size_t size)
     assert_ok();
 }
 
-/* A Llama in "model" and adapters in "adapter": what it writes without and with them. */
+/* A Llama in "model", adapters in "adapter"; its output without and with them. */
 static void write_both(char *plain, char *adapted, size_t size)
 {
     const tarn_llama_config config = {
@@ -47,7 +47,7 @@ static void write_both(char *plain, char *adapted, size_t size)
     remove(scratch("model/tokenizer.json"));
 }
 
-/* One of characters, for which GGUF has no form. */
+/* A character tokenizer, which GGUF cannot express. */
 static void write_tokenizer(void)
 {
     tarn_tokenizer *letters = tarn_tokenizer_characters("abcdefghijklmnopqrstuvwxyz", 26);

@@ -1,5 +1,5 @@
-/* test_memory_limit.c: commands that are given too little address space or data end by themselves, with their result or
- * with a sentence. */
+/* test_memory_limit.c: commands under limits of address space or data end by themselves, with a result or a
+ * message. */
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -35,7 +35,7 @@ static int run_limited(int resource, long mebibytes, const char *const *words, c
     return -1;
 }
 
-/* Ends well, or fails with a sentence; the program loader's (127) is one, too. */
+/* Succeeds, or fails with a message; that of the program loader (127) counts. */
 static bool ended_well(int status, const char *text)
 {
     if (status == -1 || !WIFEXITED(status))

@@ -1,4 +1,4 @@
-/* test_profile.c: `tarn bench train` and `tarn train --profile`, as their users meet them. */
+/* test_profile.c: `tarn bench train` and `tarn train --profile`, end to end. */
 #include <sys/stat.h>
 
 #include "formats/json_file.h"

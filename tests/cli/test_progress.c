@@ -1,4 +1,4 @@
-/* test_progress.c: the line at the bottom of a terminal while `tarn train` runs, and what Ctrl-C does. */
+/* test_progress.c: the progress line of `tarn train` on a terminal, and Ctrl-C. */
 #define _XOPEN_SOURCE 700 /* terminals */
 #include <fcntl.h>
 #include <poll.h>
@@ -102,7 +102,7 @@ static int occurrences(const char *text, const char *part)
     return count;
 }
 
-/* Reads until a text is there so many times. */
+/* Reads until a string has occurred `times` times. */
 static void wait_for(terminal *t, const char *part, int times)
 {
     for (int waited = 0; occurrences(t->text, part) < times; waited += 20) {
@@ -144,7 +144,7 @@ static void the_line_moves_within_a_step_and_an_interrupt_is_answered_at_once(vo
     kill(t->child, SIGINT);
     wait_for(t, "stopping after this step; press again to stop now", 1);
     wait_for(t, "  stopping  step 1 of 2", 2);
-    nanosleep(&(struct timespec){0, 400000000}, NULL); /* beyond what counts as the same key */
+    nanosleep(&(struct timespec){0, 400000000}, NULL); /* longer than the debounce of Ctrl-C */
     kill(t->child, SIGINT);
     int status = finish(t);
     assert_true(WIFSIGNALED(status));
@@ -155,7 +155,7 @@ static void the_line_moves_within_a_step_and_an_interrupt_is_answered_at_once(vo
     expect_command(again, 0, "steps       0 to 2");
 }
 
-/* What a field ends with, or is. */
+/* Endings of the fields, or whole fields. */
 static bool is_whole_field(const char *field, size_t length)
 {
     static const char *const ends[] = {" %",       " left", " s",        " tokens/s",  " B",     " KiB",    " MiB",

@@ -1,5 +1,5 @@
-/* test_streams.c: what is no regular file: commands that need one refuse it at once, and those that read text read it
- * up to a bound. */
+/* test_streams.c: pipes and devices instead of regular files: rejected at once where a file is needed, read up to a
+ * limit where text is read. */
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -33,7 +33,7 @@ static void expect_shell(int status, const char *text, const char *line, const c
                  command_output);
 }
 
-/* Each would wait for a writer forever. */
+/* Without the check each would wait for a writer forever. */
 static void pipes_are_refused_where_a_file_is_needed(void **state)
 {
     (void)state;

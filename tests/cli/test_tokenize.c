@@ -1,4 +1,4 @@
-/* test_tokenize.c: `tarn tokenize`, as its users meet it. */
+/* test_tokenize.c: `tarn tokenize`, end to end. */
 #include "support/command.h"
 #include "support/files.h"
 #include "tarn_features.h"

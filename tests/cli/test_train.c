@@ -1,5 +1,5 @@
-/* test_train.c: `tarn train`, `tarn eval` and `tarn predict`, as their users meet them: what they print, how they end,
- * and what a run that was stopped or killed leaves behind. */
+/* test_train.c: `tarn train`, `tarn eval` and `tarn predict`, end to end: output, exit status, and the folders of
+ * stopped and killed runs. */
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -158,7 +158,7 @@ static void a_run_prints_plain_lines_in_a_pipe_and_objects_as_json(void **state)
     expect_command(command_line("train " SMALL " --out %s 2>&1", scratch("plain")), 1, "already exists");
 }
 
-/* 45 samples of 3 numbers to train on: 2 classes. */
+/* 45 training samples of 3 values, 2 classes. */
 static const char *make_table(void)
 {
     static char path[600];
@@ -202,7 +202,7 @@ static void the_unit_of_the_speed_follows_the_data(void **state)
                    " images/s");
 }
 
-/* The table is one step an epoch. */
+/* One step per epoch. */
 static void short_epochs_are_judged_together(void **state)
 {
     (void)state;
@@ -242,7 +242,7 @@ static void sleep_ms(int64_t milliseconds)
     nanosleep(&(struct timespec){milliseconds / 1000, (long)(milliseconds % 1000) * 1000000}, NULL);
 }
 
-/* Waits until the run's folder holds a line of metrics: it is under way. */
+/* Waits until the run's folder holds a line of metrics: the run has started. */
 static void wait_for_metrics(const char *folder, pid_t child)
 {
     char path[1200];
@@ -254,8 +254,7 @@ static void wait_for_metrics(const char *folder, pid_t child)
     assert_true(about.st_size > 0);
 }
 
-/* A run long enough to be stopped on its way; under a sanitizer, where drawing digits takes many times as long, a
- * shorter one is. */
+/* A run long enough to be stopped; shorter under a sanitizer, which makes drawing digits many times slower. */
 static const char *long_run(const char *folder)
 {
     return command_line(
@@ -279,7 +278,7 @@ static void a_signal_saves_and_stops_and_the_run_goes_on_bit_for_bit(void **stat
         wait_for_metrics(folder, child);
         kill(child, signals[i]);
         sleep_ms(2);
-        kill(child, signals[i]); /* as `timeout` does, which tells a program and then its group */
+        kill(child, signals[i]); /* as `timeout` does: the program, then its group */
         assert_int_equal(waitpid(child, &status, 0), child);
         assert_true(WIFEXITED(status));
         assert_int_equal(WEXITSTATUS(status), 0);
@@ -305,8 +304,7 @@ static int fill_pipe(const char *path)
     return end;
 }
 
-/* SIGTERM every 20 ms until the run has ended: how it did, and how long that took. One that goes on for 20 s is killed.
- */
+/* SIGTERM every 20 ms until the run ends; returns its status and duration. Killed after 20 s. */
 static int stop_again_and_again(pid_t child, double *seconds)
 {
     struct timespec begin, now;
@@ -327,7 +325,7 @@ static int stop_again_and_again(pid_t child, double *seconds)
     return status;
 }
 
-/* What the run has to say when it stops cannot be written, so that it waits. */
+/* The output pipe is full, so the stopping run blocks on its last message. */
 static void signals_of_one_second_are_one_request_and_the_next_ends_the_run(void **state)
 {
     (void)state;
@@ -386,7 +384,7 @@ static void a_loss_that_is_not_finite_is_a_failure_that_names_step_and_layer(voi
     assert_true(is_there(scratch("nan/trainer.json")));
 }
 
-/* The second went astray. */
+/* The second run diverged. */
 static void the_log_of_runs_is_a_table(void **state)
 {
     (void)state;
@@ -462,7 +460,7 @@ static void predict_names_the_classes_of_images(void **state)
     assert_non_null(strstr(command_output, "\"probability\": "));
     expect_command(command_line("predict %s %s %s 2>&1", scratch("reader"), scratch("nosuch.png"), first), 1,
                    "nosuch.png");
-    assert_non_null(strstr(command_output, "digit.pgm: ")); /* the other one was read all the same */
+    assert_non_null(strstr(command_output, "digit.pgm: ")); /* the other image was still read */
 }
 
 int main(void)

@@ -1,4 +1,4 @@
-/* test_train_lm.c: `tarn train`, `tarn eval` and `tarn generate` with language models, as their users meet them. */
+/* test_train_lm.c: `tarn train`, `tarn eval` and `tarn generate` with language models, end to end. */
 #define _XOPEN_SOURCE 700 /* terminals */
 #include <fcntl.h>
 #include <poll.h>
@@ -13,7 +13,7 @@
 #include "support/command.h"
 #include "support/files.h"
 
-/* A file with 3,000 letters to learn from. */
+/* A training text of 3,000 letters. */
 static const char *make_text(void)
 {
     static char path[600];
@@ -25,7 +25,7 @@ static const char *make_text(void)
     return path;
 }
 
-/* The flags of a run long enough to be stopped on its way. */
+/* Flags of a run long enough to be stopped. */
 static const char *small_run(const char *folder, const char *more)
 {
     return command_line(
@@ -94,7 +94,7 @@ static void a_dry_run_says_what_it_would_do(void **state)
     assert_null(strstr(command_output, "does not fit"));
 }
 
-/* The mirror has 4 GiB. Nothing of the model is made: its weights alone take more. */
+/* The mirror has 4 GiB. The weights alone need more, so the model is never allocated. */
 static void a_dry_run_says_what_is_missing(void **state)
 {
     (void)state;
@@ -114,7 +114,7 @@ static void a_dry_run_says_what_is_missing(void **state)
 
 /* ---- a run ------------------------------------------------------------------------------------------------------- */
 
-/* Terabytes, on any machine: the table, and settings as they are typed. Nothing is left of the run. */
+/* Terabytes, too much for any machine: prints the table and settings as flags; no run folder is left. */
 static void a_run_that_cannot_fit_does_not_start(void **state)
 {
     (void)state;
@@ -218,7 +218,7 @@ static void sleep_ms(int64_t milliseconds)
     nanosleep(&(struct timespec){milliseconds / 1000, (long)(milliseconds % 1000) * 1000000}, NULL);
 }
 
-/* Waits until the run's folder holds a line of metrics: it is under way. */
+/* Waits until the run's folder holds a line of metrics: the run has started. */
 static void wait_for_metrics(const char *folder, pid_t child)
 {
     char path[1200];
@@ -230,7 +230,7 @@ static void wait_for_metrics(const char *folder, pid_t child)
     assert_true(about.st_size > 0);
 }
 
-/* What a run writes to a terminal of so many columns; in `text`. */
+/* Output of a run on a terminal of `columns` columns, in `text`. */
 static void read_terminal(int columns, const char *folder, char *text, size_t size)
 {
     int terminal = posix_openpt(O_RDWR | O_NOCTTY), own, status;

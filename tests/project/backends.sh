@@ -7,7 +7,7 @@ set -euo pipefail
 source=${TARN_SOURCE_DIR:?set by the build}
 for tool in cmake ninja; do
     command -v $tool > /dev/null || {
-        echo "$tool is not here"
+        echo "$tool not found"
         exit 77
     }
 done

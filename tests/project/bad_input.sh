@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every public function is called with bad input in one of tests/*/test_bad_input*.c: its name must stand there.
+# Every public function is called with bad input in one of tests/*/test_bad_input*.c: its name must occur there.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -6,7 +6,7 @@ source=${TARN_SOURCE_DIR:?set by the build}
 library=${TARN_LIBRARY:?set by the build}
 nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2> /dev/null || true)
 [ -n "$nvcc" ] || {
-    echo "there is no nvcc"
+    echo "nvcc not found"
     exit 77
 }
 cuda=$(dirname "$(dirname "$(readlink -f "$nvcc")")")

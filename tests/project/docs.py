@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """README, CONTRIBUTING and docs/ name what exists: flags of the command, functions, types, macros and fields of the
-headers, environment variables, links and files; tables are those of bench/results; lines end at 120 columns, tables
-aside."""
+headers, environment variables, links and files; tables are those of bench/results; prose ends at 120 columns (tables:
+layout.py)."""
 import os
 import re
 import subprocess

@@ -8,7 +8,7 @@ build=${TARN_BUILD_DIR:?set by the build}
 cc=${TARN_CC:-cc}
 for tool in pkg-config cmake ninja; do
     command -v $tool > /dev/null || {
-        echo "$tool is not here"
+        echo "$tool not found"
         exit 77
     }
 done
