@@ -28,7 +28,7 @@ static __global__ void __launch_bounds__(THREADS) dequantize_kernel(const __grid
 
 /* Grid: 4 elements per thread, 1,024 per thread block. Bytes: the quant blocks once, 4 bytes written per element. A
  * flipped axis would count down from the first element: the base moves to the lowest row instead. */
-static void kernel_blocks_decode(const tarn__call *call)
+static void kernel_dequantize(const tarn__call *call)
 {
     tarn__view blocks = *call->in[0];
     int64_t below = 0;
@@ -99,5 +99,5 @@ static void kernel_blocks_rows(const tarn__call *call)
 void tarn__cuda_register_dequantize(tarn__kernel_row *rows)
 {
     rows[TARN__K_dequantize_rows] = {kernel_blocks_rows, TARN__QUANTIZED, NULL};
-    rows[TARN__K_dequantize] = {kernel_blocks_decode, TARN__QUANTIZED, NULL};
+    rows[TARN__K_dequantize] = {kernel_dequantize, TARN__QUANTIZED, NULL};
 }

@@ -339,7 +339,7 @@ static bool is_gemv(const tarn__call *call)
 }
 
 /* An empty K takes the GEMV path: sums of nothing plus the bias. */
-static void kernel_matmul_blocks(const tarn__call *call)
+static void kernel_matmul_quant(const tarn__call *call)
 {
     if (tarn__view_count(call->out[0]) == 0)
         return;
@@ -350,7 +350,7 @@ static void kernel_matmul_blocks(const tarn__call *call)
 }
 
 /* The last tile may be smaller, and so a different GEMM: take the larger scratch. */
-static size_t scratch_matmul_blocks(const tarn__call *call)
+static size_t scratch_matmul_quant(const tarn__call *call)
 {
     const tarn__view *x = call->in[0], *weight = call->in[1];
     quantized_x none;
@@ -371,7 +371,7 @@ static size_t scratch_matmul_blocks(const tarn__call *call)
 
 void tarn__cuda_register_quant_matmul(tarn__kernel_row *rows)
 {
-    rows[TARN__K_matmul_quant] = {kernel_matmul_blocks,
+    rows[TARN__K_matmul_quant] = {kernel_matmul_quant,
                                   TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__QUANTIZED,
-                                  scratch_matmul_blocks};
+                                  scratch_matmul_quant};
 }
