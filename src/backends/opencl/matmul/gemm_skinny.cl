@@ -1,7 +1,7 @@
 /* gemm_skinny.cl: GEMM with up to 4 rows (GEMV), as in decoding: bound by reading b, which is read once, in place.
  *
  * Options: those of gemm.cl; T_A and T_B, dtypes of the operands; ROWS, at least m; with ON_GPU LANES, work-items per
- * group. */
+ * work-group. */
 #include "backends/opencl/matmul/gemm.cl"
 
 #define EACH_ROW _Pragma("unroll") for (int i = 0; i < ROWS; i++)

@@ -61,8 +61,8 @@ __kernel void finalize_moments(channel_set c, OPERAND(parts), OPERAND(stats), VE
 #endif
 
 #ifdef FINALIZE_SUMS
-/* A group per set: Σ gy and Σ gy · x̂. Where a set is a whole channel these are the gradients of bias and weight; where
- * it shares its mean with no other set, they are scaled for the gradient of x. */
+/* A work-group per set: Σ gy and Σ gy · x̂. Where a set is a whole channel these are the gradients of bias and weight;
+ * where it shares its mean with no other set, they are scaled for the gradient of x. */
 __kernel void finalize_sums(channel_set c, OPERAND(parts), OPERAND(stats), STATISTICS, VECTOR(gweight), VECTOR(gbias),
                             real values)
 {

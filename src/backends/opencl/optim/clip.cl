@@ -48,7 +48,7 @@ __kernel void square_segments(OPERAND(firsts), OPERAND(partial), OPERAND(sums), 
 #endif
 
 #ifdef FACTOR
-/* One group. As torch.nn.utils.clip_grad_norm_: NaN stays NaN, and an infinite norm gives a factor of 0. */
+/* One work-group. As torch.nn.utils.clip_grad_norm_: NaN stays NaN, and an infinite norm gives a factor of 0. */
 __kernel void clip_factor(OPERAND(sums), long count, OPERAND(total), OPERAND(factor), real max_norm, real tiny,
                           int again)
 {

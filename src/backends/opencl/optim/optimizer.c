@@ -55,7 +55,7 @@ static void run_sgd(const tarn__call *call)
     update(call, &(rule){has_momentum ? "MOMENTUM" : "SGD", step->beta1, 1 - step->dampening, 0});
 }
 
-/* Adam too: decay and bias corrections are in the numbers of the step. */
+/* Adam too: decay and bias corrections are in the scalars of the step. */
 static void run_adamw(const tarn__call *call)
 {
     const tarn__optimizer_step *step = call->params;

@@ -17,7 +17,7 @@ typedef struct pool {
     int32_t exclude_padding, by_channel;
 } pool;
 
-#define SIZES (offsetof(pool, factor) / sizeof(int64_t)) /* numbers that differ in width */
+#define SIZES (offsetof(pool, factor) / sizeof(int64_t)) /* fields that small_pool narrows */
 
 /* The same with sizes in 32 bits. */
 typedef struct small_pool {

@@ -10,7 +10,7 @@
  * the result itself is a state in scratch.
  *
  * A program has the kernels of one plan of reduce.c, since drivers compile all there is: BY_rows, BY_across or GROUP
- * (the group size) selects them; MANY_CHUNKS adds the merge by groups. */
+ * (the work-group size) selects them; MANY_CHUNKS adds the merge by work-groups. */
 #include "backends/opencl/common/element.cl"
 #ifdef VEC4
 #include "backends/opencl/common/vec4.cl"

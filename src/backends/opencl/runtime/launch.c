@@ -210,8 +210,8 @@ bool tarn__cl_flush_faults(tarn__cl_device *d)
     return good;
 }
 
-/* True where a driver reports only at enqueue that it lacks resources for such groups. A lost device reports the same,
- * but its queue does not finish. A call that has begun is not repeated on the CPU if it reads its own output. */
+/* True where a driver reports only at enqueue that it lacks resources for such work-groups. A lost device reports the
+ * same, but its queue does not finish. A call that has begun is not repeated on the CPU if it reads its own output. */
 static bool is_refused(const tarn__cl_launch *launch, cl_int error)
 {
     if (has_begun && launch->reads_output)
@@ -220,7 +220,7 @@ static bool is_refused(const tarn__cl_launch *launch, cl_int error)
            (error == CL_OUT_OF_RESOURCES && clFinish(launch->device->queue) == CL_SUCCESS);
 }
 
-/* `whole` is the grid rounded up to groups; no size is 0. */
+/* `whole` is the grid rounded up to work-groups; no size is 0. */
 static void enqueue(tarn__cl_launch *launch, int rank, const size_t *whole, const size_t *group)
 {
     tarn__cl_device *d = launch->device;

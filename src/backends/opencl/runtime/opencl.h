@@ -121,10 +121,10 @@ bool tarn__cl_read_faults(tarn__cl_device *device);
 bool tarn__cl_flush_faults(tarn__cl_device *device);
 
 /* Enqueues the launch. `local` NULL: a default, for one dimension. `global` is rounded up to whole work-groups, so
- * kernels check their index; if a size is 0 nothing runs. Use few different group sizes: PoCL compiles a kernel for
- * each. */
+ * kernels check their index; if a size is 0 nothing runs. Use few different work-group sizes: PoCL compiles a kernel
+ * for each. */
 void tarn__cl_enqueue(tarn__cl_launch *launch, int rank, const size_t *global, const size_t *local);
-/* The same for kernels without barriers: groups of `most` along the first axis, a power of two, or fewer where the
+/* The same for kernels without barriers: work-groups of `most` along the first axis, a power of two, or fewer where the
  * kernel is limited. */
 void tarn__cl_enqueue_independent(tarn__cl_launch *launch, int rank, const size_t *global, size_t most);
 
