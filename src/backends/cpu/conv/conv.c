@@ -242,7 +242,7 @@ static wgrad_plan wgrad_plan_of(const tarn__call *call)
 #define NATIVE TARN_F32
 #define SQUARE 4
 #define NAMED(x) x##_f32
-/* Each stands on the ones before. */
+/* Order matters: each uses what the ones before define. */
 /* clang-format off */
 #include "backends/cpu/conv/conv_planes.inc"
 #include "backends/cpu/conv/conv_tile.inc"
@@ -254,7 +254,7 @@ static wgrad_plan wgrad_plan_of(const tarn__call *call)
 #define NATIVE TARN_F64
 #define SQUARE 2
 #define NAMED(x) x##_f64
-/* Each stands on the ones before. */
+/* Order matters: each uses what the ones before define. */
 /* clang-format off */
 #include "backends/cpu/conv/conv_planes.inc"
 #include "backends/cpu/conv/conv_tile.inc"

@@ -28,7 +28,7 @@ static size_t scratch_of(tarn__kernel kernel, const tarn__call *call)
     return row_of(kernel)->scratch ? row_of(kernel)->scratch(call) : 0;
 }
 
-/* Runs one part with as much of the call's scratch as it needs: parts run one after the other and share it. */
+/* Runs one kernel of a composition. They run one after the other and share the call's scratch. */
 static void run(tarn__kernel kernel, tarn__call *call, size_t scratch)
 {
     call->scratch_bytes = scratch;

@@ -165,10 +165,11 @@ static int64_t window_begin(const pool *p, int64_t row, int64_t column)
  * width is a multiplication, so that the loop vectorizes. */
 static void offsets_of_indices(const pool *p, const line *l, const uint8_t *at, int64_t begin, int32_t *restrict offset)
 {
-    /* index / columns by multiplication, exact for indices below 256; offset = begin + i · step + row · down +
-     * index · across. */
-    const uint32_t columns = (uint32_t)p->kernel[1], across = (uint32_t)p->dilation[1], inverse = 65536 / columns + 1;
-    const uint32_t down = (uint32_t)(p->dilation[0] * p->image->shape[3]) - columns * across,
+    /* index / columns by multiplication, exact for indices below 256; offset = begin + i · step + row · row_step +
+     * index · column_step. */
+    const uint32_t columns = (uint32_t)p->kernel[1], column_step = (uint32_t)p->dilation[1],
+                   inverse = 65536 / columns + 1;
+    const uint32_t row_step = (uint32_t)(p->dilation[0] * p->image->shape[3]) - columns * column_step,
                    step = p->by_channel ? 0 : (uint32_t)p->stride[1];
     const int64_t stride = line_stride(p, p->indices), n = l->count;
     uint8_t dense[LINE];
@@ -179,7 +180,7 @@ static void offsets_of_indices(const pool *p, const line *l, const uint8_t *at, 
             dense[i] = at[i * stride];
         for (int64_t i = 0; i < n; i++) {
             uint32_t index = index_row[i], row = index * inverse >> 16, first = (uint32_t)begin + (uint32_t)i * step;
-            offset[i] = index == NONE ? INT32_MIN : (int32_t)(first + row * down + index * across);
+            offset[i] = index == NONE ? INT32_MIN : (int32_t)(first + row * row_step + index * column_step);
         }
     }
 }

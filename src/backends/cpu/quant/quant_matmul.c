@@ -53,7 +53,7 @@ typedef struct engine {
 #define NAMED(x) x##_vnni
 #define ENGINE __attribute__((target("avx512vnni")))
 #define UNSIGNED_ONLY true
-/* Each stands on the ones before. */
+/* Order matters: each uses what the ones before define. */
 /* clang-format off */
 #include "backends/cpu/quant/dot_vnni.inc"
 #include "backends/cpu/quant/dot_rows.inc"

@@ -1,7 +1,7 @@
 /* quant_matmul_arm.c: matmul with quantized weights on AArch64 processors with byte dot products; compiled for dotprod
  * and for i8mm, and selected at run time (backend.c).
  *
- * x is quantized to 8 bits, 32 elements per scale; quant.c states the error bound. Four rows of the weight are
+ * x is quantized to 8 bits, 32 elements per scale; quant_matmul.c states the error bound. Four rows of the weight are
  * processed together. Per group of 32 elements the integer sums are exact, also times the group's integer scale
  * (unpack_arm.h); blocks follow in order:
  *
@@ -313,7 +313,7 @@ static size_t matmul_quant_scratch(const tarn__call *call)
     return c.used;
 }
 
-/* As quant.c's, with panels of COLUMNS rows. */
+/* As in quant_matmul.c, with panels of COLUMNS rows. */
 static void kernel_matmul_quant(const tarn__call *call)
 {
     arena c = {.memory = call->scratch, .size = call->scratch_bytes};
