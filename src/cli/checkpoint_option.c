@@ -23,7 +23,7 @@ int tarn__checkpoint_find(const char *command, const tarn__options *o, tarn_run_
     if (!tarn_run_weights_find(o->words[0], checkpoint, w))
         return tarn__print_error(command);
     if (o->checkpoint && !w->is_run) {
-        fprintf(stderr, "tarn %s: --checkpoint: '%s' is no run of tarn train, and has one set of weights\n", command,
+        fprintf(stderr, "tarn %s: --checkpoint: '%s' is not a run of tarn train and has one set of weights\n", command,
                 o->words[0]);
         return TARN__MISUSED;
     }
@@ -44,7 +44,7 @@ int tarn__checkpoint_use(const char *command, const tarn__options *o, tarn_run_w
     /* last weights although best ones were asked for, or by default */
     bool is_instead = w->checkpoint == TARN_RUN_LAST && !(o->checkpoint && strcmp(o->checkpoint, "last") == 0);
     fprintf(stderr, "(%s weights of the run, step %lld%s)\n", name_of(w), (long long)w->step,
-            is_instead ? "; it has no best ones yet" : "");
+            is_instead ? "; no evaluation yet" : "");
     return status;
 }
 

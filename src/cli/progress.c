@@ -102,7 +102,7 @@ static void add_metrics(fields *f, const tarn_train_report *r)
 {
     add(f, 3, "loss %.4f", r->loss);
     if (!r->is_text)
-        add(f, 6, "%.1f %% right", 100 * r->accuracy);
+        add(f, 6, "accuracy %.1f %%", 100 * r->accuracy);
     add(f, 5, "%.0f %s/s", r->is_text ? r->tokens_per_second : r->images_per_second, r->unit);
     if (!isnan(r->val_loss))
         add(f, 7, "validation %.4f", r->val_loss);
@@ -111,9 +111,9 @@ static void add_metrics(fields *f, const tarn_train_report *r)
         add(f, 9, "norm %.2f", r->gradient_norm);
     add(f, 10, "%s", line.memory);
     if (r->mfu > 0)
-        add(f, 11, "%.1f %% of peak", 100 * r->mfu);
+        add(f, 11, "MFU %.1f %%", 100 * r->mfu);
     if (r->utilization > 0)
-        add(f, 12, "%.0f %% busy", 100 * r->utilization);
+        add(f, 12, "utilization %.0f %%", 100 * r->utilization);
 }
 
 /* Selects fields by rank while they fit. Returns the columns left. */

@@ -1,4 +1,5 @@
-/* default_sizes.h: default sizes of a new language model, for a run that gives none. */
+/* default_sizes.h: default sizes of a new language model, for a run that gives none. Given sizes are never changed, and
+ * the choice depends on the options, the type of device and the amount of text only. */
 #ifndef TARN__DEFAULT_SIZES_H
 #define TARN__DEFAULT_SIZES_H
 

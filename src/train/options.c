@@ -44,18 +44,17 @@ static const row rows[] = {
         "smollm-135m",
         false,
         "model [gpt2 for text, lenet for images, mlp for other data]; or the folder or GGUF file of a language model "
-        "to "
-        "fine-tune"),
+        "to fine-tune"),
     ROW(data, TARN_OPTION_STRING, 0, 0, "digits", "DATA", true,
-        "data: digits (drawn), mnist:FOLDER, cifar10:FOLDER, idx:IMAGES,LABELS, csv:FILE (label in the last column), "
-        "npy:INPUTS,LABELS, text:FILE, shards:FOLDER (of tarn tokenize --prepare); for fine-tuning FILE.jsonl or "
-        "chats:FILE"),
+        "data: digits (generated), mnist:FOLDER, cifar10:FOLDER, idx:IMAGES,LABELS, csv:FILE (label in the last "
+        "column), npy:INPUTS,LABELS, text:FILE, shards:FOLDER (of tarn tokenize --prepare); for fine-tuning FILE.jsonl "
+        "or chats:FILE"),
     RENAMED_ROW("hidden", mlp_sizes, TARN_OPTION_INTS, 1, 65536, "", "N,N", false,
                 "hidden layer sizes of an mlp [128]"),
     ROW(epochs, TARN_OPTION_INT, 1, MAX_COUNT, "5", "N", true, "passes over the training set"),
     ROW(steps, TARN_OPTION_INT, 0, MAX_COUNT, "0", "N", true, "steps to train; 0 = by --epochs"),
     ROW(batch_size, TARN_OPTION_INT, 1, 65536, "", "N", false,
-        "samples per step [64; fine-tuning 16; chosen for a language model without sizes]"),
+        "samples per step [64; fine-tuning 16; a language model without sizes: by device and data]"),
     ROW(optimizer, TARN_OPTION_WORD, 0, 0, "adamw", "sgd|adam|adamw", false, "optimizer"),
     ROW(lr, TARN_OPTION_REAL, 1e-12, 1e6, "", "RATE", false,
         "learning rate [0.001; sgd 0.05; fine-tuning 0.00002, LoRA 0.0002]"),
@@ -79,9 +78,9 @@ static const row rows[] = {
     ROW(out, TARN_OPTION_STRING, 0, 0, "", "FOLDER", false,
         "new run folder [by model, data, shape and device: runs/lenet-digits-1x28x28-cpu, then …-cpu-2]"),
     ROW(overwrite, TARN_OPTION_FLAG, 0, 1, "false", NULL, false,
-        "replace the run in the folder; only files of a run are ever removed"),
+        "replace the run in the folder; no other files are removed"),
     ROW(patience, TARN_OPTION_INT, 0, MAX_COUNT, "0", "N", true,
-        "evaluations without improvement before the run ends; 0 = never end early"),
+        "early stopping: evaluations without improvement; 0 = off"),
     ROW(eval_every, TARN_OPTION_INT, 0, MAX_COUNT, "0", "N", false,
         "steps between evaluations, each with a checkpoint; 0 = one epoch, or several short ones"),
     ROW(log_every, TARN_OPTION_INT, 1, 100000, "20", "N", false, "steps between lines of metrics"),
@@ -90,8 +89,7 @@ static const row rows[] = {
     ROW(tokenizer, TARN_OPTION_STRING, 0, 0, "", "PATH", false,
         "text: model folder, tokenizer.json, tokenizer.model, vocab.json or .gguf file; bytes; or characters "
         "[characters; shards have their own]"),
-    ROW(layers, TARN_OPTION_INT, 1, 1024, "", "N", false,
-        "text: layers [the model's; without a size chosen for device and data]"),
+    ROW(layers, TARN_OPTION_INT, 1, 1024, "", "N", false, "text: layers [the model's, else chosen by device and data]"),
     ROW(heads, TARN_OPTION_INT, 1, 65536, "", "N", false,
         "text: attention heads, a divisor of the hidden size [the model's]"),
     ROW(kv_heads, TARN_OPTION_INT, 1, 65536, "", "N", false,
@@ -139,7 +137,8 @@ static const row rows[] = {
     ROW(val, TARN_OPTION_STRING, 0, 0, "", "FILE", false, "chats: JSON lines for validation [a fraction of the data]"),
     RENAMED_ROW("val_share", val_fraction, TARN_OPTION_REAL, 1e-9, 0.9, "", "X", false,
                 "chats: fraction of the documents for validation [0.1; none with --val]"),
-    ROW(ignore_memory, TARN_OPTION_FLAG, 0, 1, "false", NULL, true, "start a run that needs more memory than is free"),
+    ROW(ignore_memory, TARN_OPTION_FLAG, 0, 1, "false", NULL, true,
+        "start the run even if it needs more memory than is free"),
 };
 #define ROWS ((int)(sizeof(rows) / sizeof(rows[0])))
 enum { MODEL }; /* index of its row */
@@ -154,8 +153,8 @@ bool tarn_train_option(int index, tarn_option *option)
     if (tarn_failed())
         return false;
     if (index < 0 || index >= ROWS || !option)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "train_option: %s %d; there are 0 to %d",
-                           option ? "there is no option" : "the result is NULL for option", index, ROWS - 1);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "train_option: %s %d; options are numbered from 0 to %d",
+                           option ? "unknown option" : "the result is NULL for option", index, ROWS - 1);
     *option = rows[index].option;
     return true;
 }

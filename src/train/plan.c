@@ -18,10 +18,9 @@
 #include "train/tasks/finetune.h"
 #include "train/trainer.h"
 
-#define MAX_LOGITS \
-    (INT64_C(4) \
-     << 30) /* bytes: a loss is computed in chunks of logits, one by one; of more than these a step is extrapolated */
-#define WORKSPACE (INT64_C(64) << 20) /* that the libraries of a GPU ask for, where nothing says so before they run */
+/* bytes: a loss is computed in chunks of logits, one by one; a step with more logits is extrapolated */
+#define MAX_LOGITS (INT64_C(4) << 30)
+#define WORKSPACE (INT64_C(64) << 20) /* bytes of library workspaces on a GPU, unknown before they run */
 
 #define SMALL_TENSORS (INT64_C(16) << 10) /* bytes of small tensors around a step */
 

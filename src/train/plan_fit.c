@@ -276,15 +276,13 @@ static bool raise_too_large(const char *function, const tarn_trainer *t)
     used = append_line(text, size, used, t->gradient_bytes, "gradients", "");
     used = append_line(text, size, used, t->state_bytes, "optimizer state", "");
     used = append_line(text, size, used, t->activation_bytes, "activations", "");
-    used = append_line(text, size, used, t->memory_needed, "needed, by estimate", "");
-    used = append_line(text, size, used, t->memory_min, "needed at least", "");
+    used = append_line(text, size, used, t->memory_needed, "needed (estimate)", "");
+    used = append_line(text, size, used, t->memory_min, "needed (lower bound)", "");
     used = append_line(text, size, used, t->memory_free, "free on ", t->options.device);
     for (int i = 0; i < t->fit_count; i++)
-        used =
-            append_line(text, size, used, t->fits[i].memory_needed, "needed, which fits, with ", t->fits[i].settings);
-    return tarn__raise(TARN_ERROR_MEMORY,
-                       "%s: the run does not fit into memory; ignore_memory starts it all the same\n%s", function,
-                       text + 1);
+        used = append_line(text, size, used, t->fits[i].memory_needed, "would fit, with ", t->fits[i].settings);
+    return tarn__raise(TARN_ERROR_MEMORY, "%s: the run does not fit in memory; ignore_memory starts it anyway\n%s",
+                       function, text + 1);
 }
 
 bool tarn__plan_fit_check(const char *function, tarn_trainer *t)
@@ -296,7 +294,7 @@ bool tarn__plan_fit_check(const char *function, tarn_trainer *t)
         return true;
     if (t->memory_min > t->memory_free && !t->options.ignore_memory)
         return raise_too_large(function, t);
-    tarn__log(TARN_LOG_WARNING, "the run may not fit: it needs about %.1f MiB, and %s has %.1f MiB free",
+    tarn__log(TARN_LOG_WARNING, "the run may not fit in memory: it needs about %.1f MiB, and %s has %.1f MiB free",
               (double)t->memory_needed / (1 << 20), t->options.device, (double)t->memory_free / (1 << 20));
     return true;
 }

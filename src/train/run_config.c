@@ -37,9 +37,10 @@ tarn_module *tarn__classifier_create(const char *function, const tarn_train_opti
     if (tarn_failed())
         return NULL;
     if (!is_mlp && d->input.rank != 3) {
-        tarn__raise(TARN_ERROR_ARGUMENT,
-                    "%s: a %s takes images, but a sample of this data is %lld numbers in a row; use the model mlp",
-                    function, options->model, (long long)d->input.size[0]);
+        tarn__raise(
+            TARN_ERROR_ARGUMENT,
+            "%s: the model %s needs images, but samples of this data are vectors of %lld values; use the model mlp",
+            function, options->model, (long long)d->input.size[0]);
         return NULL;
     }
     if (is_mlp)
@@ -49,7 +50,7 @@ tarn_module *tarn__classifier_create(const char *function, const tarn_train_opti
     else if (strcmp(options->model, "resnet20") == 0)
         model = tarn_model_resnet20_with(d->classes, device, &(tarn_resnet20_options){.channels = d->input.size[0]});
     else
-        tarn__raise(TARN_ERROR_FORMAT, "%s: there is no model '%s'", function, options->model);
+        tarn__raise(TARN_ERROR_FORMAT, "%s: unknown model '%s'", function, options->model);
     if (model && strcmp(options->precision, "bf16") == 0 && !tarn__module_cast(model, TARN_BF16)) {
         tarn_module_free(model);
         model = NULL;
@@ -100,8 +101,8 @@ bool tarn__config_read(const char *function, const char *folder, tarn_train_opti
     tarn__json_file *document = tarn__json_file_open(function, tarn__path_in(folder, "config.json", &path));
     if (document && !tarn__json_file_has(document, "format") && tarn__json_file_has(document, "model_type"))
         tarn__raise(TARN_ERROR_FORMAT,
-                    "%s: '%s' holds a model alone, to be used; what a run needs to go on is in the run's own folder, "
-                    "and in those that keep made",
+                    "%s: '%s' is a model without training state; resume the folder of its run, or a numbered "
+                    "checkpoint (step-N)",
                     function, folder);
     bool good = document && tarn__json_file_int(document, "format", FORMAT, FORMAT, &format) &&
                 tarn__train_options_read(function, options, document, "train") &&
@@ -110,7 +111,7 @@ bool tarn__config_read(const char *function, const char *folder, tarn_train_opti
     tarn__json_file_free(document);
     tarn__train_options_complete(options);
     if (good && !options->model[0])
-        good = tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' names no model", function, path.text);
+        good = tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has no model name", function, path.text);
     snprintf(options->out, sizeof(options->out), "%s", folder);
     return good;
 }

@@ -153,8 +153,8 @@ static bool check_entry(const char *name, bool is_folder, void *ctx)
     bool is_known = is_folder ? !l->is_subfolder && is_run_folder(name) : is_run_file(name);
     if (!is_known)
         return tarn__raise(TARN_ERROR_IO,
-                           "%s: '%s/%.200s' was not written by a run, and .overwrite removes nothing else; move it "
-                           "away, or choose another folder",
+                           "%s: '%s/%.200s' is not a file of a run; .overwrite removes files of a run only; move it, "
+                           "or choose another folder",
                            l->function, l->path, name);
     if (!is_folder)
         return true;
@@ -202,7 +202,7 @@ bool tarn__run_folder_check(const char *function, tarn_trainer *t)
     if (!is_run(function, folder))
         return tarn__raise(
             TARN_ERROR_IO,
-            "%s: '%s' is no folder of a run (it has no config.json of one), and .overwrite replaces nothing else",
+            "%s: '%s' is not a run folder (it has no config.json of a run); .overwrite replaces run folders only",
             function, folder);
     t->will_overwrite = true;
     return tarn__folder_each(function, folder, check_entry, &(walk_context){function, folder, false}) &&

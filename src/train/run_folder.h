@@ -1,4 +1,5 @@
-/* run_folder.h: the folder of a run: its default name, replacing it, and removing its subfolders. */
+/* run_folder.h: the folder of a run: its default name, replacing it, and removing its subfolders. Only files that runs
+ * write are removed, by name. */
 #ifndef TARN__RUN_FOLDER_H
 #define TARN__RUN_FOLDER_H
 

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/os/files.h"
+#include "core/tensor/tensor.h"
 #include "formats/file_type.h"
 #include "models/hf/weights.h"
 #include "models/lm/arch.h"
@@ -113,8 +114,8 @@ static bool open_run(tarn_run *run, const char *folder, const tarn_run_open_opti
     if (holds_language_model(folder))
         return open_language_model(run, folder, options->checkpoint, how) && set_template(run, options->chat_template);
     if (options->device_layers || options->chat_template)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' holds no language model; %s", function, folder,
-                           options->device_layers ? "its layers cannot lie on two devices" : "it has no chat template");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s applies to language models only; '%s' is a classifier",
+                           function, options->device_layers ? "device_layers" : "chat_template", folder);
     if (!tarn__config_read(function, folder, &run->options, &run->data_spec))
         return false;
     /* creating a model draws its initial weights: the caller's random state is kept */
@@ -140,7 +141,7 @@ tarn_run *tarn_run_open_with_sized(const char *folder, tarn_device device, const
     if (tarn_failed())
         return NULL;
     if (!folder || !folder[0] || strlen(folder) >= sizeof(((tarn_train_options *)0)->out)) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "run_open: the folder's name is %s",
+        tarn__raise(TARN_ERROR_ARGUMENT, "run_open: the folder name is %s",
                     !folder     ? "NULL"
                     : folder[0] ? "too long"
                                 : "empty");
@@ -182,18 +183,18 @@ static bool check_run(const char *function, const tarn_run *run)
 static bool check_classifier(const char *function, const tarn_run *run)
 {
     return check_run(function, run) &&
-           (!run->tokenizer || tarn__raise(TARN_ERROR_ARGUMENT,
-                                           "%s: the run is of a language model, which has no classes; "
-                                           "see tarn_run_evaluate_text() and tarn_generate()",
-                                           function));
+           (!run->tokenizer ||
+            tarn__raise(
+                TARN_ERROR_ARGUMENT,
+                "%s: the run is a language model, not a classifier; see tarn_run_evaluate_text() and tarn_generate()",
+                function));
 }
 
 static bool check_language(const char *function, const tarn_run *run)
 {
     return check_run(function, run) &&
-           (run->tokenizer ||
-            tarn__raise(TARN_ERROR_ARGUMENT, "%s: the run is of a classifier, a %s, not of a language model", function,
-                        run->options.model));
+           (run->tokenizer || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the run is a classifier (%s), not a language model",
+                                          function, run->options.model));
 }
 
 bool tarn_run_is_text(const tarn_run *run)
@@ -242,8 +243,8 @@ const char *tarn_run_class_name(const tarn_run *run, int64_t index)
         return NULL;
     if (index >= 0 && index < run->data_spec.classes)
         return run->data_spec.class_name[index];
-    tarn__raise(TARN_ERROR_ARGUMENT, "run_class_name: there is no class %lld; there are %lld", (long long)index,
-                (long long)run->data_spec.classes);
+    tarn__raise(TARN_ERROR_ARGUMENT, "run_class_name: class %lld does not exist; must be from 0 to %lld",
+                (long long)index, (long long)run->data_spec.classes - 1);
     return NULL;
 }
 
@@ -268,7 +269,7 @@ bool tarn_run_evaluate(tarn_run *run, const char *data, int64_t batch_size, tarn
         return false;
     if (batch_size < 1 || !evaluation)
         return tarn__raise(TARN_ERROR_ARGUMENT, "run_evaluate: %s",
-                           evaluation ? "a batch has at least 1 sample" : "the result is NULL");
+                           evaluation ? "batch_size must be at least 1" : "the result is NULL");
     tarn_dataset *dataset = open_data(run, data);
     tarn_loader *loader = NULL;
     if (dataset && tarn__data_spec_fits("run_evaluate", &run->data_spec, dataset) &&
@@ -288,8 +289,8 @@ static bool open_text(const tarn_run *run, const char *function, const char *dat
 {
     tarn__path path;
     if (!data && !run->options.data[0])
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: nothing says what the model was trained on; name the data",
-                           function);
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: the model does not record its training data; give the data to evaluate on", function);
     bool is_shards = strncmp(data ? data : run->options.data, "shards:", strlen("shards:")) == 0;
     if (!data)
         return tarn__corpus_open(function, run->options.data,
@@ -328,22 +329,23 @@ static bool fits(const char *function, int64_t vocab_size, const tarn__corpus *c
 {
     int64_t tokens = tarn_tokenizer_count(corpus->tokenizer);
     return tokens <= vocab_size ||
-           tarn__raise(TARN_ERROR_FORMAT, "%s: the tokenizer has %lld tokens, and the model %lld", function,
-                       (long long)tokens, (long long)vocab_size);
+           tarn__raise(TARN_ERROR_FORMAT, "%s: the tokenizer has %lld tokens, but the model's vocabulary has %lld",
+                       function, (long long)tokens, (long long)vocab_size);
 }
 
 /* A template given at opening must apply to the data: an option without effect is an error. */
 static bool check_template(const char *function, const tarn_run *run, const char *data)
 {
     return !run->is_given_template || !data[0] || tarn__data_is_chats(data) ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "%s: template is for chats (FILE.jsonl), but the data is '%.200s'",
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: template applies to chats (FILE.jsonl) only; the data is '%.200s'",
                        function, data);
 }
 
 static bool check_loss(const char *function, const tarn_text_evaluation *evaluation)
 {
     return isfinite(evaluation->loss) ||
-           tarn__raise(TARN_ERROR_FORMAT, "%s: the loss is not finite: the model's weights are wrong", function);
+           tarn__raise(TARN_ERROR_FORMAT,
+                       "%s: the loss is not finite; the weights are damaged, or the run has diverged", function);
 }
 
 /* The run's own context, so that the loss equals that of its evaluations; of other models their context, up to
@@ -363,7 +365,7 @@ bool tarn_run_evaluate_text(tarn_run *run, const char *data, int64_t batch_size,
         return false;
     if (batch_size < 1 || !evaluation)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function,
-                           evaluation ? "a batch has at least 1 window" : "the result is NULL");
+                           evaluation ? "batch_size must be at least 1" : "the result is NULL");
     tarn_dataset *windows = NULL;
     tarn__chat_dataset *chats = NULL;
     const char *named = data ? data : run->options.data;
@@ -390,15 +392,13 @@ static bool check_sample(const tarn_run *run, const tarn_array *sample)
     for (int i = 0; same && i < want->rank; i++)
         same = sample->shape.size[i] == want->size[i];
     if (!same)
-        return tarn__raise(
-            TARN_ERROR_SHAPE,
-            "run_predict: the sample has %d axes, the first of %lld; the model takes %d, the first of %lld",
-            sample->shape.rank, (long long)(sample->shape.rank > 0 ? sample->shape.size[0] : 0), want->rank,
-            (long long)want->size[0]);
+        return tarn__raise(TARN_ERROR_SHAPE, "run_predict: the sample has shape %s; the model takes %s",
+                           tarn__shape_string(sample->shape.size, sample->shape.rank, &(tarn__shape_buffer){{0}}),
+                           tarn__shape_string(want->size, want->rank, &(tarn__shape_buffer){{0}}));
     if (sample->dtype == TARN_U8 && run->data_spec.is_real)
-        return tarn__raise(TARN_ERROR_DTYPE, "run_predict: the sample is u8, but the model was trained on f32 or f64; "
-                                             "bytes from 0 to 255 are other numbers: give f32 as in "
-                                             "training, or train on u8");
+        return tarn__raise(TARN_ERROR_DTYPE,
+                           "run_predict: the sample is u8, but the model was trained on f32 or f64; only u8 inputs are "
+                           "scaled to 0…1: give f32 as in training, or train on u8");
     return sample->dtype == TARN_U8 || sample->dtype == TARN_F32 ||
            tarn__raise(TARN_ERROR_DTYPE, "run_predict: the sample is %s; it must be u8 or f32",
                        tarn_dtype_name(sample->dtype));

@@ -9,7 +9,7 @@
 #include "base/os/files.h"
 #include "models/hf/weights.h"
 
-/* A run's config.json has what others do not: the version of its format, and the settings of training. */
+/* Only a run's config.json has the version of its format and the training options. */
 static bool read_config(const char *function, const char *folder, tarn_run_weights *w)
 {
     tarn__path path;
@@ -63,7 +63,7 @@ bool tarn__run_weights_find(const char *function, const char *folder, tarn_run_c
 {
     *w = (tarn_run_weights){.checkpoint = checkpoint, .quantize = TARN_F32};
     if (strlen(folder) >= sizeof(((tarn_train_options *)NULL)->out))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the folder's name is too long", function);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the folder name is too long", function);
     snprintf(w->path, sizeof(w->path), "%s", folder);
     if (!read_config(function, folder, w))
         return false;
@@ -83,7 +83,7 @@ bool tarn_run_weights_find(const char *folder, tarn_run_checkpoint checkpoint, t
     if (!folder || !folder[0] || !weights)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function,
                            !weights ? "the result is NULL"
-                           : folder ? "the folder's name is empty"
+                           : folder ? "the folder name is empty"
                                     : "the folder is NULL");
     if (checkpoint != TARN_RUN_BEST && checkpoint != TARN_RUN_LAST)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the checkpoint is %d; it must be TARN_RUN_BEST or TARN_RUN_LAST",

@@ -1,4 +1,4 @@
-/* run_weights.h: finds the best or last weights of a run. */
+/* run_weights.h: finds the best or last weights of a run. The folder is only read; a run may be training in it. */
 #ifndef TARN__RUN_WEIGHTS_H
 #define TARN__RUN_WEIGHTS_H
 

@@ -124,8 +124,8 @@ static bool check_step_schedule(const char *function, const tarn_train_options *
                                                    : NULL;
     if (!is_step_schedule(o))
         return !inapplicable ||
-               tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is for the schedule step, but the schedule is %s", function,
-                           inapplicable, o->schedule);
+               tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s applies to the schedule step only; the schedule is %s",
+                           function, inapplicable, o->schedule);
     if (!o->lr_step == !o->lr_step_epochs)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the schedule step needs %s", function,
                            o->lr_step ? "lr_step or lr_step_epochs, not both" : "lr_step (in steps) or lr_step_epochs");
@@ -143,28 +143,33 @@ static bool check_combinations(const char *function, const tarn_trainer *t)
 {
     const tarn_train_options *o = &t->options;
     if (o->momentum > 0 && strcmp(o->optimizer, "sgd") != 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: momentum is for sgd; %s has its own", function, o->optimizer);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: momentum applies to sgd only; the optimizer is %s", function,
+                           o->optimizer);
     if (o->beta2 != DEFAULT_BETA2 && strcmp(o->optimizer, "sgd") == 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: beta2 is for adam and adamw; sgd keeps no squares", function);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: beta2 applies to adam and adamw only; the optimizer is sgd",
+                           function);
     bool has_min_lr = !is_step_schedule(o) && strcmp(o->schedule, "constant") != 0;
-    if (o->min_lr > 0 && (o->min_lr > o->lr || !has_min_lr))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: min_lr is where a learning rate goes down to, but %s%s", function,
-                           o->min_lr > o->lr ? "lr is lower" : "the schedule is ",
-                           o->min_lr > o->lr ? "" : o->schedule);
+    if (o->min_lr > o->lr)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: min_lr is %g; must be at most lr, %g", function, o->min_lr, o->lr);
+    if (o->min_lr > 0 && !has_min_lr)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: min_lr applies to linear and cosine only; the schedule is %s",
+                           function, o->schedule);
     if (!check_step_schedule(function, o))
         return false;
     if (strcmp(o->precision, "tf32") == 0 && !has_tf32(t->device))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: precision tf32 is for GPUs that have it; the device is %s",
-                           function, o->device);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: precision tf32 is not supported on %s; use f32", function,
+                           o->device);
     if (o->augment && t->data_spec.input.rank != 3)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: augment moves images, but a sample of this data is no image",
-                           function);
-    if (o->augment && t->data_spec.input.size[1] < SHIFT_DIVISOR && !t->data_spec.can_be_mirrored)
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "%s: augment moves images by up to an eighth of their rows, and these have only %" PRId64,
-                           function, t->data_spec.input.size[1]);
+                           "%s: augment needs images, (C, H, W); samples of this data have %d axes", function,
+                           t->data_spec.input.rank);
+    if (o->augment && t->data_spec.input.size[1] < SHIFT_DIVISOR && !t->data_spec.can_be_mirrored)
+        return tarn__raise(
+            TARN_ERROR_ARGUMENT,
+            "%s: augment shifts images by up to 1/8 of their height; it must be at least 8 pixels, and is %" PRId64,
+            function, t->data_spec.input.size[1]);
     if (o->warmup >= t->steps)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: warmup takes %" PRId64 " steps, but the run has only %" PRId64,
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: warmup is %" PRId64 " steps; must be less than the run's %" PRId64,
                            function, o->warmup, t->steps);
     return true;
 }
@@ -244,8 +249,8 @@ static bool choose_model(const char *function, tarn_trainer *t)
         snprintf(o->model, sizeof(o->model), "%s", t->data_spec.input.rank == 3 ? "lenet" : "mlp");
     bool is_mlp = strcmp(o->model, "mlp") == 0;
     if (!is_mlp && o->mlp_size_count > 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: mlp_sizes is for the model mlp; a %s has its own layers", function,
-                           o->model);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: mlp_sizes applies to the model mlp only; the model is %s",
+                           function, o->model);
     if (is_mlp && o->mlp_size_count == 0)
         o->mlp_sizes[o->mlp_size_count++] = DEFAULT_MLP_SIZE;
     return true;
@@ -314,7 +319,9 @@ static bool check_data_path(const char *function, const tarn_trainer *t, const t
     bool is_new_path = changes->data[0] && strcmp(changes->data, t->options.data) != 0;
     return !is_new_path || t->data_spec.is_text || t->data_spec.training_samples > 0 ||
            tarn__raise(TARN_ERROR_ARGUMENT,
-                       "%s: data cannot be changed: the run noted nothing of its own to hold it against", function);
+                       "%s: data cannot be changed: the run's config.json has no hash of its data to compare with; "
+                       "start a new run",
+                       function);
 }
 
 /* The precision of a run does not change: `auto` is no request, and a config.json without one is of a version that had
@@ -341,7 +348,7 @@ static bool resume_run(const char *function, tarn_trainer *t, const char *folder
         return false;
     if (t->state.step > t->steps)
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "%s: '%s' is at step %" PRId64 " already, and the run would have only %" PRId64, function,
+                           "%s: '%s' is already at step %" PRId64 "; the run cannot end at step %" PRId64, function,
                            folder, t->state.step, t->steps);
     return set_schedule(t) || tarn__raise_within(function); /* the number of steps may have been changed */
 }
@@ -375,7 +382,7 @@ static tarn_train_options copy_options(const tarn_train_options *options, size_t
 static bool check_folder(const char *function, const char *folder)
 {
     return (folder && folder[0] && strlen(folder) < sizeof(((tarn_train_options *)NULL)->out)) ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "%s: the folder's name is %s", function,
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: the folder name is %s", function,
                        !folder     ? "NULL"
                        : folder[0] ? "too long"
                                    : "empty");

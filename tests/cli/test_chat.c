@@ -193,7 +193,7 @@ static void a_template_is_given_by_name(void **state)
              write_text("asked.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}, {\"role\": "
                                        "\"assistant\", \"content\": \"abc\"}]}\n"));
     snprintf(command, sizeof(command), "eval %s --device cpu --data %s 2>&1", scratch("model"), data);
-    expect_command(command, 1, "need a chat template, and the model has none; name one with --template");
+    expect_command(command, 1, "need a chat template, and the model has none; choose one with --template");
     snprintf(command, sizeof(command), "eval %s --device cpu --data %s --template chatml", scratch("model"), data);
     expect_command(command, 0, "over 4 tokens"); /* a, b, c and the end */
     snprintf(command, sizeof(command), "eval %s --device cpu --data %s --template nothing 2>&1", scratch("model"),
@@ -201,7 +201,7 @@ static void a_template_is_given_by_name(void **state)
     expect_command(command, 2, "'nothing' must be one of chatml");
     snprintf(command, sizeof(command), "eval %s --device cpu --data text:%s --template chatml 2>&1", scratch("model"),
              data);
-    expect_command(command, 2, "template is for chats (FILE.jsonl), but the data is 'text:");
+    expect_command(command, 2, "template applies to chats (FILE.jsonl) only; the data is 'text:");
 }
 
 static void a_question_with_a_zero_byte_is_left_out(void **state)

@@ -76,7 +76,7 @@ static void the_words_of_a_run_are_of_its_best_weights(void **state)
     expect_command(command_line("chat %s --device cpu --checkpoint wurst 2>&1 < /dev/null", run[0]), 2,
                    "--checkpoint: 'wurst' must be best or last");
     expect_command(command_line("generate %s/best one --device cpu --checkpoint last 2>&1", run[0]), 2,
-                   "is no run of tarn train");
+                   "is not a run of tarn train");
     char folder[600];
     snprintf(folder, sizeof(folder), "%s", scratch("model.gguf"));
     expect_command(command_line("convert %s %s --checkpoint last --json 2>&1", run[0], folder), 1, "");
@@ -116,7 +116,7 @@ static void the_classes_of_a_run_are_of_its_best_weights(void **state)
     snprintf(path, sizeof(path), "%s/best.safetensors", run[0]);
     assert_int_equal(remove(path), 0);
     expect_command(command_line("predict %s %s --device cpu 2>&1", run[0], picture), 0,
-                   "(last weights of the run, step 4; it has no best ones yet)");
+                   "(last weights of the run, step 4; no evaluation yet)");
 }
 
 int main(void)

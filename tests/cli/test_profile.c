@@ -51,7 +51,7 @@ static void bench_train_refuses_what_is_not_of_a_step(void **state)
     expect_command("bench train --steps 0 2>&1", 2, "'0' is out of range; must be from 1 to 100000");
     expect_command("bench train --model gpt3 2>&1", 2, "tarn bench train: --model");
     expect_command("bench train --precison bf16 2>&1", 2, "did you mean --precision?");
-    expect_command("bench train --model mlp --context 8 --device cpu 2>&1", 2, "context is for language models");
+    expect_command("bench train --model mlp --context 8 --device cpu 2>&1", 2, "context applies to language models");
     expect_command("bench train --model mlp --device nowhere 2>&1", 1, "unknown device 'nowhere'");
     expect_command("bench train words 2>&1", 2, "unexpected argument 'words'");
 }
@@ -117,7 +117,7 @@ static void a_profile_may_be_quiet_and_is_refused_elsewhere(void **state)
     snprintf(path, sizeof(path), "%s/profile.json", scratch("quiet"));
     assert_int_equal(stat(path, &file), 0);
     expect_command("train --profile=yes 2>&1", 2, "takes no value: 'yes'");
-    expect_command("train --profile-steps 10 2>&1", 2, "belongs to --profile");
+    expect_command("train --profile-steps 10 2>&1", 2, "--profile-steps needs --profile");
     expect_command("train --profile-steps 0 2>&1", 2, "'0' is out of range; must be from 1 to 10000");
     expect_command("eval x --profile 2>&1", 2, "--profile is not an option of this command");
 }

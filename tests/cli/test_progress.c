@@ -158,8 +158,8 @@ static void the_line_moves_within_a_step_and_an_interrupt_is_answered_at_once(vo
 /* Endings of the fields, or whole fields. */
 static bool is_whole_field(const char *field, size_t length)
 {
-    static const char *const ends[] = {" %",       " left", " s",        " tokens/s",  " B",     " KiB",    " MiB",
-                                       " of peak", " busy", "preparing", "evaluating", "saving", "stopping"};
+    static const char *const ends[] = {" %",   " left",     " s",         " tokens/s", " B",      " KiB",
+                                       " MiB", "preparing", "evaluating", "saving",    "stopping"};
     int steps[2], used = 0;
     char text[64];
     double value;

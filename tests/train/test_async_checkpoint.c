@@ -1,5 +1,5 @@
-/* test_async_checkpoint.c: checkpoints that are written while the run goes on: the files are those of a run that waits
- * for them, and what the disk refuses ends the run, with the checkpoint before. */
+/* test_async_checkpoint.c: checkpoints that are written while training continues: the files equal those of a
+ * synchronous write, and a write error ends the run with the previous checkpoint. */
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -29,7 +29,7 @@ static tarn_train_options small(const char *folder)
 typedef struct obstacle {
     tarn_trainer *trainer;
     char path[1200];  /* a folder where a file of the checkpoint would be */
-    int64_t at, last; /* the step before whose checkpoint it is put there, and the last one that was told of */
+    int64_t at, last; /* it is created before the checkpoint of step `at`; `last` is the last reported step */
 } obstacle;
 
 /* Steps are over before a disk has answered: each waits, so that the answer comes between two of them. */
@@ -44,8 +44,8 @@ static void put_in_the_way(const tarn_train_report *report, void *ctx)
     o->last = report->step;
 }
 
-/* A run in whose way something is put at a step, and what it goes on from once that is gone. The caller frees it. */
-static tarn_trainer *go_on_after_refusal(const char *folder, obstacle *o)
+/* A run whose checkpoint fails at a step, resumed after the obstacle is removed. The caller frees it. */
+static tarn_trainer *resume_after_failure(const char *folder, obstacle *o)
 {
     tarn_train_options options = small(folder);
     snprintf(o->path, sizeof(o->path), "%s/model.safetensors.next", options.out);
@@ -64,7 +64,7 @@ static void a_checkpoint_that_cannot_be_written_ends_the_run(void **state)
     (void)state;
     obstacle o = {.at = 10};
     tarn_train_result result;
-    tarn_trainer *trainer = go_on_after_refusal("behind-refused", &o);
+    tarn_trainer *trainer = resume_after_failure("async-refused", &o);
     assert_true(o.last > 10 && o.last < 20);  /* not at once, and not at the next checkpoint */
     assert_int_equal(trainer->state.step, 0); /* the checkpoint before is the one of the beginning */
     assert_true(tarn_trainer_run(trainer, NULL, NULL, &result));
@@ -75,7 +75,7 @@ static void a_checkpoint_that_cannot_be_written_ends_the_run(void **state)
 static void the_last_checkpoint_fails_the_run_too(void **state)
 {
     (void)state;
-    tarn_trainer *trainer = go_on_after_refusal("behind-last", &(obstacle){.at = 20});
+    tarn_trainer *trainer = resume_after_failure("async-last", &(obstacle){.at = 20});
     assert_int_equal(trainer->state.step, 10);
     tarn_trainer_free(trainer);
 }
@@ -86,10 +86,10 @@ static void the_last_checkpoint_fails_the_run_too(void **state)
 static void files_are_those_of_a_run_that_waits(void **state)
 {
     (void)state;
-    tarn_train_options options = small("behind-files");
+    tarn_train_options options = small("async-files");
     tarn_trainer *trainer = tarn_trainer_new(&options);
     assert_true(tarn_trainer_run(trainer, NULL, NULL, NULL));
-    snprintf(trainer->options.out, sizeof(trainer->options.out), "%s", scratch("behind-files-again"));
+    snprintf(trainer->options.out, sizeof(trainer->options.out), "%s", scratch("async-files-again"));
     assert_true(tarn__folder_make("test", trainer->options.out) && tarn__checkpoint_save(trainer));
     assert_same_file(options.out, trainer->options.out, "model.safetensors");
     assert_same_file(options.out, trainer->options.out, "optimizer.safetensors");

@@ -1,5 +1,5 @@
-/* test_autotune.c: what a device has chosen by measuring goes with a run's checkpoints, and is taken again before the
- * run goes on. */
+/* test_autotune.c: autotuning results of a device are stored in a run's checkpoints, and restored when the run is
+ * resumed. */
 #include <stdlib.h>
 #include <tarn/train.h>
 
@@ -52,13 +52,13 @@ static void choices_are_saved_and_taken_again(void **state)
     run(tarn_trainer_new(&options));
     assert_true(has("chosen", "\"mirror 1\"", "\"mirror 7\""));
     run(tarn_trainer_resume(options.out, &(tarn_train_options){.steps = 6}));
-    assert_true(has("chosen", "\"mirror 7\"", NULL)); /* what the mirror was given, it tells */
+    assert_true(has("chosen", "\"mirror 7\"", NULL)); /* the mirror exports what it has imported */
     assert_false(has("chosen", "\"mirror 1\"", NULL));
     run(tarn_trainer_resume(options.out, &(tarn_train_options){.steps = 9, .device = "cpu"})); /* which has none */
     assert_false(has("chosen", "autotune", NULL));
 }
 
-static void a_run_without_choices_goes_on(void **state)
+static void a_run_without_autotune_results_resumes(void **state)
 {
     (void)state;
     tarn_train_options options = small("plain", "cpu");
@@ -82,7 +82,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         in_scope(choices_are_saved_and_taken_again),
-        in_scope(a_run_without_choices_goes_on),
+        in_scope(a_run_without_autotune_results_resumes),
         in_scope(choices_that_are_no_texts_are_refused),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);

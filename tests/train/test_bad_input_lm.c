@@ -74,13 +74,13 @@ static void logs(void **state)
     REFUSE(tarn_runs_read, tarn_runs_read(scratch(""), see, NULL));
 }
 
-/* A record of the run that lost a size, or tells of a far larger model, is named before anything is made of it. */
+/* A record of the run that lost a size, or describes a far larger model, is named before anything is made of it. */
 static void sizes_that_are_not_the_checkpoints(void **state)
 {
     (void)state;
     static const char *const bad[][3] = {{"\"hidden_size\": 8", "\"vast\": 8", "unknown option 'vast'"},
-                                         {"\"context\": 8", "\"context\": 800000", "tells of a model"},
-                                         {"\"layers\": 1,", "\"layers\": 1000,", "tells of a model"},
+                                         {"\"context\": 8", "\"context\": 800000", "describes a model with"},
+                                         {"\"layers\": 1,", "\"layers\": 1000,", "describes a model with"},
                                          {"    \"layers\": 1,\n", "", "lacks one of layers"}};
     make_run("sizes");
     drop_checksums(scratch("sizes/config.json"));

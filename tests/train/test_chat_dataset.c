@@ -252,7 +252,7 @@ static void a_bad_line_is_named_and_explained(void **state)
         {TALK(""), "no message has the role assistant"},
         {"{\"tools\": [{}], \"prompt\": \"a\", \"completion\": \"b\"}", "the line has tools"},
         {"{\"prompt\": \"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\", \"completion\": \"b\"}",
-         "nothing of an answer is within the context of 40 tokens, of the 82"},
+         "no completion token within the context of 40 tokens; the document has 82"},
     };
     tarn_tokenizer *t = open_tokenizer(CHATML);
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
@@ -503,7 +503,7 @@ static void a_file_of_its_own_is_for_validation(void **state)
     o.path = write_text("single.jsonl", "{\"text\": \"one\"}\n");
     o.val_fraction = 0.5;
     assert_null(tarn__chat_dataset_open(&o));
-    assert_error(TARN_ERROR_FORMAT, "one document; a fraction for validation needs at least 2");
+    assert_error(TARN_ERROR_FORMAT, "the data has one document; val_fraction needs at least 2");
     tarn_tokenizer_free(t);
 }
 

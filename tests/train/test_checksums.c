@@ -133,7 +133,7 @@ static void edit(const char *path, const char *text, const char *other)
     free(content);
 }
 
-static void an_edited_config_says_how_to_go_on(void **state)
+static void an_edited_config_says_how_to_resume(void **state)
 {
     (void)state;
     make_classifier("edited");
@@ -151,7 +151,7 @@ static void an_edited_config_says_how_to_go_on(void **state)
 }
 
 /* A record of an earlier version has no checksum, and counts. */
-static void a_run_of_an_earlier_version_goes_on(void **state)
+static void a_run_of_an_earlier_version_resumes(void **state)
 {
     (void)state;
     make_classifier("earlier");
@@ -199,8 +199,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         in_scope(no_bit_of_a_checkpoint_can_turn_in_silence),
         in_scope(nor_one_of_the_weights_that_are_used),
-        in_scope(an_edited_config_says_how_to_go_on),
-        in_scope(a_run_of_an_earlier_version_goes_on),
+        in_scope(an_edited_config_says_how_to_resume),
+        in_scope(a_run_of_an_earlier_version_resumes),
         in_scope(a_run_that_lost_its_trainer_json_is_left_alone),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);

@@ -1,5 +1,5 @@
-/* test_data.c: what a run's data must be: numbers, the same when it goes on, and meant as in training when it is used.
- */
+/* test_data.c: a run's data: finite values, unchanged when the run is resumed, and of the same dtype when its model is
+ * used. */
 #include "support/files.h"
 
 #define CPU tarn_device_cpu()
@@ -97,12 +97,12 @@ static void a_run_is_resumed_with_the_data_it_began_with(void **state)
     other.bytes[31][3] ^= 1;
     name_images(&other, false, "again", options.data, sizeof(options.data));
     assert_null(tarn_trainer_resume(options.out, &more));
-    assert_error(TARN_ERROR_FORMAT, "is other data than the run began with");
+    assert_error(TARN_ERROR_FORMAT, "is not the data that the run was started with");
     other = all;
     other.label[2] = 1;
     name_images(&other, false, "again", options.data, sizeof(options.data));
     assert_null(tarn_trainer_resume(options.out, &more));
-    assert_error(TARN_ERROR_FORMAT, "is other data than the run began with");
+    assert_error(TARN_ERROR_FORMAT, "is not the data that the run was started with");
     name_images(&all, false, "again", options.data, sizeof(options.data));
     tarn_trainer *trainer = tarn_trainer_resume(options.out, &more);
     assert_true(tarn_trainer_run(trainer, NULL, NULL, NULL));
@@ -125,7 +125,7 @@ static void make_older(const char *folder)
     free(text);
 }
 
-static void a_run_that_noted_nothing_of_its_data_goes_on(void **state)
+static void a_run_without_a_data_hash_resumes(void **state)
 {
     (void)state;
     images all = make_images();
@@ -163,7 +163,7 @@ static void a_run_is_resumed_with_the_new_path_of_its_data(void **state)
     other.bytes[9][9] ^= 8;
     name_images(&other, false, "elsewhere", changes.data, sizeof(changes.data));
     assert_null(tarn_trainer_resume(options.out, &changes));
-    assert_error(TARN_ERROR_FORMAT, "is other data than the run began with");
+    assert_error(TARN_ERROR_FORMAT, "is not the data that the run was started with");
     snprintf(changes.data, sizeof(changes.data), "digits:60");
     assert_null(tarn_trainer_resume(options.out, &changes));
     assert_error(TARN_ERROR_SHAPE, "was trained on [1, 4, 4]");
@@ -176,7 +176,7 @@ static void a_run_is_resumed_with_the_new_path_of_its_data(void **state)
     assert_error(TARN_ERROR_ARGUMENT, "data cannot be changed");
 }
 
-static void a_language_model_goes_on_where_its_text_lies_now(void **state)
+static void a_language_model_resumes_with_its_text_moved(void **state)
 {
     (void)state;
     static const char text[] = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
@@ -196,12 +196,12 @@ static void a_language_model_goes_on_where_its_text_lies_now(void **state)
     snprintf(changes.data, sizeof(changes.data), "text:%s",
              write_text("there.txt", "one two three four five six seven eight nine ten eleven twelve thirteen"));
     assert_null(tarn_trainer_resume(options.out, &changes));
-    assert_error(TARN_ERROR_FORMAT, "is other text than the run began with");
+    assert_error(TARN_ERROR_FORMAT, "is not the text that the run was started with");
     snprintf(changes.data, sizeof(changes.data), "text:%s", write_text("there.txt", text));
     resume_with(options.out, changes.data, 5);
     snprintf(changes.data, sizeof(changes.data), "digits");
     assert_null(tarn_trainer_resume(options.out, &changes));
-    assert_error(TARN_ERROR_ARGUMENT, "is no text");
+    assert_error(TARN_ERROR_ARGUMENT, "is not text");
 }
 
 /* Rows that came later. */
@@ -217,7 +217,7 @@ static void a_table_that_has_grown_is_other_data(void **state)
     snprintf(grown, sizeof(grown), "%s11,0,7\n", rows);
     write_text("table.csv", grown);
     assert_null(tarn_trainer_resume(options.out, &(tarn_train_options){.epochs = 3}));
-    assert_error(TARN_ERROR_FORMAT, "it had 9 samples to train on, and has 10");
+    assert_error(TARN_ERROR_FORMAT, "it had 9 training samples, and has 10");
 }
 
 /* 0.5 of a byte's 255 is a light grey, or nearly black. */
@@ -244,9 +244,9 @@ static void bytes_and_real_numbers_are_not_mixed_up(void **state)
     all.label[4] = 2;
     name_images(&all, false, "more", of_bytes.data, sizeof(of_bytes.data));
     assert_false(tarn_run_evaluate(eights, of_bytes.data, 16, &found, NULL, NULL));
-    assert_error(TARN_ERROR_FORMAT, "a sample has the label 2, but the model knows 2 classes");
+    assert_error(TARN_ERROR_FORMAT, "a sample has the label 2, but the model has 2 classes");
     assert_false(tarn_run_evaluate(eights, "text:some.txt", 16, &found, NULL, NULL));
-    assert_error(TARN_ERROR_ARGUMENT, "is text, but the model is a classifier");
+    assert_error(TARN_ERROR_ARGUMENT, "is text; a classifier needs");
     tarn_run_close(eights);
     tarn_run_close(floats);
 }
@@ -258,7 +258,8 @@ static void images_too_small_to_be_moved_are_not_augmented(void **state)
     tarn_train_options options = options_of(&all, false, "still");
     options.augment = true;
     assert_null(tarn_trainer_new(&options));
-    assert_error(TARN_ERROR_ARGUMENT, "augment moves images by up to an eighth of their rows, and these have only 4");
+    assert_error(TARN_ERROR_ARGUMENT,
+                 "augment shifts images by up to 1/8 of their height; it must be at least 8 pixels, and is 4");
 }
 
 static void an_option_given_twice_is_refused(void **state)
@@ -273,9 +274,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {in_scope(numbers_that_are_not_finite_are_refused_with_their_place),
                                        in_scope(a_run_is_resumed_with_the_data_it_began_with),
-                                       in_scope(a_run_that_noted_nothing_of_its_data_goes_on),
+                                       in_scope(a_run_without_a_data_hash_resumes),
                                        in_scope(a_run_is_resumed_with_the_new_path_of_its_data),
-                                       in_scope(a_language_model_goes_on_where_its_text_lies_now),
+                                       in_scope(a_language_model_resumes_with_its_text_moved),
                                        in_scope(a_table_that_has_grown_is_other_data),
                                        in_scope(bytes_and_real_numbers_are_not_mixed_up),
                                        in_scope(images_too_small_to_be_moved_are_not_augmented),

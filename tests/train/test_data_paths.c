@@ -70,12 +70,12 @@ static void a_run_finds_its_data_from_another_folder(void **state)
     /* Data that is nowhere is asked for; the same elsewhere is taken, other data is not. */
     assert_int_equal(rename("../there/text.txt", "../there/moved.txt"), 0);
     assert_null(tarn_trainer_resume("../there/text", &(tarn_train_options){.steps = 8}));
-    assert_error_about(TARN_ERROR_IO, "text.txt', was not found", "name its new place with .data");
+    assert_error_about(TARN_ERROR_IO, "text.txt', was not found", "give its new path with .data");
     train(tarn_trainer_resume("../there/text", &(tarn_train_options){.steps = 8, .data = "text:../there/moved.txt"}));
     write_text("here/other.txt",
                "be not to be, or to be not to be or to, be to be or be not to be, to be or not to be, be to be.\n");
     assert_null(tarn_trainer_resume("../there/text", &(tarn_train_options){.steps = 9, .data = "text:other.txt"}));
-    assert_error(TARN_ERROR_FORMAT, "is other text than the run began with");
+    assert_error(TARN_ERROR_FORMAT, "is not the text that the run was started with");
     assert_int_equal(chdir(".."), 0);
 }
 
@@ -109,7 +109,7 @@ static void other_instructions_are_warned_of(void **state)
     tarn_set_log(tarn_log_stderr, NULL);
     assert_ok();
     assert_contains(warning, "was started at the instruction level y");
-    assert_contains(warning, "its bits will differ");
+    assert_contains(warning, "will not be bitwise identical");
 }
 
 int main(void)

@@ -120,7 +120,7 @@ static void whole_sizes_and_named_models_are_left_alone(void **state)
 }
 
 /* A long text has an epoch of more steps than a run of minutes, and more validation data than it can look at. */
-static void a_long_text_is_trained_on_and_judged_by_a_part(void **state)
+static void a_long_text_is_evaluated_on_a_part(void **state)
 {
     (void)state;
     tarn_train_options options = on_text(6000000, "cpu");
@@ -156,7 +156,7 @@ int main(void)
         in_scope(sizes_suit_device_and_text),
         in_scope(a_given_size_is_used_and_the_rest_suits_it),
         in_scope(whole_sizes_and_named_models_are_left_alone),
-        in_scope(a_long_text_is_trained_on_and_judged_by_a_part),
+        in_scope(a_long_text_is_evaluated_on_a_part),
         in_scope(a_run_keeps_what_was_chosen),
     };
     setenv("TARN_MIRROR_GPU", "1", 1);

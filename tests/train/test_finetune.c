@@ -1,5 +1,5 @@
-/* test_finetune.c: runs that begin with a model that is there: of all weights, of adapters, of adapters beside blocks.
- * What is frozen stays so, what goes on goes on bit for bit, and what is no base, or another one, is refused. */
+/* test_finetune.c: fine-tuning runs: of all weights, of adapters, of adapters on quantized weights. Frozen weights do
+ * not change, resumed runs are bitwise identical, and an invalid or a changed base model is an error. */
 #include <math.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -155,7 +155,7 @@ static void all_weights_are_trained_from_a_folder(void **state)
 }
 
 /* A run of all weights has all it needs by itself: its base may go. */
-static void a_stopped_run_of_all_weights_goes_on_without_its_base(void **state)
+static void a_stopped_run_of_all_weights_resumes_without_its_base(void **state)
 {
     (void)state;
     char base[1200];
@@ -225,7 +225,7 @@ static void adapters_are_trained_and_nothing_else(void **state)
 
 /* The bits of a checkpoint, whatever the way to it: stopped once and again, with dropout, micro-batches and
  * recomputation. */
-static void a_stopped_run_of_adapters_goes_on_bit_for_bit(void **state)
+static void a_stopped_run_of_adapters_resumes_bitwise_identically(void **state)
 {
     (void)state;
     static const struct {
@@ -359,7 +359,7 @@ static void frozen_files_that_are_none_are_refused(void **state)
         const char *text, *says;
     } files[] = {{"{}", "format"},
                  {"{\"format\": 1, \"tensors\": [\"a\"], \"hashes\": []}", "1 tensors and 0 hashes"},
-                 {"{\"format\": 1, \"tensors\": [\"a\"], \"hashes\": [\"xyz\"]}", "is no hash"},
+                 {"{\"format\": 1, \"tensors\": [\"a\"], \"hashes\": [\"xyz\"]}", "is not a hash"},
                  {"{\"format\": 1, \"tensors\": [\"a\"], \"hashes\": [\"0123456789abcdef\"]}", "where"}};
     tarn_train_options options = small(llama_base("base-files"), 2, "files");
     run(tarn_trainer_new(&options), 5);
@@ -393,24 +393,24 @@ static void options_that_cannot_be_are_refused(void **state)
         const char *name, *value;
         int64_t rank;
         const char *says;
-    } rows[] = {{"layers", "3", 2, "layers is 3, but that of the model in"},
-                {"vocab_size", "300", 0, "vocab_size is 300, but that"},
-                {"tokenizer", "bytes", 0, "the model has its own, in"},
-                {"dropout", "0.1", 2, "a llama has none"},
-                {"context", "33", 2, "looks at 32 tokens at most"},
-                {"model", "gpt2", 2, "to be a gpt2, but"},
-                {"lora_alpha", "4", 0, "lora_alpha is about adapters"},
-                {"lora_dropout", "0.5", 0, "lora_dropout is about adapters"},
-                {"lora_targets", "q_proj", 0, "lora_targets is about adapters"},
-                {"quantize", "q8_0", 0, "quantize is about adapters"},
-                {"merge", "gguf", 0, "merge is about adapters"},
+    } rows[] = {{"layers", "3", 2, "layers is 3, but the base model"},
+                {"vocab_size", "300", 0, "vocab_size is 300, but the base model"},
+                {"tokenizer", "bytes", 0, "tokenizer does not apply to fine-tuning"},
+                {"dropout", "0.1", 2, "a llama has no dropout"},
+                {"context", "33", 2, "supports at most 32 tokens"},
+                {"model", "gpt2", 2, "the model is gpt2, but"},
+                {"lora_alpha", "4", 0, "lora_alpha applies to adapters only"},
+                {"lora_dropout", "0.5", 0, "lora_dropout applies to adapters only"},
+                {"lora_targets", "q_proj", 0, "lora_targets applies to adapters only"},
+                {"quantize", "q8_0", 0, "quantize applies to adapters only"},
+                {"merge", "gguf", 0, "merge applies to adapters only"},
                 {"lora_targets", "nothing", 2, "linear layer 'nothing' not found"},
                 {"quantize", "q4_k", 2, "q4_k needs a multiple of"},
-                {"template", "chatml", 2, "template is for chats"},
-                {"val", "x.jsonl", 2, "val is for chats"},
-                {"val_fraction", "0.2", 2, "val_fraction is for chats"},
-                {"data", "digits", 2, "but the data is 'digits'"},
-                {"precision", "tf32", 2, "tf32 is for GPUs"}};
+                {"template", "chatml", 2, "template applies to chats"},
+                {"val", "x.jsonl", 2, "val applies to chats"},
+                {"val_fraction", "0.2", 2, "val_fraction applies to chats"},
+                {"data", "digits", 2, "the data is 'digits'"},
+                {"precision", "tf32", 2, "tf32 is not supported"}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         tarn_train_options options = small(base, rows[i].rank, "refused");
         assert_true(tarn_train_options_set(&options, rows[i].name, rows[i].value));
@@ -418,7 +418,7 @@ static void options_that_cannot_be_are_refused(void **state)
     }
     tarn_train_options options = small(base, 2, "refused");
     options.base[0] = 0;
-    refused(&options, "lora is about a model that is there");
+    refused(&options, "lora needs a base model");
     snprintf(options.base, sizeof(options.base), "%s", scratch("nowhere"));
     refused(&options, "nowhere");
     assert_false(tarn_train_options_set(&options, "model", "nosuchmodel"));
@@ -435,7 +435,7 @@ static void adapters_are_no_base(void **state)
     tarn_train_options first = small(llama_base("base-first"), 2, "first");
     run(tarn_trainer_new(&first), 0);
     tarn_train_options second = small(first.out, 2, "second");
-    refused(&second, "holds adapters; merge them");
+    refused(&second, "has adapters only; merge them");
     assert_null(tarn_trainer_resume(path_in(first.out, "best"), NULL));
     tarn_clear_error();
 }
@@ -477,9 +477,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         in_scope(all_weights_are_trained_from_a_folder),
-        in_scope(a_stopped_run_of_all_weights_goes_on_without_its_base),
+        in_scope(a_stopped_run_of_all_weights_resumes_without_its_base),
         in_scope(adapters_are_trained_and_nothing_else),
-        in_scope(a_stopped_run_of_adapters_goes_on_bit_for_bit),
+        in_scope(a_stopped_run_of_adapters_resumes_bitwise_identically),
         in_scope(recomputed_blocks_give_the_same_adapters),
         in_scope(a_checkpoint_is_a_folder_of_adapters),
         in_scope(another_base_is_refused_by_the_name_of_the_tensor),

@@ -82,7 +82,7 @@ static void the_plan_counts_documents(void **state)
     tarn_trainer_free(trainer);
 }
 
-static void a_stopped_run_on_conversations_goes_on_bit_for_bit(void **state)
+static void a_stopped_run_on_conversations_resumes_bitwise_identically(void **state)
 {
     (void)state;
     if (!TARN__HAVE_PCRE2 || !TARN__HAVE_JANSSON)
@@ -115,7 +115,7 @@ static void a_stopped_run_on_conversations_goes_on_bit_for_bit(void **state)
     tarn_run_close(opened);
     reversal_chats("trained.jsonl", true); /* other conversations under the same name */
     assert_null(tarn_trainer_resume(stopped.out, NULL));
-    assert_error(TARN_ERROR_FORMAT, "is other text than the run began with");
+    assert_error(TARN_ERROR_FORMAT, "is not the text that the run was started with");
 }
 
 /* Answers of 1 to 20 letters: a mean over micro-batches, each by itself, would be another loss and other gradients. */
@@ -221,7 +221,7 @@ static void check_bases(bool is_gpt2)
     snprintf(o.quantize, sizeof(o.quantize), "q8_0");
     snprintf(o.out, sizeof(o.out), "%s", scratch(is_gpt2 ? "twice-gpt2" : "twice"));
     assert_null(tarn_trainer_new(&o));
-    assert_error(TARN_ERROR_ARGUMENT, "quantize is for folders");
+    assert_error(TARN_ERROR_ARGUMENT, "quantize applies to model folders");
     tarn_train_options whole = tuning(scratch("elements.gguf"), is_gpt2 ? "from-elements-gpt2" : "from-elements", 8);
     whole.lr = 0.003;
     whole.log_every = 2;
@@ -266,7 +266,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         in_scope(the_plan_counts_documents),
-        in_scope(a_stopped_run_on_conversations_goes_on_bit_for_bit),
+        in_scope(a_stopped_run_on_conversations_resumes_bitwise_identically),
         in_scope(micro_batches_of_answers_are_one_batch),
         in_scope(merged_models_are_what_the_adapters_made),
         in_scope(gguf_files_are_bases),

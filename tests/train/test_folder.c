@@ -121,7 +121,7 @@ static void nothing_but_a_run_is_replaced(void **state)
     assert_int_equal(mkdir(options.out, 0700), 0);
     put_file(in(options.out, "thesis.txt"), "words", 5);
     assert_null(tarn_trainer_new(&options));
-    assert_error_about(TARN_ERROR_IO, "is no folder of a run", "overwrite");
+    assert_error_about(TARN_ERROR_IO, "is not a run folder", "overwrite");
 
     snprintf(options.out, sizeof(options.out), "%s", scratch("with-notes"));
     train(&options);
@@ -129,13 +129,13 @@ static void nothing_but_a_run_is_replaced(void **state)
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         put_file(in(options.out, names[i]), "mine", 4);
         assert_null(tarn_trainer_new(&options));
-        assert_error_about(TARN_ERROR_IO, names[i], "was not written by a run");
+        assert_error_about(TARN_ERROR_IO, names[i], "is not a file of a run");
         assert_true(is_there(in(options.out, names[i])));
         assert_int_equal(remove(in(options.out, names[i])), 0);
     }
     assert_int_equal(mkdir(in(options.out, "pictures"), 0700), 0);
     assert_null(tarn_trainer_new(&options));
-    assert_error_about(TARN_ERROR_IO, "pictures", "was not written by a run");
+    assert_error_about(TARN_ERROR_IO, "pictures", "is not a file of a run");
     assert_int_equal(rmdir(in(options.out, "pictures")), 0);
 
     tarn_trainer *busy = tarn_trainer_resume(options.out, NULL); /* a run that is under way */

@@ -1,5 +1,5 @@
-/* test_llama_runs.c: runs of Llama models: they learn, leave Hugging Face folders, go on bit for bit, and take the
- * memory that was planned. What holds for runs of all language models is in test_lm_runs.c. */
+/* test_llama_runs.c: runs of Llama models: they learn, write folders of transformers, resume bitwise
+ * identically, and need the planned memory. test_lm_runs.c tests what all language models have in common. */
 #include <tarn/generate.h>
 #include <tarn/model.h>
 #include <tarn/profile.h>
@@ -50,14 +50,14 @@ static tarn_train_options small(const char *model, const char *folder)
 typedef struct story {
     tarn_trainer *trainer;
     int64_t stop_at; /* 0: never */
-    double last_judged;
+    double last_val_loss;
 } story;
 
 static void listen(const tarn_train_report *report, void *ctx)
 {
     story *s = ctx;
     if (report->kind == TARN_REPORT_EVALUATION)
-        s->last_judged = report->loss;
+        s->last_val_loss = report->loss;
     if (s->stop_at && report->step >= s->stop_at)
         tarn_trainer_stop(s->trainer);
 }
@@ -70,10 +70,10 @@ static double run(tarn_trainer *trainer, int64_t stop_at)
         fail_msg("%s", tarn_error());
     tarn_trainer_free(trainer);
     assert_ok();
-    return s.last_judged;
+    return s.last_val_loss;
 }
 
-static void every_family_learns_and_is_judged_and_writes(void **state)
+static void every_family_learns_and_is_evaluated_and_generates(void **state)
 {
     (void)state;
     static const char *const families[] = {"llama", "mistral", "qwen2", "qwen3"};
@@ -83,14 +83,14 @@ static void every_family_learns_and_is_judged_and_writes(void **state)
         int32_t made[6];
         tarn_train_options options = small(families[i], families[i]);
         options.steps = options.eval_every = 100;
-        double judged = run(tarn_trainer_new(&options), 0);
-        if (!(judged < 1.2))
-            fail_msg("%s learns to %g only", families[i], judged);
+        double val_loss = run(tarn_trainer_new(&options), 0);
+        if (!(val_loss < 1.2))
+            fail_msg("%s learns to %g only", families[i], val_loss);
         tarn_run *trained = tarn_run_open(options.out, CPU);
         assert_ok();
         assert_true(tarn_run_is_text(trained));
         assert_string_equal(tarn_run_kind(trained), families[i]);
-        assert_true(tarn_run_evaluate_text(trained, NULL, 8, &own) && own.loss == judged);
+        assert_true(tarn_run_evaluate_text(trained, NULL, 8, &own) && own.loss == val_loss);
         tarn_run_close(trained);
         tarn_module *model = tarn_model_open(options.out, CPU, NULL); /* as anybody else would */
         assert_true(tarn_llama_config_of(model, &config));
@@ -102,7 +102,7 @@ static void every_family_learns_and_is_judged_and_writes(void **state)
     }
 }
 
-static void a_stopped_run_goes_on_bit_for_bit(void **state)
+static void a_stopped_run_resumes_bitwise_identically(void **state)
 {
     (void)state;
     static const char *const precisions[] = {"f32", "bf16"};
@@ -184,11 +184,11 @@ static void mistakes_are_named(void **state)
         {"llama", "kv_heads", "3", ".kv_heads is 3; it must divide .heads, which is 4"},
         {"llama", "heads", "3", "must divide"},
         {"llama", "heads", "16", "head_dim is 1"},
-        {"llama", "mlp_sizes", "3", "mlp_sizes is for classifiers"},
-        {"llama", "data", "digits:50", "is for language models"},
+        {"llama", "mlp_sizes", "3", "mlp_sizes applies to classifiers"},
+        {"llama", "data", "digits:50", "applies to language models"},
         {"llama-3b", "vocab_size", "5", "the tokenizer has 18 tokens"},
         {"gpt2", "kv_heads", "2", "kv_heads is for Llama models"},
-        {"lenet", "ffn_size", "2", "a lenet learns from samples with labels"},
+        {"lenet", "ffn_size", "2", "the model lenet needs samples with labels"},
     };
     for (size_t i = 0; i < sizeof(mistakes) / sizeof(mistakes[0]); i++) {
         tarn_train_options options = small(mistakes[i].model, "mistakes");
@@ -220,7 +220,7 @@ static void mistakes_are_named(void **state)
 }
 
 /* A config.json that was changed does not make another model of the weights that are there. */
-static void a_damaged_run_does_not_go_on(void **state)
+static void a_damaged_run_does_not_resume(void **state)
 {
     (void)state;
     tarn_train_options options = small("llama", "damaged");
@@ -238,7 +238,7 @@ static void a_damaged_run_does_not_go_on(void **state)
     put_file(path, text, count);
     free(text);
     assert_null(tarn_trainer_resume(options.out, NULL));
-    assert_error_about(TARN_ERROR_FORMAT, "trainer_resume", "weights take");
+    assert_error_about(TARN_ERROR_FORMAT, "trainer_resume", "bytes of weights");
 }
 
 static void a_step_can_be_measured(void **state)
@@ -261,18 +261,18 @@ static void a_step_can_be_measured(void **state)
     assert_true(timing.flops == 32.0 * (6.0 * (double)timing.parameters + 12 * 2 * 16 * 8));
     o.vocab_size = 0;
     assert_false(tarn_train_measure(0, 1, &timing, &o));
-    assert_error(TARN_ERROR_ARGUMENT, "a llama has no vocabulary of its own");
+    assert_error(TARN_ERROR_ARGUMENT, "the model llama has no default");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(every_family_learns_and_is_judged_and_writes),
-        in_scope(a_stopped_run_goes_on_bit_for_bit),
+        in_scope(every_family_learns_and_is_evaluated_and_generates),
+        in_scope(a_stopped_run_resumes_bitwise_identically),
         in_scope(the_plan_says_what_will_be_done),
         in_scope(what_is_recomputed_takes_the_memory_that_was_planned),
         in_scope(mistakes_are_named),
-        in_scope(a_damaged_run_does_not_go_on),
+        in_scope(a_damaged_run_does_not_resume),
         in_scope(a_step_can_be_measured),
     };
     return TARN__HAVE_JANSSON ? cmocka_run_group_tests(tests, make_scratch, remove_scratch) : 0;

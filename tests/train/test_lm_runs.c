@@ -1,5 +1,5 @@
-/* test_lm_runs.c: runs of language models: they learn, leave Hugging Face folders, add up micro-batches to the batch,
- * and go on bit for bit. */
+/* test_lm_runs.c: runs of language models: they learn, write folders of transformers, accumulate gradients over
+ * micro-batches, and resume bitwise identically. */
 #include <math.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -56,7 +56,7 @@ typedef struct story {
     tarn_trainer *trainer;
     int64_t stop_at; /* 0: never */
     int trainings, evaluations, samples;
-    double first_loss, last_loss, last_judged, norm, tokens_per_second;
+    double first_loss, last_loss, last_val_loss, norm, tokens_per_second;
 } story;
 
 static void listen(const tarn_train_report *report, void *ctx)
@@ -72,7 +72,7 @@ static void listen(const tarn_train_report *report, void *ctx)
         s->norm = report->gradient_norm;
         s->tokens_per_second = report->tokens_per_second;
     } else if (report->kind == TARN_REPORT_EVALUATION) {
-        s->last_judged = report->loss;
+        s->last_val_loss = report->loss;
     } else {
         assert_int_equal(strlen(report->text), report->text_length);
     }
@@ -129,13 +129,13 @@ static void a_run_learns_and_leaves_a_model_folder(void **state)
     assert_int_equal(s.samples, 3);
     assert_true(s.norm > 0 && s.tokens_per_second > 0);
     assert_true(s.first_loss > 2.5 && s.last_loss < 1.2);
-    assert_true(result.best_loss < 1.2 && result.best_loss <= s.last_judged);
+    assert_true(result.best_loss < 1.2 && result.best_loss <= s.last_val_loss);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (stat(path_in(options.out, names[i]), &about) != 0)
             fail_msg("%s is missing", names[i]);
 }
 
-static void what_was_trained_is_judged_and_writes(void **state)
+static void what_was_trained_is_evaluated_and_generates(void **state)
 {
     (void)state;
     tarn_text_evaluation own, whole;
@@ -149,7 +149,7 @@ static void what_was_trained_is_judged_and_writes(void **state)
     assert_string_equal(tarn_run_kind(trained), "gpt2");
     assert_true(tarn_run_evaluate_text(trained, NULL, 8, &own));
     assert_int_equal(own.tokens, 239); /* a tenth of the text, but for its first letter */
-    assert_true(own.loss == s.last_judged && fabs(own.perplexity - exp(own.loss)) < 1e-12);
+    assert_true(own.loss == s.last_val_loss && fabs(own.perplexity - exp(own.loss)) < 1e-12);
     assert_true(tarn_run_evaluate_text(trained, options.data, 3, &whole));
     assert_int_equal(whole.tokens, 2399);
     assert_true(whole.loss < 1.2);
@@ -170,7 +170,7 @@ static void what_was_trained_is_judged_and_writes(void **state)
     assert_false(tarn_run_evaluate(trained, NULL, 8, &of_classes, counts, counts));
     assert_error(TARN_ERROR_ARGUMENT, "language model");
     assert_int_equal(tarn_run_classes(trained), -1);
-    assert_error(TARN_ERROR_ARGUMENT, "no classes");
+    assert_error(TARN_ERROR_ARGUMENT, "not a classifier");
     assert_non_null(tarn_run_tokenizer(trained));
     tarn_run_close(trained);
 }
@@ -201,7 +201,7 @@ static void the_plan_says_what_will_be_done(void **state)
 
 /* ---- bitwise identical  ------------------------------------------------------------------------------------------ */
 
-static void a_stopped_run_goes_on_bit_for_bit(void **state)
+static void a_stopped_run_resumes_bitwise_identically(void **state)
 {
     (void)state;
     tarn_train_result result;
@@ -227,7 +227,7 @@ static void a_stopped_run_goes_on_bit_for_bit(void **state)
     }
 }
 
-static void a_bf16_run_keeps_f32_master_weights_and_goes_on_bit_for_bit(void **state)
+static void a_bf16_run_keeps_f32_master_weights_and_resumes_bitwise_identically(void **state)
 {
     (void)state;
     tarn_train_result result;
@@ -264,7 +264,7 @@ static void the_checkpoints_of_the_last_evaluations_are_kept(void **state)
     tarn_module_free(model);
 }
 
-static void a_kept_checkpoint_is_gone_on_from_bit_for_bit(void **state)
+static void a_numbered_checkpoint_resumes_bitwise_identically(void **state)
 {
     (void)state;
     struct stat about;
@@ -282,7 +282,7 @@ static void a_kept_checkpoint_is_gone_on_from_bit_for_bit(void **state)
     assert_same_file(options.out, path_in(options.out, "step-30"), "optimizer.safetensors");
 
     assert_null(tarn_trainer_resume(path_in(options.out, "best"), NULL));
-    assert_error(TARN_ERROR_FORMAT, "holds a model alone");
+    assert_error(TARN_ERROR_FORMAT, "is a model without training state");
 }
 
 /* ---- micro-batches ----------------------------------------------------------------------------------------------- */
@@ -382,23 +382,23 @@ static void mistakes_are_named(void **state)
     static const struct {
         const char *name, *value, *text;
     } mistakes[] = {
-        {"mlp_sizes", "3", "mlp_sizes is for classifiers"},
-        {"augment", "true", "augment is for classifiers"},
-        {"label_smoothing", "0.1", "label_smoothing is for classifiers"},
-        {"model", "lenet", "a lenet learns from samples with labels"},
+        {"mlp_sizes", "3", "mlp_sizes applies to classifiers"},
+        {"augment", "true", "augment applies to classifiers"},
+        {"label_smoothing", "0.1", "label_smoothing applies to classifiers"},
+        {"model", "lenet", "the model lenet needs samples with labels"},
         {"heads", "3", "must divide"},
         {"vocab_size", "5", "the tokenizer has 18 tokens"},
         {"micro_batch", "3", "does not divide"},
-        {"min_lr", "1", "lr is lower"},
+        {"min_lr", "1", "min_lr is 1; must be at most lr"},
         {"schedule", "constant", "the schedule is constant"},
-        {"precision", "tf32", "the device is cpu"},
-        {"context", "5000", "2160 tokens to train on, and at least 5001"},
+        {"precision", "tf32", "tf32 is not supported on cpu"},
+        {"context", "5000", "2160 tokens for training; at least 5001"},
         {"tokenizer", "/nosuch", "/nosuch"},
-        {"data", "text:", "does not say where"},
+        {"data", "text:", "has no path"},
         {"data", "text:/nosuch", "/nosuch"},
         {"data", "shards:/nosuch", "/nosuch"},
-        {"data", "digits:50", "is for language models"},
-        {"warmup", "30", "warmup takes 30 steps"},
+        {"data", "digits:50", "applies to language models"},
+        {"warmup", "30", "warmup is 30 steps"},
     };
     for (size_t i = 0; i < sizeof(mistakes) / sizeof(mistakes[0]); i++) {
         tarn_train_options options = small("mistakes");
@@ -425,7 +425,7 @@ static void a_run_is_not_resumed_with_other_text_or_other_options(void **state)
     put_file(options.data + strlen("text:"), text, count);
     free(text);
     assert_null(tarn_trainer_resume(options.out, NULL));
-    assert_error(TARN_ERROR_FORMAT, "other text than the run began with");
+    assert_error(TARN_ERROR_FORMAT, "not the text that the run was started with");
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
@@ -583,7 +583,7 @@ static bool use_everything(const char *text, const char *folder)
     return good;
 }
 
-static void a_failed_allocation_anywhere_leaves_nothing_behind(void **state)
+static void a_failed_allocation_anywhere_leaks_nothing(void **state)
 {
     (void)state;
     char text[1200];
@@ -612,15 +612,15 @@ static void a_failed_allocation_anywhere_leaves_nothing_behind(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(a_failed_allocation_anywhere_leaves_nothing_behind,
+        cmocka_unit_test_setup(a_failed_allocation_anywhere_leaks_nothing,
                                clear_error), /* first: nothing holds memory yet */
         in_scope(a_run_learns_and_leaves_a_model_folder),
-        in_scope(what_was_trained_is_judged_and_writes),
+        in_scope(what_was_trained_is_evaluated_and_generates),
         in_scope(the_plan_says_what_will_be_done),
-        in_scope(a_stopped_run_goes_on_bit_for_bit),
-        in_scope(a_bf16_run_keeps_f32_master_weights_and_goes_on_bit_for_bit),
+        in_scope(a_stopped_run_resumes_bitwise_identically),
+        in_scope(a_bf16_run_keeps_f32_master_weights_and_resumes_bitwise_identically),
         in_scope(the_checkpoints_of_the_last_evaluations_are_kept),
-        in_scope(a_kept_checkpoint_is_gone_on_from_bit_for_bit),
+        in_scope(a_numbered_checkpoint_resumes_bitwise_identically),
         in_scope(micro_batches_add_up_to_the_batch),
         in_scope(what_is_recomputed_takes_less_memory_and_makes_the_same_run),
         in_scope(mistakes_are_named),

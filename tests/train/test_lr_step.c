@@ -140,10 +140,10 @@ static void a_step_schedule_without_lr_step_and_the_reverse_are_refused(void **s
     options = small("refused");
     memset(options.schedule, 0, sizeof(options.schedule));
     options.lr_step = 2;
-    assert_refused(&options, "lr_step is for the schedule step, but the schedule is cosine");
+    assert_refused(&options, "lr_step applies to the schedule step only; the schedule is cosine");
     options.lr_step = 0;
     options.lr_gamma = 0.5;
-    assert_refused(&options, "lr_gamma is for the schedule step");
+    assert_refused(&options, "lr_gamma applies to the schedule step");
 }
 
 int main(void)

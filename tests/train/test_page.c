@@ -1,5 +1,5 @@
-/* test_page.c: the page of a run tells a reader what the run is: in words, with round numbers, and nothing that means
- * nothing here. */
+/* test_page.c: report.html of a run shows the settings that apply to it, in words and with rounded values, and no
+ * others. */
 #include "support/files.h"
 
 static tarn_train_options small(const char *folder)
@@ -28,7 +28,7 @@ static char *page_of(const tarn_train_options *options)
     return page;
 }
 
-static void assert_fact(const char *page, const char *name, const char *value)
+static void assert_setting(const char *page, const char *name, const char *value)
 {
     char row[300];
     snprintf(row, sizeof(row), "<dt>%s</dt><dd>%s</dd>", name, value);
@@ -38,10 +38,10 @@ static void assert_fact(const char *page, const char *name, const char *value)
 
 static void assert_silent_about(const char *page, const char *const *words, int count)
 {
-    const char *facts = strstr(page, "class=\"facts"), *end = facts ? strstr(facts, "</dl>") : NULL;
+    const char *settings = strstr(page, "class=\"settings"), *end = settings ? strstr(settings, "</dl>") : NULL;
     assert_non_null(end);
     for (int i = 0; i < count; i++) {
-        const char *found = strstr(facts, words[i]);
+        const char *found = strstr(settings, words[i]);
         if (found && found < end)
             fail_msg("the page says something of '%s'", words[i]);
     }
@@ -59,11 +59,11 @@ static void a_classifiers_page_says_what_the_run_is(void **state)
     options.lr = 0.1;
     options.weight_decay = 0.3;
     char *page = page_of(&options);
-    assert_fact(page, "Model", "mlp with hidden layer sizes 128");
-    assert_fact(page, "Optimizer", "AdamW, beta2 0.999, weight decay 0.3");
-    assert_fact(page, "Learning rate", "0.1, times 0.1 every 2 steps");
-    assert_fact(page, "Batch", "30 samples");
-    assert_fact(page, "Precision", "f32");
+    assert_setting(page, "Model", "mlp with hidden layer sizes 128");
+    assert_setting(page, "Optimizer", "AdamW, beta2 0.999, weight decay 0.3");
+    assert_setting(page, "Learning rate", "0.1, times 0.1 every 2 steps");
+    assert_setting(page, "Batch", "30 samples");
+    assert_setting(page, "Precision", "f32");
     assert_silent_about(page, others, (int)(sizeof(others) / sizeof(others[0])));
     free(page);
 }
@@ -86,11 +86,11 @@ static void a_language_models_page_says_what_the_run_is(void **state)
     options.clip_norm = 0.5;
     options.lr = 0.0007;
     char *page = page_of(&options);
-    assert_fact(page, "Size", "1 layer, 2 heads, hidden size 8, FFN size 32");
-    assert_fact(page, "Tokenizer", "characters");
-    assert_fact(page, "Learning rate", "0.0007, cosine down to 0");
-    assert_fact(page, "Warm-up", "1 step");
-    assert_fact(page, "Gradient norm", "at most 0.5");
+    assert_setting(page, "Size", "1 layer, 2 heads, hidden size 8, FFN size 32");
+    assert_setting(page, "Tokenizer", "characters");
+    assert_setting(page, "Learning rate", "0.0007, cosine decay to 0");
+    assert_setting(page, "Warm-up", "1 step");
+    assert_setting(page, "Gradient clipping", "norm 0.5");
     assert_silent_about(page, others, (int)(sizeof(others) / sizeof(others[0])));
     static const char *const charts[] = {"Loss", "Learning rate", "Gradient norm", "Tokens per second",
                                          "Memory in MiB"};

@@ -206,7 +206,7 @@ static void write_base(bool is_gpt2, const char *folder)
     tarn_module_free(model);
 }
 
-/* Adapters, and adapters beside blocks. */
+/* Adapters on unquantized and on quantized weights. */
 static void plans_of_fine_tuning_are_too(void **state)
 {
     (void)state;
@@ -306,7 +306,7 @@ static void what_does_not_fit_is_refused(void **state)
     tarn_stats_reset();
     int64_t before = tarn_memory_of(mirror).peak_used;
     assert_null(tarn_trainer_new(&o));
-    assert_error_about(TARN_ERROR_MEMORY, "the run does not fit into memory; ignore_memory starts it all the same",
+    assert_error_about(TARN_ERROR_MEMORY, "the run does not fit in memory; ignore_memory starts it anyway",
                        "with model=gpt2-");
     assert_int_equal(tarn_memory_of(mirror).peak_used, before);
 }
@@ -325,7 +325,7 @@ static void settings_that_fit_are_found(void **state)
     assert_true(check_fits(&o, &plan) >= 4);
     assert_int_equal(strncmp(plan.fits[0].settings, "micro_batch=", strlen("micro_batch=")), 0);
     assert_null(tarn_trainer_new(&o));
-    assert_error_about(TARN_ERROR_MEMORY, "the run does not fit into memory", plan.fits[0].settings);
+    assert_error_about(TARN_ERROR_MEMORY, "the run does not fit in memory", plan.fits[0].settings);
     o.ignore_memory = true;
     tarn_trainer *regardless = tarn_trainer_new(&o);
     assert_non_null(regardless);

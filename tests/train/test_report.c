@@ -167,10 +167,10 @@ static void a_page_holds_what_it_was_given(void **state)
     const tarn__report_chart charts[] = {{"Loss", losses, 2, TARN__GOAL_MIN, false},
                                          {"Accuracy", &one, 1, TARN__GOAL_MAX, true},
                                          {"Nothing", NULL, 0, 0, false}};
-    const tarn__report_setting facts[] = {{"model", "lenet"}, {"batch size", "64"}};
+    const tarn__report_setting settings[] = {{"model", "lenet"}, {"batch size", "64"}};
     const char *path = scratch("report.html");
     int files = scratch_count();
-    assert_true(tarn__report_write(path, "lenet on digits", facts, 2, charts, 3));
+    assert_true(tarn__report_write(path, "lenet on digits", settings, 2, charts, 3));
     assert_int_equal(scratch_count(), files + 1); /* nothing temporary stays */
     const char *html = read_page(path);
     check_page(html);
@@ -431,19 +431,19 @@ static int remove_page(void **state)
 
 static int write_to_look_at(const char *path, const char *metrics)
 {
-    static const tarn__report_setting facts[] = {{"model", "lenet"},
-                                                 {"data", "digits"},
-                                                 {"parameters", "61,706"},
-                                                 {"device", "cpu"},
-                                                 {"optimizer", "adamw"},
-                                                 {"learning rate", "0.001"},
-                                                 {"schedule", "cosine, 100 steps of warm-up"},
-                                                 {"batch size", "64"},
-                                                 {"epochs", "10"},
-                                                 {"seed", "1"},
-                                                 {"weight decay", "0.01"}};
-    bool good = tarn__report_write_metrics(path, "lenet on digits, cpu", facts, (int)(sizeof(facts) / sizeof(facts[0])),
-                                           metrics);
+    static const tarn__report_setting settings[] = {{"model", "lenet"},
+                                                    {"data", "digits"},
+                                                    {"parameters", "61,706"},
+                                                    {"device", "cpu"},
+                                                    {"optimizer", "adamw"},
+                                                    {"learning rate", "0.001"},
+                                                    {"schedule", "cosine, 100 steps of warm-up"},
+                                                    {"batch size", "64"},
+                                                    {"epochs", "10"},
+                                                    {"seed", "1"},
+                                                    {"weight decay", "0.01"}};
+    bool good = tarn__report_write_metrics(path, "lenet on digits, cpu", settings,
+                                           (int)(sizeof(settings) / sizeof(settings[0])), metrics);
     if (!good)
         fprintf(stderr, "%s\n", tarn_error());
     return good ? 0 : 1;

@@ -220,7 +220,7 @@ static void nothing_is_read_between_lines_of_metrics(void **state)
     assert_true(tarn_trainer_run(trainer, count, &t, NULL));
     tarn_trainer_free(trainer);
     assert_int_equal(t.downloads - t.first_downloads, 2 * 2); /* losses and norms, after steps 20 and 30 */
-    /* of a step: two fields of its batch to their places, two figures to theirs */
+    /* of a step: two fields of its batch to their static tensors, two metrics to theirs */
     assert_true(t.kernels - t.first_kernels <= 20 * 4 + 4);
 }
 
@@ -266,7 +266,7 @@ static void the_plan_says_whether_steps_are_captured(void **state)
     assert_false(captures(options, "auto"));
     assert_ok();
     assert_false(captures(options, "on"));
-    assert_error(TARN_ERROR_ARGUMENT, "capture is on, but cpu cannot capture a step");
+    assert_error(TARN_ERROR_ARGUMENT, "capture is on, but cpu does not support graph capture");
 }
 
 /* ---- a loss that is not finite ----------------------------------------------------------------------------------- */

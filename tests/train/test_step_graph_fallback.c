@@ -11,7 +11,7 @@ static char last_warning[512];
 static void listen(tarn_log_level level, const char *text, void *ctx)
 {
     (void)ctx;
-    if (level == TARN_LOG_WARNING && strstr(text, "cannot be captured")) {
+    if (level == TARN_LOG_WARNING && strstr(text, "could not be captured")) {
         warnings++;
         snprintf(last_warning, sizeof(last_warning), "%s", text);
     }

@@ -133,7 +133,7 @@ static void the_callers_random_numbers_stay_its_own(void **state)
 
 /* ---- bitwise identical  ------------------------------------------------------------------------------------------ */
 
-static void a_stopped_run_goes_on_bit_for_bit(void **state)
+static void a_stopped_run_resumes_bitwise_identically(void **state)
 {
     (void)state;
     tarn_train_result result;
@@ -191,7 +191,7 @@ static void a_run_can_be_made_longer(void **state)
     /* as it was */
     run(tarn_trainer_resume(options.out, &(tarn_train_options){.lr = 0.01, .batch_size = 30}), 0, &result);
     assert_null(tarn_trainer_resume(options.out, &(tarn_train_options){.steps = 5}));
-    assert_error(TARN_ERROR_ARGUMENT, "at step 20 already");
+    assert_error(TARN_ERROR_ARGUMENT, "is already at step 20");
     assert_null(tarn_trainer_resume(options.out, &(tarn_train_options){.lr = 1}));
     assert_error(TARN_ERROR_ARGUMENT, "lr cannot be changed");
 }
@@ -315,7 +315,7 @@ static void a_loss_that_is_not_finite_names_step_and_layer_and_leaves_a_good_sta
 static void a_validation_loss_that_is_not_finite_is_no_best_and_ends_the_run(void **state)
 {
     (void)state;
-    tarn_train_options options = small("unjudged");
+    tarn_train_options options = small("unevaluated");
     snprintf(options.optimizer, sizeof(options.optimizer), "sgd");
     for (options.mlp_size_count = 0; options.mlp_size_count < 6; options.mlp_size_count++)
         options.mlp_sizes[options.mlp_size_count] = 24;
@@ -354,7 +354,7 @@ typedef struct meter {
     int intervals;
 } meter;
 
-/* Between two lines of metrics: two tensors up for each step, and the two tensors of figures down, once. */
+/* Between two lines of metrics: two tensors up for each step, and the two tensors of metrics down, once. */
 static void measure(const tarn_train_report *report, void *ctx)
 {
     meter *m = ctx;
@@ -422,14 +422,14 @@ static void a_table_trains_a_perceptron_and_the_run_can_be_used(void **state)
     assert_false(tarn_module_is_training(tarn_run_model(used)));
 
     tarn_evaluation own, all;
-    int64_t samples[2], right[2];
+    int64_t samples[2], correct[2];
     assert_true(tarn_run_evaluate(used, NULL, 7, &own, NULL, NULL)); /* the tenth that was held back */
     assert_int_equal(own.samples, 40);
     assert_float_equal(own.accuracy, result.best_accuracy, 1e-12);
-    assert_true(tarn_run_evaluate(used, options.data, 64, &all, samples, right));
+    assert_true(tarn_run_evaluate(used, options.data, 64, &all, samples, correct));
     assert_int_equal(all.samples, 400);
     assert_int_equal(samples[0] + samples[1], 400);
-    assert_float_equal(all.accuracy, (double)(right[0] + right[1]) / 400, 1e-12);
+    assert_float_equal(all.accuracy, (double)(correct[0] + correct[1]) / 400, 1e-12);
     assert_true(all.accuracy > 0.9);
 
     double probabilities[2];
@@ -491,10 +491,10 @@ static void predictions_agree_with_the_evaluation(void **state)
     (void)state;
     enum { DIGITS = 60 };
     tarn_run *used = tarn_run_open(scratch("learns"), CPU);
-    tarn_dataset *digits = tarn_dataset_digits(DIGITS, 2); /* what "digits:300" is judged by */
+    tarn_dataset *digits = tarn_dataset_digits(DIGITS, 2); /* the validation set of "digits:300" */
     tarn_evaluation evaluation;
     assert_true(tarn_run_evaluate(used, NULL, 16, &evaluation, NULL, NULL));
-    int right = 0;
+    int correct = 0;
     double loss = 0;
     for (int64_t i = 0; i < DIGITS; i++) {
         uint8_t pixels[784];
@@ -505,11 +505,11 @@ static void predictions_agree_with_the_evaluation(void **state)
             used, &(tarn_array){.data = pixels, .dtype = TARN_U8, .shape = TARN_SHAPE(1, 28, 28)}, probability));
         for (int64_t k = 1; k < 10; k++)
             best = probability[k] > probability[best] ? k : best;
-        right += best == label;
+        correct += best == label;
         loss -= log(probability[label]) / DIGITS;
     }
     assert_int_equal(evaluation.samples, DIGITS);
-    assert_float_equal(evaluation.accuracy, (double)right / DIGITS, 1e-12);
+    assert_float_equal(evaluation.accuracy, (double)correct / DIGITS, 1e-12);
     assert_float_equal(evaluation.loss, loss, 1e-5);
     tarn_dataset_free(digits);
     tarn_run_close(used);
@@ -552,7 +552,7 @@ static void mnist_is_trained_on_where_present(void **state)
     snprintf(options.out, sizeof(options.out), "%s", scratch("mnist"));
     tarn_train_result result;
     run(tarn_trainer_new(&options), 0, &result);
-    print_message("%.2f %% of MNIST's test images right after 60 steps\n", 100 * result.best_accuracy);
+    print_message("%.2f %% of MNIST's test images correct after 60 steps\n", 100 * result.best_accuracy);
     assert_true(result.best_accuracy > 0.85);
 }
 
@@ -574,7 +574,7 @@ static bool use_everything(const char *folder)
     return good;
 }
 
-static void a_failed_allocation_anywhere_leaves_nothing_behind(void **state)
+static void a_failed_allocation_anywhere_leaks_nothing(void **state)
 {
     (void)state;
     tarn_empty_cache(CPU);
@@ -600,12 +600,12 @@ static void a_failed_allocation_anywhere_leaves_nothing_behind(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(a_failed_allocation_anywhere_leaves_nothing_behind,
+        cmocka_unit_test_setup(a_failed_allocation_anywhere_leaks_nothing,
                                clear_error), /* first: nothing holds memory yet */
         in_scope(a_run_learns_and_leaves_its_files),
         in_scope(the_plan_says_what_will_be_done),
         in_scope(the_callers_random_numbers_stay_its_own),
-        in_scope(a_stopped_run_goes_on_bit_for_bit),
+        in_scope(a_stopped_run_resumes_bitwise_identically),
         in_scope(a_run_is_bitwise_identical_with_any_number_of_threads),
         in_scope(a_run_can_be_made_longer),
         in_scope(a_checkpoint_is_whole_whenever_its_writing_was_interrupted),

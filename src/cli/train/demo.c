@@ -122,7 +122,7 @@ static int print_sample(const char *folder, const tarn__options *o)
     if (prompt_ids)
         memcpy(ids, prompt_ids, sizeof(*ids) * (size_t)count);
     tarn_tokenizer_release(prompt_ids);
-    tarn__heading("what it writes");
+    tarn__heading("sample of the model");
     bool good = prompt_ids && print_tokens(tokenizer, ids, count) &&
                 generate_rest(tarn_run_model(run), tokenizer, (uint64_t)o->seed, ids, count);
     printf("\n");
@@ -137,7 +137,7 @@ int tarn__demo(const tarn__options *options)
     /* ten bytes more: ".txt" always fits */
     char folder[1000], text[1010];
     if (options->out && strlen(options->out) >= sizeof(folder)) {
-        fprintf(stderr, "tarn demo: --out: the name of the folder is too long\n");
+        fprintf(stderr, "tarn demo: --out: the folder name is too long\n");
         return TARN__MISUSED;
     }
     /* `own` is a copy: the caller's options are not changed. */
@@ -159,7 +159,6 @@ int tarn__demo(const tarn__options *options)
         return status;
     status = print_sample(folder, options);
     if (status == TARN__DONE)
-        printf("\nthe model is in %s: tarn generate %s \"int \"; its curves are in %s/report.html\n", folder, folder,
-               folder);
+        printf("\nmodel: %s (tarn generate %s \"int \"); training curves: %s/report.html\n", folder, folder, folder);
     return status;
 }

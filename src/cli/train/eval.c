@@ -13,7 +13,7 @@ typedef struct results {
     int64_t *samples, *correct; /* [classes] */
 } results;
 
-/* "right" keeps its first name: scripts read it. All classes are listed, also those without samples. */
+/* All classes are listed, also those without samples. */
 static void print_json(const tarn__options *options, const tarn_run *run, const char *data, const results *f)
 {
     tarn__json json = {stdout, false};
@@ -29,7 +29,7 @@ static void print_json(const tarn__options *options, const tarn_run *run, const 
         tarn__json_open(&json, NULL, '{');
         tarn__json_string(&json, "name", tarn_run_class_name(run, i));
         tarn__json_int(&json, "samples", f->samples[i]);
-        tarn__json_int(&json, "right", f->correct[i]);
+        tarn__json_int(&json, "correct", f->correct[i]);
         tarn__json_close(&json, '}');
     }
     tarn__json_close(&json, ']');
@@ -40,13 +40,14 @@ static void print_json(const tarn__options *options, const tarn_run *run, const 
 static void print_table(const tarn_run *run, const char *data, const results *f)
 {
     tarn__heading("%s on %s", tarn_run_kind(run), data);
-    printf("  %-16s %8s %8s %9s\n", "class", "samples", "right", "share");
+    printf("  %-16s %8s %8s %9s\n", "class", "samples", "correct", "accuracy");
     for (int64_t i = 0; i < tarn_run_classes(run); i++)
         if (f->samples[i])
             printf("  %-16s %8lld %8lld %7.2f %%\n", tarn__escaped(tarn_run_class_name(run, i)),
                    (long long)f->samples[i], (long long)f->correct[i],
                    100.0 * (double)f->correct[i] / (double)f->samples[i]);
-    printf("loss %.4f, %.2f %% of %lld right\n", f->all.loss, 100 * f->all.accuracy, (long long)f->all.samples);
+    printf("loss %.4f, accuracy %.2f %% on %lld samples\n", f->all.loss, 100 * f->all.accuracy,
+           (long long)f->all.samples);
 }
 
 /* Prints the pending error. Wrong arguments are misuse; a file or device that fails is not. */

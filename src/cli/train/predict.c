@@ -71,7 +71,7 @@ static int predict(const tarn__options *options, tarn_run *run, const char *path
         return tarn__print_error("predict");
     /* images are converted to the model's channels: grey or RGB only */
     if (input.rank != 3 || (input.size[0] != 1 && input.size[0] != 3)) {
-        fprintf(stderr, "tarn predict: the model of '%s' takes no images in grey or colour\n",
+        fprintf(stderr, "tarn predict: the model of '%s' does not take grey or RGB images\n",
                 tarn__escaped(options->words[0]));
         return TARN__FAILED;
     }
@@ -93,8 +93,7 @@ int tarn__predict(const tarn__options *options)
     if (!run)
         return tarn__print_error("predict");
     if (tarn_run_is_text(run)) {
-        fprintf(stderr,
-                "tarn predict: '%s' holds a language model, which has no classes; let it write with tarn generate\n",
+        fprintf(stderr, "tarn predict: '%s' is a language model, not a classifier; use tarn generate\n",
                 tarn__escaped(options->words[0]));
         tarn_run_close(run);
         return TARN__FAILED;

@@ -147,6 +147,6 @@ int tarn__runs(const tarn__options *options)
         print_sheet(&s);
     free(s.row);
     if (s.out_of_memory)
-        fprintf(stderr, "tarn runs: there is no memory for a table of all runs; --json needs none\n");
+        fprintf(stderr, "tarn runs: out of memory for the table; --json needs none\n");
     return s.out_of_memory ? TARN__FAILED : good ? TARN__DONE : tarn__print_error("runs");
 }

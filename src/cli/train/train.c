@@ -107,17 +107,17 @@ static void print_end(const tarn_train_plan *p, const tarn_train_result *r, cons
         return;
     }
     if (r->end == TARN_TRAIN_STOPPED)
-        printf("stopped after step %lld; everything is saved; resume with: tarn train --resume %s\n",
-               (long long)r->step, tarn__escaped(p->folder));
+        printf("stopped after step %lld; checkpoint saved; resume with: tarn train --resume %s\n", (long long)r->step,
+               tarn__escaped(p->folder));
     else if (r->end == TARN_TRAIN_PATIENCE)
-        printf("ended early after step %lld: no better evaluation for %lld times\n", (long long)r->step,
+        printf("stopped early after step %lld: no improvement in %lld evaluations\n", (long long)r->step,
                (long long)p->options.patience);
     if (r->best_step && p->is_text)
-        printf("best: validation loss %.4f, after step %lld; %.1f s in all\n", r->best_loss, (long long)r->best_step,
+        printf("best: validation loss %.4f, after step %lld; %.1f s in total\n", r->best_loss, (long long)r->best_step,
                r->seconds);
     else if (r->best_step)
-        printf("best: %.2f %% right, validation loss %.4f, after step %lld; %.1f s in all\n", 100 * r->best_accuracy,
-               r->best_loss, (long long)r->best_step, r->seconds);
+        printf("best: accuracy %.2f %%, validation loss %.4f, after step %lld; %.1f s in total\n",
+               100 * r->best_accuracy, r->best_loss, (long long)r->best_step, r->seconds);
     if (is_merged(p, r))
         printf("merged: %s/%s, from the best weights, step %lld\n", p->folder,
                strcmp(p->options.merge, "gguf") == 0 ? "merged.gguf" : "merged", (long long)r->best_step);
@@ -203,20 +203,20 @@ static int run(const tarn__options *options, tarn_trainer *trainer)
 int tarn__train(const tarn__options *options)
 {
     if (options->resume && options->word_count) {
-        fprintf(stderr, "tarn train: --resume takes its configuration from the run; leave out '%s'\n",
+        fprintf(stderr, "tarn train: --resume uses the configuration of the run; remove '%s'\n",
                 tarn__escaped(options->words[0]));
         return TARN__MISUSED;
     }
     /* 0 means "not given" in tarn_train_options: the library would silently keep the old value */
     if (options->resume && options->zero) {
         fprintf(stderr,
-                "tarn train: %s: 0 is no change: with --resume a run keeps what it has; give another value, or begin a "
-                "new run\n",
+                "tarn train: %s: a resumed run cannot be set to 0, which means \"unchanged\"; give another value, or "
+                "start a new run\n",
                 options->zero);
         return TARN__MISUSED;
     }
     if (options->profile_steps && !options->profile) {
-        fprintf(stderr, "tarn train: --profile-steps belongs to --profile\n");
+        fprintf(stderr, "tarn train: --profile-steps needs --profile\n");
         return TARN__MISUSED;
     }
     /* before the trainer: opening data and weights reports progress too */

@@ -42,7 +42,7 @@ void tarn__print_memory(FILE *to, const tarn_train_plan *p)
     fprintf(to, p->memory_free ? ", %s free\n" : "\n", tarn__bytes_text(p->memory_free));
     fprintf(to, "              %s of weights, ", tarn__bytes_text(p->weight_bytes));
     fprintf(to, "%s of gradients, ", tarn__bytes_text(p->gradient_bytes));
-    fprintf(to, "%s of the optimizer's, ", tarn__bytes_text(p->state_bytes));
+    fprintf(to, "%s of optimizer state, ", tarn__bytes_text(p->state_bytes));
     fprintf(to, "%s of activations\n", tarn__bytes_text(p->activation_bytes));
     /* 0 free means unknown: no verdict then */
     if (!p->memory_free || p->memory_needed <= p->memory_free)
@@ -56,7 +56,7 @@ void tarn__print_memory(FILE *to, const tarn_train_plan *p)
 /* A line of the library's table; settings at its end become flags. */
 static void print_line(const char *line, size_t length)
 {
-    static const char before[] = "needed, which fits, with ";
+    static const char before[] = "would fit, with ";
     char own[256], text[128];
     snprintf(own, sizeof(own), "%.*s", (int)length, line);
     char *settings = strstr(own, before);
@@ -75,7 +75,7 @@ int tarn__print_memory_error(void)
     /* other errors of memory have no table */
     if (!table || !strstr(sentence, "ignore_memory"))
         return tarn__print_error("train");
-    fprintf(stderr, "tarn train: the run does not fit into memory; --ignore-memory starts it all the same\n");
+    fprintf(stderr, "tarn train: the run does not fit in memory; --ignore-memory starts it anyway\n");
     while (table) {
         const char *line = table + 1;
         table = strchr(line, '\n');
@@ -90,7 +90,7 @@ int tarn__print_memory_error(void)
 static void print_advice(const tarn_train_plan *p)
 {
     const tarn_train_options *o = &p->options;
-    fprintf(stderr, "what would help:");
+    fprintf(stderr, "to reduce memory:");
     if (p->is_text && o->micro_batch > 1)
         fprintf(stderr, " --micro-batch %lld,", (long long)(o->micro_batch % 2 ? 1 : o->micro_batch / 2));
     if (p->is_text && strcmp(o->recompute, "full") != 0)

@@ -26,14 +26,13 @@ static const char *shape_text(tarn_shape shape, char *text, size_t size)
 /* Chat datasets: documents are packed into rows, and only tokens under the loss mask are trained. */
 static void print_chats(FILE *to, const tarn_train_plan *p)
 {
-    fprintf(
-        to,
-        "  data        %s: %lld documents to train on (%lld tokens, %lld of them in the loss, in %lld rows), %lld to "
-        "validate on\n",
-        tarn__escaped(p->options.data), (long long)p->training_documents, (long long)p->training_tokens,
-        (long long)p->completion_tokens, (long long)p->training_samples, (long long)p->validation_documents);
+    fprintf(to,
+            "  data        %s: %lld training documents (%lld tokens, %lld of them in the loss, in %lld rows), %lld "
+            "validation documents\n",
+            tarn__escaped(p->options.data), (long long)p->training_documents, (long long)p->training_tokens,
+            (long long)p->completion_tokens, (long long)p->training_samples, (long long)p->validation_documents);
     if (p->documents_truncated)
-        fprintf(to, "              %lld documents were longer than the context, and cut\n",
+        fprintf(to, "              %lld documents were longer than the context and were truncated\n",
                 (long long)p->documents_truncated);
 }
 
@@ -43,7 +42,7 @@ static void print_data(FILE *to, const tarn_train_plan *p)
     char shape[80];
     const tarn_train_options *o = &p->options;
     if (!p->is_text) {
-        fprintf(to, "  data        %s: %lld samples of %s to train on, %lld to validate on, %lld classes\n",
+        fprintf(to, "  data        %s: %lld training samples of %s, %lld validation samples, %lld classes\n",
                 tarn__escaped(o->data), (long long)p->training_samples, shape_text(p->input, shape, sizeof(shape)),
                 (long long)p->validation_samples, (long long)p->classes);
         return;
@@ -51,11 +50,11 @@ static void print_data(FILE *to, const tarn_train_plan *p)
     if (p->is_chat)
         print_chats(to, p);
     else
-        fprintf(to, "  data        %s: %lld tokens to train on, %lld to validate on\n", tarn__escaped(o->data),
+        fprintf(to, "  data        %s: %lld training tokens, %lld validation tokens\n", tarn__escaped(o->data),
                 (long long)p->training_tokens, (long long)p->validation_tokens);
     fprintf(to, "  model       %lld layers, %lld heads", (long long)o->layers, (long long)o->heads);
     if (o->kv_heads != o->heads)
-        fprintf(to, " (of keys %lld)", (long long)o->kv_heads);
+        fprintf(to, " (%lld KV heads)", (long long)o->kv_heads);
     fprintf(to, ", hidden size %lld, context %lld, vocabulary %lld, FFN size %lld, dropout %g\n",
             (long long)o->hidden_size, (long long)o->context, (long long)p->classes, (long long)o->ffn_size,
             o->dropout);
@@ -69,12 +68,12 @@ static void print_steps(FILE *to, const tarn_train_plan *p)
 {
     const tarn_train_options *o = &p->options;
     int64_t batch = p->is_text || o->batch_size < p->training_samples ? o->batch_size : p->training_samples;
-    fprintf(to, "  steps       %lld to %lld, %lld %s in each, %lld in an epoch\n", (long long)p->first_step,
+    fprintf(to, "  steps       %lld to %lld, %lld %s per step, %lld steps per epoch\n", (long long)p->first_step,
             (long long)p->steps, (long long)batch, p->is_text ? "windows" : "samples", (long long)p->steps_in_epoch);
     if (p->is_text && o->micro_batch < batch)
-        fprintf(to, "              %lld at a time, gradients added up\n", (long long)o->micro_batch);
+        fprintf(to, "              gradient accumulation over micro-batches of %lld\n", (long long)o->micro_batch);
     if (p->captures)
-        fprintf(to, "              recorded once, then repeated as a whole\n");
+        fprintf(to, "              captured as a graph\n");
 }
 
 /* "learning rate 0.1, times 0.1 every 30 epochs" */
@@ -99,14 +98,14 @@ static void print_base(FILE *to, const tarn_train_options *o)
                 o->lora_dropout, o->lora_targets[0] ? o->lora_targets : "all linear layers but the head");
 }
 
-/* "; taken by auto (cuda, opencl missing)": backends that auto would have preferred; `tarn info` has the reasons. A GPU
- * of another vendor does not miss CUDA. */
+/* "; chosen by auto (cuda, opencl missing)": backends that auto would have preferred; `tarn info` has the reasons. A
+ * GPU of another vendor does not miss CUDA. */
 static void print_choice(FILE *to, const tarn_device_info *info)
 {
     bool on_cpu = strcmp(info->name, "cpu") == 0, is_nvidia = strstr(info->vendor, "NVIDIA") != NULL;
     bool no_cuda = (on_cpu || is_nvidia) && tarn_backend_missing("cuda")[0],
          no_opencl = on_cpu && tarn_backend_missing("opencl")[0];
-    fprintf(to, "; taken by auto%s%s%s%s%s", no_cuda || no_opencl ? " (" : "", no_cuda ? "cuda" : "",
+    fprintf(to, "; chosen by auto%s%s%s%s%s", no_cuda || no_opencl ? " (" : "", no_cuda ? "cuda" : "",
             no_cuda && no_opencl ? ", " : "", no_opencl ? "opencl" : "", no_cuda || no_opencl ? " missing)" : "");
 }
 
@@ -137,7 +136,7 @@ void tarn__train_plan_print(const tarn_train_plan *p, bool is_auto)
     size_t length;
     FILE *lines = open_memstream(&text, &length);
     tarn__heading("%s %s",
-                  p->first_step        ? "going on with"
+                  p->first_step        ? "resuming"
                   : p->options.base[0] ? "fine-tuning"
                                        : "training",
                   p->options.model);
@@ -192,8 +191,8 @@ void tarn__train_plan_print_json(const tarn_train_plan *p)
     if (p->is_chat) {
         tarn__json_int(&json, "training_documents", p->training_documents);
         tarn__json_int(&json, "validation_documents", p->validation_documents);
-        tarn__json_int(&json, "answer_tokens", p->completion_tokens);
-        tarn__json_int(&json, "documents_cut", p->documents_truncated);
+        tarn__json_int(&json, "completion_tokens", p->completion_tokens);
+        tarn__json_int(&json, "documents_truncated", p->documents_truncated);
     }
     if (p->options.base[0])
         tarn__json_string(&json, "base", p->options.base);

@@ -66,7 +66,7 @@ static void print_row(const report *r, const tarn_profile_row *row)
 static void print_rows(const report *r)
 {
     tarn_profile_row others = {.name = "", .function = "others"};
-    tarn__heading("  %-20s %-20s %-8s %7s %10s %8s %9s %9s %9s", "operation", "kernel", "", "calls", "ms", "share",
+    tarn__heading("  %-20s %-20s %-8s %7s %10s %8s %9s %9s %9s", "operation", "kernel", "", "calls", "ms", "time",
                   "GB/s", "TFLOP/s", "roofline");
     for (int64_t i = 0; i < r->rows; i++) {
         const tarn_profile_row *row = &r->row[i];
@@ -87,19 +87,18 @@ static void print_rows(const report *r)
 /* Phases first, then operations by time, the roofline, memory by kind, and the path of the trace. */
 static void print_table(const report *r, const tarn_train_plan *plan)
 {
-    tarn__heading("profile of %.0f steps: %.3f ms each, the device busy for %.1f %%", r->steps,
+    tarn__heading("profile of %.0f steps: %.3f ms per step, device utilization %.1f %%", r->steps,
                   ms_of(r, r->sum.microseconds), 100 * r->sum.utilization);
     for (int i = 0; i < TARN_PARTS; i++)
         if (r->sum.part[i] > 0)
             printf("  %-20s %10.3f ms %6.1f %%\n", tarn_profile_part_name((tarn_profile_part)i),
                    ms_of(r, r->sum.part[i] * r->sum.microseconds), 100 * r->sum.part[i]);
     print_rows(r);
-    printf("  %-10s a copy moves %s GB/s, a product of %lld rows reaches %s TFLOP/s\n", "roofline",
-           tarn__cell(r->roofline.copy / 1e9, 0), (long long)r->roofline.rows,
-           tarn__cell(r->roofline.matmul / 1e12, 2));
+    printf("  %-10s copy %s GB/s, matmul of %lld rows %s TFLOP/s\n", "roofline", tarn__cell(r->roofline.copy / 1e9, 0),
+           (long long)r->roofline.rows, tarn__cell(r->roofline.matmul / 1e12, 2));
     tarn__print_memory_kinds(&r->memory);
     if (r->sum.lost)
-        printf("  %lld records were lost: look at fewer steps\n", (long long)r->sum.lost);
+        printf("  %lld records were lost: profile fewer steps\n", (long long)r->sum.lost);
     printf("  %-10s %s/trace.json, for chrome://tracing or ui.perfetto.dev\n", "trace", tarn__escaped(plan->folder));
 }
 
@@ -118,9 +117,9 @@ static void write_row(tarn__json *json, const report *r, const tarn_profile_row 
     tarn__json_real(json, "calls", (double)row->calls / r->steps, 3);
     tarn__json_real(json, "device_ms", ms_of(r, row->device_microseconds), 6);
     tarn__json_real(json, "host_ms", ms_of(r, row->host_microseconds), 6);
-    tarn__json_real(json, "share", row->device_microseconds / r->sum.microseconds, 6);
+    tarn__json_real(json, "fraction", row->device_microseconds / r->sum.microseconds, 6);
     tarn__json_real(json, "bytes", row->bytes / r->steps, 0);
-    tarn__json_real(json, "operations", row->flops / r->steps, 0);
+    tarn__json_real(json, "flops", row->flops / r->steps, 0);
     tarn__json_real(json, "gbps", row->bytes / row->device_microseconds / 1e3, 3);
     tarn__json_real(json, "tflops", row->flops / row->device_microseconds / 1e6, 4);
     tarn__json_real(json, "of_roofline", of_roofline(r, row), 4);
@@ -137,7 +136,7 @@ static void write_report(FILE *to, const report *r, const tarn_train_plan *plan)
     tarn__json_string(&json, "precision", plan->options.precision);
     tarn__json_int(&json, "steps", (int64_t)r->steps);
     tarn__json_real(&json, "step_ms", ms_of(r, r->sum.microseconds), 4);
-    tarn__json_real(&json, "busy", r->sum.utilization, 6);
+    tarn__json_real(&json, "utilization", r->sum.utilization, 6);
     tarn__json_int(&json, "records", r->sum.records);
     tarn__json_int(&json, "lost", r->sum.lost);
     tarn__json_open(&json, "parts", '{');
@@ -145,7 +144,7 @@ static void write_report(FILE *to, const report *r, const tarn_train_plan *plan)
         tarn__json_real(&json, tarn_profile_part_name((tarn_profile_part)i), r->sum.part[i], 9);
     tarn__json_close(&json, '}');
     tarn__json_real(&json, "copy_gbps", r->roofline.copy / 1e9, 1);
-    tarn__json_real(&json, "product_tflops", r->roofline.matmul / 1e12, 3);
+    tarn__json_real(&json, "matmul_tflops", r->roofline.matmul / 1e12, 3);
     tarn__json_memory_kinds(&json, &r->memory);
     tarn__json_open(&json, "rows", '[');
     for (int64_t i = 0; i < r->rows; i++)
@@ -180,7 +179,7 @@ static void measure_roofline(report *r, const tarn_train_plan *plan)
     if (tarn__roofline_measure(tarn_device_parse(plan->device), plan->options.precision, &r->roofline))
         return;
     char why[TARN__MESSAGE_MAX];
-    fprintf(stderr, "tarn train: the device's speed could not be measured: %s\n",
+    fprintf(stderr, "tarn train: the roofline could not be measured: %s\n",
             tarn__user_error("train", why, sizeof(why)));
 }
 
@@ -189,7 +188,7 @@ int tarn__train_profile(const tarn_train_plan *plan, int64_t steps, bool prints)
 {
     static report r; /* too large for the stack */
     if (steps == 0) {
-        fprintf(stderr, "tarn train: the run ended before a profile could be taken\n");
+        fprintf(stderr, "tarn train: the run ended before a profile was recorded\n");
         return TARN__FAILED;
     }
     r = (report){.steps = (double)steps, .roofline = {.matmul = (double)NAN, .copy = (double)NAN, .peak = (double)NAN}};

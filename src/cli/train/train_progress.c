@@ -81,9 +81,9 @@ static void add_known(text *to, const tarn_train_report *r)
     if (!isnan(r->val_loss))
         add(to, "  validation %.4f", r->val_loss);
     if (r->mfu > 0)
-        add(to, "  %.1f %% of peak", 100 * r->mfu);
+        add(to, "  MFU %.1f %%", 100 * r->mfu);
     if (r->utilization > 0)
-        add(to, "  %.0f %% busy", 100 * r->utilization);
+        add(to, "  utilization %.0f %%", 100 * r->utilization);
     add(to, "  %s", tarn__bytes_text(r->memory));
 }
 
@@ -99,7 +99,7 @@ static void print_report(const tarn_train_report *r)
     char accuracy[32] = "", left[32];
     text known = {.used = 0};
     if (!r->is_text)
-        snprintf(accuracy, sizeof(accuracy), "  %.2f %% right", 100 * r->accuracy);
+        snprintf(accuracy, sizeof(accuracy), "  accuracy %.2f %%", 100 * r->accuracy);
     if (r->kind == TARN_REPORT_EVALUATION) {
         printf("step %lld  epoch %lld of %lld  validation loss %.4f%s%s\n", (long long)r->step, (long long)r->epoch,
                (long long)r->epochs, r->loss, accuracy, r->is_best ? "  (best)" : "");

@@ -39,11 +39,11 @@ bool tarn__data_is_chats(const char *name)
 static bool check_options(const tarn__chat_dataset_options *o)
 {
     if (!o->path || !path_of(o->path)[0])
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the name of a file of JSON lines is required", o->function);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: path is missing; must be a JSON lines file", o->function);
     if (!o->tokenizer)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a tokenizer is required, not NULL", o->function);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: tokenizer is NULL", o->function);
     if (o->context < 2 || o->context > INT32_MAX)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a context of %" PRId64 " tokens is outside 2 to %d", o->function,
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: context is %" PRId64 "; must be from 2 to %d", o->function,
                            o->context, INT32_MAX);
     if (!(o->val_fraction >= 0 && o->val_fraction < 1))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: val_fraction is %g; must be at least 0 and below 1", o->function,
@@ -92,7 +92,7 @@ tarn__chat_dataset *tarn__chat_dataset_open(const tarn__chat_dataset_options *o)
     if (c->truncated > 0)
         tarn__log(TARN_LOG_WARNING,
                   "%s: %" PRId64 " of %zu documents are longer than the context of %" PRId64
-                  " tokens: what is beyond it is left out",
+                  " tokens and were truncated",
                   o->function, c->truncated, c->documents.count, c->context);
     return c;
 }
@@ -204,7 +204,7 @@ tarn_chat_dataset *tarn_chat_dataset_open_sized(const tarn_chat_dataset_options 
         return NULL;
     if (!options) {
         tarn__raise(TARN_ERROR_ARGUMENT,
-                    "chat_dataset_open: the options are NULL: at least a file and a tokenizer are required");
+                    "chat_dataset_open: the options are NULL; a path and a tokenizer are required");
         return NULL;
     }
     memcpy(&o, options, options_size < sizeof(o) ? options_size : sizeof(o));
@@ -224,7 +224,7 @@ bool tarn_chat_dataset_counts_of(const tarn_chat_dataset *chats, tarn_chat_datas
         return false;
     if (!chats || !counts)
         return tarn__raise(TARN_ERROR_ARGUMENT, "chat_dataset_counts_of: %s is NULL",
-                           chats ? "the place for the answer" : "the chats");
+                           chats ? "the result" : "the dataset");
     tarn__chat_dataset_counts(chats, counts);
     return true;
 }
@@ -235,14 +235,14 @@ bool tarn_chat_dataset_batch(tarn_chat_dataset *chats, int split, int64_t batch_
     if (tarn_failed())
         return false;
     if (!chats || !out || !out->ids || !out->targets || !out->positions || !out->document_starts)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "chat_dataset_batch: chats and four arrays are required, not NULL");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "chat_dataset_batch: the dataset or one of the four arrays is NULL");
     if (split != TARN_CHAT_DATASET_TRAINING && split != TARN_CHAT_DATASET_VALIDATION)
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "chat_dataset_batch: split %d is neither training (0) nor validation (1)", split);
+                           "chat_dataset_batch: split is %d; must be 0 (training) or 1 (validation)", split);
     if (batch_number < 0 || rows < 1 || rows > INT64_MAX / chats->context || batch_number > INT64_MAX / rows - 1)
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "chat_dataset_batch: batch %" PRId64 " of %" PRId64
-                           " rows is none: numbers begin at 0, and there is at least 1 row",
+                           "chat_dataset_batch: batch_number is %" PRId64 " and rows %" PRId64
+                           "; must be at least 0 and at least 1",
                            batch_number, rows);
     return tarn__chat_dataset_batch(chats, split, batch_number, rows, out);
 }

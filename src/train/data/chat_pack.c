@@ -150,7 +150,7 @@ bool tarn__chat_pack(tarn__chat_dataset *c, double val_fraction)
             val_count = val_count_of(count, val_fraction);
     size_t bytes = sizeof(int64_t) * (size_t)all;
     if (val_fraction > 0 && count < 2)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: one document; a fraction for validation needs at least 2",
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: the data has one document; val_fraction needs at least 2",
                            c->function);
     int64_t *order = tarn__alloc(bytes);
     if (!order)

@@ -44,9 +44,9 @@ static bool encode(reader *r)
                                        (tarn_chat_message[]){{"user", l->prompt}, {"assistant", l->completion}}, 2);
     return r->encoder.has_template
                ? tarn__mask_encoder_chat(&r->encoder, l->messages, l->count)
-               : tarn__raise(TARN_ERROR_UNSUPPORTED, "\"messages\" need a chat template, and the model has none; name "
-                                                     "one with --template (template_name): "
-                                                     "chatml, llama2, llama3 or mistral");
+               : tarn__raise(TARN_ERROR_UNSUPPORTED,
+                             "\"messages\" need a chat template, and the model has none; choose one with --template "
+                             "(template_name): chatml, llama2, llama3 or mistral");
 }
 
 /* From 1 on: the first token of a document is never predicted. */
@@ -68,8 +68,8 @@ static bool add_document(reader *r)
     tarn__chat_document d = {(int64_t)c->ids.count, length, count_completion_tokens(m, length)};
     if (d.completion_tokens == 0)
         return tarn__raise(TARN_ERROR_FORMAT,
-                           "%s: nothing of an answer is within the context of %" PRId64 " tokens, of the %" PRId64
-                           " that the document has; take a longer context, or leave the line out",
+                           "%s: no completion token within the context of %" PRId64 " tokens; the document has %" PRId64
+                           "; use a longer context, or remove the line",
                            r->where, c->context, full_length);
     c->truncated += length < full_length;
     return tarn__buffer_add(&c->ids, m->ids.data, (size_t)length, sizeof(int32_t)) &&
@@ -115,8 +115,8 @@ bool tarn__chat_read(tarn__chat_dataset *chats, const char *path, const char *ch
         return false;
     bool good = add_lines(&r, &file);
     if (good && chats->documents.count == before)
-        good = tarn__raise(TARN_ERROR_FORMAT, "%s: '%.500s' has no documents: no line but blank ones", chats->function,
-                           path);
+        good =
+            tarn__raise(TARN_ERROR_FORMAT, "%s: '%.500s' has no documents: all lines are blank", chats->function, path);
     tarn__map_close(&file);
     tarn__mask_encoder_free(&r.encoder);
     tarn__jsonl_sample_free(&r.line);

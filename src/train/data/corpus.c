@@ -43,12 +43,10 @@ bool tarn__data_is_text(const char *name)
 static bool read_name(const char *function, const char *name, source *from)
 {
     if (!parse_name(name, from))
-        return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "%s: '%.200s' is no text; a language model takes text:FILE or shards:FOLDER", function,
-                           name);
-    return from->path[0] ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' does not say where the text is; write %s%s", function, name,
-                       from->is_shards ? "shards:" : "text:", from->is_shards ? "FOLDER" : "FILE");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%.200s' is not text; must be text:FILE or shards:FOLDER",
+                           function, name);
+    return from->path[0] || tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' has no path; must be %s%s", function, name,
+                                        from->is_shards ? "shards:" : "text:", from->is_shards ? "FOLDER" : "FILE");
 }
 
 /* ---- a text file ------------------------------------------------------------------------------------------------- */
@@ -71,10 +69,9 @@ static bool is_character_level(const char *tokenizer)
 static bool check_no_nul(const tarn__map *text)
 {
     const char *nul = text->bytes ? memchr(text->memory, 0, text->bytes) : NULL;
-    return !nul ||
-           tarn__raise(TARN_ERROR_FORMAT,
-                       "byte %zu is NUL, a character that no tokenizer.json can hold; the tokenizer bytes takes any",
-                       (size_t)(nul - text->memory));
+    return !nul || tarn__raise(TARN_ERROR_FORMAT,
+                               "byte %zu is NUL, which tokenizer.json cannot represent; use the tokenizer bytes",
+                               (size_t)(nul - text->memory));
 }
 
 static tarn_tokenizer *tokenizer_for(const char *name, const tarn__map *text)
@@ -136,7 +133,7 @@ static bool open_split(const char *function, const char *folder, const char *spl
     if (!*mapped)
         return tarn__raise_within(function);
     if (tarn_tokens_hash(*mapped) != tarn_tokenizer_hash(corpus->tokenizer))
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: the tokens in '%s' were made by another tokenizer than the model's",
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: the tokens in '%s' are of another tokenizer than the model's",
                            function, folder);
     *span = (tarn__token_span){.mapped = *mapped, .count = tarn_tokens_count(*mapped)};
     corpus->hash = (corpus->hash ^ tarn_tokens_hash(*mapped) ^ (uint64_t)span->count) * 0x100000001b3u;
@@ -146,7 +143,7 @@ static bool open_split(const char *function, const char *folder, const char *spl
 static bool open_shards(const char *function, const char *folder, const char *tokenizer, tarn__corpus *corpus)
 {
     if (tokenizer[0])
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: tokenizer: shards have their own, in '%s'; leave it out", function,
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: tokenizer does not apply to shards: '%s' has its own", function,
                            folder);
     corpus->tokenizer = tarn_tokenizer_open(folder);
     if (!corpus->tokenizer)

@@ -43,9 +43,10 @@ void tarn__corpus_free(tarn__corpus *corpus); /* all zero is allowed */
 /* Windows as samples: "tokens" and "targets", i32 [context]; targets are the tokens one position later. They borrow the
  * span, which must outlive dataset and loaders. The caller owns the dataset.
  *
- * In order: all tokens once; the last window is padded with ignored targets (-100). With `most` above 0 and more
- * windows than that, `most` of them, evenly spaced. At random: `count` samples, whose offsets a loader draws anew in
- * every epoch, with tarn__windows_draw() as its augment function and tarn__windows_ctx() as its context. */
+ * In order: all tokens once; the last window is padded with ignored targets (-100). With `max_windows` above 0 and
+ * more windows than that, `max_windows` of them, evenly spaced. At random: `count` samples, whose offsets a loader
+ * draws anew in every epoch, with tarn__windows_draw() as its augment function and tarn__windows_ctx() as its context.
+ */
 tarn_dataset *tarn__windows_in_order(const char *function, const tarn__token_span *span, int64_t context,
                                      int64_t max_windows);
 tarn_dataset *tarn__windows_at_random(const char *function, const tarn__token_span *span, int64_t context,

@@ -85,7 +85,7 @@ bool tarn__data_paths_hint(const char *function, const char *data)
         text += strlen(function) + strlen(": ");
     if (why.code == TARN_ERROR_IO)
         return tarn__raise(TARN_ERROR_IO,
-                           "%s: the data of the run, '%.300s', was not found: name its new place with .data (%.300s)",
+                           "%s: the data of the run, '%.300s', was not found; give its new path with .data (%.300s)",
                            function, data, text);
     tarn__error_restore(&why);
     return false;

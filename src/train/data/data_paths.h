@@ -1,4 +1,5 @@
-/* data_paths.h: relative paths of a run, resolved from another working directory. */
+/* data_paths.h: relative paths of a run, resolved from another working directory. Paths in config.json stay as typed;
+ * only the options in memory are changed. */
 #ifndef TARN__DATA_PATHS_H
 #define TARN__DATA_PATHS_H
 

@@ -44,8 +44,8 @@ static tarn_dataset *open_digits(const char *function, const char *number, subse
     char *end = NULL;
     long long count = number[0] ? strtoll(number, &end, 10) : DIGITS;
     if ((end && *end) || count < 10 || count > MAX_DIGITS) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: 'digits:%s': the number of digits to draw is from 10 to %d", function,
-                    number, MAX_DIGITS);
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: 'digits:%s': must be digits:N, with N from 10 to %d", function, number,
+                    MAX_DIGITS);
         return NULL;
     }
     return which == TRAINING ? tarn_dataset_digits(count, DIGITS_SEED)
@@ -109,8 +109,7 @@ static bool check_samples(const char *function, const char *path, tarn_dataset *
         int64_t at = first_not_finite(memory[0], input->dtype, elements);
         if (at >= 0)
             return tarn__raise(TARN_ERROR_FORMAT,
-                               "%s: %s: sample %lld, element %lld is not finite; a model cannot be trained on nan or "
-                               "inf: clean such files first",
+                               "%s: %s: sample %lld, element %lld is not finite; remove NaN and infinity from the file",
                                function, path, (long long)i, (long long)at);
     }
     return true;
@@ -168,11 +167,10 @@ static bool raise_unknown_kind(const char *function, const char *name, const cha
 {
     static const char *const all[] = {"digits", "mnist", "cifar10", "idx", "csv", "npy", "text", "shards", "chats"};
     const char *near = tarn_suggest(kind, all, (int)(sizeof(all) / sizeof(all[0])));
-    return tarn__raise(
-        TARN_ERROR_ARGUMENT,
-        "%s: '%.200s' is no data; there are digits, mnist:FOLDER, cifar10:FOLDER, idx:IMAGES,LABELS, csv:FILE, "
-        "npy:INPUTS,LABELS, text:FILE, shards:FOLDER and FILE.jsonl%s%s%s",
-        function, name, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+    return tarn__raise(TARN_ERROR_ARGUMENT,
+                       "%s: unknown data '%.200s'; must be digits, mnist:FOLDER, cifar10:FOLDER, idx:IMAGES,LABELS, "
+                       "csv:FILE, npy:INPUTS,LABELS, text:FILE, shards:FOLDER or FILE.jsonl%s%s%s",
+                       function, name, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
 /* Splits a name into kind and path. False with an error for an unknown kind, or one that is text. */
@@ -185,11 +183,9 @@ static bool read_name(const char *function, const char *name, char *kind, size_t
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
         if (strcmp(kind, kinds[i]) == 0)
             return i == 0 || (*path)[0] ||
-                   tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' does not say where the data is; write %s:PATH", function,
-                               name, kind);
+                   tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' has no path; must be %s:PATH", function, name, kind);
     if (tarn__data_is_text(name))
-        return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "%s: '%.200s' is text, but the model is a classifier, which takes samples with labels",
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%.200s' is text; a classifier needs samples with labels",
                            function, name);
     return raise_unknown_kind(function, name, kind);
 }

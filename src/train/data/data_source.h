@@ -1,4 +1,7 @@
-/* data_source.h: classification data by its name ("mnist:FOLDER"), and the data spec that a model depends on. */
+/* data_source.h: classification data by its name ("mnist:FOLDER"), and the data spec that a model depends on.
+ *
+ * A name is the same data in every run: splits and generated samples do not depend on the run's seed. A data spec owns
+ * its arrays; loader options borrow them, so the spec must outlive the loader. */
 #ifndef TARN__DATA_SOURCE_H
 #define TARN__DATA_SOURCE_H
 

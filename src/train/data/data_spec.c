@@ -69,11 +69,11 @@ static bool check_fields(scan *s)
     if ((rank != 1 && rank != 3) || s->field[0].dtype == TARN_BF16 || s->field[0].dtype == TARN_F16 ||
         s->field[0].dtype == TARN_BOOL)
         return tarn__raise(TARN_ERROR_FORMAT,
-                           "%s: inputs are %s on %d axes a sample; they must be u8, i32, i64, f32 or f64 on 1 or 3",
+                           "%s: inputs are %s with %d axes per sample; must be u8, i32, i64, f32 or f64 with 1 or 3",
                            s->function, tarn_dtype_name(s->field[0].dtype), rank);
     if (s->field[1].shape.rank != 0 || !is_integer(s->field[1].dtype))
         return tarn__raise(TARN_ERROR_FORMAT,
-                           "%s: labels are %s on %d axes a sample; a label is one whole number: i64, i32 or u8",
+                           "%s: labels are %s with %d axes per sample; must be one integer: i64, i32 or u8",
                            s->function, tarn_dtype_name(s->field[1].dtype), s->field[1].shape.rank);
     s->elements = elements_of(s->field[0].shape);
     return s->elements > 0 || tarn__raise(TARN_ERROR_FORMAT, "%s: inputs have no elements", s->function);
@@ -107,7 +107,7 @@ static bool scan_label(scan *s)
 {
     double label = element(s->memory[1], s->field[1].dtype, 0);
     if (label < 0 || label >= TARN__MAX_CLASSES)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: a sample has the label %.0f; labels are classes, from 0 to %d",
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: a sample has the label %.0f; must be a class from 0 to %d",
                            s->function, label, TARN__MAX_CLASSES - 1);
     s->largest = (int64_t)label > s->largest ? (int64_t)label : s->largest;
     return true;
@@ -222,8 +222,8 @@ static bool describe(scan *s, const char *name, tarn__data_spec *d)
     if (!check_fields(s))
         return false;
     if (s->field[0].shape.size[0] > TARN__MAX_CHANNELS)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: inputs have %lld columns or channels; there may be %d", s->function,
-                           (long long)s->field[0].shape.size[0], TARN__MAX_CHANNELS);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: inputs have %lld columns or channels; at most %d are supported",
+                           s->function, (long long)s->field[0].shape.size[0], TARN__MAX_CHANNELS);
     find_input(d, &s->field[0]);
     bool good = alloc_scan(s, d->channels) && scan_samples(s, d->channels, (double)d->scale, &scanned) &&
                 (is_generated(name) || scan_validation(s)) &&
@@ -234,8 +234,7 @@ static bool describe(scan *s, const char *name, tarn__data_spec *d)
     d->validation_samples = tarn_dataset_count(s->validation);
     d->hash = s->hash;
     if (good && d->classes < 2)
-        good = tarn__raise(TARN_ERROR_FORMAT, "%s: all labels are 0; there must be at least two classes to tell apart",
-                           s->function);
+        good = tarn__raise(TARN_ERROR_FORMAT, "%s: all labels are 0; at least two classes are needed", s->function);
     good = good && tarn__data_spec_alloc(d) && name_classes(d, is_cifar10);
     if (good)
         compute_std(d, s, scanned);
@@ -278,7 +277,7 @@ bool tarn__data_spec_fits(const char *function, const tarn__data_spec *d, const 
     if (same && was_bytes != is_bytes && (was_bytes ? other.is_real : d->is_real))
         return tarn__raise(
             TARN_ERROR_DTYPE,
-            "%s: samples of the data are %s, but the model was trained on %s; bytes from 0 to 255 are other numbers",
+            "%s: samples of the data are %s, but the model was trained on %s; only u8 inputs are scaled to 0…1",
             function, tarn_dtype_name(s.field[0].dtype), was_bytes ? "u8" : "f32 or f64");
     if (same)
         return true;
@@ -307,7 +306,7 @@ bool tarn__data_spec_matches(const char *function, const char *name, const tarn_
             s.hash == d->hash) ||
            tarn__raise(
                TARN_ERROR_FORMAT,
-               "%s: '%.200s' is other data than the run began with; it had %lld samples to train on, and has %lld",
+               "%s: '%.200s' is not the data that the run was started with; it had %lld training samples, and has %lld",
                function, name, (long long)d->training_samples, (long long)samples);
 }
 
@@ -316,10 +315,10 @@ bool tarn__data_spec_check_labels(const char *function, const tarn__data_spec *d
     scan s = {.function = function, .dataset = dataset};
     bool good = check_fields(&s) && alloc_scan(&s, 1) && scan_labels(&s, dataset);
     free_scan(&s, 1);
-    return good &&
-           (s.largest < d->classes ||
-            tarn__raise(TARN_ERROR_FORMAT, "%s: a sample has the label %lld, but the model knows %lld classes, from 0",
-                        function, (long long)s.largest, (long long)d->classes));
+    return good && (s.largest < d->classes ||
+                    tarn__raise(TARN_ERROR_FORMAT,
+                                "%s: a sample has the label %lld, but the model has %lld classes, numbered from 0",
+                                function, (long long)s.largest, (long long)d->classes));
 }
 
 const char *tarn__data_spec_unit(const tarn__data_spec *d)
@@ -408,7 +407,7 @@ static bool read_real(const tarn__json_file *document, const char *key, size_t i
         return false;
     *value = (float)number;
     return isfinite(*value) ||
-           tarn__raise(TARN_ERROR_FORMAT, "config.json: \"%s\" holds a number that is not finite", key);
+           tarn__raise(TARN_ERROR_FORMAT, "config.json: \"%s\" has a number that is not finite", key);
 }
 
 /* Identity of the data for resuming, and the type of its inputs. */
@@ -441,10 +440,9 @@ bool tarn__data_spec_read(tarn__data_spec *d, const tarn__json_file *document)
         !tarn__json_file_bool(document, "data.can_be_mirrored", &d->can_be_mirrored) || !read_samples(d, document))
         return false;
     if (rank < 1 || rank == 2 || classes < 2 || channels < 1 || channels != stds || !isfinite(scale) || !(scale > 0))
-        return tarn__raise(
-            TARN_ERROR_FORMAT,
-            "config.json: \"data\" describes no data: input of %zu axes, %zu classes, %zu means, %zu deviations", rank,
-            classes, channels, stds);
+        return tarn__raise(TARN_ERROR_FORMAT,
+                           "config.json: \"data\" is invalid: input with %zu axes, %zu classes, %zu means, %zu stds",
+                           rank, classes, channels, stds);
     d->input.rank = (int)rank;
     d->classes = (int64_t)classes;
     d->channels = (int)channels;

@@ -49,7 +49,7 @@ static bool open_tokens(const char *function, tarn_trainer *t)
     if (!tarn__arch_find_trainable(o->model)->complete(function, o->model, &named))
         return false;
     if (!named.vocab_size)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a %s has no vocabulary of its own; give vocab_size", function,
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: vocab_size is missing: the model %s has no default", function,
                            o->model);
     if (!o->vocab_size)
         o->vocab_size = (named.vocab_size + VOCAB_MULTIPLE - 1) / VOCAB_MULTIPLE * VOCAB_MULTIPLE;

@@ -1,5 +1,6 @@
 /* samples.c: samples of a language model's dataset: windows of text, in order or at random, and packed rows of chats.
- * Both are datasets like any other, so that the loader draws, transfers and resumes them. */
+ * Both are datasets like any other, so that the loader draws, transfers and resumes them. A sample is a function of its
+ * index and the random state it is drawn with: prefetch workers read in any order. */
 #include <pthread.h>
 #include <string.h>
 
@@ -86,16 +87,15 @@ static tarn_dataset *create_windows(const char *function, const windows *values,
 static bool check_count(const char *function, const tarn__token_span *span, int64_t min_tokens, const char *purpose)
 {
     return span->count >= min_tokens ||
-           tarn__raise(
-               TARN_ERROR_FORMAT,
-               "%s: there are %lld tokens %s, and at least %lld are needed; give more text or a smaller context",
-               function, (long long)span->count, purpose, (long long)min_tokens);
+           tarn__raise(TARN_ERROR_FORMAT,
+                       "%s: %lld tokens %s; at least %lld are needed: give more text, or a smaller context", function,
+                       (long long)span->count, purpose, (long long)min_tokens);
 }
 
 tarn_dataset *tarn__windows_in_order(const char *function, const tarn__token_span *span, int64_t context,
                                      int64_t max_windows)
 {
-    if (tarn_failed() || !check_count(function, span, 2, "to validate on"))
+    if (tarn_failed() || !check_count(function, span, 2, "for validation"))
         return NULL;
     int64_t total = (span->count - 1 + context - 1) / context;
     windows w = {*span, context, total, max_windows > 0 && max_windows < total ? max_windows : total};
@@ -105,7 +105,7 @@ tarn_dataset *tarn__windows_in_order(const char *function, const tarn__token_spa
 tarn_dataset *tarn__windows_at_random(const char *function, const tarn__token_span *span, int64_t context,
                                       int64_t count)
 {
-    if (tarn_failed() || !check_count(function, span, context + 1, "to train on"))
+    if (tarn_failed() || !check_count(function, span, context + 1, "for training"))
         return NULL;
     return create_windows(function, &(windows){.span = *span, .context = context}, count, get_nothing);
 }
@@ -148,8 +148,8 @@ tarn_dataset *tarn__chat_samples(const char *function, tarn__chat_dataset *chats
     if (tarn_failed())
         return NULL;
     if (summary.rows[split] < 1) {
-        tarn__raise(TARN_ERROR_FORMAT, "%s: there are no documents %s", function,
-                    split == TARN__CHAT_TRAINING ? "to train on"
+        tarn__raise(TARN_ERROR_FORMAT, "%s: no documents %s", function,
+                    split == TARN__CHAT_TRAINING ? "for training"
                                                  : "for validation; give a larger val_fraction, or a file as val");
         return NULL;
     }

@@ -91,7 +91,7 @@ static bool time_device(tarn_trainer *t, int64_t steps, double *ms)
     for (int64_t i = 0; i < steps; i++) {
         if (!tarn__sample_start(t->device))
             return !tarn_failed() &&
-                   tarn__raise(TARN_ERROR_ARGUMENT, "train_measure: a profile is being taken; stop it first");
+                   tarn__raise(TARN_ERROR_ARGUMENT, "train_measure: a profile is being recorded; stop it first");
         bool good = step_once(t);
         good = tarn__sample_stop(&ms[i]) && good;
         if (!good)
@@ -218,12 +218,13 @@ bool tarn_train_measure_sized(int64_t warmup, int64_t steps, tarn_train_timing *
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the result is NULL", function);
     if (warmup < 0 || warmup > MAX_STEPS || steps < 1 || steps > MAX_STEPS)
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "%s: %lld steps after %lld to warm up; there may be 1 to %d after 0 to %d", function,
+                           "%s: steps is %lld and warmup %lld; must be from 1 to %d and from 0 to %d", function,
                            (long long)steps, (long long)warmup, MAX_STEPS, MAX_STEPS);
     const char *name = run_only_option(&own);
     if (name)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is about a whole run; here a step on random data is measured",
-                           function, name);
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: %s applies to a whole run; only steps on random data are measured here", function,
+                           name);
     if (!own.model[0])
         memcpy(own.model, "gpt2-124m", sizeof("gpt2-124m"));
     own.batch_size = own.batch_size ? own.batch_size : tarn__arch_find_trainable(own.model) ? 32 : 128;

@@ -424,7 +424,7 @@ bool tarn_trainer_run(tarn_trainer *trainer, tarn_report_fn report, void *ctx, t
     if (tarn_failed())
         return false;
     if (!trainer || trainer->metrics)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_run: the trainer is %s", trainer ? "running already" : "NULL");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_run: the trainer is %s", trainer ? "already running" : "NULL");
     if (trainer->is_dry_run)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "trainer_run: the trainer is a dry run; create it with tarn_trainer_new()");

@@ -35,7 +35,7 @@ static bool step_is_nonfinite(tarn_trainer *t)
     return is_nonfinite;
 }
 
-/* Number of good steps before the bad one; `last` if none is bad, which determinism rules out. */
+/* Number of finite steps before the first non-finite one; `last` if there is none, which determinism rules out. */
 static int64_t count_finite_steps(tarn_trainer *t, int64_t last)
 {
     while (t->state.step < last && !tarn_failed() && !step_is_nonfinite(t)) {

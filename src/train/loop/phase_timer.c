@@ -1,5 +1,5 @@
 /* phase_timer.c: phases of a step on the device: events in its stream, which cost a step next to nothing, and spans of
- * the profiler. */
+ * the profiler. A phase lasts until the next one begins; nothing waits for the device before the times are read. */
 #include "base/memory.h"
 #include "train/trainer.h"
 

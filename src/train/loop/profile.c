@@ -6,11 +6,8 @@
 #include "core/profile/profiler.h"
 #include "train/trainer.h"
 
-enum {
-    SAMPLE_WARMUP = 5,
-    PROFILE_WARMUP = 10,
-    MAX_PROFILED = 10000
-};                        /* steps before the first sample; before a profile; of a profile at most */
+/* steps before the first sample of the utilization; before a profile; of a profile */
+enum { SAMPLE_WARMUP = 5, PROFILE_WARMUP = 10, MAX_PROFILED = 10000 };
 #define SAMPLE_EVERY 10.0 /* seconds: a sample costs the step its events, and a wait */
 
 bool tarn_trainer_profile(tarn_trainer *trainer, int64_t steps)
@@ -19,9 +16,9 @@ bool tarn_trainer_profile(tarn_trainer *trainer, int64_t steps)
         return false;
     if (!trainer || trainer->metrics)
         return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_profile: the trainer is %s",
-                           trainer ? "running already" : "NULL");
+                           trainer ? "already running" : "NULL");
     if (steps < 0 || steps > MAX_PROFILED)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_profile: a profile of %lld steps; there may be 0 to %d",
+        return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_profile: steps is %lld; must be from 0 to %d",
                            (long long)steps, MAX_PROFILED);
     trainer->profile_wanted = steps;
     trainer->profile_taken = 0;

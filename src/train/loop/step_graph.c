@@ -19,10 +19,9 @@
 #include "train/trainer.h"
 
 enum { WARMUP_STEPS = 3 }; /* eager steps first: they autotune and allocate */
-enum {
-    MEMORY_DIVISOR = 16
-}; /* a step captured by default may need 1 / 16 of the free memory: a larger one is not bound by launches, and
-    * captured it needs up to twice as much */
+/* a step captured by default may need 1 / MEMORY_DIVISOR of the free memory: a larger one is not bound by launches, and
+ * captured it needs up to twice as much */
+enum { MEMORY_DIVISOR = 16 };
 /* a step captured by default has at most this many: with more, launch overhead no longer matters */
 enum { MAX_MICRO_BATCHES = 16 };
 
@@ -35,7 +34,7 @@ bool tarn__step_graph_plan(const char *function, tarn_trainer *t)
     if (is_on && !can)
         return tarn__raise(
             TARN_ERROR_ARGUMENT,
-            "%s: capture is on, but %s cannot capture a step; leave capture out, or choose a device that can", function,
+            "%s: capture is on, but %s does not support graph capture; use .capture auto, or another device", function,
             t->options.device);
     bool has_memory = t->memory_free == 0 || t->memory_needed <= t->memory_free / MEMORY_DIVISOR;
     t->step_graph.is_wanted =
@@ -148,7 +147,7 @@ static bool capture(tarn_trainer *t)
         tarn__error_restore(&why);
         return tarn__raise_within("trainer_run");
     }
-    tarn__log(TARN_LOG_WARNING, "trainer_run: steps are taken one by one, because this one cannot be captured: %s",
+    tarn__log(TARN_LOG_WARNING, "trainer_run: the step could not be captured as a graph; steps run eagerly: %s",
               why.text + strlen("tarn: "));
     return true;
 }

@@ -1,4 +1,5 @@
-/* async_checkpoint.h: checkpoints written by a background thread while training continues. */
+/* async_checkpoint.h: checkpoints written by a background thread while training continues. At most one is being
+ * written; the trainer owns it. All functions are called on the trainer's thread. */
 #ifndef TARN__ASYNC_CHECKPOINT_H
 #define TARN__ASYNC_CHECKPOINT_H
 

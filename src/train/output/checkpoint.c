@@ -168,8 +168,8 @@ static bool read_instructions(const tarn_trainer *t, const tarn__json_file *docu
     const char *saved = tarn__json_file_string(document, "instructions");
     if (saved && strcmp(saved, text) != 0)
         tarn__log(TARN_LOG_WARNING,
-                  "the run in '%s' was started at the instruction level %.64s and is resumed at %s: its bits will "
-                  "differ from those of an uninterrupted run",
+                  "the run in '%s' was started at the instruction level %.64s and is resumed at %s: it will not be "
+                  "bitwise identical to an uninterrupted run",
                   t->options.out, saved, text);
     return saved != NULL;
 }
@@ -227,7 +227,7 @@ static bool read_state(const char *function, tarn_trainer *t, const char *path)
         tarn__json_file_real(document, "seconds", &p.seconds) &&
         tarn__json_file_bool(document, "finished", &p.finished) &&
         (format == MIN_FORMAT ||
-         tarn__json_file_verify(document, "restore the file from a copy, or take an older checkpoint (step-N/)")) &&
+         tarn__json_file_verify(document, "restore the file from a copy, or resume an older checkpoint (step-N/)")) &&
         read_frozen(function, t, document, path) && read_tuning(function, t, document) &&
         read_instructions(t, document);
     tarn__json_file_free(document);
@@ -289,9 +289,8 @@ static bool check_not_started(const char *function, const tarn_trainer *t)
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (tarn__path_exists(tarn__path_in(t->options.out, names[i], &path)))
             return tarn__raise(TARN_ERROR_IO,
-                               "%s: '%s' has no trainer.json, which says at which step its weights are; restore the "
-                               "file from a copy, resume a kept "
-                               "checkpoint (%s/step-N), or begin a new run in another folder",
+                               "%s: '%s' has no trainer.json with the step of its weights; restore the file from a "
+                               "copy, resume a numbered checkpoint (%s/step-N), or start a new run in another folder",
                                function, t->options.out, t->options.out);
     return true;
 }

@@ -236,7 +236,7 @@ void tarn__chart_draw(tarn__page *page, const tarn__report_chart *chart, const t
     tarn__page_text(page, chart->title);
     tarn__page_format(
         page,
-        "\" data-x=\"%.1f %.1f %.17g %.17g\" data-y=\"%.1f %.1f %.17g %.17g\" data-log=\"%d\" data-share=\"%d\">\n",
+        "\" data-x=\"%.1f %.1f %.17g %.17g\" data-y=\"%.1f %.1f %.17g %.17g\" data-log=\"%d\" data-fraction=\"%d\">\n",
         LEFT, RIGHT, x->low, x->high, BOTTOM, TOP, y->low, y->high, y->is_log, y->is_fraction);
     draw_axes(page, x, y);
     for (int i = 0; i < chart->series_count; i++)

@@ -93,7 +93,7 @@ static void write_tiles(tarn__page *page, const tarn__report_chart *charts, int 
 
 static void write_settings(tarn__page *page, const tarn__report_setting *settings, int count)
 {
-    tarn__page_html(page, count ? "<dl class=\"facts card\">\n" : "");
+    tarn__page_html(page, count ? "<dl class=\"settings card\">\n" : "");
     for (int i = 0; i < count; i++) {
         tarn__page_html(page, "<div><dt>");
         tarn__page_text(page, settings[i].name);
@@ -200,8 +200,7 @@ static void write_page(tarn__page *page, const char *title, const tarn__report_s
 {
     tarn__axis x = steps_of(charts, chart_count);
     tarn__page_html(page, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
-                          "content=\"width=device-width,"
-                          "initial-scale=1\">\n<title>");
+                          "content=\"width=device-width,initial-scale=1\">\n<title>");
     tarn__page_text(page, title);
     tarn__page_html(page, "</title>\n<style>\n");
     tarn__page_html(page, tarn__page_style);

@@ -53,7 +53,7 @@ static void add_model(tarn__report_settings *settings, const tarn_train_plan *p)
                                  i ? ", " : " with hidden layer sizes ", o->mlp_sizes[i]);
     add(settings, "Model", "%s%s", o->model, mlp_sizes);
     if (o->base[0])
-        add(settings, "Weights from", "%s%s%s", o->base, o->quantize[0] ? ", linear layers as " : "", o->quantize);
+        add(settings, "Base model", "%s%s%s", o->base, o->quantize[0] ? ", linear layers as " : "", o->quantize);
     if (o->lora)
         add(settings, "Adapters", "rank %" PRId64 ", alpha %.6g, dropout %.6g, in %s", o->lora, o->lora_alpha,
             o->lora_dropout, o->lora_targets[0] ? o->lora_targets : "all linear layers but the head");
@@ -64,7 +64,7 @@ static void add_model(tarn__report_settings *settings, const tarn_train_plan *p)
         return;
     char kv_heads[40] = "";
     if (o->kv_heads != o->heads)
-        snprintf(kv_heads, sizeof(kv_heads), " (of keys %" PRId64 ")", o->kv_heads);
+        snprintf(kv_heads, sizeof(kv_heads), " (%" PRId64 " KV heads)", o->kv_heads);
     add(settings, "Size", "%" PRId64 " layer%s, %" PRId64 " head%s%s, hidden size %" PRId64 ", FFN size %" PRId64,
         o->layers, o->layers == 1 ? "" : "s", o->heads, o->heads == 1 ? "" : "s", kv_heads, o->hidden_size,
         o->ffn_size);
@@ -93,7 +93,7 @@ static void add_data(tarn__report_settings *settings, const tarn_train_plan *p)
         add_count(settings, "Classes", p->classes, "");
     }
     if (o->augment)
-        add(settings, "Augmentation", "images are moved at random");
+        add(settings, "Augmentation", "random shifts of images");
     if (o->label_smoothing > 0)
         add(settings, "Label smoothing", "%.6g", o->label_smoothing);
 }
@@ -111,7 +111,7 @@ static void add_optimizer(tarn__report_settings *settings, const tarn_train_opti
         part(momentum, "momentum", o->momentum), part(beta2, "beta2", is_sgd ? 0 : o->beta2),
         part(decay, "weight decay", o->weight_decay));
     if (o->clip_norm > 0)
-        add(settings, "Gradient norm", "at most %.6g", o->clip_norm);
+        add(settings, "Gradient clipping", "norm %.6g", o->clip_norm);
 }
 
 /* The learning rate schedule in words. */
@@ -120,7 +120,7 @@ static void add_rate(tarn__report_settings *settings, const tarn_train_options *
     if (strcmp(o->schedule, "constant") == 0)
         add(settings, "Learning rate", "%.6g", o->lr);
     else if (strcmp(o->schedule, "step") != 0)
-        add(settings, "Learning rate", "%.6g, %s down to %.6g", o->lr, o->schedule, o->min_lr);
+        add(settings, "Learning rate", "%.6g, %s decay to %.6g", o->lr, o->schedule, o->min_lr);
     else
         add(settings, "Learning rate", "%.6g, times %.6g every %" PRId64 " %s", o->lr, o->lr_gamma,
             o->lr_step ? o->lr_step : o->lr_step_epochs, o->lr_step ? "steps" : "epochs");
@@ -132,9 +132,9 @@ static void add_steps(tarn__report_settings *settings, const tarn_train_plan *p)
 {
     const tarn_train_options *o = &p->options;
     add_count(settings, "Length", p->steps, "step");
-    add_count(settings, "An epoch", p->steps_in_epoch, "step");
+    add_count(settings, "Epoch", p->steps_in_epoch, "step");
     if (p->is_text && o->micro_batch < o->batch_size)
-        add(settings, "Batch", "%" PRId64 " windows, %" PRId64 " at a time", o->batch_size, o->micro_batch);
+        add(settings, "Batch", "%" PRId64 " windows, in micro-batches of %" PRId64, o->batch_size, o->micro_batch);
     else
         add_count(settings, "Batch", o->batch_size, p->is_text ? "window" : "sample");
     if (o->eval_every)

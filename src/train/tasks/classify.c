@@ -108,7 +108,7 @@ bool tarn_evaluate(tarn_module *model, tarn_loader *loader, int64_t classes, tar
     if (state.batch != 0)
         return tarn__raise(
             TARN_ERROR_ARGUMENT,
-            "evaluate: the loader has given %lld batches of its epoch already; begin with a new one, or seek",
+            "evaluate: the loader is %lld batches into its epoch; use a new loader, or seek to the start",
             (long long)state.batch);
     return evaluate(model, loader, classes, evaluation, class_samples, class_correct);
 }

@@ -19,9 +19,8 @@
 #include "models/hf/weights.h"
 #include "train/options.h"
 
-enum {
-    MAX_DEFAULT_CONTEXT = 2048
-}; /* default context in tokens: few documents fill the context of published models, and activations grow with it */
+/* default context in tokens: few documents fill the context of published models, and activations grow with it */
+enum { MAX_DEFAULT_CONTEXT = 2048 };
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */
 
@@ -51,25 +50,24 @@ bool tarn__finetune_check(const char *function, const tarn_train_options *o, boo
         {"template", o->chat_template[0] != 0}, {"val", o->val[0] != 0}, {"val_fraction", o->val_fraction > 0}};
     const char *name = first_given(of_adapters, 5);
     if (!o->lora && name)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is about adapters, which a run has that is given lora",
-                           function, name);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s applies to adapters only; give .lora too", function, name);
     if (o->base[0] && o->tokenizer[0])
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: tokenizer: the model has its own, in '%s'; leave it out", function,
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: tokenizer does not apply to fine-tuning: the base model '%s' has its own", function,
                            o->base);
     if (!o->base[0] && (name = first_given(of_a_base, 2)))
-        return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "%s: %s is about a model that is there; give its folder or GGUF file as the model", function,
-                           name);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s needs a base model; give its folder or GGUF file as .model",
+                           function, name);
     if (!is_chat && (name = first_given(of_chats, 3)))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is for chats (FILE.jsonl), but the data is '%.200s'", function,
-                           name, o->data);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s applies to chats (FILE.jsonl) only; the data is '%.200s'",
+                           function, name, o->data);
     if (o->val[0] && o->val_fraction > 0)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: val is a validation file, and val_fraction a fraction of the data; give one of them",
                            function);
     return !o->quantize[0] || !tarn__ends_with(o->base, ".gguf") ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "%s: quantize is for folders; the weights of '%s' stay as they are stored",
-                       function, o->base);
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: quantize applies to model folders only; '%s' is a GGUF file", function,
+                       o->base);
 }
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
@@ -90,13 +88,13 @@ static bool resolve_base(const char *function, tarn_train_options *o)
         return true;
     if (holds(o->base, "best/config.json")) {
         if ((size_t)snprintf(best, sizeof(best), "%.1000s/best", o->base) >= sizeof(best) || strlen(o->base) > 1000)
-            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the name '%.64s…' is too long", function, o->base);
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the path '%.64s…' is too long", function, o->base);
         memcpy(o->base, best, sizeof(best));
     }
     if (holds(o->base, "adapter_config.json") && !holds(o->base, "model.safetensors"))
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "%s: '%s' holds adapters; merge them into a model first: tarn convert %s FOLDER", function,
-                           o->base, o->base);
+                           "%s: '%s' has adapters only; merge them into a model first: tarn convert %s FOLDER",
+                           function, o->base, o->base);
     return true;
 }
 
@@ -120,11 +118,10 @@ static bool check_trained(const char *function, const tarn_trainer *t)
     const tarn__parameter *found = NULL;
     tarn__module_walk_over(t->model, TARN__MODULE_BUFFERS, find_quantized, &found);
     return !found || t->options.lora ||
-           tarn__raise(
-               TARN_ERROR_ARGUMENT,
-               "%s: '%s' has quantized weights ('%.200s' is %s), which cannot be trained; train adapters (lora), "
-               "or give an unquantized model",
-               function, t->options.base, found->path, tarn_dtype_name(found->tensor->view.dtype));
+           tarn__raise(TARN_ERROR_ARGUMENT,
+                       "%s: '%s' has quantized weights ('%.200s' is %s), which cannot be trained; train adapters "
+                       "(.lora), or use an unquantized model",
+                       function, t->options.base, found->path, tarn_dtype_name(found->tensor->view.dtype));
 }
 
 /* Creates the model of a resumed run from its config.json, without values: its checkpoint is loaded later. The caller
@@ -171,13 +168,13 @@ static bool copy_sizes(const char *function, tarn_train_options *o, const tarn__
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         if (*sizes[i].given && *sizes[i].given != sizes[i].own)
             return tarn__raise(TARN_ERROR_ARGUMENT,
-                               "%s: %s is %" PRId64 ", but that of the model in '%s' is %" PRId64 "; leave it out",
-                               function, sizes[i].name, *sizes[i].given, o->base, sizes[i].own);
+                               "%s: %s is %" PRId64 ", but the base model '%s' has %" PRId64 "; omit it", function,
+                               sizes[i].name, *sizes[i].given, o->base, sizes[i].own);
         *sizes[i].given = sizes[i].own;
     }
     if (o->context > own->context)
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "%s: context is %" PRId64 ", but the model in '%s' looks at %" PRId64 " tokens at most",
+                           "%s: context is %" PRId64 ", but the base model '%s' supports at most %" PRId64 " tokens",
                            function, o->context, o->base, own->context);
     o->context = o->context ? o->context : own->context < MAX_DEFAULT_CONTEXT ? own->context : MAX_DEFAULT_CONTEXT;
     return true;
@@ -193,11 +190,12 @@ bool tarn__base_model_complete(const char *function, tarn_trainer *t, const tarn
         return false;
     kind->sizes(t->model, &own);
     if (o->model[0] && strcmp(o->model, info.type) != 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the model is to be a %s, but '%s' holds a %s", function, o->model,
-                           o->base, info.type);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the model is %s, but the base model '%s' is a %s", function,
+                           o->model, o->base, info.type);
     if (o->dropout > 0 && !kind->has_dropout)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: dropout is %g, but a %s has none; lora_dropout is for adapters",
-                           function, o->dropout, info.type);
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: dropout is %g, but a %s has no dropout; lora_dropout applies to adapters", function,
+                           o->dropout, info.type);
     if (!copy_sizes(function, o, &own))
         return false;
     snprintf(o->model, sizeof(o->model), "%s", info.type);

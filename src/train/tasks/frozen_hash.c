@@ -178,8 +178,8 @@ static bool read_one(const char *function, const char *path, const tarn__json_fi
         return false;
     uint64_t hash = strtoull(text, &end, 16);
     if (strlen(text) != 16 || *end || !((text[0] >= '0' && text[0] <= '9') || (text[0] >= 'a' && text[0] <= 'f')))
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%.32s' is no hash of 16 hexadecimal digits", function, path,
-                           text);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%.32s' is not a hash of 16 hexadecimal digits", function,
+                           path, text);
     return add(f, name, hash);
 }
 

@@ -61,12 +61,12 @@ bool tarn__lm_check(const char *function, const tarn_train_options *o, bool is_t
     const char *name = inapplicable_option(o, is_text);
     bool is_language = tarn__arch_find_trainable(o->model) != NULL;
     if (name)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is for %s, but the data is '%.200s'", function, name,
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s applies to %s only; the data is '%.200s'", function, name,
                            is_text ? "classifiers" : "language models", o->data);
     if (o->model[0] && is_language != is_text)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a %s learns from %s, but the data is '%.200s'", function, o->model,
-                           is_language ? "text (text:FILE, shards:FOLDER or FILE.jsonl)" : "samples with labels",
-                           o->data);
+        return tarn__raise(
+            TARN_ERROR_ARGUMENT, "%s: the model %s needs %s, but the data is '%.200s'", function, o->model,
+            is_language ? "text (text:FILE, shards:FOLDER or FILE.jsonl)" : "samples with labels", o->data);
     return true;
 }
 
@@ -81,10 +81,9 @@ static bool check_checkpoint_size(const char *function, const tarn_trainer *t, c
     double wanted = kind->parameter_count(o->model, sizes) * (strcmp(o->precision, "bf16") == 0 ? 2 : 4);
     int64_t found = tarn__platform_file_bytes(tarn__path_in(o->out, "model.safetensors", &path));
     return found < 0 || wanted <= (double)found ||
-           tarn__raise(
-               TARN_ERROR_FORMAT,
-               "%s: '%s/config.json' tells of a model whose weights take %.0f bytes, but '%s' has only %" PRId64,
-               function, o->out, wanted, path.text, found);
+           tarn__raise(TARN_ERROR_FORMAT,
+                       "%s: '%s/config.json' describes a model with %.0f bytes of weights, but '%s' has only %" PRId64,
+                       function, o->out, wanted, path.text, found);
 }
 
 /* 0 is a size that was not given. */
@@ -113,7 +112,7 @@ bool tarn__lm_sizes(const char *function, tarn_trainer *t)
     if (o->base[0])
         return tarn__base_model_complete(function, t, &sizes);
     if (!kind)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: there is no language model '%.64s'", function, o->model);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: unknown language model '%.64s'", function, o->model);
     if (!kind->complete(function, o->model, &sizes) ||
         (t->is_resumed && !check_checkpoint_size(function, t, kind, &sizes)))
         return false;
@@ -169,8 +168,8 @@ static bool check_same_text(const char *function, const tarn_trainer *t, const t
     return (d->training_tokens == found->training_tokens && d->validation_tokens == found->validation_tokens &&
             d->hash == found->hash) ||
            tarn__raise(TARN_ERROR_FORMAT,
-                       "%s: '%.200s' is other text than the run began with; it had %" PRId64
-                       " tokens to train on, and has %" PRId64,
+                       "%s: '%.200s' is not the text that the run was started with; it had %" PRId64
+                       " training tokens, and has %" PRId64,
                        function, t->options.data, d->training_tokens, found->training_tokens);
 }
 
@@ -183,7 +182,7 @@ static bool check_shards(const char *function, const tarn_trainer *t)
     bool same = tarn_tokenizer_hash(tokenizer) == tarn_tokenizer_hash(t->corpus.tokenizer);
     tarn_tokenizer_free(tokenizer);
     return same ||
-           tarn__raise(TARN_ERROR_FORMAT, "%s: the tokens of '%.200s' were made by another tokenizer than that of '%s'",
+           tarn__raise(TARN_ERROR_FORMAT, "%s: the tokens of '%.200s' are of another tokenizer than that of '%s'",
                        function, t->options.data, t->options.base);
 }
 
@@ -191,8 +190,7 @@ static bool check_shards(const char *function, const tarn_trainer *t)
 static bool open_tokenizer(const char *function, tarn_trainer *t, const char *tokenizer)
 {
     if (!tokenizer[0] || strcmp(tokenizer, "characters") == 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "%s: chats need a model that is there, or a tokenizer; characters are no tokenizer for them",
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: chats need a base model or a tokenizer other than characters",
                            function);
     const char *template = t->options.chat_template;
     t->corpus.tokenizer = strcmp(tokenizer, "bytes") == 0 ? tarn_tokenizer_bytes() : tarn_tokenizer_open(tokenizer);

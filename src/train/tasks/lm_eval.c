@@ -175,7 +175,7 @@ static bool write_checkpoint_folder(tarn_trainer *t, const char *name)
     char *out = t->options.out, own[sizeof(t->options.out)];
     tarn__path path;
     if (strlen(out) + strlen(name) + 2 > sizeof(own))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_run: the name of the folder '%s/%s' is too long", out, name);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_run: the folder name '%s/%s' is too long", out, name);
     memcpy(own, out, sizeof(own));
     snprintf(out, sizeof(own), "%s", tarn__path_in(own, name, &path));
     bool good = (tarn__path_exists(out) || tarn__folder_make("trainer_run", out)) &&

@@ -79,7 +79,7 @@ bool tarn__adapters_load(const char *function, tarn_trainer *t, const char *path
         tarn__module_walk(t->model, load_one, &f);
     tarn_no_grad_close();
     if (f.good && f.count != tarn_safetensors_count(file))
-        f.good = tarn__raise(TARN_ERROR_FORMAT, "'%s' has %d tensors, but the adapters of this run are %d", path,
+        f.good = tarn__raise(TARN_ERROR_FORMAT, "'%s' has %d tensors, but the adapters of this run have %d", path,
                              tarn_safetensors_count(file), f.count);
     tarn_safetensors_close(file);
     return f.good || tarn__raise_within(function);
@@ -123,8 +123,9 @@ bool tarn__frozen_verify(const char *function, const tarn_trainer *t)
     tarn__frozen_hash now = {0};
     if (!t->frozen.count)
         return true;
-    bool good = tarn__frozen_hash_compute(function, t->model, &now) &&
-                tarn__frozen_hash_check(function, &now, &t->frozen, t->options.base, "the model as the run began");
+    bool good =
+        tarn__frozen_hash_compute(function, t->model, &now) &&
+        tarn__frozen_hash_check(function, &now, &t->frozen, t->options.base, "the model at the start of the run");
     tarn__frozen_hash_free(&now);
     return good;
 }
@@ -139,7 +140,7 @@ bool tarn__adapters_check_merge(const char *function, const tarn_trainer *t)
     const char *tokenizer = tarn_tokenizer_kind(t->corpus.tokenizer);
     return !is_gguf || strcmp(tokenizer, "bpe") == 0 || strcmp(tokenizer, "spm") == 0 ||
            tarn__raise(TARN_ERROR_ARGUMENT,
-                       "%s: merge is gguf, but GGUF has no form for a tokenizer of %s; merge to a folder", function,
+                       "%s: merge is gguf, but GGUF does not support a tokenizer of %s; use merge folder", function,
                        tokenizer);
 }
 
