@@ -428,7 +428,7 @@ typedef struct tarn_attribute {
 /* Properties of one operation; tarn_op_at() fills it in. */
 typedef struct tarn_op_info {
     const char *name;
-    const char *attributes; /* "axis:int keep:bool", in order; "" for none */
+    const char *attributes; /* "axis:int keepdim:bool", in order; "" for none */
     int min_inputs;
     int max_inputs;
     int outputs;

@@ -86,7 +86,7 @@ typedef struct tarn__op_row {
     const char *name;
     int min_inputs, max_inputs, outputs;
     bool differentiable;
-    const char *attributes; /* "axis:int keep:bool" */
+    const char *attributes; /* "axis:int keepdim:bool" */
     const char *forward;    /* kernels of forward, separated by spaces */
     const char *backward;   /* kernels of backward, besides fill, copy, add and sum, which gradient accumulation uses */
     tarn__apply_fn apply;

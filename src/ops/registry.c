@@ -11,7 +11,7 @@
 #include "ops/op.h"
 
 #define PARAMETERS_leaky_relu "slope:real"
-#define PARAMETERS_clamp "low:real high:real"
+#define PARAMETERS_clamp "min:real max:real"
 
 /* Kernels that gradients of binary operations use besides their own. */
 #define ALSO_add ""
@@ -120,10 +120,30 @@ bool tarn_op_on(int index, const char *backend_name, bool backward)
 
 /* ---- attributes -------------------------------------------------------------------------------------------------- */
 
+/* Earlier spellings, which stay accepted. One may have several meanings: no operation has two of them. */
+static const struct {
+    const char *name, *earlier;
+} spellings[] = {{"keepdim", "keep"},
+                 {"min", "low"},
+                 {"max", "high"},
+                 {"low_freq_factor", "low"},
+                 {"high_freq_factor", "high"},
+                 {"original_context", "original"}};
+#define SPELLINGS ((int)(sizeof(spellings) / sizeof(spellings[0])))
+
+/* True when `given` is the attribute `name`, in its present or an earlier spelling. */
+static bool is_spelling_of(const char *given, const char *name)
+{
+    bool is_same = strcmp(given, name) == 0;
+    for (int i = 0; i < SPELLINGS && !is_same; i++)
+        is_same = strcmp(spellings[i].name, name) == 0 && strcmp(spellings[i].earlier, given) == 0;
+    return is_same;
+}
+
 static const tarn_attribute *find(const tarn__invocation *v, const char *name)
 {
     for (int i = 0; i < v->attribute_count; i++)
-        if (strcmp(v->attributes[i].name, name) == 0)
+        if (is_spelling_of(v->attributes[i].name, name))
             return &v->attributes[i];
     return NULL;
 }
@@ -170,7 +190,7 @@ tarn_shape tarn__attribute_shape(const tarn__invocation *v, const char *name)
     return shape;
 }
 
-/* True when "axis:int keep:bool" lists `name`. */
+/* True when "axis:int keepdim:bool" lists `name`. */
 static bool lists_attribute(const char *list, const char *name)
 {
     size_t length = strlen(name);
@@ -178,6 +198,15 @@ static bool lists_attribute(const char *list, const char *name)
         if (strncmp(at, name, length) == 0 && at[length] == ':')
             return true;
     return false;
+}
+
+/* The same for an earlier spelling of a listed attribute. */
+static bool lists_earlier_spelling(const char *list, const char *name)
+{
+    bool is_listed = false;
+    for (int i = 0; i < SPELLINGS && !is_listed; i++)
+        is_listed = strcmp(spellings[i].earlier, name) == 0 && lists_attribute(list, spellings[i].name);
+    return is_listed;
 }
 
 /* Unknown attributes are errors, never ignored. */
@@ -188,7 +217,8 @@ static bool check_attributes(const tarn__op_row *row, const tarn_attribute *attr
                            row->name, count);
     for (int i = 0; i < count; i++) {
         const tarn_attribute *a = &attributes[i];
-        if (!a->name || !lists_attribute(row->attributes, a->name))
+        if (!a->name ||
+            !(lists_attribute(row->attributes, a->name) || lists_earlier_spelling(row->attributes, a->name)))
             return tarn__raise(TARN_ERROR_ARGUMENT, "apply: %s has no attribute '%s'; it has: %s", row->name,
                                a->name ? a->name : "NULL", row->attributes[0] ? row->attributes : "none");
         if (a->count < 0 || a->count > TARN_MAX_RANK)

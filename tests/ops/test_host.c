@@ -143,6 +143,49 @@ static void what_does_not_fit_is_refused_and_leaves_nothing(void **state)
     assert_true(tarn__memory_in_use() <= before);
 }
 
+/* ---- attributes -------------------------------------------------------------------------------------------------- */
+
+static tarn_tensor *applied(const char *name, tarn_tensor *x, const tarn_attribute *attributes, int count)
+{
+    tarn_tensor *y = NULL;
+    assert_true(tarn_apply(name, &x, 1, attributes, count, &y, 1));
+    return good(y);
+}
+
+static void earlier_spellings_of_attributes_are_accepted(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *op, *name[2];
+        double value;
+    } rows[] = {{"argmax", {"keepdim", "keep"}, 1},        {"clamp", {"min", "low"}, 0.5},
+                {"clamp", {"max", "high"}, 0.5},           {"rope", {"low_freq_factor", "low"}, 2},
+                {"rope", {"high_freq_factor", "high"}, 8}, {"rope", {"original_context", "original"}, 16}};
+    tarn_tensor *x = tarn_normal(TARN_SHAPE(1, 40, 2, 8), 0, 1, TARN_F32, CPU);
+    for (int i = 0; i < COUNT(rows); i++) {
+        bool is_rope = strcmp(rows[i].op, "rope") == 0;
+        tarn_tensor *y[2];
+        tarn_attribute list[] = {
+            {.name = "scaling", .integer = TARN_ROPE_LLAMA3}, {.name = "factor", .number = 8}, {0}};
+        for (int k = 0; k < 2; k++) {
+            list[2] =
+                (tarn_attribute){.name = rows[i].name[k], .number = rows[i].value, .integer = (int64_t)rows[i].value};
+            y[k] = applied(rows[i].op, x, is_rope ? list : list + 2, is_rope ? 3 : 1);
+        }
+        tarn_array first = array_of(y[0]), plain = array_of(applied(rows[i].op, x, list, is_rope ? 2 : 0));
+        assert_array(&first, y[1]);
+        if (strcmp(rows[i].op, "argmax") == 0) /* and the attribute has an effect */
+            assert_int_equal(plain.shape.rank + 1, first.shape.rank);
+        else
+            assert_memory_not_equal(plain.data, first.data, (size_t)tarn_bytes(y[0]));
+        free(first.data);
+        free(plain.data);
+    }
+    tarn_tensor *y = NULL;
+    assert_false(tarn_apply("sum", &x, 1, &(tarn_attribute){.name = "low"}, 1, &y, 1));
+    assert_error(TARN_ERROR_ARGUMENT, "apply: sum has no attribute 'low'; it has: axes:list keepdim:bool");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -150,6 +193,7 @@ int main(void)
         in_scope(every_float_input_is_wanted_by_default),
         in_scope(several_outputs_are_taken_back_at_once),
         in_scope(what_does_not_fit_is_refused_and_leaves_nothing),
+        in_scope(earlier_spellings_of_attributes_are_accepted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

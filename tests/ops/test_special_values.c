@@ -161,7 +161,7 @@ static tarn_tensor *operand(int k, int t, int64_t first, int64_t count)
 static tarn_tensor *applied(const row *r, tarn_tensor *a, tarn_tensor *b, int64_t first, int64_t count)
 {
     tarn_tensor *y = NULL, *in[3] = {a, b, NULL};
-    tarn_attribute attributes[] = {{.name = "low", .number = -1}, {.name = "high", .number = 2}};
+    tarn_attribute attributes[] = {{.name = "min", .number = -1}, {.name = "max", .number = 2}};
     int attribute_count = strcmp(r->name, "clamp") ? 0 : 2;
     if (!strcmp(r->name, "where"))
         in[0] = good(tarn_from(operands[2] + first, TARN_SHAPE(count), TARN_BOOL, tarn_device_cpu())), in[1] = a,

@@ -142,8 +142,8 @@ bool tarn__apply_rope(const tarn__invocation *v, tarn_tensor **out)
                            .interleaved = tarn__attribute_int(v, "interleaved", 0) != 0,
                            .scaling = (tarn_rope_scaling)tarn__attribute_int_clamped(v, "scaling", 0),
                            .factor = tarn__attribute_real(v, "factor", 0),
-                           .low_freq_factor = tarn__attribute_real(v, "low", 0),
-                           .high_freq_factor = tarn__attribute_real(v, "high", 0),
-                           .original_context = tarn__attribute_int(v, "original", 0)};
+                           .low_freq_factor = tarn__attribute_real(v, "low_freq_factor", 0),
+                           .high_freq_factor = tarn__attribute_real(v, "high_freq_factor", 0),
+                           .original_context = tarn__attribute_int(v, "original_context", 0)};
     return (out[0] = tarn_rope(v->in[0], v->in[1], &o)) != NULL;
 }

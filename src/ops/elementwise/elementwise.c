@@ -408,7 +408,7 @@ tarn_tensor *tarn_clamp_inplace(tarn_tensor *x, double low, double high)
 
 bool tarn__apply_clamp(const tarn__invocation *v, tarn_tensor **out)
 {
-    double low = tarn__attribute_real(v, "low", -INFINITY), high = tarn__attribute_real(v, "high", INFINITY);
+    double low = tarn__attribute_real(v, "min", -INFINITY), high = tarn__attribute_real(v, "max", INFINITY);
     return (out[0] = tarn_clamp(v->in[0], low, high)) != NULL;
 }
 

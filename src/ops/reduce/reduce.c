@@ -297,7 +297,7 @@ tarn_tensor *tarn_cumsum(tarn_tensor *x, int axis)
     bool tarn__apply_##name(const tarn__invocation *v, tarn_tensor **out) \
     { \
         return (out[0] = tarn_##name(v->in[0], tarn__attribute_axes(v, "axes"), \
-                                     tarn__attribute_int(v, "keep", 0) != 0)) != NULL; \
+                                     tarn__attribute_int(v, "keepdim", 0) != 0)) != NULL; \
     }
 APPLY_OVER_AXES(sum)
 APPLY_OVER_AXES(mean)
@@ -309,7 +309,7 @@ APPLY_OVER_AXES(min)
     bool tarn__apply_##name(const tarn__invocation *v, tarn_tensor **out) \
     { \
         int axis = tarn__attribute_int_clamped(v, "axis", -1); \
-        return (out[0] = tarn_##name(v->in[0], axis, tarn__attribute_int(v, "keep", 0) != 0)) != NULL; \
+        return (out[0] = tarn_##name(v->in[0], axis, tarn__attribute_int(v, "keepdim", 0) != 0)) != NULL; \
     }
 APPLY_OVER_AXIS(argmax)
 APPLY_OVER_AXIS(argmin)
@@ -317,7 +317,7 @@ APPLY_OVER_AXIS(argmin)
 bool tarn__apply_var(const tarn__invocation *v, tarn_tensor **out)
 {
     out[0] = tarn_var(v->in[0], tarn__attribute_axes(v, "axes"), tarn__attribute_real(v, "correction", 1),
-                      tarn__attribute_int(v, "keep", 0) != 0);
+                      tarn__attribute_int(v, "keepdim", 0) != 0);
     return out[0] != NULL;
 }
 
