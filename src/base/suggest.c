@@ -78,6 +78,7 @@ static const synonym synonyms[] = {
     {"max-epochs", "epochs"},
     {"batch", "batch-size"},
     {"bs", "batch-size"},
+    {"bsz", "batch-size"},
     {"batchsize", "batch-size"},
     {"train-batch-size", "batch-size"},
     {"per-device-train-batch-size", "batch-size"},
