@@ -1,10 +1,12 @@
-/* philox.h: Philox 4x32-10, a counter-based random number generator. One source for host, CUDA and (translated)
- * OpenCL, so uniform bits are bitwise identical on every backend. */
+/* philox.h: Philox 4x32-10, a counter-based random number generator. One source for host, CUDA and OpenCL (whose
+ * prelude has the integer types), so uniform bits are bitwise identical on every backend. */
 #ifndef TARN__PHILOX_H
 #define TARN__PHILOX_H
 
+#ifndef __OPENCL_VERSION__
 #include <stdbool.h>
 #include <stdint.h>
+#endif
 
 #ifdef __CUDACC__
 #define TARN__HOST_DEVICE __host__ __device__ __forceinline__
@@ -34,12 +36,14 @@ static TARN__HOST_DEVICE void tarn__philox(uint64_t seed, uint64_t counter, uint
     word[3] = c3;
 }
 
+#ifndef __OPENCL_VERSION__ /* f64 is optional there; the host passes the threshold */
 /* The threshold for 16-bit dropout: how many of 65536 values a probability selects, rounded, from 1 to 65535. */
 static TARN__HOST_DEVICE uint32_t tarn__limit_16(double p)
 {
     double count = p * 0x1p16 + 0.5;
     return count < 1 ? 1 : count < 0x1p16 ? (uint32_t)count : 0xFFFF;
 }
+#endif
 
 /* The lower or upper 16 bits of a word. */
 static TARN__HOST_DEVICE uint32_t tarn__half_word(uint32_t word, bool upper)

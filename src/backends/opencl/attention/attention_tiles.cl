@@ -10,8 +10,8 @@
  * Options: REAL, the compute type; T, dtype of q, k, v; T_G of gy; ACROSS, M, LANES, VECTORS, STEP, WINDOW, REGISTERS
  * (in groups M, LANES and REGISTERS are 4); LENGTH, i32 or i64; START, i32 or i64, where rows have document starts;
  * VEC4_ROWS where rows of q, k, v and gy are contiguous, aligned vec4s, as is D. */
-#include "backends/opencl/common/philox.cl"
 #include "backends/opencl/common/vec4.cl"
+#include "base/philox.h"
 
 #define VECTOR JOIN(REAL, LANES)
 #define LOAD_VECTOR JOIN(vload, LANES)
@@ -185,11 +185,14 @@ REAL drop_factor(const attention *a, long number, long key, bool fresh, uint4 *w
 {
     if (a->limit == 0)
         return 1;
-    if (fresh || (key & 7) == 0)
-        *words = philox(a->seed, a->offset + (ulong)(number * ((a->keys + 7) / 8) + key / 8));
+    if (fresh || (key & 7) == 0) {
+        uint drawn[4];
+        tarn__philox(a->seed, a->offset + (ulong)(number * ((a->keys + 7) / 8) + key / 8), drawn);
+        *words = vload4(0, drawn);
+    }
     int i = (int)(key & 7);
     uint word = i < 2 ? words->x : i < 4 ? words->y : i < 6 ? words->z : words->w;
-    return (i & 1 ? word >> 16 : word & 0xffffu) < a->limit ? (REAL)0 : (REAL)a->keep_scale;
+    return tarn__half_word(word, i & 1) < a->limit ? (REAL)0 : (REAL)a->keep_scale;
 }
 
 /* The block of rows (or keys) of a work-group. With `last_first` the last rows, which attend to the most keys, come

@@ -12,6 +12,13 @@
 #pragma OPENCL EXTENSION cl_khr_fp16 : enable
 #endif
 
+/* Integer types of C11, for sources shared with base/. */
+typedef uchar uint8_t;
+typedef char int8_t;
+typedef ushort uint16_t;
+typedef uint uint32_t;
+typedef ulong uint64_t;
+
 typedef float f32;
 typedef int i32;
 typedef long i64;

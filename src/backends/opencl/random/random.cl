@@ -5,7 +5,7 @@
  * identical with the CPU, and with f64 so is normal: the polynomials of backends/cpu/common/scalar_math.h in the same
  * order. */
 #include "backends/opencl/common/element.cl"
-#include "backends/opencl/common/philox.cl"
+#include "base/philox.h"
 
 #pragma OPENCL FP_CONTRACT OFF
 
@@ -64,7 +64,7 @@ static float cos_of_angle(float x)
 /* Box-Muller: a pair of words gives a pair of normals. */
 static float2 normals(uint first, uint second, float mean, float std)
 {
-    float u = ((float)(first >> 8) + 0.5f) * 0x1p-24f, angle = unit_f32(second) * 6.283185307179586f;
+    float u = ((float)(first >> 8) + 0.5f) * 0x1p-24f, angle = tarn__unit_f32(second) * 6.283185307179586f;
     float radius = sqrt(-2.0f * log_of_unit(u));
     return (float2)(fma(std, radius * cos_of_angle(angle), mean), fma(std, radius * sin_of_angle(angle), mean));
 }
@@ -78,8 +78,8 @@ __kernel void draw(__global void *y, long y_first, __global const void *x, long 
     INDEX counter = (INDEX)get_global_id(0), at[2];
     if (counter >= (count + 3) / 4)
         return;
-    uint4 drawn = philox(seed, offset + (ulong)counter);
-    uint word[4] = {drawn.x, drawn.y, drawn.z, drawn.w};
+    uint word[4];
+    tarn__philox(seed, offset + (ulong)counter, word);
 #ifdef DRAWS_normal
     float2 low = normals(word[0], word[1], a, b), high = normals(word[2], word[3], a, b);
     float normal[4] = {low.x, low.y, high.x, high.y};
@@ -90,7 +90,7 @@ __kernel void draw(__global void *y, long y_first, __global const void *x, long 
 #if defined(DRAWS_normal)
         C value = (C)normal[i];
 #elif defined(DRAWS_uniform)
-        float drawn_f32 = fma(b, unit_f32(word[i]), a);
+        float drawn_f32 = fma(b, tarn__unit_f32(word[i]), a);
         C value = (C)(drawn_f32 < c || b <= 0 ? drawn_f32 : a); /* rounding up would reach the excluded end */
 #else
         C value = word[i] >> 8 < limit || a == 0 ? (C)0 : GET(T, x, x_first + at[1]) * (C)a;
