@@ -95,6 +95,7 @@ typedef struct tarn_profile_record {
     tarn_shape shape;                /* of the first result */
     double bytes;                    /* of all operands, each element once; of a copy */
     double flops;                    /* of matmuls, convolutions and attention; else 0 */
+    const char *variant;             /* which of the device's implementations ran: "bf16"; NULL: its only one */
 } tarn_profile_record;
 
 /* Starts recording on all threads and drops earlier records. Waits for the device, whose clock is used if it has
@@ -146,10 +147,11 @@ typedef struct tarn_profile_summary {
     int64_t rows;            /* number of rows */
 } tarn_profile_summary;
 
-/* All records of one kernel, for one operation, in one direction. */
+/* All records of one kernel and variant, for one operation, in one direction. */
 typedef struct tarn_profile_row {
     tarn_profile_kind kind;
     const char *name, *function;
+    const char *variant; /* which of the device's implementations; NULL: its only one */
     bool is_backward;
     int64_t calls;
     double device_microseconds, host_microseconds;

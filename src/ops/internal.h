@@ -8,10 +8,6 @@
 
 /* ---- decode step: one token of a few sequences ------------------------------------------------------------------- */
 
-/* Rows of x (sequences) that the fused decode kernels support. More rows, and other devices, get composed operations.
- */
-#define TARN__MAX_DECODE_ROWS 8
-
 /* An rmsnorm over the last axis of x. */
 typedef struct tarn__decode_norm {
     tarn_tensor *weight; /* NULL: no norm */

@@ -23,8 +23,10 @@ static tarn_device cpu(void)
 
 #if defined(TARN__HAVE_BF16) || (defined(TARN__HAVE_DOTPROD) && defined(TARN__HAVE_I8MM))
 
-static void run(const tarn__kernel_row *row, tarn__call *call)
+static void run(const tarn__kernel_row *rows, tarn__call *call)
 {
+    const tarn__kernel_row *row = tarn__find_row(rows, call);
+    assert_non_null(row);
     call->scratch_bytes = row->scratch(call);
     tarn_tensor *scratch = good(tarn_empty(TARN_SHAPE((int64_t)call->scratch_bytes + 1), TARN_U8, cpu()));
     call->scratch = tarn_data(scratch);

@@ -136,7 +136,7 @@ void mirror_run_kernel(tarn__kernel kernel, tarn__call *call)
 {
     tarn__fault fault = {.function = call->function};
     call->fault = &fault;
-    cpu[kernel].run(call);
+    tarn__find_row(&cpu[kernel], call)->run(call);
     call->fault = NULL;
     if (fault.raised && !found[call->device].raised)
         found[call->device] = fault;
@@ -165,7 +165,8 @@ static size_t scratch(tarn__kernel kernel, const tarn__call *call)
 {
     mirror_call s;
     mirror_shift_back(&s, call);
-    return cpu[kernel].scratch ? cpu[kernel].scratch(&s.call) : 0;
+    const tarn__kernel_row *row = tarn__find_row(&cpu[kernel], &s.call);
+    return row && row->scratch ? row->scratch(&s.call) : 0;
 }
 
 #define WRAP(name) \
@@ -198,12 +199,21 @@ static bool listed(const char *list, const char *name)
     return false;
 }
 
+/* Of all rows of a kernel: run() picks among them. */
+static uint32_t dtypes_of(const tarn__kernel_row *row)
+{
+    uint32_t dtypes = 0;
+    for (; row; row = row->next)
+        dtypes |= row->dtypes;
+    return dtypes;
+}
+
 static void fill_rows(const char *without)
 {
 #define ROW(name) \
     if (!listed(without, #name)) \
-        rows[TARN__K_##name] = (tarn__kernel_row){cpu[TARN__K_##name].run ? run_##name : NULL, \
-                                                  cpu[TARN__K_##name].dtypes, scratch_##name};
+        rows[TARN__K_##name] = \
+            tarn__row(cpu[TARN__K_##name].run ? run_##name : NULL, dtypes_of(&cpu[TARN__K_##name]), scratch_##name);
 #define UNARY(name, ...) ROW(name) ROW(name##_grad)
 #define BINARY(name, ...) ROW(name) ROW(name##_grad) ROW(name##_grad_a) ROW(name##_grad_b)
 #define COMPARE(name, ...) ROW(name)

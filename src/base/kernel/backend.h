@@ -19,12 +19,41 @@
 
 typedef void (*tarn__kernel_fn)(const tarn__call *call);
 
+/* One way to run a kernel. A kernel may have several rows, best first, chained by `next`: the first that supports the
+ * call's dtypes and fits runs. */
 typedef struct tarn__kernel_row {
     tarn__kernel_fn run; /* NULL: not supported */
     /* mask; of the first input, or of the first output where there is no input */
     uint32_t dtypes;
     size_t (*scratch)(const tarn__call *call); /* scratch bytes of the call; NULL: none */
+    /* Shapes, strides, alignment and limits of the device; NULL: every call of these dtypes. Has no side effects and
+     * reads no memory, so it works on meta devices. Outputs may be missing: an operation that can be composed asks
+     * before it allocates them. */
+    bool (*fits)(const tarn__call *call);
+    const char *variant;                 /* shown by profiles and `tarn ops --variants`; NULL: unnamed */
+    const struct tarn__kernel_row *next; /* tried where this row does not fit; NULL: none */
 } tarn__kernel_row;
+
+/* A row for every call of these dtypes. */
+static inline tarn__kernel_row tarn__row(tarn__kernel_fn run_fn, uint32_t dtypes,
+                                         size_t (*scratch_fn)(const tarn__call *))
+{
+    tarn__kernel_row row = {run_fn, dtypes, scratch_fn, NULL, NULL, NULL};
+    return row;
+}
+
+/* The same row for the calls that fit. */
+static inline tarn__kernel_row tarn__row_fits(tarn__kernel_row row, bool (*fits_fn)(const tarn__call *))
+{
+    row.fits = fits_fn;
+    return row;
+}
+
+/* The first row, from `row` on, that supports the call; NULL: none. */
+const tarn__kernel_row *tarn__find_row(const tarn__kernel_row *row, const tarn__call *call);
+
+/* Puts a row ahead of those of a kernel; `storage` keeps the old first row and must live as long as the table. */
+void tarn__push_row(tarn__kernel_row *rows, tarn__kernel kernel, tarn__kernel_row row, tarn__kernel_row *storage);
 
 typedef struct tarn__backend {
     uint64_t kernels_hash; /* tarn__kernels_hash() of the headers it was compiled with */

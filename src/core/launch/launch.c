@@ -4,9 +4,9 @@
  * fallback downloads the operands, runs the CPU's kernel and uploads the results; it is counted and warned about
  * once per kernel.
  *
- * Order of a call: find the row; on a meta device only account for scratch; else allocate scratch, run, free
- * scratch, poll. A kernel never sees an operand it does not list, so the CPU's table decides whether an operation is
- * supported at all. */
+ * Order of a call: find the first row that fits; on a meta device only account for scratch; else allocate scratch, run,
+ * free scratch, poll. A kernel never sees an operand it does not list, so the CPU's table decides whether an operation
+ * is supported at all. */
 #include "core/launch/launch.h"
 
 #include <pthread.h>
@@ -18,26 +18,8 @@
 #include "core/profile/profiler.h"
 #include "core/tensor/tensor.h"
 
-/* True when the row supports the dtype of the first operand and the quantized dtypes of all. */
-static bool row_fits(const tarn__kernel_row *row, const tarn__launch *launch)
-{
-    if (!row->run)
-        return false;
-    const tarn_tensor *first = launch->inputs > 0 && launch->in[0] ? launch->in[0] : launch->out[0];
-    for (int i = 1; !first && i < launch->inputs; i++)
-        first = launch->in[i];
-    /* and all quantized ones: a kernel that does not list them would read blocks as elements */
-    uint32_t used = first ? TARN__BIT(first->view.dtype) : 0;
-    for (int i = 0; i < launch->inputs; i++)
-        used |= launch->in[i] ? TARN__BIT(launch->in[i]->view.dtype) & TARN__QUANTIZED : 0;
-    for (int i = 0; i < launch->outputs; i++)
-        used |= launch->out[i] ? TARN__BIT(launch->out[i]->view.dtype) & TARN__QUANTIZED : 0;
-    return (used & ~row->dtypes) == 0;
-}
-
 /* The kernel's view of a launch: pointers are borrowed for the call. */
-static tarn__call make_call(const tarn__launch *launch, tarn_device device, const tarn__view *const *in,
-                            const tarn__view *const *out)
+static tarn__call make_call(const tarn__launch *launch, tarn_device device)
 {
     tarn__call call = {.inputs = launch->inputs,
                        .outputs = launch->outputs,
@@ -46,57 +28,55 @@ static tarn__call make_call(const tarn__launch *launch, tarn_device device, cons
                        .function = launch->function,
                        .params = launch->params,
                        .params_bytes = launch->params_bytes};
-    memcpy(call.in, in, sizeof(call.in[0]) * (size_t)launch->inputs);
-    memcpy(call.out, out, sizeof(call.out[0]) * (size_t)launch->outputs);
+    for (int i = 0; i < launch->inputs; i++)
+        call.in[i] = launch->in[i] ? &launch->in[i]->view : NULL;
+    for (int i = 0; i < launch->outputs; i++)
+        call.out[i] = launch->out[i] ? &launch->out[i]->view : NULL;
     return call;
 }
 
 /* Asynchronous devices are polled after the launch, without waiting: a fault of an earlier call may surface here. */
-static bool run_row(const tarn__backend *backend, const tarn__launch *launch, tarn_device device,
-                    const tarn__view *const *in, const tarn__view *const *out)
+static bool run_row(const tarn__backend *backend, const tarn__kernel_row *row, tarn_device device, tarn__call *call)
 {
-    const tarn__kernel_row *row = &backend->kernels[launch->kernel];
-    tarn__fault fault = {.function = launch->function};
-    tarn__call call = make_call(launch, device, in, out);
-    call.stream = backend->stream ? backend->stream(device.index) : NULL;
-    call.fault = &fault;
+    tarn__fault fault = {.function = call->function};
+    call->stream = backend->stream ? backend->stream(device.index) : NULL;
+    call->fault = &fault;
     tarn__pool_block *scratch = NULL;
-    if (row->scratch && (call.scratch_bytes = row->scratch(&call)) > 0) {
-        scratch = tarn__pool_alloc(device, call.scratch_bytes, NULL);
+    if (row->scratch && (call->scratch_bytes = row->scratch(call)) > 0) {
+        scratch = tarn__pool_alloc(device, call->scratch_bytes, NULL);
         if (!scratch)
-            return tarn__raise_within(launch->function);
-        call.scratch = tarn__pool_block_memory(scratch);
-        call.scratch_offset = tarn__pool_block_offset(scratch);
+            return tarn__raise_within(call->function);
+        call->scratch = tarn__pool_block_memory(scratch);
+        call->scratch_offset = tarn__pool_block_offset(scratch);
     }
-    row->run(&call);
+    row->run(call);
     tarn__pool_free(scratch);
-    return (backend->poll ? tarn__device_poll(device, launch->function) : tarn__fault_check(&fault)) && !tarn_failed();
+    return (backend->poll ? tarn__device_poll(device, call->function) : tarn__fault_check(&fault)) && !tarn_failed();
 }
 
 /* On a meta device no kernel runs; its scratch is allocated and freed, so that the pool's peak includes it. */
-static bool count_scratch(const tarn__backend *backend, const tarn__launch *launch, tarn_device device,
-                          const tarn__view *const *in, const tarn__view *const *out)
+static bool count_scratch(const tarn__backend *backend, const tarn__kernel_row *row, tarn_device device,
+                          const tarn__call *call)
 {
-    const tarn__kernel_row *row = &backend->kernels[launch->kernel];
-    if (!backend->scratch_by_shape || !row->scratch || !row_fits(row, launch))
+    if (!backend->scratch_by_shape || !row || !row->scratch)
         return true;
-    tarn__call call = make_call(launch, device, in, out);
-    size_t bytes = row->scratch(&call);
+    size_t bytes = row->scratch(call);
     tarn__pool_block *scratch = bytes > 0 ? tarn__pool_alloc(device, bytes, NULL) : NULL;
     tarn__pool_free(scratch);
-    return bytes == 0 || scratch || tarn__raise_within(launch->function);
+    return bytes == 0 || scratch || tarn__raise_within(call->function);
 }
 
 /* run_row() with a profile record; `device` is where it runs. */
-static bool run_profiled(const tarn__backend *backend, const tarn__launch *launch, tarn_device device,
-                         const tarn__view *const *in, const tarn__view *const *out, bool is_fallback)
+static bool run_profiled(const tarn__backend *backend, const tarn__kernel_row *row, tarn_device device,
+                         tarn__call *call, const tarn__launch *launch, bool is_fallback)
 {
     tarn__timing timing;
     tarn__timing_begin(&timing, tarn__kernel_kind(launch->kernel), tarn__kernel_names[launch->kernel], launch->function,
                        device);
     timing.record.is_fallback = is_fallback;
+    timing.record.variant = row->variant;
     tarn__timing_describe(&timing, launch);
-    bool good = run_row(backend, launch, device, in, out);
+    bool good = run_row(backend, row, device, call);
     tarn__timing_end(&timing);
     return good;
 }
@@ -173,7 +153,7 @@ static tarn__view view_in(const host_copy *copy, const tarn_tensor *tensor)
 typedef struct host_call {
     host_copy copies[TARN__MAX_INPUTS + TARN__MAX_OUTPUTS]; /* inputs, then outputs */
     tarn__view views[TARN__MAX_INPUTS + TARN__MAX_OUTPUTS];
-    const tarn__view *in[TARN__MAX_INPUTS], *out[TARN__MAX_OUTPUTS];
+    tarn__call call; /* on these views */
 } host_call;
 
 /* The output whose copy contains output `i`: the first with the same storage. */
@@ -195,7 +175,7 @@ static bool download_inputs(host_call *call, const tarn__launch *launch)
         if (!download(&call->copies[i], launch->in[i]->storage))
             return false;
         call->views[i] = view_in(&call->copies[i], launch->in[i]);
-        call->in[i] = &call->views[i];
+        call->call.in[i] = &call->views[i];
     }
     return true;
 }
@@ -215,7 +195,7 @@ static bool download_outputs(host_call *call, const tarn__launch *launch)
         if (holder == i && !download(&copies[i], launch->out[i]->storage))
             return false;
         views[i] = view_in(&copies[holder], launch->out[i]);
-        call->out[i] = &views[i];
+        call->call.out[i] = &views[i];
     }
     return true;
 }
@@ -244,11 +224,13 @@ static bool raise_quantized(const tarn__launch *launch, const tarn_tensor *tenso
 static bool run_on_cpu(const tarn__launch *launch, tarn_device device)
 {
     char name[32];
-    const tarn__kernel_row *row = &tarn__cpu_backend()->kernels[launch->kernel];
+    const tarn__backend *cpu = tarn__cpu_backend();
+    host_call host = {.call = make_call(launch, tarn_device_cpu())};
+    const tarn__kernel_row *row = tarn__find_row(&cpu->kernels[launch->kernel], &host.call);
     const tarn_tensor *first = launch->inputs > 0 && launch->in[0] ? launch->in[0] : launch->out[0];
-    if (!row_fits(row, launch) && first && tarn__is_quantized(first->view.dtype))
+    if (!row && first && tarn__is_quantized(first->view.dtype))
         return raise_quantized(launch, first);
-    if (!row_fits(row, launch))
+    if (!row)
         return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: no backend here has kernel '%s' for this dtype",
                            launch->function, tarn__kernel_names[launch->kernel]);
     if (tarn__fallback_is_error())
@@ -259,22 +241,28 @@ static bool run_on_cpu(const tarn__launch *launch, tarn_device device)
         return false;
     warn_once(launch->kernel, device);
     tarn__count(TARN__FALLBACKS, 1);
-    host_call call = {0};
-    bool good =
-        download_inputs(&call, launch) && download_outputs(&call, launch) &&
-        (tarn__is_profiling() ? run_profiled(tarn__cpu_backend(), launch, tarn_device_cpu(), call.in, call.out, true)
-                              : run_row(tarn__cpu_backend(), launch, tarn_device_cpu(), call.in, call.out));
+    bool good = download_inputs(&host, launch) && download_outputs(&host, launch) &&
+                (tarn__is_profiling() ? run_profiled(cpu, row, tarn_device_cpu(), &host.call, launch, true)
+                                      : run_row(cpu, row, tarn_device_cpu(), &host.call));
     tarn__count_kernel(TARN__CPU_SLOT, launch->kernel);
-    good = good && upload_outputs(&call, launch);
+    good = good && upload_outputs(&host, launch);
     for (int i = 0; i < TARN__MAX_INPUTS + TARN__MAX_OUTPUTS; i++)
-        tarn__release(call.copies[i].memory, (size_t)(call.copies[i].end - call.copies[i].first));
+        tarn__release(host.copies[i].memory, (size_t)(host.copies[i].end - host.copies[i].first));
     return good;
 }
 
 bool tarn__has_kernel(tarn_device device, tarn__kernel kernel, tarn_dtype dtype)
 {
     const tarn__kernel_row *row = &tarn__backend_at(device.backend)->kernels[kernel];
-    return row->run && ((row->dtypes >> dtype) & 1);
+    while (row && !(row->run && ((row->dtypes >> dtype) & 1)))
+        row = row->next;
+    return row != NULL;
+}
+
+bool tarn__kernel_fits(tarn_device device, const tarn__launch *launch)
+{
+    tarn__call call = make_call(launch, device);
+    return tarn__find_row(&tarn__backend_at(device.backend)->kernels[launch->kernel], &call) != NULL;
 }
 
 /* The device is that of the first output. A kernel that declines (OpenCL: it does not compile) falls back
@@ -288,18 +276,15 @@ bool tarn__run(const tarn__launch *launch)
         place = launch->out[i];
     tarn_device device = tarn__device(place);
     const tarn__backend *backend = tarn__backend_at(device.backend);
-    if (!tarn__is_meta(device) && !row_fits(&backend->kernels[launch->kernel], launch))
-        return run_on_cpu(launch, device);
-    const tarn__view *in[TARN__MAX_INPUTS], *out[TARN__MAX_OUTPUTS];
-    for (int i = 0; i < launch->inputs; i++)
-        in[i] = launch->in[i] ? &launch->in[i]->view : NULL;
-    for (int i = 0; i < launch->outputs; i++)
-        out[i] = launch->out[i] ? &launch->out[i]->view : NULL;
+    tarn__call call = make_call(launch, device);
+    const tarn__kernel_row *row = tarn__find_row(&backend->kernels[launch->kernel], &call);
     if (tarn__is_meta(device))
-        return count_scratch(backend, launch, device, in, out);
+        return count_scratch(backend, row, device, &call);
+    if (!row)
+        return run_on_cpu(launch, device);
     tarn__count_kernel(device.backend, launch->kernel);
-    bool good = tarn__is_profiling() ? run_profiled(backend, launch, device, in, out, false)
-                                     : run_row(backend, launch, device, in, out);
+    bool good = tarn__is_profiling() ? run_profiled(backend, row, device, &call, launch, false)
+                                     : run_row(backend, row, device, &call);
     bool declined = backend->declined && backend->declined(device.index);
     return good && declined ? run_on_cpu(launch, device) : good;
 }

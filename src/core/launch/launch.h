@@ -20,7 +20,11 @@ typedef struct tarn__launch {
  * device only counts scratch. False with an error. */
 bool tarn__run(const tarn__launch *launch);
 
-/* True where the device itself has the kernel for this dtype: for operations that can be composed of others. */
+/* True where a row of the device's own kernel fits the launch: for operations that can be composed of others. Asked
+ * with the real inputs, before the outputs are allocated. */
+bool tarn__kernel_fits(tarn_device device, const tarn__launch *launch);
+
+/* The same for a kernel whose rows depend on the dtype alone. */
 bool tarn__has_kernel(tarn_device device, tarn__kernel kernel, tarn_dtype dtype);
 
 /* Copies elements between tensors of equal shape: any dtype, any strides, any two devices. */

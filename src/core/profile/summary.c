@@ -113,7 +113,7 @@ static bool same_text(const char *a, const char *b)
 static bool belongs(const tarn_profile_row *row, const tarn_profile_record *r)
 {
     return row->kind == r->kind && row->is_backward == r->is_backward && same_text(row->name, r->name) &&
-           same_text(row->function, r->function);
+           same_text(row->function, r->function) && same_text(row->variant, r->variant);
 }
 
 /* Copies in flight have no known duration: they count bytes only. */
@@ -128,7 +128,7 @@ static void add_to_row(tarn_profile_row *row, const tarn__timing *t)
     row->flops += r->flops;
 }
 
-/* One row per (kind, name, function, direction); records beyond MAX_ROWS kinds are dropped. */
+/* One row per (kind, name, variant, function, direction); records beyond MAX_ROWS kinds are dropped. */
 static int64_t collect(const tarn__profile *p, tarn_profile_row *rows)
 {
     int64_t count = 0;
@@ -142,8 +142,11 @@ static int64_t collect(const tarn__profile *p, tarn_profile_row *rows)
         if (k == MAX_ROWS)
             continue;
         if (k == count)
-            rows[count++] = (tarn_profile_row){
-                .kind = r->kind, .name = r->name, .function = r->function, .is_backward = r->is_backward};
+            rows[count++] = (tarn_profile_row){.kind = r->kind,
+                                               .name = r->name,
+                                               .function = r->function,
+                                               .variant = r->variant,
+                                               .is_backward = r->is_backward};
         add_to_row(&rows[k], &p->entry[i]);
     }
     return count;

@@ -94,6 +94,11 @@ static void put_arguments(writer *w, const tarn_profile_record *r)
         put_name(w, r->function);
         put(w, "\"");
     }
+    if (r->variant) {
+        put(w, ", \"variant\": \"");
+        put_name(w, r->variant);
+        put(w, "\"");
+    }
     if (r->kind <= TARN_PROFILE_KERNEL) {
         tarn__shape_buffer shape;
         put(w, ", \"dtype\": \"");

@@ -7,6 +7,10 @@
 #include "nn/lora.h"
 #include "ops/internal.h"
 
+/* Sequences up to which this step is used. Beyond, the weights are read for so many rows that the general matmuls of
+ * the forward pass are faster. */
+#define MAX_SEQUENCES 8
+
 /* A module's own parameter or buffer. */
 static tarn_tensor *own(const tarn_module *module, const char *name)
 {
@@ -25,13 +29,12 @@ static bool has_no_adapter(const tarn_module *layer)
     return good;
 }
 
-/* At most TARN__MAX_DECODE_ROWS sequences, the limit of the fused kernels; and no transfers between layers. */
+/* At most MAX_SEQUENCES sequences, and no transfers between layers. */
 bool tarn__llama_can_decode(const tarn_module *model, const tarn_tensor *tokens, const tarn__kv_cache *cache)
 {
     const tarn_module *layers = model->child[TARN__MODEL_BODY]->child[TARN__LLAMA_LAYERS];
-    bool good = tokens->view.rank == 2 && tokens->view.shape[1] == 1 &&
-                tokens->view.shape[0] <= TARN__MAX_DECODE_ROWS && cache->dev_count == 1 &&
-                !model->child[TARN__MODEL_HEAD]->adapter;
+    bool good = tokens->view.rank == 2 && tokens->view.shape[1] == 1 && tokens->view.shape[0] <= MAX_SEQUENCES &&
+                cache->dev_count == 1 && !model->child[TARN__MODEL_HEAD]->adapter;
     for (int i = 0; good && i < layers->children; i++)
         good = has_no_adapter(layers->child[i]);
     return good;

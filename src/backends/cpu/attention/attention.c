@@ -427,10 +427,10 @@ static void kernel_attention_grad(const tarn__call *call)
 
 void TARN__AT_LEVEL(tarn__cpu_register_attention)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_attention] = (tarn__kernel_row){kernel_attention, TARN__FLOATS, forward_scratch};
+    rows[TARN__K_attention] = tarn__row(kernel_attention, TARN__FLOATS, forward_scratch);
     rows[TARN__K_attention_quant_kv] =
-        (tarn__kernel_row){kernel_attention_quant_kv, TARN__FLOATS | TARN__BIT(TARN_U8), quant_kv_scratch};
-    rows[TARN__K_attention_grad] = (tarn__kernel_row){kernel_attention_grad, TARN__FLOATS, backward_scratch};
+        tarn__row(kernel_attention_quant_kv, TARN__FLOATS | TARN__BIT(TARN_U8), quant_kv_scratch);
+    rows[TARN__K_attention_grad] = tarn__row(kernel_attention_grad, TARN__FLOATS, backward_scratch);
     rows[TARN__K_attention_documents] = rows[TARN__K_attention];
     rows[TARN__K_attention_documents_grad] = rows[TARN__K_attention_grad];
 }

@@ -160,5 +160,5 @@ static void kernel_rope(const tarn__call *call)
 
 void TARN__AT_LEVEL(tarn__cpu_register_rope)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_rope] = (tarn__kernel_row){kernel_rope, TARN__FLOATS, rope_scratch};
+    rows[TARN__K_rope] = tarn__row(kernel_rope, TARN__FLOATS, rope_scratch);
 }

@@ -399,7 +399,7 @@ static void kernel_write_rows(const tarn__call *call)
 
 void TARN__AT_F64_LEVEL(tarn__cpu_register_scatter)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_scatter_add] = (tarn__kernel_row){kernel_scatter_add, TARN__INDEXES, scratch_scatter_add};
-    rows[TARN__K_index_add] = (tarn__kernel_row){kernel_index_add, TARN__INDEXES, scratch_index_add};
-    rows[TARN__K_write_rows] = (tarn__kernel_row){kernel_write_rows, TARN__INDEXES, NULL};
+    rows[TARN__K_scatter_add] = tarn__row(kernel_scatter_add, TARN__INDEXES, scratch_scatter_add);
+    rows[TARN__K_index_add] = tarn__row(kernel_index_add, TARN__INDEXES, scratch_index_add);
+    rows[TARN__K_write_rows] = tarn__row(kernel_write_rows, TARN__INDEXES, NULL);
 }

@@ -335,6 +335,6 @@ static void run(const tarn__call *call)
 
 void TARN__AT_F64_LEVEL(tarn__cpu_register_sort)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_sort] = (tarn__kernel_row){run, TARN__ALL, scratch};
-    rows[TARN__K_topk] = (tarn__kernel_row){run, TARN__ALL, scratch};
+    rows[TARN__K_sort] = tarn__row(run, TARN__ALL, scratch);
+    rows[TARN__K_topk] = tarn__row(run, TARN__ALL, scratch);
 }

@@ -89,7 +89,7 @@ static void kernel_matmul_bias_grad(const tarn__call *call)
 
 void TARN__AT_LEVEL(tarn__cpu_register_fused)(tarn__kernel_row *table)
 {
-    table[TARN__K_matmul_gelu] = (tarn__kernel_row){kernel_matmul_gelu, TARN__FLOATS, gelu_scratch};
-    table[TARN__K_matmul_gelu_grad] = (tarn__kernel_row){kernel_matmul_gelu_grad, TARN__FLOATS, gelu_grad_scratch};
-    table[TARN__K_matmul_bias_grad] = (tarn__kernel_row){kernel_matmul_bias_grad, TARN__NUMBERS, bias_grad_scratch};
+    table[TARN__K_matmul_gelu] = tarn__row(kernel_matmul_gelu, TARN__FLOATS, gelu_scratch);
+    table[TARN__K_matmul_gelu_grad] = tarn__row(kernel_matmul_gelu_grad, TARN__FLOATS, gelu_grad_scratch);
+    table[TARN__K_matmul_bias_grad] = tarn__row(kernel_matmul_bias_grad, TARN__NUMBERS, bias_grad_scratch);
 }

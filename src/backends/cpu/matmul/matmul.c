@@ -491,5 +491,5 @@ static void kernel_matmul(const tarn__call *call)
 
 void TARN__AT_LEVEL(tarn__cpu_register_matmul)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_matmul] = (tarn__kernel_row){kernel_matmul, TARN__NUMBERS, matmul_scratch};
+    rows[TARN__K_matmul] = tarn__row(kernel_matmul, TARN__NUMBERS, matmul_scratch);
 }

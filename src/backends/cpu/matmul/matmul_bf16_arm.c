@@ -207,8 +207,6 @@ static void multiply_many(int64_t begin, int64_t end, void *ctx)
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
-static tarn__kernel_row fallback; /* the kernel this one replaces */
-
 /* bf16 operands contiguous along k, any float output but f64, no scaling, no batches. */
 static bool fits(const tarn__call *call)
 {
@@ -249,18 +247,12 @@ static job describe(const tarn__call *call, arena *c)
 static size_t matmul_scratch(const tarn__call *call)
 {
     arena c = {0};
-    if (!fits(call))
-        return fallback.scratch(call);
     describe(call, &c);
     return c.used;
 }
 
 static void kernel_matmul(const tarn__call *call)
 {
-    if (!fits(call)) {
-        fallback.run(call);
-        return;
-    }
     arena c = {.memory = call->scratch, .size = call->scratch_bytes};
     job j = describe(call, &c);
     int64_t panels_count = (j.p.out + COLUMNS - 1) / COLUMNS, bytes = 2 * j.k * COLUMNS + 1;
@@ -279,7 +271,8 @@ void TARN__PASTE(tarn__cpu_register_matmul, TARN__ARM_LEVEL)(tarn__kernel_row *r
 
 void TARN__PASTE(tarn__cpu_register_matmul, TARN__ARM_LEVEL)(tarn__kernel_row *rows)
 {
-    fallback = rows[TARN__K_matmul];
-    rows[TARN__K_matmul].run = kernel_matmul;
-    rows[TARN__K_matmul].scratch = matmul_scratch;
+    static tarn__kernel_row base; /* the row for all other calls */
+    tarn__kernel_row row = tarn__row_fits(tarn__row(kernel_matmul, TARN__BIT(TARN_BF16), matmul_scratch), fits);
+    row.variant = "bf16";
+    tarn__push_row(rows, TARN__K_matmul, row, &base);
 }

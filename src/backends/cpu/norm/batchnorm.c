@@ -129,8 +129,8 @@ static void kernel_batchnorm_grad(const tarn__call *call)
 
 void TARN__AT_LEVEL(tarn__cpu_register_batchnorm)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_batchnorm] = (tarn__kernel_row){kernel_batchnorm, TARN__FLOATS, scratch_batchnorm};
-    rows[TARN__K_batchnorm_grad] = (tarn__kernel_row){kernel_batchnorm_grad, TARN__FLOATS, scratch_batchnorm_grad};
+    rows[TARN__K_batchnorm] = tarn__row(kernel_batchnorm, TARN__FLOATS, scratch_batchnorm);
+    rows[TARN__K_batchnorm_grad] = tarn__row(kernel_batchnorm_grad, TARN__FLOATS, scratch_batchnorm_grad);
     rows[TARN__K_batchnorm_relu] = rows[TARN__K_batchnorm]; /* the same kernels: the fused form has more operands */
     rows[TARN__K_batchnorm_relu_grad] = rows[TARN__K_batchnorm_grad];
 }

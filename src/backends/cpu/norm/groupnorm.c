@@ -137,6 +137,6 @@ static void kernel_groupnorm_grad(const tarn__call *call)
 
 void TARN__AT_LEVEL(tarn__cpu_register_groupnorm)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_groupnorm] = (tarn__kernel_row){kernel_groupnorm, TARN__FLOATS, scratch_groupnorm};
-    rows[TARN__K_groupnorm_grad] = (tarn__kernel_row){kernel_groupnorm_grad, TARN__FLOATS, scratch_groupnorm_grad};
+    rows[TARN__K_groupnorm] = tarn__row(kernel_groupnorm, TARN__FLOATS, scratch_groupnorm);
+    rows[TARN__K_groupnorm_grad] = tarn__row(kernel_groupnorm_grad, TARN__FLOATS, scratch_groupnorm_grad);
 }

@@ -416,15 +416,13 @@ static void kernel_residual_norm_grad(const tarn__call *call)
 
 void TARN__AT_LEVEL(tarn__cpu_register_layernorm)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_residual_norm] = (tarn__kernel_row){kernel_residual_norm, TARN__FLOATS, NULL};
-    rows[TARN__K_residual_norm_grad] =
-        (tarn__kernel_row){kernel_residual_norm_grad, TARN__FLOATS, residual_norm_grad_scratch};
-    rows[TARN__K_dropout_residual_norm] =
-        (tarn__kernel_row){kernel_residual_norm, TARN__FLOATS & ~TARN__BIT(TARN_F64), NULL};
+    rows[TARN__K_residual_norm] = tarn__row(kernel_residual_norm, TARN__FLOATS, NULL);
+    rows[TARN__K_residual_norm_grad] = tarn__row(kernel_residual_norm_grad, TARN__FLOATS, residual_norm_grad_scratch);
+    rows[TARN__K_dropout_residual_norm] = tarn__row(kernel_residual_norm, TARN__FLOATS & ~TARN__BIT(TARN_F64), NULL);
     rows[TARN__K_dropout_residual_norm_grad] =
-        (tarn__kernel_row){kernel_residual_norm_grad, TARN__FLOATS & ~TARN__BIT(TARN_F64), residual_norm_grad_scratch};
-    rows[TARN__K_layernorm] = (tarn__kernel_row){kernel_layernorm, TARN__FLOATS, NULL};
-    rows[TARN__K_layernorm_grad] = (tarn__kernel_row){kernel_layernorm_grad, TARN__FLOATS, layernorm_grad_scratch};
-    rows[TARN__K_rmsnorm] = (tarn__kernel_row){kernel_rmsnorm, TARN__FLOATS, NULL};
-    rows[TARN__K_rmsnorm_grad] = (tarn__kernel_row){kernel_rmsnorm_grad, TARN__FLOATS, rmsnorm_grad_scratch};
+        tarn__row(kernel_residual_norm_grad, TARN__FLOATS & ~TARN__BIT(TARN_F64), residual_norm_grad_scratch);
+    rows[TARN__K_layernorm] = tarn__row(kernel_layernorm, TARN__FLOATS, NULL);
+    rows[TARN__K_layernorm_grad] = tarn__row(kernel_layernorm_grad, TARN__FLOATS, layernorm_grad_scratch);
+    rows[TARN__K_rmsnorm] = tarn__row(kernel_rmsnorm, TARN__FLOATS, NULL);
+    rows[TARN__K_rmsnorm_grad] = tarn__row(kernel_rmsnorm_grad, TARN__FLOATS, rmsnorm_grad_scratch);
 }

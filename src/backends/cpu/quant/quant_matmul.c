@@ -239,8 +239,7 @@ static void kernel_quantize(const tarn__call *call)
 
 void TARN__AT_LEVEL(tarn__cpu_register_quant_matmul)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_matmul_quant] =
-        (tarn__kernel_row){kernel_matmul_quant, TARN__FLOATS | TARN__QUANTIZED, matmul_quant_scratch};
-    rows[TARN__K_dequantize] = (tarn__kernel_row){kernel_dequantize, TARN__QUANTIZED, NULL};
-    rows[TARN__K_quantize] = (tarn__kernel_row){kernel_quantize, TARN__BIT(TARN_F32) | TARN__QUANTIZED, NULL};
+    rows[TARN__K_matmul_quant] = tarn__row(kernel_matmul_quant, TARN__FLOATS | TARN__QUANTIZED, matmul_quant_scratch);
+    rows[TARN__K_dequantize] = tarn__row(kernel_dequantize, TARN__QUANTIZED, NULL);
+    rows[TARN__K_quantize] = tarn__row(kernel_quantize, TARN__BIT(TARN_F32) | TARN__QUANTIZED, NULL);
 }

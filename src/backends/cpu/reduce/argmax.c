@@ -405,7 +405,7 @@ static void kernel_max_grad(const tarn__call *call)
 
 void TARN__AT_LEVEL(tarn__cpu_register_argmax)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_argmax] = (tarn__kernel_row){kernel_argmax, TARN__ALL, scratch_argmax};
-    rows[TARN__K_argmin] = (tarn__kernel_row){kernel_argmin, TARN__ALL, scratch_argmin};
-    rows[TARN__K_max_grad] = (tarn__kernel_row){kernel_max_grad, TARN__FLOATS, scratch_max_grad};
+    rows[TARN__K_argmax] = tarn__row(kernel_argmax, TARN__ALL, scratch_argmax);
+    rows[TARN__K_argmin] = tarn__row(kernel_argmin, TARN__ALL, scratch_argmin);
+    rows[TARN__K_max_grad] = tarn__row(kernel_max_grad, TARN__FLOATS, scratch_max_grad);
 }

@@ -233,5 +233,5 @@ static void kernel_prod_grad(const tarn__call *call)
 
 void TARN__AT_LEVEL(tarn__cpu_register_prod_grad)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_prod_grad] = (tarn__kernel_row){kernel_prod_grad, TARN__FLOATS, scratch_prod_grad};
+    rows[TARN__K_prod_grad] = tarn__row(kernel_prod_grad, TARN__FLOATS, scratch_prod_grad);
 }

@@ -301,9 +301,9 @@ KERNEL(count_nonfinite)
 
 void TARN__AT_LEVEL(tarn__cpu_register_reduce)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_sum] = (tarn__kernel_row){kernel_sum, TARN__ALL, scratch_sum};
-    rows[TARN__K_prod] = (tarn__kernel_row){kernel_prod, TARN__ALL, scratch_prod};
-    rows[TARN__K_max] = (tarn__kernel_row){kernel_max, TARN__ALL, scratch_max};
-    rows[TARN__K_min] = (tarn__kernel_row){kernel_min, TARN__ALL, scratch_min};
-    rows[TARN__K_count_nonfinite] = (tarn__kernel_row){kernel_count_nonfinite, TARN__FLOATS, scratch_count_nonfinite};
+    rows[TARN__K_sum] = tarn__row(kernel_sum, TARN__ALL, scratch_sum);
+    rows[TARN__K_prod] = tarn__row(kernel_prod, TARN__ALL, scratch_prod);
+    rows[TARN__K_max] = tarn__row(kernel_max, TARN__ALL, scratch_max);
+    rows[TARN__K_min] = tarn__row(kernel_min, TARN__ALL, scratch_min);
+    rows[TARN__K_count_nonfinite] = tarn__row(kernel_count_nonfinite, TARN__FLOATS, scratch_count_nonfinite);
 }

@@ -255,5 +255,5 @@ static void kernel_cumsum(const tarn__call *call)
 
 void TARN__AT_LEVEL(tarn__cpu_register_scan)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_cumsum] = (tarn__kernel_row){kernel_cumsum, TARN__ALL, scratch_cumsum};
+    rows[TARN__K_cumsum] = tarn__row(kernel_cumsum, TARN__ALL, scratch_cumsum);
 }

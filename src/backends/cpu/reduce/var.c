@@ -226,5 +226,5 @@ static size_t scratch_var(const tarn__call *call)
 
 void TARN__AT_LEVEL(tarn__cpu_register_var)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_var] = (tarn__kernel_row){kernel_var, TARN__FLOATS, scratch_var};
+    rows[TARN__K_var] = tarn__row(kernel_var, TARN__FLOATS, scratch_var);
 }

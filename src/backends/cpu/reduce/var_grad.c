@@ -107,5 +107,5 @@ static void kernel_var_grad(const tarn__call *call)
 
 void TARN__AT_LEVEL(tarn__cpu_register_var_grad)(tarn__kernel_row *table)
 {
-    table[TARN__K_var_grad] = (tarn__kernel_row){kernel_var_grad, TARN__FLOATS, scratch_var_grad};
+    table[TARN__K_var_grad] = tarn__row(kernel_var_grad, TARN__FLOATS, scratch_var_grad);
 }

@@ -154,9 +154,9 @@ static void run_grad(const tarn__call *call)
 /* Document starts always run on our kernels: cuDNN's graph has no such mask. */
 void tarn__cuda_register_attention(tarn__kernel_row *rows)
 {
-    rows[TARN__K_attention] = tarn__kernel_row{run, TARN__FLOATS, scratch};
-    rows[TARN__K_attention_grad] = tarn__kernel_row{run_grad, TARN__FLOATS, grad_scratch};
-    rows[TARN__K_attention_documents] = tarn__kernel_row{tarn__cuda_attention_native, TARN__FLOATS, NULL};
+    rows[TARN__K_attention] = tarn__row(run, TARN__FLOATS, scratch);
+    rows[TARN__K_attention_grad] = tarn__row(run_grad, TARN__FLOATS, grad_scratch);
+    rows[TARN__K_attention_documents] = tarn__row(tarn__cuda_attention_native, TARN__FLOATS, NULL);
     rows[TARN__K_attention_documents_grad] =
-        tarn__kernel_row{tarn__cuda_attention_grad_native, TARN__FLOATS, tarn__cuda_attention_grad_native_scratch};
+        tarn__row(tarn__cuda_attention_grad_native, TARN__FLOATS, tarn__cuda_attention_grad_native_scratch);
 }

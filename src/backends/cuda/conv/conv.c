@@ -347,8 +347,7 @@ KERNEL(conv2d_grad_weight, TARN__CONV_WGRAD)
 
 void tarn__cuda_register_conv(tarn__kernel_row *rows)
 {
-    rows[TARN__K_conv2d] = (tarn__kernel_row){kernel_conv2d, TARN__FLOATS, scratch_conv2d};
-    rows[TARN__K_conv2d_grad_x] = (tarn__kernel_row){kernel_conv2d_grad_x, TARN__FLOATS, scratch_conv2d_grad_x};
-    rows[TARN__K_conv2d_grad_weight] =
-        (tarn__kernel_row){kernel_conv2d_grad_weight, TARN__FLOATS, scratch_conv2d_grad_weight};
+    rows[TARN__K_conv2d] = tarn__row(kernel_conv2d, TARN__FLOATS, scratch_conv2d);
+    rows[TARN__K_conv2d_grad_x] = tarn__row(kernel_conv2d_grad_x, TARN__FLOATS, scratch_conv2d_grad_x);
+    rows[TARN__K_conv2d_grad_weight] = tarn__row(kernel_conv2d_grad_weight, TARN__FLOATS, scratch_conv2d_grad_weight);
 }

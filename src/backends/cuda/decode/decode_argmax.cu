@@ -128,8 +128,15 @@ static void kernel_argmax(const tarn__call *call)
     launch_decode(call, argmax_kernel, dim3(splits, (unsigned)x->shape[0]), THREADS, 0, a);
 }
 
+/* A counter per row; 32-bit positions. */
+static bool fits(const tarn__call *call)
+{
+    const int64_t *shape = call->in[0]->shape;
+    return shape[0] <= TARN__CUDA_COUNTERS && shape[1] < INT32_MAX / 2;
+}
+
 void tarn__cuda_register_decode_argmax(tarn__kernel_row *rows)
 {
-    rows[TARN__K_argmax_finite] =
-        tarn__kernel_row{kernel_argmax, TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16), scratch};
+    rows[TARN__K_argmax_finite] = tarn__row_fits(
+        tarn__row(kernel_argmax, TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16), scratch), fits);
 }

@@ -365,7 +365,7 @@ template <typename S> static void launch(const tarn__call *call, const decode_ar
 }
 
 /* Dispatches on the cache's dtype; u8 is the quantized cache. */
-static void kernel_attention_next(const tarn__call *call)
+static void kernel_attention_decode(const tarn__call *call)
 {
     if (tarn__view_count(call->in[0]) == 0)
         return;
@@ -378,10 +378,20 @@ static void kernel_attention_next(const tarn__call *call)
     }
 }
 
+/* q in whole vectors, counters for the heads of all sequences, and caches that can be read by vectors. */
+static bool fits(const tarn__call *call)
+{
+    const tarn__view *q = call->in[0], *keys = call->out[1];
+    return q->stride[3] == 1 && q->shape[3] % 8 == 0 && q->shape[3] <= MAX_HEAD_DIM &&
+           q->shape[0] * q->shape[2] <= TARN__CUDA_COUNTERS && keys->stride[3] == 1 &&
+           (uintptr_t)tarn__view_at(keys) % 16 == 0;
+}
+
 /* u8 is the 8-bit cache. */
 void tarn__cuda_register_decode_attention(tarn__kernel_row *rows)
 {
-    rows[TARN__K_attention_decode] = tarn__kernel_row{
-        kernel_attention_next, TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__BIT(TARN_U8),
-        scratch};
+    rows[TARN__K_attention_decode] = tarn__row_fits(
+        tarn__row(kernel_attention_decode,
+                  TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__BIT(TARN_U8), scratch),
+        fits);
 }

@@ -405,7 +405,7 @@ static void kernel_norm_linear(const tarn__call *call)
 }
 
 /* silu(gate) · up: both rows of an output are one job, so no intermediate tensor. */
-static void kernel_norm_gated(const tarn__call *call)
+static void kernel_norm_gate_up(const tarn__call *call)
 {
     gemv_args a = {};
     a.x = x_of(call, call->in[1]);
@@ -416,7 +416,7 @@ static void kernel_norm_gated(const tarn__call *call)
 }
 
 /* Output projections: bias and the residual stream are added in the epilogue. */
-static void kernel_linear_sum(const tarn__call *call)
+static void kernel_linear_residual(const tarn__call *call)
 {
     gemv_args a = {};
     a.x = x_of(call, NULL);
@@ -426,11 +426,62 @@ static void kernel_linear_sum(const tarn__call *call)
     launch_dtype(call, a, call->in[1]->dtype);
 }
 
+/* ---- which calls fit --------------------------------------------------------------------------------------------- */
+
+#define MAX_GEMV_ROWS 8 /* rows of x; more are a matmul */
+/* elements of x in shared memory, as f32: within 99 KiB, the smallest limit of the supported devices */
+#define MAX_ROW 8192
+#define MAX_BYTE_ROW 16384 /* as bytes, for quantized weights */
+
+/* True when the last axis is contiguous and every row begins at a multiple of 16 bytes, for vector loads. */
+static bool is_aligned(const tarn__view *view)
+{
+    int last = view->rank - 1;
+    bool good = view->stride[last] == 1 && (uintptr_t)tarn__view_at(view) % 16 == 0;
+    for (int i = 0; good && i < last; i++)
+        good = view->shape[i] == 1 ||
+               tarn__bytes_of(view->dtype, view->stride[i] < 0 ? -view->stride[i] : view->stride[i]) % 16 == 0;
+    return good;
+}
+
+/* Few rows in whole vectors, and a norm weight that can be read by vectors. */
+static bool x_fits(const tarn__view *x, const tarn__view *norm)
+{
+    return x->rank == 2 && x->shape[0] <= MAX_GEMV_ROWS && x->shape[1] > 0 && x->shape[1] % 8 == 0 && is_aligned(x) &&
+           (!norm || is_aligned(norm));
+}
+
+/* Quant blocks are read by bytes. */
+static bool weight_fits(const tarn__view *weight)
+{
+    bool is_quantized = tarn__is_quantized(weight->dtype);
+    return weight->shape[1] <= (is_quantized ? MAX_BYTE_ROW : MAX_ROW) && (is_quantized || is_aligned(weight));
+}
+
+static bool fits_norm_linear(const tarn__call *call)
+{
+    bool good = x_fits(call->in[0], call->in[1]);
+    for (int i = 2; good && i < 5 && i < call->inputs && call->in[i]; i++)
+        good = weight_fits(call->in[i]);
+    return good;
+}
+
+static bool fits_norm_gate_up(const tarn__call *call)
+{
+    return x_fits(call->in[0], call->in[1]) && weight_fits(call->in[2]) && weight_fits(call->in[3]);
+}
+
+static bool fits_linear_residual(const tarn__call *call)
+{
+    return x_fits(call->in[0], NULL) && weight_fits(call->in[1]) && call->in[3]->stride[1] == 1;
+}
+
 /* Weights: any float or quantized dtype; one dtype per launch. */
 void tarn__cuda_register_decode_gemv(tarn__kernel_row *rows)
 {
     const uint32_t dtypes = TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__QUANTIZED;
-    rows[TARN__K_norm_linear] = tarn__kernel_row{kernel_norm_linear, dtypes, NULL};
-    rows[TARN__K_norm_gate_up] = tarn__kernel_row{kernel_norm_gated, dtypes, NULL};
-    rows[TARN__K_linear_residual] = tarn__kernel_row{kernel_linear_sum, dtypes, NULL};
+    rows[TARN__K_norm_linear] = tarn__row_fits(tarn__row(kernel_norm_linear, dtypes, NULL), fits_norm_linear);
+    rows[TARN__K_norm_gate_up] = tarn__row_fits(tarn__row(kernel_norm_gate_up, dtypes, NULL), fits_norm_gate_up);
+    rows[TARN__K_linear_residual] =
+        tarn__row_fits(tarn__row(kernel_linear_residual, dtypes, NULL), fits_linear_residual);
 }

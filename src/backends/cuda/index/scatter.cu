@@ -449,6 +449,6 @@ static void run_index_add(const tarn__call *call)
 
 void tarn__cuda_register_scatter(tarn__kernel_row *rows)
 {
-    rows[TARN__K_scatter_add] = tarn__kernel_row{run_scatter_add, TARN__INDEXES, scratch_scatter_add};
-    rows[TARN__K_index_add] = tarn__kernel_row{run_index_add, TARN__INDEXES, scratch_index_add};
+    rows[TARN__K_scatter_add] = tarn__row(run_scatter_add, TARN__INDEXES, scratch_scatter_add);
+    rows[TARN__K_index_add] = tarn__row(run_index_add, TARN__INDEXES, scratch_index_add);
 }

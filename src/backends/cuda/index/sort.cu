@@ -327,6 +327,6 @@ static void run_sort(const tarn__call *call)
 
 void tarn__cuda_register_sort(tarn__kernel_row *rows)
 {
-    rows[TARN__K_sort] = tarn__kernel_row{run_sort, TARN__ALL, scratch_sort};
-    rows[TARN__K_topk] = tarn__kernel_row{run_sort, TARN__ALL, scratch_sort};
+    rows[TARN__K_sort] = tarn__row(run_sort, TARN__ALL, scratch_sort);
+    rows[TARN__K_topk] = tarn__row(run_sort, TARN__ALL, scratch_sort);
 }

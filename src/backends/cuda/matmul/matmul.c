@@ -465,10 +465,8 @@ FUSED(matmul_bias_grad)
 
 void tarn__cuda_register_matmul(tarn__kernel_row *rows)
 {
-    rows[TARN__K_matmul] = (tarn__kernel_row){kernel_matmul, TARN__NUMBERS, matmul_scratch};
-    rows[TARN__K_matmul_gelu] = (tarn__kernel_row){kernel_matmul_gelu, TARN__FLOATS, scratch_matmul_gelu};
-    rows[TARN__K_matmul_gelu_grad] =
-        (tarn__kernel_row){kernel_matmul_gelu_grad, TARN__FLOATS, scratch_matmul_gelu_grad};
-    rows[TARN__K_matmul_bias_grad] =
-        (tarn__kernel_row){kernel_matmul_bias_grad, TARN__NUMBERS, scratch_matmul_bias_grad};
+    rows[TARN__K_matmul] = tarn__row(kernel_matmul, TARN__NUMBERS, matmul_scratch);
+    rows[TARN__K_matmul_gelu] = tarn__row(kernel_matmul_gelu, TARN__FLOATS, scratch_matmul_gelu);
+    rows[TARN__K_matmul_gelu_grad] = tarn__row(kernel_matmul_gelu_grad, TARN__FLOATS, scratch_matmul_gelu_grad);
+    rows[TARN__K_matmul_bias_grad] = tarn__row(kernel_matmul_bias_grad, TARN__NUMBERS, scratch_matmul_bias_grad);
 }

@@ -157,7 +157,7 @@ static size_t scratch_groupnorm(const tarn__call *call)
 
 void tarn__cuda_register_batchnorm(tarn__kernel_row *rows)
 {
-    rows[TARN__K_batchnorm] = tarn__kernel_row{run_batchnorm, TARN__FLOATS, scratch_batchnorm};
+    rows[TARN__K_batchnorm] = tarn__row(run_batchnorm, TARN__FLOATS, scratch_batchnorm);
     rows[TARN__K_batchnorm_relu] = rows[TARN__K_batchnorm]; /* distinguished by the number of inputs */
-    rows[TARN__K_groupnorm] = tarn__kernel_row{run_groupnorm, TARN__FLOATS, scratch_groupnorm};
+    rows[TARN__K_groupnorm] = tarn__row(run_groupnorm, TARN__FLOATS, scratch_groupnorm);
 }

@@ -221,7 +221,7 @@ static size_t scratch_groupnorm_grad(const tarn__call *call)
 
 void tarn__cuda_register_batchnorm_grad(tarn__kernel_row *rows)
 {
-    rows[TARN__K_batchnorm_grad] = tarn__kernel_row{run_batchnorm_grad, TARN__FLOATS, scratch_batchnorm_grad};
+    rows[TARN__K_batchnorm_grad] = tarn__row(run_batchnorm_grad, TARN__FLOATS, scratch_batchnorm_grad);
     rows[TARN__K_batchnorm_relu_grad] = rows[TARN__K_batchnorm_grad]; /* distinguished by the number of inputs */
-    rows[TARN__K_groupnorm_grad] = tarn__kernel_row{run_groupnorm_grad, TARN__FLOATS, scratch_groupnorm_grad};
+    rows[TARN__K_groupnorm_grad] = tarn__row(run_groupnorm_grad, TARN__FLOATS, scratch_groupnorm_grad);
 }

@@ -299,11 +299,10 @@ static size_t residual_norm_grad_scratch(const tarn__call *call)
 
 void tarn__cuda_register_layernorm(tarn__kernel_row *rows)
 {
-    rows[TARN__K_layernorm] = tarn__kernel_row{run_layernorm, TARN__FLOATS, NULL};
-    rows[TARN__K_layernorm_grad] = tarn__kernel_row{run_layernorm_grad, TARN__FLOATS, layernorm_grad_scratch};
-    rows[TARN__K_rmsnorm] = tarn__kernel_row{run_rmsnorm, TARN__FLOATS, NULL};
-    rows[TARN__K_rmsnorm_grad] = tarn__kernel_row{run_rmsnorm_grad, TARN__FLOATS, rmsnorm_grad_scratch};
-    rows[TARN__K_residual_norm] = tarn__kernel_row{run_residual_norm, TARN__FLOATS, NULL};
-    rows[TARN__K_residual_norm_grad] =
-        tarn__kernel_row{run_residual_norm_grad, TARN__FLOATS, residual_norm_grad_scratch};
+    rows[TARN__K_layernorm] = tarn__row(run_layernorm, TARN__FLOATS, NULL);
+    rows[TARN__K_layernorm_grad] = tarn__row(run_layernorm_grad, TARN__FLOATS, layernorm_grad_scratch);
+    rows[TARN__K_rmsnorm] = tarn__row(run_rmsnorm, TARN__FLOATS, NULL);
+    rows[TARN__K_rmsnorm_grad] = tarn__row(run_rmsnorm_grad, TARN__FLOATS, rmsnorm_grad_scratch);
+    rows[TARN__K_residual_norm] = tarn__row(run_residual_norm, TARN__FLOATS, NULL);
+    rows[TARN__K_residual_norm_grad] = tarn__row(run_residual_norm_grad, TARN__FLOATS, residual_norm_grad_scratch);
 }

@@ -103,6 +103,6 @@ static void run_clip_factor(const tarn__call *call)
 void tarn__cuda_register_clip(tarn__kernel_row *rows)
 {
     rows[TARN__K_square_sums] =
-        tarn__kernel_row{run_square_sums, TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64), scratch_square_sums};
-    rows[TARN__K_clip_factor] = tarn__kernel_row{run_clip_factor, TARN__BIT(TARN_F64), NULL};
+        tarn__row(run_square_sums, TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64), scratch_square_sums);
+    rows[TARN__K_clip_factor] = tarn__row(run_clip_factor, TARN__BIT(TARN_F64), NULL);
 }

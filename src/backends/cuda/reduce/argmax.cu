@@ -72,6 +72,6 @@ static void run_argmin(const tarn__call *call)
 
 void tarn__cuda_register_argmax(tarn__kernel_row *rows)
 {
-    rows[TARN__K_argmax] = tarn__kernel_row{run_argmax, TARN__ALL, scratch_call};
-    rows[TARN__K_argmin] = tarn__kernel_row{run_argmin, TARN__ALL, scratch_call};
+    rows[TARN__K_argmax] = tarn__row(run_argmax, TARN__ALL, scratch_call);
+    rows[TARN__K_argmin] = tarn__row(run_argmin, TARN__ALL, scratch_call);
 }

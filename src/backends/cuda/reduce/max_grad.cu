@@ -125,5 +125,5 @@ static void run_max_grad(const tarn__call *call)
 
 void tarn__cuda_register_max_grad(tarn__kernel_row *rows)
 {
-    rows[TARN__K_max_grad] = tarn__kernel_row{run_max_grad, TARN__FLOATS, scratch_max_grad};
+    rows[TARN__K_max_grad] = tarn__row(run_max_grad, TARN__FLOATS, scratch_max_grad);
 }

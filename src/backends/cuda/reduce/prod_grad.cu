@@ -163,5 +163,5 @@ static void run_prod_grad(const tarn__call *call)
 
 void tarn__cuda_register_prod_grad(tarn__kernel_row *rows)
 {
-    rows[TARN__K_prod_grad] = tarn__kernel_row{run_prod_grad, TARN__FLOATS, scratch_prod_grad};
+    rows[TARN__K_prod_grad] = tarn__row(run_prod_grad, TARN__FLOATS, scratch_prod_grad);
 }

@@ -174,8 +174,8 @@ static void run_nonfinite(const tarn__call *call)
 
 void tarn__cuda_register_reduce(tarn__kernel_row *rows)
 {
-    rows[TARN__K_sum] = tarn__kernel_row{run_sum, TARN__ALL, scratch_call};
-    rows[TARN__K_max] = tarn__kernel_row{run_max, TARN__ALL, scratch_call};
-    rows[TARN__K_min] = tarn__kernel_row{run_min, TARN__ALL, scratch_call};
-    rows[TARN__K_count_nonfinite] = tarn__kernel_row{run_nonfinite, TARN__FLOATS, scratch_call};
+    rows[TARN__K_sum] = tarn__row(run_sum, TARN__ALL, scratch_call);
+    rows[TARN__K_max] = tarn__row(run_max, TARN__ALL, scratch_call);
+    rows[TARN__K_min] = tarn__row(run_min, TARN__ALL, scratch_call);
+    rows[TARN__K_count_nonfinite] = tarn__row(run_nonfinite, TARN__FLOATS, scratch_call);
 }

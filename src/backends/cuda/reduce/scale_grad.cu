@@ -299,5 +299,5 @@ static void run_scale_grad(const tarn__call *call)
 
 void tarn__cuda_register_scale_grad(tarn__kernel_row *rows)
 {
-    rows[TARN__K_scale_grad] = tarn__kernel_row{run_scale_grad, TARN__FLOATS, scratch_scale_grad};
+    rows[TARN__K_scale_grad] = tarn__row(run_scale_grad, TARN__FLOATS, scratch_scale_grad);
 }

@@ -411,5 +411,5 @@ static void run_cumsum(const tarn__call *call)
 
 void tarn__cuda_register_scan(tarn__kernel_row *rows)
 {
-    rows[TARN__K_cumsum] = tarn__kernel_row{run_cumsum, TARN__ALL, scratch_cumsum};
+    rows[TARN__K_cumsum] = tarn__row(run_cumsum, TARN__ALL, scratch_cumsum);
 }

@@ -121,6 +121,6 @@ static void run_prod(const tarn__call *call)
 
 void tarn__cuda_register_var(tarn__kernel_row *rows)
 {
-    rows[TARN__K_var] = tarn__kernel_row{run_var, TARN__FLOATS, scratch_var};
-    rows[TARN__K_prod] = tarn__kernel_row{run_prod, TARN__ALL, scratch_call};
+    rows[TARN__K_var] = tarn__row(run_var, TARN__FLOATS, scratch_var);
+    rows[TARN__K_prod] = tarn__row(run_prod, TARN__ALL, scratch_call);
 }

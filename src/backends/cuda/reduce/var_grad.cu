@@ -95,5 +95,5 @@ static void run_var_grad(const tarn__call *call)
 
 void tarn__cuda_register_var_grad(tarn__kernel_row *rows)
 {
-    rows[TARN__K_var_grad] = tarn__kernel_row{run_var_grad, TARN__FLOATS, scratch_var_grad};
+    rows[TARN__K_var_grad] = tarn__row(run_var_grad, TARN__FLOATS, scratch_var_grad);
 }

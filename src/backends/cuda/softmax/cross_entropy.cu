@@ -150,8 +150,8 @@ void tarn__cuda_run_cross_entropy(const tarn__call *call)
 /* The fused row computes loss and gradient in one pass. */
 void tarn__cuda_register_cross_entropy(tarn__kernel_row *rows)
 {
-    rows[TARN__K_cross_entropy] = tarn__kernel_row{tarn__cuda_run_cross_entropy, TARN__FLOATS, NULL};
-    rows[TARN__K_cross_entropy_grad] = tarn__kernel_row{tarn__cuda_run_cross_entropy_grad, TARN__FLOATS, NULL};
+    rows[TARN__K_cross_entropy] = tarn__row(tarn__cuda_run_cross_entropy, TARN__FLOATS, NULL);
+    rows[TARN__K_cross_entropy_grad] = tarn__row(tarn__cuda_run_cross_entropy_grad, TARN__FLOATS, NULL);
     rows[TARN__K_cross_entropy_with_grad] =
-        tarn__kernel_row{tarn__cuda_run_cross_entropy_fused, TARN__FLOATS, tarn__cuda_cross_entropy_fused_scratch};
+        tarn__row(tarn__cuda_run_cross_entropy_fused, TARN__FLOATS, tarn__cuda_cross_entropy_fused_scratch);
 }

@@ -112,5 +112,5 @@ static void run_rope(const tarn__call *call)
 
 void tarn__cl_register_rope(tarn__kernel_row *rows)
 {
-    rows[TARN__K_rope] = (tarn__kernel_row){run_rope, TARN__FLOATS, rope_scratch};
+    rows[TARN__K_rope] = tarn__row(run_rope, TARN__FLOATS, rope_scratch);
 }

@@ -379,8 +379,7 @@ static void kernel_conv2d_grad_weight(const tarn__call *call)
 
 void tarn__cl_register_conv(tarn__kernel_row *rows)
 {
-    rows[TARN__K_conv2d] = (tarn__kernel_row){kernel_conv2d, TARN__FLOATS, conv2d_scratch};
-    rows[TARN__K_conv2d_grad_x] = (tarn__kernel_row){kernel_conv2d_grad_x, TARN__FLOATS, conv2d_grad_x_scratch};
-    rows[TARN__K_conv2d_grad_weight] =
-        (tarn__kernel_row){kernel_conv2d_grad_weight, TARN__FLOATS, conv2d_grad_weight_scratch};
+    rows[TARN__K_conv2d] = tarn__row(kernel_conv2d, TARN__FLOATS, conv2d_scratch);
+    rows[TARN__K_conv2d_grad_x] = tarn__row(kernel_conv2d_grad_x, TARN__FLOATS, conv2d_grad_x_scratch);
+    rows[TARN__K_conv2d_grad_weight] = tarn__row(kernel_conv2d_grad_weight, TARN__FLOATS, conv2d_grad_weight_scratch);
 }

@@ -163,6 +163,6 @@ static size_t scratch_slices(const tarn__call *call)
 
 void tarn__cl_register_scatter(tarn__kernel_row *rows)
 {
-    rows[TARN__K_scatter_add] = (tarn__kernel_row){kernel_scatter_add, TARN__INDEXES, scratch_scatter};
-    rows[TARN__K_index_add] = (tarn__kernel_row){kernel_index_add, TARN__INDEXES, scratch_slices};
+    rows[TARN__K_scatter_add] = tarn__row(kernel_scatter_add, TARN__INDEXES, scratch_scatter);
+    rows[TARN__K_index_add] = tarn__row(kernel_index_add, TARN__INDEXES, scratch_slices);
 }

@@ -153,6 +153,6 @@ static size_t scratch(const tarn__call *call)
 
 void tarn__cl_register_sort(tarn__kernel_row *rows)
 {
-    rows[TARN__K_sort] = (tarn__kernel_row){run, TARN__ALL, scratch};
-    rows[TARN__K_topk] = (tarn__kernel_row){run, TARN__ALL, scratch};
+    rows[TARN__K_sort] = tarn__row(run, TARN__ALL, scratch);
+    rows[TARN__K_topk] = tarn__row(run, TARN__ALL, scratch);
 }

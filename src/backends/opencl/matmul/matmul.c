@@ -126,8 +126,8 @@ static void kernel_matmul_bias_grad(const tarn__call *call)
 
 void tarn__cl_register_matmul(tarn__kernel_row *rows)
 {
-    rows[TARN__K_matmul] = (tarn__kernel_row){kernel_matmul, TARN__NUMBERS, matmul_scratch};
-    rows[TARN__K_matmul_gelu] = (tarn__kernel_row){kernel_matmul_gelu, TARN__FLOATS, gelu_scratch};
-    rows[TARN__K_matmul_gelu_grad] = (tarn__kernel_row){kernel_matmul_gelu_grad, TARN__FLOATS, gelu_grad_scratch};
-    rows[TARN__K_matmul_bias_grad] = (tarn__kernel_row){kernel_matmul_bias_grad, TARN__NUMBERS, bias_grad_scratch};
+    rows[TARN__K_matmul] = tarn__row(kernel_matmul, TARN__NUMBERS, matmul_scratch);
+    rows[TARN__K_matmul_gelu] = tarn__row(kernel_matmul_gelu, TARN__FLOATS, gelu_scratch);
+    rows[TARN__K_matmul_gelu_grad] = tarn__row(kernel_matmul_gelu_grad, TARN__FLOATS, gelu_grad_scratch);
+    rows[TARN__K_matmul_bias_grad] = tarn__row(kernel_matmul_bias_grad, TARN__NUMBERS, bias_grad_scratch);
 }

@@ -139,10 +139,10 @@ static size_t groupnorm_grad_scratch(const tarn__call *call)
 
 void tarn__cl_register_batchnorm(tarn__kernel_row *rows)
 {
-    rows[TARN__K_batchnorm] = (tarn__kernel_row){run_batchnorm, TARN__FLOATS, batchnorm_scratch};
-    rows[TARN__K_batchnorm_grad] = (tarn__kernel_row){run_batchnorm_grad, TARN__FLOATS, batchnorm_grad_scratch};
+    rows[TARN__K_batchnorm] = tarn__row(run_batchnorm, TARN__FLOATS, batchnorm_scratch);
+    rows[TARN__K_batchnorm_grad] = tarn__row(run_batchnorm_grad, TARN__FLOATS, batchnorm_grad_scratch);
     rows[TARN__K_batchnorm_relu] = rows[TARN__K_batchnorm]; /* distinguished by their operands */
     rows[TARN__K_batchnorm_relu_grad] = rows[TARN__K_batchnorm_grad];
-    rows[TARN__K_groupnorm] = (tarn__kernel_row){run_groupnorm, TARN__FLOATS, groupnorm_scratch};
-    rows[TARN__K_groupnorm_grad] = (tarn__kernel_row){run_groupnorm_grad, TARN__FLOATS, groupnorm_grad_scratch};
+    rows[TARN__K_groupnorm] = tarn__row(run_groupnorm, TARN__FLOATS, groupnorm_scratch);
+    rows[TARN__K_groupnorm_grad] = tarn__row(run_groupnorm_grad, TARN__FLOATS, groupnorm_grad_scratch);
 }

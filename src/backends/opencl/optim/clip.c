@@ -59,6 +59,6 @@ static void run_clip_factor(const tarn__call *call)
 void tarn__cl_register_clip(tarn__kernel_row *rows)
 {
     rows[TARN__K_square_sums] =
-        (tarn__kernel_row){run_square_sums, TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64), square_sums_scratch};
-    rows[TARN__K_clip_factor] = (tarn__kernel_row){run_clip_factor, TARN__BIT(TARN_F64), NULL};
+        tarn__row(run_square_sums, TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64), square_sums_scratch);
+    rows[TARN__K_clip_factor] = tarn__row(run_clip_factor, TARN__BIT(TARN_F64), NULL);
 }

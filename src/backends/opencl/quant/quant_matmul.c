@@ -198,6 +198,6 @@ static void kernel_matmul_quant(const tarn__call *call)
 
 void tarn__cl_register_quant_matmul(tarn__kernel_row *rows)
 {
-    rows[TARN__K_matmul_quant] = (tarn__kernel_row){
-        kernel_matmul_quant, (TARN__FLOATS & ~TARN__BIT(TARN_F64)) | TARN__QUANTIZED, matmul_quant_scratch};
+    rows[TARN__K_matmul_quant] =
+        tarn__row(kernel_matmul_quant, (TARN__FLOATS & ~TARN__BIT(TARN_F64)) | TARN__QUANTIZED, matmul_quant_scratch);
 }

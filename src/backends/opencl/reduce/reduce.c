@@ -283,7 +283,7 @@ static size_t scratch(const tarn__call *call)
 
 void tarn__cl_register_reduce(tarn__kernel_row *rows)
 {
-#define ROW(name, mask) rows[TARN__K_##name] = (tarn__kernel_row){kernel_##name, mask, scratch}
+#define ROW(name, mask) rows[TARN__K_##name] = tarn__row(kernel_##name, mask, scratch)
     ROW(sum, TARN__ALL);
     ROW(prod, TARN__ALL);
     ROW(max, TARN__ALL);

@@ -129,7 +129,7 @@ KERNEL(var, "sum", call->in[1], NULL, 0)
 
 void tarn__cl_register_reduce_grad(tarn__kernel_row *rows)
 {
-    rows[TARN__K_max_grad] = (tarn__kernel_row){kernel_max, TARN__FLOATS, scratch_max};
-    rows[TARN__K_prod_grad] = (tarn__kernel_row){kernel_prod, TARN__FLOATS, scratch_prod};
-    rows[TARN__K_var_grad] = (tarn__kernel_row){kernel_var, TARN__FLOATS, scratch_var};
+    rows[TARN__K_max_grad] = tarn__row(kernel_max, TARN__FLOATS, scratch_max);
+    rows[TARN__K_prod_grad] = tarn__row(kernel_prod, TARN__FLOATS, scratch_prod);
+    rows[TARN__K_var_grad] = tarn__row(kernel_var, TARN__FLOATS, scratch_var);
 }

@@ -100,5 +100,5 @@ static void kernel_scale_grad(const tarn__call *call)
 
 void tarn__cl_register_scale_grad(tarn__kernel_row *rows)
 {
-    rows[TARN__K_scale_grad] = (tarn__kernel_row){kernel_scale_grad, TARN__FLOATS, scratch_scale_grad};
+    rows[TARN__K_scale_grad] = tarn__row(kernel_scale_grad, TARN__FLOATS, scratch_scale_grad);
 }

@@ -101,5 +101,5 @@ static void kernel_cumsum(const tarn__call *call)
 
 void tarn__cl_register_scan(tarn__kernel_row *rows)
 {
-    rows[TARN__K_cumsum] = (tarn__kernel_row){kernel_cumsum, TARN__ALL, scratch};
+    rows[TARN__K_cumsum] = tarn__row(kernel_cumsum, TARN__ALL, scratch);
 }
