@@ -50,13 +50,21 @@ static const char *function_of(const tarn_profile_row *row)
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 
+/* "matmul", or "matmul/bf16" where the device has several implementations. */
+static const char *kernel_of(const tarn_profile_row *row, char *buffer, size_t size)
+{
+    snprintf(buffer, size, "%s%s%s", row->name, row->variant ? "/" : "", row->variant ? row->variant : "");
+    return buffer;
+}
+
 static void print_row(const report *r, const tarn_profile_row *row)
 {
+    char kernel[48];
     double seconds = row->device_microseconds / 1e6;
     bool is_known = seconds > 0;
-    printf("  %-20.20s %-20.20s %-8s %7.0f %10.3f %6.1f %% %9s %9s %9s\n", function_of(row), row->name,
-           direction_of(row), (double)row->calls / r->steps, ms_of(r, row->device_microseconds),
-           100 * row->device_microseconds / r->sum.microseconds,
+    printf("  %-20.20s %-20.20s %-8s %7.0f %10.3f %6.1f %% %9s %9s %9s\n", function_of(row),
+           kernel_of(row, kernel, sizeof(kernel)), direction_of(row), (double)row->calls / r->steps,
+           ms_of(r, row->device_microseconds), 100 * row->device_microseconds / r->sum.microseconds,
            tarn__cell(is_known ? row->bytes / seconds / 1e9 : (double)NAN, 0),
            tarn__cell(is_known && row->flops > 0 ? row->flops / seconds / 1e12 : (double)NAN, 2),
            tarn__cell(of_roofline(r, row), 2));
@@ -112,6 +120,8 @@ static void write_row(tarn__json *json, const report *r, const tarn_profile_row 
     tarn__json_open(json, NULL, '{');
     tarn__json_string(json, "operation", row->function);
     tarn__json_string(json, "name", row->name);
+    if (row->variant)
+        tarn__json_string(json, "variant", row->variant);
     tarn__json_string(json, "kind", kinds[row->kind]);
     tarn__json_bool(json, "backward", row->is_backward);
     tarn__json_real(json, "calls", (double)row->calls / r->steps, 3);
