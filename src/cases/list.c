@@ -1,5 +1,5 @@
 /* list.c: the list of cases. Elementwise operations get theirs from elementwise.def, so a new row there is tested at
- * once (a binary one states below what its backward moves); operations with kinks, poles or branches have further
+ * once (bytes that its backward moves: below, where they differ); operations with kinks, poles or branches have further
  * cases with suitable inputs.
  *
  * Each operation has cases for: the common shape, broadcasts, rank 0, and its special paths. A case with .bench is
@@ -7,6 +7,7 @@
  *
  * Sizes in a row are letters (cases.h) wherever a dimension should grow with the scale, numbers where the operation
  * needs one. */
+#include "base/kernel/row_default.h"
 #include "cases/case_macros.h"
 
 #define B TARN__B
@@ -29,20 +30,15 @@
         CASE(name, "both ways", {kind(R, 1), kind(1, C)}), CASE(name, "inner axis", {kind(B, S, C), kind(B, 1, C)}), \
         CASE(name, "two of rank 0", {RANK0(kind), RANK0(kind)}),
 
-/* Bytes of backward: operands and gradient read, two gradients written; add passes its gradient on, sub one of two. */
-#define BACKWARD_add 0
-#define BACKWARD_sub 2
-#define BACKWARD_mul 5
-#define BACKWARD_div 5
-#define BACKWARD_maximum 5
-#define BACKWARD_minimum 5
-#define BACKWARD_mod 5
-#define BACKWARD_pow 5
+/* Bytes of backward; default 5: operands and gradient read, two gradients written. add passes its gradient on, sub one
+ * of two. */
+#define BACKWARD_add , 0
+#define BACKWARD_sub , 2
 
 static const tarn__case list[] = {
 /* ---- element by element ------------------------------------------------------------------------------------------ */
 #define UNARY(name, ...) CASE(#name, "positive", {POSITIVE(R, C)}, .bench = #name, .backward = 3),
-#define BINARY(name, ...) TWO_OPERANDS(#name, POSITIVE, #name, BACKWARD_##name)
+#define BINARY(name, ...) TWO_OPERANDS(#name, POSITIVE, #name, TARN__ROW_DEFAULT(BACKWARD_##name, 5))
 #define COMPARE(name, ...) TWO_OPERANDS(#name, TIES, "cmp" #name, 0)
 #include "base/kernel/elementwise.def"
 #undef UNARY

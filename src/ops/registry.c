@@ -7,27 +7,22 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/kernel/row_default.h"
 #include "base/memory.h"
 #include "ops/op.h"
 
 #define PARAMETERS_leaky_relu "slope:real"
 #define PARAMETERS_clamp "min:real max:real"
 
-/* Kernels that gradients of binary operations use besides their own. */
-#define ALSO_add ""
-#define ALSO_sub " neg"
-#define ALSO_mul " scale_grad"
-#define ALSO_div ""
-#define ALSO_maximum ""
-#define ALSO_minimum ""
-#define ALSO_mod ""
-#define ALSO_pow ""
+/* Kernels that gradients of binary operations use besides their own; default: none. */
+#define ALSO_sub , " neg"
+#define ALSO_mul , " scale_grad"
+#define BINARY_GRADS(name) #name "_grad " #name "_grad_a " #name "_grad_b" TARN__ROW_DEFAULT(ALSO_##name, "")
 
 static const tarn__op_row rows[] = {
 #define UNARY(name, ...) {#name, 1, 1, 1, true, "", #name, #name "_grad", tarn__apply_##name},
 #define UNARY_P(name, ...) {#name, 1, 1, 1, true, PARAMETERS_##name, #name, #name "_grad", tarn__apply_##name},
-#define BINARY(name, ...) \
-    {#name, 2, 2, 1, true, "", #name, #name "_grad " #name "_grad_a " #name "_grad_b" ALSO_##name, tarn__apply_##name},
+#define BINARY(name, ...) {#name, 2, 2, 1, true, "", #name, BINARY_GRADS(name), tarn__apply_##name},
 #define COMPARE(name, ...) {#name, 2, 2, 1, false, "", #name, "", tarn__apply_##name},
 #include "base/kernel/elementwise.def"
 #undef UNARY

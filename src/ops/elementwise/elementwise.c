@@ -12,6 +12,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/kernel/row_default.h"
 #include "ops/internal.h"
 
 static const char *const unary_role[] = {"x"};
@@ -321,7 +322,7 @@ static tarn_tensor *binary_inplace(const binary_row *row, tarn_tensor *a, tarn_t
 #define BINARY(op, kinds, pv, pg, v, ga, gb) \
     static bool rule_##op(const tarn__backward *b) \
     { \
-        return RULE_##op(op); \
+        return TARN__ROW_DEFAULT(RULE_##op, BY_KERNEL)(op); \
     } \
     static const binary_row row_##op = { \
         #op,   #op "_inplace", TARN__K_##op, TARN__K_##op##_grad, TARN__K_##op##_grad_a, TARN__K_##op##_grad_b, \
@@ -338,19 +339,14 @@ static tarn_tensor *binary_inplace(const binary_row *row, tarn_tensor *a, tarn_t
     { \
         return (out[0] = tarn_##op(c->in[0], c->in[1])) != NULL; \
     }
-/* Backward rule of each binary row. mul by a scale per row or column has a kernel that also sums the scale's gradient
- * (ops/reduce/scale_grad.c). */
+/* Backward rule of a binary row; default: its kernels. mul by a scale per row or column has a kernel that also sums the
+ * scale's gradient (ops/reduce/scale_grad.c). */
 #define PASS_ON(op) backward_##op(b)
 #define BY_KERNEL(op) binary_backward(b, TARN__K_##op##_grad, TARN__K_##op##_grad_a, TARN__K_##op##_grad_b)
 #define SCALE_OR_KERNEL(op) (tarn__scale_fits(b) ? tarn__scale_backward(b) : BY_KERNEL(op))
-#define RULE_add PASS_ON
-#define RULE_sub PASS_ON
-#define RULE_mul SCALE_OR_KERNEL
-#define RULE_div BY_KERNEL
-#define RULE_maximum BY_KERNEL
-#define RULE_minimum BY_KERNEL
-#define RULE_mod BY_KERNEL
-#define RULE_pow BY_KERNEL
+#define RULE_add , PASS_ON
+#define RULE_sub , PASS_ON
+#define RULE_mul , SCALE_OR_KERNEL
 /* Comparisons: bool results, no gradient, no in-place form. */
 #define COMPARE(op, v) \
     static const binary_row row_##op = {.name = #op, .value = TARN__K_##op, .dtypes = TARN__ALL}; \
