@@ -160,8 +160,8 @@ bool tarn__apply_shrink(const tarn__invocation *v, tarn_tensor **out)
 /* The end defaults to the size of the axis, which must be resolved first. */
 bool tarn__apply_slice(const tarn__invocation *v, tarn_tensor **out)
 {
-    int axis = tarn__attribute_int_clamped(v, "axis", 0), own = real_axis("slice", v->in[0], axis);
-    if (own < 0)
+    int axis = tarn__attribute_int_clamped(v, "axis", 0), own;
+    if (!tarn__check_any("slice", v->in[0], "x") || (own = real_axis("slice", v->in[0], axis)) < 0)
         return false;
     int64_t begin = tarn__attribute_int(v, "begin", 0), end = tarn__attribute_int(v, "end", v->in[0]->view.shape[own]);
     return (out[0] = tarn_slice(v->in[0], axis, begin, end)) != NULL;
