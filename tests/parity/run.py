@@ -3,9 +3,10 @@ with NumPy:
 
     run.py [--seed N] [--only OP[,OP]] [--cases N] …
 
-The library is asked for its operations; one that no table knows is a failure. TARN_LIBRARY names libtarn.so. Values,
-shapes and layouts are drawn from a seed that is new in every run and printed (TARN_PARITY_SEED or --seed fixes it);
-with the same seed --only repeats exactly what the whole run did for that operation."""
+The library is asked for its operations; one that neither a table nor PyTorch knows by its name is a failure.
+TARN_LIBRARY names libtarn.so. Values, shapes and layouts are drawn from a seed that is new in every run and printed
+(TARN_PARITY_SEED or --seed fixes it); with the same seed --only repeats exactly what the whole run did for that
+operation."""
 import argparse
 import importlib
 import importlib.util
@@ -22,6 +23,7 @@ import torch
 import case as cases
 import ops_attention
 import ops_batchnorm
+import ops_by_name
 import ops_elementwise
 import ops_index
 import ops_movement
@@ -366,12 +368,13 @@ def main():
     begin, tallies, strangers = time.monotonic(), [], 0
     part, parts = (int(number) for number in options.part.split("/"))
     for name in chosen[part::parts]:
-        if name not in infos or name not in table:
+        make = table.get(name) or (ops_by_name.cases_of(infos[name]) if name in infos else None)
+        if name not in infos or not make:
             unknown = "the comparison does not know" if name in infos else "tarn does not have"
             print(f"FAIL {name}: {unknown} this operation")
             strangers += 1
             continue
-        tallies.append(run_operation(infos[name], table[name], options))
+        tallies.append(run_operation(infos[name], make, options))
     for name in extras_of(options)[part::parts]:
         tallies.append(run_extra(name, options))
     failed = sum(t.failed for t in tallies) + strangers
