@@ -318,11 +318,11 @@ static void every_instruction_level_multiplies_right(void **state)
 {
     (void)state;
     check_level("base", tarn__cpu_table_base);
-#if defined(__x86_64__) && TARN__HAVE_AVX2
+#if defined(__x86_64__) && defined(TARN__HAVE_AVX2)
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         check_level("avx2", tarn__cpu_table_avx2);
 #endif
-#if defined(__x86_64__) && TARN__HAVE_AVX512
+#if defined(__x86_64__) && defined(TARN__HAVE_AVX512)
     if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
         check_level("avx512", tarn__cpu_table_avx512);
 #endif

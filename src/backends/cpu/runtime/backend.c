@@ -103,14 +103,14 @@ static void fill_table(void)
 #if defined(__x86_64__)
     /* Required where this runs before constructors, harmless after them. */
     __builtin_cpu_init();
-#if TARN__HAVE_AVX2
+#if defined(TARN__HAVE_AVX2)
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") &&
         level_allowed("avx2")) {
         level = "avx2";
         tarn__cpu_table_avx2(rows);
     }
 #endif
-#if TARN__HAVE_AVX512
+#if defined(TARN__HAVE_AVX512)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd") && level_allowed("avx512")) {
         level = "avx512";
