@@ -4,7 +4,7 @@
 
 #include "base/half.h"
 #include "base/quant/quant.h"
-#include "support/check.h"
+#include "support/quant.h"
 
 static const tarn_dtype kinds[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
 
@@ -166,6 +166,29 @@ static void zeros_and_extreme_numbers_are_packed_too(void **state)
         }
 }
 
+/* The bytes of all formats, by their FNV-1a hashes: kernels of devices are compared with these (tests/cuda,
+ * tests/opencl), files are written with them. */
+static void quantized_bytes_never_change(void **state)
+{
+    (void)state;
+    static const uint64_t expected[] = {0x3d2a2137627aae97, 0xfd738f3b682b4a0b, 0xb880ceae42240b2c, 0xda012da1eac68717};
+    enum { COUNT = 256 * 800 };
+    float *x = malloc(COUNT * sizeof(float));
+    unsigned char *blocks = malloc(COUNT * 2);
+    assert_true(x && blocks);
+    fill_quant_patterns(x, COUNT);
+    for (int k = 0; k < 4; k++) {
+        uint64_t hash = 0xcbf29ce484222325;
+        tarn__quantize_blocks(kinds[k], x, COUNT, blocks);
+        for (int64_t i = 0; i < tarn__bytes_of(kinds[k], COUNT); i++)
+            hash = (hash ^ blocks[i]) * 0x100000001b3;
+        if (hash != expected[k])
+            fail_msg("%s: 0x%016llx, not 0x%016llx", tarn_dtype_name(kinds[k]), (unsigned long long)hash,
+                     (unsigned long long)expected[k]);
+    }
+    free(x), free(blocks);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -174,6 +197,7 @@ int main(void)
         cmocka_unit_test(small_numbers_that_are_all_the_same_take_the_nearest_scale),
         cmocka_unit_test(packing_stays_within_the_steps),
         cmocka_unit_test(zeros_and_extreme_numbers_are_packed_too),
+        cmocka_unit_test(quantized_bytes_never_change),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "support/opencl.h"
+#include "support/quant.h"
 
 #define CPU tarn_device_cpu()
 #define SEED 71
@@ -64,6 +65,20 @@ static void quant_blocks_equal_the_cpus(void **state)
                           good(tarn_cast(tarn_flip(tarn_slice(here, 0, 2, 8), TARN_AXES(0)), TARN_BF16)));
         assert_int_equal(tarn_stats().fallbacks, before);
     }
+}
+
+/* Scales that are subnormal in f16, where rounding to nearest and up differ most, among others. */
+static void hard_quant_blocks_equal_the_cpus(void **state)
+{
+    NEEDS_OPENCL();
+    enum { ROWS = 100, COLUMNS = 2048 };
+    float *values = malloc(ROWS * COLUMNS * sizeof(float));
+    assert_non_null(values);
+    fill_quant_patterns(values, ROWS * COLUMNS);
+    tarn_tensor *x = good(tarn_from_f32(values, TARN_SHAPE(ROWS, COLUMNS), CPU));
+    free(values);
+    for (tarn_dtype dtype = TARN_Q8_0; dtype <= TARN_Q6_K; dtype++)
+        assert_equal_bits(good(tarn_cast(there(x), dtype)), good(tarn_cast(x, dtype)));
 }
 
 /* A processor with fused operations may round the last bit of f64 otherwise. */
@@ -239,15 +254,11 @@ static void gradients_of_divisors_keep_their_range(void **state)
 int main(void)
 {
     const struct CMUnitTest all[] = {
-        TEST(random_elements_equal_the_cpus),
-        TEST(quant_blocks_equal_the_cpus),
-        TEST(arange_agrees),
-        TEST(reductions_cut_into_chunks_agree),
-        TEST(argmax_in_chunks_agrees),
-        TEST(long_prefix_sums_agree),
-        TEST(sorts_are_stable_at_any_length),
-        TEST(sums_at_indices_equal_the_cpus),
-        TEST(gradients_of_divisors_keep_their_range),
+        TEST(random_elements_equal_the_cpus),   TEST(quant_blocks_equal_the_cpus),
+        TEST(hard_quant_blocks_equal_the_cpus), TEST(arange_agrees),
+        TEST(reductions_cut_into_chunks_agree), TEST(argmax_in_chunks_agrees),
+        TEST(long_prefix_sums_agree),           TEST(sorts_are_stable_at_any_length),
+        TEST(sums_at_indices_equal_the_cpus),   TEST(gradients_of_divisors_keep_their_range),
     };
     const struct CMUnitTest in_groups[] = {
         TEST(reductions_cut_into_chunks_agree),

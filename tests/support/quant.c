@@ -1,4 +1,4 @@
-/* quant.c: matmul with quantized weights against the dequantized ones. */
+/* quant.c: matmul with quantized weights against the dequantized ones; elements that are hard to quantize. */
 #include "support/quant.h"
 
 #include <math.h>
@@ -30,4 +30,31 @@ void assert_quant_matmul(const tarn_tensor *x, const tarn_tensor *w, const tarn_
                          error, bound);
         }
     free(vx), free(vy), free(vb), free(vw);
+}
+
+/* From -1 to 1, in steps of 2^-23. */
+static float unit(uint64_t *random)
+{
+    return (float)(int)(random_bits(random) >> 40) * 0x1p-23f - 1;
+}
+
+void fill_quant_patterns(float *x, int64_t count)
+{
+    uint64_t random = 2718281828;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t block = i / 256;
+        float bell = unit(&random) + unit(&random) + unit(&random), any = unit(&random);
+        float of_block = (float)(block * 7919 % 1009 - 504) * 0x1p-9f, size = ldexpf(1, -(int)(block / 10 % 40));
+        const float all[] = {0.05f * bell,
+                             bell / (any * any + 0x1p-10f),
+                             of_block,
+                             any > 0.8f ? bell : 0,
+                             3 + any,
+                             0,
+                             0x1p18f * 0.999f * any,
+                             bell * size,
+                             of_block * size,
+                             i % 32 ? any * size : of_block * size};
+        x[i] = all[block % 10];
+    }
 }

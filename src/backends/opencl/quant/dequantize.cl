@@ -2,7 +2,7 @@
  * Q6_K.
  *
  * Bytes are read one by one: blocks have their file layout, aligned to nothing. No product may be contracted into an
- * fma. quantize.cl includes this file to measure its errors. */
+ * fma. */
 #pragma OPENCL FP_CONTRACT OFF
 
 /* Little-endian f16 at any alignment. */
