@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "support/gpu.h"
+#include "support/quant.h"
 
 #define CPU tarn_device_cpu()
 
@@ -39,6 +40,34 @@ static void bytes_and_elements_match_the_cpu(void **state)
     }
 }
 
+/* Quantized on the device: normal elements, and hard ones; a view is made contiguous first, few blocks fill no thread
+ * block. */
+static void the_device_quantizes_to_the_same_bytes(void **state)
+{
+    NEEDS_GPU();
+    const int64_t rows = is_quick() ? 20 : 100, columns = 2048;
+    float *values = malloc((size_t)(rows * columns) * sizeof(float));
+    assert_non_null(values);
+    fill_quant_patterns(values, rows * columns);
+    tarn_tensor *hard = good(tarn_from_f32(values, TARN_SHAPE(rows, columns), CPU)),
+                *normal = good(tarn_normal(TARN_SHAPE(rows, columns), 0, 0.05, TARN_F32, CPU));
+    free(values);
+    tarn_tensor *inputs[] = {hard, normal, good(tarn_cast(normal, TARN_BF16)),
+                             good(tarn_slice(tarn_slice(hard, 1, 256, 1024), 0, 3, 8))};
+    for (int k = 0; k < 4; k++)
+        for (int i = 0; i < 4; i++) {
+            tarn_tensor *x = good(tarn_to(inputs[i], gpu));
+            int64_t before = tarn_stats().fallbacks;
+            tarn_tensor *there = good(tarn_cast(x, kinds[k])), *here = good(tarn_cast(inputs[i], kinds[k]));
+            assert_int_equal(tarn_stats().fallbacks, before);
+            size_t bytes = (size_t)tarn_bytes(here);
+            char *a = malloc(bytes), *b = malloc(bytes);
+            assert_true(a && b && tarn_read(here, a, bytes) && tarn_read(there, b, bytes));
+            assert_memory_equal(a, b, bytes);
+            free(a), free(b);
+        }
+}
+
 /* Many rows of x: few are quantized to 8 bits, see test_quant_matmul.c. */
 static void products_and_gradients_match_those_of_the_elements(void **state)
 {
@@ -68,6 +97,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(bytes_and_elements_match_the_cpu, open_gpu, close_gpu),
+        cmocka_unit_test_setup_teardown(the_device_quantizes_to_the_same_bytes, open_gpu, close_gpu),
         cmocka_unit_test_setup_teardown(products_and_gradients_match_those_of_the_elements, open_gpu, close_gpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
