@@ -176,34 +176,33 @@ static void choose_evaluations(tarn_trainer *t, int64_t steps, int64_t in_epoch)
 
 /* ---- the choice -------------------------------------------------------------------------------------------------- */
 
-bool tarn__default_sizes_choose(const char *function, tarn_trainer *t)
+bool tarn__default_sizes_choose(const char *function, tarn_trainer *t, int64_t known_tokens)
 {
     tarn_train_options *o = &t->options;
     if (has_shape(o)) {
         o->heads = heads_for(o->hidden_size, o->kv_heads);
         return true;
     }
-    /* documents of chats are read later, when the context is known */
-    bool on_gpu = is_gpu(t), is_chat = tarn__data_is_chats(o->data);
-    int64_t tokens = is_chat ? (int64_t)1e6 : t->corpus.training.count;
+    bool on_gpu = is_gpu(t), is_counted = known_tokens >= 0;
+    int64_t tokens = is_counted ? known_tokens : (int64_t)1e6;
     preset p = preset_for(on_gpu, tokens);
     if (tarn_failed())
         return tarn__raise_within(function);
     note(t, "to train in minutes on a %s", on_gpu ? "GPU" : "CPU");
-    if (!is_chat)
+    if (is_counted)
         note(t, " with %" PRId64 " tokens", tokens);
     size_t begin = strlen(t->chosen);
     choose(t, "layers", &o->layers, p.layers);
     choose(t, "hidden_size", &o->hidden_size, hidden_size_for(p.hidden_size, o->heads ? o->heads : o->kv_heads));
     choose(t, "heads", &o->heads, heads_for(o->hidden_size, o->kv_heads));
-    choose(t, "context", &o->context, is_chat ? 2 * p.context : context_for(p.context, tokens));
+    choose(t, "context", &o->context, is_counted ? context_for(p.context, tokens) : 2 * p.context);
     if (!t->is_batch_given) {
         o->batch_size = 0;
         choose(t, "batch size", &o->batch_size, batch_for(function, t, &p, on_gpu));
     }
     int64_t steps =
         clamp(steps_for(function, t, o->batch_size, on_gpu), MIN_STEPS, on_gpu ? MAX_GPU_STEPS : MAX_CPU_STEPS);
-    if (!is_chat && !t->is_length_given) {
+    if (is_counted && !t->is_length_given) {
         int64_t windows = (tokens - 1) / o->context, in_epoch = windows > o->batch_size ? windows / o->batch_size : 1;
         choose_length(t, steps, in_epoch, p.max_epochs);
         choose_evaluations(t, o->steps ? o->steps : o->epochs * in_epoch, in_epoch);

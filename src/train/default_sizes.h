@@ -10,8 +10,8 @@
 bool tarn__default_sizes_needed(const tarn_train_options *options);
 
 /* Chooses the sizes that were not given: heads alone, or several, then also batch size and length; `chosen` describes
- * the latter. The trainer must have its device, model name, vocabulary and, except for chats, its text. False with an
- * error. */
-bool tarn__default_sizes_choose(const char *function, tarn_trainer *trainer);
+ * the latter. `known_tokens`: of the training data; -1: not counted yet. The trainer must have its device, model name
+ * and vocabulary. False with an error. */
+bool tarn__default_sizes_choose(const char *function, tarn_trainer *trainer, int64_t known_tokens);
 
 #endif

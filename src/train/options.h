@@ -13,8 +13,21 @@ bool tarn__train_options_check(const char *function, const tarn_train_options *o
 /* Sets the defaults of fields that are not given. Cannot fail: the table's defaults are valid. */
 void tarn__train_options_complete(tarn_train_options *options);
 
-/* Resolves the precision auto: bf16 for a language model on a device with fast bf16 matmuls, else f32. */
-void tarn__precision_resolve(tarn_train_options *options, tarn_device device, bool is_text);
+/* Training tasks (tasks/task.h) as bits: the table has the set of tasks that an option applies to. */
+typedef unsigned tarn__task_set;
+enum {
+    TARN__TASK_CLASSIFY = 1,
+    TARN__TASK_LM = 2,
+    TARN__TASK_CHAT = 4,
+    TARN__TASKS_LANGUAGE = TARN__TASK_LM | TARN__TASK_CHAT,
+    TARN__TASKS_ALL = TARN__TASK_CLASSIFY | TARN__TASKS_LANGUAGE
+};
+
+/* Raises an error for a given option that does not apply to the task. */
+bool tarn__train_options_apply(const char *function, const tarn_train_options *options, tarn__task_set task);
+
+/* True when the option of that name applies to the task. */
+bool tarn__train_option_applies(const char *name, tarn__task_set task);
 
 /* Copies the fields of `changes` that are set. One that is not resumable is an error. */
 bool tarn__train_options_change(const char *function, tarn_train_options *options, const tarn_train_options *changes);

@@ -16,7 +16,7 @@
 #include "core/memory/pool.h"
 #include "models/lm/arch.h"
 #include "train/tasks/finetune.h"
-#include "train/trainer.h"
+#include "train/tasks/task.h"
 
 /* bytes: a loss is computed in chunks of logits, one by one; a step with more logits is extrapolated */
 #define MAX_LOGITS (INT64_C(4) << 30)
@@ -61,28 +61,12 @@ static void count_fixed_bytes(tarn_trainer *t, const tarn_module *model)
 
 typedef tarn__pool_peaks peaks;
 
-/* Creates a micro-batch without values, [batch, ...], in the open scope. */
-static bool create_batch(const tarn_trainer *p, int64_t batch, tarn_tensor **fields)
-{
-    bool is_text = p->data_spec.is_text;
-    int count = is_text ? tarn_dataset_field_count(p->training) : 2;
-    tarn_shape shape = {p->data_spec.input.rank + 1, {batch}};
-    memcpy(&shape.size[1], p->data_spec.input.size, sizeof(int64_t) * (size_t)p->data_spec.input.rank);
-    for (int i = 0; i < count; i++)
-        fields[i] = tarn_zeros(is_text || i == 0 ? shape : TARN_SHAPE(batch),
-                               is_text ? TARN_I32
-                               : i     ? TARN_I64
-                                       : TARN_F32,
-                               p->device);
-    return !tarn_failed();
-}
-
 static bool run_step(tarn_trainer *p, int64_t batch)
 {
     tarn_tensor *fields[TARN_MAX_FIELDS];
     tarn__step_metrics metrics;
     tarn_scope *scope = tarn_scope_open();
-    bool good = scope && create_batch(p, batch, fields) && tarn__train_gradients_of(p, fields, &metrics) &&
+    bool good = scope && p->task->create_batch(p, batch, fields) && p->task->gradients_of(p, fields, &metrics) &&
                 tarn_optimizer_step(p->optimizer);
     tarn_scope_close(scope);
     return good;
@@ -109,7 +93,7 @@ static int64_t extrapolate(int64_t low, int64_t high, int64_t step, int64_t batc
 /* The largest micro-batch that is measured; a larger one is extrapolated, since its peak grows linearly. */
 static int64_t largest_measured(const tarn_trainer *p)
 {
-    int64_t window = p->data_spec.is_text ? 4 * p->options.context * p->options.vocab_size : 0;
+    int64_t window = 4 * p->options.context * p->options.vocab_size; /* bytes of logits; 0: not a language model */
     int64_t largest = window > 0 ? MAX_LOGITS / window / 2 * 2 : p->micro_batch;
     largest = largest < 2 ? 2 : largest;
     return p->micro_batch <= largest ? p->micro_batch : largest;
@@ -170,6 +154,7 @@ static int64_t estimate(const tarn_train_options *o, const peaks *found)
 bool tarn__plan_memory(const char *function, tarn_trainer *t)
 {
     tarn_trainer planned = {.options = t->options,
+                            .task = t->task,
                             .data_spec = t->data_spec,
                             .corpus = t->corpus,
                             .training = t->training,
@@ -208,17 +193,6 @@ bool tarn__read_memory_free(const char *function, tarn_trainer *t)
 
 /* ---- the plan ---------------------------------------------------------------------------------------------------- */
 
-static void plan_chats(const tarn__chat_dataset *chats, tarn_train_plan *plan)
-{
-    tarn__chat_dataset_summary summary;
-    tarn__chat_dataset_counts(chats, &summary);
-    plan->is_chat = true;
-    plan->training_documents = summary.documents[TARN__CHAT_TRAINING];
-    plan->validation_documents = summary.documents[TARN__CHAT_VALIDATION];
-    plan->completion_tokens = summary.completion_tokens[TARN__CHAT_TRAINING];
-    plan->documents_truncated = summary.truncated;
-}
-
 bool tarn_trainer_plan(const tarn_trainer *trainer, tarn_train_plan *plan)
 {
     if (tarn_failed())
@@ -228,10 +202,6 @@ bool tarn_trainer_plan(const tarn_trainer *trainer, tarn_train_plan *plan)
     *plan = (tarn_train_plan){
         .options = trainer->options,
         .input = trainer->data_spec.input,
-        .classes = trainer->data_spec.is_text ? trainer->options.vocab_size : trainer->data_spec.classes,
-        .is_text = trainer->data_spec.is_text,
-        .training_tokens = trainer->data_spec.training_tokens,
-        .validation_tokens = trainer->data_spec.validation_tokens,
         .training_samples = tarn_dataset_count(trainer->training),
         .validation_samples = tarn_dataset_count(trainer->validation),
         .memory_needed = trainer->memory_needed,
@@ -251,8 +221,7 @@ bool tarn_trainer_plan(const tarn_trainer *trainer, tarn_train_plan *plan)
     plan->frozen = counts.frozen;
     memcpy(plan->fits, trainer->fits, sizeof(plan->fits));
     plan->fit_count = trainer->fit_count;
-    if (trainer->chats)
-        plan_chats(trainer->chats, plan);
+    trainer->task->describe(trainer, plan);
     snprintf(plan->device, sizeof(plan->device), "%s", trainer->options.device);
     snprintf(plan->chosen, sizeof(plan->chosen), "%s", trainer->chosen);
     snprintf(plan->folder, sizeof(plan->folder), "%s", trainer->options.out);

@@ -10,8 +10,7 @@
 #include "base/error.h"
 #include "models/lm/arch.h"
 #include "train/default_sizes.h"
-#include "train/options.h"
-#include "train/trainer.h"
+#include "train/tasks/lm.h"
 
 /* ---- planning another run ---------------------------------------------------------------------------------------- */
 
@@ -19,17 +18,21 @@
  * of the run. */
 static int64_t memory_with(const tarn_trainer *t, const tarn_train_options *o)
 {
-    int64_t samples = tarn_dataset_count(t->training);
-    bool is_text = t->data_spec.is_text;
-    tarn_trainer other = {
-        .options = *o, .data_spec = t->data_spec, .corpus = t->corpus, .training = t->training, .device = t->device};
-    other.batch_size = is_text || o->batch_size < samples ? o->batch_size : samples;
-    other.micro_batch = is_text ? o->micro_batch : other.batch_size;
-    bool good = tarn__lm_check("trainer_new", o, is_text) &&
-                (!is_text || o->base[0] || tarn__lm_sizes("trainer_new", &other)) &&
+    tarn_trainer other = {.options = *o,
+                          .task = t->task,
+                          .data_spec = t->data_spec,
+                          .corpus = t->corpus,
+                          .training = t->training,
+                          .device = t->device};
+    bool good = tarn__task_check("trainer_new", t->task, o) && t->task->resize("trainer_new", &other) &&
                 tarn__plan_memory("trainer_new", &other);
     tarn_clear_error();
     return good ? other.memory_needed : INT64_MAX;
+}
+
+static bool has_option(const tarn_trainer *t, const char *name)
+{
+    return tarn__train_option_applies(name, t->task->bit);
 }
 
 static bool fits(const tarn_trainer *t, const tarn_train_options *o)
@@ -122,7 +125,7 @@ static void try_setting(tarn_trainer *t, const char *name, const char *word, int
         add(t, text, &o);
         return;
     }
-    int64_t found = t->data_spec.is_text && !t->is_resumed ? largest_micro_batch(t, &o) : 0;
+    int64_t found = has_option(t, "micro_batch") && !t->is_resumed ? largest_micro_batch(t, &o) : 0;
     snprintf(text, sizeof(text), "%s=%s micro_batch=%" PRId64, name, word, found);
     if (found > micro_batch)
         add(t, text, &o);
@@ -133,11 +136,11 @@ static void try_batch_size(tarn_trainer *t)
 {
     tarn_train_options o = t->options;
     char text[64];
-    bool is_text = t->data_spec.is_text;
-    int64_t found =
-        find_largest(t, &o, &(int_setting){&o.batch_size, is_text ? &o.micro_batch : NULL, t->batch_size - 1, 0});
+    bool has_micro_batch = has_option(t, "micro_batch");
+    int64_t found = find_largest(
+        t, &o, &(int_setting){&o.batch_size, has_micro_batch ? &o.micro_batch : NULL, t->batch_size - 1, 0});
     snprintf(text, sizeof(text), "batch_size=%" PRId64, found);
-    if (found > 0 && (!is_text || t->micro_batch == t->batch_size))
+    if (found > 0 && t->micro_batch == t->batch_size)
         add(t, text, &o);
 }
 
@@ -226,7 +229,7 @@ static void try_mlp_sizes(tarn_trainer *t)
 static void try_smaller(tarn_trainer *t)
 {
     tarn_train_options named;
-    if (!t->data_spec.is_text)
+    if (has_option(t, "mlp_sizes"))
         try_mlp_sizes(t);
     else if (!t->options.base[0] && set_model(t, t->options.model, &named) &&
              parameter_count_of(&named) == parameter_count_of(&t->options))
@@ -240,9 +243,9 @@ static void try_smaller(tarn_trainer *t)
 /* In order of preference: settings that keep the result come first. */
 static void find_fits(tarn_trainer *t)
 {
-    bool is_text = t->data_spec.is_text, is_bf16 = strcmp(t->options.precision, "bf16") == 0;
-    int64_t micro_batch = is_text && !t->is_resumed ? try_micro_batch(t) : 0;
-    if (is_text && strcmp(t->options.recompute, "full") != 0)
+    bool is_bf16 = strcmp(t->options.precision, "bf16") == 0;
+    int64_t micro_batch = has_option(t, "micro_batch") && !t->is_resumed ? try_micro_batch(t) : 0;
+    if (has_option(t, "recompute") && strcmp(t->options.recompute, "full") != 0)
         try_setting(t, "recompute", "full", micro_batch);
     if (t->is_resumed) /* it keeps the rest */
         return;

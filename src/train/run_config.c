@@ -1,17 +1,13 @@
-/* run_config.c: the classifier of a run by its options, and config.json of a run.
+/* run_config.c: config.json of a run.
  *
  * config.json has the model (for a language model also the keys of transformers), all options, the data spec and a
  * checksum. It is an atomic write; a run needs nothing else to create its model without weights. */
 #include <stdio.h>
 #include <string.h>
-#include <tarn/model.h>
 
 #include "base/error.h"
-#include "models/lm/arch.h"
-#include "nn/module.h"
 #include "train/data/data_paths.h"
-#include "train/options.h"
-#include "train/trainer.h"
+#include "train/tasks/task.h"
 
 #define FORMAT 1 /* of config.json */
 
@@ -21,63 +17,15 @@ const char *tarn__path_in(const char *folder, const char *name, tarn__path *path
     return path->text;
 }
 
-static int64_t elements_of(tarn_shape shape)
-{
-    int64_t count = 1;
-    for (int i = 0; i < shape.rank; i++)
-        count *= shape.size[i];
-    return count;
-}
-
-tarn_module *tarn__classifier_create(const char *function, const tarn_train_options *options, const tarn__data_spec *d,
-                                     tarn_device device)
-{
-    tarn_module *model = NULL;
-    bool is_mlp = strcmp(options->model, "mlp") == 0;
-    if (tarn_failed())
-        return NULL;
-    if (!is_mlp && d->input.rank != 3) {
-        tarn__raise(
-            TARN_ERROR_ARGUMENT,
-            "%s: the model %s needs images, but samples of this data are vectors of %lld values; use the model mlp",
-            function, options->model, (long long)d->input.size[0]);
-        return NULL;
-    }
-    if (is_mlp)
-        model = tarn_model_mlp(elements_of(d->input), options->mlp_sizes, options->mlp_size_count, d->classes, device);
-    else if (strcmp(options->model, "lenet") == 0)
-        model = tarn_model_lenet(d->input.size[0], d->input.size[1], d->input.size[2], d->classes, device);
-    else if (strcmp(options->model, "resnet20") == 0)
-        model = tarn_model_resnet20_with(d->classes, device, &(tarn_resnet20_options){.channels = d->input.size[0]});
-    else
-        tarn__raise(TARN_ERROR_FORMAT, "%s: unknown model '%s'", function, options->model);
-    if (model && strcmp(options->precision, "bf16") == 0 && !tarn__module_cast(model, TARN_BF16)) {
-        tarn_module_free(model);
-        model = NULL;
-    }
-    if (!model)
-        tarn__raise_within(function);
-    return model;
-}
-
-/* The architecture; of a language model also the keys of transformers. */
-static bool write_model(const char *function, const tarn_trainer *t, tarn__json_file *document)
-{
-    if (!t->data_spec.is_text)
-        return tarn__json_file_set_string(document, "model_type", t->options.model);
-    const tarn__arch *kind = tarn__arch_of(function, t->model);
-    return kind && kind->describe(t->model, document);
-}
-
 bool tarn__config_write(const char *function, const tarn_trainer *t)
 {
     tarn__path path;
     tarn__json_file *document = tarn__json_file_new(function);
     bool good = document && tarn__json_file_set_int(document, "format", FORMAT) &&
                 tarn__json_file_add_checksum(document) &&
-                tarn__json_file_set_string(document, "tarn", tarn_version()) && write_model(function, t, document) &&
-                tarn__train_options_write(&t->options, document) && tarn__data_paths_write(document) &&
-                tarn__data_spec_write(&t->data_spec, document) &&
+                tarn__json_file_set_string(document, "tarn", tarn_version()) &&
+                t->task->write_model(function, t, document) && tarn__train_options_write(&t->options, document) &&
+                tarn__data_paths_write(document) && tarn__data_spec_write(&t->data_spec, document) &&
                 tarn__json_file_save(document, tarn__path_in(t->options.out, "config.json", &path));
     tarn__json_file_free(document);
     return good;

@@ -60,7 +60,7 @@ static void data_name(const char *data, char *name, size_t size)
 static void shape_name(const tarn_trainer *t, char *shape, size_t size)
 {
     size_t used = 0;
-    if (t->data_spec.is_text)
+    if (t->options.layers)
         used = (size_t)snprintf(shape, size, "%" PRId64 "x%" PRId64 "x", t->options.layers, t->options.hidden_size);
     for (int i = 0; i < t->data_spec.input.rank; i++)
         used += (size_t)snprintf(shape + used, size - used, "%s%" PRId64, i ? "x" : "", t->data_spec.input.size[i]);

@@ -18,7 +18,7 @@
 #include "train/options.h"
 #include "train/run_weights.h"
 #include "train/tasks/finetune.h"
-#include "train/trainer.h"
+#include "train/tasks/lm.h"
 
 enum {
     MAX_DEFAULT_WINDOW = 4096

@@ -12,32 +12,22 @@
 #include "base/memory.h"
 #include "base/os/files.h"
 #include "core/device/device.h"
-#include "train/data/data_paths.h"
-#include "train/options.h"
 #include "train/output/async_checkpoint.h"
 #include "train/run_folder.h"
 #include "train/tasks/finetune.h"
-#include "train/trainer.h"
+#include "train/tasks/lm.h"
 
 #define DEFAULT_BETA2 0.999 /* default in the table of options */
 
-enum { DEFAULT_MLP_SIZE = 128 }; /* default size of an MLP's hidden layer */
 /* epochs of at least LONG_EPOCH steps are evaluated each; shorter ones at most about MAX_EVALUATIONS times per run */
 enum { MAX_EVALUATIONS = 50, LONG_EPOCH = 100 };
-enum { SHIFT_DIVISOR = 8 }; /* augment shifts images by up to 1 / SHIFT_DIVISOR of their rows */
 
 /* ---- parts ------------------------------------------------------------------------------------------------------- */
-
-tarn_module *tarn__model_create(const char *function, const tarn_trainer *t)
-{
-    return t->data_spec.is_text ? tarn__lm_model(function, t)
-                                : tarn__classifier_create(function, &t->options, &t->data_spec, t->device);
-}
 
 tarn_module *tarn__model_reopen(const char *function, tarn_trainer *t)
 {
     if (!t->options.base[0])
-        return tarn__model_create(function, t);
+        return t->task->create_model(function, t);
     bool good = tarn__base_model_open(function, t, t->device) && tarn__lm_sizes(function, t);
     if (!good)
         tarn_module_free(t->model);
@@ -74,45 +64,6 @@ static bool set_schedule(const tarn_trainer *t)
                                                                       .final_factor = o->min_lr / o->lr,
                                                                       .step_size = step_size,
                                                                       .gamma = o->lr_gamma});
-}
-
-/* Windows at random offsets: nothing to shuffle. */
-static tarn_loader *create_text_loader(const tarn_trainer *t)
-{
-    return tarn_loader_new(t->training, &(tarn_loader_options){.batch_size = t->micro_batch,
-                                                               .drop_last = true,
-                                                               .seed = (uint64_t)t->options.seed,
-                                                               .workers = (int)t->options.workers,
-                                                               .device = t->device,
-                                                               .augment = tarn__windows_draw,
-                                                               .augment_ctx = tarn__windows_ctx(t->training)});
-}
-
-/* Packed rows, shuffled in every epoch. */
-static tarn_loader *create_chat_loader(const tarn_trainer *t)
-{
-    return tarn_loader_new(t->training, &(tarn_loader_options){.batch_size = t->micro_batch,
-                                                               .shuffle = true,
-                                                               .drop_last = true,
-                                                               .seed = (uint64_t)t->options.seed,
-                                                               .workers = (int)t->options.workers,
-                                                               .device = t->device});
-}
-
-static tarn_loader *create_loader(const tarn_trainer *t)
-{
-    if (t->data_spec.is_text)
-        return t->chats ? create_chat_loader(t) : create_text_loader(t);
-    tarn_loader_options options = tarn__data_spec_loader_options(&t->data_spec, t->batch_size, t->device);
-    options.shuffle = true;
-    options.drop_last = true; /* a batch of a few samples makes a poor step, and a batchnorm needs more than one */
-    options.seed = (uint64_t)t->options.seed;
-    options.workers = (int)t->options.workers;
-    if (t->options.augment) {
-        options.crop_padding = (int)(t->data_spec.input.size[1] / SHIFT_DIVISOR);
-        options.flip = t->data_spec.can_be_mirrored;
-    }
-    return tarn_loader_new(t->training, &options);
 }
 
 /* The step schedule needs exactly one of lr_step and lr_step_epochs, and its options apply to no other schedule. */
@@ -159,15 +110,6 @@ static bool check_combinations(const char *function, const tarn_trainer *t)
     if (strcmp(o->precision, "tf32") == 0 && !has_tf32(t->device))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: precision tf32 is not supported on %s; use f32", function,
                            o->device);
-    if (o->augment && t->data_spec.input.rank != 3)
-        return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "%s: augment needs images, (C, H, W); samples of this data have %d axes", function,
-                           t->data_spec.input.rank);
-    if (o->augment && t->data_spec.input.size[1] < SHIFT_DIVISOR && !t->data_spec.can_be_mirrored)
-        return tarn__raise(
-            TARN_ERROR_ARGUMENT,
-            "%s: augment shifts images by up to 1/8 of their height; it must be at least 8 pixels, and is %" PRId64,
-            function, t->data_spec.input.size[1]);
     if (o->warmup >= t->steps)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: warmup is %" PRId64 " steps; must be less than the run's %" PRId64,
                            function, o->warmup, t->steps);
@@ -184,11 +126,6 @@ static int64_t round_up_to_epochs(int64_t steps_in_epoch, int64_t min_steps)
  * together; the interval is stored in the options, so that a resumed run keeps it. */
 static void count_steps(tarn_trainer *t)
 {
-    int64_t samples = tarn_dataset_count(t->training);
-    if (!t->data_spec.is_text) {
-        t->batch_size = t->micro_batch = t->options.batch_size < samples ? t->options.batch_size : samples;
-        t->steps_in_epoch = samples / t->batch_size;
-    }
     t->steps = t->options.steps ? t->options.steps : t->options.epochs * t->steps_in_epoch;
     int64_t min_steps = t->steps / MAX_EVALUATIONS < LONG_EPOCH ? t->steps / MAX_EVALUATIONS : LONG_EPOCH;
     min_steps = min_steps > t->options.log_every ? min_steps : t->options.log_every;
@@ -204,8 +141,7 @@ static void count_steps(tarn_trainer *t)
 static bool create_components(const char *function, tarn_trainer *t)
 {
     count_steps(t);
-    if (!check_combinations(function, t) ||
-        (!t->data_spec.is_text && !tarn__data_spec_fits(function, &t->data_spec, t->validation)))
+    if (!check_combinations(function, t))
         return false;
     tarn__log(TARN_LOG_INFO, "planning and creating the model");
     tarn__rng_state callers = tarn__random_save();
@@ -222,7 +158,7 @@ static bool create_components(const char *function, tarn_trainer *t)
     if (!good || !tarn__step_graph_plan(function, t))
         return false;
     t->optimizer = tarn__optimizer_create(&t->options, t->model);
-    t->loader = t->optimizer ? create_loader(t) : NULL;
+    t->loader = t->optimizer ? t->task->create_loader(t) : NULL;
     t->losses = tarn__scope_take(tarn_zeros(TARN_SHAPE(t->options.log_every), TARN_F32, t->device));
     t->correct = tarn__scope_take(tarn_zeros(TARN_SHAPE(t->options.log_every), TARN_I64, t->device));
     t->norms = tarn__scope_take(tarn_zeros(TARN_SHAPE(t->options.log_every), TARN_F32, t->device));
@@ -241,36 +177,17 @@ static bool find_device(const char *function, tarn_trainer *t)
     return true;
 }
 
-/* Default model: LeNet for images, an MLP for other data. */
-static bool choose_model(const char *function, tarn_trainer *t)
-{
-    tarn_train_options *o = &t->options;
-    if (!o->model[0])
-        snprintf(o->model, sizeof(o->model), "%s", t->data_spec.input.rank == 3 ? "lenet" : "mlp");
-    bool is_mlp = strcmp(o->model, "mlp") == 0;
-    if (!is_mlp && o->mlp_size_count > 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: mlp_sizes applies to the model mlp only; the model is %s",
-                           function, o->model);
-    if (is_mlp && o->mlp_size_count == 0)
-        o->mlp_sizes[o->mlp_size_count++] = DEFAULT_MLP_SIZE;
-    return true;
-}
-
-/* Opens the data and, for a base, its model on the meta device, from which sizes and context follow. */
+/* Chooses the task by the data and opens it; for a base, first its model on the meta device, from which sizes and
+ * context follow. */
 static bool open_data(const char *function, tarn_trainer *t)
 {
     tarn_train_options *o = &t->options;
-    bool is_chat = tarn__data_is_chats(o->data), is_text = is_chat || tarn__data_is_text(o->data);
-    tarn__precision_resolve(o, t->device, is_text);
+    t->task = tarn__task_of_data(o->data);
+    tarn__precision_resolve(o, t->device, t->task);
     tarn__log(TARN_LOG_INFO, "reading %s", o->data);
-    if (!tarn__lm_check(function, o, is_text) || !tarn__finetune_check(function, o, is_chat, false) ||
-        (o->base[0] && !tarn__base_model_open(function, t, tarn__meta_device_of(t->device))))
-        return false;
-    if (is_text)
-        return tarn__lm_open(function, t, o->base[0] ? o->base : o->tokenizer);
-    return tarn__data_open(function, t->options.data, &t->training, &t->validation) &&
-           tarn__data_spec_create(function, t->options.data, t->training, t->validation, &t->data_spec) &&
-           choose_model(function, t);
+    return tarn__task_check(function, t->task, o) && tarn__finetune_check(function, o, false) &&
+           (!o->base[0] || tarn__base_model_open(function, t, tarn__meta_device_of(t->device))) &&
+           t->task->open(function, t);
 }
 
 /* A new run. The folder is checked before the model is created, and written by tarn_trainer_run() only. */
@@ -286,19 +203,12 @@ static bool start_run(const char *function, tarn_trainer *t)
     return tarn__run_folder_check(function, t) && create_components(function, t);
 }
 
-/* Opens the data of a resumed run, which must be unchanged; text with the tokenizer in the run folder, unless shards
- * have their own. */
+/* Opens the data of a resumed run, which must be unchanged. */
 static bool reopen_data(const char *function, tarn_trainer *t, const char *folder)
 {
-    const char *data = t->options.data;
     if (t->options.base[0] && !tarn__base_model_open(function, t, tarn__meta_device_of(t->device)))
         return false;
-    bool is_open = t->data_spec.is_text
-                       ? tarn__lm_open(function, t, strncmp(data, "shards:", strlen("shards:")) == 0 ? "" : folder)
-                       : tarn__data_open(function, data, &t->training, &t->validation);
-    return is_open ? t->data_spec.is_text ||
-                         tarn__data_spec_matches(function, data, &t->data_spec, t->training, t->validation)
-                   : tarn__data_paths_hint(function, data);
+    return t->task->reopen(function, t, folder);
 }
 
 /* Locks the folder, then removes leftovers of a killed process: no other process can be writing them. */
@@ -317,7 +227,7 @@ static bool lock_folder(const char *function, tarn_trainer *t, const char *folde
 static bool check_data_path(const char *function, const tarn_trainer *t, const tarn_train_options *changes)
 {
     bool is_new_path = changes->data[0] && strcmp(changes->data, t->options.data) != 0;
-    return !is_new_path || t->data_spec.is_text || t->data_spec.training_samples > 0 ||
+    return !is_new_path || tarn__data_spec_has_hash(&t->data_spec) ||
            tarn__raise(TARN_ERROR_ARGUMENT,
                        "%s: data cannot be changed: the run's config.json has no hash of its data to compare with; "
                        "start a new run",
@@ -330,7 +240,7 @@ static bool keep_precision(const char *function, tarn_trainer *t, tarn_train_opt
 {
     if (strcmp(changes->precision, "auto") == 0)
         memset(changes->precision, 0, sizeof(changes->precision));
-    tarn__precision_resolve(&t->options, tarn_device_cpu(), t->data_spec.is_text);
+    tarn__precision_resolve(&t->options, tarn_device_cpu(), NULL);
     return tarn__train_options_change(function, &t->options, changes);
 }
 
@@ -341,8 +251,10 @@ static bool resume_run(const char *function, tarn_trainer *t, const char *folder
     tarn_train_options own = *given, *changes = &own;
     t->is_resumed = true;
     if (!tarn__config_read(function, folder, &t->options, &t->data_spec) || !check_data_path(function, t, changes) ||
-        !keep_precision(function, t, changes) || !tarn__lm_check(function, &t->options, t->data_spec.is_text) ||
-        !tarn__finetune_check(function, &t->options, tarn__data_is_chats(t->options.data), false) ||
+        !keep_precision(function, t, changes))
+        return false;
+    t->task = tarn__task_of_spec(&t->data_spec, t->options.data);
+    if (!tarn__task_check(function, t->task, &t->options) || !tarn__finetune_check(function, &t->options, false) ||
         !find_device(function, t) || !lock_folder(function, t, folder) || !reopen_data(function, t, folder) ||
         !create_components(function, t) || !tarn__checkpoint_load(function, t))
         return false;
@@ -415,9 +327,8 @@ tarn_trainer *tarn__trainer_on_random_data(const char *function, const tarn_trai
         return NULL;
     trainer->options = *options;
     tarn__train_options_complete(&trainer->options);
-    if (tarn__finetune_check(function, &trainer->options, false, true) && find_device(function, trainer) &&
-        tarn__random_data_open(function, trainer) && (trainer->data_spec.is_text || choose_model(function, trainer)) &&
-        create_components(function, trainer))
+    if (tarn__finetune_check(function, &trainer->options, true) && find_device(function, trainer) &&
+        tarn__random_data_open(function, trainer) && create_components(function, trainer))
         return trainer;
     tarn_trainer_free(trainer);
     return NULL;

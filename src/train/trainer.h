@@ -33,12 +33,14 @@ typedef struct tarn__run_state {
     bool finished;
 } tarn__run_state;
 
+typedef struct tarn__task tarn__task; /* tasks/task.h */
 typedef struct tarn__metrics tarn__metrics;
 typedef struct tarn__phase_timer tarn__phase_timer;
 typedef struct tarn__async_checkpoint tarn__async_checkpoint;
 
 struct tarn_trainer {
     tarn_train_options options; /* with defaults resolved; .out is the run folder */
+    const tarn__task *task;     /* what is trained; chosen with the data, static */
     tarn__data_spec data_spec;
     tarn_device device;
     tarn__corpus corpus;       /* of a language model; else zeroed */
@@ -146,13 +148,6 @@ void tarn__progress_in_step(tarn_trainer *trainer, int64_t samples);
 /* One step: next batch, forward, backward, optimizer step. Metrics belong to the open scope. */
 bool tarn__train_step(tarn_trainer *trainer, tarn__step_metrics *metrics);
 
-/* Same without the optimizer step. */
-bool tarn__train_gradients(tarn_trainer *trainer, tarn__step_metrics *metrics);
-
-/* Gradients of a micro-batch given by the caller; with gradient accumulation of two of them, as the second adds to
- * existing gradients. For planning memory. */
-bool tarn__train_gradients_of(tarn_trainer *trainer, tarn_tensor *const *fields, tarn__step_metrics *metrics);
-
 /* Number of trained and frozen weights; quantized weights count as dequantized elements. */
 typedef struct tarn__weight_counts {
     int64_t trained, frozen;
@@ -160,11 +155,8 @@ typedef struct tarn__weight_counts {
 } tarn__weight_counts;
 tarn__weight_counts tarn__count_weights(const tarn_module *model);
 
-/* Creates the model that options and data spec name, on the trainer's device. The caller owns it. NULL with an
- * error. */
-tarn_module *tarn__model_create(const char *function, const tarn_trainer *trainer);
-
-/* Same, but opens the base of a run that has one. The trainer's `model` then holds it too. */
+/* Creates the model of the task, on the trainer's device, or opens the base of a run that has one; the trainer's
+ * `model` then holds it too. The caller owns it. NULL with an error. */
 tarn_module *tarn__model_reopen(const char *function, tarn_trainer *trainer);
 
 /* Creates the optimizer that the options name. The caller owns it. NULL with an error. */
@@ -181,12 +173,11 @@ bool tarn__read_memory_free(const char *function, tarn_trainer *trainer);
  * raises an error, except for a dry run and with ignore_memory. */
 bool tarn__plan_fit_check(const char *function, tarn_trainer *trainer);
 
-/* The next micro-batch; after the end of an epoch the first of the next one. A captured step gets its static
- * tensors. */
+/* The next micro-batch of the task. A captured step gets its static tensors. */
 bool tarn__next_batch(tarn_trainer *trainer, tarn_tensor **fields);
 
-/* FLOPs of a language model's step, as for MFU; 0: unknown. */
-double tarn__step_flops(const tarn_trainer *trainer);
+/* The next batch of the loader; after the end of an epoch the first of the next one. */
+bool tarn__loader_batch(tarn_trainer *trainer, tarn_tensor **fields);
 
 /* One step, eager or captured; its metrics are stored on the device until they are read. */
 bool tarn__take_step(tarn_trainer *trainer);
@@ -232,8 +223,10 @@ bool tarn__profile_end(tarn_trainer *trainer);
 /* Creates a trainer on random data, for measuring: it has no folder and cannot run. Options must be checked. */
 tarn_trainer *tarn__trainer_on_random_data(const char *function, const tarn_train_options *options);
 
-/* Opens random data: tokens, or images 3 × 32 × 32 of 10 classes. */
+/* Chooses the task by the model and opens random data for it: tokens, or images 3 × 32 × 32 of 10 classes. */
 bool tarn__random_data_open(const char *function, tarn_trainer *trainer);
+bool tarn__random_tokens_open(const char *function, tarn_trainer *trainer); /* the corpus only */
+bool tarn__random_images_open(const char *function, tarn_trainer *trainer); /* datasets and data spec */
 
 /* ---- the log of runs --------------------------------------------------------------------------------------------- */
 
@@ -247,54 +240,8 @@ typedef struct tarn__run_segment {
  * run itself is complete. Works while an error is pending. */
 void tarn__log_run(const tarn_trainer *trainer, const tarn__run_segment *segment, const char *end);
 
-/* ---- language models --------------------------------------------------------------------------------------------- */
-
-/* Opens a run's text, completes the sizes of its model, and creates the data spec; `tokenizer` is the option, or the
- * folder of a resumed run, whose data must match its spec. */
-bool tarn__lm_open(const char *function, tarn_trainer *trainer, const char *tokenizer);
-
-/* Completes the sizes of the model only. A run with a base has opened its model. */
-bool tarn__lm_sizes(const char *function, tarn_trainer *trainer);
-
-/* Same as tarn__lm_open() for a trainer that has its corpus, perhaps without a tokenizer. */
-bool tarn__lm_setup(const char *function, tarn_trainer *trainer);
-
-/* Creates the model of complete options, with weights from the run's seed. The caller owns it. NULL with an error. */
-tarn_module *tarn__lm_model(const char *function, const tarn_trainer *trainer);
-
-/* Raises an error for options that do not apply to the task: text, or classes. */
-bool tarn__lm_check(const char *function, const tarn_train_options *options, bool is_text);
-
-/* Fraction of the documents of a chat dataset for validation: the option, its default, or 0 with a validation file. */
-double tarn__val_fraction(const tarn_train_options *options);
-
-/* Loss of a batch: fields are tokens and targets, for chats also positions and document starts, [B, T] each. Belongs to
- * the open scope. */
-tarn_tensor *tarn__lm_loss(const char *function, tarn_module *model, tarn_tensor *const *fields, int field_count);
-
-/* Number of targets under the loss mask, [] on their device. Belongs to the open scope. */
-tarn_tensor *tarn__lm_target_count(tarn_tensor *targets, tarn_dtype dtype);
-
-/* Gradients of one step, accumulated over its micro-batches; or of one given micro-batch, and once more of the same if
- * a step has more than one. */
-bool tarn__lm_gradients(tarn_trainer *trainer, tarn__step_metrics *metrics);
-bool tarn__lm_gradients_of(tarn_trainer *trainer, tarn_tensor *const *fields, tarn__step_metrics *metrics);
-
-/* Evaluates a language model on all windows of a dataset, in eval mode and without a tape. */
-bool tarn__lm_evaluate(const char *function, tarn_module *model, tarn_dataset *windows, int64_t batch_size, int workers,
-                       tarn_text_evaluation *evaluation);
-
-/* Generates a sample; the caller frees it with tarn_tokenizer_release(). NULL with an error. */
-char *tarn__lm_sample(tarn_trainer *trainer, size_t *length);
-
-/* Writes the tokenizer to a folder in the form of transformers. */
-bool tarn__lm_save_tokenizer(const char *function, const tarn_trainer *trainer, const char *folder);
-
-/* Writes the current model, or its adapters, to the folder "best" of the run. */
-bool tarn__lm_save_best(const tarn_trainer *trainer);
-
-/* Writes a checkpoint to the folder "step-STEP" of the run, and removes the oldest one beyond --keep. */
-bool tarn__lm_keep_checkpoint(tarn_trainer *trainer);
+/* ---- non-finite values --------------------------------------------------------------------------------------------
+ */
 
 /* After a non-finite loss: loads the last checkpoint, repeats the steps up to the first with a non-finite value, saves
  * the state before it, and raises an error that names step and layer. Returns false. */
@@ -302,7 +249,6 @@ bool tarn__find_nonfinite(tarn_trainer *trainer, int64_t last_step);
 
 /* After an evaluation with a non-finite loss: repeats it and raises an error that names step and layer. Returns
  * false. */
-bool tarn__find_nonfinite_evaluation(tarn_trainer *trainer,
-                                     bool (*evaluate)(tarn_trainer *trainer, tarn_evaluation *result));
+bool tarn__find_nonfinite_evaluation(tarn_trainer *trainer);
 
 #endif

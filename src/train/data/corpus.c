@@ -34,7 +34,7 @@ static bool parse_name(const char *name, source *from)
     return false;
 }
 
-bool tarn__data_is_text(const char *name)
+bool tarn__data_is_corpus(const char *name)
 {
     source from;
     return parse_name(name, &from);

@@ -26,7 +26,7 @@ typedef struct tarn__corpus {
 } tarn__corpus;
 
 /* True when the name is that of text, for a language model. */
-bool tarn__data_is_text(const char *name);
+bool tarn__data_is_corpus(const char *name);
 
 /* Opens text for training. The last tenth of a text file is for validation; shards have a split for it. `tokenizer`:
  * "characters", "bytes", or a path; "" means characters for a text file and the shards' own for shards, which allow no

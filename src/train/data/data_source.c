@@ -184,7 +184,7 @@ static bool read_name(const char *function, const char *name, char *kind, size_t
         if (strcmp(kind, kinds[i]) == 0)
             return i == 0 || (*path)[0] ||
                    tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' has no path; must be %s:PATH", function, name, kind);
-    if (tarn__data_is_text(name))
+    if (tarn__data_is_corpus(name))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%.200s' is text; a classifier needs samples with labels",
                            function, name);
     return raise_unknown_kind(function, name, kind);

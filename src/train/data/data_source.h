@@ -17,18 +17,17 @@ bool tarn__data_open(const char *function, const char *name, tarn_dataset **trai
 /* Opens data for evaluation: its test split if there is one, else all of it. NULL with an error. */
 tarn_dataset *tarn__data_open_for_evaluation(const char *function, const char *name);
 
-/* The data spec: properties of the data that a model depends on, in training and afterwards; stored in config.json. For
- * text only the first four members are used. */
+/* The data spec: properties of the data that a model depends on, in training and afterwards; stored in config.json.
+ * Text and chats have the first three members and the input alone. */
 typedef struct tarn__data_spec {
-    bool is_text;
     int64_t training_tokens, validation_tokens;
     uint64_t hash; /* of the tokens, or of some of the samples: a run is resumed with the same */
     int64_t training_samples, validation_samples; /* 0: not recorded */
     tarn_shape input;                             /* of one sample: [columns], or an image [C, H, W] */
-    int64_t classes;
-    char **class_name;    /* [classes], owned */
-    bool can_be_mirrored; /* a mirrored image is of the same class */
-    bool is_real;         /* inputs are f32 or f64 */
+    int64_t classes;                              /* at least 2; 0: tokens, without classes */
+    char **class_name;                            /* [classes], owned */
+    bool can_be_mirrored;                         /* a mirrored image is of the same class */
+    bool is_real;                                 /* inputs are f32 or f64 */
     float scale;
     float *mean, *std; /* [channels], owned: inputs become (value · scale - mean) / std */
     int channels;
@@ -56,14 +55,14 @@ bool tarn__data_spec_fits(const char *function, const tarn__data_spec *spec, con
 bool tarn__data_spec_matches(const char *function, const char *name, const tarn__data_spec *spec,
                              tarn_dataset *training, tarn_dataset *validation);
 
+/* True when the spec has a hash of the data; classifiers of early versions have none. */
+bool tarn__data_spec_has_hash(const tarn__data_spec *spec);
+
 /* Raises an error unless all labels of a dataset are classes of the spec. */
 bool tarn__data_spec_check_labels(const char *function, const tarn__data_spec *spec, tarn_dataset *dataset);
 
 /* Loader options of the spec: normalization of inputs. Arrays are borrowed from the spec. */
 tarn_loader_options tarn__data_spec_loader_options(const tarn__data_spec *spec, int64_t batch_size, tarn_device device);
-
-/* Plural of a sample in throughput: "tokens" for text, "images", or "rows" of a table. A literal. */
-const char *tarn__data_spec_unit(const tarn__data_spec *spec);
 
 /* A batch's inputs in the dtype of the model's parameters. Belongs to the open scope. */
 tarn_tensor *tarn__batch_input(const tarn_module *model, tarn_tensor *input);

@@ -310,6 +310,11 @@ bool tarn__data_spec_matches(const char *function, const char *name, const tarn_
                function, name, (long long)d->training_samples, (long long)samples);
 }
 
+bool tarn__data_spec_has_hash(const tarn__data_spec *d)
+{
+    return !d->classes || d->training_samples > 0;
+}
+
 bool tarn__data_spec_check_labels(const char *function, const tarn__data_spec *d, tarn_dataset *dataset)
 {
     scan s = {.function = function, .dataset = dataset};
@@ -319,11 +324,6 @@ bool tarn__data_spec_check_labels(const char *function, const tarn__data_spec *d
                     tarn__raise(TARN_ERROR_FORMAT,
                                 "%s: a sample has the label %lld, but the model has %lld classes, numbered from 0",
                                 function, (long long)s.largest, (long long)d->classes));
-}
-
-const char *tarn__data_spec_unit(const tarn__data_spec *d)
-{
-    return d->is_text ? "tokens" : d->input.rank == 3 ? "images" : "rows";
 }
 
 tarn_loader_options tarn__data_spec_loader_options(const tarn__data_spec *d, int64_t batch_size, tarn_device device)
@@ -363,7 +363,6 @@ static bool write_text(const tarn__data_spec *d, tarn__json_file *document)
 static bool read_text(tarn__data_spec *d, const tarn__json_file *document)
 {
     int64_t hash;
-    d->is_text = true;
     if (!tarn__json_file_int(document, "data.training_tokens", 0, INT64_MAX, &d->training_tokens) ||
         !tarn__json_file_int(document, "data.validation_tokens", 0, INT64_MAX, &d->validation_tokens) ||
         !tarn__json_file_int(document, "data.hash", INT64_MIN, INT64_MAX, &hash))
@@ -384,7 +383,7 @@ static bool write_samples(const tarn__data_spec *d, tarn__json_file *document)
 
 bool tarn__data_spec_write(const tarn__data_spec *d, tarn__json_file *document)
 {
-    if (d->is_text)
+    if (!d->classes)
         return write_text(d, document);
     bool good = write_samples(d, document) &&
                 tarn__json_file_set_bool(document, "data.can_be_mirrored", d->can_be_mirrored) &&

@@ -11,8 +11,7 @@
 #include "base/philox.h"
 #include "models/lm/arch.h"
 #include "text/tokenizer/tokenizer.h"
-#include "train/options.h"
-#include "train/trainer.h"
+#include "train/tasks/task.h"
 
 enum { CHANNELS = 3, SIDE = 32, CLASSES = 10 }; /* of an image: CIFAR-10's */
 /* vocab_size is rounded up to this: GPT-2's 50,257 become 50,304, as is usual in training */
@@ -38,7 +37,7 @@ static bool draw_tokens(tarn_trainer *t, int64_t vocab_size, int64_t count)
     return true;
 }
 
-static bool open_tokens(const char *function, tarn_trainer *t)
+bool tarn__random_tokens_open(const char *function, tarn_trainer *t)
 {
     tarn_train_options *o = &t->options;
     tarn__model_sizes named = {.vocab_size = o->vocab_size,
@@ -53,7 +52,7 @@ static bool open_tokens(const char *function, tarn_trainer *t)
                            o->model);
     if (!o->vocab_size)
         o->vocab_size = (named.vocab_size + VOCAB_MULTIPLE - 1) / VOCAB_MULTIPLE * VOCAB_MULTIPLE;
-    return draw_tokens(t, o->vocab_size, BATCHES * o->batch_size * named.context + 1) && tarn__lm_setup(function, t);
+    return draw_tokens(t, o->vocab_size, BATCHES * o->batch_size * named.context + 1);
 }
 
 /* ---- images ------------------------------------------------------------------------------------------------------ */
@@ -70,7 +69,7 @@ static void draw_images(uint64_t seed, int64_t count, uint8_t *pixels, int64_t *
         labels[i] = i % CLASSES;
 }
 
-static bool open_images(const char *function, tarn_trainer *t)
+bool tarn__random_images_open(const char *function, tarn_trainer *t)
 {
     int64_t count = BATCHES * t->options.batch_size < CLASSES ? CLASSES : BATCHES * t->options.batch_size;
     size_t pixel_bytes = (size_t)count * CHANNELS * SIDE * SIDE, label_bytes = sizeof(int64_t) * (size_t)count;
@@ -92,8 +91,8 @@ static bool open_images(const char *function, tarn_trainer *t)
 bool tarn__random_data_open(const char *function, tarn_trainer *t)
 {
     tarn_train_options *o = &t->options;
-    bool is_text = tarn__arch_find_trainable(o->model) != NULL;
-    tarn__precision_resolve(o, t->device, is_text);
-    snprintf(o->data, sizeof(o->data), "random %s", is_text ? "tokens" : "images");
-    return tarn__lm_check(function, o, is_text) && (is_text ? open_tokens(function, t) : open_images(function, t));
+    t->task = tarn__task_of_model(o->model);
+    tarn__precision_resolve(o, t->device, t->task);
+    snprintf(o->data, sizeof(o->data), "random %s", t->task == &tarn__task_lm ? "tokens" : "images");
+    return tarn__task_check(function, t->task, o) && t->task->open_random(function, t);
 }

@@ -12,8 +12,7 @@
 #include "base/os/platform.h"
 #include "core/profile/profiler.h"
 #include "models/lm/arch.h"
-#include "train/options.h"
-#include "train/trainer.h"
+#include "train/tasks/task.h"
 
 /* steps that can be timed; EXTRA_STEPS: steps for each of the other measurements */
 enum { MAX_STEPS = 100000, EXTRA_STEPS = 5 };
@@ -129,31 +128,16 @@ static bool time_all(tarn_trainer *t, int64_t warmup, int64_t steps, double *ms,
 
 /* ---- the measurement --------------------------------------------------------------------------------------------- */
 
-double tarn__step_flops(const tarn_trainer *t)
-{
-    const tarn_train_options *o = &t->options;
-    if (!t->data_spec.is_text)
-        return 0;
-    tarn_model_info info;
-    if (!tarn_model_query(t->model, &info))
-        return 0;
-    tarn__weight_counts counts =
-        tarn__count_weights(t->model); /* frozen weights pass gradients on but need no wgrad: 4 instead of 6 */
-    double attended = (double)(info.layers * info.heads * info.head_dim * o->context);
-    return (double)(t->batch_size * o->context) *
-           (6 * (double)counts.trained + 4 * (double)counts.frozen + 12 * attended);
-}
-
 /* Parameters, FLOPs and tokens per step; the options are those with defaults resolved. */
 static void describe(const tarn_trainer *t, tarn_train_timing *timing)
 {
     timing->options = t->options;
     timing->samples = t->batch_size;
-    timing->tokens = t->data_spec.is_text ? t->batch_size * t->options.context : 0;
+    timing->tokens = t->batch_size * t->options.context; /* context is 0 without tokens */
     tarn__weight_counts counts = tarn__count_weights(t->model);
     timing->parameters = counts.trained;
     timing->frozen = counts.frozen;
-    timing->flops = tarn__step_flops(t);
+    timing->flops = t->task->step_flops ? t->task->step_flops(t) : 0;
 }
 
 /* The random state and TF32 setting of the caller's thread are restored. */

@@ -17,11 +17,10 @@
 #include "base/os/platform.h"
 #include "core/profile/profiler.h"
 #include "ops/op.h"
-#include "train/options.h"
 #include "train/output/async_checkpoint.h"
 #include "train/run_folder.h"
 #include "train/tasks/finetune.h"
-#include "train/trainer.h"
+#include "train/tasks/lm.h"
 
 /* The caller's report function. */
 typedef struct report_target {
@@ -31,68 +30,21 @@ typedef struct report_target {
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
 
-/* An epoch of chats has whole steps only: its remaining rows, others in every epoch, would make a smaller step. With
- * micro-batches the epoch ends at the same row as without. */
-static bool end_epoch(tarn_trainer *t)
-{
-    tarn_loader_state state;
-    if (!tarn_loader_tell(t->loader, &state))
-        return false;
-    if (state.batch < t->steps_in_epoch * (t->batch_size / t->micro_batch))
-        return true;
-    return tarn_loader_seek(t->loader, (tarn_loader_state){.epoch = state.epoch + 1});
-}
-
 /* The end of an epoch gives no batch and no error: the second call starts the next one. */
-bool tarn__next_batch(tarn_trainer *t, tarn_tensor **fields)
+bool tarn__loader_batch(tarn_trainer *t, tarn_tensor **fields)
 {
-    if (t->step_graph.uses_static_batch)
-        return tarn__step_graph_batch(t, fields);
-    if (t->chats && !end_epoch(t))
-        return false;
     return tarn_loader_next(t->loader, fields) || (!tarn_failed() && tarn_loader_next(t->loader, fields));
 }
 
-/* fields[0] is the input, [B, ...], fields[1] the label, [B]. The metrics belong to the open scope. */
-static bool classifier_gradients_of(tarn_trainer *t, tarn_tensor *const *fields, tarn__step_metrics *metrics)
+bool tarn__next_batch(tarn_trainer *t, tarn_tensor **fields)
 {
-    tarn__phase_begin(t, TARN__PHASE_FORWARD);
-    tarn_tensor *label = tarn__batch_label(fields[1]),
-                *logits = tarn_forward(t->model, tarn__batch_input(t->model, fields[0]));
-    metrics->loss =
-        tarn_cross_entropy(logits, label, &(tarn_cross_entropy_options){.label_smoothing = t->options.label_smoothing});
-    metrics->correct = tarn_sum(tarn_eq(tarn_argmax(logits, 1, false), label), TARN_ALL_AXES, false);
-    tarn__phase_begin(t, TARN__PHASE_BACKWARD);
-    if (!tarn_backward(metrics->loss))
-        return false;
-    tarn__phase_begin(t, TARN__PHASE_UPDATE);
-    return !(t->options.clip_norm > 0) || tarn_optimizer_clip_norm(t->optimizer, t->options.clip_norm);
-}
-
-static bool classifier_gradients(tarn_trainer *t, tarn__step_metrics *metrics)
-{
-    tarn_tensor *fields[TARN_MAX_FIELDS];
-    *metrics = (tarn__step_metrics){0};
-    tarn__phase_begin(t, TARN__PHASE_BATCH);
-    return tarn__next_batch(t, fields) && classifier_gradients_of(t, fields, metrics);
-}
-
-bool tarn__train_gradients_of(tarn_trainer *t, tarn_tensor *const *fields, tarn__step_metrics *metrics)
-{
-    *metrics = (tarn__step_metrics){0};
-    return t->data_spec.is_text ? tarn__lm_gradients_of(t, fields, metrics)
-                                : classifier_gradients_of(t, fields, metrics);
-}
-
-bool tarn__train_gradients(tarn_trainer *t, tarn__step_metrics *metrics)
-{
-    return t->data_spec.is_text ? tarn__lm_gradients(t, metrics) : classifier_gradients(t, metrics);
+    return t->step_graph.uses_static_batch ? tarn__step_graph_batch(t, fields) : t->task->next_batch(t, fields);
 }
 
 bool tarn__train_step(tarn_trainer *t, tarn__step_metrics *metrics)
 {
     t->lr = tarn_optimizer_lr(t->optimizer); /* of this step: optimizer_step() advances the schedule */
-    bool good = tarn__train_gradients(t, metrics) && tarn_optimizer_step(t->optimizer);
+    bool good = t->task->gradients(t, metrics) && tarn_optimizer_step(t->optimizer);
     tarn__phase_end(t);
     t->state.step += good;
     return good;
@@ -135,8 +87,8 @@ static tarn_train_report report_of(const tarn_trainer *t, tarn_report_kind kind)
                                .epochs = epochs,
                                .lr = t->lr,
                                .val_loss = t->last_val_loss,
-                               .is_text = t->data_spec.is_text,
-                               .unit = tarn__data_spec_unit(&t->data_spec),
+                               .is_text = (t->task->bit & TARN__TASKS_LANGUAGE) != 0,
+                               .unit = t->task->unit(t),
                                .seconds = t->state.seconds};
 }
 
@@ -177,12 +129,12 @@ static bool read_mean(const tarn_trainer *t, tarn_tensor *slots, double *mean)
  * step. */
 static void add_speed(tarn_trainer *t, tarn_train_report *report, double seconds)
 {
-    double peak = t->data_spec.is_text ? tarn_device_peak_flops(t->device, t->options.precision) : 0;
+    double peak = t->task->step_flops ? tarn_device_peak_flops(t->device, t->options.precision) : 0;
     if (t->busy_seconds > 0)
         t->utilization = fmin(t->busy_seconds / fmax(seconds, 1e-9), 1);
     t->busy_seconds = 0;
     report->utilization = t->utilization;
-    report->mfu = peak > 0 ? tarn__step_flops(t) / fmax(seconds, 1e-9) / peak : 0;
+    report->mfu = peak > 0 ? t->task->step_flops(t) / fmax(seconds, 1e-9) / peak : 0;
     report->eta = seconds * (double)(t->steps - t->state.step);
 }
 
@@ -191,11 +143,10 @@ static bool log_steps(tarn_trainer *t, const report_target *to)
 {
     double loss, correct = 0, norm = 0;
     int64_t steps = t->unread_steps;
-    bool is_text = t->data_spec.is_text;
     if (steps == 0)
         return true;
-    if (!read_mean(t, t->losses, &loss) ||
-        !(is_text ? read_mean(t, t->norms, &norm) : read_mean(t, t->correct, &correct)))
+    if (!read_mean(t, t->losses, &loss) || (t->task->has_norm && !read_mean(t, t->norms, &norm)) ||
+        (t->task->has_accuracy && !read_mean(t, t->correct, &correct)))
         return false;
     double now = tarn__platform_seconds(), rate = (double)(steps * t->batch_size) / fmax(now - t->last_time, 1e-9);
     t->unread_steps = 0;
@@ -208,8 +159,7 @@ static bool log_steps(tarn_trainer *t, const report_target *to)
     tarn_train_report report = report_of(t, TARN_REPORT_TRAINING);
     report.loss = t->last_loss = loss;
     report.accuracy = correct / (double)t->batch_size;
-    report.images_per_second = is_text ? 0 : rate;
-    report.tokens_per_second = is_text ? rate * (double)t->options.context : 0;
+    t->task->set_speed(t, rate, &report);
     report.gradient_norm = norm;
     report.memory = tarn_memory_of(t->device).peak_used;
     add_speed(t, &report, seconds / (double)steps);
@@ -219,27 +169,6 @@ static bool log_steps(tarn_trainer *t, const report_target *to)
 }
 
 /* ---- evaluations and checkpoints --------------------------------------------------------------------------------- */
-
-static bool evaluate_text(tarn_trainer *t, tarn_evaluation *result)
-{
-    tarn_text_evaluation text;
-    bool good =
-        tarn__lm_evaluate("trainer_run", t->model, t->validation, t->micro_batch, (int)t->options.workers, &text);
-    *result = (tarn_evaluation){.samples = text.tokens, .loss = text.loss};
-    return good;
-}
-
-static bool evaluate(tarn_trainer *t, tarn_evaluation *result)
-{
-    if (t->data_spec.is_text)
-        return evaluate_text(t, result);
-    tarn_loader_options options = tarn__data_spec_loader_options(&t->data_spec, t->batch_size, t->device);
-    options.workers = (int)t->options.workers;
-    tarn_loader *loader = tarn_loader_new(t->validation, &options);
-    bool good = loader && tarn_evaluate(t->model, loader, t->data_spec.classes, result, NULL, NULL);
-    tarn_loader_free(loader);
-    return good;
-}
 
 /* Better: higher accuracy, or the same with a smaller loss; the accuracy of a language model is always 0. */
 static bool is_better(const tarn__run_state *state, const tarn_evaluation *now)
@@ -252,11 +181,7 @@ static bool is_better(const tarn__run_state *state, const tarn_evaluation *now)
  * cannot be resumed. */
 static bool save_best(const tarn_trainer *t)
 {
-    tarn__path path;
-    if (!tarn__async_checkpoint_wait(t->async_checkpoint))
-        return false;
-    return t->data_spec.is_text ? tarn__lm_save_best(t)
-                                : tarn_module_save(t->model, tarn__path_in(t->options.out, "best.safetensors", &path));
+    return tarn__async_checkpoint_wait(t->async_checkpoint) && t->task->save_best(t);
 }
 
 /* Generates and reports a sample, if --sample asks for one. */
@@ -279,10 +204,10 @@ static bool evaluate_and_save(tarn_trainer *t, const report_target *to)
 {
     tarn_evaluation now;
     tarn__progress_enter(t, TARN_TRAIN_EVALUATION);
-    if (!evaluate(t, &now))
+    if (!t->task->evaluate(t, &now))
         return false;
     if (!isfinite(now.loss))
-        return tarn__find_nonfinite_evaluation(t, evaluate);
+        return tarn__find_nonfinite_evaluation(t);
     bool best = is_better(&t->state, &now);
     t->state.stale = best ? 0 : t->state.stale + 1;
     if (best) {
@@ -359,7 +284,7 @@ static bool init_folder(tarn_trainer *t)
         return false;
     if (!t->folder_lock.is_taken && !tarn__folder_lock(&t->folder_lock, function, folder))
         return false;
-    if (t->data_spec.is_text && !t->is_resumed && !tarn__lm_save_tokenizer(function, t, folder))
+    if (t->task->write_files && !t->is_resumed && !t->task->write_files(function, t, folder))
         return false;
     if (!tarn__config_write(function, t) || (t->state.step == 0 && !tarn__adapters_write_files(t)))
         return false;

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "nn/module.h"
-#include "train/trainer.h"
+#include "train/tasks/task.h"
 
 /* Loads the last checkpoint and its random state. False with an error. */
 static bool restore_checkpoint(tarn_trainer *t)
@@ -29,7 +29,7 @@ static bool step_is_nonfinite(tarn_trainer *t)
 {
     tarn__step_metrics metrics;
     tarn_scope *scope = tarn_scope_open();
-    bool is_nonfinite = scope && tarn__train_gradients(t, &metrics) &&
+    bool is_nonfinite = scope && t->task->gradients(t, &metrics) &&
                         (!isfinite(tarn_item(metrics.loss)) || tarn_optimizer_nonfinite(t->optimizer));
     tarn_scope_close(scope);
     return is_nonfinite;
@@ -98,7 +98,7 @@ static void find_layer(tarn_trainer *t, watch *w)
     tarn_scope *scope = tarn_scope_open();
     w->observer.on_output = on_output;
     tarn__observer *before = tarn__observe_forward(&w->observer);
-    bool good = scope && tarn__train_gradients(t, &metrics);
+    bool good = scope && t->task->gradients(t, &metrics);
     tarn__observe_forward(before);
     if (good && !w->found[0]) {
         const char *name = isfinite(tarn_item(metrics.loss)) ? tarn_optimizer_nonfinite(t->optimizer) : NULL;
@@ -108,12 +108,12 @@ static void find_layer(tarn_trainer *t, watch *w)
 }
 
 /* Repeats the evaluation under observation. No steps are repeated: the weights after the step are still in memory. */
-bool tarn__find_nonfinite_evaluation(tarn_trainer *t, bool (*evaluate)(tarn_trainer *trainer, tarn_evaluation *result))
+bool tarn__find_nonfinite_evaluation(tarn_trainer *t)
 {
     tarn_evaluation again;
     watch w = {.observer.on_output = on_output, .found = ""};
     tarn__observer *before = tarn__observe_forward(&w.observer);
-    evaluate(t, &again);
+    t->task->evaluate(t, &again);
     tarn__observe_forward(before);
     if (tarn_failed())
         return false;

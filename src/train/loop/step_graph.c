@@ -16,7 +16,7 @@
 #include "core/device/device.h"
 #include "core/launch/graph.h"
 #include "core/tensor/tensor.h"
-#include "train/trainer.h"
+#include "train/tasks/task.h"
 
 enum { WARMUP_STEPS = 3 }; /* eager steps first: they autotune and allocate */
 /* a step captured by default may need 1 / MEMORY_DIVISOR of the free memory: a larger one is not bound by launches, and
@@ -63,9 +63,9 @@ static bool alloc_static_tensors(tarn_trainer *t)
 {
     tarn__step_graph *c = &t->step_graph;
     c->metrics.loss = tarn__scope_take(tarn_zeros(TARN_SHAPE(1), TARN_F32, t->device));
-    if (t->data_spec.is_text)
+    if (t->task->has_norm)
         c->metrics.norm = tarn__scope_take(tarn_zeros(TARN_SHAPE(1), TARN_F32, t->device));
-    else
+    if (t->task->has_accuracy)
         c->metrics.correct = tarn__scope_take(tarn_zeros(TARN_SHAPE(1), TARN_I64, t->device));
     c->fields = tarn_dataset_field_count(t->training);
     c->micro_batches = (int)(t->batch_size / t->micro_batch);
@@ -122,7 +122,7 @@ static bool step(void *ctx)
     c->batches_read = 0;
     c->uses_static_batch = true;
     tarn_scope *scope = tarn_scope_open();
-    bool good = scope && tarn__train_gradients(t, &now) && tarn_optimizer_step(t->optimizer) &&
+    bool good = scope && t->task->gradients(t, &now) && tarn_optimizer_step(t->optimizer) &&
                 copy_metric(c->metrics.loss, now.loss) && copy_metric(c->metrics.correct, now.correct) &&
                 copy_metric(c->metrics.norm, now.norm);
     tarn__phase_end(t);

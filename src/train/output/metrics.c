@@ -14,10 +14,11 @@
 #include "base/os/files.h"
 #include "train/output/tensorboard.h"
 #include "train/report/report.h"
-#include "train/trainer.h"
+#include "train/tasks/task.h"
 
 /* Owned by the trainer while it runs; used by its thread only. */
 struct tarn__metrics {
+    const tarn__task *task;
     FILE *lines;
     tarn__tensorboard *events;
     tarn__path path, report_path;
@@ -81,6 +82,7 @@ tarn__metrics *tarn__metrics_open(const tarn_trainer *t)
     tarn__metrics *metrics = tarn_failed() ? NULL : tarn__alloc(sizeof(*metrics));
     if (!metrics)
         return NULL;
+    metrics->task = t->task;
     tarn__path_in(t->options.out, "metrics.jsonl", &metrics->path);
     tarn__path_in(t->options.out, "report.html", &metrics->report_path);
     snprintf(metrics->title, sizeof(metrics->title), "%s on %.40s", t->options.model, t->options.data);
@@ -99,72 +101,54 @@ tarn__metrics *tarn__metrics_open(const tarn_trainer *t)
 }
 
 /* JSON has no NaN and no infinity: null. Nine digits give an f32 back exactly. */
-static const char *number_text(double value, char text[32])
+static const char *number_text(double value, int digits, char text[32])
 {
-    snprintf(text, 32, isfinite(value) ? "%.9g" : "null", value);
+    if (isfinite(value))
+        snprintf(text, 32, "%.*g", digits, value);
+    else
+        snprintf(text, 32, "null");
     return text;
 }
 
-/* A line of a language model's run: no accuracy, but gradient norm, tokens per second and memory. */
-static void write_text_line(FILE *to, const tarn_train_report *r)
+static const void *field_of(const tarn_train_report *r, const tarn__metric *m)
 {
-    char loss[32], norm[32];
-    bool evaluation = r->kind == TARN_REPORT_EVALUATION;
-    fprintf(to, "{\"step\": %" PRId64 ", \"epoch\": %" PRId64 ", \"%s\": %s, ", r->step, r->epoch,
-            evaluation ? "val_loss" : "loss", number_text(r->loss, loss));
-    if (evaluation)
-        fprintf(to, "\"best\": %s, ", r->is_best ? "true" : "false");
-    else
-        fprintf(to, "\"lr\": %.9g, \"gradient_norm\": %s, \"tokens_per_second\": %.6g, \"memory\": %" PRId64 ", ",
-                r->lr, number_text(r->gradient_norm, norm), r->tokens_per_second, r->memory);
-    fprintf(to, "\"seconds\": %.3f}\n", r->seconds);
+    return (const char *)r + m->offset;
+}
+
+/* "loss", or "images_per_second": returns the name, written to `text` if it has a unit. */
+static const char *name_of(const tarn_train_report *r, const tarn__metric *m, const char *name, char text[48])
+{
+    if (!m->is_speed)
+        return name;
+    snprintf(text, 48, "%s%s", r->unit, name);
+    return text;
 }
 
 /* Keys are read back by series.c and by users' scripts. */
-static void write_line(FILE *to, const tarn_train_report *r)
+static void write_line(FILE *to, const tarn_train_report *r, const tarn__metric *lines)
 {
-    if (r->is_text) {
-        write_text_line(to, r);
-        return;
-    }
-    char loss[32];
-    bool evaluation = r->kind == TARN_REPORT_EVALUATION;
-    fprintf(to, "{\"step\": %" PRId64 ", \"epoch\": %" PRId64 ", \"%s\": %s, \"%s\": %.9g, ", r->step, r->epoch,
-            evaluation ? "val_loss" : "loss", number_text(r->loss, loss), evaluation ? "val_accuracy" : "accuracy",
-            r->accuracy);
-    if (evaluation)
+    char name[48], number[32];
+    fprintf(to, "{\"step\": %" PRId64 ", \"epoch\": %" PRId64 ", ", r->step, r->epoch);
+    for (const tarn__metric *m = lines; m->key; m++)
+        if (m->digits)
+            fprintf(to, "\"%s\": %s, ", name_of(r, m, m->key, name),
+                    number_text(*(const double *)field_of(r, m), m->digits, number));
+        else
+            fprintf(to, "\"%s\": %" PRId64 ", ", name_of(r, m, m->key, name), *(const int64_t *)field_of(r, m));
+    if (r->kind == TARN_REPORT_EVALUATION)
         fprintf(to, "\"best\": %s, ", r->is_best ? "true" : "false");
-    else
-        fprintf(to, "\"lr\": %.9g, \"%s_per_second\": %.6g, ", r->lr, r->unit, r->images_per_second);
     fprintf(to, "\"seconds\": %.3f}\n", r->seconds);
 }
 
 /* Tags are stable: viewers compare runs by them. */
-static bool add_text_events(tarn__tensorboard *events, const tarn_train_report *r)
+static bool add_events(tarn__tensorboard *events, const tarn_train_report *r, const tarn__metric *lines)
 {
-    if (r->kind == TARN_REPORT_EVALUATION)
-        return tarn__tensorboard_scalar(events, "loss/validation", r->step, r->loss) && tarn__tensorboard_flush(events);
-    return tarn__tensorboard_scalar(events, "loss/training", r->step, r->loss) &&
-           tarn__tensorboard_scalar(events, "learning rate", r->step, r->lr) &&
-           tarn__tensorboard_scalar(events, "gradient norm", r->step, r->gradient_norm) &&
-           tarn__tensorboard_scalar(events, "tokens per second", r->step, r->tokens_per_second) &&
-           tarn__tensorboard_flush(events);
-}
-
-static bool add_events(tarn__tensorboard *events, const tarn_train_report *r)
-{
-    if (r->is_text)
-        return add_text_events(events, r);
-    if (r->kind == TARN_REPORT_EVALUATION)
-        return tarn__tensorboard_scalar(events, "loss/validation", r->step, r->loss) &&
-               tarn__tensorboard_scalar(events, "accuracy/validation", r->step, r->accuracy) &&
-               tarn__tensorboard_flush(events);
-    char speed[32];
-    snprintf(speed, sizeof(speed), "%s per second", r->unit);
-    return tarn__tensorboard_scalar(events, "loss/training", r->step, r->loss) &&
-           tarn__tensorboard_scalar(events, "accuracy/training", r->step, r->accuracy) &&
-           tarn__tensorboard_scalar(events, "learning rate", r->step, r->lr) &&
-           tarn__tensorboard_scalar(events, speed, r->step, r->images_per_second) && tarn__tensorboard_flush(events);
+    char name[48];
+    for (const tarn__metric *m = lines; m->key; m++)
+        if (m->tag &&
+            !tarn__tensorboard_scalar(events, name_of(r, m, m->tag, name), r->step, *(const double *)field_of(r, m)))
+            return false;
+    return tarn__tensorboard_flush(events);
 }
 
 /* Flushed per line: a kill loses at most the line being written. */
@@ -172,11 +156,13 @@ bool tarn__metrics_add(tarn__metrics *metrics, const tarn_train_report *report)
 {
     if (tarn_failed())
         return false;
-    write_line(metrics->lines, report);
+    const tarn__metric *lines =
+        report->kind == TARN_REPORT_EVALUATION ? metrics->task->evaluation_lines : metrics->task->training_lines;
+    write_line(metrics->lines, report, lines);
     if (fflush(metrics->lines) != 0)
         return tarn__raise(TARN_ERROR_IO, "trainer_run: '%s' could not be written; is the disk full?",
                            metrics->path.text);
-    return add_events(metrics->events, report);
+    return add_events(metrics->events, report, lines);
 }
 
 /* Called at every checkpoint: the page and the checkpoint are of the same step. */

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/os/files.h"
 #include "base/os/platform.h"
-#include "train/trainer.h"
+#include "train/tasks/task.h"
 
 #define NAME "log.jsonl"
 
@@ -55,7 +55,7 @@ static bool write_segment(const tarn_trainer *t, const tarn__run_segment *segmen
            tarn__json_file_set_real(d, "val_loss", t->last_val_loss) &&
            tarn__json_file_set_int(d, "best_step", p->best_step) &&
            tarn__json_file_set_real(d, "best_loss", p->best_step ? p->best_loss : NAN) &&
-           tarn__json_file_set_real(d, "best_accuracy", p->best_step && !t->data_spec.is_text ? p->best_accuracy : NAN);
+           tarn__json_file_set_real(d, "best_accuracy", p->best_step && t->task->has_accuracy ? p->best_accuracy : NAN);
 }
 
 /* The pending error of the run survives; a failure to log is a warning only. */

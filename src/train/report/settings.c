@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "train/tasks/task.h"
+
 /* Adds a setting; a longer value is truncated, and settings beyond TARN__MAX_SETTINGS are dropped. */
 static void add(tarn__report_settings *settings, const char *name, const char *format, ...) TARN_PRINTF(3, 4);
 static void add(tarn__report_settings *settings, const char *name, const char *format, ...)
@@ -60,7 +62,7 @@ static void add_model(tarn__report_settings *settings, const tarn_train_plan *p)
     add_count(settings, "Parameters", p->trained, "");
     if (p->frozen)
         add_count(settings, "Frozen parameters", p->frozen, "");
-    if (!p->is_text)
+    if (!o->layers) /* not a language model */
         return;
     char kv_heads[40] = "";
     if (o->kv_heads != o->heads)
@@ -79,7 +81,7 @@ static void add_data(tarn__report_settings *settings, const tarn_train_plan *p)
 {
     const tarn_train_options *o = &p->options;
     add(settings, "Data", "%s", o->data);
-    if (p->is_text) {
+    if (p->training_tokens) {
         add_count(settings, "Training data", p->training_tokens, "token");
         add_count(settings, "Validation data", p->validation_tokens, "token");
         add(settings, "Tokenizer", "%s",
@@ -128,15 +130,16 @@ static void add_rate(tarn__report_settings *settings, const tarn_train_options *
         add_count(settings, "Warm-up", o->warmup, "step");
 }
 
-static void add_steps(tarn__report_settings *settings, const tarn_train_plan *p)
+static void add_steps(tarn__report_settings *settings, const tarn_train_plan *p, const char *sample_name)
 {
     const tarn_train_options *o = &p->options;
     add_count(settings, "Length", p->steps, "step");
     add_count(settings, "Epoch", p->steps_in_epoch, "step");
-    if (p->is_text && o->micro_batch < o->batch_size)
-        add(settings, "Batch", "%" PRId64 " windows, in micro-batches of %" PRId64, o->batch_size, o->micro_batch);
+    if (o->micro_batch && o->micro_batch < o->batch_size)
+        add(settings, "Batch", "%" PRId64 " %ss, in micro-batches of %" PRId64, o->batch_size, sample_name,
+            o->micro_batch);
     else
-        add_count(settings, "Batch", o->batch_size, p->is_text ? "window" : "sample");
+        add_count(settings, "Batch", o->batch_size, sample_name);
     if (o->eval_every)
         add(settings, "Evaluation", "every %" PRId64 " steps", o->eval_every);
     if (o->patience)
@@ -163,7 +166,7 @@ bool tarn__report_settings_collect(const tarn_trainer *trainer, tarn__report_set
     settings->count = 0;
     add_model(settings, &plan);
     add_data(settings, &plan);
-    add_steps(settings, &plan);
+    add_steps(settings, &plan, trainer->task->sample_name);
     add_optimizer(settings, &plan.options);
     add_rate(settings, &plan.options);
     add_place(settings, &plan);

@@ -1,13 +1,27 @@
-/* classify.c: evaluation of a classifier: loss, accuracy, and correct samples per class.
+/* classify.c: the task of classifying samples: data, model, step, and evaluation with loss, accuracy and correct
+ * samples per class.
  *
- * Sums stay on the device and are read once at the end, so that no batch waits for the host. The loss is summed in f64
- * and counts in i64: the result depends on the samples only, not on the batch size, up to rounding within a batch. The
- * model is in eval mode meanwhile, without gradients; its mode is restored after a failure too. */
+ * In an evaluation, sums stay on the device and are read once at the end, so that no batch waits for the host. The loss
+ * is summed in f64 and counts in i64: the result depends on the samples only, not on the batch size, up to rounding
+ * within a batch. The model is in eval mode meanwhile, without gradients; its mode is restored after a failure too. */
+#include <inttypes.h>
 #include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <tarn/model.h>
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "nn/module.h"
+#include "train/data/data_paths.h"
 #include "train/data/data_source.h"
+#include "train/tasks/task.h"
+
+enum { DEFAULT_MLP_SIZE = 128 }; /* default size of an MLP's hidden layer */
+enum { SHIFT_DIVISOR = 8 };      /* augment shifts images by up to 1 / SHIFT_DIVISOR of their rows */
+
+/* ---- evaluation -------------------------------------------------------------------------------------------------- */
 
 /* Sums over the batches so far, on the device. They belong to the scope of evaluate(). */
 typedef struct sums {
@@ -112,3 +126,253 @@ bool tarn_evaluate(tarn_module *model, tarn_loader *loader, int64_t classes, tar
             (long long)state.batch);
     return evaluate(model, loader, classes, evaluation, class_samples, class_correct);
 }
+
+/* ---- data and model ---------------------------------------------------------------------------------------------- */
+
+static int64_t elements_of(tarn_shape shape)
+{
+    int64_t count = 1;
+    for (int i = 0; i < shape.rank; i++)
+        count *= shape.size[i];
+    return count;
+}
+
+tarn_module *tarn__classifier_create(const char *function, const tarn_train_options *options, const tarn__data_spec *d,
+                                     tarn_device device)
+{
+    tarn_module *model = NULL;
+    bool is_mlp = strcmp(options->model, "mlp") == 0;
+    if (tarn_failed())
+        return NULL;
+    if (!is_mlp && d->input.rank != 3) {
+        tarn__raise(
+            TARN_ERROR_ARGUMENT,
+            "%s: the model %s needs images, but samples of this data are vectors of %lld values; use the model mlp",
+            function, options->model, (long long)d->input.size[0]);
+        return NULL;
+    }
+    if (is_mlp)
+        model = tarn_model_mlp(elements_of(d->input), options->mlp_sizes, options->mlp_size_count, d->classes, device);
+    else if (strcmp(options->model, "lenet") == 0)
+        model = tarn_model_lenet(d->input.size[0], d->input.size[1], d->input.size[2], d->classes, device);
+    else if (strcmp(options->model, "resnet20") == 0)
+        model = tarn_model_resnet20_with(d->classes, device, &(tarn_resnet20_options){.channels = d->input.size[0]});
+    else
+        tarn__raise(TARN_ERROR_FORMAT, "%s: unknown model '%s'", function, options->model);
+    if (model && strcmp(options->precision, "bf16") == 0 && !tarn__module_cast(model, TARN_BF16)) {
+        tarn_module_free(model);
+        model = NULL;
+    }
+    if (!model)
+        tarn__raise_within(function);
+    return model;
+}
+
+/* Default model: LeNet for images, an MLP for other data. */
+static bool choose_model(const char *function, tarn_trainer *t)
+{
+    tarn_train_options *o = &t->options;
+    if (!o->model[0])
+        snprintf(o->model, sizeof(o->model), "%s", t->data_spec.input.rank == 3 ? "lenet" : "mlp");
+    bool is_mlp = strcmp(o->model, "mlp") == 0;
+    if (!is_mlp && o->mlp_size_count > 0)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: mlp_sizes applies to the model mlp only; the model is %s",
+                           function, o->model);
+    if (is_mlp && o->mlp_size_count == 0)
+        o->mlp_sizes[o->mlp_size_count++] = DEFAULT_MLP_SIZE;
+    return true;
+}
+
+/* Known names, and all that no other task accepts: opening the data then names the accepted ones. */
+static bool accepts(const char *data)
+{
+    return !tarn__data_is_corpus(data) && !tarn__data_is_chats(data);
+}
+
+/* A batch is never larger than the data, and is computed at once. */
+static bool resize(const char *function, tarn_trainer *t)
+{
+    int64_t samples = tarn_dataset_count(t->training);
+    (void)function;
+    t->batch_size = t->micro_batch = t->options.batch_size < samples ? t->options.batch_size : samples;
+    t->steps_in_epoch = samples / t->batch_size;
+    return true;
+}
+
+static bool check_augment(const char *function, const tarn_trainer *t)
+{
+    const tarn_train_options *o = &t->options;
+    if (o->augment && t->data_spec.input.rank != 3)
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: augment needs images, (C, H, W); samples of this data have %d axes", function,
+                           t->data_spec.input.rank);
+    if (o->augment && t->data_spec.input.size[1] < SHIFT_DIVISOR && !t->data_spec.can_be_mirrored)
+        return tarn__raise(
+            TARN_ERROR_ARGUMENT,
+            "%s: augment shifts images by up to 1/8 of their height; it must be at least 8 pixels, and is %" PRId64,
+            function, t->data_spec.input.size[1]);
+    return true;
+}
+
+static bool complete(const char *function, tarn_trainer *t)
+{
+    return choose_model(function, t) && check_augment(function, t) &&
+           tarn__data_spec_fits(function, &t->data_spec, t->validation) && resize(function, t);
+}
+
+static bool open_new(const char *function, tarn_trainer *t)
+{
+    return tarn__data_open(function, t->options.data, &t->training, &t->validation) &&
+           tarn__data_spec_create(function, t->options.data, t->training, t->validation, &t->data_spec) &&
+           complete(function, t);
+}
+
+static bool reopen(const char *function, tarn_trainer *t, const char *folder)
+{
+    const char *data = t->options.data;
+    (void)folder;
+    if (!tarn__data_open(function, data, &t->training, &t->validation))
+        return tarn__data_paths_hint(function, data);
+    return tarn__data_spec_matches(function, data, &t->data_spec, t->training, t->validation) &&
+           check_augment(function, t) && resize(function, t);
+}
+
+static bool open_random(const char *function, tarn_trainer *t)
+{
+    return tarn__random_images_open(function, t) && complete(function, t);
+}
+
+static tarn_module *create_model(const char *function, const tarn_trainer *t)
+{
+    return tarn__classifier_create(function, &t->options, &t->data_spec, t->device);
+}
+
+static tarn_loader *create_loader(const tarn_trainer *t)
+{
+    tarn_loader_options options = tarn__data_spec_loader_options(&t->data_spec, t->batch_size, t->device);
+    options.shuffle = true;
+    options.drop_last = true; /* a batch of a few samples makes a poor step, and a batchnorm needs more than one */
+    options.seed = (uint64_t)t->options.seed;
+    options.workers = (int)t->options.workers;
+    if (t->options.augment) {
+        options.crop_padding = (int)(t->data_spec.input.size[1] / SHIFT_DIVISOR);
+        options.flip = t->data_spec.can_be_mirrored;
+    }
+    return tarn_loader_new(t->training, &options);
+}
+
+/* ---- a step ------------------------------------------------------------------------------------------------------ */
+
+/* The loader gives inputs as f32, whatever their dtype, and labels as i64. */
+static bool create_batch(const tarn_trainer *t, int64_t count, tarn_tensor **fields)
+{
+    tarn_shape shape = {t->data_spec.input.rank + 1, {count}};
+    memcpy(&shape.size[1], t->data_spec.input.size, sizeof(int64_t) * (size_t)t->data_spec.input.rank);
+    fields[0] = tarn_zeros(shape, TARN_F32, t->device);
+    fields[1] = tarn_zeros(TARN_SHAPE(count), TARN_I64, t->device);
+    return !tarn_failed();
+}
+
+/* fields[0] is the input, [B, ...], fields[1] the label, [B]. The metrics belong to the open scope. */
+static bool gradients_of(tarn_trainer *t, tarn_tensor *const *fields, tarn__step_metrics *metrics)
+{
+    *metrics = (tarn__step_metrics){0};
+    tarn__phase_begin(t, TARN__PHASE_FORWARD);
+    tarn_tensor *label = tarn__batch_label(fields[1]),
+                *logits = tarn_forward(t->model, tarn__batch_input(t->model, fields[0]));
+    metrics->loss =
+        tarn_cross_entropy(logits, label, &(tarn_cross_entropy_options){.label_smoothing = t->options.label_smoothing});
+    metrics->correct = tarn_sum(tarn_eq(tarn_argmax(logits, 1, false), label), TARN_ALL_AXES, false);
+    tarn__phase_begin(t, TARN__PHASE_BACKWARD);
+    if (!tarn_backward(metrics->loss))
+        return false;
+    tarn__phase_begin(t, TARN__PHASE_UPDATE);
+    return !(t->options.clip_norm > 0) || tarn_optimizer_clip_norm(t->optimizer, t->options.clip_norm);
+}
+
+static bool gradients(tarn_trainer *t, tarn__step_metrics *metrics)
+{
+    tarn_tensor *fields[TARN_MAX_FIELDS];
+    tarn__phase_begin(t, TARN__PHASE_BATCH);
+    return tarn__next_batch(t, fields) && gradients_of(t, fields, metrics);
+}
+
+/* ---- results ----------------------------------------------------------------------------------------------------- */
+
+static bool evaluate_run(tarn_trainer *t, tarn_evaluation *result)
+{
+    tarn_loader_options options = tarn__data_spec_loader_options(&t->data_spec, t->batch_size, t->device);
+    options.workers = (int)t->options.workers;
+    tarn_loader *loader = tarn_loader_new(t->validation, &options);
+    bool good = loader && tarn_evaluate(t->model, loader, t->data_spec.classes, result, NULL, NULL);
+    tarn_loader_free(loader);
+    return good;
+}
+
+static bool save_best(const tarn_trainer *t)
+{
+    tarn__path path;
+    return tarn_module_save(t->model, tarn__path_in(t->options.out, "best.safetensors", &path));
+}
+
+static bool write_model(const char *function, const tarn_trainer *t, tarn__json_file *document)
+{
+    (void)function;
+    return tarn__json_file_set_string(document, "model_type", t->options.model);
+}
+
+static void describe(const tarn_trainer *t, tarn_train_plan *plan)
+{
+    plan->classes = t->data_spec.classes;
+}
+
+static const char *unit(const tarn_trainer *t)
+{
+    return t->data_spec.input.rank == 3 ? "images" : "rows";
+}
+
+static void set_speed(const tarn_trainer *t, double samples_per_second, tarn_train_report *report)
+{
+    (void)t;
+    report->images_per_second = samples_per_second;
+}
+
+/* ---- the row ----------------------------------------------------------------------------------------------------- */
+
+#define FIELD(name) offsetof(tarn_train_report, name)
+
+static const tarn__metric training_lines[] = {
+    {.key = "loss", .tag = "loss/training", .offset = FIELD(loss), .digits = 9},
+    {.key = "accuracy", .tag = "accuracy/training", .offset = FIELD(accuracy), .digits = 9},
+    {.key = "lr", .tag = "learning rate", .offset = FIELD(lr), .digits = 9},
+    {.key = "_per_second", .tag = " per second", .offset = FIELD(images_per_second), .digits = 6, .is_speed = true},
+    {.key = NULL}};
+
+static const tarn__metric evaluation_lines[] = {
+    {.key = "val_loss", .tag = "loss/validation", .offset = FIELD(loss), .digits = 9},
+    {.key = "val_accuracy", .tag = "accuracy/validation", .offset = FIELD(accuracy), .digits = 9},
+    {.key = NULL}};
+
+const tarn__task tarn__task_classify = {.name = "classify",
+                                        .bit = TARN__TASK_CLASSIFY,
+                                        .sample_name = "sample",
+                                        .has_accuracy = true,
+                                        .training_lines = training_lines,
+                                        .evaluation_lines = evaluation_lines,
+                                        .accepts = accepts,
+                                        .open = open_new,
+                                        .reopen = reopen,
+                                        .open_random = open_random,
+                                        .resize = resize,
+                                        .create_model = create_model,
+                                        .create_loader = create_loader,
+                                        .next_batch = tarn__loader_batch,
+                                        .create_batch = create_batch,
+                                        .gradients = gradients,
+                                        .gradients_of = gradients_of,
+                                        .evaluate = evaluate_run,
+                                        .save_best = save_best,
+                                        .write_model = write_model,
+                                        .describe = describe,
+                                        .unit = unit,
+                                        .set_speed = set_speed};

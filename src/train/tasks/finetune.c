@@ -38,7 +38,7 @@ static const char *first_given(const given *list, size_t count)
     return NULL;
 }
 
-bool tarn__finetune_check(const char *function, const tarn_train_options *o, bool is_chat, bool is_measured)
+bool tarn__finetune_check(const char *function, const tarn_train_options *o, bool is_measured)
 {
     const given of_adapters[] = {{"lora_alpha", o->lora_alpha > 0},
                                  {"lora_dropout", o->lora_dropout > 0},
@@ -46,8 +46,6 @@ bool tarn__finetune_check(const char *function, const tarn_train_options *o, boo
                                  {"quantize", o->quantize[0] != 0},
                                  {"merge", o->merge[0] != 0}};
     const given of_a_base[] = {{"lora", o->lora > 0 && !is_measured}, {"quantize", o->quantize[0] != 0}};
-    const given of_chats[] = {
-        {"template", o->chat_template[0] != 0}, {"val", o->val[0] != 0}, {"val_fraction", o->val_fraction > 0}};
     const char *name = first_given(of_adapters, 5);
     if (!o->lora && name)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s applies to adapters only; give .lora too", function, name);
@@ -58,9 +56,6 @@ bool tarn__finetune_check(const char *function, const tarn_train_options *o, boo
     if (!o->base[0] && (name = first_given(of_a_base, 2)))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s needs a base model; give its folder or GGUF file as .model",
                            function, name);
-    if (!is_chat && (name = first_given(of_chats, 3)))
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s applies to chats (FILE.jsonl) only; the data is '%.200s'",
-                           function, name, o->data);
     if (o->val[0] && o->val_fraction > 0)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: val is a validation file, and val_fraction a fraction of the data; give one of them",

@@ -8,9 +8,9 @@
 #include "models/lm/arch.h"
 #include "train/trainer.h"
 
-/* Checks that options of fine-tuning fit together and fit the data, which is chats or not. `is_measured`: only steps
- * are measured, on a model with random weights; adapters then need no base. False with an error. */
-bool tarn__finetune_check(const char *function, const tarn_train_options *options, bool is_chat, bool is_measured);
+/* Checks that options of fine-tuning fit together. `is_measured`: only steps are measured, on a model with random
+ * weights; adapters then need no base. False with an error. */
+bool tarn__finetune_check(const char *function, const tarn_train_options *options, bool is_measured);
 
 /* Opens the model of a run with a base. A resumed run that trains all weights and has a checkpoint gets a model as its
  * config.json describes it, without values. A run folder as base means its best weights. False with an error. */

@@ -1,4 +1,5 @@
-/* lm.c: language models in a run: completing their options, opening data and model, and the gradients of a step.
+/* lm.c: the task of training a language model on text, and what chats (chat.c) share with it: completing options, the
+ * model, the gradients of a step.
  *
  * An epoch is as many windows as the text has without overlap, at random offsets that a loader draws. The state of a
  * run is thus the state of its loader, as for any other data, and the samples of a step do not depend on the
@@ -6,6 +7,7 @@
  * batch up to rounding. */
 #include <inttypes.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <tarn/model.h>
@@ -15,60 +17,13 @@
 #include "base/os/files.h"
 #include "base/os/platform.h"
 #include "models/lm/arch.h"
+#include "train/data/data_paths.h"
 #include "train/default_sizes.h"
-#include "train/options.h"
 #include "train/tasks/finetune.h"
-#include "train/trainer.h"
+#include "train/tasks/lm.h"
 
-#define DEFAULT_VAL_FRACTION 0.1 /* default fraction of the documents of a chat dataset */
-
-/* ---- options ----------------------------------------------------------------------------------------------------- */
-
-/* Name of a given option that does not apply to the task (text or classes); NULL: none. */
-static const char *inapplicable_option(const tarn_train_options *o, bool is_text)
-{
-    const struct {
-        const char *name;
-        bool for_text, given;
-    } rows[] = {{"mlp_sizes", false, o->mlp_size_count > 0},
-                {"augment", false, o->augment},
-                {"label_smoothing", false, o->label_smoothing > 0},
-                {"tokenizer", true, o->tokenizer[0] != 0},
-                {"layers", true, o->layers > 0},
-                {"heads", true, o->heads > 0},
-                {"kv_heads", true, o->kv_heads > 0},
-                {"hidden_size", true, o->hidden_size > 0},
-                {"ffn_size", true, o->ffn_size > 0},
-                {"context", true, o->context > 0},
-                {"vocab_size", true, o->vocab_size > 0},
-                {"dropout", true, o->dropout > 0},
-                {"micro_batch", true, o->micro_batch > 0},
-                {"eval_batches", true, o->eval_batches > 0},
-                {"sample", true, o->sample > 0},
-                {"keep", true, o->keep > 0},
-                {"base", true, o->base[0] != 0},
-                {"lora", true, o->lora > 0},
-                {"recompute", true, o->recompute[0] && strcmp(o->recompute, "none") != 0}};
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-        if (rows[i].given && rows[i].for_text != is_text)
-            return rows[i].name;
-    return NULL;
-}
-
-/* The architecture must fit the data too. False with an error. */
-bool tarn__lm_check(const char *function, const tarn_train_options *o, bool is_text)
-{
-    const char *name = inapplicable_option(o, is_text);
-    bool is_language = tarn__arch_find_trainable(o->model) != NULL;
-    if (name)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s applies to %s only; the data is '%.200s'", function, name,
-                           is_text ? "classifiers" : "language models", o->data);
-    if (o->model[0] && is_language != is_text)
-        return tarn__raise(
-            TARN_ERROR_ARGUMENT, "%s: the model %s needs %s, but the data is '%.200s'", function, o->model,
-            is_language ? "text (text:FILE, shards:FOLDER or FILE.jsonl)" : "samples with labels", o->data);
-    return true;
-}
+/* ---- options ------------------------------------------------------------------------------------------------------
+ */
 
 /* A resumed run has all sizes in its config.json, and weights of these sizes: a damaged file must not create another
  * model, or a huge one. Compared by the bytes of model.safetensors, before anything is allocated. False with an error.
@@ -126,9 +81,16 @@ bool tarn__lm_sizes(const char *function, tarn_trainer *t)
     return true;
 }
 
-/* Completes the options. vocab_size is the tokenizer's unless a larger one was given; a smaller one would put ids out
- * of range. */
-static bool complete(const char *function, tarn_trainer *t)
+/* A base model keeps its sizes. */
+bool tarn__lm_resize(const char *function, tarn_trainer *t)
+{
+    t->batch_size = t->options.batch_size;
+    t->micro_batch = t->options.micro_batch;
+    return t->options.base[0] || tarn__lm_sizes(function, t);
+}
+
+/* vocab_size is the tokenizer's unless a larger one was given; a smaller one would put ids out of range. */
+bool tarn__lm_complete(const char *function, tarn_trainer *t, int64_t known_tokens)
 {
     tarn_train_options *o = &t->options;
     int64_t tokens = t->corpus.tokenizer ? tarn_tokenizer_count(t->corpus.tokenizer) : 0;
@@ -143,7 +105,7 @@ static bool complete(const char *function, tarn_trainer *t)
     o->vocab_size = o->vocab_size || o->base[0] ? o->vocab_size : tokens;
     /* random tokens have no tokenizer; they measure a model whose sizes are named */
     bool is_new = !t->is_resumed && t->corpus.tokenizer;
-    if (is_new && tarn__default_sizes_needed(o) && !tarn__default_sizes_choose(function, t))
+    if (is_new && tarn__default_sizes_needed(o) && !tarn__default_sizes_choose(function, t, known_tokens))
         return false;
     o->micro_batch = o->micro_batch ? o->micro_batch : o->batch_size;
     if (!tarn__lm_sizes(function, t))
@@ -156,6 +118,8 @@ static bool complete(const char *function, tarn_trainer *t)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: a micro_batch of %" PRId64 " does not divide the batch_size of %" PRId64, function,
                            o->micro_batch, o->batch_size);
+    t->batch_size = o->batch_size;
+    t->micro_batch = o->micro_batch;
     return true;
 }
 
@@ -186,30 +150,6 @@ static bool check_shards(const char *function, const tarn_trainer *t)
                        function, t->options.data, t->options.base);
 }
 
-/* Opens the tokenizer of a chat dataset. The documents are read later, when the context is known. */
-static bool open_tokenizer(const char *function, tarn_trainer *t, const char *tokenizer)
-{
-    if (!tokenizer[0] || strcmp(tokenizer, "characters") == 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: chats need a base model or a tokenizer other than characters",
-                           function);
-    const char *template = t->options.chat_template;
-    t->corpus.tokenizer = strcmp(tokenizer, "bytes") == 0 ? tarn_tokenizer_bytes() : tarn_tokenizer_open(tokenizer);
-    /* --template is stored with the tokenizer, so that the run folder chats as it was trained */
-    bool good = t->corpus.tokenizer && (!template[0] || tarn_tokenizer_set_chat(t->corpus.tokenizer, template));
-    return good || tarn__raise_within(function);
-}
-
-/* `tokenizer`: "characters", "bytes" or a path. A base model's shards bring their own. */
-bool tarn__lm_open(const char *function, tarn_trainer *t, const char *tokenizer)
-{
-    const tarn_train_options *o = &t->options;
-    bool is_shards = strncmp(o->data, "shards:", strlen("shards:")) == 0;
-    if (tarn__data_is_chats(o->data))
-        return open_tokenizer(function, t, tokenizer) && tarn__lm_setup(function, t);
-    return tarn__corpus_open(function, o->data, is_shards && o->base[0] ? "" : tokenizer, &t->corpus) &&
-           (!is_shards || !o->base[0] || check_shards(function, t)) && tarn__lm_setup(function, t);
-}
-
 /* Datasets over the corpus: random windows for training, consecutive ones for the val set, so that every evaluation has
  * the same samples. An epoch has at least one step. */
 static bool open_windows(const char *function, tarn_trainer *t, tarn__data_spec *found)
@@ -217,10 +157,8 @@ static bool open_windows(const char *function, tarn_trainer *t, tarn__data_spec 
     const tarn_train_options *o = &t->options;
     const tarn__corpus *c = &t->corpus;
     int64_t windows = (c->training.count - 1) / o->context;
-    *found = (tarn__data_spec){.is_text = true,
-                               .training_tokens = c->training.count,
-                               .validation_tokens = c->validation.count,
-                               .hash = c->hash};
+    *found = (tarn__data_spec){
+        .training_tokens = c->training.count, .validation_tokens = c->validation.count, .hash = c->hash};
     t->steps_in_epoch = windows > o->batch_size ? windows / o->batch_size : 1;
     t->training = tarn__windows_at_random(function, &c->training, o->context, t->steps_in_epoch * o->batch_size);
     t->validation = t->training
@@ -229,55 +167,64 @@ static bool open_windows(const char *function, tarn_trainer *t, tarn__data_spec 
     return t->validation != NULL;
 }
 
-double tarn__val_fraction(const tarn_train_options *o)
+bool tarn__lm_set_data_spec(const char *function, tarn_trainer *t, const tarn__data_spec *found)
 {
-    return o->val[0] ? 0 : o->val_fraction > 0 ? o->val_fraction : DEFAULT_VAL_FRACTION;
-}
-
-/* Datasets over the packed rows of the chats. eval_batches of 0 evaluates all rows. */
-static bool open_chats(const char *function, tarn_trainer *t, tarn__data_spec *found)
-{
-    const tarn_train_options *o = &t->options;
-    tarn__chat_dataset_summary s;
-    t->chats = tarn__chat_dataset_open(&(tarn__chat_dataset_options){.function = function,
-                                                                     .path = o->data,
-                                                                     .val_path = o->val,
-                                                                     .val_fraction = tarn__val_fraction(o),
-                                                                     .tokenizer = t->corpus.tokenizer,
-                                                                     .template_name = o->chat_template,
-                                                                     .context = o->context,
-                                                                     .seed = (uint64_t)o->seed});
-    if (!t->chats)
+    if (t->is_resumed && !check_same_text(function, t, found))
         return false;
-    tarn__chat_dataset_counts(t->chats, &s);
-    *found = (tarn__data_spec){
-        .is_text = true, .training_tokens = s.tokens[0], .validation_tokens = s.tokens[1], .hash = s.hash};
-    int64_t max_val_rows = o->eval_batches * o->micro_batch, val_rows = s.rows[TARN__CHAT_VALIDATION],
-            rows = s.rows[TARN__CHAT_TRAINING];
-    t->steps_in_epoch = rows > o->batch_size ? rows / o->batch_size : 1;
-    t->training = tarn__chat_samples(function, t->chats, TARN__CHAT_TRAINING, o->context,
-                                     rows > o->batch_size ? rows : o->batch_size);
-    t->validation = t->training
-                        ? tarn__chat_samples(function, t->chats, TARN__CHAT_VALIDATION, o->context,
-                                             max_val_rows > 0 && max_val_rows < val_rows ? max_val_rows : val_rows)
-                        : NULL;
-    return t->validation != NULL;
-}
-
-/* Everything that depends on the options but not on the device. False with an error. */
-bool tarn__lm_setup(const char *function, tarn_trainer *t)
-{
-    if (!complete(function, t))
-        return false;
-    tarn__data_spec found;
-    t->batch_size = t->options.batch_size;
-    t->micro_batch = t->options.micro_batch;
-    if (!(tarn__data_is_chats(t->options.data) ? open_chats : open_windows)(function, t, &found) ||
-        (t->is_resumed && !check_same_text(function, t, &found)))
-        return false;
-    t->data_spec = found;
+    t->data_spec = *found;
     t->data_spec.input = TARN_SHAPE(t->options.context);
     return true;
+}
+
+/* For a trainer that has its corpus, perhaps without a tokenizer. */
+static bool setup(const char *function, tarn_trainer *t)
+{
+    tarn__data_spec found;
+    return tarn__lm_complete(function, t, t->corpus.training.count) && open_windows(function, t, &found) &&
+           tarn__lm_set_data_spec(function, t, &found);
+}
+
+static bool is_shards(const tarn_train_options *o)
+{
+    return strncmp(o->data, "shards:", strlen("shards:")) == 0;
+}
+
+/* `tokenizer`: "characters", "bytes" or a path. A base model's shards bring their own. */
+static bool open_text(const char *function, tarn_trainer *t, const char *tokenizer)
+{
+    const tarn_train_options *o = &t->options;
+    bool of_base = is_shards(o) && o->base[0];
+    return tarn__corpus_open(function, o->data, of_base ? "" : tokenizer, &t->corpus) &&
+           (!of_base || check_shards(function, t)) && setup(function, t);
+}
+
+static bool open_new(const char *function, tarn_trainer *t)
+{
+    return open_text(function, t, t->options.base[0] ? t->options.base : t->options.tokenizer);
+}
+
+/* With the tokenizer in the run folder, unless shards have their own. */
+static bool reopen(const char *function, tarn_trainer *t, const char *folder)
+{
+    return open_text(function, t, is_shards(&t->options) ? "" : folder) ||
+           tarn__data_paths_hint(function, t->options.data);
+}
+
+static bool open_random(const char *function, tarn_trainer *t)
+{
+    return tarn__random_tokens_open(function, t) && setup(function, t);
+}
+
+/* Windows at random offsets: nothing to shuffle. */
+static tarn_loader *create_loader(const tarn_trainer *t)
+{
+    return tarn_loader_new(t->training, &(tarn_loader_options){.batch_size = t->micro_batch,
+                                                               .drop_last = true,
+                                                               .seed = (uint64_t)t->options.seed,
+                                                               .workers = (int)t->options.workers,
+                                                               .device = t->device,
+                                                               .augment = tarn__windows_draw,
+                                                               .augment_ctx = tarn__windows_ctx(t->training)});
 }
 
 /* The caller owns the model. Random weights follow from the seed. */
@@ -308,9 +255,8 @@ tarn_tensor *tarn__lm_target_count(tarn_tensor *targets, tarn_dtype dtype)
     return tarn_sum(tarn_cast(tarn_ge(targets, tarn_scalar(0)), dtype), TARN_ALL_AXES, false);
 }
 
-/* Accumulates the gradients and the loss of a micro-batch, weighted by `weight`. Its activations are freed by the
- * backward pass. */
-static bool add_micro_batch(tarn_trainer *t, tarn_tensor *const *fields, tarn_tensor *weight, tarn_tensor *loss)
+/* The activations are freed by the backward pass. */
+bool tarn__lm_add_micro_batch(tarn_trainer *t, tarn_tensor *const *fields, tarn_tensor *weight, tarn_tensor *loss)
 {
     tarn__phase_begin(t, TARN__PHASE_FORWARD);
     tarn_tensor *weighted =
@@ -324,33 +270,10 @@ static bool add_windows(tarn_trainer *t, tarn_tensor *loss)
 {
     tarn_tensor *fields[TARN_MAX_FIELDS], *weight = tarn_scalar((double)t->micro_batch / (double)t->batch_size);
     tarn__phase_begin(t, TARN__PHASE_BATCH);
-    return tarn__next_batch(t, fields) && add_micro_batch(t, fields, weight, loss);
+    return tarn__next_batch(t, fields) && tarn__lm_add_micro_batch(t, fields, weight, loss);
 }
 
-/* Completions differ in length: a micro-batch weighs as much as it has targets under the loss mask, as if the batch
- * were one. The total must be known first, so all micro-batches are read before the first forward. */
-static bool add_chats(tarn_trainer *t, tarn_tensor *loss)
-{
-    int64_t micro_batches = t->batch_size / t->micro_batch;
-    size_t bytes = sizeof(tarn_tensor *[TARN_MAX_FIELDS]) * (size_t)micro_batches;
-    tarn_tensor *(*fields)[TARN_MAX_FIELDS] = tarn__alloc(bytes), *total = tarn_zeros(TARN_SCALAR, TARN_F32, t->device);
-    bool good = fields && total;
-    tarn__phase_begin(t, TARN__PHASE_BATCH);
-    for (int64_t i = 0; good && i < micro_batches; i++)
-        good = tarn__next_batch(t, fields[i]) && tarn_add_inplace(total, tarn__lm_target_count(fields[i][1], TARN_F32));
-    for (int64_t i = 0; good && i < micro_batches; i++) {
-        tarn_scope *scope = tarn_scope_open();
-        good = scope &&
-               add_micro_batch(t, fields[i], tarn_div(tarn__lm_target_count(fields[i][1], TARN_F32), total), loss);
-        tarn_scope_close(scope);
-        tarn__progress_in_step(t, (i + 1) * t->micro_batch);
-    }
-    tarn__release(fields, bytes);
-    return good;
-}
-
-/* Global gradient norm, for the report; clips to clip_norm if that is given. The norm stays on the device. */
-static bool clip(tarn_trainer *t, tarn__step_metrics *metrics)
+bool tarn__lm_clip(tarn_trainer *t, tarn__step_metrics *metrics)
 {
     tarn__phase_begin(t, TARN__PHASE_UPDATE);
     metrics->norm = tarn_optimizer_clip_norm(t->optimizer, t->options.clip_norm > 0 ? t->options.clip_norm : INFINITY);
@@ -361,29 +284,77 @@ static bool clip(tarn_trainer *t, tarn__step_metrics *metrics)
  * then. */
 bool tarn__lm_gradients_of(tarn_trainer *t, tarn_tensor *const *fields, tarn__step_metrics *metrics)
 {
-    metrics->loss = tarn_zeros(TARN_SCALAR, TARN_F32, t->device);
+    *metrics = (tarn__step_metrics){.loss = tarn_zeros(TARN_SCALAR, TARN_F32, t->device)};
     for (int64_t i = 0; i < 2 && i < t->batch_size / t->micro_batch; i++) {
         tarn_scope *scope = tarn_scope_open();
-        bool good = scope && metrics->loss && add_micro_batch(t, fields, tarn_scalar(0.5), metrics->loss);
+        bool good = scope && metrics->loss && tarn__lm_add_micro_batch(t, fields, tarn_scalar(0.5), metrics->loss);
         tarn_scope_close(scope);
         if (!good)
             return false;
     }
-    return clip(t, metrics);
+    return tarn__lm_clip(t, metrics);
 }
 
-/* Gradients of one step. One scope per micro-batch; chats need all of them at once (add_chats). */
-bool tarn__lm_gradients(tarn_trainer *t, tarn__step_metrics *metrics)
+/* Gradients of one step. One scope per micro-batch. */
+static bool gradients(tarn_trainer *t, tarn__step_metrics *metrics)
 {
     *metrics = (tarn__step_metrics){.loss = tarn_zeros(TARN_SCALAR, TARN_F32, t->device)};
-    int64_t chunk = t->chats ? t->batch_size : t->micro_batch;
-    for (int64_t done = 0; metrics->loss && done < t->batch_size; done += chunk) {
+    for (int64_t done = 0; metrics->loss && done < t->batch_size; done += t->micro_batch) {
         tarn_scope *scope = tarn_scope_open();
-        bool good = scope && (t->chats ? add_chats : add_windows)(t, metrics->loss);
+        bool good = scope && add_windows(t, metrics->loss);
         tarn_scope_close(scope);
         if (!good)
             return false;
-        tarn__progress_in_step(t, done + chunk);
+        tarn__progress_in_step(t, done + t->micro_batch);
     }
-    return clip(t, metrics);
+    return tarn__lm_clip(t, metrics);
 }
+
+bool tarn__lm_create_batch(const tarn_trainer *t, int64_t count, tarn_tensor **fields)
+{
+    for (int i = 0; i < tarn_dataset_field_count(t->training); i++)
+        fields[i] = tarn_zeros(TARN_SHAPE(count, t->options.context), TARN_I32, t->device);
+    return !tarn_failed();
+}
+
+double tarn__lm_step_flops(const tarn_trainer *t)
+{
+    const tarn_train_options *o = &t->options;
+    tarn_model_info info;
+    if (!tarn_model_query(t->model, &info))
+        return 0;
+    tarn__weight_counts counts =
+        tarn__count_weights(t->model); /* frozen weights pass gradients on but need no wgrad: 4 instead of 6 */
+    double attended = (double)(info.layers * info.heads * info.head_dim * o->context);
+    return (double)(t->batch_size * o->context) *
+           (6 * (double)counts.trained + 4 * (double)counts.frozen + 12 * attended);
+}
+
+/* ---- the row ----------------------------------------------------------------------------------------------------- */
+
+#define FIELD(name) offsetof(tarn_train_report, name)
+
+const tarn__metric tarn__lm_training_lines[] = {
+    {.key = "loss", .tag = "loss/training", .offset = FIELD(loss), .digits = 9},
+    {.key = "lr", .tag = "learning rate", .offset = FIELD(lr), .digits = 9},
+    {.key = "gradient_norm", .tag = "gradient norm", .offset = FIELD(gradient_norm), .digits = 9},
+    {.key = "_per_second", .tag = " per second", .offset = FIELD(tokens_per_second), .digits = 6, .is_speed = true},
+    {.key = "memory", .offset = FIELD(memory)},
+    {.key = NULL}};
+
+const tarn__metric tarn__lm_evaluation_lines[] = {
+    {.key = "val_loss", .tag = "loss/validation", .offset = FIELD(loss), .digits = 9}, {.key = NULL}};
+
+const tarn__task tarn__task_lm = {.name = "lm",
+                                  .bit = TARN__TASK_LM,
+                                  .sample_temperature = 0.8,
+                                  .accepts = tarn__data_is_corpus,
+                                  .open = open_new,
+                                  .reopen = reopen,
+                                  .open_random = open_random,
+                                  .create_loader = create_loader,
+                                  .next_batch = tarn__loader_batch,
+                                  .gradients = gradients,
+                                  .prompt = tarn__lm_prompt,
+                                  .describe = tarn__lm_describe,
+                                  TARN__LM_ROW};

@@ -13,8 +13,10 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/os/files.h"
+#include "models/lm/arch.h"
 #include "train/run_folder.h"
 #include "train/tasks/finetune.h"
+#include "train/tasks/lm.h"
 
 /* ---- evaluation -------------------------------------------------------------------------------------------------- */
 
@@ -70,26 +72,43 @@ bool tarn__lm_evaluate(const char *function, tarn_module *model, tarn_dataset *w
     return !tarn_failed() || tarn__raise_within(function);
 }
 
-/* ---- samples and saved models ------------------------------------------------------------------------------------ */
-
-/* The prompt of the val set's first document: its tokens up to the first completion, at most `most`. Returns their
- * number; -1 with an error. */
-static int64_t first_prompt(const tarn_trainer *t, int32_t *ids, int64_t max_count)
+bool tarn__lm_evaluate_run(tarn_trainer *t, tarn_evaluation *result)
 {
-    size_t bytes = sizeof(int32_t) * (size_t)t->options.context;
-    int32_t *buffer = tarn__alloc(4 * bytes), *targets = buffer + t->options.context;
-    if (!buffer)
-        return -1;
-    tarn__chat_dataset_rows row = {buffer, targets, buffer + 2 * t->options.context, buffer + 3 * t->options.context};
-    int64_t count = tarn__chat_dataset_batch(t->chats, TARN__CHAT_VALIDATION, 0, 1, &row) ? 0 : -1;
-    for (; count >= 0 && count < max_count; count++) {
-        ids[count] = row.ids[count];
-        if (targets[count] >= 0)
-            break;
-    }
-    tarn__release(buffer, 4 * bytes);
-    return count < 0 ? -1 : count < max_count ? count + 1 : max_count;
+    tarn_text_evaluation text;
+    bool good =
+        tarn__lm_evaluate("trainer_run", t->model, t->validation, t->micro_batch, (int)t->options.workers, &text);
+    *result = (tarn_evaluation){.samples = text.tokens, .loss = text.loss};
+    return good;
 }
+
+/* ---- descriptions ------------------------------------------------------------------------------------------------ */
+
+bool tarn__lm_write_model(const char *function, const tarn_trainer *t, tarn__json_file *document)
+{
+    const tarn__arch *kind = tarn__arch_of(function, t->model);
+    return kind && kind->describe(t->model, document);
+}
+
+void tarn__lm_describe(const tarn_trainer *t, tarn_train_plan *plan)
+{
+    plan->is_text = true;
+    plan->classes = t->options.vocab_size;
+    plan->training_tokens = t->data_spec.training_tokens;
+    plan->validation_tokens = t->data_spec.validation_tokens;
+}
+
+const char *tarn__lm_unit(const tarn_trainer *t)
+{
+    (void)t;
+    return "tokens";
+}
+
+void tarn__lm_set_speed(const tarn_trainer *t, double samples_per_second, tarn_train_report *report)
+{
+    report->tokens_per_second = samples_per_second * (double)t->options.context;
+}
+
+/* ---- samples and saved models ------------------------------------------------------------------------------------ */
 
 /* First token of a sample: the end-of-text token, else a newline, else the first token of the val set. */
 static int32_t first_token(const tarn_trainer *t)
@@ -105,6 +124,13 @@ static int32_t first_token(const tarn_trainer *t)
     return token;
 }
 
+int64_t tarn__lm_prompt(const tarn_trainer *t, int32_t *ids, int64_t max_count)
+{
+    (void)max_count; /* at least 1 */
+    ids[0] = first_token(t);
+    return 1;
+}
+
 /* Drops ids without a token: vocab_size may be larger than the tokenizer. Returns the number of ids left. */
 static int64_t drop_unknown(const tarn_tokenizer *tokenizer, int32_t *ids, int64_t count)
 {
@@ -115,19 +141,15 @@ static int64_t drop_unknown(const tarn_tokenizer *tokenizer, int32_t *ids, int64
     return kept;
 }
 
-/* Chats continue a prompt of the val set greedily; texts start anew at temperature 0.8. The caller frees the text with
- * tarn_tokenizer_release(). NULL with an error. */
 char *tarn__lm_sample(tarn_trainer *t, size_t *length)
 {
     const tarn_train_options *o = &t->options;
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *buffer = tarn_zeros(TARN_SHAPE(o->sample + o->context), TARN_I32, tarn_device_cpu());
     int32_t *ids = buffer ? tarn_data(buffer) : NULL, *prompt = ids ? ids + o->sample : NULL;
-    int64_t prompt_length = ids && t->chats ? first_prompt(t, prompt, o->context) : 1;
-    if (ids && !t->chats)
-        prompt[0] = first_token(t);
+    int64_t prompt_length = ids ? t->task->prompt(t, prompt, o->context) : 0;
     tarn_generate_options options = {.max_tokens = o->sample,
-                                     .temperature = t->chats ? 0 : 0.8,
+                                     .temperature = t->task->sample_temperature,
                                      .seed = (uint64_t)(o->seed + t->state.step),
                                      .slide = true};
     int64_t count = !ids || prompt_length < 0 ? -1

@@ -1,0 +1,90 @@
+/* task.h: training tasks: what a run of a classifier, of a language model on text, and of one on chats does
+ * differently.
+ *
+ * A run's task is chosen once, when its data is known. The rest of train/ calls its row and knows no task by name: a
+ * new task is a row here, a file next to it, and a bit in the option table (options.h).
+ *
+ * Functions borrow the trainer. `function` is the public function that an error names; functions that return bool are
+ * false with an error, those that return a pointer NULL. */
+#ifndef TARN__TASK_H
+#define TARN__TASK_H
+
+#include "train/options.h"
+#include "train/trainer.h"
+
+/* A metric of a report, in metrics.jsonl and TensorBoard. */
+typedef struct tarn__metric {
+    const char *key; /* of metrics.jsonl; NULL ends a list */
+    const char *tag; /* of TensorBoard; NULL: not written */
+    size_t offset;   /* of its field in tarn_train_report */
+    int digits;      /* significant ones of a double; 0: the field is an int64_t */
+    bool is_speed;   /* key and tag follow the report's unit: "images" and "_per_second" */
+} tarn__metric;
+
+struct tarn__task {
+    const char *name;
+    tarn__task_set bit;
+    const char *sample_name;            /* what a batch consists of: "sample" or "window" */
+    bool prefers_bf16;                  /* precision auto, where the device has it */
+    bool has_accuracy, has_norm;        /* metrics of a step besides its loss */
+    const tarn__metric *training_lines; /* metrics of a report, in order */
+    const tarn__metric *evaluation_lines;
+    double sample_temperature;
+
+    /* ---- data and model ---- */
+    bool (*accepts)(const char *data); /* by its name */
+    /* Opens the data of a new run and completes its options: datasets, data spec, batch sizes, model. */
+    bool (*open)(const char *function, tarn_trainer *trainer);
+    /* Same for a resumed run, whose data must match its data spec. */
+    bool (*reopen)(const char *function, tarn_trainer *trainer, const char *folder);
+    /* Same with random data, for measuring. NULL: not supported. */
+    bool (*open_random)(const char *function, tarn_trainer *trainer);
+    /* Sets batch and model sizes anew after a change of options; the data stays. */
+    bool (*resize)(const char *function, tarn_trainer *trainer);
+    tarn_module *(*create_model)(const char *function, const tarn_trainer *trainer); /* owned by the caller */
+    tarn_loader *(*create_loader)(const tarn_trainer *trainer);                      /* owned by the caller */
+
+    /* ---- a step ---- */
+    /* The next micro-batch of the loader; after the end of an epoch the first of the next one. */
+    bool (*next_batch)(tarn_trainer *trainer, tarn_tensor **fields);
+    /* A micro-batch of `count` samples without values, for planning. Belongs to the open scope. */
+    bool (*create_batch)(const tarn_trainer *trainer, int64_t count, tarn_tensor **fields);
+    /* Gradients of one step, accumulated over its micro-batches. */
+    bool (*gradients)(tarn_trainer *trainer, tarn__step_metrics *metrics);
+    /* Gradients of one given micro-batch, and once more of the same if a step has more than one. */
+    bool (*gradients_of)(tarn_trainer *trainer, tarn_tensor *const *fields, tarn__step_metrics *metrics);
+    double (*step_flops)(const tarn_trainer *trainer); /* as for MFU; 0: unknown. NULL: always */
+
+    /* ---- results ---- */
+    bool (*evaluate)(tarn_trainer *trainer, tarn_evaluation *result); /* on the validation set */
+    bool (*save_best)(const tarn_trainer *trainer);
+    /* Token ids that a sample starts with, at most `max_count`. Returns their number; -1 with an error. */
+    int64_t (*prompt)(const tarn_trainer *trainer, int32_t *ids, int64_t max_count);
+    /* Writes what a new run folder has besides its config.json. NULL: nothing. */
+    bool (*write_files)(const char *function, const tarn_trainer *trainer, const char *folder);
+    /* Writes the model to config.json. */
+    bool (*write_model)(const char *function, const tarn_trainer *trainer, tarn__json_file *document);
+    void (*describe)(const tarn_trainer *trainer, tarn_train_plan *plan);
+    const char *(*unit)(const tarn_trainer *trainer); /* plural, of throughput: "tokens". A literal. */
+    void (*set_speed)(const tarn_trainer *trainer, double samples_per_second, tarn_train_report *report);
+};
+
+extern const tarn__task tarn__task_classify, tarn__task_lm, tarn__task_chat;
+
+/* The task of a new run's data; a classifier's for unknown data, which it names in an error. */
+const tarn__task *tarn__task_of_data(const char *data);
+
+/* The task of a resumed run: its data spec is of tokens or of samples, its data is text or chats. */
+const tarn__task *tarn__task_of_spec(const tarn__data_spec *spec, const char *data);
+
+/* The task that measures a model on random data. */
+const tarn__task *tarn__task_of_model(const char *model);
+
+/* Raises an error for options, or a model, that do not apply to the task. */
+bool tarn__task_check(const char *function, const tarn__task *task, const tarn_train_options *options);
+
+/* Resolves the precision auto: bf16 for a task that prefers it, on a device with fast bf16 matmuls, else f32. NULL: a
+ * resumed run, whose config.json names none. */
+void tarn__precision_resolve(tarn_train_options *options, tarn_device device, const tarn__task *task);
+
+#endif
