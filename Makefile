@@ -102,9 +102,10 @@ format: ## format C, CUDA and OpenCL sources (scripts/format --check: report wha
 	@scripts/bootstrap format
 	@scripts/format
 
-docs: ## write docs/reference from the headers and the command's help, and the tables of docs from bench/results
+docs: ## write docs/reference from the headers and the command's help, and the tables of docs from their sources
 	@scripts/apidoc include/tarn > docs/reference/api.md
 	@[ ! -e build/release/tarn ] || scripts/clidoc build/release/tarn > docs/reference/command.md
+	@scripts/backend-doc
 	@scripts/bench-tables
 
 clean: ## remove the build folder

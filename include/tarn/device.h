@@ -23,13 +23,15 @@ typedef struct tarn_device_info {
     int64_t memory_free;   /* bytes, 0 if unknown */
     char type[16];         /* "cpu", "gpu" or "accelerator" (OpenCL offers CPUs as well) */
     char vendor[64];       /* "" if unknown */
+    bool has_tf32;         /* f32 matmuls run in TF32 where tarn_set_tf32() allows it */
 } tarn_device_info;
 
 /* The CPU. */
 TARN_API tarn_device tarn_device_cpu(void);
 
-/* The preferred device: a CUDA GPU, else an OpenCL GPU, else the CPU. GPUs that this build has no code for are
- * skipped. Never a CPU through OpenCL: the native CPU kernels are faster. */
+/* The preferred device: a GPU of the backend with the highest priority, else the CPU. Of the released backends CUDA
+ * comes before OpenCL. GPUs that this build has no code for are skipped. Never a CPU through another backend, such as
+ * OpenCL: the native CPU kernels are faster. */
 TARN_API tarn_device tarn_device_auto(void);
 
 /* Parses "cpu", "auto", "cuda" or "cuda:1". A device that is missing, or that this build has no code for, is an
@@ -42,11 +44,19 @@ TARN_API char *tarn_device_name(tarn_device device, char *buffer, size_t size);
 /* True if both are the same device. */
 TARN_API bool tarn_device_equal(tarn_device a, tarn_device b);
 
+/* Name of backend number `index`; NULL past the last. First "cpu", then the released backends, also where their files
+ * are missing, then every other libtarn-NAME.so in the search path, eight in all. Valid for the process. */
+TARN_API const char *tarn_backend_name(int index);
+
 /* Number of devices of a backend ("cpu", "cuda", "opencl"); 0 if the backend is missing, which is not an error. */
 TARN_API int tarn_device_count(const char *backend);
 
 /* Why a backend is missing, in one sentence; "" if it is available. Valid until the next call on this thread. */
 TARN_API const char *tarn_backend_missing(const char *backend);
+
+/* True if tarn_device_auto() would prefer a released backend, were it available, to this device: any to the CPU, and
+ * one made for the device's vendor to a GPU of another backend. */
+TARN_API bool tarn_backend_preferred(const char *backend, tarn_device device);
 
 /* Fills in the properties of a device. */
 TARN_API bool tarn_device_query(tarn_device device, tarn_device_info *info);

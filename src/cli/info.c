@@ -10,9 +10,6 @@
 #include "cli/messages.h"
 #include "tarn_features.h"
 
-static const char *const backends[] = {"cpu", "cuda", "opencl"};
-#define BACKENDS ((int)(sizeof(backends) / sizeof(backends[0])))
-
 /* Device `index` of a backend; false with an error pending. */
 static bool query(const char *backend, int index, tarn_device_info *info)
 {
@@ -61,11 +58,12 @@ static int print_json(void)
     tarn__json_close(&json, '}');
     tarn__json_int(&json, "threads", tarn_threads());
     tarn__json_open(&json, "devices", '[');
-    for (int b = 0; b < BACKENDS; b++)
-        for (int i = 0; i < tarn_device_count(backends[b]); i++) {
+    const char *backend;
+    for (int b = 0; (backend = tarn_backend_name(b)) != NULL; b++)
+        for (int i = 0; i < tarn_device_count(backend); i++) {
             tarn_device_info info;
-            if (!query(backends[b], i, &info)) {
-                print_unusable_json(&json, backends[b], i);
+            if (!query(backend, i, &info)) {
+                print_unusable_json(&json, backend, i);
                 continue;
             }
             tarn__json_open(&json, NULL, '{');
@@ -81,10 +79,10 @@ static int print_json(void)
     tarn__json_close(&json, ']');
     tarn__json_string(&json, "auto", tarn_device_name(tarn_device_auto(), name, sizeof(name)));
     tarn__json_open(&json, "missing", '{');
-    for (int b = 0; b < BACKENDS; b++) {
-        const char *why = tarn_backend_missing(backends[b]);
+    for (int b = 0; (backend = tarn_backend_name(b)) != NULL; b++) {
+        const char *why = tarn_backend_missing(backend);
         if (why[0])
-            tarn__json_string(&json, backends[b], why);
+            tarn__json_string(&json, backend, why);
     }
     tarn__json_close(&json, '}');
     tarn__json_end(&json);
@@ -105,8 +103,8 @@ static void print_blas(void)
 static int print_text(void)
 {
     char name[32];
-    /* OpenCL may offer the CPU as a device; `auto` never selects that one */
-    bool offers_cpu = false;
+    const char *backend;
+    bool offers_cpu = false; /* a backend may offer the CPU as a device; `auto` never selects that one */
     tarn__heading("tarn %s", tarn_version());
     printf("  build    %s, %s, %s%s%s\n", TARN__BUILD_TYPE, TARN__COMPILER, TARN__PROCESSOR,
            TARN__SANITIZE[0] ? ", sanitizers " : "", TARN__SANITIZE);
@@ -119,11 +117,11 @@ static int print_text(void)
            TARN__HAVE_ZLIB ? "zlib" : "none, so gzip data files must be unpacked first (zlib1g-dev brings it)");
     printf("  threads  %d\n", tarn_threads());
     tarn__heading("devices");
-    for (int b = 0; b < BACKENDS; b++) {
-        for (int i = 0; i < tarn_device_count(backends[b]); i++) {
+    for (int b = 0; (backend = tarn_backend_name(b)) != NULL; b++) {
+        for (int i = 0; i < tarn_device_count(backend); i++) {
             tarn_device_info info;
-            if (!query(backends[b], i, &info)) {
-                print_unusable(backends[b], i);
+            if (!query(backend, i, &info)) {
+                print_unusable(backend, i);
                 continue;
             }
             offers_cpu = offers_cpu || (b > 0 && strcmp(info.type, "cpu") == 0);
@@ -131,13 +129,14 @@ static int print_text(void)
             printf("  %-8s %s; %s of memory, %s free\n", "", info.detail, tarn__bytes_text(info.memory_total),
                    tarn__bytes_text(info.memory_free));
         }
-        const char *why = tarn_backend_missing(backends[b]);
+        const char *why = tarn_backend_missing(backend);
         if (why[0])
-            printf("  %-8s not here: %s\n", backends[b], why);
+            printf("  %-8s not here: %s\n", backend, why);
     }
     printf("  %-8s takes %s%s\n", "auto", tarn_device_name(tarn_device_auto(), name, sizeof(name)),
-           offers_cpu ? "; never a CPU by way of OpenCL, since the CPU's own kernels are faster: name it to use it"
-                      : "");
+           offers_cpu
+               ? "; never a CPU through another backend, since the CPU's own kernels are faster: name it to use it"
+               : "");
     return TARN__DONE;
 }
 

@@ -2,10 +2,10 @@
  *
  * Read from the table that the library dispatches by, so it cannot disagree with what runs. Kernels are listed even if
  * their backend finds no device. */
+#include <string.h>
+
 #include "cli/cli.h"
 #include <tarn/ops.h>
-
-static const char *const backends[] = {"cpu", "cuda", "opencl"};
 
 /* Index of the words in print_row(). */
 typedef enum support { NOWHERE, FORWARD_ONLY, WHOLE } support;
@@ -22,8 +22,9 @@ static void print_row(int index, const tarn_op_info *info)
 {
     static const char *const words[] = {"-", "forward", "yes"};
     printf("%-22s %-8s %-9s", info->name, "yes", info->differentiable ? "yes" : "-");
-    for (int b = 0; b < 3; b++)
-        printf(b < 2 ? " %-8s" : " %s", words[supported(index, info, backends[b])]);
+    const char *backend;
+    for (int b = 0; (backend = tarn_backend_name(b)) != NULL; b++)
+        printf(tarn_backend_name(b + 1) ? " %-8s" : " %s", words[supported(index, info, backend)]);
     printf("\n");
 }
 
@@ -34,8 +35,9 @@ static void print_json(int index, const tarn_op_info *info)
     tarn__json_open(&json, NULL, '{');
     tarn__json_string(&json, "name", info->name);
     tarn__json_bool(&json, "differentiable", info->differentiable);
-    for (int b = 0; b < 3; b++)
-        tarn__json_bool(&json, backends[b], supported(index, info, backends[b]) == WHOLE);
+    const char *backend;
+    for (int b = 0; (backend = tarn_backend_name(b)) != NULL; b++)
+        tarn__json_bool(&json, backend, supported(index, info, backend) == WHOLE);
     tarn__json_end(&json);
 }
 
@@ -51,18 +53,31 @@ static bool is_built(const char *backend)
 /* Prints which backends cannot run and why: their kernels exist, a device does not. */
 static void print_missing(void)
 {
-    for (int b = 1; b < 3; b++) {
-        const char *why = tarn_backend_missing(backends[b]);
+    const char *backend;
+    for (int b = 1; (backend = tarn_backend_name(b)) != NULL; b++) {
+        const char *why = tarn_backend_missing(backend);
         if (why[0])
-            printf("%s: %s: %s\n", backends[b],
-                   is_built(backends[b]) ? "built, but no device can be used" : "not built or not found", why);
+            printf("%s: %s: %s\n", backend,
+                   is_built(backend) ? "built, but no device can be used" : "not built or not found", why);
     }
+}
+
+/* A column per backend. */
+static void print_heading(void)
+{
+    char columns[256] = "";
+    const char *backend;
+    for (int b = 0; (backend = tarn_backend_name(b)) != NULL; b++) {
+        size_t used = strlen(columns);
+        snprintf(columns + used, sizeof(columns) - used, tarn_backend_name(b + 1) ? " %-8s" : " %s", backend);
+    }
+    tarn__heading("%-22s %-8s %-9s%s", "operation", "forward", "backward", columns);
 }
 
 int tarn__ops(const tarn__options *options)
 {
     if (!options->json)
-        tarn__heading("%-22s %-8s %-9s %-8s %-8s %s", "operation", "forward", "backward", "cpu", "cuda", "opencl");
+        print_heading();
     for (int i = 0; i < tarn_op_count(); i++) {
         tarn_op_info info;
         if (!tarn_op_at(i, &info))

@@ -35,7 +35,7 @@ static const tarn__option_row table[] = {
     {"dtype", TARN__OPT_DTYPES, 1, 1, "", "DTYPE", TARN__GENERATES, AT(dtypes), AT(dtype_count),
      "dtype of unquantized weights: f32, f64, bf16 or f16 [as stored; f32 where they differ]"},
     {"dtypes", TARN__OPT_DTYPES, 1, 5, "", "DTYPE,DTYPE", TARN__BENCH_OPS, AT(dtypes), AT(dtype_count),
-     "element types: f32, f64, bf16, f16, or tf32 for f32 matmuls [f32,bf16; on CUDA tf32 too]"},
+     "element types: f32, f64, bf16, f16, or tf32 for f32 matmuls [f32,bf16; tf32 too on devices with it]"},
     {"only", TARN__OPT_WORDS, 1, TARN__LIST_MAX, "", "NAME,NAME", TARN__BENCH_OPS, AT(only), AT(only_count),
      "rows or operations to measure, such as add,sum-last,softmax [all]"},
     {"only", TARN__OPT_WORDS, 1, TARN__LIST_MAX, "", "DTYPE,DTYPE", TARN__BENCH_WEIGHTS, AT(only), AT(only_count),

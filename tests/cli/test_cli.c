@@ -159,7 +159,7 @@ static void a_device_that_is_not_there_is_a_failure_that_says_why(void **state)
 {
     (void)state;
     expect_command("bench matmul --sizes 8 --device nowhere:0 2>&1 >/dev/null", 1,
-                   "unknown device 'nowhere'; must be auto, cpu, cuda or opencl");
+                   "unknown device 'nowhere'; must be auto, cpu, cuda, opencl or mirror, with an index as in cuda:1");
     expect_command("bench matmul --sizes 8 --device cpu:5 2>&1 >/dev/null", 1, "cpu:5");
     expect_command("bench matmul --sizes 8 --device=3 2>&1 >/dev/null", 1, "--device");
     expect_command("bench ops --device cpu,nowhere 2>&1 >/dev/null", 1, "unknown device 'nowhere'");

@@ -379,7 +379,8 @@ __attribute__((visibility("default"))) const tarn__backend *tarn_backend_entry(c
     backend.kernels_hash = tarn__kernels_hash() + (getenv("TARN_MIRROR_OLD") != NULL);
     backend.version = host->version;
     cpu = host->cpu_kernels;
-    backend.has_tf32 = getenv("TARN_MIRROR_GPU") != NULL;
+    backend.has_tf32 = backend.has_bf16 = getenv("TARN_MIRROR_GPU") != NULL;
+    backend.auto_priority = backend.has_tf32;
     fill_rows(getenv("TARN_MIRROR_DISABLE"));
     if (getenv("TARN_MIRROR_MEMORY"))
         limit = (size_t)strtoull(getenv("TARN_MIRROR_MEMORY"), NULL, 10);

@@ -55,76 +55,113 @@ const tarn__kernel_row *tarn__find_row(const tarn__kernel_row *row, const tarn__
 /* Puts a row ahead of those of a kernel; `storage` keeps the old first row and must live as long as the table. */
 void tarn__push_row(tarn__kernel_row *rows, tarn__kernel kernel, tarn__kernel_row row, tarn__kernel_row *storage);
 
+/* scripts/backend-doc writes docs/internals/adding-a-backend.md from this struct: a `----` line begins a section, a
+ * comment of its own introduces it, and the comment of a member begins with "Required" or "Optional", with a condition
+ * where there is one. An optional member may be NULL, false or 0. */
 typedef struct tarn__backend {
-    uint64_t kernels_hash; /* tarn__kernels_hash() of the headers it was compiled with */
-    const char *name;      /* "cuda": the first part of device names */
-    const char *version;
-    bool plain_addresses;  /* memory is a device address; false: a handle with a byte offset (OpenCL) */
-    bool on_host;          /* the host may access it directly: only the CPU */
-    bool has_tf32;         /* f32 matmuls run in TF32 where the caller allows it */
-    bool scratch_by_shape; /* scratch() reads shapes only, so it works on meta devices */
+    /* ---- identity ------------------------------------------------------------------------------------------------ */
 
-    int (*device_count)(void);
-    bool (*device_query)(int index, tarn_device_info *info);
-    /* Why a device cannot run these kernels at all (compiled for other hardware), as the end of a sentence; NULL: it
-     * can. NULL function: all devices can. */
+    uint64_t kernels_hash; /* Required: tarn__kernels_hash() of the headers it was compiled with. */
+    const char *name;      /* Required: the first part of device names, and NAME of libtarn-NAME.so. */
+    const char *version;   /* Required: its version, for messages; host->version where both are released together. */
+
+    /* ---- properties ---------------------------------------------------------------------------------------------- */
+
+    bool plain_addresses;  /* Optional: memory is a device address; false: a handle with a byte offset. */
+    bool on_host;          /* Optional: the host may access memory directly; only the CPU. */
+    bool has_tf32;         /* Optional: f32 matmuls run in TF32 where the caller allows it. */
+    bool has_bf16;         /* Optional: bf16 matmuls are faster than f32: `--precision auto` chooses bf16 for text. */
+    bool scratch_by_shape; /* Optional: scratch() reads shapes only, so it works on meta devices. */
+    /* Optional: rank for the device `auto`, which selects the GPU of the highest; 0: never selected. Released
+     * backends: core/device/backends.def. */
+    int auto_priority;
+
+    /* ---- devices ------------------------------------------------------------------------------------------------- */
+
+    int (*device_count)(void);                               /* Required: number of devices. */
+    bool (*device_query)(int index, tarn_device_info *info); /* Required: everything but the name and has_tf32. */
+    /* Optional: why a device cannot run these kernels at all (compiled for other hardware), as the end of a sentence;
+     * NULL: it can. Without the function all devices can. */
     const char *(*unusable)(int index);
-    void *(*alloc)(int index, size_t bytes); /* NULL when out of memory, without an error */
-    void (*release)(int index, void *memory, size_t bytes);
-    /* Copies between host and device, and from one device of this backend to another. False: see `failure`. */
+    /* Optional: peak FLOP/s of dense matmuls in "f32", "tf32" or "bf16", for MFU; 0: unknown. */
+    double (*peak_flops)(int index, const char *precision);
+    const char *(*failure)(void); /* Required: why the last call of this thread failed. */
+
+    /* ---- memory -------------------------------------------------------------------------------------------------- */
+
+    void *(*alloc)(int index, size_t bytes);                /* Required: NULL when out of memory, without an error. */
+    void (*release)(int index, void *memory, size_t bytes); /* Required: frees memory of alloc(). */
+    /* Required: copies from host to device. False: see `failure`. */
     bool (*upload)(int index, void *memory, int64_t offset, const void *host, size_t bytes, void *stream);
+    /* Required: copies from device to host; returns when the bytes have arrived. */
     bool (*download)(int index, const void *memory, int64_t offset, void *host, size_t bytes, void *stream);
+    /* Optional: copies from one device of this backend to another; else the bytes go through the host. */
     bool (*peer)(int to_index, void *to, int64_t to_offset, int from_index, const void *from, int64_t from_offset,
                  size_t bytes, void *stream);
-    void *(*stream)(int index); /* the device's only stream; NULL function: synchronous */
-    bool (*synchronize)(int index);
-    /* For asynchronous devices (else NULL): reports errors since the last call. False: the device failed, see
-     * `failure`. A fault found by a kernel is returned once and cleared. Never waits. */
-    bool (*poll)(int index, tarn__fault *fault);
 
-    /* For devices that compile kernels on first use (else NULL): true when this thread's last kernel call did
-     * nothing because the device cannot run it; clears the flag. The call then falls back to the CPU, as if the row
-     * were empty. */
+    /* ---- order of work ------------------------------------------------------------------------------------------- */
+
+    void *(*stream)(int index);     /* Optional: the device's only stream; else the device is synchronous. */
+    bool (*synchronize)(int index); /* Required: waits for all work of the device. */
+    /* Optional, for asynchronous devices: reports errors since the last call. False: the device failed, see `failure`.
+     * A fault found by a kernel is returned once and cleared. Never waits. */
+    bool (*poll)(int index, tarn__fault *fault);
+    /* Optional, for devices that compile kernels on first use: true when this thread's last kernel call did nothing
+     * because the device cannot run it; clears the flag. The call then falls back to the CPU, as if the row were
+     * empty. */
     bool (*declined)(int index);
 
-    /* Events in a device's stream. NULL functions: the host's clock is used. */
-    void *(*event_new)(int index);
-    void (*event_free)(int index, void *event);
-    bool (*event_record)(int index, void *event, void *stream);
-    bool (*event_wait)(int index, void *event);                                   /* the host waits */
-    bool (*event_elapsed)(int index, void *from, void *to, double *microseconds); /* both have completed */
+    /* ---- events -------------------------------------------------------------------------------------------------- */
 
-    /* Graph capture: work enqueued between begin and end is recorded and can be launched again as one. NULL
-     * functions: not supported. `write_inline` writes up to TARN__INLINE_WRITE_BYTES bytes in stream order; the
-     * bytes are part of the command, so the host buffer may be reused at once and no transfer is needed. */
-    bool (*capture_begin)(int index);
-    void *(*capture_end)(int index); /* NULL: see `failure` */
-    bool (*graph_launch)(int index, void *graph, void *stream);
-    void (*graph_free)(int index, void *graph);
+    /* Points in the device's stream, which they need. All five or none: without them the host's clock is used. */
+
+    void *(*event_new)(int index);                                                /* Optional: NULL: see `failure`. */
+    void (*event_free)(int index, void *event);                                   /* Optional: frees an event. */
+    bool (*event_record)(int index, void *event, void *stream);                   /* Optional: the stream's end. */
+    bool (*event_wait)(int index, void *event);                                   /* Optional: the host waits. */
+    bool (*event_elapsed)(int index, void *from, void *to, double *microseconds); /* Optional: both have completed. */
+
+    /* ---- graph capture ------------------------------------------------------------------------------------------- */
+
+    /* Work enqueued between begin and end is recorded and can be launched again as one. All five or none: without them
+     * captured steps run eagerly. */
+
+    bool (*capture_begin)(int index);                           /* Optional: begins recording. */
+    void *(*capture_end)(int index);                            /* Optional: the graph; NULL: see `failure`. */
+    bool (*graph_launch)(int index, void *graph, void *stream); /* Optional: enqueues the recorded work. */
+    void (*graph_free)(int index, void *graph);                 /* Optional: frees a graph. */
+    /* Optional: writes up to TARN__INLINE_WRITE_BYTES bytes in stream order. The bytes are part of the command, so the
+     * host buffer may be reused at once and no transfer is needed. */
     bool (*write_inline)(int index, void *memory, int64_t offset, const void *bytes, size_t count, void *stream);
 
-    /* A pinned buffer: host memory the device reads by DMA, with copies that overlap its other work. NULL functions:
-     * not supported, `upload` is used. Uploaded data is visible to work enqueued after `pinned_join`; the buffer may
-     * be written again after `pinned_wait`, which any thread may call. */
-    void *(*pinned_new)(int index, size_t bytes, void **host); /* NULL: see `failure` */
-    void (*pinned_free)(int index, void *pinned);              /* no copy is in flight */
-    /* ordered after the work enqueued so far */
+    /* ---- pinned buffers ------------------------------------------------------------------------------------------ */
+
+    /* Host memory the device reads by DMA, with copies that overlap its other work. The first five or none: without
+     * them `upload` is used. Uploaded data is visible to work enqueued after `pinned_join`; the buffer may be written
+     * again after `pinned_wait`, which any thread may call. */
+
+    void *(*pinned_new)(int index, size_t bytes, void **host); /* Optional: NULL: see `failure`. */
+    void (*pinned_free)(int index, void *pinned);              /* Optional: no copy is in flight. */
+    /* Optional: copies to the device, ordered after the work enqueued so far. */
     bool (*pinned_upload)(int index, void *pinned, size_t from, void *memory, int64_t offset, size_t bytes);
-    bool (*pinned_join)(int index, void *pinned);
-    bool (*pinned_wait)(int index, void *pinned); /* the host waits */
-    /* record these events around the next copy; NULL: not supported */
+    bool (*pinned_join)(int index, void *pinned); /* Optional: later work waits for the copies. */
+    bool (*pinned_wait)(int index, void *pinned); /* Optional: the host waits for the copies. */
+    /* Optional: records these events around the next copy, for profiles. */
     void (*pinned_set_events)(int index, void *pinned, void *from, void *to);
 
-    /* Autotuning results, where another candidate would give other bits (else NULL). `tuning_export` passes each
-     * result this process has used to `take` as one line of text. `tuning_import` fixes the result of such a line
-     * for later calls; a line of another device or version is ignored. A resumed run imports the lines of the run
+    /* ---- autotuning ---------------------------------------------------------------------------------------------- */
+
+    /* For backends where another tuning result would give other bits. A resumed run imports the lines of the run
      * before, to stay bitwise identical. */
+
+    /* Optional: passes each result this process has used to `take` as one line of text. */
     void (*tuning_export)(int index, void (*take)(void *ctx, const char *line), void *ctx);
+    /* Optional: fixes the result of such a line for later calls; a line of another device or version is ignored. */
     void (*tuning_import)(int index, const char *line);
 
-    const char *(*failure)(void); /* why the last call of this thread failed */
+    /* ---- kernels ------------------------------------------------------------------------------------------------- */
 
-    const tarn__kernel_row *kernels; /* TARN__KERNEL_COUNT rows */
+    const tarn__kernel_row *kernels; /* Required: TARN__KERNEL_COUNT rows; an empty row falls back to the CPU. */
 } tarn__backend;
 
 /* Services of the library for a backend. */

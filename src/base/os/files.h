@@ -145,6 +145,11 @@ typedef bool (*tarn__folder_fn)(const char *name, bool is_folder, void *ctx);
  * an error. */
 bool tarn__folder_each(const char *function, const char *path, tarn__folder_fn visit, void *ctx);
 
+/* Calls `visit` with the names in a folder until it returns false, in no particular order. No names and no error where
+ * the folder cannot be read. */
+typedef bool (*tarn__folder_name_fn)(const char *name, void *ctx);
+void tarn__folder_names(const char *path, tarn__folder_name_fn visit, void *ctx);
+
 /* Removes an empty folder; false: it stays. */
 bool tarn__folder_remove(const char *path);
 

@@ -37,6 +37,15 @@ bool tarn__folder_each(const char *function, const char *path, tarn__folder_fn v
     return good;
 }
 
+void tarn__folder_names(const char *path, tarn__folder_name_fn visit, void *ctx)
+{
+    DIR *stream = opendir(path);
+    for (struct dirent *entry = stream ? readdir(stream) : NULL; entry && visit(entry->d_name, ctx);)
+        entry = readdir(stream);
+    if (stream)
+        closedir(stream);
+}
+
 bool tarn__folder_remove(const char *path)
 {
     return rmdir(path) == 0;

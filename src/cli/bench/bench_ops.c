@@ -70,23 +70,22 @@ static int check_names(const tarn__options *options)
     return TARN__DONE;
 }
 
-/* Default sizes and element types: model sizes on a GPU, with TF32 as well on CUDA; a CPU through OpenCL counts as a
- * CPU. Two devices are compared at fixed sizes. */
+/* Default sizes and element types: model sizes on a GPU, with TF32 as well where it has it; a CPU counts as a CPU
+ * through any backend. Two devices are compared at fixed sizes. */
 static void fill_in(tarn__options *options)
 {
     static const int64_t sizes[] = {4 << 10, 1 << 20, 64 << 20};
     static const tarn__element elements[] = {{TARN_F32, false}, {TARN_BF16, false}, {TARN_F32, true}};
     tarn_device_info info = {0};
     tarn_device_query(options->device, &info);
-    bool on_cpu = strcmp(info.type, "cpu") == 0, has_tf32 = strncmp(info.name, "cuda:", 5) == 0,
-         is_one = options->device_count == 1;
+    bool on_cpu = strcmp(info.type, "cpu") == 0, is_one = options->device_count == 1;
     if (options->size_count == 0 && is_one && on_cpu)
         for (int i = 0; i < 3; i++)
             options->sizes[options->size_count++] = sizes[i];
     else if (options->size_count == 0 && is_one)
         options->sizes[options->size_count++] = TARN__MODEL_SIZE;
     if (options->dtype_count == 0)
-        for (int i = 0; i < (!is_one ? 1 : has_tf32 ? 3 : 2); i++)
+        for (int i = 0; i < (!is_one ? 1 : info.has_tf32 ? 3 : 2); i++)
             options->dtypes[options->dtype_count++] = elements[i];
 }
 

@@ -48,7 +48,7 @@ static double measure_matmul(int64_t rows, tarn_dtype dtype, tarn_device device)
     return 2e6 * pow((double)rows, 3) / time;
 }
 
-/* Large enough to saturate the device, small enough to take a moment, also on a CPU through OpenCL. */
+/* Large enough to saturate the device, small enough to take a moment, also on a CPU through another backend. */
 bool tarn__roofline_measure(tarn_device device, const char *precision, tarn__roofline *r)
 {
     /* one size only, so nothing is shared; the type is for tarn__copy_time() */

@@ -98,15 +98,17 @@ static void print_base(FILE *to, const tarn_train_options *o)
                 o->lora_dropout, o->lora_targets[0] ? o->lora_targets : "all linear layers but the head");
 }
 
-/* "; chosen by auto (cuda, opencl missing)": backends that auto would have preferred; `tarn info` has the reasons. A
- * GPU of another vendor does not miss CUDA. */
-static void print_choice(FILE *to, const tarn_device_info *info)
+/* "; chosen by auto (cuda, opencl missing)": backends that auto would have preferred; `tarn info` has the reasons. */
+static void print_choice(FILE *to, tarn_device device)
 {
-    bool on_cpu = strcmp(info->name, "cpu") == 0, is_nvidia = strstr(info->vendor, "NVIDIA") != NULL;
-    bool no_cuda = (on_cpu || is_nvidia) && tarn_backend_missing("cuda")[0],
-         no_opencl = on_cpu && tarn_backend_missing("opencl")[0];
-    fprintf(to, "; chosen by auto%s%s%s%s%s", no_cuda || no_opencl ? " (" : "", no_cuda ? "cuda" : "",
-            no_cuda && no_opencl ? ", " : "", no_opencl ? "opencl" : "", no_cuda || no_opencl ? " missing)" : "");
+    const char *backend, *before = " (";
+    fprintf(to, "; chosen by auto");
+    for (int b = 0; (backend = tarn_backend_name(b)) != NULL; b++)
+        if (tarn_backend_missing(backend)[0] && tarn_backend_preferred(backend, device)) {
+            fprintf(to, "%s%s", before, backend);
+            before = ", ";
+        }
+    fprintf(to, "%s", before[0] == ',' ? " missing)" : "");
 }
 
 /* `to` is memory, or standard output without memory for it. */
@@ -114,11 +116,12 @@ static void print_lines(FILE *to, const tarn_train_plan *p, bool is_auto)
 {
     const tarn_train_options *o = &p->options;
     tarn_device_info info = {.description = ""};
-    tarn_device_query(tarn_device_parse(p->device), &info);
+    tarn_device device = tarn_device_parse(p->device);
+    tarn_device_query(device, &info);
     fprintf(to, "  device      %s, %s; %s", p->device, info.description[0] ? info.description : "unknown processor",
             o->precision);
     if (is_auto)
-        print_choice(to, &info);
+        print_choice(to, device);
     fprintf(to, "\n");
     print_data(to, p);
     print_base(to, o);

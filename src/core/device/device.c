@@ -1,5 +1,6 @@
 /* device.c: the registry of backends. The CPU's is linked in; others are shared objects, searched for when their
- * name is first used. A slot, once filled, never changes, so reading a loaded slot needs no lock.
+ * name is first used, or listed by their file names where all of them are asked for. A slot, once filled, never
+ * changes, so reading a loaded slot needs no lock.
  *
  * Thread safety: `lock` guards the search and the reason texts; a loaded backend is published by a release store and
  * read by acquire loads. Backends are never unloaded. */
@@ -12,24 +13,38 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/os/files.h"
 #include "base/os/platform.h"
 #include "core/profile/profiler.h"
 
 enum { UNTRIED = 0, PRESENT, MISSING };
 
-/* The first three names are fixed, so that their slots are the same in every program. */
+/* Vendors of the released backends, by slot. */
+static const char *const vendors[] = {
+    "",
+#define BACKEND(name, vendor) vendor,
+#include "core/device/backends.def"
+#undef BACKEND
+};
+#define RELEASED ((int)(sizeof(vendors) / sizeof(vendors[0])))
+
 static struct slot {
     char name[16];
     int state;
     _Atomic(const tarn__backend *) backend;
     _Atomic(const tarn__backend *) table; /* the same, or a backend without a device: for its kernel table */
     char why[512];
-} slots[TARN__BACKENDS] = {{.name = "cpu"}, {.name = "cuda"}, {.name = "opencl"}};
+} slots[TARN__BACKENDS] = {
+    {.name = "cpu"},
+#define BACKEND(backend, vendor) {.name = #backend},
+#include "core/device/backends.def"
+#undef BACKEND
+};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char search_path[1024];
-static bool search_path_set;
-static _Atomic int fallback_mode = -1; /* -1: TARN_FALLBACK not read yet */
+static bool search_path_set, is_listed; /* is_listed: the files of the search path have their slots */
+static _Atomic int fallback_mode = -1;  /* -1: TARN_FALLBACK not read yet */
 
 /* Overrides TARN_BACKEND_PATH; takes effect for backends not tried yet. */
 bool tarn_set_backend_path(const char *folders)
@@ -40,6 +55,7 @@ bool tarn_set_backend_path(const char *folders)
     pthread_mutex_lock(&lock);
     snprintf(search_path, sizeof(search_path), "%s", folders);
     search_path_set = true;
+    is_listed = false;
     pthread_mutex_unlock(&lock);
     return true;
 }
@@ -98,12 +114,9 @@ static bool open_backend(struct slot *slot, const char *path)
     return true;
 }
 
-/* Searches libtarn-NAME.so in TARN_BACKEND_PATH, then next to the library; never in the working directory.
- * False when there is no such file. */
-static bool find_backend(struct slot *slot)
+/* Under the lock: TARN_BACKEND_PATH, then the library's own folder, separated by ':'. */
+static void search_folders(char *folders, size_t size)
 {
-    char folders[2048], path[2304];
-    slot->state = MISSING;
     if (!search_path_set) {
         const char *text = getenv("TARN_BACKEND_PATH");
         snprintf(search_path, sizeof(search_path), "%s", text ? text : "");
@@ -111,12 +124,27 @@ static bool find_backend(struct slot *slot)
     }
     char own[1024] = "";
     tarn__platform_own_folder(own, sizeof(own));
-    snprintf(folders, sizeof(folders), "%s:%s", search_path, own);
+    snprintf(folders, size, "%s:%s", search_path, own);
+}
+
+/* The next absolute folder of a list, NULL at its end: the working directory is never searched. */
+static char *next_folder(char **rest)
+{
+    char *folder = strsep(rest, ":");
+    while (folder && folder[0] != '/')
+        folder = strsep(rest, ":");
+    return folder;
+}
+
+/* Searches libtarn-NAME.so and loads it. False when there is no such file. */
+static bool find_backend(struct slot *slot)
+{
+    char folders[2048], path[2304], *rest = folders;
+    slot->state = MISSING;
+    search_folders(folders, sizeof(folders));
     snprintf(slot->why, sizeof(slot->why), "libtarn-%s.so not found next to libtarn or in TARN_BACKEND_PATH",
              slot->name);
-    for (char *rest = folders, *folder; (folder = strsep(&rest, ":")) != NULL;) {
-        if (folder[0] != '/')
-            continue;
+    for (char *folder; (folder = next_folder(&rest)) != NULL;) {
         snprintf(path, sizeof(path), "%s/libtarn-%s.so", folder, slot->name);
         if (tarn__platform_readable(path)) {
             open_backend(slot, path);
@@ -134,30 +162,92 @@ static bool valid_name(const char *name)
            strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789") == length;
 }
 
+/* Under the lock: the slot of a valid name, a new one if it has none; -1 when all are taken. */
+static int add_slot(const char *name, bool *is_new)
+{
+    for (int i = 0; i < TARN__BACKENDS; i++) {
+        *is_new = !slots[i].name[0];
+        if (*is_new)
+            snprintf(slots[i].name, sizeof(slots[i].name), "%s", name);
+        if (strcmp(slots[i].name, name) == 0)
+            return i;
+    }
+    return -1;
+}
+
 /* The slot of a name, loaded if possible; -1 for an invalid name. */
 static int slot_named(const char *name)
 {
     if (!name || !valid_name(name))
         return -1;
     pthread_mutex_lock(&lock);
-    int found = -1;
-    for (int i = 0; i < TARN__BACKENDS && found < 0; i++) {
-        if (!slots[i].name[0])
-            snprintf(slots[i].name, sizeof(slots[i].name), "%s", name);
-        if (strcmp(slots[i].name, name) == 0)
-            found = i;
-    }
+    bool is_new = false;
+    int found = add_slot(name, &is_new);
     if (found == TARN__CPU_SLOT && slots[0].state == UNTRIED) {
         slots[0].state = PRESENT;
         atomic_store_explicit(&slots[0].table, tarn__cpu_backend(), memory_order_release);
         atomic_store_explicit(&slots[0].backend, tarn__cpu_backend(), memory_order_release);
     }
-    if (found > 0 && slots[found].state == UNTRIED && !find_backend(&slots[found]) && found > 2) {
+    if (found > 0 && slots[found].state == UNTRIED && !find_backend(&slots[found]) && is_new) {
         slots[found] = (struct slot){0}; /* an unknown name must not use up a slot */
         found = -1;
     }
     pthread_mutex_unlock(&lock);
     return found;
+}
+
+/* ---- backends of the search path --------------------------------------------------------------------------------- */
+
+typedef struct names {
+    char name[TARN__BACKENDS][sizeof(slots[0].name)];
+    int count;
+} names;
+
+/* Adds NAME of a file libtarn-NAME.so; TARN__BACKENDS names are more than there are slots left. */
+static bool add_name(const char *file, void *ctx)
+{
+    names *found = ctx;
+    size_t prefix = strlen("libtarn-"), length = strlen(file), end = strlen(".so");
+    char *name = found->name[found->count];
+    if (length <= prefix + end || strncmp(file, "libtarn-", prefix) != 0 || strcmp(file + length - end, ".so") != 0 ||
+        length - prefix - end >= sizeof(found->name[0]))
+        return true;
+    memcpy(name, file + prefix, length - prefix - end);
+    name[length - prefix - end] = 0;
+    found->count += valid_name(name);
+    return found->count < TARN__BACKENDS;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(a, b);
+}
+
+/* Under the lock: gives every backend of the search path a slot, without loading it. Names of a folder are sorted, so
+ * that the order is not that of the file system. */
+static void list_backends(void)
+{
+    char folders[2048], *rest = folders;
+    search_folders(folders, sizeof(folders));
+    for (char *folder; (folder = next_folder(&rest)) != NULL;) {
+        names found = {.count = 0};
+        bool is_new;
+        tarn__folder_names(folder, add_name, &found);
+        qsort(found.name, (size_t)found.count, sizeof(found.name[0]), by_name);
+        for (int i = 0; i < found.count; i++)
+            add_slot(found.name[i], &is_new);
+    }
+    is_listed = true;
+}
+
+const char *tarn_backend_name(int index)
+{
+    pthread_mutex_lock(&lock);
+    if (!is_listed)
+        list_backends();
+    const char *name = index >= 0 && index < TARN__BACKENDS && slots[index].name[0] ? slots[index].name : NULL;
+    pthread_mutex_unlock(&lock);
+    return name;
 }
 
 const tarn__backend *tarn__backend_at(int slot)
@@ -232,16 +322,44 @@ static bool is_gpu(const tarn__backend *backend, int index)
     return !why_unusable(backend, index) && backend->device_query(index, &info) && strcmp(info.type, "gpu") == 0;
 }
 
-/* The first GPU of CUDA, then of OpenCL, else the CPU. */
+/* The first usable GPU of a slot's backend; -1 when there is none or `auto` prefers the priority `above` to it. */
+static int gpu_above(int slot, int *above)
+{
+    const tarn__backend *backend = tarn__backend_named(slots[slot].name);
+    for (int i = 0; backend && backend->auto_priority > *above && i < backend->device_count(); i++)
+        if (is_gpu(backend, i)) {
+            *above = backend->auto_priority;
+            return i;
+        }
+    return -1;
+}
+
+/* The GPU of the highest priority, else the CPU. Released backends come last and in falling order, so the first of
+ * them with a GPU ends the search: the drivers of the others are not loaded. */
 tarn_device tarn_device_auto(void)
 {
-    for (int slot = 1; slot <= 2; slot++) {
-        const tarn__backend *backend = tarn__backend_named(slots[slot].name);
-        for (int i = 0; backend && i < backend->device_count(); i++)
-            if (is_gpu(backend, i))
-                return (tarn_device){slot, i};
-    }
-    return tarn_device_cpu();
+    tarn_device best = tarn_device_cpu();
+    int priority = 0, index;
+    for (int slot = RELEASED; tarn_backend_name(slot); slot++)
+        if ((index = gpu_above(slot, &priority)) >= 0)
+            best = (tarn_device){slot, index};
+    for (int slot = 1; slot < RELEASED; slot++)
+        if ((index = gpu_above(slot, &priority)) >= 0)
+            return (tarn_device){slot, index};
+    return best;
+}
+
+/* A missing backend cannot be asked, so only released ones count. */
+bool tarn_backend_preferred(const char *name, tarn_device device)
+{
+    tarn_device_info info;
+    int slot = 1;
+    while (slot < RELEASED && !(name && strcmp(slots[slot].name, name) == 0))
+        slot++;
+    if (slot == RELEASED || !tarn_device_query(device, &info))
+        return false;
+    return tarn__is_cpu(device) ||
+           (device.backend != slot && vendors[slot][0] && strstr(info.vendor, vendors[slot]) != NULL);
 }
 
 /* Splits "cuda:1" into name and index; false if malformed. */
@@ -262,24 +380,34 @@ static bool split_name(const char *text, char *name, size_t size, int *index)
     return colon[1] >= '0' && colon[1] <= '9' && *end == 0 && number < 1000000;
 }
 
+/* "auto, cpu, cuda or opencl, with an index as in cuda:1", by the backends of the search path. */
+static const char *device_names(char *text, size_t size)
+{
+    size_t used = (size_t)snprintf(text, size, "auto");
+    for (int i = 0; used < size && tarn_backend_name(i); i++)
+        used += (size_t)snprintf(text + used, size - used, "%s%s", tarn_backend_name(i + 1) ? ", " : " or ",
+                                 tarn_backend_name(i));
+    if (used < size)
+        snprintf(text + used, size - used, ", with an index as in %s:1", slots[1].name);
+    return text;
+}
+
 /* "cpu", "cuda", "cuda:1", "auto". Returns the CPU with an error, so that the result is always a valid device. */
 tarn_device tarn_device_parse(const char *text)
 {
-    char name[16];
+    char name[16], list[256];
     int index = 0;
     if (!text || !split_name(text, name, sizeof(name), &index)) {
-        tarn__raise(TARN_ERROR_DEVICE,
-                    "device_parse: '%s' is not a device; must be auto, cpu, cuda or opencl, with an index as in cuda:1",
-                    text ? text : "NULL");
+        tarn__raise(TARN_ERROR_DEVICE, "device_parse: '%s' is not a device; must be %s", text ? text : "NULL",
+                    device_names(list, sizeof(list)));
         return tarn_device_cpu();
     }
     if (strcmp(name, "auto") == 0 && !strchr(text, ':'))
         return tarn_device_auto();
     int slot = slot_named(name);
     if (slot < 0) {
-        tarn__raise(TARN_ERROR_DEVICE,
-                    "device_parse: unknown device '%s'; must be auto, cpu, cuda or opencl, with an index as in cuda:1",
-                    name);
+        tarn__raise(TARN_ERROR_DEVICE, "device_parse: unknown device '%s'; must be %s", name,
+                    device_names(list, sizeof(list)));
         return tarn_device_cpu();
     }
     if (!tarn__backend_at(slot)) {
@@ -343,6 +471,7 @@ bool tarn_device_query(tarn_device device, tarn_device_info *info)
     if (!backend)
         return false;
     tarn_device_name(device, info->name, sizeof(info->name));
+    info->has_tf32 = backend->has_tf32;
     return backend->device_query(device.index, info) ||
            tarn__raise(TARN_ERROR_DEVICE, "device_query: %s does not respond: %s", info->name, backend->failure());
 }

@@ -45,7 +45,7 @@ bool tarn__task_check(const char *function, const tarn__task *task, const tarn_t
 void tarn__precision_resolve(tarn_train_options *options, tarn_device device, const tarn__task *task)
 {
     const tarn__backend *backend = tarn__backend_at(device.backend);
-    bool has_bf16 = backend && backend->has_tf32; /* the same tensor cores have both */
+    bool has_bf16 = backend && backend->has_bf16;
     if (strcmp(options->precision, "auto") == 0)
         snprintf(options->precision, sizeof(options->precision), "%s",
                  task && task->prefers_bf16 && has_bf16 ? "bf16" : "f32");

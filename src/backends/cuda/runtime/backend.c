@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/kernel/peak_flops.h"
+
 #define MIN_MAJOR 8 /* compute capability */
 
 static tarn__cuda_device devices[TARN__CUDA_MAX_DEVICES];
@@ -133,6 +135,12 @@ static bool device_query(int index, tarn_device_info *info)
     info->memory_total = (int64_t)total_bytes;
     info->memory_free = (int64_t)free_bytes;
     return true;
+}
+
+static double peak_flops(int index, const char *precision)
+{
+    tarn_device_info info = {0};
+    return device_query(index, &info) ? tarn__peak_flops_of(info.description, precision) : 0;
 }
 
 /* Kernels are compiled for 8.0 and 9.0, with PTX for later devices (CMakeLists.txt). Older devices have no code.
@@ -258,8 +266,11 @@ static tarn__backend backend = {
     .name = "cuda",
     .plain_addresses = true,
     .has_tf32 = true,
+    .has_bf16 = true,
+    .auto_priority = 200,
     .device_count = tarn__cuda_count,
     .device_query = device_query,
+    .peak_flops = peak_flops,
     .unusable = unusable,
     .alloc = alloc,
     .release = release,

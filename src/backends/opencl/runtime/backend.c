@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "backends/opencl/runtime/opencl.h"
+#include "base/kernel/peak_flops.h"
 
 const tarn__host *tarn__cl_host;
 static tarn__kernel_row rows[TARN__KERNEL_COUNT];
@@ -301,10 +302,18 @@ const tarn__kernel_row *tarn__cl_kernel_table(void)
     return rows;
 }
 
+static double peak_flops(int index, const char *precision)
+{
+    tarn_device_info info = {0};
+    return tarn__cl_device_query(index, &info) ? tarn__peak_flops_of(info.description, precision) : 0;
+}
+
 static tarn__backend backend = {
     .name = "opencl",
+    .auto_priority = 100,
     .device_count = tarn__cl_count,
     .device_query = tarn__cl_device_query,
+    .peak_flops = peak_flops,
     .alloc = alloc,
     .release = release,
     .upload = tarn__cl_upload,
