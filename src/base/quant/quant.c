@@ -25,22 +25,6 @@ _Static_assert(sizeof(tarn__q8_0) == 34 && sizeof(tarn__q4_0) == 18 && sizeof(ta
 
 /* ---- to f32 ------------------------------------------------------------------------------------------------------ */
 
-static void dequantize_q8_0(const tarn__q8_0 *block, float *values)
-{
-    float scale = tarn__f16_to_f32(block->scale);
-    for (int i = 0; i < 32; i++)
-        values[i] = (float)block->q[i] * scale;
-}
-
-static void dequantize_q4_0(const tarn__q4_0 *block, float *values)
-{
-    float scale = tarn__f16_to_f32(block->scale);
-    for (int i = 0; i < 16; i++) {
-        values[i] = scale * (float)((block->q[i] & 15) - 8);
-        values[i + 16] = scale * (float)((block->q[i] >> 4) - 8);
-    }
-}
-
 static void dequantize_q4_k(const tarn__q4_k *block, float *values)
 {
     for (int group = 0; group < 8; group++)
