@@ -467,7 +467,10 @@ static size_t matmul_scratch(const tarn__call *call)
     choose_splits(&p);
     if (p.splits == 1)
         return scratch_unsplit(&p);
-    gemm_args full = split_of(&p, 0, p.k / p.split_length, p.split_length), last = split_of(&p, 0, 1, p.split_length);
+    /* the last split may take another path: BLAS for the full ones, the blocked GEMM for a few of k */
+    int64_t left = p.k % p.split_length;
+    gemm_args full = split_of(&p, 0, p.k / p.split_length, p.split_length),
+              last = split_of(&p, 0, 1, left > 0 ? left : p.split_length);
     size_t first = scratch_unsplit(&full), second = scratch_unsplit(&last);
     return (size_t)(p.splits * p.m * p.n) * (p.a.dtype == TARN_F64 ? 8 : 4) + (first > second ? first : second);
 }
