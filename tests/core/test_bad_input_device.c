@@ -55,6 +55,9 @@ static void devices_and_settings(void **state)
     ACCEPT(tarn_device_name(nowhere, text, 1));
     ACCEPT(tarn_device_count(NULL) == 0 && tarn_device_count("") == 0);
     ACCEPT(tarn_backend_missing(NULL));
+    ACCEPT(!tarn_backend_name(-1) && !tarn_backend_name(8) && !tarn_backend_name(INT32_MAX));
+    ACCEPT(!tarn_backend_preferred(NULL, cpu) && !tarn_backend_preferred("nosuch", nowhere));
+    REFUSE(tarn_backend_preferred, tarn_backend_preferred("cuda", nowhere));
     ACCEPT(tarn_device_equal(nowhere, negative));
     ACCEPT(tarn_device_cpu());
     ACCEPT(tarn_device_auto());

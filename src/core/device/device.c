@@ -356,8 +356,12 @@ bool tarn_backend_preferred(const char *name, tarn_device device)
     int slot = 1;
     while (slot < RELEASED && !(name && strcmp(slots[slot].name, name) == 0))
         slot++;
-    if (slot == RELEASED || !tarn_device_query(device, &info))
+    if (slot == RELEASED)
         return false;
+    if (!tarn_device_query(device, &info)) {
+        tarn__raise_within("backend_preferred");
+        return false;
+    }
     return tarn__is_cpu(device) ||
            (device.backend != slot && vendors[slot][0] && strstr(info.vendor, vendors[slot]) != NULL);
 }
