@@ -126,6 +126,13 @@ static void send_ahead(tarn_loader *loader)
         tarn_clear_error();
 }
 
+/* A pending error is the caller's: send_ahead() would clear it. */
+void tarn__loader_send_ahead(tarn_loader *loader)
+{
+    if (!loader->sent && !tarn_failed())
+        send_ahead(loader);
+}
+
 /* ---- batches ----------------------------------------------------------------------------------------------------- */
 
 /* Raises a worker's error in the caller's thread, with the sample's index before it. */

@@ -74,4 +74,8 @@ void tarn__prefetch_take(tarn__prefetcher *prefetcher);
 /* Drops all batches and continues at a state: waits until no worker is busy. */
 void tarn__prefetch_restart(tarn__prefetcher *prefetcher, tarn_loader_state state);
 
+/* Starts the upload of a loader's next batch if it is full by now (loader.c). For a caller that takes several batches
+ * in a row: the next one is rarely full when it takes the last. */
+void tarn__loader_send_ahead(tarn_loader *loader);
+
 #endif

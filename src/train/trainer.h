@@ -33,7 +33,6 @@ typedef struct tarn__run_state {
     bool finished;
 } tarn__run_state;
 
-typedef struct tarn__task tarn__task; /* tasks/task.h */
 typedef struct tarn__metrics tarn__metrics;
 typedef struct tarn__phase_timer tarn__phase_timer;
 typedef struct tarn__async_checkpoint tarn__async_checkpoint;
@@ -145,8 +144,11 @@ void tarn__metrics_close(tarn__metrics *metrics); /* NULL is allowed; works whil
 void tarn__progress_enter(tarn_trainer *trainer, tarn_train_phase phase);
 void tarn__progress_in_step(tarn_trainer *trainer, int64_t samples);
 
-/* One step: next batch, forward, backward, optimizer step. Metrics belong to the open scope. */
+/* One eager step: fetches its micro-batches, then calls tarn__step(). Metrics belong to the open scope. */
 bool tarn__train_step(tarn_trainer *trainer, tarn__step_metrics *metrics);
+
+/* Same without the optimizer step. */
+bool tarn__train_gradients(tarn_trainer *trainer, tarn__step_metrics *metrics);
 
 /* Number of trained and frozen weights; quantized weights count as dequantized elements. */
 typedef struct tarn__weight_counts {
@@ -173,9 +175,6 @@ bool tarn__read_memory_free(const char *function, tarn_trainer *trainer);
  * raises an error, except for a dry run and with ignore_memory. */
 bool tarn__plan_fit_check(const char *function, tarn_trainer *trainer);
 
-/* The next micro-batch of the task. A captured step gets its static tensors. */
-bool tarn__next_batch(tarn_trainer *trainer, tarn_tensor **fields);
-
 /* The next batch of the loader; after the end of an epoch the first of the next one. */
 bool tarn__loader_batch(tarn_trainer *trainer, tarn_tensor **fields);
 
@@ -192,15 +191,6 @@ void tarn__trainer_enter(const tarn_trainer *trainer, tarn__thread_settings *cal
 void tarn__trainer_leave(tarn_trainer *trainer, const tarn__thread_settings *callers);
 
 /* ---- measuring --------------------------------------------------------------------------------------------------- */
-
-/* Phases of a step. */
-typedef enum tarn__phase {
-    TARN__PHASE_BATCH,
-    TARN__PHASE_FORWARD,
-    TARN__PHASE_BACKWARD,
-    TARN__PHASE_UPDATE, /* clipping and the optimizer */
-    TARN__PHASES
-} tarn__phase;
 
 /* Marks the start of a phase on the device, if phases are timed or profiled. Eager steps only. */
 void tarn__phase_begin(tarn_trainer *trainer, tarn__phase phase);

@@ -16,6 +16,7 @@
 #include "base/os/files.h"
 #include "base/os/platform.h"
 #include "core/profile/profiler.h"
+#include "data/prefetch.h"
 #include "ops/op.h"
 #include "train/output/async_checkpoint.h"
 #include "train/run_folder.h"
@@ -36,15 +37,56 @@ bool tarn__loader_batch(tarn_trainer *t, tarn_tensor **fields)
     return tarn_loader_next(t->loader, fields) || (!tarn_failed() && tarn_loader_next(t->loader, fields));
 }
 
-bool tarn__next_batch(tarn_trainer *t, tarn_tensor **fields)
+/* Size of a step's array of fields. */
+static size_t batch_bytes(const tarn__step_ctx *s)
 {
-    return t->step_graph.uses_static_batch ? tarn__step_graph_batch(t, fields) : t->task->next_batch(t, fields);
+    return sizeof(tarn_tensor *) * (size_t)s->micro_batches * (size_t)s->fields;
+}
+
+/* Fetches all micro-batches of the next step, [micro_batches][fields]; the tensors belong to the open scope, the array
+ * to the caller. NULL with an error. */
+static tarn_tensor **fetch_batch(tarn_trainer *t, const tarn__step_ctx *s)
+{
+    tarn_tensor **batch = tarn__alloc(batch_bytes(s));
+    bool good = batch != NULL;
+    tarn__phase_begin(t, TARN__PHASE_BATCH);
+    for (int i = 0; good && i < s->micro_batches; i++)
+        good = t->task->next_batch(t, batch + i * s->fields);
+    if (good)
+        return batch;
+    tarn__release(batch, batch_bytes(s));
+    return NULL;
+}
+
+/* The next step's first micro-batch is uploaded while this step computes. */
+static void after_micro_batch(tarn_trainer *t, int finished)
+{
+    tarn__loader_send_ahead(t->loader);
+    tarn__progress_in_step(t, finished * t->micro_batch);
+}
+
+/* `run` is tarn__step(), or the gradients of the task. */
+static bool run_eagerly(tarn_trainer *t, tarn__step_metrics *metrics,
+                        bool (*run)(const tarn__step_ctx *step, tarn_tensor *const *batch, tarn__step_metrics *metrics))
+{
+    tarn__step_ctx s = tarn__step_ctx_of(t);
+    s.on_phase = tarn__phase_begin;
+    s.on_micro_batch = after_micro_batch;
+    tarn_tensor **batch = fetch_batch(t, &s);
+    bool good = batch && run(&s, batch, metrics);
+    tarn__release(batch, batch_bytes(&s));
+    return good;
+}
+
+bool tarn__train_gradients(tarn_trainer *t, tarn__step_metrics *metrics)
+{
+    return run_eagerly(t, metrics, t->task->gradients);
 }
 
 bool tarn__train_step(tarn_trainer *t, tarn__step_metrics *metrics)
 {
     t->lr = tarn_optimizer_lr(t->optimizer); /* of this step: optimizer_step() advances the schedule */
-    bool good = t->task->gradients(t, metrics) && tarn_optimizer_step(t->optimizer);
+    bool good = run_eagerly(t, metrics, tarn__step);
     tarn__phase_end(t);
     t->state.step += good;
     return good;

@@ -29,7 +29,7 @@ static bool step_is_nonfinite(tarn_trainer *t)
 {
     tarn__step_metrics metrics;
     tarn_scope *scope = tarn_scope_open();
-    bool is_nonfinite = scope && t->task->gradients(t, &metrics) &&
+    bool is_nonfinite = scope && tarn__train_gradients(t, &metrics) &&
                         (!isfinite(tarn_item(metrics.loss)) || tarn_optimizer_nonfinite(t->optimizer));
     tarn_scope_close(scope);
     return is_nonfinite;
@@ -98,7 +98,7 @@ static void find_layer(tarn_trainer *t, watch *w)
     tarn_scope *scope = tarn_scope_open();
     w->observer.on_output = on_output;
     tarn__observer *before = tarn__observe_forward(&w->observer);
-    bool good = scope && t->task->gradients(t, &metrics);
+    bool good = scope && tarn__train_gradients(t, &metrics);
     tarn__observe_forward(before);
     if (good && !w->found[0]) {
         const char *name = isfinite(tarn_item(metrics.loss)) ? tarn_optimizer_nonfinite(t->optimizer) : NULL;

@@ -1,7 +1,7 @@
 /* step_graph.c: a step that is captured once as a graph and then launched as a whole, on devices that can.
  *
- * The captured step is the eager one: tarn__next_batch() gives it static tensors instead of the loader's, and its
- * metrics are copied to static tensors. Before each launch the loader's batches are copied into them on the device.
+ * What is captured is a call of tarn__step(), with a batch of static tensors and with its metrics copied to static
+ * tensors. Before each launch the loader's batches are copied into the static batch on the device.
  * Learning rate, step count and random numbers are updated by the launch (core/launch/graph.c), so results are bitwise
  * identical to eager steps. All micro-batches of a step are captured together: they reuse the same memory one after the
  * other.
@@ -92,17 +92,10 @@ static bool read_batches(tarn_trainer *t)
     for (int i = 0; good && i < c->micro_batches; i++) {
         tarn_tensor *fields[TARN_MAX_FIELDS];
         tarn_scope *scope = tarn_scope_open();
-        good = scope && tarn__next_batch(t, fields) && copy_batch(fields, c->batch + i * c->fields, c->fields);
+        good = scope && t->task->next_batch(t, fields) && copy_batch(fields, c->batch + i * c->fields, c->fields);
         tarn_scope_close(scope);
     }
     return good;
-}
-
-bool tarn__step_graph_batch(tarn_trainer *t, tarn_tensor **fields)
-{
-    tarn__step_graph *c = &t->step_graph;
-    memcpy(fields, c->batch + c->batches_read++ * c->fields, sizeof(*fields) * (size_t)c->fields);
-    return true;
 }
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
@@ -114,20 +107,16 @@ static bool copy_metric(tarn_tensor *buffer, tarn_tensor *metric)
 }
 
 /* The function that is captured; also run eagerly if capturing failed. */
-static bool step(void *ctx)
+static bool step(void *trainer)
 {
-    tarn_trainer *t = ctx;
+    tarn_trainer *t = trainer;
     tarn__step_graph *c = &t->step_graph;
+    tarn__step_ctx ctx = tarn__step_ctx_of(t);
     tarn__step_metrics now;
-    c->batches_read = 0;
-    c->uses_static_batch = true;
     tarn_scope *scope = tarn_scope_open();
-    bool good = scope && t->task->gradients(t, &now) && tarn_optimizer_step(t->optimizer) &&
-                copy_metric(c->metrics.loss, now.loss) && copy_metric(c->metrics.correct, now.correct) &&
-                copy_metric(c->metrics.norm, now.norm);
-    tarn__phase_end(t);
+    bool good = scope && tarn__step(&ctx, c->batch, &now) && copy_metric(c->metrics.loss, now.loss) &&
+                copy_metric(c->metrics.correct, now.correct) && copy_metric(c->metrics.norm, now.norm);
     tarn_scope_close(scope);
-    c->uses_static_batch = false;
     return good;
 }
 

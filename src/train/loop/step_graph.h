@@ -4,14 +4,8 @@
 #define TARN__STEP_GRAPH_H
 
 #include <tarn/graph.h>
-#include <tarn/train.h>
 
-/* Metrics of a step, on the device. They belong to the open scope, or to a captured step. */
-typedef struct tarn__step_metrics {
-    tarn_tensor *loss;
-    tarn_tensor *correct; /* correct answers of a classifier; NULL: none */
-    tarn_tensor *norm;    /* of the gradients; NULL: not measured */
-} tarn__step_metrics;
+#include "train/loop/step.h"
 
 /* A trainer's captured step. Zeroed: none. */
 typedef struct tarn__step_graph {
@@ -21,8 +15,6 @@ typedef struct tarn__step_graph {
     tarn_graph *graph;           /* NULL: not captured yet */
     tarn_tensor **batch;         /* static inputs: [micro_batches][fields], owned */
     int fields, micro_batches;
-    bool uses_static_batch;     /* the step is running: tarn__next_batch() reads `batch` */
-    int batches_read;           /* micro-batches read so far */
     tarn__step_metrics metrics; /* static outputs, [1] each, owned */
 } tarn__step_graph;
 
@@ -36,9 +28,6 @@ bool tarn__step_graph_is_due(tarn_trainer *trainer);
 /* Runs the next step as a captured one; the first call captures it. The metrics belong to the captured step and are
  * valid until the next one. */
 bool tarn__step_graph_run(tarn_trainer *trainer, tarn__step_metrics *metrics);
-
-/* For tarn__next_batch(): the next micro-batch of the running step. Borrowed from the captured step. */
-bool tarn__step_graph_batch(tarn_trainer *trainer, tarn_tensor **fields);
 
 /* Frees the captured step; the next run starts anew. Works while an error is pending. */
 void tarn__step_graph_reset(tarn_trainer *trainer);

@@ -110,34 +110,10 @@ static bool next_batch(tarn_trainer *t, tarn_tensor **fields)
 }
 
 /* Completions differ in length: a micro-batch weighs as much as it has targets under the loss mask, as if the batch
- * were one. The total must be known first, so all micro-batches are read before the first forward. */
-static bool add_chats(tarn_trainer *t, tarn_tensor *loss)
+ * were one. */
+static tarn_tensor *weight(tarn_tensor *const *fields)
 {
-    int64_t micro_batches = t->batch_size / t->micro_batch;
-    size_t bytes = sizeof(tarn_tensor *[TARN_MAX_FIELDS]) * (size_t)micro_batches;
-    tarn_tensor *(*fields)[TARN_MAX_FIELDS] = tarn__alloc(bytes), *total = tarn_zeros(TARN_SCALAR, TARN_F32, t->device);
-    bool good = fields && total;
-    tarn__phase_begin(t, TARN__PHASE_BATCH);
-    for (int64_t i = 0; good && i < micro_batches; i++)
-        good = tarn__next_batch(t, fields[i]) && tarn_add_inplace(total, tarn__lm_target_count(fields[i][1], TARN_F32));
-    for (int64_t i = 0; good && i < micro_batches; i++) {
-        tarn_scope *scope = tarn_scope_open();
-        good = scope && tarn__lm_add_micro_batch(t, fields[i],
-                                                 tarn_div(tarn__lm_target_count(fields[i][1], TARN_F32), total), loss);
-        tarn_scope_close(scope);
-        tarn__progress_in_step(t, (i + 1) * t->micro_batch);
-    }
-    tarn__release(fields, bytes);
-    return good;
-}
-
-static bool gradients(tarn_trainer *t, tarn__step_metrics *metrics)
-{
-    *metrics = (tarn__step_metrics){.loss = tarn_zeros(TARN_SCALAR, TARN_F32, t->device)};
-    tarn_scope *scope = tarn_scope_open();
-    bool good = scope && metrics->loss && add_chats(t, metrics->loss);
-    tarn_scope_close(scope);
-    return good && tarn__lm_clip(t, metrics);
+    return tarn__lm_target_count(fields[1], TARN_F32);
 }
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
@@ -180,7 +156,7 @@ const tarn__task tarn__task_chat = {.name = "chat",
                                     .reopen = reopen,
                                     .create_loader = create_loader,
                                     .next_batch = next_batch,
-                                    .gradients = gradients,
+                                    .weight = weight,
                                     .prompt = first_prompt,
                                     .describe = describe,
                                     TARN__LM_ROW};

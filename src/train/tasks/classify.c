@@ -273,28 +273,21 @@ static bool create_batch(const tarn_trainer *t, int64_t count, tarn_tensor **fie
     return !tarn_failed();
 }
 
-/* fields[0] is the input, [B, ...], fields[1] the label, [B]. The metrics belong to the open scope. */
-static bool gradients_of(tarn_trainer *t, tarn_tensor *const *fields, tarn__step_metrics *metrics)
+/* One micro-batch: fields[0] is the input, [B, ...], fields[1] the label, [B]. The metrics belong to the open scope. */
+static bool gradients(const tarn__step_ctx *s, tarn_tensor *const *fields, tarn__step_metrics *metrics)
 {
     *metrics = (tarn__step_metrics){0};
-    tarn__phase_begin(t, TARN__PHASE_FORWARD);
+    tarn__step_phase(s, TARN__PHASE_FORWARD);
     tarn_tensor *label = tarn__batch_label(fields[1]),
-                *logits = tarn_forward(t->model, tarn__batch_input(t->model, fields[0]));
+                *logits = tarn_forward(s->model, tarn__batch_input(s->model, fields[0]));
     metrics->loss =
-        tarn_cross_entropy(logits, label, &(tarn_cross_entropy_options){.label_smoothing = t->options.label_smoothing});
+        tarn_cross_entropy(logits, label, &(tarn_cross_entropy_options){.label_smoothing = s->label_smoothing});
     metrics->correct = tarn_sum(tarn_eq(tarn_argmax(logits, 1, false), label), TARN_ALL_AXES, false);
-    tarn__phase_begin(t, TARN__PHASE_BACKWARD);
+    tarn__step_phase(s, TARN__PHASE_BACKWARD);
     if (!tarn_backward(metrics->loss))
         return false;
-    tarn__phase_begin(t, TARN__PHASE_UPDATE);
-    return !(t->options.clip_norm > 0) || tarn_optimizer_clip_norm(t->optimizer, t->options.clip_norm);
-}
-
-static bool gradients(tarn_trainer *t, tarn__step_metrics *metrics)
-{
-    tarn_tensor *fields[TARN_MAX_FIELDS];
-    tarn__phase_begin(t, TARN__PHASE_BATCH);
-    return tarn__next_batch(t, fields) && gradients_of(t, fields, metrics);
+    tarn__step_phase(s, TARN__PHASE_UPDATE);
+    return !(s->clip_norm > 0) || tarn_optimizer_clip_norm(s->optimizer, s->clip_norm);
 }
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
@@ -369,7 +362,7 @@ const tarn__task tarn__task_classify = {.name = "classify",
                                         .next_batch = tarn__loader_batch,
                                         .create_batch = create_batch,
                                         .gradients = gradients,
-                                        .gradients_of = gradients_of,
+
                                         .evaluate = evaluate_run,
                                         .save_best = save_best,
                                         .write_model = write_model,

@@ -255,59 +255,58 @@ tarn_tensor *tarn__lm_target_count(tarn_tensor *targets, tarn_dtype dtype)
     return tarn_sum(tarn_cast(tarn_ge(targets, tarn_scalar(0)), dtype), TARN_ALL_AXES, false);
 }
 
-/* The activations are freed by the backward pass. */
-bool tarn__lm_add_micro_batch(tarn_trainer *t, tarn_tensor *const *fields, tarn_tensor *weight, tarn_tensor *loss)
+/* Accumulates the gradients and the loss of a micro-batch, weighted by `weight`. Its activations are freed by the
+ * backward pass. */
+static bool add_micro_batch(const tarn__step_ctx *s, tarn_tensor *const *fields, tarn_tensor *weight, tarn_tensor *loss)
 {
-    tarn__phase_begin(t, TARN__PHASE_FORWARD);
-    tarn_tensor *weighted =
-        tarn_mul(tarn__lm_loss("trainer_run", t->model, fields, tarn_dataset_field_count(t->training)), weight);
-    tarn__phase_begin(t, TARN__PHASE_BACKWARD);
+    tarn__step_phase(s, TARN__PHASE_FORWARD);
+    tarn_tensor *weighted = tarn_mul(tarn__lm_loss("trainer_run", s->model, fields, s->fields), weight);
+    tarn__step_phase(s, TARN__PHASE_BACKWARD);
     return tarn_backward(weighted) && tarn_add_inplace(loss, tarn_detach(weighted));
 }
 
-/* All windows have equally many targets: each micro-batch has the same weight, and is read when it is due. */
-static bool add_windows(tarn_trainer *t, tarn_tensor *loss)
+/* Sum of the weights of a step, [], in the open scope. */
+static tarn_tensor *total_weight(const tarn__step_ctx *s, tarn_tensor *const *batch)
 {
-    tarn_tensor *fields[TARN_MAX_FIELDS], *weight = tarn_scalar((double)t->micro_batch / (double)t->batch_size);
-    tarn__phase_begin(t, TARN__PHASE_BATCH);
-    return tarn__next_batch(t, fields) && tarn__lm_add_micro_batch(t, fields, weight, loss);
+    tarn_tensor *total = tarn_zeros(TARN_SCALAR, TARN_F32, s->device);
+    for (int i = 0; total && i < s->micro_batches; i++)
+        if (!tarn_add_inplace(total, s->task->weight(batch + i * s->fields)))
+            return NULL;
+    return total;
 }
 
-bool tarn__lm_clip(tarn_trainer *t, tarn__step_metrics *metrics)
+/* All windows have equally many targets, and thus equal shares. One scope per micro-batch. */
+static bool add_micro_batches(const tarn__step_ctx *s, tarn_tensor *const *batch, tarn_tensor *loss)
 {
-    tarn__phase_begin(t, TARN__PHASE_UPDATE);
-    metrics->norm = tarn_optimizer_clip_norm(t->optimizer, t->options.clip_norm > 0 ? t->options.clip_norm : INFINITY);
+    bool is_weighted = s->task->weight != NULL;
+    tarn_tensor *total = is_weighted ? total_weight(s, batch) : NULL;
+    bool good = loss && (total || !is_weighted);
+    for (int i = 0; good && i < s->micro_batches; i++) {
+        tarn_tensor *const *fields = batch + i * s->fields;
+        tarn_scope *scope = tarn_scope_open();
+        good = scope && add_micro_batch(s, fields,
+                                        is_weighted ? tarn_div(s->task->weight(fields), total)
+                                                    : tarn_scalar(1 / (double)s->micro_batches),
+                                        loss);
+        tarn_scope_close(scope);
+        if (s->on_micro_batch)
+            s->on_micro_batch(s->trainer, i + 1);
+    }
+    return good;
+}
+
+/* The norm is measured in every step, for the report; it stays on the device. */
+bool tarn__lm_gradients(const tarn__step_ctx *s, tarn_tensor *const *batch, tarn__step_metrics *metrics)
+{
+    *metrics = (tarn__step_metrics){.loss = tarn_zeros(TARN_SCALAR, TARN_F32, s->device)};
+    tarn_scope *scope = tarn_scope_open();
+    bool good = scope && add_micro_batches(s, batch, metrics->loss);
+    tarn_scope_close(scope);
+    if (!good)
+        return false;
+    tarn__step_phase(s, TARN__PHASE_UPDATE);
+    metrics->norm = tarn_optimizer_clip_norm(s->optimizer, s->clip_norm > 0 ? s->clip_norm : INFINITY);
     return metrics->norm != NULL;
-}
-
-/* Measures memory: at most two micro-batches of the same fields. The second one is needed because gradients exist by
- * then. */
-bool tarn__lm_gradients_of(tarn_trainer *t, tarn_tensor *const *fields, tarn__step_metrics *metrics)
-{
-    *metrics = (tarn__step_metrics){.loss = tarn_zeros(TARN_SCALAR, TARN_F32, t->device)};
-    for (int64_t i = 0; i < 2 && i < t->batch_size / t->micro_batch; i++) {
-        tarn_scope *scope = tarn_scope_open();
-        bool good = scope && metrics->loss && tarn__lm_add_micro_batch(t, fields, tarn_scalar(0.5), metrics->loss);
-        tarn_scope_close(scope);
-        if (!good)
-            return false;
-    }
-    return tarn__lm_clip(t, metrics);
-}
-
-/* Gradients of one step. One scope per micro-batch. */
-static bool gradients(tarn_trainer *t, tarn__step_metrics *metrics)
-{
-    *metrics = (tarn__step_metrics){.loss = tarn_zeros(TARN_SCALAR, TARN_F32, t->device)};
-    for (int64_t done = 0; metrics->loss && done < t->batch_size; done += t->micro_batch) {
-        tarn_scope *scope = tarn_scope_open();
-        bool good = scope && add_windows(t, metrics->loss);
-        tarn_scope_close(scope);
-        if (!good)
-            return false;
-        tarn__progress_in_step(t, done + t->micro_batch);
-    }
-    return tarn__lm_clip(t, metrics);
 }
 
 bool tarn__lm_create_batch(const tarn_trainer *t, int64_t count, tarn_tensor **fields)
@@ -354,7 +353,6 @@ const tarn__task tarn__task_lm = {.name = "lm",
                                   .open_random = open_random,
                                   .create_loader = create_loader,
                                   .next_batch = tarn__loader_batch,
-                                  .gradients = gradients,
                                   .prompt = tarn__lm_prompt,
                                   .describe = tarn__lm_describe,
                                   TARN__LM_ROW};

@@ -34,14 +34,7 @@ tarn_tensor *tarn__lm_target_count(tarn_tensor *targets, tarn_dtype dtype);
 
 bool tarn__lm_create_batch(const tarn_trainer *trainer, int64_t count, tarn_tensor **fields);
 
-/* Accumulates the gradients and the loss of a micro-batch, weighted by `weight`. */
-bool tarn__lm_add_micro_batch(tarn_trainer *trainer, tarn_tensor *const *fields, tarn_tensor *weight,
-                              tarn_tensor *loss);
-
-/* Global gradient norm, for the report; clips to clip_norm if that is given. The norm stays on the device. */
-bool tarn__lm_clip(tarn_trainer *trainer, tarn__step_metrics *metrics);
-
-bool tarn__lm_gradients_of(tarn_trainer *trainer, tarn_tensor *const *fields, tarn__step_metrics *metrics);
+bool tarn__lm_gradients(const tarn__step_ctx *step, tarn_tensor *const *batch, tarn__step_metrics *metrics);
 double tarn__lm_step_flops(const tarn_trainer *trainer);
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
@@ -75,7 +68,7 @@ extern const tarn__metric tarn__lm_training_lines[], tarn__lm_evaluation_lines[]
 #define TARN__LM_ROW \
     .sample_name = "window", .prefers_bf16 = true, .has_norm = true, .training_lines = tarn__lm_training_lines, \
     .evaluation_lines = tarn__lm_evaluation_lines, .resize = tarn__lm_resize, .create_model = tarn__lm_model, \
-    .create_batch = tarn__lm_create_batch, .gradients_of = tarn__lm_gradients_of, .step_flops = tarn__lm_step_flops, \
+    .create_batch = tarn__lm_create_batch, .gradients = tarn__lm_gradients, .step_flops = tarn__lm_step_flops, \
     .evaluate = tarn__lm_evaluate_run, .save_best = tarn__lm_save_best, .write_files = tarn__lm_save_tokenizer, \
     .write_model = tarn__lm_write_model, .unit = tarn__lm_unit, .set_speed = tarn__lm_set_speed
 

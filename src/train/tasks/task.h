@@ -49,10 +49,10 @@ struct tarn__task {
     bool (*next_batch)(tarn_trainer *trainer, tarn_tensor **fields);
     /* A micro-batch of `count` samples without values, for planning. Belongs to the open scope. */
     bool (*create_batch)(const tarn_trainer *trainer, int64_t count, tarn_tensor **fields);
-    /* Gradients of one step, accumulated over its micro-batches. */
-    bool (*gradients)(tarn_trainer *trainer, tarn__step_metrics *metrics);
-    /* Gradients of one given micro-batch, and once more of the same if a step has more than one. */
-    bool (*gradients_of)(tarn_trainer *trainer, tarn_tensor *const *fields, tarn__step_metrics *metrics);
+    /* Gradients of a step, accumulated over its micro-batches; pure, as tarn__step(). */
+    bool (*gradients)(const tarn__step_ctx *step, tarn_tensor *const *batch, tarn__step_metrics *metrics);
+    /* Weight of a micro-batch in the step's mean, [] on its device. Belongs to the open scope. NULL: equal shares. */
+    tarn_tensor *(*weight)(tarn_tensor *const *fields);
     double (*step_flops)(const tarn_trainer *trainer); /* as for MFU; 0: unknown. NULL: always */
 
     /* ---- results ---- */
