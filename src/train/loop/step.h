@@ -6,7 +6,7 @@
 #include <tarn/optim.h>
 #include <tarn/train.h>
 
-typedef struct tarn__task tarn__task; /* tasks/task.h */
+typedef struct tarn__task tarn__task; /* train/tasks/task.h */
 
 /* Metrics of a step, on the device. They belong to the open scope, or to a captured step. */
 typedef struct tarn__step_metrics {

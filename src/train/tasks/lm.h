@@ -1,7 +1,7 @@
 /* lm.h: what the tasks that train a language model share, on text (lm.c) and on chats (chat.c), and its use by others:
  * sizes, loss, evaluation, samples, files. Conventions as in task.h. */
-#ifndef TARN__TASK_LM_H
-#define TARN__TASK_LM_H
+#ifndef TARN__LM_H
+#define TARN__LM_H
 
 #include "train/tasks/task.h"
 
