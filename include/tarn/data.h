@@ -189,8 +189,8 @@ typedef struct tarn_loader_state {
 } tarn_loader_state;
 
 /* Gets and sets the position of a loader, to resume with the batch that would have followed. */
-TARN_API bool tarn_loader_tell(const tarn_loader *loader, tarn_loader_state *place);
-TARN_API bool tarn_loader_seek(tarn_loader *loader, tarn_loader_state place);
+TARN_API bool tarn_loader_tell(const tarn_loader *loader, tarn_loader_state *state);
+TARN_API bool tarn_loader_seek(tarn_loader *loader, tarn_loader_state state);
 
 /* Frees a loader, also within an epoch; tensors it returned stay valid. NULL is allowed; works while an error is
  * pending. */

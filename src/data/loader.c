@@ -153,7 +153,7 @@ static bool fetch(tarn_loader *loader)
     return tarn__pinned_join("loader_next", &loader->sent->buffer);
 }
 
-/* Drops all prefetched batches and continues at another state. Is false, for callers that fail. */
+/* Drops all prefetched batches and continues at another state. Returns false, for callers that fail. */
 static bool restart(tarn_loader *loader, tarn_loader_state state)
 {
     drop_sent(loader);

@@ -174,8 +174,7 @@ static void crop_and_flip(const tarn__transform *transform, tarn_random_state *r
         }
 }
 
-/* ---- entry points
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- entry points ------------------------------------------------------------------------------------------------ */
 
 bool tarn__transform_init(tarn__transform *transform, tarn_dataset *dataset, const tarn_loader_options *options)
 {

@@ -168,7 +168,7 @@ static bool is_hub_name(const char *path)
            strncmp(path, "runs/", 5) != 0;
 }
 
-/* Raises an error for a path that does not exist, with advice for URLs and hub names. Is false. */
+/* Raises an error for a path that does not exist, with advice for URLs and hub names. Returns false. */
 static bool raise_missing(const char *function, const char *path, const char *expected)
 {
     if (strncmp(path, "http://", 7) == 0 || strncmp(path, "https://", 8) == 0 || strncmp(path, "hf://", 5) == 0 ||

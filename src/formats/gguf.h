@@ -79,8 +79,7 @@ int tarn__gguf_find(const tarn__gguf_named *list, int count, const char *name);
  * release. */
 void tarn__gguf_map_release(void *map);
 
-/* ---- reading and writing
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- reading and writing ----------------------------------------------------------------------------------------- */
 
 /* Bytes of a metadata value; 0 for strings and arrays, whose size varies. */
 int tarn__gguf_type_bytes(tarn_gguf_type type);

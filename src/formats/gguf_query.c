@@ -164,7 +164,7 @@ static const tarn__gguf_key *key_of(const char *function, const tarn_gguf *file,
     return index < 0 ? NULL : &file->key[index];
 }
 
-/* Raises an error that a key has another type. Is false. */
+/* Raises an error that a key has another type. Returns false. */
 static bool raise_type(const char *function, const tarn_gguf *file, const tarn__gguf_key *key, const char *wanted)
 {
     bool is_array = key->type == TARN_GGUF_ARRAY;

@@ -39,7 +39,7 @@ typedef struct reader {
 
 #define BAD(r, at, ...) bad((r)->file, at, __VA_ARGS__)
 
-/* Raises an error at a byte of the file. Is false. */
+/* Raises an error at a byte of the file. Returns false. */
 static bool bad(const tarn_gguf *file, int64_t at, const char *format, ...) TARN_PRINTF(3, 4);
 static bool bad(const tarn_gguf *file, int64_t at, const char *format, ...)
 {
@@ -56,7 +56,7 @@ static bool need(const reader *r, uint64_t bytes, const char *what)
 {
     uint64_t left = (uint64_t)(r->file->size - r->at);
     return bytes <= left ||
-           BAD(r, r->at, "%s needs %" PRIu64 " bytes, but only %" PRIu64 " follow; is the file cut short?", what, bytes,
+           BAD(r, r->at, "%s needs %" PRIu64 " bytes, but only %" PRIu64 " follow; is the file truncated?", what, bytes,
                left);
 }
 
@@ -428,7 +428,7 @@ static bool resolve_offsets(tarn_gguf *file, int64_t at)
         t->begin += data;
         if (t->begin > file->size || t->bytes > file->size - t->begin)
             return bad(file, t->begin,
-                       "tensor '%.*s' needs %lld bytes from here on, but the file ends at byte %lld; is it cut short?",
+                       "tensor '%.*s' needs %lld bytes from here on, but the file ends at byte %lld; is it truncated?",
                        TARN__GGUF_SHOWN_BYTES, t->name, (long long)t->bytes, (long long)file->size);
     }
     return check_overlap(file);
@@ -498,8 +498,7 @@ static bool read_header(tarn_gguf *file)
            index_names(file) && resolve_offsets(file, r.at);
 }
 
-/* ---- opening and closing
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- opening and closing ----------------------------------------------------------------------------------------- */
 
 void tarn__gguf_map_release(void *map)
 {

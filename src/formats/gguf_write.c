@@ -57,8 +57,7 @@ static bool put_string(tarn__buffer *to, const char *text, size_t length)
     return put_u64(to, length) && put(to, text, length);
 }
 
-/* ---- creation
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- creation ---------------------------------------------------------------------------------------------------- */
 
 tarn_gguf_writer *tarn_gguf_create(const char *path)
 {

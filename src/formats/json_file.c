@@ -264,7 +264,7 @@ tarn__member_kind tarn__json_file_kind(const tarn__json_file *file, const char *
     }
 }
 
-/* Raises an error about a member. Is false. */
+/* Raises an error about a member. Returns false. */
 static bool raise_member(const tarn__json_file *file, const char *key, const char *problem)
 {
     return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': \"%s\" %s", file->function, file->name, key, problem);

@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "formats/json_file.h"
 
-/* Is NULL. */
+/* Returns NULL. */
 static tarn__json_file *missing(const char *function)
 {
     tarn__raise(TARN_ERROR_UNSUPPORTED,
@@ -14,8 +14,7 @@ static tarn__json_file *missing(const char *function)
     return NULL;
 }
 
-/* Is false. */
-/* Every call with a file: there is none in this build. */
+/* Every call with a file: there is none in this build. Returns false. */
 static bool unreachable(void)
 {
     return tarn__raise(TARN_ERROR_INTERNAL, "json_file: not available in this build");

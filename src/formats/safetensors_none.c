@@ -2,8 +2,7 @@
 #include "base/error.h"
 #include "formats/safetensors.h"
 
-/* Is false. */
-/* Raises the error of a build without jansson. */
+/* Raises the error of a build without jansson. Returns false. */
 static bool missing(const char *function)
 {
     return tarn__raise(TARN_ERROR_UNSUPPORTED,

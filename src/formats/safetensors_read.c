@@ -52,7 +52,7 @@ static bool check_length(const tarn_safetensors *file, uint64_t *length)
     if (file->map.bytes < 8)
         return tarn__raise(
             TARN_ERROR_FORMAT,
-            "safetensors_open: '%s': %zu bytes are too few for a safetensors file: its length alone takes 8",
+            "safetensors_open: '%s': %zu bytes are too few for a safetensors file: the header length alone takes 8",
             file->path, file->map.bytes);
     memcpy(length, file->map.memory, 8);
     if (*length > TARN__SAFETENSORS_MAX_HEADER)
@@ -63,7 +63,7 @@ static bool check_length(const tarn_safetensors *file, uint64_t *length)
     if (*length > file->map.bytes - 8)
         return tarn__raise(
             TARN_ERROR_FORMAT,
-            "safetensors_open: '%s': byte 0: the header has %llu bytes, but only %zu follow; is the file cut short?",
+            "safetensors_open: '%s': byte 0: the header has %llu bytes, but only %zu follow; is the file truncated?",
             file->path, (unsigned long long)*length, file->map.bytes - 8);
     if (*length == 0 || file->map.memory[8] != '{')
         return tarn__raise(TARN_ERROR_FORMAT, "safetensors_open: '%s': byte 8: the header does not begin with '{'",
@@ -251,7 +251,7 @@ static bool check_offsets(tarn_safetensors *file)
     }
     return at == capacity ||
            tarn__raise(TARN_ERROR_FORMAT,
-                       "safetensors_open: '%s': the last tensor ends at byte %lld, but the file at byte %lld",
+                       "safetensors_open: '%s': the last tensor ends at byte %lld, but the file ends at byte %lld",
                        file->path, (long long)(file->data + at), (long long)(file->data + capacity));
 }
 
@@ -283,8 +283,7 @@ bool tarn__safetensors_sort_names(tarn_safetensors *file)
     return file->by_name != NULL;
 }
 
-/* ---- opening and closing
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- opening and closing ----------------------------------------------------------------------------------------- */
 
 /* Opens a single file: map, header, metadata, entries, checksums. */
 static bool read_file(tarn_safetensors *file)

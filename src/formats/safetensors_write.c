@@ -35,7 +35,7 @@ struct tarn_safetensors_writer {
 
 /* ---- collecting -------------------------------------------------------------------------------------------------- */
 
-/* jansson's NULL or -1 means no memory, once its input is known to be valid. Is false. */
+/* jansson's NULL or -1 means no memory, once its input is known to be valid. Returns false. */
 static bool no_memory(const char *function)
 {
     return tarn__raise(TARN_ERROR_MEMORY, "%s: out of host memory for the header", function);

@@ -64,6 +64,7 @@ static void values_beyond_a_dtype_are_held_to_it(void **state)
     assert_true(tarn_read(tarn_full(TARN_SHAPE(1), 9.21e18, TARN_I64, CPU), &most, 8));
     assert_true(most == (int64_t)9.21e18);
     assert_true(tarn_read(tarn_full(TARN_SHAPE(1), NAN, TARN_I64, CPU), &most, 8));
+    assert_true(most == 0);
     assert_values(tarn_full(TARN_SHAPE(1), 1e30, TARN_F16, CPU), 0, INFINITY);
     assert_values(tarn_full(TARN_SHAPE(1), NAN, TARN_BOOL, CPU), 0, 1);
     assert_values(tarn_full(TARN_SHAPE(2), -0.0, TARN_BOOL, CPU), 0, 0, 0);

@@ -359,7 +359,7 @@ static void malformed_tensors_are_refused(void **state)
         {{"b", 1, 0, {4}, 33, 64}, "the offset 33; it must be a multiple of the alignment, 32"},
         {{"b", 1, 0, {4}, 0, 64}, "begins before 'a' ends"},
         {{"b", 1, 0, {4}, 32, 47}, "but the file ends at byte"},
-        {{"b", 1, 0, {4}, 1 << 20, 64}, "is it cut short?"},
+        {{"b", 1, 0, {4}, 1 << 20, 64}, "is it truncated?"},
         {{"b", 1, 0, {4}, UINT64_MAX - 31, 64}, "the offset 18446744073709551584, beyond any file"},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)

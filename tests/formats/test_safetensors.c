@@ -210,7 +210,7 @@ static const struct {
     {"{", 0, "not valid JSON"},
     {"{} x", 0, "not valid JSON"},
     {"{\"a\xff\":1}", 0, "not valid JSON"},
-    {"{}", 1, "the last tensor ends at byte 10, but the file at byte 11"},
+    {"{}", 1, "the last tensor ends at byte 10, but the file ends at byte 11"},
     {"{\"a\":1}", 0, "tensor 'a' is not an object"},
     {"{\"a\":{}}", 0, "tensor 'a' has no string \"dtype\""},
     {"{\"a\":{\"dtype\":1}}", 0, "has no string \"dtype\""},
@@ -266,7 +266,7 @@ static void a_length_beyond_the_file_is_refused(void **state)
         put_file(scratch("bad.safetensors"), bytes, sizeof(bytes));
         assert_null(tarn_safetensors_open(scratch("bad.safetensors")));
         assert_error(TARN_ERROR_FORMAT,
-                     lengths[i] > 100000000 ? "is longer than 100000000" : "only 2 follow; is the file cut short?");
+                     lengths[i] > 100000000 ? "is longer than 100000000" : "only 2 follow; is the file truncated?");
     }
 }
 

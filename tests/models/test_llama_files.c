@@ -257,7 +257,7 @@ static void mismatched_weights_are_errors(void **state)
 #define ROPE ", \"rope_scaling\": "
 #define NEW ", \"rope_parameters\": "
 
-/* What config.json may say of a model with the weights of families[1], and a part of the sentence where it may not ("":
+/* What config.json may say of a model with the weights of configs[1], and a part of the sentence where it may not ("":
  * it may). */
 static void every_invalid_config_is_an_error_that_names_it(void **state)
 {
@@ -314,7 +314,7 @@ static void every_invalid_config_is_an_error_that_names_it(void **state)
         {A("llama") ROPE "{\"rope_type\": \"linear\"}}", "has no factor"},
         {A("llama") ROPE "{\"rope_type\": \"linear\", \"factor\": -2}}", "factor\" is -2"},
         {A("llama") ROPE "{\"rope_type\": \"linear\", \"factor\": null}}", "\"factor\""},
-        {A("llama") ROPE "4}", "\"rope_scaling\" is no object"},
+        {A("llama") ROPE "4}", "\"rope_scaling\" is not an object"},
         {A("llama") ", \"rope_theta\": 0}", "\"rope_theta\" is 0"},
         {A("llama") ", \"rms_norm_eps\": 0}", "\"rms_norm_eps\" is 0"},
         {A("llama") ", \"rms_norm_eps\": \"x\"}", "\"rms_norm_eps\" is not a number"},

@@ -23,7 +23,7 @@
 /* Moved in last and set aside first: without config.json a folder is not taken for a model. */
 static const char last_file[] = "config.json";
 
-/* Raises an I/O error with the system's reason. Is false. */
+/* Raises an I/O error with the system's reason. Returns false. */
 static bool raise_io(const tarn__staging *s, const char *what, int error)
 {
     char text[128];

@@ -24,7 +24,7 @@ static const char *reason(int error, char *text, size_t size)
     return strerror_r(error, text, size) == 0 ? text : "unknown reason";
 }
 
-/* Raises an I/O error with the system's reason. Is false. */
+/* Raises an I/O error with the system's reason. Returns false. */
 static bool raise_io(const char *function, const char *path, const char *what, int error)
 {
     char text[128];

@@ -48,7 +48,7 @@ static bool read_npy(const char *path, tarn_array *image)
     return true;
 }
 
-/* Raises an error that names the format of a file that cannot be read. Is false. */
+/* Raises an error that names the format of a file that cannot be read. Returns false. */
 static bool raise_unsupported(const tarn__data_input *input, const unsigned char *magic)
 {
     static const struct {

@@ -22,7 +22,7 @@ bool tarn__data_input_raise(const tarn__data_input *input, int64_t byte, const c
                        input->gzip ? " of the contents" : "", text);
 }
 
-/* Raises an error of the operating system. Is false. */
+/* Raises an error of the operating system. Returns false. */
 static bool raise_io(const tarn__data_input *input, const char *what, int error)
 {
     return tarn__raise(TARN_ERROR_IO, "%s: %s: %s: %s", input->function, input->path, what, strerror(error));

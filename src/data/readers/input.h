@@ -41,7 +41,7 @@ bool tarn__data_input_fits(const tarn__data_input *input, tarn_shape shape, size
 /* Raises an error unless the contents end here; `what` (plural) names the bytes before. */
 bool tarn__data_input_expect_end(tarn__data_input *input, const char *what);
 
-/* Raises "function: path: byte N: ...", N counted in the contents. Is false. An empty format does not compile. */
+/* Raises "function: path: byte N: ...", N counted in the contents. Returns false. An empty format does not compile. */
 #define tarn__data_input_bad(input, byte, ...) \
     ((void)sizeof(char[sizeof("" TARN__FIRST_OF(__VA_ARGS__, 0)) > 1 ? 1 : -1]), \
      tarn__data_input_raise((input), (byte), __VA_ARGS__))

@@ -127,7 +127,7 @@ static bool read_scaling(reader *r, const char *object)
 {
     key to;
     if (tarn__json_file_kind(r->config, object) != TARN__MEMBER_OBJECT)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: config.json: \"%s\" is no object", r->function, object);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: config.json: \"%s\" is not an object", r->function, object);
     bool is_old = !tarn__json_file_has(r->config, inside(&to, object, "rope_type")) &&
                   tarn__json_file_has(r->config, inside(&to, object, "type"));
     inside(&to, object, is_old ? "type" : "rope_type");

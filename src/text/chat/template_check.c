@@ -121,8 +121,7 @@ static bool keeps_messages(const char *tag, size_t length, const block *enclosin
            contains(enclosing->condition, enclosing->length, "'system'");
 }
 
-/* ---- printed expressions
- * --------------------------------------------------------------------------------------------- */
+/* ---- printed expressions ----------------------------------------------------------------------------------------- */
 
 #define ROLE "'<|im_start|>'+message['role']+"
 #define PROMPT "'<|im_start|>assistant\\n'"

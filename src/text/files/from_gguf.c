@@ -38,7 +38,7 @@ typedef struct gguf_source {
 
 /* ---- keys -------------------------------------------------------------------------------------------------------- */
 
-/* Raises an error about a key. Is false. */
+/* Raises an error about a key. Returns false. */
 static bool raise_key(const gguf_source *s, tarn_code code, const char *problem, const char *name)
 {
     return tarn__raise(code, "%s: '%s': %s '%.60s'", s->function, s->path, problem, name);
@@ -258,8 +258,7 @@ static tarn_tokenizer *build_bpe(gguf_source *s, const tarn__gguf_pre_tokenizer 
     return NULL;
 }
 
-/* ---- the tokenizer
- * --------------------------------------------------------------------------------------------------- */
+/* ---- the tokenizer ----------------------------------------------------------------------------------------------- */
 
 /* Reads what add_special adds and the chat template. */
 static bool add_settings(tarn_tokenizer *t, const gguf_source *s, bool default_bos)

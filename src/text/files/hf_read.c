@@ -214,7 +214,7 @@ static bool read_root(tarn__hf_reader *reader, json_t *root)
     return tarn__tokenizer_finish(t, "tokenizer_open", reader->name);
 }
 
-/* Raises an error for JSON without "model", perhaps a vocab.json under another name. Is NULL. */
+/* Raises an error for JSON without "model", perhaps a vocab.json under another name. Returns NULL. */
 static tarn_tokenizer *raise_no_model(const char *path)
 {
     tarn__raise(TARN_ERROR_FORMAT,

@@ -15,7 +15,7 @@ typedef struct tarn__hf_reader {
     const char *name; /* path of the file, for errors */
 } tarn__hf_reader;
 
-/* Raises an error about the file: "tokenizer_open: 'NAME': …". Is false. */
+/* Raises an error about the file: "tokenizer_open: 'NAME': …". Returns false. */
 bool tarn__hf_raise(const tarn__hf_reader *reader, tarn_code code, const char *format, ...) TARN_PRINTF(3, 4);
 
 /* Parses a file whose root is an object. The caller owns the result. NULL with an error. */

@@ -5,7 +5,7 @@
 #include "text/shards/shards.h"
 #include "text/tokenizer/tokenizer.h"
 
-/* Is false. */
+/* Returns false. */
 static bool missing(const char *function)
 {
     return tarn__raise(

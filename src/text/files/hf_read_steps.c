@@ -8,14 +8,13 @@
 
 #define MAX_DEPTH 8 /* nested sequences */
 
-/* Raises an error for a step that is not supported. Is false. */
+/* Raises an error for a step that is not supported. Returns false. */
 static bool raise_step(const tarn__hf_reader *reader, const char *what, const char *type)
 {
     return tarn__hf_raise(reader, TARN_ERROR_UNSUPPORTED, "the %s '%.60s' is not supported", what, type);
 }
 
-/* ---- pre-tokenizer
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- pre-tokenizer ----------------------------------------------------------------------------------------------- */
 
 /* Adds a literal string as a regex. */
 static bool read_literal(const tarn__hf_reader *reader, const char *text)

@@ -29,7 +29,7 @@ typedef struct model {
     size_t rules_length;
 } model;
 
-/* Raises an error for a model that tarn would encode differently. Is false. */
+/* Raises an error for a model that tarn would encode differently. Returns false. */
 static bool raise_unsupported(const model *m, const char *problem)
 {
     return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': %s", m->file.function, m->file.name, problem);

@@ -20,7 +20,7 @@ typedef struct target {
     float *scores;                   /* [count]; 0 without merges */
 } target;
 
-/* Raises an error for a tokenizer that GGUF cannot express. Is false. */
+/* Raises an error for a tokenizer that GGUF cannot express. Returns false. */
 static bool raise_unsupported(const target *g, const char *problem)
 {
     return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: GGUF cannot store a tokenizer %s", g->function, problem);

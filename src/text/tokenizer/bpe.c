@@ -144,7 +144,7 @@ static bool find_pair(const void *ctx, const tarn__symbol *left, const tarn__sym
 
 /* ---- words ------------------------------------------------------------------------------------------------------- */
 
-/* Raises an error for a byte without a token. Is false. */
+/* Raises an error for a byte without a token. Returns false. */
 static bool raise_byte(unsigned char byte)
 {
     return tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_encode: the vocabulary has no token for byte 0x%02X of the text",

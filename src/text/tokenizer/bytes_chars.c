@@ -40,7 +40,7 @@ tarn_tokenizer *tarn_tokenizer_bytes(void)
 
 /* ---- characters -------------------------------------------------------------------------------------------------- */
 
-/* Raises an error for invalid UTF-8 at byte `at`. `path`: the text's file; NULL: none. Is false. */
+/* Raises an error for invalid UTF-8 at byte `at`. `path`: the text's file; NULL: none. Returns false. */
 static bool raise_utf8(const char *function, const char *path, const char *text, size_t at)
 {
     const char *quote = path ? "'" : "";

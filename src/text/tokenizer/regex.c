@@ -48,7 +48,7 @@ static const class_escape *translation(char letter)
                            : NULL;
 }
 
-/* Raises an error for a construct that is not translated. Is false. */
+/* Raises an error for a construct that is not translated. Returns false. */
 static bool raise_unsupported(const char *function, const char *name, const char *text, const char *part)
 {
     return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': the pattern '%.200s' uses %s, which is not supported",

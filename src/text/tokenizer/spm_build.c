@@ -8,7 +8,7 @@
 #include "base/utf8.h"
 #include "text/tokenizer/tokenizer.h"
 
-/* Raises an error about a piece. Is false. */
+/* Raises an error about a piece. Returns false. */
 static bool raise_piece(const tarn__spm_spec *spec, int64_t id, const char *problem)
 {
     int shown = spec->lengths[id] < 60 ? (int)spec->lengths[id] : 60;

@@ -57,8 +57,7 @@ bool tarn__vocab_has(const tarn__vocab *vocab, int64_t id);
 const char *tarn__vocab_bytes(const tarn__vocab *vocab, int32_t id, size_t *length);
 void tarn__vocab_free(tarn__vocab *vocab);
 
-/* ---- SentencePiece
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- SentencePiece ----------------------------------------------------------------------------------------------- */
 
 /* U+2581, which stands for a space in SentencePiece's files. */
 #define TARN__METASPACE "\xE2\x96\x81"

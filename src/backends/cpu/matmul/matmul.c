@@ -12,7 +12,10 @@
  *
  * Instruction level: the file is compiled once per level (backends/cpu/runtime/level.h), which fixes MR and the vector
  * width; fill_table() of backends/cpu/runtime/backend.c registers the best level the processor has. On AArch64 with
- * bf16 instructions matmul_bf16_arm.c then replaces the kernel and hands back what it does not support.
+ * bf16 instructions matmul_bf16_arm.c puts a row for the calls that fit ahead of this kernel's.
+ *
+ * The way of a blocked f32 matmul: kernel_matmul, run_unsplit, gemm_f32, run_gemm_block_f32, run_tiles_f32,
+ * run_tile_f32, micro_f32 (NAMED() adds the suffixes).
  *
  * BLAS: choose_path() decides per call, by describe_blas(). blas.c loads OpenBLAS, where it is installed, when the
  * first matmul asks for it, and reports whether its kernels fit the processor. */

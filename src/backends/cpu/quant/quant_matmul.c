@@ -1,4 +1,5 @@
-/* quant_matmul.c: matmul with quantized weights, quantize and dequantize.
+/* quant_matmul.c: matmul with quantized weights, and the quantize and dequantize kernels; block formats and the search
+ * for their scales are in base/quant.
  *
  * matmul_quant computes y (rows, out) = x (rows, in) · wᵀ + bias with w (out, in) in blocks. x is quantized to 8
  * bits, so the error of a result is at most Σ |w| · s / 2 over its row of w, where s is absmax / 127 of each 32

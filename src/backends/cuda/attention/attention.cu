@@ -123,7 +123,8 @@ void tarn__cuda_attention_native(const tarn__call *call)
     FOR_SIMT(a, launch<C, W>(call, a))
 }
 
-/* cuDNN if it is installed and the fastest, else our own kernels. */
+/* cuDNN where it supports the call reliably (cudnn_attention.c) and was measured to be faster (cudnn_attention_tune.c),
+ * else our own kernels. scratch() and run() ask the same cached plan. */
 static size_t scratch(const tarn__call *call)
 {
     size_t bytes;

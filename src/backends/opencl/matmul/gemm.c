@@ -55,8 +55,7 @@ tarn__view tarn__cl_scratch_view(const tarn__call *call, int64_t bytes, tarn_dty
     return (tarn__view){.memory = call->scratch, .offset = offset, .dtype = dtype};
 }
 
-/* ---- selection
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- selection --------------------------------------------------------------------------------------------------- */
 
 /* Without local memory tiles come from panels. */
 static enum algorithm algorithm_of(const tarn__cl_device *device, const tarn__cl_gemm *p)
