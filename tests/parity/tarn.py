@@ -43,7 +43,7 @@ class Device(c.Structure):
 class DeviceInfo(c.Structure):
     _fields_ = [("name", c.c_char * 32), ("description", c.c_char * 128), ("detail", c.c_char * 128),
                 ("memory_total", c.c_int64), ("memory_free", c.c_int64), ("type", c.c_char * 16),
-                ("vendor", c.c_char * 64)]
+                ("vendor", c.c_char * 64), ("has_tf32", c.c_bool)]
 
 
 class Attribute(c.Structure):
