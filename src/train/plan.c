@@ -12,7 +12,6 @@
 #include "autograd/tape.h"
 #include "base/dtype.h"
 #include "base/error.h"
-#include "base/memory.h"
 #include "core/device/device.h"
 #include "core/memory/pool.h"
 #include "models/lm/arch.h"
@@ -62,21 +61,21 @@ static void count_fixed_bytes(tarn_trainer *t, const tarn_module *model)
 
 typedef tarn__pool_peaks peaks;
 
-/* A step holds all its micro-batches; gradients of two of them give the peak, since gradients exist by the second. */
+/* A step holds all its micro-batches; gradients of two of them give the peak, since gradients exist by the second. The
+ * others are one batch of their size: a plan with tens of thousands of micro-batches takes no longer. */
 static bool run_step(tarn_trainer *p, int64_t batch)
 {
     tarn__step_ctx s = tarn__step_ctx_of(p);
-    size_t bytes = sizeof(tarn_tensor *[TARN_MAX_FIELDS]) * (size_t)s.micro_batches;
-    tarn_tensor **fields = tarn__alloc(bytes);
+    tarn_tensor *fields[2 * TARN_MAX_FIELDS], *others[TARN_MAX_FIELDS];
     tarn__step_metrics metrics;
+    int64_t unused = s.micro_batches > 2 ? s.micro_batches - 2 : 0;
+    s.micro_batches -= (int)unused;
     tarn_scope *scope = tarn_scope_open();
-    bool good = scope && fields;
+    bool good = scope && (unused == 0 || p->task->create_batch(p, unused * batch, others));
     for (int i = 0; good && i < s.micro_batches; i++)
         good = p->task->create_batch(p, batch, fields + i * s.fields);
-    s.micro_batches = s.micro_batches < 2 ? s.micro_batches : 2;
     good = good && tarn__step(&s, fields, &metrics);
     tarn_scope_close(scope);
-    tarn__release(fields, bytes);
     return good;
 }
 
