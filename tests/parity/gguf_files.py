@@ -251,6 +251,8 @@ def check_nan(folder, rng):
 def change(data, rng):
     data = bytearray(data)
     for _ in range(rng.randint(1, 3)):
+        if len(data) <= 40:  # cut off by the change before
+            break
         at, kind = rng.randrange(len(data) - 40), rng.randrange(6)
         if kind == 0:
             data[at] = rng.randrange(256)
