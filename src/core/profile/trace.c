@@ -22,7 +22,7 @@ typedef struct writer {
     char text[8192];
     size_t used;
     bool good;
-    bool follows; /* the next event needs a comma before it */
+    bool needs_comma; /* before the next event */
 } writer;
 
 /* After the first failed write nothing more is written; the error is raised once. */
@@ -56,8 +56,8 @@ static void put_name(writer *w, const char *name)
 static void begin_event(writer *w, char phase, int process, int row, const char *name)
 {
     char text[96];
-    put(w, w->follows ? ",\n" : "\n");
-    w->follows = true;
+    put(w, w->needs_comma ? ",\n" : "\n");
+    w->needs_comma = true;
     snprintf(text, sizeof(text), "{\"ph\": \"%c\", \"pid\": %d, \"tid\": %d, \"name\": \"", phase, process, row);
     put(w, text);
     put_name(w, name);
@@ -85,8 +85,7 @@ static void put_arguments(writer *w, const tarn_profile_record *r)
 {
     char text[160];
     double seconds = (r->device_end - r->device_start) / 1e6;
-    snprintf(text, sizeof(text),
-             ", \"args\": {\"backward\": %s, \"fallback\": %s, \"bytes\": %.0f, \"operations\": %.0f",
+    snprintf(text, sizeof(text), ", \"args\": {\"backward\": %s, \"fallback\": %s, \"bytes\": %.0f, \"flops\": %.0f",
              r->is_backward ? "true" : "false", r->is_fallback ? "true" : "false", r->bytes, r->flops);
     put(w, text);
     if (r->function) {
@@ -118,8 +117,8 @@ static void put_arguments(writer *w, const tarn_profile_record *r)
 /* The host's and the device's event of a record. A prefetched copy has only the device's. */
 static void put_record(writer *w, const tarn__profile *p, const tarn_profile_record *r)
 {
-    bool is_ahead = r->kind == TARN_PROFILE_LOADER_COPY;
-    if (!is_ahead) {
+    bool is_prefetch = r->kind == TARN_PROFILE_LOADER_COPY;
+    if (!is_prefetch) {
         begin_event(w, 'X', HOST, r->thread, r->name);
         put_times(w, r->host_start, r->host_end);
         if (r->kind != TARN_PROFILE_SPAN)
@@ -128,7 +127,7 @@ static void put_record(writer *w, const tarn__profile *p, const tarn_profile_rec
     }
     if (isnan(r->device_start) || !tarn__same_device(r->device, p->device))
         return;
-    begin_event(w, 'X', DEVICE, is_ahead ? COPIES : WORK, r->name);
+    begin_event(w, 'X', DEVICE, is_prefetch ? COPIES : WORK, r->name);
     put_times(w, r->device_start, r->device_end);
     put_arguments(w, r);
     put(w, "}");
@@ -144,7 +143,7 @@ static void put_titles(writer *w, const tarn__profile *p)
         snprintf(title, sizeof(title), i ? "thread %d" : "main thread", i);
         put_title(w, "thread_name", HOST, i, title);
     }
-    put_title(w, "thread_name", DEVICE, WORK, "work");
+    put_title(w, "thread_name", DEVICE, WORK, "kernels");
     put_title(w, "thread_name", DEVICE, COPIES, "copies of batches");
 }
 

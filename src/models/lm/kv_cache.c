@@ -247,8 +247,8 @@ tarn_tensor *tarn__kv_cache_attend(tarn__kv_cache *cache, int64_t layer, tarn_te
     tarn_dtype dtype = tarn_dtype_of(queries);
     if (dtype != cache->shape.dtype && tarn__attention_quant_kv_fits(queries, key->rows)) {
         tarn_tensor *k = valid_rows(cache, key->rows), *v = valid_rows(cache, value->rows),
-                    *of_k = valid_rows(cache, key->scale), *of_v = valid_rows(cache, value->scale);
-        return tarn_failed() ? NULL : tarn__attention_quant_kv(queries, k, v, of_k, of_v, &options);
+                    *k_scale = valid_rows(cache, key->scale), *v_scale = valid_rows(cache, value->scale);
+        return tarn_failed() ? NULL : tarn__attention_quant_kv(queries, k, v, k_scale, v_scale, &options);
     }
     tarn_tensor *k = all_rows(cache, key, dtype), *v = k ? all_rows(cache, value, dtype) : NULL;
     return v ? tarn_attention(queries, k, v, &options) : NULL;

@@ -95,7 +95,7 @@ static bool read_bpe(const tarn__hf_reader *reader, json_t *root, json_t *model)
     if (!is_empty(json_object_get(model, "continuing_subword_prefix")) ||
         !is_empty(json_object_get(model, "end_of_word_suffix")))
         return tarn__hf_raise(reader, TARN_ERROR_UNSUPPORTED,
-                              "a BPE with continuing_subword_prefix or end_of_word_suffix");
+                              "a BPE with continuing_subword_prefix or end_of_word_suffix is not supported");
     if (!is_empty(dropout) && json_number_value(dropout) != 0) /* BPE dropout: random merges */
         return tarn__hf_raise(reader, TARN_ERROR_UNSUPPORTED, "a BPE with dropout gives other ids every time");
     if (fall_back)
@@ -104,7 +104,7 @@ static bool read_bpe(const tarn__hf_reader *reader, json_t *root, json_t *model)
         !tarn__hf_read_merges(reader, json_object_get(model, "merges")) || !read_unknown(reader, model, &bpe->unknown))
         return false;
     if (fuse && bpe->unknown >= 0)
-        return tarn__hf_raise(reader, TARN_ERROR_UNSUPPORTED, "a BPE with fuse_unk");
+        return tarn__hf_raise(reader, TARN_ERROR_UNSUPPORTED, "a BPE with fuse_unk is not supported");
     return tarn__hf_read_pre_tokenizer(reader, json_object_get(root, "pre_tokenizer")) &&
            check_decoder(reader, json_object_get(root, "decoder"), "ByteLevel") &&
            read_normalizer(reader, json_object_get(root, "normalizer"));
@@ -121,7 +121,7 @@ static bool read_characters(const tarn__hf_reader *reader, json_t *root, json_t 
     t->kind = &tarn__kind_characters;
     if (!json_is_string(pattern) || strcmp(json_string_value(pattern), ANY_CHARACTER) != 0)
         return tarn__hf_raise(reader, TARN_ERROR_UNSUPPORTED,
-                              "a WordLevel model whose words are not single characters");
+                              "a WordLevel model whose words are not single characters is not supported");
     if (!tarn__hf_read_vocab(reader, json_object_get(model, "vocab"), false))
         return false;
     return read_unknown(reader, model, &t->unknown);

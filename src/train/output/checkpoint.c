@@ -209,7 +209,8 @@ static bool read_random(tarn_trainer *t, const tarn__json_file *document)
     return true;
 }
 
-/* t->state changes only after all of the file was read and verified. */
+/* t->state changes only after all of the file was read and verified; t->random also where that fails, which ends the
+ * run. */
 static bool read_state(const char *function, tarn_trainer *t, const char *path)
 {
     int64_t format;

@@ -2,7 +2,7 @@
  * rows.
  *
  * q is (B, H, T, D), k and v (B, KV, S, D); H / KV heads of q share a head of k and v (grouped-query attention). A unit
- * is one KV head of one batch with all its query heads. A task (piece) is a unit or, where there are few units, a part
+ * is one KV head of one batch with all its query heads. A task is a unit or, where there are few units, a part
  * of its row blocks: the number of parts depends on the shape alone. A task packs its keys and values once, in f32 (f64
  * for f64), and walks its row blocks in order; where only a few rows use a key (decode), nothing is packed.
  *
@@ -13,7 +13,7 @@
  * rounding of the LSE does not matter. Gradients of k and v are summed in the order of blocks, then of parts: results
  * do not depend on the number of threads.
  *
- *   FLOPs     forward 4 · B · H · T · S · D, backward 10 times B · H · T · S · D (14 with several chunks); causal: half
+ *   FLOPs     forward 4 · B · H · T · S · D, backward 10 · B · H · T · S · D (14 with several chunks); causal: half
  *   scratch   per thread packed k and v (S, D) and weights (ROW_BLOCK, KEY_CHUNK); partial gk and gv where parts > 1 */
 #include "backends/cpu/common/int_math.h"
 #include "backends/cpu/common/rows.h"
@@ -30,8 +30,8 @@
 #define KEY_CHUNK 1920  /* a multiple of 48: chunks end where tiles of every level end */
 #define DEPTH_BLOCK 256 /* terms of a dot product per pass over a tile */
 #define SKINNY_ROWS 3
-#define ENOUGH_PIECES 16
-#define PIECE_WORK (INT64_C(1) << 17) /* multiplications that are worth a task */
+#define MIN_TASKS 16
+#define TASK_WORK (INT64_C(1) << 17) /* multiplications that are worth a task */
 
 /* Rows of a register tile: with two vectors each they hide the FMA latency, and most head sizes are multiples. */
 #if defined(__AVX512F__) || defined(__aarch64__)
@@ -102,7 +102,7 @@ static char *row_of(const tensor4 *c, int64_t batch, int64_t head, int64_t row)
 
 /* One call: operands, masks and cuts. Read-only while tasks run. */
 typedef struct job {
-    int64_t batches, heads, kv_heads, group, rows, keys, depth; /* B, H, KV, H / KV, T, S, D */
+    int64_t batches, heads, kv_heads, group, rows, keys, head_dim; /* B, H, KV, H / KV, T, S, D */
     double scale;
     bool causal;
     const tarn__random *random; /* NULL: no dropout */
@@ -111,11 +111,11 @@ typedef struct job {
     tensor4 q, k, v, y, lse, g, gq, gk, gv;
     int64_t row_block, blocks; /* per head */
     int64_t parts;             /* per unit */
-    int64_t padded_depth;      /* D rounded up to whole vectors */
+    int64_t padded_dim;        /* D rounded up to whole vectors */
     int64_t chunk, line;       /* keys per chunk, and the row stride of their weights */
     bool backward;
     bool skinny;   /* too few rows per key for packing to pay */
-    char *partial; /* (units, parts, 2, keys + TILE_ROWS, padded_depth): partial gk and gv, where parts > 1 */
+    char *partial; /* (units, parts, 2, keys + TILE_ROWS, padded_dim): partial gk and gv, where parts > 1 */
     slots slots;
 } job;
 
@@ -231,9 +231,9 @@ static block block_of(const job *j, int64_t unit, int64_t at)
 }
 
 /* The range of a unit's blocks that a task computes. */
-static void blocks_of(const job *j, int64_t piece, int64_t *begin, int64_t *end)
+static void blocks_of(const job *j, int64_t task, int64_t *begin, int64_t *end)
 {
-    int64_t all = j->group * j->blocks, part = piece % j->parts;
+    int64_t all = j->group * j->blocks, part = task % j->parts;
     *begin = all * part / j->parts;
     *end = all * (part + 1) / j->parts;
 }
@@ -289,7 +289,7 @@ static bool is_f64(const job *j)
     return j->q.dtype == TARN_F64;
 }
 
-/* Row blocks of nearly equal size, and as many parts per unit as keep ENOUGH_PIECES tasks. */
+/* Row blocks of nearly equal size, and as many parts per unit as keep MIN_TASKS tasks. */
 static void choose_blocks(job *j)
 {
     int64_t max_rows = j->causal && j->rows < SHORT_ROWS ? SHORT_BLOCK : ROW_BLOCK;
@@ -297,11 +297,11 @@ static void choose_blocks(job *j)
     j->row_block = j->blocks > 0 ? round_up((j->rows + j->blocks - 1) / j->blocks, TILE_ROWS) : 0;
     j->blocks = j->row_block > 0 ? (j->rows + j->row_block - 1) / j->row_block : 0;
     int64_t units = j->batches * j->kv_heads, max = j->group * j->blocks;
-    j->parts = units > 0 ? (ENOUGH_PIECES + units - 1) / units : 1;
+    j->parts = units > 0 ? (MIN_TASKS + units - 1) / units : 1;
     j->parts = j->parts > max ? max : j->parts;
     j->parts = j->parts < 1 ? 1 : j->parts;
     int64_t panel = 2 * VECTOR_BYTES / (is_f64(j) ? 8 : 4);
-    j->padded_depth = round_up(j->depth, panel);
+    j->padded_dim = round_up(j->head_dim, panel);
     j->chunk = min_i64(j->keys, KEY_CHUNK);
     j->line = round_up(j->chunk, panel) + panel;
     j->skinny = !j->backward && j->group * j->rows <= SKINNY_ROWS;
@@ -317,7 +317,7 @@ static void describe(const tarn__call *call, bool backward, job *j)
                .kv_heads = k->shape[1],
                .rows = q->shape[2],
                .keys = k->shape[2],
-               .depth = q->shape[3],
+               .head_dim = q->shape[3],
                .scale = params->scale,
                .causal = params->causal,
                .random = params->random.a > 0 ? &params->random : NULL,
@@ -343,10 +343,10 @@ static size_t lay_out_scratch(job *j, char *memory, size_t bytes)
 {
     arena c = {.memory = memory, .size = bytes};
     size_t each = is_f64(j) ? 8 : 4;
-    int64_t pieces = j->batches * j->kv_heads * j->parts;
+    int64_t tasks = j->batches * j->kv_heads * j->parts;
     if (j->backward && j->parts > 1)
-        j->partial = arena_alloc(&c, (size_t)(pieces * 2 * (j->keys + TILE_ROWS) * j->padded_depth) * each);
-    j->slots = arena_slots(&c, is_f64(j) ? slot_bytes_f64(j) : slot_bytes_f32(j), slot_count(pieces));
+        j->partial = arena_alloc(&c, (size_t)(tasks * 2 * (j->keys + TILE_ROWS) * j->padded_dim) * each);
+    j->slots = arena_slots(&c, is_f64(j) ? slot_bytes_f64(j) : slot_bytes_f32(j), slot_count(tasks));
     return c.used;
 }
 
@@ -358,11 +358,11 @@ static size_t scratch_of(const tarn__call *call, bool backward)
     return lay_out_scratch(&j, NULL, 0);
 }
 
-/* Tasks per thread hand-over. */
+/* Grain size: tasks that a thread takes at a time. */
 static int64_t grain_of(const job *j)
 {
-    int64_t work = j->group * j->rows * j->keys * j->depth / j->parts + 1;
-    return (PIECE_WORK + work - 1) / work;
+    int64_t work = j->group * j->rows * j->keys * j->head_dim / j->parts + 1;
+    return (TASK_WORK + work - 1) / work;
 }
 
 static size_t forward_scratch(const tarn__call *call)
@@ -382,8 +382,8 @@ static void kernel_attention(const tarn__call *call)
     lay_out_scratch(&j, call->scratch, call->scratch_bytes);
     check_lengths(&j, call->fault);
     check_starts(&j, call->fault);
-    int64_t pieces = j.batches * j.kv_heads * j.parts;
-    tarn__parallel_for(pieces, grain_of(&j), is_f64(&j) ? forward_pieces_f64 : forward_pieces_f32, &j);
+    int64_t tasks = j.batches * j.kv_heads * j.parts;
+    tarn__parallel_for(tasks, grain_of(&j), is_f64(&j) ? forward_tasks_f64 : forward_tasks_f32, &j);
 }
 
 /* The same with k and v as the KV cache stores them: q, k, v, lengths, then the scales of k and v where these are
@@ -408,8 +408,8 @@ static void kernel_attention_quant_kv(const tarn__call *call)
     describe_quant_kv(call, &j);
     lay_out_scratch(&j, call->scratch, call->scratch_bytes);
     check_lengths(&j, call->fault);
-    int64_t pieces = j.batches * j.kv_heads * j.parts;
-    tarn__parallel_for(pieces, grain_of(&j), is_f64(&j) ? forward_pieces_f64 : forward_pieces_f32, &j);
+    int64_t tasks = j.batches * j.kv_heads * j.parts;
+    tarn__parallel_for(tasks, grain_of(&j), is_f64(&j) ? forward_tasks_f64 : forward_tasks_f32, &j);
 }
 
 /* Parallel over tasks, then over keys where parts must be summed. */
@@ -419,9 +419,9 @@ static void kernel_attention_grad(const tarn__call *call)
     describe(call, true, &j);
     lay_out_scratch(&j, call->scratch, call->scratch_bytes);
     int64_t units = j.batches * j.kv_heads;
-    tarn__parallel_for(units * j.parts, grain_of(&j), is_f64(&j) ? backward_pieces_f64 : backward_pieces_f32, &j);
+    tarn__parallel_for(units * j.parts, grain_of(&j), is_f64(&j) ? backward_tasks_f64 : backward_tasks_f32, &j);
     if (j.parts > 1)
-        tarn__parallel_for(units * j.keys, (ROWS_GRAIN + j.padded_depth * j.parts) / (j.padded_depth * j.parts + 1),
+        tarn__parallel_for(units * j.keys, (ROWS_GRAIN + j.padded_dim * j.parts) / (j.padded_dim * j.parts + 1),
                            is_f64(&j) ? sum_parts_f64 : sum_parts_f32, &j);
 }
 

@@ -15,7 +15,7 @@ typedef struct job {
     const tarn__rope *params;
     const tarn__view *x, *positions, *y;
     int compute;
-    int64_t batches, length, heads, depth, pairs; /* B, T, H, D, dims / 2 */
+    int64_t batches, length, heads, head_dim, pairs; /* B, T, H, D, dims / 2 */
     int heads_axis;
     bool shared;     /* all batches share the positions */
     char *cos, *sin; /* (batches or 1, length, pairs), in the compute type */
@@ -85,8 +85,8 @@ static void copy_unrotated(const job *j, const char *from, char *to)
 {
     double buffer[TARN__ROPE_PAIRS];
     int64_t in = (int64_t)tarn__dtype_bytes(j->x->dtype), out = (int64_t)tarn__dtype_bytes(j->y->dtype);
-    for (int64_t at = 2 * j->pairs; at < j->depth; at += TARN__ROPE_PAIRS) {
-        int64_t n = j->depth - at < TARN__ROPE_PAIRS ? j->depth - at : TARN__ROPE_PAIRS;
+    for (int64_t at = 2 * j->pairs; at < j->head_dim; at += TARN__ROPE_PAIRS) {
+        int64_t n = j->head_dim - at < TARN__ROPE_PAIRS ? j->head_dim - at : TARN__ROPE_PAIRS;
         tarn__load[j->x->dtype][COMPUTE_F64](from + at * j->x->stride[3] * in, j->x->stride[3], buffer, n);
         tarn__store[j->y->dtype][COMPUTE_F64](buffer, to + at * j->y->stride[3] * out, j->y->stride[3], n);
     }
@@ -131,7 +131,7 @@ static size_t describe(const tarn__call *call, job *j)
                .batches = x->shape[0],
                .length = x->shape[params->axis],
                .heads_axis = 3 - params->axis,
-               .depth = x->shape[3],
+               .head_dim = x->shape[3],
                .pairs = params->dims / 2};
     j->heads = x->shape[j->heads_axis];
     j->shared = !j->positions || j->positions->rank == 1;
@@ -155,7 +155,7 @@ static void kernel_rope(const tarn__call *call)
     if (tarn__view_count(j.x) == 0)
         return;
     tarn__parallel_for((j.shared ? 1 : j.batches) * j.length, GRAIN / 16 / j.pairs + 1, fill_rows, &j);
-    tarn__parallel_for(j.batches * j.length * j.heads, GRAIN / j.depth + 1, rotate_rows, &j);
+    tarn__parallel_for(j.batches * j.length * j.heads, GRAIN / j.head_dim + 1, rotate_rows, &j);
 }
 
 void TARN__AT_LEVEL(tarn__cpu_register_rope)(tarn__kernel_row *rows)

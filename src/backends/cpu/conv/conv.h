@@ -50,7 +50,7 @@
 #define FEW_ROWS 2   /* leftover rows computed one by one instead of padding a panel */
 #define PLANES_BYTES (INT64_C(384) << 10) /* bytes of a band's planes: what stays in L2 next to the weights */
 #define ENOUGH_UNITS 16                   /* tasks, where there is work enough, so that several threads get some */
-#define UNIT_WORK (INT64_C(1) << 18)      /* multiplications below which a task is not worth the hand-over */
+#define UNIT_WORK (INT64_C(1) << 18)      /* multiplications below which a task is not worth scheduling */
 
 /* A phase: outputs that see the same taps. */
 typedef struct phase {

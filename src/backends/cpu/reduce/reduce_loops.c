@@ -14,7 +14,7 @@
 
 #define TASKS 64            /* with this many tasks no chunks are needed */
 #define CHUNK (32 * 1024)   /* elements per chunk, at least */
-#define GRAIN (32 * 1024)   /* elements per task hand-over, at least */
+#define GRAIN (32 * 1024)   /* elements per task, at least */
 #define SHORT_ROW 16        /* shorter rows are reduced by columns, even with a stride */
 #define SHORT_RUN 64        /* shorter runs are gathered before they are reduced */
 #define CACHED (4 << 20)    /* bytes of x that are likely in cache */

@@ -52,7 +52,7 @@ static bool is_dense(const tarn__view *lse)
 }
 
 /* Head sizes that cuDNN is fast with, and enough work for a plan. Causal masks must be aligned to the first key. */
-static bool is_for_library(const tarn__call *call, bool is_backward)
+static bool is_supported(const tarn__call *call, bool is_backward)
 {
     const tarn__attention *params = call->params;
     const tarn__view *q = call->in[0], *k = call->in[1];
@@ -187,7 +187,7 @@ bool tarn__cudnn_attention_call(const tarn__call *call, bool is_backward, bool r
 {
     const tarn__view *t[TARN__ATTENTION_TENSORS];
     *bytes = 0;
-    if (!is_for_library(call, is_backward) || !find_tensors(call, is_backward, t) ||
+    if (!is_supported(call, is_backward) || !find_tensors(call, is_backward, t) ||
         (!tarn__cudnn_open() && !tarn__cudnn_is_unusable()))
         return false;
     if (tarn__cudnn_open() && !is_reliable(call, is_backward))
@@ -195,7 +195,7 @@ bool tarn__cudnn_attention_call(const tarn__call *call, bool is_backward, bool r
     tarn__cudnn_attention a = describe(call, is_backward, t);
     tarn__cudnn_attention_plan *plan =
         tarn__cudnn_is_unusable() ? NULL : tarn__cudnn_attention_plan_of(call->device, &a);
-    if (plan && plan->is_none)
+    if (plan && plan->use_native)
         return false;
     if (plan)
         *bytes = tarn__cuda_align(plan->plan.workspace) +

@@ -41,7 +41,7 @@ typedef struct tarn__cudnn_attention_operands {
 /* Owned by the plan cache. The scalars are host operands of the graph: their addresses must stay valid. */
 typedef struct tarn__cudnn_attention_plan {
     tarn__cudnn_attention attention;
-    bool is_none; /* cuDNN has no engine for it, or none as fast as our own kernels */
+    bool use_native; /* cuDNN has no engine for it, or none as fast as our own kernels */
     float scale, masked, one;
     tarn__cudnn_graph graph;
     tarn__cudnn_plan plan;

@@ -37,9 +37,9 @@ static tarn__cudnn_attention_plan *make_plan(int index, const tarn__cudnn_attent
     int count = tarn__cudnn_attention_describe(&plan->graph, handle, a)
                     ? tarn__cudnn_find_engines(&plan->graph, excluded, engines, MAX_ENGINES)
                     : 0;
-    plan->is_none = !tarn__cudnn_attention_tune(index, handle, plan, engines, count);
+    plan->use_native = !tarn__cudnn_attention_tune(index, handle, plan, engines, count);
     tarn__cudnn_free_engines(engines, count);
-    if (plan->is_none)
+    if (plan->use_native)
         tarn__cudnn_free_graph(&plan->graph);
     return plan;
 }

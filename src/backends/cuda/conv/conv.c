@@ -104,7 +104,7 @@ static bool find_plan(int index, const tarn__cudnn_conv *requested, uint64_t cod
         return false;
     algo->plan = is_im2col ? NULL : tarn__cudnn_conv_plan_of(index, &v);
     *has_failed = *has_failed || (!algo->plan && !is_im2col);
-    return is_im2col || (algo->plan && !algo->plan->is_none);
+    return is_im2col || (algo->plan && !algo->plan->use_native);
 }
 
 /* The first of these with an engine: as requested, then without loss of precision. 16-bit sums must not be rounded

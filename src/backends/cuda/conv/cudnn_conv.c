@@ -43,7 +43,7 @@ static tarn__cudnn_conv describe(const tarn__call *call, int what, const tarn__v
 }
 
 /* Limits of cuDNN and our kernel: f32 and 16-bit floats, not empty, indices of 32 bits. */
-static bool is_for_library(const tarn__call *call)
+static bool is_supported(const tarn__call *call)
 {
     const tarn__conv2d *params = call->params;
     tarn_dtype in = call->in[0]->dtype, out = call->out[0]->dtype;
@@ -270,7 +270,7 @@ static bool has_candidates(const tarn__cudnn_conv *requested)
 bool tarn__cudnn_conv_call(const tarn__call *call, int what, bool runs, size_t *bytes)
 {
     *bytes = 0;
-    if (!is_for_library(call))
+    if (!is_supported(call))
         return false;
     tarn__cudnn_conv requested = requested_by(call, what);
     if (!has_candidates(&requested))

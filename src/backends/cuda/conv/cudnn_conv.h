@@ -31,7 +31,7 @@ typedef struct tarn__cudnn_conv_operands {
 /* Owned by the plan cache; lives as long as the process. */
 typedef struct tarn__cudnn_conv_plan {
     tarn__cudnn_conv conv;
-    bool is_none; /* cuDNN has no engine for it */
+    bool use_native; /* cuDNN has no engine for it */
     tarn__cudnn_graph graph;
     tarn__cudnn_plan plan;
     struct tarn__cudnn_conv_plan *next;

@@ -174,9 +174,9 @@ static tarn__cudnn_conv_plan *make_plan(int index, const tarn__cudnn_conv *conv)
     int count = describe_graph(&plan->graph, handle, conv)
                     ? tarn__cudnn_find_engines(&plan->graph, excluded_notes(conv), engines, MAX_ENGINES)
                     : 0;
-    plan->is_none = !tarn__cudnn_conv_tune(index, handle, plan, engines, count);
+    plan->use_native = !tarn__cudnn_conv_tune(index, handle, plan, engines, count);
     tarn__cudnn_free_engines(engines, count);
-    if (plan->is_none)
+    if (plan->use_native)
         tarn__cudnn_free_graph(&plan->graph);
     return plan;
 }

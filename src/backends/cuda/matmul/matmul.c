@@ -157,7 +157,7 @@ static bool has_library(void)
 }
 
 /* True if cuBLASLt supports the dtypes: one float dtype in, the same or f32 out. */
-static bool is_for_library(const tarn__call *call, const job *j)
+static bool is_supported(const tarn__call *call, const job *j)
 {
     tarn_dtype in = call->in[0]->dtype, out = call->out[0]->dtype;
     if (!tarn__is_float(in) || call->in[1]->dtype != in || j->k == 0 || !has_library())
@@ -341,7 +341,7 @@ static void run_plan(const tarn__call *call, job *j, tarn__cuda_matmul_plan *pla
 static size_t matmul_scratch(const tarn__call *call)
 {
     job j = describe(call, TARN__K_matmul);
-    if (tarn__view_count(call->out[0]) == 0 || !is_for_library(call, &j))
+    if (tarn__view_count(call->out[0]) == 0 || !is_supported(call, &j))
         return 0;
     tarn__cuda_gemm product = gemm_of(call, &j);
     tarn__cuda_matmul_plan *plan = tarn__cuda_matmul_plan_of(call->device, &product);
@@ -354,7 +354,7 @@ static void kernel_matmul(const tarn__call *call)
     if (tarn__view_count(call->out[0]) == 0)
         return;
     job j = describe(call, TARN__K_matmul);
-    if (!is_for_library(call, &j)) {
+    if (!is_supported(call, &j)) {
         tarn__cuda_matmul_naive(call);
         return;
     }
@@ -373,7 +373,7 @@ static tarn__cuda_matmul_plan *fused_plan(const tarn__call *call, job *j)
 {
     const tarn__view *side = j->aux ? j->aux : j->sums;
     tarn_dtype in = call->in[0]->dtype;
-    if ((in != TARN_BF16 && in != TARN_F16) || !is_for_library(call, j) || call->out[0]->rank != 2 || j->c.is_packed ||
+    if ((in != TARN_BF16 && in != TARN_F16) || !is_supported(call, j) || call->out[0]->rank != 2 || j->c.is_packed ||
         j->n < 8 || j->m < 8)
         return NULL;
     if (j->sums ? j->sums->stride[0] != 1
