@@ -1,10 +1,9 @@
 """Adapters of low rank against PEFT on transformers' GPT-2 and Llama family: folders that one wrote and the other
 opens, 50 steps of training from the same weights, data and adapters, and the weights that adapters were merged into.
 
-In f64 every element of every adapter must agree within 1e-9 after 50 steps of AdamW. In f32 the adapters must be no
-further from those of the f64 run than twice torch's f32 are, by the 99th percentile and by the furthest element, which
-one element in a thousand may exceed: AdamW divides a gradient by its own size, so where that is all rounding, an
-element goes its own way in either program. Weights below the adapters keep their bits."""
+In f64 every number of every adapter must agree within 1e-9 after 50 steps of AdamW. In f32 the adapters must be no
+further from those of the f64 run than twice torch's f32 are, the furthest number counted. Weights below the adapters
+keep their bits."""
 import ctypes as c
 import os
 import random
@@ -146,27 +145,21 @@ def train_in_tarn(model, batches):
     return {name: values.to(torch.float64) for name, values in after.items() if "lora_" in name}, wrong
 
 
-def distances(ours, truth):
-    return torch.cat([(ours[name] - values).abs().flatten() for name, values in truth.items()])
+def furthest(ours, truth):
+    return max((ours[name] - values).abs().max().item() for name, values in truth.items())
 
 
 def judge_training(ours, wrong, truth, theirs, dtype):
     if set(ours) != set(truth):
         return [compare.Verdict(False, text=f"adapters {sorted(set(ours) ^ set(truth))} are in one alone")]
-    apart, theirs_apart = distances(ours, truth), distances(theirs, truth)
-    far, bar = apart.max().item(), 1e-9
-    if dtype != "f64":
-        bar = 2 * theirs_apart.max().item()
-        far = apart.sort().values[-1 - apart.numel() // 1000].item()  # but for one in a thousand
-        most, allowed = apart.quantile(0.99).item(), 2 * theirs_apart.quantile(0.99).item()
-        if most > allowed:
-            far, bar = most, allowed
+    far = furthest(ours, truth)
+    bar = 1e-9 if dtype == "f64" else 2 * furthest(theirs, truth)
     return [
         compare.Verdict(
             not wrong,
             text=f"frozen, but changed or with a gradient; or trained without one: {sorted(set(wrong))[:5]}"),
         compare.Verdict(far <= bar, far, bar, "abs",
-                        f"an adapter's element is {far:.3g} from torch's f64 after {STEPS} steps, {bar:.3g} allowed")]
+                        f"an adapter's number is {far:.3g} from torch's f64 after {STEPS} steps, {bar:.3g} allowed")]
 
 
 # ---- folders and merged weights
@@ -260,7 +253,7 @@ def check(family, dtype, rng, folder):
                          logits_in_torch(truth_network, tokens), logits_in_torch(network, tokens), dtype)]
         before = adapters_of(truth_network)
         truth, theirs = train_in_torch(truth_network, batches), train_in_torch(network, batches)
-        moved = distances(before, truth).max().item()
+        moved = furthest(before, truth)
         verdicts.append(compare.Verdict(moved > 1e-3, text=f"torch's adapters moved by {moved:.3g} only"))
         ours, wrong = train_in_tarn(model, batches)
         verdicts += judge_training(ours, wrong, truth, theirs, dtype)
