@@ -111,9 +111,9 @@ static void launch_units(const tarn__call *call, const tarn__nest *nest, int uni
 /* A copy is a window that is the whole target. */
 static bool copy_window(const tarn__call *call, const tarn__nest *nest, int unit)
 {
-    tarn__cuda_axis axis[TARN_MAX_RANK] = {{1, 0, 1, 1, 1, 1}};
+    tarn__pad_axis axis[TARN_MAX_RANK] = {{1, 0, 1, 1, 1, 1}};
     for (int i = 0; i < nest->rank; i++)
-        axis[i] = tarn__cuda_axis{nest->shape[i], 0, nest->shape[i], 1, nest->stride[0][i], nest->stride[1][i]};
+        axis[i] = tarn__pad_axis{nest->shape[i], 0, nest->shape[i], 1, nest->stride[0][i], nest->stride[1][i]};
     return tarn__cuda_window(call, axis, nest->rank > 0 ? nest->rank : 1, unit, make_uint4(0, 0, 0, 0));
 }
 

@@ -8,7 +8,7 @@
 
 struct pad_axis {
     divider size; /* of the result */
-    tarn__cuda_axis in;
+    tarn__pad_axis in;
 };
 
 /* The result is contiguous; the source may have any strides. */
@@ -24,7 +24,7 @@ struct pad_args {
 };
 
 /* Index of the source at position `at` of an axis, or -1. */
-__device__ __forceinline__ int64_t in_window(const tarn__cuda_axis &axis, int64_t at)
+__device__ __forceinline__ int64_t in_window(const tarn__pad_axis &axis, int64_t at)
 {
     int64_t distance = at - axis.begin, i = distance;
     if (distance < 0)
@@ -56,38 +56,6 @@ template <typename C> static __global__ void __launch_bounds__(THREADS) pad_kern
     store_any(a.to, a.to_dtype, at, is_inside ? load_any<C>(a.from, a.from_dtype, offset) : (C)a.value);
 }
 
-/* The axes without those of size 1; an axis that the window covers is merged with the one before it if both sides allow
- * it. Returns how many. */
-static int describe(const tarn__call *call, tarn__cuda_axis *axis)
-{
-    const tarn__pad *pad = (const tarn__pad *)call->params;
-    const tarn__view *x = call->in[0], *y = call->out[0];
-    int rank = 0;
-    for (int i = 0; i < y->rank; i++) {
-        tarn__cuda_axis here = {y->shape[i], pad->begin[i], x->shape[i], pad->step[i], 0, x->stride[i]};
-        bool is_whole = here.begin == 0 && here.step == 1 && here.count == here.size;
-        if (is_whole && here.size == 1)
-            continue;
-        tarn__cuda_axis *before = rank > 0 ? &axis[rank - 1] : NULL;
-        bool was_whole = before && before->begin == 0 && before->step == 1 && before->count == before->size;
-        if (is_whole && was_whole && before->from == here.from * here.size) {
-            before->size *= here.size;
-            before->count = before->size;
-            before->from = here.from;
-        } else {
-            axis[rank++] = here;
-        }
-    }
-    if (rank == 0)
-        axis[rank++] = tarn__cuda_axis{1, 0, 1, 1, 0, 0};
-    int64_t stride = 1;
-    for (int i = rank - 1; i >= 0; i--) { /* the result is contiguous */
-        axis[i].to = stride;
-        stride *= axis[i].size;
-    }
-    return rank;
-}
-
 /* `value` is converted on the host, once. */
 static void kernel_pad(const tarn__call *call)
 {
@@ -96,8 +64,8 @@ static void kernel_pad(const tarn__call *call)
     pad_args a = {tarn__view_at(y), tarn__view_at(x), y->dtype, x->dtype, tarn__view_count(y)};
     if (a.count == 0)
         return;
-    tarn__cuda_axis axis[TARN_MAX_RANK];
-    a.rank = describe(call, axis);
+    tarn__pad_axis axis[TARN_MAX_RANK];
+    a.rank = tarn__pad_axes(call, axis);
     uint4 empty = tarn__cuda_bits_of(y->dtype, &pad->value);
     if (x->dtype == y->dtype && tarn__cuda_window(call, axis, a.rank, (int)tarn__dtype_bytes(y->dtype), empty))
         return;

@@ -100,7 +100,7 @@ static __global__ void __launch_bounds__(THREADS) window_kernel(const __grid_con
 
 #define SMALL ((int64_t)1 << 31)
 
-static window_axis axis_for(const tarn__cuda_axis *axis)
+static window_axis axis_for(const tarn__pad_axis *axis)
 {
     int64_t span = axis->count > 0 ? (axis->count - 1) * axis->step + 1 : 0;
     return window_axis{
@@ -108,7 +108,7 @@ static window_axis axis_for(const tarn__cuda_axis *axis)
 }
 
 /* Elements per unit: the most, up to 8 bytes, that the target's rows are aligned to. */
-static int unit_of(const void *to, const tarn__cuda_axis *axis, int rank, int bytes)
+static int unit_of(const void *to, const tarn__pad_axis *axis, int rank, int bytes)
 {
     for (int n = 8 / bytes; n > 1; n /= 2) {
         bool fits = axis[rank - 1].to == 1 && axis[rank - 1].size % n == 0 && is_aligned(to, (size_t)(n * bytes));
@@ -149,10 +149,10 @@ template <typename B, int N> static bool launch(const tarn__call *call, window_a
 }
 
 /* The longest outer axis with step 1 becomes the loop axis; without one, an axis of size 1 is appended. */
-bool tarn__cuda_window(const tarn__call *call, const tarn__cuda_axis *axis, int rank, int bytes, uint4 empty)
+bool tarn__cuda_window(const tarn__call *call, const tarn__pad_axis *axis, int rank, int bytes, uint4 empty)
 {
     window_args a = {tarn__view_at(call->out[0]), tarn__view_at(call->in[0])};
-    const tarn__cuda_axis *last = &axis[rank - 1], none = {1, 0, 1, 1, 0, 0};
+    const tarn__pad_axis *last = &axis[rank - 1], none = {1, 0, 1, 1, 0, 0};
     a.empty = empty;
     for (int i = 0; i < rank; i++)
         if (axis[i].size >= SMALL || axis[i].step >= SMALL || axis[i].begin >= SMALL)

@@ -6,6 +6,7 @@
 #define TARN__OPENCL_ELEMENT_H
 
 #include "backends/opencl/runtime/opencl.h"
+#include "base/kernel/pad.h"
 
 typedef enum tarn__cl_compute { TARN__CL_F32, TARN__CL_F64, TARN__CL_I64 } tarn__cl_compute;
 
@@ -54,17 +55,9 @@ const char *tarn__cl_bits(size_t bytes);
 /* Writes the bits of one element; 16-bit floats by way of f32, as on the CPU. */
 void tarn__cl_write_element(tarn_dtype dtype, const tarn__scalar *value, void *bits);
 
-/* An axis of a padded copy: element i of the source goes to begin + i · step of the target. A plain copy covers the
- * axis. */
-typedef struct tarn__cl_pad_axis {
-    int64_t size;               /* of the target */
-    int64_t begin, count, step; /* of the source in it */
-    int64_t to, from;           /* strides */
-} tarn__cl_pad_axis;
-
 /* window.c: copies input 0 into output 0 of the same dtype, with `value` around and between its elements. False, and
  * nothing is done, where sizes exceed 32 bits, the source is empty, or the device is not a GPU. */
-bool tarn__cl_window(const tarn__call *call, const tarn__cl_pad_axis *axis, int rank, const tarn__scalar *value);
+bool tarn__cl_window(const tarn__call *call, const tarn__pad_axis *axis, int rank, const tarn__scalar *value);
 
 /* A scalar of type INDEX. */
 void tarn__cl_arg_index(tarn__cl_launch *launch, bool is_small, int64_t value);

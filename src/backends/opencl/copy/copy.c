@@ -69,13 +69,13 @@ static bool move_misaligned(const tarn__call *call, const tarn__nest *nest)
 {
     const tarn__view *views[] = {call->out[0], call->in[0]};
     const size_t size = tarn__dtype_bytes(views[0]->dtype);
-    tarn__cl_pad_axis axis[TARN_MAX_RANK];
+    tarn__pad_axis axis[TARN_MAX_RANK];
     int last = nest->rank - 1;
     if (last < 0 || nest->stride[0][last] != 1 || nest->stride[1][last] != 1 ||
         (size_t)tarn__cl_vec_width(nest, 3, views, 0, size) * size >= 8)
         return false;
     for (int i = 0; i <= last; i++)
-        axis[i] = (tarn__cl_pad_axis){nest->shape[i], 0, nest->shape[i], 1, nest->stride[0][i], nest->stride[1][i]};
+        axis[i] = (tarn__pad_axis){nest->shape[i], 0, nest->shape[i], 1, nest->stride[0][i], nest->stride[1][i]};
     return tarn__cl_window(call, axis, nest->rank, &(tarn__scalar){0, 0});
 }
 

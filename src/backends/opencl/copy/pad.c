@@ -33,42 +33,13 @@ static void fill(const tarn__call *call)
     tarn__cl_kernel_table()[TARN__K_fill].run(&part);
 }
 
-/* True when x covers the axis without padding. */
-static bool covers_axis(const tarn__cl_pad_axis *axis)
-{
-    return axis->begin == 0 && axis->step == 1 && axis->count == axis->size;
-}
-
-/* Describes the axes of y, merging adjacent ones that x covers completely. Returns their number. */
-static int describe(const tarn__call *call, tarn__cl_pad_axis *axis)
-{
-    const tarn__pad *pad = call->params;
-    const tarn__view *y = call->out[0], *x = call->in[0];
-    int rank = 0;
-    for (int i = 0; i < y->rank; i++) {
-        const tarn__cl_pad_axis here = {y->shape[i],  pad->begin[i], x->shape[i], x->shape[i] == 1 ? 1 : pad->step[i],
-                                        y->stride[i], x->stride[i]};
-        tarn__cl_pad_axis *before = rank > 0 ? &axis[rank - 1] : NULL;
-        if (here.size == 1 && here.count == 1)
-            continue;
-        if (before && covers_axis(&here) && covers_axis(before) && before->to == here.to * here.size &&
-            before->from == here.from * here.size)
-            *before =
-                (tarn__cl_pad_axis){before->size * here.size, 0, before->count * here.count, 1, here.to, here.from};
-        else
-            axis[rank++] = here;
-    }
-    if (rank == 0)
-        axis[rank++] = (tarn__cl_pad_axis){1, 0, 1, 1, 1, 1};
-    return rank;
-}
-
 /* Writes each element of y once. False, and nothing is done, where window.c does not apply. */
 static bool pad_once(const tarn__call *call)
 {
     const tarn__pad *pad = call->params;
-    tarn__cl_pad_axis axis[TARN_MAX_RANK];
-    return call->in[0]->dtype == call->out[0]->dtype && tarn__cl_window(call, axis, describe(call, axis), &pad->value);
+    tarn__pad_axis axis[TARN_MAX_RANK];
+    return call->in[0]->dtype == call->out[0]->dtype &&
+           tarn__cl_window(call, axis, tarn__pad_axes(call, axis), &pad->value);
 }
 
 /* In one pass, or fill first and then copy x. */

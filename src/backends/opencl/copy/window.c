@@ -26,7 +26,7 @@ static void set_size(window_axis *axis, int64_t size)
 }
 
 /* An axis for the kernel: sizes in 32 bits, divisors as multiplications. */
-static window_axis axis_for(const tarn__cl_pad_axis *axis)
+static window_axis axis_for(const tarn__pad_axis *axis)
 {
     window_axis made = {.step = (uint32_t)axis->step,
                         .begin = (uint32_t)axis->begin,
@@ -45,7 +45,7 @@ static int64_t abs_stride(int64_t stride)
 }
 
 /* True where every offset fits 31 bits with a margin, and x is not empty. */
-static bool is_small(const tarn__cl_pad_axis *axis, int rank)
+static bool is_small(const tarn__pad_axis *axis, int rank)
 {
     /* The margin covers a grid that is rounded up to whole work-groups. */
     const int64_t limit = INT32_MAX - 65536;
@@ -62,7 +62,7 @@ static bool is_small(const tarn__cl_pad_axis *axis, int rank)
 }
 
 /* Elements of y per store, up to 8 bytes, that its rows are multiples of. */
-static int store_width(const tarn__cl_pad_axis *axis, int rank, int64_t offset, int bytes)
+static int store_width(const tarn__pad_axis *axis, int rank, int64_t offset, int bytes)
 {
     for (int n = bytes == 4 ? 2 : bytes < 4 ? 4 : 1; n > 1; n /= 2) {
         bool fits = axis[rank - 1].to == 1 && axis[rank - 1].size % n == 0 && offset % n == 0;
@@ -75,7 +75,7 @@ static int store_width(const tarn__cl_pad_axis *axis, int rank, int64_t offset, 
 }
 
 /* Chooses the longest outer axis without steps for unrolling, or adds one of size 1. Returns its index. */
-static int take_outer(window *w, const tarn__cl_pad_axis *axis, int rank, int *outer)
+static int take_outer(window *w, const tarn__pad_axis *axis, int rank, int *outer)
 {
     int unroll_axis = -1;
     *outer = 0;
@@ -85,7 +85,7 @@ static int take_outer(window *w, const tarn__cl_pad_axis *axis, int rank, int *o
         w->outer[(*outer)++] = axis_for(&axis[i]);
     }
     if (unroll_axis < 0)
-        w->outer[unroll_axis = (*outer)++] = axis_for(&(tarn__cl_pad_axis){1, 0, 1, 1, 0, 0});
+        w->outer[unroll_axis = (*outer)++] = axis_for(&(tarn__pad_axis){1, 0, 1, 1, 0, 0});
     window_axis *t = &w->outer[unroll_axis];
     w->size = t->size;
     w->unroll_step = (t->size + UNROLL - 1) / UNROLL;
@@ -97,9 +97,9 @@ static int take_outer(window *w, const tarn__cl_pad_axis *axis, int rank, int *o
 }
 
 /* Elements that can be moved as one of 8 to 16 bytes; else 1. */
-static int64_t move_width(const tarn__call *call, const tarn__cl_pad_axis *axis, int rank, int64_t bytes)
+static int64_t move_width(const tarn__call *call, const tarn__pad_axis *axis, int rank, int64_t bytes)
 {
-    const tarn__cl_pad_axis *last = &axis[rank - 1];
+    const tarn__pad_axis *last = &axis[rank - 1];
     for (int64_t n = 16 / bytes; n * bytes >= 8 && n > 1; n /= 2) {
         bool fits = last->to == 1 && last->from == 1 && last->step == 1 &&
                     (last->size | last->begin | last->count) % n == 0 && call->out[0]->offset % n == 0 &&
@@ -113,7 +113,7 @@ static int64_t move_width(const tarn__call *call, const tarn__cl_pad_axis *axis,
 }
 
 /* The axes in units of such vectors. */
-static void count_in_vectors(const tarn__cl_pad_axis *axis, int rank, int64_t width, tarn__cl_pad_axis *to)
+static void count_in_vectors(const tarn__pad_axis *axis, int rank, int64_t width, tarn__pad_axis *to)
 {
     for (int i = 0; i < rank; i++) {
         to[i] = axis[i];
@@ -129,7 +129,7 @@ static void count_in_vectors(const tarn__cl_pad_axis *axis, int rank, int64_t wi
 }
 
 /* Describes the window for stores of `n` elements. Sets the number of outer axes, and which one is unrolled. */
-static window make_window(const tarn__cl_pad_axis *axis, int rank, int n, int *outer, int *unroll_axis)
+static window make_window(const tarn__pad_axis *axis, int rank, int n, int *outer, int *unroll_axis)
 {
     window w = {.units = 1};
     *unroll_axis = take_outer(&w, axis, rank, outer);
@@ -143,11 +143,11 @@ static window make_window(const tarn__cl_pad_axis *axis, int rank, int n, int *o
 }
 
 /* One launch; y is written once, x read once. */
-bool tarn__cl_window(const tarn__call *call, const tarn__cl_pad_axis *all, int rank, const tarn__scalar *value)
+bool tarn__cl_window(const tarn__call *call, const tarn__pad_axis *all, int rank, const tarn__scalar *value)
 {
     const size_t size = tarn__dtype_bytes(call->out[0]->dtype);
     unsigned char bits[16];
-    tarn__cl_pad_axis axis[TARN_MAX_RANK];
+    tarn__pad_axis axis[TARN_MAX_RANK];
     bool has_steps = false;
     int outer, unroll_axis;
     if (!tarn__cl_device_at(call->device)->in_lockstep || rank < 1 || rank > TARN_MAX_RANK || size > 8 ||
