@@ -234,6 +234,21 @@ static void neighbours_and_pieces_are_known_by_strides(void **state)
     assert_false(tarn__nest_is_contiguous(&nest, 1));
 }
 
+static void one_stride_covers_axes_that_run_on(void **state)
+{
+    (void)state;
+    tarn__view view = {.rank = 4, .shape = {3, 5, 1, 4}, .stride = {50, 8, 7, 2}};
+    int64_t stride;
+    assert_true(tarn__view_has_one_stride(&view, 1, 3, &stride) && stride == 2);
+    assert_true(tarn__view_has_one_stride(&view, 0, 0, &stride) && stride == 50);
+    assert_true(tarn__view_has_one_stride(&view, 2, 2, &stride) && stride == 1);
+    assert_false(tarn__view_has_one_stride(&view, 0, 3, &stride));
+    view.stride[0] = 40;
+    assert_true(tarn__view_has_one_stride(&view, 0, 3, &stride) && stride == 2);
+    view.stride[1] = -8;
+    assert_false(tarn__view_has_one_stride(&view, 1, 3, &stride));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -244,6 +259,7 @@ int main(void)
         cmocka_unit_test(an_axis_is_taken_out_and_cut_to_another_views_sizes),
         cmocka_unit_test(an_index_along_an_axis_is_one_of_every_element),
         cmocka_unit_test(neighbours_and_pieces_are_known_by_strides),
+        cmocka_unit_test(one_stride_covers_axes_that_run_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -80,6 +80,22 @@ tarn__view tarn__view_repeated(const tarn__view *index, const tarn__view *like, 
     return wide;
 }
 
+bool tarn__view_has_one_stride(const tarn__view *view, int first, int last, int64_t *stride)
+{
+    int64_t size = 1;
+    *stride = 1;
+    for (int i = last; i >= first; i--) {
+        if (view->shape[i] == 1)
+            continue;
+        if (size > 1 && view->stride[i] != *stride * size)
+            return false;
+        if (size == 1)
+            *stride = view->stride[i];
+        size *= view->shape[i];
+    }
+    return true;
+}
+
 int tarn__view_innermost(const tarn__view *view)
 {
     int axis = 0;

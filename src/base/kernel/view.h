@@ -47,6 +47,9 @@ tarn__view tarn__view_across(const tarn__view *view, int axis, const tarn__view 
 /* A 1-D index along an axis, expanded to the shape of `like`. */
 tarn__view tarn__view_repeated(const tarn__view *index, const tarn__view *like, int axis);
 
+/* True when one stride covers axes `first` to `last`, which is then *stride; axes of size 1 may have any. */
+bool tarn__view_has_one_stride(const tarn__view *view, int first, int last, int64_t *stride);
+
 /* The axis with stride 1 (of size above 1), 0 where there is none. */
 int tarn__view_innermost(const tarn__view *view);
 

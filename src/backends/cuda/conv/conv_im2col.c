@@ -59,34 +59,22 @@ static size_t walk_forward(const tarn__call *call, bool runs)
 
 /* ---- dgrad ------------------------------------------------------------------------------------------------------- */
 
-/* The rows of the result whose windows touch the chunk's image rows; all rows for whole images. */
-static void choose_result_rows(tarn__conv_job *j)
-{
-    tarn__cuda_im2col_args *c = &j->im2col;
-    int64_t step = j->params->stride[0], padding = j->params->padding[0],
-            reach = (c->kernel[0] - 1) * j->params->dilation[0];
-    int64_t first = tarn__cuda_ceil_div(tarn__cuda_max(0, c->image_row + padding - reach), step);
-    int64_t end = tarn__cuda_min(c->size[0], (c->image_row + c->image_rows - 1 + padding) / step + 1);
-    bool is_whole = j->rows == j->image.shape[2];
-    c->row = is_whole ? 0 : tarn__cuda_min(first, end);
-    c->rows = (is_whole ? c->size[0] : end) - c->row;
-}
-
 /* im2col of the gradient = g · w, folded back by col2im. A band of image rows without windows is folded from nothing:
  * zeros. */
 static void dgrad_chunk(tarn__conv_job *j, const tarn__view *weight)
 {
-    choose_result_rows(j);
-    if (j->im2col.rows > 0) {
+    tarn__cuda_im2col_args *c = &j->im2col;
+    tarn__conv_result_rows(&j->geometry, c->image_row, c->image_rows, &c->row, &c->rows);
+    if (c->rows > 0) {
         tarn__view w = tarn__conv_weight_matrix(j, weight), g = tarn__conv_pixel_matrix(j, &j->result, j->out),
                    im2col = tarn__conv_im2col_matrix(j), wt = tarn__conv_transposed(&w);
-        if (j->im2col.is_nhwc)
+        if (c->is_nhwc)
             tarn__conv_gemm(j, &g, &w, NULL, &im2col, 0);
         else
             tarn__conv_gemm(j, &wt, &g, NULL, &im2col, 0);
     }
     if (j->runs && !j->is_1x1)
-        tarn__cuda_col2im(j->call, &j->im2col, &j->image);
+        tarn__cuda_col2im(j->call, c, &j->image);
 }
 
 /* Chunks are images, or bands of image rows: each pixel is written by one chunk only. */

@@ -12,24 +12,13 @@
 
 /* ---- views ------------------------------------------------------------------------------------------------------- */
 
-/* Axes of size 1 may have any stride. */
 bool tarn__conv_can_merge(const tarn__view *v, int first, int last, int64_t *stride)
 {
-    int64_t size = 1;
     *stride = 1;
     for (int i = 0; i < v->rank; i++)
         if (v->shape[i] > 1 && v->stride[i] < 0)
             return false;
-    for (int i = last; i >= first; i--) {
-        if (v->shape[i] == 1)
-            continue;
-        if (size > 1 && v->stride[i] != *stride * size)
-            return false;
-        if (size == 1)
-            *stride = v->stride[i];
-        size *= v->shape[i];
-    }
-    return true;
+    return tarn__view_has_one_stride(v, first, last, stride);
 }
 
 tarn__view tarn__conv_to_nhwc(const tarn__view *v)
@@ -152,30 +141,21 @@ void tarn__conv_choose_layout(tarn__conv_job *j, bool may_skip_im2col)
                 p->padding[0] == 0 && p->padding[1] == 0;
 }
 
-/* Rows of the image whose gradient needs at most `rows` rows of windows; a few more if the kernel itself reaches
- * further. */
-static int64_t image_rows_for(const tarn__conv_job *j, int64_t rows)
-{
-    int64_t reach = (j->im2col.kernel[0] - 1) * j->params->dilation[0];
-    return tarn__cuda_max(
-        1, tarn__cuda_min(j->image.shape[2], tarn__cuda_max((rows - 1) * j->params->stride[0] - reach, reach)));
-}
-
 /* Chunks of equal size: each new size is a GEMM that must be planned, and perhaps tuned. */
 void tarn__conv_choose_chunks(tarn__conv_job *j, bool is_gradient)
 {
     int64_t pixels = j->im2col.size[0] * j->im2col.size[1], batch = j->image.shape[0];
     int64_t bytes = j->is_1x1 ? 0 : j->image.shape[1] * j->taps * pixels * (int64_t)tarn__dtype_bytes(j->im2col.dtype);
-    int64_t limit = tarn__cuda_max(1, tarn__cuda_min(bytes > 0 ? IM2COL_BYTES / bytes : batch, MAX_PIXELS / pixels));
+    int64_t limit = tarn__cuda_max(
+        1, tarn__cuda_min(bytes > 0 ? tarn__conv_items_in(IM2COL_BYTES, bytes) : batch, MAX_PIXELS / pixels));
     if (!j->im2col.is_nhwc)
         limit = tarn__cuda_min(limit, MAX_IMAGES);
-    j->images = tarn__cuda_ceil_div(tarn__cuda_max(batch, 1), tarn__cuda_ceil_div(tarn__cuda_max(batch, 1), limit));
+    j->images = tarn__conv_even_chunk(batch, limit);
     j->rows = is_gradient ? j->image.shape[2] : j->im2col.size[0];
     if (bytes <= IM2COL_BYTES)
         return;
-    int64_t fit = tarn__cuda_max(1, IM2COL_BYTES / (bytes / j->im2col.size[0]));
-    j->rows = is_gradient ? image_rows_for(j, fit)
-                          : tarn__cuda_ceil_div(j->im2col.size[0], tarn__cuda_ceil_div(j->im2col.size[0], fit));
+    int64_t fit = tarn__conv_items_in(IM2COL_BYTES, bytes / j->im2col.size[0]);
+    j->rows = is_gradient ? tarn__conv_band_rows(&j->geometry, fit) : tarn__conv_even_chunk(j->im2col.size[0], fit);
 }
 
 /* `image` is x or its gradient, `result` y or its gradient; for wgrad `weight` gives the kernel size only. */
@@ -184,6 +164,7 @@ tarn__conv_job tarn__conv_job_of(const tarn__call *call, const tarn__view *image
 {
     const tarn__conv2d *params = call->params;
     tarn__conv_job j = {.call = call, .params = params, .runs = runs, .image = *image, .result = *result};
+    j.geometry = tarn__conv_geometry_of(params, image, result, weight);
     j.in = image->shape[1] / params->groups;
     j.out = result->shape[1] / params->groups;
     j.taps = weight->shape[2] * weight->shape[3];
@@ -198,11 +179,7 @@ tarn__conv_job tarn__conv_job_of(const tarn__call *call, const tarn__view *image
 /* Scratch for the chunk with the most rows of windows. */
 void tarn__conv_alloc_im2col(tarn__conv_job *j, bool is_gradient)
 {
-    int64_t reach = (j->im2col.kernel[0] - 1) * j->params->dilation[0], rows = j->rows;
-    if (is_gradient)
-        rows = rows == j->image.shape[2]
-                   ? j->im2col.size[0]
-                   : tarn__cuda_min(j->im2col.size[0], (rows - 1 + reach) / j->params->stride[0] + 1);
+    int64_t rows = is_gradient ? tarn__conv_max_result_rows(&j->geometry, j->rows) : j->rows;
     int64_t count = j->is_1x1 ? 0 : j->images * rows * j->im2col.size[1] * j->image.shape[1] * j->taps;
     j->im2col.at = tarn__conv_alloc(j, (size_t)count * tarn__dtype_bytes(j->im2col.dtype));
 }

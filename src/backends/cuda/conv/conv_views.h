@@ -5,26 +5,23 @@
 #define TARN__CUDA_CONV_VIEWS_H
 
 #include "backends/cuda/conv/im2col.h"
+#include "base/kernel/conv_geometry.h"
 
 /* One convolution in progress. Images are (N, C, H, W) views of any strides. */
 typedef struct tarn__conv_job {
     const tarn__call *call;
     const tarn__conv2d *params;
-    bool runs;                     /* false: measure the scratch only */
-    bool is_1x1;                   /* 1×1 kernel on images that already form the matrix: no im2col */
-    bool per_image;                /* one GEMM per image, batched; else one for all */
-    tarn__view image, result;      /* x or its gradient, y or its gradient; or staged copies */
+    bool runs;                /* false: measure the scratch only */
+    bool is_1x1;              /* 1×1 kernel on images that already form the matrix: no im2col */
+    bool per_image;           /* one GEMM per image, batched; else one for all */
+    tarn__view image, result; /* x or its gradient, y or its gradient; or staged copies */
+    tarn__conv_geometry geometry;
     int64_t in, out, taps, depth;  /* channels per group, kernel taps, and GEMM depth: in · taps */
     tarn__cuda_im2col_args im2col; /* of the current chunk */
     int64_t images, rows;          /* chunk size: images, and rows of the result (dgrad: of the image) */
     /* bytes of scratch: allocated so far, and after it what one GEMM needs */
     size_t scratch_used, gemm_scratch;
 } tarn__conv_job;
-
-static inline int64_t tarn__cuda_ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
 
 static inline int64_t tarn__cuda_min(int64_t a, int64_t b)
 {

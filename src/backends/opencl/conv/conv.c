@@ -7,6 +7,7 @@
 
 #include "backends/opencl/common/element.h"
 #include "backends/opencl/matmul/gemm.h"
+#include "base/kernel/conv_geometry.h"
 
 #define PIECE_BYTES (INT64_C(64) << 20) /* of columns at a time */
 #define PIXELS 16                       /* STEP of im2col.cl */
@@ -73,22 +74,6 @@ static void copy(const job *j, const tarn__view *from, const tarn__view *to)
     part.params_bytes = sizeof(none);
     if (j->runs)
         tarn__cl_kernel_table()[TARN__K_copy].run(&part);
-}
-
-/* True when one stride covers axes `first` to the last; *stride is it. */
-static bool has_one_stride(const tarn__view *v, int first, int64_t *stride)
-{
-    int64_t count = 1;
-    *stride = 1;
-    for (int i = v->rank - 1; i >= first; i--) {
-        if (v->shape[i] == 1)
-            continue;
-        if (count > 1 && v->stride[i] != *stride * count)
-            return false;
-        *stride = count > 1 ? *stride : v->stride[i];
-        count *= v->shape[i];
-    }
-    return true;
 }
 
 /* GPUs: an element per work-item. CPUs: all windows of a tap, or all taps of a few pixels. */
@@ -196,7 +181,7 @@ static tarn__view reserve_columns(job *j, int64_t lines, int64_t depth, int64_t 
 static int64_t images_per_piece(const job *j, int64_t images, int64_t elements)
 {
     int64_t bytes = elements * (int64_t)tarn__dtype_bytes(j->sums) + 1;
-    return max_i64(1, min_i64(images, PIECE_BYTES / bytes));
+    return max_i64(1, min_i64(images, tarn__conv_items_in(PIECE_BYTES, bytes)));
 }
 
 /* The weight, contiguous: itself or a copy, (O, C, KH, KW), or transposed for dgrad, (groups · C, O of the group, KH,
@@ -251,9 +236,9 @@ static size_t walk_images(const tarn__call *call, enum form form, bool runs)
     p->a = weight_of(&j, call->in[1], form == DGRAD);
     int64_t depth = j.u.channels * j.u.size[0] * j.u.size[1];
     /* the GEMM writes a matrix: rows and columns of an image must have one stride */
-    bool is_direct = has_one_stride(to, 2, &across);
+    bool is_direct = tarn__view_has_one_stride(to, 2, 3, &across);
     tarn__view result = is_direct ? *to : reserve(&j, to, to->dtype);
-    has_one_stride(&result, 2, &across);
+    tarn__view_has_one_stride(&result, 2, 3, &across);
     p->sizes.m = to->shape[1] / groups;
     p->sizes.c_row_stride = result.stride[1], p->sizes.c_col_stride = across;
     p->sizes.a_row_stride = depth, p->sizes.a_col_stride = 1;
@@ -322,9 +307,10 @@ static size_t walk_wgrad(const tarn__call *call, bool runs)
     if (!j.device || tarn__view_count(to) == 0)
         return 0;
     j.images = images_per_piece(&j, images, windows * lines * j.params->groups);
-    bool is_direct = has_one_stride(to, 1, &across) && (j.images >= images || to->dtype == tarn__acc_dtype(to->dtype));
+    bool is_direct =
+        tarn__view_has_one_stride(to, 1, 3, &across) && (j.images >= images || to->dtype == tarn__acc_dtype(to->dtype));
     tarn__view sums = is_direct ? *to : reserve(&j, to, j.sums);
-    has_one_stride(&sums, 1, &across);
+    tarn__view_has_one_stride(&sums, 1, 3, &across);
     if (!is_direct && j.params->beta != 0)
         copy(&j, to, &sums);
     tarn__view grads = grads_of(g, 0, j.images), place = reserve(&j, &grads, g->dtype);
