@@ -393,61 +393,30 @@ static tarn__cuda_matmul_plan *fused_plan(const tarn__call *call, job *j)
     return plan && !plan->is_slower ? plan : NULL;
 }
 
-/* Scratch of the fused plan, or the larger of the two composed kernels'. */
+/* NULL also for an empty result. */
+static tarn__cuda_matmul_plan *find_fused(const tarn__call *call, tarn__kernel kernel, job *j)
+{
+    *j = describe(call, kernel);
+    return tarn__view_count(call->out[0]) == 0 ? NULL : fused_plan(call, j);
+}
+
 static size_t fused_scratch(const tarn__call *call, tarn__kernel kernel)
 {
-    const tarn__view *to = kernel == TARN__K_matmul_gelu ? call->out[1] : call->out[0];
-    if (tarn__view_count(call->out[0]) == 0)
-        return 0;
-    job j = describe(call, kernel);
-    tarn__cuda_matmul_plan *plan = fused_plan(call, &j);
-    if (plan)
-        return tarn__cuda_align(plan->workspace) + j.a.packed_bytes + j.b.packed_bytes;
-    tarn__call product = tarn__compose_matmul(call, kernel == TARN__K_matmul_gelu ? 3 : 2, to);
-    size_t first = matmul_scratch(&product), second = 0;
-    if (kernel == TARN__K_matmul_bias_grad) {
-        tarn__bias_grad_call sums;
-        tarn__compose_bias_grad(&sums, call);
-        second = tarn__cuda_rows()[TARN__K_sum].scratch ? tarn__cuda_rows()[TARN__K_sum].scratch(&sums.call) : 0;
-    }
-    return first > second ? first : second;
+    job j;
+    tarn__cuda_matmul_plan *plan = find_fused(call, kernel, &j);
+    if (!plan)
+        return tarn__compose_scratch(tarn__cuda_rows(), kernel, call);
+    return tarn__cuda_align(plan->workspace) + j.a.packed_bytes + j.b.packed_bytes;
 }
 
-static void run_gemm(const tarn__call *call, int inputs, const tarn__view *to)
-{
-    tarn__call product = tarn__compose_matmul(call, inputs, to);
-    kernel_matmul(&product);
-}
-
-/* Second half of a composed kernel. */
-static void run_elementwise(const tarn__call *call, tarn__kernel kernel, const tarn__view *first,
-                            const tarn__view *second, const tarn__view *to)
-{
-    tarn__elementwise none = {0};
-    tarn__call part = tarn__compose_elementwise(call, &none, first, second, to);
-    tarn__cuda_rows()[kernel].run(&part);
-}
-
-/* The fused plan, else GEMM then GELU, GEMM then GELU's gradient, or GEMM then row sums. */
 static void run_fused(const tarn__call *call, tarn__kernel kernel)
 {
-    job j = describe(call, kernel);
-    bool is_empty = tarn__view_count(call->out[0]) == 0;
-    tarn__cuda_matmul_plan *plan = is_empty ? NULL : fused_plan(call, &j);
-    if (plan) {
+    job j;
+    tarn__cuda_matmul_plan *plan = find_fused(call, kernel, &j);
+    if (plan)
         run_plan(call, &j, plan);
-    } else if (kernel == TARN__K_matmul_gelu) {
-        run_gemm(call, 3, call->out[1]);
-        run_elementwise(call, TARN__K_gelu, call->out[1], NULL, call->out[0]);
-    } else if (kernel == TARN__K_matmul_gelu_grad) {
-        run_gemm(call, 2, call->out[0]);
-        run_elementwise(call, TARN__K_gelu_grad, call->in[2], call->out[0], call->out[0]);
-    } else {
-        tarn__bias_grad_call sums;
-        tarn__compose_bias_grad(&sums, call);
-        run_gemm(call, 2, call->out[0]);
-        tarn__cuda_rows()[TARN__K_sum].run(&sums.call);
-    }
+    else
+        tarn__compose_run(tarn__cuda_rows(), kernel, call);
 }
 
 #define FUSED(name) \

@@ -1,7 +1,5 @@
-/* matmul.c: the matmul kernel and its fused forms: tensors described as a GEMM (gemm.h).
- *
- * matmul + GELU, matmul + GELU gradient and matmul + bias gradient are composed of kernels of this backend: one call
- * for the core, whose scratch is the larger of the parts'. */
+/* matmul.c: the matmul kernel: tensors described as a GEMM (gemm.h); its fused forms are composed
+ * (base/kernel/compose.h). */
 #include "backends/opencl/matmul/gemm.h"
 #include "base/kernel/compose.h"
 
@@ -59,75 +57,23 @@ static void kernel_matmul(const tarn__call *call)
 
 /* ---- composed ---------------------------------------------------------------------------------------------------- */
 
-/* Scratch of a kernel of the table for a composed call. */
-static size_t scratch_of(tarn__kernel kernel, const tarn__call *call)
-{
-    const tarn__kernel_row *row = &tarn__cl_kernel_table()[kernel];
-    return row->scratch ? row->scratch(call) : 0;
-}
-
-/* Runs a kernel of the table as a part; parts share the scratch, one after the other. */
-static void run(tarn__kernel kernel, tarn__call *call)
-{
-    call->scratch_bytes = scratch_of(kernel, call);
-    tarn__cl_kernel_table()[kernel].run(call);
-}
-
-/* out[0] = gelu(out[1]), out[1] = a · b + bias: backward needs both. */
-static size_t gelu_scratch(const tarn__call *call)
-{
-    tarn__call matmul = tarn__compose_matmul(call, 3, call->out[1]);
-    return scratch_of(TARN__K_matmul, &matmul);
-}
-
-static void kernel_matmul_gelu(const tarn__call *call)
-{
-    tarn__elementwise none = {0};
-    tarn__call matmul = tarn__compose_matmul(call, 3, call->out[1]),
-               gelu = tarn__compose_elementwise(call, &none, call->out[1], NULL, call->out[0]);
-    run(TARN__K_matmul, &matmul);
-    run(TARN__K_gelu, &gelu);
-}
-
-/* out[0] = (a · b) · gelu'(in[2]), in place after the matmul. */
-static size_t gelu_grad_scratch(const tarn__call *call)
-{
-    tarn__call matmul = tarn__compose_matmul(call, 2, call->out[0]);
-    return scratch_of(TARN__K_matmul, &matmul);
-}
-
-static void kernel_matmul_gelu_grad(const tarn__call *call)
-{
-    tarn__elementwise none = {0};
-    tarn__call matmul = tarn__compose_matmul(call, 2, call->out[0]),
-               grad = tarn__compose_elementwise(call, &none, call->in[2], call->out[0], call->out[0]);
-    run(TARN__K_matmul, &matmul);
-    run(TARN__K_gelu_grad, &grad);
-}
-
-static size_t bias_grad_scratch(const tarn__call *call)
-{
-    tarn__bias_grad_call s;
-    tarn__compose_bias_grad(&s, call);
-    tarn__call matmul = tarn__compose_matmul(call, 2, call->out[0]);
-    size_t first = scratch_of(TARN__K_matmul, &matmul), second = scratch_of(TARN__K_sum, &s.call);
-    return first > second ? first : second;
-}
-
-/* The bias gradient first: if the device declines it, the matmul has not accumulated into its output yet. */
-static void kernel_matmul_bias_grad(const tarn__call *call)
-{
-    tarn__bias_grad_call s;
-    tarn__compose_bias_grad(&s, call);
-    tarn__call matmul = tarn__compose_matmul(call, 2, call->out[0]);
-    run(TARN__K_sum, &s.call);
-    run(TARN__K_matmul, &matmul);
-}
+#define COMPOSED(name) \
+    static size_t scratch_##name(const tarn__call *call) \
+    { \
+        return tarn__compose_scratch(tarn__cl_kernel_table(), TARN__K_##name, call); \
+    } \
+    static void kernel_##name(const tarn__call *call) \
+    { \
+        tarn__compose_run(tarn__cl_kernel_table(), TARN__K_##name, call); \
+    }
+COMPOSED(matmul_gelu)
+COMPOSED(matmul_gelu_grad)
+COMPOSED(matmul_bias_grad)
 
 void tarn__cl_register_matmul(tarn__kernel_row *rows)
 {
     rows[TARN__K_matmul] = tarn__row(kernel_matmul, TARN__NUMBERS, matmul_scratch);
-    rows[TARN__K_matmul_gelu] = tarn__row(kernel_matmul_gelu, TARN__FLOATS, gelu_scratch);
-    rows[TARN__K_matmul_gelu_grad] = tarn__row(kernel_matmul_gelu_grad, TARN__FLOATS, gelu_grad_scratch);
-    rows[TARN__K_matmul_bias_grad] = tarn__row(kernel_matmul_bias_grad, TARN__NUMBERS, bias_grad_scratch);
+    rows[TARN__K_matmul_gelu] = tarn__row(kernel_matmul_gelu, TARN__FLOATS, scratch_matmul_gelu);
+    rows[TARN__K_matmul_gelu_grad] = tarn__row(kernel_matmul_gelu_grad, TARN__FLOATS, scratch_matmul_gelu_grad);
+    rows[TARN__K_matmul_bias_grad] = tarn__row(kernel_matmul_bias_grad, TARN__NUMBERS, scratch_matmul_bias_grad);
 }
