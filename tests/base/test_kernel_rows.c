@@ -1,4 +1,7 @@
-/* test_kernel_rows.c: the choice among the rows of a kernel: dtypes first, then `fits`, best first. */
+/* test_kernel_rows.c: the choice among the rows of a kernel: dtypes first, then `fits`, then `prepare`, best first; and
+ * plans. */
+#include <string.h>
+
 #include "base/kernel/backend.h"
 #include "support/check.h"
 
@@ -81,12 +84,143 @@ static void the_first_operand_decides(void **state)
     assert_null(tarn__find_row(&row, &wrong));
 }
 
+/* ---- plans ------------------------------------------------------------------------------------------------------- */
+
+typedef struct plan_job {
+    int64_t count;
+} plan_job;
+
+static int64_t ran; /* what the last run found in its plan */
+static const char *ran_variant;
+
+static tarn__plan_status prepare_count(const tarn__call *call, tarn__plan *plan)
+{
+    plan_job *job = tarn__plan_reserve(plan, sizeof(*job));
+    job->count = call->in[0]->shape[0];
+    plan->scratch_bytes = 8 * (size_t)job->count;
+    return job->count > 100 ? TARN__PLAN_FAILED : TARN__PLAN_READY;
+}
+
+/* Leaves traces that must be gone when the next row is tried. */
+static tarn__plan_status prepare_declined(const tarn__call *call, tarn__plan *plan)
+{
+    (void)call;
+    tarn__plan_reserve(plan, 1000);
+    plan->scratch_bytes = 1;
+    plan->shared = &ran;
+    return TARN__PLAN_DECLINED;
+}
+
+static void run_count(const tarn__call *call)
+{
+    const plan_job *job = tarn__plan_job(call->plan);
+    ran = job->count;
+    assert_int_equal(call->scratch_bytes, 8 * (size_t)job->count);
+}
+
+static void a_declined_row_leaves_the_plan_to_the_next(void **state)
+{
+    (void)state;
+    static tarn__kernel_row second;
+    second = tarn__row_named(tarn__row_planned(prepare_count, run_count, TARN__FLOATS), "count");
+    tarn__kernel_row first = tarn__row_planned(prepare_declined, run_none, TARN__FLOATS);
+    first.next = &second;
+    tarn__view x = view_1d(TARN_F32, 6), bad = view_1d(TARN_F32, 101), other = view_1d(TARN_I64, 6);
+    tarn__call call = {.inputs = 1, .in = {&x}};
+    tarn__plan_buffer memory;
+    tarn__plan *plan = tarn__plan_begin(&memory);
+    tarn__plan_status status;
+    assert_ptr_equal(tarn__prepare(&first, &call, plan, &status), &second);
+    assert_int_equal(status, TARN__PLAN_READY);
+    assert_null(plan->shared);
+    assert_int_equal(plan->used, sizeof(plan_job));
+    assert_int_equal(plan->scratch_bytes, 48);
+    call.in[0] = &bad;
+    assert_ptr_equal(tarn__prepare(&first, &call, tarn__plan_begin(&memory), &status), &second);
+    assert_int_equal(status, TARN__PLAN_FAILED);
+    call.in[0] = &other;
+    assert_null(tarn__prepare(&first, &call, tarn__plan_begin(&memory), &status));
+    assert_int_equal(status, TARN__PLAN_DECLINED);
+}
+
+/* Composed: two parts behind one job. */
+typedef struct composed_job {
+    int64_t marker;
+    tarn__part parts[2];
+} composed_job;
+
+static const tarn__kernel_row count_row = {.run = run_count, .dtypes = TARN__FLOATS, .prepare = prepare_count};
+
+static tarn__plan_status prepare_composed(const tarn__call *call, tarn__plan *plan)
+{
+    composed_job *job = tarn__plan_reserve(plan, sizeof(*job));
+    job->marker = 7;
+    for (int i = 0; i < 2; i++) {
+        tarn__call part = {.inputs = 1, .in = {call->in[i]}};
+        tarn__plan_status status = tarn__part_prepare(plan, &job->parts[i], &count_row, &part);
+        if (status != TARN__PLAN_READY)
+            return status;
+        if (job->parts[i].scratch_bytes > plan->scratch_bytes)
+            plan->scratch_bytes = job->parts[i].scratch_bytes;
+    }
+    return TARN__PLAN_READY;
+}
+
+static void run_composed(const tarn__call *call)
+{
+    const composed_job *job = tarn__plan_job(call->plan);
+    assert_int_equal(job->marker, 7);
+    for (int i = 0; i < 2; i++) {
+        tarn__call part = {.inputs = 1, .in = {call->in[i]}};
+        tarn__part_run(call, &job->parts[i], &part);
+        assert_int_equal(ran, call->in[i]->shape[0]);
+    }
+    ran_variant = "composed";
+}
+
+/* A plan is plain data: its copy runs where the original is gone. */
+static void parts_share_one_plan_that_can_be_copied(void **state)
+{
+    (void)state;
+    tarn__kernel_row row = tarn__row_planned(prepare_composed, run_composed, TARN__FLOATS);
+    tarn__view x = view_1d(TARN_F32, 6), y = view_1d(TARN_F32, 9);
+    tarn__call call = {.inputs = 2, .in = {&x, &y}};
+    tarn__plan_buffer memory, copy;
+    tarn__plan *plan = tarn__plan_begin(&memory);
+    tarn__plan_status status;
+    assert_ptr_equal(tarn__prepare(&row, &call, plan, &status), &row);
+    assert_int_equal(status, TARN__PLAN_READY);
+    assert_int_equal(plan->scratch_bytes, 72);
+    memcpy(&copy, plan, sizeof(*plan) + plan->used);
+    memset(&memory, 0xa5, sizeof(memory));
+    call.plan = &copy.plan;
+    row.run(&call);
+    assert_string_equal(ran_variant, "composed");
+}
+
+static void a_plan_without_room_fails(void **state)
+{
+    (void)state;
+    tarn__plan_buffer memory;
+    tarn__plan *plan = tarn__plan_begin(&memory);
+    tarn__part part;
+    tarn__view x = view_1d(TARN_F32, 6);
+    tarn__call call = {.inputs = 1, .in = {&x}};
+    assert_non_null(tarn__plan_reserve(plan, plan->room - 16));
+    assert_int_equal(tarn__part_prepare(plan, &part, &count_row, &call), TARN__PLAN_FAILED);
+    assert_non_null(tarn__plan_reserve(plan, 16));
+    assert_null(tarn__plan_reserve(plan, 1));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_first_row_that_fits_runs),
         cmocka_unit_test(every_quantized_operand_must_be_listed),
         cmocka_unit_test(the_first_operand_decides),
+        cmocka_unit_test(a_declined_row_leaves_the_plan_to_the_next),
+        cmocka_unit_test(parts_share_one_plan_that_can_be_copied),
+        cmocka_unit_test(a_plan_without_room_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,6 +13,7 @@ typedef struct node {
     tarn__kernel kernel;
     mirror_call s;
     void *recorded, *now; /* the tail, as it was given and as a run uses it */
+    tarn__plan *plan;     /* a copy: the launch's own is gone by then */
 } node;
 
 typedef struct graph {
@@ -31,6 +32,7 @@ static void free_node(node *n)
 {
     free(n->recorded);
     free(n->now);
+    free(n->plan);
     free(n);
 }
 
@@ -72,7 +74,9 @@ void mirror_capture(tarn__kernel kernel, const tarn__call *call)
 {
     graph *g = recording[call->device];
     node *n = calloc(1, sizeof(*n));
-    if (!n || !(n->recorded = malloc(call->params_bytes)) || !(n->now = malloc(call->params_bytes))) {
+    size_t plan_bytes = sizeof(*call->plan) + call->plan->used;
+    if (!n || !(n->recorded = malloc(call->params_bytes)) || !(n->now = malloc(call->params_bytes)) ||
+        !(n->plan = malloc(plan_bytes))) {
         g->complete = false;
         if (n)
             free_node(n);
@@ -81,7 +85,9 @@ void mirror_capture(tarn__kernel kernel, const tarn__call *call)
     n->kernel = kernel;
     mirror_shift_back(&n->s, call);
     memcpy(n->recorded, call->params, call->params_bytes);
+    memcpy(n->plan, call->plan, plan_bytes);
     n->s.call.params = n->now;
+    n->s.call.plan = n->plan;
     *g->last = n;
     g->last = &n->next;
 }
@@ -132,7 +138,7 @@ bool mirror_graph_launch(int index, void *pointer, void *stream)
     for (node *n = g->first; n; n = n->next) {
         memcpy(n->now, n->recorded, n->s.call.params_bytes);
         refresh(n->kernel, n->now);
-        mirror_run_kernel(n->kernel, &n->s.call);
+        mirror_run_kernel(&n->s.call);
     }
     return true;
 }

@@ -132,11 +132,13 @@ void mirror_shift_back(mirror_call *s, const tarn__call *call)
         s->call.scratch = mirror_real(call->scratch);
 }
 
-void mirror_run_kernel(tarn__kernel kernel, tarn__call *call)
+void mirror_run_kernel(tarn__call *call)
 {
     tarn__fault fault = {.function = call->function};
     call->fault = &fault;
-    tarn__find_row(&cpu[kernel], call)->run(call);
+    tarn__call composed = {.plan = call->plan};
+    tarn__part_run(&composed, tarn__plan_job(composed.plan), call);
+    call->plan = composed.plan; /* a captured call runs again */
     call->fault = NULL;
     if (fault.raised && !found[call->device].raised)
         found[call->device] = fault;
@@ -158,15 +160,20 @@ static void run(tarn__kernel kernel, const tarn__call *call)
     }
     mirror_catch_up(call->device);
     mirror_shift_back(&s, call);
-    mirror_run_kernel(kernel, &s.call);
+    mirror_run_kernel(&s.call);
 }
 
-static size_t scratch(tarn__kernel kernel, const tarn__call *call)
+/* The CPU's row and its plan are the one part of this plan. */
+static tarn__plan_status prepare(tarn__kernel kernel, const tarn__call *call, tarn__plan *plan)
 {
     mirror_call s;
     mirror_shift_back(&s, call);
-    const tarn__kernel_row *row = tarn__find_row(&cpu[kernel], &s.call);
-    return row && row->scratch ? row->scratch(&s.call) : 0;
+    tarn__part *part = tarn__plan_reserve(plan, sizeof(*part));
+    if (!part)
+        return TARN__PLAN_FAILED;
+    tarn__plan_status status = tarn__part_prepare(plan, part, &cpu[kernel], &s.call);
+    plan->scratch_bytes = part->scratch_bytes;
+    return status;
 }
 
 #define WRAP(name) \
@@ -174,9 +181,9 @@ static size_t scratch(tarn__kernel kernel, const tarn__call *call)
     { \
         run(TARN__K_##name, call); \
     } \
-    static size_t scratch_##name(const tarn__call *call) \
+    static tarn__plan_status prepare_##name(const tarn__call *call, tarn__plan *plan) \
     { \
-        return scratch(TARN__K_##name, call); \
+        return prepare(TARN__K_##name, call, plan); \
     }
 #define UNARY(name, ...) WRAP(name) WRAP(name##_grad)
 #define BINARY(name, ...) WRAP(name) WRAP(name##_grad) WRAP(name##_grad_a) WRAP(name##_grad_b)
@@ -212,8 +219,8 @@ static void fill_rows(const char *without)
 {
 #define ROW(name) \
     if (!listed(without, #name)) \
-        rows[TARN__K_##name] = \
-            tarn__row(cpu[TARN__K_##name].run ? run_##name : NULL, dtypes_of(&cpu[TARN__K_##name]), scratch_##name);
+        rows[TARN__K_##name] = tarn__row_planned(prepare_##name, cpu[TARN__K_##name].run ? run_##name : NULL, \
+                                                 dtypes_of(&cpu[TARN__K_##name]));
 #define UNARY(name, ...) ROW(name) ROW(name##_grad)
 #define BINARY(name, ...) ROW(name) ROW(name##_grad) ROW(name##_grad_a) ROW(name##_grad_b)
 #define COMPARE(name, ...) ROW(name)

@@ -27,7 +27,7 @@ typedef struct mirror_call {
 void mirror_shift_back(mirror_call *to, const tarn__call *call);
 
 /* Runs the CPU's kernel, and keeps the fault it finds for the calling thread's next poll. */
-void mirror_run_kernel(tarn__kernel kernel, tarn__call *call);
+void mirror_run_kernel(tarn__call *call);
 
 /* Does the copies that come before what the device does next. */
 void mirror_catch_up(int index);

@@ -14,6 +14,7 @@
 #include <tarn/device.h>
 
 #include "base/kernel/kernels.h"
+#include "base/kernel/plan.h"
 
 #define TARN__INLINE_WRITE_BYTES 1024
 
@@ -25,20 +26,39 @@ typedef struct tarn__kernel_row {
     tarn__kernel_fn run; /* NULL: not supported */
     /* mask; of the first input, or of the first output where there is no input */
     uint32_t dtypes;
-    size_t (*scratch)(const tarn__call *call); /* scratch bytes of the call; NULL: none */
+    size_t (*scratch)(const tarn__call *call); /* scratch bytes of the call, for rows without prepare(); NULL: none */
     /* Shapes, strides, alignment and limits of the device; NULL: every call of these dtypes. Has no side effects and
      * reads no memory, so it works on meta devices. Outputs may be missing: an operation that can be composed asks
      * before it allocates them. */
     bool (*fits)(const tarn__call *call);
     const char *variant;                 /* shown by profiles and `tarn ops --variants`; NULL: unnamed */
     const struct tarn__kernel_row *next; /* tried where this row does not fit; NULL: none */
+    /* Describes the call once, before scratch is allocated; run() finds the result in call->plan. May tune, except in a
+     * capture and where call->is_meta: then no device may be touched, and what is not known yet is the largest that it
+     * may become. NULL: run() needs no plan. */
+    tarn__plan_status (*prepare)(const tarn__call *call, tarn__plan *plan);
 } tarn__kernel_row;
 
 /* A row for every call of these dtypes. */
 static inline tarn__kernel_row tarn__row(tarn__kernel_fn run_fn, uint32_t dtypes,
                                          size_t (*scratch_fn)(const tarn__call *))
 {
-    tarn__kernel_row row = {run_fn, dtypes, scratch_fn, NULL, NULL, NULL};
+    tarn__kernel_row row = {run_fn, dtypes, scratch_fn, NULL, NULL, NULL, NULL};
+    return row;
+}
+
+/* A row that describes its calls once. */
+static inline tarn__kernel_row tarn__row_planned(tarn__plan_status (*prepare_fn)(const tarn__call *, tarn__plan *),
+                                                 tarn__kernel_fn run_fn, uint32_t dtypes)
+{
+    tarn__kernel_row row = {run_fn, dtypes, NULL, NULL, NULL, NULL, prepare_fn};
+    return row;
+}
+
+/* The same row with a name, for kernels of several rows. */
+static inline tarn__kernel_row tarn__row_named(tarn__kernel_row row, const char *variant)
+{
+    row.variant = variant;
     return row;
 }
 
@@ -51,6 +71,11 @@ static inline tarn__kernel_row tarn__row_fits(tarn__kernel_row row, bool (*fits_
 
 /* The first row, from `row` on, that supports the call; NULL: none. */
 const tarn__kernel_row *tarn__find_row(const tarn__kernel_row *row, const tarn__call *call);
+
+/* The first row, from `row` on, that supports the call and is ready, with its plan; NULL: none (DECLINED). A row with
+ * FAILED is returned as well, for messages. */
+const tarn__kernel_row *tarn__prepare(const tarn__kernel_row *row, const tarn__call *call, tarn__plan *plan,
+                                      tarn__plan_status *status);
 
 /* Puts a row ahead of those of a kernel; `storage` keeps the old first row and must live as long as the table. */
 void tarn__push_row(tarn__kernel_row *rows, tarn__kernel kernel, tarn__kernel_row row, tarn__kernel_row *storage);

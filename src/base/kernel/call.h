@@ -30,7 +30,9 @@ typedef struct tarn__call {
     void *scratch;                            /* scratch_bytes bytes; uninitialized */
     int64_t scratch_offset;                   /* in bytes; 0 where memory is an address */
     size_t scratch_bytes;
-    int device; /* device index within the backend */
+    const struct tarn__plan *plan; /* of prepare(); plan.h */
+    int32_t is_meta;               /* prepare() alone is called: the device only counts memory */
+    int device;                    /* device index within the backend */
     void *stream;
     const char *function; /* for errors; a string literal */
     tarn__fault *fault;

@@ -57,8 +57,8 @@ static uint64_t mix(uint64_t hash, const void *bytes, size_t count)
 uint64_t tarn__kernels_hash(void)
 {
     static const size_t layouts[] = {
-        sizeof(tarn__backend),     sizeof(tarn__kernel_row), sizeof(tarn__view), sizeof(tarn__call),
-        sizeof(tarn__elementwise), TARN_DTYPE_COUNT,         TARN_MAX_RANK,
+        sizeof(tarn__backend), sizeof(tarn__kernel_row),  sizeof(tarn__plan), sizeof(tarn__view),
+        sizeof(tarn__call),    sizeof(tarn__elementwise), TARN_DTYPE_COUNT,   TARN_MAX_RANK,
 #define KERNEL(name, params, ...) sizeof(tarn__##params),
 #include "base/kernel/kernels.def"
 #undef KERNEL

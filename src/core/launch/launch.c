@@ -4,9 +4,9 @@
  * fallback downloads the operands, runs the CPU's kernel and uploads the results; it is counted and warned about
  * once per kernel.
  *
- * Order of a call: find the first row that fits; on a meta device only account for scratch; else allocate scratch, run,
- * free scratch, poll. A kernel never sees an operand it does not list, so the CPU's table decides whether an operation
- * is supported at all. */
+ * Order of a call: find the first row that fits and prepare it; on a meta device only account for scratch; else
+ * allocate scratch, run, free scratch, poll. A kernel never sees an operand it does not list, so the CPU's table
+ * decides whether an operation is supported at all. */
 #include "core/launch/launch.h"
 
 #include <pthread.h>
@@ -35,14 +35,24 @@ static tarn__call make_call(const tarn__launch *launch, tarn_device device)
     return call;
 }
 
+/* Why a backend could not prepare or run a call. */
+static bool raise_failure(const tarn__backend *backend, tarn_device device, const char *function)
+{
+    char name[32];
+    return tarn__raise(TARN_ERROR_DEVICE, "%s: %s failed: %s", function, tarn_device_name(device, name, sizeof(name)),
+                       backend->failure());
+}
+
 /* Asynchronous devices are polled after the launch, without waiting: a fault of an earlier call may surface here. */
-static bool run_row(const tarn__backend *backend, const tarn__kernel_row *row, tarn_device device, tarn__call *call)
+static bool run_row(const tarn__backend *backend, const tarn__kernel_row *row, tarn_device device, tarn__call *call,
+                    const tarn__plan *plan)
 {
     tarn__fault fault = {.function = call->function};
     call->stream = backend->stream ? backend->stream(device.index) : NULL;
     call->fault = &fault;
+    call->plan = plan;
     tarn__pool_block *scratch = NULL;
-    if (row->scratch && (call->scratch_bytes = row->scratch(call)) > 0) {
+    if ((call->scratch_bytes = plan->scratch_bytes) > 0) {
         scratch = tarn__pool_alloc(device, call->scratch_bytes, NULL);
         if (!scratch)
             return tarn__raise_within(call->function);
@@ -54,21 +64,9 @@ static bool run_row(const tarn__backend *backend, const tarn__kernel_row *row, t
     return (backend->poll ? tarn__device_poll(device, call->function) : tarn__fault_check(&fault)) && !tarn_failed();
 }
 
-/* On a meta device no kernel runs; its scratch is allocated and freed, so that the pool's peak includes it. */
-static bool count_scratch(const tarn__backend *backend, const tarn__kernel_row *row, tarn_device device,
-                          const tarn__call *call)
-{
-    if (!backend->scratch_by_shape || !row || !row->scratch)
-        return true;
-    size_t bytes = row->scratch(call);
-    tarn__pool_block *scratch = bytes > 0 ? tarn__pool_alloc(device, bytes, NULL) : NULL;
-    tarn__pool_free(scratch);
-    return bytes == 0 || scratch || tarn__raise_within(call->function);
-}
-
 /* run_row() with a profile record; `device` is where it runs. */
 static bool run_profiled(const tarn__backend *backend, const tarn__kernel_row *row, tarn_device device,
-                         tarn__call *call, const tarn__launch *launch, bool is_fallback)
+                         tarn__call *call, const tarn__plan *plan, const tarn__launch *launch, bool is_fallback)
 {
     tarn__timing timing;
     tarn__timing_begin(&timing, tarn__kernel_kind(launch->kernel), tarn__kernel_names[launch->kernel], launch->function,
@@ -76,9 +74,47 @@ static bool run_profiled(const tarn__backend *backend, const tarn__kernel_row *r
     timing.record.is_fallback = is_fallback;
     timing.record.variant = row->variant;
     tarn__timing_describe(&timing, launch);
-    bool good = run_row(backend, row, device, call);
+    bool good = run_row(backend, row, device, call, plan);
     tarn__timing_end(&timing);
     return good;
+}
+
+/* Prepares and runs the first row, from `row` on, that is ready. DECLINED: none is; FAILED: with an error. Preparing
+ * counts as host time before the kernel: tuning would spoil its record. */
+static tarn__plan_status run_kernel(const tarn__backend *backend, const tarn__kernel_row *row, tarn_device device,
+                                    tarn__call *call, const tarn__launch *launch, bool is_fallback)
+{
+    tarn__plan_buffer memory;
+    tarn__plan *plan = tarn__plan_begin(&memory);
+    tarn__plan_status status;
+    row = tarn__prepare(row, call, plan, &status);
+    if (status == TARN__PLAN_FAILED)
+        raise_failure(backend, device, call->function);
+    if (status != TARN__PLAN_READY)
+        return status;
+    bool good = tarn__is_profiling() ? run_profiled(backend, row, device, call, plan, launch, is_fallback)
+                                     : run_row(backend, row, device, call, plan);
+    if (good && backend->declined && backend->declined(device.index))
+        return TARN__PLAN_DECLINED;
+    return good ? TARN__PLAN_READY : TARN__PLAN_FAILED;
+}
+
+/* On a meta device no kernel runs; its scratch is allocated and freed, so that the pool's peak includes it. */
+static bool count_scratch(const tarn__backend *backend, const tarn__kernel_row *row, tarn_device device,
+                          tarn__call *call)
+{
+    if (!backend->scratch_by_shape)
+        return true;
+    tarn__plan_buffer memory;
+    tarn__plan *plan = tarn__plan_begin(&memory);
+    tarn__plan_status status;
+    call->is_meta = true;
+    tarn__prepare(row, call, plan, &status);
+    if (status == TARN__PLAN_FAILED)
+        return raise_failure(backend, device, call->function);
+    tarn__pool_block *scratch = plan->scratch_bytes > 0 ? tarn__pool_alloc(device, plan->scratch_bytes, NULL) : NULL;
+    tarn__pool_free(scratch);
+    return plan->scratch_bytes == 0 || scratch || tarn__raise_within(call->function);
 }
 
 /* ---- fallback to the CPU --------------------------------------------------------------------------------------- */
@@ -242,8 +278,7 @@ static bool run_on_cpu(const tarn__launch *launch, tarn_device device)
     warn_once(launch->kernel, device);
     tarn__count(TARN__FALLBACKS, 1);
     bool good = download_inputs(&host, launch) && download_outputs(&host, launch) &&
-                (tarn__is_profiling() ? run_profiled(cpu, row, tarn_device_cpu(), &host.call, launch, true)
-                                      : run_row(cpu, row, tarn_device_cpu(), &host.call));
+                run_kernel(cpu, row, tarn_device_cpu(), &host.call, launch, true) == TARN__PLAN_READY;
     tarn__count_kernel(TARN__CPU_SLOT, launch->kernel);
     good = good && upload_outputs(&host, launch);
     for (int i = 0; i < TARN__MAX_INPUTS + TARN__MAX_OUTPUTS; i++)
@@ -265,8 +300,7 @@ bool tarn__kernel_fits(tarn_device device, const tarn__launch *launch)
     return tarn__find_row(&tarn__backend_at(device.backend)->kernels[launch->kernel], &call) != NULL;
 }
 
-/* The device is that of the first output. A kernel that declines (OpenCL: it does not compile) falls back
- * afterwards. */
+/* The device is that of the first output. Where no row is ready, the CPU runs the kernel. */
 bool tarn__run(const tarn__launch *launch)
 {
     if (tarn_failed())
@@ -277,16 +311,14 @@ bool tarn__run(const tarn__launch *launch)
     tarn_device device = tarn__device(place);
     const tarn__backend *backend = tarn__backend_at(device.backend);
     tarn__call call = make_call(launch, device);
-    const tarn__kernel_row *row = tarn__find_row(&backend->kernels[launch->kernel], &call);
+    const tarn__kernel_row *rows = &backend->kernels[launch->kernel];
     if (tarn__is_meta(device))
-        return count_scratch(backend, row, device, &call);
-    if (!row)
+        return count_scratch(backend, rows, device, &call);
+    tarn__plan_status status = run_kernel(backend, rows, device, &call, launch, false);
+    if (status == TARN__PLAN_DECLINED)
         return run_on_cpu(launch, device);
     tarn__count_kernel(device.backend, launch->kernel);
-    bool good = tarn__is_profiling() ? run_profiled(backend, row, device, &call, launch, false)
-                                     : run_row(backend, row, device, &call);
-    bool declined = backend->declined && backend->declined(device.index);
-    return good && declined ? run_on_cpu(launch, device) : good;
+    return status == TARN__PLAN_READY;
 }
 
 /* ---- copy and fill --------------------------------------------------------------------------------------------- */
