@@ -152,11 +152,15 @@ typedef struct tarn_option {
     const char *help;
     bool resumable;    /* may change when a run is resumed */
     const char *alias; /* name in earlier versions, still accepted; NULL: none */
+    bool in_bench;     /* sets up a step: an option of tarn bench train too */
 } tarn_option;
 
 /* Number of options, and option number `index`. */
 TARN_API int tarn_train_option_count(void);
 TARN_API bool tarn_train_option(int index, tarn_option *option);
+
+/* True if an option applies to a training task: "classify", "lm" or "chat". Unknown names are errors. */
+TARN_API bool tarn_train_option_applies(const char *name, const char *task);
 
 /* Sets an option by name from a string; an unknown name and an invalid value are errors that change nothing. `...`
  * is the name and the string. */
@@ -216,16 +220,18 @@ typedef struct tarn_train_plan {
     int64_t trained, frozen;            /* parameters */
     int64_t memory_needed, memory_free; /* bytes on the device: estimated need; free memory, 0 if unknown */
     int64_t first_step, steps, steps_in_epoch;
-    bool is_text;                               /* a language model: samples are sequences, classes the vocabulary */
-    int64_t training_tokens, validation_tokens; /* of a language model */
-    bool captures;                              /* steps are captured as a graph, after the first ones */
+    const char *task;        /* "classify", "lm" or "chat" */
+    const char *sample_name; /* what a batch consists of: "sample"; of a language model "window" */
+    int64_t step_samples;    /* per step, over all micro-batches */
+    /* of a language model, whose classes are the vocabulary; 0 for a classifier */
+    int64_t training_tokens, validation_tokens;
+    bool captures; /* steps are captured as a graph, after the first ones */
 
     /* Parts of memory_needed: weights, trained and frozen; gradients; optimizer state and master weights; activations,
      * with the workspace of backward. */
     int64_t weight_bytes, gradient_bytes, state_bytes, activation_bytes;
-    /* of chats: documents, training tokens with loss, and documents longer than the context */
+    /* of chats: documents, training tokens with loss, and documents longer than the context; 0 for other tasks */
     int64_t training_documents, validation_documents, completion_tokens, documents_truncated;
-    bool is_chat;
     /* sizes chosen for a new language model, and why: "to train in minutes on a CPU with 1003854 tokens: layers 4,
      * hidden_size 128 …"; "": none */
     char chosen[256];
@@ -236,6 +242,21 @@ typedef struct tarn_train_plan {
 
 /* Fills in the plan of a trainer. */
 TARN_API bool tarn_trainer_plan(const tarn_trainer *trainer, tarn_train_plan *plan);
+
+/* A metric of a training task, and how it is printed. */
+typedef struct tarn_train_metric {
+    char name[32];  /* key in JSON: "loss", "accuracy", "tokens_per_second" */
+    char label[32]; /* in a line of text: "loss", "norm"; "": the unit is enough */
+    char unit[16];  /* in a line of text: "tokens/s"; "%": value is a fraction, 0 to 1; "": none */
+    /* printed ones, in a line of text (negative: significant digits) and in JSON */
+    int decimals, json_decimals;
+    int rank; /* importance, 0 the highest: for displays with little space */
+    bool higher_is_better;
+    double value;
+} tarn_train_metric;
+
+/* Maximum number of metrics of a report. */
+#define TARN_TRAIN_METRICS 8
 
 /* Kind of a report. */
 typedef enum tarn_report_kind {
@@ -248,13 +269,16 @@ typedef enum tarn_report_kind {
 typedef struct tarn_train_report {
     tarn_report_kind kind;
     int64_t step, steps, epoch, epochs; /* epochs count from 1 */
-    double loss, accuracy;              /* accuracy: 0 to 1 */
-    /* samples per second, see `unit`; seconds of the whole run, earlier segments included */
+    /* The task, and its metrics in the order of printing; none for a sample. The fields below have the same values; a
+     * metric that the task lacks is 0. */
+    const char *task;
+    tarn_train_metric metrics[TARN_TRAIN_METRICS];
+    int metric_count;
+    double loss, accuracy; /* accuracy of a classifier: 0 to 1 */
+    /* samples per second of a classifier, see `unit`; seconds of the whole run, earlier segments included */
     double lr, images_per_second, seconds;
-    bool is_best; /* of an evaluation: the best so far */
-    /* a language model: the next two are valid, accuracy and images_per_second are not */
-    bool is_text;
-    double tokens_per_second, gradient_norm; /* gradient_norm: before clipping */
+    bool is_best;                            /* of an evaluation: the best so far */
+    double tokens_per_second, gradient_norm; /* of a language model; gradient_norm: before clipping */
     int64_t memory;                          /* peak bytes of tensors on the device */
     /* fraction of the time in which the device ran kernels, in the last sampled step; 0: not sampled yet */
     double utilization;
@@ -284,6 +308,10 @@ typedef struct tarn_train_result {
     double best_loss, best_accuracy;
     double seconds;
     int64_t profiled; /* steps covered by tarn_profile_summarize(); 0: no profile */
+    /* Metrics of the best evaluation; NaN without one. The last metric decides which evaluation is the best, those
+     * before it break ties. */
+    tarn_train_metric best[TARN_TRAIN_METRICS];
+    int best_count;
 } tarn_train_result;
 
 /* Trains to the end, or until stopped, and leaves a checkpoint. The first non-finite loss or gradient is an error
@@ -442,8 +470,9 @@ TARN_API tarn_module *tarn_run_model(const tarn_run *run);
 TARN_API const char *tarn_run_kind(const tarn_run *run);
 TARN_API const char *tarn_run_data(const tarn_run *run);
 
-/* True for a language model: then the functions for classes and samples are errors. */
-TARN_API bool tarn_run_is_text(const tarn_run *run);
+/* Training task: "classify", or of a language model "lm" (text, or no data named) or "chat". Functions for classes and
+ * samples are errors for language models, those for text are errors for classifiers. A literal; NULL with an error. */
+TARN_API const char *tarn_run_task(const tarn_run *run);
 
 /* Tokenizer of a language model's folder. Borrowed from the run. */
 TARN_API const tarn_tokenizer *tarn_run_tokenizer(const tarn_run *run);

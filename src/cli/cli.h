@@ -79,6 +79,10 @@ typedef struct tarn__display {
     bool json, quiet, terminal;
 } tarn__display;
 
+/* "accuracy 97.25 %": label, value and unit. Short: one decimal fewer, except for the most important metric. Returns
+ * `text`. */
+const char *tarn__metric_text(const tarn_train_metric *metric, bool is_short, char text[96]);
+
 /* Prints one report; `ctx` is a tarn__display. */
 void tarn__print_report(const tarn_train_report *report, void *ctx);
 

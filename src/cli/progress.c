@@ -97,18 +97,24 @@ static void add_place(fields *f, const tarn_train_progress *p)
         (long long)(p->step < p->steps && p->phase == TARN_TRAIN_STEPS ? p->step + 1 : p->step), (long long)p->steps);
 }
 
+/* The metrics of one rank. Fields of other kinds rank between them. */
+static void add_ranked(fields *f, const tarn_train_report *r, int rank)
+{
+    char text[96];
+    for (int i = 0; i < r->metric_count; i++)
+        if (r->metrics[i].rank == rank)
+            add(f, 3 + 2 * rank, "%s", tarn__metric_text(&r->metrics[i], true, text));
+}
+
 /* Values that are not known have no field. */
 static void add_metrics(fields *f, const tarn_train_report *r)
 {
-    add(f, 3, "loss %.4f", r->loss);
-    if (!r->is_text)
-        add(f, 6, "accuracy %.1f %%", 100 * r->accuracy);
-    add(f, 5, "%.0f %s/s", r->is_text ? r->tokens_per_second : r->images_per_second, r->unit);
+    add_ranked(f, r, 0);
+    add_ranked(f, r, 1);
     if (!isnan(r->val_loss))
-        add(f, 7, "validation %.4f", r->val_loss);
-    add(f, 8, "lr %.3g", r->lr);
-    if (r->is_text)
-        add(f, 9, "norm %.2f", r->gradient_norm);
+        add(f, 6, "validation %.4f", r->val_loss);
+    add_ranked(f, r, 2);
+    add_ranked(f, r, 3);
     add(f, 10, "%s", line.memory);
     if (r->mfu > 0)
         add(f, 11, "MFU %.1f %%", 100 * r->mfu);

@@ -23,19 +23,9 @@ static const char *flag_of(const char *name, char *flag, size_t size)
 
 /* True when a command has an option of a run: `bench train` measures a step, which has no data, no end and no
  * folder. */
-static bool has(tarn__command command, const char *name)
+static bool has(tarn__command command, const tarn_option *option)
 {
-    static const char *const of_a_step[] = {"model",       "mlp_sizes",    "optimizer",   "clip_norm",  "seed",
-                                            "device",      "workers",      "layers",      "heads",      "kv_heads",
-                                            "hidden_size", "ffn_size",     "context",     "vocab_size", "dropout",
-                                            "micro_batch", "precision",    "recompute",   "capture",    "lora",
-                                            "lora_alpha",  "lora_dropout", "lora_targets"};
-    if (command == TARN__TRAIN)
-        return true;
-    for (size_t i = 0; command == TARN__BENCH_TRAIN && i < sizeof(of_a_step) / sizeof(of_a_step[0]); i++)
-        if (strcmp(of_a_step[i], name) == 0)
-            return true;
-    return false;
+    return command == TARN__TRAIN || (command == TARN__BENCH_TRAIN && option->in_bench);
 }
 
 static bool is_flag(const char *name, const char *typed, size_t length)
@@ -51,7 +41,7 @@ bool tarn__train_option_find(tarn__command command, const char *flag, size_t len
         if (!tarn_train_option(i, option))
             return false;
         if (is_flag(option->name, flag, length) || (option->alias && is_flag(option->alias, flag, length)))
-            return has(command, option->name);
+            return has(command, option);
     }
     return false;
 }
@@ -63,7 +53,7 @@ int tarn__train_option_names(tarn__command command, const char **names)
     tarn_option option;
     for (int i = 0; i < tarn_train_option_count() && count < TARN__MAX_TRAIN_OPTIONS && tarn_train_option(i, &option);
          i++)
-        if (has(command, option.name)) {
+        if (has(command, &option)) {
             names[count] = flag_of(option.name, flags[count], sizeof(flags[count]));
             count++;
         }
@@ -112,7 +102,7 @@ void tarn__train_options_help(tarn__command command)
     tarn_option option;
     for (int i = 0; i < tarn_train_option_count() && tarn_train_option(i, &option); i++) {
         char flag[32], left[192], bounds[64] = "";
-        if (!has(command, option.name))
+        if (!has(command, &option))
             continue;
         snprintf(left, sizeof(left), "--%s%s%s", flag_of(option.name, flag, sizeof(flag)), option.value ? " " : "",
                  option.value ? option.value : "");

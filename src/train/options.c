@@ -1,5 +1,5 @@
-/* options.c: the table of a run's options. Flags of the command, configuration files, the saved record (config.json),
- * bounds and errors are all derived from it: an option is one row here and one field of tarn_train_options.
+/* options.c: a run's options, by the table in options.def. Flags of the command, configuration files, the saved record
+ * (config.json), bounds and errors are all derived from it.
  *
  * A field of zero bytes means "not given". Options are therefore checked and compared by their bytes, and strings are
  * padded with zeros. A row may have an alias, the option's name in earlier versions: it is read everywhere and never
@@ -21,16 +21,23 @@
 /* One option and its field. */
 typedef struct row {
     tarn_option option;
-    tarn__task_set tasks; /* to which it applies */
+    tarn__task_set tasks; /* to which it applies; with STEP or RUN */
     size_t offset, bytes; /* of its field in tarn_train_options */
 } row;
 
-/* tasks in the table */
-enum { ALL = TARN__TASKS_ALL, CLASSIFY = TARN__TASK_CLASSIFY, LANGUAGE = TARN__TASKS_LANGUAGE, CHAT = TARN__TASK_CHAT };
+/* Tasks in the table, and where an option applies besides a run. */
+enum {
+    ALL = TARN__TASKS_ALL,
+    CLASSIFY = TARN__TASK_CLASSIFY,
+    LANGUAGE = TARN__TASKS_LANGUAGE,
+    CHAT = TARN__TASK_CHAT,
+    STEP = TARN__TASKS_ALL + 1,
+    RUN = 2 * STEP
+};
 
 #define NAMED_ROW(name, alias, field, tasks, type, low, high, default_value, value, resumable, help) \
     { \
-        {name, type, low, high, default_value, value, help, resumable, alias}, tasks, \
+        {name, type, low, high, default_value, value, help, resumable, alias, ((tasks)&STEP) != 0}, tasks, \
             offsetof(tarn_train_options, field), sizeof(((tarn_train_options *)0)->field) \
     }
 #define RENAMED_ROW(alias, field, tasks, type, low, high, default_value, value, resumable, help) \
@@ -42,109 +49,7 @@ enum { ALL = TARN__TASKS_ALL, CLASSIFY = TARN__TASK_CLASSIFY, LANGUAGE = TARN__T
     9007199254740991.0 /* 2^53 - 1: the largest integer that doubles, and thus JSON readers, hold exactly */
 
 static const row rows[] = {
-    ROW(model, ALL, TARN_OPTION_WORD, 0, 0, "",
-        "mlp|lenet|resnet20|gpt2|gpt2-124m|gpt2-350m|gpt2-774m|gpt2-1.5b|llama|mistral|qwen2|qwen3|llama-1b|llama-3b|"
-        "smollm-135m",
-        false,
-        "model [gpt2 for text, lenet for images, mlp for other data]; or the folder or GGUF file of a language model "
-        "to fine-tune"),
-    ROW(data, ALL, TARN_OPTION_STRING, 0, 0, "digits", "DATA", true,
-        "data: digits (generated), mnist:FOLDER, cifar10:FOLDER, idx:IMAGES,LABELS, csv:FILE (label in the last "
-        "column), npy:INPUTS,LABELS, text:FILE, shards:FOLDER (of tarn tokenize --prepare); for fine-tuning FILE.jsonl "
-        "or chats:FILE"),
-    RENAMED_ROW("hidden", mlp_sizes, CLASSIFY, TARN_OPTION_INTS, 1, 65536, "", "N,N", false,
-                "hidden layer sizes of an mlp [128]"),
-    ROW(epochs, ALL, TARN_OPTION_INT, 1, MAX_COUNT, "5", "N", true, "passes over the training set"),
-    ROW(steps, ALL, TARN_OPTION_INT, 0, MAX_COUNT, "0", "N", true, "steps to train; 0 = by --epochs"),
-    ROW(batch_size, ALL, TARN_OPTION_INT, 1, 65536, "", "N", false,
-        "samples per step [64; fine-tuning 16; a language model without sizes: by device and data]"),
-    ROW(optimizer, ALL, TARN_OPTION_WORD, 0, 0, "adamw", "sgd|adam|adamw", false, "optimizer"),
-    ROW(lr, ALL, TARN_OPTION_REAL, 1e-12, 1e6, "", "RATE", false,
-        "learning rate [0.001; sgd 0.05; fine-tuning 0.00002, LoRA 0.0002]"),
-    ROW(weight_decay, ALL, TARN_OPTION_REAL, 0, 1e6, "0", "X", false, "weight decay"),
-    ROW(momentum, ALL, TARN_OPTION_REAL, 0, 0.9999, "0", "X", false, "momentum of sgd"),
-    ROW(schedule, ALL, TARN_OPTION_WORD, 0, 0, "cosine", "constant|linear|cosine|step", false,
-        "learning rate schedule: down to --min-lr, or by --lr-gamma every --lr-step"),
-    RENAMED_ROW("drop_every", lr_step, ALL, TARN_OPTION_INT, 1, MAX_COUNT, "", "N", false,
-                "schedule step: steps between decays of the learning rate"),
-    RENAMED_ROW("drop_epochs", lr_step_epochs, ALL, TARN_OPTION_INT, 1, MAX_COUNT, "", "N", false,
-                "schedule step: epochs between decays, instead of --lr-step"),
-    RENAMED_ROW("drop_factor", lr_gamma, ALL, TARN_OPTION_REAL, 1e-9, 1, "", "X", false,
-                "schedule step: factor of the learning rate at each decay [0.1]"),
-    ROW(warmup, ALL, TARN_OPTION_INT, 0, MAX_COUNT, "0", "N", false, "steps of linear learning rate warm-up"),
-    ROW(clip_norm, ALL, TARN_OPTION_REAL, 0, 1e12, "0", "X", false, "maximum gradient norm; 0 = no clipping"),
-    ROW(augment, CLASSIFY, TARN_OPTION_FLAG, 0, 1, "false", NULL, false,
-        "random shifts of images, and flips of CIFAR-10"),
-    ROW(label_smoothing, CLASSIFY, TARN_OPTION_REAL, 0, 0.999, "0", "X", false, "label smoothing"),
-    ROW(seed, ALL, TARN_OPTION_INT, 0, MAX_EXACT_INT, "0", "N", false, "random seed; the same seed gives the same run"),
-    ROW(device, ALL, TARN_OPTION_STRING, 0, 0, "auto", "DEVICE", true, "device: cpu, cuda:0, opencl:1 or auto"),
-    ROW(workers, ALL, TARN_OPTION_INT, 0, 64, "0", "N", true, "data loader threads; any number gives the same run"),
-    ROW(out, ALL, TARN_OPTION_STRING, 0, 0, "", "FOLDER", false,
-        "new run folder [by model, data, shape and device: runs/lenet-digits-1x28x28-cpu, then …-cpu-2]"),
-    ROW(overwrite, ALL, TARN_OPTION_FLAG, 0, 1, "false", NULL, false,
-        "replace the run in the folder; no other files are removed"),
-    ROW(patience, ALL, TARN_OPTION_INT, 0, MAX_COUNT, "0", "N", true,
-        "early stopping: evaluations without improvement; 0 = off"),
-    ROW(eval_every, ALL, TARN_OPTION_INT, 0, MAX_COUNT, "0", "N", false,
-        "steps between evaluations, each with a checkpoint; 0 = one epoch, or several short ones"),
-    ROW(log_every, ALL, TARN_OPTION_INT, 1, 100000, "20", "N", false, "steps between lines of metrics"),
-    ROW(min_lr, ALL, TARN_OPTION_REAL, 0, 1e6, "0", "RATE", false, "learning rate at the end of the schedule"),
-    ROW(beta2, ALL, TARN_OPTION_REAL, 1e-6, 0.9999999, "0.999", "X", false, "second-moment decay of adam and adamw"),
-    ROW(tokenizer, LANGUAGE, TARN_OPTION_STRING, 0, 0, "", "PATH", false,
-        "text: model folder, tokenizer.json, tokenizer.model, vocab.json or .gguf file; bytes; or characters "
-        "[characters; shards have their own]"),
-    ROW(layers, LANGUAGE, TARN_OPTION_INT, 1, 1024, "", "N", false,
-        "text: layers [the model's, else chosen by device and data]"),
-    ROW(heads, LANGUAGE, TARN_OPTION_INT, 1, 65536, "", "N", false,
-        "text: attention heads, a divisor of the hidden size [the model's]"),
-    ROW(kv_heads, LANGUAGE, TARN_OPTION_INT, 1, 65536, "", "N", false,
-        "text: key-value heads of Llama models, a divisor of the heads [the model's, or the heads]"),
-    RENAMED_ROW("width", hidden_size, LANGUAGE, TARN_OPTION_INT, 1, 1048576, "", "N", false,
-                "text: hidden size (d_model) [the model's]"),
-    RENAMED_ROW("inner", ffn_size, LANGUAGE, TARN_OPTION_INT, 1, 1048576, "", "N", false,
-                "text: FFN size [the model's; gpt2 4, llama 8/3 times the hidden size]"),
-    ROW(context, LANGUAGE, TARN_OPTION_INT, 1, 1048576, "", "N", false,
-        "text: context length in tokens [the model's; llama-1b and llama-3b 2048]"),
-    RENAMED_ROW("vocab", vocab_size, LANGUAGE, TARN_OPTION_INT, 1, 16777216, "", "N", false,
-                "text: vocabulary size of the model [the tokenizer's]"),
-    ROW(dropout, LANGUAGE, TARN_OPTION_REAL, 0, 0.999, "0", "X", false, "text: dropout probability"),
-    ROW(micro_batch, LANGUAGE, TARN_OPTION_INT, 1, 65536, "", "N", false,
-        "text: windows per forward pass, with gradient accumulation up to the batch [the batch]"),
-    ROW(eval_batches, LANGUAGE, TARN_OPTION_INT, 0, MAX_COUNT, "0", "N", false,
-        "text: batches per evaluation; 0 = the whole validation set"),
-    ROW(sample, LANGUAGE, TARN_OPTION_INT, 0, 100000, "0", "N", true,
-        "text: tokens to generate at each evaluation; beyond the context the window slides"),
-    ROW(keep, LANGUAGE, TARN_OPTION_INT, 0, 100000, "0", "N", true,
-        "text: checkpoints of the last N evaluations to keep, in folders such as step-500"),
-    ROW(precision, ALL, TARN_OPTION_WORD, 0, 0, "auto", "f32|tf32|bf16|auto", false,
-        "dtype of matmuls and parameters; bf16 has f32 master weights; auto = bf16 for language models on GPUs with "
-        "bf16, else f32"),
-    ROW(recompute, LANGUAGE, TARN_OPTION_WORD, 0, 0, "none", "none|selective|full", true,
-        "text: activation recomputation in backward: norms and MLP activations, or whole layers; with --lora selective "
-        "by default"),
-    ROW(capture, ALL, TARN_OPTION_WORD, 0, 0, "auto", "auto|on|off", true,
-        "capture a step as a graph and replay it; auto = where the device supports it and memory allows"),
-    ROW(base, LANGUAGE, TARN_OPTION_STRING, 0, 0, "", "PATH", false, "fine-tuning: base model; same as --model PATH"),
-    ROW(lora, LANGUAGE, TARN_OPTION_INT, 1, 65536, "", "RANK", false,
-        "fine-tuning: rank of LoRA adapters; all other weights are frozen"),
-    ROW(lora_alpha, LANGUAGE, TARN_OPTION_REAL, 1e-6, 1e6, "", "X", false,
-        "fine-tuning: LoRA alpha; adapters are scaled by alpha / rank [twice the rank]"),
-    ROW(lora_dropout, LANGUAGE, TARN_OPTION_REAL, 0, 0.999, "0", "X", false,
-        "fine-tuning: dropout probability of the adapters' input"),
-    ROW(lora_targets, LANGUAGE, TARN_OPTION_STRING, 0, 0, "", "NAMES", false,
-        "fine-tuning: linear layers with adapters: q_proj,v_proj [all but the head]"),
-    ROW(quantize, LANGUAGE, TARN_OPTION_WORD, 0, 0, "", "q8_0|q4_0|q4_k|q6_k", false,
-        "fine-tuning: quantize the frozen linear layers of a folder (QLoRA)"),
-    ROW(merge, LANGUAGE, TARN_OPTION_WORD, 0, 0, "", "folder|gguf", true,
-        "fine-tuning: write the model with its best adapters merged at the end"),
-    NAMED_ROW("template", NULL, chat_template, CHAT, TARN_OPTION_WORD, 0, 0, "", "chatml|llama2|llama3|mistral", false,
-              "chats: chat template [the model's]"),
-    ROW(val, CHAT, TARN_OPTION_STRING, 0, 0, "", "FILE", false,
-        "chats: JSON lines for validation [a fraction of the data]"),
-    RENAMED_ROW("val_share", val_fraction, CHAT, TARN_OPTION_REAL, 1e-9, 0.9, "", "X", false,
-                "chats: fraction of the documents for validation [0.1; none with --val]"),
-    ROW(ignore_memory, ALL, TARN_OPTION_FLAG, 0, 1, "false", NULL, true,
-        "start the run even if it needs more memory than is free"),
+#include "train/options.def"
 };
 #define ROWS ((int)(sizeof(rows) / sizeof(rows[0])))
 enum { MODEL }; /* index of its row */
@@ -434,15 +339,21 @@ static bool is_given(const row *r, const tarn_train_options *options)
 
 bool tarn__train_options_apply(const char *function, const tarn_train_options *options, tarn__task_set task)
 {
+    static const char *const kinds[] = {
+        [CLASSIFY] = "classifiers", [LANGUAGE] = "language models", [CHAT] = "chats (FILE.jsonl)"};
     for (int i = 0; i < ROWS; i++)
         if (!(rows[i].tasks & task) && is_given(&rows[i], options))
             return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s applies to %s only; the data is '%.200s'", function,
-                               rows[i].option.name,
-                               rows[i].tasks == CLASSIFY   ? "classifiers"
-                               : rows[i].tasks == LANGUAGE ? "language models"
-                                                           : "chats (FILE.jsonl)",
-                               options->data);
+                               rows[i].option.name, kinds[rows[i].tasks & ALL], options->data);
     return true;
+}
+
+const char *tarn__train_options_of_run(const tarn_train_options *options)
+{
+    for (int i = 0; i < ROWS; i++)
+        if ((rows[i].tasks & RUN) && is_set(&rows[i], options))
+            return rows[i].option.name;
+    return NULL;
 }
 
 bool tarn__train_option_applies(const char *name, tarn__task_set task)

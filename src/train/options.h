@@ -26,6 +26,9 @@ enum {
 /* Raises an error for a given option that does not apply to the task. */
 bool tarn__train_options_apply(const char *function, const tarn_train_options *options, tarn__task_set task);
 
+/* Name of the first given option that applies to whole runs alone, not to steps that are measured; NULL: none. */
+const char *tarn__train_options_of_run(const tarn_train_options *options);
+
 /* True when the option of that name applies to the task. */
 bool tarn__train_option_applies(const char *name, tarn__task_set task);
 

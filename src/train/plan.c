@@ -208,6 +208,9 @@ bool tarn_trainer_plan(const tarn_trainer *trainer, tarn_train_plan *plan)
         return tarn__raise(TARN_ERROR_ARGUMENT, "trainer_plan: the %s is NULL", trainer ? "result" : "trainer");
     *plan = (tarn_train_plan){
         .options = trainer->options,
+        .task = trainer->task->name,
+        .sample_name = trainer->task->sample_name,
+        .step_samples = trainer->batch_size,
         .input = trainer->data_spec.input,
         .training_samples = tarn_dataset_count(trainer->training),
         .validation_samples = tarn_dataset_count(trainer->validation),

@@ -28,8 +28,9 @@ struct tarn_run {
     tarn_train_options options;
     tarn__data_spec data_spec;
     tarn_device device;
+    const tarn__task *task;
     tarn_module *model;
-    tarn_tokenizer *tokenizer; /* of a language model; NULL: a classifier */
+    tarn_tokenizer *tokenizer; /* of a language model; else NULL */
     char folder[1024];         /* of a language model */
     bool is_given_template;    /* by the caller of tarn_run_open_with() */
 };
@@ -151,8 +152,10 @@ tarn_run *tarn_run_open_with_sized(const char *folder, tarn_device device, const
     if (!run)
         return NULL;
     run->device = device;
-    if (open_run(run, folder, &chosen))
+    if (open_run(run, folder, &chosen)) {
+        run->task = run->tokenizer ? tarn__task_of_text(run->options.data) : &tarn__task_classify;
         return run;
+    }
     tarn_run_close(run);
     return NULL;
 }
@@ -197,9 +200,9 @@ static bool check_language(const char *function, const tarn_run *run)
                                           function, run->options.model));
 }
 
-bool tarn_run_is_text(const tarn_run *run)
+const char *tarn_run_task(const tarn_run *run)
 {
-    return check_run("run_is_text", run) && run->tokenizer;
+    return check_run("run_task", run) ? run->task->name : NULL;
 }
 
 const tarn_tokenizer *tarn_run_tokenizer(const tarn_run *run)
@@ -284,46 +287,6 @@ bool tarn_run_evaluate(tarn_run *run, const char *data, int64_t batch_size, tarn
     return good;
 }
 
-/* The run's own val set, or the named data. The corpus takes ownership of its tokenizer, so a second one is opened. */
-static bool open_text(const tarn_run *run, const char *function, const char *data, tarn__corpus *corpus)
-{
-    tarn__path path;
-    if (!data && !run->options.data[0])
-        return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "%s: the model does not record its training data; give the data to evaluate on", function);
-    bool is_shards = strncmp(data ? data : run->options.data, "shards:", strlen("shards:")) == 0;
-    if (!data)
-        return tarn__corpus_open(function, run->options.data,
-                                 is_shards ? "" : tarn__path_in(run->folder, "tokenizer.json", &path), corpus);
-    tarn_tokenizer *tokenizer = tarn_tokenizer_open(run->folder);
-    return tokenizer ? tarn__corpus_open_for_evaluation(function, data, tokenizer, corpus)
-                     : tarn__raise_within(function);
-}
-
-/* Packed rows of the run's val set, or of all of a named file. The tokenizer belongs to the corpus, the chats to the
- * caller. */
-static tarn_dataset *open_chats(const tarn_run *run, const char *function, const char *data, int64_t context,
-                                tarn__corpus *corpus, tarn__chat_dataset **chats)
-{
-    const tarn_train_options *o = &run->options;
-    tarn__chat_dataset_options options = {
-        .function = function, .path = data ? data : o->data, .template_name = o->chat_template, .context = context};
-    if (!data) {
-        options.seed = (uint64_t)o->seed;
-        options.val_path = o->val;
-        options.val_fraction = tarn__val_fraction(o);
-    }
-    tarn__chat_dataset_summary summary = {0};
-    int split = data ? TARN__CHAT_TRAINING : TARN__CHAT_VALIDATION;
-    options.tokenizer = corpus->tokenizer = tarn_tokenizer_open(run->folder);
-    if (!options.tokenizer)
-        tarn__raise_within(function);
-    *chats = options.tokenizer ? tarn__chat_dataset_open(&options) : NULL;
-    if (*chats)
-        tarn__chat_dataset_counts(*chats, &summary);
-    return *chats ? tarn__chat_samples(function, *chats, split, context, summary.rows[split]) : NULL;
-}
-
 /* Every token id must be below the model's vocab_size. */
 static bool fits(const char *function, int64_t vocab_size, const tarn__corpus *corpus)
 {
@@ -334,9 +297,9 @@ static bool fits(const char *function, int64_t vocab_size, const tarn__corpus *c
 }
 
 /* A template given at opening must apply to the data: an option without effect is an error. */
-static bool check_template(const char *function, const tarn_run *run, const char *data)
+static bool check_template(const char *function, const tarn_run *run, const tarn__task *task, const char *data)
 {
-    return !run->is_given_template || !data[0] || tarn__data_is_chats(data) ||
+    return !run->is_given_template || !data[0] || tarn__train_option_applies("template", task->bit) ||
            tarn__raise(TARN_ERROR_ARGUMENT, "%s: template applies to chats (FILE.jsonl) only; the data is '%.200s'",
                        function, data);
 }
@@ -360,26 +323,24 @@ bool tarn_run_evaluate_text(tarn_run *run, const char *data, int64_t batch_size,
 {
     const char *function = "run_evaluate_text";
     tarn_model_info info;
-    tarn__corpus corpus = {0};
     if (!check_language(function, run))
         return false;
     if (batch_size < 1 || !evaluation)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function,
                            evaluation ? "batch_size must be at least 1" : "the result is NULL");
-    tarn_dataset *windows = NULL;
-    tarn__chat_dataset *chats = NULL;
-    const char *named = data ? data : run->options.data;
-    if (!tarn_model_query(run->model, &info) || !check_template(function, run, named))
+    const tarn__task *task = data ? tarn__task_of_text(data) : run->task;
+    if (!tarn_model_query(run->model, &info) || !check_template(function, run, task, data ? data : run->options.data))
         return false;
-    if (tarn__data_is_chats(named))
-        windows = open_chats(run, function, data, window_of(run, info.context), &corpus, &chats);
-    else if (open_text(run, function, data, &corpus))
-        windows = tarn__windows_in_order(function, &corpus.validation, window_of(run, info.context), 0);
-    bool good = windows && fits(function, info.vocab_size, &corpus) &&
+    tarn__eval_data eval = {.function = function,
+                            .options = &run->options,
+                            .folder = run->folder,
+                            .data = data,
+                            .context = window_of(run, info.context)};
+    tarn_dataset *windows = task->open_windows(&eval);
+    bool good = windows && fits(function, info.vocab_size, &eval.corpus) &&
                 tarn__lm_evaluate(function, run->model, windows, batch_size, 0, evaluation);
     tarn_dataset_free(windows);
-    tarn__chat_dataset_close(chats);
-    tarn__corpus_free(&corpus);
+    tarn__eval_data_free(&eval);
     return good && check_loss(function, evaluation);
 }
 

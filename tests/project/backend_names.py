@@ -23,7 +23,7 @@ ALLOWED = {
     "src/base/suggest.c": r'\{"[a-z-]+", "[a-z-]+"\},',  # flags of other programs
     # examples in help texts
     "src/cli/option_table.c": r'.*"device: cpu, cuda:0, opencl:1 or auto["; ].*',
-    "src/train/options.c": r'ROW\(device, .*"device: cpu, cuda:0, opencl:1 or auto"\),',
+    "src/train/options.def": r'ROW\(device, .*"device: cpu, cuda:0, opencl:1 or auto"\),',
 }
 
 

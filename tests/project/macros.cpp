@@ -48,7 +48,7 @@ static void tensors(tarn_device cpu)
     CHECK(tarn_rank(one) == 0 && tarn_size(tarn_sum(x, TARN_AXES(0, -1), false), 0) == 2);
     CHECK(tarn_rank(tarn_sum(x, TARN_ALL_AXES, false)) == 0);
     CHECK(TARN_MAX_RANK == 8 && TARN_MAX_FIELDS == 8 && TARN_MAX_FIELD_RANK == 7 && TARN_TRAIN_MAX_MLP_SIZES > 0 &&
-          TARN_TRAIN_FITS > 0);
+          TARN_TRAIN_FITS > 0 && TARN_TRAIN_METRICS > 0);
     CHECK(TARN_VERSION_MAJOR >= 0 && TARN_VERSION_MINOR >= 0 && TARN_VERSION_PATCH >= 0);
     tarn_tensor *weight = tarn_normal(TARN_SHAPE(3, 2, 3, 3), 0, 1, TARN_F32, cpu),
                 *ones = tarn_ones(TARN_SHAPE(2), TARN_F32, cpu);

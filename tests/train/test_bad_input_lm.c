@@ -42,7 +42,7 @@ static void runs(void **state)
     assert_true(tarn_trainer_run(trainer, NULL, NULL, NULL));
     tarn_trainer_free(trainer);
     tarn_run *run = tarn_run_open(scratch("run"), CPU), *other = tarn_run_open(scratch("classifier"), CPU);
-    REFUSE(tarn_run_is_text, tarn_run_is_text(NULL));
+    REFUSE(tarn_run_task, tarn_run_task(NULL));
     REFUSE(tarn_run_tokenizer, tarn_run_tokenizer(NULL));
     REFUSE(tarn_run_tokenizer, tarn_run_tokenizer(other));
     REFUSE(tarn_run_evaluate_text, tarn_run_evaluate_text(NULL, NULL, 1, &e));

@@ -13,6 +13,11 @@ static void options(void **state)
     REFUSE(tarn_train_option, tarn_train_option(-1, &row));
     REFUSE(tarn_train_option, tarn_train_option(1000, &row));
     REFUSE(tarn_train_option, tarn_train_option(0, NULL));
+    REFUSE(tarn_train_option_applies, tarn_train_option_applies(NULL, "lm"));
+    REFUSE(tarn_train_option_applies, tarn_train_option_applies("nosuch", "lm"));
+    REFUSE(tarn_train_option_applies, tarn_train_option_applies("lr", NULL));
+    REFUSE(tarn_train_option_applies, tarn_train_option_applies("lr", "text"));
+    ACCEPT(tarn_train_option_applies("lr", "chat"));
     REFUSE(tarn_train_options_set, tarn_train_options_set(NULL, "lr", "1"));
     REFUSE(tarn_train_options_set, tarn_train_options_set(&o, NULL, "1"));
     REFUSE(tarn_train_options_set, tarn_train_options_set_sized(&o, sizeof(o), "lr", NULL));

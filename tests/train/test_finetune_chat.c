@@ -74,7 +74,7 @@ static void the_plan_counts_documents(void **state)
     tarn_train_options o = tuning(reversal_random("planned"), "plan", 4);
     tarn_trainer *trainer = tarn_trainer_new(&o);
     assert_true(tarn_trainer_plan(trainer, &plan));
-    assert_true(plan.is_chat && plan.is_text);
+    assert_string_equal(plan.task, "chat");
     assert_int_equal(plan.training_documents + plan.validation_documents, reversal_words());
     assert_int_equal(plan.completion_tokens, plan.training_documents * (reversal_letters() + 1));
     assert_int_equal(plan.documents_truncated, 0);

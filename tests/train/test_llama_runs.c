@@ -88,7 +88,7 @@ static void every_family_learns_and_is_evaluated_and_generates(void **state)
             fail_msg("%s learns to %g only", families[i], val_loss);
         tarn_run *trained = tarn_run_open(options.out, CPU);
         assert_ok();
-        assert_true(tarn_run_is_text(trained));
+        assert_string_equal(tarn_run_task(trained), "lm");
         assert_string_equal(tarn_run_kind(trained), families[i]);
         assert_true(tarn_run_evaluate_text(trained, NULL, 8, &own) && own.loss == val_loss);
         tarn_run_close(trained);

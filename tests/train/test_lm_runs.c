@@ -62,7 +62,7 @@ typedef struct story {
 static void listen(const tarn_train_report *report, void *ctx)
 {
     story *s = ctx;
-    assert_true(report->is_text);
+    assert_string_equal(report->task, "lm");
     s->samples += report->kind == TARN_REPORT_SAMPLE;
     s->evaluations += report->kind == TARN_REPORT_EVALUATION;
     s->trainings += report->kind == TARN_REPORT_TRAINING;
@@ -71,9 +71,20 @@ static void listen(const tarn_train_report *report, void *ctx)
         s->last_loss = report->loss;
         s->norm = report->gradient_norm;
         s->tokens_per_second = report->tokens_per_second;
+        static const char *const names[] = {"loss", "lr", "gradient_norm", "tokens_per_second"};
+        const double values[] = {report->loss, report->lr, report->gradient_norm, report->tokens_per_second};
+        assert_int_equal(report->metric_count, 4);
+        for (int i = 0; i < 4; i++) {
+            assert_string_equal(report->metrics[i].name, names[i]);
+            assert_float_equal(report->metrics[i].value, values[i], 0);
+        }
+        assert_string_equal(report->metrics[3].unit, "tokens/s");
     } else if (report->kind == TARN_REPORT_EVALUATION) {
         s->last_val_loss = report->loss;
+        assert_int_equal(report->metric_count, 1);
+        assert_string_equal(report->metrics[0].label, "validation loss");
     } else {
+        assert_int_equal(report->metric_count, 0);
         assert_int_equal(strlen(report->text), report->text_length);
     }
     if (s->stop_at && report->step >= s->stop_at)
@@ -145,7 +156,7 @@ static void what_was_trained_is_evaluated_and_generates(void **state)
     story s = run(tarn_trainer_new(&options), 0, NULL);
     tarn_run *trained = tarn_run_open(options.out, CPU);
     assert_ok();
-    assert_true(tarn_run_is_text(trained));
+    assert_string_equal(tarn_run_task(trained), "lm");
     assert_string_equal(tarn_run_kind(trained), "gpt2");
     assert_true(tarn_run_evaluate_text(trained, NULL, 8, &own));
     assert_int_equal(own.tokens, 239); /* a tenth of the text, but for its first letter */
@@ -186,7 +197,7 @@ static void the_plan_says_what_will_be_done(void **state)
     tarn_trainer *trainer = tarn_trainer_new(&options);
     assert_ok();
     assert_true(tarn_trainer_plan(trainer, &plan));
-    assert_true(plan.is_text);
+    assert_string_equal(plan.task, "lm");
     assert_string_equal(plan.options.model, "gpt2");
     assert_string_equal(plan.folder, "runs/gpt2-text-1x16x12-cpu");
     assert_int_equal(plan.training_tokens, 2160);

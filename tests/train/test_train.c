@@ -37,6 +37,9 @@ static void listen(const tarn_train_report *report, void *ctx)
     story *s = ctx;
     s->evaluations += report->kind == TARN_REPORT_EVALUATION;
     s->trainings += report->kind == TARN_REPORT_TRAINING;
+    assert_string_equal(report->task, "classify");
+    assert_string_equal(report->metrics[1].name, "accuracy");
+    assert_float_equal(report->metrics[1].value, report->accuracy, 0);
     if (report->kind == TARN_REPORT_TRAINING) {
         s->first_loss = s->trainings == 1 ? report->loss : s->first_loss;
         s->last_loss = report->loss;
@@ -88,6 +91,9 @@ static void a_run_learns_and_leaves_its_files(void **state)
     assert_int_equal(s.evaluations, 9); /* after steps 7, 14 … 56, and at the end */
     assert_true(s.last_loss < 0.5 * s.first_loss);
     assert_true(result.best_accuracy > 0.5);
+    assert_int_equal(result.best_count, 2);
+    assert_float_equal(result.best[1].value, result.best_accuracy, 0);
+    assert_true(result.best[1].higher_is_better && !result.best[0].higher_is_better);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (!is_there(options.out, names[i]))
             fail_msg("%s is missing", names[i]);

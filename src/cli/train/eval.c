@@ -3,6 +3,7 @@
  * The data is the run's own validation set, or that of --data. Results go to standard output as a table, or with --json
  * as one object; messages go to standard error. Exit status: MISUSED for wrong arguments, FAILED for anything else. */
 #include <stdlib.h>
+#include <string.h>
 #include <tarn/lora.h>
 
 #include "cli/lm/lm_common.h"
@@ -122,6 +123,21 @@ static int evaluate_text(const tarn__options *options, tarn_run *run)
     return TARN__DONE;
 }
 
+/* The evaluation of a task. */
+static int evaluate_by_task(const tarn__options *options, tarn_run *run)
+{
+    static const struct {
+        const char *task;
+        int (*evaluate)(const tarn__options *options, tarn_run *run);
+    } rows[] = {{"classify", evaluate}, {"lm", evaluate_text}, {"chat", evaluate_text}};
+    const char *task = tarn_run_task(run);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (strcmp(rows[i].task, task) == 0)
+            return rows[i].evaluate(options, run);
+    fprintf(stderr, "tarn eval: runs of the task '%s' are not supported\n", task);
+    return TARN__FAILED;
+}
+
 /* Adapters of --adapter are added to the opened model, in memory only. */
 int tarn__eval(const tarn__options *options)
 {
@@ -145,7 +161,7 @@ int tarn__eval(const tarn__options *options)
         tarn_run_close(run);
         return TARN__FAILED;
     }
-    int status = tarn_run_is_text(run) ? evaluate_text(options, run) : evaluate(options, run);
+    int status = evaluate_by_task(options, run);
     tarn_run_close(run);
     return status;
 }

@@ -3,6 +3,7 @@
  * One line, or with --json one object, per image, in the order of the arguments. An image that cannot be read is
  * reported and skipped; the exit status is then FAILED, and the other images are still classified. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli/checkpoint_option.h"
 
@@ -92,7 +93,7 @@ int tarn__predict(const tarn__options *options)
                                        &(tarn_run_open_options){.checkpoint = weights.checkpoint});
     if (!run)
         return tarn__print_error("predict");
-    if (tarn_run_is_text(run)) {
+    if (strcmp(tarn_run_task(run), "classify") != 0) {
         fprintf(stderr, "tarn predict: '%s' is a language model, not a classifier; use tarn generate\n",
                 tarn__escaped(options->words[0]));
         tarn_run_close(run);

@@ -78,6 +78,7 @@ static bool is_merged(const tarn_train_plan *p, const tarn_train_result *r)
 /* The last object of a run with --json. best_loss is null without an evaluation. */
 static void print_end_json(const tarn_train_plan *p, const tarn_train_result *r)
 {
+    char name[48];
     static const char *const ends[] = {
         [TARN_TRAIN_FINISHED] = "finished", [TARN_TRAIN_STOPPED] = "stopped", [TARN_TRAIN_PATIENCE] = "patience"};
     tarn__json json = {stdout, false};
@@ -85,9 +86,10 @@ static void print_end_json(const tarn_train_plan *p, const tarn_train_result *r)
     tarn__json_string(&json, "event", ends[r->end]);
     tarn__json_int(&json, "step", r->step);
     tarn__json_int(&json, "best_step", r->best_step);
-    tarn__json_real(&json, "best_loss", r->best_step ? r->best_loss : NAN, 6);
-    if (!p->is_text)
-        tarn__json_real(&json, "best_accuracy", r->best_step ? r->best_accuracy : NAN, 6);
+    for (int i = 0; i < r->best_count; i++) {
+        snprintf(name, sizeof(name), "best_%s", r->best[i].name);
+        tarn__json_real(&json, name, r->best[i].value, r->best[i].json_decimals);
+    }
     tarn__json_real(&json, "seconds", r->seconds, 3);
     tarn__json_string(&json, "folder", p->folder);
     if (is_merged(p, r)) {
@@ -95,6 +97,16 @@ static void print_end_json(const tarn_train_plan *p, const tarn_train_result *r)
         tarn__json_string(&json, "checkpoint", "best");
     }
     tarn__json_end(&json);
+}
+
+/* "best: accuracy 97.25 %, validation loss 0.0812, after step 300; 12.5 s in total": the deciding metric first. */
+static void print_best(const tarn_train_result *r)
+{
+    char text[96];
+    printf("best: ");
+    for (int i = r->best_count; i-- > 0;)
+        printf("%s, ", tarn__metric_text(&r->best[i], false, text));
+    printf("after step %lld; %.1f s in total\n", (long long)r->best_step, r->seconds);
 }
 
 /* One line per fact; --quiet prints none. */
@@ -112,12 +124,8 @@ static void print_end(const tarn_train_plan *p, const tarn_train_result *r, cons
     else if (r->end == TARN_TRAIN_PATIENCE)
         printf("stopped early after step %lld: no improvement in %lld evaluations\n", (long long)r->step,
                (long long)p->options.patience);
-    if (r->best_step && p->is_text)
-        printf("best: validation loss %.4f, after step %lld; %.1f s in total\n", r->best_loss, (long long)r->best_step,
-               r->seconds);
-    else if (r->best_step)
-        printf("best: accuracy %.2f %%, validation loss %.4f, after step %lld; %.1f s in total\n",
-               100 * r->best_accuracy, r->best_loss, (long long)r->best_step, r->seconds);
+    if (r->best_step)
+        print_best(r);
     if (is_merged(p, r))
         printf("merged: %s/%s, from the best weights, step %lld\n", p->folder,
                strcmp(p->options.merge, "gguf") == 0 ? "merged.gguf" : "merged", (long long)r->best_step);

@@ -91,15 +91,15 @@ static void print_advice(const tarn_train_plan *p)
 {
     const tarn_train_options *o = &p->options;
     fprintf(stderr, "to reduce memory:");
-    if (p->is_text && o->micro_batch > 1)
+    if (o->micro_batch > 1)
         fprintf(stderr, " --micro-batch %lld,", (long long)(o->micro_batch % 2 ? 1 : o->micro_batch / 2));
-    if (p->is_text && strcmp(o->recompute, "full") != 0)
+    if (tarn_train_option_applies("recompute", p->task) && strcmp(o->recompute, "full") != 0)
         fprintf(stderr, " --recompute full,");
     if (strcmp(o->precision, "bf16") != 0)
         fprintf(stderr, " --precision bf16,");
     if (o->batch_size > 1)
         fprintf(stderr, " a smaller --batch-size (%lld now),", (long long)o->batch_size);
-    if (p->is_text && !o->base[0])
+    if (tarn_train_option_applies("context", p->task) && !o->base[0])
         fprintf(stderr, " a smaller --context (%lld now),", (long long)o->context);
     if (o->base[0] && !o->lora)
         fprintf(stderr, " --lora 8,");

@@ -41,13 +41,13 @@ static void print_data(FILE *to, const tarn_train_plan *p)
 {
     char shape[80];
     const tarn_train_options *o = &p->options;
-    if (!p->is_text) {
+    if (!p->training_tokens) {
         fprintf(to, "  data        %s: %lld training samples of %s, %lld validation samples, %lld classes\n",
                 tarn__escaped(o->data), (long long)p->training_samples, shape_text(p->input, shape, sizeof(shape)),
                 (long long)p->validation_samples, (long long)p->classes);
         return;
     }
-    if (p->is_chat)
+    if (p->training_documents)
         print_chats(to, p);
     else
         fprintf(to, "  data        %s: %lld training tokens, %lld validation tokens\n", tarn__escaped(o->data),
@@ -62,15 +62,12 @@ static void print_data(FILE *to, const tarn_train_plan *p)
         fprintf(to, "              chosen %s\n", p->chosen);
 }
 
-/* A classifier's batch is never larger than its data; windows of text are drawn at random, so there are always
- * enough. */
 static void print_steps(FILE *to, const tarn_train_plan *p)
 {
     const tarn_train_options *o = &p->options;
-    int64_t batch = p->is_text || o->batch_size < p->training_samples ? o->batch_size : p->training_samples;
-    fprintf(to, "  steps       %lld to %lld, %lld %s per step, %lld steps per epoch\n", (long long)p->first_step,
-            (long long)p->steps, (long long)batch, p->is_text ? "windows" : "samples", (long long)p->steps_in_epoch);
-    if (p->is_text && o->micro_batch < batch)
+    fprintf(to, "  steps       %lld to %lld, %lld %ss per step, %lld steps per epoch\n", (long long)p->first_step,
+            (long long)p->steps, (long long)p->step_samples, p->sample_name, (long long)p->steps_in_epoch);
+    if (o->micro_batch && o->micro_batch < p->step_samples)
         fprintf(to, "              gradient accumulation over micro-batches of %lld\n", (long long)o->micro_batch);
     if (p->captures)
         fprintf(to, "              captured as a graph\n");
@@ -183,7 +180,7 @@ void tarn__train_plan_print_json(const tarn_train_plan *p)
     tarn__json_int(&json, "classes", p->classes);
     tarn__json_int(&json, "training_samples", p->training_samples);
     tarn__json_int(&json, "validation_samples", p->validation_samples);
-    if (p->is_text) {
+    if (p->training_tokens) {
         tarn__json_int(&json, "training_tokens", p->training_tokens);
         tarn__json_int(&json, "validation_tokens", p->validation_tokens);
     }
@@ -191,7 +188,7 @@ void tarn__train_plan_print_json(const tarn_train_plan *p)
         tarn__json_string(&json, "chosen", p->chosen);
     tarn__json_int(&json, "trained", p->trained);
     tarn__json_int(&json, "frozen", p->frozen);
-    if (p->is_chat) {
+    if (p->training_documents) {
         tarn__json_int(&json, "training_documents", p->training_documents);
         tarn__json_int(&json, "validation_documents", p->validation_documents);
         tarn__json_int(&json, "completion_tokens", p->completion_tokens);

@@ -11,10 +11,17 @@
 #include "cli/cli.h"
 #include "cli/progress.h"
 
-/* Throughput in `unit` per second: tokens or images. */
-static double speed_of(const tarn_train_report *r)
+const char *tarn__metric_text(const tarn_train_metric *m, bool is_short, char text[96])
 {
-    return r->is_text ? r->tokens_per_second : r->images_per_second;
+    int decimals = m->decimals - (is_short && m->rank > 0 && m->decimals > 0);
+    double value = strcmp(m->unit, "%") == 0 ? 100 * m->value : m->value;
+    char number[32];
+    if (decimals < 0)
+        snprintf(number, sizeof(number), "%.*g", -decimals, value);
+    else
+        snprintf(number, sizeof(number), "%.*f", decimals, value);
+    snprintf(text, 96, "%s%s%s%s%s", m->label, m->label[0] ? " " : "", number, m->unit[0] ? " " : "", m->unit);
+    return text;
 }
 
 /* One object per report. Values that are not known are omitted or null; mfu and utilization of 0 mean not known. */
@@ -22,7 +29,6 @@ static void print_report_json(const tarn_train_report *r)
 {
     tarn__json json = {stdout, false};
     bool evaluation = r->kind == TARN_REPORT_EVALUATION;
-    char speed[32];
     tarn__json_open(&json, NULL, '{');
     tarn__json_string(&json, "event",
                       r->kind == TARN_REPORT_SAMPLE ? "sample"
@@ -35,17 +41,11 @@ static void print_report_json(const tarn_train_report *r)
         tarn__json_end(&json);
         return;
     }
-    tarn__json_real(&json, "loss", r->loss, 6);
-    if (!r->is_text)
-        tarn__json_real(&json, "accuracy", r->accuracy, 6);
+    for (int i = 0; i < r->metric_count; i++)
+        tarn__json_real(&json, r->metrics[i].name, r->metrics[i].value, r->metrics[i].json_decimals);
     if (evaluation) {
         tarn__json_bool(&json, "best", r->is_best);
     } else {
-        tarn__json_real(&json, "lr", r->lr, 9);
-        if (r->is_text)
-            tarn__json_real(&json, "gradient_norm", r->gradient_norm, 6);
-        snprintf(speed, sizeof(speed), "%s_per_second", r->unit);
-        tarn__json_real(&json, speed, speed_of(r), 1);
         tarn__json_int(&json, "memory", r->memory);
         tarn__json_real(&json, "val_loss", r->val_loss, 6);
         tarn__json_real(&json, "mfu", r->mfu > 0 ? r->mfu : (double)NAN, 4);
@@ -96,22 +96,18 @@ static void print_report(const tarn_train_report *r)
         printf("\n---\n");
         return;
     }
-    char accuracy[32] = "", left[32];
+    char metric[96], left[32];
     text known = {.used = 0};
-    if (!r->is_text)
-        snprintf(accuracy, sizeof(accuracy), "  accuracy %.2f %%", 100 * r->accuracy);
+    for (int i = 0; i < r->metric_count; i++)
+        add(&known, "  %s", tarn__metric_text(&r->metrics[i], false, metric));
     if (r->kind == TARN_REPORT_EVALUATION) {
-        printf("step %lld  epoch %lld of %lld  validation loss %.4f%s%s\n", (long long)r->step, (long long)r->epoch,
-               (long long)r->epochs, r->loss, accuracy, r->is_best ? "  (best)" : "");
+        printf("step %lld  epoch %lld of %lld%s%s\n", (long long)r->step, (long long)r->epoch, (long long)r->epochs,
+               known.at, r->is_best ? "  (best)" : "");
         return;
     }
-    if (r->is_text)
-        add(&known, "  norm %.3f", r->gradient_norm);
-    add(&known, "  %.0f %s/s", speed_of(r), r->unit);
     add_known(&known, r);
-    printf("step %lld of %lld  epoch %lld of %lld  loss %.4f%s  lr %.3g%s  %s left\n", (long long)r->step,
-           (long long)r->steps, (long long)r->epoch, (long long)r->epochs, r->loss, accuracy, r->lr, known.at,
-           tarn__time_text(r->eta, left));
+    printf("step %lld of %lld  epoch %lld of %lld%s  %s left\n", (long long)r->step, (long long)r->steps,
+           (long long)r->epoch, (long long)r->epochs, known.at, tarn__time_text(r->eta, left));
 }
 
 /* On a terminal training reports only update the progress line; evaluations and samples are printed above it. */

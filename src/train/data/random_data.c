@@ -93,6 +93,6 @@ bool tarn__random_data_open(const char *function, tarn_trainer *t)
     tarn_train_options *o = &t->options;
     t->task = tarn__task_of_model(o->model);
     tarn__precision_resolve(o, t->device, t->task);
-    snprintf(o->data, sizeof(o->data), "random %s", t->task == &tarn__task_lm ? "tokens" : "images");
+    snprintf(o->data, sizeof(o->data), "%s", t->task->random_data);
     return tarn__task_check(function, t->task, o) && t->task->open_random(function, t);
 }

@@ -160,34 +160,6 @@ static bool measure(const tarn_train_options *options, int64_t warmup, int64_t s
     return good || tarn__raise_within("train_measure");
 }
 
-/* Name of a given option that applies to a whole run only; NULL: none. */
-static const char *run_only_option(const tarn_train_options *o)
-{
-    const struct {
-        const char *name;
-        bool given;
-    } rows[] = {{"data", o->data[0] != 0},
-                {"epochs", o->epochs > 0},
-                {"steps", o->steps > 0},
-                {"schedule", o->schedule[0] != 0},
-                {"warmup", o->warmup > 0},
-                {"out", o->out[0] != 0},
-                {"patience", o->patience > 0},
-                {"eval_every", o->eval_every > 0},
-                {"log_every", o->log_every > 0},
-                {"min_lr", o->min_lr > 0},
-                {"tokenizer", o->tokenizer[0] != 0},
-                {"eval_batches", o->eval_batches > 0},
-                {"sample", o->sample > 0},
-                {"keep", o->keep > 0},
-                {"base", o->base[0] != 0},
-                {"merge", o->merge[0] != 0}};
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-        if (rows[i].given)
-            return rows[i].name;
-    return NULL;
-}
-
 bool tarn_train_measure_sized(int64_t warmup, int64_t steps, tarn_train_timing *timing, size_t timing_size,
                               const tarn_train_options *options, size_t options_size)
 {
@@ -204,7 +176,7 @@ bool tarn_train_measure_sized(int64_t warmup, int64_t steps, tarn_train_timing *
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: steps is %lld and warmup %lld; must be from 1 to %d and from 0 to %d", function,
                            (long long)steps, (long long)warmup, MAX_STEPS, MAX_STEPS);
-    const char *name = run_only_option(&own);
+    const char *name = tarn__train_options_of_run(&own);
     if (name)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: %s applies to a whole run; only steps on random data are measured here", function,

@@ -21,7 +21,7 @@
 #include "train/output/async_checkpoint.h"
 #include "train/run_folder.h"
 #include "train/tasks/finetune.h"
-#include "train/tasks/lm.h"
+#include "train/tasks/task.h"
 
 /* The caller's report function. */
 typedef struct report_target {
@@ -129,14 +129,15 @@ static tarn_train_report report_of(const tarn_trainer *t, tarn_report_kind kind)
                                .epochs = epochs,
                                .lr = t->lr,
                                .val_loss = t->last_val_loss,
-                               .is_text = (t->task->bit & TARN__TASKS_LANGUAGE) != 0,
+                               .task = t->task->name,
                                .unit = t->task->unit(t),
                                .seconds = t->state.seconds};
 }
 
 /* metrics.jsonl first: the caller's function sees a report that is already on disk. */
-static bool send_report(tarn_trainer *t, const tarn_train_report *report, const report_target *to)
+static bool send_report(tarn_trainer *t, tarn_train_report *report, const report_target *to)
 {
+    tarn__task_set_metrics(t->task, report);
     if (!tarn__metrics_add(t->metrics, report))
         return false;
     if (to->report)
@@ -212,11 +213,10 @@ static bool log_steps(tarn_trainer *t, const report_target *to)
 
 /* ---- evaluations and checkpoints --------------------------------------------------------------------------------- */
 
-/* Better: higher accuracy, or the same with a smaller loss; the accuracy of a language model is always 0. */
-static bool is_better(const tarn__run_state *state, const tarn_evaluation *now)
+static bool is_best(const tarn_trainer *t, const tarn_evaluation *now)
 {
-    return state->best_step == 0 || now->accuracy > state->best_accuracy ||
-           (now->accuracy >= state->best_accuracy && now->loss < state->best_loss);
+    const tarn_evaluation before = {.loss = t->state.best_loss, .accuracy = t->state.best_accuracy};
+    return t->state.best_step == 0 || tarn__task_is_better(t->task, now, &before);
 }
 
 /* A pending checkpoint is written first: best weights without any checkpoint look like a run that has lost it, which
@@ -229,11 +229,11 @@ static bool save_best(const tarn_trainer *t)
 /* Generates and reports a sample, if --sample asks for one. */
 static bool report_sample(tarn_trainer *t, const report_target *to)
 {
-    if (!t->options.sample || !to->report)
+    if (!t->options.sample || !t->task->sample || !to->report)
         return true;
     tarn__progress_enter(t, TARN_TRAIN_SAMPLE);
     tarn_train_report report = report_of(t, TARN_REPORT_SAMPLE);
-    char *text = tarn__lm_sample(t, &report.text_length);
+    char *text = t->task->sample(t, &report.text_length);
     report.text = text;
     if (text)
         to->report(&report, to->ctx);
@@ -250,7 +250,7 @@ static bool evaluate_and_save(tarn_trainer *t, const report_target *to)
         return false;
     if (!isfinite(now.loss))
         return tarn__find_nonfinite_evaluation(t);
-    bool best = is_better(&t->state, &now);
+    bool best = is_best(t, &now);
     t->state.stale = best ? 0 : t->state.stale + 1;
     if (best) {
         t->state.best_step = t->state.step;
@@ -264,7 +264,8 @@ static bool evaluate_and_save(tarn_trainer *t, const report_target *to)
     report.loss = t->last_val_loss = now.loss;
     report.accuracy = now.accuracy;
     report.is_best = best;
-    bool good = send_report(t, &report, to) && report_sample(t, to) && tarn__lm_keep_checkpoint(t);
+    bool good = send_report(t, &report, to) && report_sample(t, to) &&
+                (!t->task->keep_checkpoint || t->task->keep_checkpoint(t));
     count_time(t);
     return good;
 }
@@ -380,6 +381,26 @@ void tarn__trainer_leave(tarn_trainer *trainer, const tarn__thread_settings *cal
     tarn_set_tf32(callers->tf32);
 }
 
+/* Result of a run: its state, and the metrics of the best evaluation. */
+static tarn_train_result result_of(const tarn_trainer *t, tarn_train_end end)
+{
+    const tarn__run_state *s = &t->state;
+    tarn_train_result result = {.end = end,
+                                .step = s->step,
+                                .best_step = s->best_step,
+                                .best_loss = s->best_loss,
+                                .best_accuracy = s->best_accuracy,
+                                .seconds = s->seconds,
+                                .profiled = t->profile_taken};
+    tarn_train_report best = {.kind = TARN_REPORT_EVALUATION,
+                              .loss = s->best_step ? s->best_loss : NAN,
+                              .accuracy = s->best_step ? s->best_accuracy : NAN};
+    tarn__task_set_metrics(t->task, &best);
+    memcpy(result.best, best.metrics, sizeof(result.best));
+    result.best_count = best.metric_count;
+    return result;
+}
+
 /* --merge, once the run has ended: all steps, or out of patience. */
 static bool merge_adapters(const tarn_trainer *t)
 {
@@ -420,13 +441,7 @@ bool tarn_trainer_run(tarn_trainer *trainer, tarn_report_fn report, void *ctx, t
     if (is_open)
         tarn__log_run(trainer, &segment, good ? end_names[end] : "failed");
     if (result)
-        *result = (tarn_train_result){.end = end,
-                                      .step = p->step,
-                                      .best_step = p->best_step,
-                                      .best_loss = p->best_loss,
-                                      .best_accuracy = p->best_accuracy,
-                                      .seconds = p->seconds,
-                                      .profiled = trainer->profile_taken};
+        *result = result_of(trainer, end);
     atomic_store(&trainer->stop, false);
     return good;
 }

@@ -130,16 +130,16 @@ static void add_rate(tarn__report_settings *settings, const tarn_train_options *
         add_count(settings, "Warm-up", o->warmup, "step");
 }
 
-static void add_steps(tarn__report_settings *settings, const tarn_train_plan *p, const char *sample_name)
+static void add_steps(tarn__report_settings *settings, const tarn_train_plan *p)
 {
     const tarn_train_options *o = &p->options;
     add_count(settings, "Length", p->steps, "step");
     add_count(settings, "Epoch", p->steps_in_epoch, "step");
     if (o->micro_batch && o->micro_batch < o->batch_size)
-        add(settings, "Batch", "%" PRId64 " %ss, in micro-batches of %" PRId64, o->batch_size, sample_name,
+        add(settings, "Batch", "%" PRId64 " %ss, in micro-batches of %" PRId64, o->batch_size, p->sample_name,
             o->micro_batch);
     else
-        add_count(settings, "Batch", o->batch_size, sample_name);
+        add_count(settings, "Batch", o->batch_size, p->sample_name);
     if (o->eval_every)
         add(settings, "Evaluation", "every %" PRId64 " steps", o->eval_every);
     if (o->patience)
@@ -166,7 +166,7 @@ bool tarn__report_settings_collect(const tarn_trainer *trainer, tarn__report_set
     settings->count = 0;
     add_model(settings, &plan);
     add_data(settings, &plan);
-    add_steps(settings, &plan, trainer->task->sample_name);
+    add_steps(settings, &plan);
     add_optimizer(settings, &plan.options);
     add_rate(settings, &plan.options);
     add_place(settings, &plan);

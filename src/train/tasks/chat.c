@@ -118,7 +118,31 @@ static tarn_tensor *weight(tarn_tensor *const *fields)
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
-/* The prompt of the val set's first document: its tokens up to the first completion, at most `most`. Returns their
+/* Packed rows of the run's val set, or of all of a named file. The tokenizer belongs to the corpus. */
+static tarn_dataset *open_windows(tarn__eval_data *d)
+{
+    const tarn_train_options *o = d->options;
+    tarn__chat_dataset_options options = {.function = d->function,
+                                          .path = d->data ? d->data : o->data,
+                                          .template_name = o->chat_template,
+                                          .context = d->context};
+    if (!d->data) {
+        options.seed = (uint64_t)o->seed;
+        options.val_path = o->val;
+        options.val_fraction = tarn__val_fraction(o);
+    }
+    tarn__chat_dataset_summary summary = {0};
+    int split = d->data ? TARN__CHAT_TRAINING : TARN__CHAT_VALIDATION;
+    options.tokenizer = d->corpus.tokenizer = tarn_tokenizer_open(d->folder);
+    if (!options.tokenizer)
+        tarn__raise_within(d->function);
+    d->chats = options.tokenizer ? tarn__chat_dataset_open(&options) : NULL;
+    if (d->chats)
+        tarn__chat_dataset_counts(d->chats, &summary);
+    return d->chats ? tarn__chat_samples(d->function, d->chats, split, d->context, summary.rows[split]) : NULL;
+}
+
+/* The prompt of the val set's first document: its tokens up to the first completion, at most `max_count`. Returns their
  * number; -1 with an error. */
 static int64_t first_prompt(const tarn_trainer *t, int32_t *ids, int64_t max_count)
 {
@@ -142,7 +166,6 @@ static void describe(const tarn_trainer *t, tarn_train_plan *plan)
     tarn__chat_dataset_summary summary;
     tarn__chat_dataset_counts(t->chats, &summary);
     tarn__lm_describe(t, plan);
-    plan->is_chat = true;
     plan->training_documents = summary.documents[TARN__CHAT_TRAINING];
     plan->validation_documents = summary.documents[TARN__CHAT_VALIDATION];
     plan->completion_tokens = summary.completion_tokens[TARN__CHAT_TRAINING];
@@ -157,6 +180,7 @@ const tarn__task tarn__task_chat = {.name = "chat",
                                     .create_loader = create_loader,
                                     .next_batch = next_batch,
                                     .weight = weight,
+                                    .open_windows = open_windows,
                                     .prompt = first_prompt,
                                     .describe = describe,
                                     TARN__LM_ROW};

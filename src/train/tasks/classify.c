@@ -183,12 +183,6 @@ static bool choose_model(const char *function, tarn_trainer *t)
     return true;
 }
 
-/* Known names, and all that no other task accepts: opening the data then names the accepted ones. */
-static bool accepts(const char *data)
-{
-    return !tarn__data_is_corpus(data) && !tarn__data_is_chats(data);
-}
-
 /* A batch is never larger than the data, and is computed at once. */
 static bool resize(const char *function, tarn_trainer *t)
 {
@@ -332,27 +326,35 @@ static void set_speed(const tarn_trainer *t, double samples_per_second, tarn_tra
 
 /* ---- the row ----------------------------------------------------------------------------------------------------- */
 
-#define FIELD(name) offsetof(tarn_train_report, name)
+#define ACCURACY \
+    .name = "accuracy", .label = "accuracy", .unit = "%", .decimals = 2, .json_decimals = 6, .rank = 1, \
+    .higher_is_better = true
 
-static const tarn__metric training_lines[] = {
-    {.key = "loss", .tag = "loss/training", .offset = FIELD(loss), .digits = 9},
-    {.key = "accuracy", .tag = "accuracy/training", .offset = FIELD(accuracy), .digits = 9},
-    {.key = "lr", .tag = "learning rate", .offset = FIELD(lr), .digits = 9},
-    {.key = "_per_second", .tag = " per second", .offset = FIELD(images_per_second), .digits = 6, .is_speed = true},
-    {.key = NULL}};
+static const tarn__metric training_lines[] = {TARN__METRIC_LOSS,
+                                              {.key = "accuracy",
+                                               .tag = "accuracy/training",
+                                               .offset = offsetof(tarn_train_report, accuracy),
+                                               .digits = 9,
+                                               .shown = {ACCURACY}},
+                                              TARN__METRIC_LR,
+                                              TARN__METRIC_SPEED(images_per_second),
+                                              {.key = NULL}};
 
-static const tarn__metric evaluation_lines[] = {
-    {.key = "val_loss", .tag = "loss/validation", .offset = FIELD(loss), .digits = 9},
-    {.key = "val_accuracy", .tag = "accuracy/validation", .offset = FIELD(accuracy), .digits = 9},
-    {.key = NULL}};
+static const tarn__metric evaluation_lines[] = {TARN__METRIC_VAL_LOSS,
+                                                {.key = "val_accuracy",
+                                                 .tag = "accuracy/validation",
+                                                 .offset = offsetof(tarn_train_report, accuracy),
+                                                 .digits = 9,
+                                                 .shown = {ACCURACY}},
+                                                {.key = NULL}};
 
 const tarn__task tarn__task_classify = {.name = "classify",
                                         .bit = TARN__TASK_CLASSIFY,
                                         .sample_name = "sample",
                                         .has_accuracy = true,
+                                        .random_data = "random images",
                                         .training_lines = training_lines,
                                         .evaluation_lines = evaluation_lines,
-                                        .accepts = accepts,
                                         .open = open_new,
                                         .reopen = reopen,
                                         .open_random = open_random,

@@ -210,6 +210,29 @@ static bool reopen(const char *function, tarn_trainer *t, const char *folder)
            tarn__data_paths_hint(function, t->options.data);
 }
 
+/* The run's own val set, or the named data. The corpus takes ownership of its tokenizer, so a second one is opened. */
+static bool open_eval_text(tarn__eval_data *d)
+{
+    tarn__path path;
+    const char *data = d->data ? d->data : d->options->data;
+    if (!data[0])
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: the model does not record its training data; give the data to evaluate on",
+                           d->function);
+    if (!d->data)
+        return tarn__corpus_open(d->function, data,
+                                 is_shards(d->options) ? "" : tarn__path_in(d->folder, "tokenizer.json", &path),
+                                 &d->corpus);
+    tarn_tokenizer *tokenizer = tarn_tokenizer_open(d->folder);
+    return tokenizer ? tarn__corpus_open_for_evaluation(d->function, data, tokenizer, &d->corpus)
+                     : tarn__raise_within(d->function);
+}
+
+static tarn_dataset *open_eval_windows(tarn__eval_data *d)
+{
+    return open_eval_text(d) ? tarn__windows_in_order(d->function, &d->corpus.validation, d->context, 0) : NULL;
+}
+
 static bool open_random(const char *function, tarn_trainer *t)
 {
     return tarn__random_tokens_open(function, t) && setup(function, t);
@@ -331,28 +354,31 @@ double tarn__lm_step_flops(const tarn_trainer *t)
 
 /* ---- the row ----------------------------------------------------------------------------------------------------- */
 
-#define FIELD(name) offsetof(tarn_train_report, name)
-
 const tarn__metric tarn__lm_training_lines[] = {
-    {.key = "loss", .tag = "loss/training", .offset = FIELD(loss), .digits = 9},
-    {.key = "lr", .tag = "learning rate", .offset = FIELD(lr), .digits = 9},
-    {.key = "gradient_norm", .tag = "gradient norm", .offset = FIELD(gradient_norm), .digits = 9},
-    {.key = "_per_second", .tag = " per second", .offset = FIELD(tokens_per_second), .digits = 6, .is_speed = true},
-    {.key = "memory", .offset = FIELD(memory)},
+    TARN__METRIC_LOSS,
+    TARN__METRIC_LR,
+    {.key = "gradient_norm",
+     .tag = "gradient norm",
+     .offset = offsetof(tarn_train_report, gradient_norm),
+     .digits = 9,
+     .shown = {.name = "gradient_norm", .label = "norm", .decimals = 3, .json_decimals = 6, .rank = 3}},
+    TARN__METRIC_SPEED(tokens_per_second),
+    {.key = "memory", .offset = offsetof(tarn_train_report, memory)},
     {.key = NULL}};
 
-const tarn__metric tarn__lm_evaluation_lines[] = {
-    {.key = "val_loss", .tag = "loss/validation", .offset = FIELD(loss), .digits = 9}, {.key = NULL}};
+const tarn__metric tarn__lm_evaluation_lines[] = {TARN__METRIC_VAL_LOSS, {.key = NULL}};
 
 const tarn__task tarn__task_lm = {.name = "lm",
                                   .bit = TARN__TASK_LM,
                                   .sample_temperature = 0.8,
+                                  .random_data = "random tokens",
                                   .accepts = tarn__data_is_corpus,
                                   .open = open_new,
                                   .reopen = reopen,
                                   .open_random = open_random,
                                   .create_loader = create_loader,
                                   .next_batch = tarn__loader_batch,
+                                  .open_windows = open_eval_windows,
                                   .prompt = tarn__lm_prompt,
                                   .describe = tarn__lm_describe,
                                   TARN__LM_ROW};

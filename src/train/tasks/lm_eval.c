@@ -91,7 +91,6 @@ bool tarn__lm_write_model(const char *function, const tarn_trainer *t, tarn__jso
 
 void tarn__lm_describe(const tarn_trainer *t, tarn_train_plan *plan)
 {
-    plan->is_text = true;
     plan->classes = t->options.vocab_size;
     plan->training_tokens = t->data_spec.training_tokens;
     plan->validation_tokens = t->data_spec.validation_tokens;

@@ -14,12 +14,66 @@
 
 /* A metric of a report, in metrics.jsonl and TensorBoard. */
 typedef struct tarn__metric {
-    const char *key; /* of metrics.jsonl; NULL ends a list */
-    const char *tag; /* of TensorBoard; NULL: not written */
-    size_t offset;   /* of its field in tarn_train_report */
-    int digits;      /* significant ones of a double; 0: the field is an int64_t */
-    bool is_speed;   /* key and tag follow the report's unit: "images" and "_per_second" */
+    const char *key;         /* of metrics.jsonl; NULL ends a list */
+    const char *tag;         /* of TensorBoard; NULL: not written */
+    size_t offset;           /* of its field in tarn_train_report */
+    int digits;              /* significant ones of a double; 0: the field is an int64_t */
+    bool is_speed;           /* all names follow the report's unit: "images" and "_per_second" */
+    tarn_train_metric shown; /* as the report has it, without its value; no name: not in reports */
 } tarn__metric;
+
+/* Metrics of several tasks. */
+#define TARN__METRIC_LOSS \
+    { \
+        .key = "loss", .tag = "loss/training", .offset = offsetof(tarn_train_report, loss), .digits = 9, .shown = { \
+            .name = "loss", \
+            .label = "loss", \
+            .decimals = 4, \
+            .json_decimals = 6 \
+        } \
+    }
+#define TARN__METRIC_LR \
+    { \
+        .key = "lr", .tag = "learning rate", .offset = offsetof(tarn_train_report, lr), .digits = 9, .shown = { \
+            .name = "lr", \
+            .label = "lr", \
+            .decimals = -3, \
+            .json_decimals = 9, \
+            .rank = 2 \
+        } \
+    }
+#define TARN__METRIC_SPEED(field) \
+    { \
+        .key = "_per_second", .tag = " per second", .offset = offsetof(tarn_train_report, field), .digits = 6, \
+        .is_speed = true, .shown = { \
+            .name = "_per_second", \
+            .unit = "/s", \
+            .json_decimals = 1, \
+            .rank = 1, \
+            .higher_is_better = true \
+        } \
+    }
+#define TARN__METRIC_VAL_LOSS \
+    { \
+        .key = "val_loss", .tag = "loss/validation", .offset = offsetof(tarn_train_report, loss), .digits = 9, \
+        .shown = { \
+            .name = "loss", \
+            .label = "validation loss", \
+            .decimals = 4, \
+            .json_decimals = 6 \
+        } \
+    }
+
+/* Data of a language model's evaluation. What is opened belongs to the caller: tarn__eval_data_free(). */
+typedef struct tarn__eval_data {
+    const char *function;
+    const tarn_train_options *options; /* of the run */
+    const char *folder;                /* of the model, with its tokenizer */
+    const char *data;                  /* NULL: the run's validation set */
+    int64_t context;                   /* tokens of a window */
+    tarn__corpus corpus;               /* opened */
+    tarn__chat_dataset *chats;
+} tarn__eval_data;
 
 struct tarn__task {
     const char *name;
@@ -27,12 +81,14 @@ struct tarn__task {
     const char *sample_name;            /* what a batch consists of: "sample" or "window" */
     bool prefers_bf16;                  /* precision auto, where the device has it */
     bool has_accuracy, has_norm;        /* metrics of a step besides its loss */
-    const tarn__metric *training_lines; /* metrics of a report, in order */
-    const tarn__metric *evaluation_lines;
+    const tarn__metric *training_lines; /* metrics of a report, in order; at most TARN_TRAIN_METRICS */
+    const tarn__metric
+        *evaluation_lines; /* the last decides which evaluation is the best, those before it break ties */
     double sample_temperature;
+    const char *random_data; /* name of the data of open_random */
 
     /* ---- data and model ---- */
-    bool (*accepts)(const char *data); /* by its name */
+    bool (*accepts)(const char *data); /* by its name; NULL: all others */
     /* Opens the data of a new run and completes its options: datasets, data spec, batch sizes, model. */
     bool (*open)(const char *function, tarn_trainer *trainer);
     /* Same for a resumed run, whose data must match its data spec. */
@@ -56,8 +112,14 @@ struct tarn__task {
     double (*step_flops)(const tarn_trainer *trainer); /* as for MFU; 0: unknown. NULL: always */
 
     /* ---- results ---- */
+    /* Opens the windows of an evaluation outside a run's training. NULL with an error. NULL: not supported. */
+    tarn_dataset *(*open_windows)(tarn__eval_data *data);
     bool (*evaluate)(tarn_trainer *trainer, tarn_evaluation *result); /* on the validation set */
     bool (*save_best)(const tarn_trainer *trainer);
+    /* Keeps a numbered checkpoint, as --keep asks. NULL: not supported. */
+    bool (*keep_checkpoint)(tarn_trainer *trainer);
+    /* Generates a sample; the caller frees it with tarn_tokenizer_release(). NULL: not supported. */
+    char *(*sample)(tarn_trainer *trainer, size_t *length);
     /* Token ids that a sample starts with, at most `max_count`. Returns their number; -1 with an error. */
     int64_t (*prompt)(const tarn_trainer *trainer, int32_t *ids, int64_t max_count);
     /* Writes what a new run folder has besides its config.json. NULL: nothing. */
@@ -71,14 +133,28 @@ struct tarn__task {
 
 extern const tarn__task tarn__task_classify, tarn__task_lm, tarn__task_chat;
 
+/* The task of that name; NULL: unknown. */
+const tarn__task *tarn__task_named(const char *name);
+
 /* The task of a new run's data; a classifier's for unknown data, which it names in an error. */
 const tarn__task *tarn__task_of_data(const char *data);
 
 /* The task of a resumed run: its data spec is of tokens or of samples, its data is text or chats. */
 const tarn__task *tarn__task_of_spec(const tarn__data_spec *spec, const char *data);
 
+/* The task of a language model's data: chats or text, which names unknown data in an error. */
+const tarn__task *tarn__task_of_text(const char *data);
+
 /* The task that measures a model on random data. */
 const tarn__task *tarn__task_of_model(const char *model);
+
+/* Fills in the metrics of a report from its fields. */
+void tarn__task_set_metrics(const tarn__task *task, tarn_train_report *report);
+
+/* True if evaluation `a` is better than `b`, by the metrics of the task. */
+bool tarn__task_is_better(const tarn__task *task, const tarn_evaluation *a, const tarn_evaluation *b);
+
+void tarn__eval_data_free(tarn__eval_data *data);
 
 /* Raises an error for options, or a model, that do not apply to the task. */
 bool tarn__task_check(const char *function, const tarn__task *task, const tarn_train_options *options);
