@@ -60,28 +60,38 @@ static void compose(composition *c, tarn__kernel fused, const tarn__call *call)
         set_sum(c, call->out[1]);
 }
 
-static size_t scratch_of(const tarn__kernel_row *row, const tarn__call *call)
-{
-    return row->scratch ? row->scratch(call) : 0;
-}
+/* The job of a composed call. */
+typedef struct composed_job {
+    tarn__part matmul, second;
+} composed_job;
 
-size_t tarn__compose_scratch(const tarn__kernel_row *rows, tarn__kernel fused, const tarn__call *call)
+/* The parts run one after the other and share scratch. */
+tarn__plan_status tarn__compose_prepare(const tarn__kernel_row *rows, tarn__kernel fused, const tarn__call *call,
+                                        tarn__plan *plan)
 {
     composition c;
+    composed_job *job = tarn__plan_reserve(plan, sizeof(*job));
     compose(&c, fused, call);
-    size_t first = scratch_of(&rows[TARN__K_matmul], &c.matmul), second = scratch_of(&rows[c.kernel], &c.second);
-    return first > second ? first : second;
+    tarn__plan_status status =
+        job ? tarn__part_prepare(plan, &job->matmul, &rows[TARN__K_matmul], &c.matmul) : TARN__PLAN_FAILED;
+    if (status == TARN__PLAN_READY)
+        status = tarn__part_prepare(plan, &job->second, &rows[c.kernel], &c.second);
+    if (status == TARN__PLAN_READY)
+        plan->scratch_bytes = job->matmul.scratch_bytes > job->second.scratch_bytes ? job->matmul.scratch_bytes
+                                                                                    : job->second.scratch_bytes;
+    return status;
 }
 
 /* The bias gradient first: if the device declines it, the matmul has not accumulated into its output yet. */
-void tarn__compose_run(const tarn__kernel_row *rows, tarn__kernel fused, const tarn__call *call)
+void tarn__compose_run(tarn__kernel fused, const tarn__call *call)
 {
     composition c;
+    const composed_job *job = tarn__plan_job(call->plan);
     compose(&c, fused, call);
     bool is_first = c.kernel == TARN__K_sum;
     if (is_first)
-        rows[c.kernel].run(&c.second);
-    rows[TARN__K_matmul].run(&c.matmul);
+        tarn__part_run(call, &job->second, &c.second);
+    tarn__part_run(call, &job->matmul, &c.matmul);
     if (!is_first)
-        rows[c.kernel].run(&c.second);
+        tarn__part_run(call, &job->second, &c.second);
 }

@@ -5,10 +5,9 @@
 
 #include "base/kernel/backend.h"
 
-/* Scratch bytes of a fused call: the larger of its parts', which run one after the other. `rows` is the table of the
- * parts. */
-size_t tarn__compose_scratch(const tarn__kernel_row *rows, tarn__kernel fused, const tarn__call *call);
-
-void tarn__compose_run(const tarn__kernel_row *rows, tarn__kernel fused, const tarn__call *call);
+/* Prepares both parts of a fused call with the rows of a table; then runs them. */
+tarn__plan_status tarn__compose_prepare(const tarn__kernel_row *rows, tarn__kernel fused, const tarn__call *call,
+                                        tarn__plan *plan);
+void tarn__compose_run(tarn__kernel fused, const tarn__call *call);
 
 #endif

@@ -23,13 +23,13 @@ static const tarn__kernel_row *level_rows(void)
 }
 
 #define COMPOSED(name) \
-    static size_t scratch_##name(const tarn__call *call) \
+    static tarn__plan_status prepare_##name(const tarn__call *call, tarn__plan *plan) \
     { \
-        return tarn__compose_scratch(level_rows(), TARN__K_##name, call); \
+        return tarn__compose_prepare(level_rows(), TARN__K_##name, call, plan); \
     } \
     static void kernel_##name(const tarn__call *call) \
     { \
-        tarn__compose_run(level_rows(), TARN__K_##name, call); \
+        tarn__compose_run(TARN__K_##name, call); \
     }
 COMPOSED(matmul_gelu)
 COMPOSED(matmul_gelu_grad)
@@ -37,7 +37,9 @@ COMPOSED(matmul_bias_grad)
 
 void TARN__AT_LEVEL(tarn__cpu_register_fused)(tarn__kernel_row *table)
 {
-    table[TARN__K_matmul_gelu] = tarn__row(kernel_matmul_gelu, TARN__FLOATS, scratch_matmul_gelu);
-    table[TARN__K_matmul_gelu_grad] = tarn__row(kernel_matmul_gelu_grad, TARN__FLOATS, scratch_matmul_gelu_grad);
-    table[TARN__K_matmul_bias_grad] = tarn__row(kernel_matmul_bias_grad, TARN__NUMBERS, scratch_matmul_bias_grad);
+    table[TARN__K_matmul_gelu] = tarn__row_planned(prepare_matmul_gelu, kernel_matmul_gelu, TARN__FLOATS);
+    table[TARN__K_matmul_gelu_grad] =
+        tarn__row_planned(prepare_matmul_gelu_grad, kernel_matmul_gelu_grad, TARN__FLOATS);
+    table[TARN__K_matmul_bias_grad] =
+        tarn__row_planned(prepare_matmul_bias_grad, kernel_matmul_bias_grad, TARN__NUMBERS);
 }

@@ -393,49 +393,59 @@ static tarn__cuda_matmul_plan *fused_plan(const tarn__call *call, job *j)
     return plan && !plan->is_slower ? plan : NULL;
 }
 
-/* NULL also for an empty result. */
-static tarn__cuda_matmul_plan *find_fused(const tarn__call *call, tarn__kernel kernel, job *j)
+/* Declines what the composed row, the next one, runs as fast or alone. */
+static tarn__plan_status prepare_fused(const tarn__call *call, tarn__kernel kernel, tarn__plan *plan)
 {
-    *j = describe(call, kernel);
-    return tarn__view_count(call->out[0]) == 0 ? NULL : fused_plan(call, j);
-}
-
-static size_t fused_scratch(const tarn__call *call, tarn__kernel kernel)
-{
-    job j;
-    tarn__cuda_matmul_plan *plan = find_fused(call, kernel, &j);
-    if (!plan)
-        return tarn__compose_scratch(tarn__cuda_rows(), kernel, call);
-    return tarn__cuda_align(plan->workspace) + j.a.packed_bytes + j.b.packed_bytes;
+    job j = describe(call, kernel);
+    tarn__cuda_matmul_plan *fused = tarn__view_count(call->out[0]) == 0 ? NULL : fused_plan(call, &j);
+    if (!fused)
+        return TARN__PLAN_DECLINED;
+    plan->shared = fused;
+    plan->scratch_bytes = tarn__cuda_align(fused->workspace) + j.a.packed_bytes + j.b.packed_bytes;
+    return TARN__PLAN_READY;
 }
 
 static void run_fused(const tarn__call *call, tarn__kernel kernel)
 {
-    job j;
-    tarn__cuda_matmul_plan *plan = find_fused(call, kernel, &j);
-    if (plan)
-        run_plan(call, &j, plan);
-    else
-        tarn__compose_run(tarn__cuda_rows(), kernel, call);
+    job j = describe(call, kernel);
+    run_plan(call, &j, fused_plan(call, &j));
 }
 
 #define FUSED(name) \
-    static size_t scratch_##name(const tarn__call *call) \
+    static tarn__plan_status prepare_##name(const tarn__call *call, tarn__plan *plan) \
     { \
-        return fused_scratch(call, TARN__K_##name); \
+        return prepare_fused(call, TARN__K_##name, plan); \
     } \
     static void kernel_##name(const tarn__call *call) \
     { \
         run_fused(call, TARN__K_##name); \
+    } \
+    static tarn__plan_status prepare_composed_##name(const tarn__call *call, tarn__plan *plan) \
+    { \
+        return tarn__compose_prepare(tarn__cuda_rows(), TARN__K_##name, call, plan); \
+    } \
+    static void kernel_composed_##name(const tarn__call *call) \
+    { \
+        tarn__compose_run(TARN__K_##name, call); \
     }
 FUSED(matmul_gelu)
 FUSED(matmul_gelu_grad)
 FUSED(matmul_bias_grad)
 
+#define FUSED_ROWS(name, dtypes) \
+    do { \
+        static tarn__kernel_row composed; \
+        rows[TARN__K_##name] = \
+            tarn__row_named(tarn__row_planned(prepare_composed_##name, kernel_composed_##name, dtypes), "composed"); \
+        tarn__push_row(rows, TARN__K_##name, \
+                       tarn__row_named(tarn__row_planned(prepare_##name, kernel_##name, TARN__FLOATS), "cublaslt"), \
+                       &composed); \
+    } while (0)
+
 void tarn__cuda_register_matmul(tarn__kernel_row *rows)
 {
     rows[TARN__K_matmul] = tarn__row(kernel_matmul, TARN__NUMBERS, matmul_scratch);
-    rows[TARN__K_matmul_gelu] = tarn__row(kernel_matmul_gelu, TARN__FLOATS, scratch_matmul_gelu);
-    rows[TARN__K_matmul_gelu_grad] = tarn__row(kernel_matmul_gelu_grad, TARN__FLOATS, scratch_matmul_gelu_grad);
-    rows[TARN__K_matmul_bias_grad] = tarn__row(kernel_matmul_bias_grad, TARN__NUMBERS, scratch_matmul_bias_grad);
+    FUSED_ROWS(matmul_gelu, TARN__FLOATS);
+    FUSED_ROWS(matmul_gelu_grad, TARN__FLOATS);
+    FUSED_ROWS(matmul_bias_grad, TARN__NUMBERS);
 }

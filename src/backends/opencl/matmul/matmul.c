@@ -58,13 +58,13 @@ static void kernel_matmul(const tarn__call *call)
 /* ---- composed ---------------------------------------------------------------------------------------------------- */
 
 #define COMPOSED(name) \
-    static size_t scratch_##name(const tarn__call *call) \
+    static tarn__plan_status prepare_##name(const tarn__call *call, tarn__plan *plan) \
     { \
-        return tarn__compose_scratch(tarn__cl_kernel_table(), TARN__K_##name, call); \
+        return tarn__compose_prepare(tarn__cl_kernel_table(), TARN__K_##name, call, plan); \
     } \
     static void kernel_##name(const tarn__call *call) \
     { \
-        tarn__compose_run(tarn__cl_kernel_table(), TARN__K_##name, call); \
+        tarn__compose_run(TARN__K_##name, call); \
     }
 COMPOSED(matmul_gelu)
 COMPOSED(matmul_gelu_grad)
@@ -73,7 +73,8 @@ COMPOSED(matmul_bias_grad)
 void tarn__cl_register_matmul(tarn__kernel_row *rows)
 {
     rows[TARN__K_matmul] = tarn__row(kernel_matmul, TARN__NUMBERS, matmul_scratch);
-    rows[TARN__K_matmul_gelu] = tarn__row(kernel_matmul_gelu, TARN__FLOATS, scratch_matmul_gelu);
-    rows[TARN__K_matmul_gelu_grad] = tarn__row(kernel_matmul_gelu_grad, TARN__FLOATS, scratch_matmul_gelu_grad);
-    rows[TARN__K_matmul_bias_grad] = tarn__row(kernel_matmul_bias_grad, TARN__NUMBERS, scratch_matmul_bias_grad);
+    rows[TARN__K_matmul_gelu] = tarn__row_planned(prepare_matmul_gelu, kernel_matmul_gelu, TARN__FLOATS);
+    rows[TARN__K_matmul_gelu_grad] = tarn__row_planned(prepare_matmul_gelu_grad, kernel_matmul_gelu_grad, TARN__FLOATS);
+    rows[TARN__K_matmul_bias_grad] =
+        tarn__row_planned(prepare_matmul_bias_grad, kernel_matmul_bias_grad, TARN__NUMBERS);
 }
