@@ -200,7 +200,7 @@ static patch_at patch_of(const pool *p, int64_t index)
 #define COMPUTE COMPUTE_F32
 #define NATIVE TARN_F32
 #define NAMED(x) x##_f32
-#include "backends/cpu/pool/pool_lines.inc"
+#include "backends/cpu/pool/pool_tiles.inc"
 #undef T
 #undef BITS
 #undef COMPUTE
@@ -212,7 +212,7 @@ static patch_at patch_of(const pool *p, int64_t index)
 #define COMPUTE COMPUTE_F64
 #define NATIVE TARN_F64
 #define NAMED(x) x##_f64
-#include "backends/cpu/pool/pool_lines.inc"
+#include "backends/cpu/pool/pool_tiles.inc"
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
