@@ -540,7 +540,7 @@ tarn_gguf *tarn_gguf_open(const char *path)
     return NULL;
 }
 
-/* Frees what a key owns; also of a key that was read partly. */
+/* Frees what a key owns; also after a failed read of the key. */
 static void release_key(tarn__gguf_key *key)
 {
     tarn__release(key->text, key->length + 1);

@@ -312,7 +312,7 @@ tarn_safetensors *tarn_safetensors_open(const char *path)
     return NULL;
 }
 
-/* Also of a file that was opened partly: every pointer may be NULL. */
+/* Also frees the remains of a failed open: every pointer may be NULL. */
 void tarn_safetensors_close(tarn_safetensors *file)
 {
     if (!file)

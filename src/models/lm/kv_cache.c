@@ -36,13 +36,13 @@ bool tarn__kv_cache_open(const char *function, tarn__kv_cache *cache, const tarn
 {
     *cache = (tarn__kv_cache){.shape = *s,
                               .length = tarn__alloc(sizeof(int64_t) * (size_t)s->batch),
-                              .key = tarn__alloc(sizeof(tarn__kv_rows) * (size_t)(2 * s->layers))};
-    bool good = cache->length && cache->key;
+                              .rows = tarn__alloc(sizeof(tarn__kv_rows) * (size_t)(2 * s->layers))};
+    bool good = cache->length && cache->rows;
     cache->dev_count = s->device_layers < s->layers ? 2 : 1;
     for (int i = 0; good && i < cache->dev_count; i++)
         good = open_dev(&cache->dev[i], s, i ? tarn_device_cpu() : s->device);
     for (int64_t i = 0; good && i < 2 * s->layers; i++)
-        good = open_rows(&cache->key[i], s, dev_of(cache, i % s->layers)->device);
+        good = open_rows(&cache->rows[i], s, dev_of(cache, i % s->layers)->device);
     if (good)
         return true;
     tarn__kv_cache_close(cache);
@@ -52,15 +52,15 @@ bool tarn__kv_cache_open(const char *function, tarn__kv_cache *cache, const tarn
 void tarn__kv_cache_close(tarn__kv_cache *cache)
 {
     const tarn__kv_cache_shape *s = &cache->shape;
-    for (int64_t i = 0; cache->key && i < 2 * s->layers; i++) {
-        tarn_free(cache->key[i].rows);
-        tarn_free(cache->key[i].scale);
+    for (int64_t i = 0; cache->rows && i < 2 * s->layers; i++) {
+        tarn_free(cache->rows[i].rows);
+        tarn_free(cache->rows[i].scale);
     }
     for (int i = 0; i < 2; i++) {
         tarn_free(cache->dev[i].sequence_lengths);
         tarn_free(cache->dev[i].lengths);
     }
-    tarn__release(cache->key, sizeof(tarn__kv_rows) * (size_t)(2 * s->layers));
+    tarn__release(cache->rows, sizeof(tarn__kv_rows) * (size_t)(2 * s->layers));
     tarn__release(cache->length, sizeof(int64_t) * (size_t)s->batch);
     *cache = (tarn__kv_cache){0};
 }
@@ -185,7 +185,7 @@ bool tarn__kv_cache_copy_prefix(tarn__kv_cache *cache, int64_t from, int64_t to,
 {
     bool good = from == to || tarn__kv_cache_rewind(cache, to, 0);
     for (int64_t i = 0; good && from != to && i < 2 * cache->shape.layers; i++) {
-        const tarn__kv_rows *part = &cache->key[i];
+        const tarn__kv_rows *part = &cache->rows[i];
         good = copy_rows(part->rows, from, to, length) && (!part->scale || copy_rows(part->scale, from, to, length));
     }
     return good && tarn__kv_cache_rewind(cache, to, length);
@@ -239,7 +239,7 @@ tarn_tensor *tarn__kv_cache_attend(tarn__kv_cache *cache, int64_t layer, tarn_te
 {
     if (tarn_failed() || !queries || !keys || !values)
         return NULL;
-    const tarn__kv_rows *key = &cache->key[layer], *value = key + cache->shape.layers;
+    const tarn__kv_rows *key = &cache->rows[layer], *value = key + cache->shape.layers;
     tarn__kv_cache_device *dev = &cache->dev[layer >= cache->shape.device_layers];
     if (!append(cache, layer, key, keys) || !append(cache, layer, value, values) || !compute_lengths(cache, dev))
         return NULL;
@@ -258,7 +258,7 @@ tarn_tensor *tarn__kv_cache_attend(tarn__kv_cache *cache, int64_t layer, tarn_te
 static tarn_tensor *attend_decode(const tarn__kv_cache *cache, int64_t layer, tarn_tensor *queries, tarn_tensor *keys,
                                   tarn_tensor *values, const tarn_rope_options *rope, bool *is_done)
 {
-    const tarn__kv_rows *key = &cache->key[layer], *value = key + cache->shape.layers;
+    const tarn__kv_rows *key = &cache->rows[layer], *value = key + cache->shape.layers;
     const tarn__decode_kv past[] = {{valid_rows(cache, key->rows), valid_rows(cache, key->scale)},
                                     {valid_rows(cache, value->rows), valid_rows(cache, value->scale)}};
     *is_done = tarn_failed() || tarn__attention_decode_fits(queries, &past[0], rope);

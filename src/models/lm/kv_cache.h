@@ -48,7 +48,7 @@ typedef struct tarn__kv_cache {
     int64_t *length;              /* per sequence */
     tarn__kv_cache_device dev[2]; /* the device's; and the CPU's, if some layers are there */
     int dev_count;
-    tarn__kv_rows *key; /* per layer: keys of all layers, then values of all layers */
+    tarn__kv_rows *rows; /* [2 · layers]: keys of all layers, then their values */
     tarn__kv_cache_step step;
 } tarn__kv_cache;
 

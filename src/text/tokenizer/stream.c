@@ -141,7 +141,7 @@ const char *tarn_text_stream_push(tarn_text_stream *stream, int32_t id, size_t *
     return ready(stream, length);
 }
 
-/* Waiting bytes cannot be completed any more: they become one U+FFFD. The stream is then as new. */
+/* Waiting bytes cannot be completed any more: they become one U+FFFD. The stream can then be used for another text. */
 const char *tarn_text_stream_end(tarn_text_stream *stream, size_t *length)
 {
     if (!start(stream, "text_stream_end", length))

@@ -26,7 +26,7 @@ tarn_tokenizer *tarn__tokenizer_new(const tarn__tokenizer_kind *kind)
     return tokenizer;
 }
 
-/* Also of a tokenizer that was filled partly. */
+/* Also frees the remains of a failed load. */
 void tarn_tokenizer_free(tarn_tokenizer *tokenizer)
 {
     if (!tokenizer)

@@ -208,7 +208,7 @@ typedef struct padded {
 } padded;
 
 /* Copy sizes are constants where these are inlined: a copy is one or two vectors. */
-#define REMAINDERS(real, t, rare) \
+#define REMAINDERS(real, t, attributes) \
     /* n elements, fewer than TARN__TILE_MULTIPLE, padded with copies of the first */ \
     static inline void pad_few_##t(real *to, const real *from, int64_t n) \
     { \
@@ -218,8 +218,8 @@ typedef struct padded {
             to[i] = from[i]; \
     } \
     /* fewer elements than TARN__TILE_MULTIPLE */ \
-    rare static void run_few_##t(const plan *p, tarn__tile_fn tile, int64_t n, const void *const *in, \
-                                 void *const *out) \
+    attributes static void run_few_##t(const plan *p, tarn__tile_fn tile, int64_t n, const void *const *in, \
+                                       void *const *out) \
     { \
         padded r; \
         const void *from[TARN__MAX_OPERANDS]; \
@@ -237,8 +237,8 @@ typedef struct padded {
     } \
     /* more: the remainder is recomputed together with the elements before it, whose results are the same again. \
      * Operands are copied first, since an output may alias them */ \
-    rare static void run_with_remainder_##t(const plan *p, tarn__tile_fn tile, int64_t n, const void *const *in, \
-                                            void *const *out) \
+    attributes static void run_with_remainder_##t(const plan *p, tarn__tile_fn tile, int64_t n, const void *const *in, \
+                                                  void *const *out) \
     { \
         padded r; \
         const void *from[TARN__MAX_OPERANDS]; \

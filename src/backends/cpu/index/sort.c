@@ -4,12 +4,12 @@
  * descending. Pairs of key and index are sorted by key, stably; values are gathered by index, so that their bits are
  * preserved.
  *
- * Long lines use an LSD radix sort with 8-bit digits, short ones insertion sort. A small topk keeps the k best of a
- * line in a heap with the worst on top; a large one sorts the line. Lines are independent tasks; each running task
+ * Long rows use an LSD radix sort with 8-bit digits, short ones insertion sort. A small topk keeps the k best of a
+ * row in a heap with the worst on top; a large one sorts the row. Rows are independent tasks; each running task
  * uses one of as many scratch slots as there are threads.
  *
- * Cost per line of n elements: one pass per byte of the dtype that differs, or n log k comparisons at worst with the
- * heap. Scratch: 32 bytes per element of a line and thread, or 16 per result with the heap. */
+ * Cost per row of n elements: one pass per byte of the dtype that differs, or n log k comparisons at worst with the
+ * heap. Scratch: 32 bytes per element of a row and thread, or 16 per result with the heap. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -17,8 +17,8 @@
 
 #define GRAIN 8192      /* elements per task */
 #define TILE 256        /* keys computed at a time */
-#define INSERTION 40    /* lines up to this length use insertion sort */
-#define HEAP_DIVISOR 16 /* the heap is used where k is at most 1 / 16 of the line */
+#define INSERTION 40    /* rows up to this length use insertion sort */
+#define HEAP_DIVISOR 16 /* the heap is used where k is at most 1 / 16 of the row */
 #define MAX_SLOTS 256
 
 /* 16 bytes per element while sorting. */
@@ -36,7 +36,7 @@ typedef struct order {
 } order;
 
 /* One call; slots are acquired with an atomic flag each. */
-typedef struct line_job {
+typedef struct sort_job {
     tarn__nest nest; /* x, values, indices across the axis */
     order order;
     char *x, *values; /* values and indices may be NULL */
@@ -47,7 +47,7 @@ typedef struct line_job {
     char *scratch;
     int64_t slots, slot_bytes;
     atomic_flag slot_in_use[MAX_SLOTS];
-} line_job;
+} sort_job;
 
 /* ---- keys -------------------------------------------------------------------------------------------------------- */
 
@@ -99,17 +99,17 @@ static void load_keys(const order *o, const char *from, int64_t step, int64_t n,
 #undef LOAD
 }
 
-/* ---- sorting a line ---------------------------------------------------------------------------------------------- */
+/* ---- sorting a row ----------------------------------------------------------------------------------------------- */
 
-/* Stable; fastest for short lines. */
-static void insertion_sort(pair *line, int64_t n)
+/* Stable; fastest for short rows. */
+static void insertion_sort(pair *row, int64_t n)
 {
     for (int64_t i = 1; i < n; i++) {
-        pair one = line[i];
+        pair one = row[i];
         int64_t k = i;
-        for (; k > 0 && line[k - 1].key > one.key; k--)
-            line[k] = line[k - 1];
-        line[k] = one;
+        for (; k > 0 && row[k - 1].key > one.key; k--)
+            row[k] = row[k - 1];
+        row[k] = one;
     }
 }
 
@@ -132,28 +132,28 @@ static bool move_by_digit(const pair *from, pair *to, int64_t n, int shift, int6
 }
 
 /* Sorts n pairs with `spare` space for n more. Returns the one that holds the result. */
-static pair *sort_pairs(pair *line, pair *spare, int64_t n, int digits)
+static pair *sort_pairs(pair *row, pair *spare, int64_t n, int digits)
 {
     if (n <= INSERTION) {
-        insertion_sort(line, n);
-        return line;
+        insertion_sort(row, n);
+        return row;
     }
     int64_t counts[8][256];
     memset(counts, 0, sizeof(counts[0]) * (size_t)digits);
     for (int64_t i = 0; i < n; i++)
         for (int d = 0; d < digits; d++)
-            counts[d][(line[i].key >> (8 * d)) & 255]++;
+            counts[d][(row[i].key >> (8 * d)) & 255]++;
     for (int d = 0; d < digits; d++)
-        if (move_by_digit(line, spare, n, 8 * d, counts[d])) {
-            pair *swapped = line;
-            line = spare;
+        if (move_by_digit(row, spare, n, 8 * d, counts[d])) {
+            pair *swapped = row;
+            row = spare;
             spare = swapped;
         }
-    return line;
+    return row;
 }
 
-/* Keys of the whole line, sorted. `pairs` has space for twice the line. */
-static const pair *sorted_line(const line_job *job, const char *x, pair *pairs)
+/* Keys of the whole row, sorted. `pairs` has space for twice the row. */
+static const pair *sorted_row(const sort_job *job, const char *x, pair *pairs)
 {
     uint64_t keys[TILE];
     for (int64_t i = 0; i < job->length; i += TILE) {
@@ -165,7 +165,7 @@ static const pair *sorted_line(const line_job *job, const char *x, pair *pairs)
     return sort_pairs(pairs, pairs + job->length, job->length, job->order.size);
 }
 
-/* ---- the k best of a line ---------------------------------------------------------------------------------------- */
+/* ---- the k best of a row ----------------------------------------------------------------------------------------- */
 
 /* Order of the heap: by key, then by index, so that ties keep the earlier element. */
 static bool comes_after(pair a, pair b)
@@ -194,8 +194,8 @@ static void sift_up(pair *heap, int64_t i, pair one)
     heap[i] = one;
 }
 
-/* An element equal to the worst one kept comes later in the line, so only a smaller key replaces it. */
-static const pair *top_k_of_line(const line_job *job, const char *x, pair *heap)
+/* An element equal to the worst one kept comes later in the row, so only a smaller key replaces it. */
+static const pair *top_k_of_row(const sort_job *job, const char *x, pair *heap)
 {
     uint64_t keys[TILE];
     int64_t count = 0, k = job->taken;
@@ -216,10 +216,10 @@ static const pair *top_k_of_line(const line_job *job, const char *x, pair *heap)
     return heap;
 }
 
-/* ---- lines ------------------------------------------------------------------------------------------------------- */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 /* The first `taken` pairs: indices, and values gathered from x. */
-static void write_line(const line_job *job, const pair *sorted, const char *x, char *values, int64_t *indices)
+static void write_row(const sort_job *job, const pair *sorted, const char *x, char *values, int64_t *indices)
 {
     if (job->indices)
         for (int64_t i = 0; i < job->taken; i++)
@@ -241,30 +241,30 @@ static void write_line(const line_job *job, const pair *sorted, const char *x, c
 #undef MOVE
 }
 
-static int64_t acquire_slot(line_job *job)
+static int64_t acquire_slot(sort_job *job)
 {
     for (int64_t i = 0;; i = (i + 1) % job->slots)
         if (!atomic_flag_test_and_set_explicit(&job->slot_in_use[i], memory_order_acquire))
             return i;
 }
 
-/* A range of lines on one slot. */
-static void line_range(int64_t begin, int64_t end, void *ctx)
+/* A range of rows on one slot. */
+static void row_range(int64_t begin, int64_t end, void *ctx)
 {
-    line_job *job = ctx;
+    sort_job *job = ctx;
     int64_t slot = acquire_slot(job);
     pair *pairs = (pair *)(job->scratch + slot * job->slot_bytes);
-    for (int64_t line = begin; line < end; line++) {
-        int64_t offset[3] = {0}, rest = line;
+    for (int64_t row = begin; row < end; row++) {
+        int64_t offset[3] = {0}, rest = row;
         for (int i = job->nest.rank - 1; i >= 0; i--) {
             for (int k = 0; k < 3; k++)
                 offset[k] += rest % job->nest.shape[i] * job->nest.stride[k][i];
             rest /= job->nest.shape[i];
         }
         const char *x = job->x + offset[0] * job->order.size;
-        write_line(job, job->heap ? top_k_of_line(job, x, pairs) : sorted_line(job, x, pairs), x,
-                   job->values ? job->values + offset[1] * job->order.size : NULL,
-                   job->indices ? job->indices + offset[2] : NULL);
+        write_row(job, job->heap ? top_k_of_row(job, x, pairs) : sorted_row(job, x, pairs), x,
+                  job->values ? job->values + offset[1] * job->order.size : NULL,
+                  job->indices ? job->indices + offset[2] : NULL);
     }
     atomic_flag_clear_explicit(&job->slot_in_use[slot], memory_order_release);
 }
@@ -288,18 +288,18 @@ static int64_t slot_bytes(const tarn__call *call)
     return (int64_t)sizeof(pair) * (by_heap(length, taken) ? taken : 2 * length);
 }
 
-static int64_t line_count(const tarn__call *call)
+static int64_t row_count(const tarn__call *call)
 {
     int64_t length = tarn__axis_size(call->in[0], ((const tarn__along *)call->params)->axis);
     return length > 0 ? tarn__view_count(call->in[0]) / length : 0;
 }
 
-/* One slot per thread, at most one per line. */
+/* One slot per thread, at most one per row. */
 static size_t scratch(const tarn__call *call)
 {
-    int64_t lines = line_count(call), slots = tarn_threads();
+    int64_t rows = row_count(call), slots = tarn_threads();
     slots = slots < MAX_SLOTS ? slots : MAX_SLOTS;
-    return (size_t)(slot_bytes(call) * (lines < slots ? lines : slots));
+    return (size_t)(slot_bytes(call) * (rows < slots ? rows : slots));
 }
 
 /* sort and topk share everything: topk takes fewer results. */
@@ -308,7 +308,7 @@ static void run(const tarn__call *call)
     const tarn__along *along = call->params;
     const tarn__view *x = call->in[0], *values = call->out[0], *indices = call->outputs > 1 ? call->out[1] : NULL;
     int axis = along->axis;
-    line_job job = {.order = order_of(x->dtype, along->reverse != 0),
+    sort_job job = {.order = order_of(x->dtype, along->reverse != 0),
                     .x = tarn__view_at(x),
                     .values = values ? tarn__view_at(values) : NULL,
                     .indices = indices ? tarn__view_at(indices) : NULL,
@@ -330,7 +330,7 @@ static void run(const tarn__call *call)
     tarn__nest_make(&job.nest, 3,
                     (const tarn__view *[]){&across[0], values ? &across[1] : NULL, indices ? &across[2] : NULL});
     int64_t grain = GRAIN / job.length;
-    tarn__parallel_for(job.nest.count, grain > 0 ? grain : 1, line_range, &job);
+    tarn__parallel_for(job.nest.count, grain > 0 ? grain : 1, row_range, &job);
 }
 
 void TARN__AT_F64_LEVEL(tarn__cpu_register_sort)(tarn__kernel_row *rows)

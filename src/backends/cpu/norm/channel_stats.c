@@ -36,8 +36,8 @@ typedef struct block_ops {
     void (*column_grad)(const void *x, const void *g, void *gx, int64_t n, const void *tile);
     void (*column_scale)(const void *g, void *gx, int64_t n, const void *tile);
     void (*add_relu)(void *y, const void *residual, int64_t n);
-    void (*relu_grad)(const void *y, const void *g, void *up, int64_t n, double relu_min);
-    void (*row_relu_grad)(const void *x, const void *g, void *up, int64_t n, double mean, double scale, double bias,
+    void (*relu_grad)(const void *y, const void *g, void *out, int64_t n, double relu_min);
+    void (*row_relu_grad)(const void *x, const void *g, void *out, int64_t n, double mean, double scale, double bias,
                           double relu_min);
 } block_ops;
 
@@ -239,10 +239,10 @@ void TARN__AT_LEVEL(tarn__channel_moments)(const tarn__channel_plan *c, double *
 /* ---- gradient sums ----------------------------------------------------------------------------------------------- */
 
 /* g masked by relu for one NCHW block, whose relu output is recomputed from x. */
-static void relu_grad_row(const pass *j, const void *x, const void *g, void *up, int64_t n, int64_t channel)
+static void relu_grad_row(const pass *j, const void *x, const void *g, void *out, int64_t n, int64_t channel)
 {
     const tarn__channel_stats *m = j->stats;
-    j->block_ops->row_relu_grad(x, g, up, n, m->mean[channel], m->scale[channel], m->bias[channel], j->c->relu_min);
+    j->block_ops->row_relu_grad(x, g, out, n, m->mean[channel], m->scale[channel], m->bias[channel], j->c->relu_min);
 }
 
 /* NCHW: Σ g and Σ g · x̂ per chunk, g masked by relu first. */
@@ -258,15 +258,15 @@ static void sum_rows(int64_t begin, int64_t end, void *ctx)
         int64_t channel = p.batch * c->channels + p.channel;
         double sums[2] = {0, 0};
         for (int64_t at = p.begin, n; at < p.end; at += n) {
-            const void *x_block = gather(c, X, &p, at, &n, x), *up = gather(c, G, &p, at, &n, g);
+            const void *x_block = gather(c, X, &p, at, &n, x), *g_block = gather(c, G, &p, at, &n, g);
             if (c->has_relu) {
                 if (c->view[RELU])
-                    j->block_ops->relu_grad(gather(c, RELU, &p, at, &n, y), up, g, n, c->relu_min);
+                    j->block_ops->relu_grad(gather(c, RELU, &p, at, &n, y), g_block, g, n, c->relu_min);
                 else
-                    relu_grad_row(j, x_block, up, g, n, channel);
-                up = g;
+                    relu_grad_row(j, x_block, g_block, g, n, channel);
+                g_block = g;
             }
-            j->block_ops->row_sums(x_block, up, n, j->stats->mean[channel], j->stats->rstd[channel], sums);
+            j->block_ops->row_sums(x_block, g_block, n, j->stats->mean[channel], j->stats->rstd[channel], sums);
         }
         j->part_one[p.part] = sums[0];
         j->part_two[p.part] = sums[1];
@@ -451,16 +451,16 @@ static void grad_rows(int64_t begin, int64_t end, void *ctx)
         EACH_BLOCK_OF_ROWS(c, p, at, n)
         {
             const void *x_block = needs_x(j) ? fetch_block(c, X, address(c, X, p.batch, p.channel, at), n, x) : NULL;
-            const void *up = fetch_block(c, G, address(c, G, p.batch, p.channel, at), n, g);
-            up = relu_grad_block(j, &p, at, n, x_block, NULL, up, g);
+            const void *g_block = fetch_block(c, G, address(c, G, p.batch, p.channel, at), n, g);
+            g_block = relu_grad_block(j, &p, at, n, x_block, NULL, g_block, g);
             if (!c->view[OUT])
                 continue;
             char *to = address(c, OUT, p.batch, p.channel, at);
             void *block = is_block_in_place(c, OUT) ? (void *)to : g;
             if (m->first)
-                j->block_ops->row_grad(x_block, up, block, n, stats);
+                j->block_ops->row_grad(x_block, g_block, block, n, stats);
             else
-                j->block_ops->row_scale(up, block, n, stats[2]);
+                j->block_ops->row_scale(g_block, block, n, stats[2]);
             store_block(c, OUT, block, to, n);
         }
     }
@@ -480,16 +480,16 @@ static void grad_columns(int64_t begin, int64_t end, void *ctx)
         for (int64_t at = p.begin, n; at < p.end; at += c->row_positions) {
             n = (p.end - at < c->row_positions ? p.end - at : c->row_positions) * p.width;
             const void *x_block = needs_x(j) ? fetch_block(c, X, address(c, X, p.batch, p.channel, at), n, x) : NULL;
-            const void *up = fetch_block(c, G, address(c, G, p.batch, p.channel, at), n, g);
-            up = relu_grad_block(j, &p, at, n, x_block, tile, up, g);
+            const void *g_block = fetch_block(c, G, address(c, G, p.batch, p.channel, at), n, g);
+            g_block = relu_grad_block(j, &p, at, n, x_block, tile, g_block, g);
             if (!c->view[OUT])
                 continue;
             char *to = address(c, OUT, p.batch, p.channel, at);
             void *block = is_block_in_place(c, OUT) ? (void *)to : g;
             if (j->stats->first)
-                j->block_ops->column_grad(x_block, up, block, n, tile);
+                j->block_ops->column_grad(x_block, g_block, block, n, tile);
             else
-                j->block_ops->column_scale(up, block, n, tile);
+                j->block_ops->column_scale(g_block, block, n, tile);
             store_block(c, OUT, block, to, n);
         }
     }

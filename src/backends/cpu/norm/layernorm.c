@@ -52,7 +52,8 @@ static const void *fetch_term(const job *j, int64_t row, const char *term, int64
     return buffer;
 }
 
-/* x = first term + second term, rounded to x's dtype. */
+/* x = first term + second term, rounded to x's dtype. `buffer` and `other` hold one block of each in the compute
+ * type. */
 static void sum_row(const job *j, int64_t row, char *sum, char *buffer, char *other)
 {
     const row_set *r = &j->r;

@@ -1,6 +1,6 @@
 /* pool.c: max_pool2d and avg_pool2d and their gradients.
  *
- * Outputs are computed in lines: of columns (NCHW), or of channels (NHWC). max takes the first of equal elements in
+ * Outputs are computed in tiles: of columns (NCHW), or of channels (NHWC). max takes the first of equal elements in
  * a window, NaN over everything, and ignores padding; the index of the winner within its window, row-major, is saved
  * for backward (u8 or i32). Backward sums each band of the input gradient in a buffer of the compute type, window
  * after window in order, and rounds once: bitwise reproducible with any number of threads. */
@@ -10,7 +10,7 @@
 #include "backends/cpu/common/int_math.h"
 #include "backends/cpu/common/scratch.h"
 
-#define LINE 256
+#define TILE 256
 #define GRAIN 4096          /* elements read per task, at least */
 #define CHANNELS_AT_ONCE 64 /* channels of a patch of channels-last images */
 #define PATCH_BYTES (INT64_C(256) << 10)
@@ -23,20 +23,20 @@ typedef struct pool {
     const tarn__view *image, *result, *indices;
     int64_t kernel[2], stride[2], padding[2], dilation[2];
     bool is_max, exclude_padding;
-    bool by_channel;           /* channels last: lines run along channels */
-    int64_t pieces;            /* lines per row of columns, or per pixel's channels */
-    int64_t rows, row_sets;    /* short rows of columns: rows per line, and the number of such sets */
+    bool by_channel;           /* channels last: tiles run along channels */
+    int64_t pieces;            /* tiles per row of columns, or per pixel's channels */
+    int64_t rows, row_sets;    /* short rows of columns: rows per tile, and the number of such sets */
     int64_t band, bands, sets; /* backward: rows of a patch, patches per image, sets of channels */
-    /* backward: 2 × 2 windows without overlap that cover the image, in lines of columns */
+    /* backward: 2 × 2 windows without overlap that cover the image, in tiles of columns */
     bool is_2x2;
     bool is_small; /* backward: u8 indices, and offsets in a plane fit 32 bits */
     slots slots;
 } pool;
 
 /* Outputs from (image, channel, row, column): `count` along channels, or along columns in each of `rows` rows. */
-typedef struct line {
+typedef struct tile {
     int64_t image, channel, row, column, rows, count;
-} line;
+} tile;
 
 /* Which band of the image gradient a task sums. */
 typedef struct patch_at {
@@ -73,36 +73,36 @@ static int64_t last_window(const pool *p, int64_t row)
     return min_i64(p->result->shape[2], ceil_div(row + p->padding[0], p->stride[0]));
 }
 
-/* ---- lines ------------------------------------------------------------------------------------------------------- */
+/* ---- tiles ------------------------------------------------------------------------------------------------------- */
 
 /* Line numbers follow the memory order of the result. */
-static line line_at(const pool *p, int64_t index)
+static tile tile_at(const pool *p, int64_t index)
 {
     const tarn__view *y = p->result;
-    int64_t piece = index % p->pieces * LINE, outer = index / p->pieces;
+    int64_t piece = index % p->pieces * TILE, outer = index / p->pieces;
     if (p->by_channel) {
         int64_t row = outer / y->shape[3];
-        return (line){row / y->shape[2],   piece, row % y->shape[2],
-                      outer % y->shape[3], 1,     min_i64(y->shape[1] - piece, LINE)};
+        return (tile){row / y->shape[2],   piece, row % y->shape[2],
+                      outer % y->shape[3], 1,     min_i64(y->shape[1] - piece, TILE)};
     }
     int64_t plane = outer / p->row_sets, row = outer % p->row_sets * p->rows;
-    return (line){plane / y->shape[1],
+    return (tile){plane / y->shape[1],
                   plane % y->shape[1],
                   row,
                   piece,
                   min_i64(y->shape[2] - row, p->rows),
-                  min_i64(y->shape[3] - piece, LINE)};
+                  min_i64(y->shape[3] - piece, TILE)};
 }
 
-static void *line_address(const tarn__view *view, const line *l)
+static void *tile_address(const tarn__view *view, const tile *t)
 {
-    return (char *)tarn__view_at(view) + (l->image * view->stride[0] + l->channel * view->stride[1] +
-                                          l->row * view->stride[2] + l->column * view->stride[3]) *
+    return (char *)tarn__view_at(view) + (t->image * view->stride[0] + t->channel * view->stride[1] +
+                                          t->row * view->stride[2] + t->column * view->stride[3]) *
                                              (int64_t)tarn__dtype_bytes(view->dtype);
 }
 
-/* Stride along a line: of channels (NHWC) or columns (NCHW). */
-static int64_t line_stride(const pool *p, const tarn__view *view)
+/* Stride along a tile: of channels (NHWC) or columns (NCHW). */
+static int64_t tile_stride(const pool *p, const tarn__view *view)
 {
     return view->stride[p->by_channel ? 1 : 3];
 }
@@ -118,14 +118,14 @@ static void store_bytes(const int32_t *at, uint8_t *to, int64_t stride, int64_t 
 }
 
 /* In the dtype of the saved indices; -1 becomes NONE in u8. */
-static void store_indices(const pool *p, const line *l, const int32_t *at)
+static void store_indices(const pool *p, const tile *t, const int32_t *at)
 {
-    int32_t *to = line_address(p->indices, l);
-    int64_t stride = line_stride(p, p->indices);
+    int32_t *to = tile_address(p->indices, t);
+    int64_t stride = tile_stride(p, p->indices);
     if (p->indices->dtype == TARN_U8)
-        store_bytes(at, (uint8_t *)(void *)to, stride, l->count);
+        store_bytes(at, (uint8_t *)(void *)to, stride, t->count);
     else
-        for (int64_t i = 0; i < l->count; i++)
+        for (int64_t i = 0; i < t->count; i++)
             to[i * stride] = at[i];
 }
 
@@ -138,13 +138,13 @@ static int64_t first_inside(const pool *p, int axis, int64_t at)
 }
 
 /* Index of each window's first element inside the image: the winner among equal elements. */
-static void first_indices(const pool *p, const line *l, int32_t *at)
+static void first_indices(const pool *p, const tile *t, int32_t *at)
 {
-    for (int64_t r = 0; r < l->rows; r++) {
-        int64_t row = first_inside(p, 0, l->row + r);
-        for (int64_t i = 0; i < l->count; i++) {
-            int64_t column = first_inside(p, 1, l->column + (p->by_channel ? 0 : i));
-            at[r * l->count + i] = row < 0 || column < 0 ? -1 : (int32_t)(row * p->kernel[1] + column);
+    for (int64_t r = 0; r < t->rows; r++) {
+        int64_t row = first_inside(p, 0, t->row + r);
+        for (int64_t i = 0; i < t->count; i++) {
+            int64_t column = first_inside(p, 1, t->column + (p->by_channel ? 0 : i));
+            at[r * t->count + i] = row < 0 || column < 0 ? -1 : (int32_t)(row * p->kernel[1] + column);
         }
     }
 }
@@ -161,9 +161,9 @@ static int64_t window_begin(const pool *p, int64_t row, int64_t column)
     return (row * p->stride[0] - p->padding[0]) * p->image->shape[3] + column * p->stride[1] - p->padding[1];
 }
 
-/* Offsets of a line's winners in a patch from u8 indices; the first window begins at `begin`. Division by the kernel
+/* Offsets of a tile's winners in a patch from u8 indices; the first window begins at `begin`. Division by the kernel
  * width is a multiplication, so that the loop vectorizes. */
-static void offsets_of_indices(const pool *p, const line *l, const uint8_t *at, int64_t begin, int32_t *restrict offset)
+static void offsets_of_indices(const pool *p, const tile *t, const uint8_t *at, int64_t begin, int32_t *restrict offset)
 {
     /* index / columns by multiplication, exact for indices below 256; offset = begin + i · step + row · row_step +
      * index · column_step. */
@@ -171,9 +171,9 @@ static void offsets_of_indices(const pool *p, const line *l, const uint8_t *at, 
                    inverse = 65536 / columns + 1;
     const uint32_t row_step = (uint32_t)(p->dilation[0] * p->image->shape[3]) - columns * column_step,
                    step = p->by_channel ? 0 : (uint32_t)p->stride[1];
-    const int64_t stride = line_stride(p, p->indices), n = l->count;
-    uint8_t dense[LINE];
-    for (int64_t r = 0; r < l->rows;
+    const int64_t stride = tile_stride(p, p->indices), n = t->count;
+    uint8_t dense[TILE];
+    for (int64_t r = 0; r < t->rows;
          r++, at += p->indices->stride[2], offset += n, begin += p->stride[0] * p->image->shape[3]) {
         const uint8_t *restrict index_row = stride == 1 ? at : dense;
         for (int64_t i = 0; stride != 1 && i < n; i++)
@@ -222,7 +222,7 @@ static bool is_channels_last(const tarn__view *x)
     return x->shape[1] > 1 && x->stride[1] == 1 && (x->shape[3] == 1 || x->stride[3] != 1);
 }
 
-/* Short rows of columns are joined: several rows per line. */
+/* Short rows of columns are joined: several rows per tile. */
 static pool describe(const tarn__call *call, const tarn__view *image, const tarn__view *result,
                      const tarn__view *indices, bool is_max)
 {
@@ -239,24 +239,24 @@ static pool describe(const tarn__call *call, const tarn__view *image, const tarn
         p.padding[axis] = params->padding[axis];
         p.dilation[axis] = params->dilation[axis];
     }
-    /* Lines of at most LINE elements. */
-    p.pieces = ceil_div(result->shape[p.by_channel ? 1 : 3], LINE);
-    p.rows = max_i64(1, min_i64(LINE / result->shape[3], result->shape[2]));
+    /* Tiles of at most TILE elements. */
+    p.pieces = ceil_div(result->shape[p.by_channel ? 1 : 3], TILE);
+    p.rows = max_i64(1, min_i64(TILE / result->shape[3], result->shape[2]));
     p.row_sets = ceil_div(result->shape[2], p.rows);
     return p;
 }
 
-/* Parallel over lines of the result. */
+/* Parallel over tiles of the result. */
 static void run_forward(const tarn__call *call, const tarn__view *indices, bool is_max)
 {
     const tarn__view *y = call->out[0];
     if (tarn__view_count(y) == 0)
         return;
     pool p = describe(call, call->in[0], y, indices, is_max);
-    int64_t lines = y->shape[0] * p.pieces * (p.by_channel ? y->shape[2] * y->shape[3] : y->shape[1] * p.row_sets);
+    int64_t tiles = y->shape[0] * p.pieces * (p.by_channel ? y->shape[2] * y->shape[3] : y->shape[1] * p.row_sets);
     int64_t work = p.kernel[0] * p.kernel[1] *
-                   (8 + (p.by_channel ? min_i64(LINE, y->shape[1]) : p.rows * min_i64(LINE, y->shape[3])));
-    tarn__parallel_for(lines, ceil_div(GRAIN, work), call->in[0]->dtype == TARN_F64 ? pool_lines_f64 : pool_lines_f32,
+                   (8 + (p.by_channel ? min_i64(TILE, y->shape[1]) : p.rows * min_i64(TILE, y->shape[3])));
+    tarn__parallel_for(tiles, ceil_div(GRAIN, work), call->in[0]->dtype == TARN_F64 ? pool_tiles_f64 : pool_tiles_f32,
                        &p);
 }
 
@@ -274,7 +274,7 @@ static void choose_patches(pool *p, int64_t size)
 }
 
 /* True for the common stride-2 pooling without padding: every image element belongs to exactly one window. */
-static bool tiles_2x2(const pool *p)
+static bool covers_2x2(const pool *p)
 {
     bool is_good = !p->by_channel && p->indices->stride[3] == 1 && p->indices->stride[2] == p->indices->shape[3];
     for (int axis = 0; axis < 2; axis++)
@@ -288,7 +288,7 @@ static bool is_small(const pool *p)
 {
     int64_t width = p->image->shape[3], rows = p->image->shape[2] + p->kernel[0] * p->dilation[0];
     return p->indices->dtype == TARN_U8 && rows < SMALL / width && p->kernel[1] * p->dilation[1] < SMALL &&
-           p->stride[1] < SMALL / LINE;
+           p->stride[1] < SMALL / TILE;
 }
 
 /* The output is the gradient of the image; indices follow the gradient of the result. */
@@ -297,7 +297,7 @@ static pool describe_backward(const tarn__call *call, bool is_max, arena *c)
     const tarn__view *gx = call->out[0];
     int64_t size = call->in[0]->dtype == TARN_F64 ? 8 : 4;
     pool p = describe(call, gx, call->in[0], is_max ? call->in[1] : NULL, is_max);
-    p.is_2x2 = is_max && tiles_2x2(&p);
+    p.is_2x2 = is_max && covers_2x2(&p);
     p.is_small = is_max && is_small(&p);
     choose_patches(&p, size);
     int64_t channels_per_patch = p.by_channel ? CHANNELS_AT_ONCE : 1;

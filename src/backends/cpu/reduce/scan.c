@@ -1,15 +1,15 @@
 /* scan.c: cumulative sums along an axis, in f64 (i64 for integers) for every dtype.
  *
- * By columns where another axis is denser in memory: a tile of running sums goes along the axis. By lines otherwise;
- * few long lines are cut into chunks by size: sums of chunks first, then an exclusive scan of these, then all
+ * By columns where another axis is denser in memory: a tile of running sums goes along the axis. By rows otherwise;
+ * few long rows are cut into chunks by size: sums of chunks first, then an exclusive scan of these, then all
  * chunks. */
 #include "backends/cpu/common/convert.h"
 #include "backends/cpu/common/int_math.h"
 #include "backends/cpu/reduce/reduce_loops.h"
 
-#define TILE 1024         /* columns per tile, and elements of a line per load */
-#define NARROW 16         /* fewer columns are processed as lines */
-#define CHUNK (32 * 1024) /* elements per chunk of a line, and per task */
+#define TILE 1024         /* columns per tile, and elements of a row per load */
+#define NARROW 16         /* fewer columns are processed as rows */
+#define CHUNK (32 * 1024) /* elements per chunk of a row, and per task */
 #define FEW_LINES 64
 
 typedef union value {
@@ -31,7 +31,7 @@ typedef struct plan {
     int rank; /* of the other axes */
     int64_t shape[TARN_MAX_RANK], stride_x[TARN_MAX_RANK], stride_y[TARN_MAX_RANK];
     int64_t outer, chunk, chunks;
-    value *before; /* [line][chunk]: sum of the chunk, then of all chunks before it */
+    value *before; /* [row][chunk]: sum of the chunk, then of all chunks before it */
 } plan;
 
 /* The column axis is the densest axis other than the scanned one, if denser than that and wide enough. */
@@ -96,7 +96,7 @@ static void locate(const plan *p, int64_t outer, const char **x, char **y)
 
 /* ---- by columns -------------------------------------------------------------------------------------------------- */
 
-/* One line of a tile of columns: sums in f64, results in f32. */
+/* One row of a tile of columns: sums in f64, results in f32. */
 static void add_row(double *restrict sum, const float *restrict x, float *restrict y, int64_t width)
 {
     for (int64_t c = 0; c < width; c++) {
@@ -113,7 +113,7 @@ static void scan_f32_columns(const plan *p, const char *x, char *y, int64_t widt
         add_row(sum, (const float *)(const void *)x + i * p->along_x, (float *)(void *)y + i * p->along_y, width);
 }
 
-/* A task is a tile of columns of one outer position, from the first line to the last. */
+/* A task is a tile of columns of one outer position, from the first row to the last. */
 static void scan_columns(int64_t begin, int64_t end, void *ctx)
 {
     const plan *p = ctx;
@@ -143,7 +143,7 @@ static void scan_columns(int64_t begin, int64_t end, void *ctx)
     }
 }
 
-/* ---- by lines ---------------------------------------------------------------------------------------------------- */
+/* ---- by rows ----------------------------------------------------------------------------------------------------- */
 
 /* In-place running sums of n values on top of `before`, ascending or descending; the dependency chain has one
  * addition per four elements. Returns the last sum. */
@@ -171,7 +171,7 @@ SCAN(integer, int64_t, integer, FIRST)
 SCAN(real_back, double, real, LAST)
 SCAN(integer_back, int64_t, integer, LAST)
 
-/* One chunk of a line: stored, or only summed. */
+/* One chunk of a row: stored, or only summed. */
 static value scan_chunk(const plan *p, int64_t task, value before, bool storing)
 {
     const char *x;
@@ -179,7 +179,7 @@ static value scan_chunk(const plan *p, int64_t task, value before, bool storing)
     value tile[TILE];
     int64_t i = task % p->chunks * p->chunk, end = i + p->chunk < p->length ? i + p->chunk : p->length;
     locate(p, task / p->chunks, &x, &y);
-    /* Contiguous but reversed lines are loaded forwards and scanned from the end: strided loads are slower. */
+    /* Contiguous but reversed rows are loaded forwards and scanned from the end: strided loads are slower. */
     bool back = p->along_x == -1 && p->along_y == -1; /* reversed, but loaded and stored in memory order */
     value (*scan)(value *, int64_t, value) = p->real ? back ? scan_real_back : scan_real
                                              : back  ? scan_integer_back
@@ -194,7 +194,7 @@ static value scan_chunk(const plan *p, int64_t task, value before, bool storing)
     return before;
 }
 
-/* First pass over chunked lines: reads only. */
+/* First pass over chunked rows: reads only. */
 static void sum_chunks(int64_t begin, int64_t end, void *ctx)
 {
     const plan *p = ctx;
@@ -213,10 +213,10 @@ static void scan_chunks(int64_t begin, int64_t end, void *ctx)
 /* Exclusive scan: from the sum of each chunk to the sum of all before it. */
 static void sums_before(const plan *p)
 {
-    for (int64_t line = 0; line < p->outer; line++) {
+    for (int64_t row = 0; row < p->outer; row++) {
         value total = {0};
         for (int64_t k = 0; k < p->chunks; k++) {
-            value *entry = &p->before[line * p->chunks + k], chunk_sum = *entry;
+            value *entry = &p->before[row * p->chunks + k], chunk_sum = *entry;
             *entry = total;
             if (p->real)
                 total.real += chunk_sum.real;
@@ -233,7 +233,7 @@ static size_t scratch_cumsum(const tarn__call *call)
     return p.chunks > 1 ? sizeof(value) * (size_t)(p.outer * p.chunks) : 0;
 }
 
-/* x is read once, or twice where lines are cut into chunks. */
+/* x is read once, or twice where rows are cut into chunks. */
 static void kernel_cumsum(const tarn__call *call)
 {
     plan p;

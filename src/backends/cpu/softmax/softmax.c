@@ -228,8 +228,8 @@ static void grad_row(const job *j, int64_t row, char *y_buffer, char *g_buffer, 
     double sum = 0;
     EACH_BLOCK(begin, n, r->length)
     {
-        const void *x_block = fetch(r, 2, g, begin, n, g_buffer);
-        sum += j->log ? m->sum(x_block, n) : m->dot(result_at(j, &y, begin, n, y_buffer), x_block, n);
+        const void *g_block = fetch(r, 2, g, begin, n, g_buffer);
+        sum += j->log ? m->sum(g_block, n) : m->dot(result_at(j, &y, begin, n, y_buffer), g_block, n);
     }
     EACH_BLOCK(begin, n, r->length)
     {

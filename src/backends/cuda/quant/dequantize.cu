@@ -8,7 +8,8 @@ struct dequantize_args {
     const char *from;
     float *to;
     tarn_dtype dtype;
-    int64_t count, below; /* elements before the view's first */
+    int64_t count;
+    int64_t first; /* index of the view's first element, counted from `from` */
     offset_calc<2> offsets;
 };
 
@@ -21,7 +22,7 @@ static __global__ void __launch_bounds__(THREADS) dequantize_kernel(const __grid
         int64_t at = first + u * THREADS;
         if (at < a.count) {
             locate(a.offsets, at, offset);
-            a.to[offset[0]] = element_at(a.from, a.dtype, a.below + offset[1]);
+            a.to[offset[0]] = element_at(a.from, a.dtype, a.first + offset[1]);
         }
     }
 }
@@ -31,21 +32,21 @@ static __global__ void __launch_bounds__(THREADS) dequantize_kernel(const __grid
 static void kernel_dequantize(const tarn__call *call)
 {
     tarn__view blocks = *call->in[0];
-    int64_t below = 0;
+    int64_t first = 0;
     for (int i = 0; i < blocks.rank; i++)
         /* distance from the lowest row to the first */
         if (blocks.stride[i] < 0 && blocks.shape[i] > 0)
-            below -= (blocks.shape[i] - 1) * blocks.stride[i];
+            first -= (blocks.shape[i] - 1) * blocks.stride[i];
     const tarn__view *views[2] = {call->out[0], &blocks};
     tarn__nest nest;
     tarn__nest_make(&nest, 2, views);
     if (nest.count == 0)
         return;
-    dequantize_args a = {(const char *)tarn__view_at(&blocks) - tarn__bytes_of(blocks.dtype, below),
+    dequantize_args a = {(const char *)tarn__view_at(&blocks) - tarn__bytes_of(blocks.dtype, first),
                          data_of<float>(call->out[0]),
                          blocks.dtype,
                          nest.count,
-                         below,
+                         first,
                          offset_calc_of<2>(&nest)};
     dequantize_kernel<<<blocks_for(nest.count, THREADS * ELEMENTS), THREADS, 0, stream_of(call)>>>(a);
 }
@@ -76,7 +77,7 @@ static __global__ void __launch_bounds__(THREADS) rows_kernel(const __grid_const
 }
 
 /* Grid: one element per thread. */
-static void kernel_blocks_rows(const tarn__call *call)
+static void kernel_dequantize_rows(const tarn__call *call)
 {
     const tarn__view *x = call->in[0], *index = call->in[1], *y = call->out[0];
     int64_t down = x->stride[0];
@@ -98,6 +99,6 @@ static void kernel_blocks_rows(const tarn__call *call)
 
 void tarn__cuda_register_dequantize(tarn__kernel_row *rows)
 {
-    rows[TARN__K_dequantize_rows] = {kernel_blocks_rows, TARN__QUANTIZED, NULL};
+    rows[TARN__K_dequantize_rows] = {kernel_dequantize_rows, TARN__QUANTIZED, NULL};
     rows[TARN__K_dequantize] = {kernel_dequantize, TARN__QUANTIZED, NULL};
 }
