@@ -417,7 +417,7 @@ static void a_failed_walk_leaves_no_trace_in_the_record(void **state)
     assert_values(tarn_grad(x), 0, 8);
 }
 
-static void options_of_an_older_caller_are_taken(void **state)
+static void options_of_an_older_caller_are_accepted(void **state)
 {
     (void)state;
     tarn_tensor *x = leaf(2), *y = tarn_square(x);
@@ -456,7 +456,7 @@ int main(void)
         in_scope(sixteen_bit_leaves_have_f32_gradients),
         in_scope(an_operation_with_several_outputs),
         in_scope(a_failed_walk_leaves_no_trace_in_the_record),
-        in_scope(options_of_an_older_caller_are_taken),
+        in_scope(options_of_an_older_caller_are_accepted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -75,7 +75,7 @@ static void keep_line(tarn_log_level level, const char *text, void *ctx)
     snprintf(ctx, 64, "%s", text);
 }
 
-static void sentences_steer_no_terminal(void **state)
+static void messages_contain_no_terminal_escapes(void **state)
 {
     (void)state;
     char line[64] = "";
@@ -105,7 +105,7 @@ static void a_strange_code_counts_as_a_defect(void **state)
     assert_error(TARN_ERROR_INTERNAL, "a code that is none");
 }
 
-static void an_error_always_has_a_sentence(void **state)
+static void an_error_always_has_a_message(void **state)
 {
     (void)state;
     const char *nothing = "";
@@ -117,7 +117,7 @@ static void an_error_always_has_a_sentence(void **state)
     assert_error(TARN_ERROR_ARGUMENT, "set_error");
 }
 
-static void a_long_sentence_is_cut_not_overrun(void **state)
+static void a_long_message_is_truncated(void **state)
 {
     (void)state;
     char text[4000];
@@ -238,10 +238,10 @@ int main(void)
         in_scope(the_first_error_stays),
         in_scope(operations_do_nothing_while_an_error_is_pending),
         in_scope(texts_from_outside_are_escaped),
-        in_scope(sentences_steer_no_terminal),
+        in_scope(messages_contain_no_terminal_escapes),
         in_scope(a_strange_code_counts_as_a_defect),
-        in_scope(an_error_always_has_a_sentence),
-        in_scope(a_long_sentence_is_cut_not_overrun),
+        in_scope(an_error_always_has_a_message),
+        in_scope(a_long_message_is_truncated),
         in_scope(every_code_has_a_name),
         in_scope(each_thread_has_its_own_error),
         in_scope(an_error_can_be_set_aside),

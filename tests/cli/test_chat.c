@@ -97,7 +97,7 @@ static void questions_are_answered_and_history_counts(void **state)
     assert_string_equal(line_of(0, with_system), fourth);
 }
 
-static void adapters_are_taken(void **state)
+static void chat_loads_an_adapter_and_its_template(void **state)
 {
     (void)state;
     char without[64], with[64], more[600];
@@ -260,7 +260,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         in_scope(questions_are_answered_and_history_counts),
-        in_scope(adapters_are_taken),
+        in_scope(chat_loads_an_adapter_and_its_template),
         in_scope(words_are_words),
         in_scope(a_full_context_is_said),
         in_scope(an_answer_slides_past_the_context),

@@ -70,7 +70,7 @@ static void a_step_is_measured(void **state)
     assert_non_null(strstr(command_output, "\"model\": \"llama\""));
 }
 
-static void shipped_configurations_are_taken(void **state)
+static void shipped_configurations_are_accepted(void **state)
 {
     (void)state;
     const char *source = getenv("TARN_SOURCE_DIR");
@@ -90,7 +90,7 @@ int main(void)
         cmocka_unit_test(a_run_trains_validates_resumes_and_generates),
         cmocka_unit_test(wrong_calls_say_what_is_wrong),
         cmocka_unit_test(a_step_is_measured),
-        cmocka_unit_test(shipped_configurations_are_taken),
+        cmocka_unit_test(shipped_configurations_are_accepted),
     };
     return TARN__HAVE_JANSSON ? cmocka_run_group_tests(tests, make_scratch, remove_scratch) : 0;
 }

@@ -16,7 +16,7 @@ static tarn_device mirror(int index)
     return device;
 }
 
-static bool lies_on(const tarn_tensor *tensor, tarn_device device)
+static bool is_on(const tarn_tensor *tensor, tarn_device device)
 {
     return tarn_device_equal(tarn_device_of(tensor), device);
 }
@@ -90,7 +90,7 @@ static void a_device_that_is_not_there_is_an_error(void **state)
     assert_error(TARN_ERROR_DEVICE, "from");
 }
 
-static void results_lie_where_their_operands_do(void **state)
+static void results_are_on_the_device_of_their_operands(void **state)
 {
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -109,7 +109,7 @@ static void results_lie_where_their_operands_do(void **state)
                                tarn_arange(0, 5, 1, TARN_I64, device)};
         assert_ok();
         for (size_t k = 0; k < sizeof(made) / sizeof(made[0]); k++)
-            assert_true(lies_on(good(made[k]), device));
+            assert_true(is_on(good(made[k]), device));
         assert_values(made[0], 0, 2, 4);
         assert_values(made[7], 0, 3);
         char text[64];
@@ -140,13 +140,13 @@ static void mixed_mode_moves_the_cpus_operand(void **state)
     tarn_set_cross_device(TARN_CROSS_DEVICE_MOVE);
     tarn_stats_reset();
     tarn_tensor *sum = good(tarn_add(c, a));
-    assert_true(lies_on(sum, mirror(0)));
+    assert_true(is_on(sum, mirror(0)));
     assert_int_equal(tarn_stats().uploads, 1);
     assert_int_equal(tarn_stats().upload_bytes, 8);
     assert_values(sum, 0, 6, 8);
     tarn_tensor *leaf = good(tarn_requires_grad(on(CPU, 2, 3), true));
     assert_true(tarn_backward_from(tarn_mul(a, leaf), on(mirror(0), 1, 1), NULL));
-    assert_true(lies_on(tarn_grad(leaf), CPU));
+    assert_true(is_on(tarn_grad(leaf), CPU));
     assert_values(tarn_grad(leaf), 0, 1, 2);
     assert_null(tarn_add(a, b)); /* neither is on the CPU */
     assert_error(
@@ -236,16 +236,16 @@ static void training_needs_no_transfer(void **state)
     tarn_counters counters = tarn_stats();
     assert_int_equal(counters.uploads + counters.downloads + counters.peer_copies + counters.fallbacks, 0);
     assert_int_equal(counters.kernels_on[0], 0);
-    assert_true(lies_on(w, device));
+    assert_true(is_on(w, device));
 }
 
-static void gradients_travel_back_across_devices(void **state)
+static void gradients_flow_back_across_devices(void **state)
 {
     (void)state;
     tarn_tensor *x = good(tarn_requires_grad(on(CPU, 2, 3), true));
     tarn_tensor *y = good(tarn_square(tarn_to(tarn_square(tarn_to(x, mirror(0))), mirror(1))));
     assert_true(tarn_backward(tarn_sum(y, TARN_ALL_AXES, false)));
-    assert_true(lies_on(tarn_grad(x), CPU));
+    assert_true(is_on(tarn_grad(x), CPU));
     assert_values(tarn_grad(x), 1e-6, 32, 108);
     assert_false(tarn_backward_from(tarn_to(tarn_square(x), mirror(0)), on(CPU, 1, 1), NULL));
     assert_error(TARN_ERROR_DEVICE, "backward_from: the gradient given is on another device");
@@ -344,14 +344,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         in_scope(devices_have_names_and_figures),
         in_scope(a_device_that_is_not_there_is_an_error),
-        in_scope(results_lie_where_their_operands_do),
+        in_scope(results_are_on_the_device_of_their_operands),
         in_scope(operands_on_two_devices_are_an_error_naming_both),
         in_scope(mixed_mode_moves_the_cpus_operand),
         in_scope(copies_between_devices_are_counted),
         in_scope(copies_convert_dtype_and_layout_on_the_way),
         in_scope(constants_cost_no_transfer),
         in_scope(training_needs_no_transfer),
-        in_scope(gradients_travel_back_across_devices),
+        in_scope(gradients_flow_back_across_devices),
         in_scope(host_arrays_are_computed_on_a_device),
         in_scope(each_device_has_its_own_random_numbers_and_pool),
         in_scope(one_thread_for_each_device),

@@ -300,7 +300,7 @@ static void check_text(tarn_tensor *x, const char *expected)
     assert_int_equal(tarn_format(x, NULL, 0), length);
 }
 
-static void text_is_numpys(void **state)
+static void prints_as_numpy(void **state)
 {
     (void)state;
     check_text(vector(1, 2.5f, -3), "[ 1.   2.5 -3. ]");
@@ -371,7 +371,7 @@ int main(void)
         in_scope(items_are_single_values),
         in_scope(copies_convert_and_may_overlap),
         in_scope(every_dtype_converts_to_every_other),
-        in_scope(text_is_numpys),
+        in_scope(prints_as_numpy),
         in_scope(large_tensors_are_shortened_and_long_lines_broken),
         in_scope(text_is_cut_at_the_buffer),
     };

@@ -217,8 +217,8 @@ static void fill_past(tarn__kv_cache *cache, const past *p)
             is_coded ? good(tarn_cast(tarn_uniform(scales, 0.005, 0.02, TARN_F32, CPU), TARN_F16)) : NULL;
         rows = good(tarn_cast(rows, p->stored));
         for (int i = 0; i < 2; i++)
-            assert_true(tarn_copy(cache[i].key[part].rows, rows) &&
-                        (!scale || tarn_copy(cache[i].key[part].scale, scale)));
+            assert_true(tarn_copy(cache[i].rows[part].rows, rows) &&
+                        (!scale || tarn_copy(cache[i].rows[part].scale, scale)));
     }
     for (int i = 0; i < 2; i++)
         for (int64_t b = 0; b < p->batch; b++) {
@@ -270,12 +270,12 @@ static void tokens_attend(const past *p, const tarn_rope_options *rope)
         tarn_scope_close(scope);
     }
     for (int part = 0; part < 2; part++) /* the appended row */
-        assert_close(good(tarn_to(cache[1].key[part].rows, CPU)), cache[0].key[part].rows,
+        assert_close(good(tarn_to(cache[1].rows[part].rows, CPU)), cache[0].rows[part].rows,
                      p->stored == TARN_U8                            ? 1.0 / 64
                      : p->stored == p->dtype && p->dtype == TARN_F32 ? 1e-5
                                                                      : 2e-2);
     for (int part = 0; part < 2 && p->stored == TARN_U8; part++)
-        assert_close(good(tarn_to(cache[1].key[part].scale, CPU)), cache[0].key[part].scale,
+        assert_close(good(tarn_to(cache[1].rows[part].scale, CPU)), cache[0].rows[part].scale,
                      p->dtype == TARN_F32 ? 2e-3 : 2e-2);
     for (int i = 0; i < 2; i++)
         tarn__kv_cache_close(&cache[i]);

@@ -5,7 +5,7 @@
 #include "support/fuzz.h"
 #include "tarn_features.h"
 
-/* Reads all there is of what was accepted. */
+/* Reads up to 1,000 records of an accepted file. */
 static void use(tarn_dataset *dataset)
 {
     static unsigned char memory[TARN_MAX_FIELDS][1 << 20];
@@ -22,9 +22,9 @@ static void fuzz(const bytes *good, tarn_dataset *(*open)(const char *path))
 {
     static bytes b;
     uint64_t random = test_seed(20240611);
-    int taken = 0, all = fuzz_rounds();
+    int accepted = 0, rounds = fuzz_rounds();
     assert_true(tarn_set_allocator(&fuzz_allocator));
-    for (int i = 0; i < all; i++) {
+    for (int i = 0; i < rounds; i++) {
         memcpy(b.data, good->data, good->count);
         b.count = good->count;
         fuzz_damage(&b, &random);
@@ -32,21 +32,21 @@ static void fuzz(const bytes *good, tarn_dataset *(*open)(const char *path))
         tarn_dataset *dataset = open(write_file("fuzz", b.data, b.count));
         assert_true(dataset ? !tarn_failed() : tarn_failed());
         bool packed = b.count > 1 && b.data[0] == 0x1F && b.data[1] == 0x8B;
-        size_t most = (b.count + 64) * 8 * (packed ? 1032 : 1) + ((size_t)256 << 10);
-        if (fuzz_largest > most || (!dataset && !strstr(tarn_error(), "/fuzz")) ||
+        size_t max_bytes = (b.count + 64) * 8 * (packed ? 1032 : 1) + ((size_t)256 << 10);
+        if (fuzz_largest > max_bytes || (!dataset && !strstr(tarn_error(), "/fuzz")) ||
             tarn_error_code() == TARN_ERROR_INTERNAL)
             print_error("round %d: %zu bytes asked for a file of %zu: %s\n", i, fuzz_largest, b.count, tarn_error());
-        assert_true(fuzz_largest <= most && (dataset || strstr(tarn_error(), "/fuzz")) &&
+        assert_true(fuzz_largest <= max_bytes && (dataset || strstr(tarn_error(), "/fuzz")) &&
                     tarn_error_code() != TARN_ERROR_INTERNAL);
         tarn_clear_error();
-        taken += dataset != NULL;
+        accepted += dataset != NULL;
         if (dataset)
             use(dataset);
         assert_int_equal(tarn__memory_in_use(), 0);
     }
     assert_true(tarn_set_allocator(NULL));
-    print_message("%d of %d damaged files were still good\n", taken, all);
-    assert_true(taken < all); /* the damage is real */
+    print_message("%d of %d damaged files were still good\n", accepted, rounds);
+    assert_true(accepted < rounds); /* the damage is real */
 }
 
 static tarn_dataset *open_idx(const char *path)

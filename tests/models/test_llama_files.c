@@ -220,7 +220,7 @@ static void mismatched_weights_are_errors(void **state)
     (void)state;
     tarn_module *model = with_random_weights(&configs[1]); /* whose head is the tokens' table */
     const struct {
-        const char *name, *sentence;
+        const char *name, *error;
         tarn_tensor *tensor;
     } files[] = {{"model.layers.0.self_attn.rotary_emb.inv_freq", "", tarn_ones(TARN_SHAPE(3), TARN_F32, CPU)},
                  {"lm_head.weight", "", tarn_clone(tarn_detach(tarn_module_find(model, "model.embed_tokens.weight")))},
@@ -234,8 +234,8 @@ static void mismatched_weights_are_errors(void **state)
         assert_true(tarn_model_write(model, scratch("misfits")));
         add_weight("misfits", files[i].name, files[i].tensor);
         tarn_module *opened = tarn_model_open(scratch("misfits"), CPU, NULL);
-        if (files[i].sentence[0])
-            assert_error_about(TARN_ERROR_FORMAT, "model_open", files[i].sentence);
+        if (files[i].error[0])
+            assert_error_about(TARN_ERROR_FORMAT, "model_open", files[i].error);
         assert_ok();
         tarn_module_free(opened);
     }
@@ -257,13 +257,13 @@ static void mismatched_weights_are_errors(void **state)
 #define ROPE ", \"rope_scaling\": "
 #define NEW ", \"rope_parameters\": "
 
-/* What config.json may say of a model with the weights of configs[1], and a part of the sentence where it may not ("":
+/* What config.json may say of a model with the weights of configs[1], and a part of the error where it may not ("":
  * it may). */
 static void every_invalid_config_is_an_error_that_names_it(void **state)
 {
     (void)state;
     static const struct {
-        const char *text, *sentence;
+        const char *text, *error;
     } files[] = {
         {A("llama") "}", ""},
         {A("mistral") ", \"sliding_window\": null}", ""},
@@ -351,10 +351,10 @@ static void every_invalid_config_is_an_error_that_names_it(void **state)
     for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
         put_file(in_folder("configs", "config.json"), files[i].text, strlen(files[i].text));
         tarn_module *opened = tarn_model_open(scratch("configs"), CPU, NULL);
-        if (!files[i].sentence[0])
+        if (!files[i].error[0])
             assert_ok();
-        else if (opened || !strstr(tarn_error(), files[i].sentence) || !strstr(tarn_error(), "model_open"))
-            fail_msg("%s: '%s' and not '%s'", files[i].text, tarn_error(), files[i].sentence);
+        else if (opened || !strstr(tarn_error(), files[i].error) || !strstr(tarn_error(), "model_open"))
+            fail_msg("%s: '%s' and not '%s'", files[i].text, tarn_error(), files[i].error);
         tarn_clear_error();
         tarn_module_free(opened);
     }
@@ -430,9 +430,9 @@ static void read_list(const char *text, const char *key, int count, double *valu
     }
 }
 
-/* Copies `count` numbers of the file into a parameter. Rows of q and k go from neighbours (2 i, 2 i + 1) of a head, as
- * the file turns them, to halves. */
-static const float *take(tarn_module *model, const char *name, const float *at, int64_t head_dim)
+/* Copies values of the file into a parameter. The file interleaves the rows of q and k that RoPE rotates together, 2 i
+ * and 2 i + 1 of a head; the model has them in halves. */
+static const float *copy_parameter(tarn_module *model, const char *name, const float *at, int64_t head_dim)
 {
     tarn_tensor *parameter = good(tarn_module_find(model, name)),
                 *values = tarn_from_f32(at, tarn_shape_of(parameter), CPU);
@@ -449,7 +449,7 @@ static tarn_module *open_stories(void)
 {
     static const struct {
         const char *name;
-        bool turned;
+        bool interleaved;
     } parts[] = {{"input_layernorm", false},  {"self_attn.q_proj", true},  {"self_attn.k_proj", true},
                  {"self_attn.v_proj", false}, {"self_attn.o_proj", false}, {"post_attention_layernorm", false},
                  {"mlp.gate_proj", false},    {"mlp.down_proj", false},    {"mlp.up_proj", false}};
@@ -467,14 +467,15 @@ static tarn_module *open_stories(void)
                                       .kv_heads = h[4],
                                       .tie_embeddings = true};
     tarn_module *model = tarn_model_llama(&config, CPU, 0);
-    const float *at = take(model, "model.embed_tokens.weight", (const float *)(const void *)(file + sizeof(h)), 0);
+    const float *at =
+        copy_parameter(model, "model.embed_tokens.weight", (const float *)(const void *)(file + sizeof(h)), 0);
     for (size_t p = 0; p < sizeof(parts) / sizeof(parts[0]); p++)
         for (int i = 0; i < h[2]; i++) {
             char name[96];
             snprintf(name, sizeof(name), "model.layers.%d.%s.weight", i, parts[p].name);
-            at = take(model, name, at, parts[p].turned ? h[0] / h[3] : 0);
+            at = copy_parameter(model, name, at, parts[p].interleaved ? h[0] / h[3] : 0);
         }
-    at = take(model, "model.norm.weight", at, 0);
+    at = copy_parameter(model, "model.norm.weight", at, 0);
     assert_int_equal((const char *)at - file + (ptrdiff_t)h[6] * (h[0] / h[3]) * (ptrdiff_t)sizeof(float),
                      count); /* two tables of angles follow */
     free(file);

@@ -68,7 +68,7 @@ static void every_second_element_is_copied_whatever_the_length(void **state)
     check_step(-2);
 }
 
-static void rows_are_turned_round_whatever_their_length(void **state)
+static void rows_of_any_length_are_reversed(void **state)
 {
     (void)state;
     check_step(-1);
@@ -119,7 +119,7 @@ static void check_turned(tarn_dtype dtype, int64_t rows, int64_t columns, int64_
     tarn_scope_close(scope);
 }
 
-static void matrices_are_turned_whatever_their_size(void **state)
+static void matrices_of_any_size_are_transposed(void **state)
 {
     (void)state;
     static const int64_t sides[] = {1, 7, 8, 9, 16, 31, 33, 40, 71};
@@ -148,10 +148,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         in_scope(dense_rows_are_copied_whatever_their_length),
         in_scope(every_second_element_is_copied_whatever_the_length),
-        in_scope(rows_are_turned_round_whatever_their_length),
+        in_scope(rows_of_any_length_are_reversed),
         in_scope(every_third_element_is_copied_whatever_the_length),
         in_scope(rows_laid_into_a_frame_leave_the_frame_alone),
-        in_scope(matrices_are_turned_whatever_their_size),
+        in_scope(matrices_of_any_size_are_transposed),
         in_scope(long_rows_that_are_repeated_are_whole_in_every_copy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

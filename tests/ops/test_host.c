@@ -108,7 +108,7 @@ static void every_float_input_is_wanted_by_default(void **state)
     tarn_array_free(&grads[1]);
 }
 
-static void several_outputs_are_taken_back_at_once(void **state)
+static void backward_takes_gradients_of_several_outputs(void **state)
 {
     (void)state;
     float x[] = {3, 1, 2}, g[] = {10, 20, 30};
@@ -191,7 +191,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         in_scope(host_arrays_give_the_gradients_of_tensors),
         in_scope(every_float_input_is_wanted_by_default),
-        in_scope(several_outputs_are_taken_back_at_once),
+        in_scope(backward_takes_gradients_of_several_outputs),
         in_scope(what_does_not_fit_is_refused_and_leaves_nothing),
         in_scope(earlier_spellings_of_attributes_are_accepted),
     };

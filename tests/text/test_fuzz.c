@@ -33,7 +33,7 @@ static const char config[] =
     "{\"tokenizer_class\": \"Qwen2Tokenizer\", \"add_prefix_space\": false, \"added_tokens_decoder\": "
     "{\"4\": {\"content\": \"<|endoftext|>\", \"special\": true}, \"5\": {\"content\": \"<e>\", \"special\": true}}}";
 
-/* ---- uses of what was taken -------------------------------------------------------------------------------------- */
+/* ---- using an accepted file -------------------------------------------------------------------------------------- */
 
 static void use_tokenizer(tarn_tokenizer *t, const char *name)
 {
@@ -53,8 +53,8 @@ static void use_tokenizer(tarn_tokenizer *t, const char *name)
     tarn_tokenizer_release(back);
     for (int32_t id = 0; id < tarn_tokenizer_count(t); id++)
         tarn_tokenizer_piece(t, id, &length);
-    static int taken; /* a save waits for the disk: not every time */
-    if (taken++ % 16 == 0 && tarn_tokenizer_save(t, scratch(name))) {
+    static int uses; /* a save waits for the disk: not every time */
+    if (uses++ % 16 == 0 && tarn_tokenizer_save(t, scratch(name))) {
         tarn_tokenizer *again = tarn_tokenizer_open(scratch(name));
         if (!again)
             print_error("%s\n", tarn_error());
@@ -67,31 +67,31 @@ static void use_tokenizer(tarn_tokenizer *t, const char *name)
 static bool open_file(void)
 {
     tarn_tokenizer *t = tarn_tokenizer_open(scratch("fuzz"));
-    bool taken = t != NULL;
-    if (taken)
+    bool accepted = t != NULL;
+    if (accepted)
         use_tokenizer(t, "saved");
-    return taken;
+    return accepted;
 }
 
 static bool open_parts(void)
 {
     tarn_tokenizer *t = tarn_tokenizer_open(scratch("fuzzed/vocab.json"));
-    bool taken = t != NULL;
-    if (taken)
+    bool accepted = t != NULL;
+    if (accepted)
         use_tokenizer(t, "saved");
-    return taken;
+    return accepted;
 }
 
 static bool open_tokens(void)
 {
     int32_t ids[64];
     tarn_tokens *tokens = tarn_tokens_open(scratch("fuzz"), NULL);
-    bool taken = tokens != NULL;
-    int64_t count = taken ? tarn_tokens_count(tokens) : 0;
-    if (taken && !tarn_tokens_read(tokens, 0, count < 64 ? count : 64, ids))
+    bool accepted = tokens != NULL;
+    int64_t count = accepted ? tarn_tokens_count(tokens) : 0;
+    if (accepted && !tarn_tokens_read(tokens, 0, count < 64 ? count : 64, ids))
         assert_error(TARN_ERROR_FORMAT, "outside its vocabulary");
     tarn_tokens_close(tokens);
-    return taken;
+    return accepted;
 }
 
 static bool open_index(void)
@@ -105,11 +105,11 @@ static bool open_lines(void)
 {
     const char *path = scratch("fuzz");
     tarn_tokenizer *t = tarn_tokenizer_bytes();
-    bool taken = tarn_shards_prepare(&path, 1, t, scratch("prepared"), NULL,
-                                     &(tarn_shards_options){.json_lines = true, .val_fraction = 0.3});
+    bool accepted = tarn_shards_prepare(&path, 1, t, scratch("prepared"), NULL,
+                                        &(tarn_shards_options){.json_lines = true, .val_fraction = 0.3});
     remove(scratch("prepared/index.json"));
     tarn_tokenizer_free(t);
-    return taken;
+    return accepted;
 }
 
 /* ---- the damage -------------------------------------------------------------------------------------------------- */
@@ -119,33 +119,34 @@ static void fuzz(const char *name, const void *good, size_t count, bool (*open)(
 {
     static bytes b;
     uint64_t random = test_seed(20261115);
-    int taken = 0, all = fuzz_rounds();
+    int accepted = 0, rounds = fuzz_rounds();
     assert_true(tarn_set_allocator(&fuzz_allocator));
-    for (int i = 0; i < all; i++) {
+    for (int i = 0; i < rounds; i++) {
         b.count = 0;
         put(&b, good, count);
         fuzz_damage(&b, &random);
         remove(scratch(name)); /* some file systems wait for the disk when a file is emptied and written again */
         put_file(scratch(name), b.data, b.count);
         fuzz_largest = 0;
-        bool good_one = open();
-        size_t most = 64 * b.count + ((size_t)4 << 20); /* ids may leave 65536 numbers out */
-        bool right = good_one ? !tarn_failed()
-                              : tarn_failed() && strstr(tarn_error(), part) && tarn_error_code() != TARN_ERROR_INTERNAL;
-        if (!right || fuzz_largest > most)
+        bool is_accepted = open();
+        size_t max_bytes = 64 * b.count + ((size_t)4 << 20); /* ids may leave 65536 numbers out */
+        bool is_right = is_accepted
+                            ? !tarn_failed()
+                            : tarn_failed() && strstr(tarn_error(), part) && tarn_error_code() != TARN_ERROR_INTERNAL;
+        if (!is_right || fuzz_largest > max_bytes)
             print_error("round %d: %zu bytes asked for a file of %zu: %s\n%.*s\n", i, fuzz_largest, b.count,
                         tarn_error(), (int)b.count, (char *)b.data);
-        assert_true(right && fuzz_largest <= most);
+        assert_true(is_right && fuzz_largest <= max_bytes);
         tarn_clear_error();
-        taken += good_one;
+        accepted += is_accepted;
         assert_int_equal(tarn__memory_in_use(), 0);
     }
     put_file(scratch(name), good, count);
     assert_true(open()); /* undamaged */
     assert_ok();
     assert_true(tarn_set_allocator(NULL));
-    print_message("%d of %d damaged files were still good\n", taken, all);
-    assert_true(taken < all);
+    print_message("%d of %d damaged files were still good\n", accepted, rounds);
+    assert_true(accepted < rounds);
 }
 
 static void needs(bool feature)

@@ -45,7 +45,7 @@ static bool has(const char *folder, const char *text, const char *other)
     return is_there;
 }
 
-static void choices_are_saved_and_taken_again(void **state)
+static void tuning_results_are_saved_and_loaded(void **state)
 {
     (void)state;
     tarn_train_options options = small("chosen", "mirror:0");
@@ -68,7 +68,7 @@ static void a_run_without_autotune_results_resumes(void **state)
     assert_true(has("plain", "\"autotune\": [", NULL));
 }
 
-static void choices_that_are_no_texts_are_refused(void **state)
+static void autotune_results_that_are_no_strings_are_errors(void **state)
 {
     (void)state;
     tarn_train_options options = small("wrong", "mirror:0");
@@ -81,9 +81,9 @@ static void choices_that_are_no_texts_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(choices_are_saved_and_taken_again),
+        in_scope(tuning_results_are_saved_and_loaded),
         in_scope(a_run_without_autotune_results_resumes),
-        in_scope(choices_that_are_no_texts_are_refused),
+        in_scope(autotune_results_that_are_no_strings_are_errors),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

@@ -464,7 +464,7 @@ static const char *write_npy(const char *name, const char *type, const char *sha
 }
 
 /* Images [6, 8] without channels, labels in u8: which of two halves is brighter. */
-static void images_without_channels_and_labels_of_other_dtypes_are_taken(void **state)
+static void images_without_channels_and_labels_of_other_dtypes_are_accepted(void **state)
 {
     (void)state;
     enum { COUNT = 200, PIXELS = 48 };
@@ -622,7 +622,7 @@ int main(void)
         in_scope(patience_ends_a_run_that_does_not_get_better),
         in_scope(nothing_crosses_to_the_device_in_a_step_but_the_batch),
         in_scope(a_table_trains_a_perceptron_and_the_run_can_be_used),
-        in_scope(images_without_channels_and_labels_of_other_dtypes_are_taken),
+        in_scope(images_without_channels_and_labels_of_other_dtypes_are_accepted),
         in_scope(predictions_agree_with_the_evaluation),
         in_scope(data_that_cannot_be_classes_is_refused),
         in_scope(mnist_is_trained_on_where_present),
