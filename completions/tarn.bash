@@ -107,7 +107,7 @@ _tarn()
     case ${COMP_WORDS[1]} in
     info) options+=" --json --threads" ;;
     demo) options+=" --threads --device --seed --out --steps" ;;
-    ops) options+=" --json" ;;
+    ops) options+=" --json --variants" ;;
     train)
         options+=" --json --threads --device --model --data --mlp-sizes --epochs --steps --batch-size"
         options+=" --optimizer --lr --weight-decay"

@@ -445,6 +445,22 @@ TARN_API int tarn_op_find(const char *name);
  * finds no device. */
 TARN_API bool tarn_op_on(int index, const char *backend, bool backward);
 
+/* Kernels are what operations run on a device; a backend has one or several variants of each. Number of kernels, and
+ * name of one ("matmul"; a literal). */
+TARN_API int tarn_kernel_count(void);
+TARN_API const char *tarn_kernel_name(int index);
+
+/* A variant of a kernel. */
+typedef struct tarn_kernel_variant {
+    const char *name; /* "simt", as in profiles; "": unnamed */
+    uint32_t dtypes;  /* bit d: supports tarn_dtype d, of the first input, or of the output if there is no input */
+    bool fits_all;    /* every call of these dtypes; else those whose shapes, strides and sizes fit */
+} tarn_kernel_variant;
+
+/* Fills in variant number `number` of a kernel on a backend, even if it finds no device. The first variant that fits a
+ * call runs it. False, without an error, after the last one. */
+TARN_API bool tarn_kernel_variant_at(int index, const char *backend, int number, tarn_kernel_variant *variant);
+
 /* Runs an operation by name on device tensors. Missing attributes have their defaults; an unknown one is an error.
  * `outputs` receives as many tensors as the operation has outputs; they belong to the open scope. */
 TARN_API bool tarn_apply(const char *name, tarn_tensor *const *inputs, int input_count,

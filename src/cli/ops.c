@@ -1,4 +1,5 @@
-/* ops.c: `tarn ops`: every operation, whether it has a gradient, and the backends that run it.
+/* ops.c: `tarn ops`: every operation, whether it has a gradient, and the backends that run it; with --variants every
+ * kernel and its variants.
  *
  * Read from the table that the library dispatches by, so it cannot disagree with what runs. Kernels are listed even if
  * their backend finds no device. */
@@ -74,8 +75,73 @@ static void print_heading(void)
     tarn__heading("%-22s %-8s %-9s%s", "operation", "forward", "backward", columns);
 }
 
+/* ---- variants ---------------------------------------------------------------------------------------------------- */
+
+/* A variant, and its number in the order of its kernel's: "1 of 2". */
+typedef struct variant_row {
+    const char *kernel, *backend;
+    int number, count;
+    tarn_kernel_variant variant;
+} variant_row;
+
+static void print_variant(const variant_row *r)
+{
+    char order[32];
+    snprintf(order, sizeof(order), "%d of %d", r->number + 1, r->count);
+    printf("%-28s %-8s %-8s %-10s %-10s", r->kernel, r->backend, order, r->variant.name[0] ? r->variant.name : "-",
+           r->variant.fits_all ? "all" : "that fit");
+    for (int d = 0; d < TARN_DTYPE_COUNT; d++)
+        if (r->variant.dtypes >> d & 1)
+            printf(" %s", tarn_dtype_name((tarn_dtype)d));
+    printf("\n");
+}
+
+/* An unnamed variant has the name null. */
+static void print_variant_json(const variant_row *r)
+{
+    tarn__json json = {stdout, false};
+    tarn__json_open(&json, NULL, '{');
+    tarn__json_string(&json, "kernel", r->kernel);
+    tarn__json_string(&json, "backend", r->backend);
+    tarn__json_int(&json, "number", r->number + 1);
+    tarn__json_int(&json, "count", r->count);
+    if (r->variant.name[0])
+        tarn__json_string(&json, "variant", r->variant.name);
+    else
+        tarn__json_null(&json, "variant");
+    tarn__json_bool(&json, "fits_all", r->variant.fits_all);
+    tarn__json_open(&json, "dtypes", '[');
+    for (int d = 0; d < TARN_DTYPE_COUNT; d++)
+        if (r->variant.dtypes >> d & 1)
+            tarn__json_string(&json, NULL, tarn_dtype_name((tarn_dtype)d));
+    tarn__json_close(&json, ']');
+    tarn__json_end(&json);
+}
+
+/* Every kernel of every backend that could be loaded; calls that no variant fits are composed or run on the CPU. */
+static void print_variants(bool json)
+{
+    variant_row r;
+    if (!json)
+        tarn__heading("%-28s %-8s %-8s %-10s %-10s %s", "kernel", "backend", "order", "variant", "calls", "dtypes");
+    for (int i = 0; i < tarn_kernel_count(); i++)
+        for (int b = 0; (r.backend = tarn_backend_name(b)) != NULL; b++) {
+            r.kernel = tarn_kernel_name(i);
+            for (r.count = 0; tarn_kernel_variant_at(i, r.backend, r.count, &r.variant);)
+                r.count++;
+            for (r.number = 0; tarn_kernel_variant_at(i, r.backend, r.number, &r.variant); r.number++)
+                (json ? print_variant_json : print_variant)(&r);
+        }
+    if (!json)
+        print_missing();
+}
+
 int tarn__ops(const tarn__options *options)
 {
+    if (options->variants) {
+        print_variants(options->json);
+        return TARN__DONE;
+    }
     if (!options->json)
         print_heading();
     for (int i = 0; i < tarn_op_count(); i++) {

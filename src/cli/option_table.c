@@ -21,6 +21,8 @@ static const tarn__option_row table[] = {
      "one JSON object per line instead of a table"},
     {"threads", TARN__OPT_INT, 0, 256, "0", "N", TARN__EVERY & ~(unsigned)(TARN__OPS | TARN__INSPECT | TARN__DATA),
      AT(threads), 0, "CPU threads; 0 = one per core"},
+    {"variants", TARN__OPT_FLAG, 0, 1, NULL, NULL, TARN__OPS, AT(variants), 0,
+     "the variants of each kernel instead, per backend, in the order in which they are tried"},
     {"device", TARN__OPT_DEVICE, 1, 1, "auto", "DEVICE",
      TARN__BENCH_MATMUL | TARN__BENCH_WEIGHTS | TARN__BENCH_DECODE | RUNS | TARN__GENERATES | TARN__DEMO, AT(devices),
      AT(device_count), "device: cpu, cuda:0, opencl:1 or auto"},

@@ -66,6 +66,8 @@ typedef struct tarn__options {
     char *const *words; /* arguments before the options: a configuration, a run, images, a model and a prompt … */
     int word_count;
 
+    bool variants; /* ops */
+
     /* bench */
     int64_t runs, warmup, prompt_tokens;
     int64_t sizes[TARN__LIST_MAX];

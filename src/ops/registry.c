@@ -113,6 +113,40 @@ bool tarn_op_on(int index, const char *backend_name, bool backward)
     return true;
 }
 
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
+
+int tarn_kernel_count(void)
+{
+    return TARN__KERNEL_COUNT;
+}
+
+static bool check_kernel(const char *function, int index)
+{
+    return (index >= 0 && index < TARN__KERNEL_COUNT) ||
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: kernel %d is outside 0 to %d", function, index,
+                       TARN__KERNEL_COUNT - 1);
+}
+
+const char *tarn_kernel_name(int index)
+{
+    return check_kernel("kernel_name", index) ? tarn__kernel_names[index] : NULL;
+}
+
+bool tarn_kernel_variant_at(int index, const char *backend, int number, tarn_kernel_variant *variant)
+{
+    if (!variant)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "kernel_variant_at: the result is NULL");
+    if (!check_kernel("kernel_variant_at", index))
+        return false;
+    const tarn__kernel_row *kernels = tarn__backend_kernels(backend), *row = kernels ? &kernels[index] : NULL;
+    for (int i = 0; row && i < number; i++)
+        row = row->next;
+    if (number < 0 || !row || !row->run)
+        return false;
+    *variant = (tarn_kernel_variant){row->variant ? row->variant : "", row->dtypes, !row->fits};
+    return true;
+}
+
 /* ---- attributes -------------------------------------------------------------------------------------------------- */
 
 /* Earlier spellings, which stay accepted. One may have several meanings: no operation has two of them. */

@@ -193,6 +193,14 @@ static void ops_lists_every_operation(void **state)
     (void)state;
     expect_command("ops", 0, "softmax");
     assert_int_equal(command_objects("ops --json"), tarn_op_count());
+    expect_command("ops --variants", 0,
+                   "kernel                       backend  order    variant    calls      dtypes\n");
+    assert_non_null(
+        strstr(command_output, "\nsoftmax                      cpu      1 of 1   -          all        f32 "));
+    expect_command("ops --variants --json", 0,
+                   "{\"kernel\": \"softmax\", \"backend\": \"cpu\", \"number\": 1, \"count\": 1, \"variant\": null, "
+                   "\"fits_all\": true, \"dtypes\": [\"f32\", ");
+    assert_true(command_objects("ops --variants --json") >= tarn_kernel_count() / 2);
     for (int i = 0; i < tarn_op_count(); i++) {
         tarn_op_info info;
         char text[128];

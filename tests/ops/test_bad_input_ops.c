@@ -296,6 +296,16 @@ static void operations_by_name(void **state)
     REFUSE(tarn_op_on, tarn_op_on(1000000, "cpu", false));
     ACCEPT(tarn_op_on(0, NULL, false));
     ACCEPT(tarn_op_on(0, "nosuch", false));
+    tarn_kernel_variant variant;
+    ACCEPT(tarn_kernel_count());
+    REFUSE(tarn_kernel_name, tarn_kernel_name(-1));
+    REFUSE(tarn_kernel_name, tarn_kernel_name(tarn_kernel_count()));
+    REFUSE(tarn_kernel_variant_at, tarn_kernel_variant_at(-1, "cpu", 0, &variant));
+    REFUSE(tarn_kernel_variant_at, tarn_kernel_variant_at(tarn_kernel_count(), "cpu", 0, &variant));
+    REFUSE(tarn_kernel_variant_at, tarn_kernel_variant_at(0, "cpu", 0, NULL));
+    ACCEPT(tarn_kernel_variant_at(0, "cpu", -1, &variant));
+    ACCEPT(tarn_kernel_variant_at(0, "nosuch", 0, &variant));
+    ACCEPT(tarn_kernel_variant_at(0, NULL, 0, &variant));
 }
 
 int main(void)
