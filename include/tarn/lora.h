@@ -47,8 +47,8 @@ TARN_API bool tarn_lora_merge(tarn_module *model);
 TARN_API bool tarn_lora_save(const tarn_module *model, const char *folder, const char *base_model);
 
 /* Adds the adapters of a folder written by PEFT or tarn_lora_save(), in their dtype there, and freezes the rest as
- * tarn_lora_add() does. Unsupported settings (DoRA, modules_to_save, ranks of single layers …) are an error that
- * names them; the model is then unchanged. */
+ * tarn_lora_add() does. Layers may be named by patterns and have ranks of their own. Unsupported settings (DoRA,
+ * modules_to_save …) are an error that names them; the model is then unchanged. */
 TARN_API bool tarn_lora_load(tarn_module *model, const char *folder);
 
 #ifdef __cplusplus

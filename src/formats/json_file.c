@@ -240,6 +240,18 @@ bool tarn__json_file_add_real(tarn__json_file *file, const char *key, double val
     return put(file, key, real(value), true);
 }
 
+/* Whole numbers as integers, as other programs write them. */
+bool tarn__json_file_put_number(tarn__json_file *file, const char *key, const char *name, double value)
+{
+    json_t *object = tarn_failed() ? NULL : json_object_get(file->root, key);
+    if (!object && !tarn_failed() && json_object_set_new(file->root, key, json_object()) == 0)
+        object = json_object_get(file->root, key);
+    bool is_whole = value == floor(value) && fabs(value) < 1e15;
+    json_t *number = object ? is_whole ? json_integer((json_int_t)value) : real(value) : NULL;
+    return (number && json_object_set_new(object, name, number) == 0) ||
+           (!tarn_failed() && tarn__raise(TARN_ERROR_MEMORY, "%s: out of host memory for '%s'", file->function, key));
+}
+
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 bool tarn__json_file_has(const tarn__json_file *file, const char *key)

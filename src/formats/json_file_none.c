@@ -85,6 +85,12 @@ bool tarn__json_file_set_real(tarn__json_file *file, const char *key, double val
     return unreachable();
 }
 
+bool tarn__json_file_put_number(tarn__json_file *file, const char *key, const char *name, double value)
+{
+    (void)file, (void)key, (void)name, (void)value;
+    return unreachable();
+}
+
 bool tarn__json_file_set_bool(tarn__json_file *file, const char *key, bool value)
 {
     (void)file, (void)key, (void)value;

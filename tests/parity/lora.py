@@ -58,12 +58,38 @@ def context(config):
     return config.n_positions if config.model_type == "gpt2" else config.max_position_embeddings
 
 
-def draw_adapters(family, rng):
+def draw_layers(family, count, rng):
+    """Which layers have adapters: all, by names, in some blocks only, by a pattern, without some."""
     names = LAYERS["gpt2" if family == "gpt2" else "llama"]
-    targets = rng.choice(["all-linear", rng.sample(names, rng.randint(1, len(names)))])
-    return peft.LoraConfig(r=rng.choice([1, 2, 5]), lora_alpha=rng.choice([8, 4, 3]), target_modules=targets,
-                           use_rslora=rng.random() < 0.4, lora_dropout=rng.choice([0.0, 0.1]), task_type="CAUSAL_LM",
-                           fan_in_fan_out=family == "gpt2")
+    blocks, part = ("h", "attn") if family == "gpt2" else ("layers", "self_attn")
+    listed = rng.sample(names, rng.randint(1, len(names)))
+    some = rng.sample(range(count), rng.randint(1, count))
+    return rng.choice([
+        {"target_modules": "all-linear"}, {"target_modules": listed},
+        {"target_modules": listed, "layers_to_transform": rng.choice([some, some[0]]),
+         "layers_pattern": rng.choice([None, blocks, [blocks, "other"]])},
+        {"target_modules": rf".*\.{blocks}\.({'|'.join(map(str, some))})\..*\.\w*proj"},
+        {"target_modules": rf".*\.{part}\.(c_attn|[qv]_proj)", "exclude_modules": rf".*\.{count}\..*"},
+        {"target_modules": listed + [names[0]], "exclude_modules": [name for name in listed[:1] if name != names[0]]}])
+
+
+def draw_patterns(family, count, rng):
+    """Ranks and alphas of single layers. The first pattern that matches counts; PEFT writes them sorted, so they are
+    drawn sorted, or it would not open its own folder."""
+    names, blocks = LAYERS["gpt2" if family == "gpt2" else "llama"], "h" if family == "gpt2" else "layers"
+    body = "transformer" if family == "gpt2" else "model"
+    keys = rng.sample(names, 2) + [rf"{body}\.{blocks}\.{rng.randrange(count)}\..*", rf"{blocks}\.\d+\.mlp\.\w+"]
+    draw = lambda values: {key: rng.choice(values) for key in sorted(rng.sample(keys, rng.randint(1, len(keys))))}
+    return {
+        "rank_pattern": draw([1, 3, 4]) if rng.random() < 0.5 else {},
+        "alpha_pattern": draw([2, 8, 16]) if rng.random() < 0.5 else {}}
+
+
+def draw_adapters(family, count, rng):
+    return peft.LoraConfig(r=rng.choice([1, 2, 5]), lora_alpha=rng.choice([8, 4, 3]), use_rslora=rng.random() < 0.4,
+                           lora_dropout=rng.choice([0.0, 0.1]), task_type="CAUSAL_LM",
+                           fan_in_fan_out=family == "gpt2", **draw_layers(family, count, rng),
+                           **draw_patterns(family, count, rng))
 
 
 def with_adapters(network, config, rng):
@@ -269,7 +295,7 @@ def check(family, dtype, rng, folder):
     shape = BATCH, context(config)
     rows = lambda: torch.randint(0, config.vocab_size, shape)
     batches, tokens = [(rows(), rows()) for _ in range(STEPS)], rows()
-    network = with_adapters(network, draw_adapters(family, rng), rng)
+    network = with_adapters(network, draw_adapters(family, network.config.num_hidden_layers, rng), rng)
     network.save_pretrained(os.path.join(folder, "theirs"))
     truth_network = wide(os.path.join(folder, "base"), os.path.join(folder, "theirs"), family != "gpt2").eval()
     model = open_both(folder, dtype)
@@ -302,7 +328,7 @@ def check_halves(family, rng, folder):
     """Weights in bf16 below adapters in f32: as far from the truth as torch is, twice at most."""
     network = draw_network(family, "bf16", rng)
     network.save_pretrained(os.path.join(folder, "base"))
-    network = with_adapters(network, draw_adapters(family, rng), rng)
+    network = with_adapters(network, draw_adapters(family, network.config.num_hidden_layers, rng), rng)
     network.save_pretrained(os.path.join(folder, "theirs"))
     truth_network = wide(os.path.join(folder, "base"), os.path.join(folder, "theirs"), family != "gpt2").eval()
     tokens = torch.randint(0, network.config.vocab_size, (BATCH, context(network.config)))

@@ -30,7 +30,8 @@ static bool list_one(tarn_module *module, const char *path, void *ctx)
     bool good = tarn__list_reserve(&list->layer, list->count, &list->capacity, sizeof(*list->layer));
     char *copy = good ? tarn__string_copy(path) : NULL;
     if (copy)
-        list->layer[list->count++] = (tarn__lora_layer){module, copy, module->adapter != NULL};
+        list->layer[list->count++] =
+            (tarn__lora_layer){.module = module, .path = copy, .is_selected = module->adapter != NULL};
     return copy != NULL;
 }
 

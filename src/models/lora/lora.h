@@ -14,6 +14,7 @@ typedef struct tarn__lora_layer {
     tarn_module *module; /* borrowed */
     char *path;          /* "model.layers.0.self_attn.q_proj"; owned */
     bool is_selected;
+    tarn__adapter settings; /* of the adapter, if it is selected */
 } tarn__lora_layer;
 
 /* All linear layers of a model. Owns its paths. */
@@ -43,10 +44,24 @@ bool tarn__lora_check_none(const char *function, const tarn_module *model);
 /* Scale by rank, alpha and rslora. */
 double tarn__lora_scale(const tarn__adapter *settings);
 
-/* adapter_config.json (lora_config.c). Reading selects the layers that it names. `path` is for errors. */
+/* adapter_config.json (lora_config.c). Reading selects the layers that it names and fills in their settings. `path` is
+ * for errors. */
 bool tarn__lora_read_config(const char *function, const tarn__json_file *document, const char *path,
-                            tarn__adapter *settings, tarn__lora_layers *list);
+                            tarn__lora_layers *list);
 bool tarn__lora_write_config(const tarn__lora_layers *list, const char *base_model, tarn__json_file *document);
+
+/* Layer names as PEFT matches them (lora_match.c). A pattern is a regular expression in Python's syntax; `path` is for
+ * errors. `found` is called for every layer of the list, selected or not. False with an error. */
+typedef enum tarn__lora_anchor {
+    TARN__LORA_WHOLE, /* the whole path matches */
+    TARN__LORA_SUFFIX /* the path, or what follows one of its dots */
+} tarn__lora_anchor;
+bool tarn__lora_each_match(const char *function, const char *path, const char *pattern, tarn__lora_anchor anchor,
+                           const tarn__lora_layers *list, void (*found)(tarn__lora_layer *layer, void *ctx), void *ctx);
+
+/* The number of the block a layer is in: the first number in its path, after `pattern` if that is not NULL. -1: none;
+ * -2 with an error. */
+int64_t tarn__lora_block_of(const char *function, const char *path, const char *pattern, const char *layer);
 
 /* Folders of adapters without a model (lora_open.c): whether one is such; the path of the base model that
  * adapter_config.json names; and that model with the adapters, out of training mode, which the caller owns. */

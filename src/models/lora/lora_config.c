@@ -3,9 +3,11 @@
  * It has some forty keys, and every version of PEFT adds more. Unknown keys are errors that name them, unless they
  * are off; keys without effect on a trained adapter are ignored. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "models/lora/lora.h"
 
 #define MAX_RANK 65536
@@ -15,6 +17,7 @@
 typedef struct reader {
     const char *function, *path;
     const tarn__json_file *document;
+    tarn__lora_layers *list;
 } reader;
 
 /* True if a NULL-terminated list has a word. */
@@ -31,16 +34,29 @@ static bool contains(const char *const *list, const char *word)
 /* Raises an unknown key that is on. */
 static bool check_member(const char *name, bool is_off, void *ctx)
 {
-    static const char *const read[] = {"peft_type",         "r",
-                                       "lora_alpha",        "lora_dropout",
-                                       "use_rslora",        "target_modules",
-                                       "fan_in_fan_out",    "bias",
-                                       "init_lora_weights", NULL};
+    static const char *const read[] = {"peft_type",
+                                       "r",
+                                       "lora_alpha",
+                                       "lora_dropout",
+                                       "use_rslora",
+                                       "target_modules",
+                                       "fan_in_fan_out",
+                                       "bias",
+                                       "init_lora_weights",
+                                       "rank_pattern",
+                                       "alpha_pattern",
+                                       "exclude_modules",
+                                       "layers_pattern",
+                                       "layers_to_transform",
+                                       NULL};
     /* Without effect on a trained adapter. */
-    static const char *const ignored[] = {
-        "task_type",      "auto_mapping",  "peft_version",      "base_model_name_or_path", "revision",
-        "inference_mode", "megatron_core", "qalora_group_size", "layers_pattern",          "loftq_config",
-        "eva_config",     "corda_config",  "lora_ga_config",    "runtime_config",          NULL};
+    static const char *const ignored[] = {"task_type",      "auto_mapping",
+                                          "peft_version",   "base_model_name_or_path",
+                                          "revision",       "inference_mode",
+                                          "megatron_core",  "qalora_group_size",
+                                          "loftq_config",   "eva_config",
+                                          "corda_config",   "lora_ga_config",
+                                          "runtime_config", NULL};
     const reader *r = ctx;
     return is_off || contains(read, name) || contains(ignored, name) ||
            tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': \"%.64s\" is not supported, unless it is off", r->function,
@@ -98,50 +114,200 @@ static bool read_settings(const reader *r, tarn__adapter *s)
         return tarn__raise(TARN_ERROR_FORMAT,
                            "%s: '%s': \"lora_alpha\" %g must be a number, and \"lora_dropout\" %g from 0 to below 1",
                            r->function, r->path, s->alpha, s->dropout);
-    s->scale = tarn__lora_scale(s);
     return true;
 }
 
-/* Selects the layers of target_modules. A name that matches no layer is allowed if another matches. */
-static bool select_layers(const reader *r, tarn__lora_layers *list)
+/* ---- layers ------------------------------------------------------------------------------------------------------ */
+
+static void select_layer(tarn__lora_layer *layer, void *ctx)
 {
-    const char *key = "target_modules";
+    (void)ctx;
+    layer->is_selected = true;
+}
+
+static void deselect_layer(tarn__lora_layer *layer, void *ctx)
+{
+    (void)ctx;
+    layer->is_selected = false;
+}
+
+/* True if a layer is in one of the blocks of layers_to_transform, a number or an array; *good false with an error. */
+static bool is_in_blocks(const reader *r, const char *layer, bool *good)
+{
+    static const char *const key = "layers_to_transform", *const pattern_key = "layers_pattern";
+    bool has_list = tarn__json_file_kind(r->document, pattern_key) == TARN__MEMBER_ARRAY,
+         has_one = tarn__json_file_kind(r->document, pattern_key) == TARN__MEMBER_STRING;
+    size_t patterns = 0, blocks = 0;
+    int64_t block = -1, listed;
+    *good = !has_list || tarn__json_file_count(r->document, pattern_key, MAX_NAMES, &patterns);
+    for (size_t i = 0; *good && block == -1 && i < (patterns ? patterns : 1); i++) {
+        const char *pattern = patterns  ? tarn__json_file_string_at(r->document, pattern_key, i)
+                              : has_one ? tarn__json_file_string(r->document, pattern_key)
+                                        : NULL;
+        *good = pattern || (!patterns && !has_one);
+        if (*good)
+            block = tarn__lora_block_of(r->function, r->path, pattern && pattern[0] ? pattern : NULL, layer);
+        *good = *good && block != -2;
+    }
+    if (!*good || block < 0)
+        return false;
+    if (tarn__json_file_kind(r->document, key) != TARN__MEMBER_ARRAY)
+        return (*good = tarn__json_file_int(r->document, key, 0, MAX_NAMES, &listed)) && listed == block;
+    *good = tarn__json_file_count(r->document, key, MAX_NAMES, &blocks);
+    for (size_t i = 0; *good && i < blocks; i++)
+        if ((*good = tarn__json_file_int_at(r->document, key, i, 0, MAX_NAMES, &listed)) && listed == block)
+            return true;
+    return blocks == 0; /* an empty list limits nothing */
+}
+
+/* Layers outside of layers_to_transform are not selected, unless target_modules has their whole path. */
+static bool select_named(const reader *r, const char *name)
+{
+    bool is_limited = is_there(r, "layers_to_transform"), good = true;
+    for (int i = 0; good && i < r->list->count; i++) {
+        tarn__lora_layer *layer = &r->list->layer[i];
+        if (!tarn__lora_name_matches(layer->path, name, strlen(name)))
+            continue;
+        bool selects = !is_limited || strcmp(layer->path, name) == 0 || is_in_blocks(r, layer->path, &good);
+        layer->is_selected = layer->is_selected || selects;
+    }
+    return good;
+}
+
+/* Selects by an array of names, "all-linear" or a regular expression. */
+static bool select_targets(const reader *r)
+{
+    static const char *const key = "target_modules";
     size_t count = 0;
-    int selected = 0;
     tarn__member_kind kind = tarn__json_file_kind(r->document, key);
     if (kind == TARN__MEMBER_STRING) {
         const char *text = tarn__json_file_string(r->document, key);
-        if (text && strcmp(text, "all-linear") != 0)
-            return tarn__raise(
-                TARN_ERROR_UNSUPPORTED,
-                "%s: '%s': \"%s\" is the regex '%.100s'; an array of names and \"all-linear\" are supported",
-                r->function, r->path, key, text);
-        for (int i = 0; text && i < list->count; i++)
-            list->layer[i].is_selected = true;
-        return text != NULL;
+        for (int i = 0; text && strcmp(text, "all-linear") == 0 && i < r->list->count; i++)
+            r->list->layer[i].is_selected = true;
+        return text &&
+               (strcmp(text, "all-linear") == 0 ||
+                tarn__lora_each_match(r->function, r->path, text, TARN__LORA_WHOLE, r->list, select_layer, NULL));
     }
     if (kind != TARN__MEMBER_ARRAY)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': \"%s\" must be an array of layer names", r->function, r->path,
-                           key);
-    if (!tarn__json_file_count(r->document, key, MAX_NAMES, &count))
-        return false;
-    for (size_t i = 0; i < count; i++) {
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': \"%s\" must be an array of layer names, or a pattern",
+                           r->function, r->path, key);
+    bool good = tarn__json_file_count(r->document, key, MAX_NAMES, &count);
+    for (size_t i = 0; good && i < count; i++) {
         const char *name = tarn__json_file_string_at(r->document, key, i);
-        if (!name)
-            return false;
-        selected += tarn__lora_select(list, name, strlen(name));
+        good = name && select_named(r, name);
     }
-    return selected || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': \"%s\" names no linear layer of this model",
-                                   r->function, r->path, key);
+    return good;
+}
+
+/* Takes out the layers of exclude_modules: an array of names, or a regular expression. */
+static bool exclude(const reader *r)
+{
+    static const char *const key = "exclude_modules";
+    size_t count = 0;
+    if (!is_there(r, key))
+        return true;
+    if (tarn__json_file_kind(r->document, key) == TARN__MEMBER_STRING) {
+        const char *text = tarn__json_file_string(r->document, key);
+        return text && (!text[0] || tarn__lora_each_match(r->function, r->path, text, TARN__LORA_WHOLE, r->list,
+                                                          deselect_layer, NULL));
+    }
+    bool good = tarn__json_file_count(r->document, key, MAX_NAMES, &count);
+    for (size_t i = 0; good && i < count; i++) {
+        const char *name = tarn__json_file_string_at(r->document, key, i);
+        good = name != NULL;
+        for (int k = 0; good && k < r->list->count; k++)
+            r->list->layer[k].is_selected &= !tarn__lora_name_matches(r->list->layer[k].path, name, strlen(name));
+    }
+    return good;
+}
+
+/* A name that matches no layer is allowed if another matches. */
+static bool select_layers(const reader *r)
+{
+    int selected = 0;
+    if (!select_targets(r) || !exclude(r))
+        return false;
+    for (int i = 0; i < r->list->count; i++)
+        selected += r->list->layer[i].is_selected;
+    return selected ||
+           tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': \"target_modules\" names no linear layer of this model",
+                       r->function, r->path);
+}
+
+/* ---- settings of single layers ----------------------------------------------------------------------------------- */
+
+/* One of rank_pattern and alpha_pattern. */
+typedef struct pattern_reader {
+    const reader *r;
+    const char *key;
+    bool is_rank;
+    double value;
+    bool *is_set; /* by layer: of several patterns the first that matches counts */
+} pattern_reader;
+
+static void set_value(tarn__lora_layer *layer, void *ctx)
+{
+    const pattern_reader *p = ctx;
+    bool *is_set = &p->is_set[layer - p->r->list->layer];
+    if (*is_set)
+        return;
+    *is_set = true;
+    if (p->is_rank)
+        layer->settings.rank = (int64_t)p->value;
+    else
+        layer->settings.alpha = p->value;
+}
+
+/* Sets rank or alpha of the layers that one pattern matches. */
+static bool read_pattern(const char *name, const char *text, void *ctx)
+{
+    pattern_reader *p = ctx;
+    const reader *r = p->r;
+    char *end;
+    p->value = strtod(text, &end);
+    bool is_number = end != text && !*end && isfinite(p->value);
+    if (p->is_rank ? !(is_number && p->value >= 1 && p->value <= MAX_RANK && p->value == floor(p->value)) : !is_number)
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': \"%s\" has '%.32s' for '%.100s'; it must be %s", r->function,
+                           r->path, p->key, text, name, p->is_rank ? "an integer from 1 to 65536" : "a number");
+    return tarn__lora_each_match(r->function, r->path, name, TARN__LORA_SUFFIX, r->list, set_value, p);
+}
+
+/* Patterns in the order of the file. */
+static bool read_patterns(const reader *r, const char *key, bool is_rank)
+{
+    if (!is_there(r, key))
+        return true;
+    size_t bytes = sizeof(bool) * (size_t)(r->list->count ? r->list->count : 1);
+    pattern_reader p = {r, key, is_rank, 0, tarn__alloc(bytes)};
+    if (p.is_set)
+        memset(p.is_set, 0, bytes);
+    bool good = p.is_set && tarn__json_file_each(r->document, key, read_pattern, &p);
+    tarn__release(p.is_set, bytes);
+    return good;
+}
+
+/* The common settings, then those of single layers, and the scales that follow. */
+static bool fill_settings(const reader *r)
+{
+    tarn__adapter common;
+    if (!read_settings(r, &common))
+        return false;
+    for (int i = 0; i < r->list->count; i++)
+        r->list->layer[i].settings = common;
+    if (!read_patterns(r, "rank_pattern", true) || !read_patterns(r, "alpha_pattern", false))
+        return false;
+    for (int i = 0; i < r->list->count; i++)
+        r->list->layer[i].settings.scale = tarn__lora_scale(&r->list->layer[i].settings);
+    return true;
 }
 
 /* Types first: the keys of other adapter types would otherwise be reported as unknown. */
 bool tarn__lora_read_config(const char *function, const tarn__json_file *document, const char *path,
-                            tarn__adapter *settings, tarn__lora_layers *list)
+                            tarn__lora_layers *list)
 {
-    reader r = {function, path, document};
-    return check_types(&r) && tarn__json_file_each_name(document, "", check_member, &r) &&
-           read_settings(&r, settings) && select_layers(&r, list);
+    reader r = {function, path, document, list};
+    return check_types(&r) && tarn__json_file_each_name(document, "", check_member, &r) && select_layers(&r) &&
+           fill_settings(&r);
 }
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
@@ -185,7 +351,21 @@ static bool write_alpha(double alpha, tarn__json_file *document)
                     : tarn__json_file_set_real(document, "lora_alpha", alpha);
 }
 
-/* All adapters of a model share their settings: those of the first are written. */
+/* Ranks and alphas that differ from the common ones, by path. */
+static bool write_patterns(const tarn__lora_layers *list, const tarn__adapter *common, tarn__json_file *document)
+{
+    bool good = true;
+    for (int i = 0; good && i < list->count; i++) {
+        const tarn__adapter *s = list->layer[i].is_selected ? list->layer[i].module->adapter : NULL;
+        if (s && s->rank != common->rank)
+            good = tarn__json_file_put_number(document, "rank_pattern", list->layer[i].path, (double)s->rank);
+        if (good && s && s->alpha != common->alpha)
+            good = tarn__json_file_put_number(document, "alpha_pattern", list->layer[i].path, s->alpha);
+    }
+    return good;
+}
+
+/* The settings of the first adapter are the common ones. */
 bool tarn__lora_write_config(const tarn__lora_layers *list, const char *base_model, tarn__json_file *document)
 {
     const tarn_module *first = NULL;
@@ -200,7 +380,8 @@ bool tarn__lora_write_config(const tarn__lora_layers *list, const char *base_mod
                             : tarn__json_file_set_real(document, "base_model_name_or_path", NAN)) && /* null */
                 tarn__json_file_set_int(document, "r", s->rank) &&
                 write_alpha(s->alpha, document) && tarn__json_file_set_real(document, "lora_dropout", s->dropout) &&
-                write_targets(list, document) && tarn__json_file_set_bool(document, "use_rslora", s->rslora) &&
+                write_targets(list, document) && write_patterns(list, s, document) &&
+                tarn__json_file_set_bool(document, "use_rslora", s->rslora) &&
                 tarn__json_file_set_bool(document, "use_dora", false) &&
                 tarn__json_file_set_bool(document, "fan_in_fan_out", list->form == TARN__LINEAR_IN_OUT) &&
                 tarn__json_file_set_string(document, "bias", "none") &&

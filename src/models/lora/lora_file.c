@@ -115,7 +115,6 @@ bool tarn_lora_save(const tarn_module *model, const char *folder, const char *ba
 typedef struct loader {
     const char *function, *path;
     const tarn_safetensors *file;
-    tarn__adapter settings;
     tarn__lora_layers list;
 } loader;
 
@@ -130,8 +129,8 @@ static bool check_matrix(const loader *l, const tarn__lora_layer *layer, int whi
     if (!tarn_safetensors_info(l->file, index, entry))
         return tarn__raise_within(l->function);
     bool is_a = which == TARN__ADAPTER_A;
-    int64_t rows = is_a ? l->settings.rank : tarn__linear_out(layer->module),
-            columns = is_a ? tarn__linear_in(layer->module) : l->settings.rank;
+    int64_t rows = is_a ? layer->settings.rank : tarn__linear_out(layer->module),
+            columns = is_a ? tarn__linear_in(layer->module) : layer->settings.rank;
     if (entry->shape.rank != 2 || entry->shape.size[0] != rows || entry->shape.size[1] != columns)
         return tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': '%s' is %s, but must be [%lld, %lld] in this model",
                            l->function, l->path, name.text,
@@ -188,7 +187,7 @@ static bool add_layer(const loader *l, const tarn__lora_layer *layer)
     tarn_tensor *a = tarn_safetensors_read(l->file, name_of(layer, TARN__ADAPTER_A, &name), device);
     tarn_tensor *b = a ? tarn_safetensors_read(l->file, name_of(layer, TARN__ADAPTER_B, &name), device) : NULL;
     if (b)
-        return tarn__adapter_add(layer->module, &l->settings, a, b);
+        return tarn__adapter_add(layer->module, &layer->settings, a, b);
     tarn_free(a);
     return false;
 }
@@ -227,7 +226,7 @@ bool tarn_lora_load(tarn_module *model, const char *folder)
         return false;
     tarn__json_file *config = tarn__json_file_open(l.function, files.config.text);
     bool good = config && tarn__lora_list(l.function, model, &l.list) &&
-                tarn__lora_read_config(l.function, config, files.config.text, &l.settings, &l.list) &&
+                tarn__lora_read_config(l.function, config, files.config.text, &l.list) &&
                 load_weights(&l, model, files.weights.text);
     tarn__json_file_free(config);
     tarn__lora_release(&l.list);
