@@ -14,9 +14,9 @@
 #include "core/launch/graph.h"
 #include "generate/decoder.h"
 
-/* Eager steps before a capture, and the smallest bound of keys. */
-enum { WARM_UP = 2 };    /* steps that are taken one by one first */
-enum { MIN_KEYS = 256 }; /* keys */
+enum { WARM_UP = 2 }; /* eager steps before a capture */
+/* smallest bound of keys: short texts are captured once */
+enum { MIN_KEYS = 256 };
 
 void tarn__decode_graph_init(tarn__decode_graph *c, tarn_device device, bool is_enabled)
 {

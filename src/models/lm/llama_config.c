@@ -6,7 +6,7 @@
 
 #define MAX_SIZE INT32_MAX /* products of two sizes fit 64 bits */
 #define MAX_LAYERS 1024
-#define MAX_HEAD_DIM 512 /* that RoPE supports */
+#define MAX_HEAD_DIM (2 * TARN__ROPE_PAIRS) /* that RoPE supports */
 
 /* ---- families ---------------------------------------------------------------------------------------------------- */
 

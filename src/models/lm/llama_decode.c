@@ -7,8 +7,8 @@
 #include "nn/lora.h"
 #include "ops/internal.h"
 
-/* Sequences up to which this step is used. Beyond, the weights are read for so many rows that the general matmuls of
- * the forward pass are faster. */
+/* Sequences up to which this step is used: a policy on every device, not a limit of kernels, which their rows' `fits`
+ * have. Beyond, the weights are read for so many rows that the general matmuls of the forward pass are faster. */
 #define MAX_SEQUENCES 8
 
 /* A module's own parameter or buffer. */

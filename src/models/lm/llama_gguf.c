@@ -76,7 +76,7 @@ static bool put_llama3(const tarn_llama_config *c, tarn_gguf_writer *writer)
 {
     const double params[] = {c->rope_factor, c->rope_low_freq_factor, c->rope_high_freq_factor,
                              (double)c->rope_original_context};
-    float factors[256]; /* heads have at most 512 elements */
+    float factors[TARN__ROPE_PAIRS];
     int64_t pairs = c->head_dim / 2;
     for (int64_t i = 0; i < pairs; i++)
         factors[i] = (float)factor_at(c, i);
@@ -169,11 +169,11 @@ static bool get_llama3(const reader *r, int index)
     tarn_llama_config *c = r->c;
     tarn_gguf_entry entry;
     double params[4] = {0, 1, 4, 8192};
-    float factors[256];
+    float factors[TARN__ROPE_PAIRS];
     if (!tarn_gguf_info(r->of.file, index, &entry))
         return false;
     int64_t pairs = entry.shape.size[0];
-    if (entry.dtype != TARN_F32 || entry.shape.rank != 1 || pairs * 2 != c->head_dim || pairs > 256)
+    if (entry.dtype != TARN_F32 || entry.shape.rank != 1 || pairs * 2 != c->head_dim || pairs > TARN__ROPE_PAIRS)
         return tarn__raise(TARN_ERROR_FORMAT,
                            "%s: '%s': tensor '" FREQUENCIES "' must be f32 with one element per pair of a head",
                            r->of.function, r->of.file->path);

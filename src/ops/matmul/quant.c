@@ -7,7 +7,7 @@
  * differentiable with respect to the quantized operand; x and bias of a linear layer are. */
 #include "ops/internal.h"
 
-/* Elements of a weight dequantized at a time. */
+/* Elements of a weight dequantized at a time: few next to the whole weight, enough to occupy any device. */
 #define TILE ((int64_t)4 << 20)
 
 /* ---- cast -------------------------------------------------------------------------------------------------------- */

@@ -4,7 +4,9 @@
 
 #include "ops/op.h"
 
-#define MIN_ALONG 64 /* min elements of the innermost axis; smaller cases are left to the composed form */
+/* Elements of the innermost axis, and rows, from which the kernel is used: a policy, since the kernel supports any. It
+ * pays off where it reads whole vectors and sums many rows at once; the composed form runs below. */
+#define MIN_ALONG 64
 #define MIN_ROWS 16
 
 /* The broadcast operand, 0 or 1; -1: none or both. */

@@ -9,6 +9,7 @@
 
 #include "ops/internal.h"
 
+/* Policies of speed and memory, not limits of a device. */
 #define HOST_CHUNK (INT64_C(64) << 20)    /* bytes of logits per chunk on the CPU */
 #define DEVICE_CHUNK (INT64_C(512) << 20) /* and on devices, where larger GEMMs are faster */
 #define WHOLE_TILES 256 /* rows of a chunk are a multiple of this, so that no tensor-core tile is nearly empty */
