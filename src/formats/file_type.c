@@ -98,7 +98,8 @@ static bool is_html(const char *bytes, size_t count)
            (count - i >= 5 && strncasecmp(bytes + i, "<html", 5) == 0);
 }
 
-/* An eight-byte length, then a JSON object. */
+/* An eight-byte little-endian length, then a JSON object. Headers have at most 100 MB, so that the upper bytes of the
+ * length are 0. */
 static bool is_safetensors(const char *bytes, size_t count)
 {
     return count > 9 && bytes[8] == '{' && bytes[9] == '"' && bytes[5] == 0 && bytes[6] == 0 && bytes[7] == 0;
@@ -113,7 +114,9 @@ static bool is_text(const char *bytes, size_t count)
     return true;
 }
 
-/* Types without a fixed magic, or that refine one: a zip archive may be a PyTorch checkpoint. NULL: none of them. */
+/* Types without a fixed magic, or that refine one: a zip archive may be a PyTorch checkpoint. A SentencePiece
+ * model is a protobuf message: it begins with the tag of field 1, a newline, and its first pieces include <unk>. NULL:
+ * none of them. */
 static const kind *recognize_by_content(const char *bytes, size_t count)
 {
     static const kind empty = {.what = "an empty file", .advice = "was the download complete?"},
@@ -160,7 +163,8 @@ bool tarn__not_recognized(const char *function, const char *path, const char *by
 
 /* ---- model paths ------------------------------------------------------------------------------------------------- */
 
-/* "org/model": one slash, no leading dot or tilde: how model hubs name models. */
+/* "org/model": one slash, no leading dot or tilde: how model hubs name models. runs/NAME is a folder of tarn's own
+ * runs. */
 static bool is_hub_name(const char *path)
 {
     const char *slash = strchr(path, '/');
@@ -192,7 +196,7 @@ bool tarn__check_model_path(const char *function, const char *path, const char *
     char bytes[PREFIX_BYTES];
     size_t count = 0;
     int64_t size = tarn__platform_file_bytes(path);
-    if (size == -2)
+    if (size == -2) /* not a regular file: a folder, or something that the reader reports */
         return true;
     if (size < 0)
         return tarn__path_exists(path) || raise_missing(function, path, expected);

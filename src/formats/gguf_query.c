@@ -75,6 +75,7 @@ static tarn_tensor *map_tensor(const char *function, const tarn_gguf *file, cons
         tarn__raise_within(function);
         return NULL;
     }
+    /* Relaxed: the open file has a reference of its own, so the count cannot reach 0 meanwhile. */
     atomic_fetch_add_explicit(&file->map->references, 1, memory_order_relaxed);
     return tarn__tensor_on(function, t->shape, tarn__gguf_dtypes[t->type].dtype, storage);
 }

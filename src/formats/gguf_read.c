@@ -515,7 +515,7 @@ static bool open_map(tarn_gguf *file, const char *path)
     file->map = tarn__alloc(sizeof(*file->map));
     if (!file->map)
         return false;
-    file->map->references = 1;
+    file->map->references = 1; /* the file's own; each tensor in the map has another */
     if (!tarn__map_open_private(&file->map->map, "gguf_open", path))
         return false;
     file->memory = file->map->map.memory;

@@ -37,6 +37,7 @@ struct tarn_gguf_writer {
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
+/* Integers are appended as they are in memory: gguf_types.c asserts a little-endian machine. */
 static bool put(tarn__buffer *to, const void *from, size_t count)
 {
     return tarn__buffer_add(to, from, count, 1);

@@ -14,8 +14,7 @@
 #include "base/number_format.h"
 #include "base/os/files.h"
 #include "formats/file_type.h"
-#include "formats/json_checksum.h"
-#include "formats/json_dump.h"
+#include "formats/json_text.h"
 
 #define MAX_FILE ((size_t)64 << 20) /* bytes; config files are far smaller, and jansson needs a multiple */
 #define MAX_VALUE 2048              /* bytes of a member's value as typed */
@@ -64,6 +63,7 @@ tarn__json_file *tarn__json_file_parse(const char *function, const char *name, c
     }
     if (root)
         tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' is JSON, but not an object", function, name);
+    /* A pickle or an HTML page is named as such: jansson would complain about its first byte. */
     else if (tarn__not_recognized(function, name, text, length, "JSON file"))
         tarn__raise(TARN_ERROR_FORMAT, "%s: '%s', line %d, column %d: %s", function, name, error.line, error.column,
                     error.text);

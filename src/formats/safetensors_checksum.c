@@ -1,5 +1,5 @@
 /* safetensors_checksum.c: checksums of a file's header and tensors: computed, stored, verified. */
-#include "formats/safetensors_checksum.h"
+#include "formats/safetensors_file.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -13,7 +13,7 @@
 #include "core/launch/graph.h"
 #include "core/tensor/tensor.h"
 #include "formats/file_type.h"
-#include "formats/safetensors_checksum.h"
+#include "formats/safetensors_file.h"
 
 /* Files are little-endian, and their elements are copied unchanged. */
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,

@@ -11,7 +11,7 @@
 #include "base/memory.h"
 #include "base/os/files.h"
 #include "core/tensor/tensor.h"
-#include "formats/safetensors_checksum.h"
+#include "formats/safetensors_file.h"
 #include "formats/tensor_bytes.h"
 
 /* A tensor to be written: one that exists, or a callback that writes its elements. */
