@@ -4,7 +4,7 @@
 #   cmake -DOUTPUT=demo_text.c "-DINPUTS=a.c;b.c" -P demo_text.cmake
 
 file(WRITE ${OUTPUT}.next "/* Made by the build from tarn's own sources. */
-#include \"cli/train/demo_text.h\"
+#include \"cli/train/train.h\"
 
 #if defined(__GNUC__)
 #pragma GCC diagnostic ignored \"-Woverlength-strings\"

@@ -2,7 +2,7 @@
  *
  * The default is the best weights; a run without an evaluation yet has only the last ones, which are used with a
  * notice. Paths in tarn_run_weights are its own. */
-#include "cli/checkpoint_option.h"
+#include "cli/cli.h"
 
 #include <string.h>
 

@@ -1,4 +1,5 @@
-/* cli.h: the sub-commands, one file each, and their shared terminal output.
+/* cli.h: the sub-commands, one file each, and what they share: terminal output, JSON, messages, input, --checkpoint,
+ * the progress line.
  *
  * Results go to standard output, messages to standard error. Untrusted strings (names in files, model output) are
  * escaped before they reach a terminal. Functions that return a string of a rotating buffer are for the main thread;
@@ -6,7 +7,12 @@
 #ifndef TARN__CLI_H
 #define TARN__CLI_H
 
-#include "cli/json.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <tarn/tensor.h>
+#include <tarn/train.h>
+
 #include "cli/options.h"
 
 /* Each runs with its options and returns the exit status. */
@@ -85,5 +91,124 @@ const char *tarn__metric_text(const tarn_train_metric *metric, bool is_short, ch
 
 /* Prints one report; `ctx` is a tarn__display. */
 void tarn__print_report(const tarn_train_report *report, void *ctx);
+
+/* ---- JSON (json.c) ----------------------------------------------------------------------------------------------- */
+
+/* Writes one JSON object per line. Values that JSON cannot represent (NaN, infinity) become null. */
+
+typedef struct tarn__json {
+    FILE *to;
+    bool follows; /* a comma comes before the next member */
+} tarn__json;
+
+/* Opens and closes an object or array ('{' or '['); the key is NULL inside an array or at the top. tarn__json_end()
+ * closes the outermost object, ends the line and flushes it. */
+void tarn__json_open(tarn__json *json, const char *key, char bracket);
+void tarn__json_close(tarn__json *json, char bracket);
+void tarn__json_end(tarn__json *json);
+
+/* Members; the key is NULL inside an array. A NULL text becomes null. */
+void tarn__json_string(tarn__json *json, const char *key, const char *text);
+/* any bytes: invalid UTF-8 becomes U+FFFD */
+void tarn__json_bytes(tarn__json *json, const char *key, const char *text, size_t length);
+void tarn__json_int(tarn__json *json, const char *key, int64_t number);
+/* rounded to `digits` decimals, without trailing zeros but the first: 0.1, 2.0 */
+void tarn__json_real(tarn__json *json, const char *key, double number, int digits);
+/* rounded to `digits` significant digits: 1e-05 with one */
+void tarn__json_precise(tarn__json *json, const char *key, double number, int digits);
+void tarn__json_bool(tarn__json *json, const char *key, bool value);
+void tarn__json_null(tarn__json *json, const char *key);
+void tarn__json_shape(tarn__json *json, const char *key, tarn_shape shape);
+
+/* Bytes of the first UTF-8 character of a string, 1 to 4; 0: invalid. */
+size_t tarn__utf8_bytes(const char *text, size_t length);
+
+/* ---- messages (messages.c) --------------------------------------------------------------------------------------- */
+
+/* The library's messages as users of the command read them. */
+
+#define TARN__MESSAGE_MAX 1400 /* bytes; fits any message of the library */
+
+/* Rewrites a message of tarn_error() or of the log: without the C functions that raised it ("tarn: trainer_new: "),
+ * with options as typed ("--batch-size" for "batch_size", "--context" for ".context"). Sizes of a model are options if
+ * `command` trains one, else keys of its file. Writes at most `size` bytes to `text` and returns it. */
+const char *tarn__user_message(const char *command, const char *from, char *text, size_t size);
+
+/* Same for the pending error, which is cleared. */
+const char *tarn__user_error(const char *command, char *text, size_t size);
+
+/* ---- input (input.c) --------------------------------------------------------------------------------------------- */
+
+/* Input of commands: files, standard input, pipes; the growing arrays that hold it. */
+
+/* Limits in bytes: of a stream (a pipe, a device, standard input), and of one line. */
+#define TARN__STREAM_MAX ((size_t)256 << 20)
+#define TARN__LINE_MAX ((size_t)16 << 20)
+
+/* Grows an array of `count` elements of `each` bytes, with space for *capacity, so that `more` elements fit; at least
+ * doubles it. Updates *array (a pointer to a pointer) and *capacity. False without memory, and nothing changed. The
+ * caller frees the array. Counterpart of tarn__array_reserve() in the library, which the command cannot include. */
+bool tarn__input_reserve(void *array, size_t count, size_t *capacity, size_t more, size_t each);
+
+/* A buffer with a terminating 0; zeroed at first. The caller frees `text`. */
+typedef struct tarn__input {
+    char *text;
+    size_t length, capacity;
+} tarn__input;
+
+/* Appends bytes. False without memory. */
+bool tarn__input_add(tarn__input *input, const char *bytes, size_t count);
+
+/* Appends a whole file, or a stream, whose name is for errors. Returns an exit status; a failure prints a message. */
+int tarn__input_file(tarn__input *input, const char *command, const char *path);
+int tarn__input_stream(tarn__input *input, const char *command, FILE *from, const char *name);
+
+/* Reads one line, with its line break, replacing the previous text. False at the end, after an error (errno), and with
+ * errno EFBIG for a line longer than TARN__LINE_MAX. */
+bool tarn__input_line(tarn__input *input, FILE *from);
+
+/* Opens a regular file for reading; NULL for anything else. Never blocks. The caller closes it. */
+FILE *tarn__input_regular(const char *path);
+
+/* ---- --checkpoint (checkpoint_option.c) -------------------------------------------------------------------------- */
+
+/* Finds the weights of the first argument, a run folder or another model. TARN__DONE, or an exit status with a message
+ * on standard error: --checkpoint is an error for a model that is not a run. */
+int tarn__checkpoint_find(const char *command, const tarn__options *options, tarn_run_weights *weights);
+
+/* Same, and prints which weights of a run are used to standard error, unless --json or --quiet is given. */
+int tarn__checkpoint_use(const char *command, const tarn__options *options, tarn_run_weights *weights);
+
+/* Writes the members "checkpoint" and "checkpoint_step"; nothing for a model that is not a run. */
+void tarn__checkpoint_json(tarn__json *json, const tarn__options *options);
+
+/* ---- progress line (progress.c) ---------------------------------------------------------------------------------- */
+
+/* The progress line at the bottom of a terminal: current activity and progress, redrawn by a thread. One per process.
+ * Open and close are for the main thread; the other functions lock, but for tarn__progress_stopping(). */
+
+/* Starts the thread. It draws the line five times per second if `is_drawn` (standard output is a terminal), and
+ * confirms requests to stop, unless `quiet`. */
+void tarn__progress_open(bool is_drawn, bool quiet);
+
+/* Sets the current activity, before there is a trainer. The string is copied. */
+void tarn__progress_text(const char *what);
+
+/* Shows the progress of a trainer from now on. It is borrowed until tarn__progress_close(). */
+void tarn__progress_watch(const tarn_trainer *trainer);
+
+/* Sets the metrics of the line; the report is copied. */
+void tarn__progress_report(const tarn_train_report *report);
+
+/* Around any other output: the line is removed and redrawn below it. The lock is held in between, so no other function
+ * of this section may be called there. */
+void tarn__progress_pause(void);
+void tarn__progress_resume(void);
+
+/* Lets the thread print that the run stops after this step. Async-signal-safe. */
+void tarn__progress_stopping(void);
+
+/* Removes the line and joins the thread. Without effect if not open. */
+void tarn__progress_close(void);
 
 #endif

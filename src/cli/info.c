@@ -7,7 +7,6 @@
 
 #include "cli/blas.h"
 #include "cli/cli.h"
-#include "cli/messages.h"
 #include "tarn_features.h"
 
 /* Device `index` of a backend; false with an error pending. */

@@ -1,6 +1,5 @@
 /* input.c: reading input. A regular file has an end and is read whole; a stream may never end, so it is read up to a
  * bound. Buffers belong to the caller's tarn__input and stay valid after a failure. */
-#include "cli/input.h"
 
 #include <errno.h>
 #include <fcntl.h>

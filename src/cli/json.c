@@ -2,7 +2,7 @@
  *
  * The caller pairs brackets; commas follow from `follows`. Strings are valid UTF-8 and harmless on a terminal, whatever
  * the input: JSON itself would allow control characters beyond ASCII. */
-#include "cli/json.h"
+#include "cli/cli.h"
 
 #include <math.h>
 #include <string.h>

@@ -10,7 +10,6 @@
 
 #include "cli/blas.h"
 #include "cli/cli.h"
-#include "cli/messages.h"
 
 /* A sub-command. All strings are literals. */
 typedef struct command {

@@ -6,7 +6,7 @@
  * A function is a word of lower-case letters, digits and underscores before ": ", at the start; later only one with an
  * underscore inside, since other words before a colon are part of the message. Options of a run are looked up in the
  * library's own table. Buffers are the caller's; nothing is allocated. */
-#include "cli/messages.h"
+#include "cli/cli.h"
 
 #include <ctype.h>
 #include <stdbool.h>

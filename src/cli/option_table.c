@@ -3,7 +3,7 @@
  * A row declares an option for the commands of a mask; an option that differs between commands has several rows.
  * Options of a training run are not in this table: they come from the library (train_options.c). Old names are looked
  * up only when the typed name is not an option, so a command may reuse one. */
-#include "cli/option_table.h"
+#include "cli/options.h"
 
 #include <stdio.h>
 #include <string.h>

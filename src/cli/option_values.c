@@ -9,8 +9,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "cli/messages.h"
-#include "cli/option_table.h"
+#include "cli/options.h"
 
 /* Prints the message of a wrong value: option as typed, value, problem. */
 static int invalid(const char *command, const tarn__option_row *row, const char *text, const char *problem)

@@ -9,8 +9,6 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "cli/messages.h"
-#include "cli/option_table.h"
 
 /* Collects the option names of a command; returns their number. */
 static int names_of(tarn__command command, const char **names)

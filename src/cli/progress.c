@@ -5,7 +5,6 @@
  * nor wait for a terminal that blocks: it writes a byte to a pipe that the thread polls.
  *
  * A field that does not fit is omitted as a whole, the least important first; the bar fills the remaining columns. */
-#include "cli/progress.h"
 
 #include <fcntl.h>
 #include <math.h>

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
-#include "cli/messages.h"
 
 int tarn__print_error(const char *command)
 {

@@ -4,8 +4,6 @@
  * --batch-size. `bench train` has the subset that matters for a step. */
 #include "cli/options.h"
 
-#include "cli/messages.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -7,7 +7,7 @@
 #include <tarn/convert.h>
 #include <unistd.h>
 
-#include "cli/checkpoint_option.h"
+#include "cli/cli.h"
 
 /* Overwrites its line; the last call, done == all, ends it. Called on the converting thread. */
 static void show_progress(int64_t done, int64_t all, const char *name, void *ctx)

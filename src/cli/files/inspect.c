@@ -9,7 +9,6 @@
 #include <tarn/safetensors.h>
 
 #include "cli/cli.h"
-#include "cli/input.h"
 
 enum { SHOWN = 6, TEXT_SHOWN = 72 }; /* limits of a table: values per array, bytes per string */
 

@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
-#include "cli/input.h"
 
 /* Message and exit status. */
 static int out_of_memory(void)

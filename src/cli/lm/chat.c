@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/input.h"
+#include "cli/cli.h"
 #include "cli/lm/lm_common.h"
 
 #define DEFAULT_CONTEXT 4096 /* tokens, for models with more */

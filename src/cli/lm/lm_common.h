@@ -5,14 +5,13 @@
 
 #include <tarn/generate.h>
 
-#include "cli/checkpoint_option.h"
-#include "cli/input.h"
+#include "cli/cli.h"
 
 /* Parses --kv-type, if given, and checks --gpu-layers. TARN__DONE, or TARN__MISUSED with a message on standard error.
  */
 int tarn__lm_options(const char *command, const tarn__options *options, tarn_kv_type *kv_type);
 
-/* Opens the model of the first argument at `weights` (cli/checkpoint_option.h), on --device with --gpu-layers, in
+/* Opens the model of the first argument at `weights` (cli/cli.h), on --device with --gpu-layers, in
  * --dtype or as stored, with its --adapter. The caller owns it. NULL with an error. */
 tarn_module *tarn__lm_model(const tarn__options *options, const tarn_run_weights *weights);
 

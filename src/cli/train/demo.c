@@ -1,9 +1,9 @@
 /* demo.c: `tarn demo`: trains a small character-level GPT on tarn's own sources, then prints a sample of its text.
  *
- * The training text is part of the program (demo_text.h), so the demo needs no download. It is written next to the run
- * folder as FOLDER.txt, because a run reads its data from a path and must find it again when it is resumed. Everything
- * else is `tarn train` with a fixed recipe: --steps, --seed, --device and --out are the only inputs. */
-#include "cli/train/demo_text.h"
+ * The training text is part of the program (cmake/demo_text.cmake), so the demo needs no download. It is written next
+ * to the run folder as FOLDER.txt, because a run reads its data from a path and must find it again when it is resumed.
+ * Everything else is `tarn train` with a fixed recipe: --steps, --seed, --device and --out are the only inputs. */
+#include "cli/train/train.h"
 
 #include <errno.h>
 #include <stdlib.h>

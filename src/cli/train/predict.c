@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/checkpoint_option.h"
+#include "cli/cli.h"
 
 /* Loads an image with the channels and size of the model's input, [C, H, W]. The caller frees `sample`, also after a
  * failure. */

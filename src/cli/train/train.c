@@ -11,9 +11,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
-#include "cli/progress.h"
-#include "cli/train/train_memory.h"
-#include "cli/train/train_plan.h"
+#include "cli/train/train.h"
 
 /* Seconds during which further signals count as the same request to stop. A user presses Ctrl-C twice faster than a
  * supervisor retries. */

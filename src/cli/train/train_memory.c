@@ -3,7 +3,7 @@
  *
  * The library names settings as its options are named (micro_batch=4); here they become flags. The numbers are the
  * library's estimates (plan_fit.c); none are computed here. */
-#include "cli/train/train_memory.h"
+#include "cli/train/train.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -3,14 +3,12 @@
  * The lines are written to memory first and then wrapped to the terminal's width under a hanging indent. Field names in
  * JSON are a stable interface: scripts read them. */
 #define _XOPEN_SOURCE 700 /* open_memstream() */
-#include "cli/train/train_plan.h"
+#include "cli/train/train.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/cli.h"
-#include "cli/json.h"
-#include "cli/train/train_memory.h"
 
 enum { INDENT = 14 }; /* columns before the text of a line such as "device" */
 

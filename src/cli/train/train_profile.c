@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "cli/bench/timer.h"
-#include "cli/messages.h"
+#include "cli/cli.h"
 
 /* Rows beyond MAX_ROWS are dropped; rows beyond PRINTED_ROWS are summed up as "others" in the table. */
 enum { MAX_ROWS = 512, PRINTED_ROWS = 24 };

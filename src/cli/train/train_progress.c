@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "cli/progress.h"
 
 const char *tarn__metric_text(const tarn_train_metric *m, bool is_short, char text[96])
 {

@@ -1,0 +1,36 @@
+/* train.h: what `tarn train` prints of a run's plan and memory, and the text of `tarn demo`. Plans are borrowed. */
+#ifndef TARN__CLI_TRAIN_H
+#define TARN__CLI_TRAIN_H
+
+#include <stddef.h>
+#include <stdio.h>
+#include <tarn/train.h>
+
+/* ---- plan (train_plan.c) ----------------------------------------------------------------------------------------- */
+
+/* Prints the plan in lines that fit the terminal; `is_auto`: the device was chosen automatically. */
+void tarn__train_plan_print(const tarn_train_plan *plan, bool is_auto);
+
+/* Prints the plan as one JSON object, with the event "plan". */
+void tarn__train_plan_print_json(const tarn_train_plan *plan);
+
+/* ---- memory (train_memory.c) ------------------------------------------------------------------------------------- */
+
+/* Prints the lines of a plan: memory needed and free, its parts (weights, gradients, optimizer state, activations),
+ * and, if it does not fit, settings that would. */
+void tarn__print_memory(FILE *to, const tarn_train_plan *plan);
+
+/* Prints the pending error of a run that was not started for lack of memory, with its options as flags, and clears it.
+ * Returns the exit status. */
+int tarn__print_memory_error(void);
+
+/* Prints the pending error of a run that ran out of memory, then advice, and clears it. Returns the exit status. */
+int tarn__out_of_memory(const tarn_train_plan *plan);
+
+/* ---- text of the demo -------------------------------------------------------------------------------------------- */
+
+/* Sources of tarn, compiled into the program. The build generates the definitions; the array has no terminating 0. */
+extern const char tarn__demo_text[];
+extern const size_t tarn__demo_length;
+
+#endif
