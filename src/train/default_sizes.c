@@ -4,7 +4,7 @@
  * The choice depends on the kind of device and the amount of text alone, never on a measurement or the number of
  * threads, so that the same command is the same run everywhere. Given options are never changed; the others are
  * described in `chosen`, which the plan prints. */
-#include "train/default_sizes.h"
+#include "train/options.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "models/lm/arch.h"
+#include "train/trainer.h"
 
 /* A preset for up to `tokens` training tokens; 0 in the last row of a device: any number. Epochs are limited, since a
  * larger model memorizes a text in fewer. */

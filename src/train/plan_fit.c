@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "models/lm/arch.h"
-#include "train/default_sizes.h"
+#include "train/options.h"
 #include "train/tasks/lm.h"
 
 /* ---- planning another run ---------------------------------------------------------------------------------------- */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "train/data/data_paths.h"
+#include "train/data/data_source.h"
 #include "train/tasks/task.h"
 
 #define FORMAT 1 /* of config.json */

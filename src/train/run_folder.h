@@ -1,5 +1,5 @@
-/* run_folder.h: the folder of a run: its default name, replacing it, and removing its subfolders. Only files that runs
- * write are removed, by name. */
+/* run_folder.h: the folder of a run: its default name, replacing it, removing its subfolders, finding its weights. Only
+ * files that runs write are removed, by name. */
 #ifndef TARN__RUN_FOLDER_H
 #define TARN__RUN_FOLDER_H
 
@@ -28,5 +28,13 @@ void tarn__run_folder_drop(const char *folder, const char *name);
 
 /* Removes leftovers of a killed process: subfolders it was writing or removing. */
 void tarn__run_folder_drop_leftovers(const char *folder);
+
+/* ---- weights (run_weights.c) ------------------------------------------------------------------------------------- */
+
+/* Finds the best or last weights of a run. The folder is only read; a run may be training in it. */
+
+/* tarn_run_weights_find() under another function's name. */
+bool tarn__run_weights_find(const char *function, const char *folder, tarn_run_checkpoint checkpoint,
+                            tarn_run_weights *weights);
 
 #endif

@@ -14,9 +14,9 @@
 #include "formats/file_type.h"
 #include "models/hf/weights.h"
 #include "models/lm/arch.h"
-#include "train/data/data_paths.h"
+#include "train/data/data_source.h"
 #include "train/options.h"
-#include "train/run_weights.h"
+#include "train/run_folder.h"
 #include "train/tasks/finetune.h"
 #include "train/tasks/lm.h"
 

@@ -1,6 +1,6 @@
 /* run_weights.c: finds the weights of a run: those of the best evaluation, or the last ones. A folder that is not a run
  * is its own weights. Only JSON files are read. */
-#include "train/run_weights.h"
+#include "train/run_folder.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  * Paths are stored as typed, with the working directory of that time next to them in config.json. A path that exists
  * from here is used as it is, so a moved run folder with its data keeps working; only a missing one is tried from the
  * old directory. */
-#include "train/data/data_paths.h"
+#include "train/data/data_source.h"
 
 #include <stdio.h>
 #include <string.h>

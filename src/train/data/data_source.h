@@ -1,4 +1,5 @@
-/* data_source.h: classification data by its name ("mnist:FOLDER"), and the data spec that a model depends on.
+/* data_source.h: classification data by its name ("mnist:FOLDER"), the data spec that a model depends on, and a run's
+ * paths.
  *
  * A name is the same data in every run: splits and generated samples do not depend on the run's seed. A data spec owns
  * its arrays; loader options borrow them, so the spec must outlive the loader. */
@@ -69,5 +70,21 @@ tarn_tensor *tarn__batch_input(const tarn_module *model, tarn_tensor *input);
 
 /* A batch's labels as i64. */
 tarn_tensor *tarn__batch_label(tarn_tensor *label);
+
+/* ---- paths (data_paths.c) ---------------------------------------------------------------------------------------- */
+
+/* Relative paths of a run, resolved from another working directory. Paths in config.json stay as typed; only the
+ * options in memory are changed. */
+
+/* Writes the working directory to config.json: relative paths start there. */
+bool tarn__data_paths_write(tarn__json_file *document);
+
+/* Replaces relative paths in the options that do not exist from here, but do from the directory in config.json. False
+ * with an error. */
+bool tarn__data_paths_read(const tarn__json_file *document, tarn_train_options *options);
+
+/* After a failure to open a resumed run's data: an I/O error becomes one that names the option for a new path; others
+ * are unchanged. Returns false. */
+bool tarn__data_paths_hint(const char *function, const char *data);
 
 #endif

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "train/data/data_paths.h"
+#include "train/data/data_source.h"
 #include "train/tasks/lm.h"
 
 #define DEFAULT_VAL_FRACTION 0.1 /* default fraction of the documents of a chat dataset */

@@ -14,7 +14,6 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "nn/module.h"
-#include "train/data/data_paths.h"
 #include "train/data/data_source.h"
 #include "train/tasks/task.h"
 

@@ -17,8 +17,8 @@
 #include "base/os/files.h"
 #include "base/os/platform.h"
 #include "models/lm/arch.h"
-#include "train/data/data_paths.h"
-#include "train/default_sizes.h"
+#include "train/data/data_source.h"
+#include "train/options.h"
 #include "train/tasks/finetune.h"
 #include "train/tasks/lm.h"
 
