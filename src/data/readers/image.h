@@ -1,4 +1,4 @@
-/* image.h: shared parts of the image readers.
+/* image.h: shared parts of the image readers, and of the two halves of the PNG reader.
  *
  * Files are not trusted: sizes are checked against the limits below and against the bytes that can still follow before
  * memory is allocated. Images are u8 (C, H, W): C is 1 for grey, 3 for colour, one more with alpha. */
@@ -21,5 +21,41 @@ bool tarn__image_alloc(tarn_array *image, int64_t channels, int64_t height, int6
  * too. */
 bool tarn__image_read_png(tarn__data_input *input, tarn_array *image);
 bool tarn__image_read_pnm(tarn__data_input *input, char kind, tarn_array *image); /* 'P' and kind, '1' to '7' */
+
+/* ---- PNG --------------------------------------------------------------------------------------------------------- */
+
+/* The interface between the two halves of the PNG reader: image_png.c reads chunks and inflates them,
+ * image_png_filter.c turns the bytes into pixels. */
+
+/* Bits of a colour type, as in IHDR. */
+#define TARN__PNG_PALETTE 1
+#define TARN__PNG_COLOUR 2
+#define TARN__PNG_ALPHA 4
+
+/* The contents of IHDR, PLTE and tRNS. */
+typedef struct tarn__png_info {
+    int64_t width, height;
+    int depth;  /* bits of a sample: 1, 2, 4, 8, 16 */
+    int colour; /* colour type: TARN__PNG_* */
+    bool is_interlaced;
+    int palette_count;
+    unsigned char palette[256][4]; /* red, green, blue, alpha */
+    bool has_transparency;         /* alpha of palette entries, or one transparent colour: */
+    unsigned transparent[3];       /* as samples */
+} tarn__png_info;
+
+/* Samples per pixel in the file, and channels of the resulting image. */
+int tarn__png_samples(const tarn__png_info *info);
+int tarn__png_channels(const tarn__png_info *info);
+
+/* Bytes of all rows after inflating, filter bytes included. */
+uint64_t tarn__png_bytes(const tarn__png_info *info);
+
+/* Writes the next inflated bytes to `memory`. False with an error. */
+typedef bool (*tarn__png_next_fn)(void *memory, size_t count, void *ctx);
+
+/* Decodes all rows into an image of tarn__png_channels() channels. `input` is for errors. False with an error. */
+bool tarn__png_read_rows(const tarn__png_info *info, const tarn__data_input *input, tarn__png_next_fn next, void *ctx,
+                         tarn_array *image);
 
 #endif

@@ -4,7 +4,7 @@
  * one or several IDAT with the compressed rows, IEND last. Other chunks are skipped if their name begins with a
  * lower-case letter (ancillary) and are an error otherwise. The CRC of every chunk is verified, skipped ones
  * included. */
-#include "data/readers/image_png.h"
+#include "data/readers/image.h"
 
 #include "tarn_features.h"
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/readers/image_png.h"
+#include "data/readers/image.h"
 
 /* A grid of pixels: every `across`-th from `left`, every `down`-th row from `top`. */
 typedef struct grid {
