@@ -51,7 +51,7 @@ bool tarn__convert_unknown(const tarn__conversion *conversion, const char *name,
 bool tarn__convert_write(tarn__output *output, void *ctx);
 
 /* Raises unless the tensors are exactly those of the model; names the first that is missing or unknown, as in the
- * source. `in_folder`: jobs have folder names; else GGUF names (convert_check.c). */
+ * source. `in_folder`: jobs have folder names; else GGUF names (convert.c). */
 bool tarn__convert_check_names(const tarn__conversion *conversion, bool in_folder);
 
 /* Adds all tensors to a GGUF writer, and the metadata about their types. */

@@ -13,7 +13,7 @@
 #include "formats/json_file.h"
 #include "formats/safetensors.h"
 #include "models/convert/convert.h"
-#include "models/gguf/gguf_keys.h"
+#include "models/gguf/gguf_arch.h"
 #include "models/hf/hf.h"
 #include "models/hf/weights.h"
 

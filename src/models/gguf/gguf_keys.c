@@ -2,7 +2,7 @@
  *
  * Keys are those of llama.cpp. Tokens without such a key, several EOS tokens above all, have keys of tarn's own,
  * which begin with "tarn.". */
-#include "models/gguf/gguf_keys.h"
+#include "models/gguf/gguf_arch.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
 
 #include "base/dtype.h"
 #include "formats/gguf.h"
-#include "models/gguf/gguf_keys.h"
+#include "models/gguf/gguf_arch.h"
 
 const tarn__gguf_arch *tarn__gguf_arch_of(const char *function, const tarn_gguf *file)
 {

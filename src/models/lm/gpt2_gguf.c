@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "formats/gguf.h"
-#include "models/gguf/gguf_keys.h"
+#include "models/gguf/gguf_arch.h"
 #include "models/lm/gpt2.h"
 
 #define NAME "gpt2"

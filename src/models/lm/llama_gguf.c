@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "formats/gguf.h"
-#include "models/gguf/gguf_keys.h"
+#include "models/gguf/gguf_arch.h"
 #include "models/lm/llama.h"
 
 #define FAMILY "tarn.family"

@@ -63,7 +63,7 @@ bool tarn__lora_each_match(const char *function, const char *path, const char *p
  * -2 with an error. */
 int64_t tarn__lora_block_of(const char *function, const char *path, const char *pattern, const char *layer);
 
-/* Folders of adapters without a model (lora_open.c): whether one is such; the path of the base model that
+/* Folders of adapters without a model (lora_file.c): whether one is such; the path of the base model that
  * adapter_config.json names; and that model with the adapters, out of training mode, which the caller owns. */
 bool tarn__lora_is_folder(const char *function, const char *folder);
 bool tarn__lora_base_of(const char *function, const char *folder, tarn__model_path *base);
