@@ -1,4 +1,4 @@
-/* conv.c: the 2-d convolution layer: weight (out, in / groups, kernel_h, kernel_w), bias (out).
+/* conv.c: the 2-d convolution layer: weight (out, in / groups, kernel_h, kernel_w), bias (out); and pooling layers.
  *
  * ctx is a tarn_conv2d_options, ready for the operation; the layer's own options are read by the constructor alone. */
 #include <math.h>
@@ -7,7 +7,7 @@
 #include "nn/module.h"
 
 /* x (N, in, H, W) to (N, out, H', W'). */
-static tarn_tensor *forward(tarn_module *module, tarn_tensor *x, void *ctx)
+static tarn_tensor *conv2d_forward(tarn_module *module, tarn_tensor *x, void *ctx)
 {
     return tarn_conv2d(x, tarn__module_own(module, "weight"), tarn__module_own(module, "bias"),
                        (const tarn_conv2d_options *)ctx);
@@ -59,7 +59,7 @@ tarn_module *tarn_conv2d_layer_with_sized(int64_t in, int64_t out, tarn_device d
     memcpy(s.stride, chosen.stride, sizeof(s.stride));
     memcpy(s.padding, chosen.padding, sizeof(s.padding));
     memcpy(s.dilation, chosen.dilation, sizeof(s.dilation));
-    tarn_module *module = tarn__module_new_with("conv2d_layer", "conv2d", forward, &s, sizeof(s));
+    tarn_module *module = tarn__module_new_with("conv2d_layer", "conv2d", conv2d_forward, &s, sizeof(s));
     if (module && add_parameters(module, in, out, device, &chosen))
         return module;
     tarn__raise_within("conv2d_layer");
@@ -71,4 +71,65 @@ tarn_module *tarn_conv2d_layer_with_sized(int64_t in, int64_t out, tarn_device d
 tarn_module *tarn_conv2d_layer(int64_t in, int64_t out, int64_t kernel, tarn_device device)
 {
     return tarn_conv2d_layer_with(in, out, device, &(tarn_conv2d_layer_options){.kernel = {kernel, kernel}});
+}
+
+/* ---- pooling ----------------------------------------------------------------------------------------------------- */
+
+/* Pooling layers over images (N, C, H, W). They have no parameters; ctx is a copy of the options. */
+
+/* Forward functions; the module has no state. */
+static tarn_tensor *max_forward(tarn_module *module, tarn_tensor *x, void *ctx)
+{
+    (void)module;
+    return tarn_max_pool2d(x, (const tarn_pool2d_options *)ctx);
+}
+
+static tarn_tensor *avg_forward(tarn_module *module, tarn_tensor *x, void *ctx)
+{
+    (void)module;
+    return tarn_avg_pool2d(x, (const tarn_pool2d_options *)ctx);
+}
+
+/* (N, C, H, W) to (N, C, 1, 1), whatever the size of the image. */
+static tarn_tensor *global_avg_forward(tarn_module *module, tarn_tensor *x, void *ctx)
+{
+    (void)module, (void)ctx;
+    return tarn_global_avg_pool2d(x);
+}
+
+/* Checks what can be checked without an image; the operation checks the rest. */
+static tarn_module *create(const char *function, const char *kind, tarn_forward_fn forward,
+                           const tarn_pool2d_options *options, size_t options_size)
+{
+    tarn_pool2d_options chosen = {.stride = {0}};
+    if (options)
+        memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
+    if (tarn_failed())
+        return NULL;
+    if (!options || chosen.kernel[0] < 1 || chosen.kernel[1] < 1) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: .kernel is [%lld, %lld]; it is required, and both must be at least 1",
+                    function, (long long)chosen.kernel[0], (long long)chosen.kernel[1]);
+        return NULL;
+    }
+    for (int i = 0; i < 2; i++)
+        if (chosen.stride[i] < 0 || chosen.padding[i] < 0 || chosen.dilation[i] < 0) {
+            tarn__raise(TARN_ERROR_ARGUMENT, "%s: .stride, .padding and .dilation cannot be negative", function);
+            return NULL;
+        }
+    return tarn__module_new_with(function, kind, forward, &chosen, sizeof(chosen));
+}
+
+tarn_module *tarn_max_pool2d_layer_sized(const tarn_pool2d_options *options, size_t options_size)
+{
+    return create("max_pool2d_layer", "max_pool2d", max_forward, options, options_size);
+}
+
+tarn_module *tarn_avg_pool2d_layer_sized(const tarn_pool2d_options *options, size_t options_size)
+{
+    return create("avg_pool2d_layer", "avg_pool2d", avg_forward, options, options_size);
+}
+
+tarn_module *tarn_global_avg_pool2d_layer(void)
+{
+    return tarn__module_new("global_avg_pool2d_layer", "global_avg_pool2d", global_avg_forward, NULL, NULL);
 }

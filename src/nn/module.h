@@ -83,11 +83,6 @@ bool tarn__check_module(const char *function, const tarn_module *module);
 /* Raises unless parameters may be of the dtype. */
 bool tarn__check_parameter_dtype(const char *function, tarn_dtype dtype);
 
-/* For all norms: raises unless size and options are valid; adds "weight" (ones) and "bias" (zeros) as the options ask.
- */
-bool tarn__check_norm(const char *function, int64_t size, const tarn_norm_options *options);
-bool tarn__add_affine(tarn_module *module, int64_t size, tarn_device device, const tarn_norm_options *options);
-
 /* Adds a parameter drawn uniformly from [-bound, bound). False with an error. */
 bool tarn__add_uniform(tarn_module *module, const char *name, tarn_shape shape, double bound, tarn_dtype dtype,
                        tarn_device device);

@@ -1,9 +1,11 @@
-/* move.c: tarn_module_to(): a module tree to another device.
+/* move.c: tarn_module_to(): a module tree to another device; and to another dtype.
  *
  * All copies are created before the first tensor changes, so that a failure, as out of memory, leaves the module where
  * it was. Tensors in an optimizer's flat buffers are moved by the optimizer, which has state beside them. */
+#include "base/dtype.h"
 #include "base/memory.h"
 #include "core/launch/launch.h"
+#include "core/tensor/tensor.h"
 #include "nn/module.h"
 
 /* A copy of `tensor` on another device; belongs to the open scope. */
@@ -77,4 +79,36 @@ bool tarn_module_to(tarn_module *module, tarn_device device)
     tarn__release(copy, bytes);
     tarn__tensors_release(&list);
     return good;
+}
+
+/* ---- dtype ------------------------------------------------------------------------------------------------------- */
+
+/* Parameters of a module tree rounded to another float dtype, for models opened in 16 bits. */
+
+/* The tensor object stays and gets new storage, so that tied weights and handles stay valid. */
+static bool cast_one(const tarn__parameter *parameter, void *ctx)
+{
+    tarn_dtype dtype = *(const tarn_dtype *)ctx;
+    tarn_tensor *tensor = parameter->tensor;
+    if (!tarn__is_float(tensor->view.dtype) || tensor->view.dtype == dtype)
+        return true;
+    tarn_tensor *copy = tarn_cast(tarn_detach(tensor), dtype);
+    if (!copy)
+        return false;
+    tarn__storage_retain(copy->storage);
+    copy->storage->version = tensor->storage->version;
+    tensor->view.dtype = dtype;
+    tarn__tensor_set_storage(tensor, copy->storage);
+    tarn__storage_set_name(tensor->storage, tensor->name);
+    return true;
+}
+
+/* A failure may leave some parameters cast: the caller frees the module then. */
+bool tarn__module_cast(tarn_module *module, tarn_dtype dtype)
+{
+    tarn_scope *scope = tarn_scope_open();
+    if (scope)
+        tarn__module_walk(module, cast_one, &dtype);
+    tarn_scope_close(scope);
+    return !tarn_failed();
 }

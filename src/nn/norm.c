@@ -1,10 +1,12 @@
-/* norm.c: layers that normalize each sample by itself: LayerNorm, RMSNorm, GroupNorm.
+/* norm.c: layers that normalize: LayerNorm, RMSNorm and GroupNorm, each sample by itself, and BatchNorm.
  *
- * Also the checks and the affine parameters that batchnorm.c shares. An epsilon of 0 means the layer's default: 1e-5,
+ * All share the checks and the affine parameters. An epsilon of 0 means the layer's default: 1e-5,
  * or 1e-6 for RMSNorm as in Llama. */
 #include <math.h>
 #include <string.h>
 
+#include "base/dtype.h"
+#include "core/tensor/tensor.h"
 #include "nn/module.h"
 
 typedef struct settings {
@@ -31,7 +33,8 @@ static tarn_tensor *groupnorm(tarn_module *module, tarn_tensor *x, void *ctx)
                           s->epsilon);
 }
 
-bool tarn__check_norm(const char *function, int64_t size, const tarn_norm_options *options)
+/* Raises unless size and options are valid. */
+static bool check_norm(const char *function, int64_t size, const tarn_norm_options *options)
 {
     if (tarn_failed())
         return false;
@@ -43,8 +46,8 @@ bool tarn__check_norm(const char *function, int64_t size, const tarn_norm_option
     return tarn__check_parameter_dtype(function, options->dtype);
 }
 
-/* The identity at first: weight 1, bias 0. */
-bool tarn__add_affine(tarn_module *module, int64_t size, tarn_device device, const tarn_norm_options *options)
+/* Adds "weight" (ones) and "bias" (zeros) as the options ask: the identity at first. */
+static bool add_affine(tarn_module *module, int64_t size, tarn_device device, const tarn_norm_options *options)
 {
     return options->no_affine ||
            (tarn_module_add_parameter(module, "weight", tarn_ones(TARN_SHAPE(size), options->dtype, device)) &&
@@ -56,11 +59,11 @@ bool tarn__add_affine(tarn_module *module, int64_t size, tarn_device device, con
 static tarn_module *create(const char *function, const char *kind, tarn_forward_fn forward, int64_t size,
                            tarn_device device, const tarn_norm_options *options, double epsilon, int64_t groups)
 {
-    if (!tarn__check_norm(function, size, options))
+    if (!check_norm(function, size, options))
         return NULL;
     settings s = {options->epsilon > 0 ? options->epsilon : epsilon, groups};
     tarn_module *module = tarn__module_new_with(function, kind, forward, &s, sizeof(s));
-    if (module && tarn__add_affine(module, size, device, options))
+    if (module && add_affine(module, size, device, options))
         return module;
     tarn__raise_within(function);
     tarn_module_free(module);
@@ -116,4 +119,89 @@ tarn_module *tarn_layernorm_layer(int64_t size, tarn_device device)
 tarn_module *tarn_rmsnorm_layer(int64_t size, tarn_device device)
 {
     return tarn_rmsnorm_layer_with(size, device, NULL);
+}
+
+/* ---- batch normalization ----------------------------------------------------------------------------------------- */
+
+/* The batch normalization layer over (N, C, H, W), alone or fused with the addition and the relu after it.
+ *
+ * In training mode statistics are those of the batch, and running_mean, running_var and num_batches_tracked (buffers
+ * with PyTorch's names) are updated in place; in evaluation the running statistics are used. */
+
+/* ctx of the layer; 0 means the operation's default. */
+typedef struct batchnorm_settings {
+    double momentum, epsilon;
+} batchnorm_settings;
+
+/* batchnorm(x), or with has_relu: relu(batchnorm(x) + residual), residual may be NULL. */
+static tarn_tensor *apply_batchnorm(tarn_module *module, tarn_tensor *x, tarn_tensor *residual, bool has_relu)
+{
+    const batchnorm_settings *s = module->ctx;
+    tarn_tensor *weight = tarn__module_own(module, "weight"), *bias = tarn__module_own(module, "bias");
+    tarn_tensor *mean = tarn__module_own(module, "running_mean"), *variance = tarn__module_own(module, "running_var");
+    tarn_tensor *batches = tarn__module_own(module, "num_batches_tracked");
+    bool training = module->training || !mean; /* without running statistics there are only the batch's */
+    tarn_batchnorm_options o = {.training = training, .momentum = s->momentum, .epsilon = s->epsilon};
+    tarn_tensor *y = has_relu ? tarn_batchnorm_relu(x, residual, weight, bias, mean, variance, &o)
+                              : tarn_batchnorm(x, weight, bias, mean, variance, &o);
+    return y && (!module->training || !batches || tarn_add_inplace(batches, tarn_scalar(1))) ? y : NULL;
+}
+
+static tarn_tensor *batchnorm(tarn_module *module, tarn_tensor *x, void *ctx)
+{
+    (void)ctx;
+    return apply_batchnorm(module, x, NULL, false);
+}
+
+bool tarn__is_batchnorm(const tarn_module *module)
+{
+    return module->forward == batchnorm;
+}
+
+/* The fused kernel adds a residual of x's shape and dtype; one that broadcasts is composed. */
+tarn_tensor *tarn__batchnorm_relu(tarn_module *module, tarn_tensor *x, tarn_tensor *residual)
+{
+    if (!residual || (!residual->is_constant && residual->view.dtype == x->view.dtype &&
+                      tarn__same_shape(&residual->view, &x->view)))
+        return apply_batchnorm(module, x, residual, true);
+    tarn_tensor *y = apply_batchnorm(module, x, NULL, false);
+    return y ? tarn_relu(tarn_add(y, residual)) : NULL;
+}
+
+/* Statistics of 16-bit layers are f32: an update of momentum 0.1 would be lost in the 8 significant bits of bf16. */
+static bool add_statistics(tarn_module *module, int64_t channels, tarn_device device, tarn_dtype dtype)
+{
+    tarn_dtype wide = tarn__acc_dtype(dtype);
+    return tarn_module_add_buffer(module, "running_mean", tarn_zeros(TARN_SHAPE(channels), wide, device)) &&
+           tarn_module_add_buffer(module, "running_var", tarn_ones(TARN_SHAPE(channels), wide, device)) &&
+           tarn_module_add_buffer(module, "num_batches_tracked", tarn_zeros(TARN_SCALAR, TARN_I64, device));
+}
+
+tarn_module *tarn_batchnorm2d_with_sized(int64_t channels, tarn_device device, const tarn_batchnorm2d_options *options,
+                                         size_t options_size)
+{
+    tarn_batchnorm2d_options chosen = {0};
+    if (options)
+        memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
+    tarn_norm_options norm = {.epsilon = chosen.epsilon, .no_affine = chosen.no_affine, .dtype = chosen.dtype};
+    if (!check_norm("batchnorm2d", channels, &norm))
+        return NULL;
+    if (!(chosen.momentum >= 0 && chosen.momentum <= 1)) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "batchnorm2d: .momentum is %g; must be from 0 (default, 0.1) to 1",
+                    chosen.momentum);
+        return NULL;
+    }
+    batchnorm_settings s = {chosen.momentum, chosen.epsilon};
+    tarn_module *module = tarn__module_new_with("batchnorm2d", "batchnorm2d", batchnorm, &s, sizeof(s));
+    if (module && add_affine(module, channels, device, &norm) &&
+        (chosen.no_tracking || add_statistics(module, channels, device, chosen.dtype)))
+        return module;
+    tarn__raise_within("batchnorm2d");
+    tarn_module_free(module);
+    return NULL;
+}
+
+tarn_module *tarn_batchnorm2d(int64_t channels, tarn_device device)
+{
+    return tarn_batchnorm2d_with(channels, device, NULL);
 }
