@@ -52,7 +52,7 @@ bool tarn__shard_finish(tarn__shard_writer *writer);
 /* Frees the writer's memory and discards an open file; with `remove`, deletes the finished files too. */
 void tarn__shard_writer_free(tarn__shard_writer *writer, bool remove);
 
-/* ---- documents.c ------------------------------------------------------------------------------------------------- */
+/* ---- documents --------------------------------------------------------------------------------------------------- */
 
 /* True for a file of JSON lines: `all`, or a name that ends in .jsonl. */
 bool tarn__is_jsonl(const char *path, bool all);
