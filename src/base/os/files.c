@@ -1,9 +1,10 @@
-/* files.c: mapped files and atomic writes, on POSIX systems.
+/* files.c: mapped files, atomic writes, and folders, on POSIX systems.
  *
  * A write is atomic in four steps: create a temporary file in the same folder, fsync it, rename it, fsync the
  * folder. A process killed at any point leaves either the old or the new file under the name, and at worst a stray
  * temporary file, which the next writer of the same name removes. A temporary file is locked (flock) for as long as
  * it is written, so that another machine sharing the folder does not remove it as stale. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -380,4 +381,61 @@ bool tarn__file_rename(const char *function, const char *from, const char *to)
 void tarn__file_remove(const char *path)
 {
     unlink(path);
+}
+
+/* ---- folders ----------------------------------------------------------------------------------------------------- */
+
+/* Calls `visit` for each entry; true when it has seen all of them. */
+static bool visit_all(DIR *stream, const char *path, tarn__folder_fn visit, void *ctx)
+{
+    char below[PATH_MAX];
+    struct stat about;
+    for (struct dirent *entry = readdir(stream); entry; entry = readdir(stream)) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        bool fits = (size_t)snprintf(below, sizeof(below), "%s/%s", path, entry->d_name) < sizeof(below);
+        bool is_folder = fits && lstat(below, &about) == 0 && S_ISDIR(about.st_mode);
+        if (!visit(entry->d_name, is_folder, ctx))
+            return false;
+    }
+    return true;
+}
+
+bool tarn__folder_each(const char *function, const char *path, tarn__folder_fn visit, void *ctx)
+{
+    DIR *stream = opendir(path);
+    if (!stream)
+        return tarn__raise(TARN_ERROR_IO, "%s: '%s' cannot be listed: %s", function, path, strerror(errno));
+    bool good = visit_all(stream, path, visit, ctx);
+    closedir(stream);
+    return good;
+}
+
+void tarn__folder_names(const char *path, tarn__folder_name_fn visit, void *ctx)
+{
+    DIR *stream = opendir(path);
+    for (struct dirent *entry = stream ? readdir(stream) : NULL; entry && visit(entry->d_name, ctx);)
+        entry = readdir(stream);
+    if (stream)
+        closedir(stream);
+}
+
+bool tarn__folder_remove(const char *path)
+{
+    return rmdir(path) == 0;
+}
+
+bool tarn__folder_current(char *path, size_t size)
+{
+    return getcwd(path, size) != NULL;
+}
+
+bool tarn__path_is_within(const char *path, const char *folder)
+{
+    char *inner = realpath(path, NULL), *outer = realpath(folder, NULL);
+    size_t length = outer ? strlen(outer) : 0;
+    bool is = inner && outer && strncmp(inner, outer, length) == 0 && (inner[length] == 0 || inner[length] == '/');
+    free(inner);
+    free(outer);
+    return is;
 }
