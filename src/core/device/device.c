@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tarn/profile.h>
 
 #include "base/error.h"
 #include "base/os/files.h"
@@ -520,4 +521,21 @@ bool tarn_synchronize(tarn_device device)
         return tarn__raise(TARN_ERROR_DEVICE, "synchronize: %s failed: %s",
                            tarn_device_name(device, name, sizeof(name)), backend->failure());
     return !backend->poll || tarn__device_poll(device, "synchronize");
+}
+
+/* ---- peak FLOP/s ------------------------------------------------------------------------------------------------- */
+
+/* By the backend: the reference for MFU. 0 for unknown devices: MFU is then not reported. No error for a CPU. */
+double tarn_device_peak_flops(tarn_device device, const char *precision)
+{
+    if (tarn_failed())
+        return 0;
+    if (!precision ||
+        (strcmp(precision, "f32") != 0 && strcmp(precision, "tf32") != 0 && strcmp(precision, "bf16") != 0)) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "device_peak_flops: precision is '%.20s'; it must be f32, tf32 or bf16",
+                    precision ? precision : "NULL");
+        return 0;
+    }
+    const tarn__backend *backend = tarn__backend_of(device, "device_peak_flops");
+    return backend && backend->peak_flops ? backend->peak_flops(device.index, precision) : 0;
 }
