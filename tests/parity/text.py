@@ -11,6 +11,7 @@ import random
 import tempfile
 import unicodedata
 
+import gguf
 import tokenizers
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -240,8 +241,86 @@ def check_characters(folder, rng):
     return ""
 
 
+# ---- pre-tokenizers by their names in GGUF
+# ---------------------------------------------------------------------------------------------
+
+CASED = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+%s"
+         r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*%s"
+         r"|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+DEEPSEEK_LETTERS = (
+    "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝ\u1F5F-\u1F7Dᾀ-ᾴᾶ-ᾼ\u1FBEῂ-ῄῆ-ῌ"
+    "ῐ-\u1FD3ῖ-\u1FDBῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u2126ℨ\u212A-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+")
+DEEPSEEK_HAN = r"[一-龥ࠀ-一가-퟿]+"
+DEEPSEEK_3 = ("[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+              "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+")
+BLOOM = r" ?[^(\s|[.,!?…。，、।۔،])]+"  # as in its tokenizer.json: a class within a class
+
+
+def split(*patterns):
+    return [pre_tokenizers.Split(Regex(p), "isolated") for p in patterns]
+
+
+BYTES, BYTES_GPT2 = (pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=use) for use in (False, True))
+ONE_DIGIT = [pre_tokenizers.Digits(individual_digits=True), BYTES_GPT2]
+# by name: the steps in the model's tokenizer.json, whether it normalizes to NFC, whether it ignores merges
+PRE_TOKENIZERS = {
+    "gpt-2": ([BYTES_GPT2], False, False), "phi-2": ([BYTES_GPT2], False, False),
+    "mpt": ([BYTES_GPT2], True, False), "olmo": ([BYTES_GPT2], True, False),
+    "llama-bpe": (split(LLAMA3) + [BYTES], False, True), "falcon3": (split(LLAMA3) + [BYTES], False, True),
+    "dbrx": (split(LLAMA3) + [BYTES], False, False), "chatglm-bpe": (split(LLAMA3) + [BYTES], False, False),
+    "qwen2": (split(QWEN2) + [BYTES], True, False), "stablelm2": (split(QWEN2) + [BYTES], False, False),
+    "starcoder": (ONE_DIGIT, False, False), "refact": (ONE_DIGIT, False, False), "smollm": (ONE_DIGIT, False, False),
+    "command-r": (ONE_DIGIT, True, False), "tekken": (split(CASED % ("", "", "")) + [BYTES], False, True),
+    "gpt-4o": (split(CASED % (ENDINGS, ENDINGS, "{1,3}")) + [BYTES], False, False),
+    "deepseek-llm": (split("[\r\n]", DEEPSEEK_LETTERS, r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", DEEPSEEK_HAN) +
+                     [pre_tokenizers.Digits(individual_digits=False), BYTES], False, False),
+    "deepseek-coder": (split("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", DEEPSEEK_HAN) +
+                       [pre_tokenizers.Digits(individual_digits=True), BYTES], False, False),
+    "deepseek-v3": (split(r"\p{N}{1,3}", r"[一-龥぀-ゟ゠-ヿ]+", DEEPSEEK_3) + [BYTES], False, False),
+    "bloom": (split(BLOOM) + [BYTES], False, False)}
+
+
+def write_gguf(theirs, name, path):
+    """A vocabulary alone, by the gguf package."""
+    model = json.loads(theirs.to_str())["model"]
+    tokens = sorted(model["vocab"], key=model["vocab"].get)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(name)
+    writer.add_token_list(tokens)
+    writer.add_token_types([gguf.TokenType.NORMAL] * len(tokens))
+    writer.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in model["merges"]])
+    writer.add_add_bos_token(False)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def check_pre_tokenizers(folder, rng):
+    """The same ids from a GGUF file that has the name alone, and the tokenizer with the steps of that name."""
+    wrong = []
+    for name, (steps, nfc, ignores) in PRE_TOKENIZERS.items():
+        theirs = Tokenizer(models.BPE())
+        theirs.pre_tokenizer, theirs.decoder = pre_tokenizers.Sequence(steps), decoders.ByteLevel()
+        theirs.train_from_iterator(
+            corpus(rng) + [some_text(rng) for _ in range(200)],
+            trainers.BpeTrainer(vocab_size=700, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+                                show_progress=False))
+        theirs.normalizer = normalizers.NFC() if nfc else None
+        model = json.loads(theirs.to_str())
+        model["model"]["ignore_merges"] = ignores
+        theirs = Tokenizer.from_str(json.dumps(model))
+        path = os.path.join(folder, f"{name}.gguf")
+        write_gguf(theirs, name, path)
+        found = difference(opened(path), theirs, rng, 150)
+        wrong += [f"{name}: {found}"] if found else []
+    return "; ".join(wrong)
+
+
 CHECKS = {
-    "gpt2": check_gpt2, "qwen2": check_qwen2, "training": check_training, "settings": check_settings,
+    "pre-tokenizers": check_pre_tokenizers, "gpt2": check_gpt2, "qwen2": check_qwen2, "training": check_training, "settings": check_settings,
     "characters": check_characters}
 TIMES = {"training": 4, "settings": 8}
 

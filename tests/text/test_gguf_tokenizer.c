@@ -195,7 +195,7 @@ static void wrong_files_are_refused_by_name(void **state)
     expect_refused(write_bpe("llama", NULL, NULL, 3, 3), TARN_ERROR_FORMAT, "tokenizer.ggml.scores");
     expect_refused(write_bpe("gpt2", NULL, "a b", 3, 3), TARN_ERROR_UNSUPPORTED, "tokenizer.ggml.pre is '(none)'");
     expect_refused(write_bpe("gpt2", "default", "a b", 3, 3), TARN_ERROR_UNSUPPORTED,
-                   "tokenizer.ggml.pre is 'default'; supported are gpt-2, llama-bpe, qwen2");
+                   "tokenizer.ggml.pre is 'default'; supported are gpt-2, olmo, llama-bpe, dbrx, qwen2");
     if (!TARN__HAVE_PCRE2)
         return;
     expect_refused(write_bpe("gpt2", "gpt-2", NULL, 3, 3), TARN_ERROR_FORMAT, "tokenizer.ggml.merges");

@@ -192,6 +192,8 @@ static void blocks_change_nothing(void **state)
         {"hello!\n", PATTERN(" ?\\\\p{L}+|[^\\\\s\\\\p{L}]+[\\\\r\\\\n/]*|\\\\s+"), "! \\u010a"},
         {"hello!\n/", PATTERN(" ?\\\\p{L}+|[^\\\\s\\\\p{L}]+[\\\\r\\\\n/]*|\\\\s+"), "\\u010a /"},
         {"hello\n\n", PATTERN(" ?\\\\p{L}+|\\\\s+(?!\\\\S)|\\\\s+"), "\\u010a \\u010a"},
+        {"hello\n(w", PATTERN("[a-z]+"), "\\u010a ("},
+        {"hello.\n(w", PATTERN(" ?[^(\\\\s|.,!?\\u2026\\u3002\\uff0c\\u3001\\u0964\\u06d4\\u060c)]+"), "\\u010a ("},
         {"hello\n<pad>", GPT2, "\\u0120 w"},
         {"hello<pad>\n", GPT2, "\\u0120 w"},
     };
@@ -209,8 +211,10 @@ static void blocks_change_nothing(void **state)
         tarn_tokenizer *t = tarn_tokenizer_open(write_text("tokenizer.json", all));
         assert_ok();
         snprintf(folder, sizeof(folder), "blocks%zu", i);
+        /* Only where it is in the text: a special token that absorbs spaces prevents every cut. */
+        bool has_pad = strstr(cases[i].line, "<pad>") != NULL;
         prepare(write_file("blocks.txt", text, length), t, scratch(folder),
-                &(tarn_shards_options){.no_separator = true, .parse_special = true});
+                &(tarn_shards_options){.no_separator = true, .parse_special = has_pad});
         int64_t count, whole;
         int32_t *ids = read_all(scratch(folder), "train", &count),
                 *expected = tarn_tokenizer_encode(t, text, length, NULL, &whole);

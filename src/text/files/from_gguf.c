@@ -8,16 +8,6 @@
 #include "base/utf8.h"
 #include "text/files/gguf_tokenizer.h"
 
-/* Pre-tokenizers by their names in GGUF files. Another name is an error, never a guess: a wrong split gives wrong ids
- * without any sign. */
-const tarn__gguf_pre_tokenizer tarn__gguf_pre_tokenizers[] = {
-    {"gpt-2", {"gpt2"}, {TARN__REGEX_GPT2}, .uses_regex = true},
-    {"llama-bpe", {"llama3", "llama-v3"}, {TARN__REGEX_LLAMA3}, .ignore_merges = true, .adds_bos = true},
-    {"qwen2", {"deepseek-r1-qwen"}, {TARN__REGEX_QWEN2}, .nfc = true},
-    {"smollm", {0}, {"\\p{N}", TARN__REGEX_GPT2}, .uses_regex = true},
-    {0},
-};
-
 #define TOKENS "tokenizer.ggml.tokens"
 #define SCORES "tokenizer.ggml.scores"
 #define TYPES "tokenizer.ggml.token_type"
@@ -160,10 +150,10 @@ static const tarn__gguf_pre_tokenizer *find_pre_tokenizer(const gguf_source *s)
     const char *name = tarn_gguf_has(s->file, "tokenizer.ggml.pre", NULL)
                            ? tarn_gguf_string(s->file, "tokenizer.ggml.pre", NULL)
                            : "(none)";
-    char known[128] = "";
+    char known[256] = "";
     for (const tarn__gguf_pre_tokenizer *pre = tarn__gguf_pre_tokenizers; name && pre->name; pre++) {
         bool is_it = strcmp(pre->name, name) == 0;
-        for (int i = 0; i < 3 && pre->aliases[i]; i++)
+        for (int i = 0; i < TARN__GGUF_PRE_ALIASES && pre->aliases[i]; i++)
             is_it = is_it || strcmp(pre->aliases[i], name) == 0;
         if (is_it)
             return pre;
@@ -236,7 +226,7 @@ static bool fill_bpe(tarn_tokenizer *t, const gguf_source *s, const tarn__gguf_p
     t->nfc = pre->nfc;
     t->bpe.ignore_merges = pre->ignore_merges;
     t->bpe.uses_regex = pre->uses_regex;
-    for (int i = 0; i < 2 && pre->regex[i]; i++) {
+    for (int i = 0; i < TARN__GGUF_PRE_REGEXES && pre->regex[i]; i++) {
         t->bpe.regex[i] = tarn__regex_new(s->function, s->path, pre->regex[i]);
         t->bpe.regex_count += t->bpe.regex[i] != NULL;
     }

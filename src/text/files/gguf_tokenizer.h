@@ -8,16 +8,25 @@
 
 /* A pre-tokenizer, by its name in GGUF files ("tokenizer.ggml.pre"). GGUF stores no pattern: readers know them by
  * name. */
+#define TARN__GGUF_PRE_ALIASES 6
+#define TARN__GGUF_PRE_REGEXES 6
 typedef struct tarn__gguf_pre_tokenizer {
-    const char *name, *aliases[3]; /* the name that is written, and aliases; NULL ends them */
-    const char *regex[2];          /* NULL ends them */
-    bool uses_regex;               /* the last is GPT-2's, implied by ByteLevel */
-    bool nfc, ignore_merges;       /* settings of the tokenizer that the name implies */
-    bool adds_bos;                 /* default of add_bos_token */
+    const char *name, *aliases[TARN__GGUF_PRE_ALIASES]; /* the name that is written, and aliases; NULL ends them */
+    const char *regex[TARN__GGUF_PRE_REGEXES];          /* applied in turn; NULL ends them */
+    bool uses_regex;                                    /* the last is GPT-2's, implied by ByteLevel */
+    bool nfc, ignore_merges;                            /* settings of the tokenizer that the name implies */
+    bool adds_bos;                                      /* default of add_bos_token */
+    bool joins_lines;                                   /* a word may go on after the end of a line */
 } tarn__gguf_pre_tokenizer;
 
-/* The pre-tokenizers that tarn has; a row without a name ends them. */
+/* The pre-tokenizers that tarn has (gguf_pre_tokenizers.c); a row without a name ends them. */
 extern const tarn__gguf_pre_tokenizer tarn__gguf_pre_tokenizers[];
+
+/* The name of a tokenizer's regexes and settings; NULL: the format has none. */
+const char *tarn__gguf_pre_tokenizer_name(const tarn_tokenizer *tokenizer);
+
+/* True if the end of a line ends a word, so that a text may be cut there. */
+bool tarn__pre_tokenizer_ends_words(const tarn_tokenizer *tokenizer);
 
 /* The key of the tokenizer's kind, and its value in a file without one. */
 #define TARN__GGUF_TOKENIZER "tokenizer.ggml.model"

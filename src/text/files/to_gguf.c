@@ -181,21 +181,6 @@ static bool put_spm(target *g)
 
 /* ---- BPE on bytes ------------------------------------------------------------------------------------------------ */
 
-/* The name of the pre-tokenizer in GGUF; NULL: none. */
-static const char *pre_tokenizer_of(const tarn_tokenizer *t)
-{
-    for (const tarn__gguf_pre_tokenizer *pre = tarn__gguf_pre_tokenizers; pre->name; pre++) {
-        bool is_it = pre->nfc == t->nfc && pre->ignore_merges == t->bpe.ignore_merges && !t->bpe.prefix_space;
-        int count = 0;
-        for (; count < 2 && pre->regex[count] && is_it; count++)
-            is_it =
-                count < t->bpe.regex_count && strcmp(pre->regex[count], tarn__regex_source(t->bpe.regex[count])) == 0;
-        if (is_it && count == t->bpe.regex_count)
-            return pre->name;
-    }
-    return NULL;
-}
-
 /* Writes "left right" per merge. Offsets are turned into pointers only at the end: the buffer moves while it grows. */
 static bool put_merges(const target *g)
 {
@@ -223,9 +208,9 @@ static bool put_merges(const target *g)
 /* Writes a byte-level BPE; its regexes must be those of a pre-tokenizer that GGUF has a name for. */
 static bool put_bpe(target *g)
 {
-    const char *pre = pre_tokenizer_of(g->tokenizer);
+    const char *pre = tarn__gguf_pre_tokenizer_name(g->tokenizer);
     if (!pre)
-        return raise_unsupported(g, "with this pre-tokenizer; it has those of GPT-2, Llama 3, Qwen2 and SmolLM");
+        return raise_unsupported(g, "with this pre-tokenizer, for which the format has no name");
     if (g->tokenizer->bpe.unknown >= 0)
         return raise_unsupported(g, "of bytes with an unknown token");
     return put_string(g, TARN__GGUF_TOKENIZER, "gpt2") && put_string(g, "tokenizer.ggml.pre", pre) && put_tokens(g) &&

@@ -15,6 +15,7 @@
 #include "base/os/thread.h"
 #include "base/utf8.h"
 #include "formats/json_file.h"
+#include "text/files/gguf_tokenizer.h"
 
 #define BLOCK_BYTES ((size_t)1 << 20)
 #define BATCH_BLOCKS 32
@@ -197,13 +198,14 @@ static bool joins_lines(const tarn_tokenizer *t)
     return joins;
 }
 
-/* True if no cut is safe: without a regex the whole text is one word; added tokens may contain a newline or absorb
+/* True if no cut is safe: words may go on after the end of a line; added tokens may contain a newline or absorb
  * adjacent whitespace. */
 static bool needs_whole_texts(const job *j)
 {
     const tarn_tokenizer *t = j->tokenizer;
     const tarn__added_token *added = (const tarn__added_token *)(const void *)t->added.tokens.data;
-    if ((t->kind == &tarn__kind_bpe && t->bpe.regex_count == 0) || (t->kind == &tarn__kind_spm && joins_lines(t)))
+    if ((t->kind == &tarn__kind_bpe && !tarn__pre_tokenizer_ends_words(t)) ||
+        (t->kind == &tarn__kind_spm && joins_lines(t)))
         return true;
     for (size_t i = 0; i < t->added.tokens.count; i++) {
         bool is_found = !added[i].special || j->options.parse_special;

@@ -1,0 +1,94 @@
+/* gguf_pre_tokenizers.c: pre-tokenizers by their names in GGUF files.
+ *
+ * GGUF stores no pattern. The regexes here are those of the models' own tokenizer.json, in the order in which they
+ * split; where two names differ in nothing they are one row. A name that is not here is an error, never a guess: a
+ * wrong split gives wrong ids without any sign. */
+#include <string.h>
+
+#include "text/files/gguf_tokenizer.h"
+
+/* One digit at a time, then GPT-2's. */
+#define ONE_DIGIT "\\p{N}", TARN__REGEX_GPT2
+
+/* Words by case, with endings such as 's in GPT-4o and without in Mistral's Tekken. */
+#define CASED_WORDS(ending) \
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+" ending \
+    "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*" ending "|"
+#define CASED_REST "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+
+/* DeepSeek's: line ends, words of alphabets with case, punctuation, Han and Hangul. */
+#define DEEPSEEK_LETTERS \
+    "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-" \
+    "Ἕἠ-" \
+    "ὅὈ-" \
+    "Ὅὐ-ὗὙὛὝ\u1F5F-\u1F7Dᾀ-ᾴᾶ-ᾼ\u1FBEῂ-ῄῆ-ῌ" \
+    "ῐ-\u1FD3ῖ-\u1FDBῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u2126ℨ\u212A-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-" \
+    "Ｚａ-" \
+    "ｚ𐐀-𐑏𐒰-𐓓𐓘-" \
+    "𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+"
+#define DEEPSEEK_HAN "[一-龥ࠀ-一가-퟿]+"
+
+/* A match takes a space before it, and everything up to a space or one of these signs. */
+#define BLOOM " ?[^(\\s|.,!?…。，、।۔،)]+"
+
+const tarn__gguf_pre_tokenizer tarn__gguf_pre_tokenizers[] = {
+    {.name = "gpt-2",
+     .aliases = {"gpt2", "phi-2", "jais", "exaone4", "trillion", "granite-docling"},
+     .regex = {TARN__REGEX_GPT2},
+     .uses_regex = true},
+    {.name = "olmo", .aliases = {"mpt"}, .regex = {TARN__REGEX_GPT2}, .uses_regex = true, .nfc = true},
+    {.name = "llama-bpe",
+     .aliases = {"llama3", "llama-v3", "falcon3", "falcon-h1", "lfm2"},
+     .regex = {TARN__REGEX_LLAMA3},
+     .ignore_merges = true,
+     .adds_bos = true},
+    {.name = "dbrx", .aliases = {"smaug-bpe", "chatglm-bpe", "glm4"}, .regex = {TARN__REGEX_LLAMA3}},
+    {.name = "qwen2", .aliases = {"deepseek-r1-qwen", "megrez"}, .regex = {TARN__REGEX_QWEN2}, .nfc = true},
+    {.name = "stablelm2", .aliases = {"hunyuan", "grok-2"}, .regex = {TARN__REGEX_QWEN2}},
+    {.name = "smollm",
+     .aliases = {"starcoder", "refact", "codeshell", "minerva-7b", "exaone"},
+     .regex = {ONE_DIGIT},
+     .uses_regex = true},
+    {.name = "command-r", .regex = {ONE_DIGIT}, .uses_regex = true, .nfc = true},
+    {.name = "tekken", .regex = {CASED_WORDS("") "\\p{N}" CASED_REST}, .ignore_merges = true, .adds_bos = true},
+    {.name = "gpt-4o",
+     .aliases = {"llama4", "kanana2"},
+     .regex = {CASED_WORDS("(?i:'s|'t|'re|'ve|'m|'ll|'d)?") "\\p{N}{1,3}" CASED_REST}},
+    {.name = "deepseek-llm",
+     .regex = {"[\r\n]", DEEPSEEK_LETTERS, "\\s?[!-/:-~！-／：-～‘-‟　-。]+", "\\s+$", DEEPSEEK_HAN, "\\p{N}+"}},
+    {.name = "deepseek-coder", .regex = {"[\r\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", DEEPSEEK_HAN, "\\p{N}"}},
+    {.name = "deepseek-v3",
+     .regex = {"\\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",
+               "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+               "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"}},
+    {.name = "bloom", .aliases = {"poro-chat", "gpt3-finnish"}, .regex = {BLOOM}, .joins_lines = true},
+    {.name = "viking", .regex = {BLOOM, "\\p{N}"}, .joins_lines = true},
+    {0},
+};
+
+/* Whether the regexes of a tokenizer are those of a row. */
+static bool has_regexes(const tarn_tokenizer *t, const tarn__gguf_pre_tokenizer *pre)
+{
+    int count = 0;
+    for (; count < TARN__GGUF_PRE_REGEXES && pre->regex[count]; count++)
+        if (count == t->bpe.regex_count || strcmp(pre->regex[count], tarn__regex_source(t->bpe.regex[count])) != 0)
+            return false;
+    return count == t->bpe.regex_count;
+}
+
+const char *tarn__gguf_pre_tokenizer_name(const tarn_tokenizer *t)
+{
+    for (const tarn__gguf_pre_tokenizer *pre = tarn__gguf_pre_tokenizers; pre->name && !t->bpe.prefix_space; pre++)
+        if (pre->nfc == t->nfc && pre->ignore_merges == t->bpe.ignore_merges && has_regexes(t, pre))
+            return pre->name;
+    return NULL;
+}
+
+/* Of a pattern that is not known nothing is assumed. */
+bool tarn__pre_tokenizer_ends_words(const tarn_tokenizer *t)
+{
+    const tarn__gguf_pre_tokenizer *pre = tarn__gguf_pre_tokenizers;
+    while (pre->name && !has_regexes(t, pre))
+        pre++;
+    return pre->name && !pre->joins_lines;
+}
