@@ -19,9 +19,10 @@ typedef bool (*tarn_step_fn)(void *ctx);
  * buffers exist and matmuls have chosen their algorithms. Inside the step host reads and writes, transfers from or
  * to another device, kernels that fall back to the CPU, and timing are errors that name the operation. Per-step
  * values are updated at each run: learning rate and step count of optimizers, offsets of random generators. Memory
- * allocated inside belongs to the graph; no other thread may use the device during the capture. On a device without
- * graphs (the CPU) a run of the graph calls `step` again. Borrows `ctx` until the graph is freed; the caller owns
- * the graph. */
+ * allocated inside belongs to the graph until it is freed. The step reuses what it frees, and memory cached from its
+ * earlier runs: captured it takes no more than before. No other thread may use the device during the capture. On a
+ * device without graphs (the CPU) a run of the graph calls `step` again. Borrows `ctx` until the graph is freed; the
+ * caller owns the graph. */
 TARN_API tarn_graph *tarn_graph_capture(tarn_device device, tarn_step_fn step, void *ctx);
 
 /* Enqueues the captured step once. Asynchronous, like any operation. */

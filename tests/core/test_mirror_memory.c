@@ -1,5 +1,6 @@
 /* test_mirror_memory.c: a device out of memory: the error names the largest users, the cache is freed first, the
  * program goes on. */
+#include <tarn/graph.h>
 #include <tarn/profile.h>
 
 #include "support/check.h"
@@ -88,13 +89,45 @@ static void running_out_again_and_again_leaks_nothing(void **state)
     }
 }
 
+/* ---- captures ---------------------------------------------------------------------------------------------------- */
+
+/* Allocates and frees one tensor of *ctx bytes. */
+static bool use_memory(void *ctx)
+{
+    tarn_tensor *x = take(*(int64_t *)ctx);
+    if (x)
+        tarn_free(x);
+    return x != NULL;
+}
+
+static void a_capture_takes_the_cache_before_giving_up(void **state)
+{
+    (void)state;
+    int64_t bytes = 11 * MIB;
+    for (int i = 0; i < 3; i++)
+        tarn_free(good(take((9 + i) * MIB))); /* cached, and of no use to the graph */
+    tarn_graph *graph = tarn_graph_capture(mirror(), use_memory, &bytes);
+    assert_ok();
+    assert_null(take(5 * MIB)); /* its memory is reserved */
+    assert_error(TARN_ERROR_MEMORY, "out of memory on mirror:0");
+    tarn_graph_free(graph);
+    tarn_free(good(take(5 * MIB)));
+    bytes = 15 * MIB; /* with the values of the graph too much */
+    for (int i = 0; i < 3; i++) {
+        assert_null(tarn_graph_capture(mirror(), use_memory, &bytes));
+        assert_error(TARN_ERROR_MEMORY, "out of memory on mirror:0");
+        assert_int_equal(tarn_memory_of(mirror()).used, 0);
+        tarn_free(good(take(15 * MIB)));
+    }
+}
+
 int main(void)
 {
     setenv("TARN_MIRROR_MEMORY", "16777216", 1);
     const struct CMUnitTest tests[] = {
         in_scope(out_of_memory_names_the_holders),           in_scope(an_operation_that_runs_out_names_itself),
         in_scope(the_cache_is_given_back_before_giving_up),  in_scope(the_other_device_has_its_own),
-        in_scope(running_out_again_and_again_leaks_nothing),
+        in_scope(running_out_again_and_again_leaks_nothing), in_scope(a_capture_takes_the_cache_before_giving_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,7 +3,6 @@
 #include <pthread.h>
 #include <tarn/profile.h>
 
-#include "core/memory/pool.h"
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()
@@ -136,34 +135,6 @@ static void without_the_pool_memory_goes_back_at_once(void **state)
     tarn_free(cached);
     assert_int_equal(tarn_memory_of(CPU).cached, 0);
     tarn_set_pool(true);
-}
-
-/* What a recorded step uses stays where it is: without a pool, and when there is no memory for more. */
-static void an_arena_keeps_what_it_had(void **state)
-{
-    (void)state;
-    for (int pool = 0; pool < 2; pool++) {
-        empty_the_pool();
-        tarn_set_pool(pool);
-        tarn__arena *arena = tarn__arena_new(CPU);
-        assert_non_null(arena);
-        tarn__arena_enter(arena);
-        tarn_tensor *x = bytes_of(5 * MIB), *y = bytes_of(5 * MIB);
-        void *address = tarn_data(x);
-        tarn_free(x);
-        assert_null(tarn_empty(TARN_SHAPE((int64_t)1 << 60), TARN_U8, CPU));
-        tarn_clear_error();
-        tarn_counters before = tarn_stats();
-        x = bytes_of(5 * MIB);
-        assert_ptr_equal(tarn_data(x), address);
-        assert_int_equal(tarn_stats().system_allocations, before.system_allocations);
-        tarn_free(x);
-        tarn_free(y);
-        tarn__arena_leave(arena);
-        tarn__arena_free(arena);
-        assert_int_equal(tarn_memory_of(CPU).cached, 0);
-        tarn_set_pool(true);
-    }
 }
 
 static void a_large_block_is_not_worn_down(void **state)
@@ -319,7 +290,6 @@ int main(void)
         in_scope(the_figures_add_up),
         in_scope(the_table_names_the_largest_first),
         in_scope(without_the_pool_memory_goes_back_at_once),
-        in_scope(an_arena_keeps_what_it_had),
         in_scope(a_large_block_is_not_worn_down),
         in_scope(random_use_never_overlaps),
         in_scope(random_use_from_several_threads),

@@ -1,9 +1,9 @@
 /* graph.c: captured steps (CUDA graphs, and a replayed list of calls in tests).
  *
- * While a step is captured, the device's pool serves blocks of an arena owned by the graph, and retains blocks freed
- * meanwhile, because the captured kernels will use both again. The random counter starts at 0; each run adds the
- * generator's position. Live values (learning rate, step count, seed) are in one small block of the arena, written
- * by one inline write before each launch.
+ * While a step is captured, its memory comes from an arena owned by the graph (core/memory/arena.c): what the step
+ * frees serves the same capture again, and nothing else for as long as the graph lives. The random counter starts at 0;
+ * each run adds the generator's position. Live values (learning rate, step count, seed) are in one small block of the
+ * arena, written by one inline write before each launch.
  *
  * Ownership: the graph owns its arena, the captured object and copies of the live values' contexts. The step and its
  * context are borrowed and needed after capture only on devices without capture support. */
@@ -107,7 +107,6 @@ static bool capture(tarn_graph *graph)
     uint64_t *offset = tarn__random_offset(graph->device);
     *offset = 0;
     capturing = graph;
-    tarn__arena_enter(graph->arena);
     bool good = graph->backend->capture_begin(graph->device.index) ||
                 tarn__raise(TARN_ERROR_DEVICE, "graph_capture: %s", graph->backend->failure());
     if (good) {
@@ -118,7 +117,6 @@ static bool capture(tarn_graph *graph)
         else if (!good && !tarn_failed())
             tarn__raise(TARN_ERROR_ARGUMENT, "graph_capture: the step returned false");
     }
-    tarn__arena_leave(graph->arena);
     capturing = NULL;
     graph->drawn = *offset;
     tarn__random_restore(&before);
@@ -129,12 +127,14 @@ static bool capture(tarn_graph *graph)
 static bool prepare(tarn_graph *graph)
 {
     graph->arena = tarn__arena_new(graph->device);
-    if (!graph->arena)
+    if (!graph->arena || !tarn_synchronize(graph->device))
         return false;
-    tarn__arena_enter(graph->arena);
+    if (!tarn__arena_enter(graph->arena))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "graph_capture: another thread captures on the same device");
     graph->values = tarn__pool_alloc(graph->device, TARN__INLINE_WRITE_BYTES, NULL);
+    bool good = graph->values && capture(graph);
     tarn__arena_leave(graph->arena);
-    return graph->values && tarn_synchronize(graph->device) && capture(graph);
+    return good;
 }
 
 /* Without capture support the graph just calls the step on each run, with the same results. */

@@ -37,13 +37,20 @@ typedef struct tarn__pool_peaks {
 } tarn__pool_peaks;
 tarn__pool_peaks tarn__pool_peaks_of(tarn_device device);
 
-/* An arena: a separate pool that replaces the device's while a step is captured. While entered, it serves all
- * allocations of the device, and blocks of the device's own pool that are freed stay with it, because the captured
- * kernels use both again. Freed, it returns those; its own blocks live on while tensors use them. */
+/* An arena: the memory of a captured graph. While entered, it serves all allocations of the entering thread on the
+ * device; memory that the step frees is reused inside the capture, and by nobody else for as long as the arena lives.
+ * Blocks of the device's pool that are freed meanwhile are retained, with their contents. */
 typedef struct tarn__arena tarn__arena;
 tarn__arena *tarn__arena_new(tarn_device device);
-void tarn__arena_enter(tarn__arena *arena);
+
+/* False, without an error, when an arena of the device is entered already. */
+bool tarn__arena_enter(tarn__arena *arena);
 void tarn__arena_leave(tarn__arena *arena);
+
+/* Bytes that it has reserved, used or free. */
+int64_t tarn__arena_bytes(const tarn__arena *arena);
+
+/* Returns all its memory to the device's pool; tensors in it stay valid. NULL is allowed. Not while entered. */
 void tarn__arena_free(tarn__arena *arena);
 
 #endif

@@ -18,7 +18,7 @@ tarn_memory tarn_memory_of(tarn_device device)
     if (!pool)
         return memory;
     pthread_mutex_lock(&pool->lock);
-    memory = (tarn_memory){pool->used, pool->cached, pool->peak, pool->blocks};
+    memory = (tarn_memory){pool->used, pool->cached, pool->peak.used, pool->blocks};
     for (const tarn__arena *arena = pool->arenas; arena; arena = arena->next) {
         memory.used += arena->pool.used;
         memory.cached += arena->pool.cached;
@@ -34,7 +34,7 @@ tarn__pool_peaks tarn__pool_peaks_of(tarn_device device)
     if (!pool)
         return (tarn__pool_peaks){0};
     pthread_mutex_lock(&pool->lock);
-    tarn__pool_peaks peaks = {pool->peak_tensors, pool->peak, pool->peak_reserved};
+    tarn__pool_peaks peaks = {pool->peak.tensors, pool->peak.used, pool->peak_reserved};
     pthread_mutex_unlock(&pool->lock);
     return peaks;
 }
@@ -49,11 +49,10 @@ static void add_purposes(const tarn__pool *pool, tarn_memory_kinds *kinds)
     kinds->parameters += bytes[TARN__FOR_PARAMETERS];
     kinds->gradients += bytes[TARN__FOR_GRADIENTS];
     kinds->state += bytes[TARN__FOR_STATE];
-    kinds->workspace += pool->peak_workspace;
-    kinds->peak += pool->peak;
 }
 
-/* Activations are the remainder: peak minus parameters, gradients, optimizer state and scratch. */
+/* The device's peaks count its arenas. Activations are the remainder: peak minus parameters, gradients, optimizer
+ * state and scratch. */
 tarn_memory_kinds tarn_memory_kinds_of(tarn_device device)
 {
     tarn_memory_kinds kinds = {0};
@@ -61,6 +60,8 @@ tarn_memory_kinds tarn_memory_kinds_of(tarn_device device)
     if (!pool)
         return kinds;
     pthread_mutex_lock(&pool->lock);
+    kinds.peak = pool->peak.used;
+    kinds.workspace = pool->peak.workspace;
     add_purposes(pool, &kinds);
     for (const tarn__arena *arena = pool->arenas; arena; arena = arena->next)
         add_purposes(&arena->pool, &kinds);

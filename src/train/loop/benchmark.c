@@ -110,7 +110,7 @@ static bool time_all(tarn_trainer *t, int64_t warmup, int64_t steps, double *ms,
     tarn_stats_reset(); /* peak memory is that of steady steps, without the warm-up */
     if (!time_steps(t, steps, ms))
         return false;
-    /* read here: the steps below run eagerly and allocate next to the captured one */
+    /* read here: some of the steps below run eagerly */
     timing->memory = tarn_memory_kinds_of(t->device);
     timing->is_captured = t->step_graph.graph != NULL;
     if (!time_host(t, extra, host) || !time_device(t, extra, utilization) || !time_phases(t, extra, phases))

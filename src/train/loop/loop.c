@@ -246,6 +246,7 @@ static bool evaluate_and_save(tarn_trainer *t, const report_target *to)
 {
     tarn_evaluation now;
     tarn__progress_enter(t, TARN_TRAIN_EVALUATION);
+    tarn__step_graph_release(t);
     if (!t->task->evaluate(t, &now))
         return false;
     if (!isfinite(now.loss))
@@ -313,6 +314,7 @@ static bool run_loop(tarn_trainer *t, const report_target *to)
         if (!save_checkpoint(t))
             return false;
     }
+    tarn__step_graph_reset(t);
     bool good = tarn__async_checkpoint_wait(t->async_checkpoint);
     count_time(t);
     return good;

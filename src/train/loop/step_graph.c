@@ -6,7 +6,9 @@
  * identical to eager steps. All micro-batches of a step are captured together: they reuse the same memory one after the
  * other.
  *
- * A captured step keeps its memory until the end of the run, next to that of evaluations. */
+ * A captured step takes the memory of an eager one and keeps it while the graph lives. Before eager work of the same
+ * size, as evaluations and profiled steps, the graph is freed, and the next step is captured again, which takes the
+ * host little longer than an eager step. So a run needs no more memory captured than eager. */
 #include "train/loop/step_graph.h"
 
 #include <string.h>
@@ -19,9 +21,6 @@
 #include "train/tasks/task.h"
 
 enum { WARMUP_STEPS = 3 }; /* eager steps first: they autotune and allocate */
-/* a step captured by default may need 1 / MEMORY_DIVISOR of the free memory: a larger one is not bound by launches, and
- * captured it needs up to twice as much */
-enum { MEMORY_DIVISOR = 16 };
 /* a step captured by default has at most this many: with more, launch overhead no longer matters */
 enum { MAX_MICRO_BATCHES = 16 };
 
@@ -36,18 +35,24 @@ bool tarn__step_graph_plan(const char *function, tarn_trainer *t)
             TARN_ERROR_ARGUMENT,
             "%s: capture is on, but %s does not support graph capture; use .capture auto, or another device", function,
             t->options.device);
-    bool has_memory = t->memory_free == 0 || t->memory_needed <= t->memory_free / MEMORY_DIVISOR;
     t->step_graph.is_wanted =
-        can &&
-        (is_on || (strcmp(mode, "off") != 0 && has_memory && t->batch_size / t->micro_batch <= MAX_MICRO_BATCHES));
+        can && (is_on || (strcmp(mode, "off") != 0 && t->batch_size / t->micro_batch <= MAX_MICRO_BATCHES));
     t->step_graph.is_required = is_on;
     return true;
 }
 
+void tarn__step_graph_release(tarn_trainer *t)
+{
+    tarn_graph_free(t->step_graph.graph);
+    t->step_graph.graph = NULL;
+}
+
 bool tarn__step_graph_is_due(tarn_trainer *t)
 {
-    if (t->phase_timer || t->is_profiled)
+    if (t->phase_timer || t->is_profiled) {
+        tarn__step_graph_release(t);
         return false; /* phases are timed in eager steps, which are bitwise identical */
+    }
     return t->step_graph.is_wanted && !t->step_graph.has_failed && t->step_graph.eager_steps++ >= WARMUP_STEPS;
 }
 
@@ -124,7 +129,6 @@ static bool step(void *trainer)
 static bool capture(tarn_trainer *t)
 {
     tarn__step_graph *c = &t->step_graph;
-    tarn_empty_cache(t->device); /* the pool still caches the memory of eager steps; the captured one has its own */
     c->graph = tarn_graph_capture(t->device, step, t);
     if (c->graph)
         return true;
@@ -157,7 +161,7 @@ bool tarn__step_graph_run(tarn_trainer *t, tarn__step_metrics *metrics)
 void tarn__step_graph_reset(tarn_trainer *t)
 {
     tarn__step_graph *c = &t->step_graph;
-    tarn_graph_free(c->graph);
+    tarn__step_graph_release(t);
     for (int i = 0; c->batch && i < c->micro_batches * c->fields; i++)
         tarn_free(c->batch[i]);
     tarn__release(c->batch, batch_bytes(c));

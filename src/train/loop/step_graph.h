@@ -18,16 +18,19 @@ typedef struct tarn__step_graph {
     tarn__step_metrics metrics; /* static outputs, [1] each, owned */
 } tarn__step_graph;
 
-/* Decides by options, device and memory whether steps are captured. False with an error if that is required and
+/* Decides by options and device whether steps are captured. False with an error if that is required and
  * impossible. */
 bool tarn__step_graph_plan(const char *function, tarn_trainer *trainer);
 
-/* True when the next step is a captured one; counts the eager ones before. */
+/* True when the next step is a captured one; counts the eager ones before. Frees the graph before an eager step. */
 bool tarn__step_graph_is_due(tarn_trainer *trainer);
 
 /* Runs the next step as a captured one; the first call captures it. The metrics belong to the captured step and are
  * valid until the next one. */
 bool tarn__step_graph_run(tarn_trainer *trainer, tarn__step_metrics *metrics);
+
+/* Frees the graph, whose memory eager work may use then. The next captured step captures again. */
+void tarn__step_graph_release(tarn_trainer *trainer);
 
 /* Frees the captured step; the next run starts anew. Works while an error is pending. */
 void tarn__step_graph_reset(tarn_trainer *trainer);
