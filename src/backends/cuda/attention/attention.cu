@@ -114,50 +114,59 @@ template <typename C, int W> static void launch(const tarn__call *call, attentio
         <<<blocks_for(a.batches * a.heads * a.blocks * a.d_windows, 1), THREADS, 0, stream_of(call)>>>(a);
 }
 
-/* Tensor cores for 16-bit floats in aligned vectors, else SIMT. */
-void tarn__cuda_attention_native(const tarn__call *call)
+static void run_simt(const tarn__call *call)
 {
     attention_args a = attention_of(call, false);
-    if (a.batches == 0 || a.rows == 0 || tarn__cuda_attention_mma(call, &a))
+    if (a.batches == 0 || a.rows == 0)
         return;
     FOR_SIMT(a, launch<C, W>(call, a))
 }
 
+/* SIMT where the device has too little shared memory. */
+static void run_mma(const tarn__call *call)
+{
+    attention_args a = attention_of(call, false);
+    if (a.batches > 0 && a.rows > 0 && !tarn__cuda_attention_mma(call, &a))
+        run_simt(call);
+}
+
+void tarn__cuda_attention_native(const tarn__call *call)
+{
+    if (tarn__cuda_attention_mma_fits(call))
+        run_mma(call);
+    else
+        run_simt(call);
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
+
+static tarn__plan_status prepare_grad(const tarn__call *call, tarn__plan *plan)
+{
+    plan->scratch_bytes = tarn__cuda_attention_grad_native_scratch(call);
+    return TARN__PLAN_READY;
+}
+
+/* Tensor cores, then SIMT for every call. */
+static void add_rows(tarn__kernel_row *rows, tarn__kernel kernel, tarn__kernel_row mma, tarn__kernel_row simt,
+                     bool (*fits)(const tarn__call *), tarn__kernel_row *storage)
+{
+    rows[kernel] = tarn__row_named(simt, "simt");
+    tarn__push_row(rows, kernel, tarn__row_named(tarn__row_fits(mma, fits), "mma"), storage);
+}
+
 /* cuDNN where it supports the call reliably (cudnn_attention.c) and was measured to be faster (cudnn_attention_tune.c),
- * else our own kernels. scratch() and run() ask the same cached plan. */
-static size_t scratch(const tarn__call *call)
-{
-    size_t bytes;
-    return tarn__cudnn_attention_call(call, false, false, &bytes) ? bytes : 0;
-}
-
-static size_t grad_scratch(const tarn__call *call)
-{
-    size_t bytes;
-    return tarn__cudnn_attention_call(call, true, false, &bytes) ? bytes
-                                                                 : tarn__cuda_attention_grad_native_scratch(call);
-}
-
-static void run(const tarn__call *call)
-{
-    size_t bytes;
-    if (!tarn__cudnn_attention_call(call, false, true, &bytes))
-        tarn__cuda_attention_native(call);
-}
-
-static void run_grad(const tarn__call *call)
-{
-    size_t bytes;
-    if (!tarn__cudnn_attention_call(call, true, true, &bytes))
-        tarn__cuda_attention_grad_native(call);
-}
-
-/* Document starts always run on our kernels: cuDNN's graph has no such mask. */
+ * then our own kernels. */
 void tarn__cuda_register_attention(tarn__kernel_row *rows)
 {
-    rows[TARN__K_attention] = tarn__row(run, TARN__FLOATS, scratch);
-    rows[TARN__K_attention_grad] = tarn__row(run_grad, TARN__FLOATS, grad_scratch);
-    rows[TARN__K_attention_documents] = tarn__row(tarn__cuda_attention_native, TARN__FLOATS, NULL);
-    rows[TARN__K_attention_documents_grad] =
-        tarn__row(tarn__cuda_attention_grad_native, TARN__FLOATS, tarn__cuda_attention_grad_native_scratch);
+    static tarn__kernel_row simt[4];
+    const tarn__kernel forward[] = {TARN__K_attention, TARN__K_attention_documents},
+                       backward[] = {TARN__K_attention_grad, TARN__K_attention_documents_grad};
+    for (int i = 0; i < 2; i++) {
+        add_rows(rows, forward[i], tarn__row(run_mma, TARN__FLOATS, NULL), tarn__row(run_simt, TARN__FLOATS, NULL),
+                 tarn__cuda_attention_mma_fits, &simt[i]);
+        add_rows(rows, backward[i], tarn__row_planned(prepare_grad, tarn__cuda_attention_grad_mma, TARN__FLOATS),
+                 tarn__row_planned(prepare_grad, tarn__cuda_attention_grad_simt, TARN__FLOATS),
+                 tarn__cuda_attention_mma_grad_fits, &simt[2 + i]);
+    }
+    tarn__cudnn_attention_push_rows(rows);
 }

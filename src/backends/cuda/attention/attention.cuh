@@ -103,9 +103,16 @@ static inline attention_args attention_of(const tarn__call *call, bool is_backwa
     return a;
 }
 
-/* attention_mma.cu, attention_mma_grad.cu: on tensor cores. False: operands not supported. */
+/* attention_mma.cu, attention_mma_grad.cu: on tensor cores, calls whose operands fit. False: the device has too little
+ * shared memory. */
+bool tarn__cuda_attention_mma_fits(const tarn__call *call);
 bool tarn__cuda_attention_mma(const tarn__call *call, attention_args *a);
+bool tarn__cuda_attention_mma_grad_fits(const tarn__call *call);
 bool tarn__cuda_attention_mma_grad(const tarn__call *call, attention_args *a);
+
+/* attention_grad.cu: a backward pass on tensor cores, or by SIMT kernels. */
+void tarn__cuda_attention_grad_mma(const tarn__call *call);
+void tarn__cuda_attention_grad_simt(const tarn__call *call);
 
 /* attention_mma_grad128_q.cu: faster, for some of the operands of attention_mma_grad.cu. False: D or device not
  * supported. */

@@ -319,19 +319,18 @@ size_t tarn__cuda_attention_grad_native_scratch(const tarn__call *call)
     return rows * (q->dtype == TARN_F64 ? 2 * sizeof(double) : 3 * sizeof(float));
 }
 
-/* delta, then tensor cores if they support the operands, else SIMT, which recomputes delta exactly: its rounding would
- * dominate the error of the gradient. */
-void tarn__cuda_attention_grad_native(const tarn__call *call)
+/* The first step of every path. */
+static void run_delta(const tarn__call *call, const attention_args &a)
 {
-    attention_args a = attention_of(call, true);
-    if (a.batches == 0)
-        return;
     if (a.rows > 0 && a.q.dtype == TARN_F64)
         launch_delta<double>(call, a);
     else if (a.rows > 0)
         launch_delta<float>(call, a);
-    if (tarn__cuda_attention_mma_grad(call, &a))
-        return;
+}
+
+/* After delta, which it computes again, exactly: its rounding would dominate the error of the gradient. */
+static void run_simt(const tarn__call *call, attention_args &a)
+{
     if (a.rows > 0 && a.q.dtype != TARN_F64) {
         a.d_windows = 1;
         a.row_factors = (float *)a.row_stats + 2 * a.batches * a.heads * a.rows;
@@ -339,4 +338,32 @@ void tarn__cuda_attention_grad_native(const tarn__call *call)
         exact_delta_kernel<<<blocks_for(a.batches * a.heads * a.blocks, 1), THREADS, 0, stream_of(call)>>>(a);
     }
     FOR_SIMT(a, launch<C, W>(call, a))
+}
+
+void tarn__cuda_attention_grad_simt(const tarn__call *call)
+{
+    attention_args a = attention_of(call, true);
+    if (a.batches == 0)
+        return;
+    run_delta(call, a);
+    run_simt(call, a);
+}
+
+/* SIMT where the device has too little shared memory. */
+void tarn__cuda_attention_grad_mma(const tarn__call *call)
+{
+    attention_args a = attention_of(call, true);
+    if (a.batches == 0)
+        return;
+    run_delta(call, a);
+    if (!tarn__cuda_attention_mma_grad(call, &a))
+        run_simt(call, a);
+}
+
+void tarn__cuda_attention_grad_native(const tarn__call *call)
+{
+    if (tarn__cuda_attention_mma_grad_fits(call))
+        tarn__cuda_attention_grad_mma(call);
+    else
+        tarn__cuda_attention_grad_simt(call);
 }

@@ -183,16 +183,22 @@ template <typename T, int DEPTH> static bool launch(const tarn__call *call, cons
                              : launch_large_smem<mma_kernel<T, DEPTH, false>>(call, a, blocks, bytes);
 }
 
-/* Needs 16-byte aligned rows and D a multiple of 8, up to 256. a->blocks is set for the launch. */
-bool tarn__cuda_attention_mma(const tarn__call *call, attention_args *a)
+/* 16-byte aligned rows and D a multiple of 8, up to 256. */
+bool tarn__cuda_attention_mma_fits(const tarn__call *call)
 {
-    tarn_dtype dtype = a->q.dtype;
-    bool fits = (dtype == TARN_BF16 || dtype == TARN_F16) && a->head_dim % 8 == 0 && a->head_dim <= 256 &&
+    tarn_dtype dtype = call->in[0]->dtype;
+    int64_t head_dim = call->in[0]->shape[3];
+    bool fits = (dtype == TARN_BF16 || dtype == TARN_F16) && head_dim % 8 == 0 && head_dim <= 256 &&
                 is_writable(call->out[0], dtype);
     for (int i = 0; i < 3; i++)
         fits = fits && has_vector_rows(call->in[i], dtype);
-    if (!fits)
-        return false;
+    return fits;
+}
+
+/* a->blocks is set for the launch. */
+bool tarn__cuda_attention_mma(const tarn__call *call, attention_args *a)
+{
+    tarn_dtype dtype = a->q.dtype;
     a->blocks = (a->rows + MMA_ROWS - 1) / MMA_ROWS;
     a->d_windows = 1;
     if (dtype == TARN_BF16) {

@@ -257,16 +257,21 @@ template <typename T> static bool launch_any(const tarn__call *call, attention_a
 /* per head: fewer leave most of a tile empty, and get f32 precision without tensor cores */
 #define MIN_WEIGHTS (64 * 64)
 
+bool tarn__cuda_attention_mma_grad_fits(const tarn__call *call)
+{
+    const tarn__view *q = call->in[0], *k = call->in[1];
+    tarn_dtype dtype = q->dtype;
+    bool fits = (dtype == TARN_BF16 || dtype == TARN_F16) && q->shape[3] % 8 == 0 && q->shape[3] <= 256 &&
+                q->shape[2] * k->shape[2] >= MIN_WEIGHTS && has_vector_rows(call->in[6], dtype);
+    for (int i = 0; i < 3; i++)
+        fits = fits && has_vector_rows(call->in[i], dtype) && is_writable(call->out[i], dtype);
+    return fits;
+}
+
 /* Tries the 128-row kernels first: they are faster for the head sizes of most models. */
 bool tarn__cuda_attention_mma_grad(const tarn__call *call, attention_args *a)
 {
     tarn_dtype dtype = a->q.dtype;
-    bool fits = (dtype == TARN_BF16 || dtype == TARN_F16) && a->head_dim % 8 == 0 && a->head_dim <= 256 &&
-                a->rows * a->keys >= MIN_WEIGHTS && has_vector_rows(call->in[6], dtype);
-    for (int i = 0; i < 3; i++)
-        fits = fits && has_vector_rows(call->in[i], dtype) && is_writable(call->out[i], dtype);
-    if (!fits)
-        return false;
     if (tarn__cuda_attention_mma_grad128(call, a))
         return true;
     return dtype == TARN_BF16 ? launch_any<bf16>(call, *a) : launch_any<f16>(call, *a);

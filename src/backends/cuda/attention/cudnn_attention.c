@@ -135,13 +135,19 @@ static int64_t even_chunk(int64_t all, int64_t limit)
     return (all + chunks - 1) / chunks;
 }
 
+/* Elements of dS per head: rows and keys in whole tiles. */
+static int64_t padded_pairs(const tarn__cudnn_attention *a)
+{
+    return ((a->rows + 63) / 64 * 64) * ((a->keys + 127) / 128 * 128);
+}
+
 /* Chunks of one size, so that one plan does all of them. */
 static void choose_chunks(tarn__cudnn_attention *a, int64_t budget)
 {
     a->chunk_batches = a->batches, a->chunk_kv_heads = a->kv_heads;
     if (!a->is_backward)
         return;
-    int64_t group = a->heads / a->kv_heads, bytes = ((a->rows + 63) / 64 * 64) * ((a->keys + 127) / 128 * 128) * 2;
+    int64_t group = a->heads / a->kv_heads, bytes = padded_pairs(a) * 2;
     a->chunk_batches = even_chunk(a->batches, budget / (bytes * a->heads));
     if (bytes * a->heads > budget)
         a->chunk_kv_heads = even_chunk(a->kv_heads, budget / (bytes * group));
@@ -166,41 +172,94 @@ static tarn__cudnn_attention describe(const tarn__call *call, bool is_backward, 
     return a;
 }
 
-/* ---- running ----------------------------------------------------------------------------------------------------- */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-/* Scratch: the workspace, then per-row values that only cuDNN needs. */
-static bool run(const tarn__call *call, tarn__cudnn_attention_plan *plan, const tarn__view *const *t)
+/* cuDNN is installed, or was asked for: then it must run. */
+static bool fits(const tarn__call *call, bool is_backward)
 {
-    const tarn__cudnn_attention *a = &plan->attention;
-    const tarn__view *lse = a->is_backward ? call->in[5] : call->out[1];
+    const tarn__view *t[TARN__ATTENTION_TENSORS];
+    return is_supported(call, is_backward) && find_tensors(call, is_backward, t) &&
+           (tarn__cudnn_open() ? is_reliable(call, is_backward) : tarn__cudnn_is_unusable());
+}
+
+/* Per-row values that only cuDNN needs: the LSE where the caller wants none, delta. */
+static size_t row_bytes(const tarn__call *call, const tarn__cudnn_attention *a)
+{
+    return a->is_backward || !call->out[1] ? (size_t)(a->batches * a->heads * a->rows) * sizeof(float) : 0;
+}
+
+/* dS of a chunk, which is nearly all of a backward pass's workspace. */
+static size_t estimate_workspace(const tarn__cudnn_attention *a)
+{
+    int64_t heads = a->chunk_kv_heads * (a->heads / a->kv_heads);
+    return a->is_backward ? (size_t)(a->chunk_batches * heads * padded_pairs(a) * 2) : 0;
+}
+
+/* plan->shared is the tarn__cudnn_attention_plan. Scratch: its workspace, then values per row. On a meta device a plan
+ * that is not cached yet is estimated, and the larger need of cuDNN and our own kernels is counted. */
+static tarn__plan_status prepare(const tarn__call *call, tarn__plan *plan, bool is_backward)
+{
+    const tarn__view *t[TARN__ATTENTION_TENSORS];
+    if (tarn__cudnn_is_unusable())
+        return TARN__PLAN_FAILED;
+    find_tensors(call, is_backward, t);
+    tarn__cudnn_attention a = describe(call, is_backward, t);
+    const tarn__cudnn_attention_plan *found = call->is_meta ? tarn__cudnn_attention_find_plan(call->device, &a)
+                                                            : tarn__cudnn_attention_plan_of(call->device, &a);
+    if (!found && !call->is_meta)
+        return TARN__PLAN_FAILED;
+    if (found && found->use_native)
+        return TARN__PLAN_DECLINED;
+    plan->shared = found;
+    plan->scratch_bytes =
+        tarn__cuda_align(found ? found->plan.workspace : estimate_workspace(&a)) + row_bytes(call, &a);
+    size_t native = is_backward ? tarn__cuda_attention_grad_native_scratch(call) : 0;
+    if (!found && native > plan->scratch_bytes)
+        plan->scratch_bytes = native;
+    return TARN__PLAN_READY;
+}
+
+static void run(const tarn__call *call, bool is_backward)
+{
+    const tarn__view *t[TARN__ATTENTION_TENSORS], *lse = is_backward ? call->in[5] : call->out[1];
+    /* its variant pack changes */
+    tarn__cudnn_attention_plan *plan = (tarn__cudnn_attention_plan *)(uintptr_t)call->plan->shared;
     float *after = (float *)((uintptr_t)call->scratch + tarn__cuda_align(plan->plan.workspace));
     tarn__cudnn_attention_operands operands = {.lse = lse ? tarn__view_at(lse) : after,
                                                .delta = after,
                                                .workspace = plan->plan.workspace ? call->scratch : NULL};
-    for (int i = 0; i <= (a->is_backward ? TARN__ATTENTION_GV : TARN__ATTENTION_Y); i++)
+    find_tensors(call, is_backward, t);
+    for (int i = 0; i <= (is_backward ? TARN__ATTENTION_GV : TARN__ATTENTION_Y); i++)
         operands.tensor[i] = tarn__view_at(t[i]);
-    return tarn__cudnn_attention_run(call->device, plan, &operands, call->stream);
+    if (!tarn__cudnn_attention_run(call->device, plan, &operands, call->stream))
+        tarn__cuda_set_failed(call->device);
 }
 
-/* Called twice per operation, to size the scratch and to run; both find the same cached plan. */
-bool tarn__cudnn_attention_call(const tarn__call *call, bool is_backward, bool runs, size_t *bytes)
+#define ROW(name, is_backward) \
+    static bool fits_##name(const tarn__call *call) \
+    { \
+        return fits(call, is_backward); \
+    } \
+    static tarn__plan_status prepare_##name(const tarn__call *call, tarn__plan *plan) \
+    { \
+        return prepare(call, plan, is_backward); \
+    } \
+    static void kernel_##name(const tarn__call *call) \
+    { \
+        run(call, is_backward); \
+    }
+ROW(attention, false)
+ROW(attention_grad, true)
+
+/* Not for document starts: cuDNN's graph has no such mask. */
+void tarn__cudnn_attention_push_rows(tarn__kernel_row *rows)
 {
-    const tarn__view *t[TARN__ATTENTION_TENSORS];
-    *bytes = 0;
-    if (!is_supported(call, is_backward) || !find_tensors(call, is_backward, t) ||
-        (!tarn__cudnn_open() && !tarn__cudnn_is_unusable()))
-        return false;
-    if (tarn__cudnn_open() && !is_reliable(call, is_backward))
-        return false;
-    tarn__cudnn_attention a = describe(call, is_backward, t);
-    tarn__cudnn_attention_plan *plan =
-        tarn__cudnn_is_unusable() ? NULL : tarn__cudnn_attention_plan_of(call->device, &a);
-    if (plan && plan->use_native)
-        return false;
-    if (plan)
-        *bytes = tarn__cuda_align(plan->plan.workspace) +
-                 (is_backward || !call->out[1] ? (size_t)(a.batches * a.heads * a.rows) * sizeof(float) : 0);
-    if (runs && (!plan || !run(call, plan, t)))
-        tarn__cuda_set_failed(call->device);
-    return true;
+    static tarn__kernel_row next, next_grad;
+    uint32_t dtypes = TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16);
+    tarn__kernel_row row =
+                         tarn__row_fits(tarn__row_planned(prepare_attention, kernel_attention, dtypes), fits_attention),
+                     grad = tarn__row_fits(tarn__row_planned(prepare_attention_grad, kernel_attention_grad, dtypes),
+                                           fits_attention_grad);
+    tarn__push_row(rows, TARN__K_attention, tarn__row_named(row, "cudnn"), &next);
+    tarn__push_row(rows, TARN__K_attention_grad, tarn__row_named(grad, "cudnn"), &next_grad);
 }

@@ -70,8 +70,9 @@ static inline bool tarn__attention_is_kv(int which)
 bool tarn__cudnn_attention_describe(tarn__cudnn_graph *graph, void *handle, const tarn__cudnn_attention *a);
 
 /* cudnn_attention_plan.c: the plan of a call on a device, created on first use, borrowed from the cache. NULL: see
- * tarn__cuda_failure(). */
+ * tarn__cuda_failure(). And the plan if it is cached already, else NULL. */
 tarn__cudnn_attention_plan *tarn__cudnn_attention_plan_of(int index, const tarn__cudnn_attention *a);
+tarn__cudnn_attention_plan *tarn__cudnn_attention_find_plan(int index, const tarn__cudnn_attention *a);
 bool tarn__cudnn_attention_run(int index, tarn__cudnn_attention_plan *plan,
                                const tarn__cudnn_attention_operands *operands, cudaStream_t stream);
 
@@ -84,14 +85,15 @@ bool tarn__cudnn_attention_try(void *handle, tarn__cudnn_attention_plan *of, tar
 bool tarn__cudnn_attention_tune(int index, void *handle, tarn__cudnn_attention_plan *plan, tarn__cudnn_engine *engines,
                                 int count);
 
-/* cudnn_attention.c: a call by cuDNN. False if it is not installed or does not support the call; else *bytes is the
- * scratch, and with `runs` it has run, or the device is marked as failed. */
-bool tarn__cudnn_attention_call(const tarn__call *call, bool is_backward, bool runs, size_t *bytes);
+/* cudnn_attention.c: the rows of cuDNN. They decline what it does not support reliably, and what our own kernels were
+ * measured to do as fast. */
+void tarn__cudnn_attention_push_rows(tarn__kernel_row *rows);
 
 /* Bytes of dS that a chunk of a backward pass may use on this device. */
 size_t tarn__cudnn_attention_budget(int index);
 
-/* attention.cu, attention_grad.cu: a call by our own kernels. */
+/* attention.cu, attention_grad.cu: a call by our own kernels, on tensor cores where they support it; needs no plan. And
+ * the bytes of scratch of a backward pass. */
 void tarn__cuda_attention_native(const tarn__call *call);
 void tarn__cuda_attention_grad_native(const tarn__call *call);
 size_t tarn__cuda_attention_grad_native_scratch(const tarn__call *call);

@@ -44,25 +44,32 @@ static tarn__cudnn_attention_plan *make_plan(int index, const tarn__cudnn_attent
     return plan;
 }
 
-/* A linear list: a model has few attention shapes. */
-tarn__cudnn_attention_plan *tarn__cudnn_attention_plan_of(int index, const tarn__cudnn_attention *a)
+/* A linear list: a model has few attention shapes. Call with the lock held. */
+static tarn__cudnn_attention_plan *find_plan(int index, const tarn__cudnn_attention *a)
 {
-    /* scratch() and run() ask for the same one, and so does the next layer: skip the lock */
-    static _Thread_local tarn__cudnn_attention_plan *last;
-    static _Thread_local int last_index;
-    if (last && last_index == index && memcmp(&last->attention, a, sizeof(*a)) == 0)
-        return last;
-    tarn__cudnn_lock();
     tarn__cudnn_attention_plan *plan = lists[index];
     while (plan && memcmp(&plan->attention, a, sizeof(*a)) != 0)
         plan = plan->next;
+    return plan;
+}
+
+tarn__cudnn_attention_plan *tarn__cudnn_attention_find_plan(int index, const tarn__cudnn_attention *a)
+{
+    tarn__cudnn_lock();
+    tarn__cudnn_attention_plan *plan = find_plan(index, a);
+    tarn__cudnn_unlock();
+    return plan;
+}
+
+tarn__cudnn_attention_plan *tarn__cudnn_attention_plan_of(int index, const tarn__cudnn_attention *a)
+{
+    tarn__cudnn_lock();
+    tarn__cudnn_attention_plan *plan = find_plan(index, a);
     if (!plan && (plan = make_plan(index, a)) != NULL) {
         plan->next = lists[index];
         lists[index] = plan;
     }
     tarn__cudnn_unlock();
-    last = plan;
-    last_index = index;
     return plan;
 }
 
