@@ -368,6 +368,16 @@ static inline unsigned blocks_for(int64_t work, int64_t each)
     return (unsigned)(blocks < 1 ? 1 : blocks > 0x7fffffff ? 0x7fffffff : blocks);
 }
 
+/* Reserves the job of a plan: NULL if there is no room. And the job that prepare() described. */
+template <typename J> static inline J *reserve_job(tarn__plan *plan)
+{
+    return (J *)tarn__plan_reserve(plan, sizeof(J));
+}
+template <typename J> static inline const J *job_of(const tarn__call *call)
+{
+    return (const J *)tarn__plan_job(call->plan);
+}
+
 /* Address of a view's first element; NULL for no view. */
 template <typename T> static inline T *data_of(const tarn__view *view)
 {

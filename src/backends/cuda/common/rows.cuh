@@ -49,6 +49,18 @@ template <int N> static row_set<N> rows_of(int axis, const tarn__view *const *vi
     return r;
 }
 
+/* A plan keeps rows without the addresses of a call; run() sets them again. */
+template <int N> static void clear_addresses(row_set<N> *r)
+{
+    for (int k = 0; k < N; k++)
+        r->operand[k].base = NULL;
+}
+template <int N> static void set_addresses(row_set<N> *r, const tarn__view *const *views)
+{
+    for (int k = 0; k < N; k++)
+        r->operand[k].base = data_of<void>(views[k]);
+}
+
 /* True if the rows of operand k are whole, aligned vectors of `width` elements. */
 template <int N> static bool has_vecs(const row_set<N> &r, int k, int width)
 {

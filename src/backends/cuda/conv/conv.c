@@ -2,7 +2,7 @@
  *
  * The candidates: cuDNN as requested, in the other channel order, with a flipped weight, in TF32; im2col plus GEMM
  * (conv_im2col.c); and for wgrad our tensor-core kernel (conv_wgrad.h). The choice is autotuned per shape and stored
- * (autotune.h). */
+ * (autotune.h). It decides among the rows: "cudnn", "direct", "im2col". */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -196,8 +196,10 @@ static bool alloc_bench(bench *t, cudaStream_t stream)
     for (int i = 0; i < 4; i++)
         operands += bytes_of(views[i]);
     for (int i = 0; i < t->count; i++) {
-        size_t bytes = tarn__conv_algo_call(&t->conv.call, &t->algos[i], false);
-        scratch = bytes > scratch ? bytes : scratch;
+        tarn__plan_buffer memory;
+        tarn__plan *plan = tarn__plan_begin(&memory);
+        if (tarn__conv_algo_prepare(&t->conv.call, &t->algos[i], plan) == TARN__PLAN_READY)
+            scratch = plan->scratch_bytes > scratch ? plan->scratch_bytes : scratch;
     }
     t->result_bytes = bytes_of(t->conv.call.out[0]);
     if (cudaMalloc((void **)&t->memory, operands + t->result_bytes + 256 + scratch) != cudaSuccess) {
@@ -222,12 +224,16 @@ static bool run_candidate(void *context, int candidate, int result)
     bench *t = context;
     tarn__view to = *t->conv.call.out[0];
     tarn__call call = t->conv.call;
+    tarn__plan_buffer memory;
     to.memory = t->results[result];
     call.out[0] = &to;
+    call.plan = tarn__plan_begin(&memory);
+    if (tarn__conv_algo_prepare(&call, &t->algos[candidate], &memory.plan) != TARN__PLAN_READY)
+        return false;
     tarn__cuda_device *device = tarn__cuda_at(call.device);
     bool had_failed = device->has_failed;
     device->has_failed = false;
-    tarn__conv_algo_call(&call, &t->algos[candidate], true);
+    tarn__conv_algo_run(&call);
     bool is_good = !device->has_failed;
     device->has_failed = had_failed;
     return is_good;
@@ -302,52 +308,107 @@ static tarn__conv_algo *make_algo(int index, const tarn__cudnn_conv *requested)
     return NULL;
 }
 
-tarn__conv_algo *tarn__conv_algo_of(int index, const tarn__cudnn_conv *requested)
+/* Call with the lock held. */
+static tarn__conv_algo *find_algo(int index, const tarn__cudnn_conv *requested)
 {
-    static _Thread_local tarn__conv_algo *last; /* scratch() and run() ask for the same one: skip the lock */
-    static _Thread_local int last_index;
-    if (last && last_index == index && memcmp(&last->requested, requested, sizeof(*requested)) == 0)
-        return last;
-    tarn__conv_algo **bucket = &tables[index][tarn__cuda_hash(requested, sizeof(*requested)) % BUCKETS];
-    pthread_mutex_lock(&lock);
-    tarn__conv_algo *algo = *bucket;
+    tarn__conv_algo *algo = tables[index][tarn__cuda_hash(requested, sizeof(*requested)) % BUCKETS];
     while (algo && memcmp(&algo->requested, requested, sizeof(*requested)) != 0)
         algo = algo->next;
+    return algo;
+}
+
+tarn__conv_algo *tarn__conv_find_algo(int index, const tarn__cudnn_conv *requested)
+{
+    pthread_mutex_lock(&lock);
+    tarn__conv_algo *algo = find_algo(index, requested);
+    pthread_mutex_unlock(&lock);
+    return algo;
+}
+
+tarn__conv_algo *tarn__conv_algo_of(int index, const tarn__cudnn_conv *requested)
+{
+    pthread_mutex_lock(&lock);
+    tarn__conv_algo *algo = find_algo(index, requested);
     if (!algo && (algo = make_algo(index, requested)) != NULL) {
+        tarn__conv_algo **bucket = &tables[index][tarn__cuda_hash(requested, sizeof(*requested)) % BUCKETS];
         algo->next = *bucket;
         *bucket = algo;
     }
     pthread_mutex_unlock(&lock);
-    last = algo;
-    last_index = index;
     return algo;
 }
 
-/* ---- kernels ----------------------------------------------------------------------------------------------------- */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-/* A walk describes the call's steps. runs = false only measures the scratch; both walks take the same path. */
-static size_t walk(const tarn__call *call, int what, bool runs)
+/* The row that runs an algorithm. */
+typedef enum row_kind { CUDNN, DIRECT_ROW, IM2COL_ROW } row_kind;
+
+static row_kind kind_of(const tarn__conv_algo *algo)
 {
-    size_t bytes;
-    return tarn__cudnn_conv_call(call, what, runs, &bytes) ? bytes : tarn__cuda_conv_im2col(call, what, runs);
+    return algo->is_direct ? DIRECT_ROW : algo->plan ? CUDNN : IM2COL_ROW;
+}
+
+/* Declines what another row was selected for. On a meta device a convolution that is not tuned yet counts as im2col,
+ * whose matrix is the largest scratch of all candidates. */
+static tarn__plan_status prepare(const tarn__call *call, int what, row_kind kind, tarn__plan *plan)
+{
+    if (tarn__cudnn_is_unusable())
+        return TARN__PLAN_FAILED;
+    tarn__cudnn_conv requested = tarn__conv_requested_by(call, what);
+    const tarn__conv_algo *algo =
+        call->is_meta ? tarn__conv_find_algo(call->device, &requested) : tarn__conv_algo_of(call->device, &requested);
+    if (!algo)
+        return call->is_meta ? TARN__PLAN_DECLINED : TARN__PLAN_FAILED;
+    return kind_of(algo) == kind ? tarn__conv_algo_prepare(call, algo, plan) : TARN__PLAN_DECLINED;
 }
 
 #define KERNEL(name, what) \
-    static size_t scratch_##name(const tarn__call *call) \
+    static bool fits_##name(const tarn__call *call) \
     { \
-        return walk(call, what, false); \
+        return call->out[0] && tarn__conv_has_choice(call, what); \
     } \
-    static void kernel_##name(const tarn__call *call) \
+    static tarn__plan_status prepare_##name(const tarn__call *call, tarn__plan *plan) \
     { \
-        walk(call, what, true); \
+        return prepare(call, what, CUDNN, plan); \
+    } \
+    static tarn__plan_status prepare_##name##_im2col(const tarn__call *call, tarn__plan *plan) \
+    { \
+        return tarn__cuda_conv_im2col_prepare(call, what, plan); \
+    } \
+    static void kernel_##name##_im2col(const tarn__call *call) \
+    { \
+        tarn__cuda_conv_im2col_run(call, what); \
     }
 KERNEL(conv2d, TARN__CONV_FORWARD)
 KERNEL(conv2d_grad_x, TARN__CONV_DGRAD)
 KERNEL(conv2d_grad_weight, TARN__CONV_WGRAD)
 
+static tarn__plan_status prepare_direct(const tarn__call *call, tarn__plan *plan)
+{
+    return prepare(call, TARN__CONV_WGRAD, DIRECT_ROW, plan);
+}
+
+/* A row ahead of those of a kernel, for the selected algorithm. */
+static void push(tarn__kernel_row *rows, tarn__kernel kernel, const char *variant, bool (*fits)(const tarn__call *),
+                 tarn__plan_status (*prepare_fn)(const tarn__call *, tarn__plan *), tarn__kernel_row *storage)
+{
+    uint32_t dtypes = TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16);
+    tarn__kernel_row row = tarn__row_fits(tarn__row_planned(prepare_fn, tarn__conv_algo_run, dtypes), fits);
+    tarn__push_row(rows, kernel, tarn__row_named(row, variant), storage);
+}
+
+#define IM2COL_OF(name) \
+    tarn__row_named(tarn__row_planned(prepare_##name##_im2col, kernel_##name##_im2col, TARN__FLOATS), "im2col")
+
+/* im2col runs every call. */
 void tarn__cuda_register_conv(tarn__kernel_row *rows)
 {
-    rows[TARN__K_conv2d] = tarn__row(kernel_conv2d, TARN__FLOATS, scratch_conv2d);
-    rows[TARN__K_conv2d_grad_x] = tarn__row(kernel_conv2d_grad_x, TARN__FLOATS, scratch_conv2d_grad_x);
-    rows[TARN__K_conv2d_grad_weight] = tarn__row(kernel_conv2d_grad_weight, TARN__FLOATS, scratch_conv2d_grad_weight);
+    static tarn__kernel_row next[4];
+    rows[TARN__K_conv2d] = IM2COL_OF(conv2d);
+    rows[TARN__K_conv2d_grad_x] = IM2COL_OF(conv2d_grad_x);
+    rows[TARN__K_conv2d_grad_weight] = IM2COL_OF(conv2d_grad_weight);
+    push(rows, TARN__K_conv2d, "cudnn", fits_conv2d, prepare_conv2d, &next[0]);
+    push(rows, TARN__K_conv2d_grad_x, "cudnn", fits_conv2d_grad_x, prepare_conv2d_grad_x, &next[1]);
+    push(rows, TARN__K_conv2d_grad_weight, "direct", fits_conv2d_grad_weight, prepare_direct, &next[2]);
+    push(rows, TARN__K_conv2d_grad_weight, "cudnn", fits_conv2d_grad_weight, prepare_conv2d_grad_weight, &next[3]);
 }

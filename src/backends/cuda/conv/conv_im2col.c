@@ -19,11 +19,11 @@ static void preset_bias(const tarn__conv_job *j, const tarn__view *bias)
 }
 
 /* y = im2col · wᵀ in NHWC, w · im2col in NCHW. */
-static void forward_chunk(tarn__conv_job *j, const tarn__view *weight, const tarn__view *bias, double beta)
+static void forward_chunk(tarn__conv_job *j, const tarn__view *bias, double beta)
 {
     if (j->runs && !j->is_1x1)
         tarn__cuda_im2col(j->call, &j->image, &j->im2col);
-    tarn__view w = tarn__conv_weight_matrix(j, weight), im2col = tarn__conv_im2col_matrix(j),
+    tarn__view w = tarn__conv_weight_matrix(j), im2col = tarn__conv_im2col_matrix(j),
                y = tarn__conv_pixel_matrix(j, &j->result, j->out), wt = tarn__conv_transposed(&w);
     if (j->im2col.is_nhwc)
         tarn__conv_gemm(j, &im2col, &wt, bias, &y, beta);
@@ -31,42 +31,62 @@ static void forward_chunk(tarn__conv_job *j, const tarn__view *weight, const tar
         tarn__conv_gemm(j, &w, &im2col, NULL, &y, beta);
 }
 
-/* The GEMM adds a bias along its last axis; any other bias is copied into the result first. */
-static size_t walk_forward(const tarn__call *call, bool runs)
+static const tarn__view *bias_of(const tarn__call *call)
 {
-    const tarn__view *bias = call->inputs > 2 ? call->in[2] : NULL;
-    tarn__conv_job j = tarn__conv_job_of(call, call->in[0], call->out[0], call->in[1], runs);
-    if (tarn__view_count(call->out[0]) == 0)
-        return 0;
-    tarn__conv_choose_layout(&j, true);
-    tarn__conv_choose_chunks(&j, false);
-    tarn__conv_alloc_im2col(&j, false);
-    tarn__view weight = tarn__conv_weight_of(&j, call->in[1]);
-    bool presets = bias && !(j.im2col.is_nhwc && j.params->groups == 1),
-         is_staged = tarn__conv_stage_result(&j, presets);
-    if (presets)
-        preset_bias(&j, bias);
-    for (j.im2col.image = 0; j.im2col.image < j.image.shape[0]; j.im2col.image += j.images)
-        for (j.im2col.row = 0; j.im2col.row < j.im2col.size[0]; j.im2col.row += j.rows) {
-            j.im2col.images = tarn__cuda_min(j.images, j.image.shape[0] - j.im2col.image);
-            j.im2col.rows = tarn__cuda_min(j.rows, j.im2col.size[0] - j.im2col.row);
-            forward_chunk(&j, &weight, presets ? NULL : bias, presets ? 1 : 0);
+    return call->inputs > 2 ? call->in[2] : NULL;
+}
+
+/* The GEMM adds a bias along its last axis; any other bias is copied into the result first. */
+static void describe_forward(tarn__conv_job *j, const tarn__call *call)
+{
+    tarn__conv_describe(j, call, call->in[0], call->out[0], call->in[1]);
+    tarn__conv_choose_layout(j, true);
+    tarn__conv_choose_chunks(j, false);
+    tarn__conv_alloc_im2col(j, false);
+    tarn__conv_describe_weight(j, call->in[1]);
+    j->presets_bias = bias_of(call) && !(j->im2col.is_nhwc && j->params->groups == 1);
+    tarn__conv_stage_result(j, j->presets_bias);
+}
+
+static void walk_forward(tarn__conv_job *j)
+{
+    const tarn__view *bias = j->presets_bias ? NULL : bias_of(j->call);
+    for (j->im2col.image = 0; j->im2col.image < j->image.shape[0]; j->im2col.image += j->images)
+        for (j->im2col.row = 0; j->im2col.row < j->im2col.size[0]; j->im2col.row += j->rows) {
+            j->im2col.images = tarn__cuda_min(j->images, j->image.shape[0] - j->im2col.image);
+            j->im2col.rows = tarn__cuda_min(j->rows, j->im2col.size[0] - j->im2col.row);
+            forward_chunk(j, bias, j->presets_bias ? 1 : 0);
         }
-    if (is_staged)
-        tarn__conv_copy(&j, &j.result, call->out[0]);
-    return j.scratch_used + j.gemm_scratch;
+}
+
+/* Copies the weight where it is packed. */
+static void pack_weight(const tarn__conv_job *j, const tarn__view *weight)
+{
+    tarn__view from = tarn__conv_ordered_weight(j, weight);
+    if (j->is_packed)
+        tarn__conv_copy(j, &from, &j->weight);
+}
+
+static void run_forward(tarn__conv_job *j)
+{
+    pack_weight(j, j->call->in[1]);
+    if (j->presets_bias)
+        preset_bias(j, bias_of(j->call));
+    walk_forward(j);
+    if (j->is_staged)
+        tarn__conv_copy(j, &j->result, j->call->out[0]);
 }
 
 /* ---- dgrad ------------------------------------------------------------------------------------------------------- */
 
 /* im2col of the gradient = g · w, folded back by col2im. A band of image rows without windows is folded from nothing:
  * zeros. */
-static void dgrad_chunk(tarn__conv_job *j, const tarn__view *weight)
+static void dgrad_chunk(tarn__conv_job *j)
 {
     tarn__cuda_im2col_args *c = &j->im2col;
     tarn__conv_result_rows(&j->geometry, c->image_row, c->image_rows, &c->row, &c->rows);
     if (c->rows > 0) {
-        tarn__view w = tarn__conv_weight_matrix(j, weight), g = tarn__conv_pixel_matrix(j, &j->result, j->out),
+        tarn__view w = tarn__conv_weight_matrix(j), g = tarn__conv_pixel_matrix(j, &j->result, j->out),
                    im2col = tarn__conv_im2col_matrix(j), wt = tarn__conv_transposed(&w);
         if (c->is_nhwc)
             tarn__conv_gemm(j, &g, &w, NULL, &im2col, 0);
@@ -77,32 +97,40 @@ static void dgrad_chunk(tarn__conv_job *j, const tarn__view *weight)
         tarn__cuda_col2im(j->call, c, &j->image);
 }
 
-/* Chunks are images, or bands of image rows: each pixel is written by one chunk only. */
-static size_t walk_dgrad(const tarn__call *call, bool runs)
+static void describe_dgrad(tarn__conv_job *j, const tarn__call *call)
 {
-    tarn__conv_job j = tarn__conv_job_of(call, call->out[0], call->in[0], call->in[1], runs);
-    if (tarn__view_count(call->out[0]) == 0)
-        return 0;
-    j.im2col.dtype = tarn__acc_dtype(call->in[0]->dtype);
-    tarn__conv_choose_layout(&j, true);
-    tarn__conv_choose_chunks(&j, true);
-    tarn__conv_alloc_im2col(&j, true);
-    tarn__view weight = tarn__conv_weight_of(&j, call->in[1]);
-    if (tarn__conv_stage_result(&j, false))
-        tarn__conv_copy(&j, call->in[0], &j.result);
-    for (j.im2col.image = 0; j.im2col.image < j.image.shape[0]; j.im2col.image += j.images)
-        for (j.im2col.image_row = 0; j.im2col.image_row < j.image.shape[2]; j.im2col.image_row += j.rows) {
-            j.im2col.images = tarn__cuda_min(j.images, j.image.shape[0] - j.im2col.image);
-            j.im2col.image_rows = tarn__cuda_min(j.rows, j.image.shape[2] - j.im2col.image_row);
-            dgrad_chunk(&j, &weight);
+    tarn__conv_describe(j, call, call->out[0], call->in[0], call->in[1]);
+    j->im2col.dtype = tarn__acc_dtype(call->in[0]->dtype);
+    tarn__conv_choose_layout(j, true);
+    tarn__conv_choose_chunks(j, true);
+    tarn__conv_alloc_im2col(j, true);
+    tarn__conv_describe_weight(j, call->in[1]);
+    tarn__conv_stage_result(j, false);
+}
+
+/* Chunks are images, or bands of image rows: each pixel is written by one chunk only. */
+static void walk_dgrad(tarn__conv_job *j)
+{
+    for (j->im2col.image = 0; j->im2col.image < j->image.shape[0]; j->im2col.image += j->images)
+        for (j->im2col.image_row = 0; j->im2col.image_row < j->image.shape[2]; j->im2col.image_row += j->rows) {
+            j->im2col.images = tarn__cuda_min(j->images, j->image.shape[0] - j->im2col.image);
+            j->im2col.image_rows = tarn__cuda_min(j->rows, j->image.shape[2] - j->im2col.image_row);
+            dgrad_chunk(j);
         }
-    return j.scratch_used + j.gemm_scratch;
+}
+
+static void run_dgrad(tarn__conv_job *j)
+{
+    pack_weight(j, j->call->in[1]);
+    if (j->is_staged)
+        tarn__conv_copy(j, j->call->in[0], &j->result);
+    walk_dgrad(j);
 }
 
 /* ---- wgrad ------------------------------------------------------------------------------------------------------- */
 
 /* NCHW: the chunk's gradients form an (O, pixels) matrix only after a copy, unless there is one image. */
-static tarn__view result_rows(const tarn__conv_job *j, void *copy)
+static tarn__view result_rows(const tarn__conv_job *j)
 {
     const tarn__cuda_im2col_args *c = &j->im2col;
     const tarn__view *g = &j->result;
@@ -114,10 +142,11 @@ static tarn__view result_rows(const tarn__conv_job *j, void *copy)
     from.shape[2] = c->rows;
     if (!tarn__conv_can_merge(&from, 1, 3, &pixel)) {
         tarn__view dense = from;
-        dense.memory = copy;
+        dense.memory = (void *)((uintptr_t)j->call->scratch + j->gathered);
         dense.offset = 0;
         tarn__view_set_row_major(&dense);
-        tarn__conv_copy(j, &from, &dense);
+        if (j->runs)
+            tarn__conv_copy(j, &from, &dense);
         from = dense;
         pixel = 1;
     }
@@ -126,58 +155,114 @@ static tarn__view result_rows(const tarn__conv_job *j, void *copy)
 }
 
 /* dW += gᵀ · im2col. */
-static void wgrad_chunk(tarn__conv_job *j, const tarn__view *sums, double beta, void *copy)
+static void wgrad_chunk(tarn__conv_job *j, double beta)
 {
     if (j->runs && !j->is_1x1)
         tarn__cuda_im2col(j->call, &j->image, &j->im2col);
-    tarn__view im2col = tarn__conv_im2col_matrix(j), to = tarn__conv_weight_matrix(j, sums), g;
+    tarn__view im2col = tarn__conv_im2col_matrix(j), to = tarn__conv_weight_matrix(j), g;
     if (j->im2col.is_nhwc) {
         g = tarn__conv_pixel_matrix(j, &j->result, j->out);
         g = tarn__conv_transposed(&g);
     } else {
-        g = result_rows(j, copy);
+        g = result_rows(j);
         im2col = tarn__conv_transposed(&im2col);
     }
     tarn__conv_gemm(j, &g, &im2col, NULL, &to, beta);
 }
 
-/* Sums go directly into the gradient if the GEMM can write it and it is rounded once; else into scratch first. An empty
- * batch is a GEMM with K = 0. */
-static size_t walk_wgrad(const tarn__call *call, bool runs)
+/* Images of the batch; an empty one is a GEMM with K = 0. */
+static int64_t batch_of(const tarn__conv_job *j)
 {
-    tarn__conv_job j = tarn__conv_job_of(call, call->in[0], call->in[1], call->out[0], runs);
-    int64_t batch = tarn__cuda_max(1, j.image.shape[0]), stride;
-    tarn__conv_choose_layout(&j, true);
-    j.is_1x1 = j.is_1x1 && j.im2col.is_nhwc;
-    j.per_image = false;
-    tarn__conv_choose_chunks(&j, false);
-    tarn__conv_alloc_im2col(&j, false);
-    int64_t gradients = j.im2col.is_nhwc ? 0 : j.images * j.rows * j.im2col.size[1] * j.result.shape[1];
-    void *copy = tarn__conv_alloc(&j, (size_t)gradients * tarn__dtype_bytes(j.result.dtype));
-    tarn__view to = j.im2col.is_nhwc ? tarn__conv_to_nhwc(call->out[0]) : *call->out[0];
-    bool is_whole = j.images >= batch && j.rows >= j.im2col.size[0];
-    bool is_direct = tarn__conv_can_merge(&to, 1, 3, &stride) && (is_whole || to.dtype == tarn__acc_dtype(to.dtype));
-    tarn__view sums = is_direct ? to : tarn__conv_alloc_like(&j, &to, tarn__acc_dtype(j.image.dtype));
-    double beta = j.params->beta;
-    if (!is_direct && beta != 0)
-        tarn__conv_copy(&j, &to, &sums);
-    for (j.im2col.image = 0; j.im2col.image < batch; j.im2col.image += j.images)
-        for (j.im2col.row = 0; j.im2col.row < j.im2col.size[0]; j.im2col.row += j.rows) {
-            j.im2col.images = tarn__cuda_min(j.images, j.image.shape[0] - j.im2col.image);
-            j.im2col.rows = tarn__cuda_min(j.rows, j.im2col.size[0] - j.im2col.row);
-            wgrad_chunk(&j, &sums, beta, copy);
+    return tarn__cuda_max(1, j->image.shape[0]);
+}
+
+/* Sums go directly into the gradient if the GEMM can write it and it is rounded once; else into scratch first. */
+static void describe_wgrad(tarn__conv_job *j, const tarn__call *call)
+{
+    tarn__conv_describe(j, call, call->in[0], call->in[1], call->out[0]);
+    int64_t stride;
+    tarn__conv_choose_layout(j, true);
+    j->is_1x1 = j->is_1x1 && j->im2col.is_nhwc;
+    j->per_image = false;
+    tarn__conv_choose_chunks(j, false);
+    tarn__conv_alloc_im2col(j, false);
+    int64_t gradients = j->im2col.is_nhwc ? 0 : j->images * j->rows * j->im2col.size[1] * j->result.shape[1];
+    j->gathered = tarn__conv_alloc(j, (size_t)gradients * tarn__dtype_bytes(j->result.dtype));
+    tarn__view to = tarn__conv_ordered_weight(j, call->out[0]);
+    bool is_whole = j->images >= batch_of(j) && j->rows >= j->im2col.size[0];
+    j->is_packed = !(tarn__conv_can_merge(&to, 1, 3, &stride) && (is_whole || to.dtype == tarn__acc_dtype(to.dtype)));
+    j->weight = j->is_packed ? tarn__conv_alloc_like(j, &to, tarn__acc_dtype(j->image.dtype), &j->packed) : to;
+}
+
+static void walk_wgrad(tarn__conv_job *j)
+{
+    double beta = j->params->beta;
+    for (j->im2col.image = 0; j->im2col.image < batch_of(j); j->im2col.image += j->images)
+        for (j->im2col.row = 0; j->im2col.row < j->im2col.size[0]; j->im2col.row += j->rows) {
+            j->im2col.images = tarn__cuda_min(j->images, j->image.shape[0] - j->im2col.image);
+            j->im2col.rows = tarn__cuda_min(j->rows, j->im2col.size[0] - j->im2col.row);
+            wgrad_chunk(j, beta);
             beta = 1;
         }
-    if (!is_direct)
-        tarn__conv_copy(&j, &sums, &to);
-    return j.scratch_used + j.gemm_scratch;
+}
+
+static void run_wgrad(tarn__conv_job *j)
+{
+    tarn__view to = tarn__conv_ordered_weight(j, j->call->out[0]);
+    if (j->is_packed && j->params->beta != 0)
+        tarn__conv_copy(j, &to, &j->weight);
+    walk_wgrad(j);
+    if (j->is_packed)
+        tarn__conv_copy(j, &j->weight, &to);
 }
 
 /* ---- dispatch ---------------------------------------------------------------------------------------------------- */
 
-size_t tarn__cuda_conv_im2col(const tarn__call *call, int what, bool runs)
+static const struct walk {
+    void (*describe)(tarn__conv_job *j, const tarn__call *call);
+    void (*chunks)(tarn__conv_job *j);
+    void (*run)(tarn__conv_job *j);
+} walks[] = {[TARN__CONV_FORWARD] = {describe_forward, walk_forward, run_forward},
+             [TARN__CONV_DGRAD] = {describe_dgrad, walk_dgrad, run_dgrad},
+             [TARN__CONV_WGRAD] = {describe_wgrad, walk_wgrad, run_wgrad}};
+
+/* wgrad of an empty batch is zeros, or the old gradient: it runs. */
+static bool is_empty(const tarn__call *call, int what)
 {
-    return what == TARN__CONV_FORWARD ? walk_forward(call, runs)
-           : what == TARN__CONV_DGRAD ? walk_dgrad(call, runs)
-                                      : walk_wgrad(call, runs);
+    return what != TARN__CONV_WGRAD && tarn__view_count(call->out[0]) == 0;
+}
+
+static void set_addresses(tarn__conv_job *j, const tarn__call *call, int what)
+{
+    const tarn__view *image = what == TARN__CONV_DGRAD ? call->out[0] : call->in[0],
+                     *result = what == TARN__CONV_FORWARD ? call->out[0]
+                               : what == TARN__CONV_DGRAD ? call->in[0]
+                                                          : call->in[1],
+                     *weight = what == TARN__CONV_WGRAD ? call->out[0] : call->in[1];
+    tarn__conv_set_addresses(j, call, image, result, weight);
+}
+
+tarn__plan_status tarn__cuda_conv_im2col_prepare(const tarn__call *call, int what, tarn__plan *plan)
+{
+    if (is_empty(call, what))
+        return TARN__PLAN_READY;
+    tarn__conv_job *j = tarn__plan_reserve(plan, sizeof(*j));
+    if (!j)
+        return TARN__PLAN_FAILED;
+    walks[what].describe(j, call);
+    set_addresses(j, call, what);
+    walks[what].chunks(j);
+    plan->scratch_bytes = j->scratch_used + j->gemm_scratch;
+    tarn__conv_clear_addresses(j);
+    return j->has_failed ? TARN__PLAN_FAILED : TARN__PLAN_READY;
+}
+
+void tarn__cuda_conv_im2col_run(const tarn__call *call, int what)
+{
+    if (is_empty(call, what))
+        return;
+    tarn__conv_job j = *(const tarn__conv_job *)tarn__plan_job(call->plan);
+    j.runs = true;
+    set_addresses(&j, call, what);
+    walks[what].run(&j);
 }

@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#include "backends/cuda/matmul/matmul.h"
+
 #define IM2COL_BYTES (INT64_C(256) << 20)
 #define MAX_IMAGES INT64_C(32768) /* batch size of one GEMM */
 #define MAX_PIXELS (INT64_C(1) << 30)
@@ -58,19 +60,20 @@ tarn__view tarn__conv_transposed(const tarn__view *v)
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
-void *tarn__conv_alloc(tarn__conv_job *j, size_t bytes)
+size_t tarn__conv_alloc(tarn__conv_job *j, size_t bytes)
 {
-    void *at = (void *)((uintptr_t)j->call->scratch + j->scratch_used);
+    size_t at = j->scratch_used;
     j->scratch_used += tarn__cuda_align(bytes);
     return at;
 }
 
-tarn__view tarn__conv_alloc_like(tarn__conv_job *j, const tarn__view *v, tarn_dtype dtype)
+tarn__view tarn__conv_alloc_like(tarn__conv_job *j, const tarn__view *v, tarn_dtype dtype, size_t *at)
 {
     tarn__view copy = *v;
     copy.dtype = dtype;
+    copy.memory = NULL;
     copy.offset = 0;
-    copy.memory = tarn__conv_alloc(j, (size_t)tarn__view_count(v) * tarn__dtype_bytes(dtype));
+    *at = tarn__conv_alloc(j, (size_t)tarn__view_count(v) * tarn__dtype_bytes(dtype));
     tarn__view_set_row_major(&copy);
     return copy;
 }
@@ -88,33 +91,33 @@ void tarn__conv_copy(const tarn__conv_job *j, const tarn__view *from, const tarn
                        .fault = j->call->fault,
                        .params = &none,
                        .params_bytes = sizeof(none)};
-    if (j->runs)
-        tarn__cuda_rows()[TARN__K_copy].run(&part);
+    tarn__cuda_rows()[TARN__K_copy].run(&part);
 }
 
-/* Measures with the same call it runs: matmul's scratch may depend on its plan. */
 void tarn__conv_gemm(tarn__conv_job *j, const tarn__view *a, const tarn__view *b, const tarn__view *bias,
                      const tarn__view *c, double beta)
 {
-    const tarn__kernel_row *row = &tarn__cuda_rows()[TARN__K_matmul];
     tarn__matmul params = {.alpha = 1, .beta = beta, .tf32 = j->params->tf32};
     tarn__call part = {.inputs = 3,
                        .outputs = 1,
                        .in = {a, b, bias},
                        .out = {c},
                        .reads_output = beta != 0,
+                       .is_meta = j->call->is_meta,
                        .device = j->call->device,
                        .stream = j->call->stream,
                        .function = j->call->function,
                        .fault = j->call->fault,
                        .params = &params,
                        .params_bytes = sizeof(params)};
-    part.scratch_bytes = row->scratch ? row->scratch(&part) : 0;
-    if (part.scratch_bytes > j->gemm_scratch)
-        j->gemm_scratch = part.scratch_bytes;
-    part.scratch = (char *)((uintptr_t)j->call->scratch + j->scratch_used);
-    if (j->runs)
-        row->run(&part);
+    if (j->runs) {
+        part.scratch = (char *)j->call->scratch + j->scratch_used;
+        tarn__cuda_gemm_run(&part);
+        return;
+    }
+    size_t bytes = 0;
+    j->has_failed = j->has_failed || !tarn__cuda_gemm_scratch(&part, &bytes);
+    j->gemm_scratch = bytes > j->gemm_scratch ? bytes : j->gemm_scratch;
 }
 
 /* ---- layout and chunks ------------------------------------------------------------------------------------------- */
@@ -159,21 +162,51 @@ void tarn__conv_choose_chunks(tarn__conv_job *j, bool is_gradient)
 }
 
 /* `image` is x or its gradient, `result` y or its gradient; for wgrad `weight` gives the kernel size only. */
-tarn__conv_job tarn__conv_job_of(const tarn__call *call, const tarn__view *image, const tarn__view *result,
-                                 const tarn__view *weight, bool runs)
+void tarn__conv_describe(tarn__conv_job *j, const tarn__call *call, const tarn__view *image, const tarn__view *result,
+                         const tarn__view *weight)
 {
     const tarn__conv2d *params = call->params;
-    tarn__conv_job j = {.call = call, .params = params, .runs = runs, .image = *image, .result = *result};
-    j.geometry = tarn__conv_geometry_of(params, image, result, weight);
-    j.in = image->shape[1] / params->groups;
-    j.out = result->shape[1] / params->groups;
-    j.taps = weight->shape[2] * weight->shape[3];
-    j.depth = j.in * j.taps;
-    j.im2col = (tarn__cuda_im2col_args){.params = params,
-                                        .kernel = {weight->shape[2], weight->shape[3]},
-                                        .size = {result->shape[2], result->shape[3]},
-                                        .dtype = image->dtype};
-    return j;
+    *j = (tarn__conv_job){.call = call, .params = params, .image = *image, .result = *result, .weight = *weight};
+    j->geometry = tarn__conv_geometry_of(params, image, result, weight);
+    j->in = image->shape[1] / params->groups;
+    j->out = result->shape[1] / params->groups;
+    j->taps = weight->shape[2] * weight->shape[3];
+    j->depth = j->in * j->taps;
+    j->im2col = (tarn__cuda_im2col_args){.params = params,
+                                         .kernel = {weight->shape[2], weight->shape[3]},
+                                         .size = {result->shape[2], result->shape[3]},
+                                         .dtype = image->dtype};
+}
+
+/* While a call is prepared, scratch is at address 0: the alignment is the same. */
+static void *scratch_at(const tarn__call *call, size_t offset)
+{
+    return (void *)((uintptr_t)call->scratch + offset);
+}
+
+/* The operand's, or that of its copy in scratch. */
+static void set_address(tarn__view *view, const tarn__view *operand, bool is_copy, void *copy)
+{
+    view->memory = is_copy ? copy : operand->memory;
+    view->offset = is_copy ? 0 : operand->offset;
+}
+
+void tarn__conv_set_addresses(tarn__conv_job *j, const tarn__call *call, const tarn__view *image,
+                              const tarn__view *result, const tarn__view *weight)
+{
+    j->call = call;
+    j->params = j->im2col.params = call->params;
+    set_address(&j->image, image, false, NULL);
+    set_address(&j->result, result, j->is_staged, scratch_at(call, j->staged));
+    set_address(&j->weight, weight, j->is_packed, scratch_at(call, j->packed));
+    j->im2col.at = scratch_at(call, j->columns);
+}
+
+void tarn__conv_clear_addresses(tarn__conv_job *j)
+{
+    j->call = NULL;
+    j->params = j->im2col.params = NULL;
+    j->image.memory = j->result.memory = j->weight.memory = j->im2col.at = NULL;
 }
 
 /* Scratch for the chunk with the most rows of windows. */
@@ -181,24 +214,24 @@ void tarn__conv_alloc_im2col(tarn__conv_job *j, bool is_gradient)
 {
     int64_t rows = is_gradient ? tarn__conv_max_result_rows(&j->geometry, j->rows) : j->rows;
     int64_t count = j->is_1x1 ? 0 : j->images * rows * j->im2col.size[1] * j->image.shape[1] * j->taps;
-    j->im2col.at = tarn__conv_alloc(j, (size_t)count * tarn__dtype_bytes(j->im2col.dtype));
+    j->columns = tarn__conv_alloc(j, (size_t)count * tarn__dtype_bytes(j->im2col.dtype));
 }
 
 /* A result that no GEMM can access in place is staged in scratch, contiguous. So is a 16-bit result that is accumulated
  * onto, as f32: the library's kernels round a product before they add. */
-bool tarn__conv_stage_result(tarn__conv_job *j, bool is_added_to)
+void tarn__conv_stage_result(tarn__conv_job *j, bool is_added_to)
 {
     int64_t stride;
     bool rounds = is_added_to && tarn__dtype_bytes(j->result.dtype) == 2;
     if (!rounds && (j->im2col.is_nhwc || tarn__conv_can_merge(&j->result, 2, 3, &stride)))
-        return false;
-    j->result = tarn__conv_alloc_like(j, &j->result, rounds ? TARN_F32 : j->result.dtype);
+        return;
+    j->is_staged = true;
+    j->result = tarn__conv_alloc_like(j, &j->result, rounds ? TARN_F32 : j->result.dtype, &j->staged);
     if (j->im2col.is_nhwc) {
         const int64_t *shape = j->result.shape;
         j->result.stride[1] = 1, j->result.stride[3] = shape[1], j->result.stride[2] = shape[1] * shape[3];
         j->result.stride[0] = shape[1] * shape[3] * shape[2];
     }
-    return true;
 }
 
 /* ---- GEMM operands ----------------------------------------------------------------------------------------------- */
@@ -208,20 +241,24 @@ int64_t tarn__conv_window_count(const tarn__conv_job *j)
     return j->im2col.images * j->im2col.rows * j->im2col.size[1];
 }
 
-/* In place if its last three axes merge. */
-tarn__view tarn__conv_weight_of(tarn__conv_job *j, const tarn__view *weight)
+tarn__view tarn__conv_ordered_weight(const tarn__conv_job *j, const tarn__view *weight)
 {
-    tarn__view w = j->im2col.is_nhwc ? tarn__conv_to_nhwc(weight) : *weight;
-    int64_t stride;
-    if (tarn__conv_can_merge(&w, 1, 3, &stride))
-        return w;
-    tarn__view copy = tarn__conv_alloc_like(j, &w, w.dtype);
-    tarn__conv_copy(j, &w, &copy);
-    return copy;
+    return j->im2col.is_nhwc ? tarn__conv_to_nhwc(weight) : *weight;
 }
 
-tarn__view tarn__conv_weight_matrix(const tarn__conv_job *j, const tarn__view *weight)
+/* In place if its last three axes merge. */
+void tarn__conv_describe_weight(tarn__conv_job *j, const tarn__view *weight)
 {
+    int64_t stride;
+    j->weight = tarn__conv_ordered_weight(j, weight);
+    j->is_packed = !tarn__conv_can_merge(&j->weight, 1, 3, &stride);
+    if (j->is_packed)
+        j->weight = tarn__conv_alloc_like(j, &j->weight, j->weight.dtype, &j->packed);
+}
+
+tarn__view tarn__conv_weight_matrix(const tarn__conv_job *j)
+{
+    const tarn__view *weight = &j->weight;
     int64_t stride;
     tarn__conv_can_merge(weight, 1, 3, &stride);
     return tarn__conv_matrices(

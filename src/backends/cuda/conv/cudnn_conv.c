@@ -15,10 +15,16 @@
 
 #define MAX_ELEMENTS (INT64_C(1) << 31)
 
+/* An operand: in place, or copied to scratch. */
+typedef struct operand {
+    bool is_copy;
+    size_t at; /* offset in scratch */
+} operand;
+
+/* A described call; plan->shared is its tarn__conv_algo. */
 typedef struct job {
-    const tarn__call *call;
-    bool runs;   /* false: measure the scratch only */
-    size_t used; /* bytes of scratch */
+    operand x, w, y, bias;
+    size_t partials; /* our own kernel: offset of its partial sums */
 } job;
 
 /* ---- describing -------------------------------------------------------------------------------------------------- */
@@ -57,13 +63,31 @@ static bool is_supported(const tarn__call *call)
     return params->beta == 0 || params->beta == 1;
 }
 
-/* ---- steps ------------------------------------------------------------------------------------------------------- */
+/* ---- operands ---------------------------------------------------------------------------------------------------- */
+
+/* The tensors of an algorithm, as cuDNN sees them. */
+typedef struct tensors {
+    tarn__cudnn_tensor x, w, y, bias;
+} tensors;
+
+static tensors tensors_of(const tarn__conv_algo *algo)
+{
+    tarn__cudnn_conv v = algo->requested;
+    if (algo->plan)
+        v = algo->plan->conv;
+    else
+        v.channels_last = 1; /* our own kernel */
+    return (tensors){.x = tarn__cudnn_conv_x(&v),
+                     .w = tarn__cudnn_conv_w(&v),
+                     .y = tarn__cudnn_conv_y(&v),
+                     .bias = {.dtype = (tarn_dtype)v.in_dtype, .rank = 1, .shape = {v.out}, .stride = {1}}};
+}
 
 /* Scratch, 256-byte aligned. */
-static void *alloc(job *j, size_t bytes)
+static size_t alloc(tarn__plan *plan, size_t bytes)
 {
-    void *at = (void *)((uintptr_t)j->call->scratch + j->used);
-    j->used += tarn__cuda_align(bytes);
+    size_t at = plan->scratch_bytes;
+    plan->scratch_bytes += tarn__cuda_align(bytes);
     return at;
 }
 
@@ -76,16 +100,24 @@ static bool has_layout(const tarn__view *v, const tarn__cudnn_tensor *t)
     return v->dtype == t->dtype && (uintptr_t)tarn__view_at(v) % TARN__CUDNN_ALIGNMENT == 0;
 }
 
-/* The view itself, or scratch in its place. */
-static tarn__view operand_place(job *j, const tarn__view *v, const tarn__cudnn_tensor *t)
+static operand copy_of(tarn__plan *plan, const tarn__view *v, const tarn__cudnn_tensor *t)
 {
-    if (has_layout(v, t))
-        return *v;
-    return tarn__cudnn_view(t, alloc(j, (size_t)tarn__view_count(v) * tarn__dtype_bytes(t->dtype)));
+    return (operand){true, alloc(plan, (size_t)tarn__view_count(v) * tarn__dtype_bytes(t->dtype))};
+}
+
+/* In place, or scratch instead. */
+static operand operand_of(tarn__plan *plan, const tarn__view *v, const tarn__cudnn_tensor *t)
+{
+    return has_layout(v, t) ? (operand){0} : copy_of(plan, v, t);
+}
+
+static tarn__view view_of(const tarn__call *call, const operand *o, const tarn__view *v, const tarn__cudnn_tensor *t)
+{
+    return o->is_copy ? tarn__cudnn_view(t, (char *)call->scratch + o->at) : *v;
 }
 
 /* a + b, or a copy of a without b. */
-static void add_or_copy(const job *j, const tarn__view *a, const tarn__view *b, const tarn__view *to)
+static void add_or_copy(const tarn__call *call, const tarn__view *a, const tarn__view *b, const tarn__view *to)
 {
     tarn__fill fill = {0};
     tarn__elementwise none = {0};
@@ -93,46 +125,50 @@ static void add_or_copy(const job *j, const tarn__view *a, const tarn__view *b, 
                        .outputs = 1,
                        .in = {a, b},
                        .out = {to},
-                       .device = j->call->device,
-                       .stream = j->call->stream,
-                       .function = j->call->function,
-                       .fault = j->call->fault,
+                       .device = call->device,
+                       .stream = call->stream,
+                       .function = call->function,
+                       .fault = call->fault,
                        .params = b ? (const void *)&none : (const void *)&fill,
                        .params_bytes = b ? sizeof(none) : sizeof(fill)};
-    if (j->runs)
-        tarn__cuda_rows()[b ? TARN__K_add : TARN__K_copy].run(&part);
+    tarn__cuda_rows()[b ? TARN__K_add : TARN__K_copy].run(&part);
 }
 
-static tarn__view operand_of(job *j, const tarn__view *v, const tarn__cudnn_tensor *t)
+/* view_of(), with the values. */
+static tarn__view filled(const tarn__call *call, const operand *o, const tarn__view *v, const tarn__cudnn_tensor *t)
 {
-    tarn__view place = operand_place(j, v, t);
-    if (place.memory != v->memory)
-        add_or_copy(j, v, NULL, &place);
-    return place;
+    tarn__view view = view_of(call, o, v, t);
+    if (o->is_copy)
+        add_or_copy(call, v, NULL, &view);
+    return view;
 }
 
 /* cuDNN's workspace is the start of the scratch. */
-static bool run(const job *j, tarn__cudnn_conv_plan *plan, const tarn__view *x, const tarn__view *w,
-                const tarn__view *y, const tarn__view *bias)
+static bool run_library(const tarn__call *call, const tarn__conv_algo *algo, const tarn__view *x, const tarn__view *w,
+                        const tarn__view *y, const tarn__view *bias)
 {
+    tarn__cudnn_conv_plan *plan = algo->plan;
     tarn__cudnn_conv_operands operands = {.x = tarn__view_at(x),
                                           .w = tarn__view_at(w),
                                           .y = tarn__view_at(y),
                                           .bias = bias ? tarn__view_at(bias) : NULL,
-                                          .workspace = plan->plan.workspace ? j->call->scratch : NULL};
-    bool is_ok = !j->runs || tarn__cudnn_conv_run(j->call->device, plan, &operands, j->call->stream);
+                                          .workspace = plan->plan.workspace ? call->scratch : NULL};
+    bool is_ok = tarn__cudnn_conv_run(call->device, plan, &operands, call->stream);
     if (!is_ok)
-        tarn__cuda_set_failed(j->call->device);
+        tarn__cuda_set_failed(call->device);
     return is_ok;
 }
 
 /* ---- forward, dgrad, wgrad --------------------------------------------------------------------------------------- */
 
-/* The bias as the graph needs it: contiguous. */
-static tarn__view bias_of(job *j, const tarn__view *bias, int64_t dtype)
+static void describe_forward(job *j, const tarn__call *call, const tarn__conv_algo *algo, tarn__plan *plan)
 {
-    tarn__cudnn_tensor dense = {.dtype = (tarn_dtype)dtype, .rank = 1, .shape = {bias->shape[0]}, .stride = {1}};
-    return operand_of(j, bias, &dense);
+    tensors t = tensors_of(algo);
+    j->x = operand_of(plan, call->in[0], &t.x);
+    j->w = operand_of(plan, call->in[1], &t.w);
+    j->y = operand_of(plan, call->out[0], &t.y);
+    if (algo->plan->conv.adds_bias)
+        j->bias = operand_of(plan, call->in[2], &t.bias);
 }
 
 /* The bias broadcast to the shape of y. */
@@ -146,24 +182,22 @@ static tarn__view broadcast_bias(const tarn__view *bias, const tarn__view *y)
 }
 
 /* A bias outside the graph is added in the final copy. */
-static void forward(job *j, const tarn__conv_algo *algo)
+static void forward(const job *j, const tarn__call *call, const tarn__conv_algo *algo)
 {
-    tarn__cudnn_conv_plan *plan = algo->plan;
-    const tarn__call *call = j->call;
     const tarn__view *bias = call->inputs > 2 ? call->in[2] : NULL, *to = call->out[0];
-    tarn__cudnn_tensor t[] = {tarn__cudnn_conv_x(&plan->conv), tarn__cudnn_conv_w(&plan->conv),
-                              tarn__cudnn_conv_y(&plan->conv)};
-    tarn__view x = operand_of(j, call->in[0], &t[0]), w = operand_of(j, call->in[1], &t[1]),
-               y = operand_place(j, to, &t[2]), fused_bias = {0};
-    if (plan->conv.adds_bias)
-        fused_bias = bias_of(j, bias, plan->conv.in_dtype);
-    if (!run(j, plan, &x, &w, &y, plan->conv.adds_bias ? &fused_bias : NULL))
+    bool is_fused = algo->plan->conv.adds_bias;
+    tensors t = tensors_of(algo);
+    tarn__view x = filled(call, &j->x, call->in[0], &t.x), w = filled(call, &j->w, call->in[1], &t.w),
+               y = view_of(call, &j->y, to, &t.y), fused_bias = {0};
+    if (is_fused)
+        fused_bias = filled(call, &j->bias, bias, &t.bias);
+    if (!run_library(call, algo, &x, &w, &y, is_fused ? &fused_bias : NULL))
         return;
-    if (bias && !plan->conv.adds_bias) {
+    if (bias && !is_fused) {
         tarn__view repeated = broadcast_bias(bias, to);
-        add_or_copy(j, &y, &repeated, to);
-    } else if (y.memory != to->memory) {
-        add_or_copy(j, &y, NULL, to);
+        add_or_copy(call, &y, &repeated, to);
+    } else if (j->y.is_copy) {
+        add_or_copy(call, &y, NULL, to);
     }
 }
 
@@ -180,71 +214,105 @@ static tarn__view flipped(const tarn__view *w)
 }
 
 /* With a flipped weight g takes the place of x, and gx of y. */
-static void dgrad(job *j, const tarn__conv_algo *algo)
+static void describe_dgrad(job *j, const tarn__call *call, const tarn__conv_algo *algo, tarn__plan *plan)
 {
-    const tarn__call *call = j->call;
-    tarn__cudnn_conv_plan *plan = algo->plan;
-    tarn__cudnn_tensor t[] = {tarn__cudnn_conv_x(&plan->conv), tarn__cudnn_conv_w(&plan->conv),
-                              tarn__cudnn_conv_y(&plan->conv)};
+    tensors t = tensors_of(algo);
     tarn__view weight = algo->is_flipped ? flipped(call->in[1]) : *call->in[1];
-    tarn__view g = operand_of(j, call->in[0], &t[algo->is_flipped ? 0 : 2]), w = operand_of(j, &weight, &t[1]);
-    tarn__view gx = operand_place(j, call->out[0], &t[algo->is_flipped ? 2 : 0]);
-    bool is_ok = algo->is_flipped ? run(j, plan, &g, &w, &gx, NULL) : run(j, plan, &gx, &w, &g, NULL);
-    if (is_ok && gx.memory != call->out[0]->memory)
-        add_or_copy(j, &gx, NULL, call->out[0]);
+    operand g = operand_of(plan, call->in[0], algo->is_flipped ? &t.x : &t.y);
+    j->w = operand_of(plan, &weight, &t.w);
+    operand gx = operand_of(plan, call->out[0], algo->is_flipped ? &t.y : &t.x);
+    j->x = algo->is_flipped ? g : gx;
+    j->y = algo->is_flipped ? gx : g;
+}
+
+static void dgrad(const job *j, const tarn__call *call, const tarn__conv_algo *algo)
+{
+    tensors t = tensors_of(algo);
+    bool is_flipped = algo->is_flipped;
+    const operand *in = is_flipped ? &j->x : &j->y, *out = is_flipped ? &j->y : &j->x;
+    tarn__view weight = is_flipped ? flipped(call->in[1]) : *call->in[1];
+    tarn__view g = filled(call, in, call->in[0], is_flipped ? &t.x : &t.y), w = filled(call, &j->w, &weight, &t.w),
+               gx = view_of(call, out, call->out[0], is_flipped ? &t.y : &t.x);
+    if (run_library(call, algo, is_flipped ? &g : &gx, &w, is_flipped ? &gx : &g, NULL) && out->is_copy)
+        add_or_copy(call, &gx, NULL, call->out[0]);
 }
 
 /* Accumulation computes into scratch, then adds. */
-static void wgrad(job *j, const tarn__conv_algo *algo)
+static void describe_wgrad(job *j, const tarn__call *call, const tarn__conv_algo *algo, tarn__plan *plan)
 {
-    tarn__cudnn_conv_plan *plan = algo->plan;
-    const tarn__call *call = j->call;
+    bool adds = ((const tarn__conv2d *)call->params)->beta != 0;
+    tensors t = tensors_of(algo);
+    j->x = operand_of(plan, call->in[0], &t.x);
+    j->y = operand_of(plan, call->in[1], &t.y);
+    j->w = adds ? copy_of(plan, call->out[0], &t.w) : operand_of(plan, call->out[0], &t.w);
+}
+
+static void wgrad(const job *j, const tarn__call *call, const tarn__conv_algo *algo)
+{
     const tarn__view *to = call->out[0];
     bool adds = ((const tarn__conv2d *)call->params)->beta != 0;
-    tarn__cudnn_tensor t[] = {tarn__cudnn_conv_x(&plan->conv), tarn__cudnn_conv_w(&plan->conv),
-                              tarn__cudnn_conv_y(&plan->conv)};
-    tarn__view x = operand_of(j, call->in[0], &t[0]), g = operand_of(j, call->in[1], &t[2]), gw;
-    if (adds)
-        gw = tarn__cudnn_view(&t[1], alloc(j, (size_t)tarn__view_count(to) * tarn__dtype_bytes(t[1].dtype)));
-    else
-        gw = operand_place(j, to, &t[1]);
-    if (run(j, plan, &x, &gw, &g, NULL) && gw.memory != to->memory)
-        add_or_copy(j, &gw, adds ? to : NULL, to);
+    tensors t = tensors_of(algo);
+    tarn__view x = filled(call, &j->x, call->in[0], &t.x), g = filled(call, &j->y, call->in[1], &t.y),
+               gw = view_of(call, &j->w, to, &t.w);
+    if (run_library(call, algo, &x, &gw, &g, NULL) && j->w.is_copy)
+        add_or_copy(call, &gw, adds ? to : NULL, to);
 }
 
 /* No im2col. The final kernel of conv_wgrad.cu accumulates onto the old gradient. */
-static void wgrad_direct(job *j, const tarn__conv_algo *algo)
+static void describe_direct(job *j, const tarn__call *call, const tarn__conv_algo *algo, tarn__plan *plan)
 {
-    const tarn__call *call = j->call;
-    tarn__cudnn_conv v = algo->requested;
-    v.channels_last = 1;
-    tarn__cudnn_tensor t[] = {tarn__cudnn_conv_x(&v), tarn__cudnn_conv_y(&v)};
-    tarn__view x = operand_of(j, call->in[0], &t[0]), g = operand_of(j, call->in[1], &t[1]);
-    void *parts = alloc(j, tarn__wgrad_scratch(&algo->weight));
-    if (j->runs && !tarn__cuda_conv_wgrad(call, &algo->weight, tarn__view_at(&x), tarn__view_at(&g), parts))
+    tensors t = tensors_of(algo);
+    j->x = operand_of(plan, call->in[0], &t.x);
+    j->y = operand_of(plan, call->in[1], &t.y);
+    j->partials = alloc(plan, tarn__wgrad_scratch(&algo->weight));
+}
+
+static void wgrad_direct(const job *j, const tarn__call *call, const tarn__conv_algo *algo)
+{
+    tensors t = tensors_of(algo);
+    tarn__view x = filled(call, &j->x, call->in[0], &t.x), g = filled(call, &j->y, call->in[1], &t.y);
+    if (!tarn__cuda_conv_wgrad(call, &algo->weight, tarn__view_at(&x), tarn__view_at(&g),
+                               (char *)call->scratch + j->partials))
         tarn__cuda_set_failed(call->device);
 }
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
-/* Dispatches to our kernel, im2col or cuDNN. */
-size_t tarn__conv_algo_call(const tarn__call *call, const tarn__conv_algo *algo, bool runs)
+tarn__plan_status tarn__conv_algo_prepare(const tarn__call *call, const tarn__conv_algo *algo, tarn__plan *plan)
 {
-    static void (*const walks[])(job * j, const tarn__conv_algo *algo) = {forward, dgrad, wgrad};
-    job j = {.call = call, .runs = runs};
+    static void (*const describes[])(job *, const tarn__call *, const tarn__conv_algo *,
+                                     tarn__plan *) = {describe_forward, describe_dgrad, describe_wgrad};
+    plan->shared = algo;
+    if (!algo->plan && !algo->is_direct)
+        return tarn__cuda_conv_im2col_prepare(call, (int)algo->requested.what, plan);
+    job *j = tarn__plan_reserve(plan, sizeof(*j));
+    if (!j)
+        return TARN__PLAN_FAILED;
+    *j = (job){0};
     if (algo->is_direct) {
-        wgrad_direct(&j, algo);
-        return j.used;
+        describe_direct(j, call, algo, plan);
+    } else {
+        alloc(plan, algo->plan->plan.workspace); /* first: run_library() expects it there */
+        describes[algo->requested.what](j, call, algo, plan);
     }
-    if (!algo->plan)
-        return tarn__cuda_conv_im2col(call, (int)algo->requested.what, runs);
-    alloc(&j, algo->plan->plan.workspace); /* first: run() expects the workspace there */
-    walks[algo->requested.what](&j, algo);
-    return j.used;
+    return TARN__PLAN_READY;
+}
+
+void tarn__conv_algo_run(const tarn__call *call)
+{
+    static void (*const runs[])(const job *, const tarn__call *, const tarn__conv_algo *) = {forward, dgrad, wgrad};
+    const tarn__conv_algo *algo = call->plan->shared;
+    const job *j = tarn__plan_job(call->plan);
+    if (algo->is_direct)
+        wgrad_direct(j, call, algo);
+    else if (!algo->plan)
+        tarn__cuda_conv_im2col_run(call, (int)algo->requested.what);
+    else
+        runs[algo->requested.what](j, call, algo);
 }
 
 /* Accumulation is onto f32 sums, so that the result is rounded once. */
-static tarn__cudnn_conv requested_by(const tarn__call *call, int what)
+tarn__cudnn_conv tarn__conv_requested_by(const tarn__call *call, int what)
 {
     if (what == TARN__CONV_DGRAD)
         return describe(call, what, call->out[0], call->in[1], call->in[0]);
@@ -266,19 +334,10 @@ static bool has_candidates(const tarn__cudnn_conv *requested)
            (tarn__wgrad_supports(requested) && (tarn__wgrad_is_forced() || tarn__cudnn_conv_must_tune(requested)));
 }
 
-/* Called twice per operation, to size the scratch and to run; both find the same algorithm. */
-bool tarn__cudnn_conv_call(const tarn__call *call, int what, bool runs, size_t *bytes)
+bool tarn__conv_has_choice(const tarn__call *call, int what)
 {
-    *bytes = 0;
     if (!is_supported(call))
         return false;
-    tarn__cudnn_conv requested = requested_by(call, what);
-    if (!has_candidates(&requested))
-        return false;
-    tarn__conv_algo *algo = tarn__cudnn_is_unusable() ? NULL : tarn__conv_algo_of(call->device, &requested);
-    if (algo)
-        *bytes = tarn__conv_algo_call(call, algo, runs);
-    else if (runs)
-        tarn__cuda_set_failed(call->device);
-    return true;
+    tarn__cudnn_conv requested = tarn__conv_requested_by(call, what);
+    return has_candidates(&requested);
 }

@@ -92,13 +92,18 @@ tarn__conv_algo *tarn__conv_algo_of(int index, const tarn__cudnn_conv *requested
 bool tarn__cudnn_conv_try(void *handle, const tarn__cudnn_conv *conv, tarn__cudnn_plan *plan,
                           const tarn__cudnn_conv_operands *operands);
 
-/* cudnn_conv.c: runs a call with this algorithm, or measures it; returns the bytes of scratch. A failed run marks the
- * device as failed. */
-size_t tarn__conv_algo_call(const tarn__call *call, const tarn__conv_algo *form, bool runs);
+/* conv.c: the algorithm if it has been selected, else NULL. */
+tarn__conv_algo *tarn__conv_find_algo(int index, const tarn__cudnn_conv *requested);
 
-/* A call by cuDNN or our own kernel. False if neither supports it; else *bytes is the scratch, and with `runs` it has
- * run, or the device is marked as failed. */
-bool tarn__cudnn_conv_call(const tarn__call *call, int what, bool runs, size_t *bytes);
+/* cudnn_conv.c: prepares a call with this algorithm, which plan->shared then is; and runs it. A failed run marks the
+ * device as failed. */
+tarn__plan_status tarn__conv_algo_prepare(const tarn__call *call, const tarn__conv_algo *algo, tarn__plan *plan);
+void tarn__conv_algo_run(const tarn__call *call);
+
+/* True if there is a choice: cuDNN is installed and supports the call, or our own kernel does. And what is requested of
+ * it. */
+bool tarn__conv_has_choice(const tarn__call *call, int what);
+tarn__cudnn_conv tarn__conv_requested_by(const tarn__call *call, int what);
 
 /* conv_wgrad_plan.c: whether our wgrad kernel supports the convolution: bf16, or f32 in TF32, channels in multiples of
  * 8, one group (TARN_CUDA_WGRAD counts); and its tiling for NHWC images. False if no tile fits. */
@@ -107,7 +112,8 @@ bool tarn__wgrad_plan_of(int index, const tarn__cudnn_conv *conv, tarn__wgrad_pl
 bool tarn__wgrad_is_forced(void);
 bool tarn__wgrad_is_off(void);
 
-/* conv_im2col.c: runs or measures a call by im2col; returns the bytes of scratch. */
-size_t tarn__cuda_conv_im2col(const tarn__call *call, int what, bool runs);
+/* conv_im2col.c: a call by im2col. */
+tarn__plan_status tarn__cuda_conv_im2col_prepare(const tarn__call *call, int what, tarn__plan *plan);
+void tarn__cuda_conv_im2col_run(const tarn__call *call, int what);
 
 #endif

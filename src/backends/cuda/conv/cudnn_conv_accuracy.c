@@ -24,13 +24,18 @@ static bool run_im2col(tarn__call *call, int what)
 {
     tarn__cuda_device *device = tarn__cuda_at(call->device);
     bool had_failed = device->has_failed;
-    call->scratch_bytes = tarn__cuda_conv_im2col(call, what, false);
+    tarn__plan_buffer memory;
+    tarn__plan *plan = tarn__plan_begin(&memory);
+    if (tarn__cuda_conv_im2col_prepare(call, what, plan) != TARN__PLAN_READY)
+        return false;
+    call->plan = plan;
+    call->scratch_bytes = plan->scratch_bytes;
     if (cudaMalloc(&call->scratch, call->scratch_bytes + 256) != cudaSuccess) {
         cudaGetLastError();
         return false;
     }
     device->has_failed = false;
-    tarn__cuda_conv_im2col(call, what, true);
+    tarn__cuda_conv_im2col_run(call, what);
     bool is_ok = cudaStreamSynchronize(call->stream) == cudaSuccess && !device->has_failed;
     device->has_failed = had_failed;
     cudaFree(call->scratch);

@@ -183,10 +183,6 @@ static tarn__cudnn_conv_plan *make_plan(int index, const tarn__cudnn_conv *conv)
 
 tarn__cudnn_conv_plan *tarn__cudnn_conv_plan_of(int index, const tarn__cudnn_conv *conv)
 {
-    static _Thread_local tarn__cudnn_conv_plan *last; /* scratch() and run() ask for the same one: skip the lock */
-    static _Thread_local int last_index;
-    if (last && last_index == index && memcmp(&last->conv, conv, sizeof(*conv)) == 0)
-        return last;
     tarn__cudnn_conv_plan **bucket = &tables[index][tarn__cuda_hash(conv, sizeof(*conv)) % BUCKETS];
     tarn__cudnn_lock();
     tarn__cudnn_conv_plan *plan = *bucket;
@@ -197,8 +193,6 @@ tarn__cudnn_conv_plan *tarn__cudnn_conv_plan_of(int index, const tarn__cudnn_con
         *bucket = plan;
     }
     tarn__cudnn_unlock();
-    last = plan;
-    last_index = index;
     return plan;
 }
 

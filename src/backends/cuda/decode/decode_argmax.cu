@@ -107,9 +107,10 @@ static __global__ void __launch_bounds__(THREADS) argmax_kernel(const __grid_con
 }
 
 /* One candidate per split of a row. */
-static size_t scratch(const tarn__call *call)
+static tarn__plan_status prepare_argmax(const tarn__call *call, tarn__plan *plan)
 {
-    return (size_t)(call->in[0]->shape[0] * MAX_SPLITS) * sizeof(candidate);
+    plan->scratch_bytes = (size_t)(call->in[0]->shape[0] * MAX_SPLITS) * sizeof(candidate);
+    return TARN__PLAN_READY;
 }
 
 /* Grid: (splits of a row, rows); 256 threads per block, at least 2,048 logits each. */
@@ -137,6 +138,8 @@ static bool fits(const tarn__call *call)
 
 void tarn__cuda_register_decode_argmax(tarn__kernel_row *rows)
 {
-    rows[TARN__K_argmax_finite] = tarn__row_fits(
-        tarn__row(kernel_argmax, TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16), scratch), fits);
+    rows[TARN__K_argmax_finite] =
+        tarn__row_fits(tarn__row_planned(prepare_argmax, kernel_argmax,
+                                         TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16)),
+                       fits);
 }

@@ -344,10 +344,11 @@ static decode_args args_of(const tarn__call *call)
 }
 
 /* Partial results of all splits, whether they are used or not. */
-static size_t scratch(const tarn__call *call)
+static tarn__plan_status prepare_attention_decode(const tarn__call *call, tarn__plan *plan)
 {
     const int64_t *q = call->in[0]->shape;
-    return (size_t)(q[0] * q[2] * MAX_SPLITS * (q[3] + 2)) * sizeof(float);
+    plan->scratch_bytes = (size_t)(q[0] * q[2] * MAX_SPLITS * (q[3] + 2)) * sizeof(float);
+    return TARN__PLAN_READY;
 }
 
 /* Grid: (splits of the keys, KV heads · blocks of their queries, sequences); 256 threads. Sized for the cache's
@@ -391,7 +392,7 @@ static bool fits(const tarn__call *call)
 void tarn__cuda_register_decode_attention(tarn__kernel_row *rows)
 {
     rows[TARN__K_attention_decode] = tarn__row_fits(
-        tarn__row(kernel_attention_decode,
-                  TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__BIT(TARN_U8), scratch),
+        tarn__row_planned(prepare_attention_decode, kernel_attention_decode,
+                          TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__BIT(TARN_U8)),
         fits);
 }

@@ -154,7 +154,7 @@ static __global__ void __launch_bounds__(THREADS) block_line_kernel(const __grid
 
 typedef enum method { NOTHING, FEW, THREAD_LINES, BLOCK_LINES, SORTED } method;
 
-/* How a call runs: from its shapes alone. */
+/* How a call runs: from its shapes alone. The job of both kernels. */
 typedef struct add_plan {
     method method;
     tarn__nest columns; /* index_add: y and source across the axis */
@@ -206,40 +206,31 @@ static void plan_lines(add_plan *p, const tarn__view *index, const tarn__view *s
     }
 }
 
-static add_plan plan_scatter(const tarn__call *call)
-{
-    add_plan p = {};
-    plan_lines(&p, call->in[0], call->in[1], call->out[0], ((const tarn__along *)call->params)->axis);
-    return p;
-}
-
 /* index_add: one index per slice. Too many slices for 31-bit keys fall back to lines. */
-static add_plan plan_slices(const tarn__call *call)
+static void plan_slices(add_plan *p, const tarn__call *call)
 {
     const tarn__view *index = call->in[0], *source = call->in[1], *y = call->out[0];
     int axis = ((const tarn__along *)call->params)->axis;
-    add_plan p = {};
     tarn__view rest[] = {tarn__view_across(y, axis, y), tarn__view_across(source, axis, y)};
     const tarn__view *views[] = {&rest[0], &rest[1]};
-    tarn__nest_make(&p.columns, 2, views);
-    p.length = index->shape[0];
-    p.limit = y->shape[axis];
-    if (p.length * p.columns.count == 0) {
-        p.method = NOTHING;
-    } else if (p.length <= MAX_FEW_SLICES && p.length * ((p.columns.count + THREADS - 1) / THREADS) < MAX_SMALL) {
-        p.method = FEW;
-    } else if (p.length >= MAX_SMALL || p.limit >= MAX_SMALL) {
+    tarn__nest_make(&p->columns, 2, views);
+    p->length = index->shape[0];
+    p->limit = y->shape[axis];
+    if (p->length * p->columns.count == 0) {
+        p->method = NOTHING;
+    } else if (p->length <= MAX_FEW_SLICES && p->length * ((p->columns.count + THREADS - 1) / THREADS) < MAX_SMALL) {
+        p->method = FEW;
+    } else if (p->length >= MAX_SMALL || p->limit >= MAX_SMALL) {
         tarn__view repeated = tarn__view_repeated(index, source, axis);
-        plan_lines(&p, &repeated, source, y, axis);
+        plan_lines(p, &repeated, source, y, axis);
     } else {
-        plan_sorted(&p, p.length, p.columns.count, y->dtype);
+        plan_sorted(p, p->length, p->columns.count, y->dtype);
         if (!(call->reads_output & 1)) {
             /* fewer chunks than the partial sums have space for */
-            p.chunk = p.chunk > MIN_FRESH_CHUNK ? p.chunk : MIN_FRESH_CHUNK;
-            p.begin_bytes = tarn__cuda_align(sizeof(uint32_t) * (size_t)(p.limit + 1));
+            p->chunk = p->chunk > MIN_FRESH_CHUNK ? p->chunk : MIN_FRESH_CHUNK;
+            p->begin_bytes = tarn__cuda_align(sizeof(uint32_t) * (size_t)(p->limit + 1));
         }
     }
-    return p;
 }
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
@@ -256,17 +247,26 @@ static size_t scratch_of(const tarn__call *call, const add_plan *p)
     return 4 * p->keys_bytes + p->partial_bytes + p->begin_bytes + tarn__cuda_align(sort_bytes);
 }
 
-/* The plan is computed again when it runs: both depend on shapes only. */
-static size_t scratch_scatter_add(const tarn__call *call)
+static tarn__plan_status prepare_scatter_add(const tarn__call *call, tarn__plan *plan)
 {
-    add_plan p = plan_scatter(call);
-    return scratch_of(call, &p);
+    add_plan *p = reserve_job<add_plan>(plan);
+    if (!p)
+        return TARN__PLAN_FAILED;
+    *p = add_plan();
+    plan_lines(p, call->in[0], call->in[1], call->out[0], ((const tarn__along *)call->params)->axis);
+    plan->scratch_bytes = scratch_of(call, p);
+    return TARN__PLAN_READY;
 }
 
-static size_t scratch_index_add(const tarn__call *call)
+static tarn__plan_status prepare_index_add(const tarn__call *call, tarn__plan *plan)
 {
-    add_plan p = plan_slices(call);
-    return scratch_of(call, &p);
+    add_plan *p = reserve_job<add_plan>(plan);
+    if (!p)
+        return TARN__PLAN_FAILED;
+    *p = add_plan();
+    plan_slices(p, call);
+    plan->scratch_bytes = scratch_of(call, p);
+    return TARN__PLAN_READY;
 }
 
 /* Computes keys and sorts them with their positions (CUB radix sort): 3 launches up to about 4,000 entries, some 8
@@ -416,9 +416,9 @@ static void run_lines(const tarn__call *call, const add_plan *p, int64_t index_s
 
 static void run_scatter_add(const tarn__call *call)
 {
-    add_plan p = plan_scatter(call);
-    if (p.method != NOTHING)
-        run_lines(call, &p, tarn__axis_stride(call->in[0], ((const tarn__along *)call->params)->axis));
+    const add_plan *p = job_of<add_plan>(call);
+    if (p->method != NOTHING)
+        run_lines(call, p, tarn__axis_stride(call->in[0], ((const tarn__along *)call->params)->axis));
 }
 
 /* Zeroes y: no old values, and the kernels below add to it. */
@@ -435,20 +435,20 @@ static void clear(const tarn__call *call)
 /* reads_output tells whether y's old values count. */
 static void run_index_add(const tarn__call *call)
 {
-    add_plan p = plan_slices(call);
+    const add_plan *p = job_of<add_plan>(call);
     if (!(call->reads_output & 1)) {
-        if (p.method == SORTED && p.lines.count == 0 && run_packed_slices(call, &p, true))
+        if (p->method == SORTED && p->lines.count == 0 && run_packed_slices(call, p, true))
             return;
         clear(call);
     }
-    if (p.method == FEW || (p.method == SORTED && p.lines.count == 0))
-        run_slices(call, &p);
-    else if (p.method != NOTHING)
-        run_lines(call, &p, call->in[0]->stride[0]);
+    if (p->method == FEW || (p->method == SORTED && p->lines.count == 0))
+        run_slices(call, p);
+    else if (p->method != NOTHING)
+        run_lines(call, p, call->in[0]->stride[0]);
 }
 
 void tarn__cuda_register_scatter(tarn__kernel_row *rows)
 {
-    rows[TARN__K_scatter_add] = tarn__row(run_scatter_add, TARN__INDEXES, scratch_scatter_add);
-    rows[TARN__K_index_add] = tarn__row(run_index_add, TARN__INDEXES, scratch_index_add);
+    rows[TARN__K_scatter_add] = tarn__row_planned(prepare_scatter_add, run_scatter_add, TARN__INDEXES);
+    rows[TARN__K_index_add] = tarn__row_planned(prepare_index_add, run_index_add, TARN__INDEXES);
 }

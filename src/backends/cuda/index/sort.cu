@@ -235,7 +235,7 @@ static int64_t keep_of(const tarn__call *call)
     return tarn__axis_size(call->out[0] ? call->out[0] : call->out[1], ((const tarn__along *)call->params)->axis);
 }
 
-/* Tiles of a line, what is kept of them, and tiles per block. */
+/* Tiles of a line, what is kept of them, and tiles per block; no addresses. */
 template <typename E> static sort_args shape_of(const tarn__call *call)
 {
     sort_args a = {};
@@ -283,7 +283,7 @@ template <typename E> static void sort_lines(const tarn__call *call)
     const tarn__along *along = (const tarn__along *)call->params;
     const tarn__view *x = call->in[0], *values = call->out[0], *indices = call->outputs > 1 ? call->out[1] : NULL;
     int axis = along->axis;
-    sort_args a = shape_of<E>(call);
+    sort_args a = *job_of<sort_args>(call);
     if (a.lines == 0 || a.keep == 0)
         return;
     a.x = tarn__view_at(x);
@@ -311,10 +311,15 @@ static bool is_long_key(const tarn__call *call)
     return tarn__dtype_bytes(call->in[0]->dtype) == 8;
 }
 
-static size_t scratch_sort(const tarn__call *call)
+/* Scratch: the sorted runs, twice. */
+static tarn__plan_status prepare_sort(const tarn__call *call, tarn__plan *plan)
 {
-    sort_args a = is_long_key(call) ? shape_of<long_entry>(call) : shape_of<short_entry>(call);
-    return 2 * (is_long_key(call) ? runs_bytes<long_entry>(&a) : runs_bytes<short_entry>(&a));
+    sort_args *a = reserve_job<sort_args>(plan);
+    if (!a)
+        return TARN__PLAN_FAILED;
+    *a = is_long_key(call) ? shape_of<long_entry>(call) : shape_of<short_entry>(call);
+    plan->scratch_bytes = 2 * (is_long_key(call) ? runs_bytes<long_entry>(a) : runs_bytes<short_entry>(a));
+    return TARN__PLAN_READY;
 }
 
 static void run_sort(const tarn__call *call)
@@ -327,6 +332,6 @@ static void run_sort(const tarn__call *call)
 
 void tarn__cuda_register_sort(tarn__kernel_row *rows)
 {
-    rows[TARN__K_sort] = tarn__row(run_sort, TARN__ALL, scratch_sort);
-    rows[TARN__K_topk] = tarn__row(run_sort, TARN__ALL, scratch_sort);
+    rows[TARN__K_sort] = tarn__row_planned(prepare_sort, run_sort, TARN__ALL);
+    rows[TARN__K_topk] = tarn__row_planned(prepare_sort, run_sort, TARN__ALL);
 }

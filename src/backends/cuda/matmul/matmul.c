@@ -4,8 +4,9 @@
  * are packed into scratch first. Batches with a single stride are one call; otherwise one call per step of the outer
  * batch axes.
  *
- * matmul with bias, GELU or a bias gradient is fused into the epilogue where cuBLASLt supports it and is not slower,
- * else composed of two kernels (base/kernel/compose.h). */
+ * Rows: "cublaslt", then "naive" for the dtypes it lacks (matmul_naive.cu). matmul with GELU or a bias gradient is
+ * fused into the epilogue ("cublaslt") where the library supports it and is not slower, else composed of two kernels
+ * ("composed", base/kernel/compose.h). */
 #include "backends/cuda/matmul/matmul.h"
 
 #include <stdlib.h>
@@ -15,12 +16,11 @@
 
 /* One operand as a matrix with contiguous rows or columns. */
 typedef struct matrix {
-    char *base;
     int64_t line; /* leading dimension, in elements */
     bool is_transposed;
-    bool is_packed;      /* packed into scratch */
-    tarn__view view;     /* of the packed copy: contiguous, the operand's shape */
-    size_t packed_bytes; /* 0: used in place */
+    bool is_packed;  /* packed into scratch */
+    size_t packed;   /* its offset there */
+    tarn__view view; /* of the packed copy, without memory: contiguous, the operand's shape */
 } matrix;
 
 /* Batch axes of a, b and c, collapsed; cuBLASLt handles the last one. */
@@ -29,18 +29,30 @@ typedef struct batch_nest {
     int64_t shape[TARN_MAX_RANK], stride[3][TARN_MAX_RANK];
 } batch_nest;
 
-/* A call, described once for scratch() and once for run(): both see the same plan. */
+/* A described call; plan->shared is its tarn__cuda_matmul_plan, NULL for an empty result. */
 typedef struct job {
-    int64_t m, n, k;
+    tarn__kernel kernel; /* matmul, or a fused variant of it */
     matrix a, b, c;
     batch_nest batches;
-    tarn__kernel kernel; /* matmul, or a fused variant of it */
+    bool presets_bias; /* copied into c first, then accumulated onto with beta = 1 */
+} job;
+
+/* Operands of an epilogue; NULL: none. */
+typedef struct extras {
     const tarn__view *bias;
     const tarn__view *aux;  /* GELU's input */
     const tarn__view *sums; /* row sums of a: the bias gradient */
-    bool presets_bias;      /* copied into c first, then accumulated onto with beta = 1 */
-    const tarn__matmul *params;
-} job;
+} extras;
+
+static extras extras_of(const tarn__call *call, tarn__kernel kernel)
+{
+    return (extras){
+        .bias = (kernel == TARN__K_matmul || kernel == TARN__K_matmul_gelu) && call->inputs > 2 ? call->in[2] : NULL,
+        .aux = kernel == TARN__K_matmul_gelu        ? call->out[1]
+               : kernel == TARN__K_matmul_gelu_grad ? call->in[2]
+                                                    : NULL,
+        .sums = kernel == TARN__K_matmul_bias_grad ? call->out[1] : NULL};
+}
 
 /* ---- describing a call ------------------------------------------------------------------------------------------- */
 
@@ -75,28 +87,27 @@ static bool has_negative_batch_stride(const tarn__view *v)
 }
 
 /* How the operand is passed: as is, transposed, or packed. */
-static matrix matrix_of(const tarn__view *v, bool may_transpose)
+static void describe_matrix(matrix *x, const tarn__view *v, bool may_transpose)
 {
-    matrix x = {.base = tarn__view_at(v)};
     tarn__view flipped = transposed(v);
     bool is_ascending = !has_negative_batch_stride(v);
-    if (is_ascending && is_row_major(v, &x.line))
-        return x;
-    if (is_ascending && may_transpose && is_row_major(&flipped, &x.line)) {
-        x.is_transposed = true;
-        return x;
+    x->is_transposed = x->is_packed = false;
+    if (is_ascending && is_row_major(v, &x->line))
+        return;
+    if (is_ascending && may_transpose && is_row_major(&flipped, &x->line)) {
+        x->is_transposed = true;
+        return;
     }
     /* neither rows nor columns are contiguous */
-    x.is_packed = true;
-    x.view = *v;
-    x.view.offset = 0;
+    x->is_packed = true;
+    x->view = *v;
+    x->view.memory = NULL;
+    x->view.offset = 0;
     for (int i = 0; i < v->rank - 2; i++) /* an operand broadcast over batches is packed once */
         if (v->stride[i] == 0)
-            x.view.shape[i] = 1;
-    tarn__view_set_row_major(&x.view);
-    x.packed_bytes = tarn__cuda_align((size_t)tarn__view_count(&x.view) * tarn__dtype_bytes(v->dtype));
-    x.line = x.view.shape[v->rank - 1] > 1 ? x.view.shape[v->rank - 1] : 1;
-    return x;
+            x->view.shape[i] = 1;
+    tarn__view_set_row_major(&x->view);
+    x->line = x->view.shape[v->rank - 1] > 1 ? x->view.shape[v->rank - 1] : 1;
 }
 
 /* 0 for a broadcast axis. */
@@ -112,6 +123,7 @@ static void collapse_batches(job *j, const tarn__call *call)
     const tarn__view *views[] = {call->in[0], call->in[1], call->out[0]};
     const matrix *matrices[] = {&j->a, &j->b, &j->c};
     batch_nest *nest = &j->batches;
+    nest->rank = 0;
     for (int axis = 0; axis < call->out[0]->rank - 2; axis++) {
         int64_t size = call->out[0]->shape[axis], stride[3];
         if (size == 1)
@@ -129,20 +141,14 @@ static void collapse_batches(job *j, const tarn__call *call)
 }
 
 /* Fills in everything that depends on shapes and strides alone. */
-static job describe(const tarn__call *call, tarn__kernel kernel)
+static void describe(job *j, const tarn__call *call, tarn__kernel kernel)
 {
-    const tarn__view *a = call->in[0], *b = call->in[1], *c = call->out[0];
-    job j = {
-        .m = a->shape[a->rank - 2], .n = b->shape[b->rank - 1], .k = a->shape[a->rank - 1], .params = call->params};
-    j.kernel = kernel;
-    j.bias = (kernel == TARN__K_matmul || kernel == TARN__K_matmul_gelu) && call->inputs > 2 ? call->in[2] : NULL;
-    j.aux = kernel == TARN__K_matmul_gelu ? call->out[1] : kernel == TARN__K_matmul_gelu_grad ? call->in[2] : NULL;
-    j.sums = kernel == TARN__K_matmul_bias_grad ? call->out[1] : NULL;
-    j.a = matrix_of(a, true);
-    j.b = matrix_of(b, true);
-    j.c = matrix_of(c, false);
-    collapse_batches(&j, call);
-    return j;
+    j->kernel = kernel;
+    j->presets_bias = false;
+    describe_matrix(&j->a, call->in[0], true);
+    describe_matrix(&j->b, call->in[1], true);
+    describe_matrix(&j->c, call->out[0], false);
+    collapse_batches(j, call);
 }
 
 /* TARN_CUBLASLT=off selects the naive kernels, for tests. */
@@ -156,83 +162,133 @@ static bool has_library(void)
     return answer;
 }
 
-/* True if cuBLASLt supports the dtypes: one float dtype in, the same or f32 out. */
-static bool is_supported(const tarn__call *call, const job *j)
+/* One float dtype in, the same or f32 out. A result that is not allocated yet counts as supported. */
+static bool fits_library(const tarn__call *call)
 {
-    tarn_dtype in = call->in[0]->dtype, out = call->out[0]->dtype;
-    if (!tarn__is_float(in) || call->in[1]->dtype != in || j->k == 0 || !has_library())
+    const tarn__view *a = call->in[0], *bias = call->inputs > 2 ? call->in[2] : NULL;
+    tarn_dtype in = a->dtype, out = call->out[0] ? call->out[0]->dtype : in;
+    if (!tarn__is_float(in) || call->in[1]->dtype != in || a->shape[a->rank - 1] == 0 || !has_library())
         return false;
     if (out != in && !(out == TARN_F32 && in != TARN_F64))
         return false;
-    return !j->bias || j->bias->dtype == out;
+    return !bias || bias->dtype == out;
 }
 
 /* cuBLASLt adds a bias before rounding only if everything is 16-byte aligned; otherwise a second pass would add it to
  * the rounded product. */
-static bool fuses_bias(const job *j, const tarn__cuda_gemm *p)
+static bool fuses_bias(const tarn__view *bias, const tarn__cuda_gemm *p)
 {
-    return p->align_a >= 16 && p->align_b >= 16 && p->align_c >= 16 && j->bias->stride[0] == 1 &&
-           (uintptr_t)tarn__view_at(j->bias) % 16 == 0;
+    return p->align_a >= 16 && p->align_b >= 16 && p->align_c >= 16 && bias->stride[0] == 1 &&
+           (uintptr_t)tarn__view_at(bias) % 16 == 0;
 }
 
-/* Largest power of 2, up to 256, that divides the address and both strides. */
-static int32_t alignment_of(const void *address, int64_t line, int64_t batch, size_t size)
+/* Largest power of 2, up to 256, that divides the address (a packed copy has any) and both strides. */
+static int32_t alignment_of(const matrix *x, const tarn__view *v, int64_t batch)
 {
-    uintptr_t all = (uintptr_t)address | (uintptr_t)((uint64_t)line * size) | (uintptr_t)((uint64_t)batch * size) | 256;
+    size_t size = tarn__dtype_bytes(v->dtype);
+    uintptr_t address = x->is_packed ? 0 : (uintptr_t)tarn__view_at(v),
+              all = address | (uintptr_t)((uint64_t)x->line * size) | (uintptr_t)((uint64_t)batch * size) | 256;
     return (int32_t)(all & (~all + 1));
 }
 
 /* BGRADB: the bias gradient along cuBLASLt's second operand, our a. */
-static cublasLtEpilogue_t epilogue_of(const job *j)
+static cublasLtEpilogue_t epilogue_of(const job *j, bool has_bias)
 {
     switch (j->kernel) {
-    case TARN__K_matmul_gelu: return j->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    case TARN__K_matmul_gelu: return has_bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     case TARN__K_matmul_gelu_grad: return CUBLASLT_EPILOGUE_DGELU;
     case TARN__K_matmul_bias_grad: return CUBLASLT_EPILOGUE_BGRADB;
-    default: return j->bias && !j->presets_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    default: return has_bias && !j->presets_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     }
 }
 
 /* The plan's key. memset first: it is compared as bytes. */
 static tarn__cuda_gemm gemm_of(const tarn__call *call, job *j)
 {
-    size_t in = tarn__dtype_bytes(call->in[0]->dtype), out = tarn__dtype_bytes(call->out[0]->dtype);
+    const tarn__matmul *params = call->params;
+    const tarn__view *a = call->in[0], *b = call->in[1], *c = call->out[0];
+    extras extra = extras_of(call, j->kernel);
+    size_t in = tarn__dtype_bytes(a->dtype), out = tarn__dtype_bytes(c->dtype);
     int last = j->batches.rank - 1;
     tarn__cuda_gemm p;
     memset(&p, 0, sizeof(p));
-    p.m = j->m, p.n = j->n, p.k = j->k;
+    p.m = a->shape[a->rank - 2], p.n = b->shape[b->rank - 1], p.k = a->shape[a->rank - 1];
     p.batches = last >= 0 ? j->batches.shape[last] : 1;
     p.lda = j->a.line, p.ldb = j->b.line, p.ldc = j->c.line;
     if (last >= 0)
         p.batch_a = j->batches.stride[0][last], p.batch_b = j->batches.stride[1][last],
         p.batch_c = j->batches.stride[2][last];
-    p.ldx = j->aux ? j->aux->stride[j->aux->rank - 2] : 0;
+    p.ldx = extra.aux ? extra.aux->stride[extra.aux->rank - 2] : 0;
     p.a_transposed = j->a.is_transposed, p.b_transposed = j->b.is_transposed;
-    p.in_dtype = (int32_t)call->in[0]->dtype, p.out_dtype = (int32_t)call->out[0]->dtype;
-    p.tf32 = j->params->tf32 && call->in[0]->dtype == TARN_F32;
-    p.accumulates = j->params->beta != 0;
-    p.max_workspace = (int64_t)(j->params->limits_scratch ? TARN__CUDA_SMALL_WORKSPACE : TARN__CUDA_WORKSPACE);
-    p.align_a =
-        j->a.is_packed ? alignment_of(NULL, p.lda, p.batch_a, in) : alignment_of(j->a.base, p.lda, p.batch_a, in);
-    p.align_b =
-        j->b.is_packed ? alignment_of(NULL, p.ldb, p.batch_b, in) : alignment_of(j->b.base, p.ldb, p.batch_b, in);
-    p.align_c =
-        j->c.is_packed ? alignment_of(NULL, p.ldc, p.batch_c, out) : alignment_of(j->c.base, p.ldc, p.batch_c, out);
+    p.in_dtype = (int32_t)a->dtype, p.out_dtype = (int32_t)c->dtype;
+    p.tf32 = params->tf32 && a->dtype == TARN_F32;
+    p.accumulates = params->beta != 0;
+    p.max_workspace = (int64_t)(params->limits_scratch ? TARN__CUDA_SMALL_WORKSPACE : TARN__CUDA_WORKSPACE);
+    p.align_a = alignment_of(&j->a, a, p.batch_a);
+    p.align_b = alignment_of(&j->b, b, p.batch_b);
+    p.align_c = alignment_of(&j->c, c, p.batch_c);
     for (int i = 0; i < last; i++) /* the alignment must hold for every batch of the loop */
         if ((uint64_t)j->batches.stride[0][i] * in % 256 || (uint64_t)j->batches.stride[1][i] * in % 256 ||
             (uint64_t)j->batches.stride[2][i] * out % 256) {
             p.align_a = p.align_b = (int32_t)in;
             p.align_c = (int32_t)out;
         }
-    if (j->bias && j->kernel == TARN__K_matmul && !fuses_bias(j, &p)) {
+    if (extra.bias && j->kernel == TARN__K_matmul && !fuses_bias(extra.bias, &p)) {
         j->presets_bias = true;
         p.accumulates = 1;
         /* the library's kernels for aligned operands round a 16-bit product before they accumulate: exclude them */
         p.align_a = p.align_b = (int32_t)in;
         p.align_c = (int32_t)out;
     }
-    p.epilogue = (int32_t)epilogue_of(j);
+    p.epilogue = (int32_t)epilogue_of(j, extra.bias != NULL);
     return p;
+}
+
+/* Scratch: the library's workspace, then packed copies of a, b and c. */
+static void layout_scratch(job *j, tarn__plan *plan, size_t workspace)
+{
+    matrix *all[] = {&j->a, &j->b, &j->c};
+    plan->scratch_bytes = tarn__cuda_align(workspace);
+    for (int i = 0; i < 3; i++)
+        if (all[i]->is_packed) {
+            const tarn__view *v = &all[i]->view;
+            all[i]->packed = plan->scratch_bytes;
+            plan->scratch_bytes += tarn__cuda_align((size_t)tarn__view_count(v) * tarn__dtype_bytes(v->dtype));
+        }
+}
+
+/* Finds the library's plan; may create and tune it. On a meta device only its workspace is counted. */
+static tarn__plan_status prepare_product(const tarn__call *call, tarn__plan *plan, job *j,
+                                         const tarn__cuda_gemm *product)
+{
+    size_t workspace = 0;
+    if (call->is_meta) {
+        if (!tarn__cuda_matmul_workspace_of(call->device, product, &workspace))
+            return TARN__PLAN_DECLINED;
+    } else {
+        const tarn__cuda_matmul_plan *found = tarn__cuda_matmul_plan_of(call->device, product);
+        if (!found)
+            return TARN__PLAN_FAILED;
+        if (found->is_slower)
+            return TARN__PLAN_DECLINED;
+        plan->shared = found;
+        workspace = found->workspace;
+    }
+    layout_scratch(j, plan, workspace);
+    return TARN__PLAN_READY;
+}
+
+/* Before any launch of the call: tuning runs kernels of its own. */
+static tarn__plan_status prepare_matmul(const tarn__call *call, tarn__plan *plan)
+{
+    if (tarn__view_count(call->out[0]) == 0)
+        return TARN__PLAN_READY;
+    job *j = tarn__plan_reserve(plan, sizeof(*j));
+    if (!j)
+        return TARN__PLAN_FAILED;
+    describe(j, call, TARN__K_matmul);
+    tarn__cuda_gemm product = gemm_of(call, j);
+    return prepare_product(call, plan, j, &product);
 }
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
@@ -262,35 +318,42 @@ static tarn__view source_of(const tarn__view *v, const matrix *x)
     return from;
 }
 
-/* `is_read` false: the result, which is only written. */
-static void pack_operand(const tarn__call *call, const tarn__view *v, matrix *x, char *scratch, bool is_read)
+/* The operand in memory: its view, or its packed copy in scratch. */
+static tarn__view operand_of(const tarn__call *call, const tarn__view *v, const matrix *x)
 {
     if (!x->is_packed)
-        return;
-    x->base = scratch;
-    x->view.memory = scratch;
-    x->view.dtype = v->dtype;
-    tarn__view from = source_of(v, x);
-    if (is_read)
-        copy_view(call, &from, &x->view);
+        return *v;
+    tarn__view copy = x->view;
+    copy.memory = (char *)call->scratch + x->packed;
+    return copy;
+}
+
+/* operand_of(), with the values copied. */
+static tarn__view pack_operand(const tarn__call *call, const tarn__view *v, const matrix *x)
+{
+    tarn__view copy = operand_of(call, v, x);
+    if (x->is_packed) {
+        tarn__view from = source_of(v, x);
+        copy_view(call, &from, &copy);
+    }
+    return copy;
 }
 
 /* Broadcasts the bias over every row of the result, or of its packed copy. */
-static void preset_bias(const tarn__call *call, const job *j)
+static void preset_bias(const tarn__call *call, const tarn__view *bias, const tarn__view *to)
 {
-    const tarn__view *to = j->c.is_packed ? &j->c.view : call->out[0];
     tarn__view from = *to;
-    from.memory = j->bias->memory;
-    from.offset = j->bias->offset;
+    from.memory = bias->memory;
+    from.offset = bias->offset;
     for (int i = 0; i < from.rank; i++)
-        from.stride[i] = i == from.rank - 1 ? j->bias->stride[0] : 0;
+        from.stride[i] = i == from.rank - 1 ? bias->stride[0] : 0;
     copy_view(call, &from, to);
 }
 
 /* One cuBLASLt call per step of the outer batch axes; stops at the first failure. */
-static void run_batches(const tarn__call *call, const job *j, tarn__cuda_matmul_plan *plan,
-                        const tarn__cuda_gemm_operands *first)
+static void run_batches(const tarn__call *call, const job *j, const tarn__cuda_gemm_operands *first)
 {
+    const tarn__matmul *params = call->params;
     const batch_nest *nest = &j->batches;
     int64_t in = (int64_t)tarn__dtype_bytes(call->in[0]->dtype), out = (int64_t)tarn__dtype_bytes(call->out[0]->dtype),
             steps = 1;
@@ -307,118 +370,91 @@ static void run_batches(const tarn__call *call, const job *j, tarn__cuda_matmul_
         operands.a = (const char *)first->a + offset[0] * in;
         operands.b = (const char *)first->b + offset[1] * in;
         operands.c = (char *)first->c + offset[2] * out;
-        if (!tarn__cuda_matmul_plan_run(call->device, plan, &operands, j->params->alpha,
-                                        j->presets_bias ? 1 : j->params->beta, call->stream)) {
+        if (!tarn__cuda_matmul_plan_run(call->device, call->plan->shared, &operands, params->alpha,
+                                        j->presets_bias ? 1 : params->beta, call->stream)) {
             tarn__cuda_set_failed(call->device);
             return;
         }
     }
 }
 
-/* Packs operands that cuBLASLt cannot read, and unpacks a result it cannot write. Scratch: workspace, a, b, c. */
-static void run_plan(const tarn__call *call, job *j, tarn__cuda_matmul_plan *plan)
+/* Packs operands that cuBLASLt cannot read, and unpacks a result it cannot write. Runs matmul and its fused variants.
+ */
+static void kernel_library(const tarn__call *call)
 {
-    char *scratch = (char *)call->scratch + tarn__cuda_align(plan->workspace);
-    pack_operand(call, call->in[0], &j->a, scratch, true);
-    pack_operand(call, call->in[1], &j->b, scratch + j->a.packed_bytes, true);
-    pack_operand(call, call->out[0], &j->c, scratch + j->a.packed_bytes + j->b.packed_bytes, j->params->beta != 0);
+    const job *j = tarn__plan_job(call->plan);
+    if (!call->plan->shared) /* an empty result */
+        return;
+    extras extra = extras_of(call, j->kernel);
+    bool reads_c = ((const tarn__matmul *)call->params)->beta != 0;
+    tarn__view a = pack_operand(call, call->in[0], &j->a), b = pack_operand(call, call->in[1], &j->b),
+               c = reads_c ? pack_operand(call, call->out[0], &j->c) : operand_of(call, call->out[0], &j->c);
     if (j->presets_bias)
-        preset_bias(call, j);
-    const tarn__view *bias = j->sums ? j->sums : j->presets_bias ? NULL : j->bias;
-    tarn__cuda_gemm_operands operands = {.a = j->a.base,
-                                         .b = j->b.base,
-                                         .c = j->c.base,
+        preset_bias(call, extra.bias, &c);
+    const tarn__view *bias = extra.sums ? extra.sums : j->presets_bias ? NULL : extra.bias;
+    tarn__cuda_gemm_operands operands = {.a = tarn__view_at(&a),
+                                         .b = tarn__view_at(&b),
+                                         .c = tarn__view_at(&c),
                                          .bias = bias ? tarn__view_at(bias) : NULL,
-                                         .aux = j->aux ? tarn__view_at(j->aux) : NULL,
+                                         .aux = extra.aux ? tarn__view_at(extra.aux) : NULL,
                                          .workspace = call->scratch};
-    run_batches(call, j, plan, &operands);
-    /* the result was computed in scratch */
-    if (j->c.is_packed)
-        copy_view(call, &j->c.view, call->out[0]);
-}
-
-/* Also builds, and perhaps tunes, the plan: before any launch of the call. */
-static size_t matmul_scratch(const tarn__call *call)
-{
-    job j = describe(call, TARN__K_matmul);
-    if (tarn__view_count(call->out[0]) == 0 || !is_supported(call, &j))
-        return 0;
-    tarn__cuda_gemm product = gemm_of(call, &j);
-    tarn__cuda_matmul_plan *plan = tarn__cuda_matmul_plan_of(call->device, &product);
-    return (plan ? tarn__cuda_align(plan->workspace) : 0) + j.a.packed_bytes + j.b.packed_bytes + j.c.packed_bytes;
-}
-
-/* cuBLASLt or the naive kernel. */
-static void kernel_matmul(const tarn__call *call)
-{
-    if (tarn__view_count(call->out[0]) == 0)
-        return;
-    job j = describe(call, TARN__K_matmul);
-    if (!is_supported(call, &j)) {
-        tarn__cuda_matmul_naive(call);
-        return;
-    }
-    tarn__cuda_gemm product = gemm_of(call, &j);
-    tarn__cuda_matmul_plan *plan = tarn__cuda_matmul_plan_of(call->device, &product);
-    if (!plan)
-        tarn__cuda_set_failed(call->device);
-    else
-        run_plan(call, &j, plan);
+    run_batches(call, j, &operands);
+    if (j->c.is_packed) /* the result was computed in scratch */
+        copy_view(call, &c, call->out[0]);
 }
 
 /* ---- fused epilogues --------------------------------------------------------------------------------------------- */
 
-/* The plan of a fused variant: 16-bit row-major operands, 16-byte aligned. NULL: compose it. */
-static tarn__cuda_matmul_plan *fused_plan(const tarn__call *call, job *j)
+static bool is_aligned(const tarn__view *v)
 {
-    const tarn__view *side = j->aux ? j->aux : j->sums;
-    tarn_dtype in = call->in[0]->dtype;
-    if ((in != TARN_BF16 && in != TARN_F16) || !is_supported(call, j) || call->out[0]->rank != 2 || j->c.is_packed ||
-        j->n < 8 || j->m < 8)
-        return NULL;
-    if (j->sums ? j->sums->stride[0] != 1
-                : (side->stride[1] != 1 || side->dtype != call->out[0]->dtype || side->stride[0] % 8 != 0))
-        return NULL;
-    if ((uintptr_t)tarn__view_at(side) % 16 != 0 ||
-        (j->bias && (j->bias->stride[0] != 1 || (uintptr_t)tarn__view_at(j->bias) % 16 != 0)))
-        return NULL;
+    return (uintptr_t)tarn__view_at(v) % 16 == 0;
+}
+
+/* 16-bit row-major operands, 16-byte aligned. */
+static bool fits_epilogue(const tarn__call *call, tarn__kernel kernel)
+{
+    extras extra = extras_of(call, kernel);
+    const tarn__view *a = call->in[0], *b = call->in[1], *c = call->out[0], *side = extra.aux ? extra.aux : extra.sums;
+    int64_t m = a->shape[a->rank - 2], n = b->shape[b->rank - 1], line;
+    if ((a->dtype != TARN_BF16 && a->dtype != TARN_F16) || !c || !side || c->rank != 2 || n < 8 || m < 8 ||
+        !is_row_major(c, &line))
+        return false;
+    if (extra.sums ? side->stride[0] != 1
+                   : (side->stride[1] != 1 || side->dtype != c->dtype || side->stride[0] % 8 != 0))
+        return false;
+    if (!is_aligned(side) || (extra.bias && (extra.bias->stride[0] != 1 || !is_aligned(extra.bias))))
+        return false;
     /* Measured on H200: bias gradients are free where N > M (768 × 3072: 7 % less for both), and slow the GEMM down
      * elsewhere (50304 × 768: 19 % more than a separate pass). */
-    if (j->sums && (j->sums->dtype != call->out[0]->dtype || j->n <= j->m))
-        return NULL;
+    if (extra.sums && (side->dtype != c->dtype || n <= m))
+        return false;
+    tarn__call product = *call; /* the library's limits are those of the GEMM and its bias */
+    product.inputs = kernel == TARN__K_matmul_gelu ? call->inputs : 2;
+    return fits_library(&product);
+}
+
+/* DECLINED where the library has no such plan, or a slower one. */
+static tarn__plan_status prepare_epilogue(const tarn__call *call, tarn__plan *plan, tarn__kernel kernel)
+{
+    job *j = tarn__plan_reserve(plan, sizeof(*j));
+    if (!j)
+        return TARN__PLAN_FAILED;
+    describe(j, call, kernel);
     tarn__cuda_gemm product = gemm_of(call, j);
     if (product.align_a < 16 || product.align_b < 16 || product.align_c < 16)
-        return NULL;
-    tarn__cuda_matmul_plan *plan = tarn__cuda_matmul_plan_of(call->device, &product);
-    return plan && !plan->is_slower ? plan : NULL;
-}
-
-/* Declines what the composed row, the next one, runs as fast or alone. */
-static tarn__plan_status prepare_fused(const tarn__call *call, tarn__kernel kernel, tarn__plan *plan)
-{
-    job j = describe(call, kernel);
-    tarn__cuda_matmul_plan *fused = tarn__view_count(call->out[0]) == 0 ? NULL : fused_plan(call, &j);
-    if (!fused)
         return TARN__PLAN_DECLINED;
-    plan->shared = fused;
-    plan->scratch_bytes = tarn__cuda_align(fused->workspace) + j.a.packed_bytes + j.b.packed_bytes;
-    return TARN__PLAN_READY;
-}
-
-static void run_fused(const tarn__call *call, tarn__kernel kernel)
-{
-    job j = describe(call, kernel);
-    run_plan(call, &j, fused_plan(call, &j));
+    tarn__plan_status status = prepare_product(call, plan, j, &product);
+    return status == TARN__PLAN_FAILED ? TARN__PLAN_DECLINED : status;
 }
 
 #define FUSED(name) \
+    static bool fits_##name(const tarn__call *call) \
+    { \
+        return fits_epilogue(call, TARN__K_##name); \
+    } \
     static tarn__plan_status prepare_##name(const tarn__call *call, tarn__plan *plan) \
     { \
-        return prepare_fused(call, TARN__K_##name, plan); \
-    } \
-    static void kernel_##name(const tarn__call *call) \
-    { \
-        run_fused(call, TARN__K_##name); \
+        return prepare_epilogue(call, plan, TARN__K_##name); \
     } \
     static tarn__plan_status prepare_composed_##name(const tarn__call *call, tarn__plan *plan) \
     { \
@@ -432,20 +468,65 @@ FUSED(matmul_gelu)
 FUSED(matmul_gelu_grad)
 FUSED(matmul_bias_grad)
 
-#define FUSED_ROWS(name, dtypes) \
-    do { \
-        static tarn__kernel_row composed; \
-        rows[TARN__K_##name] = \
-            tarn__row_named(tarn__row_planned(prepare_composed_##name, kernel_composed_##name, dtypes), "composed"); \
-        tarn__push_row(rows, TARN__K_##name, \
-                       tarn__row_named(tarn__row_planned(prepare_##name, kernel_##name, TARN__FLOATS), "cublaslt"), \
-                       &composed); \
-    } while (0)
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
+
+static void kernel_naive(const tarn__call *call)
+{
+    if (tarn__view_count(call->out[0]) > 0)
+        tarn__cuda_matmul_naive(call);
+}
+
+/* Prepares a matmul in `memory`; NULL if that fails. */
+static const tarn__kernel_row *prepare_gemm(const tarn__call *gemm, tarn__plan_buffer *memory)
+{
+    tarn__plan_status status;
+    const tarn__kernel_row *row =
+        tarn__prepare(&tarn__cuda_rows()[TARN__K_matmul], gemm, tarn__plan_begin(memory), &status);
+    return status == TARN__PLAN_READY ? row : NULL;
+}
+
+bool tarn__cuda_gemm_scratch(const tarn__call *gemm, size_t *bytes)
+{
+    tarn__plan_buffer memory;
+    if (!prepare_gemm(gemm, &memory))
+        return false;
+    *bytes = memory.plan.scratch_bytes;
+    return true;
+}
+
+void tarn__cuda_gemm_run(tarn__call *gemm)
+{
+    tarn__plan_buffer memory;
+    const tarn__kernel_row *row = prepare_gemm(gemm, &memory);
+    if (!row) {
+        tarn__cuda_set_failed(gemm->device);
+        return;
+    }
+    gemm->plan = &memory.plan;
+    gemm->scratch_bytes = memory.plan.scratch_bytes;
+    row->run(gemm);
+}
+
+/* Puts the library's row ahead of the one that runs every other call. */
+static void add_library(tarn__kernel_row *rows, tarn__kernel kernel, bool (*fits)(const tarn__call *),
+                        tarn__plan_status (*prepare)(const tarn__call *, tarn__plan *), tarn__kernel_row *storage)
+{
+    tarn__kernel_row row = tarn__row_fits(tarn__row_planned(prepare, kernel_library, TARN__FLOATS), fits);
+    tarn__push_row(rows, kernel, tarn__row_named(row, "cublaslt"), storage);
+}
+
+#define ADD_FUSED(name, dtypes) \
+    static tarn__kernel_row composed_##name; \
+    rows[TARN__K_##name] = \
+        tarn__row_named(tarn__row_planned(prepare_composed_##name, kernel_composed_##name, dtypes), "composed"); \
+    add_library(rows, TARN__K_##name, fits_##name, prepare_##name, &composed_##name);
 
 void tarn__cuda_register_matmul(tarn__kernel_row *rows)
 {
-    rows[TARN__K_matmul] = tarn__row(kernel_matmul, TARN__NUMBERS, matmul_scratch);
-    FUSED_ROWS(matmul_gelu, TARN__FLOATS);
-    FUSED_ROWS(matmul_gelu_grad, TARN__FLOATS);
-    FUSED_ROWS(matmul_bias_grad, TARN__NUMBERS);
+    static tarn__kernel_row naive;
+    rows[TARN__K_matmul] = tarn__row_named(tarn__row(kernel_naive, TARN__NUMBERS, NULL), "naive");
+    add_library(rows, TARN__K_matmul, fits_library, prepare_matmul, &naive);
+    ADD_FUSED(matmul_gelu, TARN__FLOATS)
+    ADD_FUSED(matmul_gelu_grad, TARN__FLOATS)
+    ADD_FUSED(matmul_bias_grad, TARN__NUMBERS)
 }

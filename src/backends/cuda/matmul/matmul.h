@@ -49,9 +49,13 @@ typedef struct tarn__cuda_gemm_operands {
 
 /* matmul_plan.c: the plan of a GEMM on a device, created on first use, borrowed from the cache. NULL: see
  * tarn__cuda_failure(). */
-tarn__cuda_matmul_plan *tarn__cuda_matmul_plan_of(int index, const tarn__cuda_gemm *product);
-bool tarn__cuda_matmul_plan_run(int index, tarn__cuda_matmul_plan *plan, const tarn__cuda_gemm_operands *operands,
+const tarn__cuda_matmul_plan *tarn__cuda_matmul_plan_of(int index, const tarn__cuda_gemm *product);
+bool tarn__cuda_matmul_plan_run(int index, const tarn__cuda_matmul_plan *plan, const tarn__cuda_gemm_operands *operands,
                                 double alpha, double beta, cudaStream_t stream);
+
+/* For meta devices: bytes of workspace of the GEMM's plan; of the largest candidate where it would have to be tuned.
+ * Nothing is tuned, run or cached. False if the fused GEMM is known to be slower than a composed one. */
+bool tarn__cuda_matmul_workspace_of(int index, const tarn__cuda_gemm *product, size_t *workspace);
 
 /* Runs one candidate algorithm. Takes no lock: the caller owns the plan's descriptors. */
 cublasStatus_t tarn__cuda_matmul_plan_try(int index, const tarn__cuda_matmul_plan *plan,
@@ -67,6 +71,12 @@ void tarn__cuda_matmul_tune(int index, tarn__cuda_matmul_plan *plan, const tarn_
                             cublasLtMatmulHeuristicResult_t *candidates, int count);
 bool tarn__cuda_matmul_recall(int index, tarn__cuda_matmul_plan *plan);
 bool tarn__cuda_matmul_must_tune(const tarn__cuda_gemm *product);
+
+/* matmul.c: GEMMs of a call that runs several, of differing shape or alignment: a plan has no room for all of theirs.
+ * The call's prepare() asks for the scratch of each, which finds, and perhaps tunes, the library's plan; its run() then
+ * runs them. False: see tarn__cuda_failure(). */
+bool tarn__cuda_gemm_scratch(const tarn__call *gemm, size_t *bytes);
+void tarn__cuda_gemm_run(tarn__call *gemm);
 
 /* matmul_naive.cu: products that cuBLASLt does not support: integers and dtype mixtures. */
 void tarn__cuda_matmul_naive(const tarn__call *call);

@@ -123,6 +123,8 @@ static int query_heuristic(cublasLtHandle_t handle, const tarn__cuda_matmul_plan
                                                    max_count, found, &count),
                     "no algorithm for this matmul");
     cublasLtMatmulPreferenceDestroy(preference);
+    if (is_ok && count == 0)
+        tarn__cuda_fail("no algorithm for this matmul");
     return is_ok ? count : 0;
 }
 
@@ -166,8 +168,10 @@ static tarn__cuda_matmul_plan *make_plan(int index, struct table *table, const t
 {
     cublasLtMatmulHeuristicResult_t found[CANDIDATES];
     tarn__cuda_matmul_plan *plan = calloc(1, sizeof(*plan));
-    if (!plan)
+    if (!plan) {
+        tarn__cuda_fail("out of memory");
         return NULL;
+    }
     plan->product = *product;
     if (!make_descriptors(plan)) {
         free_plan(plan);
@@ -203,6 +207,8 @@ static tarn__cuda_matmul_plan *cached_plan(int index, const tarn__cuda_gemm *pro
                                            const tarn__cuda_matmul_plan *unfused)
 {
     struct table *table = &tables[index];
+    if (!tarn__cuda_at(index)) /* the library works on the current device */
+        return NULL;
     pthread_mutex_lock(&lock);
     tarn__cuda_matmul_plan *plan = find_plan(table, product), **bucket = &table->bucket[hash_of(product)];
     if (!plan && (table->handle || ok(cublasLtCreate(&table->handle), "cuBLASLt")) &&
@@ -228,22 +234,80 @@ static bool unfused_of(const tarn__cuda_gemm *product, tarn__cuda_gemm *unfused)
 }
 
 /* A GELU plan needs its unfused twin first, for the timing. */
-tarn__cuda_matmul_plan *tarn__cuda_matmul_plan_of(int index, const tarn__cuda_gemm *product)
+const tarn__cuda_matmul_plan *tarn__cuda_matmul_plan_of(int index, const tarn__cuda_gemm *product)
 {
-    static _Thread_local tarn__cuda_matmul_plan *last; /* scratch() and run() ask for the same plan: skip the lock */
-    static _Thread_local int last_index;
-    if (last && last_index == index && memcmp(&last->product, product, sizeof(*product)) == 0)
-        return last;
     tarn__cuda_gemm unfused;
     pthread_mutex_lock(&lock);
     tarn__cuda_matmul_plan *plan = find_plan(&tables[index], product);
     pthread_mutex_unlock(&lock);
-    if (!plan)
-        plan = cached_plan(index, product, unfused_of(product, &unfused) ? cached_plan(index, &unfused, NULL) : NULL);
-    last = plan;
-    last_index = index;
-    return plan;
+    if (plan)
+        return plan;
+    return cached_plan(index, product, unfused_of(product, &unfused) ? cached_plan(index, &unfused, NULL) : NULL);
 }
+
+/* ---- meta devices ------------------------------------------------------------------------------------------------ */
+
+/* The largest workspace among the candidates; that of the first supported one where nothing is tuned. The limit where
+ * the library cannot be asked. */
+static size_t max_workspace_of(cublasLtHandle_t handle, const tarn__cuda_matmul_plan *plan)
+{
+    cublasLtMatmulHeuristicResult_t found[CANDIDATES];
+    int count = handle ? find_candidates(handle, plan, found) : 0;
+    bool must_tune = tarn__cuda_matmul_must_tune(&plan->product);
+    size_t workspace = 0;
+    for (int i = 0; i < count; i++) {
+        if (found[i].state != CUBLAS_STATUS_SUCCESS)
+            continue;
+        workspace = found[i].workspaceSize > workspace ? found[i].workspaceSize : workspace;
+        if (!must_tune)
+            break;
+    }
+    return count > 0 ? workspace : (size_t)plan->product.max_workspace;
+}
+
+/* Call with the lock held. */
+static bool query_workspace(int index, const tarn__cuda_gemm *product, size_t *workspace)
+{
+    struct table *table = &tables[index];
+    const tarn__cuda_matmul_plan *known = find_plan(table, product);
+    if (known) {
+        *workspace = known->workspace;
+        return !known->is_slower;
+    }
+    tarn__cuda_matmul_plan *plan = calloc(1, sizeof(*plan));
+    *workspace = (size_t)product->max_workspace;
+    if (!plan)
+        return true;
+    plan->product = *product;
+    bool has_library = (table->handle || ok(cublasLtCreate(&table->handle), "cuBLASLt")) && make_descriptors(plan),
+         must_tune = tarn__cuda_matmul_must_tune(product),
+         is_slower = !must_tune && product->epilogue == CUBLASLT_EPILOGUE_DGELU;
+    if (has_library)
+        *workspace = max_workspace_of(table->handle, plan);
+    free_plan(plan);
+    return !is_slower;
+}
+
+bool tarn__cuda_matmul_workspace_of(int index, const tarn__cuda_gemm *product, size_t *workspace)
+{
+    tarn__cuda_gemm unfused;
+    size_t composed = 0;
+    bool has_twin = unfused_of(product, &unfused);
+    if (!tarn__cuda_at(index)) { /* cuBLASLt works on the current device */
+        *workspace = (size_t)product->max_workspace;
+        return true;
+    }
+    pthread_mutex_lock(&lock);
+    bool is_fused = query_workspace(index, product, workspace);
+    /* whether the composed form is faster is not known yet */
+    if (is_fused && has_twin && !find_plan(&tables[index], product))
+        query_workspace(index, &unfused, &composed);
+    pthread_mutex_unlock(&lock);
+    *workspace = composed > *workspace ? composed : *workspace;
+    return is_fused;
+}
+
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 
 /* Addresses live in the descriptor, not in the call: hence the lock around tarn__cuda_matmul_plan_run(). */
 static void set_pointers(const tarn__cuda_matmul_plan *plan, const tarn__cuda_gemm_operands *operands)
@@ -270,7 +334,7 @@ cublasStatus_t tarn__cuda_matmul_plan_try(int index, const tarn__cuda_matmul_pla
 }
 
 /* Enqueues the chosen algorithm. */
-bool tarn__cuda_matmul_plan_run(int index, tarn__cuda_matmul_plan *plan, const tarn__cuda_gemm_operands *operands,
+bool tarn__cuda_matmul_plan_run(int index, const tarn__cuda_matmul_plan *plan, const tarn__cuda_gemm_operands *operands,
                                 double alpha, double beta, cudaStream_t stream)
 {
     pthread_mutex_lock(&lock); /* the descriptor holds this call's addresses */

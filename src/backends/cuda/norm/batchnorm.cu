@@ -73,16 +73,33 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* ---- launching --------------------------------------------------------------------------------------------------- */
 
-/* Scratch: mean and 1 / std per set, then the chunks' partials. */
-static channel_args describe(const tarn__call *call, bool with_batches, int64_t groups)
+static void set_operands(const tarn__call *call, const tarn__view **given)
 {
-    const tarn__view *given[CHANNEL_OPERANDS] = {};
+    for (int k = 0; k < CHANNEL_OPERANDS; k++)
+        given[k] = NULL;
     given[X] = call->in[0];
     given[OUT] = call->out[0];
     given[AUX] = call->inputs > 5 ? call->in[5] : NULL;
+}
+
+/* Everything but addresses that a job keeps: planning still looks at their alignment. */
+static channel_args describe(const tarn__call *call, bool with_batches, int64_t groups)
+{
+    const tarn__view *given[CHANNEL_OPERANDS];
+    set_operands(call, given);
     channel_args a = channel_args_of(with_batches, groups, given);
     choose_chunks(&a);
     a.has_relu = call->inputs > 5;
+    return a;
+}
+
+/* The job's arguments with addresses. Scratch: mean and 1 / std per set, then the chunks' partials. */
+static channel_args args_of(const tarn__call *call)
+{
+    const tarn__view *given[CHANNEL_OPERANDS];
+    channel_args a = job_of<channel_job>(call)->args;
+    set_operands(call, given);
+    set_addresses(&a, given);
     a.weight = vector_of(call->in[1]);
     a.bias = vector_of(call->in[2]);
     a.mean = (double *)call->scratch;
@@ -90,12 +107,6 @@ static channel_args describe(const tarn__call *call, bool with_batches, int64_t 
     a.partial_one = a.rstd + a.batches * a.groups;
     a.partial_two = a.partial_one + partial_count(a);
     return a;
-}
-
-/* Bytes of the multipass kernels: (batches, groups) twice, (batches, chunks, channels) twice. */
-static size_t scratch_bytes(const channel_args &a)
-{
-    return sizeof(double) * (size_t)(2 * a.batches * a.groups + 2 * partial_count(a));
 }
 
 /* Grid: a block per chunk, a warp (or block) per set, a block per chunk. */
@@ -116,48 +127,90 @@ static void run_multipass(const tarn__call *call, channel_args a, const stat_arg
 
 /* Inputs x, weight, bias, fixed mean and variance, with relu a residual; outputs y, saved mean and rstd, running mean
  * and variance. All but x and y may be NULL. */
-static void run_batchnorm(const tarn__call *call)
+static stat_args stats_of(const tarn__call *call)
 {
     const tarn__batchnorm *params = (const tarn__batchnorm *)call->params;
-    stat_args s = {
+    return stat_args{
         params->epsilon,         params->momentum,        vector_of(call->in[3]),        vector_of(call->in[4]),
         vector_of(call->out[3]), vector_of(call->out[4]), data_of<double>(call->out[1]), data_of<double>(call->out[2])};
-    const channel_args a = describe(call, false, 0);
-    if (s.fixed_mean.base || !tarn__cuda_batchnorm_persistent(call, a, s))
-        run_multipass(call, a, s);
 }
 
-/* The larger of both methods': the method is chosen again when it runs. */
-static size_t scratch_batchnorm(const tarn__call *call)
+/* One kernel computes the batch's statistics and normalizes. */
+static bool fits_persistent(const tarn__call *call)
 {
-    const channel_args a = describe(call, false, 0);
-    const size_t persistent =
-                     sizeof(double) * (size_t)(2 * a.channels) + tarn__cuda_batchnorm_persistent_scratch(call, a),
-                 multipass = scratch_bytes(a);
-    return persistent > multipass ? persistent : multipass;
+    return !call->in[3];
+}
+
+static tarn__plan_status prepare_persistent(const tarn__call *call, tarn__plan *plan)
+{
+    channel_job *j = reserve_job<channel_job>(plan);
+    if (!j)
+        return TARN__PLAN_FAILED;
+    j->args = describe(call, false, 0);
+    size_t partials = tarn__cuda_plan_batchnorm_persistent(call, j->args, j);
+    if (partials == 0)
+        return TARN__PLAN_DECLINED;
+    plan->scratch_bytes = sizeof(double) * (size_t)(2 * j->args.channels) + partials;
+    clear_addresses(&j->args);
+    return TARN__PLAN_READY;
+}
+
+static void run_persistent(const tarn__call *call)
+{
+    tarn__cuda_batchnorm_persistent(call, args_of(call), stats_of(call), *job_of<channel_job>(call));
+}
+
+/* Scratch: (batches, groups) twice, (batches, chunks, channels) twice. */
+static tarn__plan_status prepare_sets(const tarn__call *call, tarn__plan *plan, bool with_batches, int64_t groups)
+{
+    channel_job *j = reserve_job<channel_job>(plan);
+    if (!j)
+        return TARN__PLAN_FAILED;
+    channel_args *a = &j->args;
+    *a = describe(call, with_batches, groups);
+    plan->scratch_bytes = sizeof(double) * (size_t)(2 * a->batches * a->groups + 2 * partial_count(*a));
+    clear_addresses(a);
+    return TARN__PLAN_READY;
+}
+
+static tarn__plan_status prepare_batchnorm(const tarn__call *call, tarn__plan *plan)
+{
+    return prepare_sets(call, plan, false, 0);
+}
+
+static void run_batchnorm(const tarn__call *call)
+{
+    run_multipass(call, args_of(call), stats_of(call));
 }
 
 /* A set is a group of channels of one sample: always multipass. */
+static tarn__plan_status prepare_groupnorm(const tarn__call *call, tarn__plan *plan)
+{
+    return prepare_sets(call, plan, true, ((const tarn__groupnorm *)call->params)->groups);
+}
+
 static void run_groupnorm(const tarn__call *call)
 {
-    const tarn__groupnorm *params = (const tarn__groupnorm *)call->params;
     stat_args s = {};
-    s.epsilon = params->epsilon;
+    s.epsilon = ((const tarn__groupnorm *)call->params)->epsilon;
     s.mean = data_of<double>(call->out[1]);
     s.rstd = data_of<double>(call->out[2]);
-    channel_args a = describe(call, true, params->groups);
+    channel_args a = args_of(call);
     if (a.count > 0)
         run_multipass(call, a, s);
 }
 
-static size_t scratch_groupnorm(const tarn__call *call)
-{
-    return scratch_bytes(describe(call, true, ((const tarn__groupnorm *)call->params)->groups));
-}
-
+/* batchnorm and batchnorm_relu are distinguished by the number of inputs. */
 void tarn__cuda_register_batchnorm(tarn__kernel_row *rows)
 {
-    rows[TARN__K_batchnorm] = tarn__row(run_batchnorm, TARN__FLOATS, scratch_batchnorm);
-    rows[TARN__K_batchnorm_relu] = rows[TARN__K_batchnorm]; /* distinguished by the number of inputs */
-    rows[TARN__K_groupnorm] = tarn__row(run_groupnorm, TARN__FLOATS, scratch_groupnorm);
+    static tarn__kernel_row multipass[2];
+    const tarn__kernel kernels[] = {TARN__K_batchnorm, TARN__K_batchnorm_relu};
+    for (int i = 0; i < 2; i++) {
+        rows[kernels[i]] =
+            tarn__row_named(tarn__row_planned(prepare_batchnorm, run_batchnorm, TARN__FLOATS), "multipass");
+        tarn__kernel_row row =
+            tarn__row_fits(tarn__row_planned(prepare_persistent, run_persistent, TARN__FLOATS), fits_persistent);
+        tarn__push_row(rows, kernels[i], tarn__row_named(row, "persistent"), &multipass[i]);
+    }
+    rows[TARN__K_groupnorm] = tarn__row_planned(prepare_groupnorm, run_groupnorm, TARN__FLOATS);
 }

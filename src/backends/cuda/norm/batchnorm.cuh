@@ -217,12 +217,42 @@ __device__ __forceinline__ void store_grads(const channel_args &a, const relu_ga
 
 /* ---- batchnorm_persistent.cu ------------------------------------------------------------------------------------- */
 
-/* batchnorm, or its gradients, in one kernel; false if multipass is better or the only way: nothing is launched then.
- * And the bytes of scratch it needs after the statistics of sets (forward) or the sums and means (backward); 0 if it is
- * not used. */
-bool tarn__cuda_batchnorm_persistent(const tarn__call *call, const channel_args &a, const stat_args &s);
-bool tarn__cuda_batchnorm_persistent_grad(const tarn__call *call, const channel_args &a, const channel_sums &s);
-size_t tarn__cuda_batchnorm_persistent_scratch(const tarn__call *call, const channel_args &a);
-size_t tarn__cuda_batchnorm_persistent_grad_scratch(const tarn__call *call, const channel_args &a);
+/* Plan of a persistent kernel, passed by value. */
+struct persistent_args {
+    int slots;                      /* resident vectors of each operand per thread */
+    int across;                     /* NHWC: vectors per position, a power of two */
+    int peers;                      /* blocks that share channels */
+    int64_t per_block, vecs;        /* vectors per block, but for the last peer; and of all peers */
+    divider by_peers, by_line;      /* NCHW: vectors per line */
+    int64_t line_stride;            /* NCHW: line stride of a channel */
+    double elements, last_elements; /* per channel in a block's range */
+    double inverse, last_inverse;   /* 1 / these */
+    double channel_inverse;         /* 1 / elements of a channel */
+    double2 *partials;              /* NCHW (blocks), NHWC (blocks, channels) */
+    /* two per set of peers, 0 between kernels: blocks that have arrived, and that have left */
+    int *counters;
+    unsigned blocks, threads;
+    size_t bytes; /* of shared memory */
+};
+
+/* The job of batchnorm, groupnorm and their gradients. */
+struct channel_job {
+    channel_args args; /* without addresses */
+    /* batchnorm in one kernel */
+    persistent_args persistent;
+    int relu_mode;
+};
+
+/* Plans batchnorm, or its gradients, in one kernel: sets all of the job but its args. Returns the bytes of scratch it
+ * needs after the statistics of sets (forward) or the sums and means (backward); 0 if multipass is better or the only
+ * way. */
+size_t tarn__cuda_plan_batchnorm_persistent(const tarn__call *call, const channel_args &a, channel_job *j);
+size_t tarn__cuda_plan_batchnorm_persistent_grad(const tarn__call *call, const channel_args &a, channel_job *j);
+
+/* Runs what was planned; `a` are the job's args with addresses. */
+void tarn__cuda_batchnorm_persistent(const tarn__call *call, const channel_args &a, const stat_args &s,
+                                     const channel_job &j);
+void tarn__cuda_batchnorm_persistent_grad(const tarn__call *call, const channel_args &a, const channel_sums &s,
+                                          const channel_job &j);
 
 #endif

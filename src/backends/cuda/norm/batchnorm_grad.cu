@@ -95,21 +95,40 @@ static double relu_zero_of(tarn_dtype dtype)
     return dtype == TARN_F16 ? 0x1p-25 : dtype == TARN_BF16 ? 0x1p-134 : dtype == TARN_F32 ? 0x1p-150 : 0;
 }
 
-/* Scratch: two sums per channel of each batch, two values per set, then the chunks' partials. */
-static channel_args describe(const tarn__call *call, bool with_batches, int64_t groups, channel_sums *s)
+static void set_operands(const tarn__call *call, const tarn__view **given)
 {
     const bool has_relu = call->inputs > 5;
-    const tarn__view *given[CHANNEL_OPERANDS] = {call->in[0], call->out[0], call->in[4]};
+    for (int k = 0; k < CHANNEL_OPERANDS; k++)
+        given[k] = NULL;
+    given[X] = call->in[0], given[OUT] = call->out[0], given[G] = call->in[4];
     if (has_relu) {
         given[AUX] = call->in[6];
         given[GATED] = call->out[3];
     }
+}
+
+/* Everything but addresses that a job keeps: planning still looks at their alignment. */
+static channel_args describe(const tarn__call *call, bool with_batches, int64_t groups)
+{
+    const tarn__view *given[CHANNEL_OPERANDS];
+    set_operands(call, given);
     channel_args a = channel_args_of(with_batches, groups, given);
     choose_chunks(&a);
-    a.has_relu = has_relu;
+    a.has_relu = call->inputs > 5;
     a.relu_zero = relu_zero_of(call->in[0]->dtype);
+    return a;
+}
+
+/* The job's arguments with addresses. Scratch: two sums per channel of each batch, two values per set, then the chunks'
+ * partials. */
+static channel_args args_of(const tarn__call *call, channel_sums *s)
+{
+    const tarn__view *given[CHANNEL_OPERANDS];
+    channel_args a = job_of<channel_job>(call)->args;
+    set_operands(call, given);
+    set_addresses(&a, given);
     a.weight = vector_of(call->in[1]);
-    a.bias = vector_of(has_relu ? call->in[5] : NULL);
+    a.bias = vector_of(a.has_relu ? call->in[5] : NULL);
     a.mean = data_of<double>(call->in[2]);
     a.rstd = data_of<double>(call->in[3]);
     *s = channel_sums{(double *)call->scratch,
@@ -121,11 +140,6 @@ static channel_args describe(const tarn__call *call, bool with_batches, int64_t 
     a.partial_one = s->product + a.batches * a.channels + 2 * a.batches * a.groups;
     a.partial_two = a.partial_one + partial_count(a);
     return a;
-}
-
-static size_t scratch_bytes(const channel_args &a)
-{
-    return sizeof(double) * (size_t)(2 * a.batches * a.channels + 2 * a.batches * a.groups + 2 * partial_count(a));
 }
 
 /* The summing kernel has written g after relu's gradient: use it as g from here on, if it has g's precision. */
@@ -186,42 +200,81 @@ static void run_multipass(const tarn__call *call, channel_args &a, channel_sums 
 }
 
 /* Inputs x, weight, mean, rstd, g, bias, relu's result; outputs gx, gweight, gbias, and the residual's gradient. */
+static bool is_training(const tarn__call *call)
+{
+    return ((const tarn__batchnorm *)call->params)->training != 0;
+}
+
+static tarn__plan_status prepare_persistent(const tarn__call *call, tarn__plan *plan)
+{
+    channel_job *j = reserve_job<channel_job>(plan);
+    if (!j)
+        return TARN__PLAN_FAILED;
+    j->args = describe(call, false, 0);
+    size_t partials = tarn__cuda_plan_batchnorm_persistent_grad(call, j->args, j);
+    if (partials == 0)
+        return TARN__PLAN_DECLINED;
+    plan->scratch_bytes = sizeof(double) * (size_t)(4 * j->args.channels) + partials;
+    clear_addresses(&j->args);
+    return TARN__PLAN_READY;
+}
+
+static void run_persistent(const tarn__call *call)
+{
+    channel_sums s;
+    const channel_args a = args_of(call, &s);
+    tarn__cuda_batchnorm_persistent_grad(call, a, s, *job_of<channel_job>(call));
+}
+
+static tarn__plan_status prepare_sets(const tarn__call *call, tarn__plan *plan, bool with_batches, int64_t groups)
+{
+    channel_job *j = reserve_job<channel_job>(plan);
+    if (!j)
+        return TARN__PLAN_FAILED;
+    channel_args *a = &j->args;
+    *a = describe(call, with_batches, groups);
+    plan->scratch_bytes =
+        sizeof(double) * (size_t)(2 * a->batches * a->channels + 2 * a->batches * a->groups + 2 * partial_count(*a));
+    clear_addresses(a);
+    return TARN__PLAN_READY;
+}
+
+static tarn__plan_status prepare_batchnorm_grad(const tarn__call *call, tarn__plan *plan)
+{
+    return prepare_sets(call, plan, false, 0);
+}
+
 static void run_batchnorm_grad(const tarn__call *call)
 {
     channel_sums s;
-    channel_args a = describe(call, false, 0, &s);
-    const bool is_training = ((const tarn__batchnorm *)call->params)->training != 0;
-    if (!is_training || !tarn__cuda_batchnorm_persistent_grad(call, a, s))
-        run_multipass(call, a, s, is_training);
-}
-
-static size_t scratch_batchnorm_grad(const tarn__call *call)
-{
-    channel_sums s;
-    const channel_args a = describe(call, false, 0, &s);
-    const size_t persistent =
-                     sizeof(double) * (size_t)(4 * a.channels) + tarn__cuda_batchnorm_persistent_grad_scratch(call, a),
-                 multipass = scratch_bytes(a);
-    return persistent > multipass ? persistent : multipass;
+    channel_args a = args_of(call, &s);
+    run_multipass(call, a, s, is_training(call));
 }
 
 /* Always multipass: sets span several channels. */
+static tarn__plan_status prepare_groupnorm_grad(const tarn__call *call, tarn__plan *plan)
+{
+    return prepare_sets(call, plan, true, ((const tarn__groupnorm *)call->params)->groups);
+}
+
 static void run_groupnorm_grad(const tarn__call *call)
 {
     channel_sums s;
-    channel_args a = describe(call, true, ((const tarn__groupnorm *)call->params)->groups, &s);
+    channel_args a = args_of(call, &s);
     run_multipass(call, a, s, true);
 }
 
-static size_t scratch_groupnorm_grad(const tarn__call *call)
-{
-    channel_sums s;
-    return scratch_bytes(describe(call, true, ((const tarn__groupnorm *)call->params)->groups, &s));
-}
-
+/* batchnorm_grad and batchnorm_relu_grad are distinguished by the number of inputs. */
 void tarn__cuda_register_batchnorm_grad(tarn__kernel_row *rows)
 {
-    rows[TARN__K_batchnorm_grad] = tarn__row(run_batchnorm_grad, TARN__FLOATS, scratch_batchnorm_grad);
-    rows[TARN__K_batchnorm_relu_grad] = rows[TARN__K_batchnorm_grad]; /* distinguished by the number of inputs */
-    rows[TARN__K_groupnorm_grad] = tarn__row(run_groupnorm_grad, TARN__FLOATS, scratch_groupnorm_grad);
+    static tarn__kernel_row multipass[2];
+    const tarn__kernel kernels[] = {TARN__K_batchnorm_grad, TARN__K_batchnorm_relu_grad};
+    for (int i = 0; i < 2; i++) {
+        rows[kernels[i]] =
+            tarn__row_named(tarn__row_planned(prepare_batchnorm_grad, run_batchnorm_grad, TARN__FLOATS), "multipass");
+        tarn__kernel_row row =
+            tarn__row_fits(tarn__row_planned(prepare_persistent, run_persistent, TARN__FLOATS), is_training);
+        tarn__push_row(rows, kernels[i], tarn__row_named(row, "persistent"), &multipass[i]);
+    }
+    rows[TARN__K_groupnorm_grad] = tarn__row_planned(prepare_groupnorm_grad, run_groupnorm_grad, TARN__FLOATS);
 }

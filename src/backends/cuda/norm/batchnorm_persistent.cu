@@ -528,34 +528,31 @@ static bool plan_grad(const tarn__call *call, const channel_args &a, persistent_
            plan_persistent(call, a, 2, is_read ? 1 : 0, GRAD_AHEAD, h);
 }
 
-size_t tarn__cuda_batchnorm_persistent_scratch(const tarn__call *call, const channel_args &a)
+size_t tarn__cuda_plan_batchnorm_persistent(const tarn__call *call, const channel_args &a, channel_job *j)
 {
-    persistent_args h;
     bool both_resident;
-    return plan_forward(call, a, &h, &both_resident) ? partial_bytes(a, h) : 0;
+    if (!plan_forward(call, a, &j->persistent, &both_resident))
+        return 0;
+    j->relu_mode = both_resident ? ADD_RELU_RESIDENT : relu_mode(a);
+    return partial_bytes(a, j->persistent);
 }
 
-size_t tarn__cuda_batchnorm_persistent_grad_scratch(const tarn__call *call, const channel_args &a)
+size_t tarn__cuda_plan_batchnorm_persistent_grad(const tarn__call *call, const channel_args &a, channel_job *j)
 {
-    persistent_args h;
-    return plan_grad(call, a, &h) ? partial_bytes(a, h) : 0;
+    if (!plan_grad(call, a, &j->persistent))
+        return 0;
+    j->relu_mode = relu_mode(a);
+    return partial_bytes(a, j->persistent);
 }
 
-bool tarn__cuda_batchnorm_persistent(const tarn__call *call, const channel_args &a, const stat_args &s)
+void tarn__cuda_batchnorm_persistent(const tarn__call *call, const channel_args &a, const stat_args &s,
+                                     const channel_job &j)
 {
-    persistent_args h;
-    bool both_resident;
-    if (!plan_forward(call, a, &h, &both_resident))
-        return false;
-    launch_dtype<forward>(call, a, s, h, both_resident ? ADD_RELU_RESIDENT : relu_mode(a));
-    return true;
+    launch_dtype<forward>(call, a, s, j.persistent, j.relu_mode);
 }
 
-bool tarn__cuda_batchnorm_persistent_grad(const tarn__call *call, const channel_args &a, const channel_sums &s)
+void tarn__cuda_batchnorm_persistent_grad(const tarn__call *call, const channel_args &a, const channel_sums &s,
+                                          const channel_job &j)
 {
-    persistent_args h;
-    if (!plan_grad(call, a, &h))
-        return false;
-    launch_dtype<backward>(call, a, s, h, relu_mode(a));
-    return true;
+    launch_dtype<backward>(call, a, s, j.persistent, j.relu_mode);
 }

@@ -30,24 +30,6 @@
 #define PARTIALS_IN_FLIGHT 12 /* partials that a thread loads at a time */
 #define MIN_TURNS 2           /* vectors per thread, at least, if that leaves more than one block */
 
-/* Plan of a persistent kernel, passed by value. */
-struct persistent_args {
-    int slots;                      /* resident vectors of each operand per thread */
-    int across;                     /* NHWC: vectors per position, a power of two */
-    int peers;                      /* blocks that share channels */
-    int64_t per_block, vecs;        /* vectors per block, but for the last peer; and of all peers */
-    divider by_peers, by_line;      /* NCHW: vectors per line */
-    int64_t line_stride;            /* NCHW: line stride of a channel */
-    double elements, last_elements; /* per channel in a block's range */
-    double inverse, last_inverse;   /* 1 / these */
-    double channel_inverse;         /* 1 / elements of a channel */
-    double2 *partials;              /* NCHW (blocks), NHWC (blocks, channels) */
-    /* two per set of peers, 0 between kernels: blocks that have arrived, and that have left */
-    int *counters;
-    unsigned blocks, threads;
-    size_t bytes; /* of shared memory */
-};
-
 /* ---- planning ---------------------------------------------------------------------------------------------------- */
 
 /* True if an element has the same offset in every operand. */

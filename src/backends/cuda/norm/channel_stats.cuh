@@ -92,6 +92,18 @@ static channel_args channel_args_of(bool with_batches, int64_t groups, const tar
     return a;
 }
 
+/* A plan keeps the arguments without the addresses of a call; run() sets them again. */
+static void clear_addresses(channel_args *a)
+{
+    for (int k = 0; k < CHANNEL_OPERANDS; k++)
+        a->operand[k].base = NULL;
+}
+static void set_addresses(channel_args *a, const tarn__view *const *given)
+{
+    for (int k = 0; k < CHANNEL_OPERANDS; k++)
+        a->operand[k].base = data_of<void>(given[k]);
+}
+
 /* True if vectors of `width` elements are whole and aligned in every operand. */
 static bool has_vecs(const channel_args &a, tarn_dtype dtype, int width)
 {

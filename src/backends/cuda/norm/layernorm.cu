@@ -255,15 +255,6 @@ static layernorm_grad residual_grad_of(const tarn__call *call)
                           call->out[0], call->out[1], call->out[2], !params->rms, params->epsilon};
 }
 
-static void run_grad(const tarn__call *call, const layernorm_grad &of)
-{
-    tarn__cuda_run_layernorm_grad(call, &of);
-}
-static size_t grad_scratch(const layernorm_grad &of)
-{
-    return tarn__cuda_layernorm_grad_scratch(&of);
-}
-
 static void run_layernorm(const tarn__call *call)
 {
     run_forward(call, true);
@@ -272,37 +263,29 @@ static void run_rmsnorm(const tarn__call *call)
 {
     run_forward(call, false);
 }
-static void run_layernorm_grad(const tarn__call *call)
-{
-    run_grad(call, grad_of(call, true));
-}
-static void run_rmsnorm_grad(const tarn__call *call)
-{
-    run_grad(call, grad_of(call, false));
-}
-static void run_residual_norm_grad(const tarn__call *call)
-{
-    run_grad(call, residual_grad_of(call));
-}
-static size_t layernorm_grad_scratch(const tarn__call *call)
-{
-    return grad_scratch(grad_of(call, true));
-}
-static size_t rmsnorm_grad_scratch(const tarn__call *call)
-{
-    return grad_scratch(grad_of(call, false));
-}
-static size_t residual_norm_grad_scratch(const tarn__call *call)
-{
-    return grad_scratch(residual_grad_of(call));
-}
+
+#define GRADIENT(name, ...) \
+    static tarn__plan_status prepare_##name(const tarn__call *call, tarn__plan *plan) \
+    { \
+        const layernorm_grad of = __VA_ARGS__; \
+        return tarn__cuda_prepare_layernorm_grad(plan, &of); \
+    } \
+    static void run_##name(const tarn__call *call) \
+    { \
+        const layernorm_grad of = __VA_ARGS__; \
+        tarn__cuda_run_layernorm_grad(call, &of); \
+    }
+GRADIENT(layernorm_grad, grad_of(call, true))
+GRADIENT(rmsnorm_grad, grad_of(call, false))
+GRADIENT(residual_norm_grad, residual_grad_of(call))
 
 void tarn__cuda_register_layernorm(tarn__kernel_row *rows)
 {
     rows[TARN__K_layernorm] = tarn__row(run_layernorm, TARN__FLOATS, NULL);
-    rows[TARN__K_layernorm_grad] = tarn__row(run_layernorm_grad, TARN__FLOATS, layernorm_grad_scratch);
+    rows[TARN__K_layernorm_grad] = tarn__row_planned(prepare_layernorm_grad, run_layernorm_grad, TARN__FLOATS);
     rows[TARN__K_rmsnorm] = tarn__row(run_rmsnorm, TARN__FLOATS, NULL);
-    rows[TARN__K_rmsnorm_grad] = tarn__row(run_rmsnorm_grad, TARN__FLOATS, rmsnorm_grad_scratch);
+    rows[TARN__K_rmsnorm_grad] = tarn__row_planned(prepare_rmsnorm_grad, run_rmsnorm_grad, TARN__FLOATS);
     rows[TARN__K_residual_norm] = tarn__row(run_residual_norm, TARN__FLOATS, NULL);
-    rows[TARN__K_residual_norm_grad] = tarn__row(run_residual_norm_grad, TARN__FLOATS, residual_norm_grad_scratch);
+    rows[TARN__K_residual_norm_grad] =
+        tarn__row_planned(prepare_residual_norm_grad, run_residual_norm_grad, TARN__FLOATS);
 }

@@ -135,8 +135,8 @@ struct layernorm_grad {
     double epsilon;
 };
 
-/* layernorm_grad.cu */
+/* layernorm_grad.cu: prepares and runs a gradient with these operands. */
+tarn__plan_status tarn__cuda_prepare_layernorm_grad(tarn__plan *plan, const layernorm_grad *of);
 void tarn__cuda_run_layernorm_grad(const tarn__call *call, const layernorm_grad *of);
-size_t tarn__cuda_layernorm_grad_scratch(const layernorm_grad *of);
 
 #endif

@@ -289,12 +289,16 @@ static grad_plan plan_of(const layernorm_grad *of)
     return p;
 }
 
-/* Partial sums of weight and bias, for all chunks. */
-size_t tarn__cuda_layernorm_grad_scratch(const layernorm_grad *of)
+/* Scratch: partial sums of weight and bias, for all chunks. */
+tarn__plan_status tarn__cuda_prepare_layernorm_grad(tarn__plan *plan, const layernorm_grad *of)
 {
-    grad_plan p = plan_of(of);
-    return of->gweight || of->gbias ? (size_t)(2 * p.chunks * p.length) * (p.in_double ? sizeof(double) : sizeof(float))
-                                    : 0;
+    grad_plan *p = reserve_job<grad_plan>(plan);
+    if (!p)
+        return TARN__PLAN_FAILED;
+    *p = plan_of(of);
+    if (of->gweight || of->gbias)
+        plan->scratch_bytes = (size_t)(2 * p->chunks * p->length) * (p->in_double ? sizeof(double) : sizeof(float));
+    return TARN__PLAN_READY;
 }
 
 /* Grid: a block per chunk. */
@@ -362,7 +366,7 @@ static void launch_combine(const tarn__call *call, const grad_plan &p, const lay
 void tarn__cuda_run_layernorm_grad(const tarn__call *call, const layernorm_grad *of)
 {
     const tarn__view *views[OPERANDS] = {of->gx ? of->gx : of->x, of->x, of->mean, of->rstd, of->g, of->residual};
-    grad_plan p = plan_of(of);
+    const grad_plan &p = *job_of<grad_plan>(call);
     tarn__nest nest;
     grad_args a = {};
     a.rows = rows_of<OPERANDS>(of->x->rank - 1, views, &nest);

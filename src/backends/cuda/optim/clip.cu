@@ -68,9 +68,10 @@ static void run_square_sums(const tarn__call *call)
 }
 
 /* One f64 per chunk. */
-static size_t scratch_square_sums(const tarn__call *call)
+static tarn__plan_status prepare_square_sums(const tarn__call *call, tarn__plan *plan)
 {
-    return sizeof(double) * (size_t)call->in[1]->shape[0];
+    plan->scratch_bytes = sizeof(double) * (size_t)call->in[1]->shape[0];
+    return TARN__PLAN_READY;
 }
 
 /* One block. As torch.nn.utils.clip_grad_norm_: NaN stays NaN, and an infinite norm gives a factor of 0. */
@@ -103,6 +104,6 @@ static void run_clip_factor(const tarn__call *call)
 void tarn__cuda_register_clip(tarn__kernel_row *rows)
 {
     rows[TARN__K_square_sums] =
-        tarn__row(run_square_sums, TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64), scratch_square_sums);
+        tarn__row_planned(prepare_square_sums, run_square_sums, TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64));
     rows[TARN__K_clip_factor] = tarn__row(run_clip_factor, TARN__BIT(TARN_F64), NULL);
 }

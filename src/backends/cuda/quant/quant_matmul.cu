@@ -314,10 +314,16 @@ static size_t tile_bytes(const tarn__call *call)
                             tarn__dtype_bytes(call->in[0]->dtype));
 }
 
+/* The GEMMs of all tiles but the last, and of the last, which may be smaller. */
+struct tiles_job {
+    tarn__part full, last;
+};
+
 /* Bytes: the quant blocks once, the elements written and read, x once per tile. */
 static void run_tiles(const tarn__call *call)
 {
     const tarn__view *weight = call->in[1];
+    const tiles_job *j = job_of<tiles_job>(call);
     int64_t step = tile_rows(weight), pitch = pitch_of(weight), in = weight->shape[1];
     char *scratch = (char *)call->scratch;
     for (int64_t begin = 0; begin < weight->shape[0]; begin += step) {
@@ -326,52 +332,71 @@ static void run_tiles(const tarn__call *call)
                         end - begin, in, scratch, stream_of(call));
         tile_gemm t;
         describe_tile(&t, call, begin, end, scratch);
-        t.call.scratch = scratch + tile_bytes(call), t.call.scratch_bytes = call->scratch_bytes - tile_bytes(call);
-        tarn__cuda_rows()[TARN__K_matmul].run(&t.call);
+        t.call.scratch = scratch + tile_bytes(call);
+        tarn__part_run(call, end == weight->shape[0] ? &j->last : &j->full, &t.call);
     }
 }
 
-/* ---- dispatch ---------------------------------------------------------------------------------------------------- */
-
-static bool is_gemv(const tarn__call *call)
-{
-    return call->in[0]->shape[0] <= MAX_ROWS;
-}
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 /* An empty K takes the GEMV path: sums of nothing plus the bias. */
-static void kernel_matmul_quant(const tarn__call *call)
+static bool fits_gemv(const tarn__call *call)
 {
-    if (tarn__view_count(call->out[0]) == 0)
-        return;
-    if (is_gemv(call) || call->in[1]->shape[1] == 0)
+    return call->in[0]->shape[0] <= MAX_ROWS || call->in[1]->shape[1] == 0;
+}
+
+static tarn__plan_status prepare_gemv(const tarn__call *call, tarn__plan *plan)
+{
+    quantized_x none;
+    plan->scratch_bytes = layout_quantized(NULL, call->in[0]->shape[0], call->in[0]->shape[1], &none);
+    return TARN__PLAN_READY;
+}
+
+static void kernel_gemv(const tarn__call *call)
+{
+    if (tarn__view_count(call->out[0]) > 0)
         run_gemv(call);
-    else
+}
+
+static tarn__plan_status prepare_tile(const tarn__call *call, tarn__plan *plan, tarn__part *part, int64_t begin,
+                                      int64_t end)
+{
+    tile_gemm t;
+    describe_tile(&t, call, begin, end, NULL);
+    return tarn__part_prepare(plan, part, &tarn__cuda_rows()[TARN__K_matmul], &t.call);
+}
+
+/* Scratch: a tile, then that of the larger GEMM. */
+static tarn__plan_status prepare_tiles(const tarn__call *call, tarn__plan *plan)
+{
+    const tarn__view *weight = call->in[1];
+    if (tarn__view_count(call->out[0]) == 0)
+        return TARN__PLAN_READY;
+    int64_t step = tile_rows(weight), last = (weight->shape[0] - 1) / step * step;
+    tiles_job *j = reserve_job<tiles_job>(plan);
+    if (!j)
+        return TARN__PLAN_FAILED;
+    tarn__plan_status status = prepare_tile(call, plan, &j->last, last, weight->shape[0]);
+    j->full = j->last;
+    if (status == TARN__PLAN_READY && last > 0)
+        status = prepare_tile(call, plan, &j->full, 0, step);
+    plan->scratch_bytes = tile_bytes(call) + (j->full.scratch_bytes > j->last.scratch_bytes ? j->full.scratch_bytes
+                                                                                            : j->last.scratch_bytes);
+    return status;
+}
+
+static void kernel_tiles(const tarn__call *call)
+{
+    if (tarn__view_count(call->out[0]) > 0)
         run_tiles(call);
 }
 
-/* The last tile may be smaller, and so a different GEMM: take the larger scratch. */
-static size_t scratch_matmul_quant(const tarn__call *call)
-{
-    const tarn__view *x = call->in[0], *weight = call->in[1];
-    quantized_x none;
-    if (is_gemv(call) || weight->shape[1] == 0 || tarn__view_count(call->out[0]) == 0)
-        return layout_quantized(NULL, x->shape[0], x->shape[1], &none);
-    int64_t step = tile_rows(weight), last = (weight->shape[0] - 1) / step * step;
-    size_t largest = 0;
-    /* the first tile's GEMM and the last one's */
-    for (int i = 0; i < 2; i++) {
-        tile_gemm t;
-        describe_tile(&t, call, i ? last : 0, i ? weight->shape[0] : step, NULL);
-        size_t (*query)(const tarn__call *) = tarn__cuda_rows()[TARN__K_matmul].scratch;
-        size_t bytes = query ? query(&t.call) : 0;
-        largest = bytes > largest ? bytes : largest;
-    }
-    return tile_bytes(call) + largest;
-}
-
+/* "gemv" multiplies quant blocks, "gemm" dequantizes tiles of the weight. */
 void tarn__cuda_register_quant_matmul(tarn__kernel_row *rows)
 {
-    rows[TARN__K_matmul_quant] = {kernel_matmul_quant,
-                                  TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__QUANTIZED,
-                                  scratch_matmul_quant};
+    static tarn__kernel_row tiles;
+    uint32_t dtypes = TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__QUANTIZED;
+    rows[TARN__K_matmul_quant] = tarn__row_named(tarn__row_planned(prepare_tiles, kernel_tiles, dtypes), "gemm");
+    tarn__kernel_row gemv = tarn__row_fits(tarn__row_planned(prepare_gemv, kernel_gemv, dtypes), fits_gemv);
+    tarn__push_row(rows, TARN__K_matmul_quant, tarn__row_named(gemv, "gemv"), &tiles);
 }

@@ -54,7 +54,7 @@ template <typename C> struct argmax_op {
 static void run_argmax_of(const tarn__call *call, double flip)
 {
     reduce_args a;
-    if (!plan_call(&a, call))
+    if (!args_of_call(&a, call))
         return;
     a.flip = flip;
     reduce_any<argmax_op>(a, stream_of(call));
@@ -72,6 +72,6 @@ static void run_argmin(const tarn__call *call)
 
 void tarn__cuda_register_argmax(tarn__kernel_row *rows)
 {
-    rows[TARN__K_argmax] = tarn__row(run_argmax, TARN__ALL, scratch_call);
-    rows[TARN__K_argmin] = tarn__row(run_argmin, TARN__ALL, scratch_call);
+    rows[TARN__K_argmax] = tarn__row_planned(prepare_call, run_argmax, TARN__ALL);
+    rows[TARN__K_argmin] = tarn__row_planned(prepare_call, run_argmin, TARN__ALL);
 }

@@ -87,27 +87,38 @@ static enum method choose_method(const gradient *d, reduce_args *a)
     return SPECULATIVE;
 }
 
-/* By the same choice as run_max_grad(). */
-static size_t scratch_max_grad(const tarn__call *call)
+struct max_grad_job {
+    enum method method;
+    reduce_args reduction;
+};
+
+static tarn__plan_status prepare_max_grad(const tarn__call *call, tarn__plan *plan)
 {
     gradient d = operands_of(call);
-    reduce_args a;
-    switch (choose_method(&d, &a)) {
-    case REGISTERS: return 0;
-    case SPECULATIVE: return totals_bytes(a) + sizeof(tie) * (size_t)(a.outputs * a.chunks);
-    default: return two_pass_scratch(&d);
-    }
+    max_grad_job *j = reserve_job<max_grad_job>(plan);
+    if (!j)
+        return TARN__PLAN_FAILED;
+    reduce_args *a = &j->reduction;
+    j->method = choose_method(&d, a);
+    if (j->method == SPECULATIVE)
+        plan->scratch_bytes = totals_bytes(*a) + sizeof(tie) * (size_t)(a->outputs * a->chunks);
+    else if (j->method == TWO_PASS)
+        plan->scratch_bytes = plan_states(a, &d);
+    return TARN__PLAN_READY;
 }
 
 static void run_max_grad(const tarn__call *call)
 {
     gradient d = operands_of(call);
-    reduce_args a;
+    const max_grad_job *j = job_of<max_grad_job>(call);
+    reduce_args a = j->reduction;
     tarn__view first, second;
     void *gx = tarn__view_at(d.gx);
     if (tarn__view_count(d.gx) == 0)
         return;
-    switch (choose_method(&d, &a)) {
+    if (j->method != TWO_PASS)
+        set_addresses(&a, d.x, d.g, d.result);
+    switch (j->method) {
     case REGISTERS:
         by_vec_dtype(d.x->dtype, [&](auto of) { launch_tie_rows<decltype(of)>(a, gx, stream_of(call)); });
         break;
@@ -125,5 +136,5 @@ static void run_max_grad(const tarn__call *call)
 
 void tarn__cuda_register_max_grad(tarn__kernel_row *rows)
 {
-    rows[TARN__K_max_grad] = tarn__row(run_max_grad, TARN__FLOATS, scratch_max_grad);
+    rows[TARN__K_max_grad] = tarn__row_planned(prepare_max_grad, run_max_grad, TARN__FLOATS);
 }

@@ -133,17 +133,17 @@ static gradient operands_of(const tarn__call *call)
     return gradient{call->in[0], call->in[1], NULL, call->out[0]};
 }
 
-static size_t scratch_prod_grad(const tarn__call *call)
+static tarn__plan_status prepare_prod_grad(const tarn__call *call, tarn__plan *plan)
 {
     gradient d = operands_of(call);
-    return grad_scratch(&d);
+    return prepare_grad(plan, &d);
 }
 
 /* The second pass over columns has the reduction's grid, one block row per chunk. */
 static void run_prod_grad(const tarn__call *call)
 {
     gradient d = operands_of(call);
-    reduce_args a;
+    reduce_args a = job_of<grad_job>(call)->reduction;
     tarn__view first, second;
     if (tarn__view_count(d.gx) == 0 || run_in_registers<prod_grad_op>(call, &d) ||
         !reduce_states<prod_grad_op>(call, &d, &a, &first, &second))
@@ -163,5 +163,5 @@ static void run_prod_grad(const tarn__call *call)
 
 void tarn__cuda_register_prod_grad(tarn__kernel_row *rows)
 {
-    rows[TARN__K_prod_grad] = tarn__row(run_prod_grad, TARN__FLOATS, scratch_prod_grad);
+    rows[TARN__K_prod_grad] = tarn__row_planned(prepare_prod_grad, run_prod_grad, TARN__FLOATS);
 }

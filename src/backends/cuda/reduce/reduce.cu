@@ -52,7 +52,7 @@ template <typename C> struct sum_op {
 static void run_sum(const tarn__call *call)
 {
     reduce_args a;
-    if (!plan_call(&a, call))
+    if (!args_of_call(&a, call))
         return;
     a.scale = ((const tarn__reduce *)call->params)->scale;
     reduce_any<sum_op>(a, stream_of(call));
@@ -107,7 +107,7 @@ template <typename C> struct max_op {
 static void run_max_of(const tarn__call *call, double flip)
 {
     reduce_args a;
-    if (!plan_call(&a, call))
+    if (!args_of_call(&a, call))
         return;
     a.flip = flip;
     reduce_any<max_op>(a, stream_of(call));
@@ -168,14 +168,14 @@ template <typename C> struct nonfinite_op {
 static void run_nonfinite(const tarn__call *call)
 {
     reduce_args a;
-    if (plan_call(&a, call))
+    if (args_of_call(&a, call))
         reduce_floats<nonfinite_op>(a, stream_of(call));
 }
 
 void tarn__cuda_register_reduce(tarn__kernel_row *rows)
 {
-    rows[TARN__K_sum] = tarn__row(run_sum, TARN__ALL, scratch_call);
-    rows[TARN__K_max] = tarn__row(run_max, TARN__ALL, scratch_call);
-    rows[TARN__K_min] = tarn__row(run_min, TARN__ALL, scratch_call);
-    rows[TARN__K_count_nonfinite] = tarn__row(run_nonfinite, TARN__FLOATS, scratch_call);
+    rows[TARN__K_sum] = tarn__row_planned(prepare_call, run_sum, TARN__ALL);
+    rows[TARN__K_max] = tarn__row_planned(prepare_call, run_max, TARN__ALL);
+    rows[TARN__K_min] = tarn__row_planned(prepare_call, run_min, TARN__ALL);
+    rows[TARN__K_count_nonfinite] = tarn__row_planned(prepare_call, run_nonfinite, TARN__FLOATS);
 }

@@ -176,11 +176,13 @@ static const tarn__view *aux_of(const gradient *d)
     return d->result ? d->result : d->g;
 }
 
-/* Two f64 arrays of states, and the reduction's chunks. */
-static size_t two_pass_scratch(const gradient *d)
+/* Plans the reduction of a two-pass gradient. Returns the bytes of scratch: two f64 arrays of states, and the
+ * reduction's chunks. */
+static size_t plan_states(reduce_args *a, const gradient *d)
 {
     tarn__view states = states_view(d, NULL);
-    return 2 * sizeof(double) * (size_t)tarn__view_count(&states) + reduce_scratch(d->x, &states, aux_of(d));
+    size_t bytes = 2 * sizeof(double) * (size_t)tarn__view_count(&states);
+    return plan_reduce(a, d->x, &states, aux_of(d)) ? bytes + states_bytes(*a) : bytes;
 }
 
 /* Turns the nest into one of vectors, if x and gx allow it. */
@@ -236,7 +238,7 @@ static bool same_layout(const tarn__view *x, const tarn__view *gx)
     return true;
 }
 
-/* Computes the states into scratch. False if there are none. */
+/* Computes the states into scratch, by the plan in `a`. False if there are none. */
 template <template <typename> class Op>
 static bool reduce_states(const tarn__call *call, const gradient *d, reduce_args *a, tarn__view *first,
                           tarn__view *second)
@@ -244,8 +246,9 @@ static bool reduce_states(const tarn__call *call, const gradient *d, reduce_args
     /* two f64 values per output, then the reduction's own scratch */
     *first = *second = states_view(d, call->scratch);
     second->offset = tarn__view_count(first);
-    if (!plan_reduce(a, d->x, first, aux_of(d)))
+    if (a->outputs == 0)
         return false;
+    set_addresses(a, d->x, first, aux_of(d));
     a->partial = (double *)call->scratch + 2 * second->offset;
     a->second = d->result ? NULL : (double *)tarn__view_at(second);
     reduce_floats<Op>(*a, stream_of(call));
@@ -294,19 +297,31 @@ static bool fits_registers(const reduce_args &a)
            (a.units >= 64 || a.length <= THREADS);
 }
 
-/* Scratch of a gradient that runs in registers if it can, else in two passes. */
-static size_t grad_scratch(const gradient *d)
+/* A gradient that runs in registers if it can, else in two passes. */
+struct grad_job {
+    bool in_registers;
+    reduce_args reduction; /* of the states, or of the rows in registers */
+};
+
+static tarn__plan_status prepare_grad(tarn__plan *plan, const gradient *d)
 {
-    reduce_args a;
-    return plan_vectorized(d, &a) && fits_registers(a) ? 0 : two_pass_scratch(d);
+    grad_job *j = reserve_job<grad_job>(plan);
+    if (!j)
+        return TARN__PLAN_FAILED;
+    j->in_registers = plan_vectorized(d, &j->reduction) && fits_registers(j->reduction);
+    if (!j->in_registers)
+        plan->scratch_bytes = plan_states(&j->reduction, d);
+    return TARN__PLAN_READY;
 }
 
 /* In registers; false if rows do not fit: nothing is launched then. */
 template <template <typename> class Op> static bool run_in_registers(const tarn__call *call, const gradient *d)
 {
-    reduce_args a;
-    if (!plan_vectorized(d, &a) || !fits_registers(a))
+    const grad_job *j = job_of<grad_job>(call);
+    if (!j->in_registers)
         return false;
+    reduce_args a = j->reduction;
+    set_addresses(&a, d->x, d->g, d->result);
     by_vec_dtype(d->x->dtype,
                  [&](auto of) { launch_register_rows<Op, decltype(of)>(a, tarn__view_at(d->gx), stream_of(call)); });
     return true;

@@ -327,20 +327,26 @@ template <template <typename> class Op> static void reduce_any(const reduce_args
         launch_reduce<Op, any_integer, 1>(a, stream);
 }
 
-/* Plan of a call that reduces its one input; false if there is nothing to do. */
-static inline bool plan_call(reduce_args *a, const tarn__call *call)
+/* Plans a call that reduces its one input. */
+static tarn__plan_status prepare_call(const tarn__call *call, tarn__plan *plan)
 {
-    bool is_work = plan_reduce(a, call->in[0], call->out[0], NULL);
-    a->partial = call->scratch;
+    reduce_args *a = reserve_job<reduce_args>(plan);
+    if (!a)
+        return TARN__PLAN_FAILED;
+    if (plan_reduce(a, call->in[0], call->out[0], NULL))
+        plan->scratch_bytes = states_bytes(*a);
     a->flip = 1;
     a->scale = 1;
-    return is_work;
+    return TARN__PLAN_READY;
 }
 
-/* Scratch of a call that reduces its one input. */
-static size_t scratch_call(const tarn__call *call)
+/* Kernel arguments of such a call; false if there is nothing to do. */
+static inline bool args_of_call(reduce_args *a, const tarn__call *call)
 {
-    return reduce_scratch(call->in[0], call->out[0], NULL);
+    *a = *job_of<reduce_args>(call);
+    set_addresses(a, call->in[0], call->out[0], NULL);
+    a->partial = call->scratch;
+    return a->outputs > 0;
 }
 
 /* Accumulator of sums and products of elements computed in C. */

@@ -139,14 +139,15 @@ static inline void split_axes(reduce_args *a, const tarn__nest *nest)
     a->reduced.is_small = a->length < ((int64_t)1 << 31);
 }
 
-/* Plans x to y, which has x's shape with size 1 on reduced axes, or rank 0. False if there is no output. */
+/* Plans x to y, which has x's shape with size 1 on reduced axes, or rank 0. False if there is no output. Addresses are
+ * left to set_addresses(): only their alignment counts here. */
 static inline bool plan_reduce(reduce_args *a, const tarn__view *x, const tarn__view *y, const tarn__view *aux)
 {
     memset(a, 0, sizeof(*a));
-    a->x = tarn__view_at(x), a->x_dtype = x->dtype;
-    a->y = tarn__view_at(y), a->y_dtype = y->dtype;
+    a->x_dtype = x->dtype;
+    a->y_dtype = y->dtype;
     if (aux)
-        a->aux = tarn__view_at(aux), a->aux_dtype = aux->dtype;
+        a->aux_dtype = aux->dtype;
     tarn__view like = *y; /* y itself may have strides of 0, as the expanded gradient of a result */
     /* contiguous strides tell kept axes from reduced ones */
     tarn__view_set_row_major(&like);
@@ -155,7 +156,7 @@ static inline bool plan_reduce(reduce_args *a, const tarn__view *x, const tarn__
     tarn__nest_make(&nest, 4, views);
     int last = nest.rank - 1, n = vec_width_of(x->dtype);
     a->by_columns = last >= 0 && nest.stride[1][last] != 0;
-    a->vec_width = can_vectorize(&nest, a->x, n, !a->by_columns && last == 0) ? n : 1;
+    a->vec_width = can_vectorize(&nest, tarn__view_at(x), n, !a->by_columns && last == 0) ? n : 1;
     if (a->by_columns)
         a->column_y = nest.stride[2][last], a->column_aux = nest.stride[3][last];
     int64_t size = last >= 0 ? nest.shape[last] : 1;
@@ -175,13 +176,18 @@ static inline bool plan_reduce(reduce_args *a, const tarn__view *x, const tarn__
     return true;
 }
 
-/* Bytes for the chunks' states. Small calls never have chunks: skip planning them twice. */
-static inline size_t reduce_scratch(const tarn__view *x, const tarn__view *y, const tarn__view *aux)
+/* The operands that were planned, in memory. */
+static inline void set_addresses(reduce_args *a, const tarn__view *x, const tarn__view *y, const tarn__view *aux)
 {
-    reduce_args a;
-    if (tarn__view_count(x) <= 4096 || !plan_reduce(&a, x, y, aux) || a.chunks == 1)
-        return 0;
-    return (size_t)STATE_BYTES * (size_t)(a.outputs * a.chunks);
+    a->x = tarn__view_at(x);
+    a->y = tarn__view_at(y);
+    a->aux = data_of<void>(aux);
+}
+
+/* Bytes for the chunks' states. */
+static inline size_t states_bytes(const reduce_args &a)
+{
+    return a.chunks > 1 ? (size_t)STATE_BYTES * (size_t)(a.outputs * a.chunks) : 0;
 }
 
 #endif

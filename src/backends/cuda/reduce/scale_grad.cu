@@ -224,29 +224,39 @@ static void split_columns(scale_args *a)
     a->chunks = a->chunks < 1 ? 1 : a->chunks;
 }
 
-/* By shape, dtypes and alignment alone. True: w has one value per row. */
-static bool make_args(const tarn__call *call, scale_args *a, int *width)
+struct scale_job {
+    bool by_row; /* w has one value per row */
+    int width;
+    scale_args args; /* without addresses */
+};
+
+static void set_operands(const tarn__call *call, const tarn__view **views)
 {
-    const tarn__view *views[OPERANDS] = {call->in[0], call->in[2], call->out[0], call->in[1], call->out[1]};
-    const int axis = tarn__view_innermost(call->in[0]);
-    const bool by_row = call->out[1]->shape[axis] == 1;
-    tarn__nest nest;
-    *a = scale_args{};
-    a->rows = rows_of<OPERANDS>(axis, views, &nest);
-    *width = vec_width(*a);
-    a->vecs = a->rows.length / *width;
-    a->partial = (double *)call->scratch;
-    by_row ? split_rows(a) : split_columns(a);
-    return by_row;
+    views[X] = call->in[0], views[G] = call->in[2], views[GX] = call->out[0], views[FACTOR] = call->in[1],
+    views[SUM] = call->out[1];
 }
 
-/* One f64 sum per chunk and row, or column. */
-static size_t scratch_scale_grad(const tarn__call *call)
+/* By shape, dtypes and alignment alone. Scratch: one f64 sum per chunk and row, or column. */
+static tarn__plan_status prepare_scale_grad(const tarn__call *call, tarn__plan *plan)
 {
-    scale_args a;
-    int width;
-    bool by_row = make_args(call, &a, &width);
-    return a.chunks > 1 ? sizeof(double) * (size_t)(a.chunks * (by_row ? a.rows.count : a.rows.length)) : 0;
+    const tarn__view *views[OPERANDS];
+    const int axis = tarn__view_innermost(call->in[0]);
+    scale_job *j = reserve_job<scale_job>(plan);
+    tarn__nest nest;
+    if (!j)
+        return TARN__PLAN_FAILED;
+    scale_args *a = &j->args;
+    set_operands(call, views);
+    j->by_row = call->out[1]->shape[axis] == 1;
+    *a = scale_args{};
+    a->rows = rows_of<OPERANDS>(axis, views, &nest);
+    j->width = vec_width(*a);
+    a->vecs = a->rows.length / j->width;
+    j->by_row ? split_rows(a) : split_columns(a);
+    if (a->chunks > 1)
+        plan->scratch_bytes = sizeof(double) * (size_t)(a->chunks * (j->by_row ? a->rows.count : a->rows.length));
+    clear_addresses(&a->rows);
+    return TARN__PLAN_READY;
 }
 
 /* Grid: a warp per row or chunk of one; or a block per tile of columns and chunk of rows. Bytes: two reads and a write
@@ -279,9 +289,14 @@ template <typename T> static void launch_vecs(const tarn__call *call, const scal
 /* Inputs x, w, g; outputs gx (may be NULL), gw. */
 static void run_scale_grad(const tarn__call *call)
 {
-    scale_args a;
-    int width;
-    bool by_row = make_args(call, &a, &width);
+    const tarn__view *views[OPERANDS];
+    const scale_job *j = job_of<scale_job>(call);
+    scale_args a = j->args;
+    const bool by_row = j->by_row;
+    const int width = j->width;
+    set_operands(call, views);
+    set_addresses(&a.rows, views);
+    a.partial = (double *)call->scratch;
     tarn_dtype dtype = call->in[0]->dtype;
     if (a.rows.length == 0 || (by_row && a.rows.count == 0))
         return;
@@ -299,5 +314,5 @@ static void run_scale_grad(const tarn__call *call)
 
 void tarn__cuda_register_scale_grad(tarn__kernel_row *rows)
 {
-    rows[TARN__K_scale_grad] = tarn__row(run_scale_grad, TARN__FLOATS, scratch_scale_grad);
+    rows[TARN__K_scale_grad] = tarn__row_planned(prepare_scale_grad, run_scale_grad, TARN__FLOATS);
 }

@@ -273,24 +273,24 @@ static __global__ void __launch_bounds__(THREADS) column_kernel(const __grid_con
 
 /* ---- planning ---------------------------------------------------------------------------------------------------- */
 
-/* A call's geometry; computed for scratch and again for the run. */
+/* A call's geometry. */
 struct scan_plan {
-    tarn__nest nest; /* y, x across the axis */
     int64_t length, x_step, y_step;
+    int64_t x_first, y_first; /* elements to the scan's first: a reverse scan starts at the last vector */
     bool is_vectorized, by_columns;
-    scan_args args;
+    scan_args args; /* without addresses; 0 lines: nothing to do */
 };
 
 /* True for 16-byte vectors of floats of one dtype: both contiguous along the axis, every line aligned. */
-static bool has_vecs(const scan_plan *p, const tarn__view *x, const tarn__view *y)
+static bool has_vecs(const scan_plan *p, const tarn__nest *nest, const tarn__view *x, const tarn__view *y)
 {
     size_t size = tarn__dtype_bytes(x->dtype);
     int n = 16 / (int)size;
     if (x->dtype != y->dtype || !tarn__is_float(x->dtype) || size == 8 || p->length % n || p->x_step != 1 ||
         p->y_step != 1 || !is_aligned(tarn__view_at(x), 16) || !is_aligned(tarn__view_at(y), 16))
         return false;
-    for (int i = 0; i < p->nest.rank; i++)
-        if (p->nest.stride[0][i] % n || p->nest.stride[1][i] % n)
+    for (int i = 0; i < nest->rank; i++)
+        if (nest->stride[0][i] % n || nest->stride[1][i] % n)
             return false;
     return true;
 }
@@ -313,49 +313,61 @@ static void cut_chunks(scan_args *a, bool by_columns)
     a->chunks = (a->items + a->chunk - 1) / a->chunk;
 }
 
-/* False if there is nothing to do. */
-static bool make_plan(const tarn__call *call, scan_plan *p)
+static void make_plan(const tarn__call *call, scan_plan *p)
 {
     const tarn__view *x = call->in[0], *y = call->out[0];
     const tarn__along *along = (const tarn__along *)call->params;
     tarn__view rest[] = {tarn__view_across(y, along->axis, y), tarn__view_across(x, along->axis, x)};
     const tarn__view *views[] = {&rest[0], &rest[1]};
-    if (tarn__view_count(y) == 0)
-        return false;
     *p = scan_plan();
-    tarn__nest_make(&p->nest, 2, views);
+    if (tarn__view_count(y) == 0)
+        return;
+    tarn__nest nest; /* y, x across the axis */
+    tarn__nest_make(&nest, 2, views);
     p->length = tarn__axis_size(x, along->axis);
     p->x_step = p->length > 1 ? tarn__axis_stride(x, along->axis) : 1;
     p->y_step = p->length > 1 ? tarn__axis_stride(y, along->axis) : 1;
     /* columns if another axis is denser than the scanned one */
-    int last = p->nest.rank - 1;
+    int last = nest.rank - 1;
     p->by_columns =
-        last >= 0 && p->nest.shape[last] >= MIN_COLUMNS && magnitude(p->nest.stride[0][last]) < magnitude(p->y_step);
-    p->is_vectorized = !p->by_columns && has_vecs(p, x, y);
+        last >= 0 && nest.shape[last] >= MIN_COLUMNS && magnitude(nest.stride[0][last]) < magnitude(p->y_step);
+    p->is_vectorized = !p->by_columns && has_vecs(p, &nest, x, y);
     int64_t n = p->is_vectorized ? 16 / (int64_t)tarn__dtype_bytes(x->dtype) : 1;
     scan_args *a = &p->args;
     a->x_dtype = x->dtype;
     a->y_dtype = y->dtype;
-    a->lines = p->nest.count;
+    a->lines = nest.count;
     a->items = p->length / n;
-    /* a reverse scan starts at the last vector */
     int64_t direction = along->reverse ? -1 : 1, back = along->reverse ? p->length - n : 0;
-    a->x = (const char *)tarn__view_at(x) + back * p->x_step * (int64_t)tarn__dtype_bytes(x->dtype);
-    a->y = (char *)tarn__view_at(y) + back * p->y_step * (int64_t)tarn__dtype_bytes(y->dtype);
+    p->x_first = back * p->x_step;
+    p->y_first = back * p->y_step;
     a->x_step = direction * p->x_step * n;
     a->y_step = direction * p->y_step * n;
     a->is_reversed = along->reverse != 0;
-    a->sums = call->scratch;
-    a->offsets = offset_calc_of<2>(&p->nest);
+    a->offsets = offset_calc_of<2>(&nest);
     cut_chunks(a, p->by_columns);
-    return true;
 }
 
-/* One f64 or i64 sum per chunk. */
-static size_t scratch_cumsum(const tarn__call *call)
+/* Scratch: one f64 or i64 sum per chunk. */
+static tarn__plan_status prepare_cumsum(const tarn__call *call, tarn__plan *plan)
 {
-    scan_plan p;
-    return make_plan(call, &p) && p.args.chunks > 1 ? 8 * (size_t)(p.args.lines * p.args.chunks) : 0;
+    scan_plan *p = reserve_job<scan_plan>(plan);
+    if (!p)
+        return TARN__PLAN_FAILED;
+    make_plan(call, p);
+    if (p->args.chunks > 1)
+        plan->scratch_bytes = 8 * (size_t)(p->args.lines * p->args.chunks);
+    return TARN__PLAN_READY;
+}
+
+static scan_args args_of(const tarn__call *call, const scan_plan *p)
+{
+    const tarn__view *x = call->in[0], *y = call->out[0];
+    scan_args a = p->args;
+    a.x = (const char *)tarn__view_at(x) + p->x_first * (int64_t)tarn__dtype_bytes(x->dtype);
+    a.y = (char *)tarn__view_at(y) + p->y_first * (int64_t)tarn__dtype_bytes(y->dtype);
+    a.sums = call->scratch;
+    return a;
 }
 
 /* ---- launching --------------------------------------------------------------------------------------------------- */
@@ -385,14 +397,14 @@ template <typename T, int N, typename C> static void start_lines(const tarn__cal
 /* Dispatch by layout and dtype. */
 static void run_cumsum(const tarn__call *call)
 {
-    scan_plan p;
-    if (!make_plan(call, &p))
+    const scan_plan *p = job_of<scan_plan>(call);
+    if (p->args.lines == 0)
         return;
-    const scan_args *a = &p.args;
+    const scan_args bound = args_of(call, p), *a = &bound;
     /* F64, and everything not listed below: one by one */
     tarn_dtype same = a->x_dtype == a->y_dtype ? a->x_dtype : TARN_F64;
     bool is_real = tarn__is_float(a->x_dtype);
-    if (p.by_columns) {
+    if (p->by_columns) {
         switch (same) {
         case TARN_F32: start_columns<float, double>(call, a); break;
         case TARN_BF16: start_columns<bf16, double>(call, a); break;
@@ -401,7 +413,7 @@ static void run_cumsum(const tarn__call *call)
         }
         return;
     }
-    switch (p.is_vectorized ? same : TARN_F64) {
+    switch (p->is_vectorized ? same : TARN_F64) {
     case TARN_F32: start_lines<float, 4, double>(call, a); break;
     case TARN_BF16: start_lines<bf16, 8, double>(call, a); break;
     case TARN_F16: start_lines<f16, 8, double>(call, a); break;
@@ -411,5 +423,5 @@ static void run_cumsum(const tarn__call *call)
 
 void tarn__cuda_register_scan(tarn__kernel_row *rows)
 {
-    rows[TARN__K_cumsum] = tarn__row(run_cumsum, TARN__ALL, scratch_cumsum);
+    rows[TARN__K_cumsum] = tarn__row_planned(prepare_cumsum, run_cumsum, TARN__ALL);
 }

@@ -59,23 +59,27 @@ static tarn__view first_of(const tarn__view *x, const tarn__view *y)
     return first;
 }
 
+static tarn__plan_status prepare_var(const tarn__call *call, tarn__plan *plan)
+{
+    reduce_args *a = reserve_job<reduce_args>(plan);
+    tarn__view first = first_of(call->in[0], call->out[0]);
+    if (!a)
+        return TARN__PLAN_FAILED;
+    if (plan_reduce(a, call->in[0], call->out[0], &first))
+        plan->scratch_bytes = states_bytes(*a);
+    return TARN__PLAN_READY;
+}
+
 /* `correction` is subtracted from the count: 1 for the sample variance. */
 static void run_var(const tarn__call *call)
 {
-    reduce_args a;
-    tarn__view first = first_of(call->in[0], call->out[0]);
-    if (!plan_reduce(&a, call->in[0], call->out[0], &first))
+    reduce_args a = *job_of<reduce_args>(call);
+    if (a.outputs == 0)
         return;
+    set_addresses(&a, call->in[0], call->out[0], call->in[0]); /* the first elements of x begin where x does */
     a.partial = call->scratch;
     a.correction = ((const tarn__reduce *)call->params)->correction;
     reduce_floats<var_op>(a, stream_of(call));
-}
-
-/* As for run_var(): aux must have the same layout. */
-static size_t scratch_var(const tarn__call *call)
-{
-    tarn__view first = first_of(call->in[0], call->out[0]);
-    return reduce_scratch(call->in[0], call->out[0], &first);
 }
 
 /* ---- prod -------------------------------------------------------------------------------------------------------- */
@@ -115,12 +119,12 @@ template <typename C> struct prod_op {
 static void run_prod(const tarn__call *call)
 {
     reduce_args a;
-    if (plan_call(&a, call))
+    if (args_of_call(&a, call))
         reduce_any<prod_op>(a, stream_of(call));
 }
 
 void tarn__cuda_register_var(tarn__kernel_row *rows)
 {
-    rows[TARN__K_var] = tarn__row(run_var, TARN__FLOATS, scratch_var);
-    rows[TARN__K_prod] = tarn__row(run_prod, TARN__ALL, scratch_call);
+    rows[TARN__K_var] = tarn__row_planned(prepare_var, run_var, TARN__FLOATS);
+    rows[TARN__K_prod] = tarn__row_planned(prepare_call, run_prod, TARN__ALL);
 }

@@ -76,16 +76,16 @@ static gradient operands_of(const tarn__call *call)
     return gradient{call->in[0], call->in[1], NULL, call->out[0]};
 }
 
-static size_t scratch_var_grad(const tarn__call *call)
+static tarn__plan_status prepare_var_grad(const tarn__call *call, tarn__plan *plan)
 {
     gradient d = operands_of(call);
-    return grad_scratch(&d);
+    return prepare_grad(plan, &d);
 }
 
 static void run_var_grad(const tarn__call *call)
 {
     gradient d = operands_of(call);
-    reduce_args a;
+    reduce_args a = job_of<grad_job>(call)->reduction;
     tarn__view first, second;
     if (tarn__view_count(d.gx) == 0 || run_in_registers<mean_op>(call, &d))
         return;
@@ -95,5 +95,5 @@ static void run_var_grad(const tarn__call *call)
 
 void tarn__cuda_register_var_grad(tarn__kernel_row *rows)
 {
-    rows[TARN__K_var_grad] = tarn__row(run_var_grad, TARN__FLOATS, scratch_var_grad);
+    rows[TARN__K_var_grad] = tarn__row_planned(prepare_var_grad, run_var_grad, TARN__FLOATS);
 }

@@ -147,11 +147,17 @@ void tarn__cuda_run_cross_entropy(const tarn__call *call)
         launch_typed<f16>(call, a);
 }
 
-/* The fused row computes loss and gradient in one pass. */
+/* The fused row computes loss and gradient in one pass, the composed one by the two other kernels. */
 void tarn__cuda_register_cross_entropy(tarn__kernel_row *rows)
 {
     rows[TARN__K_cross_entropy] = tarn__row(tarn__cuda_run_cross_entropy, TARN__FLOATS, NULL);
     rows[TARN__K_cross_entropy_grad] = tarn__row(tarn__cuda_run_cross_entropy_grad, TARN__FLOATS, NULL);
+    static tarn__kernel_row composed;
     rows[TARN__K_cross_entropy_with_grad] =
-        tarn__row(tarn__cuda_run_cross_entropy_fused, TARN__FLOATS, tarn__cuda_cross_entropy_fused_scratch);
+        tarn__row_named(tarn__row_planned(tarn__cuda_prepare_cross_entropy_composed,
+                                          tarn__cuda_run_cross_entropy_composed, TARN__FLOATS),
+                        "composed");
+    tarn__kernel_row fused =
+        tarn__row_planned(tarn__cuda_prepare_cross_entropy_fused, tarn__cuda_run_cross_entropy_fused, TARN__FLOATS);
+    tarn__push_row(rows, TARN__K_cross_entropy_with_grad, tarn__row_named(fused, "fused"), &composed);
 }

@@ -67,7 +67,9 @@ static inline tarn__view as_column(const tarn__view *view)
 /* cross_entropy.cu, cross_entropy_grad.cu, cross_entropy_fused.cu */
 void tarn__cuda_run_cross_entropy(const tarn__call *call);
 void tarn__cuda_run_cross_entropy_grad(const tarn__call *call);
+tarn__plan_status tarn__cuda_prepare_cross_entropy_fused(const tarn__call *call, tarn__plan *plan);
 void tarn__cuda_run_cross_entropy_fused(const tarn__call *call);
-size_t tarn__cuda_cross_entropy_fused_scratch(const tarn__call *call);
+tarn__plan_status tarn__cuda_prepare_cross_entropy_composed(const tarn__call *call, tarn__plan *plan);
+void tarn__cuda_run_cross_entropy_composed(const tarn__call *call);
 
 #endif

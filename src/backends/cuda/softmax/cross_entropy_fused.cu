@@ -140,9 +140,9 @@ template <typename R> static bool fits_shared(int device)
     static std::atomic<int8_t> answers[TARN__CUDA_MAX_DEVICES];
     std::atomic<int8_t> &answer = answers[device];
     if (answer.load(std::memory_order_relaxed) == 0) {
-        bool is_allowed =
-            cudaFuncSetAttribute((const void *)fused_kernel<R>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 (int)MAX_BYTES) == cudaSuccess;
+        bool is_allowed = tarn__cuda_at(device) && cudaFuncSetAttribute((const void *)fused_kernel<R>,
+                                                                        cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                                        (int)MAX_BYTES) == cudaSuccess;
         answer.store(is_allowed ? 1 : -1, std::memory_order_relaxed);
         if (!is_allowed)
             cudaGetLastError(); /* clear the sticky error: the next poll must not report it */
@@ -150,18 +150,22 @@ template <typename R> static bool fits_shared(int device)
     return answer.load(std::memory_order_relaxed) > 0;
 }
 
-/* Grid: a block per row, of a size that depends on the row alone. Bytes: logits read, gradient written. False: not
- * supported. */
-template <typename T> static bool launch(const tarn__call *call, const fused_args &a)
+/* True if a row fits the shared memory, in vectors. On a meta device the kernel is not asked. */
+template <typename T> static bool is_supported(const tarn__call *call, const row_set<OPERANDS> &rows)
+{
+    typedef typed<T, vec_size<T>::value> R;
+    return (size_t)rows.length * sizeof(T) <= MAX_BYTES && call->out[1]->dtype == call->in[0]->dtype &&
+           has_vecs(rows, LOGITS, R::width) && has_vecs(rows, GRAD, R::width) &&
+           (call->is_meta || fits_shared<R>(call->device));
+}
+
+/* Grid: a block per row, of a size that depends on the row alone. Bytes: logits read, gradient written. */
+template <typename T> static void launch(const tarn__call *call, const fused_args &a)
 {
     typedef typed<T, vec_size<T>::value> R;
     size_t bytes = (size_t)a.rows.length * sizeof(T);
-    if (bytes > MAX_BYTES || call->out[1]->dtype != call->in[0]->dtype || !has_vecs(a.rows, LOGITS, R::width) ||
-        !has_vecs(a.rows, GRAD, R::width) || !fits_shared<R>(call->device))
-        return false;
     fused_kernel<R>
         <<<blocks_for(a.rows.count, 1), warps_for(a.rows.length, 16, MAX_ROW_THREADS), bytes, stream_of(call)>>>(a);
-    return true;
 }
 
 /* Rows of the logits. */
@@ -170,16 +174,19 @@ static int64_t rows_in(const tarn__call *call)
     return call->in[0]->shape[0];
 }
 
-/* For the composed path: the LSE of every row. */
-size_t tarn__cuda_cross_entropy_fused_scratch(const tarn__call *call)
+/* Scratch: the LSE of every row. */
+tarn__plan_status tarn__cuda_prepare_cross_entropy_composed(const tarn__call *call, tarn__plan *plan)
 {
-    return (size_t)rows_in(call) * sizeof(double);
+    plan->scratch_bytes = (size_t)rows_in(call) * sizeof(double);
+    return TARN__PLAN_READY;
 }
 
 /* The two kernels, with the LSE in scratch. */
-static void run_composed(const tarn__call *call)
+void tarn__cuda_run_cross_entropy_composed(const tarn__call *call)
 {
     tarn__view lse = {};
+    if (rows_in(call) == 0)
+        return;
     lse.memory = call->scratch;
     lse.dtype = TARN_F64;
     lse.rank = 1;
@@ -198,26 +205,55 @@ static void run_composed(const tarn__call *call)
     tarn__cuda_run_cross_entropy_grad(&grad);
 }
 
-/* Inputs logits, targets, g per row; outputs loss, gradient. */
+/* Inputs logits, targets, g per row; outputs loss, gradient. The views of single values per row are in `columns`. */
+static void set_operands(const tarn__call *call, tarn__view *columns, const tarn__view **views)
+{
+    const tarn__view *single[] = {call->in[1], call->in[2], call->out[0]};
+    for (int i = 0; i < 3; i++)
+        columns[i] = as_column(single[i]);
+    for (int k = 0; k < OPERANDS; k++)
+        views[k] = NULL;
+    views[LOGITS] = call->in[0], views[TARGET] = &columns[0], views[GRADIENT] = &columns[1], views[GRAD] = call->out[1],
+    views[LOSS] = &columns[2];
+}
+
+/* DECLINED where a row does not fit the shared memory, or has no vectors. */
+tarn__plan_status tarn__cuda_prepare_cross_entropy_fused(const tarn__call *call, tarn__plan *plan)
+{
+    tarn__view columns[3];
+    const tarn__view *views[OPERANDS];
+    tarn__nest nest;
+    tarn_dtype dtype = call->in[0]->dtype;
+    row_set<OPERANDS> *rows = reserve_job<row_set<OPERANDS>>(plan);
+    if (!rows)
+        return TARN__PLAN_FAILED;
+    set_operands(call, columns, views);
+    *rows = rows_of<OPERANDS>(1, views, &nest);
+    bool fits = rows->count > 0 && rows->length > 0 &&
+                (dtype == TARN_F32    ? is_supported<float>(call, *rows)
+                 : dtype == TARN_BF16 ? is_supported<bf16>(call, *rows)
+                 : dtype == TARN_F16  ? is_supported<f16>(call, *rows)
+                                      : false);
+    clear_addresses(rows);
+    return fits ? TARN__PLAN_READY : TARN__PLAN_DECLINED;
+}
+
 void tarn__cuda_run_cross_entropy_fused(const tarn__call *call)
 {
     const tarn__cross_entropy *params = (const tarn__cross_entropy *)call->params;
-    tarn__view target = as_column(call->in[1]), g = as_column(call->in[2]), loss = as_column(call->out[0]);
-    const tarn__view *views[OPERANDS] = {call->in[0], &target, NULL, &g, call->out[1], &loss};
-    tarn__nest nest;
+    tarn__view columns[3];
+    const tarn__view *views[OPERANDS];
     fused_args a = {};
-    a.rows = rows_of<OPERANDS>(1, views, &nest);
+    set_operands(call, columns, views);
+    a.rows = *job_of<row_set<OPERANDS>>(call);
+    set_addresses(&a.rows, views);
     a.faults = faults_of(call);
     a.targets = targets_of(call);
     a.smoothing = params->smoothing;
     a.scale = params->scale;
-    tarn_dtype dtype = call->in[0]->dtype;
-    if (a.rows.count == 0)
-        return;
-    bool is_done = a.rows.length > 0 && (dtype == TARN_F32    ? launch<float>(call, a)
-                                         : dtype == TARN_BF16 ? launch<bf16>(call, a)
-                                         : dtype == TARN_F16  ? launch<f16>(call, a)
-                                                              : false);
-    if (!is_done)
-        run_composed(call);
+    switch (call->in[0]->dtype) {
+    case TARN_F32: launch<float>(call, a); break;
+    case TARN_BF16: launch<bf16>(call, a); break;
+    default: launch<f16>(call, a); break;
+    }
 }
