@@ -45,9 +45,9 @@ static inline tarn__plan *tarn__plan_begin(tarn__plan_buffer *memory)
 
 /* Reserves the next bytes of the plan, 8-byte aligned, uninitialized. The first reservation is the job. NULL: no room,
  * which prepare() answers with TARN__PLAN_FAILED; jobs are small, so that only a composition too deep gets there. */
-static inline void *tarn__plan_reserve(tarn__plan *plan, size_t bytes)
+static inline void *tarn__plan_reserve(tarn__plan *plan, size_t size)
 {
-    uint32_t rounded = (uint32_t)((bytes + 7) / 8 * 8);
+    uint32_t rounded = (uint32_t)((size + 7) / 8 * 8);
     if (rounded > plan->room - plan->used)
         return NULL;
     void *at = (char *)(plan + 1) + plan->used;
