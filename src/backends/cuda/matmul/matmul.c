@@ -350,32 +350,53 @@ static void preset_bias(const tarn__call *call, const tarn__view *bias, const ta
     copy_view(call, &from, to);
 }
 
-/* One cuBLASLt call per step of the outer batch axes; stops at the first failure. */
-static void run_batches(const tarn__call *call, const job *j, const tarn__cuda_gemm_operands *first)
+/* Addresses live in the descriptor, not in the call: hence the lock. */
+static void set_address(const tarn__cuda_matmul_plan *plan, cublasLtMatmulDescAttributes_t which, const void *address)
 {
-    const tarn__matmul *params = call->params;
-    const batch_nest *nest = &j->batches;
-    int64_t in = (int64_t)tarn__dtype_bytes(call->in[0]->dtype), out = (int64_t)tarn__dtype_bytes(call->out[0]->dtype),
-            steps = 1;
+    if (address)
+        cublasLtMatmulDescSetAttribute(plan->desc, which, &address, sizeof(address));
+}
+
+/* alpha and beta in the scale type: f64 for f64, else f32. */
+cublasStatus_t tarn__cuda_matmul_enqueue(const tarn__cuda_matmul_plan *plan, const cublasLtMatmulAlgo_t *algorithm,
+                                         size_t workspace, const tarn__cuda_gemm_operands *operands, double alpha,
+                                         double beta, cudaStream_t stream)
+{
+    float f32[] = {(float)alpha, (float)beta};
+    double f64[] = {alpha, beta};
+    bool is_f64 = plan->product.in_dtype == TARN_F64;
+    set_address(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands->bias);
+    set_address(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands->aux);
+    return cublasLtMatmul(plan->handle, plan->desc, is_f64 ? (void *)&f64[0] : (void *)&f32[0], operands->b, plan->a,
+                          operands->a, plan->b, is_f64 ? (void *)&f64[1] : (void *)&f32[1], operands->c, plan->c,
+                          operands->c, plan->c, algorithm, operands->workspace, workspace, stream);
+}
+
+/* Steps of the outer batch axes, one cuBLASLt call each. */
+static int64_t steps_of(const batch_nest *nest)
+{
+    int64_t steps = 1;
     for (int i = 0; i < nest->rank - 1; i++)
         steps *= nest->shape[i];
-    for (int64_t step = 0; step < steps; step++) {
-        int64_t offset[3] = {0}, rest = step;
-        for (int i = nest->rank - 2; i >= 0; i--) {
-            for (int k = 0; k < 3; k++)
-                offset[k] += rest % nest->shape[i] * nest->stride[k][i];
-            rest /= nest->shape[i];
-        }
-        tarn__cuda_gemm_operands operands = *first;
-        operands.a = (const char *)first->a + offset[0] * in;
-        operands.b = (const char *)first->b + offset[1] * in;
-        operands.c = (char *)first->c + offset[2] * out;
-        if (!tarn__cuda_matmul_plan_run(call->device, call->plan->shared, &operands, params->alpha,
-                                        j->presets_bias ? 1 : params->beta, call->stream)) {
-            tarn__cuda_set_failed(call->device);
-            return;
-        }
+    return steps;
+}
+
+/* The operands of a step. */
+static tarn__cuda_gemm_operands operands_at(const batch_nest *nest, const tarn__cuda_gemm *p,
+                                            const tarn__cuda_gemm_operands *first, int64_t step)
+{
+    int64_t in = (int64_t)tarn__dtype_bytes((tarn_dtype)p->in_dtype),
+            out = (int64_t)tarn__dtype_bytes((tarn_dtype)p->out_dtype), offset[3] = {0};
+    for (int i = nest->rank - 2; i >= 0; i--) {
+        for (int k = 0; k < 3; k++)
+            offset[k] += step % nest->shape[i] * nest->stride[k][i];
+        step /= nest->shape[i];
     }
+    tarn__cuda_gemm_operands operands = *first;
+    operands.a = (const char *)first->a + offset[0] * in;
+    operands.b = (const char *)first->b + offset[1] * in;
+    operands.c = (char *)first->c + offset[2] * out;
+    return operands;
 }
 
 /* Packs operands that cuBLASLt cannot read, and unpacks a result it cannot write. Runs matmul and its fused variants.
@@ -383,10 +404,13 @@ static void run_batches(const tarn__call *call, const job *j, const tarn__cuda_g
 static void kernel_library(const tarn__call *call)
 {
     const job *j = tarn__plan_job(call->plan);
-    if (!call->plan->shared) /* an empty result */
+    const tarn__cuda_matmul_plan *plan = call->plan->shared;
+    const tarn__matmul *params = call->params;
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    if (!plan) /* an empty result */
         return;
     extras extra = extras_of(call, j->kernel);
-    bool reads_c = ((const tarn__matmul *)call->params)->beta != 0;
+    bool reads_c = params->beta != 0;
     tarn__view a = pack_operand(call, call->in[0], &j->a), b = pack_operand(call, call->in[1], &j->b),
                c = reads_c ? pack_operand(call, call->out[0], &j->c) : operand_of(call, call->out[0], &j->c);
     if (j->presets_bias)
@@ -398,7 +422,18 @@ static void kernel_library(const tarn__call *call)
                                          .bias = bias ? tarn__view_at(bias) : NULL,
                                          .aux = extra.aux ? tarn__view_at(extra.aux) : NULL,
                                          .workspace = call->scratch};
-    run_batches(call, j, &operands);
+    int64_t steps = steps_of(&j->batches);
+    tarn__cuda_matmul_lock();
+    for (int64_t step = 0; step < steps && status == CUBLAS_STATUS_SUCCESS; step++) {
+        tarn__cuda_gemm_operands at = operands_at(&j->batches, &plan->product, &operands, step);
+        status = tarn__cuda_matmul_enqueue(plan, &plan->algorithm, plan->workspace, &at, params->alpha,
+                                           j->presets_bias ? 1 : params->beta, call->stream);
+    }
+    tarn__cuda_matmul_unlock();
+    if (status != CUBLAS_STATUS_SUCCESS) {
+        tarn__cuda_fail("matmul failed: %s", cublasLtGetStatusString(status));
+        tarn__cuda_set_failed(call->device);
+    }
     if (j->c.is_packed) /* the result was computed in scratch */
         copy_view(call, &c, call->out[0]);
 }

@@ -30,6 +30,7 @@ typedef struct tarn__cuda_gemm {
 /* Descriptors and the chosen algorithm of one GEMM; owned by the cache of its device. */
 typedef struct tarn__cuda_matmul_plan {
     tarn__cuda_gemm product;
+    cublasLtHandle_t handle; /* of its device; borrowed */
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, c; /* cuBLASLt's a and b */
     cublasLtMatmulAlgo_t algorithm;
@@ -50,18 +51,20 @@ typedef struct tarn__cuda_gemm_operands {
 /* matmul_plan.c: the plan of a GEMM on a device, created on first use, borrowed from the cache. NULL: see
  * tarn__cuda_failure(). */
 const tarn__cuda_matmul_plan *tarn__cuda_matmul_plan_of(int index, const tarn__cuda_gemm *product);
-bool tarn__cuda_matmul_plan_run(int index, const tarn__cuda_matmul_plan *plan, const tarn__cuda_gemm_operands *operands,
-                                double alpha, double beta, cudaStream_t stream);
+/* Guards the plans' descriptors, which hold addresses of the call that is being enqueued. */
+void tarn__cuda_matmul_lock(void);
+void tarn__cuda_matmul_unlock(void);
 
 /* For meta devices: bytes of workspace of the GEMM's plan; of the largest candidate where it would have to be tuned.
- * Nothing is tuned, run or cached. False if the fused GEMM is known to be slower than a composed one. */
+ * Nothing is tuned, run or cached. False if the fused GEMM is known to be slower than a composed one; a fused GEMM that
+ * is not known yet counts the larger of both. */
 bool tarn__cuda_matmul_workspace_of(int index, const tarn__cuda_gemm *product, size_t *workspace);
 
-/* Runs one candidate algorithm. Takes no lock: the caller owns the plan's descriptors. */
-cublasStatus_t tarn__cuda_matmul_plan_try(int index, const tarn__cuda_matmul_plan *plan,
-                                          const cublasLtMatmulAlgo_t *algorithm, size_t workspace,
-                                          const tarn__cuda_gemm_operands *operands, double alpha, double beta,
-                                          cudaStream_t stream);
+/* matmul.c: enqueues a GEMM with the plan's descriptors and one of its algorithms. The caller holds the lock, or is the
+ * only one that knows the plan. */
+cublasStatus_t tarn__cuda_matmul_enqueue(const tarn__cuda_matmul_plan *plan, const cublasLtMatmulAlgo_t *algorithm,
+                                         size_t workspace, const tarn__cuda_gemm_operands *operands, double alpha,
+                                         double beta, cudaStream_t stream);
 
 /* matmul_tune.c: chooses plan->algorithm among `candidates` by timing them, or recalls an earlier choice. For a GELU
  * epilogue, `unfused` is the plan without it (else NULL), timed too, with an elementwise pass after it. */
@@ -69,7 +72,7 @@ cublasStatus_t tarn__cuda_matmul_plan_try(int index, const tarn__cuda_matmul_pla
 #define TARN__CUDA_SMALL_WORKSPACE ((size_t)512 << 10)
 void tarn__cuda_matmul_tune(int index, tarn__cuda_matmul_plan *plan, const tarn__cuda_matmul_plan *unfused,
                             cublasLtMatmulHeuristicResult_t *candidates, int count);
-bool tarn__cuda_matmul_recall(int index, tarn__cuda_matmul_plan *plan);
+bool tarn__cuda_matmul_recall(int index, tarn__cuda_matmul_plan *plan, bool is_meta);
 bool tarn__cuda_matmul_must_tune(const tarn__cuda_gemm *product);
 
 /* matmul.c: GEMMs of a call that runs several, of differing shape or alignment: a plan has no room for all of theirs.

@@ -17,6 +17,16 @@ static struct table {
 } tables[TARN__CUDA_MAX_DEVICES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+void tarn__cuda_matmul_lock(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+void tarn__cuda_matmul_unlock(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
 /* True for success; else remembers what failed, for this thread. */
 static bool ok(cublasStatus_t status, const char *what)
 {
@@ -173,11 +183,12 @@ static tarn__cuda_matmul_plan *make_plan(int index, struct table *table, const t
         return NULL;
     }
     plan->product = *product;
+    plan->handle = table->handle;
     if (!make_descriptors(plan)) {
         free_plan(plan);
         return NULL;
     }
-    if (tarn__cuda_matmul_recall(index, plan) && is_usable(table->handle, plan))
+    if (tarn__cuda_matmul_recall(index, plan, false) && is_usable(table->handle, plan))
         return plan;
     /* tuning runs kernels, which a capture would record */
     bool is_too_late = tarn__cuda_at(index)->is_capturing && tarn__cuda_matmul_must_tune(product);
@@ -247,12 +258,12 @@ const tarn__cuda_matmul_plan *tarn__cuda_matmul_plan_of(int index, const tarn__c
 
 /* ---- meta devices ------------------------------------------------------------------------------------------------ */
 
-/* The largest workspace among the candidates; that of the first supported one where nothing is tuned. The limit where
- * the library cannot be asked. */
+/* The largest workspace among the candidates; that of the first supported one where nothing is tuned. The limit
+ * without any. */
 static size_t max_workspace_of(cublasLtHandle_t handle, const tarn__cuda_matmul_plan *plan)
 {
     cublasLtMatmulHeuristicResult_t found[CANDIDATES];
-    int count = handle ? find_candidates(handle, plan, found) : 0;
+    int count = find_candidates(handle, plan, found);
     bool must_tune = tarn__cuda_matmul_must_tune(&plan->product);
     size_t workspace = 0;
     for (int i = 0; i < count; i++) {
@@ -265,81 +276,47 @@ static size_t max_workspace_of(cublasLtHandle_t handle, const tarn__cuda_matmul_
     return count > 0 ? workspace : (size_t)plan->product.max_workspace;
 }
 
-/* Call with the lock held. */
-static bool query_workspace(int index, const tarn__cuda_gemm *product, size_t *workspace)
+/* True if the plan is known: cached, recalled, or not to be tuned. Else its workspace is a maximum. Call with the lock
+ * held. */
+static bool query_workspace(int index, const tarn__cuda_gemm *product, size_t *workspace, bool *is_slower)
 {
     struct table *table = &tables[index];
-    const tarn__cuda_matmul_plan *known = find_plan(table, product);
-    if (known) {
-        *workspace = known->workspace;
-        return !known->is_slower;
+    const tarn__cuda_matmul_plan *cached = find_plan(table, product);
+    if (cached) {
+        *workspace = cached->workspace;
+        *is_slower = cached->is_slower;
+        return true;
     }
     tarn__cuda_matmul_plan *plan = calloc(1, sizeof(*plan));
+    bool is_known = !tarn__cuda_matmul_must_tune(product);
     *workspace = (size_t)product->max_workspace;
+    *is_slower = is_known && product->epilogue == CUBLASLT_EPILOGUE_DGELU;
     if (!plan)
-        return true;
+        return is_known;
     plan->product = *product;
-    bool has_library = (table->handle || ok(cublasLtCreate(&table->handle), "cuBLASLt")) && make_descriptors(plan),
-         must_tune = tarn__cuda_matmul_must_tune(product),
-         is_slower = !must_tune && product->epilogue == CUBLASLT_EPILOGUE_DGELU;
-    if (has_library)
-        *workspace = max_workspace_of(table->handle, plan);
+    if ((table->handle || ok(cublasLtCreate(&table->handle), "cuBLASLt")) && make_descriptors(plan)) {
+        bool is_recalled = tarn__cuda_matmul_recall(index, plan, true) && is_usable(table->handle, plan);
+        *workspace = is_recalled ? plan->workspace : max_workspace_of(table->handle, plan);
+        *is_slower = is_recalled ? plan->is_slower : *is_slower;
+        is_known = is_known || is_recalled;
+    }
     free_plan(plan);
-    return !is_slower;
+    return is_known;
 }
 
 bool tarn__cuda_matmul_workspace_of(int index, const tarn__cuda_gemm *product, size_t *workspace)
 {
     tarn__cuda_gemm unfused;
     size_t composed = 0;
-    bool has_twin = unfused_of(product, &unfused);
-    if (!tarn__cuda_at(index)) { /* cuBLASLt works on the current device */
+    bool is_slower = false, none;
+    if (!tarn__cuda_at(index)) { /* the library works on the current device */
         *workspace = (size_t)product->max_workspace;
         return true;
     }
     pthread_mutex_lock(&lock);
-    bool is_fused = query_workspace(index, product, workspace);
-    /* whether the composed form is faster is not known yet */
-    if (is_fused && has_twin && !find_plan(&tables[index], product))
-        query_workspace(index, &unfused, &composed);
+    if (!query_workspace(index, product, workspace, &is_slower) && unfused_of(product, &unfused))
+        query_workspace(index, &unfused, &composed, &none);
     pthread_mutex_unlock(&lock);
     *workspace = composed > *workspace ? composed : *workspace;
-    return is_fused;
-}
-
-/* ---- running ----------------------------------------------------------------------------------------------------- */
-
-/* Addresses live in the descriptor, not in the call: hence the lock around tarn__cuda_matmul_plan_run(). */
-static void set_pointers(const tarn__cuda_matmul_plan *plan, const tarn__cuda_gemm_operands *operands)
-{
-    if (operands->bias)
-        set(plan->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &operands->bias, sizeof(operands->bias));
-    if (operands->aux)
-        set(plan->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &operands->aux, sizeof(operands->aux));
-}
-
-/* alpha and beta in the scale type: f64 for f64, else f32. */
-cublasStatus_t tarn__cuda_matmul_plan_try(int index, const tarn__cuda_matmul_plan *plan,
-                                          const cublasLtMatmulAlgo_t *algorithm, size_t workspace,
-                                          const tarn__cuda_gemm_operands *operands, double alpha, double beta,
-                                          cudaStream_t stream)
-{
-    float f32[] = {(float)alpha, (float)beta};
-    double f64[] = {alpha, beta};
-    bool is_f64 = plan->product.in_dtype == TARN_F64;
-    set_pointers(plan, operands);
-    return cublasLtMatmul(tables[index].handle, plan->desc, is_f64 ? (void *)&f64[0] : (void *)&f32[0], operands->b,
-                          plan->a, operands->a, plan->b, is_f64 ? (void *)&f64[1] : (void *)&f32[1], operands->c,
-                          plan->c, operands->c, plan->c, algorithm, operands->workspace, workspace, stream);
-}
-
-/* Enqueues the chosen algorithm. */
-bool tarn__cuda_matmul_plan_run(int index, const tarn__cuda_matmul_plan *plan, const tarn__cuda_gemm_operands *operands,
-                                double alpha, double beta, cudaStream_t stream)
-{
-    pthread_mutex_lock(&lock); /* the descriptor holds this call's addresses */
-    cublasStatus_t status =
-        tarn__cuda_matmul_plan_try(index, plan, &plan->algorithm, plan->workspace, operands, alpha, beta, stream);
-    pthread_mutex_unlock(&lock);
-    return ok(status, "matmul failed");
+    return !is_slower;
 }

@@ -33,12 +33,14 @@ bool tarn__cuda_matmul_must_tune(const tarn__cuda_gemm *p)
            tarn__cuda_autotune_enabled();
 }
 
-/* False if the stored algorithm needs more workspace than this call allows. */
-bool tarn__cuda_matmul_recall(int index, tarn__cuda_matmul_plan *plan)
+/* False if the stored algorithm needs more workspace than this call allows. A meta device uses no result: it is not
+ * marked, so that checkpoints do not carry it. */
+bool tarn__cuda_matmul_recall(int index, tarn__cuda_matmul_plan *plan, bool is_meta)
 {
     tuned_algorithm record;
-    if (!tarn__cuda_matmul_must_tune(&plan->product) ||
-        !tarn__cuda_tuning_find(tuning(), index, &plan->product, &record))
+    bool (*find)(tarn__cuda_tuning *, int, const void *, void *) =
+        is_meta ? tarn__cuda_tuning_peek : tarn__cuda_tuning_find;
+    if (!tarn__cuda_matmul_must_tune(&plan->product) || !find(tuning(), index, &plan->product, &record))
         return false;
     plan->algorithm = record.algorithm;
     plan->workspace = (size_t)record.workspace;
@@ -119,8 +121,8 @@ static bool run_composed(bench *t, int result)
     const tarn__cuda_gemm *p = &t->plan->product;
     tarn__cuda_gemm_operands operands = t->operands[result];
     operands.aux = NULL;
-    if (tarn__cuda_matmul_plan_try(t->index, t->unfused, &t->unfused->algorithm, t->unfused->workspace, &operands, 1, 0,
-                                   t->stream) != CUBLAS_STATUS_SUCCESS)
+    if (tarn__cuda_matmul_enqueue(t->unfused, &t->unfused->algorithm, t->unfused->workspace, &operands, 1, 0,
+                                  t->stream) != CUBLAS_STATUS_SUCCESS)
         return false;
     bool is_grad = p->epilogue == CUBLASLT_EPILOGUE_DGELU;
     tarn__view c = matrix_at(p, operands.c, p->ldc), aux = matrix_at(p, t->operands[result].aux, p->ldx);
@@ -146,8 +148,8 @@ static bool run_candidate(void *context, int candidate, int result)
         return run_composed(t, result);
     const cublasLtMatmulHeuristicResult_t *record = &t->candidates[candidate];
     return record->state == CUBLAS_STATUS_SUCCESS &&
-           tarn__cuda_matmul_plan_try(t->index, t->plan, &record->algo, record->workspaceSize, &t->operands[result], 1,
-                                      t->plan->product.accumulates ? 1 : 0, t->stream) == CUBLAS_STATUS_SUCCESS;
+           tarn__cuda_matmul_enqueue(t->plan, &record->algo, record->workspaceSize, &t->operands[result], 1,
+                                     t->plan->product.accumulates ? 1 : 0, t->stream) == CUBLAS_STATUS_SUCCESS;
 }
 
 static int fastest(bench *t)

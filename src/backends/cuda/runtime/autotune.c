@@ -150,16 +150,26 @@ static struct tarn__cuda_tuning_file *file_of(tarn__cuda_tuning *tuning, int ind
     return file;
 }
 
-bool tarn__cuda_tuning_find(tarn__cuda_tuning *tuning, int index, const void *key, void *value)
+static bool find_value(tarn__cuda_tuning *tuning, int index, const void *key, void *value, bool marks)
 {
     pthread_mutex_lock(&lock);
     char *record = find_record(tuning, file_of(tuning, index), key);
-    if (record) {
+    if (record)
         memcpy(value, record + tuning->key_bytes, tuning->value_bytes);
+    if (record && marks)
         record[bytes_of(tuning)] = true;
-    }
     pthread_mutex_unlock(&lock);
     return record != NULL;
+}
+
+bool tarn__cuda_tuning_find(tarn__cuda_tuning *tuning, int index, const void *key, void *value)
+{
+    return find_value(tuning, index, key, value, true);
+}
+
+bool tarn__cuda_tuning_peek(tarn__cuda_tuning *tuning, int index, const void *key, void *value)
+{
+    return find_value(tuning, index, key, value, false);
 }
 
 /* One write per line: of two processes that append at once, both lines survive. */

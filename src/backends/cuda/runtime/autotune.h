@@ -40,6 +40,8 @@ typedef struct tarn__cuda_tuning {
 
 /* Copies the value of `key` and marks it as used; false if there is none. */
 bool tarn__cuda_tuning_find(tarn__cuda_tuning *tuning, int index, const void *key, void *value);
+/* The same without the mark. */
+bool tarn__cuda_tuning_peek(tarn__cuda_tuning *tuning, int index, const void *key, void *value);
 /* Remembers a value and appends it to the file. */
 void tarn__cuda_tuning_store(tarn__cuda_tuning *tuning, int index, const void *key, const void *value);
 
