@@ -119,6 +119,13 @@ typedef struct job {
     slots slots;
 } job;
 
+#define MASK_FN static inline
+#define MASK_ARGS const job *j
+#define MASK_CAUSAL j->causal
+#define MASK_ROWS j->rows
+#define MASK_KEYS j->keys
+#include "base/kernel/attention_mask.inc"
+
 /* Keys of a batch: lengths has one element, or one per batch. Clamped, so that an invalid length cannot read out of
  * bounds. */
 static int64_t valid_keys(const job *j, int64_t batch)
@@ -130,7 +137,7 @@ static int64_t valid_keys(const job *j, int64_t batch)
         tarn__load[l->dtype][COMPUTE_I64]((char *)tarn__view_at(l) + at * (int64_t)tarn__dtype_bytes(l->dtype), 1,
                                           &length, 1);
     }
-    return length < 0 ? 0 : min_i64(length, j->keys);
+    return clamp_to_keys(j, length);
 }
 
 /* Checked before any thread starts, so that the first invalid length is the one reported. */
@@ -142,7 +149,7 @@ static void check_lengths(const job *j, tarn__fault *fault)
         const char *from =
             (char *)tarn__view_at(j->lengths) + i * stride * (int64_t)tarn__dtype_bytes(j->lengths->dtype);
         tarn__load[j->lengths->dtype][COMPUTE_I64](from, 1, &length, 1);
-        if (length < 0 || length > j->keys)
+        if (!is_within_keys(j, length))
             *fault = (tarn__fault){1, fault->function, length, j->keys};
     }
 }
@@ -163,7 +170,7 @@ static void check_starts(const job *j, tarn__fault *fault)
     for (int64_t batch = 0; j->starts && batch < j->batches; batch++)
         for (int64_t row = 0; row < j->rows && !fault->raised; row++) {
             int64_t start = start_at(j, batch, row);
-            if (start < 0 || start > j->keys)
+            if (!is_within_keys(j, start))
                 *fault = (tarn__fault){1, fault->function, start, j->keys};
         }
 }
@@ -176,18 +183,10 @@ typedef struct block {
     int64_t keys;  /* nor to this one or any after it */
 } block;
 
-/* End of the keys that row i of a block attends to: the causal mask aligns the last row with the last valid key. */
-static int64_t keys_of(const job *j, const block *b, int64_t i)
-{
-    int64_t keys = j->causal ? b->valid - j->rows + b->first + i + 1 : b->valid;
-    return keys < 0 ? 0 : min_i64(keys, b->valid);
-}
-
 /* First key that row i of a block attends to. Starts out of range were reported; here they are only clamped. */
 static int64_t start_of(const job *j, const block *b, int64_t i)
 {
-    int64_t start = j->starts ? start_at(j, b->batch, b->first + i) : 0;
-    return start < 0 ? 0 : min_i64(start, j->keys);
+    return j->starts ? clamp_to_keys(j, start_at(j, b->batch, b->first + i)) : 0;
 }
 
 /* Keys of a chunk from `begin` that row i attends to, relative to the chunk: [first, end), or {0, 0} for none. */
@@ -197,7 +196,7 @@ typedef struct key_range {
 
 static key_range key_range_of(const job *j, const block *b, int64_t i, int64_t begin, int64_t chunk)
 {
-    int64_t first = start_of(j, b, i) - begin, end = min_i64(keys_of(j, b, i) - begin, chunk);
+    int64_t first = start_of(j, b, i) - begin, end = min_i64(keys_of(j, b->valid, b->first + i) - begin, chunk);
     first = first < 0 ? 0 : first;
     return first < end ? (key_range){first, end} : (key_range){0, 0};
 }
@@ -205,7 +204,7 @@ static key_range key_range_of(const job *j, const block *b, int64_t i, int64_t b
 /* Such rows have output 0 and no gradient. */
 static bool attends_to_none(const job *j, const block *b, int64_t i)
 {
-    return start_of(j, b, i) >= keys_of(j, b, i);
+    return start_of(j, b, i) >= keys_of(j, b->valid, b->first + i);
 }
 
 /* Smallest start of a block's rows, rounded down to a tile and to a dropout counter. */
@@ -225,7 +224,7 @@ static block block_of(const job *j, int64_t unit, int64_t at)
                .first = at % j->blocks * j->row_block};
     b.rows = min_i64(j->row_block, j->rows - b.first);
     b.valid = valid_keys(j, b.batch);
-    b.keys = keys_of(j, &b, b.rows - 1);
+    b.keys = keys_of(j, b.valid, b.first + b.rows - 1);
     b.from = first_start(j, &b);
     return b;
 }

@@ -128,35 +128,28 @@ __device__ __forceinline__ head_matrix head_of(const bhtd_tensor &c, int64_t bat
                        c.stride[3]};
 }
 
+#define MASK_FN __device__ __forceinline__
+#define MASK_ARGS const attention_args &a
+#define MASK_CAUSAL a.is_causal
+#define MASK_ROWS a.rows
+#define MASK_KEYS a.keys
+#include "base/kernel/attention_mask.inc"
+
 /* Number of valid keys. A length out of range is clamped; the forward pass reports it. */
 __device__ __forceinline__ int64_t valid_keys(const attention_args &a, int64_t batch)
 {
     if (!a.lengths)
         return a.keys;
     int64_t length = index_at(a.lengths, a.are_lengths_i64, batch * a.length_stride);
-    return length < 0 ? 0 : length > a.keys ? a.keys : length;
+    return clamp_to_keys(a, length);
 }
 
 /* Reports a length outside 0 … keys; called by one thread per batch. */
 __device__ __forceinline__ void check_length(const attention_args &a, int64_t batch)
 {
     int64_t length = a.lengths ? index_at(a.lengths, a.are_lengths_i64, batch * a.length_stride) : 0;
-    if (length < 0 || length > a.keys)
+    if (!is_within_keys(a, length))
         report_fault(a.fault, length, a.keys);
-}
-
-/* Number of keys that a row attends to: bottom-right aligned causal mask. */
-__device__ __forceinline__ int64_t keys_of(const attention_args &a, int64_t valid, int64_t row)
-{
-    int64_t keys = a.is_causal ? valid - a.rows + row + 1 : valid;
-    return keys < 0 ? 0 : keys > valid ? valid : keys;
-}
-
-/* First row that attends to a key; all later rows do too. */
-__device__ __forceinline__ int64_t first_row_of(const attention_args &a, int64_t valid, int64_t key)
-{
-    int64_t row = a.is_causal ? key - (valid - a.rows) : 0;
-    return key >= valid ? a.rows : row < 0 ? 0 : row;
 }
 
 /* Dropout of 8 keys from `key`, a multiple of 8: bit i is set if key i is kept. `row_index` is the row's index over all

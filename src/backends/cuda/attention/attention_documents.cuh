@@ -27,7 +27,7 @@ __device__ __forceinline__ int64_t start_of(const attention_args &a, int64_t bat
     if (!a.document_starts)
         return 0;
     int64_t start = index_at(a.document_starts, a.are_starts_i64, batch * a.start_stride[0] + row * a.start_stride[1]);
-    return start < 0 ? 0 : start > a.keys ? a.keys : start;
+    return clamp_to_keys(a, start);
 }
 
 /* Checks the block's rows `first` … `last`. */
@@ -36,7 +36,7 @@ __device__ __forceinline__ void check_starts(const attention_args &a, int64_t ba
     for (int64_t row = first + threadIdx.x; a.document_starts && row <= last; row += blockDim.x) {
         int64_t start =
             index_at(a.document_starts, a.are_starts_i64, batch * a.start_stride[0] + row * a.start_stride[1]);
-        if (start < 0 || start > a.keys)
+        if (!is_within_keys(a, start))
             report_fault(a.fault, start, a.keys);
     }
 }

@@ -79,24 +79,17 @@ head_view head_view_of(const __global void *base, long tile_index, const attenti
 
 /* ---- what a row attends to --------------------------------------------------------------------------------------- */
 
+#define MASK_FN static inline
+#define MASK_ARGS const attention *a
+#define MASK_CAUSAL a->causal
+#define MASK_ROWS a->rows
+#define MASK_KEYS a->keys
+#include "base/kernel/attention_mask.inc"
+
 /* Keys that exist. An invalid length counts as the nearest valid one, and forward reports it. */
 long valid_keys(const attention *a, const __global void *lengths, long lengths_offset, long batch)
 {
-    return lengths ? clamp((long)LOAD(LENGTH, lengths, lengths_offset + batch * a->length_stride), 0L, a->keys)
-                   : a->keys;
-}
-
-/* Number of keys that a row may attend to: all, or where causal those up to its own position. The last row sees all
- * keys. */
-long keys_of(const attention *a, long valid, long row)
-{
-    return a->causal ? clamp(valid - a->rows + row + 1, 0L, valid) : valid;
-}
-
-/* The first row that attends to a key; all rows from there on do. */
-long first_row_of(const attention *a, long valid, long key)
-{
-    return key >= valid ? a->rows : a->causal ? max(key - (valid - a->rows), 0L) : 0;
+    return lengths ? clamp_to_keys(a, LOAD(LENGTH, lengths, lengths_offset + batch * a->length_stride)) : a->keys;
 }
 
 /* ---- starts: rows of documents beside each other, in any order --------------------------------------------------- */
@@ -115,7 +108,7 @@ head_view starts_of(const __global void *starts, long starts_offset, const atten
 /* The first key that a row attends to. An invalid start counts as the nearest valid one, and forward reports it. */
 long start_of(const attention *a, const head_view *starts, long row)
 {
-    return clamp((long)LOAD(START, starts->base, starts->tile_index + row * starts->row), 0L, a->keys);
+    return clamp_to_keys(a, LOAD(START, starts->base, starts->tile_index + row * starts->row));
 }
 
 /* Reports an invalid start of a work-group's rows. */
@@ -123,7 +116,7 @@ void check_starts(const attention *a, const head_view *starts, long first, int i
 {
     for (long row = first + item; row < min(first + SIDE_M, a->rows); row += GROUP) {
         const long start = LOAD(START, starts->base, starts->tile_index + row * starts->row);
-        if (start < 0 || start > a->keys)
+        if (!is_within_keys(a, start))
             report_fault(fault, start, a->keys);
     }
 }

@@ -18,6 +18,7 @@ typedef char int8_t;
 typedef ushort uint16_t;
 typedef uint uint32_t;
 typedef ulong uint64_t;
+typedef long int64_t;
 
 typedef float f32;
 typedef int i32;
