@@ -1,5 +1,5 @@
-/* optimizer.c: SGD and AdamW updates. Each element is read and written once (28 bytes per f32 parameter for AdamW); the
- * formulas are documented in optim/sgd.c and optim/adam.c.
+/* optimizer.c: SGD and AdamW updates by base/kernel/optimizer.def. Each element is read and written once (28 bytes per
+ * f32 parameter for AdamW).
  *
  * Optimizers pass flat contiguous buffers, which are updated in place; any other layout goes through tiles of TILE
  * elements on the stack. */
@@ -19,47 +19,39 @@ enum { PARAMETER, FIRST, SECOND, GRADIENT, OPERANDS };
  * multiplied by `factor` (clipping) first. */
 typedef void (*tile_fn)(int64_t n, void *const *tile, const tarn__optimizer_step *s, double factor);
 
-/* m is the first moment, v the second; bias corrections are in s->now, computed once per step. Weight decay is added
- * to the gradient (SGD, Adam) or applied through `keep` (AdamW). */
-#define TILES(type, root) \
-    static void sgd_##type(int64_t n, void *const *tile, const tarn__optimizer_step *s, double factor) \
+/* The update of a rule's states. */
+#define UPDATE_0(type, first, second)
+#define UPDATE_1(type, first, second) \
+    type m = firsts[i]; \
+    firsts[i] = m = first;
+#define UPDATE_2(type, first, second) \
+    UPDATE_1(type, first, second) \
+    type v = seconds[i]; \
+    seconds[i] = v = second;
+
+#define SCALAR_float(name, value) const float name = (float)(value);
+#define SCALAR_double(name, value) const double name = value;
+#define FLAG(name, value) const bool name = value;
+#define SQRT(x) _Generic((x), float : sqrtf, double : sqrt)(x)
+
+#define TILE_FN(name, type, states, first, second, parameter) \
+    static void name##_##type(int64_t n, void *const *tile, const tarn__optimizer_step *step, double factor) \
     { \
-        type *restrict p = tile[PARAMETER]; \
-        const type *restrict gradient = tile[GRADIENT]; \
-        type lr = (type)s->now.lr, decay = (type)s->decay, by = (type)factor; \
-        for (int64_t i = 0; i < n; i++) \
-            p[i] -= lr * (decay != 0 ? by * gradient[i] + decay * p[i] : by * gradient[i]); \
-    } \
-    static void momentum_##type(int64_t n, void *const *tile, const tarn__optimizer_step *s, double factor) \
-    { \
-        type *restrict p = tile[PARAMETER], *restrict m = tile[FIRST]; \
-        const type *restrict gradient = tile[GRADIENT]; \
-        bool first = s->now.step == 1, nesterov = s->nesterov; \
-        type lr = (type)s->now.lr, decay = (type)s->decay, momentum = (type)s->beta1, take = (type)(1 - s->dampening), \
-             by = (type)factor; \
+        type *restrict parameters = tile[PARAMETER], *restrict firsts = tile[FIRST], *restrict seconds = tile[SECOND]; \
+        const type *restrict gradients = tile[GRADIENT]; \
+        const tarn__optimizer_step s = *step; \
+        const tarn__step_scalars now = s.now; \
+        const type by = (type)factor; \
+        OPTIMIZER_SCALARS_##name(SCALAR_##type, FLAG)(void) firsts, (void)seconds; \
         for (int64_t i = 0; i < n; i++) { \
-            type g = decay != 0 ? by * gradient[i] + decay * p[i] : by * gradient[i]; \
-            m[i] = first ? g : momentum * m[i] + take * g; \
-            p[i] -= lr * (nesterov ? g + momentum * m[i] : m[i]); \
-        } \
-    } \
-    static void adamw_##type(int64_t n, void *const *tile, const tarn__optimizer_step *s, double factor) \
-    { \
-        type *restrict p = tile[PARAMETER], *restrict m = tile[FIRST], *restrict v = tile[SECOND]; \
-        const type *restrict gradient = tile[GRADIENT]; \
-        type take1 = (type)(1 - s->beta1), beta2 = (type)s->beta2, take2 = (type)(1 - s->beta2), \
-             epsilon = (type)s->epsilon; \
-        type keep = (type)s->now.keep, size = (type)s->now.size, scale = (type)s->now.scale, decay = (type)s->decay, \
-             by = (type)factor; \
-        for (int64_t i = 0; i < n; i++) { \
-            type g = decay != 0 ? by * gradient[i] + decay * p[i] : by * gradient[i]; \
-            m[i] += (g - m[i]) * take1; \
-            v[i] = beta2 * v[i] + take2 * g * g; \
-            p[i] = keep * p[i] - size * m[i] / (root(v[i]) * scale + epsilon); \
+            const type raw = by * gradients[i], p = parameters[i], g = OPTIMIZER_GRADIENT; \
+            UPDATE_##states(type, first, second) parameters[i] = parameter; \
         } \
     }
-TILES(float, sqrtf)
-TILES(double, sqrt)
+#define RULE(name, states, reads, first, second, parameter) \
+    TILE_FN(name, float, states, first, second, parameter) \
+    TILE_FN(name, double, states, first, second, parameter)
+#include "base/kernel/optimizer.def"
 
 /* One step over one buffer; views of absent operands are NULL. */
 typedef struct work {

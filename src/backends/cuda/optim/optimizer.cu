@@ -1,4 +1,4 @@
-/* optimizer.cu: SGD, SGD with momentum, and AdamW updates; the formulas are those of optim/sgd.c and optim/adam.c.
+/* optimizer.cu: SGD, SGD with momentum, and AdamW updates by base/kernel/optimizer.def.
  *
  * Each element is read and written once: AdamW moves 7 · 4 bytes per f32 element, SGD 3 or 5 · 4. The optimizer passes
  * flat, contiguous buffers, which move 16 bytes at a time; other layouts and dtype mixtures go one by one. In a
@@ -11,49 +11,6 @@ enum { PARAMETER, FIRST, SECOND, GRADIENT, OPERANDS };
 
 /* ---- formulas ---------------------------------------------------------------------------------------------------- */
 
-/* A rule: its parameters in the compute type, and the update of one element. */
-template <typename C> struct sgd {
-    /* state tensors: none, momentum, or two moments */
-    enum { states = 0 };
-    C lr, decay;
-
-    static __host__ __device__ sgd of(const tarn__optimizer_step &s, const tarn__step_scalars &now)
-    {
-        return sgd{(C)now.lr, (C)s.decay};
-    }
-    __device__ __forceinline__ bool reads_states() const
-    {
-        return false;
-    }
-    __device__ __forceinline__ void update(C *x) const
-    {
-        x[PARAMETER] -= lr * (decay != 0 ? x[GRADIENT] + decay * x[PARAMETER] : x[GRADIENT]);
-    }
-};
-
-/* SGD with momentum: the first step initializes the buffer with the gradient, as PyTorch. */
-template <typename C> struct momentum {
-    enum { states = 1 };
-    C lr, decay, keep, take;
-    bool is_first, is_nesterov;
-
-    static __host__ __device__ momentum of(const tarn__optimizer_step &s, const tarn__step_scalars &now)
-    {
-        return momentum{(C)now.lr, (C)s.decay, (C)s.beta1, (C)(1 - s.dampening), now.step == 1, s.nesterov != 0};
-    }
-    __device__ __forceinline__ bool reads_states() const
-    {
-        return !is_first;
-    }
-    __device__ __forceinline__ void update(C *x) const
-    {
-        /* L2 regularization */
-        C g = decay != 0 ? x[GRADIENT] + decay * x[PARAMETER] : x[GRADIENT];
-        x[FIRST] = is_first ? g : keep * x[FIRST] + take * g;
-        x[PARAMETER] -= lr * (is_nesterov ? g + keep * x[FIRST] : x[FIRST]);
-    }
-};
-
 __device__ __forceinline__ float sqrt_of(float x)
 {
     return sqrtf(x);
@@ -63,28 +20,37 @@ __device__ __forceinline__ double sqrt_of(double x)
     return sqrt(x);
 }
 
-/* keep, size and scale are the bias-corrected factors of optim/adam.c, computed in f64 on the host. */
-template <typename C> struct adamw {
-    enum { states = 2 };
-    C weight1, beta2, weight2, epsilon, keep, size, scale, decay;
+#define SQRT(x) sqrt_of(x)
+#define MEMBER(name, value) C name;
+#define MEMBER_FLAG(name, value) bool name;
+#define VALUE(name, value) (C)(value),
+#define VALUE_FLAG(name, value) value,
 
-    static __host__ __device__ adamw of(const tarn__optimizer_step &s, const tarn__step_scalars &now)
-    {
-        return adamw{(C)(1 - s.beta1), (C)s.beta2,  (C)(1 - s.beta2), (C)s.epsilon,
-                     (C)now.keep,      (C)now.size, (C)now.scale,     (C)s.decay};
-    }
-    __device__ __forceinline__ bool reads_states() const
-    {
-        return true;
-    }
-    __device__ __forceinline__ void update(C *x) const
-    {
-        C g = decay != 0 ? x[GRADIENT] + decay * x[PARAMETER] : x[GRADIENT];
-        x[FIRST] += (g - x[FIRST]) * weight1;
-        x[SECOND] = beta2 * x[SECOND] + weight2 * g * g;
-        x[PARAMETER] = keep * x[PARAMETER] - size * x[FIRST] / (sqrt_of(x[SECOND]) * scale + epsilon);
-    }
-};
+/* A rule: its scalars in the compute type, and the update of one element. */
+#define RULE(name, count, reads, first, second, parameter) \
+    template <typename C> struct name { \
+        enum { states = count }; \
+        OPTIMIZER_SCALARS_##name(MEMBER, MEMBER_FLAG) \
+\
+            static __host__ __device__ name of(const tarn__optimizer_step &s, const tarn__step_scalars &now) \
+        { \
+            return name{OPTIMIZER_SCALARS_##name(VALUE, VALUE_FLAG)}; \
+        } \
+        __device__ __forceinline__ bool reads_states() const \
+        { \
+            return reads; \
+        } \
+        __device__ __forceinline__ void update(C *x) const \
+        { \
+            C &p = x[PARAMETER], &m = x[FIRST], &v = x[SECOND], raw = x[GRADIENT], g = OPTIMIZER_GRADIENT; \
+            if (count > 0) \
+                m = first; \
+            if (count > 1) \
+                v = second; \
+            p = parameter; \
+        } \
+    };
+#include "base/kernel/optimizer.def"
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 

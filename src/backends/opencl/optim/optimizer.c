@@ -6,16 +6,28 @@
 
 enum { PARAMETER, FIRST, SECOND, GRADIENT, OPERANDS }; /* as in optimizer.cl; moments may be absent */
 
-/* Numbers whose meaning differs between rules. */
+/* A rule of optimizer.def, and its scalars as arguments. */
 typedef struct rule {
-    const char *name;         /* the macro that selects it */
-    double beta, take, take2; /* momentum and 1 - dampening; or beta2, 1 - beta1 and 1 - beta2 */
+    const char *name;
+    int states;
+    void (*set_scalars)(tarn__cl_launch *launch, const tarn__optimizer_step *step);
 } rule;
+
+#define REAL(name, value) tarn__cl_arg_real(launch, value);
+#define FLAG(name, value) tarn__cl_arg_int(launch, value);
+#define RULE(name, count, reads, first, second, parameter) \
+    static void set_##name(tarn__cl_launch *launch, const tarn__optimizer_step *step) \
+    { \
+        const tarn__optimizer_step s = *step; \
+        const tarn__step_scalars now = s.now; \
+        OPTIMIZER_SCALARS_##name(REAL, FLAG) \
+    } \
+    static const rule name = {#name, count, set_##name};
+#include "base/kernel/optimizer.def"
 
 /* One element per work-item. Bytes: all operands read, all but the gradient written, once. */
 static void update(const tarn__call *call, const rule *r)
 {
-    const tarn__optimizer_step *step = call->params;
     const tarn__cl_device *device = tarn__cl_device_at(call->device);
     const tarn__view *views[OPERANDS] = {[GRADIENT] = call->in[0]};
     const char *type[OPERANDS];
@@ -29,8 +41,9 @@ static void update(const tarn__call *call, const rule *r)
         type[k] = tarn__cl_dtype_name(views[k] ? views[k]->dtype : call->in[0]->dtype);
     }
     tarn__nest_make(&nest, OPERANDS, views);
-    snprintf(options, sizeof(options), "-D%s%s -DT_P=%s -DT_M=%s -DT_V=%s -DT_G=%s", r->name,
-             is_contiguous ? " -DCONTIGUOUS" : "", type[PARAMETER], type[FIRST], type[SECOND], type[GRADIENT]);
+    snprintf(options, sizeof(options), "-DUPDATE=%s -DSTATES=%d%s -DT_P=%s -DT_M=%s -DT_V=%s -DT_G=%s", r->name,
+             r->states, is_contiguous ? " -DCONTIGUOUS" : "", type[PARAMETER], type[FIRST], type[SECOND],
+             type[GRADIENT]);
     tarn__cl_launch launch = tarn__cl_begin(call, "optimizer", "update", options);
     if (!is_contiguous)
         tarn__cl_arg_value(&launch, &nest, sizeof(nest));
@@ -38,28 +51,20 @@ static void update(const tarn__call *call, const rule *r)
     for (int k = 0; k < OPERANDS; k++)
         tarn__cl_arg_view(&launch, views[k]);
     tarn__cl_arg_view(&launch, call->in[1]);
-    const double reals[] = {step->now.lr, step->now.keep, step->now.size, step->now.scale, step->decay,
-                            r->beta,      r->take,        r->take2,       step->epsilon};
-    for (size_t i = 0; i < sizeof(reals) / sizeof(reals[0]); i++)
-        tarn__cl_arg_real(&launch, reals[i]);
-    tarn__cl_arg_int(&launch, step->now.step == 1);
-    tarn__cl_arg_int(&launch, step->nesterov);
+    r->set_scalars(&launch, call->params);
     tarn__cl_enqueue_independent(&launch, 1, (size_t[]){(size_t)nest.count}, device->is_cpu ? 1024 : 256);
 }
 
 /* Without a momentum buffer plain SGD. */
 static void run_sgd(const tarn__call *call)
 {
-    const tarn__optimizer_step *step = call->params;
-    bool has_momentum = call->outputs > 1 && call->out[1];
-    update(call, &(rule){has_momentum ? "MOMENTUM" : "SGD", step->beta1, 1 - step->dampening, 0});
+    update(call, call->outputs > 1 && call->out[1] ? &momentum : &sgd);
 }
 
 /* Adam too: decay and bias corrections are in the scalars of the step. */
 static void run_adamw(const tarn__call *call)
 {
-    const tarn__optimizer_step *step = call->params;
-    update(call, &(rule){"ADAMW", step->beta2, 1 - step->beta1, 1 - step->beta2});
+    update(call, &adamw);
 }
 
 /* Parameters of 16 bits are updated through their f32 master weights, so gradients are f32 or f64. */
