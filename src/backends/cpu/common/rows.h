@@ -68,8 +68,9 @@ typedef struct row_set {
     operand operand[TARN__MAX_OPERANDS];
 } row_set;
 
-/* Describes `count` operands (NULL: absent), the first of which fixes length and compute type. Borrows the views. */
-TARN__UNUSED static void rows_make(row_set *r, int axis, int count, const tarn__view *const *views)
+/* Describes `count` operands (NULL: absent), the first of which fixes length and compute type. Reads no memory and
+ * keeps no address: rows_bind() adds those. */
+TARN__UNUSED static void rows_describe(row_set *r, int axis, int count, const tarn__view *const *views)
 {
     tarn__view copy[TARN__MAX_OPERANDS];
     const tarn__view *without[TARN__MAX_OPERANDS];
@@ -80,8 +81,7 @@ TARN__UNUSED static void rows_make(row_set *r, int axis, int count, const tarn__
         if (!views[k])
             continue;
         copy[k] = *views[k];
-        r->operand[k] =
-            (operand){tarn__view_at(views[k]), views[k]->dtype, (int64_t)tarn__dtype_bytes(views[k]->dtype), 1};
+        r->operand[k] = (operand){NULL, views[k]->dtype, (int64_t)tarn__dtype_bytes(views[k]->dtype), 1};
         if (copy[k].rank > 0) {
             r->operand[k].stride = copy[k].stride[axis];
             copy[k].shape[axis] = 1;
@@ -91,6 +91,20 @@ TARN__UNUSED static void rows_make(row_set *r, int axis, int count, const tarn__
     /* The nest runs over all axes but the one of the rows. */
     tarn__nest_make(&r->nest, count, without);
     r->count = r->length > 0 ? r->nest.count : 0;
+}
+
+/* Addresses of the operands of rows_describe(). */
+TARN__UNUSED static void rows_bind(row_set *r, int count, const tarn__view *const *views)
+{
+    for (int k = 0; k < count; k++)
+        r->operand[k].base = views[k] ? tarn__view_at(views[k]) : NULL;
+}
+
+/* Both, for kernels without a plan. */
+TARN__UNUSED static void rows_make(row_set *r, int axis, int count, const tarn__view *const *views)
+{
+    rows_describe(r, axis, count, views);
+    rows_bind(r, count, views);
 }
 
 /* Address of row `row` of operand k; NULL where the operand is absent. */

@@ -68,6 +68,13 @@ static void sum_segments(int64_t begin, int64_t end, void *ctx)
     }
 }
 
+/* One partial sum per chunk. */
+static tarn__plan_status prepare_square_sums(const tarn__call *call, tarn__plan *plan)
+{
+    plan->scratch_bytes = sizeof(double) * (size_t)call->in[1]->shape[0];
+    return TARN__PLAN_READY;
+}
+
 /* Reads the gradient once. */
 static void kernel_square_sums(const tarn__call *call)
 {
@@ -75,11 +82,6 @@ static void kernel_square_sums(const tarn__call *call)
              tarn__view_at(call->out[0])};
     tarn__parallel_for(call->in[1]->shape[0], 1, sum_chunks, &j);
     tarn__parallel_for(call->out[0]->shape[0], 256, sum_segments, &j);
-}
-
-static size_t scratch_square_sums(const tarn__call *call)
-{
-    return sizeof(double) * (size_t)call->in[1]->shape[0];
 }
 
 /* As torch.nn.utils.clip_grad_norm_: NaN stays NaN, and an infinite norm gives a factor of 0. */
@@ -99,6 +101,6 @@ static void kernel_clip_factor(const tarn__call *call)
 void TARN__AT_LEVEL(tarn__cpu_register_clip)(tarn__kernel_row *rows)
 {
     rows[TARN__K_square_sums] =
-        tarn__row(kernel_square_sums, TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64), scratch_square_sums);
+        tarn__row_planned(prepare_square_sums, kernel_square_sums, TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64));
     rows[TARN__K_clip_factor] = tarn__row(kernel_clip_factor, TARN__BIT(TARN_F64), NULL);
 }

@@ -141,7 +141,7 @@
     .init_columns = init_##op##_##name, .add_columns = columns_##op##_##name, .read_columns = read_##op##_##name, \
     .merge = merge_##op##_##part, .result = 1, .integer_result = true
 
-/* All types of an op, its reducers, kernel and scratch query. */
+/* All types of an op, its reducers and prepare(). */
 #define KERNEL(op, START, START_I64) \
     ROW(op, f32, float, float, tarn__f32v, tarn__i32v, TARN__VEC_LOAD, IDENTITY, START, real) \
     ROW(op, bf16, uint16_t, float, tarn__f32v, tarn__i32v, TARN__VEC_LOAD_BF16, TARN__FROM_BF16, START, real) \
@@ -162,23 +162,9 @@
         {REDUCER(op, f64, COMPUTE_F64, START, real)}, \
         {REDUCER(op, i64, COMPUTE_I64, START_I64, integer)}, \
     }; \
-    static tarn__reduction describe_arg##op(const tarn__call *call) \
+    static tarn__plan_status prepare_arg##op(const tarn__call *call, tarn__plan *plan) \
     { \
-        return (tarn__reduction){.reducer = &arg##op##_reducers[tarn__compute_of(call->in[0]->dtype)], \
-                                 .x = call->in[0], \
-                                 .y = call->out[0], \
-                                 .params = call->params, \
-                                 .scratch = call->scratch}; \
-    } \
-    static void kernel_arg##op(const tarn__call *call) \
-    { \
-        tarn__reduction r = describe_arg##op(call); \
-        TARN__AT_LEVEL(tarn__run_reduction)(&r); \
-    } \
-    static size_t scratch_arg##op(const tarn__call *call) \
-    { \
-        tarn__reduction r = describe_arg##op(call); \
-        return TARN__AT_LEVEL(tarn__reduction_scratch)(&r); \
+        return TARN__AT_LEVEL(tarn__prepare_reduce)(call, plan, arg##op##_reducers); \
     }
 
 KERNEL(max, -INFINITY, INT64_MIN)
@@ -265,30 +251,6 @@ static void merge_equal(tarn__acc *const *a, const tarn__acc *const *b, int64_t 
     }
 static const tarn__reducer equal_reducers[] = {EQUAL_REDUCER(f32, COMPUTE_F32), EQUAL_REDUCER(f64, COMPUTE_F64)};
 
-/* The counts are at the start of scratch: f64, in the result's shape. */
-static tarn__reduction describe_counts(const tarn__call *call, tarn__view *counts)
-{
-    /* The result's shape, packed in scratch. */
-    *counts = *call->in[1];
-    counts->memory = call->scratch;
-    counts->offset = 0;
-    counts->dtype = TARN_F64;
-    tarn__view_set_row_major(counts);
-    return (tarn__reduction){.reducer = &equal_reducers[tarn__compute_of(call->in[0]->dtype)],
-                             .x = call->in[0],
-                             .y = counts,
-                             .aux = call->in[1],
-                             .scratch = call->scratch ? (double *)call->scratch + tarn__view_count(counts) : NULL};
-}
-
-/* Counts in f64, then the reduction's own scratch. */
-static size_t scratch_max_grad(const tarn__call *call)
-{
-    tarn__view counts;
-    tarn__reduction r = describe_counts(call, &counts);
-    return sizeof(double) * (size_t)tarn__view_count(&counts) + TARN__AT_LEVEL(tarn__reduction_scratch)(&r);
-}
-
 /* ---- the same for contiguous reduced rows: counted and written while in cache ------------------------------------ */
 
 #define MIN_GRAD_ROW 16 /* shorter and longer rows take the general form */
@@ -297,11 +259,11 @@ static size_t scratch_max_grad(const tarn__call *call)
 #define GRAD_BUFFER 4096       /* bytes per non-temporal write */
 
 /* Contiguous reduced rows: count and write in one visit per row. */
-typedef struct max_grad_plan {
+typedef struct row_form {
     tarn__nest nest; /* gradient, x, y, g; the last axis is the row */
-    const tarn__call *call;
     bool nontemporal;
-} max_grad_plan;
+    const tarn__call *call; /* set by run() */
+} row_form;
 
 /* Counts, then writes the gradient of one row, through an aligned buffer where stores are non-temporal. */
 #define GRAD_ROW(name, T) \
@@ -333,7 +295,7 @@ GRAD_ROW(f64, double)
 /* One task is a range of rows; a thread that used non-temporal stores fences once at its end. */
 static void max_grad_rows(int64_t begin, int64_t end, void *ctx)
 {
-    const max_grad_plan *p = ctx;
+    const row_form *p = ctx;
     const tarn__view *views[] = {p->call->out[0], p->call->in[0], p->call->in[1], p->call->in[2]};
     int64_t n = p->nest.shape[p->nest.rank - 1], size = (int64_t)tarn__dtype_bytes(views[0]->dtype);
     for (int64_t row = begin; row < end; row++) {
@@ -349,14 +311,14 @@ static void max_grad_rows(int64_t begin, int64_t end, void *ctx)
         tarn__nt_fence();
 }
 
-/* True where the call has such rows; fills in the plan. y has stride 0 on exactly the reduced axes. */
-static bool plan_rows(max_grad_plan *p, const tarn__call *call)
+/* True where the call has such rows. y has stride 0 on exactly the reduced axes. */
+static bool describe_rows(row_form *p, const tarn__call *call)
 {
     const tarn__view *views[] = {call->out[0], call->in[0], call->in[1], call->in[2]};
     for (int k = 0; k < 4; k++)
         if (views[k]->dtype != views[0]->dtype || (views[k]->dtype != TARN_F32 && views[k]->dtype != TARN_F64))
             return false;
-    p->call = call;
+    p->call = NULL;
     tarn__nest_make(&p->nest, 4, views);
     int last = p->nest.rank - 1;
     if (last < 0 || p->nest.count == 0 || p->nest.shape[last] < MIN_GRAD_ROW || p->nest.shape[last] > MAX_GRAD_ROW)
@@ -373,18 +335,58 @@ static bool plan_rows(max_grad_plan *p, const tarn__call *call)
 }
 
 /* Three forms, by layout: contiguous rows in one pass; else counts first, then rows with one count each, or tiles. */
+typedef struct max_grad_job {
+    bool has_rows;
+    union {
+        row_form rows;
+        tarn__reduction counts; /* of equal elements */
+    } form;
+} max_grad_job;
+
+/* The counts are at the start of scratch: f64, in the result's shape. */
+static tarn__view counts_view(const tarn__call *call, void *memory)
+{
+    tarn__view counts = *call->in[1];
+    counts.memory = memory;
+    counts.offset = 0;
+    counts.dtype = TARN_F64;
+    tarn__view_set_row_major(&counts);
+    return counts;
+}
+
+static tarn__plan_status prepare_max_grad(const tarn__call *call, tarn__plan *plan)
+{
+    max_grad_job *j = tarn__plan_reserve(plan, sizeof(*j));
+    if (!j)
+        return TARN__PLAN_FAILED;
+    j->has_rows = describe_rows(&j->form.rows, call);
+    if (j->has_rows)
+        return TARN__PLAN_READY;
+    tarn__view counts = counts_view(call, NULL);
+    plan->scratch_bytes =
+        sizeof(double) * (size_t)tarn__view_count(&counts) +
+        TARN__AT_LEVEL(tarn__describe_reduction)(&j->form.counts, &equal_reducers[tarn__compute_of(call->in[0]->dtype)],
+                                                 call->in[0], &counts, call->in[1]);
+    return TARN__PLAN_READY;
+}
+
 static void kernel_max_grad(const tarn__call *call)
 {
-    max_grad_plan plan;
-    if (plan_rows(&plan, call)) {
-        int64_t length = plan.nest.shape[plan.nest.rank - 1];
-        tarn__parallel_for(plan.nest.count / length, (GRAD_GRAIN + length - 1) / length, max_grad_rows, &plan);
+    const max_grad_job *j = tarn__plan_job(call->plan);
+    if (j->has_rows) {
+        row_form form = j->form.rows;
+        form.call = call;
+        int64_t length = form.nest.shape[form.nest.rank - 1];
+        tarn__parallel_for(form.nest.count / length, (GRAD_GRAIN + length - 1) / length, max_grad_rows, &form);
         return;
     }
-    tarn__view counts;
-    tarn__reduction r = describe_counts(call, &counts);
-    TARN__AT_LEVEL(tarn__run_reduction)(&r);
-    int compute = r.reducer->compute;
+    tarn__view counts = counts_view(call, call->scratch);
+    tarn__reduction_operands operands = {.x = call->in[0],
+                                         .y = &counts,
+                                         .aux = call->in[1],
+                                         .scratch = (double *)call->scratch + tarn__view_count(&counts)};
+    TARN__AT_LEVEL(tarn__run_reduction)(&j->form.counts, &operands);
+    int compute = j->form.counts.reducer->compute;
     grad_rows rows;
     tarn_dtype dtype = compute == COMPUTE_F32 ? TARN_F32 : TARN_F64;
     if (call->in[0]->dtype == dtype && call->in[2]->dtype == dtype &&
@@ -405,7 +407,8 @@ static void kernel_max_grad(const tarn__call *call)
 
 void TARN__AT_LEVEL(tarn__cpu_register_argmax)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_argmax] = tarn__row(kernel_argmax, TARN__ALL, scratch_argmax);
-    rows[TARN__K_argmin] = tarn__row(kernel_argmin, TARN__ALL, scratch_argmin);
-    rows[TARN__K_max_grad] = tarn__row(kernel_max_grad, TARN__FLOATS, scratch_max_grad);
+    tarn__kernel_fn run = TARN__AT_LEVEL(tarn__kernel_reduce);
+    rows[TARN__K_argmax] = tarn__row_planned(prepare_argmax, run, TARN__ALL);
+    rows[TARN__K_argmin] = tarn__row_planned(prepare_argmin, run, TARN__ALL);
+    rows[TARN__K_max_grad] = tarn__row_planned(prepare_max_grad, kernel_max_grad, TARN__FLOATS);
 }

@@ -186,36 +186,39 @@ static void dense_prod_grad(char *const *at, int64_t n)
         to[i] = x[i] == 0 ? only_zero : other;
 }
 
-/* The outputs of the reduction in scratch: f64, in g's shape. */
-static tarn__view view_in_scratch(const tarn__call *call, const tarn__view *like)
+/* The products, in scratch: f64, in g's shape. */
+static tarn__view products_view(const tarn__call *call, void *memory)
 {
-    tarn__view view = *like;
-    view.memory = call->scratch;
+    tarn__view view = *call->in[1];
+    view.memory = memory;
     view.offset = 0;
     view.dtype = TARN_F64;
     tarn__view_set_row_major(&view);
     return view;
 }
 
-static size_t scratch_prod_grad(const tarn__call *call)
+/* Scratch: products, zero counts, then the reduction's own. */
+static tarn__plan_status prepare_prod_grad(const tarn__call *call, tarn__plan *plan)
 {
-    tarn__view products = view_in_scratch(call, call->in[1]);
-    tarn__reduction r = {.reducer = &nonzero_reducer, .x = call->in[0], .y = &products};
-    return 2 * sizeof(double) * (size_t)tarn__view_count(&products) + TARN__AT_LEVEL(tarn__reduction_scratch)(&r);
+    tarn__reduction *r = tarn__plan_reserve(plan, sizeof(*r));
+    tarn__view products = products_view(call, NULL);
+    if (!r)
+        return TARN__PLAN_FAILED;
+    plan->scratch_bytes = 2 * sizeof(double) * (size_t)tarn__view_count(&products) +
+                          TARN__AT_LEVEL(tarn__describe_reduction)(r, &nonzero_reducer, call->in[0], &products, NULL);
+    return TARN__PLAN_READY;
 }
 
-/* Scratch: products, zero counts, then the reduction's own. With one zero in a slice only that element has a
- * gradient; with two, none. */
+/* With one zero in a slice only that element has a gradient; with two, none. */
 static void kernel_prod_grad(const tarn__call *call)
 {
-    tarn__view products = view_in_scratch(call, call->in[1]), zeros = products;
+    tarn__view products = products_view(call, call->scratch), zeros = products;
     zeros.offset = tarn__view_count(&products);
-    tarn__reduction r = {.reducer = &nonzero_reducer,
-                         .x = call->in[0],
-                         .y = &products,
-                         .second = tarn__view_at(&zeros),
-                         .scratch = (double *)call->scratch + 2 * zeros.offset};
-    TARN__AT_LEVEL(tarn__run_reduction)(&r);
+    tarn__reduction_operands operands = {.x = call->in[0],
+                                         .y = &products,
+                                         .second = tarn__view_at(&zeros),
+                                         .scratch = (double *)call->scratch + 2 * zeros.offset};
+    TARN__AT_LEVEL(tarn__run_reduction)(tarn__plan_job(call->plan), &operands);
     grad_rows rows;
     if (call->in[0]->dtype == TARN_F32 &&
         grad_rows_make(&rows, 5, (const tarn__view *[]){call->out[0], call->in[0], call->in[1], &products, &zeros})) {
@@ -233,5 +236,5 @@ static void kernel_prod_grad(const tarn__call *call)
 
 void TARN__AT_LEVEL(tarn__cpu_register_prod_grad)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_prod_grad] = tarn__row(kernel_prod_grad, TARN__FLOATS, scratch_prod_grad);
+    rows[TARN__K_prod_grad] = tarn__row_planned(prepare_prod_grad, kernel_prod_grad, TARN__FLOATS);
 }

@@ -239,33 +239,16 @@ static const tarn__reducer prod_reducers[] = {
     {REDUCER(prod, i64, COMPUTE_I64, 1, integer, NULL), .integer_result = true},
 };
 
-/* The reducer follows from x's compute type; y may have any dtype. */
-static tarn__reduction describe(const tarn__call *call, const tarn__reducer *reducers)
-{
-    return (tarn__reduction){.reducer = &reducers[tarn__compute_of(call->in[0]->dtype)],
-                             .x = call->in[0],
-                             .y = call->out[0],
-                             .params = call->params,
-                             .scratch = call->scratch};
-}
-
-/* The kernel of an op and its scratch query. */
-#define KERNEL(op) \
-    static void kernel_##op(const tarn__call *call) \
+#define PREPARE(op) \
+    static tarn__plan_status prepare_##op(const tarn__call *call, tarn__plan *plan) \
     { \
-        tarn__reduction r = describe(call, op##_reducers); \
-        TARN__AT_LEVEL(tarn__run_reduction)(&r); \
-    } \
-    static size_t scratch_##op(const tarn__call *call) \
-    { \
-        tarn__reduction r = describe(call, op##_reducers); \
-        return TARN__AT_LEVEL(tarn__reduction_scratch)(&r); \
+        return TARN__AT_LEVEL(tarn__prepare_reduce)(call, plan, op##_reducers); \
     }
 
-KERNEL(sum)
-KERNEL(prod)
-KERNEL(max)
-KERNEL(min)
+PREPARE(sum)
+PREPARE(prod)
+PREPARE(max)
+PREPARE(min)
 
 /* ---- count_nonfinite --------------------------------------------------------------------------------------------- */
 
@@ -297,13 +280,14 @@ static const tarn__reducer count_nonfinite_reducers[] = {
      .integer_result = true},
 };
 
-KERNEL(count_nonfinite)
+PREPARE(count_nonfinite)
 
 void TARN__AT_LEVEL(tarn__cpu_register_reduce)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_sum] = tarn__row(kernel_sum, TARN__ALL, scratch_sum);
-    rows[TARN__K_prod] = tarn__row(kernel_prod, TARN__ALL, scratch_prod);
-    rows[TARN__K_max] = tarn__row(kernel_max, TARN__ALL, scratch_max);
-    rows[TARN__K_min] = tarn__row(kernel_min, TARN__ALL, scratch_min);
-    rows[TARN__K_count_nonfinite] = tarn__row(kernel_count_nonfinite, TARN__FLOATS, scratch_count_nonfinite);
+    tarn__kernel_fn run = TARN__AT_LEVEL(tarn__kernel_reduce);
+    rows[TARN__K_sum] = tarn__row_planned(prepare_sum, run, TARN__ALL);
+    rows[TARN__K_prod] = tarn__row_planned(prepare_prod, run, TARN__ALL);
+    rows[TARN__K_max] = tarn__row_planned(prepare_max, run, TARN__ALL);
+    rows[TARN__K_min] = tarn__row_planned(prepare_min, run, TARN__ALL);
+    rows[TARN__K_count_nonfinite] = tarn__row_planned(prepare_count_nonfinite, run, TARN__FLOATS);
 }

@@ -23,26 +23,6 @@
 #define BUFFER (64 * 1024)  /* bytes for converted elements */
 #define LOADED_COLUMNS 1024 /* columns per tile with conversion: TARN__ROWS rows of f32 fit the buffer */
 
-/* A described reduction: axes sorted, layout chosen, tasks cut. Depends on views and reducer only. */
-typedef struct plan {
-    const tarn__reduction *r;
-    const char *x, *aux;
-    char *y;
-    int64_t x_size, y_size, aux_size; /* bytes per element */
-    bool other, direct;               /* elements are read in place; in the reducer's other dtype */
-    bool by_columns;
-    int outer_rank, reduced_rank;
-    int64_t outer_shape[TARN_MAX_RANK], outer_x[TARN_MAX_RANK], outer_y[TARN_MAX_RANK], outer_aux[TARN_MAX_RANK];
-    int64_t reduced_shape[TARN_MAX_RANK], reduced_x[TARN_MAX_RANK]; /* at least one axis, the innermost last */
-    int64_t columns, column_x, column_y, column_aux;
-    /* reduced elements per output; by columns with joined rows: rows of `joined` elements */
-    int64_t rows;
-    int64_t count;       /* reduced elements per output */
-    int64_t joined;      /* by columns: contiguous rows processed as one; 1: not joined */
-    int64_t last_joined; /* of the last row on the innermost reduced axis */
-    int64_t outer, tile, tiles, chunk, chunks;
-} plan;
-
 /* ---- planning ---------------------------------------------------------------------------------------------------- */
 
 /* y has stride 0 exactly on reduced axes. */
@@ -60,7 +40,7 @@ static bool can_join_rows(const tarn__nest *nest, const tarn__reducer *op, int k
 }
 
 /* Processes several rows as one where rows are narrow and contiguous. */
-static void join_rows(plan *p)
+static void join_rows(tarn__reduction *p)
 {
     int last = p->reduced_rank - 1;
     int64_t size = p->reduced_shape[last];
@@ -83,7 +63,7 @@ static bool choose_columns(const tarn__nest *nest, const tarn__reducer *op, int 
 }
 
 /* Columns per tile, at most. From memory, long runs of a row are faster. */
-static int64_t max_tile(const plan *p)
+static int64_t max_tile(const tarn__reduction *p)
 {
     if (p->joined > 1)
         return p->columns;
@@ -95,7 +75,7 @@ static int64_t max_tile(const plan *p)
 }
 
 /* Cuts tiles and chunks, by size only. */
-static void choose_tasks(plan *p)
+static void choose_tasks(tarn__reduction *p)
 {
     int64_t max_columns = max_tile(p);
     p->tiles = ceil_div(p->columns, max_columns);
@@ -115,7 +95,7 @@ static void choose_tasks(plan *p)
 }
 
 /* Sorts axes into outer, column and reduced; `kept` is the column axis, -1: none. */
-static void sort_axes(plan *p, const tarn__nest *nest, int kept)
+static void sort_axes(tarn__reduction *p, const tarn__nest *nest, int kept)
 {
     for (int i = 0; i < nest->rank; i++) {
         if (is_reduced(nest, i)) {
@@ -139,31 +119,36 @@ static void sort_axes(plan *p, const tarn__nest *nest, int kept)
 }
 
 /* True where elements can be read in place: contiguous, in a dtype the reducer reads, and in long enough runs. */
-static void choose_direct(plan *p)
+static void choose_direct(tarn__reduction *p)
 {
     static const tarn_dtype native[] = {TARN_F32, TARN_F64, TARN_I64};
-    const tarn__reducer *op = p->r->reducer;
+    const tarn__reducer *op = p->reducer;
     int last = p->reduced_rank - 1;
-    bool other = op->add_row_other && p->r->x->dtype == op->other;
+    bool other = op->add_row_other && p->x_dtype == op->other;
     bool dense = p->by_columns ? p->column_x == 1 || p->columns == 1 : p->reduced_x[last] == 1 || p->count == 1;
     bool broken = !p->by_columns && last > 0 && p->reduced_shape[last] < SHORT_RUN;
-    p->direct = dense && !broken && (other || p->r->x->dtype == native[op->compute]);
+    p->direct = dense && !broken && (other || p->x_dtype == native[op->compute]);
     p->other = p->direct && other;
 }
 
-/* False where there is no output. */
-static bool make_plan(plan *p, const tarn__reduction *r)
+/* One state per part, chunk and output; none where there is one chunk. */
+static size_t scratch_bytes(const tarn__reduction *p)
 {
-    const tarn__view *views[] = {r->x, r->y, r->aux};
+    return p->chunks == 1 ? 0 : sizeof(tarn__acc) * (size_t)(p->reducer->parts * p->chunks * p->outer * p->columns);
+}
+
+size_t TARN__AT_LEVEL(tarn__describe_reduction)(tarn__reduction *p, const tarn__reducer *reducer, const tarn__view *x,
+                                                const tarn__view *y, const tarn__view *aux)
+{
     tarn__nest nest;
-    tarn__nest_make(&nest, 3, views);
-    *p = (plan){
-        .r = r, .x = tarn__view_at(r->x), .y = tarn__view_at(r->y), .columns = 1, .rows = 1, .joined = 1, .outer = 1};
-    p->x_size = (int64_t)tarn__dtype_bytes(r->x->dtype);
-    p->y_size = (int64_t)tarn__dtype_bytes(r->y->dtype);
-    if (r->aux) {
-        p->aux = tarn__view_at(r->aux);
-        p->aux_size = (int64_t)tarn__dtype_bytes(r->aux->dtype);
+    tarn__nest_make(&nest, 3, (const tarn__view *[]){x, y, aux});
+    *p = (tarn__reduction){
+        .reducer = reducer, .x_dtype = x->dtype, .y_dtype = y->dtype, .columns = 1, .rows = 1, .joined = 1, .outer = 1};
+    p->x_size = (int64_t)tarn__dtype_bytes(x->dtype);
+    p->y_size = (int64_t)tarn__dtype_bytes(y->dtype);
+    if (aux) {
+        p->aux_dtype = aux->dtype;
+        p->aux_size = (int64_t)tarn__dtype_bytes(aux->dtype);
     }
     int kept = nest.rank - 1, reduced = nest.rank - 1;
     while (kept >= 0 && is_reduced(&nest, kept))
@@ -171,14 +156,15 @@ static bool make_plan(plan *p, const tarn__reduction *r)
     while (reduced >= 0 && !is_reduced(&nest, reduced))
         reduced--;
     sort_axes(p, &nest, kept);
-    if (p->columns * p->outer == 0)
-        return false;
-    p->by_columns = choose_columns(&nest, r->reducer, kept, reduced);
+    p->is_empty = p->columns * p->outer == 0;
+    if (p->is_empty)
+        return 0;
+    p->by_columns = choose_columns(&nest, reducer, kept, reduced);
     choose_direct(p);
-    if (p->by_columns && p->rows > 0 && can_join_rows(&nest, r->reducer, kept, reduced))
+    if (p->by_columns && p->rows > 0 && can_join_rows(&nest, reducer, kept, reduced))
         join_rows(p);
     choose_tasks(p);
-    return true;
+    return scratch_bytes(p);
 }
 
 /* ---- walking the reduced elements -------------------------------------------------------------------------------- */
@@ -190,7 +176,7 @@ typedef struct walk {
 } walk;
 
 /* To reduced element `at`: divisions once per chunk, walk_on() afterwards. */
-static void walk_to(const plan *p, walk *w, int64_t at)
+static void walk_to(const tarn__reduction *p, walk *w, int64_t at)
 {
     w->offset = 0;
     for (int i = p->reduced_rank - 1; i >= 0; i--) {
@@ -201,7 +187,7 @@ static void walk_to(const plan *p, walk *w, int64_t at)
 }
 
 /* Advances by `by` elements, not past the end of the innermost axis. */
-static void walk_on(const plan *p, walk *w, int64_t by)
+static void walk_on(const tarn__reduction *p, walk *w, int64_t by)
 {
     int i = p->reduced_rank - 1;
     w->index[i] += by;
@@ -230,19 +216,19 @@ typedef struct workspace {
 } workspace;
 
 /* Bytes of an element in the compute type. */
-static int64_t compute_size(const plan *p)
+static int64_t compute_size(const tarn__reduction *p)
 {
-    return p->r->reducer->compute == COMPUTE_F32 ? 4 : 8;
+    return p->reducer->compute == COMPUTE_F32 ? 4 : 8;
 }
 
 /* Reduces elements [begin, end) of one output, whose element 0 is at x, into a state. */
-static void run_row(const plan *p, workspace *w, const char *x, const void *aux, int64_t begin, int64_t end,
+static void run_row(const tarn__reduction *p, workspace *w, const char *x, const void *aux, int64_t begin, int64_t end,
                     tarn__acc *a, tarn__acc *b)
 {
-    const tarn__reducer *op = p->r->reducer;
+    const tarn__reducer *op = p->reducer;
     int last = p->reduced_rank - 1;
     int64_t start = begin, run = p->reduced_shape[last], stride = p->reduced_x[last], size = compute_size(p);
-    tarn__load_fn load = tarn__load[p->r->x->dtype][op->compute];
+    tarn__load_fn load = tarn__load[p->x_dtype][op->compute];
     walk at;
     if (begin < end)
         walk_to(p, &at, begin);
@@ -267,9 +253,9 @@ static void run_row(const plan *p, workspace *w, const char *x, const void *aux,
 }
 
 /* By rows: each output of the tile in turn. The common case, one contiguous row that fits a piece, skips the walk. */
-static void run_rows(const plan *p, workspace *w, const char *x, int64_t width, int64_t begin, int64_t end)
+static void run_rows(const tarn__reduction *p, workspace *w, const char *x, int64_t width, int64_t begin, int64_t end)
 {
-    const tarn__reducer *op = p->r->reducer;
+    const tarn__reducer *op = p->reducer;
     int64_t step = p->column_x * p->x_size, size = compute_size(p);
     bool simple = p->direct && p->reduced_rank == 1 && end - begin <= TARN__PIECE && begin < end;
     for (int64_t c = 0; c < width; c++, x += step) {
@@ -283,7 +269,7 @@ static void run_rows(const plan *p, workspace *w, const char *x, int64_t width, 
 }
 
 /* Number of rows from `at` with equal width: the last row of a joined axis may be narrower. */
-static int rows_alike(const plan *p, const walk *at, int64_t max_rows, int64_t *width)
+static int rows_alike(const tarn__reduction *p, const walk *at, int64_t max_rows, int64_t *width)
 {
     int last = p->reduced_rank - 1;
     *width *= p->joined;
@@ -297,9 +283,10 @@ static int rows_alike(const plan *p, const walk *at, int64_t max_rows, int64_t *
 }
 
 /* Pointers to `rows` contiguous rows from a position on, converted where needed. */
-static void fetch_rows(const plan *p, workspace *w, const char *x, walk *at, int rows, int64_t width, const void **row)
+static void fetch_rows(const tarn__reduction *p, workspace *w, const char *x, walk *at, int rows, int64_t width,
+                       const void **row)
 {
-    tarn__load_fn load = tarn__load[p->r->x->dtype][p->r->reducer->compute];
+    tarn__load_fn load = tarn__load[p->x_dtype][p->reducer->compute];
     int64_t size = compute_size(p);
     for (int i = 0; i < rows; i++) {
         row[i] = x + at->offset * p->x_size;
@@ -313,19 +300,20 @@ static void fetch_rows(const plan *p, workspace *w, const char *x, walk *at, int
 }
 
 /* Merges the states of joined rows. */
-static void merge_joined(const plan *p, states *state, int64_t width)
+static void merge_joined(const tarn__reduction *p, states *state, int64_t width)
 {
     tarn__acc *into[] = {state->first, state->second};
     for (int64_t k = 1; k < p->joined; k++) {
         const tarn__acc *from[] = {state->first + k * width, state->second + k * width};
-        p->r->reducer->merge(into, from, width, 1, 1);
+        p->reducer->merge(into, from, width, 1, 1);
     }
 }
 
 /* By columns: TARN__BLOCK_ROWS rows into narrow accumulators, then into the states, which are merged in order. */
-static void run_columns(const plan *p, workspace *w, const char *x, int64_t width, int64_t begin, int64_t end)
+static void run_columns(const tarn__reduction *p, workspace *w, const char *x, int64_t width, int64_t begin,
+                        int64_t end)
 {
-    const tarn__reducer *op = p->r->reducer;
+    const tarn__reducer *op = p->reducer;
     tarn__acc *state[] = {w->state.first, w->state.second}, *fresh[] = {w->fresh.first, w->fresh.second};
     const void *row[TARN__ROWS];
     int64_t joined_width = width * p->joined, start = begin, size = compute_size(p);
@@ -361,7 +349,7 @@ typedef struct task_position {
 } task_position;
 
 /* Outer position and tile to offsets. */
-static task_position locate(const plan *p, int64_t outer, int64_t tile)
+static task_position locate(const tarn__reduction *p, int64_t outer, int64_t tile)
 {
     int64_t column = tile * p->tile;
     task_position at = {column * p->column_x, column * p->column_y, column * p->column_aux, outer * p->columns + column,
@@ -377,22 +365,22 @@ static task_position locate(const plan *p, int64_t outer, int64_t tile)
 }
 
 /* States become results in place, then y's dtype. */
-static void store_results(const plan *p, states *state, const task_position *at)
+static void store_results(const tarn__reduction *p, states *state, const task_position *at)
 {
-    const tarn__reducer *op = p->r->reducer;
+    const tarn__reducer *op = p->reducer;
     tarn__acc *part[] = {state->first, state->second};
     if (op->finish)
-        op->finish(part, at->width, p->count, p->r->params);
-    tarn__store_fn store = tarn__store[p->r->y->dtype][op->integer_result ? COMPUTE_I64 : COMPUTE_F64];
+        op->finish(part, at->width, p->count, p->params);
+    tarn__store_fn store = tarn__store[p->y_dtype][op->integer_result ? COMPUTE_I64 : COMPUTE_F64];
     store(part[op->result], p->y + at->y * p->y_size, p->column_y, at->width);
-    if (p->r->second)
-        tarn__store[TARN_F64][COMPUTE_F64](state->second, p->r->second + at->y, p->column_y, at->width);
+    if (p->second)
+        tarn__store[TARN_F64][COMPUTE_F64](state->second, p->second + at->y, p->column_y, at->width);
 }
 
 /* Scratch is [part][chunk][output]. */
-static tarn__acc *partial(const plan *p, int part, int64_t chunk, int64_t first)
+static tarn__acc *partial(const tarn__reduction *p, int part, int64_t chunk, int64_t first)
 {
-    return (tarn__acc *)p->r->scratch + ((part * p->chunks + chunk) * p->outer * p->columns + first);
+    return (tarn__acc *)p->scratch + ((part * p->chunks + chunk) * p->outer * p->columns + first);
 }
 
 /* The neutral element of every output of a tile. */
@@ -407,8 +395,8 @@ static void start_states(const tarn__reducer *op, states *state, int64_t width)
 /* Tasks are numbered tiles fastest, then chunks, then outer positions: the memory order of a contiguous x. */
 static void run_tasks(int64_t begin, int64_t end, void *ctx)
 {
-    const plan *p = ctx;
-    const tarn__reducer *op = p->r->reducer;
+    const tarn__reduction *p = ctx;
+    const tarn__reducer *op = p->reducer;
     workspace w;
     for (int64_t task = begin; task < end; task++) {
         int64_t outer_chunk = task / p->tiles, chunk = outer_chunk % p->chunks, first = chunk * p->chunk;
@@ -416,7 +404,7 @@ static void run_tasks(int64_t begin, int64_t end, void *ctx)
         if (!p->by_columns || p->rows == 0)
             start_states(op, &w.state, at.width);
         if (p->aux)
-            tarn__load[p->r->aux->dtype][op->compute](p->aux + at.aux * p->aux_size, p->column_aux, w.aux, at.width);
+            tarn__load[p->aux_dtype][op->compute](p->aux + at.aux * p->aux_size, p->column_aux, w.aux, at.width);
         const char *x = p->x + at.x * p->x_size;
         int64_t end_row = min_i64(p->rows, first + p->chunk);
         (p->by_columns && p->rows > 0 ? run_columns : run_rows)(p, &w, x, at.width, first, end_row);
@@ -433,8 +421,8 @@ static void run_tasks(int64_t begin, int64_t end, void *ctx)
 /* Second pass, where there are chunks: merges them in order from the start state. */
 static void merge_tasks(int64_t begin, int64_t end, void *ctx)
 {
-    const plan *p = ctx;
-    const tarn__reducer *op = p->r->reducer;
+    const tarn__reduction *p = ctx;
+    const tarn__reducer *op = p->reducer;
     states state;
     tarn__acc *into[] = {state.first, state.second};
     for (int64_t task = begin; task < end; task++) {
@@ -450,23 +438,40 @@ static void merge_tasks(int64_t begin, int64_t end, void *ctx)
     }
 }
 
-/* One state per part, chunk and output; none where there is one chunk. */
-size_t TARN__AT_LEVEL(tarn__reduction_scratch)(const tarn__reduction *reduction)
-{
-    plan p;
-    if (!make_plan(&p, reduction) || p.chunks == 1)
-        return 0;
-    return sizeof(tarn__acc) * (size_t)(reduction->reducer->parts * p.chunks * p.outer * p.columns);
-}
-
 /* Reads x once; parallel over tasks, then over outputs where chunks must be merged. */
-void TARN__AT_LEVEL(tarn__run_reduction)(const tarn__reduction *reduction)
+void TARN__AT_LEVEL(tarn__run_reduction)(const tarn__reduction *described, const tarn__reduction_operands *operands)
 {
-    plan p;
-    if (!make_plan(&p, reduction))
+    if (described->is_empty)
         return;
+    tarn__reduction p = *described;
+    p.x = tarn__view_at(operands->x);
+    p.y = tarn__view_at(operands->y);
+    p.aux = operands->aux ? tarn__view_at(operands->aux) : NULL;
+    p.second = operands->second;
+    p.params = operands->params;
+    p.scratch = operands->scratch;
     int64_t elements = max_i64(1, p.chunk * p.tile * p.joined), grain = max_i64(1, GRAIN / elements);
     tarn__parallel_for(p.outer * p.tiles * p.chunks, grain, run_tasks, &p);
     if (p.chunks > 1)
         tarn__parallel_for(p.outer * p.tiles, max_i64(1, GRAIN / (p.chunks * p.tile)), merge_tasks, &p);
+}
+
+tarn__plan_status TARN__AT_LEVEL(tarn__prepare_reduce)(const tarn__call *call, tarn__plan *plan,
+                                                       const tarn__reducer *reducers)
+{
+    tarn__reduction *r = tarn__plan_reserve(plan, sizeof(*r));
+    const tarn__view *x = call->in[0];
+    if (!r)
+        return TARN__PLAN_FAILED;
+    plan->scratch_bytes =
+        TARN__AT_LEVEL(tarn__describe_reduction)(r, &reducers[tarn__compute_of(x->dtype)], x, call->out[0], NULL);
+    return TARN__PLAN_READY;
+}
+
+void TARN__AT_LEVEL(tarn__kernel_reduce)(const tarn__call *call)
+{
+    TARN__AT_LEVEL(tarn__run_reduction)
+    (tarn__plan_job(call->plan),
+     &(tarn__reduction_operands){
+         .x = call->in[0], .y = call->out[0], .params = call->params, .scratch = call->scratch});
 }

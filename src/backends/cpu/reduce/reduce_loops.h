@@ -63,18 +63,52 @@ typedef struct tarn__reducer {
     bool integer_result; /* stored from i64, else from f64 */
 } tarn__reducer;
 
-/* One call of the engine. Borrows everything; scratch has tarn__reduction_scratch() bytes, 8-byte aligned. */
+/* A described reduction: axes sorted, layout chosen, tasks cut. Depends on shapes, strides, dtypes and reducer alone,
+ * so it is part of a plan; addresses are set in a copy, by tarn__run_reduction(). */
 typedef struct tarn__reduction {
     const tarn__reducer *reducer;
+    tarn_dtype x_dtype, y_dtype, aux_dtype;
+    int64_t x_size, y_size, aux_size; /* bytes per element */
+    bool is_empty;                    /* there is no output */
+    bool other, direct;               /* elements are read in place; in the reducer's other dtype */
+    bool by_columns;
+    int outer_rank, reduced_rank;
+    int64_t outer_shape[TARN_MAX_RANK], outer_x[TARN_MAX_RANK], outer_y[TARN_MAX_RANK], outer_aux[TARN_MAX_RANK];
+    int64_t reduced_shape[TARN_MAX_RANK], reduced_x[TARN_MAX_RANK]; /* at least one axis, the innermost last */
+    int64_t columns, column_x, column_y, column_aux;
+    /* reduced elements per output; by columns with joined rows: rows of `joined` elements */
+    int64_t rows;
+    int64_t count;       /* reduced elements per output */
+    int64_t joined;      /* by columns: contiguous rows processed as one; 1: not joined */
+    int64_t last_joined; /* of the last row on the innermost reduced axis */
+    int64_t outer, tile, tiles, chunk, chunks;
+    /* addresses */
+    const char *x, *aux;
+    char *y;
+    double *second;
+    const tarn__reduce *params;
+    void *scratch;
+} tarn__reduction;
+
+/* Operands of one run, of the description's shapes, strides and dtypes. Borrows everything. */
+typedef struct tarn__reduction_operands {
     const tarn__view *x;
     const tarn__view *y;   /* x's shape with size 1 on reduced axes, or rank 0 */
     const tarn__view *aux; /* broadcasts to x; constant on reduced axes; NULL: none */
     double *second;        /* also receives the second part, with y's strides; NULL: not wanted */
     const tarn__reduce *params;
-    void *scratch;
-} tarn__reduction;
+    void *scratch; /* 8-byte aligned */
+} tarn__reduction_operands;
 
-size_t TARN__AT_LEVEL(tarn__reduction_scratch)(const tarn__reduction *reduction);
-void TARN__AT_LEVEL(tarn__run_reduction)(const tarn__reduction *reduction);
+/* Describes a reduction of x to y; the memory of the views is not read. Returns the bytes of scratch. */
+size_t TARN__AT_LEVEL(tarn__describe_reduction)(tarn__reduction *r, const tarn__reducer *reducer, const tarn__view *x,
+                                                const tarn__view *y, const tarn__view *aux);
+void TARN__AT_LEVEL(tarn__run_reduction)(const tarn__reduction *described, const tarn__reduction_operands *operands);
+
+/* prepare() and run() of kernels that reduce in[0] to out[0] and do nothing else. `reducers` has one per compute type
+ * of in[0]; out[0] may have any dtype. */
+tarn__plan_status TARN__AT_LEVEL(tarn__prepare_reduce)(const tarn__call *call, tarn__plan *plan,
+                                                       const tarn__reducer *reducers);
+void TARN__AT_LEVEL(tarn__kernel_reduce)(const tarn__call *call);
 
 #endif

@@ -165,36 +165,47 @@ static void add_chunks(int64_t first, int64_t end, void *ctx)
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
-/* Used by the scratch query as well: depends on shapes and strides only. */
-static void make_job(job *j, const tarn__call *call)
+/* Views and scratch of the call: a plan has none. */
+static void bind(job *j, const tarn__call *call)
+{
+    rows_bind(&j->r, 5,
+              (const tarn__view *[]){call->in[0], call->in[2], call->out[0], j->by_row ? call->in[1] : NULL,
+                                     j->by_row ? call->out[1] : NULL});
+    j->w = call->in[1];
+    j->gw = call->out[1];
+    j->partial = call->scratch;
+}
+
+static void describe(job *j, const tarn__call *call)
 {
     const tarn__view *x = call->in[0], *w = call->in[1], *g = call->in[2], *gx = call->out[0], *gw = call->out[1];
     int axis = tarn__view_innermost(x);
-    *j = (job){
-        .by_row = gw->shape[axis] == 1, .w = w, .gw = gw, .w_along = w->stride[axis], .gw_along = gw->stride[axis]};
+    *j = (job){.by_row = gw->shape[axis] == 1, .w_along = w->stride[axis], .gw_along = gw->stride[axis]};
     const tarn__view *views[] = {x, g, gx, j->by_row ? w : NULL, j->by_row ? gw : NULL};
-    rows_make(&j->r, axis, 5, views);
+    rows_describe(&j->r, axis, 5, views);
     j->nontemporal = gx && gx->stride[axis] == 1 &&
                      tarn__view_count(gx) * (int64_t)tarn__dtype_bytes(gx->dtype) >= TARN__NT_STORE_MIN;
     j->chunk = (j->r.count + CHUNKS - 1) / CHUNKS;
     j->chunk = j->chunk > MIN_ROWS ? j->chunk : MIN_ROWS;
     j->chunks = (j->r.count + j->chunk - 1) / j->chunk;
     j->tiles = (j->r.length + BLOCK - 1) / BLOCK;
-    j->partial = call->scratch;
 }
 
-static size_t scratch_scale_grad(const tarn__call *call)
+static tarn__plan_status prepare_scale_grad(const tarn__call *call, tarn__plan *plan)
 {
-    job j;
-    make_job(&j, call);
-    return j.by_row ? 0 : sizeof(double) * (size_t)(j.chunks * j.r.length);
+    job *j = tarn__plan_reserve(plan, sizeof(*j));
+    if (!j)
+        return TARN__PLAN_FAILED;
+    describe(j, call);
+    plan->scratch_bytes = j->by_row ? 0 : sizeof(double) * (size_t)(j->chunks * j->r.length);
+    return TARN__PLAN_READY;
 }
 
 /* Reads x and g once, writes gx once: 3 · n elements of traffic. */
 static void kernel_scale_grad(const tarn__call *call)
 {
-    job j;
-    make_job(&j, call);
+    job j = *(const job *)tarn__plan_job(call->plan);
+    bind(&j, call);
     if (j.by_row) {
         tarn__parallel_for(j.r.count, rows_grain(&j.r), run_rows, &j);
         return;
@@ -206,5 +217,5 @@ static void kernel_scale_grad(const tarn__call *call)
 
 void TARN__AT_LEVEL(tarn__cpu_register_scale_grad)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_scale_grad] = tarn__row(kernel_scale_grad, TARN__FLOATS, scratch_scale_grad);
+    rows[TARN__K_scale_grad] = tarn__row_planned(prepare_scale_grad, kernel_scale_grad, TARN__FLOATS);
 }

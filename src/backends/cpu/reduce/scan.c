@@ -17,8 +17,8 @@ typedef union value {
     int64_t integer;
 } value;
 
-/* A described scan; a reversed one starts at the last element with negated strides. */
-typedef struct plan {
+/* A described scan; a reversed one starts at the last element with negated strides. run() sets addresses in a copy. */
+typedef struct job {
     const char *x;
     char *y;
     int64_t x_size, y_size;
@@ -27,30 +27,28 @@ typedef struct plan {
     tarn__load_fn load;
     tarn__store_fn store;
     int64_t length, along_x, along_y; /* the axis */
+    int64_t first_x, first_y;         /* elements before the first one of the scan */
     int64_t columns, column_x, column_y, tiles;
     int rank; /* of the other axes */
     int64_t shape[TARN_MAX_RANK], stride_x[TARN_MAX_RANK], stride_y[TARN_MAX_RANK];
     int64_t outer, chunk, chunks;
     value *before; /* [row][chunk]: sum of the chunk, then of all chunks before it */
-} plan;
+} job;
 
 /* The column axis is the densest axis other than the scanned one, if denser than that and wide enough. */
-static void make_plan(plan *p, const tarn__call *call)
+static void describe(job *p, const tarn__call *call)
 {
     const tarn__view *x = call->in[0], *y = call->out[0];
     const tarn__along *along = call->params;
     bool real = tarn__is_float(x->dtype);
-    *p = (plan){.x = tarn__view_at(x),
-                .y = tarn__view_at(y),
-                .x_size = (int64_t)tarn__dtype_bytes(x->dtype),
-                .y_size = (int64_t)tarn__dtype_bytes(y->dtype),
-                .real = real,
-                .load = tarn__load[x->dtype][real ? COMPUTE_F64 : COMPUTE_I64],
-                .store = tarn__store[y->dtype][real ? COMPUTE_F64 : COMPUTE_I64],
-                .length = 1,
-                .columns = 1,
-                .outer = 1,
-                .before = call->scratch};
+    *p = (job){.x_size = (int64_t)tarn__dtype_bytes(x->dtype),
+               .y_size = (int64_t)tarn__dtype_bytes(y->dtype),
+               .real = real,
+               .load = tarn__load[x->dtype][real ? COMPUTE_F64 : COMPUTE_I64],
+               .store = tarn__store[y->dtype][real ? COMPUTE_F64 : COMPUTE_I64],
+               .length = 1,
+               .columns = 1,
+               .outer = 1};
     int axis = x->rank > 0 ? along->axis : -1, column = -1;
     if (axis >= 0)
         p->length = x->shape[axis], p->along_x = x->stride[axis], p->along_y = y->stride[axis];
@@ -70,8 +68,8 @@ static void make_plan(plan *p, const tarn__call *call)
         }
     /* Reversed: start at the last element and walk backwards. */
     if (along->reverse && p->length > 0) {
-        p->x += (p->length - 1) * p->along_x * p->x_size;
-        p->y += (p->length - 1) * p->along_y * p->y_size;
+        p->first_x = (p->length - 1) * p->along_x;
+        p->first_y = (p->length - 1) * p->along_y;
         p->along_x = -p->along_x;
         p->along_y = -p->along_y;
     }
@@ -81,7 +79,7 @@ static void make_plan(plan *p, const tarn__call *call)
     p->chunks = p->chunk > 0 ? (p->length + p->chunk - 1) / p->chunk : 0;
 }
 
-static void locate(const plan *p, int64_t outer, const char **x, char **y)
+static void locate(const job *p, int64_t outer, const char **x, char **y)
 {
     int64_t at_x = 0, at_y = 0;
     for (int i = p->rank - 1; i >= 0; i--) {
@@ -106,7 +104,7 @@ static void add_row(double *restrict sum, const float *restrict x, float *restri
 }
 
 /* f32 columns skip the load and store through f64 tiles: sums stay f64, results round as they are written. */
-static void scan_f32_columns(const plan *p, const char *x, char *y, int64_t width)
+static void scan_f32_columns(const job *p, const char *x, char *y, int64_t width)
 {
     double sum[TILE] = {0};
     for (int64_t i = 0; i < p->length; i++)
@@ -116,7 +114,7 @@ static void scan_f32_columns(const plan *p, const char *x, char *y, int64_t widt
 /* A task is a tile of columns of one outer position, from the first row to the last. */
 static void scan_columns(int64_t begin, int64_t end, void *ctx)
 {
-    const plan *p = ctx;
+    const job *p = ctx;
     value sum[TILE], row[TILE];
     for (int64_t task = begin; task < end; task++) {
         const char *x;
@@ -172,7 +170,7 @@ SCAN(real_back, double, real, LAST)
 SCAN(integer_back, int64_t, integer, LAST)
 
 /* One chunk of a row: stored, or only summed. */
-static value scan_chunk(const plan *p, int64_t task, value before, bool storing)
+static value scan_chunk(const job *p, int64_t task, value before, bool storing)
 {
     const char *x;
     char *y;
@@ -197,7 +195,7 @@ static value scan_chunk(const plan *p, int64_t task, value before, bool storing)
 /* First pass over chunked rows: reads only. */
 static void sum_chunks(int64_t begin, int64_t end, void *ctx)
 {
-    const plan *p = ctx;
+    const job *p = ctx;
     for (int64_t task = begin; task < end; task++)
         p->before[task] = scan_chunk(p, task, (value){0}, false);
 }
@@ -205,13 +203,13 @@ static void sum_chunks(int64_t begin, int64_t end, void *ctx)
 /* Final pass: each chunk starts from the sum of all before it. */
 static void scan_chunks(int64_t begin, int64_t end, void *ctx)
 {
-    const plan *p = ctx;
+    const job *p = ctx;
     for (int64_t task = begin; task < end; task++)
         scan_chunk(p, task, p->chunks > 1 ? p->before[task] : (value){0}, true);
 }
 
 /* Exclusive scan: from the sum of each chunk to the sum of all before it. */
-static void sums_before(const plan *p)
+static void sums_before(const job *p)
 {
     for (int64_t row = 0; row < p->outer; row++) {
         value total = {0};
@@ -226,18 +224,23 @@ static void sums_before(const plan *p)
     }
 }
 
-static size_t scratch_cumsum(const tarn__call *call)
+static tarn__plan_status prepare_cumsum(const tarn__call *call, tarn__plan *plan)
 {
-    plan p;
-    make_plan(&p, call);
-    return p.chunks > 1 ? sizeof(value) * (size_t)(p.outer * p.chunks) : 0;
+    job *p = tarn__plan_reserve(plan, sizeof(*p));
+    if (!p)
+        return TARN__PLAN_FAILED;
+    describe(p, call);
+    plan->scratch_bytes = p->chunks > 1 ? sizeof(value) * (size_t)(p->outer * p->chunks) : 0;
+    return TARN__PLAN_READY;
 }
 
-/* x is read once, or twice where rows are cut into chunks. */
+/* x is read once, or twice where lines are cut into chunks. */
 static void kernel_cumsum(const tarn__call *call)
 {
-    plan p;
-    make_plan(&p, call);
+    job p = *(const job *)tarn__plan_job(call->plan);
+    p.x = (char *)tarn__view_at(call->in[0]) + p.first_x * p.x_size;
+    p.y = (char *)tarn__view_at(call->out[0]) + p.first_y * p.y_size;
+    p.before = call->scratch;
     if (p.outer * p.columns * p.length == 0)
         return;
     if (p.columns > 1) {
@@ -255,5 +258,5 @@ static void kernel_cumsum(const tarn__call *call)
 
 void TARN__AT_LEVEL(tarn__cpu_register_scan)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_cumsum] = tarn__row(kernel_cumsum, TARN__ALL, scratch_cumsum);
+    rows[TARN__K_cumsum] = tarn__row_planned(prepare_cumsum, kernel_cumsum, TARN__ALL);
 }

@@ -202,29 +202,13 @@ static const tarn__reducer reducers[] = {
     {REDUCER(f64, COMPUTE_F64)},
 };
 
-static tarn__reduction describe(const tarn__call *call)
+/* run() reads x once, or twice per piece where the first center was poor. */
+static tarn__plan_status prepare_var(const tarn__call *call, tarn__plan *plan)
 {
-    return (tarn__reduction){.reducer = &reducers[tarn__compute_of(call->in[0]->dtype)],
-                             .x = call->in[0],
-                             .y = call->out[0],
-                             .params = call->params,
-                             .scratch = call->scratch};
-}
-
-/* Reads x once, or twice per piece where the first center was poor. */
-static void kernel_var(const tarn__call *call)
-{
-    tarn__reduction r = describe(call);
-    TARN__AT_LEVEL(tarn__run_reduction)(&r);
-}
-
-static size_t scratch_var(const tarn__call *call)
-{
-    tarn__reduction r = describe(call);
-    return TARN__AT_LEVEL(tarn__reduction_scratch)(&r);
+    return TARN__AT_LEVEL(tarn__prepare_reduce)(call, plan, reducers);
 }
 
 void TARN__AT_LEVEL(tarn__cpu_register_var)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_var] = tarn__row(kernel_var, TARN__FLOATS, scratch_var);
+    rows[TARN__K_var] = tarn__row_planned(prepare_var, TARN__AT_LEVEL(tarn__kernel_reduce), TARN__FLOATS);
 }

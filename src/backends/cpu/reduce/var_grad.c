@@ -21,12 +21,17 @@ static const tarn__kernel_row *sum_row(void)
     return &rows[TARN__K_sum];
 }
 
-/* The call that computes the means: f64, in g's shape, at the start of scratch. */
+/* Means are computed by the sum kernel: f64, in g's shape, at the start of scratch; the sum's own scratch follows. */
+typedef struct job {
+    size_t means_bytes;
+    tarn__part sum;
+} job;
+
+/* The call of the sum kernel. */
 typedef struct means {
     tarn__view view;
     tarn__reduce params;
     tarn__call call;
-    size_t bytes;
 } means;
 
 /* mean = sum with scale outputs / inputs. Fills in a call on copies of the views; the caller provides scratch. */
@@ -46,14 +51,19 @@ static void describe_means(means *m, const tarn__call *call)
     m->call.out[0] = &m->view;
     m->call.params = &m->params;
     m->call.params_bytes = sizeof(m->params);
-    m->bytes = sizeof(double) * (size_t)outputs;
 }
 
-static size_t scratch_var_grad(const tarn__call *call)
+static tarn__plan_status prepare_var_grad(const tarn__call *call, tarn__plan *plan)
 {
+    job *j = tarn__plan_reserve(plan, sizeof(*j));
     means m;
+    if (!j)
+        return TARN__PLAN_FAILED;
     describe_means(&m, call);
-    return m.bytes + (sum_row()->scratch ? sum_row()->scratch(&m.call) : 0);
+    tarn__plan_status status = tarn__part_prepare(plan, &j->sum, sum_row(), &m.call);
+    j->means_bytes = sizeof(double) * (size_t)tarn__view_count(&m.view);
+    plan->scratch_bytes = j->means_bytes + j->sum.scratch_bytes;
+    return status;
 }
 
 /* in: x, g, mean. Tiles, and the same for a contiguous row. tile_: operands broadcast by the engine; dense_: one row
@@ -81,16 +91,16 @@ static size_t scratch_var_grad(const tarn__call *call)
 TILE(f32, float)
 TILE(f64, double)
 
-/* Scratch: means, then the sum's own. Contiguous rows take one pass with a scalar mean and g per row. */
+/* Contiguous rows take one pass with a scalar mean and g per row. */
 static void kernel_var_grad(const tarn__call *call)
 {
+    const job *j = tarn__plan_job(call->plan);
     means m;
     if (tarn__view_count(call->out[0]) == 0)
         return;
     describe_means(&m, call);
-    m.call.scratch = (char *)call->scratch + m.bytes;
-    m.call.scratch_bytes = call->scratch_bytes - m.bytes;
-    sum_row()->run(&m.call);
+    m.call.scratch = (char *)call->scratch + j->means_bytes;
+    tarn__part_run(call, &j->sum, &m.call);
     int compute = tarn__compute_of(call->in[0]->dtype);
     grad_rows dense;
     if ((call->in[0]->dtype == TARN_F32 || call->in[0]->dtype == TARN_F64) &&
@@ -107,5 +117,5 @@ static void kernel_var_grad(const tarn__call *call)
 
 void TARN__AT_LEVEL(tarn__cpu_register_var_grad)(tarn__kernel_row *table)
 {
-    table[TARN__K_var_grad] = tarn__row(kernel_var_grad, TARN__FLOATS, scratch_var_grad);
+    table[TARN__K_var_grad] = tarn__row_planned(prepare_var_grad, kernel_var_grad, TARN__FLOATS);
 }
