@@ -174,9 +174,10 @@ static bool scatter_add(const tarn__view *index, const tarn__view *source, const
     return !atomic_load(&job.has_fault);
 }
 
-static size_t scratch_scatter_add(const tarn__call *call)
+static tarn__plan_status prepare_scatter_add(const tarn__call *call, tarn__plan *plan)
 {
-    return f32_copy_bytes(call->out[0]);
+    plan->scratch_bytes = f32_copy_bytes(call->out[0]);
+    return TARN__PLAN_READY;
 }
 
 static void kernel_scatter_add(const tarn__call *call)
@@ -279,11 +280,20 @@ static bool sort_into_buckets(const tarn__view *index, int64_t limit, int64_t *b
     return is_valid;
 }
 
-/* The f32 copy, bucket starts, and one entry per slice. */
-static size_t scratch_index_add(const tarn__call *call)
+/* Offsets in scratch, after the f32 copy: bucket starts, then one entry per slice. */
+typedef struct index_add_job {
+    size_t begin, entries;
+} index_add_job;
+
+static tarn__plan_status prepare_index_add(const tarn__call *call, tarn__plan *plan)
 {
-    return f32_copy_bytes(call->out[0]) + sizeof(int64_t) * (MAX_BUCKETS + 2) +
-           sizeof(entry) * (size_t)call->in[0]->shape[0];
+    index_add_job *j = tarn__plan_reserve(plan, sizeof(*j));
+    if (!j)
+        return TARN__PLAN_FAILED;
+    j->begin = f32_copy_bytes(call->out[0]);
+    j->entries = j->begin + sizeof(int64_t) * (MAX_BUCKETS + 2);
+    plan->scratch_bytes = j->entries + sizeof(entry) * (size_t)call->in[0]->shape[0];
+    return TARN__PLAN_READY;
 }
 
 /* False where an index was out of range. Whole rows by buckets where rows of y are contiguous and long enough, else
@@ -292,8 +302,9 @@ static bool index_add(const tarn__call *call, const tarn__view *y, int axis)
 {
     const tarn__view *index = call->in[0], *source = call->in[1];
     tarn__view y_across = tarn__view_across(y, axis, y), source_across = tarn__view_across(source, axis, y);
-    int64_t *begin = (int64_t *)((char *)call->scratch + f32_copy_bytes(call->out[0])), limit = y->shape[axis];
-    entry *entries = (entry *)(begin + MAX_BUCKETS + 2);
+    const index_add_job *offsets = tarn__plan_job(call->plan);
+    int64_t *begin = (void *)((char *)call->scratch + offsets->begin), limit = y->shape[axis];
+    entry *entries = (void *)((char *)call->scratch + offsets->entries);
     rows_job job = {.y = y,
                     .source = source,
                     .begin = begin,
@@ -399,7 +410,7 @@ static void kernel_write_rows(const tarn__call *call)
 
 void TARN__AT_F64_LEVEL(tarn__cpu_register_scatter)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_scatter_add] = tarn__row(kernel_scatter_add, TARN__INDEXES, scratch_scatter_add);
-    rows[TARN__K_index_add] = tarn__row(kernel_index_add, TARN__INDEXES, scratch_index_add);
+    rows[TARN__K_scatter_add] = tarn__row_planned(prepare_scatter_add, kernel_scatter_add, TARN__INDEXES);
+    rows[TARN__K_index_add] = tarn__row_planned(prepare_index_add, kernel_index_add, TARN__INDEXES);
     rows[TARN__K_write_rows] = tarn__row(kernel_write_rows, TARN__INDEXES, NULL);
 }

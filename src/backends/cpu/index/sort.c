@@ -35,7 +35,7 @@ typedef struct order {
     uint64_t flip;     /* all bits of the dtype when descending, else 0 */
 } order;
 
-/* One call; slots are acquired with an atomic flag each. */
+/* One call; slots are acquired with an atomic flag each. run() sets addresses in a copy of the plan's. */
 typedef struct sort_job {
     tarn__nest nest; /* x, values, indices across the axis */
     order order;
@@ -46,7 +46,7 @@ typedef struct sort_job {
     bool heap;
     char *scratch;
     int64_t slots, slot_bytes;
-    atomic_flag slot_in_use[MAX_SLOTS];
+    atomic_flag *slot_in_use; /* (slots) */
 } sort_job;
 
 /* ---- keys -------------------------------------------------------------------------------------------------------- */
@@ -241,7 +241,7 @@ static void write_row(const sort_job *job, const pair *sorted, const char *x, ch
 #undef MOVE
 }
 
-static int64_t acquire_slot(sort_job *job)
+static int64_t acquire_slot(const sort_job *job)
 {
     for (int64_t i = 0;; i = (i + 1) % job->slots)
         if (!atomic_flag_test_and_set_explicit(&job->slot_in_use[i], memory_order_acquire))
@@ -251,7 +251,7 @@ static int64_t acquire_slot(sort_job *job)
 /* A range of rows on one slot. */
 static void row_range(int64_t begin, int64_t end, void *ctx)
 {
-    sort_job *job = ctx;
+    const sort_job *job = ctx;
     int64_t slot = acquire_slot(job);
     pair *pairs = (pair *)(job->scratch + slot * job->slot_bytes);
     for (int64_t row = begin; row < end; row++) {
@@ -271,70 +271,55 @@ static void row_range(int64_t begin, int64_t end, void *ctx)
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
-static int64_t taken_of(const tarn__call *call)
-{
-    int axis = ((const tarn__along *)call->params)->axis;
-    return tarn__axis_size(call->out[0] ? call->out[0] : call->out[1], axis);
-}
-
-static bool by_heap(int64_t length, int64_t taken)
-{
-    return taken <= length / HEAP_DIVISOR;
-}
-
-static int64_t slot_bytes(const tarn__call *call)
-{
-    int64_t length = tarn__axis_size(call->in[0], ((const tarn__along *)call->params)->axis), taken = taken_of(call);
-    return (int64_t)sizeof(pair) * (by_heap(length, taken) ? taken : 2 * length);
-}
-
-static int64_t row_count(const tarn__call *call)
-{
-    int64_t length = tarn__axis_size(call->in[0], ((const tarn__along *)call->params)->axis);
-    return length > 0 ? tarn__view_count(call->in[0]) / length : 0;
-}
-
-/* One slot per thread, at most one per row. */
-static size_t scratch(const tarn__call *call)
-{
-    int64_t rows = row_count(call), slots = tarn_threads();
-    slots = slots < MAX_SLOTS ? slots : MAX_SLOTS;
-    return (size_t)(slot_bytes(call) * (rows < slots ? rows : slots));
-}
-
-/* sort and topk share everything: topk takes fewer results. */
-static void run(const tarn__call *call)
+/* sort and topk share everything: topk takes fewer results. One slot per thread, at most one per row. */
+static tarn__plan_status prepare_sort(const tarn__call *call, tarn__plan *plan)
 {
     const tarn__along *along = call->params;
     const tarn__view *x = call->in[0], *values = call->out[0], *indices = call->outputs > 1 ? call->out[1] : NULL;
     int axis = along->axis;
-    sort_job job = {.order = order_of(x->dtype, along->reverse != 0),
-                    .x = tarn__view_at(x),
-                    .values = values ? tarn__view_at(values) : NULL,
-                    .indices = indices ? tarn__view_at(indices) : NULL,
-                    .length = tarn__axis_size(x, axis),
-                    .taken = taken_of(call),
-                    .x_step = tarn__axis_stride(x, axis),
-                    .values_step = tarn__axis_stride(values, axis),
-                    .indices_step = tarn__axis_stride(indices, axis),
-                    .scratch = call->scratch,
-                    .slot_bytes = slot_bytes(call)};
-    if (job.length == 0 || job.taken == 0)
-        return;
-    job.heap = by_heap(job.length, job.taken);
-    job.slots = (int64_t)call->scratch_bytes / job.slot_bytes;
-    for (int i = 0; i < MAX_SLOTS; i++)
-        atomic_flag_clear_explicit(&job.slot_in_use[i], memory_order_relaxed);
+    sort_job *job = tarn__plan_reserve(plan, sizeof(*job));
+    if (!job)
+        return TARN__PLAN_FAILED;
+    *job = (sort_job){.order = order_of(x->dtype, along->reverse != 0),
+                      .length = tarn__axis_size(x, axis),
+                      .taken = tarn__axis_size(values ? values : indices, axis),
+                      .x_step = tarn__axis_stride(x, axis),
+                      .values_step = tarn__axis_stride(values, axis),
+                      .indices_step = tarn__axis_stride(indices, axis)};
+    if (job->length == 0 || job->taken == 0)
+        return TARN__PLAN_READY;
+    job->heap = job->taken <= job->length / HEAP_DIVISOR;
     tarn__view across[] = {tarn__view_across(x, axis, x), values ? tarn__view_across(values, axis, values) : *x,
                            indices ? tarn__view_across(indices, axis, indices) : *x};
-    tarn__nest_make(&job.nest, 3,
+    tarn__nest_make(&job->nest, 3,
                     (const tarn__view *[]){&across[0], values ? &across[1] : NULL, indices ? &across[2] : NULL});
+    int64_t rows = tarn__view_count(x) / job->length, threads = tarn_threads();
+    threads = threads < MAX_SLOTS ? threads : MAX_SLOTS;
+    job->slots = rows < threads ? rows : threads;
+    job->slot_bytes = (int64_t)sizeof(pair) * (job->heap ? job->taken : 2 * job->length);
+    plan->scratch_bytes = (size_t)(job->slot_bytes * job->slots);
+    return TARN__PLAN_READY;
+}
+
+static void kernel_sort(const tarn__call *call)
+{
+    const tarn__view *values = call->out[0], *indices = call->outputs > 1 ? call->out[1] : NULL;
+    sort_job job = *(const sort_job *)tarn__plan_job(call->plan);
+    atomic_flag slot_in_use[MAX_SLOTS];
+    if (job.length == 0 || job.taken == 0)
+        return;
+    job.x = tarn__view_at(call->in[0]);
+    job.values = values ? tarn__view_at(values) : NULL;
+    job.indices = indices ? tarn__view_at(indices) : NULL;
+    job.scratch = call->scratch;
+    job.slot_in_use = slot_in_use;
+    for (int64_t i = 0; i < job.slots; i++)
+        atomic_flag_clear_explicit(&slot_in_use[i], memory_order_relaxed);
     int64_t grain = GRAIN / job.length;
     tarn__parallel_for(job.nest.count, grain > 0 ? grain : 1, row_range, &job);
 }
 
 void TARN__AT_F64_LEVEL(tarn__cpu_register_sort)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_sort] = tarn__row(run, TARN__ALL, scratch);
-    rows[TARN__K_topk] = tarn__row(run, TARN__ALL, scratch);
+    rows[TARN__K_sort] = rows[TARN__K_topk] = tarn__row_planned(prepare_sort, kernel_sort, TARN__ALL);
 }
