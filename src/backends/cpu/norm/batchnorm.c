@@ -5,6 +5,7 @@
  * variance. Gradients: x, weight, mean, rstd, g [, bias, relu output]; outputs gx, gweight, gbias [, gradient of the
  * residual]. */
 #include <math.h>
+#include <string.h>
 
 #include "backends/cpu/norm/channel_stats.h"
 
@@ -16,40 +17,42 @@ static void describe(const tarn__call *call, const tarn__view *const *views, tar
     TARN__AT_LEVEL(tarn__channel_plan_make)
     (c, false, values <= TARN__SMALL_SET ? COMPUTE_F64 : tarn__compute_of(x->dtype), views);
     c->has_relu = call->inputs > 5;
+    tarn__channel_bind(c, NULL);
 }
 
-/* Forward and its scratch query share this description: both must cut chunks the same way. */
-static void describe_forward(const tarn__call *call, tarn__channel_plan *c)
+typedef const tarn__view *operands[TARN__CHANNEL_OPERANDS];
+
+static void find_forward(const tarn__call *call, operands views)
 {
-    const tarn__view *views[TARN__CHANNEL_OPERANDS] = {
-        [TARN__CHANNEL_X] = call->in[0], [TARN__CHANNEL_OUT] = call->out[0]};
+    memset(views, 0, sizeof(operands));
+    views[TARN__CHANNEL_X] = call->in[0];
+    views[TARN__CHANNEL_OUT] = call->out[0];
     views[TARN__CHANNEL_RELU] = call->inputs > 5 ? call->in[5] : NULL;
-    describe(call, views, c);
 }
 
-/* Where relu's output was not saved it is recomputed from x, before rounding: `relu_min` is half of the smallest
- * positive subnormal, which rounds to 0 in x's dtype. */
-static void describe_backward(const tarn__call *call, tarn__channel_plan *c)
+static void find_backward(const tarn__call *call, operands views)
 {
-    static const double half_min_subnormal[] = {
-        [TARN_F32] = 0x1p-150, [TARN_F64] = 0, [TARN_BF16] = 0x1p-134, [TARN_F16] = 0x1p-25};
     const bool has_relu = call->inputs > 5;
-    const tarn__view *views[TARN__CHANNEL_OPERANDS] = {
-        [TARN__CHANNEL_X] = call->in[0], [TARN__CHANNEL_OUT] = call->out[0], [TARN__CHANNEL_G] = call->in[4]};
+    views[TARN__CHANNEL_X] = call->in[0];
+    views[TARN__CHANNEL_OUT] = call->out[0];
+    views[TARN__CHANNEL_G] = call->in[4];
     views[TARN__CHANNEL_RELU] = has_relu ? call->in[6] : NULL;
     views[TARN__CHANNEL_RELU_GRAD] = has_relu ? call->out[3] : NULL;
-    describe(call, views, c);
-    c->relu_min = has_relu && !call->in[6] ? half_min_subnormal[call->in[0]->dtype] : 0;
 }
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* Scratch: the passes' own, plus per channel mean, sum of squared deviations (then the scale), bias. */
-static size_t scratch_batchnorm(const tarn__call *call)
+/* Scratch: per channel mean, sum of squared deviations (then the scale), bias; then the passes' own. */
+static tarn__plan_status prepare_batchnorm(const tarn__call *call, tarn__plan *plan)
 {
-    tarn__channel_plan c;
-    describe_forward(call, &c);
-    return sizeof(double) * (size_t)(TARN__AT_LEVEL(tarn__channel_scratch)(&c) + 3 * c.channels);
+    tarn__channel_plan *c = tarn__plan_reserve(plan, sizeof(*c));
+    operands views;
+    if (!c)
+        return TARN__PLAN_FAILED;
+    find_forward(call, views);
+    describe(call, views, c);
+    plan->scratch_bytes = sizeof(double) * (size_t)(TARN__AT_LEVEL(tarn__channel_scratch)(c) + 3 * c->channels);
+    return TARN__PLAN_READY;
 }
 
 /* Updates the running statistics with a channel's own, the variance with Bessel's correction (n - 1). */
@@ -66,8 +69,10 @@ static void update_running(const tarn__call *call, int64_t channel, double mean,
 static void kernel_batchnorm(const tarn__call *call)
 {
     const tarn__batchnorm *params = call->params;
-    tarn__channel_plan c;
-    describe_forward(call, &c);
+    tarn__channel_plan c = *(const tarn__channel_plan *)tarn__plan_job(call->plan);
+    operands views;
+    find_forward(call, views);
+    tarn__channel_bind(&c, views);
     double *mean = call->scratch, *scale = mean + c.channels, *bias = scale + c.channels;
     if (params->training)
         TARN__AT_LEVEL(tarn__channel_moments)(&c, mean, scale, bias + c.channels);
@@ -88,12 +93,22 @@ static void kernel_batchnorm(const tarn__call *call)
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-/* Scratch: the passes' own, plus per channel mean, rstd, scale, bias, and two sums. */
-static size_t scratch_batchnorm_grad(const tarn__call *call)
+/* Scratch: per channel mean, rstd, scale, bias, and two sums; then the passes' own. Where relu's output was not saved
+ * it is recomputed from x, before rounding: `relu_min` is half of the smallest positive subnormal, which rounds to 0 in
+ * x's dtype. */
+static tarn__plan_status prepare_batchnorm_grad(const tarn__call *call, tarn__plan *plan)
 {
-    tarn__channel_plan c;
-    describe_backward(call, &c);
-    return sizeof(double) * (size_t)(TARN__AT_LEVEL(tarn__channel_scratch)(&c) + 6 * c.channels);
+    static const double half_min_subnormal[] = {
+        [TARN_F32] = 0x1p-150, [TARN_F64] = 0, [TARN_BF16] = 0x1p-134, [TARN_F16] = 0x1p-25};
+    tarn__channel_plan *c = tarn__plan_reserve(plan, sizeof(*c));
+    operands views;
+    if (!c)
+        return TARN__PLAN_FAILED;
+    find_backward(call, views);
+    describe(call, views, c);
+    c->relu_min = c->has_relu && !call->in[6] ? half_min_subnormal[call->in[0]->dtype] : 0;
+    plan->scratch_bytes = sizeof(double) * (size_t)(TARN__AT_LEVEL(tarn__channel_scratch)(c) + 6 * c->channels);
+    return TARN__PLAN_READY;
 }
 
 /* gx = scale · (g - mean(g) - x̂ · mean(g · x̂)) with x̂ = (x - mean) · rstd and scale = weight · rstd; without the
@@ -102,8 +117,10 @@ static size_t scratch_batchnorm_grad(const tarn__call *call)
 static void kernel_batchnorm_grad(const tarn__call *call)
 {
     bool training = ((const tarn__batchnorm *)call->params)->training;
-    tarn__channel_plan c;
-    describe_backward(call, &c);
+    tarn__channel_plan c = *(const tarn__channel_plan *)tarn__plan_job(call->plan);
+    operands views;
+    find_backward(call, views);
+    tarn__channel_bind(&c, views);
     double *mean = call->scratch, *rstd = mean + c.channels, *scale = rstd + c.channels, *bias = scale + c.channels,
            *sum = bias + c.channels, *g_xhat = sum + c.channels;
     for (int64_t i = 0; i < c.channels; i++) {
@@ -129,8 +146,8 @@ static void kernel_batchnorm_grad(const tarn__call *call)
 
 void TARN__AT_LEVEL(tarn__cpu_register_batchnorm)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_batchnorm] = tarn__row(kernel_batchnorm, TARN__FLOATS, scratch_batchnorm);
-    rows[TARN__K_batchnorm_grad] = tarn__row(kernel_batchnorm_grad, TARN__FLOATS, scratch_batchnorm_grad);
+    rows[TARN__K_batchnorm] = tarn__row_planned(prepare_batchnorm, kernel_batchnorm, TARN__FLOATS);
+    rows[TARN__K_batchnorm_grad] = tarn__row_planned(prepare_batchnorm_grad, kernel_batchnorm_grad, TARN__FLOATS);
     rows[TARN__K_batchnorm_relu] = rows[TARN__K_batchnorm]; /* the same kernels: the fused form has more operands */
     rows[TARN__K_batchnorm_relu_grad] = rows[TARN__K_batchnorm_grad];
 }

@@ -26,8 +26,8 @@ enum {
     TARN__CHANNEL_OPERANDS
 };
 
-/* What a pass works on: shapes, layout and cuts. Depends on views and compute type only; cheap enough to rebuild per
- * call. */
+/* What a pass works on: shapes, layout and cuts. Depends on shapes, strides, dtypes and compute type only, but for the
+ * operands: a kernel's plan has none, tarn__channel_bind() sets them in a copy. */
 typedef struct tarn__channel_plan {
     int64_t batches, channels; /* batches: 1 where statistics are over all of axis 0, else N */
     int64_t count;             /* elements of one channel of one batch */
@@ -55,6 +55,13 @@ typedef struct tarn__channel_stats {
  * outlive the plan. */
 void TARN__AT_LEVEL(tarn__channel_plan_make)(tarn__channel_plan *c, bool with_batches, int compute,
                                              const tarn__view *const *views);
+
+/* Sets the operands of a run, or removes them (NULL). */
+static inline void tarn__channel_bind(tarn__channel_plan *c, const tarn__view *const *views)
+{
+    for (int k = 0; k < TARN__CHANNEL_OPERANDS; k++)
+        c->view[k] = views ? views[k] : NULL;
+}
 
 /* Doubles of scratch that moments and gradient sums need. */
 int64_t TARN__AT_LEVEL(tarn__channel_scratch)(const tarn__channel_plan *c);

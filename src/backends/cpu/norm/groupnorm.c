@@ -15,27 +15,38 @@ typedef struct job {
     double values;           /* elements that share a mean */
 } job;
 
-/* The channel plan with batches: statistics per sample. */
-static void describe(const tarn__call *call, const tarn__view *to, const tarn__view *g, job *j)
+static void bind(job *j, const tarn__call *call, const tarn__view *g)
+{
+    tarn__channel_bind(&j->c, (const tarn__view *[TARN__CHANNEL_OPERANDS]){call->in[0], call->out[0], g});
+}
+
+/* The channel plan with batches: statistics per sample. Scratch: `values` per (sample, channel), then the passes' own.
+ */
+static tarn__plan_status prepare(const tarn__call *call, tarn__plan *plan, const tarn__view *g, int64_t values)
 {
     const tarn__view *x = call->in[0];
+    job *j = tarn__plan_reserve(plan, sizeof(*j));
+    if (!j)
+        return TARN__PLAN_FAILED;
     j->groups = ((const tarn__groupnorm *)call->params)->groups;
     j->members = x->shape[1] / j->groups;
-    int64_t sets = x->shape[0] * j->groups, values = sets > 0 ? tarn__view_count(x) / sets : 0;
-    j->values = (double)values;
+    int64_t sets = x->shape[0] * j->groups, shared = sets > 0 ? tarn__view_count(x) / sets : 0;
+    j->values = (double)shared;
     TARN__AT_LEVEL(tarn__channel_plan_make)
-    (&j->c, true, values <= TARN__SMALL_SET ? COMPUTE_F64 : tarn__compute_of(x->dtype),
-     (const tarn__view *[TARN__CHANNEL_OPERANDS]){x, to, g});
+    (&j->c, true, shared <= TARN__SMALL_SET ? COMPUTE_F64 : tarn__compute_of(x->dtype),
+     (const tarn__view *[TARN__CHANNEL_OPERANDS]){x, call->out[0], g});
+    tarn__channel_bind(&j->c, NULL);
+    plan->scratch_bytes =
+        sizeof(double) * (size_t)(TARN__AT_LEVEL(tarn__channel_scratch)(&j->c) + values * j->c.batches * j->c.channels);
+    return TARN__PLAN_READY;
 }
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* Scratch: the passes' own, plus per (sample, channel) mean, sum of squared deviations (then the scale), bias. */
-static size_t scratch_groupnorm(const tarn__call *call)
+/* Per (sample, channel): mean, sum of squared deviations (then the scale), bias. */
+static tarn__plan_status prepare_groupnorm(const tarn__call *call, tarn__plan *plan)
 {
-    job j;
-    describe(call, call->out[0], NULL, &j);
-    return sizeof(double) * (size_t)(TARN__AT_LEVEL(tarn__channel_scratch)(&j.c) + 3 * j.c.batches * j.c.channels);
+    return prepare(call, plan, NULL, 3);
 }
 
 /* Group `set`, counted over all samples: from the moments of its channels to their mean, scale and bias, in place. */
@@ -60,8 +71,8 @@ static void finish_group(const tarn__call *call, const job *j, int64_t set, doub
 /* Moments of all channels in parallel, then O(N · C) work on the calling thread, then the result in parallel. */
 static void kernel_groupnorm(const tarn__call *call)
 {
-    job j;
-    describe(call, call->out[0], NULL, &j);
+    job j = *(const job *)tarn__plan_job(call->plan);
+    bind(&j, call, NULL);
     int64_t all = j.c.batches * j.c.channels;
     double *mean = call->scratch, *scale = mean + all, *bias = scale + all;
     if (j.values == 0)
@@ -75,12 +86,10 @@ static void kernel_groupnorm(const tarn__call *call)
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-/* Scratch: the passes' own, plus per (sample, channel) mean, rstd, scale, and two sums. */
-static size_t scratch_groupnorm_grad(const tarn__call *call)
+/* Per (sample, channel): mean, rstd, scale, and two sums. */
+static tarn__plan_status prepare_groupnorm_grad(const tarn__call *call, tarn__plan *plan)
 {
-    job j;
-    describe(call, call->out[0], call->in[4], &j);
-    return sizeof(double) * (size_t)(TARN__AT_LEVEL(tarn__channel_scratch)(&j.c) + 5 * j.c.batches * j.c.channels);
+    return prepare(call, plan, call->in[4], 5);
 }
 
 /* gweight = Σ g · x̂ and gbias = Σ g, over all samples in order. */
@@ -115,8 +124,8 @@ static void average_group(const job *j, const double *scale, double *sum, double
 /* Per-channel sums give gweight and gbias first; only then are they replaced by group means for gx. */
 static void kernel_groupnorm_grad(const tarn__call *call)
 {
-    job j;
-    describe(call, call->out[0], call->in[4], &j);
+    job j = *(const job *)tarn__plan_job(call->plan);
+    bind(&j, call, call->in[4]);
     int64_t all = j.c.batches * j.c.channels;
     double *mean = call->scratch, *rstd = mean + all, *scale = rstd + all, *sum = scale + all, *g_xhat = sum + all;
     for (int64_t i = 0; i < all; i++) {
@@ -137,6 +146,6 @@ static void kernel_groupnorm_grad(const tarn__call *call)
 
 void TARN__AT_LEVEL(tarn__cpu_register_groupnorm)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_groupnorm] = tarn__row(kernel_groupnorm, TARN__FLOATS, scratch_groupnorm);
-    rows[TARN__K_groupnorm_grad] = tarn__row(kernel_groupnorm_grad, TARN__FLOATS, scratch_groupnorm_grad);
+    rows[TARN__K_groupnorm] = tarn__row_planned(prepare_groupnorm, kernel_groupnorm, TARN__FLOATS);
+    rows[TARN__K_groupnorm_grad] = tarn__row_planned(prepare_groupnorm_grad, kernel_groupnorm_grad, TARN__FLOATS);
 }

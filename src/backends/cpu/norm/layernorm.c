@@ -295,76 +295,67 @@ static void choose_chunks(job *j, int64_t count, int64_t length)
     j->chunks = (count + j->chunk_rows - 1) / j->chunk_rows;
 }
 
-/* Where gx is not wanted, x takes its operand slot: rows are addressed the same way. */
-static void plan_backward(job *j, const tarn__view *const *views, char *scratch)
-{
-    j->wants_gx = views[0] != NULL;
-    j->partial = scratch;
-    const tarn__view *rows[] = {views[0] ? views[0] : views[1], views[1], views[2], views[3], views[4], views[5]};
-    rows_make(&j->r, views[1]->rank - 1, 6, rows);
-    choose_ops(j);
-    choose_chunks(j, j->r.count, j->r.length);
-}
+/* Views in the order of job.r: gx, x, mean, rstd, g, gradient of x itself. Where gx is not wanted, x takes its operand
+ * slot: rows are addressed the same way. */
+typedef const tarn__view *operands[6];
 
 /* Inputs x, weight, [mean,] rstd, g; outputs gx, gweight, [gbias]. */
-static void describe_backward(const tarn__call *call, bool is_centered, job *j)
+static void bind_backward(job *j, const tarn__call *call, operands views)
 {
-    const tarn__norm *params = call->params;
-    *j = (job){.is_centered = is_centered,
-               .epsilon = params->epsilon,
-               .weight = call->in[1],
-               .gweight = call->out[1],
-               .gbias = is_centered ? call->out[2] : NULL};
-    plan_backward(j,
-                  (const tarn__view *[]){call->out[0], call->in[0], is_centered ? call->in[2] : NULL,
-                                         call->in[is_centered ? 3 : 2], call->in[is_centered ? 4 : 3], NULL},
-                  call->scratch);
+    bool is_centered = j->is_centered;
+    const tarn__view *const found[] = {call->out[0] ? call->out[0] : call->in[0],
+                                       call->in[0],
+                                       is_centered ? call->in[2] : NULL,
+                                       call->in[is_centered ? 3 : 2],
+                                       call->in[is_centered ? 4 : 3],
+                                       NULL};
+    memcpy(views, found, sizeof(operands));
+    j->gbias = is_centered ? call->out[2] : NULL;
 }
 
 /* Inputs x, weight, [mean,] rstd, g, gradient of x itself; outputs gx, gweight, [gbias], gradient of the dropped
  * term. */
-static void describe_residual(const tarn__call *call, job *j)
+static void bind_residual(job *j, const tarn__call *call, operands views)
 {
-    const tarn__residual_norm *params = call->params;
-    *j = (job){.is_centered = !params->rms,
-               .epsilon = params->epsilon,
-               .weight = call->in[1],
-               .gweight = call->out[1],
-               .gbias = call->out[2]};
-    j->random = &params->random;
+    const tarn__view *const found[] = {
+        call->out[0] ? call->out[0] : call->in[0], call->in[0], call->in[2], call->in[3], call->in[4], call->in[5]};
+    memcpy(views, found, sizeof(operands));
+    j->gbias = call->out[2];
+    j->random = &((const tarn__residual_norm *)call->params)->random;
     j->dropped = call->out[3] ? tarn__view_at(call->out[3]) : NULL;
-    plan_backward(j,
-                  (const tarn__view *[]){call->out[0], call->in[0], call->in[2], call->in[3], call->in[4], call->in[5]},
-                  call->scratch);
 }
 
-/* (chunks, 2, length) in the compute type; none where neither gradient is wanted. */
-static size_t partial_bytes(const job *j)
+/* Scratch is (chunks, 2, length) in the compute type; none where neither gradient is wanted. */
+static tarn__plan_status prepare_backward(const tarn__call *call, tarn__plan *plan, bool is_centered, double epsilon,
+                                          void (*bind)(job *, const tarn__call *, operands))
 {
-    return j->gweight || j->gbias ? (size_t)(2 * j->chunks * j->r.length * j->row_ops->size) : 0;
-}
-
-static size_t backward_scratch(const tarn__call *call, bool is_centered)
-{
-    job j;
-    describe_backward(call, is_centered, &j);
-    return partial_bytes(&j);
+    job *j = tarn__plan_reserve(plan, sizeof(*j)), bound;
+    operands views;
+    if (!j)
+        return TARN__PLAN_FAILED;
+    *j = bound = (job){.is_centered = is_centered, .epsilon = epsilon, .wants_gx = call->out[0] != NULL};
+    bind(&bound, call, views);
+    rows_describe(&j->r, call->in[0]->rank - 1, 6, views);
+    choose_ops(j);
+    choose_chunks(j, j->r.count, j->r.length);
+    if (call->out[1] || bound.gbias)
+        plan->scratch_bytes = (size_t)(2 * j->chunks * j->r.length * j->row_ops->size);
+    return TARN__PLAN_READY;
 }
 
 /* Two parallel passes: chunks of rows, then columns of the partial sums. */
-static void run_backward(job *j)
+static void run_backward(const tarn__call *call, void (*bind)(job *, const tarn__call *, operands))
 {
-    tarn__parallel_for(j->chunks, 1, grad_chunks, j);
-    if (j->gweight || j->gbias)
-        tarn__parallel_for(j->r.length, BLOCK, combine, j);
-}
-
-/* The scratch query describes the same chunks. */
-static void backward(const tarn__call *call, bool is_centered)
-{
-    job j;
-    describe_backward(call, is_centered, &j);
-    run_backward(&j);
+    job j = *(const job *)tarn__plan_job(call->plan);
+    operands views;
+    bind(&j, call, views);
+    rows_bind(&j.r, 6, views);
+    j.weight = call->in[1];
+    j.gweight = call->out[1];
+    j.partial = call->scratch;
+    tarn__parallel_for(j.chunks, 1, grad_chunks, &j);
+    if (j.gweight || j.gbias)
+        tarn__parallel_for(j.r.length, BLOCK, combine, &j);
 }
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
@@ -380,50 +371,45 @@ static void kernel_rmsnorm(const tarn__call *call)
     forward(call, false);
 }
 
-/* Reads x and g, writes gx; gweight and gbias cost 2 · chunks rows of scratch. */
-static void kernel_layernorm_grad(const tarn__call *call)
+static tarn__plan_status prepare_layernorm_grad(const tarn__call *call, tarn__plan *plan)
 {
-    backward(call, true);
+    const tarn__norm *params = call->params;
+    return prepare_backward(call, plan, true, params->epsilon, bind_backward);
 }
 
-static void kernel_rmsnorm_grad(const tarn__call *call)
+static tarn__plan_status prepare_rmsnorm_grad(const tarn__call *call, tarn__plan *plan)
 {
-    backward(call, false);
+    const tarn__norm *params = call->params;
+    return prepare_backward(call, plan, false, params->epsilon, bind_backward);
 }
 
-static size_t layernorm_grad_scratch(const tarn__call *call)
+/* layernorm_grad and rmsnorm_grad: reads x and g, writes gx; gweight and gbias cost 2 · chunks rows of scratch. */
+static void kernel_norm_grad(const tarn__call *call)
 {
-    return backward_scratch(call, true);
+    run_backward(call, bind_backward);
 }
 
-static size_t rmsnorm_grad_scratch(const tarn__call *call)
+static tarn__plan_status prepare_residual_norm_grad(const tarn__call *call, tarn__plan *plan)
 {
-    return backward_scratch(call, false);
-}
-
-static size_t residual_norm_grad_scratch(const tarn__call *call)
-{
-    job j;
-    describe_residual(call, &j);
-    return partial_bytes(&j);
+    const tarn__residual_norm *params = call->params;
+    return prepare_backward(call, plan, !params->rms, params->epsilon, bind_residual);
 }
 
 static void kernel_residual_norm_grad(const tarn__call *call)
 {
-    job j;
-    describe_residual(call, &j);
-    run_backward(&j);
+    run_backward(call, bind_residual);
 }
 
 void TARN__AT_LEVEL(tarn__cpu_register_layernorm)(tarn__kernel_row *rows)
 {
     rows[TARN__K_residual_norm] = tarn__row(kernel_residual_norm, TARN__FLOATS, NULL);
-    rows[TARN__K_residual_norm_grad] = tarn__row(kernel_residual_norm_grad, TARN__FLOATS, residual_norm_grad_scratch);
+    rows[TARN__K_residual_norm_grad] =
+        tarn__row_planned(prepare_residual_norm_grad, kernel_residual_norm_grad, TARN__FLOATS);
     rows[TARN__K_dropout_residual_norm] = tarn__row(kernel_residual_norm, TARN__FLOATS & ~TARN__BIT(TARN_F64), NULL);
     rows[TARN__K_dropout_residual_norm_grad] =
-        tarn__row(kernel_residual_norm_grad, TARN__FLOATS & ~TARN__BIT(TARN_F64), residual_norm_grad_scratch);
+        tarn__row_planned(prepare_residual_norm_grad, kernel_residual_norm_grad, TARN__FLOATS & ~TARN__BIT(TARN_F64));
     rows[TARN__K_layernorm] = tarn__row(kernel_layernorm, TARN__FLOATS, NULL);
-    rows[TARN__K_layernorm_grad] = tarn__row(kernel_layernorm_grad, TARN__FLOATS, layernorm_grad_scratch);
+    rows[TARN__K_layernorm_grad] = tarn__row_planned(prepare_layernorm_grad, kernel_norm_grad, TARN__FLOATS);
     rows[TARN__K_rmsnorm] = tarn__row(kernel_rmsnorm, TARN__FLOATS, NULL);
-    rows[TARN__K_rmsnorm_grad] = tarn__row(kernel_rmsnorm_grad, TARN__FLOATS, rmsnorm_grad_scratch);
+    rows[TARN__K_rmsnorm_grad] = tarn__row_planned(prepare_rmsnorm_grad, kernel_norm_grad, TARN__FLOATS);
 }

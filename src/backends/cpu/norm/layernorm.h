@@ -64,7 +64,7 @@ typedef struct row_ops {
     for (int64_t begin = 0, n; begin < (length) && (n = (length)-begin < BLOCK ? (length)-begin : BLOCK, true); \
          begin += BLOCK)
 
-/* One call. Borrows all views for its duration. */
+/* One call. Borrows all views for its duration; a plan has none of the addresses. */
 typedef struct job {
     /* forward: y, x, mean, rstd; backward: gx (or x), x, mean, rstd, g. With a residual, x is the sum; then come its
      * terms, or the gradient that reaches the sum directly */
