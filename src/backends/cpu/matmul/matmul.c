@@ -14,8 +14,9 @@
  * width; fill_table() of backends/cpu/runtime/backend.c registers the best level the processor has. On AArch64 with
  * bf16 instructions matmul_bf16_arm.c puts a row for the calls that fit ahead of this kernel's.
  *
- * The way of a blocked f32 matmul: kernel_matmul, run_unsplit, gemm_f32, run_gemm_block_f32, run_tiles_f32,
- * run_tile_f32, micro_f32 (NAMED() adds the suffixes).
+ * prepare_matmul() describes operands, splits and path; kernel_matmul() adds addresses to a copy and runs it. The way
+ * of a blocked f32 matmul: kernel_matmul, run_unsplit, gemm_f32, run_gemm_block_f32, run_tiles_f32, run_tile_f32,
+ * micro_f32 (NAMED() adds the suffixes).
  *
  * BLAS: choose_path() decides per call, by describe_blas(). blas.c loads OpenBLAS, where it is installed, when the
  * first matmul asks for it, and reports whether its kernels fit the processor. */
@@ -77,7 +78,7 @@
 
 /* One operand as strides; a broadcast batch axis has stride 0. */
 typedef struct matrix {
-    char *base; /* NULL: none */
+    char *base; /* NULL: none, and in a plan */
     tarn_dtype dtype;
     int64_t row_stride, column_stride;
     int64_t batch[TARN_MAX_RANK];
@@ -96,6 +97,21 @@ typedef struct gemm_args {
     char *scratch;
     const char *function; /* for errors */
 } gemm_args;
+
+/* How a GEMM runs. */
+enum path { SKINNY, BLAS, SMALL, BLOCKED, INTEGERS };
+
+typedef struct gemm_path {
+    enum path path;
+    int64_t batches, rows, columns; /* blocked: packed at a time */
+} gemm_path;
+
+/* The described call. */
+typedef struct job {
+    gemm_args p;
+    gemm_path whole; /* of the call, or of its full splits */
+    gemm_path last;  /* of the last split, where it is shorter: for a few of k another path may be better */
+} job;
 
 /* Address of an element, in the operand's own dtype. */
 static char *element(const gemm_args *p, const matrix *x, int64_t batch, int64_t row, int64_t column)
@@ -141,7 +157,7 @@ static char *element(const gemm_args *p, const matrix *x, int64_t batch, int64_t
 /* Views of lower rank broadcast over the leading axes. */
 static matrix describe_matrix(const tarn__view *view, int rank)
 {
-    matrix x = {.base = tarn__view_at(view), .dtype = view->dtype};
+    matrix x = {.dtype = view->dtype};
     for (int i = 0; i < rank; i++) {
         int own = i - (rank - view->rank);
         int64_t stride = own < 0 || view->shape[own] == 1 ? 0 : view->stride[own];
@@ -185,9 +201,7 @@ static gemm_args describe(const tarn__call *call)
                    .batch_rank = rank - 2,
                    .alpha = params->alpha,
                    .beta = params->beta,
-                   .splits = 1,
-                   .scratch = call->scratch,
-                   .function = call->function};
+                   .splits = 1};
     for (int i = 0; i < rank - 2; i++) {
         p.batch_shape[i] = c->shape[i];
         p.batches *= c->shape[i];
@@ -197,11 +211,20 @@ static gemm_args describe(const tarn__call *call)
     p.c = describe_matrix(c, rank);
     if (call->inputs > 2 && call->in[2]) {
         const tarn__view *bias = call->in[2];
-        p.bias = (matrix){.base = tarn__view_at(bias),
-                          .dtype = bias->dtype,
-                          .column_stride = p.n > 1 ? bias->stride[bias->rank - 1] : 0};
+        p.bias = (matrix){.dtype = bias->dtype, .column_stride = p.n > 1 ? bias->stride[bias->rank - 1] : 0};
     }
     return p;
+}
+
+/* Addresses of the call: a plan has none. */
+static void bind(gemm_args *p, const tarn__call *call)
+{
+    p->a.base = tarn__view_at(call->in[0]);
+    p->b.base = tarn__view_at(call->in[1]);
+    p->c.base = tarn__view_at(call->out[0]);
+    p->bias.base = call->inputs > 2 && call->in[2] ? tarn__view_at(call->in[2]) : NULL;
+    p->scratch = call->scratch;
+    p->function = call->function;
 }
 
 /* ---- BLAS -------------------------------------------------------------------------------------------------------- */
@@ -364,25 +387,30 @@ static void choose_splits(gemm_args *p)
     p->splits = ceil_div(p->k, p->split_length);
 }
 
-/* Splits first to first + count of k as batches of one GEMM into the partial sums. */
-static gemm_args split_of(const gemm_args *p, int64_t first, int64_t count, int64_t length)
+/* `count` splits of k as batches of one GEMM into the partial sums, without addresses. */
+static gemm_args describe_split(const gemm_args *p, int64_t count, int64_t length)
 {
     gemm_args split = *p;
-    int64_t size = p->a.dtype == TARN_F64 ? 8 : 4, begin = first * p->split_length;
     split.k = length;
     split.batches = split.batch_shape[0] = count;
     split.batch_rank = 1;
-    split.a.base = element(p, &p->a, 0, 0, begin);
-    split.b.base = element(p, &p->b, 0, begin, 0);
     split.a.batch[0] = p->split_length * p->a.column_stride;
     split.b.batch[0] = p->split_length * p->b.row_stride;
-    split.c = (matrix){.base = p->scratch + first * p->m * p->n * size,
-                       .dtype = size == 8 ? TARN_F64 : TARN_F32,
-                       .row_stride = p->n,
-                       .column_stride = 1};
+    split.c = (matrix){.dtype = p->a.dtype == TARN_F64 ? TARN_F64 : TARN_F32, .row_stride = p->n, .column_stride = 1};
     split.c.batch[0] = p->m * p->n;
     split.bias.base = NULL;
     split.alpha = 1, split.beta = 0, split.splits = 1;
+    return split;
+}
+
+/* The same from split `first` on. */
+static gemm_args split_of(const gemm_args *p, int64_t first, int64_t count, int64_t length)
+{
+    gemm_args split = describe_split(p, count, length);
+    int64_t size = p->a.dtype == TARN_F64 ? 8 : 4, begin = first * p->split_length;
+    split.a.base = element(p, &p->a, 0, 0, begin);
+    split.b.base = element(p, &p->b, 0, begin, 0);
+    split.c.base = p->scratch + first * p->m * p->n * size;
     split.scratch = p->scratch + p->splits * p->m * p->n * size;
     return split;
 }
@@ -399,8 +427,6 @@ static bool is_skinny(const gemm_args *p)
     return p->m <= SKINNY_ROWS || p->n <= SKINNY_ROWS;
 }
 
-enum path { SKINNY, BLAS, SMALL, BLOCKED };
-
 /* By shape, dtype and layout only. Order matters: the first that applies. */
 static enum path choose_path(const gemm_args *p)
 {
@@ -412,11 +438,13 @@ static enum path choose_path(const gemm_args *p)
     return is_small(p) ? SMALL : BLOCKED;
 }
 
-static size_t scratch_unsplit(const gemm_args *p)
+/* One path for all batches. Returns the bytes of scratch. */
+static size_t describe_path(const gemm_args *p, gemm_path *how)
 {
-    if (choose_path(p) != BLOCKED)
+    *how = (gemm_path){.path = choose_path(p)};
+    if (how->path != BLOCKED)
         return 0;
-    return p->a.dtype == TARN_F64 ? gemm_scratch_f64(p) : gemm_scratch_f32(p);
+    return p->a.dtype == TARN_F64 ? choose_block_f64(p, how) : choose_block_f32(p, how);
 }
 
 /* Few columns are transposed into few rows; chunks of columns keep PACK_GRAIN multiplications per task. */
@@ -432,70 +460,81 @@ static void run_skinny(gemm_args *p)
     tarn__parallel_for(chunks, ceil_div(PACK_GRAIN, work), p->a.dtype == TARN_F64 ? run_skinny_f64 : run_skinny_f32, p);
 }
 
-/* One path for all batches. */
-static void run_unsplit(gemm_args *p)
+static void run_unsplit(gemm_args *p, const gemm_path *how)
 {
     bool is_f64 = p->a.dtype == TARN_F64;
-    switch (choose_path(p)) {
+    switch (how->path) {
     case SKINNY: run_skinny(p); break;
     case BLAS: run_blas(p); break;
     case SMALL:
         tarn__parallel_for(p->batches, ceil_div(SMALL_TILE / 4, p->m * p->n * p->k + 1),
                            is_f64 ? run_small_f64 : run_small_f32, p);
         break;
-    case BLOCKED: (is_f64 ? gemm_f64 : gemm_f32)(p); break;
+    case BLOCKED: (is_f64 ? gemm_f64 : gemm_f32)(p, how); break;
+    case INTEGERS: run_integers(p); break;
     }
 }
 
 /* Full splits as one batched GEMM, the shorter last one by itself, then the sum over splits. */
-static void run_split_k(gemm_args *p)
+static void run_split_k(gemm_args *p, const job *j)
 {
     int64_t whole = p->k / p->split_length, left = p->k % p->split_length;
     gemm_args split = split_of(p, 0, whole, p->split_length);
-    run_unsplit(&split);
+    run_unsplit(&split, &j->whole);
     if (left > 0) {
         split = split_of(p, whole, 1, left);
-        run_unsplit(&split);
+        run_unsplit(&split, &j->last);
     }
     tarn__parallel_for(p->m, ceil_div(PACK_GRAIN, p->n * p->splits),
                        p->a.dtype == TARN_F64 ? sum_splits_f64 : sum_splits_f32, p);
 }
 
-/* Split-K: partial sums, then the larger scratch of full and last split. Else that of the path. */
-static size_t matmul_scratch(const tarn__call *call)
+/* Split-K: scratch is partial sums, then the larger one of full and last split. */
+static size_t describe_split_k(job *j)
 {
-    gemm_args p = describe(call);
-    if (!tarn__is_float(p.a.dtype) || p.m * p.n * p.k * p.batches == 0)
-        return 0;
-    choose_splits(&p);
-    if (p.splits == 1)
-        return scratch_unsplit(&p);
-    /* the last split may take another path: BLAS for the full ones, the blocked GEMM for a few of k */
-    int64_t left = p.k % p.split_length;
-    gemm_args full = split_of(&p, 0, p.k / p.split_length, p.split_length),
-              last = split_of(&p, 0, 1, left > 0 ? left : p.split_length);
-    size_t first = scratch_unsplit(&full), second = scratch_unsplit(&last);
-    return (size_t)(p.splits * p.m * p.n) * (p.a.dtype == TARN_F64 ? 8 : 4) + (first > second ? first : second);
+    const gemm_args *p = &j->p;
+    int64_t left = p->k % p->split_length;
+    gemm_args split = describe_split(p, p->k / p->split_length, p->split_length);
+    size_t bytes = describe_path(&split, &j->whole), last_bytes = 0;
+    if (left > 0) {
+        split = describe_split(p, 1, left);
+        last_bytes = describe_path(&split, &j->last);
+    }
+    return (size_t)(p->splits * p->m * p->n) * (p->a.dtype == TARN_F64 ? 8 : 4) +
+           (bytes > last_bytes ? bytes : last_bytes);
+}
+
+static tarn__plan_status prepare_matmul(const tarn__call *call, tarn__plan *plan)
+{
+    job *j = tarn__plan_reserve(plan, sizeof(*j));
+    if (!j)
+        return TARN__PLAN_FAILED;
+    j->p = describe(call);
+    if (!tarn__is_float(j->p.a.dtype)) {
+        j->whole.path = INTEGERS;
+        return TARN__PLAN_READY;
+    }
+    choose_splits(&j->p);
+    size_t bytes = j->p.splits > 1 ? describe_split_k(j) : describe_path(&j->p, &j->whole);
+    plan->scratch_bytes = j->p.m * j->p.n * j->p.k * j->p.batches > 0 ? bytes : 0;
+    return TARN__PLAN_READY;
 }
 
 /* 2 · batches · m · n · k FLOPs. */
 static void kernel_matmul(const tarn__call *call)
 {
-    gemm_args p = describe(call);
+    const job *j = tarn__plan_job(call->plan);
+    gemm_args p = j->p;
     if (p.m * p.n * p.batches == 0)
         return;
-    if (!tarn__is_float(p.a.dtype)) {
-        run_integers(&p);
-        return;
-    }
-    choose_splits(&p);
+    bind(&p, call);
     if (p.splits > 1)
-        run_split_k(&p);
+        run_split_k(&p, j);
     else
-        run_unsplit(&p);
+        run_unsplit(&p, &j->whole);
 }
 
 void TARN__AT_LEVEL(tarn__cpu_register_matmul)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_matmul] = tarn__row(kernel_matmul, TARN__NUMBERS, matmul_scratch);
+    rows[TARN__K_matmul] = tarn__row_planned(prepare_matmul, kernel_matmul, TARN__NUMBERS);
 }
