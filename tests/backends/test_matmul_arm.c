@@ -25,11 +25,15 @@ static tarn_device cpu(void)
 
 static void run(const tarn__kernel_row *rows, tarn__call *call)
 {
-    const tarn__kernel_row *row = tarn__find_row(rows, call);
-    assert_non_null(row);
-    call->scratch_bytes = row->scratch(call);
-    tarn_tensor *scratch = good(tarn_empty(TARN_SHAPE((int64_t)call->scratch_bytes + 1), TARN_U8, cpu()));
+    tarn__plan_buffer memory;
+    tarn__plan *plan = tarn__plan_begin(&memory);
+    tarn__plan_status status;
+    const tarn__kernel_row *row = tarn__prepare(rows, call, plan, &status);
+    assert_int_equal(status, TARN__PLAN_READY);
+    tarn_tensor *scratch = good(tarn_empty(TARN_SHAPE((int64_t)plan->scratch_bytes + 1), TARN_U8, cpu()));
+    call->plan = plan;
     call->scratch = tarn_data(scratch);
+    call->scratch_bytes = plan->scratch_bytes;
     row->run(call);
 }
 

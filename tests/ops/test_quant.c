@@ -299,10 +299,16 @@ static void check_level(const char *name, void (*fill)(tarn__kernel_row *rows))
             for (int i = 0; i < 3; i++)
                 tarn__view_set_row_major(&views[i]);
             tarn__call call = {.inputs = 2, .outputs = 1, .in = {&views[0], &views[1]}, .out = {&views[2]}};
-            call.scratch_bytes = rows[TARN__K_matmul_quant].scratch(&call);
-            tarn_tensor *scratch = good(tarn_empty(TARN_SHAPE((int64_t)call.scratch_bytes), TARN_U8, cpu()));
+            tarn__plan_buffer memory;
+            tarn__plan *plan = tarn__plan_begin(&memory);
+            tarn__plan_status status;
+            const tarn__kernel_row *row = tarn__prepare(&rows[TARN__K_matmul_quant], &call, plan, &status);
+            assert_int_equal(status, TARN__PLAN_READY);
+            tarn_tensor *scratch = good(tarn_empty(TARN_SHAPE((int64_t)plan->scratch_bytes), TARN_U8, cpu()));
+            call.plan = plan;
             call.scratch = tarn_data(scratch);
-            rows[TARN__K_matmul_quant].run(&call);
+            call.scratch_bytes = plan->scratch_bytes;
+            row->run(&call);
             assert_quant_matmul(x, w, NULL, y);
         }
     print_message("level %s\n", name);

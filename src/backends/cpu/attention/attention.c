@@ -50,12 +50,14 @@
 
 /* A tensor (B, heads, rows, D), or (B, heads, rows). */
 typedef struct tensor4 {
-    char *base; /* NULL: absent */
     tarn_dtype dtype;
+    bool is_quantized; /* rows have f16 scales, one per TARN__KV_Q8_GROUP elements */
     int64_t size;
     int64_t stride[4];
-    const char *scale; /* quantized rows: f16 scales, one per TARN__KV_Q8_GROUP elements; NULL: not quantized */
     int64_t scale_stride[4];
+    /* addresses, set by bind4(); NULL: absent */
+    char *base;
+    const char *scale;
 } tensor4;
 
 static tensor4 tensor4_of(const tarn__view *view)
@@ -63,7 +65,7 @@ static tensor4 tensor4_of(const tarn__view *view)
     tensor4 c = {0};
     if (!view)
         return c;
-    c = (tensor4){.base = tarn__view_at(view), .dtype = view->dtype, .size = (int64_t)tarn__dtype_bytes(view->dtype)};
+    c = (tensor4){.dtype = view->dtype, .size = (int64_t)tarn__dtype_bytes(view->dtype)};
     for (int i = 0; i < view->rank; i++)
         c.stride[i] = view->stride[i];
     return c;
@@ -73,10 +75,16 @@ static tensor4 tensor4_of(const tarn__view *view)
 static tensor4 quant_tensor4_of(const tarn__view *view, const tarn__view *scale)
 {
     tensor4 c = tensor4_of(view);
-    c.scale = scale ? tarn__view_at(scale) : NULL;
+    c.is_quantized = scale != NULL;
     for (int i = 0; scale && i < 4; i++)
         c.scale_stride[i] = scale->stride[i];
     return c;
+}
+
+static void bind4(tensor4 *c, const tarn__view *view, const tarn__view *scale)
+{
+    c->base = view ? tarn__view_at(view) : NULL;
+    c->scale = scale ? tarn__view_at(scale) : NULL;
 }
 
 /* Address of the scales of a row. */
@@ -100,23 +108,26 @@ static char *row_of(const tensor4 *c, int64_t batch, int64_t head, int64_t row)
     return c->base + (batch * c->stride[0] + head * c->stride[1] + row * c->stride[2]) * c->size;
 }
 
-/* One call: operands, masks and cuts. Read-only while tasks run. */
+/* One call: operands, masks and cuts. A plan has none of the addresses: bind() sets them in a copy, which is read-only
+ * while tasks run. */
 typedef struct job {
     int64_t batches, heads, kv_heads, group, rows, keys, head_dim; /* B, H, KV, H / KV, T, S, D */
     double scale;
     bool causal;
-    const tarn__random *random; /* NULL: no dropout */
-    const tarn__view *lengths;
-    const tarn__view *starts; /* (B, T): first key of each row's document; NULL: rows attend from key 0 */
     tensor4 q, k, v, y, lse, g, gq, gk, gv;
     int64_t row_block, blocks; /* per head */
     int64_t parts;             /* per unit */
     int64_t padded_dim;        /* D rounded up to whole vectors */
     int64_t chunk, line;       /* keys per chunk, and the row stride of their weights */
     bool backward;
-    bool skinny;   /* too few rows per key for packing to pay */
-    char *partial; /* (units, parts, 2, keys + TILE_ROWS, padded_dim): partial gk and gv, where parts > 1 */
+    bool skinny;           /* too few rows per key for packing to pay */
+    size_t partial_offset; /* in scratch */
     slots slots;
+    /* addresses */
+    const tarn__random *random; /* NULL: no dropout */
+    const tarn__view *lengths;
+    const tarn__view *starts; /* (B, T): first key of each row's document; NULL: rows attend from key 0 */
+    char *partial;            /* (units, parts, 2, keys + TILE_ROWS, padded_dim): partial gk and gv, where parts > 1 */
 } job;
 
 #define MASK_FN static inline
@@ -319,15 +330,11 @@ static void describe(const tarn__call *call, bool backward, job *j)
                .head_dim = q->shape[3],
                .scale = params->scale,
                .causal = params->causal,
-               .random = params->random.a > 0 ? &params->random : NULL,
-               .lengths = call->in[3],
                .backward = backward,
                .q = tensor4_of(q),
                .k = tensor4_of(k),
                .v = tensor4_of(call->in[2])};
     j->group = j->kv_heads > 0 ? j->heads / j->kv_heads : 0;
-    /* attention_quant_kv has 6 inputs, and no starts */
-    j->starts = call->inputs == (backward ? 8 : 5) ? call->in[call->inputs - 1] : NULL;
     if (backward) {
         j->lse = tensor4_of(call->in[5]), j->g = tensor4_of(call->in[6]);
         j->gq = tensor4_of(call->out[0]), j->gk = tensor4_of(call->out[1]), j->gv = tensor4_of(call->out[2]);
@@ -337,24 +344,41 @@ static void describe(const tarn__call *call, bool backward, job *j)
     choose_blocks(j);
 }
 
-/* Lays out the scratch; without memory it counts the bytes. */
-static size_t lay_out_scratch(job *j, char *memory, size_t bytes)
+/* Scratch: partial gradients, then a slot per running task. Returns the bytes. */
+static size_t lay_out_scratch(job *j)
 {
-    arena c = {.memory = memory, .size = bytes};
+    arena c = {0};
     size_t each = is_f64(j) ? 8 : 4;
     int64_t tasks = j->batches * j->kv_heads * j->parts;
     if (j->backward && j->parts > 1)
-        j->partial = arena_alloc(&c, (size_t)(tasks * 2 * (j->keys + TILE_ROWS) * j->padded_dim) * each);
+        j->partial_offset = arena_reserve(&c, (size_t)(tasks * 2 * (j->keys + TILE_ROWS) * j->padded_dim) * each);
     j->slots = arena_slots(&c, is_f64(j) ? slot_bytes_f64(j) : slot_bytes_f32(j), slot_count(tasks));
     return c.used;
 }
 
-/* The same description and layout code as the kernel runs, on an arena that only counts. */
-static size_t scratch_of(const tarn__call *call, bool backward)
+static tarn__plan_status prepare(const tarn__call *call, tarn__plan *plan, bool backward)
 {
-    job j;
-    describe(call, backward, &j);
-    return lay_out_scratch(&j, NULL, 0);
+    job *j = tarn__plan_reserve(plan, sizeof(*j));
+    if (!j)
+        return TARN__PLAN_FAILED;
+    describe(call, backward, j);
+    plan->scratch_bytes = lay_out_scratch(j);
+    return TARN__PLAN_READY;
+}
+
+/* The plan's job with the addresses of the call that all kernels have. */
+static job bind(const tarn__call *call)
+{
+    const tarn__attention *params = call->params;
+    job j = *(const job *)tarn__plan_job(call->plan);
+    j.random = params->random.a > 0 ? &params->random : NULL;
+    bind4(&j.q, call->in[0], NULL), bind4(&j.k, call->in[1], NULL), bind4(&j.v, call->in[2], NULL);
+    j.lengths = call->in[3];
+    /* attention_quant_kv has 6 inputs, and no starts */
+    j.starts = call->inputs == (j.backward ? 8 : 5) ? call->in[call->inputs - 1] : NULL;
+    j.partial = (char *)call->scratch + j.partial_offset;
+    slots_init(&j.slots, call->scratch);
+    return j;
 }
 
 /* Grain size: tasks that a thread takes at a time. */
@@ -364,59 +388,58 @@ static int64_t grain_of(const job *j)
     return (TASK_WORK + work - 1) / work;
 }
 
-static size_t forward_scratch(const tarn__call *call)
+static void run_forward(const tarn__call *call, job *j)
 {
-    return scratch_of(call, false);
+    bind4(&j->y, call->out[0], NULL), bind4(&j->lse, call->outputs > 1 ? call->out[1] : NULL, NULL);
+    check_lengths(j, call->fault);
+    check_starts(j, call->fault);
+    int64_t tasks = j->batches * j->kv_heads * j->parts;
+    tarn__parallel_for(tasks, grain_of(j), is_f64(j) ? forward_tasks_f64 : forward_tasks_f32, j);
 }
 
-static size_t backward_scratch(const tarn__call *call)
+static tarn__plan_status prepare_attention(const tarn__call *call, tarn__plan *plan)
 {
-    return scratch_of(call, true);
+    return prepare(call, plan, false);
 }
 
 static void kernel_attention(const tarn__call *call)
 {
-    job j;
-    describe(call, false, &j);
-    lay_out_scratch(&j, call->scratch, call->scratch_bytes);
-    check_lengths(&j, call->fault);
-    check_starts(&j, call->fault);
-    int64_t tasks = j.batches * j.kv_heads * j.parts;
-    tarn__parallel_for(tasks, grain_of(&j), is_f64(&j) ? forward_tasks_f64 : forward_tasks_f32, &j);
+    job j = bind(call);
+    run_forward(call, &j);
 }
 
 /* The same with k and v as the KV cache stores them: q, k, v, lengths, then the scales of k and v where these are
  * quantized. */
-static void describe_quant_kv(const tarn__call *call, job *j)
+static tarn__plan_status prepare_attention_quant_kv(const tarn__call *call, tarn__plan *plan)
 {
+    job *j = tarn__plan_reserve(plan, sizeof(*j));
+    if (!j)
+        return TARN__PLAN_FAILED;
     describe(call, false, j);
     j->k = quant_tensor4_of(call->in[1], call->in[4]);
     j->v = quant_tensor4_of(call->in[2], call->in[5]);
-}
-
-static size_t quant_kv_scratch(const tarn__call *call)
-{
-    job j;
-    describe_quant_kv(call, &j);
-    return lay_out_scratch(&j, NULL, 0);
+    plan->scratch_bytes = lay_out_scratch(j);
+    return TARN__PLAN_READY;
 }
 
 static void kernel_attention_quant_kv(const tarn__call *call)
 {
-    job j;
-    describe_quant_kv(call, &j);
-    lay_out_scratch(&j, call->scratch, call->scratch_bytes);
-    check_lengths(&j, call->fault);
-    int64_t tasks = j.batches * j.kv_heads * j.parts;
-    tarn__parallel_for(tasks, grain_of(&j), is_f64(&j) ? forward_tasks_f64 : forward_tasks_f32, &j);
+    job j = bind(call);
+    bind4(&j.k, call->in[1], call->in[4]), bind4(&j.v, call->in[2], call->in[5]);
+    run_forward(call, &j);
+}
+
+static tarn__plan_status prepare_attention_grad(const tarn__call *call, tarn__plan *plan)
+{
+    return prepare(call, plan, true);
 }
 
 /* Parallel over tasks, then over keys where parts must be summed. */
 static void kernel_attention_grad(const tarn__call *call)
 {
-    job j;
-    describe(call, true, &j);
-    lay_out_scratch(&j, call->scratch, call->scratch_bytes);
+    job j = bind(call);
+    bind4(&j.lse, call->in[5], NULL), bind4(&j.g, call->in[6], NULL);
+    bind4(&j.gq, call->out[0], NULL), bind4(&j.gk, call->out[1], NULL), bind4(&j.gv, call->out[2], NULL);
     int64_t units = j.batches * j.kv_heads;
     tarn__parallel_for(units * j.parts, grain_of(&j), is_f64(&j) ? backward_tasks_f64 : backward_tasks_f32, &j);
     if (j.parts > 1)
@@ -426,10 +449,10 @@ static void kernel_attention_grad(const tarn__call *call)
 
 void TARN__AT_LEVEL(tarn__cpu_register_attention)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_attention] = tarn__row(kernel_attention, TARN__FLOATS, forward_scratch);
+    rows[TARN__K_attention] = tarn__row_planned(prepare_attention, kernel_attention, TARN__FLOATS);
     rows[TARN__K_attention_quant_kv] =
-        tarn__row(kernel_attention_quant_kv, TARN__FLOATS | TARN__BIT(TARN_U8), quant_kv_scratch);
-    rows[TARN__K_attention_grad] = tarn__row(kernel_attention_grad, TARN__FLOATS, backward_scratch);
+        tarn__row_planned(prepare_attention_quant_kv, kernel_attention_quant_kv, TARN__FLOATS | TARN__BIT(TARN_U8));
+    rows[TARN__K_attention_grad] = tarn__row_planned(prepare_attention_grad, kernel_attention_grad, TARN__FLOATS);
     rows[TARN__K_attention_documents] = rows[TARN__K_attention];
     rows[TARN__K_attention_documents_grad] = rows[TARN__K_attention_grad];
 }

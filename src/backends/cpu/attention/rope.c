@@ -12,12 +12,14 @@
 
 /* One call. The tables are in scratch: written by the first pass, read by the second. */
 typedef struct job {
-    const tarn__rope *params;
-    const tarn__view *x, *positions, *y;
     int compute;
     int64_t batches, length, heads, head_dim, pairs; /* B, T, H, D, dims / 2 */
     int heads_axis;
-    bool shared;     /* all batches share the positions */
+    bool shared;        /* all batches share the positions */
+    size_t table_bytes; /* of each table */
+    /* addresses, set by run() */
+    const tarn__rope *params;
+    const tarn__view *x, *positions, *y;
     char *cos, *sin; /* (batches or 1, length, pairs), in the compute type */
 } job;
 
@@ -118,47 +120,41 @@ static void rotate_rows(int64_t at, int64_t end, void *ctx)
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
-/* Fills in the job; returns the scratch bytes of both tables. */
-static size_t describe(const tarn__call *call, job *j)
+static tarn__plan_status prepare_rope(const tarn__call *call, tarn__plan *plan)
 {
     const tarn__rope *params = call->params;
-    const tarn__view *x = call->in[0];
-    *j = (job){.params = params,
-               .x = x,
-               .positions = call->in[1],
-               .y = call->out[0],
-               .compute = tarn__compute_of(x->dtype),
+    const tarn__view *x = call->in[0], *positions = call->in[1];
+    job *j = tarn__plan_reserve(plan, sizeof(*j));
+    if (!j)
+        return TARN__PLAN_FAILED;
+    *j = (job){.compute = tarn__compute_of(x->dtype),
                .batches = x->shape[0],
                .length = x->shape[params->axis],
                .heads_axis = 3 - params->axis,
+               .heads = x->shape[3 - params->axis],
                .head_dim = x->shape[3],
-               .pairs = params->dims / 2};
-    j->heads = x->shape[j->heads_axis];
-    j->shared = !j->positions || j->positions->rank == 1;
-    size_t bytes = round_up_64((size_t)((j->shared ? 1 : j->batches) * j->length * j->pairs) *
-                               (j->compute == COMPUTE_F64 ? 8 : 4));
-    j->cos = call->scratch;
-    j->sin = call->scratch ? j->cos + bytes : NULL;
-    return 2 * bytes;
-}
-
-static size_t rope_scratch(const tarn__call *call)
-{
-    job j;
-    return describe(call, &j);
+               .pairs = params->dims / 2,
+               .shared = !positions || positions->rank == 1};
+    j->table_bytes = round_up_64((size_t)((j->shared ? 1 : j->batches) * j->length * j->pairs) *
+                                 (j->compute == COMPUTE_F64 ? 8 : 4));
+    plan->scratch_bytes = 2 * j->table_bytes;
+    return TARN__PLAN_READY;
 }
 
 static void kernel_rope(const tarn__call *call)
 {
-    job j;
-    describe(call, &j);
+    job j = *(const job *)tarn__plan_job(call->plan);
+    j.params = call->params;
+    j.x = call->in[0], j.positions = call->in[1], j.y = call->out[0];
+    j.cos = call->scratch;
     if (tarn__view_count(j.x) == 0)
         return;
+    j.sin = j.cos + j.table_bytes;
     tarn__parallel_for((j.shared ? 1 : j.batches) * j.length, GRAIN / 16 / j.pairs + 1, fill_rows, &j);
     tarn__parallel_for(j.batches * j.length * j.heads, GRAIN / j.head_dim + 1, rotate_rows, &j);
 }
 
 void TARN__AT_LEVEL(tarn__cpu_register_rope)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_rope] = tarn__row(kernel_rope, TARN__FLOATS, rope_scratch);
+    rows[TARN__K_rope] = tarn__row_planned(prepare_rope, kernel_rope, TARN__FLOATS);
 }

@@ -1,5 +1,6 @@
 /* scratch.h: a call's scratch memory as an arena: tables and buffers of the call, then slots for tasks that run at
- * the same time. Scratch belongs to the caller and is uninitialized; nothing is freed one by one. */
+ * the same time. prepare() lays it out as offsets; run() adds the address of scratch, which belongs to the caller and
+ * is uninitialized. */
 #ifndef TARN__CPU_SCRATCH_H
 #define TARN__CPU_SCRATCH_H
 
@@ -11,9 +12,11 @@
 
 /* One buffer per concurrently running task. Any task may get any slot: contents never affect results. */
 typedef struct slots {
-    char *memory;
-    size_t bytes; /* per slot */
+    size_t offset; /* in scratch: flags, then buffers */
+    size_t bytes;  /* per slot */
     int count;
+    /* addresses, set by slots_init() */
+    char *memory;
     _Atomic int *taken; /* 1: in use */
     bool *used;         /* acquired before by this call: it holds the previous task's data */
 } slots;
@@ -38,23 +41,30 @@ static inline void slot_release(const slots *s, int which)
     atomic_store_explicit(&s->taken[which], 0, memory_order_release);
 }
 
-/* Allocates 64-byte aligned pieces in order; without memory it only counts bytes, so that one function serves both
- * the size query and the layout. */
-typedef struct arena {
-    char *memory;
-    size_t size, used;
-} arena;
-
 static inline size_t round_up_64(size_t bytes)
 {
     return (bytes + 63) / 64 * 64;
 }
 
+/* Lays out 64-byte aligned buffers in order. */
+typedef struct arena {
+    char *memory; /* of arena_alloc(); NULL: it only counts */
+    size_t used;
+} arena;
+
+/* Offset of the next buffer. */
+static inline size_t arena_reserve(arena *c, size_t bytes)
+{
+    size_t offset = c->used;
+    c->used += round_up_64(bytes);
+    return offset;
+}
+
+/* Address of the next buffer, for the buffers of a task inside its slot. */
 static inline void *arena_alloc(arena *c, size_t bytes)
 {
-    void *block = c->memory ? c->memory + c->used : NULL;
-    c->used += round_up_64(bytes);
-    return block;
+    size_t offset = arena_reserve(c, bytes);
+    return c->memory ? c->memory + offset : NULL;
 }
 
 static inline size_t slot_flags_bytes(int count)
@@ -62,18 +72,22 @@ static inline size_t slot_flags_bytes(int count)
     return round_up_64(sizeof(_Atomic int) * (size_t)count) + round_up_64(sizeof(bool) * (size_t)count);
 }
 
-/* The last allocation. Threads may have been added since the scratch was sized: as many slots as fit. */
 static inline slots arena_slots(arena *c, size_t bytes, int count)
 {
     slots s = {.bytes = round_up_64(bytes), .count = count};
-    while (c->memory && s.count > 1 && c->used + slot_flags_bytes(s.count) + s.bytes * (size_t)s.count > c->size)
-        s.count--;
-    s.taken = arena_alloc(c, sizeof(*s.taken) * (size_t)s.count);
-    s.used = arena_alloc(c, sizeof(*s.used) * (size_t)s.count);
-    s.memory = arena_alloc(c, s.bytes * (size_t)s.count);
-    for (int i = 0; s.taken && i < s.count; i++)
-        atomic_init(&s.taken[i], 0), s.used[i] = false;
+    s.offset = arena_reserve(c, slot_flags_bytes(count) + s.bytes * (size_t)count);
     return s;
+}
+
+/* Marks all slots free. */
+static inline void slots_init(slots *s, void *scratch)
+{
+    char *flags = (char *)scratch + s->offset;
+    s->taken = (void *)flags;
+    s->used = (void *)(flags + round_up_64(sizeof(*s->taken) * (size_t)s->count));
+    s->memory = flags + slot_flags_bytes(s->count);
+    for (int i = 0; i < s->count; i++)
+        atomic_init(&s->taken[i], 0), s->used[i] = false;
 }
 
 /* Slots for tasks that can run at once: at most one per thread. */

@@ -25,16 +25,16 @@ static int64_t packed_rows(int64_t rows)
 }
 
 /* Tasks of forward and dgrad. */
-static int64_t units_of(const plan *s)
+static int64_t units_of(const job *s)
 {
     return s->images * s->bands * ceil_div(s->groups, s->groups_per_load);
 }
 
-/* ---- the plan ---------------------------------------------------------------------------------------------------- */
+/* ---- description ------------------------------------------------------------------------------------------------- */
 
 /* dgrad: source row (or column) that output 0 of phase `at` reads at tap `k`; false where that tap does not reach
  * the phase. */
-static bool gradient_tap(const plan *s, int axis, int64_t at, int64_t k, int64_t *position)
+static bool gradient_tap(const job *s, int axis, int64_t at, int64_t k, int64_t *position)
 {
     int64_t distance = at + s->padding[axis] - k * s->dilation[axis];
     *position = quotient_of(distance, s->stride[axis]);
@@ -42,7 +42,7 @@ static bool gradient_tap(const plan *s, int axis, int64_t at, int64_t k, int64_t
 }
 
 /* Forward: one plane per remainder of the stride. */
-static void plan_forward_axis(plan *s, int axis, int64_t *halo)
+static void describe_forward_axis(job *s, int axis, int64_t *halo)
 {
     int64_t last = (s->kernel[axis] - 1) * s->dilation[axis];
     s->step[axis] = s->stride[axis];
@@ -54,7 +54,7 @@ static void plan_forward_axis(plan *s, int axis, int64_t *halo)
 
 /* dgrad: one phase per remainder of the stride; all phases read the same planes, which must cover every position
  * they reach. */
-static void plan_gradient_axis(plan *s, int axis, int64_t *halo)
+static void describe_gradient_axis(job *s, int axis, int64_t *halo)
 {
     int64_t low = 0, high = 0, position;
     bool any = false;
@@ -74,7 +74,7 @@ static void plan_gradient_axis(plan *s, int axis, int64_t *halo)
 
 /* Zero padding after a row doubles as the padding before the next one, as far as both have some: rows get shorter
  * and fewer outputs are computed for nothing. Valid outputs never reach into the next row. */
-static void share_zeros(plan *s, int64_t halo)
+static void share_zeros(job *s, int64_t halo)
 {
     int64_t shared = halo, low, high;
     for (int64_t b = 0; b < s->remainders[1]; b++) {
@@ -85,7 +85,7 @@ static void share_zeros(plan *s, int64_t halo)
 }
 
 /* Bands whose planes fit the cache, and enough of them for several threads where there is work. */
-static void choose_bands(plan *s, int64_t size)
+static void choose_bands(job *s, int64_t size)
 {
     int64_t row = s->groups_per_load * s->in * s->remainders[0] * s->remainders[1] * s->width;
     int64_t fit = PLANES_BYTES / size / row - s->halo, sets = s->images * ceil_div(s->groups, s->groups_per_load);
@@ -98,17 +98,17 @@ static void choose_bands(plan *s, int64_t size)
     s->channel = s->remainders[0] * s->remainders[1] * s->plane;
 }
 
-/* Plan of `to` = conv2d of `from`; or, for dgrad, of the input gradient `to` from the output gradient `from`. */
-static plan plan_of(const tarn__call *call, const tarn__view *from, const tarn__view *weight, const tarn__view *to,
+/* Of `to` = conv2d of `from`; or, for dgrad, of the input gradient `to` from the output gradient `from`. */
+static job describe(const tarn__call *call, const tarn__view *from, const tarn__view *weight, const tarn__view *to,
                     bool gradient)
 {
     const tarn__conv2d *params = call->params;
-    plan s = {.from = from,
-              .to = to,
-              .weight = weight,
-              .gradient = gradient,
-              .images = to->shape[0],
-              .groups = params->groups};
+    job s = {.from = from,
+             .to = to,
+             .weight = weight,
+             .gradient = gradient,
+             .images = to->shape[0],
+             .groups = params->groups};
     int64_t halo[2], size = from->dtype == TARN_F64 ? 8 : 4;
     s.in = from->shape[1] / s.groups;
     s.out = to->shape[1] / s.groups;
@@ -118,7 +118,7 @@ static plan plan_of(const tarn__call *call, const tarn__view *from, const tarn__
         s.stride[axis] = params->stride[axis];
         s.padding[axis] = params->padding[axis];
         s.dilation[axis] = params->dilation[axis];
-        (gradient ? plan_gradient_axis : plan_forward_axis)(&s, axis, &halo[axis]);
+        (gradient ? describe_gradient_axis : describe_forward_axis)(&s, axis, &halo[axis]);
     }
     s.halo = halo[0];
     s.width = ceil_div(to->shape[3], s.out_step[1]) + halo[1];
@@ -130,18 +130,30 @@ static plan plan_of(const tarn__call *call, const tarn__view *from, const tarn__
 
 /* ---- tables of phases and taps ----------------------------------------------------------------------------------- */
 
-static void allocate_tables(plan *s, arena *c)
+static void reserve_tables(job *s, arena *c)
 {
     size_t taps = (size_t)tap_count(s) * sizeof(int64_t), phases = (size_t)(s->phase_count[0] * s->phase_count[1]);
-    s->phases = arena_alloc(c, sizeof(phase) * phases);
-    s->positions = arena_alloc(c, taps + sizeof(int64_t) * (K_BLOCK + 2) * phases); /* upper bound */
-    s->offsets = arena_alloc(c, taps);
-    s->tap_phase = arena_alloc(c, taps);
-    s->tap_index = arena_alloc(c, taps);
+    s->phases_at = arena_reserve(c, sizeof(phase) * phases);
+    s->positions_at = arena_reserve(c, taps + sizeof(int64_t) * (K_BLOCK + 2) * phases); /* upper bound */
+    s->offsets_at = arena_reserve(c, taps);
+    s->tap_phase_at = arena_reserve(c, taps);
+    s->tap_index_at = arena_reserve(c, taps);
+}
+
+static void bind_scratch(job *s, char *scratch)
+{
+    s->phases = (void *)(scratch + s->phases_at);
+    s->positions = (void *)(scratch + s->positions_at);
+    s->offsets = (void *)(scratch + s->offsets_at);
+    s->tap_phase = (void *)(scratch + s->tap_phase_at);
+    s->tap_index = (void *)(scratch + s->tap_index_at);
+    s->weights = scratch + s->weights_at;
+    s->biases = scratch + s->biases_at;
+    slots_init(&s->plane_slots, scratch);
 }
 
 /* Offset of a tap in a channel's planes; false where the tap does not belong to the phase. */
-static bool tap_offset(const plan *s, const phase *f, int64_t tap, int64_t *offset)
+static bool tap_offset(const job *s, const phase *f, int64_t tap, int64_t *offset)
 {
     int64_t k[2] = {tap / s->kernel[1], tap % s->kernel[1]}, position[2], part[2] = {0};
     for (int axis = 0; axis < 2; axis++) {
@@ -161,7 +173,7 @@ static bool tap_offset(const plan *s, const phase *f, int64_t tap, int64_t *offs
 
 /* Fills in the positions of a phase's terms; returns the end of what it wrote. Two extra entries let AArch64 load
  * addresses ahead. */
-static int64_t *fill_positions(const plan *s, phase *f, int64_t *position)
+static int64_t *fill_positions(const job *s, phase *f, int64_t *position)
 {
     f->position = position;
     for (int64_t c = 0; c < channels_per_step(s, f); c++)
@@ -173,7 +185,7 @@ static int64_t *fill_positions(const plan *s, phase *f, int64_t *position)
 }
 
 /* Runs on the calling thread before any task: O(taps) work. */
-static void fill_tables(plan *s)
+static void fill_tables(job *s)
 {
     int64_t used = 0, *position = s->positions;
     for (int64_t tap = 0; tap < tap_count(s); tap++)
@@ -196,33 +208,34 @@ static void fill_tables(plan *s)
 
 /* ---- wgrad ------------------------------------------------------------------------------------------------------- */
 
-/* wgrad: forward's plan for loading x, and how sums are split. */
-typedef struct wgrad_plan {
-    plan s; /* of forward: the planes of x */
-    const tarn__view *g, *to;
+/* wgrad: forward's description for loading x, and how sums are split. */
+typedef struct wgrad_job {
+    job s; /* of forward: the planes of x */
     double beta;
     bool direct;                     /* few output channels */
     int64_t ld;                      /* output channels per group, padded to whole vectors */
     int64_t splits, bands_per_split; /* splits of the bands of all images */
     int64_t blocks, block;           /* blocks of a group's input channels */
+    size_t sums_at;                  /* offset in scratch */
+    /* addresses */
+    const tarn__view *g, *to;
     void *sums;
-    slots plane_slots;
-} wgrad_plan;
+} wgrad_job;
 
-static int64_t splits_of(const wgrad_plan *w)
+static int64_t splits_of(const wgrad_job *w)
 {
     return w->splits * ceil_div(w->s.groups, w->s.groups_per_load) * w->blocks;
 }
 
 /* Splits are limited by the memory of their partial sums, blocks of channels make up for it where there are few
  * splits. */
-static wgrad_plan wgrad_plan_of(const tarn__call *call)
+static wgrad_job describe_wgrad(const tarn__call *call)
 {
     const tarn__conv2d *params = call->params;
-    wgrad_plan w = {.s = plan_of(call, call->in[0], call->out[0], call->in[1], false),
-                    .g = call->in[1],
-                    .to = call->out[0],
-                    .beta = params->beta};
+    wgrad_job w = {.s = describe(call, call->in[0], call->out[0], call->in[1], false),
+                   .g = call->in[1],
+                   .to = call->out[0],
+                   .beta = params->beta};
     int64_t size = call->in[0]->dtype == TARN_F64 ? 8 : 4, lanes = VECTOR_BYTES / size, bands = w.s.images * w.s.bands;
     w.direct = w.s.out < FEW_OUTPUTS;
     w.ld = w.direct ? w.s.out : ceil_div(w.s.out, lanes) * lanes;
@@ -264,74 +277,78 @@ static wgrad_plan wgrad_plan_of(const tarn__call *call)
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 /* dgrad swaps the roles: its source is g, its output gx. */
-static plan plan_of_call(const tarn__call *call, bool gradient)
+static void bind(job *s, const tarn__call *call)
 {
-    plan s = plan_of(call, call->in[0], call->in[1], call->out[0], gradient);
-    s.bias = !gradient && call->inputs > 2 ? call->in[2] : NULL;
-    return s;
+    s->from = call->in[0];
+    s->weight = call->in[1];
+    s->to = call->out[0];
+    s->bias = !s->gradient && call->inputs > 2 ? call->in[2] : NULL;
+    bind_scratch(s, call->scratch);
 }
 
-/* Scratch bytes: the same layout code with an arena that only counts. */
-static size_t plan_scratch(const tarn__call *call, bool gradient)
+static tarn__plan_status prepare(const tarn__call *call, tarn__plan *plan, bool gradient)
 {
+    arena c = {0};
+    job *s = tarn__plan_reserve(plan, sizeof(*s));
+    if (!s)
+        return TARN__PLAN_FAILED;
     if (tarn__view_count(call->out[0]) == 0)
-        return 0;
-    arena counter = {0};
-    plan s = plan_of_call(call, gradient);
-    if (call->in[0]->dtype == TARN_F64)
-        allocate_f64(&s, &counter);
-    else
-        allocate_f32(&s, &counter);
-    return counter.used;
+        return TARN__PLAN_READY;
+    *s = describe(call, call->in[0], call->in[1], call->out[0], gradient);
+    (call->in[0]->dtype == TARN_F64 ? reserve_f64 : reserve_f32)(s, &c);
+    s->from = s->weight = s->to = NULL; /* a plan has no addresses */
+    plan->scratch_bytes = c.used;
+    return TARN__PLAN_READY;
 }
 
-static void run_plan(const tarn__call *call, bool gradient)
+static tarn__plan_status prepare_conv2d(const tarn__call *call, tarn__plan *plan)
+{
+    return prepare(call, plan, false);
+}
+
+static tarn__plan_status prepare_conv2d_grad_x(const tarn__call *call, tarn__plan *plan)
+{
+    return prepare(call, plan, true);
+}
+
+/* conv2d and conv2d_grad_x. */
+static void kernel_conv2d(const tarn__call *call)
 {
     if (tarn__view_count(call->out[0]) == 0)
         return;
-    arena scratch = {.memory = call->scratch, .size = call->scratch_bytes};
-    plan s = plan_of_call(call, gradient);
-    (call->in[0]->dtype == TARN_F64 ? run_plan_f64 : run_plan_f32)(&s, &scratch);
+    job s = *(const job *)tarn__plan_job(call->plan);
+    bind(&s, call);
+    (call->in[0]->dtype == TARN_F64 ? run_f64 : run_f32)(&s);
 }
 
-static size_t conv2d_scratch(const tarn__call *call)
+static tarn__plan_status prepare_conv2d_grad_weight(const tarn__call *call, tarn__plan *plan)
 {
-    return plan_scratch(call, false);
-}
-
-static void kernel_conv2d(const tarn__call *call)
-{
-    run_plan(call, false);
-}
-
-static size_t conv2d_grad_x_scratch(const tarn__call *call)
-{
-    return plan_scratch(call, true);
-}
-
-static void kernel_conv2d_grad_x(const tarn__call *call)
-{
-    run_plan(call, true);
-}
-
-static size_t conv2d_grad_weight_scratch(const tarn__call *call)
-{
-    arena counter = {0};
-    wgrad_plan w = wgrad_plan_of(call);
-    (call->in[0]->dtype == TARN_F64 ? allocate_wgrad_f64 : allocate_wgrad_f32)(&w, &counter);
-    return counter.used;
+    arena c = {0};
+    wgrad_job *w = tarn__plan_reserve(plan, sizeof(*w));
+    if (!w)
+        return TARN__PLAN_FAILED;
+    *w = describe_wgrad(call);
+    (call->in[0]->dtype == TARN_F64 ? reserve_wgrad_f64 : reserve_wgrad_f32)(w, &c);
+    w->s.from = w->s.weight = w->s.to = w->g = w->to = NULL;
+    plan->scratch_bytes = c.used;
+    return TARN__PLAN_READY;
 }
 
 static void kernel_conv2d_grad_weight(const tarn__call *call)
 {
-    arena scratch = {.memory = call->scratch, .size = call->scratch_bytes};
-    wgrad_plan w = wgrad_plan_of(call);
-    (call->in[0]->dtype == TARN_F64 ? run_wgrad_plan_f64 : run_wgrad_plan_f32)(&w, &scratch);
+    wgrad_job w = *(const wgrad_job *)tarn__plan_job(call->plan);
+    w.s.from = call->in[0];
+    w.s.weight = w.to = call->out[0];
+    w.s.to = w.g = call->in[1];
+    bind_scratch(&w.s, call->scratch);
+    w.sums = (char *)call->scratch + w.sums_at;
+    (call->in[0]->dtype == TARN_F64 ? run_wgrad_f64 : run_wgrad_f32)(&w);
 }
 
 void TARN__AT_LEVEL(tarn__cpu_register_conv)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_conv2d] = tarn__row(kernel_conv2d, TARN__FLOATS, conv2d_scratch);
-    rows[TARN__K_conv2d_grad_x] = tarn__row(kernel_conv2d_grad_x, TARN__FLOATS, conv2d_grad_x_scratch);
-    rows[TARN__K_conv2d_grad_weight] = tarn__row(kernel_conv2d_grad_weight, TARN__FLOATS, conv2d_grad_weight_scratch);
+    rows[TARN__K_conv2d] = tarn__row_planned(prepare_conv2d, kernel_conv2d, TARN__FLOATS);
+    rows[TARN__K_conv2d_grad_x] = tarn__row_planned(prepare_conv2d_grad_x, kernel_conv2d, TARN__FLOATS);
+    rows[TARN__K_conv2d_grad_weight] =
+        tarn__row_planned(prepare_conv2d_grad_weight, kernel_conv2d_grad_weight, TARN__FLOATS);
 }

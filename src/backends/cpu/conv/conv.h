@@ -63,9 +63,8 @@ typedef struct phase {
     int64_t earlier; /* number of taps of the phases before it */
 } phase;
 
-/* A described convolution. Plain data; tables and packed weights point into scratch. */
-typedef struct plan {
-    const tarn__view *from, *to, *weight, *bias; /* (N, C, H, W); weight (O, C / groups, KH, KW) */
+/* A described convolution. A plan has none of the addresses: run() sets them in a copy. */
+typedef struct job {
     bool gradient;
     int64_t images, groups, in, out; /* channels of source and output per group */
     int64_t kernel[2], stride[2], padding[2], dilation[2];
@@ -78,12 +77,19 @@ typedef struct plan {
     int64_t plane, channel;         /* elements of a plane, and of a channel's planes */
 
     int64_t out_step[2], phase_count[2];
+
+    /* offsets in scratch */
+    size_t phases_at, positions_at, offsets_at, tap_phase_at, tap_index_at, weights_at, biases_at;
+    slots plane_slots; /* planes of a task */
+
+    /* addresses */
+    const tarn__view *from, *to, *weight, *bias; /* (N, C, H, W); weight (O, C / groups, KH, KW) */
     phase *phases;
     /* (taps): offsets by phase; phase of each tap or -1, and its index there */
     int64_t *offsets, *tap_phase, *tap_index;
     int64_t *positions;     /* of all phases */
     void *weights, *biases; /* packed weights; biases of all outputs, zeros where there is none */
-} plan;
+} job;
 
 /* a mod b in [0, b), and the matching (floor) quotient. */
 static inline int64_t remainder_of(int64_t a, int64_t b)
@@ -96,13 +102,13 @@ static inline int64_t quotient_of(int64_t a, int64_t b)
     return (a - remainder_of(a, b)) / b;
 }
 
-static inline int64_t tap_count(const plan *s)
+static inline int64_t tap_count(const job *s)
 {
     return s->kernel[0] * s->kernel[1];
 }
 
 /* Channels whose taps are summed before the next output channels. */
-static inline int64_t channels_per_step(const plan *s, const phase *f)
+static inline int64_t channels_per_step(const job *s, const phase *f)
 {
     return min_i64(s->in, max_i64(1, K_BLOCK / max_i64(1, f->taps)));
 }

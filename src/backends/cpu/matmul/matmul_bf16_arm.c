@@ -28,9 +28,10 @@ typedef float sums[PANEL_WIDTH / 2][PANEL_WIDTH / 2][4];
 typedef struct job {
     gemm_args p;
     int64_t k, steps, a_step, b_step; /* a_step, b_step: strides of rows of a, columns of b */
-    const uint16_t *a, *b;
-    uint16_t *packed; /* a: (rows / 8, steps, PANEL_STEP) */
     slots panels;
+    /* addresses, set by run() */
+    const uint16_t *a, *b;
+    uint16_t *packed; /* a: (rows / 8, steps, PANEL_STEP), at the start of scratch */
 } job;
 
 static const uint16_t *a_row(const job *j, int64_t row)
@@ -220,41 +221,39 @@ static bool fits(const tarn__call *call)
 }
 
 /* Few rows need no scratch. */
-static job describe(const tarn__call *call, arena *c)
+static tarn__plan_status prepare_matmul(const tarn__call *call, tarn__plan *plan)
 {
     const tarn__view *a = call->in[0], *b = call->in[1];
-    job j = {.p = {.bias = call->inputs > 2 ? call->in[2] : NULL,
-                   .y = call->out[0],
-                   .rows = a->shape[0],
-                   .in = a->shape[1],
-                   .out = b->shape[1]},
-             .k = a->shape[1],
-             .steps = PANEL_STEPS(a->shape[1]),
-             .a_step = a->stride[0],
-             .b_step = b->stride[1],
-             .a = tarn__view_at(a),
-             .b = tarn__view_at(b)};
-    if (j.p.rows > FEW_ROWS) {
-        j.packed = arena_alloc(
-            c, sizeof(uint16_t) *
-                   (size_t)(PANEL_STEP * j.steps * ((min_i64(j.p.rows, ROW_TILE) + PANEL_WIDTH - 1) / PANEL_WIDTH)));
-        j.panels = arena_slots(c, sizeof(uint16_t) * SEGMENT * PANEL_STEP * COLUMNS / PANEL_WIDTH,
-                               slot_count((j.p.out + COLUMNS - 1) / COLUMNS));
-    }
-    return j;
-}
-
-static size_t matmul_scratch(const tarn__call *call)
-{
     arena c = {0};
-    describe(call, &c);
-    return c.used;
+    job *j = tarn__plan_reserve(plan, sizeof(*j));
+    if (!j)
+        return TARN__PLAN_FAILED;
+    *j = (job){.p = {.rows = a->shape[0], .in = a->shape[1], .out = b->shape[1]},
+               .k = a->shape[1],
+               .steps = PANEL_STEPS(a->shape[1]),
+               .a_step = a->stride[0],
+               .b_step = b->stride[1]};
+    if (j->p.rows > FEW_ROWS) {
+        arena_reserve(
+            &c, sizeof(uint16_t) *
+                    (size_t)(PANEL_STEP * j->steps * ((min_i64(j->p.rows, ROW_TILE) + PANEL_WIDTH - 1) / PANEL_WIDTH)));
+        j->panels = arena_slots(&c, sizeof(uint16_t) * SEGMENT * PANEL_STEP * COLUMNS / PANEL_WIDTH,
+                                slot_count((j->p.out + COLUMNS - 1) / COLUMNS));
+    }
+    plan->scratch_bytes = c.used;
+    return TARN__PLAN_READY;
 }
 
 static void kernel_matmul(const tarn__call *call)
 {
-    arena c = {.memory = call->scratch, .size = call->scratch_bytes};
-    job j = describe(call, &c);
+    job j = *(const job *)tarn__plan_job(call->plan);
+    j.p.bias = call->inputs > 2 ? call->in[2] : NULL;
+    j.p.y = call->out[0];
+    j.a = tarn__view_at(call->in[0]);
+    j.b = tarn__view_at(call->in[1]);
+    j.packed = call->scratch;
+    if (j.p.rows > FEW_ROWS)
+        slots_init(&j.panels, call->scratch);
     int64_t panels_count = (j.p.out + COLUMNS - 1) / COLUMNS, bytes = 2 * j.k * COLUMNS + 1;
     if (j.p.rows <= FEW_ROWS) {
         tarn__parallel_for(panels_count, 1 + MIN_BYTES / bytes, multiply_few, &j);
@@ -272,7 +271,7 @@ void TARN__PASTE(tarn__cpu_register_matmul, TARN__ARM_LEVEL)(tarn__kernel_row *r
 void TARN__PASTE(tarn__cpu_register_matmul, TARN__ARM_LEVEL)(tarn__kernel_row *rows)
 {
     static tarn__kernel_row base; /* the row for all other calls */
-    tarn__kernel_row row = tarn__row_fits(tarn__row(kernel_matmul, TARN__BIT(TARN_BF16), matmul_scratch), fits);
+    tarn__kernel_row row = tarn__row_fits(tarn__row_planned(prepare_matmul, kernel_matmul, TARN__BIT(TARN_BF16)), fits);
     row.variant = "bf16";
     tarn__push_row(rows, TARN__K_matmul, row, &base);
 }

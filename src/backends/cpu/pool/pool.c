@@ -292,35 +292,43 @@ static bool is_small(const pool *p)
 }
 
 /* The output is the gradient of the image; indices follow the gradient of the result. */
-static pool describe_backward(const tarn__call *call, bool is_max, arena *c)
+static void bind_backward(pool *p, const tarn__call *call)
+{
+    p->image = call->out[0];
+    p->result = call->in[0];
+    p->indices = p->is_max ? call->in[1] : NULL;
+    slots_init(&p->slots, call->scratch);
+}
+
+static tarn__plan_status prepare_backward(const tarn__call *call, tarn__plan *plan, bool is_max)
 {
     const tarn__view *gx = call->out[0];
     int64_t size = call->in[0]->dtype == TARN_F64 ? 8 : 4;
-    pool p = describe(call, gx, call->in[0], is_max ? call->in[1] : NULL, is_max);
-    p.is_2x2 = is_max && covers_2x2(&p);
-    p.is_small = is_max && is_small(&p);
-    choose_patches(&p, size);
-    int64_t channels_per_patch = p.by_channel ? CHANNELS_AT_ONCE : 1;
-    p.slots = arena_slots(c, (size_t)(size * channels_per_patch * p.band * gx->shape[3]),
-                          slot_count(gx->shape[0] * p.sets * p.bands));
-    return p;
-}
-
-static size_t backward_scratch(const tarn__call *call, bool is_max)
-{
-    arena counter = {0};
-    if (tarn__view_count(call->out[0]) > 0)
-        describe_backward(call, is_max, &counter);
-    return counter.used;
+    arena c = {0};
+    pool *p = tarn__plan_reserve(plan, sizeof(*p));
+    if (!p)
+        return TARN__PLAN_FAILED;
+    if (tarn__view_count(gx) == 0)
+        return TARN__PLAN_READY;
+    *p = describe(call, gx, call->in[0], is_max ? call->in[1] : NULL, is_max);
+    p->is_2x2 = is_max && covers_2x2(p);
+    p->is_small = is_max && is_small(p);
+    choose_patches(p, size);
+    int64_t channels_per_patch = p->by_channel ? CHANNELS_AT_ONCE : 1;
+    p->slots = arena_slots(&c, (size_t)(size * channels_per_patch * p->band * gx->shape[3]),
+                           slot_count(gx->shape[0] * p->sets * p->bands));
+    p->image = p->result = p->indices = NULL; /* a plan has no addresses */
+    plan->scratch_bytes = c.used;
+    return TARN__PLAN_READY;
 }
 
 /* Parallel over patches of the image gradient: each is written by one task. */
-static void run_backward(const tarn__call *call, bool is_max)
+static void run_backward(const tarn__call *call)
 {
     if (tarn__view_count(call->out[0]) == 0)
         return;
-    arena scratch = {.memory = call->scratch, .size = call->scratch_bytes};
-    pool p = describe_backward(call, is_max, &scratch);
+    pool p = *(const pool *)tarn__plan_job(call->plan);
+    bind_backward(&p, call);
     int64_t patches = p.image->shape[0] * p.sets * p.bands,
             work = p.band * p.image->shape[3] * (p.by_channel ? CHANNELS_AT_ONCE : 1);
     tarn__parallel_for(patches, ceil_div(GRAIN, work),
@@ -338,32 +346,22 @@ static void kernel_avg_pool2d(const tarn__call *call)
     run_forward(call, NULL, false);
 }
 
-static size_t max_pool2d_grad_scratch(const tarn__call *call)
-{
-    return backward_scratch(call, true);
-}
-
 /* One addition per output. */
-static void kernel_max_pool2d_grad(const tarn__call *call)
+static tarn__plan_status prepare_max_pool2d_grad(const tarn__call *call, tarn__plan *plan)
 {
-    run_backward(call, true);
-}
-
-static size_t avg_pool2d_grad_scratch(const tarn__call *call)
-{
-    return backward_scratch(call, false);
+    return prepare_backward(call, plan, true);
 }
 
 /* KH · KW additions per output. */
-static void kernel_avg_pool2d_grad(const tarn__call *call)
+static tarn__plan_status prepare_avg_pool2d_grad(const tarn__call *call, tarn__plan *plan)
 {
-    run_backward(call, false);
+    return prepare_backward(call, plan, false);
 }
 
 void TARN__AT_LEVEL(tarn__cpu_register_pool)(tarn__kernel_row *rows)
 {
     rows[TARN__K_max_pool2d] = tarn__row(kernel_max_pool2d, TARN__FLOATS, NULL);
-    rows[TARN__K_max_pool2d_grad] = tarn__row(kernel_max_pool2d_grad, TARN__FLOATS, max_pool2d_grad_scratch);
+    rows[TARN__K_max_pool2d_grad] = tarn__row_planned(prepare_max_pool2d_grad, run_backward, TARN__FLOATS);
     rows[TARN__K_avg_pool2d] = tarn__row(kernel_avg_pool2d, TARN__FLOATS, NULL);
-    rows[TARN__K_avg_pool2d_grad] = tarn__row(kernel_avg_pool2d_grad, TARN__FLOATS, avg_pool2d_grad_scratch);
+    rows[TARN__K_avg_pool2d_grad] = tarn__row_planned(prepare_avg_pool2d_grad, run_backward, TARN__FLOATS);
 }

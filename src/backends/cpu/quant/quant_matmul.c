@@ -85,8 +85,8 @@ typedef struct job {
     gemm_args p;
     int64_t chunks;
     const engine *how;
-    x_chunk *x_q8; /* (count, chunks) */
     slots panels;
+    x_chunk *x_q8; /* (count, chunks), at the start of scratch; set by run() */
 } job;
 
 /* Quantizes rows of x, in tasks of whole rows; the tail of the last chunk is 0. */
@@ -148,33 +148,33 @@ static void multiply_rows(int64_t begin, int64_t end, void *ctx)
     slot_release(&j->panels, slot);
 }
 
-/* With an arena without memory it only counts the scratch bytes. */
-static job describe(const tarn__call *call, arena *c)
-{
-    job j = {.p = describe_matmul(call), .how = best_engine()};
-    j.chunks = chunks_of(j.p.in);
-    j.x_q8 = arena_alloc(c, sizeof(x_chunk) * (size_t)(min_i64(j.p.rows, ROW_TILE) * j.chunks));
-    if (j.p.rows > 1)
-        j.panels =
-            arena_slots(c, sizeof(w_chunk) * (size_t)(PANEL * j.chunks), slot_count((j.p.out + PANEL - 1) / PANEL));
-    return j;
-}
-
-static size_t matmul_quant_scratch(const tarn__call *call)
+static tarn__plan_status prepare_matmul_quant(const tarn__call *call, tarn__plan *plan)
 {
     arena c = {0};
-    describe(call, &c);
-    return c.used;
+    job *j = tarn__plan_reserve(plan, sizeof(*j));
+    if (!j)
+        return TARN__PLAN_FAILED;
+    *j = (job){.p = describe_matmul(call), .how = best_engine()};
+    j->chunks = chunks_of(j->p.in);
+    arena_reserve(&c, sizeof(x_chunk) * (size_t)(min_i64(j->p.rows, ROW_TILE) * j->chunks));
+    if (j->p.rows > 1)
+        j->panels =
+            arena_slots(&c, sizeof(w_chunk) * (size_t)(PANEL * j->chunks), slot_count((j->p.out + PANEL - 1) / PANEL));
+    plan->scratch_bytes = c.used;
+    return TARN__PLAN_READY;
 }
 
 /* Tiles of ROW_TILE rows one after the other: the weight is read once per tile. About 0.6 (Q4) to 1.1 (Q8) bytes per
  * weight. */
 static void kernel_matmul_quant(const tarn__call *call)
 {
-    arena c = {.memory = call->scratch, .size = call->scratch_bytes};
     if (tarn__view_count(call->out[0]) == 0)
         return;
-    job j = describe(call, &c);
+    job j = *(const job *)tarn__plan_job(call->plan);
+    bind_matmul(&j.p, call);
+    j.x_q8 = call->scratch;
+    if (j.p.rows > 1)
+        slots_init(&j.panels, call->scratch);
     int64_t panels_count = (j.p.out + PANEL - 1) / PANEL, bytes = tarn__bytes_of(j.p.w->dtype, j.p.in) * PANEL + 1;
     for (; j.p.first < j.p.rows; j.p.first += ROW_TILE) {
         j.p.count = min_i64(j.p.rows - j.p.first, ROW_TILE);
@@ -240,7 +240,8 @@ static void kernel_quantize(const tarn__call *call)
 
 void TARN__AT_LEVEL(tarn__cpu_register_quant_matmul)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_matmul_quant] = tarn__row(kernel_matmul_quant, TARN__FLOATS | TARN__QUANTIZED, matmul_quant_scratch);
+    rows[TARN__K_matmul_quant] =
+        tarn__row_planned(prepare_matmul_quant, kernel_matmul_quant, TARN__FLOATS | TARN__QUANTIZED);
     rows[TARN__K_dequantize] = tarn__row(kernel_dequantize, TARN__QUANTIZED, NULL);
     rows[TARN__K_quantize] = tarn__row(kernel_quantize, TARN__BIT(TARN_F32) | TARN__QUANTIZED, NULL);
 }

@@ -15,7 +15,7 @@
 
 /* y (rows, out) = x (rows, in) · wᵀ + bias, w (out, in) in blocks of 32 or 256 elements along `in`. */
 typedef struct gemm_args {
-    const tarn__view *x, *w, *bias, *y;
+    const tarn__view *x, *w, *bias, *y; /* set by bind_matmul(): a plan has none */
     int64_t rows, in, out;
     int64_t first, count; /* rows of x in the current tile */
     int type;             /* dtype - TARN_Q8_0 */
@@ -23,10 +23,16 @@ typedef struct gemm_args {
 
 static inline gemm_args describe_matmul(const tarn__call *call)
 {
-    gemm_args p = {
-        .x = call->in[0], .w = call->in[1], .bias = call->inputs > 2 ? call->in[2] : NULL, .y = call->out[0]};
-    p.rows = p.x->shape[0], p.in = p.x->shape[1], p.out = p.w->shape[0], p.type = (int)p.w->dtype - TARN_Q8_0;
-    return p;
+    const tarn__view *x = call->in[0], *w = call->in[1];
+    return (gemm_args){.rows = x->shape[0], .in = x->shape[1], .out = w->shape[0], .type = (int)w->dtype - TARN_Q8_0};
+}
+
+static inline void bind_matmul(gemm_args *p, const tarn__call *call)
+{
+    p->x = call->in[0];
+    p->w = call->in[1];
+    p->bias = call->inputs > 2 ? call->in[2] : NULL;
+    p->y = call->out[0];
 }
 
 /* Address of a row; strides of quantized views count elements, tarn__bytes_of() converts. */

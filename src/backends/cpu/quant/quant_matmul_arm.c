@@ -25,10 +25,12 @@
 typedef struct job {
     gemm_args p;
     int64_t groups;
+    size_t x_at, scale_at, sum_at; /* offsets in scratch */
+    slots panels;
+    /* addresses, set by run() */
     x_group *x_q8; /* (rows / 8, groups); for a single row q (groups, 32), scale (groups), sum (groups) instead */
     int8_t *q;
     float *scale, *sum;
-    slots panels;
 } job;
 
 /* ---- x ----------------------------------------------------------------------------------------------------------- */
@@ -291,35 +293,53 @@ static void multiply_rows(int64_t begin, int64_t end, void *ctx)
     slot_release(&j->panels, slot);
 }
 
-static job describe(const tarn__call *call, arena *c)
+static void describe(job *j, arena *c)
 {
-    job j = {.p = describe_matmul(call)};
-    j.groups = j.p.in / GROUP;
-    if (j.p.rows == 1) {
-        j.q = arena_alloc(c, (size_t)j.p.in);
-        j.scale = arena_alloc(c, sizeof(float) * (size_t)j.groups);
-        j.sum = arena_alloc(c, sizeof(float) * (size_t)j.groups);
-        return j;
+    j->groups = j->p.in / GROUP;
+    if (j->p.rows == 1) {
+        j->x_at = arena_reserve(c, (size_t)j->p.in);
+        j->scale_at = arena_reserve(c, sizeof(float) * (size_t)j->groups);
+        j->sum_at = arena_reserve(c, sizeof(float) * (size_t)j->groups);
+        return;
     }
-    j.x_q8 = arena_alloc(c, sizeof(x_group) * (size_t)((min_i64(j.p.rows, ROW_TILE) + X_ROWS - 1) / X_ROWS * j.groups));
-    j.panels = arena_slots(c, sizeof(w_group) * PANEL_TILES * SEGMENT, slot_count((j.p.out + COLUMNS - 1) / COLUMNS));
-    return j;
+    j->x_at =
+        arena_reserve(c, sizeof(x_group) * (size_t)((min_i64(j->p.rows, ROW_TILE) + X_ROWS - 1) / X_ROWS * j->groups));
+    j->panels = arena_slots(c, sizeof(w_group) * PANEL_TILES * SEGMENT, slot_count((j->p.out + COLUMNS - 1) / COLUMNS));
 }
 
-static size_t matmul_quant_scratch(const tarn__call *call)
+static tarn__plan_status prepare_matmul_quant(const tarn__call *call, tarn__plan *plan)
 {
     arena c = {0};
-    describe(call, &c);
-    return c.used;
+    job *j = tarn__plan_reserve(plan, sizeof(*j));
+    if (!j)
+        return TARN__PLAN_FAILED;
+    *j = (job){.p = describe_matmul(call)};
+    describe(j, &c);
+    plan->scratch_bytes = c.used;
+    return TARN__PLAN_READY;
+}
+
+static void bind(job *j, const tarn__call *call)
+{
+    char *scratch = call->scratch;
+    bind_matmul(&j->p, call);
+    if (j->p.rows == 1) {
+        j->q = (void *)(scratch + j->x_at);
+        j->scale = (void *)(scratch + j->scale_at);
+        j->sum = (void *)(scratch + j->sum_at);
+        return;
+    }
+    j->x_q8 = (void *)(scratch + j->x_at);
+    slots_init(&j->panels, scratch);
 }
 
 /* As in quant_matmul.c, with panels of COLUMNS rows. */
 static void kernel_matmul_quant(const tarn__call *call)
 {
-    arena c = {.memory = call->scratch, .size = call->scratch_bytes};
     if (tarn__view_count(call->out[0]) == 0)
         return;
-    job j = describe(call, &c);
+    job j = *(const job *)tarn__plan_job(call->plan);
+    bind(&j, call);
     int64_t panels_count = (j.p.out + COLUMNS - 1) / COLUMNS,
             bytes = tarn__bytes_of(j.p.w->dtype, j.p.in) * COLUMNS + 1;
     if (j.p.rows == 1) {
@@ -338,6 +358,6 @@ void TARN__PASTE(tarn__cpu_register_quant_matmul, TARN__ARM_LEVEL)(tarn__kernel_
 
 void TARN__PASTE(tarn__cpu_register_quant_matmul, TARN__ARM_LEVEL)(tarn__kernel_row *rows)
 {
+    rows[TARN__K_matmul_quant].prepare = prepare_matmul_quant;
     rows[TARN__K_matmul_quant].run = kernel_matmul_quant;
-    rows[TARN__K_matmul_quant].scratch = matmul_quant_scratch;
 }
