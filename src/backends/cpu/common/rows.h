@@ -73,11 +73,10 @@ typedef struct row_set {
 TARN__UNUSED static void rows_describe(row_set *r, int axis, int count, const tarn__view *const *views)
 {
     tarn__view copy[TARN__MAX_OPERANDS];
-    const tarn__view *without[TARN__MAX_OPERANDS];
+    const tarn__view *without[TARN__MAX_OPERANDS] = {NULL};
     *r = (row_set){.length = views[0]->rank > 0 ? views[0]->shape[axis] : 1,
                    .compute = tarn__compute_of(views[0]->dtype)};
     for (int k = 0; k < count; k++) {
-        without[k] = NULL;
         if (!views[k])
             continue;
         copy[k] = *views[k];
