@@ -1,0 +1,184 @@
+/* filters_select.c: map, select and their kin, and applying filters and tests by name. */
+#include <string.h>
+
+#include "text/jinja/eval.h"
+
+tarn__jinja_value tarn__jinja_iterator_new(tarn__jinja_run *r, tarn__jinja_iterator iterator)
+{
+    tarn__jinja_iterator *copy = tarn__jinja_alloc(r->arena, 1, sizeof(*copy));
+    *copy = iterator;
+    return (tarn__jinja_value){TARN__JINJA_ITERATOR, {.iterator = copy}};
+}
+
+/* ---- by name ----------------------------------------------------------------------------------------------------- */
+
+const tarn__jinja_filter *tarn__jinja_find_filter(const char *name, size_t length)
+{
+    const tarn__jinja_filter *const tables[] = {tarn__jinja_text_filters, tarn__jinja_list_filters,
+                                                tarn__jinja_select_filters};
+    for (int i = 0; i < 3; i++)
+        for (const tarn__jinja_filter *filter = tables[i]; filter->name; filter++)
+            if (strlen(filter->name) == length && memcmp(filter->name, name, length) == 0)
+                return filter;
+    return NULL;
+}
+
+tarn__jinja_value tarn__jinja_apply_filter(tarn__jinja_run *r, const tarn__jinja_string *name, tarn__jinja_value input,
+                                           const tarn__jinja_arguments *arguments)
+{
+    const tarn__jinja_filter *filter = tarn__jinja_find_filter(name->text, name->length);
+    if (!filter)
+        tarn__jinja_fail(r, "filter '%.*s' not found", name->length < 60 ? (int)name->length : 60, name->text);
+    tarn__jinja_enter(r);
+    tarn__jinja_value result = filter->call(r, input, arguments, filter->mode);
+    tarn__jinja_leave(r);
+    return result;
+}
+
+bool tarn__jinja_apply_test(tarn__jinja_run *r, const tarn__jinja_string *name, tarn__jinja_value input,
+                            const tarn__jinja_arguments *arguments)
+{
+    const tarn__jinja_test *test = tarn__jinja_find_test(name->text, name->length);
+    if (!test)
+        tarn__jinja_fail(r, "test '%.*s' not found", name->length < 60 ? (int)name->length : 60, name->text);
+    return test->call(r, input, arguments, test->mode);
+}
+
+/* ---- paths ------------------------------------------------------------------------------------------------------- */
+
+static tarn__jinja_value part_of(tarn__jinja_run *r, const tarn__jinja_string *path, size_t begin, size_t end)
+{
+    int64_t index = 0;
+    bool is_index = end > begin && end - begin < 18;
+    for (size_t i = begin; is_index && i < end; i++) {
+        is_index = path->text[i] >= '0' && path->text[i] <= '9';
+        index = index * 10 + (path->text[i] - '0');
+    }
+    return is_index ? tarn__jinja_int(index) : tarn__jinja_slice_of(r, path, begin, end);
+}
+
+static tarn__jinja_value path_or(tarn__jinja_run *r, tarn__jinja_value item, tarn__jinja_value attribute,
+                                 tarn__jinja_value fallback)
+{
+    if (attribute.kind != TARN__JINJA_STRING)
+        attribute.kind == TARN__JINJA_NONE ? (void)0 : (void)(item = tarn__jinja_subscript(r, item, attribute));
+    const tarn__jinja_string *path = attribute.kind == TARN__JINJA_STRING ? attribute.as.string : NULL;
+    for (size_t begin = 0, end; path && begin <= path->length; begin = end + 1) {
+        for (end = begin; end < path->length && path->text[end] != '.';)
+            end++;
+        item = tarn__jinja_subscript(r, item, part_of(r, path, begin, end));
+        if (item.kind == TARN__JINJA_UNDEFINED && fallback.kind != TARN__JINJA_NONE)
+            item = fallback;
+    }
+    return item.kind == TARN__JINJA_UNDEFINED && fallback.kind != TARN__JINJA_NONE ? fallback : item;
+}
+
+tarn__jinja_value tarn__jinja_path(tarn__jinja_run *r, tarn__jinja_value item, tarn__jinja_value attribute)
+{
+    return path_or(r, item, attribute, tarn__jinja_none());
+}
+
+/* ---- map --------------------------------------------------------------------------------------------------------- */
+
+/* The arguments after the first `skip`. */
+static tarn__jinja_arguments *rest_of(tarn__jinja_run *r, const tarn__jinja_arguments *arguments, size_t skip)
+{
+    tarn__jinja_arguments *rest = tarn__jinja_alloc(r->arena, 1, sizeof(*rest));
+    *rest = *arguments;
+    rest->positional.items += skip;
+    rest->positional.count -= skip;
+    rest->positional.capacity = rest->positional.count;
+    return rest;
+}
+
+static tarn__jinja_list *map_attribute(tarn__jinja_run *r, const tarn__jinja_list *list,
+                                       const tarn__jinja_arguments *arguments)
+{
+    tarn__jinja_list *mapped = tarn__jinja_list_new(r, TARN__JINJA_LIST, list->count).as.list;
+    const tarn__jinja_value *attribute = tarn__jinja_dict_find_text(&arguments->keywords, "attribute", 9),
+                            *fallback = tarn__jinja_dict_find_text(&arguments->keywords, "default", 7);
+    if (!attribute || arguments->keywords.count != 1 + (size_t)(fallback != NULL))
+        tarn__jinja_fail(r, "map requires a filter argument");
+    for (size_t i = 0; i < list->count; i++)
+        tarn__jinja_append(r, mapped,
+                           path_or(r, list->items[i], *attribute, fallback ? *fallback : tarn__jinja_none()));
+    return mapped;
+}
+
+static tarn__jinja_list *make_map(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
+                                  int mode)
+{
+    (void)mode;
+    const tarn__jinja_list *list = tarn__jinja_truth(r, input) ? tarn__jinja_iterate(r, input)
+                                                               : tarn__jinja_list_new(r, TARN__JINJA_LIST, 0).as.list;
+    if (!list->count)
+        return tarn__jinja_list_new(r, TARN__JINJA_LIST, 0).as.list;
+    if (!arguments->positional.count)
+        return map_attribute(r, list, arguments);
+    const tarn__jinja_string *name = tarn__jinja_want_string(r, "map", arguments->positional.items[0]);
+    const tarn__jinja_arguments *rest = rest_of(r, arguments, 1);
+    tarn__jinja_list *mapped = tarn__jinja_list_new(r, TARN__JINJA_LIST, list->count).as.list;
+    for (size_t i = 0; i < list->count; i++)
+        tarn__jinja_append(r, mapped, tarn__jinja_apply_filter(r, name, list->items[i], rest));
+    return mapped;
+}
+
+/* ---- select ------------------------------------------------------------------------------------------------------ */
+
+enum { REJECTS = 1, BY_ATTRIBUTE = 2, MAPS = 4 };
+
+static tarn__jinja_list *make_selection(tarn__jinja_run *r, tarn__jinja_value input,
+                                        const tarn__jinja_arguments *arguments, int mode)
+{
+    tarn__jinja_list *selected = tarn__jinja_list_new(r, TARN__JINJA_LIST, 0).as.list;
+    size_t skip = mode & BY_ATTRIBUTE ? 1 : 0, given = arguments->positional.count;
+    if (!tarn__jinja_truth(r, input))
+        return selected;
+    const tarn__jinja_list *list = tarn__jinja_iterate(r, input);
+    if (list->count == 0)
+        return selected;
+    if (given < skip)
+        tarn__jinja_fail(r, "missing parameter for attribute name");
+    bool has_test = given > skip;
+    const tarn__jinja_arguments *rest = rest_of(r, arguments, skip + has_test);
+    for (size_t i = 0; i < list->count; i++) {
+        tarn__jinja_value v =
+            skip ? tarn__jinja_path(r, list->items[i], arguments->positional.items[0]) : list->items[i];
+        bool passes = has_test
+                          ? tarn__jinja_apply_test(
+                                r, tarn__jinja_want_string(r, "select", arguments->positional.items[skip]), v, rest)
+                          : tarn__jinja_truth(r, v);
+        if (passes != ((mode & REJECTS) != 0))
+            tarn__jinja_append(r, selected, list->items[i]);
+    }
+    return selected;
+}
+
+static tarn__jinja_value lazy(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
+                              int mode)
+{
+    return tarn__jinja_iterator_new(
+        r, (tarn__jinja_iterator){
+               .make = mode & MAPS ? make_map : make_selection, .input = input, .arguments = arguments, .mode = mode});
+}
+
+/* Attributes only, unlike the dot: no keys of a dict. */
+static tarn__jinja_value attribute(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
+                                   int mode)
+{
+    tarn__jinja_value name;
+    (void)mode;
+    tarn__jinja_bind(r, "attr", arguments, "name", 1, &name);
+    const tarn__jinja_string *text = tarn__jinja_str(r, name);
+    if (input.kind == TARN__JINJA_UNDEFINED || input.kind == TARN__JINJA_NAMESPACE || input.kind == TARN__JINJA_LOOP)
+        return tarn__jinja_attribute(r, input, text);
+    return tarn__jinja_find_method(r, input, text);
+}
+
+const tarn__jinja_filter tarn__jinja_select_filters[] = {{"map", lazy, MAPS},
+                                                         {"select", lazy, 0},
+                                                         {"reject", lazy, REJECTS},
+                                                         {"selectattr", lazy, BY_ATTRIBUTE},
+                                                         {"rejectattr", lazy, BY_ATTRIBUTE | REJECTS},
+                                                         {"attr", attribute, 0},
+                                                         {NULL, NULL, 0}};

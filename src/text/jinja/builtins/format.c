@@ -1,0 +1,344 @@
+/* format.c: Python's two ways to format: "%s" % value and "{}".format(value). */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "text/jinja/eval.h"
+
+/* What stands after % or the colon of {}. */
+typedef struct spec {
+    uint32_t fill;
+    char align, sign, type; /* 0: none */
+    bool zero, alternate, comma;
+    int64_t width, precision; /* precision -1: none */
+} spec;
+
+#define MAX_WIDTH 100000
+
+static void pad(tarn__jinja_run *r, tarn__jinja_builder *b, const spec *s, const tarn__jinja_string *text, char align)
+{
+    int64_t count = s->width - (int64_t)tarn__jinja_count(text);
+    int64_t before = count <= 0 ? 0 : align == '>' ? count : align == '^' ? count / 2 : 0;
+    for (int64_t i = 0; i < before; i++)
+        tarn__jinja_build_code(r, b, s->fill, 0);
+    tarn__jinja_build_string(r, b, text);
+    for (int64_t i = before; i < count; i++)
+        tarn__jinja_build_code(r, b, s->fill, 0);
+}
+
+/* Digits with their sign; the zeros of a width come between both. */
+static void put_number(tarn__jinja_run *r, tarn__jinja_builder *b, const spec *s, const char *digits, bool is_negative)
+{
+    char sign[2] = {is_negative ? '-' : s->sign == '+' || s->sign == ' ' ? s->sign : 0, 0};
+    tarn__jinja_builder text = {0};
+    int64_t zeros = s->zero && !s->align ? s->width - (int64_t)strlen(digits) - (sign[0] != 0) : 0;
+    tarn__jinja_build_text(r, &text, sign);
+    for (int64_t i = 0; i < zeros; i++)
+        tarn__jinja_build_text(r, &text, "0");
+    tarn__jinja_build_text(r, &text, digits);
+    pad(r, b, s, tarn__jinja_built(r, &text).as.string, s->align ? s->align : '>');
+}
+
+/* Inserts a comma before every third digit of the integer part. */
+static void group(char *to, const char *from)
+{
+    size_t whole = strspn(from, "0123456789");
+    for (size_t i = 0; i < whole; i++) {
+        if (i && (whole - i) % 3 == 0)
+            *to++ = ',';
+        *to++ = from[i];
+    }
+    strcpy(to, from + whole);
+}
+
+static void format_float(tarn__jinja_run *r, tarn__jinja_builder *b, const spec *s, double number, char type)
+{
+    char format[] = "%.*f", digits[800], grouped[1100];
+    int precision = s->precision < 0 ? 6 : s->precision > 300 ? 300 : (int)s->precision;
+    double size = type == '%' ? fabs(number) * 100 : fabs(number);
+    format[3] = type == '%' ? 'f' : type;
+    if (isfinite(number))
+        snprintf(digits, sizeof(digits), format, precision, size);
+    else
+        strcpy(digits, isnan(number) ? "nan" : "inf");
+    for (char *at = digits; *at; at++)
+        if (*at == ',')
+            *at = '.'; /* the point of another locale */
+    if (type == '%')
+        strcat(digits, "%");
+    group(grouped, digits);
+    put_number(r, b, s, s->comma ? grouped : digits, signbit(number) && !isnan(number));
+}
+
+static void format_int(tarn__jinja_run *r, tarn__jinja_builder *b, const spec *s, int64_t number, char type)
+{
+    char digits[80], grouped[110];
+    uint64_t size = number < 0 ? (uint64_t)0 - (uint64_t)number : (uint64_t)number;
+    if (type == 'b') {
+        int count = 1;
+        while (count < 64 && size >> count)
+            count++;
+        for (int i = 0; i < count; i++)
+            digits[i] = size >> (count - 1 - i) & 1 ? '1' : '0';
+        digits[count] = 0;
+    } else
+        snprintf(digits, sizeof(digits),
+                 type == 'x'   ? "%" PRIx64
+                 : type == 'X' ? "%" PRIX64
+                 : type == 'o' ? "%" PRIo64
+                               : "%" PRIu64,
+                 size);
+    group(grouped, digits);
+    put_number(r, b, s, s->comma ? grouped : digits, number < 0);
+}
+
+static void format_text(tarn__jinja_run *r, tarn__jinja_builder *b, const spec *s, const tarn__jinja_string *text,
+                        char align)
+{
+    size_t end = s->precision < 0 ? text->length : tarn__jinja_offset(text, (size_t)s->precision);
+    pad(r, b, s, tarn__jinja_slice_of(r, text, 0, end).as.string, s->align ? s->align : align);
+}
+
+static bool is_float_type(char type)
+{
+    return type && strchr("eEfFgG%", type);
+}
+
+/* ---- percent ----------------------------------------------------------------------------------------------------- */
+
+static size_t read_count(const tarn__jinja_string *f, size_t at, int64_t *count)
+{
+    for (*count = 0; at < f->length && f->text[at] >= '0' && f->text[at] <= '9'; at++)
+        *count = *count > MAX_WIDTH ? *count : *count * 10 + (f->text[at] - '0');
+    return at;
+}
+
+static size_t read_percent(tarn__jinja_run *r, const tarn__jinja_string *f, size_t at, spec *s)
+{
+    *s = (spec){.fill = ' ', .precision = -1};
+    for (; at < f->length && f->text[at] && strchr("#0- +", f->text[at]); at++) {
+        s->zero |= f->text[at] == '0';
+        s->alternate |= f->text[at] == '#';
+        s->align = f->text[at] == '-' ? '<' : s->align;
+        s->sign = f->text[at] == '+' || (f->text[at] == ' ' && !s->sign) ? f->text[at] : s->sign;
+    }
+    at = read_count(f, at, &s->width);
+    if (at < f->length && f->text[at] == '.')
+        at = read_count(f, at + 1, &s->precision);
+    if (at >= f->length)
+        tarn__jinja_fail(r, "incomplete format");
+    if (s->width > MAX_WIDTH)
+        tarn__jinja_fail(r, "a width is too large");
+    s->type = f->text[at];
+    return at + 1;
+}
+
+static void put_percent(tarn__jinja_run *r, tarn__jinja_builder *b, const spec *s, tarn__jinja_value v)
+{
+    tarn__jinja_builder text = {0};
+    bool is_int = strchr("diu", s->type) != NULL;
+    if (s->type == 's' || s->type == 'r' || s->type == 'a') {
+        if (s->type == 's')
+            tarn__jinja_print(r, &text, v);
+        else
+            tarn__jinja_repr(r, &text, v);
+        spec plain = *s;
+        plain.zero = false;
+        format_text(r, b, &plain, tarn__jinja_built(r, &text).as.string, '>');
+    } else if (is_int && v.kind == TARN__JINJA_FLOAT && isfinite(v.as.number) && fabs(v.as.number) < 9e18)
+        format_int(r, b, s, (int64_t)v.as.number, 'd');
+    else if ((is_int || strchr("xXo", s->type)) && tarn__jinja_is_integer(v))
+        format_int(r, b, s, tarn__jinja_integer_of(v), is_int ? 'd' : s->type);
+    else if (strchr("eEfFgG", s->type) && tarn__jinja_is_number(v))
+        format_float(r, b, s, tarn__jinja_number_of(v), s->type);
+    else
+        tarn__jinja_fail(r, "%%%c format: '%s' does not fit", s->type, tarn__jinja_type_name(v));
+}
+
+/* The key of %(key)s, if any. */
+static size_t read_key(tarn__jinja_run *r, const tarn__jinja_string *f, size_t at, tarn__jinja_value arguments,
+                       tarn__jinja_value *v, bool *has_key)
+{
+    *has_key = at < f->length && f->text[at] == '(';
+    if (!*has_key)
+        return at;
+    const char *end = memchr(f->text + at, ')', f->length - at);
+    if (!end || arguments.kind != TARN__JINJA_DICT)
+        tarn__jinja_fail(r, "format requires a mapping");
+    size_t stop = (size_t)(end - f->text);
+    const tarn__jinja_value *found = tarn__jinja_dict_find_text(arguments.as.dict, f->text + at + 1, stop - at - 1);
+    if (!found)
+        tarn__jinja_fail(r, "a key of the format is missing");
+    *v = *found;
+    return stop + 1;
+}
+
+tarn__jinja_value tarn__jinja_format_percent(tarn__jinja_run *r, const tarn__jinja_string *f,
+                                             tarn__jinja_value arguments)
+{
+    tarn__jinja_builder b = {0};
+    size_t used = 0, count = arguments.kind == TARN__JINJA_TUPLE ? arguments.as.list->count : 1;
+    bool any_key = false;
+    for (size_t at = 0; at < f->length;) {
+        const char *percent = memchr(f->text + at, '%', f->length - at);
+        size_t stop = percent ? (size_t)(percent - f->text) : f->length;
+        tarn__jinja_build(r, &b, f->text + at, stop - at, f->origin ? f->origin + at : NULL);
+        if (!percent)
+            break;
+        tarn__jinja_value v = tarn__jinja_none();
+        bool has_key;
+        spec s;
+        at = read_key(r, f, stop + 1, arguments, &v, &has_key);
+        at = read_percent(r, f, at, &s);
+        any_key |= has_key;
+        if (s.type == '%') {
+            tarn__jinja_build_text(r, &b, "%");
+            continue;
+        }
+        if (!has_key && used >= count)
+            tarn__jinja_fail(r, "not enough arguments for format string");
+        if (!has_key)
+            v = arguments.kind == TARN__JINJA_TUPLE ? arguments.as.list->items[used] : arguments;
+        used += !has_key;
+        put_percent(r, &b, &s, v);
+    }
+    if (used < count && !any_key && arguments.kind != TARN__JINJA_DICT && arguments.kind != TARN__JINJA_LIST)
+        tarn__jinja_fail(r, "not all arguments converted during string formatting");
+    return tarn__jinja_built(r, &b);
+}
+
+/* ---- braces ------------------------------------------------------------------------------------------------------ */
+
+static spec read_spec(tarn__jinja_run *r, const tarn__jinja_string *f)
+{
+    spec s = {.fill = ' ', .precision = -1};
+    size_t at = 0, size;
+    uint32_t code;
+    if ((size = tarn__jinja_decode(f->text, f->length, &code)) != 0 && size < f->length && f->text[size] &&
+        strchr("<>^=", f->text[size])) {
+        s.fill = code;
+        s.align = f->text[size];
+        at = size + 1;
+    } else if (f->length && f->text[0] && strchr("<>^=", f->text[0]))
+        s.align = f->text[at++];
+    if (at < f->length && f->text[at] && strchr("+- ", f->text[at]))
+        s.sign = f->text[at++];
+    if (at < f->length && f->text[at] == '0') {
+        s.zero = true;
+        at++;
+    }
+    at = read_count(f, at, &s.width);
+    if (at < f->length && f->text[at] == ',') {
+        s.comma = true;
+        at++;
+    }
+    if (at < f->length && f->text[at] == '.')
+        at = read_count(f, at + 1, &s.precision);
+    s.type = at < f->length ? f->text[at++] : 0;
+    if (at < f->length || s.width > MAX_WIDTH)
+        tarn__jinja_fail(r, "invalid format specifier");
+    return s;
+}
+
+static void put_braces(tarn__jinja_run *r, tarn__jinja_builder *b, const tarn__jinja_string *f, tarn__jinja_value v)
+{
+    spec s = read_spec(r, f);
+    if (v.kind == TARN__JINJA_STRING && (!s.type || s.type == 's'))
+        format_text(r, b, &s, v.as.string, '<');
+    else if (tarn__jinja_is_number(v) && is_float_type(s.type))
+        format_float(r, b, &s, tarn__jinja_number_of(v), s.type);
+    else if (v.kind == TARN__JINJA_FLOAT && !s.type && s.precision >= 0)
+        format_float(r, b, &s, v.as.number, 'g');
+    else if (v.kind == TARN__JINJA_INT && (!s.type || strchr("dxXob", s.type)))
+        format_int(r, b, &s, v.as.integer, s.type ? s.type : 'd');
+    else if (f->length == 0 || tarn__jinja_is_number(v))
+        format_text(r, b, &s, tarn__jinja_str(r, v), '>');
+    else
+        tarn__jinja_fail(r, "unsupported format string for '%s'", tarn__jinja_type_name(v));
+}
+
+/* The value of a field: a number, a name, or nothing for the next one; then .attributes and [subscripts]. */
+static tarn__jinja_value field_value(tarn__jinja_run *r, const tarn__jinja_string *name,
+                                     const tarn__jinja_arguments *arguments, size_t *next)
+{
+    size_t end = 0;
+    while (end < name->length && name->text[end] != '.' && name->text[end] != '[')
+        end++;
+    int64_t index = (int64_t)*next;
+    tarn__jinja_value v;
+    if (end == 0)
+        (*next)++;
+    if (end == 0 || read_count(name, 0, &index) == end) {
+        if (index < 0 || (size_t)index >= arguments->positional.count)
+            tarn__jinja_fail(r, "replacement index %" PRId64 " out of range", index);
+        v = arguments->positional.items[index];
+    } else {
+        const tarn__jinja_value *found = tarn__jinja_dict_find_text(&arguments->keywords, name->text, end);
+        if (!found)
+            tarn__jinja_fail(r, "a field of the format is missing");
+        v = *found;
+    }
+    while (end < name->length) {
+        size_t begin = end + 1;
+        char open = name->text[end];
+        for (end = begin; end < name->length &&
+                          (open == '[' ? name->text[end] != ']' : name->text[end] != '.' && name->text[end] != '[');)
+            end++;
+        tarn__jinja_value key = tarn__jinja_slice_of(r, name, begin, end);
+        bool is_index = open == '[' && end > begin && read_count(key.as.string, 0, &index) == end - begin;
+        v = open == '[' ? tarn__jinja_subscript(r, v, is_index ? tarn__jinja_int(index) : key)
+                        : tarn__jinja_attribute(r, v, key.as.string);
+        if (v.kind == TARN__JINJA_UNDEFINED)
+            tarn__jinja_fail(r, "a field of the format is missing");
+        end += open == '[';
+    }
+    return v;
+}
+
+static void put_field(tarn__jinja_run *r, tarn__jinja_builder *b, const tarn__jinja_string *field,
+                      const tarn__jinja_arguments *arguments, size_t *next)
+{
+    const char *colon = field->length ? memchr(field->text, ':', field->length) : NULL;
+    size_t end = colon ? (size_t)(colon - field->text) : field->length, name = end;
+    char conversion = 0;
+    if (end >= 2 && field->text[end - 2] == '!') {
+        conversion = field->text[end - 1];
+        name = end - 2;
+    }
+    tarn__jinja_value v = field_value(r, tarn__jinja_slice_of(r, field, 0, name).as.string, arguments, next);
+    if (conversion == 'r' || conversion == 's') {
+        tarn__jinja_builder text = {0};
+        if (conversion == 'r')
+            tarn__jinja_repr(r, &text, v);
+        else
+            tarn__jinja_print(r, &text, v);
+        v = tarn__jinja_built(r, &text);
+    } else if (conversion)
+        tarn__jinja_fail(r, "unknown conversion '%c'", conversion);
+    put_braces(r, b, tarn__jinja_slice_of(r, field, colon ? end + 1 : field->length, field->length).as.string, v);
+}
+
+tarn__jinja_value tarn__jinja_format_braces(tarn__jinja_run *r, const tarn__jinja_string *f,
+                                            const tarn__jinja_arguments *arguments)
+{
+    tarn__jinja_builder b = {0};
+    size_t next = 0;
+    for (size_t at = 0; at < f->length; at++) {
+        char c = f->text[at];
+        bool is_double = at + 1 < f->length && f->text[at + 1] == c;
+        if ((c == '{' || c == '}') && is_double)
+            at++;
+        else if (c == '{') {
+            const char *end = memchr(f->text + at, '}', f->length - at);
+            if (!end)
+                tarn__jinja_fail(r, "expected '}' before end of string");
+            put_field(r, &b, tarn__jinja_slice_of(r, f, at + 1, (size_t)(end - f->text)).as.string, arguments, &next);
+            at = (size_t)(end - f->text);
+            continue;
+        } else if (c == '}')
+            tarn__jinja_fail(r, "single '}' encountered in format string");
+        tarn__jinja_build(r, &b, f->text + at, 1, f->origin ? f->origin + at : NULL);
+    }
+    return tarn__jinja_built(r, &b);
+}

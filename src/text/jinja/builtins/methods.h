@@ -1,0 +1,16 @@
+/* methods.h: rows of the tables of methods. */
+#ifndef TARN__JINJA_BUILTINS_METHODS_H
+#define TARN__JINJA_BUILTINS_METHODS_H
+
+#include "text/jinja/value.h"
+
+typedef struct tarn__jinja_method_row {
+    const char *name; /* NULL: the end */
+    tarn__jinja_value (*call)(tarn__jinja_run *r, tarn__jinja_value self, const tarn__jinja_arguments *arguments,
+                              int mode);
+    int mode;
+} tarn__jinja_method_row;
+
+extern const tarn__jinja_method_row tarn__jinja_text_methods[];
+
+#endif

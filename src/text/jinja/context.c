@@ -1,0 +1,325 @@
+/* context.c: the variables of a rendering, from JSON or from messages. The reader is our own: a context is built in an
+ * arena, and it exists without jansson. */
+#include <string.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/number_format.h"
+#include "base/utf8.h"
+#include "text/jinja/value.h"
+
+typedef struct reader {
+    tarn__jinja_run *r;
+    const char *text;
+    size_t at, length;
+} reader;
+
+static tarn__jinja_value read_value(reader *in);
+
+static _Noreturn void fail(const reader *in, const char *what)
+{
+    tarn__jinja_fail(in->r, "byte %zu: %s", in->at, what);
+}
+
+static void skip_space(reader *in)
+{
+    while (in->at < in->length && in->text[in->at] && strchr(" \t\r\n", in->text[in->at]))
+        in->at++;
+}
+
+static bool skip(reader *in, char c)
+{
+    skip_space(in);
+    bool found = in->at < in->length && in->text[in->at] == c;
+    in->at += found;
+    return found;
+}
+
+static uint32_t read_hex(reader *in)
+{
+    uint32_t code = 0;
+    for (int i = 0; i < 4; i++, in->at++) {
+        char c = in->at < in->length ? in->text[in->at] : 0;
+        int digit = c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
+        if (digit < 0)
+            fail(in, "an escape of a string is incomplete");
+        code = code * 16 + (uint32_t)digit;
+    }
+    return code;
+}
+
+/* The escape after a backslash. A surrogate without its other half becomes U+FFFD. */
+static void read_escape(reader *in, tarn__jinja_builder *b)
+{
+    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+    char c = in->at < in->length ? in->text[in->at++] : 0;
+    const char *found = c ? strchr(from, c) : NULL;
+    if (found) {
+        tarn__jinja_build(in->r, b, to + (found - from), 1, NULL);
+        return;
+    }
+    if (c != 'u')
+        fail(in, "an escape of a string is unknown");
+    uint32_t code = read_hex(in);
+    bool has_pair = in->length - in->at >= 6 && in->text[in->at] == '\\' && in->text[in->at + 1] == 'u';
+    if (code >= 0xD800 && code < 0xDC00 && has_pair) {
+        size_t back = in->at;
+        in->at += 2;
+        uint32_t low = read_hex(in);
+        if (low >= 0xDC00 && low < 0xE000)
+            code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
+        else
+            in->at = back;
+    }
+    tarn__jinja_build_code(in->r, b, code >= 0xD800 && code < 0xE000 ? 0xFFFD : code, 0);
+}
+
+static tarn__jinja_value read_string(reader *in)
+{
+    tarn__jinja_builder b = {0};
+    if (!skip(in, '"'))
+        fail(in, "a string is expected");
+    for (;;) {
+        size_t end = in->at;
+        while (end < in->length && in->text[end] != '"' && in->text[end] != '\\')
+            end++;
+        if (end >= in->length)
+            fail(in, "a string does not end");
+        if (tarn__utf8_prefix(in->text + in->at, end - in->at) != end - in->at)
+            fail(in, "a string is not valid UTF-8");
+        tarn__jinja_build(in->r, &b, in->text + in->at, end - in->at, NULL);
+        in->at = end + 1;
+        if (in->text[end] == '"')
+            return tarn__jinja_built(in->r, &b);
+        read_escape(in, &b);
+    }
+}
+
+static tarn__jinja_value read_number(reader *in)
+{
+    char text[400];
+    size_t length = 0;
+    bool is_float = false;
+    while (in->at < in->length && in->text[in->at] && strchr("+-0123456789.eE", in->text[in->at]) &&
+           length + 1 < sizeof(text)) {
+        is_float |= strchr(".eE", in->text[in->at]) != NULL;
+        text[length++] = in->text[in->at++];
+    }
+    text[length] = 0;
+    if (length == 0 || !strpbrk(text, "0123456789"))
+        fail(in, "a value is expected");
+    if (is_float || length > 18)
+        return tarn__jinja_float(tarn__number_parse(text));
+    int64_t number = 0;
+    for (size_t i = text[0] == '-'; i < length; i++) {
+        if (text[i] < '0' || text[i] > '9')
+            fail(in, "a number is malformed");
+        number = number * 10 + (text[i] - '0');
+    }
+    return tarn__jinja_int(text[0] == '-' ? -number : number);
+}
+
+static tarn__jinja_value read_list(reader *in)
+{
+    tarn__jinja_value list = tarn__jinja_list_new(in->r, TARN__JINJA_LIST, 0);
+    in->at++;
+    while (!skip(in, ']')) {
+        if (list.as.list->count && !skip(in, ','))
+            fail(in, "a comma is expected");
+        tarn__jinja_append(in->r, list.as.list, read_value(in));
+    }
+    return list;
+}
+
+static tarn__jinja_value read_dict(reader *in)
+{
+    tarn__jinja_value dict = tarn__jinja_dict_new(in->r);
+    in->at++;
+    while (!skip(in, '}')) {
+        if (dict.as.dict->count && !skip(in, ','))
+            fail(in, "a comma is expected");
+        tarn__jinja_value key = read_string(in);
+        if (!skip(in, ':'))
+            fail(in, "a colon is expected");
+        tarn__jinja_dict_set(in->r, dict.as.dict, key, read_value(in));
+    }
+    return dict;
+}
+
+static tarn__jinja_value read_word(reader *in)
+{
+    static const char *const words[] = {"null", "false", "true"};
+    for (int i = 0; i < 3; i++)
+        if (in->length - in->at >= strlen(words[i]) && memcmp(in->text + in->at, words[i], strlen(words[i])) == 0) {
+            in->at += strlen(words[i]);
+            return i == 0 ? tarn__jinja_none() : tarn__jinja_bool(i == 2);
+        }
+    return read_number(in);
+}
+
+static tarn__jinja_value read_value(reader *in)
+{
+    tarn__jinja_value v;
+    tarn__jinja_enter(in->r);
+    skip_space(in);
+    char c = in->at < in->length ? in->text[in->at] : 0;
+    switch (c) {
+    case '"': v = read_string(in); break;
+    case '[': v = read_list(in); break;
+    case '{': v = read_dict(in); break;
+    default: v = read_word(in); break;
+    }
+    tarn__jinja_leave(in->r);
+    return v;
+}
+
+/* ---- marks ------------------------------------------------------------------------------------------------------- */
+
+/* Marks all strings of a value, keys included. */
+static void mark(tarn__jinja_run *r, tarn__jinja_value *v, uint8_t origin)
+{
+    if (v->kind == TARN__JINJA_STRING && v->as.string->length) {
+        tarn__jinja_string *s = tarn__jinja_alloc(r->arena, 1, sizeof(*s));
+        uint8_t *origins = tarn__jinja_alloc(r->arena, v->as.string->length, 1);
+        memset(origins, origin, v->as.string->length);
+        *s = *v->as.string;
+        s->origin = origins;
+        v->as.string = s;
+    }
+    for (size_t i = 0; v->kind == TARN__JINJA_LIST && i < v->as.list->count; i++)
+        mark(r, &v->as.list->items[i], origin);
+    for (size_t i = 0; v->kind == TARN__JINJA_DICT && i < v->as.dict->count; i++) {
+        mark(r, &v->as.dict->pairs[i].key, origin);
+        mark(r, &v->as.dict->pairs[i].value, origin);
+    }
+}
+
+/* Marks what assistants wrote; a message's own keys and its role are the template's business. */
+static void mark_messages(tarn__jinja_run *r, const tarn__jinja_list *messages)
+{
+    for (size_t i = 0; i < messages->count; i++) {
+        const tarn__jinja_value *message = &messages->items[i];
+        if (message->kind != TARN__JINJA_DICT)
+            continue;
+        const tarn__jinja_value *role = tarn__jinja_dict_find_text(message->as.dict, "role", 4);
+        if (!role || !tarn__jinja_is_text(*role, "assistant"))
+            continue;
+        for (size_t k = 0; k < message->as.dict->count; k++)
+            if (&message->as.dict->pairs[k].value != role)
+                mark(r, &message->as.dict->pairs[k].value, (uint8_t)(1 + i % 127));
+    }
+}
+
+static void mark_all(tarn__jinja_run *r, const tarn__jinja_dict *variables)
+{
+    const tarn__jinja_value *messages = tarn__jinja_dict_find_text(variables, "messages", 8);
+    if (messages && messages->kind == TARN__JINJA_LIST)
+        mark_messages(r, messages->as.list);
+}
+
+/* ---- entry points ------------------------------------------------------------------------------------------------ */
+
+static void build_json(tarn__jinja_run *r, tarn__jinja_context *context, const char *text, size_t length)
+{
+    reader in = {r, text, 0, length};
+    skip_space(&in);
+    if (in.at == length || text[in.at] != '{')
+        fail(&in, "an object is expected");
+    context->variables = *read_value(&in).as.dict;
+    skip_space(&in);
+    if (in.at != length)
+        fail(&in, "text follows the object");
+}
+
+static void set_text(tarn__jinja_run *r, tarn__jinja_dict *dict, const char *key, const char *text, size_t length)
+{
+    tarn__jinja_dict_set(r, dict, tarn__jinja_text(r, key, strlen(key)), tarn__jinja_text(r, text, length));
+}
+
+static void build_messages(tarn__jinja_run *r, tarn__jinja_context *context, const tarn_chat_message *messages,
+                           int count)
+{
+    tarn__jinja_value list = tarn__jinja_list_new(r, TARN__JINJA_LIST, (size_t)count);
+    for (int i = 0; i < count; i++) {
+        tarn__jinja_value message = tarn__jinja_dict_new(r);
+        set_text(r, message.as.dict, "role", messages[i].role, strlen(messages[i].role));
+        set_text(r, message.as.dict, "content", messages[i].content, strlen(messages[i].content));
+        tarn__jinja_append(r, list.as.list, message);
+    }
+    tarn__jinja_dict_set(r, &context->variables, TARN__JINJA_TEXT("messages"), list);
+}
+
+/* What a context is made from: JSON, messages, or one string more. */
+typedef struct source {
+    const char *function, *name, *text;
+    size_t length;
+    const tarn_chat_message *messages;
+    int count;
+    bool add_generation_prompt;
+} source;
+
+static bool build(tarn__jinja_context *context, const source *from)
+{
+    jmp_buf escape;
+    context->arena.escape = &escape;
+    if (setjmp(escape))
+        return false;
+    tarn__jinja_run r = {
+        .function = from->function, .name = "context", .line = 1, .code = TARN_ERROR_FORMAT, .arena = &context->arena};
+    if (from->name)
+        set_text(&r, &context->variables, from->name, from->text, from->length);
+    else if (from->messages) {
+        build_messages(&r, context, from->messages, from->count);
+        tarn__jinja_dict_set(&r, &context->variables, tarn__jinja_text(&r, "add_generation_prompt", 21),
+                             tarn__jinja_bool(from->add_generation_prompt));
+    } else
+        build_json(&r, context, from->text, from->length);
+    if (!from->name)
+        mark_all(&r, &context->variables);
+    return true;
+}
+
+static tarn__jinja_context *context_new(const source *from)
+{
+    tarn__jinja_context *context = tarn_failed() ? NULL : tarn__alloc(sizeof(*context));
+    if (!context)
+        return NULL;
+    context->arena.max_bytes = TARN__JINJA_MAX_BYTES;
+    if (!build(context, from)) {
+        tarn__raise_within(from->function);
+        tarn__jinja_context_free(context);
+        return NULL;
+    }
+    return context;
+}
+
+tarn__jinja_context *tarn__jinja_context_json(const char *function, const char *text, size_t length)
+{
+    return context_new(&(source){.function = function, .text = text, .length = length});
+}
+
+tarn__jinja_context *tarn__jinja_context_messages(const char *function, const tarn_chat_message *messages, int count,
+                                                  bool add_generation_prompt)
+{
+    return context_new(&(source){
+        .function = function, .messages = messages, .count = count, .add_generation_prompt = add_generation_prompt});
+}
+
+bool tarn__jinja_context_set(tarn__jinja_context *context, const char *name, const char *text, size_t length)
+{
+    return build(context, &(source){.function = "jinja", .name = name, .text = text, .length = length});
+}
+
+void tarn__jinja_context_set_time(tarn__jinja_context *context, const struct tm *now)
+{
+    context->has_time = true;
+    context->now = *now;
+}
+
+void tarn__jinja_context_free(tarn__jinja_context *context)
+{
+    if (!context)
+        return;
+    tarn__jinja_arena_free(&context->arena);
+    tarn__release(context, sizeof(*context));
+}

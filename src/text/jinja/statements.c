@@ -1,0 +1,365 @@
+/* statements.c: runs statements: scopes, loops, macros, and the entry point of a rendering. */
+#include <string.h>
+
+#include "base/error.h"
+#include "text/jinja/eval.h"
+
+/* ---- scopes ------------------------------------------------------------------------------------------------------ */
+
+tarn__jinja_scope *tarn__jinja_push(tarn__jinja_run *r)
+{
+    tarn__jinja_scope *scope = tarn__jinja_alloc(r->arena, 1, sizeof(*scope));
+    scope->parent = r->scope;
+    return r->scope = scope;
+}
+
+void tarn__jinja_set(tarn__jinja_run *r, tarn__jinja_scope *scope, const tarn__jinja_string *name, tarn__jinja_value v)
+{
+    for (size_t i = 0; i < scope->count; i++)
+        if (scope->variables[i].name->length == name->length &&
+            memcmp(scope->variables[i].name->text, name->text, name->length) == 0) {
+            scope->variables[i].value = v;
+            return;
+        }
+    if (scope->count == scope->capacity) {
+        scope->capacity = scope->capacity ? scope->capacity * 2 : 4;
+        tarn__jinja_variable *variables = tarn__jinja_alloc(r->arena, scope->capacity, sizeof(*variables));
+        if (scope->count)
+            memcpy(variables, scope->variables, scope->count * sizeof(*variables));
+        scope->variables = variables;
+    }
+    scope->variables[scope->count++] = (tarn__jinja_variable){name, v};
+}
+
+static void set_text(tarn__jinja_run *r, const char *name, tarn__jinja_value v)
+{
+    tarn__jinja_set(r, r->scope, tarn__jinja_text(r, name, strlen(name)).as.string, v);
+}
+
+static void assign_field(tarn__jinja_run *r, const tarn__jinja_node *target, tarn__jinja_value v)
+{
+    tarn__jinja_value object = tarn__jinja_eval(r, target->left);
+    if (object.kind != TARN__JINJA_NAMESPACE)
+        tarn__jinja_fail(r, "cannot assign attribute on non-namespace object");
+    if (target->value.as.string->text[0] == '_')
+        tarn__jinja_fail(r, "the attributes of a namespace cannot begin with '_'");
+    tarn__jinja_dict_set(r, object.as.dict, target->value, v);
+}
+
+void tarn__jinja_assign(tarn__jinja_run *r, const tarn__jinja_node *target, tarn__jinja_value v)
+{
+    if (target->kind == TARN__JINJA_NAME) {
+        tarn__jinja_set(r, r->scope, target->value.as.string, v);
+        return;
+    }
+    if (target->kind == TARN__JINJA_FIELD) {
+        assign_field(r, target, v);
+        return;
+    }
+    const tarn__jinja_list *items = tarn__jinja_iterate(r, v);
+    if (items->count != (size_t)target->items.count)
+        tarn__jinja_fail(r, "%zu values for %d names", items->count, target->items.count);
+    for (size_t i = 0; i < items->count; i++)
+        tarn__jinja_assign(r, target->items.at[i], items->items[i]);
+}
+
+/* Runs statements in a scope of their own; their output as a string. */
+static tarn__jinja_value capture(tarn__jinja_run *r, const tarn__jinja_nodes *nodes)
+{
+    tarn__jinja_builder b = {0}, *output = r->output;
+    tarn__jinja_scope *scope = r->scope;
+    r->output = &b;
+    tarn__jinja_push(r);
+    tarn__jinja_execute(r, nodes);
+    r->scope = scope;
+    r->output = output;
+    return tarn__jinja_built(r, &b);
+}
+
+/* ---- loops ------------------------------------------------------------------------------------------------------- */
+
+static bool passes(tarn__jinja_run *r, const tarn__jinja_node *node, tarn__jinja_value item)
+{
+    tarn__jinja_scope *scope = r->scope;
+    tarn__jinja_push(r);
+    tarn__jinja_assign(r, node->left, item);
+    bool passed = tarn__jinja_truth(r, tarn__jinja_eval(r, node->third));
+    r->scope = scope;
+    return passed;
+}
+
+/* The items that pass the loop's condition. */
+static tarn__jinja_list *select_items(tarn__jinja_run *r, const tarn__jinja_node *node, tarn__jinja_list *items)
+{
+    if (!node->third)
+        return items;
+    tarn__jinja_list *selected = tarn__jinja_list_new(r, TARN__JINJA_LIST, 0).as.list;
+    for (size_t i = 0; i < items->count; i++)
+        if (passes(r, node, items->items[i]))
+            tarn__jinja_append(r, selected, items->items[i]);
+    return selected;
+}
+
+static tarn__jinja_flow run_iteration(tarn__jinja_run *r, const tarn__jinja_node *node, tarn__jinja_loop *loop)
+{
+    tarn__jinja_scope *scope = r->scope;
+    tarn__jinja_push(r);
+    set_text(r, "loop", (tarn__jinja_value){TARN__JINJA_LOOP, {.loop = loop}});
+    tarn__jinja_assign(r, node->left, loop->items->items[loop->index]);
+    tarn__jinja_flow flow = tarn__jinja_execute(r, &node->items);
+    r->scope = scope;
+    return flow;
+}
+
+static void run_loop(tarn__jinja_run *r, const tarn__jinja_node *node, tarn__jinja_value iterable, int depth)
+{
+    tarn__jinja_loop *loop = tarn__jinja_alloc(r->arena, 1, sizeof(*loop));
+    *loop = (tarn__jinja_loop){.node = node, .scope = r->scope, .depth = depth};
+    bool is_lazy = node->third && !node->uses_loop;
+    loop->items = tarn__jinja_iterate(r, iterable);
+    if (!is_lazy)
+        loop->items = select_items(r, node, loop->items);
+    bool ran = false;
+    for (; loop->index < loop->items->count; loop->index++) {
+        tarn__jinja_step(r, 1);
+        if (is_lazy && !passes(r, node, loop->items->items[loop->index]))
+            continue;
+        ran = true;
+        if (run_iteration(r, node, loop) == TARN__JINJA_BREAKS)
+            break;
+    }
+    if (ran)
+        return;
+    tarn__jinja_scope *scope = r->scope;
+    tarn__jinja_push(r);
+    tarn__jinja_execute(r, &node->others);
+    r->scope = scope;
+}
+
+tarn__jinja_value tarn__jinja_call_loop(tarn__jinja_run *r, const tarn__jinja_loop *loop,
+                                        const tarn__jinja_arguments *arguments)
+{
+    tarn__jinja_value iterable;
+    if (!loop->node->is_recursive)
+        tarn__jinja_fail(r, "the loop must have the 'recursive' marker to be called recursively");
+    tarn__jinja_bind(r, "loop", arguments, "iterable", 1, &iterable);
+    tarn__jinja_builder b = {0}, *output = r->output;
+    tarn__jinja_scope *scope = r->scope;
+    r->output = &b;
+    r->scope = loop->scope;
+    run_loop(r, loop->node, iterable, loop->depth + 1);
+    r->scope = scope;
+    r->output = output;
+    return tarn__jinja_built(r, &b);
+}
+
+/* ---- macros ------------------------------------------------------------------------------------------------------ */
+
+static bool take_keyword(tarn__jinja_run *r, tarn__jinja_dict *keywords, tarn__jinja_value name, tarn__jinja_value *v)
+{
+    for (size_t i = 0; i < keywords->count; i++)
+        if (tarn__jinja_equal(r, keywords->pairs[i].key, name)) {
+            *v = keywords->pairs[i].value;
+            memmove(keywords->pairs + i, keywords->pairs + i + 1, (keywords->count - i - 1) * sizeof(tarn__jinja_pair));
+            keywords->count--;
+            return true;
+        }
+    return false;
+}
+
+/* Sets the parameters; a default may use those before it. */
+static void bind_parameters(tarn__jinja_run *r, const tarn__jinja_macro *macro, const tarn__jinja_list *given,
+                            tarn__jinja_dict *keywords)
+{
+    const tarn__jinja_node *parameters = macro->node->left;
+    int count = parameters->items.count, first_default = count - parameters->others.count;
+    bool *is_given = tarn__jinja_alloc(r->arena, (size_t)count + 1, sizeof(bool));
+    for (int i = 0; i < count; i++) {
+        const tarn__jinja_string *name = parameters->items.at[i]->value.as.string;
+        tarn__jinja_value v = tarn__jinja_undefined(r, name->text, name->length);
+        is_given[i] = (size_t)i < given->count || take_keyword(r, keywords, parameters->items.at[i]->value, &v);
+        tarn__jinja_set(r, r->scope, name, (size_t)i < given->count ? given->items[i] : v);
+    }
+    for (int i = first_default; i < count; i++)
+        if (!is_given[i])
+            tarn__jinja_set(r, r->scope, parameters->items.at[i]->value.as.string,
+                            tarn__jinja_eval(r, parameters->others.at[i - first_default]));
+}
+
+/* Sets caller, kwargs and varargs where the body uses them; fails for arguments that nothing takes. */
+static void bind_rest(tarn__jinja_run *r, const tarn__jinja_macro *macro, const tarn__jinja_list *given,
+                      tarn__jinja_dict *keywords)
+{
+    const tarn__jinja_node *node = macro->node;
+    size_t count = (size_t)node->left->items.count;
+    tarn__jinja_value caller = tarn__jinja_undefined(r, "caller", 6), dict = {TARN__JINJA_DICT, {.dict = keywords}};
+    if (node->uses_caller) {
+        take_keyword(r, keywords, TARN__JINJA_TEXT("caller"), &caller);
+        set_text(r, "caller", caller);
+    }
+    if (node->uses_kwargs)
+        set_text(r, "kwargs", dict);
+    else if (keywords->count)
+        tarn__jinja_fail(r, "the macro takes no keyword argument '%.*s'",
+                         (int)(keywords->pairs[0].key.as.string->length & 63), keywords->pairs[0].key.as.string->text);
+    tarn__jinja_value rest = tarn__jinja_list_new(r, TARN__JINJA_TUPLE, 0);
+    for (size_t i = count; i < given->count; i++)
+        tarn__jinja_append(r, rest.as.list, given->items[i]);
+    if (node->uses_varargs)
+        set_text(r, "varargs", rest);
+    else if (given->count > count)
+        tarn__jinja_fail(r, "the macro takes not more than %zu arguments: %zu", count, given->count);
+}
+
+tarn__jinja_value tarn__jinja_call_macro(tarn__jinja_run *r, const tarn__jinja_macro *macro,
+                                         const tarn__jinja_arguments *arguments)
+{
+    tarn__jinja_builder b = {0}, *output = r->output;
+    tarn__jinja_scope *scope = r->scope;
+    tarn__jinja_dict keywords = {0};
+    for (size_t i = 0; i < arguments->keywords.count; i++)
+        tarn__jinja_dict_set(r, &keywords, arguments->keywords.pairs[i].key, arguments->keywords.pairs[i].value);
+    tarn__jinja_dict *kept = tarn__jinja_dict_new(r).as.dict;
+    *kept = keywords;
+    r->scope = macro->scope;
+    r->output = &b;
+    tarn__jinja_push(r);
+    bind_parameters(r, macro, &arguments->positional, kept);
+    bind_rest(r, macro, &arguments->positional, kept);
+    tarn__jinja_execute(r, &macro->node->items);
+    r->scope = scope;
+    r->output = output;
+    return tarn__jinja_built(r, &b);
+}
+
+/* ---- statements -------------------------------------------------------------------------------------------------- */
+
+static void define_macro(tarn__jinja_run *r, const tarn__jinja_node *node)
+{
+    tarn__jinja_macro *macro = tarn__jinja_alloc(r->arena, 1, sizeof(*macro));
+    *macro = (tarn__jinja_macro){node, r->scope, node->value.as.string};
+    tarn__jinja_set(r, r->scope, node->value.as.string, (tarn__jinja_value){TARN__JINJA_MACRO, {.macro = macro}});
+}
+
+/* The body's text through the filters of its block, if any. */
+static tarn__jinja_value filtered(tarn__jinja_run *r, const tarn__jinja_node *node)
+{
+    tarn__jinja_value text = capture(r, &node->items), input = r->filter_input;
+    if (!node->right)
+        return text;
+    r->filter_input = text;
+    text = tarn__jinja_eval(r, node->right);
+    r->filter_input = input;
+    return text;
+}
+
+static void run_with(tarn__jinja_run *r, const tarn__jinja_node *node)
+{
+    tarn__jinja_scope *scope = r->scope;
+    tarn__jinja_list *values = tarn__jinja_list_new(r, TARN__JINJA_LIST, 0).as.list;
+    for (int i = 0; i < node->left->others.count; i++)
+        tarn__jinja_append(r, values, tarn__jinja_eval(r, node->left->others.at[i]));
+    tarn__jinja_push(r);
+    for (int i = 0; i < node->left->items.count; i++)
+        tarn__jinja_assign(r, node->left->items.at[i], values->items[i]);
+    tarn__jinja_execute(r, &node->items);
+    r->scope = scope;
+}
+
+static void run_generation(tarn__jinja_run *r, const tarn__jinja_node *node)
+{
+    const tarn__jinja_string *s = capture(r, &node->items).as.string;
+    uint8_t *origin = tarn__jinja_alloc(r->arena, s->length, 1);
+    for (size_t i = 0; i < s->length; i++)
+        origin[i] = (uint8_t)(TARN__JINJA_GENERATION | (s->origin ? s->origin[i] : 0));
+    tarn__jinja_build(r, r->output, s->text, s->length, origin);
+}
+
+static tarn__jinja_flow run_statement(tarn__jinja_run *r, const tarn__jinja_node *node)
+{
+    switch (node->kind) {
+    case TARN__JINJA_DATA: tarn__jinja_build_string(r, r->output, node->value.as.string); break;
+    case TARN__JINJA_OUTPUT: tarn__jinja_print(r, r->output, tarn__jinja_eval(r, node->left)); break;
+    case TARN__JINJA_FOR: run_loop(r, node, tarn__jinja_eval(r, node->right), 0); break;
+    case TARN__JINJA_IF:
+        return tarn__jinja_execute(r, tarn__jinja_truth(r, tarn__jinja_eval(r, node->left)) ? &node->items
+                                                                                            : &node->others);
+    case TARN__JINJA_SET: tarn__jinja_assign(r, node->left, tarn__jinja_eval(r, node->right)); break;
+    case TARN__JINJA_SET_BLOCK: tarn__jinja_assign(r, node->left, filtered(r, node)); break;
+    case TARN__JINJA_MACRO_BLOCK: define_macro(r, node); break;
+    case TARN__JINJA_CALL_BLOCK: tarn__jinja_print(r, r->output, tarn__jinja_eval(r, node)); break;
+    case TARN__JINJA_FILTER_BLOCK: tarn__jinja_print(r, r->output, filtered(r, node)); break;
+    case TARN__JINJA_GENERATION_BLOCK: run_generation(r, node); break;
+    case TARN__JINJA_WITH: run_with(r, node); break;
+    case TARN__JINJA_BREAK: return TARN__JINJA_BREAKS;
+    case TARN__JINJA_CONTINUE: return TARN__JINJA_CONTINUES;
+    default: tarn__jinja_fail(r, "this is no statement");
+    }
+    return TARN__JINJA_NEXT;
+}
+
+tarn__jinja_flow tarn__jinja_execute(tarn__jinja_run *r, const tarn__jinja_nodes *nodes)
+{
+    tarn__jinja_flow flow = TARN__JINJA_NEXT;
+    tarn__jinja_enter(r);
+    for (int i = 0; flow == TARN__JINJA_NEXT && i < nodes->count; i++) {
+        r->line = nodes->at[i]->line;
+        tarn__jinja_step(r, 1);
+        flow = run_statement(r, nodes->at[i]);
+    }
+    tarn__jinja_leave(r);
+    return flow;
+}
+
+/* ---- the entry point --------------------------------------------------------------------------------------------- */
+
+/* Appends what was printed. False with an error. */
+static bool hand_out(const tarn__jinja_builder *b, tarn__buffer *output, tarn__jinja_masks *masks)
+{
+    if (!tarn__buffer_reserve(output, b->length + 1, 1) ||
+        (masks && !tarn__buffer_reserve(&masks->origins, b->length + 1, 1)))
+        return false;
+    if (b->length)
+        memcpy(output->data + output->count, b->text, b->length);
+    output->count += b->length;
+    if (!masks)
+        return true;
+    if (b->origin)
+        memcpy(masks->origins.data + masks->origins.count, b->origin, b->length);
+    else
+        memset(masks->origins.data + masks->origins.count, 0, b->length);
+    masks->origins.count += b->length;
+    return true;
+}
+
+/* A failure jumps back here; what it needs afterwards is not changed after setjmp(). */
+static bool run(const tarn__jinja_program *program, const tarn__jinja_context *context, tarn__jinja_arena *arena,
+                tarn__buffer *output, tarn__jinja_masks *masks)
+{
+    jmp_buf escape;
+    *arena = (tarn__jinja_arena){.max_bytes = TARN__JINJA_MAX_BYTES, .escape = &escape};
+    if (setjmp(escape))
+        return false;
+    tarn__jinja_builder b = {0};
+    tarn__jinja_run r = {.function = program->function,
+                         .name = program->name,
+                         .line = 1,
+                         .code = TARN_ERROR_ARGUMENT,
+                         .arena = arena,
+                         .output = &b,
+                         .context = context};
+    tarn__jinja_push(&r);
+    tarn__jinja_execute(&r, &program->body);
+    return hand_out(&b, output, masks);
+}
+
+bool tarn__jinja_render(const tarn__jinja_program *program, const tarn__jinja_context *context, tarn__buffer *output,
+                        tarn__jinja_masks *masks)
+{
+    tarn__jinja_arena arena;
+    if (tarn_failed())
+        return false;
+    bool good = run(program, context, &arena, output, masks);
+    tarn__jinja_arena_free(&arena);
+    return good || tarn__raise_within(program->function);
+}
