@@ -2,6 +2,7 @@
 #   tests/<folder>/test_<name>.c     one cmocka program each, linked with the static library; CTest name <folder>.<name>
 #   tests/support/*.c                helpers linked into all of them
 #   tests/fuzz/targets*.c            what parsers are held to, for tests/fuzz/test_targets.c, and with TARN_FUZZ for libFuzzer
+#   tests/parity/jinja_lines.c      runs templates for tests/parity/jinja.py
 #   tests/mirror/*.c                 the mirror backend, loaded through TARN_BACKEND_PATH
 #   tests/project/*.sh, *.py         checks of the project itself; exit status 77 means skipped
 #   examples/*.c                     run, and must succeed
@@ -153,6 +154,14 @@ foreach(source IN LISTS TEST_SOURCES)
         endif()
     endif()
 endforeach()
+
+# What tests/parity/jinja.py talks to.
+if(TEST_SOURCES)
+    add_executable(jinja_lines ${PROJECT_SOURCE_DIR}/tests/parity/jinja_lines.c)
+    target_link_libraries(jinja_lines PRIVATE tarn_static tarn_flags tarn_link_flags tarn_openblas Threads::Threads m)
+    set_target_properties(jinja_lines PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/parity)
+    list(APPEND TEST_TARGETS jinja_lines)
+endif()
 
 # Examples.
 

@@ -6,6 +6,7 @@
 #include "support/files.h"
 #include "support/small_model.h"
 #include "support/small_tokenizer.h"
+#include "text/jinja/jinja.h"
 
 /* ---- tokenizers -------------------------------------------------------------------------------------------------- */
 
@@ -159,6 +160,49 @@ static void chat_seeds(fuzz_seed_fn use, void *ctx)
         use(templates[i], strlen(templates[i]), ctx);
 }
 
+/* A template that is run: bounded, with output or an error that names its line. */
+static bool take_jinja(const void *from, size_t count)
+{
+    static const char json[] =
+        "{\"messages\": [{\"role\": \"system\", \"content\": \"be brief\"}, {\"role\": \"user\", \"content\": "
+        "\" h\\u00e9llo \"}, {\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"name\": \"f\", "
+        "\"arguments\": {\"x\": [1, 2.5, true]}}]}], \"add_generation_prompt\": true, \"bos_token\": \"<s>\"}";
+    tarn__buffer output = {0};
+    tarn__jinja_masks masks = {{0}};
+    tarn__jinja_program *program = tarn__jinja_compile("fuzz", "template", from, count);
+    tarn__jinja_context *context = program ? tarn__jinja_context_json("fuzz", json, sizeof(json) - 1) : NULL;
+    bool taken = context && tarn__jinja_render(program, context, &output, &masks);
+    fuzz_must(!taken || output.count == masks.origins.count, "every byte has an origin");
+    fuzz_must(!program || context, "a context of JSON is made");
+    tarn__buffer_free(&output, 1);
+    tarn__buffer_free(&masks.origins, 1);
+    tarn__jinja_context_free(context);
+    tarn__jinja_program_free(program);
+    return taken;
+}
+
+static void jinja_seeds(fuzz_seed_fn use, void *ctx)
+{
+    static const char *const templates[] = {
+        "{%- macro f(m, d=2) -%}\n{{ m.role|upper ~ ': ' }}{{ (m.content or '')|trim|indent(d) }}{{ caller() if caller "
+        "}}"
+        "{%- endmacro %}\n{% for m in messages if m %}{{ f(m, d=loop.index) }}{% if loop.last %}{% break %}{% endif %}"
+        "{% else %}none{% endfor %}{% call f({'role': 'x'}) %}!{% endcall %}",
+        "{% set ns = namespace(i=0, s='a') %}{% for x in range(5)|list + [1.5, 'b'] %}{% set ns.i = ns.i + 1 %}{% set "
+        "ns.s "
+        "= ns.s * 2 %}{% endfor %}{{ ns.i ** 2 // 3 % 5 }}{{ ns.s[1:-1:2] }}{{ messages|tojson(indent=2) }}",
+        "{{ bos_token }}{% generation %}{{ '%s %5.2f %d' % ('a', 2.5, 3) }}{{ '{:>5}{!r}'.format(1, 'b') }}{% "
+        "endgeneration "
+        "%}{{ messages|map(attribute='role')|map('title')|join(', ') }}{{ messages|selectattr('content')|list|length }}"
+        "{{ ('a b c'.split(' ', 1) | sort(reverse=true)) == ['b c', 'a'] }}{{ strftime_now('%Y-%m-%d')|length }}",
+        "{%- set x | trim -%} {# note #} {% raw %}{{{% endraw %} \n{% endset -%}{% filter upper %}{{ x }}{% endfilter "
+        "%}"
+        "{% with a = [1, [2]] %}{% for i in a recursive %}{{ loop(i) if i is iterable else i }}{% endfor %}{% endwith "
+        "%}"};
+    for (size_t i = 0; i < sizeof(templates) / sizeof(templates[0]); i++)
+        use(templates[i], strlen(templates[i]), ctx);
+}
+
 /* ---- tokens ------------------------------------------------------------------------------------------------------ */
 
 static bool used_tokens(tarn_tokens *tokens)
@@ -228,6 +272,7 @@ const fuzz_target fuzz_text_targets[] = {
     {"tokenizer", fuzz_has_bpe, tokenizer_seeds, take_tokenizer},
     {"tokenizer_model", NULL, model_seeds, take_model},
     {"chat_template", fuzz_has_json, chat_seeds, take_chat},
+    {"jinja", NULL, jinja_seeds, take_jinja},
     {"vocabulary", fuzz_has_bpe, vocabulary_seeds, take_vocabulary},
     {"shard", fuzz_has_json, shard_seeds, take_shard},
     {"shard_index", fuzz_has_json, index_seeds, take_index},

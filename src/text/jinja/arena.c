@@ -20,13 +20,21 @@ static size_t round_up(size_t bytes)
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
+static _Noreturn void fail_memory(const tarn__jinja_arena *arena)
+{
+    const tarn__jinja_run *r = arena->run;
+    if (r)
+        tarn__raise(TARN_ERROR_MEMORY, "%s: %s, line %d: the template needs more than %zu MiB", r->function, r->name,
+                    r->line, arena->max_bytes >> 20);
+    tarn__raise(TARN_ERROR_MEMORY, "the template needs more than %zu MiB", arena->max_bytes >> 20);
+    longjmp(*arena->escape, 1);
+}
+
 static tarn__jinja_chunk *chunk_new(tarn__jinja_arena *arena, size_t bytes)
 {
     size_t head = round_up(sizeof(tarn__jinja_chunk)), size = bytes + head > CHUNK_BYTES ? bytes + head : CHUNK_BYTES;
-    if (size > arena->max_bytes - arena->bytes) {
-        tarn__raise(TARN_ERROR_MEMORY, "the template needs more than %zu MiB", arena->max_bytes >> 20);
-        longjmp(*arena->escape, 1);
-    }
+    if (size > arena->max_bytes - arena->bytes)
+        fail_memory(arena);
     tarn__jinja_chunk *chunk = tarn__alloc(size);
     if (!chunk)
         longjmp(*arena->escape, 1);
@@ -37,10 +45,8 @@ static tarn__jinja_chunk *chunk_new(tarn__jinja_arena *arena, size_t bytes)
 
 void *tarn__jinja_alloc(tarn__jinja_arena *arena, size_t count, size_t size)
 {
-    if (count > arena->max_bytes / (size ? size : 1)) {
-        tarn__raise(TARN_ERROR_MEMORY, "the template needs more than %zu MiB", arena->max_bytes >> 20);
-        longjmp(*arena->escape, 1);
-    }
+    if (count > arena->max_bytes / (size ? size : 1))
+        fail_memory(arena);
     size_t bytes = round_up(count * size);
     tarn__jinja_chunk *chunk = arena->chunks;
     if (!chunk || chunk->size - chunk->used < bytes)

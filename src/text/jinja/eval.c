@@ -69,8 +69,8 @@ tarn__jinja_value tarn__jinja_attribute(tarn__jinja_run *r, tarn__jinja_value ob
     return item ? *item : own;
 }
 
-/* Python's slice.indices(). False where a bound is no int. */
-static bool slice_bounds(tarn__jinja_run *r, const tarn__jinja_slice *slice, int64_t length, int64_t *begin,
+/* Python's slice.indices(). */
+static void slice_bounds(tarn__jinja_run *r, const tarn__jinja_slice *slice, int64_t length, int64_t *begin,
                          int64_t *end, int64_t *step)
 {
     const tarn__jinja_value *parts[] = {&slice->begin, &slice->end, &slice->step};
@@ -79,7 +79,7 @@ static bool slice_bounds(tarn__jinja_run *r, const tarn__jinja_slice *slice, int
         if (parts[i]->kind == TARN__JINJA_UNDEFINED)
             fail_undefined(r, *parts[i]);
         if (parts[i]->kind != TARN__JINJA_NONE && !tarn__jinja_is_integer(*parts[i]))
-            return false;
+            tarn__jinja_fail(r, "slice indices must be integers or None");
         bounds[i] = parts[i]->kind == TARN__JINJA_NONE ? 0 : tarn__jinja_integer_of(*parts[i]);
     }
     *step = parts[2]->kind == TARN__JINJA_NONE ? 1 : bounds[2];
@@ -98,7 +98,6 @@ static bool slice_bounds(tarn__jinja_run *r, const tarn__jinja_slice *slice, int
     }
     *begin = bounds[0];
     *end = bounds[1];
-    return true;
 }
 
 static tarn__jinja_value slice_string(tarn__jinja_run *r, const tarn__jinja_string *s, int64_t begin, int64_t end,
@@ -119,21 +118,36 @@ static tarn__jinja_value slice_string(tarn__jinja_run *r, const tarn__jinja_stri
     return tarn__jinja_built(r, &b);
 }
 
+/* A range of a range. Its bounds are small: the sandbox limits its length, and steps beyond that select one item. */
+static tarn__jinja_value slice_range(tarn__jinja_run *r, const tarn__jinja_range *from, int64_t begin, int64_t end,
+                                     int64_t step)
+{
+    tarn__jinja_range *range = tarn__jinja_alloc(r->arena, 1, sizeof(*range));
+    int64_t span = step > 0 ? end - begin : begin - end, size = step > 0 ? step : -step;
+    range->count = span <= 0 ? 0 : (span - 1) / size + 1;
+    if (__builtin_mul_overflow(from->step, step, &range->step) ||
+        __builtin_mul_overflow(from->step, begin, &range->begin) ||
+        __builtin_add_overflow(range->begin, from->begin, &range->begin) ||
+        __builtin_mul_overflow(from->step, end, &range->end) ||
+        __builtin_add_overflow(range->end, from->begin, &range->end))
+        tarn__jinja_fail(r, "an integer is too large");
+    return (tarn__jinja_value){TARN__JINJA_RANGE, {.range = range}};
+}
+
 static tarn__jinja_value take_slice(tarn__jinja_run *r, tarn__jinja_value object, const tarn__jinja_slice *slice)
 {
     int64_t begin, end, step;
-    bool fits =
-        object.kind == TARN__JINJA_STRING || tarn__jinja_is_sequence(object) || object.kind == TARN__JINJA_RANGE;
-    if (!fits || !slice_bounds(r, slice, tarn__jinja_length(r, object), &begin, &end, &step))
-        return tarn__jinja_undefined(r, "slice", 5);
+    if (object.kind != TARN__JINJA_STRING && !tarn__jinja_is_sequence(object) && object.kind != TARN__JINJA_RANGE)
+        tarn__jinja_fail(r, "'%s' object cannot be sliced", tarn__jinja_type_name(object));
+    slice_bounds(r, slice, tarn__jinja_length(r, object), &begin, &end, &step);
+    if (object.kind == TARN__JINJA_RANGE)
+        return slice_range(r, object.as.range, begin, end, step);
     if (object.kind == TARN__JINJA_STRING)
         return slice_string(r, object.as.string, begin, end, step);
     tarn__jinja_value result =
         tarn__jinja_list_new(r, object.kind == TARN__JINJA_TUPLE ? TARN__JINJA_TUPLE : TARN__JINJA_LIST, 0);
     for (int64_t i = begin; step > 0 ? i < end : i > end; i += step) {
-        tarn__jinja_append(r, result.as.list,
-                           object.kind == TARN__JINJA_RANGE ? tarn__jinja_range_at(object.as.range, i)
-                                                            : object.as.list->items[i]);
+        tarn__jinja_append(r, result.as.list, object.as.list->items[i]);
         if ((step > 0 && i > INT64_MAX - step) || (step < 0 && i < INT64_MIN - step))
             break;
     }
@@ -343,6 +357,9 @@ static tarn__jinja_value eval_subscript(tarn__jinja_run *r, const tarn__jinja_no
 {
     tarn__jinja_value object = tarn__jinja_eval(r, node->left), key = tarn__jinja_eval(r, node->right);
     r->line = node->line;
+    bool is_folded = node->left->kind == TARN__JINJA_LITERAL && object.kind != TARN__JINJA_STRING;
+    if (is_folded && key.kind == TARN__JINJA_SLICE) /* slices of constants are not errors, as others are */
+        return tarn__jinja_undefined(r, "slice", 5);
     return tarn__jinja_subscript(r, object, key);
 }
 

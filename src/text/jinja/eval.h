@@ -1,6 +1,6 @@
 /* eval.h: running a program: scopes, calls, and the tables of filters, tests, methods and functions. */
-#ifndef TARN__JINJA_EVAL_H
-#define TARN__JINJA_EVAL_H
+#ifndef TARN__EVAL_H
+#define TARN__EVAL_H
 
 #include "text/jinja/program.h"
 
@@ -59,7 +59,7 @@ tarn__jinja_value tarn__jinja_subscript(tarn__jinja_run *r, tarn__jinja_value ob
 typedef enum tarn__jinja_flow { TARN__JINJA_NEXT, TARN__JINJA_BREAKS, TARN__JINJA_CONTINUES } tarn__jinja_flow;
 tarn__jinja_flow tarn__jinja_execute(tarn__jinja_run *r, const tarn__jinja_nodes *nodes);
 void tarn__jinja_assign(tarn__jinja_run *r, const tarn__jinja_node *target, tarn__jinja_value v);
-tarn__jinja_scope *tarn__jinja_push(tarn__jinja_run *r);
+tarn__jinja_scope *tarn__jinja_push(tarn__jinja_run *r, const tarn__jinja_names *unset); /* NULL: none */
 void tarn__jinja_set(tarn__jinja_run *r, tarn__jinja_scope *scope, const tarn__jinja_string *name, tarn__jinja_value v);
 tarn__jinja_value tarn__jinja_call_macro(tarn__jinja_run *r, const tarn__jinja_macro *macro,
                                          const tarn__jinja_arguments *arguments);

@@ -254,12 +254,15 @@ static bool compile(tarn__jinja_program *program, const char *function, const ch
     program->name = copy(&program->arena, name);
     tarn__jinja_run r = {
         .function = function, .name = name, .line = 1, .code = TARN_ERROR_FORMAT, .arena = &program->arena};
+    program->arena.run = &r;
     size_t count;
     tarn__jinja_parser p = {.r = &r, .at = tarn__jinja_tokenize(&r, source, length, &count)};
     tarn__jinja_parse(&p, &program->body);
     tarn__jinja_check(&r, &program->body);
+    program->unset = tarn__jinja_find_symbols(&r, &program->body);
     program->has_generation = p.has_generation;
     program->arena.escape = NULL;
+    program->arena.run = NULL;
     return true;
 }
 

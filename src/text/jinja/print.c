@@ -106,6 +106,14 @@ static void repr_loop(tarn__jinja_run *r, tarn__jinja_builder *b, const tarn__ji
     tarn__jinja_build_text(r, b, text);
 }
 
+static void repr_macro(tarn__jinja_run *r, tarn__jinja_builder *b, const tarn__jinja_macro *macro)
+{
+    tarn__jinja_build_text(r, b, macro->name ? "<Macro " : "<Macro anonymous");
+    if (macro->name)
+        repr_string(r, b, macro->name);
+    tarn__jinja_build_text(r, b, ">");
+}
+
 /* Objects that Python prints with their address. */
 static void repr_object(tarn__jinja_run *r, tarn__jinja_builder *b, tarn__jinja_value v)
 {
@@ -142,6 +150,7 @@ void tarn__jinja_repr(tarn__jinja_run *r, tarn__jinja_builder *b, tarn__jinja_va
         break;
     case TARN__JINJA_RANGE: repr_range(r, b, v.as.range); break;
     case TARN__JINJA_LOOP: repr_loop(r, b, v.as.loop); break;
+    case TARN__JINJA_MACRO: repr_macro(r, b, v.as.macro); break;
     default: repr_object(r, b, v); break;
     }
     tarn__jinja_leave(r);

@@ -1,6 +1,6 @@
 /* program.h: templates as trees of nodes, and the tokens they are made from. */
-#ifndef TARN__JINJA_PROGRAM_H
-#define TARN__JINJA_PROGRAM_H
+#ifndef TARN__PROGRAM_H
+#define TARN__PROGRAM_H
 
 #include "text/jinja/value.h"
 
@@ -98,6 +98,11 @@ typedef struct tarn__jinja_nodes {
     int count, capacity;
 } tarn__jinja_nodes;
 
+typedef struct tarn__jinja_names {
+    const tarn__jinja_string **at;
+    int count, capacity;
+} tarn__jinja_names;
+
 typedef struct tarn__jinja_node {
     tarn__jinja_node_kind kind;
     tarn__jinja_token_kind operator;
@@ -107,12 +112,14 @@ typedef struct tarn__jinja_node {
     tarn__jinja_value value;
     struct tarn__jinja_node *left, *right, *third;
     tarn__jinja_nodes items, others;
+    tarn__jinja_names unset, others_unset; /* variables of items and others that begin undefined (symbols.c) */
 } tarn__jinja_node;
 
 struct tarn__jinja_program {
     tarn__jinja_arena arena;
     char *function, *name; /* in the arena */
     tarn__jinja_nodes body;
+    tarn__jinja_names unset;
     bool has_generation;
 };
 
@@ -145,5 +152,8 @@ tarn__jinja_token tarn__jinja_expect(tarn__jinja_parser *p, tarn__jinja_token_ki
 
 /* check.c: what Jinja refuses when it compiles: unknown filters and tests, an assignment to loop. */
 void tarn__jinja_check(tarn__jinja_run *r, const tarn__jinja_nodes *nodes);
+
+/* symbols.c: finds the variables that begin undefined, for all blocks of a program; returns those of the outermost. */
+tarn__jinja_names tarn__jinja_find_symbols(tarn__jinja_run *r, const tarn__jinja_nodes *body);
 
 #endif

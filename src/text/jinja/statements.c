@@ -6,13 +6,6 @@
 
 /* ---- scopes ------------------------------------------------------------------------------------------------------ */
 
-tarn__jinja_scope *tarn__jinja_push(tarn__jinja_run *r)
-{
-    tarn__jinja_scope *scope = tarn__jinja_alloc(r->arena, 1, sizeof(*scope));
-    scope->parent = r->scope;
-    return r->scope = scope;
-}
-
 void tarn__jinja_set(tarn__jinja_run *r, tarn__jinja_scope *scope, const tarn__jinja_string *name, tarn__jinja_value v)
 {
     for (size_t i = 0; i < scope->count; i++)
@@ -29,6 +22,15 @@ void tarn__jinja_set(tarn__jinja_run *r, tarn__jinja_scope *scope, const tarn__j
         scope->variables = variables;
     }
     scope->variables[scope->count++] = (tarn__jinja_variable){name, v};
+}
+
+tarn__jinja_scope *tarn__jinja_push(tarn__jinja_run *r, const tarn__jinja_names *unset)
+{
+    tarn__jinja_scope *scope = tarn__jinja_alloc(r->arena, 1, sizeof(*scope));
+    scope->parent = r->scope;
+    for (int i = 0; unset && i < unset->count; i++)
+        tarn__jinja_set(r, scope, unset->at[i], (tarn__jinja_value){TARN__JINJA_UNDEFINED, {.name = unset->at[i]}});
+    return r->scope = scope;
 }
 
 static void set_text(tarn__jinja_run *r, const char *name, tarn__jinja_value v)
@@ -64,13 +66,13 @@ void tarn__jinja_assign(tarn__jinja_run *r, const tarn__jinja_node *target, tarn
 }
 
 /* Runs statements in a scope of their own; their output as a string. */
-static tarn__jinja_value capture(tarn__jinja_run *r, const tarn__jinja_nodes *nodes)
+static tarn__jinja_value capture(tarn__jinja_run *r, const tarn__jinja_node *node)
 {
     tarn__jinja_builder b = {0}, *output = r->output;
     tarn__jinja_scope *scope = r->scope;
     r->output = &b;
-    tarn__jinja_push(r);
-    tarn__jinja_execute(r, nodes);
+    tarn__jinja_push(r, &node->unset);
+    tarn__jinja_execute(r, &node->items);
     r->scope = scope;
     r->output = output;
     return tarn__jinja_built(r, &b);
@@ -81,7 +83,7 @@ static tarn__jinja_value capture(tarn__jinja_run *r, const tarn__jinja_nodes *no
 static bool passes(tarn__jinja_run *r, const tarn__jinja_node *node, tarn__jinja_value item)
 {
     tarn__jinja_scope *scope = r->scope;
-    tarn__jinja_push(r);
+    tarn__jinja_push(r, NULL);
     tarn__jinja_assign(r, node->left, item);
     bool passed = tarn__jinja_truth(r, tarn__jinja_eval(r, node->third));
     r->scope = scope;
@@ -103,8 +105,9 @@ static tarn__jinja_list *select_items(tarn__jinja_run *r, const tarn__jinja_node
 static tarn__jinja_flow run_iteration(tarn__jinja_run *r, const tarn__jinja_node *node, tarn__jinja_loop *loop)
 {
     tarn__jinja_scope *scope = r->scope;
-    tarn__jinja_push(r);
-    set_text(r, "loop", (tarn__jinja_value){TARN__JINJA_LOOP, {.loop = loop}});
+    tarn__jinja_push(r, &node->unset);
+    static const tarn__jinja_string name = {"loop", 4, NULL, false};
+    tarn__jinja_set(r, r->scope, &name, (tarn__jinja_value){TARN__JINJA_LOOP, {.loop = loop}});
     tarn__jinja_assign(r, node->left, loop->items->items[loop->index]);
     tarn__jinja_flow flow = tarn__jinja_execute(r, &node->items);
     r->scope = scope;
@@ -131,7 +134,7 @@ static void run_loop(tarn__jinja_run *r, const tarn__jinja_node *node, tarn__jin
     if (ran)
         return;
     tarn__jinja_scope *scope = r->scope;
-    tarn__jinja_push(r);
+    tarn__jinja_push(r, &node->others_unset);
     tarn__jinja_execute(r, &node->others);
     r->scope = scope;
 }
@@ -223,7 +226,7 @@ tarn__jinja_value tarn__jinja_call_macro(tarn__jinja_run *r, const tarn__jinja_m
     *kept = keywords;
     r->scope = macro->scope;
     r->output = &b;
-    tarn__jinja_push(r);
+    tarn__jinja_push(r, &macro->node->unset);
     bind_parameters(r, macro, &arguments->positional, kept);
     bind_rest(r, macro, &arguments->positional, kept);
     tarn__jinja_execute(r, &macro->node->items);
@@ -244,7 +247,7 @@ static void define_macro(tarn__jinja_run *r, const tarn__jinja_node *node)
 /* The body's text through the filters of its block, if any. */
 static tarn__jinja_value filtered(tarn__jinja_run *r, const tarn__jinja_node *node)
 {
-    tarn__jinja_value text = capture(r, &node->items), input = r->filter_input;
+    tarn__jinja_value text = capture(r, node), input = r->filter_input;
     if (!node->right)
         return text;
     r->filter_input = text;
@@ -259,7 +262,7 @@ static void run_with(tarn__jinja_run *r, const tarn__jinja_node *node)
     tarn__jinja_list *values = tarn__jinja_list_new(r, TARN__JINJA_LIST, 0).as.list;
     for (int i = 0; i < node->left->others.count; i++)
         tarn__jinja_append(r, values, tarn__jinja_eval(r, node->left->others.at[i]));
-    tarn__jinja_push(r);
+    tarn__jinja_push(r, &node->unset);
     for (int i = 0; i < node->left->items.count; i++)
         tarn__jinja_assign(r, node->left->items.at[i], values->items[i]);
     tarn__jinja_execute(r, &node->items);
@@ -268,7 +271,7 @@ static void run_with(tarn__jinja_run *r, const tarn__jinja_node *node)
 
 static void run_generation(tarn__jinja_run *r, const tarn__jinja_node *node)
 {
-    const tarn__jinja_string *s = capture(r, &node->items).as.string;
+    const tarn__jinja_string *s = capture(r, node).as.string;
     uint8_t *origin = tarn__jinja_alloc(r->arena, s->length, 1);
     for (size_t i = 0; i < s->length; i++)
         origin[i] = (uint8_t)(TARN__JINJA_GENERATION | (s->origin ? s->origin[i] : 0));
@@ -348,7 +351,8 @@ static bool run(const tarn__jinja_program *program, const tarn__jinja_context *c
                          .arena = arena,
                          .output = &b,
                          .context = context};
-    tarn__jinja_push(&r);
+    arena->run = &r;
+    tarn__jinja_push(&r, &program->unset);
     tarn__jinja_execute(&r, &program->body);
     return hand_out(&b, output, masks);
 }

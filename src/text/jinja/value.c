@@ -364,10 +364,12 @@ tarn__jinja_value tarn__jinja_range_at(const tarn__jinja_range *range, int64_t i
 static tarn__jinja_list *characters_of(tarn__jinja_run *r, const tarn__jinja_string *s)
 {
     tarn__jinja_list *list = tarn__jinja_list_new(r, TARN__JINJA_LIST, 0).as.list;
+    tarn__jinja_string plain = *s;
     uint32_t code;
+    plain.is_markup = false;
     for (size_t at = 0, size; at < s->length; at += size) {
         size = tarn__jinja_decode(s->text + at, s->length - at, &code);
-        tarn__jinja_append(r, list, tarn__jinja_slice_of(r, s, at, at + size));
+        tarn__jinja_append(r, list, tarn__jinja_slice_of(r, &plain, at, at + size));
     }
     return list;
 }

@@ -3,8 +3,8 @@
  * Values are immutable but for namespaces, iterators and loop state: the sandbox forbids what would change lists and
  * dicts. All memory of a rendering is in one arena, which is freed as a whole; a failure anywhere jumps to the entry
  * point (tarn__jinja_fail()), so functions here return values and never errors. */
-#ifndef TARN__JINJA_VALUE_H
-#define TARN__JINJA_VALUE_H
+#ifndef TARN__VALUE_H
+#define TARN__VALUE_H
 
 #include <setjmp.h>
 #include <stdbool.h>
@@ -22,6 +22,7 @@ typedef struct tarn__jinja_arena {
     tarn__jinja_chunk *chunks;
     size_t bytes, max_bytes; /* of all chunks */
     jmp_buf *escape;
+    const struct tarn__jinja_run *run; /* for the line of an error; NULL: unknown */
 } tarn__jinja_arena;
 
 /* Zeroed memory, aligned for any value. */
@@ -140,7 +141,7 @@ typedef struct tarn__jinja_cycler {
 
 #define TARN__JINJA_MAX_STEPS 50000000          /* evaluated nodes, and bytes moved / 64 */
 #define TARN__JINJA_MAX_DEPTH 500               /* nested calls and nodes; values printed in values */
-#define TARN__JINJA_MAX_BYTES ((size_t)1 << 29) /* memory of a rendering */
+#define TARN__JINJA_MAX_BYTES ((size_t)1 << 28) /* memory of a rendering */
 #define TARN__JINJA_MAX_OUTPUT ((size_t)1 << 27)
 
 /* A string under construction, in an arena. */

@@ -113,8 +113,8 @@ static tarn__jinja_value dictsort(tarn__jinja_run *r, tarn__jinja_value input, c
     return tarn__jinja_sorted(r, items, keys, tarn__jinja_truth(r, values[2]));
 }
 
-static tarn__jinja_value extremum(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
-                                  int mode)
+static tarn__jinja_value min_or_max(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
+                                    int mode)
 {
     tarn__jinja_value values[2] = {tarn__jinja_bool(false), tarn__jinja_none()};
     tarn__jinja_bind(r, "min", arguments, "case_sensitive attribute", 0, values);
@@ -378,8 +378,8 @@ static tarn__jinja_value groupby(tarn__jinja_run *r, tarn__jinja_value input, co
 }
 
 const tarn__jinja_filter tarn__jinja_list_filters[] = {
-    {"length", length, 0},  {"count", length, 0},     {"first", first, 0},     {"last", last, 0},
-    {"list", to_list, 0},   {"join", join, 0},        {"sort", sort, 0},       {"dictsort", dictsort, 0},
-    {"min", extremum, -1},  {"max", extremum, 1},     {"sum", sum, 0},         {"default", fallback, 0},
-    {"d", fallback, 0},     {"items", items, 0},      {"reverse", reverse, 0}, {"batch", lazy, BATCH},
-    {"slice", lazy, SLICE}, {"unique", lazy, UNIQUE}, {"groupby", groupby, 0}, {NULL, NULL, 0}};
+    {"length", length, 0},   {"count", length, 0},     {"first", first, 0},     {"last", last, 0},
+    {"list", to_list, 0},    {"join", join, 0},        {"sort", sort, 0},       {"dictsort", dictsort, 0},
+    {"min", min_or_max, -1}, {"max", min_or_max, 1},   {"sum", sum, 0},         {"default", fallback, 0},
+    {"d", fallback, 0},      {"items", items, 0},      {"reverse", reverse, 0}, {"batch", lazy, BATCH},
+    {"slice", lazy, SLICE},  {"unique", lazy, UNIQUE}, {"groupby", groupby, 0}, {NULL, NULL, 0}};

@@ -61,15 +61,20 @@ static tarn__jinja_value string(tarn__jinja_run *r, tarn__jinja_value input, con
     return (tarn__jinja_value){TARN__JINJA_STRING, {.string = tarn__jinja_str(r, input)}};
 }
 
+static tarn__jinja_value marked_safe(tarn__jinja_run *r, tarn__jinja_value v)
+{
+    tarn__jinja_string *s = tarn__jinja_alloc(r->arena, 1, sizeof(*s));
+    *s = *tarn__jinja_str(r, v);
+    s->is_markup = true;
+    return (tarn__jinja_value){TARN__JINJA_STRING, {.string = s}};
+}
+
 static tarn__jinja_value safe(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
                               int mode)
 {
-    tarn__jinja_string *s = tarn__jinja_alloc(r->arena, 1, sizeof(*s));
     (void)mode;
     tarn__jinja_bind(r, "safe", arguments, "", 0, NULL);
-    *s = *tarn__jinja_str(r, input);
-    s->is_markup = true;
-    return (tarn__jinja_value){TARN__JINJA_STRING, {.string = s}};
+    return marked_safe(r, input);
 }
 
 static tarn__jinja_value escape(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
@@ -152,7 +157,6 @@ static tarn__jinja_value truncate(tarn__jinja_run *r, tarn__jinja_value input, c
 {
     tarn__jinja_value values[4] = {tarn__jinja_int(255), tarn__jinja_bool(false), TARN__JINJA_TEXT("..."),
                                    tarn__jinja_none()};
-    const tarn__jinja_string *s = tarn__jinja_want_string(r, "truncate", input);
     (void)mode;
     tarn__jinja_bind(r, "truncate", arguments, "length killwords end leeway", 0, values);
     const tarn__jinja_string *end = tarn__jinja_want_string(r, "truncate", values[2]);
@@ -161,8 +165,10 @@ static tarn__jinja_value truncate(tarn__jinja_run *r, tarn__jinja_value input, c
     if (length < end_length || leeway < 0)
         tarn__jinja_fail(r, "truncate: a length of at least %d is expected, and a leeway of at least 0",
                          (int)end_length);
-    if ((int64_t)tarn__jinja_count(s) <= length || (int64_t)tarn__jinja_count(s) - length <= leeway)
+    int64_t given = tarn__jinja_length(r, input);
+    if (given <= length || given - length <= leeway)
         return input;
+    const tarn__jinja_string *s = tarn__jinja_want_string(r, "truncate", input);
     size_t stop = tarn__jinja_offset(s, (size_t)(length - end_length));
     for (size_t at = stop; !tarn__jinja_truth(r, values[1]) && at > 0; at--)
         if (s->text[at - 1] == ' ') {
@@ -172,7 +178,8 @@ static tarn__jinja_value truncate(tarn__jinja_run *r, tarn__jinja_value input, c
     tarn__jinja_builder b = {0};
     tarn__jinja_build(r, &b, s->text, stop, s->origin);
     tarn__jinja_build_string(r, &b, end);
-    return tarn__jinja_built(r, &b);
+    tarn__jinja_value result = tarn__jinja_built(r, &b);
+    return s->is_markup ? marked_safe(r, result) : result;
 }
 
 static tarn__jinja_value wordcount(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,

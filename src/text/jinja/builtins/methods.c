@@ -50,8 +50,9 @@ static tarn__jinja_value list_index(tarn__jinja_run *r, tarn__jinja_value self, 
     tarn__jinja_value item;
     (void)mode;
     tarn__jinja_bind(r, "index", arguments, "/value", 1, &item);
-    for (size_t i = 0; i < self.as.list->count; i++)
-        if (tarn__jinja_equal(r, self.as.list->items[i], item))
+    const tarn__jinja_list *list = tarn__jinja_iterate(r, self);
+    for (size_t i = 0; i < list->count; i++)
+        if (tarn__jinja_equal(r, list->items[i], item))
             return tarn__jinja_int((int64_t)i);
     tarn__jinja_fail(r, "the value is not in the list");
 }
@@ -63,8 +64,9 @@ static tarn__jinja_value list_count(tarn__jinja_run *r, tarn__jinja_value self, 
     int64_t count = 0;
     (void)mode;
     tarn__jinja_bind(r, "count", arguments, "/value", 1, &item);
-    for (size_t i = 0; i < self.as.list->count; i++)
-        count += tarn__jinja_equal(r, self.as.list->items[i], item);
+    const tarn__jinja_list *list = tarn__jinja_iterate(r, self);
+    for (size_t i = 0; i < list->count; i++)
+        count += tarn__jinja_equal(r, list->items[i], item);
     return tarn__jinja_int(count);
 }
 
@@ -148,7 +150,8 @@ static const tarn__jinja_method_row *table_of(tarn__jinja_kind kind)
     switch (kind) {
     case TARN__JINJA_STRING: return tarn__jinja_text_methods;
     case TARN__JINJA_DICT: return dict_methods;
-    case TARN__JINJA_LIST: return list_methods;
+    case TARN__JINJA_LIST:
+    case TARN__JINJA_RANGE:
     case TARN__JINJA_TUPLE: return list_methods;
     case TARN__JINJA_CYCLER: return cycler_methods;
     default: return none;
@@ -159,7 +162,8 @@ tarn__jinja_value tarn__jinja_find_method(tarn__jinja_run *r, tarn__jinja_value 
 {
     tarn__jinja_value n = {TARN__JINJA_STRING, {.string = name}};
     for (const tarn__jinja_method_row *row = table_of(self.kind); row->name; row++)
-        if (tarn__jinja_is_text(n, row->name) && !(self.kind == TARN__JINJA_TUPLE && row->call == copy))
+        if (tarn__jinja_is_text(n, row->name) &&
+            !(self.kind != TARN__JINJA_LIST && self.kind != TARN__JINJA_DICT && row->call == copy))
             return tarn__jinja_method_new(r, self, row->call, row->mode);
     if (self.kind == TARN__JINJA_CYCLER && tarn__jinja_is_text(n, "current"))
         return self.as.cycler->items->items[self.as.cycler->next];

@@ -1,6 +1,6 @@
 /* methods.h: rows of the tables of methods. */
-#ifndef TARN__JINJA_BUILTINS_METHODS_H
-#define TARN__JINJA_BUILTINS_METHODS_H
+#ifndef TARN__METHODS_H
+#define TARN__METHODS_H
 
 #include "text/jinja/value.h"
 

@@ -105,17 +105,20 @@ tarn__jinja_value tarn__jinja_change_case(tarn__jinja_run *r, const tarn__jinja_
     bool begins = true;
     for (size_t at = 0, size; at < s->length; at += size) {
         size = tarn__jinja_decode(s->text + at, s->length - at, &code);
-        uint32_t changed = with_case(code, mode, begins);
+        uint32_t mapped = with_case(code, mode, begins);
         uint8_t origin = s->origin ? s->origin[at] : 0;
         if (code == 0xDF &&
             (mode == TARN__JINJA_UPPER || mode == TARN__JINJA_SWAPCASE || (mode >= TARN__JINJA_CAPITALIZE && begins))) {
             tarn__jinja_build_code(r, &b, 'S', origin); /* sharp s has no capital of its own */
-            changed = mode == TARN__JINJA_UPPER || mode == TARN__JINJA_SWAPCASE ? 'S' : 's';
+            mapped = mode == TARN__JINJA_UPPER || mode == TARN__JINJA_SWAPCASE ? 'S' : 's';
         }
-        tarn__jinja_build_code(r, &b, changed, origin);
+        tarn__jinja_build_code(r, &b, mapped, origin);
         begins = mode == TARN__JINJA_TITLE && !tarn__jinja_is_alpha(code);
     }
-    return tarn__jinja_built(r, &b);
+    tarn__jinja_string *changed = tarn__jinja_alloc(r->arena, 1, sizeof(*changed));
+    *changed = *tarn__jinja_built(r, &b).as.string;
+    changed->is_markup = s->is_markup;
+    return (tarn__jinja_value){TARN__JINJA_STRING, {.string = changed}};
 }
 
 /* ---- methods ----------------------------------------------------------------------------------------------------- */

@@ -97,6 +97,8 @@ static bool is_same(tarn__jinja_run *r, tarn__jinja_value v, const tarn__jinja_a
 static bool is_named(tarn__jinja_run *r, tarn__jinja_value v, const tarn__jinja_arguments *arguments, int mode)
 {
     tarn__jinja_bind(r, "test", arguments, "", 0, NULL);
+    if (!tarn__jinja_is_hashable(v))
+        tarn__jinja_fail(r, "unhashable type: '%s'", tarn__jinja_type_name(v));
     const tarn__jinja_string *name = tarn__jinja_str(r, v);
     return mode ? tarn__jinja_find_test(name->text, name->length) != NULL
                 : tarn__jinja_find_filter(name->text, name->length) != NULL;
