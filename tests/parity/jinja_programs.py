@@ -19,10 +19,12 @@ METHODS = ["strip()", "lstrip()", "rstrip('l')", "strip('Hd')", "upper()", "lowe
            "get('zz', 4)", "get('b')", "index(2)", "count(1)", "append(1)", "pop('a')", "foo", "foo.bar", "a", "b",
            "items", "role", "content", "0", "startswith('e', 1)", "split('')", "find('o', 5)", "strip(none)", "copy()",
            "replace('l', 'L', 1)", "split(maxsplit=1)", "strip(chars='x')", "update({})"]
-FILTERS = ["trim", "length", "count", "upper", "lower", "title", "capitalize", "join", "join(', ')", "join('-', 'role')",
+FILTERS = ["trim", "length", "count", "upper", "lower", "title", "capitalize", "join", "join(', ')",
+           "join('-', 'role')",
            "first", "last", "list", "string", "int", "int(9)", "float", "abs", "round", "round(1)", "round(1, 'floor')",
            "sort", "sort(reverse=true)", "sort(attribute='k.v')", "unique|list", "reverse", "reverse|list", "min",
-           "max", "sum", "sum(attribute='k.v')", "sum(start=2)", "tojson", "tojson(indent=2)", "tojson(ensure_ascii=true)",
+           "max", "sum", "sum(attribute='k.v')", "sum(start=2)", "tojson", "tojson(indent=2)",
+           "tojson(ensure_ascii=true)",
            "tojson(separators=(',', ':'))", "tojson(sort_keys=true)", "items|list", "dictsort", "dictsort(by='value')",
            "dictsort(reverse=true)", "default('D')", "d('D', true)", "replace('a', 'b')", "replace('l', 'L', 1)",
            "indent", "indent(2, true)", "indent(2, blank=true)", "batch(2)|list", "batch(2, 'f')|list", "slice(2)|list",
@@ -30,8 +32,10 @@ FILTERS = ["trim", "length", "count", "upper", "lower", "title", "capitalize", "
            "map(attribute='k.v')|list", "select|list", "select('odd')|list", "reject('string')|list",
            "selectattr('role', 'equalto', 'user')|list", "rejectattr('k')|list", "selectattr('zz')|list", "safe",
            "escape", "e", "truncate(5)", "truncate(6, true, '..', 0)", "wordcount", "center(12)", "attr('role')",
-           "groupby('role')", "map('length')|list", "select('in', [1, 2])|list", "format(1)", "map('int')|sum", "nofilter",
-           "int(base=16)", "map('default', 'x')|list", "map('tojson')|join(';')", "random_thing", "selectattr('k.v', 'gt', 1)|list"]
+           "groupby('role')", "map('length')|list", "select('in', [1, 2])|list", "format(1)", "map('int')|sum",
+           "nofilter",
+           "int(base=16)", "map('default', 'x')|list", "map('tojson')|join(';')", "random_thing",
+           "selectattr('k.v', 'gt', 1)|list"]
 TESTS = ["defined", "undefined", "none", "string", "number", "integer", "float", "boolean", "true", "false", "mapping",
          "iterable", "sequence", "callable", "even", "odd", "divisibleby(3)", "divisibleby 2", "eq 1", "equalto('a')",
          "ne 2", "gt 1", "lt(3)", "ge 2", "le 2", "in [1, 2]", "in(l)", "sameas none", "sameas(true)", "lower", "upper",
@@ -39,30 +43,42 @@ TESTS = ["defined", "undefined", "none", "string", "number", "integer", "float",
 OPERATORS = ["+", "-", "*", "/", "//", "%", "**", "~"]
 # Expressions that raise nothing, by their type; A, N and L stand for others of type string, number and list.
 TYPED = {
-    "A": ["s", "t", "e", "q", "'a b'", "'l'", "'ö'", "m[0].content", "m[1]['content']", "w[0]", "A.upper()", "A.strip()",
-          "A.lstrip()", "A.rstrip()", "A + A", "A ~ N", "A ~ L", "A|trim", "A|upper", "A|title", "A|capitalize", "A[1:]",
+    "A": ["s", "t", "e", "q", "'a b'", "'l'", "'ö'", "m[0].content", "m[1]['content']", "w[0]", "A.upper()",
+          "A.strip()",
+          "A.lstrip()", "A.rstrip()", "A + A", "A ~ N", "A ~ L", "A|trim", "A|upper", "A|title", "A|capitalize",
+          "A[1:]",
           "A[:-1]", "A[::-1]", "A[N:N]", "A.split(' ')[0]", "A.split('l')[-1]", "A.replace('l', A)", "L|join(', ')",
-          "L|join", "L|tojson", "A|tojson", "d|tojson(indent=2)", "m|tojson(indent=N)", "N|string", "L|string", "A|safe",
-          "A|e", "A|indent(2)", "A|truncate(6)", "A * 2", "(A if B else A)", "(A or A)", "(A and A)", "'%s-%s' % (A, N)",
+          "L|join", "L|tojson", "A|tojson", "d|tojson(indent=2)", "m|tojson(indent=N)", "N|string", "L|string",
+          "A|safe",
+          "A|e", "A|indent(2)", "A|truncate(6)", "A * 2", "(A if B else A)", "(A or A)", "(A and A)",
+          "'%s-%s' % (A, N)",
           "'{} {}'.format(A, N)", "A|replace('a', A)", "A.title()", "A.capitalize()", "A.lower()", "A|reverse",
           "A|center(9)", "A.strip('a ')", "missing|default(A)", "A|d('x', true)", "A.splitlines()|join('/')",
-          "'%5.2f|%-4d|%04d' % (f, n, n)", "'{:>8}|{:<5}|{:^7}|{:.2f}'.format(A, N, A, f)", "A.partition(' ')|join('|')",
+          "'%5.2f|%-4d|%04d' % (f, n, n)", "'{:>8}|{:<5}|{:^7}|{:.2f}'.format(A, N, A, f)",
+          "A.partition(' ')|join('|')",
           "A.rsplit(' ', 1)|join('+')", "A|format", "A.swapcase()", "A.zfill(8)", "A.removeprefix('He')", "d|string",
           "m|map(attribute='role')|join(A)", "A|string", "(A, N)|string", "[A, none, B, f]|string", "{A: N}|string"],
     "N": ["n", "z", "1", "2", "-3", "x", "N + N", "N - N", "N * 2", "N % 3", "N // 2", "A|length", "L|length", "N|abs",
-          "A|int", "A|wordcount", "A.count('l')", "A.find('l')", "A.rfind(A)", "l|sum", "l|max", "l|min", "(N if B else N)",
+          "A|int", "A|wordcount", "A.count('l')", "A.find('l')", "A.rfind(A)", "l|sum", "l|max", "l|min",
+          "(N if B else N)",
           "d|length", "-n", "2 ** 3", "m|map(attribute='k.v')|sum", "f|int", "f|round|int", "N|float|int", "l[0]",
           "l[-1]", "d.b", "d['a'][1]", "d.get('zz', N)"],
-    "L": ["l", "w", "m", "empty", "nest", "[1, 'a']", "range(4)|list", "L[1:]", "L[::-1]", "L[:N]", "L + L", "A.split()",
-          "A.split(',')", "A|list", "L|reverse|list", "l|sort", "w|sort", "w|sort(case_sensitive=true)", "w|unique|list",
+    "L": ["l", "w", "m", "empty", "nest", "[1, 'a']", "range(4)|list", "L[1:]", "L[::-1]", "L[:N]", "L + L",
+          "A.split()",
+          "A.split(',')", "A|list", "L|reverse|list", "l|sort", "w|sort", "w|sort(case_sensitive=true)",
+          "w|unique|list",
           "L|list", "d.keys()|list", "d.values()|list", "d.items()|list", "d|dictsort", "m|map(attribute='role')|list",
           "m|selectattr('role', 'equalto', 'user')|list", "L|select('string')|list", "L|reject('none')|list",
           "L|batch(2)|list", "L|slice(2)|list", "m|sort(attribute='k.v')", "m|rejectattr('zz', 'defined')|list",
           "w|map('upper')|list", "l|select('odd')|list", "d|items|list", "(L if B else L)", "L * 2", "d|list"],
-    "B": ["yes", "no", "true", "N > N", "N <= N", "N == N", "A == A", "A != A", "A in A", "N in L", "A not in L", "not B",
-          "(B and B)", "(B or B)", "A is string", "L is iterable", "N is odd", "N is even", "A is defined", "N is number",
-          "missing is defined", "L is sequence", "d is mapping", "A.startswith('H')", "A.endswith(('d', 'x'))", "N < N < N",
-          "A is upper", "A is lower", "nil is none", "L == L", "N is divisibleby(2)", "A < A", "'a' in d", "m[0].zz is defined"],
+    "B": ["yes", "no", "true", "N > N", "N <= N", "N == N", "A == A", "A != A", "A in A", "N in L", "A not in L",
+          "not B",
+          "(B and B)", "(B or B)", "A is string", "L is iterable", "N is odd", "N is even", "A is defined",
+          "N is number",
+          "missing is defined", "L is sequence", "d is mapping", "A.startswith('H')", "A.endswith(('d', 'x'))",
+          "N < N < N",
+          "A is upper", "A is lower", "nil is none", "L == L", "N is divisibleby(2)", "A < A", "'a' in d",
+          "m[0].zz is defined"],
 }
 COMPARISONS = ["==", "!=", "<", "<=", ">", ">=", "in", "not in"]
 
@@ -135,7 +151,8 @@ class Drawer:
         if kind == 10:
             return f"{inner()} is {self.pick(TESTS)}"
         if kind == 11:
-            return f"({inner()} if {inner()} else {inner()})" if self.rng.random() < 0.7 else f"({inner()} if {inner()})"
+            other = f" else {inner()}" if self.rng.random() < 0.7 else ""
+            return f"({inner()} if {inner()}{other})"
         if kind == 12:
             return f"({inner()} {self.pick(['and', 'or'])} {inner()})"
         if kind == 13:

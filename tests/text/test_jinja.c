@@ -155,14 +155,14 @@ static void origins_follow_the_bytes(void **state)
     static const char template[] = "{% for m in messages %}{% generation %}<{% endgeneration %}{{ m.role }}:"
                                    "{{ (m.content + '!')|trim }}{% endfor %}{{ messages[1].tool_calls | tojson }}";
     static const char expected[] = "<user:hi!<assistant:yo ![{\"name\": \"f\"}]";
-    static const char origins[] = "G        G          222    2222    2   ";
+    static const char origins[] = "G1111 11 G111111111 333    3333    3   ";
     tarn__jinja_masks masks = {{0}};
     char *text = rendered(template, &masks);
     assert_ok();
     assert_string_equal(text, expected);
     assert_int_equal(masks.origins.count, strlen(expected));
     for (size_t i = 0; i < masks.origins.count; i++) {
-        uint8_t wanted = origins[i] == 'G' ? TARN__JINJA_GENERATION : origins[i] == '2' ? 2 : 0;
+        int wanted = origins[i] == 'G' ? TARN__JINJA_GENERATION : origins[i] == ' ' ? 0 : origins[i] - '0';
         assert_int_equal((uint8_t)masks.origins.data[i], wanted);
     }
     tarn__buffer_free(&masks.origins, 1);

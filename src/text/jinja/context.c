@@ -194,27 +194,33 @@ static void mark(tarn__jinja_run *r, tarn__jinja_value *v, uint8_t origin)
     }
 }
 
-/* Marks what assistants wrote; a message's own keys and its role are the template's business. */
-static void mark_messages(tarn__jinja_run *r, const tarn__jinja_list *messages)
+/* Marks what each message says; its keys are the template's. */
+static void mark_message(tarn__jinja_run *r, const tarn__jinja_dict *message, size_t index)
 {
-    for (size_t i = 0; i < messages->count; i++) {
-        const tarn__jinja_value *message = &messages->items[i];
-        if (message->kind != TARN__JINJA_DICT)
-            continue;
-        const tarn__jinja_value *role = tarn__jinja_dict_find_text(message->as.dict, "role", 4);
-        if (!role || !tarn__jinja_is_text(*role, "assistant"))
-            continue;
-        for (size_t k = 0; k < message->as.dict->count; k++)
-            if (&message->as.dict->pairs[k].value != role)
-                mark(r, &message->as.dict->pairs[k].value, (uint8_t)(1 + i % 127));
-    }
+    const tarn__jinja_value *role = tarn__jinja_dict_find_text(message, "role", 4);
+    bool is_assistant = role && tarn__jinja_is_text(*role, "assistant");
+    uint8_t origin = is_assistant ? (uint8_t)(TARN__JINJA_ASSISTANT + index % 126) : TARN__JINJA_INPUT;
+    for (size_t i = 0; i < message->count; i++)
+        mark(r, &message->pairs[i].value, &message->pairs[i].value == role ? TARN__JINJA_INPUT : origin);
+}
+
+static bool is_token(const tarn__jinja_string *name)
+{
+    return name->length >= 6 && memcmp(name->text + name->length - 6, "_token", 6) == 0;
 }
 
 static void mark_all(tarn__jinja_run *r, const tarn__jinja_dict *variables)
 {
-    const tarn__jinja_value *messages = tarn__jinja_dict_find_text(variables, "messages", 8);
-    if (messages && messages->kind == TARN__JINJA_LIST)
-        mark_messages(r, messages->as.list);
+    for (size_t i = 0; i < variables->count; i++) {
+        tarn__jinja_pair *variable = &variables->pairs[i];
+        if (tarn__jinja_is_text(variable->key, "messages") && variable->value.kind == TARN__JINJA_LIST) {
+            tarn__jinja_list *messages = variable->value.as.list;
+            for (size_t k = 0; k < messages->count; k++)
+                if (messages->items[k].kind == TARN__JINJA_DICT)
+                    mark_message(r, messages->items[k].as.dict, k);
+        } else if (!is_token(variable->key.as.string))
+            mark(r, &variable->value, TARN__JINJA_INPUT);
+    }
 }
 
 /* ---- entry points ------------------------------------------------------------------------------------------------ */

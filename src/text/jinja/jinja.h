@@ -23,8 +23,8 @@ void tarn__jinja_program_free(tarn__jinja_program *program);
 /* True if the template contains a generation block. */
 bool tarn__jinja_has_generation(const tarn__jinja_program *program);
 
-/* The variables of a rendering, from the text of a JSON object. Belongs to the caller. Strings inside the messages of
- * role assistant are marked with their message (tarn__jinja_masks). NULL with an error that begins with `function`. */
+/* The variables of a rendering, from the text of a JSON object. Belongs to the caller. Strings are marked with
+ * their origin (tarn__jinja_masks). NULL with an error that begins with `function`. */
 tarn__jinja_context *tarn__jinja_context_json(const char *function, const char *text, size_t length);
 
 /* The same from messages, with add_generation_prompt. */
@@ -38,8 +38,12 @@ bool tarn__jinja_context_set(tarn__jinja_context *context, const char *name, con
 void tarn__jinja_context_set_time(tarn__jinja_context *context, const struct tm *now);
 void tarn__jinja_context_free(tarn__jinja_context *context);
 
-#define TARN__JINJA_GENERATION 0x80 /* the byte was printed inside a generation block */
-#define TARN__JINJA_MESSAGE 0x7F    /* the byte stems from a string of assistant message n: 1 + n % 127; else 0 */
+/* The origin of a byte: 0 is the template's own text and its tokens (variables named …_token); an input is any other
+ * variable, messages and their roles included; from 2 on it is what an assistant wrote, 2 + n % 126 in message n. */
+#define TARN__JINJA_GENERATION 0x80 /* a flag beside it: printed inside a generation block */
+#define TARN__JINJA_ORIGIN 0x7F
+#define TARN__JINJA_INPUT 1
+#define TARN__JINJA_ASSISTANT 2
 
 /* Where the bytes of an output stem from. All zero is empty. */
 typedef struct tarn__jinja_masks {
