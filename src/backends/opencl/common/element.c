@@ -40,13 +40,24 @@ static int64_t max_offset(const tarn__nest *nest, int operand)
 }
 
 /* The limit leaves a margin below 2^31, so that an index plus a group size does not overflow. */
-bool tarn__cl_option_index(tarn__cl_options *options, const tarn__nest *nest)
+bool tarn__cl_nest_is_small(const tarn__nest *nest)
 {
     const int64_t limit = INT32_MAX - 65536;
     bool is_small = nest->count < limit;
     for (int k = 0; k < nest->operands; k++)
         is_small = is_small && max_offset(nest, k) < limit;
+    return is_small;
+}
+
+void tarn__cl_option_small(tarn__cl_options *options, bool is_small)
+{
     tarn__cl_option(options, " -DINDEX=%s", is_small ? "int -DIS_SMALL" : "long");
+}
+
+bool tarn__cl_option_index(tarn__cl_options *options, const tarn__nest *nest)
+{
+    const bool is_small = tarn__cl_nest_is_small(nest);
+    tarn__cl_option_small(options, is_small);
     return is_small;
 }
 

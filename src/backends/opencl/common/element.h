@@ -24,7 +24,11 @@ tarn__cl_compute tarn__cl_compute_of(tarn_dtype dtype);
 /* Adds -DC and -DCOMPUTES_. */
 void tarn__cl_option_compute(tarn__cl_options *options, tarn__cl_compute compute);
 
-/* Adds -DINDEX=int -DIS_SMALL where every offset of every operand fits 32 bits, else -DINDEX=long. True for int. */
+/* True where every offset of every operand fits 32 bits; and its option, -DINDEX=int -DIS_SMALL or -DINDEX=long. */
+bool tarn__cl_nest_is_small(const tarn__nest *nest);
+void tarn__cl_option_small(tarn__cl_options *options, bool is_small);
+
+/* Both. True for int. */
 bool tarn__cl_option_index(tarn__cl_options *options, const tarn__nest *nest);
 
 /* The nest of views of one shape with axes in their own order, for kernels that number elements row-major. A NULL view

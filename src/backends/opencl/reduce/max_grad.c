@@ -7,15 +7,7 @@
 #define TARGET_ITEMS 131072 /* of columns, where there are enough elements */
 #define MIN_CHUNK 64
 
-/* A call described for launch. */
-typedef struct plan {
-    /* operands gx, x, g, y; of rows the reduced axis, of columns the last one kept, in vec4s */
-    tarn__nest kept, reduced;
-    bool is_columns;
-    int64_t chunk, chunks; /* of columns */
-    int64_t found;         /* bytes into scratch, after the totals */
-    tarn__cl_options options;
-} plan;
+typedef tarn__cl_max_grad_job job;
 
 /* Axes of x where y has size 1 are reduced. */
 void tarn__cl_max_grad_axes(const tarn__call *call, bool reduced, tarn__nest *nest)
@@ -63,7 +55,7 @@ static void count_in_vec4(tarn__nest *nest)
 }
 
 /* Chunks of columns, for TARGET_ITEMS work-items; scratch has totals, then counts of chunks. */
-static void cut(plan *p)
+static void cut(job *p)
 {
     const int64_t most = (p->reduced.count + MIN_CHUNK - 1) / MIN_CHUNK,
                   wanted = (TARGET_ITEMS + p->kept.count - 1) / p->kept.count;
@@ -73,23 +65,15 @@ static void cut(plan *p)
     p->found = (p->kept.count * 4 * (int64_t)sizeof(int32_t) + 255) / 256 * 256;
 }
 
-/* Dtypes of all operands. */
-static void write_options(plan *p, const tarn__call *call)
-{
-    tarn__cl_option(&p->options, " -DT_GX=%s -DT_X=%s -DT_G=%s -DT_Y=%s", tarn__cl_dtype_name(call->out[0]->dtype),
-                    tarn__cl_dtype_name(call->in[0]->dtype), tarn__cl_dtype_name(call->in[2]->dtype),
-                    tarn__cl_dtype_name(call->in[1]->dtype));
-}
-
 /* False where neither rows nor columns are aligned vec4s, or there are too few. */
-static bool describe_plan(plan *p, const tarn__call *call)
+static bool describe(job *p, const tarn__call *call)
 {
     const tarn__view *x = call->in[0], *all[] = {call->out[0], x, call->in[2], call->in[1]};
     tarn__nest whole;
-    *p = (plan){.chunks = 1};
     if (!tarn__cl_device_at(call->device)->has_local_memory || call->in[1]->rank != x->rank ||
         call->in[2]->rank != x->rank || tarn__view_count(x) == 0)
         return false;
+    *p = (job){.chunks = 1};
     tarn__nest_make(&whole, 4, all);
     tarn__cl_max_grad_axes(call, true, &p->reduced);
     tarn__cl_max_grad_axes(call, false, &p->kept);
@@ -105,17 +89,48 @@ static bool describe_plan(plan *p, const tarn__call *call)
         return false;
     if (p->is_columns)
         cut(p);
-    write_options(p, call);
-    return tarn__cl_option_index(&p->options, &whole);
+    return tarn__cl_nest_is_small(&whole);
 }
 
-size_t tarn__cl_max_grad_scratch(const tarn__call *call)
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
+
+/* Dtypes of all operands, and 32-bit offsets. */
+static void write_options(const tarn__call *call, tarn__cl_options *options)
 {
-    plan p;
-    return describe_plan(&p, call) && p.is_columns
-               ? (size_t)(p.found + p.kept.count * p.chunks * 4 * (int64_t)sizeof(int32_t))
-               : 0;
+    tarn__cl_option(options, " -DT_GX=%s -DT_X=%s -DT_G=%s -DT_Y=%s", tarn__cl_dtype_name(call->out[0]->dtype),
+                    tarn__cl_dtype_name(call->in[0]->dtype), tarn__cl_dtype_name(call->in[2]->dtype),
+                    tarn__cl_dtype_name(call->in[1]->dtype));
+    tarn__cl_option_small(options, true);
 }
+
+/* Rows take one launch: a work-group repeats its row where the speculation failed. */
+static bool find_kernels(const tarn__call *call, job *p)
+{
+    tarn__cl_options options = {.length = 0};
+    write_options(call, &options);
+    if (p->is_columns) {
+        p->clear = tarn__cl_find(call, "max_grad", "clear_totals", options.text);
+        p->speculate = tarn__cl_find(call, "max_grad", "speculate_columns", options.text);
+        p->fix = tarn__cl_find(call, "max_grad", "fix_columns", options.text);
+        return tarn__cl_allows(p->clear, 1) && tarn__cl_allows(p->speculate, 1) && tarn__cl_allows(p->fix, 1);
+    }
+    p->group = p->reduced.count >= 2048 ? 256 : p->reduced.count >= 1024 ? 128 : 64;
+    tarn__cl_option(&options, " -DGROUP=%zu", p->group);
+    p->speculate = tarn__cl_find(call, "max_grad", "speculate_rows", options.text);
+    return tarn__cl_allows(p->speculate, p->group);
+}
+
+bool tarn__cl_max_grad_prepare(const tarn__call *call, job *p, size_t *bytes)
+{
+    *bytes = 0;
+    if (!describe(p, call))
+        return false;
+    if (p->is_columns)
+        *bytes = (size_t)(p->found + p->kept.count * p->chunks * 4 * (int64_t)sizeof(int32_t));
+    return find_kernels(call, p);
+}
+
+/* ---- launches ---------------------------------------------------------------------------------------------------- */
 
 /* gx, x, g, y: the order of the kernels. */
 static void arg_operands(tarn__cl_launch *launch, const tarn__call *call)
@@ -126,23 +141,17 @@ static void arg_operands(tarn__cl_launch *launch, const tarn__call *call)
     tarn__cl_arg_view(launch, call->in[1]);
 }
 
-/* One launch: a work-group repeats its row where the speculation failed. */
-static bool run_rows(plan *p, const tarn__call *call)
+static void run_rows(const job *p, const tarn__call *call)
 {
-    const size_t group = p->reduced.count >= 2048 ? 256 : p->reduced.count >= 1024 ? 128 : 64;
-    tarn__cl_option(&p->options, " -DGROUP=%zu", group);
-    tarn__cl_launch launch = tarn__cl_try(call, "max_grad", "speculate_rows", p->options.text, group);
-    if (!launch.good)
-        return false;
+    tarn__cl_launch launch = tarn__cl_begin_kernel(call, p->speculate);
     arg_operands(&launch, call);
     tarn__cl_arg_int(&launch, (int32_t)p->reduced.count);
     tarn__cl_arg_indexer(&launch, true, &p->kept);
-    tarn__cl_enqueue(&launch, 1, (size_t[]){(size_t)p->kept.count * group}, &group);
-    return true;
+    tarn__cl_enqueue(&launch, 1, (size_t[]){(size_t)p->kept.count * p->group}, &p->group);
 }
 
 /* Totals and counts in scratch, and the number of vec4 columns. */
-static void arg_counts(tarn__cl_launch *launch, const plan *p, const tarn__call *call)
+static void arg_counts(tarn__cl_launch *launch, const job *p, const tarn__call *call)
 {
     tarn__cl_arg_scratch(launch, call, 0);
     tarn__cl_arg_long(launch, call->scratch_offset + p->found);
@@ -150,9 +159,9 @@ static void arg_counts(tarn__cl_launch *launch, const plan *p, const tarn__call 
 }
 
 /* A pass over all chunks of columns. */
-static void walk(const plan *p, const tarn__call *call, const char *kernel)
+static void walk(const job *p, const tarn__call *call, const tarn__cl_kernel *kernel)
 {
-    tarn__cl_launch launch = tarn__cl_begin(call, "max_grad", kernel, p->options.text);
+    tarn__cl_launch launch = tarn__cl_begin_kernel(call, kernel);
     arg_operands(&launch, call);
     arg_counts(&launch, p, call);
     tarn__cl_arg_int(&launch, (int32_t)p->reduced.count);
@@ -164,19 +173,15 @@ static void walk(const plan *p, const tarn__call *call, const char *kernel)
 }
 
 /* Bytes: x read once and gx written once, unless there are ties. */
-bool tarn__cl_max_grad(const tarn__call *call)
+void tarn__cl_max_grad(const tarn__call *call, const job *p)
 {
-    plan p;
-    if (!describe_plan(&p, call))
-        return false;
-    if (!p.is_columns)
-        return run_rows(&p, call);
-    if (!tarn__cl_compiles(call, "max_grad", "speculate_columns", p.options.text))
-        return false;
-    tarn__cl_launch launch = tarn__cl_begin(call, "max_grad", "clear_totals", p.options.text);
-    arg_counts(&launch, &p, call);
-    tarn__cl_enqueue_elements(&launch, p.kept.count * 4);
-    walk(&p, call, "speculate_columns");
-    walk(&p, call, "fix_columns");
-    return true;
+    if (!p->is_columns) {
+        run_rows(p, call);
+        return;
+    }
+    tarn__cl_launch launch = tarn__cl_begin_kernel(call, p->clear);
+    arg_counts(&launch, p, call);
+    tarn__cl_enqueue_elements(&launch, p->kept.count * 4);
+    walk(p, call, p->speculate);
+    walk(p, call, p->fix);
 }

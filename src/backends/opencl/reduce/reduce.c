@@ -14,27 +14,10 @@
 #define TARGET_ITEMS 131072 /* of columns, where each has a work-item of its own on a GPU */
 #define MIN_COLUMN 64
 
-/* The struct `axes` of reduce.cl. */
-typedef struct axes {
-    int32_t rank, spare;
-    int64_t count;
-    int64_t shape[TARN_MAX_RANK];
-    int64_t stride[3][TARN_MAX_RANK];
-} axes;
+typedef tarn__cl_reduce_axes axes;
+typedef tarn__cl_reduce_job job;
 
-/* A reduction described for launch. */
-typedef struct plan {
-    axes kept, inner;
-    int64_t outputs, chunk, chunks; /* elements per chunk; chunks per output */
-    int64_t parts;                  /* bytes into scratch: the chunks' states */
-    bool is_small, is_columns;      /* 32-bit offsets; outputs are adjacent */
-    bool has_vec4;                  /* an output's elements are aligned vec4s */
-    const char *form;               /* "rows", "across" or "groups": the kernel's name */
-    size_t group;                   /* work-items, in the form of groups */
-    tarn__cl_options options;
-} plan;
-
-/* ---- the plan ---------------------------------------------------------------------------------------------------- */
+/* ---- the job ----------------------------------------------------------------------------------------------------- */
 
 /* Stride of a view along an axis of x, 0 where it broadcasts; ranks are aligned at the end. */
 static int64_t stride_at(const tarn__view *view, int axis, int rank)
@@ -70,7 +53,7 @@ static void describe_axes(axes *a, const tarn__cl_reduction *r, bool reduced)
 }
 
 /* Chunks of at least MIN_CHUNK elements, TARGET_CHUNKS of all outputs; columns with a work-item each are cut finer. */
-static void cut(plan *p, bool has_lone_columns)
+static void cut(job *p, bool has_lone_columns)
 {
     const int64_t least = has_lone_columns ? MIN_COLUMN : MIN_CHUNK,
                   all = has_lone_columns ? TARGET_ITEMS : TARGET_CHUNKS;
@@ -83,7 +66,7 @@ static void cut(plan *p, bool has_lone_columns)
 }
 
 /* An output's elements are contiguous, aligned vec4s of f32 or 16 bits. */
-static bool has_vec4(const plan *p, const tarn__cl_reduction *r)
+static bool has_vec4(const job *p, const tarn__cl_reduction *r)
 {
     const tarn__view *x = r->x;
     bool is_good = !r->z && (x->dtype == TARN_F32 || x->dtype == TARN_BF16 || x->dtype == TARN_F16) &&
@@ -93,11 +76,11 @@ static bool has_vec4(const plan *p, const tarn__cl_reduction *r)
     return is_good;
 }
 
-/* Chooses form and chunks; the same for scratch, for the test of programs, and for the run. */
-static void describe_plan(plan *p, const tarn__call *call, const tarn__cl_reduction *r)
+/* Chooses form and chunks. */
+void tarn__cl_reduce_describe(const tarn__call *call, const tarn__cl_reduction *r, job *p)
 {
     const tarn__cl_device *device = tarn__cl_device_at(call->device);
-    *p = (plan){.form = "rows", .group = GROUP};
+    *p = (job){.form = "rows", .group = GROUP};
     describe_axes(&p->kept, r, false);
     describe_axes(&p->inner, r, true);
     p->outputs = p->kept.count;
@@ -106,55 +89,81 @@ static void describe_plan(plan *p, const tarn__call *call, const tarn__cl_reduct
     bool has_lone_columns = device->has_local_memory && p->is_columns && p->outputs >= GROUP;
     cut(p, has_lone_columns);
     p->parts = r->is_state ? TARN__CL_STATE_BYTES * p->outputs : 0;
+    p->scratch_bytes = (size_t)(p->parts + (p->chunks > 1 ? TARN__CL_STATE_BYTES * p->outputs * p->chunks : 0));
     if (device->has_local_memory && device->max_group >= GROUP && !has_lone_columns)
         p->form = "groups", p->has_vec4 = has_vec4(p, r);
-    else if (!device->has_local_memory && p->is_columns && r->op && r->op[0] != 'v')
+    else if (!device->has_local_memory && p->is_columns && r->op[0] != 'v')
         p->form = "across";
 }
 
+/* ---- kernels of the engine --------------------------------------------------------------------------------------- */
+
 /* Operation, dtypes and form are compile-time constants; sizes and strides are arguments. */
-static void write_options(plan *p, const tarn__cl_reduction *r)
+static void write_options(const job *p, const tarn__cl_reduction *r, bool is_small, tarn__cl_options *options)
 {
-    tarn__nest all;
-    p->options = (tarn__cl_options){.length = 0};
-    tarn__nest_make(&all, 3, (const tarn__view *[]){r->x, r->y, r->z});
-    tarn__cl_option_compute(&p->options, r->compute);
-    p->is_small = tarn__cl_option_index(&p->options, &all);
-    tarn__cl_option(&p->options, " -DOP_%s -DT_X=%s -DT_Y=%s%s", r->op, tarn__cl_dtype_name(r->x->dtype),
+    options->length = 0;
+    tarn__cl_option_compute(options, r->compute);
+    tarn__cl_option_small(options, is_small);
+    tarn__cl_option(options, " -DOP_%s -DT_X=%s -DT_Y=%s%s", r->op, tarn__cl_dtype_name(r->x->dtype),
                     tarn__cl_dtype_name(r->y->dtype), r->is_state ? " -DIS_STATE" : "");
     if (r->z)
-        tarn__cl_option(&p->options, " -DT_Z=%s", tarn__cl_dtype_name(r->z->dtype));
+        tarn__cl_option(options, " -DT_Z=%s", tarn__cl_dtype_name(r->z->dtype));
     if (p->inner.rank <= 1)
-        tarn__cl_option(&p->options, " -DIS_FLAT");
+        tarn__cl_option(options, " -DIS_FLAT");
     if (p->form[0] == 'g')
-        tarn__cl_option(&p->options, " -DGROUP=%zu%s%s", p->group, p->has_vec4 && r->op[0] != 'v' ? " -DVEC4" : "",
+        tarn__cl_option(options, " -DGROUP=%zu%s%s", p->group, p->has_vec4 && r->op[0] != 'v' ? " -DVEC4" : "",
                         p->chunks > MANY_CHUNKS ? " -DMANY_CHUNKS" : "");
     else
-        tarn__cl_option(&p->options, " -DBY_%s", p->form);
+        tarn__cl_option(options, " -DBY_%s", p->form);
     if (p->chunks > 1)
-        tarn__cl_option(&p->options, " -DIS_PARTIAL");
+        tarn__cl_option(options, " -DIS_PARTIAL");
+}
+
+/* Finds the kernel of the job's form. Where the driver limits the work-group it shrinks, and below MIN_GROUP each
+ * work-item works alone. */
+static void find_reduce(const tarn__call *call, const tarn__cl_reduction *r, job *p, tarn__cl_options *options)
+{
+    tarn__nest all;
+    tarn__nest_make(&all, 3, (const tarn__view *[]){r->x, r->y, r->z});
+    const bool is_small = tarn__cl_nest_is_small(&all);
+    write_options(p, r, is_small, options);
+    while (p->form[0] == 'g') {
+        p->reduce = tarn__cl_find(call, "reduce", p->form, options->text);
+        if (tarn__cl_allows(p->reduce, p->group))
+            return;
+        p->group = tarn__cl_group_of(p->reduce);
+        p->form = p->group < MIN_GROUP ? "rows" : p->form;
+        write_options(p, r, is_small, options);
+    }
+    p->reduce = tarn__cl_find(call, "reduce", p->form, options->text);
+}
+
+/* The kernel that merges the chunks' states. */
+static void find_combine(const tarn__call *call, job *p, const char *options)
+{
+    if (p->chunks > MANY_CHUNKS && p->form[0] == 'g') {
+        p->combine = tarn__cl_find(call, "reduce", "combine_groups", options);
+        p->combines_in_groups = tarn__cl_allows(p->combine, p->group);
+    }
+    if (!p->combines_in_groups)
+        p->combine = tarn__cl_find(call, "reduce", "combine", options);
+}
+
+tarn__plan_status tarn__cl_reduce_find(const tarn__call *call, const tarn__cl_reduction *reduction, job *p)
+{
+    tarn__cl_options options;
+    if (p->outputs == 0 || call->is_meta)
+        return TARN__PLAN_READY;
+    find_reduce(call, reduction, p, &options);
+    if (p->chunks > 1)
+        find_combine(call, p, options.text);
+    return tarn__cl_ready(call, tarn__cl_allows(p->reduce, 1) && (p->chunks == 1 || tarn__cl_allows(p->combine, 1)));
 }
 
 /* ---- running it -------------------------------------------------------------------------------------------------- */
 
-/* Begins the kernel of the plan's form. Where the driver limits the work-group it shrinks, and below MIN_GROUP each
- * work-item works alone. */
-static tarn__cl_launch begin(const tarn__call *call, const tarn__cl_reduction *r, plan *p)
-{
-    write_options(p, r);
-    while (p->form[0] == 'g') {
-        tarn__cl_launch launch = tarn__cl_try(call, "reduce", p->form, p->options.text, p->group);
-        if (launch.good)
-            return launch;
-        p->group = tarn__cl_max_group(&launch);
-        p->form = p->group < MIN_GROUP ? "rows" : p->form;
-        write_options(p, r);
-    }
-    return tarn__cl_begin(call, "reduce", p->form, p->options.text);
-}
-
 /* The arguments of every kernel of reduce.cl. */
-static void arg_all(tarn__cl_launch *launch, const tarn__call *call, const tarn__cl_reduction *r, const plan *p)
+static void arg_all(tarn__cl_launch *launch, const tarn__call *call, const tarn__cl_reduction *r, const job *p)
 {
     if (r->is_state)
         tarn__cl_arg_scratch(launch, call, 0);
@@ -175,63 +184,41 @@ static void arg_all(tarn__cl_launch *launch, const tarn__call *call, const tarn_
     tarn__cl_arg_value(launch, &p->inner, sizeof(p->inner));
 }
 
-size_t tarn__cl_reduce_scratch(const tarn__call *call, const tarn__cl_reduction *reduction)
-{
-    plan p;
-    describe_plan(&p, call, reduction);
-    return (size_t)(p.parts + (p.chunks > 1 ? TARN__CL_STATE_BYTES * p.outputs * p.chunks : 0));
-}
-
-/* Begins the launch and cancels it: nothing has been written where the call is declined. */
-bool tarn__cl_reduce_compiles(const tarn__call *call, const tarn__cl_reduction *reduction)
-{
-    plan p;
-    describe_plan(&p, call, reduction);
-    tarn__cl_launch launch = begin(call, reduction, &p);
-    return tarn__cl_cancel(&launch);
-}
-
 /* Merges the chunks' states. */
-static void combine(const tarn__call *call, const tarn__cl_reduction *r, const plan *p)
+static void combine(const tarn__call *call, const tarn__cl_reduction *r, const job *p)
 {
-    tarn__cl_launch launch = {.good = false};
-    if (p->chunks > MANY_CHUNKS && p->form[0] == 'g')
-        launch = tarn__cl_try(call, "reduce", "combine_groups", p->options.text, p->group);
-    const bool has_groups = launch.good;
-    if (!has_groups)
-        launch = tarn__cl_begin(call, "reduce", "combine", p->options.text);
+    tarn__cl_launch launch = tarn__cl_begin_kernel(call, p->combine);
     arg_all(&launch, call, r, p);
-    if (has_groups)
+    if (p->combines_in_groups)
         tarn__cl_enqueue(&launch, 1, (size_t[]){(size_t)p->outputs * p->group}, &p->group);
     else
         tarn__cl_enqueue_elements(&launch, p->outputs);
 }
 
 /* Bytes: every element read once (for a variance twice, the second time from a cache). */
-void tarn__cl_reduce(const tarn__call *call, const tarn__cl_reduction *reduction)
+void tarn__cl_reduce(const tarn__call *call, const tarn__cl_reduction *reduction, const job *p)
 {
-    plan p;
-    describe_plan(&p, call, reduction);
-    if (p.outputs == 0)
+    if (p->outputs == 0)
         return;
-    tarn__cl_launch launch = begin(call, reduction, &p);
-    arg_all(&launch, call, reduction, &p);
-    if (p.form[0] == 'g') {
-        tarn__cl_enqueue(&launch, 1, (size_t[]){(size_t)(p.outputs * p.chunks) * p.group}, &p.group);
-    } else if (p.form[0] == 'a') {
-        int64_t length = p.kept.shape[p.kept.rank - 1];
-        tarn__cl_enqueue_elements(&launch, p.outputs / length * ((length + LANES - 1) / LANES) * p.chunks);
+    tarn__cl_launch launch = tarn__cl_begin_kernel(call, p->reduce);
+    arg_all(&launch, call, reduction, p);
+    if (p->form[0] == 'g') {
+        tarn__cl_enqueue(&launch, 1, (size_t[]){(size_t)(p->outputs * p->chunks) * p->group}, &p->group);
+    } else if (p->form[0] == 'a') {
+        int64_t length = p->kept.shape[p->kept.rank - 1];
+        tarn__cl_enqueue_elements(&launch, p->outputs / length * ((length + LANES - 1) / LANES) * p->chunks);
     } else {
-        tarn__cl_enqueue_elements(&launch, p.outputs * p.chunks);
+        tarn__cl_enqueue_elements(&launch, p->outputs * p->chunks);
     }
-    if (p.chunks > 1)
-        combine(call, reduction, &p);
+    if (p->chunks > 1)
+        combine(call, reduction, p);
 }
 
 tarn__cl_compute tarn__cl_state_compute(const tarn__call *call, tarn_dtype dtype)
 {
     tarn__cl_compute own = tarn__cl_compute_of(dtype);
-    return own == TARN__CL_F32 && tarn__cl_device_at(call->device)->has_f64 ? TARN__CL_F64 : own;
+    const tarn__cl_device *device = tarn__cl_device_at(call->device);
+    return own == TARN__CL_F32 && device && device->has_f64 ? TARN__CL_F64 : own;
 }
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
@@ -249,41 +236,49 @@ static tarn__cl_reduction describe(const tarn__call *call, const char *op, bool 
                                 .correction = params->correction};
 }
 
-#define KERNEL(name, is_f64) \
+/* Has other params. */
+static tarn__cl_reduction describe_nonfinite(const tarn__call *call)
+{
+    return (tarn__cl_reduction){.op = "nonfinite",
+                                .compute = tarn__cl_compute_of(call->in[0]->dtype),
+                                .x = call->in[0],
+                                .y = call->out[0],
+                                .scale = 1};
+}
+
+static tarn__plan_status prepare(const tarn__call *call, const tarn__cl_reduction *r, tarn__plan *plan)
+{
+    job *j = tarn__cl_reserve_job(call, plan, sizeof(*j));
+    if (!j)
+        return TARN__PLAN_FAILED;
+    tarn__cl_reduce_describe(call, r, j);
+    plan->scratch_bytes = j->scratch_bytes;
+    return tarn__cl_reduce_find(call, r, j);
+}
+
+#define KERNEL(name, description) \
+    static tarn__plan_status prepare_##name(const tarn__call *call, tarn__plan *plan) \
+    { \
+        tarn__cl_reduction r = description; \
+        return prepare(call, &r, plan); \
+    } \
     static void kernel_##name(const tarn__call *call) \
     { \
-        tarn__cl_reduction r = describe(call, #name, is_f64); \
-        tarn__cl_reduce(call, &r); \
+        tarn__cl_reduction r = description; \
+        tarn__cl_reduce(call, &r, tarn__plan_job(call->plan)); \
     }
-KERNEL(sum, true)
-KERNEL(prod, true)
-KERNEL(max, false)
-KERNEL(min, false)
-KERNEL(argmax, false)
-KERNEL(argmin, false)
-KERNEL(var, true)
-
-/* Has other params. */
-static void kernel_count_nonfinite(const tarn__call *call)
-{
-    tarn__cl_reduction r = {.op = "nonfinite",
-                            .compute = tarn__cl_compute_of(call->in[0]->dtype),
-                            .x = call->in[0],
-                            .y = call->out[0],
-                            .scale = 1};
-    tarn__cl_reduce(call, &r);
-}
-
-/* Depends on shapes alone, so the operation does not matter. */
-static size_t scratch(const tarn__call *call)
-{
-    tarn__cl_reduction r = {.x = call->in[0], .y = call->out[0]};
-    return tarn__cl_reduce_scratch(call, &r);
-}
+KERNEL(sum, describe(call, "sum", true))
+KERNEL(prod, describe(call, "prod", true))
+KERNEL(max, describe(call, "max", false))
+KERNEL(min, describe(call, "min", false))
+KERNEL(argmax, describe(call, "argmax", false))
+KERNEL(argmin, describe(call, "argmin", false))
+KERNEL(var, describe(call, "var", true))
+KERNEL(count_nonfinite, describe_nonfinite(call))
 
 void tarn__cl_register_reduce(tarn__kernel_row *rows)
 {
-#define ROW(name, mask) rows[TARN__K_##name] = tarn__row(kernel_##name, mask, scratch)
+#define ROW(name, mask) rows[TARN__K_##name] = tarn__row_planned(prepare_##name, kernel_##name, mask)
     ROW(sum, TARN__ALL);
     ROW(prod, TARN__ALL);
     ROW(max, TARN__ALL);

@@ -283,7 +283,14 @@ static void register_kernels(void)
 #undef UNIT
 }
 
-/* The launcher of disabled kernels: its program never compiles, so every call is declined. */
+/* A program that never compiles. */
+static tarn__plan_status prepare_disabled(const tarn__call *call, tarn__plan *plan)
+{
+    (void)plan;
+    return tarn__cl_ready(call, tarn__cl_find(call, "disabled", "none", "") != NULL);
+}
+
+/* The same for kernels that are run as a step of others, without a plan. */
 static void kernel_disabled(const tarn__call *call)
 {
     tarn__cl_launch launch = tarn__cl_begin(call, "disabled", "none", "");
@@ -294,7 +301,7 @@ static void replace_disabled(void)
 {
     for (int k = 0; k < TARN__KERNEL_COUNT; k++)
         if (rows[k].run && tarn__cl_is_disabled(tarn__kernel_names[k]))
-            rows[k].run = kernel_disabled;
+            rows[k] = tarn__row_planned(prepare_disabled, kernel_disabled, rows[k].dtypes);
 }
 
 const tarn__kernel_row *tarn__cl_kernel_table(void)

@@ -23,6 +23,49 @@ const char *tarn__cl_dtype_name(tarn_dtype dtype)
     return dtype == TARN_BOOL ? "boolean" : tarn__dtypes[dtype].name;
 }
 
+/* ---- for prepare() ----------------------------------------------------------------------------------------------- */
+
+void *tarn__cl_reserve_job(const tarn__call *call, tarn__plan *plan, size_t bytes)
+{
+    return tarn__cl_device_at(call->device) ? tarn__plan_reserve(plan, bytes) : NULL;
+}
+
+const tarn__cl_kernel *tarn__cl_find(const tarn__call *call, const char *source, const char *kernel,
+                                     const char *options)
+{
+    tarn__cl_device *device = call->is_meta ? NULL : tarn__cl_device_alive(call->device);
+    if (!device)
+        return NULL;
+    pthread_mutex_lock(&device->lock);
+    const tarn__cl_kernel *found = tarn__cl_get_kernel(device, source, kernel, options);
+    pthread_mutex_unlock(&device->lock);
+    return found;
+}
+
+bool tarn__cl_allows(const tarn__cl_kernel *kernel, size_t items)
+{
+    return kernel && kernel->max_items >= items;
+}
+
+/* The largest power of two of at most `items`, at least 1. */
+static size_t power_of_two(size_t items)
+{
+    size_t group = 1;
+    while (2 * group <= items)
+        group *= 2;
+    return group;
+}
+
+size_t tarn__cl_group_of(const tarn__cl_kernel *kernel)
+{
+    return power_of_two(kernel ? kernel->max_items : 1);
+}
+
+tarn__plan_status tarn__cl_ready(const tarn__call *call, bool found)
+{
+    return found || call->is_meta || !tarn__cl_device_alive(call->device) ? TARN__PLAN_READY : TARN__PLAN_DECLINED;
+}
+
 /* ---- begin ------------------------------------------------------------------------------------------------------- */
 
 /* A call that was declined enqueues nothing more: the CPU runs all of it. */
@@ -43,12 +86,25 @@ tarn__cl_launch tarn__cl_try(const tarn__call *call, const char *source, const c
     return launch;
 }
 
+tarn__cl_launch tarn__cl_begin_kernel(const tarn__call *call, const tarn__cl_kernel *kernel)
+{
+    tarn__cl_launch launch = {.device = tarn__cl_device_at(call->device), .reads_output = call->reads_output != 0};
+    if (!launch.device || has_declined || tarn__cl_is_lost(launch.device))
+        return launch;
+    has_declined = !tarn__cl_allows(kernel, 1);
+    if (has_declined)
+        return launch;
+    pthread_mutex_lock(&launch.device->lock);
+    launch.kernel = kernel->kernel;
+    launch.max_items = kernel->max_items;
+    launch.name = kernel->function;
+    launch.good = true;
+    return launch;
+}
+
 size_t tarn__cl_max_group(const tarn__cl_launch *launch)
 {
-    size_t group = 1;
-    while (2 * group <= launch->max_items)
-        group *= 2;
-    return group;
+    return power_of_two(launch->max_items);
 }
 
 static void end(tarn__cl_launch *launch)

@@ -74,6 +74,32 @@ tarn__cl_device *tarn__cl_device_at(int index);
 /* The same; NULL also when the device is lost. */
 tarn__cl_device *tarn__cl_device_alive(int index);
 
+/* A compiled kernel of a device; never freed. */
+typedef struct tarn__cl_kernel {
+    uint64_t hash;
+    char *source, *function, *options; /* owned */
+    cl_kernel kernel;                  /* NULL: the program does not compile */
+    size_t max_items;                  /* per work-group; 0: it needs more local memory than there is */
+} tarn__cl_kernel;
+
+/* ---- for prepare() ----------------------------------------------------------------------------------------------- */
+
+/* Reserves the job of a call. NULL, which prepare() answers with TARN__PLAN_FAILED, also where the device cannot be set
+ * up. */
+void *tarn__cl_reserve_job(const tarn__call *call, tarn__plan *plan, size_t bytes);
+
+/* A kernel by file, function and options as for tarn__cl_begin(), compiled if need be. NULL where it does not compile,
+ * on a lost device, and for meta devices, for which nothing is compiled. */
+const tarn__cl_kernel *tarn__cl_find(const tarn__call *call, const char *source, const char *kernel,
+                                     const char *options);
+/* Whether a kernel was found, and may have `items` work-items per work-group. */
+bool tarn__cl_allows(const tarn__cl_kernel *kernel, size_t items);
+/* The largest power of two that a work-group of it may have; 1 where it was not found. */
+size_t tarn__cl_group_of(const tarn__cl_kernel *kernel);
+/* READY where the call's kernels were found, else DECLINED. READY for meta devices, which run none, and for a lost one,
+ * which reports the loss when the call runs. */
+tarn__plan_status tarn__cl_ready(const tarn__call *call, bool found);
+
 /* ---- launch API -------------------------------------------------------------------------------------------------- */
 
 /* A launch under construction. tarn__cl_begin() locks the device and tarn__cl_enqueue() unlocks it: between them come
@@ -102,6 +128,9 @@ tarn__cl_launch tarn__cl_try(const tarn__call *call, const char *source, const c
                              size_t items);
 /* The largest power of two that a work-group of a tried kernel may have; 1 where it does not compile. */
 size_t tarn__cl_max_group(const tarn__cl_launch *launch);
+
+/* The same with a kernel that was found before; NULL declines the call. */
+tarn__cl_launch tarn__cl_begin_kernel(const tarn__call *call, const tarn__cl_kernel *kernel);
 
 /* TWO arguments: __global void * and a long, the offset of the view's first element in ELEMENTS; for quantized dtypes
  * in BYTES. NULL: a null pointer and 0. */
@@ -180,14 +209,6 @@ const char *tarn__cl_variable(const char *name);
 bool tarn__cl_check_variables(char *why, size_t why_size);
 
 /* ---- program.c, cache.c ------------------------------------------------------------------------------------------ */
-
-/* An entry of the kernel table. */
-typedef struct tarn__cl_kernel {
-    uint64_t hash;
-    char *source, *function, *options; /* owned */
-    cl_kernel kernel;                  /* NULL: the program does not compile */
-    size_t max_items;                  /* per work-group; 0: it needs more local memory than there is */
-} tarn__cl_kernel;
 
 /* Under the device's lock. Borrowed; NULL when it does not compile, or host memory is exhausted. */
 const tarn__cl_kernel *tarn__cl_get_kernel(tarn__cl_device *device, const char *source, const char *function,
