@@ -11,8 +11,9 @@ typedef struct job {
     tarn__cl_sorting sorting;
     tarn__nest lines;                        /* y and source across the axis */
     int64_t line_pairs, y_step, source_step; /* pairs per line, 0: shared; strides along the axis */
-    bool is_small;                           /* 32-bit offsets */
-    tarn__cl_options options;
+    int64_t partial;                         /* bytes into scratch, after the pairs: sums of pieces */
+    bool is_small, in_pieces;                /* 32-bit offsets; lines are cut into pieces */
+    const tarn__cl_kernel *add, *join;       /* join: of pieces */
 } job;
 
 /* Pieces of a line of `length` pairs. */
@@ -21,23 +22,16 @@ static int64_t pieces_of(int64_t length)
     return (length + PIECE - 1) / PIECE;
 }
 
-static size_t sort_bytes(const tarn__call *call)
+/* True where 32-bit offsets suffice for both tensors and the work-items. */
+static bool is_small(const job *j, const tarn__view *y, const tarn__view *source)
 {
-    return tarn__cl_sort_scratch(tarn__view_count(call->in[0]));
-}
-
-/* 32-bit offsets where both tensors and the work-items fit. */
-static void option_index(job *j, const tarn__view *y, const tarn__view *source)
-{
-    tarn__cl_options whole = {.length = 0};
     tarn__nest nest;
     bool is_small = j->sorting.length * j->lines.count < INT32_MAX - 65536;
     for (int i = 0; i < 2; i++) {
         tarn__nest_make(&nest, 1, i == 0 ? &y : &source);
-        is_small = tarn__cl_option_index(&whole, &nest) && is_small;
+        is_small = tarn__cl_nest_is_small(&nest) && is_small;
     }
-    j->is_small = is_small;
-    tarn__cl_option(&j->options, "%s", is_small ? " -DINDEX=int -DIS_SMALL" : " -DINDEX=long");
+    return is_small;
 }
 
 /* `is_slices`: index_add, whose one index serves all lines; else scatter_add, with an index per element. */
@@ -48,22 +42,51 @@ static void describe(job *j, const tarn__call *call, bool is_slices)
     tarn__view y_rest = tarn__view_across(y, axis, like), source_rest = tarn__view_across(source, axis, like),
                index_rest = tarn__view_across(index, own, index);
     *j = (job){.y_step = tarn__axis_stride(y, axis), .source_step = tarn__axis_stride(source, axis)};
-    j->sorting = (tarn__cl_sorting){.x = index,
-                                    .length = tarn__axis_size(index, own),
+    j->sorting = (tarn__cl_sorting){.length = tarn__axis_size(index, own),
                                     .step = tarn__axis_stride(index, own),
-                                    .options = index->dtype == TARN_I32 ? "-DI=i32" : "-DI=i64",
                                     .key = {(uint64_t)tarn__axis_size(y, axis)}};
     j->line_pairs = is_slices ? 0 : j->sorting.length;
     tarn__cl_nest_in_order(&j->sorting.lines, 1, (const tarn__view *[]){&index_rest});
     tarn__cl_nest_in_order(&j->lines, 2, (const tarn__view *[]){&y_rest, &source_rest});
-    tarn__cl_option_compute(&j->options, tarn__cl_compute_of(y->dtype));
-    option_index(j, y, source);
-    tarn__cl_option(&j->options, " -DT_Y=%s -DT_S=%s", tarn__cl_dtype_name(y->dtype),
-                    tarn__cl_dtype_name(source->dtype));
-    if (is_slices && !(call->reads_output & 1))
-        tarn__cl_option(&j->options, " -DIS_FRESH");
-    if (tarn__cl_device_at(call->device)->in_lockstep)
-        tarn__cl_option(&j->options, " -DPIECE=%d", PIECE);
+    j->partial = (int64_t)tarn__cl_sort_scratch(tarn__view_count(index));
+    j->is_small = is_small(j, y, source);
+    j->in_pieces = tarn__cl_device_at(call->device)->in_lockstep;
+}
+
+/* index_add without old values starts from a cleared y. */
+static bool is_fresh(const tarn__call *call, bool is_slices)
+{
+    return is_slices && !(call->reads_output & 1);
+}
+
+static bool find_kernels(const tarn__call *call, job *j, bool is_slices)
+{
+    const tarn__view *index = call->in[0], *source = call->in[1], *y = call->out[0];
+    tarn__cl_options options = {.length = 0};
+    tarn__cl_option_compute(&options, tarn__cl_compute_of(y->dtype));
+    tarn__cl_option_small(&options, j->is_small);
+    tarn__cl_option(&options, " -DT_Y=%s -DT_S=%s", tarn__cl_dtype_name(y->dtype), tarn__cl_dtype_name(source->dtype));
+    if (is_fresh(call, is_slices))
+        tarn__cl_option(&options, " -DIS_FRESH");
+    if (j->in_pieces)
+        tarn__cl_option(&options, " -DPIECE=%d", PIECE);
+    j->add = tarn__cl_find(call, "scatter", j->in_pieces ? "add_pieces" : "add_sorted", options.text);
+    if (j->in_pieces)
+        j->join = tarn__cl_find(call, "scatter", "join_pieces", options.text);
+    return tarn__cl_sort_find(call, &j->sorting, index->dtype == TARN_I32 ? "-DI=i32" : "-DI=i64") &&
+           tarn__cl_allows(j->add, 1) && (!j->in_pieces || tarn__cl_allows(j->join, 1));
+}
+
+/* Scratch: sorted pairs, then two partial sums per line of each piece. */
+static tarn__plan_status prepare(const tarn__call *call, tarn__plan *plan, bool is_slices)
+{
+    job *j = tarn__cl_reserve_job(call, plan, sizeof(*j));
+    if (!j)
+        return TARN__PLAN_FAILED;
+    describe(j, call, is_slices);
+    const int64_t pieces = pieces_of(j->sorting.length);
+    plan->scratch_bytes = (size_t)(j->partial + (j->in_pieces && pieces > 1 ? 2 * PART * pieces * j->lines.count : 0));
+    return tarn__cl_ready(call, find_kernels(call, j, is_slices));
 }
 
 /* Clears y. */
@@ -90,13 +113,13 @@ static void arg_divisor(tarn__cl_launch *launch, bool is_small, int64_t count)
 }
 
 /* `sorted`: offset of the sorted pairs in scratch; `items`: work-items per line. */
-static void launch(const tarn__call *call, const job *j, const char *kernel, int64_t sorted, int64_t items)
+static void launch(const tarn__call *call, const job *j, const tarn__cl_kernel *kernel, int64_t sorted, int64_t items)
 {
-    tarn__cl_launch launch = tarn__cl_begin(call, "scatter", kernel, j->options.text);
+    tarn__cl_launch launch = tarn__cl_begin_kernel(call, kernel);
     tarn__cl_arg_view(&launch, call->out[0]);
     tarn__cl_arg_view(&launch, call->in[1]);
     tarn__cl_arg_scratch(&launch, call, sorted);
-    tarn__cl_arg_long(&launch, call->scratch_offset + (int64_t)sort_bytes(call));
+    tarn__cl_arg_long(&launch, call->scratch_offset + j->partial);
     tarn__cl_arg_index(&launch, j->is_small, j->sorting.length);
     tarn__cl_arg_index(&launch, j->is_small, j->line_pairs);
     tarn__cl_arg_value(&launch, &j->sorting.key[0], sizeof(j->sorting.key[0]));
@@ -111,21 +134,20 @@ static void launch(const tarn__call *call, const job *j, const char *kernel, int
 /* Bytes: the source once, and the elements of y that are added to. */
 static void run(const tarn__call *call, bool is_slices)
 {
-    job j;
-    describe(&j, call, is_slices);
-    const bool in_pieces = tarn__cl_device_at(call->device)->in_lockstep;
-    const char *kernel = in_pieces ? "add_pieces" : "add_sorted";
-    /* Nothing may be written before all programs compile: a declined call runs on the CPU from the start. */
-    if (!tarn__cl_sort_compiles(call, &j.sorting) || !tarn__cl_compiles(call, "scatter", kernel, j.options.text))
-        return;
-    if (is_slices && !(call->reads_output & 1))
+    const job *j = tarn__plan_job(call->plan);
+    if (is_fresh(call, is_slices))
         clear(call);
-    if (j.sorting.length == 0 || j.sorting.lines.count == 0 || j.lines.count == 0)
+    if (j->sorting.length == 0 || j->sorting.lines.count == 0 || j->lines.count == 0)
         return;
-    int64_t sorted = tarn__cl_sort_lines(call, &j.sorting), pieces = pieces_of(j.sorting.length);
-    launch(call, &j, kernel, sorted, in_pieces ? pieces : j.sorting.length);
-    if (in_pieces && pieces > 1)
-        launch(call, &j, "join_pieces", sorted, pieces);
+    int64_t sorted = tarn__cl_sort_lines(call, &j->sorting, call->in[0]), pieces = pieces_of(j->sorting.length);
+    launch(call, j, j->add, sorted, j->in_pieces ? pieces : j->sorting.length);
+    if (j->in_pieces && pieces > 1)
+        launch(call, j, j->join, sorted, pieces);
+}
+
+static tarn__plan_status prepare_scatter_add(const tarn__call *call, tarn__plan *plan)
+{
+    return prepare(call, plan, false);
 }
 
 /* y[…, index[…, i, …], …] += source[…, i, …]. */
@@ -134,35 +156,19 @@ static void kernel_scatter_add(const tarn__call *call)
     run(call, false);
 }
 
+static tarn__plan_status prepare_index_add(const tarn__call *call, tarn__plan *plan)
+{
+    return prepare(call, plan, true);
+}
+
 /* y[…, index[i], …] += source[…, i, …], or with a fresh y =. */
 static void kernel_index_add(const tarn__call *call)
 {
     run(call, true);
 }
 
-/* Sorted pairs, then two partial sums per line of each piece. */
-static size_t scratch(const tarn__call *call, bool is_slices)
-{
-    const tarn__view *index = call->in[0], *source = call->in[1];
-    const int axis = ((const tarn__along *)call->params)->axis;
-    const int64_t length = tarn__axis_size(index, is_slices ? 0 : axis),
-                  lines = length > 0 ? tarn__view_count(is_slices ? source : index) / length : 0;
-    const bool in_pieces = tarn__cl_device_at(call->device)->in_lockstep && pieces_of(length) > 1;
-    return sort_bytes(call) + (in_pieces ? (size_t)(2 * PART * pieces_of(length) * lines) : 0);
-}
-
-static size_t scratch_scatter(const tarn__call *call)
-{
-    return scratch(call, false);
-}
-
-static size_t scratch_slices(const tarn__call *call)
-{
-    return scratch(call, true);
-}
-
 void tarn__cl_register_scatter(tarn__kernel_row *rows)
 {
-    rows[TARN__K_scatter_add] = tarn__row(kernel_scatter_add, TARN__INDEXES, scratch_scatter);
-    rows[TARN__K_index_add] = tarn__row(kernel_index_add, TARN__INDEXES, scratch_slices);
+    rows[TARN__K_scatter_add] = tarn__row_planned(prepare_scatter_add, kernel_scatter_add, TARN__INDEXES);
+    rows[TARN__K_index_add] = tarn__row_planned(prepare_index_add, kernel_index_add, TARN__INDEXES);
 }

@@ -21,27 +21,23 @@ static int64_t run_of(const tarn__call *call)
     return tarn__cl_device_at(call->device)->in_lockstep ? RUN_IN_LOCKSTEP : RUN;
 }
 
-/* Options of make_runs: keys from bits or from indices. */
-static void runs_options(const tarn__call *call, char *text, size_t size, const tarn__cl_sorting *s)
+/* make_runs computes keys from bits or from indices. Both kernels are found in any case: lines of all lengths share
+ * them. */
+bool tarn__cl_sort_find(const tarn__call *call, tarn__cl_sorting *s, const char *options)
 {
-    snprintf(text, size, "%s -DMAKES_RUNS -DRUN=%d", s->options, (int)run_of(call));
+    char all[64];
+    snprintf(all, sizeof(all), "%s -DMAKES_RUNS -DRUN=%d", options, (int)run_of(call));
+    s->make_runs = tarn__cl_find(call, "sort", "make_runs", all);
+    s->merge = tarn__cl_find(call, "sort", "merge_runs", "");
+    return tarn__cl_allows(s->make_runs, 1) && tarn__cl_allows(s->merge, 1);
 }
 
-bool tarn__cl_sort_compiles(const tarn__call *call, const tarn__cl_sorting *s)
+/* Computes keys and sorts runs, at the start of scratch. */
+static void make_runs(const tarn__call *call, const tarn__cl_sorting *s, const tarn__view *x)
 {
-    char options[64];
-    runs_options(call, options, sizeof(options), s);
-    return tarn__cl_compiles(call, "sort", "make_runs", options) && tarn__cl_compiles(call, "sort", "merge_runs", "");
-}
-
-/* Computes keys and sorts runs. */
-static void make_runs(const tarn__call *call, const tarn__cl_sorting *s)
-{
-    char options[64];
-    runs_options(call, options, sizeof(options), s);
-    tarn__cl_launch launch = tarn__cl_begin(call, "sort", "make_runs", options);
-    tarn__cl_arg_scratch(&launch, call, s->scratch);
-    tarn__cl_arg_view(&launch, s->x);
+    tarn__cl_launch launch = tarn__cl_begin_kernel(call, s->make_runs);
+    tarn__cl_arg_scratch(&launch, call, 0);
+    tarn__cl_arg_view(&launch, x);
     tarn__cl_arg_long(&launch, s->length);
     tarn__cl_arg_long(&launch, s->step);
     for (int i = 0; i < 3; i++)
@@ -53,12 +49,12 @@ static void make_runs(const tarn__call *call, const tarn__cl_sorting *s)
         s->lines.count * (tarn__cl_device_at(call->device)->in_lockstep ? s->length : (s->length + RUN - 1) / RUN));
 }
 
-int64_t tarn__cl_sort_lines(const tarn__call *call, const tarn__cl_sorting *s)
+int64_t tarn__cl_sort_lines(const tarn__call *call, const tarn__cl_sorting *s, const tarn__view *x)
 {
-    int64_t pairs = s->lines.count * s->length, from = s->scratch, to = s->scratch + PAIR * pairs;
-    make_runs(call, s);
+    int64_t pairs = s->lines.count * s->length, from = 0, to = PAIR * pairs;
+    make_runs(call, s, x);
     for (int64_t width = run_of(call); width < s->length; width *= 2) {
-        tarn__cl_launch launch = tarn__cl_begin(call, "sort", "merge_runs", "");
+        tarn__cl_launch launch = tarn__cl_begin_kernel(call, s->merge);
         tarn__cl_arg_scratch(&launch, call, from);
         tarn__cl_arg_scratch(&launch, call, to);
         tarn__cl_arg_long(&launch, s->length);
@@ -106,53 +102,81 @@ static results results_of(const tarn__call *call)
     return r;
 }
 
-/* Gathers values by index and writes the first `taken` of each line. */
-static void write_sorted(const tarn__call *call, const tarn__cl_sorting *s, const results *r, int axis, int64_t sorted)
-{
-    char options[64];
-    snprintf(options, sizeof(options), "%s%s%s", s->options, r->values ? " -DHAS_VALUES" : "",
-             r->indices ? " -DHAS_INDICES" : "");
-    tarn__cl_launch launch = tarn__cl_begin(call, "sort", "write_sorted", options);
-    tarn__cl_arg_scratch(&launch, call, sorted);
-    tarn__cl_arg_view(&launch, s->x);
-    tarn__cl_arg_view(&launch, r->values);
-    tarn__cl_arg_view(&launch, r->indices);
-    tarn__cl_arg_long(&launch, s->length);
-    tarn__cl_arg_long(&launch, r->taken);
-    tarn__cl_arg_long(&launch, s->step);
-    tarn__cl_arg_long(&launch, tarn__axis_stride(r->values, axis));
-    tarn__cl_arg_long(&launch, tarn__axis_stride(r->indices, axis));
-    tarn__cl_arg_value(&launch, &s->lines, sizeof(s->lines));
-    tarn__cl_enqueue_elements(&launch, s->lines.count * r->taken);
-}
+/* A call described for launch. */
+typedef struct job {
+    bool is_empty;
+    tarn__cl_sorting sorting; /* operands of its lines: x, values, indices */
+    const tarn__cl_kernel *write;
+} job;
 
-/* sort and topk: topk sorts everything, then takes a prefix. */
-static void run(const tarn__call *call)
+/* topk sorts everything, then takes a prefix. */
+static void describe(job *j, const tarn__call *call)
 {
     const tarn__along *along = call->params;
     const tarn__view *x = call->in[0];
-    results r = results_of(call);
-    int axis = along->axis;
-    tarn__cl_sorting s = {
-        .x = x, .length = tarn__axis_size(x, axis), .step = tarn__axis_stride(x, axis), .options = bits_of(x->dtype)};
-    key_of(x->dtype, along->reverse != 0, s.key);
+    const results r = results_of(call);
+    const int axis = along->axis;
+    tarn__cl_sorting *s = &j->sorting;
+    *s = (tarn__cl_sorting){.length = tarn__axis_size(x, axis), .step = tarn__axis_stride(x, axis)};
+    key_of(x->dtype, along->reverse != 0, s->key);
     tarn__view none = *x,
                rests[] = {tarn__view_across(x, axis, x), r.values ? tarn__view_across(r.values, axis, x) : none,
                           r.indices ? tarn__view_across(r.indices, axis, x) : none};
-    tarn__nest_make(&s.lines, 3,
+    tarn__nest_make(&s->lines, 3,
                     (const tarn__view *[]){&rests[0], r.values ? &rests[1] : NULL, r.indices ? &rests[2] : NULL});
-    if (s.length == 0 || r.taken == 0 || s.lines.count == 0)
-        return;
-    write_sorted(call, &s, &r, axis, tarn__cl_sort_lines(call, &s));
+    j->is_empty = s->length == 0 || r.taken == 0 || s->lines.count == 0;
 }
 
-static size_t scratch(const tarn__call *call)
+static bool find_kernels(const tarn__call *call, job *j)
 {
-    return tarn__cl_sort_scratch(tarn__view_count(call->in[0]));
+    const char *bits = bits_of(call->in[0]->dtype);
+    const results r = results_of(call);
+    char options[64];
+    snprintf(options, sizeof(options), "%s%s%s", bits, r.values ? " -DHAS_VALUES" : "",
+             r.indices ? " -DHAS_INDICES" : "");
+    j->write = tarn__cl_find(call, "sort", "write_sorted", options);
+    return tarn__cl_sort_find(call, &j->sorting, bits) && tarn__cl_allows(j->write, 1);
+}
+
+static tarn__plan_status prepare(const tarn__call *call, tarn__plan *plan)
+{
+    job *j = tarn__cl_reserve_job(call, plan, sizeof(*j));
+    if (!j)
+        return TARN__PLAN_FAILED;
+    describe(j, call);
+    plan->scratch_bytes = tarn__cl_sort_scratch(tarn__view_count(call->in[0]));
+    return j->is_empty ? TARN__PLAN_READY : tarn__cl_ready(call, find_kernels(call, j));
+}
+
+/* Gathers values by index and writes the first `taken` of each line. */
+static void write_sorted(const tarn__call *call, const job *j, int64_t sorted)
+{
+    const tarn__cl_sorting *s = &j->sorting;
+    const results r = results_of(call);
+    const int axis = ((const tarn__along *)call->params)->axis;
+    tarn__cl_launch launch = tarn__cl_begin_kernel(call, j->write);
+    tarn__cl_arg_scratch(&launch, call, sorted);
+    tarn__cl_arg_view(&launch, call->in[0]);
+    tarn__cl_arg_view(&launch, r.values);
+    tarn__cl_arg_view(&launch, r.indices);
+    tarn__cl_arg_long(&launch, s->length);
+    tarn__cl_arg_long(&launch, r.taken);
+    tarn__cl_arg_long(&launch, s->step);
+    tarn__cl_arg_long(&launch, tarn__axis_stride(r.values, axis));
+    tarn__cl_arg_long(&launch, tarn__axis_stride(r.indices, axis));
+    tarn__cl_arg_value(&launch, &s->lines, sizeof(s->lines));
+    tarn__cl_enqueue_elements(&launch, s->lines.count * r.taken);
+}
+
+static void run(const tarn__call *call)
+{
+    const job *j = tarn__plan_job(call->plan);
+    if (!j->is_empty)
+        write_sorted(call, j, tarn__cl_sort_lines(call, &j->sorting, call->in[0]));
 }
 
 void tarn__cl_register_sort(tarn__kernel_row *rows)
 {
-    rows[TARN__K_sort] = tarn__row(run, TARN__ALL, scratch);
-    rows[TARN__K_topk] = tarn__row(run, TARN__ALL, scratch);
+    rows[TARN__K_sort] = tarn__row_planned(prepare, run, TARN__ALL);
+    rows[TARN__K_topk] = tarn__row_planned(prepare, run, TARN__ALL);
 }

@@ -6,100 +6,126 @@
 #define FEW_LINES 1024
 
 /* A call described for launch. */
-typedef struct plan {
-    tarn__view x, y; /* start at the end, with negative steps, where it is reversed */
-    tarn__nest lines;
+typedef struct job {
+    tarn__nest lines;                              /* operands x, y */
     int64_t length, chunk, chunks, x_step, y_step; /* of a line; per chunk; strides along the axis */
-} plan;
+    int64_t x_first, y_first;                      /* where a line begins: at its end where it is reversed */
+    const tarn__cl_kernel *scan, *sums, *before;   /* sums, before: of chunks */
+} job;
 
 /* Few long lines are cut into chunks, to occupy the device; else a work-item has a line. */
-static void describe(plan *p, const tarn__call *call)
+static void describe(job *j, const tarn__call *call)
 {
     const tarn__along *along = call->params;
+    const tarn__view *x = call->in[0], *y = call->out[0];
     int axis = along->axis;
-    *p = (plan){.x = *call->in[0],
-                .y = *call->out[0],
-                .length = tarn__axis_size(call->in[0], axis),
-                .x_step = tarn__axis_stride(call->in[0], axis),
-                .y_step = tarn__axis_stride(call->out[0], axis)};
-    tarn__view y_rest = tarn__view_across(&p->y, axis, &p->x), x_rest = tarn__view_across(&p->x, axis, &p->x);
-    tarn__nest_make(&p->lines, 2, (const tarn__view *[]){&x_rest, &y_rest});
-    if (along->reverse && p->length > 0) {
-        p->x.offset += (p->length - 1) * p->x_step;
-        p->y.offset += (p->length - 1) * p->y_step;
-        p->x_step = -p->x_step;
-        p->y_step = -p->y_step;
+    *j = (job){
+        .length = tarn__axis_size(x, axis), .x_step = tarn__axis_stride(x, axis), .y_step = tarn__axis_stride(y, axis)};
+    tarn__view y_rest = tarn__view_across(y, axis, x), x_rest = tarn__view_across(x, axis, x);
+    tarn__nest_make(&j->lines, 2, (const tarn__view *[]){&x_rest, &y_rest});
+    if (along->reverse && j->length > 0) {
+        j->x_first = (j->length - 1) * j->x_step;
+        j->y_first = (j->length - 1) * j->y_step;
+        j->x_step = -j->x_step;
+        j->y_step = -j->y_step;
     }
-    p->chunk = p->lines.count < FEW_LINES && p->length > 2 * CHUNK ? CHUNK : p->length > 0 ? p->length : 1;
-    p->chunks = (p->length + p->chunk - 1) / p->chunk;
+    j->chunk = j->lines.count < FEW_LINES && j->length > 2 * CHUNK ? CHUNK : j->length > 0 ? j->length : 1;
+    j->chunks = (j->length + j->chunk - 1) / j->chunk;
 }
 
-/* One sum per chunk, sized for f64. */
-static size_t scratch(const tarn__call *call)
+static bool is_empty(const job *j)
 {
-    plan p;
-    describe(&p, call);
-    return p.chunks > 1 ? sizeof(double) * (size_t)(p.lines.count * p.chunks) : 0;
+    return j->length == 0 || j->lines.count == 0;
+}
+
+static bool find_kernels(const tarn__call *call, job *j)
+{
+    const tarn_dtype dtype = call->in[0]->dtype;
+    tarn__cl_options options = {.length = 0};
+    tarn__cl_option_compute(&options, tarn__cl_state_compute(call, dtype));
+    tarn__cl_option(&options, " -DT_X=%s", tarn__cl_dtype_name(dtype));
+    if (j->chunks > 1) {
+        tarn__cl_options sums = options;
+        tarn__cl_option(&sums, " -DSUMS");
+        j->sums = tarn__cl_find(call, "scan", "chunk_sums", sums.text);
+        j->before = tarn__cl_find(call, "scan", "sums_before", sums.text);
+    }
+    tarn__cl_option(&options, " -DT_Y=%s", tarn__cl_dtype_name(call->out[0]->dtype));
+    j->scan = tarn__cl_find(call, "scan", "scan", options.text);
+    return tarn__cl_allows(j->scan, 1) &&
+           (j->chunks == 1 || (tarn__cl_allows(j->sums, 1) && tarn__cl_allows(j->before, 1)));
+}
+
+/* Scratch: one sum per chunk, sized for f64. */
+static tarn__plan_status prepare_cumsum(const tarn__call *call, tarn__plan *plan)
+{
+    job *j = tarn__cl_reserve_job(call, plan, sizeof(*j));
+    if (!j)
+        return TARN__PLAN_FAILED;
+    describe(j, call);
+    plan->scratch_bytes = j->chunks > 1 ? sizeof(double) * (size_t)(j->lines.count * j->chunks) : 0;
+    return is_empty(j) ? TARN__PLAN_READY : tarn__cl_ready(call, find_kernels(call, j));
+}
+
+/* A line's first element comes first. */
+static tarn__view starting_at(const tarn__view *view, int64_t first)
+{
+    tarn__view moved = *view;
+    moved.offset += first;
+    return moved;
 }
 
 /* Sums of chunks, then the exclusive sums before each, in scratch (lines, chunks). */
-static void sum_chunks(const tarn__call *call, const plan *p, const char *options)
+static void sum_chunks(const tarn__call *call, const job *j, const tarn__view *x)
 {
-    tarn__cl_launch launch = tarn__cl_begin(call, "scan", "chunk_sums", options);
-    tarn__cl_arg_view(&launch, &p->x);
+    tarn__cl_launch launch = tarn__cl_begin_kernel(call, j->sums);
+    tarn__cl_arg_view(&launch, x);
     tarn__cl_arg_scratch(&launch, call, 0);
-    tarn__cl_arg_long(&launch, p->length);
-    tarn__cl_arg_long(&launch, p->chunk);
-    tarn__cl_arg_long(&launch, p->chunks);
-    tarn__cl_arg_long(&launch, p->x_step);
-    tarn__cl_arg_value(&launch, &p->lines, sizeof(p->lines));
-    tarn__cl_enqueue_elements(&launch, p->lines.count * p->chunks);
-    launch = tarn__cl_begin(call, "scan", "sums_before", options);
+    tarn__cl_arg_long(&launch, j->length);
+    tarn__cl_arg_long(&launch, j->chunk);
+    tarn__cl_arg_long(&launch, j->chunks);
+    tarn__cl_arg_long(&launch, j->x_step);
+    tarn__cl_arg_value(&launch, &j->lines, sizeof(j->lines));
+    tarn__cl_enqueue_elements(&launch, j->lines.count * j->chunks);
+    launch = tarn__cl_begin_kernel(call, j->before);
     tarn__cl_arg_scratch(&launch, call, 0);
-    tarn__cl_arg_long(&launch, p->lines.count);
-    tarn__cl_arg_long(&launch, p->chunks);
-    tarn__cl_enqueue_elements(&launch, p->lines.count);
+    tarn__cl_arg_long(&launch, j->lines.count);
+    tarn__cl_arg_long(&launch, j->chunks);
+    tarn__cl_enqueue_elements(&launch, j->lines.count);
 }
 
 /* The last launch: every chunk from its starting sum. */
-static void scan(const tarn__call *call, const plan *p, const char *options)
+static void scan(const tarn__call *call, const job *j, const tarn__view *x, const tarn__view *y)
 {
-    tarn__cl_launch launch = tarn__cl_begin(call, "scan", "scan", options);
-    tarn__cl_arg_view(&launch, &p->x);
-    tarn__cl_arg_view(&launch, &p->y);
-    if (p->chunks > 1)
+    tarn__cl_launch launch = tarn__cl_begin_kernel(call, j->scan);
+    tarn__cl_arg_view(&launch, x);
+    tarn__cl_arg_view(&launch, y);
+    if (j->chunks > 1)
         tarn__cl_arg_scratch(&launch, call, 0);
     else
         tarn__cl_arg_view(&launch, NULL);
-    tarn__cl_arg_long(&launch, p->length);
-    tarn__cl_arg_long(&launch, p->chunk);
-    tarn__cl_arg_long(&launch, p->chunks);
-    tarn__cl_arg_long(&launch, p->x_step);
-    tarn__cl_arg_long(&launch, p->y_step);
-    tarn__cl_arg_value(&launch, &p->lines, sizeof(p->lines));
-    tarn__cl_enqueue_elements(&launch, p->lines.count * p->chunks);
+    tarn__cl_arg_long(&launch, j->length);
+    tarn__cl_arg_long(&launch, j->chunk);
+    tarn__cl_arg_long(&launch, j->chunks);
+    tarn__cl_arg_long(&launch, j->x_step);
+    tarn__cl_arg_long(&launch, j->y_step);
+    tarn__cl_arg_value(&launch, &j->lines, sizeof(j->lines));
+    tarn__cl_enqueue_elements(&launch, j->lines.count * j->chunks);
 }
 
 /* Bytes: x read once, or twice where lines are cut; y written. */
 static void kernel_cumsum(const tarn__call *call)
 {
-    plan p;
-    describe(&p, call);
-    if (p.length == 0 || p.lines.count == 0)
+    const job *j = tarn__plan_job(call->plan);
+    const tarn__view x = starting_at(call->in[0], j->x_first), y = starting_at(call->out[0], j->y_first);
+    if (is_empty(j))
         return;
-    tarn__cl_options options = {.length = 0};
-    tarn__cl_option_compute(&options, tarn__cl_state_compute(call, p.x.dtype));
-    tarn__cl_option(&options, " -DT_X=%s", tarn__cl_dtype_name(p.x.dtype));
-    if (p.chunks > 1) {
-        tarn__cl_options sums = options;
-        tarn__cl_option(&sums, " -DSUMS");
-        sum_chunks(call, &p, sums.text);
-    }
-    tarn__cl_option(&options, " -DT_Y=%s", tarn__cl_dtype_name(p.y.dtype));
-    scan(call, &p, options.text);
+    if (j->chunks > 1)
+        sum_chunks(call, j, &x);
+    scan(call, j, &x, &y);
 }
 
 void tarn__cl_register_scan(tarn__kernel_row *rows)
 {
-    rows[TARN__K_cumsum] = tarn__row(kernel_cumsum, TARN__ALL, scratch);
+    rows[TARN__K_cumsum] = tarn__row_planned(prepare_cumsum, kernel_cumsum, TARN__ALL);
 }
