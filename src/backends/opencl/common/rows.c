@@ -157,22 +157,28 @@ void tarn__cl_row_options(const tarn__cl_row_form *form, const char *own, char *
              form->has_vec4 ? " -DVEC4" : "", own);
 }
 
-/* Shrinks the work-group until the driver accepts the kernel; 1 always does, or the call is declined. */
-tarn__cl_launch tarn__cl_begin_rows(const tarn__call *call, const char *source, const char *kernel,
-                                    tarn__cl_row_form *form, const char *own)
+/* Shrinks the work-group until the driver accepts the kernel; 1 always does, or it does not compile. */
+const tarn__cl_kernel *tarn__cl_find_rows(const tarn__call *call, const char *source, const char *kernel,
+                                          tarn__cl_row_form *form, const char *own)
 {
     char options[384];
     while (form->group > 1) {
         tarn__cl_row_options(form, own, options, sizeof(options));
-        tarn__cl_launch launch = tarn__cl_try(call, source, kernel, options, form->group);
-        if (launch.good)
-            return launch;
-        form->group = form->local = tarn__cl_max_group(&launch);
+        const tarn__cl_kernel *found = tarn__cl_find(call, source, kernel, options);
+        if (tarn__cl_allows(found, form->group))
+            return found;
+        form->group = form->local = tarn__cl_group_of(found);
         if (form->group == 1)
             use_one_item(form);
     }
     tarn__cl_row_options(form, own, options, sizeof(options));
-    return tarn__cl_begin(call, source, kernel, options);
+    return tarn__cl_find(call, source, kernel, options);
+}
+
+tarn__cl_launch tarn__cl_begin_rows(const tarn__call *call, const char *source, const char *kernel,
+                                    tarn__cl_row_form *form, const char *own)
+{
+    return tarn__cl_begin_kernel(call, tarn__cl_find_rows(call, source, kernel, form, own));
 }
 
 /* Rows of one work-item each need no barriers, so their group size is free. */

@@ -51,8 +51,10 @@ void tarn__cl_row_vec4(const tarn__cl_row_set *rows, tarn__cl_row_form *form, in
 /* True for NULL, and for a vector of aligned vec4s. */
 bool tarn__cl_is_vec4(const tarn__view *vector);
 
-/* Begins a kernel with the form's options and its own (" -DT_X=f32"). Where the driver limits the kernel, the form's
- * group shrinks to what it may have. */
+/* Finds a kernel with the form's options and its own (" -DT_X=f32"), and begins it. Where the driver limits the kernel,
+ * the form's group shrinks to what it may have. */
+const tarn__cl_kernel *tarn__cl_find_rows(const tarn__call *call, const char *source, const char *kernel,
+                                          tarn__cl_row_form *form, const char *own);
 tarn__cl_launch tarn__cl_begin_rows(const tarn__call *call, const char *source, const char *kernel,
                                     tarn__cl_row_form *form, const char *own);
 /* Writes the options of rows.cl and the kernel's own. */

@@ -107,21 +107,21 @@ size_t tarn__cl_channels_width(const tarn__cl_channel_job *c, size_t group)
 /* ---- forms ------------------------------------------------------------------------------------------------------- */
 
 /* All operands have unit stride along lines. */
-static bool is_contiguous(const tarn__cl_channel_job *c)
+static bool is_contiguous(const tarn__cl_channel_job *c, const tarn__cl_channel_operands *o)
 {
     for (int k = 0; k < OPERANDS; k++)
-        if (c->view[k] && c->set.inner != 1 && c->set.along[k] != 1)
+        if (o->view[k] && c->set.inner != 1 && c->set.along[k] != 1)
             return false;
     return true;
 }
 
 /* True when lines of every operand, or for NHWC the channels of every position, are aligned vec4s of f32 or 16 bits. */
-static bool is_vec4(const tarn__cl_channel_job *c)
+static bool is_vec4(const tarn__cl_channel_job *c, const tarn__cl_channel_operands *o)
 {
     const tarn__cl_channel_set *s = &c->set;
-    bool is_good = c->is_nhwc ? s->channels % 4 == 0 : is_contiguous(c) && s->inner % 4 == 0;
+    bool is_good = c->is_nhwc ? s->channels % 4 == 0 : is_contiguous(c, o) && s->inner % 4 == 0;
     for (int k = 0; k < OPERANDS && is_good; k++) {
-        const tarn__view *view = c->view[k];
+        const tarn__view *view = o->view[k];
         if (!view)
             continue;
         is_good = view->dtype != TARN_F64 && view->offset % 4 == 0 && s->sample_step[k] % 4 == 0 &&
@@ -133,32 +133,34 @@ static bool is_vec4(const tarn__cl_channel_job *c)
 }
 
 /* 32-bit offsets within a set are enough. */
-static bool is_small(const tarn__cl_channel_job *c)
+static bool is_small(const tarn__cl_channel_job *c, const tarn__cl_channel_operands *o)
 {
     int64_t elements = 2 * c->set.sets * (c->set.lines + 1) * c->set.segment;
     for (int k = 0; k < OPERANDS; k++)
-        if (c->view[k] && distance(c->set.along[k]) >= SMALL / (c->set.segment + 1))
+        if (o->view[k] && distance(c->set.along[k]) >= SMALL / (c->set.segment + 1))
             return false;
     return elements < SMALL;
 }
 
 /* Appends without snprintf(), which would cost more than a small kernel. */
-static void option(tarn__cl_channel_job *c, const char *text)
+static void option(tarn__cl_channel_options *options, const char *text)
 {
-    const size_t length = strlen(c->options), more = strlen(text);
-    if (length + more < sizeof(c->options))
-        memcpy(c->options + length, text, more + 1);
+    const size_t length = strlen(options->text), more = strlen(text);
+    if (length + more < sizeof(options->text))
+        memcpy(options->text + length, text, more + 1);
 }
 
-static void option_type(tarn__cl_channel_job *c, const char *name, const tarn__view *view)
+/* An absent operand has x's type. */
+static void option_type(tarn__cl_channel_options *options, const char *name, const tarn__view *view,
+                        const tarn__view *x)
 {
-    option(c, name);
-    option(c, tarn__cl_dtype_name(view ? view->dtype : c->view[X]->dtype));
+    option(options, name);
+    option(options, tarn__cl_dtype_name(view ? view->dtype : x->dtype));
 }
 
 /* Lines that are whole axes a constant step apart need less arithmetic; a chunk that fits the registers of a work-group
  * is read once. Sizes are rounded up to few classes, for few programs. */
-static void option_lines(tarn__cl_channel_job *c)
+static void option_lines(const tarn__cl_channel_job *c, tarn__cl_channel_options *options)
 {
     static const int64_t sizes[] = {2048, 4096, 5120, 8192};
     const tarn__cl_channel_set *s = &c->set;
@@ -166,19 +168,19 @@ static void option_lines(tarn__cl_channel_job *c)
     const int64_t length = (s->chunk < s->lines ? s->chunk : s->lines) * s->segment;
     char text[32];
     if (s->outer.rank <= 1)
-        option(c, are_whole ? " -DWHOLE_LINES" : " -DONE_STEP");
+        option(options, are_whole ? " -DWHOLE_LINES" : " -DONE_STEP");
     if (!c->vec4 || length <= 1024 || !(are_whole || s->chunk == 1))
         return;
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
         if (length <= sizes[i]) {
             snprintf(text, sizeof(text), " -DCHUNK_VECS=%d", (int)sizes[i] / 4);
-            option(c, text);
+            option(options, text);
             return;
         }
 }
 
 /* Chooses between NHWC groups, NCHW groups, and one work-item per chunk. */
-static void choose_layout(tarn__cl_channel_job *c, const tarn__cl_device *device)
+static void choose_layout(tarn__cl_channel_job *c, const tarn__cl_device *device, const tarn__cl_channel_operands *o)
 {
     tarn__cl_channel_set *s = &c->set;
     const bool is_last = s->channels > 1 && distance(s->channel_step[X]) < distance(s->along[X]),
@@ -188,11 +190,11 @@ static void choose_layout(tarn__cl_channel_job *c, const tarn__cl_device *device
                    ? tarn__cl_group_size(device, s->outer.count * s->inner >= 2048 || c->is_nhwc ? 256 : 64)
                    : 1;
     c->local = is_lone || c->is_nhwc ? tarn__cl_group_size(device, 64) : c->group;
-    c->vec4 = c->group > 1 && c->values > FEW_VALUES && is_vec4(c);
-    c->lanes = is_lone                                         ? LONE_LANES
-               : !device->has_local_memory && is_contiguous(c) ? MANY_LANES
-               : c->vec4 && !c->is_nhwc                        ? 4
-                                                               : 1;
+    c->vec4 = c->group > 1 && c->values > FEW_VALUES && is_vec4(c, o);
+    c->lanes = is_lone                                            ? LONE_LANES
+               : !device->has_local_memory && is_contiguous(c, o) ? MANY_LANES
+               : c->vec4 && !c->is_nhwc                           ? 4
+                                                                  : 1;
     c->steps = ceiling(s->channels, c->vec4 ? 4 : 1);
     if (c->is_nhwc) {
         cut_positions(c, device);
@@ -202,38 +204,37 @@ static void choose_layout(tarn__cl_channel_job *c, const tarn__cl_device *device
     }
 }
 
-void tarn__cl_channels_write_options(tarn__cl_channel_job *c)
+void tarn__cl_channels_write_options(const tarn__cl_channel_job *c, const tarn__cl_channel_operands *o,
+                                     tarn__cl_channel_options *options)
 {
-    snprintf(c->options, sizeof(c->options), "-DLANES=%d", c->lanes);
-    option(c, is_small(c) ? " -DINDEX=int" : " -DINDEX=long");
-    option(c, c->vec4 ? " -DVEC4" : "");
-    option(c, c->values <= FEW_VALUES ? " -DUSE_REAL" : "");
+    const tarn__view *x = o->view[X];
+    snprintf(options->text, sizeof(options->text), "-DLANES=%d", c->lanes);
+    option(options, is_small(c, o) ? " -DINDEX=int" : " -DINDEX=long");
+    option(options, c->vec4 ? " -DVEC4" : "");
+    option(options, c->values <= FEW_VALUES ? " -DUSE_REAL" : "");
     if (c->is_nhwc) {
-        option(c, c->set.outer.rank == 0 ? " -DSTRAIGHT" : "");
+        option(options, c->set.outer.rank == 0 ? " -DSTRAIGHT" : "");
     } else {
-        option_lines(c);
-        option(c, is_contiguous(c) ? " -DCONTIGUOUS" : "");
+        option_lines(c, options);
+        option(options, is_contiguous(c, o) ? " -DCONTIGUOUS" : "");
     }
-    option_type(c, " -DT_X=", c->view[X]);
-    option_type(c, " -DT_Y=", c->view[Y]);
-    option_type(c, " -DT_G=", c->view[GY]);
-    option_type(c, " -DT_RESIDUAL=", c->view[RESIDUAL]);
-    option_type(c, " -DT_GRES=", c->view[GRES]);
+    option_type(options, " -DT_X=", x, x);
+    option_type(options, " -DT_Y=", o->view[Y], x);
+    option_type(options, " -DT_G=", o->view[GY], x);
+    option_type(options, " -DT_RESIDUAL=", o->view[RESIDUAL], x);
+    option_type(options, " -DT_GRES=", o->view[GRES], x);
 }
 
-/* Called for scratch and for the launch alike, so it is cheap and deterministic. */
-void tarn__cl_channels_describe(tarn__cl_channel_job *c, const tarn__call *call, const tarn__view *const *views,
-                                bool per_sample, int64_t members, bool has_relu)
+void tarn__cl_channels_describe(tarn__cl_channel_job *c, const tarn__cl_device *device,
+                                const tarn__cl_channel_operands *o)
 {
-    const tarn__view *x = views[X];
+    const tarn__view *x = o->view[X];
     tarn__cl_channel_set *s = &c->set;
-    *c = (tarn__cl_channel_job){.has_relu = has_relu};
-    for (int k = 0; k < OPERANDS; k++)
-        c->view[k] = views[k];
+    *c = (tarn__cl_channel_job){.group = 1};
     s->channels = x->shape[1];
-    s->sets = s->channels * (per_sample ? x->shape[0] : 1);
-    s->members = members;
-    describe_axes(s, views, per_sample);
-    c->values = s->outer.count * s->inner * members;
-    choose_layout(c, tarn__cl_device_at(call->device));
+    s->sets = s->channels * (o->per_sample ? x->shape[0] : 1);
+    s->members = o->members;
+    describe_axes(s, o->view, o->per_sample);
+    c->values = s->outer.count * s->inner * o->members;
+    choose_layout(c, device, o);
 }

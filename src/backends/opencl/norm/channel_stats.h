@@ -27,21 +27,9 @@ typedef struct tarn__cl_channel_set {
         sample_step[TARN__CL_CHANNEL_OPERANDS]; /* between channels, between samples */
 } tarn__cl_channel_set;
 
-/* A call described for launch. Borrows the views. */
-typedef struct tarn__cl_channel_job {
-    tarn__cl_channel_set set;
-    const tarn__view *view[TARN__CL_CHANNEL_OPERANDS]; /* of one shape; NULL: absent; x is never */
-    int64_t values;                                    /* elements that share a mean */
-    bool has_relu, is_nhwc, vec4;                      /* vec4: all operands are aligned vec4s */
-    int lanes;                                         /* elements per step of a work-item */
-    size_t group, local;                               /* work-items per chunk; work-group size */
-    /* NCHW: steps that a line would take one work-item; NHWC: work-items across all channels */
-    int64_t steps;
-    char options[320]; /* but for those of the work-group */
-} tarn__cl_channel_job;
-
-/* Vectors per channel, or per set of channels that share a mean; NULL: absent. */
-typedef struct tarn__cl_channel_vectors {
+/* Operands of a call; borrowed. Vectors are per channel, or per set of channels that share a mean; NULL: absent. */
+typedef struct tarn__cl_channel_operands {
+    const tarn__view *view[TARN__CL_CHANNEL_OPERANDS]; /* of one shape, of rank 2 or more; x is never absent */
     const tarn__view *weight, *bias;
     const tarn__view *given_mean, *given_variance;     /* instead of x's own */
     const tarn__view *mean, *rstd;                     /* f64, contiguous: written by forward, read by backward */
@@ -50,24 +38,62 @@ typedef struct tarn__cl_channel_vectors {
     double epsilon, momentum;
     double min_output; /* relu outputs up to this were rounded to 0 in x's dtype */
     bool training;     /* x's own statistics are used, and count in the gradient */
-} tarn__cl_channel_vectors;
+    bool has_relu;
+    bool per_sample; /* a set belongs to one sample */
+    int64_t members; /* adjacent channels that share a mean */
+} tarn__cl_channel_operands;
 
-/* Describes operands of rank 2 or more and chooses layout, group and chunks. `per_sample`: a set belongs to one sample.
- * `members` adjacent channels share a mean. Borrows the views. */
-void tarn__cl_channels_describe(tarn__cl_channel_job *c, const tarn__call *call, const tarn__view *const *views,
-                                bool per_sample, int64_t members, bool has_relu);
+/* The launches of a call, in order: passes over elements, and reductions over sets. */
+enum {
+    TARN__CL_MOMENTS,
+    TARN__CL_FINALIZE_MOMENTS,
+    TARN__CL_NORMALIZE,
+    TARN__CL_SUMS = 0,
+    TARN__CL_FINALIZE_SUMS,
+    TARN__CL_ADD_SAMPLES,
+    TARN__CL_AVERAGE,
+    TARN__CL_GRAD,
+    TARN__CL_CHANNEL_PASSES
+};
+
+/* A launch with a chunk or set per work-group, or per work-item. */
+typedef struct tarn__cl_channel_pass {
+    const tarn__cl_kernel *kernel; /* NULL: the call has no such launch */
+    size_t group;
+} tarn__cl_channel_pass;
+
+/* A call described for launch. */
+typedef struct tarn__cl_channel_job {
+    tarn__cl_channel_set set;
+    int64_t values;      /* elements that share a mean */
+    bool is_nhwc, vec4;  /* vec4: all operands are aligned vec4s */
+    int lanes;           /* elements per step of a work-item */
+    size_t group, local; /* work-items per chunk; work-group size */
+    /* NCHW: steps that a line would take one work-item; NHWC: work-items across all channels */
+    int64_t steps;
+    tarn__cl_channel_pass pass[TARN__CL_CHANNEL_PASSES];
+} tarn__cl_channel_job;
+
+/* Chooses layout, group and chunks. */
+void tarn__cl_channels_describe(tarn__cl_channel_job *c, const tarn__cl_device *device,
+                                const tarn__cl_channel_operands *o);
 
 /* Work-items along a line (NCHW), or across channels (NHWC): a power of two. */
 size_t tarn__cl_channels_width(const tarn__cl_channel_job *c, size_t group);
 
-/* Bytes of scratch for either direction. */
-size_t tarn__cl_channels_scratch(const tarn__cl_channel_job *c);
-
-/* Writes the options. Called by the launches alone, since formatting costs more than the rest of a description. */
-void tarn__cl_channels_write_options(tarn__cl_channel_job *c);
+/* Options of passes over elements, but for those of the work-group. */
+typedef struct tarn__cl_channel_options {
+    char text[320];
+} tarn__cl_channel_options;
+void tarn__cl_channels_write_options(const tarn__cl_channel_job *c, const tarn__cl_channel_operands *o,
+                                     tarn__cl_channel_options *options);
 
 /* Forward: y, statistics and running statistics. Backward: gradients of x, weight, bias and residual. */
-void tarn__cl_channels_forward(const tarn__call *call, tarn__cl_channel_job *c, const tarn__cl_channel_vectors *v);
-void tarn__cl_channels_backward(const tarn__call *call, tarn__cl_channel_job *c, const tarn__cl_channel_vectors *v);
+tarn__plan_status tarn__cl_channels_prepare_forward(const tarn__call *call, const tarn__cl_channel_operands *o,
+                                                    tarn__plan *plan);
+void tarn__cl_channels_forward(const tarn__call *call, const tarn__cl_channel_operands *o);
+tarn__plan_status tarn__cl_channels_prepare_backward(const tarn__call *call, const tarn__cl_channel_operands *o,
+                                                     tarn__plan *plan);
+void tarn__cl_channels_backward(const tarn__call *call, const tarn__cl_channel_operands *o);
 
 #endif
