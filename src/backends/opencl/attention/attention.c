@@ -199,11 +199,12 @@ static void kernel_attention(const tarn__call *call)
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-/* (B, H, T, 3) in the compute type: the statistics of rows. */
-static size_t grad_scratch(const tarn__call *call)
+/* Scratch: the statistics of rows, (B, H, T, 3) in the compute type. */
+static tarn__plan_status prepare_attention_grad(const tarn__call *call, tarn__plan *plan)
 {
     const tarn__view *q = call->in[0];
-    return (size_t)(q->shape[0] * q->shape[1] * q->shape[2] * 3) * (q->dtype == TARN_F64 ? 8 : 4);
+    plan->scratch_bytes = (size_t)(q->shape[0] * q->shape[1] * q->shape[2] * 3) * (q->dtype == TARN_F64 ? 8 : 4);
+    return TARN__PLAN_READY;
 }
 
 static const char *type_of(const tarn__view *view)
@@ -281,7 +282,7 @@ static void kernel_attention_grad(const tarn__call *call)
 void tarn__cl_register_attention(tarn__kernel_row *rows)
 {
     rows[TARN__K_attention] = tarn__row(kernel_attention, TARN__FLOATS, NULL);
-    rows[TARN__K_attention_grad] = tarn__row(kernel_attention_grad, TARN__FLOATS, grad_scratch);
+    rows[TARN__K_attention_grad] = tarn__row_planned(prepare_attention_grad, kernel_attention_grad, TARN__FLOATS);
     rows[TARN__K_attention_documents] = rows[TARN__K_attention];
     rows[TARN__K_attention_documents_grad] = rows[TARN__K_attention_grad];
 }

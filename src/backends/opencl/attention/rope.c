@@ -19,6 +19,12 @@ typedef union frequency {
     float part[2];
 } frequency;
 
+/* A call described for launch. */
+typedef struct job {
+    shape shape;
+    int64_t rows; /* of the table of sines and cosines */
+} job;
+
 /* True when all sequences have the same positions, so that one table serves the batch. */
 static bool is_shared(const tarn__call *call)
 {
@@ -43,21 +49,25 @@ static shape shape_of(const tarn__call *call)
     return s;
 }
 
-/* Sine and cosine of each pair at each position, in the type computed in: f32, or f64 for f64. */
-static size_t rope_scratch(const tarn__call *call)
+/* Scratch: sine and cosine of each pair at each position, in the type computed in: f32, or f64 for f64. */
+static tarn__plan_status prepare_rope(const tarn__call *call, tarn__plan *plan)
 {
-    shape s = shape_of(call);
-    int64_t rows = is_shared(call) ? s.length : s.batches * s.length;
-    return (size_t)(2 * rows * s.pairs) * (call->in[0]->dtype == TARN_F64 ? 8 : 4);
+    job *j = tarn__plan_reserve(plan, sizeof(*j));
+    if (!j)
+        return TARN__PLAN_FAILED;
+    j->shape = shape_of(call);
+    j->rows = is_shared(call) ? j->shape.length : j->shape.batches * j->shape.length;
+    plan->scratch_bytes = (size_t)(2 * j->rows * j->shape.pairs) * (call->in[0]->dtype == TARN_F64 ? 8 : 4);
+    return TARN__PLAN_READY;
 }
 
 /* Sine and cosine of pairs [first, first + count): a work-item per pair of each position. */
-static void compute_angles(const tarn__call *call, const shape *s, int64_t first, int64_t count)
+static void compute_angles(const tarn__call *call, const job *j, int64_t first, int64_t count)
 {
+    const shape *s = &j->shape;
     const tarn__rope *params = call->params;
     const tarn__view *positions = call->in[1];
     const bool is_f64 = tarn__cl_device_at(call->device)->has_f64;
-    const int64_t rows = is_shared(call) ? s->length : s->batches * s->length;
     frequency given[PIECE] = {{0}};
     char options[96];
     for (int64_t i = 0; i < count; i++) {
@@ -70,7 +80,7 @@ static void compute_angles(const tarn__call *call, const shape *s, int64_t first
              tarn__cl_dtype_name(positions ? positions->dtype : TARN_I64));
     tarn__cl_launch launch = tarn__cl_begin(call, "rope", "angles", options);
     tarn__cl_arg_value(&launch, given, sizeof(given));
-    const int64_t numbers[] = {first, count, rows, s->length, s->pairs};
+    const int64_t numbers[] = {first, count, j->rows, s->length, s->pairs};
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
         tarn__cl_arg_long(&launch, numbers[i]);
     tarn__cl_arg_view(&launch, positions);
@@ -78,7 +88,7 @@ static void compute_angles(const tarn__call *call, const shape *s, int64_t first
     tarn__cl_arg_long(&launch, positions ? positions->stride[positions->rank - 1] : 0);
     tarn__cl_arg_int(&launch, params->inverse);
     tarn__cl_arg_scratch(&launch, call, 0);
-    tarn__cl_enqueue(&launch, 1, (size_t[]){(size_t)(rows * count)}, NULL);
+    tarn__cl_enqueue(&launch, 1, (size_t[]){(size_t)(j->rows * count)}, NULL);
 }
 
 /* A work-item per pair, and per element after the rotated ones. */
@@ -102,15 +112,16 @@ static void rotate(const tarn__call *call, const shape *s)
 /* Frequencies go as kernel arguments, 64 per launch; then one launch rotates. */
 static void run_rope(const tarn__call *call)
 {
-    shape s = shape_of(call);
+    const job *j = tarn__plan_job(call->plan);
+    const int64_t pairs = j->shape.pairs;
     if (tarn__view_count(call->in[0]) == 0)
         return;
-    for (int64_t first = 0; first < s.pairs; first += PIECE)
-        compute_angles(call, &s, first, s.pairs - first < PIECE ? s.pairs - first : PIECE);
-    rotate(call, &s);
+    for (int64_t first = 0; first < pairs; first += PIECE)
+        compute_angles(call, j, first, pairs - first < PIECE ? pairs - first : PIECE);
+    rotate(call, &j->shape);
 }
 
 void tarn__cl_register_rope(tarn__kernel_row *rows)
 {
-    rows[TARN__K_rope] = tarn__row(run_rope, TARN__FLOATS, rope_scratch);
+    rows[TARN__K_rope] = tarn__row_planned(prepare_rope, run_rope, TARN__FLOATS);
 }

@@ -3,6 +3,13 @@
 
 #include "backends/opencl/common/rows.h"
 
+/* Scratch: a sum per chunk, sized for f64, whatever `real` is. */
+static tarn__plan_status prepare_square_sums(const tarn__call *call, tarn__plan *plan)
+{
+    plan->scratch_bytes = sizeof(double) * (size_t)call->in[1]->shape[0];
+    return TARN__PLAN_READY;
+}
+
 /* Sums of squares of chunks (chunks) into scratch. */
 static void run_chunks(const tarn__call *call)
 {
@@ -33,11 +40,6 @@ static void run_square_sums(const tarn__call *call)
     tarn__cl_enqueue_rows(&launch, &form, segments);
 }
 
-static size_t square_sums_scratch(const tarn__call *call)
-{
-    return sizeof(double) * (size_t)call->in[1]->shape[0]; /* sized for f64, whatever `real` is */
-}
-
 /* Norm and factor from the sums, in one work-group. 1e-6 is torch's guard against division by 0. */
 static void run_clip_factor(const tarn__call *call)
 {
@@ -59,6 +61,6 @@ static void run_clip_factor(const tarn__call *call)
 void tarn__cl_register_clip(tarn__kernel_row *rows)
 {
     rows[TARN__K_square_sums] =
-        tarn__row(run_square_sums, TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64), square_sums_scratch);
+        tarn__row_planned(prepare_square_sums, run_square_sums, TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64));
     rows[TARN__K_clip_factor] = tarn__row(run_clip_factor, TARN__BIT(TARN_F64), NULL);
 }
