@@ -2,7 +2,7 @@
  *
  * dgrad is such a GEMM too, over the pixels of the output that see a pixel of x. wgrad runs along all pixels and
  * accumulates from piece to piece in order. Columns and sums of 16-bit operands are f32, so that results are rounded
- * once. A walk goes through the steps of a kernel twice: to measure scratch, and to run. */
+ * once. All pieces have the same number of images but for the last, which has a plan of its own. */
 #include <stdio.h>
 
 #include "backends/opencl/common/element.h"
@@ -24,19 +24,24 @@ typedef struct tarn__cl_im2col {
 
 enum form { FORWARD, DGRAD, WGRAD };
 
-/* One walk over a kernel: its description, the GEMM of the current piece, and scratch so far. */
+/* Some images at a time: their GEMM, and the kernel that writes its columns. */
+typedef struct piece {
+    const tarn__cl_kernel *im2col;
+    tarn__cl_gemm_plan gemm;
+} piece;
+
+/* A call described for launch. Positions are bytes into scratch. */
 typedef struct job {
-    const tarn__call *call;
-    const tarn__conv2d *params;
-    tarn__cl_device *device;
-    enum form form;
-    bool runs;       /* else scratch is only measured */
-    tarn_dtype sums; /* f32 or f64 */
-    tarn__view from; /* the source of im2col */
-    im2col_params u;
-    tarn__cl_gemm gemm;
-    int64_t images;         /* per piece */
-    int64_t used, max_gemm; /* bytes of scratch: reserved so far, and after it for the largest GEMM */
+    bool is_empty;
+    bool is_direct;     /* the GEMM writes the output; else a copy at `result` */
+    bool copies_weight; /* the weight is copied, to `weight` */
+    tarn_dtype sums;    /* f32 or f64 */
+    int64_t weight, result, grads, columns, gemm;
+    int64_t images; /* per piece */
+    int64_t across; /* stride of the result's pixels, or of the gradient's taps */
+    im2col_params im2col;
+    tarn__cl_gemm_tile tile;
+    piece whole, last;
 } job;
 
 static int64_t min_i64(int64_t a, int64_t b)
@@ -51,35 +56,35 @@ static int64_t max_i64(int64_t a, int64_t b)
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
-/* Reserves scratch for a contiguous view of that shape, aligned to 256 bytes. */
-static tarn__view reserve(job *j, const tarn__view *shape, tarn_dtype dtype)
+/* Reserves scratch, aligned to 256 bytes; returns its position. */
+static int64_t reserve(int64_t *used, int64_t count, tarn_dtype dtype)
 {
-    tarn__view used = tarn__cl_scratch_view(j->call, j->used, dtype), packed = *shape;
+    const int64_t at = *used;
+    *used += (count * (int64_t)tarn__dtype_bytes(dtype) + 255) / 256 * 256;
+    return at;
+}
+
+/* A contiguous view of that shape in scratch. */
+static tarn__view view_at(const tarn__call *call, int64_t at, const tarn__view *shape, tarn_dtype dtype)
+{
+    tarn__view space = tarn__cl_scratch_view(call, at, dtype), packed = *shape;
     tarn__view_set_row_major(&packed);
-    packed.memory = used.memory, packed.offset = used.offset, packed.dtype = dtype;
-    j->used += (tarn__view_count(shape) * (int64_t)tarn__dtype_bytes(dtype) + 255) / 256 * 256;
+    packed.memory = space.memory, packed.offset = space.offset, packed.dtype = dtype;
     return packed;
 }
 
 /* A copy by the kernel table, with conversion where dtypes differ. */
-static void copy(const job *j, const tarn__view *from, const tarn__view *to)
+static void copy(const tarn__call *call, const tarn__view *from, const tarn__view *to)
 {
     static const tarn__fill none = {0};
-    tarn__call part = *j->call;
+    tarn__call part = *call;
     part.inputs = part.outputs = 1;
     part.in[0] = from;
     part.out[0] = to;
     part.reads_output = 0;
     part.params = &none;
     part.params_bytes = sizeof(none);
-    if (j->runs)
-        tarn__cl_kernel_table()[TARN__K_copy].run(&part);
-}
-
-/* GPUs: an element per work-item. CPUs: all windows of a tap, or all taps of a few pixels. */
-static const char *im2col_kernel(const job *j)
-{
-    return j->device->has_local_memory ? "im2col" : "im2col_panels";
+    tarn__cl_kernel_table()[TARN__K_copy].run(&part);
 }
 
 /* Offsets are computed in 32 bits where those are enough. */
@@ -92,89 +97,90 @@ static bool is_small(const im2col_params *u, int64_t batches)
     return max_offset < INT64_C(1) << 30;
 }
 
-static void im2col_options(const job *j, int64_t batches, char *options, size_t size)
+/* GPUs: an element per work-item. CPUs: all windows of a tap, or all taps of a few pixels. */
+static const tarn__cl_kernel *find_im2col(const tarn__call *call, enum form form, tarn_dtype sums,
+                                          const im2col_params *u, int64_t batches)
 {
     static const char *const forms[] = {"", " -DDGRAD", " -DWGRAD"};
-    snprintf(options, size, "-DREAL=%s -DT_X=%s%s%s", j->sums == TARN_F64 ? "double" : "float",
-             tarn__cl_dtype_name(j->from.dtype), forms[j->form], is_small(&j->u, batches) ? " -DINDEX=int" : "");
+    char options[96];
+    snprintf(options, sizeof(options), "-DREAL=%s -DT_X=%s%s%s", sums == TARN_F64 ? "double" : "float",
+             tarn__cl_dtype_name(call->in[0]->dtype), forms[form], is_small(u, batches) ? " -DINDEX=int" : "");
+    const bool has_local_memory = tarn__cl_device_at(call->device)->has_local_memory;
+    return tarn__cl_find(call, "im2col", has_local_memory ? "im2col" : "im2col_panels", options);
 }
 
 /* im2col of one piece: a launch over elements on a GPU, over taps or pixels on a CPU. */
-static void run_im2col(const job *j, const tarn__view *to, int64_t batches)
+static void run_im2col(const tarn__call *call, enum form form, const tarn__cl_kernel *kernel, const im2col_params *u,
+                       const tarn__view *to, int64_t batches)
 {
-    char options[96];
-    im2col_options(j, batches, options, sizeof(options));
-    if (!j->runs)
-        return;
-    tarn__cl_launch l = tarn__cl_begin(j->call, "im2col", im2col_kernel(j), options);
-    tarn__cl_arg_view(&l, &j->from);
+    tarn__cl_launch l = tarn__cl_begin_kernel(call, kernel);
+    tarn__cl_arg_view(&l, call->in[0]);
     tarn__cl_arg_view(&l, to);
-    tarn__cl_arg_value(&l, &j->u, sizeof(j->u));
+    tarn__cl_arg_value(&l, u, sizeof(*u));
     size_t count = (size_t)batches;
-    if (j->device->has_local_memory) {
-        tarn__cl_arg_long(&l, j->u.batch_stride * batches);
-        tarn__cl_enqueue_elements(&l, j->u.batch_stride * batches);
-    } else if (j->form == WGRAD) {
-        tarn__cl_enqueue(&l, 2, (size_t[]){(size_t)((j->u.depth + PIXELS - 1) / PIXELS), count}, (size_t[]){1, 1});
+    if (tarn__cl_device_at(call->device)->has_local_memory) {
+        tarn__cl_arg_long(&l, u->batch_stride * batches);
+        tarn__cl_enqueue_elements(&l, u->batch_stride * batches);
+    } else if (form == WGRAD) {
+        tarn__cl_enqueue(&l, 2, (size_t[]){(size_t)((u->depth + PIXELS - 1) / PIXELS), count}, (size_t[]){1, 1});
     } else {
-        tarn__cl_enqueue(&l, 3, (size_t[]){(size_t)j->u.depth, 1, count}, (size_t[]){1, 1, 1});
+        tarn__cl_enqueue(&l, 3, (size_t[]){(size_t)u->depth, 1, count}, (size_t[]){1, 1, 1});
     }
-}
-
-/* The GEMM of one piece; scratch after the reservations is shared by all of them. */
-static void run_gemm(job *j)
-{
-    j->max_gemm = max_i64(j->max_gemm, (int64_t)tarn__cl_gemm_scratch(j->call, &j->gemm));
-    if (j->runs)
-        tarn__cl_gemm_run(j->call, &j->gemm, j->used);
 }
 
 /* ---- description ------------------------------------------------------------------------------------------------- */
 
-/* A job with im2col of `from` for windows as the rows and columns of `to`. */
-static job job_of(const tarn__call *call, enum form form, const tarn__view *from, const tarn__view *weight,
-                  const tarn__view *to, bool runs)
+/* im2col of the first input for windows as the rows and columns of `to`. */
+static im2col_params im2col_of(const tarn__call *call, const tarn__view *weight, const tarn__view *to)
 {
     const tarn__conv2d *params = call->params;
-    job j = {.call = call,
-             .params = params,
-             .device = tarn__cl_device_at(call->device),
-             .form = form,
-             .runs = runs,
-             .sums = tarn__cl_accum_dtype(from->dtype),
-             .from = *from};
-    j.u = (im2col_params){.groups = params->groups, .channels = from->shape[1] / params->groups};
+    const tarn__view *from = call->in[0];
+    im2col_params u = {.groups = params->groups, .channels = from->shape[1] / params->groups};
     for (int i = 0; i < 2; i++) {
-        j.u.size[i] = weight->shape[2 + i];
-        j.u.stride[i] = params->stride[i];
-        j.u.padding[i] = params->padding[i];
-        j.u.dilation[i] = params->dilation[i];
-        j.u.from[i] = from->shape[2 + i];
-        j.u.to[i] = to->shape[2 + i];
+        u.size[i] = weight->shape[2 + i];
+        u.stride[i] = params->stride[i];
+        u.padding[i] = params->padding[i];
+        u.dilation[i] = params->dilation[i];
+        u.from[i] = from->shape[2 + i];
+        u.to[i] = to->shape[2 + i];
     }
     for (int i = 0; i < 4; i++)
-        j.u.x_stride[i] = from->stride[i];
-    j.gemm.alpha = 1;
-    j.gemm.sizes.splits = 1;
-    return j;
+        u.x_stride[i] = from->stride[i];
+    return u;
 }
 
-/* Reserves the columns of a piece, b of its GEMM: (depth, lines) per batch, or without local memory in panels of the
- * tile's width. */
-static tarn__view reserve_columns(job *j, int64_t lines, int64_t depth, int64_t batches)
+/* Reserves the columns of a piece, b of its GEMM with `m` rows: (depth, lines) per batch, or without local memory in
+ * panels of the tile's width. */
+static void reserve_columns(const tarn__call *call, job *j, int64_t m, int64_t lines, int64_t depth, int64_t batches,
+                            int64_t *used)
 {
-    tarn__cl_gemm_sizes *s = &j->gemm.sizes;
-    bool packs = !j->device->has_local_memory;
-    j->gemm.tile = tarn__cl_gemm_tile_of(j->device, j->sums, s->m, lines, depth, batches);
-    j->u.lines = lines, j->u.depth = depth;
-    j->u.width = packs ? j->gemm.tile.width : (int32_t)lines;
-    j->u.batch_stride = tarn__cl_gemm_packed_count(lines, depth, j->u.width);
-    j->gemm.b_is_packed = packs;
-    s->n = lines, s->k = s->part = depth;
-    s->b_row_stride = lines, s->b_col_stride = 1, s->b_batch_stride = j->u.batch_stride;
-    tarn__view space = {.rank = 1, .shape = {j->u.batch_stride * batches}, .stride = {1}};
-    j->gemm.b = reserve(j, &space, j->sums);
-    return j->gemm.b;
+    im2col_params *u = &j->im2col;
+    const bool packs = !tarn__cl_device_at(call->device)->has_local_memory;
+    j->tile = tarn__cl_gemm_tile_of(call, j->sums, m, lines, depth, batches);
+    u->lines = lines, u->depth = depth;
+    u->width = packs ? j->tile.width : (int32_t)lines;
+    u->batch_stride = tarn__cl_gemm_packed_count(lines, depth, u->width);
+    j->columns = reserve(used, u->batch_stride * batches, j->sums);
+}
+
+/* A GEMM with the columns as b. */
+static tarn__cl_gemm gemm_of(const tarn__call *call, const job *j, int64_t m, const im2col_params *u)
+{
+    tarn__cl_gemm p = {.alpha = 1,
+                       .tile = j->tile,
+                       .b = tarn__cl_scratch_view(call, j->columns, j->sums),
+                       .b_is_packed = !tarn__cl_device_at(call->device)->has_local_memory};
+    p.sizes = (tarn__cl_gemm_sizes){.m = m,
+                                    .n = u->lines,
+                                    .k = u->depth,
+                                    .splits = 1,
+                                    .part = u->depth,
+                                    .a_row_stride = u->depth,
+                                    .a_col_stride = 1,
+                                    .b_row_stride = u->lines,
+                                    .b_col_stride = 1,
+                                    .b_batch_stride = u->batch_stride};
+    return p;
 }
 
 /* Images whose columns of `elements` elements each fit PIECE_BYTES; at least one. */
@@ -184,15 +190,13 @@ static int64_t images_per_piece(const job *j, int64_t images, int64_t elements)
     return max_i64(1, min_i64(images, tarn__conv_items_in(PIECE_BYTES, bytes)));
 }
 
-/* The weight, contiguous: itself or a copy, (O, C, KH, KW), or transposed for dgrad, (groups · C, O of the group, KH,
- * KW). */
-static tarn__view weight_of(job *j, const tarn__view *weight, bool transposed)
+/* The weight as its copy is laid out: (O, C, KH, KW), or transposed for dgrad, (groups, C, O of the group, KH, KW). */
+static tarn__view weight_of(const tarn__call *call, bool transposed)
 {
-    int64_t groups = j->params->groups, out = weight->shape[0] / groups;
-    if (!transposed && tarn__view_is_contiguous(weight))
-        return *weight;
+    const tarn__view *weight = call->in[1];
+    const int64_t groups = ((const tarn__conv2d *)call->params)->groups, out = weight->shape[0] / groups;
     tarn__view from = *weight;
-    if (transposed) { /* (groups, C, O, KH, KW) */
+    if (transposed) {
         from.rank = 5;
         int64_t shape[] = {groups, weight->shape[1], out, weight->shape[2], weight->shape[3]};
         int64_t stride[] = {out * weight->stride[0], weight->stride[1], weight->stride[0], weight->stride[2],
@@ -200,63 +204,135 @@ static tarn__view weight_of(job *j, const tarn__view *weight, bool transposed)
         for (int i = 0; i < 5; i++)
             from.shape[i] = shape[i], from.stride[i] = stride[i];
     }
-    tarn__view used = reserve(j, &from, weight->dtype);
-    copy(j, &from, &used);
-    return used;
+    return from;
+}
+
+/* The plan of a piece: its GEMM, and im2col for `batches` batches. */
+static tarn__plan_status prepare_piece(const tarn__call *call, const job *j, enum form form, const im2col_params *u,
+                                       const tarn__cl_gemm *gemm, int64_t batches, piece *to)
+{
+    to->im2col = find_im2col(call, form, j->sums, u, batches);
+    tarn__plan_status status = tarn__cl_gemm_prepare(call, gemm, &to->gemm);
+    return status == TARN__PLAN_READY ? tarn__cl_ready(call, tarn__cl_allows(to->im2col, 1)) : status;
+}
+
+/* Images of the last piece: 0 where there are no images at all. */
+static int64_t last_images(int64_t images, int64_t per_piece)
+{
+    return images > 0 ? (images - 1) % per_piece + 1 : 0;
+}
+
+/* Scratch after the reservations is shared by the GEMMs of all pieces. */
+static size_t scratch_of(const job *j, bool has_whole)
+{
+    const size_t whole = has_whole ? j->whole.gemm.scratch_bytes : 0, last = j->last.gemm.scratch_bytes;
+    return (size_t)j->gemm + (whole > last ? whole : last);
 }
 
 /* ---- forward and dgrad ------------------------------------------------------------------------------------------- */
 
-/* Sets the batches of the GEMM (rows, taps) · (taps, pixels): `images` images from `first`, times groups. */
-static void set_batches(job *j, const tarn__view *to, int64_t first, int64_t images)
+/* Where the GEMM writes. */
+static tarn__view result_of(const tarn__call *call, const job *j)
 {
-    tarn__cl_gemm *p = &j->gemm;
-    int64_t groups = j->params->groups, rows = to->shape[1] / groups;
-    p->batches = (tarn__nest){.rank = 2, .operands = 4, .count = images * groups, .shape = {images, groups}};
-    int64_t strides[4][2] = {{to->stride[0], rows * to->stride[1]},
-                             {0, rows * p->sizes.k},
-                             {groups * j->u.batch_stride, j->u.batch_stride},
-                             {0, rows * p->sizes.bias_row_stride}};
-    for (int i = 0; i < 4; i++)
-        p->batches.stride[i][0] = strides[i][0], p->batches.stride[i][1] = strides[i][1];
-    p->c = *to;
-    p->c.offset += first * to->stride[0];
-    j->u.first = first;
+    const tarn__view *to = call->out[0];
+    return j->is_direct ? *to : view_at(call, j->result, to, to->dtype);
 }
 
-/* Forward and dgrad: piece by piece im2col, then a GEMM per image and group. Returns the bytes of scratch. */
-static size_t walk_images(const tarn__call *call, enum form form, bool runs)
+/* (rows, taps) · (taps, pixels), of `images` images from `first`, times groups. `weight` is contiguous. */
+static tarn__cl_gemm images_gemm(const tarn__call *call, const job *j, enum form form, const tarn__view *weight,
+                                 const tarn__view *result, int64_t first, int64_t images)
 {
-    const tarn__view *to = call->out[0], *bias = form == FORWARD && call->inputs > 2 ? call->in[2] : NULL;
-    job j = job_of(call, form, call->in[0], call->in[1], to, runs);
-    int64_t groups = j.params->groups, windows = j.u.to[0] * j.u.to[1], images = to->shape[0], across;
-    if (!j.device || tarn__view_count(to) == 0)
-        return 0;
-    tarn__cl_gemm *p = &j.gemm;
-    p->a = weight_of(&j, call->in[1], form == DGRAD);
-    int64_t depth = j.u.channels * j.u.size[0] * j.u.size[1];
-    /* the GEMM writes a matrix: rows and columns of an image must have one stride */
-    bool is_direct = tarn__view_has_one_stride(to, 2, 3, &across);
-    tarn__view result = is_direct ? *to : reserve(&j, to, to->dtype);
-    tarn__view_has_one_stride(&result, 2, 3, &across);
-    p->sizes.m = to->shape[1] / groups;
-    p->sizes.c_row_stride = result.stride[1], p->sizes.c_col_stride = across;
-    p->sizes.a_row_stride = depth, p->sizes.a_col_stride = 1;
+    const tarn__view *bias = form == FORWARD && call->inputs > 2 ? call->in[2] : NULL;
+    const im2col_params *u = &j->im2col;
+    const int64_t groups = u->groups, rows = result->shape[1] / groups;
+    tarn__cl_gemm p = gemm_of(call, j, rows, u);
+    p.a = *weight;
+    p.c = *result;
+    p.c.offset += first * result->stride[0];
+    p.sizes.c_row_stride = result->stride[1], p.sizes.c_col_stride = j->across;
     if (bias) {
-        p->bias = *bias;
-        p->sizes.bias_row_stride = bias->shape[0] > 1 ? bias->stride[0] : 0;
+        p.bias = *bias;
+        p.sizes.bias_row_stride = bias->shape[0] > 1 ? bias->stride[0] : 0;
     }
-    j.images = images_per_piece(&j, images, depth * windows * groups);
-    tarn__view columns = reserve_columns(&j, windows, depth, j.images * groups);
-    for (int64_t first = 0; first < images; first += j.images) {
-        int64_t count = min_i64(j.images, images - first);
-        set_batches(&j, &result, first, count);
-        run_im2col(&j, &columns, count * groups);
-        run_gemm(&j);
+    p.batches = (tarn__nest){.rank = 2, .operands = 4, .count = images * groups, .shape = {images, groups}};
+    int64_t strides[4][2] = {{result->stride[0], rows * result->stride[1]},
+                             {0, rows * u->depth},
+                             {groups * u->batch_stride, u->batch_stride},
+                             {0, rows * p.sizes.bias_row_stride}};
+    for (int i = 0; i < 4; i++)
+        p.batches.stride[i][0] = strides[i][0], p.batches.stride[i][1] = strides[i][1];
+    return p;
+}
+
+static void describe_images(job *j, const tarn__call *call, enum form form)
+{
+    const tarn__view *to = call->out[0], from = weight_of(call, form == DGRAD);
+    *j = (job){.is_empty = tarn__view_count(to) == 0, .sums = tarn__cl_accum_dtype(call->in[0]->dtype)};
+    if (j->is_empty)
+        return;
+    im2col_params *u = &j->im2col;
+    *u = im2col_of(call, call->in[1], to);
+    const int64_t windows = u->to[0] * u->to[1], depth = u->channels * u->size[0] * u->size[1];
+    int64_t used = 0;
+    j->copies_weight = form == DGRAD || !tarn__view_is_contiguous(call->in[1]);
+    if (j->copies_weight)
+        j->weight = reserve(&used, tarn__view_count(&from), from.dtype);
+    /* the GEMM writes a matrix: rows and columns of an image must have one stride */
+    j->is_direct = tarn__view_has_one_stride(to, 2, 3, &j->across);
+    if (!j->is_direct)
+        j->result = reserve(&used, tarn__view_count(to), to->dtype);
+    const tarn__view result = result_of(call, j);
+    tarn__view_has_one_stride(&result, 2, 3, &j->across);
+    j->images = images_per_piece(j, to->shape[0], depth * windows * u->groups);
+    reserve_columns(call, j, to->shape[1] / u->groups, windows, depth, j->images * u->groups, &used);
+    j->gemm = used;
+}
+
+/* Forward and dgrad. */
+static tarn__plan_status prepare_images(const tarn__call *call, enum form form, tarn__plan *plan)
+{
+    job *j = tarn__cl_reserve_job(call, plan, sizeof(*j));
+    if (!j)
+        return TARN__PLAN_FAILED;
+    describe_images(j, call, form);
+    if (j->is_empty)
+        return TARN__PLAN_READY;
+    const tarn__view from = weight_of(call, form == DGRAD), result = result_of(call, j),
+                     weight = j->copies_weight ? view_at(call, j->weight, &from, from.dtype) : from;
+    const int64_t all = result.shape[0], last = last_images(all, j->images), groups = j->im2col.groups;
+    const bool has_whole = all > last;
+    const tarn__cl_gemm of_last = images_gemm(call, j, form, &weight, &result, all - last, last);
+    tarn__plan_status status = prepare_piece(call, j, form, &j->im2col, &of_last, last * groups, &j->last);
+    if (status == TARN__PLAN_READY && has_whole) {
+        const tarn__cl_gemm gemm = images_gemm(call, j, form, &weight, &result, 0, j->images);
+        status = prepare_piece(call, j, form, &j->im2col, &gemm, j->images * groups, &j->whole);
     }
-    if (!is_direct)
-        copy(&j, &result, to);
-    return (size_t)(j.used + j.max_gemm);
+    plan->scratch_bytes = scratch_of(j, has_whole);
+    return status;
+}
+
+/* Piece by piece im2col, then a GEMM per image and group. */
+static void run_images(const tarn__call *call, enum form form)
+{
+    const job *j = tarn__plan_job(call->plan);
+    if (j->is_empty)
+        return;
+    const tarn__view from = weight_of(call, form == DGRAD), result = result_of(call, j),
+                     weight = j->copies_weight ? view_at(call, j->weight, &from, from.dtype) : from;
+    if (j->copies_weight)
+        copy(call, &from, &weight);
+    const int64_t all = result.shape[0];
+    im2col_params u = j->im2col;
+    for (int64_t first = 0; first < all; first += j->images) {
+        const int64_t images = min_i64(j->images, all - first);
+        const piece *own = first + j->images < all ? &j->whole : &j->last;
+        const tarn__cl_gemm p = images_gemm(call, j, form, &weight, &result, first, images);
+        u.first = first;
+        run_im2col(call, form, own->im2col, &u, &p.b, images * u.groups);
+        tarn__cl_gemm_run(call, &p, &own->gemm, j->gemm);
+    }
+    if (!j->is_direct)
+        copy(call, &result, call->out[0]);
 }
 
 /* ---- wgrad ------------------------------------------------------------------------------------------------------- */
@@ -271,101 +347,144 @@ static tarn__view grads_of(const tarn__view *g, int64_t first, int64_t images)
     return from;
 }
 
-/* Adds one piece to the gradient: gy is copied to (O, pixels), columns are (pixels, taps). `place` is scratch for the
- * copy. */
-static void wgrad_piece(job *j, const tarn__view *g, const tarn__view *place, const tarn__view *columns, int64_t first,
-                        int64_t images)
+/* Where sums are accumulated. */
+static tarn__view sums_of(const tarn__call *call, const job *j)
 {
-    tarn__cl_gemm *p = &j->gemm;
-    int64_t groups = j->params->groups, rows = g->shape[1] / groups;
-    tarn__view from = grads_of(g, first, images), used = from;
-    used.memory = place->memory, used.offset = place->offset, used.dtype = place->dtype;
-    tarn__view_set_row_major(&used);
-    copy(j, &from, &used);
-    p->a = used;
-    p->sizes.k = p->sizes.part = j->u.depth = images * j->u.to[0] * j->u.to[1];
-    p->sizes.a_row_stride = p->sizes.k, p->sizes.a_col_stride = 1;
-    j->u.batch_stride = p->sizes.b_batch_stride = tarn__cl_gemm_packed_count(j->u.lines, j->u.depth, j->u.width);
-    j->u.first = first;
-    p->batches = (tarn__nest){.rank = 1, .operands = 4, .count = groups, .shape = {groups}};
-    p->batches.stride[0][0] = rows * p->sizes.c_row_stride;
-    p->batches.stride[1][0] = rows * p->sizes.k;
-    p->batches.stride[2][0] = j->u.batch_stride;
-    run_im2col(j, columns, groups);
-    run_gemm(j);
+    return j->is_direct ? *call->out[0] : view_at(call, j->result, call->out[0], j->sums);
 }
 
-/* Sums go straight into the gradient where its layout allows and one rounding suffices; else into scratch first. An
- * empty batch is a GEMM with k = 0. */
-static size_t walk_wgrad(const tarn__call *call, bool runs)
+/* im2col of a piece: its depth are the pixels of its images. */
+static im2col_params im2col_of_piece(const job *j, int64_t first, int64_t images)
+{
+    im2col_params u = j->im2col;
+    u.first = first;
+    u.depth = images * u.to[0] * u.to[1];
+    u.batch_stride = tarn__cl_gemm_packed_count(u.lines, u.depth, u.width);
+    return u;
+}
+
+/* gy, copied to (O, pixels), times columns (pixels, taps). The first piece adds to beta · the gradient, the others to
+ * those before. */
+static tarn__cl_gemm wgrad_gemm(const tarn__call *call, const job *j, const im2col_params *u, const tarn__view *grads)
+{
+    const tarn__view sums = sums_of(call, j);
+    const int64_t rows = sums.shape[0] / u->groups;
+    tarn__cl_gemm p = gemm_of(call, j, rows, u);
+    p.a = *grads;
+    p.c = sums;
+    p.beta = u->first == 0 ? ((const tarn__conv2d *)call->params)->beta : 1;
+    p.sizes.c_row_stride = sums.stride[0], p.sizes.c_col_stride = j->across;
+    p.batches = (tarn__nest){.rank = 1, .operands = 4, .count = u->groups, .shape = {u->groups}};
+    p.batches.stride[0][0] = rows * p.sizes.c_row_stride;
+    p.batches.stride[1][0] = rows * u->depth;
+    p.batches.stride[2][0] = u->batch_stride;
+    return p;
+}
+
+/* Sums go straight into the gradient where its layout allows and one rounding suffices; else into scratch first. */
+static void describe_wgrad(job *j, const tarn__call *call)
 {
     const tarn__view *x = call->in[0], *g = call->in[1], *to = call->out[0];
-    job j = job_of(call, WGRAD, x, to, g, runs);
-    tarn__cl_gemm *p = &j.gemm;
-    int64_t images = x->shape[0], windows = j.u.to[0] * j.u.to[1], lines = j.u.channels * j.u.size[0] * j.u.size[1],
-            across;
-    if (!j.device || tarn__view_count(to) == 0)
-        return 0;
-    j.images = images_per_piece(&j, images, windows * lines * j.params->groups);
-    bool is_direct =
-        tarn__view_has_one_stride(to, 1, 3, &across) && (j.images >= images || to->dtype == tarn__acc_dtype(to->dtype));
-    tarn__view sums = is_direct ? *to : reserve(&j, to, j.sums);
-    tarn__view_has_one_stride(&sums, 1, 3, &across);
-    if (!is_direct && j.params->beta != 0)
-        copy(&j, to, &sums);
-    tarn__view grads = grads_of(g, 0, j.images), place = reserve(&j, &grads, g->dtype);
-    p->c = sums;
-    p->beta = j.params->beta;
-    p->sizes.m = to->shape[0] / j.params->groups;
-    p->sizes.c_row_stride = sums.stride[0], p->sizes.c_col_stride = across;
-    tarn__view columns = reserve_columns(&j, lines, j.images * windows, j.params->groups);
-    for (int64_t first = 0; first < max_i64(1, images); first += j.images) {
-        wgrad_piece(&j, g, &place, &columns, first, min_i64(j.images, images - first));
-        p->beta = 1;
-    }
-    if (!is_direct)
-        copy(&j, &sums, to);
-    return (size_t)(j.used + j.max_gemm);
+    *j = (job){.is_empty = tarn__view_count(to) == 0, .sums = tarn__cl_accum_dtype(x->dtype)};
+    if (j->is_empty)
+        return;
+    im2col_params *u = &j->im2col;
+    *u = im2col_of(call, to, g);
+    const int64_t images = x->shape[0], windows = u->to[0] * u->to[1], lines = u->channels * u->size[0] * u->size[1];
+    int64_t used = 0;
+    j->images = images_per_piece(j, images, windows * lines * u->groups);
+    j->is_direct = tarn__view_has_one_stride(to, 1, 3, &j->across) &&
+                   (j->images >= images || to->dtype == tarn__acc_dtype(to->dtype));
+    if (!j->is_direct)
+        j->result = reserve(&used, tarn__view_count(to), j->sums);
+    const tarn__view sums = sums_of(call, j), grads = grads_of(g, 0, j->images);
+    tarn__view_has_one_stride(&sums, 1, 3, &j->across);
+    j->grads = reserve(&used, tarn__view_count(&grads), g->dtype);
+    reserve_columns(call, j, to->shape[0] / u->groups, lines, j->images * windows, u->groups, &used);
+    j->gemm = used;
 }
 
-/* ---- kernels ----------------------------------------------------------------------------------------------------- */
-
-static size_t conv2d_scratch(const tarn__call *call)
+/* The plan of a piece of wgrad. */
+static tarn__plan_status prepare_wgrad_piece(const tarn__call *call, const job *j, int64_t first, int64_t images,
+                                             piece *to)
 {
-    return walk_images(call, FORWARD, false);
+    const im2col_params u = im2col_of_piece(j, first, images);
+    const tarn__view from = grads_of(call->in[1], first, images), grads = view_at(call, j->grads, &from, from.dtype);
+    const tarn__cl_gemm gemm = wgrad_gemm(call, j, &u, &grads);
+    return prepare_piece(call, j, WGRAD, &u, &gemm, u.groups, to);
 }
 
-/* y = conv(x, weight) + bias. 2 · O · C / groups · KH · KW operations per pixel. */
-static void kernel_conv2d(const tarn__call *call)
+/* An empty batch is a GEMM with k = 0. */
+static tarn__plan_status prepare_conv2d_grad_weight(const tarn__call *call, tarn__plan *plan)
 {
-    walk_images(call, FORWARD, true);
-}
-
-static size_t conv2d_grad_x_scratch(const tarn__call *call)
-{
-    return walk_images(call, DGRAD, false);
-}
-
-/* dgrad: gx from gy and the transposed weight. */
-static void kernel_conv2d_grad_x(const tarn__call *call)
-{
-    walk_images(call, DGRAD, true);
-}
-
-static size_t conv2d_grad_weight_scratch(const tarn__call *call)
-{
-    return walk_wgrad(call, false);
+    job *j = tarn__cl_reserve_job(call, plan, sizeof(*j));
+    if (!j)
+        return TARN__PLAN_FAILED;
+    describe_wgrad(j, call);
+    if (j->is_empty)
+        return TARN__PLAN_READY;
+    const int64_t all = call->in[0]->shape[0], last = last_images(all, j->images);
+    const bool has_whole = all > last;
+    tarn__plan_status status = prepare_wgrad_piece(call, j, all - last, last, &j->last);
+    if (status == TARN__PLAN_READY && has_whole)
+        status = prepare_wgrad_piece(call, j, 0, j->images, &j->whole);
+    plan->scratch_bytes = scratch_of(j, has_whole);
+    return status;
 }
 
 /* wgrad: gweight from x and gy; accumulates with beta. */
 static void kernel_conv2d_grad_weight(const tarn__call *call)
 {
-    walk_wgrad(call, true);
+    const job *j = tarn__plan_job(call->plan);
+    if (j->is_empty)
+        return;
+    const tarn__view *to = call->out[0], sums = sums_of(call, j);
+    const int64_t all = call->in[0]->shape[0];
+    if (!j->is_direct && ((const tarn__conv2d *)call->params)->beta != 0)
+        copy(call, to, &sums);
+    for (int64_t first = 0; first < max_i64(1, all); first += j->images) {
+        const int64_t images = min_i64(j->images, all - first);
+        const piece *own = first + j->images < all ? &j->whole : &j->last;
+        const im2col_params u = im2col_of_piece(j, first, images);
+        const tarn__view from = grads_of(call->in[1], first, images),
+                         grads = view_at(call, j->grads, &from, from.dtype);
+        const tarn__cl_gemm p = wgrad_gemm(call, j, &u, &grads);
+        copy(call, &from, &grads);
+        run_im2col(call, WGRAD, own->im2col, &u, &p.b, u.groups);
+        tarn__cl_gemm_run(call, &p, &own->gemm, j->gemm);
+    }
+    if (!j->is_direct)
+        copy(call, &sums, to);
+}
+
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
+
+static tarn__plan_status prepare_conv2d(const tarn__call *call, tarn__plan *plan)
+{
+    return prepare_images(call, FORWARD, plan);
+}
+
+/* y = conv(x, weight) + bias. 2 · O · C / groups · KH · KW operations per pixel. */
+static void kernel_conv2d(const tarn__call *call)
+{
+    run_images(call, FORWARD);
+}
+
+static tarn__plan_status prepare_conv2d_grad_x(const tarn__call *call, tarn__plan *plan)
+{
+    return prepare_images(call, DGRAD, plan);
+}
+
+/* dgrad: gx from gy and the transposed weight. */
+static void kernel_conv2d_grad_x(const tarn__call *call)
+{
+    run_images(call, DGRAD);
 }
 
 void tarn__cl_register_conv(tarn__kernel_row *rows)
 {
-    rows[TARN__K_conv2d] = tarn__row(kernel_conv2d, TARN__FLOATS, conv2d_scratch);
-    rows[TARN__K_conv2d_grad_x] = tarn__row(kernel_conv2d_grad_x, TARN__FLOATS, conv2d_grad_x_scratch);
-    rows[TARN__K_conv2d_grad_weight] = tarn__row(kernel_conv2d_grad_weight, TARN__FLOATS, conv2d_grad_weight_scratch);
+    rows[TARN__K_conv2d] = tarn__row_planned(prepare_conv2d, kernel_conv2d, TARN__FLOATS);
+    rows[TARN__K_conv2d_grad_x] = tarn__row_planned(prepare_conv2d_grad_x, kernel_conv2d_grad_x, TARN__FLOATS);
+    rows[TARN__K_conv2d_grad_weight] =
+        tarn__row_planned(prepare_conv2d_grad_weight, kernel_conv2d_grad_weight, TARN__FLOATS);
 }

@@ -11,7 +11,7 @@
 #define MAX_SPLITS 64
 #define SPLITS_BYTES (INT64_C(64) << 20)
 
-enum algorithm { NAIVE, SKINNY, PANELS, TILES };
+enum algorithm { EMPTY, NAIVE, SKINNY, PANELS, TILES };
 
 static int64_t ceiling(int64_t a, int64_t b)
 {
@@ -57,10 +57,12 @@ tarn__view tarn__cl_scratch_view(const tarn__call *call, int64_t bytes, tarn_dty
 
 /* ---- selection --------------------------------------------------------------------------------------------------- */
 
-/* Without local memory tiles come from panels. */
+/* Without local memory tiles come from panels. EMPTY: c has no elements; k = 0 is not empty, c = beta · c + bias. */
 static enum algorithm algorithm_of(const tarn__cl_device *device, const tarn__cl_gemm *p)
 {
     const tarn__cl_gemm_sizes *s = &p->sizes;
+    if (s->m == 0 || s->n == 0 || p->batches.count == 0)
+        return EMPTY;
     if (s->k == 0 || !tarn__is_float(p->a.dtype))
         return NAIVE;
     if (!p->b_is_packed && (s->m <= SKINNY_ROWS || s->n <= SKINNY_ROWS))
@@ -115,12 +117,17 @@ static tarn__cl_gemm_program program_of(const tarn__cl_gemm *p, const char *sour
     return g;
 }
 
+const tarn__cl_kernel *tarn__cl_gemm_find(const tarn__call *call, const tarn__cl_gemm_program *g)
+{
+    return tarn__cl_find(call, g->source, g->kernel, g->options);
+}
+
 /* ---- launches ---------------------------------------------------------------------------------------------------- */
 
-tarn__cl_launch tarn__cl_gemm_begin(const tarn__call *call, const tarn__cl_gemm_program *g, const tarn__view *a,
+tarn__cl_launch tarn__cl_gemm_begin(const tarn__call *call, const tarn__cl_kernel *kernel, const tarn__view *a,
                                     const tarn__view *b)
 {
-    tarn__cl_launch l = tarn__cl_begin(call, g->source, g->kernel, g->options);
+    tarn__cl_launch l = tarn__cl_begin_kernel(call, kernel);
     tarn__cl_arg_view(&l, a);
     tarn__cl_arg_view(&l, b);
     return l;
@@ -137,25 +144,39 @@ void tarn__cl_gemm_arg_result(tarn__cl_launch *l, const tarn__cl_gemm *p, const 
     tarn__cl_arg_real(l, is_split ? 0 : p->beta);
 }
 
-void tarn__cl_gemm_add_splits(const tarn__call *call, const tarn__cl_gemm *p, const tarn__cl_gemm_sizes *s,
-                              const tarn__view *parts)
+/* The second kernel of split-K. */
+static bool find_add_splits(const tarn__call *call, const tarn__cl_gemm *p, tarn__cl_gemm_plan *plan)
 {
     tarn__cl_gemm_program g = tarn__cl_gemm_program_of(p, "gemm_splitk", "add_splits", false);
-    tarn__cl_launch l = tarn__cl_begin(call, g.source, g.kernel, g.options);
+    plan->add_splits = tarn__cl_gemm_find(call, &g);
+    return tarn__cl_allows(plan->add_splits, 1);
+}
+
+void tarn__cl_gemm_add_splits(const tarn__call *call, const tarn__cl_gemm *p, const tarn__cl_gemm_plan *plan,
+                              const tarn__view *parts)
+{
+    const tarn__cl_gemm_sizes *s = &plan->sizes;
+    tarn__cl_launch l = tarn__cl_begin_kernel(call, plan->add_splits);
     tarn__cl_arg_view(&l, parts);
     tarn__cl_gemm_arg_result(&l, p, &p->c, s, false);
     tarn__cl_enqueue_independent(&l, 3, (size_t[]){(size_t)s->n, (size_t)s->m, (size_t)p->batches.count},
                                  tarn__cl_device_at(call->device)->is_cpu ? 16 : 64);
 }
 
-/* One work-item per element of c. */
-static void run_naive(const tarn__call *call, const tarn__cl_gemm *p)
+static bool find_naive(const tarn__call *call, const tarn__cl_gemm *p, tarn__cl_gemm_plan *plan)
 {
     tarn__cl_gemm_program g = program_of(p, "gemm_naive", "naive", false, "");
-    tarn__cl_launch l = tarn__cl_gemm_begin(call, &g, &p->a, &p->b);
-    tarn__cl_gemm_arg_result(&l, p, &p->c, &p->sizes, false);
-    tarn__cl_enqueue_independent(&l, 3, (size_t[]){(size_t)p->sizes.n, (size_t)p->sizes.m, (size_t)p->batches.count},
-                                 16);
+    plan->multiply = tarn__cl_gemm_find(call, &g);
+    return tarn__cl_allows(plan->multiply, 1);
+}
+
+/* One work-item per element of c. */
+static void run_naive(const tarn__call *call, const tarn__cl_gemm *p, const tarn__cl_gemm_plan *plan)
+{
+    const tarn__cl_gemm_sizes *s = &plan->sizes;
+    tarn__cl_launch l = tarn__cl_gemm_begin(call, plan->multiply, &p->a, &p->b);
+    tarn__cl_gemm_arg_result(&l, p, &p->c, s, false);
+    tarn__cl_enqueue_independent(&l, 3, (size_t[]){(size_t)s->n, (size_t)s->m, (size_t)p->batches.count}, 16);
 }
 
 /* ---- skinny ------------------------------------------------------------------------------------------------------ */
@@ -168,55 +189,67 @@ static void swap(int64_t *x, int64_t *y)
 }
 
 /* cᵀ = bᵀ · aᵀ: a GEMM with few columns becomes one with few rows. */
-static tarn__cl_gemm transposed(const tarn__cl_gemm *p)
+static void transpose(tarn__cl_gemm *p)
 {
-    tarn__cl_gemm t = *p;
-    tarn__cl_gemm_sizes *s = &t.sizes;
-    t.a = p->b, t.b = p->a;
-    memcpy(t.batches.stride[1], p->batches.stride[2], sizeof(t.batches.stride[1]));
-    memcpy(t.batches.stride[2], p->batches.stride[1], sizeof(t.batches.stride[2]));
+    const tarn__view a = p->a;
+    int64_t stride[TARN_MAX_RANK];
+    p->a = p->b, p->b = a;
+    memcpy(stride, p->batches.stride[1], sizeof(stride));
+    memcpy(p->batches.stride[1], p->batches.stride[2], sizeof(stride));
+    memcpy(p->batches.stride[2], stride, sizeof(stride));
+}
+
+static void transpose_sizes(tarn__cl_gemm_sizes *s)
+{
     swap(&s->m, &s->n);
     swap(&s->a_row_stride, &s->b_col_stride);
     swap(&s->a_col_stride, &s->b_row_stride);
     swap(&s->c_row_stride, &s->c_col_stride);
     swap(&s->bias_row_stride, &s->bias_col_stride);
-    return t;
 }
 
-/* Transposes where columns, not rows, are few. */
-static tarn__cl_gemm skinny_of(const tarn__cl_gemm *p)
+/* True where columns, not rows, are few. */
+static bool has_few_columns(const tarn__cl_gemm_sizes *s)
 {
-    return p->sizes.m > SKINNY_ROWS || (p->sizes.n <= SKINNY_ROWS && p->sizes.n < p->sizes.m) ? transposed(p) : *p;
-}
-
-/* With `items` work-items per work-group; 1: the variant for CPUs. */
-static tarn__cl_launch try_skinny(const tarn__call *call, const tarn__cl_gemm *p, size_t items)
-{
-    char own[48], lanes[32] = "";
-    if (items > 1)
-        snprintf(lanes, sizeof(lanes), " -DON_GPU -DLANES=%zu", items);
-    snprintf(own, sizeof(own), " -DROWS=%d%s", p->sizes.m == 1 ? 1 : SKINNY_ROWS, lanes);
-    tarn__cl_gemm_program g = program_of(p, "gemm_skinny", "skinny", false, own);
-    return items > 1 ? tarn__cl_try(call, g.source, g.kernel, g.options, items)
-                     : tarn__cl_begin(call, g.source, g.kernel, g.options);
+    return s->m > SKINNY_ROWS || (s->n <= SKINNY_ROWS && s->n < s->m);
 }
 
 /* Shrinks the work-group where the driver limits the kernel; 1 is the variant for CPUs, which always compiles. */
-static void run_skinny(const tarn__call *call, const tarn__cl_device *device, const tarn__cl_gemm *gemm)
+static bool find_skinny(const tarn__call *call, const tarn__cl_device *device, const tarn__cl_gemm *gemm,
+                        tarn__cl_gemm_plan *plan)
 {
-    tarn__cl_gemm p = skinny_of(gemm);
-    size_t items = device->has_local_memory ? SKINNY_GROUP : 1, count = (size_t)p.batches.count,
-           columns = (size_t)p.sizes.n;
-    tarn__cl_launch l = try_skinny(call, &p, items);
-    while (!l.good && items > 1) {
-        items = tarn__cl_max_group(&l);
-        l = try_skinny(call, &p, items);
+    char own[48], lanes[32];
+    tarn__cl_gemm p = *gemm;
+    plan->is_transposed = has_few_columns(&plan->sizes);
+    if (plan->is_transposed) {
+        transpose(&p);
+        transpose_sizes(&plan->sizes);
     }
-    tarn__cl_arg_view(&l, &p.a);
-    tarn__cl_arg_view(&l, &p.b);
-    tarn__cl_gemm_arg_result(&l, &p, &p.c, &p.sizes, false);
-    size_t across = items == 1 ? (columns + 15) / 16 : p.sizes.b_row_stride == 1 ? columns * items : columns;
-    tarn__cl_enqueue(&l, 3, (size_t[]){across, 1, count}, (size_t[]){items, 1, 1});
+    for (size_t items = device->has_local_memory ? SKINNY_GROUP : 1;;) {
+        lanes[0] = 0;
+        if (items > 1)
+            snprintf(lanes, sizeof(lanes), " -DON_GPU -DLANES=%zu", items);
+        snprintf(own, sizeof(own), " -DROWS=%d%s", plan->sizes.m == 1 ? 1 : SKINNY_ROWS, lanes);
+        tarn__cl_gemm_program g = program_of(&p, "gemm_skinny", "skinny", false, own);
+        plan->multiply = tarn__cl_gemm_find(call, &g);
+        plan->items = items;
+        if (items == 1 || tarn__cl_allows(plan->multiply, items))
+            return tarn__cl_allows(plan->multiply, 1);
+        items = tarn__cl_group_of(plan->multiply);
+    }
+}
+
+static void run_skinny(const tarn__call *call, const tarn__cl_gemm *gemm, const tarn__cl_gemm_plan *plan)
+{
+    tarn__cl_gemm p = *gemm;
+    if (plan->is_transposed)
+        transpose(&p);
+    const tarn__cl_gemm_sizes *s = &plan->sizes;
+    const size_t items = plan->items, columns = (size_t)s->n;
+    tarn__cl_launch l = tarn__cl_gemm_begin(call, plan->multiply, &p.a, &p.b);
+    tarn__cl_gemm_arg_result(&l, &p, &p.c, s, false);
+    size_t across = items == 1 ? (columns + 15) / 16 : s->b_row_stride == 1 ? columns * items : columns;
+    tarn__cl_enqueue(&l, 3, (size_t[]){across, 1, (size_t)p.batches.count}, (size_t[]){items, 1, 1});
 }
 
 /* ---- tiled ------------------------------------------------------------------------------------------------------- */
@@ -244,117 +277,120 @@ static enum layout layout_of(const tarn__cl_gemm *p, int operand, const tarn__vi
                                                                 : ANY;
 }
 
-/* One program per tile, layouts and dtypes. Partial sums of split-K are contiguous, in the type of sums. */
-static tarn__cl_gemm_program tiles_program(const tarn__cl_device *device, const tarn__cl_gemm *p, const tarn__view *c,
-                                           const tarn__cl_gemm_sizes *s, bool is_split)
+/* Sizes of the launch over tiles: with split-K c is the contiguous array of partial sums. */
+static tarn__cl_gemm_sizes tile_sizes(const tarn__cl_gemm_plan *plan)
 {
-    const tarn__cl_gemm_tile *t = &p->tile;
+    tarn__cl_gemm_sizes s = plan->sizes;
+    if (s.splits > 1)
+        s.c_row_stride = s.n, s.c_col_stride = 1;
+    return s;
+}
+
+/* One program per tile, layouts and dtypes. Partial sums of split-K are contiguous, in the type of sums. */
+static tarn__cl_gemm_program tiles_program(const tarn__cl_device *device, const tarn__cl_gemm *p,
+                                           const tarn__cl_gemm_plan *plan)
+{
+    const tarn__cl_gemm_tile *t = &plan->tile;
+    const tarn__cl_gemm_sizes s = tile_sizes(plan);
+    const bool is_split = s.splits > 1;
     char own[192], registers[40] = "";
-    bool c_is_vec4 = s->c_col_stride == 1 &&
-                     (s->n | s->c_row_stride | (is_split ? c->offset | s->m * s->n : 0)) % 4 == 0 &&
-                     (is_split || begins_aligned(p, 0, c));
+    /* scratch is aligned, and so are partial sums in it */
+    bool c_is_vec4 = s.c_col_stride == 1 && (s.n | s.c_row_stride | (is_split ? s.m * s.n : 0)) % 4 == 0 &&
+                     (is_split || begins_aligned(p, 0, &p->c));
     if (t->registers > 0 && strstr(device->vendor, "NVIDIA"))
         snprintf(registers, sizeof(registers), " -cl-nv-maxrregcount=%d", t->registers);
-    snprintf(own, sizeof(own),
-             " -DACROSS=%d -DDOWN=%d -DTILE_M=%d -DTILE_N=%d -DDEPTH=%d -DLAYOUT_A=%d -DLAYOUT_B=%d%s%s", t->across,
-             t->down, t->down_each, t->across_each, t->depth,
-             layout_of(p, 1, &p->a, s->m, s->k, s->a_row_stride, s->a_col_stride),
-             layout_of(p, 2, &p->b, s->n, s->k, s->b_col_stride, s->b_row_stride), c_is_vec4 ? " -DC_IS_VEC4" : "",
-             registers);
+    snprintf(
+        own, sizeof(own), " -DACROSS=%d -DDOWN=%d -DTILE_M=%d -DTILE_N=%d -DDEPTH=%d -DLAYOUT_A=%d -DLAYOUT_B=%d%s%s",
+        t->across, t->down, t->down_each, t->across_each, t->depth,
+        layout_of(p, 1, &p->a, s.m, s.k, s.a_row_stride, s.a_col_stride),
+        layout_of(p, 2, &p->b, s.n, s.k, s.b_col_stride, s.b_row_stride), c_is_vec4 ? " -DC_IS_VEC4" : "", registers);
     return program_of(p, "gemm_tiled", "tile", is_split, own);
 }
 
-/* A launch with the chosen tile, or the first one after it for which the device has resources. `p->tile` becomes the
- * one used. */
-static tarn__cl_launch try_tiles(const tarn__call *call, const tarn__cl_device *device, tarn__cl_gemm *p,
-                                 const tarn__view *c, const tarn__cl_gemm_sizes *s, bool is_split)
+/* The chosen tile, or the first one after it for which the device has resources; a trial has no other. False: none. */
+static bool find_tiles(const tarn__call *call, const tarn__cl_device *device, const tarn__cl_gemm *p,
+                       tarn__cl_gemm_plan *plan)
 {
-    tarn__cl_launch l;
+    size_t max_items;
     do {
-        tarn__cl_gemm_program g = tiles_program(device, p, c, s, is_split);
-        if (p->is_trial)
-            return tarn__cl_begin(call, g.source, g.kernel, g.options);
-        l = tarn__cl_try(call, g.source, g.kernel, g.options, (size_t)(p->tile.across * p->tile.down));
-    } while (!l.good && tarn__cl_gemm_next_tile(device, accum_of(p), l.max_items, &p->tile));
-    return l;
+        tarn__cl_gemm_program g = tiles_program(device, p, plan);
+        plan->multiply = tarn__cl_gemm_find(call, &g);
+        if (tarn__cl_allows(plan->multiply, (size_t)(plan->tile.across * plan->tile.down)))
+            return plan->sizes.splits == 1 || find_add_splits(call, p, plan);
+        max_items = plan->multiply ? plan->multiply->max_items : 0;
+    } while (!p->is_trial && tarn__cl_gemm_next_tile(device, accum_of(p), max_items, &plan->tile));
+    return false;
 }
 
-/* Falls back to gemm_naive.cl where no tile fits. With split-K the tiles go to scratch and are added up by a second
- * kernel. */
-static void run_tiles(const tarn__call *call, const tarn__cl_device *device, tarn__cl_gemm *p, int64_t scratch)
+/* With split-K the tiles go to scratch and are added up by a second kernel. */
+static void run_tiles(const tarn__call *call, const tarn__cl_gemm *p, const tarn__cl_gemm_plan *plan, int64_t scratch)
 {
-    tarn__cl_gemm_sizes s = p->sizes;
-    tarn__cl_gemm_choose_splits(device, p, &s);
-    tarn__view parts = tarn__cl_scratch_view(call, scratch, accum_of(p));
-    bool is_split = s.splits > 1;
-    tarn__cl_gemm_sizes own = s;
-    if (is_split)
-        own.c_row_stride = s.n, own.c_col_stride = 1;
-    const tarn__view *c = is_split ? &parts : &p->c;
-    tarn__cl_launch l = try_tiles(call, device, p, c, &own, is_split);
-    if (!l.good && !p->is_trial) {
-        run_naive(call, p);
-        return;
-    }
-    tarn__cl_arg_view(&l, &p->a);
-    tarn__cl_arg_view(&l, &p->b);
-    tarn__cl_gemm_arg_result(&l, p, c, &own, is_split);
-    size_t across = (size_t)p->tile.across, down = (size_t)p->tile.down;
+    const tarn__cl_gemm_sizes s = tile_sizes(plan);
+    const tarn__view parts = tarn__cl_scratch_view(call, scratch, accum_of(p));
+    const bool is_split = s.splits > 1;
+    tarn__cl_launch l = tarn__cl_gemm_begin(call, plan->multiply, &p->a, &p->b);
+    tarn__cl_gemm_arg_result(&l, p, is_split ? &parts : &p->c, &s, is_split);
+    size_t across = (size_t)plan->tile.across, down = (size_t)plan->tile.down;
     tarn__cl_enqueue(&l, 3,
-                     (size_t[]){(size_t)ceiling(s.n, p->tile.width) * across, (size_t)ceiling(s.m, p->tile.rows) * down,
-                                (size_t)(p->batches.count * s.splits)},
+                     (size_t[]){(size_t)ceiling(s.n, plan->tile.width) * across,
+                                (size_t)ceiling(s.m, plan->tile.rows) * down, (size_t)(p->batches.count * s.splits)},
                      (size_t[]){across, down, 1});
     if (is_split)
-        tarn__cl_gemm_add_splits(call, p, &s, &parts);
+        tarn__cl_gemm_add_splits(call, p, plan, &parts);
 }
 
 /* ---- interface --------------------------------------------------------------------------------------------------- */
 
-/* c has no elements. k = 0 is not empty: c = beta · c + bias. */
-static bool is_empty(const tarn__cl_gemm *p)
+/* Chooses algorithm, tile and splits. */
+static void describe(const tarn__call *call, const tarn__cl_gemm *p, tarn__cl_gemm_plan *plan)
 {
-    return p->sizes.m == 0 || p->sizes.n == 0 || p->batches.count == 0;
+    const tarn__cl_device *device = tarn__cl_device_at(call->device);
+    const tarn__cl_gemm_sizes *s = &p->sizes;
+    *plan = (tarn__cl_gemm_plan){.algorithm = algorithm_of(device, p), .sizes = *s, .tile = p->tile};
+    if (plan->algorithm != PANELS && plan->algorithm != TILES)
+        return;
+    if (plan->tile.rows == 0)
+        plan->tile = tarn__cl_gemm_tile_of(call, accum_of(p), s->m, s->n, s->k, p->batches.count);
+    tarn__cl_gemm_choose_splits(device, p, &plan->sizes);
+    if (plan->algorithm == PANELS)
+        tarn__cl_gemm_panels_describe(p, plan);
+    else if (plan->sizes.splits > 1)
+        plan->scratch_bytes = (size_t)(plan->sizes.splits * p->batches.count * s->m * s->n * accum_bytes(p));
 }
 
-/* A copy with its tile set. */
-static tarn__cl_gemm with_tile(tarn__cl_device *device, const tarn__cl_gemm *gemm)
+/* Falls back to gemm_naive.cl where no tile fits. */
+static bool find_kernels(const tarn__call *call, const tarn__cl_gemm *p, tarn__cl_gemm_plan *plan)
 {
-    tarn__cl_gemm p = *gemm;
-    if (p.tile.rows == 0)
-        p.tile = tarn__cl_gemm_tile_of(device, accum_of(&p), p.sizes.m, p.sizes.n, p.sizes.k, p.batches.count);
-    return p;
+    const tarn__cl_device *device = tarn__cl_device_at(call->device);
+    if (plan->algorithm == EMPTY)
+        return true;
+    if (plan->algorithm == SKINNY)
+        return find_skinny(call, device, p, plan);
+    if (plan->algorithm == PANELS)
+        return tarn__cl_gemm_panels_find(call, p, plan) && (plan->sizes.splits == 1 || find_add_splits(call, p, plan));
+    if (plan->algorithm == TILES && find_tiles(call, device, p, plan))
+        return true;
+    plan->algorithm = NAIVE;
+    plan->sizes = p->sizes;
+    return !p->is_trial && find_naive(call, p, plan);
 }
 
-size_t tarn__cl_gemm_scratch(const tarn__call *call, const tarn__cl_gemm *gemm)
+tarn__plan_status tarn__cl_gemm_prepare(const tarn__call *call, const tarn__cl_gemm *gemm, tarn__cl_gemm_plan *plan)
 {
-    tarn__cl_device *device = tarn__cl_device_at(call->device);
-    if (is_empty(gemm) || !device)
-        return 0;
-    enum algorithm algorithm = algorithm_of(device, gemm);
-    if (algorithm == NAIVE || algorithm == SKINNY)
-        return 0;
-    tarn__cl_gemm p = with_tile(device, gemm);
-    if (algorithm == PANELS)
-        return tarn__cl_gemm_panels_scratch(device, &p);
-    tarn__cl_gemm_sizes s = p.sizes;
-    tarn__cl_gemm_choose_splits(device, &p, &s);
-    return s.splits > 1 ? (size_t)(s.splits * p.batches.count * s.m * s.n * accum_bytes(&p)) : 0;
+    describe(call, gemm, plan);
+    return call->is_meta ? TARN__PLAN_READY : tarn__cl_ready(call, find_kernels(call, gemm, plan));
 }
 
 /* Every algorithm writes each element of c once. */
-void tarn__cl_gemm_run(const tarn__call *call, const tarn__cl_gemm *gemm, int64_t scratch)
+void tarn__cl_gemm_run(const tarn__call *call, const tarn__cl_gemm *gemm, const tarn__cl_gemm_plan *plan,
+                       int64_t scratch)
 {
-    tarn__cl_device *device = tarn__cl_device_at(call->device);
-    if (is_empty(gemm) || !device)
-        return;
-    enum algorithm algorithm = algorithm_of(device, gemm);
-    if (algorithm == NAIVE || algorithm == SKINNY) {
-        algorithm == NAIVE ? run_naive(call, gemm) : run_skinny(call, device, gemm);
-        return;
-    }
-    tarn__cl_gemm p = with_tile(device, gemm);
-    if (algorithm == TILES)
-        run_tiles(call, device, &p, scratch);
-    else
-        tarn__cl_gemm_panels_run(call, device, &p, scratch);
+    if (plan->algorithm == NAIVE)
+        run_naive(call, gemm, plan);
+    else if (plan->algorithm == SKINNY)
+        run_skinny(call, gemm, plan);
+    else if (plan->algorithm == TILES)
+        run_tiles(call, gemm, plan, scratch);
+    else if (plan->algorithm == PANELS)
+        tarn__cl_gemm_panels_run(call, gemm, plan, scratch);
 }

@@ -32,15 +32,15 @@ typedef struct tarn__cl_gemm_tile {
     int registers; /* limit per work-item on NVIDIA GPUs; 0: left to the compiler */
 } tarn__cl_gemm_tile;
 
-/* A batched GEMM. Plain data: views are copies, memory is borrowed from the call. */
+/* A batched GEMM. Views are copies, memory is borrowed from the call. */
 typedef struct tarn__cl_gemm {
-    tarn__cl_gemm_sizes sizes;
-    tarn__nest batches;      /* operands c, a, b, bias */
-    tarn__view a, b, c;      /* memory, offset and dtype; shapes and strides are in sizes */
-    tarn__view bias;         /* memory NULL: none */
-    tarn__cl_gemm_tile tile; /* rows 0: chosen by size */
-    bool b_is_packed;        /* b is in panels of the tile's width already, b_batch_stride apart */
-    bool is_trial;           /* measures this tile: no fallback to another */
+    tarn__cl_gemm_sizes sizes; /* read by tarn__cl_gemm_prepare() alone */
+    tarn__nest batches;        /* operands c, a, b, bias */
+    tarn__view a, b, c;        /* memory, offset and dtype; shapes and strides are in sizes */
+    tarn__view bias;           /* memory NULL: none */
+    tarn__cl_gemm_tile tile;   /* rows 0: chosen by size; read by prepare alone */
+    bool b_is_packed;          /* b is in panels of the tile's width already, b_batch_stride apart */
+    bool is_trial;             /* measures this tile: no fallback to another */
     double alpha, beta;
 } tarn__cl_gemm;
 
@@ -56,8 +56,9 @@ typedef struct tarn__cl_gemm_packing {
 int64_t tarn__cl_gemm_packed_count(int64_t lines, int64_t depth, int64_t width);
 
 /* The tile for `batches` times (m, k) · (k, n) with sums in f32 or f64. Depends on device and sizes; the first large
- * f32 GEMM of a process may measure, once. */
-tarn__cl_gemm_tile tarn__cl_gemm_tile_of(tarn__cl_device *device, tarn_dtype sums, int64_t m, int64_t n, int64_t k,
+ * f32 GEMM of a process may measure, once. A meta device does not: until then it gets a tile that no scratch exceeds.
+ */
+tarn__cl_gemm_tile tarn__cl_gemm_tile_of(const tarn__call *call, tarn_dtype sums, int64_t m, int64_t n, int64_t k,
                                          int64_t batches);
 
 /* Advances to the next GPU tile that fits the device, with at most `max_items` work-items per work-group (0: any).
@@ -75,9 +76,25 @@ tarn_dtype tarn__cl_accum_dtype(tarn_dtype dtype);
 /* A view of the call's scratch from `bytes` on, a multiple of the dtype's size. */
 tarn__view tarn__cl_scratch_view(const tarn__call *call, int64_t bytes, tarn_dtype dtype);
 
-/* Bytes of scratch that a GEMM needs, and the GEMM itself, using scratch from position `scratch` on. */
-size_t tarn__cl_gemm_scratch(const tarn__call *call, const tarn__cl_gemm *gemm);
-void tarn__cl_gemm_run(const tarn__call *call, const tarn__cl_gemm *gemm, int64_t scratch);
+/* A GEMM described for launch: plain data of a plan. */
+typedef struct tarn__cl_gemm_plan {
+    int algorithm;             /* of gemm.c */
+    tarn__cl_gemm_sizes sizes; /* with splits, and strides of packed operands */
+    tarn__cl_gemm_tile tile;
+    size_t scratch_bytes;
+    bool is_transposed;            /* skinny: cᵀ is computed */
+    size_t items;                  /* skinny: work-items per work-group */
+    int64_t a_bytes, b_bytes;      /* panels: packed operands in scratch; partial sums follow */
+    int64_t columns, batches;      /* panels: per piece */
+    bool a_is_shared, b_is_shared; /* panels: by all batches */
+    const tarn__cl_kernel *multiply, *pack_a, *pack_b, *add_splits;
+} tarn__cl_gemm_plan;
+
+/* Describes a GEMM and finds its kernels; of the views dtypes and the alignment of offsets matter. Then runs it with
+ * scratch from position `scratch` on, a multiple of 256. */
+tarn__plan_status tarn__cl_gemm_prepare(const tarn__call *call, const tarn__cl_gemm *gemm, tarn__cl_gemm_plan *plan);
+void tarn__cl_gemm_run(const tarn__call *call, const tarn__cl_gemm *gemm, const tarn__cl_gemm_plan *plan,
+                       int64_t scratch);
 
 /* ---- shared by gemm.c and gemm_panels.c -------------------------------------------------------------------------- */
 
@@ -91,20 +108,23 @@ typedef struct tarn__cl_gemm_program {
 tarn__cl_gemm_program tarn__cl_gemm_program_of(const tarn__cl_gemm *gemm, const char *source, const char *kernel,
                                                bool is_split);
 
+const tarn__cl_kernel *tarn__cl_gemm_find(const tarn__call *call, const tarn__cl_gemm_program *program);
+
 /* Begins a launch with operands a and b; then the arguments that end all GEMM kernels: c, bias, batches, sizes, alpha,
  * beta. */
-tarn__cl_launch tarn__cl_gemm_begin(const tarn__call *call, const tarn__cl_gemm_program *program, const tarn__view *a,
+tarn__cl_launch tarn__cl_gemm_begin(const tarn__call *call, const tarn__cl_kernel *kernel, const tarn__view *a,
                                     const tarn__view *b);
 void tarn__cl_gemm_arg_result(tarn__cl_launch *launch, const tarn__cl_gemm *gemm, const tarn__view *c,
                               const tarn__cl_gemm_sizes *sizes, bool is_split);
 
 /* Adds up the partial sums (splits, m, n) of each batch into c. */
-void tarn__cl_gemm_add_splits(const tarn__call *call, const tarn__cl_gemm *gemm, const tarn__cl_gemm_sizes *sizes,
+void tarn__cl_gemm_add_splits(const tarn__call *call, const tarn__cl_gemm *gemm, const tarn__cl_gemm_plan *plan,
                               const tarn__view *parts);
 
-/* The panel algorithm: its scratch, and the GEMM. The tile is set. */
-size_t tarn__cl_gemm_panels_scratch(const tarn__cl_device *device, const tarn__cl_gemm *gemm);
-void tarn__cl_gemm_panels_run(const tarn__call *call, const tarn__cl_device *device, const tarn__cl_gemm *gemm,
+/* The panel algorithm: its description for the plan's tile, its kernels, and the GEMM. */
+void tarn__cl_gemm_panels_describe(const tarn__cl_gemm *gemm, tarn__cl_gemm_plan *plan);
+bool tarn__cl_gemm_panels_find(const tarn__call *call, const tarn__cl_gemm *gemm, tarn__cl_gemm_plan *plan);
+void tarn__cl_gemm_panels_run(const tarn__call *call, const tarn__cl_gemm *gemm, const tarn__cl_gemm_plan *plan,
                               int64_t scratch);
 
 #endif

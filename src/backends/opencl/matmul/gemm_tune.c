@@ -169,15 +169,16 @@ static double seconds_of(trial *t, const tarn__cl_gemm_tile *tile)
     double best = HUGE_VAL;
     bool before = t->device->has_failed;
     tarn__call call = {.device = t->device->index};
+    tarn__cl_gemm_plan plan;
     t->gemm.tile = *tile;
-    size_t bytes = tarn__cl_gemm_scratch(&call, &t->gemm);
-    if (bytes > 0 && !(call.scratch = zeros(t->device, bytes)))
+    if (tarn__cl_gemm_prepare(&call, &t->gemm, &plan) != TARN__PLAN_READY ||
+        (plan.scratch_bytes > 0 && !(call.scratch = zeros(t->device, plan.scratch_bytes))))
         return best;
     for (int round = 0; round <= ROUNDS; round++) {
         clFinish(t->device->queue);
         double begin = tarn__platform_seconds();
         for (int i = 0; i < IN_A_ROUND; i++)
-            tarn__cl_gemm_run(&call, &t->gemm, 0);
+            tarn__cl_gemm_run(&call, &t->gemm, &plan, 0);
         bool good = !tarn__cl_declined(t->device->index) && clFinish(t->device->queue) == CL_SUCCESS &&
                     !has_failed(t->device, before);
         double took = (tarn__platform_seconds() - begin) / IN_A_ROUND;
@@ -290,8 +291,8 @@ static const tarn__cl_gemm_tile *find_forced(const tarn__cl_device *d)
     return NULL;
 }
 
-/* Forced, default, cached or measured, in this order. */
-static const tarn__cl_gemm_tile *tune(tarn__cl_device *d)
+/* Forced, default, cached or measured, in this order. NULL: it must be measured, and may not. */
+static const tarn__cl_gemm_tile *tune(tarn__cl_device *d, bool may_measure)
 {
     const char *autotune = tarn__cl_variable("TARN_AUTOTUNE");
     const tarn__cl_gemm_tile *list, *tile = find_forced(d);
@@ -301,7 +302,7 @@ static const tarn__cl_gemm_tile *tune(tarn__cl_device *d)
         !write_key(d, key, sizeof(key)))
         return tile ? tile : default_tile(d);
     tile = find_cached(d, key);
-    if (tile)
+    if (tile || !may_measure)
         return tile;
     tile = measure(d);
     if (!tile)
@@ -313,29 +314,53 @@ static const tarn__cl_gemm_tile *tune(tarn__cl_device *d)
 }
 
 /* Tunes once per device; other threads wait. */
-static const tarn__cl_gemm_tile *tuned(tarn__cl_device *d)
+static const tarn__cl_gemm_tile *tuned(tarn__cl_device *d, bool may_measure)
 {
     pthread_mutex_lock(&d->tile_lock);
     if (!d->tile)
-        d->tile = tune(d);
+        d->tile = tune(d, may_measure);
+    const tarn__cl_gemm_tile *tile = d->tile;
     pthread_mutex_unlock(&d->tile_lock);
-    return d->tile;
+    return tile;
 }
 
-/* Tuning applies where it pays: large f32 GEMMs. Others follow rules, so that small models never measure. */
-tarn__cl_gemm_tile tarn__cl_gemm_tile_of(tarn__cl_device *device, tarn_dtype sums, int64_t m, int64_t n, int64_t k,
+/* Elements that round a size up to a multiple. */
+static int padding_of(int64_t size, int to)
+{
+    return (int)((to - size % to) % to);
+}
+
+/* Of all candidates the rows and the width that pad packed operands of m rows and n columns most. */
+static tarn__cl_gemm_tile largest_panel(int64_t m, int64_t n)
+{
+    tarn__cl_gemm_tile tile = panel_tiles[0];
+    for (int i = 1; i < COUNT(panel_tiles); i++) {
+        const tarn__cl_gemm_tile *t = &panel_tiles[i];
+        tile.rows = padding_of(m, t->rows) > padding_of(m, tile.rows) ? t->rows : tile.rows;
+        tile.width = padding_of(n, t->width) > padding_of(n, tile.width) ? t->width : tile.width;
+    }
+    return tile;
+}
+
+/* Tuning applies where it pays: large f32 GEMMs. Others follow rules, so that small models never measure. Tiles of
+ * work-groups need no scratch of their own, so any of them does before tuning. */
+tarn__cl_gemm_tile tarn__cl_gemm_tile_of(const tarn__call *call, tarn_dtype sums, int64_t m, int64_t n, int64_t k,
                                          int64_t batches)
 {
+    tarn__cl_device *device = tarn__cl_device_at(call->device);
     double terms = (double)m * (double)n * (double)k * (double)batches;
     const char *value = getenv("TARN_OPENCL_TILE");
     const bool is_forced = value && *value;
     if (!device->has_local_memory && sums == TARN_F64)
         return (tarn__cl_gemm_tile)PANEL(12, 8);
-    if (!device->has_local_memory)
-        return is_forced || terms >= LARGE_ON_CPU ? *tuned(device) : panel_tiles[0];
-    if (sums == TARN_F32 && is_forced)
-        return *tuned(device);
-    if (sums == TARN_F64 || m <= 64 || n <= 64)
-        return *first_group_tile(device, sums, 16);
-    return terms >= LARGE_ON_GPU ? *tuned(device) : *first_group_tile(device, sums, 64);
+    if (!device->has_local_memory && !is_forced && terms < LARGE_ON_CPU)
+        return panel_tiles[0];
+    if (device->has_local_memory && (sums != TARN_F32 || !is_forced)) {
+        if (sums == TARN_F64 || m <= 64 || n <= 64)
+            return *first_group_tile(device, sums, 16);
+        if (terms < LARGE_ON_GPU)
+            return *first_group_tile(device, sums, 64);
+    }
+    const tarn__cl_gemm_tile *tile = tuned(device, !call->is_meta);
+    return tile ? *tile : device->has_local_memory ? *default_tile(device) : largest_panel(m, n);
 }

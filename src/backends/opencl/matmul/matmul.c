@@ -17,42 +17,67 @@ static tarn__nest batches_of(const tarn__view *c, const tarn__view *a, const tar
     return nest;
 }
 
+/* A call described for launch. */
+typedef struct job {
+    tarn__nest batches;
+    tarn__cl_gemm_plan plan;
+} job;
+
 /* c (.., m, n) = alpha · a (.., m, k) · b (.., k, n) + beta · c + bias (n), or a bias of one element. */
-static tarn__cl_gemm describe(const tarn__call *call)
+static tarn__cl_gemm gemm_of(const tarn__call *call, const tarn__nest *batches)
 {
-    const tarn__view *a = call->in[0], *b = call->in[1], *c = call->out[0],
-                     *bias = call->inputs > 2 ? call->in[2] : NULL;
+    const tarn__view *bias = call->inputs > 2 ? call->in[2] : NULL;
     const tarn__matmul *params = call->params;
-    tarn__cl_gemm p = {
-        .batches = batches_of(c, a, b), .a = *a, .b = *b, .c = *c, .alpha = params->alpha, .beta = params->beta};
-    p.sizes = (tarn__cl_gemm_sizes){.m = c->shape[c->rank - 2],
-                                    .n = c->shape[c->rank - 1],
-                                    .k = a->shape[a->rank - 1],
-                                    .splits = 1,
-                                    .c_row_stride = c->stride[c->rank - 2],
-                                    .c_col_stride = c->stride[c->rank - 1],
-                                    .a_row_stride = a->stride[a->rank - 2],
-                                    .a_col_stride = a->stride[a->rank - 1],
-                                    .b_row_stride = b->stride[b->rank - 2],
-                                    .b_col_stride = b->stride[b->rank - 1]};
-    p.sizes.part = p.sizes.k;
-    if (bias) {
+    tarn__cl_gemm p = {.batches = *batches,
+                       .a = *call->in[0],
+                       .b = *call->in[1],
+                       .c = *call->out[0],
+                       .alpha = params->alpha,
+                       .beta = params->beta};
+    if (bias)
         p.bias = *bias;
-        p.sizes.bias_col_stride = bias->rank > 0 && bias->shape[bias->rank - 1] > 1 ? bias->stride[bias->rank - 1] : 0;
-    }
     return p;
 }
 
-static size_t matmul_scratch(const tarn__call *call)
+static tarn__cl_gemm_sizes sizes_of(const tarn__call *call)
 {
-    tarn__cl_gemm p = describe(call);
-    return tarn__cl_gemm_scratch(call, &p);
+    const tarn__view *a = call->in[0], *b = call->in[1], *c = call->out[0],
+                     *bias = call->inputs > 2 ? call->in[2] : NULL;
+    const int64_t k = a->shape[a->rank - 1];
+    return (tarn__cl_gemm_sizes){.m = c->shape[c->rank - 2],
+                                 .n = c->shape[c->rank - 1],
+                                 .k = k,
+                                 .splits = 1,
+                                 .part = k,
+                                 .c_row_stride = c->stride[c->rank - 2],
+                                 .c_col_stride = c->stride[c->rank - 1],
+                                 .a_row_stride = a->stride[a->rank - 2],
+                                 .a_col_stride = a->stride[a->rank - 1],
+                                 .b_row_stride = b->stride[b->rank - 2],
+                                 .b_col_stride = b->stride[b->rank - 1],
+                                 .bias_col_stride = bias && bias->rank > 0 && bias->shape[bias->rank - 1] > 1
+                                                        ? bias->stride[bias->rank - 1]
+                                                        : 0};
+}
+
+static tarn__plan_status prepare_matmul(const tarn__call *call, tarn__plan *plan)
+{
+    job *j = tarn__cl_reserve_job(call, plan, sizeof(*j));
+    if (!j)
+        return TARN__PLAN_FAILED;
+    j->batches = batches_of(call->out[0], call->in[0], call->in[1]);
+    tarn__cl_gemm p = gemm_of(call, &j->batches);
+    p.sizes = sizes_of(call);
+    tarn__plan_status status = tarn__cl_gemm_prepare(call, &p, &j->plan);
+    plan->scratch_bytes = j->plan.scratch_bytes;
+    return status;
 }
 
 static void kernel_matmul(const tarn__call *call)
 {
-    tarn__cl_gemm p = describe(call);
-    tarn__cl_gemm_run(call, &p, 0);
+    const job *j = tarn__plan_job(call->plan);
+    const tarn__cl_gemm p = gemm_of(call, &j->batches);
+    tarn__cl_gemm_run(call, &p, &j->plan, 0);
 }
 
 /* ---- composed ---------------------------------------------------------------------------------------------------- */
@@ -72,7 +97,7 @@ COMPOSED(matmul_bias_grad)
 
 void tarn__cl_register_matmul(tarn__kernel_row *rows)
 {
-    rows[TARN__K_matmul] = tarn__row(kernel_matmul, TARN__NUMBERS, matmul_scratch);
+    rows[TARN__K_matmul] = tarn__row_planned(prepare_matmul, kernel_matmul, TARN__NUMBERS);
     rows[TARN__K_matmul_gelu] = tarn__row_planned(prepare_matmul_gelu, kernel_matmul_gelu, TARN__FLOATS);
     rows[TARN__K_matmul_gelu_grad] = tarn__row_planned(prepare_matmul_gelu_grad, kernel_matmul_gelu_grad, TARN__FLOATS);
     rows[TARN__K_matmul_bias_grad] =
