@@ -131,9 +131,9 @@ typedef struct tarn__backend {
     /* Optional, for asynchronous devices: reports errors since the last call. False: the device failed, see `failure`.
      * A fault found by a kernel is returned once and cleared. Never waits. */
     bool (*poll)(int index, tarn__fault *fault);
-    /* Optional, for devices that compile kernels on first use: true when this thread's last kernel call did nothing
-     * because the device cannot run it; clears the flag. The call then falls back to the CPU, as if the row were
-     * empty. */
+    /* Optional, for drivers that refuse a kernel only when it is enqueued, which prepare() cannot know: true when this
+     * thread's last kernel call did nothing for that reason; clears the flag. The call then falls back to the CPU, as
+     * if prepare() had declined it. Rows without prepare() may so report a kernel that does not compile, too. */
     bool (*declined)(int index);
 
     /* ---- events -------------------------------------------------------------------------------------------------- */

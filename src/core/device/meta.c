@@ -62,7 +62,7 @@ static tarn__backend meta_backend_of(const tarn__backend *original)
     return (tarn__backend){.kernels_hash = original->kernels_hash,
                            .name = original->name,
                            .version = original->version,
-                           .plain_addresses = true,
+                           .plain_addresses = original->plain_addresses, /* offsets are aligned as on the device */
                            .has_tf32 = original->has_tf32,
                            .has_bf16 = original->has_bf16,
                            .auto_priority = original->auto_priority,

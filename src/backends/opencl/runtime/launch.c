@@ -113,14 +113,6 @@ static void end(tarn__cl_launch *launch)
     pthread_mutex_unlock(&launch->device->lock);
 }
 
-bool tarn__cl_cancel(tarn__cl_launch *launch)
-{
-    const bool was_good = launch->good;
-    if (was_good)
-        end(launch);
-    return was_good;
-}
-
 /* Ends a launch after an error of the driver. */
 static void abandon(tarn__cl_launch *launch)
 {
@@ -134,12 +126,6 @@ tarn__cl_launch tarn__cl_begin(const tarn__call *call, const char *source, const
     tarn__cl_launch launch = tarn__cl_try(call, source, kernel, options, 1);
     has_declined = has_declined || (launch.device && !launch.good && !tarn__cl_is_lost(launch.device));
     return launch;
-}
-
-bool tarn__cl_compiles(const tarn__call *call, const char *source, const char *kernel, const char *options)
-{
-    tarn__cl_launch launch = tarn__cl_begin(call, source, kernel, options);
-    return tarn__cl_cancel(&launch);
 }
 
 /* ---- arguments --------------------------------------------------------------------------------------------------- */

@@ -105,7 +105,8 @@ tarn__plan_status tarn__cl_ready(const tarn__call *call, bool found);
 /* A launch under construction. tarn__cl_begin() locks the device and tarn__cl_enqueue() unlocks it: between them come
  * only the tarn__cl_arg calls of this launch. A program that does not compile, or a work-group that the driver refuses,
  * declines the call, which the CPU then runs (`declined` of a backend); a failing argument or enqueue makes the
- * device's next poll fail. */
+ * device's next poll fail. Kernels with a plan find their programs in prepare(), before they write anything; kernels of
+ * one launch need no plan, and look up theirs here. */
 typedef struct tarn__cl_launch {
     tarn__cl_device *device;
     cl_kernel kernel;
@@ -156,12 +157,6 @@ void tarn__cl_enqueue(tarn__cl_launch *launch, int rank, const size_t *global, c
 /* The same for kernels without barriers: work-groups of `most` along the first axis, a power of two, or fewer where the
  * kernel is limited. */
 void tarn__cl_enqueue_independent(tarn__cl_launch *launch, int rank, const size_t *global, size_t most);
-
-/* Ends a launch without enqueueing it. Returns whether it was good. */
-bool tarn__cl_cancel(tarn__cl_launch *launch);
-/* True when this program compiles; else the call is declined. Kernels of several launches ask this for all of them
- * first, so that a call is never left half done. */
-bool tarn__cl_compiles(const tarn__call *call, const char *source, const char *kernel, const char *options);
 
 /* Copies bytes within the device, in queue order; the two ranges do not overlap. */
 void tarn__cl_copy_bytes(const tarn__call *call, void *to, int64_t to_offset, const void *from, int64_t from_offset,
