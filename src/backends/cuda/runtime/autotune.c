@@ -1,19 +1,12 @@
-/* autotune.c: times candidates on the device, and keeps the results in files (autotune.h).
- *
- * One lock guards all files and the imported lines. Files are only appended to; the last record of a key wins. A line
- * that cannot be read is ignored: the candidates are timed again. */
+/* autotune.c: times candidates on the device, and keeps the results in files (base/os/tuning_cache.h). One lock guards
+ * all files and the imported lines. */
 #include "backends/cuda/runtime/autotune.h"
 
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "base/os/platform.h"
-
-#define MAX_BYTES 1024 /* of a key and its value */
 #define MAX_FAMILIES 16
 
 bool tarn__cuda_autotune_enabled(void)
@@ -34,115 +27,35 @@ static struct imported {
 static int imported_count;
 
 /* FAMILY-DEVICE-VERSION, with everything but letters and digits of the device's name replaced. */
-static void name_file(const tarn__cuda_tuning *tuning, int index, struct tarn__cuda_tuning_file *file)
+static void name_file(const tarn__cuda_tuning *tuning, int index, char *name, size_t size)
 {
-    char folder[640], name[300];
+    char device[300];
     struct cudaDeviceProp properties;
-    file->name[0] = file->path[0] = 0;
+    name[0] = 0;
     if (cudaGetDeviceProperties(&properties, index) != cudaSuccess)
         return;
-    snprintf(name, sizeof(name), "%s", properties.name);
-    for (char *c = name; *c; c++)
+    snprintf(device, sizeof(device), "%s", properties.name);
+    for (char *c = device; *c; c++)
         if (!((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9')))
             *c = '-';
-    snprintf(file->name, sizeof(file->name), "%.16s-%s-%zu", tuning->family, name, tuning->version);
-    if (tarn__platform_cache_folder(NULL, folder, sizeof(folder)))
-        snprintf(file->path, sizeof(file->path), "%s/%s", folder, file->name);
-}
-
-/* Bytes to hexadecimal digits, and back. */
-static void write_hex(const void *bytes, size_t count, char *text)
-{
-    for (size_t i = 0; i < count; i++)
-        snprintf(text + 2 * i, 3, "%02x", ((const unsigned char *)bytes)[i]);
-}
-
-static bool read_hex(const char *text, void *bytes, size_t count)
-{
-    if (strspn(text, "0123456789abcdef") != 2 * count)
-        return false;
-    for (size_t i = 0; i < count; i++) {
-        unsigned value;
-        if (sscanf(text + 2 * i, "%2x", &value) != 1)
-            return false;
-        ((unsigned char *)bytes)[i] = (unsigned char)value;
-    }
-    return text[2 * count] == '\n' || text[2 * count] == 0;
-}
-
-/* Bytes of a record, without its used flag. */
-static size_t bytes_of(const tarn__cuda_tuning *tuning)
-{
-    return tuning->key_bytes + tuning->value_bytes;
-}
-
-static char *record_at(const tarn__cuda_tuning *tuning, const struct tarn__cuda_tuning_file *file, int i)
-{
-    return file->records + (bytes_of(tuning) + 1) * (size_t)i;
-}
-
-/* The last record of a key, or NULL. A choice that became unusable has a newer record after it. */
-static char *find_record(const tarn__cuda_tuning *tuning, const struct tarn__cuda_tuning_file *file, const void *key)
-{
-    for (int i = file->count - 1; i >= 0; i--)
-        if (memcmp(record_at(tuning, file, i), key, tuning->key_bytes) == 0)
-            return record_at(tuning, file, i);
-    return NULL;
-}
-
-/* Out of memory: not kept, so the next process chooses again. By realloc() and not tarn__array_reserve(), here and for
- * `imported`: a failure must raise no error, and the records outlive a caller's allocator. */
-static void add_record(const tarn__cuda_tuning *tuning, struct tarn__cuda_tuning_file *file, const void *record,
-                       bool is_used)
-{
-    size_t bytes = bytes_of(tuning);
-    char *more = realloc(file->records, (bytes + 1) * (size_t)(file->count + 1));
-    if (!more)
-        return;
-    file->records = more;
-    char *at = record_at(tuning, file, file->count++);
-    memcpy(at, record, bytes);
-    at[bytes] = is_used;
-}
-
-/* Skips lines that are no whole record: another version's, or truncated. */
-static void read_file(const tarn__cuda_tuning *tuning, struct tarn__cuda_tuning_file *file)
-{
-    char line[2 * MAX_BYTES + 16], record[MAX_BYTES];
-    FILE *from = file->path[0] ? fopen(file->path, "re") : NULL;
-    while (from && fgets(line, sizeof(line), from))
-        if (read_hex(line, record, bytes_of(tuning)))
-            add_record(tuning, file, record, false);
-    if (from)
-        fclose(from);
-}
-
-/* Adds an imported line to the file it belongs to, unless the same value is known. */
-static void import_line(const tarn__cuda_tuning *tuning, struct tarn__cuda_tuning_file *file, const char *line)
-{
-    char record[MAX_BYTES];
-    size_t length = strlen(file->name);
-    if (length == 0 || strncmp(line, file->name, length) != 0 || line[length] != ' ' ||
-        !read_hex(line + length + 1, record, bytes_of(tuning)))
-        return;
-    const char *known = find_record(tuning, file, record);
-    if (!known || memcmp(known, record, bytes_of(tuning)) != 0)
-        add_record(tuning, file, record, false);
+    snprintf(name, size, "%.16s-%s-%zu", tuning->family, device, tuning->version);
 }
 
 /* Reads the file on first use, then the imported lines on top. Call with the lock held. */
-static struct tarn__cuda_tuning_file *file_of(tarn__cuda_tuning *tuning, int index)
+static tarn__tuning_cache *file_of(tarn__cuda_tuning *tuning, int index)
 {
-    struct tarn__cuda_tuning_file *file = &tuning->files[index];
+    tarn__tuning_cache *file = &tuning->files[index];
+    char name[sizeof(file->name)];
     bool is_known = false;
-    if (file->is_read)
+    if (file->is_open)
         return file;
-    name_file(tuning, index, file);
-    read_file(tuning, file);
-    file->is_read = true;
+    file->key_bytes = tuning->key_bytes;
+    file->value_bytes = tuning->value_bytes;
+    name_file(tuning, index, name, sizeof(name));
+    tarn__tuning_cache_open(file, NULL, name);
     for (int i = 0; i < imported_count; i++)
         if (imported[i].index == index)
-            import_line(tuning, file, imported[i].line);
+            tarn__tuning_cache_import(file, imported[i].line);
     for (int i = 0; i < family_count; i++)
         is_known = is_known || families[i] == tuning;
     if (!is_known && family_count < MAX_FAMILIES)
@@ -153,13 +66,9 @@ static struct tarn__cuda_tuning_file *file_of(tarn__cuda_tuning *tuning, int ind
 static bool find_value(tarn__cuda_tuning *tuning, int index, const void *key, void *value, bool marks)
 {
     pthread_mutex_lock(&lock);
-    char *record = find_record(tuning, file_of(tuning, index), key);
-    if (record)
-        memcpy(value, record + tuning->key_bytes, tuning->value_bytes);
-    if (record && marks)
-        record[bytes_of(tuning)] = true;
+    bool is_found = tarn__tuning_cache_find(file_of(tuning, index), key, value, marks);
     pthread_mutex_unlock(&lock);
-    return record != NULL;
+    return is_found;
 }
 
 bool tarn__cuda_tuning_find(tarn__cuda_tuning *tuning, int index, const void *key, void *value)
@@ -172,53 +81,25 @@ bool tarn__cuda_tuning_peek(tarn__cuda_tuning *tuning, int index, const void *ke
     return find_value(tuning, index, key, value, false);
 }
 
-/* One write per line: of two processes that append at once, both lines survive. */
-static void append_line(const char *path, const char *line)
-{
-    int file = path[0] ? open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666) : -1;
-    if (file >= 0) {
-        ssize_t written = write(file, line, strlen(line));
-        (void)written; /* candidates whose result is not written are timed again */
-        close(file);
-    }
-}
-
 void tarn__cuda_tuning_store(tarn__cuda_tuning *tuning, int index, const void *key, const void *value)
 {
-    char line[2 * MAX_BYTES + 2], record[MAX_BYTES];
-    memcpy(record, key, tuning->key_bytes);
-    memcpy(record + tuning->key_bytes, value, tuning->value_bytes);
-    write_hex(record, bytes_of(tuning), line);
-    strcat(line, "\n");
     pthread_mutex_lock(&lock);
-    struct tarn__cuda_tuning_file *file = file_of(tuning, index);
-    add_record(tuning, file, record, true);
-    append_line(file->path, line);
+    tarn__tuning_cache_store(file_of(tuning, index), key, value);
     pthread_mutex_unlock(&lock);
 }
 
 /* ---- export and import, for checkpoints -------------------------------------------------------------------------- */
 
-/* Reports the records that this process has used, the newest of each key. */
 void tarn__cuda_tuning_export(int index, void (*take)(void *ctx, const char *line), void *ctx)
 {
-    char line[sizeof(families[0]->files[0].name) + 2 * MAX_BYTES + 2];
     pthread_mutex_lock(&lock);
-    for (int k = 0; k < family_count; k++) {
-        const struct tarn__cuda_tuning_file *file = &families[k]->files[index];
-        for (int i = 0; i < file->count; i++) {
-            const char *record = record_at(families[k], file, i);
-            if (!record[bytes_of(families[k])] || !file->name[0] || find_record(families[k], file, record) != record)
-                continue;
-            int length = snprintf(line, sizeof(line), "%s ", file->name);
-            write_hex(record, bytes_of(families[k]), line + length);
-            take(ctx, line);
-        }
-    }
+    for (int k = 0; k < family_count; k++)
+        tarn__tuning_cache_export(&families[k]->files[index], take, ctx);
     pthread_mutex_unlock(&lock);
 }
 
-/* The line is copied. Files that were read before get it at once, others when they are. */
+/* The line is copied. Files that were read before get it at once, others when they are. By realloc(): a failure must
+ * raise no error, and the lines outlive a caller's allocator. */
 void tarn__cuda_tuning_import(int index, const char *line)
 {
     pthread_mutex_lock(&lock);
@@ -228,8 +109,8 @@ void tarn__cuda_tuning_import(int index, const char *line)
     if (copy)
         imported[imported_count++] = (struct imported){index, copy};
     for (int k = 0; k < family_count; k++)
-        if (families[k]->files[index].is_read)
-            import_line(families[k], &families[k]->files[index], line);
+        if (families[k]->files[index].is_open)
+            tarn__tuning_cache_import(&families[k]->files[index], line);
     pthread_mutex_unlock(&lock);
 }
 

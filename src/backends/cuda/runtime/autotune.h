@@ -7,6 +7,7 @@
 #define TARN__CUDA_AUTOTUNE_H
 
 #include "backends/cuda/runtime/cuda.h"
+#include "base/os/tuning_cache.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -22,20 +23,13 @@ bool tarn__cuda_autotune_enabled(void);
 
 /* ---- remembering ------------------------------------------------------------------------------------------------- */
 
-/* Tuning results of one kernel family, one file per device: $XDG_CACHE_HOME/tarn/FAMILY-DEVICE-VERSION. A line is a key
- * and a value, as hexadecimal bytes, so neither may have padding. Zero-initialized but for the first four fields; lives
- * as long as the process. */
+/* Tuning results of one kernel family, one file per device: $XDG_CACHE_HOME/tarn/FAMILY-DEVICE-VERSION. Keys and values
+ * may have no padding. Zero-initialized but for the first four fields; lives as long as the process. */
 typedef struct tarn__cuda_tuning {
     const char *family;
     size_t version; /* of the library that the candidates come from */
     size_t key_bytes, value_bytes;
-    struct tarn__cuda_tuning_file {
-        bool is_read;
-        char name[400];  /* FAMILY-DEVICE-VERSION */
-        char path[1100]; /* empty: no cache folder */
-        char *records;   /* key, value, and a byte: used by this process */
-        int count;
-    } files[TARN__CUDA_MAX_DEVICES];
+    tarn__tuning_cache files[TARN__CUDA_MAX_DEVICES];
 } tarn__cuda_tuning;
 
 /* Copies the value of `key` and marks it as used; false if there is none. */
@@ -45,7 +39,7 @@ bool tarn__cuda_tuning_peek(tarn__cuda_tuning *tuning, int index, const void *ke
 /* Remembers a value and appends it to the file. */
 void tarn__cuda_tuning_store(tarn__cuda_tuning *tuning, int index, const void *key, const void *value);
 
-/* tarn__backend's export and import. A line is the file's name, a space, and the line of the file. */
+/* tarn__backend's export and import. */
 void tarn__cuda_tuning_export(int index, void (*take)(void *ctx, const char *line), void *ctx);
 void tarn__cuda_tuning_import(int index, const char *line);
 

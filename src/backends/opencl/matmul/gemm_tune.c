@@ -1,7 +1,7 @@
 /* gemm_tune.c: tiles of GEMMs, and autotuning among them.
  *
  * Which tile is fastest depends on device and driver: the first large f32 GEMM measures the candidates that fit, once,
- * and the result is cached on disk with the programs (cache.c). Small GEMMs, and those in f64, have a tile by rule. A
+ * and the result is cached on disk (base/os/tuning_cache.h). Small GEMMs, and those in f64, have a tile by rule. A
  * tile changes no bit of a result, since the terms of an element are added in the same order in all of them.
  *
  * TARN_AUTOTUNE=off disables measuring, and so does a disabled cache: every run would pay for it.
@@ -13,6 +13,7 @@
 
 #include "backends/opencl/matmul/gemm.h"
 #include "base/os/platform.h"
+#include "base/os/tuning_cache.h"
 
 #define LARGE_ON_GPU 0x1p28 /* multiply-adds of a GEMM that is worth measuring for */
 #define LARGE_ON_CPU 0x1p23
@@ -235,7 +236,10 @@ static const tarn__cl_gemm_tile *measure(tarn__cl_device *device)
 
 /* ---- selection --------------------------------------------------------------------------------------------------- */
 
-/* The cache key: device, driver, compute units, group limits, candidates, and the kernel's source. */
+/* The key: device, driver, compute units, group limits, candidates, and the kernel's source; zeros after it. The value
+ * is the index of a tile, one byte. */
+#define KEY_BYTES 1024
+
 static bool write_key(const tarn__cl_device *d, char *key, size_t size)
 {
     char *text = tarn__cl_program_source(d->has_local_memory ? "gemm_tiled" : "gemm_panels"), name[64];
@@ -244,6 +248,7 @@ static bool write_key(const tarn__cl_device *d, char *key, size_t size)
     int count;
     if (!text)
         return false;
+    memset(key, 0, size);
     for (const char *at = text; *at; at++)
         hash = (hash ^ (unsigned char)*at) * 0x100000001b3u;
     free(text);
@@ -256,20 +261,6 @@ static bool write_key(const tarn__cl_device *d, char *key, size_t size)
         length += snprintf(key + length, size - (size_t)length, "%s\n", name);
     }
     return true;
-}
-
-/* The tile cached by an earlier run: its index, one byte. NULL: none. */
-static const tarn__cl_gemm_tile *find_cached(const tarn__cl_device *d, const char *key)
-{
-    const tarn__cl_gemm_tile *list, *kept = NULL;
-    size_t length = 0;
-    int count;
-    candidates_of(d, &list, &count);
-    unsigned char *bytes = tarn__cl_cache_read(key, &length);
-    if (bytes && length == 1 && bytes[0] < count)
-        kept = &list[bytes[0]];
-    free(bytes);
-    return kept;
 }
 
 /* The tile that TARN_OPENCL_TILE asks for; a warning where it does not fit. NULL: none. */
@@ -291,26 +282,36 @@ static const tarn__cl_gemm_tile *find_forced(const tarn__cl_device *d)
     return NULL;
 }
 
+/* The tile found by an earlier run, or measured now; the default where none could run. NULL: it must be measured, and
+ * may not. */
+static const tarn__cl_gemm_tile *cached_or_measured(tarn__cl_device *d, const char *key, bool may_measure)
+{
+    tarn__tuning_cache cache = {.key_bytes = KEY_BYTES, .value_bytes = 1};
+    const tarn__cl_gemm_tile *list, *tile = NULL;
+    unsigned char number;
+    int count;
+    candidates_of(d, &list, &count);
+    tarn__tuning_cache_open(&cache, "opencl", "gemm-tiles");
+    if (tarn__tuning_cache_find(&cache, key, &number, true) && number < count) {
+        tile = &list[number];
+    } else if (may_measure && (tile = measure(d)) != NULL) {
+        number = (unsigned char)(tile - list);
+        tarn__tuning_cache_store(&cache, key, &number);
+    }
+    tarn__tuning_cache_close(&cache);
+    return tile || !may_measure ? tile : default_tile(d);
+}
+
 /* Forced, default, cached or measured, in this order. NULL: it must be measured, and may not. */
 static const tarn__cl_gemm_tile *tune(tarn__cl_device *d, bool may_measure)
 {
     const char *autotune = tarn__cl_variable("TARN_AUTOTUNE");
-    const tarn__cl_gemm_tile *list, *tile = find_forced(d);
-    char key[1024];
-    int count;
+    const tarn__cl_gemm_tile *tile = find_forced(d);
+    char key[KEY_BYTES];
     if (tile || (autotune && strcmp(autotune, "off") == 0) || !tarn__cl_cache_is_on() ||
         !write_key(d, key, sizeof(key)))
         return tile ? tile : default_tile(d);
-    tile = find_cached(d, key);
-    if (tile || !may_measure)
-        return tile;
-    tile = measure(d);
-    if (!tile)
-        return default_tile(d);
-    candidates_of(d, &list, &count);
-    unsigned char number = (unsigned char)(tile - list);
-    tarn__cl_cache_write(key, &number, 1);
-    return tile;
+    return cached_or_measured(d, key, may_measure);
 }
 
 /* Tunes once per device; other threads wait. */

@@ -1,8 +1,7 @@
-/* cache.c: compiled programs and tuning results on disk, in $XDG_CACHE_HOME/tarn/opencl (or ~/.cache/tarn/opencl), one
- * file per entry.
+/* cache.c: compiled programs on disk, in $XDG_CACHE_HOME/tarn/opencl (or ~/.cache/tarn/opencl), one file per program.
  *
- * A file is named by a hash of its key: everything its content depends on, for a program device name, driver version,
- * options and source. It holds a header, the key, and the bytes (a program's binary). A damaged file, or one of another
+ * A file is named by a hash of its key: everything its content depends on: device name, driver version, options and
+ * source. It holds a header, the key, and the bytes (a program's binary). A damaged file, or one of another
  * key with the same hash, is ignored and rewritten. Writes are atomic: a temporary file is renamed, so that concurrent
  * processes never read half of one. A failing write is logged once. TARN_OPENCL_CACHE=off disables the cache. */
 #include <errno.h>
@@ -107,7 +106,7 @@ static cl_program load(tarn__cl_device *d, const unsigned char *binary, size_t l
     return NULL;
 }
 
-unsigned char *tarn__cl_cache_read(const char *key, size_t *length)
+static unsigned char *read_entry(const char *key, size_t *length)
 {
     char path[704];
     FILE *file = get_path(key, path, sizeof(path)) ? fopen(path, "rbe") : NULL;
@@ -121,7 +120,7 @@ cl_program tarn__cl_cache_find(tarn__cl_device *d, const char *text, const char 
 {
     size_t length = 0;
     char *key = key_of(d, text, options);
-    unsigned char *binary = key ? tarn__cl_cache_read(key, &length) : NULL;
+    unsigned char *binary = key ? read_entry(key, &length) : NULL;
     cl_program program = binary ? load(d, binary, length, options) : NULL;
     free(binary);
     free(key);
@@ -176,7 +175,7 @@ static void warn_not_cached(const char *path, int error)
 }
 
 /* The temporary name has process and thread, so that concurrent writers do not collide. */
-void tarn__cl_cache_write(const char *key, const void *bytes, size_t length)
+static void write_entry(const char *key, const void *bytes, size_t length)
 {
     char path[704], next[768];
     if (!is_enabled())
@@ -198,7 +197,7 @@ void tarn__cl_cache_store(tarn__cl_device *d, const char *text, const char *opti
     char *key = key_of(d, text, options);
     unsigned char *binary = key ? binary_of(program, &length) : NULL;
     if (binary)
-        tarn__cl_cache_write(key, binary, length);
+        write_entry(key, binary, length);
     free(binary);
     free(key);
 }

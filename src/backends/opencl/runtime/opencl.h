@@ -222,11 +222,7 @@ bool tarn__cl_check_disabled(char *why, size_t why_size);
  * Storing never fails: what cannot be written is compiled again by the next run, after one warning per process. */
 cl_program tarn__cl_cache_find(tarn__cl_device *device, const char *text, const char *options);
 void tarn__cl_cache_store(tarn__cl_device *device, const char *text, const char *options, cl_program program);
-
-/* Any bytes by a string key: the last ones written, which the caller frees; NULL where there are none. Nothing is
- * stored without a cache folder. */
-unsigned char *tarn__cl_cache_read(const char *key, size_t *length);
-void tarn__cl_cache_write(const char *key, const void *bytes, size_t length);
+/* False when the cache is off, or without a folder for it. */
 bool tarn__cl_cache_is_on(void);
 
 /* Logs once per process that kernels are being compiled, when that has taken over 2 s. */
