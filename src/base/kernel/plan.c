@@ -8,15 +8,14 @@
 static uint32_t dtypes_of(const tarn__call *call)
 {
     const tarn__view *first = call->inputs > 0 && call->in[0] ? call->in[0] : call->outputs > 0 ? call->out[0] : NULL;
-    uint32_t used = 0;
+    uint32_t all = 0;
     for (int i = 0; i < call->inputs; i++)
-        if (call->in[i]) {
-            first = first ? first : call->in[i];
-            used |= TARN__BIT(call->in[i]->dtype) & TARN__QUANTIZED;
-        }
+        all |= call->in[i] ? TARN__BIT(call->in[i]->dtype) : 0;
     for (int i = 0; i < call->outputs; i++)
-        used |= call->out[i] ? TARN__BIT(call->out[i]->dtype) & TARN__QUANTIZED : 0;
-    return first ? used | TARN__BIT(first->dtype) : used;
+        all |= call->out[i] ? TARN__BIT(call->out[i]->dtype) : 0;
+    for (int i = 0; !first && i < call->inputs; i++)
+        first = call->in[i];
+    return (all & TARN__QUANTIZED) | (first ? TARN__BIT(first->dtype) : 0);
 }
 
 const tarn__kernel_row *tarn__find_row(const tarn__kernel_row *row, const tarn__call *call)

@@ -18,21 +18,22 @@
 #include "core/profile/profiler.h"
 #include "core/tensor/tensor.h"
 
-/* The kernel's view of a launch: pointers are borrowed for the call. */
-static tarn__call make_call(const tarn__launch *launch, tarn_device device)
+/* The kernel's view of a launch: pointers are borrowed for the call. Filled in place: compilers build a result in
+ * memory of their own, then copy it. */
+static void make_call(tarn__call *call, const tarn__launch *launch, tarn_device device)
 {
-    tarn__call call = {.inputs = launch->inputs,
-                       .outputs = launch->outputs,
-                       .reads_output = launch->reads_output,
-                       .device = device.index,
-                       .function = launch->function,
-                       .params = launch->params,
-                       .params_bytes = launch->params_bytes};
+    memset(call, 0, sizeof(*call));
+    call->inputs = launch->inputs;
+    call->outputs = launch->outputs;
+    call->reads_output = launch->reads_output;
+    call->device = device.index;
+    call->function = launch->function;
+    call->params = launch->params;
+    call->params_bytes = launch->params_bytes;
     for (int i = 0; i < launch->inputs; i++)
-        call.in[i] = launch->in[i] ? &launch->in[i]->view : NULL;
+        call->in[i] = launch->in[i] ? &launch->in[i]->view : NULL;
     for (int i = 0; i < launch->outputs; i++)
-        call.out[i] = launch->out[i] ? &launch->out[i]->view : NULL;
-    return call;
+        call->out[i] = launch->out[i] ? &launch->out[i]->view : NULL;
 }
 
 /* Why a backend could not prepare or run a call. */
@@ -43,7 +44,13 @@ static bool raise_failure(const tarn__backend *backend, tarn_device device, cons
                        backend->failure());
 }
 
-/* Asynchronous devices are polled after the launch, without waiting: a fault of an earlier call may surface here. */
+static bool needs_plan(const tarn__kernel_row *row)
+{
+    return row->prepare || row->scratch;
+}
+
+/* plan NULL: none. Asynchronous devices are polled after the launch, without waiting: a fault of an earlier call may
+ * surface here. */
 static bool run_row(const tarn__backend *backend, const tarn__kernel_row *row, tarn_device device, tarn__call *call,
                     const tarn__plan *plan)
 {
@@ -52,7 +59,7 @@ static bool run_row(const tarn__backend *backend, const tarn__kernel_row *row, t
     call->fault = &fault;
     call->plan = plan;
     tarn__pool_block *scratch = NULL;
-    if ((call->scratch_bytes = plan->scratch_bytes) > 0) {
+    if (plan && (call->scratch_bytes = plan->scratch_bytes) > 0) {
         scratch = tarn__pool_alloc(device, call->scratch_bytes, NULL);
         if (!scratch)
             return tarn__raise_within(call->function);
@@ -64,36 +71,43 @@ static bool run_row(const tarn__backend *backend, const tarn__kernel_row *row, t
     return (backend->poll ? tarn__device_poll(device, call->function) : tarn__fault_check(&fault)) && !tarn_failed();
 }
 
-/* run_row() with a profile record; `device` is where it runs. */
-static bool run_profiled(const tarn__backend *backend, const tarn__kernel_row *row, tarn_device device,
-                         tarn__call *call, const tarn__plan *plan, const tarn__launch *launch, bool is_fallback)
+/* Begins the profile record of a row; `device` is where it runs. */
+static void begin_record(tarn__timing *timing, const tarn__kernel_row *row, tarn_device device,
+                         const tarn__launch *launch, bool is_fallback)
 {
-    tarn__timing timing;
-    tarn__timing_begin(&timing, tarn__kernel_kind(launch->kernel), tarn__kernel_names[launch->kernel], launch->function,
+    tarn__timing_begin(timing, tarn__kernel_kind(launch->kernel), tarn__kernel_names[launch->kernel], launch->function,
                        device);
-    timing.record.is_fallback = is_fallback;
-    timing.record.variant = row->variant;
-    tarn__timing_describe(&timing, launch);
-    bool good = run_row(backend, row, device, call, plan);
-    tarn__timing_end(&timing);
-    return good;
+    timing->record.is_fallback = is_fallback;
+    timing->record.variant = row->variant;
+    tarn__timing_describe(timing, launch);
 }
 
-/* Prepares and runs the first row, from `row` on, that is ready. DECLINED: none is; FAILED: with an error. Preparing
- * counts as host time before the kernel: tuning would spoil its record. */
+/* Runs the first row, from `row` on, that is ready. DECLINED: none is; FAILED: with an error. Kernels whose rows have
+ * nothing to describe, the element-wise ones, run without a plan: their calls are the cheapest. Preparing counts as
+ * host time before the kernel: tuning would spoil its record. */
 static tarn__plan_status run_kernel(const tarn__backend *backend, const tarn__kernel_row *row, tarn_device device,
                                     tarn__call *call, const tarn__launch *launch, bool is_fallback)
 {
     tarn__plan_buffer memory;
-    tarn__plan *plan = tarn__plan_begin(&memory);
-    tarn__plan_status status;
-    row = tarn__prepare(row, call, plan, &status);
-    if (status == TARN__PLAN_FAILED)
-        raise_failure(backend, device, call->function);
-    if (status != TARN__PLAN_READY)
-        return status;
-    bool good = tarn__is_profiling() ? run_profiled(backend, row, device, call, plan, launch, is_fallback)
-                                     : run_row(backend, row, device, call, plan);
+    tarn__plan *plan = NULL;
+    if (!needs_plan(row) && !(row = tarn__find_row(row, call)))
+        return TARN__PLAN_DECLINED;
+    if (needs_plan(row)) {
+        tarn__plan_status status;
+        plan = tarn__plan_begin(&memory);
+        row = tarn__prepare(row, call, plan, &status);
+        if (status == TARN__PLAN_FAILED)
+            raise_failure(backend, device, call->function);
+        if (status != TARN__PLAN_READY)
+            return status;
+    }
+    tarn__timing timing;
+    bool is_recorded = tarn__is_profiling();
+    if (is_recorded)
+        begin_record(&timing, row, device, launch, is_fallback);
+    bool good = run_row(backend, row, device, call, plan);
+    if (is_recorded)
+        tarn__timing_end(&timing);
     if (good && backend->declined && backend->declined(device.index))
         return TARN__PLAN_DECLINED;
     return good ? TARN__PLAN_READY : TARN__PLAN_FAILED;
@@ -261,7 +275,8 @@ static bool run_on_cpu(const tarn__launch *launch, tarn_device device)
 {
     char name[32];
     const tarn__backend *cpu = tarn__cpu_backend();
-    host_call host = {.call = make_call(launch, tarn_device_cpu())};
+    host_call host = {0};
+    make_call(&host.call, launch, tarn_device_cpu());
     const tarn__kernel_row *row = tarn__find_row(&cpu->kernels[launch->kernel], &host.call);
     const tarn_tensor *first = launch->inputs > 0 && launch->in[0] ? launch->in[0] : launch->out[0];
     if (!row && first && tarn__is_quantized(first->view.dtype))
@@ -296,7 +311,8 @@ bool tarn__has_kernel(tarn_device device, tarn__kernel kernel, tarn_dtype dtype)
 
 bool tarn__kernel_fits(tarn_device device, const tarn__launch *launch)
 {
-    tarn__call call = make_call(launch, device);
+    tarn__call call;
+    make_call(&call, launch, device);
     return tarn__find_row(&tarn__backend_at(device.backend)->kernels[launch->kernel], &call) != NULL;
 }
 
@@ -310,7 +326,8 @@ bool tarn__run(const tarn__launch *launch)
         place = launch->out[i];
     tarn_device device = tarn__device(place);
     const tarn__backend *backend = tarn__backend_at(device.backend);
-    tarn__call call = make_call(launch, device);
+    tarn__call call;
+    make_call(&call, launch, device);
     const tarn__kernel_row *rows = &backend->kernels[launch->kernel];
     if (tarn__is_meta(device))
         return count_scratch(backend, rows, device, &call);
