@@ -49,8 +49,8 @@ TYPED = {
           "A[1:]",
           "A[:-1]", "A[::-1]", "A[N:N]", "A.split(' ')[0]", "A.split('l')[-1]", "A.replace('l', A)", "L|join(', ')",
           "L|join", "L|tojson", "A|tojson", "d|tojson(indent=2)", "m|tojson(indent=N)", "N|string", "L|string",
-          "A|safe",
-          "A|e", "A|indent(2)", "A|truncate(6)", "A * 2", "(A if B else A)", "(A or A)", "(A and A)",
+          "(A|safe ~ '')",
+          "(A|e ~ '')", "A|indent(2)", "A|truncate(6)", "A * 2", "(A if B else A)", "(A or A)", "(A and A)",
           "'%s-%s' % (A, N)",
           "'{} {}'.format(A, N)", "A|replace('a', A)", "A.title()", "A.capitalize()", "A.lower()", "A|reverse",
           "A|center(9)", "A.strip('a ')", "missing|default(A)", "A|d('x', true)", "A.splitlines()|join('/')",
@@ -110,7 +110,7 @@ class Drawer:
 
     def wrapped(self, text):
         """A filter binds more tightly than what may stand around it."""
-        return f"({text})" if "|" in text or " " in text and self.rng.random() < 0.7 else text
+        return f"({text})" if "|" in text or " " in text else text
 
     @staticmethod
     def is_inside(form, at):
@@ -219,7 +219,7 @@ class Drawer:
                                       ("i", self.expression(2)), ("i", "nest"), ("x", "l")])
         head = f"for {target} in {iterable}"
         if self.rng.random() < 0.2:
-            head += " if " + self.pick(["i", "i != 1", "i is odd", "ns.a", "i in l"])
+            head += " if " + self.pick(["i", "i != 1", "i is odd", "i in l"])
         text = self.tag(head)
         extras = ["{{ loop.index }}", "{{ loop.first }}{{ loop.last }}", "{{ loop.previtem }}", "{{ loop.nextitem }}",
                   "{{ loop.cycle('p', 'q') }}", "{{ loop.changed(i) }}", "{{ loop.revindex0 }}{{ loop.length }}",

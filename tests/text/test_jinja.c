@@ -64,6 +64,7 @@ static void statements_are_run(void **state)
     expect_text("{% for i in range(9) %}{% if i == 1 %}{% continue %}{% endif %}{% if i == 3 %}{% break %}{% endif "
                 "%}{{ i }}{% endfor %}",
                 "02");
+    expect_text("{% for i in l %}{{ i }}{% break %}{% else %}!{% endfor %}", "3!");
     expect_text("{% set x = 1 %}{% for i in l %}{% set x = i %}{% endfor %}{{ x }}", "1");
     expect_text("{% set ns = namespace(x=1) %}{% for i in l %}{% set ns.x = i %}{% endfor %}{{ ns.x }}", "2");
     expect_text("{% macro f(a, b=2) %}{{ a }}{{ b }}{{ caller() if caller }}{% endmacro %}{{ f(1) }}{{ f(1, b=3) }}"
@@ -98,6 +99,7 @@ static void expressions_are_evaluated(void **state)
     expect_text("{{ {'k': [1.0, none, 'it\\'s', \"q\\\"\\n\"]} }}", "{'k': [1.0, None, \"it's\", 'q\"\\n']}");
     expect_text("{{ ' a b '.strip().split(' ') }} {{ 'a,b'.replace(',', ';').upper() }} {{ '-'.join(['x', 'y']) }}",
                 "['a', 'b'] A;B x-y");
+    expect_text("{{ -0.0 // 5 }} {{ 7.5 // 2 }} {{ -7.5 % 2 }} {{ 0.0 // -6 }}", "-0.0 3.0 0.5 -0.0");
     expect_text("{{ '%s=%05.1f' % ('x', 2.25) }} {{ '{:>4}|{}'.format(n, s) }}", "x=002.2    7|Hello, W\xC3\xB6rld");
 }
 

@@ -115,7 +115,7 @@ static tarn__jinja_value slice_string(tarn__jinja_run *r, const tarn__jinja_stri
         if ((step > 0 && i > INT64_MAX - step) || (step < 0 && i < INT64_MIN - step))
             break;
     }
-    return tarn__jinja_built(r, &b);
+    return tarn__jinja_like(r, tarn__jinja_built(r, &b), s);
 }
 
 /* A range of a range. Its bounds are small: the sandbox limits its length, and steps beyond that select one item. */
@@ -357,9 +357,6 @@ static tarn__jinja_value eval_subscript(tarn__jinja_run *r, const tarn__jinja_no
 {
     tarn__jinja_value object = tarn__jinja_eval(r, node->left), key = tarn__jinja_eval(r, node->right);
     r->line = node->line;
-    bool is_folded = node->left->kind == TARN__JINJA_LITERAL && object.kind != TARN__JINJA_STRING;
-    if (is_folded && key.kind == TARN__JINJA_SLICE) /* slices of constants are not errors, as others are */
-        return tarn__jinja_undefined(r, "slice", 5);
     return tarn__jinja_subscript(r, object, key);
 }
 

@@ -79,6 +79,18 @@ static tarn__jinja_value int_binary(tarn__jinja_run *r, tarn__jinja_token_kind o
     return tarn__jinja_int(result);
 }
 
+/* CPython's float floor division, signs of zero included. */
+static double float_floor_divide(double a, double b)
+{
+    double rest = fmod(a, b), quotient = (a - rest) / b;
+    if (rest != 0 && (rest < 0) != (b < 0))
+        quotient -= 1;
+    if (quotient == 0)
+        return copysign(0, a / b);
+    double whole = floor(quotient);
+    return quotient - whole > 0.5 ? whole + 1 : whole;
+}
+
 static double float_modulo(double a, double b)
 {
     double rest = fmod(a, b);
@@ -107,7 +119,7 @@ static tarn__jinja_value float_binary(tarn__jinja_run *r, tarn__jinja_token_kind
     case TARN__JINJA_T_SUB: return tarn__jinja_float(a - b);
     case TARN__JINJA_T_MUL: return tarn__jinja_float(a * b);
     case TARN__JINJA_T_DIV: return tarn__jinja_float(a / b);
-    case TARN__JINJA_T_FLOORDIV: return tarn__jinja_float(floor((a - float_modulo(a, b)) / b + 0.5));
+    case TARN__JINJA_T_FLOORDIV: return tarn__jinja_float(float_floor_divide(a, b));
     case TARN__JINJA_T_MOD: return tarn__jinja_float(float_modulo(a, b));
     default: return float_power(r, a, b);
     }
@@ -123,7 +135,7 @@ static tarn__jinja_value repeat(tarn__jinja_run *r, tarn__jinja_value v, int64_t
             tarn__jinja_step(r, 1);
             tarn__jinja_build_string(r, &b, v.as.string);
         }
-        return tarn__jinja_built(r, &b);
+        return tarn__jinja_like(r, tarn__jinja_built(r, &b), v.as.string);
     }
     tarn__jinja_value list = tarn__jinja_list_new(r, v.kind, 0);
     for (int64_t i = 0; i < count && v.as.list->count; i++)

@@ -127,8 +127,9 @@ static void run_loop(tarn__jinja_run *r, const tarn__jinja_node *node, tarn__jin
         tarn__jinja_step(r, 1);
         if (is_lazy && !passes(r, node, loop->items->items[loop->index]))
             continue;
-        ran = true;
-        if (run_iteration(r, node, loop) == TARN__JINJA_BREAKS)
+        tarn__jinja_flow flow = run_iteration(r, node, loop);
+        ran = ran || flow == TARN__JINJA_NEXT; /* as in Jinja, one cut short does not count for else */
+        if (flow == TARN__JINJA_BREAKS)
             break;
     }
     if (ran)

@@ -55,6 +55,16 @@ tarn__jinja_value tarn__jinja_slice_of(tarn__jinja_run *r, const tarn__jinja_str
     return (tarn__jinja_value){TARN__JINJA_STRING, {.string = slice}};
 }
 
+tarn__jinja_value tarn__jinja_like(tarn__jinja_run *r, tarn__jinja_value v, const tarn__jinja_string *like)
+{
+    if (!like->is_markup)
+        return v;
+    tarn__jinja_string *s = tarn__jinja_alloc(r->arena, 1, sizeof(*s));
+    *s = *v.as.string;
+    s->is_markup = true;
+    return (tarn__jinja_value){TARN__JINJA_STRING, {.string = s}};
+}
+
 tarn__jinja_value tarn__jinja_list_new(tarn__jinja_run *r, tarn__jinja_kind kind, size_t capacity)
 {
     tarn__jinja_list *list = tarn__jinja_alloc(r->arena, 1, sizeof(*list));

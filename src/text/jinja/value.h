@@ -193,6 +193,8 @@ tarn__jinja_value tarn__jinja_undefined(tarn__jinja_run *r, const char *name, si
 tarn__jinja_value tarn__jinja_text(tarn__jinja_run *r, const char *text, size_t length); /* copies */
 tarn__jinja_value tarn__jinja_slice_of(tarn__jinja_run *r, const tarn__jinja_string *s, size_t begin,
                                        size_t end); /* shares the bytes */
+/* The same string, markup if `like` is: methods of markup return markup. */
+tarn__jinja_value tarn__jinja_like(tarn__jinja_run *r, tarn__jinja_value v, const tarn__jinja_string *like);
 tarn__jinja_value tarn__jinja_list_new(tarn__jinja_run *r, tarn__jinja_kind kind, size_t capacity);
 tarn__jinja_value tarn__jinja_pair_new(tarn__jinja_run *r, tarn__jinja_value first,
                                        tarn__jinja_value second); /* a tuple */

@@ -262,7 +262,7 @@ static tarn__jinja_value reverse(tarn__jinja_run *r, tarn__jinja_value input, co
     const tarn__jinja_list *characters = make_reversed(r, input, NULL, 0);
     for (size_t i = 0; i < characters->count; i++)
         tarn__jinja_build_string(r, &b, characters->items[i].as.string);
-    return tarn__jinja_built(r, &b);
+    return tarn__jinja_like(r, tarn__jinja_built(r, &b), input.as.string);
 }
 
 /* ---- groups ------------------------------------------------------------------------------------------------------ */

@@ -149,7 +149,7 @@ static tarn__jinja_value indent(tarn__jinja_run *r, tarn__jinja_value input, con
         if (blanks || (at + size < s->length && !is_line_end(next)))
             tarn__jinja_build(r, &b, margin.text, margin.length, NULL);
     }
-    return tarn__jinja_built(r, &b);
+    return tarn__jinja_like(r, tarn__jinja_built(r, &b), s);
 }
 
 static tarn__jinja_value truncate(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
@@ -178,8 +178,7 @@ static tarn__jinja_value truncate(tarn__jinja_run *r, tarn__jinja_value input, c
     tarn__jinja_builder b = {0};
     tarn__jinja_build(r, &b, s->text, stop, s->origin);
     tarn__jinja_build_string(r, &b, end);
-    tarn__jinja_value result = tarn__jinja_built(r, &b);
-    return s->is_markup ? marked_safe(r, result) : result;
+    return tarn__jinja_like(r, tarn__jinja_built(r, &b), s);
 }
 
 static tarn__jinja_value wordcount(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,

@@ -201,11 +201,11 @@ tarn__jinja_value tarn__jinja_format_percent(tarn__jinja_run *r, const tarn__jin
         if (!has_key)
             v = arguments.kind == TARN__JINJA_TUPLE ? arguments.as.list->items[used] : arguments;
         used += !has_key;
-        put_percent(r, &b, &s, v);
+        put_percent(r, &b, &s, f->is_markup && s.type == 's' ? tarn__jinja_escape(r, v) : v);
     }
     if (used < count && !any_key && arguments.kind != TARN__JINJA_DICT && arguments.kind != TARN__JINJA_LIST)
         tarn__jinja_fail(r, "not all arguments converted during string formatting");
-    return tarn__jinja_built(r, &b);
+    return tarn__jinja_like(r, tarn__jinja_built(r, &b), f);
 }
 
 /* ---- braces ------------------------------------------------------------------------------------------------------ */

@@ -115,10 +115,7 @@ tarn__jinja_value tarn__jinja_change_case(tarn__jinja_run *r, const tarn__jinja_
         tarn__jinja_build_code(r, &b, mapped, origin);
         begins = mode == TARN__JINJA_TITLE && !tarn__jinja_is_alpha(code);
     }
-    tarn__jinja_string *changed = tarn__jinja_alloc(r->arena, 1, sizeof(*changed));
-    *changed = *tarn__jinja_built(r, &b).as.string;
-    changed->is_markup = s->is_markup;
-    return (tarn__jinja_value){TARN__JINJA_STRING, {.string = changed}};
+    return tarn__jinja_like(r, tarn__jinja_built(r, &b), s);
 }
 
 /* ---- methods ----------------------------------------------------------------------------------------------------- */
@@ -328,9 +325,13 @@ static tarn__jinja_value replace(tarn__jinja_run *r, tarn__jinja_value self, con
     tarn__jinja_value values[3] = {tarn__jinja_none(), tarn__jinja_none(), tarn__jinja_int(-1)};
     (void)mode;
     tarn__jinja_bind(r, "replace", arguments, "/old new count", 2, values);
-    return tarn__jinja_replace(r, self.as.string, tarn__jinja_want_string(r, "replace", values[0]),
-                               tarn__jinja_want_string(r, "replace", values[1]),
-                               tarn__jinja_index(r, "replace", values[2]));
+    const tarn__jinja_string *s = self.as.string, *new = tarn__jinja_want_string(r, "replace", values[1]);
+    if (s->is_markup)
+        new = tarn__jinja_escape(r, values[1]).as.string;
+    return tarn__jinja_like(r,
+                            tarn__jinja_replace(r, s, tarn__jinja_want_string(r, "replace", values[0]), new,
+                                                tarn__jinja_index(r, "replace", values[2])),
+                            s);
 }
 
 static tarn__jinja_value join(tarn__jinja_run *r, tarn__jinja_value self, const tarn__jinja_arguments *arguments,
@@ -344,9 +345,12 @@ static tarn__jinja_value join(tarn__jinja_run *r, tarn__jinja_value self, const 
     for (size_t i = 0; i < list->count; i++) {
         if (i)
             tarn__jinja_build_string(r, &b, self.as.string);
-        tarn__jinja_build_string(r, &b, tarn__jinja_want_string(r, "join", list->items[i]));
+        if (self.as.string->is_markup)
+            tarn__jinja_build_string(r, &b, tarn__jinja_escape(r, list->items[i]).as.string);
+        else
+            tarn__jinja_build_string(r, &b, tarn__jinja_want_string(r, "join", list->items[i]));
     }
-    return tarn__jinja_built(r, &b);
+    return tarn__jinja_like(r, tarn__jinja_built(r, &b), self.as.string);
 }
 
 static tarn__jinja_value format(tarn__jinja_run *r, tarn__jinja_value self, const tarn__jinja_arguments *arguments,
@@ -441,7 +445,7 @@ static tarn__jinja_value justify(tarn__jinja_run *r, tarn__jinja_value self, con
     tarn__jinja_build_string(r, &b, tarn__jinja_slice_of(r, s, has_sign, s->length).as.string);
     for (int64_t i = left; i < count; i++)
         tarn__jinja_build_string(r, &b, values[1].as.string);
-    return tarn__jinja_built(r, &b);
+    return tarn__jinja_like(r, tarn__jinja_built(r, &b), s);
 }
 
 const tarn__jinja_method_row tarn__jinja_text_methods[] = {
