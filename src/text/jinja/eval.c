@@ -212,7 +212,9 @@ static void add_keyword(tarn__jinja_run *r, tarn__jinja_arguments *arguments, ta
     tarn__jinja_dict_set(r, &arguments->keywords, name, v);
 }
 
-static tarn__jinja_arguments *eval_arguments(tarn__jinja_run *r, const tarn__jinja_nodes *items)
+/* The arguments of a call; `caller` is the block of {% call %}, or NULL: a keyword before those of **. */
+static tarn__jinja_arguments *eval_arguments(tarn__jinja_run *r, const tarn__jinja_nodes *items,
+                                             const tarn__jinja_value *caller)
 {
     tarn__jinja_arguments *arguments = tarn__jinja_alloc(r->arena, 1, sizeof(*arguments));
     for (int i = 0; i < items->count; i++) {
@@ -220,6 +222,10 @@ static tarn__jinja_arguments *eval_arguments(tarn__jinja_run *r, const tarn__jin
         bool is_plain =
             node->kind != TARN__JINJA_KEYWORD && node->kind != TARN__JINJA_STAR && node->kind != TARN__JINJA_STARS;
         tarn__jinja_value v = tarn__jinja_eval(r, is_plain ? node : node->left);
+        if (caller && node->kind == TARN__JINJA_STARS) {
+            add_keyword(r, arguments, TARN__JINJA_TEXT("caller"), *caller);
+            caller = NULL;
+        }
         if (is_plain)
             tarn__jinja_append(r, &arguments->positional, v);
         else if (node->kind == TARN__JINJA_KEYWORD)
@@ -232,6 +238,8 @@ static tarn__jinja_arguments *eval_arguments(tarn__jinja_run *r, const tarn__jin
             for (size_t k = 0; k < v.as.dict->count; k++)
                 add_keyword(r, arguments, v.as.dict->pairs[k].key, v.as.dict->pairs[k].value);
     }
+    if (caller)
+        add_keyword(r, arguments, TARN__JINJA_TEXT("caller"), *caller);
     return arguments;
 }
 
@@ -263,13 +271,13 @@ static tarn__jinja_value eval_filter(tarn__jinja_run *r, const tarn__jinja_node 
 {
     tarn__jinja_value input = node->left ? tarn__jinja_eval(r, node->left) : r->filter_input;
     r->line = node->line;
-    return tarn__jinja_apply_filter(r, node->value.as.string, input, eval_arguments(r, &node->items));
+    return tarn__jinja_apply_filter(r, node->value.as.string, input, eval_arguments(r, &node->items, NULL));
 }
 
 static tarn__jinja_value eval_call(tarn__jinja_run *r, const tarn__jinja_node *node)
 {
     tarn__jinja_value callee = tarn__jinja_eval(r, node->left);
-    tarn__jinja_arguments *arguments = eval_arguments(r, &node->items);
+    tarn__jinja_arguments *arguments = eval_arguments(r, &node->items, NULL);
     r->line = node->line;
     return tarn__jinja_call(r, callee, arguments);
 }
@@ -278,10 +286,10 @@ static tarn__jinja_value eval_call(tarn__jinja_run *r, const tarn__jinja_node *n
 static tarn__jinja_value eval_call_block(tarn__jinja_run *r, const tarn__jinja_node *node)
 {
     tarn__jinja_value callee = tarn__jinja_eval(r, node->right->left);
-    tarn__jinja_arguments *arguments = eval_arguments(r, &node->right->items);
-    tarn__jinja_macro *caller = tarn__jinja_alloc(r->arena, 1, sizeof(*caller));
-    *caller = (tarn__jinja_macro){node, r->scope, NULL};
-    add_keyword(r, arguments, TARN__JINJA_TEXT("caller"), (tarn__jinja_value){TARN__JINJA_MACRO, {.macro = caller}});
+    tarn__jinja_macro *macro = tarn__jinja_alloc(r->arena, 1, sizeof(*macro));
+    *macro = (tarn__jinja_macro){node, r->scope, NULL};
+    tarn__jinja_value caller = {TARN__JINJA_MACRO, {.macro = macro}};
+    tarn__jinja_arguments *arguments = eval_arguments(r, &node->right->items, &caller);
     r->line = node->line;
     return tarn__jinja_call(r, callee, arguments);
 }
@@ -370,7 +378,8 @@ static tarn__jinja_value eval_test(tarn__jinja_run *r, const tarn__jinja_node *n
 {
     tarn__jinja_value input = tarn__jinja_eval(r, node->left);
     r->line = node->line;
-    return tarn__jinja_bool(tarn__jinja_apply_test(r, node->value.as.string, input, eval_arguments(r, &node->items)));
+    return tarn__jinja_bool(
+        tarn__jinja_apply_test(r, node->value.as.string, input, eval_arguments(r, &node->items, NULL)));
 }
 
 static tarn__jinja_value eval(tarn__jinja_run *r, const tarn__jinja_node *node)
