@@ -20,8 +20,6 @@
 
 /* bytes: a loss is computed in chunks of logits, one by one; a step with more logits is extrapolated */
 #define MAX_LOGITS (INT64_C(4) << 30)
-#define WORKSPACE (INT64_C(64) << 20) /* bytes of library workspaces on a GPU, unknown before they run */
-
 #define SMALL_TENSORS (INT64_C(16) << 10) /* bytes of small tensors around a step */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* the peak of a meta device is that of all threads */
@@ -174,11 +172,10 @@ bool tarn__plan_memory(const char *function, tarn_trainer *t)
     if (!measure_locked(function, &planned, &found))
         return false;
     int64_t fixed_bytes = planned.weight_bytes + planned.gradient_bytes + planned.state_bytes;
-    int64_t workspace = tarn__backend_at(planned.device.backend)->scratch_by_shape ? 0 : WORKSPACE;
     t->weight_bytes = planned.weight_bytes;
     t->gradient_bytes = planned.gradient_bytes;
     t->state_bytes = planned.state_bytes;
-    t->memory_needed = estimate(&t->options, &found) + workspace;
+    t->memory_needed = estimate(&t->options, &found);
     t->memory_min = found.tensors;
     t->activation_bytes = t->memory_needed - fixed_bytes;
     return true;

@@ -37,12 +37,12 @@ static void the_first_row_that_fits_runs(void **state)
 {
     (void)state;
     static tarn__kernel_row rows[TARN__KERNEL_COUNT], any, even;
-    rows[TARN__K_copy] = tarn__row(run_none, TARN__FLOATS, NULL);
+    rows[TARN__K_copy] = tarn__row(run_none, TARN__FLOATS);
     rows[TARN__K_copy].variant = "any";
-    tarn__kernel_row row = tarn__row_fits(tarn__row(run_none, TARN__FLOATS | TARN__BIT(TARN_U8), NULL), fits_even);
+    tarn__kernel_row row = tarn__row_fits(tarn__row(run_none, TARN__FLOATS | TARN__BIT(TARN_U8)), fits_even);
     row.variant = "even";
     tarn__push_row(rows, TARN__K_copy, row, &any);
-    row = tarn__row_fits(tarn__row(run_none, TARN__BIT(TARN_BF16), NULL), fits_four);
+    row = tarn__row_fits(tarn__row(run_none, TARN__BIT(TARN_BF16)), fits_four);
     row.variant = "four";
     tarn__push_row(rows, TARN__K_copy, row, &even);
     const tarn__kernel_row *copy = &rows[TARN__K_copy];
@@ -60,7 +60,7 @@ static void the_first_row_that_fits_runs(void **state)
 static void every_quantized_operand_must_be_listed(void **state)
 {
     (void)state;
-    tarn__kernel_row row = tarn__row(run_none, TARN__FLOATS, NULL);
+    tarn__kernel_row row = tarn__row(run_none, TARN__FLOATS);
     tarn__view x = view_1d(TARN_F32, 32), w = view_1d(TARN_Q8_0, 32);
     tarn__call call = {.inputs = 2, .in = {&x, &w}}, output = {.inputs = 1, .outputs = 1, .in = {&x}, .out = {&w}};
     assert_null(tarn__find_row(&row, &call));
@@ -74,7 +74,7 @@ static void every_quantized_operand_must_be_listed(void **state)
 static void the_first_operand_decides(void **state)
 {
     (void)state;
-    tarn__kernel_row row = tarn__row(run_none, TARN__FLOATS, NULL);
+    tarn__kernel_row row = tarn__row(run_none, TARN__FLOATS);
     tarn__view x = view_1d(TARN_F32, 4), index = view_1d(TARN_I64, 4);
     tarn__call call = {.inputs = 2, .in = {&x, &index}}, late = {.inputs = 2, .in = {NULL, &x}},
                only_output = {.outputs = 1, .out = {&x}}, wrong = {.inputs = 2, .in = {&index, &x}};

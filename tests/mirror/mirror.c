@@ -351,7 +351,6 @@ __attribute__((visibility("default"))) const tarn__backend *tarn_backend_entry(c
     static tarn__backend backend = {
         .name = "mirror",
         .plain_addresses = true,
-        .scratch_by_shape = true,
         .device_count = device_count,
         .device_query = device_query,
         .unusable = unusable,

@@ -21,29 +21,27 @@
 typedef void (*tarn__kernel_fn)(const tarn__call *call);
 
 /* One way to run a kernel. A kernel may have several rows, best first, chained by `next`: the first that supports the
- * call's dtypes and fits runs. */
+ * call's dtypes, fits and is ready runs. */
 typedef struct tarn__kernel_row {
     tarn__kernel_fn run; /* NULL: not supported */
     /* mask; of the first input, or of the first output where there is no input */
     uint32_t dtypes;
-    size_t (*scratch)(const tarn__call *call); /* scratch bytes of the call, for rows without prepare(); NULL: none */
     /* Shapes, strides, alignment and limits of the device; NULL: every call of these dtypes. Has no side effects and
      * reads no memory, so it works on meta devices. Outputs may be missing: an operation that can be composed asks
      * before it allocates them. */
     bool (*fits)(const tarn__call *call);
-    const char *variant;                 /* shown by profiles and `tarn ops --variants`; NULL: unnamed */
-    const struct tarn__kernel_row *next; /* tried where this row does not fit; NULL: none */
     /* Describes the call once, before scratch is allocated; run() finds the result in call->plan. May tune, except in a
      * capture and where call->is_meta: then no device may be touched, and what is not known yet is the largest that it
      * may become. NULL: run() needs no plan. */
     tarn__plan_status (*prepare)(const tarn__call *call, tarn__plan *plan);
+    const char *variant;                 /* shown by profiles and `tarn ops --variants`; NULL: unnamed */
+    const struct tarn__kernel_row *next; /* tried where this row does not fit; NULL: none */
 } tarn__kernel_row;
 
-/* A row for every call of these dtypes. */
-static inline tarn__kernel_row tarn__row(tarn__kernel_fn run_fn, uint32_t dtypes,
-                                         size_t (*scratch_fn)(const tarn__call *))
+/* A row for every call of these dtypes, without a plan. */
+static inline tarn__kernel_row tarn__row(tarn__kernel_fn run_fn, uint32_t dtypes)
 {
-    tarn__kernel_row row = {run_fn, dtypes, scratch_fn, NULL, NULL, NULL, NULL};
+    tarn__kernel_row row = {run_fn, dtypes, NULL, NULL, NULL, NULL};
     return row;
 }
 
@@ -51,7 +49,7 @@ static inline tarn__kernel_row tarn__row(tarn__kernel_fn run_fn, uint32_t dtypes
 static inline tarn__kernel_row tarn__row_planned(tarn__plan_status (*prepare_fn)(const tarn__call *, tarn__plan *),
                                                  tarn__kernel_fn run_fn, uint32_t dtypes)
 {
-    tarn__kernel_row row = {run_fn, dtypes, NULL, NULL, NULL, NULL, prepare_fn};
+    tarn__kernel_row row = {run_fn, dtypes, NULL, prepare_fn, NULL, NULL};
     return row;
 }
 
@@ -92,11 +90,10 @@ typedef struct tarn__backend {
 
     /* ---- properties ---------------------------------------------------------------------------------------------- */
 
-    bool plain_addresses;  /* Optional: memory is a device address; false: a handle with a byte offset. */
-    bool on_host;          /* Optional: the host may access memory directly; only the CPU. */
-    bool has_tf32;         /* Optional: f32 matmuls run in TF32 where the caller allows it. */
-    bool has_bf16;         /* Optional: bf16 matmuls are faster than f32: `--precision auto` chooses bf16 for text. */
-    bool scratch_by_shape; /* Optional: scratch() reads shapes only, so it works on meta devices. */
+    bool plain_addresses; /* Optional: memory is a device address; false: a handle with a byte offset. */
+    bool on_host;         /* Optional: the host may access memory directly; only the CPU. */
+    bool has_tf32;        /* Optional: f32 matmuls run in TF32 where the caller allows it. */
+    bool has_bf16;        /* Optional: bf16 matmuls are faster than f32: `--precision auto` chooses bf16 for text. */
     /* Optional: rank for the device `auto`, which selects the GPU of the highest; 0: never selected. Released
      * backends: core/device/backends.def. */
     int auto_priority;

@@ -40,8 +40,6 @@ const tarn__kernel_row *tarn__prepare(const tarn__kernel_row *row, const tarn__c
     *status = TARN__PLAN_DECLINED;
     while ((row = tarn__find_row(row, call)) != NULL) {
         *status = row->prepare ? row->prepare(call, plan) : TARN__PLAN_READY;
-        if (!row->prepare && row->scratch)
-            plan->scratch_bytes = row->scratch(call);
         if (*status != TARN__PLAN_DECLINED)
             return row;
         plan->used = used;

@@ -66,7 +66,6 @@ static tarn__backend meta_backend_of(const tarn__backend *original)
                            .has_tf32 = original->has_tf32,
                            .has_bf16 = original->has_bf16,
                            .auto_priority = original->auto_priority,
-                           .scratch_by_shape = original->scratch_by_shape,
                            .device_count = original->device_count,
                            .device_query = original->device_query,
                            .peak_flops = original->peak_flops,

@@ -44,11 +44,6 @@ static bool raise_failure(const tarn__backend *backend, tarn_device device, cons
                        backend->failure());
 }
 
-static bool needs_plan(const tarn__kernel_row *row)
-{
-    return row->prepare || row->scratch;
-}
-
 /* plan NULL: none. Asynchronous devices are polled after the launch, without waiting: a fault of an earlier call may
  * surface here. */
 static bool run_row(const tarn__backend *backend, const tarn__kernel_row *row, tarn_device device, tarn__call *call,
@@ -90,9 +85,9 @@ static tarn__plan_status run_kernel(const tarn__backend *backend, const tarn__ke
 {
     tarn__plan_buffer memory;
     tarn__plan *plan = NULL;
-    if (!needs_plan(row) && !(row = tarn__find_row(row, call)))
+    if (!row->prepare && !(row = tarn__find_row(row, call)))
         return TARN__PLAN_DECLINED;
-    if (needs_plan(row)) {
+    if (row->prepare) {
         tarn__plan_status status;
         plan = tarn__plan_begin(&memory);
         row = tarn__prepare(row, call, plan, &status);
@@ -117,8 +112,6 @@ static tarn__plan_status run_kernel(const tarn__backend *backend, const tarn__ke
 static bool count_scratch(const tarn__backend *backend, const tarn__kernel_row *row, tarn_device device,
                           tarn__call *call)
 {
-    if (!backend->scratch_by_shape)
-        return true;
     tarn__plan_buffer memory;
     tarn__plan *plan = tarn__plan_begin(&memory);
     tarn__plan_status status;

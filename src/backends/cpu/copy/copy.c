@@ -421,8 +421,8 @@ static void kernel_arange(const tarn__call *call)
 
 void TARN__AT_LEVEL(tarn__cpu_register_copy)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_copy] = tarn__row(kernel_copy, TARN__ALL, NULL);
-    rows[TARN__K_fill] = tarn__row(kernel_fill, TARN__ALL, NULL);
-    rows[TARN__K_pad] = tarn__row(kernel_pad, TARN__ALL, NULL);
-    rows[TARN__K_arange] = tarn__row(kernel_arange, TARN__NUMBERS, NULL);
+    rows[TARN__K_copy] = tarn__row(kernel_copy, TARN__ALL);
+    rows[TARN__K_fill] = tarn__row(kernel_fill, TARN__ALL);
+    rows[TARN__K_pad] = tarn__row(kernel_pad, TARN__ALL);
+    rows[TARN__K_arange] = tarn__row(kernel_arange, TARN__NUMBERS);
 }

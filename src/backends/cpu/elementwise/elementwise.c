@@ -316,7 +316,7 @@ static void kernel_gelu_erf_grad_any(const tarn__call *call)
 
 void TARN__AT_LEVEL(tarn__cpu_register_elementwise)(tarn__kernel_row *rows)
 {
-#define ROW(name, mask) rows[TARN__K_##name] = tarn__row(kernel_##name, mask, NULL);
+#define ROW(name, mask) rows[TARN__K_##name] = tarn__row(kernel_##name, mask);
 #define UNARY(name, dtypes, ...) ROW(name, DTYPES_##dtypes) ROW(name##_grad, TARN__FLOATS)
 #define BINARY(name, dtypes, ...) \
     ROW(name, DTYPES_##dtypes) \

@@ -201,7 +201,7 @@ static void kernel_one_hot(const tarn__call *call)
 
 void TARN__AT_F64_LEVEL(tarn__cpu_register_gather)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_gather] = tarn__row(kernel_gather, TARN__ALL, NULL);
-    rows[TARN__K_index_select] = tarn__row(kernel_index_select, TARN__ALL, NULL);
-    rows[TARN__K_one_hot] = tarn__row(kernel_one_hot, TARN__INDEXES, NULL);
+    rows[TARN__K_gather] = tarn__row(kernel_gather, TARN__ALL);
+    rows[TARN__K_index_select] = tarn__row(kernel_index_select, TARN__ALL);
+    rows[TARN__K_one_hot] = tarn__row(kernel_one_hot, TARN__INDEXES);
 }

@@ -412,5 +412,5 @@ void TARN__AT_F64_LEVEL(tarn__cpu_register_scatter)(tarn__kernel_row *rows)
 {
     rows[TARN__K_scatter_add] = tarn__row_planned(prepare_scatter_add, kernel_scatter_add, TARN__INDEXES);
     rows[TARN__K_index_add] = tarn__row_planned(prepare_index_add, kernel_index_add, TARN__INDEXES);
-    rows[TARN__K_write_rows] = tarn__row(kernel_write_rows, TARN__INDEXES, NULL);
+    rows[TARN__K_write_rows] = tarn__row(kernel_write_rows, TARN__INDEXES);
 }

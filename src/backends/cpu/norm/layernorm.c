@@ -402,14 +402,14 @@ static void kernel_residual_norm_grad(const tarn__call *call)
 
 void TARN__AT_LEVEL(tarn__cpu_register_layernorm)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_residual_norm] = tarn__row(kernel_residual_norm, TARN__FLOATS, NULL);
+    rows[TARN__K_residual_norm] = tarn__row(kernel_residual_norm, TARN__FLOATS);
     rows[TARN__K_residual_norm_grad] =
         tarn__row_planned(prepare_residual_norm_grad, kernel_residual_norm_grad, TARN__FLOATS);
-    rows[TARN__K_dropout_residual_norm] = tarn__row(kernel_residual_norm, TARN__FLOATS & ~TARN__BIT(TARN_F64), NULL);
+    rows[TARN__K_dropout_residual_norm] = tarn__row(kernel_residual_norm, TARN__FLOATS & ~TARN__BIT(TARN_F64));
     rows[TARN__K_dropout_residual_norm_grad] =
         tarn__row_planned(prepare_residual_norm_grad, kernel_residual_norm_grad, TARN__FLOATS & ~TARN__BIT(TARN_F64));
-    rows[TARN__K_layernorm] = tarn__row(kernel_layernorm, TARN__FLOATS, NULL);
+    rows[TARN__K_layernorm] = tarn__row(kernel_layernorm, TARN__FLOATS);
     rows[TARN__K_layernorm_grad] = tarn__row_planned(prepare_layernorm_grad, kernel_norm_grad, TARN__FLOATS);
-    rows[TARN__K_rmsnorm] = tarn__row(kernel_rmsnorm, TARN__FLOATS, NULL);
+    rows[TARN__K_rmsnorm] = tarn__row(kernel_rmsnorm, TARN__FLOATS);
     rows[TARN__K_rmsnorm_grad] = tarn__row_planned(prepare_rmsnorm_grad, kernel_norm_grad, TARN__FLOATS);
 }

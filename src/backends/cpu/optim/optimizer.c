@@ -135,6 +135,6 @@ static void kernel_adamw(const tarn__call *call)
 void TARN__AT_LEVEL(tarn__cpu_register_optimizer)(tarn__kernel_row *rows)
 {
     uint32_t dtypes = TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64); /* of the gradient */
-    rows[TARN__K_sgd] = tarn__row(kernel_sgd, dtypes, NULL);
-    rows[TARN__K_adamw] = tarn__row(kernel_adamw, dtypes, NULL);
+    rows[TARN__K_sgd] = tarn__row(kernel_sgd, dtypes);
+    rows[TARN__K_adamw] = tarn__row(kernel_adamw, dtypes);
 }

@@ -360,8 +360,8 @@ static tarn__plan_status prepare_avg_pool2d_grad(const tarn__call *call, tarn__p
 
 void TARN__AT_LEVEL(tarn__cpu_register_pool)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_max_pool2d] = tarn__row(kernel_max_pool2d, TARN__FLOATS, NULL);
+    rows[TARN__K_max_pool2d] = tarn__row(kernel_max_pool2d, TARN__FLOATS);
     rows[TARN__K_max_pool2d_grad] = tarn__row_planned(prepare_max_pool2d_grad, run_backward, TARN__FLOATS);
-    rows[TARN__K_avg_pool2d] = tarn__row(kernel_avg_pool2d, TARN__FLOATS, NULL);
+    rows[TARN__K_avg_pool2d] = tarn__row(kernel_avg_pool2d, TARN__FLOATS);
     rows[TARN__K_avg_pool2d_grad] = tarn__row_planned(prepare_avg_pool2d_grad, run_backward, TARN__FLOATS);
 }

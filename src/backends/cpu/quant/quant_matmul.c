@@ -242,6 +242,6 @@ void TARN__AT_LEVEL(tarn__cpu_register_quant_matmul)(tarn__kernel_row *rows)
 {
     rows[TARN__K_matmul_quant] =
         tarn__row_planned(prepare_matmul_quant, kernel_matmul_quant, TARN__FLOATS | TARN__QUANTIZED);
-    rows[TARN__K_dequantize] = tarn__row(kernel_dequantize, TARN__QUANTIZED, NULL);
-    rows[TARN__K_quantize] = tarn__row(kernel_quantize, TARN__BIT(TARN_F32) | TARN__QUANTIZED, NULL);
+    rows[TARN__K_dequantize] = tarn__row(kernel_dequantize, TARN__QUANTIZED);
+    rows[TARN__K_quantize] = tarn__row(kernel_quantize, TARN__BIT(TARN_F32) | TARN__QUANTIZED);
 }

@@ -113,7 +113,7 @@ static void kernel_dropout(const tarn__call *call)
 
 void TARN__AT_LEVEL(tarn__cpu_register_random)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_uniform] = tarn__row(kernel_uniform, TARN__FLOATS, NULL);
-    rows[TARN__K_normal] = tarn__row(kernel_normal, TARN__FLOATS, NULL);
-    rows[TARN__K_dropout] = tarn__row(kernel_dropout, TARN__FLOATS, NULL);
+    rows[TARN__K_uniform] = tarn__row(kernel_uniform, TARN__FLOATS);
+    rows[TARN__K_normal] = tarn__row(kernel_normal, TARN__FLOATS);
+    rows[TARN__K_dropout] = tarn__row(kernel_dropout, TARN__FLOATS);
 }

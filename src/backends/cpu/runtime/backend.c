@@ -182,7 +182,6 @@ const tarn__backend *tarn__cpu_backend(void)
         .name = "cpu",
         .plain_addresses = true,
         .on_host = true,
-        .scratch_by_shape = true,
         .device_count = device_count,
         .device_query = device_query,
         .alloc = alloc,

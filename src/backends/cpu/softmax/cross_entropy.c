@@ -269,7 +269,7 @@ static void kernel_cross_entropy_with_grad(const tarn__call *call)
 
 void TARN__AT_LEVEL(tarn__cpu_register_cross_entropy)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_cross_entropy] = tarn__row(kernel_cross_entropy, TARN__FLOATS, NULL);
-    rows[TARN__K_cross_entropy_grad] = tarn__row(kernel_cross_entropy_grad, TARN__FLOATS, NULL);
-    rows[TARN__K_cross_entropy_with_grad] = tarn__row(kernel_cross_entropy_with_grad, TARN__FLOATS, NULL);
+    rows[TARN__K_cross_entropy] = tarn__row(kernel_cross_entropy, TARN__FLOATS);
+    rows[TARN__K_cross_entropy_grad] = tarn__row(kernel_cross_entropy_grad, TARN__FLOATS);
+    rows[TARN__K_cross_entropy_with_grad] = tarn__row(kernel_cross_entropy_with_grad, TARN__FLOATS);
 }

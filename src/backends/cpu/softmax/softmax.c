@@ -330,8 +330,8 @@ static void kernel_log_softmax_grad(const tarn__call *call)
 
 void TARN__AT_LEVEL(tarn__cpu_register_softmax)(tarn__kernel_row *rows)
 {
-    rows[TARN__K_softmax] = tarn__row(kernel_softmax, TARN__FLOATS, NULL);
-    rows[TARN__K_log_softmax] = tarn__row(kernel_log_softmax, TARN__FLOATS, NULL);
-    rows[TARN__K_softmax_grad] = tarn__row(kernel_softmax_grad, TARN__FLOATS, NULL);
-    rows[TARN__K_log_softmax_grad] = tarn__row(kernel_log_softmax_grad, TARN__FLOATS, NULL);
+    rows[TARN__K_softmax] = tarn__row(kernel_softmax, TARN__FLOATS);
+    rows[TARN__K_log_softmax] = tarn__row(kernel_log_softmax, TARN__FLOATS);
+    rows[TARN__K_softmax_grad] = tarn__row(kernel_softmax_grad, TARN__FLOATS);
+    rows[TARN__K_log_softmax_grad] = tarn__row(kernel_log_softmax_grad, TARN__FLOATS);
 }

@@ -162,7 +162,7 @@ void tarn__cuda_register_attention(tarn__kernel_row *rows)
     const tarn__kernel forward[] = {TARN__K_attention, TARN__K_attention_documents},
                        backward[] = {TARN__K_attention_grad, TARN__K_attention_documents_grad};
     for (int i = 0; i < 2; i++) {
-        add_rows(rows, forward[i], tarn__row(run_mma, TARN__FLOATS, NULL), tarn__row(run_simt, TARN__FLOATS, NULL),
+        add_rows(rows, forward[i], tarn__row(run_mma, TARN__FLOATS), tarn__row(run_simt, TARN__FLOATS),
                  tarn__cuda_attention_mma_fits, &simt[i]);
         add_rows(rows, backward[i], tarn__row_planned(prepare_grad, tarn__cuda_attention_grad_mma, TARN__FLOATS),
                  tarn__row_planned(prepare_grad, tarn__cuda_attention_grad_simt, TARN__FLOATS),

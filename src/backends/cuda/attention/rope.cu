@@ -240,5 +240,5 @@ static void run_rope(const tarn__call *call)
 
 void tarn__cuda_register_rope(tarn__kernel_row *rows)
 {
-    rows[TARN__K_rope] = tarn__row(run_rope, TARN__FLOATS, NULL);
+    rows[TARN__K_rope] = tarn__row(run_rope, TARN__FLOATS);
 }

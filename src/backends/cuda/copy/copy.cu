@@ -274,5 +274,5 @@ static void kernel_copy(const tarn__call *call)
 
 void tarn__cuda_register_copy(tarn__kernel_row *rows)
 {
-    rows[TARN__K_copy] = tarn__row(kernel_copy, TARN__ALL, NULL);
+    rows[TARN__K_copy] = tarn__row(kernel_copy, TARN__ALL);
 }

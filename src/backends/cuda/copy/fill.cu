@@ -131,6 +131,6 @@ static void kernel_arange(const tarn__call *call)
 
 void tarn__cuda_register_fill(tarn__kernel_row *rows)
 {
-    rows[TARN__K_fill] = tarn__row(kernel_fill, TARN__ALL, NULL);
-    rows[TARN__K_arange] = tarn__row(kernel_arange, TARN__NUMBERS, NULL);
+    rows[TARN__K_fill] = tarn__row(kernel_fill, TARN__ALL);
+    rows[TARN__K_arange] = tarn__row(kernel_arange, TARN__NUMBERS);
 }

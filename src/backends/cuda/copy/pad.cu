@@ -81,5 +81,5 @@ static void kernel_pad(const tarn__call *call)
 
 void tarn__cuda_register_pad(tarn__kernel_row *rows)
 {
-    rows[TARN__K_pad] = tarn__row(kernel_pad, TARN__ALL, NULL);
+    rows[TARN__K_pad] = tarn__row(kernel_pad, TARN__ALL);
 }

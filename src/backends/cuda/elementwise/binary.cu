@@ -22,8 +22,8 @@ EXPRESSION(swiglu_grads, 3, 2, IN_F32, const real gate = in[0], up = in[1], g = 
 
 void tarn__cuda_register_binary(tarn__kernel_row *rows)
 {
-#define BINARY(name, dtypes, ...) rows[TARN__K_##name] = tarn__row(RUN_##dtypes<name##_value>, MASK_##dtypes, NULL);
+#define BINARY(name, dtypes, ...) rows[TARN__K_##name] = tarn__row(RUN_##dtypes<name##_value>, MASK_##dtypes);
 #include "base/kernel/elementwise.def"
-    rows[TARN__K_swiglu] = tarn__row(run_floats<swiglu_value>, TARN__FLOATS, NULL);
-    rows[TARN__K_swiglu_grad] = tarn__row(run_floats<swiglu_grads>, TARN__FLOATS, NULL);
+    rows[TARN__K_swiglu] = tarn__row(run_floats<swiglu_value>, TARN__FLOATS);
+    rows[TARN__K_swiglu_grad] = tarn__row(run_floats<swiglu_grads>, TARN__FLOATS);
 }

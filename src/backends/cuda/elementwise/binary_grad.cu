@@ -21,8 +21,8 @@
 void tarn__cuda_register_binary_grad(tarn__kernel_row *rows)
 {
 #define BINARY(name, ...) \
-    rows[TARN__K_##name##_grad] = tarn__row(run_floats<name##_grads>, TARN__FLOATS, NULL); \
-    rows[TARN__K_##name##_grad_a] = tarn__row(run_floats<name##_grad_a>, TARN__FLOATS, NULL); \
-    rows[TARN__K_##name##_grad_b] = tarn__row(run_floats<name##_grad_b>, TARN__FLOATS, NULL);
+    rows[TARN__K_##name##_grad] = tarn__row(run_floats<name##_grads>, TARN__FLOATS); \
+    rows[TARN__K_##name##_grad_a] = tarn__row(run_floats<name##_grad_a>, TARN__FLOATS); \
+    rows[TARN__K_##name##_grad_b] = tarn__row(run_floats<name##_grad_b>, TARN__FLOATS);
 #include "base/kernel/elementwise.def"
 }

@@ -313,8 +313,8 @@ static void run_where_grad(const tarn__call *call)
 /* where accepts every dtype: it moves bits. */
 void tarn__cuda_register_compare(tarn__kernel_row *rows)
 {
-#define COMPARE(name, ...) rows[TARN__K_##name] = tarn__row(run_compare<name##_value>, TARN__ALL, NULL);
+#define COMPARE(name, ...) rows[TARN__K_##name] = tarn__row(run_compare<name##_value>, TARN__ALL);
 #include "base/kernel/elementwise.def"
-    rows[TARN__K_where] = tarn__row(run_where, TARN__ALL, NULL);
-    rows[TARN__K_where_grad] = tarn__row(run_where_grad, TARN__ALL, NULL);
+    rows[TARN__K_where] = tarn__row(run_where, TARN__ALL);
+    rows[TARN__K_where_grad] = tarn__row(run_where_grad, TARN__ALL);
 }

@@ -29,7 +29,7 @@ template <> __device__ __forceinline__ void rsqrt_grad::run<approx_math>(const f
 void tarn__cuda_register_unary(tarn__kernel_row *rows)
 {
 #define UNARY(name, dtypes, ...) \
-    rows[TARN__K_##name] = tarn__row(RUN_##dtypes<name##_value>, MASK_##dtypes, NULL); \
-    rows[TARN__K_##name##_grad] = tarn__row(run_floats<name##_grad>, TARN__FLOATS, NULL);
+    rows[TARN__K_##name] = tarn__row(RUN_##dtypes<name##_value>, MASK_##dtypes); \
+    rows[TARN__K_##name##_grad] = tarn__row(run_floats<name##_grad>, TARN__FLOATS);
 #include "base/kernel/elementwise.def"
 }

@@ -278,8 +278,8 @@ static void run_put_rows(const tarn__call *call)
 
 void tarn__cuda_register_gather(tarn__kernel_row *rows)
 {
-    rows[TARN__K_gather] = tarn__row(run_gather, TARN__ALL, NULL);
-    rows[TARN__K_index_select] = tarn__row(run_index_select, TARN__ALL, NULL);
-    rows[TARN__K_one_hot] = tarn__row(run_one_hot, TARN__INDEXES, NULL);
-    rows[TARN__K_write_rows] = tarn__row(run_put_rows, TARN__INDEXES, NULL);
+    rows[TARN__K_gather] = tarn__row(run_gather, TARN__ALL);
+    rows[TARN__K_index_select] = tarn__row(run_index_select, TARN__ALL);
+    rows[TARN__K_one_hot] = tarn__row(run_one_hot, TARN__INDEXES);
+    rows[TARN__K_write_rows] = tarn__row(run_put_rows, TARN__INDEXES);
 }

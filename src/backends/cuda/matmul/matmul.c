@@ -559,7 +559,7 @@ static void add_library(tarn__kernel_row *rows, tarn__kernel kernel, bool (*fits
 void tarn__cuda_register_matmul(tarn__kernel_row *rows)
 {
     static tarn__kernel_row naive;
-    rows[TARN__K_matmul] = tarn__row_named(tarn__row(kernel_naive, TARN__NUMBERS, NULL), "naive");
+    rows[TARN__K_matmul] = tarn__row_named(tarn__row(kernel_naive, TARN__NUMBERS), "naive");
     add_library(rows, TARN__K_matmul, fits_library, prepare_matmul, &naive);
     ADD_FUSED(matmul_gelu, TARN__FLOATS)
     ADD_FUSED(matmul_gelu_grad, TARN__FLOATS)

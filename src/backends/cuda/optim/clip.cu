@@ -105,5 +105,5 @@ void tarn__cuda_register_clip(tarn__kernel_row *rows)
 {
     rows[TARN__K_square_sums] =
         tarn__row_planned(prepare_square_sums, run_square_sums, TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64));
-    rows[TARN__K_clip_factor] = tarn__row(run_clip_factor, TARN__BIT(TARN_F64), NULL);
+    rows[TARN__K_clip_factor] = tarn__row(run_clip_factor, TARN__BIT(TARN_F64));
 }

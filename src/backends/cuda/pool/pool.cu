@@ -282,8 +282,8 @@ static void kernel_avg_pool2d_grad(const tarn__call *call)
 
 void tarn__cuda_register_pool(tarn__kernel_row *rows)
 {
-    rows[TARN__K_max_pool2d] = tarn__row(kernel_max_pool2d, TARN__FLOATS, NULL);
-    rows[TARN__K_max_pool2d_grad] = tarn__row(kernel_max_pool2d_grad, TARN__FLOATS, NULL);
-    rows[TARN__K_avg_pool2d] = tarn__row(kernel_avg_pool2d, TARN__FLOATS, NULL);
-    rows[TARN__K_avg_pool2d_grad] = tarn__row(kernel_avg_pool2d_grad, TARN__FLOATS, NULL);
+    rows[TARN__K_max_pool2d] = tarn__row(kernel_max_pool2d, TARN__FLOATS);
+    rows[TARN__K_max_pool2d_grad] = tarn__row(kernel_max_pool2d_grad, TARN__FLOATS);
+    rows[TARN__K_avg_pool2d] = tarn__row(kernel_avg_pool2d, TARN__FLOATS);
+    rows[TARN__K_avg_pool2d_grad] = tarn__row(kernel_avg_pool2d_grad, TARN__FLOATS);
 }

@@ -114,6 +114,6 @@ static void kernel_dequantize_kv(const tarn__call *call)
 /* The quantized side is u8 with an offset of 128 (TARN__KV_Q8_ZERO). */
 void tarn__cuda_register_kv_q8(tarn__kernel_row *rows)
 {
-    rows[TARN__K_quantize_kv] = tarn__row(kernel_quantize_kv, TARN__FLOATS, NULL);
-    rows[TARN__K_dequantize_kv] = tarn__row(kernel_dequantize_kv, TARN__BIT(TARN_U8), NULL);
+    rows[TARN__K_quantize_kv] = tarn__row(kernel_quantize_kv, TARN__FLOATS);
+    rows[TARN__K_dequantize_kv] = tarn__row(kernel_dequantize_kv, TARN__BIT(TARN_U8));
 }

@@ -228,7 +228,7 @@ template <typename Draw, bool has_operand> static void run(const tarn__call *cal
 /* dropout saves no mask: backward draws the same numbers again. */
 void tarn__cuda_register_random(tarn__kernel_row *rows)
 {
-    rows[TARN__K_uniform] = tarn__row(run<uniform, false>, TARN__FLOATS, NULL);
-    rows[TARN__K_normal] = tarn__row(run<normal, false>, TARN__FLOATS, NULL);
-    rows[TARN__K_dropout] = tarn__row(run<dropout, true>, TARN__FLOATS, NULL);
+    rows[TARN__K_uniform] = tarn__row(run<uniform, false>, TARN__FLOATS);
+    rows[TARN__K_normal] = tarn__row(run<normal, false>, TARN__FLOATS);
+    rows[TARN__K_dropout] = tarn__row(run<dropout, true>, TARN__FLOATS);
 }

@@ -267,7 +267,6 @@ static tarn__backend backend = {
     .plain_addresses = true,
     .has_tf32 = true,
     .has_bf16 = true,
-    .scratch_by_shape = true,
     .auto_priority = 200,
     .device_count = tarn__cuda_count,
     .device_query = device_query,

@@ -150,8 +150,8 @@ void tarn__cuda_run_cross_entropy(const tarn__call *call)
 /* The fused row computes loss and gradient in one pass, the composed one by the two other kernels. */
 void tarn__cuda_register_cross_entropy(tarn__kernel_row *rows)
 {
-    rows[TARN__K_cross_entropy] = tarn__row(tarn__cuda_run_cross_entropy, TARN__FLOATS, NULL);
-    rows[TARN__K_cross_entropy_grad] = tarn__row(tarn__cuda_run_cross_entropy_grad, TARN__FLOATS, NULL);
+    rows[TARN__K_cross_entropy] = tarn__row(tarn__cuda_run_cross_entropy, TARN__FLOATS);
+    rows[TARN__K_cross_entropy_grad] = tarn__row(tarn__cuda_run_cross_entropy_grad, TARN__FLOATS);
     static tarn__kernel_row composed;
     rows[TARN__K_cross_entropy_with_grad] =
         tarn__row_named(tarn__row_planned(tarn__cuda_prepare_cross_entropy_composed,

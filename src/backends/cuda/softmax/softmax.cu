@@ -176,8 +176,8 @@ static void run_log_softmax_forward(const tarn__call *call)
 /* No scratch: rows that do not fit are read again. */
 void tarn__cuda_register_softmax(tarn__kernel_row *rows)
 {
-    rows[TARN__K_softmax] = tarn__row(run_softmax_forward, TARN__FLOATS, NULL);
-    rows[TARN__K_log_softmax] = tarn__row(run_log_softmax_forward, TARN__FLOATS, NULL);
-    rows[TARN__K_softmax_grad] = tarn__row(tarn__cuda_run_softmax_grad, TARN__FLOATS, NULL);
-    rows[TARN__K_log_softmax_grad] = tarn__row(tarn__cuda_run_log_softmax_grad, TARN__FLOATS, NULL);
+    rows[TARN__K_softmax] = tarn__row(run_softmax_forward, TARN__FLOATS);
+    rows[TARN__K_log_softmax] = tarn__row(run_log_softmax_forward, TARN__FLOATS);
+    rows[TARN__K_softmax_grad] = tarn__row(tarn__cuda_run_softmax_grad, TARN__FLOATS);
+    rows[TARN__K_log_softmax_grad] = tarn__row(tarn__cuda_run_log_softmax_grad, TARN__FLOATS);
 }

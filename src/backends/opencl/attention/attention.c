@@ -281,7 +281,7 @@ static void kernel_attention_grad(const tarn__call *call)
 
 void tarn__cl_register_attention(tarn__kernel_row *rows)
 {
-    rows[TARN__K_attention] = tarn__row(kernel_attention, TARN__FLOATS, NULL);
+    rows[TARN__K_attention] = tarn__row(kernel_attention, TARN__FLOATS);
     rows[TARN__K_attention_grad] = tarn__row_planned(prepare_attention_grad, kernel_attention_grad, TARN__FLOATS);
     rows[TARN__K_attention_documents] = rows[TARN__K_attention];
     rows[TARN__K_attention_documents_grad] = rows[TARN__K_attention_grad];

@@ -155,6 +155,6 @@ static void kernel_fill(const tarn__call *call)
 
 void tarn__cl_register_copy(tarn__kernel_row *rows)
 {
-    rows[TARN__K_copy] = tarn__row(kernel_copy, TARN__ALL, NULL);
-    rows[TARN__K_fill] = tarn__row(kernel_fill, TARN__ALL, NULL);
+    rows[TARN__K_copy] = tarn__row(kernel_copy, TARN__ALL);
+    rows[TARN__K_fill] = tarn__row(kernel_fill, TARN__ALL);
 }

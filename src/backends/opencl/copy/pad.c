@@ -64,6 +64,6 @@ static void kernel_pad(const tarn__call *call)
 /* arange writes any number dtype; pad moves bits of all. */
 void tarn__cl_register_pad(tarn__kernel_row *rows)
 {
-    rows[TARN__K_arange] = tarn__row(kernel_arange, TARN__NUMBERS, NULL);
-    rows[TARN__K_pad] = tarn__row(kernel_pad, TARN__ALL, NULL);
+    rows[TARN__K_arange] = tarn__row(kernel_arange, TARN__NUMBERS);
+    rows[TARN__K_pad] = tarn__row(kernel_pad, TARN__ALL);
 }

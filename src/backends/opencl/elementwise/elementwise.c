@@ -210,7 +210,7 @@ KERNEL(swiglu_grad, .first = "swiglu_gate", .second = "swiglu_up", .needs_f64 = 
 
 void tarn__cl_register_elementwise(tarn__kernel_row *rows)
 {
-#define ROW(name, mask) rows[TARN__K_##name] = tarn__row(kernel_##name, mask, NULL);
+#define ROW(name, mask) rows[TARN__K_##name] = tarn__row(kernel_##name, mask);
 #define UNARY(name, dtypes, ...) ROW(name, DTYPES_##dtypes) ROW(name##_grad, TARN__FLOATS)
 #define BINARY(name, dtypes, ...) \
     ROW(name, DTYPES_##dtypes) \

@@ -111,8 +111,8 @@ static void kernel_one_hot(const tarn__call *call)
 
 void tarn__cl_register_gather(tarn__kernel_row *rows)
 {
-    rows[TARN__K_gather] = tarn__row(kernel_gather, TARN__ALL, NULL);
-    rows[TARN__K_index_select] = tarn__row(kernel_index_select, TARN__ALL, NULL);
-    rows[TARN__K_write_rows] = tarn__row(kernel_write_rows, TARN__INDEXES, NULL);
-    rows[TARN__K_one_hot] = tarn__row(kernel_one_hot, TARN__INDEXES, NULL);
+    rows[TARN__K_gather] = tarn__row(kernel_gather, TARN__ALL);
+    rows[TARN__K_index_select] = tarn__row(kernel_index_select, TARN__ALL);
+    rows[TARN__K_write_rows] = tarn__row(kernel_write_rows, TARN__INDEXES);
+    rows[TARN__K_one_hot] = tarn__row(kernel_one_hot, TARN__INDEXES);
 }

@@ -401,11 +401,11 @@ BACKWARD(residual_norm_grad, residual_operands(call))
 
 void tarn__cl_register_layernorm(tarn__kernel_row *rows)
 {
-    rows[TARN__K_layernorm] = tarn__row(run_layernorm, TARN__FLOATS, NULL);
+    rows[TARN__K_layernorm] = tarn__row(run_layernorm, TARN__FLOATS);
     rows[TARN__K_layernorm_grad] = tarn__row_planned(prepare_layernorm_grad, run_layernorm_grad, TARN__FLOATS);
-    rows[TARN__K_rmsnorm] = tarn__row(run_rmsnorm, TARN__FLOATS, NULL);
+    rows[TARN__K_rmsnorm] = tarn__row(run_rmsnorm, TARN__FLOATS);
     rows[TARN__K_rmsnorm_grad] = tarn__row_planned(prepare_rmsnorm_grad, run_rmsnorm_grad, TARN__FLOATS);
-    rows[TARN__K_residual_norm] = tarn__row(run_residual_norm, TARN__FLOATS, NULL);
+    rows[TARN__K_residual_norm] = tarn__row(run_residual_norm, TARN__FLOATS);
     rows[TARN__K_residual_norm_grad] =
         tarn__row_planned(prepare_residual_norm_grad, run_residual_norm_grad, TARN__FLOATS);
 }

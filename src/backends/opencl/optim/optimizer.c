@@ -71,6 +71,6 @@ static void run_adamw(const tarn__call *call)
 void tarn__cl_register_optimizer(tarn__kernel_row *rows)
 {
     uint32_t dtypes = TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64); /* of the gradient */
-    rows[TARN__K_sgd] = tarn__row(run_sgd, dtypes, NULL);
-    rows[TARN__K_adamw] = tarn__row(run_adamw, dtypes, NULL);
+    rows[TARN__K_sgd] = tarn__row(run_sgd, dtypes);
+    rows[TARN__K_adamw] = tarn__row(run_adamw, dtypes);
 }

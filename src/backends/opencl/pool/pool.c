@@ -227,8 +227,8 @@ static void run_avg_pool2d_grad(const tarn__call *call)
 
 void tarn__cl_register_pool(tarn__kernel_row *rows)
 {
-    rows[TARN__K_max_pool2d] = tarn__row(run_max_pool2d, TARN__FLOATS, NULL);
-    rows[TARN__K_max_pool2d_grad] = tarn__row(run_max_pool2d_grad, TARN__FLOATS, NULL);
-    rows[TARN__K_avg_pool2d] = tarn__row(run_avg_pool2d, TARN__FLOATS, NULL);
-    rows[TARN__K_avg_pool2d_grad] = tarn__row(run_avg_pool2d_grad, TARN__FLOATS, NULL);
+    rows[TARN__K_max_pool2d] = tarn__row(run_max_pool2d, TARN__FLOATS);
+    rows[TARN__K_max_pool2d_grad] = tarn__row(run_max_pool2d_grad, TARN__FLOATS);
+    rows[TARN__K_avg_pool2d] = tarn__row(run_avg_pool2d, TARN__FLOATS);
+    rows[TARN__K_avg_pool2d_grad] = tarn__row(run_avg_pool2d_grad, TARN__FLOATS);
 }

@@ -317,7 +317,6 @@ static double peak_flops(int index, const char *precision)
 
 static tarn__backend backend = {
     .name = "opencl",
-    .scratch_by_shape = true,
     .auto_priority = 100,
     .device_count = tarn__cl_count,
     .device_query = tarn__cl_device_query,

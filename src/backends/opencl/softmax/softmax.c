@@ -59,8 +59,8 @@ static void run_log_softmax_grad(const tarn__call *call)
 
 void tarn__cl_register_softmax(tarn__kernel_row *rows)
 {
-    rows[TARN__K_softmax] = tarn__row(run_softmax, TARN__FLOATS, NULL);
-    rows[TARN__K_log_softmax] = tarn__row(run_log_softmax, TARN__FLOATS, NULL);
-    rows[TARN__K_softmax_grad] = tarn__row(run_softmax_grad, TARN__FLOATS, NULL);
-    rows[TARN__K_log_softmax_grad] = tarn__row(run_log_softmax_grad, TARN__FLOATS, NULL);
+    rows[TARN__K_softmax] = tarn__row(run_softmax, TARN__FLOATS);
+    rows[TARN__K_log_softmax] = tarn__row(run_log_softmax, TARN__FLOATS);
+    rows[TARN__K_softmax_grad] = tarn__row(run_softmax_grad, TARN__FLOATS);
+    rows[TARN__K_log_softmax_grad] = tarn__row(run_log_softmax_grad, TARN__FLOATS);
 }
