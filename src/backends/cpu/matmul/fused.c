@@ -22,24 +22,16 @@ static const tarn__kernel_row *level_rows(void)
     return rows;
 }
 
-#define COMPOSED(name) \
-    static tarn__plan_status prepare_##name(const tarn__call *call, tarn__plan *plan) \
-    { \
-        return tarn__compose_prepare(level_rows(), TARN__K_##name, call, plan); \
-    } \
-    static void kernel_##name(const tarn__call *call) \
-    { \
-        tarn__compose_run(TARN__K_##name, call); \
-    }
-COMPOSED(matmul_gelu)
-COMPOSED(matmul_gelu_grad)
-COMPOSED(matmul_bias_grad)
+TARN__COMPOSED(matmul_gelu, level_rows())
+TARN__COMPOSED(matmul_gelu_grad, level_rows())
+TARN__COMPOSED(matmul_bias_grad, level_rows())
 
 void TARN__AT_LEVEL(tarn__cpu_register_fused)(tarn__kernel_row *table)
 {
-    table[TARN__K_matmul_gelu] = tarn__row_planned(prepare_matmul_gelu, kernel_matmul_gelu, TARN__FLOATS);
+    table[TARN__K_matmul_gelu] =
+        tarn__row_planned(prepare_composed_matmul_gelu, kernel_composed_matmul_gelu, TARN__FLOATS);
     table[TARN__K_matmul_gelu_grad] =
-        tarn__row_planned(prepare_matmul_gelu_grad, kernel_matmul_gelu_grad, TARN__FLOATS);
+        tarn__row_planned(prepare_composed_matmul_gelu_grad, kernel_composed_matmul_gelu_grad, TARN__FLOATS);
     table[TARN__K_matmul_bias_grad] =
-        tarn__row_planned(prepare_matmul_bias_grad, kernel_matmul_bias_grad, TARN__NUMBERS);
+        tarn__row_planned(prepare_composed_matmul_bias_grad, kernel_composed_matmul_bias_grad, TARN__NUMBERS);
 }

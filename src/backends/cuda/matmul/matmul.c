@@ -491,14 +491,7 @@ static tarn__plan_status prepare_epilogue(const tarn__call *call, tarn__plan *pl
     { \
         return prepare_epilogue(call, plan, TARN__K_##name); \
     } \
-    static tarn__plan_status prepare_composed_##name(const tarn__call *call, tarn__plan *plan) \
-    { \
-        return tarn__compose_prepare(tarn__cuda_rows(), TARN__K_##name, call, plan); \
-    } \
-    static void kernel_composed_##name(const tarn__call *call) \
-    { \
-        tarn__compose_run(TARN__K_##name, call); \
-    }
+    TARN__COMPOSED(name, tarn__cuda_rows())
 FUSED(matmul_gelu)
 FUSED(matmul_gelu_grad)
 FUSED(matmul_bias_grad)

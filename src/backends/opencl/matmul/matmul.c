@@ -82,24 +82,17 @@ static void kernel_matmul(const tarn__call *call)
 
 /* ---- composed ---------------------------------------------------------------------------------------------------- */
 
-#define COMPOSED(name) \
-    static tarn__plan_status prepare_##name(const tarn__call *call, tarn__plan *plan) \
-    { \
-        return tarn__compose_prepare(tarn__cl_kernel_table(), TARN__K_##name, call, plan); \
-    } \
-    static void kernel_##name(const tarn__call *call) \
-    { \
-        tarn__compose_run(TARN__K_##name, call); \
-    }
-COMPOSED(matmul_gelu)
-COMPOSED(matmul_gelu_grad)
-COMPOSED(matmul_bias_grad)
+TARN__COMPOSED(matmul_gelu, tarn__cl_kernel_table())
+TARN__COMPOSED(matmul_gelu_grad, tarn__cl_kernel_table())
+TARN__COMPOSED(matmul_bias_grad, tarn__cl_kernel_table())
 
 void tarn__cl_register_matmul(tarn__kernel_row *rows)
 {
     rows[TARN__K_matmul] = tarn__row_planned(prepare_matmul, kernel_matmul, TARN__NUMBERS);
-    rows[TARN__K_matmul_gelu] = tarn__row_planned(prepare_matmul_gelu, kernel_matmul_gelu, TARN__FLOATS);
-    rows[TARN__K_matmul_gelu_grad] = tarn__row_planned(prepare_matmul_gelu_grad, kernel_matmul_gelu_grad, TARN__FLOATS);
+    rows[TARN__K_matmul_gelu] =
+        tarn__row_planned(prepare_composed_matmul_gelu, kernel_composed_matmul_gelu, TARN__FLOATS);
+    rows[TARN__K_matmul_gelu_grad] =
+        tarn__row_planned(prepare_composed_matmul_gelu_grad, kernel_composed_matmul_gelu_grad, TARN__FLOATS);
     rows[TARN__K_matmul_bias_grad] =
-        tarn__row_planned(prepare_matmul_bias_grad, kernel_matmul_bias_grad, TARN__NUMBERS);
+        tarn__row_planned(prepare_composed_matmul_bias_grad, kernel_composed_matmul_bias_grad, TARN__NUMBERS);
 }
