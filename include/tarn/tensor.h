@@ -15,7 +15,7 @@ extern "C" {
 /* Maximum number of axes. */
 #define TARN_MAX_RANK 8
 
-/* Element types. The last four are quantized, in the block formats of GGUF: a block of 32 or 256 elements of the
+/* Element types. Those from TARN_Q8_0 are quantized, in the block formats of GGUF: a block of 32 or 256 elements of the
  * last axis (tarn_dtype_block_size()) shares its scales. Quantized tensors can be copied, moved, cast, read,
  * gathered by rows, sliced along the other axes, and used as the weight of tarn_linear_apply(). */
 typedef enum tarn_dtype {
@@ -27,10 +27,18 @@ typedef enum tarn_dtype {
     TARN_I64,
     TARN_U8,
     TARN_BOOL,
-    TARN_Q8_0, /* 32 elements in 34 bytes */
-    TARN_Q4_0, /* 32 elements in 18 bytes */
-    TARN_Q4_K, /* 256 elements in 144 bytes */
-    TARN_Q6_K, /* 256 elements in 210 bytes */
+    TARN_Q8_0,   /* 32 elements in 34 bytes */
+    TARN_Q4_0,   /* 32 elements in 18 bytes */
+    TARN_Q4_K,   /* 256 elements in 144 bytes */
+    TARN_Q6_K,   /* 256 elements in 210 bytes */
+    TARN_Q4_1,   /* 32 elements in 20 bytes */
+    TARN_Q5_0,   /* 32 elements in 22 bytes */
+    TARN_Q5_1,   /* 32 elements in 24 bytes */
+    TARN_Q2_K,   /* 256 elements in 84 bytes */
+    TARN_Q3_K,   /* 256 elements in 110 bytes */
+    TARN_Q5_K,   /* 256 elements in 176 bytes */
+    TARN_IQ4_NL, /* 32 elements in 18 bytes */
+    TARN_IQ4_XS, /* 256 elements in 136 bytes */
     TARN_DTYPE_COUNT
 } tarn_dtype;
 

@@ -21,8 +21,8 @@ extern const tarn__dtype tarn__dtypes[TARN_DTYPE_COUNT];
 #define TARN__FLOATS (TARN__BIT(TARN_F32) | TARN__BIT(TARN_F64) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16))
 #define TARN__INTS (TARN__BIT(TARN_I32) | TARN__BIT(TARN_I64) | TARN__BIT(TARN_U8))
 #define TARN__NUMBERS (TARN__FLOATS | TARN__INTS)
-#define TARN__ALL (TARN__NUMBERS | TARN__BIT(TARN_BOOL)) /* all but the quantized types */
-#define TARN__QUANTIZED (TARN__BIT(TARN_Q8_0) | TARN__BIT(TARN_Q4_0) | TARN__BIT(TARN_Q4_K) | TARN__BIT(TARN_Q6_K))
+#define TARN__ALL (TARN__NUMBERS | TARN__BIT(TARN_BOOL))                    /* all but the quantized types */
+#define TARN__QUANTIZED (TARN__BIT(TARN_IQ4_XS + 1) - TARN__BIT(TARN_Q8_0)) /* the last ones of the enum */
 #define TARN__INDEXES (TARN__BIT(TARN_I32) | TARN__BIT(TARN_I64))
 
 static inline bool tarn__is_float(tarn_dtype dtype)

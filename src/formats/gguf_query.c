@@ -100,7 +100,8 @@ tarn_tensor *tarn_gguf_tensor(const tarn_gguf *file, int index, tarn_device devi
     if (tarn__gguf_dtypes[t->type].dtype == TARN_DTYPE_COUNT) {
         tarn__raise(
             TARN_ERROR_UNSUPPORTED,
-            "%s: '%s': tensor '%.*s' is %s, which tarn cannot load; supported are F32 F16 BF16 Q8_0 Q4_0 Q4_K Q6_K",
+            "%s: '%s': tensor '%.*s' is %s, which tarn cannot load; supported are F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 "
+            "Q5_1 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS",
             function, file->path, TARN__GGUF_SHOWN_BYTES, t->name, tarn__gguf_dtypes[t->type].name);
         return NULL;
     }

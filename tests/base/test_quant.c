@@ -6,7 +6,8 @@
 #include "base/quant/quant.h"
 #include "support/quant.h"
 
-static const tarn_dtype kinds[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
+static const tarn_dtype kinds[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K, TARN_Q4_1, TARN_Q5_0, TARN_Q5_1};
+#define KINDS (int)(sizeof(kinds) / sizeof(kinds[0]))
 
 static void known_blocks_dequantize_to_known_values(void **state)
 {
@@ -29,6 +30,44 @@ static void known_blocks_dequantize_to_known_values(void **state)
     k6.low[0] = 0x05, k6.high[0] = 0x03, k6.low[16] = 0x01, k6.low[96] = 0x0f, k6.high[32] = 0x04;
     tarn__dequantize_blocks(TARN_Q6_K, &k6, 256, values);
     assert_true(values[0] == 0x35 - 32 && values[16] == (1 - 32) * -2 && values[160] == (0x1f - 32) * 3);
+}
+
+static void known_blocks_of_the_other_formats_too(void **state)
+{
+    (void)state;
+    float values[256];
+    tarn__q4_1 b41 = {0x4000, 0xbc00, {0xf3}}; /* 2 and -1 */
+    tarn__dequantize_blocks(TARN_Q4_1, &b41, 32, values);
+    assert_true(values[0] == 5 && values[16] == 29 && values[1] == -1);
+    tarn__q5_0 b50 = {0x4000, {0x01, 0, 0x02, 0x80}, {0xf3, 0x40}};
+    tarn__dequantize_blocks(TARN_Q5_0, &b50, 32, values);
+    assert_true(values[0] == 6 && values[16] == -2 && values[17] == 8 && values[31] == 0 && values[1] == -32);
+    tarn__q5_1 b51 = {0x4000, 0xbc00, {0x01}, {0xf3}};
+    tarn__dequantize_blocks(TARN_Q5_1, &b51, 32, values);
+    assert_true(values[0] == 37 && values[16] == 29 && values[2] == -1);
+    tarn__q2_k k2 = {.scale = 0x3c00, .min = 0x3800, .scales = {0x21, [9] = 0x0f}};
+    k2.q[0] = 3, k2.q[32 + 16] = 2;
+    tarn__dequantize_blocks(TARN_Q2_K, &k2, 256, values);
+    assert_true(values[0] == 2 && values[1] == -1 && values[144] == 30 && values[145] == 0);
+    tarn__q3_k k3 = {.scale = 0x3c00, .scales = {[1] = 0x53, [9] = 0x30}}; /* group 1: 3; group 9: 5 + (3 << 4) - 32 */
+    k3.high[16] = 0x11, k3.q[16] = 2, k3.q[48] = 1;
+    tarn__dequantize_blocks(TARN_Q3_K, &k3, 256, values);
+    assert_true(values[16] == 2 * (3 - 32) && values[17] == -4 * (3 - 32) && values[144] == 5 + 48 - 32);
+    tarn__q5_k k5 = {.scale = 0x3c00, .min = 0x3800, .scales = {[1] = 3, [5] = 4}};
+    k5.q[1] = 0x70, k5.high[1] = 0x02;
+    tarn__dequantize_blocks(TARN_Q5_K, &k5, 256, values);
+    assert_true(values[33] == 23 * 3 - 2 && values[32] == -2);
+    static const int8_t iq4[] = {TARN__IQ4_VALUES};
+    tarn__iq4_nl nl = {.scale = 0x3c00};
+    tarn__iq4_xs xs = {.scale = 0x3c00, .scales_high = 3 << 10, .scales_low = {[2] = 0x20}}; /* group 5: 2 + 48 - 32 */
+    for (int i = 0; i < 16; i++)
+        nl.q[i] = xs.q[5 * 16 + i] = (uint8_t)(i | (15 - i) << 4);
+    tarn__dequantize_blocks(TARN_IQ4_NL, &nl, 32, values);
+    for (int i = 0; i < 16; i++)
+        assert_true(values[i] == iq4[i] && values[16 + i] == iq4[15 - i]);
+    tarn__dequantize_blocks(TARN_IQ4_XS, &xs, 256, values);
+    for (int i = 0; i < 16; i++)
+        assert_true(values[160 + i] == 18 * iq4[i] && values[176 + i] == 18 * iq4[15 - i]);
 }
 
 static double uniform(uint64_t *random)
@@ -129,10 +168,10 @@ static void small_numbers_that_are_all_the_same_take_the_nearest_scale(void **st
 static void packing_stays_within_the_steps(void **state)
 {
     (void)state;
-    const double steps[] = {127, 8, 15, 31};
+    const double steps[] = {127, 8, 15, 31, 15, 16, 31};
     uint64_t random = test_seed(8);
     for (int kind = 0; kind < 6; kind++)
-        for (int k = 0; k < 4; k++) {
+        for (int k = 0; k < KINDS; k++) {
             float x[256], decoded[256];
             char blocks[8 * 34];
             double largest = 0;
@@ -153,7 +192,7 @@ static void zeros_and_extreme_numbers_are_packed_too(void **state)
 {
     (void)state;
     const float extremes[] = {0, -0.0f, 1e-45f, -1e-39f, 1e38f, -3e38f};
-    for (int k = 0; k < 4; k++)
+    for (int k = 0; k < KINDS; k++)
         for (int i = 0; i < 6; i++) {
             float x[256], decoded[256];
             char blocks[8 * 34];
@@ -171,13 +210,14 @@ static void zeros_and_extreme_numbers_are_packed_too(void **state)
 static void quantized_bytes_never_change(void **state)
 {
     (void)state;
-    static const uint64_t expected[] = {0x3d2a2137627aae97, 0xfd738f3b682b4a0b, 0xb880ceae42240b2c, 0xda012da1eac68717};
+    static const uint64_t expected[] = {0x3d2a2137627aae97, 0xfd738f3b682b4a0b, 0xb880ceae42240b2c, 0xda012da1eac68717,
+                                        0x399d7295c3203ad3, 0x4557944eda00515b, 0xa87237632b9c5d5b};
     enum { COUNT = 256 * 800 };
     float *x = malloc(COUNT * sizeof(float));
     unsigned char *blocks = malloc(COUNT * 2);
     assert_true(x && blocks);
     fill_quant_patterns(x, COUNT);
-    for (int k = 0; k < 4; k++) {
+    for (int k = 0; k < KINDS; k++) {
         uint64_t hash = 0xcbf29ce484222325;
         tarn__quantize_blocks(kinds[k], x, COUNT, blocks);
         for (int64_t i = 0; i < tarn__bytes_of(kinds[k], COUNT); i++)
@@ -193,6 +233,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(known_blocks_dequantize_to_known_values),
+        cmocka_unit_test(known_blocks_of_the_other_formats_too),
         cmocka_unit_test(searched_scales_are_better_than_the_extremes),
         cmocka_unit_test(small_numbers_that_are_all_the_same_take_the_nearest_scale),
         cmocka_unit_test(packing_stays_within_the_steps),

@@ -8,7 +8,9 @@
 
 #define CPU tarn_device_cpu()
 
-static const tarn_dtype loadable[] = {TARN_F32, TARN_F16, TARN_BF16, TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
+static const tarn_dtype loadable[] = {TARN_F32,  TARN_F16,  TARN_BF16, TARN_Q8_0,   TARN_Q4_0,
+                                      TARN_Q4_K, TARN_Q6_K, TARN_Q4_1, TARN_Q5_0,   TARN_Q5_1,
+                                      TARN_Q2_K, TARN_Q3_K, TARN_Q5_K, TARN_IQ4_NL, TARN_IQ4_XS};
 
 /* ---- round trips ------------------------------------------------------------------------------------------------- */
 

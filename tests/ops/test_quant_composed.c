@@ -5,14 +5,15 @@
 
 #include "support/check.h"
 
-static const tarn_dtype kinds[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
+static const tarn_dtype kinds[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K, TARN_Q4_1, TARN_Q5_0, TARN_Q5_1};
+#define KINDS (int)(sizeof(kinds) / sizeof(kinds[0]))
 
 /* Seven million elements are more than one tile. */
 static void products_and_gradients_are_those_of_the_elements(void **state)
 {
     (void)state;
     tarn_device device = tarn_device_parse("mirror:0");
-    for (int k = 0; k < 4; k++)
+    for (int k = 0; k < KINDS; k++)
         for (int half = 0; half < 2; half++) {
             tarn_scope *scope = tarn_scope_open();
             tarn_dtype dtype = half ? TARN_BF16 : TARN_F32;

@@ -22,9 +22,9 @@ import llama
 import tarn
 from gpt2 import open_in_tarn
 
-BLOCKS = {"q8_0": Type.Q8_0, "q4_0": Type.Q4_0, "q4_k": Type.Q4_K, "q6_k": Type.Q6_K}
-DTYPES = ["f32", "f64", "bf16", "f16", "i32", "i64", "u8", "bool", "q8_0", "q4_0", "q4_k",
-          "q6_k"]  # in the order of tarn_dtype
+BLOCKS = {name: Type[name.upper()] for name in tarn.QUANTIZED}
+WRITTEN = ["q8_0", "q4_0", "q4_k", "q6_k", "q4_1", "q5_0", "q5_1"]  # types that tarn_model_convert() writes
+DTYPES = tarn.DTYPES + tarn.QUANTIZED
 CHANGED = 1000
 MODELS = 2  # of each family
 
@@ -207,7 +207,8 @@ def packed(folder, numbers, dtype):
 def check_encode(folder, rng):
     """The package's own bytes, where it packs."""
     numbers = draw_numbers(np.random.default_rng(rng.randrange(2**31)))
-    for dtype, kind in [("q8_0", Type.Q8_0), ("q4_0", Type.Q4_0), ("f16", Type.F16), ("bf16", Type.BF16)]:
+    for dtype, kind in [("q8_0", Type.Q8_0), ("q4_0", Type.Q4_0), ("q4_1", Type.Q4_1), ("q5_0", Type.Q5_0),
+                        ("q5_1", Type.Q5_1), ("f16", Type.F16), ("bf16", Type.BF16)]:
         for name, found in packed(folder, numbers, dtype).items():
             if found.data.tobytes() != quants.quantize(numbers[name], kind).tobytes():
                 return f"{dtype} of {name} numbers differs"
@@ -234,7 +235,7 @@ def check_nan(folder, rng):
     for value in (np.nan, np.inf, -np.inf, 1e30):
         numbers = {"some.weight": np.zeros((2, 256), np.float32)}
         numbers["some.weight"][1, 7] = value
-        for dtype in BLOCKS:
+        for dtype in WRITTEN:
             try:
                 packed(folder, numbers, dtype)
                 return f"{value} was packed as {dtype}"

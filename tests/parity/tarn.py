@@ -8,6 +8,8 @@ import torch
 
 MAX_RANK = 8
 DTYPES = ["f32", "f64", "bf16", "f16", "i32", "i64", "u8", "bool"]  # in the order of tarn_dtype
+QUANTIZED = ["q8_0", "q4_0", "q4_k", "q6_k", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q5_k", "iq4_nl",
+             "iq4_xs"]  # after them
 TORCH = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f16": torch.float16, "i32": torch.int32,
          "i64": torch.int64, "u8": torch.uint8, "bool": torch.bool}
 NAME = {dtype: name for name, dtype in TORCH.items()}

@@ -20,22 +20,27 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "a big-endian machine would have to swap the bytes of every scale");
 _Static_assert(sizeof(tarn__q8_0) == 34 && sizeof(tarn__q4_0) == 18 && sizeof(tarn__q4_k) == 144 &&
-                   sizeof(tarn__q6_k) == 210,
+                   sizeof(tarn__q6_k) == 210 && sizeof(tarn__q4_1) == 20 && sizeof(tarn__q5_0) == 22 &&
+                   sizeof(tarn__q5_1) == 24 && sizeof(tarn__q2_k) == 84 && sizeof(tarn__q3_k) == 110 &&
+                   sizeof(tarn__q5_k) == 176 && sizeof(tarn__iq4_nl) == 18 && sizeof(tarn__iq4_xs) == 136,
                "blocks have the same layout in memory and in files");
 
 /* ---- to f32 ------------------------------------------------------------------------------------------------------ */
 
-static void dequantize_q4_k(const tarn__q4_k *block, float *values)
-{
-    for (int group = 0; group < 8; group++)
-        dequantize_q4_k_group(block, group, values + group * 32);
-}
+/* Blocks of `count` groups of `size` elements. */
+#define BY_GROUPS(type, count, size) \
+    static void dequantize_##type(const tarn__##type *block, float *values) \
+    { \
+        for (int group = 0; group < (count); group++) \
+            dequantize_##type##_group(block, group, values + group * (size)); \
+    }
 
-static void dequantize_q6_k(const tarn__q6_k *block, float *values)
-{
-    for (int group = 0; group < 16; group++)
-        dequantize_q6_k_group(block, group, values + group * 16);
-}
+BY_GROUPS(q2_k, 16, 16)
+BY_GROUPS(q3_k, 16, 16)
+BY_GROUPS(q4_k, 8, 32)
+BY_GROUPS(q5_k, 8, 32)
+BY_GROUPS(q6_k, 16, 16)
+BY_GROUPS(iq4_xs, 8, 32)
 
 void tarn__dequantize_blocks(tarn_dtype dtype, const void *blocks, int64_t count, float *values)
 {
@@ -47,6 +52,14 @@ void tarn__dequantize_blocks(tarn_dtype dtype, const void *blocks, int64_t count
         case TARN_Q4_0: dequantize_q4_0((const void *)block, values + i); break;
         case TARN_Q4_K: dequantize_q4_k((const void *)block, values + i); break;
         case TARN_Q6_K: dequantize_q6_k((const void *)block, values + i); break;
+        case TARN_Q4_1: dequantize_q4_1((const void *)block, values + i); break;
+        case TARN_Q5_0: dequantize_q5_0((const void *)block, values + i); break;
+        case TARN_Q5_1: dequantize_q5_1((const void *)block, values + i); break;
+        case TARN_Q2_K: dequantize_q2_k((const void *)block, values + i); break;
+        case TARN_Q3_K: dequantize_q3_k((const void *)block, values + i); break;
+        case TARN_Q5_K: dequantize_q5_k((const void *)block, values + i); break;
+        case TARN_IQ4_NL: dequantize_iq4_nl((const void *)block, values + i); break;
+        case TARN_IQ4_XS: dequantize_iq4_xs((const void *)block, values + i); break;
         default: return;
         }
 }
@@ -63,6 +76,9 @@ void tarn__quantize_blocks(tarn_dtype dtype, const float *values, int64_t count,
         case TARN_Q4_0: quantize_q4_0(values + i, (void *)block); break;
         case TARN_Q4_K: quantize_q4_k(values + i, (void *)block); break;
         case TARN_Q6_K: quantize_q6_k(values + i, (void *)block); break;
+        case TARN_Q4_1: quantize_q4_1(values + i, (void *)block); break;
+        case TARN_Q5_0: quantize_q5_0(values + i, (void *)block); break;
+        case TARN_Q5_1: quantize_q5_1(values + i, (void *)block); break;
         default: return;
         }
 }

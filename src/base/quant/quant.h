@@ -1,5 +1,5 @@
-/* quant.h: quant block formats of GGUF files (ggml's Q8_0, Q4_0, Q4_K, Q6_K): a block holds a few dozen elements as
- * small integers, with one or two scales of its own.
+/* quant.h: quant block formats of GGUF files (ggml's Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, k-quants, IQ4): a block holds a few
+ * dozen elements as small integers, with one or two scales of its own.
  *
  * Invariant: a block in memory equals the block in the file byte for byte, little-endian. Scales are f16, stored
  * here as their bits. Functions here run on the host; kernels of devices include the same formulas (quantize.inc,

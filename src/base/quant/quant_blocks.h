@@ -18,6 +18,57 @@ typedef struct tarn__q4_0 {
     uint8_t q[16];
 } tarn__q4_0;
 
+/* 32 elements: nibble · scale + min, nibbles as in Q4_0. */
+typedef struct tarn__q4_1 {
+    uint16_t scale, min;
+    uint8_t q[16];
+} tarn__q4_1;
+
+/* 32 elements: (5 bits - 16) · scale. The low nibbles are as in Q4_0; bit i of `high`, little-endian, is the upper bit
+ * of element i. */
+typedef struct tarn__q5_0 {
+    uint16_t scale;
+    uint8_t high[4];
+    uint8_t q[16];
+} tarn__q5_0;
+
+/* 32 elements: 5 bits · scale + min, the bits as in Q5_0. */
+typedef struct tarn__q5_1 {
+    uint16_t scale, min;
+    uint8_t high[4];
+    uint8_t q[16];
+} tarn__q5_1;
+
+/* 32 elements: values[nibble] · scale, nibbles as in Q4_0. The values are denser around 0, as weights are. */
+typedef struct tarn__iq4_nl {
+    uint16_t scale;
+    uint8_t q[16];
+} tarn__iq4_nl;
+
+#define TARN__IQ4_VALUES -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113
+
+/* 256 elements in 16 groups of 16: value = 2 bits · scale · group_scale - min · group_min.
+ *
+ * Byte i of `scales` holds the scale of group i in its low nibble and the min in its high one. Per half of 128
+ * elements, byte i of 32 in q holds elements i, i + 32, i + 64 and i + 96, lowest pair of bits first. */
+typedef struct tarn__q2_k {
+    uint8_t scales[16];
+    uint8_t q[64];
+    uint16_t scale, min;
+} tarn__q2_k;
+
+/* 256 elements in 16 groups of 16: value = (3 bits - 4) · scale · (group_scale - 32).
+ *
+ * The low two bits are as in Q2_K; bit k of high[i] is the upper bit of element 32 k + i. The scales have 6 bits: byte
+ * i of the first 8 holds the low nibbles of groups i (low) and i + 8 (high); byte 8 + i the upper two bits of groups
+ * i, i + 4, i + 8 and i + 12, lowest pair first. */
+typedef struct tarn__q3_k {
+    uint8_t high[32];
+    uint8_t q[64];
+    uint8_t scales[12];
+    uint16_t scale;
+} tarn__q3_k;
+
 /* 256 elements in 8 groups of 32: value = nibble · scale · group_scale - min · group_min.
  *
  * The groups' scales and mins have 6 bits each, 16 of them in 12 bytes: bytes 0–3 and 4–7 hold the scales and mins
@@ -29,6 +80,24 @@ typedef struct tarn__q4_k {
     uint8_t scales[12];
     uint8_t q[128];
 } tarn__q4_k;
+
+/* As Q4_K with 5 bits per element: bit k of high[i] is the upper bit of element i of group k. */
+typedef struct tarn__q5_k {
+    uint16_t scale, min;
+    uint8_t scales[12];
+    uint8_t high[32];
+    uint8_t q[128];
+} tarn__q5_k;
+
+/* 256 elements in 8 groups of 32: value = values of IQ4_NL[nibble] · scale · (group_scale - 32).
+ *
+ * Nibble k of `scales_low` is the low nibble of group k's scale, bits 2 k and 2 k + 1 of `scales_high` its upper two.
+ * 16 bytes of q hold a group, as in Q4_0. */
+typedef struct tarn__iq4_xs {
+    uint16_t scale, scales_high;
+    uint8_t scales_low[4];
+    uint8_t q[128];
+} tarn__iq4_xs;
 
 /* 256 elements in 16 groups of 16: value = (6 bits - 32) · scale · group_scale.
  *

@@ -269,7 +269,7 @@ bool tarn__check_dtype(const char *function, const tarn_tensor *tensor, uint32_t
 {
     if (tensor->is_constant || ((mask >> tensor->view.dtype) & 1))
         return true;
-    char names[64] = "";
+    char names[160] = "";
     for (int i = 0; i < TARN_DTYPE_COUNT; i++)
         if ((mask >> i) & 1)
             snprintf(names + strlen(names), sizeof(names) - strlen(names), " %s", tarn__dtypes[i].name);

@@ -17,7 +17,8 @@
 /* ---- the type of each tensor ------------------------------------------------------------------------------------- */
 
 /* Types that weights can be converted to. */
-static const tarn_dtype types[] = {TARN_F32, TARN_F16, TARN_BF16, TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
+static const tarn_dtype types[] = {TARN_F32,  TARN_F16,  TARN_BF16, TARN_Q8_0, TARN_Q4_0,
+                                   TARN_Q4_K, TARN_Q6_K, TARN_Q4_1, TARN_Q5_0, TARN_Q5_1};
 
 static bool is_type(tarn_dtype dtype)
 {
@@ -105,7 +106,9 @@ bool tarn__convert_write(tarn__output *output, void *ctx)
 static uint32_t file_type(tarn_dtype dtype)
 {
     static const uint32_t numbers[TARN_DTYPE_COUNT] = {
-        [TARN_F16] = 1, [TARN_Q4_0] = 2, [TARN_Q8_0] = 7, [TARN_Q4_K] = 14, [TARN_Q6_K] = 18, [TARN_BF16] = 32};
+        [TARN_F16] = 1,   [TARN_Q4_0] = 2,    [TARN_Q4_1] = 3,    [TARN_Q8_0] = 7,  [TARN_Q5_0] = 8,
+        [TARN_Q5_1] = 9,  [TARN_Q2_K] = 10,   [TARN_Q3_K] = 11,   [TARN_Q4_K] = 14, [TARN_Q5_K] = 16,
+        [TARN_Q6_K] = 18, [TARN_IQ4_NL] = 25, [TARN_IQ4_XS] = 30, [TARN_BF16] = 32};
     return numbers[dtype];
 }
 
@@ -150,7 +153,8 @@ static const char *head_of(const tarn_gguf *file)
 bool tarn__convert_unknown(const tarn__conversion *c, const char *name, const char *type)
 {
     return tarn__raise(TARN_ERROR_UNSUPPORTED,
-                       "%s: '%s': tensor '%.200s' is %s, which is not supported; F32 F16 BF16 Q8_0 Q4_0 Q4_K Q6_K are",
+                       "%s: '%s': tensor '%.200s' is %s, which is not supported; F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 "
+                       "Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS are",
                        c->function, c->from, name, type);
 }
 

@@ -97,6 +97,14 @@ static float max_of(tarn_dtype dtype)
     case TARN_Q4_0: return 8 * 65504.f;
     case TARN_Q4_K: return 63 * 65504.f;
     case TARN_Q6_K: return 31 * 127 * 65504.f;
+    case TARN_Q4_1:
+    case TARN_Q5_1: return 65504; /* their min */
+    case TARN_Q5_0: return 16 * 65504.f;
+    case TARN_Q2_K: return 15 * 65504.f;
+    case TARN_Q3_K: return 3 * 31 * 65504.f;
+    case TARN_Q5_K: return 63 * 65504.f;
+    case TARN_IQ4_NL: return 113 * 65504.f;
+    case TARN_IQ4_XS: return 31 * 113 * 65504.f;
     default: return 0x1.fep127f; /* bf16's */
     }
 }

@@ -479,7 +479,7 @@ static bool fits_linear_residual(const tarn__call *call)
 /* Weights: any float or quantized dtype; one dtype per launch. */
 void tarn__cuda_register_decode_gemv(tarn__kernel_row *rows)
 {
-    const uint32_t dtypes = TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__QUANTIZED;
+    const uint32_t dtypes = TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | CUDA_QUANTIZED;
     rows[TARN__K_norm_linear] = tarn__row_fits(tarn__row(kernel_norm_linear, dtypes), fits_norm_linear);
     rows[TARN__K_norm_gate_up] = tarn__row_fits(tarn__row(kernel_norm_gate_up, dtypes), fits_norm_gate_up);
     rows[TARN__K_linear_residual] = tarn__row_fits(tarn__row(kernel_linear_residual, dtypes), fits_linear_residual);

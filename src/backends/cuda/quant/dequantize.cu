@@ -99,6 +99,6 @@ static void kernel_dequantize_rows(const tarn__call *call)
 
 void tarn__cuda_register_dequantize(tarn__kernel_row *rows)
 {
-    rows[TARN__K_dequantize_rows] = {kernel_dequantize_rows, TARN__QUANTIZED, NULL};
-    rows[TARN__K_dequantize] = {kernel_dequantize, TARN__QUANTIZED, NULL};
+    rows[TARN__K_dequantize_rows] = {kernel_dequantize_rows, CUDA_QUANTIZED, NULL};
+    rows[TARN__K_dequantize] = {kernel_dequantize, CUDA_QUANTIZED, NULL};
 }

@@ -10,6 +10,9 @@ extern "C" {
 #include "base/quant/quant.h"
 }
 
+/* Formats that the kernels here know. */
+#define CUDA_QUANTIZED (TARN__BIT(TARN_Q8_0) | TARN__BIT(TARN_Q4_0) | TARN__BIT(TARN_Q4_K) | TARN__BIT(TARN_Q6_K))
+
 __device__ __forceinline__ float scale_of(uint16_t bits)
 {
     return __half2float(__ushort_as_half(bits));

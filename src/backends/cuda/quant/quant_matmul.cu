@@ -395,7 +395,7 @@ static void kernel_tiles(const tarn__call *call)
 void tarn__cuda_register_quant_matmul(tarn__kernel_row *rows)
 {
     static tarn__kernel_row tiles;
-    uint32_t dtypes = TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__QUANTIZED;
+    uint32_t dtypes = TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | CUDA_QUANTIZED;
     rows[TARN__K_matmul_quant] = tarn__row_named(tarn__row_planned(prepare_tiles, kernel_tiles, dtypes), "gemm");
     tarn__kernel_row gemv = tarn__row_fits(tarn__row_planned(prepare_gemv, kernel_gemv, dtypes), fits_gemv);
     tarn__push_row(rows, TARN__K_matmul_quant, tarn__row_named(gemv, "gemv"), &tiles);

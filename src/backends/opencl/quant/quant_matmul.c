@@ -224,6 +224,7 @@ static void kernel_matmul_quant(const tarn__call *call)
 
 void tarn__cl_register_quant_matmul(tarn__kernel_row *rows)
 {
-    rows[TARN__K_matmul_quant] = tarn__row_planned(prepare_matmul_quant, kernel_matmul_quant,
-                                                   (TARN__FLOATS & ~TARN__BIT(TARN_F64)) | TARN__QUANTIZED);
+    const uint32_t dtypes = TARN__BIT(TARN_Q8_0) | TARN__BIT(TARN_Q4_0) | TARN__BIT(TARN_Q4_K) | TARN__BIT(TARN_Q6_K);
+    rows[TARN__K_matmul_quant] =
+        tarn__row_planned(prepare_matmul_quant, kernel_matmul_quant, (TARN__FLOATS & ~TARN__BIT(TARN_F64)) | dtypes);
 }

@@ -47,6 +47,7 @@ static void kernel_quantize(const tarn__call *call)
 
 void tarn__cl_register_quantize(tarn__kernel_row *rows)
 {
-    rows[TARN__K_quantize] = tarn__row(kernel_quantize, TARN__BIT(TARN_F32) | TARN__QUANTIZED);
-    rows[TARN__K_dequantize] = tarn__row(kernel_dequantize, TARN__QUANTIZED);
+    const uint32_t dtypes = TARN__BIT(TARN_Q8_0) | TARN__BIT(TARN_Q4_0) | TARN__BIT(TARN_Q4_K) | TARN__BIT(TARN_Q6_K);
+    rows[TARN__K_quantize] = tarn__row(kernel_quantize, TARN__BIT(TARN_F32) | dtypes);
+    rows[TARN__K_dequantize] = tarn__row(kernel_dequantize, dtypes);
 }
