@@ -265,10 +265,20 @@ TARN_API tarn_tensor *tarn_attention_packed_sized(tarn_tensor *qkv, int64_t head
 #define tarn_attention_packed(qkv, heads, kv_heads, ...) \
     tarn_attention_packed_sized(qkv, heads, kv_heads, __VA_ARGS__, sizeof(tarn_attention_options))
 
-/* Scaling of RoPE frequencies for contexts longer than those of training: linear divides all by a factor; llama3
- * divides frequencies of wavelengths above original_context / low_freq_factor, leaves those below original_context /
- * high_freq_factor, and interpolates between. */
-typedef enum tarn_rope_scaling { TARN_ROPE_DEFAULT = 0, TARN_ROPE_LINEAR, TARN_ROPE_LLAMA3 } tarn_rope_scaling;
+/* Scaling of RoPE frequencies for contexts longer than those of training, with the formulas of transformers. linear
+ * divides all by a factor; llama3 divides frequencies of wavelengths above original_context / low_freq_factor, leaves
+ * those below original_context / high_freq_factor, and interpolates between; dynamic (NTK) raises the base with the
+ * length beyond original_context; yarn interpolates between frequencies of beta_fast and beta_slow rotations within
+ * original_context and multiplies cos and sin by a factor; longrope divides each pair by a factor of its own and
+ * multiplies cos and sin, too. */
+typedef enum tarn_rope_scaling {
+    TARN_ROPE_DEFAULT = 0,
+    TARN_ROPE_LINEAR,
+    TARN_ROPE_LLAMA3,
+    TARN_ROPE_DYNAMIC,
+    TARN_ROPE_YARN,
+    TARN_ROPE_LONGROPE,
+} tarn_rope_scaling;
 
 /* Options of tarn_rope(); zero is every field's default. */
 typedef struct tarn_rope_options {
@@ -280,13 +290,24 @@ typedef struct tarn_rope_options {
      * weights */
     bool interleaved;
     tarn_rope_scaling scaling;
-    double factor;                            /* of linear and llama3; default 8 */
+    double factor;                            /* of all scalings; default 8 */
     double low_freq_factor, high_freq_factor; /* of llama3; default 1 and 4 */
-    int64_t original_context;                 /* of llama3: context length of training; default 8192 */
+    int64_t original_context;                 /* of all but linear: context length of training; default 8192 */
+    /* factor of cos and sin; default: 1; of yarn m(1), or m(mscale) / m(mscale_all_dim) if both are given, with m(s) =
+     * 0.1 · s · ln(factor) + 1; of longrope sqrt(1 + ln(factor) / ln(original_context)); 1 for factors up to 1 */
+    double attention_factor;
+    double mscale, mscale_all_dim; /* of yarn */
+    double beta_fast, beta_slow;   /* of yarn; default 32 and 1 */
+    bool untruncated;              /* of yarn: bounds of the interpolation are not rounded to whole pairs */
+    int64_t length;                /* of dynamic and longrope: current length; 0: length of x */
+    /* divisors of the frequencies, pair_factor_count = dims / 2 of them, or NULL; with longrope, which needs both,
+     * those of a length up to original_context (short) and beyond (long). Read in the call alone. */
+    const float *pair_factors, *long_pair_factors;
+    int64_t pair_factor_count;
 } tarn_rope_options;
 
-/* Rotary position embedding (RoPE): rotates pair i of the last axis of x by the angle position · base^(-2 i / dims).
- * `positions` is i32 or i64, [T] or [B, T], or NULL: 0, 1, 2 … Angles are computed in f64. `...` is a const
+/* Rotary position embedding (RoPE): rotates pair i of the last axis of x by the angle position · base^(-2 i / dims),
+ * scaled. `positions` is i32 or i64, [T] or [B, T], or NULL: 0, 1, 2 … Angles are computed in f64. `...` is a const
  * tarn_rope_options *, or NULL. */
 TARN_API tarn_tensor *tarn_rope_sized(tarn_tensor *x, tarn_tensor *positions, const tarn_rope_options *options,
                                       size_t options_size);

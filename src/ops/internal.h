@@ -103,7 +103,7 @@ tarn_tensor *tarn__attention_composed(tarn_tensor *q, tarn_tensor *k, tarn_tenso
 /* ---- RoPE -------------------------------------------------------------------------------------------------------- */
 
 /* Kernel params of RoPE options, defaults resolved, for a head_dim of which at most 2 · TARN__ROPE_PAIRS elements
- * are rotated. */
+ * are rotated. Options are not checked; a `length` of 0 is within original_context. */
 tarn__rope tarn__rope_params(const tarn_rope_options *options, int64_t head_dim);
 
 /* ---- quantized weights ------------------------------------------------------------------------------------------- */

@@ -312,8 +312,10 @@ static void tokens_attend_to_the_cache(void **state)
                       &ropes[i % 2]);
         tarn_scope_close(scope);
     }
-    const tarn_rope_options odd[] = {{.axis = 1, .interleaved = true}, {.axis = 1, .dims = 32}};
-    for (int i = 0; i < 2; i++)
+    const tarn_rope_options odd[] = {{.axis = 1, .interleaved = true},
+                                     {.axis = 1, .dims = 32},
+                                     {.axis = 1, .scaling = TARN_ROPE_YARN, .original_context = 64}};
+    for (int i = 0; i < 3; i++)
         tokens_attend(&(past){.batch = 2,
                               .heads = 4,
                               .kv_heads = 2,

@@ -132,6 +132,19 @@ static void rope(void **state)
            tarn_rope(x, NULL, &(tarn_rope_options){.scaling = TARN_ROPE_LLAMA3, .low_freq_factor = 5}));
     REFUSE(tarn_rope_sized,
            tarn_rope(x, NULL, &(tarn_rope_options){.scaling = TARN_ROPE_LLAMA3, .original_context = -1}));
+    REFUSE(tarn_rope_sized, tarn_rope(x, NULL, &(tarn_rope_options){.attention_factor = -1}));
+    REFUSE(tarn_rope_sized, tarn_rope(x, NULL, &(tarn_rope_options){.scaling = TARN_ROPE_DYNAMIC, .dims = 2}));
+    REFUSE(tarn_rope_sized, tarn_rope(x, NULL, &(tarn_rope_options){.scaling = TARN_ROPE_DYNAMIC, .length = -1}));
+    REFUSE(tarn_rope_sized, tarn_rope(x, NULL, &(tarn_rope_options){.scaling = TARN_ROPE_YARN, .beta_slow = -1}));
+    REFUSE(tarn_rope_sized, tarn_rope(x, NULL, &(tarn_rope_options){.scaling = TARN_ROPE_YARN, .base = 1}));
+    REFUSE(tarn_rope_sized, tarn_rope(x, NULL, &(tarn_rope_options){.scaling = TARN_ROPE_YARN, .mscale = INFINITY}));
+    REFUSE(tarn_rope_sized, tarn_rope(x, NULL, &(tarn_rope_options){.scaling = TARN_ROPE_LONGROPE}));
+    const float ones[] = {1, 1, 1}, bad[] = {1, 0, 1};
+    REFUSE(tarn_rope_sized, tarn_rope(x, NULL, &(tarn_rope_options){.pair_factors = ones, .pair_factor_count = 2}));
+    REFUSE(tarn_rope_sized, tarn_rope(x, NULL, &(tarn_rope_options){.pair_factors = bad, .pair_factor_count = 3}));
+    REFUSE(tarn_rope_sized,
+           tarn_rope(x, NULL, &(tarn_rope_options){.long_pair_factors = ones, .pair_factor_count = 3}));
+    ACCEPT(tarn_rope(x, NULL, &(tarn_rope_options){.pair_factors = ones, .pair_factor_count = 3}));
     ACCEPT(tarn_rope(x, whole(TARN_SHAPE(2, 3)), &(tarn_rope_options){.dims = 4}));
 }
 

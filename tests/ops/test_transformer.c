@@ -312,6 +312,26 @@ static void rope_turns_pairs_by_their_angle(void **state)
     assert_values(tarn_rope(x, NULL, NULL), 1e-7, 1, 2, 3, 4);
 }
 
+/* longrope divides by a pair's own factors, short or long by the length, and multiplies by its magnitude. */
+static void rope_divides_pairs_by_their_factors(void **state)
+{
+    (void)state;
+    static const float close[] = {2, 5}, far[] = {4, 10};
+    tarn_tensor *x = good(tarn_reshape(tarn_to(vector(1, 2, 3, 4), device), TARN_SHAPE(1, 1, 1, 4)));
+    tarn_tensor *three = good(tarn_from_i64((const int64_t[]){3}, TARN_SHAPE(1), device));
+    tarn_rope_options o = {.pair_factors = close, .pair_factor_count = 2};
+    double c = cos(1.5), s = sin(1.5), d = cos(0.006), t = sin(0.006);
+    assert_values(tarn_rope(x, three, &o), 1e-6, c - 3 * s, 2 * d - 4 * t, 3 * c + s, 4 * d + 2 * t);
+    o.long_pair_factors = far;
+    o.scaling = TARN_ROPE_LONGROPE, o.factor = 16, o.original_context = 256, o.length = 257;
+    double m = sqrt(1.5);
+    c = m * cos(0.75), s = m * sin(0.75), d = m * cos(0.003), t = m * sin(0.003);
+    assert_values(tarn_rope(x, three, &o), 1e-6, c - 3 * s, 2 * d - 4 * t, 3 * c + s, 4 * d + 2 * t);
+    o.length = 256, o.attention_factor = 2;
+    c = 2 * cos(1.5), s = 2 * sin(1.5), d = 2 * cos(0.006), t = 2 * sin(0.006);
+    assert_values(tarn_rope(x, three, &o), 1e-6, c - 3 * s, 2 * d - 4 * t, 3 * c + s, 4 * d + 2 * t);
+}
+
 /* [B, H, T, D] with axis 2 is [B, T, H, D] permuted. */
 static void rope_takes_either_order_of_axes(void **state)
 {
@@ -337,6 +357,7 @@ int main(void)
         in_scope(rope_makes_products_relative),
         in_scope(rope_turns_pairs_by_their_angle),
         in_scope(rope_takes_either_order_of_axes),
+        in_scope(rope_divides_pairs_by_their_factors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -186,11 +186,22 @@ def packed_cases(op, rng, generator, count):
 # ---- rotary positions
 # -----------------------------------------------------------------------------------------------------------------
 
-PLAIN, LINEAR, LLAMA3 = range(3)
+PLAIN, LINEAR, LLAMA3, DYNAMIC, YARN = range(5)
 
 
 def frequencies(dims, options):
-    f = options.get("base", 10000.0) ** (-torch.arange(0, dims, 2, dtype=torch.float64) / dims)
+    """rope.py compares the formulas with transformers'; these are the kernels' angles."""
+    base, pairs = options.get("base", 10000.0), torch.arange(0, dims, 2, dtype=torch.float64)
+    if options.get("scaling", PLAIN) == DYNAMIC:
+        grown = options["factor"] * max(1.0, options["length"] / options["original"]) - (options["factor"] - 1)
+        base *= grown ** (dims / (dims - 2))
+    f = base ** (-pairs / dims)
+    if options.get("scaling", PLAIN) == YARN:
+        bounds = [dims * math.log(options["original"] / (rotations * 2 * math.pi)) / (2 * math.log(base))
+                  for rotations in (32, 1)]
+        low, high = max(math.floor(bounds[0]), 0), min(math.ceil(bounds[1]), dims - 1)
+        ramp = ((pairs / 2 - low) / (high - low or 0.001)).clamp(0, 1)
+        return f / options["factor"] * ramp + f * (1 - ramp)
     if options.get("scaling", PLAIN) == LINEAR:
         return f / options["factor"]
     if options.get("scaling", PLAIN) == LLAMA3:  # as Hugging Face's transformers has it
@@ -204,13 +215,19 @@ def frequencies(dims, options):
     return f
 
 
+def magnitude(options):
+    """The factor of cos and sin."""
+    of_yarn = 0.1 * math.log(options.get("factor", 1)) + 1 if options.get("scaling", PLAIN) == YARN else 1
+    return options.get("attention_factor", 0) or of_yarn
+
+
 def turn(x, positions, options):
     axis, depth = options.get("axis", 1), x.shape[3]
     dims = options.get("dims", depth)
     place = torch.arange(x.shape[axis]) if positions is None else long(positions)
     angle = place.to(torch.float64)[..., None] * frequencies(dims, options)
     angle = angle.expand(x.shape[0], *angle.shape[-2:]).unsqueeze(3 - axis)
-    c, s = angle.cos(), angle.sin()
+    c, s = (magnitude(options) * of for of in (angle.cos(), angle.sin()))
     part, rest = x[..., :dims], x[..., dims:]
     if options.get("interleaved"):
         a, b = part[..., 0::2], part[..., 1::2]
@@ -226,16 +243,19 @@ def rope_cases(op, rng, generator, count):
         made = {
             "axis": rng.choice([1, 2]), "base": rng.choice([10000.0, 500000.0, 100.0]),
             "interleaved": rng.randint(0, 1)}
-        made["scaling"] = rng.choice([PLAIN, LINEAR, LLAMA3])
+        made["scaling"] = rng.choice([PLAIN, LINEAR, LLAMA3, DYNAMIC, YARN])
         made.update({
             "factor": rng.choice([2.0, 8.0]), "low": 1.0, "high": rng.choice([4.0, 2.0]),
-            "original": rng.choice([64, 8192])})
+            "original": rng.choice([64, 8192]), "length": rng.choice([5, 100, 9000]),
+            "attention_factor": rng.choice([0.0, 0.0, 1.5])})
         return made
     for dtype in FLOATS:
         for _ in range(30 + 3 * count):
             o, depth = options(), rng.choice([2, 6, 16, 64, 80])
             if rng.random() < 0.4:
                 o["dims"] = rng.randrange(2, depth + 1, 2)
+            if o.get("dims", depth) == 2 and o["scaling"] == DYNAMIC:
+                o["scaling"] = PLAIN
             shape = (rng.randint(1, 3), rng.randint(1, 20), rng.randint(1, 6), depth)
             inputs = [Input(random_values(shape, dtype, generator), rng.choice(LAYOUTS))]
             length, kind = shape[o["axis"]], rng.choice([None, "all", "each"])
@@ -256,7 +276,7 @@ def rope_cases(op, rng, generator, count):
 def turn_sizes(x, o):
     """Each result is a sum of two terms no longer than the pair."""
     dims = o.get("dims", x.shape[3])
-    part, rest = x[..., :dims] ** 2, x[..., dims:].abs()
+    part, rest = (magnitude(o) * x[..., :dims]) ** 2, x[..., dims:].abs()
     if o.get("interleaved"):
         both = (part[..., 0::2] + part[..., 1::2]).sqrt().repeat_interleave(2, -1)
     else:

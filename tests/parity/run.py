@@ -198,6 +198,11 @@ def run_jinja(options):
     return run_files("jinja", importlib.import_module("jinja").run, options)
 
 
+def run_rope(options):
+    """Frequencies of RoPE, as transformers scales them."""
+    return run_files("rope_scalings", importlib.import_module("rope").run, options)
+
+
 def run_verdicts(title, checks, options):
     """Checks of (name, dtype, verdicts); one that cannot run here (None) is skipped."""
     tally = Tally()
@@ -311,8 +316,9 @@ def run_mnist(options):
 
 # What is compared beside operations.
 EXTRAS = {
-    "training": run_training, "networks": run_networks, "conv_sums": run_conv_sums, "layers": run_layers,
-    "resnet20": run_resnet20, "formats": run_formats, "gguf": run_gguf, "data": run_data, "events": run_events,
+    "training": run_training, "networks": run_networks, "conv_sums": run_conv_sums, "rope_scalings": run_rope,
+    "layers": run_layers, "resnet20": run_resnet20, "formats": run_formats, "gguf": run_gguf, "data": run_data,
+    "events": run_events,
     "images": run_images, "text": run_text, "pieces": run_pieces, "chat": run_chat, "chats": run_chats,
     "jinja": run_jinja, "gpt2": run_gpt2, "llama": run_llama, "lora": run_lora, "generate": run_generate,
     "training_gpt2": run_training_gpt2, "curves_gpt2": run_curves_gpt2, "llama_cpp": run_llama_cpp, "mnist": run_mnist}

@@ -237,6 +237,7 @@ FUNCTIONS = {
                                                                c.c_size_t]), "conv2d_layer_with_sized": (POINTER, [
                                                                    c.c_int64, c.c_int64, Device,
                                                                    c.POINTER(Conv2dOptions), c.c_size_t]),
+    "rope_sized": (POINTER, [POINTER, POINTER, POINTER, c.c_size_t]),
     "max_pool2d_layer_sized": (POINTER, [c.POINTER(Pool2dOptions), c.c_size_t]), "avg_pool2d_layer_sized": (POINTER, [
         c.POINTER(Pool2dOptions),
         c.c_size_t]), "global_avg_pool2d_layer": (POINTER, []), "groupnorm_layer_with_sized": (POINTER, [

@@ -136,13 +136,14 @@ typedef struct tarn__attention {
     tarn__random random;
 } tarn__attention;
 
-/* rope: pair i of dims / 2 of the last axis is rotated by position · frequency[i]. */
+/* rope: pair i of dims / 2 of the last axis is rotated by position · frequency[i] and multiplied by `magnitude`. */
 #define TARN__ROPE_PAIRS 256
 typedef struct tarn__rope {
     int32_t axis;                       /* axis of x that holds the positions: 1 or 2 */
     int32_t interleaved;                /* pairs are (2 i, 2 i + 1) rather than (i, i + dims / 2) */
     int32_t inverse;                    /* rotate backward (the gradient) */
     int64_t dims;                       /* elements of the last axis that are rotated; the others are copied */
+    double magnitude;                   /* factor of cos and sin; 1 but for yarn and longrope */
     double frequency[TARN__ROPE_PAIRS]; /* computed by the operation, so that all backends use the same values */
 } tarn__rope;
 

@@ -1,8 +1,8 @@
 /* rope.c: rotary position embedding (RoPE). The gradient of a rotation is the rotation by the negative angle.
  *
- * Frequencies are computed here in f64 and passed to the kernels, so that all backends rotate by the same angles.
- * Scaling follows transformers: linear divides all frequencies, llama3 interpolates by wavelength. Only positions
- * are saved for backward. */
+ * Frequencies are computed here in f64 and passed to the kernels, so that all backends rotate by the same angles and
+ * know no scaling but one factor of cos and sin. Scaling follows transformers' modeling_rope_utils. Only positions are
+ * saved for backward. */
 #include <math.h>
 #include <string.h>
 
@@ -23,7 +23,22 @@ static tarn_rope_options with_defaults(const tarn_rope_options *options, size_t 
     o.low_freq_factor = o.low_freq_factor == 0 ? 1 : o.low_freq_factor;
     o.high_freq_factor = o.high_freq_factor == 0 ? 4 : o.high_freq_factor;
     o.original_context = o.original_context == 0 ? 8192 : o.original_context;
+    o.beta_fast = o.beta_fast == 0 ? 32 : o.beta_fast;
+    o.beta_slow = o.beta_slow == 0 ? 1 : o.beta_slow;
     return o;
+}
+
+/* The formula divides by ln(base), and takes logarithms of the numbers of rotations. */
+static bool check_yarn(const tarn_rope_options *o)
+{
+    if (o->base == 1 || !(o->beta_fast > 0 && o->beta_slow > 0 && isfinite(o->beta_fast) && isfinite(o->beta_slow)))
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "rope: yarn has base %g, beta_fast %g and beta_slow %g; expected positive finite numbers, "
+                           "and a base other than 1",
+                           o->base, o->beta_fast, o->beta_slow);
+    return (isfinite(o->mscale) && isfinite(o->mscale_all_dim)) ||
+           tarn__raise(TARN_ERROR_ARGUMENT, "rope: mscale %g and mscale_all_dim %g must be finite", o->mscale,
+                       o->mscale_all_dim);
 }
 
 /* The options that do not depend on x. */
@@ -31,7 +46,7 @@ static bool check_numbers(const tarn_rope_options *o)
 {
     if (!(o->base > 0 && isfinite(o->base)))
         return tarn__raise(TARN_ERROR_ARGUMENT, "rope: base %g is not positive and finite", o->base);
-    if ((unsigned)o->scaling > TARN_ROPE_LLAMA3)
+    if ((unsigned)o->scaling > TARN_ROPE_LONGROPE)
         return tarn__raise(TARN_ERROR_ARGUMENT, "rope: unknown scaling %d", (int)o->scaling);
     if (o->scaling != TARN_ROPE_DEFAULT && !(o->factor > 0 && isfinite(o->factor)))
         return tarn__raise(TARN_ERROR_ARGUMENT, "rope: factor %g is not positive and finite", o->factor);
@@ -42,6 +57,37 @@ static bool check_numbers(const tarn_rope_options *o)
             "rope: low_freq_factor %g, high_freq_factor %g and original_context %lld must be positive, and "
             "low_freq_factor below high_freq_factor",
             o->low_freq_factor, o->high_freq_factor, (long long)o->original_context);
+    if (o->scaling > TARN_ROPE_LLAMA3 && (o->original_context < 2 || o->length < 0))
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "rope: original_context is %lld and length %lld; expected at least 2, and at least 0",
+                           (long long)o->original_context, (long long)o->length);
+    if (o->scaling == TARN_ROPE_DYNAMIC && o->dims == 2)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "rope: dims is 2; dynamic scaling needs more");
+    if (!(o->attention_factor >= 0 && isfinite(o->attention_factor)))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "rope: attention_factor is %g; expected a finite number of at least 0",
+                           o->attention_factor);
+    return o->scaling != TARN_ROPE_YARN || check_yarn(o);
+}
+
+/* Divisors of the frequencies: as many as there are pairs, positive. */
+static bool check_pair_factors(const tarn_rope_options *o)
+{
+    const float *list[] = {o->pair_factors, o->long_pair_factors};
+    bool needs_both = o->scaling == TARN_ROPE_LONGROPE;
+    for (int i = 0; i < 2; i++) {
+        if (!list[i] && needs_both)
+            return tarn__raise(TARN_ERROR_ARGUMENT, "rope: longrope needs pair_factors and long_pair_factors");
+        if (list[i] && !needs_both && i == 1)
+            return tarn__raise(TARN_ERROR_ARGUMENT, "rope: long_pair_factors are longrope's; scaling is %d",
+                               (int)o->scaling);
+        if (list[i] && o->pair_factor_count != o->dims / 2)
+            return tarn__raise(TARN_ERROR_ARGUMENT, "rope: pair_factor_count is %lld; dims %lld have %lld pairs",
+                               (long long)o->pair_factor_count, (long long)o->dims, (long long)(o->dims / 2));
+        for (int64_t k = 0; list[i] && k < o->dims / 2; k++)
+            if (!(list[i][k] > 0 && isfinite(list[i][k])))
+                return tarn__raise(TARN_ERROR_ARGUMENT, "rope: factor %g of pair %lld is not positive and finite",
+                                   (double)list[i][k], (long long)k);
+    }
     return true;
 }
 
@@ -81,15 +127,77 @@ static double llama3_frequency(double frequency, const tarn_rope_options *o)
     return (1 - weight) * frequency / o->factor + weight * frequency;
 }
 
+/* Dynamic (NTK): the base grows with the length beyond the original context, so that low frequencies shrink most. */
+static double dynamic_base(const tarn_rope_options *o)
+{
+    double context = (double)o->original_context, length = (double)o->length > context ? (double)o->length : context;
+    return o->base * pow(o->factor * length / context - (o->factor - 1), (double)o->dims / (double)(o->dims - 2));
+}
+
+/* The pair, as a real number, that makes so many rotations within the original context. */
+static double pair_of_rotations(double rotations, const tarn_rope_options *o)
+{
+    return (double)o->dims * log((double)o->original_context / (rotations * 2 * PI)) / (2 * log(o->base));
+}
+
+/* YaRN: pairs up to that of beta_fast rotations are left, those from beta_slow on divided by `factor`, with a linear
+ * ramp over the pairs in between. */
+static double yarn_frequency(double frequency, int64_t pair, const tarn_rope_options *o)
+{
+    double low = pair_of_rotations(o->beta_fast, o), high = pair_of_rotations(o->beta_slow, o);
+    if (!o->untruncated)
+        low = floor(low), high = ceil(high);
+    low = low > 0 ? low : 0;
+    high = high < (double)(o->dims - 1) ? high : (double)(o->dims - 1);
+    high += high == low ? 0.001 : 0; /* as transformers, no division by 0 */
+    double ramp = ((double)pair - low) / (high - low);
+    ramp = ramp < 0 ? 0 : ramp > 1 ? 1 : ramp;
+    return frequency / o->factor * ramp + frequency * (1 - ramp);
+}
+
+static double yarn_magnitude(double scale, const tarn_rope_options *o)
+{
+    return o->factor <= 1 ? 1 : 0.1 * scale * log(o->factor) + 1;
+}
+
+/* Factor of cos and sin, if the options give none. */
+static double default_magnitude(const tarn_rope_options *o)
+{
+    if (o->scaling == TARN_ROPE_YARN)
+        return o->mscale != 0 && o->mscale_all_dim != 0
+                   ? yarn_magnitude(o->mscale, o) / yarn_magnitude(o->mscale_all_dim, o)
+                   : yarn_magnitude(1, o);
+    if (o->scaling == TARN_ROPE_LONGROPE && o->factor > 1)
+        return sqrt(1 + log(o->factor) / log((double)o->original_context));
+    return 1;
+}
+
+/* Divisors of the frequencies, or NULL. */
+static const float *pair_factors_of(const tarn_rope_options *o)
+{
+    return o->scaling == TARN_ROPE_LONGROPE && o->length > o->original_context ? o->long_pair_factors : o->pair_factors;
+}
+
+static double scaled(double frequency, int64_t pair, const tarn_rope_options *o)
+{
+    switch (o->scaling) {
+    case TARN_ROPE_LINEAR: return frequency / o->factor;
+    case TARN_ROPE_LLAMA3: return llama3_frequency(frequency, o);
+    case TARN_ROPE_YARN: return yarn_frequency(frequency, pair, o);
+    default: return frequency; /* dynamic: by its base; longrope: by its pair factors */
+    }
+}
+
 /* frequency[i] = base^(-2i / dims), scaled; computed in f64 on the host, so that all backends agree. */
 static tarn__rope params_of(const tarn_rope_options *o)
 {
     tarn__rope params = {.axis = o->axis, .interleaved = o->interleaved, .dims = o->dims};
+    params.magnitude = o->attention_factor != 0 ? o->attention_factor : default_magnitude(o);
+    const double base = o->scaling == TARN_ROPE_DYNAMIC ? dynamic_base(o) : o->base;
+    const float *divisor = pair_factors_of(o);
     for (int64_t i = 0; i < o->dims / 2; i++) {
-        double frequency = pow(o->base, -2 * (double)i / (double)o->dims);
-        params.frequency[i] = o->scaling == TARN_ROPE_LINEAR   ? frequency / o->factor
-                              : o->scaling == TARN_ROPE_LLAMA3 ? llama3_frequency(frequency, o)
-                                                               : frequency;
+        double frequency = scaled(pow(base, -2 * (double)i / (double)o->dims), i, o);
+        params.frequency[i] = divisor ? frequency / (double)divisor[i] : frequency;
     }
     return params;
 }
@@ -125,8 +233,9 @@ tarn_tensor *tarn_rope_sized(tarn_tensor *x, tarn_tensor *positions, const tarn_
         return NULL;
     x = pair[0], positions = pair[1];
     tarn_rope_options o = with_defaults(options, options_size, x->view.rank == 4 ? x->view.shape[3] : 0);
-    if (!check_shapes(x, positions, &o) || !check_numbers(&o))
+    if (!check_shapes(x, positions, &o) || !check_numbers(&o) || !check_pair_factors(&o))
         return NULL;
+    o.length = o.length == 0 ? x->view.shape[o.axis] : o.length;
     tarn__rope params = params_of(&o);
     tarn_tensor *y = rotate(x, positions, &params, x->view.dtype);
     return y && tarn__finish("rope", rope_backward, params, TARN__INPUTS(x), TARN__OUTPUTS(y), TARN__SAVED(positions))
@@ -144,6 +253,13 @@ bool tarn__apply_rope(const tarn__invocation *v, tarn_tensor **out)
                            .factor = tarn__attribute_real(v, "factor", 0),
                            .low_freq_factor = tarn__attribute_real(v, "low_freq_factor", 0),
                            .high_freq_factor = tarn__attribute_real(v, "high_freq_factor", 0),
-                           .original_context = tarn__attribute_int(v, "original_context", 0)};
+                           .original_context = tarn__attribute_int(v, "original_context", 0),
+                           .attention_factor = tarn__attribute_real(v, "attention_factor", 0),
+                           .mscale = tarn__attribute_real(v, "mscale", 0),
+                           .mscale_all_dim = tarn__attribute_real(v, "mscale_all_dim", 0),
+                           .beta_fast = tarn__attribute_real(v, "beta_fast", 0),
+                           .beta_slow = tarn__attribute_real(v, "beta_slow", 0),
+                           .untruncated = tarn__attribute_int(v, "untruncated", 0) != 0,
+                           .length = tarn__attribute_int(v, "length", 0)};
     return (out[0] = tarn_rope(v->in[0], v->in[1], &o)) != NULL;
 }

@@ -2,7 +2,7 @@
  * (angles reach thousands of radians), stored in the compute type, and reused by all heads.
  *
  * x and y are (B, T, H, D) or (B, H, T, D), by params->axis. The inverse rotation (backward) negates the sines.
- * ops/attention/rope.c computes the frequencies, with their scaling (linear, llama3). */
+ * ops/attention/rope.c computes the frequencies, with their scaling, and the factor of cos and sin. */
 #include "backends/cpu/common/convert.h"
 #include "backends/cpu/common/scalar_math_trig.h"
 #include "backends/cpu/common/scratch.h"
@@ -51,10 +51,12 @@ static void fill_rows(int64_t row, int64_t end, void *ctx)
         for (int64_t i = 0; i < j->pairs; i++)
             angle[i] = position * j->params->frequency[i];
         tarn__cos_tile_f64(angle, value, j->pairs);
+        for (int64_t i = 0; i < j->pairs; i++)
+            value[i] *= j->params->magnitude;
         tarn__store[buffer][COMPUTE_F64](value, j->cos + row * j->pairs * size, 1, j->pairs);
         tarn__sin_tile_f64(angle, value, j->pairs);
-        for (int64_t i = 0; j->params->inverse && i < j->pairs; i++)
-            value[i] = -value[i];
+        for (int64_t i = 0; i < j->pairs; i++)
+            value[i] *= j->params->inverse ? -j->params->magnitude : j->params->magnitude;
         tarn__store[buffer][COMPUTE_F64](value, j->sin + row * j->pairs * size, 1, j->pairs);
     }
 }

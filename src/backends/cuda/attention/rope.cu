@@ -1,7 +1,8 @@
 /* rope.cu: rotary position embedding (RoPE). A block handles a few positions: it computes the sines and cosines of
  * their angles once, in f64, keeps them in shared memory and rotates all heads with them. Where batches share positions
  * it does so for several: a thread then keeps its angles in registers, with several batches' loads in flight. Bytes: a
- * read and a write per element. ops/attention/rope.c computes the frequencies, with their scaling (linear, llama3). */
+ * read and a write per element. ops/attention/rope.c computes the frequencies, with their scaling, and the factor of
+ * cos and sin. */
 #include "backends/cuda/common/rows.cuh"
 
 #define MAX_ANGLES TARN__ROPE_PAIRS /* per block */
@@ -21,6 +22,7 @@ struct rope_args {
     int pairs, positions_per_block, group, inverse;
     int rotated, units; /* rotated units of a head, and all of them */
     divider by_heads, by_units;
+    double magnitude; /* factor of cos and sin */
     double frequency[TARN__ROPE_PAIRS];
 };
 
@@ -92,8 +94,8 @@ __device__ __forceinline__ void make_angles(const rope_args &a, int64_t batch, i
                         : at;
         double sine, cosine;
         sincos((double)position * a.frequency[i % a.pairs], &sine, &cosine);
-        cosines[i] = (C)cosine;
-        sines[i] = (C)(a.inverse ? -sine : sine);
+        cosines[i] = (C)(a.magnitude * cosine);
+        sines[i] = (C)(a.magnitude * (a.inverse ? -sine : sine));
     }
     __syncthreads();
 }
@@ -224,6 +226,7 @@ static void run_rope(const tarn__call *call)
     a.heads = x->shape[3 - params->axis];
     a.pairs = (int)(params->dims / 2);
     a.inverse = params->inverse;
+    a.magnitude = params->magnitude;
     memcpy(a.frequency, params->frequency, sizeof(double) * (size_t)a.pairs);
     bool is_interleaved = params->interleaved != 0;
     if (x->dtype == TARN_F64 || y->dtype == TARN_F64)

@@ -334,6 +334,7 @@ static decode_args args_of(const tarn__call *call)
     a.heads = (int)q->shape[2], a.group = (int)(q->shape[2] / key->shape[1]),
     a.parts = (a.group + HEADS_PER_BLOCK - 1) / HEADS_PER_BLOCK, a.head_dim = (int)q->shape[3];
     a.pairs = (int)(params->rope.dims / 2), a.is_interleaved = params->rope.interleaved != 0;
+    a.magnitude = (float)params->rope.magnitude;
     a.scale = (float)(params->scale * LOG2_E);
     a.partial = (float *)call->scratch;
     a.counters = tarn__cuda_at(call->device)->counters;

@@ -38,6 +38,7 @@ struct decode_args {
     int64_t position_stride, capacity;
     int heads, group, parts, head_dim, pairs; /* H, H / KV, blocks that share a group, D, rotated pairs */
     float scale;                              /* softmax scale · log2(e) */
+    float magnitude;                          /* factor of cos and sin */
     float *partial;                           /* (B, H, MAX_SPLITS, D + 2): weighted values, max, sum */
     int *counters;                            /* (B, KV, parts): finished blocks */
     fault_slot fault;
@@ -61,7 +62,9 @@ __device__ __forceinline__ void make_angles(const decode_args &a, token_smem<MAX
     const int lane = threadIdx.x % WARP;
     for (int i = threadIdx.x / WARP * 8 + lane; lane < 8 && i < a.pairs; i += ATTENTION_WARPS * 8) {
         const double turns = (double)at * a.frequency[i];
-        sincospif((float)(2 * (turns - rint(turns))), &t.sine[i], &t.cosine[i]);
+        float sine, cosine;
+        sincospif((float)(2 * (turns - rint(turns))), &sine, &cosine);
+        t.sine[i] = a.magnitude * sine, t.cosine[i] = a.magnitude * cosine;
     }
 }
 

@@ -1,6 +1,6 @@
 /* rope.c: rotary position embeddings (RoPE): the launchers of rope.cl. A first kernel computes sine and cosine of each
- * position and pair once; a second rotates all heads. ops/attention/rope.c computes the frequencies, with their scaling
- * (linear, llama3). */
+ * position and pair once; a second rotates all heads. ops/attention/rope.c computes the frequencies, with their
+ * scaling, and the factor of cos and sin. */
 #include <stdio.h>
 
 #include "backends/opencl/runtime/opencl.h"
@@ -87,6 +87,9 @@ static void compute_angles(const tarn__call *call, const job *j, int64_t first, 
     tarn__cl_arg_long(&launch, positions && positions->rank == 2 ? positions->stride[0] : 0);
     tarn__cl_arg_long(&launch, positions ? positions->stride[positions->rank - 1] : 0);
     tarn__cl_arg_int(&launch, params->inverse);
+    const frequency magnitude =
+        is_f64 ? (frequency){.value = params->magnitude} : (frequency){.part = {(float)params->magnitude, 0}};
+    tarn__cl_arg_value(&launch, &magnitude, is_f64 ? sizeof(double) : sizeof(float));
     tarn__cl_arg_scratch(&launch, call, 0);
     tarn__cl_enqueue(&launch, 1, (size_t[]){(size_t)(j->rows * count)}, NULL);
 }

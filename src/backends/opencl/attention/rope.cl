@@ -7,17 +7,19 @@ typedef COMPUTE(T_X) C;
 #ifdef ANGLES
 #define PIECE 64 /* pairs per launch: their frequencies are an argument */
 
-/* Sine and cosine of position · frequency, each rounded once from an angle with more precision than f32. */
+/* Sine and cosine of position · frequency, times `magnitude`, from an angle with more precision than f32. */
 #ifdef HAS_F64
 typedef struct frequencies {
     double at[PIECE];
 } frequencies;
 
-void rotation_of(long position, double frequency, C *cosine, C *sine)
+typedef double real;
+
+void rotation_of(long position, double frequency, double magnitude, C *cosine, C *sine)
 {
     const double angle = (double)position * frequency;
-    *cosine = (C)cos(angle);
-    *sine = (C)sin(angle);
+    *cosine = (C)(magnitude * cos(angle));
+    *sine = (C)(magnitude * sin(angle));
 }
 #else
 typedef struct frequencies {
@@ -25,21 +27,23 @@ typedef struct frequencies {
 } frequencies;
 
 /* The angle is a double-float; whole periods are subtracted in three parts of 2π (Cody and Waite). */
-void rotation_of(long position, float2 frequency, C *cosine, C *sine)
+typedef float real;
+
+void rotation_of(long position, float2 frequency, float magnitude, C *cosine, C *sine)
 {
     const float p = (float)position, high = p * frequency.x, low = fma(p, frequency.x, -high) + p * frequency.y;
     const float periods = rint(high * 0x1.45f306p-3f);
     float angle = fma(-periods, 0x1.921fb6p+2f, high);
     angle = fma(-periods, -0x1.777a5cp-23f, angle);
     angle = fma(-periods, -0x1.ee59dap-48f, angle) + low;
-    *cosine = (C)cos(angle);
-    *sine = (C)sin(angle);
+    *cosine = (C)(magnitude * cos(angle));
+    *sine = (C)(magnitude * sin(angle));
 }
 #endif
 
 /* One pair of one position per work-item; `table` is (rows, pairs, 2). Without positions row r is position r. */
 __kernel void angles(frequencies given, long first, long count, long rows, long length, long pairs, OPERAND(positions),
-                     long batch_step, long step, int is_back, OPERAND(table))
+                     long batch_step, long step, int is_back, real magnitude, OPERAND(table))
 {
     const long row = get_global_id(0) / count, i = get_global_id(0) % count;
     if (row >= rows)
@@ -47,7 +51,7 @@ __kernel void angles(frequencies given, long first, long count, long rows, long 
     const long position =
         positions ? LOAD(T_POSITION, positions, positions_at + row / length * batch_step + row % length * step) : row;
     C cosine, sine;
-    rotation_of(position, given.at[i], &cosine, &sine);
+    rotation_of(position, given.at[i], magnitude, &cosine, &sine);
     __global C *to = (__global C *)((__global char *)table + table_at) + 2 * (row * pairs + first + i);
     to[0] = cosine;
     to[1] = is_back ? -sine : sine;
