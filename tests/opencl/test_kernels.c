@@ -51,18 +51,37 @@ static void random_elements_equal_the_cpus(void **state)
     assert_close(good(tarn_to(draw(1, TARN_F32, opencl), CPU)), draw(1, TARN_F32, CPU), 0x1p-22);
 }
 
+/* Dtypes that the device quantizes to. */
+static const tarn_dtype kinds[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K, TARN_Q4_1, TARN_Q5_0, TARN_Q5_1};
+
 static void quant_blocks_equal_the_cpus(void **state)
 {
     NEEDS_OPENCL();
-    static const tarn_dtype kinds[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
     tarn_tensor *x = good(tarn_normal(TARN_SHAPE(9, 1024), 0, 0.05, TARN_F32, CPU));
-    for (int k = 0; k < 4; k++) {
+    for (int k = 0; k < (int)(sizeof(kinds) / sizeof(kinds[0])); k++) {
         int64_t before = tarn_stats().fallbacks;
         tarn_tensor *here = good(tarn_cast(x, kinds[k])), *packed = good(tarn_cast(there(x), kinds[k]));
         assert_equal_bits(packed, here);
         assert_equal_bits(good(tarn_cast(packed, TARN_F32)), good(tarn_cast(here, TARN_F32)));
         assert_equal_bits(good(tarn_cast(tarn_flip(tarn_slice(packed, 0, 2, 8), TARN_AXES(0)), TARN_BF16)),
                           good(tarn_cast(tarn_flip(tarn_slice(here, 0, 2, 8), TARN_AXES(0)), TARN_BF16)));
+        assert_int_equal(tarn_stats().fallbacks, before);
+    }
+}
+
+/* Of every dtype, also those that tarn does not quantize to. */
+static void random_quant_blocks_dequantize_as_on_the_cpu(void **state)
+{
+    NEEDS_OPENCL();
+    uint64_t random = test_seed(7);
+    for (tarn_dtype dtype = TARN_Q8_0; dtype < TARN_DTYPE_COUNT; dtype++) {
+        tarn_tensor *here = random_quant_blocks(dtype, 40, 1280, &random), *packed = there(here);
+        int64_t before = tarn_stats().fallbacks;
+        assert_equal_bits(good(tarn_cast(packed, TARN_F32)), good(tarn_cast(here, TARN_F32)));
+        assert_equal_bits(good(tarn_cast(tarn_flip(tarn_slice(packed, 0, 2, 8), TARN_AXES(0)), TARN_BF16)),
+                          good(tarn_cast(tarn_flip(tarn_slice(here, 0, 2, 8), TARN_AXES(0)), TARN_BF16)));
+        tarn_tensor *index = good(tarn_from_i64((const int64_t[]){3, 39, 0, 3}, TARN_SHAPE(4), CPU));
+        assert_equal_bits(good(tarn_embedding(packed, there(index))), good(tarn_embedding(here, index)));
         assert_int_equal(tarn_stats().fallbacks, before);
     }
 }
@@ -77,8 +96,8 @@ static void hard_quant_blocks_equal_the_cpus(void **state)
     fill_quant_patterns(values, ROWS * COLUMNS);
     tarn_tensor *x = good(tarn_from_f32(values, TARN_SHAPE(ROWS, COLUMNS), CPU));
     free(values);
-    for (tarn_dtype dtype = TARN_Q8_0; dtype <= TARN_Q6_K; dtype++)
-        assert_equal_bits(good(tarn_cast(there(x), dtype)), good(tarn_cast(x, dtype)));
+    for (int k = 0; k < (int)(sizeof(kinds) / sizeof(kinds[0])); k++)
+        assert_equal_bits(good(tarn_cast(there(x), kinds[k])), good(tarn_cast(x, kinds[k])));
 }
 
 /* A processor with fused operations may round the last bit of f64 otherwise. */
@@ -254,11 +273,17 @@ static void gradients_of_divisors_keep_their_range(void **state)
 int main(void)
 {
     const struct CMUnitTest all[] = {
-        TEST(random_elements_equal_the_cpus),   TEST(quant_blocks_equal_the_cpus),
-        TEST(hard_quant_blocks_equal_the_cpus), TEST(arange_agrees),
-        TEST(reductions_cut_into_chunks_agree), TEST(argmax_in_chunks_agrees),
-        TEST(long_prefix_sums_agree),           TEST(sorts_are_stable_at_any_length),
-        TEST(sums_at_indices_equal_the_cpus),   TEST(gradients_of_divisors_keep_their_range),
+        TEST(random_elements_equal_the_cpus),
+        TEST(quant_blocks_equal_the_cpus),
+        TEST(random_quant_blocks_dequantize_as_on_the_cpu),
+        TEST(hard_quant_blocks_equal_the_cpus),
+        TEST(arange_agrees),
+        TEST(reductions_cut_into_chunks_agree),
+        TEST(argmax_in_chunks_agrees),
+        TEST(long_prefix_sums_agree),
+        TEST(sorts_are_stable_at_any_length),
+        TEST(sums_at_indices_equal_the_cpus),
+        TEST(gradients_of_divisors_keep_their_range),
     };
     const struct CMUnitTest in_groups[] = {
         TEST(reductions_cut_into_chunks_agree),

@@ -1,7 +1,12 @@
-/* quant.c: matmul with quantized weights against the dequantized ones; elements that are hard to quantize. */
+/* quant.c: matmul with quantized weights against the dequantized ones; random quant blocks; elements that are hard to
+ * quantize. */
 #include "support/quant.h"
 
 #include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "base/quant/quant_blocks.h"
 
 void assert_quant_matmul(const tarn_tensor *x, const tarn_tensor *w, const tarn_tensor *bias, const tarn_tensor *y)
 {
@@ -30,6 +35,47 @@ void assert_quant_matmul(const tarn_tensor *x, const tarn_tensor *w, const tarn_
                          error, bound);
         }
     free(vx), free(vy), free(vb), free(vw);
+}
+
+/* Offset of a block's own scale; of its min, or 0. */
+static void scale_offsets(tarn_dtype dtype, size_t *scale, size_t *min)
+{
+    *scale = *min = 0;
+    switch (dtype) {
+    case TARN_Q4_1:
+    case TARN_Q5_1:
+    case TARN_Q4_K:
+    case TARN_Q5_K: *min = 2; break;
+    case TARN_Q2_K: *scale = offsetof(tarn__q2_k, scale), *min = offsetof(tarn__q2_k, min); break;
+    case TARN_Q3_K: *scale = offsetof(tarn__q3_k, scale); break;
+    case TARN_Q6_K: *scale = offsetof(tarn__q6_k, scale); break;
+    default: break;
+    }
+}
+
+/* Bits of a normal f16 of random sign from 2^-6 to 2^-5. */
+static void put_scale(char *to, uint64_t *random)
+{
+    uint16_t bits = (uint16_t)(9 << 10 | (random_bits(random) & 0x83ff));
+    memcpy(to, &bits, sizeof(bits));
+}
+
+tarn_tensor *random_quant_blocks(tarn_dtype dtype, int64_t out, int64_t in, uint64_t *random)
+{
+    size_t each = tarn_dtype_size(dtype), bytes = (size_t)(out * in / tarn_dtype_block_size(dtype)) * each, scale, min;
+    char *blocks = malloc(bytes + 1);
+    assert_non_null(blocks);
+    for (size_t i = 0; i < bytes; i++)
+        blocks[i] = (char)(random_bits(random) >> 32);
+    scale_offsets(dtype, &scale, &min);
+    for (size_t i = 0; i < bytes; i += each) {
+        put_scale(blocks + i + scale, random);
+        if (min > 0)
+            put_scale(blocks + i + min, random);
+    }
+    tarn_tensor *w = good(tarn_from(blocks, TARN_SHAPE(out, in), dtype, tarn_device_cpu()));
+    free(blocks);
+    return w;
 }
 
 /* From -1 to 1, in steps of 2^-23. */

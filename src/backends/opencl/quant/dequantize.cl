@@ -1,5 +1,5 @@
-/* dequantize.cl: quant blocks to f32 by the shared source, bitwise identical with the CPU. Options: Q8_0, Q4_0, Q4_K or
- * Q6_K. No product may be contracted into an fma. */
+/* dequantize.cl: quant blocks to f32 by the shared source, bitwise identical with the CPU. Options: FORMAT, the dtype's
+ * name; SHIFT, log2 of the elements per block. No product may be contracted into an fma. */
 #pragma OPENCL FP_CONTRACT OFF
 
 static float f32_of(ushort bits)
@@ -13,23 +13,8 @@ static float f32_of(ushort bits)
 #define F16_TO_F32 f32_of
 #include "base/quant/dequantize.inc"
 
-#if defined(Q8_0)
-#define SHIFT 5 /* log2 of the elements per block */
-#define BLOCK tarn__q8_0
-#define ELEMENT q8_0_element
-#elif defined(Q4_0)
-#define SHIFT 5
-#define BLOCK tarn__q4_0
-#define ELEMENT q4_0_element
-#elif defined(Q4_K)
-#define SHIFT 8
-#define BLOCK tarn__q4_k
-#define ELEMENT q4_k_element
-#else
-#define SHIFT 8
-#define BLOCK tarn__q6_k
-#define ELEMENT q6_k_element
-#endif
+#define BLOCK JOIN(tarn__, FORMAT)
+#define ELEMENT JOIN(FORMAT, _element)
 
 /* One element per work-item. Operands of the nest: y and x. Element indices count from the view's first, which begins a
  * block; on flipped axes they are negative, and an arithmetic shift still rounds down to the block. */

@@ -61,13 +61,6 @@ static void describe(job *j, const tarn__call *call)
     j->tile_bytes = (j->tile * j->sizes.in * 4 + 255) / 256 * 256;
 }
 
-/* In the order of tarn_dtype. */
-static const char *format_name(const tarn__view *weight)
-{
-    static const char *const names[] = {"q8_0", "q4_0", "q4_k", "q6_k"};
-    return names[weight->dtype - TARN_Q8_0];
-}
-
 /* ---- a few rows -------------------------------------------------------------------------------------------------- */
 
 /* x as contiguous f32 rows: itself, or a copy at the start of scratch. */
@@ -96,7 +89,7 @@ static bool find_few(const tarn__call *call, job *j)
     char options[128];
     for (j->items = tarn__cl_device_at(call->device)->has_local_memory ? GROUP : 1;;) {
         snprintf(options, sizeof(options), "-DFORMAT=%s -DT_C=%s -DT_BIAS=%s -DROWS=%d -DITEMS=%zu",
-                 format_name(call->in[1]), tarn__cl_dtype_name(call->out[0]->dtype),
+                 tarn__dtypes[call->in[1]->dtype].name, tarn__cl_dtype_name(call->out[0]->dtype),
                  tarn__cl_dtype_name(bias ? bias->dtype : TARN_F32), j->sizes.rows == 1 ? 1 : FEW_ROWS, j->items);
         j->kernel = tarn__cl_find(call, "quant_matmul", "multiply", options);
         if (j->items == 1 || tarn__cl_allows(j->kernel, j->items))
@@ -167,7 +160,7 @@ static tarn__plan_status prepare_many(const tarn__call *call, job *j)
     const int64_t tile = j->tile, out = j->sizes.out, rest = (out - 1) % tile + 1;
     char options[32];
     const tarn__cl_gemm last = gemm_of(call, j, out - rest, rest);
-    snprintf(options, sizeof(options), "-DFORMAT=%s", format_name(call->in[1]));
+    snprintf(options, sizeof(options), "-DFORMAT=%s", tarn__dtypes[call->in[1]->dtype].name);
     j->kernel = tarn__cl_find(call, "quant_matmul", "dequantize", options);
     tarn__plan_status status = tarn__cl_gemm_prepare(call, &last, &j->last);
     if (status == TARN__PLAN_READY && out > tile) {
@@ -224,7 +217,6 @@ static void kernel_matmul_quant(const tarn__call *call)
 
 void tarn__cl_register_quant_matmul(tarn__kernel_row *rows)
 {
-    const uint32_t dtypes = TARN__BIT(TARN_Q8_0) | TARN__BIT(TARN_Q4_0) | TARN__BIT(TARN_Q4_K) | TARN__BIT(TARN_Q6_K);
-    rows[TARN__K_matmul_quant] =
-        tarn__row_planned(prepare_matmul_quant, kernel_matmul_quant, (TARN__FLOATS & ~TARN__BIT(TARN_F64)) | dtypes);
+    rows[TARN__K_matmul_quant] = tarn__row_planned(prepare_matmul_quant, kernel_matmul_quant,
+                                                   (TARN__FLOATS & ~TARN__BIT(TARN_F64)) | TARN__QUANTIZED);
 }

@@ -3,7 +3,7 @@
  * A unit is 32 adjacent elements. Few rows of x are multiplied by the weight's bytes as these are read, once; for many
  * rows, rows of the weight are dequantized to f32 for a GEMM.
  *
- * Options: FORMAT, q8_0, q4_0, q4_k or q6_k; for `multiply` T_C and T_BIAS, dtypes of result and bias; ROWS, at minimum
+ * Options: FORMAT, the dtype's name; for `multiply` T_C and T_BIAS, dtypes of result and bias; ROWS, at minimum
  * the rows of x; ITEMS per work-group, 1 on a CPU. */
 
 /* A unit: elements 0 to 15, and 16 to 31. */
@@ -64,6 +64,126 @@ unit unit_q6_k(const __global uchar *row, long at)
     const __global uchar *block = row + at / 8 * 210;
     int from = (int)(at % 8) * 32;
     return (unit){half_unit_q6_k(block, from), half_unit_q6_k(block, from + 16)};
+}
+
+/* ---- formats whose codes of scales the shared source unpacks ------------------------------------------------------
+ */
+
+static float f32_of(ushort bits)
+{
+    return vload_half(0, (const half *)&bits);
+}
+
+#define QUANT_FN static
+#define QUANT_SPACE __global
+#define QUANT_MUL(a, b) ((a) * (b))
+#define F16_TO_F32 f32_of
+#include "base/quant/dequantize.inc"
+
+/* Two bits of each byte, lowest pair 0; one bit, lowest 0. */
+uchar16 pair_of(uchar16 bytes, int pair)
+{
+    return (bytes >> (uchar)(pair * 2)) & (uchar)3;
+}
+
+uchar16 bit_of(uchar16 bytes, int bit)
+{
+    return (bytes >> (uchar)bit) & (uchar)1;
+}
+
+/* Nibbles as in Q4_0, with their upper bits in the four bytes before them if `has_high`: scale · (q - offset) + min. */
+unit unit_of_nibbles(const __global uchar *q, bool has_high, float scale, float offset, float min)
+{
+    const uchar16 bits = (uchar16)(0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7);
+    uchar16 bytes = vload16(0, q), low = bytes & (uchar)15, high = bytes >> (uchar)4;
+    if (has_high) {
+        uchar4 upper = vload4(0, q - 4);
+        low |= (((uchar16)((uchar8)upper.x, (uchar8)upper.y) >> bits) & (uchar)1) << (uchar)4;
+        high |= (((uchar16)((uchar8)upper.z, (uchar8)upper.w) >> bits) & (uchar)1) << (uchar)4;
+    }
+    return (unit){(convert_float16(low) - offset) * scale + min, (convert_float16(high) - offset) * scale + min};
+}
+
+unit unit_q4_1(const __global uchar *row, long at)
+{
+    const __global uchar *block = row + at * 20;
+    return unit_of_nibbles(block + 4, false, scale_at(block), 0, scale_at(block + 2));
+}
+
+unit unit_q5_0(const __global uchar *row, long at)
+{
+    const __global uchar *block = row + at * 22;
+    return unit_of_nibbles(block + 6, true, scale_at(block), 16, 0);
+}
+
+unit unit_q5_1(const __global uchar *row, long at)
+{
+    const __global uchar *block = row + at * 24;
+    return unit_of_nibbles(block + 8, true, scale_at(block), 0, scale_at(block + 2));
+}
+
+/* Elements i and i + 16 of a group of 32 share byte i; a nibble is an index into the values. */
+unit unit_of_values(const __global uchar *q, float scale)
+{
+    const char16 values = (char16)(TARN__IQ4_VALUES);
+    uchar16 bytes = vload16(0, q);
+    return (unit){convert_float16(shuffle(values, bytes & (uchar)15)) * scale,
+                  convert_float16(shuffle(values, bytes >> (uchar)4)) * scale};
+}
+
+unit unit_iq4_nl(const __global uchar *row, long at)
+{
+    return unit_of_values(row + at * 18 + 2, scale_at(row + at * 18));
+}
+
+unit unit_iq4_xs(const __global uchar *row, long at)
+{
+    const __global tarn__iq4_xs *block = (const __global tarn__iq4_xs *)row + at / 8;
+    int group = (int)(at % 8);
+    return unit_of_values(block->q + group * 16, f32_of(block->scale) * (float)iq4_xs_scale(block, group));
+}
+
+/* Half of a unit is a group in Q2_K and Q3_K. */
+float16 half_unit_q2_k(const __global tarn__q2_k *block, int group)
+{
+    int codes = block->scales[group];
+    uchar16 q = pair_of(vload16(0, block->q + group / 8 * 32 + group % 2 * 16), group / 2 % 4);
+    return convert_float16(q) * (f32_of(block->scale) * (float)(codes & 15)) - f32_of(block->min) * (float)(codes >> 4);
+}
+
+unit unit_q2_k(const __global uchar *row, long at)
+{
+    const __global tarn__q2_k *block = (const __global tarn__q2_k *)row + at / 8;
+    int group = (int)(at % 8) * 2;
+    return (unit){half_unit_q2_k(block, group), half_unit_q2_k(block, group + 1)};
+}
+
+float16 half_unit_q3_k(const __global tarn__q3_k *block, int group)
+{
+    uchar16 q = pair_of(vload16(0, block->q + group / 8 * 32 + group % 2 * 16), group / 2 % 4) |
+                bit_of(vload16(group % 2, block->high), group / 2) << (uchar)2;
+    return (convert_float16(q) - 4.0f) * (f32_of(block->scale) * (float)q3_k_scale(block->scales, group));
+}
+
+unit unit_q3_k(const __global uchar *row, long at)
+{
+    const __global tarn__q3_k *block = (const __global tarn__q3_k *)row + at / 8;
+    int group = (int)(at % 8) * 2;
+    return (unit){half_unit_q3_k(block, group), half_unit_q3_k(block, group + 1)};
+}
+
+unit unit_q5_k(const __global uchar *row, long at)
+{
+    const __global tarn__q5_k *block = (const __global tarn__q5_k *)row + at / 8;
+    int group = (int)(at % 8), scale_code, min_code;
+    uchar down = (uchar)(group % 2 * 4);
+    q4_k_scales(block->scales, group, &scale_code, &min_code);
+    float scale = f32_of(block->scale) * (float)scale_code, min = f32_of(block->min) * (float)min_code;
+    uchar16 low = (vload16(0, block->q + group / 2 * 32) >> down) & (uchar)15,
+            high = (vload16(1, block->q + group / 2 * 32) >> down) & (uchar)15;
+    low |= bit_of(vload16(0, block->high), group) << (uchar)4;
+    high |= bit_of(vload16(1, block->high), group) << (uchar)4;
+    return (unit){convert_float16(low) * scale - min, convert_float16(high) * scale - min};
 }
 
 #define UNIT(row, at) JOIN(unit_, FORMAT)(row, at)

@@ -1,14 +1,15 @@
-/* quantize.c: quant blocks (Q8_0, Q4_0, Q4_K, Q6_K) from and to f32: the launchers of quantize.cl and dequantize.cl.
+/* quantize.c: quant blocks from and to f32: the launchers of quantize.cl and dequantize.cl.
  *
  * Bytes are identical with those of base/quant, which files and the CPU use. */
 #include "backends/opencl/common/element.h"
 
 #include <stdio.h>
 
-/* The macro that selects a block format. */
-static const char *option_of(tarn_dtype dtype)
+/* The macros that select a block format. */
+static void write_options(char *options, size_t size, tarn_dtype dtype, const char *more)
 {
-    return dtype == TARN_Q8_0 ? "-DQ8_0" : dtype == TARN_Q4_0 ? "-DQ4_0" : dtype == TARN_Q4_K ? "-DQ4_K" : "-DQ6_K";
+    snprintf(options, size, "-DFORMAT=%s -DSHIFT=%d%s", tarn__dtypes[dtype].name,
+             tarn__dtypes[dtype].block_elements == 32 ? 5 : 8, more);
 }
 
 /* One element per work-item. Bytes: each block read once (by adjacent work-items, from a cache), 4 written per element.
@@ -20,7 +21,9 @@ static void kernel_dequantize(const tarn__call *call)
     tarn__nest_make(&nest, 2, (const tarn__view *[]){y, x});
     if (nest.count == 0)
         return;
-    tarn__cl_launch launch = tarn__cl_begin(call, "dequantize", "dequantize", option_of(x->dtype));
+    char options[64];
+    write_options(options, sizeof(options), x->dtype, "");
+    tarn__cl_launch launch = tarn__cl_begin(call, "dequantize", "dequantize", options);
     tarn__cl_arg_view(&launch, y);
     tarn__cl_arg_view(&launch, x);
     tarn__cl_arg_long(&launch, nest.count);
@@ -36,8 +39,8 @@ static void kernel_quantize(const tarn__call *call)
     int64_t blocks = tarn__view_count(x) / tarn__dtypes[y->dtype].block_elements;
     if (blocks == 0)
         return;
-    char options[64];
-    snprintf(options, sizeof(options), "%s -cl-fp32-correctly-rounded-divide-sqrt", option_of(y->dtype));
+    char options[96];
+    write_options(options, sizeof(options), y->dtype, " -cl-fp32-correctly-rounded-divide-sqrt");
     tarn__cl_launch launch = tarn__cl_begin(call, "quantize", "quantize", options);
     tarn__cl_arg_view(&launch, y);
     tarn__cl_arg_view(&launch, x);
@@ -47,7 +50,8 @@ static void kernel_quantize(const tarn__call *call)
 
 void tarn__cl_register_quantize(tarn__kernel_row *rows)
 {
-    const uint32_t dtypes = TARN__BIT(TARN_Q8_0) | TARN__BIT(TARN_Q4_0) | TARN__BIT(TARN_Q4_K) | TARN__BIT(TARN_Q6_K);
+    const uint32_t dtypes = TARN__BIT(TARN_Q8_0) | TARN__BIT(TARN_Q4_0) | TARN__BIT(TARN_Q4_K) | TARN__BIT(TARN_Q6_K) |
+                            TARN__BIT(TARN_Q4_1) | TARN__BIT(TARN_Q5_0) | TARN__BIT(TARN_Q5_1);
     rows[TARN__K_quantize] = tarn__row(kernel_quantize, TARN__BIT(TARN_F32) | dtypes);
-    rows[TARN__K_dequantize] = tarn__row(kernel_dequantize, dtypes);
+    rows[TARN__K_dequantize] = tarn__row(kernel_dequantize, TARN__QUANTIZED);
 }

@@ -1,5 +1,5 @@
 /* quantize.cl: f32 to quant blocks by the shared source, bitwise identical with the CPU; one block per work-item.
- * Options: Q8_0, Q4_0, Q4_K or Q6_K. */
+ * Options: FORMAT, the dtype's name; SHIFT, log2 of the elements per block. */
 #pragma OPENCL FP_CONTRACT OFF
 
 /* Round to nearest even, in private memory: vstore_half works without cl_khr_fp16. */
@@ -22,28 +22,14 @@ static float f32_of(ushort bits)
 #define F32_TO_F16 f16_of
 #define fabsf fabs
 #define roundf round
-#if defined(Q4_K) || defined(Q6_K)
+#if SHIFT == 8
 #define QUANTIZE_K /* in f64, which a device may lack */
 #endif
 #include "base/quant/quantize.inc"
 
-#if defined(Q8_0)
-#define ELEMENTS 32
-#define BLOCK tarn__q8_0
-#define QUANTIZE quantize_q8_0
-#elif defined(Q4_0)
-#define ELEMENTS 32
-#define BLOCK tarn__q4_0
-#define QUANTIZE quantize_q4_0
-#elif defined(Q4_K)
-#define ELEMENTS 256
-#define BLOCK tarn__q4_k
-#define QUANTIZE quantize_q4_k
-#else
-#define ELEMENTS 256
-#define BLOCK tarn__q6_k
-#define QUANTIZE quantize_q6_k
-#endif
+#define ELEMENTS (1 << SHIFT)
+#define BLOCK JOIN(tarn__, FORMAT)
+#define QUANTIZE JOIN(quantize_, FORMAT)
 
 /* Elements and block in private memory; the block is copied byte by byte. */
 __kernel void quantize(__global uchar *y, long y_first, __global const float *x, long x_first, long blocks)
