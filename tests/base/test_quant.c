@@ -6,7 +6,8 @@
 #include "base/quant/quant.h"
 #include "support/quant.h"
 
-static const tarn_dtype kinds[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K, TARN_Q4_1, TARN_Q5_0, TARN_Q5_1};
+static const tarn_dtype kinds[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K, TARN_Q4_1,   TARN_Q5_0,
+                                   TARN_Q5_1, TARN_Q2_K, TARN_Q3_K, TARN_Q5_K, TARN_IQ4_NL, TARN_IQ4_XS};
 #define KINDS (int)(sizeof(kinds) / sizeof(kinds[0]))
 
 static void known_blocks_dequantize_to_known_values(void **state)
@@ -145,6 +146,34 @@ static void searched_scales_are_better_than_the_extremes(void **state)
     }
 }
 
+/* Elements that matter come out closer, in every format but Q8_0, whose steps are small anyway. */
+static void importance_moves_the_error_to_other_elements(void **state)
+{
+    (void)state;
+    uint64_t random = test_seed(9);
+    for (int k = 1; k < KINDS; k++) {
+        double with = 0, without = 0;
+        for (int i = 0; i < 100; i++) {
+            float x[256], importance[256], decoded[2][256];
+            char blocks[8 * 34];
+            fill(0, x, 256, &random);
+            for (int j = 0; j < 256; j++)
+                importance[j] = uniform(&random) < 0.2 ? 10 : 0.1f;
+            tarn__quantize_searched(kinds[k], x, importance, 256, blocks);
+            tarn__dequantize_blocks(kinds[k], blocks, 256, decoded[0]);
+            tarn__quantize_searched(kinds[k], x, NULL, 256, blocks);
+            tarn__dequantize_blocks(kinds[k], blocks, 256, decoded[1]);
+            for (int j = 0; j < 256; j++) {
+                with += importance[j] * pow((double)decoded[0][j] - x[j], 2);
+                without += importance[j] * pow((double)decoded[1][j] - x[j], 2);
+            }
+        }
+        print_message("%s: weighted error by that without importance %.3f\n", tarn_dtype_name(kinds[k]),
+                      sqrt(with / without));
+        assert_true(with < 0.95 * without);
+    }
+}
+
 /* Scales so small that f16 has few digits for them: one that is rounded up would be farther off than the nearest. */
 static void small_numbers_that_are_all_the_same_take_the_nearest_scale(void **state)
 {
@@ -168,7 +197,7 @@ static void small_numbers_that_are_all_the_same_take_the_nearest_scale(void **st
 static void packing_stays_within_the_steps(void **state)
 {
     (void)state;
-    const double steps[] = {127, 8, 15, 31, 15, 16, 31};
+    const double steps[] = {127, 8, 15, 31, 15, 16, 31, 3, 4, 31, 5, 5};
     uint64_t random = test_seed(8);
     for (int kind = 0; kind < 6; kind++)
         for (int k = 0; k < KINDS; k++) {
@@ -211,7 +240,8 @@ static void quantized_bytes_never_change(void **state)
 {
     (void)state;
     static const uint64_t expected[] = {0x3d2a2137627aae97, 0xfd738f3b682b4a0b, 0xb880ceae42240b2c, 0xda012da1eac68717,
-                                        0x399d7295c3203ad3, 0x4557944eda00515b, 0xa87237632b9c5d5b};
+                                        0x399d7295c3203ad3, 0x4557944eda00515b, 0xa87237632b9c5d5b, 0x2e25e70823bb6537,
+                                        0x9baf5bea838b97f9, 0x0e6eb224b34789df, 0x478881eb6da46b29, 0x26c9001e17c8f381};
     enum { COUNT = 256 * 800 };
     float *x = malloc(COUNT * sizeof(float));
     unsigned char *blocks = malloc(COUNT * 2);
@@ -235,6 +265,7 @@ int main(void)
         cmocka_unit_test(known_blocks_dequantize_to_known_values),
         cmocka_unit_test(known_blocks_of_the_other_formats_too),
         cmocka_unit_test(searched_scales_are_better_than_the_extremes),
+        cmocka_unit_test(importance_moves_the_error_to_other_elements),
         cmocka_unit_test(small_numbers_that_are_all_the_same_take_the_nearest_scale),
         cmocka_unit_test(packing_stays_within_the_steps),
         cmocka_unit_test(zeros_and_extreme_numbers_are_packed_too),

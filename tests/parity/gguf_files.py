@@ -23,7 +23,6 @@ import tarn
 from gpt2 import open_in_tarn
 
 BLOCKS = {name: Type[name.upper()] for name in tarn.QUANTIZED}
-WRITTEN = ["q8_0", "q4_0", "q4_k", "q6_k", "q4_1", "q5_0", "q5_1"]  # types that tarn_model_convert() writes
 DTYPES = tarn.DTYPES + tarn.QUANTIZED
 CHANGED = 1000
 MODELS = 2  # of each family
@@ -174,27 +173,37 @@ def draw_numbers(generator):
                                                   0).astype(np.float32), "zero": np.zeros(shape, np.float32)}
 
 
-def extremes_q4_k(x):
+def extremes_min(x, group, levels, codes):
     """Each group by its least and largest element, with the block's own scales."""
-    x = x.reshape(-1, 8, 32).astype(np.float64)
+    x = x.reshape(-1, 256 // group, group).astype(np.float64)
     least = np.minimum(x.min(-1), 0)
-    scale, least = np.maximum(x.max(-1) - least, 0) / 15, -least
-    top, low = ((v.max(-1, keepdims=True) / 63).astype(np.float16).astype(np.float64) for v in (scale, least))
+    scale, least = np.maximum(x.max(-1) - least, 0) / levels, -least
+    top, low = ((v.max(-1, keepdims=True) / codes).astype(np.float16).astype(np.float64) for v in (scale, least))
     with np.errstate(all="ignore"):
-        scale = top * np.where(top > 0, np.clip(np.round(scale / top), 0, 63), 0)
-        least = low * np.where(low > 0, np.clip(np.round(least / low), 0, 63), 0)
-        q = np.where(scale[..., None] > 0, np.clip(np.round((x + least[..., None]) / scale[..., None]), 0, 15), 0)
+        scale = top * np.where(top > 0, np.clip(np.round(scale / top), 0, codes), 0)
+        least = low * np.where(low > 0, np.clip(np.round(least / low), 0, codes), 0)
+        q = np.where(scale[..., None] > 0, np.clip(np.round((x + least[..., None]) / scale[..., None]), 0, levels), 0)
     return scale[..., None] * q - least[..., None]
 
 
-def extremes_q6_k(x):
+def extremes(x, levels, codes):
+    """Groups of 16 without a min."""
     x = x.reshape(-1, 16, 16).astype(np.float64)
-    scale = np.abs(x).max(-1) / 31
-    top = (scale.max(-1, keepdims=True) / 127).astype(np.float16).astype(np.float64)
+    scale = np.abs(x).max(-1) / levels
+    top = (scale.max(-1, keepdims=True) / codes).astype(np.float16).astype(np.float64)
     with np.errstate(all="ignore"):
-        scale = top * np.where(top > 0, np.clip(np.round(scale / top), -128, 127), 0)
-        q = np.where(scale[..., None] > 0, np.clip(np.round(x / scale[..., None]), -32, 31), 0)
+        scale = top * np.where(top > 0, np.clip(np.round(scale / top), -codes - 1, codes), 0)
+        q = np.where(scale[..., None] > 0, np.clip(np.round(x / scale[..., None]), -levels - 1, levels), 0)
     return scale[..., None] * q
+
+
+def extremes_iq4(x):
+    """Blocks of 32, the largest magnitude at the end of the values, by a scale in f16."""
+    values, x = np.array(quants.IQ4_NL.kvalues, np.float64), x.reshape(-1, 32).astype(np.float64)
+    scale = (np.abs(x).max(-1, keepdims=True) / 113).astype(np.float16).astype(np.float64)
+    with np.errstate(all="ignore"):
+        nearest = np.abs(np.where(scale > 0, x / scale, 0)[..., None] - values).argmin(-1)
+    return scale * values[nearest]
 
 
 def packed(folder, numbers, dtype):
@@ -219,7 +228,10 @@ def check_search(folder, rng):
     """No block has a larger error than with its extremes as the scale, and numbers without structure a clearly smaller
     one."""
     numbers = draw_numbers(np.random.default_rng(rng.randrange(2**31)))
-    for dtype, kind, plain in [("q4_k", Type.Q4_K, extremes_q4_k), ("q6_k", Type.Q6_K, extremes_q6_k)]:
+    for dtype, plain in [("q2_k", lambda x: extremes_min(x, 16, 3, 15)), ("q3_k", lambda x: extremes(x, 3, 31)),
+                         ("q4_k", lambda x: extremes_min(x, 32, 15, 63)),
+                         ("q5_k", lambda x: extremes_min(x, 32, 31, 63)), ("q6_k", lambda x: extremes(x, 31, 127)), ("iq4_nl", extremes_iq4)]:
+        kind = BLOCKS[dtype]
         for name, found in packed(folder, numbers, dtype).items():
             x = numbers[name].reshape(-1, 256).astype(np.float64)
             ours = np.square(quants.dequantize(found.data, kind).reshape(-1, 256) - x).sum(-1)
@@ -235,7 +247,7 @@ def check_nan(folder, rng):
     for value in (np.nan, np.inf, -np.inf, 1e30):
         numbers = {"some.weight": np.zeros((2, 256), np.float32)}
         numbers["some.weight"][1, 7] = value
-        for dtype in WRITTEN:
+        for dtype in BLOCKS:
             try:
                 packed(folder, numbers, dtype)
                 return f"{value} was packed as {dtype}"

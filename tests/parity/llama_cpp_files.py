@@ -437,7 +437,7 @@ def checks(seed):
             name = f"{family} {number} {dtype}"
             yield name, dtype, lambda place, family=family, dtype=dtype, name=name: check_family(
                 family, dtype, draw(name), place)
-    for kind in gguf_files.WRITTEN:
+    for kind in gguf_files.BLOCKS:
         for name in (f"blocks {kind}", f"gpt2 blocks {kind}"):
             yield name, kind, lambda place, kind=kind, name=name: check_blocks(kind, name.startswith("gpt2"), draw(
                 name), place)

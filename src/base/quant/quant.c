@@ -79,6 +79,6 @@ void tarn__quantize_blocks(tarn_dtype dtype, const float *values, int64_t count,
         case TARN_Q4_1: quantize_q4_1(values + i, (void *)block); break;
         case TARN_Q5_0: quantize_q5_0(values + i, (void *)block); break;
         case TARN_Q5_1: quantize_q5_1(values + i, (void *)block); break;
-        default: return;
+        default: tarn__quantize_searched(dtype, values, NULL, count, blocks); return;
         }
 }

@@ -23,4 +23,8 @@ void tarn__dequantize_blocks(tarn_dtype dtype, const void *blocks, int64_t count
  * ggml: the scale search of the k-quants is ours (quantize.inc). */
 void tarn__quantize_blocks(tarn_dtype dtype, const float *values, int64_t count, void *blocks);
 
+/* The same by the search of search.c for any quantized dtype, with an importance per element, not negative, or NULL. */
+void tarn__quantize_searched(tarn_dtype dtype, const float *values, const float *importance, int64_t count,
+                             void *blocks);
+
 #endif

@@ -16,16 +16,10 @@
 
 /* ---- the type of each tensor ------------------------------------------------------------------------------------- */
 
-/* Types that weights can be converted to. */
-static const tarn_dtype types[] = {TARN_F32,  TARN_F16,  TARN_BF16, TARN_Q8_0, TARN_Q4_0,
-                                   TARN_Q4_K, TARN_Q6_K, TARN_Q4_1, TARN_Q5_0, TARN_Q5_1};
-
 static bool is_type(tarn_dtype dtype)
 {
-    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
-        if (types[i] == dtype)
-            return true;
-    return false;
+    return dtype == TARN_F32 || dtype == TARN_F16 || dtype == TARN_BF16 ||
+           ((unsigned)dtype < TARN_DTYPE_COUNT && tarn__is_quantized(dtype));
 }
 
 /* True if the rows of a tensor are a multiple of a type's block size. */
@@ -223,7 +217,7 @@ static bool check(const tarn__conversion *c)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the path %s is missing", c->function,
                            c->from && c->from[0] ? "to write to" : "of the model");
     if (c->options.quantize && !is_type(c->options.type))
-        return tarn__raise(TARN_ERROR_DTYPE, "%s: .type is %s; it must be f32, f16, bf16, q8_0, q4_0, q4_k or q6_k",
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: .type is %s; it must be f32, f16, bf16 or a quantized dtype",
                            c->function, tarn_dtype_name(c->options.type));
     if (c->options.quantize && !tarn__ends_with(c->to, ".gguf"))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' must end in \".gguf\": only GGUF files can be quantized",

@@ -323,11 +323,10 @@ static void kernel_quantize(const tarn__call *call)
 void TARN__AT_LEVEL(tarn__cpu_register_quant_matmul)(tarn__kernel_row *rows)
 {
     static tarn__kernel_row f32;
-    const uint32_t writes = ENGINE_DTYPES | TARN__BIT(TARN_Q4_1) | TARN__BIT(TARN_Q5_0) | TARN__BIT(TARN_Q5_1);
     rows[TARN__K_matmul_quant] =
         tarn__row_named(tarn__row_planned(prepare_f32, kernel_f32, TARN__FLOATS | TARN__QUANTIZED), "f32");
     tarn__push_row(rows, TARN__K_matmul_quant,
                    tarn__row_planned(prepare_matmul_quant, kernel_matmul_quant, TARN__FLOATS | ENGINE_DTYPES), &f32);
     rows[TARN__K_dequantize] = tarn__row(kernel_dequantize, TARN__QUANTIZED);
-    rows[TARN__K_quantize] = tarn__row(kernel_quantize, TARN__BIT(TARN_F32) | writes);
+    rows[TARN__K_quantize] = tarn__row(kernel_quantize, TARN__BIT(TARN_F32) | TARN__QUANTIZED);
 }
