@@ -240,6 +240,10 @@ typedef struct tarn_attention_options {
     /* i32 or i64, [B, T]: row t attends to no key before document_starts[b, t], which separates packed documents;
      * NULL: none */
     tarn_tensor *document_starts;
+    /* sliding window: a row attends to the last `window` keys up to its own position, itself included; needs `causal`;
+     * 0: no window */
+    int64_t window;
+    double softcap; /* a score s, scaled, becomes softcap · tanh(s / softcap) before masks and softmax; 0: none */
 } tarn_attention_options;
 
 /* softmax(q · kᵀ · scale) · v for queries q [B, H, T, D] and keys and values k, v [B, KV, S, D]; H is a multiple of
@@ -248,7 +252,8 @@ typedef struct tarn_attention_options {
  * with S = T the usual triangle. (PyTorch's is_causal aligns at the beginning where S > T.) A row with no key to
  * attend to is 0, and so is one whose scores are all -infinity, as in PyTorch. With `document_starts`, a device
  * without a kernel for them (`attention_documents`) composes attention from other operations, which takes memory for
- * T × S weights; values out of range are an error on the CPU, and are clamped elsewhere.
+ * T × S weights; values out of range are an error on the CPU, and are clamped elsewhere. Devices without a kernel for
+ * `window` or `softcap` compose them, too. Kernels skip the keys before a window, so that time falls with it.
  *
  * Views need no copy: [B, T, H, D] permuted is used as it is. The result is [B, H, T, D] with the layout of [B, T,
  * H, D], so that tarn_reshape(tarn_permute(y, TARN_AXES(0, 2, 1, 3)), …) merges the heads without a copy. Fused

@@ -31,14 +31,24 @@ typedef struct tarn__decode_kv {
     tarn_tensor *rows, *scale;
 } tarn__decode_kv;
 
-/* True when the device has attention_decode for a query [B, 1, H, D] and a cache of this dtype and layout. */
-bool tarn__attention_decode_fits(tarn_tensor *q, const tarn__decode_kv *keys, const tarn_rope_options *rope);
+/* Options of one token's attention; zero is every field's default. */
+typedef struct tarn__decode_attention_options {
+    const tarn_rope_options *rope; /* rotation of q and k; NULL: none */
+    double scale;                  /* 0: 1 / sqrt(D) */
+    int64_t window;                /* as in tarn_attention_options */
+    double softcap;
+} tarn__decode_attention_options;
+
+/* True when the device has attention_decode for a query [B, 1, H, D], a cache of this dtype and layout, and these
+ * options. */
+bool tarn__attention_decode_fits(tarn_tensor *q, const tarn__decode_kv *keys,
+                                 const tarn__decode_attention_options *options);
 
 /* Attention of one token, where tarn__attention_decode_fits(): rotates q [B, 1, H, D] and k [B, 1, KV, D] by the
- * token's position (i32 or i64 [B]), writes k and v to the caches at that position, and attends to all keys up to
- * it: [B, 1, H, D]. Not recorded. A `scale` of 0 means 1 / sqrt(D). */
+ * token's position (i32 or i64 [B]), writes k and v to the caches at that position, and attends to the keys up to
+ * it: [B, 1, H, D]. Not recorded. */
 tarn_tensor *tarn__decode_attention(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, tarn_tensor *position,
-                                    const tarn_rope_options *rope, double scale, const tarn__decode_kv *keys,
+                                    const tarn__decode_attention_options *options, const tarn__decode_kv *keys,
                                     const tarn__decode_kv *values);
 
 /* Greedy token: i64 [rows, 1], the argmax of each row of x [rows, n], n at least 1; -1 where the maximum is NaN or
@@ -95,8 +105,8 @@ bool tarn__attention_quant_kv_fits(tarn_tensor *q, const tarn_tensor *k);
 tarn_tensor *tarn__attention_quant_kv(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, tarn_tensor *k_scale,
                                       tarn_tensor *v_scale, const tarn_attention_options *options);
 
-/* tarn_attention() with document starts as matmuls, a mask and a softmax; materializes all T × S weights. Operands
- * and options are checked by the caller. Its dropout mask differs from the kernel's. */
+/* tarn_attention() as matmuls, a mask and a softmax, for document starts, windows and soft caps; materializes all T × S
+ * weights. Operands and options are checked by the caller. Its dropout mask differs from the kernel's. */
 tarn_tensor *tarn__attention_composed(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v,
                                       const tarn_attention_options *options);
 

@@ -101,6 +101,24 @@ static void convolution_and_attention_know_their_operations(void **state)
     assert_int_equal(find("attention", false).kind, TARN_PROFILE_ATTENTION);
 }
 
+/* Of T rows at the end of S keys: min(window, position + 1) keys each. */
+static void attention_counts_the_keys_of_its_window(void **state)
+{
+    (void)state;
+    for (int64_t rows = 1; rows <= 6; rows += 5)
+        for (int64_t window = 1; window < 9; window += 3) {
+            tarn_tensor *q = good(tarn_ones(TARN_SHAPE(1, 2, rows, 4), TARN_F32, CPU)),
+                        *k = good(tarn_ones(TARN_SHAPE(1, 1, 8, 4), TARN_F32, CPU));
+            double pairs = 0;
+            for (int64_t t = 0; t < rows; t++)
+                pairs += (double)(8 - rows + t + 1 < window ? 8 - rows + t + 1 : window);
+            start(CPU);
+            good(tarn_attention(q, k, k, &(tarn_attention_options){.causal = true, .window = window}));
+            stop();
+            assert_true(find("attention", false).flops == 2 * 2.0 * 2 * 4 * pairs);
+        }
+}
+
 static void nothing_is_recorded_before_and_after(void **state)
 {
     (void)state;
@@ -338,6 +356,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         in_scope(kernels_are_recorded_with_what_they_compute),
         in_scope(convolution_and_attention_know_their_operations),
+        in_scope(attention_counts_the_keys_of_its_window),
         in_scope(nothing_is_recorded_before_and_after),
         in_scope(elements_of_expanded_axes_count_once),
         in_scope(shares_add_up_and_rows_hold_every_record),

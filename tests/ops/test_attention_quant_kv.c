@@ -28,8 +28,9 @@ static tarn_tensor *scales(int64_t B, int64_t heads, int64_t keys, int64_t D, ta
     return good(tarn_slice(tarn_to(all, device), 2, 0, keys));
 }
 
-/* Few rows, which are taken as they lie, and many, which are packed; several keys to a chunk; lengths that differ. */
-static void codes_attend_as_their_values_do(tarn_device device)
+/* Few rows, which are taken as they lie, and many, which are packed; several keys to a chunk; lengths that differ;
+ * where `limited`, with a window and a soft cap. */
+static void codes_attend_as_their_values_do(tarn_device device, bool limited)
 {
     static const struct {
         int64_t B, heads, kv_heads, rows, keys, D;
@@ -46,7 +47,9 @@ static void codes_attend_as_their_values_do(tarn_device device)
             tarn_tensor *k = codes(B, KV, S, D, device), *v = codes(B, KV, S, D, device),
                         *of_k = scales(B, KV, S, D, device), *of_v = scales(B, KV, S, D, device);
             const tarn_attention_options o = {.causal = true,
-                                              .lengths = B == 2 ? tarn_from_i64(lengths, TARN_SHAPE(2), device) : NULL};
+                                              .lengths = B == 2 ? tarn_from_i64(lengths, TARN_SHAPE(2), device) : NULL,
+                                              .window = limited ? S / 3 + 1 : 0,
+                                              .softcap = limited ? 2 : 0};
             assert_true(tarn__attention_quant_kv_fits(q, k));
             tarn_tensor *y = good(tarn__attention_quant_kv(q, k, v, of_k, of_v, &o));
             tarn_dtype wide = dtypes[d] == TARN_F64 ? TARN_F64 : TARN_F32;
@@ -60,9 +63,11 @@ static void codes_attend_as_their_values_do(tarn_device device)
 static void codes_dequantize_to_their_values(void **state)
 {
     (void)state;
-    codes_attend_as_their_values_do(CPU);
-    if (tarn_device_count("mirror") > 0)
-        codes_attend_as_their_values_do(tarn_device_parse("mirror:0"));
+    for (int limited = 0; limited < 2; limited++) {
+        codes_attend_as_their_values_do(CPU, limited);
+        if (tarn_device_count("mirror") > 0)
+            codes_attend_as_their_values_do(tarn_device_parse("mirror:0"), limited);
+    }
 }
 
 static void other_floats_are_what_they_stand_for(void **state)

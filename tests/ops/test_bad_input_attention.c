@@ -43,6 +43,11 @@ static void attention(void **state)
     REFUSE(tarn_attention_sized, tarn_attention(q, k, k, &(tarn_attention_options){.dropout = 1}));
     REFUSE(tarn_attention_sized, tarn_attention(q, k, k, &(tarn_attention_options){.dropout = -0.1}));
     REFUSE(tarn_attention_sized, tarn_attention(q, k, k, &(tarn_attention_options){.dropout = NAN}));
+    REFUSE(tarn_attention_sized, tarn_attention(q, k, k, &(tarn_attention_options){.window = 2}));
+    REFUSE(tarn_attention_sized, tarn_attention(q, k, k, &(tarn_attention_options){.causal = true, .window = -1}));
+    REFUSE(tarn_attention_sized, tarn_attention(q, k, k, &(tarn_attention_options){.softcap = -1}));
+    REFUSE(tarn_attention_sized, tarn_attention(q, k, k, &(tarn_attention_options){.softcap = NAN}));
+    REFUSE(tarn_attention_sized, tarn_attention(q, k, k, &(tarn_attention_options){.softcap = INFINITY}));
     REFUSE(tarn_attention_sized, tarn_attention(q, k, k, &(tarn_attention_options){.lengths = some(TARN_SHAPE(2))}));
     REFUSE(tarn_attention_sized, tarn_attention(q, k, k, &(tarn_attention_options){.lengths = whole(TARN_SHAPE(3))}));
     REFUSE(tarn_attention_sized,

@@ -13,48 +13,53 @@ from ops_products import REDUCTIONS, norm_sizes
 # -----------------
 
 
-def allowed(batches, rows, keys, causal, lengths, starts=None):
+def allowed(batches, rows, keys, causal, lengths, starts=None, window=0):
     """(B, 1, T, S): which keys each row attends to. Rows stand at the end of the keys that are there, and look no
-    further back than their start."""
+    further back than their start and their window."""
     valid = torch.full((batches,), keys) if lengths is None else long(lengths).reshape(-1).expand(batches)
     key, row = torch.arange(keys), torch.arange(rows)
     mask = (key < valid[:, None]).unsqueeze(1).expand(batches, rows, keys)
     if causal:
         mask = mask & (key[None, None, :] <= (valid[:, None] - rows + row)[:, :, None])
+    if window:
+        mask = mask & (key[None, None, :] > (valid[:, None] - rows + row - window)[:, :, None])
     if starts is not None:
         mask = mask & (key[None, None, :] >= long(starts)[:, :, None])
     return mask.unsqueeze(1)
 
 
-def by_hand(q, k, v, mask, scale):
-    """With rows of 0 where there is nothing to attend to."""
+def by_hand(q, k, v, mask, scale, softcap=0):
+    """With soft caps, and rows of 0 where there is nothing to attend to."""
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     scores = (q @ k.transpose(-1, -2)) * scale
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
     some = mask.any(-1, keepdim=True) & ~(scores.masked_fill(~mask, -math.inf) == -math.inf).all(-1, keepdim=True)
     weights = torch.softmax(scores.masked_fill(~mask & some, -math.inf), -1)
     weights = torch.where(some, weights, 0)
     return weights @ v, weights
 
 
-def attention(q, k, v, lengths, causal, scale, starts=None):
-    mask = allowed(q.shape[0], q.shape[2], k.shape[2], causal, lengths, starts)
-    if not mask.any(-1).all() or k.shape[2] == 0:
-        return by_hand(q, k, v, mask, scale)[0]
-    if causal and lengths is None and starts is None and q.shape[2] == k.shape[2]:
+def attention(q, k, v, lengths, causal, scale, starts=None, window=0, softcap=0):
+    mask = allowed(q.shape[0], q.shape[2], k.shape[2], causal, lengths, starts, window)
+    if softcap or not mask.any(-1).all() or k.shape[2] == 0:
+        return by_hand(q, k, v, mask, scale, softcap)[0]
+    if causal and lengths is None and starts is None and not window and q.shape[2] == k.shape[2]:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=True)
 
 
-def sizes_of(q, k, v, g, mask, scale):
+def sizes_of(q, k, v, g, mask, scale, softcap=0):
     """The roots of the sums of squared terms of y, gq, gk and gv: gradients of scores are differences, p (dp - sum of p
     dp). A score is a sum too, and what it loses its exponential loses as a share: where a score or its own terms are
     large, so is what a weight may be off (at 300 half a unit in the last place of f32 is 1.5e-5 already). So is g @ v,
     and where it is nearly 0 its terms count. gq is the sum of p dp k less the product of two sums, of p dp and of p k,
-    which counts as a whole: what the first of them is off, it is off for every key."""
+    which counts as a whole: what the first of them is off, it is off for every key. A soft cap only makes scores
+    smaller; its derivative is off by what 1 is off, so that gradients of scores count as without it."""
     group = q.shape[1] // k.shape[1]
     wide_k, wide_v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-    _, p = by_hand(q, k, v, mask, scale)
+    _, p = by_hand(q, k, v, mask, scale, softcap)
     terms, score = ((q * q) @ (wide_k * wide_k).transpose(-1, -2)).sqrt(), (q @ wide_k.transpose(-1, -2)).abs()
     p = p * (scale * torch.maximum(terms, score)).clamp(min=1)
     dp = torch.maximum((g @ wide_v.transpose(-1, -2)).abs(), ((g * g) @ (wide_v * wide_v).transpose(-1, -2)).sqrt())
@@ -79,7 +84,8 @@ def documents(batches, rows, keys, rng, dtype):
     return torch.tensor([row() for _ in range(batches)], dtype=dtype).reshape(batches, rows)
 
 
-def attention_case(op, shapes, dtype, layouts, rng, generator, causal, scale, lengths=None, starts=None, **more):
+def attention_case(op, shapes, dtype, layouts, rng, generator, causal, scale, lengths=None, starts=None, window=0,
+                   softcap=0.0, **more):
     depth = shapes[0][3]
     used = scale or 1 / math.sqrt(depth)
     inputs = [Input(random_values(s, dtype, generator), l) for s, l in zip((shapes[0], shapes[1], shapes[1]), layouts)]
@@ -89,12 +95,15 @@ def attention_case(op, shapes, dtype, layouts, rng, generator, causal, scale, le
         inputs.append(Input(starts, rng.choice(["dense", "general"])))
     def sizes(values, wanted, upstreams):
         q, k, v = (x.to(torch.float64) for x in values[:3])
-        mask = allowed(q.shape[0], q.shape[2], k.shape[2], causal, values[3] if len(values) > 3 else None, starts)
-        results, gradients = sizes_of(q, k, v, upstreams[0].to(torch.float64), mask, abs(used))
+        mask = allowed(q.shape[0], q.shape[2], k.shape[2], causal, values[3] if len(values) > 3 else None, starts,
+                       window)
+        results, gradients = sizes_of(q, k, v, upstreams[0].to(torch.float64), mask, abs(used), softcap)
         return results, gradients + [None] * (len(values) - 3)
 
-    return Case(op, inputs, lambda q, k, v, n=None, s=None: attention(q, k, v, n, causal, used, s),
-                {"causal": int(causal), "scale": scale}, kind="sum", dtype=dtype, sizes=sizes,
+    attributes = {"causal": int(causal), "scale": scale}
+    attributes.update({name: value for name, value in (("window", window), ("softcap", softcap)) if value})
+    return Case(op, inputs, lambda q, k, v, n=None, s=None: attention(q, k, v, n, causal, used, s, window, softcap),
+                attributes, kind="sum", dtype=dtype, sizes=sizes,
                 upstream_layout=rng.choice(LAYOUTS), rounds_inside=True, **more)
 
 
@@ -102,6 +111,23 @@ SHAPES = [((2, 3, 5, 4), (2, 3, 5, 4)), ((1, 1, 1, 1), (1, 1, 1, 1)), ((2, 4, 7,
           ((1, 6, 3, 5), (1, 1, 9, 5)), ((2, 2, 9, 3), (2, 1, 4, 3)), ((1, 2, 70, 64), (1, 2, 70, 64)),
           ((2, 2, 1, 16), (2, 2, 33, 16)), ((1, 1, 130, 33), (1, 1, 150, 33)), ((2, 2, 0, 4), (2, 2, 3, 4)),
           ((0, 2, 3, 4), (0, 1, 3, 4)), ((2, 2, 3, 4), (2, 2, 0, 4))]
+
+
+def limited_cases(op, shapes, dtype, pick, rng, generator):
+    """Windows and soft caps, alone and together, with lengths and starts."""
+    batches, rows, keys = shapes[0][0], shapes[0][2], shapes[1][2]
+    window = lambda: rng.choice([1, rng.randint(1, max(keys, 1)), rng.randint(1, max(keys // 3, 1)), keys + 5])
+    cap = lambda: rng.choice([0.5, 1.0, 3.0, 50.0])
+    lengths = torch.randint(0, keys + 1, (rng.choice([1, batches]),), generator=generator)
+    starts = documents(batches, rows, keys, rng, torch.int32) if 0 not in shapes[0] + shapes[1] else None
+    for limits in ({"window": window()}, {"softcap": cap()}, {"window": window(), "softcap": cap()}):
+        yield attention_case(op, shapes, dtype, pick(), rng, generator, "window" in limits or rng.random() < 0.5,
+                             rng.choice([0.0, 0.7]), **limits)
+    yield attention_case(op, shapes, dtype, pick(), rng, generator, True, 0.0, lengths, window=window(),
+                         softcap=rng.choice([0.0, cap()]), label="lengths")
+    if starts is not None:
+        yield attention_case(op, shapes, dtype, pick(), rng, generator, True, 0.0, rng.choice([None, lengths]), starts,
+                             window=window(), softcap=rng.choice([0.0, cap()]), label="starts")
 
 
 def attention_cases(op, rng, generator, count):
@@ -130,6 +156,13 @@ def attention_cases(op, rng, generator, count):
                 lengths = torch.randint(0, shapes[1][2] + 1, (1,), generator=generator)
                 yield attention_case(op, shapes, dtype, pick(), rng, generator,
                                      rng.random() < 0.7, 0.0, lengths, starts, label="lengths and starts")
+            yield from limited_cases(op, shapes, dtype, pick, rng, generator)
+        for shapes in (((1, 4, 150, 256), (1, 2, 150, 256)), ((2, 2, 1, 256), (2, 1, 300, 256)),
+                       ((1, 2, 3, 200), (1, 1, 70, 200)), ((1, 3, 300, 80), (1, 1, 300, 80))):
+            yield attention_case(op, shapes, dtype, pick(), rng, generator, True, 0.0)
+            yield from limited_cases(op, shapes, dtype, pick, rng, generator)
+        yield attention_case(op, ((1, 2, 40, 8), (1, 1, 2600, 8)), dtype, pick(), rng, generator, True, 0.0,
+                             window=rng.randint(1930, 2590), label="window of several chunks", terms=2590)
         for layout in LAYOUTS:
             yield attention_case(op, ((2, 4, 20, 6), (2, 2, 20, 6)), dtype, [layout] * 3, rng, generator, True, 0.0)
         yield attention_case(op, ((1, 2, 3, 4), (1, 1, 4000, 4)), dtype, pick(), rng, generator, True, 0.0,
@@ -151,23 +184,26 @@ def packed_cases(op, rng, generator, count):
         q, k, v = qkv.split([heads * depth, kv_heads * depth, kv_heads * depth], -1)
         return [x.unflatten(2, (n, depth)).transpose(1, 2) for x, n in ((q, heads), (k, kv_heads), (v, kv_heads))]
 
-    def case(shape, heads, kv_heads, dtype, layout, starts=None):
-        causal, depth = rng.random() < 0.5, shape[2] // (heads + 2 * kv_heads)
+    def case(shape, heads, kv_heads, dtype, layout, starts=None, window=0, softcap=0.0):
+        causal, depth = window > 0 or rng.random() < 0.5, shape[2] // (heads + 2 * kv_heads)
         scale = rng.choice([0.0, 0.3])
         used = scale or 1 / math.sqrt(depth)
         merge = lambda y: y.transpose(1, 2).flatten(2)
         def sizes(values, wanted, upstreams):
             q, k, v = unpack(values[0].to(torch.float64), heads, kv_heads)
             g = upstreams[0].to(torch.float64).unflatten(2, (heads, depth)).transpose(1, 2)
-            results, gradients = sizes_of(q, k, v, g, allowed(shape[0], shape[1], shape[1], causal, None, starts), used)
+            mask = allowed(shape[0], shape[1], shape[1], causal, None, starts, window)
+            results, gradients = sizes_of(q, k, v, g, mask, used, softcap)
             return [merge(results[0])], [torch.cat([merge(x) for x in gradients], -1)] + [None] * (len(values) - 1)
 
         attributes = {
             "heads": heads, "kv_heads": kv_heads if kv_heads != heads else 0, "causal": int(causal), "scale": scale}
+        attributes.update({name: value for name, value in (("window", window), ("softcap", softcap)) if value})
         inputs = [Input(random_values(shape, dtype, generator), layout)
                  ] + ([Input(None), Input(starts, "dense")] if starts is not None else [])
         return Case(op, inputs,
-                    lambda x, n=None, s=None: merge(attention(*unpack(x, heads, kv_heads), n, causal, used, s)),
+                    lambda x, n=None, s=None: merge(
+                        attention(*unpack(x, heads, kv_heads), n, causal, used, s, window, softcap)),
                     attributes, kind="sum", dtype=dtype, sizes=sizes, upstream_layout=rng.choice(LAYOUTS),
                     rounds_inside=True)
     for dtype in FLOATS:
@@ -175,6 +211,9 @@ def packed_cases(op, rng, generator, count):
             yield case((2, 5, 24), 2, 2, dtype, layout)
             yield case((2, 9, 40), 4, 2, dtype, layout)
             yield case((2, 40, 40), 4, 2, dtype, layout, documents(2, 40, 40, rng, torch.int32))
+            yield case((2, 40, 40), 4, 2, dtype, layout, None, rng.randint(1, 39), rng.choice([0.0, 2.0]))
+            yield case((2, 40, 40), 4, 2, dtype, layout, documents(2, 40, 40, rng, torch.int32), rng.randint(1, 39),
+                       rng.choice([0.0, 2.0]))
         for _ in range(count):
             kv_heads, group, depth = rng.randint(1, 3), rng.randint(1, 3), rng.choice([1, 4, 32])
             width = (kv_heads * group + 2 * kv_heads) * depth

@@ -124,7 +124,7 @@ typedef struct tarn__residual_norm {
 
 /* attention and its gradient. Head h of q uses head h · KV / H of k and v. With valid = lengths[b] or S, the last
  * row of q is aligned with key valid - 1: row t has position p = valid - T + t. A row attends to keys below `valid`,
- * if causal to those up to p; with no key its result is 0.
+ * if causal to those up to p, with a window only to those after p - window; with no key its result is 0.
  *
  * Dropout (random.a > 0): let n = (b · H + h) · T + t. Key s uses 16 bits of Philox counter random.offset + n · ((S
  * + 7) / 8) + s / 8 under random.seed: of word s % 8 / 2 the lower half where s is even, else the upper. With l =
@@ -134,6 +134,8 @@ typedef struct tarn__attention {
     double scale; /* of q · k; the default is resolved, never 0 */
     int32_t causal;
     tarn__random random;
+    int64_t window; /* 0: none; else causal */
+    double softcap; /* scores s, scaled, become softcap · tanh(s / softcap); 0: none */
 } tarn__attention;
 
 /* rope: pair i of dims / 2 of the last axis is rotated by position · frequency[i] and multiplied by `magnitude`. */
@@ -147,10 +149,13 @@ typedef struct tarn__rope {
     double frequency[TARN__ROPE_PAIRS]; /* computed by the operation, so that all backends use the same values */
 } tarn__rope;
 
-/* attention_decode: scale of q · k, and the rotation of q and k: dims 0 for none; `axis` and `inverse` are unused. */
+/* attention_decode: scale of q · k, and the rotation of q and k: dims 0 for none; `axis` and `inverse` are unused;
+ * window and softcap as in tarn__attention. */
 typedef struct tarn__attention_decode {
     double scale;
     tarn__rope rope;
+    int64_t window;
+    double softcap;
 } tarn__attention_decode;
 
 /* batchnorm and its gradient. */

@@ -76,7 +76,16 @@ static double flops_of_conv_grad_weight(const tarn__launch *launch)
     return flops_of_image(launch->in[1], launch->out[0]);
 }
 
-/* q (B, H, T, D), k (B, KV, S, D): `products` dot products of length D per pair of row and key; causal pairs only. */
+/* Pairs of a row and a key before its sliding window: none for the first rows, keys - window for the last. */
+static double pairs_before_window(double rows, double keys, double window)
+{
+    double first = keys - rows + 1 - window, last = keys - window;
+    first = first < 1 ? 1 : first;
+    return last < first ? 0 : (first + last) * (last - first + 1) / 2;
+}
+
+/* q (B, H, T, D), k (B, KV, S, D): `products` dot products of length D per pair of row and key; causal pairs within
+ * the window only. */
 static double flops_of_pairs(const tarn__launch *launch, double products)
 {
     const tarn__view *q = &launch->in[0]->view, *k = &launch->in[1]->view;
@@ -84,6 +93,8 @@ static double flops_of_pairs(const tarn__launch *launch, double products)
     double rows = (double)q->shape[2], keys = (double)k->shape[2], pairs = rows * keys;
     if (params->causal)
         pairs -= rows * (rows - 1) / 2;
+    if (params->window > 0)
+        pairs -= pairs_before_window(rows, keys, (double)params->window);
     return 2 * products * (double)(q->shape[0] * q->shape[1] * q->shape[3]) * (pairs > 0 ? pairs : 0);
 }
 
@@ -97,10 +108,12 @@ static double flops_of_attention_grad(const tarn__launch *launch)
     return flops_of_pairs(launch, 5);
 }
 
-/* One token attends to the whole cache (B, KV, S, D). */
+/* One token attends to the whole cache (B, KV, S, D), or to a window of it. */
 static double flops_of_attention_decode(const tarn__launch *launch)
 {
-    return 4 * count_of(launch->in[0]) * (double)launch->out[1]->view.shape[2];
+    const tarn__attention_decode *params = launch->params;
+    int64_t keys = launch->out[1]->view.shape[2];
+    return 4 * count_of(launch->in[0]) * (double)(params->window > 0 && params->window < keys ? params->window : keys);
 }
 
 /* x (rows, in) times the weights (out, in) among inputs first to end. */

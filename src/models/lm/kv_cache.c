@@ -261,8 +261,9 @@ static tarn_tensor *attend_decode(const tarn__kv_cache *cache, int64_t layer, ta
     const tarn__kv_rows *key = &cache->rows[layer], *value = key + cache->shape.layers;
     const tarn__decode_kv past[] = {{valid_rows(cache, key->rows), valid_rows(cache, key->scale)},
                                     {valid_rows(cache, value->rows), valid_rows(cache, value->scale)}};
-    *is_done = tarn_failed() || tarn__attention_decode_fits(queries, &past[0], rope);
-    return *is_done ? tarn__decode_attention(queries, keys, values, dev_of(cache, layer)->offsets, rope, 0, &past[0],
+    const tarn__decode_attention_options options = {.rope = rope};
+    *is_done = tarn_failed() || tarn__attention_decode_fits(queries, &past[0], &options);
+    return *is_done ? tarn__decode_attention(queries, keys, values, dev_of(cache, layer)->offsets, &options, &past[0],
                                              &past[1])
                     : NULL;
 }

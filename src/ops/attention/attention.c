@@ -1,14 +1,16 @@
 /* attention.c: attention, forward and backward, each in one kernel. Of the T × S weights only the logsumexp of each
  * row is stored; backward recomputes them from it. Strides carry the layout: the heads of a packed QKV tensor are
- * views into it, and so are their gradients. Document starts have kernels of their own; on a device without these,
- * attention is composed of matmuls, a mask and a softmax (at the end of this file).
+ * views into it, and so are their gradients. Document starts have kernels of their own; on a device without these, or
+ * whose kernels do not fit a window or soft cap, attention is composed of matmuls, a mask and a softmax (at the end of
+ * this file).
  *
  * Backward of a row, with p = exp(s - lse) recomputed per tile and δ = Σ g · y:
  *   gv += pᵀ g        gs = p · (g vᵀ - δ)        gq = gs k · scale        gk += gsᵀ q · scale
+ * A soft cap c gives s = c · tanh(r / c) of the scaled score r, and gs · (1 - tanh²) in place of gs.
  * The kernels keep no state between calls. Dropout's mask is recomputed from its counters, as everywhere.
  *
- * Masks: causal, lengths (valid keys per sequence) and document starts combine; a row without any key gives 0 and
- * passes no gradient. */
+ * Masks: causal, its window, lengths (valid keys per sequence) and document starts combine; a row without any key
+ * gives 0 and passes no gradient. */
 #include <float.h>
 #include <math.h>
 #include <string.h>
@@ -62,6 +64,12 @@ static bool check_options(const char *function, const tarn_tensor *x, int64_t ro
     if (!(o->dropout >= 0 && o->dropout < 1))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: dropout is %g; expected at least 0 and below 1", function,
                            o->dropout);
+    if (o->window < 0 || (o->window > 0 && !o->causal))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: window is %lld; expected 0, or more together with causal",
+                           function, (long long)o->window);
+    if (!(o->softcap >= 0 && isfinite(o->softcap)))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: softcap is %g; expected a finite number, at least 0", function,
+                           o->softcap);
     const tarn_tensor *lengths = o->lengths;
     if (!check_starts(function, o->document_starts, x->view.shape[0], rows) || !lengths)
         return !tarn_failed();
@@ -75,16 +83,25 @@ static bool check_options(const char *function, const tarn_tensor *x, int64_t ro
                        function, TARN__SHAPE_STRING(lengths), (long long)x->view.shape[0]);
 }
 
-/* Kernel params. Dropout reserves Philox counters for whole rows of S keys: one counter, four words, per 8 keys. */
+/* Kernel params, without the counters of dropout. A window of all keys is none. */
 static tarn__attention params_of(const tarn_attention_options *o, const tarn_tensor *q, const tarn_tensor *k)
 {
+    return (tarn__attention){.scale = o->scale != 0 ? o->scale : 1 / sqrt((double)q->view.shape[3]),
+                             .causal = o->causal,
+                             .random.a = o->dropout,
+                             .window = o->window < k->view.shape[2] ? o->window : 0,
+                             .softcap = o->softcap};
+}
+
+/* Dropout reserves Philox counters for whole rows of S keys: one counter, four words, per 8 keys. */
+static void reserve_dropout(tarn__attention *params, const tarn_attention_options *o, const tarn_tensor *q,
+                            const tarn_tensor *k)
+{
     const int64_t *a = q->view.shape;
-    tarn__attention params = {.scale = o->scale != 0 ? o->scale : 1 / sqrt((double)a[3]), .causal = o->causal};
     if (o->dropout > 0) {
-        params.random = tarn__random_reserve(tarn__device(q), a[0] * a[1] * a[2] * ((k->view.shape[2] + 7) / 8) * 4);
-        params.random.a = o->dropout;
+        params->random = tarn__random_reserve(tarn__device(q), a[0] * a[1] * a[2] * ((k->view.shape[2] + 7) / 8) * 4);
+        params->random.a = o->dropout;
     }
-    return params;
 }
 
 /* Options of an older caller may be shorter: missing fields are 0. */
@@ -107,10 +124,19 @@ static bool new_logsumexp(const char *function, const tarn_tensor *q, bool wante
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
-/* True when document starts must be composed: the device has no kernel for them. */
-static bool needs_composing(const tarn_tensor *q, const tarn_attention_options *o)
+/* True when the device has no kernel for document starts, a window or a soft cap, so that attention is composed. A
+ * device whose kernel fits has a gradient that fits. Without any of the three, the CPU takes over instead. */
+static bool needs_composing(const tarn__attention *params, tarn_tensor *const *part, const tarn_attention_options *o)
 {
-    return o->document_starts && !tarn__has_kernel(tarn__device(q), TARN__K_attention_documents, q->view.dtype);
+    if (!o->document_starts && params->window == 0 && params->softcap == 0)
+        return false;
+    tarn__launch launch = {.kernel = o->document_starts ? TARN__K_attention_documents : TARN__K_attention,
+                           .inputs = o->document_starts ? 5 : 4,
+                           .outputs = 2,
+                           .in = {part[0], part[1], part[2], o->lengths, o->document_starts},
+                           .params = params,
+                           .params_bytes = sizeof(*params)};
+    return !tarn__kernel_fits(tarn__device(part[0]), &launch);
 }
 
 /* Forward kernel: q, k, v (part[0..2]) to y and the logsumexp. */
@@ -179,13 +205,14 @@ tarn_tensor *tarn_attention_sized(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v
     o.lengths = in[LENGTHS], o.document_starts = in[STARTS];
     if (!check_options("attention", in[Q], in[Q]->view.shape[2], &o))
         return NULL;
-    if (needs_composing(in[Q], &o))
+    tarn__attention params = params_of(&o, in[Q], in[K]);
+    if (needs_composing(&params, in, &o))
         return tarn__attention_composed(in[Q], in[K], in[V], &o);
     tarn_tensor *y = tarn__tensor_new_ordered("attention", tarn__shape_of(in[Q]), in[Q]->view.dtype,
                                               tarn__device(in[Q]), heads_inner);
     if (!y || !new_logsumexp("attention", in[Q], tarn__recording_needed(in, 3), &lse))
         return NULL;
-    tarn__attention params = params_of(&o, in[Q], in[K]);
+    reserve_dropout(&params, &o, in[Q], in[K]);
     if (!attend("attention", &params, in, &o, y, lse))
         return NULL;
     bool good = tarn__finish("attention", attention_backward, params, TARN__INPUTS(in[Q], in[K], in[V]),
@@ -215,6 +242,7 @@ tarn_tensor *tarn__attention_quant_kv(tarn_tensor *q, tarn_tensor *k, tarn_tenso
     tarn_tensor *y =
         tarn__tensor_new_ordered("attention", tarn__shape_of(q), q->view.dtype, tarn__device(q), heads_inner);
     tarn__attention params = params_of(options, q, k);
+    reserve_dropout(&params, options, q, k);
     bool good = y && tarn__kernel_call(TARN__K_attention_quant_kv, "attention", params,
                                        TARN__IN(q, k, v, options->lengths, k_scale, v_scale), TARN__OUT(y));
     return good ? y : NULL;
@@ -228,7 +256,9 @@ static tarn_attention_options named_options(const tarn__invocation *v, tarn_tens
                                     .scale = tarn__attribute_real(v, "scale", 0),
                                     .dropout = tarn__attribute_real(v, "dropout", 0),
                                     .lengths = lengths,
-                                    .document_starts = document_starts};
+                                    .document_starts = document_starts,
+                                    .window = tarn__attribute_int(v, "window", 0),
+                                    .softcap = tarn__attribute_real(v, "softcap", 0)};
 }
 
 bool tarn__apply_attention(const tarn__invocation *v, tarn_tensor **out)
@@ -328,15 +358,17 @@ tarn_tensor *tarn_attention_packed_sized(tarn_tensor *qkv, int64_t heads, int64_
         return NULL;
     const int64_t *size = qkv->view.shape;
     r.depth = size[2] / (r.heads + 2 * r.kv_heads);
-    if (needs_composing(qkv, &o))
+    if (!unpack(qkv, &r, part))
+        return NULL;
+    r.params = params_of(&o, part[Q], part[K]);
+    if (needs_composing(&r.params, part, &o))
         return packed_composed(qkv, &r, &o);
     tarn_tensor *y = tarn__tensor_new("attention_packed", TARN_SHAPE(size[0], size[1], r.heads * r.depth),
                                       qkv->view.dtype, tarn__device(qkv));
     tarn_tensor *to = heads_of(y, 0, r.heads, r.depth);
-    if (!to || !unpack(qkv, &r, part) ||
-        !new_logsumexp("attention_packed", part[Q], tarn__recording_needed(&qkv, 1), &lse))
+    if (!to || !new_logsumexp("attention_packed", part[Q], tarn__recording_needed(&qkv, 1), &lse))
         return NULL;
-    r.params = params_of(&o, part[Q], part[K]);
+    reserve_dropout(&r.params, &o, part[Q], part[K]);
     if (!attend("attention_packed", &r.params, part, &o, to, lse))
         return NULL;
     return tarn__finish("attention_packed", packed_backward, r, TARN__INPUTS(qkv), TARN__OUTPUTS(y),
@@ -367,16 +399,20 @@ static tarn_tensor *last_keys(const tarn_attention_options *o, int64_t rows, int
     return tarn_minimum(tarn_add(last, missing), tarn_sub(lengths, tarn_scalar(1)));
 }
 
-/* Mask [B, 1, 1, T, S]: the keys each row attends to. first <= key <= last is tested as max(key, first) == min(key,
- * last), one comparison instead of two and an AND. */
+/* Mask [B or 1, 1, 1, T or 1, S], or without leading ones: the keys each row attends to. first <= key <= last is tested
+ * as max(key, first) == min(key, last), one comparison instead of two and an AND. */
 static tarn_tensor *allowed(const tarn_attention_options *o, int64_t batches, int64_t rows, int64_t keys,
                             tarn_device device)
 {
     tarn_scope *scope = tarn_scope_open();
-    tarn_tensor *key = tarn_arange(0, (double)keys, 1, TARN_I32, device);
-    tarn_tensor *first = tarn_reshape(tarn_cast(o->document_starts, TARN_I32), TARN_SHAPE(batches, 1, 1, rows, 1));
+    tarn_tensor *key = tarn_arange(0, (double)keys, 1, TARN_I32, device), *from = key;
     tarn_tensor *last = last_keys(o, rows, keys, device);
-    tarn_tensor *mask = tarn_eq(tarn_maximum(key, first), tarn_minimum(key, last));
+    if (o->document_starts)
+        from = tarn_maximum(from,
+                            tarn_reshape(tarn_cast(o->document_starts, TARN_I32), TARN_SHAPE(batches, 1, 1, rows, 1)));
+    if (o->window > 0 && o->window < keys)
+        from = tarn_maximum(from, tarn_sub(last, tarn_scalar((double)(o->window - 1))));
+    tarn_tensor *mask = tarn_eq(from, tarn_minimum(key, last));
     if (mask)
         tarn_scope_return(scope, mask);
     tarn_scope_close(scope);
@@ -396,7 +432,11 @@ tarn_tensor *tarn__attention_composed(tarn_tensor *q, tarn_tensor *k, tarn_tenso
     tarn_tensor *queries =
         tarn_mul(tarn_reshape(tarn_cast(q, wide), TARN_SHAPE(B, KV, H / KV, T, D)), tarn_scalar(scale));
     tarn_tensor *transposed_k = tarn_unsqueeze(tarn_transpose(tarn_cast(k, wide), -1, -2), 2);
-    tarn_tensor *weights = tarn_softmax(tarn_where(mask, tarn_matmul(queries, transposed_k), tarn_scalar(none)), -1);
+    tarn_tensor *scores = tarn_matmul(queries, transposed_k);
+    if (options->softcap > 0)
+        scores =
+            tarn_mul(tarn_tanh(tarn_mul(scores, tarn_scalar(1 / options->softcap))), tarn_scalar(options->softcap));
+    tarn_tensor *weights = tarn_softmax(tarn_where(mask, scores, tarn_scalar(none)), -1);
     /* 0 for rows without keys, where softmax gives equal weights */
     weights = tarn_where(mask, weights, tarn_scalar(0));
     if (options->dropout > 0)

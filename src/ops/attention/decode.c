@@ -163,29 +163,55 @@ tarn_tensor *tarn__linear_residual(tarn_tensor *x, tarn_tensor *weight, tarn_ten
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */
 
-/* Asks the kernel with q and the cache; k, v and the result have the layout of q. */
-bool tarn__attention_decode_fits(tarn_tensor *q, const tarn__decode_kv *keys, const tarn_rope_options *rope)
+/* Kernel params for a query [B, 1, H, D] and a cache of `keys` rows. A window of all keys is none. */
+static tarn__attention_decode decode_params(const tarn_tensor *q, const tarn__decode_kv *keys,
+                                            const tarn__decode_attention_options *o)
 {
+    int64_t head_dim = q->view.shape[3];
+    tarn__attention_decode params = {.scale = o->scale != 0 ? o->scale : 1 / sqrt((double)head_dim),
+                                     .window = o->window < keys->rows->view.shape[2] ? o->window : 0,
+                                     .softcap = o->softcap};
+    if (o->rope)
+        params.rope = tarn__rope_params(o->rope, head_dim);
+    return params;
+}
+
+static bool kernel_fits_decode(tarn_tensor *q, const tarn__decode_kv *keys,
+                               const tarn__decode_attention_options *options)
+{
+    /* the rotation is not asked about: its frequencies take longer than the answer */
+    tarn__decode_attention_options unrotated = *options;
+    unrotated.rope = NULL;
+    tarn__attention_decode params = decode_params(q, keys, &unrotated);
+    tarn__launch launch = {.kernel = TARN__K_attention_decode,
+                           .inputs = 1,
+                           .outputs = 2,
+                           .in = {q},
+                           .out = {NULL, keys->rows},
+                           .params = &params,
+                           .params_bytes = sizeof(params)};
+    return tarn__kernel_fits(tarn__device(q), &launch);
+}
+
+/* Asks the kernel with q and the cache; k, v and the result have the layout of q. */
+bool tarn__attention_decode_fits(tarn_tensor *q, const tarn__decode_kv *keys,
+                                 const tarn__decode_attention_options *options)
+{
+    const tarn_rope_options *rope = options->rope;
     const tarn__view *a = &q->view, *k = &keys->rows->view;
     tarn_device device = tarn__device(q);
     return tarn__has_kernel(device, TARN__K_attention_decode, a->dtype) &&
            tarn__has_kernel(device, TARN__K_attention_decode, k->dtype) && a->dtype != TARN_U8 && a->rank == 4 &&
-           a->shape[1] == 1 && rope->dims % 2 == 0 && rope->dims <= a->shape[3] && k->rank == 4 && k->shape[2] > 0 &&
-           !tarn__recording_needed(&q, 1) &&
-           tarn__kernel_fits(device, &(tarn__launch){.kernel = TARN__K_attention_decode,
-                                                     .inputs = 1,
-                                                     .outputs = 2,
-                                                     .in = {q},
-                                                     .out = {NULL, keys->rows}});
+           a->shape[1] == 1 && (!rope || (rope->dims % 2 == 0 && rope->dims <= a->shape[3])) && k->rank == 4 &&
+           k->shape[2] > 0 && !tarn__recording_needed(&q, 1) && kernel_fits_decode(q, keys, options);
 }
 
 /* All operands are used in place; caches and scales are outputs that are also read. */
 tarn_tensor *tarn__decode_attention(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, tarn_tensor *position,
-                                    const tarn_rope_options *rope, double scale, const tarn__decode_kv *keys,
+                                    const tarn__decode_attention_options *options, const tarn__decode_kv *keys,
                                     const tarn__decode_kv *values)
 {
-    tarn__attention_decode params = {.scale = scale != 0 ? scale : 1 / sqrt((double)q->view.shape[3]),
-                                     .rope = tarn__rope_params(rope, q->view.shape[3])};
+    tarn__attention_decode params = decode_params(q, keys, options);
     tarn_tensor *y = tarn__tensor_new("attention", tarn__shape_of(q), q->view.dtype, tarn__device(q));
     bool good = y && tarn__kernel_call(TARN__K_attention_decode, "attention", params, TARN__IN(q, k, v, position),
                                        TARN__OUT(y, keys->rows, values->rows, keys->scale, values->scale),

@@ -1,5 +1,5 @@
-/* attention.c: attention softmax(q · kᵀ · scale) · v and its gradients, without ever storing the (T, S) weights of all
- * rows.
+/* attention.c: attention softmax(cap(q · kᵀ · scale)) · v and its gradients, without ever storing the (T, S) weights of
+ * all rows. cap() is a soft cap, c · tanh(s / c), or nothing.
  *
  * q is (B, H, T, D), k and v (B, KV, S, D); H / KV heads of q share a head of k and v (grouped-query attention). A unit
  * is one KV head of one batch with all its query heads. A task is a unit or, where there are few units, a part
@@ -11,12 +11,15 @@
  * the weights from the saved logsumexp (LSE); with several chunks it computes them twice, first for the row sums that
  * every gradient needs. It reads nothing from the rounded output, and divides by the recomputed sum, so that the
  * rounding of the LSE does not matter. Gradients of k and v are summed in the order of blocks, then of parts: results
- * do not depend on the number of threads.
+ * do not depend on the number of threads. Keys before a sliding window, or before the documents of a block's rows, are
+ * neither packed nor multiplied.
  *
- *   FLOPs     forward 4 · B · H · T · S · D, backward 10 · B · H · T · S · D (14 with several chunks); causal: half
+ *   FLOPs     forward 4 · B · H · T · S · D, backward 10 · B · H · T · S · D (14 with several chunks); causal: half;
+ *             with a window W instead of S about W + ROW_BLOCK
  *   scratch   per thread packed k and v (S, D) and weights (ROW_BLOCK, KEY_CHUNK); partial gk and gv where parts > 1 */
 #include "backends/cpu/common/int_math.h"
 #include "backends/cpu/common/rows.h"
+#include "backends/cpu/common/scalar_math_special.h"
 #include "backends/cpu/common/scratch.h"
 #include "backends/cpu/common/transpose4.h"
 #include "base/philox.h"
@@ -28,6 +31,7 @@
 #define SHORT_BLOCK 32 /* of a short causal triangle: larger blocks would compute twice as many masked scores */
 #define SHORT_ROWS 256
 #define KEY_CHUNK 1920  /* a multiple of 48: chunks end where tiles of every level end */
+#define WINDOW_STEP 96  /* of shorter chunks, which also begin where dropout counters and packed panels do */
 #define DEPTH_BLOCK 256 /* terms of a dot product per pass over a tile */
 #define SKINNY_ROWS 3
 #define MIN_TASKS 16
@@ -112,8 +116,9 @@ static char *row_of(const tensor4 *c, int64_t batch, int64_t head, int64_t row)
  * while tasks run. */
 typedef struct job {
     int64_t batches, heads, kv_heads, group, rows, keys, head_dim; /* B, H, KV, H / KV, T, S, D */
-    double scale;
+    double scale, softcap;                                         /* softcap 0: none */
     bool causal;
+    int64_t window; /* 0: none */
     tensor4 q, k, v, y, lse, g, gq, gk, gv;
     int64_t row_block, blocks; /* per head */
     int64_t parts;             /* per unit */
@@ -135,6 +140,7 @@ typedef struct job {
 #define MASK_CAUSAL j->causal
 #define MASK_ROWS j->rows
 #define MASK_KEYS j->keys
+#define MASK_WINDOW j->window
 #include "base/kernel/attention_mask.inc"
 
 /* Keys of a batch: lengths has one element, or one per batch. Clamped, so that an invalid length cannot read out of
@@ -194,10 +200,12 @@ typedef struct block {
     int64_t keys;  /* nor to this one or any after it */
 } block;
 
-/* First key that row i of a block attends to. Starts out of range were reported; here they are only clamped. */
+/* First key that row i of a block attends to: of its document and its window. Starts out of range were reported; here
+ * they are only clamped. */
 static int64_t start_of(const job *j, const block *b, int64_t i)
 {
-    return j->starts ? clamp_to_keys(j, start_at(j, b->batch, b->first + i)) : 0;
+    int64_t start = j->starts ? clamp_to_keys(j, start_at(j, b->batch, b->first + i)) : 0;
+    return j->window > 0 ? max_i64(start, first_key_of(j, b->valid, b->first + i)) : start;
 }
 
 /* Keys of a chunk from `begin` that row i attends to, relative to the chunk: [first, end), or {0, 0} for none. */
@@ -221,8 +229,9 @@ static bool attends_to_none(const job *j, const block *b, int64_t i)
 /* Smallest start of a block's rows, rounded down to a tile and to a dropout counter. */
 static int64_t first_start(const job *j, const block *b)
 {
-    int64_t first = j->starts ? b->keys : 0;
-    for (int64_t i = 0; j->starts && i < b->rows; i++)
+    bool limited = j->starts || j->window > 0;
+    int64_t first = limited ? b->keys : 0;
+    for (int64_t i = 0; limited && i < b->rows; i++)
         first = min_i64(first, start_of(j, b, i));
     return first / MAX_PANEL * MAX_PANEL;
 }
@@ -246,6 +255,17 @@ static void blocks_of(const job *j, int64_t task, int64_t *begin, int64_t *end)
     int64_t all = j->group * j->blocks, part = task % j->parts;
     *begin = all * part / j->parts;
     *end = all * (part + 1) / j->parts;
+}
+
+/* The keys that any block of a task attends to, from a whole panel on; others are not packed. */
+static key_range keys_of_task(const job *j, int64_t unit, int64_t begin, int64_t end)
+{
+    key_range keys = {j->keys, 0};
+    for (int64_t at = begin; at < end; at++) {
+        block b = block_of(j, unit, at);
+        keys = (key_range){min_i64(keys.first, b.from), max_i64(keys.end, b.keys)};
+    }
+    return keys.first < keys.end ? keys : (key_range){0, 0};
 }
 
 /* Dropout factors of n keys from `begin` (a multiple of 8) of one row: 0, or 1 / (1 - p). 16 random bits per weight,
@@ -278,6 +298,7 @@ static const uint8_t *contiguous_q8(const char *from, int64_t stride, uint8_t *b
 
 #define T float
 #define EXP tarn__exp_f32
+#define TANH tarn__tanh_f32
 #define COMPUTE COMPUTE_F32
 #define NATIVE TARN_F32
 #define SQUARE 4
@@ -286,6 +307,7 @@ static const uint8_t *contiguous_q8(const char *from, int64_t stride, uint8_t *b
 
 #define T double
 #define EXP tarn__exp_f64
+#define TANH tarn__tanh_f64
 #define COMPUTE COMPUTE_F64
 #define NATIVE TARN_F64
 #define SQUARE 2
@@ -313,6 +335,8 @@ static void choose_blocks(job *j)
     int64_t panel = 2 * VECTOR_BYTES / (is_f64(j) ? 8 : 4);
     j->padded_dim = round_up(j->head_dim, panel);
     j->chunk = min_i64(j->keys, KEY_CHUNK);
+    if (j->window > 0) /* a block's keys in one chunk, where that is shorter */
+        j->chunk = min_i64(j->chunk, round_up(j->window + j->row_block + MAX_PANEL, WINDOW_STEP));
     j->line = round_up(j->chunk, panel) + panel;
     j->skinny = !j->backward && j->group * j->rows <= SKINNY_ROWS;
 }
@@ -329,7 +353,9 @@ static void describe(const tarn__call *call, bool backward, job *j)
                .keys = k->shape[2],
                .head_dim = q->shape[3],
                .scale = params->scale,
+               .softcap = params->softcap,
                .causal = params->causal,
+               .window = params->window,
                .backward = backward,
                .q = tensor4_of(q),
                .k = tensor4_of(k),
@@ -384,7 +410,8 @@ static job bind(const tarn__call *call)
 /* Grain size: tasks that a thread takes at a time. */
 static int64_t grain_of(const job *j)
 {
-    int64_t work = j->group * j->rows * j->keys * j->head_dim / j->parts + 1;
+    int64_t keys = j->window > 0 ? min_i64(j->keys, j->window) : j->keys;
+    int64_t work = j->group * j->rows * keys * j->head_dim / j->parts + 1;
     return (TASK_WORK + work - 1) / work;
 }
 

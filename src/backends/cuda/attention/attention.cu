@@ -146,11 +146,16 @@ static tarn__plan_status prepare_grad(const tarn__call *call, tarn__plan *plan)
     return TARN__PLAN_READY;
 }
 
+static bool simt_fits(const tarn__call *call)
+{
+    return !has_window_or_cap(call);
+}
+
 /* Tensor cores, then SIMT for every call. */
 static void add_rows(tarn__kernel_row *rows, tarn__kernel kernel, tarn__kernel_row mma, tarn__kernel_row simt,
                      bool (*fits)(const tarn__call *), tarn__kernel_row *storage)
 {
-    rows[kernel] = tarn__row_named(simt, "simt");
+    rows[kernel] = tarn__row_named(tarn__row_fits(simt, simt_fits), "simt");
     tarn__push_row(rows, kernel, tarn__row_named(tarn__row_fits(mma, fits), "mma"), storage);
 }
 

@@ -70,6 +70,12 @@ static inline void set_document_starts(attention_args &a, const tarn__view *docu
     a.start_stride[0] = document_starts->stride[0], a.start_stride[1] = document_starts->stride[1];
 }
 
+static inline bool has_window_or_cap(const tarn__call *call)
+{
+    const tarn__attention *params = (const tarn__attention *)call->params;
+    return params->window > 0 || params->softcap > 0;
+}
+
 /* Inputs q, k, v, lengths; the gradient's also y, LSE, g; then document starts. Missing operands are NULL. */
 static inline attention_args attention_of(const tarn__call *call, bool is_backward)
 {
@@ -133,6 +139,7 @@ __device__ __forceinline__ head_matrix head_of(const bhtd_tensor &c, int64_t bat
 #define MASK_CAUSAL a.is_causal
 #define MASK_ROWS a.rows
 #define MASK_KEYS a.keys
+#define MASK_WINDOW 0
 #include "base/kernel/attention_mask.inc"
 
 /* Number of valid keys. A length out of range is clamped; the forward pass reports it. */

@@ -183,13 +183,13 @@ template <typename T, int DEPTH> static bool launch(const tarn__call *call, cons
                              : launch_large_smem<mma_kernel<T, DEPTH, false>>(call, a, blocks, bytes);
 }
 
-/* 16-byte aligned rows and D a multiple of 8, up to 256. */
+/* 16-byte aligned rows and D a multiple of 8, up to 256; no window and no soft cap. */
 bool tarn__cuda_attention_mma_fits(const tarn__call *call)
 {
     tarn_dtype dtype = call->in[0]->dtype;
     int64_t head_dim = call->in[0]->shape[3];
     bool fits = (dtype == TARN_BF16 || dtype == TARN_F16) && head_dim % 8 == 0 && head_dim <= 256 &&
-                is_writable(call->out[0], dtype);
+                !has_window_or_cap(call) && is_writable(call->out[0], dtype);
     for (int i = 0; i < 3; i++)
         fits = fits && has_vector_rows(call->in[i], dtype);
     return fits;

@@ -60,8 +60,8 @@ static bool is_supported(const tarn__call *call, bool is_backward)
     double multiplies = (double)q->shape[0] * (double)q->shape[1] * (double)rows * (double)keys * (double)head_dim;
     double min_multiplies = is_backward || call->out[1] ? TARN__CUDA_TUNE_MIN_MULTIPLIES : MIN_FORWARD_MULTIPLIES;
     return (q->dtype == TARN_BF16 || q->dtype == TARN_F16) && !call->in[3] && params->random.a == 0 &&
-           multiplies >= min_multiplies && head_dim % 8 == 0 && head_dim >= 32 && head_dim <= 128 &&
-           (!params->causal || rows == keys || rows == 1);
+           params->window == 0 && params->softcap == 0 && multiplies >= min_multiplies && head_dim % 8 == 0 &&
+           head_dim >= 32 && head_dim <= 128 && (!params->causal || rows == keys || rows == 1);
 }
 
 /* Queried once per device. */

@@ -380,12 +380,14 @@ static void kernel_attention_decode(const tarn__call *call)
     }
 }
 
-/* q in whole vectors, counters for the heads of all sequences, and caches that can be read by vectors. */
+/* No window, no soft cap, q in whole vectors, counters for the heads of all sequences, and caches that can be read by
+ * vectors. */
 static bool fits(const tarn__call *call)
 {
+    const tarn__attention_decode *params = (const tarn__attention_decode *)call->params;
     const tarn__view *q = call->in[0], *keys = call->out[1];
-    return q->stride[3] == 1 && q->shape[3] % 8 == 0 && q->shape[3] <= MAX_HEAD_DIM &&
-           q->shape[0] * q->shape[2] <= TARN__CUDA_COUNTERS && keys->stride[3] == 1 &&
+    return params->window == 0 && params->softcap == 0 && q->stride[3] == 1 && q->shape[3] % 8 == 0 &&
+           q->shape[3] <= MAX_HEAD_DIM && q->shape[0] * q->shape[2] <= TARN__CUDA_COUNTERS && keys->stride[3] == 1 &&
            (uintptr_t)tarn__view_at(keys) % 16 == 0;
 }
 

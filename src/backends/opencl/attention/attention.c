@@ -279,10 +279,17 @@ static void kernel_attention_grad(const tarn__call *call)
         run_grad_kv(call, &a, &sums);
 }
 
+static bool fits(const tarn__call *call)
+{
+    const tarn__attention *params = call->params;
+    return params->window == 0 && params->softcap == 0;
+}
+
 void tarn__cl_register_attention(tarn__kernel_row *rows)
 {
-    rows[TARN__K_attention] = tarn__row(kernel_attention, TARN__FLOATS);
-    rows[TARN__K_attention_grad] = tarn__row_planned(prepare_attention_grad, kernel_attention_grad, TARN__FLOATS);
+    rows[TARN__K_attention] = tarn__row_fits(tarn__row(kernel_attention, TARN__FLOATS), fits);
+    rows[TARN__K_attention_grad] =
+        tarn__row_fits(tarn__row_planned(prepare_attention_grad, kernel_attention_grad, TARN__FLOATS), fits);
     rows[TARN__K_attention_documents] = rows[TARN__K_attention];
     rows[TARN__K_attention_documents_grad] = rows[TARN__K_attention_grad];
 }

@@ -83,6 +83,7 @@ head_view head_view_of(const __global void *base, long tile_index, const attenti
 #define MASK_ARGS const attention *a
 #define MASK_CAUSAL a->causal
 #define MASK_ROWS a->rows
+#define MASK_WINDOW 0
 #define MASK_KEYS a->keys
 #include "base/kernel/attention_mask.inc"
 
