@@ -18,18 +18,6 @@ extern "C" {
 
 typedef struct tarn_module tarn_module;
 
-/* Activations of a layer. */
-typedef enum tarn_activation_kind {
-    TARN_RELU = 0,
-    TARN_LEAKY_RELU, /* slope 0.01 */
-    TARN_GELU,       /* tanh form */
-    TARN_GELU_ERF,
-    TARN_SILU,
-    TARN_TANH,
-    TARN_SIGMOID,
-    TARN_SOFTPLUS
-} tarn_activation_kind;
-
 /* Fully connected layer: x · weightᵀ + bias. Parameters "weight" [out, in] and "bias" [out], f32, uniform in
  * ±1/sqrt(in) as in torch. The caller owns the module. */
 TARN_API tarn_module *tarn_linear(int64_t in, int64_t out, tarn_device device);

@@ -223,8 +223,26 @@ TARN_API tarn_tensor *tarn_linear_apply(tarn_tensor *x, tarn_tensor *weight, tar
  * tarn_gelu() between them, with fewer passes over memory. */
 TARN_API tarn_tensor *tarn_mlp(tarn_tensor *x, tarn_tensor *up, tarn_tensor *down, tarn_tensor *up_bias,
                                tarn_tensor *down_bias);
-/* silu(gate) · up, of one shape: the gated activation of Llama's MLP. Equal to tarn_mul() of tarn_silu(), in one
- * pass, rounded once. */
+
+/* Activations of a layer. */
+typedef enum tarn_activation_kind {
+    TARN_RELU = 0,
+    TARN_LEAKY_RELU, /* slope 0.01 */
+    TARN_GELU,       /* tanh form */
+    TARN_GELU_ERF,
+    TARN_SILU,
+    TARN_TANH,
+    TARN_SIGMOID,
+    TARN_SOFTPLUS
+} tarn_activation_kind;
+
+/* tarn_mlp() with another activation: relu, gelu (the tanh form), gelu_erf or silu. */
+TARN_API tarn_tensor *tarn_mlp_with(tarn_tensor *x, tarn_tensor *up, tarn_tensor *down, tarn_tensor *up_bias,
+                                    tarn_tensor *down_bias, tarn_activation_kind activation);
+/* activation(gate) · up, of one shape: the gated activation of an MLP (SwiGLU, GeGLU, ReGLU), one of those of
+ * tarn_mlp_with(). Equal to tarn_mul() of the activation, in one pass, rounded once. */
+TARN_API tarn_tensor *tarn_gated(tarn_tensor *gate, tarn_tensor *up, tarn_activation_kind activation);
+/* silu(gate) · up: tarn_gated() with TARN_SILU, as in Llama's MLP. */
 TARN_API tarn_tensor *tarn_swiglu(tarn_tensor *gate, tarn_tensor *up);
 
 /* Options of attention; zero is every field's default. */

@@ -102,6 +102,7 @@ CALL(leaky_relu, tarn_leaky_relu(in[0], real(one, "slope", 0.01)))
 CALL(clamp, tarn_clamp(in[0], real(one, "low", -INFINITY), real(one, "high", INFINITY)))
 CALL(where, tarn_where(in[0], in[1], in[2]))
 CALL(swiglu, tarn_swiglu(in[0], in[1]))
+CALL(gated, tarn_gated(in[0], in[1], (tarn_activation_kind)integer(one, "activation", TARN_SILU)))
 CALL(cast, tarn_cast(in[0], (tarn_dtype)integer(one, "dtype", TARN_F32)))
 CALL(sum, tarn_sum(in[0], axes(one), integer(one, "keep", 0)))
 CALL(mean, tarn_mean(in[0], axes(one), integer(one, "keep", 0)))
@@ -161,12 +162,12 @@ static const struct {
 #define BINARY(name, ...) CALL(name)
 #define COMPARE(name, ...) CALL(name)
 #include "base/kernel/elementwise.def"
-    CALL(where) CALL(swiglu) CALL(cast) CALL(sum) CALL(mean) CALL(prod) CALL(max) CALL(min) CALL(var) CALL(argmax)
-        CALL(cumsum) CALL(permute) CALL(expand) CALL(pad) CALL(shrink) CALL(stride) CALL(flip) CALL(clone) CALL(concat)
-            CALL(embedding) CALL(matmul) CALL(linear) CALL(conv2d) CALL(max_pool2d) CALL(avg_pool2d) CALL(softmax)
-                CALL(log_softmax) CALL(layernorm) CALL(rmsnorm) CALL(batchnorm) CALL(batchnorm_relu) CALL(groupnorm)
-                    CALL(residual_norm) CALL(attention) CALL(attention_packed) CALL(rope) CALL(cross_entropy)
-                        CALL(linear_cross_entropy)};
+    CALL(where) CALL(swiglu) CALL(gated) CALL(cast) CALL(sum) CALL(mean) CALL(prod) CALL(max) CALL(min) CALL(var)
+        CALL(argmax) CALL(cumsum) CALL(permute) CALL(expand) CALL(pad) CALL(shrink) CALL(stride) CALL(flip) CALL(clone)
+            CALL(concat) CALL(embedding) CALL(matmul) CALL(linear) CALL(conv2d) CALL(max_pool2d) CALL(avg_pool2d)
+                CALL(softmax) CALL(log_softmax) CALL(layernorm) CALL(rmsnorm) CALL(batchnorm) CALL(batchnorm_relu)
+                    CALL(groupnorm) CALL(residual_norm) CALL(attention) CALL(attention_packed) CALL(rope)
+                        CALL(cross_entropy) CALL(linear_cross_entropy)};
 
 /* By the operation's name. */
 tarn__case_fn tarn__case_direct(const tarn__case *one)

@@ -67,6 +67,11 @@ static const tarn__case list[] = {
     CASE("softplus", "any", {NORMAL(R, C)}),
     CASE("swiglu", "any", {NORMAL(R, C), NORMAL(R, C)}, .bench = "swiglu", .backward = 5),
     CASE("swiglu", "batch", {NORMAL(B, S, C), NORMAL(B, S, C)}),
+    CASE("gated", "silu", {NORMAL(R, C), NORMAL(R, C)}),
+    CASE("gated", "gelu", {NORMAL(R, C), NORMAL(R, C)}, {INT("activation", TARN_GELU)}, .bench = "gated-gelu",
+         .backward = 5),
+    CASE("gated", "gelu_erf", {NORMAL(B, S, C), NORMAL(B, S, C)}, {INT("activation", TARN_GELU_ERF)}),
+    CASE("gated", "relu", {SMOOTH(R, C), NORMAL(R, C)}, {INT("activation", TARN_RELU)}),
     CASE("clamp", "both bounds", {SMOOTH(R, C)}, {REAL("low", -0.6), REAL("high", 1.0)}),
     CASE("clamp", "below only", {SMOOTH(R, C)}, {REAL("low", 0.2)}),
     CASE("add", "any", {NORMAL(B, S, C), NORMAL(B, S, C)}),
@@ -213,6 +218,10 @@ static const tarn__case list[] = {
     CASE("mlp", "without", {NORMAL(R, K), NORMAL(C, K), NORMAL(K, C)}, .chain = true),
     CASE("mlp", "batch", {NORMAL(B, S, K), NORMAL(C, K), NORMAL(T, C), NORMAL(C), NORMAL(T)}, .chain = true),
     CASE("mlp", "vector", {NORMAL(K), NORMAL(C, K), NORMAL(T, C), NORMAL(C)}, .chain = true),
+    CASE("mlp", "gelu_erf", {NORMAL(R, K), NORMAL(C, K), NORMAL(K, C), NORMAL(C), NORMAL(K)},
+         {INT("activation", TARN_GELU_ERF)}, .chain = true),
+    CASE("mlp", "silu", {NORMAL(R, K), NORMAL(C, K), NORMAL(K, C), NORMAL(C), NORMAL(K)},
+         {INT("activation", TARN_SILU)}, .chain = true),
     CASE("linear", "vector", {NORMAL(K), NORMAL(C, K), NORMAL(C)}),
 
     /* images */

@@ -74,11 +74,11 @@ tarn_tensor *tarn__transposed_if(tarn_tensor *weight, bool transpose);
  * is skipped. */
 bool tarn__weight_backward(const tarn__backward *b, int weight, int bias, tarn_tensor *g, tarn_tensor *x, bool in_out);
 
-/* tarn_linear_apply() and tarn_mlp() for weights [in, out], as in transformers' Conv1D. A transposed view would do
+/* tarn_linear_apply() and tarn_mlp_with() for weights [in, out], as in transformers' Conv1D. A transposed view would do
  * in forward, but its gradient would be transposed once more, and rounded on the way for 16-bit weights. */
 tarn_tensor *tarn__linear_in_out(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias);
 tarn_tensor *tarn__mlp_in_out(tarn_tensor *x, tarn_tensor *up, tarn_tensor *down, tarn_tensor *up_bias,
-                              tarn_tensor *down_bias);
+                              tarn_tensor *down_bias, tarn_activation_kind activation);
 
 /* ---- LoRA linear layers ------------------------------------------------------------------------------------------ */
 
@@ -167,7 +167,18 @@ tarn_tensor *tarn__embedding_as(tarn_tensor *weight, tarn_tensor *index, tarn_dt
 
 /* ---- gated activations ------------------------------------------------------------------------------------------- */
 
-/* gate = silu(gate) · up, in place; gate may be a view. False where an operand is NULL, too. Not recorded. */
-bool tarn__swiglu_inplace(tarn_tensor *gate, tarn_tensor *up);
+/* An activation of fused operations: its name for kernels, its own kernels and operation. */
+typedef struct tarn__act_row {
+    tarn_activation_kind kind;
+    tarn__act act;
+    tarn__kernel value, grad;
+    tarn_tensor *(*apply)(tarn_tensor *x);
+} tarn__act_row;
+
+/* The row of relu, gelu, gelu_erf or silu; NULL with an error for others. */
+const tarn__act_row *tarn__act_row_of(const char *function, tarn_activation_kind kind);
+
+/* gate = act(gate) · up, in place; gate may be a view. False where an operand is NULL, too. Not recorded. */
+bool tarn__gated_inplace(tarn_tensor *gate, tarn_tensor *up, tarn_activation_kind activation);
 
 #endif

@@ -170,6 +170,12 @@ static void products_norms_and_losses(void **state)
     REFUSE(tarn_swiglu, tarn_swiglu(f, d));
     REFUSE(tarn_swiglu, tarn_swiglu(f, elsewhere));
     REFUSE(tarn_swiglu, tarn_swiglu(target, target));
+    REFUSE(tarn_gated, tarn_gated(f33, NULL, TARN_GELU));
+    REFUSE(tarn_gated, tarn_gated(f33, f23, TARN_GELU));
+    REFUSE(tarn_gated, tarn_gated(f33, f33, TARN_TANH));
+    REFUSE(tarn_gated, tarn_gated(f33, f33, (tarn_activation_kind)-1));
+    REFUSE(tarn_mlp_with, tarn_mlp_with(f, f33, f33, f, f, TARN_SOFTPLUS));
+    REFUSE(tarn_mlp_with, tarn_mlp_with(f, f33, NULL, f, f, TARN_SILU));
     REFUSE(tarn_mlp, tarn_mlp(NULL, f33, f33, f, f));
     REFUSE(tarn_mlp, tarn_mlp(f, NULL, f33, f, f));
     REFUSE(tarn_mlp, tarn_mlp(f, f33, NULL, f, f));

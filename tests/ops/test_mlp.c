@@ -1,4 +1,5 @@
-/* test_mlp.c: tarn_mlp() against the operations it fuses. TARN_TEST_DEVICE names the device; default: the CPU. */
+/* test_mlp.c: tarn_mlp() and tarn_mlp_with() against the operations it fuses. TARN_TEST_DEVICE names the device;
+ * default: the CPU. */
 #include "support/check.h"
 
 static tarn_device device;
@@ -21,9 +22,16 @@ static void make_operands(sizes s, tarn_dtype dtype, tarn_tensor **o)
         tarn_requires_grad(good(o[i]), true);
 }
 
-static tarn_tensor *composed(tarn_tensor **o)
+static const struct {
+    tarn_activation_kind kind;
+    tarn_tensor *(*apply)(tarn_tensor *x);
+} acts[] = {{TARN_GELU, tarn_gelu}, {TARN_GELU_ERF, tarn_gelu_erf}, {TARN_RELU, tarn_relu}, {TARN_SILU, tarn_silu}};
+
+enum { ACTS = sizeof(acts) / sizeof(acts[0]) };
+
+static tarn_tensor *composed(tarn_tensor **o, int act)
 {
-    return tarn_linear_apply(tarn_gelu(tarn_linear_apply(o[X], o[UP], o[UP_BIAS])), o[DOWN], o[DOWN_BIAS]);
+    return tarn_linear_apply(acts[act].apply(tarn_linear_apply(o[X], o[UP], o[UP_BIAS])), o[DOWN], o[DOWN_BIAS]);
 }
 
 /* The largest difference, as a share of the largest value: what is rounded between the steps, or not, differs by a unit
@@ -40,13 +48,13 @@ static double apart(tarn_tensor *a, tarn_tensor *b)
     return most / size;
 }
 
-static void agrees_with_its_steps(sizes s, tarn_dtype dtype, double tolerance)
+static void agrees_with_its_steps(sizes s, int act, tarn_dtype dtype, double tolerance)
 {
     tarn_tensor *one[OPERANDS], *other[OPERANDS];
     make_operands(s, dtype, one);
     make_operands(s, dtype, other);
-    tarn_tensor *fused = good(tarn_mlp(one[X], one[UP], one[DOWN], one[UP_BIAS], one[DOWN_BIAS])),
-                *steps = good(composed(other));
+    tarn_tensor *fused = good(tarn_mlp_with(one[X], one[UP], one[DOWN], one[UP_BIAS], one[DOWN_BIAS], acts[act].kind)),
+                *steps = good(composed(other, act));
     assert_true(apart(fused, steps) < tolerance);
     tarn_tensor *g = good(tarn_normal_like(fused, 0, 1));
     assert_true(tarn_backward_from(fused, g, NULL) && tarn_backward_from(steps, g, NULL));
@@ -59,11 +67,13 @@ static void every_dtype_agrees_with_its_steps(void **state)
 {
     (void)state;
     static const sizes all[] = {{64, 32, 128, 48}, {7, 5, 9, 3}, {1, 16, 64, 16}, {256, 64, 256, 64}};
-    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
-        agrees_with_its_steps(all[i], TARN_F64, 1e-13);
-        agrees_with_its_steps(all[i], TARN_F32, 1e-5);
-        agrees_with_its_steps(all[i], TARN_BF16, 0x1p-7);
-        agrees_with_its_steps(all[i], TARN_F16, 0x1p-10);
+    for (size_t k = 0; k < ACTS * sizeof(all) / sizeof(all[0]); k++) {
+        size_t i = k / ACTS;
+        int act = (int)(k % ACTS);
+        agrees_with_its_steps(all[i], act, TARN_F64, 1e-13);
+        agrees_with_its_steps(all[i], act, TARN_F32, 1e-5);
+        agrees_with_its_steps(all[i], act, TARN_BF16, 0x1p-7);
+        agrees_with_its_steps(all[i], act, TARN_F16, 0x1p-10);
     }
 }
 

@@ -404,15 +404,25 @@ def binary_cases(op, rng, generator, count):
     yield from refusals(op, dtypes, 2)
 
 
-def swiglu_cases(op, rng, generator, count):
-    reference = lambda gate, up: UNARY["silu"][1](gate) * up
+GATES = {4: "silu", 2: "gelu", 3: "gelu_erf", 0: "relu"}  # by tarn_activation_kind
 
-    def sizes(values, wanted, upstreams):  # the derivative of silu has a root
-        return [None], [(values[1].double() * upstreams[0].double()).abs(), None]
+
+def gated_cases(op, rng, generator, count):
+    for kind in GATES:
+        yield from swiglu_cases(op, rng, generator, count, {"activation": kind})
+
+
+def swiglu_cases(op, rng, generator, count, attributes={}):
+    name = GATES[attributes.get("activation", 4)]
+    reference = lambda gate, up: UNARY[name][1](gate) * up
+
+    def sizes(values, wanted, upstreams):  # the derivatives have a root
+        return [None], [(values[1].double() * upstreams[0].double()).abs() if name != "relu" else None, None]
     for dtype in FLOATS:
         def case(shape, layouts, **more):
             inputs = [Input(random_values(shape, dtype, generator), layout) for layout in layouts]
-            return Case(op, inputs, reference, dtype=dtype, sizes=sizes, upstream_layout=rng.choice(LAYOUTS), **more)
+            return Case(op, inputs, reference, attributes, dtype=dtype, sizes=sizes,
+                        upstream_layout=rng.choice(LAYOUTS), **more)
         for layout in LAYOUTS:
             for shape in [(3, 4, 5), (33, 20), (9,), (300, 401)]:
                 yield case(shape, (layout, rng.choice(LAYOUTS)))
@@ -472,4 +482,5 @@ def _convert(x, source, target):
 OPS = {
     **{name: unary_cases for name in UNARY},
     **{name: binary_cases for name in (*BINARY, *COMPARE)}, "where": where_cases, "swiglu": swiglu_cases,
+    "gated": gated_cases,
     "cast": cast_cases}

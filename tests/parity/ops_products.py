@@ -1,4 +1,5 @@
 """Products, softmax, normalisation, dropout and losses in torch's f64, and their cases."""
+import functools
 import math
 
 import torch
@@ -79,12 +80,15 @@ def linear_cases(op, rng, generator, count):
                                upstream_layout=rng.choice(LAYOUTS))
 
 
+ACTS = {  # by tarn_activation_kind; the tanh form of GELU without 1 + tanh, which would lose the negative side
+    2: lambda z: z * torch.sigmoid(1.5957691216057308 * (z + 0.044715 * z**3)),
+    0: torch.relu, 3: F.gelu, 4: F.silu}
+
+
 def mlp_cases(op, rng, generator, count):
-    def reference(x, up, down, up_bias=None, down_bias=None):
+    def reference(x, up, down, up_bias=None, down_bias=None, kind=2):
         z = product(x, up.T) if up_bias is None else product(x, up.T) + up_bias
-        h = z * torch.sigmoid(
-            1.5957691216057308 *
-            (z + 0.044715 * z**3))  # the tanh form of GELU, whose own 1 + tanh would lose the negative side
+        h = ACTS[kind](z)
         y = product(h, down.T)
         return y if down_bias is None else y + down_bias
 
@@ -97,12 +101,15 @@ def mlp_cases(op, rng, generator, count):
                       (70, 90)] + [random_shape(rng)[:2] + (rng.choice([1, 4, 33]), ) for _ in range(count)]:
             for layout in LAYOUTS:
                 hidden, out, biases = rng.choice([1, 8, 37]), rng.choice([1, 4, 33]), rng.randint(0, 2)
+                kind = rng.choice([2, 2, 0, 3, 4])
+                attributes = {} if kind == 2 and rng.random() < 0.5 else {"activation": kind}
                 shapes = [(hidden, shape[-1]), (out, hidden), (hidden,), (out,)][:2 + biases]
                 # Weights as large as a network's: what comes between is of the size of x, and its rounding is not
                 # magnified by the second product.
                 weights = [random_values(s, dtype, generator) / (s[-1] ** 0.5 if len(s) > 1 else 1) for s in shapes]
                 yield Case(op, [Input(random_values(shape, dtype, generator), layout)] +
-                           [Input(w, rng.choice(LAYOUTS)) for w in weights], reference, kind="sum", dtype=dtype,
+                           [Input(w, rng.choice(LAYOUTS)) for w in weights],
+                           functools.partial(reference, kind=kind), attributes, kind="sum", dtype=dtype,
                            sizes=by_squares(without_gelu))
 
 

@@ -9,7 +9,7 @@
 
 #include "base/kernel/view.h"
 
-#define TARN__MAX_INPUTS 8
+#define TARN__MAX_INPUTS 9
 #define TARN__MAX_OUTPUTS 5
 
 /* An index out of range, found by a kernel. The kernel skips the element; the launch raises the error. An
@@ -48,9 +48,20 @@ typedef struct tarn__scalar {
     int64_t integer;
 } tarn__scalar;
 
+/* Activation of a fused kernel. */
+typedef enum tarn__act {
+    TARN__ACT_NONE,
+    TARN__ACT_SILU,
+    TARN__ACT_GELU, /* tanh form */
+    TARN__ACT_GELU_ERF,
+    TARN__ACT_RELU,
+    TARN__ACT_COUNT
+} tarn__act;
+
 /* Elementwise kernels. Where bit i of `constants` is set, input i is constant[i] and its view is NULL. */
 typedef struct tarn__elementwise {
     double p0, p1; /* leaky_relu: slope; clamp: low and high */
+    int32_t act;   /* gated: tarn__act */
     uint32_t constants;
     tarn__scalar constant[3];
 } tarn__elementwise;
@@ -112,12 +123,22 @@ typedef struct tarn__pool2d {
 
 typedef struct tarn__norm {
     double epsilon;
+    double offset; /* rmsnorm: added to the weight in the type computed in; without a weight unused */
 } tarn__norm;
+
+/* norm_linear, norm_gate_up, linear_residual. */
+typedef struct tarn__decode_linear {
+    double epsilon, offset; /* of the norm, as in tarn__norm */
+    int32_t centred;        /* layernorm instead of rmsnorm */
+    int32_t act;            /* tarn__act; norm_linear: of the result, norm_gate_up: of the gate */
+    double scale;           /* linear_residual: factor of the linear layer */
+} tarn__decode_linear;
 
 /* residual_norm, dropout_residual_norm and their gradients. With dropout, delta, x, sum and gradients are contiguous
  * and of at most 32 bits. */
 typedef struct tarn__residual_norm {
     double epsilon;
+    double offset;       /* with rms: as in tarn__norm */
     int32_t rms;         /* rmsnorm instead of layernorm: no mean, no bias */
     tarn__random random; /* dropout_residual_norm: as tarn__random for dropout */
 } tarn__residual_norm;

@@ -60,7 +60,7 @@ tarn_tensor *tarn__gpt2_mlp_forward(tarn_module *mlp, tarn_tensor *x, void *ctx)
         tarn_tensor *y = tarn_forward(up, x);
         return y ? tarn_forward(down, tarn_gelu(y)) : NULL;
     }
-    return tarn__mlp_in_out(x, own(up, "weight"), own(down, "weight"), own(up, "bias"), own(down, "bias"));
+    return tarn__mlp_in_out(x, own(up, "weight"), own(down, "weight"), own(up, "bias"), own(down, "bias"), TARN_GELU);
 }
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */

@@ -77,7 +77,7 @@ static tarn_tensor *gated_in_chunks(const tarn_module *mlp, tarn_tensor *x)
         tarn_tensor *part = scope ? tarn_linear_apply(x, tarn_slice(weight, 0, first, end),
                                                       bias ? tarn_slice(bias, 0, first, end) : NULL)
                                   : NULL;
-        good = part && tarn__swiglu_inplace(tarn_slice(gate, -1, first, end), part);
+        good = part && tarn__gated_inplace(tarn_slice(gate, -1, first, end), part, TARN_SILU);
         tarn_scope_close(scope);
     }
     return good ? gate : NULL;

@@ -207,7 +207,7 @@ VEC_INLINE vec vec_sigmoid_grad(vec x)
 
 /* e / (1 + e)² (1 + e - u) with u = |x| and e = e^-u, for |x| <= 80. The last factor has a root; near it, it is -d +
  * d P(d) with d = u - root. Rounding errors of factors, square and quotient are carried along: products with the
- * result (swiglu) round twice more and stay within 4 ulp. */
+ * result (gated) round twice more and stay within 4 ulp. */
 VEC_INLINE vec vec_silu_grad(vec x)
 {
     vec u = vec_abs(x), err, e = vec_exp_to_df(-u, &err), d = u - vec_set(0x1.474974p+0f);

@@ -249,37 +249,47 @@ static void run(const tarn__call *call, tarn__kernel kernel, tarn__tile_fn f32, 
 #undef BINARY
 #undef COMPARE
 
-/* Composed of silu's tiles, which differ by level. */
-static void tile_swiglu(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
-{
-    const float *up = in[1];
-    float *y = out[0];
-    tile_silu_f32(n, in, out, params);
-    TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) y[i] *= up[i];
-}
-
-/* ggate = g · silu'(gate) · up, gup = g · silu(gate): three passes over a tile in L1. */
-static void tile_swiglu_grad(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
-{
-    const float *up = in[1], *g = in[2];
-    float *ggate = out[0], *gup = out[1];
-    tile_silu_grad_fast(n, (const void *[]){in[0], g}, &out[0], params);
-    tile_silu_f32(n, in, &out[1], params);
-    TARN__INDEPENDENT for (int64_t i = 0; i < n; i++)
-    {
-        ggate[i] *= up[i];
-        gup[i] *= g[i];
+/* act(gate) · up, composed of the activation's tiles, which differ by level; and ggate = g · act'(gate) · up, gup = g ·
+ * act(gate): three passes over a tile in L1. */
+#define GATED(name, value, grad) \
+    static void tile_gated_##name(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params) \
+    { \
+        const float *up = in[1]; \
+        float *y = out[0]; \
+        value(n, in, out, params); \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) y[i] *= up[i]; \
+    } \
+    static void tile_gated_##name##_grad(int64_t n, const void *const *in, void *const *out, \
+                                         const tarn__elementwise *params) \
+    { \
+        const float *up = in[1], *g = in[2]; \
+        float *ggate = out[0], *gup = out[1]; \
+        grad(n, (const void *[]){in[0], g}, &out[0], params); \
+        value(n, in, &out[1], params); \
+        TARN__INDEPENDENT for (int64_t i = 0; i < n; i++) \
+        { \
+            ggate[i] *= up[i]; \
+            gup[i] *= g[i]; \
+        } \
     }
+GATED(silu, tile_silu_f32, tile_silu_grad_fast)
+GATED(gelu, tile_gelu_fast, tile_gelu_grad_fast)
+GATED(gelu_erf, tile_gelu_erf_fast, tile_gelu_erf_grad_fast)
+GATED(relu, tile_relu_f32, tile_relu_grad_f32)
+#undef GATED
+
+static void kernel_gated(const tarn__call *call)
+{
+    static const tarn__tile_fn tiles[TARN__ACT_COUNT] = {NULL, tile_gated_silu, tile_gated_gelu, tile_gated_gelu_erf,
+                                                         tile_gated_relu};
+    run(call, TARN__K_gated, tiles[((const tarn__elementwise *)call->params)->act], NULL, MULTIPASS, 0);
 }
 
-static void kernel_swiglu(const tarn__call *call)
+static void kernel_gated_grad(const tarn__call *call)
 {
-    run(call, TARN__K_swiglu, tile_swiglu, NULL, MULTIPASS, 0);
-}
-
-static void kernel_swiglu_grad(const tarn__call *call)
-{
-    run(call, TARN__K_swiglu_grad, tile_swiglu_grad, NULL, MULTIPASS, 0);
+    static const tarn__tile_fn tiles[TARN__ACT_COUNT] = {NULL, tile_gated_silu_grad, tile_gated_gelu_grad,
+                                                         tile_gated_gelu_erf_grad, tile_gated_relu_grad};
+    run(call, TARN__K_gated_grad, tiles[((const tarn__elementwise *)call->params)->act], NULL, MULTIPASS, 0);
 }
 
 static void kernel_where(const tarn__call *call)
@@ -325,8 +335,8 @@ void TARN__AT_LEVEL(tarn__cpu_register_elementwise)(tarn__kernel_row *rows)
 #include "base/kernel/elementwise.def"
     ROW(where, TARN__ALL)
     ROW(where_grad, TARN__ALL)
-    ROW(swiglu, TARN__FLOATS)
-    ROW(swiglu_grad, TARN__FLOATS)
+    ROW(gated, TARN__FLOATS)
+    ROW(gated_grad, TARN__FLOATS)
 #if !TARN__VEC_LANES
     rows[TARN__K_gelu_erf].run = kernel_gelu_erf_any;
     rows[TARN__K_gelu_erf_grad].run = kernel_gelu_erf_grad_any;

@@ -27,8 +27,6 @@
 #define real double
 #include "base/kernel/elementwise.def"
 WHERE_TILE
-PAIR_TILE(swiglu, SILU(a) * b)
-PAIR_BOTH_TILE(swiglu, g *SILU_GRAD(a) * b, g *SILU(a))
 #undef T
 #undef real
 
@@ -61,6 +59,38 @@ WHERE_TILE
 #undef BINARY
 #undef COMPARE
 
+/* ---- gated ------------------------------------------------------------------------------------------------------- */
+
+/* By activation, as tarn__act numbers them. */
+static const struct {
+    tarn__tile_fn value, grad;
+} acts[TARN__ACT_COUNT] = {{NULL, NULL},
+                           {tile_silu_f64, tile_silu_grad_f64},
+                           {tile_gelu_f64, tile_gelu_grad_f64},
+                           {tile_gelu_erf_f64, tile_gelu_erf_grad_f64},
+                           {tile_relu_f64, tile_relu_grad_f64}};
+
+static void tile_gated_f64(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
+{
+    const double *up = in[1];
+    double *y = out[0];
+    acts[params->act].value(n, in, out, params);
+    for (int64_t i = 0; i < n; i++)
+        y[i] *= up[i];
+}
+
+static void tile_gated_grad_f64(int64_t n, const void *const *in, void *const *out, const tarn__elementwise *params)
+{
+    const double *up = in[1], *g = in[2];
+    double *ggate = out[0], *gup = out[1];
+    acts[params->act].grad(n, (const void *[]){in[0], g}, &out[0], params);
+    acts[params->act].value(n, in, &out[1], params);
+    for (int64_t i = 0; i < n; i++) {
+        ggate[i] *= up[i];
+        gup[i] *= g[i];
+    }
+}
+
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 
 #define tile_sin_f64 guarded_sin_f64
@@ -81,4 +111,4 @@ WHERE_TILE
 
 const tarn__f64_tile tarn__f64_tiles[TARN__KERNEL_COUNT] = {
 #include "base/kernel/elementwise.def"
-    ROW(where, tile_where_i64) ROW(where_grad, tile_where_grad_i64) ROW(swiglu, NULL) ROW(swiglu_grad, NULL)};
+    ROW(where, tile_where_i64) ROW(where_grad, tile_where_grad_i64) ROW(gated, NULL) ROW(gated_grad, NULL)};

@@ -262,7 +262,7 @@ struct f32_math {
         return x < 0 ? e * (real)(term + half) : fmaf(e, (real)(term - half), 1.0f);
     }
     /* Below -64 e^x is split in two factors: it would be subnormal while x e^x is not yet. Elsewhere the rounding error
-     * of 1 + e is carried along: the result is within 2.3 ulp, and swiglu's product, which rounds again, within 3.1. */
+     * of 1 + e is carried along: the result is within 2.3 ulp, and a gate's product, which rounds again, within 3.1. */
     DEVICE real silu(real x)
     {
         if (x < -64)

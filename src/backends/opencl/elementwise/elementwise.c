@@ -1,4 +1,4 @@
-/* elementwise.c: the rows of elementwise.def, where, swiglu, and their gradients. A program is compiled per expression,
+/* elementwise.c: the rows of elementwise.def, where, gated, and their gradients. A program is compiled per expression,
  * compute type, dtypes, and access to each operand. */
 #include <string.h>
 
@@ -94,8 +94,9 @@ static void use_vec4(job *j, const tarn__call *call, const tarn__view *const *vi
 /* The f64 rows that double_float.cl computes accurately in f32. */
 static bool has_double_float(const expression *e)
 {
-    static const char *const rows[] = {"grad_tanh", "grad_erf",  "grad_sigmoid", "value_gelu",
-                                       "grad_gelu", "grad_silu", "swiglu_gate"};
+    static const char *const rows[] = {"grad_tanh",        "grad_erf",        "grad_sigmoid",
+                                       "value_gelu",       "grad_gelu",       "grad_silu",
+                                       "value_gated_gelu", "gated_gelu_gate", "gated_silu_gate"};
     bool found = false;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         found = found || strcmp(rows[i], e->first) == 0;
@@ -202,8 +203,26 @@ enum { IN_F32 = 0, IN_F64 = 1 };
 
 KERNEL(where, .first = "value_where", .typed = 1)
 KERNEL(where_grad, .first = "where_holds", .second = "where_not", .typed = 1)
-KERNEL(swiglu, .first = "value_swiglu")
-KERNEL(swiglu_grad, .first = "swiglu_gate", .second = "swiglu_up", .needs_f64 = true)
+
+/* By activation, as tarn__act numbers them; values and gradients as precise as the activation's row. */
+static const expression gated[TARN__ACT_COUNT][2] = {
+    {{NULL}, {NULL}},
+    {{.first = "value_gated_silu"}, {.first = "gated_silu_gate", .second = "gated_silu_up", .needs_f64 = true}},
+    {{.first = "value_gated_gelu", .needs_f64 = true},
+     {.first = "gated_gelu_gate", .second = "gated_gelu_up", .needs_f64 = true}},
+    {{.first = "value_gated_gelu_erf", .needs_f64 = true},
+     {.first = "gated_gelu_erf_gate", .second = "gated_gelu_erf_up", .needs_f64 = true}},
+    {{.first = "value_gated_relu"}, {.first = "gated_relu_gate", .second = "gated_relu_up"}}};
+
+static void kernel_gated(const tarn__call *call)
+{
+    run(call, &gated[((const tarn__elementwise *)call->params)->act][0]);
+}
+
+static void kernel_gated_grad(const tarn__call *call)
+{
+    run(call, &gated[((const tarn__elementwise *)call->params)->act][1]);
+}
 
 #define DTYPES_FLOAT TARN__FLOATS
 #define DTYPES_NUMBER TARN__ALL
@@ -219,6 +238,6 @@ void tarn__cl_register_elementwise(tarn__kernel_row *rows)
 #include "base/kernel/elementwise.def"
     ROW(where, TARN__ALL)
     ROW(where_grad, TARN__ALL)
-    ROW(swiglu, TARN__FLOATS)
-    ROW(swiglu_grad, TARN__FLOATS)
+    ROW(gated, TARN__FLOATS)
+    ROW(gated_grad, TARN__FLOATS)
 }

@@ -1,4 +1,4 @@
-/* expressions.cl: the rows of elementwise.def, where and swiglu as functions in C, named through ROW. All have the same
+/* expressions.cl: the rows of elementwise.def, where and gated as functions in C, named through ROW. All have the same
  * signature: three operands and two parameters. Names are pasted here only, since a driver may have macros of these
  * names. */
 
@@ -61,16 +61,22 @@ static C ROW(where_not)(C holds, C g, C none, C P0, C P1)
     return holds != 0 ? 0 : g;
 }
 
-/* swiglu: silu(gate) · up, and the gradients of gate and up. */
-static C ROW(value_swiglu)(C gate, C up, C none, C P0, C P1)
-{
-    return SILU(gate) * up;
-}
-static C ROW(swiglu_gate)(C gate, C up, C g, C P0, C P1)
-{
-    return g * SILU_GRAD(gate) * up;
-}
-static C ROW(swiglu_up)(C gate, C up, C g, C P0, C P1)
-{
-    return g * SILU(gate);
-}
+/* act(gate) · up, and the gradients of gate and up: g · act'(gate) · up and g · act(gate). */
+#define GATED(name, value, gradient) \
+    static C ROW(value_gated_##name)(C x, C up, C none, C P0, C P1) \
+    { \
+        return (value)*up; \
+    } \
+    static C ROW(gated_##name##_gate)(C x, C up, C g, C P0, C P1) \
+    { \
+        return (gradient)*up; \
+    } \
+    static C ROW(gated_##name##_up)(C x, C up, C g, C P0, C P1) \
+    { \
+        return g * (value); \
+    }
+GATED(silu, SILU(x), g *SILU_GRAD(x))
+GATED(gelu, GELU(x), g *GELU_GRAD(x))
+GATED(gelu_erf, GELU_ERF(x), g *GELU_ERF_GRAD(x))
+GATED(relu, x < 0 ? K(0) : x, x <= 0 ? K(0) : g)
+#undef GATED
