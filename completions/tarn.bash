@@ -77,7 +77,9 @@ _tarn()
         return
         ;;
     --type)
-        mapfile -t COMPREPLY < <(compgen -W "q8_0 q4_0 q4_k q6_k f16 bf16 f32" -- "$current")
+        local types="Q2_K Q3_K_S Q3_K_M Q3_K_L Q4_0 Q4_1 Q4_K_S Q4_K_M Q5_0 Q5_1 Q5_K_S Q5_K_M Q6_K Q8_0 IQ4_NL IQ4_XS"
+        types+=" q8_0 q4_0 q4_1 q5_0 q5_1 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs f16 bf16 f32"
+        mapfile -t COMPREPLY < <(compgen -W "$types" -- "$current")
         return
         ;;
     --tokenizer)
@@ -143,7 +145,7 @@ _tarn()
     data) options+=" --json --model --context --template --val --val-fraction --seed --show" ;;
     inspect) options+=" --json" ;;
     quantize) options+=" --type --adapter --checkpoint --force --quiet --json --threads" ;;
-    convert) options+=" --adapter --checkpoint --force --quiet --json --threads" ;;
+    convert) options+=" --type --adapter --checkpoint --force --quiet --json --threads" ;;
     bench)
         options+=" --json --threads --device"
         case ${COMP_WORDS[2]} in

@@ -15,11 +15,13 @@ typedef void (*tarn_convert_fn)(int64_t done, int64_t all, const char *name, voi
 /* Options of tarn_model_convert(); zero is every field's default. */
 typedef struct tarn_convert_options {
     bool quantize;   /* convert weights to `type`; default: they keep their type */
-    tarn_dtype type; /* f32, f16, bf16, q8_0, q4_0, q4_k or q6_k */
+    tarn_dtype type; /* f32, f16, bf16 or a quantized dtype */
     bool replace;    /* overwrite an existing file or folder */
     tarn_convert_fn progress;
     void *ctx;
     const char *adapter; /* folder of LoRA adapters (tarn/lora.h) to merge into the weights; NULL: none */
+    /* with .quantize, instead of .type: a mixture of types by llama.cpp's name ("Q4_K_M"; tarn_convert_mixture_at()) */
+    const char *mixture;
 } tarn_convert_options;
 
 /* Result of a conversion. */
@@ -27,10 +29,10 @@ typedef struct tarn_convert_summary {
     int tensors;     /* total */
     int changed;     /* converted to another dtype */
     int unquantized; /* not weight matrices (norms, biases, positions): f32 */
-    /* rows are not a multiple of the block size: q8_0 instead, or unchanged where q8_0 does not fit either or they
-     * are quantized already */
+    /* rows are not a multiple of the block size: q8_0 instead (of a mixture, a type of similar size with blocks of
+     * 32), or unchanged where that does not fit either or they are quantized already */
     int fallback;
-    int promoted;          /* the head, which is q6_k where the others are q4_k */
+    int promoted;          /* the head, which is q6_k where the others are q4_k; of a mixture, all of more bits */
     bool has_tokenizer;    /* between a folder and a GGUF file: a tokenizer was converted */
     int64_t before, after; /* bytes of elements */
 } tarn_convert_summary;
@@ -56,6 +58,11 @@ TARN_API bool tarn_model_convert_sized(const char *from, const char *to, tarn_co
                                        const tarn_convert_options *options, size_t options_size);
 #define tarn_model_convert(from, to, summary, ...) \
     tarn_model_convert_sized(from, to, summary, __VA_ARGS__, sizeof(tarn_convert_options))
+
+/* Names of the mixtures: Q2_K, Q3_K_S, Q3_K_M, Q3_K_L, Q4_0, Q4_1, Q4_K_S, Q4_K_M, Q5_0, Q5_1, Q5_K_S, Q5_K_M, Q6_K,
+ * Q8_0, IQ4_NL, IQ4_XS. The head, or a tied token embedding, is Q6_K (in Q8_0 Q8_0); value and output projections and
+ * ffn_down have more bits than the others in some or all layers, by llama.cpp's rules. NULL past the last one. */
+TARN_API const char *tarn_convert_mixture_at(int index);
 
 #ifdef __cplusplus
 }

@@ -34,6 +34,9 @@ typedef enum tarn_gguf_type {
 /* Name of a metadata type ("u32"); "?" for an invalid value. */
 TARN_API const char *tarn_gguf_type_name(tarn_gguf_type type);
 
+/* Name of a value of the key general.file_type, the mixture of a file's types ("Q4_K_M"); NULL for an unknown one. */
+TARN_API const char *tarn_gguf_file_type_name(int64_t file_type);
+
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 typedef struct tarn_gguf tarn_gguf;

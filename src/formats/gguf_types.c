@@ -59,3 +59,16 @@ int tarn__gguf_type_bytes(tarn_gguf_type type)
 {
     return types[type].bytes;
 }
+
+/* Gaps are retired numbers. */
+const char *tarn_gguf_file_type_name(int64_t file_type)
+{
+    static const char *const names[] = {"F32",    "F16",    "Q4_0",    "Q4_1",      NULL,     NULL,      NULL,
+                                        "Q8_0",   "Q5_0",   "Q5_1",    "Q2_K",      "Q3_K_S", "Q3_K_M",  "Q3_K_L",
+                                        "Q4_K_S", "Q4_K_M", "Q5_K_S",  "Q5_K_M",    "Q6_K",   "IQ2_XXS", "IQ2_XS",
+                                        "Q2_K_S", "IQ3_XS", "IQ3_XXS", "IQ1_S",     "IQ4_NL", "IQ3_S",   "IQ3_M",
+                                        "IQ2_S",  "IQ2_M",  "IQ4_XS",  "IQ1_M",     "BF16",   NULL,      NULL,
+                                        NULL,     "TQ1_0",  "TQ2_0",   "MXFP4_MOE", "NVFP4",  "Q1_0"};
+    bool is_known = file_type >= 0 && file_type < (int64_t)(sizeof(names) / sizeof(names[0]));
+    return is_known ? names[file_type] : NULL;
+}

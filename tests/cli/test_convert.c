@@ -109,7 +109,13 @@ static void weights_are_packed(void **state)
     expect_with(0, "\"changed\": 2, \"unquantized\": 1, \"fallback\": 1, \"promoted\": 0",
                 "quantize %s %s --type q8_0 --force --json", from, to);
     expect_with(0, "", "quantize %s %s --type f16 --force --quiet", from, to);
-    expect_with(2, "must be q8_0, q4_0", "quantize %s %s --type q5_k 2>&1", from, to);
+    expect_with(0, "\"fallback\": 1, \"promoted\": 1", "quantize %s %s --type Q4_K_M --force --json", from, to);
+    expect_with(0, "GGUF of type Q4_K_M, ", "inspect %s", to, "");
+    expect_with(0, "Q6_K     [", "inspect %s", to, "");
+    expect_with(0, "\"file_type\": \"Q4_K_M\"", "inspect %s --json", to, "");
+    expect_with(0, "1 tensors are promoted to types of more bits", "convert %s %s --type q3_k_l --force", from, to);
+    expect_with(0, "", "quantize %s %s --type f16 --force --quiet", from, to);
+    expect_with(2, "must be one of Q2_K Q3_K_S", "quantize %s %s --type q7_k 2>&1", from, to);
     expect_with(2, "--type is missing", "quantize %s %s 2>&1", from, to);
     expect_with(2, "the output path is missing", "quantize %s 2>&1", from, "");
     expect_with(1, "tensor 'output.weight', element 0 is nan", "quantize %s %s --type q8_0 --force 2>&1",

@@ -230,7 +230,8 @@ def check_search(folder, rng):
     numbers = draw_numbers(np.random.default_rng(rng.randrange(2**31)))
     for dtype, plain in [("q2_k", lambda x: extremes_min(x, 16, 3, 15)), ("q3_k", lambda x: extremes(x, 3, 31)),
                          ("q4_k", lambda x: extremes_min(x, 32, 15, 63)),
-                         ("q5_k", lambda x: extremes_min(x, 32, 31, 63)), ("q6_k", lambda x: extremes(x, 31, 127)), ("iq4_nl", extremes_iq4)]:
+                         ("q5_k", lambda x: extremes_min(x, 32, 31, 63)),
+                         ("q6_k", lambda x: extremes(x, 31, 127)), ("iq4_nl", extremes_iq4)]:
         kind = BLOCKS[dtype]
         for name, found in packed(folder, numbers, dtype).items():
             x = numbers[name].reshape(-1, 256).astype(np.float64)

@@ -4,10 +4,10 @@
  * A format has groups of elements, x ≈ scale · q - min, q from a range of integers or from the values of IQ4_NL. For
  * each group scales around the one that covers the range are tried; given q, the scale and min of the smallest weighted
  * error have a closed form (fit_group()), and with these q is rounded anew. Formats of 256 elements store a group's
- * scale and min as small integers, codes, times the block's scale and min in f16: codes are searched around the nearest,
- * then the block's scale and min are fitted to all codes and quants at once, and so on for a few rounds. The best round
- * is kept, or the block of the groups' ranges where that has the smaller error: the search never loses to the simple
- * method.
+ * scale and min as small integers, codes, times the block's scale and min in f16: codes are searched around the
+ * nearest, then the block's scale and min are fitted to all codes and quants at once, and so on for a few rounds. The
+ * best round is kept, or the block of the groups' ranges where that has the smaller error: the search never loses to
+ * the simple method.
  *
  * An element's weight is its magnitude plus the group's mean magnitude, times its importance. */
 #include <math.h>
@@ -393,8 +393,7 @@ static void pack_quads(const uint8_t *level, uint8_t *to)
 {
     for (int i = 0; i < 64; i++) {
         const uint8_t *first = level + i / 32 * 128 + i % 32;
-        to[i] =
-            (uint8_t)((first[0] & 3) | (first[32] & 3) << 2 | (first[64] & 3) << 4 | (first[96] & 3) << 6);
+        to[i] = (uint8_t)((first[0] & 3) | (first[32] & 3) << 2 | (first[64] & 3) << 4 | (first[96] & 3) << 6);
     }
 }
 
@@ -453,8 +452,8 @@ static void pack_q6_k(const solution *s, const uint8_t *level, tarn__q6_k *to)
         for (int i = 0; i < 64; i++)
             to->low[half * 64 + i] = (uint8_t)((level[i] & 15) | (level[i + 64] & 15) << 4);
         for (int i = 0; i < 32; i++)
-            to->high[half * 32 + i] = (uint8_t)(level[i] >> 4 | level[i + 32] >> 4 << 2 | level[i + 64] >> 4 << 4 |
-                                                level[i + 96] >> 4 << 6);
+            to->high[half * 32 + i] =
+                (uint8_t)(level[i] >> 4 | level[i + 32] >> 4 << 2 | level[i + 64] >> 4 << 4 | level[i + 96] >> 4 << 6);
     }
     to->scale = s->scale;
 }

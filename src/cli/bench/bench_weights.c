@@ -15,7 +15,8 @@
 #define MAX_SETS 512
 #define PATTERN_ROWS 64 /* distinct rows; the others repeat them */
 
-static const tarn_dtype dtypes[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K, TARN_BF16, TARN_F32};
+static const tarn_dtype dtypes[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_1, TARN_Q5_0,   TARN_Q5_1,   TARN_Q2_K, TARN_Q3_K,
+                                    TARN_Q4_K, TARN_Q5_K, TARN_Q6_K, TARN_IQ4_NL, TARN_IQ4_XS, TARN_BF16, TARN_F32};
 /* [out, in] of the linear layers: attention, FFN up, FFN down, head. */
 static const int64_t shapes[][2] = {{2048, 2048}, {8192, 2048}, {2048, 8192}, {128256, 2048}};
 enum { DTYPES = sizeof(dtypes) / sizeof(dtypes[0]), SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
@@ -188,7 +189,7 @@ int tarn__bench_weights(const tarn__options *options)
 {
     char name[32];
     if (unknown_name(options)) {
-        fprintf(stderr, "tarn bench weights: --only: '%s' must be q8_0, q4_0, q4_k, q6_k, bf16 or f32\n",
+        fprintf(stderr, "tarn bench weights: --only: '%s' must be a quantized type, bf16 or f32\n",
                 unknown_name(options));
         return TARN__MISUSED;
     }

@@ -4,6 +4,7 @@
  * the target is an atomic write, and an existing one is replaced only with --force. --adapter merges adapters on the
  * way. The summary goes to standard output, progress to standard error. */
 #include <string.h>
+#include <strings.h>
 #include <tarn/convert.h>
 #include <unistd.h>
 
@@ -38,18 +39,19 @@ static void print_json(const tarn__options *o, const tarn_convert_summary *s)
 }
 
 /* Notes the tensors that did not get --type: vectors stay f32, rows that are no multiple of the quant block fall back
- * to q8_0, and the head may be promoted. */
-static void print_summary(const tarn__options *o, const tarn_convert_summary *s)
+ * to q8_0, the head may be promoted, and in a mixture other matrices, too. */
+static void print_summary(const tarn__options *o, const tarn_convert_summary *s, bool is_mixture)
 {
     printf("%s: %d tensors, %s instead of %s\n", tarn__escaped(o->words[1]), s->tensors, tarn__bytes_text(s->after),
            tarn__bytes_text(s->before));
     if (o->type && s->unquantized)
         printf("%d tensors stay f32: norms, biases and position embeddings\n", s->unquantized);
     if (s->fallback)
-        printf("%d tensors fall back to q8_0 or stay as they are: their rows are not a multiple of the quant block\n",
-               s->fallback);
+        printf("%d tensors fall back to %s or stay as they are: their rows are not a multiple of the quant block\n",
+               s->fallback, is_mixture ? "another type" : "q8_0");
     if (s->promoted)
-        printf("the head is promoted to q6_k\n");
+        printf(is_mixture ? "%d tensors are promoted to types of more bits\n" : "the head is promoted to q6_k\n",
+               s->promoted);
 }
 
 /* Returns an exit status. Progress is for a user at a terminal only, not for logs. */
@@ -70,30 +72,55 @@ static int run(const char *command, const tarn__options *o, tarn_convert_options
     if (o->json)
         print_json(o, &summary);
     else if (!o->quiet)
-        print_summary(o, &summary);
+        print_summary(o, &summary, how.mixture != NULL);
     return TARN__DONE;
 }
 
-/* Dtypes are checked here, since the library's message would list types that files cannot have. */
-int tarn__quantize(const tarn__options *options)
+/* The error of an unknown --type; lists what there is. */
+static int misused(const char *command, const char *type)
 {
-    /* the dtypes that tarn can quantize to; tarn_dtype_parse() knows more */
-    static const char *const names[] = {"q8_0", "q4_0", "q4_k", "q6_k", "f16", "bf16", "f32"};
-    if (!options->type) {
-        fprintf(stderr, "tarn quantize: --type is missing: q8_0, q4_0, q4_k, q6_k, f16, bf16 or f32\n");
-        return TARN__MISUSED;
-    }
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (strcmp(options->type, names[i]) == 0)
-            return run("quantize", options,
-                       (tarn_convert_options){.quantize = true, .type = tarn_dtype_parse(names[i])});
-    fprintf(stderr, "tarn quantize: --type: '%s' must be q8_0, q4_0, q4_k, q6_k, f16, bf16 or f32\n",
-            tarn__escaped(options->type));
+    fprintf(stderr, "tarn %s: --type", command);
+    if (type)
+        fprintf(stderr, ": '%s' must be one of", tarn__escaped(type));
+    else
+        fprintf(stderr, " is missing: one of");
+    for (int i = 0; tarn_convert_mixture_at(i); i++)
+        fprintf(stderr, " %s", tarn_convert_mixture_at(i));
+    fprintf(stderr, ", or in lower case for all matrices:");
+    for (tarn_dtype d = TARN_Q8_0; d < TARN_DTYPE_COUNT; d++)
+        fprintf(stderr, " %s", tarn_dtype_name(d));
+    fprintf(stderr, " f16 bf16 f32\n");
     return TARN__MISUSED;
 }
 
-/* No --type: tensors keep their dtype, only the container changes. */
+/* A dtype for all matrices, or a mixture in upper or mixed case: "q4_0" and "Q4_0" differ. */
+static bool type_of(const char *name, tarn_convert_options *how)
+{
+    how->quantize = true;
+    for (tarn_dtype d = TARN_F32; d < TARN_DTYPE_COUNT; d++) {
+        bool is_weight = d == TARN_F32 || d == TARN_F16 || d == TARN_BF16 || d >= TARN_Q8_0;
+        how->type = d;
+        if (is_weight && strcmp(name, tarn_dtype_name(d)) == 0)
+            return true;
+    }
+    how->mixture = name;
+    for (int i = 0; tarn_convert_mixture_at(i); i++)
+        if (strcasecmp(name, tarn_convert_mixture_at(i)) == 0)
+            return true;
+    return false;
+}
+
+int tarn__quantize(const tarn__options *options)
+{
+    tarn_convert_options how = {0};
+    return options->type && type_of(options->type, &how) ? run("quantize", options, how)
+                                                         : misused("quantize", options->type);
+}
+
+/* Without --type tensors keep their dtype, only the container changes. */
 int tarn__convert(const tarn__options *options)
 {
-    return run("convert", options, (tarn_convert_options){0});
+    tarn_convert_options how = {0};
+    return !options->type || type_of(options->type, &how) ? run("convert", options, how)
+                                                          : misused("convert", options->type);
 }

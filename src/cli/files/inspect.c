@@ -46,6 +46,7 @@ typedef struct listing {
     bool json;
     int widest; /* bytes of the longest name: the width of the column */
     int64_t bytes, elements;
+    const char *mixture; /* of a GGUF file's types, NULL: unknown */
 } listing;
 
 static void print_row(listing *l, const row *r)
@@ -86,6 +87,8 @@ static void print_total(const listing *l, const char *path, const char *format, 
     tarn__json_open(&json, NULL, '{');
     tarn__json_string(&json, "file", path);
     tarn__json_string(&json, "format", format);
+    if (l->mixture)
+        tarn__json_string(&json, "file_type", l->mixture);
     tarn__json_int(&json, "tensors", tensors);
     tarn__json_int(&json, "elements", l->elements);
     tarn__json_int(&json, "bytes", l->bytes);
@@ -227,14 +230,25 @@ static void print_value_json(const tarn_gguf *file, const tarn_gguf_value *v, co
     tarn__json_end(&json);
 }
 
+/* The mixture of types that the file names, or NULL. Its metadata may be of any type. */
+static const char *mixture_of(const tarn_gguf *file)
+{
+    tarn_gguf_value v;
+    int64_t number;
+    bool is_int = tarn_gguf_has(file, "general.file_type", &v) && v.type == TARN_GGUF_U32;
+    return is_int && tarn_gguf_int(file, v.key, 0, UINT32_MAX, &number) ? tarn_gguf_file_type_name(number) : NULL;
+}
+
 /* All metadata before all tensors, as in the file. Reading stops at the first error, which the caller reports. */
 static void print_gguf(const tarn_gguf *file, const char *path, listing *l)
 {
     tarn_gguf_value v;
     tarn_gguf_entry e;
     int tensors = tarn_gguf_count(file);
+    l->mixture = mixture_of(file);
     if (!l->json)
-        tarn__heading("%s: GGUF, %d keys, %d tensors", tarn__escaped(path), tarn_gguf_metadata_count(file), tensors);
+        tarn__heading("%s: GGUF%s%s, %d keys, %d tensors", tarn__escaped(path), l->mixture ? " of type " : "",
+                      l->mixture ? l->mixture : "", tarn_gguf_metadata_count(file), tensors);
     for (int i = 0; i < tarn_gguf_metadata_count(file) && tarn_gguf_metadata_at(file, i, &v); i++) {
         double *numbers = numbers_of(file, &v);
         (l->json ? print_value_json : print_value)(file, &v, numbers);

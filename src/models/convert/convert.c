@@ -1,6 +1,7 @@
 /* convert.c: model conversion: options, the type of each tensor, GGUF to GGUF, and the check of names. */
 #include "models/convert/convert.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/dtype.h"
@@ -28,6 +29,24 @@ static bool fits(const tarn__weight_rows *rows, tarn_dtype dtype)
     return rows->shape.size[rows->shape.rank - 1] % tarn__dtypes[dtype].block_elements == 0;
 }
 
+/* Type of a matrix in a mixture. Where no type with blocks fits, and where another format would only lose precision, it
+ * stays as it is. */
+static tarn_dtype choose_mixed(tarn__conversion *c, const char *name, const tarn__weight_rows *rows, bool is_head)
+{
+    int64_t row = rows->shape.size[rows->shape.rank - 1];
+    tarn_dtype wanted = tarn__mixture_type(c->mixture, &c->traits, name, is_head, false),
+               chosen = tarn__mixture_fallback(wanted, row);
+    if (chosen != wanted && tarn__is_quantized(rows->from))
+        chosen = rows->from;
+    if (!fits(rows, chosen))
+        chosen = rows->from;
+    if (chosen == wanted && wanted != c->mixture->base)
+        c->summary.promoted++;
+    tarn__fallback_add(&c->fallback, row, wanted, chosen);
+    c->summary.fallback = c->fallback.count;
+    return chosen;
+}
+
 /* Type of a tensor in a GGUF file; counts why it differs from the wanted one. Norms, biases and position embeddings
  * are f32, as llama.cpp requires. */
 static tarn_dtype choose_type(tarn__conversion *c, const char *name, const tarn__weight_rows *rows, bool is_head)
@@ -37,6 +56,8 @@ static tarn_dtype choose_type(tarn__conversion *c, const char *name, const tarn_
         c->summary.unquantized++;
         return TARN_F32;
     }
+    if (c->mixture)
+        return choose_mixed(c, name, rows, is_head);
     /* The head is sensitive: llama.cpp promotes it too. */
     if (c->options.quantize && wanted == TARN_Q4_K && is_head && fits(rows, TARN_Q6_K)) {
         c->summary.promoted++;
@@ -96,16 +117,6 @@ bool tarn__convert_write(tarn__output *output, void *ctx)
     return true;
 }
 
-/* llama.cpp's number for a file whose matrices mostly have a type. */
-static uint32_t file_type(tarn_dtype dtype)
-{
-    static const uint32_t numbers[TARN_DTYPE_COUNT] = {
-        [TARN_F16] = 1,   [TARN_Q4_0] = 2,    [TARN_Q4_1] = 3,    [TARN_Q8_0] = 7,  [TARN_Q5_0] = 8,
-        [TARN_Q5_1] = 9,  [TARN_Q2_K] = 10,   [TARN_Q3_K] = 11,   [TARN_Q4_K] = 14, [TARN_Q5_K] = 16,
-        [TARN_Q6_K] = 18, [TARN_IQ4_NL] = 25, [TARN_IQ4_XS] = 30, [TARN_BF16] = 32};
-    return numbers[dtype];
-}
-
 /* The type of most elements in the new file. */
 static tarn_dtype main_type(const tarn__conversion *c)
 {
@@ -121,9 +132,10 @@ static tarn_dtype main_type(const tarn__conversion *c)
 /* The file type is llama.cpp's hint for listings; readers do not depend on it. */
 bool tarn__convert_put(tarn__conversion *c, tarn_gguf_writer *writer)
 {
-    uint32_t type = file_type(main_type(c));
+    uint32_t type = c->mixture ? c->mixture->file_type : tarn__file_type_of(main_type(c));
     bool has_quantized = false;
-    tarn__fallback_log(&c->fallback, c->options.type); /* before the write, which takes a while */
+    tarn__fallback_log(&c->fallback,
+                       c->mixture ? c->mixture->base : c->options.type); /* before the write, which takes a while */
     for (int i = 0; i < c->jobs; i++)
         has_quantized |= tarn__is_quantized(c->job[i].rows.to);
     bool good = tarn_gguf_add_value(writer, FILE_TYPE, TARN_GGUF_U32, &type) &&
@@ -157,11 +169,31 @@ bool tarn__convert_is_head(const tarn__gguf_traits *traits, const char *name)
     return strcmp(name, traits->tie_embeddings ? "token_embd.weight" : "output.weight") == 0;
 }
 
+/* Sizes that mixtures depend on, of any architecture; 0 where the file does not say. */
+static void read_sizes(tarn__conversion *c, const tarn_gguf *file)
+{
+    static const char *const names[] = {"block_count", "attention.head_count", "attention.head_count_kv"};
+    int64_t *sizes[] = {&c->traits.layers, &c->traits.heads, &c->traits.kv_heads};
+    size_t length;
+    tarn_gguf_value value;
+    const char *arch = tarn_gguf_has(file, TARN__GGUF_ARCHITECTURE, &value) && value.type == TARN_GGUF_STRING
+                           ? tarn_gguf_string(file, TARN__GGUF_ARCHITECTURE, &length)
+                           : NULL;
+    for (int i = 0; arch && i < 3; i++) {
+        char key[128];
+        snprintf(key, sizeof(key), "%.*s.%s", (int)(length < 64 ? length : 64), arch, names[i]);
+        bool is_int = tarn_gguf_has(file, key, &value) && (value.type == TARN_GGUF_U32 || value.type == TARN_GGUF_I32);
+        if (is_int)
+            tarn_gguf_int(file, key, 0, INT32_MAX, sizes[i]);
+    }
+}
+
 /* Adds every tensor of a GGUF file of any architecture under its name. */
 static bool add_all(tarn__conversion *c, const tarn_gguf *file)
 {
     tarn_gguf_entry e;
-    for (int i = 0; i < tarn_gguf_count(file); i++) {
+    read_sizes(c, file);
+    for (int i = 0; i < tarn_gguf_count(file) && !tarn_failed(); i++) {
         if (!tarn_gguf_info(file, i, &e))
             return false;
         if (e.dtype == TARN_DTYPE_COUNT)
@@ -174,7 +206,7 @@ static bool add_all(tarn__conversion *c, const tarn_gguf *file)
         if (!tarn__convert_add(c, e.name, &rows, strcmp(e.name, head_of(file)) == 0))
             return false;
     }
-    return true;
+    return !tarn_failed();
 }
 
 /* The file type and block version are rewritten by tarn__convert_put(). */
@@ -210,13 +242,27 @@ static bool gguf_to_gguf(tarn__conversion *c)
 /* ---- entry point ----------------------------------------------------------------------------------------------------
  */
 
+static bool raise_mixture(const tarn__conversion *c)
+{
+    if (!c->options.quantize)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .mixture is %.64s, but .quantize is not set", c->function,
+                           c->options.mixture);
+    char names[160] = "";
+    for (int i = 0; tarn_convert_mixture_at(i); i++)
+        snprintf(names + strlen(names), sizeof(names) - strlen(names), " %s", tarn_convert_mixture_at(i));
+    return tarn__raise(TARN_ERROR_ARGUMENT, "%s: unknown .mixture '%.64s'; must be one of%s", c->function,
+                       c->options.mixture, names);
+}
+
 /* Raises invalid options and an existing target. */
 static bool check(const tarn__conversion *c)
 {
     if (!c->from || !c->from[0] || !c->to || !c->to[0])
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the path %s is missing", c->function,
                            c->from && c->from[0] ? "to write to" : "of the model");
-    if (c->options.quantize && !is_type(c->options.type))
+    if (c->options.mixture && (!c->options.quantize || !c->mixture))
+        return raise_mixture(c);
+    if (c->options.quantize && !c->mixture && !is_type(c->options.type))
         return tarn__raise(TARN_ERROR_DTYPE, "%s: .type is %s; it must be f32, f16, bf16 or a quantized dtype",
                            c->function, tarn_dtype_name(c->options.type));
     if (c->options.quantize && !tarn__ends_with(c->to, ".gguf"))
@@ -307,6 +353,7 @@ bool tarn_model_convert_sized(const char *from, const char *to, tarn_convert_sum
     tarn__conversion c = {.function = "model_convert", .from = from, .to = to};
     if (options)
         memcpy(&c.options, options, options_size < sizeof(c.options) ? options_size : sizeof(c.options));
+    c.mixture = c.options.mixture ? tarn__mixture_named(c.options.mixture) : NULL;
     tarn__model_path base;
     if (tarn_failed() || !resolve_adapters(&c, &base) || !check(&c) || !choose_tokenizer(&c))
         return false;

@@ -12,6 +12,13 @@
 #include "models/gguf/gguf_arch.h"
 #include "models/hf/weights.h"
 
+/* A mixture of types by llama.cpp's name (mixture.c). */
+typedef struct tarn__mixture {
+    const char *name;
+    uint32_t file_type; /* general.file_type */
+    tarn_dtype base;
+} tarn__mixture;
+
 /* One tensor to convert. */
 typedef struct tarn__convert_job {
     tarn__weight_rows rows;
@@ -26,13 +33,28 @@ typedef struct tarn__conversion {
     const char *text;
     tarn_convert_options options;
     tarn_convert_summary summary;
-    tarn__fallback fallback;     /* weights whose rows do not fit blocks of .type */
-    const tarn__gguf_arch *arch; /* and traits: of the model, once its configuration was read */
+    const tarn__mixture *mixture; /* of .mixture; NULL: .type */
+    tarn__fallback fallback;      /* weights whose rows do not fit blocks of .type */
+    const tarn__gguf_arch *arch;  /* and traits: of the model, once its configuration was read */
     tarn__gguf_traits traits;
     tarn__convert_job *job;
     int jobs, capacity;
     int64_t done, all; /* bytes written, and of all tensors */
 } tarn__conversion;
+
+/* The mixture of a name, in any case; NULL: unknown. */
+const tarn__mixture *tarn__mixture_named(const char *name);
+
+/* The type of a matrix, by its name in GGUF files and the traits' layers, heads and kv_heads. */
+tarn_dtype tarn__mixture_type(const tarn__mixture *mixture, const tarn__gguf_traits *traits, const char *name,
+                              bool is_head, bool has_importance);
+
+/* The type instead for rows of `row` elements that are no multiple of the block size: one with blocks of 32, and not
+ * fewer bits. */
+tarn_dtype tarn__mixture_fallback(tarn_dtype dtype, int64_t row);
+
+/* general.file_type of a file whose matrices mostly have a type. */
+uint32_t tarn__file_type_of(tarn_dtype dtype);
 
 /* Adds a tensor. `rows` lacks the new type, which is chosen by the options and the name in GGUF files. Copies its
  * arguments. False with an error. */

@@ -38,7 +38,7 @@ static bool has_quantized(const tarn_gguf *file)
 static tarn_model_open_options open_options(const merger *m)
 {
     const tarn_convert_options *o = &m->c->options;
-    bool is_bf16 = !o->quantize || o->type == TARN_BF16;
+    bool is_bf16 = !o->quantize || (!o->mixture && o->type == TARN_BF16);
     if (!m->file || !has_quantized(m->file))
         return (tarn_model_open_options){.as_stored = true};
     return (tarn_model_open_options){.dtype = is_bf16 ? TARN_BF16 : TARN_F32};
