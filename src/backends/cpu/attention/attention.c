@@ -205,7 +205,7 @@ typedef struct block {
 static int64_t start_of(const job *j, const block *b, int64_t i)
 {
     int64_t start = j->starts ? clamp_to_keys(j, start_at(j, b->batch, b->first + i)) : 0;
-    return j->window > 0 ? max_i64(start, first_key_of(j, b->valid, b->first + i)) : start;
+    return j->window > 0 ? max_i64(start, window_start_of(j, b->valid, b->first + i)) : start;
 }
 
 /* Keys of a chunk from `begin` that row i attends to, relative to the chunk: [first, end), or {0, 0} for none. */

@@ -18,6 +18,7 @@ typedef struct attention {
     uint32_t limit;
     float keep_scale;
     int32_t causal, last_first;
+    int64_t sliding_window;
 } attention;
 
 /* Tiles of a work-group. */
@@ -58,6 +59,7 @@ static attention describe(const tarn__call *call, bool backward)
                    .keys = k->shape[2],
                    .depth = q->shape[3],
                    .causal = params->causal,
+                   .sliding_window = params->window,
                    .seed = params->random.seed,
                    .offset = params->random.offset};
     a.length_stride = lengths && lengths->rank > 0 && lengths->shape[0] > 1 ? lengths->stride[0] : 0;
@@ -124,14 +126,16 @@ static void write_options(const tarn__call *call, const tile *t, bool backward, 
                           size_t size)
 {
     tarn_dtype dtype = call->in[0]->dtype, g = backward ? call->in[6]->dtype : dtype;
+    const tarn__attention *params = call->params;
     const tarn__view *starts = starts_of(call, backward);
     snprintf(options, size,
              "-DREAL=%s -DT=%s -DT_G=%s -DLENGTH=%s%s%s -DACROSS=%d -DM=%d -DLANES=%d -DVECTORS=%d -DSTEP=%d "
-             "-DWINDOW=%d -DREGISTERS=%d%s %s",
+             "-DWINDOW=%d -DREGISTERS=%d%s%s%s %s",
              dtype == TARN_F64 ? "double" : "float", tarn__cl_dtype_name(dtype), tarn__cl_dtype_name(g),
              call->in[3] ? tarn__cl_dtype_name(call->in[3]->dtype) : "i64", starts ? " -DSTART=" : "",
              starts ? tarn__cl_dtype_name(starts->dtype) : "", t->across, t->rows_each, t->lanes, t->vectors, t->step,
-             t->window, t->registers, t->across > 1 && are_vec4(call, backward) ? " -DVEC4_ROWS" : "", own);
+             t->window, t->registers, t->across > 1 && are_vec4(call, backward) ? " -DVEC4_ROWS" : "",
+             params->window > 0 ? " -DSLIDING" : "", params->softcap > 0 ? " -DSOFTCAP" : "", own);
 }
 
 /* Begins the kernel with the largest tile for which the device has resources. */
@@ -139,7 +143,7 @@ static tarn__cl_launch begin(const tarn__call *call, const attention *a, tile *t
                              const char *own)
 {
     const char *source = backward ? "attention_grad" : "attention";
-    char options[320];
+    char options[352];
     *t = tile_of(tarn__cl_device_at(call->device), call->in[0]->dtype, a, MAX_ACROSS);
     while (t->across > 1 || t->rows_each > FEW_ROWS) {
         write_options(call, t, backward, own, options, sizeof(options));
@@ -163,6 +167,8 @@ static void arg_shape(tarn__cl_launch *l, const tarn__call *call, attention *a, 
     a->last_first = last_first;
     tarn__cl_arg_value(l, a, sizeof(*a));
     tarn__cl_arg_real(l, params->scale);
+    if (params->softcap > 0)
+        tarn__cl_arg_real(l, params->softcap);
 }
 
 /* Enqueues groups for `heads` heads of all sequences. */
@@ -279,17 +285,10 @@ static void kernel_attention_grad(const tarn__call *call)
         run_grad_kv(call, &a, &sums);
 }
 
-static bool fits(const tarn__call *call)
-{
-    const tarn__attention *params = call->params;
-    return params->window == 0 && params->softcap == 0;
-}
-
 void tarn__cl_register_attention(tarn__kernel_row *rows)
 {
-    rows[TARN__K_attention] = tarn__row_fits(tarn__row(kernel_attention, TARN__FLOATS), fits);
-    rows[TARN__K_attention_grad] =
-        tarn__row_fits(tarn__row_planned(prepare_attention_grad, kernel_attention_grad, TARN__FLOATS), fits);
+    rows[TARN__K_attention] = tarn__row(kernel_attention, TARN__FLOATS);
+    rows[TARN__K_attention_grad] = tarn__row_planned(prepare_attention_grad, kernel_attention_grad, TARN__FLOATS);
     rows[TARN__K_attention_documents] = rows[TARN__K_attention];
     rows[TARN__K_attention_documents_grad] = rows[TARN__K_attention_grad];
 }

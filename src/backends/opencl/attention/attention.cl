@@ -1,5 +1,5 @@
-/* attention.cl: softmax(q · kᵀ · scale) · v, a work-group per block of rows of a head, with an online softmax: weights
- * are relative to the running maximum, and earlier sums are rescaled when a tile raises it.
+/* attention.cl: softmax(cap(q · kᵀ · scale)) · v, a work-group per block of rows of a head, with an online softmax:
+ * weights are relative to the running maximum, and earlier sums are rescaled when a tile raises it.
  *
  * Options: those of attention_tiles.cl; T_LSE, dtype of the logsumexp. */
 #include "backends/opencl/attention/attention_tiles.cl"
@@ -8,7 +8,7 @@ __attribute__((reqd_work_group_size(ACROSS, ACROSS, 1))) __kernel void
 forward(const __global void *q, long q_offset, const __global void *k, long k_offset, const __global void *v,
         long v_offset, const __global void *lengths, long lengths_offset, const __global void *starts,
         long starts_offset, __global void *y, long y_offset, __global void *lse, long lse_offset, attention a,
-        real scale_, FAULT_PARAMETERS)
+        real scale_ CAP_PARAMETER, FAULT_PARAMETERS)
 {
     /* Local memory: a stage of operands, and the tile of weights between the two products. */
     A_STAGE(stage, STAGE);
@@ -25,6 +25,7 @@ forward(const __global void *q, long q_offset, const __global void *k, long k_of
     const long end = keys_of(&a, valid, min(first + SIDE_M, a.rows) - 1),
                number = (at.batch * a.heads + at.head) * a.rows;
     const REAL scale = (REAL)scale_;
+    CAP_VALUE;
     REAL running_max[M], total[M];
     VECTOR score[M][VECTORS], sum[M][WINDOW_VECTORS];
     if (lengths && item == 0) {
@@ -40,7 +41,7 @@ forward(const __global void *q, long q_offset, const __global void *k, long k_of
         running_max[i] = -INFINITE, total[i] = 0;
         EACH(j, WINDOW_VECTORS) sum[i][j] = 0;
     }
-    for (long key = first_key_of(&a, &row_starts, first, item, &edge); key < end; key += SIDE_N) {
+    for (long key = FIRST_KEY_OF(&a, &row_starts, valid, first, item, &edge); key < end; key += SIDE_N) {
         /* scores of the tile, q · kᵀ (SIDE_M, SIDE_N) */
         MULTIPLY_TILES(score, T, rows, first, a.rows, T, keys, key, end);
         REAL tile_max[M];
@@ -51,7 +52,7 @@ forward(const __global void *q, long q_offset, const __global void *k, long k_of
             EACH(j, VECTORS)
             {
                 REAL line[LANES];
-                score[i][j] *= scale;
+                score[i][j] = CAPPED(score[i][j] * scale);
                 STORE_VECTOR(score[i][j], 0, line);
                 EACH_LANE(e)
                 tile_max[i] =

@@ -1,7 +1,8 @@
 /* attention_grad.cl: gradients of attention. See attention_tiles.cl for the tiles.
  *
- *   weights P = exp(q · kᵀ · scale - LSE), divided by their sum, so that the rounding of LSE cancels; after dropout: P'
- *   gv = P'ᵀ · gy,  dP = gy · vᵀ, dropped like P,  dS = P · (dP - Σ P dP),  gq = scale · dS · k,  gk = scale · dSᵀ · q
+ *   weights P = exp(cap(q · kᵀ · scale) - LSE), divided by their sum, so that the rounding of LSE cancels; after
+ * dropout: P' gv = P'ᵀ · gy,  dP = gy · vᵀ, dropped like P,  dS = P · (dP - Σ P dP),  gq = scale · dS · k,  gk = scale
+ * · dSᵀ · q with a soft cap c, cap(s) = c · tanh(s / c), and dS is multiplied by 1 - tanh²(s / c)
  *
  * First LSE, factor and Σ P dP of each row. Then a kernel whose groups have keys and loop over the rows of all heads
  * that attend to them, for gk and gv, and one whose groups have rows and loop over keys, for gq: each sum has one
@@ -48,7 +49,7 @@ REAL score_grad(const row_stats *row, REAL weight, REAL dp, REAL drop)
 /* Writes (B, H, T, 3): LSE, 1 / Σ P and Σ P dP / Σ P of each row. A row whose scores are all -infinity has that LSE
  * too; 0 instead gives weights of 0, not NaN. */
 A_GROUP __kernel void row_sums(COMMON_PARAMETERS, const __global void *lse, long lse_offset, __global void *to,
-                               long to_offset, attention a, real scale_)
+                               long to_offset, attention a, real scale_ CAP_PARAMETER)
 {
     A_STAGE(stage, STAGE);
     AN_EDGE(edge);
@@ -63,6 +64,7 @@ A_GROUP __kernel void row_sums(COMMON_PARAMETERS, const __global void *lse, long
                head = at.batch * a.heads + at.head;
     const long end = keys_of(&a, valid, min(first + SIDE_M, a.rows) - 1);
     const REAL scale = (REAL)scale_;
+    CAP_VALUE;
     REAL row_lse[M], total[M], dot_sum[M];
     VECTOR score[M][VECTORS], dp[M][VECTORS];
     EACH_ROW(i)
@@ -73,7 +75,7 @@ A_GROUP __kernel void row_sums(COMMON_PARAMETERS, const __global void *lse, long
         row_lse[i] = row_lse[i] == -INFINITE ? 0 : row_lse[i];
         total[i] = dot_sum[i] = 0;
     }
-    for (long key = first_key_of(&a, &row_starts, first, item, &edge); key < end; key += SIDE_N) {
+    for (long key = FIRST_KEY_OF(&a, &row_starts, valid, first, item, &edge); key < end; key += SIDE_N) {
         MULTIPLY_TILES(score, T, rows, first, a.rows, T, keys, key, end);
         MULTIPLY_TILES(dp, T_G, grads, first, a.rows, T, values, key, end);
         EACH_ROW(i)
@@ -84,7 +86,7 @@ A_GROUP __kernel void row_sums(COMMON_PARAMETERS, const __global void *lse, long
             EACH(j, VECTORS)
             {
                 REAL weight[LANES], dp_line[LANES];
-                STORE_VECTOR(exp(score[i][j] * scale - row_lse[i]), 0, weight);
+                STORE_VECTOR(exp(CAPPED(score[i][j] * scale) - row_lse[i]), 0, weight);
                 STORE_VECTOR(dp[i][j], 0, dp_line);
                 EACH_LANE(e)
                 {
@@ -115,7 +117,7 @@ A_GROUP __kernel void row_sums(COMMON_PARAMETERS, const __global void *lse, long
 
 /* A window of D of gq for a block of rows. */
 A_GROUP __kernel void grad_q(COMMON_PARAMETERS, const __global void *sums, long sums_offset, __global void *gq,
-                             long gq_offset, attention a, real scale_)
+                             long gq_offset, attention a, real scale_ CAP_PARAMETER)
 {
     A_STAGE(stage, STAGE);
     A_STAGE(grads, SIDE_N * LINE); /* (keys, rows) */
@@ -131,6 +133,7 @@ A_GROUP __kernel void grad_q(COMMON_PARAMETERS, const __global void *sums, long 
                valid = valid_keys(&a, lengths, lengths_offset, at.batch);
     const long end = keys_of(&a, valid, min(first + SIDE_M, a.rows) - 1), head = at.batch * a.heads + at.head;
     const REAL scale = (REAL)scale_;
+    CAP_VALUE;
     REAL scales[M];
     VECTOR score[M][VECTORS], dp[M][VECTORS], sum[M][WINDOW_VECTORS];
     EACH_ROW(i)
@@ -138,7 +141,7 @@ A_GROUP __kernel void grad_q(COMMON_PARAMETERS, const __global void *sums, long 
         scales[i] = scale;
         EACH(j, WINDOW_VECTORS) sum[i][j] = 0;
     }
-    for (long key = first_key_of(&a, &row_starts, first, item, &edge); key < end; key += SIDE_N) {
+    for (long key = FIRST_KEY_OF(&a, &row_starts, valid, first, item, &edge); key < end; key += SIDE_N) {
         MULTIPLY_TILES(score, T, rows, first, a.rows, T, keys, key, end);
         MULTIPLY_TILES(dp, T_G, gys, first, a.rows, T, values, key, end);
         EACH_ROW(i)
@@ -149,13 +152,14 @@ A_GROUP __kernel void grad_q(COMMON_PARAMETERS, const __global void *sums, long 
             EACH(j, VECTORS)
             {
                 REAL line[LANES], dp_line[LANES];
-                STORE_VECTOR(score[i][j] * scale, 0, line);
+                STORE_VECTOR(CAPPED(score[i][j] * scale), 0, line);
                 STORE_VECTOR(dp[i][j], 0, dp_line);
                 EACH_LANE(e)
                 {
                     const long s = key + (j * ACROSS + tx) * LANES + e;
                     const REAL drop = drop_factor(&a, head * a.rows + first + ty * M + i, s, e == 0, &words);
-                    line[e] = score_grad(&row, weight_of(&row, s, line[e]), dp_line[e], drop);
+                    const REAL grad = score_grad(&row, weight_of(&row, s, line[e]), dp_line[e], drop);
+                    line[e] = UNCAPPED_GRAD(grad, line[e]);
                 }
                 score[i][j] = LOAD_VECTOR(0, line);
             }
@@ -171,7 +175,7 @@ A_GROUP __kernel void grad_q(COMMON_PARAMETERS, const __global void *sums, long 
 
 /* A window of D of gk and gv for a block of keys: tiles are (keys, rows). */
 A_GROUP __kernel void grad_kv(COMMON_PARAMETERS, const __global void *sums, long sums_offset, __global void *gk,
-                              long gk_offset, __global void *gv, long gv_offset, attention a, real scale_)
+                              long gk_offset, __global void *gv, long gv_offset, attention a, real scale_ CAP_PARAMETER)
 {
     A_STAGE(stage, STAGE);
     A_STAGE(weights, SIDE_N * LINE); /* (rows, keys) */
@@ -185,8 +189,9 @@ A_GROUP __kernel void grad_kv(COMMON_PARAMETERS, const __global void *sums, long
     const long key = at.block * SIDE_M, column = at.window * WINDOW,
                valid = valid_keys(&a, lengths, lengths_offset, at.batch);
     const long begin = first_row_of(&a, valid, key) / SIDE_N * SIDE_N,
-               last = end_of_rows(&a, &row_starts, begin, key + SIDE_M - 1, item, &edge);
+               last = END_OF_ROWS(&a, &row_starts, valid, begin, key + SIDE_M - 1, item, &edge);
     const REAL scale = (REAL)scale_;
+    CAP_VALUE;
     REAL ones[M], scales[M];
     VECTOR score[M][VECTORS], dp[M][VECTORS], sum_k[M][WINDOW_VECTORS], sum_v[M][WINDOW_VECTORS];
     EACH_ROW(i)
@@ -215,9 +220,10 @@ A_GROUP __kernel void grad_kv(COMMON_PARAMETERS, const __global void *sums, long
                     STORE_VECTOR(score[i][j], 0, scores);
                     STORE_VECTOR(dp[i][j], 0, dp_line);
                     const REAL drop = drop_factor(&a, of_all * a.rows + first + r, key + ty * M + i, i == 0, &words);
-                    const REAL own = weight_of(&row, key + ty * M + i, scores[e] * scale);
+                    const REAL capped = CAPPED(scores[e] * scale), own = weight_of(&row, key + ty * M + i, capped);
                     weight[i] = drop * own;
-                    grad[i] = score_grad(&row, own, dp_line[e], drop);
+                    const REAL own_grad = score_grad(&row, own, dp_line[e], drop);
+                    grad[i] = UNCAPPED_GRAD(own_grad, capped);
                 }
                 STORE_ROWS(weights + r * LINE + ty * M, weight[i])
                 STORE_ROWS(grads + r * LINE + ty * M, grad[i])

@@ -9,6 +9,7 @@
  *
  * Options: REAL, the compute type; T, dtype of q, k, v; T_G of gy; ACROSS, M, LANES, VECTORS, STEP, WINDOW, REGISTERS
  * (in groups M, LANES and REGISTERS are 4); LENGTH, i32 or i64; START, i32 or i64, where rows have document starts;
+ * SLIDING where they have a sliding window; SOFTCAP where scores have a soft cap, an argument after the scale;
  * VEC4_ROWS where rows of q, k, v and gy are contiguous, aligned vec4s, as is D. */
 #include "backends/opencl/common/vec4.cl"
 #include "base/philox.h"
@@ -62,6 +63,7 @@ typedef struct attention {
     uint limit;       /* of 16 bits: a weight whose number is below is dropped; 0: none */
     float keep_scale; /* what the others are multiplied by */
     int causal, last_first;
+    long sliding_window; /* of keys; 0: none */
 } attention;
 
 /* One head of a tensor: base, offset, and strides of rows and of D. */
@@ -83,8 +85,12 @@ head_view head_view_of(const __global void *base, long tile_index, const attenti
 #define MASK_ARGS const attention *a
 #define MASK_CAUSAL a->causal
 #define MASK_ROWS a->rows
-#define MASK_WINDOW 0
 #define MASK_KEYS a->keys
+#ifdef SLIDING
+#define MASK_WINDOW a->sliding_window
+#else
+#define MASK_WINDOW 0
+#endif
 #include "base/kernel/attention_mask.inc"
 
 /* Keys that exist. An invalid length counts as the nearest valid one, and forward reports it. */
@@ -104,9 +110,8 @@ head_view starts_of(const __global void *starts, long starts_offset, const atten
 #ifdef START
 
 #define AN_EDGE(name) __local int name /* the tile where those of a work-group begin, or end */
-#define SEES(key_range, key) ((key) >= (key_range).begin && (key) < (key_range).end)
 
-/* The first key that a row attends to. An invalid start counts as the nearest valid one, and forward reports it. */
+/* The first key of a row's document. An invalid start counts as the nearest valid one, and forward reports it. */
 long start_of(const attention *a, const head_view *starts, long row)
 {
     return clamp_to_keys(a, LOAD(START, starts->base, starts->tile_index + row * starts->row));
@@ -122,8 +127,8 @@ void check_starts(const attention *a, const head_view *starts, long first, int i
     }
 }
 
-/* The first key of the first tile that one of a work-group's rows attends to. */
-long first_key_of(const attention *a, const head_view *starts, long first, int item, __local int *edge)
+/* The first key of the first tile with a document of one of a work-group's rows. */
+long first_document_of(const attention *a, const head_view *starts, long first, int item, __local int *edge)
 {
     long min_start = a->keys;
     if (item == 0)
@@ -153,23 +158,61 @@ long end_of_rows(const attention *a, const head_view *starts, long begin, long k
 #else
 
 #define AN_EDGE(name)
-#define SEES(key_range, key) ((key) < (key_range).end)
 #define start_of(a, starts, row) 0L
 #define check_starts(a, starts, first, item, fault, fault_function)
-#define first_key_of(a, starts, first, item, edge) 0L
+#define first_document_of(a, starts, first, item, edge) 0L
 #define end_of_rows(a, starts, begin, key, item, edge) (a)->rows
 
 #endif
+
+/* ---- starts and windows ------------------------------------------------------------------------------------------ */
 
 /* The keys that a row attends to, tested by SEES(); rows beyond the last have none. */
 typedef struct key_range {
     long begin, end;
 } key_range;
 
+#if defined(START) || defined(SLIDING)
+#define SEES(key_range, key) ((key) >= (key_range).begin && (key) < (key_range).end)
+#else
+#define SEES(key_range, key) ((key) < (key_range).end)
+#endif
+
+#ifdef SLIDING
+/* The first key of the first tile that one of a work-group's rows attends to: windows begin later from row to row. */
+#define FIRST_KEY_OF(a, starts, valid, first, item, edge) \
+    max(first_document_of(a, starts, first, item, edge), window_start_of(a, valid, first) / SIDE_N * SIDE_N)
+/* The end of the rows that attend to a key up to `key`. */
+#define END_OF_ROWS(a, starts, valid, begin, key, item, edge) \
+    min(end_of_rows(a, starts, begin, key, item, edge), end_row_of(a, valid, key))
+#define BEGIN_OF_KEYS(a, starts, valid, row) max((long)start_of(a, starts, row), window_start_of(a, valid, row))
+#else
+#define FIRST_KEY_OF(a, starts, valid, first, item, edge) first_document_of(a, starts, first, item, edge)
+#define END_OF_ROWS(a, starts, valid, begin, key, item, edge) end_of_rows(a, starts, begin, key, item, edge)
+#define BEGIN_OF_KEYS(a, starts, valid, row) start_of(a, starts, row)
+#endif
+
 key_range key_range_of(const attention *a, const head_view *starts, long valid, long row)
 {
-    return row < a->rows ? (key_range){start_of(a, starts, row), keys_of(a, valid, row)} : (key_range){0, 0};
+    return row < a->rows ? (key_range){BEGIN_OF_KEYS(a, starts, valid, row), keys_of(a, valid, row)}
+                         : (key_range){0, 0};
 }
+
+/* ---- soft cap ---------------------------------------------------------------------------------------------------- */
+
+/* The parameter after the scale, the capped score of a scaled one (a vector or one element), and the gradient of the
+ * scaled score: 0 stays 0, also where the score of a masked key is NaN. */
+#ifdef SOFTCAP
+#define CAP_PARAMETER , real softcap_
+#define CAP_VALUE const REAL softcap = (REAL)softcap_
+#define CAPPED(score) (softcap * tanh((score) / softcap))
+#define UNCAPPED_GRAD(grad, capped) ((grad) == 0 ? (REAL)0 : (grad) * (1 - ((capped) / softcap) * ((capped) / softcap)))
+#else
+#define CAP_PARAMETER
+#define CAP_VALUE
+#define CAPPED(score) (score)
+#define UNCAPPED_GRAD(grad, capped) (grad)
+#endif
 
 /* ---- dropout and grid -------------------------------------------------------------------------------------------- */
 
