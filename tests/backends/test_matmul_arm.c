@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "backends/cpu/runtime/level.h"
-#include "support/check.h"
+#include "support/quant.h"
 
 #if defined(TARN__HAVE_DOTPROD) || defined(TARN__HAVE_I8MM) || defined(TARN__HAVE_BF16)
 #include <asm/hwcap.h>
@@ -193,16 +193,15 @@ static void both_levels_multiply_quantized_weights_bitwise_identically(void **st
     (void)state;
     if (!HAS(AT_HWCAP, HWCAP_ASIMDDP) || !HAS(AT_HWCAP2, HWCAP2_I8MM))
         skip();
-    static const tarn_dtype kinds[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
     static tarn__kernel_row dots[TARN__KERNEL_COUNT], matrices[TARN__KERNEL_COUNT];
     tarn__cpu_table_base(dots), tarn__cpu_table_base(matrices);
     tarn__cpu_register_quant_matmul_dotprod(dots), tarn__cpu_register_quant_matmul_i8mm(matrices);
-    test_seed(9);
-    for (int k = 0; k < 4; k++)
+    uint64_t random = test_seed(9);
+    for (tarn_dtype kind = TARN_Q8_0; kind < TARN_DTYPE_COUNT; kind++)
         for (int64_t in = 256; in <= 2304; in += 2048)
             for (int64_t rows = 1; rows <= 12; rows++) {
                 tarn_scope *scope = tarn_scope_open();
-                tarn_tensor *w = good(tarn_cast(tarn_normal(TARN_SHAPE(67, in), 0, 1, TARN_F32, cpu()), kinds[k]));
+                tarn_tensor *w = random_quant_blocks(kind, 67, in, &random);
                 tarn_tensor *x = good(tarn_normal(TARN_SHAPE(rows, in), 0, 2, TARN_F32, cpu())),
                             *y = quant_matmul_of(&matrices[TARN__K_matmul_quant], x, w);
                 assert_close(quant_matmul_of(&dots[TARN__K_matmul_quant], x, w), y, 0);

@@ -53,14 +53,17 @@ static void scale_offsets(tarn_dtype dtype, size_t *scale, size_t *min)
     }
 }
 
-/* Bits of a normal f16 of random sign from 2^-6 to 2^-5. */
-static void put_scale(char *to, uint64_t *random)
+/* Bits of a normal f16 of random sign from 2^-6 to 2^-5; of extreme ones every fourth time. */
+static void put_scale(char *to, bool is_extreme, uint64_t *random)
 {
+    static const uint16_t extremes[] = {0, 0x0001, 0x03ff, 0x7bff};
     uint16_t bits = (uint16_t)(9 << 10 | (random_bits(random) & 0x83ff));
+    if (is_extreme && random_below(random, 4) == 0)
+        bits = (uint16_t)((bits & 0x8000) | extremes[random_below(random, 4)]);
     memcpy(to, &bits, sizeof(bits));
 }
 
-tarn_tensor *random_quant_blocks(tarn_dtype dtype, int64_t out, int64_t in, uint64_t *random)
+static tarn_tensor *quant_blocks(tarn_dtype dtype, int64_t out, int64_t in, bool is_extreme, uint64_t *random)
 {
     size_t each = tarn_dtype_size(dtype), bytes = (size_t)(out * in / tarn_dtype_block_size(dtype)) * each, scale, min;
     char *blocks = malloc(bytes + 1);
@@ -69,13 +72,23 @@ tarn_tensor *random_quant_blocks(tarn_dtype dtype, int64_t out, int64_t in, uint
         blocks[i] = (char)(random_bits(random) >> 32);
     scale_offsets(dtype, &scale, &min);
     for (size_t i = 0; i < bytes; i += each) {
-        put_scale(blocks + i + scale, random);
+        put_scale(blocks + i + scale, is_extreme, random);
         if (min > 0)
-            put_scale(blocks + i + min, random);
+            put_scale(blocks + i + min, is_extreme, random);
     }
     tarn_tensor *w = good(tarn_from(blocks, TARN_SHAPE(out, in), dtype, tarn_device_cpu()));
     free(blocks);
     return w;
+}
+
+tarn_tensor *random_quant_blocks(tarn_dtype dtype, int64_t out, int64_t in, uint64_t *random)
+{
+    return quant_blocks(dtype, out, in, false, random);
+}
+
+tarn_tensor *extreme_quant_blocks(tarn_dtype dtype, int64_t out, int64_t in, uint64_t *random)
+{
+    return quant_blocks(dtype, out, in, true, random);
 }
 
 /* From -1 to 1, in steps of 2^-23. */

@@ -42,11 +42,47 @@ static inline int transposed_lane(int lane)
     return lane % 4 * 4 + lane / 4;
 }
 
-/* Bias of the unpacked bytes over the values they encode. Q8_0 is signed, except for engines whose byte product
- * needs an unsigned side. */
+/* All formats: X(type, dtype, elements of a block, has a min, has signed bytes where an engine takes them). */
+#define QUANT_FORMATS(X) \
+    X(q8_0, Q8_0, 32, false, true) \
+    X(q4_0, Q4_0, 32, false, false) \
+    X(q4_k, Q4_K, 256, true, false) \
+    X(q6_k, Q6_K, 256, false, false) \
+    X(q4_1, Q4_1, 32, true, false) \
+    X(q5_0, Q5_0, 32, false, false) \
+    X(q5_1, Q5_1, 32, true, false) \
+    X(q2_k, Q2_K, 256, true, false) \
+    X(q3_k, Q3_K, 256, false, false) \
+    X(q5_k, Q5_K, 256, true, false) \
+    X(iq4_nl, IQ4_NL, 32, false, true) \
+    X(iq4_xs, IQ4_XS, 256, false, true)
+
+/* Bias of the unpacked bytes over the values they encode. Engines whose byte product needs an unsigned side bias signed
+ * bytes by 128. */
 static inline int shift_of(tarn_dtype dtype, bool is_unsigned)
 {
-    return dtype == TARN_Q4_0 ? 8 : dtype == TARN_Q6_K ? 32 : dtype == TARN_Q8_0 && is_unsigned ? 128 : 0;
+    switch (dtype) {
+    case TARN_Q4_0: return 8;
+    case TARN_Q5_0: return 16;
+    case TARN_Q3_K: return 4;
+    case TARN_Q6_K: return 32;
+    case TARN_Q8_0:
+    case TARN_IQ4_NL:
+    case TARN_IQ4_XS: return is_unsigned ? 128 : 0;
+    default: return 0;
+    }
+}
+
+/* The 6-bit scales of a Q3_K block, one byte each; tarn__q3_k states their packing. */
+static inline void q3_k_scales(const tarn__q3_k *block, uint64_t *to)
+{
+    uint64_t low, nibbles = 0x0f0f0f0f0f0f0f0f;
+    uint32_t pairs;
+    memcpy(&low, block->scales, sizeof(low));
+    memcpy(&pairs, block->scales + 8, sizeof(pairs));
+    uint64_t high = pairs | (uint64_t)pairs << 30; /* groups 4 to 7: the next pair of bits */
+    to[0] = (low & nibbles) | (high & 0x0303030303030303) << 4;
+    to[1] = (low >> 4 & nibbles) | (high & 0x3030303030303030);
 }
 
 /* Chunks of a row, the partial one included. */

@@ -6,9 +6,7 @@
  * elements of x. One row of x (decode) multiplies blocks as they are read: the memory bandwidth of the weight is the
  * limit. For more rows (prefill) PANEL rows of the weight are unpacked once and multiplied with up to ROW_TILE rows
  * of x. The operations of a result and their order depend on its row and column alone: not on threads, and not on
- * how many rows x has.
- *
- * Formats without an engine are dequantized a row at a time and multiplied in f32 ("f32"). */
+ * how many rows x has. */
 #include "backends/cpu/quant/dot.h"
 
 #include "backends/cpu/quant/quant_matmul.h"
@@ -22,13 +20,12 @@
 #define SEGMENT 8           /* chunks accumulated at a time: four rows of x stay in L1 */
 #define PREFETCH_BYTES 4096 /* prefetch distance into the weight: twice the bandwidth of hardware prefetch alone */
 
-/* Formats that the engines multiply. */
-#define ENGINE_DTYPES (TARN__BIT(TARN_Q8_0) | TARN__BIT(TARN_Q4_0) | TARN__BIT(TARN_Q4_K) | TARN__BIT(TARN_Q6_K))
+#define FORMATS (TARN_DTYPE_COUNT - TARN_Q8_0)
 
 /* One implementation; arrays indexed by dtype - TARN_Q8_0. */
 typedef struct engine {
-    float (*multiply[4])(const char *blocks, int64_t in, const x_chunk *x);
-    void (*dequantize[4])(const char *blocks, int64_t in, w_chunk *to);
+    float (*multiply[FORMATS])(const char *blocks, int64_t in, const x_chunk *x);
+    void (*dequantize[FORMATS])(const char *blocks, int64_t in, w_chunk *to);
     void (*multiply_chunks)(const w_chunk *w, int64_t chunks, const x_chunk *x, int64_t step, int64_t rows, float *to);
     bool is_unsigned;
 } engine;
@@ -104,7 +101,7 @@ static void quantize_rows(int64_t begin, int64_t end, void *ctx)
         for (int64_t i = 0; i < j->chunks; i++) {
             memset(values, 0, sizeof(values));
             load_x(&j->p, j->p.first + r, i * CHUNK, values, min_i64(j->p.in - i * CHUNK, CHUNK));
-            quantize_chunk(values, shift, j->p.w->dtype == TARN_Q4_K, &j->x_q8[r * j->chunks + i]);
+            quantize_chunk(values, shift, has_min(j->p.w->dtype), &j->x_q8[r * j->chunks + i]);
         }
 }
 
@@ -191,83 +188,6 @@ static void kernel_matmul_quant(const tarn__call *call)
     }
 }
 
-/* ---- formats without an engine ----------------------------------------------------------------------------------- */
-
-/* One call. `x` holds the current tile of x in f32, shared by all tasks. */
-typedef struct f32_job {
-    gemm_args p;
-    slots rows; /* a row of the weight in f32 */
-    float *x;   /* (count, in), at the start of scratch; set by run() */
-} f32_job;
-
-static void load_rows(int64_t begin, int64_t end, void *ctx)
-{
-    const f32_job *j = ctx;
-    for (int64_t r = begin; r < end; r++)
-        load_x(&j->p, j->p.first + r, 0, j->x + r * j->p.in, j->p.in);
-}
-
-/* 16 partial sums, added pairwise; n is a multiple of the smallest block, 32. */
-static float dot_f32(const float *a, const float *b, int64_t n)
-{
-    float sums[16] = {0};
-    for (int64_t i = 0; i < n; i += 16)
-        for (int k = 0; k < 16; k++)
-            sums[k] += a[i + k] * b[i + k];
-    for (int half = 8; half > 0; half /= 2)
-        for (int k = 0; k < half; k++)
-            sums[k] += sums[k + half];
-    return sums[0];
-}
-
-/* A range of panels: each row of the weight is dequantized once per tile. */
-static void multiply_dequantized(int64_t begin, int64_t end, void *ctx)
-{
-    const f32_job *j = ctx;
-    int slot;
-    float *row = (void *)slot_acquire(&j->rows, &slot, NULL), values[ROW_TILE][PANEL];
-    for (int64_t panel_index = begin; panel_index < end; panel_index++) {
-        int64_t column = panel_index * PANEL, n = min_i64(j->p.out - column, PANEL);
-        for (int64_t i = 0; i < n; i++) {
-            tarn__dequantize_blocks(j->p.w->dtype, row_of(j->p.w, column + i), j->p.in, row);
-            for (int64_t r = 0; r < j->p.count; r++)
-                values[r][i] = dot_f32(row, j->x + r * j->p.in, j->p.in);
-        }
-        for (int64_t r = 0; r < j->p.count; r++)
-            store_results(&j->p, j->p.first + r, column, values[r], n);
-    }
-    slot_release(&j->rows, slot);
-}
-
-static tarn__plan_status prepare_f32(const tarn__call *call, tarn__plan *plan)
-{
-    arena c = {0};
-    f32_job *j = tarn__plan_reserve(plan, sizeof(*j));
-    if (!j)
-        return TARN__PLAN_FAILED;
-    *j = (f32_job){.p = describe_matmul(call)};
-    arena_reserve(&c, sizeof(float) * (size_t)(min_i64(j->p.rows, ROW_TILE) * j->p.in));
-    j->rows = arena_slots(&c, sizeof(float) * (size_t)j->p.in, slot_count((j->p.out + PANEL - 1) / PANEL));
-    plan->scratch_bytes = c.used;
-    return TARN__PLAN_READY;
-}
-
-static void kernel_f32(const tarn__call *call)
-{
-    if (tarn__view_count(call->out[0]) == 0)
-        return;
-    f32_job j = *(const f32_job *)tarn__plan_job(call->plan);
-    bind_matmul(&j.p, call);
-    j.x = call->scratch;
-    slots_init(&j.rows, call->scratch);
-    for (; j.p.first < j.p.rows; j.p.first += ROW_TILE) {
-        j.p.count = min_i64(j.p.rows - j.p.first, ROW_TILE);
-        tarn__parallel_for(j.p.count, 1 + 16384 / (j.p.in + 1), load_rows, &j);
-        tarn__parallel_for((j.p.out + PANEL - 1) / PANEL, 1 + MIN_BYTES / (j.p.in * PANEL + 1), multiply_dequantized,
-                           &j);
-    }
-}
-
 /* ---- dequantize, quantize ---------------------------------------------------------------------------------------- */
 
 /* quantize or dequantize: rows of blocks against contiguous f32 rows. */
@@ -322,11 +242,8 @@ static void kernel_quantize(const tarn__call *call)
 
 void TARN__AT_LEVEL(tarn__cpu_register_quant_matmul)(tarn__kernel_row *rows)
 {
-    static tarn__kernel_row f32;
     rows[TARN__K_matmul_quant] =
-        tarn__row_named(tarn__row_planned(prepare_f32, kernel_f32, TARN__FLOATS | TARN__QUANTIZED), "f32");
-    tarn__push_row(rows, TARN__K_matmul_quant,
-                   tarn__row_planned(prepare_matmul_quant, kernel_matmul_quant, TARN__FLOATS | ENGINE_DTYPES), &f32);
+        tarn__row_planned(prepare_matmul_quant, kernel_matmul_quant, TARN__FLOATS | TARN__QUANTIZED);
     rows[TARN__K_dequantize] = tarn__row(kernel_dequantize, TARN__QUANTIZED);
     rows[TARN__K_quantize] = tarn__row(kernel_quantize, TARN__BIT(TARN_F32) | TARN__QUANTIZED);
 }

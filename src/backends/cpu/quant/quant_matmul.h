@@ -35,6 +35,13 @@ static inline void bind_matmul(gemm_args *p, const tarn__call *call)
     p->y = call->out[0];
 }
 
+/* Whether a min, times the sum of x, is part of the product. */
+static inline bool has_min(tarn_dtype dtype)
+{
+    return (TARN__BIT(dtype) & (TARN__BIT(TARN_Q4_1) | TARN__BIT(TARN_Q5_1) | TARN__BIT(TARN_Q2_K) |
+                                TARN__BIT(TARN_Q4_K) | TARN__BIT(TARN_Q5_K))) != 0;
+}
+
 /* Address of a row; strides of quantized views count elements, tarn__bytes_of() converts. */
 static inline char *row_of(const tarn__view *view, int64_t row)
 {

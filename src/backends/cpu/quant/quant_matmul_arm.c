@@ -5,8 +5,10 @@
  * processed together. Per group of 32 elements the integer sums are exact, also times the group's integer scale
  * (unpack_arm.h); blocks follow in order:
  *
- *   q8_0, q4_0   result += sum · (scale of x · scale of the block)
- *   q4_k, q6_k   result += (Σ sum · group scale · scale of x) · d - (Σ min · (scale of x · sum of x)) · dmin
+ *   blocks of 32    result += sum · (scale of x · scale of the block) + min · (scale of x · sum of x)
+ *   blocks of 256   result += (Σ sum · group scale · scale of x) · d - (Σ min · (scale of x · sum of x)) · dmin
+ *
+ * without the second term where a format has no min.
  *
  * One row of x (decode) multiplies blocks as they are read, at memory bandwidth. For more rows, segments of some
  * weight rows are packed into a panel (tile_arm.h) that all rows of x use. The operations of a result and their
@@ -28,21 +30,21 @@ typedef struct job {
     size_t x_at, scale_at, sum_at; /* offsets in scratch */
     slots panels;
     /* addresses, set by run() */
-    x_group *x_q8; /* (rows / 8, groups); for a single row q (groups, 32), scale (groups), sum (groups) instead */
+    x_group *x_q8; /* (rows / 8, groups); for a single row q (groups, 32), scale (groups), sums (groups) instead */
     int8_t *q;
-    float *scale, *sum;
+    float *scale, *sum[2];
 } job;
 
 /* ---- x ----------------------------------------------------------------------------------------------------------- */
 
 typedef struct quantized {
     int8x16_t q[2];
-    float scale, sum;
+    float scale, sum[2];
 } quantized;
 
 /* Quantizes 32 elements to 8 bits. A non-finite element makes the scale NaN, and with it the result; magnitudes all
  * below 2^-118 count as 0. */
-static inline quantized quantize_group(const float *x, bool has_min)
+static inline quantized quantize_group(const float *x, tarn_dtype dtype)
 {
     quantized to;
     uint32x4_t max_bits = vdupq_n_u32(0);
@@ -60,7 +62,9 @@ static inline quantized quantize_group(const float *x, bool has_min)
     }
     to.scale = !finite ? NAN : tiny ? 0 : largest / 127.0f;
     /* only where needed: may be infinite, and 0 · infinity would be NaN */
-    to.sum = has_min ? to.scale * (float)(vaddlvq_s8(to.q[0]) + vaddlvq_s8(to.q[1])) : 0;
+    int first = vaddlvq_s8(to.q[0]), second = vaddlvq_s8(to.q[1]);
+    to.sum[0] = has_min(dtype) ? to.scale * (float)(dtype == TARN_Q2_K ? first : first + second) : 0;
+    to.sum[1] = dtype == TARN_Q2_K ? to.scale * (float)second : 0;
     return to;
 }
 
@@ -72,7 +76,8 @@ static void place_group(const quantized *from, int r, x_group *to)
     for (int t = 0; t < GROUP / X_STEP; t++)
         memcpy(to->q + x_offset(r, t), q + t * X_STEP, X_STEP);
     set_x(to->scale[x_unit(r)], r, from->scale);
-    set_x(to->sum[x_unit(r)], r, from->sum);
+    set_x(to->sum[0][x_unit(r)], r, from->sum[0]);
+    set_x(to->sum[1][x_unit(r)], r, from->sum[1]);
 }
 
 #define X_CHUNK 256
@@ -82,7 +87,6 @@ static void quantize_rows(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
     float values[X_CHUNK];
-    bool has_min = j->p.w->dtype == TARN_Q4_K;
     for (int64_t r = begin * X_ROWS; r < end * X_ROWS; r++)
         for (int64_t k = 0; k < j->p.in; k += X_CHUNK) {
             int64_t n = min_i64(j->p.in - k, X_CHUNK);
@@ -91,7 +95,7 @@ static void quantize_rows(int64_t begin, int64_t end, void *ctx)
             else
                 memset(values, 0, sizeof(values));
             for (int64_t i = 0; i < n; i += GROUP) {
-                quantized group = quantize_group(values + i, has_min);
+                quantized group = quantize_group(values + i, j->p.w->dtype);
                 place_group(&group, (int)(r % X_ROWS), &j->x_q8[r / X_ROWS * j->groups + (k + i) / GROUP]);
             }
         }
@@ -104,9 +108,10 @@ static void quantize_row(const job *j)
         int64_t n = min_i64(j->p.in - k, X_CHUNK);
         load_x(&j->p, 0, k, values, n);
         for (int64_t i = 0; i < n; i += GROUP) {
-            quantized group = quantize_group(values + i, j->p.w->dtype == TARN_Q4_K);
+            quantized group = quantize_group(values + i, j->p.w->dtype);
             vst1q_s8(j->q + k + i, group.q[0]), vst1q_s8(j->q + k + i + 16, group.q[1]);
-            j->scale[(k + i) / GROUP] = group.scale, j->sum[(k + i) / GROUP] = group.sum;
+            j->scale[(k + i) / GROUP] = group.scale, j->sum[0][(k + i) / GROUP] = group.sum[0];
+            j->sum[1][(k + i) / GROUP] = group.sum[1];
         }
     }
 }
@@ -132,18 +137,23 @@ static inline void add_group(parts *p, int8x16_t w[W_ROWS][2], const scales4 *n,
     int32x4_t first[W_ROWS], both[W_ROWS], dots;
     for (int r = 0; r < W_ROWS; r++) {
         first[r] = vdotq_s32(zero_s32(), w[r][0], x[0]);
-        both[r] = vdotq_s32(kind == HALF_SCALES ? zero_s32() : first[r], w[r][1], x[1]);
+        both[r] = vdotq_s32(HAS_HALVES(kind) ? zero_s32() : first[r], w[r][1], x[1]);
     }
     dots = four_dots(both);
-    if (kind == HALF_SCALES)
-        dots = vmlaq_s32(vmulq_s32(four_dots(first), half_scale_of(n, g, 0)), dots, half_scale_of(n, g, 1));
+    if (HAS_HALVES(kind))
+        dots = vmlaq_s32(vmulq_s32(four_dots(first), half_scale(half_byte_of(n, g, 0), kind)), dots,
+                         half_scale(half_byte_of(n, g, 1), kind));
     if (kind == WITH_MIN)
         dots = vmulq_s32(dots, scale_of(n, g));
     float32x4_t dots_f32 = vcvtq_f32_s32(dots);
-    p->sum = kind == SCALE_ONLY ? vfmaq_f32(p->sum, dots_f32, vmulq_n_f32(n->scale, j->scale[at]))
-                                : vfmaq_n_f32(p->sum, dots_f32, j->scale[at]);
+    p->sum = IS_SMALL(kind) ? vfmaq_f32(p->sum, dots_f32, vmulq_n_f32(n->scale, j->scale[at]))
+                            : vfmaq_n_f32(p->sum, dots_f32, j->scale[at]);
+    if (kind == SCALE_MIN)
+        p->sum = vfmaq_n_f32(p->sum, n->min_scale, j->sum[0][at]);
     if (kind == WITH_MIN)
-        p->min = vfmaq_n_f32(p->min, min_of(n, g), j->sum[at]);
+        p->min = vfmaq_n_f32(p->min, min_of(n, g), j->sum[0][at]);
+    for (int h = 0; h < 2 && kind == HALF_MINS; h++)
+        p->min = vfmaq_n_f32(p->min, half_min(half_byte_of(n, g, h)), j->sum[h][at]);
 }
 
 #define ONE(X, type, kind) X(type, 0, kind)
@@ -169,7 +179,7 @@ static inline void add_group(parts *p, int8x16_t w[W_ROWS][2], const scales4 *n,
 
 /* Four weight rows: times a single row of x, and `groups` groups of them into a panel. `prefetch_at` bytes ahead is
  * the data packed next. */
-#define ROWS_OF(type, per_block, EACH, kind) \
+#define ROWS_OF(type, dtype, per_block, EACH, kind) \
     static void multiply_##type(const char *const *row, const job *j, float *to) \
     { \
         const tarn__##type *b[] = {(const void *)row[0], (const void *)row[1], (const void *)row[2], \
@@ -177,14 +187,14 @@ static inline void add_group(parts *p, int8x16_t w[W_ROWS][2], const scales4 *n,
         float32x4_t sum = vdupq_n_f32(0); \
         for (int64_t at = 0; at < j->groups; at += (per_block)) { \
             scales4 n; \
-            parts p = {(kind) == SCALE_ONLY ? sum : vdupq_n_f32(0), vdupq_n_f32(0)}; \
+            parts p = {IS_SMALL(kind) ? sum : vdupq_n_f32(0), vdupq_n_f32(0)}; \
             for (int line = 0; line < W_ROWS * (int)sizeof(*b[0]); line += 64) \
                 __builtin_prefetch(row[0] + PREFETCH_BYTES + at / (per_block)*W_ROWS * (int64_t)sizeof(*b[0]) + line, \
                                    0, 2); \
             scales_##type(b, &n); \
             EACH(MULTIPLY, type, kind) \
-            sum = (kind) == SCALE_ONLY ? p.sum : vfmaq_f32(sum, p.sum, n.scale); \
-            if ((kind) == WITH_MIN) \
+            sum = IS_SMALL(kind) ? p.sum : vfmaq_f32(sum, p.sum, n.scale); \
+            if ((kind) == WITH_MIN || (kind) == HALF_MINS) \
                 sum = vfmsq_f32(sum, p.min, n.min_scale); \
             b[0]++, b[1]++, b[2]++, b[3]++; \
         } \
@@ -206,20 +216,31 @@ static inline void add_group(parts *p, int8x16_t w[W_ROWS][2], const scales4 *n,
         } \
     }
 
-ROWS_OF(q8_0, 1, ONE, SCALE_ONLY)
-ROWS_OF(q4_0, 1, ONE, SCALE_ONLY)
-ROWS_OF(q4_k, GROUPS, EIGHT, WITH_MIN)
-ROWS_OF(q6_k, GROUPS, EIGHT, HALF_SCALES)
+#define FORMATS(X) \
+    X(q8_0, Q8_0, 1, ONE, SCALE_ONLY) \
+    X(q4_0, Q4_0, 1, ONE, SCALE_ONLY) \
+    X(q4_k, Q4_K, GROUPS, EIGHT, WITH_MIN) \
+    X(q6_k, Q6_K, GROUPS, EIGHT, HALF_SCALES) \
+    X(q4_1, Q4_1, 1, ONE, SCALE_MIN) \
+    X(q5_0, Q5_0, 1, ONE, SCALE_ONLY) \
+    X(q5_1, Q5_1, 1, ONE, SCALE_MIN) \
+    X(q2_k, Q2_K, GROUPS, EIGHT, HALF_MINS) \
+    X(q3_k, Q3_K, GROUPS, EIGHT, HALF_SCALES) \
+    X(q5_k, Q5_K, GROUPS, EIGHT, WITH_MIN) \
+    X(iq4_nl, IQ4_NL, 1, ONE, SCALE_ONLY) \
+    X(iq4_xs, IQ4_XS, GROUPS, EIGHT, HALF_SCALES)
+
+FORMATS(ROWS_OF)
+
+#define KERNELS_OF(type, dtype, per_block, EACH, kind) \
+    [TARN_##dtype - TARN_Q8_0] = {multiply_##type, unpack_rows_##type, tile_##kind},
 
 /* Indexed by dtype - TARN_Q8_0. */
 static const struct {
     void (*multiply)(const char *const *row, const job *j, float *to);
     void (*dequantize)(const char *const *row, int64_t prefetch_at, int64_t groups, w_group *to);
     void (*tile)(const w_group *w, const x_group *x, int64_t count, int64_t rows, float to[W_UNITS][X_UNITS][4]);
-} kernels[] = {{multiply_q8_0, unpack_rows_q8_0, tile_scale_only},
-               {multiply_q4_0, unpack_rows_q4_0, tile_scale_only},
-               {multiply_q4_k, unpack_rows_q4_k, tile_with_min},
-               {multiply_q6_k, unpack_rows_q6_k, tile_half_scales}};
+} kernels[] = {FORMATS(KERNELS_OF)};
 
 /* ---- matmul_quant ------------------------------------------------------------------------------------------------ */
 
@@ -299,7 +320,7 @@ static void describe(job *j, arena *c)
     if (j->p.rows == 1) {
         j->x_at = arena_reserve(c, (size_t)j->p.in);
         j->scale_at = arena_reserve(c, sizeof(float) * (size_t)j->groups);
-        j->sum_at = arena_reserve(c, sizeof(float) * (size_t)j->groups);
+        j->sum_at = arena_reserve(c, 2 * sizeof(float) * (size_t)j->groups);
         return;
     }
     j->x_at =
@@ -326,7 +347,8 @@ static void bind(job *j, const tarn__call *call)
     if (j->p.rows == 1) {
         j->q = (void *)(scratch + j->x_at);
         j->scale = (void *)(scratch + j->scale_at);
-        j->sum = (void *)(scratch + j->sum_at);
+        j->sum[0] = (void *)(scratch + j->sum_at);
+        j->sum[1] = j->sum[0] + j->groups;
         return;
     }
     j->x_q8 = (void *)(scratch + j->x_at);

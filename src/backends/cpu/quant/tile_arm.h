@@ -30,7 +30,7 @@
 typedef struct x_group {
     _Alignas(64) int8_t q[X_ROWS * GROUP];
     float scale[X_UNITS][4];
-    float sum[X_UNITS][4]; /* Σ q · scale: for WITH_MIN */
+    float sum[2][X_UNITS][4]; /* Σ q · scale: of the group in [0], or for HALF_MINS of its halves */
 } x_group;
 
 /* Four rows of a weight, one group; block scales are stored with the block's first group only. */
@@ -176,12 +176,12 @@ static inline void pack_group(int8x16_t row[W_ROWS][2], const scales4 *n, int g,
     pack_rows(row, to->q);
     if (g == 0)
         pack_floats(n->scale, to->scale);
-    if (kind == WITH_MIN && g == 0)
+    if (kind != SCALE_ONLY && kind != HALF_SCALES && g == 0)
         pack_floats(n->min_scale, to->min_scale);
     if (kind == WITH_MIN)
         pack_ints(scale_of(n, g), to->scale_code), pack_floats(min_of(n, g), to->min);
-    if (kind == HALF_SCALES)
-        pack_ints(half_scale_of(n, g, 0), to->half[0]), pack_ints(half_scale_of(n, g, 1), to->half[1]);
+    for (int h = 0; h < 2 && HAS_HALVES(kind); h++)
+        pack_ints(half_byte_of(n, g, h), to->half[h]);
 }
 
 #define EACH_UNIT \
@@ -195,26 +195,30 @@ static inline void group_dots(int32x4_t dots[W_UNITS][X_UNITS], const w_group *w
     int32x4_t half[W_UNITS][X_UNITS];
     EACH_UNIT dots[v][u] = zero_s32();
     add_half(dots, w->q, x, 0, units);
-    if (kind == HALF_SCALES)
-        EACH_UNIT half[v][u] = vmulq_s32(dots[v][u], vld1q_s32(w->half[0][v])), dots[v][u] = zero_s32();
+    if (HAS_HALVES(kind))
+        EACH_UNIT half[v][u] = vmulq_s32(dots[v][u], half_scale(vld1q_s32(w->half[0][v]), kind)),
+                  dots[v][u] = zero_s32();
     add_half(dots, w->q, x, 1, units);
-    if (kind == HALF_SCALES)
-        EACH_UNIT dots[v][u] = vmlaq_s32(half[v][u], dots[v][u], vld1q_s32(w->half[1][v]));
+    if (HAS_HALVES(kind))
+        EACH_UNIT dots[v][u] = vmlaq_s32(half[v][u], dots[v][u], half_scale(vld1q_s32(w->half[1][v]), kind));
     if (kind == WITH_MIN)
         EACH_UNIT dots[v][u] = vmulq_s32(dots[v][u], vld1q_s32(w->scale_code[v]));
 }
 
 /* Accumulates `count` groups for `units` units of x from `first`. */
-static inline __attribute__((always_inline)) void add_scale_only(const w_group *w, const x_group *x, int64_t count,
-                                                                 int first, int units, float to[W_UNITS][X_UNITS][4])
+static inline __attribute__((always_inline)) void add_groups(const w_group *w, const x_group *x, int64_t count,
+                                                             int first, int units, enum kind kind,
+                                                             float to[W_UNITS][X_UNITS][4])
 {
     float32x4_t sum[W_UNITS][X_UNITS];
     int32x4_t dots[W_UNITS][X_UNITS];
     EACH_UNIT sum[v][u] = vld1q_f32(to[v][first + u]);
     for (int64_t g = 0; g < count; g++) {
-        group_dots(dots, &w[g], x[g].q + first * (X_ROWS / X_UNITS) * GROUP, units, SCALE_ONLY);
+        group_dots(dots, &w[g], x[g].q + first * (X_ROWS / X_UNITS) * GROUP, units, kind);
         EACH_UNIT sum[v][u] = vfmaq_f32(sum[v][u], vcvtq_f32_s32(dots[v][u]),
                                         vmulq_f32(vld1q_f32(w[g].scale[v]), vld1q_f32(x[g].scale[first + u])));
+        if (kind == SCALE_MIN)
+            EACH_UNIT sum[v][u] = vfmaq_f32(sum[v][u], vld1q_f32(w[g].min_scale[v]), vld1q_f32(x[g].sum[0][first + u]));
     }
     EACH_UNIT vst1q_f32(to[v][first + u], sum[v][u]);
 }
@@ -232,12 +236,16 @@ static inline __attribute__((always_inline)) void add_blocks(const w_group *w, c
             group_dots(dots, &w[g], x[g].q + first * (X_ROWS / X_UNITS) * GROUP, units, kind);
             EACH_UNIT part[v][u] = vfmaq_f32(part[v][u], vcvtq_f32_s32(dots[v][u]), vld1q_f32(x[g].scale[first + u]));
             if (kind == WITH_MIN)
-                EACH_UNIT min[v][u] = vfmaq_f32(min[v][u], vld1q_f32(w[g].min[v]), vld1q_f32(x[g].sum[first + u]));
+                EACH_UNIT min[v][u] = vfmaq_f32(min[v][u], vld1q_f32(w[g].min[v]), vld1q_f32(x[g].sum[0][first + u]));
+            for (int h = 0; h < 2 && kind == HALF_MINS; h++)
+                EACH_UNIT min[v][u] =
+                    vfmaq_f32(min[v][u], half_min(vld1q_s32(w[g].half[h][v])), vld1q_f32(x[g].sum[h][first + u]));
         }
         EACH_UNIT
         {
             float32x4_t sum = vfmaq_f32(vld1q_f32(to[v][first + u]), part[v][u], vld1q_f32(w->scale[v]));
-            vst1q_f32(to[v][first + u], kind == WITH_MIN ? vfmsq_f32(sum, min[v][u], vld1q_f32(w->min_scale[v])) : sum);
+            vst1q_f32(to[v][first + u],
+                      kind != HALF_SCALES ? vfmsq_f32(sum, min[v][u], vld1q_f32(w->min_scale[v])) : sum);
         }
     }
 }
@@ -246,8 +254,8 @@ static inline __attribute__((always_inline)) void add_blocks(const w_group *w, c
 static inline __attribute__((always_inline)) void add_tile(const w_group *w, const x_group *x, int64_t count, int first,
                                                            int units, enum kind kind, float to[W_UNITS][X_UNITS][4])
 {
-    if (kind == SCALE_ONLY)
-        add_scale_only(w, x, count, first, units, to);
+    if (IS_SMALL(kind))
+        add_groups(w, x, count, first, units, kind, to);
     else
         add_blocks(w, x, count, first, units, kind, to);
 }
@@ -265,9 +273,11 @@ static inline __attribute__((always_inline)) void add_tile(const w_group *w, con
                 add_tile(w, x, count, u, 1, kind, to); \
     }
 
-TILE_OF(tile_scale_only, SCALE_ONLY)
-TILE_OF(tile_with_min, WITH_MIN)
-TILE_OF(tile_half_scales, HALF_SCALES)
+TILE_OF(tile_SCALE_ONLY, SCALE_ONLY)
+TILE_OF(tile_SCALE_MIN, SCALE_MIN)
+TILE_OF(tile_WITH_MIN, WITH_MIN)
+TILE_OF(tile_HALF_SCALES, HALF_SCALES)
+TILE_OF(tile_HALF_MINS, HALF_MINS)
 #undef TILE_OF
 
 #endif
