@@ -118,7 +118,7 @@ static void print_result(const result *r, int64_t bytes, bool json)
 {
     double flops = 2.0 * (double)r->out * (double)r->in * (double)r->rows;
     if (!json) {
-        printf("%-5s %8lld x %-6lld %5lld %10.1f %8.2f %8s %8s %9.1f %7.0f%%\n", tarn_dtype_name(r->dtype),
+        printf("%-6s %8lld x %-6lld %5lld %10.1f %8.2f %8s %8s %9.1f %7.0f%%\n", tarn_dtype_name(r->dtype),
                (long long)r->out, (long long)r->in, (long long)r->rows, r->time, (double)bytes / r->time / 1e3,
                tarn__cell((double)bytes / r->read / 1e3, 2), tarn__cell(r->read / r->time, 2), flops / r->time / 1e3,
                100 * r->spread);
@@ -197,7 +197,7 @@ int tarn__bench_weights(const tarn__options *options)
         printf("weights on %s, %d threads, median of %lld runs%s; GB/s of the weight's bytes, and of reading them\n\n",
                tarn_device_name(options->device, name, sizeof(name)), tarn_threads(), (long long)options->runs,
                is_cpu_timed(options->device) ? ", CPU time" : "");
-        tarn__heading("%-5s %8s x %-6s %5s %10s %8s %8s %8s %9s %8s", "dtype", "out", "in", "rows", "us", "GB/s",
+        tarn__heading("%-6s %8s x %-6s %5s %10s %8s %8s %8s %9s %8s", "dtype", "out", "in", "rows", "us", "GB/s",
                       "read", "of read", "GFLOP/s", "spread");
     }
     for (int k = 0; k < DTYPES; k++)
