@@ -45,7 +45,8 @@ TARN_API void tarn_tokenizer_free(tarn_tokenizer *tokenizer);
  * does tarn_tokenizer_open(). */
 TARN_API bool tarn_tokenizer_save(const tarn_tokenizer *tokenizer, const char *folder);
 
-/* "bpe", "spm" (SentencePiece BPE), "characters" or "bytes". Static storage. */
+/* "bpe" (byte-level), "bpe-characters", "spm" (SentencePiece BPE), "unigram", "wordpiece", "words" (WordLevel),
+ * "characters" or "bytes". Static storage. */
 TARN_API const char *tarn_tokenizer_kind(const tarn_tokenizer *tokenizer);
 
 /* Vocabulary size: every id is below it. */

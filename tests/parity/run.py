@@ -178,6 +178,11 @@ def run_text(options):
     return run_files("text", importlib.import_module("text").run, options)
 
 
+def run_pipelines(options):
+    """Tokenizers of every kind beside Hugging Face's tokenizers."""
+    return run_files("pipelines", importlib.import_module("pipelines").run, options)
+
+
 def run_pieces(options):
     """Tokenizers of SentencePiece, beside its own package and transformers."""
     return run_files("pieces", importlib.import_module("pieces").run, options)
@@ -319,7 +324,8 @@ EXTRAS = {
     "training": run_training, "networks": run_networks, "conv_sums": run_conv_sums, "rope_scalings": run_rope,
     "layers": run_layers, "resnet20": run_resnet20, "formats": run_formats, "gguf": run_gguf, "data": run_data,
     "events": run_events,
-    "images": run_images, "text": run_text, "pieces": run_pieces, "chat": run_chat, "chats": run_chats,
+    "images": run_images, "text": run_text, "pieces": run_pieces, "pipelines": run_pipelines,
+    "chat": run_chat, "chats": run_chats,
     "jinja": run_jinja, "gpt2": run_gpt2, "llama": run_llama, "lora": run_lora, "generate": run_generate,
     "training_gpt2": run_training_gpt2, "curves_gpt2": run_curves_gpt2, "llama_cpp": run_llama_cpp, "mnist": run_mnist}
 LONG = {"llama_cpp", "mnist"}  # only where asked for, by --only or TARN_TEST_LONG

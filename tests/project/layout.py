@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(os.environ.get("TARN_SOURCE_DIR", Path(__file__).resolve().parents[2]))
 PROSE = (".md", ".py", ".sh", ".1")
 SOURCES = (".c", ".h", ".cu", ".cuh", ".cl", ".inc", ".def", ".cpp")
-GENERATED = {"src/text/tokenizer/nfc_table.inc", "docs/reference/api.md"}
+GENERATED = {"src/text/tokenizer/nfc_table.inc", "src/text/tokenizer/nfkd_table.inc", "docs/reference/api.md"}
 MAX_FILES, MAX_LINES, COLUMNS = 24, 600, 120
 
 

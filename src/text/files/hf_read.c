@@ -1,5 +1,8 @@
-/* hf_read.c: tokenizer.json, the file of Hugging Face's tokenizers. Supported are byte-level BPE, SentencePiece's BPE
- * (byte fallback), and the forms in which tarn writes characters and bytes. */
+/* hf_read.c: tokenizer.json, the file of Hugging Face's tokenizers.
+ *
+ * Byte-level BPE, SentencePiece's BPE (byte fallback) and the forms in which tarn writes characters and bytes have code
+ * of their own, which is read first. What they do not support is read again as a pipeline (hf_read_models.c), which has
+ * every step but is slower. */
 #include <string.h>
 
 #include "base/error.h"
@@ -131,8 +134,8 @@ static bool read_characters(const tarn__hf_reader *reader, json_t *root, json_t 
 static bool is_bytes(const tarn_tokenizer *t)
 {
     const tarn__bpe *bpe = &t->bpe;
-    if (t->kind != &tarn__kind_bpe || bpe->merges.count || bpe->ignore_merges || bpe->regex_count ||
-        bpe->prefix_space || t->nfc)
+    if (t->kind != &tarn__kind_bpe || t->pipeline.is_used || bpe->merges.count || bpe->ignore_merges ||
+        bpe->regex_count || bpe->prefix_space || t->nfc)
         return false;
     for (int i = 0; i < 256; i++)
         if (!tarn__vocab_has(&t->vocab, i) || t->vocab.piece[i].literal ||
@@ -183,10 +186,7 @@ static bool read_model(const tarn__hf_reader *reader, json_t *root, json_t *mode
         return read_characters(reader, root, model) &&
                check_decoder(reader, json_object_get(root, "decoder"), "Fuse") &&
                read_normalizer(reader, json_object_get(root, "normalizer"));
-    return tarn__hf_raise(reader, TARN_ERROR_UNSUPPORTED,
-                          "the model '%.60s' is not supported; it must be byte-level BPE, BPE with byte_fallback, or "
-                          "WordLevel on characters",
-                          type);
+    return tarn__hf_read_general(reader, root, model);
 }
 
 /* Checks the version of the format; a missing one means 1.0. */
@@ -201,11 +201,12 @@ static bool check_version(const tarn__hf_reader *reader, json_t *version)
 }
 
 /* Reads the parts in the order in which they depend on each other: the post-processor refers to added tokens. */
-static bool read_root(tarn__hf_reader *reader, json_t *root)
+static bool read_root(tarn__hf_reader *reader, json_t *root, bool is_general)
 {
     tarn_tokenizer *t = reader->tokenizer;
+    json_t *model = json_object_get(root, "model");
     if (!check_version(reader, json_object_get(root, "version")) ||
-        !read_model(reader, root, json_object_get(root, "model")) ||
+        !(is_general ? tarn__hf_read_general(reader, root, model) : read_model(reader, root, model)) ||
         !read_added_tokens(reader, json_object_get(root, "added_tokens")) ||
         !tarn__hf_read_post_processor(reader, json_object_get(root, "post_processor")))
         return false;
@@ -235,7 +236,13 @@ tarn_tokenizer *tarn__tokenizer_read_json(const char *path)
         return raise_no_model(path);
     }
     tarn__hf_reader reader = {tarn__tokenizer_new(&tarn__kind_bpe), path};
-    bool good = reader.tokenizer && read_root(&reader, root);
+    bool good = reader.tokenizer && read_root(&reader, root, false);
+    if (!good && tarn_error_code() == TARN_ERROR_UNSUPPORTED && !reader.tokenizer->pipeline.is_used) {
+        tarn_clear_error();
+        tarn_tokenizer_free(reader.tokenizer);
+        reader.tokenizer = tarn__tokenizer_new(&tarn__kind_bpe);
+        good = reader.tokenizer && read_root(&reader, root, true);
+    }
     json_decref(root);
     if (good)
         return reader.tokenizer;

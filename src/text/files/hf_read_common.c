@@ -135,7 +135,6 @@ bool tarn__hf_read_merge(const tarn__hf_reader *reader, size_t number, const cha
 bool tarn__hf_read_added_token(const tarn__hf_reader *reader, json_t *about, int64_t id)
 {
     json_t *content = json_object_get(about, "content");
-    bool single_word;
     tarn__added_token token = {.text = (char *)(uintptr_t)json_string_value(content),
                                .length = json_string_length(content),
                                .id = (int32_t)id};
@@ -145,11 +144,8 @@ bool tarn__hf_read_added_token(const tarn__hf_reader *reader, json_t *about, int
         !tarn__hf_bool(reader, about, "normalized", !token.special, &token.normalized) ||
         !tarn__hf_bool(reader, about, "lstrip", false, &token.strip_left) ||
         !tarn__hf_bool(reader, about, "rstrip", false, &token.strip_right) ||
-        !tarn__hf_bool(reader, about, "single_word", false, &single_word))
+        !tarn__hf_bool(reader, about, "single_word", false, &token.single_word))
         return false;
-    if (single_word)
-        return tarn__hf_raise(reader, TARN_ERROR_UNSUPPORTED,
-                              "the added token '%.100s' has single_word, which is not supported", token.text);
     return tarn__added_add(reader->tokenizer, "tokenizer_open", reader->name, &token);
 }
 

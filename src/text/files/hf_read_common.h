@@ -34,6 +34,9 @@ bool tarn__hf_read_merge(const tarn__hf_reader *reader, size_t number, const cha
 bool tarn__hf_read_merges(const tarn__hf_reader *reader, json_t *merges);
 bool tarn__hf_read_spm(const tarn__hf_reader *reader, json_t *root,
                        json_t *model); /* a BPE with byte_fallback, without "unk_token" */
+/* A model of a pipeline, with its steps: into tokenizer->pipeline and the part of its kind. */
+bool tarn__hf_read_pipeline(const tarn__hf_reader *reader, json_t *root);
+bool tarn__hf_read_general(const tarn__hf_reader *reader, json_t *root, json_t *model);
 bool tarn__hf_read_added_token(const tarn__hf_reader *reader, json_t *about, int64_t id);
 bool tarn__hf_read_pre_tokenizer(const tarn__hf_reader *reader, json_t *pre_tokenizer); /* into bpe.regex */
 bool tarn__hf_read_post_processor(const tarn__hf_reader *reader,

@@ -46,7 +46,8 @@ static bool read_token(const tarn__hf_reader *reader, json_t *about, int64_t id)
     if (!known || !content || strlen(content) != known->length || memcmp(content, known->text, known->length) != 0)
         return tarn__hf_read_added_token(reader, about, id);
     return tarn__hf_bool(reader, about, "lstrip", false, &known->strip_left) &&
-           tarn__hf_bool(reader, about, "rstrip", false, &known->strip_right);
+           tarn__hf_bool(reader, about, "rstrip", false, &known->strip_right) &&
+           tarn__hf_bool(reader, about, "single_word", false, &known->single_word);
 }
 
 /* ---- a tokenizer.model ------------------------------------------------------------------------------------------- */

@@ -73,9 +73,10 @@ static bool put_added_token(tarn__buffer *out, const tarn__added_token *a)
 {
     return tarn__hf_put(out, "\n    {\"id\": %d, \"content\": ", (int)a->id) &&
            tarn__hf_put_string(out, a->text, a->length) &&
-           tarn__hf_put(
-               out, ", \"single_word\": false, \"lstrip\": %s, \"rstrip\": %s, \"normalized\": %s, \"special\": %s}",
-               bool_text(a->strip_left), bool_text(a->strip_right), bool_text(a->normalized), bool_text(a->special));
+           tarn__hf_put(out,
+                        ", \"single_word\": %s, \"lstrip\": %s, \"rstrip\": %s, \"normalized\": %s, \"special\": %s}",
+                        bool_text(a->single_word), bool_text(a->strip_left), bool_text(a->strip_right),
+                        bool_text(a->normalized), bool_text(a->special));
 }
 
 /* User pieces of SentencePiece as added tokens: other readers have no such type, but find added tokens first too. */
@@ -190,7 +191,7 @@ static bool put_post_processor(tarn__buffer *out, const tarn_tokenizer *t)
 /* ---- the model --------------------------------------------------------------------------------------------------- */
 
 /* "vocab", in the order of ids; added tokens outside of the model's vocabulary are not in it. */
-static bool put_vocabulary(tarn__buffer *out, const tarn_tokenizer *t)
+bool tarn__hf_put_vocabulary(tarn__buffer *out, const tarn_tokenizer *t)
 {
     bool good = tarn__hf_put(out, "    \"vocab\": {"), has_previous = false;
     for (int32_t id = 0; good && id < t->vocab.count; id++)
@@ -203,7 +204,7 @@ static bool put_vocabulary(tarn__buffer *out, const tarn_tokenizer *t)
 }
 
 /* "merges" as pairs: a piece may contain a space. */
-static bool put_merges(tarn__buffer *out, const tarn_tokenizer *t)
+bool tarn__hf_put_merges(tarn__buffer *out, const tarn_tokenizer *t)
 {
     const tarn__merge *merge = (const tarn__merge *)(const void *)t->bpe.merges.data;
     bool good = tarn__hf_put(out, ",\n    \"merges\": [");
@@ -216,6 +217,8 @@ static bool put_merges(tarn__buffer *out, const tarn_tokenizer *t)
 /* "model". fuse_unk and byte_fallback are SentencePiece's. */
 static bool put_model(tarn__buffer *out, const tarn_tokenizer *t)
 {
+    if (t->pipeline.is_used)
+        return tarn__hf_put_pipeline_model(out, t);
     bool characters = t->kind == &tarn__kind_characters, spm = t->kind == &tarn__kind_spm;
     int32_t unknown = characters ? t->unknown : t->bpe.unknown;
     bool good = tarn__hf_put(out, "  \"model\": {\n    \"type\": \"%s\",\n", characters ? "WordLevel" : "BPE");
@@ -231,14 +234,16 @@ static bool put_model(tarn__buffer *out, const tarn_tokenizer *t)
         good && tarn__hf_put(out, "    \"unk_token\": ") &&
         (unknown >= 0 ? tarn__hf_put_piece(out, t, unknown) : tarn__hf_put(out, characters ? "\"<unk>\"" : "null")) &&
         tarn__hf_put(out, ",\n");
-    return good && put_vocabulary(out, t) &&
-           (characters || (t->spm.scores ? tarn__hf_put_spm_merges(out, t) : put_merges(out, t))) &&
+    return good && tarn__hf_put_vocabulary(out, t) &&
+           (characters || (t->spm.scores ? tarn__hf_put_spm_merges(out, t) : tarn__hf_put_merges(out, t))) &&
            tarn__hf_put(out, "\n  }\n}\n");
 }
 
 /* Normalizer and pre-tokenizer. */
 static bool put_normalizer(tarn__buffer *out, const tarn_tokenizer *t)
 {
+    if (t->pipeline.is_used)
+        return tarn__hf_put_pipeline_steps(out, t);
     if (t->kind == &tarn__kind_spm)
         return tarn__hf_put_spm_normalizer(out, t);
     return tarn__hf_put(out, "  \"normalizer\": %s,\n", t->nfc ? "{\"type\": \"NFC\"}" : "null") &&
@@ -248,6 +253,8 @@ static bool put_normalizer(tarn__buffer *out, const tarn_tokenizer *t)
 /* "decoder": how pieces become text again. */
 static bool put_decoder(tarn__buffer *out, const tarn_tokenizer *t)
 {
+    if (t->pipeline.is_used)
+        return tarn__hf_put_pipeline_decoder(out, t);
     if (t->kind == &tarn__kind_spm)
         return tarn__hf_put_spm_decoder(out, t);
     return tarn__hf_put(

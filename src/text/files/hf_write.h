@@ -17,6 +17,15 @@ bool tarn__hf_put_spm_normalizer(tarn__buffer *out, const tarn_tokenizer *t);
 bool tarn__hf_put_spm_decoder(tarn__buffer *out, const tarn_tokenizer *t);
 bool tarn__hf_put_spm_merges(tarn__buffer *out, const tarn_tokenizer *t);
 
+/* Members of a pipeline: normalizer and pre-tokenizer; decoder; the whole model. */
+bool tarn__hf_put_pipeline_steps(tarn__buffer *out, const tarn_tokenizer *t);
+bool tarn__hf_put_pipeline_decoder(tarn__buffer *out, const tarn_tokenizer *t);
+bool tarn__hf_put_pipeline_model(tarn__buffer *out, const tarn_tokenizer *t);
+
+/* Members of a model: "vocab" as an object, and "merges" after a comma. */
+bool tarn__hf_put_vocabulary(tarn__buffer *out, const tarn_tokenizer *t);
+bool tarn__hf_put_merges(tarn__buffer *out, const tarn_tokenizer *t);
+
 /* A complete tokenizer_config.json. */
 bool tarn__hf_put_config(tarn__buffer *out, const tarn_tokenizer *t);
 

@@ -204,12 +204,13 @@ static bool needs_whole_texts(const job *j)
 {
     const tarn_tokenizer *t = j->tokenizer;
     const tarn__added_token *added = (const tarn__added_token *)(const void *)t->added.tokens.data;
-    if ((t->kind == &tarn__kind_bpe && !tarn__pre_tokenizer_ends_words(t)) ||
+    if (t->pipeline.is_used || (t->kind == &tarn__kind_bpe && !tarn__pre_tokenizer_ends_words(t)) ||
         (t->kind == &tarn__kind_spm && joins_lines(t)))
         return true;
     for (size_t i = 0; i < t->added.tokens.count; i++) {
         bool is_found = !added[i].special || j->options.parse_special;
-        if ((is_found && (added[i].strip_left || added[i].strip_right)) || memchr(added[i].text, '\n', added[i].length))
+        if ((is_found && (added[i].strip_left || added[i].strip_right || added[i].single_word)) ||
+            memchr(added[i].text, '\n', added[i].length))
             return true;
     }
     return false;

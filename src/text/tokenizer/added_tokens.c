@@ -57,6 +57,8 @@ bool tarn__added_add(tarn_tokenizer *tokenizer, const char *function, const char
         tokenizer->vocab.piece[token->id].outside = 1;
     }
     tarn__added_token own = *token;
+    own.form = NULL;
+    own.form_length = 0;
     own.text = tarn__alloc(token->length + 1);
     if (own.text && tarn__buffer_add(tokens, &own, 1, sizeof(own))) {
         memcpy(own.text, token->text, token->length);
@@ -66,16 +68,27 @@ bool tarn__added_add(tarn_tokenizer *tokenizer, const char *function, const char
     return false;
 }
 
-/* By first byte, then longest first: the search takes the first match of a bucket. */
+/* By the first byte of the form, then longest first: the search takes the first match of a bucket. Of equal forms
+ * special tokens and lower ids go first, as in Hugging Face's tokenizers. */
 static int compare_tokens(const void *a, const void *b)
 {
     const tarn__added_token *one = a, *other = b;
-    unsigned char first = (unsigned char)one->text[0], second = (unsigned char)other->text[0];
+    size_t length, other_length;
+    const char *form = tarn__added_form(one, &length), *other_form = tarn__added_form(other, &other_length);
+    unsigned char first = (unsigned char)form[0], second = (unsigned char)other_form[0];
     if (first != second)
         return first < second ? -1 : 1;
-    if (one->length != other->length)
-        return one->length > other->length ? -1 : 1;
-    return memcmp(one->text, other->text, one->length);
+    if (length != other_length)
+        return length > other_length ? -1 : 1;
+    int order = memcmp(form, other_form, length);
+    if (order == 0 && one->special != other->special)
+        return one->special ? -1 : 1;
+    return order ? order : (one->id > other->id) - (one->id < other->id);
+}
+
+static bool is_same_text(const tarn__added_token *one, const tarn__added_token *other)
+{
+    return one->length == other->length && memcmp(one->text, other->text, one->length) == 0;
 }
 
 /* Builds first[]: a byte that begins no token costs two array reads per byte of text. */
@@ -86,10 +99,10 @@ bool tarn__added_sort(tarn__added *added)
     if (count)
         qsort(tokens, count, sizeof(*tokens), compare_tokens);
     for (size_t i = 1; i < count; i++)
-        if (compare_tokens(&tokens[i - 1], &tokens[i]) == 0)
+        if (tokens[i - 1].id == tokens[i].id || is_same_text(&tokens[i - 1], &tokens[i]))
             return false;
     for (int byte = 0, at = 0; byte <= 256; byte++) {
-        while (byte < 257 && at < (int)count && (unsigned char)tokens[at].text[0] < byte)
+        for (size_t length; at < (int)count && (unsigned char)tarn__added_form(&tokens[at], &length)[0] < byte;)
             at++;
         added->first[byte] = (uint16_t)at;
     }
@@ -99,8 +112,12 @@ bool tarn__added_sort(tarn__added *added)
 /* Texts are owned by their tokens. */
 void tarn__added_free(tarn__added *added)
 {
-    for (size_t i = 0; i < added->tokens.count; i++)
+    for (size_t i = 0; i < added->tokens.count; i++) {
         tarn__release(tokens_of(added)[i].text, tokens_of(added)[i].length + 1);
+        tarn__release(tokens_of(added)[i].form, tokens_of(added)[i].form_length + 1);
+    }
+    tarn__regex_free(added->word);
+    added->word = NULL;
     tarn__buffer_free(&added->tokens, sizeof(tarn__added_token));
 }
 
@@ -115,11 +132,12 @@ const tarn__added_token *tarn__added_next(const tarn__added *added, bool normali
         unsigned char byte = (unsigned char)text[*at];
         for (size_t i = added->first[byte]; i < added->first[byte + 1]; i++) {
             const tarn__added_token *t = &tokens[i];
-            if (t->length <= length - *at && t->normalized == normalized &&
-                memcmp(text + *at, t->text, t->length) == 0) {
+            size_t size;
+            const char *form = tarn__added_form(t, &size);
+            if (size <= length - *at && t->normalized == normalized && memcmp(text + *at, form, size) == 0) {
                 if (with_special || !t->special)
                     return t;
-                *at += t->length - 1; /* stays text as a whole: no shorter token is searched inside */
+                *at += size - 1; /* stays text as a whole: no shorter token is searched inside */
                 break;
             }
         }

@@ -58,17 +58,19 @@ bool tarn__bpe_add(tarn__bpe *bpe, tarn__merge merge)
     return true;
 }
 
-/* The result of a merge must be in the vocabulary too: its text is both parts joined. */
+/* The result of a merge must be in the vocabulary too: its text is both parts joined, less the prefix that the second
+ * has where pieces that continue a word are marked. */
 bool tarn__bpe_add_escaped(tarn_tokenizer *tokenizer, const char *function, const char *name, size_t number,
                            const char *left, size_t left_length, const char *right, size_t right_length)
 {
     const tarn__vocab *vocab = &tokenizer->vocab;
-    size_t length = left_length + right_length;
+    size_t prefix = tokenizer->bpe_chars.prefix_length, skipped = prefix < right_length ? prefix : right_length;
+    size_t length = left_length + right_length - skipped;
     char small[256], *both = length <= sizeof(small) ? small : tarn__alloc(length);
     if (!both)
         return false;
     memcpy(both, left, left_length);
-    memcpy(both + left_length, right, right_length);
+    memcpy(both + left_length, right + skipped, right_length - skipped);
     tarn__merge merge = {tarn__vocab_find_escaped(vocab, left, left_length),
                          tarn__vocab_find_escaped(vocab, right, right_length),
                          tarn__vocab_find_escaped(vocab, both, length)};
@@ -277,7 +279,9 @@ bool tarn__bpe_pretokenize(const tarn_tokenizer *tokenizer, tarn__encoder *encod
 static bool encode_bpe(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *text, size_t length,
                        tarn__buffer *ids)
 {
+    if (tokenizer->pipeline.is_used)
+        return tarn__pipeline_encode(tokenizer, encoder, text, length, ids);
     return tarn__bpe_pretokenize(tokenizer, encoder, text, length, encode_word, &(encoding){tokenizer, encoder, ids});
 }
 
-const tarn__tokenizer_kind tarn__kind_bpe = {"bpe", encode_bpe};
+const tarn__tokenizer_kind tarn__kind_bpe = {"bpe", encode_bpe, encode_new};

@@ -21,7 +21,7 @@ static bool encode_bytes(const tarn_tokenizer *tokenizer, tarn__encoder *encoder
     return true;
 }
 
-const tarn__tokenizer_kind tarn__kind_bytes = {"bytes", encode_bytes};
+const tarn__tokenizer_kind tarn__kind_bytes = {"bytes", encode_bytes, NULL};
 
 /* Created like any other, with a vocabulary: queries and decoding need no special case. */
 tarn_tokenizer *tarn_tokenizer_bytes(void)
@@ -72,7 +72,7 @@ static bool encode_characters(const tarn_tokenizer *tokenizer, tarn__encoder *en
     return true;
 }
 
-const tarn__tokenizer_kind tarn__kind_characters = {"characters", encode_characters};
+const tarn__tokenizer_kind tarn__kind_characters = {"characters", encode_characters, NULL};
 
 #define CODE_POINTS 0x110000
 

@@ -1,4 +1,4 @@
-/* nfc.c: Unicode's normalization form C: decompose, sort combining marks, compose.
+/* nfc.c: Unicode's normalization forms: decompose, sort combining marks, and in NFC and NFKC compose.
  *
  * No character below U+0300 combines with the one before it. So a text is cut before each of those, and a part that is
  * a single such character is normalized already: most text costs one scan of its bytes. */
@@ -9,6 +9,7 @@
 #include "text/tokenizer/tokenizer.h"
 
 #include "text/tokenizer/nfc_table.inc"
+#include "text/tokenizer/nfkd_table.inc"
 
 #define COUNT(table) (sizeof(table) / sizeof((table)[0]))
 #define FIRST_COMBINING 0x300 /* the first code point that may combine with the one before */
@@ -74,6 +75,20 @@ static uint32_t compose_pair(uint32_t first, uint32_t second)
 }
 
 /* ---- one part ---------------------------------------------------------------------------------------------------- */
+
+/* Compatibility decomposition of a code point, complete; NULL: none beyond the canonical one. */
+static const struct compatibility *find_compatibility(uint32_t code)
+{
+    size_t low = 0, high = COUNT(compatibilities);
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (compatibilities[middle].code == code)
+            return &compatibilities[middle];
+        bool before = compatibilities[middle].code < code;
+        *(before ? &low : &high) = before ? middle + 1 : middle;
+    }
+    return NULL;
+}
 
 /* Appends the full decomposition of a code point. */
 static bool decompose(tarn__buffer *codes, uint32_t code)
@@ -143,13 +158,22 @@ static size_t compose(uint32_t *code, size_t count)
     return length;
 }
 
+/* Appends the full compatibility decomposition. */
+static bool decompose_compatibly(tarn__buffer *codes, uint32_t code)
+{
+    const struct compatibility *found = code < 0xA0 ? NULL : find_compatibility(code);
+    return found ? tarn__buffer_add(codes, compatibility_codes + found->begin, found->count, sizeof(code))
+                 : decompose(codes, code);
+}
+
 /* Sorts, composes and appends the decomposed code points of a part. */
-static bool add_part(tarn__buffer *out, tarn__buffer *codes)
+static bool add_part(tarn__buffer *out, tarn__buffer *codes, tarn__form form)
 {
     uint32_t *code = (uint32_t *)(void *)codes->data;
     if (!sort_runs(code, codes->count))
         return false;
-    size_t count = compose(code, codes->count);
+    bool composes = form == TARN__FORM_NFC || form == TARN__FORM_NFKC;
+    size_t count = composes ? compose(code, codes->count) : codes->count;
     for (size_t i = 0; i < count; i++) {
         char bytes[4];
         if (!tarn__buffer_add(out, bytes, tarn__utf8_encode(bytes, code[i]), 1))
@@ -172,24 +196,25 @@ static size_t part_length(const char *text, size_t length)
 }
 
 /* Decomposes, sorts and composes one part. `codes` is scratch. */
-static bool normalize_part(tarn__buffer *out, tarn__buffer *codes, const char *text, size_t length)
+static bool normalize_part(tarn__buffer *out, tarn__buffer *codes, const char *text, size_t length, tarn__form form)
 {
+    bool is_compatible = form == TARN__FORM_NFKC || form == TARN__FORM_NFKD;
     codes->count = 0;
     for (size_t at = 0; at < length;) {
         uint32_t code = 0;
         at += tarn__utf8_decode(text + at, length - at, &code);
-        if (!decompose(codes, code))
+        if (!(is_compatible ? decompose_compatibly(codes, code) : decompose(codes, code)))
             return false;
     }
-    return add_part(out, codes);
+    return add_part(out, codes, form);
 }
 
-/* Bytes that can be copied unchanged: characters below FIRST_COMBINING, or invalid bytes, but not the last one, with
- * which the next character may combine. Bytes below 0xCC cannot begin a combining character. */
-static size_t simple_length(const char *text, size_t length)
+/* Bytes that can be copied unchanged: those below `limit`, but not the last character, with which the next may combine.
+ * Bytes below 0xCC cannot begin a combining character: NFC leaves characters of them as they are. */
+static size_t simple_length(const char *text, size_t length, unsigned char limit)
 {
     size_t at = 0;
-    while (at < length && (unsigned char)text[at] < 0xCC)
+    while (at < length && (unsigned char)text[at] < limit)
         at++;
     if (at == length)
         return at;
@@ -201,21 +226,27 @@ static size_t simple_length(const char *text, size_t length)
 }
 
 /* Alternates between runs that are copied and parts that are normalized. */
-bool tarn__nfc(tarn__buffer *out, const char *text, size_t length)
+bool tarn__normal_form(tarn__buffer *out, const char *text, size_t length, tarn__form form)
 {
     tarn__buffer codes = {0};
+    unsigned char limit = form == TARN__FORM_NFC ? 0xCC : 0x80;
     bool good = true;
     for (size_t at = 0; good && at < length;) {
-        size_t simple = simple_length(text + at, length - at);
+        size_t simple = simple_length(text + at, length - at, limit);
         good = tarn__buffer_add(out, text + at, simple, 1);
         at += simple;
         size_t part = good && at < length ? part_length(text + at, length - at) : 0;
         if (part)
-            good = normalize_part(out, &codes, text + at, part);
+            good = normalize_part(out, &codes, text + at, part, form);
         else if (at < length)
             good = good && tarn__buffer_add(out, text + at, 1, 1); /* an invalid byte */
         at += part ? part : 1;
     }
     tarn__buffer_free(&codes, sizeof(uint32_t));
     return good;
+}
+
+bool tarn__nfc(tarn__buffer *out, const char *text, size_t length)
+{
+    return tarn__normal_form(out, text, length, TARN__FORM_NFC);
 }

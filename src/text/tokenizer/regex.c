@@ -14,7 +14,9 @@
 
 #define MAX_PATTERN 65536 /* bytes of a pattern */
 #define SPACE "\\p{Z}\\t-\\r\\x{85}"
-#define WORD "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}"
+#define WORD \
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}" \
+    "\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}"
 
 struct tarn__regex {
     char *text;

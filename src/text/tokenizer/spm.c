@@ -227,7 +227,7 @@ static bool encode_spm(const tarn_tokenizer *t, tarn__encoder *encoder, const ch
                                : encode_sequence(t, encoder, text, length, ids);
 }
 
-const tarn__tokenizer_kind tarn__kind_spm = {"spm", encode_spm};
+const tarn__tokenizer_kind tarn__kind_spm = {"spm", encode_spm, NULL};
 
 /* ---- setup ------------------------------------------------------------------------------------------------------- */
 

@@ -15,7 +15,9 @@ struct tarn_text_stream {
     tarn__buffer out;
     char waiting[4]; /* bytes of an incomplete character */
     size_t waiting_count;
-    bool has_output; /* a byte was pushed: a leading space is no longer stripped */
+    bool has_output;          /* a byte was pushed: a leading space is no longer stripped */
+    tarn__decode_state state; /* of a pipeline's decoder */
+    tarn__buffer decoded;
 };
 
 /* A stream that continues other text counts as begun: its leading space is kept. */
@@ -35,6 +37,7 @@ tarn_text_stream *tarn_text_stream_new_sized(const tarn_tokenizer *tokenizer, co
     if (options)
         memcpy(&stream->options, options, options_size < sizeof(*options) ? options_size : sizeof(*options));
     stream->has_output = stream->options.continues;
+    stream->state.index = stream->options.continues;
     return stream;
 }
 
@@ -43,6 +46,8 @@ void tarn_text_stream_free(tarn_text_stream *stream)
     if (!stream)
         return;
     tarn__buffer_free(&stream->out, 1);
+    tarn__buffer_free(&stream->decoded, 1);
+    tarn__decode_state_free(&stream->state);
     tarn__release(stream, sizeof(*stream));
 }
 
@@ -130,9 +135,16 @@ const char *tarn_text_stream_push(tarn_text_stream *stream, int32_t id, size_t *
                     (int)stream->tokenizer->vocab.count - 1, (int)id);
         return NULL;
     }
-    const char *piece = tarn__vocab_bytes(&stream->tokenizer->vocab, id, &bytes);
+    const char *piece = tarn__decoded_bytes(stream->tokenizer, id, &bytes);
     if (stream->options.skip_special && tarn_tokenizer_is_special(stream->tokenizer, id))
         return ready(stream, length);
+    if (!tarn__decodes_pieces(stream->tokenizer)) {
+        stream->decoded.count = 0;
+        if (!tarn__pipeline_decode(stream->tokenizer, &stream->state, id, &stream->decoded))
+            return NULL;
+        piece = stream->decoded.data;
+        bytes = stream->decoded.count;
+    }
     size_t at = bytes > 0 && !stream->has_output && stream->tokenizer->spm.strip_prefix && piece[0] == ' ';
     stream->has_output = stream->has_output || bytes > 0;
     for (; at < bytes; at++)
@@ -150,5 +162,7 @@ const char *tarn_text_stream_end(tarn_text_stream *stream, size_t *length)
         return NULL;
     stream->waiting_count = 0;
     stream->has_output = stream->options.continues;
+    tarn__decode_state_free(&stream->state);
+    stream->state.index = stream->options.continues;
     return ready(stream, length);
 }

@@ -1,8 +1,4 @@
-/* tokenizer.c: the parts shared by all kinds of tokenizers: creation, queries, encoding, decoding.
- *
- * Encoding: added tokens that match the original text are cut out; the text between them is normalized; added tokens
- * that match normalized text are cut out; the rest goes to the kind's encode(). This is the order of Hugging Face's
- * tokenizers. */
+/* tokenizer.c: the parts shared by all kinds of tokenizers: creation, queries, decoding. Encoding is in encode.c. */
 #include "text/tokenizer/tokenizer.h"
 
 #include <stdalign.h>
@@ -21,6 +17,7 @@ tarn_tokenizer *tarn__tokenizer_new(const tarn__tokenizer_kind *kind)
     if (tokenizer) {
         tokenizer->kind = kind;
         tokenizer->unknown = tokenizer->bpe.unknown = tokenizer->bos = tokenizer->eos = -1;
+        tokenizer->unigram.unknown = -1;
         tokenizer->vocab.metaspaced = kind == &tarn__kind_spm;
     }
     return tokenizer;
@@ -35,6 +32,12 @@ void tarn_tokenizer_free(tarn_tokenizer *tokenizer)
     tarn__added_free(&tokenizer->added);
     tarn__bpe_free(&tokenizer->bpe);
     tarn__spm_free(&tokenizer->spm);
+    tarn__steps_free(&tokenizer->pipeline.normalizers);
+    tarn__steps_free(&tokenizer->pipeline.pre_tokenizers);
+    tarn__steps_free(&tokenizer->pipeline.decoders);
+    tarn__unigram_free(&tokenizer->unigram);
+    tarn__wordpiece_free(&tokenizer->wordpiece);
+    tarn__bpe_chars_free(&tokenizer->bpe_chars);
     tarn__string_free(tokenizer->chat);
     tarn__buffer_free(&tokenizer->before, sizeof(int32_t));
     tarn__buffer_free(&tokenizer->after, sizeof(int32_t));
@@ -84,54 +87,108 @@ static uint64_t hash_spm(const tarn_tokenizer *t, uint64_t hash)
     return hash;
 }
 
+/* The steps and the model of a pipeline. Scores of Unigram enter with their bits. */
+static uint64_t hash_pipeline(const tarn_tokenizer *t, uint64_t hash)
+{
+    const tarn__unigram *u = &t->unigram;
+    const tarn__bpe_chars *c = &t->bpe_chars;
+    const unsigned char flags[] = {u->byte_fallback, u->is_spm, c->fuse_unknown, c->byte_fallback};
+    if (!t->pipeline.is_used)
+        return hash;
+    hash = tarn__pipeline_hash(&t->pipeline, tarn__hash(flags, sizeof(flags), hash + t->wordpiece.max_characters));
+    hash = tarn__hash(t->wordpiece.prefix ? t->wordpiece.prefix : "", t->wordpiece.prefix_length, hash);
+    hash = tarn__hash(c->prefix ? c->prefix : "", c->prefix_length, hash);
+    hash = tarn__hash(c->suffix ? c->suffix : "", c->suffix_length, hash);
+    for (size_t i = 0; i < u->count; i++) {
+        uint64_t bits;
+        unsigned char bytes[9] = {(unsigned char)(u->is_spm && u->types[i] == TARN__TOKEN_USER)};
+        memcpy(&bits, &u->scores[i], sizeof(bits));
+        for (int k = 0; k < 8; k++)
+            bytes[1 + k] = (unsigned char)(bits >> (8 * k));
+        hash = tarn__hash(bytes, sizeof(bytes), hash);
+    }
+    return hash;
+}
+
+/* The unknown token of a kind; -1: none. */
+static int32_t unknown_of(const tarn_tokenizer *t)
+{
+    return t->kind == &tarn__kind_bpe || t->kind == &tarn__kind_spm || t->kind == &tarn__kind_bpe_chars ? t->bpe.unknown
+           : t->kind == &tarn__kind_unigram ? t->unigram.unknown
+                                            : t->unknown;
+}
+
 /* The hash of a tokenizer. Anything that changes ids must be added here. */
 static uint64_t hash_all(const tarn_tokenizer *t)
 {
     const unsigned char flags[] = {t->bpe.ignore_merges, t->bpe.prefix_space, t->nfc};
-    const uint64_t unknown =
-        (uint64_t)(t->kind == &tarn__kind_bpe || t->kind == &tarn__kind_spm ? t->bpe.unknown : t->unknown) + 1;
+    const uint64_t unknown = (uint64_t)unknown_of(t) + 1;
     uint64_t hash = hash_pieces(&t->vocab, tarn__hash(t->kind->name, strlen(t->kind->name), unknown));
-    hash = hash_spm(t, hash_ids(&t->bpe.merges, 3, tarn__hash(flags, sizeof(flags), hash)));
+    hash = hash_pipeline(t, hash_spm(t, hash_ids(&t->bpe.merges, 3, tarn__hash(flags, sizeof(flags), hash))));
     for (int i = 0; i < t->bpe.regex_count; i++)
         hash = tarn__hash(tarn__regex_source(t->bpe.regex[i]), strlen(tarn__regex_source(t->bpe.regex[i])), hash);
     const tarn__added_token *added = (const tarn__added_token *)(const void *)t->added.tokens.data;
     for (size_t i = 0; i < t->added.tokens.count; i++) {
         const unsigned char how[] = {added[i].special, added[i].normalized, added[i].strip_left, added[i].strip_right};
         hash = tarn__hash(added[i].text, added[i].length, tarn__hash(how, sizeof(how), hash + (uint64_t)added[i].id));
+        hash = added[i].single_word ? tarn__hash("word", 4, hash) : hash;
     }
     return hash_ids(&t->after, 1, hash_ids(&t->before, 1, hash));
 }
 
-/* Appends the text in the form in which normalized added tokens are searched. False with an error. */
-static bool normalize(const tarn_tokenizer *tokenizer, const tarn__encoder *encoder, const char *text, size_t length,
-                      tarn__buffer *form)
+bool tarn__tokenizer_normalize(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *text, size_t length,
+                               tarn__buffer *form)
 {
+    if (tokenizer->pipeline.is_used)
+        return tarn__pipeline_normalize(tokenizer, encoder, text, length, form);
     return tokenizer->nfc ? tarn__nfc(form, text, length)
                           : tarn__spm_normalize(&tokenizer->spm, encoder, text, length, form);
 }
 
-static bool normalizes(const tarn_tokenizer *tokenizer)
+bool tarn__tokenizer_normalizes(const tarn_tokenizer *tokenizer)
 {
-    return tokenizer->nfc || (tokenizer->kind == &tarn__kind_spm && !tokenizer->spm.in_pre_tokenizer);
+    return tokenizer->nfc || tokenizer->pipeline.is_used ||
+           (tokenizer->kind == &tarn__kind_spm && !tokenizer->spm.in_pre_tokenizer);
 }
 
-/* Raises an error for a normalized added token that normalization would change: it could never be found. */
-static bool check_normalized(const tarn_tokenizer *tokenizer, const char *function, const char *name)
+/* Computes the form of an added token that is searched in normalized text, where normalization changes it. */
+static bool set_form(tarn_tokenizer *t, tarn__encoder *encoder, tarn__added_token *token, const char *function,
+                     const char *name)
 {
-    const tarn__added_token *added = (const tarn__added_token *)(const void *)tokenizer->added.tokens.data;
-    const tarn__encoder encoder = {0};
     tarn__buffer form = {0};
-    for (size_t i = 0; normalizes(tokenizer) && i < tokenizer->added.tokens.count && !tarn_failed(); i++) {
-        form.count = 0;
-        if (added[i].normalized && normalize(tokenizer, &encoder, added[i].text, added[i].length, &form) &&
-            (form.count != added[i].length || memcmp(form.data, added[i].text, form.count) != 0))
-            tarn__raise(TARN_ERROR_UNSUPPORTED,
-                        "%s: '%s': the added token '%.100s' is searched in normalized text (\"normalized\"), but "
-                        "normalization changes it: %s",
-                        function, name, added[i].text, tokenizer->nfc ? "it is not NFC" : "it has spaces");
-    }
+    tarn__release(token->form, token->form_length + 1);
+    token->form = NULL;
+    bool good = !token->normalized || !tarn__tokenizer_normalizes(t) ||
+                tarn__tokenizer_normalize(t, encoder, token->text, token->length, &form);
+    bool is_changed = token->normalized && tarn__tokenizer_normalizes(t) &&
+                      (form.count != token->length || memcmp(form.data, token->text, form.count) != 0);
+    if (good && is_changed && form.count == 0)
+        good = tarn__raise(TARN_ERROR_UNSUPPORTED,
+                           "%s: '%s': normalization leaves nothing of the added token '%.100s', which is searched in "
+                           "normalized text (\"normalized\")",
+                           function, name, token->text);
+    else if (good && is_changed)
+        good = tarn__step_copy(&token->form, &token->form_length, form.data, form.count);
     tarn__buffer_free(&form, 1);
-    return !tarn_failed();
+    return good;
+}
+
+/* Prepares the search for added tokens: forms, and the regex of words if a token needs it. */
+static bool set_forms(tarn_tokenizer *t, const char *function, const char *name)
+{
+    tarn__added_token *added = (tarn__added_token *)(void *)t->added.tokens.data;
+    tarn__encoder encoder = {0};
+    bool good = true, has_single = false;
+    t->added.has_forms = false;
+    for (size_t i = 0; good && i < t->added.tokens.count; i++) {
+        good = set_form(t, &encoder, &added[i], function, name);
+        has_single = has_single || added[i].single_word;
+        t->added.has_forms = t->added.has_forms || added[i].form;
+    }
+    tarn__encoder_free(&encoder);
+    if (good && has_single && !t->added.word)
+        good = (t->added.word = tarn__regex_new(function, name, TARN__REGEX_WORD)) != NULL;
+    return good;
 }
 
 /* Fills in the ids of single bytes. BPE may lack some; a vocabulary without any is not byte-level. */
@@ -149,16 +206,27 @@ static bool find_bytes(tarn_tokenizer *tokenizer, const char *function, const ch
                        function, name);
 }
 
-/* The order matters: normalization is checked on sorted tokens, byte tables need the vocabulary, the hash needs all. */
+/* Tables of the kind's model. */
+static bool finish_model(tarn_tokenizer *t, const char *function, const char *name)
+{
+    if (t->kind == &tarn__kind_bpe_chars)
+        tarn__bpe_chars_finish(t);
+    return (t->kind != &tarn__kind_bpe || find_bytes(t, function, name)) &&
+           (t->kind != &tarn__kind_spm || tarn__spm_finish(t, function, name)) &&
+           (t->kind != &tarn__kind_unigram || tarn__unigram_finish(t, function, name)) &&
+           (t->kind != &tarn__kind_wordpiece || tarn__wordpiece_finish(t));
+}
+
+/* The order matters: tokens are sorted by their forms, tables need the vocabulary, the hash needs all. */
 bool tarn__tokenizer_finish(tarn_tokenizer *tokenizer, const char *function, const char *name)
 {
     if (tarn_failed())
         return false;
+    if (!set_forms(tokenizer, function, name))
+        return false;
     if (!tarn__added_sort(&tokenizer->added))
         return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': duplicate added token", function, name);
-    if (!check_normalized(tokenizer, function, name) ||
-        (tokenizer->kind == &tarn__kind_bpe && !find_bytes(tokenizer, function, name)) ||
-        (tokenizer->kind == &tarn__kind_spm && !tarn__spm_finish(tokenizer, function, name)))
+    if (!finish_model(tokenizer, function, name))
         return false;
     tokenizer->hash = hash_all(tokenizer);
     return true;
@@ -300,133 +368,22 @@ int32_t tarn_tokenizer_eos(const tarn_tokenizer *tokenizer)
     return tokenizer->eos >= 0 ? tokenizer->eos : tarn_tokenizer_end_of_text(tokenizer);
 }
 
-/* ---- text to ids ------------------------------------------------------------------------------------------------- */
-
-/* The arguments of one call of encode, shared by its steps. */
-typedef struct job {
-    const tarn_tokenizer *tokenizer;
-    tarn__encoder *encoder;
-    bool with_special;
-    tarn__buffer *ids;
-} job;
-
-/* spaces_before: the beginning of the whitespace that ends at `at`, not before `from`. spaces_after: the end of the
- * whitespace that begins at `at`. For tokens with lstrip and rstrip. */
-static size_t spaces_before(const char *text, size_t from, size_t at)
-{
-    while (at > from) {
-        size_t begin = at - 1;
-        uint32_t code;
-        while (begin > from && ((unsigned char)text[begin] & 0xC0) == 0x80) /* back to the character's first byte */
-            begin--;
-        if (tarn__utf8_decode(text + begin, at - begin, &code) != at - begin || !tarn__is_space(code))
-            break;
-        at = begin;
-    }
-    return at;
-}
-
-static size_t spaces_after(const char *text, size_t length, size_t at)
-{
-    uint32_t code;
-    for (size_t bytes; (bytes = tarn__utf8_decode(text + at, length - at, &code)) != 0 && tarn__is_space(code);)
-        at += bytes;
-    return at;
-}
-
-/* Appends the ids of added tokens found in the text; the text between them goes to `between`. */
-static bool split_added(const job *j, bool normalized, const char *text, size_t length,
-                        bool (*between)(const job *, const char *, size_t))
-{
-    size_t done = 0, from = 0, at;
-    const tarn__added_token *token;
-    while ((token = tarn__added_next(&j->tokenizer->added, normalized, j->with_special, text, length, from, &at)) !=
-           NULL) {
-        size_t begin = token->strip_left ? spaces_before(text, done, at) : at;
-        /* The search continues right after the token: the whitespace it absorbs may belong to the next token too. */
-        from = at + token->length;
-        size_t end = token->strip_right ? spaces_after(text, length, from) : from;
-        if ((done < begin && !between(j, text + done, begin - done)) || !tarn__ids_add(j->ids, token->id))
-            return false;
-        j->encoder->continues = false; /* the text after a token is a new beginning */
-        j->encoder->is_inside = true;
-        done = end;
-    }
-    return done >= length || between(j, text + done, length - done);
-}
-
-static bool encode_text(const job *j, const char *text, size_t length)
-{
-    return j->tokenizer->kind->encode(j->tokenizer, j->encoder, text, length, j->ids);
-}
-
-/* Normalizes text between added tokens and searches for the tokens that match normalized text. */
-static bool encode_normalized(const job *j, const char *text, size_t length)
-{
-    if (normalizes(j->tokenizer)) {
-        j->encoder->normal.count = 0;
-        if (!normalize(j->tokenizer, j->encoder, text, length, &j->encoder->normal))
-            return false;
-        text = j->encoder->normal.data;
-        length = j->encoder->normal.count;
-    }
-    return split_added(j, true, text, length, encode_text);
-}
-
-/* The first of the three steps; the others follow through `between`. */
-bool tarn__tokenizer_append_section(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *text,
-                                    size_t length, bool with_special, bool is_inside, tarn__buffer *ids)
-{
-    const job j = {tokenizer, encoder, with_special, ids};
-    encoder->is_inside = is_inside;
-    return split_added(&j, false, text, length, encode_normalized);
-}
-
-bool tarn__tokenizer_append(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *text, size_t length,
-                            const tarn_encode_options *options, tarn__buffer *ids)
-{
-    bool adds = options->add_special;
-    return (!adds || tarn__buffer_add(ids, tokenizer->before.data, tokenizer->before.count, sizeof(int32_t))) &&
-           tarn__tokenizer_append_section(tokenizer, encoder, text, length, !options->special_as_text,
-                                          encoder->continues, ids) &&
-           (!adds || tarn__buffer_add(ids, tokenizer->after.data, tokenizer->after.count, sizeof(int32_t)));
-}
-
-/* A fresh encoder per call: its cache only pays off within one text. Callers with many texts use
- * tarn__tokenizer_append(). */
-int32_t *tarn_tokenizer_encode_sized(const tarn_tokenizer *tokenizer, const char *text, size_t length,
-                                     const tarn_encode_options *options, size_t options_size, int64_t *count)
-{
-    tarn_encode_options chosen = {0};
-    if (count)
-        *count = 0;
-    if (!check_tokenizer(tokenizer, "tokenizer_encode"))
-        return NULL;
-    if ((!text && length) || !count) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_encode: %s is NULL", count ? "text" : "count");
-        return NULL;
-    }
-    if (options)
-        memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
-    tarn__encoder encoder = {0};
-    tarn__buffer ids = {0};
-    int32_t *result = NULL;
-    if (tarn__tokenizer_append(tokenizer, &encoder, text ? text : "", length, &chosen, &ids) &&
-        (result = tarn__result_new(ids.count * sizeof(int32_t))) != NULL) {
-        if (ids.count)
-            memcpy(result, ids.data, ids.count * sizeof(int32_t));
-        *count = (int64_t)ids.count;
-    }
-    tarn__buffer_free(&ids, sizeof(int32_t));
-    tarn__encoder_free(&encoder);
-    return result;
-}
-
 /* ---- ids to text ------------------------------------------------------------------------------------------------- */
+
+/* Forms are rare, and so are added tokens: a search is enough. */
+const char *tarn__decoded_bytes(const tarn_tokenizer *t, int32_t id, size_t *length)
+{
+    const tarn__added_token *added = (const tarn__added_token *)(const void *)t->added.tokens.data;
+    for (size_t i = 0; t->added.has_forms && i < t->added.tokens.count; i++)
+        if (added[i].id == id)
+            return tarn__added_form(&added[i], length);
+    return tarn__vocab_bytes(&t->vocab, id, length);
+}
 
 /* Sums up the bytes of tokens. Raises an error for an id without a token. */
 static bool measure(const tarn_tokenizer *tokenizer, const int32_t *ids, int64_t count, size_t *bytes)
 {
+    size_t length;
     *bytes = 0;
     for (int64_t i = 0; i < count; i++) {
         if (!has_id(tokenizer, "tokenizer_decode", ids[i]))
@@ -434,9 +391,34 @@ static bool measure(const tarn_tokenizer *tokenizer, const int32_t *ids, int64_t
         if (!tarn__vocab_has(&tokenizer->vocab, ids[i]))
             return tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_decode: the vocabulary has no token for the id %d",
                                (int)ids[i]);
-        *bytes += tokenizer->vocab.piece[ids[i]].length;
+        tarn__decoded_bytes(tokenizer, ids[i], &length);
+        *bytes += length;
     }
     return true;
+}
+
+/* The text of a pipeline's ids, as a result; NULL with an error. */
+static char *decode_pipeline(const tarn_tokenizer *t, const int32_t *ids, int64_t count, size_t *length)
+{
+    tarn__decode_state state = {0};
+    tarn__buffer text = {0};
+    bool good = true;
+    for (int64_t i = 0; good && i < count; i++)
+        good = tarn__pipeline_decode(t, &state, ids[i], &text);
+    char *result = good ? tarn__result_new(text.count + 1) : NULL;
+    if (result && text.count)
+        memcpy(result, text.data, text.count);
+    if (result)
+        *length = text.count;
+    tarn__buffer_free(&text, 1);
+    tarn__decode_state_free(&state);
+    return result;
+}
+
+/* Pieces are bytes, joined as they are. */
+bool tarn__decodes_pieces(const tarn_tokenizer *t)
+{
+    return !t->pipeline.is_used || t->kind == &tarn__kind_bpe;
 }
 
 /* Two passes: the exact size first, then the bytes. */
@@ -451,11 +433,15 @@ char *tarn_tokenizer_decode(const tarn_tokenizer *tokenizer, const int32_t *ids,
         tarn__raise(TARN_ERROR_ARGUMENT, "tokenizer_decode: ids or length is NULL, or count is negative");
         return NULL;
     }
-    char *text = measure(tokenizer, ids, count, &bytes) ? tarn__result_new(bytes + 1) : NULL;
+    if (!measure(tokenizer, ids, count, &bytes))
+        return NULL;
+    if (!tarn__decodes_pieces(tokenizer))
+        return decode_pipeline(tokenizer, ids, count, length);
+    char *text = tarn__result_new(bytes + 1);
     if (!text)
         return NULL;
     for (int64_t i = 0; i < count; i++, at += piece_length) {
-        const char *piece = tarn__vocab_bytes(&tokenizer->vocab, ids[i], &piece_length);
+        const char *piece = tarn__decoded_bytes(tokenizer, ids[i], &piece_length);
         memcpy(text + at, piece, piece_length);
     }
     bool strips = tokenizer->spm.strip_prefix && bytes > 0 && text[0] == ' '; /* the space that encoding prepends */

@@ -1,7 +1,8 @@
 /* tokenizer.h: the parts of a tokenizer, for the files that create, use and write one.
  *
  * Encoding has three steps, each in a file of its own: added tokens are cut out of the text (added_tokens.c), the text
- * between them is normalized (nfc.c, spm.c), and the kind of tokenizer (bpe.c, spm.c, bytes_chars.c) turns it into ids.
+ * between them is normalized (nfc.c, spm.c, normalizer.c), and the kind of tokenizer (bpe.c, spm.c, bytes_chars.c, or a
+ * pipeline: steps.h) turns it into ids.
  * A tokenizer is immutable once finished: threads share it. All state that changes while encoding is in a
  * tarn__encoder, and each thread has its own. */
 #ifndef TARN__TOKENIZER_H
@@ -9,6 +10,7 @@
 
 #include <tarn/text.h>
 
+#include "text/pipeline/steps.h"
 #include "text/tokenizer/vocab.h"
 
 /* ---- regex.c ----------------------------------------------------------------------------------------------------- */
@@ -22,7 +24,12 @@
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| " \
     "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
-typedef struct tarn__regex tarn__regex;
+/* A word character as Rust's \w: the word boundary of added tokens. */
+#define TARN__REGEX_WORD_CHARACTERS \
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{200C}\\x{200D}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}" \
+    "\\x{1F170}-\\x{1F189}"
+#define TARN__REGEX_WORD "[" TARN__REGEX_WORD_CHARACTERS "]"
+
 typedef struct tarn__matcher tarn__matcher;
 
 /* Compiles a pattern in the syntax of Hugging Face's files. The caller owns the result; threads may share it, each with
@@ -67,15 +74,20 @@ void tarn__merge_heap_free(tarn__buffer *heap);
 typedef struct tarn__added_token {
     char *text; /* owned */
     size_t length;
+    char *form; /* the normalized text, which is searched; owned; NULL: the text itself */
+    size_t form_length;
     int32_t id;
     bool special;                 /* tarn_encode_options.special_as_text leaves it as text */
     bool normalized;              /* searched in the normalized text, not in the original */
     bool strip_left, strip_right; /* absorbs adjacent whitespace */
+    bool single_word;             /* not found inside a word */
 } tarn__added_token;
 
 typedef struct tarn__added {
-    tarn__buffer tokens; /* tarn__added_token; once sorted: by first byte, then longest first */
+    tarn__buffer tokens; /* tarn__added_token; once sorted: by first byte of the form, then longest first */
     uint16_t first[257]; /* tokens that begin with byte b: first[b] … first[b + 1] - 1 */
+    tarn__regex *word;   /* a word character; NULL: no token is a single word */
+    bool has_forms;      /* of a token normalization changes the text */
 } tarn__added;
 
 /* A merge rule: two adjacent tokens and their result. */
@@ -113,14 +125,6 @@ typedef enum tarn__token_type {
     TARN__TOKEN_BYTE
 } tarn__token_type;
 
-/* Which texts get a space prepended, in the words of the Metaspace pre-tokenizer: with FIRST only the beginning of the
- * whole input, with ALWAYS also the text after an added token. */
-typedef enum tarn__prepend_scheme {
-    TARN__PREPEND_NEVER,
-    TARN__PREPEND_FIRST,
-    TARN__PREPEND_ALWAYS
-} tarn__prepend_scheme;
-
 /* SentencePiece's BPE (spm.c). In memory a space is a space; files write it as U+2581. */
 typedef struct tarn__spm {
     float *scores;                    /* by id; the highest merges first. NULL: tarn__bpe has merges with ranks */
@@ -139,7 +143,54 @@ typedef struct tarn__spm {
     bool splits_words; /* no piece crosses a word boundary: words are encoded and cached one by one */
 } tarn__spm;
 
+/* A node of a trie (trie.c); node 0 is the root, which is nobody's child. */
+typedef struct tarn__trie_node {
+    uint32_t first; /* of its children, which are adjacent and sorted by byte */
+    int32_t id;     /* -1: no piece ends here */
+    uint16_t count; /* of children */
+    uint8_t byte;
+} tarn__trie_node;
+
+/* Builds the trie of all pieces of the model's own vocabulary that `counts` accepts (NULL: all). False with an
+ * error. */
+bool tarn__trie_build(tarn__buffer *nodes, const tarn__vocab *vocab, bool (*counts)(const void *, int32_t),
+                      const void *ctx);
+uint32_t tarn__trie_next(const tarn__buffer *nodes, uint32_t node, unsigned char byte); /* a child; 0: none */
+
+/* The Unigram model (unigram.c). */
+typedef struct tarn__unigram {
+    double *scores; /* by id */
+    uint8_t *types; /* by id; tarn__token_type */
+    size_t count;   /* of scores and types */
+    int32_t unknown;
+    bool byte_fallback;
+    bool is_spm;    /* as SentencePiece encodes; else as Hugging Face's tokenizers */
+    bool has_bytes; /* from here on: computed by tarn__unigram_finish() */
+    int32_t byte_id[256];
+    double unknown_score, max_score;
+    tarn__buffer trie; /* tarn__trie_node */
+} tarn__unigram;
+
+/* WordPiece (wordpiece.c). */
+typedef struct tarn__wordpiece {
+    char *prefix; /* of pieces that continue a word; owned */
+    size_t prefix_length;
+    size_t max_characters; /* longer words are unknown */
+    tarn__buffer trie;     /* tarn__trie_node */
+    uint32_t prefix_node;  /* the prefix in the trie; 0: no piece has it, or it is empty */
+} tarn__wordpiece;
+
+/* BPE on characters (bpe_chars.c); merges are tarn__bpe's. */
+typedef struct tarn__bpe_chars {
+    char *prefix, *suffix; /* of characters that continue, and that end a word; owned; NULL: none */
+    size_t prefix_length, suffix_length;
+    bool fuse_unknown, byte_fallback;
+    int32_t byte_id[256]; /* -1: none */
+} tarn__bpe_chars;
+
 typedef struct tarn__encoder tarn__encoder;
+typedef bool (*tarn__word_encode_fn)(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *word,
+                                     size_t length, tarn__buffer *ids);
 
 /* The part of a tokenizer that depends on its kind. */
 typedef struct tarn__tokenizer_kind {
@@ -147,9 +198,12 @@ typedef struct tarn__tokenizer_kind {
     /* Appends the ids of normalized text without added tokens. False with an error. */
     bool (*encode)(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *text, size_t length,
                    tarn__buffer *ids);
+    tarn__word_encode_fn word; /* appends the ids of a word of a pipeline; NULL: the kind has none */
 } tarn__tokenizer_kind;
 
 extern const tarn__tokenizer_kind tarn__kind_bpe, tarn__kind_spm, tarn__kind_bytes, tarn__kind_characters;
+/* Pipelines; tarn__kind_bpe is one too where its steps need it. */
+extern const tarn__tokenizer_kind tarn__kind_unigram, tarn__kind_wordpiece, tarn__kind_words, tarn__kind_bpe_chars;
 
 struct tarn_tokenizer {
     const tarn__tokenizer_kind *kind;
@@ -157,8 +211,12 @@ struct tarn_tokenizer {
     tarn__added added;
     tarn__bpe bpe; /* SentencePiece uses merges, `unknown` and `ignore_merges` of it */
     tarn__spm spm;
+    tarn__pipeline pipeline;
+    tarn__unigram unigram;
+    tarn__wordpiece wordpiece;
+    tarn__bpe_chars bpe_chars;
     bool nfc;                   /* normalize to Unicode's NFC */
-    int32_t unknown;            /* characters: token of missing ones; -1: none */
+    int32_t unknown;            /* characters, words, WordPiece: token of missing ones; -1: none */
     tarn__buffer before, after; /* int32_t: ids that add_special adds */
     int32_t bos, eos;           /* BOS and EOS token named by the file; -1: none */
     char *chat;                 /* chat template as in the file; owned; NULL: none */
@@ -175,6 +233,10 @@ struct tarn__encoder {
     tarn__buffer normal, spaced;       /* normalized text; text with spaces prepended or changed */
     bool continues;                    /* the next text continues another: no space is prepended */
     bool is_inside;                    /* the next text is not the beginning of the whole input */
+    /* pipelines: normalizers take turns with two buffers, each pre-tokenizer has its own */
+    tarn__buffer step[2], level[TARN__MAX_STEPS], escaped, unescaped, dressed;
+    tarn__buffer paths, ends; /* of Unigram's search */
+    bool has_moved;           /* normalization removed the beginning of the text */
 };
 void tarn__encoder_free(tarn__encoder *encoder);
 
@@ -182,6 +244,12 @@ void tarn__encoder_free(tarn__encoder *encoder);
  * it may be called again after tokens were added. NULL or false with an error. */
 tarn_tokenizer *tarn__tokenizer_new(const tarn__tokenizer_kind *kind);
 bool tarn__tokenizer_finish(tarn_tokenizer *tokenizer, const char *function, const char *name);
+
+/* Appends a text as it is searched for normalized added tokens and encoded, where normalizes() says that there is a
+ * normalizer. False with an error. */
+bool tarn__tokenizer_normalizes(const tarn_tokenizer *tokenizer);
+bool tarn__tokenizer_normalize(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *text, size_t length,
+                               tarn__buffer *form);
 
 /* append: appends the ids of a text, with the special tokens around it that the options ask for. append_section: of a
  * text alone; `is_inside`: it is not the beginning of the whole input. False with an error. */
@@ -201,6 +269,13 @@ void tarn__added_free(tarn__added *added);
 const tarn__added_token *tarn__added_next(const tarn__added *added, bool normalized, bool with_special,
                                           const char *text, size_t length, size_t from, size_t *at);
 
+/* The bytes that are searched for a token: its form, or its text. */
+static inline const char *tarn__added_form(const tarn__added_token *token, size_t *length)
+{
+    *length = token->form ? token->form_length : token->length;
+    return token->form ? token->form : token->text;
+}
+
 /* Appends a merge of ids in the vocabulary. A pair that already has one gets the new rank. False with an error. */
 bool tarn__bpe_add(tarn__bpe *bpe, tarn__merge merge);
 
@@ -217,8 +292,6 @@ bool tarn__bpe_pretokenize(const tarn_tokenizer *tokenizer, tarn__encoder *encod
 
 /* Appends the ids of a word: from the encoder's cache, else by `encode`, whose result is cached. False with an
  * error. */
-typedef bool (*tarn__word_encode_fn)(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *word,
-                                     size_t length, tarn__buffer *ids);
 bool tarn__word_cache_encode(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *word, size_t length,
                              tarn__word_encode_fn encode, tarn__buffer *ids);
 
@@ -231,8 +304,43 @@ bool tarn__spm_normalize(const tarn__spm *spm, const tarn__encoder *encoder, con
 bool tarn__spm_finish(tarn_tokenizer *tokenizer, const char *function, const char *name);
 void tarn__spm_free(tarn__spm *spm);
 
-/* Appends a text in Unicode's normalization form C. Bytes that are not UTF-8 are copied. False with an error. */
+/* Appends a text in Unicode's normalization form C, or another form. Bytes that are not UTF-8 are copied. False with an
+ * error. */
+typedef enum tarn__form { TARN__FORM_NFC, TARN__FORM_NFD, TARN__FORM_NFKC, TARN__FORM_NFKD } tarn__form;
 bool tarn__nfc(tarn__buffer *out, const char *text, size_t length);
+bool tarn__normal_form(tarn__buffer *out, const char *text, size_t length, tarn__form form);
+
+/* Pipelines. normalize: appends the normalized text. encode: tarn__tokenizer_kind.encode, on normalized text. finish:
+ * tables of a model, part of tarn__tokenizer_finish(). False with an error. */
+bool tarn__pipeline_normalize(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *text, size_t length,
+                              tarn__buffer *out);
+bool tarn__pipeline_encode(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *text, size_t length,
+                           tarn__buffer *ids);
+bool tarn__unigram_finish(tarn_tokenizer *tokenizer, const char *function, const char *name);
+/* Makes a Unigram tokenizer encode as SentencePiece: with its normalizer, around the rules of a Precompiled step if
+ * there is one, and its decoder. False with an error. */
+bool tarn__unigram_set_spm(tarn_tokenizer *tokenizer, bool prepends, bool removes_extra_spaces, const char *function,
+                           const char *name);
+bool tarn__wordpiece_finish(tarn_tokenizer *tokenizer);
+void tarn__bpe_chars_finish(tarn_tokenizer *tokenizer);
+void tarn__unigram_free(tarn__unigram *unigram);
+void tarn__unigram_paths_free(tarn__buffer *paths);
+void tarn__wordpiece_free(tarn__wordpiece *wordpiece);
+void tarn__bpe_chars_free(tarn__bpe_chars *chars);
+
+/* Decoding a pipeline's ids one by one. All zero is the beginning of a text; index 1: the text continues another. */
+typedef struct tarn__decode_state {
+    int64_t index;            /* of the next id */
+    bool has_space, has_text; /* a word has ended; a character was output */
+    size_t stripped, waiting; /* characters dropped at the beginning, and held back at the end */
+    tarn__buffer buffer[2];
+} tarn__decode_state;
+bool tarn__pipeline_decode(const tarn_tokenizer *tokenizer, tarn__decode_state *state, int32_t id, tarn__buffer *out);
+void tarn__decode_state_free(tarn__decode_state *state);
+
+/* The bytes of an id as decoding gives them: its piece, or the form of an added token. Borrowed. */
+const char *tarn__decoded_bytes(const tarn_tokenizer *tokenizer, int32_t id, size_t *length);
+bool tarn__decodes_pieces(const tarn_tokenizer *tokenizer); /* false: ids are decoded by the pipeline's steps */
 
 /* A SentencePiece vocabulary, as tokenizer.model and GGUF store it. Everything is borrowed. */
 typedef struct tarn__spm_spec {

@@ -90,5 +90,14 @@ void tarn__encoder_free(tarn__encoder *encoder)
     tarn__merge_heap_free(&encoder->heap);
     tarn__buffer_free(&encoder->normal, 1);
     tarn__buffer_free(&encoder->spaced, 1);
+    tarn__buffer_free(&encoder->step[0], 1);
+    tarn__buffer_free(&encoder->step[1], 1);
+    for (int i = 0; i < TARN__MAX_STEPS; i++)
+        tarn__buffer_free(&encoder->level[i], 1);
+    tarn__buffer_free(&encoder->escaped, 1);
+    tarn__buffer_free(&encoder->unescaped, 1);
+    tarn__buffer_free(&encoder->dressed, 1);
+    tarn__unigram_paths_free(&encoder->paths);
+    tarn__buffer_free(&encoder->ends, sizeof(int32_t));
     *encoder = (tarn__encoder){0};
 }

@@ -1,0 +1,231 @@
+/* pre_tokenizer.c: the pre-tokenizer steps of a pipeline. Each splits a text, or changes it, and hands the parts to the
+ * next step; a part that has passed all of them is a word, of which the model gives the ids. */
+#include <string.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/utf8.h"
+#include "text/tokenizer/tokenizer.h"
+
+/* The arguments of one call, shared by all steps. */
+typedef struct walking {
+    const tarn_tokenizer *tokenizer;
+    tarn__encoder *encoder;
+    tarn__buffer *ids;
+} walking;
+
+static bool walk(const walking *w, size_t level, const char *text, size_t length, bool is_first);
+
+/* ---- splits ------------------------------------------------------------------------------------------------------ */
+
+/* A split in progress. The last part waits, since the next may join it. */
+typedef struct splitting {
+    const walking *w;
+    size_t level; /* of the next step */
+    const char *text;
+    bool is_first; /* the text begins the input */
+    tarn__split_behavior behavior;
+    bool waits, was_match;
+    size_t begin, end; /* of the waiting part */
+} splitting;
+
+static bool flush(splitting *s)
+{
+    bool waited = s->waits;
+    s->waits = false;
+    return !waited || walk(s->w, s->level, s->text + s->begin, s->end - s->begin, s->is_first && s->begin == 0);
+}
+
+/* True if a part joins the waiting one. */
+static bool joins(const splitting *s, bool is_match)
+{
+    switch (s->behavior) {
+    case TARN__SPLIT_CONTIGUOUS: return is_match == s->was_match;
+    case TARN__SPLIT_MERGED_WITH_PREVIOUS: return is_match && !s->was_match;
+    case TARN__SPLIT_MERGED_WITH_NEXT: return !is_match && s->was_match;
+    default: return false;
+    }
+}
+
+/* Adds the next part, a match or the text between two. */
+static bool add_part(splitting *s, size_t begin, size_t end, bool is_match)
+{
+    if (begin == end || (is_match && s->behavior == TARN__SPLIT_REMOVED))
+        return flush(s);
+    bool is_joined = s->waits && joins(s, is_match);
+    if (!is_joined && !flush(s))
+        return false;
+    s->begin = is_joined ? s->begin : begin;
+    s->end = end;
+    s->was_match = is_match;
+    s->waits = true;
+    return true;
+}
+
+static bool split(const walking *w, size_t level, const tarn__regex *regex, tarn__split_behavior behavior, bool invert,
+                  const char *text, size_t length, bool is_first)
+{
+    splitting s = {.w = w, .level = level, .text = text, .is_first = is_first, .behavior = behavior};
+    size_t at = 0, begin, end;
+    int found = 0;
+    while (at < length && (found = tarn__regex_next(regex, w->encoder->matcher, text, length, at, &begin, &end)) == 1) {
+        if ((at < begin && !add_part(&s, at, begin, invert)) || !add_part(&s, begin, end, !invert))
+            return false;
+        at = end;
+    }
+    return found >= 0 && (at == length || add_part(&s, at, length, invert)) && flush(&s);
+}
+
+/* Splits by a string. */
+static bool split_string(const walking *w, size_t level, const tarn__pipeline_step *step, const char *text,
+                         size_t length, bool is_first)
+{
+    splitting s = {.w = w, .level = level, .text = text, .is_first = is_first, .behavior = step->behavior};
+    size_t done = 0, size = step->text_length;
+    for (size_t at = 0; size > 0 && at + size <= length;) {
+        if (memcmp(text + at, step->text, size) != 0) {
+            at++;
+            continue;
+        }
+        if ((done < at && !add_part(&s, done, at, step->invert)) || !add_part(&s, at, at + size, !step->invert))
+            return false;
+        done = at += size;
+    }
+    return (done == length || add_part(&s, done, length, step->invert)) && flush(&s);
+}
+
+/* ---- steps that change text -------------------------------------------------------------------------------------- */
+
+/* Spaces become `replacement`, one is prepended, and the text is split before each. */
+static bool metaspace(const walking *w, size_t level, const tarn__pipeline_step *step, const char *text, size_t length,
+                      bool is_first)
+{
+    tarn__buffer *out = &w->encoder->level[level];
+    size_t size = step->text_length;
+    bool has_space = length > 0 && (text[0] == ' ' || (length >= size && memcmp(text, step->text, size) == 0));
+    bool prepends =
+        !has_space && (step->prepend == TARN__PREPEND_ALWAYS ? !w->encoder->continues
+                                                             : step->prepend == TARN__PREPEND_FIRST && is_first);
+    out->count = 0;
+    bool good = !prepends || tarn__buffer_add(out, step->text, size, 1);
+    for (size_t i = 0; good && i < length; i++)
+        good = text[i] == ' ' ? tarn__buffer_add(out, step->text, size, 1) : tarn__buffer_add(out, text + i, 1, 1);
+    if (!good || !step->splits)
+        return good && walk(w, level + 1, out->data, out->count, is_first);
+    const tarn__pipeline_step by = {.behavior = TARN__SPLIT_MERGED_WITH_NEXT, .text = step->text, .text_length = size};
+    return split_string(w, level + 1, &by, out->data, out->count, is_first);
+}
+
+/* The words of ByteLevel, each with its bytes as visible characters, for the next step. */
+static bool escape_word(const walking *w, size_t level, const char *text, size_t length, bool is_first)
+{
+    tarn__buffer *out = &w->encoder->escaped;
+    if (level == w->tokenizer->pipeline.pre_tokenizers.count && w->tokenizer->kind == &tarn__kind_bpe)
+        return tarn__word_cache_encode(w->tokenizer, w->encoder, text, length, w->tokenizer->kind->word, w->ids);
+    out->count = 0;
+    return tarn__bytes_to_unicode(out, text, length) && walk(w, level, out->data, out->count, is_first);
+}
+
+/* ByteLevel: GPT-2's regex, if it is used, on text; then bytes as characters. */
+static bool byte_level(const walking *w, size_t level, const tarn__pipeline_step *step, const char *text, size_t length,
+                       bool is_first)
+{
+    tarn__buffer *out = &w->encoder->level[level];
+    if (step->prefix_space && !w->encoder->continues && length > 0 && text[0] != ' ') {
+        out->count = 0;
+        if (!tarn__buffer_add(out, " ", 1, 1) || !tarn__buffer_add(out, text, length, 1))
+            return false;
+        text = out->data;
+        length = out->count;
+    }
+    size_t at = 0, begin = 0, end = 0;
+    int found = 0;
+    while (step->regex && at < length &&
+           (found = tarn__regex_next(step->regex, w->encoder->matcher, text, length, at, &begin, &end)) == 1) {
+        if ((at < begin && !escape_word(w, level + 1, text + at, begin - at, is_first && at == 0)) ||
+            !escape_word(w, level + 1, text + begin, end - begin, is_first && begin == 0))
+            return false;
+        at = end;
+    }
+    return found >= 0 && (at == length || escape_word(w, level + 1, text + at, length - at, is_first && at == 0));
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
+
+/* BERT's second split, after whitespace is removed: punctuation. The level's own buffer is free here. */
+static bool bert(const walking *w, size_t level, const tarn__pipeline_step *step, const char *text, size_t length,
+                 bool is_first)
+{
+    size_t at = 0, begin = 0, end = 0;
+    int found = 0;
+    while (at < length &&
+           (found = tarn__regex_next(step->regex, w->encoder->matcher, text, length, at, &begin, &end)) == 1) {
+        if (at < begin &&
+            !split(w, level + 1, step->other, TARN__SPLIT_ISOLATED, false, text + at, begin - at, is_first && at == 0))
+            return false;
+        at = end;
+    }
+    return found >= 0 && (at == length || split(w, level + 1, step->other, TARN__SPLIT_ISOLATED, false, text + at,
+                                                length - at, is_first && at == 0));
+}
+
+/* A word: byte-level vocabularies have bytes, the others text as in the file. */
+static bool encode_word(const walking *w, const char *text, size_t length)
+{
+    const tarn_tokenizer *t = w->tokenizer;
+    if (t->kind == &tarn__kind_bpe) {
+        tarn__buffer *bytes = &w->encoder->unescaped;
+        bytes->count = 0;
+        if (!tarn__buffer_reserve(bytes, length, 1))
+            return false;
+        if (!tarn__unicode_to_bytes(bytes->data, &bytes->count, text, length))
+            return tarn__raise(TARN_ERROR_INTERNAL, "tokenizer_encode: a word that ByteLevel has not escaped");
+        return tarn__word_cache_encode(t, w->encoder, bytes->data, bytes->count, t->kind->word, w->ids);
+    }
+    return tarn__word_cache_encode(t, w->encoder, text, length, t->kind->word, w->ids);
+}
+
+static bool walk(const walking *w, size_t level, const char *text, size_t length, bool is_first)
+{
+    const tarn__buffer *steps = &w->tokenizer->pipeline.pre_tokenizers;
+    if (length == 0)
+        return true;
+    if (level == steps->count)
+        return encode_word(w, text, length);
+    const tarn__pipeline_step *s = tarn__steps_at(steps, level);
+    switch (s->type) {
+    case TARN__STEP_METASPACE: return metaspace(w, level, s, text, length, is_first);
+    case TARN__STEP_BYTE_LEVEL: return byte_level(w, level, s, text, length, is_first);
+    case TARN__STEP_BERT_PRE_TOKENIZER: return bert(w, level, s, text, length, is_first);
+    case TARN__STEP_WHITESPACE_SPLIT:
+        return split(w, level + 1, s->regex, TARN__SPLIT_REMOVED, false, text, length, is_first);
+    case TARN__STEP_WHITESPACE: return split(w, level + 1, s->regex, TARN__SPLIT_REMOVED, true, text, length, is_first);
+    case TARN__STEP_DIGITS:
+        return split(w, level + 1, s->regex, s->single ? TARN__SPLIT_ISOLATED : TARN__SPLIT_CONTIGUOUS, false, text,
+                     length, is_first);
+    default:
+        return s->regex ? split(w, level + 1, s->regex, s->behavior, s->invert, text, length, is_first)
+                        : split_string(w, level + 1, s, text, length, is_first);
+    }
+}
+
+/* Regexes need valid UTF-8. The normalizer has replaced other bytes, but for byte-level vocabularies, where each is a
+ * word. */
+bool tarn__pipeline_encode(const tarn_tokenizer *t, tarn__encoder *encoder, const char *text, size_t length,
+                           tarn__buffer *ids)
+{
+    const walking w = {t, encoder, ids};
+    bool is_first = !encoder->is_inside && !encoder->continues && !encoder->has_moved;
+    if (!encoder->matcher && !(encoder->matcher = tarn__matcher_new()))
+        return false;
+    for (size_t at = 0; at < length;) {
+        size_t valid = tarn__utf8_prefix(text + at, length - at);
+        if (!walk(&w, 0, text + at, valid, is_first && at == 0))
+            return false;
+        at += valid;
+        if (at < length && !tarn__word_cache_encode(t, encoder, text + at, 1, t->kind->word, ids))
+            return false;
+        at += at < length;
+    }
+    return true;
+}
