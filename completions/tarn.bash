@@ -95,7 +95,7 @@ _tarn()
     --clip-norm | --label-smoothing | --seed | --workers | --patience | --eval-every | --log-every | --top) return ;;
     --min-lr | --beta2 | --layers | --heads | --kv-heads | --hidden-size | --ffn-size | --context) return ;;
     --vocab-size | --dropout | --micro-batch | --eval-batches | --sample | --keep) return ;;
-    --lora | --lora-alpha | --lora-dropout | --lora-targets) return ;;
+    --lora | --lora-alpha | --lora-dropout | --lora-targets | --lora-modules-to-save) return ;;
     --batch | --profile-steps | --ids | --tokens | --max-tokens | --temperature | --top-k | --top-p) return ;;
     --min-p | --repeat-penalty | --repeat-last-n) return ;;
     --stop | --n | --top-logprobs | --gpu-layers | --prefill-chunk | --system | --prompt) return ;;
@@ -119,7 +119,8 @@ _tarn()
         options+=" --kv-heads --hidden-size --ffn-size --context --vocab-size --dropout"
         options+=" --micro-batch --eval-batches --sample --keep --precision --recompute --capture --profile"
         options+=" --profile-steps"
-        options+=" --base --lora --lora-alpha --lora-dropout --lora-targets --quantize --merge --template"
+        options+=" --base --lora --lora-alpha --lora-dropout --lora-targets --lora-modules-to-save --quantize --merge"
+        options+=" --template"
         options+=" --val --val-fraction --ignore-memory"
         ;;
     eval) options+=" --json --threads --device --data --batch-size --gpu-layers --adapter --checkpoint --template" ;;
@@ -156,7 +157,7 @@ _tarn()
             options+=" --model --batch --micro-batch --steps --warmup --mlp-sizes --optimizer --clip-norm"
             options+=" --layers --heads --kv-heads --hidden-size --ffn-size --context --vocab-size"
             options+=" --dropout --precision --recompute --capture --workers --seed --lora --lora-alpha"
-            options+=" --lora-dropout --lora-targets"
+            options+=" --lora-dropout --lora-targets --lora-modules-to-save"
             ;;
         decode) options+=" --model --dtype --prompt --tokens --n --kv-type --gpu-layers --prefill-chunk --runs" ;;
         *) options="matmul ops weights decode train --help" ;;

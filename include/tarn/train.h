@@ -113,7 +113,9 @@ typedef struct tarn_train_options {
     int64_t lora;
     double lora_alpha;      /* scale is lora_alpha / lora; default: twice the rank */
     double lora_dropout;    /* dropout of an adapter's input; default 0 */
-    char lora_targets[256]; /* linear layers with an adapter, "q_proj,v_proj"; default: all but the head */
+    char lora_targets[256]; /* layers with an adapter, "q_proj,v_proj"; default: all linear ones but the head */
+    /* modules that are trained whole and saved with the adapters, "embed_tokens,lm_head"; default: none */
+    char lora_modules_to_save[256];
     /* "q8_0", "q4_0", "q4_k" or "q6_k": quantize the frozen linear layers of a folder on load; default: none */
     char quantize[8];
     /* write the model with its best adapters merged at the end: "folder" (merged) or "gguf" (merged.gguf); default:

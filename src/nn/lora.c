@@ -4,13 +4,20 @@
  * Otherwise, and for layers without an adapter, the same terms are composed of public operations. */
 #include "nn/lora.h"
 
+#include <string.h>
+
 #include "base/dtype.h"
 #include "base/memory.h"
 #include "ops/internal.h"
 
+#define EMBEDDING_A "lora_embedding_A"
+#define EMBEDDING_B "lora_embedding_B"
+#define MAGNITUDE "lora_magnitude_vector"
+#define FACTOR "lora_magnitude_factor"
+
 int64_t tarn__linear_in(const tarn_module *layer)
 {
-    return tarn__module_own(layer, "weight")->view.shape[layer->linear == TARN__LINEAR_OUT_IN];
+    return tarn__module_own(layer, "weight")->view.shape[layer->linear != TARN__LINEAR_IN_OUT];
 }
 
 int64_t tarn__linear_out(const tarn_module *layer)
@@ -20,7 +27,14 @@ int64_t tarn__linear_out(const tarn_module *layer)
 
 tarn_tensor *tarn__adapter_weight(const tarn_module *layer, int which)
 {
+    if (layer->adapter->is_embedding)
+        return tarn__module_own(layer, which == TARN__ADAPTER_A ? EMBEDDING_A : EMBEDDING_B);
     return tarn__module_own(layer->child[which], "weight");
+}
+
+bool tarn__is_embedding(const tarn_module *module)
+{
+    return strcmp(module->kind, "embedding") == 0;
 }
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
@@ -44,26 +58,68 @@ static bool drops_out(const tarn_module *layer)
     return layer->adapter && layer->adapter->dropout > 0 && layer->training;
 }
 
+/* y + h in the wider dtype of both, times `factor` unless that is NULL, in y's dtype. */
+static tarn_tensor *add_wide(tarn_tensor *y, tarn_tensor *h, tarn_tensor *factor)
+{
+    if (!y || !h)
+        return NULL;
+    tarn_dtype outer = y->view.dtype, wide = wider_of(h->view.dtype, outer);
+    h = as(h, wide);
+    y = h ? as(y, wide) : NULL;
+    y = y ? tarn_add(y, h) : NULL;
+    if (y && factor)
+        y = tarn_mul(y, as(factor, wide));
+    return y ? as(y, outer) : NULL;
+}
+
+/* The factor of DoRA does not apply to the bias. In training mode the factor would be that of other weights. */
+static tarn_tensor *compose_magnitude(const tarn_module *layer, tarn_tensor *y, tarn_tensor *h)
+{
+    tarn_tensor *bias = tarn__module_own(layer, "bias");
+    if (layer->training && tarn_grad_enabled()) {
+        tarn__raise(TARN_ERROR_UNSUPPORTED,
+                    "lora: '%s' has a DoRA adapter (use_dora), which can be used and merged, "
+                    "but not trained",
+                    layer->name);
+        return NULL;
+    }
+    y = add_wide(y, h, tarn__module_own(layer, FACTOR));
+    return y && bias ? tarn_add(y, bias) : y;
+}
+
 /* The layer's own output, plus the adapter's term. */
 static tarn_tensor *compose(const tarn_module *layer, tarn_tensor *x)
 {
     const tarn__adapter *adapter = layer->adapter;
-    tarn_tensor *weight = tarn__module_own(layer, "weight"), *bias = tarn__module_own(layer, "bias");
+    bool has_magnitude = adapter && adapter->has_magnitude;
+    tarn_tensor *weight = tarn__module_own(layer, "weight"),
+                *bias = has_magnitude ? NULL : tarn__module_own(layer, "bias");
     tarn_tensor *y = layer->linear == TARN__LINEAR_IN_OUT ? tarn__linear_in_out(x, weight, bias)
                                                           : tarn_linear_apply(x, weight, bias);
     if (!adapter || !y)
         return y;
-    tarn_dtype inner = tarn__adapter_weight(layer, TARN__ADAPTER_A)->view.dtype, outer = y->view.dtype,
-               wide = wider_of(inner, outer);
-    tarn_tensor *h = as(x, inner);
+    tarn_tensor *h = as(x, tarn__adapter_weight(layer, TARN__ADAPTER_A)->view.dtype);
     if (h && drops_out(layer))
         h = tarn_dropout(h, adapter->dropout);
     h = h ? tarn_forward(layer->child[TARN__ADAPTER_A], h) : NULL;
     if (h && adapter->scale != 1) /* on (.., rank), the smallest of the tensors */
         h = tarn_mul(h, tarn_scalar(adapter->scale));
-    h = h ? as(tarn_forward(layer->child[TARN__ADAPTER_B], h), wide) : NULL;
-    y = h ? as(y, wide) : NULL;
-    return y ? as(tarn_add(y, h), outer) : NULL;
+    h = h ? tarn_forward(layer->child[TARN__ADAPTER_B], h) : NULL;
+    return has_magnitude ? compose_magnitude(layer, y, h) : add_wide(y, h, NULL);
+}
+
+/* Rows of Aᵀ are looked up as those of the weight are. An embedding has no dropout, as in PEFT. */
+tarn_tensor *tarn__lora_embedding(const tarn_module *embedding, tarn_tensor *index, tarn_tensor *y)
+{
+    const tarn__adapter *adapter = embedding->adapter;
+    if (!adapter || !y)
+        return y;
+    tarn_tensor *a = tarn_transpose(tarn__adapter_weight(embedding, TARN__ADAPTER_A), 0, 1);
+    tarn_tensor *h = a ? tarn_embedding(a, index) : NULL;
+    if (h && adapter->scale != 1)
+        h = tarn_mul(h, tarn_scalar(adapter->scale));
+    h = h ? tarn_linear_apply(h, tarn__adapter_weight(embedding, TARN__ADAPTER_B), NULL) : NULL;
+    return add_wide(y, h, NULL);
 }
 
 /* Of x's dtype, on its device. */
@@ -72,8 +128,8 @@ static bool matches(tarn_tensor *x, tarn_tensor *weight)
     return weight->view.dtype == x->view.dtype && tarn__same_device(tarn__device(weight), tarn__device(x));
 }
 
-/* True when the fused operation applies: unquantized frozen weights, one dtype and device, no dropout, x of the right
- * size, and at least one adapter. */
+/* True when the fused operation applies: unquantized frozen weights, one dtype and device, no dropout, no DoRA, x of
+ * the right size, and at least one adapter. */
 static bool can_fuse(tarn_module *const *layer, int count, tarn_tensor *x)
 {
     bool any = false, can = tarn__is_float(x->view.dtype) && !x->is_constant && x->view.rank > 0;
@@ -84,6 +140,7 @@ static bool can_fuse(tarn_module *const *layer, int count, tarn_tensor *x)
               tarn__linear_in(layer[i]) == x->view.shape[x->view.rank - 1];
         for (int k = 0; can && layer[i]->adapter && k < 2; k++)
             can = matches(x, tarn__adapter_weight(layer[i], k));
+        can = can && !(layer[i]->adapter && layer[i]->adapter->has_magnitude);
         any = any || layer[i]->adapter;
     }
     return can && any;
@@ -141,30 +198,121 @@ static bool add_matrix(tarn_module *layer, const char *name, tarn_tensor *weight
     return false;
 }
 
-/* The layer must have no children yet: A and B are found by their index. */
+/* A and B of an embedding. Takes the tensors, on failure too. */
+static bool add_to_embedding(tarn_module *embedding, tarn_tensor *a, tarn_tensor *b)
+{
+    bool good = tarn_module_add_parameter(embedding, EMBEDDING_A, a);
+    if (!good)
+        tarn_free(b);
+    return good && tarn_module_add_parameter(embedding, EMBEDDING_B, b);
+}
+
+/* A and B of a linear layer, which must have no children yet: they are found by their index. Takes the tensors. */
+static bool add_to_linear(tarn_module *layer, tarn_tensor *a, tarn_tensor *b)
+{
+    bool good = add_matrix(layer, "lora_A", a);
+    if (!good)
+        tarn_free(b);
+    return good && add_matrix(layer, "lora_B", b);
+}
+
 bool tarn__adapter_add(tarn_module *layer, const tarn__adapter *settings, tarn_tensor *a, tarn_tensor *b)
 {
     tarn__adapter *adapter = tarn__alloc(sizeof(*adapter));
-    bool good = adapter != NULL;
-    if (good)
-        *adapter = *settings;
-    else
+    if (!adapter) {
         tarn_free(a);
-    layer->adapter = adapter;
-    good = good && add_matrix(layer, "lora_A", a);
-    if (!good)
         tarn_free(b);
-    good = good && add_matrix(layer, "lora_B", b);
+        return false;
+    }
+    *adapter = *settings;
+    adapter->is_embedding = tarn__is_embedding(layer);
+    adapter->has_magnitude = false;
+    layer->adapter = adapter;
+    bool good = adapter->is_embedding ? add_to_embedding(layer, a, b) : add_to_linear(layer, a, b);
     if (!good)
         tarn__adapter_remove(layer);
     return good;
 }
 
-/* All children of a layer with an adapter are A and B. */
+/* The norms, of the rows of an (out, in) weight, stay in f32 or f64. */
+bool tarn__adapter_add_magnitude(tarn_module *layer, tarn_tensor *magnitude)
+{
+    int axis = layer->linear == TARN__LINEAR_IN_OUT ? 0 : 1;
+    tarn_scope *scope = tarn_scope_open();
+    bool good = tarn_module_add_parameter(layer, MAGNITUDE, magnitude) && scope;
+    tarn_no_grad_open();
+    tarn_tensor *sum = good ? tarn__adapter_merged(layer) : NULL;
+    tarn_tensor *norm = sum ? tarn_sqrt(tarn_sum(tarn_square(sum), TARN_AXES(axis), false)) : NULL;
+    tarn_tensor *factor = norm ? tarn_div(as(tarn__module_own(layer, MAGNITUDE), norm->view.dtype), norm) : NULL;
+    factor = factor ? tarn_scope_return(scope, factor) : NULL;
+    tarn_no_grad_close();
+    tarn_scope_close(scope);
+    good = factor && tarn_module_add_buffer(layer, FACTOR, factor);
+    layer->adapter->has_magnitude = good;
+    if (!good)
+        tarn__adapter_remove(layer);
+    return good;
+}
+
+/* B [out, rank] @ A [rank, in] is [out, in]: transposed for (in, out) weights, and for the rows of an embedding. */
+tarn_tensor *tarn__adapter_merged(const tarn_module *layer)
+{
+    const tarn__adapter *adapter = layer->adapter;
+    tarn_tensor *weight = tarn__module_own(layer, "weight"), *a = tarn__adapter_weight(layer, TARN__ADAPTER_A),
+                *b = tarn__adapter_weight(layer, TARN__ADAPTER_B), *factor = NULL;
+    tarn_dtype compute = weight->view.dtype == TARN_F64 || a->view.dtype == TARN_F64 ? TARN_F64 : TARN_F32;
+    bool is_transposed = adapter->is_embedding || layer->linear == TARN__LINEAR_IN_OUT;
+    tarn_tensor *delta =
+        tarn_mul(tarn_matmul(tarn_cast(b, compute), tarn_cast(a, compute)), tarn_scalar(adapter->scale));
+    if (is_transposed)
+        delta = tarn_transpose(delta, 0, 1);
+    tarn_tensor *wide = tarn__is_quantized(weight->view.dtype) ? tarn_cast(tarn_cast(weight, TARN_F32), compute)
+                                                               : tarn_cast(weight, compute);
+    tarn_tensor *sum = tarn_add(wide, delta);
+    if (!sum || !adapter->has_magnitude)
+        return sum;
+    factor = as(tarn__module_own(layer, FACTOR), compute);
+    return factor ? tarn_mul(sum, tarn_unsqueeze(factor, is_transposed ? 0 : 1)) : NULL;
+}
+
+bool tarn__module_replace(tarn_module *module, const char *name, tarn_tensor *tensor)
+{
+    tarn__parameter *place = module->parameter;
+    tarn_tensor *before = tarn__module_own(module, name);
+    while (place->tensor != before)
+        place++;
+    /* The module takes over the reference of the scope: retain first, so that the tensor survives its release. */
+    tarn__tensor_retain(tensor);
+    tarn_free(tensor); /* the scope's reference */
+    place->tensor = tensor;
+    place->is_buffer = false;
+    tarn__tensor_release(before);
+    return tarn__name_tensor(module, place);
+}
+
+/* Removes a parameter or buffer of a module, if it has it. */
+static void remove_own(tarn_module *module, const char *name)
+{
+    tarn_tensor *tensor = tarn__module_own(module, name);
+    tarn__parameter *place = module->parameter;
+    if (!tensor)
+        return;
+    while (place->tensor != tensor)
+        place++;
+    tarn__string_free(place->path);
+    tarn__tensor_release(tensor);
+    module->parameters--;
+    memmove(place, place + 1, sizeof(*place) * (size_t)(module->parameter + module->parameters - place));
+}
+
+/* All children of a linear layer with an adapter are A and B. */
 void tarn__adapter_remove(tarn_module *layer)
 {
+    static const char *const names[] = {EMBEDDING_A, EMBEDDING_B, MAGNITUDE, FACTOR};
     if (!layer->adapter)
         return;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        remove_own(layer, names[i]);
     for (int i = 0; i < layer->children; i++)
         tarn__module_free_tree(layer->child[i]);
     layer->children = 0;

@@ -37,6 +37,7 @@ struct tarn_module {
     bool training;
     tarn__linear_form linear;
     struct tarn__adapter *adapter; /* owned; NULL: none */
+    bool is_saved;                 /* its own parameters are trained, and saved with the adapters of the model */
     tarn_module *parent;           /* borrowed; NULL: a root, owned by the caller */
     char *name;                    /* in the parent */
     tarn__parameter *parameter;

@@ -31,7 +31,11 @@ static void options(void **state)
     REFUSE(tarn_lora_add_sized, tarn_lora_add(model, &(tarn_lora_options){.rank = 1, .targets = ""}));
     REFUSE(tarn_lora_add_sized, tarn_lora_add(model, &(tarn_lora_options){.rank = 1, .targets = ","}));
     REFUSE(tarn_lora_add_sized, tarn_lora_add(model, &(tarn_lora_options){.rank = 1, .targets = "q_proj,nosuch"}));
-    REFUSE(tarn_lora_add_sized, tarn_lora_add(model, &(tarn_lora_options){.rank = 1, .targets = "lm_head"}));
+    REFUSE(tarn_lora_add_sized, tarn_lora_add(model, &(tarn_lora_options){.rank = 1, .targets = "norm"}));
+    REFUSE(tarn_lora_add_sized, tarn_lora_add(model, &(tarn_lora_options){.rank = 1, .modules_to_save = "nosuch"}));
+    REFUSE(tarn_lora_add_sized, tarn_lora_add(model, &(tarn_lora_options){.rank = 1, .modules_to_save = ","}));
+    REFUSE(tarn_lora_add_sized,
+           tarn_lora_add(model, &(tarn_lora_options){.rank = 1, .targets = "q_proj", .modules_to_save = "q_proj"}));
     REFUSE(tarn_lora_has, tarn_lora_has(NULL));
     REFUSE(tarn_lora_has, tarn_lora_has(other));
     REFUSE(tarn_lora_merge, tarn_lora_merge(NULL));

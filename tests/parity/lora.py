@@ -1,6 +1,8 @@
 """Adapters of low rank against PEFT on transformers' GPT-2 and Llama family: folders that one wrote and the other
 opens, 50 steps of training from the same weights, data and adapters, and the weights that adapters were merged into.
 
+Embeddings and heads, tied or not, have adapters or are trained whole, with norms, as modules_to_save.
+
 In f64 every number of every adapter must agree within 1e-9 after 50 steps of AdamW. In f32 the adapters must be no
 further from those of the f64 run than twice torch's f32 are, the furthest number counted. AdamW divides a gradient's
 scale out, so gradients are compared as well, in the first step, where all runs have the same weights. Weights below the
@@ -24,6 +26,7 @@ import tarn
 import training
 
 STEPS, BATCH = 50, 3
+DTYPES = "f64", "f32", "bf16"
 CONFIGS = {"gpt2": 2, "llama": 2, "mistral": 1, "qwen2": 1, "qwen3": 1}
 # AdamW's first step is lr · g / (|g| + epsilon). With the default epsilon, 1e-8, it is ill-conditioned in f32: rounding
 # alone moves these gradients by 1e-8 to 1e-6, so an element whose exact gradient is that small takes any step from -lr
@@ -89,10 +92,27 @@ def draw_patterns(family, count, rng):
         "alpha_pattern": draw([2, 8, 16]) if rng.random() < 0.5 else {}}
 
 
+ENDS = {"gpt2": ["wte", "lm_head", "wpe"], "llama": ["embed_tokens", "lm_head"]}
+
+
+def draw_ends(family, drawn, rng):
+    """Embeddings and head: with adapters, trained whole, or neither; norms trained whole."""
+    names = ENDS["gpt2" if family == "gpt2" else "llama"]
+    ends = rng.sample(names, rng.randint(1, len(names)))
+    choice = rng.random()
+    if choice < 0.3 and isinstance(drawn["target_modules"], list):
+        return {**drawn, "target_modules": drawn["target_modules"] + ends, "layers_to_transform": None,
+                "layers_pattern": None}
+    if choice < 0.7:
+        norms = ["ln_f", "ln_1"] if family == "gpt2" else ["model.norm", "input_layernorm"]
+        return {**drawn, "modules_to_save": ends + rng.sample(norms, rng.randint(0, 2))}
+    return drawn
+
+
 def draw_adapters(family, count, rng):
     return peft.LoraConfig(r=rng.choice([1, 2, 5]), lora_alpha=rng.choice([8, 4, 3]), use_rslora=rng.random() < 0.4,
                            lora_dropout=rng.choice([0.0, 0.1]), task_type="CAUSAL_LM",
-                           fan_in_fan_out=family == "gpt2", **draw_layers(family, count, rng),
+                           fan_in_fan_out=family == "gpt2", **draw_ends(family, draw_layers(family, count, rng), rng),
                            **draw_patterns(family, count, rng))
 
 
@@ -102,8 +122,8 @@ def with_adapters(network, config, rng):
     if rng.random() < 0.5:
         with torch.no_grad():
             for name, values in network.named_parameters():
-                if "lora_B" in name:
-                    values.normal_(0, 0.1)
+                if "lora_B" in name or "lora_embedding_" in name or "modules_to_save" in name:
+                    values.add_(torch.randn_like(values) * 0.1)
     for module in network.modules():  # what is dropped out is drawn differently in both
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
@@ -122,9 +142,10 @@ def wide(network_folder, adapter_folder, exact):
 
 
 def adapters_of(network, part=lambda values: values.detach()):
+    own = lambda name: name[len(PREFIX):].replace(".modules_to_save", "").replace(".default", "")
     return {
-        name[len(PREFIX):].replace(".default", ""): part(values).to(torch.float64).clone()
-        for name, values in network.named_parameters() if "lora_" in name}
+        own(name): part(values).to(torch.float64).clone()
+        for name, values in network.named_parameters() if "lora_" in name or ".modules_to_save." in name}
 
 
 def open_both(folder, dtype):
@@ -166,8 +187,8 @@ def train_in_torch(network, batches, recipe):
     return adapters_of(network), gradients
 
 
-def train_in_tarn(model, batches, recipe):
-    """The same, and what else changed or had a gradient."""
+def train_in_tarn(model, batches, recipe, trained):
+    """The same, and what else than `trained` changed or had a gradient."""
     states = {name: tarn.read(p) for name, p in layers.state_of(model).items()}
     optimizer, gradients = training.tarn_optimizer(recipe, model), None
     wrong = []
@@ -175,14 +196,14 @@ def train_in_tarn(model, batches, recipe):
         with tarn.scope():
             tarn.backward(tarn.call("model_loss", model, tarn.tensor(tokens), tarn.tensor(targets)), None)
             found = {name: tarn.gradient(p) for name, p in layers.state_of(model).items()}
-            wrong += [name for name, values in found.items() if ("lora_" in name) != (values is not None)]
+            wrong += [name for name, values in found.items() if (name in trained) != (values is not None)]
             gradients = gradients or {
                 name: values.to(torch.float64) for name, values in found.items() if values is not None}
             training.tarn_step(recipe, optimizer)
     tarn.call("optimizer_free", optimizer)
     after = {name: tarn.read(p) for name, p in layers.state_of(model).items()}
-    wrong += [name for name, values in after.items() if "lora_" not in name and not torch.equal(values, states[name])]
-    return {name: values.to(torch.float64) for name, values in after.items() if "lora_" in name}, gradients, wrong
+    wrong += [name for name, values in after.items() if name not in trained and not torch.equal(values, states[name])]
+    return {name: values.to(torch.float64) for name, values in after.items() if name in trained}, gradients, wrong
 
 
 def furthest(ours, truth):
@@ -256,6 +277,13 @@ def check_saved(model, folder, tokens, ours, dtype):
         same_logits("logits of tarn's folder", logits_in_tarn(model, tokens), logits_in_torch(network, tokens), dtype)]
 
 
+def parts_tied(network):
+    """Whether merging unties embeddings: PEFT merges the adapter of one into the weight of both, tarn into its own."""
+    ends = "wte.", "embed_tokens.", "lm_head."
+    return network.config.tie_word_embeddings and any(
+        end in name for name in adapters_of(network) if "lora_" in name for end in ends)
+
+
 def check_merged(model, network, truth_network, folder, tokens, dtype):
     """Merged in both, and tarn's merged folder in transformers."""
     place = os.path.join(folder, "merged")
@@ -263,7 +291,9 @@ def check_merged(model, network, truth_network, folder, tokens, dtype):
     tarn.call("model_write", model, place.encode())
     opened, whole = open_network(place, dtype)
     ours = logits_in_tarn(model, tokens)
-    truth, theirs = (logits_in_torch(n.merge_and_unload(), tokens) for n in (truth_network, network))
+    parts = parts_tied(network)  # the logits before are the truth then
+    truth, theirs = (
+        logits_in_torch(n if parts else n.merge_and_unload(), tokens) for n in (truth_network, network))
     return [judge_logits("merged logits", ours, truth, theirs, dtype), whole,
             same_logits("logits of tarn's merged folder", ours, logits_in_torch(opened, tokens), dtype)]
 
@@ -313,15 +343,19 @@ def check(family, dtype, rng, folder):
         recipe = RECIPES[dtype]
         truth, truth_gradients = train_in_torch(truth_network, batches, recipe)
         theirs, their_gradients = train_in_torch(network, batches, recipe)
-        ours, our_gradients, wrong = train_in_tarn(model, batches, recipe)
+        ours, our_gradients, wrong = train_in_tarn(model, batches, recipe, set(truth))
         verdicts += judge_gradients(our_gradients, truth_gradients, their_gradients, dtype)
         verdicts += judge_training(ours, wrong, before, truth, theirs, dtype)
         verdicts += check_saved(model, folder, tokens, ours, dtype)
+        parts = parts_tied(network)
         verdicts += check_merged(model, network, truth_network, folder, tokens, dtype)
         if dtype == "f32" and family != "gpt2":
             gguf_files.convert(os.path.join(folder, "base"), os.path.join(folder, "base.gguf"))
-            merged = peft.PeftModel.from_pretrained(
-                open_network(os.path.join(folder, "base"), dtype)[0], os.path.join(folder, "ours")).merge_and_unload()
+            base = open_network(os.path.join(folder, "base"), dtype)[0]
+            if parts:
+                base.lm_head.weight = torch.nn.Parameter(base.lm_head.weight.detach().clone())
+                base.config.tie_word_embeddings = False
+            merged = peft.PeftModel.from_pretrained(base, os.path.join(folder, "ours")).merge_and_unload()
             verdicts += [check_gguf(merged, folder, source) for source in ("base", "base.gguf")]
         return verdicts
     finally:
@@ -348,17 +382,79 @@ def check_halves(family, rng, folder):
         tarn.call("module_free", model)
 
 
+def draw_exact(family, rng):
+    network = draw_network(family, "f64", rng)
+    return network if family == "gpt2" else llama.exact(network)
+
+
+def check_dora(family, rng, folder):
+    """DoRA adapters of PEFT's: used, written again and merged."""
+    network = draw_exact(family, rng)
+    network.save_pretrained(os.path.join(folder, "base"))
+    config = draw_adapters(family, network.config.num_hidden_layers, rng)
+    config.use_dora, config.modules_to_save = True, None
+    if isinstance(config.target_modules, set):
+        config.target_modules -= {"wte", "wpe", "embed_tokens"}
+    network = with_adapters(network, config, rng).eval()
+    with torch.no_grad():
+        for name, values in network.named_parameters():
+            if "magnitude" in name:
+                values.mul_(1 + 0.3 * torch.rand_like(values))
+    network.save_pretrained(os.path.join(folder, "theirs"))
+    tokens = torch.randint(0, network.config.vocab_size, (BATCH, context(network.config)))
+    model, ours = open_both(folder, "f64"), os.path.join(folder, "ours")
+    try:
+        theirs = logits_in_torch(network, tokens)
+        verdicts = [same_logits("logits of DoRA", logits_in_tarn(model, tokens), theirs, "f64")]
+        tarn.call("lora_save", model, ours.encode(), None)
+        again = peft.PeftModel.from_pretrained(open_network(os.path.join(folder, "base"), "f64")[0], ours).eval()
+        verdicts.append(same_logits("logits of tarn's DoRA folder", logits_in_torch(again, tokens), theirs, "f64"))
+        tarn.call("lora_merge", model)
+        verdicts.append(same_logits("logits of merged DoRA", logits_in_tarn(model, tokens), theirs, "f64"))
+        return verdicts
+    finally:
+        tarn.call("module_free", model)
+
+
+def check_resized(family, rng, folder):
+    """Embedding and head with more rows than the base model's: a model that has tokens added."""
+    network = draw_exact(family, rng)
+    network.save_pretrained(os.path.join(folder, "base"))
+    count = network.config.vocab_size + rng.randint(1, 9)
+    network.resize_token_embeddings(count, mean_resizing=False)
+    names = ENDS["gpt2" if family == "gpt2" else "llama"][:2]
+    config = peft.LoraConfig(r=2, task_type="CAUSAL_LM", fan_in_fan_out=family == "gpt2", target_modules="all-linear",
+                             modules_to_save=names)
+    network = with_adapters(network, config, rng).eval()
+    network.save_pretrained(os.path.join(folder, "theirs"))
+    tokens = torch.randint(0, count, (BATCH, context(network.config)))
+    tokens[0, 0] = count - 1
+    model, merged = open_both(folder, "f64"), os.path.join(folder, "merged")
+    try:
+        theirs = logits_in_torch(network, tokens)
+        verdicts = [same_logits("logits of added tokens", logits_in_tarn(model, tokens), theirs, "f64")]
+        tarn.call("lora_merge", model)
+        tarn.call("model_write", model, merged.encode())
+        opened, whole = open_network(merged, "f64")
+        return verdicts + [
+            whole, compare.Verdict(opened.config.vocab_size == count, text=f"vocab_size is {opened.config.vocab_size}"),
+            same_logits("logits of added tokens in transformers", logits_in_torch(opened, tokens), theirs, "f64")]
+    finally:
+        tarn.call("module_free", model)
+
+
 def run(seed):
     """Yields (name, dtype, verdicts)."""
     for family, configs in CONFIGS.items():
         for number in range(configs):
-            for dtype in ("f64", "f32", "bf16"):
-                rng = random.Random(f"{seed}/lora/{family}/{number}/{dtype}")
+            for what in ("f64", "f32", "bf16", "dora", "resized"):
+                rng, dtype = random.Random(f"{seed}/lora/{family}/{number}/{what}"), what if what in DTYPES else "f64"
                 torch.manual_seed(rng.randrange(1 << 31))
                 with tempfile.TemporaryDirectory() as folder:
                     try:
-                        verdicts = check_halves(family, rng, folder) if dtype == "bf16" else check(
+                        reads = {"bf16": check_halves, "dora": check_dora, "resized": check_resized}
+                        verdicts = reads[what](family, rng, folder) if what in reads else check(
                             family, dtype, rng, folder)
                     except tarn.Error as error:
                         verdicts = [compare.Verdict(False, text=f"tarn: {error}")]
-                yield f"{family} {number} {dtype}", dtype, verdicts
+                yield f"{family} {number} {what}", dtype, verdicts

@@ -232,11 +232,10 @@ static void a_stopped_run_of_adapters_resumes_bitwise_identically(void **state)
         const char *name, *precision, *quantize;
         double dropout;
         int64_t micro;
-    } kinds[] = {{"plain", "f32", "", 0.1, 0},
-                 {"micro", "f32", "", 0, 2},
-                 {"bf16", "bf16", "", 0.1, 4},
-                 {"blocks", "f32", "q8_0", 0, 0},
-                 {"blocks-bf16", "bf16", "q8_0", 0, 2}};
+    } kinds[] = {{"plain", "f32", "", 0.1, 0},          {"micro", "f32", "", 0, 2},
+                 {"bf16", "bf16", "", 0.1, 4},          {"blocks", "f32", "q8_0", 0, 0},
+                 {"blocks-bf16", "bf16", "q8_0", 0, 2}, {"saved", "f32", "", 0, 0},
+                 {"saved-blocks", "bf16", "q8_0", 0, 2}};
     char base[1200];
     snprintf(base, sizeof(base), "%s", llama_base("base-again"));
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
@@ -250,6 +249,9 @@ static void a_stopped_run_of_adapters_resumes_bitwise_identically(void **state)
             runs[k].micro_batch = kinds[i].micro;
             snprintf(runs[k].precision, sizeof(runs[k].precision), "%s", kinds[i].precision);
             snprintf(runs[k].quantize, sizeof(runs[k].quantize), "%s", kinds[i].quantize);
+            if (strncmp(kinds[i].name, "saved", 5) == 0)
+                snprintf(runs[k].lora_modules_to_save, sizeof(runs[k].lora_modules_to_save),
+                         "embed_tokens,lm_head,norm");
         }
         story s = run(tarn_trainer_new(&runs[0]), 0);
         assert_true(s.last_loss < s.first_loss);
@@ -402,9 +404,11 @@ static void options_that_cannot_be_are_refused(void **state)
                 {"lora_alpha", "4", 0, "lora_alpha applies to adapters only"},
                 {"lora_dropout", "0.5", 0, "lora_dropout applies to adapters only"},
                 {"lora_targets", "q_proj", 0, "lora_targets applies to adapters only"},
+                {"lora_modules_to_save", "lm_head", 0, "lora_modules_to_save applies to adapters only"},
                 {"quantize", "q8_0", 0, "quantize applies to adapters only"},
                 {"merge", "gguf", 0, "merge applies to adapters only"},
-                {"lora_targets", "nothing", 2, "linear layer 'nothing' not found"},
+                {"lora_modules_to_save", "nothing", 2, "module 'nothing' not found"},
+                {"lora_targets", "nothing", 2, "layer 'nothing' not found"},
                 {"quantize", "q4_k", 2, "q4_k needs a multiple of"},
                 {"template", "chatml", 2, "template applies to chats"},
                 {"val", "x.jsonl", 2, "val applies to chats"},

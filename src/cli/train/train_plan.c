@@ -91,6 +91,8 @@ static void print_base(FILE *to, const tarn_train_options *o)
     if (o->lora)
         fprintf(to, "  adapters    rank %lld, alpha %g, dropout %g, in %s\n", (long long)o->lora, o->lora_alpha,
                 o->lora_dropout, o->lora_targets[0] ? o->lora_targets : "all linear layers but the head");
+    if (o->lora_modules_to_save[0])
+        fprintf(to, "  saved       %s, trained whole\n", o->lora_modules_to_save);
 }
 
 /* "; chosen by auto (cuda, opencl missing)": backends that auto would have preferred; `tarn info` has the reasons. */

@@ -14,12 +14,14 @@
 #include "models/hf/weights.h"
 #include "models/lora/lora.h"
 
+#define HEAD "output.weight" /* in GGUF files of all architectures */
+
 /* State of one conversion. */
 typedef struct merger {
     tarn__conversion *c;
     tarn_gguf *file; /* source; NULL: a folder */
     tarn_module *model;
-    tarn__lora_layers list; /* linear layers; those with adapters are selected */
+    tarn__lora_layers list; /* modules with adapters are selected; others may be saved */
 } merger;
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
@@ -53,21 +55,28 @@ static bool open_merged(merger *m)
     m->model = tarn_failed() ? NULL : tarn_model_open(m->c->from, tarn_device_cpu(), &how);
     if (!m->model)
         return false;
+    tarn_model_info before, after;
     m->c->arch = tarn__arch_of(m->c->function, m->model)->gguf;
+    if (!tarn_model_query(m->model, &before) || !tarn_lora_load(m->model, m->c->options.adapter) ||
+        !tarn__lora_list(m->c->function, m->model, &m->list) || !tarn_lora_merge(m->model))
+        return false;
     m->c->arch->traits(m->model->ctx, &m->c->traits);
-    return tarn_lora_load(m->model, m->c->options.adapter) && tarn__lora_list(m->c->function, m->model, &m->list) &&
-           tarn_lora_merge(m->model);
+    return !m->file || !tarn__ends_with(m->c->to, ".gguf") ||
+           (tarn_model_query(m->model, &after) && after.vocab_size == before.vocab_size) ||
+           tarn__raise(TARN_ERROR_UNSUPPORTED,
+                       "%s: '%s' adds tokens, and '%s' has a tokenizer without them; convert the model's folder",
+                       m->c->function, m->c->options.adapter, m->c->from);
 }
 
-/* True if a tensor, by its full name, is a weight with an adapter. */
+/* True if a tensor, by its full name, is a weight with an adapter, or belongs to a saved module. */
 static bool is_changed(const merger *m, const char *name)
 {
-    size_t length = strlen(name), tail = strlen(".weight");
-    for (int i = 0; i < m->list.count; i++) {
-        const char *path = m->list.layer[i].path;
-        if (m->list.layer[i].is_selected && strlen(path) + tail == length && memcmp(path, name, length - tail) == 0 &&
-            strcmp(name + length - tail, ".weight") == 0)
-            return true;
+    const char *last = strrchr(name, '.');
+    size_t length = last ? (size_t)(last - name) : 0;
+    for (int i = 0; last && i < m->list.count; i++) {
+        const tarn__lora_layer *layer = &m->list.layer[i];
+        if (strlen(layer->path) == length && memcmp(layer->path, name, length) == 0)
+            return layer->is_saved || (layer->is_selected && strcmp(last, ".weight") == 0);
     }
     return false;
 }
@@ -142,6 +151,8 @@ static bool put_all(merger *m, tarn_gguf_writer *writer)
     }
     for (int i = 0; good && i < tarn_gguf_count(m->file); i++)
         good = add_from_file(m, i);
+    if (good && !m->c->traits.tie_embeddings && tarn_gguf_find(m->file, HEAD) < 0) /* the adapters untied them */
+        good = add_tensor(m, HEAD, tarn__module_own(m->model->child[TARN__MODEL_HEAD], "weight"), true);
     return good && tarn__convert_put_chat(m->c, writer, &chat) && tarn__convert_copy_metadata(m->file, chat, writer) &&
            tarn__convert_put(m->c, writer);
 }

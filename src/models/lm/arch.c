@@ -136,18 +136,20 @@ tarn_tensor *tarn__model_loss_of(const char *function, tarn_module *model, tarn_
         (documents && !check_documents(function, tokens, documents)))
         return NULL;
     tarn_scope *scope = tarn_scope_open();
-    tarn_tensor *weight = tarn__module_own(model->child[TARN__MODEL_HEAD], "weight");
+    tarn_module *head = model->child[TARN__MODEL_HEAD];
+    tarn_tensor *weight = tarn__module_own(head, "weight");
     tarn_tensor *x = hidden_states(arch, model, tokens, documents);
     const tarn_cross_entropy_options options = {.ignore_index = &ignored};
-    /* A quantized head computes all logits at once. Where a gradient is needed, for adapters below it, they would take
-     * too much memory: then the head is dequantized and the loss computed in chunks. */
+    /* A quantized head, and one with an adapter, computes all logits at once. Where a gradient is needed, for adapters
+     * below it, they would take too much memory: then the head is dequantized and the loss computed in chunks. */
     bool is_quantized = x && !tarn__is_float(weight->view.dtype);
-    if (is_quantized && tarn_needs_grad(x)) {
+    if (is_quantized && tarn_needs_grad(x) && !head->adapter) {
         weight = tarn_cast(weight, x->view.dtype);
         is_quantized = false;
     }
-    tarn_tensor *loss = is_quantized ? tarn_cross_entropy(tarn_linear_apply(x, weight, NULL), targets, &options)
-                                     : tarn_linear_cross_entropy(x, weight, targets, &options);
+    tarn_tensor *loss = x && (is_quantized || head->adapter)
+                            ? tarn_cross_entropy(tarn_forward(head, x), targets, &options)
+                            : tarn_linear_cross_entropy(x, weight, targets, &options);
     if (loss)
         tarn_scope_return(scope, loss);
     else

@@ -90,6 +90,9 @@ typedef struct tarn__arch {
     /* Sets dropout and recomputation of an opened model; the caller checks that one without dropout gets 0. */
     void (*tune)(tarn_module *model, double dropout, tarn_recompute recompute);
 
+    /* Notes in the configuration of a model that its embeddings were resized, or no longer share a weight. */
+    void (*set_embeddings)(tarn_module *model, int64_t vocab_size, bool tie_embeddings);
+
     /* The sizes of a model. */
     void (*sizes)(const tarn_module *model, tarn__model_sizes *sizes);
 

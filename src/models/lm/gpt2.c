@@ -286,6 +286,15 @@ static void tune(tarn_module *module, double dropout, tarn_recompute recompute)
         tune(module->child[i], dropout, recompute);
 }
 
+static void set_embeddings(tarn_module *model, int64_t vocab_size, bool tie_embeddings)
+{
+    tarn_gpt2_config *const configs[] = {model->ctx, model->child[TARN__MODEL_BODY]->ctx};
+    for (int i = 0; i < 2; i++) {
+        configs[i]->vocab_size = vocab_size;
+        configs[i]->untie_embeddings = !tie_embeddings;
+    }
+}
+
 static void sizes(const tarn_module *model, tarn__model_sizes *s)
 {
     const tarn_gpt2_config *c = model->ctx;
@@ -318,6 +327,7 @@ const tarn__arch tarn__gpt2_arch = {
     .parameter_count = tarn__gpt2_parameter_count,
     .create = tarn__gpt2_create,
     .tune = tune,
+    .set_embeddings = set_embeddings,
     .sizes = sizes,
     .has_dropout = true,
 };

@@ -35,7 +35,8 @@ static tarn_tensor *add_and_normalize(const tarn_module *part, tarn_tensor **x, 
 /* Rows of a quantized embedding are dequantized to the dtype of the norms. */
 tarn_tensor *tarn__gpt2_embedding_forward(tarn_module *embedding, tarn_tensor *index, void *ctx)
 {
-    return tarn__embedding_as(own(embedding, "weight"), index, ((const tarn_gpt2_config *)ctx)->dtype);
+    return tarn__lora_embedding(
+        embedding, index, tarn__embedding_as(own(embedding, "weight"), index, ((const tarn_gpt2_config *)ctx)->dtype));
 }
 
 tarn_tensor *tarn__gpt2_projection_forward(tarn_module *projection, tarn_tensor *x, void *ctx)
@@ -47,7 +48,7 @@ tarn_tensor *tarn__gpt2_projection_forward(tarn_module *projection, tarn_tensor 
 tarn_tensor *tarn__gpt2_head_forward(tarn_module *head, tarn_tensor *x, void *ctx)
 {
     (void)ctx;
-    return tarn_linear_apply(x, own(head, "weight"), NULL);
+    return tarn__lora_forward(head, x);
 }
 
 tarn_tensor *tarn__gpt2_mlp_forward(tarn_module *mlp, tarn_tensor *x, void *ctx)

@@ -276,6 +276,15 @@ static void tune(tarn_module *model, double dropout, tarn_recompute recompute)
     ((tarn_llama_config *)model->child[TARN__MODEL_BODY]->ctx)->recompute = recompute;
 }
 
+static void set_embeddings(tarn_module *model, int64_t vocab_size, bool tie_embeddings)
+{
+    tarn_llama_config *const configs[] = {model->ctx, model->child[TARN__MODEL_BODY]->ctx};
+    for (int i = 0; i < 2; i++) {
+        configs[i]->vocab_size = vocab_size;
+        configs[i]->tie_embeddings = tie_embeddings;
+    }
+}
+
 static void sizes(const tarn_module *model, tarn__model_sizes *s)
 {
     const tarn_llama_config *c = model->ctx;
@@ -305,5 +314,6 @@ const tarn__arch tarn__llama_arch = {
     .parameter_count = tarn__llama_parameter_count,
     .create = tarn__llama_create,
     .tune = tune,
+    .set_embeddings = set_embeddings,
     .sizes = sizes,
 };

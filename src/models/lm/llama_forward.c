@@ -37,7 +37,8 @@ tarn_tensor *tarn__llama_norm_forward(tarn_module *norm, tarn_tensor *x, void *c
 /* Rows of a quantized embedding are dequantized to the dtype of the norms. */
 tarn_tensor *tarn__llama_embedding_forward(tarn_module *embedding, tarn_tensor *index, void *ctx)
 {
-    return tarn__embedding_as(own(embedding, "weight"), index, ((const tarn_llama_config *)ctx)->dtype);
+    return tarn__lora_embedding(
+        embedding, index, tarn__embedding_as(own(embedding, "weight"), index, ((const tarn_llama_config *)ctx)->dtype));
 }
 
 tarn_tensor *tarn__llama_linear_forward(tarn_module *linear, tarn_tensor *x, void *ctx)

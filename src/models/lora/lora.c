@@ -20,23 +20,35 @@ typedef struct listing {
     const tarn_module *head;
 } listing;
 
-/* Adds a linear layer other than the head. */
+/* Heads are linear layers, tied or not. */
+static tarn__lora_kind kind_of(const listing *l, const tarn_module *module)
+{
+    if (module == l->head)
+        return TARN__LORA_HEAD;
+    if (tarn__is_embedding(module))
+        return TARN__LORA_EMBEDDING;
+    return module->linear ? TARN__LORA_LINEAR : TARN__LORA_NO_TARGET;
+}
+
+/* Adds a module with parameters that is no part of an adapter. */
 static bool list_one(tarn_module *module, const char *path, void *ctx)
 {
     const listing *l = ctx;
     tarn__lora_layers *list = l->list;
-    if (!module->linear || module == l->head)
+    if (!module->parameters || (module->parent && module->parent->adapter))
         return true;
     bool good = tarn__list_reserve(&list->layer, list->count, &list->capacity, sizeof(*list->layer));
     char *copy = good ? tarn__string_copy(path) : NULL;
     if (copy)
-        list->layer[list->count++] =
-            (tarn__lora_layer){.module = module, .path = copy, .is_selected = module->adapter != NULL};
+        list->layer[list->count++] = (tarn__lora_layer){.module = module,
+                                                        .path = copy,
+                                                        .kind = kind_of(l, module),
+                                                        .is_selected = module->adapter != NULL,
+                                                        .is_saved = module->is_saved};
     return copy != NULL;
 }
 
-/* Lists the layers in tree order, so that a seed gives each layer the same A. The head is excluded, as by PEFT's
- * "all-linear". */
+/* Lists the modules in tree order, so that a seed gives each layer the same A. */
 bool tarn__lora_list(const char *function, const tarn_module *model, tarn__lora_layers *list)
 {
     *list = (tarn__lora_layers){0};
@@ -71,21 +83,21 @@ int tarn__lora_select(tarn__lora_layers *list, const char *name, size_t length)
 {
     int count = 0;
     for (int i = 0; i < list->count; i++)
-        if (tarn__lora_name_matches(list->layer[i].path, name, length)) {
+        if (list->layer[i].kind != TARN__LORA_NO_TARGET && tarn__lora_name_matches(list->layer[i].path, name, length)) {
             list->layer[i].is_selected = true;
             count++;
         }
     return count;
 }
 
-/* Any layer with an adapter counts. */
+/* Any layer with an adapter counts, and any saved module. */
 bool tarn_lora_has(const tarn_module *model)
 {
     tarn__lora_layers list;
     bool has = false;
     if (tarn__lora_list("lora_has", model, &list))
         for (int i = 0; i < list.count; i++)
-            has |= list.layer[i].is_selected;
+            has |= list.layer[i].is_selected || list.layer[i].is_saved;
     tarn__lora_release(&list);
     return has;
 }
@@ -93,33 +105,31 @@ bool tarn_lora_has(const tarn_module *model)
 /* ---- targets ----------------------------------------------------------------------------------------------------- */
 
 /* Raises an unknown target, with the names that exist. Always false. */
-static bool raise_unknown(const char *function, const tarn_module *model, const tarn__lora_layers *list,
-                          const char *name, size_t length)
+static bool raise_unknown(const char *function, const char *option, const tarn__lora_layers *list, const char *name,
+                          size_t length, bool with_all)
 {
     char known[200] = "";
-    const char *head = model->child[TARN__MODEL_HEAD]->name;
-    if (strlen(head) == length && memcmp(head, name, length) == 0)
-        return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: .targets: '%s' is the head, which does not support adapters",
-                           function, head);
     for (int i = 0; i < list->count; i++) {
+        if (list->layer[i].kind == TARN__LORA_NO_TARGET && !with_all)
+            continue;
         const char *dot = strrchr(list->layer[i].path, '.'), *last = dot ? dot + 1 : list->layer[i].path;
         bool is_new = true;
         for (int k = 0; k < i; k++)
-            is_new &= !tarn__lora_name_matches(list->layer[k].path, last, strlen(last));
+            is_new &= (list->layer[k].kind == TARN__LORA_NO_TARGET && !with_all) ||
+                      !tarn__lora_name_matches(list->layer[k].path, last, strlen(last));
         size_t used = strlen(known);
         if (is_new)
             snprintf(known + used, sizeof(known) - used, "%s%s", used ? ", " : "", last);
     }
-    return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .targets: linear layer '%.*s' not found; there are %s", function,
-                       (int)(length < 100 ? length : 100), name, known);
+    return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s: %s '%.*s' not found; there are %s", function, option,
+                       with_all ? "module" : "layer", (int)(length < 100 ? length : 100), name, known);
 }
 
-/* "q_proj, v_proj": NULL selects all. */
-static bool select_targets(const char *function, const tarn_module *model, tarn__lora_layers *list, const char *targets)
+/* "q_proj, v_proj": selects targets, or modules to save, by their names. */
+static bool select_names(const char *function, tarn__lora_layers *list, const char *names, bool is_saved)
 {
-    for (int i = 0; i < list->count && !targets; i++)
-        list->layer[i].is_selected = true;
-    for (const char *at = targets; at;) {
+    const char *option = is_saved ? ".modules_to_save" : ".targets";
+    for (const char *at = names; at;) {
         at += strspn(at, " ");
         const char *end = at + strcspn(at, ",");
         size_t length = (size_t)(end - at);
@@ -128,13 +138,23 @@ static bool select_targets(const char *function, const tarn_module *model, tarn_
         if (length == 0)
             return tarn__raise(
                 TARN_ERROR_ARGUMENT,
-                "%s: .targets: '%.100s' has an empty name; it must be names of layers and commas, \"q_proj,v_proj\"",
-                function, targets);
-        if (tarn__lora_select(list, at, length) == 0)
-            return raise_unknown(function, model, list, at, length);
+                "%s: %s: '%.100s' has an empty name; it must be names of layers and commas, \"q_proj,v_proj\"",
+                function, option, names);
+        if ((is_saved ? tarn__lora_select_saved(list, at, length) : tarn__lora_select(list, at, length)) == 0)
+            return raise_unknown(function, option, list, at, length, is_saved);
         at = *end ? end + 1 : NULL;
     }
     return true;
+}
+
+/* Targets NULL: all linear layers that are not saved. */
+static bool select_all(const char *function, tarn__lora_layers *list, const tarn_lora_options *o)
+{
+    if (!select_names(function, list, o->modules_to_save, true) || !select_names(function, list, o->targets, false))
+        return false;
+    for (int i = 0; i < list->count && !o->targets; i++)
+        list->layer[i].is_selected = list->layer[i].kind == TARN__LORA_LINEAR && !list->layer[i].is_saved;
+    return tarn__lora_check_saved(function, list);
 }
 
 /* ---- adding ------------------------------------------------------------------------------------------------------ */
@@ -170,19 +190,39 @@ bool tarn__lora_check_none(const char *function, const tarn_module *model)
                        function);
 }
 
-/* Children 0 and 1 of a layer with an adapter are A and B. */
+/* Sets what the layers of the list train: A and B, or their own parameters. */
 bool tarn__lora_freeze(const char *function, tarn_module *model, const tarn__lora_layers *list)
 {
-    bool good = tarn_module_freeze(model, true);
-    for (int i = 0; good && i < list->count; i++)
-        for (int k = 0; good && list->layer[i].module->adapter && k < 2; k++)
-            good = tarn_module_freeze(list->layer[i].module->child[k], false);
-    return good || tarn__raise_within(function);
+    if (!tarn_module_freeze(model, true))
+        return tarn__raise_within(function);
+    for (int i = 0; i < list->count; i++) {
+        tarn_module *module = list->layer[i].module;
+        for (int k = 0; module->adapter && k < 2; k++)
+            tarn__adapter_weight(module, k)->requires_grad = true;
+        for (int k = 0; module->is_saved && k < module->parameters; k++)
+            module->parameter[k].tensor->requires_grad = !module->parameter[k].is_buffer;
+    }
+    return true;
+}
+
+/* A zero and B normal: as PEFT initializes an embedding's. */
+static bool add_to_embedding(tarn_module *embedding, const tarn__adapter *settings, tarn_dtype dtype)
+{
+    const tarn_tensor *weight = tarn__module_own(embedding, "weight");
+    tarn_device device = tarn__device(weight);
+    tarn_tensor *a = tarn_zeros(TARN_SHAPE(settings->rank, weight->view.shape[0]), dtype, device);
+    tarn_tensor *b = a ? tarn_normal(TARN_SHAPE(weight->view.shape[1], settings->rank), 0, 1, dtype, device) : NULL;
+    if (b)
+        return tarn__adapter_add(embedding, settings, a, b);
+    tarn_free(a);
+    return false;
 }
 
 /* A as PyTorch initializes a linear layer (Kaiming uniform, a = sqrt(5)), B zero. */
 static bool add_initialized(tarn_module *layer, const tarn__adapter *settings, tarn_dtype dtype)
 {
+    if (tarn__is_embedding(layer))
+        return add_to_embedding(layer, settings, dtype);
     tarn_device device = tarn__device(tarn__module_own(layer, "weight"));
     int64_t in = tarn__linear_in(layer), out = tarn__linear_out(layer);
     double bound = 1 / sqrt((double)in);
@@ -192,6 +232,21 @@ static bool add_initialized(tarn_module *layer, const tarn__adapter *settings, t
         return tarn__adapter_add(layer, settings, a, b);
     tarn_free(a);
     return false;
+}
+
+bool tarn__lora_start(const char *function, tarn_module *model, const tarn__lora_layers *list)
+{
+    bool good = true;
+    for (int i = 0; good && i < list->count; i++) {
+        if (list->layer[i].is_saved)
+            good = tarn__lora_make_own(model, list->layer[i].module);
+        list->layer[i].module->is_saved = good && list->layer[i].is_saved;
+    }
+    good = good ? tarn__lora_note_embeddings(function, model) && tarn__lora_freeze(function, model, list)
+                : tarn__raise_within(function);
+    for (int i = 0; !good && i < list->count; i++)
+        list->layer[i].module->is_saved = false;
+    return good;
 }
 
 /* Adds adapters to all selected layers with the seed's generator; removes them on failure. */
@@ -207,7 +262,7 @@ static bool add_all(const char *function, tarn_module *model, const tarn__lora_l
     for (int i = 0; good && i < list->count; i++)
         good = !list->layer[i].is_selected || add_initialized(list->layer[i].module, &settings, o->dtype);
     tarn__random_restore(&callers);
-    good = good ? tarn__lora_freeze(function, model, list) : tarn__raise_within(function);
+    good = good ? tarn__lora_start(function, model, list) : tarn__raise_within(function);
     for (int i = 0; !good && i < list->count; i++)
         tarn__adapter_remove(list->layer[i].module);
     return good;
@@ -226,66 +281,58 @@ bool tarn_lora_add_sized(tarn_module *model, const tarn_lora_options *options, s
     if (!options)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the options are NULL; .rank is required", function);
     bool good = check_options(function, &own) && tarn__lora_list(function, model, &list) &&
-                select_targets(function, model, &list, own.targets) && add_all(function, model, &list, &own);
+                select_all(function, &list, &own) && add_all(function, model, &list, &own);
     tarn__lora_release(&list);
     return good;
 }
 
 /* ---- merging ----------------------------------------------------------------------------------------------------- */
 
-/* Replaces a quantized weight, a buffer, by a frozen parameter with the layout `form`. Takes the tensor, which is
- * [out, in] and belongs to the open scope. */
-static bool replace_weight(tarn_module *layer, tarn_tensor *weight, tarn__linear_form form)
+/* Replaces a weight, quantized or tied, by a frozen parameter with the layout `form`. A quantized one is [out, in], as
+ * its tensor here is, which belongs to the open scope. */
+static bool replace_weight(tarn_module *layer, tarn_tensor *weight, bool is_quantized, tarn__linear_form form)
 {
-    tarn__parameter *place = layer->parameter;
-    tarn_tensor *before = tarn__module_own(layer, "weight");
-    while (place->tensor != before)
-        place++;
-    if (form == TARN__LINEAR_IN_OUT)
+    if (is_quantized && form == TARN__LINEAR_IN_OUT)
         weight = tarn_clone(tarn_transpose(weight, 0, 1));
-    if (!weight)
+    if (!weight || !tarn__module_replace(layer, "weight", weight))
         return false;
-    /* The module takes over the reference of the scope: retain first, so that the tensor survives its release. */
-    layer->linear = form;
-    tarn__tensor_retain(weight);
-    tarn_free(weight); /* the scope's reference */
-    place->tensor = weight;
-    place->is_buffer = false;
-    tarn__tensor_release(before);
-    return tarn__name_tensor(layer, place);
-}
-
-/* weight + scale · B @ A, computed in f32 (f64 if either is) and rounded once. */
-static bool merge_layer(tarn_module *layer, tarn_dtype dtype, tarn__linear_form form)
-{
-    tarn_tensor *weight = tarn__module_own(layer, "weight"), *a = tarn__adapter_weight(layer, TARN__ADAPTER_A),
-                *b = tarn__adapter_weight(layer, TARN__ADAPTER_B);
-    tarn_dtype compute = weight->view.dtype == TARN_F64 || a->view.dtype == TARN_F64 ? TARN_F64 : TARN_F32;
-    bool is_quantized = tarn__is_quantized(weight->view.dtype);
-    /* B [out, rank] @ A [rank, in] is [out, in]; GPT-2's weights are [in, out]. */
-    tarn_tensor *delta =
-        tarn_mul(tarn_matmul(tarn_cast(b, compute), tarn_cast(a, compute)), tarn_scalar(layer->adapter->scale));
-    if (layer->linear == TARN__LINEAR_IN_OUT)
-        delta = tarn_transpose(delta, 0, 1);
-    tarn_tensor *sum =
-        tarn_add(is_quantized ? tarn_cast(tarn_cast(weight, TARN_F32), compute) : tarn_cast(weight, compute), delta);
-    if (!sum)
-        return false;
-    if (!(is_quantized ? replace_weight(layer, tarn_cast(sum, dtype), form) : tarn_copy(weight, sum)))
-        return false;
-    tarn__adapter_remove(layer);
+    if (is_quantized)
+        layer->linear = form;
     return true;
 }
 
-/* Raises if an optimizer trains an adapter: it would keep updating a freed tensor. */
+/* The weight with its adapter, computed in f32 (f64 if either is) and rounded once. The head's and the embedding's
+ * adapters must not change the weight of the other, so tied ones part here. */
+static bool merge_layer(const tarn__lora_layer *layer, bool is_tied, tarn_dtype dtype, tarn__linear_form form)
+{
+    tarn_module *module = layer->module;
+    tarn_tensor *weight = tarn__module_own(module, "weight"), *sum = tarn__adapter_merged(module);
+    bool is_quantized = tarn__is_quantized(weight->view.dtype), is_linear = layer->kind == TARN__LORA_LINEAR;
+    if (!sum)
+        return false;
+    bool good = is_quantized || (is_tied && !is_linear)
+                    ? replace_weight(module, tarn_cast(sum, is_quantized ? dtype : weight->view.dtype), is_quantized,
+                                     is_linear ? form : module->linear)
+                    : tarn_copy(weight, sum);
+    if (good)
+        tarn__adapter_remove(module);
+    return good;
+}
+
+/* Raises if an optimizer trains an adapter, which would keep updating a freed tensor, or a saved module. */
 static bool check_untrained(const char *function, const tarn__lora_layers *list)
 {
-    for (int i = 0; i < list->count; i++)
+    for (int i = 0; i < list->count; i++) {
+        const tarn_module *module = list->layer[i].module;
+        if (module->is_saved && module->parameter[0].tensor->optimizer)
+            return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' is trained by an optimizer; free that first", function,
+                               list->layer[i].path);
         for (int k = 0; list->layer[i].is_selected && k < 2; k++)
             if (tarn__adapter_weight(list->layer[i].module, k)->optimizer)
                 return tarn__raise(TARN_ERROR_ARGUMENT,
                                    "%s: the adapter of '%s' is trained by an optimizer; free that first", function,
                                    list->layer[i].path);
+    }
     return true;
 }
 
@@ -299,17 +346,23 @@ static bool merge_all(const char *function, tarn_module *model, const tarn__lora
     bool good = true;
     tarn_no_grad_open();
     for (int i = 0; good && i < list->count; i++) {
+        tarn_module *module = list->layer[i].module;
+        for (int k = 0; module->is_saved && k < module->parameters; k++)
+            module->parameter[k].tensor->requires_grad = false;
+        merged += module->is_saved;
+        module->is_saved = false; /* its parameters are the model's own now */
         if (!list->layer[i].is_selected)
             continue;
         /* A scope per layer: the f32 copies of one weight are freed before the next. */
         tarn_scope *scope = tarn_scope_open();
-        good = scope && merge_layer(list->layer[i].module, info.dtype, list->form);
+        good = scope && merge_layer(&list->layer[i], tarn__lora_is_tied(model), info.dtype, list->form);
         tarn_scope_close(scope);
         merged += good;
     }
     tarn_no_grad_close();
     if (good && merged == 0)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the model has no adapters", function);
+    good = good && tarn__lora_note_embeddings(function, model);
     return good || tarn__raise_within(function);
 }
 

@@ -1,4 +1,5 @@
-/* lora.h: LoRA adapters of language models: the layers that can have them, and those that do. */
+/* lora.h: LoRA adapters of language models: the layers that can have them, those that do, and the modules that are
+ * trained and saved with them. */
 #ifndef TARN__LORA_H
 #define TARN__LORA_H
 
@@ -9,40 +10,72 @@
 #include "models/lm/arch.h"
 #include "nn/lora.h"
 
-/* A linear layer of a model other than the head. */
+/* What a module with parameters is to adapters. */
+typedef enum tarn__lora_kind {
+    TARN__LORA_LINEAR,
+    TARN__LORA_HEAD,      /* a target only by name, as in PEFT */
+    TARN__LORA_EMBEDDING, /* the same */
+    TARN__LORA_NO_TARGET  /* a norm, which can only be saved */
+} tarn__lora_kind;
+
+/* A module with parameters. */
 typedef struct tarn__lora_layer {
     tarn_module *module; /* borrowed */
     char *path;          /* "model.layers.0.self_attn.q_proj"; owned */
-    bool is_selected;
+    tarn__lora_kind kind;
+    bool is_selected;       /* has an adapter, or gets one */
+    bool is_saved;          /* is trained whole, or will be */
     tarn__adapter settings; /* of the adapter, if it is selected */
 } tarn__lora_layer;
 
-/* All linear layers of a model. Owns its paths. */
+/* All modules with parameters of a model. Owns its paths. */
 typedef struct tarn__lora_layers {
     tarn__lora_layer *layer;
     int count, capacity;
     tarn__linear_form form; /* layout of the architecture's weights, quantized or not */
 } tarn__lora_layers;
 
-/* Lists the linear layers of a language model, in tree order, without the head; those with adapters are selected.
- * The caller releases the list, on failure too. False with an error. */
+/* Lists the modules of a language model that have parameters, in tree order; those with adapters are selected. The
+ * caller releases the list, on failure too. False with an error. */
 bool tarn__lora_list(const char *function, const tarn_module *model, tarn__lora_layers *list);
 void tarn__lora_release(tarn__lora_layers *list);
 
-/* Selects layers by name or path suffix. Returns their number. */
+/* Selects targets by name or path suffix. Returns their number. */
 int tarn__lora_select(tarn__lora_layers *list, const char *name, size_t length);
 
 /* True if a path is the name, or ends with a dot and the name. */
 bool tarn__lora_name_matches(const char *path, const char *name, size_t length);
 
-/* Freezes everything but the adapters. False with an error. */
+/* Freezes everything but the adapters and the saved modules. False with an error. */
 bool tarn__lora_freeze(const char *function, tarn_module *model, const tarn__lora_layers *list);
+
+/* Makes the modules of the list that are to be saved trainable copies, notes changed embeddings, and freezes the rest:
+ * the last step of adding adapters. False with an error. */
+bool tarn__lora_start(const char *function, tarn_module *model, const tarn__lora_layers *list);
 
 /* Raises unless the model is a language model without adapters. */
 bool tarn__lora_check_none(const char *function, const tarn_module *model);
 
 /* Scale by rank, alpha and rslora. */
 double tarn__lora_scale(const tarn__adapter *settings);
+
+/* Saved modules (lora_saved.c). Marks those whose paths end so, and returns their number; raises those that have
+ * adapters too. */
+int tarn__lora_select_saved(tarn__lora_layers *list, const char *name, size_t length);
+bool tarn__lora_check_saved(const char *function, const tarn__lora_layers *list);
+
+/* Replaces quantized and tied parameters of a module by copies of its own, in the model's dtype. False with an error.
+ */
+bool tarn__lora_make_own(tarn_module *model, tarn_module *module);
+
+/* True if the head shares its weight with the token embedding. */
+bool tarn__lora_is_tied(const tarn_module *model);
+
+/* The token embedding, borrowed. NULL: none. */
+tarn_module *tarn__lora_token_embedding(const tarn_module *model);
+
+/* Brings the model's configuration in line with the weights of its embedding and head. Raises different sizes. */
+bool tarn__lora_note_embeddings(const char *function, tarn_module *model);
 
 /* adapter_config.json (lora_config.c). Reading selects the layers that it names and fills in their settings. `path` is
  * for errors. */

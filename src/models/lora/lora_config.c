@@ -48,15 +48,25 @@ static bool check_member(const char *name, bool is_off, void *ctx)
                                        "exclude_modules",
                                        "layers_pattern",
                                        "layers_to_transform",
+                                       "modules_to_save",
+                                       "use_dora",
                                        NULL};
     /* Without effect on a trained adapter. */
-    static const char *const ignored[] = {"task_type",      "auto_mapping",
-                                          "peft_version",   "base_model_name_or_path",
-                                          "revision",       "inference_mode",
-                                          "megatron_core",  "qalora_group_size",
-                                          "loftq_config",   "eva_config",
-                                          "corda_config",   "lora_ga_config",
-                                          "runtime_config", NULL};
+    static const char *const ignored[] = {"task_type",
+                                          "auto_mapping",
+                                          "peft_version",
+                                          "base_model_name_or_path",
+                                          "revision",
+                                          "inference_mode",
+                                          "megatron_core",
+                                          "qalora_group_size",
+                                          "loftq_config",
+                                          "eva_config",
+                                          "corda_config",
+                                          "lora_ga_config",
+                                          "runtime_config",
+                                          "ensure_weight_tying",
+                                          NULL};
     const reader *r = ctx;
     return is_off || contains(read, name) || contains(ignored, name) ||
            tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': \"%.64s\" is not supported, unless it is off", r->function,
@@ -108,7 +118,8 @@ static bool read_settings(const reader *r, tarn__adapter *s)
     if (!tarn__json_file_int(r->document, "r", 1, MAX_RANK, &s->rank) ||
         (is_there(r, "lora_alpha") && !tarn__json_file_real(r->document, "lora_alpha", &s->alpha)) ||
         (is_there(r, "lora_dropout") && !tarn__json_file_real(r->document, "lora_dropout", &s->dropout)) ||
-        (is_there(r, "use_rslora") && !tarn__json_file_bool(r->document, "use_rslora", &s->rslora)))
+        (is_there(r, "use_rslora") && !tarn__json_file_bool(r->document, "use_rslora", &s->rslora)) ||
+        (is_there(r, "use_dora") && !tarn__json_file_bool(r->document, "use_dora", &s->has_magnitude)))
         return false;
     if (!isfinite(s->alpha) || !(s->dropout >= 0 && s->dropout < 1))
         return tarn__raise(TARN_ERROR_FORMAT,
@@ -119,10 +130,15 @@ static bool read_settings(const reader *r, tarn__adapter *s)
 
 /* ---- layers ------------------------------------------------------------------------------------------------------ */
 
+/* Raises a norm, as PEFT does; through the error state, since a visit has no result. */
 static void select_layer(tarn__lora_layer *layer, void *ctx)
 {
-    (void)ctx;
-    layer->is_selected = true;
+    const reader *r = ctx;
+    layer->is_selected = layer->kind != TARN__LORA_NO_TARGET;
+    if (!layer->is_selected)
+        tarn__raise(TARN_ERROR_UNSUPPORTED,
+                    "%s: '%s': \"target_modules\" matches '%s', which is neither a linear layer nor an embedding",
+                    r->function, r->path, layer->path);
 }
 
 static void deselect_layer(tarn__lora_layer *layer, void *ctx)
@@ -169,9 +185,10 @@ static bool select_named(const reader *r, const char *name)
         if (!tarn__lora_name_matches(layer->path, name, strlen(name)))
             continue;
         bool selects = !is_limited || strcmp(layer->path, name) == 0 || is_in_blocks(r, layer->path, &good);
-        layer->is_selected = layer->is_selected || selects;
+        if (selects && !layer->is_selected)
+            select_layer(layer, (void *)r); /* only read */
     }
-    return good;
+    return good && !tarn_failed();
 }
 
 /* Selects by an array of names, "all-linear" or a regular expression. */
@@ -183,10 +200,11 @@ static bool select_targets(const reader *r)
     if (kind == TARN__MEMBER_STRING) {
         const char *text = tarn__json_file_string(r->document, key);
         for (int i = 0; text && strcmp(text, "all-linear") == 0 && i < r->list->count; i++)
-            r->list->layer[i].is_selected = true;
+            r->list->layer[i].is_selected = r->list->layer[i].kind == TARN__LORA_LINEAR && !r->list->layer[i].is_saved;
         return text &&
-               (strcmp(text, "all-linear") == 0 ||
-                tarn__lora_each_match(r->function, r->path, text, TARN__LORA_WHOLE, r->list, select_layer, NULL));
+               (strcmp(text, "all-linear") == 0 || tarn__lora_each_match(r->function, r->path, text, TARN__LORA_WHOLE,
+                                                                         r->list, select_layer, (void *)r)) &&
+               !tarn_failed();
     }
     if (kind != TARN__MEMBER_ARRAY)
         return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': \"%s\" must be an array of layer names, or a pattern",
@@ -221,17 +239,35 @@ static bool exclude(const reader *r)
     return good;
 }
 
+/* modules_to_save: an array of ends of paths. */
+static bool select_saved(const reader *r)
+{
+    static const char *const key = "modules_to_save";
+    size_t count = 0;
+    if (!is_there(r, key))
+        return true;
+    bool good = tarn__json_file_count(r->document, key, MAX_NAMES, &count);
+    for (size_t i = 0; good && i < count; i++) {
+        const char *name = tarn__json_file_string_at(r->document, key, i);
+        good = name != NULL;
+        if (good && tarn__lora_select_saved(r->list, name, strlen(name)) == 0)
+            good = tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': \"%s\": '%.100s' matches no module of this model",
+                               r->function, r->path, key, name);
+    }
+    return good;
+}
+
 /* A name that matches no layer is allowed if another matches. */
 static bool select_layers(const reader *r)
 {
     int selected = 0;
-    if (!select_targets(r) || !exclude(r))
+    if (!select_saved(r) || !select_targets(r) || !exclude(r) || !tarn__lora_check_saved(r->function, r->list))
         return false;
     for (int i = 0; i < r->list->count; i++)
         selected += r->list->layer[i].is_selected;
-    return selected ||
-           tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': \"target_modules\" names no linear layer of this model",
-                       r->function, r->path);
+    return selected || tarn__raise(TARN_ERROR_FORMAT,
+                                   "%s: '%s': \"target_modules\" names no linear layer and no embedding of this model",
+                                   r->function, r->path);
 }
 
 /* ---- settings of single layers ----------------------------------------------------------------------------------- */
@@ -298,6 +334,11 @@ static bool fill_settings(const reader *r)
         return false;
     for (int i = 0; i < r->list->count; i++)
         r->list->layer[i].settings.scale = tarn__lora_scale(&r->list->layer[i].settings);
+    for (int i = 0; i < r->list->count && common.has_magnitude; i++)
+        if (r->list->layer[i].is_selected && r->list->layer[i].kind == TARN__LORA_EMBEDDING)
+            return tarn__raise(TARN_ERROR_UNSUPPORTED,
+                               "%s: '%s': \"use_dora\" is not supported for an embedding, '%s'; only for linear layers",
+                               r->function, r->path, r->list->layer[i].path);
     return true;
 }
 
@@ -323,7 +364,8 @@ static const char *last_part(const char *path)
 static bool all_named(const tarn__lora_layers *list, const char *name)
 {
     for (int i = 0; i < list->count; i++)
-        if (!list->layer[i].is_selected && tarn__lora_name_matches(list->layer[i].path, name, strlen(name)))
+        if (!list->layer[i].is_selected && list->layer[i].kind != TARN__LORA_NO_TARGET &&
+            tarn__lora_name_matches(list->layer[i].path, name, strlen(name)))
             return false;
     return true;
 }
@@ -341,6 +383,22 @@ static bool write_targets(const tarn__lora_layers *list, tarn__json_file *docume
             good = tarn__json_file_add_string(document, "target_modules", by_name ? name : path);
     }
     return good;
+}
+
+/* Saved modules. Embeddings and the head by name, which other programs expect; others by path, since PEFT compares
+ * only ends. */
+static bool write_saved(const tarn__lora_layers *list, tarn__json_file *document)
+{
+    static const char *const key = "modules_to_save";
+    bool any = false, good = true;
+    for (int i = 0; good && i < list->count; i++) {
+        const tarn__lora_layer *layer = &list->layer[i];
+        bool by_name = layer->kind == TARN__LORA_EMBEDDING || layer->kind == TARN__LORA_HEAD;
+        if (layer->is_saved)
+            good = tarn__json_file_add_string(document, key, by_name ? last_part(layer->path) : layer->path);
+        any = any || layer->is_saved;
+    }
+    return good && (any || tarn__json_file_set_real(document, key, NAN)); /* null */
 }
 
 /* PEFT writes whole numbers as integers, which other programs expect. */
@@ -372,17 +430,16 @@ bool tarn__lora_write_config(const tarn__lora_layers *list, const char *base_mod
     for (int i = list->count - 1; i >= 0; i--)
         first = list->layer[i].is_selected ? list->layer[i].module : first;
     const tarn__adapter *s = first->adapter;
-    static const char *const nothing[] = {"auto_mapping",        "revision",       "modules_to_save",
-                                          "layers_to_transform", "layers_pattern", NULL};
+    static const char *const nothing[] = {"auto_mapping", "revision", "layers_to_transform", "layers_pattern", NULL};
     bool good = tarn__json_file_set_string(document, "peft_type", "LORA") &&
                 tarn__json_file_set_string(document, "task_type", "CAUSAL_LM") &&
                 (base_model ? tarn__json_file_set_string(document, "base_model_name_or_path", base_model)
                             : tarn__json_file_set_real(document, "base_model_name_or_path", NAN)) && /* null */
                 tarn__json_file_set_int(document, "r", s->rank) &&
                 write_alpha(s->alpha, document) && tarn__json_file_set_real(document, "lora_dropout", s->dropout) &&
-                write_targets(list, document) && write_patterns(list, s, document) &&
+                write_targets(list, document) && write_patterns(list, s, document) && write_saved(list, document) &&
                 tarn__json_file_set_bool(document, "use_rslora", s->rslora) &&
-                tarn__json_file_set_bool(document, "use_dora", false) &&
+                tarn__json_file_set_bool(document, "use_dora", s->has_magnitude) &&
                 tarn__json_file_set_bool(document, "fan_in_fan_out", list->form == TARN__LINEAR_IN_OUT) &&
                 tarn__json_file_set_string(document, "bias", "none") &&
                 tarn__json_file_set_bool(document, "init_lora_weights", true) &&

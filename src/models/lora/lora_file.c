@@ -14,33 +14,60 @@
 
 #define CONFIG "adapter_config.json"
 #define WEIGHTS "adapter_model.safetensors"
+#define PREFIX "base_model.model." /* before every name */
 
 /* Name of a matrix in the file. */
 typedef struct matrix_name {
     char text[512];
 } matrix_name;
 
-/* PEFT's name of A or B. */
+/* DoRA's magnitude, after A and B. */
+enum { MAGNITUDE = TARN__ADAPTER_B + 1, PARTS };
+
+/* PEFT's name of A, B or the magnitude. */
 static const char *name_of(const tarn__lora_layer *layer, int which, matrix_name *to)
 {
-    snprintf(to->text, sizeof(to->text), "base_model.model.%s.lora_%s.weight", layer->path,
-             which == TARN__ADAPTER_A ? "A" : "B");
+    static const char *const of_linear[] = {"lora_A.weight", "lora_B.weight", "lora_magnitude_vector"},
+                             *const of_embedding[] = {"lora_embedding_A", "lora_embedding_B", ""};
+    snprintf(to->text, sizeof(to->text), PREFIX "%s.%s", layer->path,
+             (layer->kind == TARN__LORA_EMBEDDING ? of_embedding : of_linear)[which]);
+    return to->text;
+}
+
+/* PEFT's name of a parameter of a saved module. */
+static const char *saved_name(const tarn_module *model, const tarn__parameter *parameter, matrix_name *to)
+{
+    snprintf(to->text, sizeof(to->text), PREFIX "%s", tarn__name_from(model, parameter));
     return to->text;
 }
 
 /* ---- saving ------------------------------------------------------------------------------------------------------ */
 
-/* Writes A and B of every adapter, with checksums. */
-static bool save_weights(const tarn__lora_layers *list, const char *path)
+/* Writes an adapter, or the parameters of a saved module. */
+static bool save_layer(const tarn_module *model, const tarn__lora_layer *layer, tarn_safetensors_writer *writer)
 {
     matrix_name name;
+    const tarn_module *module = layer->module;
+    bool good = true;
+    for (int k = 0; good && layer->is_selected && k < 2; k++)
+        good = tarn_safetensors_add(writer, name_of(layer, k, &name), tarn__adapter_weight(module, k));
+    if (good && layer->is_selected && module->adapter->has_magnitude)
+        good = tarn_safetensors_add(writer, name_of(layer, MAGNITUDE, &name),
+                                    tarn__module_own(module, "lora_magnitude_vector"));
+    for (int i = 0; good && layer->is_saved && i < module->parameters; i++)
+        good =
+            tarn_safetensors_add(writer, saved_name(model, &module->parameter[i], &name), module->parameter[i].tensor);
+    return good;
+}
+
+/* Writes every adapter and saved module, with checksums. */
+static bool save_weights(const tarn_module *model, const tarn__lora_layers *list, const char *path)
+{
     tarn_safetensors_writer *writer = tarn_safetensors_create(path);
     bool good =
         writer && tarn_safetensors_add_metadata(writer, "format", "pt") && tarn_safetensors_add_checksums(writer);
-    for (int i = 0; i < list->count; i++)
-        for (int k = 0; good && list->layer[i].is_selected && k < 2; k++)
-            good = tarn_safetensors_add(writer, name_of(&list->layer[i], k, &name),
-                                        tarn__adapter_weight(list->layer[i].module, k));
+    for (int i = 0; good && i < list->count; i++)
+        good = save_layer(model, &list->layer[i], writer);
     if (good)
         return tarn_safetensors_finish(writer);
     tarn_safetensors_cancel(writer);
@@ -62,10 +89,10 @@ static bool name_files(const char *function, const char *folder, adapter_files *
 }
 
 /* Writes both new files next to the old ones. */
-static bool write_new(const char *function, const tarn__lora_layers *list, const char *base_model,
-                      const adapter_files *files)
+static bool write_new(const char *function, const tarn_module *model, const tarn__lora_layers *list,
+                      const char *base_model, const adapter_files *files)
 {
-    if (!save_weights(list, files->new_weights.text))
+    if (!save_weights(model, list, files->new_weights.text))
         return tarn__raise_within(function);
     tarn__json_file *config = tarn__json_file_new(function);
     bool good = config && tarn__lora_write_config(list, base_model, config) &&
@@ -76,12 +103,13 @@ static bool write_new(const char *function, const tarn__lora_layers *list, const
 
 /* While the weights are replaced there is no adapter_config.json: one adapter's matrices are never read with the
  * scale of another. */
-static bool save_folder(const char *function, const tarn__lora_layers *list, const char *folder, const char *base_model)
+static bool save_folder(const char *function, const tarn_module *model, const tarn__lora_layers *list,
+                        const char *folder, const char *base_model)
 {
     adapter_files files;
     if (!name_files(function, folder, &files) || !(tarn__path_exists(folder) || tarn__folder_make(function, folder)))
         return false;
-    if (write_new(function, list, base_model, &files)) {
+    if (write_new(function, model, list, base_model, &files)) {
         tarn__file_remove(files.config.text);
         if (tarn__file_rename(function, files.new_weights.text, files.weights.text) &&
             tarn__file_rename(function, files.new_config.text, files.config.text))
@@ -104,7 +132,7 @@ bool tarn_lora_save(const tarn_module *model, const char *folder, const char *ba
     if (good && selected == 0)
         good = tarn__raise(TARN_ERROR_ARGUMENT, "%s: the model has no adapters; tarn_model_write() saves all of it",
                            function);
-    good = good && save_folder(function, &list, folder, base_model);
+    good = good && save_folder(function, model, &list, folder, base_model);
     tarn__lora_release(&list);
     return good;
 }
@@ -115,119 +143,257 @@ bool tarn_lora_save(const tarn_module *model, const char *folder, const char *ba
 typedef struct loader {
     const char *function, *path;
     const tarn_safetensors *file;
+    tarn_module *model;
     tarn__lora_layers list;
 } loader;
 
-/* Raises unless the file has a matrix of a layer with the right shape and dtype. */
-static bool check_matrix(const loader *l, const tarn__lora_layer *layer, int which, tarn_safetensors_entry *entry)
+/* The entry of that name. False with an error if the file lacks it. */
+static bool find_entry(const loader *l, const char *name, tarn_safetensors_entry *entry)
 {
-    matrix_name name;
-    int index = tarn_safetensors_find(l->file, name_of(layer, which, &name));
+    int index = tarn_safetensors_find(l->file, name);
     if (index < 0)
         return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has no '%s', which " CONFIG " asks for", l->function, l->path,
-                           name.text);
-    if (!tarn_safetensors_info(l->file, index, entry))
-        return tarn__raise_within(l->function);
-    bool is_a = which == TARN__ADAPTER_A;
-    int64_t rows = is_a ? layer->settings.rank : tarn__linear_out(layer->module),
-            columns = is_a ? tarn__linear_in(layer->module) : layer->settings.rank;
-    if (entry->shape.rank != 2 || entry->shape.size[0] != rows || entry->shape.size[1] != columns)
-        return tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': '%s' is %s, but must be [%lld, %lld] in this model",
-                           l->function, l->path, name.text,
-                           tarn__shape_string(entry->shape.size, entry->shape.rank, &(tarn__shape_buffer){{0}}),
-                           (long long)rows, (long long)columns);
-    return (entry->dtype != TARN_DTYPE_COUNT && tarn__is_float(entry->dtype)) ||
-           tarn__raise(TARN_ERROR_DTYPE, "%s: '%s': '%s' is %s; adapters are of a float dtype", l->function, l->path,
-                       name.text, entry->dtype_name);
+                           name);
+    return tarn_safetensors_info(l->file, index, entry) || tarn__raise_within(l->function);
 }
 
-/* True if a name in the file is that of a selected layer's matrix. */
+/* Raises unless an entry has that shape and a float dtype. `rows` -1: any. */
+static bool check_entry(const loader *l, const tarn_safetensors_entry *entry, tarn_shape shape)
+{
+    bool fits = entry->shape.rank == shape.rank;
+    for (int i = 0; fits && i < shape.rank; i++)
+        fits = shape.size[i] < 0 ? entry->shape.size[i] > 0 : entry->shape.size[i] == shape.size[i];
+    if (!fits)
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': '%s' is %s, but must be %s in this model", l->function, l->path,
+                           entry->name,
+                           tarn__shape_string(entry->shape.size, entry->shape.rank, &(tarn__shape_buffer){{0}}),
+                           tarn__shape_string(shape.size, shape.rank, &(tarn__shape_buffer){{0}}));
+    return (entry->dtype != TARN_DTYPE_COUNT && tarn__is_float(entry->dtype)) ||
+           tarn__raise(TARN_ERROR_DTYPE, "%s: '%s': '%s' is %s; adapters are of a float dtype", l->function, l->path,
+                       entry->name, entry->dtype_name);
+}
+
+/* Shape of A, B or the magnitude of a layer. */
+static tarn_shape shape_of(const tarn__lora_layer *layer, int which)
+{
+    const tarn_tensor *weight = tarn__module_own(layer->module, "weight");
+    bool is_embedding = layer->kind == TARN__LORA_EMBEDDING;
+    int64_t in = is_embedding ? weight->view.shape[0] : tarn__linear_in(layer->module),
+            out = is_embedding ? weight->view.shape[1] : tarn__linear_out(layer->module);
+    if (which == MAGNITUDE)
+        return TARN_SHAPE(out);
+    return which == TARN__ADAPTER_A ? TARN_SHAPE(layer->settings.rank, in) : TARN_SHAPE(out, layer->settings.rank);
+}
+
+/* Checks the entries of an adapter and counts them. */
+static bool check_adapter(const loader *l, const tarn__lora_layer *layer, int *count)
+{
+    tarn_safetensors_entry entry[PARTS];
+    matrix_name name;
+    int parts = layer->settings.has_magnitude ? PARTS : MAGNITUDE;
+    for (int i = 0; i < parts; i++)
+        if (!find_entry(l, name_of(layer, i, &name), &entry[i]) || !check_entry(l, &entry[i], shape_of(layer, i)))
+            return false;
+    if (entry[0].dtype != entry[1].dtype)
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: '%s': '%.200s' is %s and '%.200s' %s; both must be of one dtype",
+                           l->function, l->path, entry[0].name, entry[0].dtype_name, entry[1].name,
+                           entry[1].dtype_name);
+    *count += parts;
+    return true;
+}
+
+/* Rows of token embedding and head may differ from the model's: tokens were added. */
+static tarn_shape saved_shape(const loader *l, const tarn__lora_layer *layer, const tarn_tensor *tensor)
+{
+    tarn_shape shape = tarn__shape_of(tensor);
+    bool is_transposed = tarn__is_quantized(tensor->view.dtype) && layer->kind == TARN__LORA_LINEAR &&
+                         l->list.form == TARN__LINEAR_IN_OUT;
+    if (is_transposed)
+        shape = TARN_SHAPE(shape.size[1], shape.size[0]);
+    if (layer->kind == TARN__LORA_HEAD || layer->module == tarn__lora_token_embedding(l->model))
+        shape.size[0] = -1;
+    return shape;
+}
+
+/* Checks the entries of a saved module and counts them. */
+static bool check_saved(const loader *l, const tarn__lora_layer *layer, int *count)
+{
+    tarn_safetensors_entry entry;
+    matrix_name name;
+    const tarn_module *module = layer->module;
+    for (int i = 0; i < module->parameters; i++, ++*count)
+        if (!find_entry(l, saved_name(l->model, &module->parameter[i], &name), &entry) ||
+            !check_entry(l, &entry, saved_shape(l, layer, module->parameter[i].tensor)))
+            return false;
+    return true;
+}
+
+/* PEFT also writes the base weights of embeddings and heads that are targets, or were resized. The name of such an
+ * entry; NULL: there is none. */
+static const char *base_entry(const loader *l, const tarn__lora_layer *layer, matrix_name *to)
+{
+    static const char *const middle[] = {".base_layer", ""};
+    bool can_be = (layer->kind == TARN__LORA_HEAD || layer->kind == TARN__LORA_EMBEDDING) && !layer->is_saved;
+    for (int i = 0; can_be && i < 2; i++) {
+        snprintf(to->text, sizeof(to->text), PREFIX "%s%s.weight", layer->path, middle[i]);
+        if (tarn_safetensors_find(l->file, to->text) >= 0)
+            return to->text;
+    }
+    return NULL;
+}
+
+/* Checks such an entry and counts it. */
+static bool check_base(const loader *l, const tarn__lora_layer *layer, int *count)
+{
+    tarn_safetensors_entry entry;
+    matrix_name name;
+    const char *found = base_entry(l, layer, &name);
+    if (!found)
+        return true;
+    ++*count;
+    return find_entry(l, found, &entry) &&
+           check_entry(l, &entry, saved_shape(l, layer, tarn__module_own(layer->module, "weight")));
+}
+
+/* True if a name in the file is that of a tensor that is read. */
 static bool is_known(const loader *l, const char *name)
 {
     matrix_name own;
-    for (int i = 0; i < l->list.count; i++)
-        for (int k = 0; l->list.layer[i].is_selected && k < 2; k++)
-            if (strcmp(name, name_of(&l->list.layer[i], k, &own)) == 0)
+    for (int i = 0; i < l->list.count; i++) {
+        const tarn__lora_layer *layer = &l->list.layer[i];
+        for (int k = 0; layer->is_selected && k < (layer->settings.has_magnitude ? PARTS : MAGNITUDE); k++)
+            if (strcmp(name, name_of(layer, k, &own)) == 0)
                 return true;
+        for (int k = 0; layer->is_saved && k < layer->module->parameters; k++)
+            if (strcmp(name, saved_name(l->model, &layer->module->parameter[k], &own)) == 0)
+                return true;
+        const char *base = base_entry(l, layer, &own);
+        if (base && strcmp(name, base) == 0)
+            return true;
+    }
     return false;
 }
 
 /* All checks come before the model is changed. */
 static bool check_file(const loader *l)
 {
-    tarn_safetensors_entry a, b;
     int expected = 0;
     for (int i = 0; i < l->list.count; i++) {
         const tarn__lora_layer *layer = &l->list.layer[i];
-        if (!layer->is_selected)
-            continue;
-        if (!check_matrix(l, layer, TARN__ADAPTER_A, &a) || !check_matrix(l, layer, TARN__ADAPTER_B, &b))
+        if ((layer->is_selected && !check_adapter(l, layer, &expected)) ||
+            (layer->is_saved && !check_saved(l, layer, &expected)) || !check_base(l, layer, &expected))
             return false;
-        if (a.dtype != b.dtype)
-            return tarn__raise(TARN_ERROR_DTYPE, "%s: '%s': '%.200s' is %s and '%.200s' %s; both must be of one dtype",
-                               l->function, l->path, a.name, a.dtype_name, b.name, b.dtype_name);
-        expected += 2;
     }
     /* Only a file with more tensors than expected can have unknown ones: searching names is quadratic. */
     for (int i = 0; tarn_safetensors_count(l->file) != expected && i < tarn_safetensors_count(l->file); i++)
         if (!is_known(l, tarn_safetensors_name(l->file, i)))
-            return tarn__raise(
-                TARN_ERROR_FORMAT,
-                "%s: '%s' has an unknown tensor '%.200s'; adapters must belong to linear layers that " CONFIG
-                " names, not to the head or embeddings",
-                l->function, l->path, tarn_safetensors_name(l->file, i));
+            return tarn__raise(TARN_ERROR_FORMAT,
+                               "%s: '%s' has an unknown tensor '%.200s'; adapters must belong to layers that " CONFIG
+                               " names",
+                               l->function, l->path, tarn_safetensors_name(l->file, i));
     return true;
 }
 
-/* Reads both matrices to the device of the layer. */
+/* Reads an adapter to the device of the layer. */
 static bool add_layer(const loader *l, const tarn__lora_layer *layer)
 {
     matrix_name name;
     tarn_device device = tarn__device(tarn__module_own(layer->module, "weight"));
     tarn_tensor *a = tarn_safetensors_read(l->file, name_of(layer, TARN__ADAPTER_A, &name), device);
     tarn_tensor *b = a ? tarn_safetensors_read(l->file, name_of(layer, TARN__ADAPTER_B, &name), device) : NULL;
-    if (b)
-        return tarn__adapter_add(layer->module, &layer->settings, a, b);
-    tarn_free(a);
+    if (!b) {
+        tarn_free(a);
+        return false;
+    }
+    if (!tarn__adapter_add(layer->module, &layer->settings, a, b) || !layer->settings.has_magnitude)
+        return layer->module->adapter != NULL;
+    tarn_tensor *magnitude = tarn_safetensors_read(l->file, name_of(layer, MAGNITUDE, &name), device);
+    if (magnitude)
+        return tarn__adapter_add_magnitude(layer->module, magnitude);
+    tarn__adapter_remove(layer->module);
     return false;
 }
 
-/* Adds the adapters of all selected layers; removes them on failure. */
-static bool add_all(const loader *l, tarn_module *model)
+/* Reads a parameter in the model's dtype. A tied weight that is read for embedding and head stays tied if both are
+ * base weights: the second read writes the same values again. */
+static bool read_parameter(const loader *l, tarn_module *module, const char *own, const char *name, bool is_saved)
+{
+    tarn_model_info info;
+    tarn_tensor *before = tarn__module_own(module, own);
+    tarn_scope *scope = tarn_scope_open();
+    tarn_tensor *values =
+        scope && tarn_model_query(l->model, &info) ? tarn_safetensors_read(l->file, name, tarn__device(before)) : NULL;
+    bool is_quantized = tarn__is_quantized(before->view.dtype);
+    bool fits = values && !is_quantized && tarn__same_shape(&values->view, &before->view);
+    tarn_no_grad_open();
+    /* A quantized base weight is the caller's choice, unless its size changed. */
+    bool good = values != NULL;
+    if (good && fits)
+        good = tarn_copy(before, values);
+    else if (good && (is_saved || !is_quantized || values->view.shape[0] != before->view.shape[0])) {
+        tarn_tensor *cast = tarn_cast(values, is_quantized ? info.dtype : before->view.dtype);
+        good = cast && tarn__module_replace(module, own, tarn_clone(cast));
+    }
+    tarn_no_grad_close();
+    tarn_scope_close(scope);
+    return good;
+}
+
+/* Reads the parameters of a saved module, and base weights that the file has. */
+static bool read_layer(const loader *l, const tarn__lora_layer *layer)
+{
+    matrix_name name;
+    tarn_module *module = layer->module;
+    const char *base = base_entry(l, layer, &name);
+    bool good = !base || read_parameter(l, module, "weight", base, false);
+    good = good && (!layer->is_saved || tarn__lora_make_own(l->model, module));
+    for (int i = 0; good && layer->is_saved && i < module->parameters; i++) {
+        const char *dot = strrchr(module->parameter[i].path, '.');
+        good = read_parameter(l, module, dot ? dot + 1 : module->parameter[i].path,
+                              saved_name(l->model, &module->parameter[i], &name), true);
+    }
+    return good;
+}
+
+/* Weights first: a magnitude's factor follows from them. Adapters are removed on failure; weights that were read
+ * stay. */
+static bool add_all(const loader *l)
 {
     bool good = true;
     for (int i = 0; good && i < l->list.count; i++)
+        good = read_layer(l, &l->list.layer[i]);
+    for (int i = 0; good && i < l->list.count; i++)
         good = !l->list.layer[i].is_selected || add_layer(l, &l->list.layer[i]);
-    good = good ? tarn__lora_freeze(l->function, model, &l->list) : tarn__raise_within(l->function);
+    good = good ? tarn__lora_start(l->function, l->model, &l->list) : tarn__raise_within(l->function);
     for (int i = 0; !good && i < l->list.count; i++)
         tarn__adapter_remove(l->list.layer[i].module);
     return good;
 }
 
 /* Checks the whole file, checksums included, before the model is changed. */
-static bool load_weights(loader *l, tarn_module *model, const char *path)
+static bool load_weights(loader *l, const char *path)
 {
     tarn_safetensors *file = tarn_safetensors_open(path);
     if (!file)
         return tarn__raise_within(l->function);
     l->file = file;
     l->path = path;
-    bool good = check_file(l) && tarn__safetensors_verify(l->function, file) && add_all(l, model);
+    bool good = check_file(l) && tarn__safetensors_verify(l->function, file) && add_all(l);
     tarn_safetensors_close(file);
     return good;
 }
 
-/* The configuration selects the layers; the file must have exactly their matrices. */
+/* The configuration selects the layers; the file must have exactly their tensors. */
 bool tarn_lora_load(tarn_module *model, const char *folder)
 {
-    loader l = {.function = "lora_load"};
+    loader l = {.function = "lora_load", .model = model};
     adapter_files files;
     if (!tarn__lora_check_none(l.function, model) || !name_files(l.function, folder, &files))
         return false;
     tarn__json_file *config = tarn__json_file_open(l.function, files.config.text);
     bool good = config && tarn__lora_list(l.function, model, &l.list) &&
                 tarn__lora_read_config(l.function, config, files.config.text, &l.list) &&
-                load_weights(&l, model, files.weights.text);
+                load_weights(&l, files.weights.text);
     tarn__json_file_free(config);
     tarn__lora_release(&l.list);
     return good;

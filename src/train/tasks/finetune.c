@@ -40,13 +40,12 @@ static const char *first_given(const given *list, size_t count)
 
 bool tarn__finetune_check(const char *function, const tarn_train_options *o, bool is_measured)
 {
-    const given of_adapters[] = {{"lora_alpha", o->lora_alpha > 0},
-                                 {"lora_dropout", o->lora_dropout > 0},
-                                 {"lora_targets", o->lora_targets[0] != 0},
-                                 {"quantize", o->quantize[0] != 0},
-                                 {"merge", o->merge[0] != 0}};
+    const given of_adapters[] = {
+        {"lora_alpha", o->lora_alpha > 0},         {"lora_dropout", o->lora_dropout > 0},
+        {"lora_targets", o->lora_targets[0] != 0}, {"lora_modules_to_save", o->lora_modules_to_save[0] != 0},
+        {"quantize", o->quantize[0] != 0},         {"merge", o->merge[0] != 0}};
     const given of_a_base[] = {{"lora", o->lora > 0 && !is_measured}, {"quantize", o->quantize[0] != 0}};
-    const char *name = first_given(of_adapters, 5);
+    const char *name = first_given(of_adapters, 6);
     if (!o->lora && name)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s applies to adapters only; give .lora too", function, name);
     if (o->base[0] && o->tokenizer[0])
@@ -204,6 +203,7 @@ bool tarn__base_model_complete(const char *function, tarn_trainer *t, const tarn
 bool tarn__adapters_add(const char *function, tarn_trainer *t)
 {
     const tarn_train_options *o = &t->options;
+    const char *saved = o->lora_modules_to_save;
     if (!o->lora)
         return true;
     /* seeded by the run's seed: the same options give bitwise identical adapters */
@@ -212,6 +212,7 @@ bool tarn__adapters_add(const char *function, tarn_trainer *t)
                                                         .dropout = o->lora_dropout,
                                                         .targets = o->lora_targets[0] ? o->lora_targets : NULL,
                                                         .seed = (uint64_t)o->seed,
-                                                        .dtype = dtype_of(o)}) ||
+                                                        .dtype = dtype_of(o),
+                                                        .modules_to_save = saved[0] ? saved : NULL}) ||
            tarn__raise_within(function);
 }
