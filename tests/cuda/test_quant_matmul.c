@@ -10,7 +10,8 @@
 
 #define CPU tarn_device_cpu()
 
-static const tarn_dtype kinds[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
+static const tarn_dtype kinds[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K, TARN_Q4_1,   TARN_Q5_0,
+                                   TARN_Q5_1, TARN_Q2_K, TARN_Q3_K, TARN_Q5_K, TARN_IQ4_NL, TARN_IQ4_XS};
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
 /* Normal values with some large ones among them, quantized. */
@@ -30,14 +31,17 @@ static int64_t length_of(tarn_dtype kind, int64_t which)
 }
 enum { LENGTHS = 6 };
 
+/* Also of random blocks, where every quant and code of a scale occurs. */
 static void dequantized_elements_match_the_cpu(void **state)
 {
     NEEDS_GPU();
+    uint64_t random = test_seed(7);
     for (int k = 0; k < KINDS; k++)
         for (int64_t i = 0; i < LENGTHS; i++) {
             tarn_scope *scope = tarn_scope_open();
             int64_t in = length_of(kinds[k], i);
-            tarn_tensor *w = weight_of(kinds[k], 21, in), *there = good(tarn_to(w, gpu));
+            tarn_tensor *w = i % 2 ? weight_of(kinds[k], 21, in) : random_quant_blocks(kinds[k], 21, in, &random),
+                        *there = good(tarn_to(w, gpu));
             assert_close(good(tarn_to(tarn_cast(there, TARN_F32), CPU)), good(tarn_cast(w, TARN_F32)), 0);
             tarn_tensor *some = good(tarn_flip(tarn_slice(w, 0, 2, 19), TARN_AXES(0))),
                         *some_there = good(tarn_flip(tarn_slice(there, 0, 2, 19), TARN_AXES(0)));
@@ -93,7 +97,7 @@ static void products_are_correct_up_to_rounding(void **state)
     static const int64_t rows[] = {1, 2, 4, 5, 16, 17, 140}, outs[] = {1, 7, 64, 205};
     static const tarn_dtype dtypes[] = {TARN_F32, TARN_BF16, TARN_F16};
     uint64_t bits = test_seed(11);
-    for (int round = 0; round < 280; round++) {
+    for (int round = 0; round < 70 * KINDS; round++) {
         tarn_scope *scope = tarn_scope_open();
         tarn_dtype kind = kinds[round % KINDS];
         int64_t d = random_below(&bits, 3), in = length_of(kind, random_below(&bits, LENGTHS)),

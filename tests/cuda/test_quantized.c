@@ -8,7 +8,10 @@
 
 #define CPU tarn_device_cpu()
 
-static const tarn_dtype kinds[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
+static const tarn_dtype kinds[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K, TARN_Q4_1,   TARN_Q5_0,
+                                   TARN_Q5_1, TARN_Q2_K, TARN_Q3_K, TARN_Q5_K, TARN_IQ4_NL, TARN_IQ4_XS};
+/* The first ones are quantized on the device. */
+enum { KINDS = sizeof(kinds) / sizeof(kinds[0]), ON_DEVICE = 7 };
 
 static tarn_tensor *weight_of(tarn_dtype dtype, int64_t out, int64_t in)
 {
@@ -18,8 +21,8 @@ static tarn_tensor *weight_of(tarn_dtype dtype, int64_t out, int64_t in)
 static void bytes_and_elements_match_the_cpu(void **state)
 {
     NEEDS_GPU();
-    for (int k = 0; k < 4; k++) {
-        int64_t in = k < 2 ? 1056 : 1280;
+    for (int k = 0; k < KINDS; k++) {
+        int64_t in = tarn_dtype_block_size(kinds[k]) == 32 ? 1056 : 1280;
         tarn_tensor *here = weight_of(kinds[k], 37, in), *there = good(tarn_to(here, gpu));
         size_t bytes = (size_t)tarn_bytes(here);
         char *a = malloc(bytes), *b = malloc(bytes);
@@ -54,7 +57,7 @@ static void the_device_quantizes_to_the_same_bytes(void **state)
     free(values);
     tarn_tensor *inputs[] = {hard, normal, good(tarn_cast(normal, TARN_BF16)),
                              good(tarn_slice(tarn_slice(hard, 1, 256, 1024), 0, 3, 8))};
-    for (int k = 0; k < 4; k++)
+    for (int k = 0; k < ON_DEVICE; k++)
         for (int i = 0; i < 4; i++) {
             tarn_tensor *x = good(tarn_to(inputs[i], gpu));
             int64_t before = tarn_stats().fallbacks;
@@ -72,7 +75,7 @@ static void the_device_quantizes_to_the_same_bytes(void **state)
 static void products_and_gradients_match_those_of_the_elements(void **state)
 {
     NEEDS_GPU();
-    for (int k = 0; k < 4; k++)
+    for (int k = 0; k < KINDS; k++)
         for (int half = 0; half < 2; half++)
             for (int64_t rows = 17; rows <= 40; rows += 23) {
                 tarn_dtype dtype = half ? TARN_BF16 : TARN_F32;

@@ -182,7 +182,7 @@ static void quantized_weights_decode_without_the_cpu(void **state)
     NEEDS_OPENCL();
     if (!TARN__HAVE_JANSSON)
         skip();
-    static const tarn_dtype kinds[] = {TARN_F32, TARN_BF16, TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K};
+    static const tarn_dtype kinds[] = {TARN_F32, TARN_BF16, TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K, TARN_Q5_K};
     const char *folder = make_folder();
     for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
         float here[TOKENS * VOCAB], there[TOKENS * VOCAB];

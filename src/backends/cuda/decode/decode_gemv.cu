@@ -9,12 +9,21 @@
 
 #define STATIC_SHARED 1024 /* bytes of static shared memory, at most: the device's limit counts both kinds */
 #define ROWS_AT_ONCE 4     /* of x, if there are several */
+#define RING_BYTES 4704    /* per warp: with MAX_BYTE_ROW elements of x, 16 warps stay within 99 KiB */
 
 /* ---- chunks of weights ------------------------------------------------------------------------------------------- */
 
 /* Elements and bytes of a chunk, and slots of the ring. A slot has space for a row that starts anywhere within 16
  * bytes, and for reads past its end. */
-template <tarn_dtype Q> struct chunk_of;
+template <tarn_dtype Q> struct chunk_of {
+    enum {
+        elements = 2048,
+        bytes = elements / quant_format<Q>::elements * quant_format<Q>::bytes,
+        slot_bytes = bytes + 32,
+        slots = RING_BYTES / slot_bytes,
+        is_quantized = 1
+    };
+};
 template <> struct chunk_of<TARN_F32> {
     enum { elements = 512, bytes = 2048, slot_bytes = 2048, slots = 2, is_quantized = 0 };
 };
@@ -184,11 +193,11 @@ __device__ __forceinline__ void add_q4_k(const char *chunk, int units, const sta
     }
 }
 
-/* One unit of 32 elements per lane. Only in Q6_K do the two halves of a unit have their own scales. */
+/* One unit of 32 elements per lane, then another; both at once would spill registers in Q3_K. */
 template <tarn_dtype Q, int R>
 __device__ __forceinline__ void add_units(const char *chunk, int units, const staged_x &x, int first, float *sums)
 {
-#pragma unroll
+#pragma unroll(Q == TARN_Q3_K ? 1 : 2)
     for (int i = 0; i < 2; i++) {
         int at = threadIdx.x % WARP + i * WARP;
         if (at >= units)
@@ -201,8 +210,12 @@ __device__ __forceinline__ void add_units(const char *chunk, int units, const st
             if (Q == TARN_Q6_K) {
                 int2 sum = x.sums(r, first + at);
                 sums[r] += of_x.x * (w.scale[0] * (float)(one - 32 * sum.x) + w.scale[1] * (float)(two - 32 * sum.y));
+            } else if (unit_traits<Q>::has_halves) {
+                int2 sum = x.sums(r, first + at);
+                sums[r] += of_x.x * (w.scale[0] * (float)one - w.min[0] * (float)sum.x +
+                                     (w.scale[1] * (float)two - w.min[1] * (float)sum.y));
             } else {
-                sums[r] += w.scale[0] * of_x.x * (float)(one + two) - (Q == TARN_Q4_0 ? w.min[0] * of_x.y : 0);
+                sums[r] += w.scale[0] * of_x.x * (float)(one + two) - (unit_traits<Q>::has_min ? w.min[0] * of_x.y : 0);
             }
         }
     }
@@ -358,10 +371,7 @@ static void launch_dtype(const tarn__call *call, gemv_args &a, tarn_dtype dtype)
     case TARN_F32: launch_rows<TARN_F32>(call, a); break;
     case TARN_BF16: launch_rows<TARN_BF16>(call, a); break;
     case TARN_F16: launch_rows<TARN_F16>(call, a); break;
-    case TARN_Q8_0: launch_rows<TARN_Q8_0>(call, a); break;
-    case TARN_Q4_0: launch_rows<TARN_Q4_0>(call, a); break;
-    case TARN_Q4_K: launch_rows<TARN_Q4_K>(call, a); break;
-    default: launch_rows<TARN_Q6_K>(call, a); break;
+    default: with_format(dtype, [&](auto format) { launch_rows<decltype(format)::dtype>(call, a); }); break;
     }
 }
 
@@ -479,7 +489,7 @@ static bool fits_linear_residual(const tarn__call *call)
 /* Weights: any float or quantized dtype; one dtype per launch. */
 void tarn__cuda_register_decode_gemv(tarn__kernel_row *rows)
 {
-    const uint32_t dtypes = TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | CUDA_QUANTIZED;
+    const uint32_t dtypes = TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__QUANTIZED;
     rows[TARN__K_norm_linear] = tarn__row_fits(tarn__row(kernel_norm_linear, dtypes), fits_norm_linear);
     rows[TARN__K_norm_gate_up] = tarn__row_fits(tarn__row(kernel_norm_gate_up, dtypes), fits_norm_gate_up);
     rows[TARN__K_linear_residual] = tarn__row_fits(tarn__row(kernel_linear_residual, dtypes), fits_linear_residual);

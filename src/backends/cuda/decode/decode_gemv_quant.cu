@@ -1,11 +1,12 @@
-/* decode_gemv_quant.cu: the GEMV of decode_gemv.cu for one row of x and weights in Q4_K or Q8_0 whose rows are 16-byte
- * aligned: here instructions cost more than bytes.
+/* decode_gemv_quant.cu: the GEMV of decode_gemv.cu for one row of x and quantized weights whose rows and chunks are
+ * 16-byte vectors: here instructions cost more than bytes. Q6_K and Q3_K have no such chunks, and Q2_K needs sums of x
+ * over 16 elements, which are not staged here.
  *
  * A warp computes two rows at a time, adjacent ones or those of gate and up, one per half-warp: per-row overhead is
- * paid once for both. A chunk has 1,024 elements of each row, 64 per lane: two groups of Q4_K that share their bytes,
- * or two blocks of Q8_0, of which the second starts at a whole word. Chunks go to a ring in the warp's own shared
- * memory. With fewer rows than warps, several warps share the chunks of a row. Sums run in an order fixed by the shape
- * and the number of multiprocessors. */
+ * paid once for both. A chunk has 1,024 elements of each row, 64 per lane: two groups of Q4_K or Q5_K that share their
+ * bytes, two blocks of Q8_0, of which the second starts at a whole word, or two units (dot.cuh). Chunks go to a ring in
+ * the warp's own shared memory. With fewer rows than warps, several warps share the chunks of a row. Sums run in an
+ * order fixed by the shape and the number of multiprocessors. */
 #include "backends/cuda/decode/decode_gemv.cuh"
 
 #define HALF 16 /* lanes per row */
@@ -15,7 +16,9 @@
 #define MAGIC 0x4b400000
 
 /* Bytes of a chunk of a row, and slots of the ring, each for both rows' chunks. */
-template <tarn_dtype Q> struct ring_of;
+template <tarn_dtype Q> struct ring_of {
+    enum { bytes = CHUNK / quant_format<Q>::elements * quant_format<Q>::bytes, slots = 2304 / bytes };
+};
 template <> struct ring_of<TARN_Q8_0> {
     enum { bytes = CHUNK / 32 * 34, slots = 2 };
 };
@@ -115,6 +118,26 @@ template <typename F> __device__ __forceinline__ void for_words(const staged_x &
     }
 }
 
+/* A pair's result from its two sums of products, biased: Q4_K and Q5_K begin with the same 16 bytes, `head`. Sums of
+ * the second group are 1 / `factor` times too large. */
+__device__ __forceinline__ float scale_k_pair(const uint4 &head, int lane, const staged_x &x, int pair, const int *sums,
+                                              float factor)
+{
+    /* 6-bit scales and mins: those of the first four groups are whole bytes; of the others two bits are above those and
+     * four in the last word */
+    const bool is_upper = lane % 4 >= 2;
+    const uint32_t shift = lane % 2 * 16, above = is_upper ? shift + 2 : shift, mask = is_upper ? 0x3030u : 0x3f3fu,
+                   rest = is_upper ? 0x0f0fu : 0;
+    const uint32_t group_scales = (head.y >> above & mask) | (head.w >> shift & rest),
+                   group_mins = (head.z >> above & mask) | (head.w >> (shift + 4) & rest);
+    const float scale = scale_of((uint16_t)head.x), block_min = scale_of((uint16_t)(head.x >> 16));
+    const float4 of_x = *(const float4 *)x.scales_of(pair);
+    const float first = scale * (float)(group_scales & 0xffu) * of_x.x,
+                second = scale * (float)(group_scales >> 8) * (of_x.y * factor);
+    return first * from_biased(sums[0]) + second * from_biased(sums[1]) -
+           block_min * ((float)(group_mins & 0xffu) * of_x.z + (float)(group_mins >> 8) * of_x.w);
+}
+
 /* x · 64 elements of Q4_K. Upper nibbles are used in place, 16 times too large; the scale corrects that. */
 __device__ __forceinline__ float dot_q4_k_pair(const char *chunk, int lane, const staged_x &x, int pair)
 {
@@ -127,19 +150,28 @@ __device__ __forceinline__ float dot_q4_k_pair(const char *chunk, int lane, cons
         sums[0] = dot_unsigned(words[i] & 0x0f0f0f0fu, a, sums[0]);
         sums[1] = dot_unsigned(words[i] & 0xf0f0f0f0u, b, sums[1]);
     });
-    /* 6-bit scales and mins: those of the first four groups are whole bytes; of the others two bits are above those and
-     * four in the last word */
-    const bool is_upper = lane % 4 >= 2;
-    const uint32_t shift = lane % 2 * 16, above = is_upper ? shift + 2 : shift, mask = is_upper ? 0x3030u : 0x3f3fu,
-                   rest = is_upper ? 0x0f0fu : 0;
-    const uint32_t group_scales = (head.y >> above & mask) | (head.w >> shift & rest),
-                   group_mins = (head.z >> above & mask) | (head.w >> (shift + 4) & rest);
-    const float scale = scale_of((uint16_t)head.x), block_min = scale_of((uint16_t)(head.x >> 16));
-    const float4 of_x = *(const float4 *)x.scales_of(pair);
-    const float first = scale * (float)(group_scales & 0xffu) * of_x.x,
-                second = scale * (float)(group_scales >> 8) * (of_x.y * 0.0625f);
-    return first * from_biased(sums[0]) + second * from_biased(sums[1]) -
-           block_min * ((float)(group_mins & 0xffu) * of_x.z + (float)(group_mins >> 8) * of_x.w);
+    return scale_k_pair(head, lane, x, pair, sums, 0.0625f);
+}
+
+/* x · 64 elements of Q5_K. Byte i of `bits` has the fifth bit of element i of every group: it is rotated to bit 4. */
+__device__ __forceinline__ float dot_q5_k_pair(const char *chunk, int lane, const staged_x &x, int pair)
+{
+    const char *block = chunk + lane / 4 * (int)sizeof(tarn__q5_k);
+    const uint4 head = *(const uint4 *)block, low = *(const uint4 *)(block + 48 + lane % 4 * 32),
+                high = *(const uint4 *)(block + 64 + lane % 4 * 32), low_bits = *(const uint4 *)(block + 16),
+                high_bits = *(const uint4 *)(block + 32);
+    const uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w},
+                   bits[8] = {low_bits.x,  low_bits.y,  low_bits.z,  low_bits.w,
+                              high_bits.x, high_bits.y, high_bits.z, high_bits.w},
+                   group = lane % 4 * 2;
+    int sums[2] = {MAGIC, MAGIC};
+    for_words(x, pair, [&](int i, int a, int b) {
+        const uint32_t first = __funnelshift_l(bits[i], bits[i], 4 - group),
+                       second = __funnelshift_l(bits[i], bits[i], 3 - group);
+        sums[0] = dot_unsigned((words[i] & 0x0f0f0f0fu) | (first & 0x10101010u), a, sums[0]);
+        sums[1] = dot_unsigned((words[i] >> 4 & 0x0f0f0f0fu) | (second & 0x10101010u), b, sums[1]);
+    });
+    return scale_k_pair(head, lane, x, pair, sums, 1);
 }
 
 /* x · 64 elements: two Q8_0 blocks. A block is 34 bytes, so the first one's bytes are shifted by two. */
@@ -160,13 +192,35 @@ __device__ __forceinline__ float dot_q8_0_pair(const char *chunk, int lane, cons
            scale_of((uint16_t)(words[8] >> 16)) * of_x.y * from_biased(sums[1]);
 }
 
+/* x · 64 elements: two units. */
+template <tarn_dtype Q>
+__device__ __forceinline__ float dot_unit_pair(const char *chunk, int lane, const staged_x &x, int pair)
+{
+    const quant_unit first = unpack_unit<Q>(chunk, lane * 2), second = unpack_unit<Q>(chunk, lane * 2 + 1);
+    int sums[2] = {MAGIC, MAGIC};
+    for_words(x, pair, [&](int i, int a, int b) {
+        sums[0] = __dp4a(first.q[i], a, sums[0]);
+        sums[1] = __dp4a(second.q[i], b, sums[1]);
+    });
+    const float4 of_x = *(const float4 *)x.scales_of(pair);
+    const float sum = first.scale[0] * of_x.x * from_biased(sums[0]) + second.scale[0] * of_x.y * from_biased(sums[1]);
+    return unit_traits<Q>::has_min ? sum - (first.min[0] * of_x.z + second.min[0] * of_x.w) : sum;
+}
+
 /* x · this lane's part of chunk `number` of its row. */
 template <tarn_dtype Q> __device__ __forceinline__ float dot_pair(const char *chunk, int number, const staged_x &x)
 {
     const int lane = threadIdx.x % HALF, pair = number * (CHUNK / PAIR) + lane;
     if (pair >= x.count)
         return 0;
-    return Q == TARN_Q4_K ? dot_q4_k_pair(chunk, lane, x, pair) : dot_q8_0_pair(chunk, lane, x, pair);
+    if constexpr (Q == TARN_Q4_K)
+        return dot_q4_k_pair(chunk, lane, x, pair);
+    else if constexpr (Q == TARN_Q5_K)
+        return dot_q5_k_pair(chunk, lane, x, pair);
+    else if constexpr (Q == TARN_Q8_0)
+        return dot_q8_0_pair(chunk, lane, x, pair);
+    else
+        return dot_unit_pair<Q>(chunk, lane, x, pair);
 }
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
@@ -301,12 +355,25 @@ static bool is_aligned(const gemv_weight &w)
     return (uintptr_t)w.base % 16 == 0 && w.pitch % 16 == 0;
 }
 
-/* Needs one row of x, 256-element multiples and 16-byte aligned rows. */
+/* Formats of this kernel; a chunk is 16-byte vectors. */
+template <tarn_dtype Q> static constexpr bool has_kernel(void)
+{
+    return Q != TARN_Q4_0 && Q != TARN_Q6_K && Q != TARN_Q2_K && Q != TARN_Q3_K;
+}
+
+template <tarn_dtype Q> static bool launch_either(const tarn__call *call, gemv_quant_args &a)
+{
+    if constexpr (has_kernel<Q>())
+        a.s.is_gated ? launch<Q, true>(call, a) : launch<Q, false>(call, a);
+    return has_kernel<Q>();
+}
+
+/* Needs one row of x, 256-element multiples and rows of 16-byte vectors. */
 bool tarn__cuda_decode_gemv_quant(const tarn__call *call, const gemv_args &args, tarn_dtype dtype)
 {
     gemv_quant_args a = {};
-    bool is_good = (dtype == TARN_Q4_K || dtype == TARN_Q8_0) && args.x.rows == 1 && args.x.in % 256 == 0 &&
-                   args.jobs < INT32_MAX / 4;
+    bool is_good = tarn__is_quantized(dtype) && args.x.rows == 1 && args.x.in % 256 == 0 &&
+                   tarn__bytes_of(dtype, args.x.in) % 16 == 0 && args.jobs < INT32_MAX / 4;
     a.s = args;
     for (int i = 0; i < 3; i++) {
         is_good = is_good && is_aligned(args.weight[i]);
@@ -314,11 +381,7 @@ bool tarn__cuda_decode_gemv_quant(const tarn__call *call, const gemv_args &args,
         if (i < 2)
             a.end[i] = a.jobs;
     }
-    if (!is_good)
-        return false;
-    if (dtype == TARN_Q4_K)
-        args.is_gated ? launch<TARN_Q4_K, true>(call, a) : launch<TARN_Q4_K, false>(call, a);
-    else
-        args.is_gated ? launch<TARN_Q8_0, true>(call, a) : launch<TARN_Q8_0, false>(call, a);
-    return true;
+    if (is_good)
+        with_format(dtype, [&](auto format) { is_good = launch_either<decltype(format)::dtype>(call, a); });
+    return is_good;
 }

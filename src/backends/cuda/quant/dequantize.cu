@@ -13,7 +13,11 @@ struct dequantize_args {
     offset_calc<2> offsets;
 };
 
+/* One element of a row, as element_at() of dequantize.cuh. */
+typedef float element_fn(const char *from, tarn_dtype dtype, int64_t at);
+
 /* One block of 1,024 elements per thread block. */
+template <element_fn *element>
 static __global__ void __launch_bounds__(THREADS) dequantize_kernel(const __grid_constant__ dequantize_args a)
 {
     int64_t first = (int64_t)blockIdx.x * (THREADS * ELEMENTS) + threadIdx.x, offset[2];
@@ -22,7 +26,7 @@ static __global__ void __launch_bounds__(THREADS) dequantize_kernel(const __grid
         int64_t at = first + u * THREADS;
         if (at < a.count) {
             locate(a.offsets, at, offset);
-            a.to[offset[0]] = element_at(a.from, a.dtype, a.first + offset[1]);
+            a.to[offset[0]] = element(a.from, a.dtype, a.first + offset[1]);
         }
     }
 }
@@ -48,7 +52,11 @@ static void kernel_dequantize(const tarn__call *call)
                          nest.count,
                          first,
                          offset_calc_of<2>(&nest)};
-    dequantize_kernel<<<blocks_for(nest.count, THREADS * ELEMENTS), THREADS, 0, stream_of(call)>>>(a);
+    unsigned grid = blocks_for(nest.count, THREADS * ELEMENTS);
+    if (is_described(a.dtype))
+        dequantize_kernel<other_element_at><<<grid, THREADS, 0, stream_of(call)>>>(a);
+    else
+        dequantize_kernel<element_at><<<grid, THREADS, 0, stream_of(call)>>>(a);
 }
 
 /* A quantized table (rows, length) and its row indices. */
@@ -64,6 +72,7 @@ struct rows_args {
 };
 
 /* An index out of range reads as 0 and raises a fault. */
+template <element_fn *element>
 static __global__ void __launch_bounds__(THREADS) rows_kernel(const __grid_constant__ rows_args a)
 {
     int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, number = at / a.length, column = at - number * a.length;
@@ -73,7 +82,7 @@ static __global__ void __launch_bounds__(THREADS) rows_kernel(const __grid_const
     bool is_valid = row >= 0 && row < a.rows;
     if (!is_valid && column == 0)
         report_fault(a.fault, row, a.rows);
-    store_float(a.y, a.y_dtype, at, is_valid ? element_at(a.from + row * a.pitch, a.dtype, column) : 0);
+    store_float(a.y, a.y_dtype, at, is_valid ? element(a.from + row * a.pitch, a.dtype, column) : 0);
 }
 
 /* Grid: one element per thread. */
@@ -93,12 +102,16 @@ static void kernel_dequantize_rows(const tarn__call *call)
                    index->dtype == TARN_I64,
                    tarn__view_at(y),
                    faults_of(call)};
-    if (a.count > 0)
-        rows_kernel<<<blocks_for(a.count, THREADS), THREADS, 0, stream_of(call)>>>(a);
+    if (a.count == 0)
+        return;
+    if (is_described(a.dtype))
+        rows_kernel<other_element_at><<<blocks_for(a.count, THREADS), THREADS, 0, stream_of(call)>>>(a);
+    else
+        rows_kernel<element_at><<<blocks_for(a.count, THREADS), THREADS, 0, stream_of(call)>>>(a);
 }
 
 void tarn__cuda_register_dequantize(tarn__kernel_row *rows)
 {
-    rows[TARN__K_dequantize_rows] = {kernel_dequantize_rows, CUDA_QUANTIZED, NULL};
-    rows[TARN__K_dequantize] = {kernel_dequantize, CUDA_QUANTIZED, NULL};
+    rows[TARN__K_dequantize_rows] = {kernel_dequantize_rows, TARN__QUANTIZED, NULL};
+    rows[TARN__K_dequantize] = {kernel_dequantize, TARN__QUANTIZED, NULL};
 }

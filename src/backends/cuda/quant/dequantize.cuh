@@ -1,34 +1,11 @@
-/* dequantize.cuh: elements of quantized rows (ggml's Q8_0, Q4_0, Q4_K, Q6_K): one by the shared source, eight at once
- * by loads of words, which the shared source cannot have. Bitwise identical to base/quant: explicit roundings, no fused
- * multiply-add. */
+/* dequantize.cuh: elements of quantized rows: one by the shared source, eight at once by loads of words, which the
+ * shared source cannot have. Bitwise identical to base/quant: explicit roundings, no fused multiply-add. */
 #ifndef TARN__CUDA_DEQUANTIZE_CUH
 #define TARN__CUDA_DEQUANTIZE_CUH
 
-#include "backends/cuda/common/kernel.cuh"
+#include "backends/cuda/quant/formats.cuh"
 
-extern "C" {
-#include "base/quant/quant.h"
-}
-
-/* Formats that the kernels here know. */
-#define CUDA_QUANTIZED (TARN__BIT(TARN_Q8_0) | TARN__BIT(TARN_Q4_0) | TARN__BIT(TARN_Q4_K) | TARN__BIT(TARN_Q6_K))
-
-__device__ __forceinline__ float scale_of(uint16_t bits)
-{
-    return __half2float(__ushort_as_half(bits));
-}
-
-#define QUANT_FN __device__ __forceinline__
-#define QUANT_SPACE
-#define QUANT_MUL(a, b) __fmul_rn(a, b)
-#define F16_TO_F32(bits) scale_of(bits)
-#include "base/quant/dequantize.inc"
-#undef QUANT_FN
-#undef QUANT_SPACE
-#undef QUANT_MUL
-#undef F16_TO_F32
-
-/* Element `at` of a row of quant blocks that starts at `from`. */
+/* Element `at` of a row of quant blocks that starts at `from`: Q8_0, Q4_0, Q4_K and Q6_K. */
 __device__ __forceinline__ float element_at(const char *from, tarn_dtype dtype, int64_t at)
 {
     /* block indices; `at` is not negative: a view starts at a block */
@@ -38,6 +15,22 @@ __device__ __forceinline__ float element_at(const char *from, tarn_dtype dtype, 
     case TARN_Q4_0: return q4_0_element((const tarn__q4_0 *)from + small, (int)(at % 32));
     case TARN_Q4_K: return q4_k_element((const tarn__q4_k *)from + large, (int)(at % 256));
     default: return q6_k_element((const tarn__q6_k *)from + large, (int)(at % 256));
+    }
+}
+
+/* The same of all other formats: apart, so that the kernels of the first four stay small. */
+__device__ __forceinline__ float other_element_at(const char *from, tarn_dtype dtype, int64_t at)
+{
+    int64_t small = at / 32, large = at / 256;
+    switch (dtype) {
+    case TARN_Q4_1: return q4_1_element((const tarn__q4_1 *)from + small, (int)(at % 32));
+    case TARN_Q5_0: return q5_0_element((const tarn__q5_0 *)from + small, (int)(at % 32));
+    case TARN_Q5_1: return q5_1_element((const tarn__q5_1 *)from + small, (int)(at % 32));
+    case TARN_Q2_K: return q2_k_element((const tarn__q2_k *)from + large, (int)(at % 256));
+    case TARN_Q3_K: return q3_k_element((const tarn__q3_k *)from + large, (int)(at % 256));
+    case TARN_Q5_K: return q5_k_element((const tarn__q5_k *)from + large, (int)(at % 256));
+    case TARN_IQ4_NL: return iq4_nl_element((const tarn__iq4_nl *)from + small, (int)(at % 32));
+    default: return iq4_xs_element((const tarn__iq4_xs *)from + large, (int)(at % 256));
     }
 }
 
@@ -56,7 +49,20 @@ __device__ __forceinline__ int byte_of(const uint2 &words, int i)
 }
 
 /* Eight adjacent elements from a multiple of eight: they share a group. Same bits as element_at(). */
-template <tarn_dtype Q> __device__ __forceinline__ void dequantize8(const char *row, int at, float *to);
+template <tarn_dtype Q> __device__ __forceinline__ void dequantize8(const char *row, int at, float *to)
+{
+    typedef quant_format<Q> format;
+    const char *block = row + (int64_t)(at / format::elements) * format::bytes;
+    const int inside = at % format::elements;
+    const float2 scales = format::scales(block, inside);
+    const uint2 q =
+        make_uint2(format::template quants<GLOBAL>(block, inside), format::template quants<GLOBAL>(block, inside + 4));
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const float value = __fmul_rn(scales.x, (float)((int)(int8_t)byte_of(q, i) - format::bias));
+        to[i] = format::has_min ? __fsub_rn(value, scales.y) : value;
+    }
+}
 
 /* Blocks are 34 bytes: the bytes start at an even address only. */
 template <> __device__ __forceinline__ void dequantize8<TARN_Q8_0>(const char *row, int at, float *to)

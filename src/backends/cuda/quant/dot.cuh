@@ -46,7 +46,46 @@ template <int N> __device__ __forceinline__ void load_words(const char *from, ui
     }
 }
 
-template <tarn_dtype Q> __device__ __forceinline__ quant_unit unpack_unit(const char *piece, int unit);
+/* Whether halves of a unit have scales of their own, and whether min is other than 0. */
+template <tarn_dtype Q> struct unit_traits {
+    enum { has_halves = quant_format<Q>::group == 16, has_min = quant_format<Q>::has_min || quant_format<Q>::bias > 0 };
+};
+template <> struct unit_traits<TARN_Q8_0> {
+    enum { has_halves = 0, has_min = 0 };
+};
+template <> struct unit_traits<TARN_Q4_0> {
+    enum { has_halves = 0, has_min = 1 };
+};
+template <> struct unit_traits<TARN_Q4_K> {
+    enum { has_halves = 0, has_min = 1 };
+};
+template <> struct unit_traits<TARN_Q6_K> {
+    enum { has_halves = 1, has_min = 1 };
+};
+
+/* Quants keep their bias, which becomes part of the min. */
+template <tarn_dtype Q> __device__ __forceinline__ quant_unit unpack_unit(const char *piece, int unit)
+{
+    typedef quant_format<Q> format;
+    enum { units = format::elements / UNIT };
+    const char *block = piece + unit / units * format::bytes;
+    const int at = unit % units * UNIT;
+    quant_unit w;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        w.q[i] = (int)format::template quants<SHARED>(block, at + i * 4);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        if (i == 1 && !unit_traits<Q>::has_halves) {
+            w.scale[1] = w.scale[0], w.min[1] = w.min[0];
+            break;
+        }
+        const float2 scales = format::scales(block, at + i * 16);
+        w.scale[i] = scales.x;
+        w.min[i] = format::has_min ? scales.y : (float)format::bias * scales.x;
+    }
+    return w;
+}
 
 /* A unit is a block. */
 template <> __device__ __forceinline__ quant_unit unpack_unit<TARN_Q8_0>(const char *piece, int unit)

@@ -125,9 +125,15 @@ __device__ __forceinline__ void add_unit(const quant_unit &w, const quantized_x 
     }
 }
 
+/* Blocks per multiprocessor that registers must allow, 0: ptxas chooses. With descriptions it would spill. */
+template <tarn_dtype Q> static constexpr int min_blocks(void)
+{
+    return is_described(Q) ? 4 : 0;
+}
+
 /* One warp per element of y, for R rows of x. FLOPs: 2 · rows · in · out. */
 template <tarn_dtype Q, int R>
-static __global__ void __launch_bounds__(WARPS *WARP) gemv_kernel(const __grid_constant__ gemv_args a)
+static __global__ void __launch_bounds__(WARPS *WARP, min_blocks<Q>()) gemv_kernel(const __grid_constant__ gemv_args a)
 {
     __shared__ alignas(16) char space[WARPS][CHUNK_BYTES + 16];
     char *chunk = space[threadIdx.x / WARP];
@@ -197,12 +203,7 @@ static void run_gemv(const tarn__call *call)
     quantize_args r = {tarn__view_at(x), x->dtype, x->stride[0], x->stride[1], a.rows * a.x.units, a.x};
     if (r.count > 0)
         quantize_kernel<<<blocks_for(r.count, THREADS / WARP), THREADS, 0, stream_of(call)>>>(r);
-    switch (weight->dtype) {
-    case TARN_Q8_0: launch_gemv<TARN_Q8_0>(a, stream_of(call)); break;
-    case TARN_Q4_0: launch_gemv<TARN_Q4_0>(a, stream_of(call)); break;
-    case TARN_Q4_K: launch_gemv<TARN_Q4_K>(a, stream_of(call)); break;
-    default: launch_gemv<TARN_Q6_K>(a, stream_of(call)); break;
-    }
+    with_format(weight->dtype, [&](auto format) { launch_gemv<decltype(format)::dtype>(a, stream_of(call)); });
 }
 
 /* ---- many rows: dequantize and GEMM ------------------------------------------------------------------------------ */
@@ -254,12 +255,7 @@ static void dequantize_rows(tarn_dtype from, tarn_dtype to, const char *blocks, 
                             void *scratch, cudaStream_t stream)
 {
     const dequantize_args a = {blocks, pitch, rows * in / 8, divider_of(in / 8), scratch};
-    switch (from) {
-    case TARN_Q8_0: dequantize_as<TARN_Q8_0>(to, a, stream); break;
-    case TARN_Q4_0: dequantize_as<TARN_Q4_0>(to, a, stream); break;
-    case TARN_Q4_K: dequantize_as<TARN_Q4_K>(to, a, stream); break;
-    default: dequantize_as<TARN_Q6_K>(to, a, stream); break;
-    }
+    with_format(from, [&](auto format) { dequantize_as<decltype(format)::dtype>(to, a, stream); });
 }
 
 static int64_t ceil_div(int64_t count, int64_t each)
@@ -395,7 +391,7 @@ static void kernel_tiles(const tarn__call *call)
 void tarn__cuda_register_quant_matmul(tarn__kernel_row *rows)
 {
     static tarn__kernel_row tiles;
-    uint32_t dtypes = TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | CUDA_QUANTIZED;
+    uint32_t dtypes = TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__QUANTIZED;
     rows[TARN__K_matmul_quant] = tarn__row_named(tarn__row_planned(prepare_tiles, kernel_tiles, dtypes), "gemm");
     tarn__kernel_row gemv = tarn__row_fits(tarn__row_planned(prepare_gemv, kernel_gemv, dtypes), fits_gemv);
     tarn__push_row(rows, TARN__K_matmul_quant, tarn__row_named(gemv, "gemv"), &tiles);

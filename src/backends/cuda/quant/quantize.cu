@@ -40,6 +40,9 @@ static void kernel_quantize(const tarn__call *call)
     switch (call->out[0]->dtype) {
     case TARN_Q8_0: launch<tarn__q8_0, 32, quantize_q8_0>(call); break;
     case TARN_Q4_0: launch<tarn__q4_0, 32, quantize_q4_0>(call); break;
+    case TARN_Q4_1: launch<tarn__q4_1, 32, quantize_q4_1>(call); break;
+    case TARN_Q5_0: launch<tarn__q5_0, 32, quantize_q5_0>(call); break;
+    case TARN_Q5_1: launch<tarn__q5_1, 32, quantize_q5_1>(call); break;
     case TARN_Q4_K: launch<tarn__q4_k, 256, quantize_q4_k>(call); break;
     default: launch<tarn__q6_k, 256, quantize_q6_k>(call);
     }
@@ -47,6 +50,7 @@ static void kernel_quantize(const tarn__call *call)
 
 void tarn__cuda_register_quantize(tarn__kernel_row *rows)
 {
-    const uint32_t dtypes = TARN__BIT(TARN_Q8_0) | TARN__BIT(TARN_Q4_0) | TARN__BIT(TARN_Q4_K) | TARN__BIT(TARN_Q6_K);
+    const uint32_t dtypes = TARN__BIT(TARN_Q8_0) | TARN__BIT(TARN_Q4_0) | TARN__BIT(TARN_Q4_K) | TARN__BIT(TARN_Q6_K) |
+                            TARN__BIT(TARN_Q4_1) | TARN__BIT(TARN_Q5_0) | TARN__BIT(TARN_Q5_1);
     rows[TARN__K_quantize] = tarn__row(kernel_quantize, TARN__BIT(TARN_F32) | dtypes);
 }
