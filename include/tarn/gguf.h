@@ -45,7 +45,7 @@ typedef struct tarn_gguf tarn_gguf;
 typedef struct tarn_gguf_entry {
     const char *name;
     const char *dtype_name;  /* as the format calls it: "Q4_K" */
-    tarn_dtype dtype;        /* TARN_DTYPE_COUNT: not supported by tarn */
+    tarn_dtype dtype;        /* TARN_DTYPE_COUNT: not a dtype of tarn */
     tarn_shape shape;        /* row-major: the last axis is contiguous (the format lists it first) */
     int64_t position, bytes; /* offset of its elements from the beginning of the file */
 } tarn_gguf_entry;
@@ -76,7 +76,8 @@ TARN_API int tarn_gguf_find(const tarn_gguf *file, const char *name);
 
 /* Tensor number `index` in its stored dtype; it belongs to the open scope. On the CPU it is a view of the mapped
  * file, which stays mapped while the tensor lives, even after the close; writes stay in memory and never reach the
- * file. On another device it is a copy. A dtype that tarn lacks is an error. */
+ * file. On another device it is a copy. IQ1, IQ2 and IQ3 types, TQ1_0, TQ2_0, MXFP4 and NVFP4, which have no dtype, are
+ * dequantized to f32; other types without one are an error. */
 TARN_API tarn_tensor *tarn_gguf_tensor(const tarn_gguf *file, int index, tarn_device device);
 
 /* ---- metadata ---------------------------------------------------------------------------------------------------- */

@@ -7,6 +7,7 @@
 
 #include <tarn/gguf.h>
 
+#include "base/quant/quant.h"
 #include "formats/tensor_bytes.h"
 
 #define TARN__GGUF_ALIGNMENT 32 /* of tensor data, unless general.alignment says otherwise */
@@ -18,11 +19,18 @@
 typedef struct tarn__gguf_dtype {
     const char *name;                /* NULL: unassigned */
     int block_elements, block_bytes; /* of a quant block; 1 and the element's size for unquantized types */
-    tarn_dtype dtype;                /* TARN_DTYPE_COUNT: tarn cannot load it */
+    tarn_dtype dtype;                /* TARN_DTYPE_COUNT: there is none for it */
+    tarn__iquant iquant;             /* without a dtype: how it is dequantized; TARN__NO_IQUANT: tarn cannot load it */
 } tarn__gguf_dtype;
 
 #define TARN__GGUF_DTYPES 42
 extern const tarn__gguf_dtype tarn__gguf_dtypes[TARN__GGUF_DTYPES];
+
+/* Types that tarn_gguf_tensor() has, for errors. */
+#define TARN__GGUF_SUPPORTED \
+    "F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS and, dequantized, IQ1_S IQ1_M " \
+    "IQ2_XXS " \
+    "IQ2_XS IQ2_S IQ3_XXS IQ3_S TQ1_0 TQ2_0 MXFP4 NVFP4"
 
 /* The number of a dtype in GGUF; -1: tarn does not write it. */
 int tarn__gguf_dtype_of(tarn_dtype dtype);
@@ -71,6 +79,9 @@ struct tarn_gguf {
     tarn__gguf_named *key_named, *tensor_named; /* sorted by name; owned */
     int keys, tensors;
 };
+
+/* The format of a tensor that has no dtype but can be dequantized; TARN__NO_IQUANT for all others. */
+tarn__iquant tarn__gguf_iquant(const tarn_gguf *file, int index);
 
 /* The index of a name in a sorted array; -1: not found. */
 int tarn__gguf_find(const tarn__gguf_named *list, int count, const char *name);

@@ -90,6 +90,27 @@ static tarn_tensor *copy_tensor(const char *function, const tarn_gguf *file, con
     return good ? tensor : NULL;
 }
 
+/* Types without a dtype: dequantized to f32 on the host. */
+static tarn_tensor *dequantize_tensor(const char *function, const tarn_gguf *file, const tarn__gguf_tensor *t,
+                                      tarn_device device)
+{
+    tarn_scope *scope = tarn_scope_open(); /* frees the host copy of a tensor on another device */
+    tarn_tensor *host = scope ? tarn__tensor_new(function, t->shape, TARN_F32, tarn_device_cpu()) : NULL, *result;
+    if (host && tarn_count(host) > 0)
+        tarn__dequantize_iquant(tarn__gguf_dtypes[t->type].iquant, file->memory + t->begin, tarn_count(host),
+                                tarn_data(host));
+    result = host ? tarn_to(host, device) : NULL;
+    if (result)
+        tarn_scope_return(scope, result);
+    tarn_scope_close(scope);
+    return result;
+}
+
+tarn__iquant tarn__gguf_iquant(const tarn_gguf *file, int index)
+{
+    return tarn__gguf_dtypes[file->tensor[index].type].iquant;
+}
+
 tarn_tensor *tarn_gguf_tensor(const tarn_gguf *file, int index, tarn_device device)
 {
     const char *function = "gguf_tensor";
@@ -97,12 +118,12 @@ tarn_tensor *tarn_gguf_tensor(const tarn_gguf *file, int index, tarn_device devi
     const tarn__backend *backend = t ? tarn__backend_of(device, function) : NULL;
     if (!backend)
         return NULL;
+    if (tarn__gguf_dtypes[t->type].iquant)
+        return dequantize_tensor(function, file, t, device);
     if (tarn__gguf_dtypes[t->type].dtype == TARN_DTYPE_COUNT) {
-        tarn__raise(
-            TARN_ERROR_UNSUPPORTED,
-            "%s: '%s': tensor '%.*s' is %s, which tarn cannot load; supported are F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 "
-            "Q5_1 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS",
-            function, file->path, TARN__GGUF_SHOWN_BYTES, t->name, tarn__gguf_dtypes[t->type].name);
+        tarn__raise(TARN_ERROR_UNSUPPORTED,
+                    "%s: '%s': tensor '%.*s' is %s, which tarn cannot load; supported are " TARN__GGUF_SUPPORTED,
+                    function, file->path, TARN__GGUF_SHOWN_BYTES, t->name, tarn__gguf_dtypes[t->type].name);
         return NULL;
     }
     /* On the host the tensor is a view of the map: opening a model costs no copy. An empty tensor has no address to

@@ -7,26 +7,44 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 
 #define NO_DTYPE TARN_DTYPE_COUNT
 
-/* Name, elements per quant block, bytes per block, dtype. Types that tarn cannot load are listed too, so that a file
- * with one can be inspected and its other tensors loaded. Gaps are numbers that ggml has retired. */
+/* Name, elements per quant block, bytes per block, dtype, format that is dequantized. Types that tarn cannot load are
+ * listed too, so that a file with one can be inspected and its other tensors loaded. Gaps are numbers that ggml has
+ * retired. */
 const tarn__gguf_dtype tarn__gguf_dtypes[TARN__GGUF_DTYPES] = {
-    [0] = {"F32", 1, 4, TARN_F32},          [1] = {"F16", 1, 2, TARN_F16},
-    [2] = {"Q4_0", 32, 18, TARN_Q4_0},      [3] = {"Q4_1", 32, 20, TARN_Q4_1},
-    [6] = {"Q5_0", 32, 22, TARN_Q5_0},      [7] = {"Q5_1", 32, 24, TARN_Q5_1},
-    [8] = {"Q8_0", 32, 34, TARN_Q8_0},      [9] = {"Q8_1", 32, 40, NO_DTYPE},
-    [10] = {"Q2_K", 256, 84, TARN_Q2_K},    [11] = {"Q3_K", 256, 110, TARN_Q3_K},
-    [12] = {"Q4_K", 256, 144, TARN_Q4_K},   [13] = {"Q5_K", 256, 176, TARN_Q5_K},
-    [14] = {"Q6_K", 256, 210, TARN_Q6_K},   [15] = {"Q8_K", 256, 292, NO_DTYPE},
-    [16] = {"IQ2_XXS", 256, 66, NO_DTYPE},  [17] = {"IQ2_XS", 256, 74, NO_DTYPE},
-    [18] = {"IQ3_XXS", 256, 98, NO_DTYPE},  [19] = {"IQ1_S", 256, 50, NO_DTYPE},
-    [20] = {"IQ4_NL", 32, 18, TARN_IQ4_NL}, [21] = {"IQ3_S", 256, 110, NO_DTYPE},
-    [22] = {"IQ2_S", 256, 82, NO_DTYPE},    [23] = {"IQ4_XS", 256, 136, TARN_IQ4_XS},
-    [24] = {"I8", 1, 1, NO_DTYPE},          [25] = {"I16", 1, 2, NO_DTYPE},
-    [26] = {"I32", 1, 4, NO_DTYPE},         [27] = {"I64", 1, 8, NO_DTYPE},
-    [28] = {"F64", 1, 8, NO_DTYPE},         [29] = {"IQ1_M", 256, 56, NO_DTYPE},
-    [30] = {"BF16", 1, 2, TARN_BF16},       [34] = {"TQ1_0", 256, 54, NO_DTYPE},
-    [35] = {"TQ2_0", 256, 66, NO_DTYPE},    [39] = {"MXFP4", 32, 17, NO_DTYPE},
-    [40] = {"NVFP4", 64, 36, NO_DTYPE},     [41] = {"Q1_0", 128, 18, NO_DTYPE},
+    [0] = {"F32", 1, 4, TARN_F32},
+    [1] = {"F16", 1, 2, TARN_F16},
+    [2] = {"Q4_0", 32, 18, TARN_Q4_0},
+    [3] = {"Q4_1", 32, 20, TARN_Q4_1},
+    [6] = {"Q5_0", 32, 22, TARN_Q5_0},
+    [7] = {"Q5_1", 32, 24, TARN_Q5_1},
+    [8] = {"Q8_0", 32, 34, TARN_Q8_0},
+    [9] = {"Q8_1", 32, 40, NO_DTYPE},
+    [10] = {"Q2_K", 256, 84, TARN_Q2_K},
+    [11] = {"Q3_K", 256, 110, TARN_Q3_K},
+    [12] = {"Q4_K", 256, 144, TARN_Q4_K},
+    [13] = {"Q5_K", 256, 176, TARN_Q5_K},
+    [14] = {"Q6_K", 256, 210, TARN_Q6_K},
+    [15] = {"Q8_K", 256, 292, NO_DTYPE},
+    [16] = {"IQ2_XXS", 256, 66, NO_DTYPE, TARN__IQ2_XXS},
+    [17] = {"IQ2_XS", 256, 74, NO_DTYPE, TARN__IQ2_XS},
+    [18] = {"IQ3_XXS", 256, 98, NO_DTYPE, TARN__IQ3_XXS},
+    [19] = {"IQ1_S", 256, 50, NO_DTYPE, TARN__IQ1_S},
+    [20] = {"IQ4_NL", 32, 18, TARN_IQ4_NL},
+    [21] = {"IQ3_S", 256, 110, NO_DTYPE, TARN__IQ3_S},
+    [22] = {"IQ2_S", 256, 82, NO_DTYPE, TARN__IQ2_S},
+    [23] = {"IQ4_XS", 256, 136, TARN_IQ4_XS},
+    [24] = {"I8", 1, 1, NO_DTYPE},
+    [25] = {"I16", 1, 2, NO_DTYPE},
+    [26] = {"I32", 1, 4, NO_DTYPE},
+    [27] = {"I64", 1, 8, NO_DTYPE},
+    [28] = {"F64", 1, 8, NO_DTYPE},
+    [29] = {"IQ1_M", 256, 56, NO_DTYPE, TARN__IQ1_M},
+    [30] = {"BF16", 1, 2, TARN_BF16},
+    [34] = {"TQ1_0", 256, 54, NO_DTYPE, TARN__TQ1_0},
+    [35] = {"TQ2_0", 256, 66, NO_DTYPE, TARN__TQ2_0},
+    [39] = {"MXFP4", 32, 17, NO_DTYPE, TARN__MXFP4},
+    [40] = {"NVFP4", 64, 36, NO_DTYPE, TARN__NVFP4},
+    [41] = {"Q1_0", 128, 18, NO_DTYPE},
 };
 
 /* A short linear search, once per tensor written. */

@@ -71,6 +71,29 @@ static void known_blocks_of_the_other_formats_too(void **state)
         assert_true(values[160 + i] == 18 * iq4[i] && values[176 + i] == 18 * iq4[15 - i]);
 }
 
+/* tests/parity/gguf_files.py compares random blocks of all formats with the package's. */
+static void formats_without_a_dtype_dequantize_to_known_values(void **state)
+{
+    (void)state;
+    float values[256];
+    const uint8_t mxfp4[17] = {128, 0xa1, 0x7f}; /* 1 · (0.5, -1, 12 / 2, -6) · 2 */
+    tarn__dequantize_iquant(TARN__MXFP4, mxfp4, 32, values);
+    assert_true(values[0] == 1 && values[16] == -2 && values[1] == -12 && values[17] == 12 && values[2] == 0);
+    uint8_t tq2[66] = {0x1b, [32] = 2, [65] = 0x40}; /* a scale of 2 */
+    tarn__dequantize_iquant(TARN__TQ2_0, tq2, 256, values);
+    assert_true(values[0] == 4 && values[32] == 2 && values[64] == 0 && values[96] == -2 && values[128] == 2);
+    uint8_t tq1[54] = {255, [53] = 0x40};
+    tarn__dequantize_iquant(TARN__TQ1_0, tq1, 256, values);
+    assert_true(values[0] == 2 && values[32] == 2 && values[128] == 2 && values[1] == -2);
+    uint8_t iq1[50] = {0, 0x40, [34] = 0, [35] = 0x90}; /* row 0: all -1; scale 3 · 2; down by 1/8 */
+    tarn__dequantize_iquant(TARN__IQ1_S, iq1, 256, values);
+    assert_true(values[0] == -6.75f && values[7] == -6.75f && values[32] == 2 * -0.875f);
+    uint8_t iq2[66] = {0, 0x40, [2] = 0, [6] = 1, [9] = 0x10}; /* row 0: all 8; the first and last element negative */
+    tarn__dequantize_iquant(TARN__IQ2_XXS, iq2, 256, values);
+    assert_true(values[0] == -6 && values[1] == 6 && values[7] == -6 && values[8] == 6);
+    assert_true(tarn__iquant_elements(TARN__NVFP4) == 64 && tarn__iquant_bytes(TARN__NVFP4, 128) == 72);
+}
+
 static double uniform(uint64_t *random)
 {
     return (double)(random_bits(random) >> 11) * 0x1p-53;
@@ -264,6 +287,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(known_blocks_dequantize_to_known_values),
         cmocka_unit_test(known_blocks_of_the_other_formats_too),
+        cmocka_unit_test(formats_without_a_dtype_dequantize_to_known_values),
         cmocka_unit_test(searched_scales_are_better_than_the_extremes),
         cmocka_unit_test(importance_moves_the_error_to_other_elements),
         cmocka_unit_test(small_numbers_that_are_all_the_same_take_the_nearest_scale),

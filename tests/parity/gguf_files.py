@@ -23,6 +23,8 @@ import tarn
 from gpt2 import open_in_tarn
 
 BLOCKS = {name: Type[name.upper()] for name in tarn.QUANTIZED}
+# dequantized on load
+LOADED = ["IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0", "MXFP4", "NVFP4"]
 DTYPES = tarn.DTYPES + tarn.QUANTIZED
 CHANGED = 1000
 MODELS = 2  # of each family
@@ -145,7 +147,7 @@ def read_tensors(path):
 def check_decode(folder, rng):
     """Random bytes: all bit patterns, NaN, infinite and subnormal scales among them."""
     generator, tensors, wanted = np.random.default_rng(rng.randrange(2**31)), {}, {}
-    for name, kind in BLOCKS.items():
+    for name, kind in list(BLOCKS.items()) + [(name, Type[name]) for name in LOADED]:
         size, packed = gguf.GGML_QUANT_SIZES[kind]
         raw = generator.integers(0, 256, (500, 4 * packed), dtype=np.uint8)
         tensors[name] = raw, kind
@@ -155,7 +157,8 @@ def check_decode(folder, rng):
     write_tensors(source, tensors)
     convert(source, target, "f32")
     for name, found in read_tensors(target).items():
-        different = np.count_nonzero(found.data.view(np.uint32) != wanted[name].view(np.uint32))
+        nan = np.isnan(found.data) & np.isnan(wanted[name]) if name in LOADED else False  # of any sign
+        different = np.count_nonzero((found.data.view(np.uint32) != wanted[name].view(np.uint32)) & np.logical_not(nan))
         if different:
             return f"{name}: {different} of {wanted[name].size} elements differ"
     return ""
@@ -412,6 +415,59 @@ def check_model(folder, family, dtype, rng):
     return ""
 
 
+def rewrite(source, target, change):
+    """A copy of a file whose matrices are change(data), an array and its type."""
+    reader = gguf.GGUFReader(source)
+    writer = gguf.GGUFWriter(target, reader.fields["general.architecture"].contents())
+    for name, field in reader.fields.items():
+        if not name.startswith("GGUF.") and name != "general.architecture":
+            is_array = field.types[0] == gguf.GGUFValueType.ARRAY
+            writer.add_key_value(name, field.contents(), field.types[0], field.types[-1] if is_array else None)
+    for tensor in reader.tensors:
+        data, kind = change(tensor.data) if tensor.data.ndim > 1 else (tensor.data, tensor.tensor_type)
+        writer.add_tensor(tensor.name, data, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def check_loaded(folder, rng):
+    """Models of types that are dequantized on load run as those of their elements, and convert to a folder and to
+    another type."""
+    config = llama.FAMILIES["llama"](vocab_size=40, hidden_size=256, intermediate_size=512, num_hidden_layers=2,
+                                     num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=32)
+    paths = {name: os.path.join(folder, name) for name in ("source", "f32.gguf", "small.gguf", "same.gguf", "back",
+                                                           "q4.gguf", "q4_same.gguf")}
+    llama.make_network(config, "f32").save_pretrained(paths["source"])
+    convert(paths["source"], paths["f32.gguf"])
+    tokens = torch.randint(0, 40, (2, 9))
+
+    def logits(path):
+        model = open_in_tarn(path, "f32")
+        with tarn.scope(), tarn.no_grad():
+            found = tarn.read(tarn.call("forward", model, tarn.tensor(tokens)))
+        tarn.call("module_free", model)
+        return found
+
+    for kind in (Type.TQ1_0, Type.TQ2_0, Type.MXFP4):
+        rewrite(paths["f32.gguf"], paths["small.gguf"], lambda x: (quants.quantize(x, kind), kind))
+        rewrite(paths["f32.gguf"], paths["same.gguf"],
+                lambda x: (quants.dequantize(quants.quantize(x, kind), kind), Type.F32))
+        wanted = logits(paths["same.gguf"])
+        if not torch.equal(logits(paths["small.gguf"]), wanted):
+            return f"{kind.name}: other logits than those of the elements"
+        convert(paths["small.gguf"], paths["back"])
+        if not torch.equal(logits(paths["back"]), wanted):
+            return f"{kind.name}: other logits from a folder"
+        for name in ("small", "same"):
+            convert(paths[f"{name}.gguf"], paths["q4.gguf" if name == "small" else "q4_same.gguf"], "q4_k")
+        a, b = read_tensors(paths["q4.gguf"]), read_tensors(paths["q4_same.gguf"])
+        if any(a[name].data.tobytes() != b[name].data.tobytes() for name in a):
+            return f"{kind.name}: quantized to other bytes than its elements"
+    return ""
+
+
 def model_checks(seed):
     for family in ["gpt2", *llama.FAMILIES]:
         for number in range(MODELS):
@@ -527,7 +583,8 @@ def check_tokenizers(folder, rng):
 
 
 CHECKS = {
-    "what the package writes": check_theirs, "unpacking": check_decode, "packing": check_encode,
+    "what the package writes": check_theirs, "unpacking": check_decode,
+    "types without a dtype": check_loaded, "packing": check_encode,
     "searched scales": check_search, "what cannot be packed": check_nan, "changed files": check_changed,
     "tokenizers": check_tokenizers}
 

@@ -27,4 +27,27 @@ void tarn__quantize_blocks(tarn_dtype dtype, const float *values, int64_t count,
 void tarn__quantize_searched(tarn_dtype dtype, const float *values, const float *importance, int64_t count,
                              void *blocks);
 
+/* Formats that are only read: weights are dequantized on load (iquants.c). */
+typedef enum tarn__iquant {
+    TARN__NO_IQUANT,
+    TARN__IQ1_S,
+    TARN__IQ1_M,
+    TARN__IQ2_XXS,
+    TARN__IQ2_XS,
+    TARN__IQ2_S,
+    TARN__IQ3_XXS,
+    TARN__IQ3_S,
+    TARN__TQ1_0,
+    TARN__TQ2_0,
+    TARN__MXFP4,
+    TARN__NVFP4
+} tarn__iquant;
+
+/* Elements of a block, and bytes of `count` elements, a multiple of them. */
+int tarn__iquant_elements(tarn__iquant format);
+int64_t tarn__iquant_bytes(tarn__iquant format, int64_t count);
+
+/* Dequantizes `count` elements to f32, bitwise identical to Python's gguf package. Blocks need no alignment. */
+void tarn__dequantize_iquant(tarn__iquant format, const void *blocks, int64_t count, float *values);
+
 #endif

@@ -90,7 +90,7 @@ bool tarn__convert_add_as(tarn__conversion *c, const char *name, const tarn__wei
     int64_t count = count_of(&job->rows.shape);
     c->summary.tensors++;
     c->summary.changed += job->rows.to != job->rows.from;
-    c->summary.before += tarn__bytes_of(job->rows.from, count);
+    c->summary.before += tarn__weight_rows_source_bytes(&job->rows, count);
     c->summary.after += tarn__bytes_of(job->rows.to, count);
     c->all = c->summary.after;
     return true;
@@ -159,8 +159,7 @@ static const char *head_of(const tarn_gguf *file)
 bool tarn__convert_unknown(const tarn__conversion *c, const char *name, const char *type)
 {
     return tarn__raise(TARN_ERROR_UNSUPPORTED,
-                       "%s: '%s': tensor '%.200s' is %s, which is not supported; F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 "
-                       "Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS are",
+                       "%s: '%s': tensor '%.200s' is %s, which is not supported; supported are " TARN__GGUF_SUPPORTED,
                        c->function, c->from, name, type);
 }
 
@@ -196,13 +195,14 @@ static bool add_all(tarn__conversion *c, const tarn_gguf *file)
     for (int i = 0; i < tarn_gguf_count(file) && !tarn_failed(); i++) {
         if (!tarn_gguf_info(file, i, &e))
             return false;
-        if (e.dtype == TARN_DTYPE_COUNT)
+        if (e.dtype == TARN_DTYPE_COUNT && !tarn__gguf_iquant(file, i))
             return tarn__convert_unknown(c, e.name, e.dtype_name);
         const tarn__weight_rows rows = {.function = c->function,
                                         .path = c->from,
                                         .elements = file->memory + e.position,
                                         .shape = e.shape,
-                                        .from = e.dtype};
+                                        .from = e.dtype,
+                                        .iquant = tarn__gguf_iquant(file, i)};
         if (!tarn__convert_add(c, e.name, &rows, strcmp(e.name, head_of(file)) == 0))
             return false;
     }

@@ -151,7 +151,8 @@ static bool add_to_folder(tarn__conversion *c, const tarn_gguf *file, int index)
     if (!tarn__gguf_folder_name_of(c->arch, e.name, name))
         return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has an unknown tensor '%.200s'; a %s has none of that name",
                            c->function, c->from, e.name, c->traits.arch);
-    if (e.dtype == TARN_DTYPE_COUNT)
+    tarn__iquant iquant = tarn__gguf_iquant(file, index);
+    if (e.dtype == TARN_DTYPE_COUNT && !iquant)
         return tarn__convert_unknown(c, e.name, e.dtype_name);
     tarn__weight_rows one = {.function = c->function,
                              .path = c->from,
@@ -159,7 +160,8 @@ static bool add_to_folder(tarn__conversion *c, const tarn_gguf *file, int index)
                              .elements = file->memory + e.position,
                              .shape = e.shape,
                              .from = e.dtype,
-                             .to = tarn__is_quantized(e.dtype) ? TARN_F32 : e.dtype};
+                             .to = iquant || tarn__is_quantized(e.dtype) ? TARN_F32 : e.dtype,
+                             .iquant = iquant};
     return (e.dtype != TARN_F32 || original_dtype(file, e.name, &one.to)) &&
            tarn__gguf_set_layout(c->arch, &c->traits, e.name, e.name, false, &one) &&
            tarn__convert_add_as(c, name, &one);

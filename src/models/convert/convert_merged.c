@@ -31,7 +31,7 @@ static bool has_quantized(const tarn_gguf *file)
 {
     tarn_gguf_entry e;
     for (int i = 0; i < tarn_gguf_count(file) && tarn_gguf_info(file, i, &e); i++)
-        if (e.dtype != TARN_DTYPE_COUNT && tarn__is_quantized(e.dtype))
+        if (tarn__gguf_iquant(file, i) || (e.dtype != TARN_DTYPE_COUNT && tarn__is_quantized(e.dtype)))
             return true;
     return false;
 }
@@ -136,7 +136,8 @@ static bool add_from_file(const merger *m, int index)
                                     .path = m->c->from,
                                     .elements = m->file->memory + e.position,
                                     .shape = e.shape,
-                                    .from = e.dtype};
+                                    .from = e.dtype,
+                                    .iquant = tarn__gguf_iquant(m->file, index)};
     return tarn__convert_add(m->c, e.name, &rows, tarn__convert_is_head(&m->c->traits, e.name));
 }
 

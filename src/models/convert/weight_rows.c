@@ -49,10 +49,24 @@ static inline uint16_t half_at(const char *from, int64_t index)
     return half;
 }
 
-/* Row of any type to f32. */
-static void to_f32(tarn_dtype dtype, const char *from, int64_t count, float *to)
+int64_t tarn__weight_rows_source_bytes(const tarn__weight_rows *rows, int64_t count)
 {
-    switch (dtype) {
+    return rows->iquant ? tarn__iquant_bytes(rows->iquant, count) : tarn__bytes_of(rows->from, count);
+}
+
+static int64_t source_block(const tarn__weight_rows *rows)
+{
+    return rows->iquant ? tarn__iquant_elements(rows->iquant) : tarn__dtypes[rows->from].block_elements;
+}
+
+/* Row of any type to f32. */
+static void to_f32(const tarn__weight_rows *rows, const char *from, int64_t count, float *to)
+{
+    if (rows->iquant) {
+        tarn__dequantize_iquant(rows->iquant, from, count, to);
+        return;
+    }
+    switch (rows->from) {
     case TARN_F32: memcpy(to, from, sizeof(float) * (size_t)count); break;
     case TARN_F16:
         for (int64_t i = 0; i < count; i++)
@@ -62,7 +76,7 @@ static void to_f32(tarn_dtype dtype, const char *from, int64_t count, float *to)
         for (int64_t i = 0; i < count; i++)
             to[i] = tarn__bf16_to_f32(half_at(from, i));
         break;
-    default: tarn__dequantize_blocks(dtype, from, count, to);
+    default: tarn__dequantize_blocks(rows->from, from, count, to);
     }
 }
 
@@ -151,7 +165,7 @@ static void convert_rows(int64_t begin, int64_t end, void *ctx)
             memcpy(p->out + (size_t)i * p->to_bytes, from, p->to_bytes);
             continue;
         }
-        to_f32(rows->from, from, p->columns, p->values + i * p->columns);
+        to_f32(rows, from, p->columns, p->values + i * p->columns);
         finish_row(p, i);
     }
 }
@@ -182,10 +196,9 @@ static void convert_columns(int64_t begin, int64_t end, void *ctx)
             copy_columns(p, first, last);
             continue;
         }
-        size_t skipped = (size_t)tarn__bytes_of(rows->from, p->begin + first);
+        size_t skipped = (size_t)tarn__weight_rows_source_bytes(rows, p->begin + first);
         for (int64_t column = 0; column < p->columns; column++) {
-            to_f32(rows->from, (const char *)rows->elements + (size_t)column * p->from_bytes + skipped, last - first,
-                   part);
+            to_f32(rows, (const char *)rows->elements + (size_t)column * p->from_bytes + skipped, last - first, part);
             for (int64_t i = first; i < last; i++)
                 p->values[i * p->columns + column] = part[i - first];
         }
@@ -224,13 +237,13 @@ static bool convert_all(const tarn__weight_rows *rows, tarn__output *output, cha
         columns *= rows->shape.size[i];
     bool is_transposed = rows->order == TARN__ROWS_TRANSPOSED;
     int64_t before = is_transposed ? count : columns; /* elements of a row of the source */
-    if (before % tarn__dtypes[rows->from].block_elements || columns % tarn__dtypes[rows->to].block_elements)
+    if (before % source_block(rows) || columns % tarn__dtypes[rows->to].block_elements)
         return tarn__raise(TARN_ERROR_FORMAT,
                            "%s: '%s': tensor '%.200s' of %s cannot become %s: rows of %lld elements are not a multiple "
                            "of the block size",
-                           rows->function, rows->path, rows->name, tarn_dtype_name(rows->from),
-                           tarn_dtype_name(rows->to),
-                           (long long)(before % tarn__dtypes[rows->from].block_elements ? before : columns));
+                           rows->function, rows->path, rows->name,
+                           rows->iquant ? "its type" : tarn_dtype_name(rows->from), tarn_dtype_name(rows->to),
+                           (long long)(before % source_block(rows) ? before : columns));
     if (columns == 0) /* a file may name 2⁶⁰ empty rows */
         return true;
     int64_t min_step = is_transposed ? TILE : 1, step = CHUNK / (columns + 1) / min_step * min_step;
@@ -238,7 +251,7 @@ static bool convert_all(const tarn__weight_rows *rows, tarn__output *output, cha
     step = step < count ? step : count;
     chunk p = {.rows = rows,
                .columns = columns,
-               .from_bytes = (size_t)tarn__bytes_of(rows->from, before),
+               .from_bytes = (size_t)tarn__weight_rows_source_bytes(rows, before),
                .to_bytes = (size_t)tarn__bytes_of(rows->to, columns)};
     size_t value_bytes = rows->from == rows->to ? 0 : sizeof(float) * (size_t)(step * columns),
            out_bytes = whole ? 0 : (size_t)step * p.to_bytes;

@@ -5,6 +5,7 @@
 #include <tarn/tensor.h>
 
 #include "base/os/files.h"
+#include "base/quant/quant.h"
 
 /* Row order. RoPE pairs are split halves (i, i + half) in transformers, and interleaved in GGUF's llama. GPT-2's
  * matrices are [in, out] in transformers, and [out, in] in GGUF files. */
@@ -20,10 +21,14 @@ typedef struct tarn__weight_rows {
     const char *function, *path, *name; /* for errors: who asks, the file, the tensor; borrowed */
     const void *elements;               /* borrowed */
     tarn_shape shape;                   /* of the result; its first axis is the rows */
-    tarn_dtype from, to;
+    tarn_dtype from, to;                /* from: TARN_DTYPE_COUNT where .iquant is set */
+    tarn__iquant iquant;                /* format of the source that has no dtype */
     tarn__weight_rows_order order;
     int64_t heads; /* heads of the rows, if their order changes */
 } tarn__weight_rows;
+
+/* Bytes of `count` elements of the source. */
+int64_t tarn__weight_rows_source_bytes(const tarn__weight_rows *rows, int64_t count);
 
 /* Writes the converted rows to a file. A value that the new type cannot represent (NaN, infinity, too large) is an
  * error that names the tensor and the element. */

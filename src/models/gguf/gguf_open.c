@@ -24,6 +24,8 @@ typedef struct opener {
     tarn__gguf_traits traits;
     tarn_dtype dtype; /* of weights that are not quantized */
     int loaded;       /* tensors loaded so far */
+    int dequantized;  /* those of types without a dtype, and one of their names */
+    const char *dequantized_type;
 } opener;
 
 static bool same_shape(const tarn_shape *a, const tarn_shape *b)
@@ -63,8 +65,14 @@ static tarn_tensor *load_tensor(void *ctx, const char *name, tarn_shape shape, t
         return NULL;
     o->loaded++;
     tarn__gguf_layout layout = tarn__gguf_layout_of(o->arch, stored);
-    bool is_known = e.dtype != TARN_DTYPE_COUNT, is_table = shape.rank > 1 && layout != TARN__GGUF_F32_TABLE;
-    bool is_quantized = is_known && is_table && tarn__is_quantized(e.dtype); /* norms, biases and positions are not */
+    tarn__iquant iquant = tarn__gguf_iquant(o->file, index);
+    if (iquant) {
+        o->dequantized++;
+        o->dequantized_type = e.dtype_name;
+    }
+    bool is_known = e.dtype != TARN_DTYPE_COUNT || iquant, is_table = shape.rank > 1 && layout != TARN__GGUF_F32_TABLE;
+    bool is_quantized =
+        is_known && !iquant && is_table && tarn__is_quantized(e.dtype); /* norms, biases and positions are not */
     if (is_quantized && o->dtype == TARN_F64) {
         tarn__raise(
             TARN_ERROR_DTYPE,
@@ -78,7 +86,8 @@ static tarn_tensor *load_tensor(void *ctx, const char *name, tarn_shape shape, t
                               .elements = o->file->memory + e.position,
                               .shape = e.shape,
                               .from = e.dtype,
-                              .to = is_quantized ? e.dtype : o->dtype};
+                              .to = is_quantized ? e.dtype : o->dtype,
+                              .iquant = iquant};
     bool keeps_layout =
         is_quantized && layout == TARN__GGUF_TRANSPOSED; /* quantized rows are outputs in both layouts */
     if (!keeps_layout && !tarn__gguf_set_layout(o->arch, &o->traits, stored, stored, false, &rows))
@@ -117,6 +126,9 @@ tarn_module *tarn__model_from_gguf(const char *function, const tarn_gguf *file, 
         return NULL;
     o.arch->traits(&config, &o.traits);
     tarn_module *model = o.arch->make(function, &config, map, &(tarn__model_source){load_tensor, &o});
+    if (o.dequantized > 0 && model)
+        tarn__log(TARN_LOG_NOTICE, "'%s': %d tensors are dequantized to %s: %s has no products of its own", file->path,
+                  o.dequantized, tarn_dtype_name(dtype), o.dequantized_type);
     if (model && check_all_loaded(&o))
         return model;
     tarn_module_free(model);
