@@ -9,7 +9,7 @@
 
 /* Online softmax of a tile: scores become exp(score - running max). `rescale` is the factor for the row's earlier
  * sums. */
-template <typename C>
+template <typename C, bool is_capped>
 __device__ __forceinline__ void online_softmax(const attention_args &a, C (*score)[tile_of<C>::M], int64_t batch,
                                                int64_t valid, int64_t row, int64_t key, C *row_max, C *sum, C *rescale)
 {
@@ -22,7 +22,8 @@ __device__ __forceinline__ void online_softmax(const attention_args &a, C (*scor
         C here = row_max[m], part = 0;
 #pragma unroll
         for (int n = 0; n < M; n++) {
-            score[m][n] = key + n >= start && key + n < keys ? score[m][n] * scale : masked;
+            score[m][n] =
+                key + n >= start && key + n < keys ? cap_score<C, is_capped>(a, score[m][n], scale).score : masked;
             here = max_of(here, score[m][n]);
         }
 #pragma unroll
@@ -44,7 +45,7 @@ __device__ __forceinline__ void online_softmax(const attention_args &a, C (*scor
 }
 
 /* C: compute type; W: columns of D per block. Reads k and v once per block of rows. */
-template <typename C, int W>
+template <typename C, int W, bool is_capped>
 static __global__ void __launch_bounds__(THREADS) forward_kernel(const __grid_constant__ attention_args a)
 {
     typedef tile_of<C> tile;
@@ -69,7 +70,7 @@ static __global__ void __launch_bounds__(THREADS) forward_kernel(const __grid_co
         row_max[m] = (C)-CUDART_INF_F, sum[m] = 0;
     for (int64_t key = first_tile_of(a, at.batch, first, last, SIDE, space); key < keys; key += SIDE) {
         gemm_tile_nt(score, stage, q, first, a.rows, k, key, keys, a.head_dim);
-        online_softmax(a, score, at.batch, valid, row, key + tx * M, row_max, sum, rescale);
+        online_softmax<C, is_capped>(a, score, at.batch, valid, row, key + tx * M, row_max, sum, rescale);
 #pragma unroll
         for (int m = 0; m < M; m++) {
             const uint32_t mask = a.is_dropping ? keep_mask_from(a, head, row + m, key + tx * M) : 0;
@@ -102,15 +103,49 @@ static __global__ void __launch_bounds__(THREADS) forward_kernel(const __grid_co
                       sum[m] == 0 ? (C)-CUDART_INF_F : (C)((row_max[m] + log2_of(sum[m])) * (C)LN_2));
 }
 
+/* ---- sliding window ---------------------------------------------------------------------------------------------- */
+
+/* A thread per row of a sequence. Reports invalid document starts, which the kernels after it cannot see any more;
+ * backward has no fault slot, and reports none. */
+static __global__ void __launch_bounds__(THREADS)
+    window_starts_kernel(const __grid_constant__ attention_args a, int64_t *to, bool reports)
+{
+    const int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (at >= a.batches * a.rows)
+        return;
+    const int64_t batch = at / a.rows, row = at % a.rows;
+    to[at] = max_op::of(start_of(a, batch, row), window_start_of(a, valid_keys(a, batch), row));
+    if (!reports || !a.document_starts)
+        return;
+    const int64_t start =
+        index_at(a.document_starts, a.are_starts_i64, batch * a.start_stride[0] + row * a.start_stride[1]);
+    if (!is_within_keys(a, start))
+        report_fault(a.fault, start, a.keys);
+}
+
+/* Grid: 256 rows per block. Bytes: 8 per row, and the document starts. */
+void tarn__cuda_attention_window_starts(const tarn__call *call, attention_args *a, size_t offset)
+{
+    if (a->window == 0)
+        return;
+    const bool is_forward = !a->g.base;
+    int64_t *starts = (int64_t *)((char *)call->scratch + offset);
+    window_starts_kernel<<<blocks_for(a->batches * a->rows, THREADS), THREADS, 0, stream_of(call)>>>(*a, starts,
+                                                                                                     is_forward);
+    a->document_starts = starts;
+    a->are_starts_i64 = true;
+    a->start_stride[0] = a->rows, a->start_stride[1] = 1;
+}
+
 /* ---- launching --------------------------------------------------------------------------------------------------- */
 
 /* Grid: a block per SIDE rows of a head and window of D. Multiply-adds: 2 · rows · keys · D; the first half again for
  * each further window. */
-template <typename C, int W> static void launch(const tarn__call *call, attention_args &a)
+template <typename C, int W, bool is_capped> static void launch(const tarn__call *call, attention_args &a)
 {
     a.blocks = (a.rows + tile_of<C>::SIDE - 1) / tile_of<C>::SIDE;
     a.d_windows = (a.head_dim + W - 1) / W;
-    forward_kernel<C, W>
+    forward_kernel<C, W, is_capped>
         <<<blocks_for(a.batches * a.heads * a.blocks * a.d_windows, 1), THREADS, 0, stream_of(call)>>>(a);
 }
 
@@ -119,14 +154,22 @@ static void run_simt(const tarn__call *call)
     attention_args a = attention_of(call, false);
     if (a.batches == 0 || a.rows == 0)
         return;
-    FOR_SIMT(a, launch<C, W>(call, a))
+    tarn__cuda_attention_window_starts(call, &a, 0);
+    if (a.cap > 0) {
+        FOR_SIMT(a, launch<C, W, true>(call, a))
+    } else {
+        FOR_SIMT(a, launch<C, W, false>(call, a))
+    }
 }
 
 /* SIMT where the device has too little shared memory. */
 static void run_mma(const tarn__call *call)
 {
     attention_args a = attention_of(call, false);
-    if (a.batches > 0 && a.rows > 0 && !tarn__cuda_attention_mma(call, &a))
+    if (a.batches == 0 || a.rows == 0)
+        return;
+    tarn__cuda_attention_window_starts(call, &a, 0);
+    if (!tarn__cuda_attention_mma(call, &a))
         run_simt(call);
 }
 
@@ -146,16 +189,17 @@ static tarn__plan_status prepare_grad(const tarn__call *call, tarn__plan *plan)
     return TARN__PLAN_READY;
 }
 
-static bool simt_fits(const tarn__call *call)
+static tarn__plan_status prepare_forward(const tarn__call *call, tarn__plan *plan)
 {
-    return !has_window_or_cap(call);
+    plan->scratch_bytes = window_starts_bytes(call);
+    return TARN__PLAN_READY;
 }
 
 /* Tensor cores, then SIMT for every call. */
 static void add_rows(tarn__kernel_row *rows, tarn__kernel kernel, tarn__kernel_row mma, tarn__kernel_row simt,
                      bool (*fits)(const tarn__call *), tarn__kernel_row *storage)
 {
-    rows[kernel] = tarn__row_named(tarn__row_fits(simt, simt_fits), "simt");
+    rows[kernel] = tarn__row_named(simt, "simt");
     tarn__push_row(rows, kernel, tarn__row_named(tarn__row_fits(mma, fits), "mma"), storage);
 }
 
@@ -167,8 +211,8 @@ void tarn__cuda_register_attention(tarn__kernel_row *rows)
     const tarn__kernel forward[] = {TARN__K_attention, TARN__K_attention_documents},
                        backward[] = {TARN__K_attention_grad, TARN__K_attention_documents_grad};
     for (int i = 0; i < 2; i++) {
-        add_rows(rows, forward[i], tarn__row(run_mma, TARN__FLOATS), tarn__row(run_simt, TARN__FLOATS),
-                 tarn__cuda_attention_mma_fits, &simt[i]);
+        add_rows(rows, forward[i], tarn__row_planned(prepare_forward, run_mma, TARN__FLOATS),
+                 tarn__row_planned(prepare_forward, run_simt, TARN__FLOATS), tarn__cuda_attention_mma_fits, &simt[i]);
         add_rows(rows, backward[i], tarn__row_planned(prepare_grad, tarn__cuda_attention_grad_mma, TARN__FLOATS),
                  tarn__row_planned(prepare_grad, tarn__cuda_attention_grad_simt, TARN__FLOATS),
                  tarn__cuda_attention_mma_grad_fits, &simt[2 + i]);

@@ -45,6 +45,8 @@ struct attention_args {
     /* f32 backward: (B, H, T): normalizes weights recomputed from the LSE, so that they add up to 1 */
     float *row_factors;
     int64_t blocks, d_windows; /* blocks of rows (or keys) per head; windows of D */
+    int64_t window;            /* sliding window, for tarn__cuda_attention_window_starts(); 0: none */
+    double cap;                /* soft cap · log2(e); 0: none */
 };
 
 /* ---- host -------------------------------------------------------------------------------------------------------- */
@@ -70,10 +72,16 @@ static inline void set_document_starts(attention_args &a, const tarn__view *docu
     a.start_stride[0] = document_starts->stride[0], a.start_stride[1] = document_starts->stride[1];
 }
 
-static inline bool has_window_or_cap(const tarn__call *call)
+/* Scratch of the starts that stand for a sliding window: (B, T), i64. */
+static inline size_t window_starts_bytes(const tarn__call *call)
 {
-    const tarn__attention *params = (const tarn__attention *)call->params;
-    return params->window > 0 || params->softcap > 0;
+    const int64_t *q = call->in[0]->shape;
+    return ((const tarn__attention *)call->params)->window > 0 ? (size_t)(q[0] * q[2]) * sizeof(int64_t) : 0;
+}
+
+static inline bool has_softcap(const tarn__call *call)
+{
+    return ((const tarn__attention *)call->params)->softcap > 0;
 }
 
 /* Inputs q, k, v, lengths; the gradient's also y, LSE, g; then document starts. Missing operands are NULL. */
@@ -86,6 +94,7 @@ static inline attention_args attention_of(const tarn__call *call, bool is_backwa
     a.keys = k->shape[2], a.head_dim = q->shape[3];
     a.group = a.heads / a.kv_heads;
     a.scale = params->scale;
+    a.window = params->window, a.cap = params->softcap * LOG2_E;
     a.is_causal = params->causal != 0;
     a.is_dropping = params->random.a > 0;
     a.random = source{params->random.seed, params->random.offset, params->random.live};
@@ -116,6 +125,11 @@ bool tarn__cuda_attention_mma(const tarn__call *call, attention_args *a);
 bool tarn__cuda_attention_mma_grad_fits(const tarn__call *call);
 bool tarn__cuda_attention_mma_grad(const tarn__call *call, attention_args *a);
 
+/* attention.cu: a sliding window as document starts, so that one mask and one way to skip tiles serve both: writes the
+ * later of a row's window and document start to scratch, from byte `offset` on, a multiple of 8. Nothing without a
+ * window. */
+void tarn__cuda_attention_window_starts(const tarn__call *call, attention_args *a, size_t offset);
+
 /* attention_grad.cu: a backward pass on tensor cores, or by SIMT kernels. */
 void tarn__cuda_attention_grad_mma(const tarn__call *call);
 void tarn__cuda_attention_grad_simt(const tarn__call *call);
@@ -139,7 +153,7 @@ __device__ __forceinline__ head_matrix head_of(const bhtd_tensor &c, int64_t bat
 #define MASK_CAUSAL a.is_causal
 #define MASK_ROWS a.rows
 #define MASK_KEYS a.keys
-#define MASK_WINDOW 0
+#define MASK_WINDOW a.window
 #include "base/kernel/attention_mask.inc"
 
 /* Number of valid keys. A length out of range is clamped; the forward pass reports it. */
@@ -191,6 +205,14 @@ __device__ __forceinline__ float exp2_of(float x)
 __device__ __forceinline__ double exp2_of(double x)
 {
     return exp2(x);
+}
+__device__ __forceinline__ float tanh_of(float x)
+{
+    return tanhf(x);
+}
+__device__ __forceinline__ double tanh_of(double x)
+{
+    return tanh(x);
 }
 __device__ __forceinline__ float log2_of(float x)
 {

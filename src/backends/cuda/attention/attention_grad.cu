@@ -1,8 +1,9 @@
 /* attention_grad.cu: gradients of attention for every dtype, layout and D, and the choice between them and tensor
  * cores. attention_simt.cuh has the tiles.
  *
- *   P = exp(q · kᵀ · scale - lse), after dropout: P'
+ *   P = exp(cap(q · kᵀ · scale) - lse), after dropout: P'
  *   gv = P'ᵀ · g,  dP = g · vᵀ, dropped like P,  dS = P · (dP - Σ g · y),  gq = scale · dS · k,  gk = scale · dSᵀ · q
+ *   with a soft cap c, cap(s) = c · tanh(s / c), and dS is multiplied by 1 - tanh²(s / c)
  *
  * First delta = Σ g · y of each row. Then a kernel whose blocks own keys and walk the rows of all heads that attend to
  * them, for gk and gv, and one whose blocks own rows and walk the keys, for gq. Every sum has one owner: nothing is
@@ -70,6 +71,7 @@ static __global__ void __launch_bounds__(THREADS) vector_delta_kernel(const __gr
 
 /* delta again, as Σ P' · dP: free of y's rounding. And of the LSE's: its rounding error is one factor for the whole
  * row, which is what the recomputed weights add up to. */
+template <bool is_capped>
 static __global__ void __launch_bounds__(THREADS) exact_delta_kernel(const __grid_constant__ attention_args a)
 {
     typedef tile_of<float> tile;
@@ -96,7 +98,7 @@ static __global__ void __launch_bounds__(THREADS) exact_delta_kernel(const __gri
 #pragma unroll
             for (int n = 0; n < M; n++) {
                 const bool counts = key + tx * M + n >= start && key + tx * M + n < visible;
-                float p = counts ? exp2_of(score[m][n] * scale - lse) : 0;
+                float p = counts ? exp2_of(cap_score<float, is_capped>(a, score[m][n], scale).score - lse) : 0;
                 weight[m] += p;
                 if (p != 0)
                     total[m] += p * (a.is_dropping ? drop_factor(a, mask, n) : 1) * dp[m][n];
@@ -140,22 +142,27 @@ __device__ __forceinline__ row_info<C> row_info_of(const attention_args &a, int6
             sums[1]};
 }
 
-/* A score, scaled to base 2, gives its weight; with dP its dS. `drop` is dropout's factor. */
+/* A score gives its weight; with dP its dS. `drop` is dropout's factor. */
 template <typename C> struct p_and_ds {
     C weight, ds;
 };
 
-template <typename C>
-__device__ __forceinline__ p_and_ds<C> ds_of(const row_info<C> &row, int64_t key, C score, C scale, C dp, C drop)
+template <typename C, bool is_capped>
+__device__ __forceinline__ p_and_ds<C> ds_of(const attention_args &a, const row_info<C> &row, int64_t key, C score,
+                                             C scale, C dp, C drop)
 {
-    C p = key >= row.start && key < row.keys ? exp2_of(score * scale - row.lse) * row.factor : (C)0;
-    return {drop * p, p == 0 ? (C)0 : p * (drop * dp - row.delta)};
+    const capped_score<C> capped = cap_score<C, is_capped>(a, score, scale);
+    C p = key >= row.start && key < row.keys ? exp2_of(capped.score - row.lse) * row.factor : (C)0;
+    if constexpr (is_capped)
+        return {drop * p, p == 0 ? (C)0 : p * (drop * dp - row.delta) * capped.grad};
+    else
+        return {drop * p, p == 0 ? (C)0 : p * (drop * dp - row.delta)};
 }
 
 /* ---- gk and gv --------------------------------------------------------------------------------------------------- */
 
 /* One tile (keys, rows) of scores and dP to weights and dS in shared memory, both (rows, keys). */
-template <typename C>
+template <typename C, bool is_capped>
 __device__ __forceinline__ void ds_of_keys(const attention_args &a, const C (*score)[tile_of<C>::M],
                                            const C (*dp)[tile_of<C>::M], int64_t batch, int64_t head, int64_t valid,
                                            int64_t key, int64_t row, C *weights, C *ds)
@@ -172,7 +179,7 @@ __device__ __forceinline__ void ds_of_keys(const attention_args &a, const C (*sc
 #pragma unroll
         for (int m = 0; m < M; m++) {
             C drop = a.is_dropping ? (C)drop_factor(a, mask, m) : (C)1;
-            p_and_ds<C> both = ds_of(info, key + ty * M + m, score[m][n], scale, dp[m][n], drop);
+            p_and_ds<C> both = ds_of<C, is_capped>(a, info, key + ty * M + m, score[m][n], scale, dp[m][n], drop);
             int to = (tx * M + n) * tile::LINE + ty * M + m;
             weights[to] = both.weight;
             ds[to] = both.ds;
@@ -181,7 +188,7 @@ __device__ __forceinline__ void ds_of_keys(const attention_args &a, const C (*sc
 }
 
 /* gk and gv of SIDE keys. Multiply-adds: 4 · rows · keys · D. */
-template <typename C, int W>
+template <typename C, int W, bool is_capped>
 static __global__ void __launch_bounds__(THREADS) keys_kernel(const __grid_constant__ attention_args a)
 {
     typedef tile_of<C> tile;
@@ -200,7 +207,7 @@ static __global__ void __launch_bounds__(THREADS) keys_kernel(const __grid_const
         for (int64_t row = begin; row < end; row += SIDE) {
             gemm_tile_nt(score, stage, k, key, valid, q, row, a.rows, a.head_dim);
             gemm_tile_nt(dp, stage, v, key, valid, g, row, a.rows, a.head_dim);
-            ds_of_keys(a, score, dp, at.batch, head, valid, key, row, weights, ds);
+            ds_of_keys<C, is_capped>(a, score, dp, at.batch, head, valid, key, row, weights, ds);
             gemm_tile_tn<C, W>(gv, weights, stage, g, row, a.rows, column, a.head_dim);
             gemm_tile_tn<C, W>(gk, ds, stage, q, row, a.rows, column, a.head_dim);
         }
@@ -218,7 +225,7 @@ static __global__ void __launch_bounds__(THREADS) keys_kernel(const __grid_const
 /* ---- gq ---------------------------------------------------------------------------------------------------------- */
 
 /* gq of SIDE rows. Multiply-adds: 3 · rows · keys · D. */
-template <typename C, int W>
+template <typename C, int W, bool is_capped>
 static __global__ void __launch_bounds__(THREADS) rows_kernel(const __grid_constant__ attention_args a)
 {
     typedef tile_of<C> tile;
@@ -247,7 +254,7 @@ static __global__ void __launch_bounds__(THREADS) rows_kernel(const __grid_const
             for (int n = 0; n < M; n++) {
                 C drop = a.is_dropping ? (C)drop_factor(a, mask, n) : (C)1;
                 ds[(tx * M + n) * tile::LINE + ty * M + m] =
-                    ds_of(info, key + tx * M + n, score[m][n], scale, dp[m][n], drop).ds;
+                    ds_of<C, is_capped>(a, info, key + tx * M + n, score[m][n], scale, dp[m][n], drop).ds;
             }
         }
         gemm_tile_tn<C, W>(gq, ds, stage, k, key, keys, column, a.head_dim);
@@ -298,25 +305,38 @@ template <typename C> static void launch_delta(const tarn__call *call, const att
 }
 
 /* Grid: a block per SIDE keys (or rows) of a head and window of D. */
-template <typename C, int W> static void launch(const tarn__call *call, attention_args &a)
+template <typename C, int W, bool is_capped> static void launch(const tarn__call *call, attention_args &a)
 {
     constexpr int SIDE = tile_of<C>::SIDE;
     a.d_windows = (a.head_dim + W - 1) / W;
     a.blocks = (a.keys + SIDE - 1) / SIDE;
     if ((a.gk.base || a.gv.base) && a.blocks > 0)
-        keys_kernel<C, W>
+        keys_kernel<C, W, is_capped>
             <<<blocks_for(a.batches * a.kv_heads * a.blocks * a.d_windows, 1), THREADS, 0, stream_of(call)>>>(a);
     a.blocks = (a.rows + SIDE - 1) / SIDE;
     if (a.gq.base && a.blocks > 0)
-        rows_kernel<C, W>
+        rows_kernel<C, W, is_capped>
             <<<blocks_for(a.batches * a.heads * a.blocks * a.d_windows, 1), THREADS, 0, stream_of(call)>>>(a);
 }
 
-size_t tarn__cuda_attention_grad_native_scratch(const tarn__call *call)
+/* Statistics of rows. */
+static size_t row_stats_bytes(const tarn__call *call)
 {
     const tarn__view *q = call->in[0];
     size_t rows = (size_t)(q->shape[0] * q->shape[1] * q->shape[2]);
     return rows * (q->dtype == TARN_F64 ? 2 * sizeof(double) : 3 * sizeof(float));
+}
+
+/* Where the starts of a sliding window follow them. */
+static size_t window_starts_offset(const tarn__call *call)
+{
+    return (row_stats_bytes(call) + 15) / 16 * 16;
+}
+
+size_t tarn__cuda_attention_grad_native_scratch(const tarn__call *call)
+{
+    const size_t window_bytes = window_starts_bytes(call);
+    return window_bytes > 0 ? window_starts_offset(call) + window_bytes : row_stats_bytes(call);
 }
 
 /* The first step of every path. */
@@ -335,9 +355,23 @@ static void run_simt(const tarn__call *call, attention_args &a)
         a.d_windows = 1;
         a.row_factors = (float *)a.row_stats + 2 * a.batches * a.heads * a.rows;
         a.blocks = (a.rows + tile_of<float>::SIDE - 1) / tile_of<float>::SIDE;
-        exact_delta_kernel<<<blocks_for(a.batches * a.heads * a.blocks, 1), THREADS, 0, stream_of(call)>>>(a);
+        const unsigned blocks = blocks_for(a.batches * a.heads * a.blocks, 1);
+        if (a.cap > 0)
+            exact_delta_kernel<true><<<blocks, THREADS, 0, stream_of(call)>>>(a);
+        else
+            exact_delta_kernel<false><<<blocks, THREADS, 0, stream_of(call)>>>(a);
     }
-    FOR_SIMT(a, launch<C, W>(call, a))
+    if (a.cap > 0) {
+        FOR_SIMT(a, launch<C, W, true>(call, a))
+    } else {
+        FOR_SIMT(a, launch<C, W, false>(call, a))
+    }
+}
+
+static void set_window_starts(const tarn__call *call, attention_args &a)
+{
+    if (a.rows > 0)
+        tarn__cuda_attention_window_starts(call, &a, window_starts_offset(call));
 }
 
 void tarn__cuda_attention_grad_simt(const tarn__call *call)
@@ -345,6 +379,7 @@ void tarn__cuda_attention_grad_simt(const tarn__call *call)
     attention_args a = attention_of(call, true);
     if (a.batches == 0)
         return;
+    set_window_starts(call, a);
     run_delta(call, a);
     run_simt(call, a);
 }
@@ -355,6 +390,7 @@ void tarn__cuda_attention_grad_mma(const tarn__call *call)
     attention_args a = attention_of(call, true);
     if (a.batches == 0)
         return;
+    set_window_starts(call, a);
     run_delta(call, a);
     if (!tarn__cuda_attention_mma_grad(call, &a))
         run_simt(call, a);

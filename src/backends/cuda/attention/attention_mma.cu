@@ -28,6 +28,18 @@ __device__ __forceinline__ void mask(float (*score)[4], float scale, const tile_
             score[n][i] = is_visible<has_starts>(spans, n, i) ? score[n][i] * scale : -CUDART_INF_F;
 }
 
+/* Scores s become cap · tanh(s · scale / cap), as cap - 2 cap / (exp(2 s · scale / cap) + 1): cap where the exponential
+ * is infinite, -cap where it is 0. Off by some 2e-7 · cap, which 16-bit weights do not show. */
+template <int KEYS> __device__ __forceinline__ void cap_scores(float (*score)[4], float scale, float cap)
+{
+    const float factor = 2 * (float)LOG2_E * scale / cap;
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            score[n][i] = cap - __fdividef(2 * cap, exp2_approx(score[n][i] * factor) + 1);
+}
+
 /* Scores become weights; `rescale` is the factor for the rows' earlier sums. The scale is positive. */
 template <int KEYS>
 __device__ __forceinline__ void online_softmax(float (*score)[4], float scale, two_rows &r, float *rescale)
@@ -94,7 +106,7 @@ __device__ __forceinline__ void write_result(const attention_args &a, const bloc
 
 /* 4 warps, 16 rows each. Multiply-adds: 2 · rows · keys · D. Bytes: q and y once, k and v once per 64 rows, mostly from
  * the L2 cache. */
-template <typename T, int DEPTH, bool has_starts>
+template <typename T, int DEPTH, bool has_starts, bool is_capped>
 static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 64 ? 3 : 1)
     mma_kernel(const __grid_constant__ attention_args a)
 {
@@ -154,11 +166,14 @@ static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 64 ? 3 : 1)
         } else {
             gemm_nt<T, DEPTH, KEYS>(score, q_at + warp * 16 * line_of<DEPTH>, keys_at + now);
         }
-        const bool is_whole = scale > 0 && key + KEYS <= min_end && (!has_starts || key >= max_start);
+        if constexpr (is_capped)
+            cap_scores<KEYS>(score, scale, (float)a.cap);
+        const float left = is_capped ? 1 : scale; /* to multiply scores by */
+        const bool is_whole = left > 0 && key + KEYS <= min_end && (!has_starts || key >= max_start);
         float rescale[2];
         if (!is_whole)
-            mask<KEYS, has_starts>(score, scale, spans_of<KEYS>(ranges, key));
-        online_softmax<KEYS>(score, is_whole ? scale : 1, r, rescale);
+            mask<KEYS, has_starts>(score, left, spans_of<KEYS>(ranges, key));
+        online_softmax<KEYS>(score, is_whole ? left : 1, r, rescale);
         if (a.is_dropping)
             drop_weights<KEYS>(a, random, score, at.batch * a.heads + at.head, row, key);
         /* rare: only if a row has a new max */
@@ -179,17 +194,19 @@ template <typename T, int DEPTH> static bool launch(const tarn__call *call, cons
 {
     constexpr size_t bytes = (size_t)(shared_rows<DEPTH> * line_of<DEPTH>)*sizeof(T);
     const int64_t blocks = a.batches * a.heads * a.blocks;
-    return a.document_starts ? launch_large_smem<mma_kernel<T, DEPTH, true>>(call, a, blocks, bytes)
-                             : launch_large_smem<mma_kernel<T, DEPTH, false>>(call, a, blocks, bytes);
+    if (a.cap > 0) /* one kernel with and without starts: these are 0 where there are none */
+        return launch_large_smem<mma_kernel<T, DEPTH, true, true>>(call, a, blocks, bytes);
+    return a.document_starts ? launch_large_smem<mma_kernel<T, DEPTH, true, false>>(call, a, blocks, bytes)
+                             : launch_large_smem<mma_kernel<T, DEPTH, false, false>>(call, a, blocks, bytes);
 }
 
-/* 16-byte aligned rows and D a multiple of 8, up to 256; no window and no soft cap. */
+/* 16-byte aligned rows and D a multiple of 8, up to 256. */
 bool tarn__cuda_attention_mma_fits(const tarn__call *call)
 {
     tarn_dtype dtype = call->in[0]->dtype;
     int64_t head_dim = call->in[0]->shape[3];
     bool fits = (dtype == TARN_BF16 || dtype == TARN_F16) && head_dim % 8 == 0 && head_dim <= 256 &&
-                !has_window_or_cap(call) && is_writable(call->out[0], dtype);
+                is_writable(call->out[0], dtype);
     for (int i = 0; i < 3; i++)
         fits = fits && has_vector_rows(call->in[i], dtype);
     return fits;

@@ -262,8 +262,7 @@ bool tarn__cuda_attention_mma_grad_fits(const tarn__call *call)
     const tarn__view *q = call->in[0], *k = call->in[1];
     tarn_dtype dtype = q->dtype;
     bool fits = (dtype == TARN_BF16 || dtype == TARN_F16) && q->shape[3] % 8 == 0 && q->shape[3] <= 256 &&
-                q->shape[2] * k->shape[2] >= MIN_WEIGHTS && !has_window_or_cap(call) &&
-                has_vector_rows(call->in[6], dtype);
+                q->shape[2] * k->shape[2] >= MIN_WEIGHTS && !has_softcap(call) && has_vector_rows(call->in[6], dtype);
     for (int i = 0; i < 3; i++)
         fits = fits && has_vector_rows(call->in[i], dtype) && is_writable(call->out[i], dtype);
     return fits;

@@ -122,6 +122,23 @@ __device__ __forceinline__ void write_rows(const head_matrix &to, C (*sum)[W / A
         }
 }
 
+/* A score to base 2, and the derivative of its soft cap. */
+template <typename C> struct capped_score {
+    C score, grad;
+};
+
+/* With x = score · scale: x, or cap · tanh(x / cap). All are to base 2: log2(e) cancels in x / cap. */
+template <typename C, bool is_capped>
+__device__ __forceinline__ capped_score<C> cap_score(const attention_args &a, C score, C scale)
+{
+    if constexpr (is_capped) {
+        const C cap = (C)a.cap, share = tanh_of(score * scale / cap);
+        return {cap * share, 1 - share * share};
+    } else {
+        return {score * scale, (C)1};
+    }
+}
+
 /* Runs `...` with C and W for the dtype and D: windows of 64 columns, or of 128 if D is larger and not f64. */
 #define FOR_SIMT(a, ...) \
     if ((a).q.dtype == TARN_F64) { \

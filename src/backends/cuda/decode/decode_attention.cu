@@ -1,5 +1,5 @@
 /* decode_attention.cu: attention of a decode step: rotates the token's queries and key (RoPE), appends key and value to
- * the KV cache, and attends to all cached keys in the cache's own dtype.
+ * the KV cache, and attends to the cached keys, all or those of a sliding window, in the cache's own dtype.
  *
  * A block takes some keys of one KV head, and up to HEADS_PER_BLOCK queries (grouped-query attention). A lane has 8
  * elements of a key, a few adjacent lanes a key; they keep running max, sum and values of their own keys. Lanes, warps
@@ -63,10 +63,11 @@ template <typename S> struct kv_loads {
     }
 };
 
-/* Adds the loaded keys before `end`; key `own` is the token's, taken from shared memory. `lanes` lanes share a key. */
-template <typename S, int MAX_DIM>
+/* Adds the loaded keys before `end`; key `own` is the token's, taken from shared memory. `lanes` lanes share a key. A
+ * `cap` above 0 caps the scores, which are to base 2, like it. */
+template <typename S, int MAX_DIM, bool is_limited>
 __device__ __forceinline__ void attend(const kv_loads<S> &u, const token_smem<MAX_DIM> &t, const float (*query)[8],
-                                       int first, int step, int end, int own, int d, int head_dim, int lanes,
+                                       int first, int step, int end, int own, int d, int head_dim, int lanes, float cap,
                                        softmax_state *s)
 {
     float score[AHEAD][HEADS_PER_BLOCK], values[AHEAD][8];
@@ -96,6 +97,12 @@ __device__ __forceinline__ void attend(const kv_loads<S> &u, const token_smem<MA
             for (int k = 0; k < AHEAD * HEADS_PER_BLOCK; k++)
                 score[k / HEADS_PER_BLOCK][k % HEADS_PER_BLOCK] +=
                     __shfl_xor_sync(FULL_WARP, score[k / HEADS_PER_BLOCK][k % HEADS_PER_BLOCK], width);
+    if (is_limited && cap > 0) {
+#pragma unroll
+        for (int k = 0; k < AHEAD * HEADS_PER_BLOCK; k++)
+            score[k / HEADS_PER_BLOCK][k % HEADS_PER_BLOCK] =
+                cap * tanhf(score[k / HEADS_PER_BLOCK][k % HEADS_PER_BLOCK] / cap);
+    }
 #pragma unroll
     for (int k = 0; k < AHEAD * HEADS_PER_BLOCK; k++)
         score[k / HEADS_PER_BLOCK][k % HEADS_PER_BLOCK] =
@@ -196,9 +203,9 @@ __device__ __forceinline__ void write_value(const decode_args &a, int64_t batch,
     store_float(a.y, a.dtype, batch * a.y_stride[0] + head * a.y_stride[1] + d, sum == 0 ? 0 : value / sum);
 }
 
-/* DEPTH: head_dim if compiled in (64, 128), or 0. Multiply-adds: 2 · heads · keys · D. Bytes: keys and values, once per
- * block of queries. */
-template <typename S, int DEPTH>
+/* DEPTH: head_dim if compiled in (64, 128, 256), or 0; is_limited: with a window or a soft cap. Multiply-adds: 2 ·
+ * heads · keys · D. Bytes: keys and values, once per block of queries. */
+template <typename S, int DEPTH, bool is_limited>
 static __global__ void __launch_bounds__(ATTENTION_WARPS *WARP, 2)
     decode_attention_kernel(const __grid_constant__ decode_args a)
 {
@@ -221,14 +228,16 @@ static __global__ void __launch_bounds__(ATTENTION_WARPS *WARP, 2)
 #pragma unroll
     for (int i = 0; i < 5; i++)
         lanes = lanes * 8 < head_dim ? lanes * 2 : lanes;
+    /* keys before the window are neither split nor loaded; the token is `past_keys` after the first key */
+    const int64_t begin = is_limited && a.window > 0 && at >= a.window ? at + 1 - a.window : 0, past_keys = at - begin;
     /* more keys per block for long caches */
-    while (at >> shift >= MAX_SPLITS)
+    while (past_keys >> shift >= MAX_SPLITS)
         shift++;
-    const int splits = (int)(at >> shift) + 1, d = lane % lanes * 8, step = ATTENTION_WARPS * (WARP / lanes);
+    const int splits = (int)(past_keys >> shift) + 1, d = lane % lanes * 8, step = ATTENTION_WARPS * (WARP / lanes);
     if ((int)blockIdx.x >= splits)
         return;
     const bool is_last = (int)blockIdx.x == splits - 1;
-    const int64_t first = (int64_t)blockIdx.x << shift;
+    const int64_t first = begin + ((int64_t)blockIdx.x << shift);
     const int end = (int)min((int64_t)1 << shift, at + 1 - first), own = is_last ? end - 1 : -1,
               cached = d >= head_dim ? 0
                        : is_last     ? end - 1
@@ -257,7 +266,7 @@ static __global__ void __launch_bounds__(ATTENTION_WARPS *WARP, 2)
         }
     }
     for (int base = 0; base < end; base += AHEAD * step, key += AHEAD * step) {
-        attend<S>(ahead, token, query, key, step, end, own, d, head_dim, lanes, &s);
+        attend<S, max_dim, is_limited>(ahead, token, query, key, step, end, own, d, head_dim, lanes, a.cap, &s);
         ahead.load(a, past, key + AHEAD * step, step, cached);
     }
     merge_lanes(&s, lanes);
@@ -336,6 +345,7 @@ static decode_args args_of(const tarn__call *call)
     a.pairs = (int)(params->rope.dims / 2), a.is_interleaved = params->rope.interleaved != 0;
     a.magnitude = (float)params->rope.magnitude;
     a.scale = (float)(params->scale * LOG2_E);
+    a.window = params->window, a.cap = (float)(params->softcap * LOG2_E);
     a.partial = (float *)call->scratch;
     a.counters = tarn__cuda_at(call->device)->counters;
     a.fault = faults_of(call);
@@ -356,10 +366,15 @@ static tarn__plan_status prepare_attention_decode(const tarn__call *call, tarn__
  * capacity, since a graph is captured once: blocks beyond the current length return. */
 template <typename S> static void launch(const tarn__call *call, const decode_args &a)
 {
-    unsigned splits = blocks_for(a.capacity, a.head_dim <= SHORT_HEAD ? 64 : 32);
-    void (*kernel)(decode_args) = a.head_dim == 64    ? decode_attention_kernel<S, 64>
-                                  : a.head_dim == 128 ? decode_attention_kernel<S, 128>
-                                                      : decode_attention_kernel<S, 0>;
+    const int64_t keys = a.window > 0 && a.window < a.capacity ? a.window : a.capacity;
+    unsigned splits = blocks_for(keys, a.head_dim <= SHORT_HEAD ? 64 : 32);
+    void (*kernel)(decode_args) = a.head_dim == 64    ? decode_attention_kernel<S, 64, false>
+                                  : a.head_dim == 128 ? decode_attention_kernel<S, 128, false>
+                                                      : decode_attention_kernel<S, 0, false>;
+    if (a.window > 0 || a.cap > 0)
+        kernel = a.head_dim == 128   ? decode_attention_kernel<S, 128, true>
+                 : a.head_dim == 256 ? decode_attention_kernel<S, 256, true>
+                                     : decode_attention_kernel<S, 0, true>;
     launch_decode(call, kernel,
                   dim3(splits < MAX_SPLITS ? splits : MAX_SPLITS, (unsigned)(a.heads / a.group * a.parts),
                        (unsigned)call->in[0]->shape[0]),
@@ -380,14 +395,12 @@ static void kernel_attention_decode(const tarn__call *call)
     }
 }
 
-/* No window, no soft cap, q in whole vectors, counters for the heads of all sequences, and caches that can be read by
- * vectors. */
+/* q in whole vectors, counters for the heads of all sequences, and caches that can be read by vectors. */
 static bool fits(const tarn__call *call)
 {
-    const tarn__attention_decode *params = (const tarn__attention_decode *)call->params;
     const tarn__view *q = call->in[0], *keys = call->out[1];
-    return params->window == 0 && params->softcap == 0 && q->stride[3] == 1 && q->shape[3] % 8 == 0 &&
-           q->shape[3] <= MAX_HEAD_DIM && q->shape[0] * q->shape[2] <= TARN__CUDA_COUNTERS && keys->stride[3] == 1 &&
+    return q->stride[3] == 1 && q->shape[3] % 8 == 0 && q->shape[3] <= MAX_HEAD_DIM &&
+           q->shape[0] * q->shape[2] <= TARN__CUDA_COUNTERS && keys->stride[3] == 1 &&
            (uintptr_t)tarn__view_at(keys) % 16 == 0;
 }
 

@@ -44,6 +44,8 @@ struct decode_args {
     fault_slot fault;
     /* in rotations per position: the fraction left after whole ones is small enough for f32 */
     double frequency[MAX_HEAD_DIM / 2];
+    int64_t window; /* keys attended to, the token's included; 0: all */
+    float cap;      /* soft cap · log2(e); 0: none */
 };
 
 /* ---- the token --------------------------------------------------------------------------------------------------- */
