@@ -42,20 +42,33 @@ static inline int transposed_lane(int lane)
     return lane % 4 * 4 + lane / 4;
 }
 
-/* All formats: X(type, dtype, elements of a block, has a min, has signed bytes where an engine takes them). */
+/* All formats: X(type, dtype, elements of a block, has a min, largest unpacked byte; 255: bytes are signed, where an
+ * engine takes such). */
 #define QUANT_FORMATS(X) \
-    X(q8_0, Q8_0, 32, false, true) \
-    X(q4_0, Q4_0, 32, false, false) \
-    X(q4_k, Q4_K, 256, true, false) \
-    X(q6_k, Q6_K, 256, false, false) \
-    X(q4_1, Q4_1, 32, true, false) \
-    X(q5_0, Q5_0, 32, false, false) \
-    X(q5_1, Q5_1, 32, true, false) \
-    X(q2_k, Q2_K, 256, true, false) \
-    X(q3_k, Q3_K, 256, false, false) \
-    X(q5_k, Q5_K, 256, true, false) \
-    X(iq4_nl, IQ4_NL, 32, false, true) \
-    X(iq4_xs, IQ4_XS, 256, false, true)
+    X(q8_0, Q8_0, 32, false, 255) \
+    X(q4_0, Q4_0, 32, false, 15) \
+    X(q4_k, Q4_K, 256, true, 15) \
+    X(q6_k, Q6_K, 256, false, 63) \
+    X(q4_1, Q4_1, 32, true, 15) \
+    X(q5_0, Q5_0, 32, false, 31) \
+    X(q5_1, Q5_1, 32, true, 31) \
+    X(q2_k, Q2_K, 256, true, 3) \
+    X(q3_k, Q3_K, 256, false, 7) \
+    X(q5_k, Q5_K, 256, true, 31) \
+    X(iq4_nl, IQ4_NL, 32, false, 255) \
+    X(iq4_xs, IQ4_XS, 256, false, 255)
+
+/* Formats with bytes up to NARROW: 16 bits hold the sum of 8 products with bytes of x. */
+#define NARROW 31
+#define IS_NARROW(type, dtype, elements, has_min, max) \
+    if (of == TARN_##dtype) \
+        return (max) <= NARROW;
+static inline bool is_narrow(tarn_dtype of)
+{
+    QUANT_FORMATS(IS_NARROW)
+    return false;
+}
+#undef IS_NARROW
 
 /* Bias of the unpacked bytes over the values they encode. Engines whose byte product needs an unsigned side bias signed
  * bytes by 128. */

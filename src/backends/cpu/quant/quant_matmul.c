@@ -22,11 +22,12 @@
 
 #define FORMATS (TARN_DTYPE_COUNT - TARN_Q8_0)
 
-/* One implementation; arrays indexed by dtype - TARN_Q8_0. */
+/* One implementation; formats indexed by dtype - TARN_Q8_0. */
 typedef struct engine {
     float (*multiply[FORMATS])(const char *blocks, int64_t in, const x_chunk *x);
     void (*dequantize[FORMATS])(const char *blocks, int64_t in, w_chunk *to);
-    void (*multiply_chunks)(const w_chunk *w, int64_t chunks, const x_chunk *x, int64_t step, int64_t rows, float *to);
+    void (*multiply_chunks[2])(const w_chunk *w, int64_t chunks, const x_chunk *x, int64_t step, int64_t rows,
+                               float *to); /* of any format, of narrow ones */
     bool is_unsigned;
 } engine;
 
@@ -122,12 +123,13 @@ static void multiply_row(int64_t begin, int64_t end, void *ctx)
 static void multiply_panel(const job *j, const w_chunk *panel, int64_t column, int64_t n)
 {
     float sums[ROW_TILE / ROWS_AT_ONCE][PANEL][ROWS_AT_ONCE] = {0}, values[PANEL];
+    bool narrow = is_narrow(j->p.w->dtype);
     for (int64_t k = 0; k < j->chunks; k += SEGMENT)
         for (int64_t r = 0; r < j->p.count; r += ROWS_AT_ONCE)
             for (int64_t i = 0; i < n; i++)
-                j->how->multiply_chunks(panel + i * j->chunks + k, min_i64(j->chunks - k, SEGMENT),
-                                        j->x_q8 + r * j->chunks + k, j->chunks, min_i64(j->p.count - r, ROWS_AT_ONCE),
-                                        sums[r / ROWS_AT_ONCE][i]);
+                j->how->multiply_chunks[narrow](panel + i * j->chunks + k, min_i64(j->chunks - k, SEGMENT),
+                                                j->x_q8 + r * j->chunks + k, j->chunks,
+                                                min_i64(j->p.count - r, ROWS_AT_ONCE), sums[r / ROWS_AT_ONCE][i]);
     for (int64_t r = 0; r < j->p.count; r++) {
         for (int64_t i = 0; i < n; i++)
             values[i] = sums[r / ROWS_AT_ONCE][i][r % ROWS_AT_ONCE];
