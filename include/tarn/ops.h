@@ -383,11 +383,17 @@ TARN_API tarn_tensor *tarn_log_softmax(tarn_tensor *x, int axis);
 TARN_API tarn_tensor *tarn_layernorm(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, double epsilon);
 /* x / sqrt(mean of squares + epsilon) over the last axis, times weight, which may be NULL. */
 TARN_API tarn_tensor *tarn_rmsnorm(tarn_tensor *x, tarn_tensor *weight, double epsilon);
+/* tarn_rmsnorm() with weights relative to `offset`: the factor is offset + weight, added in f32 (f64 for f64), where a
+ * 16-bit sum would round. Gemma's norms have offset 1. Without a weight the factor is 1. */
+TARN_API tarn_tensor *tarn_rmsnorm_offset(tarn_tensor *x, tarn_tensor *weight, double offset, double epsilon);
 /* Residual addition and the norm of the next layer in one pass: *sum = x + delta, of one shape; returns the norm of
  * the sum, tarn_layernorm(), or tarn_rmsnorm() where `rms` is set (bias is NULL then). Both belong to the open
  * scope. */
 TARN_API tarn_tensor *tarn_residual_norm(tarn_tensor *x, tarn_tensor *delta, tarn_tensor *weight, tarn_tensor *bias,
                                          bool rms, double epsilon, tarn_tensor **sum);
+/* tarn_residual_norm() with tarn_rmsnorm_offset(). */
+TARN_API tarn_tensor *tarn_residual_rmsnorm(tarn_tensor *x, tarn_tensor *delta, tarn_tensor *weight, double offset,
+                                            double epsilon, tarn_tensor **sum);
 /* Options of tarn_batchnorm() and tarn_batchnorm_relu(); zero is every field's default. */
 typedef struct tarn_batchnorm_options {
     /* use the batch statistics and update the running ones; default: use the running ones */

@@ -130,7 +130,8 @@ CALL(softmax, tarn_softmax(in[0], (int)integer(one, "axis", -1)))
 CALL(log_softmax, tarn_log_softmax(in[0], (int)integer(one, "axis", -1)))
 CALL(layernorm,
      tarn_layernorm(in[0], one->inputs > 1 ? in[1] : NULL, one->inputs > 2 ? in[2] : NULL, real(one, "epsilon", 1e-5)))
-CALL(rmsnorm, tarn_rmsnorm(in[0], one->inputs > 1 ? in[1] : NULL, real(one, "epsilon", 1e-5)))
+CALL(rmsnorm,
+     tarn_rmsnorm_offset(in[0], one->inputs > 1 ? in[1] : NULL, real(one, "offset", 0), real(one, "epsilon", 1e-5)))
 CALL(residual_norm,
      tarn_residual_norm(in[0], in[1], one->inputs > 2 ? in[2] : NULL, one->inputs > 3 ? in[3] : NULL,
                         integer(one, "rms", 0) != 0, real(one, "epsilon", 1e-5), (tarn_tensor *[]){NULL}))

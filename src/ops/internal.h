@@ -151,10 +151,10 @@ tarn_tensor *tarn__dequantize_kv(tarn_tensor *q8, tarn_tensor *scales, tarn_dtyp
 /* Dropout of contiguous x with given counters; the same call applied to a gradient is its backward. */
 tarn_tensor *tarn__dropout_with(tarn_tensor *x, const tarn__random *random);
 
-/* tarn_residual_norm() after dropout of delta with probability p, in one pass; bitwise identical to the two
- * operations. */
+/* tarn_residual_norm(), or with an offset tarn_residual_rmsnorm(), after dropout of delta with probability p, in one
+ * pass; bitwise identical to the two operations. */
 tarn_tensor *tarn__dropout_residual_norm(tarn_tensor *x, tarn_tensor *delta, double p, tarn_tensor *weight,
-                                         tarn_tensor *bias, bool rms, double epsilon, tarn_tensor **sum);
+                                         tarn_tensor *bias, bool rms, double offset, double epsilon, tarn_tensor **sum);
 
 /* ---- gather and scatter ------------------------------------------------------------------------------------------ */
 

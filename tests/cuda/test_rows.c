@@ -51,7 +51,7 @@ static void agrees_with_the_cpu(apply_fn *apply, tarn_tensor **here, const void 
 
 /* ---- norms ------------------------------------------------------------------------------------------------------- */
 
-enum { LAYERNORM, RMSNORM, RESIDUAL, NORMS };
+enum { LAYERNORM, RMSNORM, RESIDUAL, OFFSET, NORMS };
 
 static tarn_tensor *normalise(tarn_tensor *const *leaf, const void *options)
 {
@@ -60,6 +60,8 @@ static tarn_tensor *normalise(tarn_tensor *const *leaf, const void *options)
         return tarn_layernorm(leaf[0], leaf[1], leaf[2], 1e-5);
     if (norm == RMSNORM)
         return tarn_rmsnorm(leaf[0], leaf[1], 1e-5);
+    if (norm == OFFSET)
+        return tarn_rmsnorm_offset(leaf[0], leaf[1], 1, 1e-5);
     tarn_tensor *sum = NULL, *y = tarn_residual_norm(leaf[0], leaf[3], leaf[1], leaf[2], false, 1e-5, &sum);
     return y ? tarn_add(y, sum) : NULL; /* both have a gradient */
 }
@@ -79,7 +81,8 @@ static void norms_match_the_cpu(void **state)
                     tarn_tensor *leaf[MOST] = {
                         good(tarn_normal(shape, 0.3, 1, dtypes[d], CPU)),
                         is_plain ? NULL : good(tarn_normal(along, 1, 0.3, dtypes[d], CPU)),
-                        is_plain || norm == RMSNORM ? NULL : good(tarn_normal(along, 0, 1, dtypes[d], CPU)),
+                        is_plain || norm == RMSNORM || norm == OFFSET ? NULL
+                                                                      : good(tarn_normal(along, 0, 1, dtypes[d], CPU)),
                         norm == RESIDUAL ? good(tarn_normal(shape, 0, 1, dtypes[d], CPU)) : NULL};
                     agrees_with_the_cpu(normalise, leaf, &norm, tolerances[d] * (d == 0 ? 4 : 1));
                     tarn_scope_close(scope);

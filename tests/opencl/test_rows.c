@@ -69,6 +69,17 @@ static tarn_tensor *rmsnorm(tarn_tensor *const *in)
     return tarn_rmsnorm(in[0], in[1], 1e-5);
 }
 
+static tarn_tensor *rmsnorm_offset(tarn_tensor *const *in)
+{
+    return tarn_rmsnorm_offset(in[0], in[1], 1, 1e-5);
+}
+
+static tarn_tensor *residual_rmsnorm(tarn_tensor *const *in)
+{
+    tarn_tensor *sum, *normed = tarn_residual_rmsnorm(in[0], in[1], in[2], 1, 1e-5, &sum);
+    return normed ? tarn_add(sum, normed) : NULL;
+}
+
 static tarn_tensor *residual_norm(tarn_tensor *const *in)
 {
     tarn_tensor *sum, *normed = tarn_residual_norm(in[0], in[1], in[2], in[3], false, 1e-5, &sum);
@@ -88,6 +99,7 @@ static void rows_of_every_length_are_normalized(void **state)
                          numbers(TARN_SHAPE(100))}},
             TOLERANCE);
     compare(rmsnorm, &(operands){2, {numbers(TARN_SHAPE(300, 1500)), numbers(TARN_SHAPE(1500))}}, TOLERANCE);
+    compare(rmsnorm_offset, &(operands){2, {numbers(TARN_SHAPE(300, 1500)), numbers(TARN_SHAPE(1500))}}, TOLERANCE);
 }
 
 /* Rows that work-items keep, one after the other in several chunks: of the smallest group, of a larger one, and in 16
@@ -99,6 +111,7 @@ static void rows_in_registers_are_normalized(void **state)
                 *bias = numbers(TARN_SHAPE(384));
     compare(layernorm, &(operands){3, {x, weight, bias}}, TOLERANCE);
     compare(rmsnorm, &(operands){2, {numbers(TARN_SHAPE(10, 768)), numbers(TARN_SHAPE(768))}}, TOLERANCE);
+    compare(residual_rmsnorm, &(operands){3, {x, numbers(TARN_SHAPE(3, 7, 384)), weight}}, TOLERANCE);
     compare(residual_norm, &(operands){4, {x, numbers(TARN_SHAPE(3, 7, 384)), weight, bias}}, TOLERANCE);
     compare(rmsnorm, &(operands){2, {good(tarn_cast(x, TARN_BF16)), good(tarn_cast(weight, TARN_BF16))}}, 1e-2);
 }

@@ -175,6 +175,10 @@ static void residual_norm(void **state)
     REFUSE(tarn_residual_norm, tarn_residual_norm(x, x, three, NULL, true, -1, &sum));
     REFUSE(tarn_residual_norm, tarn_residual_norm(x, x, three, NULL, true, NAN, &sum));
     ACCEPT(tarn_residual_norm(x, x, three, three, false, 1e-5, &sum));
+    REFUSE(tarn_residual_rmsnorm, tarn_residual_rmsnorm(x, x, four, 1, 1e-5, &sum));
+    REFUSE(tarn_residual_rmsnorm, tarn_residual_rmsnorm(x, x, three, NAN, 1e-5, &sum));
+    REFUSE(tarn_residual_rmsnorm, tarn_residual_rmsnorm(x, x, three, 1, 1e-5, NULL));
+    ACCEPT(tarn_residual_rmsnorm(x, x, three, 1, 1e-5, &sum));
 }
 
 static void linear_cross_entropy(void **state)

@@ -211,6 +211,8 @@ static void products_norms_and_losses(void **state)
     REFUSE(tarn_rmsnorm, tarn_rmsnorm(f, f2, 1e-5));
     REFUSE(tarn_rmsnorm, tarn_rmsnorm(f, f, NAN));
     REFUSE(tarn_rmsnorm, tarn_rmsnorm(scalar, NULL, 1e-5));
+    REFUSE(tarn_rmsnorm_offset, tarn_rmsnorm_offset(f, f2, 1, 1e-5));
+    REFUSE(tarn_rmsnorm_offset, tarn_rmsnorm_offset(f, f, INFINITY, 1e-5));
     REFUSE(tarn_dropout, tarn_dropout(NULL, 0.5));
     REFUSE(tarn_dropout, tarn_dropout(f, -0.1));
     REFUSE(tarn_dropout, tarn_dropout(f, 1.1));

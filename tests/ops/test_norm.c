@@ -221,6 +221,55 @@ static void dropout_of_nothing_is_x_and_of_everything_zero(void **state)
     assert_error(TARN_ERROR_ARGUMENT, "dropout");
 }
 
+static tarn_tensor *rmsnorm_offset(tarn_tensor *const *in, int count, void *ctx)
+{
+    (void)ctx;
+    return tarn_rmsnorm_offset(in[0], count > 1 ? in[1] : NULL, 1, 1e-5);
+}
+
+static tarn_tensor *residual_rmsnorm(tarn_tensor *const *in, int count, void *ctx)
+{
+    (void)ctx, (void)count;
+    tarn_tensor *sum, *y = tarn_residual_rmsnorm(in[0], tarn_square(in[0]), in[1], 0.7, 1e-5, &sum);
+    return y ? tarn_add(y, sum) : NULL;
+}
+
+/* 1 + weight in f32: as f32 weights with 1 added; 16-bit ones would round to multiples of 2^-7. */
+static void an_offset_is_added_before_anything_is_rounded(void **state)
+{
+    (void)state;
+    static const int64_t lengths[] = {20, 96, 1030};
+    for (int i = 0; i < 3; i++) {
+        tarn_tensor *x = normal(TARN_SHAPE(5, lengths[i]), TARN_F32), *one = tarn_scalar(1),
+                    *small = good(
+                        tarn_cast(tarn_mul(normal(TARN_SHAPE(lengths[i]), TARN_F32), tarn_scalar(1e-3)), TARN_BF16)),
+                    *wide = good(tarn_cast(small, TARN_F32)), *half = good(tarn_cast(x, TARN_BF16));
+        assert_close(good(tarn_rmsnorm_offset(x, wide, 1, 1e-6)), good(tarn_rmsnorm(x, tarn_add(wide, one), 1e-6)),
+                     lengths[i] < 33 ? 1e-7 : 0);
+        assert_close(good(tarn_rmsnorm_offset(half, small, 1, 1e-6)),
+                     good(tarn_cast(tarn_rmsnorm(tarn_cast(half, TARN_F32), tarn_add(wide, one), 1e-6), TARN_BF16)),
+                     1e-2);
+        assert_close(good(tarn_rmsnorm_offset(x, NULL, 1, 1e-6)), good(tarn_rmsnorm(x, NULL, 1e-6)), 0);
+    }
+}
+
+static void gradients_with_an_offset_agree_with_differences(void **state)
+{
+    (void)state;
+    static const int64_t lengths[] = {5, 40};
+    for (int i = 0; i < 2; i++) {
+        tarn_tensor *in[] = {normal(TARN_SHAPE(2, 7, lengths[i]), TARN_F64), normal(TARN_SHAPE(lengths[i]), TARN_F64)};
+        for (int k = 0; k < 2; k++)
+            good(tarn_requires_grad(in[k], true));
+        for (int count = 1; count <= 2; count++) {
+            tarn_gradcheck(rmsnorm_offset, NULL, in, count, NULL);
+            assert_ok();
+        }
+        tarn_gradcheck(residual_rmsnorm, NULL, in, 2, NULL);
+        assert_ok();
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -234,6 +283,8 @@ int main(void)
         in_scope(wrong_operands_are_errors_that_name_them),
         in_scope(dropout_scales_what_it_keeps_and_draws_the_same_mask_in_backward),
         in_scope(dropout_of_nothing_is_x_and_of_everything_zero),
+        in_scope(an_offset_is_added_before_anything_is_rounded),
+        in_scope(gradients_with_an_offset_agree_with_differences),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

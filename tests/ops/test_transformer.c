@@ -101,7 +101,7 @@ static dropping drop_and_add(tarn_shape shape, tarn_dtype dtype, bool at_once)
                   NULL,
                   NULL};
     tarn_seed(13);
-    d.norm = at_once ? tarn__dropout_residual_norm(d.x, d.delta, 0.3, d.weight, d.bias, false, 1e-5, &d.sum)
+    d.norm = at_once ? tarn__dropout_residual_norm(d.x, d.delta, 0.3, d.weight, d.bias, false, 0, 1e-5, &d.sum)
                      : tarn_residual_norm(d.x, tarn_dropout(d.delta, 0.3), d.weight, d.bias, false, 1e-5, &d.sum);
     good(d.norm);
     return d;

@@ -346,15 +346,17 @@ def residual_norm_cases(op, rng, generator, count):
                 if not rms:
                     return F.layer_norm(total, total.shape[-1:], weight, bias, epsilon), total
                 y = total * torch.rsqrt((total * total).mean(-1, keepdim=True) + epsilon)
-                return (y if weight is None else y * weight), total
+                return (y if weight is None else y * (offset + weight)), total
+            offset = rng.choice([0.0, 1.0]) if rms else 0
             def sizes(values, wanted, upstreams):
                 total = rounded(values[0].to(torch.float64), values[1].to(torch.float64))
-                results, gradients = norm_sizes(name, epsilon)([total, *values[2:]], wanted, upstreams[:1])
+                results, gradients = norm_sizes(name, epsilon, offset)([total, *values[2:]], wanted, upstreams[:1])
                 gx = (gradients[0] ** 2 + upstreams[1].to(torch.float64) ** 2).sqrt()
                 return results + [None], [gx, gx, *gradients[1:]]
 
-            return Case(op, inputs, reference, {"rms": int(rms), "epsilon": epsilon}, kind="sum", dtype=dtype,
-                        outputs=2, sizes=sizes, upstream_layout=rng.choice(LAYOUTS))
+            attributes = {"rms": int(rms), "epsilon": epsilon} | ({"offset": offset} if offset else {})
+            return Case(op, inputs, reference, attributes, kind="sum", dtype=dtype, outputs=2,
+                        sizes=sizes, upstream_layout=rng.choice(LAYOUTS))
         drawn = [(rng.randint(1, 30), rng.randint(16, 200)) for _ in range(count)]
         for shape in [(6, 9), (3, 4, 50), (1, 30), (40, 300), (30,), (0, 4)] + drawn:
             for layout in LAYOUTS:

@@ -181,10 +181,11 @@ def extreme_softmax_cases(op, dtype, case):
 EQUAL = 0.01  # of |x|: what the rounding of a mean leaves where all elements of a row are equal and the result is 0
 
 
-def norm_sizes(op, epsilon):
+def norm_sizes(op, epsilon, offset=0):
     """y = n w + b with n = (x - mean) r; gx = r (wg - mean of wg - n (mean of wg n)); gw and gb sum over rows."""
     def sizes(values, wanted, upstreams):
         x, w, b = (v.to(torch.float64) if v is not None else None for v in (*values, None, None)[:3])
+        w = w + offset if w is not None else None
         g = upstreams[0].to(torch.float64)
         count, over_rows = max(x.shape[-1], 1), tuple(range(x.ndim - 1))
         w, b = (torch.ones(x.shape[-1:], dtype=torch.float64) if w is None else w), (torch.zeros(
@@ -218,10 +219,12 @@ def norm_cases(op, rng, generator, count):
                 if op == "layernorm":
                     return F.layer_norm(x, x.shape[-1:], weight, bias, epsilon)
                 y = x * torch.rsqrt((x * x).mean(-1, keepdim=True) + epsilon)
-                return y if weight is None else y * weight
+                return y if weight is None else y * (offset + weight)
+            offset = rng.choice([0.0, 1.0, -0.3]) if op == "rmsnorm" else 0
+            attributes = {"epsilon": epsilon} | ({"offset": offset} if offset else {})
 
-            return Case(op, inputs, reference, {"epsilon": epsilon}, kind="sum", dtype=dtype,
-                        sizes=norm_sizes(op, epsilon), upstream_layout=rng.choice(LAYOUTS), **more)
+            return Case(op, inputs, reference, attributes, kind="sum", dtype=dtype,
+                        sizes=norm_sizes(op, epsilon, offset), upstream_layout=rng.choice(LAYOUTS), **more)
         givens = [()] + [tuple(bool(n >> i & 1) for i in range(operands - 1)) for n in range(1 << (operands - 1))]
         drawn = [(rng.randint(1, 30), rng.randint(16, 200)) for _ in range(count)]
         for shape in [(6, 9), (3, 4, 50), (1, 30), (40, 300), (2, 2, 2, 70), (30,)] + drawn:

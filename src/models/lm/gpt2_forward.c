@@ -29,7 +29,7 @@ static tarn_tensor *add_and_normalize(const tarn_module *part, tarn_tensor **x, 
 {
     const tarn_gpt2_config *c = part->ctx;
     double p = part->training && !cache ? c->dropout : 0;
-    return tarn__dropout_residual_norm(*x, delta, p, own(norm, "weight"), own(norm, "bias"), false, c->epsilon, x);
+    return tarn__dropout_residual_norm(*x, delta, p, own(norm, "weight"), own(norm, "bias"), false, 0, c->epsilon, x);
 }
 
 /* Rows of a quantized embedding are dequantized to the dtype of the norms. */

@@ -7,6 +7,8 @@
  * kernel; those of weight and bias are sums over rows in a fixed order, so they are deterministic.
  *
  * Rows are independent: results do not depend on the batch size or the number of threads. */
+#include <math.h>
+
 #include "core/tensor/random.h"
 #include "ops/internal.h"
 
@@ -126,17 +128,23 @@ static bool rmsnorm_backward(const tarn__backward *b)
 /* From the saved x, hence bitwise identical to y. */
 static tarn_tensor *recompute_rmsnorm(const tarn__backward *b)
 {
-    return tarn_rmsnorm(b->saved[0], b->saved[1], ((const tarn__norm *)b->params)->epsilon);
+    const tarn__norm *params = b->params;
+    return tarn_rmsnorm_offset(b->saved[0], b->saved[1], params->offset, params->epsilon);
 }
 
-/* y = x / sqrt(mean(x²) + epsilon) · weight per row. Saves x, weight and rstd. */
-tarn_tensor *tarn_rmsnorm(tarn_tensor *x, tarn_tensor *weight, double epsilon)
+static bool check_offset(const char *function, double offset)
+{
+    return isfinite(offset) || tarn__raise(TARN_ERROR_ARGUMENT, "%s: offset %g is not finite", function, offset);
+}
+
+/* y = x / sqrt(mean(x²) + epsilon) · (offset + weight) per row. Saves x, weight and rstd. */
+static tarn_tensor *rmsnorm(const char *function, tarn_tensor *x, tarn_tensor *weight, double offset, double epsilon)
 {
     tarn_tensor *operand[] = {x, weight, NULL}, *rstd = NULL;
-    if (!check_norm("rmsnorm", operand, epsilon))
+    if (!check_norm(function, operand, epsilon) || !check_offset(function, offset))
         return NULL;
     x = operand[0], weight = operand[1];
-    tarn__norm params = {.epsilon = epsilon};
+    tarn__norm params = {.epsilon = epsilon, .offset = offset};
     if (tarn__recording_needed(operand, 2) && !(rstd = per_row("rmsnorm", x)))
         return NULL;
     tarn_tensor *y =
@@ -148,9 +156,20 @@ tarn_tensor *tarn_rmsnorm(tarn_tensor *x, tarn_tensor *weight, double epsilon)
     return good ? y : NULL;
 }
 
+tarn_tensor *tarn_rmsnorm(tarn_tensor *x, tarn_tensor *weight, double epsilon)
+{
+    return rmsnorm("rmsnorm", x, weight, 0, epsilon);
+}
+
+tarn_tensor *tarn_rmsnorm_offset(tarn_tensor *x, tarn_tensor *weight, double offset, double epsilon)
+{
+    return rmsnorm("rmsnorm_offset", x, weight, offset, epsilon);
+}
+
 bool tarn__apply_rmsnorm(const tarn__invocation *v, tarn_tensor **out)
 {
-    return (out[0] = tarn_rmsnorm(v->in[0], v->in[1], tarn__attribute_real(v, "epsilon", 1e-5))) != NULL;
+    return (out[0] = rmsnorm("rmsnorm", v->in[0], v->in[1], tarn__attribute_real(v, "offset", 0),
+                             tarn__attribute_real(v, "epsilon", 1e-5))) != NULL;
 }
 
 /* ---- residual norm --------------------------------------------------------------------------------------------- */
@@ -202,25 +221,30 @@ static tarn_tensor *recompute_residual_norm(const tarn__backward *b)
 {
     const tarn__residual_norm *params = b->params;
     tarn_tensor *sum = b->saved[0], *weight = b->saved[1], *bias = b->saved[4];
-    return params->rms ? tarn_rmsnorm(sum, weight, params->epsilon)
+    return params->rms ? tarn_rmsnorm_offset(sum, weight, params->offset, params->epsilon)
                        : tarn_layernorm(sum, weight, bias, params->epsilon);
 }
 
 /* Operands x, delta, weight, bias. */
-static bool check_residual_norm(tarn_tensor **operand, bool rms, double epsilon, tarn_tensor **sum)
+static bool check_residual_norm(const char *function, tarn_tensor **operand, bool rms, double offset, double epsilon,
+                                tarn_tensor **sum)
 {
     static const char *const names[] = {"x", "delta"};
     tarn_tensor *normed[] = {operand[0], operand[2], operand[3]};
-    if (!tarn__unify_operands("residual_norm", operand, names, 2))
+    if (!tarn__unify_operands(function, operand, names, 2))
         return false;
     if (!sum)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "residual_norm: sum is NULL; it receives the sum");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: sum is NULL; it receives the sum", function);
     if (rms && operand[3])
-        return tarn__raise(TARN_ERROR_ARGUMENT, "residual_norm: rmsnorm has no bias");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: rmsnorm has no bias", function);
+    if (!check_offset(function, offset))
+        return false;
+    if (!rms && offset != 0)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: offset is %g; layernorm has none", function, offset);
     if (!tarn__same_shape(&operand[0]->view, &operand[1]->view) || operand[0]->is_constant || operand[1]->is_constant)
-        return tarn__raise(TARN_ERROR_SHAPE, "residual_norm: x %s and delta %s must have one shape",
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: x %s and delta %s must have one shape", function,
                            TARN__SHAPE_STRING(operand[0]), TARN__SHAPE_STRING(operand[1]));
-    return check_norm("residual_norm", normed, epsilon) && tarn__unify_devices("residual_norm", operand, 4);
+    return check_norm(function, normed, epsilon) && tarn__unify_devices(function, operand, 4);
 }
 
 /* True when the device has the fused kernel; else dropout runs on its own, with the same mask. */
@@ -257,32 +281,46 @@ static tarn_tensor *residual_norm(tarn_tensor **o, const tarn__residual_norm *pa
 }
 
 /* With the fused kernel counters are reserved as tarn_dropout() would, so both ways draw the same mask. */
-tarn_tensor *tarn__dropout_residual_norm(tarn_tensor *x, tarn_tensor *delta, double p, tarn_tensor *weight,
-                                         tarn_tensor *bias, bool rms, double epsilon, tarn_tensor **sum)
+static tarn_tensor *drop_add_norm(const char *function, tarn_tensor **o, double p, tarn__residual_norm *params,
+                                  tarn_tensor **sum)
 {
-    tarn_tensor *o[] = {x, delta, weight, bias};
-    tarn__residual_norm params = {.epsilon = epsilon, .rms = rms};
-    if (!check_residual_norm(o, rms, epsilon, sum))
+    if (!check_residual_norm(function, o, params->rms, params->offset, params->epsilon, sum))
         return NULL;
     if (p > 0 && has_fused_dropout(o[0], o[1])) {
-        params.random = tarn__random_reserve(tarn__device(o[0]), tarn__view_count(&o[1]->view));
-        params.random.a = p;
+        params->random = tarn__random_reserve(tarn__device(o[0]), tarn__view_count(&o[1]->view));
+        params->random.a = p;
     } else if (p > 0 && !(o[1] = tarn_dropout(o[1], p))) {
         return NULL;
     }
-    return residual_norm(o, &params, sum);
+    return residual_norm(o, params, sum);
+}
+
+tarn_tensor *tarn__dropout_residual_norm(tarn_tensor *x, tarn_tensor *delta, double p, tarn_tensor *weight,
+                                         tarn_tensor *bias, bool rms, double offset, double epsilon, tarn_tensor **sum)
+{
+    return drop_add_norm("residual_norm", (tarn_tensor *[]){x, delta, weight, bias}, p,
+                         &(tarn__residual_norm){.epsilon = epsilon, .offset = offset, .rms = rms}, sum);
 }
 
 /* A step of a pre-norm transformer: *sum continues as the residual stream, y enters the next layer. */
 tarn_tensor *tarn_residual_norm(tarn_tensor *x, tarn_tensor *delta, tarn_tensor *weight, tarn_tensor *bias, bool rms,
                                 double epsilon, tarn_tensor **sum)
 {
-    return tarn__dropout_residual_norm(x, delta, 0, weight, bias, rms, epsilon, sum);
+    return tarn__dropout_residual_norm(x, delta, 0, weight, bias, rms, 0, epsilon, sum);
+}
+
+tarn_tensor *tarn_residual_rmsnorm(tarn_tensor *x, tarn_tensor *delta, tarn_tensor *weight, double offset,
+                                   double epsilon, tarn_tensor **sum)
+{
+    return drop_add_norm("residual_rmsnorm", (tarn_tensor *[]){x, delta, weight, NULL}, 0,
+                         &(tarn__residual_norm){.epsilon = epsilon, .offset = offset, .rms = true}, sum);
 }
 
 bool tarn__apply_residual_norm(const tarn__invocation *v, tarn_tensor **out)
 {
-    out[0] = tarn_residual_norm(v->in[0], v->in[1], v->in[2], v->in[3], tarn__attribute_int(v, "rms", 0) != 0,
-                                tarn__attribute_real(v, "epsilon", 1e-5), &out[1]);
+    bool rms = tarn__attribute_int(v, "rms", 0) != 0;
+    out[0] = tarn__dropout_residual_norm(v->in[0], v->in[1], 0, v->in[2], v->in[3], rms,
+                                         tarn__attribute_real(v, "offset", 0), tarn__attribute_real(v, "epsilon", 1e-5),
+                                         &out[1]);
     return out[0] != NULL;
 }

@@ -138,6 +138,7 @@ static void forward(const tarn__call *call, bool is_centered)
     const tarn__norm *params = call->params;
     job j = {.is_centered = is_centered,
              .epsilon = params->epsilon,
+             .offset = is_centered ? 0 : params->offset,
              .weight = call->in[1],
              .bias = is_centered ? call->in[2] : NULL};
     run_forward(&j, 4,
@@ -149,7 +150,11 @@ static void forward(const tarn__call *call, bool is_centered)
 static void kernel_residual_norm(const tarn__call *call)
 {
     const tarn__residual_norm *params = call->params;
-    job j = {.is_centered = !params->rms, .epsilon = params->epsilon, .weight = call->in[2], .bias = call->in[3]};
+    job j = {.is_centered = !params->rms,
+             .epsilon = params->epsilon,
+             .offset = params->rms ? params->offset : 0,
+             .weight = call->in[2],
+             .bias = call->in[3]};
     j.random = params->random.a > 0 ? &params->random : NULL;
     run_forward(
         &j, 6,
@@ -327,13 +332,16 @@ static void bind_residual(job *j, const tarn__call *call, operands views)
 
 /* Scratch is (chunks, 2, length) in the compute type; none where neither gradient is wanted. */
 static tarn__plan_status prepare_backward(const tarn__call *call, tarn__plan *plan, bool is_centered, double epsilon,
-                                          void (*bind)(job *, const tarn__call *, operands))
+                                          double offset, void (*bind)(job *, const tarn__call *, operands))
 {
     job *j = tarn__plan_reserve(plan, sizeof(*j)), bound;
     operands views;
     if (!j)
         return TARN__PLAN_FAILED;
-    *j = bound = (job){.is_centered = is_centered, .epsilon = epsilon, .wants_gx = call->out[0] != NULL};
+    *j = bound = (job){.is_centered = is_centered,
+                       .epsilon = epsilon,
+                       .offset = is_centered ? 0 : offset,
+                       .wants_gx = call->out[0] != NULL};
     bind(&bound, call, views);
     rows_describe(&j->r, call->in[0]->rank - 1, 6, views);
     choose_ops(j);
@@ -374,13 +382,13 @@ static void kernel_rmsnorm(const tarn__call *call)
 static tarn__plan_status prepare_layernorm_grad(const tarn__call *call, tarn__plan *plan)
 {
     const tarn__norm *params = call->params;
-    return prepare_backward(call, plan, true, params->epsilon, bind_backward);
+    return prepare_backward(call, plan, true, params->epsilon, 0, bind_backward);
 }
 
 static tarn__plan_status prepare_rmsnorm_grad(const tarn__call *call, tarn__plan *plan)
 {
     const tarn__norm *params = call->params;
-    return prepare_backward(call, plan, false, params->epsilon, bind_backward);
+    return prepare_backward(call, plan, false, params->epsilon, params->offset, bind_backward);
 }
 
 /* layernorm_grad and rmsnorm_grad: reads x and g, writes gx; gweight and gbias cost 2 · chunks rows of scratch. */
@@ -392,7 +400,7 @@ static void kernel_norm_grad(const tarn__call *call)
 static tarn__plan_status prepare_residual_norm_grad(const tarn__call *call, tarn__plan *plan)
 {
     const tarn__residual_norm *params = call->params;
-    return prepare_backward(call, plan, !params->rms, params->epsilon, bind_residual);
+    return prepare_backward(call, plan, !params->rms, params->epsilon, params->offset, bind_residual);
 }
 
 static void kernel_residual_norm_grad(const tarn__call *call)

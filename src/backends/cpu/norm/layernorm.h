@@ -70,8 +70,8 @@ typedef struct job {
      * terms, or the gradient that reaches the sum directly */
     row_set r;
     const row_ops *row_ops;
-    bool is_centered; /* layernorm */
-    double epsilon;
+    bool is_centered;           /* layernorm */
+    double epsilon, offset;     /* offset: of the weight */
     const tarn__random *random; /* dropout of the residual's second term; NULL: none */
     char *dropped;              /* gradient of the dropped term, contiguous; NULL: not wanted */
     const tarn__view *weight, *bias;
@@ -87,6 +87,18 @@ static void choose_ops(job *j)
     if (j->r.length <= SHORT_ROW)
         j->r.compute = COMPUTE_F64;
     j->row_ops = j->r.compute == COMPUTE_F64 ? &row_ops_f64 : &row_ops_f32;
+}
+
+/* Adds the offset in the compute type: a 16-bit sum would round. */
+static void add_offset(const job *j, void *vector, int64_t n)
+{
+    double *f64 = vector;
+    float *f32 = vector;
+    for (int64_t i = 0; i < n; i++)
+        if (j->r.compute == COMPUTE_F64)
+            f64[i] += j->offset;
+        else
+            f32[i] += (float)j->offset;
 }
 
 /* n elements of a vector in the compute type: in place, or in `buffer`; `fallback` where the vector is absent. */
@@ -115,6 +127,12 @@ typedef struct vectors {
 static void fetch_vectors(const job *j, int64_t begin, int64_t n, vectors *v)
 {
     v->weight = fetch_vector(j, j->weight, begin, n, v->weight_buffer, 1);
+    if (j->weight && j->offset != 0) {
+        if (v->weight != v->weight_buffer)
+            memcpy(v->weight_buffer, v->weight, (size_t)(n * j->row_ops->size));
+        v->weight = v->weight_buffer;
+        add_offset(j, v->weight_buffer, n);
+    }
     v->bias = fetch_vector(j, j->bias, begin, n, v->bias_buffer, 0);
 }
 

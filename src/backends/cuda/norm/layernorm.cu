@@ -15,9 +15,10 @@ struct norm_args {
     row_operand weight, bias;
     bool is_centred; /* layernorm, not rmsnorm */
     double epsilon, length, inverse;
+    double offset; /* of the weight; 0 without one */
 };
 
-/* (x - mean) · rstd · weight + bias of one vector. */
+/* (x - mean) · rstd · (offset + weight) + bias of one vector. */
 template <typename R>
 __device__ __forceinline__ void normalize(const norm_args &a, const typename R::raw &x, int64_t to, int64_t at,
                                           typename R::real mean, typename R::real rstd)
@@ -31,7 +32,7 @@ __device__ __forceinline__ void normalize(const norm_args &a, const typename R::
         bias = R::fetch(a.bias, 0, at);
 #pragma unroll
     for (int i = 0; i < R::width; i++)
-        y[i] = (R::element(x, i) - mean) * rstd * (a.weight.base ? R::element(weight, i) : (C)1) +
+        y[i] = (R::element(x, i) - mean) * rstd * (a.weight.base ? R::element(weight, i) + (C)a.offset : (C)1) +
                (a.bias.base ? R::element(bias, i) : (C)0);
     R::store(a.rows.operand[OUT], to, at, y);
 }
@@ -213,6 +214,7 @@ static void run_forward(const tarn__call *call, bool is_centred)
     a.bias = vector_of(is_centred ? call->in[2] : NULL);
     a.is_centred = is_centred;
     a.epsilon = ((const tarn__norm *)call->params)->epsilon;
+    a.offset = is_centred ? 0 : ((const tarn__norm *)call->params)->offset;
     run<false>(call, views, a);
 }
 
@@ -227,6 +229,7 @@ static void run_residual_norm(const tarn__call *call)
     a.bias = vector_of(call->in[3]);
     a.is_centred = !params->rms;
     a.epsilon = params->epsilon;
+    a.offset = params->rms ? params->offset : 0;
     run<true>(call, views, a);
 }
 
@@ -244,15 +247,17 @@ static layernorm_grad grad_of(const tarn__call *call, bool is_centred)
                           call->out[1],
                           is_centred ? call->out[2] : NULL,
                           is_centred,
-                          ((const tarn__norm *)call->params)->epsilon};
+                          ((const tarn__norm *)call->params)->epsilon,
+                          is_centred ? 0 : ((const tarn__norm *)call->params)->offset};
 }
 
 /* Inputs x (the sum), weight, mean, rstd, g, the residual's gradient; outputs gx, gweight, gbias. */
 static layernorm_grad residual_grad_of(const tarn__call *call)
 {
     const tarn__residual_norm *params = (const tarn__residual_norm *)call->params;
-    return layernorm_grad{call->in[0],  call->in[1],  call->in[2],  call->in[3],  call->in[4],    call->in[5],
-                          call->out[0], call->out[1], call->out[2], !params->rms, params->epsilon};
+    return layernorm_grad{call->in[0],  call->in[1],  call->in[2],     call->in[3],
+                          call->in[4],  call->in[5],  call->out[0],    call->out[1],
+                          call->out[2], !params->rms, params->epsilon, params->rms ? params->offset : 0};
 }
 
 static void run_layernorm(const tarn__call *call)

@@ -21,7 +21,7 @@
 #define SLICES 32                           /* of the chunks, in the second kernel */
 #define PARTIAL_ELEMENTS ((int64_t)8 << 20) /* approximate size of the partial sums of long rows */
 
-/* The weight's elements of a vector; 1 without a weight. */
+/* The weight's elements of a vector, with the offset; 1 without a weight. */
 template <typename R>
 __device__ __forceinline__ void fetch_weight(const grad_args &a, int64_t at, typename R::real *weight)
 {
@@ -30,7 +30,7 @@ __device__ __forceinline__ void fetch_weight(const grad_args &a, int64_t at, typ
         typename R::raw raw = R::fetch(a.weight, 0, at);
 #pragma unroll
         for (int i = 0; i < R::width; i++)
-            weight[i] = R::element(raw, i);
+            weight[i] = R::element(raw, i) + (C)a.offset;
     } else {
 #pragma unroll
         for (int i = 0; i < R::width; i++)
@@ -377,6 +377,7 @@ void tarn__cuda_run_layernorm_grad(const tarn__call *call, const layernorm_grad 
     a.is_centred = of->is_centred;
     a.is_short = p.kind == SHORT;
     a.epsilon = of->epsilon;
+    a.offset = of->weight ? of->offset : 0;
     a.length = (double)p.length;
     a.inverse = 1 / a.length;
     a.chunk_rows = p.chunk_rows;

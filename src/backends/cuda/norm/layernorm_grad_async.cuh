@@ -20,6 +20,7 @@ struct grad_args {
     row_operand weight;
     bool wants_gx, wants_weight, wants_bias, is_centred, is_short;
     double epsilon, length, inverse;
+    double offset; /* of the weight; 0 without one */
     int64_t chunk_rows;
     void *partial; /* (chunks, 2, length), in the compute type */
 };
@@ -111,7 +112,7 @@ template <int P> struct column_sums {
 /* Adds a row to the column sums, and computes its two row sums over the thread's columns. */
 template <typename T, int P, bool has_residual>
 __device__ __forceinline__ void add_row(const row_pipeline<T, P, has_residual> &ring, int slot, const vec<T, 8> *weight,
-                                        float mean, float rstd, column_sums<P> *columns, float *sums)
+                                        float offset, float mean, float rstd, column_sums<P> *columns, float *sums)
 {
 #pragma unroll
     for (int p = 0; p < P; p++)
@@ -122,7 +123,7 @@ __device__ __forceinline__ void add_row(const row_pipeline<T, P, has_residual> &
             widen_vec(weight[p], w);
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                float hat = (x[i] - mean) * rstd, gw = g[i] * w[i];
+                float hat = (x[i] - mean) * rstd, gw = g[i] * (w[i] + offset);
                 sums[0] += gw;
                 sums[1] += gw * hat;
                 columns->weight[p][i] += g[i] * hat;
@@ -134,7 +135,8 @@ __device__ __forceinline__ void add_row(const row_pipeline<T, P, has_residual> &
 /* gx of a row, from the ring. */
 template <typename T, int P, bool has_residual>
 __device__ __forceinline__ void write_row(const row_pipeline<T, P, has_residual> &ring, int slot,
-                                          const vec<T, 8> *weight, float mean, float rstd, const float *means, T *to)
+                                          const vec<T, 8> *weight, float offset, float mean, float rstd,
+                                          const float *means, T *to)
 {
     const float factor = -rstd * means[1]; /* x̂ · means[1] = (x - mean) · (rstd · means[1]) */
 #pragma unroll
@@ -149,8 +151,8 @@ __device__ __forceinline__ void write_row(const row_pipeline<T, P, has_residual>
             widen_vec(weight[p], w);
 #pragma unroll
             for (int i = 0; i < 8; i++)
-                gx[i] =
-                    rstd * ((g[i] * w[i] - means[0]) + (x[i] - mean) * factor) + (has_residual ? residual[i] : 0.0f);
+                gx[i] = rstd * ((g[i] * (w[i] + offset) - means[0]) + (x[i] - mean) * factor) +
+                        (has_residual ? residual[i] : 0.0f);
             narrow_vec(gx, result);
             store_vec(to + (ring.lane + p * WARP) * 8, result);
         }
@@ -215,11 +217,12 @@ static __global__ void __launch_bounds__(WARP *WARPS_PER_BLOCK, 3) async_kernel(
         /* the oldest group: this row has arrived */
         __pipeline_wait_prior(slots - 1);
         float sums[2] = {0, 0}, means[2];
-        add_row(ring, slot, weight, here.mean, here.rstd, &columns, sums);
+        add_row(ring, slot, weight, (float)a.offset, here.mean, here.rstd, &columns, sums);
         if (a.wants_gx) {
             means[0] = a.is_centred ? mean_of(sum_parts<typed<T, 8>, true>(sums[0]), a.length, a.inverse, 0.0f) : 0.0f;
             means[1] = mean_of(sum_parts<typed<T, 8>, true>(sums[1]), a.length, a.inverse, 0.0f);
-            write_row(ring, slot, weight, here.mean, here.rstd, means, (T *)a.rows.operand[OUT].base + here.to);
+            write_row(ring, slot, weight, (float)a.offset, here.mean, here.rstd, means,
+                      (T *)a.rows.operand[OUT].base + here.to);
         }
         slot = slot + 1 < slots ? slot + 1 : 0;
     }

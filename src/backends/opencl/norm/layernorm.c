@@ -44,8 +44,8 @@ typedef struct forward {
     /* fused with an addition IN is the sum's output, FIRST and SECOND its terms; else those are NULL */
     const tarn__view *view[OPERANDS];
     const tarn__view *weight, *bias;
-    bool is_centred; /* layernorm */
-    double epsilon;
+    bool is_centred;        /* layernorm */
+    double epsilon, offset; /* offset: of the weight */
 } forward;
 
 /* In registers where rows fit, else by rows. Bytes: x read, y written; with an addition both terms read and the sum
@@ -84,6 +84,7 @@ static void run_forward(const tarn__call *call, const forward *f)
     tarn__cl_arg_vector(&launch, f->weight);
     tarn__cl_arg_vector(&launch, f->bias);
     tarn__cl_arg_real(&launch, f->epsilon);
+    tarn__cl_arg_real(&launch, f->offset);
     tarn__cl_enqueue_rows(&launch, &form, rows.count);
 }
 
@@ -104,7 +105,8 @@ static void run_rmsnorm(const tarn__call *call)
     const tarn__norm *params = call->params;
     run_forward(call, &(forward){.view = {call->out[0], call->in[0], NULL, call->out[1]},
                                  .weight = call->in[1],
-                                 .epsilon = params->epsilon});
+                                 .epsilon = params->epsilon,
+                                 .offset = params->offset});
 }
 
 /* Inputs both terms, weight, bias; outputs sum, y, mean, rstd. */
@@ -116,7 +118,8 @@ static void run_residual_norm(const tarn__call *call)
                            .weight = call->in[2],
                            .bias = call->in[3],
                            .is_centred = !params->rms,
-                           .epsilon = params->epsilon});
+                           .epsilon = params->epsilon,
+                           .offset = params->rms ? params->offset : 0});
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
@@ -128,7 +131,7 @@ typedef struct backward {
     const tarn__view *view[OPERANDS];           /* gx or NULL, x, mean or NULL, rstd, gy, own or NULL */
     const tarn__view *weight, *gweight, *gbias; /* (length); gradients may be NULL */
     bool is_centred;                            /* layernorm */
-    double epsilon;
+    double epsilon, offset;                     /* offset: of the weight */
 } backward;
 
 /* The call described for launch. */
@@ -202,7 +205,8 @@ static backward norm_operands(const tarn__call *call, bool is_centred)
         .gweight = call->out[1],
         .gbias = is_centred ? call->out[2] : NULL,
         .is_centred = is_centred,
-        .epsilon = ((const tarn__norm *)call->params)->epsilon};
+        .epsilon = ((const tarn__norm *)call->params)->epsilon,
+        .offset = is_centred ? 0 : ((const tarn__norm *)call->params)->offset};
 }
 
 /* Inputs sum, weight, mean, rstd, gy, and the gradient that reaches the sum directly; outputs as above. */
@@ -214,7 +218,8 @@ static backward residual_operands(const tarn__call *call)
                       .gweight = call->out[1],
                       .gbias = call->out[2],
                       .is_centred = !params->rms,
-                      .epsilon = params->epsilon};
+                      .epsilon = params->epsilon,
+                      .offset = params->rms ? params->offset : 0};
 }
 
 /* ---- its kernels ------------------------------------------------------------------------------------------------- */
@@ -323,6 +328,7 @@ static void run_grad(const tarn__call *call, const backward *b, const job *j)
     arg_operands(&launch, b, j);
     tarn__cl_arg_scratch(&launch, call, 0);
     tarn__cl_arg_real(&launch, b->epsilon);
+    tarn__cl_arg_real(&launch, b->offset);
     tarn__cl_enqueue_rows(&launch, &j->grad_form, j->rows.count);
 }
 
@@ -337,6 +343,7 @@ static void run_registers(const tarn__call *call, const backward *b, const job *
     else
         tarn__cl_arg_view(&launch, NULL);
     tarn__cl_arg_long(&launch, j->chunk_rows);
+    tarn__cl_arg_real(&launch, b->offset);
     tarn__cl_enqueue_rows(&launch, &j->grad_form, j->chunks);
 }
 

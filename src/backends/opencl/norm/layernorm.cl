@@ -1,14 +1,14 @@
 /* layernorm.cl: layernorm (CENTRED) and rmsnorm over the last axis, alone and fused with an addition (RESIDUAL); and
  * their gradients.
  *
- * gx = rstd · (gw - mean(gw) - x̂ · mean(gw · x̂)) with gw = gy · weight and x̂ = (x - mean) · rstd; rmsnorm lacks the
- * first mean. The gradients of weight and bias are sums over rows, Σ gy · x̂ and Σ gy: rows are cut into chunks, a
- * work-item adds gy_row its columns over a chunk in order, and the chunks' sums are added in an order fixed by their
- * number. */
+ * gx = rstd · (gw - mean(gw) - x̂ · mean(gw · x̂)) with gw = gy · (weight + offset) and x̂ = (x - mean) · rstd; rmsnorm
+ * lacks the first mean. The gradients of weight and bias are sums over rows, Σ gy · x̂ and Σ gy: rows are cut into
+ * chunks, a work-item adds gy_row its columns over a chunk in order, and the chunks' sums are added in an order fixed
+ * by their number. */
 #include "backends/opencl/common/rows.cl"
 
 #define VALUE(at) ((C)LOAD(T_X, x, from + (at)*ALONG(rows, IN)))
-#define WEIGHT(at) (weight ? (C)LOAD(T_W, weight, weight_at + (at)*weight_step) : (C)1)
+#define WEIGHT(at) (weight ? (C)LOAD(T_W, weight, weight_at + (at)*weight_step) + (C)offset : (C)1)
 
 enum { OUT, IN, MEAN, RSTD, FIRST, SECOND }; /* forward */
 enum { GY = 4, OWN };                        /* backward: gy, and the gradient that reaches the sum directly */
@@ -55,7 +55,7 @@ real row_rstd(const __global void *x, long from, long step, INDEX length, C mean
 #ifdef FORWARD
 /* A row per work-group. Bytes: x read and y written once; mean and rstd read the row again from a cache. */
 __kernel void norm(row_set rows, OPERAND(y), OPERAND(x), OPERAND(mean), OPERAND(rstd), OPERAND(first), OPERAND(second),
-                   VECTOR(weight), VECTOR(bias), real epsilon)
+                   VECTOR(weight), VECTOR(bias), real epsilon, real offset)
 {
     __local real space[GROUP];
     const long row = MY_ROW;
@@ -98,7 +98,7 @@ __kernel void norm(row_set rows, OPERAND(y), OPERAND(x), OPERAND(mean), OPERAND(
 /* gx, a row per work-group. With REMEASURE, where saved statistics were rounded, mean and rstd are recomputed and kept
  * in `stats` for the sums of columns. */
 __kernel void norm_grad(row_set rows, OPERAND(gx), OPERAND(x), OPERAND(mean), OPERAND(rstd), OPERAND(g), OPERAND(own),
-                        VECTOR(weight), OPERAND(stats), real epsilon)
+                        VECTOR(weight), OPERAND(stats), real epsilon, real offset)
 {
     __local real space[GROUP];
     const long row = MY_ROW;

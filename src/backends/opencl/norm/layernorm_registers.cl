@@ -17,7 +17,7 @@ float sum_of(float4 x)
 
 #ifdef FORWARD
 __kernel void norm(row_set rows, OPERAND(y), OPERAND(x), OPERAND(mean), OPERAND(rstd), OPERAND(first), OPERAND(second),
-                   VECTOR(weight), VECTOR(bias), real epsilon)
+                   VECTOR(weight), VECTOR(bias), real epsilon, real offset)
 {
     __local real space[GROUP];
     __local float start;
@@ -62,7 +62,7 @@ __kernel void norm(row_set rows, OPERAND(y), OPERAND(x), OPERAND(mean), OPERAND(
     {
         float4 result = (vec[k] - m) * s;
         if (weight)
-            result *= LOAD_4(T_W, weight, weight_at + at);
+            result *= LOAD_4(T_W, weight, weight_at + at) + (float)offset;
         if (bias)
             result += LOAD_4(T_B, bias, bias_at + at);
         STORE_4(T_Y, y, to + at, result);
@@ -122,7 +122,7 @@ real2 group_sums(real a, real b, __local real *space)
  * the chunk's part of Σ gy · x̂ and Σ gy, (chunks, 2, length). A work-item has the same columns of all rows. Bytes: x
  * and gy read, gx written. */
 __kernel void norm_grad(row_set rows, OPERAND(gx), OPERAND(x), OPERAND(mean), OPERAND(rstd), OPERAND(g), OPERAND(own),
-                        VECTOR(weight), OPERAND(partial), long chunk_rows)
+                        VECTOR(weight), OPERAND(partial), long chunk_rows, real offset)
 {
     __local real space[4 * GROUP];
     const long chunk = get_group_id(0), last = min(rows.count, (chunk + 1) * chunk_rows);
@@ -131,7 +131,7 @@ __kernel void norm_grad(row_set rows, OPERAND(gx), OPERAND(x), OPERAND(mean), OP
     float m, s, next_m = 0, next_s = 0;
     EACH_VEC(k, at)
     {
-        by[k] = weight ? LOAD_4(T_W, weight, weight_at + at) : (float4)(1.0f);
+        by[k] = weight ? LOAD_4(T_W, weight, weight_at + at) + (float)offset : (float4)(1.0f);
         products[k] = sums[k] = 0;
     }
     FETCH(chunk * chunk_rows, value, gy, m, s)
