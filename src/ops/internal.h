@@ -8,10 +8,13 @@
 
 /* ---- decode step: one token of a few sequences ------------------------------------------------------------------- */
 
-/* An rmsnorm over the last axis of x. */
+/* A norm over the last axis of x: rmsnorm, or layernorm. */
 typedef struct tarn__decode_norm {
     tarn_tensor *weight; /* NULL: no norm */
     double epsilon;
+    double offset; /* of the weight, as in tarn_rmsnorm_offset() */
+    bool is_layernorm;
+    tarn_tensor *bias; /* of layernorm, or NULL */
 } tarn__decode_norm;
 
 /* y[i] = norm(x) @ weights[i]ᵀ + biases[i] for up to three layers: x [..., in], weights [out, in], floats or
@@ -19,11 +22,18 @@ typedef struct tarn__decode_norm {
 bool tarn__norm_linear(tarn_tensor *x, const tarn__decode_norm *norm, tarn_tensor *const *weights,
                        tarn_tensor *const *biases, int count, tarn_tensor **y);
 
-/* silu(norm(x) @ gateᵀ) · (norm(x) @ upᵀ) */
-tarn_tensor *tarn__norm_gate_up(tarn_tensor *x, const tarn__decode_norm *norm, tarn_tensor *gate, tarn_tensor *up);
+/* act(norm(x) @ upᵀ + bias), the first half of an MLP without a gate; bias may be NULL. Activations are those of
+ * tarn_gated(). */
+tarn_tensor *tarn__norm_up(tarn_tensor *x, const tarn__decode_norm *norm, tarn_tensor *up, tarn_tensor *bias,
+                           tarn_activation_kind activation);
 
-/* sum + (x @ weightᵀ + bias), the end of a residual branch; bias may be NULL. */
-tarn_tensor *tarn__linear_residual(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, tarn_tensor *sum);
+/* act(norm(x) @ gateᵀ) · (norm(x) @ upᵀ) */
+tarn_tensor *tarn__norm_gate_up(tarn_tensor *x, const tarn__decode_norm *norm, tarn_tensor *gate, tarn_tensor *up,
+                                tarn_activation_kind activation);
+
+/* sum + scale · (x @ weightᵀ + bias), the end of a residual branch; bias may be NULL. */
+tarn_tensor *tarn__linear_residual(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, tarn_tensor *sum,
+                                   double scale);
 
 /* A layer's cached keys or values [B, KV, S, D], and the scales of quantized rows, else NULL. Keys and values have
  * one layout. */

@@ -70,22 +70,49 @@ typedef struct product {
     int64_t rows, in, out[3];
     int count;
     bool has_norm, has_bias;
+    int general; /* of generals */
 } product;
+
+/* Norm, activation of an MLP and scale of a residual branch, by architecture. */
+static const struct {
+    bool is_layernorm, has_bias;
+    double offset, scale;
+    tarn_activation_kind act;
+} generals[] = {{false, false, 0, 1, TARN_SILU},
+                {true, true, 0, 1, TARN_GELU},
+                {false, false, 1, 1, TARN_GELU},
+                {true, false, 0, 1, TARN_GELU_ERF},
+                {false, false, 0, 0.22, TARN_RELU}};
+
+enum { GENERALS = sizeof(generals) / sizeof(generals[0]) };
+
+/* The norm on the CPU, and on the GPU. */
+static tarn__decode_norm norm_of(const product *p, tarn__decode_norm *far)
+{
+    tarn__decode_norm norm = {
+        .epsilon = 1e-5, .offset = generals[p->general].offset, .is_layernorm = generals[p->general].is_layernorm};
+    norm.weight = p->has_norm ? good(tarn_normal(TARN_SHAPE(p->in), 1, 0.3, p->x, CPU)) : NULL;
+    norm.bias =
+        p->has_norm && generals[p->general].has_bias ? good(tarn_normal(TARN_SHAPE(p->in), 0, 1, p->x, CPU)) : NULL;
+    *far = norm;
+    far->weight = there(norm.weight), far->bias = there(norm.bias);
+    return norm;
+}
 
 static void linears_agree(const product *p)
 {
     tarn_tensor *x = good(tarn_normal(TARN_SHAPE(p->rows, 1, p->in), 0, 2, p->x, CPU)), *w[3], *b[3] = {0}, *far_w[3],
                 *far_b[3] = {0}, *y[3], *far[3];
-    tarn_tensor *norm = p->has_norm ? good(tarn_normal(TARN_SHAPE(p->in), 1, 0.3, p->x, CPU)) : NULL;
+    tarn__decode_norm far_norm, norm = norm_of(p, &far_norm);
     for (int i = 0; i < p->count; i++) {
         w[i] = weight_of_both(p->weight, p->out[i], p->in, &far_w[i]);
         b[i] = p->has_bias && i != 1 ? good(tarn_normal(TARN_SHAPE(p->out[i]), 0, 1, p->x, CPU)) : NULL,
         far_b[i] = there(b[i]);
     }
     tarn_stats_reset();
-    assert_true(tarn__norm_linear(there(x), &(tarn__decode_norm){there(norm), 1e-5}, far_w, far_b, p->count, far));
+    assert_true(tarn__norm_linear(there(x), &far_norm, far_w, far_b, p->count, far));
     assert_int_equal(runs_of(TARN__K_norm_linear), 1);
-    assert_true(tarn__norm_linear(x, &(tarn__decode_norm){norm, 1e-5}, w, b, p->count, y));
+    assert_true(tarn__norm_linear(x, &norm, w, b, p->count, y));
     for (int i = 0; i < p->count; i++)
         assert_close_for_size(good(tarn_to(far[i], CPU)), y[i], tolerance_of(p->x, p->weight));
 }
@@ -95,19 +122,25 @@ static void gates_and_sums_agree(const product *p)
     tarn_tensor *x = good(tarn_normal(TARN_SHAPE(p->rows, 1, p->in), 0, 2, p->x, CPU)), *far_gate, *far_up;
     tarn_tensor *gate = weight_of_both(p->weight, p->out[0], p->in, &far_gate),
                 *up = weight_of_both(p->weight, p->out[0], p->in, &far_up);
-    tarn_tensor *norm = p->has_norm ? good(tarn_normal(TARN_SHAPE(p->in), 1, 0.3, p->x, CPU)) : NULL,
-                *sum = good(tarn_normal(TARN_SHAPE(p->rows, 1, p->out[0]), 0, 1, p->x, CPU));
+    tarn__decode_norm far_norm, norm = norm_of(p, &far_norm);
+    const tarn_activation_kind act = generals[p->general].act;
+    const double scale = generals[p->general].scale;
+    tarn_tensor *sum = good(tarn_normal(TARN_SHAPE(p->rows, 1, p->out[0]), 0, 1, p->x, CPU));
     tarn_tensor *bias = p->has_bias ? good(tarn_normal(TARN_SHAPE(p->out[0]), 0, 1, p->x, CPU)) : NULL;
     tarn_stats_reset();
-    tarn_tensor *far = good(tarn__norm_gate_up(there(x), &(tarn__decode_norm){there(norm), 1e-6}, far_gate, far_up));
+    tarn_tensor *far = good(tarn__norm_gate_up(there(x), &far_norm, far_gate, far_up, act));
     assert_int_equal(runs_of(TARN__K_norm_gate_up), 1);
-    assert_close_for_size(good(tarn_to(far, CPU)),
-                          good(tarn__norm_gate_up(x, &(tarn__decode_norm){norm, 1e-6}, gate, up)),
+    assert_close_for_size(good(tarn_to(far, CPU)), good(tarn__norm_gate_up(x, &norm, gate, up, act)),
                           2 * tolerance_of(p->x, p->weight));
     tarn_stats_reset();
-    far = good(tarn__linear_residual(there(x), far_up, there(bias), there(sum)));
+    far = good(tarn__norm_up(there(x), &far_norm, far_up, there(bias), act));
+    assert_int_equal(runs_of(TARN__K_norm_linear), 1);
+    assert_close_for_size(good(tarn_to(far, CPU)), good(tarn__norm_up(x, &norm, up, bias, act)),
+                          2 * tolerance_of(p->x, p->weight));
+    tarn_stats_reset();
+    far = good(tarn__linear_residual(there(x), far_up, there(bias), there(sum), scale));
     assert_int_equal(runs_of(TARN__K_linear_residual), 1);
-    assert_close_for_size(good(tarn_to(far, CPU)), good(tarn__linear_residual(x, up, bias, sum)),
+    assert_close_for_size(good(tarn_to(far, CPU)), good(tarn__linear_residual(x, up, bias, sum, scale)),
                           tolerance_of(p->x, p->weight));
 }
 
@@ -141,6 +174,11 @@ static void gemv_matches_the_cpu(void **state)
                 p.rows = 1 + i;
                 gates_and_sums_agree(&p);
                 p.out[0] = 64;
+                gates_and_sums_agree(&p);
+                p.general = 1 + (w + d + i) % (GENERALS - 1);
+                gates_and_sums_agree(&p);
+                p.rows = 1, p.out[0] = 129, p.has_norm = true;
+                linears_agree(&p);
                 gates_and_sums_agree(&p);
                 tarn_scope_close(scope);
             }

@@ -17,7 +17,7 @@ static void products_of_a_norm_are_those_of_its_result(void **state)
                 *h = good(tarn_rmsnorm(x, norm, 1e-5)), *y[3];
     tarn_tensor *weights[] = {some(8, 64, 3), good(tarn_cast(some(5, 64, 4), TARN_Q8_0)), some(4, 64, 5)},
                 *biases[] = {good(tarn_reshape(some(1, 8, 6), TARN_SHAPE(8))), NULL, NULL};
-    assert_true(tarn__norm_linear(x, &(tarn__decode_norm){norm, 1e-5}, weights, biases, 3, y));
+    assert_true(tarn__norm_linear(x, &(tarn__decode_norm){.weight = norm, .epsilon = 1e-5}, weights, biases, 3, y));
     for (int i = 0; i < 3; i++)
         assert_close(y[i], good(tarn_linear_apply(h, weights[i], biases[i])), 0);
     assert_true(tarn__norm_linear(x, &(tarn__decode_norm){0}, weights, NULL, 1, y));
@@ -30,10 +30,45 @@ static void a_gate_and_a_sum_are_those_of_their_parts(void **state)
     tarn_tensor *x = some(2, 32, 1), *norm = good(tarn_reshape(some(1, 32, 2), TARN_SHAPE(32))),
                 *gate = some(48, 32, 3), *up = some(48, 32, 4), *down = some(32, 48, 5);
     tarn_tensor *h = good(tarn_rmsnorm(x, norm, 1e-6)),
-                *inner = good(tarn__norm_gate_up(x, &(tarn__decode_norm){norm, 1e-6}, gate, up));
+                *inner = good(
+                    tarn__norm_gate_up(x, &(tarn__decode_norm){.weight = norm, .epsilon = 1e-6}, gate, up, TARN_SILU));
     assert_close(inner, good(tarn_mul(tarn_silu(tarn_linear_apply(h, gate, NULL)), tarn_linear_apply(h, up, NULL))), 0);
-    assert_close(good(tarn__linear_residual(inner, down, NULL, x)),
+    assert_close(good(tarn__linear_residual(inner, down, NULL, x, 1)),
                  good(tarn_add(x, tarn_linear_apply(inner, down, NULL))), 0);
+}
+
+/* Layernorm, offsets, activations and scales, with quantized and float weights. */
+static void every_norm_activation_and_scale_is_that_of_its_parts(void **state)
+{
+    (void)state;
+    static const struct {
+        tarn_activation_kind kind;
+        tarn_tensor *(*apply)(tarn_tensor *x);
+    } acts[] = {{TARN_SILU, tarn_silu}, {TARN_GELU, tarn_gelu}, {TARN_GELU_ERF, tarn_gelu_erf}, {TARN_RELU, tarn_relu}};
+    tarn_tensor *x = some(2, 64, 1), *weight = good(tarn_reshape(some(1, 64, 2), TARN_SHAPE(64))),
+                *shift = good(tarn_reshape(some(1, 64, 7), TARN_SHAPE(64))),
+                *bias = good(tarn_reshape(some(1, 48, 8), TARN_SHAPE(48)));
+    for (int i = 0; i < 4 * 2 * 3; i++) {
+        tarn_tensor *gate = some(48, 64, 3), *up = some(48, 64, 4), *down = some(64, 48, 5);
+        if (i / 4 % 2)
+            gate = good(tarn_cast(gate, TARN_Q8_0)), up = good(tarn_cast(up, TARN_Q8_0));
+        tarn__decode_norm norm = {.weight = weight, .epsilon = 1e-5, .is_layernorm = i / 8 == 0};
+        if (norm.is_layernorm)
+            norm.bias = i % 4 ? shift : NULL;
+        else
+            norm.offset = i / 8 == 1 ? 1 : 0;
+        tarn_tensor *h = good(norm.is_layernorm ? tarn_layernorm(x, weight, norm.bias, 1e-5)
+                                                : tarn_rmsnorm_offset(x, weight, norm.offset, 1e-5));
+        tarn_tensor *hidden = good(tarn__norm_up(x, &norm, up, i % 3 ? bias : NULL, acts[i % 4].kind));
+        assert_close(hidden, good(acts[i % 4].apply(tarn_linear_apply(h, up, i % 3 ? bias : NULL))), 0);
+        assert_close(
+            good(tarn__norm_gate_up(x, &norm, gate, up, acts[i % 4].kind)),
+            good(tarn_mul(acts[i % 4].apply(tarn_linear_apply(h, gate, NULL)), tarn_linear_apply(h, up, NULL))), 0);
+        assert_close(good(tarn__linear_residual(hidden, down, NULL, x, 0.22)),
+                     good(tarn_add(x, tarn_mul(tarn_linear_apply(hidden, down, NULL), tarn_scalar(0.22)))), 0);
+    }
+    assert_null(tarn__norm_up(x, &(tarn__decode_norm){0}, weight, NULL, TARN_TANH));
+    assert_error(TARN_ERROR_ARGUMENT, "norm_up: activation");
 }
 
 static void gradients_pass(void **state)
@@ -43,9 +78,11 @@ static void gradients_pass(void **state)
                 *norm = good(tarn_reshape(some(1, 32, 2), TARN_SHAPE(32)));
     tarn_tensor *gate = some(16, 32, 3), *up = some(16, 32, 4), *down = some(32, 16, 5),
                 *h = good(tarn_rmsnorm(other, norm, 1e-6));
-    assert_true(tarn_backward(good(tarn_sum(
-        tarn__linear_residual(tarn__norm_gate_up(x, &(tarn__decode_norm){norm, 1e-6}, gate, up), down, NULL, x),
-        TARN_AXES(0, 1), false))));
+    assert_true(tarn_backward(
+        good(tarn_sum(tarn__linear_residual(tarn__norm_gate_up(x, &(tarn__decode_norm){.weight = norm, .epsilon = 1e-6},
+                                                               gate, up, TARN_SILU),
+                                            down, NULL, x, 1),
+                      TARN_AXES(0, 1), false))));
     tarn_tensor *inner = good(tarn_mul(tarn_silu(tarn_linear_apply(h, gate, NULL)), tarn_linear_apply(h, up, NULL)));
     assert_true(
         tarn_backward(good(tarn_sum(tarn_add(other, tarn_linear_apply(inner, down, NULL)), TARN_AXES(0, 1), false))));
@@ -58,9 +95,9 @@ static void what_does_not_fit_is_refused(void **state)
     tarn_tensor *x = some(2, 32, 1), *short_one = some(4, 24, 2), *y[3];
     assert_false(tarn__norm_linear(x, &(tarn__decode_norm){0}, &short_one, NULL, 1, y));
     assert_error(TARN_ERROR_SHAPE, "[2, 32]");
-    assert_null(tarn__norm_gate_up(x, &(tarn__decode_norm){0}, short_one, short_one));
+    assert_null(tarn__norm_gate_up(x, &(tarn__decode_norm){0}, short_one, short_one, TARN_SILU));
     assert_error(TARN_ERROR_SHAPE, "[4, 24]");
-    assert_null(tarn__linear_residual(short_one, short_one, NULL, x));
+    assert_null(tarn__linear_residual(short_one, short_one, NULL, x, 1));
     assert_error(TARN_ERROR_SHAPE, "add");
 }
 
@@ -69,6 +106,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         in_scope(products_of_a_norm_are_those_of_its_result),
         in_scope(a_gate_and_a_sum_are_those_of_their_parts),
+        in_scope(every_norm_activation_and_scale_is_that_of_its_parts),
         in_scope(gradients_pass),
         in_scope(what_does_not_fit_is_refused),
     };

@@ -43,7 +43,8 @@ bool tarn__llama_can_decode(const tarn_module *model, const tarn_tensor *tokens,
 /* Weight and epsilon of a norm, as the fused kernels take them. */
 static tarn__decode_norm norm_of(const tarn_module *norm)
 {
-    return (tarn__decode_norm){own(norm, "weight"), ((const tarn_llama_config *)norm->ctx)->epsilon};
+    return (tarn__decode_norm){.weight = own(norm, "weight"),
+                               .epsilon = ((const tarn_llama_config *)norm->ctx)->epsilon};
 }
 
 /* x + attention(norm(x)), [B, 1, hidden_size]. */
@@ -65,7 +66,7 @@ static tarn_tensor *attend(const tarn_module *layer, tarn_tensor *x, tarn__kv_ca
         good = part[i] != NULL;
     }
     tarn_tensor *y = good ? tarn__kv_cache_rotate_and_attend(cache, index, part[0], part[1], part[2], &rope) : NULL;
-    return y ? tarn__linear_residual(y, own(o, "weight"), own(o, "bias"), x) : NULL;
+    return y ? tarn__linear_residual(y, own(o, "weight"), own(o, "bias"), x, 1) : NULL;
 }
 
 /* x + mlp(norm(x)), [B, 1, hidden_size]. */
@@ -74,8 +75,8 @@ static tarn_tensor *run_mlp(const tarn_module *layer, tarn_tensor *x)
     const tarn_module *mlp = layer->child[TARN__LLAMA_MLP];
     const tarn__decode_norm norm = norm_of(layer->child[TARN__LLAMA_NORM_2]);
     tarn_tensor *h = tarn__norm_gate_up(x, &norm, own(mlp->child[TARN__LLAMA_GATE], "weight"),
-                                        own(mlp->child[TARN__LLAMA_UP], "weight"));
-    return h ? tarn__linear_residual(h, own(mlp->child[TARN__LLAMA_DOWN], "weight"), NULL, x) : NULL;
+                                        own(mlp->child[TARN__LLAMA_UP], "weight"), TARN_SILU);
+    return h ? tarn__linear_residual(h, own(mlp->child[TARN__LLAMA_DOWN], "weight"), NULL, x, 1) : NULL;
 }
 
 /* One layer: the residual stream before and after; frees the former. */

@@ -48,7 +48,27 @@ static tarn_tensor *result_for(const char *function, const tarn_tensor *x, const
 /* x with its norm, or x itself. */
 static tarn_tensor *normed(tarn_tensor *x, const tarn__decode_norm *norm)
 {
-    return norm->weight ? tarn_rmsnorm(x, norm->weight, norm->epsilon) : x;
+    if (!norm->weight)
+        return x;
+    return norm->is_layernorm ? tarn_layernorm(x, norm->weight, norm->bias, norm->epsilon)
+                              : tarn_rmsnorm_offset(x, norm->weight, norm->offset, norm->epsilon);
+}
+
+/* A vector of the norm: NULL, or [in] of x's dtype. */
+static bool vector_matches(const tarn_tensor *x, const tarn_tensor *vector)
+{
+    return !vector || (vector->view.dtype == x->view.dtype && vector->view.rank == 1 &&
+                       vector->view.shape[0] == x->view.shape[x->view.rank - 1]);
+}
+
+/* Params of a norm and an activation. */
+static tarn__decode_linear params_of(const tarn__decode_norm *norm, tarn__act act)
+{
+    return (tarn__decode_linear){.epsilon = norm->epsilon,
+                                 .offset = norm->is_layernorm ? 0 : norm->offset,
+                                 .centred = norm->is_layernorm,
+                                 .act = (int32_t)act,
+                                 .scale = 1};
 }
 
 /* x as (rows, in) where the kernel takes these operands; NULL, without an error, where they must be composed: other
@@ -56,12 +76,11 @@ static tarn_tensor *normed(tarn_tensor *x, const tarn__decode_norm *norm)
 static tarn_tensor *rows_for(tarn__kernel kernel, const char *function, tarn_tensor *x, const tarn__decode_norm *norm,
                              tarn_tensor *const *weights, tarn_tensor *const *biases, int count)
 {
-    if (!x || x->is_constant || x->view.rank < 1 || tarn__recording_needed((tarn_tensor *[]){x, norm->weight}, 2) ||
+    if (!x || x->is_constant || x->view.rank < 1 ||
+        tarn__recording_needed((tarn_tensor *[]){x, norm->weight, norm->bias}, 3) ||
         !tarn__has_kernel(tarn__device(x), kernel, x->view.dtype))
         return NULL;
-    const tarn__view *scale = norm->weight ? &norm->weight->view : NULL;
-    bool good = !scale || (scale->dtype == x->view.dtype && scale->rank == 1 &&
-                           scale->shape[0] == x->view.shape[x->view.rank - 1]);
+    bool good = vector_matches(x, norm->weight) && vector_matches(x, norm->bias);
     for (int i = 0; good && i < count; i++)
         good = weights[i] && !tarn__recording_needed((tarn_tensor *[]){weights[i], biases ? biases[i] : NULL}, 2) &&
                weight_matches(kernel, x, weights[i]) && bias_matches(x, weights[i], biases ? biases[i] : NULL);
@@ -78,64 +97,87 @@ static bool fits(tarn__kernel kernel, tarn_tensor *const *inputs, int count)
 
 /* One kernel call for `count` weights of one dtype. */
 static bool call_norm_linear(tarn_tensor *rows, tarn_tensor *x, const tarn__decode_norm *norm,
-                             tarn_tensor *const *weights, tarn_tensor *const *biases, int count, tarn_tensor **y)
+                             tarn_tensor *const *weights, tarn_tensor *const *biases, int count, tarn__act act,
+                             tarn_tensor **y)
 {
     tarn_tensor *w[3] = {0}, *b[3] = {0}, *to[3] = {0};
-    tarn__norm params = {.epsilon = norm->epsilon};
+    tarn__decode_linear params = params_of(norm, act);
     for (int i = 0; i < count; i++) {
         w[i] = weights[i], b[i] = biases ? biases[i] : NULL;
         if (!(y[i] = result_for("norm_linear", x, weights[i])) || !(to[i] = tarn__rows_of("norm_linear", y[i])))
             return false;
     }
     return tarn__kernel_call(TARN__K_norm_linear, "norm_linear", params,
-                             TARN__IN(rows, norm->weight, w[0], w[1], w[2], b[0], b[1], b[2]),
+                             TARN__IN(rows, norm->weight, w[0], w[1], w[2], b[0], b[1], b[2], norm->bias),
                              TARN__OUT(to[0], to[1], to[2]));
 }
 
-/* Consecutive weights of one dtype share a call (q, k and v). */
-bool tarn__norm_linear(tarn_tensor *x, const tarn__decode_norm *norm, tarn_tensor *const *weights,
-                       tarn_tensor *const *biases, int count, tarn_tensor **y)
+/* `act` NULL: none. Consecutive weights of one dtype share a call (q, k and v). */
+static bool norm_linear(tarn_tensor *x, const tarn__decode_norm *norm, tarn_tensor *const *weights,
+                        tarn_tensor *const *biases, int count, const tarn__act_row *act, tarn_tensor **y)
 {
     tarn_tensor *rows = rows_for(TARN__K_norm_linear, "norm_linear", x, norm, weights, biases, count);
     for (int i = 0; rows && i < count; i++)
-        if (!fits(TARN__K_norm_linear, (tarn_tensor *[]){rows, norm->weight, weights[i]}, 3))
+        if (!fits(TARN__K_norm_linear,
+                  (tarn_tensor *[]){rows, norm->weight, weights[i], NULL, NULL, NULL, NULL, NULL, norm->bias}, 9))
             rows = NULL;
     bool good = !tarn_failed();
     if (!rows) {
         tarn_tensor *h = normed(x, norm);
         for (int i = 0; good && i < count; i++)
-            good = h && (y[i] = tarn_linear_apply(h, weights[i], biases ? biases[i] : NULL)) != NULL;
+            good = h && (y[i] = tarn_linear_apply(h, weights[i], biases ? biases[i] : NULL)) != NULL &&
+                   (!act || (y[i] = act->apply(y[i])) != NULL);
         return good;
     }
     for (int i = 0, end; good && i < count; i = end) {
         for (end = i + 1; end < count && weights[end]->view.dtype == weights[i]->view.dtype;)
             end++;
-        good = call_norm_linear(rows, x, norm, weights + i, biases ? biases + i : NULL, end - i, y + i);
+        good = call_norm_linear(rows, x, norm, weights + i, biases ? biases + i : NULL, end - i,
+                                act ? act->act : TARN__ACT_NONE, y + i);
     }
     return good;
 }
 
-/* Both projections and the activation in one kernel: the hidden activation is never written before it is gated. */
-tarn_tensor *tarn__norm_gate_up(tarn_tensor *x, const tarn__decode_norm *norm, tarn_tensor *gate, tarn_tensor *up)
+bool tarn__norm_linear(tarn_tensor *x, const tarn__decode_norm *norm, tarn_tensor *const *weights,
+                       tarn_tensor *const *biases, int count, tarn_tensor **y)
 {
+    return norm_linear(x, norm, weights, biases, count, NULL, y);
+}
+
+tarn_tensor *tarn__norm_up(tarn_tensor *x, const tarn__decode_norm *norm, tarn_tensor *up, tarn_tensor *bias,
+                           tarn_activation_kind activation)
+{
+    const tarn__act_row *act = tarn__act_row_of("norm_up", activation);
+    tarn_tensor *y = NULL;
+    return act && norm_linear(x, norm, &up, &bias, 1, act, &y) ? y : NULL;
+}
+
+/* Both projections and the activation in one kernel: the hidden activation is never written before it is gated. */
+tarn_tensor *tarn__norm_gate_up(tarn_tensor *x, const tarn__decode_norm *norm, tarn_tensor *gate, tarn_tensor *up,
+                                tarn_activation_kind activation)
+{
+    const tarn__act_row *act = tarn__act_row_of("norm_gate_up", activation);
+    if (!act)
+        return NULL;
     tarn_tensor *weights[] = {gate, up};
     tarn_tensor *rows = rows_for(TARN__K_norm_gate_up, "norm_gate_up", x, norm, weights, NULL, 2);
     if (!rows || !tarn__same_shape(&gate->view, &up->view) || gate->view.dtype != up->view.dtype ||
-        !fits(TARN__K_norm_gate_up, (tarn_tensor *[]){rows, norm->weight, gate, up}, 4)) {
+        !fits(TARN__K_norm_gate_up, (tarn_tensor *[]){rows, norm->weight, gate, up, norm->bias}, 5)) {
         tarn_tensor *h = normed(x, norm), *gated = h ? tarn_linear_apply(h, gate, NULL) : NULL,
                     *y = gated ? tarn_linear_apply(h, up, NULL) : NULL;
-        return y ? tarn_mul(tarn_silu(gated), y) : NULL;
+        return y ? tarn_mul(act->apply(gated), y) : NULL;
     }
-    tarn__norm params = {.epsilon = norm->epsilon};
+    tarn__decode_linear params = params_of(norm, act->act);
     tarn_tensor *y = result_for("norm_gate_up", x, gate), *to = y ? tarn__rows_of("norm_gate_up", y) : NULL;
-    return to && tarn__kernel_call(TARN__K_norm_gate_up, "norm_gate_up", params, TARN__IN(rows, norm->weight, gate, up),
-                                   TARN__OUT(to))
+    return to && tarn__kernel_call(TARN__K_norm_gate_up, "norm_gate_up", params,
+                                   TARN__IN(rows, norm->weight, gate, up, norm->bias), TARN__OUT(to))
                ? y
                : NULL;
 }
 
 /* The residual is read in the layout of x's rows; else linear and add run separately. */
-tarn_tensor *tarn__linear_residual(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, tarn_tensor *sum)
+tarn_tensor *tarn__linear_residual(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, tarn_tensor *sum,
+                                   double scale)
 {
     const tarn__decode_norm none = {0};
     tarn_tensor *rows = NULL, *from = NULL;
@@ -151,9 +193,10 @@ tarn_tensor *tarn__linear_residual(tarn_tensor *x, tarn_tensor *weight, tarn_ten
         from = NULL;
     if (!from) {
         tarn_tensor *y = tarn_linear_apply(x, weight, bias);
+        y = y && scale != 1 ? tarn_mul(y, tarn_scalar(scale)) : y;
         return y ? tarn_add(sum, y) : NULL;
     }
-    tarn__norm params = {0};
+    tarn__decode_linear params = {.scale = scale};
     tarn_tensor *y = result_for("linear_residual", x, weight), *to = y ? tarn__rows_of("linear_residual", y) : NULL;
     return to && tarn__kernel_call(TARN__K_linear_residual, "linear_residual", params,
                                    TARN__IN(rows, weight, bias, from), TARN__OUT(to))

@@ -123,6 +123,16 @@ template <typename S> struct vec8 {
             widen_vec(*(const vec<S, 8> *)words, to);
         }
     }
+    __device__ __forceinline__ void pack(const float *from)
+    {
+        if constexpr (sizeof(S) == 4) {
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                ((float *)words)[i] = from[i];
+        } else {
+            narrow_vec(from, *(vec<S, 8> *)words);
+        }
+    }
 };
 template <> struct vec8<uint8_t> {
     uint2 words;

@@ -1,5 +1,5 @@
-/* decode_gemv.cu: GEMV with a few rows of x, as in decoding: bound by the bytes of the weight. RMSNorm of x, and bias,
- * residual or SiLU gate are fused.
+/* decode_gemv.cu: GEMV with a few rows of x, as in decoding: bound by the bytes of the weight. Norm of x, and bias,
+ * activation, residual or gate are fused.
  *
  * A warp computes one element of y, then others. Chunks of the weight's row go to a ring in the warp's own shared
  * memory, as many ahead as it has slots; all blocks together have megabytes in flight and keep loading while they
@@ -254,7 +254,7 @@ __device__ __forceinline__ void load_addend(const gemv_args &a, const cursor &c,
 }
 
 /* Writes y of a job for all rows of x. */
-template <int R>
+template <int R, bool is_general>
 __device__ __forceinline__ void write_job(const gemv_args &a, const cursor &c, int64_t first, int rows,
                                           const float *sums, const float *gates, const addend &extra)
 {
@@ -270,9 +270,9 @@ __device__ __forceinline__ void write_job(const gemv_args &a, const cursor &c, i
     if (lane >= rows)
         return;
     if (a.is_gated)
-        value *= gate / (1 + expf(-gate));
+        value *= is_general ? activate(a.act, gate) : gate / (1 + expf(-gate));
     else
-        value = extra.add_to(a, w, value);
+        value = is_general ? extra.add_general(a, w, value) : extra.add_to(a, w, value);
     store_float(w.y, a.x.dtype, (first + lane) * w.y_down + row, value);
 }
 
@@ -281,8 +281,9 @@ template <tarn_dtype Q> static __host__ __device__ __forceinline__ constexpr x_l
     return chunk_of<Q>::is_quantized ? Q8_UNITS : F32_ROWS;
 }
 
-/* Q: dtype of the weight; R: rows of x per block. FLOPs: 2 · rows · in · out; bytes: the weight once per R rows. */
-template <tarn_dtype Q, int R>
+/* Q: dtype of the weight; R: rows of x per block; is_general: any norm, activation and scale. FLOPs: 2 · rows · in ·
+ * out; bytes: the weight once per R rows. */
+template <tarn_dtype Q, int R, bool is_general>
 static __global__ void __launch_bounds__(DECODE_WARPS *WARP, R == 1 ? BLOCKS_PER_SM : 1)
     gemv_kernel(const __grid_constant__ gemv_args a)
 {
@@ -304,7 +305,7 @@ static __global__ void __launch_bounds__(DECODE_WARPS *WARP, R == 1 ? BLOCKS_PER
     pdl_wait();
     addend extra = {};
     load_addend(a, now, first, rows, extra);
-    stage_rows<x_layout_of<Q>()>(a.x, first, rows, x);
+    stage_rows<x_layout_of<Q>(), is_general>(a.x, first, rows, x);
     __syncthreads();
     float sums[R] = {}, gates[R] = {};
     for (int at = 0; now.job < a.jobs; at = at + 1 < slots ? at + 1 : 0) {
@@ -319,7 +320,7 @@ static __global__ void __launch_bounds__(DECODE_WARPS *WARP, R == 1 ? BLOCKS_PER
                 sums[r] = warp_reduce<plus>(sums[r]);
             /* after the job's last row */
             if (now.half == a.is_gated)
-                write_job<R>(a, now, first, rows, sums, gates, extra);
+                write_job<R, is_general>(a, now, first, rows, sums, gates, extra);
 #pragma unroll
             for (int r = 0; r < R; r++)
                 gates[r] = sums[r], sums[r] = 0;
@@ -334,18 +335,18 @@ static __global__ void __launch_bounds__(DECODE_WARPS *WARP, R == 1 ? BLOCKS_PER
 
 /* Grid: as many blocks as are resident at once, or fewer, with equal numbers of jobs; y: groups of R rows of x, each of
  * which reads the weights. Bytes: the weights'. */
-template <tarn_dtype Q, int R> static void launch(const tarn__call *call, const gemv_args &a)
+template <tarn_dtype Q, int R, bool is_general> static void launch(const tarn__call *call, const gemv_args &a)
 {
     size_t shared = (size_t)(DECODE_WARPS * chunk_of<Q>::slots * chunk_of<Q>::slot_bytes +
                              R * staged_pitch(a.x.in, x_layout_of<Q>()));
     int per_sm = 0;
-    cudaFuncSetAttribute(gemv_kernel<Q, R>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, gemv_kernel<Q, R>, DECODE_WARPS * WARP, shared);
+    cudaFuncSetAttribute(gemv_kernel<Q, R, is_general>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, gemv_kernel<Q, R, is_general>, DECODE_WARPS * WARP, shared);
     int64_t needed = (a.jobs + DECODE_WARPS - 1) / DECODE_WARPS,
             slots_total = (int64_t)(per_sm > 0 ? per_sm : 1) * tarn__cuda_at(call->device)->multiprocessors;
     /* equal work per block */
     int64_t rounds = (needed + slots_total - 1) / slots_total;
-    launch_decode(call, gemv_kernel<Q, R>, dim3(blocks_for(needed, rounds), blocks_for(a.x.rows, R)),
+    launch_decode(call, gemv_kernel<Q, R, is_general>, dim3(blocks_for(needed, rounds), blocks_for(a.x.rows, R)),
                   DECODE_WARPS * WARP, shared, a);
 }
 
@@ -357,9 +358,9 @@ template <tarn_dtype Q> static void launch_rows(const tarn__call *call, gemv_arg
     int64_t shared = DECODE_WARPS * chunk_of<Q>::slots * chunk_of<Q>::slot_bytes +
                      (int64_t)ROWS_AT_ONCE * staged_pitch(a.x.in, x_layout_of<Q>());
     if (a.x.rows > 1 && shared + STATIC_SHARED <= tarn__cuda_at(call->device)->shared_bytes)
-        launch<Q, ROWS_AT_ONCE>(call, a);
+        is_general(a) ? launch<Q, ROWS_AT_ONCE, true>(call, a) : launch<Q, ROWS_AT_ONCE, false>(call, a);
     else
-        launch<Q, 1>(call, a);
+        is_general(a) ? launch<Q, 1, true>(call, a) : launch<Q, 1, false>(call, a);
 }
 
 /* Prefers the two-rows-per-warp kernel. */
@@ -376,16 +377,30 @@ static void launch_dtype(const tarn__call *call, gemv_args &a, tarn_dtype dtype)
 }
 
 /* x is (rows, in), rows contiguous; `norm` NULL: no norm. */
-static decode_x x_of(const tarn__call *call, const tarn__view *norm)
+static decode_x x_of(const tarn__call *call, const tarn__view *norm, const tarn__view *norm_bias)
 {
     const tarn__view *x = call->in[0];
+    const tarn__decode_linear *params = (const tarn__decode_linear *)call->params;
     return decode_x{tarn__view_at(x),
                     x->dtype,
                     x->stride[0],
                     data_of<void>(norm),
-                    (float)((const tarn__norm *)call->params)->epsilon,
+                    (float)params->epsilon,
                     (int)x->shape[1],
-                    (int)x->shape[0]};
+                    (int)x->shape[0],
+                    data_of<void>(norm_bias),
+                    norm ? (float)params->offset : 0,
+                    norm && params->centred};
+}
+
+/* Norm, activation and scale of a call; weights and jobs follow. */
+static gemv_args args_of(const tarn__call *call, const tarn__view *norm, const tarn__view *norm_bias)
+{
+    const tarn__decode_linear *params = (const tarn__decode_linear *)call->params;
+    gemv_args a = {};
+    a.x = x_of(call, norm, norm_bias);
+    a.act = params->act, a.scale = (float)params->scale;
+    return a;
 }
 
 /* Strides in bytes: rows of quant blocks. */
@@ -405,8 +420,7 @@ static gemv_weight weight_of(const tarn__view *weight, const tarn__view *bias, c
 /* Up to three weights (q, k, v) share one norm of x and one launch. */
 static void kernel_norm_linear(const tarn__call *call)
 {
-    gemv_args a = {};
-    a.x = x_of(call, call->in[1]);
+    gemv_args a = args_of(call, call->in[1], call->in[8]);
     for (int i = 0; i < 3 && call->in[2 + i]; i++) {
         a.weight[i] = weight_of(call->in[2 + i], call->in[5 + i], call->out[i]);
         a.jobs += a.weight[i].out;
@@ -414,11 +428,10 @@ static void kernel_norm_linear(const tarn__call *call)
     launch_dtype(call, a, call->in[2]->dtype);
 }
 
-/* silu(gate) · up: both rows of an output are one job, so no intermediate tensor. */
+/* act(gate) · up: both rows of an output are one job, so no intermediate tensor. */
 static void kernel_norm_gate_up(const tarn__call *call)
 {
-    gemv_args a = {};
-    a.x = x_of(call, call->in[1]);
+    gemv_args a = args_of(call, call->in[1], call->in[4]);
     a.weight[0] = weight_of(call->in[2], NULL, call->out[0]);
     a.weight[1] = weight_of(call->in[3], NULL, NULL);
     a.jobs = a.weight[0].out, a.is_gated = 1;
@@ -428,8 +441,7 @@ static void kernel_norm_gate_up(const tarn__call *call)
 /* Output projections: bias and the residual stream are added in the epilogue. */
 static void kernel_linear_residual(const tarn__call *call)
 {
-    gemv_args a = {};
-    a.x = x_of(call, NULL);
+    gemv_args a = args_of(call, NULL, NULL);
     a.weight[0] = weight_of(call->in[1], call->in[2], call->out[0]);
     a.sum = tarn__view_at(call->in[3]), a.sum_down = call->in[3]->stride[0];
     a.jobs = a.weight[0].out;
@@ -454,11 +466,11 @@ static bool is_aligned(const tarn__view *view)
     return good;
 }
 
-/* Few rows in whole vectors, and a norm weight that can be read by vectors. */
-static bool x_fits(const tarn__view *x, const tarn__view *norm)
+/* Few rows in whole vectors, and a norm whose weight and bias can be read by vectors. */
+static bool x_fits(const tarn__view *x, const tarn__view *norm, const tarn__view *norm_bias)
 {
     return x->rank == 2 && x->shape[0] <= MAX_GEMV_ROWS && x->shape[1] > 0 && x->shape[1] % 8 == 0 && is_aligned(x) &&
-           (!norm || is_aligned(norm));
+           (!norm || is_aligned(norm)) && (!norm_bias || is_aligned(norm_bias));
 }
 
 /* Quant blocks are read by bytes. */
@@ -470,7 +482,7 @@ static bool weight_fits(const tarn__view *weight)
 
 static bool fits_norm_linear(const tarn__call *call)
 {
-    bool good = x_fits(call->in[0], call->in[1]);
+    bool good = x_fits(call->in[0], call->in[1], call->inputs > 8 ? call->in[8] : NULL);
     for (int i = 2; good && i < 5 && i < call->inputs && call->in[i]; i++)
         good = weight_fits(call->in[i]);
     return good;
@@ -478,12 +490,13 @@ static bool fits_norm_linear(const tarn__call *call)
 
 static bool fits_norm_gate_up(const tarn__call *call)
 {
-    return x_fits(call->in[0], call->in[1]) && weight_fits(call->in[2]) && weight_fits(call->in[3]);
+    return x_fits(call->in[0], call->in[1], call->inputs > 4 ? call->in[4] : NULL) && weight_fits(call->in[2]) &&
+           weight_fits(call->in[3]);
 }
 
 static bool fits_linear_residual(const tarn__call *call)
 {
-    return x_fits(call->in[0], NULL) && weight_fits(call->in[1]) && call->in[3]->stride[1] == 1;
+    return x_fits(call->in[0], NULL, NULL) && weight_fits(call->in[1]) && call->in[3]->stride[1] == 1;
 }
 
 /* Weights: any float or quantized dtype; one dtype per launch. */

@@ -21,10 +21,32 @@ struct gemv_args {
     gemv_weight weight[3]; /* missing weights have no rows */
     int64_t jobs, row_bytes;
     int chunks;      /* chunks per row */
-    int is_gated;    /* y = silu(first) · second */
+    int is_gated;    /* y = act(first) · second */
     const void *sum; /* residual added to the result; NULL: none */
     int64_t sum_down;
+    /* with is_general; else silu if gated, none if not, and 1: */
+    int act;     /* tarn__act, of the gate or of the result */
+    float scale; /* of the result, before the residual */
 };
+
+/* True if the kernels of rmsnorm and SiLU gates do not do. */
+static inline bool is_general(const gemv_args &a)
+{
+    return a.x.is_centred || a.x.norm_bias || a.x.offset != 0 || a.scale != 1 ||
+           a.act != (a.is_gated ? TARN__ACT_SILU : TARN__ACT_NONE);
+}
+
+/* In f32; results are rounded to the dtype of x, or quantized. */
+__device__ __forceinline__ float activate(int act, float x)
+{
+    switch (act) {
+    case TARN__ACT_SILU: return x / (1 + expf(-x));
+    case TARN__ACT_GELU: return x / (1 + expf(-1.5957691216057308f * (x + 0.044715f * x * x * x)));
+    case TARN__ACT_GELU_ERF: return x * normcdff(x);
+    case TARN__ACT_RELU: return x < 0 ? 0 : x;
+    default: return x;
+    }
+}
 
 /* Bias and residual of an element of y, loaded long before they are needed. */
 struct addend {
@@ -42,6 +64,15 @@ struct addend {
     {
         if (w.bias)
             value += widen_bits(bias, w.bias_dtype);
+        if (a.sum)
+            value += widen_bits(sum, a.x.dtype);
+        return value;
+    }
+    __device__ __forceinline__ float add_general(const gemv_args &a, const gemv_weight &w, float value) const
+    {
+        if (w.bias)
+            value += widen_bits(bias, w.bias_dtype);
+        value = activate(a.act, value) * a.scale;
         if (a.sum)
             value += widen_bits(sum, a.x.dtype);
         return value;

@@ -226,7 +226,7 @@ template <tarn_dtype Q> __device__ __forceinline__ float dot_pair(const char *ch
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
 /* A warp's job: the row that a lane writes (the first lane of a half, or of the warp), and its addend. */
-template <bool is_gated> struct output_row {
+template <bool is_gated, bool is_general> struct output_row {
     int job, which, row; /* -1 in lanes that write nothing */
     addend extra;
 
@@ -247,11 +247,15 @@ template <bool is_gated> struct output_row {
     __device__ __forceinline__ void write(const gemv_quant_args &a, float value) const
     {
         if (is_gated)
-            value = value / (1 + expf(-value)) * __shfl_xor_sync(FULL_WARP, value, HALF);
+            value = (is_general ? activate(a.s.act, value) : value / (1 + expf(-value))) *
+                    __shfl_xor_sync(FULL_WARP, value, HALF);
         if (row < 0)
             return;
         const gemv_weight &w = a.s.weight[is_gated ? 0 : which];
-        store_float(w.y, a.s.x.dtype, row, is_gated ? value : extra.add_to(a.s, w, value));
+        store_float(w.y, a.s.x.dtype, row,
+                    is_gated     ? value
+                    : is_general ? extra.add_general(a.s, w, value)
+                                 : extra.add_to(a.s, w, value));
     }
     /* The same if several adjacent warps have a part each. All threads of the block call it, with or without a job. */
     __device__ __forceinline__ void write_shared(const gemv_quant_args &a, float value) const
@@ -270,7 +274,7 @@ template <bool is_gated> struct output_row {
 };
 
 /* FLOPs: 2 · in · out; bytes: the weight, once. */
-template <tarn_dtype Q, bool is_gated>
+template <tarn_dtype Q, bool is_gated, bool is_general>
 static __global__ void __launch_bounds__(DECODE_WARPS *WARP, BLOCKS_PER_SM)
     gemv_quant_kernel(const __grid_constant__ gemv_quant_args a)
 {
@@ -282,7 +286,7 @@ static __global__ void __launch_bounds__(DECODE_WARPS *WARP, BLOCKS_PER_SM)
     const char *ring = space + warp * slots * slot_bytes + lane / HALF * ring_of<Q>::bytes;
     const uint32_t slot_address = (uint32_t)__cvta_generic_to_shared(ring) + lane % HALF * 16;
     prefetcher<Q, is_gated> next = {};
-    output_row<is_gated> now = {};
+    output_row<is_gated, is_general> now = {};
     int number = part;
     float sum = 0;
     pdl_launch_dependents();
@@ -294,7 +298,7 @@ static __global__ void __launch_bounds__(DECODE_WARPS *WARP, BLOCKS_PER_SM)
     /* weights are in flight; x is written by the previous kernel */
     pdl_wait();
     now.begin(a, first_job);
-    stage_rows<Q8_PAIRS>(a.s.x, 0, 1, x);
+    stage_rows<Q8_PAIRS, is_general>(a.s.x, 0, 1, x);
     __syncthreads();
     for (int at = 0; now.job < a.jobs; at = at + slot_bytes < slots * slot_bytes ? at + slot_bytes : 0) {
         wait_for_copies<slots - 1>();
@@ -331,9 +335,9 @@ static int shift_for(const gemv_quant_args &a, int64_t resident)
 }
 
 /* Grid: as many blocks as are resident at once, or fewer, with equal numbers of jobs. Bytes: the weights'. */
-template <tarn_dtype Q, bool is_gated> static void launch(const tarn__call *call, gemv_quant_args &a)
+template <tarn_dtype Q, bool is_gated, bool is_general> static void launch(const tarn__call *call, gemv_quant_args &a)
 {
-    void (*kernel)(gemv_quant_args) = gemv_quant_kernel<Q, is_gated>;
+    void (*kernel)(gemv_quant_args) = gemv_quant_kernel<Q, is_gated, is_general>;
     size_t shared =
         (size_t)(DECODE_WARPS * ring_of<Q>::slots * 2 * ring_of<Q>::bytes + staged_pitch(a.s.x.in, Q8_PAIRS));
     int per_sm = 0;
@@ -350,6 +354,11 @@ template <tarn_dtype Q, bool is_gated> static void launch(const tarn__call *call
     launch_decode(call, kernel, dim3(blocks), DECODE_WARPS * WARP, shared, a);
 }
 
+template <tarn_dtype Q, bool is_gated> static void launch_form(const tarn__call *call, gemv_quant_args &a)
+{
+    is_general(a.s) ? launch<Q, is_gated, true>(call, a) : launch<Q, is_gated, false>(call, a);
+}
+
 static bool is_aligned(const gemv_weight &w)
 {
     return (uintptr_t)w.base % 16 == 0 && w.pitch % 16 == 0;
@@ -364,7 +373,7 @@ template <tarn_dtype Q> static constexpr bool has_kernel(void)
 template <tarn_dtype Q> static bool launch_either(const tarn__call *call, gemv_quant_args &a)
 {
     if constexpr (has_kernel<Q>())
-        a.s.is_gated ? launch<Q, true>(call, a) : launch<Q, false>(call, a);
+        a.s.is_gated ? launch_form<Q, true>(call, a) : launch_form<Q, false>(call, a);
     return has_kernel<Q>();
 }
 

@@ -1,5 +1,6 @@
-/* decode_x.cuh: the rows of x that a block multiplies by, in shared memory: RMS-normalized if requested, as f32 or
- * quantized to 8 bits.
+/* decode_x.cuh: the rows of x that a block multiplies by, in shared memory: normalized if requested, as f32 or
+ * quantized to 8 bits. Kernels with `is_general` have layernorm and offsets too; the others, rmsnorm alone, stay
+ * smaller.
  *
  * Lanes of a warp read adjacent 16-byte vectors, so there are no bank conflicts. Of eight f32 elements, of 32 quantized
  * ones, and of 64 where a lane takes two units, all first vectors are stored together, then all second ones, and so
@@ -17,9 +18,13 @@ struct decode_x {
     const void *base;
     tarn_dtype dtype;
     int64_t down;     /* row stride, in elements */
-    const void *norm; /* RMSNorm weight, of x's dtype; NULL: no norm */
+    const void *norm; /* weight of the norm, of x's dtype; NULL: no norm */
     float epsilon;
     int in, rows;
+    /* with is_general: */
+    const void *norm_bias; /* of layernorm; NULL: none */
+    float offset;          /* of the weight */
+    bool is_centred;       /* layernorm instead of rmsnorm */
 };
 
 /* Form of the staged rows: f32; 8 bits, one unit of 32 per lane; 8 bits, two units per lane. */
@@ -149,6 +154,21 @@ __device__ __forceinline__ float rms_factor(const decode_x &x, float part, int b
     return 1.0f / sqrtf(total / (float)x.in + x.epsilon);
 }
 
+/* Sum of the threads' parts, in all threads. A buffer may be used again only after a call with the other one. */
+__device__ __forceinline__ float block_sum(float part, int buffer)
+{
+    __shared__ __align__(16) float space[2][DECODE_WARPS];
+    part = warp_reduce<plus>(part);
+    if (threadIdx.x % WARP == 0)
+        space[buffer][threadIdx.x / WARP] = part;
+    __syncthreads();
+    float total = 0;
+#pragma unroll
+    for (int i = 0; i < DECODE_WARPS; i++)
+        total += space[buffer][i];
+    return total;
+}
+
 /* Some groups of eight of a row, from `begin` on; all loads of a thread are in flight together. */
 template <typename T> struct row_groups {
     enum { each = 4 / sizeof(T), step = each * DECODE_WARPS * WARP };
@@ -176,6 +196,52 @@ template <typename T> struct row_groups {
                 sum += v[i] * v[i];
         }
         return sum;
+    }
+    /* Missing groups are zeros. */
+    __device__ __forceinline__ float sum(void) const
+    {
+        float sum = 0;
+#pragma unroll
+        for (int k = 0; k < each; k++) {
+            float v[8];
+            group[k].unpack(0, v);
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                sum += v[i];
+        }
+        return sum;
+    }
+    /* Sum of (x - mean)². */
+    __device__ __forceinline__ float deviations(float mean, int begin, int count) const
+    {
+        float sum = 0;
+#pragma unroll
+        for (int k = 0; k < each; k++) {
+            float v[8];
+            if (begin + k * DECODE_WARPS * WARP + (int)threadIdx.x >= count)
+                continue;
+            group[k].unpack(0, v);
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                sum += (v[i] - mean) * (v[i] - mean);
+        }
+        return sum;
+    }
+    /* (x - mean) · factor · (offset + weight) + bias, rounded to x's dtype as the operation would. */
+    __device__ __forceinline__ void normalize(const row_groups &weight, const row_groups &bias, float mean,
+                                              float factor, float offset)
+    {
+#pragma unroll
+        for (int k = 0; k < each; k++) {
+            float v[8], w[8], b[8];
+            group[k].unpack(0, v);
+            weight.group[k].unpack(0, w);
+            bias.group[k].unpack(0, b);
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                v[i] = (v[i] - mean) * factor * (w[i] + offset) + b[i];
+            group[k].pack(v);
+        }
     }
     /* Normalizes if requested, and stages. All threads of the block call it. */
     template <x_layout form>
@@ -241,16 +307,70 @@ __device__ __forceinline__ void stage_rows_of(const decode_x &x, int64_t first, 
     }
 }
 
+/* The same with any norm: mean, variance around it, then result. A row of several batches is read once for each. */
+template <typename T, x_layout form>
+__device__ __forceinline__ void stage_general_rows(const decode_x &x, int64_t first, int rows, const staged_x &to)
+{
+    typedef row_groups<T> groups;
+    const int count = x.in / 8;
+    const bool is_normed = x.norm != NULL;
+    for (int row = 0; row < rows; row++) {
+        const T *from = (const T *)x.base + (first + row) * x.down;
+        groups some, weight, bias;
+        float mean = 0, factor = 1;
+        some.load(from, 0, count);
+        if (is_normed && x.is_centred) {
+            float sum = some.sum();
+            for (int begin = groups::step; begin < count; begin += groups::step) {
+                groups rest;
+                rest.load(from, begin, count);
+                sum += rest.sum();
+            }
+            mean = block_sum(sum, 0) / (float)x.in;
+        }
+        if (is_normed) {
+            float squares = some.deviations(mean, 0, count);
+            for (int begin = groups::step; begin < count; begin += groups::step) {
+                groups rest;
+                rest.load(from, begin, count);
+                squares += rest.deviations(mean, begin, count);
+            }
+            /* with a mean its sum lies between two uses of this buffer */
+            factor = 1.0f / sqrtf(block_sum(squares, x.is_centred ? 1 : row % 2) / (float)x.in + x.epsilon);
+        }
+        for (int begin = 0; begin < count; begin += groups::step) {
+            if (begin > 0)
+                some.load(from, begin, count);
+            if (is_normed) {
+                weight.load(x.norm, begin, count);
+                bias = groups{};
+                if (x.norm_bias)
+                    bias.load(x.norm_bias, begin, count);
+                some.normalize(weight, bias, mean, factor, x.offset);
+            }
+            some.template stage<form>(false, weight, 1, begin, count, to, row);
+        }
+    }
+}
+
 /* Stages rows `first` and on, by all threads of the block; __syncthreads() must follow. */
-template <x_layout form>
+template <x_layout form, bool is_general = false>
 __device__ __forceinline__ void stage_rows(const decode_x &x, int64_t first, int rows, const staged_x &to)
 {
-    if (x.dtype == TARN_BF16)
+    if constexpr (is_general) {
+        if (x.dtype == TARN_BF16)
+            stage_general_rows<bf16, form>(x, first, rows, to);
+        else if (x.dtype == TARN_F16)
+            stage_general_rows<f16, form>(x, first, rows, to);
+        else
+            stage_general_rows<float, form>(x, first, rows, to);
+    } else if (x.dtype == TARN_BF16) {
         stage_rows_of<bf16, form>(x, first, rows, to);
-    else if (x.dtype == TARN_F16)
+    } else if (x.dtype == TARN_F16) {
         stage_rows_of<f16, form>(x, first, rows, to);
-    else
+    } else {
         stage_rows_of<float, form>(x, first, rows, to);
+    }
 }
 
 /* Prefetches the norm's weight before pdl_wait(). */
