@@ -86,7 +86,7 @@ _tarn()
         mapfile -t COMPREPLY < <(compgen -f -W "bytes characters" -- "$current")
         return
         ;;
-    --out | --resume | --prepare | --adapter)
+    --out | --resume | --prepare)
         mapfile -t COMPREPLY < <(compgen -d -- "$current")
         return
         ;;
@@ -146,7 +146,7 @@ _tarn()
     data) options+=" --json --model --context --template --val --val-fraction --seed --show" ;;
     inspect) options+=" --json" ;;
     quantize) options+=" --type --adapter --checkpoint --force --quiet --json --threads" ;;
-    convert) options+=" --type --adapter --checkpoint --force --quiet --json --threads" ;;
+    convert) options+=" --type --adapter --base --checkpoint --force --quiet --json --threads" ;;
     bench)
         options+=" --json --threads --device"
         case ${COMP_WORDS[2]} in

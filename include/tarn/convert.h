@@ -19,7 +19,7 @@ typedef struct tarn_convert_options {
     bool replace;    /* overwrite an existing file or folder */
     tarn_convert_fn progress;
     void *ctx;
-    const char *adapter; /* folder of LoRA adapters (tarn/lora.h) to merge into the weights; NULL: none */
+    const char *adapter; /* LoRA adapters to merge into the weights, as of tarn_lora_load(); NULL: none */
     /* with .quantize, instead of .type: a mixture of types by llama.cpp's name ("Q4_K_M"; tarn_convert_mixture_at()) */
     const char *mixture;
 } tarn_convert_options;

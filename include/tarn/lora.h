@@ -45,18 +45,19 @@ TARN_API bool tarn_lora_has(const tarn_module *model);
  * one of them has an adapter. Parameters stay frozen. An error while an optimizer trains the adapters. */
 TARN_API bool tarn_lora_merge(tarn_module *model);
 
-/* Writes the adapters and saved modules to a folder in PEFT's format, creating it if needed: adapter_config.json and
- * adapter_model.safetensors. `base_model` is the name or path of the base model to record there; NULL: none.
+/* Writes the adapters and saved modules to a folder in PEFT's format, creating it if needed, or the adapters to a file
+ * that ends in ".gguf", in llama.cpp's format, which has neither saved modules nor DoRA. A folder: adapter_config.json
+ * and adapter_model.safetensors. `base_model` is the name or path of the base model to record there; NULL: none.
  * Existing files stay until both new ones are complete next to them; then the old adapter_config.json is removed
  * first, so that a kill leaves the old adapters, the new ones, or a folder that does not open. Needs jansson, as all
  * of safetensors.h. */
 TARN_API bool tarn_lora_save(const tarn_module *model, const char *folder, const char *base_model);
 
-/* Adds the adapters of a folder written by PEFT or tarn_lora_save(), in their dtype there, and freezes the rest as
- * tarn_lora_add() does. Layers may be named by patterns and have ranks of their own. Saved modules are cast to the
- * model's dtype; if embedding and head have other rows than the model's, tokens were added, and the model has them
- * afterwards. DoRA adapters can be used and merged, not trained. Unsupported settings (trainable_token_indices, biases
- * …) are an error that names them; the model is then unchanged. */
+/* Adds the adapters of a folder written by PEFT or tarn_lora_save(), or of a GGUF file, in their dtype there, and
+ * freezes the rest as tarn_lora_add() does. Layers may be named by patterns and have ranks of their own. Saved modules
+ * are cast to the model's dtype; if embedding and head have other rows than the model's, tokens were added, and the
+ * model has them afterwards. DoRA adapters can be used and merged, not trained. Unsupported settings
+ * (trainable_token_indices, biases …) are an error that names them; the model is then unchanged. */
 TARN_API bool tarn_lora_load(tarn_module *model, const char *folder);
 
 #ifdef __cplusplus

@@ -73,6 +73,25 @@ static void adapters_change_what_is_written(void **state)
     /* configuration, metadata of 3 keys, 28 tensors, all */
     assert_int_equal(command_objects(command_line("inspect %s --json", scratch("adapter"))), 33);
     assert_contains(command_output, "{\"key\": \"adapter_config.json\", \"value\": ");
+    /* The adapters alone in a file, and in a folder again. */
+    expect_command(
+        command_line("convert %s %s --base %s", scratch("adapter"), scratch("adapter.gguf"), scratch("model")), 0,
+        "adapters of");
+    expect_command(
+        command_line("convert %s %s --base %s 2>&1", scratch("adapter"), scratch("adapter.gguf"), scratch("model")), 1,
+        "already exists");
+    expect_command(command_line("convert %s %s --base %s --type q8_0 2>&1", scratch("adapter"), scratch("other.gguf"),
+                                scratch("model")),
+                   2, "--base converts adapters alone");
+    expect_command(command_line("inspect %s", scratch("adapter.gguf")), 0, "adapter.lora.alpha");
+    expect_command(command_line("convert %s %s --base %s", scratch("adapter.gguf"), scratch("again"), scratch("model")),
+                   0, "adapters of");
+    static const char *const forms[] = {"adapter.gguf", "again"};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(
+            run_command(command_line("generate %s %s --adapter %s", scratch("model"), how, scratch(forms[i]))), 0);
+        assert_string_equal(command_output, adapted);
+    }
     /* Merged, in a folder and in a file. */
     expect_command(command_line("convert %s %s --adapter %s", scratch("model"), scratch("merged"), scratch("adapter")),
                    0, "tensors");
@@ -142,7 +161,7 @@ static void wrong_calls_say_what_is_wrong(void **state)
     expect_command(command_line("convert %s %s --adapter %s 2>&1", folder, scratch("out"), nowhere), 1,
                    "adapter_config.json' cannot be opened");
     expect_command(command_line("convert %s %s 2>&1", folder, scratch("out")), 1, "neither");
-    expect_command(command_line("generate %s --ids 1 --adapter 2>&1", folder), 2, "--adapter needs a value: FOLDER");
+    expect_command(command_line("generate %s --ids 1 --adapter 2>&1", folder), 2, "--adapter needs a value: PATH");
     expect_command(command_line("predict %s x.png --adapter y 2>&1", folder), 2,
                    "--adapter is not an option of this command");
 }

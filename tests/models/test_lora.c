@@ -507,12 +507,13 @@ static void targets_are_layers_by_name(void **state)
         {LLAMA, "q_proj,c_attn",
          "layer 'c_attn' not found; there are embed_tokens, q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, "
          "down_proj, lm_head"},
-        {GPT2, "proj", "'proj' not found; there are wte, wpe, c_attn, c_proj, c_fc, lm_head"},
+        {GPT2, "proj", "'proj' not found; there are wte, c_attn, c_proj, c_fc, lm_head"},
         {GPT2, "", "empty name"},
         {LLAMA, "q_proj,", "empty name"},
         {LLAMA, "q_proj, ,v_proj", "empty name"},
         {LLAMA, "norm", "layer 'norm' not found"},
-        {GPT2, "ln_f", "layer 'ln_f' not found"}};
+        {GPT2, "ln_f", "layer 'ln_f' not found"},
+        {GPT2, "wpe", "layer 'wpe' not found"}};
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         tarn_module *model = make(wrong[i].kind, TARN_F32);
         assert_false(tarn_lora_add(model, &(tarn_lora_options){.rank = 2, .targets = wrong[i].targets}));

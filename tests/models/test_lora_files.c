@@ -426,6 +426,95 @@ static void quantized_weights_with_adapters_become_bf16(void **state)
     tarn_module_free(whole);
 }
 
+/* ---- GGUF files -------------------------------------------------------------------------------------------------- */
+
+/* Embedding and head included, with scales that the format lacks. */
+static void adapters_in_gguf_files_load_again(void **state)
+{
+    (void)state;
+    for (int is_gpt2 = 0; is_gpt2 < 2; is_gpt2++) {
+        const tarn_lora_options options = {.rank = 3,
+                                           .alpha = 5,
+                                           .rslora = true,
+                                           .targets = is_gpt2 ? "wte,c_attn,lm_head"
+                                                              : "embed_tokens,q_proj,k_proj,down_proj,lm_head"};
+        tarn_module *model = make(is_gpt2, TARN_F32), *again = make(is_gpt2, TARN_F32);
+        for (int i = 0; i < tarn_module_parameter_count(model); i++)
+            assert_true(tarn_copy(tarn_module_parameter(again, i), tarn_module_parameter(model, i)));
+        assert_true(tarn_lora_add(model, &options));
+        stir(model);
+        assert_true(tarn_lora_save(model, scratch("adapter.gguf"), NULL));
+        assert_true(tarn_lora_load(again, scratch("adapter.gguf")));
+        assert_close_for_size(logits_of(again), logits_of(model), 1e-5);
+        tarn_module *other = make(!is_gpt2, TARN_F32);
+        assert_false(tarn_lora_load(other, scratch("adapter.gguf")));
+        assert_error_about(TARN_ERROR_FORMAT, "lora_load", "the model is");
+        assert_false(tarn_lora_has(other));
+        tarn_module_free(other);
+        tarn_module_free(model);
+        tarn_module_free(again);
+    }
+}
+
+/* Replaces the GGUF file by one with these parts. */
+static void write_adapter_gguf(const char *type, const char *kind, const char *name, tarn_shape shape)
+{
+    tarn_gguf_writer *writer = tarn_gguf_create(scratch("bad.gguf"));
+    assert_true(tarn_gguf_add_string(writer, "general.architecture", "llama", 5) &&
+                tarn_gguf_add_string(writer, "general.type", type, strlen(type)) &&
+                tarn_gguf_add_string(writer, "adapter.type", kind, strlen(kind)) &&
+                tarn_gguf_add(writer, name, tarn_zeros(shape, TARN_F32, CPU)) && tarn_gguf_finish(writer));
+}
+
+static void bad_adapters_in_gguf_files_are_named(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *type, *kind, *name;
+        int64_t rows, columns;
+        tarn_code code;
+        const char *part;
+    } bad[] = {{"model", "lora", "blk.0.attn_q.weight.lora_a", 2, 64, TARN_ERROR_FORMAT, "general.type 'model'"},
+               {"adapter", "control", "blk.0.attn_q.weight.lora_a", 2, 64, TARN_ERROR_UNSUPPORTED, "'control'"},
+               {"adapter", "lora", "blk.0.attn_norm.weight", 2, 64, TARN_ERROR_FORMAT, "'blk.0.attn_norm.weight'"},
+               {"adapter", "lora", "blk.9.attn_q.weight.lora_a", 2, 64, TARN_ERROR_FORMAT, "blk.9.attn_q"},
+               {"adapter", "lora", "blk.0.attn_q.weight.lora_a", 2, 64, TARN_ERROR_FORMAT, "attn_q.weight.lora_b"},
+               {"adapter", "lora", "blk.0.attn_q.weight.lora_a", 2, 63, TARN_ERROR_SHAPE, "must be [2, 64]"}};
+    tarn_module *model = make(false, TARN_F32);
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        write_adapter_gguf(bad[i].type, bad[i].kind, bad[i].name, TARN_SHAPE(bad[i].rows, bad[i].columns));
+        assert_false(tarn_lora_load(model, scratch("bad.gguf")));
+        assert_error_about(bad[i].code, "lora_load", bad[i].part);
+        assert_false(tarn_lora_has(model));
+    }
+    assert_true(tarn_lora_add(model, &(tarn_lora_options){.rank = 1, .modules_to_save = "lm_head"}));
+    assert_false(tarn_lora_save(model, scratch("bad.gguf"), NULL));
+    assert_error_about(TARN_ERROR_UNSUPPORTED, "lora_save", "'lm_head' is saved whole");
+    tarn_module_free(model);
+}
+
+/* A saved embedding of tied weights is a copy: the head keeps the base's. */
+static void saved_modules_load_again(void **state)
+{
+    (void)state;
+    if (!TARN__HAVE_JANSSON)
+        skip();
+    for (int is_gpt2 = 0; is_gpt2 < 2; is_gpt2++) {
+        tarn_module *model = make(is_gpt2, TARN_F32);
+        assert_true(tarn_model_write(model, scratch("base")));
+        const tarn_lora_options options = {.rank = 2,
+                                           .modules_to_save = is_gpt2 ? "wte,ln_f" : "embed_tokens,model.norm"};
+        assert_true(tarn_lora_add(model, &options));
+        stir(model);
+        tarn_tensor *logits = logits_of(model);
+        assert_true(tarn_lora_save(model, scratch("adapter"), scratch("base")));
+        assert_close_for_size(logits_from(scratch("adapter")), logits, 1e-6);
+        assert_true(tarn_lora_merge(model) && tarn_model_write(model, scratch("whole")));
+        assert_close_for_size(logits_from(scratch("whole")), logits, 1e-5);
+        tarn_module_free(model);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -436,6 +525,9 @@ int main(void)
         in_scope(unsupported_adapter_settings_are_named),
         in_scope(layers_are_found_by_patterns_and_blocks),
         in_scope(invalid_input_is_an_error_that_names_it),
+        in_scope(adapters_in_gguf_files_load_again),
+        in_scope(bad_adapters_in_gguf_files_are_named),
+        in_scope(saved_modules_load_again),
         in_scope(a_merged_folder_computes_the_same),
         in_scope(a_merged_file_computes_the_same),
         in_scope(quantized_weights_with_adapters_become_bf16),

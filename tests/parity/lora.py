@@ -100,6 +100,8 @@ def draw_ends(family, drawn, rng):
     names = ENDS["gpt2" if family == "gpt2" else "llama"]
     ends = rng.sample(names, rng.randint(1, len(names)))
     choice = rng.random()
+    if choice < 0.3 and "wpe" in ends:
+        ends = ["lm_head", "wte"]
     if choice < 0.3 and isinstance(drawn["target_modules"], list):
         return {**drawn, "target_modules": drawn["target_modules"] + ends, "layers_to_transform": None,
                 "layers_pattern": None}
@@ -324,6 +326,47 @@ def check_gguf(network, folder, source):
     return compare.Verdict(not wrong, text=f"the merged GGUF file of {source} differs: {wrong[:3]}")
 
 
+def check_adapter_gguf(model, folder, family, tokens):
+    """Adapters in a GGUF file, as llama.cpp's converter writes them: weights that the gguf package and transformers
+    compute with, and adapters that tarn opens again."""
+    path = os.path.join(folder, "adapter.gguf")
+    ours = logits_in_tarn(model, tokens)
+    tarn.call("lora_save", model, path.encode(), None)
+    reader, (network, _) = gguf.GGUFReader(path), open_network(os.path.join(folder, "base"), "f32")
+    fields = {key: reader.fields[key].contents() for key in ("general.type", "adapter.type", "adapter.lora.alpha")}
+    config, found = network.config, {tensor.name: torch.tensor(tensor.data) for tensor in reader.tensors}
+    kind = {"qwen2": gguf.MODEL_ARCH.QWEN2, "qwen3": gguf.MODEL_ARCH.QWEN3, "gpt2": gguf.MODEL_ARCH.GPT2}.get(
+        config.model_type, gguf.MODEL_ARCH.LLAMA)
+    names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
+    if config.tie_word_embeddings:
+        network.get_output_embeddings().weight = torch.nn.Parameter(network.get_output_embeddings().weight.clone())
+    used = 0
+    for name, values in network.named_parameters():
+        stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if f"{stored}.lora_a" not in found:
+            continue
+        a, b = found[f"{stored}.lora_a"], found[f"{stored}.lora_b"]
+        heads = {"q_proj": config.num_attention_heads, "k_proj": getattr(config, "num_key_value_heads", None)
+                }.get(name.split(".")[-2]) if family in ("llama", "mistral") else None
+        if heads:
+            b = b.reshape(heads, -1, 2, b.shape[1]).transpose(1, 2).reshape(b.shape)
+        scale = fields["adapter.lora.alpha"] / b.shape[1]
+        delta = scale * (a @ b.T if stored == "token_embd.weight" else b @ a)
+        with torch.no_grad():
+            values += delta.T if "c_" in name else delta
+        used += 2
+    again = gpt2.open_in_tarn(os.path.join(folder, "base"), "f32")
+    try:
+        tarn.call("lora_load", again, path.encode())
+        return [
+            compare.Verdict(fields["general.type"] == "adapter" and fields["adapter.type"] == "lora", text=f"{fields}"),
+            compare.Verdict(used == len(found), text=f"{len(found) - used} tensors have unknown names"),
+            same_logits("logits of an adapter in GGUF", ours, logits_in_torch(network, tokens), "f32"),
+            same_logits("logits of an opened adapter in GGUF", logits_in_tarn(again, tokens), ours, "f32")]
+    finally:
+        tarn.call("module_free", again)
+
+
 def check(family, dtype, rng, folder):
     network = draw_network(family, dtype, rng)
     config = network.config
@@ -347,6 +390,8 @@ def check(family, dtype, rng, folder):
         verdicts += judge_gradients(our_gradients, truth_gradients, their_gradients, dtype)
         verdicts += judge_training(ours, wrong, before, truth, theirs, dtype)
         verdicts += check_saved(model, folder, tokens, ours, dtype)
+        if dtype == "f32" and all("lora_" in name for name in ours):
+            verdicts += check_adapter_gguf(model, folder, family, tokens)
         parts = parts_tied(network)
         verdicts += check_merged(model, network, truth_network, folder, tokens, dtype)
         if dtype == "f32" and family != "gpt2":

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <strings.h>
 #include <tarn/convert.h>
+#include <tarn/lora.h>
+#include <tarn/model.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
@@ -54,6 +56,29 @@ static void print_summary(const tarn__options *o, const tarn_convert_summary *s,
                s->promoted);
 }
 
+/* Adapters alone, between a folder and a GGUF file. Returns an exit status. */
+static int convert_adapters(const char *command, const tarn__options *o, const char *from)
+{
+    const char *to = o->words[1];
+    if (o->type || o->adapter) {
+        fprintf(stderr, "tarn %s: --base converts adapters alone; it does not go with --type and --adapter\n", command);
+        return TARN__MISUSED;
+    }
+    if (!o->force && access(to, F_OK) == 0) {
+        fprintf(stderr, "tarn %s: '%s' already exists; --force replaces it\n", command, tarn__escaped(to));
+        return TARN__FAILED;
+    }
+    tarn_module *model =
+        tarn_model_open(o->convert_base, tarn_device_cpu(), &(tarn_model_open_options){.as_stored = true});
+    bool good = model && tarn_lora_load(model, from) && tarn_lora_save(model, to, o->convert_base);
+    tarn_module_free(model);
+    if (!good)
+        return tarn__print_error(command);
+    if (!o->quiet)
+        printf("%s: adapters of %s\n", tarn__escaped(to), tarn__escaped(o->convert_base));
+    return TARN__DONE;
+}
+
 /* Returns an exit status. Progress is for a user at a terminal only, not for logs. */
 static int run(const char *command, const tarn__options *o, tarn_convert_options how)
 {
@@ -63,6 +88,8 @@ static int run(const char *command, const tarn__options *o, tarn_convert_options
     int status = tarn__checkpoint_use(command, o, &weights);
     if (status != TARN__DONE)
         return status;
+    if (o->convert_base)
+        return convert_adapters(command, o, weights.path);
     /* an existing target is an error without --force */
     how.replace = o->force;
     how.adapter = o->adapter;

@@ -17,15 +17,15 @@
 /* State of the visit. */
 typedef struct listing {
     tarn__lora_layers *list;
-    const tarn_module *head;
+    const tarn_module *head, *tokens; /* the token embedding; NULL: none */
 } listing;
 
-/* Heads are linear layers, tied or not. */
+/* Heads are linear layers, tied or not. Forwards read a position embedding's weight without tarn__lora_embedding(). */
 static tarn__lora_kind kind_of(const listing *l, const tarn_module *module)
 {
     if (module == l->head)
         return TARN__LORA_HEAD;
-    if (tarn__is_embedding(module))
+    if (module == l->tokens)
         return TARN__LORA_EMBEDDING;
     return module->linear ? TARN__LORA_LINEAR : TARN__LORA_NO_TARGET;
 }
@@ -56,7 +56,7 @@ bool tarn__lora_list(const char *function, const tarn_module *model, tarn__lora_
     if (!arch)
         return false;
     list->form = arch->linear;
-    listing l = {list, model->child[TARN__MODEL_HEAD]};
+    listing l = {list, model->child[TARN__MODEL_HEAD], tarn__lora_token_embedding(model)};
     /* the visit changes nothing */
     return tarn_module_visit((tarn_module *)model, list_one, &l) || tarn__raise_within(function);
 }

@@ -14,8 +14,8 @@
 typedef enum tarn__lora_kind {
     TARN__LORA_LINEAR,
     TARN__LORA_HEAD,      /* a target only by name, as in PEFT */
-    TARN__LORA_EMBEDDING, /* the same */
-    TARN__LORA_NO_TARGET  /* a norm, which can only be saved */
+    TARN__LORA_EMBEDDING, /* of tokens; the same */
+    TARN__LORA_NO_TARGET  /* a norm or a position embedding, which can only be saved */
 } tarn__lora_kind;
 
 /* A module with parameters. */
@@ -82,6 +82,11 @@ bool tarn__lora_note_embeddings(const char *function, tarn_module *model);
 bool tarn__lora_read_config(const char *function, const tarn__json_file *document, const char *path,
                             tarn__lora_layers *list);
 bool tarn__lora_write_config(const tarn__lora_layers *list, const char *base_model, tarn__json_file *document);
+
+/* Adapters in GGUF files (lora_gguf.c), of a model that has them or gets them. False with an error; the model is then
+ * unchanged. */
+bool tarn__lora_save_gguf(const char *function, const tarn_module *model, const char *path);
+bool tarn__lora_load_gguf(const char *function, tarn_module *model, const char *path);
 
 /* Layer names as PEFT matches them (lora_match.c). A pattern is a regular expression in Python's syntax; `path` is for
  * errors. `found` is called for every layer of the list, selected or not. False with an error. */

@@ -130,15 +130,16 @@ static bool read_settings(const reader *r, tarn__adapter *s)
 
 /* ---- layers ------------------------------------------------------------------------------------------------------ */
 
-/* Raises a norm, as PEFT does; through the error state, since a visit has no result. */
+/* Raises a norm, as PEFT does, and a position embedding; through the error state, since a visit has no result. */
 static void select_layer(tarn__lora_layer *layer, void *ctx)
 {
     const reader *r = ctx;
     layer->is_selected = layer->kind != TARN__LORA_NO_TARGET;
     if (!layer->is_selected)
-        tarn__raise(TARN_ERROR_UNSUPPORTED,
-                    "%s: '%s': \"target_modules\" matches '%s', which is neither a linear layer nor an embedding",
-                    r->function, r->path, layer->path);
+        tarn__raise(
+            TARN_ERROR_UNSUPPORTED,
+            "%s: '%s': \"target_modules\" matches '%s', which is neither a linear layer nor the token embedding",
+            r->function, r->path, layer->path);
 }
 
 static void deselect_layer(tarn__lora_layer *layer, void *ctx)
@@ -393,7 +394,7 @@ static bool write_saved(const tarn__lora_layers *list, tarn__json_file *document
     bool any = false, good = true;
     for (int i = 0; good && i < list->count; i++) {
         const tarn__lora_layer *layer = &list->layer[i];
-        bool by_name = layer->kind == TARN__LORA_EMBEDDING || layer->kind == TARN__LORA_HEAD;
+        bool by_name = tarn__is_embedding(layer->module) || layer->kind == TARN__LORA_HEAD;
         if (layer->is_saved)
             good = tarn__json_file_add_string(document, key, by_name ? last_part(layer->path) : layer->path);
         any = any || layer->is_saved;

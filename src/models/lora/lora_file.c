@@ -132,7 +132,9 @@ bool tarn_lora_save(const tarn_module *model, const char *folder, const char *ba
     if (good && selected == 0)
         good = tarn__raise(TARN_ERROR_ARGUMENT, "%s: the model has no adapters; tarn_model_write() saves all of it",
                            function);
-    good = good && save_folder(function, model, &list, folder, base_model);
+    good =
+        good && (folder && tarn__ends_with(folder, ".gguf") ? tarn__lora_save_gguf(function, model, folder)
+                                                            : save_folder(function, model, &list, folder, base_model));
     tarn__lora_release(&list);
     return good;
 }
@@ -388,7 +390,11 @@ bool tarn_lora_load(tarn_module *model, const char *folder)
 {
     loader l = {.function = "lora_load", .model = model};
     adapter_files files;
-    if (!tarn__lora_check_none(l.function, model) || !name_files(l.function, folder, &files))
+    if (!tarn__lora_check_none(l.function, model))
+        return false;
+    if (folder && tarn__ends_with(folder, ".gguf"))
+        return tarn__lora_load_gguf(l.function, model, folder);
+    if (!name_files(l.function, folder, &files))
         return false;
     tarn__json_file *config = tarn__json_file_open(l.function, files.config.text);
     bool good = config && tarn__lora_list(l.function, model, &l.list) &&
