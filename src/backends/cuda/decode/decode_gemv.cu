@@ -193,11 +193,11 @@ __device__ __forceinline__ void add_q4_k(const char *chunk, int units, const sta
     }
 }
 
-/* One unit of 32 elements per lane, then another; both at once would spill registers in Q3_K. */
+/* One unit of 32 elements per lane, then another; both at once would spill registers in Q3_K and Q5_K. */
 template <tarn_dtype Q, int R>
 __device__ __forceinline__ void add_units(const char *chunk, int units, const staged_x &x, int first, float *sums)
 {
-#pragma unroll(Q == TARN_Q3_K ? 1 : 2)
+#pragma unroll(Q == TARN_Q3_K || Q == TARN_Q5_K ? 1 : 2)
     for (int i = 0; i < 2; i++) {
         int at = threadIdx.x % WARP + i * WARP;
         if (at >= units)
@@ -339,6 +339,7 @@ template <tarn_dtype Q, int R, bool is_general> static void launch(const tarn__c
 {
     size_t shared = (size_t)(DECODE_WARPS * chunk_of<Q>::slots * chunk_of<Q>::slot_bytes +
                              R * staged_pitch(a.x.in, x_layout_of<Q>()));
+    static_assert(chunk_of<Q>::slot_bytes % 16 == 0 && chunk_of<Q>::bytes % 16 == 0, "chunks are 16-byte vectors");
     int per_sm = 0;
     cudaFuncSetAttribute(gemv_kernel<Q, R, is_general>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
     cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, gemv_kernel<Q, R, is_general>, DECODE_WARPS * WARP, shared);

@@ -192,11 +192,13 @@ __device__ __forceinline__ float dot_q8_0_pair(const char *chunk, int lane, cons
            scale_of((uint16_t)(words[8] >> 16)) * of_x.y * from_biased(sums[1]);
 }
 
-/* x · 64 elements: two units. */
+/* x · 64 elements: two units. Two blocks are a multiple of four bytes. */
 template <tarn_dtype Q>
 __device__ __forceinline__ float dot_unit_pair(const char *chunk, int lane, const staged_x &x, int pair)
 {
-    const quant_unit first = unpack_unit<Q>(chunk, lane * 2), second = unpack_unit<Q>(chunk, lane * 2 + 1);
+    constexpr block_memory M = quant_format<Q>::bytes % 4 == 0 ? SHARED_AT_0 : SHARED_AT_2;
+    const quant_unit first = unpack_unit<Q, SHARED_AT_0>(chunk, lane * 2),
+                     second = unpack_unit<Q, M>(chunk, lane * 2 + 1);
     int sums[2] = {MAGIC, MAGIC};
     for_words(x, pair, [&](int i, int a, int b) {
         sums[0] = __dp4a(first.q[i], a, sums[0]);
@@ -364,10 +366,12 @@ static bool is_aligned(const gemv_weight &w)
     return (uintptr_t)w.base % 16 == 0 && w.pitch % 16 == 0;
 }
 
-/* Formats of this kernel; a chunk is 16-byte vectors. */
+/* Chunks are 16-byte vectors, and a unit has one scale. */
 template <tarn_dtype Q> static constexpr bool has_kernel(void)
 {
-    return Q != TARN_Q4_0 && Q != TARN_Q6_K && Q != TARN_Q2_K && Q != TARN_Q3_K;
+    if constexpr (is_described(Q))
+        return ring_of<Q>::bytes % 16 == 0 && !unit_traits<Q>::has_halves;
+    return Q == TARN_Q4_K || Q == TARN_Q8_0;
 }
 
 template <tarn_dtype Q> static bool launch_either(const tarn__call *call, gemv_quant_args &a)

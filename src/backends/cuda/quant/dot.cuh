@@ -63,8 +63,9 @@ template <> struct unit_traits<TARN_Q6_K> {
     enum { has_halves = 1, has_min = 1 };
 };
 
-/* Quants keep their bias, which becomes part of the min. */
-template <tarn_dtype Q> __device__ __forceinline__ quant_unit unpack_unit(const char *piece, int unit)
+/* Quants keep their bias, which becomes part of the min. M: where the unit's block is. */
+template <tarn_dtype Q, block_memory M = SHARED>
+__device__ __forceinline__ quant_unit unpack_unit(const char *piece, int unit)
 {
     typedef quant_format<Q> format;
     enum { units = format::elements / UNIT };
@@ -73,7 +74,7 @@ template <tarn_dtype Q> __device__ __forceinline__ quant_unit unpack_unit(const 
     quant_unit w;
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        w.q[i] = (int)format::template quants<SHARED>(block, at + i * 4);
+        w.q[i] = (int)format::template quants<M>(block, at + i * 4);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         if (i == 1 && !unit_traits<Q>::has_halves) {

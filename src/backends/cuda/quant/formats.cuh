@@ -28,19 +28,25 @@ __device__ __forceinline__ float scale_of(uint16_t bits)
 
 /* ---- words of a block -------------------------------------------------------------------------------------------- */
 
-/* Of a block in global memory its own bytes alone are read; in shared memory up to four after it as well. */
-enum block_memory { GLOBAL, SHARED };
+/* Where a block is. Of one in global memory its own bytes alone are read. In shared memory up to four after it are read
+ * as well: it begins at any even address, at a multiple of four, or two bytes after one. */
+enum block_memory { GLOBAL, SHARED, SHARED_AT_0, SHARED_AT_2 };
 
-/* Four bytes at a multiple of `alignment`, 2 or 4: blocks are adjacent, so their size decides. */
-template <block_memory M, int alignment> __device__ __forceinline__ uint32_t word_at(const char *from)
+/* Four bytes of a block from a multiple of `alignment`, 2 or 4. Blocks are adjacent, so their size decides; fields have
+ * even offsets. */
+template <block_memory M, int alignment> __device__ __forceinline__ uint32_t word_at(const char *block, int offset)
 {
-    if (alignment == 4)
-        return *(const uint32_t *)from;
-    if (M == GLOBAL)
+    const char *from = block + offset;
+    if (M == GLOBAL && alignment == 2)
         return ((const uint16_t *)from)[0] | (uint32_t)((const uint16_t *)from)[1] << 16;
-    const int shift = (int)((uintptr_t)from & 3);
-    const uint32_t *words = (const uint32_t *)(from - shift);
-    return __funnelshift_r(words[0], words[1], (uint32_t)shift * 8);
+    if (M == SHARED && alignment == 2) {
+        const int shift = (int)((uintptr_t)from & 3);
+        const uint32_t *words = (const uint32_t *)(from - shift);
+        return __funnelshift_r(words[0], words[1], (uint32_t)shift * 8);
+    }
+    if (alignment == 2 && (offset + (M == SHARED_AT_2 ? 2 : 0)) % 4 != 0)
+        return __byte_perm(*(const uint32_t *)(from - 2), *(const uint32_t *)(from + 2), 0x5432);
+    return *(const uint32_t *)from;
 }
 
 __device__ __forceinline__ float half_at(const char *from)
@@ -89,7 +95,7 @@ template <> struct quant_format<TARN_Q4_1> {
 
     template <block_memory M> static __device__ __forceinline__ uint32_t quants(const char *block, int at)
     {
-        return nibbles_of(word_at<M, 4>(block + 4 + at % 16), at);
+        return nibbles_of(word_at<M, 4>(block, 4 + at % 16), at);
     }
     static __device__ __forceinline__ float2 scales(const char *block, int)
     {
@@ -102,7 +108,7 @@ template <> struct quant_format<TARN_Q5_0> {
 
     template <block_memory M> static __device__ __forceinline__ uint32_t quants(const char *block, int at)
     {
-        return nibbles_of(word_at<M, 2>(block + 6 + at % 16), at) | fifth_bits(word_at<M, 2>(block + 2), at);
+        return nibbles_of(word_at<M, 2>(block, 6 + at % 16), at) | fifth_bits(word_at<M, 2>(block, 2), at);
     }
     static __device__ __forceinline__ float2 scales(const char *block, int)
     {
@@ -115,7 +121,7 @@ template <> struct quant_format<TARN_Q5_1> {
 
     template <block_memory M> static __device__ __forceinline__ uint32_t quants(const char *block, int at)
     {
-        return nibbles_of(word_at<M, 4>(block + 8 + at % 16), at) | fifth_bits(word_at<M, 4>(block + 4), at);
+        return nibbles_of(word_at<M, 4>(block, 8 + at % 16), at) | fifth_bits(word_at<M, 4>(block, 4), at);
     }
     static __device__ __forceinline__ float2 scales(const char *block, int)
     {
@@ -129,7 +135,7 @@ template <> struct quant_format<TARN_Q2_K> {
 
     template <block_memory M> static __device__ __forceinline__ uint32_t quants(const char *block, int at)
     {
-        return word_at<M, 4>(block + 16 + at / 128 * 32 + at % 32) >> at / 32 % 4 * 2 & 0x03030303u;
+        return word_at<M, 4>(block, 16 + at / 128 * 32 + at % 32) >> at / 32 % 4 * 2 & 0x03030303u;
     }
     static __device__ __forceinline__ float2 scales(const char *block, int at)
     {
@@ -145,8 +151,8 @@ template <> struct quant_format<TARN_Q3_K> {
 
     template <block_memory M> static __device__ __forceinline__ uint32_t quants(const char *block, int at)
     {
-        const uint32_t low = word_at<M, 2>(block + 32 + at / 128 * 32 + at % 32) >> at / 32 % 4 * 2 & 0x03030303u,
-                       high = word_at<M, 2>(block + at % 32) >> at / 32 & 0x01010101u;
+        const uint32_t low = word_at<M, 2>(block, 32 + at / 128 * 32 + at % 32) >> at / 32 % 4 * 2 & 0x03030303u,
+                       high = word_at<M, 2>(block, at % 32) >> at / 32 & 0x01010101u;
         return low | high << 2;
     }
     static __device__ __forceinline__ float2 scales(const char *block, int at)
@@ -162,8 +168,8 @@ template <> struct quant_format<TARN_Q5_K> {
 
     template <block_memory M> static __device__ __forceinline__ uint32_t quants(const char *block, int at)
     {
-        const uint32_t low = word_at<M, 4>(block + 48 + at / 64 * 32 + at % 32) >> at / 32 % 2 * 4 & 0x0f0f0f0fu,
-                       high = word_at<M, 4>(block + 16 + at % 32) >> at / 32 & 0x01010101u;
+        const uint32_t low = word_at<M, 4>(block, 48 + at / 64 * 32 + at % 32) >> at / 32 % 2 * 4 & 0x0f0f0f0fu,
+                       high = word_at<M, 4>(block, 16 + at % 32) >> at / 32 & 0x01010101u;
         return low | high << 4;
     }
     static __device__ __forceinline__ float2 scales(const char *block, int at)
@@ -179,7 +185,7 @@ template <> struct quant_format<TARN_IQ4_NL> {
 
     template <block_memory M> static __device__ __forceinline__ uint32_t quants(const char *block, int at)
     {
-        return values_of(word_at<M, 2>(block + 2 + at % 16), at);
+        return values_of(word_at<M, 2>(block, 2 + at % 16), at);
     }
     static __device__ __forceinline__ float2 scales(const char *block, int)
     {
@@ -193,7 +199,7 @@ template <> struct quant_format<TARN_IQ4_XS> {
 
     template <block_memory M> static __device__ __forceinline__ uint32_t quants(const char *block, int at)
     {
-        return values_of(word_at<M, 4>(block + 8 + at / 32 * 16 + at % 16), at);
+        return values_of(word_at<M, 4>(block, 8 + at / 32 * 16 + at % 16), at);
     }
     static __device__ __forceinline__ float2 scales(const char *block, int at)
     {
