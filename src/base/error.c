@@ -105,7 +105,7 @@ bool tarn__raise_within(const char *function)
     size_t length = strlen(function);
     tarn__error_save(&inner);
     const char *text = inner.text + strlen("tarn: ");
-    if (strncmp(text, function, length) != 0 || text[length] != ':')
+    if (length && (strncmp(text, function, length) != 0 || text[length] != ':'))
         return raise_lines(inner.code, "%s: %s", function, text);
     tarn__error_restore(&inner);
     return false;

@@ -15,8 +15,8 @@
 
 bool tarn__raise_text(tarn_code code, const char *format, ...) TARN_PRINTF(2, 3);
 
-/* Prefixes the pending error with "function: " unless it starts with it: for errors raised by a callee. Returns false.
- */
+/* Prefixes the pending error with "function: " unless it starts with it, or that is empty: for errors raised by a
+ * callee. Returns false. */
 bool tarn__raise_within(const char *function);
 
 /* Formats one line and passes it to the log callback. Any thread may call it. */

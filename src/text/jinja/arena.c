@@ -72,7 +72,7 @@ void tarn__jinja_fail(tarn__jinja_run *r, const char *format, ...)
     va_start(list, format);
     vsnprintf(text, sizeof(text), format, list);
     va_end(list);
-    tarn__raise(r->code, "%s: %s, line %d: %s", r->function, r->name, r->line, text);
+    tarn__raise(r->code, "%s%s%s, line %d: %s", r->function, r->function[0] ? ": " : "", r->name, r->line, text);
     longjmp(*r->arena->escape, 1);
 }
 

@@ -194,14 +194,26 @@ static void mark(tarn__jinja_run *r, tarn__jinja_value *v, uint8_t origin)
     }
 }
 
-/* Marks what each message says; its keys are the template's. */
+/* True for letters, digits, _ and -: templates build tokens of roles, as in '<|' + role + '|>'. */
+static bool is_identifier(const tarn__jinja_string *s)
+{
+    for (size_t i = 0; i < s->length; i++) {
+        char c = s->text[i];
+        if (!(c >= '0' && c <= '9') && !((c | 32) >= 'a' && (c | 32) <= 'z') && c != '_' && c != '-')
+            return false;
+    }
+    return true;
+}
+
+/* Marks what a message says; its keys are the template's, and so is its role. */
 static void mark_message(tarn__jinja_run *r, const tarn__jinja_dict *message, size_t index)
 {
-    const tarn__jinja_value *role = tarn__jinja_dict_find_text(message, "role", 4);
-    bool is_assistant = role && tarn__jinja_is_text(*role, "assistant");
-    uint8_t origin = is_assistant ? (uint8_t)(TARN__JINJA_ASSISTANT + index % 126) : TARN__JINJA_INPUT;
-    for (size_t i = 0; i < message->count; i++)
-        mark(r, &message->pairs[i].value, &message->pairs[i].value == role ? TARN__JINJA_INPUT : origin);
+    for (size_t i = 0; i < message->count; i++) {
+        tarn__jinja_pair *member = &message->pairs[i];
+        bool is_role = tarn__jinja_is_text(member->key, "role") && member->value.kind == TARN__JINJA_STRING;
+        if (!is_role || !is_identifier(member->value.as.string))
+            mark(r, &member->value, (uint8_t)(TARN__JINJA_MESSAGE + index % TARN__JINJA_MESSAGES));
+    }
 }
 
 static bool is_token(const tarn__jinja_string *name)
@@ -209,32 +221,29 @@ static bool is_token(const tarn__jinja_string *name)
     return name->length >= 6 && memcmp(name->text + name->length - 6, "_token", 6) == 0;
 }
 
-static void mark_all(tarn__jinja_run *r, const tarn__jinja_dict *variables)
+static void mark_variable(tarn__jinja_run *r, tarn__jinja_pair *variable)
 {
-    for (size_t i = 0; i < variables->count; i++) {
-        tarn__jinja_pair *variable = &variables->pairs[i];
-        if (tarn__jinja_is_text(variable->key, "messages") && variable->value.kind == TARN__JINJA_LIST) {
-            tarn__jinja_list *messages = variable->value.as.list;
-            for (size_t k = 0; k < messages->count; k++)
-                if (messages->items[k].kind == TARN__JINJA_DICT)
-                    mark_message(r, messages->items[k].as.dict, k);
-        } else if (!is_token(variable->key.as.string))
-            mark(r, &variable->value, TARN__JINJA_INPUT);
-    }
+    if (tarn__jinja_is_text(variable->key, "messages") && variable->value.kind == TARN__JINJA_LIST) {
+        tarn__jinja_list *messages = variable->value.as.list;
+        for (size_t k = 0; k < messages->count; k++)
+            if (messages->items[k].kind == TARN__JINJA_DICT)
+                mark_message(r, messages->items[k].as.dict, k);
+            else
+                mark(r, &messages->items[k], TARN__JINJA_INPUT);
+    } else if (!is_token(variable->key.as.string))
+        mark(r, &variable->value, TARN__JINJA_INPUT);
 }
 
-/* ---- entry points ------------------------------------------------------------------------------------------------ */
+/* ---- building ---------------------------------------------------------------------------------------------------- */
 
-static void build_json(tarn__jinja_run *r, tarn__jinja_context *context, const char *text, size_t length)
+static tarn__jinja_value read_all(tarn__jinja_run *r, const char *text, size_t length)
 {
     reader in = {r, text, 0, length};
-    skip_space(&in);
-    if (in.at == length || text[in.at] != '{')
-        fail(&in, "an object is expected");
-    context->variables = *read_value(&in).as.dict;
+    tarn__jinja_value v = read_value(&in);
     skip_space(&in);
     if (in.at != length)
-        fail(&in, "text follows the object");
+        fail(&in, "text follows the value");
+    return v;
 }
 
 static void set_text(tarn__jinja_run *r, tarn__jinja_dict *dict, const char *key, const char *text, size_t length)
@@ -242,8 +251,7 @@ static void set_text(tarn__jinja_run *r, tarn__jinja_dict *dict, const char *key
     tarn__jinja_dict_set(r, dict, tarn__jinja_text(r, key, strlen(key)), tarn__jinja_text(r, text, length));
 }
 
-static void build_messages(tarn__jinja_run *r, tarn__jinja_context *context, const tarn_chat_message *messages,
-                           int count)
+static tarn__jinja_value list_messages(tarn__jinja_run *r, const tarn_chat_message *messages, int count)
 {
     tarn__jinja_value list = tarn__jinja_list_new(r, TARN__JINJA_LIST, (size_t)count);
     for (int i = 0; i < count; i++) {
@@ -252,36 +260,68 @@ static void build_messages(tarn__jinja_run *r, tarn__jinja_context *context, con
         set_text(r, message.as.dict, "content", messages[i].content, strlen(messages[i].content));
         tarn__jinja_append(r, list.as.list, message);
     }
-    tarn__jinja_dict_set(r, &context->variables, TARN__JINJA_TEXT("messages"), list);
+    return list;
 }
 
-/* What a context is made from: JSON, messages, or one string more. */
+/* What is added to a context: a string, JSON, or messages. */
 typedef struct source {
     const char *function, *name, *text;
     size_t length;
+    bool is_json; /* without a name: the members of an object */
     const tarn_chat_message *messages;
     int count;
     bool add_generation_prompt;
 } source;
 
-static bool build(tarn__jinja_context *context, const source *from)
+/* Sets a variable and marks it. */
+static void set_marked(tarn__jinja_run *r, tarn__jinja_context *context, tarn__jinja_value name, tarn__jinja_value v)
+{
+    tarn__jinja_pair variable = {name, v};
+    mark_variable(r, &variable);
+    tarn__jinja_dict_set(r, &context->variables, variable.key, variable.value);
+}
+
+static void add_json(tarn__jinja_run *r, tarn__jinja_context *context, const source *from)
+{
+    tarn__jinja_value v = read_all(r, from->text, from->length);
+    if (from->name) {
+        set_marked(r, context, tarn__jinja_text(r, from->name, strlen(from->name)), v);
+        return;
+    }
+    if (v.kind != TARN__JINJA_DICT)
+        tarn__jinja_fail(r, "an object is expected");
+    for (size_t i = 0; i < v.as.dict->count; i++)
+        set_marked(r, context, v.as.dict->pairs[i].key, v.as.dict->pairs[i].value);
+}
+
+/* Without tools and documents both are none, as transformers passes them. */
+static void add_messages(tarn__jinja_run *r, tarn__jinja_context *context, const source *from)
+{
+    tarn__jinja_dict *variables = &context->variables;
+    set_marked(r, context, TARN__JINJA_TEXT("messages"), list_messages(r, from->messages, from->count));
+    tarn__jinja_dict_set(r, variables, TARN__JINJA_TEXT("tools"), tarn__jinja_none());
+    tarn__jinja_dict_set(r, variables, TARN__JINJA_TEXT("documents"), tarn__jinja_none());
+    tarn__jinja_dict_set(r, variables, TARN__JINJA_TEXT("add_generation_prompt"),
+                         tarn__jinja_bool(from->add_generation_prompt));
+}
+
+static bool add(tarn__jinja_context *context, const source *from)
 {
     jmp_buf escape;
     context->arena.escape = &escape;
     if (setjmp(escape))
         return false;
-    tarn__jinja_run r = {
-        .function = from->function, .name = "context", .line = 1, .code = TARN_ERROR_FORMAT, .arena = &context->arena};
-    if (from->name)
+    tarn__jinja_run r = {.function = from->function,
+                         .name = from->name ? from->name : "context",
+                         .line = 1,
+                         .code = TARN_ERROR_FORMAT,
+                         .arena = &context->arena};
+    if (from->messages)
+        add_messages(&r, context, from);
+    else if (from->is_json)
+        add_json(&r, context, from);
+    else
         set_text(&r, &context->variables, from->name, from->text, from->length);
-    else if (from->messages) {
-        build_messages(&r, context, from->messages, from->count);
-        tarn__jinja_dict_set(&r, &context->variables, tarn__jinja_text(&r, "add_generation_prompt", 21),
-                             tarn__jinja_bool(from->add_generation_prompt));
-    } else
-        build_json(&r, context, from->text, from->length);
-    if (!from->name)
-        mark_all(&r, &context->variables);
     return true;
 }
 
@@ -291,7 +331,7 @@ static tarn__jinja_context *context_new(const source *from)
     if (!context)
         return NULL;
     context->arena.max_bytes = TARN__JINJA_MAX_BYTES;
-    if (!build(context, from)) {
+    if (!add(context, from)) {
         tarn__raise_within(from->function);
         tarn__jinja_context_free(context);
         return NULL;
@@ -299,9 +339,11 @@ static tarn__jinja_context *context_new(const source *from)
     return context;
 }
 
+/* ---- entry points ------------------------------------------------------------------------------------------------ */
+
 tarn__jinja_context *tarn__jinja_context_json(const char *function, const char *text, size_t length)
 {
-    return context_new(&(source){.function = function, .text = text, .length = length});
+    return context_new(&(source){.function = function, .text = text, .length = length, .is_json = true});
 }
 
 tarn__jinja_context *tarn__jinja_context_messages(const char *function, const tarn_chat_message *messages, int count,
@@ -313,7 +355,13 @@ tarn__jinja_context *tarn__jinja_context_messages(const char *function, const ta
 
 bool tarn__jinja_context_set(tarn__jinja_context *context, const char *name, const char *text, size_t length)
 {
-    return build(context, &(source){.function = "jinja", .name = name, .text = text, .length = length});
+    return add(context, &(source){.function = "jinja", .name = name, .text = text, .length = length});
+}
+
+bool tarn__jinja_context_set_json(const char *function, tarn__jinja_context *context, const char *name,
+                                  const char *text, size_t length)
+{
+    return add(context, &(source){.function = function, .name = name, .text = text, .length = length, .is_json = true});
 }
 
 void tarn__jinja_context_set_time(tarn__jinja_context *context, const struct tm *now)
