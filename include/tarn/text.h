@@ -102,33 +102,65 @@ TARN_API void tarn_tokenizer_release(void *result);
 
 /* ---- conversations ----------------------------------------------------------------------------------------------- */
 
-/* A message: role "system", "user" or "assistant", and content in UTF-8. */
+/* A message: role "system", "developer", "user", "assistant", "tool" or what else the template knows, and content in
+ * UTF-8. Messages with more than that are JSON (tarn_chat_encode_json()). */
 typedef struct tarn_chat_message {
     const char *role, *content;
 } tarn_chat_message;
 
-/* Name of the model's chat template: "chatml", "llama2", "llama3" or "mistral". Detected by parsing the template of
- * tokenizer_config.json, chat_template.jinja or the GGUF file, which must consist of the published forms of that
- * family; any other is an error, as is none at all. Static storage. */
+/* Name of the chat template: "chatml", "llama2", "llama3" or "mistral" for one of tarn's own, "model" for the model's:
+ * that of tokenizer_config.json, chat_template.jinja, chat_template.json or the GGUF file. Any Jinja template of
+ * transformers is run; one that does not compile is an error, as is none at all. Static storage. */
 TARN_API const char *tarn_chat_name(const tarn_tokenizer *tokenizer);
 
 /* Renders messages with the model's chat template; with `add_generation_prompt` up to the beginning of an answer.
  * The text contains the template's special tokens (BOS too), which message contents can imitate: use
- * tarn_chat_encode() for a model. Roles that the template lacks, or in an unsupported order, are errors. The caller
- * frees the result with tarn_tokenizer_release(). */
+ * tarn_chat_encode() for a model. An error that the template raises, about roles out of order for example, is an error
+ * with its words. The caller frees the result with tarn_tokenizer_release(). */
 TARN_API char *tarn_chat_render(const tarn_tokenizer *tokenizer, const tarn_chat_message *messages, int count,
                                 bool add_generation_prompt, size_t *length);
 
-/* Ids of the rendered messages, where special tokens inside message contents stay text. *id_count gets their number.
- * The caller frees the result with tarn_tokenizer_release(). */
+/* Ids of the rendered messages, as transformers' apply_chat_template() gives them, but special tokens inside message
+ * contents stay text. No BOS is added to that of the template. *id_count gets their number. The caller frees the result
+ * with tarn_tokenizer_release(). */
 TARN_API int32_t *tarn_chat_encode(const tarn_tokenizer *tokenizer, const tarn_chat_message *messages, int count,
                                    bool add_generation_prompt, int64_t *id_count);
 
-/* Sets the chat template of a tokenizer by name, as of tarn_chat_name(); tarn_tokenizer_save() writes it. A template
- * whose tokens the tokenizer lacks is an error. No other thread may use the tokenizer meanwhile. */
+/* Options of conversations in JSON; zero is every field's default. Texts are terminated by 0. */
+typedef struct tarn_chat_options {
+    bool add_generation_prompt; /* up to the beginning of an answer */
+    const char *tools;          /* JSON array of functions, as in OpenAI's API; NULL: none */
+    const char *documents;      /* JSON array of {"title", "text"}; NULL: none */
+    const char *variables;      /* JSON object: further variables, such as {"enable_thinking": false}; NULL: none */
+} tarn_chat_options;
+
+/* The same for messages in JSON: an array of objects with "role" and "content", a string or parts of text, and
+ * "tool_calls", "tool_call_id", "name", "reasoning_content" or what else the template reads. Members that are null are
+ * left out, as in transformers. `options` may be NULL. A model with a template named "tool_use" uses it for tools. */
+TARN_API char *tarn_chat_render_json_sized(const tarn_tokenizer *tokenizer, const char *messages, size_t length,
+                                           const tarn_chat_options *options, size_t options_size,
+                                           size_t *result_length);
+#define tarn_chat_render_json(tokenizer, messages, length, options, result_length) \
+    tarn_chat_render_json_sized(tokenizer, messages, length, options, sizeof(tarn_chat_options), result_length)
+
+/* Ids of messages in JSON. `loss_mask`, unless NULL, gets an array with a 1 for each id that the assistant writes: of
+ * the template's generation blocks if it has them, else from the generation prompt to the token that ends the answer;
+ * an answer that cannot be found is an error. It needs add_generation_prompt to be false; the date of such a rendering
+ * is 26 July 2024, so that training data does not change from day to day. The caller frees both with
+ * tarn_tokenizer_release(). */
+TARN_API int32_t *tarn_chat_encode_json_sized(const tarn_tokenizer *tokenizer, const char *messages, size_t length,
+                                              const tarn_chat_options *options, size_t options_size,
+                                              uint8_t **loss_mask, int64_t *id_count);
+#define tarn_chat_encode_json(tokenizer, messages, length, options, loss_mask, id_count) \
+    tarn_chat_encode_json_sized(tokenizer, messages, length, options, sizeof(tarn_chat_options), loss_mask, id_count)
+
+/* Sets the chat template of a tokenizer by name: one of the model's own, if it has several, else chatml, llama2, llama3
+ * or mistral; tarn_tokenizer_save() writes it. A template whose tokens the tokenizer lacks is an error. No other thread
+ * may use the tokenizer meanwhile. */
 TARN_API bool tarn_tokenizer_set_chat(tarn_tokenizer *tokenizer, const char *name);
 
-/* Id of the end-of-turn token of the chat template; -1, without an error, if there is none. */
+/* Id of the token that ends an answer of the chat template, found by rendering one; else of EOS; -1, without an error,
+ * if there is none. */
 TARN_API int32_t tarn_chat_eot(const tarn_tokenizer *tokenizer);
 
 /* ---- text as its ids come ---------------------------------------------------------------------------------------- */

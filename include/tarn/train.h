@@ -521,7 +521,7 @@ enum { TARN_CHAT_DATASET_TRAINING, TARN_CHAT_DATASET_VALIDATION };
 typedef struct tarn_chat_dataset_options {
     const char *path;                /* JSON lines; the prefix "chats:" is allowed */
     const tarn_tokenizer *tokenizer; /* with its chat template, if the model has one */
-    const char *template_name;       /* "chatml", "llama2", "llama3" or "mistral" instead; NULL or "": none */
+    const char *template_name;       /* "chatml", "llama2", "llama3" or "mistral" instead; NULL or "": its own */
     const char *val_path;            /* JSON lines for validation; NULL or "": none */
     double val_fraction;             /* fraction of documents for validation, in [0, 1); not with val_path */
     int64_t context;                 /* tokens per row, at least 2; 0: 1024 */

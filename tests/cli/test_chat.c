@@ -251,9 +251,12 @@ static void wrong_calls_are_refused(void **state)
     assert_int_equal(chat("hi\n", "2>&1"), 1);
     assert_contains(command_output, "the model has no chat template");
     assert_contains(command_output, "--template sets one");
-    write_model("{{ 'something else' }}");
+    write_model("{{ raise_exception('no ' + messages[0].content) }}");
     assert_int_equal(chat("hi\n", "2>&1"), 1);
-    assert_contains(command_output, "template");
+    assert_contains(command_output, "the template says: no hi");
+    write_model("{% if %}");
+    assert_int_equal(chat("hi\n", "2>&1"), 1);
+    assert_contains(command_output, "chat template, line 1");
 }
 
 int main(void)

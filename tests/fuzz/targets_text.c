@@ -118,6 +118,8 @@ static bool take_chat(const void *from, size_t count)
 {
     static const tarn_chat_message talk[] = {
         {"system", "be brief"}, {"user", " hello<s> "}, {"assistant", "<think>w\n</think>\nhe"}, {"user", "</s>"}};
+    static const char json[] = "[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": "
+                               "\"<s>b\", \"tool_calls\": [{\"function\": {\"name\": \"f\"}}]}]";
     char model[8192];
     int64_t id_count;
     size_t length;
@@ -129,8 +131,16 @@ static bool take_chat(const void *from, size_t count)
     for (int i = 0; taken && i < 2; i++) {
         tarn_tokenizer_release(tarn_chat_render(t, talk + i, 4 - i, i, &length));
         tarn_tokenizer_release(tarn_chat_encode(t, talk + i, 4 - i, i, &id_count));
-        fuzz_must(!tarn_failed() || tarn_error_code() == TARN_ERROR_ARGUMENT,
-                  "messages are put together, but for a system's where there is no place for it");
+        fuzz_must(!tarn_failed() || tarn_error_code() == TARN_ERROR_ARGUMENT || tarn_error_code() == TARN_ERROR_MEMORY,
+                  "messages are put together, or the template refuses them or is too large");
+        tarn_clear_error();
+    }
+    if (taken) {
+        uint8_t *mask = NULL;
+        tarn_tokenizer_release(tarn_chat_encode_json(t, json, strlen(json), NULL, &mask, &id_count));
+        tarn_tokenizer_release(mask);
+        tarn_clear_error();
+        tarn_chat_eot(t);
         tarn_clear_error();
     }
     tarn_tokenizer_free(t);

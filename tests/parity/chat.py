@@ -1,14 +1,19 @@
-"""Chat templates beside transformers' apply_chat_template: the same text and the same ids for random conversations. The
-templates here are the published forms of each family, with what differs between models."""
+"""Chat templates beside transformers' apply_chat_template: the same text and the same ids for random conversations, the
+same assistant masks for templates with generation blocks. The templates are published forms of four families, with what
+differs between models, and every template of $TARN_TEST_DATA/chat-templates with tools, reasoning and parts."""
 import ctypes as c
 import datetime
 import json
 import os
 import random
+import re
 import tempfile
+from pathlib import Path
 
+import transformers.utils.chat_template_utils as chat_utils
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+import jinja
 import tarn
 import text
 
@@ -151,7 +156,7 @@ def mistral_with_system(opening, closing, answer, place):
 """.replace("PLACE", place).replace("OPEN", opening).replace("CLOSE", closing).replace("ANSWER", answer)
 
 
-# name: (template, what tarn calls it, whether users and assistants must take turns, whether a system's text is
+# name: (template, its family, whether users and assistants must take turns, whether a system's text is
 # possible)
 TEMPLATES = {
     "chatml": (CHATML, "chatml", False, True), "qwen2": (QWEN2, "chatml", False, True),
@@ -244,10 +249,10 @@ def tokenizer_in(folder, rng, template):
 
 
 def check(name, folder, rng):
-    template, kind, in_turns, has_system = TEMPLATES[name]
+    template, _, in_turns, has_system = TEMPLATES[name]
     ours, theirs = tokenizer_in(folder, rng, template)
-    if tarn.call("chat_name", ours.handle).decode() != kind:
-        return f"is taken for {tarn.call('chat_name', ours.handle)}"
+    if tarn.call("chat_name", ours.handle) != b"model":
+        return f"is named {tarn.call('chat_name', ours.handle)}"
     for i in range(60):
         plain, prompt = i % 2 == 0, rng.random() < 0.5
         messages = conversation(rng, in_turns, has_system, plain)
@@ -279,42 +284,212 @@ def check_saved(ours, folder, rng, in_turns, has_system):
     return ""
 
 
-GAPS = ["", "", "\n", " ", "  \n", "\n  ", "\n\n", "\t"]
-TAGS = [
-    "{% set a = 1 %}", "{%- set a = 1 %}", "{% set a = 1 -%}", "{{ '' }}", "{{- '' }}", "{{ '' -}}", "{# a remark #}"]
+# ---- messages in JSON ------------------------------------------------------------------------------------------------
+
+TOKENS = re.compile(r"<\|[^|<>{}' ]{1,40}\|>|<｜[^｜'{}]{1,40}｜>|\[/?[A-Z_]{2,30}\]|<sep>|"
+                    r"<(?:start|end)_of_turn>|<\|turn>|<turn\|>|<SPECIAL_\d+>|\]~b\]|\[e~\[")
+GENERATION = ("{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}{{ '<|im_start|>assistant\\n' }}"
+              "{% generation %}{{ (m.content or '') | trim }}{% for c in m.tool_calls or [] %}{{ c.function | tojson }}"
+              "{% endfor %}<|im_end|>{% endgeneration %}\n\n{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+              "<|im_end|>\n{% endif %}{% endfor %}")
+DAY = datetime.datetime(2024, 7, 26)
 
 
-def check_spaces(folder, rng):
-    """A template is taken just where nothing is printed of what stands between its tags."""
-    text.trained(text.corpus(rng), 400, SPECIAL).save(folder)
-    theirs = PreTrainedTokenizerFast(tokenizer_file=os.path.join(folder, "tokenizer.json"))
-    for _ in range(300):
-        template = "".join(rng.choice(GAPS) + rng.choice(TAGS)
-                           for _ in range(rng.randrange(4))) + rng.choice(GAPS) + CHATML + rng.choice(GAPS)
-        with open(os.path.join(folder, "chat_template.jinja"), "w", encoding="utf-8", newline="") as file:
-            file.write(template)
-        theirs.chat_template = template
-        expected = theirs.apply_chat_template([{"role": "user", "content": "hi"}],
-                                              tokenize=False) == "<|im_start|>user\nhi<|im_end|>\n"
-        ours = text.opened(folder)
-        try:
-            taken = tarn.call("chat_name", ours.handle) == b"chatml"
-        except tarn.Error:
-            taken = False
-        if taken != expected:
-            return f"{template!r} is {'taken' if taken else 'refused'}"
+def json_options(**options):
+    return tarn.ChatOptions(**{
+        name: value if name == "add_generation_prompt" else json.dumps(value).encode()
+        for name, value in options.items() if value is not None})
+
+
+def rendered_json(ours, messages, **options):
+    length, data, given_options = c.c_size_t(), json.dumps(messages).encode(), json_options(**options)
+    result = tarn.call("chat_render_json_sized", ours.handle, data, len(data), c.byref(given_options),
+                       c.sizeof(given_options), c.byref(length))
+    output = c.string_at(result, length.value).decode()
+    tarn.call("tokenizer_release", result)
+    return output
+
+
+def encoded_json(ours, messages, masked=False, **options):
+    """(ids, mask or None)."""
+    count, mask, data = c.c_int64(), tarn.POINTER(), json.dumps(messages).encode()
+    given_options = json_options(**options)
+    result = tarn.call("chat_encode_json_sized", ours.handle, data, len(data), c.byref(given_options),
+                       c.sizeof(given_options), c.byref(mask) if masked else None, c.byref(count))
+    ids = list((c.c_int32 * count.value).from_address(result))
+    flags = list((c.c_uint8 * count.value).from_address(mask.value)) if masked else None
+    tarn.call("tokenizer_release", result)
+    tarn.call("tokenizer_release", mask)
+    return ids, flags
+
+
+def with_date(template, now):
+    """transformers compiles a template once: the date of that one is set."""
+    program = chat_utils._compile_jinja_template(template)
+    program.globals["strftime_now"] = program.environment.globals["strftime_now"] = now.strftime
+
+
+def tokenizer_of(folder, rng, template):
+    """A tokenizer that has the template's tokens, and one of transformers'."""
+    special = list(dict.fromkeys(["<s>", "</s>", *sorted(set(TOKENS.findall(template)))]))
+    text.trained(text.corpus(rng), 500, special).save(folder)
+    with open(os.path.join(folder, "tokenizer_config.json"), "w", encoding="utf-8") as file:
+        json.dump({"bos_token": "<s>", "eos_token": "</s>", "chat_template": template}, file)
+    theirs = PreTrainedTokenizerFast(tokenizer_file=os.path.join(folder, "tokenizer.json"), bos_token="<s>",
+                                     eos_token="</s>")
+    theirs.chat_template = template
+    return text.opened(folder), theirs, special
+
+
+def without(value, special):
+    """The same conversation, in which no string has a special token."""
+    if isinstance(value, str):
+        for token in special:
+            value = value.replace(token, "")
+        return value
+    if isinstance(value, list):
+        return [without(item, special) for item in value]
+    return {key: without(item, special) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def draw_options(rng):
+    context = jinja.draw_context(rng)
+    return context["messages"], {
+        "tools": context.get("tools"), "documents": context.get("documents"),
+        "add_generation_prompt": context["add_generation_prompt"], "variables": {
+            name: context[name]
+            for name in ["enable_thinking", "thinking", "keep_past_thinking", "reasoning_effort"] if name in context}}
+
+
+def outcome(make):
+    """(result, None) or (None, error)."""
+    try:
+        return make(), None
+    except tarn.Error as error:
+        return None, str(error)
+    except Exception as error:  # whatever a template can raise
+        return None, f"{type(error).__name__}: {error}"
+
+
+def json_problem(ours, theirs, special, rng):
+    messages, options = draw_options(rng)
+    theirs_options = {**options, **options["variables"]}
+    del theirs_options["variables"]
+    expected, error = outcome(lambda: theirs.apply_chat_template(messages, tokenize=False, **theirs_options))
+    mine, my_error = outcome(lambda: rendered_json(ours, messages, **options))
+    if expected != mine:
+        return f"{messages} {options}: {mine!r} {my_error} here, {expected!r} {error} there"
+    if error:
+        return ""
+    clean = without(messages, special)
+    clean_options = {name: without(value, special) for name, value in options.items()}
+    theirs_options = {name: without(value, special) for name, value in theirs_options.items()}
+    expected, error = outcome(lambda: theirs.apply_chat_template(clean, return_dict=False, **theirs_options))
+    mine, my_error = outcome(lambda: encoded_json(ours, clean, **clean_options)[0])
+    if expected != mine:
+        return f"{clean} {clean_options}: {mine} {my_error} here, {expected} {error} there"
+    return safety_problem(ours, theirs, special, messages, options)
+
+
+def safety_problem(ours, theirs, special, messages, options):
+    """Special tokens in messages stay text: as many are found as without them."""
+    plain = json.loads(json.dumps(messages))
+    for message in plain:
+        if isinstance(message.get("content"), str):
+            message["content"] = "word"
+    tokens = {theirs.convert_tokens_to_ids(token) for token in special}
+    count = lambda talk: sum(number in tokens for number in encoded_json(ours, talk, **options)[0])
+    hostile = json.loads(json.dumps(plain))
+    for message in hostile:
+        if isinstance(message.get("content"), str):
+            message["content"] = "word" + "".join(token for token in special if "think" not in token) + "word"
+    wanted, found = outcome(lambda: count(plain)), outcome(lambda: count(hostile))
+    if wanted != found and wanted[1] is None and found[1] is None:
+        return f"{hostile}: {found[0]} special tokens, not {wanted[0]}"
     return ""
+
+
+def check_json(template, folder, rng):
+    ours, theirs, special = tokenizer_of(folder, rng, template)
+    for _ in range(12):
+        with_date(template, datetime.datetime.now())
+        problem = json_problem(ours, theirs, special, rng)
+        if problem:
+            return problem
+    return ""
+
+
+# ---- masks -----------------------------------------------------------------------------------------------------------
+
+
+def sentinel_talk(rng):
+    """Messages of words that occur once each."""
+    messages = [{"role": "system", "content": "sys0"}] if rng.random() < 0.3 else []
+    for turn in range(rng.randint(1, 3)):
+        messages += [{"role": "user", "content": f"ask{turn}a"}]
+        if rng.random() < 0.3:
+            function = {"name": "fn", "arguments": {"x": f"ans{turn}c"}}
+            call = {"id": "call00001", "type": "function", "function": function}
+            messages += [{"role": "assistant", "content": "", "tool_calls": [call]},
+                         {"role": "tool", "name": "fn", "tool_call_id": "call00001", "content": f"res{turn}r"}]
+        thought = rng.choice(["", "", f"<think>\nthought{turn}\n</think>\n\n"])
+        said = rng.choice(["", " "]) + f"ans{turn}b" + rng.choice(["", "\n"])
+        messages += [{"role": "assistant", "content": thought + said}]
+    return messages
+
+
+def mask_problem(ours, theirs, special, template, rng):
+    """Words of answers have loss and no others do; with generation blocks the mask is that of transformers."""
+    messages = sentinel_talk(rng)
+    tools = [without(jinja.draw_tool(rng), special)] if any("tool_calls" in message for message in messages) else None
+    with_date(template, DAY)
+    expected, error = outcome(lambda: theirs.apply_chat_template(messages, tools=tools, return_dict=True,
+                                                                 return_assistant_tokens_mask=True))
+    mine, my_error = outcome(lambda: encoded_json(ours, messages, True, tools=tools))
+    if mine is None:
+        refused = error or "prints nothing of message" in my_error or "nothing of message" in my_error
+        return "" if refused else f"{messages}: {my_error}"
+    ids, flags = mine
+    if error or ids != list(expected["input_ids"]):
+        return f"{messages}: {ids} here, {expected and expected['input_ids']} {error} there"
+    if "generation" in template and re.search(r"{%-?\s*generation\s*-?%}", template):
+        return "" if flags == expected["assistant_masks"] else f"{messages}: {flags}, not {expected['assistant_masks']}"
+    counted = ours.decode([x for x, flag in zip(ids, flags) if flag]).decode(errors="replace")
+    given_text = ours.decode([x for x, flag in zip(ids, flags) if not flag]).decode(errors="replace")
+    for word in re.findall(r"ans\d[bc]|thought\d", given_text):
+        return f"{messages}: {word} is not in the loss: {given_text!r}"
+    for word in re.findall(r"ask\da|res\dr|sys0", counted):
+        return f"{messages}: {word} is in the loss: {counted!r}"
+    return "" if flags[0] == 0 or messages[0]["role"] == "assistant" else f"{messages}: the first token is in the loss"
+
+
+def check_masks(template, folder, rng):
+    ours, theirs, special = tokenizer_of(folder, rng, template)
+    for _ in range(12):
+        problem = mask_problem(ours, theirs, special, template, rng)
+        if problem:
+            return problem
+    return ""
+
+
+def all_checks():
+    """Pairs of a name and a check; None for what cannot be checked here."""
+    checks = {name: lambda folder, rng, name=name: check(name, folder, rng) for name in TEMPLATES}
+    folder = Path(os.environ.get("TARN_TEST_DATA", "")) / "chat-templates"
+    sources = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.jinja"))}
+    for name, template in ({"generation": GENERATION} | sources).items():
+        checks[f"{name} json"] = lambda folder, rng, template=template: check_json(template, folder, rng)
+        checks[f"{name} masks"] = lambda folder, rng, template=template: check_masks(template, folder, rng)
+    return checks if sources else checks | {"templates of TARN_TEST_DATA": lambda folder, rng: None}
 
 
 def run(seed):
     """Pairs of a name and what is wrong: "" for nothing."""
     many = 10 if os.environ.get("TARN_TEST_LONG") else 1
-    for name in [*TEMPLATES, "spaces"]:
+    for name, one in all_checks().items():
         for number in range(many):
             with tempfile.TemporaryDirectory() as folder:
-                rng = random.Random(f"{seed}/{name}/{number}")
                 try:
-                    yield f"{name} {number}", check(name, folder, rng) if name in TEMPLATES else check_spaces(
-                        folder, rng)
+                    yield f"{name} {number}", one(folder, random.Random(f"{seed}/{name}/{number}"))
                 except tarn.Error as error:
                     yield f"{name} {number}", f"tarn: {error}"

@@ -175,6 +175,11 @@ class EncodeOptions(c.Structure):
     _fields_ = [("special_as_text", c.c_bool), ("add_special", c.c_bool)]
 
 
+class ChatOptions(c.Structure):
+    _fields_ = [("add_generation_prompt", c.c_bool), ("tools", c.c_char_p), ("documents", c.c_char_p),
+                ("variables", c.c_char_p)]
+
+
 class ChatDatasetOptions(c.Structure):
     _fields_ = [("path", c.c_char_p), ("tokenizer", c.c_void_p), ("template_name", c.c_char_p),
                 ("val_path", c.c_char_p), ("val_fraction", c.c_double), ("context", c.c_int64), ("seed", c.c_uint64)]
@@ -320,7 +325,12 @@ FUNCTIONS = {
     "text_stream_free": (None, [POINTER]), "chat_name": (c.c_char_p, [POINTER]), "chat_render": (POINTER, [
         POINTER, POINTER, c.c_int, c.c_bool, c.POINTER(c.c_size_t)]), "chat_encode": (POINTER, [
             POINTER, POINTER, c.c_int, c.c_bool, c.POINTER(c.c_int64)
-        ]), "tokenizer_set_chat": (c.c_bool, [POINTER, c.c_char_p]), "chat_dataset_open_sized": (POINTER, [
+        ]), "chat_render_json_sized": (POINTER, [
+            POINTER, c.c_char_p, c.c_size_t, POINTER, c.c_size_t, c.POINTER(c.c_size_t)
+        ]), "chat_encode_json_sized": (POINTER, [
+            POINTER, c.c_char_p, c.c_size_t, POINTER, c.c_size_t, c.POINTER(POINTER), c.POINTER(c.c_int64)
+        ]), "chat_eot": (c.c_int32, [POINTER]), "tokenizer_set_chat": (c.c_bool, [POINTER, c.c_char_p
+        ]), "chat_dataset_open_sized": (POINTER, [
             c.POINTER(ChatDatasetOptions), c.c_size_t
         ]), "chat_dataset_counts_of": (c.c_bool,
                                        [POINTER, c.POINTER(ChatDatasetCounts)]), "chat_dataset_batch": (c.c_bool, [

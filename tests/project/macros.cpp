@@ -159,6 +159,9 @@ static void data_and_training(tarn_device cpu)
     REFUSED(tarn_dataset_csv("no such file", NULL));
     REFUSED(tarn_loader_new(NULL, NULL));
     REFUSED(tarn_tokenizer_encode(NULL, "a", 1, NULL, &count));
+    size_t length;
+    REFUSED(tarn_chat_render_json(NULL, "[]", 2, NULL, &length));
+    REFUSED(tarn_chat_encode_json(NULL, "[]", 2, NULL, NULL, &count));
     REFUSED(tarn_text_stream_new(NULL, NULL));
     REFUSED(tarn_bpe_train(NULL, NULL, 0, 300, NULL));
     REFUSED(tarn_bpe_train_files(NULL, 0, 300, NULL));

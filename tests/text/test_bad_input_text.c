@@ -96,6 +96,11 @@ static void chats(void **state)
     REFUSE(tarn_chat_encode, tarn_chat_encode(NULL, messages, 1, true, &count));
     REFUSE(tarn_chat_render, tarn_chat_render(plain, messages, 1, true, &length));
     REFUSE(tarn_chat_encode, tarn_chat_encode(plain, messages, 1, true, &count));
+    static const char json[] = "[{\"role\": \"user\", \"content\": \"a\"}]";
+    REFUSE(tarn_chat_render_json, tarn_chat_render_json_sized(NULL, json, strlen(json), NULL, 0, &length));
+    REFUSE(tarn_chat_render_json, tarn_chat_render_json(plain, json, strlen(json), NULL, &length));
+    REFUSE(tarn_chat_encode_json, tarn_chat_encode_json_sized(NULL, json, strlen(json), NULL, 0, NULL, &count));
+    REFUSE(tarn_chat_encode_json, tarn_chat_encode_json(plain, json, strlen(json), NULL, NULL, &count));
     tarn_tokenizer_free(plain);
     if (!TARN__HAVE_JANSSON)
         return;
@@ -113,6 +118,11 @@ static void chats(void **state)
     REFUSE(tarn_chat_encode, tarn_chat_encode(t, messages, 1, true, NULL));
     for (int i = 1; i < 4; i++)
         REFUSE(tarn_chat_encode, tarn_chat_encode(t, messages + i, 1, true, &count));
+    REFUSE(tarn_chat_render_json, tarn_chat_render_json(t, NULL, 0, NULL, &length));
+    REFUSE(tarn_chat_render_json, tarn_chat_render_json(t, json, strlen(json), NULL, NULL));
+    REFUSE(tarn_chat_render_json, tarn_chat_render_json(t, json, strlen(json) - 1, NULL, &length));
+    REFUSE(tarn_chat_encode_json, tarn_chat_encode_json(t, NULL, 0, NULL, NULL, &count));
+    REFUSE(tarn_chat_encode_json, tarn_chat_encode_json(t, json, strlen(json), NULL, NULL, NULL));
     tarn_tokenizer_free(t);
 }
 

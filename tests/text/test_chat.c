@@ -1,5 +1,5 @@
-/* test_chat.c: conversations rendered by the common chat templates; message contents stay text; other templates are
- * rejected. make parity compares with transformers. */
+/* test_chat.c: conversations rendered by chat templates; message contents stay text; loss masks; messages in JSON. make
+ * parity compares with transformers. */
 #include <sys/stat.h>
 
 #include "support/files.h"
@@ -16,14 +16,6 @@
     "}}" \
     "{% endif %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}" \
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-#define LLAMA2 \
-    "{% if messages[0]['role'] == 'system' %}{% set system_message = messages[0]['content'] %}{% endif %}{% for " \
-    "message in loop_messages " \
-    "%}{% set content = " \
-    "'<<SYS>>\\n' + system_message + '\\n<</SYS>>\\n\\n' + message['content'] %}{% if message['role'] == 'user' %}{{ " \
-    "bos_token + '[INST] " \
-    "' + content.strip() + ' " \
-    "[/INST]' }}{% else %}{{ ' '  + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}"
 #define LLAMA3 \
     "{% for message in messages %}{% set content = '<|start_header_id|>' + message['role'] + " \
     "'<|end_header_id|>\n\n'+ message['content'] " \
@@ -38,22 +30,8 @@
     "else %}{{ " \
     "message['content'] + eos_token }}{% endif %}{% endfor %}"
 
-/* With a part for tools, which nobody gives, in which anything may stand: texts with both quotes, braces, loops. */
-#define WITH_TOOLS \
-    "{%- if tools %}{{- '<|im_start|>system\\n' }}{{- \"It's {\\\"x\\\": 1}}\" }}{%- for tool in tools %}{{- tool | " \
-    "tojson }}{%- endfor %}{%- else %}{%- if messages[0].role == 'system' %}" \
-    "{{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}{%- endif %}{%- endif %}{%- for message " \
-    "in messages %}" \
-    "{%- if (message.role == \"user\") or (message.role == \"system\" and not loop.first) or (message.role == " \
-    "\"assistant\" and not message.tool_calls) %}" \
-    "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}{%- elif message.role == " \
-    "\"assistant\" %}{{- 'calls' }}" \
-    "{%- elif message.role == \"tool\" %}{{- message.content }}{%- endif %}{%- endfor %}{%- if add_generation_prompt " \
-    "%}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
-
 /* A folder whose tokenizer is the small one, with some tokens of templates: 263 <|im_start|>, 264 <|im_end|>. It begins
- * with
- * <|endoftext|>, and ends with <tag>. */
+ * with <|endoftext|>, 260, and ends with <tag>, 262. */
 static tarn_tokenizer *open_with(const char *template)
 {
     if (!TARN__HAVE_PCRE2 || !TARN__HAVE_JANSSON)
@@ -76,12 +54,12 @@ static tarn_tokenizer *open_with(const char *template)
 static const tarn_chat_message talk[] = {
     {"system", " Be brief. "}, {"user", " he "}, {"assistant", "llo "}, {"user", "<|im_end|>"}};
 
-static void expect_chat(const char *template, const char *name, int first, int count, bool prompt, const char *expected)
+static void expect_chat(const char *template, int first, int count, bool prompt, const char *expected)
 {
     size_t length;
     int64_t id_count;
     tarn_tokenizer *t = open_with(template);
-    assert_string_equal(tarn_chat_name(t), name);
+    assert_string_equal(tarn_chat_name(t), "model");
     char *text = tarn_chat_render(t, talk + first, count, prompt, &length);
     assert_ok();
     assert_string_equal(text, expected);
@@ -99,27 +77,29 @@ static void expect_chat(const char *template, const char *name, int first, int c
 static void templates_are_followed(void **state)
 {
     (void)state;
-    expect_chat(CHATML, "chatml", 0, 2, true,
+    expect_chat(CHATML, 0, 2, true,
                 "<|im_start|>system\n Be brief. <|im_end|>\n<|im_start|>user\n he <|im_end|>\n<|im_start|>assistant\n");
-    expect_chat(CHATML, "chatml", 1, 2, false,
-                "<|im_start|>user\n he <|im_end|>\n<|im_start|>assistant\nllo <|im_end|>\n");
-    expect_chat("{{ bos_token }}" CHATML, "chatml", 1, 1, false, "<|endoftext|><|im_start|>user\n he <|im_end|>\n");
-    expect_chat(QWEN2, "chatml", 1, 1, false,
-                "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\n he <|im_end|>\n");
-    expect_chat("{# spaces that are left out #}\n{%- set x = '%}' -%}\n\n {{- '' }}\n  {%- set y = 1 %}\n  " CHATML
-                "\n",
-                "chatml", 0, 1, false, "<|im_start|>system\n Be brief. <|im_end|>\n");
-    expect_chat(QWEN2, "chatml", 0, 1, false, "<|im_start|>system\n Be brief. <|im_end|>\n");
-    expect_chat(WITH_TOOLS, "chatml", 0, 2, true,
-                "<|im_start|>system\n Be brief. <|im_end|>\n<|im_start|>user\n he <|im_end|>\n<|im_start|>assistant\n");
-    expect_chat(LLAMA2, "llama2", 0, 4, true,
-                "<|endoftext|>[INST] <<SYS>>\n Be brief. \n<</SYS>>\n\n he [/INST] llo <tag><|endoftext|>[INST] "
-                "<|im_end|> [/INST]");
-    expect_chat(LLAMA3, "llama3", 0, 2, true,
+    expect_chat(CHATML, 1, 2, false, "<|im_start|>user\n he <|im_end|>\n<|im_start|>assistant\nllo <|im_end|>\n");
+    expect_chat("{{ bos_token }}" CHATML, 1, 1, false, "<|endoftext|><|im_start|>user\n he <|im_end|>\n");
+    expect_chat(QWEN2, 1, 1, false, "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\n he <|im_end|>\n");
+    expect_chat(QWEN2, 0, 1, false, "<|im_start|>system\n Be brief. <|im_end|>\n");
+    expect_chat(LLAMA3, 0, 2, true,
                 "<|endoftext|><|start_header_id|>system<|end_header_id|>\n\nBe "
                 "brief.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nhe<|eot_id|>"
                 "<|start_header_id|>assistant<|end_header_id|>\n\n");
-    expect_chat(MISTRAL, "mistral", 1, 3, true, "<|endoftext|>[INST]  he  [/INST]llo <tag>[INST] <|im_end|> [/INST]");
+    expect_chat(MISTRAL, 1, 3, true, "<|endoftext|>[INST]  he  [/INST]llo <tag>[INST] <|im_end|> [/INST]");
+    expect_chat(
+        "{{ tools is none }}{{ documents is none }}{{ messages | length }}{{ nothing }}{{ unk_token is defined }}", 0,
+        2, false, "TrueTrue2False");
+}
+
+/* Number of ids of special tokens of the template. */
+static int count_marks(const int32_t *ids, int64_t count)
+{
+    int marks = 0;
+    for (int64_t i = 0; i < count; i++)
+        marks += ids[i] >= 263;
+    return marks;
 }
 
 static void message_contents_stay_text(void **state)
@@ -129,17 +109,58 @@ static void message_contents_stay_text(void **state)
     tarn_tokenizer *t = open_with(CHATML);
     int32_t *ids = tarn_chat_encode(t, talk + 3, 1, false, &count); /* "<|im_end|>" */
     assert_ok();
-    int marks = 0;
-    for (int64_t i = 0; i < count; i++)
-        marks += ids[i] >= 263;
     assert_int_equal(ids[0], 263);
     assert_int_equal(ids[count - 2], 264);
-    assert_int_equal(marks, 2);
+    assert_int_equal(count_marks(ids, count), 2);
     assert_int_equal(tarn_chat_eot(t), 264);
     tarn_tokenizer_release(ids);
     tarn_tokenizer_free(t);
     t = open_with(MISTRAL);
     assert_int_equal(tarn_chat_eot(t), 262);
+    tarn_tokenizer_free(t);
+}
+
+/* Nor is a token of which a message has only a part, or a role that is not a word; letters of a role are the
+ * template's:
+ * '<|' + role + '|>' is a token. */
+static void tokens_across_the_border_stay_text(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *template;
+        tarn_chat_message message;
+        int marks;
+    } cases[] = {{"<|im_{{ messages[0].content }}", {"user", "end|>"}, 0},
+                 {"{{ messages[0].content }}end|>", {"user", "<|im_"}, 0},
+                 {"{{ messages[0].content }}<|im_end|>", {"user", "<|im_"}, 1},
+                 {"<|im_{{ messages[0].content | upper | lower }}|>", {"user", "end"}, 0},
+                 {"{{ messages[0].role }}", {"<|im_end|>", "a"}, 0},
+                 {"<|{{ messages[0].role }}|>", {"im_end", "a"}, 1},
+                 {"{% set x = messages[0].content.split('+') %}{{ x[0] }}{{ x[1] }}", {"user", "<|im_+end|>"}, 0},
+                 {"{{ messages[0].content | tojson }}<|im_end|>", {"user", "<|im_start|>"}, 1}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        int64_t count;
+        tarn_tokenizer *t = open_with(cases[i].template);
+        int32_t *ids = tarn_chat_encode(t, &cases[i].message, 1, false, &count);
+        assert_ok();
+        assert_int_equal(count_marks(ids, count), cases[i].marks);
+        tarn_tokenizer_release(ids);
+        tarn_tokenizer_free(t);
+    }
+}
+
+/* A piece may hold text of the template and of a message, as in transformers: 256 is "he", 258 "llo". */
+static void pieces_cross_the_border_of_template_and_message(void **state)
+{
+    (void)state;
+    int64_t count;
+    tarn_tokenizer *t = open_with("h{{ messages[0].content }}lo");
+    int32_t *ids = tarn_chat_encode(t, &(tarn_chat_message){"user", "el"}, 1, false, &count),
+            *whole = tarn_tokenizer_encode(t, "hello", 5, NULL, &count);
+    assert_ok();
+    assert_memory_equal(ids, whole, sizeof(int32_t) * (size_t)count);
+    tarn_tokenizer_release(ids);
+    tarn_tokenizer_release(whole);
     tarn_tokenizer_free(t);
 }
 
@@ -164,84 +185,190 @@ static void templates_are_saved(void **state)
     tarn_tokenizer_free(t);
 }
 
-static void other_templates_are_refused_by_name(void **state)
+/* ---- messages in JSON -------------------------------------------------------------------------------------------- */
+
+#define TOOLS \
+    "{% for tool in tools or [] %}{{ tool.name }};{% endfor %}{% for m in messages %}{{ m.role }}:" \
+    "{{ m.content if m.content is string else m.content | map(attribute='text') | join('+') if m.content else '-' }}" \
+    "{% for call in m.tool_calls or [] %}!{{ call.function.name }}{{ call.function.arguments | tojson }}{% endfor %}" \
+    "{{ m.reasoning_content }}{{ m.name }}\n{% endfor %}{{ mood }}"
+
+static void expect_json(const tarn_tokenizer *t, const char *messages, const tarn_chat_options *options,
+                        const char *expected)
 {
-    (void)state;
-    static const char *const wrong[][2] = {
-        {"{{ 'hello' }}", "{{ 'hello' }}"},
-        {"", "Mistral as published"},
-        {"<|im_start|>", "ChatML"},
-        {"{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'].upper() + "
-         "'<|im_end|>'}}",
-         "Mistral as published"},
-        {"{{ bos_token + '[INST] ' + content + ' [/INST]' }}<<SYS>>", "Llama 2"},
-        {"{{ '[INST] ' + message['content'] + ' [/INST]' }}", "Mistral"},
-        {"{{ '<|start_header_id|>' + message['role'] }}", "Llama 3"},
-        {"{{ '<|user|>' + message['content'] }}", "<|user|>"},
-        {"{{ '", "Mistral as published"},
-        {CHATML "{{ eos_token }}", "Mistral as published"},
-        {"{% for message in messages %}{{ bos_token }}{% endfor %}" CHATML, "Mistral as published"},
-        {"{% set s = 'Be kind.' %}{{ '<|im_start|>system\\n' + s + '<|im_end|>\\n' }}" CHATML, "Mistral as published"},
-        {"{{ \"<|im_start|>system\\nYou're kind.<|im_end|>\\n\" }}" CHATML, "Mistral as published"},
-        {CHATML " x", "Mistral as published"}, /* text that is printed as it stands */
-        {"\n" CHATML, "Mistral as published"},
-        {"{{ '' }} " CHATML, "Mistral as published"},
-        {"{{ '' }}\n" CHATML, "Mistral as published"},
-        {CHATML "\n\n\n", "Mistral as published"},
-    };
     size_t length;
-    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
-        tarn_tokenizer *t = open_with(wrong[i][0]);
-        assert_null(tarn_chat_name(t));
-        assert_error_about(TARN_ERROR_UNSUPPORTED, "chat_name", wrong[i][1]);
-        assert_null(tarn_chat_render(t, talk, 2, true, &length));
-        assert_error_about(TARN_ERROR_UNSUPPORTED, "chat_render", wrong[i][1]);
-        tarn_tokenizer_free(t);
-    }
+    char *text = tarn_chat_render_json(t, messages, strlen(messages), options, &length);
+    assert_ok();
+    assert_string_equal(text, expected);
+    tarn_tokenizer_release(text);
 }
 
-#define TURN "{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}"
-#define PROMPT "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-#define LOOP "{% for message in messages %}"
-#define DEFAULT "{{ '<|im_start|>system\\nBe kind.<|im_end|>\\n' }}"
-
-/* They have all that a family's have, and something else. */
-static void templates_that_do_more_are_refused(void **state)
+static void messages_in_json_have_tools_and_parts(void **state)
 {
     (void)state;
-    static const char *const more[] = {
-        "{{ 'Before: ' }}" CHATML,
-        CHATML "{{ 'Answer:' }}",
-        LOOP TURN "{{ 'x' }}{% endfor %}" PROMPT,
-        LOOP TURN
-        "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{{ '<think>\\n' }}{% endif %}",
-        "{% for message in messages[::-1] %}" TURN "{% endfor %}" PROMPT,
-        "{% for message in messages[-1:] %}" TURN "{% endfor %}" PROMPT,
-        LOOP "{% if message['role'] != 'system' %}" TURN
-             "{% endif %}{% endfor %}" PROMPT, /* a system's text is left out */
-        "{% set messages = messages[1:] %}" CHATML,
-        "{% set messages = [{'role': 'system', 'content': 'Be kind.'}] + messages %}" CHATML,
-        DEFAULT CHATML, /* also where there is one */
-        "{% if messages|length < 2 %}" DEFAULT "{% endif %}" CHATML,
-        "{% if not tools %}{{ 'none' }}{% endif %}" CHATML,
-        "{% if tools %}{% else %}{{ 'none' }}{% endif %}" CHATML,
-        "{% if true %}{% for message in messages %}" TURN "{% endfor %}" PROMPT, /* never ends */
-        LOOP "{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>'}}{% endfor %}" PROMPT,
-        LOOP TURN "{% endfor %}{% if messages|length < 2 %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
-        "{{ 'Before: ' }}" LLAMA3,
-        "{{ bos_token }}{{ 'Before: ' }}" MISTRAL,
-        LLAMA2 "{{ ' ' }}",
-        MISTRAL "{{ ' ' }}",
-        ("{% for message in messages %}{{ bos_token }}{% if message['role'] == 'user' %}{{ '[INST] ' + "
-         "message['content'] + ' [/INST]' }}{% else %}{{ message['content'] + eos_token }}{% endif %}{% endfor %}"),
-    };
-    for (size_t i = 0; i < sizeof(more) / sizeof(more[0]); i++) {
-        tarn_tokenizer *t = open_with(more[i]);
-        if (tarn_chat_name(t))
-            fail_msg("taken: %s", more[i]);
-        assert_error_about(TARN_ERROR_UNSUPPORTED, "chat_name", "Mistral as published");
-        tarn_tokenizer_free(t);
+    tarn_tokenizer *t = open_with(TOOLS);
+    expect_json(t,
+                "[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}, "
+                "{\"type\": \"text\", \"text\": \"b\"}]}]",
+                NULL, "user:a+b\n");
+    expect_json(t,
+                "[{\"role\": \"assistant\", \"content\": null, \"thinking\": \"hm\", \"tool_calls\": "
+                "[{\"function\": {\"name\": \"f\", \"arguments\": {\"x\": 1.5}}}]}, "
+                "{\"role\": \"tool\", \"name\": \"f\", \"content\": \"\"}]",
+                &(tarn_chat_options){.tools = "[{\"name\": \"f\"}]", .variables = "{\"mood\": \"good\"}"},
+                "f;assistant:-!f{\"x\": 1.5}hm\ntool:f\ngood");
+    tarn_tokenizer_free(t);
+}
+
+static void bad_messages_in_json_are_named(void **state)
+{
+    (void)state;
+    static const char *const bad[][2] = {{"[", "messages, line 1: byte 1"},
+                                         {"{}", "messages must be an array"},
+                                         {"[]", "messages must be an array"},
+                                         {"[1]", "message 1 is not an object"},
+                                         {"[{\"content\": \"a\"}]", "message 1 is not an object"},
+                                         {"[{\"role\": 1}]", "\"role\""}};
+    tarn_tokenizer *t = open_with(TOOLS);
+    size_t length;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        assert_null(tarn_chat_render_json(t, bad[i][0], strlen(bad[i][0]), NULL, &length));
+        assert_error_about(TARN_ERROR_FORMAT, "chat_render_json", bad[i][1]);
     }
+    const tarn_chat_options options = {.tools = "[1"};
+    assert_null(tarn_chat_render_json(t, "[{\"role\": \"user\"}]", 18, &options, &length));
+    assert_error_about(TARN_ERROR_FORMAT, "chat_render_json", "tools");
+    tarn_tokenizer_free(t);
+}
+
+/* ---- loss masks -------------------------------------------------------------------------------------------------- */
+
+/* The ids with loss, as text, with a bar where others are between them. */
+static void expect_loss(const char *template, const char *messages, const char *expected)
+{
+    tarn_tokenizer *t = open_with(template);
+    uint8_t *mask;
+    int64_t count;
+    char found[1024] = "";
+    int32_t *ids = tarn_chat_encode_json(t, messages, strlen(messages), NULL, &mask, &count);
+    assert_ok();
+    for (int64_t i = 0; i < count; i++) {
+        if (mask[i] && i > 0 && !mask[i - 1] && found[0])
+            strcat(found, "|");
+        if (mask[i])
+            strcat(found, tarn_tokenizer_piece(t, ids[i], NULL));
+    }
+    assert_string_equal(found, expected);
+    tarn_tokenizer_release(ids);
+    tarn_tokenizer_release(mask);
+    tarn_tokenizer_free(t);
+}
+
+#define USER "{\"role\": \"user\", \"content\": \"a\"}"
+#define ASSISTANT(text) "{\"role\": \"assistant\", \"content\": \"" text "\"}"
+/* Thoughts are dropped but for the last answer, which has a block of them in any case. */
+#define THINKING \
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}{% if loop.last %}[T]{% endif %}" \
+    "{{ m.content.split(']')[-1] | trim }}{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}" \
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+/* Answers end with text only, and the prompt goes on where answers do not. */
+#define TEXT_ONLY \
+    "{% for m in messages %}{{ 'Q:' if m.role == 'user' else 'A:' }}{{ m.content }}{{ '.' if m.role == 'assistant' " \
+    "}}\n" \
+    "{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
+#define BLOCKS \
+    "{% for m in messages %}{{ m.role }}:{% generation %}{% if m.role == 'assistant' %}{{ m.content }}<|im_end|>" \
+    "{% endif %}{% endgeneration %}{% if m.role != 'assistant' %}{{ m.content }}{% endif %}\n{% endfor %}"
+
+static void the_loss_is_on_answers_and_their_ends(void **state)
+{
+    (void)state;
+    expect_loss(CHATML, "[" USER ", " ASSISTANT(" b ") ", " USER ", " ASSISTANT("c") "]", " b <|im_end|>|c<|im_end|>");
+    expect_loss(CHATML, "[" ASSISTANT("b") "]", "b<|im_end|>");
+    expect_loss(CHATML,
+                "[" USER ", {\"role\": \"assistant\", \"content\": \"b\", \"weight\": 0}, " USER
+                ", " ASSISTANT("c") "]",
+                "c<|im_end|>");
+    expect_loss(MISTRAL, "[" USER ", " ASSISTANT("b") ", " USER ", " ASSISTANT("c") "]", "b<tag>|c<tag>");
+    expect_loss(THINKING, "[" USER ", " ASSISTANT("[t]b ") ", " USER ", " ASSISTANT("[t]c") "]",
+                "b<|im_end|>|[T]c<|im_end|>");
+    expect_loss(THINKING, "[" USER ", " ASSISTANT("[t]") ", " USER ", " ASSISTANT("c") "]",
+                "<|im_end|>|[T]c<|im_end|>");
+    expect_loss(TEXT_ONLY, "[" USER ", " ASSISTANT("b") ", " USER ", " ASSISTANT("c") "]", "b.|c.");
+    expect_loss(BLOCKS, "[" USER ", " ASSISTANT("b") ", " USER ", " ASSISTANT("c") "]", "b<|im_end|>|c<|im_end|>");
+}
+
+static void answers_that_are_not_rendered_are_an_error(void **state)
+{
+    (void)state;
+    tarn_tokenizer *t = open_with("{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}");
+    static const char lost[] = "[" USER ", " ASSISTANT("b") "]";
+    uint8_t *mask;
+    int64_t count;
+    assert_null(tarn_chat_encode_json(t, lost, strlen(lost), NULL, &mask, &count));
+    assert_error_about(TARN_ERROR_FORMAT, "chat_encode_json: chat template", "message 2");
+    assert_null(mask);
+    assert_null(tarn_chat_encode_json(t, lost, strlen(lost), &(tarn_chat_options){.add_generation_prompt = true}, &mask,
+                                      &count));
+    assert_error_about(TARN_ERROR_ARGUMENT, "chat_encode_json", "exclude each other");
+    tarn_tokenizer_free(t);
+}
+
+/* ---- named templates --------------------------------------------------------------------------------------------- */
+
+static void templates_have_names(void **state)
+{
+    (void)state;
+    size_t length;
+    tarn_tokenizer_free(open_with("default"));
+    remove(scratch("chat/chat_template.jinja"));
+    write_text("chat/tokenizer_config.json", "{\"chat_template\": [{\"name\": \"default\", \"template\": \"d\"}, "
+                                             "{\"name\": \"tool_use\", \"template\": \"t\"}, "
+                                             "{\"name\": \"rag\", \"template\": \"r\"}]}");
+    tarn_tokenizer *t = tarn_tokenizer_open(scratch("chat"));
+    const tarn_chat_options options = {.tools = "[{}]"};
+    expect_json(t, "[" USER "]", NULL, "d");
+    expect_json(t, "[" USER "]", &options, "t");
+    assert_true(tarn_tokenizer_save(t, scratch("saved-names")));
+    tarn_tokenizer *again = tarn_tokenizer_open(scratch("saved-names"));
+    assert_ok();
+    expect_json(again, "[" USER "]", &options, "t");
+    assert_true(tarn_tokenizer_set_chat(again, "rag"));
+    expect_json(again, "[" USER "]", &options, "r");
+    assert_true(tarn_tokenizer_set_chat(again, "chatml"));
+    assert_string_equal(tarn_chat_name(again), "chatml");
+    tarn_tokenizer_free(again);
+    tarn_tokenizer_free(t);
+    write_text("chat/tokenizer_config.json", "{\"chat_template\": [{\"name\": \"rag\", \"template\": \"r\"}]}");
+    t = tarn_tokenizer_open(scratch("chat"));
+    assert_null(tarn_chat_render(t, talk, 1, false, &length));
+    assert_error_about(TARN_ERROR_UNSUPPORTED, "no default", "'rag'");
+    tarn_tokenizer_free(t);
+    remove(scratch("chat/tokenizer_config.json"));
+    write_text("chat/chat_template.json", "{\"chat_template\": \"from json\"}");
+    t = tarn_tokenizer_open(scratch("chat"));
+    expect_json(t, "[" USER "]", NULL, "from json");
+    remove(scratch("chat/chat_template.json"));
+    tarn_tokenizer_free(t);
+}
+
+/* ---- errors ------------------------------------------------------------------------------------------------------ */
+
+static void what_a_template_says_is_the_error(void **state)
+{
+    (void)state;
+    size_t length;
+    static const tarn_chat_message twice[] = {{"user", "a"}, {"user", "b"}};
+    tarn_tokenizer *t = open_with("{% for m in messages %}\n{% if m.role != ('user', 'assistant')[loop.index0 % 2] %}"
+                                  "{{ raise_exception('roles must alternate') }}{% endif %}{% endfor %}");
+    assert_null(tarn_chat_render(t, twice, 2, false, &length));
+    assert_error_about(TARN_ERROR_ARGUMENT, "chat_render: chat template, line 2: the template says",
+                       "roles must alternate");
+    tarn_tokenizer_free(t);
+    t = open_with("{% if x %}");
+    assert_null(tarn_chat_name(t));
+    assert_error_about(TARN_ERROR_FORMAT, "chat_name: chat template, line 1", "endif");
+    tarn_tokenizer_free(t);
 }
 
 static void templates_that_are_not_utf8_are_refused(void **state)
@@ -253,34 +380,19 @@ static void templates_that_are_not_utf8_are_refused(void **state)
     assert_error_about(TARN_ERROR_FORMAT, "chat_template.jinja", "UTF-8");
 }
 
-static void roles_out_of_order_are_refused(void **state)
-{
-    (void)state;
-    size_t length;
-    static const tarn_chat_message twice[] = {{"user", "a"}, {"user", "b"}}, tool[] = {{"user", "a"}, {"tool", "b"}};
-    static const char *const templates[] = {LLAMA2, MISTRAL};
-    for (int i = 0; i < 2; i++) {
-        tarn_tokenizer *t = open_with(templates[i]);
-        assert_null(tarn_chat_render(t, twice, 2, false, &length));
-        assert_error_about(TARN_ERROR_ARGUMENT, "chat_render", "take turns");
-        assert_null(tarn_chat_render(t, tool, 2, false, &length));
-        assert_error_about(TARN_ERROR_ARGUMENT, "'tool'", "take turns");
-        tarn_tokenizer_free(t);
-    }
-    tarn_tokenizer *t = open_with(MISTRAL); /* this one has no place for a system's text */
-    assert_null(tarn_chat_render(t, talk, 2, false, &length));
-    assert_error_about(TARN_ERROR_ARGUMENT, "a 'system' message is out of place", "take turns");
-    tarn_tokenizer_free(t);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {in_scope(templates_are_followed),
                                        in_scope(message_contents_stay_text),
+                                       in_scope(tokens_across_the_border_stay_text),
+                                       in_scope(pieces_cross_the_border_of_template_and_message),
                                        in_scope(templates_are_saved),
-                                       in_scope(other_templates_are_refused_by_name),
-                                       in_scope(roles_out_of_order_are_refused),
-                                       in_scope(templates_that_are_not_utf8_are_refused),
-                                       in_scope(templates_that_do_more_are_refused)};
+                                       in_scope(messages_in_json_have_tools_and_parts),
+                                       in_scope(bad_messages_in_json_are_named),
+                                       in_scope(the_loss_is_on_answers_and_their_ends),
+                                       in_scope(answers_that_are_not_rendered_are_an_error),
+                                       in_scope(templates_have_names),
+                                       in_scope(what_a_template_says_is_the_error),
+                                       in_scope(templates_that_are_not_utf8_are_refused)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

@@ -241,14 +241,21 @@ static void a_bad_line_is_named_and_explained(void **state)
         {"{\"messages\": \"a\"}", "\"messages\" must be an array"},
         {"{\"messages\": [\"a\"]}", "message 1 is not an object"},
         {TALK(", {\"content\": \"a\"}"), "message 2 has no string \"role\""},
-        {TALK(", {\"role\": \"assistant\"}"), "message 2 has no string \"content\""},
-        {TALK(", {\"role\": \"assistant\", \"content\": [{\"type\": \"text\"}]}"),
-         "message 2 has no string \"content\""},
-        {TALK(", {\"role\": \"bot\", \"content\": \"a\"}"),
-         "message 2 has the role 'bot'; it must be system, user or assistant"},
+        {TALK(", {\"role\": \"assistant\"}"), "message 2 has no \"content\""},
+        {TALK(", {\"role\": \"assistant\", \"content\": [{\"type\": \"text\"}]}"), "part 1 of message 2"},
+        {TALK(", {\"role\": \"user\", \"content\": [{\"type\": \"image_url\"}]}"),
+         "part 1 of message 2 has the type 'image_url'"},
+        {TALK(", {\"role\": \"\", \"content\": \"a\"}"), "message 2 has no string \"role\""},
+        {TALK(", {\"role\": \"bot\", \"content\": \"a\"}"), "no message has the role assistant"},
+        {TALK(", {\"role\": \"assistant\", \"content\": []}"), "message 2 is an empty completion"},
         {TALK(", {\"role\": \"assistant\", \"content\": \"\\n \"}"), "message 2 is an empty completion"},
-        {TALK(", {\"role\": \"assistant\", \"content\": \"a\", \"tool_calls\": [1]}"), "message 2 has \"tool_calls\""},
-        {TALK(", {\"role\": \"assistant\", \"content\": \"a\", \"weight\": 0}"), "message 2 has \"weight\""},
+        {TALK(", {\"role\": \"assistant\", \"content\": \"a\", \"tool_calls\": [1]}"),
+         "\"tool_calls\" of message 2 must be an array of objects"},
+        {TALK(", {\"role\": \"assistant\", \"content\": \"a\", \"weight\": 0.5}"), "message 2 has a \"weight\""},
+        {TALK(", {\"role\": \"assistant\", \"content\": \"a\", \"function_call\": {\"name\": \"f\"}}"),
+         "message 2 has \"function_call\""},
+        {"{\"tools\": 5, \"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}",
+         "\"tools\" must be an array of objects"},
         {TALK(""), "no message has the role assistant"},
         {"{\"tools\": [{}], \"prompt\": \"a\", \"completion\": \"b\"}", "the line has tools"},
         {"{\"prompt\": \"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\", \"completion\": \"b\"}",
@@ -275,13 +282,12 @@ static void what_the_template_refuses_is_named_too(void **state)
                    TALK(", {\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}")),
         t, 99));
     assert_error_about(TARN_ERROR_ARGUMENT, "chats: '",
-                       "turns.jsonl', line 1: message 1 after the system's has the role 'user'");
+                       "turns.jsonl', line 1: chat template 'llama2', line 1: the template says: user and assistant");
     tarn_tokenizer_free(t);
-    t = open_tokenizer("{{ messages }}");
+    t = open_tokenizer("{{ messages[0].content }}");
     const char *path = write_text("unknown.jsonl", "{\"text\": \"a\"}\n{\"prompt\": \"a\", \"completion\": \"b\"}\n");
     assert_null(open_chats(path, t, 99));
-    assert_error_about(TARN_ERROR_UNSUPPORTED, "unknown.jsonl', line 2: the chat template that begins",
-                       "is not supported: it must be ChatML");
+    assert_error_about(TARN_ERROR_FORMAT, "unknown.jsonl', line 2: chat template", "nothing of message 2");
     tarn__chat_dataset *c = open_chats(write_text("texts.jsonl", "{\"text\": \"a\"}\n"), t, 99); /* texts need none */
     assert_ok();
     tarn__chat_dataset_close(c);

@@ -1,376 +1,151 @@
-/* chat.c: renders messages as the text, and the ids, that a model was trained on.
- *
- * The template's own tokens become ids where the vocabulary has them. Message contents stay text, whatever they look
- * like: a user who types <|im_end|> cannot end a turn. Results equal those of transformers' apply_chat_template(). */
+/* chat.c: conversations rendered and encoded by the model's chat template, with the variables and the results of
+ * transformers' apply_chat_template(). */
 #include "text/chat/chat.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "base/utf8.h"
 #include "text/chat/loss_mask.h"
 
 #define MAX_MESSAGES 1000000
 
-/* ---- writing ----------------------------------------------------------------------------------------------------- */
+const struct tm tarn__chat_training_day = {.tm_year = 124, .tm_mon = 6, .tm_mday = 26, .tm_wday = 5, .tm_yday = 207};
 
-/* The output being written: text only, or ids and the text after the last token. */
-typedef struct writer {
-    const tarn_tokenizer *tokenizer;
-    const tarn__chat_template *template;
-    bool to_ids;
-    tarn__buffer text, ids;
-    tarn__encoder encoder;
-    bool skips_spaces;     /* the token before absorbs whitespace after it (rstrip) */
-    tarn__loss_mask *mask; /* NULL: no loss mask */
-} writer;
+/* ---- renderings -------------------------------------------------------------------------------------------------- */
 
-/* Python's str.isspace(): White_Space and four control characters. */
-static bool is_space(uint32_t code)
+void tarn__rendering_clear(tarn__rendering *r)
 {
-    return tarn__is_space(code) || (code >= 0x1C && code <= 0x1F);
+    r->text.count = r->masks.origins.count = 0;
 }
 
-/* The length of a text without trailing whitespace. */
-static size_t spaces_before(const char *text, size_t length)
+void tarn__rendering_free(tarn__rendering *r)
 {
-    while (length > 0) {
-        size_t begin = length - 1;
-        uint32_t code;
-        while (begin > 0 && length - begin < 4 && ((unsigned char)text[begin] & 0xC0) == 0x80)
-            begin--;
-        if (tarn__utf8_decode(text + begin, length - begin, &code) != length - begin || !is_space(code))
-            break;
-        length = begin;
-    }
-    return length;
+    tarn__buffer_free(&r->text, 1);
+    tarn__buffer_free(&r->masks.origins, 1);
 }
 
-static void trim(const char **text, size_t *length)
+bool tarn__chat_render(const tarn__chat *chat, const tarn__jinja_context *context, tarn__rendering *rendering)
 {
-    uint32_t code;
-    *length = spaces_before(*text, *length);
-    for (size_t size; (size = tarn__utf8_decode(*text, *length, &code)) != 0 && is_space(code); *length -= size)
-        *text += size;
+    tarn__rendering_clear(rendering);
+    return tarn__jinja_render(chat->program, context, &rendering->text, &rendering->masks);
 }
 
-static bool put_part(writer *w, const char *text, size_t length)
+/* ---- templates --------------------------------------------------------------------------------------------------- */
+
+bool tarn__chat_open(tarn__chat *chat, const tarn_tokenizer *tokenizer, const char *name, const char *source)
 {
-    return tarn__buffer_add(&w->text, text, length, 1);
+    *chat = (tarn__chat){.tokenizer = tokenizer, .stop = -1};
+    bool is_own = strcmp(name, "model") == 0;
+    snprintf(chat->name, sizeof(chat->name), is_own ? "chat template" : "chat template '%.40s'", name);
+    chat->program = tarn__jinja_compile("", chat->name, source, strlen(source));
+    return chat->program != NULL;
 }
 
-static bool put(writer *w, const char *text)
+void tarn__chat_close(tarn__chat *chat)
 {
-    return put_part(w, text, strlen(text));
+    tarn__jinja_program_free(chat->program);
+    tarn__buffer_free(&chat->end, 1);
+    tarn__buffer_free(&chat->prompt, 1);
+    tarn__rendering_free(&chat->prefix);
+    tarn__rendering_free(&chat->answer);
+    *chat = (tarn__chat){0};
 }
 
-static bool put_trimmed(writer *w, const char *text, bool trims)
+/* ---- variables --------------------------------------------------------------------------------------------------- */
+
+/* Sets a token's variable; without the token it stays undefined. */
+static bool set_token(tarn__jinja_context *context, const tarn_tokenizer *t, const char *name, int32_t id)
 {
-    size_t length = strlen(text);
-    if (trims)
-        trim(&text, &length);
-    return put_part(w, text, length);
+    size_t length;
+    if (!tarn__vocab_has(&t->vocab, id))
+        return true;
+    const char *text = tarn__vocab_bytes(&t->vocab, id, &length);
+    return tarn__jinja_context_set(context, name, text, length);
 }
 
-/* Encodes the pending text and appends its ids, and their mask. */
-static bool flush(writer *w)
+/* Adds what all conversations have. Takes the context, and frees it on failure. */
+static tarn__jinja_context *finish_context(const tarn__chat *chat, tarn__jinja_context *context, bool good)
 {
-    const char *text = w->text.data ? w->text.data : "";
-    size_t length = w->text.count, from = 0;
-    uint32_t code;
-    for (size_t size;
-         w->skips_spaces && (size = tarn__utf8_decode(text + from, length - from, &code)) != 0 && tarn__is_space(code);)
-        from += size;
-    w->text.count = 0;
-    w->skips_spaces = false;
-    size_t first = w->ids.count;
-    bool good = from == length || tarn__tokenizer_append_section(w->tokenizer, &w->encoder, text + from, length - from,
-                                                                 false, first > 0, &w->ids);
-    return good && (!w->mask || tarn__loss_mask_section(w->mask, w->tokenizer, &w->encoder,
-                                                        &(tarn__section){text, from, length, first}, &w->ids));
-}
-
-/* A completion begins or ends at this position of the pending text. */
-static bool toggle_mask(writer *w)
-{
-    return !w->mask || tarn__loss_mask_toggle(w->mask, w->text.count);
-}
-
-static const tarn__added_token *find_token(const tarn_tokenizer *t, const char *text)
-{
-    const tarn__added_token *tokens = (const tarn__added_token *)(const void *)t->added.tokens.data;
-    for (size_t i = 0; i < t->added.tokens.count; i++)
-        if (tokens[i].length == strlen(text) && memcmp(tokens[i].text, text, tokens[i].length) == 0)
-            return &tokens[i];
+    const tarn_tokenizer *t = chat->tokenizer;
+    if (context && good && set_token(context, t, "bos_token", tarn_tokenizer_bos(t)) &&
+        set_token(context, t, "eos_token", tarn_tokenizer_eos(t)) &&
+        set_token(context, t, "unk_token", t->kind == &tarn__kind_characters ? t->unknown : t->bpe.unknown))
+        return context;
+    tarn__jinja_context_free(context);
     return NULL;
 }
 
-/* Writes a token of the template: its id if the vocabulary has it, else its text. */
-static bool put_token(writer *w, const char *text)
+tarn__jinja_context *tarn__chat_context(const tarn__chat *chat, const tarn_chat_message *messages, int count,
+                                        bool add_generation_prompt)
 {
-    const tarn__added_token *token = w->to_ids ? find_token(w->tokenizer, text) : NULL;
-    if (!token)
-        return put(w, text);
-    if (token->strip_left && w->text.count)
-        w->text.count = spaces_before(w->text.data, w->text.count);
-    if (!flush(w) || !tarn__ids_add(&w->ids, token->id) || (w->mask && !tarn__loss_mask_add_token(w->mask)))
-        return false;
-    w->skips_spaces = token->strip_right;
+    return finish_context(chat, tarn__jinja_context_messages("", messages, count, add_generation_prompt), true);
+}
+
+/* Checks that there are messages, each an object with a role. */
+static bool check_messages(const tarn__jinja_context *context)
+{
+    size_t count = tarn__jinja_context_count(context);
+    if (count < 1 || count > MAX_MESSAGES)
+        return tarn__raise(TARN_ERROR_FORMAT, "messages must be an array of 1 to %d objects", MAX_MESSAGES);
+    for (size_t i = 0; i < count; i++)
+        if (!tarn__jinja_context_role(context, i, NULL))
+            return tarn__raise(TARN_ERROR_FORMAT, "message %zu is not an object with a string \"role\"", i + 1);
     return true;
 }
 
-/* Writes BOS or EOS. Raises an error if the tokenizer has none. */
-static bool put_id(writer *w, int32_t id, const char *what)
+static bool set_json(tarn__jinja_context *context, const char *name, const char *text)
 {
-    if (!tarn__vocab_has(&w->tokenizer->vocab, id))
-        return tarn__raise(TARN_ERROR_UNSUPPORTED, "the template has %s, but the tokenizer's files name none", what);
-    size_t length;
-    return put_token(w, tarn__vocab_bytes(&w->tokenizer->vocab, id, &length));
+    return !text || !text[0] || tarn__jinja_context_set_json("", context, name, text, strlen(text));
 }
 
-static bool put_bos(writer *w)
+tarn__jinja_context *tarn__chat_context_json(const tarn__chat *chat, const tarn__chat_json *json)
 {
-    return put_id(w, tarn_tokenizer_bos(w->tokenizer), "BOS");
+    static const tarn_chat_message none[1];
+    tarn__jinja_context *context = tarn__jinja_context_messages("", none, 0, json->add_generation_prompt);
+    bool good = context && set_json(context, NULL, json->variables) &&
+                tarn__jinja_context_set_json("", context, "messages", json->messages, json->length) &&
+                set_json(context, "tools", json->tools) && set_json(context, "documents", json->documents) &&
+                check_messages(context) && tarn__jinja_context_prepare(context);
+    return finish_context(chat, context, good);
 }
 
-static bool put_eos(writer *w)
+/* ---- public functions -------------------------------------------------------------------------------------------- */
+
+const char *tarn__chat_template_of(const tarn_tokenizer *tokenizer, bool has_tools)
 {
-    return put_id(w, tarn_tokenizer_eos(w->tokenizer), "EOS");
+    const tarn__chat_source *tools = has_tools ? tarn__tokenizer_chat(tokenizer, "tool_use") : NULL;
+    return tools ? tools->text : tokenizer->chat;
 }
 
-/* Writes a string of the template that contains a token, such as " [INST] ". */
-static bool put_around(writer *w, const char *text, const char *token)
+/* Compiles the tokenizer's template. False with an error. */
+static bool open_own(tarn__chat *chat, const char *function, const tarn_tokenizer *tokenizer, bool has_tools)
 {
-    const char *at = strstr(text, token);
-    return put_part(w, text, (size_t)(at - text)) && put_token(w, token) && put(w, at + strlen(token));
-}
-
-/* ---- messages ---------------------------------------------------------------------------------------------------- */
-
-static bool is_role(const tarn_chat_message *message, const char *role)
-{
-    return strcmp(message->role, role) == 0;
-}
-
-/* Checks that user and assistant alternate after the system message. */
-static bool check_turns(const tarn_chat_message *messages, int count)
-{
-    if (count > 0 && is_role(&messages[0], "system"))
-        return tarn__raise(
-            TARN_ERROR_ARGUMENT,
-            "a 'system' message is out of place: in this model's template user and assistant take turns");
-    for (int i = 0; i < count; i++)
-        if (!is_role(&messages[i], i % 2 ? "assistant" : "user"))
-            return tarn__raise(TARN_ERROR_ARGUMENT,
-                               "message %d after the system's has the role '%.40s'; in this model's template user and "
-                               "assistant take turns",
-                               i, messages[i].role);
-    return true;
-}
-
-/* ---- ChatML ------------------------------------------------------------------------------------------------------ */
-
-/* Writes a ChatML message. */
-static bool put_turn(writer *w, const char *role, const char *content, bool trims)
-{
-    bool is_completion = strcmp(role, "assistant") == 0;
-    return put_token(w, "<|im_start|>") && put(w, role) && put(w, "\n") && (!is_completion || toggle_mask(w)) &&
-           put_trimmed(w, content, trims) && put_token(w, "<|im_end|>") && (!is_completion || toggle_mask(w)) &&
-           put(w, "\n");
-}
-
-static const char *skip_newlines(const char *text)
-{
-    return text + strspn(text, "\n");
-}
-
-/* The length of a text without trailing newlines. */
-static size_t without_newlines(const char *text, size_t length)
-{
-    while (length > 0 && text[length - 1] == '\n')
-        length--;
-    return length;
-}
-
-static const char *find_last(const char *text, size_t length, const char *part)
-{
-    const char *found = NULL;
-    size_t size = strlen(part);
-    for (size_t i = 0; i + size <= length; i++)
-        if (memcmp(text + i, part, size) == 0)
-            found = text + i;
-    return found;
-}
-
-/* Writes a completion of a thinking model (Qwen3): <think> blocks are dropped except after the last question. The
- * splitting transcribes the template's content.split() and strip() calls. */
-static bool put_thinking(writer *w, const char *content, bool is_after_question, bool is_last)
-{
-    const char *first = strstr(content, "</think>"), *last = find_last(content, strlen(content), "</think>");
-    const char *thought = content, *reply = last ? skip_newlines(last + strlen("</think>")) : content;
-    size_t length = first ? without_newlines(content, (size_t)(first - content)) : 0;
-    const char *opening = first ? find_last(content, length, "<think>") : NULL;
-    if (opening) {
-        length -= (size_t)(opening + strlen("<think>") - content);
-        thought = opening + strlen("<think>");
-    }
-    for (; length > 0 && *thought == '\n'; thought++)
-        length--;
-    bool shows = is_after_question && (is_last || length > 0);
-    return put_token(w, "<|im_start|>") && put(w, "assistant\n") && toggle_mask(w) &&
-           (!shows || (put_token(w, "<think>") && put(w, "\n") && put_part(w, thought, length) && put(w, "\n") &&
-                       put_token(w, "</think>") && put(w, "\n\n"))) &&
-           put(w, shows ? skip_newlines(reply) : reply) && put_token(w, "<|im_end|>") && toggle_mask(w) && put(w, "\n");
-}
-
-/* Writes ChatML. `question` is the last user message, or the last message if there is none. */
-static bool put_chatml(writer *w, const tarn_chat_message *messages, int count)
-{
-    const tarn__chat_template *template = w->template;
-    int question = count - 1;
-    while (question > 0 && !is_role(&messages[question], "user"))
-        question--;
-    question = is_role(&messages[question], "user") ? question : count - 1;
-    bool good = (!template->adds_bos || put_bos(w)) && (!template->has_default || is_role(&messages[0], "system") ||
-                                                        put_turn(w, "system", template->system, false));
-    for (int i = 0; good && i < count; i++)
-        good = template->thinks && is_role(&messages[i], "assistant")
-                   ? put_thinking(w, messages[i].content, i > question, i == count - 1)
-                   : put_turn(w, messages[i].role, messages[i].content, template->trims);
-    return good;
-}
-
-/* ---- Llama 2 and Mistral ----------------------------------------------------------------------------------------- */
-
-/* Writes Llama 2's format: the system message is inside the first user message, and both are stripped together. */
-static bool put_llama2(writer *w, const tarn_chat_message *messages, int count)
-{
-    const char *system = is_role(&messages[0], "system") ? messages[0].content : NULL;
-    messages += system != NULL;
-    count -= system != NULL;
-    bool good = check_turns(messages, count);
-    for (int i = 0; good && i < count; i++) {
-        if (i % 2)
-            good = toggle_mask(w) && put(w, " ") && put_trimmed(w, messages[i].content, true) && put(w, " ") &&
-                   put_eos(w) && toggle_mask(w);
-        else {
-            char *both = NULL;
-            size_t size = (i == 0 && system ? strlen(system) : 0) + strlen(messages[i].content) + 32;
-            good = (both = tarn__alloc(size)) != NULL; /* both are stripped as one string */
-            if (good)
-                snprintf(both, size, "%s%s%s%s", i == 0 && system ? "<<SYS>>\n" : "", i == 0 && system ? system : "",
-                         i == 0 && system ? "\n<</SYS>>\n\n" : "", messages[i].content);
-            good = good && put_bos(w) && put_around(w, "[INST] ", "[INST]") && put_trimmed(w, both, true) &&
-                   put_around(w, " [/INST]", "[/INST]");
-            tarn__release(both, size);
-        }
-    }
-    return good;
-}
-
-/* Writes Mistral's format, with the strings found in the template. */
-static bool put_mistral(writer *w, const tarn_chat_message *messages, int count)
-{
-    const tarn__chat_template *template = w->template;
-    const char *system = is_role(&messages[0], "system") && template->system_position != TARN__SYSTEM_UNSUPPORTED
-                             ? messages[0].content
-                             : NULL;
-    messages += system != NULL;
-    count -= system != NULL;
-    bool good = check_turns(messages, count) && put_bos(w);
-    for (int i = 0; good && i < count; i++) {
-        bool is_here = system && i == (template->system_position == TARN__SYSTEM_FIRST ? 0 : count - 1);
-        if (i % 2)
-            good = toggle_mask(w) && put(w, template->before_completion) &&
-                   put_trimmed(w, messages[i].content, template->trims) && put_eos(w) && toggle_mask(w) &&
-                   put(w, template->after_completion);
-        else
-            good = put_around(w, template->before_user, "[INST]") && (!is_here || (put(w, system) && put(w, "\n\n"))) &&
-                   put(w, messages[i].content) && put_around(w, template->after_user, "[/INST]");
-    }
-    return good;
-}
-
-/* ---- Llama 3 ----------------------------------------------------------------------------------------------------- */
-
-/* Writes the header of a Llama 3 message. */
-static bool put_header(writer *w, const char *role)
-{
-    return put_token(w, "<|start_header_id|>") && put(w, role) && put_token(w, "<|end_header_id|>") && put(w, "\n\n");
-}
-
-/* Writes the dates before a system message of Llama 3.1. Training data must not change from day to day: with a mask the
- * date is the fallback of Llama's own template. */
-static bool put_dates(writer *w)
-{
-    static const char *const months[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
-                                         "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
-    char today[32];
-    time_t seconds = time(NULL);
-    struct tm now = {.tm_mday = 1};
-    localtime_r(&seconds, &now);
-    snprintf(today, sizeof(today), "%02d %s %d", now.tm_mday, months[now.tm_mon], now.tm_year + 1900);
-    if (w->mask)
-        snprintf(today, sizeof(today), "26 Jul 2024");
-    return put(w, "Cutting Knowledge Date: December 2023\nToday Date: ") &&
-           put(w, w->template->date[0] ? w->template->date : today) && put(w, "\n\n");
-}
-
-/* Writes Llama 3's format. With dates (3.1) there is always a system message, and the first message may supply its
- * text. */
-static bool put_llama3(writer *w, const tarn_chat_message *messages, int count)
-{
-    bool has_system = w->template->has_dates && is_role(&messages[0], "system"), good = put_bos(w);
-    if (w->template->has_dates)
-        good = good && put_header(w, "system") && put_dates(w) &&
-               (!has_system || put_trimmed(w, messages[0].content, true)) && put_token(w, "<|eot_id|>");
-    for (int i = has_system; good && i < count; i++) {
-        bool is_completion = is_role(&messages[i], "assistant");
-        good = put_header(w, messages[i].role) && (!is_completion || toggle_mask(w)) &&
-               put_trimmed(w, messages[i].content, true) && put_token(w, "<|eot_id|>") &&
-               (!is_completion || toggle_mask(w));
-    }
-    return good;
-}
-
-/* ---- entry points ------------------------------------------------------------------------------------------------ */
-
-/* Writes all messages and, if asked, the generation prompt. Llama 2 and Mistral have none. */
-static bool put_all(writer *w, const tarn_chat_message *messages, int count, bool add_generation_prompt)
-{
-    /* no completion follows in training data */
-    bool prompts = add_generation_prompt || (w->template->always_prompts && !w->mask);
-    switch (w->template->kind) {
-    case TARN__CHATML:
-        return put_chatml(w, messages, count) && (!prompts || (put_token(w, "<|im_start|>") && put(w, "assistant\n")));
-    case TARN__CHAT_LLAMA3: return put_llama3(w, messages, count) && (!prompts || put_header(w, "assistant"));
-    case TARN__CHAT_LLAMA2: return put_llama2(w, messages, count);
-    case TARN__CHAT_MISTRAL: break;
-    }
-    return put_mistral(w, messages, count);
-}
-
-/* Recognizes the tokenizer's template. False with an error. */
-static bool read_template(const char *function, const tarn_tokenizer *tokenizer, tarn__chat_template *template)
-{
+    *chat = (tarn__chat){0};
     if (tarn_failed())
         return false;
     if (!tokenizer)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: tokenizer is NULL", function);
-    if (!tokenizer->chat)
+    const char *source = tarn__chat_template_of(tokenizer, has_tools);
+    if (!source && tokenizer->chats.count)
+        return tarn__raise(TARN_ERROR_UNSUPPORTED,
+                           "%s: the model has several chat templates but no default; tarn_tokenizer_set_chat() "
+                           "(--template) chooses one, such as '%s'",
+                           function, ((const tarn__chat_source *)(const void *)tokenizer->chats.data)->name);
+    if (!source)
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
                            "%s: the model has no chat template (in tokenizer_config.json, chat_template.jinja or its "
                            "GGUF file); tarn_tokenizer_set_chat() (--template) sets one",
                            function);
-    return tarn__chat_template_match(function, tokenizer->chat, template);
+    return tarn__chat_open(chat, tokenizer, tarn__chat_template_name(source), source) || tarn__raise_within(function);
 }
 
 /* Checks that there are messages, each with a role and a content. */
-static bool check(const char *function, const tarn_chat_message *messages, int count)
+static bool check(const char *function, const tarn_chat_message *messages, int count, const void *result)
 {
+    if (!result)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the result pointer is NULL", function);
     if (!messages || count < 1 || count > MAX_MESSAGES)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: at least one message is required", function);
     for (int i = 0; i < count; i++)
@@ -379,130 +154,192 @@ static bool check(const char *function, const tarn_chat_message *messages, int c
     return true;
 }
 
-/* Checks the arguments and writes the messages. `length` is the caller's result pointer. */
-static bool write(writer *w, const char *function, const tarn_chat_message *messages, int count,
-                  bool add_generation_prompt, void *length)
+/* A copy of bytes, with a 0 after them, for the caller. NULL with an error. */
+static void *result_of(const tarn__buffer *from, size_t element)
 {
-    if (!length)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the result pointer is NULL", function);
-    if (!check(function, messages, count))
-        return false;
-    return (put_all(w, messages, count, add_generation_prompt) && (!w->to_ids || flush(w))) ||
-           tarn__raise_within(function);
+    size_t bytes = from->count * element;
+    char *result = tarn__result_new(bytes + 1);
+    if (result && bytes)
+        memcpy(result, from->data, bytes);
+    if (result)
+        result[bytes] = 0;
+    return result;
 }
 
-static void free_writer(writer *w)
+/* A conversation on its way from a context to text or ids. */
+typedef struct passage {
+    tarn__chat chat;
+    tarn__jinja_context *context;
+    tarn__rendering rendering;
+} passage;
+
+static bool render(passage *p, const char *function)
 {
-    tarn__buffer_free(&w->text, 1);
-    tarn__buffer_free(&w->ids, sizeof(int32_t));
-    tarn__encoder_free(&w->encoder);
+    return (p->context && tarn__chat_render(&p->chat, p->context, &p->rendering)) || tarn__raise_within(function);
+}
+
+static void free_passage(passage *p)
+{
+    tarn__jinja_context_free(p->context);
+    tarn__rendering_free(&p->rendering);
+    tarn__chat_close(&p->chat);
+}
+
+static char *text_of(const passage *p, size_t *length)
+{
+    char *result = result_of(&p->rendering.text, 1);
+    *length = result ? p->rendering.text.count : 0;
+    return result;
+}
+
+/* The ids, and the mask's flags unless NULL. */
+static int32_t *ids_of(const passage *p, const char *function, tarn__loss_mask *mask, int64_t *count)
+{
+    tarn__encoder encoder = {0};
+    tarn__buffer ids = {0};
+    int32_t *result = NULL;
+    if (!tarn__chat_encode(p->chat.tokenizer, &encoder, &p->rendering, mask, &ids))
+        tarn__raise_within(function);
+    else
+        result = result_of(&ids, sizeof(int32_t));
+    *count = result ? (int64_t)ids.count : 0;
+    tarn__buffer_free(&ids, sizeof(int32_t));
+    tarn__encoder_free(&encoder);
+    return result;
 }
 
 char *tarn_chat_render(const tarn_tokenizer *tokenizer, const tarn_chat_message *messages, int count,
                        bool add_generation_prompt, size_t *length)
 {
-    tarn__chat_template template;
-    writer w = {tokenizer, &template, false, {0}, {0}, {0}, false, NULL};
+    passage p = {0};
     char *result = NULL;
     if (length)
         *length = 0;
-    if (read_template("chat_render", tokenizer, &template) &&
-        write(&w, "chat_render", messages, count, add_generation_prompt, length) &&
-        (result = tarn__result_new(w.text.count + 1)) != NULL) {
-        if (w.text.count)
-            memcpy(result, w.text.data, w.text.count);
-        result[w.text.count] = 0;
-        *length = w.text.count;
+    if (open_own(&p.chat, "chat_render", tokenizer, false) && check("chat_render", messages, count, length)) {
+        p.context = tarn__chat_context(&p.chat, messages, count, add_generation_prompt);
+        result = render(&p, "chat_render") ? text_of(&p, length) : NULL;
     }
-    free_writer(&w);
+    free_passage(&p);
     return result;
 }
 
 int32_t *tarn_chat_encode(const tarn_tokenizer *tokenizer, const tarn_chat_message *messages, int count,
                           bool add_generation_prompt, int64_t *id_count)
 {
-    tarn__chat_template template;
-    writer w = {tokenizer, &template, true, {0}, {0}, {0}, false, NULL};
+    passage p = {0};
     int32_t *result = NULL;
     if (id_count)
         *id_count = 0;
-    if (read_template("chat_encode", tokenizer, &template) &&
-        write(&w, "chat_encode", messages, count, add_generation_prompt, id_count) &&
-        (result = tarn__result_new(w.ids.count * sizeof(int32_t))) != NULL) {
-        if (w.ids.count)
-            memcpy(result, w.ids.data, w.ids.count * sizeof(int32_t));
-        *id_count = (int64_t)w.ids.count;
+    if (open_own(&p.chat, "chat_encode", tokenizer, false) && check("chat_encode", messages, count, id_count)) {
+        p.context = tarn__chat_context(&p.chat, messages, count, add_generation_prompt);
+        result = render(&p, "chat_encode") ? ids_of(&p, "chat_encode", NULL, id_count) : NULL;
     }
-    free_writer(&w);
+    free_passage(&p);
     return result;
 }
 
-/* ---- loss masks -------------------------------------------------------------------------------------------------- */
+/* ---- messages in JSON -------------------------------------------------------------------------------------------- */
 
-/* Moves the buffers back to the mask encoder, which reuses them for the next document. */
-static bool finish_masked(tarn__mask_encoder *m, writer *w, bool good)
+/* Opens the template and makes the context. False with an error. */
+static bool open_json(passage *p, const char *function, const tarn_tokenizer *tokenizer, const tarn__chat_json *json,
+                      const void *result)
 {
-    m->encoder = w->encoder;
-    m->text = w->text;
-    m->ids = w->ids;
-    return good;
+    if (!open_own(&p->chat, function, tokenizer, json->tools && json->tools[0]))
+        return false;
+    if (!json->messages || !result)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is NULL", function,
+                           json->messages ? "the result pointer" : "messages");
+    p->context = tarn__chat_context_json(&p->chat, json);
+    return p->context || tarn__raise_within(function);
 }
 
-static writer mask_writer(tarn__mask_encoder *m)
+/* The options that this version knows, with the messages. */
+static tarn__chat_json json_of(const char *messages, size_t length, const tarn_chat_options *options,
+                               size_t options_size)
 {
-    m->text.count = m->ids.count = 0;
-    tarn__loss_mask_clear(&m->mask);
-    return (writer){m->tokenizer, &m->template, true, m->text, m->ids, m->encoder, false, &m->mask};
+    tarn_chat_options o = {0};
+    if (options)
+        memcpy(&o, options, options_size < sizeof(o) ? options_size : sizeof(o));
+    return (tarn__chat_json){.messages = messages,
+                             .length = length,
+                             .tools = o.tools,
+                             .documents = o.documents,
+                             .variables = o.variables,
+                             .add_generation_prompt = o.add_generation_prompt};
 }
 
-bool tarn__mask_encoder_chat(tarn__mask_encoder *m, const tarn_chat_message *messages, int count)
+char *tarn_chat_render_json_sized(const tarn_tokenizer *tokenizer, const char *messages, size_t length,
+                                  const tarn_chat_options *options, size_t options_size, size_t *result_length)
 {
-    writer w = mask_writer(m);
-    return finish_masked(m, &w, put_all(&w, messages, count, false) && flush(&w));
+    passage p = {0};
+    const tarn__chat_json json = json_of(messages, length, options, options_size);
+    if (result_length)
+        *result_length = 0;
+    bool good = open_json(&p, "chat_render_json", tokenizer, &json, result_length) && render(&p, "chat_render_json");
+    char *result = good ? text_of(&p, result_length) : NULL;
+    free_passage(&p);
+    return result;
 }
 
-bool tarn__mask_encoder_text(tarn__mask_encoder *m, const char *prompt, const char *before_completion)
+static bool find_completions(passage *p, tarn__loss_mask *mask)
 {
-    writer w = mask_writer(m);
-    int32_t end = tarn_tokenizer_eos(m->tokenizer);
-    bool good = end >= 0 || tarn__raise(TARN_ERROR_UNSUPPORTED,
-                                        "the tokenizer has no EOS token: the model could not learn to stop");
-    good = good && put(&w, prompt) && toggle_mask(&w) && put(&w, before_completion) && flush(&w) &&
-           tarn__ids_add(&w.ids, end) && tarn__loss_mask_add_token(&m->mask) &&
-           tarn__loss_mask_begin(&m->mask, &w.ids, &m->tokenizer->before);
-    return finish_masked(m, &w, good);
+    return tarn__chat_completions(&p->chat, p->context, &p->rendering, mask) || tarn__raise_within("chat_encode_json");
 }
 
-bool tarn__mask_encoder_set_template(tarn__mask_encoder *m, const char *function, const char *chat)
+int32_t *tarn_chat_encode_json_sized(const tarn_tokenizer *tokenizer, const char *messages, size_t length,
+                                     const tarn_chat_options *options, size_t options_size, uint8_t **loss_mask,
+                                     int64_t *id_count)
 {
-    m->has_template = tarn__chat_template_match(function, chat, &m->template);
-    return m->has_template;
+    static const char function[] = "chat_encode_json";
+    passage p = {0};
+    tarn__loss_mask mask = {0};
+    int32_t *result = NULL;
+    const tarn__chat_json json = json_of(messages, length, options, options_size);
+    if (id_count)
+        *id_count = 0;
+    if (loss_mask)
+        *loss_mask = NULL;
+    bool good = open_json(&p, function, tokenizer, &json, id_count);
+    if (good && loss_mask) {
+        tarn__jinja_context_set_time(p.context, &tarn__chat_training_day);
+        good =
+            !json.add_generation_prompt ||
+            tarn__raise(TARN_ERROR_ARGUMENT, "%s: a loss mask and add_generation_prompt exclude each other", function);
+    }
+    if (good && render(&p, function) && (!loss_mask || find_completions(&p, &mask)))
+        result = ids_of(&p, function, loss_mask ? &mask : NULL, id_count);
+    if (result && loss_mask && !(*loss_mask = result_of(&mask.flags, 1))) {
+        tarn_tokenizer_release(result);
+        result = NULL;
+        *id_count = 0;
+    }
+    tarn__loss_mask_free(&mask);
+    free_passage(&p);
+    return result;
 }
 
-void tarn__mask_encoder_free(tarn__mask_encoder *m)
-{
-    tarn__buffer_free(&m->text, 1);
-    tarn__buffer_free(&m->ids, sizeof(int32_t));
-    tarn__encoder_free(&m->encoder);
-    tarn__loss_mask_free(&m->mask);
-}
+/* ---- about a template -------------------------------------------------------------------------------------------- */
 
 const char *tarn_chat_name(const tarn_tokenizer *tokenizer)
 {
-    static const char *const names[] = {"chatml", "llama2", "llama3", "mistral"};
-    tarn__chat_template template;
-    return read_template("chat_name", tokenizer, &template) ? names[template.kind] : NULL;
+    tarn__chat chat;
+    const char *name = NULL;
+    if (open_own(&chat, "chat_name", tokenizer, false))
+        name = tarn__chat_template_name(tokenizer->chat);
+    tarn__chat_close(&chat);
+    return name;
 }
 
-/* ChatML and Llama 3 end a turn with a token of their own; the others with EOS. */
 int32_t tarn_chat_eot(const tarn_tokenizer *tokenizer)
 {
-    tarn__chat_template template;
-    if (!read_template("chat_eot", tokenizer, &template))
-        return -1;
-    const char *name = template.kind == TARN__CHATML        ? "<|im_end|>"
-                       : template.kind == TARN__CHAT_LLAMA3 ? "<|eot_id|>"
-                                                            : NULL;
-    int32_t id = name ? tarn_tokenizer_find(tokenizer, name, strlen(name)) : -1;
-    return id >= 0 ? id : tarn_tokenizer_eos(tokenizer);
+    tarn__chat chat;
+    int32_t id = -1;
+    if (open_own(&chat, "chat_eot", tokenizer, false)) {
+        if (!tarn__chat_probe(&chat))
+            tarn__raise_within("chat_eot");
+        else
+            id = chat.stop >= 0 ? chat.stop : tarn_tokenizer_eos(tokenizer);
+    }
+    tarn__chat_close(&chat);
+    return id;
 }

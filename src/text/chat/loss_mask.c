@@ -1,4 +1,4 @@
-/* loss_mask.c: loss masks (loss_mask.h).
+/* loss_mask.c: loss masks, and documents encoded with them (loss_mask.h).
  *
  * Tokenizers do not report the offsets of ids. But pieces add up: the beginning of a text, encoded by itself, has as
  * many bytes of pieces as lie before that position in the encoding of the whole, since normalization changes both
@@ -7,23 +7,28 @@
 
 #include <string.h>
 
+#include "base/error.h"
+
 void tarn__loss_mask_clear(tarn__loss_mask *m)
 {
-    m->flags.count = m->toggles.count = 0;
-    m->is_completion = false;
+    m->flags.count = m->spans.count = m->next = 0;
 }
 
 void tarn__loss_mask_free(tarn__loss_mask *m)
 {
     tarn__buffer_free(&m->flags, 1);
-    tarn__buffer_free(&m->toggles, sizeof(size_t));
+    tarn__buffer_free(&m->spans, sizeof(tarn__span));
     tarn__buffer_free(&m->trial, sizeof(int32_t));
 }
 
-/* Toggles are recorded as offsets and applied when the text is encoded: only then do ids exist. */
-bool tarn__loss_mask_toggle(tarn__loss_mask *m, size_t at)
+static const tarn__span *span_at(const tarn__loss_mask *m, size_t index)
 {
-    return tarn__buffer_add(&m->toggles, &at, 1, sizeof(at));
+    return (const tarn__span *)(const void *)m->spans.data + index;
+}
+
+bool tarn__loss_mask_span(tarn__loss_mask *m, size_t begin, size_t end)
+{
+    return begin >= end || tarn__buffer_add(&m->spans, &(tarn__span){begin, end}, 1, sizeof(tarn__span));
 }
 
 /* Special tokens are inserted last, not encoded first, so that the text is encoded as the beginning of an input. */
@@ -43,11 +48,18 @@ bool tarn__loss_mask_begin(tarn__loss_mask *m, tarn__buffer *ids, const tarn__bu
     return true;
 }
 
-/* A token of the template inside a completion, such as its end, counts too. */
-bool tarn__loss_mask_add_token(tarn__loss_mask *m)
+/* Skips the spans that end before a position. */
+static void skip_spans(tarn__loss_mask *m, size_t begin)
 {
-    uint8_t flags = m->is_completion;
-    return tarn__buffer_add(&m->flags, &flags, 1, 1);
+    while (m->next < m->spans.count && span_at(m, m->next)->end <= begin)
+        m->next++;
+}
+
+bool tarn__loss_mask_token(tarn__loss_mask *m, size_t begin, size_t end)
+{
+    skip_spans(m, begin);
+    uint8_t flag = m->next < m->spans.count && span_at(m, m->next)->begin < end;
+    return tarn__buffer_add(&m->flags, &flag, 1, 1);
 }
 
 /* Sum of the bytes of pieces of ids from … end - 1. */
@@ -62,16 +74,16 @@ static size_t bytes_of(const tarn_tokenizer *tokenizer, const tarn__buffer *ids,
     return sum;
 }
 
-/* Bytes of pieces before an offset of the section: encodes the section up to there. */
+/* Bytes of pieces before an offset of the text: encodes the section up to there. */
 static bool piece_bytes_before(tarn__loss_mask *m, const tarn_tokenizer *tokenizer, tarn__encoder *encoder,
                                const tarn__section *s, size_t at, size_t *offset)
 {
     m->trial.count = 0;
     *offset = 0;
-    if (at <= s->from)
+    if (at <= s->begin)
         return true;
-    bool good = tarn__tokenizer_append_section(tokenizer, encoder, s->text + s->from, at - s->from, false, s->first > 0,
-                                               &m->trial);
+    bool good = tarn__tokenizer_append_section(tokenizer, encoder, s->text + s->begin, at - s->begin, s->with_special,
+                                               s->first > 0, &m->trial);
     *offset = good ? bytes_of(tokenizer, &m->trial, 0, m->trial.count) : 0;
     return good;
 }
@@ -88,27 +100,97 @@ static void set_flags(tarn__loss_mask *m, const tarn_tokenizer *tokenizer, const
     }
 }
 
-/* All ids of the section get a flag of 0 first; those between a beginning and an end are then set. */
+/* All ids of the section get a flag of 0 first; those of completions are then set. */
 bool tarn__loss_mask_section(tarn__loss_mask *m, const tarn_tokenizer *tokenizer, tarn__encoder *encoder,
                              const tarn__section *s, const tarn__buffer *ids)
 {
     const uint8_t none = 0;
-    const size_t *toggles = (const size_t *)(const void *)m->toggles.data;
-    size_t begin = 0, total = bytes_of(tokenizer, ids, s->first, ids->count);
+    size_t total = bytes_of(tokenizer, ids, s->first, ids->count), begin = 0, end = 0;
     bool good = true;
     for (size_t i = s->first; good && i < ids->count; i++)
         good = tarn__buffer_add(&m->flags, &none, 1, 1);
-    for (size_t i = 0; good && i < m->toggles.count; i++) {
-        size_t at = toggles[i] < s->length ? toggles[i] : s->length,
-               offset = total; /* a token with lstrip may have removed trailing spaces */
-        good = at == s->length || piece_bytes_before(m, tokenizer, encoder, s, at, &offset);
-        if (good && m->is_completion)
-            set_flags(m, tokenizer, s, ids, begin, offset);
-        begin = offset;
-        m->is_completion = !m->is_completion;
+    skip_spans(m, s->begin);
+    for (size_t i = m->next; good && i < m->spans.count && span_at(m, i)->begin < s->end; i++) {
+        const tarn__span *span = span_at(m, i);
+        end = total;
+        good = piece_bytes_before(m, tokenizer, encoder, s, span->begin, &begin) &&
+               (span->end >= s->end || piece_bytes_before(m, tokenizer, encoder, s, span->end, &end));
+        if (good)
+            set_flags(m, tokenizer, s, ids, begin, end);
     }
-    if (good && m->is_completion)
-        set_flags(m, tokenizer, s, ids, begin, total);
-    m->toggles.count = 0;
     return good;
+}
+
+/* ---- documents --------------------------------------------------------------------------------------------------- */
+
+static void clear(tarn__mask_encoder *m)
+{
+    m->ids.count = 0;
+    tarn__rendering_clear(&m->rendering);
+    tarn__loss_mask_clear(&m->mask);
+}
+
+/* Renders, finds the completions and encodes. Takes the context; NULL: an error is pending. */
+static bool encode(tarn__mask_encoder *m, tarn__chat *chat, tarn__jinja_context *context)
+{
+    if (!context)
+        return false;
+    tarn__jinja_context_set_time(context, &tarn__chat_training_day);
+    clear(m);
+    bool good = tarn__chat_render(chat, context, &m->rendering) &&
+                tarn__chat_completions(chat, context, &m->rendering, &m->mask) &&
+                tarn__chat_encode(m->tokenizer, &m->encoder, &m->rendering, &m->mask, &m->ids);
+    tarn__jinja_context_free(context);
+    return good;
+}
+
+bool tarn__mask_encoder_chat(tarn__mask_encoder *m, const tarn_chat_message *messages, int count)
+{
+    return encode(m, &m->chat, tarn__chat_context(&m->chat, messages, count, false));
+}
+
+bool tarn__mask_encoder_json(tarn__mask_encoder *m, const tarn__chat_json *json)
+{
+    tarn__chat *chat = m->tools_chat.program && json->tools && json->tools[0] ? &m->tools_chat : &m->chat;
+    return encode(m, chat, tarn__chat_context_json(chat, json));
+}
+
+/* The text is one section, without special tokens; EOS and the tokens before it are no part of it. */
+bool tarn__mask_encoder_text(tarn__mask_encoder *m, const char *prompt, const char *completion)
+{
+    int32_t eos = tarn_tokenizer_eos(m->tokenizer);
+    tarn__buffer *text = &m->rendering.text;
+    clear(m);
+    if (eos < 0)
+        return tarn__raise(TARN_ERROR_UNSUPPORTED, "the tokenizer has no EOS token: the model could not learn to stop");
+    size_t begin = strlen(prompt), end = begin + strlen(completion);
+    if (!tarn__buffer_add(text, prompt, begin, 1) || !tarn__buffer_add(text, completion, end - begin, 1) ||
+        !tarn__loss_mask_span(&m->mask, begin, end + 1))
+        return false;
+    const tarn__section all = {text->data, 0, end, 0, false};
+    return (end == 0 ||
+            tarn__tokenizer_append_section(m->tokenizer, &m->encoder, text->data, end, false, false, &m->ids)) &&
+           tarn__loss_mask_section(&m->mask, m->tokenizer, &m->encoder, &all, &m->ids) && tarn__ids_add(&m->ids, eos) &&
+           tarn__loss_mask_token(&m->mask, end, end + 1) &&
+           tarn__loss_mask_begin(&m->mask, &m->ids, &m->tokenizer->before);
+}
+
+/* A name stands for one of tarn's own templates, which has no other for tools. */
+bool tarn__mask_encoder_set_template(tarn__mask_encoder *m, const char *name)
+{
+    const tarn_tokenizer *t = m->tokenizer;
+    const char *source = name ? tarn__chat_template_named("chat", t, name) : tarn__chat_template_of(t, false),
+               *tools = name ? NULL : tarn__chat_template_of(t, true);
+    return source && tarn__chat_open(&m->chat, t, tarn__chat_template_name(source), source) &&
+           (!tools || tools == source || tarn__chat_open(&m->tools_chat, t, "tool_use", tools));
+}
+
+void tarn__mask_encoder_free(tarn__mask_encoder *m)
+{
+    tarn__chat_close(&m->chat);
+    tarn__chat_close(&m->tools_chat);
+    tarn__rendering_free(&m->rendering);
+    tarn__buffer_free(&m->ids, sizeof(int32_t));
+    tarn__encoder_free(&m->encoder);
+    tarn__loss_mask_free(&m->mask);
 }

@@ -1,10 +1,10 @@
-/* template_named.c: chat templates by name, for models without one: the plain forms of the families that
- * template_match.c recognizes, as Jinja that transformers can run. */
+/* template_named.c: chat templates by name, for models without one: plain forms of the most common families, as Jinja
+ * that transformers can run too. */
 #include <string.h>
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "text/chat/loss_mask.h"
+#include "text/chat/chat.h"
 
 static const struct {
     const char *name, *text;
@@ -69,6 +69,14 @@ static const char *find(const char *name)
     return NULL;
 }
 
+const char *tarn__chat_template_name(const char *source)
+{
+    for (size_t i = 0; i < sizeof(named) / sizeof(named[0]); i++)
+        if (strcmp(named[i].text, source) == 0)
+            return named[i].name;
+    return "model";
+}
+
 /* Checks that the tokenizer has the template's tokens: as text they would end no completion. */
 static bool check_tokens(const char *function, const tarn_tokenizer *tokenizer, const char *name)
 {
@@ -96,7 +104,7 @@ const char *tarn__chat_template_named(const char *function, const tarn_tokenizer
     return text && check_tokens(function, tokenizer, name) ? text : NULL;
 }
 
-/* The template is copied: the tokenizer owns its own. */
+/* The chosen template is the only one then: the others were for other choices. */
 bool tarn_tokenizer_set_chat(tarn_tokenizer *tokenizer, const char *name)
 {
     const char *function = "tokenizer_set_chat";
@@ -104,11 +112,13 @@ bool tarn_tokenizer_set_chat(tarn_tokenizer *tokenizer, const char *name)
         return false;
     if (!tokenizer || !name)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: tokenizer or name is NULL", function);
-    const char *text = tarn__chat_template_named(function, tokenizer, name);
+    const tarn__chat_source *own = tarn__tokenizer_chat(tokenizer, name);
+    const char *text = own ? own->text : tarn__chat_template_named(function, tokenizer, name);
     char *copy = text ? tarn__string_copy(text) : NULL;
     if (!copy)
         return false;
-    tarn__string_free(tokenizer->chat);
-    tokenizer->chat = copy;
-    return true;
+    tarn__tokenizer_clear_chats(tokenizer);
+    bool good = tarn__tokenizer_add_chat(tokenizer, "default", copy, strlen(copy));
+    tarn__string_free(copy);
+    return good;
 }

@@ -13,6 +13,7 @@
 #define TYPES "tokenizer.ggml.token_type"
 #define MERGES "tokenizer.ggml.merges"
 #define CHAT "tokenizer.chat_template"
+#define CHAT_NAMES "tokenizer.chat_templates" /* the keys of the others end in their names */
 #define MAX_TOKENS ((int64_t)1 << 24)
 
 /* A file being read, and its arrays; owned but for the pieces' bytes. */
@@ -39,6 +40,14 @@ static bool read_id(const gguf_source *s, const char *key, int64_t default_value
 {
     *id = default_value < s->count ? default_value : -1;
     return !tarn_gguf_has(s->file, key, NULL) || tarn_gguf_int(s->file, key, 0, s->count - 1, id);
+}
+
+/* Prefixes the pending error with the file and a key. Returns false. */
+static bool raise_within_key(const gguf_source *s, const char *key)
+{
+    char where[1200];
+    snprintf(where, sizeof(where), "%s: '%.1000s': '%.100s'", s->function, s->path, key);
+    return tarn__raise_within(where);
 }
 
 static bool read_bool(const gguf_source *s, const char *key, bool default_value, bool *value)
@@ -250,18 +259,42 @@ static tarn_tokenizer *build_bpe(gguf_source *s, const tarn__gguf_pre_tokenizer 
 
 /* ---- the tokenizer ----------------------------------------------------------------------------------------------- */
 
-/* Reads what add_special adds and the chat template. */
+/* Reads a chat template, if the file has the key. */
+static bool read_template(tarn_tokenizer *t, const gguf_source *s, const char *name, const char *key)
+{
+    size_t length;
+    if (!tarn_gguf_has(s->file, key, NULL))
+        return !tarn_failed();
+    const char *text = tarn_gguf_string(s->file, key, &length);
+    return text && (tarn__tokenizer_add_chat(t, name, text, length) || raise_within_key(s, key));
+}
+
+/* Reads tokenizer.chat_template, and those that tokenizer.chat_templates names. */
+static bool read_templates(tarn_tokenizer *t, const gguf_source *s)
+{
+    tarn_gguf_value names;
+    bool good = read_template(t, s, "default", CHAT);
+    if (!good || !tarn_gguf_has(s->file, CHAT_NAMES, &names))
+        return good && !tarn_failed();
+    for (int64_t i = 0; good && i < names.count; i++) {
+        char name[64], key[128];
+        size_t length;
+        const char *text = tarn_gguf_string_at(s->file, CHAT_NAMES, i, &length);
+        snprintf(name, sizeof(name), "%.*s", (int)(text && length < sizeof(name) ? length : 0), text ? text : "");
+        snprintf(key, sizeof(key), CHAT ".%s", name);
+        good = text && read_template(t, s, name, key);
+    }
+    return good;
+}
+
+/* Reads what add_special adds and the chat templates. */
 static bool add_settings(tarn_tokenizer *t, const gguf_source *s, bool default_bos)
 {
     bool adds_bos, adds_eos;
-    size_t length;
     if (!read_bool(s, "tokenizer.ggml.add_bos_token", default_bos, &adds_bos) ||
         !read_bool(s, "tokenizer.ggml.add_eos_token", false, &adds_eos))
         return false;
-    const char *chat = tarn_gguf_has(s->file, CHAT, NULL) ? tarn_gguf_string(s->file, CHAT, &length) : NULL;
-    if (chat && (strlen(chat) != length || tarn__utf8_prefix(chat, length) != length))
-        return raise_key(s, TARN_ERROR_FORMAT, "the chat template is not valid UTF-8, or contains a NUL:", CHAT);
-    if (tarn_failed() || (chat && !(t->chat = tarn__string_copy(chat))))
+    if (!read_templates(t, s))
         return false;
     return tarn__tokenizer_set_add_bos_eos(t, adds_bos, adds_eos);
 }

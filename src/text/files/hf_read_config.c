@@ -1,5 +1,6 @@
 /* hf_read_config.c: tokenizer_config.json next to a tokenizer: BOS and EOS token, whether they are added to a text,
  * tokens that a tokenizer.model lacks, and the chat template, which may have a file of its own. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -7,8 +8,6 @@
 #include "base/os/files.h"
 #include "base/utf8.h"
 #include "text/files/hf_read_common.h"
-
-#define MAX_TEMPLATE ((size_t)1 << 20) /* bytes */
 
 /* ---- tokens ------------------------------------------------------------------------------------------------------ */
 
@@ -93,51 +92,66 @@ static bool read_add_bos_eos(const tarn__hf_reader *reader, json_t *config, bool
 
 /* ---- chat templates ---------------------------------------------------------------------------------------------- */
 
-/* Copies a chat template into the tokenizer, in place of another. */
-static bool set_template(const tarn__hf_reader *reader, const char *text, size_t length)
+/* Adds a chat template to the tokenizer, in place of another of its name. */
+static bool add_template(const tarn__hf_reader *reader, const char *name, const char *text, size_t length)
 {
-    tarn_tokenizer *t = reader->tokenizer;
-    if (length > MAX_TEMPLATE || memchr(text, 0, length) || tarn__utf8_prefix(text, length) != length)
-        return tarn__hf_raise(reader, TARN_ERROR_FORMAT,
-                              "the chat template is not valid UTF-8, contains a NUL, or has more than %zu bytes",
-                              MAX_TEMPLATE);
-    char *copy = tarn__alloc(length + 1);
-    if (!copy)
-        return false;
-    memcpy(copy, text, length);
-    tarn__string_free(t->chat);
-    t->chat = copy;
-    return true;
+    char where[1100];
+    snprintf(where, sizeof(where), "tokenizer_open: '%.1000s'", reader->name);
+    return tarn__tokenizer_add_chat(reader->tokenizer, name, text, length) || tarn__raise_within(where);
 }
 
-/* Reads "chat_template": a string, or an array of named templates, of which "default" is used. */
+/* Reads "chat_template": a string, or an array of named templates. */
 static bool read_template(const tarn__hf_reader *reader, json_t *value)
 {
     size_t index;
     json_t *one;
+    bool good = true;
     if (json_is_string(value))
-        return set_template(reader, json_string_value(value), json_string_length(value));
+        return add_template(reader, "default", json_string_value(value), json_string_length(value));
     if (value && !json_is_null(value) && !json_is_array(value))
         return tarn__hf_raise(reader, TARN_ERROR_FORMAT, "\"chat_template\" is neither a string nor an array");
     json_array_foreach(value, index, one)
     {
-        const char *name = json_string_value(json_object_get(one, "name"));
-        if (name && strcmp(name, "default") == 0 && json_is_string(json_object_get(one, "template")))
-            return read_template(reader, json_object_get(one, "template"));
+        const json_t *name = json_object_get(one, "name"), *text = json_object_get(one, "template");
+        if (good && json_is_string(name) && json_is_string(text))
+            good = add_template(reader, json_string_value(name), json_string_value(text), json_string_length(text));
     }
-    return true;
+    return good;
 }
 
 /* Reads chat_template.jinja, which overrides the template of the config: it is applied later. */
-static bool read_template_file(tarn_tokenizer *t, const char *path)
+static bool read_jinja(tarn_tokenizer *t, const char *path, const char *name)
 {
     tarn__map map;
     const tarn__hf_reader reader = {t, path};
     if (!tarn__map_open(&map, "tokenizer_open", path))
         return false;
-    bool good = set_template(&reader, map.bytes ? map.memory : "", map.bytes);
+    bool good = add_template(&reader, name, map.bytes ? map.memory : "", map.bytes);
     tarn__map_close(&map);
     return good;
+}
+
+/* Reads chat_template.json, {"chat_template": …}, which counts if there is no other template. */
+static bool read_json(tarn_tokenizer *t, const char *path)
+{
+    const tarn__hf_reader reader = {t, path};
+    json_t *root = t->chat ? NULL : tarn__hf_load_json(path);
+    bool good = t->chat || (root && read_template(&reader, json_object_get(root, "chat_template")));
+    json_decref(root);
+    return good;
+}
+
+/* A template file by its name. */
+static bool read_template_file(tarn_tokenizer *t, const char *path)
+{
+    static const char more[] = "additional_chat_templates/";
+    const char *folder = strstr(path, more), *last = strrchr(path, '.');
+    char name[64] = "default";
+    if (last && strcmp(last, ".json") == 0)
+        return read_json(t, path);
+    if (folder && last)
+        snprintf(name, sizeof(name), "%.*s", (int)(last - folder - (long)strlen(more)), folder + strlen(more));
+    return read_jinja(t, path, name);
 }
 
 /* ---- the file ---------------------------------------------------------------------------------------------------- */

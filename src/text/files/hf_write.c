@@ -315,7 +315,7 @@ bool tarn_tokenizer_save(const tarn_tokenizer *tokenizer, const char *folder)
     if (!tarn__path_exists(folder) && !tarn__folder_make("tokenizer_save", folder))
         return false;
     return save(tokenizer, folder, "tokenizer.json", put_tokenizer) &&
-           ((!tokenizer->chat && tokenizer->bos < 0 && tokenizer->eos < 0) ||
+           ((!tokenizer->chats.count && tokenizer->bos < 0 && tokenizer->eos < 0) ||
             save(tokenizer, folder, "tokenizer_config.json", tarn__hf_put_config));
 }
 
@@ -327,14 +327,29 @@ static bool put_token(tarn__buffer *out, const tarn_tokenizer *t, const char *ke
     return id < 0 || (tarn__hf_put(out, ",\n  \"%s\": ", key) && tarn__hf_put_piece(out, t, id));
 }
 
+/* "chat_template": the text of the only one, or an array of named ones. */
+static bool put_templates(tarn__buffer *out, const tarn_tokenizer *t)
+{
+    const tarn__chat_source *sources = (const tarn__chat_source *)(const void *)t->chats.data;
+    if (t->chats.count == 0)
+        return true;
+    if (t->chats.count == 1 && t->chat)
+        return tarn__hf_put(out, ",\n  \"chat_template\": ") && tarn__hf_put_string(out, t->chat, strlen(t->chat));
+    bool good = tarn__hf_put(out, ",\n  \"chat_template\": [");
+    for (size_t i = 0; good && i < t->chats.count; i++)
+        good = tarn__hf_put(out, "%s\n    {\"name\": ", i ? "," : "") &&
+               tarn__hf_put_string(out, sources[i].name, strlen(sources[i].name)) &&
+               tarn__hf_put(out, ", \"template\": ") &&
+               tarn__hf_put_string(out, sources[i].text, strlen(sources[i].text)) && tarn__hf_put(out, "}");
+    return good && tarn__hf_put(out, "\n  ]");
+}
+
 /* PreTrainedTokenizerFast takes everything from tokenizer.json; the config adds BOS, EOS and the chat template. */
 bool tarn__hf_put_config(tarn__buffer *out, const tarn_tokenizer *t)
 {
     return tarn__hf_put(
                out,
                "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"clean_up_tokenization_spaces\": false") &&
-           put_token(out, t, "bos_token", t->bos) && put_token(out, t, "eos_token", t->eos) &&
-           (!t->chat ||
-            (tarn__hf_put(out, ",\n  \"chat_template\": ") && tarn__hf_put_string(out, t->chat, strlen(t->chat)))) &&
+           put_token(out, t, "bos_token", t->bos) && put_token(out, t, "eos_token", t->eos) && put_templates(out, t) &&
            tarn__hf_put(out, "\n}\n");
 }

@@ -1,15 +1,17 @@
-/* jsonl.h: a line of JSON as a training sample: {"messages": [{"role", "content"} …]}, {"prompt", "completion"} or
- * {"text"}. */
+/* jsonl.h: a line of JSON as a training sample: {"messages": [{"role", "content"} …], "tools"}, as for OpenAI's
+ * fine-tuning, {"prompt", "completion"} or {"text"}. */
 #ifndef TARN__JSONL_H
 #define TARN__JSONL_H
 
 #include <tarn/text.h>
 
-/* One of the three forms; the others are NULL or 0. All zero is empty. Strings are borrowed from `root`. */
+#include "base/buffer.h"
+
+/* One of the three forms; the others are NULL or empty. All zero is empty. Strings are borrowed from `root`. */
 typedef struct tarn__jsonl_sample {
-    void *root;                  /* json_t; owned */
-    tarn_chat_message *messages; /* [count]; owned, reused for the next line */
-    int count, capacity;
+    void *root; /* json_t; owned */
+    /* JSON text of the conversation's arrays, with a 0 that counts; empty: none. Owned, reused for the next line */
+    tarn__buffer messages, tools, documents;
     const char *prompt, *completion; /* both or none */
     const char *text;                /* a whole document: all of it counts in the loss */
 } tarn__jsonl_sample;

@@ -1,7 +1,8 @@
 /* jsonl_read.c: lines of JSON as training samples (jsonl.h), and the text under a field.
  *
- * Members that would change the training text and are not supported (tools, weights, content in parts) are an error,
- * never ignored. Lines are checked for UTF-8 before jansson, whose error would name no byte. */
+ * Members that would change the training text and are not supported (images, function_call) are an error, never
+ * ignored. What else a message has is the template's to use. Lines are checked for UTF-8 before jansson, whose error
+ * would name no byte. */
 #include <jansson.h>
 #include <string.h>
 
@@ -56,71 +57,114 @@ static bool is_set(const json_t *value)
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
-/* Raises an error for members other than role and content: their meaning would be lost. */
-static bool check_members(const char *where, json_t *message, size_t number)
+/* Checks content in parts, of which only texts are supported. *blank becomes false if one says something. */
+static bool check_parts(const char *where, const json_t *content, size_t number, bool *blank)
 {
-    const char *key;
-    json_t *value;
-    json_object_foreach(message, key, value) if (
-        strcmp(key, "role") != 0 && strcmp(key, "content") != 0 &&
-        is_set(value)) return tarn__raise(TARN_ERROR_FORMAT,
-                                          "%s: message %zu has \"%.60s\"; only \"role\" and \"content\" are supported",
-                                          where, number, key);
+    size_t index;
+    json_t *part;
+    json_array_foreach(content, index, part)
+    {
+        const char *type = json_string_value(json_object_get(part, "type"));
+        const char *text = json_string_value(json_object_get(part, "text"));
+        if (!type || strcmp(type, "text") != 0 || !text)
+            return tarn__raise(TARN_ERROR_FORMAT,
+                               "%s: part %zu of message %zu has the type '%.60s'; only {\"type\": \"text\", \"text\": "
+                               "…} is supported",
+                               where, index + 1, number, type ? type : "");
+        *blank = *blank && is_blank(text);
+    }
     return true;
 }
 
-/* Templates know these three roles. */
-static bool check_role(const char *where, const char *role, size_t number)
+/* Checks the content: a string, parts, or none beside tool calls. */
+static bool check_content(const char *where, const json_t *message, size_t number, bool *blank)
 {
-    return strcmp(role, "system") == 0 || strcmp(role, "user") == 0 || strcmp(role, "assistant") == 0 ||
-           tarn__raise(TARN_ERROR_FORMAT, "%s: message %zu has the role '%.60s'; it must be system, user or assistant",
-                       where, number, role);
+    const json_t *content = json_object_get(message, "content");
+    bool has_calls = is_set(json_object_get(message, "tool_calls"));
+    *blank = json_is_string(content) ? is_blank(json_string_value(content)) : true;
+    if (json_is_array(content))
+        return check_parts(where, content, number, blank);
+    return json_is_string(content) || (has_calls && (!content || json_is_null(content))) ||
+           tarn__raise(TARN_ERROR_FORMAT, "%s: message %zu has no \"content\", a string or an array of parts", where,
+                       number);
 }
 
-/* Reads a message; its strings are borrowed from the tree. An empty completion would train the model to say nothing. */
-static bool read_message(const char *where, json_t *value, size_t number, tarn_chat_message *to)
+/* Checks members whose meaning would be lost. */
+static bool check_members(const char *where, const json_t *message, size_t number)
 {
-    const json_t *role = json_object_get(value, "role"), *content = json_object_get(value, "content");
-    if (!json_is_object(value))
+    static const char *const lost[] = {"function_call", "audio"};
+    const json_t *weight = json_object_get(message, "weight"), *calls = json_object_get(message, "tool_calls");
+    for (int i = 0; i < 2; i++)
+        if (is_set(json_object_get(message, lost[i])))
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: message %zu has \"%s\", which is not supported", where, number,
+                               lost[i]);
+    if (is_set(weight) && json_number_value(weight) != 0 && json_number_value(weight) != 1)
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: message %zu has a \"weight\" that is neither 0 nor 1", where,
+                           number);
+    for (size_t i = 0; is_set(calls) && i < (json_is_array(calls) ? json_array_size(calls) : 1); i++)
+        if (!json_is_object(json_array_get(calls, i)))
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: \"tool_calls\" of message %zu must be an array of objects",
+                               where, number);
+    return true;
+}
+
+/* Checks a message. An empty completion would train the model to say nothing. */
+static bool check_message(const char *where, const json_t *message, size_t number)
+{
+    bool blank;
+    if (!json_is_object(message))
         return tarn__raise(TARN_ERROR_FORMAT, "%s: message %zu is not an object", where, number);
-    if (!json_is_string(role))
+    const char *role = json_string_value(json_object_get(message, "role"));
+    if (!role || !role[0])
         return tarn__raise(TARN_ERROR_FORMAT, "%s: message %zu has no string \"role\"", where, number);
-    if (!json_is_string(content))
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: message %zu has no string \"content\"", where, number);
-    *to = (tarn_chat_message){json_string_value(role), json_string_value(content)};
-    if (!check_role(where, to->role, number) || !check_members(where, value, number))
+    if (!check_members(where, message, number) || !check_content(where, message, number, &blank))
         return false;
-    return strcmp(to->role, "assistant") != 0 || !is_blank(to->content) ||
+    return strcmp(role, "assistant") != 0 || !blank || is_set(json_object_get(message, "tool_calls")) ||
            tarn__raise(TARN_ERROR_FORMAT, "%s: message %zu is an empty completion", where, number);
 }
 
-/* Reserves an array of messages. Old ones need not be copied: they belong to the last line. */
-static bool reserve_messages(tarn__jsonl_sample *line, size_t count)
+static int add_bytes(const char *bytes, size_t count, void *to)
 {
-    if ((size_t)line->capacity >= count)
-        return true;
-    tarn__release(line->messages, sizeof(*line->messages) * (size_t)line->capacity);
-    line->messages = tarn__alloc(sizeof(*line->messages) * count);
-    line->capacity = line->messages ? (int)count : 0;
-    return line->messages != NULL;
+    return tarn__buffer_add(to, bytes, count, 1) ? 0 : -1;
 }
 
-/* Reads "messages". At least one must be the assistant's: the loss counts completions only. */
-static bool read_messages(tarn__jsonl_sample *line, const char *where, const json_t *list)
+/* Writes a value as JSON again, for the template's reader. False with an error. */
+static bool dump(tarn__buffer *to, const json_t *value)
 {
+    return json_dump_callback(value, add_bytes, to, JSON_COMPACT) == 0 && tarn__buffer_add(to, "", 1, 1);
+}
+
+/* Reads an array of objects that accompanies messages; without one the buffer stays empty. */
+static bool read_array(const char *where, const json_t *root, const char *key, tarn__buffer *to)
+{
+    const json_t *value = json_object_get(root, key);
+    if (!is_set(value))
+        return true;
+    for (size_t i = 0; i < (json_is_array(value) ? json_array_size(value) : 1); i++)
+        if (!json_is_object(json_array_get(value, i)))
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: \"%s\" must be an array of objects", where, key);
+    return dump(to, value);
+}
+
+/* Reads "messages", with "tools" and "documents". At least one must be the assistant's: the loss counts completions
+ * only. */
+static bool read_messages(tarn__jsonl_sample *line, const char *where, const json_t *root)
+{
+    const json_t *list = json_object_get(root, "messages");
     size_t count = json_array_size(list), answers = 0;
     if (!json_is_array(list) || count == 0 || count > 100000)
         return tarn__raise(TARN_ERROR_FORMAT, "%s: \"messages\" must be an array of 1 to 100000 messages", where);
-    if (!reserve_messages(line, count))
-        return false;
     for (size_t i = 0; i < count; i++) {
-        if (!read_message(where, json_array_get(list, i), i + 1, &line->messages[i]))
+        const json_t *message = json_array_get(list, i);
+        if (!check_message(where, message, i + 1))
             return false;
-        answers += strcmp(line->messages[i].role, "assistant") == 0;
+        answers += strcmp(json_string_value(json_object_get(message, "role")), "assistant") == 0;
     }
-    line->count = (int)count;
-    return answers > 0 ||
-           tarn__raise(TARN_ERROR_FORMAT, "%s: no message has the role assistant: there is nothing to train on", where);
+    if (answers == 0)
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: no message has the role assistant: there is nothing to train on",
+                           where);
+    return dump(&line->messages, list) && read_array(where, root, "tools", &line->tools) &&
+           read_array(where, root, "documents", &line->documents);
 }
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
@@ -152,18 +196,21 @@ static bool read_object(tarn__jsonl_sample *line, const char *where, const json_
         return tarn__raise(TARN_ERROR_FORMAT,
                            "%s: a line has %s of \"messages\", \"prompt\" with \"completion\", and \"text\"", where,
                            messages || prompts || texts ? "more than one" : "none");
-    if (is_set(json_object_get(root, "tools")) || is_set(json_object_get(root, "functions")))
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: the line has tools, which are not supported", where);
+    if (is_set(json_object_get(root, "functions")) || (!messages && is_set(json_object_get(root, "tools"))))
+        return tarn__raise(TARN_ERROR_FORMAT,
+                           "%s: the line has tools that cannot be used: they need \"messages\" and the name \"tools\"",
+                           where);
     if (messages)
-        return read_messages(line, where, messages);
+        return read_messages(line, where, root);
     return prompts ? read_prompt(line, where, root) : read_text(line, where, root);
 }
 
-/* Drops the last line but keeps the memory of its messages. */
+/* Drops the last line but keeps its memory. */
 static void clear(tarn__jsonl_sample *line)
 {
     json_decref(line->root);
-    *line = (tarn__jsonl_sample){.messages = line->messages, .capacity = line->capacity};
+    line->messages.count = line->tools.count = line->documents.count = 0;
+    *line = (tarn__jsonl_sample){.messages = line->messages, .tools = line->tools, .documents = line->documents};
 }
 
 /* Any JSON value is parsed, so that a line that is not an object gets its own message. */
@@ -182,7 +229,9 @@ bool tarn__jsonl_sample_read(tarn__jsonl_sample *line, const char *where, const 
 void tarn__jsonl_sample_free(tarn__jsonl_sample *line)
 {
     clear(line);
-    tarn__release(line->messages, sizeof(*line->messages) * (size_t)line->capacity);
+    tarn__buffer_free(&line->messages, 1);
+    tarn__buffer_free(&line->tools, 1);
+    tarn__buffer_free(&line->documents, 1);
     *line = (tarn__jsonl_sample){0};
 }
 

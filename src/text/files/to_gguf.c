@@ -236,6 +236,25 @@ static bool put_special(const target *g, const tarn__buffer *ids, int32_t known,
     return put_id(g, key, ids->count ? id[0] : known >= 0 ? known : of_model) && put_bool(g, flag, ids->count > 0);
 }
 
+/* Writes the chat templates: the default one, the names of the others, and each under its name. */
+static bool put_templates(const target *g)
+{
+    const tarn_tokenizer *t = g->tokenizer;
+    const tarn__chat_source *sources = (const tarn__chat_source *)(const void *)t->chats.data;
+    const char *names[64];
+    int64_t count = 0;
+    bool good = !t->chat || put_string(g, "tokenizer.chat_template", t->chat);
+    for (size_t i = 0; good && i < t->chats.count && count < 64; i++) {
+        char key[160];
+        if (strcmp(sources[i].name, "default") == 0)
+            continue;
+        snprintf(key, sizeof(key), "tokenizer.chat_template.%.100s", sources[i].name);
+        names[count++] = sources[i].name;
+        good = put_string(g, key, sources[i].text);
+    }
+    return good && (count == 0 || tarn_gguf_add_strings(g->writer, "tokenizer.chat_templates", names, NULL, count));
+}
+
 /* Checks what no kind can express. */
 static bool check(const target *g)
 {
@@ -268,8 +287,7 @@ bool tarn__tokenizer_to_gguf(const char *function, const tarn_tokenizer *tokeniz
         put_special(&g, &t->before, t->bos, model->bos, "tokenizer.ggml.bos_token_id",
                     "tokenizer.ggml.add_bos_token") &&
         put_special(&g, &t->after, t->eos, model->eos, "tokenizer.ggml.eos_token_id", "tokenizer.ggml.add_eos_token") &&
-        put_id(&g, "tokenizer.ggml.unknown_token_id", t->bpe.unknown) &&
-        (!t->chat || put_string(&g, "tokenizer.chat_template", t->chat));
+        put_id(&g, "tokenizer.ggml.unknown_token_id", t->bpe.unknown) && put_templates(&g);
     release(&g);
     return good;
 }

@@ -38,19 +38,37 @@ static tarn_tokenizer *read_pair(const char *folder, size_t length, const char *
                                       tarn__path_exists(config) ? config : NULL);
 }
 
-/* Applies tokenizer_config.json and chat_template.jinja of the folder. Takes the tokenizer, and frees it on failure. A
- * tokenizer.model without a config adds BOS, as transformers does. */
+/* Reads the templates that transformers saves next to the default one, of the names in use. False with an error. */
+static bool read_more_templates(tarn_tokenizer *tokenizer, const char *folder, size_t length)
+{
+    static const char *const names[] = {"additional_chat_templates/tool_use.jinja",
+                                        "additional_chat_templates/rag.jinja"};
+    char path[MAX_PATH];
+    for (int i = 0; i < 2; i++)
+        if (tarn__path_exists(join_path(path, folder, length, names[i])) &&
+            !tarn__tokenizer_read_config(tokenizer, NULL, path, false))
+            return false;
+    return true;
+}
+
+/* Applies tokenizer_config.json and chat_template.jinja or .json of the folder. Takes the tokenizer, and frees it on
+ * failure. A tokenizer.model without a config adds BOS, as transformers does. */
 static tarn_tokenizer *with_config(tarn_tokenizer *tokenizer, const char *folder, size_t length, bool is_model)
 {
     char config[MAX_PATH], chat[MAX_PATH];
     bool has_config = tarn__path_exists(join_path(config, folder, length, "tokenizer_config.json"));
-    bool has_chat = tarn__path_exists(join_path(chat, folder, length, "chat_template.jinja"));
+    static const char *const templates[] = {"chat_template.jinja", "chat_template.json"};
+    bool has_chat = false;
+    for (int i = 0; i < 2 && !has_chat; i++)
+        has_chat = tarn__path_exists(join_path(chat, folder, length, templates[i]));
     if (tokenizer && is_model && !has_config && !tarn__tokenizer_set_add_bos_eos(tokenizer, true, false)) {
         tarn_tokenizer_free(tokenizer);
         return NULL;
     }
-    if (!tokenizer || (!has_config && !has_chat) ||
-        tarn__tokenizer_read_config(tokenizer, has_config ? config : NULL, has_chat ? chat : NULL, is_model))
+    if (tokenizer &&
+        ((!has_config && !has_chat) ||
+         tarn__tokenizer_read_config(tokenizer, has_config ? config : NULL, has_chat ? chat : NULL, is_model)) &&
+        read_more_templates(tokenizer, folder, length))
         return tokenizer;
     tarn_tokenizer_free(tokenizer);
     return NULL;

@@ -38,7 +38,8 @@ void tarn_tokenizer_free(tarn_tokenizer *tokenizer)
     tarn__unigram_free(&tokenizer->unigram);
     tarn__wordpiece_free(&tokenizer->wordpiece);
     tarn__bpe_chars_free(&tokenizer->bpe_chars);
-    tarn__string_free(tokenizer->chat);
+    tarn__tokenizer_clear_chats(tokenizer);
+    tarn__buffer_free(&tokenizer->chats, sizeof(tarn__chat_source));
     tarn__buffer_free(&tokenizer->before, sizeof(int32_t));
     tarn__buffer_free(&tokenizer->after, sizeof(int32_t));
     tarn__release(tokenizer, sizeof(*tokenizer));

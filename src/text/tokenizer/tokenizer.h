@@ -219,7 +219,8 @@ struct tarn_tokenizer {
     int32_t unknown;            /* characters, words, WordPiece: token of missing ones; -1: none */
     tarn__buffer before, after; /* int32_t: ids that add_special adds */
     int32_t bos, eos;           /* BOS and EOS token named by the file; -1: none */
-    char *chat;                 /* chat template as in the file; owned; NULL: none */
+    tarn__buffer chats;         /* tarn__chat_source: chat templates as in the files */
+    const char *chat;           /* the one named "default"; NULL: none */
     uint64_t hash;              /* equal for tokenizers that give equal ids; stored in token files */
 };
 
@@ -367,12 +368,24 @@ tarn_tokenizer *tarn__tokenizer_read_json(const char *path);
 tarn_tokenizer *tarn__tokenizer_read_vocab(const char *vocabulary, const char *merges,
                                            const char *config); /* config: NULL if there is none */
 
-/* Applies tokenizer_config.json and chat_template.jinja (NULL: no such file). `is_model`: they accompany a
+/* Applies tokenizer_config.json and chat_template.jinja or .json (NULL: no such file). `is_model`: they accompany a
  * tokenizer.model, which leaves more settings to them. False with an error. */
 bool tarn__tokenizer_read_config(tarn_tokenizer *tokenizer, const char *config, const char *chat, bool is_model);
 
 /* Sets what add_special adds: the BOS token, the EOS token, where they exist, and nothing else. False with an error. */
 bool tarn__tokenizer_set_add_bos_eos(tarn_tokenizer *tokenizer, bool begins, bool ends);
+
+/* A chat template. Both are owned by the tokenizer. */
+typedef struct tarn__chat_source {
+    char *name; /* "default", or as in the file: "tool_use", "rag" */
+    char *text;
+} tarn__chat_source;
+
+/* Adds a chat template in place of another of the same name; the text is copied. False with an error without a
+ * function's name. */
+bool tarn__tokenizer_add_chat(tarn_tokenizer *tokenizer, const char *name, const char *text, size_t length);
+const tarn__chat_source *tarn__tokenizer_chat(const tarn_tokenizer *tokenizer, const char *name); /* NULL: none */
+void tarn__tokenizer_clear_chats(tarn_tokenizer *tokenizer);
 
 /* Memory for a result that the caller frees with tarn_tokenizer_release(); its size is stored before it, since the
  * library's allocator wants it back. NULL with an error. */

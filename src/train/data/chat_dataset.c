@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "data/random.h"
-#include "text/chat/loss_mask.h"
+#include "text/chat/chat.h"
 
 #define DEFAULT_CONTEXT 1024
 
@@ -53,25 +53,15 @@ static bool check_options(const tarn__chat_dataset_options *o)
                        o->function);
 }
 
-/* Chooses the template: the named one, else the tokenizer's; *chat is NULL without any. Borrowed from the tokenizer or
- * static. False with an error. */
-static bool choose_template(const tarn__chat_dataset_options *o, const char **chat)
-{
-    *chat = o->tokenizer->chat;
-    if (!o->template_name || !o->template_name[0])
-        return true;
-    *chat = tarn__chat_template_named(o->function, o->tokenizer, o->template_name);
-    return *chat != NULL;
-}
-
 /* Documents of the validation file follow those of the first: one buffer, one numbering. */
 static bool read_files(tarn__chat_dataset *c, const tarn__chat_dataset_options *o)
 {
-    const char *chat;
-    if (!choose_template(o, &chat) || !tarn__chat_read(c, path_of(o->path), chat))
+    const char *name = o->template_name && o->template_name[0] ? o->template_name : NULL;
+    if ((name && !tarn__chat_template_named(o->function, o->tokenizer, name)) ||
+        !tarn__chat_read(c, path_of(o->path), name))
         return false;
     c->first_val_document = (int64_t)c->documents.count;
-    return !o->val_path || !o->val_path[0] || tarn__chat_read(c, path_of(o->val_path), chat);
+    return !o->val_path || !o->val_path[0] || tarn__chat_read(c, path_of(o->val_path), name);
 }
 
 tarn__chat_dataset *tarn__chat_dataset_open(const tarn__chat_dataset_options *o)

@@ -81,9 +81,9 @@ static inline const tarn__chat_document *tarn__chat_document_at(const tarn__chat
     return (const tarn__chat_document *)(const void *)chats->documents.data + number;
 }
 
-/* Adds the documents of a file (chat_read.c). `chat` is the template; NULL: none. False with an error that names file
- * and line. */
-bool tarn__chat_read(tarn__chat_dataset *chats, const char *path, const char *chat);
+/* Adds the documents of a file (chat_read.c). template_name: of one of tarn's own templates; NULL: the tokenizer's, if
+ * any. False with an error that names file and line. */
+bool tarn__chat_read(tarn__chat_dataset *chats, const char *path, const char *template_name);
 
 /* Splits the documents and packs each split into rows (chat_pack.c). False with an error. */
 bool tarn__chat_pack(tarn__chat_dataset *chats, double val_fraction);

@@ -16,7 +16,8 @@
 typedef struct reader {
     tarn__chat_dataset *chats;
     const char *path;
-    const char *chat; /* template; NULL: none. Parsed when a line first needs it: plain texts do not */
+    const char *template_name; /* NULL: the tokenizer's own */
+    bool has_template;         /* compiled when a line first needs it: plain texts do not */
     tarn__mask_encoder encoder;
     tarn__jsonl_sample line;
     char where[700]; /* "chat_dataset_open: 'FILE', line 3" */
@@ -24,11 +25,14 @@ typedef struct reader {
 
 /* ---- a document -------------------------------------------------------------------------------------------------- */
 
-/* Parses the template unless the line is plain text. False with an error. */
-static bool parse_template(reader *r)
+/* Compiles the template unless the line is plain text or there is none. False with an error. */
+static bool compile_template(reader *r)
 {
-    return r->line.text || !r->chat || r->encoder.has_template ||
-           tarn__mask_encoder_set_template(&r->encoder, r->where, r->chat);
+    bool has_any = r->template_name || r->chats->tokenizer->chat;
+    if (r->line.text || !has_any || r->has_template)
+        return true;
+    r->has_template = tarn__mask_encoder_set_template(&r->encoder, r->template_name);
+    return r->has_template || tarn__raise_within(r->where);
 }
 
 /* Encodes the line by the template; without one a prompt and its completion are concatenated as they are. */
@@ -37,16 +41,20 @@ static bool encode(reader *r)
     const tarn__jsonl_sample *l = &r->line;
     if (l->text)
         return tarn__mask_encoder_text(&r->encoder, "", l->text);
-    if (l->prompt && !r->encoder.has_template)
+    if (l->prompt && !r->has_template)
         return tarn__mask_encoder_text(&r->encoder, l->prompt, l->completion);
     if (l->prompt)
         return tarn__mask_encoder_chat(&r->encoder,
                                        (tarn_chat_message[]){{"user", l->prompt}, {"assistant", l->completion}}, 2);
-    return r->encoder.has_template
-               ? tarn__mask_encoder_chat(&r->encoder, l->messages, l->count)
-               : tarn__raise(TARN_ERROR_UNSUPPORTED,
-                             "\"messages\" need a chat template, and the model has none; choose one with --template "
-                             "(template_name): chatml, llama2, llama3 or mistral");
+    if (!r->has_template)
+        return tarn__raise(TARN_ERROR_UNSUPPORTED,
+                           "\"messages\" need a chat template, and the model has none; choose one with --template "
+                           "(template_name): chatml, llama2, llama3 or mistral");
+    return tarn__mask_encoder_json(&r->encoder,
+                                   &(tarn__chat_json){.messages = l->messages.data,
+                                                      .length = l->messages.count - 1,
+                                                      .tools = l->tools.count ? l->tools.data : NULL,
+                                                      .documents = l->documents.count ? l->documents.data : NULL});
 }
 
 /* From 1 on: the first token of a document is never predicted. */
@@ -80,7 +88,7 @@ static bool add_document(reader *r)
 static bool add_line(reader *r, int64_t number, const char *text, size_t length)
 {
     snprintf(r->where, sizeof(r->where), "%s: '%.500s', line %" PRId64, r->chats->function, r->path, number);
-    if (!tarn__jsonl_sample_read(&r->line, r->where, text, length) || !parse_template(r))
+    if (!tarn__jsonl_sample_read(&r->line, r->where, text, length) || !compile_template(r))
         return false;
     return encode(r) ? add_document(r) : tarn__raise_within(r->where);
 }
@@ -106,10 +114,10 @@ static bool add_lines(reader *r, const tarn__map *file)
     return true;
 }
 
-bool tarn__chat_read(tarn__chat_dataset *chats, const char *path, const char *chat)
+bool tarn__chat_read(tarn__chat_dataset *chats, const char *path, const char *template_name)
 {
     size_t before = chats->documents.count;
-    reader r = {.chats = chats, .path = path, .chat = chat, .encoder.tokenizer = chats->tokenizer};
+    reader r = {.chats = chats, .path = path, .template_name = template_name, .encoder.tokenizer = chats->tokenizer};
     tarn__map file;
     if (!tarn__map_open(&file, chats->function, path))
         return false;
