@@ -106,6 +106,17 @@ static void attention(void **state)
                 3, &options, 2e-5);
 }
 
+/* A window that begins in another tile from row to row, and a soft cap: a program of their own. */
+static void attention_has_windows_and_soft_caps(void **state)
+{
+    NEEDS_OPENCL();
+    const tarn_attention_options options = {.causal = true, .window = 70, .softcap = 2};
+    compare(TARN_F32, attended,
+            (tarn_tensor *[]){random_of(TARN_SHAPE(2, 4, 70, 24)), random_of(TARN_SHAPE(2, 2, 170, 24)),
+                              random_of(TARN_SHAPE(2, 2, 170, 24))},
+            3, &options, 2e-5);
+}
+
 enum { DOCUMENT_ROWS = 150, DOCUMENT_KEYS = 170, DOCUMENT = 40 };
 
 /* Documents beside each other in the first batch, starts in no order in the second: some rows of it attend to nothing.
@@ -132,11 +143,15 @@ static void attention_respects_document_starts(void **state)
                             random_of(TARN_SHAPE(2, 1, DOCUMENT_KEYS, 12))};
         compare(TARN_F32, attended_from_starts, x, 3, &options, 2e-5);
         compare(TARN_BF16, attended_from_starts, x, 3, &options, 4e-3);
+        if (causal)
+            compare(TARN_F32, attended_from_starts, x, 3,
+                    &(tarn_attention_options){.causal = true, .window = 25, .softcap = 2}, 2e-5);
     }
 }
 
 #define PRODUCT_TESTS \
     ON_OPENCL(matrices_of_every_shape_are_multiplied), ON_OPENCL(quantized_weights_are_multiplied), \
-        ON_OPENCL(images_are_convolved), ON_OPENCL(attention), ON_OPENCL(attention_respects_document_starts)
+        ON_OPENCL(images_are_convolved), ON_OPENCL(attention), ON_OPENCL(attention_has_windows_and_soft_caps), \
+        ON_OPENCL(attention_respects_document_starts)
 
 #endif

@@ -114,6 +114,7 @@ static void wide_heads_agree_too(void **state)
 static tarn_tensor *attend(tarn_tensor *const *in, int count, void *options)
 {
     (void)count;
+    tarn_seed(3); /* the same weights are dropped each time */
     return tarn_attention(in[Q], in[K], in[V], options);
 }
 
@@ -121,11 +122,17 @@ static void its_gradients_are_derivatives(void **state)
 {
     (void)state;
     tarn_tensor *o[OPERANDS];
+    tarn_tensor *valid = good(tarn_from_i64((const int64_t[]){9, 6}, TARN_SHAPE(2), device)),
+                *starts = good(tarn_from_i32((const int32_t[]){2, 2, 2, 5, 5, 5, 5, 2, 3, 4, 4, 4, 7, 7},
+                                             TARN_SHAPE(2, 7), device));
     tarn_attention_options options[] = {{.causal = true, .window = 3},
                                         {.softcap = 0.7},
                                         {.causal = true, .window = 4, .softcap = 2, .scale = 0.9},
-                                        {.causal = true, .window = 1, .softcap = 2}};
-    for (int i = 0; i < 4; i++) {
+                                        {.causal = true, .window = 1, .softcap = 2},
+                                        {.causal = true, .window = 4, .dropout = 0.3},
+                                        {.causal = true, .window = 5, .softcap = 1, .dropout = 0.4, .lengths = valid},
+                                        {.causal = true, .window = 5, .softcap = 1, .document_starts = starts}};
+    for (int i = 0; i < 7; i++) {
         make_operands((sizes){2, 4, 2, 7, 9, 5}, TARN_F64, o);
         assert_true(tarn_gradcheck(attend, &options[i], o, OPERANDS, NULL));
     }
