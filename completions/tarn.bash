@@ -145,7 +145,7 @@ _tarn()
         ;;
     data) options+=" --json --model --context --template --val --val-fraction --seed --show" ;;
     inspect) options+=" --json" ;;
-    quantize) options+=" --type --adapter --checkpoint --force --quiet --json --threads" ;;
+    quantize) options+=" --type --imatrix --adapter --checkpoint --force --quiet --json --threads" ;;
     convert) options+=" --type --adapter --base --checkpoint --force --quiet --json --threads" ;;
     bench)
         options+=" --json --threads --device"

@@ -22,6 +22,10 @@ typedef struct tarn_convert_options {
     const char *adapter; /* LoRA adapters to merge into the weights, as of tarn_lora_load(); NULL: none */
     /* with .quantize, instead of .type: a mixture of types by llama.cpp's name ("Q4_K_M"; tarn_convert_mixture_at()) */
     const char *mixture;
+    /* with .quantize: importance of the weights' columns, which the search for scales is weighted by (all types but
+     * q8_0): "text:FILE", the mean squares of the activations while the model reads that text, or a file of llama.cpp's
+     * imatrix; NULL: none */
+    const char *importance;
 } tarn_convert_options;
 
 /* Result of a conversion. */

@@ -75,6 +75,8 @@ static const tarn__option_row table[] = {
      AT(quiet), 0, "print errors only"},
     {"type", TARN__OPT_STRING, 0, 0, NULL, "TYPE", TARN__QUANTIZE | TARN__CONVERT, AT(type), 0,
      "mixture of weight types, as Q4_K_M or Q5_K_S; in lower case one type for all matrices, as q4_k"},
+    {"imatrix", TARN__OPT_STRING, 0, 0, NULL, "SOURCE", TARN__QUANTIZE, AT(imatrix), 0,
+     "importance matrix: text:FILE to run the model over, or llama.cpp's imatrix file"},
     {"adapter", TARN__OPT_STRING, 0, 0, NULL, "PATH", TARN__GENERATES | TARN__EVAL, AT(adapter), 0,
      "LoRA adapters for the model: a folder written by PEFT or tarn, or a GGUF file"},
     {"adapter", TARN__OPT_STRING, 0, 0, NULL, "PATH", TARN__QUANTIZE | TARN__CONVERT, AT(adapter), 0,

@@ -93,7 +93,7 @@ typedef struct tarn__options {
     bool ignore_eos, echo, no_slide;
 
     /* quantize, tokenize and data */
-    const char *type, *tokenizer, *text, *prepare, *field, *separator, *val;
+    const char *type, *imatrix, *tokenizer, *text, *prepare, *field, *separator, *val;
     bool decode, pieces, special_as_text, add_special, parse_special, no_separator, json_lines;
     int64_t vocab_size, shard_tokens; /* 0: not given */
     int64_t show;

@@ -115,6 +115,8 @@ static void weights_are_packed(void **state)
     expect_with(0, "\"file_type\": \"Q4_K_M\"", "inspect %s --json", to, "");
     expect_with(0, "1 tensors are promoted to types of more bits", "convert %s %s --type q3_k_l --force", from, to);
     expect_with(0, "", "quantize %s %s --type f16 --force --quiet", from, to);
+    expect_with(1, "is a device or pipe, not a file", "quantize %s %s --type q4_k --force --imatrix /dev/null 2>&1",
+                from, to);
     expect_with(2, "must be one of Q2_K Q3_K_S", "quantize %s %s --type q7_k 2>&1", from, to);
     expect_with(2, "--type is missing", "quantize %s %s 2>&1", from, to);
     expect_with(2, "the output path is missing", "quantize %s 2>&1", from, "");

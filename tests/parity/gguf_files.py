@@ -32,7 +32,7 @@ MODELS = 2  # of each family
 
 class ConvertOptions(c.Structure):
     _fields_ = [("quantize", c.c_bool), ("type", c.c_int), ("replace", c.c_bool), ("progress", c.c_void_p),
-                ("ctx", c.c_void_p)]
+                ("ctx", c.c_void_p), ("adapter", c.c_char_p), ("mixture", c.c_char_p), ("importance", c.c_char_p)]
 
 
 class Entry(c.Structure):
@@ -51,8 +51,9 @@ for _name, _result, _arguments in [
     tarn._functions[_name] = tarn._declare(_name, _result, _arguments)
 
 
-def convert(source, target, dtype=None):
-    options = ConvertOptions(dtype is not None, DTYPES.index(dtype or "f32"), True)
+def convert(source, target, dtype=None, importance=None):
+    options = ConvertOptions(dtype is not None, DTYPES.index(dtype or "f32"), True,
+                             importance=importance and importance.encode())
     tarn.call("model_convert_sized", source.encode(), target.encode(), None, c.byref(options), c.sizeof(options))
 
 
@@ -582,11 +583,93 @@ def check_tokenizers(folder, rng):
     return ""
 
 
+# ---- importance matrices ---------------------------------------------------------------------------------------------
+# ------------------
+
+
+def squares_of(network, ids, names, step):
+    """{GGUF name: Σ x² of the inputs of each linear layer}, in chunks as tarn reads them."""
+    sums, handles = {}, []
+    for name, module in network.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            stored = names.get_name(name) + ".weight"
+            handles.append(module.register_forward_pre_hook(lambda _, x, stored=stored: sums.__setitem__(
+                stored, sums.get(stored, 0) + x[0].double().square().flatten(0, -2).sum(0))))
+    with torch.no_grad():
+        for at in range(0, len(ids) - 1, step):
+            network(torch.tensor([ids[at:at + step]]))
+    for handle in handles:
+        handle.remove()
+    return {name: values.float().numpy() for name, values in sums.items()}
+
+
+def write_importance(folder, sums, count):
+    """llama.cpp's files: the older one and that in GGUF."""
+    old, new = os.path.join(folder, "imatrix.dat"), os.path.join(folder, "imatrix.gguf")
+    with open(old, "wb") as file:
+        file.write(np.int32(len(sums)).tobytes())
+        for name, values in sums.items():
+            file.write(np.int32(len(name)).tobytes() + name.encode() + np.int32(3).tobytes() +
+                       np.int32(len(values)).tobytes() + (values / count * 3).astype(np.float32).tobytes())
+        file.write(np.int32(3).tobytes() + np.int32(1).tobytes() + b"x")
+    writer = gguf.GGUFWriter(new, "")
+    writer.add_type("imatrix")
+    for name, values in sums.items():
+        writer.add_tensor(name + ".in_sum2", values)
+        writer.add_tensor(name + ".counts", np.array([count], np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return old, new
+
+
+def check_importance(folder, rng):
+    """Of a text, and of llama.cpp's files with the activations of transformers: about the same bytes, and errors that
+    are smaller where they are multiplied by large activations."""
+    source, text = os.path.join(folder, "source"), os.path.join(folder, "text.txt")
+    tokenizer, words = bytes_tokenizer(LLAMA3, rng), draw_text(rng, 1500)
+    config = llama.FAMILIES["llama"](vocab_size=tokenizer.get_vocab_size(), hidden_size=256, intermediate_size=512,
+                                     num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                                     max_position_embeddings=64)
+    network = llama.make_network(config, "f32")
+    network.save_pretrained(source)
+    tokenizer.save(os.path.join(source, "tokenizer.json"))
+    with open(text, "w") as file:
+        file.write(words)
+    ids = tokenizer.encode(words).ids
+    sums = squares_of(network, ids, gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 2), 64)
+    old, new = write_importance(folder, sums, len(ids))
+    plain = os.path.join(folder, "plain.gguf")
+    convert(source, plain)
+    exact = read_tensors(plain)
+    for dtype in ("q2_k", "q4_k", "q6_k", "iq4_nl", "q5_1", "q4_0"):
+        files = {name: os.path.join(folder, f"{name}.gguf") for name in ("without", "text", "old", "new")}
+        for name, importance in zip(files, (None, "text:" + text, old, new)):
+            convert(source, files[name], dtype, importance)
+        found = {name: read_tensors(path) for name, path in files.items()}
+        for name, weight in sums.items():
+            if found["old"][name].data.tobytes() != found["new"][name].data.tobytes():
+                share = np.mean(found["old"][name].data != found["new"][name].data)
+                if share > 0.02:
+                    return f"{dtype} of {name}: {share:.3f} of the bytes differ between the files"
+            share, kind = np.mean(found["text"][name].data != found["new"][name].data), found["text"][name].tensor_type
+            if share > 0.02:
+                return f"{dtype} of {name}: {share:.3f} of the bytes differ from those of transformers' activations"
+            wanted = exact[name].data.astype(np.float64)
+            error = {
+                key: (weight * np.square(quants.dequantize(found[key][name].data, kind) - wanted)).sum()
+                for key in ("without", "text")}
+            if kind != Type.Q8_0 and error["text"] > error["without"]:
+                return f"{dtype} of {name}: weighted error {error['text']:.4g}, {error['without']:.4g} without"
+    return ""
+
+
 CHECKS = {
     "what the package writes": check_theirs, "unpacking": check_decode,
     "types without a dtype": check_loaded, "packing": check_encode,
     "searched scales": check_search, "what cannot be packed": check_nan, "changed files": check_changed,
-    "tokenizers": check_tokenizers}
+    "tokenizers": check_tokenizers, "importance": check_importance}
 
 
 def run(seed):

@@ -93,6 +93,7 @@ static int run(const char *command, const tarn__options *o, tarn_convert_options
     /* an existing target is an error without --force */
     how.replace = o->force;
     how.adapter = o->adapter;
+    how.importance = o->imatrix;
     how.progress = !o->quiet && isatty(STDERR_FILENO) ? show_progress : NULL;
     if (!tarn_model_convert(weights.path, o->words[1], &summary, &how))
         return tarn__print_error(command);

@@ -309,9 +309,20 @@ bool tarn__kernel_fits(tarn_device device, const tarn__launch *launch)
     return tarn__find_row(&tarn__backend_at(device.backend)->kernels[launch->kernel], &call) != NULL;
 }
 
+static _Thread_local tarn__observe_fn observer;
+static _Thread_local void *observer_ctx;
+
+void tarn__launch_observe(tarn__observe_fn observe, void *ctx)
+{
+    observer = observe;
+    observer_ctx = ctx;
+}
+
 /* The device is that of the first output. Where no row is ready, the CPU runs the kernel. */
 bool tarn__run(const tarn__launch *launch)
 {
+    if (observer)
+        observer(launch, observer_ctx);
     if (tarn_failed())
         return false;
     const tarn_tensor *place = launch->out[0];

@@ -20,6 +20,11 @@ typedef struct tarn__launch {
  * device only counts scratch. False with an error. */
 bool tarn__run(const tarn__launch *launch);
 
+/* Calls `observe` before every launch of this thread, until NULL replaces it. It may launch kernels itself, after
+ * having removed itself for that time. */
+typedef void (*tarn__observe_fn)(const tarn__launch *launch, void *ctx);
+void tarn__launch_observe(tarn__observe_fn observe, void *ctx);
+
 /* True where a row of the device's own kernel fits the launch: for operations that can be composed of others. Asked
  * with the real inputs, before the outputs are allocated. */
 bool tarn__kernel_fits(tarn_device device, const tarn__launch *launch);

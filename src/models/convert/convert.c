@@ -34,7 +34,7 @@ static bool fits(const tarn__weight_rows *rows, tarn_dtype dtype)
 static tarn_dtype choose_mixed(tarn__conversion *c, const char *name, const tarn__weight_rows *rows, bool is_head)
 {
     int64_t row = rows->shape.size[rows->shape.rank - 1];
-    tarn_dtype wanted = tarn__mixture_type(c->mixture, &c->traits, name, is_head, false),
+    tarn_dtype wanted = tarn__mixture_type(c->mixture, &c->traits, name, is_head, c->importance.rows > 0),
                chosen = tarn__mixture_fallback(wanted, row);
     if (chosen != wanted && tarn__is_quantized(rows->from))
         chosen = rows->from;
@@ -88,6 +88,8 @@ bool tarn__convert_add_as(tarn__conversion *c, const char *name, const tarn__wei
     tarn__convert_job *job = &c->job[c->jobs++];
     *job = (tarn__convert_job){*rows, copy, c};
     int64_t count = count_of(&job->rows.shape);
+    if (job->rows.shape.rank > 1 && count > 0)
+        job->rows.importance = tarn__importance_of(&c->importance, name, count / job->rows.shape.size[0]);
     c->summary.tensors++;
     c->summary.changed += job->rows.to != job->rows.from;
     c->summary.before += tarn__weight_rows_source_bytes(&job->rows, count);
@@ -268,6 +270,11 @@ static bool check(const tarn__conversion *c)
     if (c->options.quantize && !tarn__ends_with(c->to, ".gguf"))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' must end in \".gguf\": only GGUF files can be quantized",
                            c->function, c->to);
+    if (c->options.importance && !c->options.quantize)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .importance is for .quantize, which is not set", c->function);
+    if (c->options.importance && c->options.adapter)
+        return tarn__raise(TARN_ERROR_UNSUPPORTED,
+                           "%s: .importance and .adapter exclude each other; merge the adapter first", c->function);
     if (c->options.adapter && !c->options.adapter[0])
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the folder of the adapter is empty", c->function);
     if (!c->options.adapter && !tarn__ends_with(c->from, ".gguf") && !tarn__ends_with(c->to, ".gguf"))
@@ -358,9 +365,13 @@ bool tarn_model_convert_sized(const char *from, const char *to, tarn_convert_sum
     if (tarn_failed() || !resolve_adapters(&c, &base) || !check(&c) || !choose_tokenizer(&c))
         return false;
     tarn_scope *scope = tarn_scope_open();
-    bool good = scope && (tarn__ends_with(to, ".gguf") ? convert(&c) : convert_staged(&c));
+    bool good =
+        scope &&
+        (!c.options.importance || tarn__importance_open(c.function, c.from, c.options.importance, &c.importance)) &&
+        (tarn__ends_with(to, ".gguf") ? convert(&c) : convert_staged(&c));
     tarn_scope_close(scope);
     release_jobs(&c);
+    tarn__importance_free(&c.importance);
     if (!good)
         return tarn__raise_within(c.function);
     if (summary)

@@ -9,6 +9,7 @@
 #include <tarn/convert.h>
 #include <tarn/model.h>
 
+#include "models/convert/importance.h"
 #include "models/gguf/gguf_arch.h"
 #include "models/hf/weights.h"
 
@@ -33,6 +34,7 @@ typedef struct tarn__conversion {
     const char *text;
     tarn_convert_options options;
     tarn_convert_summary summary;
+    tarn__importance importance;  /* of .importance; empty: none */
     const tarn__mixture *mixture; /* of .mixture; NULL: .type */
     tarn__fallback fallback;      /* weights whose rows do not fit blocks of .type */
     const tarn__gguf_arch *arch;  /* and traits: of the model, once its configuration was read */

@@ -80,9 +80,13 @@ static void to_f32(const tarn__weight_rows *rows, const char *from, int64_t coun
     }
 }
 
-/* f32 row to any type; quantizes. */
-static void from_f32(tarn_dtype dtype, const float *from, int64_t count, char *to)
+/* f32 row to any type; quantizes. Q8_0 is fine enough without importance. */
+static void from_f32(tarn_dtype dtype, const float *from, const float *importance, int64_t count, char *to)
 {
+    if (importance && tarn__is_quantized(dtype) && dtype != TARN_Q8_0) {
+        tarn__quantize_searched(dtype, from, importance, count, to);
+        return;
+    }
     uint16_t *half = (uint16_t *)(void *)to;
     switch (dtype) {
     case TARN_F32: memcpy(to, from, sizeof(float) * (size_t)count); break;
@@ -149,7 +153,7 @@ static void finish_row(chunk *p, int64_t i)
     bool is_lossless = to == TARN_F32 || to == TARN_F64;
     int64_t bad_element = is_lossless ? -1 : first_out_of_range(to, values, p->columns);
     if (bad_element < 0)
-        from_f32(to, values, p->columns, p->out + (size_t)i * p->to_bytes);
+        from_f32(to, values, p->rows->importance, p->columns, p->out + (size_t)i * p->to_bytes);
     else
         record_error(p, (p->begin + i) * p->columns + bad_element);
 }

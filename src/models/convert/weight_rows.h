@@ -23,6 +23,7 @@ typedef struct tarn__weight_rows {
     tarn_shape shape;                   /* of the result; its first axis is the rows */
     tarn_dtype from, to;                /* from: TARN_DTYPE_COUNT where .iquant is set */
     tarn__iquant iquant;                /* format of the source that has no dtype */
+    const float *importance;            /* of the columns, for quantized results; NULL: none; borrowed */
     tarn__weight_rows_order order;
     int64_t heads; /* heads of the rows, if their order changes */
 } tarn__weight_rows;
