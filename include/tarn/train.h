@@ -74,7 +74,7 @@ typedef struct tarn_train_options {
     /* "characters" (the default), "bytes", or a path for tarn_tokenizer_open(); shards have their own */
     char tokenizer[1024];
     int64_t layers, heads, hidden_size, context;
-    int64_t vocab_size; /* vocabulary size, at least the tokenizer's, which is the default */
+    int64_t vocab_size; /* vocabulary size, at least the tokenizer's, which is the default; above a base's: adds rows */
     double dropout;     /* default 0 */
     /* sequences per forward pass; gradients accumulate over the batch; default: the batch */
     int64_t micro_batch;

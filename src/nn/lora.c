@@ -275,19 +275,31 @@ tarn_tensor *tarn__adapter_merged(const tarn_module *layer)
     return factor ? tarn_mul(sum, tarn_unsqueeze(factor, is_transposed ? 0 : 1)) : NULL;
 }
 
-bool tarn__module_replace(tarn_module *module, const char *name, tarn_tensor *tensor)
+/* The entry of a name that the module has. */
+static tarn__parameter *entry_of(tarn_module *module, const char *name)
 {
     tarn__parameter *place = module->parameter;
-    tarn_tensor *before = tarn__module_own(module, name);
-    while (place->tensor != before)
+    const tarn_tensor *tensor = tarn__module_own(module, name);
+    while (place->tensor != tensor)
         place++;
-    /* The module takes over the reference of the scope: retain first, so that the tensor survives its release. */
-    tarn__tensor_retain(tensor);
-    tarn_free(tensor); /* the scope's reference */
+    return place;
+}
+
+void tarn__module_retarget(tarn_module *module, const char *name, tarn_tensor *tensor)
+{
+    tarn__parameter *place = entry_of(module, name);
+    tarn__tensor_release(place->tensor);
     place->tensor = tensor;
     place->is_buffer = false;
-    tarn__tensor_release(before);
-    return tarn__name_tensor(module, place);
+}
+
+bool tarn__module_replace(tarn_module *module, const char *name, tarn_tensor *tensor)
+{
+    /* The module takes over the reference of the scope: retain first, so that the tensor survives its release. */
+    tarn__tensor_retain(tensor);
+    tarn_free(tensor);
+    tarn__module_retarget(module, name, tensor);
+    return tarn__name_tensor(module, entry_of(module, name));
 }
 
 /* Removes a parameter or buffer of a module, if it has it. */

@@ -61,6 +61,9 @@ tarn_tensor *tarn__adapter_merged(const tarn_module *layer);
  * with an error. */
 bool tarn__module_replace(tarn_module *module, const char *name, tarn_tensor *tensor);
 
+/* The same with a tensor that another module has: the module takes over a reference. */
+void tarn__module_retarget(tarn_module *module, const char *name, tarn_tensor *tensor);
+
 /* Removes a layer's adapter, if it has one. */
 void tarn__adapter_remove(tarn_module *layer);
 

@@ -478,6 +478,11 @@ def check_resized(family, rng, folder):
     try:
         theirs = logits_in_torch(network, tokens)
         verdicts = [same_logits("logits of added tokens", logits_in_tarn(model, tokens), theirs, "f64")]
+        tarn.call("lora_save", model, os.path.join(folder, "ours").encode(), None)
+        base = open_network(os.path.join(folder, "base"), "f64")[0]
+        base.resize_token_embeddings(count, mean_resizing=False)
+        again = peft.PeftModel.from_pretrained(base, os.path.join(folder, "ours")).eval()
+        verdicts.append(same_logits("logits of tarn's added tokens", logits_in_torch(again, tokens), theirs, "f64"))
         tarn.call("lora_merge", model)
         tarn.call("model_write", model, merged.encode())
         opened, whole = open_network(merged, "f64")

@@ -303,6 +303,37 @@ static void a_checkpoint_is_a_folder_of_adapters(void **state)
     assert_ok();
 }
 
+/* Embedding and head grow, tied or not, and the run's folder opens with them. */
+static void a_larger_vocabulary_adds_tokens(void **state)
+{
+    (void)state;
+    for (int64_t rank = 0; rank < 3; rank += 2) {
+        const char *base = rank ? llama_base("base-grown") : gpt2_base("base-grown");
+        char names[2][40];
+        tarn_train_options runs[2];
+        for (int k = 0; k < 2; k++) {
+            snprintf(names[k], sizeof(names[k]), "grown-%d-%d", (int)rank, k);
+            runs[k] = small(base, rank, names[k]);
+            runs[k].vocab_size = 259;
+            if (rank)
+                snprintf(runs[k].lora_modules_to_save, sizeof(runs[k].lora_modules_to_save), "embed_tokens,lm_head");
+        }
+        run(tarn_trainer_new(&runs[0]), 0);
+        run(tarn_trainer_new(&runs[1]), 5);
+        run(tarn_trainer_resume(runs[1].out, NULL), 0);
+        assert_same_file(runs[0].out, runs[1].out, rank ? "adapter_model.safetensors" : "model.safetensors");
+        tarn_module *model = tarn_model_open(runs[0].out, CPU, NULL);
+        tarn_model_info info;
+        assert_true(tarn_model_query(model, &info));
+        assert_int_equal(info.vocab_size, 259);
+        const int32_t ids[] = {258, 1};
+        tarn_no_grad_open();
+        assert_int_equal(tarn_size(good(tarn_forward(model, tarn_from_i32(ids, TARN_SHAPE(1, 2), CPU))), 2), 259);
+        tarn_no_grad_close();
+        tarn_module_free(model);
+    }
+}
+
 /* ---- what is frozen ---------------------------------------------------------------------------------------------- */
 
 /* Changes one number of a tensor in a safetensors file. */
@@ -396,7 +427,8 @@ static void options_that_cannot_be_are_refused(void **state)
         int64_t rank;
         const char *says;
     } rows[] = {{"layers", "3", 2, "layers is 3, but the base model"},
-                {"vocab_size", "300", 0, "vocab_size is 300, but the base model"},
+                {"vocab_size", "200", 0, "vocab_size is 200, but the base model"},
+                {"vocab_size", "300", 2, "lora_modules_to_save must have embed_tokens and lm_head"},
                 {"tokenizer", "bytes", 0, "tokenizer does not apply to fine-tuning"},
                 {"dropout", "0.1", 2, "a llama has no dropout"},
                 {"context", "33", 2, "supports at most 32 tokens"},
@@ -486,6 +518,7 @@ int main(void)
         in_scope(a_stopped_run_of_adapters_resumes_bitwise_identically),
         in_scope(recomputed_blocks_give_the_same_adapters),
         in_scope(a_checkpoint_is_a_folder_of_adapters),
+        in_scope(a_larger_vocabulary_adds_tokens),
         in_scope(another_base_is_refused_by_the_name_of_the_tensor),
         in_scope(what_changes_on_the_way_is_found_at_the_end),
         in_scope(frozen_files_that_are_none_are_refused),

@@ -74,6 +74,10 @@ bool tarn__lora_is_tied(const tarn_module *model);
 /* The token embedding, borrowed. NULL: none. */
 tarn_module *tarn__lora_token_embedding(const tarn_module *model);
 
+/* Grows token embedding and head to that many rows, the new ones means of the others, dequantized to the model's dtype.
+ * False with an error. */
+bool tarn__lora_add_tokens(const char *function, tarn_module *model, int64_t vocab_size);
+
 /* Brings the model's configuration in line with the weights of its embedding and head. Raises different sizes. */
 bool tarn__lora_note_embeddings(const char *function, tarn_module *model);
 

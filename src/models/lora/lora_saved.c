@@ -94,6 +94,47 @@ bool tarn__lora_note_embeddings(const char *function, tarn_module *model)
     return true;
 }
 
+/* A weight with added rows. Belongs to the open scope. */
+static tarn_tensor *grown(tarn_tensor *weight, int64_t rows, tarn_dtype dtype)
+{
+    tarn_tensor *old = tarn_cast(weight, dtype);
+    if (!old)
+        return NULL;
+    int64_t columns = old->view.shape[1];
+    tarn_tensor *mean = tarn_mean(tarn_cast(old, TARN_F32), TARN_AXES(0), true);
+    tarn_tensor *more = mean ? tarn_expand(mean, TARN_SHAPE(rows - old->view.shape[0], columns)) : NULL;
+    return more ? tarn_concat((tarn_tensor *[]){old, tarn_cast(more, dtype)}, 2, 0) : NULL;
+}
+
+/* A tied head stays tied. */
+bool tarn__lora_add_tokens(const char *function, tarn_module *model, int64_t vocab_size)
+{
+    tarn_model_info info;
+    tarn_module *embedding = tarn__lora_token_embedding(model), *head = model->child[TARN__MODEL_HEAD];
+    bool is_tied = tarn__lora_is_tied(model), good = embedding && tarn_model_query(model, &info);
+    tarn_scope *scope = good ? tarn_scope_open() : NULL;
+    tarn_no_grad_open();
+    tarn_tensor *rows = scope ? grown(tarn__module_own(embedding, "weight"), vocab_size, info.dtype) : NULL,
+                *outputs = rows && !is_tied ? grown(tarn__module_own(head, "weight"), vocab_size, info.dtype) : NULL;
+    good = rows && (is_tied || outputs);
+    if (good && is_tied)
+        tarn__tensor_retain(rows); /* the head's reference */
+    good = good && tarn__module_replace(embedding, "weight", rows);
+    if (good && is_tied) {
+        tarn__module_retarget(head, "weight", rows);
+        good = rename_entries(head);
+    } else if (good) {
+        good = tarn__module_replace(head, "weight", outputs);
+    }
+    tarn_no_grad_close();
+    tarn_scope_close(scope);
+    if (good) {
+        rows->requires_grad = true;
+        tarn__module_own(head, "weight")->requires_grad = true;
+    }
+    return (good && tarn__lora_note_embeddings(function, model)) || tarn__raise_within(function);
+}
+
 /* PEFT compares ends of paths, not of names: "norm" is also "model.layers.0.input_layernorm". */
 int tarn__lora_select_saved(tarn__lora_layers *list, const char *name, size_t length)
 {

@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/os/files.h"
 #include "models/hf/weights.h"
+#include "models/lora/lora.h"
 #include "train/options.h"
 
 /* default context in tokens: few documents fill the context of published models, and activations grow with it */
@@ -174,6 +175,25 @@ static bool copy_sizes(const char *function, tarn_train_options *o, const tarn__
     return true;
 }
 
+/* vocab_size above the base's adds tokens. Adapters leave new rows as they are, so embedding and head must be trained
+ * with them. */
+static bool add_tokens(const char *function, tarn_trainer *t, const tarn__arch *kind, tarn__model_sizes *own)
+{
+    const tarn_train_options *o = &t->options;
+    if (o->vocab_size <= own->vocab_size)
+        return true;
+    const char *rows = tarn__lora_token_embedding(t->model)->name, *head = t->model->child[TARN__MODEL_HEAD]->name;
+    if (o->lora && !(strstr(o->lora_modules_to_save, rows) && strstr(o->lora_modules_to_save, head)))
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: vocab_size is %" PRId64 ", but the base model '%s' has %" PRId64
+                           " tokens; lora_modules_to_save must have %s and %s to train the added ones",
+                           function, o->vocab_size, o->base, own->vocab_size, rows, head);
+    if (!tarn__lora_add_tokens(function, t->model, o->vocab_size))
+        return false;
+    kind->sizes(t->model, own);
+    return true;
+}
+
 bool tarn__base_model_complete(const char *function, tarn_trainer *t, const tarn__model_sizes *wanted)
 {
     tarn_train_options *o = &t->options;
@@ -190,7 +210,7 @@ bool tarn__base_model_complete(const char *function, tarn_trainer *t, const tarn
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: dropout is %g, but a %s has no dropout; lora_dropout applies to adapters", function,
                            o->dropout, info.type);
-    if (!copy_sizes(function, o, &own))
+    if (!add_tokens(function, t, kind, &own) || !copy_sizes(function, o, &own))
         return false;
     snprintf(o->model, sizeof(o->model), "%s", info.type);
     /* dropout and recompute are no part of a stored model */
