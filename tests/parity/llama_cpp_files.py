@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 
 import llama_cpp
+import numpy as np
 import torch
 import transformers
 
@@ -29,7 +30,7 @@ from gpt2 import generate, open_in_tarn
 # How far logits may be from the truth, by their root mean square. Half a step of the type that activations are rounded
 # to is 2^-9 in bf16, 2^-12 in f16, 1/254 of a block's largest in 8 bits; a few layers add up. Matrices that are read
 # wrongly are further off by factors of ten.
-FAR = {"f32": 1e-5, "f16": 5e-3, "bf16": 3e-2, "q8_0": 5e-2, "q4_0": 5e-2, "q4_k": 5e-2, "q6_k": 5e-2}
+FAR = {"f32": 1e-5, "f16": 5e-3, "bf16": 3e-2, **{kind: 5e-2 for kind in tarn.QUANTIZED}}
 GELU = 5e-3  # of a GPT-2 in f32: llama.cpp looks its GELU up in a table of f16
 TOKENS = 40  # of a greedy text
 COMMAND = os.path.join(os.path.dirname(os.environ["TARN_LIBRARY"]), "tarn")
@@ -251,6 +252,44 @@ def check_blocks(kind, is_gpt2, rng, folder):
                             text=f"a file of {kind} has {types}")]
 
 
+# ---- errors of quantized numbers -------------------------------------------------------------------------------------
+# ------------------
+
+
+def quantized_by_ggml(kind, values):
+    """The bytes of llama.cpp's quantizer without an importance matrix."""
+    path = os.path.join(os.path.dirname(llama_cpp.__file__), "lib", "libggml-base.so")
+    if not os.path.exists(path):
+        return None
+    library, number = c.CDLL(path), gguf_files.BLOCKS[kind]
+    library.ggml_quantize_chunk.restype = c.c_size_t
+    library.ggml_quantize_chunk.argtypes = [
+        c.c_int, c.c_void_p, c.c_void_p, c.c_int64, c.c_int64, c.c_int64, c.c_void_p]
+    size, packed = gguf_files.gguf.GGML_QUANT_SIZES[number]
+    values = np.ascontiguousarray(values, np.float32)
+    found = np.zeros((values.shape[0], values.shape[1] // size * packed), np.uint8)
+    library.ggml_quantize_chunk(int(number), values.ctypes.data, found.ctypes.data, 0, *values.shape, None)
+    return found
+
+
+def check_errors(kind, rng, folder):
+    """No type has a larger error than llama.cpp's, plain and weighted by magnitude."""
+    numbers, number = gguf_files.draw_numbers(np.random.default_rng(rng.randrange(2**31))), gguf_files.BLOCKS[kind]
+    found, verdicts = gguf_files.packed(folder, numbers, kind), []
+    for name in ("normal", "heavy", "positive"):
+        theirs, x = quantized_by_ggml(kind, numbers[name]), numbers[name].astype(np.float64)
+        if theirs is None:
+            return None
+        for title, weight in (("plain", np.ones_like(x)), ("weighted", np.abs(x))):
+            error = [
+                np.sqrt((weight * np.square(gguf_files.quants.dequantize(data, number) - x)).sum())
+                for data in (found[name].data, theirs)]
+            verdicts.append(compare.Verdict(error[0] <= error[1] * (1 + 1e-6),
+                                            text=f"{kind} of {name} numbers: {title} error {error[0]:.5g}, "
+                                            f"llama.cpp's {error[1]:.5g}"))
+    return verdicts
+
+
 # ---- tokenizers and chat templates
 # -----------------------------------------------------------------------------------------------------
 
@@ -441,6 +480,8 @@ def checks(seed):
         for name in (f"blocks {kind}", f"gpt2 blocks {kind}"):
             yield name, kind, lambda place, kind=kind, name=name: check_blocks(kind, name.startswith("gpt2"), draw(
                 name), place)
+    for kind in gguf_files.BLOCKS:
+        yield f"errors {kind}", kind, lambda place, kind=kind: check_errors(kind, draw(f"errors {kind}"), place)
     for name in MADE:
         yield f"tokenizer {name}", "", lambda place, name=name: check_made(name, draw(f"tokenizer {name}"),
                                                                            os.path.join(place, name))
