@@ -3,6 +3,7 @@ random normalizers, pre-tokenizers, decoders and added tokens; the families that
 again. Vocabularies are drawn here from random texts."""
 import base64
 import contextlib
+import io
 import json
 import os
 import random
@@ -10,7 +11,7 @@ import struct
 import tempfile
 import unicodedata
 
-import tokenizers
+import sentencepiece
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 import pieces
@@ -374,6 +375,45 @@ def check_byte_level(folder, rng):
     return both_ways(theirs, folder, rng)
 
 
+# ---- SentencePiece's Unigram -----------------------------------------------------------------------------------------
+
+
+def check_unigram_model(folder, rng):
+    """A tokenizer.model that the package trains, beside the package; saved and opened again."""
+    written = io.BytesIO()
+    sentences = [line or "x" for line in text.corpus(rng, 400)]
+    rules = rng.choice(["nmt_nfkc", "nmt_nfkc", "nfkc_cf", "identity"])
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences), model_writer=written, model_type="unigram",
+        vocab_size=rng.randrange(330, 420), byte_fallback=chance(rng), character_coverage=1.0,
+        normalization_rule_name=rules, add_dummy_prefix=chance(rng, 0.7), remove_extra_whitespaces=chance(rng),
+        hard_vocab_limit=False, split_by_whitespace=chance(rng, 0.7), unk_surface="",
+        user_defined_symbols=["<tag>", "abc"] if chance(rng, 0.4) else [], minloglevel=2)
+    path, saved = os.path.join(folder, "tokenizer.model"), os.path.join(folder, "saved")
+    with open(path, "wb") as file:
+        file.write(written.getvalue())
+    theirs, ours = sentencepiece.SentencePieceProcessor(path), text.opened(path)
+    squeezes = pieces.parsed(path).normalizer_spec.remove_extra_whitespaces
+
+    def decode(ids):
+        known = theirs.decode([i for i in ids if i != theirs.unk_id()])
+        return known.lstrip(" ") if squeezes else known
+
+    bare = pieces.AsText(ours, squeezes)
+    for _ in range(TEXTS):
+        sample = some_text(rng).replace("\0", "")
+        ids, expected = bare.encode(sample), theirs.encode(sample)
+        if ids != expected:
+            return f"{rules}: {sample!r}: {ids} here, {expected} there"
+        if theirs.unk_id() not in ids and bare.decode(ids).decode() != decode(ids):
+            return f"{rules}: {sample!r}: {ids} give {bare.decode(ids)!r} here, {decode(ids)!r} there"
+    ours.save(saved)
+    if not same(ours, text.opened(saved)):
+        return "saved and opened it is another tokenizer"
+    Tokenizer.from_file(os.path.join(saved, "tokenizer.json"))
+    return ""
+
+
 # ---- added tokens ----------------------------------------------------------------------------------------------------
 
 
@@ -414,9 +454,9 @@ def check_added(folder, rng):
     return both_ways(theirs, folder, rng, TEXTS, texts)
 
 
-CHECKS = {"unigram": check_unigram, "wordpiece": check_wordpiece, "words": check_words, "bpe": check_bpe,
+CHECKS = {"unigram": check_unigram, "unigram model": check_unigram_model, "wordpiece": check_wordpiece, "words": check_words, "bpe": check_bpe,
           "byte-level": check_byte_level, "added": check_added}
-TIMES = {"unigram": 12, "wordpiece": 8, "words": 8, "bpe": 10, "byte-level": 8, "added": 30}
+TIMES = {"unigram": 12, "unigram model": 6, "wordpiece": 8, "words": 8, "bpe": 10, "byte-level": 8, "added": 30}
 
 
 def run(seed):

@@ -1,5 +1,6 @@
 /* spm_model.c: tokenizer.model, SentencePiece's file: a protobuf message with the pieces, the trainer's settings and
- * the normalizer. Supported is BPE whose normalizer changes nothing but spaces; other models are an error. */
+ * the normalizer. Supported are Unigram, and BPE whose normalizer changes nothing but spaces; other models are an
+ * error. */
 #include <stdio.h>
 #include <string.h>
 
@@ -16,6 +17,7 @@
 enum { PIECES = 1, TRAINER = 2, NORMALIZER = 3, DENORMALIZER = 5 };
 enum { PIECE_TEXT = 1, PIECE_SCORE = 2, PIECE_TYPE = 3 };
 enum { MODEL_TYPE = 3, SPACE_AS_SUFFIX = 24, BYTE_FALLBACK = 35, UNKNOWN_ID = 40, BEGIN_ID = 41, END_ID = 42 };
+enum { UNIGRAM = 1, BPE = 2 }; /* TrainerSpec.ModelType */
 enum { RULES_NAME = 1, RULES = 2, DUMMY_PREFIX = 3, REMOVE_SPACES = 4, ESCAPE_SPACES = 5 };
 
 /* The contents of a file; strings are borrowed from its map. */
@@ -27,6 +29,8 @@ typedef struct model {
     bool has_bytes, space_is_suffix, has_prefix, remove_extra_spaces, escape_spaces, has_rules, has_reverse_rules;
     const char *rules; /* name of the normalization rules; borrowed from the file */
     size_t rules_length;
+    const char *map; /* the rules, a compiled character map; borrowed */
+    size_t map_bytes;
 } model;
 
 /* Raises an error for a model that tarn would encode differently. Returns false. */
@@ -87,7 +91,7 @@ static bool read_trainer(model *m, tarn__message *trainer)
     return good;
 }
 
-/* Reads the normalizer's settings. Rules are a compiled trie; only their presence matters here. */
+/* Reads the normalizer's settings. */
 static bool read_normalizer(model *m, tarn__message *normalizer)
 {
     tarn__field f;
@@ -103,8 +107,11 @@ static bool read_normalizer(model *m, tarn__message *normalizer)
         bool is_text = f.number == RULES_NAME || f.number == RULES;
         good = more > 0 && (!is_text || tarn__message_inside(normalizer, &f, &inside)) &&
                (!flag || tarn__field_bool(normalizer, &f, flag));
-        if (good && f.number == RULES)
+        if (good && f.number == RULES) {
             m->has_rules = f.length > 0;
+            m->map = f.bytes;
+            m->map_bytes = f.length;
+        }
         if (good && f.number == RULES_NAME) {
             m->rules = f.bytes;
             m->rules_length = f.length;
@@ -143,18 +150,18 @@ static bool read_message(model *m)
 
 /* ---- checks ------------------------------------------------------------------------------------------------------ */
 
-/* Checks that the model is a BPE. */
+/* Checks that the model is a BPE or Unigram. */
 static bool check_kind(const model *m)
 {
     static const char *const names[] = {"", "Unigram", "BPE", "Word", "Char"};
-    if (m->type == 2) /* TrainerSpec.ModelType.BPE */
+    if (m->type == UNIGRAM || m->type == BPE)
         return true;
-    return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': the SentencePiece model is %s; it must be BPE",
+    return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': the SentencePiece model is %s; it must be BPE or Unigram",
                        m->file.function, m->file.name,
                        m->type >= 1 && m->type <= 4 ? names[m->type] : "of an unknown type");
 }
 
-/* Checks that the model is complete and changes nothing but spaces. */
+/* Checks that the model is complete, and that a BPE changes nothing but spaces. */
 static bool check(const model *m)
 {
     const int32_t *types = (const int32_t *)(const void *)m->types.data;
@@ -166,7 +173,7 @@ static bool check(const model *m)
                                                 : "the trainer's settings are");
     if (!check_kind(m))
         return false;
-    if (m->has_rules || m->has_reverse_rules)
+    if ((m->type == BPE && m->has_rules) || m->has_reverse_rules)
         return tarn__raise(
             TARN_ERROR_UNSUPPORTED, "%s: '%s': the model has normalization rules ('%.*s'), which are not supported",
             m->file.function, m->file.name, (int)(m->rules_length < 60 ? m->rules_length : 60), m->rules);
@@ -174,7 +181,7 @@ static bool check(const model *m)
         return raise_unsupported(m, "treat_whitespace_as_suffix, or escape_whitespaces = false, is not supported");
     for (size_t i = 0; i < m->types.count;
          i++) /* SentencePiece splits these again after merging, which tarn does not do */
-        if (types[i] == TARN__TOKEN_UNUSED)
+        if (m->type == BPE && types[i] == TARN__TOKEN_UNUSED)
             return raise_unsupported(m, "some pieces are not used (type 5), which is not supported");
     return true;
 }
@@ -204,8 +211,10 @@ static tarn_tokenizer *build(const model *m)
         .settings = {.prepend = m->has_prefix ? TARN__PREPEND_ALWAYS : TARN__PREPEND_NEVER,
                      .remove_extra_spaces = m->remove_extra_spaces,
                      .strip_prefix = m->has_prefix},
+        .map = m->map,
+        .map_bytes = m->map_bytes,
     };
-    return tarn__spm_build(&spec);
+    return m->type == UNIGRAM ? tarn__unigram_build(&spec) : tarn__spm_build(&spec);
 }
 
 /* Defaults are those of sentencepiece_model.proto: Unigram, ids 0, 1, 2, prefix and removal of extra spaces on. */

@@ -29,11 +29,12 @@ static double score_of(const tarn__unigram *u, int32_t id, size_t length)
     return u->scores[id];
 }
 
-/* SentencePiece compares sums in f64 with sums kept in f32. */
+/* SentencePiece's sums are f32. */
 static void offer(const tarn__unigram *u, best_path *end, double score, uint32_t begin, int32_t id)
 {
+    score = u->is_spm ? (double)(float)score : score;
     if (end->id == -2 || score > end->score)
-        *end = (best_path){u->is_spm ? (double)(float)score : score, begin, id};
+        *end = (best_path){score, begin, id};
 }
 
 /* Fills best[1 … length]. False with an error. */

@@ -355,11 +355,14 @@ typedef struct tarn__spm_spec {
     bool has_bytes;            /* byte fallback */
     bool user_is_added;        /* user pieces are added tokens; else matched as SentencePiece does */
     tarn__spm settings;        /* only the settings of spaces are used */
+    const char *map;           /* Unigram: the normalization rules; map_bytes is 0 without any */
+    size_t map_bytes;
 } tarn__spm_spec;
 
 /* Builds a tokenizer that adds no special tokens around a text. It is finished; tokens may be added before another call
  * of tarn__tokenizer_finish(). The caller owns it. NULL with an error. */
 tarn_tokenizer *tarn__spm_build(const tarn__spm_spec *spec);
+tarn_tokenizer *tarn__unigram_build(const tarn__spm_spec *spec);
 
 /* Readers (text/files): tokenizer.model, tokenizer.json, vocab.json with merges.txt. The caller owns the tokenizer.
  * NULL with an error. */
