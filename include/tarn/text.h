@@ -19,10 +19,11 @@ extern "C" {
 
 typedef struct tarn_tokenizer tarn_tokenizer;
 
-/* Opens a tokenizer: a Hugging Face folder, a tokenizer.json, SentencePiece's tokenizer.model (BPE), a GGUF file, or
- * a vocab.json with merges.txt next to it (also as encoder.json and vocab.bpe; then tokenizer_config.json, if any,
- * names the regex and the special tokens, by default GPT-2's). Padding and truncation of the file are ignored.
- * Settings that tarn does not support are an error that names them. The caller owns it. */
+/* Opens a tokenizer: a Hugging Face folder, a tokenizer.json, SentencePiece's tokenizer.model (BPE or Unigram), a GGUF
+ * file, tiktoken's file, BERT's vocab.txt, or a vocab.json with merges.txt next to it (also as encoder.json and
+ * vocab.bpe; then tokenizer_config.json, if any, names the regex and the special tokens, by default GPT-2's).
+ * Padding and truncation of the file are ignored. Settings that tarn does not support are an error that names them.
+ * The caller owns it. */
 TARN_API tarn_tokenizer *tarn_tokenizer_open(const char *path);
 
 /* A tokenizer of 256 ids, one per byte. The caller owns it. */

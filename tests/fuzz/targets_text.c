@@ -64,6 +64,8 @@ static void tokenizer_seeds(fuzz_seed_fn use, void *ctx)
     fuzz_must(tarn_tokenizer_save(t, scratch("pieces")), "a tokenizer of SentencePiece is saved");
     tarn_tokenizer_free(t);
     fuzz_seed_file("pieces/tokenizer.json", use, ctx);
+    for (int i = 0; i < SMALL_PIPELINES; i++)
+        use(small_pipeline_text(i), strlen(small_pipeline_text(i)), ctx);
 }
 
 /* Saves what a model of SentencePiece gave, now and then: that waits for the disk. */
@@ -80,11 +82,51 @@ static bool take_model(const void *from, size_t count)
 
 static void model_seeds(fuzz_seed_fn use, void *ctx)
 {
-    static const small_model_options kinds[] = {
-        {0}, {.squeezes = true, .more = "hell", .more_type = 4}, {.no_bytes = true}};
+    static const small_model_options kinds[] = {{0},
+                                                {.squeezes = true, .more = "hell", .more_type = 4},
+                                                {.no_bytes = true},
+                                                {.type = 1},
+                                                {.type = 1, .squeezes = true, .more = "hell", .more_type = 4},
+                                                {.type = 1, .no_bytes = true}};
     char model[8192];
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
         use(model, small_model(model, &kinds[i]), ctx);
+}
+
+/* A tokenizer.model of tiktoken or a vocab.txt, and tokenizer_config.json, with a 0 between them. */
+static bool take_parts(const char *name, const void *from, size_t count)
+{
+    const char *at = from, *stop = count ? memchr(at, 0, count) : NULL;
+    size_t first = stop ? (size_t)(stop - at) : count;
+    mkdir(scratch("lines"), 0777);
+    fuzz_write(name, at, first);
+    fuzz_write("lines/tokenizer_config.json", stop ? stop + 1 : "{}", stop ? count - first - 1 : 2);
+    return used(tarn_tokenizer_open(scratch(name)));
+}
+
+static bool take_tiktoken(const void *from, size_t count)
+{
+    return take_parts("lines/tokenizer.tiktoken", from, count);
+}
+
+static void tiktoken_seeds(fuzz_seed_fn use, void *ctx)
+{
+    static const char parts[] = "YQ== 0\nYg== 1\nYWI= 2\nIA== 3\nIGFi 4\n\0{\"pattern\": \"gpt-4o\", "
+                                "\"added_tokens_decoder\": {\"5\": {\"content\": \"<e>\", \"special\": true}}}";
+    use(parts, sizeof(parts) - 1, ctx);
+    use(parts, strlen(parts), ctx);
+}
+
+static bool take_bert(const void *from, size_t count)
+{
+    return take_parts("lines/vocab.txt", from, count);
+}
+
+static void bert_seeds(fuzz_seed_fn use, void *ctx)
+{
+    static const char parts[] = "[UNK]\n[CLS]\n[SEP]\na\n##b\nab\nhe\n##llo\n\0{\"do_lower_case\": true, "
+                                "\"strip_accents\": false, \"unk_token\": {\"content\": \"[UNK]\"}}";
+    use(parts, sizeof(parts) - 1, ctx);
 }
 
 /* vocab.json, merges.txt and tokenizer_config.json, with a 0 between them. */
@@ -281,6 +323,8 @@ static void line_seeds(fuzz_seed_fn use, void *ctx)
 const fuzz_target fuzz_text_targets[] = {
     {"tokenizer", fuzz_has_bpe, tokenizer_seeds, take_tokenizer},
     {"tokenizer_model", NULL, model_seeds, take_model},
+    {"tiktoken", fuzz_has_bpe, tiktoken_seeds, take_tiktoken},
+    {"bert_vocabulary", fuzz_has_bpe, bert_seeds, take_bert},
     {"chat_template", fuzz_has_json, chat_seeds, take_chat},
     {"jinja", NULL, jinja_seeds, take_jinja},
     {"vocabulary", fuzz_has_bpe, vocabulary_seeds, take_vocabulary},

@@ -11,9 +11,13 @@ import struct
 import tempfile
 import unicodedata
 
+import gguf
 import sentencepiece
+import transformers
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers.convert_slow_tokenizer import TikTokenConverter
 
+import gguf_files
 import pieces
 import tarn
 import text
@@ -411,7 +415,149 @@ def check_unigram_model(folder, rng):
     if not same(ours, text.opened(saved)):
         return "saved and opened it is another tokenizer"
     Tokenizer.from_file(os.path.join(saved, "tokenizer.json"))
-    return ""
+    return through_gguf(model_folder(saved, theirs.vocab_size()), folder)
+
+
+# ---- GGUF ------------------------------------------------------------------------------------------------------------
+
+
+def model_folder(folder, size, theirs=None):
+    """A tiny model, with a tokenizer.json if there is one."""
+    config = transformers.LlamaConfig(vocab_size=size, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+                                      num_attention_heads=2)
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    if theirs:
+        theirs.save(os.path.join(folder, "tokenizer.json"))
+    return folder
+
+
+def through_gguf(source, folder):
+    """The same tokenizer from the GGUF file of a folder, and from the folder that comes back; what is wrong."""
+    path, back = os.path.join(folder, "model.gguf"), os.path.join(folder, "back")
+    gguf_files.convert(source, path)
+    gguf_files.convert(path, back)
+    first, second, third = text.opened(source), text.opened(path), text.opened(back)
+    if not same(first, second):
+        return "the GGUF file has another tokenizer"
+    return "" if same(first, third) else "the folder that came back has another tokenizer"
+
+
+FALCON = [
+    pre_tokenizers.Punctuation("contiguous"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+    pre_tokenizers.Digits(individual_digits=False), pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated")]
+
+
+def check_gguf(folder, rng):
+    """Falcon's byte-level BPE, Unigram and WordPiece, there and back."""
+    source = os.path.join(folder, "source")
+    falcon = byte_level(FALCON, rng)
+    wrong = both_ways(falcon, folder, rng)
+    text.write_gguf(falcon, "falcon", os.path.join(folder, "falcon.gguf"))
+    wrong = wrong or difference(text.opened(os.path.join(folder, "falcon.gguf")), falcon, rng)
+    wrong = wrong or through_gguf(model_folder(source, 700, falcon), folder)
+    if wrong:
+        return f"falcon: {wrong}"
+    model = unigram_model(rng, chance(rng))
+    space = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+    unigram = assembled(model, rng, len(model["vocab"]), normalizer=some_normalizer(rng), decoder=space,
+                        pre_tokenizer=space, added=[])
+    wrong = through_gguf(model_folder(source, 1000, unigram), folder)
+    if wrong:
+        return f"unigram: {wrong}"
+    found = ["[UNK]", "[CLS]", "[SEP]", "[PAD]"] + [x for x in some_pieces(rng, 400, " ") if x[0] not in "[▁"]
+    found += ["##" + x for x in found[4:] if "##" + x not in found]
+    words = assembled({"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+                       "max_input_chars_per_word": 100, "vocab": {x: i for i, x in enumerate(found)}}, rng, len(found),
+                      normalizer={"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True,
+                                  "strip_accents": True, "lowercase": True},
+                      pre_tokenizer={"type": "BertPreTokenizer"}, added=[],
+                      decoder={"type": "WordPiece", "prefix": "##", "cleanup": True})
+    wrong = through_gguf(model_folder(source, 1000, words), folder)
+    if wrong:
+        return f"wordpiece: {wrong}"
+    path = os.path.join(folder, "bert.gguf")  # as llama.cpp's converter writes it, without a tokenizer.json
+    writer = gguf.GGUFWriter(path, "bert")
+    writer.add_tokenizer_model("bert")
+    writer.add_token_list([x if x[0] == "[" and x[-1] == "]" else x[2:] if x[:2] == "##" else "▁" + x for x in found])
+    writer.add_token_types([3 if x[0] == "[" and x[-1] == "]" else 1 for x in found])
+    writer.add_unk_token_id(0)
+    writer.add_add_bos_token(False)
+    writer.add_add_eos_token(False)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    words.add_special_tokens(found[:4])
+    wrong = difference(text.opened(path), words, rng)
+    return f"bert: {wrong}" if wrong else ""
+
+
+# ---- folders of other libraries --------------------------------------------------------------------------------------
+
+
+class Converter(TikTokenConverter):
+    """transformers' conversion, with the file read here: its own reader needs the package tiktoken."""
+
+    @staticmethod
+    def load_tiktoken_bpe(path):
+        with open(path, "rb") as file:
+            return {base64.b64decode(token): int(rank) for token, rank in map(bytes.split, file)}
+
+
+def check_tiktoken(folder, rng):
+    """tiktoken's file beside what transformers makes of it."""
+    pattern = rng.choice([text.LLAMA3, text.QWEN2])
+    split = [pre_tokenizers.Split(Regex(pattern), "isolated"), text.BYTES]
+    letters = {letter: byte for byte, letter in text_of_bytes().items()}
+    vocabulary = json.loads(byte_level(split, rng).to_str())["model"]["vocab"]
+    tokens = [bytes(letters[x] for x in piece) for piece in sorted(vocabulary, key=vocabulary.get)]
+    with open(os.path.join(folder, "tokenizer.model"), "wb") as file:
+        file.write(b"".join(base64.b64encode(token) + b" %d\n" % i for i, token in enumerate(tokens)))
+    special = ["<|begin_of_text|>", "<|eot_id|>"]
+    added = {str(len(tokens) + i): {"content": x, "special": True, "normalized": False} for i, x in enumerate(special)}
+    config = {"added_tokens_decoder": added, "bos_token": special[0], "eos_token": special[1]}
+    config.update(rng.choice([{"pattern": pattern}, {"pattern": "qwen2" if pattern == text.QWEN2 else "llama-bpe"}]))
+    with open(os.path.join(folder, "tokenizer_config.json"), "w") as file:
+        json.dump(config, file)
+    theirs = Converter(
+        os.path.join(folder, "tokenizer.model"), pattern=pattern, extra_special_tokens=special).converted()
+    ours = text.opened(folder)
+    wrong = difference(ours, theirs, rng)
+    ours.save(os.path.join(folder, "saved"))
+    return wrong or ("" if same(ours, text.opened(os.path.join(folder, "saved"))) else "saved it is another")
+
+
+def text_of_bytes():
+    """The character of each byte in byte-level vocabularies."""
+    shown = list(range(33, 127)) + list(range(161, 173)) + list(range(174, 256))
+    hidden = [i for i in range(256) if i not in shown]
+    return {**{i: chr(i) for i in shown}, **{byte: chr(256 + i) for i, byte in enumerate(hidden)}}
+
+
+def check_bert_folder(folder, rng):
+    """vocab.txt and tokenizer_config.json beside transformers' BertTokenizer."""
+    found = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + [
+        x for x in dict.fromkeys(y.strip() for y in some_pieces(rng, 400, " ")) if x and x[0] != "[" and
+        len(x.splitlines()) == 1 and x.strip() == x]
+    found += ["##" + x for x in found[5:] if "##" + x not in found]
+    with open(os.path.join(folder, "vocab.txt"), "w", newline="") as file:
+        file.write("\n".join(found) + "\n")
+    settings = {"do_lower_case": chance(rng), "tokenize_chinese_chars": chance(rng),
+                "strip_accents": rng.choice([None, True, False])}
+    with open(os.path.join(folder, "tokenizer_config.json"), "w") as file:
+        json.dump({"tokenizer_class": "BertTokenizer", **settings}, file)
+    theirs = assembled(
+        {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+         "vocab": {x: i for i, x in enumerate(found)}}, rng, len(found), added=[],
+        normalizer={"type": "BertNormalizer", "clean_text": True, "lowercase": settings["do_lower_case"],
+                    "handle_chinese_chars": settings["tokenize_chinese_chars"],
+                    "strip_accents": settings["strip_accents"]},
+        pre_tokenizer={"type": "BertPreTokenizer"}, decoder={"type": "WordPiece", "prefix": "##", "cleanup": True})
+    theirs.add_special_tokens(found[:5])
+    theirs.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    ours = text.opened(folder)
+    wrong = difference(ours, theirs, rng)
+    ours.save(os.path.join(folder, "saved"))
+    return wrong or ("" if same(ours, text.opened(os.path.join(folder, "saved"))) else "saved it is another")
 
 
 # ---- added tokens ----------------------------------------------------------------------------------------------------
@@ -454,9 +600,13 @@ def check_added(folder, rng):
     return both_ways(theirs, folder, rng, TEXTS, texts)
 
 
-CHECKS = {"unigram": check_unigram, "unigram model": check_unigram_model, "wordpiece": check_wordpiece, "words": check_words, "bpe": check_bpe,
-          "byte-level": check_byte_level, "added": check_added}
-TIMES = {"unigram": 12, "unigram model": 6, "wordpiece": 8, "words": 8, "bpe": 10, "byte-level": 8, "added": 30}
+CHECKS = {
+    "unigram": check_unigram, "unigram model": check_unigram_model, "wordpiece": check_wordpiece, "words": check_words,
+    "bpe": check_bpe, "byte-level": check_byte_level, "gguf": check_gguf, "tiktoken": check_tiktoken,
+    "bert folder": check_bert_folder, "added": check_added}
+TIMES = {
+    "unigram": 12, "unigram model": 6, "wordpiece": 8, "words": 8, "bpe": 10, "byte-level": 8, "gguf": 2,
+    "tiktoken": 3, "bert folder": 3, "added": 30}
 
 
 def run(seed):

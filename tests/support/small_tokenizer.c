@@ -46,3 +46,36 @@ char *replaced(const char *text, const char *from, const char *to)
     strcat(result, at + strlen(from));
     return result;
 }
+
+/* ---- pipelines --------------------------------------------------------------------------------------------------- */
+
+const char *small_pipeline_text(int kind)
+{
+    static const char *const texts[SMALL_PIPELINES] = {
+        "{\"added_tokens\":[{\"id\":9,\"content\":\"<e>\",\"single_word\":true,\"lstrip\":true,\"rstrip\":tru"
+        "e,\"normalized\":true,\"special\":false}],\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\""
+        "type\":\"Prepend\",\"prepend\":\"x\"},{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" {2,}\"},\"cont"
+        "ent\":\" \"},{\"type\":\"NFKC\"}]},\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"▁\","
+        "\"prepend_scheme\":\"always\",\"split\":true},\"decoder\":{\"type\":\"Metaspace\",\"replacement\":\""
+        "▁\",\"prepend_scheme\":\"always\",\"split\":true},\"post_processor\":null,\"model\":{\"type\":\"Unig"
+        "ram\",\"unk_id\":0,\"byte_fallback\":false,\"vocab\":[[\"<unk>\",0],[\"▁\",-2.5],[\"▁he\",-3],[\"llo"
+        "\",-3.5],[\"l\",-4],[\"o\",-4],[\"h\",-5],[\"e\",-4.5],[\"fi\",-6]]}}",
+        "{\"added_tokens\":[{\"id\":8,\"content\":\"<e>\",\"single_word\":true,\"lstrip\":true,\"rstrip\":tru"
+        "e,\"normalized\":true,\"special\":false}],\"normalizer\":{\"type\":\"BertNormalizer\",\"clean_text\""
+        ":true,\"handle_chinese_chars\":true,\"strip_accents\":null,\"lowercase\":true},\"pre_tokenizer\":{\""
+        "type\":\"BertPreTokenizer\"},\"decoder\":{\"type\":\"WordPiece\",\"prefix\":\"##\",\"cleanup\":true}"
+        ",\"post_processor\":{\"type\":\"BertProcessing\",\"sep\":[\"[SEP]\",2],\"cls\":[\"[CLS]\",1]},\"mode"
+        "l\":{\"type\":\"WordPiece\",\"unk_token\":\"[UNK]\",\"continuing_subword_prefix\":\"##\",\"max_input"
+        "_chars_per_word\":100,\"vocab\":{\"[UNK]\":0,\"[CLS]\":1,\"[SEP]\":2,\"he\":3,\"##llo\":4,\"##l\":5,"
+        "\".\":6,\"w\":7}}}",
+        "{\"added_tokens\":[{\"id\":8,\"content\":\"<e>\",\"single_word\":true,\"lstrip\":true,\"rstrip\":tru"
+        "e,\"normalized\":true,\"special\":false}],\"normalizer\":{\"type\":\"Lowercase\"},\"pre_tokenizer\":"
+        "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"WhitespaceSplit\"},{\"type\":\"Split\",\"patte"
+        "rn\":{\"String\":\"-\"},\"behavior\":\"MergedWithNext\",\"invert\":false},{\"type\":\"Digits\",\"ind"
+        "ividual_digits\":true},{\"type\":\"Punctuation\",\"behavior\":\"Contiguous\"}]},\"decoder\":{\"type"
+        "\":\"BPEDecoder\",\"suffix\":\"</w>\"},\"post_processor\":null,\"model\":{\"type\":\"BPE\",\"unk_tok"
+        "en\":\"<unk>\",\"end_of_word_suffix\":\"</w>\",\"fuse_unk\":true,\"vocab\":{\"<unk>\":0,\"h\":1,\"e"
+        "\":2,\"l\":3,\"o</w>\":4,\"he\":5,\"ll\":6,\"llo</w>\":7},\"merges\":[[\"h\",\"e\"],[\"l\",\"l\"],["
+        "\"ll\",\"o</w>\"]]}}"};
+    return texts[kind];
+}

@@ -8,6 +8,10 @@
  * before a text. Uses its memory again at the next call. */
 const char *small_tokenizer_text(void);
 
+/* A tokenizer.json of Unigram (0), WordPiece (1) or BPE on characters (2). */
+#define SMALL_PIPELINES 3
+const char *small_pipeline_text(int kind);
+
 /* A text with the first `from` replaced, which must be there. The caller frees it. */
 char *replaced(const char *text, const char *from, const char *to);
 

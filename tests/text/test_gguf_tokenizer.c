@@ -42,7 +42,7 @@ static void expect_same(const tarn_tokenizer *a, const tarn_tokenizer *b)
     }
 }
 
-static const tarn__gguf_model any = {0, -1, -1};
+static const tarn__gguf_model any = {0, -1, -1, false};
 
 /* Writes a tokenizer alone into a file, and opens it. Takes the tokenizer. */
 static void there_and_back(tarn_tokenizer *t, int64_t rows)
@@ -50,7 +50,7 @@ static void there_and_back(tarn_tokenizer *t, int64_t rows)
     assert_ok();
     const char *path = scratch("tokenizer.gguf");
     tarn_gguf_writer *writer = tarn_gguf_create(path);
-    assert_true(tarn__tokenizer_to_gguf("test", t, &(tarn__gguf_model){rows, -1, -1}, writer));
+    assert_true(tarn__tokenizer_to_gguf("test", t, &(tarn__gguf_model){rows, -1, -1, false}, writer));
     assert_true(tarn_gguf_finish(writer));
     tarn_tokenizer *again = tarn_tokenizer_open(path);
     assert_ok();
@@ -94,9 +94,13 @@ static void tokenizers_come_back(void **state)
     there_and_back(open_model(&(small_model_options){0}), 0);
     there_and_back(open_model(&(small_model_options){.no_prefix = true}), 300);
     there_and_back(open_model(&(small_model_options){.squeezes = true}), 0);
+    there_and_back(open_model(&(small_model_options){.type = 1}), 300);
+    there_and_back(open_model(&(small_model_options){.type = 1, .squeezes = true, .more = "hell", .more_type = 4}), 0);
     if (!TARN__HAVE_PCRE2 || !TARN__HAVE_JANSSON)
         return;
     there_and_back(open_bpe(NULL, "\"type\": \"BPE\""), 512);
+    there_and_back(tarn_tokenizer_open(write_text("unigram.json", small_pipeline_text(0))), 0);
+    there_and_back(tarn_tokenizer_open(write_text("wordpiece.json", small_pipeline_text(1))), 0);
     there_and_back(open_bpe(SPLIT(HEAD "\\\\p{N}{1,3}" TAIL), "\"type\": \"BPE\", \"ignore_merges\": true"), 0);
     there_and_back(open_bpe("\"normalizer\": {\"type\": \"NFC\"}, " SPLIT(HEAD "\\\\p{N}" TAIL), "\"type\": \"BPE\""),
                    0);
@@ -134,7 +138,7 @@ static void tokenizers_that_gguf_cannot_store_are_refused(void **state)
     tarn_tokenizer *t = tarn_tokenizer_bytes(), *small = open_model(&(small_model_options){0});
     assert_false(tarn__tokenizer_to_gguf("test", t, &any, writer));
     assert_error_about(TARN_ERROR_UNSUPPORTED, "test", "bytes");
-    assert_false(tarn__tokenizer_to_gguf("test", small, &(tarn__gguf_model){100, -1, -1}, writer));
+    assert_false(tarn__tokenizer_to_gguf("test", small, &(tarn__gguf_model){100, -1, -1, false}, writer));
     assert_error_about(TARN_ERROR_ARGUMENT, "100 rows", "275 tokens");
     tarn_tokenizer_free(small);
     small = open_model(&(small_model_options){.no_bytes = true});
@@ -191,7 +195,7 @@ static void wrong_files_are_refused_by_name(void **state)
     int64_t count;
     expect_refused(write_bpe(NULL, "gpt-2", "a b", 3, 3), TARN_ERROR_FORMAT, "tokenizer.ggml.model");
     expect_refused(write_bpe("none", NULL, NULL, 3, 3), TARN_ERROR_FORMAT, "a model without a tokenizer");
-    expect_refused(write_bpe("bert", "gpt-2", "a b", 3, 3), TARN_ERROR_UNSUPPORTED, "'bert'");
+    expect_refused(write_bpe("rwkv", "gpt-2", "a b", 3, 3), TARN_ERROR_UNSUPPORTED, "'rwkv'");
     expect_refused(write_bpe("llama", NULL, NULL, 3, 3), TARN_ERROR_FORMAT, "tokenizer.ggml.scores");
     expect_refused(write_bpe("gpt2", NULL, "a b", 3, 3), TARN_ERROR_UNSUPPORTED, "tokenizer.ggml.pre is '(none)'");
     expect_refused(write_bpe("gpt2", "default", "a b", 3, 3), TARN_ERROR_UNSUPPORTED,

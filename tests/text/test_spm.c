@@ -172,7 +172,6 @@ static void wrong_models_are_refused_by_name(void **state)
         tarn_code code;
         const char *problem;
     } faults[] = {
-        {{.type = 1}, TARN_ERROR_UNSUPPORTED, "Unigram"},
         {{.type = 3}, TARN_ERROR_UNSUPPORTED, "Word"},
         {{.type = 4}, TARN_ERROR_UNSUPPORTED, "Char"},
         {{.type = 77}, TARN_ERROR_UNSUPPORTED, "of an unknown type"},

@@ -59,7 +59,7 @@ static bool put_hf_json(const tarn__conversion *c, tarn_gguf_writer *writer)
 bool tarn__convert_has_tokenizer(const tarn__conversion *c)
 {
     return exists(c, c->text, "tokenizer.json") || exists(c, c->text, "tokenizer.model") ||
-           exists(c, c->text, "vocab.json");
+           exists(c, c->text, "vocab.json") || exists(c, c->text, "vocab.txt");
 }
 
 /* The vocabulary is padded to the model's: embeddings may have more rows than the tokenizer has tokens. */
@@ -67,7 +67,7 @@ bool tarn__convert_put_tokenizer(tarn__conversion *c, tarn_gguf_writer *writer)
 {
     const tarn__gguf_bos_eos *own = &c->traits.tokens;
     const tarn__gguf_model model = {c->traits.vocab_size, own->has_bos ? (int32_t)own->bos : -1,
-                                    own->eos_count ? (int32_t)own->eos[0] : -1};
+                                    own->eos_count ? (int32_t)own->eos[0] : -1, exists(c, c->text, "tokenizer.json")};
     tarn_tokenizer *t = tarn_tokenizer_open(c->text);
     bool good = t && tarn__tokenizer_to_gguf(c->function, t, &model, writer) && put_hf_json(c, writer);
     c->summary.has_tokenizer = good;

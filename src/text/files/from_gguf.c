@@ -225,6 +225,21 @@ static bool add_merges(tarn_tokenizer *t, const gguf_source *s)
     return true;
 }
 
+/* Adds the steps of a pre-tokenizer that is a pipeline. */
+static bool add_steps(tarn_tokenizer *t, const gguf_source *s, const tarn__gguf_pre_tokenizer *pre)
+{
+    tarn__pipeline *p = &t->pipeline;
+    p->is_used = pre->steps != NULL;
+    for (int i = 0; i < pre->step_count; i++) {
+        tarn__pipeline_step step = pre->steps[i];
+        if ((step.text && !tarn__step_copy(&step.text, &step.text_length, step.text, step.text_length)) ||
+            !tarn__steps_add(&p->pre_tokenizers, step, s->function, s->path))
+            return false;
+    }
+    return !p->is_used ||
+           tarn__steps_add(&p->decoders, (tarn__pipeline_step){.type = TARN__STEP_BYTE_LEVEL}, s->function, s->path);
+}
+
 /* Fills a byte-level BPE: tokens, regexes, then merges, which refer to tokens. */
 static bool fill_bpe(tarn_tokenizer *t, const gguf_source *s, const tarn__gguf_pre_tokenizer *pre)
 {
@@ -235,6 +250,8 @@ static bool fill_bpe(tarn_tokenizer *t, const gguf_source *s, const tarn__gguf_p
     t->nfc = pre->nfc;
     t->bpe.ignore_merges = pre->ignore_merges;
     t->bpe.uses_regex = pre->uses_regex;
+    if (!add_steps(t, s, pre))
+        return false;
     for (int i = 0; i < TARN__GGUF_PRE_REGEXES && pre->regex[i]; i++) {
         t->bpe.regex[i] = tarn__regex_new(s->function, s->path, pre->regex[i]);
         t->bpe.regex_count += t->bpe.regex[i] != NULL;
@@ -255,6 +272,32 @@ static tarn_tokenizer *build_bpe(gguf_source *s, const tarn__gguf_pre_tokenizer 
         return t;
     tarn_tokenizer_free(t);
     return NULL;
+}
+
+/* ---- Unigram and WordPiece --------------------------------------------------------------------------------------- */
+
+/* Builds them with llama.cpp's defaults of BOS, EOS and unknown. */
+static tarn_tokenizer *build_pieces(gguf_source *s, bool is_unigram)
+{
+    int64_t bos, eos, unknown;
+    if ((is_unigram && !read_scores(s)) ||
+        !read_id(s, "tokenizer.ggml.bos_token_id", is_unigram ? INT64_MAX : 101, &bos) ||
+        !read_id(s, "tokenizer.ggml.eos_token_id", is_unigram ? 1 : INT64_MAX, &eos) ||
+        !read_id(s, "tokenizer.ggml.unknown_token_id", is_unigram ? 2 : 100, &unknown))
+        return NULL;
+    /* BERT ends a text with [SEP], for which the format has a key of its own. */
+    if (!is_unigram && eos < 0 && !read_id(s, "tokenizer.ggml.seperator_token_id", 102, &eos))
+        return NULL;
+    const tarn__gguf_pieces pieces = {.function = s->function,
+                                      .path = s->path,
+                                      .file = s->file,
+                                      .count = s->count,
+                                      .pieces = s->pieces,
+                                      .lengths = s->lengths,
+                                      .scores = s->scores,
+                                      .types = s->types};
+    return is_unigram ? tarn__gguf_unigram(&pieces, bos, eos, unknown)
+                      : tarn__gguf_wordpiece(&pieces, bos, eos, unknown);
 }
 
 /* ---- the tokenizer ----------------------------------------------------------------------------------------------- */
@@ -287,42 +330,81 @@ static bool read_templates(tarn_tokenizer *t, const gguf_source *s)
     return good;
 }
 
-/* Reads what add_special adds and the chat templates. */
-static bool add_settings(tarn_tokenizer *t, const gguf_source *s, bool default_bos)
+/* Reads what add_special adds and the chat templates. `is_whole`: the tokenizer comes from a tokenizer.json. */
+static bool add_settings(tarn_tokenizer *t, const gguf_source *s, bool default_bos, bool default_eos, bool is_whole)
 {
+    int64_t bos, eos;
     bool adds_bos, adds_eos;
     if (!read_bool(s, "tokenizer.ggml.add_bos_token", default_bos, &adds_bos) ||
-        !read_bool(s, "tokenizer.ggml.add_eos_token", false, &adds_eos))
+        !read_bool(s, "tokenizer.ggml.add_eos_token", default_eos, &adds_eos) ||
+        !read_id(s, "tokenizer.ggml.bos_token_id", t->bos < 0 ? INT64_MAX : t->bos, &bos) ||
+        !read_id(s, "tokenizer.ggml.eos_token_id", t->eos < 0 ? INT64_MAX : t->eos, &eos))
         return false;
     if (!read_templates(t, s))
         return false;
-    return tarn__tokenizer_set_add_bos_eos(t, adds_bos, adds_eos);
+    t->bos = is_whole ? (int32_t)bos : t->bos;
+    t->eos = is_whole ? (int32_t)eos : t->eos;
+    return is_whole || tarn__tokenizer_set_add_bos_eos(t, adds_bos, adds_eos); /* a whole one has a post-processor */
 }
 
-/* tokenizer.ggml.model names the kind: "llama" is SentencePiece's BPE, "gpt2" byte-level BPE. */
+/* The tokenizer.json that a file holds. NULL with an error. */
+static tarn_tokenizer *read_whole(const gguf_source *s)
+{
+    size_t length;
+    const char *text = tarn_gguf_string(s->file, TARN__GGUF_HUGGINGFACE, &length);
+    return text ? tarn__tokenizer_parse_json(s->path, text, length) : NULL;
+}
+
+/* Kinds by tokenizer.ggml.model. */
+static const struct kind {
+    const char *name;
+    bool adds_bos, adds_eos; /* llama.cpp's defaults */
+} kinds[] = {{"llama", true, false}, {"gpt2", false, false}, {"t5", false, true}, {"bert", true, true}};
+enum { LLAMA, GPT2, T5, BERT, KINDS };
+
+static int find_kind(const char *model)
+{
+    int kind = 0;
+    while (model && kind < KINDS && strcmp(model, kinds[kind].name) != 0)
+        kind++;
+    return kind;
+}
+
+static tarn_tokenizer *build(gguf_source *s, int kind, const tarn__gguf_pre_tokenizer **pre)
+{
+    if (!read_pieces(s) || !read_types(s))
+        return NULL;
+    if (kind == GPT2)
+        return (*pre = find_pre_tokenizer(s)) != NULL ? build_bpe(s, *pre) : NULL;
+    return kind == LLAMA ? build_spm(s) : build_pieces(s, kind == T5);
+}
+
+/* tokenizer.ggml.model names the kind: "llama" is SentencePiece's BPE, "gpt2" byte-level BPE, "t5" Unigram, "bert"
+ * WordPiece. Of the last two a whole tokenizer.json says more. */
 tarn_tokenizer *tarn__tokenizer_from_gguf(const char *function, const char *path, const tarn_gguf *file)
 {
     gguf_source s = {.function = function, .path = path, .file = file};
-    tarn_gguf_value array;
-    tarn_tokenizer *t = NULL;
+    tarn_gguf_value array = {0};
     const tarn__gguf_pre_tokenizer *pre = NULL;
     const char *model = tarn_gguf_string(file, TARN__GGUF_TOKENIZER, NULL);
-    bool is_spm = model && strcmp(model, "llama") == 0, is_bpe = model && strcmp(model, "gpt2") == 0;
+    int kind = find_kind(model);
+    bool is_whole = kind >= T5 && tarn_gguf_has(file, TARN__GGUF_HUGGINGFACE, NULL);
     if (model && strcmp(model, TARN__GGUF_NO_TOKENIZER) == 0)
         tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has a model without a tokenizer", function, path);
-    else if (model && !is_spm && !is_bpe)
+    else if (model && kind == KINDS)
         raise_key(&s, TARN_ERROR_UNSUPPORTED,
-                  "the tokenizer must be 'llama' (SentencePiece's BPE) or 'gpt2' (byte-level BPE), not", model);
+                  "the tokenizer must be 'llama' (SentencePiece's BPE), 'gpt2' (byte-level BPE), 't5' (Unigram) or "
+                  "'bert' (WordPiece), not",
+                  model);
     else if (model && (!tarn_gguf_has(file, TOKENS, &array) || array.element != TARN_GGUF_STRING || array.count < 1 ||
                        array.count > MAX_TOKENS))
         raise_key(&s, TARN_ERROR_FORMAT, "missing, empty or too long array of strings", TOKENS);
     if (tarn_failed())
         return NULL;
     s.count = array.count;
-    if (read_pieces(&s) && read_types(&s) && (is_spm || (pre = find_pre_tokenizer(&s)) != NULL))
-        t = is_spm ? build_spm(&s) : build_bpe(&s, pre);
+    tarn_tokenizer *t = is_whole ? read_whole(&s) : build(&s, kind, &pre);
     release_arrays(&s);
-    if (t && add_settings(t, &s, is_spm || pre->adds_bos))
+    if (t && add_settings(t, &s, kinds[kind].adds_bos || (pre && pre->adds_bos), kinds[kind].adds_eos, is_whole))
         return t;
     tarn_tokenizer_free(t);
     return NULL;

@@ -29,6 +29,14 @@
 /* A match takes a space before it, and everything up to a space or one of these signs. */
 #define BLOOM " ?[^(\\s|.,!?…。，、।۔،)]+"
 
+/* Falcon's: digits are split again after bytes have become characters, of which some are digits. */
+static char three_digits[] = "[0-9][0-9][0-9]";
+static const tarn__pipeline_step falcon[] = {
+    {.type = TARN__STEP_PUNCTUATION, .behavior = TARN__SPLIT_CONTIGUOUS},
+    {.type = TARN__STEP_BYTE_LEVEL, .use_regex = true},
+    {.type = TARN__STEP_DIGITS},
+    {.type = TARN__STEP_SPLIT, .is_regex = true, .text = three_digits, .text_length = sizeof(three_digits) - 1}};
+
 const tarn__gguf_pre_tokenizer tarn__gguf_pre_tokenizers[] = {
     {.name = "gpt-2",
      .aliases = {"gpt2", "phi-2", "jais", "exaone4", "trillion", "granite-docling"},
@@ -60,14 +68,32 @@ const tarn__gguf_pre_tokenizer tarn__gguf_pre_tokenizers[] = {
                "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
                "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"}},
     {.name = "bloom", .aliases = {"poro-chat", "gpt3-finnish"}, .regex = {BLOOM}, .joins_lines = true},
+    {.name = "falcon", .steps = falcon, .step_count = sizeof(falcon) / sizeof(falcon[0])},
     {.name = "viking", .regex = {BLOOM, "\\p{N}"}, .joins_lines = true},
     {0},
 };
+
+/* Whether the steps of a pipeline are those of a row. */
+static bool has_steps(const tarn__pipeline *p, const tarn__gguf_pre_tokenizer *pre)
+{
+    if (p->normalizers.count > 0 || p->pre_tokenizers.count != (size_t)pre->step_count)
+        return false;
+    for (int i = 0; i < pre->step_count; i++) {
+        const tarn__pipeline_step *a = tarn__steps_at(&p->pre_tokenizers, (size_t)i), *b = &pre->steps[i];
+        if (a->type != b->type || a->behavior != b->behavior || a->invert != b->invert || a->single != b->single ||
+            a->use_regex != b->use_regex || a->prefix_space != b->prefix_space || a->is_regex != b->is_regex ||
+            a->text_length != b->text_length || (a->text_length && memcmp(a->text, b->text, a->text_length) != 0))
+            return false;
+    }
+    return true;
+}
 
 /* Whether the regexes of a tokenizer are those of a row. */
 static bool has_regexes(const tarn_tokenizer *t, const tarn__gguf_pre_tokenizer *pre)
 {
     int count = 0;
+    if (pre->steps || t->pipeline.is_used)
+        return pre->steps && t->pipeline.is_used && has_steps(&t->pipeline, pre);
     for (; count < TARN__GGUF_PRE_REGEXES && pre->regex[count]; count++)
         if (count == t->bpe.regex_count || strcmp(pre->regex[count], tarn__regex_source(t->bpe.regex[count])) != 0)
             return false;

@@ -17,7 +17,27 @@ typedef struct tarn__gguf_pre_tokenizer {
     bool nfc, ignore_merges;                            /* settings of the tokenizer that the name implies */
     bool adds_bos;                                      /* default of add_bos_token */
     bool joins_lines;                                   /* a word may go on after the end of a line */
+    const tarn__pipeline_step *steps;                   /* of a pipeline, instead of regexes; NULL: none */
+    int step_count;
 } tarn__gguf_pre_tokenizer;
+
+/* The tokens of a file; everything is borrowed. scores is NULL where there are none. */
+typedef struct tarn__gguf_pieces {
+    const char *function, *path; /* for errors */
+    const tarn_gguf *file;
+    int64_t count;
+    const char *const *pieces; /* not terminated */
+    const size_t *lengths;
+    const float *scores;
+    const int32_t *types; /* tarn__token_type; -1: unknown */
+} tarn__gguf_pieces;
+
+/* Tokenizers of "t5" and "bert"; ids are -1 for none. The caller owns them. NULL with an error. */
+tarn_tokenizer *tarn__gguf_unigram(const tarn__gguf_pieces *pieces, int64_t bos, int64_t eos, int64_t unknown);
+tarn_tokenizer *tarn__gguf_wordpiece(const tarn__gguf_pieces *pieces, int64_t bos, int64_t eos, int64_t unknown);
+
+/* The key of a whole tokenizer.json, for tokenizers whose steps the other keys cannot express. */
+#define TARN__GGUF_HUGGINGFACE "tokenizer.huggingface.json"
 
 /* The pre-tokenizers that tarn has (gguf_pre_tokenizers.c); a row without a name ends them. */
 extern const tarn__gguf_pre_tokenizer tarn__gguf_pre_tokenizers[];
@@ -43,6 +63,7 @@ tarn_tokenizer *tarn__tokenizer_from_gguf(const char *function, const char *path
 typedef struct tarn__gguf_model {
     int64_t rows;     /* of the token embedding; 0: as many as tokens */
     int32_t bos, eos; /* tokens by the model's config; -1: none */
+    bool has_json;    /* the caller writes TARN__GGUF_HUGGINGFACE */
 } tarn__gguf_model;
 
 /* Adds a tokenizer's metadata to a file being written. Embedding rows without a token become unused tokens; the model's

@@ -225,17 +225,16 @@ static tarn_tokenizer *raise_no_model(const char *path)
     return NULL;
 }
 
-/* The tree is freed before the tokenizer is returned: everything was copied out of it. */
-tarn_tokenizer *tarn__tokenizer_read_json(const char *path)
+/* Builds a tokenizer from a parsed file, which is freed: everything is copied out of it. */
+static tarn_tokenizer *build(const char *name, json_t *root)
 {
-    json_t *root = tarn__hf_load_json(path);
     if (!root)
         return NULL;
     if (!json_is_object(json_object_get(root, "model"))) {
         json_decref(root);
-        return raise_no_model(path);
+        return raise_no_model(name);
     }
-    tarn__hf_reader reader = {tarn__tokenizer_new(&tarn__kind_bpe), path};
+    tarn__hf_reader reader = {tarn__tokenizer_new(&tarn__kind_bpe), name};
     bool good = reader.tokenizer && read_root(&reader, root, false);
     if (!good && tarn_error_code() == TARN_ERROR_UNSUPPORTED && !reader.tokenizer->pipeline.is_used) {
         tarn_clear_error();
@@ -247,5 +246,21 @@ tarn_tokenizer *tarn__tokenizer_read_json(const char *path)
     if (good)
         return reader.tokenizer;
     tarn_tokenizer_free(reader.tokenizer);
+    return NULL;
+}
+
+tarn_tokenizer *tarn__tokenizer_read_json(const char *path)
+{
+    return build(path, tarn__hf_load_json(path));
+}
+
+tarn_tokenizer *tarn__tokenizer_parse_json(const char *name, const char *text, size_t length)
+{
+    json_error_t error;
+    json_t *root = json_loadb(text, length, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+    if (root && json_is_object(root))
+        return build(name, root);
+    json_decref(root);
+    tarn__raise(TARN_ERROR_FORMAT, "tokenizer_open: '%s': the tokenizer.json in the file is damaged", name);
     return NULL;
 }

@@ -22,11 +22,36 @@ tarn_tokenizer *tarn__tokenizer_read_json(const char *path)
     return NULL;
 }
 
+tarn_tokenizer *tarn__tokenizer_parse_json(const char *name, const char *text, size_t length)
+{
+    (void)name, (void)text, (void)length;
+    missing("tokenizer_open");
+    return NULL;
+}
+
 tarn_tokenizer *tarn__tokenizer_read_vocab(const char *vocabulary, const char *merges, const char *config)
 {
     (void)vocabulary, (void)merges, (void)config;
     missing("tokenizer_open");
     return NULL;
+}
+
+bool tarn__tokenizer_is_tiktoken(const char *path)
+{
+    (void)path;
+    return false;
+}
+
+tarn_tokenizer *tarn__tokenizer_read_tiktoken(const char *path, const char *config)
+{
+    (void)path, (void)config;
+    missing("tokenizer_open");
+    return NULL;
+}
+
+tarn_tokenizer *tarn__tokenizer_read_bert(const char *path, const char *config)
+{
+    return tarn__tokenizer_read_tiktoken(path, config);
 }
 
 bool tarn__tokenizer_read_config(tarn_tokenizer *tokenizer, const char *config, const char *chat, bool is_model)

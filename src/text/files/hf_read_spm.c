@@ -111,6 +111,11 @@ static bool read_spaces(const tarn__hf_reader *reader, json_t *root)
     int count = list_steps(json_object_get(root, "pre_tokenizer"), "pretokenizers", steps);
     if (!read_normalizer(reader, json_object_get(root, "normalizer"), &writes_metaspace))
         return false;
+    /* Gemma's split by spaces finds none: the normalizer has replaced them. */
+    if (count == 1 && writes_metaspace && is_string(json_object_get(steps[0], "type"), "Split") &&
+        is_string(json_object_get(json_object_get(steps[0], "pattern"), "String"), " ") &&
+        !json_is_true(json_object_get(steps[0], "invert")))
+        return true;
     /* Metaspace after a normalizer that has replaced the spaces would find none. */
     if (count < 0 || count > 1 || (count == 1 && writes_metaspace))
         return raise_unsupported(reader, "and several steps that split text or change spaces");

@@ -264,7 +264,7 @@ static bool put_decoder(tarn__buffer *out, const tarn_tokenizer *t)
             : "{\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, \"use_regex\": true}");
 }
 
-static bool put_tokenizer(tarn__buffer *out, const tarn_tokenizer *t)
+bool tarn__hf_put_tokenizer(tarn__buffer *out, const tarn_tokenizer *t)
 {
     return tarn__hf_put(out, "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n") &&
            put_added(out, t) && put_normalizer(out, t) && put_post_processor(out, t) && put_decoder(out, t) &&
@@ -314,7 +314,7 @@ bool tarn_tokenizer_save(const tarn_tokenizer *tokenizer, const char *folder)
             "tokenizer_save: a SentencePiece model without byte pieces cannot be written as tokenizer.json");
     if (!tarn__path_exists(folder) && !tarn__folder_make("tokenizer_save", folder))
         return false;
-    return save(tokenizer, folder, "tokenizer.json", put_tokenizer) &&
+    return save(tokenizer, folder, "tokenizer.json", tarn__hf_put_tokenizer) &&
            ((!tokenizer->chats.count && tokenizer->bos < 0 && tokenizer->eos < 0) ||
             save(tokenizer, folder, "tokenizer_config.json", tarn__hf_put_config));
 }

@@ -26,7 +26,8 @@ bool tarn__hf_put_pipeline_model(tarn__buffer *out, const tarn_tokenizer *t);
 bool tarn__hf_put_vocabulary(tarn__buffer *out, const tarn_tokenizer *t);
 bool tarn__hf_put_merges(tarn__buffer *out, const tarn_tokenizer *t);
 
-/* A complete tokenizer_config.json. */
+/* A complete tokenizer.json; a complete tokenizer_config.json. */
+bool tarn__hf_put_tokenizer(tarn__buffer *out, const tarn_tokenizer *t);
 bool tarn__hf_put_config(tarn__buffer *out, const tarn_tokenizer *t);
 
 /* SentencePiece's remove_extra_whitespaces as two Replace steps of a normalizer: the first by nothing, the second by a

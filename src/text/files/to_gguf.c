@@ -7,12 +7,14 @@
 #include "base/memory.h"
 #include "base/utf8.h"
 #include "text/files/gguf_tokenizer.h"
+#include "text/files/hf_write.h"
 
 /* A tokenizer being written, and the arrays of its tokens; owned. */
 typedef struct target {
     const char *function;            /* for errors */
     const tarn_tokenizer *tokenizer; /* borrowed */
     tarn_gguf_writer *writer;        /* borrowed */
+    bool has_json;                   /* the caller writes TARN__GGUF_HUGGINGFACE */
     size_t count;                    /* of tokens, including padding for embedding rows */
     tarn__buffer bytes;              /* escaped text of all tokens */
     size_t *begins, *lengths;        /* [count]: offset and length in bytes */
@@ -217,6 +219,104 @@ static bool put_bpe(target *g)
            put_merges(g);
 }
 
+/* ---- Unigram and WordPiece --------------------------------------------------------------------------------------- */
+
+/* The whole tokenizer.json, whose steps no other key expresses. */
+static bool put_whole(const target *g)
+{
+    tarn__buffer text = {0};
+    if (g->has_json)
+        return true;
+    bool good = tarn__hf_put_tokenizer(&text, g->tokenizer) &&
+                tarn_gguf_add_string(g->writer, TARN__GGUF_HUGGINGFACE, text.data, text.count);
+    tarn__buffer_free(&text, 1);
+    return good;
+}
+
+/* The first character map among the normalizers; NULL: none. */
+static const tarn__pipeline_step *find_map(const tarn__pipeline *p)
+{
+    for (size_t i = 0; i < p->normalizers.count; i++)
+        if (tarn__steps_at(&p->normalizers, i)->map)
+            return tarn__steps_at(&p->normalizers, i);
+    return NULL;
+}
+
+static bool put_unigram(target *g)
+{
+    const tarn_tokenizer *t = g->tokenizer;
+    const tarn__pipeline *p = &t->pipeline;
+    const tarn__pipeline_step *map = find_map(p);
+    bool is_spm = t->unigram.is_spm, prepends = !is_spm, removes = !is_spm;
+    for (size_t i = 0; is_spm && i < p->normalizers.count; i++) {
+        prepends = prepends || tarn__steps_at(&p->normalizers, i)->prepend == TARN__PREPEND_ALWAYS;
+        removes = removes || tarn__steps_at(&p->normalizers, i)->remove_extra_spaces;
+    }
+    for (size_t i = 0; i < t->unigram.count; i++) {
+        g->scores[i] = (float)t->unigram.scores[i];
+        if (is_spm && g->types[i] != TARN__TOKEN_CONTROL)
+            g->types[i] = t->unigram.types[i];
+    }
+    return put_string(g, TARN__GGUF_TOKENIZER, "t5") && put_string(g, "tokenizer.ggml.pre", "default") &&
+           put_tokens(g) &&
+           tarn_gguf_add_array(g->writer, "tokenizer.ggml.scores", TARN_GGUF_F32, g->scores, (int64_t)g->count) &&
+           put_bool(g, "tokenizer.ggml.add_space_prefix", prepends) &&
+           put_bool(g, "tokenizer.ggml.remove_extra_whitespaces", removes) &&
+           (!map || tarn_gguf_add_array(g->writer, "tokenizer.ggml.precompiled_charsmap", TARN_GGUF_U8, map->map,
+                                        (int64_t)map->map_bytes)) &&
+           (is_spm || put_whole(g));
+}
+
+/* The beginning of a word is marked by U+2581, a continuation by nothing, as llama.cpp expects. */
+static bool mark_words(target *g)
+{
+    const tarn_tokenizer *t = g->tokenizer;
+    tarn__buffer marked = {0};
+    const char *prefix = t->wordpiece.prefix ? t->wordpiece.prefix : "";
+    size_t size = t->wordpiece.prefix_length;
+    bool good = true;
+    for (size_t id = 0; good && id < g->count; id++) {
+        const char *text = g->bytes.data + g->begins[id];
+        size_t length = g->lengths[id], begin = marked.count;
+        bool is_plain = g->types[id] != TARN__TOKEN_NORMAL || text[0] == '[';
+        bool continues = !is_plain && size > 0 && length > size && memcmp(text, prefix, size) == 0;
+        size_t skipped = continues ? size : 0;
+        good = (is_plain || continues || tarn__buffer_add(&marked, TARN__METASPACE, TARN__METASPACE_BYTES, 1)) &&
+               tarn__buffer_add(&marked, text + skipped, length - skipped, 1);
+        g->begins[id] = begin;
+        g->lengths[id] = marked.count - begin;
+    }
+    tarn__buffer_free(&g->bytes, 1);
+    g->bytes = marked;
+    return good;
+}
+
+static bool put_wordpiece(target *g)
+{
+    if (g->tokenizer->unknown >= 0)
+        g->types[g->tokenizer->unknown] = TARN__TOKEN_UNKNOWN;
+    return mark_words(g) && put_string(g, TARN__GGUF_TOKENIZER, "bert") &&
+           put_string(g, "tokenizer.ggml.pre", "default") && put_tokens(g) && put_whole(g);
+}
+
+/* Writes the tokens of a kind. */
+static bool put_kind(target *g)
+{
+    const tarn__tokenizer_kind *kind = g->tokenizer->kind;
+    return kind == &tarn__kind_spm         ? put_spm(g)
+           : kind == &tarn__kind_unigram   ? put_unigram(g)
+           : kind == &tarn__kind_wordpiece ? put_wordpiece(g)
+                                           : put_bpe(g);
+}
+
+/* The unknown token of a kind; -1: none. */
+static int32_t unknown_of(const tarn_tokenizer *t)
+{
+    return t->kind == &tarn__kind_unigram     ? t->unigram.unknown
+           : t->kind == &tarn__kind_wordpiece ? t->unknown
+                                              : t->bpe.unknown;
+}
+
 /* ---- the metadata ------------------------------------------------------------------------------------------------ */
 
 /* Writes an id as u32, the type that llama.cpp expects; nothing for -1. */
@@ -260,7 +360,10 @@ static bool check(const target *g)
 {
     const tarn_tokenizer *t = g->tokenizer;
     const tarn__added_token *added = (const tarn__added_token *)(const void *)t->added.tokens.data;
-    if (t->kind != &tarn__kind_spm && t->kind != &tarn__kind_bpe)
+    bool is_whole = t->kind == &tarn__kind_wordpiece || (t->kind == &tarn__kind_unigram && !t->unigram.is_spm);
+    if (t->kind == &tarn__kind_bpe_chars || t->kind == &tarn__kind_words)
+        return raise_unsupported(g, "of words, or with a BPE on characters");
+    if (t->kind == &tarn__kind_bytes || t->kind == &tarn__kind_characters)
         return raise_unsupported(
             g, "of bytes or characters: use the model's folder, which all commands open; for a GGUF file train with a "
                "BPE (tarn tokenize FILES --train 1024 --out FOLDER, then tarn train --tokenizer FOLDER)");
@@ -268,8 +371,9 @@ static bool check(const target *g)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: a model of %zu rows is too small for a tokenizer of %d tokens",
                            g->function, g->count, (int)t->vocab.count);
     for (size_t i = 0; i < t->added.tokens.count; i++)
-        if (added[i].strip_left || added[i].strip_right)
-            return raise_unsupported(g, "with tokens that absorb adjacent spaces (lstrip, rstrip)");
+        if (!is_whole && (added[i].strip_left || added[i].strip_right || added[i].single_word))
+            return raise_unsupported(g, "with tokens that absorb adjacent spaces (lstrip, rstrip), or are found only "
+                                        "between words (single_word)");
     return true;
 }
 
@@ -281,13 +385,14 @@ bool tarn__tokenizer_to_gguf(const char *function, const tarn_tokenizer *tokeniz
     target g = {.function = function,
                 .tokenizer = t,
                 .writer = writer,
+                .has_json = model->has_json,
                 .count = model->rows > 0 ? (size_t)model->rows : (size_t)t->vocab.count};
     bool good =
-        check(&g) && add_tokens(&g) && (t->kind == &tarn__kind_spm ? put_spm(&g) : put_bpe(&g)) &&
+        check(&g) && add_tokens(&g) && put_kind(&g) &&
         put_special(&g, &t->before, t->bos, model->bos, "tokenizer.ggml.bos_token_id",
                     "tokenizer.ggml.add_bos_token") &&
         put_special(&g, &t->after, t->eos, model->eos, "tokenizer.ggml.eos_token_id", "tokenizer.ggml.add_eos_token") &&
-        put_id(&g, "tokenizer.ggml.unknown_token_id", t->bpe.unknown) && put_templates(&g);
+        put_id(&g, "tokenizer.ggml.unknown_token_id", unknown_of(t)) && put_templates(&g);
     release(&g);
     return good;
 }

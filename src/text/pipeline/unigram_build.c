@@ -79,8 +79,11 @@ tarn_tokenizer *tarn__unigram_build(const tarn__spm_spec *spec)
     for (int i = 0; i < 3; i++)
         if (ids[i] < -1 || ids[i] >= spec->count || spec->count < 1 || spec->count >= INT32_MAX) {
             tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': the %s token has the id %lld in a vocabulary of %lld",
-                        spec->function, spec->name, i == 0 ? "BOS" : i == 1 ? "EOS" : "unknown", (long long)ids[i],
-                        (long long)spec->count);
+                        spec->function, spec->name,
+                        i == 0   ? "BOS"
+                        : i == 1 ? "EOS"
+                                 : "unknown",
+                        (long long)ids[i], (long long)spec->count);
             return NULL;
         }
     tarn_tokenizer *t = tarn__tokenizer_new(&tarn__kind_unigram);

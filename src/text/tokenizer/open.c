@@ -1,5 +1,5 @@
 /* open.c: finds the files of a tokenizer from a path: a folder, or one of the files. Order of preference in a folder:
- * tokenizer.json, vocab.json with merges.txt, tokenizer.model. */
+ * tokenizer.json, vocab.json with merges.txt, tokenizer.model (SentencePiece's, or tiktoken's), vocab.txt. */
 #include <stdio.h>
 #include <string.h>
 
@@ -74,6 +74,24 @@ static tarn_tokenizer *with_config(tarn_tokenizer *tokenizer, const char *folder
     return NULL;
 }
 
+/* Reads a tokenizer.model: tiktoken's has lines of text, SentencePiece's is a protobuf message. */
+static tarn_tokenizer *read_model(const char *path, const char *folder, size_t length)
+{
+    char config[MAX_PATH];
+    if (!tarn__tokenizer_is_tiktoken(path))
+        return tarn_failed() ? NULL : with_config(tarn__tokenizer_read_spm(path), folder, length, true);
+    bool has_config = tarn__path_exists(join_path(config, folder, length, "tokenizer_config.json"));
+    return with_config(tarn__tokenizer_read_tiktoken(path, has_config ? config : NULL), folder, length, false);
+}
+
+/* Reads BERT's vocab.txt. */
+static tarn_tokenizer *read_bert(const char *path, const char *folder, size_t length)
+{
+    char config[MAX_PATH];
+    bool has_config = tarn__path_exists(join_path(config, folder, length, "tokenizer_config.json"));
+    return with_config(tarn__tokenizer_read_bert(path, has_config ? config : NULL), folder, length, false);
+}
+
 /* Opens a folder without tokenizer.json. */
 static tarn_tokenizer *open_other(const char *folder)
 {
@@ -83,11 +101,12 @@ static tarn_tokenizer *open_other(const char *folder)
         if (tarn__path_exists(join_path(path, folder, length, pairs[i][0])))
             return with_config(read_pair(folder, length, pairs[i][0], pairs[i][1]), folder, length, false);
     if (tarn__path_exists(join_path(path, folder, length, "tokenizer.model")))
-        return with_config(tarn__tokenizer_read_spm(path), folder, length, true);
+        return read_model(path, folder, length);
+    if (tarn__path_exists(join_path(path, folder, length, "vocab.txt")))
+        return read_bert(path, folder, length);
     tarn__raise(TARN_ERROR_IO,
                 "tokenizer_open: '%s' has neither tokenizer.json, nor vocab.json and merges.txt, nor encoder.json and "
-                "vocab.bpe, nor "
-                "tokenizer.model",
+                "vocab.bpe, nor tokenizer.model, nor vocab.txt",
                 folder);
     return NULL;
 }
@@ -115,8 +134,8 @@ static tarn_tokenizer *read_gguf(const char *path)
     return tokenizer;
 }
 
-/* Opens a file by its name: vocab.json or merges.txt if the other one is next to it, *.model, *.gguf, else a
- * tokenizer.json under any name. */
+/* Opens a file by its name: vocab.json or merges.txt if the other one is next to it, *.model, *.tiktoken, vocab.txt,
+ * *.gguf, else a tokenizer.json under any name. */
 static tarn_tokenizer *open_file(const char *path)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
@@ -126,8 +145,10 @@ static tarn_tokenizer *open_file(const char *path)
         for (int k = 0; k < 2; k++)
             if (strcmp(name, pairs[i][k]) == 0 && tarn__path_exists(join_path(other, path, length, pairs[i][1 - k])))
                 return with_config(read_pair(path, length, pairs[i][0], pairs[i][1]), path, length, false);
-    if (ends_in(name, ".model"))
-        return with_config(tarn__tokenizer_read_spm(path), path, length, true);
+    if (ends_in(name, ".model") || ends_in(name, ".tiktoken"))
+        return read_model(path, path, length);
+    if (strcmp(name, "vocab.txt") == 0)
+        return read_bert(path, path, length);
     if (ends_in(name, ".gguf"))
         return read_gguf(path);
     tarn_tokenizer *tokenizer = tarn__tokenizer_read_json(path);

@@ -368,8 +368,16 @@ tarn_tokenizer *tarn__unigram_build(const tarn__spm_spec *spec);
  * NULL with an error. */
 tarn_tokenizer *tarn__tokenizer_read_spm(const char *path); /* a tokenizer.model */
 tarn_tokenizer *tarn__tokenizer_read_json(const char *path);
+/* the same from memory; `name` is for errors */
+tarn_tokenizer *tarn__tokenizer_parse_json(const char *name, const char *text, size_t length);
 tarn_tokenizer *tarn__tokenizer_read_vocab(const char *vocabulary, const char *merges,
                                            const char *config); /* config: NULL if there is none */
+
+/* A file of tiktoken, and BERT's vocab.txt; `config` is tokenizer_config.json, NULL if there is none. is_tiktoken: by
+ * the first line; false, with an error, for a file that cannot be read. */
+bool tarn__tokenizer_is_tiktoken(const char *path);
+tarn_tokenizer *tarn__tokenizer_read_tiktoken(const char *path, const char *config);
+tarn_tokenizer *tarn__tokenizer_read_bert(const char *path, const char *config);
 
 /* Applies tokenizer_config.json and chat_template.jinja or .json (NULL: no such file). `is_model`: they accompany a
  * tokenizer.model, which leaves more settings to them. False with an error. */
