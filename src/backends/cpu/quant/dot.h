@@ -7,7 +7,9 @@
  * both, by engine.
  *
  * An engine (dot_generic.inc, dot_avx2.inc, dot_vnni.inc) unpacks and multiplies one chunk; dot_rows.inc builds rows
- * from chunks. Integer sums are exact in every engine; the order of float additions is fixed by the row length. */
+ * from chunks. Integer sums are exact in every engine; the order of float additions is fixed by the row length.
+ *
+ * A format is a row of QUANT_FORMATS, a bias in shift_of(), and in each engine the bytes and the scales of a chunk. */
 #ifndef TARN__CPU_DOT_H
 #define TARN__CPU_DOT_H
 

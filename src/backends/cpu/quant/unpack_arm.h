@@ -7,6 +7,7 @@
 #define TARN__CPU_UNPACK_ARM_H
 
 #include <arm_neon.h>
+#include <string.h>
 
 #include "base/half.h"
 #include "base/quant/quant.h"
@@ -148,12 +149,17 @@ static inline void nibbles(const uint8_t *q, uint8x16_t *to)
     to[0] = vandq_u8(both, vdupq_n_u8(15)), to[1] = vshrq_n_u8(both, 4);
 }
 
-/* Masks of the bytes whose bits are set, 32 bits for 32 bytes. */
-static inline void bit_masks(const uint8_t *bits, uint8x16_t *to)
+/* 32 bits as masks of 32 bytes. The empty asm keeps gcc from computing them on the vector pipes. */
+static inline void bit_masks(uint32_t bits, uint8x16_t *to)
 {
-    uint8x16_t one = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201));
-    for (int i = 0; i < 2; i++)
-        to[i] = vtstq_u8(vcombine_u8(vld1_dup_u8(bits + 2 * i), vld1_dup_u8(bits + 2 * i + 1)), one);
+    __asm__("" : "+r"(bits));
+    uint8x16_t four = vreinterpretq_u8_u32(vdupq_n_u32(bits)),
+               one = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201));
+    for (uint64_t i = 0; i < 2; i++) {
+        uint8x16_t where = vreinterpretq_u8_u64(vcombine_u64(vcreate_u64(0x0202020202020202 * i),
+                                                             vcreate_u64(0x0202020202020202 * i + 0x0101010101010101)));
+        to[i] = vtstq_u8(vqtbl1q_u8(four, where), one);
+    }
 }
 
 static inline void group_q4_1(const tarn__q4_1 *b, int g, int8x16_t *to)
@@ -164,23 +170,27 @@ static inline void group_q4_1(const tarn__q4_1 *b, int g, int8x16_t *to)
     to[0] = vreinterpretq_s8_u8(low[0]), to[1] = vreinterpretq_s8_u8(low[1]);
 }
 
-/* Minus 16 where the fifth bit is clear, by the bits above the nibble. */
+/* Minus 16 where the fifth bit is clear: ones in the upper nibble, where the insertion leaves nothing else. */
 static inline void group_q5_0(const tarn__q5_0 *b, int g, int8x16_t *to)
 {
-    uint8x16_t low[2], mask[2];
+    uint8x16_t both = vld1q_u8(b->q), clear[2];
+    uint32_t bits;
     (void)g;
-    nibbles(b->q, low), bit_masks(b->high, mask);
-    for (int i = 0; i < 2; i++)
-        to[i] = vreinterpretq_s8_u8(vorrq_u8(low[i], vbicq_u8(vdupq_n_u8(0xf0), mask[i])));
+    memcpy(&bits, b->high, sizeof(bits));
+    bit_masks(~bits, clear);
+    to[0] = vreinterpretq_s8_u8(vsliq_n_u8(both, clear[0], 4));
+    to[1] = vreinterpretq_s8_u8(vsliq_n_u8(vshrq_n_u8(both, 4), clear[1], 4));
 }
 
 static inline void group_q5_1(const tarn__q5_1 *b, int g, int8x16_t *to)
 {
-    uint8x16_t low[2], mask[2];
+    uint8x16_t low[2], set[2];
+    uint32_t bits;
     (void)g;
-    nibbles(b->q, low), bit_masks(b->high, mask);
+    memcpy(&bits, b->high, sizeof(bits));
+    nibbles(b->q, low), bit_masks(bits, set);
     for (int i = 0; i < 2; i++)
-        to[i] = vreinterpretq_s8_u8(vorrq_u8(low[i], vandq_u8(vdupq_n_u8(16), mask[i])));
+        to[i] = vreinterpretq_s8_u8(vbslq_u8(vdupq_n_u8(16), set[i], low[i]));
 }
 
 /* ---- iq4_nl, iq4_xs ---------------------------------------------------------------------------------------------- */
@@ -268,10 +278,9 @@ static inline void group_q3_k(const tarn__q3_k *b, int g, int8x16_t *to)
 {
     for (int i = 0; i < 2; i++) {
         uint8x16_t four = vld1q_u8(b->q + g / 4 * 32 + i * 16), high = vld1q_u8(b->high + i * 16);
-        four = vshlq_u8(four, vdupq_n_s8((int8_t)(5 - 2 * (g % 4))));
-        high = vshlq_u8(high, vdupq_n_s8((int8_t)(7 - g)));
-        uint8x16_t three = vbslq_u8(vdupq_n_u8(0x60), four, vandq_u8(vmvnq_u8(high), vdupq_n_u8(0x80)));
-        to[i] = vreinterpretq_s8_u8(three);
+        four = vshlq_u8(four, vdupq_n_s8((int8_t)(6 - 2 * (g % 4))));
+        high = vshlq_u8(vmvnq_u8(high), vdupq_n_s8((int8_t)(7 - g)));
+        to[i] = vreinterpretq_s8_u8(vandq_u8(vsriq_n_u8(high, four, 1), vdupq_n_u8(0xe0)));
     }
 }
 
@@ -318,8 +327,8 @@ static inline void group_q5_k(const tarn__q5_k *b, int g, int8x16_t *to)
     for (int i = 0; i < 2; i++) {
         uint8x16_t both = vld1q_u8(b->q + g / 2 * 32 + i * 16), high = vld1q_u8(b->high + i * 16);
         both = g % 2 ? vshrq_n_u8(both, 4) : vandq_u8(both, vdupq_n_u8(15));
-        high = vandq_u8(vshlq_u8(high, vdupq_n_s8((int8_t)(4 - g))), vdupq_n_u8(16));
-        to[i] = vreinterpretq_s8_u8(vorrq_u8(both, high));
+        high = vshlq_u8(high, vdupq_n_s8((int8_t)(4 - g)));
+        to[i] = vreinterpretq_s8_u8(vbslq_u8(vdupq_n_u8(16), high, both));
     }
 }
 
