@@ -205,6 +205,34 @@ static void a_template_goes_by_its_name(void **state)
     tarn_tokenizer_free(t);
 }
 
+/* OpenAI's format has arguments as strings; a template that writes JSON itself gets an object. */
+static void arguments_of_calls_are_what_the_template_needs(void **state)
+{
+    (void)state;
+    static const char *const templates[] = {"{% for m in messages %}{% for c in m.tool_calls or [] %}"
+                                            "{{ c.function.arguments | tojson }}{% endfor %}{{ m.content }}<|im_end|>"
+                                            "{% endfor %}",
+                                            "{% for m in messages %}{% for c in m.tool_calls or [] %}"
+                                            "{{ c.function.arguments }}{% endfor %}{{ m.content }}<|im_end|>"
+                                            "{% endfor %}"};
+    for (int i = 0; i < 2; i++) {
+        tarn_tokenizer *t = open_tokenizer(templates[i]);
+        tarn__chat_dataset *c = open_chats(
+            write_text("calls.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"u\"}, {\"role\": "
+                                      "\"assistant\", \"content\": \"\", \"tool_calls\": [{\"function\": {\"name\": "
+                                      "\"f\", \"arguments\": \"{\\\"a\\\": 1}\"}}]}]}"),
+            t, 32);
+        assert_ok();
+        batch b = batch_of(c, TARN__CHAT_TRAINING, 0, 1); /* u<|im_end|>{"a": 1}<|im_end|> */
+        assert_memory_equal(b.ids, IDS('u', CLOSE, '{', '"', 'a', '"', ':', ' ', '1', '}', CLOSE),
+                            sizeof(int32_t) * 11);
+        assert_memory_equal(b.targets + 1, IDS('{', '"', 'a', '"', ':', ' ', '1', '}', CLOSE, NO),
+                            sizeof(int32_t) * 10);
+        tarn__chat_dataset_close(c);
+        tarn_tokenizer_free(t);
+    }
+}
+
 static void data_is_chats_by_its_name(void **state)
 {
     (void)state;
@@ -603,6 +631,7 @@ int main(void)
         in_scope(without_a_template_a_completion_follows_its_prompt),
         in_scope(pieces_of_sentencepiece_add_up_too),
         in_scope(a_template_goes_by_its_name),
+        in_scope(arguments_of_calls_are_what_the_template_needs),
         in_scope(data_is_chats_by_its_name),
         in_scope(a_bad_line_is_named_and_explained),
         in_scope(what_the_template_refuses_is_named_too),

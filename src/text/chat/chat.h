@@ -28,7 +28,8 @@ typedef struct tarn__chat {
     tarn__buffer end;    /* bytes: ends an answer that others follow: a token, else text; may be empty */
     tarn__buffer prompt; /* bytes: the generation prompt; may be empty */
     int32_t stop;        /* token that ends the last answer; -1: none */
-    bool has_warned;     /* of a message that is not printed */
+    bool is_call_probed, parses_arguments; /* loss_mask.c: arguments of tool calls become objects */
+    bool has_warned;                       /* of a message that is not printed */
     /* scratch */
     tarn__rendering prefix, answer;
 } tarn__chat;

@@ -5,6 +5,7 @@
  * alike. */
 #include "text/chat/loss_mask.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -149,10 +150,48 @@ bool tarn__mask_encoder_chat(tarn__mask_encoder *m, const tarn_chat_message *mes
     return encode(m, &m->chat, tarn__chat_context(&m->chat, messages, count, false));
 }
 
+/* True if the template prints the arguments of a call as the object {"tarn-key": 1}. */
+static bool prints_arguments(tarn__mask_encoder *m, const tarn__chat *chat, const char *arguments)
+{
+    static const char wanted[] = "tarn-key\": 1";
+    char talk[400];
+    snprintf(talk, sizeof(talk),
+             "[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"\", "
+             "\"tool_calls\": [{\"id\": \"call00001\", \"type\": \"function\", \"function\": {\"name\": \"f\", "
+             "\"arguments\": %s}}]}]",
+             arguments);
+    tarn__jinja_context *context =
+        tarn__chat_context_json(chat, &(tarn__chat_json){.messages = talk, .length = strlen(talk)});
+    bool found = false;
+    if (context && tarn__chat_render(chat, context, &m->rendering))
+        for (size_t i = 0; !found && i + strlen(wanted) <= m->rendering.text.count; i++)
+            found = memcmp(m->rendering.text.data + i, wanted, strlen(wanted)) == 0;
+    tarn__jinja_context_free(context);
+    if (tarn_error_code() != TARN_ERROR_MEMORY)
+        tarn_clear_error();
+    return found;
+}
+
+/* OpenAI's format has arguments as strings of JSON. Templates that write JSON themselves would write such a string in
+ * quotes: they get objects. */
+static bool choose_arguments(tarn__mask_encoder *m, tarn__chat *chat)
+{
+    if (!chat->is_call_probed)
+        chat->parses_arguments =
+            !prints_arguments(m, chat, "\"{\\\"tarn-key\\\": 1}\"") && prints_arguments(m, chat, "{\"tarn-key\": 1}");
+    chat->is_call_probed = true;
+    return !tarn_failed();
+}
+
 bool tarn__mask_encoder_json(tarn__mask_encoder *m, const tarn__chat_json *json)
 {
     tarn__chat *chat = m->tools_chat.program && json->tools && json->tools[0] ? &m->tools_chat : &m->chat;
-    return encode(m, chat, tarn__chat_context_json(chat, json));
+    tarn__jinja_context *context = choose_arguments(m, chat) ? tarn__chat_context_json(chat, json) : NULL;
+    if (context && chat->parses_arguments && !tarn__jinja_context_parse_arguments(context)) {
+        tarn__jinja_context_free(context);
+        context = NULL;
+    }
+    return encode(m, chat, context);
 }
 
 /* The text is one section, without special tokens; EOS and the tokens before it are no part of it. */

@@ -364,6 +364,55 @@ bool tarn__jinja_context_set_json(const char *function, tarn__jinja_context *con
     return add(context, &(source){.function = function, .name = name, .text = text, .length = length, .is_json = true});
 }
 
+/* ---- arguments of tool calls ------------------------------------------------------------------------------------- */
+
+/* Replaces a string that is a JSON object by the object; any other stays. False with an error: out of memory. */
+static bool parse_argument(tarn__jinja_context *context, tarn__jinja_value *v, size_t message)
+{
+    jmp_buf escape;
+    context->arena.escape = &escape;
+    if (setjmp(escape)) {
+        if (tarn_error_code() == TARN_ERROR_MEMORY)
+            return false;
+        tarn_clear_error();
+        return true;
+    }
+    tarn__jinja_run r = {.function = "", .name = "arguments", .code = TARN_ERROR_FORMAT, .arena = &context->arena};
+    tarn__jinja_value parsed = read_all(&r, v->as.string->text, v->as.string->length);
+    if (parsed.kind != TARN__JINJA_DICT)
+        return true;
+    mark(&r, &parsed, (uint8_t)(TARN__JINJA_MESSAGE + message % TARN__JINJA_MESSAGES));
+    *v = parsed;
+    return true;
+}
+
+static tarn__jinja_value *member(tarn__jinja_value *v, const char *name)
+{
+    return v && v->kind == TARN__JINJA_DICT
+               ? (tarn__jinja_value *)(uintptr_t)tarn__jinja_dict_find_text(v->as.dict, name, strlen(name))
+               : NULL;
+}
+
+static tarn__jinja_list *list_of(tarn__jinja_value *v)
+{
+    return v && v->kind == TARN__JINJA_LIST ? v->as.list : NULL;
+}
+
+bool tarn__jinja_context_parse_arguments(tarn__jinja_context *context)
+{
+    tarn__jinja_value all = {TARN__JINJA_DICT, {.dict = &context->variables}};
+    tarn__jinja_list *messages = list_of(member(&all, "messages"));
+    for (size_t i = 0; messages && i < messages->count; i++) {
+        tarn__jinja_list *calls = list_of(member(&messages->items[i], "tool_calls"));
+        for (size_t k = 0; calls && k < calls->count; k++) {
+            tarn__jinja_value *arguments = member(member(&calls->items[k], "function"), "arguments");
+            if (arguments && arguments->kind == TARN__JINJA_STRING && !parse_argument(context, arguments, i))
+                return false;
+        }
+    }
+    return true;
+}
+
 void tarn__jinja_context_set_time(tarn__jinja_context *context, const struct tm *now)
 {
     context->has_time = true;

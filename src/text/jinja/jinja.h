@@ -51,6 +51,10 @@ void tarn__jinja_context_limit(tarn__jinja_context *context, size_t count, bool 
  * reasoning_content and thinking. False with an error without a function's name. */
 bool tarn__jinja_context_prepare(tarn__jinja_context *context);
 
+/* Replaces arguments of tool calls that are strings of JSON, as in OpenAI's format, by objects. False with an error
+ * without a function's name. */
+bool tarn__jinja_context_parse_arguments(tarn__jinja_context *context);
+
 /* Sets the time of strftime_now, which is otherwise the current local time. */
 void tarn__jinja_context_set_time(tarn__jinja_context *context, const struct tm *now);
 void tarn__jinja_context_free(tarn__jinja_context *context);
