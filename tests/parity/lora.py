@@ -44,10 +44,6 @@ LAYERS = {"gpt2": ["c_attn", "c_fc", "attn.c_proj", "mlp.c_proj", "c_proj"],
           "llama": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "mlp.up_proj"]}
 
 
-class MergeOptions(gguf_files.ConvertOptions):
-    _fields_ = [("adapter", c.c_char_p)]
-
-
 # ---- the same model with the same adapters in both
 # ----------------------------------------------------------------------------------------
 
@@ -304,10 +300,9 @@ def check_gguf(network, folder, source):
     """A folder and tarn's adapters in one GGUF file: in the gguf package every weight as PEFT merges it, in GGUF's
     order."""
     path, wrong = os.path.join(folder, "merged.gguf"), []
-    options = MergeOptions(adapter=os.path.join(folder, "ours").encode(), replace=True)
+    options = gguf_files.ConvertOptions(adapter=os.path.join(folder, "ours").encode(), replace=True)
     tarn.call("model_convert_sized",
-              os.path.join(folder, source).encode(), path.encode(), None,
-              c.cast(c.byref(options), c.POINTER(gguf_files.ConvertOptions)), c.sizeof(options))
+              os.path.join(folder, source).encode(), path.encode(), None, c.byref(options), c.sizeof(options))
     found, config = gguf_files.read_tensors(path), network.config
     kind = {"qwen2": gguf.MODEL_ARCH.QWEN2, "qwen3": gguf.MODEL_ARCH.QWEN3}.get(config.model_type,
                                                                                 gguf.MODEL_ARCH.LLAMA)
