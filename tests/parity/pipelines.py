@@ -491,6 +491,80 @@ def check_gguf(folder, rng):
     return f"bert: {wrong}" if wrong else ""
 
 
+# ---- published families ----------------------------------------------------------------------------------------------
+
+
+def bpe_json(steps):
+    return {"type": "Sequence", "pretokenizers": steps}
+
+
+def split_json(pattern):
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+
+
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+PLAIN_BYTES = {**BYTE_LEVEL, "use_regex": False}
+DIGIT = {"type": "Digits", "individual_digits": True}
+DIGITS = {"type": "Digits", "individual_digits": False}
+NFC = {"type": "NFC"}
+CASED = text.CASED % (text.ENDINGS, text.ENDINGS, "{1,3}")
+# the normalizer and the pre-tokenizer of each family's tokenizer.json, and whether it ignores merges
+FAMILIES = {
+    "gpt_neox": (NFC, BYTE_LEVEL, False), "starcoder2": (None, bpe_json([DIGIT, BYTE_LEVEL]), False),
+    "granite": (None, bpe_json([DIGIT, BYTE_LEVEL]), False), "command-r": (NFC, bpe_json([DIGIT, BYTE_LEVEL]), False),
+    "mpt": (NFC, BYTE_LEVEL, False), "qwen2": (NFC, bpe_json([split_json(text.QWEN2), PLAIN_BYTES]), False),
+    "llama3": (None, bpe_json([split_json(text.LLAMA3), PLAIN_BYTES]), True),
+    "smollm3": (None, bpe_json([split_json(text.LLAMA3), PLAIN_BYTES]), True),
+    "olmo2": (None, bpe_json([split_json(text.LLAMA3), PLAIN_BYTES]), False),
+    "gpt-4o": (None, bpe_json([split_json(CASED), PLAIN_BYTES]), False),
+    "tekken": (None, bpe_json([split_json(text.CASED % ("", "", "")), PLAIN_BYTES]), True),
+    "bloom": (None, bpe_json([split_json(text.BLOOM), PLAIN_BYTES]), False),
+    "falcon": (None, bpe_json([{"type": "Punctuation", "behavior": "Contiguous"}, BYTE_LEVEL, DIGITS,
+                               split_json("[0-9][0-9][0-9]")]), False),
+    "deepseek-coder": (None, bpe_json([split_json("[\r\n]"), split_json(r"\s?\p{L}+"), split_json(r"\s?\p{P}+"),
+                                       split_json(text.DEEPSEEK_HAN), DIGIT, PLAIN_BYTES]), False),
+    "deepseek-llm": (None, bpe_json([split_json("[\r\n]"), split_json(text.DEEPSEEK_LETTERS),
+                                     split_json(r"\s?[!-/:-~！-／：-～‘-‟　-。]+"), split_json(r"\s+$"),
+                                     split_json(text.DEEPSEEK_HAN), DIGITS, PLAIN_BYTES]), False)}
+
+
+def spm_family(rng, gemma):
+    """Gemma's BPE, or Phi-3's, with random merges."""
+    theirs = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    theirs.normalizer = normalizers.Replace(" ", "▁")
+    theirs.train_from_iterator(
+        text.corpus(rng), trainers.BpeTrainer(vocab_size=600, special_tokens=["<pad>", "<unk>"] + BYTES,
+                                              show_progress=False))
+    model = json.loads(theirs.to_str())["model"]
+    space = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    back = [{**space, "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}]
+    if gemma:
+        return assembled(model, rng, len(model["vocab"]), normalizer=space,
+                         decoder={"type": "Sequence", "decoders": back},
+                         pre_tokenizer={"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious",
+                                        "invert": False})
+    strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+    return assembled(model, rng, len(model["vocab"]), decoder={"type": "Sequence", "decoders": back + [strip]},
+                     normalizer={"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, space]})
+
+
+def check_families(folder, rng):
+    """The steps of each family's published tokenizer.json, there and back through GGUF too."""
+    source, wrong = os.path.join(folder, "source"), []
+    for name, (normalizer, steps, ignores) in FAMILIES.items():
+        model = json.loads(byte_level([text.BYTES], rng).to_str())["model"]
+        model["ignore_merges"] = ignores
+        theirs = assembled(model, rng, len(model["vocab"]), normalizer=normalizer, pre_tokenizer=steps, added=[],
+                           decoder=BYTE_LEVEL)
+        found = both_ways(theirs, folder, rng, 80) or through_gguf(
+            model_folder(source, len(model["vocab"]), theirs), folder)
+        wrong += [f"{name}: {found}"] if found else []
+    for gemma in (False, True):
+        found = both_ways(spm_family(rng, gemma), folder, rng, 80)
+        wrong += [f"{'gemma' if gemma else 'phi3'}: {found}"] if found else []
+    return "; ".join(wrong)
+
+
 # ---- folders of other libraries --------------------------------------------------------------------------------------
 
 
@@ -602,8 +676,8 @@ def check_added(folder, rng):
 
 CHECKS = {
     "unigram": check_unigram, "unigram model": check_unigram_model, "wordpiece": check_wordpiece, "words": check_words,
-    "bpe": check_bpe, "byte-level": check_byte_level, "gguf": check_gguf, "tiktoken": check_tiktoken,
-    "bert folder": check_bert_folder, "added": check_added}
+    "bpe": check_bpe, "byte-level": check_byte_level, "gguf": check_gguf, "families": check_families,
+    "tiktoken": check_tiktoken, "bert folder": check_bert_folder, "added": check_added}
 TIMES = {
     "unigram": 12, "unigram model": 6, "wordpiece": 8, "words": 8, "bpe": 10, "byte-level": 8, "gguf": 2,
     "tiktoken": 3, "bert folder": 3, "added": 30}

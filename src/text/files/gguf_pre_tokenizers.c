@@ -27,7 +27,7 @@
 #define DEEPSEEK_HAN "[一-龥ࠀ-一가-퟿]+"
 
 /* A match takes a space before it, and everything up to a space or one of these signs. */
-#define BLOOM " ?[^(\\s|.,!?…。，、।۔،)]+"
+#define BLOOM " ?[^(\\s|[.,!?…。，、।۔،])]+"
 
 /* Falcon's: digits are split again after bytes have become characters, of which some are digits. */
 static char three_digits[] = "[0-9][0-9][0-9]";

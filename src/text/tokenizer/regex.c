@@ -69,6 +69,7 @@ static size_t class_prefix(const char *at)
 static bool translate(const char *function, const char *name, const char *text, tarn__buffer *out)
 {
     bool inside = false; /* a class in brackets */
+    int nested = 0;      /* classes in it, whose union it is: their brackets go */
     for (const char *at = text; *at;) {
         const class_escape *escape = at[0] == '\\' && at[1] ? translation(at[1]) : NULL;
         const char *part = escape ? (inside ? escape->inside : escape->outside) : NULL;
@@ -76,8 +77,13 @@ static bool translate(const char *function, const char *name, const char *text, 
             return raise_unsupported(function, name, text, at[1] == 'h' ? "\\h" : "\\S or \\W in brackets");
         if (inside && at[0] == '&' && at[1] == '&')
             return raise_unsupported(function, name, text, "&& in brackets");
-        if (inside && at[0] == '[')
-            return raise_unsupported(function, name, text, "brackets in brackets");
+        if (inside && at[0] == '[' && (at[1] == '^' || at[1] == ':' || at[1] == ']'))
+            return raise_unsupported(function, name, text, "brackets in brackets, with ^, : or ] after them");
+        if (inside && (at[0] == '[' || (at[0] == ']' && nested > 0))) {
+            nested += at[0] == '[' ? 1 : -1;
+            at++;
+            continue;
+        }
         size_t length = at[0] == '\\' && at[1] ? 2 : at[0] == '[' ? class_prefix(at) : 1;
         inside = at[0] == '[' || (inside && at[0] != ']');
         if (!tarn__buffer_add(out, part ? part : at, part ? strlen(part) : length, 1))
