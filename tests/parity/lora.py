@@ -446,6 +446,13 @@ def check_dora(family, rng, folder):
     try:
         theirs = logits_in_torch(network, tokens)
         verdicts = [same_logits("logits of DoRA", logits_in_tarn(model, tokens), theirs, "f64")]
+        tarn.call("module_train", model, True)
+        try:
+            tarn.call("model_loss", model, tarn.tensor(tokens), tarn.tensor(tokens))
+            verdicts.append(compare.Verdict(False, text="DoRA was trained"))
+        except tarn.Error as error:
+            verdicts.append(compare.Verdict("has a DoRA adapter" in str(error), text=f"training DoRA: {error}"))
+        tarn.call("module_train", model, False)
         tarn.call("lora_save", model, ours.encode(), None)
         again = peft.PeftModel.from_pretrained(open_network(os.path.join(folder, "base"), "f64")[0], ours).eval()
         verdicts.append(same_logits("logits of tarn's DoRA folder", logits_in_torch(again, tokens), theirs, "f64"))
