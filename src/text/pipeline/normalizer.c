@@ -322,7 +322,7 @@ bool tarn__pipeline_normalize(const tarn_tokenizer *t, tarn__encoder *encoder, c
                               tarn__buffer *out)
 {
     encoder->has_moved = false;
-    if (!encoder->matcher && !(encoder->matcher = tarn__matcher_new()))
+    if (!tarn__pipeline_matcher(t, encoder))
         return false;
     size_t at = 0;
     do {

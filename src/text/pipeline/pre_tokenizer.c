@@ -216,7 +216,7 @@ bool tarn__pipeline_encode(const tarn_tokenizer *t, tarn__encoder *encoder, cons
 {
     const walking w = {t, encoder, ids};
     bool is_first = !encoder->is_inside && !encoder->continues && !encoder->has_moved;
-    if (!encoder->matcher && !(encoder->matcher = tarn__matcher_new()))
+    if (!tarn__pipeline_matcher(t, encoder))
         return false;
     for (size_t at = 0; at < length;) {
         size_t valid = tarn__utf8_prefix(text + at, length - at);

@@ -113,6 +113,21 @@ static uint64_t hash_steps(const tarn__buffer *steps, uint64_t hash)
     return hash;
 }
 
+static bool has_regex(const tarn__buffer *steps)
+{
+    for (size_t i = 0; i < steps->count; i++)
+        if (tarn__steps_at(steps, i)->regex)
+            return true;
+    return false;
+}
+
+/* A build without PCRE2 has no matcher, and needs none for steps without a regex. */
+bool tarn__pipeline_matcher(const tarn_tokenizer *t, tarn__encoder *encoder)
+{
+    bool is_needed = has_regex(&t->pipeline.normalizers) || has_regex(&t->pipeline.pre_tokenizers);
+    return encoder->matcher || !is_needed || (encoder->matcher = tarn__matcher_new()) != NULL;
+}
+
 /* Decoders do not decide ids. */
 uint64_t tarn__pipeline_hash(const tarn__pipeline *pipeline, uint64_t hash)
 {

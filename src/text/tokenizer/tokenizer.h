@@ -313,6 +313,8 @@ bool tarn__normal_form(tarn__buffer *out, const char *text, size_t length, tarn_
 
 /* Pipelines. normalize: appends the normalized text. encode: tarn__tokenizer_kind.encode, on normalized text. finish:
  * tables of a model, part of tarn__tokenizer_finish(). False with an error. */
+bool tarn__pipeline_matcher(const tarn_tokenizer *tokenizer,
+                            tarn__encoder *encoder); /* makes it, where steps need it */
 bool tarn__pipeline_normalize(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *text, size_t length,
                               tarn__buffer *out);
 bool tarn__pipeline_encode(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *text, size_t length,
