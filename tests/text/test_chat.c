@@ -44,7 +44,8 @@ static tarn_tokenizer *open_with(const char *template)
                           "true}, ");
     write_text("chat/tokenizer.json", text);
     free(text);
-    write_text("chat/tokenizer_config.json", "{\"bos_token\": \"<|endoftext|>\", \"eos_token\": \"<tag>\"}");
+    write_text("chat/tokenizer_config.json", "{\"bos_token\": \"<|endoftext|>\", \"eos_token\": \"<tag>\", "
+                                             "\"model_max_length\": 1000000000000000019884624838656}");
     write_text("chat/chat_template.jinja", template);
     tarn_tokenizer *t = tarn_tokenizer_open(scratch("chat"));
     assert_ok();

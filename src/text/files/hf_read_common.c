@@ -24,7 +24,17 @@ bool tarn__hf_raise(const tarn__hf_reader *reader, tarn_code code, const char *f
     return tarn__raise(code, "tokenizer_open: '%s': %s", reader->name, text);
 }
 
-/* NUL is allowed inside strings: byte-level vocabularies may contain it. Duplicate keys are rejected. */
+/* NUL is allowed inside strings: byte-level vocabularies may contain it. Duplicate keys are rejected. Configs without a
+ * limit have a model_max_length of 10^30, which is no integer here: such a file is read again with all numbers as
+ * reals. */
+static json_t *parse(const char *text, size_t length, json_error_t *error)
+{
+    const size_t flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL;
+    json_t *root = json_loadb(text, length, flags, error);
+    bool is_large = !root && json_error_code(error) == json_error_numeric_overflow;
+    return is_large ? json_loadb(text, length, flags | JSON_DECODE_INT_AS_REAL, error) : root;
+}
+
 json_t *tarn__hf_load_json(const char *path)
 {
     tarn__map map;
@@ -35,8 +45,7 @@ json_t *tarn__hf_load_json(const char *path)
     json_t *root = NULL;
     if (map.bytes > MAX_FILE)
         tarn__hf_raise(&reader, TARN_ERROR_FORMAT, "%zu bytes; a tokenizer has at most %zu", map.bytes, MAX_FILE);
-    else if (!(root = json_loadb(map.bytes ? map.memory : "", map.bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL,
-                                 &error)) &&
+    else if (!(root = parse(map.bytes ? map.memory : "", map.bytes, &error)) &&
              tarn__not_recognized("tokenizer_open", path, map.memory, map.bytes, "JSON file"))
         tarn__hf_raise(&reader, TARN_ERROR_FORMAT, "line %d, column %d: %s", error.line, error.column, error.text);
     else if (root && !json_is_object(root))
