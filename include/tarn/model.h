@@ -80,6 +80,86 @@ TARN_API bool tarn_model_query_sized(const tarn_module *model, tarn_model_info *
  * way per forward pass. More layers than the model has are an error. */
 TARN_API bool tarn_model_offload(tarn_module *model, tarn_device device, int64_t layers);
 
+/* ---- any architecture -------------------------------------------------------------------------------------------- */
+
+/* Largest number of layers, and of rotated pairs with a factor of their own. */
+enum { TARN_LM_MAX_LAYERS = 1024, TARN_LM_MAX_PAIRS = 256 };
+
+/* A set of layers, as bits: layer i is bit i % 64 of word i / 64. */
+typedef struct tarn_lm_layers {
+    uint64_t bits[TARN_LM_MAX_LAYERS / 64];
+} tarn_lm_layers;
+
+/* Configuration of a language model of any supported architecture: a superset of their config.json files. Sizes up to
+ * ffn_size are required; zero is the default of the others: that of the architecture, or none. Settings that an
+ * architecture does not have are an error. */
+typedef struct tarn_lm_config {
+    const char *arch;       /* model_type of its config.json: "gpt2", "llama", "qwen2" …; NULL: "llama" */
+    int64_t vocab_size;     /* vocabulary size */
+    int64_t context;        /* context length: maximum number of positions */
+    int64_t layers;         /* from 1 to TARN_LM_MAX_LAYERS */
+    int64_t heads;          /* query heads */
+    int64_t hidden_size;    /* hidden size (d_model) */
+    int64_t ffn_size;       /* FFN size; 0: 4 · hidden_size where the MLP has no gate */
+    int64_t kv_heads;       /* key and value heads; must divide heads; 0: as many as heads */
+    int64_t head_dim;       /* 0: hidden_size / heads */
+    const char *activation; /* of the MLP, as in config.json: "silu", "gelu_pytorch_tanh", "gelu" (erf), "relu" … */
+    double epsilon;         /* of the norms */
+    bool attention_bias;    /* queries, keys, values and outputs of attention have a bias */
+    bool mlp_bias;
+    bool tie_embeddings; /* the head shares the token embedding */
+    bool sequential;     /* of an architecture with a parallel residual: attention and MLP one after the other */
+    tarn_dtype dtype;    /* of the parameters; default f32 */
+
+    /* Positions. Members `axis`, `interleaved`, `length` and the pointers of `rope` are not used; pair factors are
+     * below. A base of 0 is the architecture's; `dims` 0: its part of head_dim */
+    tarn_rope_options rope;
+    double rope_local_base;                   /* of layers with a window; 0: as the others, or the architecture's */
+    float rope_factors[2][TARN_LM_MAX_PAIRS]; /* of longrope: up to the context of training, and beyond */
+    tarn_lm_layers no_rope;                   /* layers without RoPE */
+    int64_t window;                           /* sliding window of attention; 0: none */
+    tarn_lm_layers windows;                   /* layers that have it */
+
+    /* Scales; 0: none */
+    double attention_scale;   /* of q · k; 0: 1 / sqrt(head_dim) */
+    bool scale_by_layer;      /* attention_scale is divided by the layer's number, from 1 */
+    double attention_softcap; /* soft cap of attention scores */
+    double logit_softcap;     /* soft cap of logits */
+    double embedding_scale;   /* of token embeddings */
+    double residual_scale;    /* of attention and MLP outputs, before they are added */
+    double logit_scale;       /* of logits */
+
+    /* Training mode: probabilities below 1 */
+    double dropout;           /* of attention and MLP outputs */
+    double attention_dropout; /* of attention weights; 0: as dropout, negative: none */
+    double embedding_dropout; /* of the embeddings; 0: as dropout, negative: none */
+    tarn_recompute recompute; /* in backward; default: none */
+
+    bool has_bos;
+    int64_t bos; /* BOS token, if has_bos is set */
+    int eos_count;
+    int64_t eos[TARN_MODEL_MAX_EOS]; /* EOS tokens; Llama 3 has several */
+} tarn_lm_config;
+
+/* Fills in the configuration of an architecture without its sizes ("llama", "gemma2" …: its defaults), or a published
+ * one: those of tarn_gpt2_config_named() and tarn_llama_config_named(). */
+TARN_API bool tarn_lm_config_named_sized(const char *name, tarn_lm_config *config, size_t config_size);
+#define tarn_lm_config_named(name, config) tarn_lm_config_named_sized(name, config, sizeof(tarn_lm_config))
+
+/* A language model as Hugging Face's class of that architecture. Parameters have transformers' names and shapes.
+ * Initialization: normal with std 0.02 (of a GPT-2 divided by sqrt(2 · layers) for projections into the residual
+ * stream), norms the identity, biases 0, from `seed`; the thread's generator is not used. tarn_forward() takes i32 or
+ * i64 tokens [B, T] and returns logits [B, T, vocab_size]. `config` is read during the call. The caller owns the
+ * module. */
+TARN_API tarn_module *tarn_model_lm_sized(const tarn_lm_config *config, size_t config_size, tarn_device device,
+                                          uint64_t seed);
+#define tarn_model_lm(config, device, seed) tarn_model_lm_sized(config, sizeof(tarn_lm_config), device, seed)
+
+/* Fills in the configuration of any language model, with defaults resolved; .arch has static storage. Fields of a newer
+ * header's struct that this library does not know become zero, here as in tarn_lm_config_named(). */
+TARN_API bool tarn_lm_config_of_sized(const tarn_module *model, tarn_lm_config *config, size_t config_size);
+#define tarn_lm_config_of(model, config) tarn_lm_config_of_sized(model, config, sizeof(tarn_lm_config))
+
 /* ---- GPT-2 ------------------------------------------------------------------------------------------------------- */
 
 /* Configuration of a GPT-2. The first five fields are required; zero is the default of the others. */
@@ -190,13 +270,12 @@ typedef struct tarn_model_open_options {
 } tarn_model_open_options;
 
 /* Opens a language model, out of training mode, as in transformers; tarn_module_train() enables dropout. The path is
- * one of: a GGUF file, by the suffix ".gguf" (architecture "gpt2", "llama", "qwen2" or "qwen3"), whose quantized
- * weights stay quantized and are not trained; a Hugging Face folder (model_type "gpt2", "llama", "mistral", "qwen2"
- * or "qwen3" in config.json, weights in model.safetensors, or in the shards of model.safetensors.index.json; names
- * of a GPT-2 may lack the prefix "transformer."); or a folder of adapters alone (tarn/lora.h, PEFT), which opens as
+ * one of: a GGUF file, by the suffix ".gguf", whose quantized weights stay quantized and are not trained; a Hugging
+ * Face folder (config.json, weights in model.safetensors, or in the shards of model.safetensors.index.json; names of a
+ * GPT-2 may lack the prefix "transformer."); or a folder of adapters alone (tarn/lora.h, PEFT), which opens as
  * the base model that its adapter_config.json names, with the adapters.
  *
- * Unsupported settings of config.json (RoPE scaling, sliding window, activation …) are an error that names them. If
+ * Unsupported settings of config.json (an activation, a kind of RoPE scaling …) are an error that names them. If
  * the device lacks memory, the error says how much is missing and how many layers would fit. `...` is a const
  * tarn_model_open_options *, or NULL. The caller owns the module. Needs jansson, as all of safetensors.h. */
 TARN_API tarn_module *tarn_model_open_sized(const char *folder, tarn_device device,

@@ -99,7 +99,7 @@ void tarn__train_options_help(tarn__command command)
 {
     tarn_option option;
     for (int i = 0; i < tarn_train_option_count() && tarn_train_option(i, &option); i++) {
-        char flag[32], left[192], bounds[64] = "";
+        char flag[32], left[512], bounds[64] = "";
         if (!has(command, &option))
             continue;
         snprintf(left, sizeof(left), "--%s%s%s", flag_of(option.name, flag, sizeof(flag)), option.value ? " " : "",

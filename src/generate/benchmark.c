@@ -110,7 +110,7 @@ static bool make_model(benchmark *m)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s weights are supported for the Llama family; %.64s supports f32, bf16 and f16",
                            tarn_dtype_name(o->dtype), o->model);
-    if (!arch->complete("decode_measure", o->model, &sizes))
+    if (!tarn__model_complete_sizes("decode_measure", o->model, &sizes))
         return false;
     if (!tarn__device_map_check("decode_measure", &(tarn__device_map){o->device, o->device_layers}, sizes.layers))
         return false;
@@ -121,7 +121,8 @@ static bool make_model(benchmark *m)
     sizes.context = sizes.context < needed ? needed : sizes.context;
     /* an offloaded model may not fit there as a whole */
     tarn_device first = o->device_layers ? tarn_device_cpu() : o->device;
-    if (!(m->model = arch->create("decode_measure", o->model, &sizes, first, 1)) || !tarn_module_train(m->model, false))
+    if (!(m->model = tarn__model_create("decode_measure", o->model, &sizes, first, 1)) ||
+        !tarn_module_train(m->model, false))
         return false;
     tarn_tensor *old_embedding = NULL, *new_embedding = NULL;
     tarn__fallback fallback = {0};

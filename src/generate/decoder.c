@@ -57,13 +57,11 @@ tarn_decoder *tarn_decoder_new_sized(tarn_module *model, const tarn_decoder_opti
     tarn_decoder_options chosen = {0};
     if (options)
         memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
-    const tarn__arch *arch = tarn__arch_of(function, model);
-    if (!arch)
+    if (!tarn__arch_of(function, model))
         return NULL;
-    tarn_decoder own = {.arch = arch,
-                        .model = model,
+    tarn_decoder own = {.model = model,
                         .prefill_chunk = chosen.prefill_chunk ? chosen.prefill_chunk : DEFAULT_PREFILL_CHUNK};
-    arch->info(model, &own.info);
+    tarn__model_describe(model, &own.info);
     if (!check_options(&chosen, &own.info)) {
         tarn__raise_within(function);
         return NULL;
@@ -156,7 +154,7 @@ tarn_tensor *tarn__decoder_forward(tarn_decoder *d, tarn_tensor *tokens)
     bool was_training = d->model->training;
     if (was_training)
         tarn_module_train(d->model, false);
-    tarn_tensor *logits = d->arch->forward_cached(d->model, tokens, &d->cache);
+    tarn_tensor *logits = tarn__model_forward_cached(d->model, tokens, &d->cache);
     if (was_training) {
         tarn__error_record error; /* the mode comes back after a failure too */
         tarn__error_save(&error);

@@ -19,7 +19,6 @@ typedef struct tarn__decode_graph {
 } tarn__decode_graph;
 
 struct tarn_decoder {
-    const tarn__arch *arch;
     tarn_module *model; /* borrowed */
     tarn__model_info info;
     int64_t batch, prefill_chunk;

@@ -46,10 +46,9 @@ int64_t tarn_generate_sized(tarn_module *model, const int32_t *prompt, int64_t c
     tarn__model_info info;
     if (options)
         memcpy(&o, options, options_size < sizeof(o) ? options_size : sizeof(o));
-    const tarn__arch *arch = tarn__arch_of(function, model);
-    if (!arch)
+    if (!tarn__arch_of(function, model))
         return -1;
-    arch->info(model, &info);
+    tarn__model_describe(model, &info);
     if (!check_length(&info, count, &o))
         return -1;
     int64_t capacity = o.max_tokens > 0 && count > 0 && count <= info.context && o.max_tokens < info.context - count

@@ -40,13 +40,9 @@ static bool has_shape(const tarn_train_options *o)
 
 bool tarn__default_sizes_needed(const tarn_train_options *o)
 {
-    static const char *const architectures[] = {"", "gpt2", "llama", "mistral", "qwen2", "qwen3"};
     if (o->base[0] || (has_shape(o) && o->heads))
         return false;
-    for (size_t i = 0; i < sizeof(architectures) / sizeof(architectures[0]); i++)
-        if (strcmp(o->model, architectures[i]) == 0)
-            return true;
-    return false;
+    return !o->model[0] || tarn__arch_find(o->model);
 }
 
 /* ---- description ------------------------------------------------------------------------------------------------- */
@@ -123,7 +119,6 @@ static int64_t clamp(double value, int64_t low, int64_t high)
 static double steps_for(const char *function, const tarn_trainer *t, int64_t batch_size, bool on_gpu)
 {
     const tarn_train_options *o = &t->options;
-    const tarn__arch *kind = tarn__arch_find_trainable(o->model);
     tarn__model_sizes sizes = {.vocab_size = o->vocab_size,
                                .context = o->context,
                                .layers = o->layers,
@@ -131,10 +126,10 @@ static double steps_for(const char *function, const tarn_trainer *t, int64_t bat
                                .kv_heads = o->kv_heads,
                                .hidden_size = o->hidden_size,
                                .ffn_size = o->ffn_size};
-    if (!kind || !kind->complete(function, o->model, &sizes))
+    if (!tarn__model_complete_sizes(function, o->model, &sizes))
         return 0;
     double of_token =
-        6 * kind->parameter_count(o->model, &sizes) + 12.0 * (double)(o->layers * o->hidden_size * o->context);
+        6 * tarn__model_parameter_count(o->model, &sizes) + 12.0 * (double)(o->layers * o->hidden_size * o->context);
     return (on_gpu ? GPU_FLOPS : CPU_FLOPS) / (of_token * (double)(batch_size * o->context));
 }
 

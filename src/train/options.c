@@ -177,11 +177,11 @@ static bool is_one_of(const char *word, const char *words)
 /* "; did you mean 'gpt2'?" for one of the words in "gpt2|lenet", or "". */
 static const char *hint(const char *typed, const char *words, char *text, size_t size)
 {
-    char copy[256], *rest = copy;
-    const char *names[32], *suggestion;
+    char copy[512], *rest = copy;
+    const char *names[64], *suggestion;
     int count = 0;
     snprintf(copy, sizeof(copy), "%s", words);
-    for (char *word; count < 32 && (word = strsep(&rest, "|")) != NULL;)
+    for (char *word; count < 64 && (word = strsep(&rest, "|")) != NULL;)
         names[count++] = word;
     suggestion = tarn_suggest(typed, names, count);
     text[0] = 0;

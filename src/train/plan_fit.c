@@ -157,7 +157,7 @@ static double parameter_count_of(const tarn_train_options *o)
                                .kv_heads = o->kv_heads,
                                .hidden_size = o->hidden_size,
                                .ffn_size = o->ffn_size};
-    return kind ? kind->parameter_count(o->model, &sizes) : 0;
+    return kind ? tarn__model_parameter_count(o->model, &sizes) : 0;
 }
 
 /* Replaces the run's model by a published one. False: it has no sizes of its own, or they do not fit the data. */
@@ -182,8 +182,8 @@ static void try_models(tarn_trainer *t)
     tarn_train_options best = {0}, o;
     double max_value = 0, own = parameter_count_of(&t->options);
     for (int pass = 0; kind && pass < 2 && max_value == 0; pass++)
-        for (int i = 0; kind->names[i]; i++) {
-            if (!set_model(t, kind->names[i], &o))
+        for (int i = 0; kind->sizes && kind->sizes[i]; i++) {
+            if (!set_model(t, kind->sizes[i], &o))
                 continue;
             o.micro_batch = pass ? 1 : o.micro_batch;
             if (parameter_count_of(&o) < own && parameter_count_of(&o) > max_value && fits(t, &o)) {

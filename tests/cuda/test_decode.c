@@ -310,9 +310,9 @@ static void tokens_attend(const past *p, const tarn_rope_options *rope)
         tarn_stats_reset();
         for (int i = 0; i < 2; i++) {
             assert_true(tarn__kv_cache_begin_step(&cache[i], 0, p->batch, 1, step ? shape.capacity : 0));
-            y[i] =
-                good(tarn__kv_cache_rotate_and_attend(&cache[i], 0, tarn_to(part[0], device[i]),
-                                                      tarn_to(part[1], device[i]), tarn_to(part[2], device[i]), rope));
+            y[i] = good(tarn__kv_cache_rotate_and_attend(&cache[i], 0, tarn_to(part[0], device[i]),
+                                                         tarn_to(part[1], device[i]), tarn_to(part[2], device[i]),
+                                                         &(tarn__decode_attention_options){.rope = rope}));
             assert_true(tarn__kv_cache_end_step(&cache[i]));
             tarn__kv_cache_advance(&cache[i], 0, p->batch, 1);
         }

@@ -51,6 +51,8 @@ static void writing(void **state)
     ACCEPT(tarn_gguf_cancel(tarn_gguf_create(path)), true);
     REFUSE(tarn_gguf_finish, tarn_gguf_finish(tarn_gguf_create("/nonexistent-folder/x")));
     ACCEPT(tarn_gguf_type_name((tarn_gguf_type)99));
+    assert_null(tarn_gguf_file_type_name(-1));
+    assert_null(tarn_gguf_file_type_name(INT64_MAX));
 }
 
 static void reading(void **state)

@@ -53,8 +53,14 @@ static void the_error_names_the_type_of_a_wrong_file(void **state)
         check(s, "not a GGUF file", TARN_ERROR_FORMAT);
         assert_null(tarn_safetensors_open(write_file("model.safetensors", s->bytes, s->count)));
         check(s, "not a safetensors file", TARN_ERROR_FORMAT);
-        assert_null(tarn_tokenizer_open(write_file("tokenizer.model", s->bytes, s->count)));
-        check(s, "not a SentencePiece model", TARN_ERROR_FORMAT);
+        tarn_tokenizer *t = tarn_tokenizer_open(write_file("tokenizer.model", s->bytes, s->count));
+        if (strstr(s->what, "tiktoken")) /* which is one of the forms of that file */
+            assert_non_null(t);
+        else
+            assert_null(t);
+        if (!t)
+            check(s, "not a SentencePiece model", TARN_ERROR_FORMAT);
+        tarn_tokenizer_free(t);
         assert_null(tarn_tokenizer_open(write_file("tokenizer.json", s->bytes, s->count)));
         check(s, "not a JSON file", TARN_ERROR_FORMAT);
     }

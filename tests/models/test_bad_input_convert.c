@@ -4,6 +4,8 @@
 static void bad_input(void **state)
 {
     (void)state;
+    assert_null(tarn_convert_mixture_at(-1));
+    assert_null(tarn_convert_mixture_at(INT32_MAX));
     REFUSE(tarn_model_convert_sized, tarn_model_convert(NULL, "x.gguf", NULL, NULL));
     REFUSE(tarn_model_convert_sized, tarn_model_convert("x.gguf", NULL, NULL, NULL));
     REFUSE(tarn_model_convert_sized, tarn_model_convert("", "x.gguf", NULL, NULL));

@@ -35,7 +35,7 @@ static bool spoil(int i, tarn_llama_config *c)
     case 17: c->epsilon = INFINITY; return true;
     case 18: c->rope_theta = NAN; return true;
     case 19: c->rope_theta = -10000; return true;
-    case 20: c->rope_scaling = (tarn_rope_scaling)3; return true;
+    case 20: c->rope_scaling = (tarn_rope_scaling)6; return true;
     case 21: c->rope_scaling = (tarn_rope_scaling)-1; return true;
     case 22: c->rope_factor = -1; return true;
     case 23: c->rope_scaling = TARN_ROPE_LLAMA3, c->rope_low_freq_factor = 5; return true;
@@ -75,6 +75,39 @@ static void configurations(void **state)
     REFUSE(tarn_model_llama, tarn_model_llama(&small, nowhere, 1));
     for (int i = 0; spoil(i, &c); i++)
         REFUSE(tarn_model_llama, tarn_model_llama(&c, CPU, (uint64_t)i));
+}
+
+/* The same of any architecture. */
+static void any_architecture(void **state)
+{
+    (void)state;
+    tarn_lm_config c = {.vocab_size = 7, .context = 5, .layers = 1, .heads = 2, .hidden_size = 8, .ffn_size = 4}, none;
+    tarn_module *other = tarn_linear(2, 2, CPU);
+    REFUSE(tarn_lm_config_named, tarn_lm_config_named(NULL, &none));
+    REFUSE(tarn_lm_config_named, tarn_lm_config_named("llama", NULL));
+    REFUSE(tarn_lm_config_named, tarn_lm_config_named_sized("llama-2b", &none, sizeof(none)));
+    REFUSE(tarn_model_lm, tarn_model_lm(NULL, CPU, 1));
+    REFUSE(tarn_model_lm, tarn_model_lm(&(tarn_lm_config){0}, CPU, 1));
+    REFUSE(tarn_model_lm, tarn_model_lm_sized(&c, 0, CPU, 1));
+    REFUSE(tarn_model_lm, tarn_model_lm(&c, nowhere, 1));
+    REFUSE(tarn_lm_config_of, tarn_lm_config_of(NULL, &none));
+    REFUSE(tarn_lm_config_of, tarn_lm_config_of_sized(other, &none, sizeof(none)));
+    /* settings that an architecture lacks */
+    const struct {
+        const char *arch;
+        tarn_lm_config config;
+    } wrong[] = {
+        {"mistral", {.attention_bias = true}}, {"mistral", {.mlp_bias = true}},     {"llama", {.window = 2}},
+        {"llama", {.logit_softcap = 30}},      {"llama", {.residual_scale = 2}},    {"llama", {.sequential = true}},
+        {"llama", {.dropout = 0.5}},           {"llama", {.scale_by_layer = true}}, {"lama", {0}},
+        {"llama", {.activation = "tanh"}},     {"llama", {.attention_softcap = -1}}};
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        tarn_lm_config bad = wrong[i].config;
+        bad.arch = wrong[i].arch;
+        bad.vocab_size = 7, bad.context = 5, bad.layers = 1, bad.heads = 2, bad.hidden_size = 8, bad.ffn_size = 4;
+        REFUSE(tarn_model_lm, tarn_model_lm(&bad, CPU, i));
+    }
+    tarn_module_free(other);
 }
 
 static void models(void **state)
@@ -135,6 +168,7 @@ static void folders(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(configurations, open_refusals, close_refusals),
+                                       cmocka_unit_test_setup_teardown(any_architecture, open_refusals, close_refusals),
                                        cmocka_unit_test_setup_teardown(models, open_refusals, close_refusals),
                                        cmocka_unit_test_setup_teardown(folders, open_refusals, close_refusals)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);

@@ -5,7 +5,7 @@
 #include <tarn/profile.h>
 
 #include "core/memory/pool.h"
-#include "models/lm/llama.h"
+#include "models/lm/arch.h"
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()
@@ -46,7 +46,7 @@ static void a_prompt_is_computed_in_chunks(void **state)
                                       .rope_theta = 10000};
     tarn_module *model = tarn_model_llama(&config, device, 1);
     assert_ok();
-    tarn_module *mlp = model->child[TARN__MODEL_BODY]->child[TARN__LLAMA_LAYERS]->child[0]->child[TARN__LLAMA_MLP];
+    tarn_module *mlp = tarn__model_child(tarn__model_layers(model)->child[0], TARN__ROLE_MLP);
     tarn_tensor *w[3], *y, *part[2];
     for (int i = 0; i < 3; i++)
         w[i] = pack(mlp->child[i]);

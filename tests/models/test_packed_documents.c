@@ -65,8 +65,7 @@ static tarn_module *with_random_weights(tarn_module *model)
 static void check_logits(tarn_module *model, const batch *b)
 {
     tarn__documents documents = {whole(b->positions), whole(b->document_starts)};
-    const tarn__arch *kind = tarn__arch_of("test", model);
-    tarn_tensor *x = good(kind->hidden(model->child[TARN__MODEL_BODY], whole(b->ids), &documents));
+    tarn_tensor *x = good(tarn__model_hidden(model->child[TARN__MODEL_BODY], whole(b->ids), &documents));
     tarn_tensor *logits = good(tarn_forward(model->child[TARN__MODEL_HEAD], x));
     for (int d = 0; d < DOCUMENTS; d++) {
         tarn_tensor *row = tarn_slice(logits, 0, place[d].row, place[d].row + 1);
@@ -152,13 +151,12 @@ static void no_bit_comes_from_another_document(void **state)
     tarn_llama_config config = {
         .vocab_size = VOCAB, .context = CONTEXT, .layers = 2, .heads = 2, .hidden_size = 8, .ffn_size = 12};
     tarn_module *model = with_random_weights(tarn_model_llama(&config, CPU, 3));
-    const tarn__arch *kind = tarn__arch_of("test", model);
     batch b = fill();
     tarn__documents documents = {whole(b.positions), whole(b.document_starts)};
-    tarn_tensor *before = good(kind->hidden(model->child[TARN__MODEL_BODY], whole(b.ids), &documents));
+    tarn_tensor *before = good(tarn__model_hidden(model->child[TARN__MODEL_BODY], whole(b.ids), &documents));
     for (int64_t t = place[2].begin; t < place[2].end; t++)
         b.ids[t] = (b.ids[t] + 1) % VOCAB;
-    tarn_tensor *after = good(kind->hidden(model->child[TARN__MODEL_BODY], whole(b.ids), &documents));
+    tarn_tensor *after = good(tarn__model_hidden(model->child[TARN__MODEL_BODY], whole(b.ids), &documents));
     for (int d = 0; d < DOCUMENTS; d++) {
         double *x = values_of(
             good(tarn_slice(tarn_slice(before, 0, place[d].row, place[d].row + 1), 1, place[d].begin, place[d].end)));

@@ -126,6 +126,7 @@ static void models(tarn_device cpu)
 {
     tarn_gpt2_config gpt2;
     tarn_llama_config llama;
+    tarn_lm_config lm;
     tarn_model_info info = {};
     REFUSED(tarn_gpt2_config_named("none", &gpt2));
     REFUSED(tarn_llama_config_named("none", &llama));
@@ -133,6 +134,9 @@ static void models(tarn_device cpu)
     REFUSED(tarn_model_llama(NULL, cpu, 1));
     REFUSED(tarn_gpt2_config_of(NULL, &gpt2));
     REFUSED(tarn_llama_config_of(NULL, &llama));
+    REFUSED(tarn_lm_config_named("none", &lm));
+    REFUSED(tarn_model_lm(NULL, cpu, 1));
+    REFUSED(tarn_lm_config_of(NULL, &lm));
     REFUSED(tarn_model_query(NULL, &info));
     REFUSED(tarn_model_open("no such folder", cpu, NULL));
     REFUSED(tarn_lora_add(NULL, NULL));

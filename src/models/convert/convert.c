@@ -34,7 +34,7 @@ static bool fits(const tarn__weight_rows *rows, tarn_dtype dtype)
 static tarn_dtype choose_mixed(tarn__conversion *c, const char *name, const tarn__weight_rows *rows, bool is_head)
 {
     int64_t row = rows->shape.size[rows->shape.rank - 1];
-    tarn_dtype wanted = tarn__mixture_type(c->mixture, &c->traits, name, is_head, c->importance.rows > 0),
+    tarn_dtype wanted = tarn__mixture_type(c->mixture, &c->config, name, is_head, c->importance.rows > 0),
                chosen = tarn__mixture_fallback(wanted, row);
     if (chosen != wanted && tarn__is_quantized(rows->from))
         chosen = rows->from;
@@ -165,16 +165,16 @@ bool tarn__convert_unknown(const tarn__conversion *c, const char *name, const ch
                        c->function, c->from, name, type);
 }
 
-bool tarn__convert_is_head(const tarn__gguf_traits *traits, const char *name)
+bool tarn__convert_is_head(const tarn_lm_config *config, const char *name)
 {
-    return strcmp(name, traits->tie_embeddings ? "token_embd.weight" : "output.weight") == 0;
+    return strcmp(name, config->tie_embeddings ? "token_embd.weight" : "output.weight") == 0;
 }
 
 /* Sizes that mixtures depend on, of any architecture; 0 where the file does not say. */
 static void read_sizes(tarn__conversion *c, const tarn_gguf *file)
 {
     static const char *const names[] = {"block_count", "attention.head_count", "attention.head_count_kv"};
-    int64_t *sizes[] = {&c->traits.layers, &c->traits.heads, &c->traits.kv_heads};
+    int64_t *sizes[] = {&c->config.layers, &c->config.heads, &c->config.kv_heads};
     size_t length;
     tarn_gguf_value value;
     const char *arch = tarn_gguf_has(file, TARN__GGUF_ARCHITECTURE, &value) && value.type == TARN_GGUF_STRING
@@ -410,7 +410,7 @@ static bool is_there(void *ctx, const char *folder_name)
     return has_job(s->conversion, s->in_folder ? folder_name : other) ||
            tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has no tensor '%s', which a %s of this configuration has",
                        s->conversion->function, s->conversion->from, s->in_folder ? other : folder_name,
-                       s->conversion->traits.arch);
+                       s->conversion->config.arch);
 }
 
 /* The same; false if it is the name searched for. */
@@ -430,18 +430,18 @@ static bool raise_unknown(const search *s)
     (s->in_folder ? tarn__gguf_name_of : tarn__gguf_folder_name_of)(c->arch, s->name, source);
     return tarn__raise(TARN_ERROR_FORMAT,
                        "%s: '%s' has an unknown tensor '%s'; a %s of this configuration has none of that name",
-                       c->function, c->from, source, s->conversion->traits.arch);
+                       c->function, c->from, source, s->conversion->config.arch);
 }
 
 /* Every name of the model must be found; only if there are more tensors than that, each is searched. */
 bool tarn__convert_check_names(const tarn__conversion *c, bool in_folder)
 {
     search s = {.conversion = c, .in_folder = in_folder};
-    if (!tarn__gguf_each_name(c->arch, &c->traits, is_there, &s))
+    if (!tarn__gguf_each_name(&c->config, is_there, &s))
         return false;
     for (int i = 0; s.known < c->jobs && i < c->jobs; i++) {
         s.name = c->job[i].name;
-        if (tarn__gguf_each_name(c->arch, &c->traits, is_other, &s))
+        if (tarn__gguf_each_name(&c->config, is_other, &s))
             return raise_unknown(&s);
     }
     return true;

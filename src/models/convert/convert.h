@@ -37,8 +37,8 @@ typedef struct tarn__conversion {
     tarn__importance importance;  /* of .importance; empty: none */
     const tarn__mixture *mixture; /* of .mixture; NULL: .type */
     tarn__fallback fallback;      /* weights whose rows do not fit blocks of .type */
-    const tarn__gguf_arch *arch;  /* and traits: of the model, once its configuration was read */
-    tarn__gguf_traits traits;
+    const tarn__arch *arch;       /* and configuration: of the model, once that was read */
+    tarn_lm_config config;
     tarn__convert_job *job;
     int jobs, capacity;
     int64_t done, all; /* bytes written, and of all tensors */
@@ -48,7 +48,7 @@ typedef struct tarn__conversion {
 const tarn__mixture *tarn__mixture_named(const char *name);
 
 /* The type of a matrix, by its name in GGUF files and the traits' layers, heads and kv_heads. */
-tarn_dtype tarn__mixture_type(const tarn__mixture *mixture, const tarn__gguf_traits *traits, const char *name,
+tarn_dtype tarn__mixture_type(const tarn__mixture *mixture, const tarn_lm_config *traits, const char *name,
                               bool is_head, bool has_importance);
 
 /* The type instead for rows of `row` elements that are no multiple of the block size: one with blocks of 32, and not
@@ -66,7 +66,7 @@ bool tarn__convert_add(tarn__conversion *conversion, const char *name, const tar
 bool tarn__convert_add_as(tarn__conversion *conversion, const char *name, const tarn__weight_rows *rows);
 
 /* True if a tensor, by its GGUF name, is the head, or the token embedding that is tied to it. */
-bool tarn__convert_is_head(const tarn__gguf_traits *traits, const char *name);
+bool tarn__convert_is_head(const tarn_lm_config *config, const char *name);
 
 /* Raises a tensor of an unsupported type. Always false. */
 bool tarn__convert_unknown(const tarn__conversion *conversion, const char *name, const char *type);
@@ -96,7 +96,7 @@ bool tarn__convert_copy_metadata(const tarn_gguf *file, const char *but, tarn_gg
  * tokenizer of their folder. */
 bool tarn__convert_from_hf(tarn__conversion *conversion);
 bool tarn__convert_to_hf(tarn__conversion *conversion);
-bool tarn__convert_write_gguf(tarn__conversion *conversion, const void *config, tarn_gguf_writer *writer);
+bool tarn__convert_write_gguf(tarn__conversion *conversion, tarn_gguf_writer *writer);
 
 /* Models with the adapters of .adapter merged into their weights (convert_merged.c). */
 bool tarn__convert_merged(tarn__conversion *conversion);

@@ -22,17 +22,13 @@
 /* ---- folder to GGUF ---------------------------------------------------------------------------------------------- */
 
 /* Reads the configuration of the folder. */
-static bool read_config(tarn__conversion *c, const tarn__arch **arch, tarn__any_config *config)
+static bool read_config(tarn__conversion *c)
 {
     tarn__model_path where;
     tarn__json_file *document = tarn__model_config_open(c->function, c->from, &where);
     const char *type = document ? tarn__json_file_string(document, "model_type") : NULL;
-    *arch = type ? tarn__arch_named(c->function, where.text, type) : NULL;
-    bool good = *arch && (*arch)->gguf->read(c->function, document, TARN_F32, config);
-    if (good) {
-        c->arch = (*arch)->gguf;
-        c->arch->traits(config, &c->traits);
-    }
+    c->arch = type ? tarn__arch_named(c->function, where.text, type) : NULL;
+    bool good = c->arch && tarn__model_read_config(c->function, document, TARN_F32, &c->config);
     tarn__json_file_free(document);
     return good;
 }
@@ -51,28 +47,28 @@ static tarn_safetensors *open_weights(const tarn__conversion *c)
 }
 
 /* Adds one tensor of the folder. A copy of tied embeddings under the head's name is checked and dropped. */
-static bool add_from_folder(tarn__conversion *c, const tarn__arch *arch, const tarn_safetensors *weights, int index)
+static bool add_from_folder(tarn__conversion *c, const tarn_safetensors *weights, int index)
 {
     char name[TARN__GGUF_NAME_CAPACITY];
     tarn_safetensors_entry e;
-    if (!tarn_safetensors_info(weights, index, &e) || arch->ignores(e.name))
+    if (!tarn_safetensors_info(weights, index, &e) || tarn__has_ending(e.name, c->arch->names->ignored))
         return !tarn_failed();
     if (!tarn__gguf_name_of(c->arch, e.name, name))
         return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has an unknown tensor '%.200s'; a %s has none of that name",
-                           c->function, c->from, e.name, c->traits.arch);
+                           c->function, c->from, e.name, c->config.arch);
     if (e.dtype != TARN_F32 && e.dtype != TARN_F16 && e.dtype != TARN_BF16)
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
                            "%s: '%s': tensor '%.200s' is %s; F32, F16 and BF16 can be converted", c->function, c->from,
                            e.name, e.dtype_name);
-    if (c->traits.tie_embeddings && strcmp(name, "output.weight") == 0)
+    if (c->config.tie_embeddings && strcmp(name, "output.weight") == 0)
         return tarn__hf_check_head(c->function, c->arch, weights, c->from, index);
     tarn__weight_rows one = {.function = c->function,
                              .path = c->from,
                              .elements = tarn__safetensors_data(weights, index),
                              .shape = e.shape,
                              .from = e.dtype};
-    return tarn__gguf_set_layout(c->arch, &c->traits, name, e.name, true, &one) &&
-           tarn__convert_add(c, name, &one, tarn__convert_is_head(&c->traits, name));
+    return tarn__gguf_set_layout(&c->config, name, e.name, true, &one) &&
+           tarn__convert_add(c, name, &one, tarn__convert_is_head(&c->config, name));
 }
 
 /* Lists the tensors that became f32 without being asked for. */
@@ -93,25 +89,24 @@ static bool put_widened(const tarn__conversion *c, tarn_dtype dtype, tarn_gguf_w
 }
 
 /* Metadata first, then tensors: the order of the file. */
-bool tarn__convert_write_gguf(tarn__conversion *c, const void *config, tarn_gguf_writer *writer)
+bool tarn__convert_write_gguf(tarn__conversion *c, tarn_gguf_writer *writer)
 {
     bool has_tokenizer = tarn__convert_has_tokenizer(c);
-    return c->arch->put(config, writer) && tarn__gguf_put_bos_eos(&c->traits.tokens, has_tokenizer, writer) &&
+    const tarn__gguf_bos_eos tokens = tarn__gguf_bos_eos_of(&c->config);
+    return tarn__model_put_gguf(&c->config, writer) && tarn__gguf_put_bos_eos(&tokens, has_tokenizer, writer) &&
            (!has_tokenizer || tarn__convert_put_tokenizer(c, writer)) && put_widened(c, TARN_BF16, writer) &&
            put_widened(c, TARN_F16, writer) && tarn__convert_put(c, writer);
 }
 
 bool tarn__convert_from_hf(tarn__conversion *c)
 {
-    tarn__any_config config = {0};
-    const tarn__arch *arch;
-    tarn_safetensors *weights = read_config(c, &arch, &config) ? open_weights(c) : NULL;
+    tarn_safetensors *weights = read_config(c) ? open_weights(c) : NULL;
     bool good = weights && tarn__safetensors_verify(c->function, weights);
     for (int i = 0; good && i < tarn_safetensors_count(weights); i++)
-        good = add_from_folder(c, arch, weights, i);
+        good = add_from_folder(c, weights, i);
     good = good && tarn__convert_check_names(c, false);
     tarn_gguf_writer *writer = good ? tarn_gguf_create(c->to) : NULL;
-    good = writer && tarn__convert_write_gguf(c, &config, writer);
+    good = writer && tarn__convert_write_gguf(c, writer);
     if (good)
         good = tarn_gguf_finish(writer);
     else
@@ -146,11 +141,11 @@ static bool add_to_folder(tarn__conversion *c, const tarn_gguf *file, int index)
 {
     char name[TARN__GGUF_NAME_CAPACITY];
     tarn_gguf_entry e;
-    if (!tarn_gguf_info(file, index, &e) || tarn__gguf_is_derived(c->arch, e.name))
+    if (!tarn_gguf_info(file, index, &e) || tarn__gguf_is_derived(e.name))
         return !tarn_failed();
     if (!tarn__gguf_folder_name_of(c->arch, e.name, name))
         return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has an unknown tensor '%.200s'; a %s has none of that name",
-                           c->function, c->from, e.name, c->traits.arch);
+                           c->function, c->from, e.name, c->config.arch);
     tarn__iquant iquant = tarn__gguf_iquant(file, index);
     if (e.dtype == TARN_DTYPE_COUNT && !iquant)
         return tarn__convert_unknown(c, e.name, e.dtype_name);
@@ -163,8 +158,7 @@ static bool add_to_folder(tarn__conversion *c, const tarn_gguf *file, int index)
                              .to = iquant || tarn__is_quantized(e.dtype) ? TARN_F32 : e.dtype,
                              .iquant = iquant};
     return (e.dtype != TARN_F32 || original_dtype(file, e.name, &one.to)) &&
-           tarn__gguf_set_layout(c->arch, &c->traits, e.name, e.name, false, &one) &&
-           tarn__convert_add_as(c, name, &one);
+           tarn__gguf_set_layout(&c->config, e.name, e.name, false, &one) && tarn__convert_add_as(c, name, &one);
 }
 
 /* Every tensor is converted while it is written: one is in memory at a time. */
@@ -188,17 +182,16 @@ static bool write_weights(tarn__conversion *c, const tarn_gguf *file, const char
     return false;
 }
 
-static bool write_config(const tarn__conversion *c, const tarn__any_config *config, const char *where)
+static bool write_config(const tarn__conversion *c, const char *where)
 {
     tarn__json_file *document = tarn__json_file_new(c->function);
-    bool good = document && c->arch->write(config, document) && tarn__json_file_save(document, where);
+    bool good = document && tarn__model_write_config(&c->config, document) && tarn__json_file_save(document, where);
     tarn__json_file_free(document);
     return good;
 }
 
 static bool write_folder(tarn__conversion *c, const tarn_gguf *file)
 {
-    tarn__any_config config = {0};
     tarn_gguf_entry embedding = {0};
     tarn__model_path where, weights;
     int tokens = tarn_gguf_find(file, "token_embd.weight");
@@ -206,15 +199,11 @@ static bool write_folder(tarn__conversion *c, const tarn_gguf *file)
         !tarn__model_path_in(c->function, c->to, "model.safetensors", &weights) ||
         (tokens >= 0 && !tarn_gguf_info(file, tokens, &embedding)))
         return false;
-    c->arch = tarn__gguf_arch_of(c->function, file);
-    if (!c->arch ||
-        !c->arch->get(c->function, file,
-                      embedding.dtype == TARN_F16 || embedding.dtype == TARN_BF16 ? embedding.dtype : TARN_F32,
-                      &config))
+    bool is_16_bit = embedding.dtype == TARN_F16 || embedding.dtype == TARN_BF16;
+    if (!tarn__model_get_gguf(c->function, file, is_16_bit ? embedding.dtype : TARN_F32, &c->config))
         return false;
-    c->arch->traits(&config, &c->traits);
-    return write_weights(c, file, weights.text) && tarn__convert_get_tokenizer(c, file) &&
-           write_config(c, &config, where.text);
+    c->arch = tarn__arch_of_config(&c->config);
+    return write_weights(c, file, weights.text) && tarn__convert_get_tokenizer(c, file) && write_config(c, where.text);
 }
 
 bool tarn__convert_to_hf(tarn__conversion *c)

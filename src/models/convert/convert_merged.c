@@ -56,11 +56,11 @@ static bool open_merged(merger *m)
     if (!m->model)
         return false;
     tarn_model_info before, after;
-    m->c->arch = tarn__arch_of(m->c->function, m->model)->gguf;
     if (!tarn_model_query(m->model, &before) || !tarn_lora_load(m->model, m->c->options.adapter) ||
         !tarn__lora_list(m->c->function, m->model, &m->list) || !tarn_lora_merge(m->model))
         return false;
-    m->c->arch->traits(m->model->ctx, &m->c->traits);
+    m->c->config = *tarn__model_config(m->model);
+    m->c->arch = tarn__arch_of_config(&m->c->config);
     return !m->file || !tarn__ends_with(m->c->to, ".gguf") ||
            (tarn_model_query(m->model, &after) && after.vocab_size == before.vocab_size) ||
            tarn__raise(TARN_ERROR_UNSUPPORTED,
@@ -95,7 +95,7 @@ static bool add_tensor(const merger *m, const char *stored, const tarn_tensor *t
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
                            "%s: '%s': tensor '%.200s' is F64; F32, F16 and BF16 can be converted", m->c->function,
                            m->c->from, stored);
-    return rows.elements && tarn__gguf_set_layout(m->c->arch, &m->c->traits, stored, stored, true, &rows) &&
+    return rows.elements && tarn__gguf_set_layout(&m->c->config, stored, stored, true, &rows) &&
            tarn__convert_add(m->c, stored, &rows, is_head);
 }
 
@@ -107,7 +107,7 @@ static bool add_from_model(const tarn__parameter *parameter, void *ctx)
     const char *name = tarn__name_from(m->model, parameter);
     if (!tarn__gguf_name_of(m->c->arch, name, stored))
         return tarn__raise(TARN_ERROR_INTERNAL, "%s: '%.200s' has no name in a GGUF file", m->c->function, name);
-    return add_tensor(m, stored, parameter->tensor, tarn__convert_is_head(&m->c->traits, stored));
+    return add_tensor(m, stored, parameter->tensor, tarn__convert_is_head(&m->c->config, stored));
 }
 
 /* A merged weight, counted with the type and bytes of its entry in the file: it was dequantized when the model was
@@ -138,7 +138,7 @@ static bool add_from_file(const merger *m, int index)
                                     .shape = e.shape,
                                     .from = e.dtype,
                                     .iquant = tarn__gguf_iquant(m->file, index)};
-    return tarn__convert_add(m->c, e.name, &rows, tarn__convert_is_head(&m->c->traits, e.name));
+    return tarn__convert_add(m->c, e.name, &rows, tarn__convert_is_head(&m->c->config, e.name));
 }
 
 /* From a folder all tensors come from the model; from a GGUF file its order and metadata are kept. */
@@ -148,11 +148,11 @@ static bool put_all(merger *m, tarn_gguf_writer *writer)
     const char *chat;
     if (!m->file) {
         tarn__module_walk_over(m->model, TARN__MODULE_STATE, add_from_model, m);
-        return !tarn_failed() && tarn__convert_write_gguf(m->c, m->model->ctx, writer);
+        return !tarn_failed() && tarn__convert_write_gguf(m->c, writer);
     }
     for (int i = 0; good && i < tarn_gguf_count(m->file); i++)
         good = add_from_file(m, i);
-    if (good && !m->c->traits.tie_embeddings && tarn_gguf_find(m->file, HEAD) < 0) /* the adapters untied them */
+    if (good && !m->c->config.tie_embeddings && tarn_gguf_find(m->file, HEAD) < 0) /* the adapters untied them */
         good = add_tensor(m, HEAD, tarn__module_own(m->model->child[TARN__MODEL_HEAD], "weight"), true);
     return good && tarn__convert_put_chat(m->c, writer, &chat) && tarn__convert_copy_metadata(m->file, chat, writer) &&
            tarn__convert_put(m->c, writer);

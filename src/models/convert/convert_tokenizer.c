@@ -65,8 +65,8 @@ bool tarn__convert_has_tokenizer(const tarn__conversion *c)
 /* The vocabulary is padded to the model's: embeddings may have more rows than the tokenizer has tokens. */
 bool tarn__convert_put_tokenizer(tarn__conversion *c, tarn_gguf_writer *writer)
 {
-    const tarn__gguf_bos_eos *own = &c->traits.tokens;
-    const tarn__gguf_model model = {c->traits.vocab_size, own->has_bos ? (int32_t)own->bos : -1,
+    const tarn_lm_config *own = &c->config;
+    const tarn__gguf_model model = {own->vocab_size, own->has_bos ? (int32_t)own->bos : -1,
                                     own->eos_count ? (int32_t)own->eos[0] : -1, exists(c, c->text, "tokenizer.json")};
     tarn_tokenizer *t = tarn_tokenizer_open(c->text);
     bool good = t && tarn__tokenizer_to_gguf(c->function, t, &model, writer) && put_hf_json(c, writer);

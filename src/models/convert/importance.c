@@ -76,7 +76,7 @@ static bool finish_row(tarn__importance_row *row)
 /* The observer of kernels: the models' parameters and the row of each. */
 typedef struct watch {
     tarn__importance *table;
-    const tarn__gguf_arch *arch;
+    const tarn__arch *arch;
     const tarn_module *model;
 } watch;
 
@@ -157,7 +157,7 @@ static bool from_ids(const char *function, const char *path, const int32_t *ids,
     tarn_module *model = tarn_model_open(path, tarn_device_cpu(), &(tarn_model_open_options){.as_stored = true});
     watch w = {.table = m, .model = model};
     if (model) {
-        w.arch = tarn__arch_of(function, model)->gguf;
+        w.arch = tarn__arch_of(function, model);
         tarn__module_walk_over(model, TARN__MODULE_STATE, add_matrix, &w);
         tarn__launch_observe(observe, &w);
         run_text(function, model, ids, count);

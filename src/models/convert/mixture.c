@@ -75,7 +75,7 @@ static bool is_iq4(const tarn__mixture *m)
     return m->file_type == IQ4_NL || m->file_type == IQ4_XS;
 }
 
-static tarn_dtype type_of_value(const tarn__mixture *m, int64_t layer, const tarn__gguf_traits *t)
+static tarn_dtype type_of_value(const tarn__mixture *m, int64_t layer, const tarn_lm_config *t)
 {
     bool is_grouped = t->kv_heads > 0 && t->heads / t->kv_heads >= 4; /* few values, read by many heads */
     switch (m->file_type) {
@@ -121,7 +121,7 @@ static tarn_dtype type_of_qkv(const tarn__mixture *m)
                                                             : m->base;
 }
 
-tarn_dtype tarn__mixture_type(const tarn__mixture *m, const tarn__gguf_traits *t, const char *name, bool is_head,
+tarn_dtype tarn__mixture_type(const tarn__mixture *m, const tarn_lm_config *t, const char *name, bool is_head,
                               bool has_importance)
 {
     if (is_head)

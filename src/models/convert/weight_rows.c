@@ -31,14 +31,31 @@ typedef struct chunk {
 
 /* ---- one row ----------------------------------------------------------------------------------------------------- */
 
+/* Source row of result row `row` where rows are queries, keys and values, as many of each. */
+static int64_t source_of_qkv(const tarn__weight_rows *rows, int64_t row)
+{
+    bool to_blocks = rows->order == TARN__ROWS_QKV_BLOCKS;
+    int64_t depth = rows->shape.size[0] / (3 * rows->heads), group = row / depth, heads = rows->heads;
+    int64_t part = to_blocks ? group / heads : group % 3, head = to_blocks ? group % heads : group / 3;
+    return (to_blocks ? head * 3 + part : part * heads + head) * depth + row % depth;
+}
+
 /* Source row of result row `row`. */
 static int64_t source_of(const tarn__weight_rows *rows, int64_t row)
 {
     if (rows->order == TARN__ROWS_UNCHANGED)
         return row;
+    if (rows->order == TARN__ROWS_QKV_BLOCKS || rows->order == TARN__ROWS_QKV_BY_HEAD)
+        return source_of_qkv(rows, row);
     int64_t in_head = rows->shape.size[0] / rows->heads, half = in_head / 2, at = row % in_head;
     int64_t from = rows->order == TARN__ROWS_INTERLEAVED ? at % 2 * half + at / 2 : at % half * 2 + at / half;
     return row - at + from;
+}
+
+/* True if values stay as they are. */
+static bool is_copy(const tarn__weight_rows *rows)
+{
+    return rows->from == rows->to && rows->shift == 0;
 }
 
 /* Elements of a safetensors file need not be aligned. */
@@ -165,11 +182,14 @@ static void convert_rows(int64_t begin, int64_t end, void *ctx)
     const tarn__weight_rows *rows = p->rows;
     for (int64_t i = begin; i < end; i++) {
         const char *from = (const char *)rows->elements + (size_t)source_of(rows, p->begin + i) * p->from_bytes;
-        if (rows->from == rows->to) {
+        float *values = p->values + i * p->columns;
+        if (is_copy(rows)) {
             memcpy(p->out + (size_t)i * p->to_bytes, from, p->to_bytes);
             continue;
         }
-        to_f32(rows, from, p->columns, p->values + i * p->columns);
+        to_f32(rows, from, p->columns, values);
+        for (int64_t k = 0; rows->shift != 0 && k < p->columns; k++)
+            values[k] += rows->shift;
         finish_row(p, i);
     }
 }
@@ -257,7 +277,7 @@ static bool convert_all(const tarn__weight_rows *rows, tarn__output *output, cha
                .columns = columns,
                .from_bytes = (size_t)tarn__weight_rows_source_bytes(rows, before),
                .to_bytes = (size_t)tarn__bytes_of(rows->to, columns)};
-    size_t value_bytes = rows->from == rows->to ? 0 : sizeof(float) * (size_t)(step * columns),
+    size_t value_bytes = is_copy(rows) ? 0 : sizeof(float) * (size_t)(step * columns),
            out_bytes = whole ? 0 : (size_t)step * p.to_bytes;
     char *out = whole ? NULL : tarn__alloc(out_bytes);
     p.values = tarn__alloc(value_bytes);

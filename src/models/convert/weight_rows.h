@@ -13,6 +13,8 @@ typedef enum tarn__weight_rows_order {
     TARN__ROWS_UNCHANGED,
     TARN__ROWS_INTERLEAVED,  /* from split halves to interleaved */
     TARN__ROWS_SPLIT_HALVES, /* and back */
+    TARN__ROWS_QKV_BLOCKS,   /* from q, k and v of each head to all q, all k, all v */
+    TARN__ROWS_QKV_BY_HEAD,  /* and back */
     TARN__ROWS_TRANSPOSED    /* columns become rows */
 } tarn__weight_rows_order;
 
@@ -26,6 +28,7 @@ typedef struct tarn__weight_rows {
     const float *importance;            /* of the columns, for quantized results; NULL: none; borrowed */
     tarn__weight_rows_order order;
     int64_t heads; /* heads of the rows, if their order changes */
+    float shift;   /* added to every value, in f32 */
 } tarn__weight_rows;
 
 /* Bytes of `count` elements of the source. */

@@ -50,6 +50,13 @@ bool tarn__gguf_put_string(tarn_gguf_writer *writer, const char *key, const char
     return tarn_gguf_add_string(writer, key, text, strlen(text));
 }
 
+tarn__gguf_bos_eos tarn__gguf_bos_eos_of(const tarn_lm_config *c)
+{
+    tarn__gguf_bos_eos tokens = {.has_bos = c->has_bos, .bos = c->bos, .eos_count = c->eos_count};
+    memcpy(tokens.eos, c->eos, sizeof(tokens.eos));
+    return tokens;
+}
+
 /* The standard keys belong to the tokenizer, if there is one, which may have other tokens than the configuration;
  * those of the configuration then get keys of tarn's own. A missing tokenizer must be declared: llama.cpp rejects
  * files that do not. */

@@ -6,11 +6,11 @@
 #include "base/error.h"
 #include "models/gguf/gguf_arch.h"
 
-/* The rest of a string after a prefix; NULL without that prefix. */
+/* The rest of a string after a prefix and a dot; NULL without that prefix. */
 static const char *after_prefix(const char *text, const char *beginning)
 {
     size_t length = strlen(beginning);
-    return strncmp(text, beginning, length) == 0 ? text + length : NULL;
+    return strncmp(text, beginning, length) == 0 && text[length] == '.' ? text + length + 1 : NULL;
 }
 
 /* "12.rest" → 12 and "rest"; NULL if there is no layer number. */
@@ -28,15 +28,15 @@ static const char *layer_of(const char *text, int *layer)
 
 /* A name taken apart. */
 typedef struct found {
-    const tarn__gguf_tensor_name *row; /* NULL: unknown name */
-    int layer;                         /* -1: outside of layers */
-    const char *last;                  /* "weight" or "bias" */
+    const tarn__module_name *row; /* NULL: unknown name */
+    int layer;                    /* -1: outside of layers */
+    const char *last;             /* "weight" or "bias" */
 } found;
 
 /* Searches a list of names. */
-static bool find_in(const tarn__gguf_tensor_name *rows_of_names, const char *name, bool in_folder, found *f)
+static bool find_in(const tarn__module_name *rows, const char *name, bool in_folder, found *f)
 {
-    for (f->row = rows_of_names; f->row->folder; f->row++) {
+    for (f->row = rows; f->row->folder; f->row++) {
         f->last = after_prefix(name, in_folder ? f->row->folder : f->row->gguf);
         if (f->last && (strcmp(f->last, "weight") == 0 || strcmp(f->last, "bias") == 0))
             return true;
@@ -45,115 +45,130 @@ static bool find_in(const tarn__gguf_tensor_name *rows_of_names, const char *nam
     return false;
 }
 
-/* Takes a full name apart. */
-static found find_full(const tarn__gguf_arch *arch, const char *name, bool in_folder)
+/* The head has the same name in all GGUF files, and stands beside the body in folders. */
+static tarn__module_name head_row(const tarn__arch *arch)
+{
+    return (tarn__module_name){TARN__ROLE_HEAD, arch->names->head, "output", TARN__GGUF_SAME};
+}
+
+/* Takes the name of a tensor of the body apart: without the body's prefix in folders. */
+static found find_in_body(const tarn__arch *arch, const char *name, bool in_folder)
 {
     found f = {.layer = -1};
-    if (find_in(arch->top_names, name, in_folder, &f))
+    if (find_in(arch->names->top, name, in_folder, &f))
         return f;
-    const char *inside = after_prefix(name, in_folder ? arch->block : "blk."),
+    const char *inside = after_prefix(name, in_folder ? arch->names->layers : "blk"),
                *rest = inside ? layer_of(inside, &f.layer) : NULL;
     if (rest)
-        find_in(arch->layer_names, rest, in_folder, &f);
+        find_in(arch->names->layer, rest, in_folder, &f);
     return f;
 }
 
-/* The same for a name that may lack the body's prefix. */
-static found find(const tarn__gguf_arch *arch, const char *name, bool in_folder)
+/* The same for a full name; `head` is storage for the head's row. */
+static found find(const tarn__arch *arch, const char *name, bool in_folder, tarn__module_name head[2])
 {
-    char full[TARN__GGUF_NAME_CAPACITY];
-    found f = find_full(arch, name, in_folder);
-    if (f.row || !in_folder || !arch->body ||
-        snprintf(full, sizeof(full), "%s%s", arch->body, name) >= (int)sizeof(full))
+    found f = {.layer = -1};
+    head[0] = head_row(arch);
+    head[1] = (tarn__module_name){0};
+    if (find_in(head, name, in_folder, &f))
         return f;
-    f = find_full(arch, full, true);
-    if (f.row)
-        f.last = strrchr(name, '.') + 1;
-    return f;
+    const char *inside = in_folder ? after_prefix(name, arch->names->body) : name;
+    if (inside)
+        f = find_in_body(arch, inside, in_folder);
+    return f.row || !in_folder || !arch->names->may_lack_body ? f : find_in_body(arch, name, true);
 }
 
 /* ---- queries ----------------------------------------------------------------------------------------------------- */
 
 /* Writes a name in the other form. */
-static bool write_name(const tarn__gguf_arch *arch, const found *f, bool to_gguf, char *to)
+static bool write_name(const tarn__arch *arch, const found *f, bool to_gguf, char *to)
 {
+    const tarn__model_names *names = arch->names;
+    size_t capacity = TARN__GGUF_NAME_CAPACITY;
     if (!f->row)
         return false;
-    const char *beginning = to_gguf ? f->row->gguf : f->row->folder;
+    if (f->row->role == TARN__ROLE_HEAD || (to_gguf && f->layer < 0))
+        return snprintf(to, capacity, "%s.%s", to_gguf ? f->row->gguf : f->row->folder, f->last) > 0;
+    if (to_gguf)
+        return snprintf(to, capacity, "blk.%d.%s.%s", f->layer, f->row->gguf, f->last) > 0;
     if (f->layer < 0)
-        return snprintf(to, TARN__GGUF_NAME_CAPACITY, "%s%s", beginning, f->last) > 0;
-    return snprintf(to, TARN__GGUF_NAME_CAPACITY, "%s%d.%s%s", to_gguf ? "blk." : arch->block, f->layer, beginning,
-                    f->last) > 0;
+        return snprintf(to, capacity, "%s.%s.%s", names->body, f->row->folder, f->last) > 0;
+    return snprintf(to, capacity, "%s.%s.%d.%s.%s", names->body, names->layers, f->layer, f->row->folder, f->last) > 0;
 }
 
-bool tarn__gguf_name_of(const tarn__gguf_arch *arch, const char *folder_name, char *to)
+bool tarn__gguf_name_of(const tarn__arch *arch, const char *folder_name, char *to)
 {
-    found f = find(arch, folder_name, true);
+    tarn__module_name head[2];
+    found f = find(arch, folder_name, true, head);
     return write_name(arch, &f, true, to);
 }
 
-bool tarn__gguf_folder_name_of(const tarn__gguf_arch *arch, const char *gguf_name, char *to)
+bool tarn__gguf_folder_name_of(const tarn__arch *arch, const char *gguf_name, char *to)
 {
-    found f = find(arch, gguf_name, false);
+    tarn__module_name head[2];
+    found f = find(arch, gguf_name, false, head);
     return write_name(arch, &f, false, to);
 }
 
-static tarn__gguf_layout layout_at(const tarn__gguf_arch *arch, const char *name, bool in_folder)
+static tarn__gguf_layout layout_at(const tarn__arch *arch, const char *name, bool in_folder)
 {
-    found f = find(arch, name, in_folder);
+    tarn__module_name head[2];
+    found f = find(arch, name, in_folder, head);
     bool is_there = f.row && (f.row->layout != TARN__GGUF_TRANSPOSED || strcmp(f.last, "weight") == 0);
     return is_there ? f.row->layout : TARN__GGUF_SAME;
 }
 
-tarn__gguf_layout tarn__gguf_layout_of(const tarn__gguf_arch *arch, const char *gguf_name)
+tarn__gguf_layout tarn__gguf_layout_of(const tarn__arch *arch, const char *gguf_name)
 {
     return layout_at(arch, gguf_name, false);
 }
 
-tarn__gguf_layout tarn__gguf_folder_layout_of(const tarn__gguf_arch *arch, const char *folder_name)
+tarn__gguf_layout tarn__gguf_folder_layout_of(const tarn__arch *arch, const char *folder_name)
 {
     return layout_at(arch, folder_name, true);
 }
 
-bool tarn__gguf_is_derived(const tarn__gguf_arch *arch, const char *gguf_name)
+bool tarn__gguf_is_derived(const char *gguf_name)
 {
-    return arch->derived_tensor && strcmp(gguf_name, arch->derived_tensor) == 0;
+    return strcmp(gguf_name, TARN__GGUF_FREQUENCIES) == 0 || strcmp(gguf_name, TARN__GGUF_SHORT_FACTORS) == 0 ||
+           strcmp(gguf_name, TARN__GGUF_LONG_FACTORS) == 0;
 }
 
-/* True if a model has a tensor under that condition. */
-static bool has(const tarn__gguf_traits *t, tarn__gguf_condition when)
-{
-    switch (when) {
-    case TARN__GGUF_ALWAYS: return true;
-    case TARN__GGUF_UNTIED: return !t->tie_embeddings;
-    case TARN__GGUF_QKV_BIAS: return t->qkv_bias;
-    case TARN__GGUF_QK_NORM: return t->qk_norm;
-    default: return false;
-    }
-}
-
-/* Visits the names of a list under a prefix. */
-static bool visit_all(const tarn__gguf_tensor_name *rows_of_names, const tarn__gguf_traits *t, const char *beginning,
-                      bool (*visit)(void *ctx, const char *name), void *ctx)
+/* Visits the weight of a module under a prefix, and its bias if it has one. */
+static bool visit_module(const tarn_lm_config *c, const tarn__module_name *row, const char *prefix,
+                         bool (*visit)(void *ctx, const char *name), void *ctx)
 {
     char name[TARN__GGUF_NAME_CAPACITY];
-    for (; rows_of_names->folder; rows_of_names++)
-        for (int is_bias = 0; is_bias < 2; is_bias++) {
-            snprintf(name, sizeof(name), "%s%s%s", beginning, rows_of_names->folder, is_bias ? "bias" : "weight");
-            if (has(t, is_bias ? rows_of_names->bias : rows_of_names->weight) && !visit(ctx, name))
-                return false;
-        }
-    return true;
+    bool good = true;
+    for (int is_bias = 0; good && is_bias < 1 + tarn__model_has_bias(c, row->role); is_bias++) {
+        snprintf(name, sizeof(name), "%s%s.%s", prefix, row->folder, is_bias ? "bias" : "weight");
+        good = visit(ctx, name);
+    }
+    return good;
 }
 
-bool tarn__gguf_each_name(const tarn__gguf_arch *arch, const tarn__gguf_traits *traits,
-                          bool (*visit)(void *ctx, const char *name), void *ctx)
+/* Visits the modules of a list that a model has. */
+static bool visit_all(const tarn_lm_config *c, const tarn__module_name *rows, const char *prefix,
+                      bool (*visit)(void *ctx, const char *name), void *ctx)
 {
-    char beginning[64];
-    bool good = visit_all(arch->top_names, traits, "", visit, ctx);
-    for (int64_t layer = 0; good && layer < traits->layers; layer++) {
-        snprintf(beginning, sizeof(beginning), "%s%lld.", arch->block, (long long)layer);
-        good = visit_all(arch->layer_names, traits, beginning, visit, ctx);
+    bool good = true;
+    for (; good && rows->folder; rows++)
+        good = !tarn__model_has(c, rows->role) || visit_module(c, rows, prefix, visit, ctx);
+    return good;
+}
+
+bool tarn__gguf_each_name(const tarn_lm_config *config, bool (*visit)(void *ctx, const char *name), void *ctx)
+{
+    char prefix[64];
+    const tarn__arch *arch = tarn__arch_of_config(config);
+    const tarn__model_names *names = arch->names;
+    tarn__module_name head = head_row(arch);
+    snprintf(prefix, sizeof(prefix), "%s.", names->body);
+    bool good = visit_all(config, names->top, prefix, visit, ctx) &&
+                (config->tie_embeddings || visit_module(config, &head, "", visit, ctx));
+    for (int64_t layer = 0; good && layer < config->layers; layer++) {
+        snprintf(prefix, sizeof(prefix), "%s.%s.%lld.", names->body, names->layers, (long long)layer);
+        good = visit_all(config, names->layer, prefix, visit, ctx);
     }
     return good;
 }
@@ -171,16 +186,26 @@ static void transpose(tarn__weight_rows *rows)
     rows->order = TARN__ROWS_TRANSPOSED;
 }
 
-bool tarn__gguf_set_layout(const tarn__gguf_arch *arch, const tarn__gguf_traits *traits, const char *gguf_name,
-                           const char *name, bool to_gguf, tarn__weight_rows *rows)
+bool tarn__gguf_set_layout(const tarn_lm_config *config, const char *gguf_name, const char *name, bool to_gguf,
+                           tarn__weight_rows *rows)
 {
+    const tarn__arch *arch = tarn__arch_of_config(config);
     tarn__gguf_layout layout = tarn__gguf_layout_of(arch, gguf_name);
-    int64_t heads = layout == TARN__GGUF_QUERIES ? traits->heads : layout == TARN__GGUF_KEYS ? traits->kv_heads : 0;
+    int64_t heads = layout == TARN__GGUF_QUERIES ? config->heads : layout == TARN__GGUF_KEYS ? config->kv_heads : 0;
     int64_t count = rows->shape.rank ? rows->shape.size[0] : 1;
     rows->order = TARN__ROWS_UNCHANGED;
     if (layout == TARN__GGUF_TRANSPOSED)
         transpose(rows);
-    if (!heads || !traits->is_interleaved)
+    if (layout == TARN__GGUF_PLUS_1)
+        rows->shift = to_gguf ? 1 : -1;
+    if (layout == TARN__GGUF_QKV_BY_HEAD) {
+        if (count % (3 * config->heads))
+            return tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': the %lld rows of '%.200s' are not of %lld heads",
+                               rows->function, rows->path, (long long)count, name, (long long)config->heads);
+        rows->order = to_gguf ? TARN__ROWS_QKV_BLOCKS : TARN__ROWS_QKV_BY_HEAD;
+        rows->heads = config->heads;
+    }
+    if (!heads || !arch->is_interleaved)
         return true;
     if (count % (2 * heads))
         return tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': the %lld rows of '%.200s' are not pairs of %lld heads",

@@ -7,21 +7,12 @@
 #include "formats/gguf.h"
 #include "models/gguf/gguf_arch.h"
 
-const tarn__gguf_arch *tarn__gguf_arch_of(const char *function, const tarn_gguf *file)
-{
-    const char *architecture = tarn_gguf_string(file, TARN__GGUF_ARCHITECTURE, NULL);
-    if (!architecture)
-        tarn__raise_within(function);
-    const tarn__arch *arch = architecture ? tarn__arch_in_gguf(function, file->path, architecture) : NULL;
-    return arch ? arch->gguf : NULL;
-}
-
 /* State of one load. */
 typedef struct opener {
     const char *function;
     const tarn_gguf *file;
-    const tarn__gguf_arch *arch;
-    tarn__gguf_traits traits;
+    const tarn__arch *arch;
+    tarn_lm_config config;
     tarn_dtype dtype; /* of weights that are not quantized */
     int loaded;       /* tensors loaded so far */
     int dequantized;  /* those of types without a dtype, and one of their names */
@@ -90,10 +81,10 @@ static tarn_tensor *load_tensor(void *ctx, const char *name, tarn_shape shape, t
                               .iquant = iquant};
     bool keeps_layout =
         is_quantized && layout == TARN__GGUF_TRANSPOSED; /* quantized rows are outputs in both layouts */
-    if (!keeps_layout && !tarn__gguf_set_layout(o->arch, &o->traits, stored, stored, false, &rows))
+    if (!keeps_layout && !tarn__gguf_set_layout(&o->config, stored, stored, false, &rows))
         return NULL;
     /* tarn_gguf_tensor() raises the error for an unknown type */
-    if (!is_known || (rows.to == e.dtype && rows.order == TARN__ROWS_UNCHANGED))
+    if (!is_known || (rows.to == e.dtype && rows.order == TARN__ROWS_UNCHANGED && rows.shift == 0))
         return tarn_gguf_tensor(o->file, index, device);
     return tarn__weight_rows_tensor(&rows, device);
 }
@@ -102,30 +93,30 @@ static tarn_tensor *load_tensor(void *ctx, const char *name, tarn_shape shape, t
 static bool check_all_loaded(const opener *o)
 {
     char name[TARN__GGUF_NAME_CAPACITY];
-    int known = o->loaded + (o->arch->derived_tensor && tarn_gguf_find(o->file, o->arch->derived_tensor) >= 0),
-        count = tarn_gguf_count(o->file);
+    int known = o->loaded, count = tarn_gguf_count(o->file);
+    for (int i = 0; i < count; i++)
+        known += tarn__gguf_is_derived(tarn_gguf_name(o->file, i));
     for (int i = 0; i < count && known < count; i++) {
         const char *stored = tarn_gguf_name(o->file, i);
-        if (!tarn__gguf_is_derived(o->arch, stored) && !tarn__gguf_folder_name_of(o->arch, stored, name))
+        if (!tarn__gguf_is_derived(stored) && !tarn__gguf_folder_name_of(o->arch, stored, name))
             return tarn__raise(
                 TARN_ERROR_FORMAT,
                 "%s: '%s' has an unknown tensor '%.200s'; a %s of this configuration has none of that name",
-                o->function, o->file->path, stored, o->traits.arch);
+                o->function, o->file->path, stored, o->config.arch);
     }
     return known == count ||
            tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has %d tensors; a %s of this configuration has %d", o->function,
-                       o->file->path, count, o->traits.arch, known);
+                       o->file->path, count, o->config.arch, known);
 }
 
 tarn_module *tarn__model_from_gguf(const char *function, const tarn_gguf *file, tarn_dtype dtype,
                                    const tarn__device_map *map)
 {
-    tarn__any_config config = {0};
-    opener o = {.function = function, .file = file, .arch = tarn__gguf_arch_of(function, file), .dtype = dtype};
-    if (!o.arch || !o.arch->get(function, file, dtype, &config))
+    opener o = {.function = function, .file = file, .dtype = dtype};
+    if (!tarn__model_get_gguf(function, file, dtype, &o.config))
         return NULL;
-    o.arch->traits(&config, &o.traits);
-    tarn_module *model = o.arch->make(function, &config, map, &(tarn__model_source){load_tensor, &o});
+    o.arch = tarn__arch_of_config(&o.config);
+    tarn_module *model = tarn__model_make(function, &o.config, map, false, &(tarn__model_source){load_tensor, &o});
     if (o.dequantized > 0 && model)
         tarn__log(TARN_LOG_NOTICE, "'%s': %d tensors are dequantized to %s: %s has no products of its own", file->path,
                   o.dequantized, tarn_dtype_name(dtype), o.dequantized_type);

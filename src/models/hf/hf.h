@@ -14,10 +14,10 @@ typedef struct tarn__weight_bytes {
     int64_t layers, layer; /* number of layers, and average bytes of one */
 } tarn__weight_bytes;
 
-/* Bytes of a file's tensors where those that are not quantized become `dtype`. Names for which `ignores` is true are
+/* Bytes of a file's tensors where those that are not quantized become `dtype`. Names that end with one of `ignored` are
  * skipped. */
 tarn__weight_bytes tarn__safetensors_weight_bytes(const tarn_safetensors *file, tarn_dtype dtype,
-                                                  bool (*ignores)(const char *name));
+                                                  const char *const *ignored);
 tarn__weight_bytes tarn__gguf_weight_bytes(const tarn_gguf *file, tarn_dtype dtype);
 
 /* Raises TARN_ERROR_MEMORY for weights that do not fit a device: how much is missing, and how many layers would fit.
@@ -27,11 +27,11 @@ void tarn__model_out_of_memory(const char *function, const tarn__weight_bytes *b
 /* ---- quantization on load (quantize_on_load.c) ------------------------------------------------------------------- */
 
 /* Index of a tensor in a folder's files, by its full name or without the body's prefix; -1 if there is none. */
-int tarn__hf_find_tensor(const tarn__gguf_arch *arch, const tarn_safetensors *file, const char *name);
+int tarn__hf_find_tensor(const tarn__arch *arch, const tarn_safetensors *file, const char *name);
 
 /* Some programs save a copy of tied embeddings as the head: raises if it is not a copy, since it would be dropped. */
-bool tarn__hf_check_head(const char *function, const tarn__gguf_arch *arch, const tarn_safetensors *file,
-                         const char *path, int head);
+bool tarn__hf_check_head(const char *function, const tarn__arch *arch, const tarn_safetensors *file, const char *path,
+                         int head);
 
 /* The model of a folder, with the weights of its linear layers, the head excepted, quantized to options->quantize as
  * they are read from `path`. Out of training mode; the caller owns it. NULL with an error. */

@@ -104,7 +104,7 @@ static void explain_folder(const char *function, const char *weights, tarn_dtype
     tarn_safetensors *file = tarn_safetensors_open(weights);
     tarn__weight_bytes bytes = {0};
     if (file)
-        bytes = tarn__safetensors_weight_bytes(file, dtype, arch->ignores);
+        bytes = tarn__safetensors_weight_bytes(file, dtype, arch->names->ignored);
     tarn_safetensors_close(file);
     tarn__error_restore(&why);
     tarn__model_out_of_memory(function, &bytes, where);
@@ -120,12 +120,12 @@ static tarn_module *open_with(const char *function, const char *folder, const ta
     const char *type = tarn__json_file_string(config, "model_type");
     const tarn__arch *arch = type ? tarn__arch_named(function, config_path, type) : NULL;
     if (!arch || !weights_in(function, folder, &weights) ||
-        (options->as_stored && !tarn__weights_dtype(function, weights.text, arch->ignores, &dtype)))
+        (options->as_stored && !tarn__weights_dtype(function, weights.text, arch->names->ignored, &dtype)))
         return NULL;
     if (options->quantize)
         return tarn__hf_quantize_on_load(function, arch, config, weights.text, options, where);
-    tarn_module *model = arch->make(function, config, dtype, where);
-    if (model && arch->load(function, model, weights.text) && tarn_module_train(model, false))
+    tarn_module *model = tarn__model_from_config(function, config, dtype, where);
+    if (model && tarn__model_load(function, model, weights.text) && tarn_module_train(model, false))
         return model;
     tarn_module_free(model);
     explain_folder(function, weights.text, dtype, arch, where);
@@ -247,7 +247,7 @@ static bool add_one(const tarn__parameter *parameter, void *ctx)
     bool is_quantized = tarn__is_quantized(tensor->view.dtype);
     if (is_quantized)
         tensor = tarn_cast(tensor, w->dtype);
-    if (is_quantized && tarn__gguf_folder_layout_of(w->arch->gguf, name) == TARN__GGUF_TRANSPOSED)
+    if (is_quantized && tarn__gguf_folder_layout_of(w->arch, name) == TARN__GGUF_TRANSPOSED)
         tensor = tarn_transpose(tensor, 0, 1);
     return tensor && tarn_safetensors_add(w->writer, name, tensor);
 }
@@ -256,7 +256,7 @@ static bool add_one(const tarn__parameter *parameter, void *ctx)
 static bool write_weights(const tarn__arch *arch, const tarn_module *model, const char *path)
 {
     tarn_model_info info;
-    arch->info(model, &info);
+    tarn__model_describe(model, &info);
     tarn_scope *scope = tarn_scope_open();
     saver w = {arch, model, scope ? tarn_safetensors_create(path) : NULL, info.dtype};
     bool is_open = w.writer && tarn_safetensors_add_metadata(w.writer, "format", "pt"); /* PyTorch's layout */
@@ -277,7 +277,8 @@ static bool write_new(const char *function, const tarn__arch *arch, const tarn_m
     if (!write_weights(arch, model, files->new_weights.text))
         return tarn__raise_within(function);
     tarn__json_file *config = tarn__json_file_new(function);
-    bool good = config && arch->describe(model, config) && tarn__json_file_save(config, files->new_config.text);
+    bool good = config && tarn__model_write_config(tarn__model_config(model), config) &&
+                tarn__json_file_save(config, files->new_config.text);
     tarn__json_file_free(config);
     return good;
 }

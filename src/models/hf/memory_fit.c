@@ -57,12 +57,12 @@ static int64_t elements(const tarn_shape *shape)
 
 /* safetensors has no quantized types: all tensors become `dtype`. */
 tarn__weight_bytes tarn__safetensors_weight_bytes(const tarn_safetensors *file, tarn_dtype dtype,
-                                                  bool (*ignores)(const char *name))
+                                                  const char *const *ignored)
 {
     counting w = {{0}, 0};
     tarn_safetensors_entry e;
     for (int i = 0; i < tarn_safetensors_count(file); i++)
-        if (tarn_safetensors_info(file, i, &e) && !ignores(e.name))
+        if (tarn_safetensors_info(file, i, &e) && !tarn__has_ending(e.name, ignored))
             add(&w, e.name, elements(&e.shape) * (int64_t)tarn_dtype_size(dtype));
     return total(&w);
 }

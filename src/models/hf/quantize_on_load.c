@@ -14,22 +14,22 @@
 
 /* ---- shared with conversion -------------------------------------------------------------------------------------- */
 
-int tarn__hf_find_tensor(const tarn__gguf_arch *arch, const tarn_safetensors *file, const char *name)
+int tarn__hf_find_tensor(const tarn__arch *arch, const tarn_safetensors *file, const char *name)
 {
-    const char *body = arch->body;
+    size_t body = strlen(arch->names->body);
     int index = tarn_safetensors_find(file, name);
-    if (index < 0 && body && strncmp(name, body, strlen(body)) == 0)
-        index = tarn_safetensors_find(file, name + strlen(body));
+    if (index < 0 && arch->names->may_lack_body && strncmp(name, arch->names->body, body) == 0 && name[body] == '.')
+        index = tarn_safetensors_find(file, name + body + 1);
     return index;
 }
 
 /* Compares the bytes of both tensors. */
-bool tarn__hf_check_head(const char *function, const tarn__gguf_arch *arch, const tarn_safetensors *file,
-                         const char *path, int head)
+bool tarn__hf_check_head(const char *function, const tarn__arch *arch, const tarn_safetensors *file, const char *path,
+                         int head)
 {
     tarn_safetensors_entry of_head, of_embedding;
     char embedding[TARN__GGUF_NAME_CAPACITY];
-    snprintf(embedding, sizeof(embedding), "%sweight", arch->top_names[0].folder);
+    snprintf(embedding, sizeof(embedding), "%s.%s.weight", arch->names->body, arch->names->top[0].folder);
     int index = tarn__hf_find_tensor(arch, file, embedding);
     bool is_copy =
         index >= 0 && tarn_safetensors_info(file, head, &of_head) &&
@@ -48,7 +48,7 @@ typedef struct loader {
     const char *function, *path;
     const tarn_safetensors *file;
     const tarn__arch *arch;
-    tarn__gguf_traits traits;
+    tarn_lm_config config;
     tarn_dtype dtype, quantize;
     int loaded; /* tensors loaded so far */
 } loader;
@@ -56,8 +56,9 @@ typedef struct loader {
 /* Matrices of the layers: "model.layers.0.self_attn.q_proj.weight". */
 static bool is_to_quantize(const loader *r, const char *name, tarn_shape shape)
 {
-    const char *layers = r->arch->gguf->block;
-    return shape.rank == 2 && strncmp(name, layers, strlen(layers)) == 0;
+    char layers[64];
+    int length = snprintf(layers, sizeof(layers), "%s.%s.", r->arch->names->body, r->arch->names->layers);
+    return shape.rank == 2 && strncmp(name, layers, (size_t)length) == 0;
 }
 
 /* Raises a tensor of another shape or dtype, or whose rows are not a multiple of the block size. `stored` is the
@@ -91,7 +92,7 @@ static tarn_tensor *load_tensor(void *ctx, const char *name, tarn_shape shape, t
 {
     loader *r = ctx;
     tarn_safetensors_entry e;
-    int index = tarn__hf_find_tensor(r->arch->gguf, r->file, name);
+    int index = tarn__hf_find_tensor(r->arch, r->file, name);
     bool is_quantized = is_to_quantize(r, name, shape),
          is_transposed = is_quantized && r->arch->linear == TARN__LINEAR_IN_OUT;
     tarn__weight_rows rows = {.function = r->function,
@@ -115,17 +116,19 @@ static tarn_tensor *load_tensor(void *ctx, const char *name, tarn_shape shape, t
 /* Raises if the file has tensors that the model lacks. */
 static bool check_all_loaded(const loader *r)
 {
+    char head[64];
     int known = r->loaded;
+    snprintf(head, sizeof(head), "%s.weight", r->arch->names->head);
     for (int i = 0; i < tarn_safetensors_count(r->file); i++) {
         const char *name = tarn_safetensors_name(r->file, i);
-        bool is_shared = r->traits.tie_embeddings && strcmp(name, "lm_head.weight") == 0;
-        known += is_shared || r->arch->ignores(name);
-        if (is_shared && !tarn__hf_check_head(r->function, r->arch->gguf, r->file, r->path, i))
+        bool is_shared = r->config.tie_embeddings && strcmp(name, head) == 0;
+        known += is_shared || tarn__has_ending(name, r->arch->names->ignored);
+        if (is_shared && !tarn__hf_check_head(r->function, r->arch, r->file, r->path, i))
             return false;
     }
     return known == tarn_safetensors_count(r->file) ||
            tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has %d tensors; a %s of this config.json has %d", r->function,
-                       r->path, tarn_safetensors_count(r->file), r->traits.arch, known);
+                       r->path, tarn_safetensors_count(r->file), r->config.arch, known);
 }
 
 /* Checksums are verified before the model is built. */
@@ -133,19 +136,14 @@ tarn_module *tarn__hf_quantize_on_load(const char *function, const tarn__arch *a
                                        const char *path, const tarn_model_open_options *options,
                                        const tarn__device_map *map)
 {
-    tarn__any_config c = {0};
+    loader r = {
+        .function = function, .path = path, .arch = arch, .dtype = options->dtype, .quantize = options->quantize};
     tarn_safetensors *file =
-        arch->gguf->read(function, config, options->dtype, &c) ? tarn_safetensors_open(path) : NULL;
-    loader r = {.function = function,
-                .path = path,
-                .file = file,
-                .arch = arch,
-                .dtype = options->dtype,
-                .quantize = options->quantize};
-    if (file)
-        arch->gguf->traits(&c, &r.traits);
+        tarn__model_read_config(function, config, options->dtype, &r.config) ? tarn_safetensors_open(path) : NULL;
+    r.file = file;
     bool is_whole = file && tarn__safetensors_verify(function, file);
-    tarn_module *model = is_whole ? arch->gguf->make(function, &c, map, &(tarn__model_source){load_tensor, &r}) : NULL;
+    tarn_module *model =
+        is_whole ? tarn__model_make(function, &r.config, map, false, &(tarn__model_source){load_tensor, &r}) : NULL;
     bool good = model && check_all_loaded(&r) && tarn_module_train(model, false);
     tarn_safetensors_close(file);
     if (good)

@@ -13,6 +13,14 @@ bool tarn__ends_with(const char *text, const char *end)
     return length >= tail && strcmp(text + length - tail, end) == 0;
 }
 
+bool tarn__has_ending(const char *text, const char *const *ends)
+{
+    for (; ends && *ends; ends++)
+        if (tarn__ends_with(text, *ends))
+            return true;
+    return false;
+}
+
 const char *tarn__model_path_in(const char *function, const char *folder, const char *name, tarn__model_path *to)
 {
     if (!folder || !folder[0])
@@ -39,11 +47,11 @@ static bool has_parameter(const tarn_module *module, const char *name)
 
 /* Unknown names are checked first: the generic loader would skip them. */
 bool tarn__weights_load(const char *function, tarn_module *module, const tarn_safetensors *file, const char *path,
-                        const char *what, bool (*ignores)(const char *name))
+                        const char *what, const char *const *ignored)
 {
     for (int i = 0; i < tarn_safetensors_count(file); i++) {
         const char *name = tarn_safetensors_name(file, i);
-        if (!ignores(name) && !has_parameter(module, name))
+        if (!tarn__has_ending(name, ignored) && !has_parameter(module, name))
             return tarn__raise(
                 TARN_ERROR_FORMAT,
                 "%s: '%s' has an unknown tensor '%.200s'; a %s of this config.json has none of that name", function,
@@ -55,15 +63,15 @@ bool tarn__weights_load(const char *function, tarn_module *module, const tarn_sa
 }
 
 /* The common dtype of an open file. */
-static bool dtype_in(const char *function, const tarn_safetensors *file, const char *path,
-                     bool (*ignores)(const char *name), tarn_dtype *dtype)
+static bool dtype_in(const char *function, const tarn_safetensors *file, const char *path, const char *const *ignored,
+                     tarn_dtype *dtype)
 {
     tarn_safetensors_entry entry;
     *dtype = TARN_DTYPE_COUNT;
     for (int i = 0; i < tarn_safetensors_count(file); i++) {
         if (!tarn_safetensors_info(file, i, &entry))
             return tarn__raise_within(function);
-        if (ignores(entry.name))
+        if (tarn__has_ending(entry.name, ignored))
             continue;
         if (*dtype == TARN_DTYPE_COUNT && !tarn__check_parameter_dtype(function, entry.dtype))
             return false;
@@ -77,12 +85,12 @@ static bool dtype_in(const char *function, const tarn_safetensors *file, const c
     return *dtype != TARN_DTYPE_COUNT || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has no weights", function, path);
 }
 
-bool tarn__weights_dtype(const char *function, const char *path, bool (*ignores)(const char *name), tarn_dtype *dtype)
+bool tarn__weights_dtype(const char *function, const char *path, const char *const *ignored, tarn_dtype *dtype)
 {
     tarn_safetensors *file = tarn_safetensors_open(path);
     if (!file)
         return tarn__raise_within(function);
-    bool good = dtype_in(function, file, path, ignores, dtype);
+    bool good = dtype_in(function, file, path, ignored, dtype);
     tarn_safetensors_close(file);
     return good;
 }

@@ -9,6 +9,9 @@
 /* True if a string has that suffix. */
 bool tarn__ends_with(const char *text, const char *end);
 
+/* The same for one of a NULL-terminated list, which may be NULL. */
+bool tarn__has_ending(const char *text, const char *const *ends);
+
 /* A path. */
 typedef struct tarn__model_path {
     char text[4096];
@@ -17,13 +20,13 @@ typedef struct tarn__model_path {
 /* "FOLDER/name", in `to`; NULL with an error. */
 const char *tarn__model_path_in(const char *function, const char *folder, const char *name, tarn__model_path *to);
 
-/* Loads an open file into a module. Names for which `ignores` is true are skipped; any other that the module lacks
+/* Loads an open file into a module. Names that end with one of `ignored` are skipped; any other that the module lacks
  * is an error: `what` names the model in it. */
 bool tarn__weights_load(const char *function, tarn_module *module, const tarn_safetensors *file, const char *path,
-                        const char *what, bool (*ignores)(const char *name));
+                        const char *what, const char *const *ignored);
 
 /* The dtype of all tensors of a file that are not skipped. False with an error, also if they have several. */
-bool tarn__weights_dtype(const char *function, const char *path, bool (*ignores)(const char *name), tarn_dtype *dtype);
+bool tarn__weights_dtype(const char *function, const char *path, const char *const *ignored, tarn_dtype *dtype);
 
 /* The quantized dtype of a name, "q8_0", "q4_0", "q4_k" or "q6_k"; TARN_F32: none. */
 tarn_dtype tarn__quant_type_named(const char *name);

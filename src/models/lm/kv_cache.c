@@ -235,7 +235,7 @@ static tarn_tensor *all_rows(const tarn__kv_cache *cache, const tarn__kv_rows *p
 
 /* Quantized or converted rows are read by a fused kernel if there is one, else expanded to the queries' dtype. */
 tarn_tensor *tarn__kv_cache_attend(tarn__kv_cache *cache, int64_t layer, tarn_tensor *queries, tarn_tensor *keys,
-                                   tarn_tensor *values, double scale)
+                                   tarn_tensor *values, const tarn__decode_attention_options *how)
 {
     if (tarn_failed() || !queries || !keys || !values)
         return NULL;
@@ -243,7 +243,8 @@ tarn_tensor *tarn__kv_cache_attend(tarn__kv_cache *cache, int64_t layer, tarn_te
     tarn__kv_cache_device *dev = &cache->dev[layer >= cache->shape.device_layers];
     if (!append(cache, layer, key, keys) || !append(cache, layer, value, values) || !compute_lengths(cache, dev))
         return NULL;
-    const tarn_attention_options options = {.causal = true, .scale = scale, .lengths = dev->lengths};
+    const tarn_attention_options options = {
+        .causal = true, .scale = how->scale, .lengths = dev->lengths, .window = how->window, .softcap = how->softcap};
     tarn_dtype dtype = tarn_dtype_of(queries);
     if (dtype != cache->shape.dtype && tarn__attention_quant_kv_fits(queries, key->rows)) {
         tarn_tensor *k = valid_rows(cache, key->rows), *v = valid_rows(cache, value->rows),
@@ -256,35 +257,35 @@ tarn_tensor *tarn__kv_cache_attend(tarn__kv_cache *cache, int64_t layer, tarn_te
 
 /* One token per sequence in one fused kernel, if the device has it; sets *is_done. */
 static tarn_tensor *attend_decode(const tarn__kv_cache *cache, int64_t layer, tarn_tensor *queries, tarn_tensor *keys,
-                                  tarn_tensor *values, const tarn_rope_options *rope, bool *is_done)
+                                  tarn_tensor *values, const tarn__decode_attention_options *how, bool *is_done)
 {
     const tarn__kv_rows *key = &cache->rows[layer], *value = key + cache->shape.layers;
     const tarn__decode_kv past[] = {{valid_rows(cache, key->rows), valid_rows(cache, key->scale)},
                                     {valid_rows(cache, value->rows), valid_rows(cache, value->scale)}};
-    const tarn__decode_attention_options options = {.rope = rope};
-    *is_done = tarn_failed() || tarn__attention_decode_fits(queries, &past[0], &options);
-    return *is_done ? tarn__decode_attention(queries, keys, values, dev_of(cache, layer)->offsets, &options, &past[0],
-                                             &past[1])
-                    : NULL;
+    bool fits = !tarn_failed() && tarn__attention_decode_fits(queries, &past[0], how);
+    *is_done = tarn_failed() || fits;
+    return fits ? tarn__decode_attention(queries, keys, values, dev_of(cache, layer)->offsets, how, &past[0], &past[1])
+                : NULL;
 }
 
 /* Keys are rotated before they are cached, so that later steps need not rotate them again. */
 tarn_tensor *tarn__kv_cache_rotate_and_attend(tarn__kv_cache *cache, int64_t layer, tarn_tensor *queries,
-                                              tarn_tensor *keys, tarn_tensor *values, const tarn_rope_options *rope)
+                                              tarn_tensor *keys, tarn_tensor *values,
+                                              const tarn__decode_attention_options *how)
 {
     bool is_done = false;
     if (tarn_failed() || !queries || !keys || !values)
         return NULL;
     tarn_shape whole =
         TARN_SHAPE(tarn_size(queries, 0), tarn_size(queries, 1), tarn_size(queries, 2) * tarn_size(queries, 3));
-    tarn_tensor *y =
-        cache->step.tokens == 1 ? attend_decode(cache, layer, queries, keys, values, rope, &is_done) : NULL;
+    tarn_tensor *y = cache->step.tokens == 1 ? attend_decode(cache, layer, queries, keys, values, how, &is_done) : NULL;
     if (!is_done) {
-        tarn_tensor *positions = tarn__kv_cache_positions(cache, layer),
-                    *part[] = {tarn_rope(queries, positions, rope), tarn_rope(keys, positions, rope), values};
-        for (int i = 0; i < 3; i++)
+        tarn_tensor *positions = tarn__kv_cache_positions(cache, layer), *part[] = {queries, keys, values};
+        for (int i = 0; i < 3; i++) {
+            part[i] = how->rope && i < 2 ? tarn_rope(part[i], positions, how->rope) : part[i];
             part[i] = part[i] ? tarn_permute(part[i], TARN_AXES(0, 2, 1, 3)) : NULL;
-        y = tarn__kv_cache_attend(cache, layer, part[0], part[1], part[2], 0);
+        }
+        y = tarn__kv_cache_attend(cache, layer, part[0], part[1], part[2], how);
         y = y ? tarn_permute(y, TARN_AXES(0, 2, 1, 3)) : NULL;
     }
     return y ? tarn_reshape(y, whole) : NULL;

@@ -11,7 +11,7 @@
 #ifndef TARN__KV_CACHE_H
 #define TARN__KV_CACHE_H
 
-#include <tarn/ops.h>
+#include "ops/internal.h"
 
 typedef struct tarn__kv_cache_shape {
     int64_t layers, batch, heads, capacity, head_dim;
@@ -75,15 +75,16 @@ void tarn__kv_cache_advance(tarn__kv_cache *cache, int64_t first, int64_t count,
 tarn_tensor *tarn__kv_cache_positions(const tarn__kv_cache *cache, int64_t layer);
 
 /* Appends keys and values [B, heads, T, head_dim] of the step and attends with queries [B, H, T, head_dim]: [B, H,
- * T, head_dim], as tarn_attention(). A `scale` of 0 is 1 / sqrt(head_dim). Borrows all three; the result belongs to
- * the open scope. */
+ * T, head_dim], as tarn_attention(). Ignores the rotation of the options. Borrows all three; the result belongs to the
+ * open scope. */
 tarn_tensor *tarn__kv_cache_attend(tarn__kv_cache *cache, int64_t layer, tarn_tensor *queries, tarn_tensor *keys,
-                                   tarn_tensor *values, double scale);
+                                   tarn_tensor *values, const tarn__decode_attention_options *how);
 
-/* The same for queries [B, T, H, head_dim] and keys and values [B, T, heads, head_dim], with RoPE on the first two:
- * [B, T, H · head_dim]. Keys are cached rotated. */
+/* The same for queries [B, T, H, head_dim] and keys and values [B, T, heads, head_dim], with the rotation of
+ * the options on the first two: [B, T, H · head_dim]. Keys are cached rotated. */
 tarn_tensor *tarn__kv_cache_rotate_and_attend(tarn__kv_cache *cache, int64_t layer, tarn_tensor *queries,
-                                              tarn_tensor *keys, tarn_tensor *values, const tarn_rope_options *rope);
+                                              tarn_tensor *keys, tarn_tensor *values,
+                                              const tarn__decode_attention_options *how);
 
 /* Replaces a sequence by the first `length` tokens of another, which has at least that many. False with an error:
  * then it is empty. */

@@ -18,20 +18,11 @@
 /* State of one read or write. */
 typedef struct adapter_file {
     const char *function, *path;
-    const tarn__gguf_arch *arch;
-    tarn__gguf_traits traits;
+    const tarn__arch *arch;
+    tarn_lm_config config;
     tarn__lora_layers list;
     double alpha;
 } adapter_file;
-
-/* general.architecture of the model: one of the row's names, the first for a variant without one. */
-static const char *architecture_of(const adapter_file *f)
-{
-    for (const char *const *name = f->arch->architectures; *name; name++)
-        if (strcmp(*name, f->traits.arch) == 0)
-            return *name;
-    return f->arch->architectures[0];
-}
 
 /* The architecture and modules of the model. */
 static bool open_model(adapter_file *f, const tarn_module *model)
@@ -39,8 +30,8 @@ static bool open_model(adapter_file *f, const tarn_module *model)
     const tarn__arch *arch = tarn__arch_of(f->function, model);
     if (!arch || !tarn__lora_list(f->function, model, &f->list))
         return false;
-    f->arch = arch->gguf;
-    f->arch->traits(model->ctx, &f->traits);
+    f->arch = arch;
+    f->config = *tarn__model_config(model);
     return true;
 }
 
@@ -50,13 +41,29 @@ static bool is_transposed(const char *name)
     return strcmp(name, "token_embd.weight") == 0;
 }
 
-/* B with the rows of RoPE pairs interleaved, or as halves again; unchanged for weights that have no such rows. */
+/* B with the first two of its axes [first, second, rest, rank] exchanged: groups of its rows in another order. */
+static tarn_tensor *exchange(tarn_tensor *b, int64_t first, int64_t second, int64_t third, int64_t fourth)
+{
+    int64_t rank = b->view.shape[1];
+    bool is_inner = fourth == 0; /* the second and third of three */
+    tarn_tensor *y =
+        tarn_reshape(b, is_inner ? TARN_SHAPE(first, second, third, rank) : TARN_SHAPE(first, second, third, fourth));
+    y = y ? tarn_permute(y, is_inner ? TARN_AXES(0, 2, 1, 3) : TARN_AXES(1, 0, 2, 3)) : NULL;
+    y = y ? tarn_clone(y) : NULL;
+    return y ? tarn_reshape(y, TARN_SHAPE(b->view.shape[0], rank)) : NULL;
+}
+
+/* B with the rows of RoPE pairs interleaved, or as halves again, or with those of one layer for queries, keys and
+ * values by head; unchanged for weights that have no such rows. */
 static tarn_tensor *reorder(const adapter_file *f, const char *name, tarn_tensor *b, bool to_gguf)
 {
     tarn__gguf_layout layout = tarn__gguf_layout_of(f->arch, name);
-    int64_t heads = layout == TARN__GGUF_QUERIES ? f->traits.heads : layout == TARN__GGUF_KEYS ? f->traits.kv_heads : 0;
+    int64_t heads = layout == TARN__GGUF_QUERIES ? f->config.heads : layout == TARN__GGUF_KEYS ? f->config.kv_heads : 0;
     int64_t rows = b->view.shape[0], rank = b->view.shape[1];
-    if (!heads || !f->traits.is_interleaved)
+    int64_t all = f->config.heads, depth = rows / (3 * all);
+    if (layout == TARN__GGUF_QKV_BY_HEAD && rows == 3 * all * depth)
+        return to_gguf ? exchange(b, all, 3, depth, rank) : exchange(b, 3, all, depth, rank);
+    if (!heads || !f->arch->is_interleaved)
         return b;
     if (rows % (2 * heads)) {
         tarn__raise(TARN_ERROR_SHAPE, "%s: '%s': the %lld rows of '%.200s' are not pairs of %lld heads", f->function,
@@ -64,10 +71,7 @@ static tarn_tensor *reorder(const adapter_file *f, const char *name, tarn_tensor
         return NULL;
     }
     int64_t half = rows / heads / 2;
-    tarn_tensor *pairs = tarn_reshape(b, to_gguf ? TARN_SHAPE(heads, 2, half, rank) : TARN_SHAPE(heads, half, 2, rank));
-    pairs = pairs ? tarn_permute(pairs, TARN_AXES(0, 2, 1, 3)) : NULL;
-    pairs = pairs ? tarn_clone(pairs) : NULL;
-    return pairs ? tarn_reshape(pairs, TARN_SHAPE(rows, rank)) : NULL;
+    return to_gguf ? exchange(b, heads, 2, half, 0) : exchange(b, heads, half, 2, 0);
 }
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
@@ -120,7 +124,7 @@ static bool add_layer(const adapter_file *f, const tarn__lora_layer *layer, tarn
 static bool put_all(const adapter_file *f, tarn_gguf_writer *writer)
 {
     float alpha = (float)f->alpha;
-    bool good = tarn__gguf_put_string(writer, TARN__GGUF_ARCHITECTURE, architecture_of(f)) &&
+    bool good = tarn__gguf_put_string(writer, TARN__GGUF_ARCHITECTURE, f->arch->gguf) &&
                 tarn__gguf_put_string(writer, TYPE, "adapter") && tarn__gguf_put_string(writer, ADAPTER_TYPE, "lora") &&
                 tarn_gguf_add_value(writer, ALPHA, TARN_GGUF_F32, &alpha);
     for (int i = 0; good && i < f->list.count; i++)
@@ -176,9 +180,9 @@ static bool check_kind(adapter_file *f, const tarn_gguf *file)
     if (strcmp(kind, "lora") != 0)
         return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': adapters of the type '%.64s' are not supported; lora is",
                            f->function, f->path, kind);
-    if (strcmp(arch, architecture_of(f)) != 0)
+    if (strcmp(arch, f->arch->gguf) != 0)
         return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has adapters of the architecture '%.64s'; the model is %s",
-                           f->function, f->path, arch, architecture_of(f));
+                           f->function, f->path, arch, f->arch->gguf);
     return !tarn_gguf_has(file, ALPHA, NULL) || tarn_gguf_real(file, ALPHA, &f->alpha);
 }
 

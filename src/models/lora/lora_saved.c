@@ -90,7 +90,7 @@ bool tarn__lora_note_embeddings(const char *function, tarn_module *model)
         return tarn__raise(TARN_ERROR_SHAPE,
                            "%s: the token embedding has %lld rows and the head %lld; an adapter must resize both",
                            function, (long long)rows, (long long)outputs);
-    arch->set_embeddings(model, rows, tarn__lora_is_tied(model));
+    tarn__model_set_embeddings(model, rows, tarn__lora_is_tied(model));
     return true;
 }
 

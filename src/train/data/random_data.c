@@ -45,7 +45,7 @@ bool tarn__random_tokens_open(const char *function, tarn_trainer *t)
                                .layers = o->layers,
                                .heads = o->heads,
                                .hidden_size = o->hidden_size};
-    if (!tarn__arch_find_trainable(o->model)->complete(function, o->model, &named))
+    if (!tarn__model_complete_sizes(function, o->model, &named))
         return false;
     if (!named.vocab_size)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: vocab_size is missing: the model %s has no default", function,

@@ -128,7 +128,8 @@ static tarn_module *create_from_config(const char *function, const tarn_trainer 
     const char *type = config ? tarn__json_file_string(config, "model_type") : NULL;
     const tarn__arch *kind = type ? tarn__arch_named(function, path.text, type) : NULL;
     tarn_module *model =
-        kind ? kind->make(function, config, dtype_of(&t->options), &(tarn__device_map){.device = device}) : NULL;
+        kind ? tarn__model_from_config(function, config, dtype_of(&t->options), &(tarn__device_map){.device = device})
+             : NULL;
     tarn__json_file_free(config);
     return model;
 }
@@ -177,7 +178,7 @@ static bool copy_sizes(const char *function, tarn_train_options *o, const tarn__
 
 /* vocab_size above the base's adds tokens. Adapters leave new rows as they are, so embedding and head must be trained
  * with them. */
-static bool add_tokens(const char *function, tarn_trainer *t, const tarn__arch *kind, tarn__model_sizes *own)
+static bool add_tokens(const char *function, tarn_trainer *t, tarn__model_sizes *own)
 {
     const tarn_train_options *o = &t->options;
     if (o->vocab_size <= own->vocab_size)
@@ -190,7 +191,7 @@ static bool add_tokens(const char *function, tarn_trainer *t, const tarn__arch *
                            function, o->vocab_size, o->base, own->vocab_size, rows, head);
     if (!tarn__lora_add_tokens(function, t->model, o->vocab_size))
         return false;
-    kind->sizes(t->model, own);
+    tarn__model_sizes_of(t->model, own);
     return true;
 }
 
@@ -202,19 +203,19 @@ bool tarn__base_model_complete(const char *function, tarn_trainer *t, const tarn
     const tarn__arch *kind = tarn__arch_of(function, t->model);
     if (!kind || !tarn_model_query(t->model, &info))
         return false;
-    kind->sizes(t->model, &own);
+    tarn__model_sizes_of(t->model, &own);
     if (o->model[0] && strcmp(o->model, info.type) != 0)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the model is %s, but the base model '%s' is a %s", function,
                            o->model, o->base, info.type);
-    if (o->dropout > 0 && !kind->has_dropout)
+    if (o->dropout > 0 && !kind->keys->dropout)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: dropout is %g, but a %s has no dropout; lora_dropout applies to adapters", function,
                            o->dropout, info.type);
-    if (!add_tokens(function, t, kind, &own) || !copy_sizes(function, o, &own))
+    if (!add_tokens(function, t, &own) || !copy_sizes(function, o, &own))
         return false;
     snprintf(o->model, sizeof(o->model), "%s", info.type);
     /* dropout and recompute are no part of a stored model */
-    kind->tune(t->model, o->dropout, wanted->recompute);
+    tarn__model_tune(t->model, o->dropout, wanted->recompute);
     return !o->merge[0] || tarn__adapters_check_merge(function, t);
 }
 

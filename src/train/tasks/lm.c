@@ -28,12 +28,11 @@
 /* A resumed run has all sizes in its config.json, and weights of these sizes: a damaged file must not create another
  * model, or a huge one. Compared by the bytes of model.safetensors, before anything is allocated. False with an error.
  */
-static bool check_checkpoint_size(const char *function, const tarn_trainer *t, const tarn__arch *kind,
-                                  const tarn__model_sizes *sizes)
+static bool check_checkpoint_size(const char *function, const tarn_trainer *t, const tarn__model_sizes *sizes)
 {
     const tarn_train_options *o = &t->options;
     tarn__path path;
-    double wanted = kind->parameter_count(o->model, sizes) * (strcmp(o->precision, "bf16") == 0 ? 2 : 4);
+    double wanted = tarn__model_parameter_count(o->model, sizes) * (strcmp(o->precision, "bf16") == 0 ? 2 : 4);
     int64_t found = tarn__platform_file_bytes(tarn__path_in(o->out, "model.safetensors", &path));
     return found < 0 || wanted <= (double)found ||
            tarn__raise(TARN_ERROR_FORMAT,
@@ -62,14 +61,11 @@ static tarn__model_sizes sizes_of(const tarn_train_options *o)
 bool tarn__lm_sizes(const char *function, tarn_trainer *t)
 {
     tarn_train_options *o = &t->options;
-    const tarn__arch *kind = tarn__arch_find_trainable(o->model);
     tarn__model_sizes sizes = sizes_of(o);
     if (o->base[0])
         return tarn__base_model_complete(function, t, &sizes);
-    if (!kind)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: unknown language model '%.64s'", function, o->model);
-    if (!kind->complete(function, o->model, &sizes) ||
-        (t->is_resumed && !check_checkpoint_size(function, t, kind, &sizes)))
+    if (!tarn__model_complete_sizes(function, o->model, &sizes) ||
+        (t->is_resumed && !check_checkpoint_size(function, t, &sizes)))
         return false;
     o->layers = sizes.layers;
     o->heads = sizes.heads;
@@ -254,12 +250,11 @@ static tarn_loader *create_loader(const tarn_trainer *t)
 tarn_module *tarn__lm_model(const char *function, const tarn_trainer *t)
 {
     const tarn_train_options *o = &t->options;
-    const tarn__arch *kind = tarn__arch_find_trainable(o->model);
     tarn__model_sizes sizes = sizes_of(o);
     int32_t end = t->corpus.tokenizer ? tarn_tokenizer_end_of_text(t->corpus.tokenizer) : -1;
     sizes.has_eos = end >= 0;
     sizes.eos = end >= 0 ? end : 0;
-    return kind->create(function, o->model, &sizes, t->device, (uint64_t)o->seed);
+    return tarn__model_create(function, o->model, &sizes, t->device, (uint64_t)o->seed);
 }
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */

@@ -85,8 +85,7 @@ bool tarn__lm_evaluate_run(tarn_trainer *t, tarn_evaluation *result)
 
 bool tarn__lm_write_model(const char *function, const tarn_trainer *t, tarn__json_file *document)
 {
-    const tarn__arch *kind = tarn__arch_of(function, t->model);
-    return kind && kind->describe(t->model, document);
+    return tarn__arch_of(function, t->model) && tarn__model_write_config(tarn__model_config(t->model), document);
 }
 
 void tarn__lm_describe(const tarn_trainer *t, tarn_train_plan *plan)

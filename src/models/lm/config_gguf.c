@@ -1,0 +1,596 @@
+/* config_gguf.c: configurations as metadata of GGUF files.
+ *
+ * Keys are those of llama.cpp. Settings without such a key have keys of tarn's own, which begin with "tarn.": the
+ * model_type where several share an architecture, dropout probabilities, and the parameters of llama3's RoPE scaling,
+ * of which other programs read only the resulting factors per frequency. */
+#include <math.h>
+#include <string.h>
+
+#include "formats/gguf.h"
+#include "models/gguf/gguf_arch.h"
+
+#define FAMILY "tarn.family"
+#define DROPOUT "tarn.gpt2.dropout" /* of outputs, attention weights, embeddings */
+#define SCALING "tarn.rope.llama3"  /* factor, low_freq_factor, high_freq_factor, original context */
+#define YARN "tarn.rope.yarn"       /* attention_factor, mscale, mscale_all_dim, 1 if not truncated; 0: default */
+#define DYNAMIC "tarn.rope.dynamic" /* factor */
+#define ACTIVATION "tarn.activation"
+#define WINDOWS "tarn.window_layers"  /* numbers of layers */
+#define NO_ROPE "tarn.no_rope_layers" /* numbers of layers */
+#define SCALE "tarn.attention_scale"
+#define SCALE_BY_LAYER "tarn.scale_attention_by_layer"
+#define FREQUENCIES TARN__GGUF_FREQUENCIES
+
+/* Key of the norms' epsilon. */
+static const char *epsilon_key(const tarn__arch *arch)
+{
+    return arch->norm == TARN__NORM_LAYER ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
+}
+
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
+
+/* Divisor of llama3's scaling for the frequency of a pair: 1 for short wavelengths, the factor for long ones,
+ * interpolated between. */
+static double factor_at(const tarn_lm_config *c, int64_t pair)
+{
+    const tarn_rope_options *o = &c->rope;
+    double wavelength = 2 * 3.14159265358979323846 * pow(o->base, 2 * (double)pair / (double)c->head_dim);
+    double rotations = (double)o->original_context / wavelength; /* over the context of training */
+    double smooth = (rotations - o->low_freq_factor) / (o->high_freq_factor - o->low_freq_factor);
+    return smooth >= 1 ? 1 : smooth <= 0 ? o->factor : 1 / ((1 - smooth) / o->factor + smooth);
+}
+
+/* Writes the parameters for tarn, and the divisors as a tensor for llama.cpp. */
+static bool put_llama3(const tarn_lm_config *c, tarn_gguf_writer *writer)
+{
+    const tarn_rope_options *o = &c->rope;
+    const double params[] = {o->factor, o->low_freq_factor, o->high_freq_factor, (double)o->original_context};
+    float factors[TARN__ROPE_PAIRS];
+    int64_t pairs = c->head_dim / 2;
+    for (int64_t i = 0; i < pairs; i++)
+        factors[i] = (float)factor_at(c, i);
+    tarn_tensor *tensor = tarn_from_f32(factors, TARN_SHAPE(pairs), tarn_device_cpu());
+    return tarn_gguf_add_array(writer, SCALING, TARN_GGUF_F64, params, 4) && tensor &&
+           tarn_gguf_add(writer, FREQUENCIES, tensor);
+}
+
+/* What llama.cpp has no keys for is in an array of tarn's own. */
+static bool put_yarn(const tarn_lm_config *c, const char *a, tarn_gguf_writer *writer)
+{
+    const tarn_rope_options *o = &c->rope;
+    const double own[] = {o->attention_factor, o->mscale, o->mscale_all_dim, o->untruncated};
+    return tarn__gguf_put_int(writer, a, "rope.scaling.original_context_length", o->original_context) &&
+           tarn__gguf_put_real(writer, a, "rope.scaling.yarn_beta_fast", o->beta_fast > 0 ? o->beta_fast : 32) &&
+           tarn__gguf_put_real(writer, a, "rope.scaling.yarn_beta_slow", o->beta_slow > 0 ? o->beta_slow : 1) &&
+           tarn_gguf_add_array(writer, YARN, TARN_GGUF_F64, own, 4);
+}
+
+/* Divisors as tensors, and the factor of cos and sin, which llama.cpp's converter resolves. */
+static bool put_longrope(const tarn_lm_config *c, const char *a, tarn_gguf_writer *writer)
+{
+    static const char *const names[] = {TARN__GGUF_SHORT_FACTORS, TARN__GGUF_LONG_FACTORS};
+    const tarn_rope_options *o = &c->rope;
+    double original = (double)o->original_context, factor = o->attention_factor;
+    if (!(factor > 0))
+        factor = o->factor > 1 ? sqrt(1 + log(o->factor) / log(original)) : 1;
+    bool good = tarn__gguf_put_int(writer, a, "rope.scaling.original_context_length", o->original_context) &&
+                tarn__gguf_put_real(writer, a, "rope.scaling.attn_factor", factor) &&
+                (!(o->attention_factor > 0) ||
+                 tarn_gguf_add_array(writer, YARN, TARN_GGUF_F64, (double[]){o->attention_factor, 0, 0, 0}, 4));
+    for (int i = 0; good && i < 2; i++) {
+        tarn_tensor *tensor = tarn_from_f32(c->rope_factors[i], TARN_SHAPE(o->dims / 2), tarn_device_cpu());
+        good = tensor && tarn_gguf_add(writer, names[i], tensor);
+    }
+    return good;
+}
+
+/* RoPE as llama.cpp's keys. */
+static bool put_rope(const tarn_lm_config *c, const tarn__arch *arch, tarn_gguf_writer *writer)
+{
+    tarn__gguf_path to;
+    const char *a = arch->gguf, *type = tarn__gguf_key_of(a, "rope.scaling.type", &to);
+    if (!tarn__gguf_put_real(writer, a, "rope.freq_base", c->rope.base) ||
+        !tarn__gguf_put_int(writer, a, "rope.dimension_count", c->rope.dims) ||
+        (arch->has_local_rope && !tarn__gguf_put_real(writer, a, "rope.freq_base_swa", c->rope_local_base)))
+        return false;
+    switch (c->rope.scaling) {
+    case TARN_ROPE_LINEAR:
+        return tarn__gguf_put_string(writer, type, "linear") &&
+               tarn__gguf_put_real(writer, a, "rope.scaling.factor", c->rope.factor);
+    case TARN_ROPE_YARN:
+        return tarn__gguf_put_string(writer, type, "yarn") &&
+               tarn__gguf_put_real(writer, a, "rope.scaling.factor", c->rope.factor) && put_yarn(c, a, writer);
+    case TARN_ROPE_LONGROPE:
+        return tarn__gguf_put_string(writer, type, "longrope") &&
+               tarn__gguf_put_real(writer, a, "rope.scaling.factor", c->rope.factor) && put_longrope(c, a, writer);
+    case TARN_ROPE_DYNAMIC: return tarn_gguf_add_value(writer, DYNAMIC, TARN_GGUF_F64, &c->rope.factor);
+    case TARN_ROPE_LLAMA3: return put_llama3(c, writer);
+    default: return true;
+    }
+}
+
+/* Layers of a set by number. */
+static bool put_layers(const tarn_lm_layers *set, int64_t layers, const char *key, tarn_gguf_writer *writer)
+{
+    uint32_t numbers[TARN_LM_MAX_LAYERS];
+    int64_t count = 0;
+    for (int64_t i = 0; i < layers; i++)
+        if (set->bits[i / 64] >> i % 64 & 1)
+            numbers[count++] = (uint32_t)i;
+    return tarn_gguf_add_array(writer, key, TARN_GGUF_U32, numbers, count);
+}
+
+/* Windows, and layers without RoPE. */
+static bool put_patterns(const tarn_lm_config *c, const tarn__arch *arch, tarn_gguf_writer *writer)
+{
+    if (c->window && (!tarn__gguf_put_int(writer, arch->gguf, "attention.sliding_window", c->window) ||
+                      !put_layers(&c->windows, c->layers, WINDOWS, writer)))
+        return false;
+    return !arch->nope_interval || put_layers(&c->no_rope, c->layers, NO_ROPE, writer);
+}
+
+/* Scales and soft caps. A scale of attention without a key of llama.cpp has one of tarn's own. */
+static bool put_scales(const tarn_lm_config *c, const tarn__arch *arch, tarn_gguf_writer *writer)
+{
+    const char *a = arch->gguf;
+    bool has_own = c->attention_scale > 0 && !arch->has_multipliers;
+    if (has_own && !tarn_gguf_add_value(writer, SCALE, TARN_GGUF_F64, &c->attention_scale))
+        return false;
+    const struct {
+        const char *rest;
+        double value;
+    } reals[] = {{"attn_logit_softcapping", c->attention_softcap},
+                 {"final_logit_softcapping", c->logit_softcap},
+                 {"attention.scale", arch->has_multipliers ? c->attention_scale : 0},
+                 {"embedding_scale", arch->has_multipliers ? c->embedding_scale : 0},
+                 {"residual_scale", c->residual_scale},
+                 {"logit_scale", c->logit_scale > 0 ? 1 / c->logit_scale : 0}};
+    bool good = true;
+    for (size_t i = 0; good && i < sizeof(reals) / sizeof(reals[0]); i++)
+        good = !(reals[i].value > 0) || tarn__gguf_put_real(writer, a, reals[i].rest, reals[i].value);
+    return good;
+}
+
+/* The activation where it is not the architecture's, and the parallel residual. */
+static bool put_switches(const tarn_lm_config *c, const tarn__arch *arch, tarn_gguf_writer *writer)
+{
+    tarn__gguf_path to;
+    if (c->scale_by_layer && !tarn_gguf_add_value(writer, SCALE_BY_LAYER, TARN_GGUF_BOOL, &c->scale_by_layer))
+        return false;
+    if (strcmp(c->activation, arch->activation) != 0 && !tarn__gguf_put_string(writer, ACTIVATION, c->activation))
+        return false;
+    return !arch->is_parallel ||
+           tarn_gguf_add_value(writer, tarn__gguf_key_of(arch->gguf, "use_parallel_residual", &to), TARN_GGUF_BOOL,
+                               &(bool){!c->sequential});
+}
+
+static bool put_dropouts(const tarn_lm_config *c, tarn_gguf_writer *writer)
+{
+    const double dropouts[] = {c->dropout, fmax(c->attention_dropout, 0), fmax(c->embedding_dropout, 0)};
+    return tarn_gguf_add_array(writer, DROPOUT, TARN_GGUF_F64, dropouts, 3);
+}
+
+bool tarn__model_put_gguf(const tarn_lm_config *c, tarn_gguf_writer *writer)
+{
+    const tarn__arch *arch = tarn__arch_of_config(c);
+    const char *a = arch->gguf;
+    const struct {
+        const char *rest;
+        int64_t value;
+        bool is_there;
+    } ints[] = {{"vocab_size", c->vocab_size, true},
+                {"context_length", c->context, true},
+                {"embedding_length", c->hidden_size, true},
+                {"block_count", c->layers, true},
+                {"feed_forward_length", c->ffn_size, true},
+                {"attention.head_count", c->heads, true},
+                {"attention.head_count_kv", c->kv_heads, arch->has_gqa},
+                {"attention.key_length", c->head_dim, arch->has_gqa},
+                {"attention.value_length", c->head_dim, arch->has_gqa}};
+    bool good = tarn__gguf_put_string(writer, TARN__GGUF_ARCHITECTURE, a) &&
+                (tarn__arch_find(a) == arch || tarn__gguf_put_string(writer, FAMILY, c->arch));
+    for (size_t i = 0; good && i < sizeof(ints) / sizeof(ints[0]); i++)
+        good = !ints[i].is_there || tarn__gguf_put_int(writer, a, ints[i].rest, ints[i].value);
+    return good && tarn__gguf_put_real(writer, a, epsilon_key(arch), c->epsilon) &&
+           (!arch->has_rope || put_rope(c, arch, writer)) && put_patterns(c, arch, writer) &&
+           put_scales(c, arch, writer) && put_switches(c, arch, writer) &&
+           (!(arch->dropout > 0) || put_dropouts(c, writer));
+}
+
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
+
+/* State of one read. */
+typedef struct reader {
+    tarn__gguf_reader of;
+    const tarn__arch *arch;
+    tarn_lm_config *c;
+} reader;
+
+static bool has_tensor(const reader *r, const char *name)
+{
+    return tarn_gguf_find(r->of.file, name) >= 0;
+}
+
+/* Sizes; those of a head are left to the configuration's check where they do not divide. key_length and value_length
+ * default to hidden_size / heads. */
+static bool get_sizes(const reader *r)
+{
+    tarn_lm_config *c = r->c;
+    int64_t values = 0;
+    if (!tarn__gguf_get_int(&r->of, "context_length", 0, &c->context) ||
+        !tarn__gguf_get_int(&r->of, "embedding_length", 0, &c->hidden_size) ||
+        !tarn__gguf_get_int(&r->of, "block_count", 0, &c->layers) ||
+        !tarn__gguf_get_int(&r->of, "feed_forward_length", 0, &c->ffn_size) ||
+        !tarn__gguf_get_int(&r->of, "attention.head_count", 0, &c->heads) ||
+        !tarn__gguf_get_int(&r->of, "attention.head_count_kv", c->heads, &c->kv_heads) ||
+        !tarn__gguf_get_real(&r->of, epsilon_key(r->arch), 0, &c->epsilon))
+        return false;
+    int64_t head = c->hidden_size / c->heads > 0 ? c->hidden_size / c->heads : 1;
+    if (!r->arch->has_gqa && c->kv_heads != c->heads)
+        return tarn__gguf_unsupported(&r->of, "this architecture with grouped-query attention");
+    if (r->arch->has_gqa && (!tarn__gguf_get_int(&r->of, "attention.key_length", head, &c->head_dim) ||
+                             !tarn__gguf_get_int(&r->of, "attention.value_length", c->head_dim, &values)))
+        return false;
+    if (r->arch->has_gqa && values != c->head_dim)
+        return tarn__gguf_unsupported(&r->of, "a head_dim of values other than that of keys");
+    head = c->head_dim ? c->head_dim : head;
+    if (r->arch->has_rope && !tarn__gguf_get_int(&r->of, "rope.dimension_count", head, &c->rope.dims))
+        return false;
+    return tarn__gguf_get_vocab(&r->of, &c->vocab_size);
+}
+
+/* True if a tensor holds the divisors that follow from the configuration. */
+static bool are_factors(const tarn_lm_config *c, const float *factors, int64_t pairs)
+{
+    for (int64_t i = 0; i < pairs; i++)
+        if (!(fabs(factor_at(c, i) - (double)factors[i]) <= 1e-4 * fabs((double)factors[i])))
+            return false;
+    return true;
+}
+
+/* Files of other programs have the divisors only: the other parameters are those of the published Llama 3 models,
+ * and the divisors are verified against them. */
+static bool get_llama3(const reader *r, int index)
+{
+    tarn_rope_options *o = &r->c->rope;
+    tarn_gguf_entry entry;
+    double params[4] = {0, 1, 4, 8192};
+    float factors[TARN__ROPE_PAIRS];
+    if (!tarn_gguf_info(r->of.file, index, &entry))
+        return false;
+    int64_t pairs = entry.shape.size[0];
+    if (entry.dtype != TARN_F32 || entry.shape.rank != 1 || pairs * 2 != r->c->head_dim || pairs > TARN__ROPE_PAIRS)
+        return tarn__raise(TARN_ERROR_FORMAT,
+                           "%s: '%s': tensor '" FREQUENCIES "' must be f32 with one element per pair of a head",
+                           r->of.function, r->of.file->path);
+    memcpy(factors, r->of.file->memory + entry.position, (size_t)entry.bytes);
+    params[0] = (double)factors[pairs - 1];
+    if (tarn_gguf_has(r->of.file, SCALING, NULL) && !tarn_gguf_reals(r->of.file, SCALING, params, 4))
+        return tarn__raise_within(r->of.function);
+    o->scaling = TARN_ROPE_LLAMA3;
+    o->factor = params[0];
+    o->low_freq_factor = params[1];
+    o->high_freq_factor = params[2];
+    o->original_context = params[3] >= 1 && params[3] <= TARN__GGUF_MAX_INT ? (int64_t)params[3] : 0;
+    bool good = o->original_context && o->factor >= 1 && o->low_freq_factor > 0 &&
+                o->high_freq_factor > o->low_freq_factor && are_factors(r->c, factors, pairs);
+    return good || tarn__gguf_unsupported(&r->of, "a '" FREQUENCIES "' other than of Llama 3's scaling");
+}
+
+/* Settings of yarn and longrope that llama.cpp has no keys for. */
+static bool get_own_rope(const reader *r)
+{
+    double own[4] = {0};
+    if (!tarn_gguf_has(r->of.file, YARN, NULL))
+        return true;
+    if (!tarn_gguf_reals(r->of.file, YARN, own, 4))
+        return tarn__raise_within(r->of.function);
+    for (int i = 0; i < 4; i++)
+        if (!(own[i] >= 0 && isfinite(own[i])))
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '" YARN "' has %g; they must be at least 0",
+                               r->of.function, r->of.file->path, own[i]);
+    r->c->rope.attention_factor = own[0];
+    r->c->rope.mscale = own[1];
+    r->c->rope.mscale_all_dim = own[2];
+    r->c->rope.untruncated = own[3] != 0;
+    return true;
+}
+
+static bool get_original_context(const reader *r)
+{
+    return tarn__gguf_get_int(&r->of, "rope.scaling.original_context_length", r->c->context,
+                              &r->c->rope.original_context);
+}
+
+static bool get_yarn(const reader *r)
+{
+    tarn_rope_options *o = &r->c->rope;
+    o->scaling = TARN_ROPE_YARN;
+    return tarn__gguf_get_real(&r->of, "rope.scaling.factor", 0, &o->factor) && get_original_context(r) &&
+           tarn__gguf_get_real(&r->of, "rope.scaling.yarn_beta_fast", 32, &o->beta_fast) &&
+           tarn__gguf_get_real(&r->of, "rope.scaling.yarn_beta_slow", 1, &o->beta_slow) && get_own_rope(r);
+}
+
+/* Divisors of longrope, from a tensor. */
+static bool get_factors(const reader *r, const char *name, float *factors)
+{
+    tarn_gguf_entry e;
+    int index = tarn_gguf_find(r->of.file, name);
+    bool good = index >= 0 && tarn_gguf_info(r->of.file, index, &e) && e.dtype == TARN_F32 && e.shape.rank == 1 &&
+                e.shape.size[0] * 2 == r->c->rope.dims && e.shape.size[0] <= TARN_LM_MAX_PAIRS;
+    if (!good)
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': tensor '%s' must be f32 with one element per pair",
+                           r->of.function, r->of.file->path, name);
+    memcpy(factors, r->of.file->memory + e.position, (size_t)e.bytes);
+    return true;
+}
+
+/* The factor of cos and sin follows from the contexts where the file has no other. */
+static bool get_longrope(const reader *r)
+{
+    tarn_rope_options *o = &r->c->rope;
+    double found;
+    o->scaling = TARN_ROPE_LONGROPE;
+    if (!get_original_context(r) || !get_factors(r, TARN__GGUF_SHORT_FACTORS, r->c->rope_factors[0]) ||
+        !get_factors(r, TARN__GGUF_LONG_FACTORS, r->c->rope_factors[1]))
+        return false;
+    double factor = (double)r->c->context / (double)o->original_context;
+    if (!tarn__gguf_get_real(&r->of, "rope.scaling.factor", factor > 0 ? factor : 1, &o->factor) || !get_own_rope(r))
+        return false;
+    double usual = o->factor > 1 ? sqrt(1 + log(o->factor) / log((double)o->original_context)) : 1;
+    if (!tarn__gguf_get_real(&r->of, "rope.scaling.attn_factor", usual, &found))
+        return false;
+    if (!(o->attention_factor > 0) && fabs(found - usual) > 1e-5 * usual)
+        o->attention_factor = found;
+    return true;
+}
+
+/* Bases: that of layers with a window is fixed in most programs. */
+static bool get_bases(const reader *r)
+{
+    double base = r->arch->rope_base > 0 ? r->arch->rope_base : 10000;
+    return tarn__gguf_get_real(&r->of, "rope.freq_base", r->arch->has_local_rope ? base : 10000, &r->c->rope.base) &&
+           (!r->arch->has_local_rope ||
+            tarn__gguf_get_real(&r->of, "rope.freq_base_swa", r->arch->rope_local_base, &r->c->rope_local_base));
+}
+
+/* RoPE and its scaling. */
+static bool get_rope(const reader *r)
+{
+    tarn_rope_options *o = &r->c->rope;
+    tarn__gguf_path to;
+    int frequencies = tarn_gguf_find(r->of.file, FREQUENCIES);
+    if (!get_bases(r))
+        return false;
+    double linear = 1; /* of files before rope.scaling */
+    const char *type =
+        tarn__gguf_has_key(&r->of, "rope.scaling.type")
+            ? tarn_gguf_string(r->of.file, tarn__gguf_key_of(r->of.architecture, "rope.scaling.type", &to), NULL)
+        : has_tensor(r, TARN__GGUF_LONG_FACTORS) || has_tensor(r, TARN__GGUF_SHORT_FACTORS) ? "longrope"
+        : tarn__gguf_has_key(&r->of, "rope.scaling.factor") ? "linear" /* as in llama.cpp */
+                                                            : "none";
+    if (!type)
+        return tarn__raise_within(r->of.function);
+    if (!tarn__gguf_get_real(&r->of, "rope.scale_linear", 1, &linear))
+        return false;
+    if (linear != 1)
+        return tarn__gguf_unsupported(&r->of, "'rope.scale_linear', which newer files write as rope.scaling,");
+    if (tarn_gguf_has(r->of.file, DYNAMIC, NULL)) {
+        o->scaling = TARN_ROPE_DYNAMIC;
+        o->original_context = r->c->context;
+        return tarn_gguf_real(r->of.file, DYNAMIC, &o->factor) || tarn__raise_within(r->of.function);
+    }
+    bool is_none = strcmp(type, "none") == 0, is_longrope = strcmp(type, "longrope") == 0;
+    if (!is_longrope && (has_tensor(r, TARN__GGUF_LONG_FACTORS) || has_tensor(r, TARN__GGUF_SHORT_FACTORS)))
+        return tarn__gguf_unsupported(&r->of, "another RoPE scaling together with longrope's factors");
+    if (!is_none && frequencies >= 0)
+        return tarn__gguf_unsupported(&r->of, strcmp(type, "linear") == 0
+                                                  ? "linear scaling together with '" FREQUENCIES "'"
+                                                  : "RoPE scaling together with '" FREQUENCIES "'");
+    if (is_none)
+        return frequencies < 0 || get_llama3(r, frequencies);
+    if (strcmp(type, "yarn") == 0)
+        return get_yarn(r);
+    if (is_longrope)
+        return get_longrope(r);
+    o->scaling = TARN_ROPE_LINEAR;
+    return strcmp(type, "linear") == 0
+               ? tarn__gguf_get_real(&r->of, "rope.scaling.factor", 0, &o->factor)
+               : tarn__raise(TARN_ERROR_UNSUPPORTED,
+                             "%s: '%s': RoPE scaling '%.64s' is not supported; linear, llama3, yarn and longrope are",
+                             r->of.function, r->of.file->path, type);
+}
+
+/* A set of layers under one of tarn's keys. */
+static bool get_layers(const reader *r, const char *key, tarn_lm_layers *set)
+{
+    tarn_gguf_value value;
+    int64_t numbers[TARN_LM_MAX_LAYERS];
+    bool good = tarn_gguf_has(r->of.file, key, &value) && value.count <= r->c->layers &&
+                tarn_gguf_ints(r->of.file, key, numbers, value.count);
+    for (int64_t i = 0; good && i < value.count; i++) {
+        good = numbers[i] >= 0 && numbers[i] < r->c->layers;
+        if (good)
+            set->bits[numbers[i] / 64] |= UINT64_C(1) << numbers[i] % 64;
+    }
+    return good || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%s' must be an array of layers' numbers", r->of.function,
+                               r->of.file->path, key);
+}
+
+/* Layers of the architecture's pattern: all but every n-th. */
+static void set_pattern(tarn_lm_layers *set, int64_t layers, int64_t pattern, bool is_nth)
+{
+    for (int64_t i = 0; i < layers; i++)
+        if (!pattern || ((i + 1) % pattern == 0) == is_nth)
+            set->bits[i / 64] |= UINT64_C(1) << i % 64;
+}
+
+/* Windows, and layers without RoPE: under tarn's keys, or by the architecture's pattern. A window of 0 is none. */
+static bool get_patterns(const reader *r)
+{
+    tarn_lm_config *c = r->c;
+    tarn__gguf_path to;
+    const tarn_gguf *file = r->of.file;
+    if (r->arch->nope_interval) {
+        if (!tarn_gguf_has(file, NO_ROPE, NULL))
+            set_pattern(&c->no_rope, c->layers, r->arch->nope_interval, true);
+        else if (!get_layers(r, NO_ROPE, &c->no_rope))
+            return false;
+    }
+    if (!tarn__gguf_has_key(&r->of, "attention.sliding_window"))
+        return !tarn_failed();
+    if (!tarn_gguf_int(file, tarn__gguf_key_of(r->of.architecture, "attention.sliding_window", &to), 0,
+                       TARN__GGUF_MAX_INT, &c->window))
+        return tarn__raise_within(r->of.function);
+    if (c->window >= c->context && !r->arch->has_window)
+        c->window = 0; /* it covers all positions */
+    if (c->window && !r->arch->has_window)
+        return tarn__gguf_unsupported(&r->of, "a sliding window of attention of this architecture");
+    if (!c->window)
+        return true;
+    if (tarn_gguf_has(file, WINDOWS, NULL))
+        return get_layers(r, WINDOWS, &c->windows);
+    set_pattern(&c->windows, c->layers, r->arch->window_pattern, false);
+    return true;
+}
+
+/* A positive number under a key; 0: none. */
+static bool get_optional(const reader *r, const char *rest, double *value)
+{
+    *value = 0;
+    return !tarn__gguf_has_key(&r->of, rest) || tarn__gguf_get_real(&r->of, rest, 0, value);
+}
+
+/* Layers of the largest models of Gemma 2 and 3, whose scale of attention no key has. */
+enum { GEMMA2_27B_LAYERS = 46, GEMMA3_27B_LAYERS = 62 };
+
+/* Scales and soft caps. */
+static bool get_scales(const reader *r)
+{
+    tarn_lm_config *c = r->c;
+    double divisor = 0;
+    if (r->arch->query_scalar > 0) {
+        bool is_27b = c->layers == (r->arch->has_local_rope ? GEMMA3_27B_LAYERS : GEMMA2_27B_LAYERS);
+        c->attention_scale = 1 / sqrt(is_27b ? (double)c->hidden_size / (double)c->heads : (double)c->head_dim);
+    }
+    if (tarn_gguf_has(r->of.file, SCALE, NULL) && !tarn_gguf_real(r->of.file, SCALE, &c->attention_scale))
+        return tarn__raise_within(r->of.function);
+    if (r->arch->has_softcaps && (!get_optional(r, "attn_logit_softcapping", &c->attention_softcap) ||
+                                  !get_optional(r, "final_logit_softcapping", &c->logit_softcap)))
+        return false;
+    if (!r->arch->has_multipliers)
+        return !tarn_failed();
+    if (!get_optional(r, "attention.scale", &c->attention_scale) ||
+        !get_optional(r, "embedding_scale", &c->embedding_scale) ||
+        !get_optional(r, "residual_scale", &c->residual_scale) || !get_optional(r, "logit_scale", &divisor))
+        return false;
+    c->logit_scale = divisor > 0 ? 1 / divisor : 0;
+    return true;
+}
+
+/* The activation under tarn's key, and the parallel residual. */
+static bool get_switches(const reader *r)
+{
+    tarn__gguf_path to;
+    tarn_activation_kind kind;
+    bool is_parallel = true;
+    if (tarn_gguf_has(r->of.file, SCALE_BY_LAYER, NULL) &&
+        !tarn_gguf_bool(r->of.file, SCALE_BY_LAYER, &r->c->scale_by_layer))
+        return tarn__raise_within(r->of.function);
+    if (tarn_gguf_has(r->of.file, ACTIVATION, NULL)) {
+        const char *name = tarn_gguf_string(r->of.file, ACTIVATION, NULL);
+        if (!name)
+            return tarn__raise_within(r->of.function);
+        if (!tarn__activation_named(name, &kind, &r->c->activation))
+            return tarn__gguf_unsupported(&r->of, "the activation under '" ACTIVATION "'");
+    }
+    if (r->arch->is_parallel && tarn__gguf_has_key(&r->of, "use_parallel_residual") &&
+        !tarn_gguf_bool(r->of.file, tarn__gguf_key_of(r->of.architecture, "use_parallel_residual", &to), &is_parallel))
+        return tarn__raise_within(r->of.function);
+    r->c->sequential = !is_parallel;
+    return true;
+}
+
+/* Dropout probabilities under tarn's key, or transformers' default. */
+static bool get_dropouts(const reader *r)
+{
+    double p[3] = {r->arch->dropout, r->arch->dropout, r->arch->dropout};
+    if (tarn_gguf_has(r->of.file, DROPOUT, NULL) && !tarn_gguf_reals(r->of.file, DROPOUT, p, 3))
+        return tarn__raise_within(r->of.function);
+    for (int i = 0; i < 3; i++)
+        if (!(p[i] >= 0 && p[i] < 1))
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '" DROPOUT "' has %g; they must be from 0 to below 1",
+                               r->of.function, r->of.file->path, p[i]);
+    r->c->dropout = p[0];
+    r->c->attention_dropout = p[1] > 0 ? p[1] : -1;
+    r->c->embedding_dropout = p[2] > 0 ? p[2] : -1;
+    return true;
+}
+
+static bool get_bos_eos(const reader *r)
+{
+    tarn_lm_config *c = r->c;
+    tarn__gguf_bos_eos t;
+    if (!tarn__gguf_get_bos_eos(&r->of, c->vocab_size, &t))
+        return false;
+    c->eos_count = r->arch->is_eos_bos && t.eos_count > 1 ? 1 : t.eos_count;
+    memcpy(c->eos, t.eos, sizeof(*t.eos) * (size_t)c->eos_count);
+    c->has_bos = r->arch->is_eos_bos ? c->eos_count > 0 : t.has_bos;
+    c->bos = r->arch->is_eos_bos ? c->eos[0] : t.bos;
+    return true;
+}
+
+/* The architecture, or the model_type under tarn's own key. */
+static bool get_arch(reader *r)
+{
+    const char *type = r->of.architecture;
+    if (tarn_gguf_has(r->of.file, FAMILY, NULL) && !(type = tarn_gguf_string(r->of.file, FAMILY, NULL)))
+        return tarn__raise_within(r->of.function);
+    const tarn__arch *arch = strcmp(type, r->of.architecture) == 0 ? r->arch : tarn__arch_find(type);
+    if (!arch)
+        arch = r->arch;
+    if (strcmp(arch->gguf, r->of.architecture) != 0)
+        return tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: '%s': tarn.family '%.64s' does not match the architecture %s",
+                           r->of.function, r->of.file->path, type, r->of.architecture);
+    r->arch = arch;
+    r->c->arch = arch->type;
+    return true;
+}
+
+/* Biases that the architecture may have follow from the tensors. Others are raised by name, since the generic error
+ * for an unknown tensor would say little. */
+static bool get_biases(const reader *r)
+{
+    static const char *const biases[] = {"blk.0.attn_q.bias", "blk.0.attn_k.bias", "blk.0.attn_v.bias",
+                                         "blk.0.attn_output.bias"};
+    bool found[4];
+    for (int i = 0; i < 4; i++) {
+        found[i] = has_tensor(r, biases[i]);
+        bool is_fixed = r->arch->biases & (i < 3 ? TARN__BIAS_QKV : TARN__BIAS_O);
+        if (found[i] && !is_fixed && !r->arch->keys->attention_bias)
+            return tarn__raise(TARN_ERROR_UNSUPPORTED,
+                               "%s: '%s': attention biases ('%s') of the architecture %s are not supported",
+                               r->of.function, r->of.file->path, biases[i], r->of.architecture);
+    }
+    r->c->attention_bias = r->arch->keys->attention_bias &&
+                           (found[0] || found[1] || found[2] || found[3] || has_tensor(r, "blk.0.attn_qkv.bias"));
+    r->c->mlp_bias = r->arch->keys->mlp_bias && has_tensor(r, "blk.0.ffn_down.bias");
+    return !tarn_failed();
+}
+
+/* Tied embeddings follow from the tensors. */
+bool tarn__model_get_gguf(const char *function, const tarn_gguf *file, tarn_dtype dtype, tarn_lm_config *config)
+{
+    const char *architecture = tarn_gguf_string(file, TARN__GGUF_ARCHITECTURE, NULL);
+    *config = (tarn_lm_config){.dtype = dtype};
+    if (!architecture)
+        return tarn__raise_within(function);
+    reader r = {{function, architecture, file}, tarn__arch_in_gguf(function, file->path, architecture), config};
+    if (!r.arch || !get_arch(&r) || !get_sizes(&r) || (r.arch->has_rope && !get_rope(&r)) || !get_bos_eos(&r) ||
+        !get_biases(&r) || !get_patterns(&r) || !get_scales(&r) || !get_switches(&r) ||
+        (r.arch->dropout > 0 && !get_dropouts(&r)) ||
+        (tarn__gguf_has_key(&r.of, "expert_count") && !tarn__gguf_unsupported(&r.of, "a mixture of experts")))
+        return false;
+    config->tie_embeddings = !has_tensor(&r, "output.weight");
+    return !tarn_failed() && tarn__model_complete(function, config);
+}
