@@ -245,6 +245,11 @@ def run_generate(options):
     return run_verdicts("generate", importlib.import_module("generate").run, options)
 
 
+def run_archs(options):
+    """Every architecture, against transformers."""
+    return run_verdicts("archs", importlib.import_module("archs").run, options)
+
+
 def run_llama(options):
     """The Llama family of transformers and ours, from each other's folders."""
     return run_verdicts("llama", importlib.import_module("llama").run, options)
@@ -326,7 +331,8 @@ EXTRAS = {
     "events": run_events,
     "images": run_images, "text": run_text, "pieces": run_pieces, "pipelines": run_pipelines,
     "chat": run_chat, "chats": run_chats,
-    "jinja": run_jinja, "gpt2": run_gpt2, "llama": run_llama, "lora": run_lora, "generate": run_generate,
+    "jinja": run_jinja, "gpt2": run_gpt2, "llama": run_llama, "archs": run_archs,
+    "lora": run_lora, "generate": run_generate,
     "training_gpt2": run_training_gpt2, "curves_gpt2": run_curves_gpt2, "llama_cpp": run_llama_cpp, "mnist": run_mnist}
 LONG = {"llama_cpp", "mnist"}  # only where asked for, by --only or TARN_TEST_LONG
 

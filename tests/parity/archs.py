@@ -1,0 +1,296 @@
+"""Every architecture of decoder-only models against transformers, on folders and GGUF files: logits, the loss and every
+gradient, and the text that follows greedily. Configurations are random, and vary what config.json may vary: windows,
+biases, activations, RoPE and its scalings, soft caps, multipliers, layers without RoPE, parallel residuals."""
+import copy
+import os
+import random
+import tempfile
+
+import torch
+import transformers
+
+import compare
+import gguf_files
+import llama
+import tarn
+from gpt2 import open_in_tarn
+
+CONFIGS = 2      # of each architecture
+LOGITS = 1e-4    # of the largest logit, or absolute below 1
+GRADIENTS = 1e-4  # relative distance of a parameter's gradient
+ACTIVATIONS = ["silu", "gelu", "gelu_pytorch_tanh", "relu"]
+
+
+# ---- configurations
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def draw_rope(rng, pairs, context, kinds=("default", "linear", "llama3", "dynamic", "yarn", "longrope")):
+    kind = rng.choice(kinds)
+    rope = {"rope_type": kind, "rope_theta": rng.choice([10000.0, 500000.0, 77.5])}
+    if kind == "default":
+        return rope
+    rope["factor"] = rng.choice([2.0, 8.0, 1.5])
+    if kind == "dynamic" and pairs == 1:
+        return {"rope_type": "default", "rope_theta": 10000.0}
+    if kind in ("llama3", "yarn", "longrope"):
+        rope["original_max_position_embeddings"] = rng.choice([8, 16, context])
+    if kind == "llama3":
+        rope |= {"low_freq_factor": 1.0, "high_freq_factor": rng.choice([4.0, 2.5])}
+    if kind == "yarn":
+        rope |= rng.choice([{}, {"attention_factor": 1.25}, {"beta_fast": 24.0, "beta_slow": 2.0},
+                            {"mscale": 0.8, "mscale_all_dim": 0.4}, {"truncate": False}])
+    if kind == "longrope":
+        rope |= {"short_factor": [1 + rng.random() for _ in range(pairs)],
+                 "long_factor": [2 + rng.random() for _ in range(pairs)]}
+        rope |= rng.choice([{}, {"attention_factor": 1.5}])
+    return rope
+
+
+def draw_common(rng):
+    kv_heads = rng.choice([1, 1, 2, 3])
+    vocab, size = rng.randint(3, 90), rng.choice([2, 4, 6, 10, 16])
+    heads = kv_heads * rng.choice([1, 2, 3])
+    return dict(vocab_size=vocab, max_position_embeddings=rng.randint(llama.TOKENS + 2, 64),
+                hidden_size=heads * rng.choice([size, size, 3, 5]), intermediate_size=rng.randint(1, 50),
+                num_hidden_layers=rng.randint(1, 5), num_attention_heads=heads, num_key_value_heads=kv_heads,
+                head_dim=size, tie_word_embeddings=rng.random() < 0.5,
+                bos_token_id=rng.choice([None, rng.randrange(vocab)]), pad_token_id=None,
+                eos_token_id=rng.choice([None, rng.randrange(vocab)]))
+
+
+def with_rope(config, rng, **extra):
+    pairs = config["head_dim"] // 2
+    return config | {"rope_parameters": draw_rope(rng, pairs, config["max_position_embeddings"])} | extra
+
+
+def narrow(config):
+    """Without a head_dim of its own: heads fill the width."""
+    config = dict(config)
+    config["hidden_size"] = config["num_attention_heads"] * config.pop("head_dim")
+    return config
+
+
+def window(rng):
+    return rng.choice([None, 2, 5, 11, 4096])
+
+
+def layer_types(rng, count):
+    return rng.choice([None, [rng.choice(["full_attention", "sliding_attention"]) for _ in range(count)]])
+
+
+def draw_llama(rng):
+    return transformers.LlamaConfig(**with_rope(draw_common(rng), rng, attention_bias=rng.random() < 0.5,
+                                                mlp_bias=rng.random() < 0.5, hidden_act=rng.choice(ACTIVATIONS)))
+
+
+def draw_mistral(rng):
+    return transformers.MistralConfig(**with_rope(draw_common(rng), rng, sliding_window=window(rng)))
+
+
+def draw_qwen2(rng):
+    c = draw_common(rng)
+    return transformers.Qwen2Config(**with_rope(c, rng, use_sliding_window=True, sliding_window=rng.choice([3, 9, 99]),
+                                                max_window_layers=rng.randint(0, c["num_hidden_layers"])))
+
+
+def draw_qwen3(rng):
+    c = draw_common(rng)
+    return transformers.Qwen3Config(**with_rope(c, rng, attention_bias=rng.random() < 0.5, use_sliding_window=True,
+                                                sliding_window=rng.choice([3, 9, 99]), max_window_layers=1))
+
+
+def draw_phi3(rng):
+    c = narrow(draw_common(rng))
+    size = c["hidden_size"] // c["num_attention_heads"]
+    part = rng.choice([1.0, 0.5]) if size % 4 == 0 else 1.0
+    context = c["max_position_embeddings"]
+    rope = draw_rope(rng, int(size * part) // 2, context, ("default", "longrope"))
+    rope.pop("factor", None)
+    rope["partial_rotary_factor"] = part
+    original = rope.get("original_max_position_embeddings", context)
+    return transformers.Phi3Config(**c, rope_parameters=rope, original_max_position_embeddings=original,
+                                   sliding_window=window(rng))
+
+
+def draw_smollm3(rng):
+    c = narrow(draw_common(rng)) | {"head_dim": None}
+    c.pop("head_dim")
+    return transformers.SmolLM3Config(**with_rope(c | {"head_dim": c["hidden_size"] // c["num_attention_heads"]}, rng,
+                                                  no_rope_layer_interval=rng.choice([1, 2, 4]),
+                                                  use_sliding_window=rng.random() < 0.5, sliding_window=window(rng),
+                                                  attention_bias=rng.random() < 0.5, mlp_bias=rng.random() < 0.5))
+
+
+def draw_granite(rng):
+    return transformers.GraniteConfig(**with_rope(draw_common(rng), rng, attention_bias=rng.random() < 0.5,
+                                                  mlp_bias=rng.random() < 0.5,
+                                                  embedding_multiplier=rng.choice([1, 12.0]),
+                                                  logits_scaling=rng.choice([1.0, 8.0]),
+                                                  residual_multiplier=rng.choice([1, 0.22]),
+                                                  attention_multiplier=rng.choice([1.0, 0.0625])))
+
+
+def draw_olmo2(rng):
+    return transformers.Olmo2Config(**with_rope(draw_common(rng), rng, attention_bias=rng.random() < 0.5))
+
+
+def draw_starcoder2(rng):
+    return transformers.Starcoder2Config(**with_rope(draw_common(rng), rng, use_bias=rng.random() < 0.7,
+                                                     sliding_window=window(rng), hidden_act=rng.choice(ACTIVATIONS)))
+
+
+def draw_gpt_neox(rng):
+    c = narrow(draw_common(rng) | {"head_dim": rng.choice([8, 16])})
+    c.pop("num_key_value_heads")
+    part = rng.choice([0.25, 0.5, 1.0])
+    size = c["hidden_size"] // c["num_attention_heads"]
+    rope = draw_rope(rng, int(size * part) // 2, c["max_position_embeddings"], ("default", "linear"))
+    return transformers.GPTNeoXConfig(**c, rope_parameters=rope | {"partial_rotary_factor": part},
+                                      use_parallel_residual=rng.random() < 0.5, attention_bias=rng.random() < 0.5,
+                                      hidden_act=rng.choice(ACTIVATIONS))
+
+
+def draw_gemma(rng):
+    return transformers.GemmaConfig(**with_rope(draw_common(rng), rng, attention_bias=rng.random() < 0.3,
+                                                hidden_act=rng.choice(["gelu_pytorch_tanh", "gelu", "silu"])))
+
+
+def gemma_extra(rng, layers):
+    return dict(attention_bias=rng.random() < 0.3, query_pre_attn_scalar=rng.choice([4, 144]),
+                sliding_window=rng.choice([3, 9, 99]), layer_types=layer_types(rng, layers),
+                final_logit_softcapping=rng.choice([None, 30.0, 2.0]),
+                attn_logit_softcapping=rng.choice([None, 50.0, 1.5]))
+
+
+def draw_gemma2(rng):
+    c = draw_common(rng)
+    config = transformers.Gemma2Config(**with_rope(c, rng, **gemma_extra(rng, c["num_hidden_layers"])))
+    config._attn_implementation = "eager"  # the only one with soft caps
+    return config
+
+
+def draw_gemma3(rng):
+    c = draw_common(rng)
+    rope = {"full_attention": draw_rope(rng, c["head_dim"] // 2, c["max_position_embeddings"], ("default", "linear")),
+            "sliding_attention": {"rope_type": "default", "rope_theta": rng.choice([10000.0, 100.0])}}
+    extra = gemma_extra(rng, c["num_hidden_layers"])
+    config = transformers.Gemma3TextConfig(**c, rope_parameters=rope, **extra)
+    config._attn_implementation = "eager"
+    return config
+
+
+def draw_gpt2(rng):
+    vocab, heads = rng.randint(3, 90), rng.randint(1, 3)
+    return transformers.GPT2Config(vocab_size=vocab, n_positions=rng.randint(llama.TOKENS + 2, 64),
+                                   n_embd=heads * rng.choice([2, 4, 6]), n_layer=rng.randint(1, 4), n_head=heads,
+                                   activation_function=rng.choice(["gelu_new", "gelu", "relu", "silu"]),
+                                   scale_attn_weights=rng.random() < 0.5,
+                                   scale_attn_by_inverse_layer_idx=rng.random() < 0.5,
+                                   bos_token_id=None, eos_token_id=None, resid_pdrop=0.0, attn_pdrop=0.0,
+                                   embd_pdrop=0.0)
+
+
+DRAW = {"gpt2": draw_gpt2, "llama": draw_llama, "mistral": draw_mistral, "qwen2": draw_qwen2, "qwen3": draw_qwen3,
+        "phi3": draw_phi3, "smollm3": draw_smollm3, "granite": draw_granite, "olmo2": draw_olmo2,
+        "starcoder2": draw_starcoder2, "gpt_neox": draw_gpt_neox, "gemma": draw_gemma, "gemma2": draw_gemma2,
+        "gemma3": draw_gemma3}
+
+
+# ---- both compute
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def logits_of(model, tokens):
+    with tarn.scope():
+        return tarn.read(tarn.call("forward", model, tarn.tensor(tokens)))
+
+
+def same_logits(label, ours, theirs):
+    gap, bar = (ours - theirs).abs().max().item(), LOGITS * max(1.0, theirs.abs().max().item())
+    return compare.Verdict(gap <= bar, gap, bar, "abs", f"{label}: logits are {gap:.3g} apart, {bar:.3g} allowed")
+
+
+def distances(gradients, truth):
+    """Relative, by parameter. A gradient far below the largest is rounding: of scores that do not matter, say."""
+    largest = max(values.norm().item() for values in truth.values())
+    return {name: ((gradients[name] - values).norm() / max(values.norm().item(), 1e-3 * largest)).item()
+            for name, values in truth.items()}
+
+
+def judge_gradients(ours, theirs, truth):
+    """Against transformers in f64. Where sums cancel, its own f32 is further away than the bar, too."""
+    if set(ours) != set(truth):
+        return [compare.Verdict(False, text=f"parameters {sorted(set(ours) ^ set(truth))} are in one alone")]
+    far, own = distances(ours, truth), distances(theirs, truth)
+    worst = max(far, key=lambda name: far[name] / max(GRADIENTS, 2 * own[name]))
+    bar = max(GRADIENTS, 2 * own[worst])
+    return [compare.Verdict(far[worst] <= bar, far[worst], bar, "rel",
+                            f"gradient of {worst} is {far[worst]:.3g} from transformers', {bar:.3g} allowed")]
+
+
+def in_torch(network, tokens, targets):
+    """Names as they are stored: transformers 5 renames GPT-NeoX's head in memory."""
+    logits, loss, gradients = llama.in_torch(network, tokens, targets)
+    renamed = {"lm_head.weight": "embed_out.weight"} if network.config.model_type == "gpt_neox" else {}
+    return logits, loss, {renamed.get(name, name): values for name, values in gradients.items()}
+
+
+def compare_models(network, model, config, rng):
+    if getattr(config, "attn_logit_softcapping", None):
+        network.set_attn_implementation("eager")
+    shape = rng.randint(1, 3), rng.randint(2, config.max_position_embeddings)
+    tokens, targets = (torch.randint(0, config.vocab_size, shape) for _ in range(2))
+    theirs, ours = in_torch(network, tokens, targets), llama.in_tarn(model, tokens, targets)
+    loss = abs(ours[1].item() - theirs[1].item())
+    verdicts = [same_logits("folder", ours[0], theirs[0]),
+                compare.Verdict(loss <= LOGITS, text=f"losses are {loss:.3g} apart")]
+    verdicts += llama.check_text(network, model, config, rng)
+    truth = in_torch(copy.deepcopy(network).to(torch.float64), tokens, targets)
+    return verdicts + judge_gradients(ours[2], theirs[2], truth[2]), tokens
+
+
+def opened(path, tokens):
+    model = open_in_tarn(path, "f32")
+    try:
+        return logits_of(model, tokens)
+    finally:
+        tarn.call("module_free", model)
+
+
+def check(family, rng, folder):
+    config = DRAW[family](rng)
+    network = llama.make_network(config, "f32")
+    there, back, file, again = (os.path.join(folder, name) for name in ("there", "back", "there.gguf", "again"))
+    network.save_pretrained(there)
+    model = open_in_tarn(there, "f32")
+    try:
+        verdicts, tokens = compare_models(network, model, config, rng)
+        tarn.call("model_write", model, back.encode())
+    finally:
+        tarn.call("module_free", model)
+    with torch.no_grad():
+        truth = network(tokens).logits
+        other, nothing_lost = llama.opened_by_transformers(back)
+        if getattr(config, "attn_logit_softcapping", None):
+            other.set_attn_implementation("eager")
+        verdicts += [nothing_lost, same_logits("folder of tarn", other(tokens).logits, truth)]
+    gguf_files.convert(there, file)
+    gguf_files.convert(file, again)
+    for label, path in (("GGUF", file), ("folder of GGUF", again)):
+        verdicts.append(same_logits(label, opened(path, tokens), truth))
+    return verdicts
+
+
+def run(seed):
+    """Yields (name, dtype, verdicts)."""
+    for family in DRAW:
+        for number in range(CONFIGS):
+            rng = random.Random(f"{seed}/archs/{family}/{number}")
+            torch.manual_seed(rng.randrange(1 << 31))
+            with tempfile.TemporaryDirectory() as folder:
+                try:
+                    verdicts = check(family, rng, folder)
+                except tarn.Error as error:
+                    verdicts = [compare.Verdict(False, text=f"tarn: {error}")]
+            yield f"{family} {number}", "f32", verdicts
