@@ -381,8 +381,12 @@ const tarn__arch *tarn__arch_of(const char *function, const tarn_module *module)
     return NULL;
 }
 
+/* Complete configurations have the row's own string: a forward pass looks them up without comparing characters. */
 const tarn__arch *tarn__arch_find(const char *type)
 {
+    for (int i = 0; i < ARCH_COUNT; i++)
+        if (archs[i].type == type)
+            return &archs[i];
     for (int i = 0; i < ARCH_COUNT; i++)
         if (strcmp(archs[i].type, type) == 0)
             return &archs[i];
