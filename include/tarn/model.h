@@ -105,7 +105,7 @@ typedef struct tarn_lm_config {
     int64_t head_dim;       /* 0: hidden_size / heads */
     const char *activation; /* of the MLP, as in config.json: "silu", "gelu_pytorch_tanh", "gelu" (erf), "relu" … */
     double epsilon;         /* of the norms */
-    bool attention_bias;    /* queries, keys, values and outputs of attention have a bias */
+    bool attention_bias;    /* queries, keys, values and outputs (StableLM: not these) of attention have a bias */
     bool mlp_bias;
     bool tie_embeddings; /* the head shares the token embedding */
     bool sequential;     /* of an architecture with a parallel residual: attention and MLP one after the other */

@@ -151,6 +151,16 @@ def draw_gpt_neox(rng):
                                       hidden_act=rng.choice(ACTIVATIONS))
 
 
+def draw_stablelm(rng):
+    c = narrow(draw_common(rng) | {"head_dim": rng.choice([8, 16])})
+    part = rng.choice([0.25, 0.5, 1.0])
+    size = c["hidden_size"] // c["num_attention_heads"]
+    rope = draw_rope(rng, int(size * part) // 2, c["max_position_embeddings"])
+    return transformers.StableLmConfig(**c, rope_parameters=rope | {"partial_rotary_factor": part},
+                                       use_parallel_residual=rng.random() < 0.5, use_qkv_bias=rng.random() < 0.5,
+                                       hidden_act=rng.choice(ACTIVATIONS))
+
+
 def draw_gemma(rng):
     return transformers.GemmaConfig(**with_rope(draw_common(rng), rng, attention_bias=rng.random() < 0.3,
                                                 hidden_act=rng.choice(["gelu_pytorch_tanh", "gelu", "silu"])))
@@ -193,8 +203,8 @@ def draw_gpt2(rng):
 
 DRAW = {"gpt2": draw_gpt2, "llama": draw_llama, "mistral": draw_mistral, "qwen2": draw_qwen2, "qwen3": draw_qwen3,
         "phi3": draw_phi3, "smollm3": draw_smollm3, "granite": draw_granite, "olmo2": draw_olmo2,
-        "starcoder2": draw_starcoder2, "gpt_neox": draw_gpt_neox, "gemma": draw_gemma, "gemma2": draw_gemma2,
-        "gemma3": draw_gemma3}
+        "starcoder2": draw_starcoder2, "gpt_neox": draw_gpt_neox, "stablelm": draw_stablelm, "gemma": draw_gemma,
+        "gemma2": draw_gemma2, "gemma3": draw_gemma3}
 
 
 # ---- both compute

@@ -89,6 +89,8 @@ typedef struct tarn__config_keys {
     const char *context, *layers, *heads, *hidden_size, *ffn_size, *epsilon, *activation;
     const char *dropout, *attention_dropout, *embedding_dropout;
     const char *attention_bias, *mlp_bias;
+    const char *rope_base, *rotary_factor; /* outside of RoPE's parameters; NULL: rope_theta, partial_rotary_factor */
+    const char *const *refused;            /* must be off or 0; NULL-terminated, or NULL */
 } tarn__config_keys;
 
 typedef enum tarn__norm_kind { TARN__NORM_LAYER, TARN__NORM_RMS, TARN__NORM_RMS_PLUS_1 } tarn__norm_kind;
@@ -123,7 +125,10 @@ typedef struct tarn__arch {
     bool has_window;          /* config.json may have a sliding window */
     bool is_window_switched;  /* … only with use_sliding_window */
     bool is_embedding_scaled; /* by sqrt(hidden_size) */
-    bool is_parallel;         /* attention and MLP read the same x */
+    bool is_parallel;         /* attention and MLP may read the same x */
+    bool is_sequential;       /* … but do not by default */
+    bool has_one_norm;        /* … and then read the same norm of x */
+    bool is_o_unbiased;       /* attention_bias is that of queries, keys and values alone */
     bool is_scale_switched;   /* config.json may switch the scale of attention */
     bool has_multipliers;     /* Granite's */
     bool has_softcaps;

@@ -253,8 +253,8 @@ bool tarn__model_has(const tarn_lm_config *c, tarn__role role)
     bool one_qkv = arch->fused & TARN__FUSED_QKV, one_gate_up = arch->fused & TARN__FUSED_GATE_UP;
     switch (role) {
     case TARN__ROLE_POSITIONS: return !arch->has_rope;
-    case TARN__ROLE_ATTENTION_NORM:
-    case TARN__ROLE_MLP_NORM: return arch->norms & TARN__NORMS_PRE;
+    case TARN__ROLE_ATTENTION_NORM: return arch->norms & TARN__NORMS_PRE;
+    case TARN__ROLE_MLP_NORM: return arch->norms & TARN__NORMS_PRE && (!arch->has_one_norm || c->sequential);
     case TARN__ROLE_ATTENTION_POST:
     case TARN__ROLE_MLP_POST: return arch->norms & TARN__NORMS_POST;
     case TARN__ROLE_Q:
@@ -278,7 +278,7 @@ bool tarn__model_has_bias(const tarn_lm_config *c, tarn__role role)
     case TARN__ROLE_K:
     case TARN__ROLE_V:
     case TARN__ROLE_QKV: return c->attention_bias || arch->biases & TARN__BIAS_QKV;
-    case TARN__ROLE_O: return c->attention_bias || arch->biases & TARN__BIAS_O;
+    case TARN__ROLE_O: return (c->attention_bias && !arch->is_o_unbiased) || arch->biases & TARN__BIAS_O;
     case TARN__ROLE_GATE:
     case TARN__ROLE_UP:
     case TARN__ROLE_GATE_UP:

@@ -34,7 +34,7 @@ static const char *epsilon_key(const tarn__arch *arch)
 static double factor_at(const tarn_lm_config *c, int64_t pair)
 {
     const tarn_rope_options *o = &c->rope;
-    double wavelength = 2 * 3.14159265358979323846 * pow(o->base, 2 * (double)pair / (double)c->head_dim);
+    double wavelength = 2 * 3.14159265358979323846 * pow(o->base, 2 * (double)pair / (double)o->dims);
     double rotations = (double)o->original_context / wavelength; /* over the context of training */
     double smooth = (rotations - o->low_freq_factor) / (o->high_freq_factor - o->low_freq_factor);
     return smooth >= 1 ? 1 : smooth <= 0 ? o->factor : 1 / ((1 - smooth) / o->factor + smooth);
@@ -46,7 +46,7 @@ static bool put_llama3(const tarn_lm_config *c, tarn_gguf_writer *writer)
     const tarn_rope_options *o = &c->rope;
     const double params[] = {o->factor, o->low_freq_factor, o->high_freq_factor, (double)o->original_context};
     float factors[TARN__ROPE_PAIRS];
-    int64_t pairs = c->head_dim / 2;
+    int64_t pairs = o->dims / 2;
     for (int64_t i = 0; i < pairs; i++)
         factors[i] = (float)factor_at(c, i);
     tarn_tensor *tensor = tarn_from_f32(factors, TARN_SHAPE(pairs), tarn_device_cpu());
@@ -259,7 +259,7 @@ static bool get_llama3(const reader *r, int index)
     if (!tarn_gguf_info(r->of.file, index, &entry))
         return false;
     int64_t pairs = entry.shape.size[0];
-    if (entry.dtype != TARN_F32 || entry.shape.rank != 1 || pairs * 2 != r->c->head_dim || pairs > TARN__ROPE_PAIRS)
+    if (entry.dtype != TARN_F32 || entry.shape.rank != 1 || pairs * 2 != o->dims || pairs > TARN__ROPE_PAIRS)
         return tarn__raise(TARN_ERROR_FORMAT,
                            "%s: '%s': tensor '" FREQUENCIES "' must be f32 with one element per pair of a head",
                            r->of.function, r->of.file->path);
@@ -507,8 +507,11 @@ static bool get_switches(const reader *r)
     if (r->arch->is_parallel && tarn__gguf_has_key(&r->of, "use_parallel_residual") &&
         !tarn_gguf_bool(r->of.file, tarn__gguf_key_of(r->of.architecture, "use_parallel_residual", &to), &is_parallel))
         return tarn__raise_within(r->of.function);
+    /* as in llama.cpp, whose converter writes true where config.json has no such key */
+    if (r->arch->has_one_norm)
+        is_parallel = !has_tensor(r, "blk.0.ffn_norm.weight");
     r->c->sequential = !is_parallel;
-    return true;
+    return !tarn_failed();
 }
 
 /* Dropout probabilities under tarn's key, or transformers' default. */
@@ -567,7 +570,8 @@ static bool get_biases(const reader *r)
     for (int i = 0; i < 4; i++) {
         found[i] = has_tensor(r, biases[i]);
         bool is_fixed = r->arch->biases & (i < 3 ? TARN__BIAS_QKV : TARN__BIAS_O);
-        if (found[i] && !is_fixed && !r->arch->keys->attention_bias)
+        bool may_be = r->arch->keys->attention_bias && !(i == 3 && r->arch->is_o_unbiased);
+        if (found[i] && !is_fixed && !may_be)
             return tarn__raise(TARN_ERROR_UNSUPPORTED,
                                "%s: '%s': attention biases ('%s') of the architecture %s are not supported",
                                r->of.function, r->of.file->path, biases[i], r->of.architecture);

@@ -273,7 +273,7 @@ static bool read_scales(tarn__config_reader *r)
 {
     double scalar;
     bool is_parallel = true;
-    if (r->arch->is_parallel && !bool_or(r, "use_parallel_residual", true, &is_parallel))
+    if (r->arch->is_parallel && !bool_or(r, "use_parallel_residual", !r->arch->is_sequential, &is_parallel))
         return false;
     r->c.sequential = !is_parallel;
     if (r->arch->is_scale_switched && !read_scale_switches(r))
@@ -352,9 +352,22 @@ static bool read_bos_eos(tarn__config_reader *r)
 
 /* ---- all --------------------------------------------------------------------------------------------------------- */
 
+/* Raises a switch that is on, or a number other than 0. */
+static bool check_refused(const tarn__config_reader *r, const char *key)
+{
+    double value = 0;
+    if (tarn__json_file_kind(r->json, key) != TARN__MEMBER_NUMBER)
+        return check_off(r, key);
+    return tarn__json_file_real(r->json, key, &value) &&
+           (value == 0 || tarn__config_unsupported(r, key, "a number other than 0"));
+}
+
 /* Raises everything else that tarn does not compute. */
 static bool check_rest(const tarn__config_reader *r)
 {
+    for (const char *const *key = r->arch->keys->refused; key && *key; key++)
+        if (!check_refused(r, *key))
+            return false;
     if (tarn__config_has(r, "quantization_config"))
         return tarn__config_unsupported(r, "quantization_config", "a format of another program");
     return check_off(r, "add_cross_attention") && check_off(r, "use_bidirectional_attention");

@@ -20,6 +20,17 @@ static const char *inside(key *to, const char *object, const char *member)
     return to->text;
 }
 
+/* Keys outside of the parameters. */
+static const char *base_key(const tarn__arch *arch)
+{
+    return arch->keys->rope_base ? arch->keys->rope_base : "rope_theta";
+}
+
+static const char *rotary_key(const tarn__arch *arch)
+{
+    return arch->keys->rotary_factor ? arch->keys->rotary_factor : "partial_rotary_factor";
+}
+
 /* Names of scalings. */
 static const struct {
     const char *name;
@@ -198,7 +209,7 @@ static bool read_scaling(tarn__config_reader *r, const char *object)
 static bool read_dims(tarn__config_reader *r, const char *object)
 {
     key to;
-    const char *legacy = r->arch->is_parallel ? "rotary_pct" : "partial_rotary_factor";
+    const char *legacy = rotary_key(r->arch);
     double part = r->arch->rotary_factor > 0 ? r->arch->rotary_factor : 1;
     if (!tarn__config_real(r, legacy, part, &part) ||
         !tarn__config_real(r, inside(&to, object, "partial_rotary_factor"), part, &part))
@@ -214,7 +225,7 @@ static bool read_dims(tarn__config_reader *r, const char *object)
 static bool read_base(tarn__config_reader *r, const char *object, bool has_new)
 {
     key to;
-    const char *legacy = r->arch->is_parallel ? "rotary_emb_base" : "rope_theta";
+    const char *legacy = base_key(r->arch);
     double base, *result = &r->c.rope.base;
     if (!tarn__config_real(r, legacy, r->arch->rope_base, &base) ||
         !tarn__config_real(r, inside(&to, object, "rope_theta"), base, result))
@@ -310,10 +321,10 @@ bool tarn__config_write_rope(const tarn_lm_config *c, tarn__json_file *json)
 {
     const tarn__arch *arch = tarn__arch_of_config(c);
     double part = (double)c->rope.dims / (double)c->head_dim;
-    bool is_neox = arch->is_parallel;
-    return tarn__json_file_set_real(json, is_neox ? "rotary_emb_base" : "rope_theta", c->rope.base) &&
+    if ((int64_t)((double)c->head_dim * part) < c->rope.dims)
+        part = nextafter(part, 1); /* readers truncate the product: 30 of 44 would be 29 */
+    return tarn__json_file_set_real(json, base_key(arch), c->rope.base) &&
            (!arch->has_local_rope || tarn__json_file_set_real(json, "rope_local_base_freq", c->rope_local_base)) &&
-           (!(is_neox || part != 1) ||
-            tarn__json_file_set_real(json, is_neox ? "rotary_pct" : "partial_rotary_factor", part)) &&
+           (!(arch->rotary_factor > 0 || part != 1) || tarn__json_file_set_real(json, rotary_key(arch), part)) &&
            write_scaling(c, arch, json);
 }

@@ -97,7 +97,8 @@ static tarn_tensor *run_parallel(const tarn_module *layer, const stream *s, cons
     tarn_module *norm = tarn__model_child(layer, TARN__ROLE_MLP_NORM);
     tarn_tensor *attended = maybe_dropout(run_attention(layer, input_of(s), p), dropout_of(layer, p->cache)),
                 *y = attended ? s->x : NULL;
-    y = y && norm ? tarn_forward(norm, y) : y;
+    if (y)
+        y = norm ? tarn_forward(norm, y) : input_of(s);
     y = y ? maybe_dropout(run_mlp(layer, y), dropout_of(layer, p->cache)) : NULL;
     return y ? tarn_add(y, attended) : NULL;
 }

@@ -162,6 +162,7 @@ static void set_defaults(const tarn__arch *arch, tarn_lm_config *c)
 {
     c->attention_bias = arch->has_biases && arch->keys->attention_bias;
     c->mlp_bias = arch->has_biases && arch->keys->mlp_bias;
+    c->sequential = arch->is_sequential;
     c->attention_softcap = arch->attention_softcap;
     c->logit_softcap = arch->logit_softcap;
     c->rope_local_base = arch->rope_local_base;
