@@ -150,9 +150,10 @@ def in_tarn(model, tokens, targets):
         return logits, value, {name: tarn.gradient(p) for name, p in layers.state_of(model, buffers=False).items()}
 
 
-def check_text(network, model, config, rng):
-    """Greedy texts of both; transformers' ends with the token that ends it."""
-    prompt = [rng.randrange(config.vocab_size) for _ in range(rng.randint(1, config.max_position_embeddings - TOKENS))]
+def check_text(network, model, config, rng, shortest=1):
+    """Greedy texts of both; transformers' ends with the token that ends it. `shortest`: tokens of a prompt."""
+    length = rng.randint(shortest, config.max_position_embeddings - TOKENS)
+    prompt = [rng.randrange(config.vocab_size) for _ in range(length)]
     with torch.no_grad():
         text = network.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt),
                                                                                   dtype=torch.int64), do_sample=False,
