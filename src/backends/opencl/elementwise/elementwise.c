@@ -206,7 +206,7 @@ KERNEL(where_grad, .first = "where_holds", .second = "where_not", .typed = 1)
 
 /* By activation, as tarn__act numbers them; values and gradients as precise as the activation's row. */
 static const expression gated[TARN__ACT_COUNT][2] = {
-    {{NULL}, {NULL}},
+    {{.first = NULL}, {.first = NULL}},
     {{.first = "value_gated_silu"}, {.first = "gated_silu_gate", .second = "gated_silu_up", .needs_f64 = true}},
     {{.first = "value_gated_gelu", .needs_f64 = true},
      {.first = "gated_gelu_gate", .second = "gated_gelu_up", .needs_f64 = true}},
