@@ -91,8 +91,8 @@ typedef struct tarn_lm_layers {
 } tarn_lm_layers;
 
 /* Configuration of a language model of any supported architecture: a superset of their config.json files. Sizes up to
- * ffn_size are required; zero is the default of the others: that of the architecture, or none. Settings that an
- * architecture does not have are an error. */
+ * ffn_size are required; zero is the default of the others: of sizes and numbers the architecture's, of switches off.
+ * tarn_lm_config_named() fills in the switches of an architecture. Settings that it does not have are an error. */
 typedef struct tarn_lm_config {
     const char *arch;       /* model_type of its config.json: "gpt2", "llama", "qwen2" …; NULL: "llama" */
     int64_t vocab_size;     /* vocabulary size */

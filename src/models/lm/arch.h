@@ -220,6 +220,12 @@ const tarn__arch *tarn__arch_of_config(const tarn_lm_config *config);
  * unknown name. */
 bool tarn__activation_named(const char *name, tarn_activation_kind *kind, const char **static_name);
 
+/* Sets of layers: membership; adding one, or of `layers` layers every n-th (`is_nth`), or all others. 0: every layer.
+ */
+bool tarn__layers_have(const tarn_lm_layers *set, int64_t layer);
+void tarn__layers_add(tarn_lm_layers *set, int64_t layer);
+void tarn__layers_add_pattern(tarn_lm_layers *set, int64_t layers, int64_t n, bool is_nth);
+
 /* True if a layer has a sliding window; if it rotates queries and keys. */
 bool tarn__layer_has_window(const tarn_lm_config *config, int64_t layer);
 bool tarn__layer_has_rope(const tarn_lm_config *config, int64_t layer);

@@ -181,11 +181,21 @@ double tarn__model_dropout(double own, double common)
     return p > 0 ? p : -1;
 }
 
-/* Layers 0 … layers - 1. */
-static void add_all_layers(tarn_lm_layers *set, int64_t layers)
+bool tarn__layers_have(const tarn_lm_layers *set, int64_t layer)
+{
+    return set->bits[layer / 64] >> layer % 64 & 1;
+}
+
+void tarn__layers_add(tarn_lm_layers *set, int64_t layer)
+{
+    set->bits[layer / 64] |= UINT64_C(1) << layer % 64;
+}
+
+void tarn__layers_add_pattern(tarn_lm_layers *set, int64_t layers, int64_t n, bool is_nth)
 {
     for (int64_t i = 0; i < layers; i++)
-        set->bits[i / 64] |= UINT64_C(1) << i % 64;
+        if (!n || ((i + 1) % n == 0) == is_nth)
+            tarn__layers_add(set, i);
 }
 
 static bool is_empty(const tarn_lm_layers *set)
@@ -217,7 +227,7 @@ bool tarn__model_complete(const char *function, tarn_lm_config *c)
     c->rope.high_freq_factor = or_else(c->rope.high_freq_factor, 4);
     c->rope.original_context = c->rope.original_context ? c->rope.original_context : 8192;
     if (c->window && is_empty(&c->windows))
-        add_all_layers(&c->windows, c->layers);
+        tarn__layers_add_pattern(&c->windows, c->layers, 0, false);
     if (arch->is_embedding_scaled)
         c->embedding_scale = or_else(c->embedding_scale, sqrt((double)c->hidden_size));
     c->attention_dropout = tarn__model_dropout(c->attention_dropout, c->dropout);
@@ -232,19 +242,14 @@ const tarn__arch *tarn__arch_of_config(const tarn_lm_config *config)
     return tarn__arch_find(config->arch);
 }
 
-static bool has_layer(const tarn_lm_layers *set, int64_t layer)
-{
-    return set->bits[layer / 64] >> layer % 64 & 1;
-}
-
 bool tarn__layer_has_window(const tarn_lm_config *c, int64_t layer)
 {
-    return c->window && has_layer(&c->windows, layer);
+    return c->window && tarn__layers_have(&c->windows, layer);
 }
 
 bool tarn__layer_has_rope(const tarn_lm_config *c, int64_t layer)
 {
-    return tarn__arch_of_config(c)->has_rope && !has_layer(&c->no_rope, layer);
+    return tarn__arch_of_config(c)->has_rope && !tarn__layers_have(&c->no_rope, layer);
 }
 
 bool tarn__model_has(const tarn_lm_config *c, tarn__role role)

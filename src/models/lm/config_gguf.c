@@ -115,7 +115,7 @@ static bool put_layers(const tarn_lm_layers *set, int64_t layers, const char *ke
     uint32_t numbers[TARN_LM_MAX_LAYERS];
     int64_t count = 0;
     for (int64_t i = 0; i < layers; i++)
-        if (set->bits[i / 64] >> i % 64 & 1)
+        if (tarn__layers_have(set, i))
             numbers[count++] = (uint32_t)i;
     return tarn_gguf_add_array(writer, key, TARN_GGUF_U32, numbers, count);
 }
@@ -188,7 +188,7 @@ bool tarn__model_put_gguf(const tarn_lm_config *c, tarn_gguf_writer *writer)
                 {"attention.key_length", c->head_dim, arch->has_gqa},
                 {"attention.value_length", c->head_dim, arch->has_gqa}};
     bool good = tarn__gguf_put_string(writer, TARN__GGUF_ARCHITECTURE, a) &&
-                (tarn__arch_find(a) == arch || tarn__gguf_put_string(writer, FAMILY, c->arch));
+                (tarn__arch_in_gguf("", "", a) == arch || tarn__gguf_put_string(writer, FAMILY, c->arch));
     for (size_t i = 0; good && i < sizeof(ints) / sizeof(ints[0]); i++)
         good = !ints[i].is_there || tarn__gguf_put_int(writer, a, ints[i].rest, ints[i].value);
     return good && tarn__gguf_put_real(writer, a, epsilon_key(arch), c->epsilon) &&
@@ -411,18 +411,10 @@ static bool get_layers(const reader *r, const char *key, tarn_lm_layers *set)
     for (int64_t i = 0; good && i < value.count; i++) {
         good = numbers[i] >= 0 && numbers[i] < r->c->layers;
         if (good)
-            set->bits[numbers[i] / 64] |= UINT64_C(1) << numbers[i] % 64;
+            tarn__layers_add(set, numbers[i]);
     }
     return good || tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': '%s' must be an array of layers' numbers", r->of.function,
                                r->of.file->path, key);
-}
-
-/* Layers of the architecture's pattern: all but every n-th. */
-static void set_pattern(tarn_lm_layers *set, int64_t layers, int64_t pattern, bool is_nth)
-{
-    for (int64_t i = 0; i < layers; i++)
-        if (!pattern || ((i + 1) % pattern == 0) == is_nth)
-            set->bits[i / 64] |= UINT64_C(1) << i % 64;
 }
 
 /* Windows, and layers without RoPE: under tarn's keys, or by the architecture's pattern. A window of 0 is none. */
@@ -433,7 +425,7 @@ static bool get_patterns(const reader *r)
     const tarn_gguf *file = r->of.file;
     if (r->arch->nope_interval) {
         if (!tarn_gguf_has(file, NO_ROPE, NULL))
-            set_pattern(&c->no_rope, c->layers, r->arch->nope_interval, true);
+            tarn__layers_add_pattern(&c->no_rope, c->layers, r->arch->nope_interval, true);
         else if (!get_layers(r, NO_ROPE, &c->no_rope))
             return false;
     }
@@ -450,7 +442,7 @@ static bool get_patterns(const reader *r)
         return true;
     if (tarn_gguf_has(file, WINDOWS, NULL))
         return get_layers(r, WINDOWS, &c->windows);
-    set_pattern(&c->windows, c->layers, r->arch->window_pattern, false);
+    tarn__layers_add_pattern(&c->windows, c->layers, r->arch->window_pattern, false);
     return true;
 }
 

@@ -141,11 +141,6 @@ static bool read_dropouts(tarn__config_reader *r)
 
 /* ---- windows and layers without RoPE ----------------------------------------------------------------------------- */
 
-static void add_layer(tarn_lm_layers *set, int64_t layer)
-{
-    set->bits[layer / 64] |= UINT64_C(1) << layer % 64;
-}
-
 /* Layers with a window where the file has no list of them. */
 static bool default_windows(tarn__config_reader *r)
 {
@@ -161,7 +156,7 @@ static bool default_windows(tarn__config_reader *r)
         return false;
     for (int64_t i = first; i < c->layers; i++)
         if (!pattern || (i + 1) % pattern)
-            add_layer(&c->windows, i);
+            tarn__layers_add(&c->windows, i);
     return true;
 }
 
@@ -179,7 +174,7 @@ static bool read_layer_types(tarn__config_reader *r, bool has_window)
         good = type && ((is_window && has_window) || strcmp(type, "full_attention") == 0 ||
                         tarn__config_unsupported(r, "layer_types", type));
         if (good && is_window)
-            add_layer(&r->c.windows, (int64_t)i);
+            tarn__layers_add(&r->c.windows, (int64_t)i);
     }
     return good;
 }
@@ -222,7 +217,7 @@ static bool read_no_rope(tarn__config_reader *r)
         if (!int_or(r, "no_rope_layer_interval", interval, &interval))
             return false;
         for (int64_t i = interval - 1; i < c->layers; i += interval)
-            add_layer(&c->no_rope, i);
+            tarn__layers_add(&c->no_rope, i);
         return true;
     }
     bool good = tarn__json_file_count(r->json, "no_rope_layers", MAX_SIZE, &count);
@@ -232,7 +227,7 @@ static bool read_no_rope(tarn__config_reader *r)
     for (int64_t i = 0; good && i < c->layers; i++) {
         good = tarn__json_file_int_at(r->json, "no_rope_layers", (size_t)i, 0, 1, &has_rope);
         if (good && !has_rope)
-            add_layer(&c->no_rope, i);
+            tarn__layers_add(&c->no_rope, i);
     }
     return good;
 }

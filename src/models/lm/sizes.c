@@ -61,6 +61,22 @@ static const tarn_lm_config *find_published(const char *name)
     return NULL;
 }
 
+/* Settings that an architecture has unless config.json says otherwise; patterns of layers for any number of them. */
+static void set_defaults(const tarn__arch *arch, tarn_lm_config *c)
+{
+    c->attention_bias = arch->has_biases && arch->keys->attention_bias;
+    c->mlp_bias = arch->has_biases && arch->keys->mlp_bias;
+    c->sequential = arch->is_sequential;
+    c->attention_softcap = arch->attention_softcap;
+    c->logit_softcap = arch->logit_softcap;
+    c->rope_local_base = arch->rope_local_base;
+    c->window = arch->window_pattern ? arch->window : 0;
+    if (arch->window_pattern)
+        tarn__layers_add_pattern(&c->windows, TARN_LM_MAX_LAYERS, arch->window_pattern, false);
+    if (arch->nope_interval)
+        tarn__layers_add_pattern(&c->no_rope, TARN_LM_MAX_LAYERS, arch->nope_interval, true);
+}
+
 /* A published configuration, or the defaults of an architecture; with tied embeddings, as in all small models. False,
  * without an error, for an unknown name. */
 static bool find_config(const char *name, tarn_lm_config *c)
@@ -71,6 +87,8 @@ static bool find_config(const char *name, tarn_lm_config *c)
         *c = *found;
     else if (arch)
         *c = (tarn_lm_config){.arch = arch->type, .tie_embeddings = true};
+    if (arch)
+        set_defaults(arch, c);
     return found || arch;
 }
 
@@ -157,25 +175,6 @@ bool tarn__model_complete_sizes(const char *function, const char *name, tarn__mo
     return check_settings(function, name, arch, s);
 }
 
-/* Settings that an architecture has unless config.json says otherwise, by the number of layers. */
-static void set_defaults(const tarn__arch *arch, tarn_lm_config *c)
-{
-    c->attention_bias = arch->has_biases && arch->keys->attention_bias;
-    c->mlp_bias = arch->has_biases && arch->keys->mlp_bias;
-    c->sequential = arch->is_sequential;
-    c->attention_softcap = arch->attention_softcap;
-    c->logit_softcap = arch->logit_softcap;
-    c->rope_local_base = arch->rope_local_base;
-    c->window = arch->window_pattern ? arch->window : 0;
-    for (int64_t i = 0; i < c->layers; i++) {
-        uint64_t bit = UINT64_C(1) << i % 64;
-        if (arch->window_pattern && (i + 1) % arch->window_pattern)
-            c->windows.bits[i / 64] |= bit;
-        if (arch->nope_interval && (i + 1) % arch->nope_interval == 0)
-            c->no_rope.bits[i / 64] |= bit;
-    }
-}
-
 /* The configuration of complete sizes. Another hidden size or number of heads drops the published head_dim. */
 static tarn_lm_config config_of(const char *name, const tarn__model_sizes *s)
 {
@@ -185,9 +184,7 @@ static tarn_lm_config config_of(const char *name, const tarn__model_sizes *s)
         c.head_dim = 0;
     c.vocab_size = s->vocab_size;
     c.context = s->context;
-    c.layers = s->layers < TARN_LM_MAX_LAYERS ? s->layers : TARN_LM_MAX_LAYERS;
-    set_defaults(tarn__arch_find(c.arch), &c);
-    c.layers = s->layers; /* too many are an error later */
+    c.layers = s->layers;
     c.heads = s->heads;
     c.kv_heads = s->kv_heads;
     c.hidden_size = s->hidden_size;
