@@ -88,10 +88,10 @@ TARN_API tarn_dataset *tarn_dataset_npy(const char *const *names, const char *co
  * caller releases with tarn_array_free(). Other dtypes than tarn's are an error. */
 TARN_API bool tarn_npy_load(const char *path, tarn_array *array);
 
-/* Reads an image file as u8 [C, H, W], which the caller releases with tarn_array_free(): PNG (needs zlib) and PGM or
- * PPM (P2, P3, P5, P6), detected by their first bytes, up to 32768 pixels per side and 2^27 in total; and .npy files
- * of u8 [C, H, W] or [H, W]. C is 1 for grey, 3 for colour, plus 1 for alpha. Other bit depths are scaled to 0 to
- * 255. */
+/* Reads an image file as u8 [C, H, W], which the caller releases with tarn_array_free(): PNG (needs zlib), JPEG (needs
+ * libjpeg-turbo; upright by its EXIF orientation, CMYK as RGB), PGM or PPM (P2, P3, P5, P6), detected by their first
+ * bytes, up to 32768 pixels per side and 2^27 in total; and .npy files of u8 [C, H, W] or [H, W]. C is 1 for grey, 3
+ * for colour, plus 1 for alpha. Other bit depths are scaled to 0 to 255. */
 TARN_API bool tarn_image_load(const char *path, tarn_array *image);
 
 /* Resizes an image, u8 [C, H, W]: interpolates when enlarging, averages when reducing. `resized` must be another

@@ -408,8 +408,8 @@ static void broken_pgm_files_are_refused(void **state)
         put_all(&b, rows[i].text, strlen(rows[i].text));
         refuse_image(&b, rows[i].error);
     }
-    put_all(&b, "\xFF\xD8\xFF", 3);
-    refuse_image(&b, "ff d8 begins a JPEG image; PNG, PGM, PPM and .npy are supported");
+    put_all(&b, "BM1", 3);
+    refuse_image(&b, "42 4d begins a BMP image; PNG, JPEG, PGM, PPM and .npy are supported");
     put_all(&b, "hello", 5);
     refuse_image(&b, "begins an unknown format");
 }

@@ -3,6 +3,7 @@
 
 #include "fuzz/targets.h"
 #include "support/files.h"
+#include "support/jpeg.h"
 #include "tarn_features.h"
 
 static bytes good_file; /* a seed under way */
@@ -226,6 +227,22 @@ static void pnm_seeds(fuzz_seed_fn use, void *ctx)
     give(use, ctx);
 }
 
+static bool take_jpeg(const void *from, size_t count)
+{
+    return take_image(fuzz_write("fuzz.jpg", from, count));
+}
+
+static void jpeg_seeds(fuzz_seed_fn use, void *ctx)
+{
+    for (int i = 0; i < JPEG_SAMPLES; i++)
+        use(jpeg_samples[i].file, jpeg_samples[i].count, ctx);
+}
+
+static bool has_jpeg(void)
+{
+    return TARN__HAVE_JPEG;
+}
+
 static bool has_zlib(void)
 {
     return TARN__HAVE_ZLIB;
@@ -239,5 +256,6 @@ const fuzz_target fuzz_data_targets[] = {
     {"npy", NULL, npy_seeds, take_npy},
     {"png", has_zlib, png_seeds, take_png},
     {"pnm", NULL, pnm_seeds, take_pnm},
+    {"jpeg", has_jpeg, jpeg_seeds, take_jpeg},
     {0},
 };

@@ -1,5 +1,5 @@
-"""Image files against Pillow: PNG of every mode, depth and filter, interlaced ones too, PGM and PPM; grey, colour and
-other sizes. What Pillow cannot write (16-bit colour, interlaced rows, chosen filters) is written here by hand, and
+"""Image files against Pillow: PNG of every mode, depth and filter, interlaced ones too, JPEG, PGM and PPM; grey, colour
+and other sizes. What Pillow cannot write (16-bit colour, interlaced rows, chosen filters) is written here by hand, and
 still judged by what Pillow reads."""
 import ctypes as c
 import os
@@ -9,7 +9,7 @@ import tempfile
 import zlib
 
 import numpy
-from PIL import Image
+from PIL import Image, ImageOps
 
 import tarn
 
@@ -206,27 +206,66 @@ def check_convert(folder, rng):
     return ""
 
 
+def resized(values, height, width):
+    keep, array = given(values)
+    made = tarn.Array()
+    tarn.call("image_resize", c.byref(array), height, width, c.byref(made))
+    return take(made)
+
+
 def check_resize(folder, rng):
-    """Pillow's bilinear filter rounds between its two passes: one level apart at most."""
-    for _ in range(60):
-        channels = rng.randrange(1, 5)
+    """Pillow's bilinear filter, pixel for pixel along each axis. Along both, rounding between the passes depends on
+    their order, which Pillow chooses by the sizes: rows come first here, so that the results are one level apart at
+    most."""
+    for number in range(60):
+        channels, largest = rng.randrange(1, 5), 70 if number < 50 else 700
         values = numpy.random.default_rng(rng.randrange(1 << 32)).integers(
-            0, 256, (channels, rng.randrange(1, 70), rng.randrange(1, 70)), dtype=numpy.uint8)
-        height, width = rng.randrange(1, 70), rng.randrange(1, 70)
-        keep, array = given(values)
-        made = tarn.Array()
-        tarn.call("image_resize", c.byref(array), height, width, c.byref(made))
-        ours = take(made).astype(int)
-        theirs = numpy.stack([
-            numpy.asarray(Image.fromarray(plane, "L").resize((width, height), Image.BILINEAR))
-            for plane in values]).astype(int)
-        if ours.shape != theirs.shape or abs(ours - theirs).max() > 1:
-            return f"{values.shape} to {height} x {width}: {abs(ours - theirs).max()} levels apart"
+            0, 256, (channels, rng.randrange(1, largest), rng.randrange(1, largest)), dtype=numpy.uint8)
+        for height, width in ((values.shape[1], rng.randrange(1, 70)), (rng.randrange(1, 70), values.shape[2]),
+                              (rng.randrange(1, 70), rng.randrange(1, 70))):
+            ours = resized(values, height, width)
+            theirs = numpy.stack([
+                numpy.asarray(Image.fromarray(plane, "L").resize((width, height), Image.BILINEAR)) for plane in values])
+            if height != values.shape[1] and width != values.shape[2]:
+                if abs(ours.astype(int) - theirs).max() > 1:
+                    return f"{values.shape} to {height} x {width}: {abs(ours.astype(int) - theirs).max()} levels apart"
+                theirs = resized(resized(values, values.shape[1], width), height, width)
+            wrong = same(ours, theirs)
+            if wrong:
+                return f"{values.shape} to {height} x {width}: {wrong}"
+    return ""
+
+
+def check_jpeg(folder, rng):
+    """JPEG of Pillow: grey, colour with every subsampling, CMYK; baseline and progressive; restart markers; every
+    orientation of EXIF. Pixels are equal: both use libjpeg-turbo."""
+    path = os.path.join(folder, "x.jpg")
+    for number in range(90):
+        mode = ("L", "RGB", "CMYK")[number % 3]
+        channels = {"L": 1, "RGB": 3, "CMYK": 4}[mode]
+        height, width = rng.randrange(1, 90), rng.randrange(1, 90)
+        smooth = numpy.add.outer(numpy.arange(height), numpy.arange(width))[:, :, None] * numpy.arange(1, channels + 1)
+        noise = numpy.random.default_rng(rng.randrange(1 << 32)).integers(0, 40, (height, width, channels))
+        values = ((smooth + noise) % 256).astype(numpy.uint8)
+        image = Image.fromarray(values[:, :, 0] if channels == 1 else values, mode)
+        exif = Image.Exif()
+        exif[0x0112] = number % 9  # 0 is none
+        options = {"quality": rng.randrange(1, 101), "progressive": rng.random() < 0.5, "exif": exif}
+        if mode == "RGB":
+            options["subsampling"] = rng.randrange(3)
+        if rng.random() < 0.3:
+            options["restart_marker_blocks"] = rng.randrange(1, 9)
+        image.save(path, "JPEG", **options)
+        theirs = ImageOps.exif_transpose(Image.open(path))
+        wrong = same(load(path), planes(theirs.convert("RGB") if mode == "CMYK" else theirs))
+        if wrong:
+            return f"{mode}, {width} x {height}, {options}: {wrong}"
     return ""
 
 
 CHECKS = {
     "kinds of PNG": check_png_kinds, "PNG of Pillow": check_png_of_pillow, "PGM and PPM": check_pnm,
+    "JPEG of Pillow": check_jpeg,
     "grey and colour": check_convert, "other sizes": check_resize}
 
 

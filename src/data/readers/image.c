@@ -53,15 +53,18 @@ static bool raise_unsupported(const tarn__data_input *input, const unsigned char
 {
     static const struct {
         const char *magic, *name;
-    } kinds[] = {{"\xFF\xD8", "a JPEG image"}, {"GI", "a GIF image"},  {"BM", "a BMP image"},
-                 {"II", "a TIFF image"},       {"MM", "a TIFF image"}, {"RI", "a WebP image"}};
+    } kinds[] = {{"GI", "a GIF image"},
+                 {"BM", "a BMP image"},
+                 {"II", "a TIFF image"},
+                 {"MM", "a TIFF image"},
+                 {"RI", "a WebP image"}};
     const char *name = "an unknown format";
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
         if (memcmp(magic, kinds[i].magic, 2) == 0)
             name = kinds[i].name;
     return tarn__raise(TARN_ERROR_FORMAT,
-                       "image_load: %s: byte 0: %02x %02x begins %s; PNG, PGM, PPM and .npy are supported", input->path,
-                       magic[0], magic[1], name);
+                       "image_load: %s: byte 0: %02x %02x begins %s; PNG, JPEG, PGM, PPM and .npy are supported",
+                       input->path, magic[0], magic[1], name);
 }
 
 /* Reads a file by its first two bytes. */
@@ -74,6 +77,8 @@ static bool load(const char *path, tarn_array *image)
     bool is_npy = magic[0] == 0x93 && magic[1] == 'N';
     if (good && magic[0] == 0x89 && magic[1] == 'P')
         good = tarn__image_read_png(&input, image);
+    else if (good && magic[0] == 0xFF && magic[1] == 0xD8)
+        good = tarn__image_read_jpeg(&input, image);
     else if (good && magic[0] == 'P' && magic[1] >= '1' && magic[1] <= '7')
         good = tarn__image_read_pnm(&input, (char)magic[1], image);
     else if (good && !is_npy)

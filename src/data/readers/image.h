@@ -21,6 +21,33 @@ bool tarn__image_alloc(tarn_array *image, int64_t channels, int64_t height, int6
  * too. */
 bool tarn__image_read_png(tarn__data_input *input, tarn_array *image);
 bool tarn__image_read_pnm(tarn__data_input *input, char kind, tarn_array *image); /* 'P' and kind, '1' to '7' */
+bool tarn__image_read_jpeg(tarn__data_input *input, tarn_array *image);
+
+/* The orientation in a JPEG's EXIF marker: 1 (upright) to 8; 1 if it has none or is damaged. */
+int tarn__exif_orientation(const unsigned char *exif, size_t count);
+
+/* Turns an image upright. False with an error; the image is then unchanged. */
+bool tarn__image_orient(tarn_array *image, int orientation);
+
+/* ---- sizes ------------------------------------------------------------------------------------------------------- */
+
+/* Raises an error unless the image is u8 (C, H, W) within the limits and the result is another array. */
+bool tarn__image_check(const char *function, const tarn_array *image, const tarn_array *result);
+
+/* A rectangle of pixels. */
+typedef struct tarn__image_box {
+    int64_t top, left, height, width;
+} tarn__image_box;
+
+/* Crops `crop` from an image, resizes it to height x width and writes the part `kept` of the result, u8 (C,
+ * kept.height, kept.width), to `to`. All boxes must be in range. False with an error. */
+bool tarn__image_resample(const tarn_array *image, const tarn__image_box *crop, int64_t height, int64_t width,
+                          const tarn__image_box *kept, uint8_t *to);
+
+/* The size with the shorter side `side`, and its centre of side x side pixels: as torchvision's Resize and
+ * CenterCrop. */
+void tarn__image_fit(int64_t height, int64_t width, int64_t side, int64_t *resized_height, int64_t *resized_width,
+                     tarn__image_box *kept);
 
 /* ---- PNG --------------------------------------------------------------------------------------------------------- */
 

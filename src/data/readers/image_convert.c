@@ -1,13 +1,7 @@
-/* image_convert.c: resizing images, and conversion between grey, colour and alpha.
- *
- * Resizing is separable: lines first into f64 (H, W'), then columns into u8 (H', W'). Results do not depend on threads:
- * each is one sum in a fixed order. */
-#include <math.h>
-
+/* image_convert.c: conversion of images between grey, colour and alpha. */
 #include "data/readers/image.h"
 
-/* Checks that the image is u8 (C, H, W) within the limits, and that the result is another array. */
-static bool check_image(const char *function, const tarn_array *image, const tarn_array *result)
+bool tarn__image_check(const char *function, const tarn_array *image, const tarn_array *result)
 {
     if (tarn_failed())
         return false;
@@ -30,97 +24,6 @@ static bool check_image(const char *function, const tarn_array *image, const tar
     return true;
 }
 
-/* ---- size -------------------------------------------------------------------------------------------------------- */
-
-/* The source pixels of one result pixel and their weights: a triangle filter two pixels wide, in the pixels of the
- * smaller image. So an enlarged image is interpolated linearly, and a reduced one averages all of its pixels
- * (antialiasing). */
-typedef struct taps {
-    int64_t first, count;
-    double *weight; /* [count], sum 1; borrowed scratch */
-} taps;
-
-/* Upper bound of taps.count for all pixels of an axis. */
-static int64_t max_taps(int64_t from, int64_t to)
-{
-    return 2 * (from / to + 1) + 3;
-}
-
-/* Taps of result pixel `index`. Pixel i covers i to i + 1, its centre is at i + 0.5. */
-static void compute_taps(taps *t, int64_t index, int64_t from, int64_t to)
-{
-    double scale = (double)from / (double)to, reach = scale > 1 ? scale : 1, centre = ((double)index + .5) * scale,
-           sum = 0;
-    int64_t low = (int64_t)ceil(centre - reach - .5), high = (int64_t)floor(centre + reach - .5);
-    t->first = low < 0 ? 0 : low;
-    high = high > from - 1 ? from - 1 : high;
-    t->count = high - t->first + 1;
-    for (int64_t i = 0; i < t->count; i++) {
-        double distance = fabs((double)(t->first + i) + .5 - centre) / reach;
-        t->weight[i] = distance < 1 ? 1 - distance : 0;
-        sum += t->weight[i];
-    }
-    for (int64_t i = 0; i < t->count; i++)
-        t->weight[i] /= sum;
-}
-
-/* u8 (rows, from) → f64 (rows, to). */
-static void resize_across(const uint8_t *image, int64_t rows, int64_t from, int64_t to, taps *t, double *result)
-{
-    for (int64_t x = 0; x < to; x++) {
-        compute_taps(t, x, from, to);
-        for (int64_t y = 0; y < rows; y++) {
-            const uint8_t *pixel = image + y * from + t->first;
-            double sum = 0;
-            for (int64_t i = 0; i < t->count; i++)
-                sum += t->weight[i] * pixel[i];
-            result[y * to + x] = sum;
-        }
-    }
-}
-
-/* f64 (from, columns) → u8 (to, columns), rounded to nearest. */
-static void resize_down(const double *image, int64_t columns, int64_t from, int64_t to, taps *t, uint8_t *result)
-{
-    for (int64_t y = 0; y < to; y++) {
-        compute_taps(t, y, from, to);
-        for (int64_t x = 0; x < columns; x++) {
-            double sum = .5;
-            for (int64_t i = 0; i < t->count; i++)
-                sum += t->weight[i] * image[(t->first + i) * columns + x];
-            result[y * columns + x] = (uint8_t)(sum > 255 ? 255 : sum);
-        }
-    }
-}
-
-/* Cost: H · W' · taps + H' · W' · taps multiplications per channel. */
-bool tarn_image_resize(const tarn_array *image, int64_t height, int64_t width, tarn_array *resized)
-{
-    if (!check_image("image_resize", image, resized))
-        return false;
-    if (height < 1 || width < 1 || height > TARN__MAX_IMAGE_SIDE || width > TARN__MAX_IMAGE_SIDE)
-        return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "image_resize: %lld x %lld pixels (height x width) are out of range; 1 to %d per side",
-                           (long long)height, (long long)width, TARN__MAX_IMAGE_SIDE);
-    *resized = (tarn_array){0};
-    int64_t channels = image->shape.size[0], rows = image->shape.size[1], columns = image->shape.size[2];
-    int64_t across = max_taps(columns, width), down = max_taps(rows, height);
-    size_t weights = sizeof(double) * (size_t)(across > down ? across : down),
-           between_bytes = sizeof(double) * (size_t)(rows * width);
-    taps t = {.weight = tarn__alloc(weights)};
-    double *between = t.weight ? tarn__alloc(between_bytes) : NULL; /* [rows, width] */
-    bool good = between && tarn__image_alloc(resized, channels, height, width);
-    for (int64_t c = 0; good && c < channels; c++) {
-        resize_across((const uint8_t *)image->data + c * rows * columns, rows, columns, width, &t, between);
-        resize_down(between, width, rows, height, &t, (uint8_t *)resized->data + c * height * width);
-    }
-    tarn__release(between, between ? between_bytes : 0);
-    tarn__release(t.weight, t.weight ? weights : 0);
-    return good;
-}
-
-/* ---- channels ---------------------------------------------------------------------------------------------------- */
-
 /* Red, green and blue of a pixel, composed over white where it is transparent. */
 static void on_white(const uint8_t *pixel, int64_t plane, int64_t channels, unsigned *colour)
 {
@@ -135,7 +38,7 @@ static void on_white(const uint8_t *pixel, int64_t plane, int64_t channels, unsi
 /* Alpha is composed over white first, then colour is converted. */
 bool tarn_image_convert(const tarn_array *image, int64_t channels, tarn_array *converted)
 {
-    if (!check_image("image_convert", image, converted))
+    if (!tarn__image_check("image_convert", image, converted))
         return false;
     if (channels != 1 && channels != 3)
         return tarn__raise(TARN_ERROR_ARGUMENT, "image_convert: channels is %lld; it must be 1 (grey) or 3 (colour)",
