@@ -124,6 +124,113 @@ TARN_API bool tarn_dataset_read(const tarn_dataset *dataset, int64_t index, void
  * pending. */
 TARN_API void tarn_dataset_free(tarn_dataset *dataset);
 
+/* ---- tables ------------------------------------------------------------------------------------------------------ */
+
+/* A CSV or TSV file in memory: columns of numbers and of words. Reference-counted, as datasets are. */
+typedef struct tarn_table tarn_table;
+
+/* How the rows of a table become inputs and labels, fitted to its training rows. */
+typedef struct tarn_table_encoder tarn_table_encoder;
+
+/* Decimal point of numbers. */
+typedef enum tarn_csv_decimal {
+    TARN_DECIMAL_AUTO = 0, /* a comma, if the delimiter is another and no number of the file has a point */
+    TARN_DECIMAL_POINT,
+    TARN_DECIMAL_COMMA
+} tarn_csv_decimal;
+
+/* Options of tarn_table_open(); zero is every field's default. */
+typedef struct tarn_table_options {
+    /* AUTO: yes if the first line has no number, or a word where the second line has a number */
+    tarn_csv_header header;
+    char delimiter; /* ',', ';' or '\t'; default: found in the first lines */
+    tarn_csv_decimal decimal;
+    /* columns are those of this encoder, found by name, with their types; NULL: all, with types by their values */
+    const tarn_table_encoder *like;
+} tarn_table_options;
+
+/* Reads a CSV or TSV file, plain or gzip. A column is of numbers if all its values are, else of categories. Empty
+ * fields, NA, NaN, null and ? are missing values. A row of another number of fields is skipped, named in a warning and
+ * counted; more than one in ten, and text that is not UTF-8, are errors that name the line. The caller owns the table.
+ * `...` is a const tarn_table_options *, or NULL. */
+TARN_API tarn_table *tarn_table_open_sized(const char *path, const tarn_table_options *options, size_t options_size);
+#define tarn_table_open(path, ...) tarn_table_open_sized(path, __VA_ARGS__, sizeof(tarn_table_options))
+
+/* What a file was found to be. */
+typedef struct tarn_table_info {
+    int64_t rows, broken; /* broken: skipped */
+    int columns;
+    bool has_header;
+    char delimiter, decimal; /* decimal: '.' or ',' */
+} tarn_table_info;
+TARN_API bool tarn_table_query(const tarn_table *table, tarn_table_info *info);
+
+/* A column. Strings belong to the table. */
+typedef struct tarn_column_info {
+    const char *name; /* without a header its number, from 1 */
+    bool is_category;
+    int64_t missing;    /* values */
+    int64_t categories; /* distinct words; 0 for numbers */
+} tarn_column_info;
+TARN_API bool tarn_table_column(const tarn_table *table, int index, tarn_column_info *column);
+
+/* Releases a table; it is freed when no dataset uses it. NULL is allowed; works while an error is pending. */
+TARN_API void tarn_table_free(tarn_table *table);
+
+/* Whether the target is a class or a number. */
+typedef enum tarn_table_task {
+    TARN_TABLE_AUTO =
+        0, /* numbers are a regression, unless all are integers with at most 20 distinct values, one of them twice */
+    TARN_TABLE_CLASSIFY,
+    TARN_TABLE_REGRESS
+} tarn_table_task;
+
+/* Options of tarn_table_encoder_new(); zero is every field's default. */
+typedef struct tarn_table_encoder_options {
+    const char *target; /* column: name, number from 1, or from the last ("-1"); default: the last one */
+    const char *drop;   /* columns to leave out, separated by commas; default: none */
+    tarn_table_task task;
+    /* fraction of the rows for validation, at random, per class in classification; default 0.1, negative: none */
+    double val_fraction;
+    uint64_t seed; /* of the split */
+} tarn_table_encoder_options;
+
+/* Fits an encoder to the training rows. Numbers are normalized by mean and standard deviation; a missing one becomes
+ * the mean. Categories become one-hot vectors with one place for all words that occur once or not at all; a missing one
+ * becomes the most frequent. Columns with missing values get another input that is 1 where the value was missing.
+ * Columns whose words are all different are left out. The caller owns the encoder. `...` is a const
+ * tarn_table_encoder_options *, or NULL. */
+TARN_API tarn_table_encoder *
+tarn_table_encoder_new_sized(const tarn_table *table, const tarn_table_encoder_options *options, size_t options_size);
+#define tarn_table_encoder_new(table, ...) \
+    tarn_table_encoder_new_sized(table, __VA_ARGS__, sizeof(tarn_table_encoder_options))
+
+/* State of an encoder. Strings belong to the encoder. */
+typedef struct tarn_table_encoder_info {
+    int64_t features; /* length of an input */
+    int inputs;       /* columns */
+    const char *target;
+    bool is_regression;
+    int64_t classes;   /* 0 for a regression */
+    double mean, std;  /* of the target of a regression: a label is (value - mean) / std */
+    const char *notes; /* decisions about columns and target, one sentence per line; "" if there are none */
+} tarn_table_encoder_info;
+TARN_API bool tarn_table_encoder_query(const tarn_table_encoder *encoder, tarn_table_encoder_info *info);
+
+/* Name of a class. Borrowed from the encoder. */
+TARN_API const char *tarn_table_encoder_class(const tarn_table_encoder *encoder, int64_t index);
+
+/* Releases an encoder; it is freed when no dataset uses it. NULL is allowed; works while an error is pending. */
+TARN_API void tarn_table_encoder_free(tarn_table_encoder *encoder);
+
+/* Rows of a table. */
+typedef enum tarn_table_part { TARN_TABLE_ALL = 0, TARN_TABLE_TRAINING, TARN_TABLE_VALIDATION } tarn_table_part;
+
+/* The rows of a table as samples: "x", f32 [features], and "label", i64 [] (a class) or f32 [] (a normalized number).
+ * Rows without a target are left out; a class unknown to the encoder is an error. The training part is the one that the
+ * encoder was fitted to. Retains table and encoder; the caller owns the dataset. */
+TARN_API tarn_dataset *tarn_dataset_table(tarn_table *table, tarn_table_encoder *encoder, tarn_table_part part);
+
 /* ---- the loader -------------------------------------------------------------------------------------------------- */
 
 typedef struct tarn_loader tarn_loader;

@@ -62,6 +62,22 @@ static bool take_csv(const void *from, size_t count)
         tarn_dataset_csv(fuzz_write("fuzz", from, count), &(tarn_csv_options){.label = "-1", .label_is_real = true}));
 }
 
+/* A table with the encoder it teaches, then the same file opened like that encoder. */
+static bool take_table(const void *from, size_t count)
+{
+    const char *path = fuzz_write("fuzz", from, count);
+    tarn_table *table = tarn_table_open(path, NULL);
+    tarn_table_encoder *encoder = table ? tarn_table_encoder_new(table, NULL) : NULL;
+    bool is_read = encoder && used(tarn_dataset_table(table, encoder, TARN_TABLE_TRAINING));
+    tarn_table *again = encoder ? tarn_table_open(path, &(tarn_table_options){.like = encoder}) : NULL;
+    fuzz_must(!encoder || again, "a table is read again by its own encoder");
+    is_read = is_read && used(tarn_dataset_table(again, encoder, TARN_TABLE_ALL));
+    tarn_table_free(again);
+    tarn_table_free(table);
+    tarn_table_encoder_free(encoder);
+    return is_read;
+}
+
 static bool take_npy(const void *from, size_t count)
 {
     const char *path = fuzz_write("fuzz", from, count);
@@ -102,6 +118,16 @@ static void csv_seeds(fuzz_seed_fn use, void *ctx)
     put_text(start(), "a,\"b \"\"x\"\"\",label\r\n1.5,-2e-3,7\n\"4\", 5 ,6\n7,8,9\n1,2,3\n\n");
     give(use, ctx);
     put_text(start(), "1;2\n3;4\n");
+    give(use, ctx);
+}
+
+static void table_seeds(fuzz_seed_fn use, void *ctx)
+{
+    put_text(start(), "\xEF\xBB\xBFname;\"a \"\"b\"\"\";y\r\nx;1,5;u\r\ny;?;v\r\nx;-2e1;u\r\n\"p;\nq\";NA;v\r\n\n");
+    give(use, ctx);
+    put_text(start(), "5.1\t3\tred\n4.9\t\tblue\n4.7\t2\tred\n4.6\t1\tblue\n");
+    give(use, ctx);
+    put_text(start(), "a,b\n1,0.5\n2,1.5\n3,2.5\n4,3.5\n5,4\n6,5\n7,5\n8,5\n9,5\n1,5\n2\n");
     give(use, ctx);
 }
 
@@ -253,6 +279,7 @@ const fuzz_target fuzz_data_targets[] = {
     {"gzip", has_zlib, gzip_seeds, take_idx},
     {"cifar10", NULL, cifar10_seeds, take_cifar10},
     {"csv", NULL, csv_seeds, take_csv},
+    {"table", NULL, table_seeds, take_table},
     {"npy", NULL, npy_seeds, take_npy},
     {"png", has_zlib, png_seeds, take_png},
     {"pnm", NULL, pnm_seeds, take_pnm},
