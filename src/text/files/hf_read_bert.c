@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/os/files.h"
 #include "base/utf8.h"
 #include "text/files/hf_read_common.h"
 
@@ -11,11 +10,8 @@ static bool read_pieces(const tarn__hf_reader *reader, const tarn__map *map)
 {
     tarn__vocab *vocab = &reader->tokenizer->vocab;
     for (size_t at = 0, next; at < map->bytes; at = next) {
-        const char *line = map->memory + at, *end = memchr(line, '\n', map->bytes - at);
-        size_t length = end ? (size_t)(end - line) : map->bytes - at;
-        next = at + length + 1;
-        if (length > 0 && line[length - 1] == '\r')
-            length--;
+        const char *line = map->memory + at;
+        size_t length = tarn__hf_line_at(map, at, &next);
         if (length == 0 || length > TARN__MAX_PIECE_BYTES || tarn__utf8_prefix(line, length) != length ||
             memchr(line, 0, length) || tarn__vocab_find(vocab, line, length) >= 0)
             return tarn__hf_raise(reader, TARN_ERROR_FORMAT,
@@ -93,26 +89,14 @@ static bool check_class(const tarn__hf_reader *reader, json_t *config)
                                    name);
 }
 
-static bool read_all(const tarn__hf_reader *reader, const tarn__map *map, const char *config)
+static bool read_all(const tarn__hf_reader *reader, const tarn__map *map, const char *config, json_t *settings)
 {
-    json_t *settings = config ? tarn__hf_load_json(config) : NULL;
-    bool good = (settings || !config) && check_class(reader, settings) && read_pieces(reader, map) &&
-                add_steps(reader, settings) && add_special(reader, settings) &&
-                tarn__tokenizer_finish(reader->tokenizer, "tokenizer_open", reader->name);
-    json_decref(settings);
-    return good;
+    (void)config;
+    return check_class(reader, settings) && read_pieces(reader, map) && add_steps(reader, settings) &&
+           add_special(reader, settings);
 }
 
 tarn_tokenizer *tarn__tokenizer_read_bert(const char *path, const char *config)
 {
-    tarn__map map;
-    if (!tarn__map_open(&map, "tokenizer_open", path))
-        return NULL;
-    const tarn__hf_reader reader = {tarn__tokenizer_new(&tarn__kind_wordpiece), path};
-    bool good = reader.tokenizer && read_all(&reader, &map, config);
-    tarn__map_close(&map);
-    if (good)
-        return reader.tokenizer;
-    tarn_tokenizer_free(reader.tokenizer);
-    return NULL;
+    return tarn__hf_read_lines(&tarn__kind_wordpiece, path, config, read_all);
 }

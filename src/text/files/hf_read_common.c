@@ -186,3 +186,32 @@ bool tarn__hf_add_regex(const tarn__hf_reader *reader, const char *pattern)
     bpe->regex_count += bpe->regex[bpe->regex_count] != NULL;
     return !tarn_failed();
 }
+
+/* ---- files of lines ---------------------------------------------------------------------------------------------- */
+
+size_t tarn__hf_line_at(const tarn__map *map, size_t at, size_t *next)
+{
+    const char *end = memchr(map->memory + at, '\n', map->bytes - at);
+    size_t length = end ? (size_t)(end - map->memory) - at : map->bytes - at;
+    *next = at + length + 1;
+    return length > 0 && map->memory[at + length - 1] == '\r' ? length - 1 : length;
+}
+
+tarn_tokenizer *tarn__hf_read_lines(const tarn__tokenizer_kind *kind, const char *path, const char *config,
+                                    tarn__hf_lines_fn read)
+{
+    static const char function[] = "tokenizer_open";
+    tarn__map map;
+    if (!tarn__map_open(&map, function, path))
+        return NULL;
+    const tarn__hf_reader reader = {tarn__tokenizer_new(kind), path};
+    json_t *settings = reader.tokenizer && config ? tarn__hf_load_json(config) : NULL;
+    bool good = reader.tokenizer && (settings || !config) && read(&reader, &map, config, settings) &&
+                tarn__tokenizer_finish(reader.tokenizer, function, path);
+    json_decref(settings);
+    tarn__map_close(&map);
+    if (good)
+        return reader.tokenizer;
+    tarn_tokenizer_free(reader.tokenizer);
+    return NULL;
+}

@@ -7,6 +7,7 @@
 
 #include <jansson.h>
 
+#include "base/os/files.h"
 #include "text/tokenizer/tokenizer.h"
 
 /* A tokenizer being read. Both are borrowed. */
@@ -47,5 +48,15 @@ bool tarn__hf_add_regex(const tarn__hf_reader *reader, const char *pattern);
  * -1. */
 typedef bool (*tarn__hf_token_fn)(const tarn__hf_reader *reader, json_t *about, int64_t id);
 bool tarn__hf_read_added_tokens_decoder(const tarn__hf_reader *reader, json_t *list, tarn__hf_token_fn read);
+
+/* A vocabulary of lines and the tokenizer_config.json next to it, whose path is NULL where there is none; `settings` is
+ * its content. `read` fills the tokenizer from both. The caller owns the result. NULL with an error. */
+typedef bool (*tarn__hf_lines_fn)(const tarn__hf_reader *reader, const tarn__map *map, const char *config,
+                                  json_t *settings);
+tarn_tokenizer *tarn__hf_read_lines(const tarn__tokenizer_kind *kind, const char *path, const char *config,
+                                    tarn__hf_lines_fn read);
+
+/* The length of the line at `at`, without its end; *next is where the next begins. */
+size_t tarn__hf_line_at(const tarn__map *map, size_t at, size_t *next);
 
 #endif

@@ -32,15 +32,6 @@ static bool parse_line(const char *line, size_t length, char *bytes, int64_t *co
     return *count > 0 && *rank < INT32_MAX;
 }
 
-/* The length of the line at `at`, without its end; *next is where the next begins. */
-static size_t line_at(const tarn__map *map, size_t at, size_t *next)
-{
-    const char *end = memchr(map->memory + at, '\n', map->bytes - at);
-    size_t length = end ? (size_t)(end - map->memory) - at : map->bytes - at;
-    *next = at + length + 1;
-    return length > 0 && map->memory[at + length - 1] == '\r' ? length - 1 : length;
-}
-
 static bool add_token(const tarn__hf_reader *reader, const char *bytes, size_t count, int64_t rank, size_t number)
 {
     tarn__vocab *vocab = &reader->tokenizer->vocab;
@@ -58,7 +49,7 @@ static bool read_tokens(const tarn__hf_reader *reader, const tarn__map *map)
     size_t number = 1;
     for (size_t at = 0, next; at < map->bytes; at = next, number++) {
         int64_t count, rank;
-        size_t length = line_at(map, at, &next);
+        size_t length = tarn__hf_line_at(map, at, &next);
         if (length == 0)
             continue;
         if (!parse_line(map->memory + at, length, bytes, &count, &rank))
@@ -157,33 +148,21 @@ bool tarn__tokenizer_is_tiktoken(const char *path)
     size_t next;
     if (!tarn__map_open(&map, "tokenizer_open", path))
         return false;
-    bool is_it = map.bytes > 0 && parse_line(map.memory, line_at(&map, 0, &next), bytes, &count, &rank);
+    bool is_it = map.bytes > 0 && parse_line(map.memory, tarn__hf_line_at(&map, 0, &next), bytes, &count, &rank);
     tarn__map_close(&map);
     return is_it;
 }
 
-static bool read_all(const tarn__hf_reader *reader, const tarn__map *map, const char *config)
+static bool read_all(const tarn__hf_reader *reader, const tarn__map *map, const char *config, json_t *settings)
 {
     tarn_tokenizer *t = reader->tokenizer;
-    json_t *settings = config ? tarn__hf_load_json(config) : NULL;
-    bool good = (settings || !config) && read_tokens(reader, map);
+    bool good = read_tokens(reader, map);
     for (int32_t id = 0; good && id < t->vocab.count; id++)
         good = !tarn__vocab_has(&t->vocab, id) || add_merges(t, id);
-    good = good && apply_config(&(tarn__hf_reader){t, config ? config : reader->name}, settings);
-    json_decref(settings);
-    return good && tarn__tokenizer_finish(t, "tokenizer_open", reader->name);
+    return good && apply_config(&(tarn__hf_reader){t, config ? config : reader->name}, settings);
 }
 
 tarn_tokenizer *tarn__tokenizer_read_tiktoken(const char *path, const char *config)
 {
-    tarn__map map;
-    if (!tarn__map_open(&map, "tokenizer_open", path))
-        return NULL;
-    const tarn__hf_reader reader = {tarn__tokenizer_new(&tarn__kind_bpe), path};
-    bool good = reader.tokenizer && read_all(&reader, &map, config);
-    tarn__map_close(&map);
-    if (good)
-        return reader.tokenizer;
-    tarn_tokenizer_free(reader.tokenizer);
-    return NULL;
+    return tarn__hf_read_lines(&tarn__kind_bpe, path, config, read_all);
 }
