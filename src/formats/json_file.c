@@ -252,6 +252,22 @@ bool tarn__json_file_put_number(tarn__json_file *file, const char *key, const ch
            (!tarn_failed() && tarn__raise(TARN_ERROR_MEMORY, "%s: out of host memory for '%s'", file->function, key));
 }
 
+bool tarn__json_file_put_ints(tarn__json_file *file, const char *key, const char *name, const int64_t *values,
+                              size_t count)
+{
+    json_t *array = tarn_failed() ? NULL : json_array(), *object = name ? json_object_get(file->root, key) : file->root;
+    bool good = array != NULL;
+    for (size_t i = 0; good && i < count; i++)
+        good = json_array_append_new(array, json_integer((json_int_t)values[i])) == 0;
+    if (good && !object && json_object_set_new(file->root, key, json_object()) == 0)
+        object = json_object_get(file->root, key);
+    if (good && object)
+        good = json_object_set(object, name ? name : key, array) == 0;
+    json_decref(array);
+    return (good && object) ||
+           (!tarn_failed() && tarn__raise(TARN_ERROR_MEMORY, "%s: out of host memory for '%s'", file->function, key));
+}
+
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 bool tarn__json_file_has(const tarn__json_file *file, const char *key)
@@ -413,6 +429,31 @@ static bool append_text(char *text, size_t size, const json_t *value)
     else
         return false;
     return strlen(text) + 1 < size;
+}
+
+bool tarn__json_file_ints(const tarn__json_file *file, const char *key, const char *name, size_t max, int64_t low,
+                          int64_t high, int64_t **values, size_t *count)
+{
+    json_t *member = tarn_failed() ? NULL : json_object_get(file->root, key);
+    const json_t *array = name ? json_object_get(member, name) : member;
+    *values = NULL;
+    *count = json_array_size(array);
+    if (!json_is_array(array) || *count > max)
+        return !tarn_failed() && raise_member(file, key, "is not an array of integers, or too long");
+    if (*count && !(*values = tarn__alloc(sizeof(**values) * *count)))
+        return false;
+    for (size_t i = 0; i < *count; i++) {
+        const json_t *value = json_array_get(array, i);
+        int64_t number = json_is_integer(value) ? json_integer_value(value) : low - 1;
+        (*values)[i] = number;
+        if (number >= low && number <= high)
+            continue;
+        tarn__release(*values, sizeof(**values) * *count);
+        *values = NULL;
+        *count = 0;
+        return raise_member(file, key, "has an element that is not an integer in range");
+    }
+    return true;
 }
 
 /* The values are passed as text, since visitors feed them to the option parser, which checks types and ranges. */

@@ -46,6 +46,10 @@ bool tarn__json_file_add_real(tarn__json_file *file, const char *key, double val
 /* Sets a number in the object under a key of the root, by a name that may have dots. */
 bool tarn__json_file_put_number(tarn__json_file *file, const char *key, const char *name, double value);
 
+/* Sets an array of integers under a key of the root, or with a name, which may have dots, in the object there. */
+bool tarn__json_file_put_ints(tarn__json_file *file, const char *key, const char *name, const int64_t *values,
+                              size_t count);
+
 /* True when the key exists. Never an error. */
 bool tarn__json_file_has(const tarn__json_file *file, const char *key);
 
@@ -73,6 +77,11 @@ bool tarn__json_file_real_at(const tarn__json_file *file, const char *key, size_
 
 /* The number of elements of an array, at most `max`. False with an error. */
 bool tarn__json_file_count(const tarn__json_file *file, const char *key, size_t max, size_t *count);
+
+/* The integers of an array as tarn__json_file_put_ints() writes it, at most `max`, each from low to high. The caller
+ * releases the array of *count; none gives NULL. False with an error. */
+bool tarn__json_file_ints(const tarn__json_file *file, const char *key, const char *name, size_t max, int64_t low,
+                          int64_t high, int64_t **values, size_t *count);
 
 /* Visits a member of an object; `text` is its value as an option is typed: 0.5, lenet, true, 128,64. False ends the
  * visit. */

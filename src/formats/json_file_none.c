@@ -91,6 +91,20 @@ bool tarn__json_file_put_number(tarn__json_file *file, const char *key, const ch
     return unreachable();
 }
 
+bool tarn__json_file_put_ints(tarn__json_file *file, const char *key, const char *name, const int64_t *values,
+                              size_t count)
+{
+    (void)file, (void)key, (void)name, (void)values, (void)count;
+    return unreachable();
+}
+
+bool tarn__json_file_ints(const tarn__json_file *file, const char *key, const char *name, size_t max, int64_t low,
+                          int64_t high, int64_t **values, size_t *count)
+{
+    (void)file, (void)key, (void)name, (void)max, (void)low, (void)high, (void)values, (void)count;
+    return unreachable();
+}
+
 bool tarn__json_file_set_bool(tarn__json_file *file, const char *key, bool value)
 {
     (void)file, (void)key, (void)value;

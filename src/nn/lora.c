@@ -98,6 +98,8 @@ static tarn_tensor *compose(const tarn_module *layer, tarn_tensor *x)
                                                           : tarn_linear_apply(x, weight, bias);
     if (!adapter || !y)
         return y;
+    if (adapter->is_tokens)
+        return tarn__tokens_logits(layer, x, y);
     tarn_tensor *h = as(x, tarn__adapter_weight(layer, TARN__ADAPTER_A)->view.dtype);
     if (h && drops_out(layer))
         h = tarn_dropout(h, adapter->dropout);
@@ -114,6 +116,8 @@ tarn_tensor *tarn__lora_embedding(const tarn_module *embedding, tarn_tensor *ind
     const tarn__adapter *adapter = embedding->adapter;
     if (!adapter || !y)
         return y;
+    if (adapter->is_tokens)
+        return tarn__tokens_embedding(embedding, index, y);
     tarn_tensor *a = tarn_transpose(tarn__adapter_weight(embedding, TARN__ADAPTER_A), 0, 1);
     tarn_tensor *h = a ? tarn_embedding(a, index) : NULL;
     if (h && adapter->scale != 1)
@@ -134,6 +138,8 @@ static bool can_fuse(tarn_module *const *layer, int count, tarn_tensor *x)
 {
     bool any = false, can = tarn__is_float(x->view.dtype) && !x->is_constant && x->view.rank > 0;
     for (int i = 0; can && i < count; i++) {
+        if (layer[i]->adapter && layer[i]->adapter->is_tokens)
+            return false;
         tarn_tensor *weight = tarn__module_own(layer[i], "weight"), *bias = tarn__module_own(layer[i], "bias");
         can = matches(x, weight) && !tarn_needs_grad(weight) &&
               (!bias || (matches(x, bias) && !tarn_needs_grad(bias))) && !drops_out(layer[i]) &&
@@ -255,7 +261,7 @@ bool tarn__adapter_add_magnitude(tarn_module *layer, tarn_tensor *magnitude)
 }
 
 /* B [out, rank] @ A [rank, in] is [out, in]: transposed for (in, out) weights, and for the rows of an embedding. */
-tarn_tensor *tarn__adapter_merged(const tarn_module *layer)
+static tarn_tensor *merged_lora(const tarn_module *layer)
 {
     const tarn__adapter *adapter = layer->adapter;
     tarn_tensor *weight = tarn__module_own(layer, "weight"), *a = tarn__adapter_weight(layer, TARN__ADAPTER_A),
@@ -273,6 +279,13 @@ tarn_tensor *tarn__adapter_merged(const tarn_module *layer)
         return sum;
     factor = as(tarn__module_own(layer, FACTOR), compute);
     return factor ? tarn_mul(sum, tarn_unsqueeze(factor, is_transposed ? 0 : 1)) : NULL;
+}
+
+tarn_tensor *tarn__adapter_merged(const tarn_module *layer)
+{
+    tarn_dtype own = tarn__module_own(layer, "weight")->view.dtype;
+    return layer->adapter->is_tokens ? tarn__tokens_weight(layer, own == TARN_F64 ? TARN_F64 : TARN_F32)
+                                     : merged_lora(layer);
 }
 
 /* The entry of a name that the module has. */
@@ -317,7 +330,7 @@ static void remove_own(tarn_module *module, const char *name)
     memmove(place, place + 1, sizeof(*place) * (size_t)(module->parameter + module->parameters - place));
 }
 
-/* All children of a linear layer with an adapter are A and B. */
+/* All children of a layer with an adapter are its adapter's. */
 void tarn__adapter_remove(tarn_module *layer)
 {
     static const char *const names[] = {EMBEDDING_A, EMBEDDING_B, MAGNITUDE, FACTOR};
@@ -328,6 +341,6 @@ void tarn__adapter_remove(tarn_module *layer)
     for (int i = 0; i < layer->children; i++)
         tarn__module_free_tree(layer->child[i]);
     layer->children = 0;
-    tarn__release(layer->adapter, sizeof(*layer->adapter));
+    tarn__adapter_free(layer->adapter);
     layer->adapter = NULL;
 }

@@ -21,6 +21,9 @@ typedef struct tarn__adapter {
     bool rslora;
     bool is_embedding, has_magnitude; /* set by tarn__adapter_add() and tarn__adapter_add_magnitude() */
     double scale;                     /* alpha / rank, or with rslora alpha / sqrt(rank) */
+    bool is_tokens;                   /* no LoRA: rows of a weight are replaced (token_adapter.c) */
+    bool is_tied;                     /* these rows are those of the embedding whose weight the head shares */
+    int64_t *token, tokens;           /* ids of the rows, owned, and their number */
 } tarn__adapter;
 
 /* Children of a layer that has an adapter. */
@@ -66,6 +69,23 @@ void tarn__module_retarget(tarn_module *module, const char *name, tarn_tensor *t
 
 /* Removes a layer's adapter, if it has one. */
 void tarn__adapter_remove(tarn_module *layer);
+
+/* Frees an adapter's settings. NULL is allowed. */
+void tarn__adapter_free(tarn__adapter *adapter);
+
+/* Trained rows of a token embedding or head (token_adapter.c): adding them, for `count` different tokens below the
+ * weight's rows, [count, columns], and for a head that shares its weight with an embedding that has them. Takes the
+ * tensor, on failure too; the layer, which has no adapter, is then unchanged. */
+bool tarn__tokens_add(tarn_module *layer, const int64_t *token, int64_t count, tarn_tensor *rows);
+bool tarn__tokens_share(tarn_module *head, const tarn_module *embedding);
+
+/* Of a layer with trained rows: the rows, borrowed; the output y of an embedding and of a head with them; and the whole
+ * weight with them in a float dtype, through which gradients reach them. The results belong to the open scope. NULL,
+ * for a y that is NULL too, with an error. */
+tarn_tensor *tarn__tokens_rows(const tarn_module *layer);
+tarn_tensor *tarn__tokens_embedding(const tarn_module *embedding, tarn_tensor *index, tarn_tensor *y);
+tarn_tensor *tarn__tokens_logits(const tarn_module *head, tarn_tensor *x, tarn_tensor *y);
+tarn_tensor *tarn__tokens_weight(const tarn_module *layer, tarn_dtype dtype);
 
 /* A or B of a layer or an embedding that has an adapter. Borrowed. */
 tarn_tensor *tarn__adapter_weight(const tarn_module *layer, int which);

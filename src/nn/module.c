@@ -90,7 +90,7 @@ void tarn__module_free_tree(tarn_module *module)
         module->release(module->ctx);
     if (module->settings_bytes)
         tarn__release(module->ctx, module->settings_bytes);
-    tarn__release(module->adapter, sizeof(*module->adapter));
+    tarn__adapter_free(module->adapter);
     tarn__release(module->child, sizeof(*module->child) * (size_t)module->child_capacity);
     tarn__release(module->parameter, sizeof(*module->parameter) * (size_t)module->parameter_capacity);
     tarn__string_free(module->name);

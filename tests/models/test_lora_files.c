@@ -150,7 +150,6 @@ static void unsupported_adapter_settings_are_named(void **state)
         const char *more, *part;
     } unsupported[] = {{"\"lora_bias\": true", "\"lora_bias\""},
                        {"\"layer_replication\": [[0, 2]]", "\"layer_replication\""},
-                       {"\"trainable_token_indices\": [1]", "\"trainable_token_indices\""},
                        {"\"target_parameters\": [\"x\"]", "\"target_parameters\""},
                        {"\"of_a_later_version\": 1", "\"of_a_later_version\" is not supported"},
                        {"\"bias\": \"all\"", "\"bias\": 'all'"},

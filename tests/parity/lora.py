@@ -40,6 +40,7 @@ RECIPES = {
 MOVED = 20
 GRADIENTS = 2e-5  # relative distance in f32; a wrong factor of 1.0001 is 1e-4
 PREFIX = "base_model.model."
+TOKENS = "trainable_tokens_delta"
 LAYERS = {"gpt2": ["c_attn", "c_fc", "attn.c_proj", "mlp.c_proj", "c_proj"],
           "llama": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "mlp.up_proj"]}
 
@@ -91,6 +92,15 @@ def draw_patterns(family, count, rng):
 ENDS = {"gpt2": ["wte", "lm_head", "wpe"], "llama": ["embed_tokens", "lm_head"]}
 
 
+def draw_tokens(family, vocab, rng):
+    """Trained rows: of the embedding, which a tied head shares, of the head alone, or of both."""
+    embedding, some = "wte" if family == "gpt2" else "embed_tokens", lambda: rng.sample(range(vocab), min(vocab, 4))
+    same = some()
+    return rng.choice([
+        some(), {embedding: some()}, {"lm_head": some()}, {embedding: same, "lm_head": same},
+        {embedding: some(), "lm_head": some()}])
+
+
 def draw_ends(family, drawn, rng):
     """Embeddings and head: with adapters, trained whole, or neither; norms trained whole."""
     names = ENDS["gpt2" if family == "gpt2" else "llama"]
@@ -107,7 +117,12 @@ def draw_ends(family, drawn, rng):
     return drawn
 
 
-def draw_adapters(family, count, rng):
+def draw_adapters(family, count, rng, vocab=0):
+    """With a vocabulary: trained tokens in place of adapters and whole modules of the ends."""
+    if vocab:
+        return peft.LoraConfig(r=2, lora_alpha=3, task_type="CAUSAL_LM", fan_in_fan_out=family == "gpt2",
+                               target_modules="all-linear",
+                               trainable_token_indices=draw_tokens(family, vocab, rng))
     return peft.LoraConfig(r=rng.choice([1, 2, 5]), lora_alpha=rng.choice([8, 4, 3]), use_rslora=rng.random() < 0.4,
                            lora_dropout=rng.choice([0.0, 0.1]), task_type="CAUSAL_LM",
                            fan_in_fan_out=family == "gpt2", **draw_ends(family, draw_layers(family, count, rng), rng),
@@ -120,7 +135,7 @@ def with_adapters(network, config, rng):
     if rng.random() < 0.5:
         with torch.no_grad():
             for name, values in network.named_parameters():
-                if "lora_B" in name or "lora_embedding_" in name or "modules_to_save" in name:
+                if "lora_B" in name or "lora_embedding_" in name or "modules_to_save" in name or TOKENS in name:
                     values.add_(torch.randn_like(values) * 0.1)
     for module in network.modules():  # what is dropped out is drawn differently in both
         if isinstance(module, torch.nn.Dropout):
@@ -143,7 +158,8 @@ def adapters_of(network, part=lambda values: values.detach()):
     own = lambda name: name[len(PREFIX):].replace(".modules_to_save", "").replace(".default", "")
     return {
         own(name): part(values).to(torch.float64).clone()
-        for name, values in network.named_parameters() if "lora_" in name or ".modules_to_save." in name}
+        for name, values in network.named_parameters()
+        if "lora_" in name or ".modules_to_save." in name or TOKENS in name}
 
 
 def open_both(folder, dtype):
@@ -276,10 +292,12 @@ def check_saved(model, folder, tokens, ours, dtype):
 
 
 def parts_tied(network):
-    """Whether merging unties embeddings: PEFT merges the adapter of one into the weight of both, tarn into its own."""
-    ends = "wte.", "embed_tokens.", "lm_head."
-    return network.config.tie_word_embeddings and any(
-        end in name for name in adapters_of(network) if "lora_" in name for end in ends)
+    """Whether merging unties embeddings: PEFT merges the adapter of one into the weight of both, tarn into its own.
+    Trained tokens of a tied embedding are those of the head too, unless that has others."""
+    ends, names = ("wte.", "embed_tokens.", "lm_head."), list(adapters_of(network))
+    return network.config.tie_word_embeddings and (
+        any(end in name for name in names if "lora_" in name for end in ends) or
+        any("lm_head." in name and TOKENS in name for name in names))
 
 
 def check_merged(model, network, truth_network, folder, tokens, dtype):
@@ -362,14 +380,15 @@ def check_adapter_gguf(model, folder, family, tokens):
         tarn.call("module_free", again)
 
 
-def check(family, dtype, rng, folder):
+def check(family, dtype, rng, folder, has_tokens=False):
     network = draw_network(family, dtype, rng)
     config = network.config
     network.save_pretrained(os.path.join(folder, "base"))
     shape = BATCH, context(config)
     rows = lambda: torch.randint(0, config.vocab_size, shape)
     batches, tokens = [(rows(), rows()) for _ in range(STEPS)], rows()
-    network = with_adapters(network, draw_adapters(family, network.config.num_hidden_layers, rng), rng)
+    vocab = config.vocab_size if has_tokens else 0
+    network = with_adapters(network, draw_adapters(family, network.config.num_hidden_layers, rng, vocab), rng)
     network.save_pretrained(os.path.join(folder, "theirs"))
     truth_network = wide(os.path.join(folder, "base"), os.path.join(folder, "theirs"), family != "gpt2").eval()
     model = open_both(folder, dtype)
@@ -464,14 +483,18 @@ def check_dora(family, rng, folder):
 
 
 def check_resized(family, rng, folder):
-    """Embedding and head with more rows than the base model's: a model that has tokens added."""
+    """Embedding and head with more rows than the base model's, whole or the added ones: a model that has tokens
+    added."""
     network = draw_exact(family, rng)
     network.save_pretrained(os.path.join(folder, "base"))
-    count = network.config.vocab_size + rng.randint(1, 9)
+    added = rng.randint(1, 9)
+    count = network.config.vocab_size + added
     network.resize_token_embeddings(count, mean_resizing=False)
     names = ENDS["gpt2" if family == "gpt2" else "llama"][:2]
+    rows = dict.fromkeys(names, list(range(network.config.vocab_size - added, count)))
+    how = {"trainable_token_indices": rows} if rng.random() < 0.5 else {"modules_to_save": names}
     config = peft.LoraConfig(r=2, task_type="CAUSAL_LM", fan_in_fan_out=family == "gpt2", target_modules="all-linear",
-                             modules_to_save=names)
+                             **how)
     network = with_adapters(network, config, rng).eval()
     network.save_pretrained(os.path.join(folder, "theirs"))
     tokens = torch.randint(0, count, (BATCH, context(network.config)))
@@ -485,6 +508,10 @@ def check_resized(family, rng, folder):
         base.resize_token_embeddings(count, mean_resizing=False)
         again = peft.PeftModel.from_pretrained(base, os.path.join(folder, "ours")).eval()
         verdicts.append(same_logits("logits of tarn's added tokens", logits_in_torch(again, tokens), theirs, "f64"))
+        once_more = gpt2.open_in_tarn(os.path.join(folder, "base"), "f64")
+        tarn.call("lora_load", once_more, os.path.join(folder, "ours").encode())
+        verdicts.append(same_logits("logits of reopened tokens", logits_in_tarn(once_more, tokens), theirs, "f64"))
+        tarn.call("module_free", once_more)
         tarn.call("lora_merge", model)
         tarn.call("model_write", model, merged.encode())
         opened, whole = open_network(merged, "f64")
@@ -499,14 +526,14 @@ def run(seed):
     """Yields (name, dtype, verdicts)."""
     for family, configs in CONFIGS.items():
         for number in range(configs):
-            for what in ("f64", "f32", "bf16", "dora", "resized"):
+            for what in ("f64", "f32", "bf16", "dora", "resized", "tokens"):
                 rng, dtype = random.Random(f"{seed}/lora/{family}/{number}/{what}"), what if what in DTYPES else "f64"
                 torch.manual_seed(rng.randrange(1 << 31))
                 with tempfile.TemporaryDirectory() as folder:
                     try:
                         reads = {"bf16": check_halves, "dora": check_dora, "resized": check_resized}
                         verdicts = reads[what](family, rng, folder) if what in reads else check(
-                            family, dtype, rng, folder)
+                            family, dtype, rng, folder, what == "tokens")
                     except tarn.Error as error:
                         verdicts = [compare.Verdict(False, text=f"tarn: {error}")]
                 yield f"{family} {number} {what}", dtype, verdicts

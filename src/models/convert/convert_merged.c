@@ -76,7 +76,7 @@ static bool is_changed(const merger *m, const char *name)
     for (int i = 0; last && i < m->list.count; i++) {
         const tarn__lora_layer *layer = &m->list.layer[i];
         if (strlen(layer->path) == length && memcmp(layer->path, name, length) == 0)
-            return layer->is_saved || (layer->is_selected && strcmp(last, ".weight") == 0);
+            return layer->is_saved || ((layer->is_selected || layer->has_tokens) && strcmp(last, ".weight") == 0);
     }
     return false;
 }

@@ -43,7 +43,8 @@ static bool list_one(tarn_module *module, const char *path, void *ctx)
         list->layer[list->count++] = (tarn__lora_layer){.module = module,
                                                         .path = copy,
                                                         .kind = kind_of(l, module),
-                                                        .is_selected = module->adapter != NULL,
+                                                        .is_selected = module->adapter && !module->adapter->is_tokens,
+                                                        .has_tokens = module->adapter && module->adapter->is_tokens,
                                                         .is_saved = module->is_saved};
     return copy != NULL;
 }
@@ -61,11 +62,13 @@ bool tarn__lora_list(const char *function, const tarn_module *model, tarn__lora_
     return tarn_module_visit((tarn_module *)model, list_one, &l) || tarn__raise_within(function);
 }
 
-/* Frees the paths and the list, not the layers. */
+/* Frees the paths, tokens and the list, not the layers. */
 void tarn__lora_release(tarn__lora_layers *list)
 {
-    for (int i = 0; i < list->count; i++)
+    for (int i = 0; i < list->count; i++) {
         tarn__string_free(list->layer[i].path);
+        tarn__release(list->layer[i].token, sizeof(int64_t) * (size_t)list->layer[i].tokens);
+    }
     tarn__release(list->layer, sizeof(*list->layer) * (size_t)list->capacity);
 }
 
@@ -90,14 +93,14 @@ int tarn__lora_select(tarn__lora_layers *list, const char *name, size_t length)
     return count;
 }
 
-/* Any layer with an adapter counts, and any saved module. */
+/* Any layer with an adapter or trained tokens counts, and any saved module. */
 bool tarn_lora_has(const tarn_module *model)
 {
     tarn__lora_layers list;
     bool has = false;
     if (tarn__lora_list("lora_has", model, &list))
         for (int i = 0; i < list.count; i++)
-            has |= list.layer[i].is_selected || list.layer[i].is_saved;
+            has |= list.layer[i].is_selected || list.layer[i].is_saved || list.layer[i].has_tokens;
     tarn__lora_release(&list);
     return has;
 }
@@ -147,14 +150,33 @@ static bool select_names(const char *function, tarn__lora_layers *list, const ch
     return true;
 }
 
+/* Sets the tokens of embedding and head. */
+static bool select_tokens(const char *function, tarn__lora_layers *list, const tarn_lora_options *o)
+{
+    static const tarn__lora_kind kinds[] = {TARN__LORA_EMBEDDING, TARN__LORA_HEAD};
+    bool good = o->trained_token_count >= 0 && o->trained_token_count <= INT32_MAX &&
+                (o->trained_tokens || !o->trained_token_count);
+    if (!good)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .trained_token_count is %lld, of .trained_tokens%s", function,
+                           (long long)o->trained_token_count, o->trained_tokens ? "" : " that are NULL");
+    for (int i = 0; good && i < 2; i++) {
+        tarn__lora_layer *layer = tarn__lora_layer_of(list, kinds[i]);
+        good = !layer ||
+               tarn__lora_set_tokens(function, ".trained_tokens", layer, o->trained_tokens, o->trained_token_count);
+    }
+    return good;
+}
+
 /* Targets NULL: all linear layers that are not saved. */
-static bool select_all(const char *function, tarn__lora_layers *list, const tarn_lora_options *o)
+static bool select_all(const char *function, const tarn_module *model, tarn__lora_layers *list,
+                       const tarn_lora_options *o)
 {
     if (!select_names(function, list, o->modules_to_save, true) || !select_names(function, list, o->targets, false))
         return false;
     for (int i = 0; i < list->count && !o->targets; i++)
         list->layer[i].is_selected = list->layer[i].kind == TARN__LORA_LINEAR && !list->layer[i].is_saved;
-    return tarn__lora_check_saved(function, list);
+    return select_tokens(function, list, o) && tarn__lora_check_saved(function, list) &&
+           tarn__lora_check_tokens(function, model, list);
 }
 
 /* ---- adding ------------------------------------------------------------------------------------------------------ */
@@ -197,7 +219,10 @@ bool tarn__lora_freeze(const char *function, tarn_module *model, const tarn__lor
         return tarn__raise_within(function);
     for (int i = 0; i < list->count; i++) {
         tarn_module *module = list->layer[i].module;
-        for (int k = 0; module->adapter && k < 2; k++)
+        bool has_tokens = module->adapter && module->adapter->is_tokens;
+        if (has_tokens)
+            tarn__tokens_rows(module)->requires_grad = true;
+        for (int k = 0; module->adapter && !has_tokens && k < 2; k++)
             tarn__adapter_weight(module, k)->requires_grad = true;
         for (int k = 0; module->is_saved && k < module->parameters; k++)
             module->parameter[k].tensor->requires_grad = !module->parameter[k].is_buffer;
@@ -262,6 +287,7 @@ static bool add_all(const char *function, tarn_module *model, const tarn__lora_l
     for (int i = 0; good && i < list->count; i++)
         good = !list->layer[i].is_selected || add_initialized(list->layer[i].module, &settings, o->dtype);
     tarn__random_restore(&callers);
+    good = good && tarn__lora_add_trained_tokens(function, model, list, o->dtype);
     good = good ? tarn__lora_start(function, model, list) : tarn__raise_within(function);
     for (int i = 0; !good && i < list->count; i++)
         tarn__adapter_remove(list->layer[i].module);
@@ -281,7 +307,7 @@ bool tarn_lora_add_sized(tarn_module *model, const tarn_lora_options *options, s
     if (!options)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the options are NULL; .rank is required", function);
     bool good = check_options(function, &own) && tarn__lora_list(function, model, &list) &&
-                select_all(function, &list, &own) && add_all(function, model, &list, &own);
+                select_all(function, model, &list, &own) && add_all(function, model, &list, &own);
     tarn__lora_release(&list);
     return good;
 }
@@ -299,6 +325,14 @@ static bool replace_weight(tarn_module *layer, tarn_tensor *weight, bool is_quan
     if (is_quantized)
         layer->linear = form;
     return true;
+}
+
+/* Trained rows that embedding and head share go into the weight that both share. */
+static bool merge_shared(tarn_module *model, tarn_module *embedding, tarn_dtype dtype)
+{
+    tarn_tensor *weight = tarn__module_own(embedding, "weight"), *sum = tarn__adapter_merged(embedding);
+    return sum && (tarn__is_quantized(weight->view.dtype) ? tarn__lora_replace_tied(model, tarn_cast(sum, dtype))
+                                                          : tarn_copy(weight, sum));
 }
 
 /* The weight with its adapter, computed in f32 (f64 if either is) and rounded once. The head's and the embedding's
@@ -327,8 +361,8 @@ static bool check_untrained(const char *function, const tarn__lora_layers *list)
         if (module->is_saved && module->parameter[0].tensor->optimizer)
             return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s' is trained by an optimizer; free that first", function,
                                list->layer[i].path);
-        for (int k = 0; list->layer[i].is_selected && k < 2; k++)
-            if (tarn__adapter_weight(list->layer[i].module, k)->optimizer)
+        for (int k = 0; (list->layer[i].is_selected || list->layer[i].has_tokens) && k < 2; k++)
+            if ((list->layer[i].has_tokens ? tarn__tokens_rows(module) : tarn__adapter_weight(module, k))->optimizer)
                 return tarn__raise(TARN_ERROR_ARGUMENT,
                                    "%s: the adapter of '%s' is trained by an optimizer; free that first", function,
                                    list->layer[i].path);
@@ -351,11 +385,18 @@ static bool merge_all(const char *function, tarn_module *model, const tarn__lora
             module->parameter[k].tensor->requires_grad = false;
         merged += module->is_saved;
         module->is_saved = false; /* its parameters are the model's own now */
-        if (!list->layer[i].is_selected)
+        if (!module->adapter)
             continue;
         /* A scope per layer: the f32 copies of one weight are freed before the next. */
         tarn_scope *scope = tarn_scope_open();
-        good = scope && merge_layer(&list->layer[i], tarn__lora_is_tied(model), info.dtype, list->form);
+        const tarn__adapter *of_head = model->child[TARN__MODEL_HEAD]->adapter;
+        bool is_shared = of_head && of_head->is_tied && list->layer[i].kind == TARN__LORA_EMBEDDING;
+        good = scope && (is_shared ? merge_shared(model, module, info.dtype)
+                                   : merge_layer(&list->layer[i], tarn__lora_is_tied(model), info.dtype, list->form));
+        if (good && is_shared) {
+            tarn__adapter_remove(model->child[TARN__MODEL_HEAD]);
+            tarn__adapter_remove(module);
+        }
         tarn_scope_close(scope);
         merged += good;
     }

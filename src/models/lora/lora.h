@@ -26,9 +26,11 @@ typedef struct tarn__lora_layer {
     bool is_selected;       /* has an adapter, or gets one */
     bool is_saved;          /* is trained whole, or will be */
     tarn__adapter settings; /* of the adapter, if it is selected */
+    bool has_tokens;        /* has trained rows, or gets them */
+    int64_t *token, tokens; /* those that it gets: ids, owned by the list, and their number */
 } tarn__lora_layer;
 
-/* All modules with parameters of a model. Owns its paths. */
+/* All modules with parameters of a model. Owns its paths and tokens. */
 typedef struct tarn__lora_layers {
     tarn__lora_layer *layer;
     int count, capacity;
@@ -74,12 +76,43 @@ bool tarn__lora_is_tied(const tarn_module *model);
 /* The token embedding, borrowed. NULL: none. */
 tarn_module *tarn__lora_token_embedding(const tarn_module *model);
 
-/* Grows token embedding and head to that many rows, the new ones means of the others, dequantized to the model's dtype.
- * False with an error. */
-bool tarn__lora_add_tokens(const char *function, tarn_module *model, int64_t vocab_size);
+/* Grows token embedding and head to that many rows, dequantized to the model's dtype; one that has as many stays. New
+ * rows are drawn as transformers' resize_token_embeddings() does, from a normal distribution with the mean of the old
+ * rows and 1e-9 of their covariance; without a seed (NULL) they are the mean. False with an error. */
+bool tarn__lora_add_tokens(const char *function, tarn_module *model, int64_t vocab_size, const uint64_t *seed);
+
+/* Replaces the weight that token embedding and head share. Takes the tensor, which belongs to the open scope. False
+ * with an error. */
+bool tarn__lora_replace_tied(tarn_module *model, tarn_tensor *weight);
 
 /* Brings the model's configuration in line with the weights of its embedding and head. Raises different sizes. */
 bool tarn__lora_note_embeddings(const char *function, tarn_module *model);
+
+/* Trained rows of token embedding and head (lora_tokens.c). False with an error. Setting copies the ids, and raises
+ * negative and equal ones; `where` is for errors. The layer of a kind, of which a model has one at most; NULL: none. */
+bool tarn__lora_set_tokens(const char *function, const char *where, tarn__lora_layer *layer, const int64_t *token,
+                           int64_t count);
+tarn__lora_layer *tarn__lora_layer_of(const tarn__lora_layers *list, tarn__lora_kind kind);
+
+/* True if the head gets the trained rows of the embedding, since both share a weight. */
+bool tarn__lora_shares_tokens(const tarn_module *model, const tarn__lora_layers *list);
+
+/* Raises layers that get trained rows and are saved or have adapters too. */
+bool tarn__lora_check_tokens(const char *function, const tarn_module *model, const tarn__lora_layers *list);
+
+/* The highest id that a layer gets; -1: none. */
+int64_t tarn__lora_highest_token(const tarn__lora_layer *layer);
+
+/* Adds rows with the values of the weights, in a dtype; and those of a head that shares them, once the embedding has
+ * its own. */
+bool tarn__lora_add_trained_tokens(const char *function, const tarn_module *model, const tarn__lora_layers *list,
+                                   tarn_dtype dtype);
+bool tarn__lora_share_tokens(const tarn_module *model, const tarn__lora_layers *list);
+
+/* Their member of adapter_config.json. */
+bool tarn__lora_read_tokens(const char *function, const tarn__json_file *document, const char *path,
+                            tarn__lora_layers *list);
+bool tarn__lora_write_tokens(const tarn__lora_layers *list, tarn__json_file *document);
 
 /* adapter_config.json (lora_config.c). Reading selects the layers that it names and fills in their settings. `path` is
  * for errors. */

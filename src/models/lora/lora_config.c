@@ -50,6 +50,7 @@ static bool check_member(const char *name, bool is_off, void *ctx)
                                        "layers_to_transform",
                                        "modules_to_save",
                                        "use_dora",
+                                       "trainable_token_indices",
                                        NULL};
     /* Without effect on a trained adapter. */
     static const char *const ignored[] = {"task_type",
@@ -262,7 +263,8 @@ static bool select_saved(const reader *r)
 static bool select_layers(const reader *r)
 {
     int selected = 0;
-    if (!select_saved(r) || !select_targets(r) || !exclude(r) || !tarn__lora_check_saved(r->function, r->list))
+    if (!select_saved(r) || !select_targets(r) || !exclude(r) || !tarn__lora_check_saved(r->function, r->list) ||
+        !tarn__lora_read_tokens(r->function, r->document, r->path, r->list))
         return false;
     for (int i = 0; i < r->list->count; i++)
         selected += r->list->layer[i].is_selected;
@@ -439,6 +441,7 @@ bool tarn__lora_write_config(const tarn__lora_layers *list, const char *base_mod
                 tarn__json_file_set_int(document, "r", s->rank) &&
                 write_alpha(s->alpha, document) && tarn__json_file_set_real(document, "lora_dropout", s->dropout) &&
                 write_targets(list, document) && write_patterns(list, s, document) && write_saved(list, document) &&
+                tarn__lora_write_tokens(list, document) &&
                 tarn__json_file_set_bool(document, "use_rslora", s->rslora) &&
                 tarn__json_file_set_bool(document, "use_dora", s->has_magnitude) &&
                 tarn__json_file_set_bool(document, "fan_in_fan_out", list->form == TARN__LINEAR_IN_OUT) &&

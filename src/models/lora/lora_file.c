@@ -41,6 +41,13 @@ static const char *saved_name(const tarn_module *model, const tarn__parameter *p
     return to->text;
 }
 
+/* PEFT's name of the trained rows of an embedding or head. */
+static const char *tokens_name(const tarn__lora_layer *layer, matrix_name *to)
+{
+    snprintf(to->text, sizeof(to->text), PREFIX "%s.token_adapter.trainable_tokens_delta", layer->path);
+    return to->text;
+}
+
 /* ---- saving ------------------------------------------------------------------------------------------------------ */
 
 /* Writes an adapter, or the parameters of a saved module. */
@@ -54,6 +61,8 @@ static bool save_layer(const tarn_module *model, const tarn__lora_layer *layer, 
     if (good && layer->is_selected && module->adapter->has_magnitude)
         good = tarn_safetensors_add(writer, name_of(layer, MAGNITUDE, &name),
                                     tarn__module_own(module, "lora_magnitude_vector"));
+    if (good && layer->has_tokens && !module->adapter->is_tied)
+        good = tarn_safetensors_add(writer, tokens_name(layer, &name), tarn__tokens_rows(module));
     for (int i = 0; good && layer->is_saved && i < module->parameters; i++)
         good =
             tarn_safetensors_add(writer, saved_name(model, &module->parameter[i], &name), module->parameter[i].tensor);
@@ -234,9 +243,9 @@ static bool check_saved(const loader *l, const tarn__lora_layer *layer, int *cou
  * entry; NULL: there is none. */
 static const char *base_entry(const loader *l, const tarn__lora_layer *layer, matrix_name *to)
 {
-    static const char *const middle[] = {".base_layer", ""};
+    static const char *const middle[] = {".base_layer", ".token_adapter.base_layer", ""};
     bool can_be = (layer->kind == TARN__LORA_HEAD || layer->kind == TARN__LORA_EMBEDDING) && !layer->is_saved;
-    for (int i = 0; can_be && i < 2; i++) {
+    for (int i = 0; can_be && i < 3; i++) {
         snprintf(to->text, sizeof(to->text), PREFIX "%s%s.weight", layer->path, middle[i]);
         if (tarn_safetensors_find(l->file, to->text) >= 0)
             return to->text;
@@ -257,6 +266,33 @@ static bool check_base(const loader *l, const tarn__lora_layer *layer, int *coun
            check_entry(l, &entry, saved_shape(l, layer, tarn__module_own(layer->module, "weight")));
 }
 
+/* True if a layer has an entry of trained rows: its own, or one that PEFT writes again for a tied head. */
+static bool has_rows_entry(const loader *l, const tarn__lora_layer *layer)
+{
+    matrix_name name;
+    bool is_shared = layer->kind == TARN__LORA_HEAD && tarn__lora_shares_tokens(l->model, &l->list);
+    return is_shared ? tarn_safetensors_find(l->file, tokens_name(layer, &name)) >= 0 : layer->tokens > 0;
+}
+
+/* Checks the entry of trained rows and counts it. Tokens above the model's were added: no more than there are rows. */
+static bool check_tokens(const loader *l, const tarn__lora_layer *layer, int *count)
+{
+    tarn_safetensors_entry entry;
+    matrix_name name;
+    const tarn_tensor *weight = tarn__module_own(layer->module, "weight");
+    const char *base = base_entry(l, layer, &name);
+    int64_t rows = base && find_entry(l, base, &entry) ? entry.shape.size[0] : weight->view.shape[0];
+    const tarn__lora_layer *of = layer->tokens ? layer : tarn__lora_layer_of(&l->list, TARN__LORA_EMBEDDING);
+    if (!find_entry(l, tokens_name(layer, &name), &entry) ||
+        !check_entry(l, &entry, TARN_SHAPE(of->tokens, weight->view.shape[1])))
+        return false;
+    ++*count;
+    return tarn__lora_highest_token(of) < rows + (base ? 0 : of->tokens) ||
+           tarn__raise(TARN_ERROR_FORMAT,
+                       "%s: '%s': the trained token %lld of '%s' is far above the %lld tokens of this model",
+                       l->function, l->path, (long long)tarn__lora_highest_token(of), layer->path, (long long)rows);
+}
+
 /* True if a name in the file is that of a tensor that is read. */
 static bool is_known(const loader *l, const char *name)
 {
@@ -272,6 +308,8 @@ static bool is_known(const loader *l, const char *name)
         const char *base = base_entry(l, layer, &own);
         if (base && strcmp(name, base) == 0)
             return true;
+        if (has_rows_entry(l, layer) && strcmp(name, tokens_name(layer, &own)) == 0)
+            return true;
     }
     return false;
 }
@@ -283,7 +321,8 @@ static bool check_file(const loader *l)
     for (int i = 0; i < l->list.count; i++) {
         const tarn__lora_layer *layer = &l->list.layer[i];
         if ((layer->is_selected && !check_adapter(l, layer, &expected)) ||
-            (layer->is_saved && !check_saved(l, layer, &expected)) || !check_base(l, layer, &expected))
+            (layer->is_saved && !check_saved(l, layer, &expected)) || !check_base(l, layer, &expected) ||
+            (has_rows_entry(l, layer) && !check_tokens(l, layer, &expected)))
             return false;
     }
     /* Only a file with more tensors than expected can have unknown ones: searching names is quadratic. */
@@ -333,8 +372,9 @@ static bool read_parameter(const loader *l, tarn_module *module, const char *own
     if (good && fits)
         good = tarn_copy(before, values);
     else if (good && (is_saved || !is_quantized || values->view.shape[0] != before->view.shape[0])) {
-        tarn_tensor *cast = tarn_cast(values, is_quantized ? info.dtype : before->view.dtype);
-        good = cast && tarn__module_replace(module, own, tarn_clone(cast));
+        tarn_tensor *cast = tarn_clone(tarn_cast(values, is_quantized ? info.dtype : before->view.dtype));
+        bool stays_tied = !is_saved && module == tarn__lora_token_embedding(l->model) && tarn__lora_is_tied(l->model);
+        good = cast && (stays_tied ? tarn__lora_replace_tied(l->model, cast) : tarn__module_replace(module, own, cast));
     }
     tarn_no_grad_close();
     tarn_scope_close(scope);
@@ -357,6 +397,38 @@ static bool read_layer(const loader *l, const tarn__lora_layer *layer)
     return good;
 }
 
+/* Grows embedding and head for trained tokens above theirs, of which the file has the rows alone. */
+static bool grow(const loader *l)
+{
+    int64_t wanted = 0, rows = INT64_MAX;
+    for (int i = 0; i < l->list.count; i++) {
+        const tarn__lora_layer *layer = &l->list.layer[i];
+        if (layer->kind != TARN__LORA_EMBEDDING && layer->kind != TARN__LORA_HEAD)
+            continue;
+        int64_t own = tarn__module_own(layer->module, "weight")->view.shape[0],
+                highest = tarn__lora_highest_token(layer);
+        rows = own < rows ? own : rows;
+        wanted = highest + 1 > wanted ? highest + 1 : wanted;
+    }
+    return wanted <= rows || tarn__lora_add_tokens(l->function, l->model, wanted, NULL);
+}
+
+/* Reads the trained rows of embedding and head, then those that the head shares. */
+static bool add_tokens(const loader *l)
+{
+    matrix_name name;
+    bool good = grow(l);
+    for (int i = 0; good && i < l->list.count; i++) {
+        const tarn__lora_layer *layer = &l->list.layer[i];
+        if (!layer->tokens || (layer->kind == TARN__LORA_HEAD && tarn__lora_shares_tokens(l->model, &l->list)))
+            continue;
+        tarn_tensor *rows = tarn_safetensors_read(l->file, tokens_name(layer, &name),
+                                                  tarn__device(tarn__module_own(layer->module, "weight")));
+        good = rows && tarn__tokens_add(layer->module, layer->token, layer->tokens, rows);
+    }
+    return good && tarn__lora_share_tokens(l->model, &l->list);
+}
+
 /* Weights first: a magnitude's factor follows from them. Adapters are removed on failure; weights that were read
  * stay. */
 static bool add_all(const loader *l)
@@ -364,6 +436,7 @@ static bool add_all(const loader *l)
     bool good = true;
     for (int i = 0; good && i < l->list.count; i++)
         good = read_layer(l, &l->list.layer[i]);
+    good = good && add_tokens(l);
     for (int i = 0; good && i < l->list.count; i++)
         good = !l->list.layer[i].is_selected || add_layer(l, &l->list.layer[i]);
     good = good ? tarn__lora_start(l->function, l->model, &l->list) : tarn__raise_within(l->function);
@@ -399,7 +472,7 @@ bool tarn_lora_load(tarn_module *model, const char *folder)
     tarn__json_file *config = tarn__json_file_open(l.function, files.config.text);
     bool good = config && tarn__lora_list(l.function, model, &l.list) &&
                 tarn__lora_read_config(l.function, config, files.config.text, &l.list) &&
-                load_weights(&l, files.weights.text);
+                tarn__lora_check_tokens(l.function, model, &l.list) && load_weights(&l, files.weights.text);
     tarn__json_file_free(config);
     tarn__lora_release(&l.list);
     return good;

@@ -82,10 +82,13 @@ static bool check_writable(const adapter_file *f)
     for (int i = 0; i < f->list.count; i++) {
         const tarn__lora_layer *layer = &f->list.layer[i];
         bool is_dora = layer->is_selected && layer->module->adapter->has_magnitude;
-        if (layer->is_saved || is_dora)
+        if (layer->is_saved || layer->has_tokens || is_dora)
             return tarn__raise(TARN_ERROR_UNSUPPORTED,
                                "%s: '%s': '%s' %s, which adapters in GGUF files cannot have; merge them into the model",
-                               f->function, f->path, layer->path, is_dora ? "has DoRA's magnitudes" : "is saved whole");
+                               f->function, f->path, layer->path,
+                               is_dora             ? "has DoRA's magnitudes"
+                               : layer->has_tokens ? "has trained tokens"
+                                                   : "is saved whole");
     }
     return true;
 }

@@ -3,10 +3,12 @@
  *
  * The trained copy takes the place of the base weights; these are in the base model's files. As in PEFT, a saved
  * embedding or head of a model with tied embeddings is a copy of its own. */
+#include <math.h>
 #include <string.h>
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "core/tensor/random.h"
 #include "models/lora/lora.h"
 
 /* True if another module of the tree has the tensor too. */
@@ -94,42 +96,73 @@ bool tarn__lora_note_embeddings(const char *function, tarn_module *model)
     return true;
 }
 
-/* A weight with added rows. Belongs to the open scope. */
-static tarn_tensor *grown(tarn_tensor *weight, int64_t rows, tarn_dtype dtype)
+/* New rows [count, columns] for the f32 ones of a weight, [n, columns]: mean + sqrt(1e-9 / n) · g · (rows - mean), g
+ * [count, n] normal, has the mean and 1e-9 of the covariance of the rows without that matrix being formed. */
+static tarn_tensor *draw_rows(tarn_tensor *rows, int64_t count, const uint64_t *seed)
 {
-    tarn_tensor *old = tarn_cast(weight, dtype);
-    if (!old)
-        return NULL;
-    int64_t columns = old->view.shape[1];
-    tarn_tensor *mean = tarn_mean(tarn_cast(old, TARN_F32), TARN_AXES(0), true);
-    tarn_tensor *more = mean ? tarn_expand(mean, TARN_SHAPE(rows - old->view.shape[0], columns)) : NULL;
+    int64_t n = rows->view.shape[0], columns = rows->view.shape[1];
+    tarn_tensor *mean = tarn_mean(rows, TARN_AXES(0), true);
+    if (!mean || !seed)
+        return mean ? tarn_expand(mean, TARN_SHAPE(count, columns)) : NULL;
+    /* The caller's generator must not notice that numbers were drawn here. Drawn on the CPU: the same on all devices.
+     */
+    tarn__rng_state callers = tarn__random_save();
+    tarn_seed(*seed);
+    tarn_tensor *g = tarn_normal(TARN_SHAPE(count, n), 0, sqrt(1e-9 / (double)n), TARN_F32, tarn_device_cpu());
+    tarn__random_restore(&callers);
+    tarn_tensor *noise = g ? tarn_matmul(tarn_to(g, tarn__device(rows)), tarn_sub(rows, mean)) : NULL;
+    return noise ? tarn_add(noise, mean) : NULL;
+}
+
+/* A weight with added rows. Belongs to the open scope. */
+static tarn_tensor *grown(tarn_tensor *weight, int64_t rows, tarn_dtype dtype, const uint64_t *seed)
+{
+    tarn_tensor *old = tarn_cast(weight, dtype), *wide = old ? tarn_cast(old, TARN_F32) : NULL;
+    tarn_tensor *more = wide ? draw_rows(wide, rows - old->view.shape[0], seed) : NULL;
     return more ? tarn_concat((tarn_tensor *[]){old, tarn_cast(more, dtype)}, 2, 0) : NULL;
 }
 
+bool tarn__lora_replace_tied(tarn_module *model, tarn_tensor *weight)
+{
+    tarn_module *embedding = tarn__lora_token_embedding(model), *head = model->child[TARN__MODEL_HEAD];
+    if (!weight)
+        return false;
+    tarn__tensor_retain(weight); /* the head's reference */
+    if (!tarn__module_replace(embedding, "weight", weight)) {
+        tarn__tensor_release(weight);
+        return false;
+    }
+    tarn__module_retarget(head, "weight", weight);
+    return rename_entries(head);
+}
+
+/* Grows one weight that is not tied. */
+static bool grow(tarn_module *module, int64_t rows, tarn_dtype dtype, const uint64_t *seed)
+{
+    tarn_tensor *weight = tarn__module_own(module, "weight");
+    if (weight->view.shape[0] >= rows)
+        return true;
+    tarn_tensor *more = grown(weight, rows, dtype, seed);
+    return more && tarn__module_replace(module, "weight", more);
+}
+
 /* A tied head stays tied. */
-bool tarn__lora_add_tokens(const char *function, tarn_module *model, int64_t vocab_size)
+bool tarn__lora_add_tokens(const char *function, tarn_module *model, int64_t vocab_size, const uint64_t *seed)
 {
     tarn_model_info info;
     tarn_module *embedding = tarn__lora_token_embedding(model), *head = model->child[TARN__MODEL_HEAD];
-    bool is_tied = tarn__lora_is_tied(model), good = embedding && tarn_model_query(model, &info);
+    bool good = embedding && tarn_model_query(model, &info);
     tarn_scope *scope = good ? tarn_scope_open() : NULL;
     tarn_no_grad_open();
-    tarn_tensor *rows = scope ? grown(tarn__module_own(embedding, "weight"), vocab_size, info.dtype) : NULL,
-                *outputs = rows && !is_tied ? grown(tarn__module_own(head, "weight"), vocab_size, info.dtype) : NULL;
-    good = rows && (is_tied || outputs);
-    if (good && is_tied)
-        tarn__tensor_retain(rows); /* the head's reference */
-    good = good && tarn__module_replace(embedding, "weight", rows);
-    if (good && is_tied) {
-        tarn__module_retarget(head, "weight", rows);
-        good = rename_entries(head);
-    } else if (good) {
-        good = tarn__module_replace(head, "weight", outputs);
-    }
+    if (scope && tarn__lora_is_tied(model))
+        good =
+            tarn__lora_replace_tied(model, grown(tarn__module_own(embedding, "weight"), vocab_size, info.dtype, seed));
+    else
+        good = scope && grow(embedding, vocab_size, info.dtype, seed) && grow(head, vocab_size, info.dtype, seed);
     tarn_no_grad_close();
     tarn_scope_close(scope);
     if (good) {
-        rows->requires_grad = true;
+        tarn__module_own(embedding, "weight")->requires_grad = true;
         tarn__module_own(head, "weight")->requires_grad = true;
     }
     return (good && tarn__lora_note_embeddings(function, model)) || tarn__raise_within(function);

@@ -189,7 +189,7 @@ static bool add_tokens(const char *function, tarn_trainer *t, tarn__model_sizes 
                            "%s: vocab_size is %" PRId64 ", but the base model '%s' has %" PRId64
                            " tokens; lora_modules_to_save must have %s and %s to train the added ones",
                            function, o->vocab_size, o->base, own->vocab_size, rows, head);
-    if (!tarn__lora_add_tokens(function, t->model, o->vocab_size))
+    if (!tarn__lora_add_tokens(function, t->model, o->vocab_size, NULL))
         return false;
     tarn__model_sizes_of(t->model, own);
     return true;
