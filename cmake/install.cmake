@@ -10,7 +10,7 @@ install(TARGETS tarn tarn_static EXPORT tarnTargets
 if(TARGET tarn_command)
     install(TARGETS tarn_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
-foreach(backend tarn_cuda tarn_opencl)
+foreach(backend tarn_cuda tarn_opencl tarn_mpi)
     if(TARGET ${backend})
         install(TARGETS ${backend} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} OPTIONAL) # the tests install without building it
     endif()

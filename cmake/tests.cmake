@@ -28,9 +28,11 @@ if(TARN_SANITIZE)
 endif()
 
 set(TEST_TARGETS tarn tarn_static)
-if(TARGET tarn_command)
-    list(APPEND TEST_TARGETS tarn_command)
-endif()
+foreach(extra tarn_command tarn_mpi)
+    if(TARGET ${extra})
+        list(APPEND TEST_TARGETS ${extra})
+    endif()
+endforeach()
 
 # Programs that take long begin first, so that none of them runs alone at the end: seconds on one core.
 set(TEST_COST_ops.cases 50)

@@ -15,6 +15,7 @@
 #include <tarn/nn.h>
 #include <tarn/ops.h>
 #include <tarn/optim.h>
+#include <tarn/parallel.h>
 #include <tarn/profile.h>
 #include <tarn/safetensors.h>
 #include <tarn/tensor.h>

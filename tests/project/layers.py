@@ -14,7 +14,7 @@ SOURCE = ROOT / "src"
 
 BELOW_NN = {"base", "core", "autograd", "ops"}
 BELOW_MODELS = BELOW_NN | {"nn", "text", "formats"}
-BELOW_TRAIN = BELOW_MODELS | {"optim", "data"}
+BELOW_TRAIN = BELOW_MODELS | {"optim", "data", "parallel"}
 
 # folder: the folders it may include beside itself
 MAY_INCLUDE = {
@@ -30,6 +30,7 @@ MAY_INCLUDE = {
     "formats": {"base", "core"},
     "optim": BELOW_MODELS,
     "data": BELOW_MODELS,
+    "parallel": BELOW_NN,
     "models": BELOW_TRAIN,
     "train": BELOW_TRAIN | {"models", "generate"},
     "generate": BELOW_TRAIN | {"models"},
@@ -51,6 +52,7 @@ DEFINED_BY = {
     "nn.h": "nn",
     "optim.h": "optim",
     "data.h": "data",
+    "parallel.h": "parallel",
     "text.h": "text",
     "model.h": "models",
     "convert.h": "models",

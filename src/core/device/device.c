@@ -137,21 +137,38 @@ static char *next_folder(char **rest)
     return folder;
 }
 
+/* Under the lock: the path of libtarn-NAME.so. False when there is no such file. */
+static bool find_plugin(const char *name, char *path, size_t size)
+{
+    char folders[2048], *rest = folders;
+    search_folders(folders, sizeof(folders));
+    for (char *folder; (folder = next_folder(&rest)) != NULL;) {
+        snprintf(path, size, "%s/libtarn-%s.so", folder, name);
+        if (tarn__platform_readable(path))
+            return true;
+    }
+    return false;
+}
+
+bool tarn__plugin_find(const char *name, char *path, size_t size)
+{
+    pthread_mutex_lock(&lock);
+    bool is_found = find_plugin(name, path, size);
+    pthread_mutex_unlock(&lock);
+    return is_found;
+}
+
 /* Searches libtarn-NAME.so and loads it. False when there is no such file. */
 static bool find_backend(struct slot *slot)
 {
-    char folders[2048], path[2304], *rest = folders;
+    char path[2304];
     slot->state = MISSING;
-    search_folders(folders, sizeof(folders));
+    if (find_plugin(slot->name, path, sizeof(path))) {
+        open_backend(slot, path);
+        return true;
+    }
     snprintf(slot->why, sizeof(slot->why), "libtarn-%s.so not found next to libtarn or in TARN_BACKEND_PATH",
              slot->name);
-    for (char *folder; (folder = next_folder(&rest)) != NULL;) {
-        snprintf(path, sizeof(path), "%s/libtarn-%s.so", folder, slot->name);
-        if (tarn__platform_readable(path)) {
-            open_backend(slot, path);
-            return true;
-        }
-    }
     return false;
 }
 
@@ -204,7 +221,8 @@ typedef struct names {
     int count;
 } names;
 
-/* Adds NAME of a file libtarn-NAME.so; TARN__BACKENDS names are more than there are slots left. */
+/* Adds NAME of a file libtarn-NAME.so; TARN__BACKENDS names are more than there are slots left. libtarn-mpi.so is no
+ * backend (parallel/mpi.c). */
 static bool add_name(const char *file, void *ctx)
 {
     names *found = ctx;
@@ -215,7 +233,7 @@ static bool add_name(const char *file, void *ctx)
         return true;
     memcpy(name, file + prefix, length - prefix - end);
     name[length - prefix - end] = 0;
-    found->count += valid_name(name);
+    found->count += valid_name(name) && strcmp(name, "mpi") != 0;
     return found->count < TARN__BACKENDS;
 }
 

@@ -34,6 +34,9 @@ const tarn__backend *tarn__meta_backend_at(int slot);
 /* The backend of that name, loaded if possible; NULL without an error. */
 const tarn__backend *tarn__backend_named(const char *name);
 
+/* The path of libtarn-NAME.so, next to libtarn or in TARN_BACKEND_PATH. False when there is no such file. */
+bool tarn__plugin_find(const char *name, char *path, size_t size);
+
 /* The kernel table of a backend, even without a device; NULL when it is not installed or cannot be loaded. */
 const tarn__kernel_row *tarn__backend_kernels(const char *name);
 

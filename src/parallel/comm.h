@@ -1,0 +1,81 @@
+/* comm.h: communicators, for the files of parallel: a table of functions per transport, as a backend is.
+ *
+ * A row has one data function: exchange() runs sends and receives together. Collectives are built on it (comm.c), so
+ * that a new transport is four functions. Messages of a pair of ranks arrive in the order in which they were sent. */
+#ifndef TARN__COMM_H
+#define TARN__COMM_H
+
+#include <stdatomic.h>
+#include <tarn/parallel.h>
+
+enum { TARN__COMM_HOST = 64, TARN__COMM_TEXT = 768 };
+
+/* A message to or from another rank; never to the own one. */
+typedef struct tarn__message {
+    void *memory; /* of a send it is only read */
+    size_t bytes;
+    int peer;
+    bool is_send;
+} tarn__message;
+
+/* Why an exchange has failed. */
+typedef struct tarn__comm_failure {
+    int rank;                   /* that failed, ended or does not answer; -1: unknown */
+    bool is_silent;             /* it does not answer; found by this rank */
+    char text[TARN__COMM_TEXT]; /* "": it does not answer */
+} tarn__comm_failure;
+
+typedef struct tarn__comm_row {
+    const char *name;
+    /* Runs all messages and waits for them, at most `seconds` (0: no limit) for each peer. False with `failure`. While
+     * comm->is_hurried it calls tarn__comm_notice() once when a peer does not answer at once. */
+    bool (*exchange)(tarn_comm *comm, const tarn__message *messages, int count, double seconds,
+                     tarn__comm_failure *failure);
+    /* False with `failure` if a rank has aborted. Does not wait. */
+    bool (*poll)(tarn_comm *comm, tarn__comm_failure *failure);
+    /* Tells the others. True: rank 0 has answered, or is this rank. */
+    bool (*abort)(tarn_comm *comm, const char *text);
+    void (*free)(tarn_comm *comm); /* everything but the struct */
+} tarn__comm_row;
+
+struct tarn_comm {
+    const tarn__comm_row *row;
+    void *state; /* of the row */
+    int rank, size;
+    char (*host)[TARN__COMM_HOST]; /* [size] */
+    double timeout;                /* seconds */
+    atomic_bool is_hurried;        /* the user wants the run to stop; set by a signal handler */
+    bool is_broken, is_aborted;
+    bool is_reporter;
+    tarn__comm_failure failure; /* of a broken communicator */
+};
+
+/* A communicator with a row, its state, rank and size. The caller owns it. NULL with an error. */
+tarn_comm *tarn__comm_new(const char *function, const tarn__comm_row *row, void *state, int rank, int size);
+
+/* Frees the struct alone. */
+void tarn__comm_release(tarn_comm *comm);
+
+/* Runs messages together. Breaks the communicator where that fails. False with an error. */
+bool tarn__comm_exchange(const char *function, tarn_comm *comm, const tarn__message *messages, int count);
+
+/* Logs that this rank waits for another one. */
+void tarn__comm_notice(const tarn_comm *comm, int peer);
+
+/* From now on a wait for a peer is logged: a user who stops a run sees which rank it waits for. Async-signal-safe. */
+void tarn__comm_hurry(tarn_comm *comm);
+
+/* ---- the MPI library (mpi/) -------------------------------------------------------------------------------------- */
+
+#define TARN__MPI_SYMBOL "tarn_mpi_entry"
+
+/* Entry of libtarn-mpi.so. `version` is that of libtarn. Sets rank and size. NULL with the reason in `why`. `notice`
+ * and `is_hurried` are called and read during an exchange. */
+typedef struct tarn__mpi_host {
+    const char *version;
+    void (*notice)(const tarn_comm *comm, int peer);
+} tarn__mpi_host;
+typedef const tarn__comm_row *(*tarn__mpi_entry_fn)(const tarn__mpi_host *host, int *rank, int *size, char *why,
+                                                    size_t why_size);
+
+#endif

@@ -1,0 +1,254 @@
+/* tree.c: tree sums (tree.h): nodes of a rank, and the sum over all ranks: an all-to-all of shards, a tree sum of each
+ * shard, and a gather of the shards. */
+#include "parallel/tree.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <tarn/autograd.h>
+#include <tarn/ops.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "core/tensor/tensor.h"
+
+tarn__tree tarn__tree_open(int64_t leaves, int64_t first)
+{
+    return (tarn__tree){.leaves = leaves, .next = first};
+}
+
+/* ---- nodes ------------------------------------------------------------------------------------------------------- */
+
+static void drop(tarn__tree_node *node)
+{
+    if (node->is_owned)
+        tarn_free(node->sum);
+    node->sum = NULL;
+}
+
+/* A node without a right sibling is its parent. */
+static void promote(const tarn__tree *t, tarn__tree_node *node)
+{
+    while (node->index > 0 && node->index % 2 == 0 && (node->index + 1) << node->level >= t->leaves) {
+        node->level++;
+        node->index /= 2;
+    }
+}
+
+static bool is_sibling(const tarn__tree_node *left, const tarn__tree_node *right)
+{
+    return left->level == right->level && right->index % 2 == 1 && left->index == right->index - 1;
+}
+
+/* Adds a node after the others, and sums the parents that are complete then. */
+static bool add_node(tarn__tree *t, tarn__tree_node node)
+{
+    bool good = true;
+    promote(t, &node);
+    while (good && t->count > 0 && is_sibling(&t->node[t->count - 1], &node)) {
+        tarn__tree_node parent = t->node[--t->count];
+        good = !node.sum || tarn_add_inplace(parent.sum, node.sum);
+        drop(&node);
+        parent.level++;
+        parent.index /= 2;
+        promote(t, &parent);
+        node = parent;
+    }
+    t->node[t->count++] = node;
+    return good;
+}
+
+/* True when the next leaf is added to the last node at once. */
+static bool joins(const tarn__tree *t, const tarn__tree_node *leaf)
+{
+    tarn__tree_node moved = *leaf;
+    promote(t, &moved);
+    return t->count > 0 && is_sibling(&t->node[t->count - 1], &moved);
+}
+
+bool tarn__tree_add(tarn__tree *t, tarn_tensor *leaf)
+{
+    tarn__tree_node node = {.index = t->next++, .sum = leaf};
+    if (leaf && !joins(t, &node)) {
+        node.sum = tarn_clone(leaf);
+        node.is_owned = true;
+        if (!node.sum)
+            return false;
+    }
+    return add_node(t, node);
+}
+
+/* ---- shards ------------------------------------------------------------------------------------------------------ */
+
+/* The sum over all ranks, in pieces: rank r sums elements begin(r) to begin(r + 1) of every node. */
+typedef struct job {
+    const char *function;
+    tarn_comm *comm;
+    tarn__tree *own;
+    int64_t count; /* elements of a node */
+} job;
+
+static int64_t begin_of(const job *j, int rank)
+{
+    return j->count / j->comm->size * rank + j->count % j->comm->size * rank / j->comm->size;
+}
+
+static int64_t shard_of(const job *j, int rank)
+{
+    return begin_of(j, rank + 1) - begin_of(j, rank);
+}
+
+/* The nodes that a rank is left with. */
+static tarn__tree shape_of(const job *j, int rank)
+{
+    int64_t leaves = j->own->leaves / j->comm->size;
+    tarn__tree shape = tarn__tree_open(j->own->leaves, leaves * rank);
+    for (int64_t i = 0; i < leaves; i++)
+        tarn__tree_add(&shape, NULL);
+    return shape;
+}
+
+/* Rows of `gathered`: the own shard of the nodes of rank 0, then of rank 1, ... Returns their number. */
+static int count_nodes(const job *j)
+{
+    int rows = 0;
+    for (int i = 0; i < j->comm->size; i++)
+        rows += shape_of(j, i).count;
+    return rows;
+}
+
+/* Posts all shards: those of the own nodes to their ranks, and the own shard of all others. */
+static bool exchange_shards(const job *j, float *gathered)
+{
+    int own = j->comm->rank, rows = count_nodes(j), count = 0, row = 0;
+    int64_t shard = shard_of(j, own), begin = begin_of(j, own);
+    size_t bytes = sizeof(tarn__message) * ((size_t)rows + (size_t)(j->own->count * j->comm->size));
+    tarn__message *messages = tarn__alloc(bytes);
+    if (!messages)
+        return false;
+    for (int i = 0; i < j->comm->size; i++) {
+        int nodes = shape_of(j, i).count;
+        int64_t theirs = shard_of(j, i);
+        for (int k = 0; k < nodes; k++, row++) {
+            float *to = gathered + (size_t)row * (size_t)shard;
+            if (i == own && shard)
+                memcpy(to, (const float *)tarn_data(j->own->node[k].sum) + begin, sizeof(float) * (size_t)shard);
+            else if (shard)
+                messages[count++] = (tarn__message){to, sizeof(float) * (size_t)shard, i, false};
+        }
+        for (int k = 0; i != own && theirs && k < j->own->count; k++)
+            messages[count++] = (tarn__message){(float *)tarn_data(j->own->node[k].sum) + begin_of(j, i),
+                                                sizeof(float) * (size_t)theirs, i, true};
+    }
+    bool good = !tarn_failed() && tarn__comm_exchange(j->function, j->comm, messages, count);
+    tarn__release(messages, bytes);
+    return good;
+}
+
+/* Sums the rows of a shard in the order of their leaves; the result is row 0. */
+static bool sum_shard(const job *j, tarn_tensor *gathered)
+{
+    tarn__tree all = tarn__tree_open(j->own->leaves, 0);
+    int row = 0;
+    for (int i = 0; i < j->comm->size; i++) {
+        tarn__tree theirs = shape_of(j, i);
+        for (int k = 0; k < theirs.count; k++, row++) {
+            tarn__tree_node node = theirs.node[k];
+            node.sum = tarn_slice(gathered, 0, row, row + 1);
+            if (!node.sum || !add_node(&all, node))
+                return false;
+        }
+    }
+    return true;
+}
+
+static bool gather_shards(const job *j, const float *shard, float *sum)
+{
+    size_t bytes = sizeof(size_t) * (size_t)j->comm->size, *sizes = tarn__alloc(bytes);
+    if (!sizes)
+        return false;
+    for (int i = 0; i < j->comm->size; i++)
+        sizes[i] = sizeof(float) * (size_t)shard_of(j, i);
+    bool good = tarn_comm_all_gather(j->comm, shard, sum, sizes);
+    tarn__release(sizes, bytes);
+    return good;
+}
+
+/* The own shard is summed on the CPU, and the result written to `sum` on its device. */
+static bool sum_ranks(const job *j, tarn_tensor *sum)
+{
+    int64_t shard = shard_of(j, j->comm->rank);
+    tarn_device cpu = tarn_device_cpu();
+    tarn_tensor *gathered = tarn_zeros(TARN_SHAPE(count_nodes(j), shard > 0 ? shard : 1), TARN_F32, cpu);
+    tarn_tensor *on_host = tarn_device_equal(tarn_device_of(sum), cpu) && tarn_is_contiguous(sum)
+                               ? sum
+                               : tarn_zeros(tarn_shape_of(sum), TARN_F32, cpu);
+    if (!gathered || !on_host)
+        return false;
+    float *memory = tarn_data(gathered);
+    return memory && exchange_shards(j, memory) && (shard == 0 || sum_shard(j, gathered)) &&
+           gather_shards(j, tarn_data(gathered), tarn_data(on_host)) && (on_host == sum || tarn_copy(sum, on_host));
+}
+
+/* Nodes on another device are staged through the host. */
+static bool stage(tarn__tree *tree)
+{
+    for (int i = 0; i < tree->count; i++) {
+        tarn__tree_node *node = &tree->node[i];
+        tarn_tensor *on_host = tarn_to(node->sum, tarn_device_cpu());
+        if (!on_host)
+            return false;
+        if (on_host != node->sum) {
+            drop(node);
+            node->sum = on_host;
+            node->is_owned = true;
+        }
+    }
+    return true;
+}
+
+bool tarn__tree_sum(const char *function, tarn__tree *tree, tarn_comm *comm, tarn_tensor *sum)
+{
+    if (!comm || comm->size == 1)
+        return tarn_copy(sum, tree->node[0].sum);
+    tarn_scope *scope = tarn_scope_open();
+    job j = {function, comm, tree, tarn_count(sum)};
+    bool good = scope && stage(tree) && sum_ranks(&j, sum);
+    tarn_scope_close(scope);
+    return good;
+}
+
+/* ---- public ------------------------------------------------------------------------------------------------------ */
+
+static bool check_part(const char *function, tarn_tensor *part, tarn_tensor *sum)
+{
+    if (!part || !sum)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s is NULL", function, sum ? "a part" : "the result");
+    if (tarn_dtype_of(part) != TARN_F32 || tarn_dtype_of(sum) != TARN_F32)
+        return tarn__raise(TARN_ERROR_DTYPE, "%s: a tensor is %s; must be f32", function,
+                           tarn_dtype_name(tarn_dtype_of(part) != TARN_F32 ? tarn_dtype_of(part) : tarn_dtype_of(sum)));
+    return tarn_count(part) == tarn_count(sum) ||
+           tarn__raise(TARN_ERROR_SHAPE, "%s: a part has %lld elements, the result %lld", function,
+                       (long long)tarn_count(part), (long long)tarn_count(sum));
+}
+
+bool tarn_comm_sum(tarn_comm *comm, tarn_tensor *const *parts, int count, tarn_tensor *sum)
+{
+    static const char *const function = "comm_sum";
+    if (tarn_failed())
+        return false;
+    if (!comm || !parts || count < 1)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function,
+                           !comm   ? "the communicator is NULL"
+                           : parts ? "the number of parts is below 1"
+                                   : "`parts` is NULL");
+    tarn_scope *scope = tarn_scope_open();
+    tarn__tree tree = tarn__tree_open((int64_t)count * comm->size, (int64_t)count * comm->rank);
+    bool good = scope != NULL;
+    tarn_no_grad_open();
+    for (int i = 0; good && i < count; i++)
+        good = check_part(function, parts[i], sum) && tarn__tree_add(&tree, parts[i]);
+    good = good && tarn__tree_sum(function, &tree, comm, sum);
+    tarn_no_grad_close();
+    tarn_scope_close(scope);
+    return good || tarn__raise_within(function);
+}

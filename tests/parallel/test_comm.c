@@ -1,0 +1,288 @@
+/* Communicators between threads: what every rank receives, sums that do not depend on the number of ranks, and
+ * failures that reach all ranks. */
+#include <pthread.h>
+
+#include "support/check.h"
+
+enum { MAX_RANKS = 8 };
+
+/* One rank: what it runs, and what it has found. Assertions of cmocka work on the main thread only. */
+typedef struct rank_run {
+    pthread_t thread;
+    tarn_comm *comm;
+    bool (*run)(tarn_comm *comm, void *ctx);
+    void *ctx;
+    bool good;
+    char error[1024];
+} rank_run;
+
+static void *run_rank(void *argument)
+{
+    rank_run *r = argument;
+    r->good = r->run(r->comm, r->ctx);
+    snprintf(r->error, sizeof(r->error), "%s", tarn_error());
+    tarn_clear_error();
+    return NULL;
+}
+
+static void run_ranks(int size, bool (*run)(tarn_comm *comm, void *ctx), void *ctx, rank_run *ranks)
+{
+    tarn_comm *comms[MAX_RANKS];
+    assert_true(tarn_comm_threads(size, comms));
+    for (int i = 0; i < size; i++) {
+        ranks[i] = (rank_run){.comm = comms[i], .run = run, .ctx = ctx};
+        assert_int_equal(pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]), 0);
+    }
+    for (int i = 0; i < size; i++)
+        pthread_join(ranks[i].thread, NULL);
+    for (int i = 0; i < size; i++)
+        tarn_comm_free(comms[i]);
+}
+
+static void assert_all_good(int size, const rank_run *ranks)
+{
+    for (int i = 0; i < size; i++)
+        if (!ranks[i].good)
+            fail_msg("rank %d of %d: %s", i, size, ranks[i].error);
+}
+
+/* ---- bytes ------------------------------------------------------------------------------------------------------- */
+
+/* Rank a sends rank b (a + 2 b) % 5 bytes of value 16 a + b: some pieces are empty. */
+static size_t piece(int from, int to)
+{
+    return (size_t)((from + 2 * to) % 5);
+}
+
+static bool all_to_all(tarn_comm *comm, void *ctx)
+{
+    (void)ctx;
+    int rank = tarn_comm_rank(comm), size = tarn_comm_size(comm);
+    unsigned char in[64], out[64];
+    size_t in_bytes[MAX_RANKS], out_bytes[MAX_RANKS], at = 0;
+    for (int i = 0; i < size; i++) {
+        in_bytes[i] = piece(rank, i);
+        out_bytes[i] = piece(i, rank);
+        memset(in + at, 16 * rank + i, in_bytes[i]);
+        at += in_bytes[i];
+    }
+    bool good = tarn_comm_all_to_all(comm, in, in_bytes, out, out_bytes);
+    at = 0;
+    for (int i = 0; i < size; i++)
+        for (size_t k = 0; k < out_bytes[i]; k++)
+            good = good && out[at++] == 16 * i + rank;
+    return good;
+}
+
+/* In place, and with pieces of different lengths. */
+static bool all_gather(tarn_comm *comm, void *ctx)
+{
+    (void)ctx;
+    int rank = tarn_comm_rank(comm), size = tarn_comm_size(comm);
+    unsigned char out[64] = {0};
+    size_t bytes[MAX_RANKS], at = 0, own = 0;
+    for (int i = 0; i < size; i++) {
+        bytes[i] = (size_t)(i % 3);
+        own = i == rank ? at : own;
+        at += bytes[i];
+    }
+    memset(out + own, rank + 1, bytes[rank]);
+    bool good = tarn_comm_all_gather(comm, out + own, out, bytes);
+    at = 0;
+    for (int i = 0; i < size; i++)
+        for (size_t k = 0; k < bytes[i]; k++)
+            good = good && out[at++] == i + 1;
+    return good;
+}
+
+static bool broadcast(tarn_comm *comm, void *ctx)
+{
+    (void)ctx;
+    bool good = true;
+    for (int root = 0; root < tarn_comm_size(comm); root++) {
+        int value = tarn_comm_rank(comm) == root ? 100 + root : -1;
+        good = good && tarn_comm_broadcast(comm, root, &value, sizeof(value)) && value == 100 + root &&
+               tarn_comm_barrier(comm);
+    }
+    return good;
+}
+
+/* Two messages of a pair arrive in order; a ring does not deadlock where even ranks send first. */
+static bool ring(tarn_comm *comm, void *ctx)
+{
+    (void)ctx;
+    int rank = tarn_comm_rank(comm), size = tarn_comm_size(comm), to = (rank + 1) % size,
+        from = (rank + size - 1) % size, first = -1, second = -1, next = rank + 10;
+    if (size == 1)
+        return true;
+    bool good = rank % 2 == 1 ||
+                (tarn_comm_send(comm, to, &rank, sizeof(rank)) && tarn_comm_send(comm, to, &next, sizeof(next)));
+    good = good && tarn_comm_receive(comm, from, &first, sizeof(first)) &&
+           tarn_comm_receive(comm, from, &second, sizeof(second)) && first == from && second == from + 10;
+    return good && (rank % 2 == 0 ||
+                    (tarn_comm_send(comm, to, &rank, sizeof(rank)) && tarn_comm_send(comm, to, &next, sizeof(next))));
+}
+
+static void every_rank_receives_what_the_others_send(void **state)
+{
+    (void)state;
+    rank_run ranks[MAX_RANKS];
+    bool (*const runs[])(tarn_comm * comm, void *ctx) = {all_to_all, all_gather, broadcast, ring};
+    for (size_t k = 0; k < sizeof(runs) / sizeof(runs[0]); k++)
+        for (int size = 1; size <= MAX_RANKS; size++) {
+            if (runs[k] == ring && size % 2 == 1)
+                continue;
+            run_ranks(size, runs[k], NULL, ranks);
+            assert_all_good(size, ranks);
+        }
+}
+
+/* ---- sums -------------------------------------------------------------------------------------------------------- */
+
+enum { LEAVES = 24, MAX_COUNT = 1000 };
+
+typedef struct summing {
+    int leaves, count;
+    float sum[MAX_RANKS][MAX_COUNT]; /* of each rank */
+} summing;
+
+/* Values of very different magnitudes: another order of additions gives other bits. */
+static float value_of(int leaf, int i)
+{
+    uint32_t x = (uint32_t)(leaf * 7919 + i) * 2654435761u;
+    return ldexpf((float)(x >> 8) - 8388608.0f, (int)(x % 24) - 30);
+}
+
+static bool sum_parts(tarn_comm *comm, void *ctx)
+{
+    summing *s = ctx;
+    int rank = tarn_comm_rank(comm), parts = s->leaves / tarn_comm_size(comm);
+    tarn_tensor *part[LEAVES];
+    tarn_scope *scope = tarn_scope_open();
+    for (int k = 0; k < parts; k++) {
+        float values[MAX_COUNT];
+        for (int i = 0; i < s->count; i++)
+            values[i] = value_of(rank * parts + k, i);
+        part[k] = tarn_from_f32(values, TARN_SHAPE(s->count), tarn_device_cpu());
+    }
+    bool good = tarn_comm_sum(comm, part, parts, part[0]) && tarn_read_f32(part[0], s->sum[rank], s->count);
+    tarn_scope_close(scope);
+    return good;
+}
+
+/* The definition: a node of the tree is the sum of its halves. */
+static float tree_sum(int begin, int end, int i)
+{
+    int half = 1;
+    if (end - begin == 1)
+        return value_of(begin, i);
+    while (2 * half < end - begin)
+        half *= 2;
+    return tree_sum(begin, begin + half, i) + tree_sum(begin + half, end, i);
+}
+
+static void a_sum_is_bitwise_identical_for_any_number_of_ranks(void **state)
+{
+    (void)state;
+    static const int leaf_counts[] = {1, 2, 3, 5, 6, 8, 12, 24}, counts[] = {1, 7, 1000};
+    static summing s;
+    rank_run ranks[MAX_RANKS];
+    for (size_t l = 0; l < sizeof(leaf_counts) / sizeof(leaf_counts[0]); l++)
+        for (size_t c = 0; c < sizeof(counts) / sizeof(counts[0]); c++)
+            for (int size = 1; size <= MAX_RANKS; size++) {
+                s.leaves = leaf_counts[l];
+                s.count = counts[c];
+                if (s.leaves % size != 0)
+                    continue;
+                run_ranks(size, sum_parts, &s, ranks);
+                assert_all_good(size, ranks);
+                for (int r = 0; r < size; r++)
+                    for (int i = 0; i < s.count; i++) {
+                        float expected = tree_sum(0, s.leaves, i);
+                        if (memcmp(&s.sum[r][i], &expected, sizeof(expected)) != 0)
+                            fail_msg("element %d of %d, %d leaves on %d ranks: rank %d has %a, not %a", i, s.count,
+                                     s.leaves, size, r, (double)s.sum[r][i], (double)expected);
+                    }
+            }
+}
+
+/* ---- failures ---------------------------------------------------------------------------------------------------- */
+
+/* Rank 2 fails; the others wait for it. */
+static bool fail_or_wait(tarn_comm *comm, void *ctx)
+{
+    (void)ctx;
+    if (tarn_comm_rank(comm) == 2) {
+        tarn_comm_abort(comm, "step 7: out of memory");
+        return false;
+    }
+    return tarn_comm_barrier(comm);
+}
+
+static void a_failed_rank_ends_the_calls_of_all_others_with_its_text(void **state)
+{
+    (void)state;
+    rank_run ranks[MAX_RANKS];
+    run_ranks(4, fail_or_wait, NULL, ranks);
+    for (int i = 0; i < 4; i++) {
+        assert_false(ranks[i].good);
+        if (i != 2 && (!strstr(ranks[i].error, "rank 2 on ") || !strstr(ranks[i].error, ": step 7: out of memory")))
+            fail_msg("rank %d: %s", i, ranks[i].error);
+    }
+}
+
+/* Rank 1 never comes. */
+static bool wait_in_vain(tarn_comm *comm, void *ctx)
+{
+    int value = 0;
+    (void)ctx;
+    if (tarn_comm_rank(comm) == 1)
+        return true;
+    return tarn_comm_set_timeout(comm, 0.1) && tarn_comm_receive(comm, 1, &value, sizeof(value));
+}
+
+static void a_rank_that_does_not_answer_is_named(void **state)
+{
+    (void)state;
+    rank_run ranks[MAX_RANKS];
+    run_ranks(3, wait_in_vain, NULL, ranks);
+    assert_true(ranks[1].good);
+    assert_false(ranks[0].good);
+    assert_non_null(strstr(ranks[0].error, "rank 1 on "));
+    assert_non_null(strstr(ranks[0].error, "does not answer"));
+}
+
+/* After an abort poll() fails without waiting, and so does every later call, with the same text. */
+static void a_broken_communicator_stays_broken(void **state)
+{
+    (void)state;
+    tarn_comm *comms[2];
+    int value = 0;
+    assert_true(tarn_comm_threads(2, comms));
+    assert_true(tarn_comm_poll(comms[0]));
+    tarn_comm_abort(comms[1], "the disk is full");
+    for (int i = 0; i < 2; i++) {
+        assert_false(tarn_comm_poll(comms[0]));
+        assert_non_null(strstr(tarn_error(), "the disk is full"));
+        tarn_clear_error();
+    }
+    assert_false(tarn_comm_send(comms[0], 1, &value, sizeof(value)));
+    assert_non_null(strstr(tarn_error(), "the disk is full"));
+    tarn_clear_error();
+    assert_true(tarn_comm_is_reporter(comms[0]));
+    assert_false(tarn_comm_is_reporter(comms[1]));
+    tarn_comm_free(comms[0]);
+    tarn_comm_free(comms[1]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_rank_receives_what_the_others_send),
+        cmocka_unit_test(a_sum_is_bitwise_identical_for_any_number_of_ranks),
+        cmocka_unit_test(a_failed_rank_ends_the_calls_of_all_others_with_its_text),
+        cmocka_unit_test(a_rank_that_does_not_answer_is_named),
+        cmocka_unit_test(a_broken_communicator_stays_broken),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
