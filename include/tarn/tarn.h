@@ -9,6 +9,7 @@
 #include <tarn/device.h>
 #include <tarn/generate.h>
 #include <tarn/gguf.h>
+#include <tarn/grammar.h>
 #include <tarn/graph.h>
 #include <tarn/lora.h>
 #include <tarn/model.h>

@@ -54,6 +54,7 @@ DEFINED_BY = {
     "data.h": "data",
     "parallel.h": "parallel",
     "text.h": "text",
+    "grammar.h": "text",
     "model.h": "models",
     "convert.h": "models",
     "lora.h": "models",

@@ -169,6 +169,9 @@ static void data_and_training(tarn_device cpu)
     REFUSED(tarn_chat_render_json(NULL, "[]", 2, NULL, &length));
     REFUSED(tarn_chat_encode_json(NULL, "[]", 2, NULL, NULL, &count));
     REFUSED(tarn_text_stream_new(NULL, NULL));
+    uint32_t mask[TARN_MASK_WORDS(256)];
+    REFUSED(tarn_grammar_vocab_new(NULL, NULL));
+    REFUSED(tarn_matcher_mask(NULL, mask, TARN_MASK_WORDS(256)));
     REFUSED(tarn_bpe_train(NULL, NULL, 0, 300, NULL));
     REFUSED(tarn_bpe_train_files(NULL, 0, 300, NULL));
     REFUSED(tarn_shards_prepare(NULL, 0, NULL, NULL, NULL, NULL));
