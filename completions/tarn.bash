@@ -92,6 +92,7 @@ _tarn()
         ;;
     --threads | --only | --runs | --mlp-sizes | --epochs | --steps | --batch-size | --lr) return ;;
     --weight-decay | --momentum | --warmup | --lr-step | --lr-step-epochs | --lr-gamma) return ;;
+    --image-size | --crop-scale | --jitter) return ;;
     --clip-norm | --label-smoothing | --seed | --workers | --patience | --eval-every | --log-every | --top) return ;;
     --min-lr | --beta2 | --layers | --heads | --kv-heads | --hidden-size | --ffn-size | --context) return ;;
     --vocab-size | --dropout | --micro-batch | --eval-batches | --sample | --keep) return ;;
@@ -114,6 +115,7 @@ _tarn()
         options+=" --json --threads --device --model --data --mlp-sizes --epochs --steps --batch-size"
         options+=" --optimizer --lr --weight-decay"
         options+=" --momentum --schedule --lr-step --lr-step-epochs --lr-gamma --warmup --clip-norm --augment"
+        options+=" --image-size --grey --crop-scale --jitter"
         options+=" --label-smoothing --seed --workers --out --overwrite --resume --patience"
         options+=" --eval-every --log-every --dry-run --quiet --min-lr --beta2 --tokenizer --layers --heads"
         options+=" --kv-heads --hidden-size --ffn-size --context --vocab-size --dropout"

@@ -102,6 +102,39 @@ TARN_API bool tarn_image_resize(const tarn_array *image, int64_t height, int64_t
  * above. */
 TARN_API bool tarn_image_convert(const tarn_array *image, int64_t channels, tarn_array *converted);
 
+/* Reads an image file as a square, u8 [channels, size, size]: grey (1 channel) or colour (3), resized so that the
+ * shorter side has `size` pixels, and cropped at the centre. The caller releases it with tarn_array_free(). */
+TARN_API bool tarn_image_load_square(const char *path, int64_t size, int64_t channels, tarn_array *image);
+
+/* Options of tarn_dataset_images(). `size` is required; zero is every other field's default. */
+typedef struct tarn_images_options {
+    int64_t size; /* side of the samples in pixels, 8 to 4096 */
+    bool grey;    /* one channel; default: three, red, green and blue */
+    /* names of the classes in the order of their labels, copied, such as those of the training set; default: those
+     * found, in the order of their bytes */
+    const char *const *class_names;
+    int64_t class_count;
+} tarn_images_options;
+
+/* Image files with classes: "image", u8 [C, size, size], as tarn_image_load_square() reads them, and "label", i64 [].
+ * The folder has a folder of files per class, searched recursively, or labels.csv with lines of file,label, paths
+ * relative to it. Files are decoded when a sample is read, and none are retained. Their order does not depend on the
+ * file system. Files that cannot be decoded are not errors: they are logged, counted, and replaced by the next file of
+ * their class. `...` is a const tarn_images_options *. */
+TARN_API tarn_dataset *tarn_dataset_images_sized(const char *folder, const tarn_images_options *options,
+                                                 size_t options_size);
+#define tarn_dataset_images(folder, ...) tarn_dataset_images_sized(folder, __VA_ARGS__, sizeof(tarn_images_options))
+
+/* Number of class names of a dataset of image files, or of a subset of one; 0 for others; -1 on error. The name of a
+ * label belongs to the dataset. */
+TARN_API int64_t tarn_dataset_class_count(const tarn_dataset *dataset);
+TARN_API const char *tarn_dataset_class_name(const tarn_dataset *dataset, int64_t index);
+
+/* Number of image files that could not be decoded so far; -1 on error. "PATH: why" of one, which belongs to the
+ * dataset. */
+TARN_API int64_t tarn_dataset_skipped_count(const tarn_dataset *dataset);
+TARN_API const char *tarn_dataset_skipped(const tarn_dataset *dataset, int64_t index);
+
 /* Samples of a dataset in the order of `indices`, which are copied. Retains the dataset; the caller owns the result. */
 TARN_API tarn_dataset *tarn_dataset_subset(tarn_dataset *dataset, const int64_t *indices, int64_t count);
 
@@ -273,6 +306,12 @@ typedef struct tarn_loader_options {
     const float *mean; /* copied; NULL: 0 */
     const float *std;  /* copied; NULL: 1 */
     int channels;      /* length of mean and std: size of the field's first axis, or 1 for all */
+
+    /* Augmentation of images. A random crop comes first: a rectangle of at least this fraction of the image file's
+     * area, resized to the sample; needs tarn_dataset_images(). Jitter comes after the flip: brightness, contrast and
+     * saturation change by a factor from 1 - jitter to 1 + jitter; needs a first field u8 [1 or 3, H, W]. */
+    float crop_scale; /* above 0, at most 1; default: no random crop */
+    float jitter;     /* at most 1; default: none */
 } tarn_loader_options;
 
 /* Creates a loader. The order is a function of seed and epoch, augmentation one of seed, epoch and sample: batches

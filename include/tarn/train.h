@@ -34,9 +34,9 @@ extern "C" {
  * its --help describes them. */
 typedef struct tarn_train_options {
     /* "mlp", "lenet", "resnet20", "gpt2", "llama" or another language model listed by --help; default: gpt2 for
-     * text, lenet for images, else mlp */
+     * text, resnet20 for image files, lenet for other images, else mlp */
     char model[16];
-    /* "digits" (the default), "mnist:FOLDER", "cifar10:FOLDER", "idx:IMAGES,LABELS", "csv:FILE",
+    /* "digits" (the default), "images:FOLDER", "mnist:FOLDER", "cifar10:FOLDER", "idx:IMAGES,LABELS", "csv:FILE",
      * "npy:IMAGES,LABELS", "text:FILE", "shards:FOLDER"; to fine-tune also "chats:FILE" and "FILE.jsonl" */
     char data[1024];
     int64_t mlp_sizes[TARN_TRAIN_MAX_MLP_SIZES]; /* hidden layer sizes of an mlp; default 128 */
@@ -52,11 +52,11 @@ typedef struct tarn_train_options {
     char schedule[16];
     int64_t warmup;   /* steps of linear learning rate warm-up */
     double clip_norm; /* maximum gradient norm; default: no clipping */
-    bool augment;     /* random crops of images, and flips of CIFAR-10 */
+    bool augment;     /* random shifts of images, and flips of CIFAR-10; of image files random crops and flips */
     double label_smoothing;
     int64_t seed;
     char device[32]; /* default auto */
-    int64_t workers; /* prefetch threads; default: none */
+    int64_t workers; /* prefetch threads; default: none, for image files one per core, at most 8 */
     /* run folder; default by model, data, shape and device: runs/lenet-digits-1x28x28-cpu, then …-cpu-2 */
     char out[1024];
     int64_t patience; /* evaluations without improvement before the run ends; default: never */
@@ -126,12 +126,20 @@ typedef struct tarn_train_options {
 
     /* option `template`: "chatml", "llama2", "llama3" or "mistral"; default: the model's own */
     char chat_template[16];
-    char val[1024];      /* validation set, JSON lines; default: a fraction of the data */
-    double val_fraction; /* fraction of the documents for validation; default 0.1, and none with `val` */
+    char val[1024]; /* validation set, JSON lines; default: a fraction of the data */
+    /* fraction of the documents, or of the image files of each class, for validation; default 0.1, none with `val` */
+    double val_fraction;
 
     /* replace the run in the folder once the new one has its first checkpoint; nothing but a run is removed */
     bool overwrite;
     bool ignore_memory; /* start a run although its plan exceeds the free memory */
+
+    /* Image files: images:FOLDER. */
+
+    int64_t image_size; /* side in pixels that files are resized and cropped to; default 64; of resnet18 … 50 224 */
+    bool grey;          /* one channel; default: red, green and blue */
+    double crop_scale;  /* random crops of at least this fraction of the area; default: none, 0.25 with `augment` */
+    double jitter;      /* random brightness, contrast and saturation: factors from 1 - jitter to 1 + jitter */
 } tarn_train_options;
 
 /* Type of an option's value. */
@@ -240,6 +248,7 @@ typedef struct tarn_train_plan {
     int64_t memory_min;                   /* lower bound of memory_needed: tensors that a step needs at once */
     tarn_train_fit fits[TARN_TRAIN_FITS]; /* if memory_needed exceeds memory_free */
     int fit_count;
+    int64_t skipped_files; /* image files that cannot be read; the log names them */
 } tarn_train_plan;
 
 /* Fills in the plan of a trainer. */
@@ -501,6 +510,10 @@ TARN_API bool tarn_run_evaluate_text(tarn_run *run, const char *data, int64_t ba
  * per class. For a run trained on u8, f32 samples also range from 0 to 255; one trained on f32 or f64 does not
  * accept u8. */
 TARN_API bool tarn_run_predict(tarn_run *run, const tarn_array *sample, double *probabilities);
+
+/* Reads an image file as the run's model takes it, u8 [C, H, W], which the caller releases with tarn_array_free():
+ * resized and cropped as in training for images:FOLDER, resized to the model's input for other data. */
+TARN_API bool tarn_run_load_image(const tarn_run *run, const char *path, tarn_array *sample);
 
 /* Frees a run; the folder stays. NULL is allowed; works while an error is pending. */
 TARN_API void tarn_run_close(tarn_run *run);

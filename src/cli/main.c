@@ -39,7 +39,7 @@ static const command commands[] = {
     {"runs", TARN__RUNS, tarn__runs, "log of runs: duration, device and results", "[FOLDER] "},
     {"eval", TARN__EVAL, tarn__eval,
      "loss and accuracy of a trained model, per class; loss and perplexity of a language model", "RUN "},
-    {"predict", TARN__PREDICT, tarn__predict, "classes of images, by a trained model", "RUN IMAGE... "},
+    {"predict", TARN__PREDICT, tarn__predict, "classes of images, by a trained model", "RUN IMAGE|FOLDER... "},
     {"generate", TARN__GENERATE, tarn__generate, "generate text with a language model", "MODEL [PROMPT] "},
     {"chat", TARN__CHAT, tarn__chat, "chat with a language model", "MODEL "},
     {"tokenize", TARN__TOKENIZE, tarn__tokenize,

@@ -13,6 +13,12 @@
 #include "base/memory.h"
 #include "core/tensor/tensor.h"
 
+struct tarn__image_folder;
+
+/* As tarn_get_fn, of a random crop of the image: at least min_scale of its area. */
+typedef bool (*tarn__get_crop_fn)(int64_t index, tarn_random_state *random, double min_scale, void *const *memory,
+                                  void *ctx);
+
 struct tarn_dataset {
     _Atomic int references;
     int field_count;
@@ -22,6 +28,11 @@ struct tarn_dataset {
     tarn_get_fn get;            /* writes sample `index` into memory[k] for each field k */
     void *ctx;                  /* argument of both functions; owned through `release` */
     void (*release)(void *ctx); /* NULL: nothing to free */
+
+    /* Of samples from image files (readers/image_folder.c), or a subset of them; NULL of others. */
+    struct tarn__image_folder *images; /* owned by the ctx of a dataset that this one retains, or its own */
+    tarn__get_crop_fn get_crop;
+    int64_t (*source)(int64_t index, void *ctx); /* index of a sample's file; NULL: its own index */
 };
 
 /* tarn_dataset_new(); errors begin with `function`. Takes ctx, on failure too: `release` has then been called. Names

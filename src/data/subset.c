@@ -23,6 +23,18 @@ static bool get(int64_t index, void *const *memory, void *ctx)
     return tarn__dataset_get(s->whole, s->index[index], memory);
 }
 
+static bool get_crop(int64_t index, tarn_random_state *random, double min_scale, void *const *memory, void *ctx)
+{
+    const subset *s = ctx;
+    return s->whole->get_crop(s->index[index], random, min_scale, memory, s->whole->ctx);
+}
+
+static int64_t source(int64_t index, void *ctx)
+{
+    const subset *s = ctx;
+    return s->whole->source ? s->whole->source(s->index[index], s->whole->ctx) : s->index[index];
+}
+
 static void release(void *ctx)
 {
     subset *s = ctx;
@@ -40,7 +52,13 @@ static tarn_dataset *select_samples(const char *function, tarn_dataset *dataset,
     s->count = count;
     if (count > 0)
         memcpy(s->index, indices, sizeof(int64_t) * (size_t)count);
-    return tarn__dataset_new(function, dataset->field, dataset->field_count, count, get, s, release);
+    tarn_dataset *result = tarn__dataset_new(function, dataset->field, dataset->field_count, count, get, s, release);
+    if (result && dataset->images) {
+        result->images = dataset->images;
+        result->get_crop = get_crop;
+        result->source = source;
+    }
+    return result;
 }
 
 tarn_dataset *tarn_dataset_subset(tarn_dataset *dataset, const int64_t *indices, int64_t count)

@@ -1,8 +1,8 @@
-/* transform.c: crop, flip, augment and normalize (transform.h).
+/* transform.c: crop, flip, jitter, augment and normalize (transform.h).
  *
  * The first field passes through scratch where a step cannot work in place: raw → cropped → normalized into the batch.
- * Other fields are read straight into the batch. Random numbers are drawn in a fixed order (down, right, mirror, then
- * the augment function), which resumed runs depend on. */
+ * Other fields are read straight into the batch. Random numbers are drawn in a fixed order (the crop of the file, down,
+ * right, mirror, jitter, then the augment function), which resumed runs depend on. */
 #include "data/transform.h"
 
 #include <math.h>
@@ -125,6 +125,23 @@ static bool check_image(const tarn_field *field, const tarn_loader_options *o)
                        field->name, field->shape.rank);
 }
 
+/* A random crop needs files, jitter u8 of one or three channels. */
+static bool check_augment(const tarn_dataset *dataset, const tarn_loader_options *o)
+{
+    const tarn_field *field = &dataset->field[0];
+    if (!(o->crop_scale >= 0 && o->crop_scale <= 1) || !(o->jitter >= 0 && o->jitter <= 1))
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "loader_new: .crop_scale is %g and .jitter is %g; both must be from 0 to 1",
+                           (double)o->crop_scale, (double)o->jitter);
+    if (o->crop_scale > 0 && !dataset->get_crop)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "loader_new: .crop_scale needs a dataset of image files");
+    bool has_colours =
+        field->dtype == TARN_U8 && field->shape.rank == 3 && (field->shape.size[0] == 1 || field->shape.size[0] == 3);
+    return !(o->jitter > 0) || has_colours ||
+           tarn__raise(TARN_ERROR_SHAPE, "loader_new: .jitter needs a first field u8 [1 or 3, H, W]; '%s' is another",
+                       field->name);
+}
+
 /* Reverses a line. The usual element sizes, u8 and f32, get loops with a size known to the compiler. */
 static void mirror_line(const char *from, char *to, int64_t count, size_t size)
 {
@@ -181,13 +198,16 @@ bool tarn__transform_init(tarn__transform *transform, tarn_dataset *dataset, con
     *transform = (tarn__transform){.dataset = tarn__dataset_retain(dataset),
                                    .padding = options->crop_padding,
                                    .flip = options->flip,
+                                   .crop_scale = (double)options->crop_scale,
+                                   .jitter = options->jitter,
                                    .augment = options->augment,
                                    .augment_ctx = options->augment_ctx};
     for (int k = 0; k < dataset->field_count; k++) {
         transform->dtype[k] = dataset->field[k].dtype;
         transform->bytes[k] = dataset->bytes[k];
     }
-    return check_image(&dataset->field[0], options) && init_normalize(transform, options);
+    return check_image(&dataset->field[0], options) && check_augment(dataset, options) &&
+           init_normalize(transform, options);
 }
 
 void tarn__transform_free(tarn__transform *transform)
@@ -213,6 +233,14 @@ size_t tarn__transform_scratch(const tarn__transform *transform)
     return rounded(transform->dataset->bytes[0]) * (size_t)(moves(transform) + transform->normalizes);
 }
 
+static bool read_sample(const tarn__transform *transform, int64_t index, tarn_random_state *random, void *const *memory)
+{
+    tarn_dataset *dataset = transform->dataset;
+    if (!(transform->crop_scale > 0))
+        return tarn__dataset_get(dataset, index, memory);
+    return dataset->get_crop(index, random, transform->crop_scale, memory, dataset->ctx);
+}
+
 bool tarn__transform_run(const tarn__transform *transform, int64_t index, tarn_random_state random, void *const *out,
                          char *scratch)
 {
@@ -223,11 +251,15 @@ bool tarn__transform_run(const tarn__transform *transform, int64_t index, tarn_r
     void *raw =
         moves(transform) ? scratch + (transform->normalizes ? rounded(transform->dataset->bytes[0]) : 0) : changed;
     memory[0] = raw;
-    if (!tarn__dataset_get(transform->dataset, index, memory))
+    if (!read_sample(transform, index, &random, memory))
         return false;
     if (moves(transform))
         crop_and_flip(transform, &random, raw, changed);
     memory[0] = changed;
+    if (transform->jitter > 0) {
+        const tarn_shape *shape = &transform->dataset->field[0].shape;
+        tarn__jitter(changed, (int)shape->size[0], shape->size[1] * shape->size[2], transform->jitter, &random);
+    }
     if (transform->augment) {
         bool good = transform->augment(index, &random, memory, transform->augment_ctx);
         if (!good || tarn_failed())

@@ -10,6 +10,8 @@ typedef struct tarn__transform {
     tarn_dataset *dataset; /* retained */
     int padding;
     bool flip;
+    double crop_scale; /* least area of a random crop of the image file; 0: none */
+    float jitter;
     tarn_augment_fn augment;
     void *augment_ctx;
     bool normalizes;
@@ -31,5 +33,9 @@ size_t tarn__transform_scratch(const tarn__transform *transform);
 /* Writes the transformed sample to out[k] for each field k. `random` is the sample's own state. False with an error. */
 bool tarn__transform_run(const tarn__transform *transform, int64_t index, tarn_random_state random, void *const *out,
                          char *scratch);
+
+/* Changes brightness, contrast and saturation of an image, u8 (channels, plane), in place, by factors drawn from
+ * 1 - strength … 1 + strength (jitter.c). */
+void tarn__jitter(uint8_t *image, int channels, int64_t plane, float strength, tarn_random_state *random);
 
 #endif

@@ -257,9 +257,13 @@ const char *tarn_run_class_name(const tarn_run *run, int64_t index)
 static tarn_dataset *open_data(const tarn_run *run, const char *data)
 {
     tarn_dataset *training, *validation;
+    bool is_images = tarn__data_is_images(run->options.data);
+    if (data && tarn__data_is_images(data))
+        return tarn__images_open_for_evaluation("run_evaluate", data, &run->options, &run->data_spec);
     if (data)
         return tarn__data_open_for_evaluation("run_evaluate", data);
-    if (!tarn__data_open("run_evaluate", run->options.data, &training, &validation))
+    if (is_images ? !tarn__images_open("run_evaluate", &run->options, &training, &validation)
+                  : !tarn__data_open("run_evaluate", run->options.data, &training, &validation))
         return NULL;
     tarn_dataset_free(training);
     return validation;
@@ -276,7 +280,8 @@ bool tarn_run_evaluate(tarn_run *run, const char *data, int64_t batch_size, tarn
     tarn_dataset *dataset = open_data(run, data);
     tarn_loader *loader = NULL;
     if (dataset && tarn__data_spec_fits("run_evaluate", &run->data_spec, dataset) &&
-        (!data || tarn__data_spec_check_labels("run_evaluate", &run->data_spec, dataset))) {
+        (!data || tarn__data_is_images(data) ||
+         tarn__data_spec_check_labels("run_evaluate", &run->data_spec, dataset))) {
         tarn_loader_options options = tarn__data_spec_loader_options(&run->data_spec, batch_size, run->device);
         loader = tarn_loader_new(dataset, &options);
     }
@@ -345,6 +350,26 @@ bool tarn_run_evaluate_text(tarn_run *run, const char *data, int64_t batch_size,
 }
 
 /* ---- prediction -------------------------------------------------------------------------------------------------- */
+
+bool tarn_run_load_image(const tarn_run *run, const char *path, tarn_array *sample)
+{
+    tarn_array image = {0}, converted = {0};
+    if (!check_classifier("run_load_image", run))
+        return false;
+    if (!sample)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "run_load_image: the result is NULL");
+    *sample = (tarn_array){0};
+    const tarn_shape *input = &run->data_spec.input;
+    if (input->rank != 3 || (input->size[0] != 1 && input->size[0] != 3))
+        return tarn__raise(TARN_ERROR_SHAPE, "run_load_image: the model of the run does not take grey or RGB images");
+    bool good = tarn__data_is_images(run->options.data)
+                    ? tarn_image_load_square(path, input->size[1], input->size[0], sample)
+                    : tarn_image_load(path, &image) && tarn_image_convert(&image, input->size[0], &converted) &&
+                          tarn_image_resize(&converted, input->size[1], input->size[2], sample);
+    tarn_array_free(&image);
+    tarn_array_free(&converted);
+    return good || tarn__raise_within("run_load_image");
+}
 
 static bool check_sample(const tarn_run *run, const tarn_array *sample)
 {

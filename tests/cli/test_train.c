@@ -95,7 +95,7 @@ static void wrong_calls_say_what_is_wrong(void **state)
     expect_command("train --help", 0, "--label-smoothing X");
     expect_command("help train", 0, "usage: tarn train [CONFIG.json] [OPTION...]");
     expect_command("eval --help", 0, "usage: tarn eval RUN [OPTION...]");
-    expect_command("predict --help", 0, "usage: tarn predict RUN IMAGE... [OPTION...]");
+    expect_command("predict --help", 0, "usage: tarn predict RUN IMAGE|FOLDER... [OPTION...]");
 }
 
 static void a_dry_run_says_what_it_would_do_and_writes_nothing(void **state)

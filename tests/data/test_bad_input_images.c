@@ -53,10 +53,44 @@ static void images(void **state)
     tarn_clear_error();
 }
 
+static void folders(void **state)
+{
+    (void)state;
+    const tarn_images_options good = {.size = 8};
+    tarn_array image;
+    REFUSE(tarn_dataset_images, tarn_dataset_images_sized(NULL, &good, sizeof(good)));
+    REFUSE(tarn_dataset_images, tarn_dataset_images("", &good));
+    REFUSE(tarn_dataset_images, tarn_dataset_images(scratch("nosuch"), &good));
+    REFUSE(tarn_dataset_images, tarn_dataset_images(scratch("."), NULL));
+    static const int64_t sizes[] = {0, -1, 7, 4097, INT64_MIN, INT64_MAX};
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+        REFUSE(tarn_dataset_images, tarn_dataset_images(scratch("."), &(tarn_images_options){.size = sizes[i]}));
+    REFUSE(tarn_dataset_images, tarn_dataset_images(scratch("."), &(tarn_images_options){.size = 8, .class_count = 2}));
+    REFUSE(tarn_dataset_images,
+           tarn_dataset_images(scratch("."), &(tarn_images_options){.size = 8, .class_count = -1}));
+    REFUSE(tarn_dataset_class_count, tarn_dataset_class_count(NULL) < 0 ? NULL : "");
+    REFUSE(tarn_dataset_class_name, tarn_dataset_class_name(NULL, 0));
+    REFUSE(tarn_dataset_skipped_count, tarn_dataset_skipped_count(NULL) < 0 ? NULL : "");
+    REFUSE(tarn_dataset_skipped, tarn_dataset_skipped(NULL, 0));
+    tarn_dataset *digits = tarn_dataset_digits(10, 1);
+    REFUSE(tarn_dataset_class_name, tarn_dataset_class_name(digits, 0));
+    REFUSE(tarn_dataset_skipped, tarn_dataset_skipped(digits, -1));
+    tarn_dataset_free(digits);
+    REFUSE(tarn_image_load_square, tarn_image_load_square(NULL, 8, 3, &image));
+    REFUSE(tarn_image_load_square, tarn_image_load_square(scratch("nosuch.png"), 8, 3, &image));
+    write_text("square.pgm", "P2 1 1 9 9");
+    REFUSE(tarn_image_load_square, tarn_image_load_square(scratch("square.pgm"), 8, 3, NULL));
+    REFUSE(tarn_image_load_square, tarn_image_load_square(scratch("square.pgm"), 0, 3, &image));
+    REFUSE(tarn_image_load_square, tarn_image_load_square(scratch("square.pgm"), 4097, 3, &image));
+    REFUSE(tarn_image_load_square, tarn_image_load_square(scratch("square.pgm"), 8, 2, &image));
+    ACCEPT(tarn_image_load_square(scratch("square.pgm"), 8, 1, &image));
+    tarn_array_free(&image);
+}
+
 #define with_refusals(test) cmocka_unit_test_setup_teardown(test, open_refusals, close_refusals)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {with_refusals(digits), with_refusals(images)};
+    const struct CMUnitTest tests[] = {with_refusals(digits), with_refusals(images), with_refusals(folders)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

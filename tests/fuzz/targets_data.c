@@ -253,6 +253,28 @@ static void pnm_seeds(fuzz_seed_fn use, void *ctx)
     give(use, ctx);
 }
 
+/* Labels of one file that is there; others are skipped. */
+static bool take_labels(const void *from, size_t count)
+{
+    char folder[1024];
+    static bool has_image;
+    if (!has_image)
+        fuzz_write("x.pgm", "P2 1 1 9 9", 10);
+    has_image = true;
+    snprintf(folder, sizeof(folder), "%s", fuzz_write("labels.csv", from, count));
+    *strrchr(folder, '/') = 0;
+    tarn_set_log(NULL, NULL);
+    tarn_dataset *dataset = tarn_dataset_images(folder, &(tarn_images_options){.size = 8});
+    tarn_set_log(tarn_log_stderr, NULL);
+    return used(dataset);
+}
+
+static void labels_seeds(fuzz_seed_fn use, void *ctx)
+{
+    put_text(start(), "file,label\nx.pgm,x\n\"a, \"\"b.png\",\"y\",more\r\n\r\nc.png,x\n");
+    give(use, ctx);
+}
+
 static bool take_jpeg(const void *from, size_t count)
 {
     return take_image(fuzz_write("fuzz.jpg", from, count));
@@ -283,6 +305,7 @@ const fuzz_target fuzz_data_targets[] = {
     {"npy", NULL, npy_seeds, take_npy},
     {"png", has_zlib, png_seeds, take_png},
     {"pnm", NULL, pnm_seeds, take_pnm},
+    {"labels", NULL, labels_seeds, take_labels},
     {"jpeg", has_jpeg, jpeg_seeds, take_jpeg},
     {0},
 };

@@ -161,6 +161,7 @@ static void data_and_training(tarn_device cpu)
 {
     int64_t count = 0;
     REFUSED(tarn_dataset_csv("no such file", NULL));
+    REFUSED(tarn_dataset_images("no such folder", NULL));
     REFUSED(tarn_table_open("no such file", NULL));
     REFUSED(tarn_table_encoder_new(nullptr, NULL));
     REFUSED(tarn_loader_new(NULL, NULL));

@@ -176,6 +176,11 @@ static void runs(void **state)
     REFUSE(tarn_run_evaluate, tarn_run_evaluate(run, NULL, 0, &e, NULL, NULL));
     REFUSE(tarn_run_evaluate, tarn_run_evaluate(run, NULL, 1, NULL, NULL, NULL));
     REFUSE(tarn_run_evaluate, tarn_run_evaluate(run, "nosuch", 1, &e, NULL, NULL));
+    tarn_array loaded;
+    REFUSE(tarn_run_load_image, tarn_run_load_image(NULL, "x.png", &loaded));
+    REFUSE(tarn_run_load_image, tarn_run_load_image(run, NULL, &loaded));
+    REFUSE(tarn_run_load_image, tarn_run_load_image(run, "/nosuch.png", &loaded));
+    REFUSE(tarn_run_load_image, tarn_run_load_image(run, "/nosuch.png", NULL));
     REFUSE(tarn_run_predict, tarn_run_predict(NULL, &whole, p));
     REFUSE(tarn_run_predict, tarn_run_predict(run, NULL, p));
     REFUSE(tarn_run_predict, tarn_run_predict(run, &none, p));

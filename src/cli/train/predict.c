@@ -1,23 +1,17 @@
-/* predict.c: `tarn predict`: the top classes of a run's classifier for image files.
+/* predict.c: `tarn predict`: the top classes of a run's classifier for image files, and for those of folders.
  *
  * One line, or with --json one object, per image, in the order of the arguments. An image that cannot be read is
  * reported and skipped; the exit status is then FAILED, and the other images are still classified. */
+#define _XOPEN_SOURCE 700 /* scandir() */
+#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
 
 #include "cli/cli.h"
 
-/* Loads an image with the channels and size of the model's input, [C, H, W]. The caller frees `sample`, also after a
- * failure. */
-static bool load(const char *path, tarn_shape input, tarn_array *sample)
-{
-    tarn_array image = {0}, converted = {0};
-    bool good = tarn_image_load(path, &image) && tarn_image_convert(&image, input.size[0], &converted) &&
-                tarn_image_resize(&converted, input.size[1], input.size[2], sample);
-    tarn_array_free(&image);
-    tarn_array_free(&converted);
-    return good;
-}
+enum { MAX_DEPTH = 16 }; /* folders below an argument */
 
 /* Argmax over the probabilities. Classes already printed are marked by -1, so repeated calls give the top k in order;
  * O(k x classes), with k small. */
@@ -66,21 +60,60 @@ static void print(const tarn__options *options, const tarn_run *run, const char 
 /* Classifies one image. `probability`, [classes], is scratch of the caller, reused for every image. */
 static int predict(const tarn__options *options, tarn_run *run, const char *path, double *probability)
 {
-    tarn_shape input;
     tarn_array sample = {0};
-    if (!tarn_run_input(run, &input))
-        return tarn__print_error("predict");
-    /* images are converted to the model's channels: grey or RGB only */
-    if (input.rank != 3 || (input.size[0] != 1 && input.size[0] != 3)) {
-        fprintf(stderr, "tarn predict: the model of '%s' does not take grey or RGB images\n",
-                tarn__escaped(options->words[0]));
-        return TARN__FAILED;
-    }
-    bool good = load(path, input, &sample) && tarn_run_predict(run, &sample, probability);
+    bool good = tarn_run_load_image(run, path, &sample) && tarn_run_predict(run, &sample, probability);
     if (good)
         print(options, run, path, probability);
     tarn_array_free(&sample);
     return good ? TARN__DONE : tarn__print_error("predict");
+}
+
+/* True for names of image files; others in a folder are ignored. */
+static bool is_image(const char *name)
+{
+    static const char *const endings[] = {"png", "jpg", "jpeg", "jpe", "jfif", "pgm", "ppm", "pnm", "npy"};
+    const char *dot = strrchr(name, '.');
+    for (size_t i = 0; dot && i < sizeof(endings) / sizeof(endings[0]); i++)
+        if (strcasecmp(dot + 1, endings[i]) == 0)
+            return true;
+    return false;
+}
+
+static int by_bytes(const struct dirent **a, const struct dirent **b)
+{
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+static bool is_folder(const char *path)
+{
+    struct stat about;
+    return stat(path, &about) == 0 && S_ISDIR(about.st_mode);
+}
+
+/* Classifies the images of a folder and those below it, in the order of their names' bytes. */
+static int predict_folder(const tarn__options *options, tarn_run *run, const char *folder, int depth,
+                          double *probability)
+{
+    char path[4096];
+    struct dirent **entries;
+    int status = TARN__DONE, count = scandir(folder, &entries, NULL, by_bytes);
+    if (count < 0 || depth > MAX_DEPTH) {
+        fprintf(stderr, "tarn predict: '%s' cannot be listed\n", tarn__escaped(folder));
+        return TARN__FAILED;
+    }
+    for (int i = 0; i < count; i++) {
+        const char *name = entries[i]->d_name;
+        int one = TARN__DONE;
+        bool fits = (size_t)snprintf(path, sizeof(path), "%s/%s", folder, name) < sizeof(path) && name[0] != '.';
+        if (fits && is_folder(path))
+            one = predict_folder(options, run, path, depth + 1, probability);
+        else if (fits && is_image(name))
+            one = predict(options, run, path, probability);
+        status = one == TARN__DONE ? status : one;
+        free(entries[i]);
+    }
+    free(entries);
+    return status;
 }
 
 int tarn__predict(const tarn__options *options)
@@ -105,9 +138,12 @@ int tarn__predict(const tarn__options *options)
         fprintf(stderr, "tarn predict: out of memory\n");
         status = TARN__FAILED;
     }
-    for (int i = 1; probability && i < options->word_count; i++)
-        if (predict(options, run, options->words[i], probability) != TARN__DONE)
+    for (int i = 1; probability && i < options->word_count; i++) {
+        const char *path = options->words[i];
+        if ((is_folder(path) ? predict_folder(options, run, path, 0, probability)
+                             : predict(options, run, path, probability)) != TARN__DONE)
             status = TARN__FAILED;
+    }
     free(probability);
     tarn_run_close(run);
     return status;

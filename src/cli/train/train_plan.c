@@ -43,6 +43,8 @@ static void print_data(FILE *to, const tarn_train_plan *p)
         fprintf(to, "  data        %s: %lld training samples of %s, %lld validation samples, %lld classes\n",
                 tarn__escaped(o->data), (long long)p->training_samples, shape_text(p->input, shape, sizeof(shape)),
                 (long long)p->validation_samples, (long long)p->classes);
+        if (p->skipped_files)
+            fprintf(to, "              %lld files cannot be read and were skipped\n", (long long)p->skipped_files);
         return;
     }
     if (p->training_documents)
@@ -180,6 +182,8 @@ void tarn__train_plan_print_json(const tarn_train_plan *p)
     tarn__json_int(&json, "classes", p->classes);
     tarn__json_int(&json, "training_samples", p->training_samples);
     tarn__json_int(&json, "validation_samples", p->validation_samples);
+    if (p->skipped_files)
+        tarn__json_int(&json, "skipped_files", p->skipped_files);
     if (p->training_tokens) {
         tarn__json_int(&json, "training_tokens", p->training_tokens);
         tarn__json_int(&json, "validation_tokens", p->validation_tokens);

@@ -1,7 +1,7 @@
 /* image_resize.c: antialiased bilinear resizing, with the weights and the rounding of Pillow, and so of torchvision.
  *
- * Separable: rows first, rounded to u8, then columns; Pillow may take the columns first. Weights are integers of WEIGHT_BITS bits, so results do not
- * depend on the order of sums, on threads or on the processor. */
+ * Separable: rows first, rounded to u8, then columns; Pillow may take the columns first. Weights are integers of
+ * WEIGHT_BITS bits, so results do not depend on the order of sums, on threads or on the processor. */
 #include <math.h>
 #include <string.h>
 

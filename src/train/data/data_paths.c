@@ -22,7 +22,7 @@ bool tarn__data_paths_write(tarn__json_file *document)
 /* Start of the paths in a data name: "text:FILE", "idx:IMAGES,LABELS", "FILE.jsonl". NULL: it has none. */
 static const char *paths_in(const char *data)
 {
-    static const char *const kinds[] = {"mnist", "cifar10", "idx", "csv", "npy", "text", "shards", "chats"};
+    static const char *const kinds[] = {"images", "mnist", "cifar10", "idx", "csv", "npy", "text", "shards", "chats"};
     if (strncmp(data, "digits", strlen("digits")) == 0 && (!data[6] || data[6] == ':'))
         return NULL;
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)

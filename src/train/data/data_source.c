@@ -165,12 +165,14 @@ static tarn_dataset *open_subset(const char *function, const char *kind, const c
 
 static bool raise_unknown_kind(const char *function, const char *name, const char *kind)
 {
-    static const char *const all[] = {"digits", "mnist", "cifar10", "idx", "csv", "npy", "text", "shards", "chats"};
+    static const char *const all[] = {"digits", "images", "mnist", "cifar10", "idx",
+                                      "csv",    "npy",    "text",  "shards",  "chats"};
     const char *near = tarn_suggest(kind, all, (int)(sizeof(all) / sizeof(all[0])));
-    return tarn__raise(TARN_ERROR_ARGUMENT,
-                       "%s: unknown data '%.200s'; must be digits, mnist:FOLDER, cifar10:FOLDER, idx:IMAGES,LABELS, "
-                       "csv:FILE, npy:INPUTS,LABELS, text:FILE, shards:FOLDER or FILE.jsonl%s%s%s",
-                       function, name, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+    return tarn__raise(
+        TARN_ERROR_ARGUMENT,
+        "%s: unknown data '%.200s'; must be digits, images:FOLDER, mnist:FOLDER, cifar10:FOLDER, idx:IMAGES,LABELS, "
+        "csv:FILE, npy:INPUTS,LABELS, text:FILE, shards:FOLDER or FILE.jsonl%s%s%s",
+        function, name, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
 /* Splits a name into kind and path. False with an error for an unknown kind, or one that is text. */

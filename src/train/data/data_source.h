@@ -71,6 +71,25 @@ tarn_tensor *tarn__batch_input(const tarn_module *model, tarn_tensor *input);
 /* A batch's labels as i64. */
 tarn_tensor *tarn__batch_label(tarn_tensor *label);
 
+/* ---- image files (image_source.c) -------------------------------------------------------------------------------- */
+
+/* "images:FOLDER": the splits, and the data spec, which needs no pass over the samples. Options give size, channels and
+ * the validation fraction; image_size must be set. */
+bool tarn__data_is_images(const char *data);
+bool tarn__images_open(const char *function, const tarn_train_options *options, tarn_dataset **training,
+                       tarn_dataset **validation);
+bool tarn__images_spec_create(const char *function, const tarn_train_options *options, const tarn_dataset *training,
+                              const tarn_dataset *validation, tarn__data_spec *spec);
+bool tarn__images_spec_matches(const char *function, const char *name, const tarn__data_spec *spec,
+                               const tarn_dataset *training, const tarn_dataset *validation);
+
+/* Number of files of both splits that could not be read so far; 0 for other data. */
+int64_t tarn__images_skipped(const tarn_dataset *training, const tarn_dataset *validation);
+
+/* Images of the spec's classes: the validation split of a folder that has one, else all. NULL with an error. */
+tarn_dataset *tarn__images_open_for_evaluation(const char *function, const char *data,
+                                               const tarn_train_options *options, const tarn__data_spec *spec);
+
 /* ---- paths (data_paths.c) ---------------------------------------------------------------------------------------- */
 
 /* Relative paths of a run, resolved from another working directory. Paths in config.json stay as typed; only the

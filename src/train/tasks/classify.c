@@ -18,7 +18,9 @@
 #include "train/tasks/task.h"
 
 enum { DEFAULT_MLP_SIZE = 128 }; /* default size of an MLP's hidden layer */
-enum { SHIFT_DIVISOR = 8 };      /* augment shifts images by up to 1 / SHIFT_DIVISOR of their rows */
+enum { DEFAULT_IMAGE_SIZE = 64, MAX_DEFAULT_WORKERS = 8 };
+#define DEFAULT_CROP_SCALE 0.25
+enum { SHIFT_DIVISOR = 8 }; /* augment shifts images by up to 1 / SHIFT_DIVISOR of their rows */
 
 /* ---- evaluation -------------------------------------------------------------------------------------------------- */
 
@@ -128,6 +130,20 @@ bool tarn_evaluate(tarn_module *model, tarn_loader *loader, int64_t classes, tar
 
 /* ---- data and model ---------------------------------------------------------------------------------------------- */
 
+static bool is_images(const tarn_trainer *t)
+{
+    return tarn__data_is_images(t->options.data);
+}
+
+/* Decoding takes longer than a step of a small model: image files have workers by default. */
+static int workers_of(const tarn_trainer *t)
+{
+    int threads = tarn_threads();
+    if (t->options.workers || !is_images(t))
+        return (int)t->options.workers;
+    return threads < MAX_DEFAULT_WORKERS ? threads : MAX_DEFAULT_WORKERS;
+}
+
 static int64_t elements_of(tarn_shape shape)
 {
     int64_t count = 1;
@@ -167,12 +183,15 @@ tarn_module *tarn__classifier_create(const char *function, const tarn_train_opti
     return model;
 }
 
-/* Default model: LeNet for images, an MLP for other data. */
+/* Default model: ResNet-20 for image files, LeNet for other images, an MLP for other data. */
 static bool choose_model(const char *function, tarn_trainer *t)
 {
     tarn_train_options *o = &t->options;
     if (!o->model[0])
-        snprintf(o->model, sizeof(o->model), "%s", t->data_spec.input.rank == 3 ? "lenet" : "mlp");
+        snprintf(o->model, sizeof(o->model), "%s",
+                 is_images(t)                   ? "resnet20"
+                 : t->data_spec.input.rank == 3 ? "lenet"
+                                                : "mlp");
     bool is_mlp = strcmp(o->model, "mlp") == 0;
     if (!is_mlp && o->mlp_size_count > 0)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: mlp_sizes applies to the model mlp only; the model is %s",
@@ -213,9 +232,38 @@ static bool complete(const char *function, tarn_trainer *t)
            tarn__data_spec_fits(function, &t->data_spec, t->validation) && resize(function, t);
 }
 
+/* The size of image files must be known before they are opened. */
+static bool open_images(const char *function, tarn_trainer *t)
+{
+    tarn_train_options *o = &t->options;
+    if (!o->image_size)
+        o->image_size = DEFAULT_IMAGE_SIZE;
+    if (o->augment && !(o->crop_scale > 0))
+        o->crop_scale = DEFAULT_CROP_SCALE;
+    return tarn__images_open(function, o, &t->training, &t->validation);
+}
+
+/* Options of image files are errors for other data. */
+static bool check_image_options(const char *function, const tarn_train_options *o)
+{
+    const char *given = o->image_size         ? "image_size"
+                        : o->grey             ? "grey"
+                        : o->crop_scale > 0   ? "crop_scale"
+                        : o->jitter > 0       ? "jitter"
+                        : o->val_fraction > 0 ? "val_fraction"
+                                              : NULL;
+    return !given || tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s applies to images:FOLDER only; the data is '%.200s'",
+                                 function, given, o->data);
+}
+
 static bool open_new(const char *function, tarn_trainer *t)
 {
-    return tarn__data_open(function, t->options.data, &t->training, &t->validation) &&
+    if (is_images(t))
+        return open_images(function, t) &&
+               tarn__images_spec_create(function, &t->options, t->training, t->validation, &t->data_spec) &&
+               complete(function, t);
+    return check_image_options(function, &t->options) &&
+           tarn__data_open(function, t->options.data, &t->training, &t->validation) &&
            tarn__data_spec_create(function, t->options.data, t->training, t->validation, &t->data_spec) &&
            complete(function, t);
 }
@@ -224,9 +272,10 @@ static bool reopen(const char *function, tarn_trainer *t, const char *folder)
 {
     const char *data = t->options.data;
     (void)folder;
-    if (!tarn__data_open(function, data, &t->training, &t->validation))
+    if (is_images(t) ? !open_images(function, t) : !tarn__data_open(function, data, &t->training, &t->validation))
         return tarn__data_paths_hint(function, data);
-    return tarn__data_spec_matches(function, data, &t->data_spec, t->training, t->validation) &&
+    return (is_images(t) ? tarn__images_spec_matches(function, data, &t->data_spec, t->training, t->validation)
+                         : tarn__data_spec_matches(function, data, &t->data_spec, t->training, t->validation)) &&
            check_augment(function, t) && resize(function, t);
 }
 
@@ -246,8 +295,12 @@ static tarn_loader *create_loader(const tarn_trainer *t)
     options.shuffle = true;
     options.drop_last = true; /* a batch of a few samples makes a poor step, and a batchnorm needs more than one */
     options.seed = (uint64_t)t->options.seed;
-    options.workers = (int)t->options.workers;
-    if (t->options.augment) {
+    options.workers = workers_of(t);
+    if (is_images(t)) {
+        options.crop_scale = (float)t->options.crop_scale;
+        options.flip = t->options.augment;
+        options.jitter = (float)t->options.jitter;
+    } else if (t->options.augment) {
         options.crop_padding = (int)(t->data_spec.input.size[1] / SHIFT_DIVISOR);
         options.flip = t->data_spec.can_be_mirrored;
     }
@@ -288,7 +341,7 @@ static bool gradients(const tarn__step_ctx *s, tarn_tensor *const *fields, tarn_
 static bool evaluate_run(tarn_trainer *t, tarn_evaluation *result)
 {
     tarn_loader_options options = tarn__data_spec_loader_options(&t->data_spec, t->batch_size, t->device);
-    options.workers = (int)t->options.workers;
+    options.workers = workers_of(t);
     tarn_loader *loader = tarn_loader_new(t->validation, &options);
     bool good = loader && tarn_evaluate(t->model, loader, t->data_spec.classes, result, NULL, NULL);
     tarn_loader_free(loader);
@@ -310,6 +363,7 @@ static bool write_model(const char *function, const tarn_trainer *t, tarn__json_
 static void describe(const tarn_trainer *t, tarn_train_plan *plan)
 {
     plan->classes = t->data_spec.classes;
+    plan->skipped_files = tarn__images_skipped(t->training, t->validation);
 }
 
 static const char *unit(const tarn_trainer *t)
