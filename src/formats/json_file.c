@@ -252,6 +252,20 @@ bool tarn__json_file_put_number(tarn__json_file *file, const char *key, const ch
            (!tarn_failed() && tarn__raise(TARN_ERROR_MEMORY, "%s: out of host memory for '%s'", file->function, key));
 }
 
+bool tarn__json_file_add_pair(tarn__json_file *file, const char *key, const char *name, const char *text,
+                              const char *other_name, const char *other_text)
+{
+    json_t *array = tarn_failed() ? NULL : json_object_get(file->root, key), *object = json_object();
+    if (!array && !tarn_failed() && json_object_set_new(file->root, key, json_array()) == 0)
+        array = json_object_get(file->root, key);
+    bool good = array && json_object_set_new(object, name, json_string(text)) == 0 &&
+                json_object_set_new(object, other_name, json_string(other_text)) == 0 &&
+                json_array_append(array, object) == 0;
+    json_decref(object);
+    return good || (!tarn_failed() &&
+                    tarn__raise(TARN_ERROR_FORMAT, "%s: '%s' has a string that is not UTF-8", file->function, key));
+}
+
 bool tarn__json_file_put_ints(tarn__json_file *file, const char *key, const char *name, const int64_t *values,
                               size_t count)
 {

@@ -43,6 +43,10 @@ bool tarn__json_file_add_string(tarn__json_file *file, const char *key, const ch
 bool tarn__json_file_add_int(tarn__json_file *file, const char *key, int64_t value);
 bool tarn__json_file_add_real(tarn__json_file *file, const char *key, double value);
 
+/* Appends an object of two strings to the array under a key of the root. */
+bool tarn__json_file_add_pair(tarn__json_file *file, const char *key, const char *name, const char *text,
+                              const char *other_name, const char *other_text);
+
 /* Sets a number in the object under a key of the root, by a name that may have dots. */
 bool tarn__json_file_put_number(tarn__json_file *file, const char *key, const char *name, double value);
 

@@ -91,6 +91,13 @@ bool tarn__json_file_put_number(tarn__json_file *file, const char *key, const ch
     return unreachable();
 }
 
+bool tarn__json_file_add_pair(tarn__json_file *file, const char *key, const char *name, const char *text,
+                              const char *other_name, const char *other_text)
+{
+    (void)file, (void)key, (void)name, (void)text, (void)other_name, (void)other_text;
+    return unreachable();
+}
+
 bool tarn__json_file_put_ints(tarn__json_file *file, const char *key, const char *name, const int64_t *values,
                               size_t count)
 {

@@ -10,9 +10,12 @@ import re
 import tempfile
 from pathlib import Path
 
+import gguf
+import transformers
 import transformers.utils.chat_template_utils as chat_utils
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+import gguf_files
 import jinja
 import tarn
 import text
@@ -472,9 +475,99 @@ def check_masks(template, folder, rng):
     return ""
 
 
+# ---- special tokens and named templates ------------------------------------------------------------------------------
+
+NAMES = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token", "image_token",
+         "boi", "x_token"]
+SHOWN = "|".join("{{ " + name + " }}" for name in NAMES + ["additional_special_tokens", "extra_special_tokens"])
+TALK = [{"role": "user", "content": "x"}]
+
+
+def draw_special(rng, tokens):
+    """A config that names some special tokens, and perhaps a special_tokens_map.json."""
+    as_token = lambda token: {"__type": "AddedToken", "content": token, "lstrip": False, "rstrip": False,
+                              "normalized": False, "single_word": False, "special": True}
+    pick = lambda: rng.choice(tokens)
+    config = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": SHOWN,
+              "tokenizer_class": rng.choice(["PreTrainedTokenizerFast", "TokenizersBackend"])}
+    config |= {name: rng.choice([pick(), None]) for name in rng.sample(NAMES[2:7], rng.randint(0, 5))}
+    config |= {name: as_token(pick()) for name in rng.sample(NAMES[2:7], rng.randint(0, 1))}
+    config |= {name: pick() for name in ("image_token", "x_token") if rng.random() < 0.5}
+    config |= rng.choice([{}, {"extra_special_tokens": {"boi": pick(), "x_token": pick()}},
+                          {"additional_special_tokens": [pick()]}, {"extra_special_tokens": [pick()]}])
+    if rng.random() < 0.3:
+        config["added_tokens_decoder"] = {"0": as_token("<s>") | {"special": True}}
+        config["added_tokens_decoder"]["0"].pop("__type")
+    named = {name: rng.choice([pick(), {"content": pick(), "lstrip": False, "rstrip": False, "normalized": False,
+                                        "single_word": False}])
+             for name in rng.sample(NAMES[2:7], 2)} | {"image_token": pick()}
+    return config, named if rng.random() < 0.4 else None
+
+
+def check_special(folder, rng):
+    """The special tokens that templates see, in a folder as published and in one that tarn saved."""
+    for number in range(8):
+        place, saved = os.path.join(folder, f"{number}"), os.path.join(folder, f"{number}-saved")
+        os.mkdir(place)
+        tokens = ["<s>", "</s>", "<pad>", "<image>"]
+        text.trained(text.corpus(rng), 300, tokens).save(place)
+        config, named = draw_special(rng, tokens)
+        for name, values in (("tokenizer_config.json", config), ("special_tokens_map.json", named)):
+            if values is not None:
+                Path(place, name).write_text(json.dumps(values), encoding="utf-8")
+        ours, theirs = text.opened(place), AutoTokenizer.from_pretrained(place)
+        expected = theirs.apply_chat_template(TALK, tokenize=False)
+        if rendered(ours, TALK, False) != expected:
+            return f"{config}, {named}: {rendered(ours, TALK, False)!r} here, {expected!r} there"
+        given_variables = {"pad_token": "own", "boi": 1}
+        wanted = theirs.apply_chat_template(TALK, tokenize=False, **given_variables)
+        replaced = rendered_json(ours, TALK, variables=given_variables)
+        if replaced != wanted:
+            return f"{config}: variables do not replace tokens: {replaced!r}"
+        ours.save(saved)
+        again = AutoTokenizer.from_pretrained(saved).apply_chat_template(TALK, tokenize=False)
+        if again != expected:
+            return f"{config}, {named}: saved {again!r}, not {expected!r}"
+    return ""
+
+
+def check_named(folder, rng):
+    """Several templates, through a GGUF file and back: each is there under its name."""
+    place, file, back = (os.path.join(folder, name) for name in ("model", "model.gguf", "back"))
+    tokens = ["<s>", "</s>", "<pad>"]
+    text.trained(text.corpus(rng), 300, tokens).save(place)
+    templates = {name: f"{name}: {{{{ bos_token }}}}{{{{ messages[0].content }}}}{{{{ pad_token }}}}"
+                 for name in ["default"] + rng.sample(["tool_use", "rag", "my-own.1", "b"], rng.randint(1, 3))}
+    theirs = AutoTokenizer.from_pretrained(place)
+    theirs.add_special_tokens({"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"})
+    theirs.chat_template = templates
+    theirs.save_pretrained(place, save_jinja_files=rng.random() < 0.5)
+    config = transformers.GPT2Config(vocab_size=len(theirs), n_positions=8, n_embd=8, n_layer=1, n_head=1)
+    transformers.GPT2LMHeadModel(config).save_pretrained(place)
+    gguf_files.convert(place, file)
+    gguf_files.convert(file, back)
+    fields = gguf.GGUFReader(file).fields
+    stored = {name: fields["tokenizer.chat_template" + (f".{name}" if name != "default" else "")].contents()
+              for name in templates}
+    opened = AutoTokenizer.from_pretrained(back)
+    if stored != templates or opened.chat_template != templates:
+        return f"{templates} became {stored} in GGUF, {opened.chat_template} in the folder"
+    if sorted(fields["tokenizer.chat_templates"].contents()) != sorted(set(templates) - {"default"}):
+        return f"{templates}: the file lists {fields['tokenizer.chat_templates'].contents()}"
+    for name in templates:
+        expected = opened.apply_chat_template(TALK, tokenize=False, chat_template=name)
+        for path in (place, file, back):
+            ours = text.opened(path)
+            tarn.call("tokenizer_set_chat", ours.handle, name.encode())
+            if rendered(ours, TALK, False) != expected:
+                return f"{name} of {path}: {rendered(ours, TALK, False)!r}, not {expected!r}"
+    return ""
+
+
 def all_checks():
     """Pairs of a name and a check; None for what cannot be checked here."""
     checks = {name: lambda folder, rng, name=name: check(name, folder, rng) for name in TEMPLATES}
+    checks |= {"special tokens": check_special, "named templates": check_named}
     folder = Path(os.environ.get("TARN_TEST_DATA", "")) / "chat-templates"
     sources = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.jinja"))}
     for name, template in ({"generation": GENERATION} | sources).items():

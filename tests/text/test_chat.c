@@ -353,6 +353,55 @@ static void templates_have_names(void **state)
     tarn_tokenizer_free(t);
 }
 
+/* Files of additional_chat_templates have any name. */
+static void templates_have_files(void **state)
+{
+    (void)state;
+    tarn_tokenizer_free(open_with("default"));
+    mkdir(scratch("chat/additional_chat_templates"), 0777);
+    write_text("chat/additional_chat_templates/my-own.1.jinja", "mine");
+    write_text("chat/additional_chat_templates/tool_use.jinja", "t");
+    write_text("chat/additional_chat_templates/readme.txt", "no template");
+    tarn_tokenizer *t = tarn_tokenizer_open(scratch("chat"));
+    expect_json(t, "[" USER "]", NULL, "default");
+    expect_json(t, "[" USER "]", &(tarn_chat_options){.tools = "[{}]"}, "t");
+    assert_true(tarn_tokenizer_set_chat(t, "my-own.1"));
+    expect_json(t, "[" USER "]", NULL, "mine");
+    tarn_tokenizer_free(t);
+    remove(scratch("chat/additional_chat_templates/my-own.1.jinja"));
+    remove(scratch("chat/additional_chat_templates/tool_use.jinja"));
+}
+
+/* ---- special tokens ---------------------------------------------------------------------------------------------- */
+
+/* tests/parity/chat.py compares more files with transformers. */
+static void templates_see_the_special_tokens(void **state)
+{
+    (void)state;
+    tarn_tokenizer_free(open_with("{{ pad_token }},{{ image_token }},{{ boi }},{{ mask_token }},{{ unk_token }}"));
+    write_text("chat/tokenizer_config.json",
+               "{\"tokenizer_class\": \"PreTrainedTokenizerFast\", \"pad_token\": {\"content\": \"<tag>\"}, "
+               "\"image_token\": \"<image>\", \"mask_token\": null, \"add_bos_token\": false, "
+               "\"extra_special_tokens\": {\"boi\": \"<b>\", \"messages\": \"no\"}}");
+    tarn_tokenizer *t = tarn_tokenizer_open(scratch("chat"));
+    expect_json(t, "[" USER "]", NULL, "<tag>,<image>,<b>,,");
+    expect_json(t, "[" USER "]", &(tarn_chat_options){.variables = "{\"boi\": 7}"}, "<tag>,<image>,7,,");
+    assert_true(tarn_tokenizer_save(t, scratch("saved-special")));
+    tarn_tokenizer *again = tarn_tokenizer_open(scratch("saved-special"));
+    assert_ok();
+    expect_json(again, "[" USER "]", NULL, "<tag>,<image>,<b>,,");
+    tarn_tokenizer_free(again);
+    tarn_tokenizer_free(t);
+    write_text("chat/special_tokens_map.json", "{\"pad_token\": \"<p>\", \"image_token\": \"<i>\"}");
+    t = tarn_tokenizer_open(scratch("chat"));
+    expect_json(t, "[" USER "]", NULL, "<p>,<image>,<b>,,");
+    tarn_tokenizer_free(t);
+    write_text("chat/special_tokens_map.json", "{\"pad_token\": \"a\\u0000b\"}");
+    assert_null(tarn_tokenizer_open(scratch("chat")));
+    assert_error_about(TARN_ERROR_FORMAT, "special_tokens_map.json", "\"pad_token\"");
+    remove(scratch("chat/special_tokens_map.json"));
+}
+
 /* ---- errors ------------------------------------------------------------------------------------------------------ */
 
 static void what_a_template_says_is_the_error(void **state)
@@ -393,6 +442,8 @@ int main(void)
                                        in_scope(the_loss_is_on_answers_and_their_ends),
                                        in_scope(answers_that_are_not_rendered_are_an_error),
                                        in_scope(templates_have_names),
+                                       in_scope(templates_have_files),
+                                       in_scope(templates_see_the_special_tokens),
                                        in_scope(what_a_template_says_is_the_error),
                                        in_scope(templates_that_are_not_utf8_are_refused)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);

@@ -219,7 +219,7 @@ bool tarn__convert_copy_metadata(const tarn_gguf *file, const char *but, tarn_gg
     for (int i = 0; good && i < tarn_gguf_metadata_count(file); i++)
         good = tarn_gguf_metadata_at(file, i, &value) &&
                (strcmp(value.key, FILE_TYPE) == 0 || strcmp(value.key, QUANT_VERSION) == 0 ||
-                (but && strcmp(value.key, but) == 0) || tarn_gguf_add_from(writer, file, i));
+                (but && strncmp(value.key, but, strlen(but)) == 0) || tarn_gguf_add_from(writer, file, i));
     return good;
 }
 

@@ -89,7 +89,7 @@ bool tarn__convert_get_tokenizer(tarn__conversion *conversion, const tarn_gguf *
 /* Writes the chat template of the adapters' folder, if it has one; *key is its key, or NULL. */
 bool tarn__convert_put_chat(const tarn__conversion *conversion, tarn_gguf_writer *writer, const char **key);
 
-/* Copies the metadata of a GGUF file, except the weight types and the key `but` (NULL: none). */
+/* Copies the metadata of a GGUF file, except the weight types and keys that begin with `but` (NULL: none). */
 bool tarn__convert_copy_metadata(const tarn_gguf *file, const char *but, tarn_gguf_writer *writer);
 
 /* Folders (convert_hf.c). The last one writes a GGUF file of a configuration and the collected tensors, with the

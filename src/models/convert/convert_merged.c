@@ -186,24 +186,55 @@ static bool copy_file(const char *function, const char *from, const char *to)
     return good;
 }
 
+#define TEMPLATES "additional_chat_templates"
+
+/* Copies a file of the source that exists. */
+static bool copy_named(const merger *m, const char *name)
+{
+    tarn__model_path from, to;
+    if (!tarn__model_path_in(m->c->function, m->c->text, name, &from) ||
+        !tarn__model_path_in(m->c->function, m->c->to, name, &to))
+        return false;
+    return !tarn__path_exists(from.text) || strcmp(from.text, to.text) == 0 ||
+           copy_file(m->c->function, from.text, to.text);
+}
+
+/* A chat template next to the default one. False ends the visit with an error. */
+static bool copy_template(const char *name, void *ctx)
+{
+    const merger *m = ctx;
+    char path[512];
+    bool is_one = tarn__ends_with(name, ".jinja") && strlen(name) < 256;
+    snprintf(path, sizeof(path), TEMPLATES "/%.256s", name);
+    return !is_one || copy_named(m, path);
+}
+
+static bool copy_templates(merger *m)
+{
+    tarn__model_path from, to;
+    if (!tarn__model_path_in(m->c->function, m->c->text, TEMPLATES, &from) ||
+        !tarn__model_path_in(m->c->function, m->c->to, TEMPLATES, &to) || !tarn__path_exists(from.text))
+        return !tarn_failed();
+    if (!tarn__path_exists(to.text) && !tarn__folder_make(m->c->function, to.text))
+        return false;
+    tarn__folder_names(from.text, copy_template, m);
+    return !tarn_failed();
+}
+
 /* Tokenizer files and generation_config.json. */
 static bool write_tokenizer(merger *m)
 {
-    static const char *const names[] = {"tokenizer.json",          "tokenizer.model",     "tokenizer_config.json",
-                                        "special_tokens_map.json", "vocab.json",          "merges.txt",
-                                        "added_tokens.json",       "chat_template.jinja", "generation_config.json"};
-    tarn__model_path from, to;
+    static const char *const names[] = {
+        "tokenizer.json", "tokenizer.model",   "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
+        "merges.txt",     "added_tokens.json", "chat_template.jinja",   "generation_config.json",  "chat_template.json",
+        "vocab.txt"};
     bool good = true;
     if (m->file && strcmp(m->c->text, m->c->from) == 0)
         return tarn__convert_get_tokenizer(m->c, m->file);
     m->c->summary.has_tokenizer = tarn__convert_has_tokenizer(m->c);
-    for (size_t i = 0; good && i < sizeof(names) / sizeof(names[0]); i++) {
-        good = tarn__model_path_in(m->c->function, m->c->text, names[i], &from) &&
-               tarn__model_path_in(m->c->function, m->c->to, names[i], &to);
-        if (good && tarn__path_exists(from.text) && strcmp(from.text, to.text) != 0)
-            good = copy_file(m->c->function, from.text, to.text);
-    }
-    return good;
+    for (size_t i = 0; good && i < sizeof(names) / sizeof(names[0]); i++)
+        good = copy_named(m, names[i]);
+    return good && copy_templates(m);
 }
 
 /* dtype of a tensor in the source file. */

@@ -17,7 +17,6 @@
 
 #define G "tokenizer.ggml."
 #define HF_JSON "tokenizer.huggingface.json"
-#define CHAT "tokenizer.chat_template"
 
 /* True if a folder has a file of that name. */
 static bool exists(const tarn__conversion *c, const char *folder, const char *name)
@@ -35,9 +34,9 @@ bool tarn__convert_put_chat(const tarn__conversion *c, tarn_gguf_writer *writer,
     if (strcmp(c->text, c->from) == 0)
         return true;
     tarn_tokenizer *t = tarn_tokenizer_open(c->text);
-    bool good = t && (!t->chat || tarn_gguf_add_string(writer, CHAT, t->chat, strlen(t->chat)));
-    if (good && t->chat)
-        *key = CHAT;
+    bool good = t && tarn__gguf_put_templates(t, writer);
+    if (good && t->chats.count)
+        *key = TARN__GGUF_CHAT;
     tarn_tokenizer_free(t);
     return good;
 }
@@ -128,21 +127,51 @@ static bool set_switch(tarn__json_file *config, const char *member, const tarn_g
     return tarn_gguf_bool(file, key, &value) && tarn__json_file_set_bool(config, member, value);
 }
 
-/* tokenizer_config.json: BOS and EOS tokens, and the chat template. */
+/* A chat template: the only one as a string, of several each as a member of an array. */
+static bool add_template(tarn__json_file *config, const tarn_gguf *file, const char *name, size_t length, bool is_only)
+{
+    char key[160], own[101];
+    bool is_default = !name;
+    snprintf(own, sizeof(own), "%.*s", is_default ? 7 : (int)length, is_default ? "default" : name);
+    snprintf(key, sizeof(key), TARN__GGUF_CHAT "%s%s", is_default ? "" : ".", is_default ? "" : own);
+    const char *text = tarn_gguf_has(file, key, NULL) ? tarn_gguf_string(file, key, NULL) : NULL;
+    if (!text || (is_default && !text[0]))
+        return !tarn_failed();
+    return is_only ? tarn__json_file_set_string(config, "chat_template", text)
+                   : tarn__json_file_add_pair(config, "chat_template", "name", own, "template", text);
+}
+
+/* "chat_template", as transformers reads one or several. */
+static bool get_templates(tarn__json_file *config, const tarn_gguf *file)
+{
+    tarn_gguf_value names = {0};
+    bool has_names = tarn_gguf_has(file, TARN__GGUF_CHAT_NAMES, &names) && names.type == TARN_GGUF_ARRAY &&
+                     names.element == TARN_GGUF_STRING && names.count > 0;
+    bool good = add_template(config, file, NULL, 0, !has_names);
+    for (int64_t i = 0; good && has_names && i < names.count; i++) {
+        size_t length;
+        const char *name = tarn_gguf_string_at(file, TARN__GGUF_CHAT_NAMES, i, &length);
+        good = name && (length > 100 || add_template(config, file, name, length, false));
+    }
+    return good && !tarn_failed();
+}
+
+/* tokenizer_config.json: special tokens and chat templates. */
 static bool get_config(const tarn__conversion *c, const tarn_gguf *file)
 {
     tarn__model_path where;
-    const char *chat = tarn_gguf_has(file, CHAT, NULL) ? tarn_gguf_string(file, CHAT, NULL) : "";
-    bool is_named = chat && tarn__model_path_in(c->function, c->to, "tokenizer_config.json", &where);
+    bool is_named = tarn__model_path_in(c->function, c->to, "tokenizer_config.json", &where);
     tarn__json_file *config = is_named ? tarn__json_file_new(c->function) : NULL;
     bool good = config && tarn__json_file_set_string(config, "tokenizer_class", "PreTrainedTokenizerFast") &&
                 tarn__json_file_set_bool(config, "clean_up_tokenization_spaces", false) &&
                 set_token(config, "bos_token", file, G "bos_token_id") &&
                 set_token(config, "eos_token", file, G "eos_token_id") &&
+                set_token(config, "unk_token", file, G "unknown_token_id") &&
                 set_switch(config, "add_bos_token", file, G "add_bos_token") &&
-                set_switch(config, "add_eos_token", file, G "add_eos_token") &&
-                (!chat[0] || tarn__json_file_set_string(config, "chat_template", chat)) &&
-                tarn__json_file_save(config, where.text);
+                set_switch(config, "add_eos_token", file, G "add_eos_token");
+    for (const tarn__gguf_special *special = tarn__gguf_specials; good && special->name; special++)
+        good = set_token(config, special->name, file, special->key);
+    good = good && get_templates(config, file) && tarn__json_file_save(config, where.text);
     tarn__json_file_free(config);
     return good;
 }

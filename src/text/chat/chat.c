@@ -65,22 +65,40 @@ static bool set_token(tarn__jinja_context *context, const tarn_tokenizer *t, con
     return tarn__jinja_context_set(context, name, text, length);
 }
 
-/* Adds what all conversations have. Takes the context, and frees it on failure. */
-static tarn__jinja_context *finish_context(const tarn__chat *chat, tarn__jinja_context *context, bool good)
+/* True for the variables of a conversation, which a token must not replace. */
+static bool is_own_name(const char *name)
 {
-    const tarn_tokenizer *t = chat->tokenizer;
-    if (context && good && set_token(context, t, "bos_token", tarn_tokenizer_bos(t)) &&
-        set_token(context, t, "eos_token", tarn_tokenizer_eos(t)) &&
-        set_token(context, t, "unk_token", t->kind == &tarn__kind_characters ? t->unknown : t->bpe.unknown))
-        return context;
-    tarn__jinja_context_free(context);
-    return NULL;
+    static const char *const own[] = {"messages", "tools", "documents", "add_generation_prompt"};
+    for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
+        if (strcmp(own[i], name) == 0)
+            return true;
+    return false;
+}
+
+/* Sets the tokens that transformers sets: those that the files name, then BOS, EOS and the unknown token where they do
+ * not. A class without defaults has no unknown token but that of its config. */
+static bool set_tokens(tarn__jinja_context *context, const tarn_tokenizer *t)
+{
+    const tarn__special_token *tokens = (const tarn__special_token *)(const void *)t->special.data;
+    bool good =
+        (tarn__tokenizer_special(t, "bos_token") || set_token(context, t, "bos_token", tarn_tokenizer_bos(t))) &&
+        (tarn__tokenizer_special(t, "eos_token") || set_token(context, t, "eos_token", tarn_tokenizer_eos(t))) &&
+        (tarn__tokenizer_special(t, "unk_token") || t->is_generic ||
+         set_token(context, t, "unk_token", tarn__tokenizer_unknown(t)));
+    for (size_t i = 0; good && i < t->special.count; i++)
+        good = is_own_name(tokens[i].name) ||
+               tarn__jinja_context_set(context, tokens[i].name, tokens[i].text, strlen(tokens[i].text));
+    return good;
 }
 
 tarn__jinja_context *tarn__chat_context(const tarn__chat *chat, const tarn_chat_message *messages, int count,
                                         bool add_generation_prompt)
 {
-    return finish_context(chat, tarn__jinja_context_messages("", messages, count, add_generation_prompt), true);
+    tarn__jinja_context *context = tarn__jinja_context_messages("", messages, count, add_generation_prompt);
+    if (context && set_tokens(context, chat->tokenizer))
+        return context;
+    tarn__jinja_context_free(context);
+    return NULL;
 }
 
 /* Checks that there are messages, each an object with a role. */
@@ -104,11 +122,14 @@ tarn__jinja_context *tarn__chat_context_json(const tarn__chat *chat, const tarn_
 {
     static const tarn_chat_message none[1];
     tarn__jinja_context *context = tarn__jinja_context_messages("", none, 0, json->add_generation_prompt);
-    bool good = context && set_json(context, NULL, json->variables) &&
+    bool good = context && set_tokens(context, chat->tokenizer) && set_json(context, NULL, json->variables) &&
                 tarn__jinja_context_set_json("", context, "messages", json->messages, json->length) &&
                 set_json(context, "tools", json->tools) && set_json(context, "documents", json->documents) &&
                 check_messages(context) && tarn__jinja_context_prepare(context);
-    return finish_context(chat, context, good);
+    if (good)
+        return context;
+    tarn__jinja_context_free(context);
+    return NULL;
 }
 
 /* ---- public functions -------------------------------------------------------------------------------------------- */

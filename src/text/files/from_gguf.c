@@ -12,8 +12,6 @@
 #define SCORES "tokenizer.ggml.scores"
 #define TYPES "tokenizer.ggml.token_type"
 #define MERGES "tokenizer.ggml.merges"
-#define CHAT "tokenizer.chat_template"
-#define CHAT_NAMES "tokenizer.chat_templates" /* the keys of the others end in their names */
 #define MAX_TOKENS ((int64_t)1 << 24)
 
 /* A file being read, and its arrays; owned but for the pieces' bytes. */
@@ -316,16 +314,28 @@ static bool read_template(tarn_tokenizer *t, const gguf_source *s, const char *n
 static bool read_templates(tarn_tokenizer *t, const gguf_source *s)
 {
     tarn_gguf_value names;
-    bool good = read_template(t, s, "default", CHAT);
-    if (!good || !tarn_gguf_has(s->file, CHAT_NAMES, &names))
+    bool good = read_template(t, s, "default", TARN__GGUF_CHAT);
+    if (!good || !tarn_gguf_has(s->file, TARN__GGUF_CHAT_NAMES, &names))
         return good && !tarn_failed();
     for (int64_t i = 0; good && i < names.count; i++) {
-        char name[64], key[128];
+        char name[101], key[160];
         size_t length;
-        const char *text = tarn_gguf_string_at(s->file, CHAT_NAMES, i, &length);
+        const char *text = tarn_gguf_string_at(s->file, TARN__GGUF_CHAT_NAMES, i, &length);
         snprintf(name, sizeof(name), "%.*s", (int)(text && length < sizeof(name) ? length : 0), text ? text : "");
-        snprintf(key, sizeof(key), CHAT ".%s", name);
+        snprintf(key, sizeof(key), TARN__GGUF_CHAT ".%s", name);
         good = text && read_template(t, s, name, key);
+    }
+    return good;
+}
+
+/* Reads the special tokens for which the format has keys, for the chat templates. */
+static bool read_special(tarn_tokenizer *t, const gguf_source *s)
+{
+    bool good = true;
+    for (const tarn__gguf_special *special = tarn__gguf_specials; good && special->name; special++) {
+        int64_t id;
+        good = read_id(s, special->key, INT64_MAX, &id) &&
+               (tarn__tokenizer_name_special_id(t, special->name, id) || raise_within_key(s, special->key));
     }
     return good;
 }
@@ -340,7 +350,7 @@ static bool add_settings(tarn_tokenizer *t, const gguf_source *s, bool default_b
         !read_id(s, "tokenizer.ggml.bos_token_id", t->bos < 0 ? INT64_MAX : t->bos, &bos) ||
         !read_id(s, "tokenizer.ggml.eos_token_id", t->eos < 0 ? INT64_MAX : t->eos, &eos))
         return false;
-    if (!read_templates(t, s))
+    if (!read_templates(t, s) || !read_special(t, s))
         return false;
     t->bos = is_whole ? (int32_t)bos : t->bos;
     t->eos = is_whole ? (int32_t)eos : t->eos;

@@ -48,6 +48,19 @@ const char *tarn__gguf_pre_tokenizer_name(const tarn_tokenizer *tokenizer);
 /* True if the end of a line ends a word, so that a text may be cut there. */
 bool tarn__pre_tokenizer_ends_words(const tarn_tokenizer *tokenizer);
 
+/* The keys of the default chat template, and of the names of the others, whose keys are the first, a dot and the name;
+ * writing them all. False with an error. */
+#define TARN__GGUF_CHAT "tokenizer.chat_template"
+#define TARN__GGUF_CHAT_NAMES "tokenizer.chat_templates"
+bool tarn__gguf_put_templates(const tarn_tokenizer *tokenizer, tarn_gguf_writer *writer);
+
+/* Special tokens but BOS, EOS and the unknown one: transformers' name and the key of the id. A row without a name ends
+ * them. */
+typedef struct tarn__gguf_special {
+    const char *name, *key;
+} tarn__gguf_special;
+extern const tarn__gguf_special tarn__gguf_specials[];
+
 /* The key of the tokenizer's kind, and its value in a file without one. */
 #define TARN__GGUF_TOKENIZER "tokenizer.ggml.model"
 #define TARN__GGUF_NO_TOKENIZER "none"

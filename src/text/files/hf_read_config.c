@@ -1,5 +1,6 @@
 /* hf_read_config.c: tokenizer_config.json next to a tokenizer: BOS and EOS token, whether they are added to a text,
- * tokens that a tokenizer.model lacks, and the chat template, which may have a file of its own. */
+ * tokens that a tokenizer.model lacks, special tokens by name, and the chat templates, which may have files of their
+ * own; and special_tokens_map.json, which older versions of transformers wrote. */
 #include <stdio.h>
 #include <string.h>
 
@@ -47,6 +48,66 @@ static bool read_token(const tarn__hf_reader *reader, json_t *about, int64_t id)
     return tarn__hf_bool(reader, about, "lstrip", false, &known->strip_left) &&
            tarn__hf_bool(reader, about, "rstrip", false, &known->strip_right) &&
            tarn__hf_bool(reader, about, "single_word", false, &known->single_word);
+}
+
+/* ---- special tokens ---------------------------------------------------------------------------------------------- */
+
+/* Names a special token, a string or an object with "content". Anything else, and null, changes nothing. */
+static bool name_token(const tarn__hf_reader *reader, const char *name, json_t *value)
+{
+    json_t *content = json_is_object(value) ? json_object_get(value, "content") : value;
+    char where[1100];
+    if (!json_is_string(content))
+        return true;
+    snprintf(where, sizeof(where), "tokenizer_open: '%.1000s'", reader->name);
+    return tarn__tokenizer_name_special(reader->tokenizer, name, json_string_value(content),
+                                        json_string_length(content)) ||
+           tarn__raise_within(where);
+}
+
+/* Names the members that are special tokens: those of every tokenizer, others that end in "_token", unless they have
+ * names already and `keeps_own`, and the members of extra_special_tokens if that is an object. */
+static bool name_tokens(const tarn__hf_reader *reader, json_t *object, bool keeps_own)
+{
+    const char *key;
+    json_t *value, *extra = json_object_get(object, "extra_special_tokens");
+    bool good = true;
+    json_object_foreach(object, key, value)
+    {
+        /* add_bos_token and its like are no strings */
+        bool is_own = strlen(key) > 6 && strcmp(key + strlen(key) - 6, "_token") == 0 &&
+                      !(keeps_own && tarn__tokenizer_special(reader->tokenizer, key));
+        bool is_token = tarn__is_special_name(key) || is_own;
+        good = good && (!is_token || name_token(reader, key, value));
+    }
+    json_object_foreach(json_is_object(extra) ? extra : NULL, key, value) good = good && name_token(reader, key, value);
+    return good;
+}
+
+/* Reads special_tokens_map.json of the config's folder, which overrides the config but for a model's own tokens, unless
+ * the config lists the added tokens. */
+static bool read_map(const tarn__hf_reader *reader, json_t *config)
+{
+    char path[4096];
+    const char *slash = strrchr(reader->name, '/');
+    int length = slash ? (int)(slash + 1 - reader->name) : 0;
+    bool is_named =
+        (size_t)snprintf(path, sizeof(path), "%.*sspecial_tokens_map.json", length, reader->name) < sizeof(path);
+    if (!is_named || json_object_get(config, "added_tokens_decoder") || !tarn__path_exists(path))
+        return true;
+    json_t *map = tarn__hf_load_json(path);
+    const tarn__hf_reader own = {reader->tokenizer, path};
+    bool good = map && read_token_id(&own, map, "bos_token", &own.tokenizer->bos) &&
+                read_token_id(&own, map, "eos_token", &own.tokenizer->eos) && name_tokens(&own, map, true);
+    json_decref(map);
+    return good;
+}
+
+/* True for the class that has no special tokens of its own. */
+static bool is_generic(json_t *config)
+{
+    const char *name = json_string_value(json_object_get(config, "tokenizer_class"));
+    return !name || strcmp(name, "PreTrainedTokenizerFast") == 0 || strcmp(name, "TokenizersBackend") == 0;
 }
 
 /* ---- a tokenizer.model ------------------------------------------------------------------------------------------- */
@@ -146,7 +207,7 @@ static bool read_template_file(tarn_tokenizer *t, const char *path)
 {
     static const char more[] = "additional_chat_templates/";
     const char *folder = strstr(path, more), *last = strrchr(path, '.');
-    char name[64] = "default";
+    char name[256] = "default";
     if (last && strcmp(last, ".json") == 0)
         return read_json(t, path);
     if (folder && last)
@@ -165,9 +226,10 @@ static bool read_config(tarn_tokenizer *t, const char *path, bool is_model)
                            (json_object_get(config, "add_bos_token") || json_object_get(config, "add_eos_token"));
     bool good = config && (!is_model || read_model_settings(&reader, config)) &&
                 read_token_id(&reader, config, "bos_token", &t->bos) &&
-                read_token_id(&reader, config, "eos_token", &t->eos) &&
-                read_template(&reader, json_object_get(config, "chat_template")) &&
+                read_token_id(&reader, config, "eos_token", &t->eos) && name_tokens(&reader, config, false) &&
+                read_map(&reader, config) && read_template(&reader, json_object_get(config, "chat_template")) &&
                 ((!is_model && !has_add_bos_eos) || read_add_bos_eos(&reader, config, is_model || t->before.count > 0));
+    t->is_generic = config && !is_model && is_generic(config);
     json_decref(config);
     return good && tarn__tokenizer_finish(t, "tokenizer_open", path);
 }

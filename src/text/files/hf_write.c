@@ -315,7 +315,7 @@ bool tarn_tokenizer_save(const tarn_tokenizer *tokenizer, const char *folder)
     if (!tarn__path_exists(folder) && !tarn__folder_make("tokenizer_save", folder))
         return false;
     return save(tokenizer, folder, "tokenizer.json", tarn__hf_put_tokenizer) &&
-           ((!tokenizer->chats.count && tokenizer->bos < 0 && tokenizer->eos < 0) ||
+           ((!tokenizer->chats.count && !tokenizer->special.count && tokenizer->bos < 0 && tokenizer->eos < 0) ||
             save(tokenizer, folder, "tokenizer_config.json", tarn__hf_put_config));
 }
 
@@ -325,6 +325,28 @@ bool tarn_tokenizer_save(const tarn_tokenizer *tokenizer, const char *folder)
 static bool put_token(tarn__buffer *out, const tarn_tokenizer *t, const char *key, int32_t id)
 {
     return id < 0 || (tarn__hf_put(out, ",\n  \"%s\": ", key) && tarn__hf_put_piece(out, t, id));
+}
+
+/* The special tokens that the files named but BOS and EOS: those of every tokenizer as members, a model's own in
+ * extra_special_tokens. */
+static bool put_special(tarn__buffer *out, const tarn_tokenizer *t)
+{
+    const tarn__special_token *tokens = (const tarn__special_token *)(const void *)t->special.data;
+    bool good = true, has_own = false;
+    for (int is_own = 0; is_own < 2; is_own++)
+        for (size_t i = 0; good && i < t->special.count; i++) {
+            if (tarn__is_special_name(tokens[i].name) == is_own ||
+                (!is_own && ((t->bos >= 0 && strcmp(tokens[i].name, "bos_token") == 0) ||
+                             (t->eos >= 0 && strcmp(tokens[i].name, "eos_token") == 0))))
+                continue;
+            good = tarn__hf_put(out, is_own && !has_own ? ",\n  \"extra_special_tokens\": {"
+                                     : is_own           ? ", "
+                                                        : ",\n  ") &&
+                   tarn__hf_put_string(out, tokens[i].name, strlen(tokens[i].name)) && tarn__hf_put(out, ": ") &&
+                   tarn__hf_put_string(out, tokens[i].text, strlen(tokens[i].text));
+            has_own = has_own || is_own;
+        }
+    return good && (!has_own || tarn__hf_put(out, "}"));
 }
 
 /* "chat_template": the text of the only one, or an array of named ones. */
@@ -344,12 +366,12 @@ static bool put_templates(tarn__buffer *out, const tarn_tokenizer *t)
     return good && tarn__hf_put(out, "\n  ]");
 }
 
-/* PreTrainedTokenizerFast takes everything from tokenizer.json; the config adds BOS, EOS and the chat template. */
+/* PreTrainedTokenizerFast takes everything from tokenizer.json; the config adds special tokens and chat templates. */
 bool tarn__hf_put_config(tarn__buffer *out, const tarn_tokenizer *t)
 {
     return tarn__hf_put(
                out,
                "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"clean_up_tokenization_spaces\": false") &&
-           put_token(out, t, "bos_token", t->bos) && put_token(out, t, "eos_token", t->eos) && put_templates(out, t) &&
-           tarn__hf_put(out, "\n}\n");
+           put_token(out, t, "bos_token", t->bos) && put_token(out, t, "eos_token", t->eos) && put_special(out, t) &&
+           put_templates(out, t) && tarn__hf_put(out, "\n}\n");
 }

@@ -309,14 +309,6 @@ static bool put_kind(target *g)
                                            : put_bpe(g);
 }
 
-/* The unknown token of a kind; -1: none. */
-static int32_t unknown_of(const tarn_tokenizer *t)
-{
-    return t->kind == &tarn__kind_unigram     ? t->unigram.unknown
-           : t->kind == &tarn__kind_wordpiece ? t->unknown
-                                              : t->bpe.unknown;
-}
-
 /* ---- the metadata ------------------------------------------------------------------------------------------------ */
 
 /* Writes an id as u32, the type that llama.cpp expects; nothing for -1. */
@@ -336,23 +328,40 @@ static bool put_special(const target *g, const tarn__buffer *ids, int32_t known,
     return put_id(g, key, ids->count ? id[0] : known >= 0 ? known : of_model) && put_bool(g, flag, ids->count > 0);
 }
 
-/* Writes the chat templates: the default one, the names of the others, and each under its name. */
-static bool put_templates(const target *g)
+/* Writes the ids of named special tokens for which the format has keys. */
+static bool put_named(const target *g)
 {
     const tarn_tokenizer *t = g->tokenizer;
+    bool good = true;
+    for (const tarn__gguf_special *special = tarn__gguf_specials; good && special->name; special++) {
+        const char *text = tarn__tokenizer_special(t, special->name);
+        good = !text || put_id(g, special->key, tarn_tokenizer_find(t, text, strlen(text)));
+    }
+    return good;
+}
+
+/* The spelling of the second is the format's. */
+const tarn__gguf_special tarn__gguf_specials[] = {{"pad_token", "tokenizer.ggml.padding_token_id"},
+                                                  {"sep_token", "tokenizer.ggml.seperator_token_id"},
+                                                  {"cls_token", "tokenizer.ggml.cls_token_id"},
+                                                  {"mask_token", "tokenizer.ggml.mask_token_id"},
+                                                  {NULL, NULL}};
+
+bool tarn__gguf_put_templates(const tarn_tokenizer *t, tarn_gguf_writer *writer)
+{
     const tarn__chat_source *sources = (const tarn__chat_source *)(const void *)t->chats.data;
     const char *names[64];
     int64_t count = 0;
-    bool good = !t->chat || put_string(g, "tokenizer.chat_template", t->chat);
+    bool good = !t->chat || tarn_gguf_add_string(writer, TARN__GGUF_CHAT, t->chat, strlen(t->chat));
     for (size_t i = 0; good && i < t->chats.count && count < 64; i++) {
         char key[160];
         if (strcmp(sources[i].name, "default") == 0)
             continue;
-        snprintf(key, sizeof(key), "tokenizer.chat_template.%.100s", sources[i].name);
+        snprintf(key, sizeof(key), TARN__GGUF_CHAT ".%.100s", sources[i].name);
         names[count++] = sources[i].name;
-        good = put_string(g, key, sources[i].text);
+        good = tarn_gguf_add_string(writer, key, sources[i].text, strlen(sources[i].text));
     }
-    return good && (count == 0 || tarn_gguf_add_strings(g->writer, "tokenizer.chat_templates", names, NULL, count));
+    return good && (count == 0 || tarn_gguf_add_strings(writer, TARN__GGUF_CHAT_NAMES, names, NULL, count));
 }
 
 /* Checks what no kind can express. */
@@ -392,7 +401,8 @@ bool tarn__tokenizer_to_gguf(const char *function, const tarn_tokenizer *tokeniz
         put_special(&g, &t->before, t->bos, model->bos, "tokenizer.ggml.bos_token_id",
                     "tokenizer.ggml.add_bos_token") &&
         put_special(&g, &t->after, t->eos, model->eos, "tokenizer.ggml.eos_token_id", "tokenizer.ggml.add_eos_token") &&
-        put_id(&g, "tokenizer.ggml.unknown_token_id", unknown_of(t)) && put_templates(&g);
+        put_id(&g, "tokenizer.ggml.unknown_token_id", tarn__tokenizer_unknown(t)) && put_named(&g) &&
+        tarn__gguf_put_templates(t, writer);
     release(&g);
     return good;
 }

@@ -1,9 +1,11 @@
 /* open.c: finds the files of a tokenizer from a path: a folder, or one of the files. Order of preference in a folder:
  * tokenizer.json, vocab.json with merges.txt, tokenizer.model (SentencePiece's, or tiktoken's), vocab.txt. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/os/files.h"
 #include "base/os/platform.h"
 #include "formats/file_type.h"
@@ -19,6 +21,12 @@ static const char *const pairs[][2] = {{"vocab.json", "merges.txt"}, {"encoder.j
 static bool is_folder(const char *path)
 {
     return tarn__platform_file_bytes(path) == -2 && tarn__path_exists(path);
+}
+
+/* True if a string has this suffix. */
+static bool ends_in(const char *text, const char *end)
+{
+    return strlen(text) >= strlen(end) && strcmp(text + strlen(text) - strlen(end), end) == 0;
 }
 
 /* Writes "folder/name"; the folder is the first `length` bytes, and may be empty. Returns the text. */
@@ -38,17 +46,46 @@ static tarn_tokenizer *read_pair(const char *folder, size_t length, const char *
                                       tarn__path_exists(config) ? config : NULL);
 }
 
-/* Reads the templates that transformers saves next to the default one, of the names in use. False with an error. */
+/* The names in additional_chat_templates. */
+typedef struct template_names {
+    tarn__buffer names; /* char *; owned */
+    bool good;
+} template_names;
+
+static bool list_template(const char *name, void *ctx)
+{
+    template_names *list = ctx;
+    char *copy = ends_in(name, ".jinja") ? tarn__string_copy(name) : NULL;
+    if (copy && !tarn__buffer_add(&list->names, &copy, 1, sizeof(copy))) {
+        tarn__string_free(copy);
+        list->good = false;
+    }
+    list->good = list->good && !tarn_failed();
+    return list->good;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Reads the templates that transformers saves next to the default one, in the order of their names. False with an
+ * error. */
 static bool read_more_templates(tarn_tokenizer *tokenizer, const char *folder, size_t length)
 {
-    static const char *const names[] = {"additional_chat_templates/tool_use.jinja",
-                                        "additional_chat_templates/rag.jinja"};
-    char path[MAX_PATH];
-    for (int i = 0; i < 2; i++)
-        if (tarn__path_exists(join_path(path, folder, length, names[i])) &&
-            !tarn__tokenizer_read_config(tokenizer, NULL, path, false))
-            return false;
-    return true;
+    char path[MAX_PATH], file[MAX_PATH];
+    template_names list = {.good = true};
+    join_path(path, folder, length, "additional_chat_templates");
+    tarn__folder_names(path, list_template, &list);
+    char **names = (char **)(void *)list.names.data;
+    if (list.names.count)
+        qsort(names, list.names.count, sizeof(*names), by_name);
+    for (size_t i = 0; list.good && i < list.names.count; i++)
+        list.good = tarn__tokenizer_read_config(tokenizer, NULL, join_path(file, path, strlen(path), names[i]), false);
+    for (size_t i = 0; i < list.names.count; i++)
+        tarn__string_free(names[i]);
+    tarn__buffer_free(&list.names, sizeof(*names));
+    return list.good;
 }
 
 /* Applies tokenizer_config.json and chat_template.jinja or .json of the folder. Takes the tokenizer, and frees it on
@@ -117,12 +154,6 @@ static tarn_tokenizer *open_folder(const char *folder)
     char path[MAX_PATH];
     bool has_json = tarn__path_exists(join_path(path, folder, strlen(folder), "tokenizer.json"));
     return has_json ? with_config(tarn__tokenizer_read_json(path), folder, strlen(folder), false) : open_other(folder);
-}
-
-/* True if a string has this suffix. */
-static bool ends_in(const char *text, const char *end)
-{
-    return strlen(text) >= strlen(end) && strcmp(text + strlen(text) - strlen(end), end) == 0;
 }
 
 /* Opens the file for its metadata only: weights stay untouched. */

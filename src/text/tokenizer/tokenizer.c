@@ -40,6 +40,7 @@ void tarn_tokenizer_free(tarn_tokenizer *tokenizer)
     tarn__bpe_chars_free(&tokenizer->bpe_chars);
     tarn__tokenizer_clear_chats(tokenizer);
     tarn__buffer_free(&tokenizer->chats, sizeof(tarn__chat_source));
+    tarn__tokenizer_free_special(tokenizer);
     tarn__buffer_free(&tokenizer->before, sizeof(int32_t));
     tarn__buffer_free(&tokenizer->after, sizeof(int32_t));
     tarn__release(tokenizer, sizeof(*tokenizer));

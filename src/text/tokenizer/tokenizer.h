@@ -221,6 +221,8 @@ struct tarn_tokenizer {
     int32_t bos, eos;           /* BOS and EOS token named by the file; -1: none */
     tarn__buffer chats;         /* tarn__chat_source: chat templates as in the files */
     const char *chat;           /* the one named "default"; NULL: none */
+    tarn__buffer special;       /* tarn__special_token: special tokens that the files name */
+    bool is_generic;            /* a class of transformers without special tokens but those that its config names */
     uint64_t hash;              /* equal for tokenizers that give equal ids; stored in token files */
 };
 
@@ -399,6 +401,25 @@ typedef struct tarn__chat_source {
 bool tarn__tokenizer_add_chat(tarn_tokenizer *tokenizer, const char *name, const char *text, size_t length);
 const tarn__chat_source *tarn__tokenizer_chat(const tarn_tokenizer *tokenizer, const char *name); /* NULL: none */
 void tarn__tokenizer_clear_chats(tarn_tokenizer *tokenizer);
+
+/* A special token by its name ("pad_token"), for chat templates. Both are owned by the tokenizer. */
+typedef struct tarn__special_token {
+    char *name, *text;
+} tarn__special_token;
+
+/* The names that every tokenizer of transformers may have; NULL ends them. */
+extern const char *const tarn__special_names[];
+bool tarn__is_special_name(const char *name);
+
+/* Names a special token in place of another of the same name; name and text are copied. By id: nothing for -1. False
+ * with an error without a function's name. */
+bool tarn__tokenizer_name_special(tarn_tokenizer *tokenizer, const char *name, const char *text, size_t length);
+bool tarn__tokenizer_name_special_id(tarn_tokenizer *tokenizer, const char *name, int64_t id);
+const char *tarn__tokenizer_special(const tarn_tokenizer *tokenizer, const char *name); /* NULL: none; borrowed */
+void tarn__tokenizer_free_special(tarn_tokenizer *tokenizer);
+
+/* The token of what the vocabulary lacks; -1: none. */
+int32_t tarn__tokenizer_unknown(const tarn_tokenizer *tokenizer);
 
 /* Memory for a result that the caller frees with tarn_tokenizer_release(); its size is stored before it, since the
  * library's allocator wants it back. NULL with an error. */
