@@ -49,6 +49,10 @@
     { \
         .values = TARN__ZIPF, .shape = SIZES(__VA_ARGS__), .below = limit \
     }
+#define STEPS(step, ...) \
+    { \
+        .values = TARN__STEPS, .shape = SIZES(__VA_ARGS__), .below = step \
+    }
 #define CHANNELS_LAST(kind, ...) \
     { \
         .values = TARN__##kind, .shape = SIZES(__VA_ARGS__), .channels_last = true \

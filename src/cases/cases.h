@@ -46,13 +46,14 @@ typedef enum tarn__values {
     TARN__TIES,         /* integers from -2 to 2: many ties; gradients cannot be checked */
     TARN__INDEX,        /* i64 from 0 up to `below` */
     TARN__ZIPF,         /* the same with a Zipf-like distribution, as token frequencies have */
+    TARN__STEPS,        /* i64: i · below, the bounds of rows of equal counts */
     TARN__BOOLS         /* bool */
 } tarn__values;
 
 typedef struct tarn__case_input {
     tarn__values values;
     tarn_shape shape;
-    int64_t below;      /* of TARN__INDEX */
+    int64_t below;      /* of TARN__INDEX, TARN__ZIPF and TARN__STEPS */
     bool channels_last; /* an image [N, C, H, W] stored as NHWC where the layout is contiguous */
 } tarn__case_input;
 

@@ -80,6 +80,9 @@ static void draw_values(const tarn__case_input *input, double *values, int64_t c
     uint64_t state = seed;
     if (input->values == TARN__DISTINCT)
         draw_distinct(values, count, &state);
+    else if (input->values == TARN__STEPS)
+        for (int64_t i = 0; i < count; i++)
+            values[i] = (double)(i * input->below);
     else
         for (int64_t i = 0; i < count; i++)
             values[i] = draw_value(input, &state);
@@ -190,7 +193,8 @@ static tarn_tensor *view_of(tarn_tensor *whole, tarn_shape shape, tarn__layout l
 /* The dtype in which values are uploaded. */
 static tarn_dtype host_dtype(tarn__values values)
 {
-    return values == TARN__INDEX || values == TARN__ZIPF ? TARN_I64 : values == TARN__BOOLS ? TARN_BOOL : TARN_F32;
+    bool is_index = values == TARN__INDEX || values == TARN__ZIPF || values == TARN__STEPS;
+    return is_index ? TARN_I64 : values == TARN__BOOLS ? TARN_BOOL : TARN_F32;
 }
 
 static void put(void *memory, tarn_dtype dtype, int64_t at, double value)
@@ -276,7 +280,8 @@ static tarn_tensor *draw_input(const tarn__case_input *input, tarn_dtype dtype, 
     }
     switch (input->values) {
     case TARN__INDEX:
-    case TARN__ZIPF: return make_input(input, dtype, TARN__CONTIGUOUS, device, 1);
+    case TARN__ZIPF:
+    case TARN__STEPS: return make_input(input, dtype, TARN__CONTIGUOUS, device, 1);
     case TARN__BOOLS: return tarn_gt(tarn_uniform(input->shape, -1, 1, TARN_F32, device), tarn_scalar(0));
     case TARN__POSITIVE:
     case TARN__UNIT: return tarn_uniform(input->shape, 0.5, 1.5, dtype, device);

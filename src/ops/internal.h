@@ -115,6 +115,38 @@ bool tarn__attention_quant_kv_fits(tarn_tensor *q, const tarn_tensor *k);
 tarn_tensor *tarn__attention_quant_kv(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, tarn_tensor *k_scale,
                                       tarn_tensor *v_scale, const tarn_attention_options *options);
 
+/* Keys or values of one layer in pages [pages, TARN__KV_PAGE, KV, D], and the f16 scales of quantized rows [pages,
+ * TARN__KV_PAGE, KV, groups of D], else NULL. */
+typedef struct tarn__kv_page_rows {
+    tarn_tensor *rows, *scale;
+} tarn__kv_page_rows;
+
+/* The sequences of a packed batch, on the device. Queries of sequence n are rows row_starts[n] … row_starts[n + 1] - 1:
+ * the last of its lengths[n] tokens. */
+typedef struct tarn__packed_sequences {
+    tarn_tensor *table;      /* i32 [N, pages of the longest]: pages of each sequence in order */
+    tarn_tensor *row_starts; /* i32 [N + 1] */
+    tarn_tensor *lengths;    /* i32 [N] */
+} tarn__packed_sequences;
+
+/* Options of attention over pages; zero is every field's default. */
+typedef struct tarn__paged_options {
+    double scale; /* 0: 1 / sqrt(D) */
+    int64_t window;
+    double softcap;
+} tarn__paged_options;
+
+/* Causal attention over a paged KV cache for many sequences at once, decode rows and prompt chunks alike: q [tokens, H,
+ * D] -> [tokens, H, D]. Keys of all rows are in the pages already. Batch invariant: the bits of a row depend on its
+ * query and its keys alone, neither on the other rows nor on how its prompt was cut. Not recorded. */
+tarn_tensor *tarn__attention_paged(tarn_tensor *q, const tarn__kv_page_rows *keys, const tarn__kv_page_rows *values,
+                                   const tarn__packed_sequences *sequences, const tarn__paged_options *options);
+
+/* Writes rows x [tokens, KV, D] to pages, converted or quantized: row i to slot slots[i] (i32 or i64 [tokens] on the
+ * device), which is page · TARN__KV_PAGE + row of the page. Slots differ, or a row among equal ones is written. Not
+ * recorded. */
+bool tarn__write_pages(const tarn__kv_page_rows *pages, tarn_tensor *slots, tarn_tensor *x);
+
 /* tarn_attention() as matmuls, a mask and a softmax, for document starts, windows and soft caps; materializes all T × S
  * weights. Operands and options are checked by the caller. Its dropout mask differs from the kernel's. */
 tarn_tensor *tarn__attention_composed(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v,

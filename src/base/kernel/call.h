@@ -159,6 +159,10 @@ typedef struct tarn__attention {
     double softcap; /* scores s, scaled, become softcap · tanh(s / softcap); 0: none */
 } tarn__attention;
 
+/* Tokens of a page of the paged KV cache. attention_paged uses scale, window and softcap of tarn__attention; it is
+ * always causal and has no dropout. */
+#define TARN__KV_PAGE 64
+
 /* rope: pair i of dims / 2 of the last axis is rotated by position · frequency[i] and multiplied by `magnitude`. */
 #define TARN__ROPE_PAIRS 256
 typedef struct tarn__rope {

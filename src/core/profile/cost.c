@@ -116,6 +116,15 @@ static double flops_of_attention_decode(const tarn__launch *launch)
     return 4 * count_of(launch->in[0]) * (double)(params->window > 0 && params->window < keys ? params->window : keys);
 }
 
+/* An upper bound: the lengths are on the device, so that every row counts with all pages of the table, or its window.
+ */
+static double flops_of_attention_paged(const tarn__launch *launch)
+{
+    const tarn__attention *params = launch->params;
+    int64_t keys = launch->in[3]->view.shape[1] * TARN__KV_PAGE;
+    return 4 * count_of(launch->in[0]) * (double)(params->window > 0 && params->window < keys ? params->window : keys);
+}
+
 /* x (rows, in) times the weights (out, in) among inputs first to end. */
 static double flops_of_linears(const tarn__launch *launch, int first, int end)
 {
