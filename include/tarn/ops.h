@@ -437,10 +437,12 @@ typedef struct tarn_cross_entropy_options {
     double label_smoothing;      /* 0 to 1, distributed over all classes */
     const int64_t *ignore_index; /* targets of this value are ignored; NULL: none */
     tarn_reduction reduction;    /* the mean is over targets that are not ignored */
+    double softcap;              /* a logit z becomes softcap · tanh(z / softcap) first; 0: none */
 } tarn_cross_entropy_options;
 
 /* Cross entropy of logits [..., C] and i64 (or i32) class indices [...]. `...` is a const tarn_cross_entropy_options
- * *, or NULL. Loss and gradient are computed in one pass. The loss of bf16 and f16 logits is f32. */
+ * *, or NULL. Loss and gradient are computed in one pass; a `softcap` adds elementwise passes. The loss of bf16 and f16
+ * logits is f32. */
 TARN_API tarn_tensor *tarn_cross_entropy_sized(tarn_tensor *logits, tarn_tensor *target,
                                                const tarn_cross_entropy_options *options, size_t options_size);
 #define tarn_cross_entropy(logits, target, ...) \

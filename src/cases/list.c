@@ -398,6 +398,7 @@ static const tarn__case list[] = {
          {INT("ignore_index", 1), REAL("label_smoothing", 0.1)}),
     CASE("cross_entropy", "ignore, each", {NORMAL(R, C), INDEX(C, R)},
          {INT("ignore_index", 0), INT("reduction", TARN_REDUCE_NONE)}),
+    CASE("cross_entropy", "soft cap", {NORMAL(T, V), INDEX(V, T)}, {REAL("softcap", 1.5), INT("ignore_index", 2)}),
     /* rows of the weight are distinct: otherwise the gradient would cancel */
     CASE("linear_cross_entropy", "mean", {NORMAL(T, K), DISTINCT(V, K), INDEX(U, T)}, .chain = true,
          .bench = "linear_cross_entropy", .backward = 2),
@@ -407,6 +408,10 @@ static const tarn__case list[] = {
          {INT("reduction", TARN_REDUCE_NONE)}, .chain = true),
     CASE("linear_cross_entropy", "ignore", {NORMAL(B, S, K), DISTINCT(C, K), INDEX(C, B, S)}, {INT("ignore_index", 2)},
          .chain = true),
+    CASE("linear_cross_entropy", "soft cap", {NORMAL(T, K), DISTINCT(V, K), INDEX(U, T)},
+         {REAL("softcap", 1.5), REAL("label_smoothing", 0.1)}, .chain = true),
+    CASE("linear_cross_entropy", "soft cap, each", {NORMAL(B, S, K), DISTINCT(C, K), INDEX(C, B, S)},
+         {REAL("softcap", 4), INT("reduction", TARN_REDUCE_NONE)}, .chain = true),
     CASE("mse_loss", "matrix", {NORMAL(R, C), NORMAL(R, C)}),
     CASE("l1_loss", "matrix", {SMOOTH(R, C), TIES(R, C)}),
     CASE("l1_loss", "both", {NORMAL(R, C), NORMAL(R, C)}),

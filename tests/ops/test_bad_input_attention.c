@@ -210,6 +210,10 @@ static void linear_cross_entropy(void **state)
            tarn_linear_cross_entropy(x, weight, target, &(tarn_cross_entropy_options){.label_smoothing = 2}));
     REFUSE(tarn_linear_cross_entropy_sized,
            tarn_linear_cross_entropy(x, weight, target, &(tarn_cross_entropy_options){.reduction = (tarn_reduction)9}));
+    REFUSE(tarn_linear_cross_entropy_sized,
+           tarn_linear_cross_entropy(x, weight, target, &(tarn_cross_entropy_options){.softcap = -1}));
+    REFUSE(tarn_linear_cross_entropy_sized,
+           tarn_linear_cross_entropy(x, weight, target, &(tarn_cross_entropy_options){.softcap = INFINITY}));
     ACCEPT(tarn_linear_cross_entropy(x, weight, target, NULL));
     ACCEPT(tarn_linear_cross_entropy(some(TARN_SHAPE(0, 3)), weight, whole(TARN_SHAPE(0)), NULL));
 }

@@ -196,20 +196,22 @@ static void linear_cross_entropy_is_both_at_once(void **state)
                                                             .label_smoothing = 0.1,
                                                             .ignore_index = &ignored},
                               tolerance[i]);
+            check_linear_loss(dtypes[i],
+                              &(tarn_cross_entropy_options){
+                                  .reduction = (tarn_reduction)reduction, .ignore_index = &ignored, .softcap = 2},
+                              tolerance[i]);
         }
 }
 
-/* More logits than are made at once: the sum of two halves, and never all logits in memory. */
-static void linear_cross_entropy_goes_in_chunks(void **state)
+/* More logits than are made at once: the sum of two halves, and never all logits in memory, with a soft cap either. */
+static void check_chunks(int64_t rows, double softcap)
 {
-    (void)state;
-    if (device.backend != tarn_device_cpu().backend)
-        skip();
-    int64_t rows = 6, words = (int64_t)1 << 21, targets[] = {5, 1, 2097151, 77, 1000000, 0};
+    const int64_t words = (int64_t)1 << 21, half = rows / 2,
+                  targets[] = {5, 1, 2097151, 77, 1000000, 0, 3, 8, 2097150, 9, 1000001, 6};
     tarn_seed(6);
     tarn_tensor *x = leaf(TARN_SHAPE(rows, 1), 1, TARN_F64), *weight = leaf(TARN_SHAPE(words, 1), 1, TARN_F64);
     tarn_tensor *target = good(tarn_from_i64(targets, TARN_SHAPE(rows), device));
-    tarn_cross_entropy_options sum = {.reduction = TARN_REDUCE_SUM};
+    tarn_cross_entropy_options sum = {.reduction = TARN_REDUCE_SUM, .softcap = softcap};
     tarn_stats_reset();
     int64_t before = tarn_memory_of(device).used;
     tarn_tensor *whole = good(tarn_linear_cross_entropy(x, weight, target, &sum));
@@ -219,14 +221,23 @@ static void linear_cross_entropy_goes_in_chunks(void **state)
     tarn_zero_grad(x);
     tarn_zero_grad(weight);
     double total = 0;
-    for (int half = 0; half < 2; half++) {
-        tarn_tensor *part = good(tarn_linear_cross_entropy(tarn_slice(x, 0, half * 3, half * 3 + 3), weight,
-                                                           tarn_slice(target, 0, half * 3, half * 3 + 3), &sum));
+    for (int64_t begin = 0; begin < rows; begin += half) {
+        tarn_tensor *part = good(tarn_linear_cross_entropy(tarn_slice(x, 0, begin, begin + half), weight,
+                                                           tarn_slice(target, 0, begin, begin + half), &sum));
         total += tarn_item(part);
         assert_true(tarn_backward(part));
     }
     assert_true(fabs(tarn_item(whole) - total) < 1e-9);
     assert_true(apart(gx, tarn_grad(x)) < 1e-12 && apart(gweight, tarn_grad(weight)) < 1e-12);
+}
+
+static void linear_cross_entropy_goes_in_chunks(void **state)
+{
+    (void)state;
+    if (device.backend != tarn_device_cpu().backend)
+        skip();
+    check_chunks(6, 0);
+    check_chunks(12, 3);
 }
 
 /* Vocabularies in packs, odd ones, and rows that do not fit in a multiprocessor's memory: with a target that is left
@@ -248,7 +259,8 @@ static void vocabularies_of_any_size_agree_with_f64(void **state)
         tarn_tensor *wide_x = tarn_requires_grad(good(tarn_detach(tarn_cast(x, TARN_F64))), true);
         tarn_tensor *wide_weight = tarn_requires_grad(good(tarn_detach(tarn_cast(weight, TARN_F64))), true);
         tarn_tensor *target = good(tarn_from(numbers, TARN_SHAPE(6), TARN_I64, device));
-        tarn_cross_entropy_options o = {.ignore_index = &ignored, .label_smoothing = i % 2 ? 0.1 : 0};
+        tarn_cross_entropy_options o = {
+            .ignore_index = &ignored, .label_smoothing = i % 2 ? 0.1 : 0, .softcap = i / 2 % 2 ? 5 : 0};
         tarn_tensor *loss = good(tarn_linear_cross_entropy(x, weight, target, &o));
         tarn_tensor *wide =
             good(tarn_cross_entropy(tarn_matmul(wide_x, tarn_transpose(wide_weight, 0, 1)), target, &o));
@@ -270,6 +282,9 @@ static void no_gradients_are_made_that_nobody_wants(void **state)
     tarn_stats_reset();
     good(tarn_linear_cross_entropy(x, weight, target, NULL));
     assert_int_equal(tarn_stats().kernels, 3); /* product, losses, mean */
+    tarn_stats_reset();
+    good(tarn_linear_cross_entropy(x, weight, target, &(tarn_cross_entropy_options){.softcap = 30}));
+    assert_int_equal(tarn_stats().kernels, 6); /* and the cap: two factors, tanh */
     tarn_no_grad_close();
     tarn_tensor *loss = good(tarn_linear_cross_entropy(x, weight, target, NULL));
     assert_true(tarn_backward(loss));

@@ -383,13 +383,16 @@ def linear_loss_cases(op, rng, generator, count):
                     target[..., ::3] = -100
                 if ignored is not None and reduction == "mean" and not (target != ignored).any():
                     ignored, target = None, target.clamp(min=0)
+                softcap = rng.choice([None, None, 4.0, 30.0])
                 attributes = {"label_smoothing": smoothing, "reduction": REDUCTIONS.index(reduction)}
                 if ignored is not None:
                     attributes["ignore_index"] = ignored
+                if softcap is not None:
+                    attributes["softcap"] = softcap
 
                 def reference(x, weight, target, smoothing=smoothing, reduction=reduction, ignored=ignored,
-                              classes=classes):
-                    flat = F.cross_entropy((x @ weight.T).reshape(-1, classes),
+                              classes=classes, softcap=softcap):
+                    flat = F.cross_entropy(capped(x @ weight.T, softcap).reshape(-1, classes),
                                            long(target).reshape(-1), label_smoothing=smoothing, reduction=reduction,
                                            ignore_index=-1000 if ignored is None else ignored)
                     return flat.reshape(target.shape) if reduction == "none" else flat
@@ -401,19 +404,27 @@ def linear_loss_cases(op, rng, generator, count):
                            sizes=linear_loss_sizes(attributes))
 
 
+def capped(logits, softcap):
+    return logits if softcap is None else softcap * torch.tanh(logits / softcap)
+
+
 def linear_loss_sizes(attributes):
     """gx = glogits @ weight, gweight = glogitsᵀ @ x, where glogits = g · (p - t): rows of weight that are alike cancel,
     as the gradients of a row's logits sum to 0, and so do a likelihood p and its target t, where a row is sure of
-    itself."""
+    itself. A soft cap multiplies glogits by its derivative."""
     def sizes(values, wanted, upstreams):
         x, weight, target = values[0].to(torch.float64).flatten(0, -2), values[1].to(torch.float64), long(
             values[2]).reshape(-1)
+        softcap = attributes.get("softcap")
+        logits = capped(x @ weight.T, softcap)
+        # PyTorch's 1 - tanh² cancels where the cap is reached
+        factor = 1 if softcap is None else (1 - (logits / softcap) ** 2).clamp(min=0.01)
         counted = target != attributes.get("ignore_index", -1000)
-        likely, smoothing, classes = torch.softmax(x @ weight.T, -1), attributes["label_smoothing"], weight.shape[0]
+        likely, smoothing, classes = torch.softmax(logits, -1), attributes["label_smoothing"], weight.shape[0]
         meant = F.one_hot(torch.where(counted, target, 0), classes) * (1 - smoothing) + smoothing / classes
         g = upstreams[0].to(torch.float64).reshape(-1) / (counted.sum() if REDUCTIONS[attributes["reduction"]] == "mean"
                                                           else 1) * counted
-        squares = g[:, None] ** 2 * (likely ** 2 + meant ** 2)
+        squares = (g[:, None] * factor) ** 2 * (likely ** 2 + meant ** 2)
         return [None], [(squares @ weight ** 2).sqrt().reshape(values[0].shape), (squares.T @ x ** 2).sqrt(), None]
     return sizes
 

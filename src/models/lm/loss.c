@@ -46,17 +46,16 @@ tarn_tensor *tarn__model_loss_of(const char *function, tarn_module *model, tarn_
     tarn_scope *scope = tarn_scope_open();
     tarn_module *head = model->child[TARN__MODEL_HEAD];
     tarn_tensor *weight = tarn__module_own(head, "weight"), *x = hidden_states(model, tokens, documents);
-    const tarn_cross_entropy_options options = {.ignore_index = &ignored};
+    tarn_cross_entropy_options options = {.ignore_index = &ignored};
     bool has_tokens = head->adapter && head->adapter->is_tokens;
-    bool is_quantized = x && !tarn__is_float(weight->view.dtype),
-         is_whole = (head->adapter && !has_tokens) || c->logit_softcap > 0;
-    if (x && has_tokens && !is_whole) {
+    bool is_quantized = x && !tarn__is_float(weight->view.dtype), is_whole = head->adapter && !has_tokens;
+    if (x && has_tokens) {
         weight = tarn__tokens_weight(head, x->view.dtype);
         is_quantized = false;
     }
-    /* A quantized head computes all logits at once, as one with an adapter and capped logits do. Where a gradient is
-     * needed, for adapters below it, they would take too much memory: then the head is dequantized and the loss
-     * computed in chunks. */
+    /* A quantized head computes all logits at once, as one with an adapter does. Where a gradient is needed, for
+     * adapters below it, they would take too much memory: then the head is dequantized and the loss computed in
+     * chunks. */
     if (is_quantized && tarn_needs_grad(x) && !is_whole) {
         weight = tarn_cast(weight, x->view.dtype);
         is_quantized = false;
@@ -67,6 +66,7 @@ tarn_tensor *tarn__model_loss_of(const char *function, tarn_module *model, tarn_
     }
     if (x && c->logit_scale > 0)
         x = tarn_mul(x, tarn_scalar(c->logit_scale)); /* fewer elements than the logits */
+    options.softcap = c->logit_softcap;
     tarn_tensor *loss = x && weight ? tarn_linear_cross_entropy(x, weight, targets, &options) : NULL;
     return finish(function, scope, loss);
 }

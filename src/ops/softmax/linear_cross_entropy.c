@@ -4,7 +4,10 @@
  *
  * With a mean or sum, the upstream gradient is one factor for all rows, so the gradients of x and weight are
  * computed in forward, while the logits exist, for an upstream gradient of 1, and scaled in backward; 16-bit logits
- * keep their precision this way. Without a reduction, backward recomputes the logits. */
+ * keep their precision this way. Without a reduction, backward recomputes the logits.
+ *
+ * With a soft cap, y = cap · tanh(u), u = z / cap, for logits z. Then dz = dy · (1 - tanh²(u)): u is kept beside y,
+ * which dy overwrites, so a chunk has two copies of its logits. */
 #include <string.h>
 
 #include "ops/internal.h"
@@ -23,6 +26,7 @@ typedef struct pass {
     tarn_tensor *g;                   /* (rows), upstream gradient; NULL: no gradients */
     tarn_tensor *gx, *gweight;        /* (rows, C), (V, C); NULL where not needed */
     tarn__cross_entropy params;
+    double softcap; /* 0: none */
 } pass;
 
 /* ---- chunks ------------------------------------------------------------------------------------------------------ */
@@ -46,15 +50,45 @@ static bool add_gradients(const pass *p, int64_t begin, int64_t count, tarn_tens
                                       begin > 0, p->gweight));
 }
 
-/* One chunk: logits = x @ weightᵀ, loss and glogits in place of the logits, then both gradient GEMMs. */
+static tarn_tensor *chunk_of_logits(const pass *p, int64_t count)
+{
+    return tarn__tensor_new(function, TARN_SHAPE(count, p->weight->view.shape[0]), p->x->view.dtype,
+                            tarn__device(p->x));
+}
+
+/* x *= factor. */
+static bool scale(tarn_tensor *x, double factor)
+{
+    tarn__elementwise params = {.constants = 2, .constant[1].real = factor};
+    return tarn__kernel_call(TARN__K_mul, function, params, TARN__IN(x, NULL), TARN__OUT(x), .reads_output = 1);
+}
+
+/* u = u / cap, y = cap · tanh(u); both may be one tensor. */
+static bool cap_logits(double cap, tarn_tensor *u, tarn_tensor *y)
+{
+    tarn__elementwise none = {0};
+    return scale(u, 1 / cap) &&
+           tarn__kernel_call(TARN__K_tanh, function, none, TARN__IN(u), TARN__OUT(y), .reads_output = u == y) &&
+           scale(y, cap);
+}
+
+/* g *= 1 - tanh²(u). */
+static bool uncap_gradient(tarn_tensor *u, tarn_tensor *g)
+{
+    tarn__elementwise none = {0};
+    return tarn__kernel_call(TARN__K_tanh_grad, function, none, TARN__IN(u, g), TARN__OUT(g), .reads_output = 1);
+}
+
+/* One chunk: logits = x @ weightᵀ, capped if asked for; loss and glogits in place of them, then both gradient GEMMs. */
 static bool run_chunk(const pass *p, int64_t begin, int64_t count)
 {
-    tarn_tensor *logits =
-        tarn__tensor_new(function, TARN_SHAPE(count, p->weight->view.shape[0]), p->x->view.dtype, tarn__device(p->x));
+    bool is_capped = p->softcap > 0;
+    tarn_tensor *u = chunk_of_logits(p, count), *logits = is_capped && p->g ? chunk_of_logits(p, count) : u;
     tarn_tensor *target = rows_from(p->target, begin, count), *losses = rows_from(p->losses, begin, count),
                 *g = rows_from(p->g, begin, count);
-    if (!logits || !target || !losses ||
-        !tarn__gemm(function, rows_from(p->x, begin, count), tarn__transposed(p->weight), NULL, 0, logits))
+    if (!u || !logits || !target || !losses ||
+        !tarn__gemm(function, rows_from(p->x, begin, count), tarn__transposed(p->weight), NULL, 0, u) ||
+        (is_capped && !cap_logits(p->softcap, u, logits)))
         return false;
     if (!p->g)
         return tarn__kernel_call(TARN__K_cross_entropy, function, p->params, TARN__IN(logits, target),
@@ -62,11 +96,11 @@ static bool run_chunk(const pass *p, int64_t begin, int64_t count)
     return g &&
            tarn__kernel_call(TARN__K_cross_entropy_with_grad, function, p->params, TARN__IN(logits, target, g),
                              TARN__OUT(losses, logits)) &&
-           add_gradients(p, begin, count, logits);
+           (!is_capped || uncap_gradient(u, logits)) && add_gradients(p, begin, count, logits);
 }
 
-/* Chunks run one after the other in their own scopes: peak memory is one chunk of logits. gweight accumulates over
- * chunks. */
+/* Chunks run one after the other in their own scopes: peak memory is one chunk of logits, two with a soft cap. gweight
+ * accumulates over chunks. */
 static bool run_pass(const pass *p)
 {
     int64_t rows = p->x->view.shape[0],
@@ -96,6 +130,7 @@ static bool new_gradients(pass *p, bool of_x, bool of_weight)
 typedef struct linear_loss_record {
     tarn__cross_entropy params; /* its scale is 1 / rows for a mean over all rows */
     tarn_reduction reduction;
+    double softcap;
 } linear_loss_record;
 
 static bool accumulate_gradients(const tarn__backward *b, tarn_tensor *gx, tarn_tensor *gweight)
@@ -132,7 +167,8 @@ static bool each_backward(const tarn__backward *b)
               .weight = b->saved[1],
               .target = b->saved[2],
               .g = b->grads[0],
-              .params = r->params};
+              .params = r->params,
+              .softcap = r->softcap};
     p.losses = tarn__tensor_new(function, tarn__shape_of(p.target), tarn__acc_dtype(p.weight->view.dtype),
                                 tarn__device(p.weight));
     return p.x && p.losses && new_gradients(&p, tarn__needs_grad(b, 0), tarn__needs_grad(b, 1)) && run_pass(&p) &&
@@ -180,7 +216,7 @@ static tarn_tensor *losses_of(tarn_tensor *x, pass *p, const tarn_cross_entropy_
         return NULL;
     tarn_tensor *counted = o->reduction == TARN_REDUCE_MEAN ? tarn__count_targets(p->target, o, wide) : NULL;
     tarn_tensor *y = tarn_failed() ? NULL : tarn__reduce_losses(p->losses, counted, o->reduction);
-    linear_loss_record r = {.params = p->params, .reduction = o->reduction};
+    linear_loss_record r = {.params = p->params, .reduction = o->reduction, .softcap = o->softcap};
     if (o->reduction == TARN_REDUCE_MEAN && rows > 0)
         r.params.scale = 1 / (double)rows;
     tarn_tensor *saved[] = {each ? x : p->gx, each ? p->weight : p->gweight, each ? p->target : counted};
@@ -208,7 +244,8 @@ tarn_tensor *tarn_linear_cross_entropy_sized(tarn_tensor *x, tarn_tensor *weight
               .params = {.smoothing = o.label_smoothing,
                          .scale = 1,
                          .has_ignore = o.ignore_index != NULL,
-                         .ignore = o.ignore_index ? *o.ignore_index : 0}};
+                         .ignore = o.ignore_index ? *o.ignore_index : 0},
+              .softcap = o.softcap};
     if (shape.rank != 1)
         p.target = tarn_reshape(p.target, TARN_SHAPE(tarn__view_count(&p.target->view)));
     tarn_tensor *y = p.x && p.target ? losses_of(operand[0], &p, &o) : NULL;
@@ -220,6 +257,7 @@ bool tarn__apply_linear_cross_entropy(const tarn__invocation *v, tarn_tensor **o
     int64_t ignore = tarn__attribute_int(v, "ignore_index", INT64_MIN);
     tarn_cross_entropy_options o = {.label_smoothing = tarn__attribute_real(v, "label_smoothing", 0),
                                     .ignore_index = ignore == INT64_MIN ? NULL : &ignore,
-                                    .reduction = (tarn_reduction)tarn__attribute_int(v, "reduction", TARN_REDUCE_MEAN)};
+                                    .reduction = (tarn_reduction)tarn__attribute_int(v, "reduction", TARN_REDUCE_MEAN),
+                                    .softcap = tarn__attribute_real(v, "softcap", 0)};
     return (out[0] = tarn_linear_cross_entropy(v->in[0], v->in[1], v->in[2], &o)) != NULL;
 }

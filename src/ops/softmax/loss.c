@@ -1,10 +1,12 @@
 /* loss.c: losses. Cross entropy has its own kernels; the others are composed.
  *
  *   loss = logsumexp(logits) - logits[target], label smoothing mixes in the mean over classes;
- *   targets equal to ignore_index give loss 0, no gradient, and do not count in the mean.
+ *   targets equal to ignore_index give loss 0, no gradient, and do not count in the mean;
+ *   a soft cap is composed before: logits become softcap · tanh(logits / softcap).
  * Composed losses are ordinary recorded operations and need no backward of their own.
  *
  * Reductions divide on the device, so no loss synchronizes. */
+#include <math.h>
 #include <string.h>
 
 #include "ops/op.h"
@@ -54,6 +56,9 @@ bool tarn__check_losses(const char *function, const char *role, tarn_tensor **op
     if (!(o->label_smoothing >= 0 && o->label_smoothing <= 1))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: label_smoothing %g is outside 0 to 1", function,
                            o->label_smoothing);
+    if (!(o->softcap >= 0 && isfinite(o->softcap)))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: softcap is %g; expected a finite number, at least 0", function,
+                           o->softcap);
     return (unsigned)o->reduction <= TARN_REDUCE_NONE ||
            tarn__raise(TARN_ERROR_ARGUMENT, "%s: reduction is %d; expected TARN_REDUCE_MEAN, _SUM or _NONE", function,
                        (int)o->reduction);
@@ -109,6 +114,14 @@ static tarn_tensor *cross_entropy_rows(tarn_tensor *logits, tarn_tensor *target,
                : NULL;
 }
 
+/* cap · tanh(logits / cap). */
+static tarn_tensor *capped(tarn_tensor *logits, double cap)
+{
+    tarn_tensor *y = tarn_mul(logits, tarn_scalar(1 / cap));
+    y = y ? tarn_tanh(y) : NULL;
+    return y ? tarn_mul(y, tarn_scalar(cap)) : NULL;
+}
+
 /* logits […, C], i32 or i64 target […] -> a scalar, or […] without a reduction. Higher ranks are flattened to rows. */
 tarn_tensor *tarn_cross_entropy_sized(tarn_tensor *logits, tarn_tensor *target,
                                       const tarn_cross_entropy_options *options, size_t options_size)
@@ -119,7 +132,9 @@ tarn_tensor *tarn_cross_entropy_sized(tarn_tensor *logits, tarn_tensor *target,
         memcpy(&o, options, options_size < sizeof(o) ? options_size : sizeof(o));
     if (!tarn__check_losses("cross_entropy", "logits", operand, &o))
         return NULL;
-    logits = operand[0], target = operand[1];
+    logits = o.softcap > 0 ? capped(operand[0], o.softcap) : operand[0], target = operand[1];
+    if (!logits)
+        return NULL;
     tarn_shape shape = tarn__shape_of(target);
     int64_t rows = tarn__view_count(&target->view);
     if (shape.rank != 1) {
@@ -135,7 +150,8 @@ bool tarn__apply_cross_entropy(const tarn__invocation *v, tarn_tensor **out)
     int64_t ignore = tarn__attribute_int(v, "ignore_index", INT64_MIN);
     tarn_cross_entropy_options o = {.label_smoothing = tarn__attribute_real(v, "label_smoothing", 0),
                                     .ignore_index = ignore == INT64_MIN ? NULL : &ignore,
-                                    .reduction = (tarn_reduction)tarn__attribute_int(v, "reduction", TARN_REDUCE_MEAN)};
+                                    .reduction = (tarn_reduction)tarn__attribute_int(v, "reduction", TARN_REDUCE_MEAN),
+                                    .softcap = tarn__attribute_real(v, "softcap", 0)};
     return (out[0] = tarn_cross_entropy(v->in[0], v->in[1], &o)) != NULL;
 }
 
