@@ -1,5 +1,5 @@
-/* test_attention_paged.c: attention over pages equals attention over the same keys and values in one piece, and a row's
- * bits depend on its own keys alone. TARN_TEST_DEVICE names the device; default: the CPU. */
+/* test_attention_paged.c: attention over pages equals attention over the same keys and values in a contiguous tensor,
+ * and a row's bits depend on its own keys alone. TARN_TEST_DEVICE names the device; default: the CPU. */
 #include "ops/internal.h"
 #include "support/check.h"
 
@@ -11,7 +11,7 @@ static tarn_device device;
 
 /* ---- a paged cache ----------------------------------------------------------------------------------------------- */
 
-/* Keys and values of some sequences: in one piece on the CPU, and in pages on the device. */
+/* Keys and values of some sequences: contiguous on the CPU, and in pages on the device. */
 typedef struct cache {
     int64_t count, heads, kv_heads, D, max_pages;
     int64_t length[MAX_SEQUENCES];
@@ -114,7 +114,7 @@ static tarn_tensor *heads_first(tarn_tensor *x)
     return good(tarn_unsqueeze(tarn_permute(x, TARN_AXES(1, 0, 2)), 0));
 }
 
-/* One sequence by tarn_attention() over its first `length` keys in one piece, in f32: [rows, H, D]. */
+/* One sequence by tarn_attention() over its first `length` contiguous keys, in f32: [rows, H, D]. */
 static tarn_tensor *expected(const cache *c, int64_t s, int64_t length, tarn_tensor *q, const tarn__paged_options *o)
 {
     const tarn_attention_options options = {
@@ -150,7 +150,7 @@ static void check_batch(uint64_t *seed, tarn_dtype stored, tarn_dtype dtype)
                      tarn_zeros(TARN_SHAPE(unused, c.heads, c.D), TARN_F32, CPU), 0);
 }
 
-static void pages_attend_as_one_piece_does(void **state)
+static void pages_attend_as_contiguous_keys_do(void **state)
 {
     (void)state;
     static const tarn_dtype stored[] = {TARN_F32, TARN_F16, TARN_BF16, TARN_U8},
@@ -259,7 +259,7 @@ int main(void)
 {
     device = test_device("cpu");
     const struct CMUnitTest tests[] = {
-        in_scope(pages_attend_as_one_piece_does),
+        in_scope(pages_attend_as_contiguous_keys_do),
         in_scope(a_rows_bits_depend_on_its_own_keys_alone),
         in_scope(rows_not_written_stay),
         in_scope(bad_operands_are_errors),
