@@ -56,6 +56,14 @@ TARN_API tarn_grammar *tarn_grammar_gbnf(tarn_grammar_vocab *vocab, const char *
  * here, and anchors at the ends. Back references, look-around, word boundaries and flags are errors. */
 TARN_API tarn_grammar *tarn_grammar_regex(tarn_grammar_vocab *vocab, const char *pattern, size_t length);
 
+/* Compiles a JSON Schema, as text. Accepted values are in canonical form: members in the order of the schema, only the
+ * short escapes in strings with a pattern or format, no exponents in numbers with bounds, and between tokens at most a
+ * space, or a newline and its indentation. A keyword that cannot be enforced is an error with its JSON pointer. */
+TARN_API tarn_grammar *tarn_grammar_json_schema(tarn_grammar_vocab *vocab, const char *schema, size_t length);
+
+/* Any JSON object. */
+TARN_API tarn_grammar *tarn_grammar_json(tarn_grammar_vocab *vocab);
+
 /* ---- matchers ---------------------------------------------------------------------------------------------------- */
 
 /* The position of one text in a grammar. One thread at a time. */

@@ -74,8 +74,31 @@ static void regex_seeds(fuzz_seed_fn use, void *ctx)
     use_all(texts, use, ctx);
 }
 
+static bool take_schema(const void *from, size_t count)
+{
+    tarn_grammar_vocab *v = vocab();
+    return used(v, tarn_grammar_json_schema(v, from, count));
+}
+
+static void schema_seeds(fuzz_seed_fn use, void *ctx)
+{
+    static const char *const texts[] = {
+        "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\",\"minimum\":-3,\"maximum\":1e2},\"b\":{"
+        "\"enum\":[1,"
+        "\"x\"]},\"c\":{\"type\":\"array\",\"items\":{\"$ref\":\"#\"},\"maxItems\":3}},\"required\":[\"a\"]}",
+        "{\"anyOf\":[{\"type\":\"string\",\"pattern\":\"^a+$\",\"maxLength\":9},{\"type\":\"string\",\"format\":"
+        "\"date\"},{"
+        "\"oneOf\":[{\"type\":\"null\"},{\"type\":\"number\",\"exclusiveMinimum\":0.5}]}],\"title\":\"t\"}",
+        "{\"allOf\":[{\"$ref\":\"#/$defs/"
+        "n\"},{\"additionalProperties\":{\"type\":\"boolean\"}}],\"$defs\":{\"n\":{\"type\":"
+        "\"object\",\"patternProperties\":{}}}}",
+        NULL};
+    use_all(texts, use, ctx);
+}
+
 const fuzz_target fuzz_grammar_targets[] = {
     {"gbnf", NULL, gbnf_seeds, take_gbnf},
     {"grammar_regex", NULL, regex_seeds, take_regex},
+    {"json_schema", NULL, schema_seeds, take_schema},
     {0},
 };

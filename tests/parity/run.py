@@ -203,6 +203,11 @@ def run_jinja(options):
     return run_files("jinja", importlib.import_module("jinja").run, options)
 
 
+def run_grammar(options):
+    """Regular expressions and JSON Schemas that constrain text."""
+    return run_files("grammar", importlib.import_module("grammar").run, options)
+
+
 def run_rope(options):
     """Frequencies of RoPE, as transformers scales them."""
     return run_files("rope_scalings", importlib.import_module("rope").run, options)
@@ -331,7 +336,7 @@ EXTRAS = {
     "events": run_events,
     "images": run_images, "text": run_text, "pieces": run_pieces, "pipelines": run_pipelines,
     "chat": run_chat, "chats": run_chats,
-    "jinja": run_jinja, "gpt2": run_gpt2, "llama": run_llama, "archs": run_archs,
+    "jinja": run_jinja, "grammar": run_grammar, "gpt2": run_gpt2, "llama": run_llama, "archs": run_archs,
     "lora": run_lora, "generate": run_generate,
     "training_gpt2": run_training_gpt2, "curves_gpt2": run_curves_gpt2, "llama_cpp": run_llama_cpp, "mnist": run_mnist}
 LONG = {"llama_cpp", "mnist"}  # only where asked for, by --only or TARN_TEST_LONG

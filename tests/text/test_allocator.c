@@ -1,6 +1,7 @@
 /* test_allocator.c: out of memory at every allocation in turn, in every function of text.h: an error of the right kind,
  * no leak, no partial file. */
 #include <pthread.h>
+#include <tarn/grammar.h>
 #include <unistd.h>
 
 #include "base/memory.h"
@@ -51,6 +52,26 @@ static void open_and_encode(void)
     int32_t *ids = tarn_tokenizer_encode(t, "ab ab<e>ab", 10, NULL, &count);
     tarn_tokenizer_release(tarn_tokenizer_decode(t, ids, count, &length));
     tarn_tokenizer_release(ids);
+    tarn_tokenizer_free(t);
+}
+
+static void compile_and_match(void)
+{
+    static const char schema[] = "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\",\"minimum\":3},"
+                                 "\"b\":{\"type\":\"string\",\"pattern\":\"^x\",\"maxLength\":4}},\"required\":[\"a\"],"
+                                 "\"additionalProperties\":{\"oneOf\":[{\"type\":\"null\"},{\"enum\":[1]}]}}";
+    uint32_t mask[8];
+    tarn_tokenizer *t = tarn_tokenizer_bytes();
+    tarn_grammar_vocab *v = tarn_grammar_vocab_new(t, NULL);
+    tarn_grammar *g = tarn_grammar_json_schema(v, schema, sizeof(schema) - 1);
+    tarn_matcher *m = tarn_matcher_new(g), *copy = tarn_matcher_clone(m);
+    tarn_grammar *other = tarn_grammar_gbnf(v, "root ::= (\"a\" | [b-z]+ root){1,9}", 33);
+    (void)(tarn_matcher_accept_bytes(m, "{\"a\":", 5) && tarn_matcher_mask(m, mask, 8));
+    tarn_grammar_free(other);
+    tarn_matcher_free(copy);
+    tarn_matcher_free(m);
+    tarn_grammar_free(g);
+    tarn_grammar_vocab_free(v);
     tarn_tokenizer_free(t);
 }
 
@@ -143,6 +164,7 @@ static void every_allocation_fails_in_turn(void **state)
     assert_true(tarn_set_allocator(&(tarn_allocator){count_alloc, count_release, NULL}));
     run_failing(make_and_save, 1);
     run_failing(open_model_and_encode, 1);
+    run_failing(compile_and_match, 1);
     if (TARN__HAVE_PCRE2)
         run_failing(train, 1);
     if (TARN__HAVE_PCRE2 && TARN__HAVE_JANSSON) {

@@ -20,6 +20,9 @@ static void grammars(void **state)
     REFUSE(tarn_grammar_gbnf, tarn_grammar_gbnf(NULL, "", (size_t)1 << 40));
     REFUSE(tarn_grammar_regex, tarn_grammar_regex(NULL, NULL, 0));
     REFUSE(tarn_grammar_regex, tarn_grammar_regex(NULL, "(", 1));
+    REFUSE(tarn_grammar_json_schema, tarn_grammar_json_schema(NULL, NULL, 0));
+    REFUSE(tarn_grammar_json_schema, tarn_grammar_json_schema(NULL, "{\"not\":{}}", 10));
+    ACCEPT(tarn_grammar_free(tarn_grammar_json(NULL)), true);
     ACCEPT(tarn_grammar_vocab_free(NULL), true);
     ACCEPT(tarn_grammar_free(NULL), true);
     ACCEPT(tarn_matcher_free(NULL), true);

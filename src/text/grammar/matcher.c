@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "text/grammar/grammar.h"
+#include "text/grammar/schema.h"
 
 /* ---- grammars ---------------------------------------------------------------------------------------------------- */
 
@@ -69,6 +69,28 @@ tarn_grammar *tarn_grammar_regex(tarn_grammar_vocab *vocab, const char *pattern,
         return NULL;
     gb.root = tarn__gb_rule(&gb, NULL, 0);
     tarn__gb_rule_set(&gb, gb.root, tarn__regex_parse(&gb, function, pattern, length, false, NULL));
+    return tarn__grammar_compile(function, vocab, &gb);
+}
+
+tarn_grammar *tarn_grammar_json_schema(tarn_grammar_vocab *vocab, const char *schema, size_t length)
+{
+    const char *function = "grammar_json_schema";
+    tarn__gb gb;
+    if (!begin(function, schema, length, &gb))
+        return NULL;
+    tarn__schema_build(&gb, function, schema, length);
+    return tarn__grammar_compile(function, vocab, &gb);
+}
+
+tarn_grammar *tarn_grammar_json(tarn_grammar_vocab *vocab)
+{
+    const char *function = "grammar_json";
+    tarn__gb gb;
+    if (!begin(function, "", 0, &gb))
+        return NULL;
+    tarn__json_rules rules = {.gb = &gb};
+    gb.root = tarn__gb_rule(&gb, NULL, 0);
+    tarn__gb_rule_set(&gb, gb.root, tarn__json_call(&rules, TARN__RULE_OBJECT));
     return tarn__grammar_compile(function, vocab, &gb);
 }
 

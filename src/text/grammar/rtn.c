@@ -336,13 +336,13 @@ static bool finish_states(const builder *b, tarn__rtn *rtn)
     r.pending = r.stamp ? tarn__alloc(bytes) : NULL;
     bool good = r.pending && remove_empty(&r, rtn);
     if (good) {
+        rtn->state_count = r.states.count;
+        rtn->edge_count = r.edges.count;
         rtn->states = tarn__alloc(sizeof(*rtn->states) * r.states.count);
         rtn->edges = rtn->states && r.edges.count ? tarn__alloc(sizeof(*rtn->edges) * r.edges.count) : NULL;
         good = !tarn_failed();
     }
     if (good) {
-        rtn->state_count = r.states.count;
-        rtn->edge_count = r.edges.count;
         memcpy(rtn->states, r.states.data, sizeof(*rtn->states) * r.states.count);
         if (r.edges.count)
             memcpy(rtn->edges, r.edges.data, sizeof(*rtn->edges) * r.edges.count);
