@@ -3,7 +3,8 @@
 _tarn()
 {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
-    local commands="info demo train runs eval predict generate chat tokenize data inspect quantize convert ops bench"
+    local commands="info demo train runs board eval predict generate chat tokenize data inspect quantize convert ops"
+    commands+=" bench"
     local options="--help"
     commands+=" version help"
     COMPREPLY=()
@@ -127,6 +128,7 @@ _tarn()
         ;;
     eval) options+=" --json --threads --device --data --batch-size --gpu-layers --adapter --checkpoint --template" ;;
     runs) options+=" --json" ;;
+    board) options+=" --port" ;;
     predict) options+=" --json --threads --device --top --checkpoint" ;;
     generate)
         options+=" --json --threads --device --dtype --ids --max-tokens --temperature --top-k --top-p --min-p"
@@ -170,7 +172,7 @@ _tarn()
     esac
     mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
     # Runs, configurations, images, models and texts are files.
-    local with_files="@(train|runs|eval|predict|generate|chat|tokenize|data|inspect|quantize|convert)"
+    local with_files="@(train|runs|board|eval|predict|generate|chat|tokenize|data|inspect|quantize|convert)"
     # shellcheck disable=SC2053 # a pattern
     if [[ ${COMP_WORDS[1]} == $with_files && $current != -* ]]; then
         mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -f -- "$current")

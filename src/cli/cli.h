@@ -26,6 +26,7 @@ int tarn__bench_weights(const tarn__options *options);
 int tarn__demo(const tarn__options *options);
 int tarn__train(const tarn__options *options);
 int tarn__runs(const tarn__options *options);
+int tarn__board(const tarn__options *options);
 int tarn__eval(const tarn__options *options);
 int tarn__predict(const tarn__options *options);
 int tarn__chat(const tarn__options *options);

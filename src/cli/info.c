@@ -55,6 +55,7 @@ static int print_json(void)
     tarn__json_bool(&json, "pcre2", TARN__HAVE_PCRE2);
     tarn__json_bool(&json, "zlib", TARN__HAVE_ZLIB);
     tarn__json_bool(&json, "jpeg", TARN__HAVE_JPEG);
+    tarn__json_bool(&json, "libevent", TARN__HAVE_EVENT);
     tarn__json_close(&json, '}');
     tarn__json_int(&json, "threads", tarn_threads());
     tarn__json_open(&json, "devices", '[');
@@ -117,6 +118,7 @@ static int print_text(void)
            TARN__HAVE_ZLIB ? "zlib" : "none, so gzip data files must be unpacked first (zlib1g-dev brings it)");
     printf("  JPEG     %s\n",
            TARN__HAVE_JPEG ? "libjpeg-turbo" : "none, so JPEG images are errors (libjpeg62-turbo-dev brings it)");
+    printf("  HTTP     %s\n", TARN__HAVE_EVENT ? "libevent" : "none, so no tarn board (libevent-dev brings it)");
     printf("  threads  %d\n", tarn_threads());
     tarn__heading("devices");
     for (int b = 0; (backend = tarn_backend_name(b)) != NULL; b++) {

@@ -37,6 +37,7 @@ static const command commands[] = {
     {"train", TARN__TRAIN, tarn__train, "train a model, with progress, report, checkpoints and resume",
      "[CONFIG.json] "},
     {"runs", TARN__RUNS, tarn__runs, "log of runs: duration, device and results", "[FOLDER] "},
+    {"board", TARN__BOARD, tarn__board, "live curves of all runs, as a page in the browser", "[FOLDER] "},
     {"eval", TARN__EVAL, tarn__eval,
      "loss and accuracy of a trained model, per class; loss and perplexity of a language model", "RUN "},
     {"predict", TARN__PREDICT, tarn__predict, "classes of images, by a trained model", "RUN IMAGE|FOLDER... "},

@@ -17,10 +17,11 @@
 /* Order is that of --help. Bounds are inclusive, in the unit that is typed; for DTYPES, DEVICE and STRINGS `high` is
  * the maximum number of values. */
 static const tarn__option_row table[] = {
-    {"json", TARN__OPT_FLAG, 0, 1, NULL, NULL, TARN__EVERY & ~(unsigned)(TARN__DEMO | TARN__CHAT), AT(json), 0,
-     "one JSON object per line instead of a table"},
-    {"threads", TARN__OPT_INT, 0, 256, "0", "N", TARN__EVERY & ~(unsigned)(TARN__OPS | TARN__INSPECT | TARN__DATA),
-     AT(threads), 0, "CPU threads; 0 = one per core"},
+    {"json", TARN__OPT_FLAG, 0, 1, NULL, NULL, TARN__EVERY & ~(unsigned)(TARN__DEMO | TARN__CHAT | TARN__BOARD),
+     AT(json), 0, "one JSON object per line instead of a table"},
+    {"threads", TARN__OPT_INT, 0, 256, "0", "N",
+     TARN__EVERY & ~(unsigned)(TARN__OPS | TARN__INSPECT | TARN__DATA | TARN__BOARD), AT(threads), 0,
+     "CPU threads; 0 = one per core"},
     {"variants", TARN__OPT_FLAG, 0, 1, NULL, NULL, TARN__OPS, AT(variants), 0,
      "the variants of each kernel instead, per backend, in the order in which they are tried"},
     {"device", TARN__OPT_DEVICE, 1, 1, "auto", "DEVICE",
@@ -180,6 +181,7 @@ static const tarn__option_row table[] = {
     {"seed", TARN__OPT_INT, 0, EXACT, "0", "N", TARN__DATA, AT(seed), 0,
      "random seed of the split and of the row order"},
     {"show", TARN__OPT_INT, 0, 1 << 20, "1", "N", TARN__DATA, AT(show), 0, "first rows to print, token by token"},
+    {"port", TARN__OPT_INT, 0, 65535, "6007", "N", TARN__BOARD, AT(port), 0, "port on 127.0.0.1; 0 = any free one"},
     {"help", TARN__OPT_FLAG, 0, 1, NULL, NULL, TARN__EVERY, AT(help), 0, "this list"},
 };
 #define ROWS ((int)(sizeof(table) / sizeof(table[0])))

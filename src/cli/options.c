@@ -71,7 +71,8 @@ static int max_words(tarn__command command, int count)
     bool takes_many = command == TARN__PREDICT || command == TARN__TOKENIZE;
     bool takes_two = command == TARN__QUANTIZE || command == TARN__CONVERT || command == TARN__GENERATE;
     bool takes_one = command == TARN__TRAIN || command == TARN__EVAL || command == TARN__RUNS ||
-                     command == TARN__INSPECT || command == TARN__CHAT || command == TARN__DATA;
+                     command == TARN__BOARD || command == TARN__INSPECT || command == TARN__CHAT ||
+                     command == TARN__DATA;
     return takes_two ? 2 : takes_one ? 1 : takes_many ? count : 0;
 }
 

@@ -24,6 +24,7 @@ typedef enum tarn__command {
     TARN__DEMO = 1 << 9,
     TARN__BENCH_TRAIN = 1 << 10,
     TARN__RUNS = 1 << 11,
+    TARN__BOARD = 1 << 12,
     TARN__BENCH_WEIGHTS = 1 << 20,
     TARN__BENCH_DECODE = 1 << 21,
     TARN__CHAT = 1 << 22,
@@ -63,6 +64,7 @@ typedef struct tarn__options {
     const char *model, *data, *out, *adapter, *convert_base, *checkpoint, *template_name;
     int64_t batch_size, steps, seed, context;
     int64_t gpu_layers; /* 0: not given */
+    int64_t port;       /* board */
     double val_fraction;
     char *const *words; /* arguments before the options: a configuration, a run, images, a model and a prompt … */
     int word_count;

@@ -35,7 +35,8 @@ MAY_INCLUDE = {
     "train": BELOW_TRAIN | {"models", "generate"},
     "generate": BELOW_TRAIN | {"models"},
     "cases": {"base"},
-    "cli": {"cases"},
+    "serve": set(),
+    "cli": {"cases", "serve"},
 }
 
 # public header: the lowest folder that may include it; a folder may include what the folders below it may

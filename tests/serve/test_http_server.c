@@ -1,0 +1,377 @@
+/* test_http_server.c: the HTTP server over real sockets: connections that are kept, cut, slow or too many, streams,
+ * work of other threads, and the stop. */
+#include "tarn_features.h"
+
+#include "support/check.h"
+
+#if TARN__HAVE_EVENT
+
+#include <arpa/inet.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "serve/http/server.h"
+
+static tarn__http_server *server;
+static pthread_t thread;
+static int gone; /* kept exchanges whose client has gone */
+static tarn__http_exchange *kept;
+
+/* ---- the server's side ------------------------------------------------------------------------------------------- */
+
+static void count_gone(void *ctx)
+{
+    (void)ctx;
+    kept = NULL;
+    __atomic_add_fetch(&gone, 1, __ATOMIC_SEQ_CST);
+}
+
+static void answer_kept(void *ctx)
+{
+    (void)ctx;
+    tarn__http_exchange *x = kept;
+    kept = NULL;
+    if (x)
+        tarn__http_exchange_answer(x, 200, "text/plain", "later", 5);
+}
+
+/* Streams a MiB, which a client that does not read cannot take. */
+static void flood(tarn__http_exchange *x)
+{
+    static char bytes[4096];
+    memset(bytes, 'x', sizeof(bytes));
+    tarn__http_exchange_keep(x, count_gone, NULL);
+    tarn__http_stream_begin(x, 200, "text/plain");
+    for (int i = 0; i < 256; i++)
+        if (!tarn__http_stream_part(x, bytes, sizeof(bytes)))
+            return;
+    tarn__http_stream_end(x);
+}
+
+static void handle(tarn__http_exchange *x, void *ctx)
+{
+    const tarn__http_request *r = tarn__http_exchange_request(x);
+    (void)ctx;
+    if (strcmp(r->path, "/keep") == 0) {
+        tarn__http_exchange_keep(x, count_gone, NULL);
+        kept = x;
+    } else if (strcmp(r->path, "/stream") == 0) {
+        tarn__http_exchange_keep(x, count_gone, NULL);
+        tarn__http_stream_begin(x, 200, "text/event-stream");
+        tarn__http_stream_part(x, "data: 1\n\n", 9);
+        tarn__http_stream_part(x, "data: 2\n\n", 9);
+        tarn__http_stream_end(x);
+    } else if (strcmp(r->path, "/flood") == 0) {
+        flood(x);
+    } else {
+        tarn__http_exchange_header(x, "X-Client", tarn__http_exchange_client(x));
+        tarn__http_exchange_header(x, "X-Bad", "a\r\nSet-Cookie: b");
+        tarn__http_exchange_answer(x, 200, "text/plain", r->body ? r->body : r->path,
+                                   r->body ? r->body_size : strlen(r->path));
+    }
+}
+
+static void *run(void *ctx)
+{
+    tarn__http_server_run(ctx);
+    return NULL;
+}
+
+static void begin(int connections)
+{
+    tarn__http_options options = tarn__http_options_default();
+    char error[256];
+    options.port = 0;
+    options.limits.body = 1 << 20;
+    options.head_seconds = options.idle_seconds = options.body_seconds = 1;
+    options.unsent = 1 << 18;
+    options.connections = connections;
+    options.handler = handle;
+    gone = 0;
+    kept = NULL;
+    server = tarn__http_server_new(&options, error, sizeof(error));
+    if (!server)
+        fail_msg("%s", error);
+    assert_int_equal(pthread_create(&thread, NULL, run, server), 0);
+}
+
+static void stop_now(void *ctx)
+{
+    tarn__http_server_stop(server, *(int *)ctx);
+}
+
+static void end(int seconds)
+{
+    assert_true(tarn__http_server_post(server, stop_now, &seconds));
+    pthread_join(thread, NULL);
+    tarn__http_server_free(server);
+}
+
+/* ---- the client's side ------------------------------------------------------------------------------------------- */
+
+static int dial(void)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)tarn__http_server_port(server))};
+    int s = socket(AF_INET, SOCK_STREAM, 0);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    assert_int_equal(connect(s, (struct sockaddr *)&to, sizeof(to)), 0);
+    return s;
+}
+
+static void say(int s, const char *text)
+{
+    assert_int_equal(send(s, text, strlen(text), MSG_NOSIGNAL), (ssize_t)strlen(text));
+}
+
+/* What comes until the other side closes, or `text` has come, or after five seconds. */
+static char *hear(int s, const char *text)
+{
+    static char heard[1 << 16];
+    size_t count = 0;
+    struct pollfd one = {s, POLLIN, 0};
+    heard[0] = 0;
+    while (count + 1 < sizeof(heard) && !(text && strstr(heard, text)) && poll(&one, 1, 5000) == 1) {
+        ssize_t part = recv(s, heard + count, sizeof(heard) - 1 - count, 0);
+        if (part <= 0)
+            return heard;
+        heard[count += (size_t)part] = 0;
+    }
+    if (!text)
+        fail_msg("the connection is still open after five seconds: %s", heard);
+    return heard;
+}
+
+static void expect_text(const char *heard, const char *text)
+{
+    if (!strstr(heard, text))
+        fail_msg("no '%s' in: %s", text, heard);
+}
+
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void wait_for(const int *count, int wanted)
+{
+    double begin_time = seconds();
+    while (__atomic_load_n(count, __ATOMIC_SEQ_CST) < wanted && seconds() - begin_time < 10)
+        usleep(1000);
+    assert_int_equal(__atomic_load_n(count, __ATOMIC_SEQ_CST), wanted);
+}
+
+/* ---- tests ------------------------------------------------------------------------------------------------------- */
+
+static void connections_are_kept_and_requests_pipelined(void **state)
+{
+    (void)state;
+    begin(100);
+    int s = dial();
+    say(s, "GET /one HTTP/1.1\r\nHost: a\r\n\r\n");
+    const char *heard = hear(s, "/one");
+    expect_text(heard, "HTTP/1.1 200 OK\r\n");
+    expect_text(heard, "Content-Length: 4\r\nConnection: keep-alive\r\nX-Client: 127.0.0.1\r\n\r\n");
+    assert_null(strstr(heard, "X-Bad")); /* a value with a line break is not sent */
+    say(s, "POST /two HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabcHEAD /three HTTP/1.1\r\nHost: a\r\n\r\n"
+           "GET /four HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    heard = hear(s, NULL);
+    expect_text(heard, "\r\n\r\nabcHTTP/1.1 200 OK");
+    expect_text(heard, "Content-Length: 6\r\n"); /* of HEAD, without the body */
+    assert_null(strstr(heard, "\r\n\r\n/three"));
+    expect_text(heard, "Connection: close");
+    expect_text(heard, "\r\n\r\n/four");
+    close(s);
+    end(1);
+}
+
+static void a_half_closed_client_gets_its_answer(void **state)
+{
+    (void)state;
+    begin(100);
+    int s = dial();
+    say(s, "GET /last HTTP/1.0\r\n\r\n");
+    shutdown(s, SHUT_WR);
+    expect_text(hear(s, NULL), "\r\n\r\n/last");
+    close(s);
+    end(1);
+}
+
+static void a_refusal_reaches_a_client_that_still_sends(void **state)
+{
+    (void)state;
+    static char bytes[1 << 16];
+    begin(100);
+    int s = dial();
+    say(s, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\n");
+    for (int i = 0; i < 64; i++)
+        if (send(s, bytes, sizeof(bytes), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+            break;
+    expect_text(hear(s, "larger than this server takes"), "HTTP/1.1 413 ");
+    close(s);
+    end(1);
+}
+
+static void slow_heads_and_idle_connections_are_closed(void **state)
+{
+    (void)state;
+    begin(100);
+    int slow = dial(), idle = dial(), body = dial();
+    say(slow, "GET / HTTP/1.1\r\nHo");
+    say(body, "POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n");
+    expect_text(hear(body, "\r\n\r\n"), "HTTP/1.1 100 Continue");
+    double begin_time = seconds();
+    expect_text(hear(slow, NULL), "HTTP/1.1 408 ");
+    assert_string_equal(hear(idle, NULL), "");
+    expect_text(hear(body, NULL), "HTTP/1.1 408 ");
+    assert_true(seconds() - begin_time < 4.9);
+    close(slow), close(idle), close(body);
+    end(1);
+}
+
+static void streams_come_in_chunks(void **state)
+{
+    (void)state;
+    begin(100);
+    int s = dial();
+    say(s, "GET /stream HTTP/1.1\r\nHost: a\r\n\r\nGET /next HTTP/1.1\r\nHost: a\r\n\r\n");
+    const char *heard = hear(s, "/next");
+    expect_text(heard, "Transfer-Encoding: chunked\r\n");
+    expect_text(heard, "\r\n\r\n9\r\ndata: 1\n\n\r\n9\r\ndata: 2\n\n\r\n0\r\n\r\nHTTP/1.1 200");
+    close(s);
+    s = dial();
+    say(s, "GET /stream HTTP/1.0\r\n\r\n");
+    expect_text(hear(s, NULL), "Connection: close\r\n\r\ndata: 1\n\ndata: 2\n\n");
+    close(s);
+    assert_int_equal(gone, 0);
+    end(1);
+}
+
+static void a_client_that_goes_is_noticed(void **state)
+{
+    (void)state;
+    begin(100);
+    int s = dial();
+    say(s, "GET /keep HTTP/1.1\r\nHost: a\r\n\r\n");
+    usleep(50000);
+    double begin_time = seconds();
+    close(s);
+    wait_for(&gone, 1);
+    assert_true(seconds() - begin_time < 1);
+    s = dial();
+    say(s, "GET /flood HTTP/1.1\r\nHost: a\r\n\r\n"); /* more than may wait for it */
+    wait_for(&gone, 2);
+    close(s);
+    end(1);
+}
+
+static void other_threads_answer(void **state)
+{
+    (void)state;
+    begin(100);
+    int s = dial();
+    say(s, "GET /keep HTTP/1.1\r\nHost: a\r\n\r\n");
+    usleep(50000);
+    assert_true(tarn__http_server_post(server, answer_kept, NULL));
+    expect_text(hear(s, "later"), "\r\n\r\nlater");
+    close(s);
+    end(1);
+}
+
+static void connections_have_a_limit(void **state)
+{
+    (void)state;
+    begin(2);
+    int a = dial(), b = dial(), c = dial();
+    assert_string_equal(hear(c, NULL), "");
+    say(a, "GET /a HTTP/1.1\r\nHost: a\r\n\r\n");
+    expect_text(hear(a, "/a"), "200 OK");
+    close(a), close(b), close(c);
+    end(1);
+}
+
+/* The exchange that is open when the stop comes is answered; one that never ends does not hold it. */
+static void the_stop_drains(void **state)
+{
+    (void)state;
+    int limit = 10;
+    begin(100);
+    int s = dial();
+    say(s, "GET /keep HTTP/1.1\r\nHost: a\r\n\r\n");
+    usleep(50000);
+    assert_true(tarn__http_server_post(server, stop_now, &limit));
+    usleep(50000);
+    assert_true(tarn__http_server_post(server, answer_kept, NULL));
+    const char *heard = hear(s, NULL);
+    expect_text(heard, "Connection: close");
+    expect_text(heard, "later");
+    close(s);
+    double begin_time = seconds();
+    pthread_join(thread, NULL);
+    tarn__http_server_free(server);
+    assert_true(seconds() - begin_time < 5);
+
+    begin(100);
+    s = dial();
+    say(s, "GET /keep HTTP/1.1\r\nHost: a\r\n\r\n");
+    usleep(50000);
+    begin_time = seconds();
+    end(1);
+    assert_true(seconds() - begin_time < 5);
+    assert_int_equal(gone, 1);
+    close(s);
+}
+
+static void a_port_in_use_is_named(void **state)
+{
+    (void)state;
+    char error[256];
+    begin(100);
+    tarn__http_options options = tarn__http_options_default();
+    options.port = tarn__http_server_port(server);
+    options.handler = handle;
+    assert_null(tarn__http_server_new(&options, error, sizeof(error)));
+    expect_text(error, "Address already in use");
+    options.address = "localhost";
+    assert_null(tarn__http_server_new(&options, error, sizeof(error)));
+    expect_text(error, "'localhost' is not an IP address");
+    end(1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(connections_are_kept_and_requests_pipelined),
+        cmocka_unit_test(a_half_closed_client_gets_its_answer),
+        cmocka_unit_test(a_refusal_reaches_a_client_that_still_sends),
+        cmocka_unit_test(slow_heads_and_idle_connections_are_closed),
+        cmocka_unit_test(streams_come_in_chunks),
+        cmocka_unit_test(a_client_that_goes_is_noticed),
+        cmocka_unit_test(other_threads_answer),
+        cmocka_unit_test(connections_have_a_limit),
+        cmocka_unit_test(the_stop_drains),
+        cmocka_unit_test(a_port_in_use_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+#else
+
+static void needs_libevent(void **state)
+{
+    (void)state;
+    skip();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(needs_libevent)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+#endif
