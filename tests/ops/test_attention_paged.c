@@ -1,5 +1,5 @@
-/* test_attention_paged.c: attention over pages equals attention over the same keys and values in a contiguous tensor,
- * and a row's bits depend on its own keys alone. TARN_TEST_DEVICE names the device; default: the CPU. */
+/* test_attention_paged.c: attention over pages equals attention over the same keys and values without them, and a
+ * row's bits depend on its own keys alone. TARN_TEST_DEVICE names the device; default: the CPU. */
 #include "ops/internal.h"
 #include "support/check.h"
 
