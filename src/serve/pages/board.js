@@ -24,10 +24,11 @@ function short(value) {
   return String(Number(value.toPrecision(4)));
 }
 
-function unit(key, value) {
-  if (key === "memory") return value >= 2 ** 30 ? short(value / 2 ** 30) + " GiB" : short(value / 2 ** 20) + " MiB";
-  if (key === "accuracy") return short(value * 100) + " %";
-  return short(value);
+// The unit that a chart is labelled in, and what a value is multiplied with for it.
+function unitOf(chart, largest) {
+  if (chart === "accuracy") return { name: " (%)", factor: 100 };
+  if (chart !== "memory") return { name: "", factor: 1 };
+  return largest >= 2 ** 30 ? { name: " (GiB)", factor: 2 ** -30 } : { name: " (MiB)", factor: 2 ** -20 };
 }
 
 function ago(seconds) {
@@ -160,20 +161,21 @@ function draw(chart) {
   const scale = isLog ? Math.log10 : (v) => v;
   const usable = (p) => p.value !== null && (!isLog || p.value > 0);
   const all = curves.flatMap((c) => c.points.filter(usable));
-  const figure = make("figure", {}, make("figcaption", {}, make("b", { textContent: TITLES[chart] || chart }), make("span")));
+  const unit = unitOf(chart, all.reduce((most, p) => Math.max(most, p.value), 0)), title = (TITLES[chart] || chart) + unit.name;
+  const figure = make("figure", {}, make("figcaption", {}, make("b", { textContent: title }), make("span")));
   if (!all.length) {
     figure.append(make("p", { className: "note", textContent: "No finite values yet." }));
     return figure;
   }
   const bounds = (values) => [values.reduce((a, b) => Math.min(a, b)), values.reduce((a, b) => Math.max(a, b))];
-  const x = ticks(...bounds(all.map((p) => p[axis])), 6), y = ticks(...bounds(all.map((p) => scale(p.value))), 5);
+  const x = ticks(...bounds(all.map((p) => p[axis])), 6), y = ticks(...bounds(all.map((p) => scale(p.value * unit.factor))), 5);
   const right = (v) => LEFT + (v - x.low) / (x.high - x.low) * (WIDTH - LEFT - RIGHT);
-  const down = (v) => HEIGHT - BOTTOM - (scale(v) - y.low) / (y.high - y.low) * (HEIGHT - TOP - BOTTOM);
-  const svg = shape("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${TITLES[chart] || chart} of ${curves.length} curves` });
+  const down = (v) => HEIGHT - BOTTOM - (scale(v * unit.factor) - y.low) / (y.high - y.low) * (HEIGHT - TOP - BOTTOM);
+  const svg = shape("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${title}: ${curves.length} curves` });
   for (const tick of y.found) {
-    const value = isLog ? 10 ** tick : tick, at = down(value);
+    const value = isLog ? 10 ** tick : tick, at = down(value / unit.factor);
     svg.append(shape("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: at, y2: at }),
-      shape("text", { x: LEFT - 5, y: at + 4, "text-anchor": "end" }, unit(chart, value)));
+      shape("text", { x: LEFT - 5, y: at + 4, "text-anchor": "end" }, short(value)));
   }
   for (const tick of x.found)
     svg.append(shape("text", { x: right(tick), y: HEIGHT - 8, "text-anchor": "middle" }, short(tick)));
@@ -188,14 +190,14 @@ function draw(chart) {
     if (one.length === 1) path += "h3";
     svg.append(shape("path", { d: path, class: `c${run.colour}${TOGETHER[key] ? " valid" : ""}` }));
   }
-  read(svg, figure.querySelector("span"), chart, curves, axis, x, right);
+  follow(svg, figure.querySelector("span"), curves, unit, axis, x, right);
   figure.append(svg);
   if (curves.some((c) => TOGETHER[c.key])) figure.append(make("p", { className: "note", textContent: "solid: training, dashed: validation" }));
   return figure;
 }
 
 // The values under the pointer.
-function read(svg, text, chart, curves, axis, x, right) {
+function follow(svg, text, curves, unit, axis, x, right) {
   const cursor = shape("line", { class: "cursor", y1: TOP, y2: HEIGHT - BOTTOM, visibility: "hidden" });
   svg.append(cursor);
   svg.addEventListener("pointerleave", () => { cursor.setAttribute("visibility", "hidden"); text.textContent = ""; });
@@ -206,7 +208,7 @@ function read(svg, text, chart, curves, axis, x, right) {
     const closest = near.reduce((a, b) => Math.abs(b[axis] - wanted) < Math.abs(a[axis] - wanted) ? b : a);
     const place = right(closest[axis]);
     for (const [name, value] of [["x1", place], ["x2", place], ["visibility", "visible"]]) cursor.setAttribute(name, value);
-    text.textContent = `${axis} ${short(closest[axis])}: ` + curves.slice(0, 6).map((c, i) => unit(chart, near[i].value)).join(", ");
+    text.textContent = `${axis} ${short(closest[axis])}: ` + curves.slice(0, 6).map((c, i) => near[i].value === null ? "–" : short(near[i].value * unit.factor)).join(", ");
   });
 }
 
