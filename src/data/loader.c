@@ -158,8 +158,20 @@ static bool restart(tarn_loader *loader, tarn_loader_state state)
 {
     drop_sent(loader);
     tarn__prefetch_restart(&loader->prefetcher, state);
-    loader->state = state;
+    loader->state = (tarn_loader_state){state.epoch, tarn__prefetch_selected(&loader->prefetcher, state.batch)};
     return false;
+}
+
+/* Prefetch workers may have filled a batch already: it is dropped. */
+void tarn__loader_select(tarn_loader *loader, int64_t batches, int64_t period, int64_t begin, int64_t end)
+{
+    pthread_mutex_lock(&loader->prefetcher.lock);
+    loader->prefetcher.batches = batches;
+    loader->prefetcher.period = period;
+    loader->prefetcher.begin = begin;
+    loader->prefetcher.end = end;
+    pthread_mutex_unlock(&loader->prefetcher.lock);
+    restart(loader, (tarn_loader_state){0});
 }
 
 bool tarn_loader_next(tarn_loader *loader, tarn_tensor **fields)
@@ -173,7 +185,7 @@ bool tarn_loader_next(tarn_loader *loader, tarn_tensor **fields)
     if (!tarn__not_captured("loader_next", loader->device, "a batch from the host"))
         return false;
     if (loader->state.batch == loader->prefetcher.batches) {
-        loader->state = (tarn_loader_state){loader->state.epoch + 1, 0};
+        loader->state = (tarn_loader_state){loader->state.epoch + 1, tarn__prefetch_selected(&loader->prefetcher, 0)};
         return false;
     }
     if (!fetch(loader))
@@ -185,7 +197,7 @@ bool tarn_loader_next(tarn_loader *loader, tarn_tensor **fields)
         tarn__scope_add(fields[k]);
     }
     loader->sent = NULL;
-    loader->state.batch++;
+    loader->state.batch = tarn__prefetch_selected(&loader->prefetcher, loader->state.batch + 1);
     tarn__prefetch_take(&loader->prefetcher);
     send_ahead(loader);
     return true;

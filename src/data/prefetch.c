@@ -17,6 +17,25 @@ typedef struct chunk {
 
 /* ---- slots, under the lock --------------------------------------------------------------------------------------- */
 
+int64_t tarn__prefetch_selected(const tarn__prefetcher *p, int64_t batch)
+{
+    int64_t phase = p->period ? batch % p->period : 0;
+    if (p->period && phase < p->begin)
+        batch += p->begin - phase;
+    else if (p->period && phase >= p->end)
+        batch += p->period - phase + p->begin;
+    return batch < p->batches ? batch : p->batches;
+}
+
+/* The selected batch at a state or after it; every epoch has one. */
+static tarn_loader_state selected_state(const tarn__prefetcher *p, tarn_loader_state state)
+{
+    int64_t batch = tarn__prefetch_selected(p, state.batch);
+    if (batch < p->batches)
+        return (tarn_loader_state){state.epoch, batch};
+    return (tarn_loader_state){state.epoch + 1, tarn__prefetch_selected(p, 0)};
+}
+
 /* Writes the sample indices of the batch about to be opened. The epoch's order is computed once, when its first batch
  * is opened: slots are opened in order, so no earlier epoch can be needed again. */
 static void write_indices(tarn__prefetcher *p, tarn__batch_slot *slot)
@@ -43,8 +62,7 @@ static bool open_slot(tarn__prefetcher *p)
     slot->failed = -1;
     slot->keys = tarn__epoch_keys_of(p->seed, p->next.epoch);
     write_indices(p, slot);
-    if (++p->next.batch == p->batches)
-        p->next = (tarn_loader_state){p->next.epoch + 1, 0};
+    p->next = selected_state(p, (tarn_loader_state){p->next.epoch, p->next.batch + 1});
     p->opened++;
     return true;
 }
@@ -197,7 +215,7 @@ void tarn__prefetch_restart(tarn__prefetcher *p, tarn_loader_state out)
     for (int i = 0; i < p->slots; i++)
         p->slot[i].state = TARN__SLOT_FREE;
     p->opened = p->taken = 0;
-    p->next = out.batch == p->batches ? (tarn_loader_state){out.epoch + 1, 0} : out;
+    p->next = selected_state(p, out);
     p->is_paused = false;
     pthread_cond_broadcast(&p->work);
     pthread_mutex_unlock(&p->lock);

@@ -37,6 +37,8 @@ typedef struct tarn__worker {
 typedef struct tarn__prefetcher {
     tarn__transform transform;
     int64_t batch_size, batches; /* samples per batch, batches per epoch */
+    /* of every `period` batches those from `begin` to `end` - 1 are read; period 0: all */
+    int64_t period, begin, end;
     bool shuffle;
     uint64_t seed;
     size_t offset[TARN_MAX_FIELDS]; /* of field k in a slot, aligned to TARN__ALIGNMENT */
@@ -73,6 +75,14 @@ void tarn__prefetch_take(tarn__prefetcher *prefetcher);
 
 /* Drops all batches and continues at a state: waits until no worker is busy. */
 void tarn__prefetch_restart(tarn__prefetcher *prefetcher, tarn_loader_state state);
+
+/* The first batch from `batch` on that is read; `batches`: none is left in the epoch. */
+int64_t tarn__prefetch_selected(const tarn__prefetcher *prefetcher, int64_t batch);
+
+/* Reads only batches `begin` to `end` - 1 of every `period`, for a rank among others, and ends an epoch after `batches`
+ * batches (loader.c). They are numbered as without a selection, so that a state means the same on every rank. Call it
+ * before the first batch. */
+void tarn__loader_select(tarn_loader *loader, int64_t batches, int64_t period, int64_t begin, int64_t end);
 
 /* Starts the upload of a loader's next batch if it is full by now (loader.c). For a caller that takes several batches
  * in a row: the next one is rarely full when it takes the last. */
