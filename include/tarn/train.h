@@ -140,6 +140,15 @@ typedef struct tarn_train_options {
     bool grey;          /* one channel; default: red, green and blue */
     double crop_scale;  /* random crops of at least this fraction of the area; default: none, 0.25 with `augment` */
     double jitter;      /* random brightness, contrast and saturation: factors from 1 - jitter to 1 + jitter */
+
+    /* Data-parallel training: all ranks of `comm` (tarn/parallel.h) create a trainer with the same options and run it.
+     * The batch is divided among `virtual_ranks`, a multiple of the ranks that is stored with the run: the run is
+     * bitwise identical for every number of ranks that divides it, and can be resumed on another. Rank 0 alone
+     * evaluates, reports and writes the folder, which all ranks can read. The communicator is borrowed; NULL: one
+     * rank. */
+    int64_t virtual_ranks;
+    double rank_timeout; /* seconds; default 120 */
+    struct tarn_comm *comm;
 } tarn_train_options;
 
 /* Type of an option's value. */
@@ -249,6 +258,8 @@ typedef struct tarn_train_plan {
     tarn_train_fit fits[TARN_TRAIN_FITS]; /* if memory_needed exceeds memory_free */
     int fit_count;
     int64_t skipped_files; /* image files that cannot be read; the log names them */
+    int ranks;             /* of a data-parallel run; 1: none */
+    int64_t virtual_ranks; /* the ranks that can resume the run divide it */
 } tarn_train_plan;
 
 /* Fills in the plan of a trainer. */

@@ -99,6 +99,15 @@ int tarn_comm_launched(void)
 
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
 
+/* "step 12: ", or "" outside of a run. */
+static const char *step_of(const tarn_comm *comm, char *text, size_t size)
+{
+    text[0] = 0;
+    if (comm->step > 0)
+        snprintf(text, size, "step %lld: ", (long long)comm->step);
+    return text;
+}
+
 /* Raises the failure of a broken communicator. Returns false. */
 static bool raise_failure(const char *function, const tarn_comm *comm)
 {
@@ -110,10 +119,12 @@ static bool raise_failure(const char *function, const tarn_comm *comm)
 
 static bool break_comm(const char *function, tarn_comm *comm)
 {
+    char step[40];
     tarn__comm_failure *f = &comm->failure;
     f->is_silent = f->rank >= 0 && !f->text[0];
     if (f->is_silent)
-        snprintf(f->text, sizeof(f->text), "it has ended or does not answer; waited %.3g s", comm->timeout);
+        snprintf(f->text, sizeof(f->text), "%sit has ended or does not answer; waited %.3g s",
+                 step_of(comm, step, sizeof(step)), comm->timeout);
     comm->is_broken = true;
     return raise_failure(function, comm);
 }
@@ -166,8 +177,10 @@ bool tarn_comm_is_reporter(const tarn_comm *comm)
 
 void tarn__comm_notice(const tarn_comm *comm, int peer)
 {
-    tarn__log(TARN_LOG_NOTICE, "rank %d on %s waits for rank %d on %s", comm->rank, comm->host[comm->rank], peer,
-              comm->host[peer]);
+    char step[40];
+    if (comm->rank == (peer == 0) && peer >= 0)
+        tarn__log(TARN_LOG_NOTICE, "%swaiting for rank %d on %s, which has ended or is not ready",
+                  step_of(comm, step, sizeof(step)), peer, comm->host[peer]);
 }
 
 void tarn__comm_hurry(tarn_comm *comm)

@@ -45,6 +45,7 @@ struct tarn_comm {
     char (*host)[TARN__COMM_HOST]; /* [size] */
     double timeout;                /* seconds */
     atomic_bool is_hurried;        /* the user wants the run to stop; set by a signal handler */
+    int64_t step;                  /* of a run, for messages; 0: none */
     bool is_broken, is_aborted;
     bool is_reporter;
     tarn__comm_failure failure; /* of a broken communicator */
@@ -59,7 +60,7 @@ void tarn__comm_release(tarn_comm *comm);
 /* Runs messages together. Breaks the communicator where that fails. False with an error. */
 bool tarn__comm_exchange(const char *function, tarn_comm *comm, const tarn__message *messages, int count);
 
-/* Logs that this rank waits for another one. */
+/* Logs that rank 0 waits for another one, or rank 1 for rank 0. */
 void tarn__comm_notice(const tarn_comm *comm, int peer);
 
 /* From now on a wait for a peer is logged: a user who stops a run sees which rank it waits for. Async-signal-safe. */
@@ -73,6 +74,7 @@ void tarn__comm_hurry(tarn_comm *comm);
  * and `is_hurried` are called and read during an exchange. */
 typedef struct tarn__mpi_host {
     const char *version;
+    size_t comm_bytes; /* sizeof(tarn_comm): differs between builds that do not belong together */
     void (*notice)(const tarn_comm *comm, int peer);
 } tarn__mpi_host;
 typedef const tarn__comm_row *(*tarn__mpi_entry_fn)(const tarn__mpi_host *host, int *rank, int *size, char *why,

@@ -25,7 +25,8 @@ static const tarn__comm_row *open_row(const char *function, int *rank, int *size
         tarn__mpi_entry_fn call;
     } entry = {tarn__platform_symbol(path, TARN__MPI_SYMBOL, why, sizeof(why))};
     const tarn__comm_row *row =
-        entry.object ? entry.call(&(tarn__mpi_host){tarn_version(), tarn__comm_notice}, rank, size, why, sizeof(why))
+        entry.object ? entry.call(&(tarn__mpi_host){tarn_version(), sizeof(tarn_comm), tarn__comm_notice}, rank, size,
+                                  why, sizeof(why))
                      : NULL;
     if (!row)
         tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: %s does not work here: %s", function, path, why);

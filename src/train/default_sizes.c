@@ -138,7 +138,7 @@ static double steps_for(const char *function, const tarn_trainer *t, int64_t bat
 static int64_t batch_for(const char *function, const tarn_trainer *t, const preset *p, bool on_gpu)
 {
     const tarn_train_options *o = &t->options;
-    int64_t micro_batch = o->micro_batch ? o->micro_batch : 1,
+    int64_t micro_batch = (o->micro_batch ? o->micro_batch : 1) * t->ranks.virtual_ranks,
             batch = clamp((double)(p->batch_size * p->context / o->context), 1, 2 * p->batch_size);
     while (batch > MIN_BATCH && steps_for(function, t, batch, on_gpu) < MIN_STEPS)
         batch /= 2;

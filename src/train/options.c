@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/number_format.h"
 #include "base/os/files.h"
+#include "base/xxh64.h"
 #include "models/hf/weights.h"
 
 /* One option and its field. */
@@ -435,6 +436,22 @@ bool tarn__train_options_change(const char *function, tarn_train_options *option
         memcpy((char *)options + r->offset, (const char *)changes + r->offset, r->bytes);
     }
     return true;
+}
+
+uint64_t tarn__train_options_hash(const tarn_train_options *options)
+{
+    static const char *const own[] = {"data",   "out",     "base",      "tokenizer",     "val",
+                                      "device", "workers", "overwrite", "ignore_memory", "rank_timeout"};
+    tarn__xxh64 sum;
+    tarn__xxh64_begin(&sum);
+    for (int i = 0; i < ROWS; i++) {
+        bool is_shared = true;
+        for (size_t k = 0; k < sizeof(own) / sizeof(own[0]); k++)
+            is_shared = is_shared && strcmp(rows[i].option.name, own[k]) != 0;
+        if (is_shared)
+            tarn__xxh64_add(&sum, (const char *)options + rows[i].offset, rows[i].bytes);
+    }
+    return tarn__xxh64_end(&sum);
 }
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */

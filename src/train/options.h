@@ -54,4 +54,7 @@ bool tarn__default_sizes_needed(const tarn_train_options *options);
  * and vocabulary. False with an error. */
 bool tarn__default_sizes_choose(const char *function, tarn_trainer *trainer, int64_t known_tokens);
 
+/* A hash of the options that the ranks of a run must share: all but paths and those of a machine. */
+uint64_t tarn__train_options_hash(const tarn_train_options *options);
+
 #endif

@@ -156,6 +156,16 @@ static int64_t estimate(const tarn_train_options *o, const peaks *found)
     return used > reserved ? used : reserved;
 }
 
+/* Sums of gradients that a rank holds while its virtual ranks run: one per level of their tree. Then the shards of
+ * other ranks take as much as one. */
+static int64_t tree_bytes(const tarn_trainer *t, int64_t gradient_bytes)
+{
+    int64_t share = t->ranks.virtual_ranks / (t->ranks.size ? t->ranks.size : 1), sums = 1;
+    while (INT64_C(1) << sums < share)
+        sums++;
+    return t->ranks.virtual_ranks > 1 ? (sums + (t->ranks.size > 1)) * gradient_bytes : 0;
+}
+
 bool tarn__plan_memory(const char *function, tarn_trainer *t)
 {
     tarn_trainer planned = {.options = t->options,
@@ -173,11 +183,12 @@ bool tarn__plan_memory(const char *function, tarn_trainer *t)
         return false;
     int64_t fixed_bytes = planned.weight_bytes + planned.gradient_bytes + planned.state_bytes;
     t->weight_bytes = planned.weight_bytes;
-    t->gradient_bytes = planned.gradient_bytes;
+    int64_t tree = tree_bytes(t, planned.gradient_bytes);
+    t->gradient_bytes = planned.gradient_bytes + tree;
     t->state_bytes = planned.state_bytes;
-    t->memory_needed = estimate(&t->options, &found);
-    t->memory_min = found.tensors;
-    t->activation_bytes = t->memory_needed - fixed_bytes;
+    t->memory_needed = estimate(&t->options, &found) + tree;
+    t->memory_min = found.tensors + tree;
+    t->activation_bytes = t->memory_needed - fixed_bytes - tree;
     return true;
 }
 
@@ -222,6 +233,8 @@ bool tarn_trainer_plan(const tarn_trainer *trainer, tarn_train_plan *plan)
         .steps = trainer->steps,
         .steps_in_epoch = trainer->steps_in_epoch,
         .captures = trainer->step_graph.is_wanted,
+        .ranks = trainer->ranks.size,
+        .virtual_ranks = trainer->ranks.virtual_ranks,
     };
     tarn__weight_counts counts = tarn__count_weights(trainer->model);
     plan->trained = counts.trained;

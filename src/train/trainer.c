@@ -12,6 +12,7 @@
 #include "base/memory.h"
 #include "base/os/files.h"
 #include "core/device/device.h"
+#include "parallel/comm.h"
 #include "train/output/async_checkpoint.h"
 #include "train/run_folder.h"
 #include "train/tasks/finetune.h"
@@ -141,7 +142,7 @@ static void count_steps(tarn_trainer *t)
 static bool create_components(const char *function, tarn_trainer *t)
 {
     count_steps(t);
-    if (!check_combinations(function, t))
+    if (!check_combinations(function, t) || !tarn__ranks_check_batch(function, t))
         return false;
     tarn__log(TARN_LOG_INFO, "planning and creating the model");
     tarn__rng_state callers = tarn__random_save();
@@ -159,6 +160,8 @@ static bool create_components(const char *function, tarn_trainer *t)
         return false;
     t->optimizer = tarn__optimizer_create(&t->options, t->model);
     t->loader = t->optimizer ? t->task->create_loader(t) : NULL;
+    if (t->loader)
+        tarn__ranks_select(t);
     t->losses = tarn__scope_take(tarn_zeros(TARN_SHAPE(t->options.log_every), TARN_F32, t->device));
     t->correct = tarn__scope_take(tarn_zeros(TARN_SHAPE(t->options.log_every), TARN_I64, t->device));
     t->norms = tarn__scope_take(tarn_zeros(TARN_SHAPE(t->options.log_every), TARN_F32, t->device));
@@ -196,11 +199,12 @@ static bool start_run(const char *function, tarn_trainer *t)
     t->is_batch_given = t->options.batch_size > 0;
     t->is_length_given = t->options.steps > 0 || t->options.epochs > 0;
     tarn__train_options_complete(&t->options);
-    if (!find_device(function, t) || !open_data(function, t))
+    if (!tarn__ranks_open(function, t) || !find_device(function, t) || !open_data(function, t))
         return false;
     if (!t->options.out[0])
         tarn__run_folder_name(t);
-    return tarn__run_folder_check(function, t) && create_components(function, t);
+    return (!tarn__ranks_is_first(&t->ranks) || tarn__run_folder_check(function, t)) &&
+           tarn__ranks_compare(function, t) && create_components(function, t);
 }
 
 /* Opens the data of a resumed run, which must be unchanged. */
@@ -253,10 +257,14 @@ static bool resume_run(const char *function, tarn_trainer *t, const char *folder
     if (!tarn__config_read(function, folder, &t->options, &t->data_spec) || !check_data_path(function, t, changes) ||
         !keep_precision(function, t, changes))
         return false;
+    t->options.comm = given->comm;
+    if (!tarn__ranks_open(function, t))
+        return false;
     t->task = tarn__task_of_spec(&t->data_spec, t->options.data);
     if (!tarn__task_check(function, t->task, &t->options) || !tarn__finetune_check(function, &t->options, false) ||
-        !find_device(function, t) || !lock_folder(function, t, folder) || !reopen_data(function, t, folder) ||
-        !create_components(function, t) || !tarn__checkpoint_load(function, t))
+        !find_device(function, t) || (tarn__ranks_is_first(&t->ranks) && !lock_folder(function, t, folder)) ||
+        !reopen_data(function, t, folder) || !tarn__ranks_compare(function, t) || !create_components(function, t) ||
+        !tarn__checkpoint_load(function, t))
         return false;
     if (t->state.step > t->steps)
         return tarn__raise(TARN_ERROR_ARGUMENT,
@@ -276,8 +284,10 @@ static tarn_trainer *open_trainer(const char *folder, const tarn_train_options *
         return NULL;
     trainer->is_dry_run = is_dry_run;
     trainer->options = folder ? (tarn_train_options){0} : *options;
+    trainer->ranks = (tarn__ranks){.comm = options->comm, .size = options->comm ? tarn_comm_size(options->comm) : 1};
     if (folder ? resume_run(function, trainer, folder, options) : start_run(function, trainer))
         return trainer;
+    tarn__ranks_fail(trainer, false);
     tarn_trainer_free(trainer);
     return NULL;
 }
@@ -327,6 +337,7 @@ tarn_trainer *tarn__trainer_on_random_data(const char *function, const tarn_trai
         return NULL;
     trainer->options = *options;
     tarn__train_options_complete(&trainer->options);
+    trainer->ranks = (tarn__ranks){.size = 1, .virtual_ranks = 1};
     if (tarn__finetune_check(function, &trainer->options, true) && find_device(function, trainer) &&
         tarn__random_data_open(function, trainer) && create_components(function, trainer))
         return trainer;
@@ -367,11 +378,13 @@ tarn_module *tarn_trainer_model(const tarn_trainer *trainer)
     return trainer ? trainer->model : NULL;
 }
 
-/* Async-signal-safe: one atomic store. The loop reads it after each step. */
+/* Async-signal-safe: atomic stores. The loop reads the flag after each step. */
 void tarn_trainer_stop(tarn_trainer *trainer)
 {
-    if (trainer)
-        atomic_store(&trainer->stop, true);
+    if (!trainer)
+        return;
+    atomic_store(&trainer->stop, true);
+    tarn__comm_hurry(trainer->ranks.comm);
 }
 
 /* ---- progress ---------------------------------------------------------------------------------------------------- */

@@ -20,6 +20,7 @@
 #include "train/data/corpus.h"
 #include "train/data/data_source.h"
 #include "train/loop/step_graph.h"
+#include "train/ranks.h"
 #include "train/tasks/frozen_hash.h"
 
 /* State of a run, besides weights and optimizer; stored in trainer.json. */
@@ -42,6 +43,7 @@ struct tarn_trainer {
     const tarn__task *task;     /* what is trained; chosen with the data, static */
     tarn__data_spec data_spec;
     tarn_device device;
+    tarn__ranks ranks;         /* place of this process in a data-parallel run */
     tarn__corpus corpus;       /* of a language model; else zeroed */
     tarn__chat_dataset *chats; /* chat dataset, instead of the text of the corpus; NULL: none */
     tarn_dataset *training, *validation;
@@ -125,6 +127,9 @@ const char *tarn__path_in(const char *folder, const char *name, tarn__path *path
 
 /* Writes a checkpoint. A kill at any moment leaves this one or the previous one. */
 bool tarn__checkpoint_save(tarn_trainer *trainer);
+
+/* "x86-64 avx512": the instruction level of a CPU run; another one rounds differently. False: not on the CPU. */
+bool tarn__instruction_level(const tarn_trainer *trainer, char *text, size_t size);
 
 /* Loads the checkpoint of the folder. Without one the run stays at its start. */
 bool tarn__checkpoint_load(const char *function, tarn_trainer *trainer);

@@ -50,7 +50,8 @@ ADDED = re.compile(r"(relu6|tril)(_inplace|\.c|\.cu|\.cl)?$")  # by adding-an-op
 FOREIGN = set(
     "--preset --test-dir --output-on-failure --args --metrics --logdir --cflags --libs --prefix --target --check "
     "--print "
-    "--record --deterministic --compile --sdpa --attention --full --static".split())
+    "--record --deterministic --compile --sdpa --attention --full --static "
+    "--hostfile --nodes --ntasks-per-node --cpus-per-task --mpi".split())
 
 
 def check_flags(page, text):

@@ -6,7 +6,9 @@
  * tarn__progress_resume(). */
 #include <math.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
+#include <tarn/parallel.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -129,6 +131,12 @@ static void print_end(const tarn_train_plan *p, const tarn_train_result *r, cons
                strcmp(p->options.merge, "gguf") == 0 ? "merged.gguf" : "merged", (long long)r->best_step);
 }
 
+/* Ends a failed run of several ranks: one of them prints the error. */
+static bool is_silent(const tarn__options *options)
+{
+    return options->train.comm && !tarn_comm_is_reporter(options->train.comm);
+}
+
 /* Prints the pending error. Options that exclude each other or name nothing are misuse; a disk or device that fails is
  * not. */
 static int report_error(void)
@@ -179,10 +187,10 @@ static bool train(tarn_trainer *trainer, tarn__display *d, tarn_train_result *re
 }
 
 /* Prints the pending error after the progress line is removed. */
-static int failed(void)
+static int failed(const tarn__options *options)
 {
     tarn__progress_close();
-    return tarn__print_error("train");
+    return is_silent(options) ? TARN__FAILED : tarn__print_error("train");
 }
 
 /* Everything after the trainer is open. A dry run ends after the plan. */
@@ -192,20 +200,71 @@ static int run(const tarn__options *options, tarn_trainer *trainer)
     tarn_train_result result;
     tarn__display d = {options->json, options->quiet, tarn__on_terminal()};
     if (!tarn_trainer_plan(trainer, &plan))
-        return failed();
+        return failed(options);
     if (!options->quiet)
         show_plan(options, &plan);
     if (options->dry_run)
         return TARN__DONE;
     if (options->profile && !tarn_trainer_profile(trainer, options->profile_steps ? options->profile_steps : 10))
-        return failed();
+        return failed(options);
     if (!train(trainer, &d, &result))
-        return tarn_error_code() == TARN_ERROR_MEMORY ? tarn__out_of_memory(&plan) : failed();
+        return tarn_error_code() == TARN_ERROR_MEMORY && !is_silent(options) ? tarn__out_of_memory(&plan)
+                                                                             : failed(options);
     print_end(&plan, &result, &d);
     return options->profile ? tarn__train_profile(&plan, result.profiled, !d.quiet && !d.json) : TARN__DONE;
 }
 
-/* Checks what the library cannot know: combinations of flags. A trainer is freed on every path. */
+/* Opens the trainer and runs it; the trainer is freed on every path. */
+static int open_and_run(const tarn__options *options)
+{
+    /* before the trainer: opening data and weights reports progress too */
+    tarn__progress_open(tarn__on_terminal() && !options->json && !options->quiet, options->quiet);
+    if (!options->quiet)
+        tarn_set_log(print_log, NULL);
+    tarn_trainer *trainer = options->dry_run  ? tarn_trainer_dry_run(options->resume, &options->train)
+                            : options->resume ? tarn_trainer_resume(options->resume, &options->train)
+                                              : tarn_trainer_new(&options->train);
+    if (!trainer) {
+        tarn__progress_close();
+        if (is_silent(options))
+            return TARN__FAILED;
+        return tarn_error_code() == TARN_ERROR_MEMORY ? tarn__print_memory_error() : report_error();
+    }
+    tarn__progress_text("");
+    int status = run(options, trainer);
+    tarn__progress_close();
+    running = NULL;
+    tarn_trainer_free(trainer);
+    return status;
+}
+
+/* The rank that mpirun, srun or torchrun gives this process; for the time before MPI is started. */
+static bool is_first_launched(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "RANK"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (getenv(names[i]))
+            return strcmp(getenv(names[i]), "0") == 0;
+    return true;
+}
+
+/* One rank of several: rank 0 alone prints. */
+static int run_rank(const tarn__options *options)
+{
+    tarn__options own = *options;
+    own.train.comm = tarn_comm_mpi();
+    if (!own.train.comm)
+        return is_first_launched() ? report_error() : TARN__FAILED;
+    if (tarn_comm_rank(own.train.comm) != 0) {
+        own.quiet = true;
+        own.json = false;
+    }
+    int status = open_and_run(&own);
+    tarn_comm_free(own.train.comm);
+    return status;
+}
+
+/* Checks what the library cannot know: combinations of flags. */
 int tarn__train(const tarn__options *options)
 {
     if (options->resume && options->word_count) {
@@ -225,21 +284,5 @@ int tarn__train(const tarn__options *options)
         fprintf(stderr, "tarn train: --profile-steps needs --profile\n");
         return TARN__MISUSED;
     }
-    /* before the trainer: opening data and weights reports progress too */
-    tarn__progress_open(tarn__on_terminal() && !options->json && !options->quiet, options->quiet);
-    if (!options->quiet)
-        tarn_set_log(print_log, NULL);
-    tarn_trainer *trainer = options->dry_run  ? tarn_trainer_dry_run(options->resume, &options->train)
-                            : options->resume ? tarn_trainer_resume(options->resume, &options->train)
-                                              : tarn_trainer_new(&options->train);
-    if (!trainer) {
-        tarn__progress_close();
-        return tarn_error_code() == TARN_ERROR_MEMORY ? tarn__print_memory_error() : report_error();
-    }
-    tarn__progress_text("");
-    int status = run(options, trainer);
-    tarn__progress_close();
-    running = NULL;
-    tarn_trainer_free(trainer);
-    return status;
+    return tarn_comm_launched() > 1 ? run_rank(options) : open_and_run(options);
 }

@@ -71,6 +71,9 @@ static void print_steps(FILE *to, const tarn_train_plan *p)
         fprintf(to, "              gradient accumulation over micro-batches of %lld\n", (long long)o->micro_batch);
     if (p->captures)
         fprintf(to, "              captured as a graph\n");
+    if (p->virtual_ranks > 1)
+        fprintf(to, "  ranks       %d, for %lld virtual ranks: bitwise identical on any number that divides them\n",
+                p->ranks, (long long)p->virtual_ranks);
 }
 
 /* "learning rate 0.1, times 0.1 every 30 epochs" */
@@ -214,6 +217,8 @@ void tarn__train_plan_print_json(const tarn_train_plan *p)
     tarn__json_int(&json, "steps", p->steps);
     tarn__json_int(&json, "steps_in_epoch", p->steps_in_epoch);
     tarn__json_bool(&json, "captures", p->captures);
+    tarn__json_int(&json, "ranks", p->ranks);
+    tarn__json_int(&json, "virtual_ranks", p->virtual_ranks);
     tarn__json_string(&json, "folder", p->folder);
     tarn__json_end(&json);
 }

@@ -242,7 +242,7 @@ TARN_API const tarn__comm_row *tarn_mpi_entry(const tarn__mpi_host *given, int *
 
 const tarn__comm_row *tarn_mpi_entry(const tarn__mpi_host *given, int *rank, int *size, char *why, size_t why_size)
 {
-    if (strcmp(given->version, TARN__VERSION) != 0) {
+    if (strcmp(given->version, TARN__VERSION) != 0 || given->comm_bytes != sizeof(tarn_comm)) {
         snprintf(why, why_size, "it is of version " TARN__VERSION ", this library of %s; install both together",
                  given->version);
         return NULL;

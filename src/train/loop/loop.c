@@ -62,10 +62,10 @@ static tarn_tensor **fetch_batch(tarn_trainer *t, const tarn__step_ctx *s)
 static void after_micro_batch(tarn_trainer *t, int finished)
 {
     tarn__loader_send_ahead(t->loader);
-    tarn__progress_in_step(t, finished * t->micro_batch);
+    tarn__progress_in_step(t, finished * t->micro_batch * t->ranks.size);
 }
 
-/* `run` is tarn__step(), or the gradients of the task. */
+/* `run` is tarn__step() or tarn__step_gradients(). */
 static bool run_eagerly(tarn_trainer *t, tarn__step_metrics *metrics,
                         bool (*run)(const tarn__step_ctx *step, tarn_tensor *const *batch, tarn__step_metrics *metrics))
 {
@@ -80,7 +80,7 @@ static bool run_eagerly(tarn_trainer *t, tarn__step_metrics *metrics,
 
 bool tarn__train_gradients(tarn_trainer *t, tarn__step_metrics *metrics)
 {
-    return run_eagerly(t, metrics, t->task->gradients);
+    return run_eagerly(t, metrics, tarn__step_gradients);
 }
 
 bool tarn__train_step(tarn_trainer *t, tarn__step_metrics *metrics)
@@ -138,7 +138,7 @@ static tarn_train_report report_of(const tarn_trainer *t, tarn_report_kind kind)
 static bool send_report(tarn_trainer *t, tarn_train_report *report, const report_target *to)
 {
     tarn__task_set_metrics(t->task, report);
-    if (!tarn__metrics_add(t->metrics, report))
+    if (t->metrics && !tarn__metrics_add(t->metrics, report))
         return false;
     if (to->report)
         to->report(report, to->ctx);
@@ -229,7 +229,7 @@ static bool save_best(const tarn_trainer *t)
 /* Generates and reports a sample, if --sample asks for one. */
 static bool report_sample(tarn_trainer *t, const report_target *to)
 {
-    if (!t->options.sample || !t->task->sample || !to->report)
+    if (!t->options.sample || !t->task->sample || !to->report || !tarn__ranks_is_first(&t->ranks))
         return true;
     tarn__progress_enter(t, TARN_TRAIN_SAMPLE);
     tarn_train_report report = report_of(t, TARN_REPORT_SAMPLE);
@@ -244,10 +244,11 @@ static bool report_sample(tarn_trainer *t, const report_target *to)
 /* Evaluates on the val set, saves the best weights, reports, and keeps a numbered checkpoint. */
 static bool evaluate_and_save(tarn_trainer *t, const report_target *to)
 {
-    tarn_evaluation now;
+    tarn_evaluation now = {0};
+    bool is_first = tarn__ranks_is_first(&t->ranks);
     tarn__progress_enter(t, TARN_TRAIN_EVALUATION);
     tarn__step_graph_release(t);
-    if (!t->task->evaluate(t, &now))
+    if ((is_first && !t->task->evaluate(t, &now)) || !tarn__ranks_broadcast(t, &now, sizeof(now)))
         return false;
     if (!isfinite(now.loss))
         return tarn__find_nonfinite_evaluation(t);
@@ -257,7 +258,7 @@ static bool evaluate_and_save(tarn_trainer *t, const report_target *to)
         t->state.best_step = t->state.step;
         t->state.best_loss = now.loss;
         t->state.best_accuracy = now.accuracy;
-        if (!save_best(t))
+        if (is_first && !save_best(t))
             return false;
     }
     count_time(t);
@@ -266,7 +267,7 @@ static bool evaluate_and_save(tarn_trainer *t, const report_target *to)
     report.accuracy = now.accuracy;
     report.is_best = best;
     bool good = send_report(t, &report, to) && report_sample(t, to) &&
-                (!t->task->keep_checkpoint || t->task->keep_checkpoint(t));
+                (!is_first || !t->task->keep_checkpoint || t->task->keep_checkpoint(t));
     count_time(t);
     return good;
 }
@@ -274,7 +275,8 @@ static bool evaluate_and_save(tarn_trainer *t, const report_target *to)
 static bool save_checkpoint(tarn_trainer *t)
 {
     tarn__progress_enter(t, TARN_TRAIN_CHECKPOINT);
-    bool good = tarn__metrics_flush(t->metrics) && tarn__async_checkpoint_save(t);
+    bool good = !tarn__ranks_is_first(&t->ranks) || (tarn__metrics_flush(t->metrics) && tarn__async_checkpoint_save(t));
+    good = good && tarn__ranks_wait(t);
     count_time(t);
     return good;
 }
@@ -296,7 +298,7 @@ static bool run_steps(tarn_trainer *t, const report_target *to)
         if (t->unread_steps == t->options.log_every &&
             (!log_steps(t, to) || !tarn__async_checkpoint_poll(t->async_checkpoint)))
             return false;
-    } while (t->state.step < t->steps && t->state.step % t->eval_every != 0 && !atomic_load(&t->stop));
+    } while (t->state.step < t->steps && t->state.step % t->eval_every != 0 && !tarn__ranks_is_stopped(t));
     return tarn__profile_end(t) && log_steps(t, to);
 }
 
@@ -305,7 +307,7 @@ static bool run_loop(tarn_trainer *t, const report_target *to)
 {
     t->last_time = tarn__platform_seconds();
     t->steps_in_run = 0;
-    while (t->state.step < t->steps && !out_of_patience(t) && !atomic_load(&t->stop)) {
+    while (t->state.step < t->steps && !out_of_patience(t) && !tarn__ranks_is_stopped(t)) {
         if (!run_steps(t, to))
             return false;
         if ((t->state.step == t->steps || t->state.step % t->eval_every == 0) && !evaluate_and_save(t, to))
@@ -342,6 +344,8 @@ static bool init_folder(tarn_trainer *t)
  * that fails. */
 static bool open_folder(tarn_trainer *t)
 {
+    if (!tarn__ranks_is_first(&t->ranks))
+        return t->is_resumed = true;
     if (!tarn__run_folder_back_up("trainer_run", t))
         return false;
     bool good = init_folder(t) && (!t->has_backup || tarn__async_checkpoint_wait(t->async_checkpoint));
@@ -423,14 +427,17 @@ bool tarn_trainer_run(tarn_trainer *trainer, tarn_report_fn report, void *ctx, t
     trainer->last_loss = trainer->last_val_loss = NAN;
     tarn__progress_enter(trainer, TARN_TRAIN_PREPARING);
     tarn__run_segment segment = {trainer->state.step, trainer->state.seconds};
-    bool is_open = open_folder(trainer), good = is_open && run_loop(trainer, &(report_target){report, ctx}) &&
-                                                tarn__frozen_verify("trainer_run", trainer) && merge_adapters(trainer);
+    trainer->ranks.is_stopped = false;
+    bool is_first = tarn__ranks_is_first(&trainer->ranks), is_open = open_folder(trainer);
+    bool good = is_open && tarn__ranks_wait(trainer) &&
+                run_loop(trainer, &(report_target){is_first ? report : NULL, ctx}) &&
+                tarn__frozen_verify("trainer_run", trainer) && (!is_first || merge_adapters(trainer));
     good = tarn__async_checkpoint_wait(trainer->async_checkpoint) &&
            good; /* after a failure too: the thread borrows the trainer */
     end_profile(trainer);
     tarn__step_graph_reset(trainer);
     tarn__trainer_leave(trainer, &callers);
-    good = good && tarn__metrics_flush(trainer->metrics);
+    good = good && (!is_first || tarn__metrics_flush(trainer->metrics));
     tarn__metrics_close(trainer->metrics);
     trainer->metrics = NULL;
     const tarn__run_state *p = &trainer->state;
@@ -440,10 +447,12 @@ bool tarn_trainer_run(tarn_trainer *trainer, tarn_report_fn report, void *ctx, t
     static const char *const end_names[] = {
         [TARN_TRAIN_FINISHED] = "finished", [TARN_TRAIN_STOPPED] = "stopped", [TARN_TRAIN_PATIENCE] = "patience"};
     tarn__folder_unlock(&trainer->folder_lock);
-    if (is_open)
+    if (is_open && is_first)
         tarn__log_run(trainer, &segment, good ? end_names[end] : "failed");
     if (result)
         *result = result_of(trainer, end);
+    if (!good)
+        tarn__ranks_fail(trainer, true);
     atomic_store(&trainer->stop, false);
     return good;
 }

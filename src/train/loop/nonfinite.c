@@ -107,6 +107,24 @@ static void find_layer(tarn_trainer *t, watch *w)
     tarn_scope_close(scope);
 }
 
+/* The layer is known to the ranks whose samples reach it: the first of them names it. */
+static bool choose_found(tarn_trainer *t, watch *w)
+{
+    const tarn__ranks *r = &t->ranks;
+    if (r->size == 1)
+        return true;
+    bool good = true, is_found = false;
+    for (int i = 0; good && i < r->size && !is_found; i++) {
+        char text[sizeof(w->found)];
+        memcpy(text, w->found, sizeof(text));
+        good = tarn_comm_broadcast(r->comm, i, text, sizeof(text));
+        is_found = good && strncmp(text, "the output", strlen("the output")) == 0;
+        if (is_found)
+            memcpy(w->found, text, sizeof(text));
+    }
+    return good;
+}
+
 /* Repeats the evaluation under observation. No steps are repeated: the weights after the step are still in memory. */
 bool tarn__find_nonfinite_evaluation(tarn_trainer *t)
 {
@@ -129,10 +147,11 @@ bool tarn__find_nonfinite(tarn_trainer *t, int64_t last)
     if (!restore_checkpoint(t))
         return false;
     int64_t good = count_finite_steps(t, last);
-    if (tarn_failed() || !restore_checkpoint(t) || !repeat(t, good) || !tarn__checkpoint_save(t))
+    if (tarn_failed() || !restore_checkpoint(t) || !repeat(t, good) ||
+        (tarn__ranks_is_first(&t->ranks) && !tarn__checkpoint_save(t)))
         return false;
     find_layer(t, &w);
-    if (tarn_failed())
+    if (tarn_failed() || !choose_found(t, &w))
         return false;
     return tarn__raise(
         TARN_ERROR_ARGUMENT,

@@ -1,22 +1,45 @@
 /* step.c: a training step, without anything of the loop around it. */
 #include "train/loop/step.h"
 
+#include <math.h>
+
 #include "train/tasks/task.h"
 
 tarn__step_ctx tarn__step_ctx_of(tarn_trainer *t)
 {
+    int micro_batches = (int)(t->batch_size / t->micro_batch), ranks = t->ranks.size > 1 ? t->ranks.size : 1;
     return (tarn__step_ctx){.task = t->task,
                             .model = t->model,
                             .optimizer = t->optimizer,
                             .device = t->device,
-                            .micro_batches = (int)(t->batch_size / t->micro_batch),
+                            .micro_batches = micro_batches / ranks,
+                            .all_micro_batches = micro_batches,
                             .fields = tarn_dataset_field_count(t->training),
                             .clip_norm = t->options.clip_norm,
                             .label_smoothing = t->options.label_smoothing,
+                            .is_split = t->ranks.virtual_ranks > 1,
                             .trainer = t};
+}
+
+/* A task that reports the norm measures it in every step; it stays on the device. */
+static bool clip(const tarn__step_ctx *s, tarn__step_metrics *metrics)
+{
+    if (!s->task->has_norm && !(s->clip_norm > 0))
+        return true;
+    tarn_tensor *norm = tarn_optimizer_clip_norm(s->optimizer, s->clip_norm > 0 ? s->clip_norm : INFINITY);
+    metrics->norm = s->task->has_norm ? norm : NULL;
+    return norm != NULL;
+}
+
+bool tarn__step_gradients(const tarn__step_ctx *step, tarn_tensor *const *batch, tarn__step_metrics *metrics)
+{
+    if (!(step->is_split ? tarn__ranks_gradients : step->task->gradients)(step, batch, metrics))
+        return false;
+    tarn__step_phase(step, TARN__PHASE_UPDATE);
+    return clip(step, metrics);
 }
 
 bool tarn__step(const tarn__step_ctx *step, tarn_tensor *const *batch, tarn__step_metrics *metrics)
 {
-    return step->task->gradients(step, batch, metrics) && tarn_optimizer_step(step->optimizer);
+    return tarn__step_gradients(step, batch, metrics) && tarn_optimizer_step(step->optimizer);
 }

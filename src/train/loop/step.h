@@ -31,7 +31,12 @@ typedef struct tarn__step_ctx {
     tarn_optimizer *optimizer;
     tarn_device device;
     int micro_batches, fields;
+    /* Of the whole step, whose mean the loss is; a part of a step, run for one virtual rank, has fewer micro-batches.
+     */
+    int all_micro_batches;
+    tarn_tensor *total_weight; /* of the step, for tasks with weights; NULL: that of the micro-batches above */
     double clip_norm, label_smoothing;
+    bool is_split; /* among virtual ranks: gradients by tarn__ranks_gradients() */
     /* Called when a phase begins, and after a micro-batch with the number of finished ones. NULL: not called; so in a
      * captured step. */
     void (*on_phase)(tarn_trainer *trainer, tarn__phase phase);
@@ -41,6 +46,9 @@ typedef struct tarn__step_ctx {
 
 /* The context of a trainer's steps, without calls. */
 tarn__step_ctx tarn__step_ctx_of(tarn_trainer *trainer);
+
+/* Gradients of a step and their norm, clipped if asked for. */
+bool tarn__step_gradients(const tarn__step_ctx *step, tarn_tensor *const *batch, tarn__step_metrics *metrics);
 
 /* A step: gradients of the batch, then the optimizer. Metrics belong to the open scope. */
 bool tarn__step(const tarn__step_ctx *step, tarn_tensor *const *batch, tarn__step_metrics *metrics);

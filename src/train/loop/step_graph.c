@@ -35,8 +35,13 @@ bool tarn__step_graph_plan(const char *function, tarn_trainer *t)
             TARN_ERROR_ARGUMENT,
             "%s: capture is on, but %s does not support graph capture; use .capture auto, or another device", function,
             t->options.device);
+    if (is_on && t->ranks.virtual_ranks > 1)
+        return tarn__raise(
+            TARN_ERROR_ARGUMENT,
+            "%s: capture is on, but a step of several virtual_ranks cannot be captured; use .capture auto", function);
     t->step_graph.is_wanted =
-        can && (is_on || (strcmp(mode, "off") != 0 && t->batch_size / t->micro_batch <= MAX_MICRO_BATCHES));
+        can && t->ranks.virtual_ranks <= 1 &&
+        (is_on || (strcmp(mode, "off") != 0 && t->batch_size / t->micro_batch <= MAX_MICRO_BATCHES));
     t->step_graph.is_required = is_on;
     return true;
 }

@@ -135,8 +135,7 @@ static bool read_tuning(const char *function, const tarn_trainer *t, const tarn_
     return true;
 }
 
-/* "x86-64 avx512": the instruction level of a CPU run; another one rounds differently. False: not on the CPU. */
-static bool instruction_level(const tarn_trainer *t, char *text, size_t size)
+bool tarn__instruction_level(const tarn_trainer *t, char *text, size_t size)
 {
     tarn_device_info info;
 #if defined(__x86_64__)
@@ -155,15 +154,15 @@ static bool instruction_level(const tarn_trainer *t, char *text, size_t size)
 static bool write_instructions(const tarn_trainer *t, tarn__json_file *document)
 {
     char text[160];
-    return instruction_level(t, text, sizeof(text)) ? tarn__json_file_set_string(document, "instructions", text)
-                                                    : !tarn_failed();
+    return tarn__instruction_level(t, text, sizeof(text)) ? tarn__json_file_set_string(document, "instructions", text)
+                                                          : !tarn_failed();
 }
 
 /* A warning only: the run can be resumed, but is not bitwise identical. */
 static bool read_instructions(const tarn_trainer *t, const tarn__json_file *document)
 {
     char text[160];
-    if (!tarn__json_file_has(document, "instructions") || !instruction_level(t, text, sizeof(text)))
+    if (!tarn__json_file_has(document, "instructions") || !tarn__instruction_level(t, text, sizeof(text)))
         return !tarn_failed();
     const char *saved = tarn__json_file_string(document, "instructions");
     if (saved && strcmp(saved, text) != 0)
@@ -301,7 +300,8 @@ static bool check_not_started(const char *function, const tarn_trainer *t)
 bool tarn__checkpoint_load(const char *function, tarn_trainer *t)
 {
     tarn__path path;
-    if (tarn_failed() || !tarn__async_checkpoint_wait(t->async_checkpoint) || !recover(function, t))
+    if (tarn_failed() || !tarn__async_checkpoint_wait(t->async_checkpoint) ||
+        (tarn__ranks_is_first(&t->ranks) && !recover(function, t)) || !tarn__ranks_wait(t))
         return false;
     if (!tarn__path_exists(path_of(t, STATE, &path)))
         return check_not_started(function, t);

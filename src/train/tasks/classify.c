@@ -201,12 +201,14 @@ static bool choose_model(const char *function, tarn_trainer *t)
     return true;
 }
 
-/* A batch is never larger than the data, and is computed at once. */
+/* A batch is never larger than the data, and is computed at once, or as one micro-batch per virtual rank. */
 static bool resize(const char *function, tarn_trainer *t)
 {
     int64_t samples = tarn_dataset_count(t->training);
     (void)function;
-    t->batch_size = t->micro_batch = t->options.batch_size < samples ? t->options.batch_size : samples;
+    t->batch_size = t->options.batch_size < samples ? t->options.batch_size : samples;
+    t->micro_batch = t->ranks.virtual_ranks > 1 ? t->batch_size / t->ranks.virtual_ranks : t->batch_size;
+    t->micro_batch = t->micro_batch > 0 ? t->micro_batch : 1;
     t->steps_in_epoch = samples / t->batch_size;
     return true;
 }
@@ -291,7 +293,7 @@ static tarn_module *create_model(const char *function, const tarn_trainer *t)
 
 static tarn_loader *create_loader(const tarn_trainer *t)
 {
-    tarn_loader_options options = tarn__data_spec_loader_options(&t->data_spec, t->batch_size, t->device);
+    tarn_loader_options options = tarn__data_spec_loader_options(&t->data_spec, t->micro_batch, t->device);
     options.shuffle = true;
     options.drop_last = true; /* a batch of a few samples makes a poor step, and a batchnorm needs more than one */
     options.seed = (uint64_t)t->options.seed;
@@ -328,12 +330,11 @@ static bool gradients(const tarn__step_ctx *s, tarn_tensor *const *fields, tarn_
                 *logits = tarn_forward(s->model, tarn__batch_input(s->model, fields[0]));
     metrics->loss =
         tarn_cross_entropy(logits, label, &(tarn_cross_entropy_options){.label_smoothing = s->label_smoothing});
+    if (s->all_micro_batches > 1)
+        metrics->loss = tarn_mul(metrics->loss, tarn_scalar(1 / (double)s->all_micro_batches));
     metrics->correct = tarn_sum(tarn_eq(tarn_argmax(logits, 1, false), label), TARN_ALL_AXES, false);
     tarn__step_phase(s, TARN__PHASE_BACKWARD);
-    if (!tarn_backward(metrics->loss))
-        return false;
-    tarn__step_phase(s, TARN__PHASE_UPDATE);
-    return !(s->clip_norm > 0) || tarn_optimizer_clip_norm(s->optimizer, s->clip_norm);
+    return tarn_backward(metrics->loss);
 }
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */

@@ -103,7 +103,9 @@ bool tarn__lm_complete(const char *function, tarn_trainer *t, int64_t known_toke
     bool is_new = !t->is_resumed && t->corpus.tokenizer;
     if (is_new && tarn__default_sizes_needed(o) && !tarn__default_sizes_choose(function, t, known_tokens))
         return false;
-    o->micro_batch = o->micro_batch ? o->micro_batch : o->batch_size;
+    if (!o->micro_batch)
+        o->micro_batch = o->batch_size / (t->ranks.virtual_ranks > 1 ? t->ranks.virtual_ranks : 1);
+    o->micro_batch = o->micro_batch > 0 ? o->micro_batch : 1;
     if (!tarn__lm_sizes(function, t))
         return false;
     if (o->vocab_size < tokens)
@@ -297,14 +299,14 @@ static tarn_tensor *total_weight(const tarn__step_ctx *s, tarn_tensor *const *ba
 static bool add_micro_batches(const tarn__step_ctx *s, tarn_tensor *const *batch, tarn_tensor *loss)
 {
     bool is_weighted = s->task->weight != NULL;
-    tarn_tensor *total = is_weighted ? total_weight(s, batch) : NULL;
+    tarn_tensor *total = !is_weighted ? NULL : s->total_weight ? s->total_weight : total_weight(s, batch);
     bool good = loss && (total || !is_weighted);
     for (int i = 0; good && i < s->micro_batches; i++) {
         tarn_tensor *const *fields = batch + i * s->fields;
         tarn_scope *scope = tarn_scope_open();
         good = scope && add_micro_batch(s, fields,
                                         is_weighted ? tarn_div(s->task->weight(fields), total)
-                                                    : tarn_scalar(1 / (double)s->micro_batches),
+                                                    : tarn_scalar(1 / (double)s->all_micro_batches),
                                         loss);
         tarn_scope_close(scope);
         if (s->on_micro_batch)
@@ -313,18 +315,13 @@ static bool add_micro_batches(const tarn__step_ctx *s, tarn_tensor *const *batch
     return good;
 }
 
-/* The norm is measured in every step, for the report; it stays on the device. */
 bool tarn__lm_gradients(const tarn__step_ctx *s, tarn_tensor *const *batch, tarn__step_metrics *metrics)
 {
     *metrics = (tarn__step_metrics){.loss = tarn_zeros(TARN_SCALAR, TARN_F32, s->device)};
     tarn_scope *scope = tarn_scope_open();
     bool good = scope && add_micro_batches(s, batch, metrics->loss);
     tarn_scope_close(scope);
-    if (!good)
-        return false;
-    tarn__step_phase(s, TARN__PHASE_UPDATE);
-    metrics->norm = tarn_optimizer_clip_norm(s->optimizer, s->clip_norm > 0 ? s->clip_norm : INFINITY);
-    return metrics->norm != NULL;
+    return good;
 }
 
 bool tarn__lm_create_batch(const tarn_trainer *t, int64_t count, tarn_tensor **fields)

@@ -1,0 +1,354 @@
+/* virtual_ranks.c: gradients of a step that is split among virtual ranks (ranks.h).
+ *
+ * A rank runs its virtual ranks one after the other. The micro-batches of a virtual rank are accumulated in the flat
+ * gradient buffers of the optimizer as in any step; then the buffers are a leaf of a tree sum (parallel/tree.h) and are
+ * overwritten by the next virtual rank. Random numbers start at a counter of the global micro-batch. Buffers that a
+ * step changes (running statistics of a batchnorm) start anew for each virtual rank, and become the mean over all of
+ * them. The loss is read per virtual rank and summed on the host by the same tree. */
+#include <string.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "core/launch/launch.h"
+#include "core/tensor/random.h"
+#include "core/tensor/tensor.h"
+#include "optim/optimizer.h"
+#include "parallel/tree.h"
+#include "train/tasks/task.h"
+
+enum { COUNTER_BITS = 32 }; /* counters of one micro-batch: 2^32, of four random numbers each */
+
+static const char *const function = "trainer_run";
+
+/* Result of a virtual rank, as it is exchanged. */
+typedef struct result {
+    int64_t correct;
+    float loss;
+    float unused; /* no padding: all bytes are exchanged */
+} result;
+
+/* Exchanged by each rank: a header, results [share], and for each segment of the optimizer whether it has a gradient.
+ */
+typedef struct header {
+    int64_t is_stopping;
+} header;
+
+/* The buffers of the model that virtual ranks change. */
+typedef struct statistics {
+    int count;
+    tarn_tensor **buffer, **start; /* [count]: borrowed, and their values before the step */
+    uint32_t *version;
+    tarn__tree tree;
+    int64_t elements; /* of the changed ones together */
+} statistics;
+
+typedef struct work {
+    const tarn__step_ctx *step;
+    tarn_trainer *trainer;
+    tarn_tensor *const *batch;
+    int64_t leaves, first, share; /* virtual ranks: all, and the own ones */
+    tarn__step_ctx part;          /* of one micro-batch */
+    tarn__tree *tree;             /* one per flat group */
+    statistics statistics;
+    size_t message_bytes;
+    char *messages; /* of all ranks */
+} work;
+
+/* ---- exchanged bytes --------------------------------------------------------------------------------------------- */
+
+static char *message_of(const work *w, int rank)
+{
+    return w->messages + w->message_bytes * (size_t)rank;
+}
+
+static header *header_of(const work *w, int rank)
+{
+    return (header *)message_of(w, rank);
+}
+
+static result *results_of(const work *w, int rank)
+{
+    return (result *)(message_of(w, rank) + sizeof(header));
+}
+
+static char *flags_of(const work *w, int rank)
+{
+    return message_of(w, rank) + sizeof(header) + sizeof(result) * (size_t)w->share;
+}
+
+/* Gives all ranks the messages of all. */
+static bool exchange(const work *w, void *own, void *all, size_t bytes)
+{
+    const tarn__ranks *r = &w->trainer->ranks;
+    size_t list_bytes = sizeof(size_t) * (size_t)r->size, *sizes = tarn__alloc(list_bytes);
+    for (int i = 0; sizes && i < r->size; i++)
+        sizes[i] = bytes;
+    bool good = sizes && (r->size == 1 || tarn_comm_all_gather(r->comm, own, all, sizes));
+    tarn__release(sizes, list_bytes);
+    return good;
+}
+
+/* ---- weights ----------------------------------------------------------------------------------------------------- */
+
+/* The weight of the whole step, [], for tasks whose micro-batches differ. Weights are counts of targets: sums of them
+ * are exact in any order. */
+static bool set_total_weight(work *w)
+{
+    const tarn__step_ctx *s = w->step;
+    double own = 0, total = 0;
+    if (!s->task->weight)
+        return true;
+    size_t bytes = sizeof(double) * (size_t)w->trainer->ranks.size;
+    double *all = tarn__alloc(bytes);
+    bool good = all != NULL;
+    for (int i = 0; good && i < s->micro_batches; i++) {
+        tarn_scope *scope = tarn_scope_open();
+        own += tarn_item(s->task->weight(w->batch + i * s->fields));
+        good = scope && !tarn_failed();
+        tarn_scope_close(scope);
+    }
+    if (good)
+        all[w->trainer->ranks.rank] = own;
+    good = good && exchange(w, &own, all, sizeof(own));
+    for (int i = 0; good && i < w->trainer->ranks.size; i++)
+        total += all[i];
+    tarn__release(all, bytes);
+    w->part.total_weight = good ? tarn_from_f32(&(float){(float)total}, TARN_SCALAR, s->device) : NULL;
+    return w->part.total_weight != NULL;
+}
+
+/* ---- statistics -------------------------------------------------------------------------------------------------- */
+
+static bool open_statistics(work *w)
+{
+    statistics *st = &w->statistics;
+    int count = tarn_module_buffer_count(w->step->model);
+    st->tree = tarn__tree_open(w->leaves, w->first);
+    if (count <= 0)
+        return count == 0;
+    st->buffer = tarn__alloc(sizeof(*st->buffer) * (size_t)count);
+    st->start = tarn__alloc(sizeof(*st->start) * (size_t)count);
+    st->version = tarn__alloc(sizeof(*st->version) * (size_t)count);
+    st->count = count;
+    bool good = st->buffer && st->start && st->version;
+    for (int i = 0; good && i < count; i++) {
+        st->buffer[i] = tarn_module_buffer(w->step->model, i);
+        st->start[i] = tarn_clone(st->buffer[i]);
+        st->version[i] = st->buffer[i]->storage->version;
+        good = st->start[i] != NULL;
+    }
+    return good;
+}
+
+static void close_statistics(statistics *st)
+{
+    tarn__release(st->buffer, sizeof(*st->buffer) * (size_t)st->count);
+    tarn__release(st->start, sizeof(*st->start) * (size_t)st->count);
+    tarn__release(st->version, sizeof(*st->version) * (size_t)st->count);
+}
+
+/* True for f32 buffers that a step changes; counts of batches are the same for every virtual rank. */
+static bool is_averaged(const statistics *st, int i)
+{
+    return st->buffer[i]->view.dtype == TARN_F32 && st->buffer[i]->storage->version != st->version[i];
+}
+
+/* Every virtual rank starts with the statistics before the step. */
+static bool reset_statistics(const statistics *st)
+{
+    bool good = true;
+    for (int i = 0; good && i < st->count; i++)
+        good = st->buffer[i]->storage->version == st->version[i] || tarn_copy(st->buffer[i], st->start[i]);
+    return good;
+}
+
+/* The changed buffers as one leaf. */
+static bool add_statistics(statistics *st)
+{
+    tarn_tensor **list = st->count ? tarn__alloc(sizeof(*list) * (size_t)st->count) : NULL;
+    int count = 0;
+    bool good = true;
+    for (int i = 0; list && i < st->count; i++)
+        if (is_averaged(st, i))
+            list[count++] = tarn_reshape(st->buffer[i], TARN_SHAPE(tarn_count(st->buffer[i])));
+    tarn_tensor *leaf = count ? tarn_concat(list, count, 0) : NULL;
+    if (count) {
+        good = leaf && tarn__tree_add(&st->tree, leaf);
+        st->elements = leaf ? tarn_count(leaf) : 0;
+    }
+    tarn__release(list, sizeof(*list) * (size_t)st->count);
+    return good && (list || !st->count);
+}
+
+/* Mean over all virtual ranks. */
+static bool sum_statistics(work *w)
+{
+    statistics *st = &w->statistics;
+    int64_t at = 0;
+    if (!st->elements)
+        return true;
+    tarn_tensor *sum = tarn_zeros(TARN_SHAPE(st->elements), TARN_F32, w->step->device);
+    if (!sum || !tarn__tree_sum(function, &st->tree, w->trainer->ranks.comm, sum))
+        return false;
+    tarn_tensor *mean = tarn_mul(sum, tarn_scalar(1 / (double)w->leaves));
+    bool good = mean != NULL;
+    for (int i = 0; good && i < st->count; i++)
+        if (is_averaged(st, i)) {
+            int64_t end = at + tarn_count(st->buffer[i]);
+            good = tarn_copy(st->buffer[i], tarn_reshape(tarn_slice(mean, 0, at, end), tarn_shape_of(st->buffer[i])));
+            at = end;
+        }
+    return good;
+}
+
+/* ---- a virtual rank ---------------------------------------------------------------------------------------------- */
+
+/* Runs micro-batch `number` of the step, `index` of this rank's, and adds its loss and correct answers. */
+static bool run_micro_batch(work *w, int64_t index, int64_t number, result *sums)
+{
+    const tarn_trainer *t = w->trainer;
+    tarn__step_metrics now;
+    uint64_t before = (uint64_t)(t->state.step * w->step->all_micro_batches + number) + 1;
+    *tarn__random_offset(w->step->device) = before << COUNTER_BITS;
+    tarn_scope *scope = tarn_scope_open();
+    bool good = scope && w->step->task->gradients(&w->part, w->batch + index * w->step->fields, &now);
+    if (good) {
+        sums->loss += (float)tarn_item(now.loss);
+        sums->correct += now.correct ? (int64_t)tarn_item(now.correct) : 0;
+    }
+    tarn_scope_close(scope);
+    if (w->step->on_micro_batch)
+        w->step->on_micro_batch(w->step->trainer, (int)index + 1);
+    return good && !tarn_failed();
+}
+
+/* The gradient buffers become leaves. Segments without a gradient hold old values: they count as 0. */
+static bool add_gradients(work *w)
+{
+    tarn__flat_buffers *flats = &w->step->optimizer->flats;
+    char *flags = flags_of(w, w->trainer->ranks.rank);
+    bool good = true;
+    for (int g = 0; good && g < flats->groups; g++) {
+        tarn_tensor *gradients = flats->group[g].buffer[TARN__GRADIENT];
+        for (int i = flats->group[g].first; good && i < flats->group[g].first + flats->group[g].segments; i++) {
+            const tarn__flat_segment *segment = &flats->segment[i];
+            flags[i] = flags[i] || segment->parameter->grad_is_set;
+            if (!segment->parameter->grad_is_set)
+                good = tarn__fill_with(function,
+                                       tarn__flat_range(gradients, segment->begin, segment->begin + segment->count), 0);
+        }
+        good = good && tarn__tree_add(&w->tree[g], gradients);
+    }
+    return good;
+}
+
+/* The micro-batches of the batch are in ascending order: `share` of them for every L of the step. */
+static bool run_virtual_rank(work *w, int64_t local)
+{
+    result *own = &results_of(w, w->trainer->ranks.rank)[local];
+    int64_t rounds = w->step->all_micro_batches / w->leaves;
+    bool good = reset_statistics(&w->statistics);
+    tarn_optimizer_zero_grad(w->step->optimizer);
+    for (int64_t i = 0; good && i < rounds; i++)
+        good = run_micro_batch(w, i * w->share + local, i * w->leaves + w->first + local, own);
+    return good && add_statistics(&w->statistics) && add_gradients(w);
+}
+
+/* ---- a step ------------------------------------------------------------------------------------------------------ */
+
+static bool open_work(work *w, const tarn__step_ctx *step, tarn_tensor *const *batch)
+{
+    tarn_trainer *t = step->trainer;
+    const tarn__flat_buffers *flats = &step->optimizer->flats;
+    *w = (work){.step = step, .trainer = t, .batch = batch, .leaves = t->ranks.virtual_ranks, .part = *step};
+    w->share = w->leaves / t->ranks.size;
+    w->first = w->share * t->ranks.rank;
+    w->part.micro_batches = 1;
+    w->part.on_micro_batch = NULL;
+    /* a multiple of 8: every rank's message is aligned */
+    w->message_bytes = sizeof(header) + sizeof(result) * (size_t)w->share + ((size_t)flats->segments + 7) / 8 * 8;
+    w->messages = tarn__alloc(w->message_bytes * (size_t)t->ranks.size);
+    w->tree = tarn__alloc(sizeof(*w->tree) * (size_t)flats->groups);
+    for (int g = 0; w->tree && g < flats->groups; g++)
+        w->tree[g] = tarn__tree_open(w->leaves, w->first);
+    if (w->messages)
+        memset(w->messages, 0, w->message_bytes * (size_t)t->ranks.size);
+    return w->messages && w->tree && open_statistics(w) && set_total_weight(w);
+}
+
+static void close_work(work *w)
+{
+    close_statistics(&w->statistics);
+    tarn__release(w->messages, w->message_bytes * (size_t)w->trainer->ranks.size);
+    tarn__release(w->tree, sizeof(*w->tree) * (size_t)w->step->optimizer->flats.groups);
+}
+
+/* A parameter has a gradient if one of its virtual ranks has. */
+static bool sum_gradients(work *w)
+{
+    tarn__flat_buffers *flats = &w->step->optimizer->flats;
+    bool good = true;
+    for (int g = 0; good && g < flats->groups; g++)
+        good = tarn__tree_sum(function, &w->tree[g], w->trainer->ranks.comm, flats->group[g].buffer[TARN__GRADIENT]);
+    for (int i = 0; good && i < flats->segments; i++) {
+        bool is_set = false;
+        for (int r = 0; r < w->trainer->ranks.size; r++)
+            is_set = is_set || flags_of(w, r)[i];
+        flats->segment[i].parameter->grad_is_set = is_set;
+    }
+    return good;
+}
+
+/* Results of virtual ranks `begin` to `end` - 1, added as the tree of the gradients is. */
+static float sum_losses(const work *w, int64_t begin, int64_t end)
+{
+    int64_t half = 1;
+    if (end - begin == 1)
+        return results_of(w, (int)(begin / w->share))[begin % w->share].loss;
+    while (2 * half < end - begin)
+        half *= 2;
+    return sum_losses(w, begin, begin + half) + sum_losses(w, begin + half, end);
+}
+
+/* All ranks stop once one of them is asked to. */
+static bool exchange_results(work *w)
+{
+    tarn__ranks *r = &w->trainer->ranks;
+    header_of(w, r->rank)->is_stopping = atomic_load(&w->trainer->stop);
+    if (!exchange(w, message_of(w, r->rank), w->messages, w->message_bytes))
+        return false;
+    for (int i = 0; i < r->size; i++)
+        r->is_stopped = r->is_stopped || header_of(w, i)->is_stopping;
+    return true;
+}
+
+static bool set_metrics(const work *w, tarn__step_metrics *metrics)
+{
+    int64_t correct = 0;
+    float loss = sum_losses(w, 0, w->leaves);
+    for (int64_t i = 0; i < w->leaves; i++)
+        correct += results_of(w, (int)(i / w->share))[i % w->share].correct;
+    metrics->loss = tarn_from_f32(&loss, TARN_SCALAR, w->step->device);
+    if (w->step->task->has_accuracy)
+        metrics->correct = tarn_from(&correct, TARN_SCALAR, TARN_I64, w->step->device);
+    return !tarn_failed();
+}
+
+bool tarn__ranks_gradients(const tarn__step_ctx *step, tarn_tensor *const *batch, tarn__step_metrics *metrics)
+{
+    work w;
+    *metrics = (tarn__step_metrics){0};
+    if (step->trainer->ranks.comm)
+        step->trainer->ranks.comm->step = step->trainer->state.step + 1;
+    tarn__rng_state random = tarn__random_save();
+    tarn_scope *scope = tarn_scope_open();
+    bool good = open_work(&w, step, batch) && scope;
+    for (int64_t i = 0; good && i < w.share; i++)
+        good = run_virtual_rank(&w, i);
+    tarn__random_restore(&random);
+    good = good && exchange_results(&w) && sum_gradients(&w) && sum_statistics(&w);
+    tarn_scope_close(scope);
+    good = good && set_metrics(&w, metrics);
+    close_work(&w);
+    return good;
+}

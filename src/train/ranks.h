@@ -1,0 +1,60 @@
+/* ranks.h: the ranks of a data-parallel run.
+ *
+ * A batch belongs to L virtual ranks, a number that is stored with the run: virtual rank v has the micro-batches v,
+ * v + L, … of a step. N ranks, where N divides L, have L / N adjacent virtual ranks each. Everything in a step is a
+ * function of the global micro-batch or of the virtual rank: samples, augmentation, random numbers of dropout, the
+ * order in which gradients are added. So N changes the time of a run and not a bit of its weights; a run is resumed on
+ * any N that divides L.
+ *
+ * All ranks have the whole model and optimizer, and take the same steps. Rank 0 alone has the run folder: it evaluates,
+ * reports and writes checkpoints, while the others wait. With one virtual rank a step is not split, and nothing here is
+ * involved. */
+#ifndef TARN__RANKS_H
+#define TARN__RANKS_H
+
+#include <tarn/parallel.h>
+#include <tarn/train.h>
+
+#include "train/loop/step.h"
+
+typedef struct tarn__ranks {
+    tarn_comm *comm; /* borrowed; NULL: one rank */
+    int rank, size;
+    int64_t virtual_ranks; /* at least 1 */
+    bool is_stopped;       /* all ranks have agreed to stop after the last step; more than one rank only */
+} tarn__ranks;
+
+/* Takes the place of this process from options.comm and resolves the number of virtual ranks. Raises unless the number
+ * of ranks divides it. */
+bool tarn__ranks_open(const char *function, tarn_trainer *trainer);
+
+/* Raises unless batch and micro-batch can be divided among the virtual ranks. */
+bool tarn__ranks_check_batch(const char *function, const tarn_trainer *trainer);
+
+/* Raises on all ranks unless they have the same data, options and instruction level; gives them rank 0's folder. */
+bool tarn__ranks_compare(const char *function, tarn_trainer *trainer);
+
+/* Makes the trainer's loader read the micro-batches of this rank. */
+void tarn__ranks_select(tarn_trainer *trainer);
+
+/* Rank 0 has the run folder. */
+static inline bool tarn__ranks_is_first(const tarn__ranks *ranks)
+{
+    return ranks->rank == 0;
+}
+
+/* Waits for all ranks, without a time limit: rank 0 may be evaluating. The second also copies memory of rank 0. */
+bool tarn__ranks_wait(const tarn_trainer *trainer);
+bool tarn__ranks_broadcast(const tarn_trainer *trainer, void *memory, size_t bytes);
+
+/* True when the run is to stop: on one rank when that was asked for, on several once all know it. */
+bool tarn__ranks_is_stopped(const tarn_trainer *trainer);
+
+/* Tells the other ranks of the pending error. Of a run it then names rank, host and step. */
+void tarn__ranks_fail(const tarn_trainer *trainer, bool is_running);
+
+/* Gradients of a step that is split among virtual ranks, on all ranks (loop/virtual_ranks.c). The batch has the
+ * micro-batches of this rank in ascending order. */
+bool tarn__ranks_gradients(const tarn__step_ctx *step, tarn_tensor *const *batch, tarn__step_metrics *metrics);
+
+#endif

@@ -1,0 +1,321 @@
+/* test_ranks.c: data-parallel runs, with threads as ranks: checkpoints are bitwise identical for 1, 2 and 4 ranks, runs
+ * are stopped and resumed on another number of ranks, and ranks that do not match are errors. */
+#include <pthread.h>
+#include <tarn/model.h>
+#include <tarn/parallel.h>
+#include <tarn/train.h>
+
+#include "support/files.h"
+#include "support/reversal.h"
+#include "tarn_features.h"
+
+enum { MAX_RANKS = 4, LEAVES = 4, STEPS = 6 };
+
+/* ---- runs on threads --------------------------------------------------------------------------------------------- */
+
+typedef struct rank_run {
+    pthread_t thread;
+    tarn_train_options options;
+    const char *resume; /* folder; NULL: a new run */
+    int64_t stop_at;    /* 0: never */
+    tarn_trainer *trainer;
+    double loss; /* of the last step */
+    bool good;
+    char error[1024];
+} rank_run;
+
+static void listen(const tarn_train_report *report, void *ctx)
+{
+    rank_run *r = ctx;
+    if (report->kind != TARN_REPORT_TRAINING)
+        return;
+    r->loss = report->loss;
+    if (r->stop_at && report->step >= r->stop_at)
+        tarn_trainer_stop(r->trainer);
+}
+
+static void *run_rank(void *argument)
+{
+    rank_run *r = argument;
+    r->trainer = r->resume ? tarn_trainer_resume(r->resume, &r->options) : tarn_trainer_new(&r->options);
+    r->good = r->trainer && tarn_trainer_run(r->trainer, listen, r, NULL);
+    snprintf(r->error, sizeof(r->error), "%s", tarn_error());
+    tarn_clear_error();
+    tarn_trainer_free(r->trainer);
+    return NULL;
+}
+
+/* Runs all ranks to their end. `ranks` has options and the rest of a run of each. */
+static void run_ranks(rank_run *ranks, int size)
+{
+    tarn_comm *comms[MAX_RANKS];
+    assert_true(tarn_comm_threads(size, comms));
+    for (int i = 0; i < size; i++) {
+        ranks[i].options.comm = size > 1 ? comms[i] : NULL;
+        assert_int_equal(pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]), 0);
+    }
+    for (int i = 0; i < size; i++)
+        pthread_join(ranks[i].thread, NULL);
+    for (int i = 0; i < size; i++)
+        tarn_comm_free(comms[i]);
+}
+
+/* A run on `size` ranks with the same options. Returns the loss of the last step. */
+static double run_on(int size, const tarn_train_options *options, const char *resume, int64_t stop_at)
+{
+    rank_run ranks[MAX_RANKS];
+    for (int i = 0; i < size; i++)
+        ranks[i] = (rank_run){.options = *options, .resume = resume, .stop_at = i == 0 ? stop_at : 0};
+    run_ranks(ranks, size);
+    for (int i = 0; i < size; i++)
+        if (!ranks[i].good)
+            fail_msg("rank %d of %d: %s", i, size, ranks[i].error);
+    return ranks[0].loss;
+}
+
+/* ---- what is trained --------------------------------------------------------------------------------------------- */
+
+static tarn_train_options options_of(const char *model, const char *data, const char *folder)
+{
+    tarn_train_options o = {.steps = STEPS,
+                            .batch_size = 16,
+                            .virtual_ranks = LEAVES,
+                            .clip_norm = 0.5,
+                            .eval_every = 3,
+                            .log_every = 1,
+                            .seed = 3,
+                            .device = "cpu"};
+    snprintf(o.model, sizeof(o.model), "%s", model);
+    snprintf(o.data, sizeof(o.data), "%s", data);
+    snprintf(o.out, sizeof(o.out), "%s", scratch(folder));
+    return o;
+}
+
+static const char *text_data(void)
+{
+    static char data[1100], text[4000];
+    for (size_t i = 0; i + 1 < sizeof(text); i++)
+        text[i] = "the cat sat on a mat. "[(i * i / 7 + i) % 22];
+    snprintf(data, sizeof(data), "text:%s", write_text("text.txt", text));
+    return data;
+}
+
+static tarn_train_options gpt2(const char *folder)
+{
+    tarn_train_options o = options_of("gpt2", text_data(), folder);
+    o.layers = 2;
+    o.heads = 2;
+    o.hidden_size = 16;
+    o.context = 16;
+    o.micro_batch = 2;
+    o.dropout = 0.1;
+    o.eval_batches = 1;
+    return o;
+}
+
+/* A new Llama is the base of an adapter. */
+static tarn_train_options llama_lora(const char *folder)
+{
+    static char base[1100];
+    if (!base[0]) {
+        tarn_train_options o = gpt2("base");
+        snprintf(o.model, sizeof(o.model), "llama");
+        o.dropout = 0;
+        o.virtual_ranks = 0;
+        o.steps = 1;
+        run_on(1, &o, NULL, 0);
+        snprintf(base, sizeof(base), "%s", scratch("base/best"));
+    }
+    tarn_train_options o = gpt2(folder);
+    memset(o.model, 0, sizeof(o.model));
+    snprintf(o.base, sizeof(o.base), "%s", base);
+    o.layers = o.heads = o.hidden_size = 0;
+    o.dropout = 0;
+    o.lora = 2;
+    o.lora_dropout = 0.2;
+    return o;
+}
+
+/* 48 images of 3 × 8 × 8 in the files of NumPy. */
+static const char *image_data(void)
+{
+    enum { IMAGES = 48, BYTES = 3 * 8 * 8 };
+    static char data[2400], header[128];
+    static unsigned char file[128 + IMAGES * BYTES];
+    for (int is_label = 0; is_label < 2; is_label++) {
+        int length = snprintf(header, sizeof(header), "{'descr': '|u1', 'fortran_order': False, 'shape': (%d%s), }",
+                              IMAGES, is_label ? "," : ", 3, 8, 8");
+        memcpy(file, "\x93NUMPY\x01\x00\x76\x00", 10);
+        memset(file + 10, ' ', 117);
+        memcpy(file + 10, header, (size_t)length);
+        file[127] = '\n';
+        for (int i = 0; i < IMAGES * BYTES; i++)
+            file[128 + i] = (unsigned char)(is_label ? i % 4 : i * 37 + i / 7 * 11);
+        write_file(is_label ? "labels.npy" : "images.npy", file, 128 + (size_t)IMAGES * (is_label ? 1 : BYTES));
+    }
+    char *images = strdup(scratch("images.npy"));
+    snprintf(data, sizeof(data), "npy:%s,%s", images, scratch("labels.npy"));
+    free(images);
+    return data;
+}
+
+/* Batchnorms: their statistics are means over virtual ranks. */
+static tarn_train_options resnet(const char *folder)
+{
+    tarn_train_options o = options_of("resnet20", image_data(), folder);
+    o.augment = true;
+    return o;
+}
+
+/* Completions differ in length: micro-batches have weights. */
+static tarn_train_options chat(const char *folder)
+{
+    static char base[1100];
+    if (!base[0])
+        snprintf(base, sizeof(base), "%s", reversal_random("chat base"));
+    tarn_train_options o = options_of("", reversal_chats("trained.jsonl", false), folder);
+    snprintf(o.base, sizeof(o.base), "%s", base);
+    snprintf(o.val, sizeof(o.val), "%s", reversal_chats("asked.jsonl", true));
+    snprintf(o.chat_template, sizeof(o.chat_template), "chatml");
+    o.context = 64;
+    o.micro_batch = 2;
+    return o;
+}
+
+/* ---- bits -------------------------------------------------------------------------------------------------------- */
+
+static void assert_same_weights(const char *folder, const char *other, bool has_adapters)
+{
+    char own[1100];
+    snprintf(own, sizeof(own), "%s", scratch(folder));
+    assert_same_file(own, scratch(other), has_adapters ? "adapter_model.safetensors" : "model.safetensors");
+    assert_same_file(own, scratch(other), "optimizer.safetensors");
+}
+
+static void checkpoints_are_bitwise_identical_for_any_number_of_ranks(void **state)
+{
+    (void)state;
+    tarn_train_options (*const kinds[])(const char *) = {gpt2, llama_lora, resnet, chat};
+    static const char *const names[] = {"gpt2", "lora", "resnet", "chat"};
+    if (!TARN__HAVE_JANSSON || !TARN__HAVE_PCRE2)
+        skip();
+    for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
+        char one[32], other[32];
+        snprintf(one, sizeof(one), "%s-1", names[k]);
+        tarn_train_options o = kinds[k](one);
+        double loss = run_on(1, &o, NULL, 0);
+        for (int size = 2; size <= MAX_RANKS; size *= 2) {
+            snprintf(other, sizeof(other), "%s-%d", names[k], size);
+            o = kinds[k](other);
+            if (run_on(size, &o, NULL, 0) != loss)
+                fail_msg("%s: another loss on %d ranks", names[k], size);
+            assert_same_weights(one, other, o.lora > 0);
+        }
+    }
+}
+
+/* A stop on rank 0 reaches all ranks at the same step. */
+static void a_run_is_stopped_and_resumed_on_another_number_of_ranks(void **state)
+{
+    (void)state;
+    if (!TARN__HAVE_JANSSON)
+        skip();
+    tarn_train_options o = gpt2("whole");
+    run_on(1, &o, NULL, 0);
+    o = gpt2("cut");
+    run_on(4, &o, NULL, 2);
+    run_on(2, &(tarn_train_options){0}, scratch("cut"), 4);
+    run_on(1, &(tarn_train_options){0}, scratch("cut"), 0);
+    assert_same_weights("whole", "cut", false);
+}
+
+/* The mean over virtual ranks is the mean over the batch. */
+static void a_split_step_is_the_step_of_the_whole_batch_up_to_rounding(void **state)
+{
+    (void)state;
+    if (!TARN__HAVE_JANSSON)
+        skip();
+    tarn_train_options o = gpt2("plain");
+    o.dropout = 0;
+    o.virtual_ranks = 0;
+    double whole = run_on(1, &o, NULL, 0);
+    o = gpt2("split");
+    o.dropout = 0;
+    double split = run_on(2, &o, NULL, 0);
+    if (!(fabs(whole - split) < 1e-4))
+        fail_msg("losses %.9g and %.9g", whole, split);
+}
+
+/* ---- errors ------------------------------------------------------------------------------------------------------ */
+
+/* Runs options that must fail on all ranks; the error of rank 0 has this text. */
+static void expect_failure(rank_run *ranks, int size, const char *text)
+{
+    run_ranks(ranks, size);
+    for (int i = 0; i < size; i++)
+        assert_false(ranks[i].good);
+    if (!strstr(ranks[0].error, text))
+        fail_msg("'%s' lacks '%s'", ranks[0].error, text);
+}
+
+static void ranks_that_do_not_divide_the_virtual_ranks_are_an_error(void **state)
+{
+    (void)state;
+    if (!TARN__HAVE_JANSSON)
+        skip();
+    rank_run ranks[3] = {{.options = gpt2("three")}, {.options = gpt2("three")}, {.options = gpt2("three")}};
+    expect_failure(ranks, 3, "3 ranks do not divide the run's virtual_ranks, 4; start 1, 2 or 4");
+    rank_run uneven = {.options = gpt2("uneven")};
+    uneven.options.batch_size = 18;
+    expect_failure(&uneven, 1, "a batch_size of 18 cannot be divided among 4 virtual_ranks");
+    uneven = (rank_run){.options = gpt2("uneven")};
+    uneven.options.micro_batch = 8;
+    expect_failure(&uneven, 1, "a micro_batch of 8 does not divide the 4 samples of a virtual rank");
+}
+
+static void ranks_with_other_data_or_options_are_an_error(void **state)
+{
+    (void)state;
+    if (!TARN__HAVE_JANSSON)
+        skip();
+    rank_run ranks[2] = {{.options = gpt2("differs")}, {.options = gpt2("differs")}};
+    char other[3000];
+    memset(other, 'x', sizeof(other));
+    memcpy(other, "the cat sat on a mat. ", 22);
+    other[sizeof(other) - 1] = 0;
+    snprintf(ranks[1].options.data, sizeof(ranks[1].options.data), "text:%s", write_text("other.txt", other));
+    expect_failure(ranks, 2, "the data of rank 1 on ");
+    rank_run rates[2] = {{.options = gpt2("differs")}, {.options = gpt2("differs")}};
+    rates[1].options.lr = 0.5;
+    expect_failure(rates, 2, "the options of rank 1 on ");
+}
+
+/* All ranks find it, and name the same layer. */
+static void a_loss_that_is_not_finite_ends_all_ranks(void **state)
+{
+    (void)state;
+    if (!TARN__HAVE_JANSSON)
+        skip();
+    rank_run ranks[2] = {{.options = gpt2("burst")}, {.options = gpt2("burst")}};
+    for (int i = 0; i < 2; i++) {
+        snprintf(ranks[i].options.optimizer, sizeof(ranks[i].options.optimizer), "sgd");
+        ranks[i].options.lr = 1e6;
+        ranks[i].options.clip_norm = 0;
+        ranks[i].options.steps = 20;
+    }
+    expect_failure(ranks, 2, "is not finite");
+    assert_string_equal(ranks[0].error, ranks[1].error);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(checkpoints_are_bitwise_identical_for_any_number_of_ranks),
+        cmocka_unit_test(a_run_is_stopped_and_resumed_on_another_number_of_ranks),
+        cmocka_unit_test(a_split_step_is_the_step_of_the_whole_batch_up_to_rounding),
+        cmocka_unit_test(ranks_that_do_not_divide_the_virtual_ranks_are_an_error),
+        cmocka_unit_test(ranks_with_other_data_or_options_are_an_error),
+        cmocka_unit_test(a_loss_that_is_not_finite_ends_all_ranks),
+    };
+    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
+}
