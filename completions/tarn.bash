@@ -28,7 +28,7 @@ _tarn()
         return
         ;;
     --model)
-        local models="mlp lenet resnet20 gpt2 gpt2-124m gpt2-350m gpt2-774m gpt2-1.5b"
+        local models="mlp lenet resnet20 resnet18 resnet34 resnet50 gpt2 gpt2-124m gpt2-350m gpt2-774m gpt2-1.5b"
         models+=" llama mistral qwen2 qwen3 llama-1b llama-3b smollm-135m"
         mapfile -t COMPREPLY < <(compgen -W "$models" -- "$current")
         return
@@ -117,7 +117,7 @@ _tarn()
         options+=" --json --threads --device --model --data --mlp-sizes --epochs --steps --batch-size"
         options+=" --optimizer --lr --weight-decay"
         options+=" --momentum --schedule --lr-step --lr-step-epochs --lr-gamma --warmup --clip-norm --augment"
-        options+=" --image-size --grey --crop-scale --jitter"
+        options+=" --finetune --freeze --image-size --grey --crop-scale --jitter"
         options+=" --label-smoothing --seed --workers --out --overwrite --resume --patience"
         options+=" --eval-every --log-every --dry-run --quiet --min-lr --beta2 --tokenizer --layers --heads"
         options+=" --kv-heads --hidden-size --ffn-size --context --vocab-size --dropout"

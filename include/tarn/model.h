@@ -37,6 +37,20 @@ TARN_API tarn_module *tarn_model_resnet20_with_sized(int64_t classes, tarn_devic
 #define tarn_model_resnet20_with(classes, device, ...) \
     tarn_model_resnet20_with_sized(classes, device, __VA_ARGS__, sizeof(tarn_resnet20_options))
 
+/* Options of tarn_model_resnet(); zero is every field's default. */
+typedef struct tarn_resnet_options {
+    int64_t channels; /* of the images; default 3 */
+} tarn_resnet_options;
+
+/* ResNet-18, ResNet-34 or ResNet-50 for images of 32 pixels and more per side, made for 224: [N, channels, H, W] →
+ * [N, classes]. Architecture and parameter names are torchvision's, so that its weights load by tarn_module_load();
+ * a ResNet-50 has the stride in its 3 × 3 convolutions. Initialization: convolutions normal by Kaiming (fan out), the
+ * linear layer uniform. `...` is a const tarn_resnet_options *, or NULL. The caller owns the module. */
+TARN_API tarn_module *tarn_model_resnet_sized(int layers, int64_t classes, tarn_device device,
+                                              const tarn_resnet_options *options, size_t options_size);
+#define tarn_model_resnet(layers, classes, device, ...) \
+    tarn_model_resnet_sized(layers, classes, device, __VA_ARGS__, sizeof(tarn_resnet_options))
+
 /* ---- language models --------------------------------------------------------------------------------------------- */
 
 /* Activation recomputation in backward: less memory, more time. */

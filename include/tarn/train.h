@@ -33,8 +33,8 @@ extern "C" {
 /* Options of a run. Zero, or an empty string, is every field's default. The fields are the options of `tarn train`;
  * its --help describes them. */
 typedef struct tarn_train_options {
-    /* "mlp", "lenet", "resnet20", "gpt2", "llama" or another language model listed by --help; default: gpt2 for
-     * text, resnet20 for image files, lenet for other images, else mlp */
+    /* "mlp", "lenet", "resnet20", "resnet18", "resnet34", "resnet50", "gpt2", "llama" or another language model listed
+     * by --help; default: gpt2 for text, resnet20 for image files, lenet for other images, else mlp */
     char model[16];
     /* "digits" (the default), "images:FOLDER", "mnist:FOLDER", "cifar10:FOLDER", "idx:IMAGES,LABELS", "csv:FILE",
      * "npy:IMAGES,LABELS", "text:FILE", "shards:FOLDER"; to fine-tune also "chats:FILE" and "FILE.jsonl" */
@@ -149,6 +149,11 @@ typedef struct tarn_train_options {
     int64_t virtual_ranks;
     double rank_timeout; /* seconds; default 120 */
     struct tarn_comm *comm;
+
+    /* Fine-tuning a classifier: safetensors file, or folder of one or of a run, whose weights the run starts with; a
+     * head of another shape is drawn anew; default: none */
+    char finetune[1024];
+    bool freeze; /* train the head only */
 } tarn_train_options;
 
 /* Type of an option's value. */
@@ -252,7 +257,7 @@ typedef struct tarn_train_plan {
     /* of chats: documents, training tokens with loss, and documents longer than the context; 0 for other tasks */
     int64_t training_documents, validation_documents, completion_tokens, documents_truncated;
     /* sizes chosen for a new language model, and why: "to train in minutes on a CPU with 1003854 tokens: layers 4,
-     * hidden_size 128 …"; "": none */
+     * hidden_size 128 …"; of a classifier with `finetune` which weights were loaded and which drawn anew; "": none */
     char chosen[256];
     int64_t memory_min;                   /* lower bound of memory_needed: tensors that a step needs at once */
     tarn_train_fit fits[TARN_TRAIN_FITS]; /* if memory_needed exceeds memory_free */

@@ -387,7 +387,11 @@ static void complete_rates(tarn_train_options *o)
     if (o->batch_size == 0)
         o->batch_size = o->base[0] ? 16 : 64;
     if (o->lr == 0)
-        o->lr = strcmp(o->optimizer, "sgd") == 0 ? 0.05 : !o->base[0] ? 0.001 : o->lora ? 0.0002 : 0.00002;
+        o->lr = strcmp(o->optimizer, "sgd") == 0 ? 0.05
+                : o->finetune[0]                 ? 0.0001
+                : !o->base[0]                    ? 0.001
+                : o->lora                        ? 0.0002
+                                                 : 0.00002;
     if (o->lora && o->lora_alpha == 0)
         o->lora_alpha = 2 * (double)o->lora;
 }

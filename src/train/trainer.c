@@ -27,8 +27,14 @@ enum { MAX_EVALUATIONS = 50, LONG_EPOCH = 100 };
 
 tarn_module *tarn__model_reopen(const char *function, tarn_trainer *t)
 {
-    if (!t->options.base[0])
-        return t->task->create_model(function, t);
+    if (!t->options.base[0]) {
+        tarn_module *model = t->task->create_model(function, t);
+        bool good =
+            model && (!t->options.finetune[0] || t->is_resumed || tarn__classifier_load_base(function, t, model));
+        if (!good)
+            tarn_module_free(model);
+        return good ? model : NULL;
+    }
     bool good = tarn__base_model_open(function, t, t->device) && tarn__lm_sizes(function, t);
     if (!good)
         tarn_module_free(t->model);

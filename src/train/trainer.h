@@ -109,6 +109,13 @@ struct tarn_trainer {
 tarn_module *tarn__classifier_create(const char *function, const tarn_train_options *options,
                                      const tarn__data_spec *data_spec, tarn_device device);
 
+/* Loads the weights of options.finetune into the model, but for a head of another shape, and describes it in `chosen`
+ * (tasks/classify_base.c). On the meta device names and shapes are only compared. */
+bool tarn__classifier_load_base(const char *function, tarn_trainer *trainer, tarn_module *model);
+
+/* Freezes all but the head. */
+bool tarn__classifier_freeze(tarn_module *model);
+
 /* config.json of a run folder; that of a language model also has the keys of transformers. */
 bool tarn__config_write(const char *function, const tarn_trainer *trainer);
 bool tarn__config_read(const char *function, const char *folder, tarn_train_options *options,

@@ -128,6 +128,37 @@ static void any_number_of_workers_gives_the_same_run(void **state)
     assert_same_weights("one", "five");
 }
 
+/* Weights of a run with other classes: all but the head are loaded. */
+static void a_new_head_on_the_weights_of_another_run(void **state)
+{
+    (void)state;
+    char path[700], other[700];
+    draw_all("two", 20, 5);
+    snprintf(path, sizeof(path), "%s", scratch("two/stripes"));
+    assert_int_equal(rename(path, scratch("stripes")), 0);
+    snprintf(path, sizeof(path), "%s", scratch("two"));
+    snprintf(other, sizeof(other), "%s", scratch("tuned"));
+    expect_command(
+        command_line("train --data images:%s --model lenet --image-size 16 --epochs 4 --batch-size 8 --lr 0.003 "
+                     "--freeze --finetune %s --device cpu --out %s 2>&1",
+                     path, run, other),
+        0, "fine-tuning lenet");
+    assert_non_null(strstr(command_output, "4 tensors loaded, the head (7) drawn anew"));
+    assert_non_null(strstr(command_output, "parameters  1026 trained, "));
+    expect_command(command_line("eval %s --json 2>/dev/null", other), 0, "\"accuracy\": 1");
+    expect_command(command_line("train --resume %s --epochs 5 --quiet 2>&1", other), 0, "");
+    /* the same classes: the head too */
+    expect_command(
+        command_line("train --data images:%s --model lenet --image-size 16 --finetune %s --dry-run 2>&1", data, run), 0,
+        "6 tensors loaded, the head too");
+    expect_command(command_line("train --data images:%s --model resnet18 --finetune %s --dry-run 2>&1", data, run), 1,
+                   "has no 'conv1.weight' of [64, 3, 7, 7]; is it another network?");
+    expect_command(
+        command_line("train --data images:%s --model lenet --finetune %s --dry-run 2>&1", data, scratch("nosuch")), 1,
+        "nosuch");
+    expect_command("train --data text:x --finetune y --dry-run 2>&1", 2, "--finetune");
+}
+
 /* train/ and val/ are the two sets, with the classes of train/. */
 static void folders_for_training_and_validation(void **state)
 {
@@ -171,6 +202,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_folder_of_images_is_trained_on), cmocka_unit_test(any_number_of_workers_gives_the_same_run),
+        cmocka_unit_test(a_new_head_on_the_weights_of_another_run),
         cmocka_unit_test(folders_for_training_and_validation), cmocka_unit_test(wrong_calls_say_what_is_wrong)};
     return cmocka_run_group_tests(tests, make_data, remove_scratch);
 }

@@ -25,6 +25,11 @@ static void networks(void **state)
     REFUSE(tarn_model_lenet, tarn_model_lenet(1, 28, 28, 10, nowhere));
     REFUSE(tarn_model_resnet20, tarn_model_resnet20(0, CPU));
     REFUSE(tarn_model_resnet20, tarn_model_resnet20(10, nowhere));
+    REFUSE(tarn_model_resnet, tarn_model_resnet(18, 0, CPU, NULL));
+    REFUSE(tarn_model_resnet, tarn_model_resnet(20, 10, CPU, NULL));
+    REFUSE(tarn_model_resnet, tarn_model_resnet(50, 10, nowhere, NULL));
+    REFUSE(tarn_model_resnet,
+           tarn_model_resnet_sized(34, 10, CPU, &(tarn_resnet_options){.channels = -1}, sizeof(tarn_resnet_options)));
     REFUSE(tarn_model_resnet20, tarn_model_resnet20_with(10, CPU, &(tarn_resnet20_options){.channels = -1}));
     REFUSE(tarn_model_resnet20, tarn_model_resnet20_with_sized(-1, CPU, NULL, 0));
 }

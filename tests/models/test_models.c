@@ -55,6 +55,30 @@ static void resnet20_has_the_published_size_and_other_channels_on_request(void *
     tarn_module_free(model);
 }
 
+/* The sizes of torchvision's networks with a thousand classes, and some of their names. tests/parity/resnets.py
+ * compares their results. */
+static void resnets_have_the_sizes_and_names_of_torchvision(void **state)
+{
+    (void)state;
+    static const struct {
+        int layers;
+        int64_t parameters;
+        const char *name;
+    } rows[] = {{18, 11689512, "layer4.1.conv2.weight"},
+                {34, 21797672, "layer3.5.bn2.running_var"},
+                {50, 25557032, "layer1.0.downsample.1.running_mean"}};
+    for (int i = 0; i < 3; i++) {
+        tarn_module *model = tarn_model_resnet(rows[i].layers, 1000, CPU, NULL);
+        assert_ok();
+        assert_int_equal(tarn_module_element_count(model), rows[i].parameters);
+        assert_non_null(tarn_module_find(model, rows[i].name));
+        tarn_module_free(model);
+    }
+    tarn_module *model = tarn_model_resnet(18, 4, CPU, &(tarn_resnet_options){.channels = 1});
+    assert_shape(good(tarn_forward(model, random_images(2, 1, 40))), 2, 4);
+    tarn_module_free(model);
+}
+
 /* Overfits four random images of four classes. */
 static void every_model_learns(void **state)
 {
@@ -222,6 +246,7 @@ int main(void)
         in_scope(an_mlp_is_flatten_linear_relu_linear),
         in_scope(a_lenet_takes_images_of_any_size),
         in_scope(resnet20_has_the_published_size_and_other_channels_on_request),
+        in_scope(resnets_have_the_sizes_and_names_of_torchvision),
         in_scope(every_model_learns),
         in_scope(resnet20_gives_the_answers_of_weights_trained_by_others),
     };

@@ -240,6 +240,11 @@ def run_resnet20(options):
     return run_verdicts("resnet20", importlib.import_module("resnet20").run, options)
 
 
+def run_resnets(options):
+    """ResNet-18, -34 and -50 as torchvision's, from the same files."""
+    return run_verdicts("resnets", importlib.import_module("resnets").run, options)
+
+
 def run_gpt2(options):
     """GPT-2 of transformers and ours, from each other's folders."""
     return run_verdicts("gpt2", importlib.import_module("gpt2").run, options)
@@ -332,7 +337,8 @@ def run_mnist(options):
 # What is compared beside operations.
 EXTRAS = {
     "training": run_training, "networks": run_networks, "conv_sums": run_conv_sums, "rope_scalings": run_rope,
-    "layers": run_layers, "resnet20": run_resnet20, "formats": run_formats, "gguf": run_gguf, "data": run_data,
+    "layers": run_layers, "resnet20": run_resnet20, "resnets": run_resnets,
+    "formats": run_formats, "gguf": run_gguf, "data": run_data,
     "events": run_events,
     "images": run_images, "text": run_text, "pieces": run_pieces, "pipelines": run_pipelines,
     "chat": run_chat, "chats": run_chats,

@@ -257,7 +257,9 @@ FUNCTIONS = {
                 POINTER, c.c_bool]), "module_save": (c.c_bool, [POINTER, c.c_char_p]), "module_load_sized": (c.c_bool, [
                     POINTER, c.c_char_p,
                     POINTER, c.c_size_t]), "module_free": (None, [POINTER]), "model_resnet20": (POINTER, [
-                        c.c_int64, Device]), "safetensors_open": (POINTER, [c.c_char_p]), "safetensors_close": (None, [
+                        c.c_int64, Device]), "model_resnet_sized": (POINTER, [
+                            c.c_int, c.c_int64, Device, POINTER, c.c_size_t]),
+    "safetensors_open": (POINTER, [c.c_char_p]), "safetensors_close": (None, [
                             POINTER]), "safetensors_count": (c.c_int, [POINTER]), "safetensors_name": (c.c_char_p, [
                                 POINTER, c.c_int]), "safetensors_read": (POINTER, [POINTER, c.c_char_p, Device]),
     "safetensors_metadata": (c.c_char_p, [POINTER, c.c_char_p]), "safetensors_metadata_count": (c.c_int, [

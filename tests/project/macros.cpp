@@ -115,7 +115,8 @@ static void modules(tarn_device cpu)
                           tarn_avg_pool2d_layer(&two),
                           tarn_groupnorm_layer_with(2, 4, cpu, NULL),
                           tarn_batchnorm2d_with(4, cpu, NULL),
-                          tarn_model_resnet20_with(10, cpu, NULL)};
+                          tarn_model_resnet20_with(10, cpu, NULL),
+                          tarn_model_resnet(18, 10, cpu, NULL)};
     for (tarn_module *module : all) {
         CHECK(module);
         tarn_module_free(module);

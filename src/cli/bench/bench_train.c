@@ -96,7 +96,7 @@ static void print_json(const tarn_train_timing *t, const tarn__roofline *y)
 /* Classifiers train without clipping. */
 static bool is_classifier(const char *model)
 {
-    return strcmp(model, "mlp") == 0 || strcmp(model, "lenet") == 0 || strcmp(model, "resnet20") == 0;
+    return strcmp(model, "mlp") == 0 || strcmp(model, "lenet") == 0 || strncmp(model, "resnet", 6) == 0;
 }
 
 int tarn__bench_train(const tarn__options *options)

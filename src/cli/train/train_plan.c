@@ -127,6 +127,8 @@ static void print_lines(FILE *to, const tarn_train_plan *p, bool is_auto)
     fprintf(to, "\n");
     print_data(to, p);
     print_base(to, o);
+    if (o->finetune[0] && p->chosen[0])
+        fprintf(to, "  weights     %s\n", tarn__escaped(p->chosen));
     fprintf(to, "  parameters  %lld trained, %lld frozen\n", (long long)p->trained, (long long)p->frozen);
     tarn__print_memory(to, p);
     print_rate(to, o);
@@ -141,9 +143,9 @@ void tarn__train_plan_print(const tarn_train_plan *p, bool is_auto)
     size_t length;
     FILE *lines = open_memstream(&text, &length);
     tarn__heading("%s %s",
-                  p->first_step        ? "resuming"
-                  : p->options.base[0] ? "fine-tuning"
-                                       : "training",
+                  p->first_step                                  ? "resuming"
+                  : p->options.base[0] || p->options.finetune[0] ? "fine-tuning"
+                                                                 : "training",
                   p->options.model);
     if (lines) {
         print_lines(lines, p, is_auto);

@@ -73,6 +73,7 @@ bool tarn__data_paths_read(const tarn__json_file *document, tarn_train_options *
     move_paths(o->data, sizeof(o->data), folder);
     move_paths(o->val, sizeof(o->val), folder);
     move_paths(o->base, sizeof(o->base), folder);
+    move_paths(o->finetune, sizeof(o->finetune), folder);
     return true;
 }
 

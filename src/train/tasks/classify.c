@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <tarn/model.h>
 
@@ -18,7 +19,7 @@
 #include "train/tasks/task.h"
 
 enum { DEFAULT_MLP_SIZE = 128 }; /* default size of an MLP's hidden layer */
-enum { DEFAULT_IMAGE_SIZE = 64, MAX_DEFAULT_WORKERS = 8 };
+enum { DEFAULT_IMAGE_SIZE = 64, LARGE_IMAGE_SIZE = 224, MAX_DEFAULT_WORKERS = 8 };
 #define DEFAULT_CROP_SCALE 0.25
 enum { SHIFT_DIVISOR = 8 }; /* augment shifts images by up to 1 / SHIFT_DIVISOR of their rows */
 
@@ -172,6 +173,9 @@ tarn_module *tarn__classifier_create(const char *function, const tarn_train_opti
         model = tarn_model_lenet(d->input.size[0], d->input.size[1], d->input.size[2], d->classes, device);
     else if (strcmp(options->model, "resnet20") == 0)
         model = tarn_model_resnet20_with(d->classes, device, &(tarn_resnet20_options){.channels = d->input.size[0]});
+    else if (strncmp(options->model, "resnet", 6) == 0)
+        model = tarn_model_resnet(atoi(options->model + 6), d->classes, device,
+                                  &(tarn_resnet_options){.channels = d->input.size[0]});
     else
         tarn__raise(TARN_ERROR_FORMAT, "%s: unknown model '%s'", function, options->model);
     if (model && strcmp(options->precision, "bf16") == 0 && !tarn__module_cast(model, TARN_BF16)) {
@@ -234,12 +238,18 @@ static bool complete(const char *function, tarn_trainer *t)
            tarn__data_spec_fits(function, &t->data_spec, t->validation) && resize(function, t);
 }
 
+/* Networks made for ImageNet. */
+static bool is_large(const char *model)
+{
+    return strncmp(model, "resnet", 6) == 0 && strcmp(model, "resnet20") != 0;
+}
+
 /* The size of image files must be known before they are opened. */
 static bool open_images(const char *function, tarn_trainer *t)
 {
     tarn_train_options *o = &t->options;
     if (!o->image_size)
-        o->image_size = DEFAULT_IMAGE_SIZE;
+        o->image_size = is_large(o->model) ? LARGE_IMAGE_SIZE : DEFAULT_IMAGE_SIZE;
     if (o->augment && !(o->crop_scale > 0))
         o->crop_scale = DEFAULT_CROP_SCALE;
     return tarn__images_open(function, o, &t->training, &t->validation);
@@ -288,7 +298,11 @@ static bool open_random(const char *function, tarn_trainer *t)
 
 static tarn_module *create_model(const char *function, const tarn_trainer *t)
 {
-    return tarn__classifier_create(function, &t->options, &t->data_spec, t->device);
+    tarn_module *model = tarn__classifier_create(function, &t->options, &t->data_spec, t->device);
+    if (!model || !t->options.freeze || tarn__classifier_freeze(model))
+        return model;
+    tarn_module_free(model);
+    return NULL;
 }
 
 static tarn_loader *create_loader(const tarn_trainer *t)
