@@ -73,7 +73,7 @@ _tarn()
         mapfile -t COMPREPLY < <(compgen -W "refuse forget" -- "$current")
         return
         ;;
-    --prompt-file)
+    --prompt-file | --tools)
         mapfile -t COMPREPLY < <(compgen -f -- "$current")
         return
         ;;
@@ -98,7 +98,7 @@ _tarn()
     --min-lr | --beta2 | --layers | --heads | --kv-heads | --hidden-size | --ffn-size | --context) return ;;
     --vocab-size | --dropout | --micro-batch | --eval-batches | --sample | --keep) return ;;
     --virtual-ranks | --rank-timeout) return ;;
-    --lora | --lora-alpha | --lora-dropout | --lora-targets | --lora-modules-to-save) return ;;
+    --add-tokens | --lora | --lora-alpha | --lora-dropout | --lora-targets | --lora-modules-to-save) return ;;
     --batch | --profile-steps | --ids | --tokens | --max-tokens | --temperature | --top-k | --top-p) return ;;
     --min-p | --repeat-penalty | --repeat-last-n) return ;;
     --stop | --n | --top-logprobs | --gpu-layers | --prefill-chunk | --system | --prompt) return ;;
@@ -124,7 +124,7 @@ _tarn()
         options+=" --micro-batch --eval-batches --sample --keep --precision --recompute --capture --profile"
         options+=" --profile-steps"
         options+=" --base --lora --lora-alpha --lora-dropout --lora-targets --lora-modules-to-save --quantize --merge"
-        options+=" --template"
+        options+=" --template --add-tokens"
         options+=" --val --val-fraction --ignore-memory --virtual-ranks --rank-timeout"
         ;;
     eval) options+=" --json --threads --device --data --batch-size --gpu-layers --adapter --checkpoint --template" ;;
@@ -139,7 +139,7 @@ _tarn()
         ;;
     chat)
         options+=" --threads --device --dtype --max-tokens --temperature --top-k --top-p --min-p"
-        options+=" --repeat-penalty --repeat-last-n --seed --system"
+        options+=" --repeat-penalty --repeat-last-n --seed --system --tools"
         options+=" --on-full --no-slide --kv-type --gpu-layers --prefill-chunk --context --adapter"
         options+=" --checkpoint --template"
         ;;
@@ -148,7 +148,7 @@ _tarn()
         options+=" --add-special --train --out --prepare"
         options+=" --val-fraction --shard-tokens --json-lines --field --separator --no-separator --parse-special"
         ;;
-    data) options+=" --json --model --context --template --val --val-fraction --seed --show" ;;
+    data) options+=" --json --model --context --template --add-tokens --val --val-fraction --seed --show" ;;
     inspect) options+=" --json" ;;
     quantize) options+=" --type --imatrix --adapter --checkpoint --force --quiet --json --threads" ;;
     convert) options+=" --type --adapter --base --checkpoint --force --quiet --json --threads" ;;

@@ -155,10 +155,34 @@ TARN_API int32_t *tarn_chat_encode_json_sized(const tarn_tokenizer *tokenizer, c
 #define tarn_chat_encode_json(tokenizer, messages, length, options, loss_mask, id_count) \
     tarn_chat_encode_json_sized(tokenizer, messages, length, options, sizeof(tarn_chat_options), loss_mask, id_count)
 
+/* Raises unless `tools` is a JSON array of functions in OpenAI's format, with at least one:
+ * [{"type": "function", "function": {"name": …, "description": …, "parameters": …}}], or the functions themselves. */
+TARN_API bool tarn_chat_check_tools(const char *tools);
+
+/* A call in a model's answer: the name and the JSON of the arguments, an object or a string, borrowed from the text,
+ * and where the call begins and ends there. */
+typedef struct tarn_tool_call {
+    const char *name;
+    size_t name_length;
+    const char *arguments;
+    size_t arguments_length;
+    size_t begin, end;
+} tarn_tool_call;
+
+/* Finds the first call of one of the tools in an answer: a JSON object with its "name" and "arguments" or "parameters",
+ * whatever is around it. False, without an error: none. */
+TARN_API bool tarn_chat_find_call(const char *tools, const char *text, size_t length, tarn_tool_call *call);
+
 /* Sets the chat template of a tokenizer by name: one of the model's own, if it has several, else chatml, llama2, llama3
  * or mistral; tarn_tokenizer_save() writes it. A template whose tokens the tokenizer lacks is an error. No other thread
  * may use the tokenizer meanwhile. */
 TARN_API bool tarn_tokenizer_set_chat(tarn_tokenizer *tokenizer, const char *name);
+
+/* Adds special tokens to a tokenizer, with the ids after its last: "<|im_start|>,<|im_end|>", or "text:FILE" with one
+ * per line. Spaces around them are not part of them. Those that it has keep their ids and become special.
+ * tarn_tokenizer_save() writes them. Returns the number of new ones; -1 with an error. No other thread may use the
+ * tokenizer meanwhile. */
+TARN_API int tarn_tokenizer_add_tokens(tarn_tokenizer *tokenizer, const char *tokens);
 
 /* Id of the token that ends an answer of the chat template, found by rendering one; else of EOS; -1, without an error,
  * if there is none. */

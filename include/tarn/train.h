@@ -154,6 +154,10 @@ typedef struct tarn_train_options {
      * head of another shape is drawn anew; default: none */
     char finetune[1024];
     bool freeze; /* train the head only */
+
+    /* Chat data: special tokens to add to the tokenizer, and rows for them to embedding and head, as for
+     * tarn_tokenizer_add_tokens(); with `lora` these rows are trained next to the adapters; default: none */
+    char add_tokens[1024];
 } tarn_train_options;
 
 /* Type of an option's value. */

@@ -61,7 +61,7 @@ typedef struct tarn__options {
     int device_count;
     tarn__element dtypes[TARN__LIST_MAX];
     int dtype_count;
-    const char *model, *data, *out, *adapter, *convert_base, *checkpoint, *template_name;
+    const char *model, *data, *out, *adapter, *convert_base, *checkpoint, *template_name, *add_tokens, *tools;
     int64_t batch_size, steps, seed, context;
     int64_t gpu_layers; /* 0: not given */
     int64_t port;       /* board */

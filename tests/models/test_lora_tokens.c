@@ -1,5 +1,6 @@
 /* test_lora_tokens.c: trained tokens, PEFT's trainable_token_indices: rows of embedding and head that are trained next
  * to adapters, saved, loaded and merged. tests/parity/lora.py does so with PEFT. */
+#include "models/lora/lora.h"
 #include "support/files.h"
 #include "tarn_features.h"
 
@@ -258,6 +259,32 @@ static void invalid_files_are_named(void **state)
     tarn_module_free(model);
 }
 
+/* New rows have the mean of the others and 1e-9 of their covariance, as transformers draws them. */
+static void added_rows_are_drawn_like_the_others(void **state)
+{
+    (void)state;
+    enum { ADDED = 2000, COLUMNS = 32 };
+    tarn_module *model = make(true, VOCAB);
+    tarn_no_grad_open();
+    tarn_tensor *old = good(tarn_clone(tarn_module_find(model, "transformer.wte.weight")));
+    /* columns of different spread that are correlated */
+    old = good(tarn_matmul(old, tarn_uniform(TARN_SHAPE(COLUMNS, COLUMNS), 0, 2, TARN_F32, CPU)));
+    assert_true(tarn_copy(tarn_module_find(model, "transformer.wte.weight"), old));
+    assert_true(tarn__lora_add_tokens("test", model, VOCAB + ADDED, &(uint64_t){7}));
+    tarn_tensor *all = good(tarn_module_find(model, "transformer.wte.weight"));
+    assert_true(tarn_size(all, 0) == VOCAB + ADDED);
+    assert_close(tarn_slice(all, 0, 0, VOCAB), old, 0);
+    tarn_tensor *mean = good(tarn_mean(old, TARN_AXES(0), true)), *centred = good(tarn_sub(old, mean)),
+                *drawn = good(tarn_sub(tarn_slice(all, 0, VOCAB, VOCAB + ADDED), mean));
+    tarn_tensor *wanted =
+                    good(tarn_mul(tarn_matmul(tarn_transpose(centred, 0, 1), centred), tarn_scalar(1 / (double)VOCAB))),
+                *found =
+                    good(tarn_mul(tarn_matmul(tarn_transpose(drawn, 0, 1), drawn), tarn_scalar(1e9 / (double)ADDED)));
+    assert_close_for_size(found, wanted, 0.15);
+    tarn_no_grad_close();
+    tarn_module_free(model);
+}
+
 /* ---- without memory ---------------------------------------------------------------------------------------------- */
 
 static bool try_with(int room)
@@ -305,6 +332,7 @@ int main(void)
         in_scope(saved_rows_load_and_merge),
         in_scope(rows_of_quantized_weights_merge),
         in_scope(tokens_above_the_model_grow_it),
+        in_scope(added_rows_are_drawn_like_the_others),
         in_scope(invalid_tokens_are_named),
         in_scope(invalid_files_are_named),
     };

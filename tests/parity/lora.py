@@ -8,9 +8,12 @@ further from those of the f64 run than twice torch's f32 are, the furthest numbe
 scale out, so gradients are compared as well, in the first step, where all runs have the same weights. Weights below the
 adapters keep their bits."""
 import ctypes as c
+import json
 import os
 import random
+import subprocess
 import tempfile
+from pathlib import Path
 
 import gguf
 import peft
@@ -23,11 +26,13 @@ import gpt2
 import layers
 import llama
 import tarn
+import text
 import training
 
 STEPS, BATCH = 50, 3
 DTYPES = "f64", "f32", "bf16"
 CONFIGS = {"gpt2": 2, "llama": 2, "mistral": 1, "qwen2": 1, "qwen3": 1}
+ADDS = dict.fromkeys(CONFIGS, ()) | {"gpt2": ("added",), "llama": ("added",)}
 # AdamW's first step is lr · g / (|g| + epsilon). With the default epsilon, 1e-8, it is ill-conditioned in f32: rounding
 # alone moves these gradients by 1e-8 to 1e-6, so an element whose exact gradient is that small takes any step from -lr
 # to lr, in torch too, and the furthest element depends on chance. An epsilon far above rounding leaves nothing to it.
@@ -522,16 +527,72 @@ def check_resized(family, rng, folder):
         tarn.call("module_free", model)
 
 
+# ---- added tokens ----------------------------------------------------------------------------------------------------
+
+COMMAND = os.path.join(os.path.dirname(os.environ.get("TARN_LIBRARY", "")), "tarn")
+ADDED = ["<|im_start|>", "<|im_end|>"]
+
+
+def check_added(family, rng, folder):
+    """tarn train --add-tokens: the merged folder in transformers, the adapters in PEFT: the same ids and logits."""
+    base, run_folder, merged = (os.path.join(folder, name) for name in ("base", "run", "run/merged"))
+    text.trained(text.corpus(rng), 300, ["<s>", "</s>"]).save(base)
+    count = len(transformers.AutoTokenizer.from_pretrained(base))
+    if family == "gpt2":
+        config = transformers.GPT2Config(vocab_size=count, n_positions=64, n_embd=16, n_layer=1, n_head=2)
+    else:
+        config = transformers.LlamaConfig(vocab_size=count, hidden_size=16, intermediate_size=24, num_hidden_layers=1,
+                                          num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=64,
+                                          tie_word_embeddings=rng.random() < 0.5)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(base)
+    talk = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "world"}]
+    Path(folder, "chats.jsonl").write_text((json.dumps({"messages": talk}) + "\n") * 12, encoding="utf-8")
+    ways = ["--lora", "2", "--merge", "folder"] if rng.random() < 0.7 else []
+    done = subprocess.run(
+        [COMMAND, "train", "--model", base, "--data", os.path.join(folder, "chats.jsonl"), "--add-tokens",
+         ",".join(ADDED), "--template", "chatml", "--context", "64", "--batch-size", "2", "--steps", "3",
+         "--lr", "0.05", "--device", "cpu", "--precision", "f32", "--out", run_folder, *ways],
+        capture_output=True, check=False)
+    if done.returncode:
+        return [compare.Verdict(False, text=f"tarn train: {done.stderr.decode()}")]
+    merged = merged if ways else os.path.join(run_folder, "best")
+    theirs, (network, whole) = transformers.AutoTokenizer.from_pretrained(merged), open_network(merged, "f32")
+    ours = text.opened(merged)
+    prompt = theirs.apply_chat_template(talk, tokenize=False)
+    ids = theirs(prompt, add_special_tokens=False)["input_ids"]
+    tokens = torch.tensor([ids])
+    model = gpt2.open_in_tarn(os.path.join(run_folder, "best"), "f32")
+    try:
+        logits, bound = logits_in_tarn(model, tokens), logits_in_torch(network, tokens)
+    finally:
+        tarn.call("module_free", model)
+    verdicts = [
+        whole,
+        compare.Verdict(ours.encode(prompt) == ids, text=f"ids are {ours.encode(prompt)}, not {ids}"),
+        compare.Verdict([theirs.convert_tokens_to_ids(token) for token in ADDED] == [count, count + 1] and
+                        set(ADDED) <= set(theirs.added_tokens_encoder), text="the added tokens have other ids"),
+        compare.Verdict(network.config.vocab_size == count + 2, text=f"vocab_size is {network.config.vocab_size}"),
+        same_logits("logits of added tokens in transformers", logits, bound, "f32")]
+    if ways:
+        network = open_network(base, "f32")[0]
+        network.resize_token_embeddings(count + 2)
+        network = peft.PeftModel.from_pretrained(network, os.path.join(run_folder, "best")).eval()
+        verdicts.append(same_logits("logits of added tokens in PEFT", logits, logits_in_torch(network, tokens), "f32"))
+    return verdicts
+
+
 def run(seed):
     """Yields (name, dtype, verdicts)."""
     for family, configs in CONFIGS.items():
         for number in range(configs):
-            for what in ("f64", "f32", "bf16", "dora", "resized", "tokens"):
-                rng, dtype = random.Random(f"{seed}/lora/{family}/{number}/{what}"), what if what in DTYPES else "f64"
+            for what in ("f64", "f32", "bf16", "dora", "resized", "tokens", *ADDS[family]):
+                rng = random.Random(f"{seed}/lora/{family}/{number}/{what}")
+                dtype = what if what in DTYPES else "f32" if what == "added" else "f64"
                 torch.manual_seed(rng.randrange(1 << 31))
                 with tempfile.TemporaryDirectory() as folder:
                     try:
-                        reads = {"bf16": check_halves, "dora": check_dora, "resized": check_resized}
+                        reads = {"bf16": check_halves, "dora": check_dora, "resized": check_resized,
+                                 "added": check_added}
                         verdicts = reads[what](family, rng, folder) if what in reads else check(
                             family, dtype, rng, folder, what == "tokens")
                     except tarn.Error as error:

@@ -101,6 +101,16 @@ static void chats(void **state)
     REFUSE(tarn_chat_render_json, tarn_chat_render_json(plain, json, strlen(json), NULL, &length));
     REFUSE(tarn_chat_encode_json, tarn_chat_encode_json_sized(NULL, json, strlen(json), NULL, 0, NULL, &count));
     REFUSE(tarn_chat_encode_json, tarn_chat_encode_json(plain, json, strlen(json), NULL, NULL, &count));
+    REFUSE(tarn_tokenizer_add_tokens, tarn_tokenizer_add_tokens(NULL, "<x>") >= 0);
+    REFUSE(tarn_tokenizer_add_tokens, tarn_tokenizer_add_tokens(plain, NULL) >= 0);
+    REFUSE(tarn_tokenizer_add_tokens, tarn_tokenizer_add_tokens(plain, "") >= 0);
+    REFUSE(tarn_tokenizer_add_tokens, tarn_tokenizer_add_tokens(plain, "a,,b") >= 0);
+    REFUSE(tarn_tokenizer_add_tokens, tarn_tokenizer_add_tokens(plain, "\xFF") >= 0);
+    REFUSE(tarn_tokenizer_add_tokens, tarn_tokenizer_add_tokens(plain, "text:/no/such/file") >= 0);
+    REFUSE(tarn_chat_check_tools, tarn_chat_check_tools(NULL));
+    REFUSE(tarn_chat_check_tools, tarn_chat_check_tools("{}"));
+    REFUSE(tarn_chat_check_tools, tarn_chat_check_tools("[5]"));
+    ACCEPT(!tarn_chat_find_call(NULL, NULL, 0, NULL));
     tarn_tokenizer_free(plain);
     if (!TARN__HAVE_JANSSON)
         return;

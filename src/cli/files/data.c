@@ -247,7 +247,8 @@ static bool open_view(view *v)
 {
     const tarn__options *o = v->options;
     v->tokenizer = tarn_tokenizer_open(o->model);
-    if (!v->tokenizer || !find_context(v))
+    if (!v->tokenizer || (o->add_tokens && tarn_tokenizer_add_tokens(v->tokenizer, o->add_tokens) < 0) ||
+        !find_context(v))
         return false;
     v->chats = tarn_chat_dataset_open(&(tarn_chat_dataset_options){.path = o->words[0],
                                                                    .tokenizer = v->tokenizer,

@@ -98,6 +98,8 @@ static void print_base(FILE *to, const tarn_train_options *o)
                 o->lora_dropout, o->lora_targets[0] ? o->lora_targets : "all linear layers but the head");
     if (o->lora_modules_to_save[0])
         fprintf(to, "  saved       %s, trained whole\n", o->lora_modules_to_save);
+    if (o->add_tokens[0])
+        fprintf(to, "  new tokens  %s\n", tarn__escaped(o->add_tokens));
 }
 
 /* "; chosen by auto (cuda, opencl missing)": backends that auto would have preferred; `tarn info` has the reasons. */

@@ -11,6 +11,8 @@
 #include "core/tensor/random.h"
 #include "models/lora/lora.h"
 
+#define MAX_DRAWN ((int64_t)1 << 24) /* normal values at once for new rows */
+
 /* True if another module of the tree has the tensor too. */
 static bool is_shared(const tarn_module *top, const tarn_module *module, const tarn_tensor *tensor)
 {
@@ -96,22 +98,36 @@ bool tarn__lora_note_embeddings(const char *function, tarn_module *model)
     return true;
 }
 
-/* New rows [count, columns] for the f32 ones of a weight, [n, columns]: mean + sqrt(1e-9 / n) · g · (rows - mean), g
- * [count, n] normal, has the mean and 1e-9 of the covariance of the rows without that matrix being formed. */
+/* New rows [count, columns] from the f32 ones of a weight minus their mean, [n, columns]: mean + sqrt(1e-9 / n) · g ·
+ * (rows - mean), g [count, n] normal, has the mean and 1e-9 of the covariance of the rows without that matrix being
+ * formed. g is drawn on the CPU: the same on all devices. */
+static tarn_tensor *draw_some(tarn_tensor *centred, tarn_tensor *mean, int64_t count)
+{
+    int64_t n = centred->view.shape[0];
+    tarn_tensor *g = tarn_normal(TARN_SHAPE(count, n), 0, sqrt(1e-9 / (double)n), TARN_F32, tarn_device_cpu());
+    tarn_tensor *noise = g ? tarn_matmul(tarn_to(g, tarn__device(centred)), centred) : NULL;
+    return noise ? tarn_add(noise, mean) : NULL;
+}
+
+/* All of them, in parts that bound g. */
 static tarn_tensor *draw_rows(tarn_tensor *rows, int64_t count, const uint64_t *seed)
 {
-    int64_t n = rows->view.shape[0], columns = rows->view.shape[1];
-    tarn_tensor *mean = tarn_mean(rows, TARN_AXES(0), true);
+    int64_t n = rows->view.shape[0], columns = rows->view.shape[1], part = 1 + MAX_DRAWN / n;
+    tarn_tensor *mean = tarn_mean(rows, TARN_AXES(0), true), *all = NULL;
     if (!mean || !seed)
         return mean ? tarn_expand(mean, TARN_SHAPE(count, columns)) : NULL;
-    /* The caller's generator must not notice that numbers were drawn here. Drawn on the CPU: the same on all devices.
-     */
+    tarn_tensor *centred = tarn_sub(rows, mean);
+    /* The caller's generator must not notice that numbers were drawn here. */
     tarn__rng_state callers = tarn__random_save();
     tarn_seed(*seed);
-    tarn_tensor *g = tarn_normal(TARN_SHAPE(count, n), 0, sqrt(1e-9 / (double)n), TARN_F32, tarn_device_cpu());
+    bool good = centred != NULL;
+    for (int64_t done = 0; good && done < count; done += part) {
+        tarn_tensor *some = draw_some(centred, mean, count - done < part ? count - done : part);
+        all = all && some ? tarn_concat((tarn_tensor *[]){all, some}, 2, 0) : some;
+        good = all != NULL;
+    }
     tarn__random_restore(&callers);
-    tarn_tensor *noise = g ? tarn_matmul(tarn_to(g, tarn__device(rows)), tarn_sub(rows, mean)) : NULL;
-    return noise ? tarn_add(noise, mean) : NULL;
+    return good ? all : NULL;
 }
 
 /* A weight with added rows. Belongs to the open scope. */

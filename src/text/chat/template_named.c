@@ -87,7 +87,7 @@ static bool check_tokens(const char *function, const tarn_tokenizer *tokenizer, 
             if (needed[i][k] && tarn_tokenizer_find(tokenizer, needed[i][k], strlen(needed[i][k])) < 0)
                 return tarn__raise(TARN_ERROR_ARGUMENT,
                                    "%s: the template %s has the token '%s', which the tokenizer lacks; llama2 and "
-                                   "mistral need BOS and EOS only",
+                                   "mistral need BOS and EOS only, and fine-tuning adds tokens (--add-tokens)",
                                    function, name, needed[i][k]);
     if (strcmp(name, "chatml") == 0 || tarn_tokenizer_bos(tokenizer) >= 0)
         return true;

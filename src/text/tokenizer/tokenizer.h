@@ -421,6 +421,11 @@ void tarn__tokenizer_free_special(tarn_tokenizer *tokenizer);
 /* The token of what the vocabulary lacks; -1: none. */
 int32_t tarn__tokenizer_unknown(const tarn_tokenizer *tokenizer);
 
+/* Appends the ids (int64_t) of the tokens of a list, as tarn_tokenizer_add_tokens() takes it, each once. False with an
+ * error, also for one that the tokenizer lacks. */
+bool tarn__tokenizer_listed(const char *function, const tarn_tokenizer *tokenizer, const char *tokens,
+                            tarn__buffer *ids);
+
 /* Memory for a result that the caller frees with tarn_tokenizer_release(); its size is stored before it, since the
  * library's allocator wants it back. NULL with an error. */
 void *tarn__result_new(size_t bytes);

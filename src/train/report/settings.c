@@ -61,6 +61,8 @@ static void add_model(tarn__report_settings *settings, const tarn_train_plan *p)
             o->lora_dropout, o->lora_targets[0] ? o->lora_targets : "all linear layers but the head");
     if (o->lora_modules_to_save[0])
         add(settings, "Trained whole", "%s", o->lora_modules_to_save);
+    if (o->add_tokens[0])
+        add(settings, "Added tokens", "%s", o->add_tokens);
     add_count(settings, "Parameters", p->trained, "");
     if (p->frozen)
         add_count(settings, "Frozen parameters", p->frozen, "");

@@ -14,6 +14,13 @@
 
 /* ---- data -------------------------------------------------------------------------------------------------------- */
 
+/* Adds the tokens of add_tokens before the template, which may need them. The tokenizer of a resumed run has them. */
+static bool add_tokens(const tarn_trainer *t)
+{
+    const char *tokens = t->options.add_tokens;
+    return !tokens[0] || tarn_tokenizer_add_tokens(t->corpus.tokenizer, tokens) >= 0;
+}
+
 /* Opens the tokenizer of a chat dataset. The documents are read later, when the context is known. */
 static bool open_tokenizer(const char *function, tarn_trainer *t, const char *tokenizer)
 {
@@ -23,7 +30,8 @@ static bool open_tokenizer(const char *function, tarn_trainer *t, const char *to
     const char *template = t->options.chat_template;
     t->corpus.tokenizer = strcmp(tokenizer, "bytes") == 0 ? tarn_tokenizer_bytes() : tarn_tokenizer_open(tokenizer);
     /* --template is stored with the tokenizer, so that the run folder chats as it was trained */
-    bool good = t->corpus.tokenizer && (!template[0] || tarn_tokenizer_set_chat(t->corpus.tokenizer, template));
+    bool good = t->corpus.tokenizer && add_tokens(t) &&
+                (!template[0] || tarn_tokenizer_set_chat(t->corpus.tokenizer, template));
     return good || tarn__raise_within(function);
 }
 

@@ -18,6 +18,7 @@
 #include "base/os/files.h"
 #include "models/hf/weights.h"
 #include "models/lora/lora.h"
+#include "text/tokenizer/tokenizer.h"
 #include "train/options.h"
 
 /* default context in tokens: few documents fill the context of published models, and activations grow with it */
@@ -176,20 +177,53 @@ static bool copy_sizes(const char *function, tarn_train_options *o, const tarn__
     return true;
 }
 
-/* vocab_size above the base's adds tokens. Adapters leave new rows as they are, so embedding and head must be trained
- * with them. */
+/* Ids of the tokens of add_tokens, int64_t; none without. The caller frees the buffer. False with an error. */
+static bool list_added(const char *function, const tarn_trainer *t, tarn__buffer *ids)
+{
+    const char *tokens = t->options.add_tokens;
+    return !tokens[0] || tarn__tokenizer_listed(function, t->corpus.tokenizer, tokens, ids);
+}
+
+/* True if adapters train the rows from `rows` to `vocab_size`: add_tokens names them all. */
+static bool trains_added(const tarn__buffer *ids, int64_t rows, int64_t vocab_size)
+{
+    const int64_t *id = (const int64_t *)(const void *)ids->data;
+    int64_t above = 0;
+    for (size_t i = 0; i < ids->count; i++)
+        above += id[i] >= rows && id[i] < vocab_size;
+    return above == vocab_size - rows;
+}
+
+/* True if embedding and head are trained whole next to adapters. */
+static bool saves_ends(const tarn_trainer *t)
+{
+    const char *saved = t->options.lora_modules_to_save;
+    return strstr(saved, tarn__lora_token_embedding(t->model)->name) &&
+           strstr(saved, t->model->child[TARN__MODEL_HEAD]->name);
+}
+
+/* vocab_size above the base's adds tokens, and so does add_tokens. Adapters leave new rows as they are, so these, or
+ * embedding and head, must be trained with them. */
 static bool add_tokens(const char *function, tarn_trainer *t, tarn__model_sizes *own)
 {
-    const tarn_train_options *o = &t->options;
+    tarn_train_options *o = &t->options;
+    int64_t tokens = o->add_tokens[0] ? tarn_tokenizer_count(t->corpus.tokenizer) : 0;
+    if (!o->vocab_size && tokens > own->vocab_size)
+        o->vocab_size = tokens;
     if (o->vocab_size <= own->vocab_size)
         return true;
-    const char *rows = tarn__lora_token_embedding(t->model)->name, *head = t->model->child[TARN__MODEL_HEAD]->name;
-    if (o->lora && !(strstr(o->lora_modules_to_save, rows) && strstr(o->lora_modules_to_save, head)))
+    tarn__buffer ids = {0};
+    bool good = list_added(function, t, &ids);
+    bool is_trained = !o->lora || saves_ends(t) || (good && trains_added(&ids, own->vocab_size, o->vocab_size));
+    tarn__buffer_free(&ids, sizeof(int64_t));
+    if (good && !is_trained)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: vocab_size is %" PRId64 ", but the base model '%s' has %" PRId64
-                           " tokens; lora_modules_to_save must have %s and %s to train the added ones",
-                           function, o->vocab_size, o->base, own->vocab_size, rows, head);
-    if (!tarn__lora_add_tokens(function, t->model, o->vocab_size, NULL))
+                           " tokens; lora_modules_to_save must have %s and %s to train the added ones, or add_tokens "
+                           "name them",
+                           function, o->vocab_size, o->base, own->vocab_size,
+                           tarn__lora_token_embedding(t->model)->name, t->model->child[TARN__MODEL_HEAD]->name);
+    if (!good || !tarn__lora_add_tokens(function, t->model, o->vocab_size, &(uint64_t){(uint64_t)o->seed}))
         return false;
     tarn__model_sizes_of(t->model, own);
     return true;
@@ -227,13 +261,19 @@ bool tarn__adapters_add(const char *function, tarn_trainer *t)
     const char *saved = o->lora_modules_to_save;
     if (!o->lora)
         return true;
+    tarn__buffer tokens = {0};
+    bool good = saves_ends(t) || list_added(function, t, &tokens);
     /* seeded by the run's seed: the same options give bitwise identical adapters */
-    return tarn_lora_add(t->model, &(tarn_lora_options){.rank = o->lora,
+    good = good &&
+           tarn_lora_add(t->model, &(tarn_lora_options){.rank = o->lora,
                                                         .alpha = o->lora_alpha,
                                                         .dropout = o->lora_dropout,
                                                         .targets = o->lora_targets[0] ? o->lora_targets : NULL,
                                                         .seed = (uint64_t)o->seed,
                                                         .dtype = dtype_of(o),
-                                                        .modules_to_save = saved[0] ? saved : NULL}) ||
-           tarn__raise_within(function);
+                                                        .modules_to_save = saved[0] ? saved : NULL,
+                                                        .trained_tokens = (const int64_t *)(const void *)tokens.data,
+                                                        .trained_token_count = (int64_t)tokens.count});
+    tarn__buffer_free(&tokens, sizeof(int64_t));
+    return good || tarn__raise_within(function);
 }

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/os/files.h"
 #include "formats/safetensors.h"
+#include "models/hf/weights.h"
 #include "nn/module.h"
 #include "train/tasks/finetune.h"
 
@@ -137,6 +138,11 @@ bool tarn__adapters_check_merge(const char *function, const tarn_trainer *t)
 {
     const tarn_train_options *o = &t->options;
     bool is_gguf = strcmp(o->merge, "gguf") == 0;
+    if (is_gguf && o->add_tokens[0] && tarn__ends_with(o->base, ".gguf"))
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: merge is gguf, but tokens cannot be added to the tokenizer of the GGUF file '%s'; use "
+                           "merge folder",
+                           function, o->base);
     const char *tokenizer = tarn_tokenizer_kind(t->corpus.tokenizer);
     return !is_gguf || strcmp(tokenizer, "bpe") == 0 || strcmp(tokenizer, "spm") == 0 ||
            tarn__raise(TARN_ERROR_ARGUMENT,
