@@ -259,6 +259,100 @@ static void wrong_calls_are_refused(void **state)
     assert_contains(command_output, "chat template, line 1");
 }
 
+/* ---- tools ------------------------------------------------------------------------------------------------------- */
+
+#define TOOLS "[{\"type\": \"function\", \"function\": {\"name\": \"add\", \"parameters\": {}}}]"
+#define LONG "forty two, which is longer than the call that it answers" /* positions must not overlap */
+#define WITH_TOOLS \
+    "{% for t in tools or [] %}{{ t.function.name }};{% endfor %}" \
+    "{% for m in messages %}{{ m.role[0] }}{{ m.content }}" \
+    "{% for c in m.tool_calls or [] %}!{{ c.id }}{{ c.function.arguments.x }}{% endfor %}" \
+    "{% if m.tool_call_id is defined %}={{ m.name }}{{ m.tool_call_id }}{% endif %}<|im_end|>{% endfor %}" \
+    "{% if add_generation_prompt %}>{% endif %}"
+
+/* Ids of a conversation with the tools. */
+static int64_t count_tokens(const char *messages)
+{
+    int64_t count = 0;
+    tarn_tokenizer *t = tarn_tokenizer_open(scratch("model"));
+    const tarn_chat_options options = {.add_generation_prompt = true, .tools = TOOLS};
+    tarn_tokenizer_release(tarn_chat_encode_json(t, messages, strlen(messages), &options, NULL, &count));
+    assert_ok();
+    tarn_tokenizer_free(t);
+    return count;
+}
+
+/* Makes the model say a text at a position. */
+static void teach(tarn_module *model, int64_t position, const char *text)
+{
+    tarn_tensor *rows = tarn_module_find(model, "transformer.wpe.weight");
+    for (size_t i = 0; i <= strlen(text); i++) {
+        int token = text[i] ? text[i] : END;
+        tarn_tensor *row = tarn_slice(rows, 0, position + (int64_t)i, position + (int64_t)i + 1);
+        tarn_fill_inplace(row, 0);
+        tarn_fill_inplace(tarn_slice(row, 1, token, token + 1), 50);
+    }
+}
+
+/* The call is shown, its result goes to the template with name and id, and the model continues. */
+static void tools_are_called_and_answered(void **state)
+{
+    (void)state;
+    if (!TARN__HAVE_JANSSON)
+        skip();
+    char more[600], answer[64];
+    write_model(WITH_TOOLS);
+    int64_t first = count_tokens("[{\"role\": \"user\", \"content\": \"hi\"}]"),
+            second = count_tokens(
+                "[{\"role\": \"user\", \"content\": \"hi\"}, {\"role\": \"assistant\", \"content\": \"So\", "
+                "\"tool_calls\": [{\"id\": \"call00000\", \"type\": \"function\", \"function\": "
+                "{\"name\": \"add\", \"arguments\": {\"x\": 7}}}]}, {\"role\": \"tool\", \"name\": "
+                "\"add\", \"tool_call_id\": \"call00000\", \"content\": \"" LONG "\"}]");
+    tarn_module *model = tarn_model_open(scratch("model"), CPU, NULL);
+    tarn_no_grad_open();
+    teach(model, first - 1, "So <t>{\"name\":\"add\",\"arguments\":{\"x\":7}}</t>");
+    teach(model, second - 1, "done");
+    tarn_no_grad_close();
+    assert_true(tarn_model_write(model, scratch("model")));
+    tarn_module_free(model);
+    write_text("tools.json", TOOLS);
+    snprintf(more, sizeof(more), "--tools %s 2>%s", scratch("tools.json"), scratch("notes.txt"));
+    assert_int_equal(chat("hi\n/tool " LONG "\n", more), 0);
+    assert_contains(command_output, "So <t>{\"name\":\"add\",\"arguments\":{\"x\":7}}</t>\n");
+    assert_string_equal(line_of(1, answer), "done");
+    char *notes = get_file(scratch("notes.txt"), &(size_t){0});
+    assert_contains(notes, "(tool call: add {\"x\":7})");
+    assert_contains(notes, "(/tool RESULT answers the call)");
+    free(notes);
+    assert_int_equal(chat("/tool 4\n", "2>&1"), 1);
+    assert_contains(command_output, "/tool: no tools were given; use --tools FILE");
+}
+
+static void bad_tools_are_named(void **state)
+{
+    (void)state;
+    if (!TARN__HAVE_JANSSON)
+        skip();
+    static const char *const wrong[][2] = {{"{}", "tools must be a JSON array of functions"},
+                                           {"[", "tools"},
+                                           {"[]", "tools is an empty array"},
+                                           {"[{\"name\": \"f\"}, 5]", "element 2 of tools is not a function"},
+                                           {"[{\"type\": \"function\", \"function\": {}}]", "element 1 of tools"},
+                                           {"", "tools"}};
+    char more[600];
+    write_model(TEMPLATE);
+    snprintf(more, sizeof(more), "--tools %s 2>&1", scratch("bad.json"));
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        write_text("bad.json", wrong[i][0]);
+        assert_int_equal(chat("hi\n", more), 1);
+        assert_contains(command_output, "tarn chat: --tools '");
+        assert_contains(command_output, wrong[i][1]);
+        assert_null(strchr(strchr(command_output, '\n') + 1, '\n')); /* one line */
+    }
+    assert_int_equal(chat("hi\n", "--tools /no/such/file 2>&1"), 1);
+    assert_contains(command_output, "/no/such/file");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -271,6 +365,8 @@ int main(void)
         in_scope(a_question_with_a_zero_byte_is_left_out),
         in_scope(an_interrupt_ends_an_answer_not_the_program),
         in_scope(wrong_calls_are_refused),
+        in_scope(tools_are_called_and_answered),
+        in_scope(bad_tools_are_named),
     };
     return TARN__HAVE_JANSSON && TARN__HAVE_PCRE2 ? cmocka_run_group_tests(tests, make_scratch, remove_scratch) : 0;
 }

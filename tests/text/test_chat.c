@@ -402,6 +402,42 @@ static void templates_see_the_special_tokens(void **state)
     remove(scratch("chat/special_tokens_map.json"));
 }
 
+/* ---- tools ------------------------------------------------------------------------------------------------------- */
+
+#define FUNCTIONS \
+    "[{\"name\": \"look\"}, {\"type\": \"function\", \"function\": {\"name\": \"add\", \"parameters\": " \
+    "{\"properties\": {\"name\": {\"type\": \"string\"}}}}}]"
+
+/* The calls in an answer as "name arguments;". */
+static void expect_calls(const char *answer, const char *expected)
+{
+    char found[200] = "";
+    tarn_tool_call call;
+    for (const char *at = answer; tarn_chat_find_call(FUNCTIONS, at, strlen(at), &call); at += call.end)
+        snprintf(found + strlen(found), sizeof(found) - strlen(found), "%.*s %.*s;", (int)call.name_length, call.name,
+                 (int)call.arguments_length, call.arguments);
+    assert_string_equal(found, expected);
+}
+
+static void calls_are_found_in_answers(void **state)
+{
+    (void)state;
+    assert_true(tarn_chat_check_tools(FUNCTIONS));
+    expect_calls(
+        "Yes.\n<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": [1, {\"b\": \"}\\\"\"}]}}\n</tool_call>",
+        "add {\"a\": [1, {\"b\": \"}\\\"\"}]};");
+    expect_calls("[TOOL_CALLS][{\"name\":\"look\",\"arguments\":{}},{\"name\":\"add\",\"arguments\":\"{}\"}]",
+                 "look {};add \"{}\";");
+    expect_calls("{\"type\": \"function\", \"function\": {\"name\": \"add\", \"parameters\": {}}}", "add {};");
+    expect_calls("{\"name\": \"other\", \"arguments\": {}}", "");
+    expect_calls("{\"name\": \"add\", \"arguments\": {}", "");
+    expect_calls("{\"name\": \"add\", \"arguments\": 5}", "");
+    expect_calls("{{{[\"name\"", "");
+    assert_false(tarn_chat_find_call(NULL, "x", 1, &(tarn_tool_call){0}));
+    assert_false(tarn_chat_check_tools("[{\"name\": \"f\"},]"));
+    assert_error_about(TARN_ERROR_FORMAT, "chat_check_tools", "tools");
+}
+
 /* ---- errors ------------------------------------------------------------------------------------------------------ */
 
 static void what_a_template_says_is_the_error(void **state)
@@ -444,6 +480,7 @@ int main(void)
                                        in_scope(templates_have_names),
                                        in_scope(templates_have_files),
                                        in_scope(templates_see_the_special_tokens),
+                                       in_scope(calls_are_found_in_answers),
                                        in_scope(what_a_template_says_is_the_error),
                                        in_scope(templates_that_are_not_utf8_are_refused)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);

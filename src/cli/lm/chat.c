@@ -15,17 +15,11 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/lm/chat_tools.h"
 #include "cli/lm/lm_common.h"
 
 #define DEFAULT_CONTEXT 4096 /* tokens, for models with more */
 #define ANSWER_FRACTION 4    /* a fourth of the context is free after turns were dropped */
-
-/* The messages in order; a system message, if any, is the first. */
-typedef struct history {
-    tarn_chat_message *messages; /* contents are owned */
-    int count;
-    size_t capacity; /* of `messages`, in elements */
-} history;
 
 /* Zeroed members are valid for clean-up. */
 typedef struct chat {
@@ -38,7 +32,10 @@ typedef struct chat {
     tarn_tokenizer *tokenizer;
     tarn_generator *writer;
     int64_t context;
-    history history;
+    tarn__history history;
+    tarn__input tools; /* JSON of --tools; text NULL: none */
+    int calls;         /* of all answers so far */
+    int pending;       /* of the last answer, without a result yet */
     int32_t stop;
     uint64_t seed;
     int status;
@@ -65,30 +62,8 @@ static int no_memory(chat *c)
     return TARN__FAILED;
 }
 
-/* Appends a message with a copy of the content; roles are literals. */
-static bool add_message(history *h, const char *role, const char *content)
-{
-    if (!tarn__input_reserve(&h->messages, (size_t)h->count, &h->capacity, 1, sizeof(*h->messages)))
-        return false;
-    char *copy = strdup(content);
-    if (copy)
-        h->messages[h->count++] = (tarn_chat_message){.role = role, .content = copy};
-    return copy != NULL;
-}
-
-/* Removes `count` messages from `first` on. */
-static void remove_messages(history *h, int first, int count)
-{
-    for (int i = first; i < first + count; i++)
-        free((void *)(uintptr_t)h->messages[i].content);
-    if (count > 0)
-        memmove(h->messages + first, h->messages + first + count,
-                sizeof(*h->messages) * (size_t)(h->count - first - count));
-    h->count -= count;
-}
-
 /* Number of messages before the first turn: 1 with a system message. */
-static int system_count(const history *h)
+static int system_count(const tarn__history *h)
 {
     return h->count > 0 && strcmp(h->messages[0].role, "system") == 0;
 }
@@ -98,13 +73,23 @@ static int system_count(const history *h)
 /* Tokens of the conversation up to the start of the answer. NULL with an error. */
 static int32_t *encode(const chat *c, int64_t *count)
 {
-    return tarn_chat_encode(tarn_generator_tokenizer(c->writer), c->history.messages, c->history.count, true, count);
+    return tarn__history_encode(&c->history, c->history.count, tarn_generator_tokenizer(c->writer), c->tools.text, true,
+                                count);
 }
 
 static int library_error(chat *c)
 {
     c->is_broken = true;
     return tarn__print_error("chat");
+}
+
+/* Number of messages of the oldest turn: a question and all up to the next, results of tools too. 0: it is the last. */
+static int turn_count(const tarn__history *h, int first)
+{
+    for (int i = first + 1; i < h->count; i++)
+        if (strcmp(h->messages[i].role, "user") == 0)
+            return i - first;
+    return 0;
 }
 
 /* Drops the oldest turns, a question and its answer each, until the conversation leaves a fourth of the context free,
@@ -114,8 +99,8 @@ static int32_t *forget(chat *c, int32_t *tokens, int64_t *count)
 {
     int turns = 0, first = system_count(&c->history);
     int64_t most = c->context - c->context / ANSWER_FRACTION;
-    while (tokens && *count > most && c->history.count - first > 2) {
-        remove_messages(&c->history, first, 2);
+    for (int dropped; tokens && *count > most && (dropped = turn_count(&c->history, first)) > 0;) {
+        tarn__history_remove(&c->history, first, dropped);
         turns++;
         tarn_tokenizer_release(tokens);
         tokens = encode(c, count);
@@ -136,7 +121,7 @@ static void refuse(chat *c, int64_t count)
             c->forgets ? "question alone takes" : "conversation has", (long long)count, (long long)c->context,
             c->forgets ? "Ask a shorter one, or give a larger --context"
                        : "/reset starts over; without --no-slide (--on-full refuse) the oldest turns are dropped");
-    remove_messages(&c->history, c->history.count - 1, 1);
+    tarn__history_remove(&c->history, c->history.count - 1, 1);
     c->status = c->is_interactive ? c->status : TARN__FAILED;
 }
 
@@ -148,7 +133,8 @@ static int64_t system_tokens(const chat *c, const int32_t *tokens, int64_t count
     int64_t length = 0, same = 0;
     if (system_count(&c->history) == 0)
         return 0;
-    int32_t *heading = tarn_chat_encode(tarn_generator_tokenizer(c->writer), c->history.messages, 1, false, &length);
+    int32_t *heading =
+        tarn__history_encode(&c->history, 1, tarn_generator_tokenizer(c->writer), c->tools.text, false, &length);
     while (heading && same < length && same < count && heading[same] == tokens[same])
         same++;
     tarn_tokenizer_release(heading);
@@ -201,6 +187,28 @@ static char *print_answer(const chat *c, tarn_output *piece)
     return good ? text.text : NULL;
 }
 
+/* Appends the answer to the history and lists its calls of tools. False without memory. */
+static bool keep_answer(chat *c, const char *text)
+{
+    tarn_tool_call call;
+    size_t length = strlen(text);
+    c->pending = tarn__history_add_answer(&c->history, text, c->tools.text, &c->calls);
+    if (c->pending <= 0)
+        return c->pending == 0;
+    for (const char *at = text; tarn_chat_find_call(c->tools.text, at, length - (size_t)(at - text), &call);
+         at += call.end) {
+        char *shown = strndup(call.name, call.name_length), *arguments = strndup(call.arguments, call.arguments_length);
+        if (shown && arguments) {
+            fprintf(stderr, "(tool call: %s", tarn__escaped(shown));
+            fprintf(stderr, " %s)\n", tarn__escaped(arguments));
+        }
+        free(shown);
+        free(arguments);
+    }
+    fprintf(stderr, "(/tool RESULT answers %s)\n", c->pending > 1 ? "the first of these calls" : "the call");
+    return true;
+}
+
 /* Prints the answer and appends it to the history, also one cut short by Ctrl-C. False with an error, or without
  * memory. */
 static bool print_and_keep_answer(chat *c)
@@ -215,20 +223,16 @@ static bool print_and_keep_answer(chat *c)
         fprintf(stderr, "(the context of %lld tokens is full: the answer ends here)\n", (long long)c->context);
     else if (piece.finish_reason == TARN_FINISH_LENGTH && c->forgets && !c->options->max_tokens)
         fprintf(stderr, "(the answer ends at %lld tokens; --max-tokens allows more)\n", (long long)c->context);
-    bool good = text && !tarn_failed() && add_message(&c->history, "assistant", text);
+    bool good = text && !tarn_failed() && keep_answer(c, text);
     free(text);
     return good;
 }
 
-/* One turn. The question stays in the history unless it is rejected. */
-static void answer(chat *c, const char *question)
+/* Lets the model answer the last message, which stays in the history unless it is rejected. */
+static void respond(chat *c)
 {
     int64_t count = 0;
     interrupted = 0; /* before the prefill: Ctrl-C during it counts */
-    if (!add_message(&c->history, "user", question)) {
-        c->status = no_memory(c);
-        return;
-    }
     int32_t *tokens = encode(c, &count);
     if (tokens && c->forgets && count >= c->context - c->context / ANSWER_FRACTION)
         tokens = forget(c, tokens, &count);
@@ -239,14 +243,61 @@ static void answer(chat *c, const char *question)
     tarn_tokenizer_release(tokens);
 }
 
+/* One turn. */
+static void answer(chat *c, const char *question)
+{
+    c->pending = 0;
+    if (tarn__history_add(&c->history, "user", question, NULL))
+        respond(c);
+    else
+        c->status = no_memory(c);
+}
+
+/* The name in a call of the last answer with calls, with its escapes: the `index`-th. The caller frees it; NULL: not
+ * found. */
+static char *called_name(const chat *c, int index)
+{
+    int at = c->history.count - 1;
+    tarn_tool_call call = {0};
+    while (at >= 0 && strcmp(c->history.messages[at].role, "assistant") != 0)
+        at--;
+    const char *calls = at >= 0 ? c->history.more[at] : NULL;
+    for (; calls && index >= 0; index--)
+        calls = tarn_chat_find_call(c->tools.text, calls, strlen(calls), &call) ? calls + call.end : NULL;
+    return calls ? strndup(call.name, call.name_length) : NULL;
+}
+
+/* The result of a tool. The model continues once all calls of its answer have one. */
+static void give_result(chat *c, const char *result)
+{
+    int answered = 0;
+    for (int i = c->history.count - 1; i >= 0 && strcmp(c->history.messages[i].role, "tool") == 0; i--)
+        answered++;
+    if (!c->tools.text || c->history.count == 0 || system_count(&c->history) == c->history.count) {
+        fprintf(stderr, "tarn chat: /tool: %s\n",
+                c->tools.text ? "there is no answer with a call yet" : "no tools were given; use --tools FILE");
+        c->status = c->is_interactive ? c->status : TARN__FAILED;
+        return;
+    }
+    char *name = called_name(c, answered);
+    bool good = tarn__history_add_result(&c->history, result, c->calls - c->pending, name);
+    free(name);
+    c->pending -= c->pending > 0;
+    if (!good)
+        c->status = no_memory(c);
+    else if (c->pending == 0)
+        respond(c);
+}
+
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
 
 /* Starts over, with the same system message or another one. */
 static void reset(chat *c, const char *system)
 {
     int kept = system ? 0 : system_count(&c->history);
-    remove_messages(&c->history, kept, c->history.count - kept);
-    if (system && system[0] && !add_message(&c->history, "system", system))
+    tarn__history_remove(&c->history, kept, c->history.count - kept);
+    c->pending = 0;
+    if (system && system[0] && !tarn__history_add(&c->history, "system", system, NULL))
         c->status = no_memory(c);
 }
 
@@ -259,11 +310,14 @@ static bool command(chat *c, const char *line)
         reset(c, NULL);
     else if (strncmp(line, "/system", 7) == 0 && (line[7] == ' ' || !line[7]))
         reset(c, line[7] ? line + 8 : "");
+    else if (strncmp(line, "/tool", 5) == 0 && (line[5] == ' ' || !line[5]))
+        give_result(c, line[5] ? line + 6 : "");
     else
-        fprintf(
-            stderr,
-            "%s: unknown command; use /reset (start over), /system TEXT (start over with a system message) or /exit\n",
-            tarn__escaped(line));
+        fprintf(stderr,
+                "%s: unknown command; use /reset (start over), /system TEXT (start over with a system message), /tool "
+                "RESULT "
+                "(answer a tool call) or /exit\n",
+                tarn__escaped(line));
     return true;
 }
 
@@ -353,12 +407,12 @@ static int run(chat *c)
         tarn__print_error("chat");
         return misused ? TARN__MISUSED : TARN__FAILED;
     }
-    if (c->options->system && !add_message(&c->history, "system", c->options->system))
+    if (c->options->system && !tarn__history_add(&c->history, "system", c->options->system, NULL))
         return no_memory(c);
     catch_interrupts();
     if (c->is_interactive)
-        fprintf(stderr, "%s, context of %lld tokens; /reset, /system TEXT, /exit; Ctrl-C ends an answer\n",
-                tarn_chat_name(c->tokenizer), (long long)c->context);
+        fprintf(stderr, "%s, context of %lld tokens; /reset, /system TEXT, %s/exit; Ctrl-C ends an answer\n",
+                tarn_chat_name(c->tokenizer), (long long)c->context, c->tools.text ? "/tool RESULT, " : "");
     talk(c);
     return c->status;
 }
@@ -386,10 +440,12 @@ int tarn__chat(const tarn__options *options)
     int status = tarn__lm_options("chat", options, &c.kv_type);
     if (status == TARN__DONE)
         status = tarn__checkpoint_use("chat", options, &c.weights);
+    if (status == TARN__DONE && options->tools)
+        status = tarn__tools_read(options->tools, &c.tools);
     if (status == TARN__DONE)
         status = run(&c);
-    remove_messages(&c.history, 0, c.history.count);
-    free(c.history.messages);
+    tarn__history_free(&c.history);
+    free(c.tools.text);
     tarn_generator_free(c.writer);
     tarn_tokenizer_free(c.tokenizer);
     tarn_module_free(c.model);
