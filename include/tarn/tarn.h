@@ -19,6 +19,7 @@
 #include <tarn/parallel.h>
 #include <tarn/profile.h>
 #include <tarn/safetensors.h>
+#include <tarn/table.h>
 #include <tarn/tensor.h>
 #include <tarn/text.h>
 #include <tarn/train.h>

@@ -1,8 +1,6 @@
-/* train.h: training runs: a run is described by options, writes to a folder, and can be stopped and resumed at any
- * step.
+/* train.h: training runs: described by options, written to a folder, stopped and resumed at any step.
  *
- * Classifiers train on labelled samples, language models (gpt2, llama and relatives) on text; the data decides
- * which.
+ * Classifiers train on labelled samples, regressions on tables, language models on text; the data decides which.
  *
  * A run folder holds config.json (the options), model.safetensors (last weights), best.safetensors (best weights),
  * optimizer.safetensors and trainer.json (state to resume from), metrics.jsonl (one JSON object per line),
@@ -11,8 +9,7 @@
  * folder and its "best" are PEFT folders: adapter_config.json and adapter_model.safetensors instead of weights, and
  * frozen.json, a hash of the frozen weights.
  *
- * A kill at any moment leaves a complete checkpoint; a resumed run is bitwise identical to one that was never
- * stopped. */
+ * A kill at any moment leaves a complete checkpoint; a resumed run is bitwise identical to an uninterrupted one. */
 #ifndef TARN_TRAIN_H
 #define TARN_TRAIN_H
 
@@ -36,8 +33,9 @@ typedef struct tarn_train_options {
     /* "mlp", "lenet", "resnet20", "resnet18", "resnet34", "resnet50", "gpt2", "llama" or another language model listed
      * by --help; default: gpt2 for text, resnet20 for image files, lenet for other images, else mlp */
     char model[16];
-    /* "digits" (the default), "images:FOLDER", "mnist:FOLDER", "cifar10:FOLDER", "idx:IMAGES,LABELS", "csv:FILE",
-     * "npy:IMAGES,LABELS", "text:FILE", "shards:FOLDER"; to fine-tune also "chats:FILE" and "FILE.jsonl" */
+    /* "digits" (the default), "images:FOLDER", "mnist:FOLDER", "cifar10:FOLDER", "idx:IMAGES,LABELS", "FILE.csv" or
+     * "csv:FILE" (a table), "npy:IMAGES,LABELS", "text:FILE", "shards:FOLDER"; to fine-tune "chats:FILE", "FILE.jsonl"
+     */
     char data[1024];
     int64_t mlp_sizes[TARN_TRAIN_MAX_MLP_SIZES]; /* hidden layer sizes of an mlp; default 128 */
     int mlp_size_count;
@@ -127,7 +125,7 @@ typedef struct tarn_train_options {
     /* option `template`: "chatml", "llama2", "llama3" or "mistral"; default: the model's own */
     char chat_template[16];
     char val[1024]; /* validation set, JSON lines; default: a fraction of the data */
-    /* fraction of the documents, or of the image files of each class, for validation; default 0.1, none with `val` */
+    /* fraction of documents, of rows of a table, or of image files per class; default 0.1, none with `val` */
     double val_fraction;
 
     /* replace the run in the folder once the new one has its first checkpoint; nothing but a run is removed */
@@ -135,7 +133,6 @@ typedef struct tarn_train_options {
     bool ignore_memory; /* start a run although its plan exceeds the free memory */
 
     /* Image files: images:FOLDER. */
-
     int64_t image_size; /* side in pixels that files are resized and cropped to; default 64; of resnet18 … 50 224 */
     bool grey;          /* one channel; default: red, green and blue */
     double crop_scale;  /* random crops of at least this fraction of the area; default: none, 0.25 with `augment` */
@@ -158,6 +155,9 @@ typedef struct tarn_train_options {
     /* Chat data: special tokens to add to the tokenizer, and rows for them to embedding and head, as for
      * tarn_tokenizer_add_tokens(); with `lora` these rows are trained next to the adapters; default: none */
     char add_tokens[1024];
+
+    /* Tables; see tarn_table_options and tarn_table_encoder_options; the words are those of --help. */
+    char target[256], drop[1024], task[16], delimiter[16], decimal[8], header[8];
 } tarn_train_options;
 
 /* Type of an option's value. */
@@ -187,7 +187,7 @@ typedef struct tarn_option {
 TARN_API int tarn_train_option_count(void);
 TARN_API bool tarn_train_option(int index, tarn_option *option);
 
-/* True if an option applies to a training task: "classify", "lm" or "chat". Unknown names are errors. */
+/* True if an option applies to a training task: "classify", "regress", "lm" or "chat". Unknown names are errors. */
 TARN_API bool tarn_train_option_applies(const char *name, const char *task);
 
 /* Sets an option by name from a string; an unknown name and an invalid value are errors that change nothing. `...`
@@ -248,7 +248,7 @@ typedef struct tarn_train_plan {
     int64_t trained, frozen;            /* parameters */
     int64_t memory_needed, memory_free; /* bytes on the device: estimated need; free memory, 0 if unknown */
     int64_t first_step, steps, steps_in_epoch;
-    const char *task;        /* "classify", "lm" or "chat" */
+    const char *task;        /* "classify", "regress", "lm" or "chat" */
     const char *sample_name; /* what a batch consists of: "sample"; of a language model "window" */
     int64_t step_samples;    /* per step, over all micro-batches */
     /* of a language model, whose classes are the vocabulary; 0 for a classifier */
@@ -269,6 +269,7 @@ typedef struct tarn_train_plan {
     int64_t skipped_files; /* image files that cannot be read; the log names them */
     int ranks;             /* of a data-parallel run; 1: none */
     int64_t virtual_ranks; /* the ranks that can resume the run divide it */
+    char notes[2048];      /* what was found about the data and decided, one sentence per line; "": nothing */
 } tarn_train_plan;
 
 /* Fills in the plan of a trainer. */
@@ -289,12 +290,8 @@ typedef struct tarn_train_metric {
 /* Maximum number of metrics of a report. */
 #define TARN_TRAIN_METRICS 8
 
-/* Kind of a report. */
-typedef enum tarn_report_kind {
-    TARN_REPORT_TRAINING = 0, /* mean over the steps since the last report */
-    TARN_REPORT_EVALUATION,   /* validation set, after this step */
-    TARN_REPORT_SAMPLE        /* text generated by a language model after this step: `text` */
-} tarn_report_kind;
+/* Mean over the steps since the last report; validation set, after this step; generated text: `text`. */
+typedef enum tarn_report_kind { TARN_REPORT_TRAINING = 0, TARN_REPORT_EVALUATION, TARN_REPORT_SAMPLE } tarn_report_kind;
 
 /* Progress report of a run. */
 typedef struct tarn_train_report {
@@ -319,7 +316,8 @@ typedef struct tarn_train_report {
     double eta;       /* remaining seconds of training, at the speed since the last report */
     const char *text; /* of a sample; terminated by 0 */
     size_t text_length;
-    const char *unit; /* of the speed: "tokens", "images" or "rows" */
+    const char *unit;     /* of the speed: "tokens", "images" or "rows" */
+    double rmse, mae, r2; /* of a regression's evaluation, in units of the target; r2 NaN: the target is constant */
 } tarn_train_report;
 
 /* Receives reports; `report` is valid during the call. May call tarn_trainer_stop(). */
@@ -336,8 +334,7 @@ typedef enum tarn_train_end {
 typedef struct tarn_train_result {
     tarn_train_end end;
     int64_t step, best_step; /* best_step: 0 without an evaluation */
-    double best_loss, best_accuracy;
-    double seconds;
+    double best_loss, best_accuracy, seconds;
     int64_t profiled; /* steps covered by tarn_profile_summarize(); 0: no profile */
     /* Metrics of the best evaluation; NaN without one. The last metric decides which evaluation is the best, those
      * before it break ties. */
@@ -501,8 +498,9 @@ TARN_API tarn_module *tarn_run_model(const tarn_run *run);
 TARN_API const char *tarn_run_kind(const tarn_run *run);
 TARN_API const char *tarn_run_data(const tarn_run *run);
 
-/* Training task: "classify", or of a language model "lm" (text, or no data named) or "chat". Functions for classes and
- * samples are errors for language models, those for text are errors for classifiers. A literal; NULL with an error. */
+/* Training task: "classify", "regress", or of a language model "lm" (text, or no data named) or "chat". Functions for
+ * classes and samples are errors for language models, those for text are errors for classifiers. A literal; NULL with
+ * an error. */
 TARN_API const char *tarn_run_task(const tarn_run *run);
 
 /* Tokenizer of a language model's folder. Borrowed from the run. */
@@ -527,7 +525,8 @@ TARN_API bool tarn_run_evaluate_text(tarn_run *run, const char *data, int64_t ba
                                      tarn_text_evaluation *evaluation);
 
 /* Class probabilities of one sample, u8 or f32, of the run's input shape; `probabilities` has capacity for one value
- * per class. For a run trained on u8, f32 samples also range from 0 to 255; one trained on f32 or f64 does not
+ * per class. A sample of a table has one value per feature: numbers as they are, 0 and 1 for categories and
+ * indicators. For a run trained on u8, f32 samples also range from 0 to 255; one trained on f32 or f64 does not
  * accept u8. */
 TARN_API bool tarn_run_predict(tarn_run *run, const tarn_array *sample, double *probabilities);
 

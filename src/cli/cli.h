@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <tarn/table.h>
 #include <tarn/tensor.h>
 #include <tarn/train.h>
 

@@ -93,6 +93,8 @@ static const tarn__option_row table[] = {
      "data to evaluate, named as for train [the run's validation set]"},
     {"batch-size", TARN__OPT_INT, 1, 65536, "256", "N", TARN__EVAL, AT(batch_size), 0, "batch size"},
     {"top", TARN__OPT_INT, 1, 65536, "5", "N", TARN__PREDICT, AT(top), 0, "number of most probable classes to print"},
+    {"output", TARN__OPT_STRING, 0, 0, NULL, "FILE", TARN__PREDICT, AT(output), 0,
+     "with a table: CSV file for the rows with their predictions [standard output]"},
     {"ids", TARN__OPT_STRING, 0, 0, NULL, "N,N", TARN__GENERATE, AT(ids), 0,
      "prompt as token ids; the output is token ids too, and no tokenizer is needed"},
     {"max-tokens", TARN__OPT_INT, 0, 1000000, "0", "N", TARN__GENERATE, AT(max_tokens), 0,

@@ -136,7 +136,7 @@ static int read_words(tarn__command command, const char *command_name, int count
                            : command == TARN__DATA  ? "a file of JSON lines"
                            : command == TARN__QUANTIZE || command == TARN__CONVERT
                                ? (has_one ? "the output path" : "a model folder or .gguf file")
-                           : has_one                     ? "an image"
+                           : has_one                     ? "an image or a table"
                            : (command & TARN__GENERATES) ? "a model folder or .gguf file"
                                                          : "a run folder";
         fprintf(stderr, "tarn %s: %s is missing%s; see tarn %s --help\n", command_name, what,

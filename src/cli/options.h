@@ -85,6 +85,7 @@ typedef struct tarn__options {
     const char *resume;
     bool dry_run, profile;
     int64_t profile_steps, top;
+    const char *output;
 
     /* generate and chat */
     const char *ids, *prompt_file, *kv_type, *system, *on_full;
@@ -117,7 +118,7 @@ void tarn__options_help(tarn__command command);
 /* They come from the library's table (tarn_train_option()), which also reads configuration files and writes the saved
  * record: --batch-size is "batch_size". */
 
-#define TARN__MAX_TRAIN_OPTIONS 64
+#define TARN__MAX_TRAIN_OPTIONS 96
 
 /* The option of a flag, by its name or its alias; false when the command has none: `train` has all of them, `bench
  * train` those of a step. */

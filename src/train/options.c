@@ -30,6 +30,7 @@ typedef struct row {
 enum {
     ALL = TARN__TASKS_ALL,
     CLASSIFY = TARN__TASK_CLASSIFY,
+    SAMPLES = TARN__TASKS_SAMPLES,
     LANGUAGE = TARN__TASKS_LANGUAGE,
     CHAT = TARN__TASK_CHAT,
     STEP = TARN__TASKS_ALL + 1,
@@ -191,10 +192,14 @@ static const char *hint(const char *typed, const char *words, char *text, size_t
     return text;
 }
 
-/* The present form of a word from earlier versions, or the word itself. */
+/* The present form of a word from earlier versions, or of a delimiter typed as itself; else the word. */
 static const char *current_word(const row *r, const char *word)
 {
-    static const char *const renamed[][3] = {{"recompute", "cheap", "selective"}, {"recompute", "block", "full"}};
+    static const char *const renamed[][3] = {{"recompute", "cheap", "selective"},
+                                             {"recompute", "block", "full"},
+                                             {"delimiter", ",", "comma"},
+                                             {"delimiter", ";", "semicolon"},
+                                             {"delimiter", "\t", "tab"}};
     for (size_t i = 0; i < sizeof(renamed) / sizeof(renamed[0]); i++)
         if (strcmp(r->option.name, renamed[i][0]) == 0 && strcmp(word, renamed[i][1]) == 0)
             return renamed[i][2];
@@ -340,8 +345,11 @@ static bool is_given(const row *r, const tarn_train_options *options)
 
 bool tarn__train_options_apply(const char *function, const tarn_train_options *options, tarn__task_set task)
 {
-    static const char *const kinds[] = {
-        [CLASSIFY] = "classifiers", [LANGUAGE] = "language models", [CHAT] = "chats (FILE.jsonl)"};
+    static const char *const kinds[] = {[CLASSIFY] = "classifiers",
+                                        [SAMPLES] = "classifiers and regressions",
+                                        [LANGUAGE] = "language models",
+                                        [CHAT] = "chats (FILE.jsonl)",
+                                        [CHAT | SAMPLES] = "chats (FILE.jsonl) and tables (FILE.csv)"};
     for (int i = 0; i < ROWS; i++)
         if (!(rows[i].tasks & task) && is_given(&rows[i], options))
             return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s applies to %s only; the data is '%.200s'", function,

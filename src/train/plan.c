@@ -244,6 +244,7 @@ bool tarn_trainer_plan(const tarn_trainer *trainer, tarn_train_plan *plan)
     trainer->task->describe(trainer, plan);
     snprintf(plan->device, sizeof(plan->device), "%s", trainer->options.device);
     snprintf(plan->chosen, sizeof(plan->chosen), "%s", trainer->chosen);
+    snprintf(plan->notes, sizeof(plan->notes), "%s", trainer->notes);
     snprintf(plan->folder, sizeof(plan->folder), "%s", trainer->options.out);
     return !tarn_failed();
 }

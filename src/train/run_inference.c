@@ -14,26 +14,16 @@
 #include "formats/file_type.h"
 #include "models/hf/weights.h"
 #include "models/lm/arch.h"
-#include "train/data/data_source.h"
+#include "train/data/table_source.h"
 #include "train/options.h"
 #include "train/run_folder.h"
+#include "train/run_open.h"
 #include "train/tasks/finetune.h"
 #include "train/tasks/lm.h"
 
 enum {
     MAX_DEFAULT_WINDOW = 4096
 }; /* default window of an evaluation, in tokens: longer ones take long and change little */
-
-struct tarn_run {
-    tarn_train_options options;
-    tarn__data_spec data_spec;
-    tarn_device device;
-    const tarn__task *task;
-    tarn_module *model;
-    tarn_tokenizer *tokenizer; /* of a language model; else NULL */
-    char folder[1024];         /* of a language model */
-    bool is_given_template;    /* by the caller of tarn_run_open_with() */
-};
 
 /* True when a folder's config.json is that of a language model. Errors are cleared: they are raised again when the
  * folder is opened. */
@@ -115,8 +105,8 @@ static bool open_run(tarn_run *run, const char *folder, const tarn_run_open_opti
     if (holds_language_model(folder))
         return open_language_model(run, folder, options->checkpoint, how) && set_template(run, options->chat_template);
     if (options->device_layers || options->chat_template)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s applies to language models only; '%s' is a classifier",
-                           function, options->device_layers ? "device_layers" : "chat_template", folder);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s applies to language models only; '%s' is none", function,
+                           options->device_layers ? "device_layers" : "chat_template", folder);
     if (!tarn__config_read(function, folder, &run->options, &run->data_spec))
         return false;
     /* creating a model draws its initial weights: the caller's random state is kept */
@@ -153,7 +143,8 @@ tarn_run *tarn_run_open_with_sized(const char *folder, tarn_device device, const
         return NULL;
     run->device = device;
     if (open_run(run, folder, &chosen)) {
-        run->task = run->tokenizer ? tarn__task_of_text(run->options.data) : &tarn__task_classify;
+        run->task = run->tokenizer ? tarn__task_of_text(run->options.data)
+                                   : tarn__task_of_spec(&run->data_spec, run->options.data);
         return run;
     }
     tarn_run_close(run);
@@ -183,7 +174,7 @@ static bool check_run(const char *function, const tarn_run *run)
 }
 
 /* Raises an error for NULL and for a language model. */
-static bool check_classifier(const char *function, const tarn_run *run)
+static bool check_samples(const char *function, const tarn_run *run)
 {
     return check_run(function, run) &&
            (!run->tokenizer ||
@@ -191,6 +182,17 @@ static bool check_classifier(const char *function, const tarn_run *run)
                 TARN_ERROR_ARGUMENT,
                 "%s: the run is a language model, not a classifier; see tarn_run_evaluate_text() and tarn_generate()",
                 function));
+}
+
+/* Raises an error for a regression, too. */
+static bool check_classifier(const char *function, const tarn_run *run)
+{
+    return check_samples(function, run) &&
+           (!tarn__data_spec_is_regression(&run->data_spec) ||
+            tarn__raise(TARN_ERROR_ARGUMENT,
+                        "%s: the run is a regression, not a classifier; see tarn_run_evaluate_regression() and "
+                        "tarn_run_predict_table()",
+                        function));
 }
 
 static bool check_language(const char *function, const tarn_run *run)
@@ -227,7 +229,7 @@ const char *tarn_run_data(const tarn_run *run)
 
 bool tarn_run_input(const tarn_run *run, tarn_shape *input)
 {
-    if (!check_classifier("run_input", run))
+    if (!check_samples("run_input", run))
         return false;
     if (!input)
         return tarn__raise(TARN_ERROR_ARGUMENT, "run_input: the result is NULL");
@@ -253,11 +255,19 @@ const char *tarn_run_class_name(const tarn_run *run, int64_t index)
 
 /* ---- evaluation -------------------------------------------------------------------------------------------------- */
 
+/* True for data that the run's encoder reads: its samples are then normalized. */
+static bool is_table(const tarn_run *run, const char *data)
+{
+    return run->data_spec.table && (!data || tarn__data_is_table(data));
+}
+
 /* The run's own val set, or the named data. The caller frees it. */
 static tarn_dataset *open_data(const tarn_run *run, const char *data)
 {
     tarn_dataset *training, *validation;
     bool is_images = tarn__data_is_images(run->options.data);
+    if (is_table(run, data))
+        return tarn__run_table_data("run_evaluate", run, data);
     if (data && tarn__data_is_images(data))
         return tarn__images_open_for_evaluation("run_evaluate", data, &run->options, &run->data_spec);
     if (data)
@@ -282,7 +292,9 @@ bool tarn_run_evaluate(tarn_run *run, const char *data, int64_t batch_size, tarn
     if (dataset && tarn__data_spec_fits("run_evaluate", &run->data_spec, dataset) &&
         (!data || tarn__data_is_images(data) ||
          tarn__data_spec_check_labels("run_evaluate", &run->data_spec, dataset))) {
-        tarn_loader_options options = tarn__data_spec_loader_options(&run->data_spec, batch_size, run->device);
+        tarn_loader_options options =
+            (is_table(run, data) ? tarn__data_spec_loader_options
+                                 : tarn__data_spec_raw_loader_options)(&run->data_spec, batch_size, run->device);
         loader = tarn_loader_new(dataset, &options);
     }
     bool good =
@@ -396,7 +408,7 @@ static bool predict(tarn_run *run, const tarn_array *sample, double *probabiliti
     tarn_array one = {.data = sample->data, .dtype = sample->dtype, .shape = {sample->shape.rank + 1, {1}}};
     memcpy(&one.shape.size[1], sample->shape.size, sizeof(int64_t) * (size_t)sample->shape.rank);
     tarn_dataset *dataset = tarn_dataset_from_arrays((const char *const[]){"x"}, &one, 1);
-    tarn_loader_options options = tarn__data_spec_loader_options(&run->data_spec, 1, run->device);
+    tarn_loader_options options = tarn__data_spec_raw_loader_options(&run->data_spec, 1, run->device);
     tarn_loader *loader = dataset ? tarn_loader_new(dataset, &options) : NULL;
     tarn_tensor *fields[1] = {NULL};
     tarn_scope *scope = tarn_scope_open();

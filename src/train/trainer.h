@@ -29,10 +29,18 @@ typedef struct tarn__run_state {
     tarn_loader_state loader;
     int64_t best_step; /* 0: no evaluation yet */
     double best_loss, best_accuracy;
-    int64_t stale;  /* evaluations since the best */
-    double seconds; /* of all segments of the run */
+    double best_rmse, best_mae, best_r2; /* of a regression; else 0 */
+    int64_t stale;                       /* evaluations since the best */
+    double seconds;                      /* of all segments of the run */
     bool finished;
 } tarn__run_state;
+
+/* Result of a validation; a metric that the task lacks is 0. */
+typedef struct tarn__evaluation {
+    int64_t samples;
+    double loss, accuracy;
+    double rmse, mae, r2; /* of a regression */
+} tarn__evaluation;
 
 typedef struct tarn__metrics tarn__metrics;
 typedef struct tarn__phase_timer tarn__phase_timer;
@@ -63,6 +71,7 @@ struct tarn_trainer {
     tarn__lock folder_lock;
     bool is_batch_given, is_length_given; /* by the options of a new run: batch_size; steps or epochs */
     char chosen[256];                     /* default sizes that were chosen, and why; "": none */
+    char notes[2048];                     /* what was found about the data, a sentence per line; "": nothing */
     bool is_resumed;
     bool is_dry_run; /* a dry run: everything is on the meta device; it has a plan and cannot run */
     tarn__run_state state;
@@ -105,7 +114,7 @@ struct tarn_trainer {
 
 /* ---- parts ------------------------------------------------------------------------------------------------------- */
 
-/* Creates the classifier that options and data spec name. The caller owns it. NULL with an error. */
+/* Creates the classifier, or regression, that options and data spec name. The caller owns it. NULL with an error. */
 tarn_module *tarn__classifier_create(const char *function, const tarn_train_options *options,
                                      const tarn__data_spec *data_spec, tarn_device device);
 

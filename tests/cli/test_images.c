@@ -185,7 +185,7 @@ static void wrong_calls_say_what_is_wrong(void **state)
                  {"--jitter 2", "out of range"},
                  {"--crop-scale 0", "out of range"},
                  {"--crop-scale 0.5", "--crop-scale applies to images:FOLDER only"},
-                 {"--val-fraction 0.5", "--val-fraction applies to images:FOLDER only"}};
+                 {"--val-fraction 0.5", "--val-fraction applies to tables (FILE.csv), images:FOLDER and chats"}};
     for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
         expect_command(command_line("train %s --dry-run --device cpu 2>&1", calls[i].arguments), 2, calls[i].text);
     expect_command(command_line("train --data images:%s 2>&1", scratch("nosuch")), 1, "nosuch");

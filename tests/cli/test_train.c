@@ -87,7 +87,7 @@ static void wrong_calls_say_what_is_wrong(void **state)
         {"eval /nosuch", "/nosuch", 1},
         {"eval a b", "unexpected argument 'b'", 2},
         {"predict", "a run folder is missing", 2},
-        {"predict run", "an image is missing", 2},
+        {"predict run", "an image or a table is missing", 2},
         {"predict /nosuch image.png", "/nosuch", 1},
     };
     for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
@@ -95,7 +95,7 @@ static void wrong_calls_say_what_is_wrong(void **state)
     expect_command("train --help", 0, "--label-smoothing X");
     expect_command("help train", 0, "usage: tarn train [CONFIG.json] [OPTION...]");
     expect_command("eval --help", 0, "usage: tarn eval RUN [OPTION...]");
-    expect_command("predict --help", 0, "usage: tarn predict RUN IMAGE|FOLDER... [OPTION...]");
+    expect_command("predict --help", 0, "usage: tarn predict RUN IMAGE|FOLDER...|ROWS.csv [OPTION...]");
 }
 
 static void a_dry_run_says_what_it_would_do_and_writes_nothing(void **state)

@@ -60,6 +60,7 @@ DEFINED_BY = {
     "convert.h": "models",
     "lora.h": "models",
     "generate.h": "generate",
+    "table.h": "train",
     "train.h": "train",
 }
 ANY_PUBLIC = {"cli", "cases"}

@@ -142,6 +142,12 @@ static const char *make_run(const char *name)
     return scratch(name);
 }
 
+static bool write_nothing(const void *from, size_t count, void *ctx)
+{
+    (void)from, (void)count, (void)ctx;
+    return true;
+}
+
 static void runs(void **state)
 {
     (void)state;
@@ -188,6 +194,17 @@ static void runs(void **state)
     REFUSE(tarn_run_predict, tarn_run_predict(run, &i32, p));
     REFUSE(tarn_run_predict, tarn_run_predict(run, &flat, p));
     ACCEPT(tarn_run_predict(run, &whole, p));
+    tarn_regression_evaluation errors;
+    REFUSE(tarn_run_encoder, tarn_run_encoder(NULL));
+    assert_null(tarn_run_encoder(run)); /* no table */
+    REFUSE(tarn_run_evaluate_regression, tarn_run_evaluate_regression(NULL, NULL, 1, &errors));
+    REFUSE(tarn_run_evaluate_regression, tarn_run_evaluate_regression(run, NULL, 1, NULL));
+    REFUSE(tarn_run_evaluate_regression, tarn_run_evaluate_regression(run, NULL, 0, &errors));
+    REFUSE(tarn_run_evaluate_regression, tarn_run_evaluate_regression(run, NULL, 1, &errors));
+    REFUSE(tarn_run_predict_table, tarn_run_predict_table(NULL, "x.csv", write_nothing, NULL, NULL));
+    REFUSE(tarn_run_predict_table, tarn_run_predict_table(run, NULL, write_nothing, NULL, NULL));
+    REFUSE(tarn_run_predict_table, tarn_run_predict_table(run, "x.csv", NULL, NULL, NULL));
+    REFUSE(tarn_run_predict_table, tarn_run_predict_table(run, "x.csv", write_nothing, NULL, NULL));
     ACCEPT(tarn_run_close(NULL), 0);
     tarn_run_close(run);
 }

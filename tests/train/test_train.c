@@ -527,15 +527,27 @@ static void data_that_cannot_be_classes_is_refused(void **state)
     static const struct {
         const char *text, *part;
         tarn_code code;
-    } cases[] = {{"1,2,-1\n3,4,0\n5,6,1\n", "label -1", TARN_ERROR_FORMAT},
-                 {"1,2,0\n3,4,0\n5,6,0\n", "two classes", TARN_ERROR_FORMAT},
-                 {"1,2,0\n", "at least 2", TARN_ERROR_FORMAT},
-                 {"1,2,70000\n3,4,1\n", "label 70000", TARN_ERROR_FORMAT}};
+    } cases[] = {{"1,2,0\n3,4,0\n5,6,0\n", "fewer than 2 different values", TARN_ERROR_FORMAT},
+                 {"1,2,0\n", "fewer than 2 different values", TARN_ERROR_FORMAT},
+                 {"1,2,0.5\n", "1 rows have a target; training needs at least 2", TARN_ERROR_FORMAT}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         tarn_train_options options = {.device = "cpu"};
         snprintf(options.data, sizeof(options.data), "csv:%s", write_text("bad.csv", cases[i].text));
         assert_null(tarn_trainer_new(&options));
         assert_error(cases[i].code, cases[i].part);
+    }
+    static const struct {
+        int64_t label[3];
+        const char *part;
+    } arrays[] = {{{-1, 0, 1}, "label -1"}, {{0, 0, 0}, "two classes"}, {{70000, 1, 0}, "label 70000"}};
+    static const float inputs[6] = {1, 2, 3, 4, 5, 6};
+    for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++) {
+        tarn_train_options options = {.device = "cpu"};
+        snprintf(options.data, sizeof(options.data), "npy:%s,%s",
+                 write_npy("bad_x.npy", "<f4", "3, 2", inputs, sizeof(inputs)),
+                 write_npy("bad_y.npy", "<i8", "3,", arrays[i].label, sizeof(arrays[i].label)));
+        assert_null(tarn_trainer_new(&options));
+        assert_error(TARN_ERROR_FORMAT, arrays[i].part);
     }
     static const char *const names[] = {"nothing", "mnist",    "csv:",     "idx:a",
                                         "npy:,b",  "digits:3", "digits:x", "digits:99999999999"};

@@ -1,4 +1,5 @@
-/* eval.c: `tarn eval`: loss and accuracy of a run's classifier per class, or loss and perplexity of its language model.
+/* eval.c: `tarn eval`: loss and accuracy of a run's classifier per class, errors of its regression, or loss and
+ * perplexity of its language model.
  *
  * The data is the run's own validation set, or that of --data. Results go to standard output as a table, or with --json
  * as one object; messages go to standard error. Exit status: MISUSED for wrong arguments, FAILED for anything else. */
@@ -83,6 +84,38 @@ static int evaluate(const tarn__options *options, tarn_run *run)
     return status;
 }
 
+/* ---- regressions ------------------------------------------------------------------------------------------------- */
+
+/* Errors are in the units of the target. */
+static int evaluate_regression(const tarn__options *options, tarn_run *run)
+{
+    tarn_regression_evaluation e;
+    tarn_table_encoder_info info;
+    const char *data = options->data ? options->data : tarn_run_data(run);
+    if (!tarn_run_evaluate_regression(run, options->data, options->batch_size, &e) ||
+        !tarn_table_encoder_query(tarn_run_encoder(run), &info))
+        return report_error();
+    if (!options->json) {
+        tarn__heading("%s on %s", tarn_run_kind(run), data);
+        printf("target %s: RMSE %.6g, MAE %.6g, R2 %.4f, loss %.4f on %lld rows\n", tarn__escaped(info.target), e.rmse,
+               e.mae, e.r2, e.loss, (long long)e.samples);
+        return TARN__DONE;
+    }
+    tarn__json json = {stdout, false};
+    tarn__json_open(&json, NULL, '{');
+    tarn__json_string(&json, "model", tarn_run_kind(run));
+    tarn__json_string(&json, "data", data);
+    tarn__checkpoint_json(&json, options);
+    tarn__json_string(&json, "target", info.target);
+    tarn__json_int(&json, "samples", e.samples);
+    tarn__json_real(&json, "loss", e.loss, 6);
+    tarn__json_real(&json, "rmse", e.rmse, 6);
+    tarn__json_real(&json, "mae", e.mae, 6);
+    tarn__json_real(&json, "r2", e.r2, 6);
+    tarn__json_end(&json);
+    return TARN__DONE;
+}
+
 /* ---- text -------------------------------------------------------------------------------------------------------- */
 
 /* Tokens per batch, at most: bounds the logits, [B, T, vocab_size], at long contexts. */
@@ -129,7 +162,8 @@ static int evaluate_by_task(const tarn__options *options, tarn_run *run)
     static const struct {
         const char *task;
         int (*evaluate)(const tarn__options *options, tarn_run *run);
-    } rows[] = {{"classify", evaluate}, {"lm", evaluate_text}, {"chat", evaluate_text}};
+    } rows[] = {
+        {"classify", evaluate}, {"regress", evaluate_regression}, {"lm", evaluate_text}, {"chat", evaluate_text}};
     const char *task = tarn_run_task(run);
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         if (strcmp(rows[i].task, task) == 0)

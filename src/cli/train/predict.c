@@ -1,4 +1,5 @@
-/* predict.c: `tarn predict`: the top classes of a run's classifier for image files, and for those of folders.
+/* predict.c: `tarn predict`: the top classes of a run's classifier for image files, and for those of folders. A run on
+ * a table predicts the rows of a file: cli/train/predict_table.c.
  *
  * One line, or with --json one object, per image, in the order of the arguments. An image that cannot be read is
  * reported and skipped; the exit status is then FAILED, and the other images are still classified. */
@@ -10,6 +11,7 @@
 #include <sys/stat.h>
 
 #include "cli/cli.h"
+#include "cli/train/train.h"
 
 enum { MAX_DEPTH = 16 }; /* folders below an argument */
 
@@ -126,6 +128,16 @@ int tarn__predict(const tarn__options *options)
                                        &(tarn_run_open_options){.checkpoint = weights.checkpoint});
     if (!run)
         return tarn__print_error("predict");
+    if (tarn_run_encoder(run)) {
+        status = tarn__predict_table(options, run);
+        tarn_run_close(run);
+        return status;
+    }
+    if (options->output) {
+        fprintf(stderr, "tarn predict: --output applies to runs on tables only\n");
+        tarn_run_close(run);
+        return TARN__MISUSED;
+    }
     if (strcmp(tarn_run_task(run), "classify") != 0) {
         fprintf(stderr, "tarn predict: '%s' is a language model, not a classifier; use tarn generate\n",
                 tarn__escaped(options->words[0]));

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <tarn/train.h>
 
+#include "cli/options.h"
+
 /* ---- plan (train_plan.c) ----------------------------------------------------------------------------------------- */
 
 /* Prints the plan in lines that fit the terminal; `is_auto`: the device was chosen automatically. */
@@ -32,5 +34,8 @@ int tarn__out_of_memory(const tarn_train_plan *plan);
 /* Sources of tarn, compiled into the program. The build generates the definitions; the array has no terminating 0. */
 extern const char tarn__demo_text[];
 extern const size_t tarn__demo_length;
+
+/* `tarn predict` of a run on a table. */
+int tarn__predict_table(const tarn__options *options, tarn_run *run);
 
 #endif

@@ -34,17 +34,31 @@ static void print_chats(FILE *to, const tarn_train_plan *p)
                 (long long)p->documents_truncated);
 }
 
+/* What was found about the data, a line per sentence. */
+static void print_notes(FILE *to, const char *notes)
+{
+    char line[1024];
+    for (; *notes; notes += strcspn(notes, "\n"), notes += *notes == '\n') {
+        snprintf(line, sizeof(line), "%.*s", (int)strcspn(notes, "\n"), notes);
+        fprintf(to, "              %s\n", tarn__escaped(line));
+    }
+}
+
 /* One line for the data; of a language model also one for its sizes, and one for those that were chosen by default. */
 static void print_data(FILE *to, const tarn_train_plan *p)
 {
     char shape[80];
     const tarn_train_options *o = &p->options;
     if (!p->training_tokens) {
-        fprintf(to, "  data        %s: %lld training samples of %s, %lld validation samples, %lld classes\n",
-                tarn__escaped(o->data), (long long)p->training_samples, shape_text(p->input, shape, sizeof(shape)),
-                (long long)p->validation_samples, (long long)p->classes);
+        fprintf(to, "  data        %s: %lld training samples of %s, %lld validation samples", tarn__escaped(o->data),
+                (long long)p->training_samples, shape_text(p->input, shape, sizeof(shape)),
+                (long long)p->validation_samples);
+        if (p->classes)
+            fprintf(to, ", %lld classes", (long long)p->classes);
+        fprintf(to, "\n");
         if (p->skipped_files)
             fprintf(to, "              %lld files cannot be read and were skipped\n", (long long)p->skipped_files);
+        print_notes(to, p->notes);
         return;
     }
     if (p->training_documents)
@@ -52,6 +66,7 @@ static void print_data(FILE *to, const tarn_train_plan *p)
     else
         fprintf(to, "  data        %s: %lld training tokens, %lld validation tokens\n", tarn__escaped(o->data),
                 (long long)p->training_tokens, (long long)p->validation_tokens);
+    print_notes(to, p->notes);
     fprintf(to, "  model       %lld layers, %lld heads", (long long)o->layers, (long long)o->heads);
     if (o->kv_heads != o->heads)
         fprintf(to, " (%lld KV heads)", (long long)o->kv_heads);
@@ -186,7 +201,9 @@ void tarn__train_plan_print_json(const tarn_train_plan *p)
     tarn__json_string(&json, "device", p->device);
     tarn__json_string(&json, "precision", p->options.precision);
     tarn__json_shape(&json, "input", p->input);
-    tarn__json_int(&json, "classes", p->classes);
+    tarn__json_string(&json, "task", p->task);
+    if (p->classes)
+        tarn__json_int(&json, "classes", p->classes);
     tarn__json_int(&json, "training_samples", p->training_samples);
     tarn__json_int(&json, "validation_samples", p->validation_samples);
     if (p->skipped_files)
@@ -195,6 +212,8 @@ void tarn__train_plan_print_json(const tarn_train_plan *p)
         tarn__json_int(&json, "training_tokens", p->training_tokens);
         tarn__json_int(&json, "validation_tokens", p->validation_tokens);
     }
+    if (p->notes[0])
+        tarn__json_string(&json, "notes", p->notes);
     if (p->chosen[0])
         tarn__json_string(&json, "chosen", p->chosen);
     tarn__json_int(&json, "trained", p->trained);

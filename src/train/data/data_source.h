@@ -32,11 +32,18 @@ typedef struct tarn__data_spec {
     float scale;
     float *mean, *std; /* [channels], owned: inputs become (value · scale - mean) / std */
     int channels;
+    /* of a table, owned: its datasets are normalized, mean and std are per feature; NULL: other data. The classes of a
+     * regression are 1: its output. */
+    tarn_table_encoder *table;
 } tarn__data_spec;
 
 /* Creates the spec from the name and the samples of both splits. False with an error; free it then too. */
 bool tarn__data_spec_create(const char *function, const char *name, tarn_dataset *training, tarn_dataset *validation,
                             tarn__data_spec *spec);
+
+/* The same for a table by its encoder, which the spec retains. */
+bool tarn__data_spec_create_table(const char *function, tarn_table_encoder *encoder, tarn_dataset *training,
+                                  tarn_dataset *validation, tarn__data_spec *spec);
 void tarn__data_spec_free(tarn__data_spec *spec);
 
 enum { TARN__MAX_CLASSES = 65536, TARN__MAX_CHANNELS = 1 << 20 };
@@ -56,6 +63,9 @@ bool tarn__data_spec_fits(const char *function, const tarn__data_spec *spec, con
 bool tarn__data_spec_matches(const char *function, const char *name, const tarn__data_spec *spec,
                              tarn_dataset *training, tarn_dataset *validation);
 
+/* True for a table whose target is a number. */
+bool tarn__data_spec_is_regression(const tarn__data_spec *spec);
+
 /* True when the spec has a hash of the data; classifiers of early versions have none. */
 bool tarn__data_spec_has_hash(const tarn__data_spec *spec);
 
@@ -64,6 +74,10 @@ bool tarn__data_spec_check_labels(const char *function, const tarn__data_spec *s
 
 /* Loader options of the spec: normalization of inputs. Arrays are borrowed from the spec. */
 tarn_loader_options tarn__data_spec_loader_options(const tarn__data_spec *spec, int64_t batch_size, tarn_device device);
+
+/* The same for samples that are not normalized, of tables too. */
+tarn_loader_options tarn__data_spec_raw_loader_options(const tarn__data_spec *spec, int64_t batch_size,
+                                                       tarn_device device);
 
 /* A batch's inputs in the dtype of the model's parameters. Belongs to the open scope. */
 tarn_tensor *tarn__batch_input(const tarn_module *model, tarn_tensor *input);

@@ -12,7 +12,8 @@
 #include "base/memory.h"
 #include "base/number_format.h"
 #include "core/tensor/tensor.h"
-#include "train/data/data_source.h"
+#include "data/table/table.h"
+#include "train/data/table_source.h"
 
 /* Samples for mean, std and hash, evenly spaced over the set; the step is rounded down, so up to twice as many. */
 enum { SCAN_TARGET = 2000 };
@@ -31,6 +32,7 @@ typedef struct scan {
     double *sum, *squares; /* [channels] */
     int64_t largest;       /* label */
     uint64_t hash;         /* of the scanned samples */
+    bool is_regression;    /* labels are f32 */
 } scan;
 
 static int64_t elements_of(tarn_shape shape)
@@ -71,7 +73,8 @@ static bool check_fields(scan *s)
         return tarn__raise(TARN_ERROR_FORMAT,
                            "%s: inputs are %s with %d axes per sample; must be u8, i32, i64, f32 or f64 with 1 or 3",
                            s->function, tarn_dtype_name(s->field[0].dtype), rank);
-    if (s->field[1].shape.rank != 0 || !is_integer(s->field[1].dtype))
+    if (s->field[1].shape.rank != 0 ||
+        (s->is_regression ? s->field[1].dtype != TARN_F32 : !is_integer(s->field[1].dtype)))
         return tarn__raise(TARN_ERROR_FORMAT,
                            "%s: labels are %s with %d axes per sample; must be one integer: i64, i32 or u8",
                            s->function, tarn_dtype_name(s->field[1].dtype), s->field[1].shape.rank);
@@ -250,8 +253,55 @@ bool tarn__data_spec_create(const char *function, const char *name, tarn_dataset
     return !tarn_failed() && describe(&s, name, spec);
 }
 
+/* Mean and std per feature: of numbers those of the encoder, of other features 0 and 1. */
+static void set_features(tarn__data_spec *d, const tarn_table_encoder *e)
+{
+    for (int64_t i = 0; i < e->features; i++)
+        d->std[i] = 1;
+    for (int i = 0; i < e->input_count; i++)
+        if (!e->input[i].is_category) {
+            d->mean[e->input[i].first] = (float)e->input[i].mean;
+            d->std[e->input[i].first] = (float)e->input[i].std;
+        }
+}
+
+static bool name_table_classes(tarn__data_spec *d, const tarn_table_encoder *e)
+{
+    for (int64_t i = 0; i < d->classes; i++)
+        if (!(d->class_name[i] = tarn__string_copy(e->is_regression ? e->target : e->classes.word[i])))
+            return false;
+    return true;
+}
+
+bool tarn__data_spec_create_table(const char *function, tarn_table_encoder *e, tarn_dataset *training,
+                                  tarn_dataset *validation, tarn__data_spec *d)
+{
+    scan s = {.function = function, .dataset = training, .validation = validation, .is_regression = e->is_regression};
+    int64_t scanned;
+    if (e->features > TARN__MAX_CHANNELS)
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: the table has %lld features; at most %d are supported", function,
+                           (long long)e->features, TARN__MAX_CHANNELS);
+    *d = (tarn__data_spec){.table = tarn__encoder_retain(e),
+                           .training_samples = tarn_dataset_count(training),
+                           .validation_samples = tarn_dataset_count(validation),
+                           .classes = e->is_regression ? 1 : e->classes.count};
+    if (d->validation_samples < 1)
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: the table has no rows for validation", function);
+    if (tarn_failed() || !check_fields(&s))
+        return false;
+    find_input(d, &s.field[0]);
+    bool good = alloc_scan(&s, d->channels) && scan_samples(&s, d->channels, 1, &scanned) && scan_validation(&s);
+    d->hash = s.hash;
+    free_scan(&s, d->channels);
+    good = good && tarn__data_spec_alloc(d) && name_table_classes(d, e);
+    if (good)
+        set_features(d, e);
+    return good;
+}
+
 void tarn__data_spec_free(tarn__data_spec *spec)
 {
+    tarn_table_encoder_free(spec->table);
     for (int64_t i = 0; spec->class_name && i < spec->classes; i++)
         tarn__string_free(spec->class_name[i]);
     tarn__release(spec->class_name, sizeof(char *) * (size_t)spec->classes);
@@ -260,11 +310,17 @@ void tarn__data_spec_free(tarn__data_spec *spec)
     *spec = (tarn__data_spec){0};
 }
 
+bool tarn__data_spec_is_regression(const tarn__data_spec *d)
+{
+    return d->table && d->table->is_regression;
+}
+
 /* ---- batches ----------------------------------------------------------------------------------------------------- */
 
 bool tarn__data_spec_fits(const char *function, const tarn__data_spec *d, const tarn_dataset *dataset)
 {
-    scan s = {.function = function, .dataset = (tarn_dataset *)dataset};
+    scan s = {
+        .function = function, .dataset = (tarn_dataset *)dataset, .is_regression = tarn__data_spec_is_regression(d)};
     tarn__data_spec other = {0};
     if (!check_fields(&s))
         return false;
@@ -289,7 +345,10 @@ bool tarn__data_spec_fits(const char *function, const tarn__data_spec *d, const 
 bool tarn__data_spec_matches(const char *function, const char *name, const tarn__data_spec *d, tarn_dataset *training,
                              tarn_dataset *validation)
 {
-    scan s = {.function = function, .dataset = training, .validation = validation};
+    scan s = {.function = function,
+              .dataset = training,
+              .validation = validation,
+              .is_regression = tarn__data_spec_is_regression(d)};
     int64_t scanned, samples = tarn_dataset_count(training);
     if (!tarn__data_spec_fits(function, d, training) || !tarn__data_spec_fits(function, d, validation) ||
         !check_fields(&s))
@@ -327,6 +386,13 @@ bool tarn__data_spec_check_labels(const char *function, const tarn__data_spec *d
 }
 
 tarn_loader_options tarn__data_spec_loader_options(const tarn__data_spec *d, int64_t batch_size, tarn_device device)
+{
+    if (d->table) /* its datasets are normalized */
+        return (tarn_loader_options){.batch_size = batch_size, .device = device};
+    return tarn__data_spec_raw_loader_options(d, batch_size, device);
+}
+
+tarn_loader_options tarn__data_spec_raw_loader_options(const tarn__data_spec *d, int64_t batch_size, tarn_device device)
 {
     return (tarn_loader_options){.batch_size = batch_size,
                                  .device = device,
@@ -395,7 +461,7 @@ bool tarn__data_spec_write(const tarn__data_spec *d, tarn__json_file *document)
     for (int c = 0; good && c < d->channels; c++)
         good = tarn__json_file_add_real(document, "data.mean", tarn__number_of_f32(d->mean[c])) &&
                tarn__json_file_add_real(document, STD_KEY, tarn__number_of_f32(d->std[c]));
-    return good;
+    return good && (!d->table || tarn__encoder_write(d->table, document));
 }
 
 /* Reads an f32 back, bitwise identical. */
@@ -423,6 +489,17 @@ static bool read_samples(tarn__data_spec *d, const tarn__json_file *document)
     return good;
 }
 
+/* The model and the encoder must agree. */
+static bool check_table(const tarn__data_spec *d)
+{
+    int64_t classes = d->table->is_regression ? 1 : d->table->classes.count;
+    return (d->input.rank == 1 && d->input.size[0] == d->table->features && d->classes == classes &&
+            d->channels == d->table->features) ||
+           tarn__raise(TARN_ERROR_FORMAT,
+                       "config.json: \"data.table\" does not fit \"data\": %lld features, %lld classes",
+                       (long long)d->table->features, (long long)classes);
+}
+
 bool tarn__data_spec_read(tarn__data_spec *d, const tarn__json_file *document)
 {
     size_t rank, classes, channels, stds;
@@ -438,7 +515,11 @@ bool tarn__data_spec_read(tarn__data_spec *d, const tarn__json_file *document)
         !tarn__json_file_real(document, "data.scale", &scale) ||
         !tarn__json_file_bool(document, "data.can_be_mirrored", &d->can_be_mirrored) || !read_samples(d, document))
         return false;
-    if (rank < 1 || rank == 2 || classes < 2 || channels < 1 || channels != stds || !isfinite(scale) || !(scale > 0))
+    if (tarn__json_file_has(document, "data.table") && !(d->table = tarn__encoder_read(document)))
+        return false;
+    size_t min_classes = tarn__data_spec_is_regression(d) ? 1 : 2;
+    if (rank < 1 || rank == 2 || classes < min_classes || channels < 1 || channels != stds || !isfinite(scale) ||
+        !(scale > 0))
         return tarn__raise(TARN_ERROR_FORMAT,
                            "config.json: \"data\" is invalid: input with %zu axes, %zu classes, %zu means, %zu stds",
                            rank, classes, channels, stds);
@@ -455,5 +536,5 @@ bool tarn__data_spec_read(tarn__data_spec *d, const tarn__json_file *document)
     }
     for (size_t c = 0; good && c < channels; c++)
         good = read_real(document, "data.mean", c, &d->mean[c]) && read_real(document, std_key, c, &d->std[c]);
-    return good;
+    return good && (!d->table || check_table(d));
 }

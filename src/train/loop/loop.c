@@ -213,9 +213,15 @@ static bool log_steps(tarn_trainer *t, const report_target *to)
 
 /* ---- evaluations and checkpoints --------------------------------------------------------------------------------- */
 
-static bool is_best(const tarn_trainer *t, const tarn_evaluation *now)
+static tarn__evaluation best_of(const tarn__run_state *s)
 {
-    const tarn_evaluation before = {.loss = t->state.best_loss, .accuracy = t->state.best_accuracy};
+    return (tarn__evaluation){
+        .loss = s->best_loss, .accuracy = s->best_accuracy, .rmse = s->best_rmse, .mae = s->best_mae, .r2 = s->best_r2};
+}
+
+static bool is_best(const tarn_trainer *t, const tarn__evaluation *now)
+{
+    const tarn__evaluation before = best_of(&t->state);
     return t->state.best_step == 0 || tarn__task_is_better(t->task, now, &before);
 }
 
@@ -244,7 +250,7 @@ static bool report_sample(tarn_trainer *t, const report_target *to)
 /* Evaluates on the val set, saves the best weights, reports, and keeps a numbered checkpoint. */
 static bool evaluate_and_save(tarn_trainer *t, const report_target *to)
 {
-    tarn_evaluation now = {0};
+    tarn__evaluation now = {0};
     bool is_first = tarn__ranks_is_first(&t->ranks);
     tarn__progress_enter(t, TARN_TRAIN_EVALUATION);
     tarn__step_graph_release(t);
@@ -258,6 +264,9 @@ static bool evaluate_and_save(tarn_trainer *t, const report_target *to)
         t->state.best_step = t->state.step;
         t->state.best_loss = now.loss;
         t->state.best_accuracy = now.accuracy;
+        t->state.best_rmse = now.rmse;
+        t->state.best_mae = now.mae;
+        t->state.best_r2 = now.r2;
         if (is_first && !save_best(t))
             return false;
     }
@@ -265,6 +274,9 @@ static bool evaluate_and_save(tarn_trainer *t, const report_target *to)
     tarn_train_report report = report_of(t, TARN_REPORT_EVALUATION);
     report.loss = t->last_val_loss = now.loss;
     report.accuracy = now.accuracy;
+    report.rmse = now.rmse;
+    report.mae = now.mae;
+    report.r2 = now.r2;
     report.is_best = best;
     bool good = send_report(t, &report, to) && report_sample(t, to) &&
                 (!is_first || !t->task->keep_checkpoint || t->task->keep_checkpoint(t));
@@ -398,9 +410,8 @@ static tarn_train_result result_of(const tarn_trainer *t, tarn_train_end end)
                                 .best_accuracy = s->best_accuracy,
                                 .seconds = s->seconds,
                                 .profiled = t->profile_taken};
-    tarn_train_report best = {.kind = TARN_REPORT_EVALUATION,
-                              .loss = s->best_step ? s->best_loss : NAN,
-                              .accuracy = s->best_step ? s->best_accuracy : NAN};
+    tarn__evaluation none = {.loss = NAN, .accuracy = NAN, .rmse = NAN, .mae = NAN, .r2 = NAN}, found = best_of(s);
+    tarn_train_report best = tarn__report_of_evaluation(s->best_step ? &found : &none);
     tarn__task_set_metrics(t->task, &best);
     memcpy(result.best, best.metrics, sizeof(result.best));
     result.best_count = best.metric_count;

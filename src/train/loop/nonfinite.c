@@ -128,7 +128,7 @@ static bool choose_found(tarn_trainer *t, watch *w)
 /* Repeats the evaluation under observation. No steps are repeated: the weights after the step are still in memory. */
 bool tarn__find_nonfinite_evaluation(tarn_trainer *t)
 {
-    tarn_evaluation again;
+    tarn__evaluation again;
     watch w = {.observer.on_output = on_output, .found = ""};
     tarn__observer *before = tarn__observe_forward(&w.observer);
     t->task->evaluate(t, &again);

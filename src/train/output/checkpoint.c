@@ -173,6 +173,22 @@ static bool read_instructions(const tarn_trainer *t, const tarn__json_file *docu
     return saved != NULL;
 }
 
+static bool write_regression(const tarn_trainer *t, tarn__json_file *document)
+{
+    return !tarn__data_spec_is_regression(&t->data_spec) ||
+           (tarn__json_file_set_real(document, "best.rmse", t->state.best_rmse) &&
+            tarn__json_file_set_real(document, "best.mae", t->state.best_mae) &&
+            tarn__json_file_set_real(document, "best.r2", t->state.best_r2));
+}
+
+static bool read_regression(const tarn_trainer *t, const tarn__json_file *document, tarn__run_state *p)
+{
+    return !tarn__data_spec_is_regression(&t->data_spec) ||
+           (tarn__json_file_real(document, "best.rmse", &p->best_rmse) &&
+            tarn__json_file_real(document, "best.mae", &p->best_mae) &&
+            tarn__json_file_real(document, "best.r2", &p->best_r2));
+}
+
 /* Field order is that of the file; the checksum covers all fields. */
 static bool write_state(const tarn_trainer *t, const tarn__rng_state *random, const char *path)
 {
@@ -185,6 +201,7 @@ static bool write_state(const tarn_trainer *t, const tarn__rng_state *random, co
                 tarn__json_file_set_int(document, "best.step", p->best_step) &&
                 tarn__json_file_set_real(document, "best.loss", p->best_loss) &&
                 tarn__json_file_set_real(document, "best.accuracy", p->best_accuracy) &&
+                write_regression(t, document) &&
                 tarn__json_file_set_int(document, "evaluations_since_best", p->stale) &&
                 tarn__json_file_set_real(document, "learning_rate", tarn_optimizer_lr(t->optimizer)) &&
                 write_frozen(t, document) && write_tuning(t, document) && write_instructions(t, document) &&
@@ -222,7 +239,7 @@ static bool read_state(const char *function, tarn_trainer *t, const char *path)
         tarn__json_file_int(document, "batch", 0, tarn_loader_batches(t->loader), &p.loader.batch) &&
         read_random(t, document) && tarn__json_file_int(document, "best.step", 0, p.step, &p.best_step) &&
         tarn__json_file_real(document, "best.loss", &p.best_loss) &&
-        tarn__json_file_real(document, "best.accuracy", &p.best_accuracy) &&
+        tarn__json_file_real(document, "best.accuracy", &p.best_accuracy) && read_regression(t, document, &p) &&
         tarn__json_file_int(document, "evaluations_since_best", 0, INT64_MAX, &p.stale) &&
         tarn__json_file_real(document, "seconds", &p.seconds) &&
         tarn__json_file_bool(document, "finished", &p.finished) &&

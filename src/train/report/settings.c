@@ -80,6 +80,16 @@ static void add_model(tarn__report_settings *settings, const tarn_train_plan *p)
         add(settings, "Dropout", "%.6g", o->dropout);
 }
 
+/* What was found about the data: the sentences as one. */
+static void add_notes(tarn__report_settings *settings, const char *notes)
+{
+    char text[1024];
+    snprintf(text, sizeof(text), "%s", notes);
+    for (char *at = text; (at = strchr(at, '\n')) != NULL;)
+        *at = ';';
+    add(settings, "Table", "%s", text);
+}
+
 /* The tokenizer is named by its source: base model, option, shards, or the default. */
 static void add_data(tarn__report_settings *settings, const tarn_train_plan *p)
 {
@@ -96,7 +106,10 @@ static void add_data(tarn__report_settings *settings, const tarn_train_plan *p)
     } else {
         add_count(settings, "Training data", p->training_samples, "sample");
         add_count(settings, "Validation data", p->validation_samples, "sample");
-        add_count(settings, "Classes", p->classes, "");
+        if (p->classes)
+            add_count(settings, "Classes", p->classes, "");
+        if (p->notes[0])
+            add_notes(settings, p->notes);
     }
     if (o->augment)
         add(settings, "Augmentation", "random shifts of images");

@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "nn/module.h"
-#include "train/data/data_source.h"
+#include "train/data/table_source.h"
 #include "train/tasks/task.h"
 
 enum { DEFAULT_MLP_SIZE = 128 }; /* default size of an MLP's hidden layer */
@@ -258,24 +258,38 @@ static bool open_images(const char *function, tarn_trainer *t)
 /* Options of image files are errors for other data. */
 static bool check_image_options(const char *function, const tarn_train_options *o)
 {
-    const char *given = o->image_size         ? "image_size"
-                        : o->grey             ? "grey"
-                        : o->crop_scale > 0   ? "crop_scale"
-                        : o->jitter > 0       ? "jitter"
-                        : o->val_fraction > 0 ? "val_fraction"
-                                              : NULL;
+    const char *given = o->image_size       ? "image_size"
+                        : o->grey           ? "grey"
+                        : o->crop_scale > 0 ? "crop_scale"
+                        : o->jitter > 0     ? "jitter"
+                                            : NULL;
     return !given || tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s applies to images:FOLDER only; the data is '%.200s'",
                                  function, given, o->data);
 }
 
+/* Opens a table. A target of numbers makes the run a regression. */
+static bool open_table(const char *function, tarn_trainer *t)
+{
+    if (!tarn__table_data_open(function, &t->options, &t->data_spec, &t->training, &t->validation, t->notes,
+                               sizeof(t->notes)))
+        return false;
+    t->task = tarn__task_of_spec(&t->data_spec, t->options.data);
+    return tarn__task_check(function, t->task, &t->options) && complete(function, t);
+}
+
 static bool open_new(const char *function, tarn_trainer *t)
 {
+    if (!tarn__table_options_check(function, &t->options))
+        return false;
     if (is_images(t))
         return open_images(function, t) &&
                tarn__images_spec_create(function, &t->options, t->training, t->validation, &t->data_spec) &&
                complete(function, t);
-    return check_image_options(function, &t->options) &&
-           tarn__data_open(function, t->options.data, &t->training, &t->validation) &&
+    if (!check_image_options(function, &t->options))
+        return false;
+    if (tarn__data_is_table(t->options.data))
+        return open_table(function, t);
+    return tarn__data_open(function, t->options.data, &t->training, &t->validation) &&
            tarn__data_spec_create(function, t->options.data, t->training, t->validation, &t->data_spec) &&
            complete(function, t);
 }
@@ -284,7 +298,10 @@ static bool reopen(const char *function, tarn_trainer *t, const char *folder)
 {
     const char *data = t->options.data;
     (void)folder;
-    if (is_images(t) ? !open_images(function, t) : !tarn__data_open(function, data, &t->training, &t->validation))
+    if (is_images(t) ? !open_images(function, t)
+        : t->data_spec.table
+            ? !tarn__table_data_reopen(function, &t->options, &t->data_spec, &t->training, &t->validation)
+            : !tarn__data_open(function, data, &t->training, &t->validation))
         return tarn__data_paths_hint(function, data);
     return (is_images(t) ? tarn__images_spec_matches(function, data, &t->data_spec, t->training, t->validation)
                          : tarn__data_spec_matches(function, data, &t->data_spec, t->training, t->validation)) &&
@@ -353,13 +370,16 @@ static bool gradients(const tarn__step_ctx *s, tarn_tensor *const *fields, tarn_
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
-static bool evaluate_run(tarn_trainer *t, tarn_evaluation *result)
+static bool evaluate_run(tarn_trainer *t, tarn__evaluation *result)
 {
+    tarn_evaluation found;
     tarn_loader_options options = tarn__data_spec_loader_options(&t->data_spec, t->batch_size, t->device);
     options.workers = workers_of(t);
     tarn_loader *loader = tarn_loader_new(t->validation, &options);
-    bool good = loader && tarn_evaluate(t->model, loader, t->data_spec.classes, result, NULL, NULL);
+    bool good = loader && tarn_evaluate(t->model, loader, t->data_spec.classes, &found, NULL, NULL);
     tarn_loader_free(loader);
+    if (good)
+        *result = (tarn__evaluation){.samples = found.samples, .loss = found.loss, .accuracy = found.accuracy};
     return good;
 }
 

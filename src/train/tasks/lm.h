@@ -42,7 +42,7 @@ double tarn__lm_step_flops(const tarn_trainer *trainer);
 /* Evaluates a language model on all windows of a dataset, in eval mode and without a tape. */
 bool tarn__lm_evaluate(const char *function, tarn_module *model, tarn_dataset *windows, int64_t batch_size, int workers,
                        tarn_text_evaluation *evaluation);
-bool tarn__lm_evaluate_run(tarn_trainer *trainer, tarn_evaluation *result);
+bool tarn__lm_evaluate_run(tarn_trainer *trainer, tarn__evaluation *result);
 
 /* Generates a sample; the caller frees it with tarn_tokenizer_release(). NULL with an error. */
 char *tarn__lm_sample(tarn_trainer *trainer, size_t *length);

@@ -72,12 +72,12 @@ bool tarn__lm_evaluate(const char *function, tarn_module *model, tarn_dataset *w
     return !tarn_failed() || tarn__raise_within(function);
 }
 
-bool tarn__lm_evaluate_run(tarn_trainer *t, tarn_evaluation *result)
+bool tarn__lm_evaluate_run(tarn_trainer *t, tarn__evaluation *result)
 {
     tarn_text_evaluation text;
     bool good =
         tarn__lm_evaluate("trainer_run", t->model, t->validation, t->micro_batch, (int)t->options.workers, &text);
-    *result = (tarn_evaluation){.samples = text.tokens, .loss = text.loss};
+    *result = (tarn__evaluation){.samples = text.tokens, .loss = text.loss};
     return good;
 }
 

@@ -9,7 +9,7 @@
 #include "models/lm/arch.h"
 
 /* In the order in which they are asked for data. */
-static const tarn__task *const tasks[] = {&tarn__task_chat, &tarn__task_lm, &tarn__task_classify};
+static const tarn__task *const tasks[] = {&tarn__task_chat, &tarn__task_lm, &tarn__task_classify, &tarn__task_regress};
 enum { TASKS = sizeof(tasks) / sizeof(tasks[0]) };
 
 const tarn__task *tarn__task_named(const char *name)
@@ -30,6 +30,8 @@ const tarn__task *tarn__task_of_data(const char *data)
 
 const tarn__task *tarn__task_of_spec(const tarn__data_spec *spec, const char *data)
 {
+    if (tarn__data_spec_is_regression(spec))
+        return &tarn__task_regress;
     if (spec->classes)
         return &tarn__task_classify;
     return tarn__task_of_text(data);
@@ -77,10 +79,19 @@ void tarn__task_set_metrics(const tarn__task *task, tarn_train_report *report)
     }
 }
 
-bool tarn__task_is_better(const tarn__task *task, const tarn_evaluation *a, const tarn_evaluation *b)
+tarn_train_report tarn__report_of_evaluation(const tarn__evaluation *e)
 {
-    const tarn_train_report x = {.loss = a->loss, .accuracy = a->accuracy},
-                            y = {.loss = b->loss, .accuracy = b->accuracy};
+    return (tarn_train_report){.kind = TARN_REPORT_EVALUATION,
+                               .loss = e->loss,
+                               .accuracy = e->accuracy,
+                               .rmse = e->rmse,
+                               .mae = e->mae,
+                               .r2 = e->r2};
+}
+
+bool tarn__task_is_better(const tarn__task *task, const tarn__evaluation *a, const tarn__evaluation *b)
+{
+    const tarn_train_report x = tarn__report_of_evaluation(a), y = tarn__report_of_evaluation(b);
     int count = 0;
     while (task->evaluation_lines[count].key)
         count++;
@@ -107,8 +118,8 @@ bool tarn_train_option_applies(const char *name, const char *task)
         return false;
     const tarn__task *known = task ? tarn__task_named(task) : NULL;
     if (!known)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: unknown task '%.100s'; must be classify, lm or chat", function,
-                           task ? task : "NULL");
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: unknown task '%.100s'; must be classify, regress, lm or chat",
+                           function, task ? task : "NULL");
     if (!name || !tarn__train_option_applies(name, TARN__TASKS_ALL))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: unknown option '%.100s'", function, name ? name : "NULL");
     return tarn__train_option_applies(name, known->bit);
@@ -119,7 +130,7 @@ bool tarn__task_check(const char *function, const tarn__task *task, const tarn_t
     if (!tarn__train_options_apply(function, o, task->bit))
         return false;
     bool is_language = tarn__arch_find_trainable(o->model) != NULL;
-    tarn__task_set of_model = is_language ? TARN__TASKS_LANGUAGE : TARN__TASK_CLASSIFY;
+    tarn__task_set of_model = is_language ? TARN__TASKS_LANGUAGE : TARN__TASKS_SAMPLES;
     return !o->model[0] || (of_model & task->bit) ||
            tarn__raise(TARN_ERROR_ARGUMENT, "%s: the model %s needs %s, but the data is '%.200s'", function, o->model,
                        is_language ? "text (text:FILE, shards:FOLDER or FILE.jsonl)" : "samples with labels", o->data);

@@ -1,5 +1,5 @@
-/* task.h: training tasks: what a run of a classifier, of a language model on text, and of one on chats does
- * differently.
+/* task.h: training tasks: what a run of a classifier, of a regression, of a language model on text, and of one on
+ * chats does differently.
  *
  * A run's task is chosen once, when its data is known. The rest of train/ calls its row and knows no task by name: a
  * new task is a row here, a file next to it, and a bit in the option table (options.h).
@@ -114,7 +114,7 @@ struct tarn__task {
     /* ---- results ---- */
     /* Opens the windows of an evaluation outside a run's training. NULL with an error. NULL: not supported. */
     tarn_dataset *(*open_windows)(tarn__eval_data *data);
-    bool (*evaluate)(tarn_trainer *trainer, tarn_evaluation *result); /* on the validation set */
+    bool (*evaluate)(tarn_trainer *trainer, tarn__evaluation *result); /* on the validation set */
     bool (*save_best)(const tarn_trainer *trainer);
     /* Keeps a numbered checkpoint, as --keep asks. NULL: not supported. */
     bool (*keep_checkpoint)(tarn_trainer *trainer);
@@ -131,12 +131,13 @@ struct tarn__task {
     void (*set_speed)(const tarn_trainer *trainer, double samples_per_second, tarn_train_report *report);
 };
 
-extern const tarn__task tarn__task_classify, tarn__task_lm, tarn__task_chat;
+extern const tarn__task tarn__task_classify, tarn__task_regress, tarn__task_lm, tarn__task_chat;
 
 /* The task of that name; NULL: unknown. */
 const tarn__task *tarn__task_named(const char *name);
 
-/* The task of a new run's data; a classifier's for unknown data, which it names in an error. */
+/* The task of a new run's data; a classifier's for unknown data, which it names in an error, and for a table, whose
+ * target may then choose the regression. */
 const tarn__task *tarn__task_of_data(const char *data);
 
 /* The task of a resumed run: its data spec is of tokens or of samples, its data is text or chats. */
@@ -151,8 +152,11 @@ const tarn__task *tarn__task_of_model(const char *model);
 /* Fills in the metrics of a report from its fields. */
 void tarn__task_set_metrics(const tarn__task *task, tarn_train_report *report);
 
+/* A report with the metrics of an evaluation. */
+tarn_train_report tarn__report_of_evaluation(const tarn__evaluation *evaluation);
+
 /* True if evaluation `a` is better than `b`, by the metrics of the task. */
-bool tarn__task_is_better(const tarn__task *task, const tarn_evaluation *a, const tarn_evaluation *b);
+bool tarn__task_is_better(const tarn__task *task, const tarn__evaluation *a, const tarn__evaluation *b);
 
 void tarn__eval_data_free(tarn__eval_data *data);
 
