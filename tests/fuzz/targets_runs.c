@@ -131,20 +131,43 @@ static tarn_module *small_model(void)
     return tarn_model_gpt2(&config, CPU, 1);
 }
 
+/* Adapters, trained tokens and a saved module. */
 static void make_adapter(void)
 {
+    static const int64_t tokens[] = {1, 3};
     tarn_module *model = small_model();
-    fuzz_must(model && tarn_lora_add(model, &(tarn_lora_options){.rank = 2, .targets = "c_attn"}) &&
+    fuzz_must(model &&
+                  tarn_lora_add(model, &(tarn_lora_options){.rank = 2,
+                                                            .targets = "c_attn",
+                                                            .modules_to_save = "ln_f",
+                                                            .trained_tokens = tokens,
+                                                            .trained_token_count = 2}) &&
                   tarn_lora_save(model, scratch("adapter"), "base"),
               "an adapter is written");
     tarn_module_free(model);
+}
+
+/* Loads adapters. What is taken can be used, saved and merged. */
+static bool take_adapters(tarn_module *model, const char *path)
+{
+    const int32_t ids[] = {1, 6, 3};
+    bool taken = tarn_lora_load(model, path);
+    tarn_scope *scope = taken ? tarn_scope_open() : NULL;
+    tarn_no_grad_open();
+    tarn_module_train(model, false);
+    fuzz_must(!taken || (tarn_forward(model, tarn_from_i32(ids, TARN_SHAPE(1, 3), CPU)) &&
+                         tarn_lora_save(model, scratch("again"), NULL) && tarn_lora_merge(model)),
+              "adapters that were taken can be used, saved and merged");
+    tarn_no_grad_close();
+    tarn_scope_close(scope);
+    return taken;
 }
 
 static bool take_adapter_file(const char *name, const void *from, size_t count)
 {
     fuzz_write(name, from, count);
     tarn_module *model = small_model();
-    bool taken = tarn_lora_load(model, scratch("adapter"));
+    bool taken = take_adapters(model, scratch("adapter"));
     tarn_module_free(model);
     return taken;
 }
@@ -159,16 +182,60 @@ static bool take_adapter_weights(const void *from, size_t count)
     return take_adapter_file("adapter/adapter_model.safetensors", from, count);
 }
 
+/* As PEFT writes them, for the same weights. */
 static void adapter_config_seeds(fuzz_seed_fn use, void *ctx)
 {
+    static const char *const others[] = {
+        "{\"peft_type\": \"LORA\", \"r\": 2, \"lora_alpha\": 8, \"target_modules\": [\"c_attn\"], \"modules_to_save\": "
+        "[\"ln_f\"], \"trainable_token_indices\": {\"wte\": [1, 3], \"lm_head\": [1, 3]}, \"lora_dropout\": 0.1, "
+        "\"fan_in_fan_out\": true, \"bias\": \"none\", \"layers_to_transform\": [0], \"use_rslora\": true}",
+        "{\"peft_type\": \"LORA\", \"r\": 3, \"target_modules\": \".*\\\\.attn\\\\.c_(attn|x)\", \"exclude_modules\": "
+        "[\"mlp.c_fc\"], \"rank_pattern\": {\"h\\\\.[0-9]\\\\..*\": 2}, \"alpha_pattern\": {\"c_attn\": 1.5}, "
+        "\"modules_to_save\": [\"ln_f\"], \"trainable_token_indices\": [1, 3], \"init_lora_weights\": \"gaussian\"}"};
     make_adapter();
     fuzz_seed_file("adapter/adapter_config.json", use, ctx);
+    for (int i = 0; i < (fuzz_has_bpe() ? 2 : 1); i++) /* the second has patterns */
+        use(others[i], strlen(others[i]), ctx);
 }
 
 static void adapter_weights_seeds(fuzz_seed_fn use, void *ctx)
 {
     make_adapter();
     fuzz_seed_file("adapter/adapter_model.safetensors", use, ctx);
+}
+
+/* A model whose rows of queries and keys have another order in GGUF files. */
+static tarn_module *small_llama(void)
+{
+    const tarn_llama_config config = {
+        .vocab_size = 7, .context = 5, .layers = 1, .heads = 2, .kv_heads = 1, .hidden_size = 4, .ffn_size = 8};
+    return tarn_model_llama(&config, CPU, 1);
+}
+
+static bool take_adapter_gguf(const void *from, size_t count)
+{
+    const char *path = fuzz_write("fuzz-adapter.gguf", from, count);
+    char copy[1200];
+    snprintf(copy, sizeof(copy), "%s", path);
+    tarn_module *model = small_llama();
+    bool taken = take_adapters(model, copy);
+    tarn_module_free(model);
+    return taken;
+}
+
+static void adapter_gguf_seeds(fuzz_seed_fn use, void *ctx)
+{
+    static const char *const targets[] = {NULL, "q_proj,embed_tokens,lm_head"};
+    static const tarn_dtype dtypes[] = {TARN_F32, TARN_BF16};
+    for (int i = 0; i < 2; i++) {
+        tarn_module *model = small_llama();
+        fuzz_must(
+            model && tarn_lora_add(model, &(tarn_lora_options){.rank = 2, .targets = targets[i], .dtype = dtypes[i]}) &&
+                tarn_lora_save(model, scratch("good-adapter.gguf"), NULL),
+            "adapters are written to a GGUF file");
+        tarn_module_free(model);
+        fuzz_seed_file("good-adapter.gguf", use, ctx);
+    }
 }
 
 /* ---- runs -------------------------------------------------------------------------------------------------------- */
@@ -243,6 +310,7 @@ const fuzz_target fuzz_run_targets[] = {
     {"weights_index", fuzz_has_json, index_seeds, take_index},
     {"adapter_config", fuzz_has_json, adapter_config_seeds, take_adapter_config},
     {"adapter_weights", fuzz_has_json, adapter_weights_seeds, take_adapter_weights},
+    {"adapter_gguf", fuzz_has_json, adapter_gguf_seeds, take_adapter_gguf},
     {"run_config", fuzz_has_json, run_config_seeds, take_run_config},
     {"run_place", fuzz_has_json, place_seeds, take_place},
     {"run_optimizer", fuzz_has_json, optimizer_seeds, take_optimizer},

@@ -320,6 +320,36 @@ static void line_seeds(fuzz_seed_fn use, void *ctx)
     use(lines, sizeof(lines) - 1, ctx);
 }
 
+/* ---- tools ------------------------------------------------------------------------------------------------------- */
+
+/* A list of functions, in which calls are searched, too, as in an answer. */
+static bool take_tools(const void *from, size_t count)
+{
+    static const char tools[] = "[{\"name\": \"add\"}]";
+    char *text = malloc(count + 1);
+    tarn_tool_call call;
+    fuzz_must(text != NULL, "there is memory");
+    memcpy(text, from, count);
+    text[count] = 0;
+    for (size_t at = 0; tarn_chat_find_call(tools, text + at, count - at, &call); at += call.end)
+        fuzz_must(call.begin < call.end && call.end <= count - at && call.arguments_length > 0,
+                  "a call is in the answer");
+    bool taken = tarn_chat_check_tools(text);
+    if (taken)
+        tarn_chat_find_call(text, text, count, &call);
+    free(text);
+    return taken;
+}
+
+static void tools_seeds(fuzz_seed_fn use, void *ctx)
+{
+    static const char *const seeds[] = {
+        "[{\"type\": \"function\", \"function\": {\"name\": \"add\", \"parameters\": {\"x\": [1, -2.5e3, null]}}}]",
+        "[{\"name\": \"add\", \"arguments\": {\"a\": \"\\u00e9\\\"}\"}}, {\"name\": \"look\"}]"};
+    for (int i = 0; i < 2; i++)
+        use(seeds[i], strlen(seeds[i]), ctx);
+}
+
 const fuzz_target fuzz_text_targets[] = {
     {"tokenizer", fuzz_has_bpe, tokenizer_seeds, take_tokenizer},
     {"tokenizer_model", NULL, model_seeds, take_model},
@@ -327,6 +357,7 @@ const fuzz_target fuzz_text_targets[] = {
     {"bert_vocabulary", fuzz_has_bpe, bert_seeds, take_bert},
     {"chat_template", fuzz_has_json, chat_seeds, take_chat},
     {"jinja", NULL, jinja_seeds, take_jinja},
+    {"chat_tools", NULL, tools_seeds, take_tools},
     {"vocabulary", fuzz_has_bpe, vocabulary_seeds, take_vocabulary},
     {"shard", fuzz_has_json, shard_seeds, take_shard},
     {"shard_index", fuzz_has_json, index_seeds, take_index},
