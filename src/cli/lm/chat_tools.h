@@ -32,7 +32,7 @@ int tarn__tools_read(const char *path, tarn__input *tools);
  * the number of calls; -1 without memory. */
 int tarn__history_add_answer(tarn__history *history, const char *answer, const char *tools, int *number);
 
-/* Appends the result of the call of that number; `name`, as in JSON, is the function's, NULL if no call was found. False
+/* Appends the result of the call of that number; `name`, as in JSON, is that of the function; NULL: not known. False
  * without memory. */
 bool tarn__history_add_result(tarn__history *history, const char *result, int number, const char *name);
 
