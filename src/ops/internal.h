@@ -18,7 +18,7 @@ typedef struct tarn__decode_norm {
 } tarn__decode_norm;
 
 /* y[i] = norm(x) @ weights[i]ᵀ + biases[i] for up to three layers: x [..., in], weights [out, in], floats or
- * quantized, biases NULL or [out]. y[i] is [..., out]. */
+ * quantized, biases NULL or [out]. y[i] is [..., out]. A weight stored as [in, out] is given as a transposed view. */
 bool tarn__norm_linear(tarn_tensor *x, const tarn__decode_norm *norm, tarn_tensor *const *weights,
                        tarn_tensor *const *biases, int count, tarn_tensor **y);
 
@@ -34,6 +34,9 @@ tarn_tensor *tarn__norm_gate_up(tarn_tensor *x, const tarn__decode_norm *norm, t
 /* sum + scale · (x @ weightᵀ + bias), the end of a residual branch; bias may be NULL. */
 tarn_tensor *tarn__linear_residual(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, tarn_tensor *sum,
                                    double scale);
+
+/* sum + scale · norm(x), the end of a residual branch with a post-norm; x and sum [..., n]. */
+tarn_tensor *tarn__norm_residual(tarn_tensor *x, const tarn__decode_norm *norm, tarn_tensor *sum, double scale);
 
 /* A layer's cached keys or values [B, KV, S, D], and the scales of quantized rows, else NULL. Keys and values have
  * one layout. */

@@ -5,6 +5,7 @@
  * kernel is wrapped: views are shifted back, the CPU's kernel runs, nothing else. Settings, read when the backend is
  * loaded:
  *   TARN_MIRROR_DISABLE=tanh,matmul   kernels this backend lacks
+ *   TARN_MIRROR_DECODE=1              kernels of the decode step, which the CPU lacks (decode.c)
  *   TARN_MIRROR_MEMORY=1048576        bytes of memory per device
  *   TARN_MIRROR_GPU=1                 the devices report to be GPUs with tensor cores
  *   TARN_MIRROR_DEVICELESS=REASON     no devices
@@ -215,12 +216,29 @@ static uint32_t dtypes_of(const tarn__kernel_row *row)
     return dtypes;
 }
 
+/* The CPU's rows and those of decode.c. */
+static const tarn__kernel_row *with_decode(const tarn__kernel_row *table)
+{
+    static tarn__kernel_row all[TARN__KERNEL_COUNT];
+    memcpy(all, table, sizeof(all));
+    mirror_add_decode(all);
+    return all;
+}
+
+/* What a kernel of one row fits; of several, prepare() decides. */
+static bool (*own_fits(const tarn__kernel_row *row))(const tarn__call *)
+{
+    return row->next ? NULL : row->fits;
+}
+
 static void fill_rows(const char *without)
 {
 #define ROW(name) \
     if (!listed(without, #name)) \
-        rows[TARN__K_##name] = tarn__row_planned(prepare_##name, cpu[TARN__K_##name].run ? run_##name : NULL, \
-                                                 dtypes_of(&cpu[TARN__K_##name]));
+        rows[TARN__K_##name] = \
+            tarn__row_fits(tarn__row_planned(prepare_##name, cpu[TARN__K_##name].run ? run_##name : NULL, \
+                                             dtypes_of(&cpu[TARN__K_##name])), \
+                           own_fits(&cpu[TARN__K_##name]));
 #define UNARY(name, ...) ROW(name) ROW(name##_grad)
 #define BINARY(name, ...) ROW(name) ROW(name##_grad) ROW(name##_grad_a) ROW(name##_grad_b)
 #define COMPARE(name, ...) ROW(name)
@@ -384,7 +402,7 @@ __attribute__((visibility("default"))) const tarn__backend *tarn_backend_entry(c
     }
     backend.kernels_hash = tarn__kernels_hash() + (getenv("TARN_MIRROR_OLD") != NULL);
     backend.version = host->version;
-    cpu = host->cpu_kernels;
+    cpu = getenv("TARN_MIRROR_DECODE") ? with_decode(host->cpu_kernels) : host->cpu_kernels;
     backend.has_tf32 = backend.has_bf16 = getenv("TARN_MIRROR_GPU") != NULL;
     backend.auto_priority = backend.has_tf32;
     fill_rows(getenv("TARN_MIRROR_DISABLE"));

@@ -32,6 +32,9 @@ void mirror_run_kernel(tarn__call *call);
 /* Does the copies that come before what the device does next. */
 void mirror_catch_up(int index);
 
+/* decode.c: adds the kernels of the decode step. */
+void mirror_add_decode(tarn__kernel_row *rows);
+
 /* ---- capture.c --------------------------------------------------------------------------------------------------- */
 
 bool mirror_is_capturing(int index);

@@ -71,6 +71,39 @@ static void every_norm_activation_and_scale_is_that_of_its_parts(void **state)
     assert_error(TARN_ERROR_ARGUMENT, "norm_up: activation");
 }
 
+/* A post-norm and the residual addition after it. */
+static void a_norm_before_a_sum_is_that_of_its_parts(void **state)
+{
+    (void)state;
+    tarn_tensor *x = some(2, 64, 1), *sum = some(2, 64, 9),
+                *weight = good(tarn_reshape(some(1, 64, 2), TARN_SHAPE(64))),
+                *shift = good(tarn_reshape(some(1, 64, 7), TARN_SHAPE(64)));
+    for (int i = 0; i < 6; i++) {
+        double scale = i % 2 ? 0.22 : 1;
+        tarn__decode_norm norm = {.weight = weight, .epsilon = 1e-5, .is_layernorm = i / 2 == 2, .offset = i / 2 == 1};
+        norm.bias = norm.is_layernorm ? shift : NULL;
+        tarn_tensor *h = good(norm.is_layernorm ? tarn_layernorm(x, weight, shift, 1e-5)
+                                                : tarn_rmsnorm_offset(x, weight, norm.offset, 1e-5));
+        assert_close(good(tarn__norm_residual(x, &norm, sum, scale)),
+                     good(tarn_add(sum, scale == 1 ? h : tarn_mul(h, tarn_scalar(scale)))), 0);
+    }
+    assert_null(tarn__norm_residual(x, &(tarn__decode_norm){.weight = weight, .epsilon = 1e-5}, some(2, 32, 1), 1));
+    assert_error(TARN_ERROR_SHAPE, "add");
+}
+
+/* Stored as [in, out], given as transposed views. */
+static void weights_of_the_other_layout_work(void **state)
+{
+    (void)state;
+    tarn_tensor *x = some(3, 32, 1), *norm = good(tarn_reshape(some(1, 32, 2), TARN_SHAPE(32))), *w = some(32, 48, 3),
+                *bias = good(tarn_reshape(some(1, 48, 6), TARN_SHAPE(48))), *sum = some(3, 48, 4), *y,
+                *view = good(tarn__transposed(w));
+    assert_true(tarn__norm_linear(x, &(tarn__decode_norm){.weight = norm, .epsilon = 1e-5}, &view, &bias, 1, &y));
+    assert_close(y, good(tarn__linear_in_out(tarn_rmsnorm(x, norm, 1e-5), w, bias)), 0);
+    assert_close(good(tarn__linear_residual(x, view, bias, sum, 1)),
+                 good(tarn_add(sum, tarn__linear_in_out(x, w, bias))), 0);
+}
+
 static void gradients_pass(void **state)
 {
     (void)state;
@@ -107,6 +140,8 @@ int main(void)
         in_scope(products_of_a_norm_are_those_of_its_result),
         in_scope(a_gate_and_a_sum_are_those_of_their_parts),
         in_scope(every_norm_activation_and_scale_is_that_of_its_parts),
+        in_scope(a_norm_before_a_sum_is_that_of_its_parts),
+        in_scope(weights_of_the_other_layout_work),
         in_scope(gradients_pass),
         in_scope(what_does_not_fit_is_refused),
     };

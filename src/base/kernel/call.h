@@ -126,12 +126,12 @@ typedef struct tarn__norm {
     double offset; /* rmsnorm: added to the weight in the type computed in; without a weight unused */
 } tarn__norm;
 
-/* norm_linear, norm_gate_up, linear_residual. */
+/* norm_linear, norm_gate_up, linear_residual, norm_residual. */
 typedef struct tarn__decode_linear {
     double epsilon, offset; /* of the norm, as in tarn__norm */
     int32_t centred;        /* layernorm instead of rmsnorm */
     int32_t act;            /* tarn__act; norm_linear: of the result, norm_gate_up: of the gate */
-    double scale;           /* linear_residual: factor of the linear layer */
+    double scale;           /* linear_residual, norm_residual: factor of what is added */
 } tarn__decode_linear;
 
 /* residual_norm, dropout_residual_norm and their gradients. With dropout, delta, x, sum and gradients are contiguous

@@ -329,8 +329,11 @@ tarn_tensor *tarn__model_hidden(tarn_module *body, tarn_tensor *tokens, const ta
  * step of the cache, whose positions and attention it uses. */
 tarn_tensor *tarn__model_forward_cached(tarn_module *model, tarn_tensor *tokens, tarn__kv_cache *cache);
 
+/* True if attention and MLP of a layer read the same x. */
+bool tarn__layer_is_parallel(const tarn_module *layer);
+
 /* The fused decode step of a few sequences: whether it applies (one token each, all layers on one device, no
- * adapters); and the step. */
+ * adapters; a device without its kernels composes the simple architectures only); and the step, for any model. */
 bool tarn__model_can_decode(const tarn_module *model, const tarn_tensor *tokens, const tarn__kv_cache *cache);
 tarn_tensor *tarn__model_decode(tarn_module *model, tarn_tensor *tokens, tarn__kv_cache *cache);
 

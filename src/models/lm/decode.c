@@ -1,8 +1,8 @@
 /* decode.c: the fused decode step of a few sequences, one token each.
  *
- * Its time is the bytes of the weights and the number of kernels: five per layer on a device that has them. A norm
- * is fused into the matmuls after it, a residual addition into the matmul before it. Devices without these kernels
- * compose them (ops/attention/decode.c), with the same results. */
+ * Its time is the bytes of the weights and the number of kernels: five per layer of most architectures. A norm is fused
+ * into the matmuls after it, a residual addition into the matmul before it, or into a norm between them. Operands that
+ * a kernel does not take are composed (ops/attention/decode.c). */
 #include "models/lm/arch.h"
 #include "nn/lora.h"
 #include "ops/internal.h"
@@ -17,49 +17,76 @@ static tarn_tensor *own(const tarn_module *module, const char *name)
     return tarn__module_own(module, name);
 }
 
-/* True if the fused operations compute such layers: a norm before each part, and nothing between a part's last matmul
- * and the residual addition. Quantized or [out, in] weights only. */
-static bool fits_arch(const tarn__model_ctx *ctx)
+/* True if no linear layer of a part has a LoRA adapter. */
+static bool has_no_adapter(const tarn_module *part)
 {
-    const tarn__arch *arch = ctx->arch;
-    return arch->norms == TARN__NORMS_PRE && (!arch->is_parallel || ctx->config.sequential);
+    bool good = true;
+    for (int i = 0; i < part->children; i++)
+        good = good && !part->child[i]->adapter;
+    return good;
 }
 
-/* True if a linear layer has neither a LoRA adapter nor a weight [in, out]. */
-static bool fits_linear(const tarn_module *linear)
+/* True if a layer composes as well as the general pass: norms before sequential parts, weights [out, in], gates without
+ * biases. For others the general pass takes fewer operations: one for a residual addition and the next norm, for an MLP
+ * without a gate, for a gate. */
+static bool is_composable(const tarn_module *layer)
 {
-    return !linear->adapter && linear->linear != TARN__LINEAR_IN_OUT;
-}
-
-/* True if no layer of attention and MLP has an adapter. A gated MLP has no biases in the fused operations. */
-static bool fits_layer(const tarn_module *layer)
-{
+    const tarn__arch *arch = ((const tarn__model_ctx *)layer->ctx)->arch;
     const tarn_module *attention = tarn__model_child(layer, TARN__ROLE_ATTENTION),
                       *mlp = tarn__model_child(layer, TARN__ROLE_MLP);
-    bool is_gated = ((const tarn__model_ctx *)layer->ctx)->arch->is_gated, good = true;
+    bool good = arch->norms == TARN__NORMS_PRE && !tarn__layer_is_parallel(layer);
     for (int i = 0; i < attention->children; i++)
-        good = good && fits_linear(attention->child[i]);
+        good = good && attention->child[i]->linear != TARN__LINEAR_IN_OUT;
     for (int i = 0; i < mlp->children; i++)
-        good = good && fits_linear(mlp->child[i]) && !(is_gated && own(mlp->child[i], "bias"));
+        good = good && mlp->child[i]->linear != TARN__LINEAR_IN_OUT && !(arch->is_gated && own(mlp->child[i], "bias"));
     return good;
+}
+
+/* True if the device of the residual stream has the kernels of this step. */
+static bool has_kernels(const tarn_module *model)
+{
+    const tarn_tensor *norm = own(tarn__model_child(model->child[TARN__MODEL_BODY], TARN__ROLE_NORM), "weight");
+    return tarn__has_kernel(tarn__device(norm), TARN__K_norm_linear, norm->view.dtype);
 }
 
 /* At most MAX_SEQUENCES sequences, and no transfers between layers. */
 bool tarn__model_can_decode(const tarn_module *model, const tarn_tensor *tokens, const tarn__kv_cache *cache)
 {
-    const tarn__model_ctx *ctx = model->ctx;
     const tarn_module *layers = tarn__model_layers(model);
-    bool good = fits_arch(ctx) && tokens->view.rank == 2 && tokens->view.shape[1] == 1 &&
-                tokens->view.shape[0] <= MAX_SEQUENCES && cache->dev_count == 1 &&
-                !model->child[TARN__MODEL_HEAD]->adapter;
+    bool good = tokens->view.rank == 2 && tokens->view.shape[1] == 1 && tokens->view.shape[0] <= MAX_SEQUENCES &&
+                cache->dev_count == 1 && !model->child[TARN__MODEL_HEAD]->adapter,
+         is_fused = good && has_kernels(model);
     for (int i = 0; good && i < layers->children; i++)
-        good = fits_layer(layers->child[i]);
+        good = has_no_adapter(tarn__model_child(layers->child[i], TARN__ROLE_ATTENTION)) &&
+               has_no_adapter(tarn__model_child(layers->child[i], TARN__ROLE_MLP)) &&
+               (is_fused || is_composable(layers->child[i]));
     return good;
 }
 
-/* A norm, as the fused operations take it. */
+/* A linear layer, as the fused operations take it. */
+typedef struct linear {
+    tarn_tensor *weight; /* [out, in]: of one stored as [in, out] a transposed view */
+    tarn_tensor *bias;   /* or NULL */
+} linear;
+
+static linear linear_of(const tarn_module *module)
+{
+    tarn_tensor *weight = own(module, "weight");
+    return (linear){module->linear == TARN__LINEAR_IN_OUT ? tarn__transposed(weight) : weight, own(module, "bias")};
+}
+
+/* Some of the outputs of a linear layer. */
+static linear slice_of(const linear *whole, int64_t begin, int64_t end)
+{
+    return (linear){tarn_slice(whole->weight, 0, begin, end),
+                    whole->bias ? tarn_slice(whole->bias, 0, begin, end) : NULL};
+}
+
+/* A norm, as the fused operations take it; NULL: none. */
 static tarn__decode_norm norm_of(const tarn_module *norm)
 {
+    if (!norm)
+        return (tarn__decode_norm){0};
     const tarn__norm_ctx *n = norm->ctx;
     return (tarn__decode_norm){.weight = own(norm, "weight"),
                                .epsilon = n->epsilon,
@@ -68,21 +95,15 @@ static tarn__decode_norm norm_of(const tarn_module *norm)
                                .bias = own(norm, "bias")};
 }
 
-/* Scale of a part's output in the residual addition. */
-static double scale_of(const tarn__model_ctx *ctx)
-{
-    return ctx->config.residual_scale > 0 ? ctx->config.residual_scale : 1;
-}
-
 /* Queries, keys and values of norm(x), [B, 1, heads, head_dim] each. */
 static bool project(const tarn_module *attention, const tarn__decode_norm *norm, tarn_tensor *x, tarn_tensor **part)
 {
     const tarn_module *one = tarn__model_child(attention, TARN__ROLE_QKV);
     tarn_tensor *weights[3], *biases[3];
     for (int i = 0; i < (one ? 1 : 3); i++) {
-        const tarn_module *linear = one ? one : tarn__model_child(attention, TARN__ROLE_Q + i);
-        weights[i] = own(linear, "weight");
-        biases[i] = own(linear, "bias");
+        const linear l = linear_of(one ? one : tarn__model_child(attention, TARN__ROLE_Q + i));
+        weights[i] = l.weight;
+        biases[i] = l.bias;
     }
     if (!tarn__norm_linear(x, norm, weights, biases, one ? 1 : 3, part))
         return false;
@@ -94,52 +115,84 @@ static bool project(const tarn_module *attention, const tarn__decode_norm *norm,
     return true;
 }
 
-/* x + attention(norm(x)), [B, 1, hidden_size]. */
-static tarn_tensor *attend(const tarn_module *layer, tarn_tensor *x, tarn__kv_cache *cache)
+/* Attention of norm(x) before its output projection, [B, 1, heads · head_dim]. */
+static tarn_tensor *attend(const tarn_module *attention, const tarn__decode_norm *norm, tarn_tensor *x,
+                           tarn__kv_cache *cache)
 {
-    const tarn_module *attention = tarn__model_child(layer, TARN__ROLE_ATTENTION),
-                      *o = tarn__model_child(attention, TARN__ROLE_O);
     const tarn__model_ctx *ctx = attention->ctx;
     tarn_rope_options rope;
     const tarn__decode_attention_options how = tarn__attention_options(ctx, cache->step.max_keys, &rope);
-    const tarn__decode_norm norm = norm_of(tarn__model_child(layer, TARN__ROLE_ATTENTION_NORM));
-    tarn_tensor *part[3],
-        *y = project(attention, &norm, x, part)
-                 ? tarn__kv_cache_rotate_and_attend(cache, ctx->layer, part[0], part[1], part[2], &how)
-                 : NULL;
-    return y ? tarn__linear_residual(y, own(o, "weight"), own(o, "bias"), x, scale_of(ctx)) : NULL;
+    tarn_tensor *part[3];
+    return project(attention, norm, x, part)
+               ? tarn__kv_cache_rotate_and_attend(cache, ctx->layer, part[0], part[1], part[2], &how)
+               : NULL;
+}
+
+/* act(gate) · up of norm(x); a gate with a bias is an operation of its own. */
+static tarn_tensor *activate_gated(const linear *gate, const linear *up, const tarn__decode_norm *norm, tarn_tensor *x,
+                                   tarn_activation_kind activation)
+{
+    if (!gate->bias && !up->bias)
+        return tarn__norm_gate_up(x, norm, gate->weight, up->weight, activation);
+    tarn_tensor *weights[] = {gate->weight, up->weight}, *biases[] = {gate->bias, up->bias}, *y[2];
+    return tarn__norm_linear(x, norm, weights, biases, 2, y) ? tarn_gated(y[0], y[1], activation) : NULL;
 }
 
 /* Hidden activations of the MLP of norm(x). */
 static tarn_tensor *activate(const tarn_module *mlp, const tarn__decode_norm *norm, tarn_tensor *x)
 {
     tarn_activation_kind activation = ((const tarn__model_ctx *)mlp->ctx)->activation;
-    const tarn_module *gate = tarn__model_child(mlp, TARN__ROLE_GATE), *up = tarn__model_child(mlp, TARN__ROLE_UP),
+    const tarn_module *gate = tarn__model_child(mlp, TARN__ROLE_GATE),
                       *both = tarn__model_child(mlp, TARN__ROLE_GATE_UP);
-    if (!both)
-        return gate ? tarn__norm_gate_up(x, norm, own(gate, "weight"), own(up, "weight"), activation)
-                    : tarn__norm_up(x, norm, own(up, "weight"), own(up, "bias"), activation);
-    int64_t ffn_size = tarn__linear_out(both) / 2;
-    tarn_tensor *weight = own(both, "weight"),
-                *halves[] = {tarn_slice(weight, 0, 0, ffn_size), tarn_slice(weight, 0, ffn_size, 2 * ffn_size)};
-    return halves[0] && halves[1] ? tarn__norm_gate_up(x, norm, halves[0], halves[1], activation) : NULL;
+    linear first = linear_of(both ? both : gate ? gate : tarn__model_child(mlp, TARN__ROLE_UP)), second;
+    if (!both && !gate)
+        return tarn__norm_up(x, norm, first.weight, first.bias, activation);
+    if (both) {
+        int64_t ffn_size = tarn__linear_out(both) / 2;
+        second = slice_of(&first, ffn_size, 2 * ffn_size);
+        first = slice_of(&first, 0, ffn_size);
+    } else {
+        second = linear_of(tarn__model_child(mlp, TARN__ROLE_UP));
+    }
+    return tarn_failed() ? NULL : activate_gated(&first, &second, norm, x, activation);
 }
 
-/* x + mlp(norm(x)), [B, 1, hidden_size]. */
-static tarn_tensor *run_mlp(const tarn_module *layer, tarn_tensor *x)
+/* sum plus the output of a part: the projection of y, its post-norm and its scale, where the layer has them. */
+static tarn_tensor *add_output(const tarn_module *layer, const tarn_module *projection, tarn__role post, tarn_tensor *y,
+                               tarn_tensor *sum)
 {
-    const tarn_module *mlp = tarn__model_child(layer, TARN__ROLE_MLP), *down = tarn__model_child(mlp, TARN__ROLE_DOWN);
-    const tarn__decode_norm norm = norm_of(tarn__model_child(layer, TARN__ROLE_MLP_NORM));
-    tarn_tensor *h = activate(mlp, &norm, x);
-    return h ? tarn__linear_residual(h, own(down, "weight"), own(down, "bias"), x, scale_of(layer->ctx)) : NULL;
+    const tarn_module *norm = tarn__model_child(layer, post);
+    const tarn_lm_config *c = tarn__model_config(layer);
+    const double scale = c->residual_scale > 0 ? c->residual_scale : 1;
+    linear l = linear_of(projection);
+    if (!y || !sum || !norm)
+        return y && sum ? tarn__linear_residual(y, l.weight, l.bias, sum, scale) : NULL;
+    const tarn__decode_norm none = {0}, after = norm_of(norm);
+    return tarn__norm_linear(y, &none, &l.weight, &l.bias, 1, &y) ? tarn__norm_residual(y, &after, sum, scale) : NULL;
 }
 
-/* One layer: the residual stream before and after; frees the former. */
+/* One layer: the residual stream before and after. Where it is parallel, the MLP reads the stream before attention,
+ * through its own norm or attention's. */
+static tarn_tensor *add_parts(const tarn_module *layer, tarn_tensor *x, tarn__kv_cache *cache)
+{
+    const tarn_module *attention = tarn__model_child(layer, TARN__ROLE_ATTENTION),
+                      *mlp = tarn__model_child(layer, TARN__ROLE_MLP),
+                      *before_attention = tarn__model_child(layer, TARN__ROLE_ATTENTION_NORM),
+                      *before_mlp = tarn__model_child(layer, TARN__ROLE_MLP_NORM);
+    const bool is_parallel = tarn__layer_is_parallel(layer);
+    const tarn__decode_norm first = norm_of(before_attention),
+                            second = norm_of(is_parallel && !before_mlp ? before_attention : before_mlp);
+    tarn_tensor *sum = add_output(layer, tarn__model_child(attention, TARN__ROLE_O), TARN__ROLE_ATTENTION_POST,
+                                  attend(attention, &first, x, cache), x),
+                *h = sum ? activate(mlp, &second, is_parallel ? x : sum) : NULL;
+    return add_output(layer, tarn__model_child(mlp, TARN__ROLE_DOWN), TARN__ROLE_MLP_POST, h, sum);
+}
+
+/* add_parts() in a scope of its own; frees x. */
 static tarn_tensor *run_layer(const tarn_module *layer, tarn_tensor *x, tarn__kv_cache *cache)
 {
     tarn_scope *scope = tarn_scope_open();
-    tarn_tensor *y = scope ? attend(layer, x, cache) : NULL;
-    y = y ? run_mlp(layer, y) : NULL;
+    tarn_tensor *y = scope ? add_parts(layer, x, cache) : NULL;
     y = y ? tarn_scope_return(scope, y) : NULL;
     tarn_scope_close(scope);
     if (y)

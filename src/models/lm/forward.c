@@ -103,7 +103,7 @@ static tarn_tensor *run_parallel(const tarn_module *layer, const stream *s, cons
     return y ? tarn_add(y, attended) : NULL;
 }
 
-static bool is_parallel(const tarn_module *layer)
+bool tarn__layer_is_parallel(const tarn_module *layer)
 {
     const tarn__model_ctx *ctx = layer->ctx;
     return ctx->arch->is_parallel && !ctx->config.sequential;
@@ -117,7 +117,7 @@ static tarn_tensor *layer_with(tarn_module *layer, tarn_tensor *x, const tarn__f
     stream s = {x, norm ? tarn_forward(norm, x) : NULL};
     if (norm && !s.normed)
         return NULL;
-    if (is_parallel(layer))
+    if (tarn__layer_is_parallel(layer))
         return add_output(&s, run_parallel(layer, &s, p), 0, NULL) ? s.x : NULL;
     bool good =
         add_output(&s, run_attention(layer, input_of(&s), p), drop, tarn__model_child(layer, TARN__ROLE_MLP_NORM)) &&
@@ -172,7 +172,7 @@ static bool run_layer(tarn_module *body, int i, const tarn__forward_ctx *p, stre
     tarn_scope *scope = tarn_scope_open();
     stream after = {scope ? to_layer(s->x, layer) : NULL, s->normed}; /* a norm has moved x already */
     bool good = after.x != NULL;
-    if (good && is_parallel(layer)) {
+    if (good && tarn__layer_is_parallel(layer)) {
         good = add_output(&after, run_parallel(layer, &after, p), 0, next);
     } else if (good) {
         tarn_tensor *delta = run_attention(layer, input_of(&after), p);

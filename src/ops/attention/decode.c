@@ -1,5 +1,5 @@
-/* decode.c: the operations of a decode step: linear layers with norm and residual, attention of one token, greedy
- * argmax.
+/* decode.c: the operations of a decode step: linear layers with norm and residual, post-norms, attention of one token,
+ * greedy argmax.
  *
  * The composed forms define the results; a fused kernel differs only in what it does not round in between. Which calls
  * a kernel takes (few rows, aligned weights) is its row's `fits` on each device; weights of several dtypes get a call
@@ -200,6 +200,38 @@ tarn_tensor *tarn__linear_residual(tarn_tensor *x, tarn_tensor *weight, tarn_ten
     tarn_tensor *y = result_for("linear_residual", x, weight), *to = y ? tarn__rows_of("linear_residual", y) : NULL;
     return to && tarn__kernel_call(TARN__K_linear_residual, "linear_residual", params,
                                    TARN__IN(rows, weight, bias, from), TARN__OUT(to))
+               ? y
+               : NULL;
+}
+
+/* sum as rows of x's shape and dtype where the kernel takes both; NULL, without an error, where they must be
+ * composed. */
+static tarn_tensor *rows_of_sum(tarn_tensor *x, const tarn__decode_norm *norm, tarn_tensor *sum)
+{
+    if (!x || !sum || x->is_constant || sum->is_constant || x->view.rank < 1 || !norm->weight ||
+        sum->view.dtype != x->view.dtype || !tarn__same_shape(&x->view, &sum->view) ||
+        !tarn__same_device(tarn__device(x), tarn__device(sum)) ||
+        tarn__recording_needed((tarn_tensor *[]){x, sum, norm->weight, norm->bias}, 4) ||
+        !vector_matches(x, norm->weight) || !vector_matches(x, norm->bias) ||
+        !tarn__has_kernel(tarn__device(x), TARN__K_norm_residual, x->view.dtype))
+        return NULL;
+    return tarn__rows_of("norm_residual", sum);
+}
+
+tarn_tensor *tarn__norm_residual(tarn_tensor *x, const tarn__decode_norm *norm, tarn_tensor *sum, double scale)
+{
+    tarn_tensor *from = rows_of_sum(x, norm, sum), *rows = from ? tarn__rows_of("norm_residual", x) : NULL;
+    if (!rows || !fits(TARN__K_norm_residual, (tarn_tensor *[]){rows, norm->weight, norm->bias, from}, 4)) {
+        tarn_tensor *y = tarn_failed() ? NULL : normed(x, norm);
+        y = y && scale != 1 ? tarn_mul(y, tarn_scalar(scale)) : y;
+        return y ? tarn_add(sum, y) : NULL;
+    }
+    tarn__decode_linear params = params_of(norm, TARN__ACT_NONE);
+    params.scale = scale;
+    tarn_tensor *y = tarn__tensor_new("norm_residual", tarn__shape_of(x), x->view.dtype, tarn__device(x)),
+                *to = y ? tarn__rows_of("norm_residual", y) : NULL;
+    return to && tarn__kernel_call(TARN__K_norm_residual, "norm_residual", params,
+                                   TARN__IN(rows, norm->weight, norm->bias, from), TARN__OUT(to))
                ? y
                : NULL;
 }

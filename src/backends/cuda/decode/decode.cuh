@@ -113,6 +113,12 @@ template <typename S> struct vec8 {
         for (int i = 0; i < (sizeof(S) == 4 ? 2 : 1); i++)
             words[i] = ((const uint4 *)from)[i];
     }
+    __device__ __forceinline__ void store(char *to) const
+    {
+#pragma unroll
+        for (int i = 0; i < (sizeof(S) == 4 ? 2 : 1); i++)
+            ((uint4 *)to)[i] = words[i];
+    }
     __device__ __forceinline__ void unpack(float, float *to) const
     {
         if constexpr (sizeof(S) == 4) {

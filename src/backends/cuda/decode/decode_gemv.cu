@@ -7,9 +7,7 @@
  * order fixed by the shape. */
 #include "backends/cuda/decode/decode_gemv.cuh"
 
-#define STATIC_SHARED 1024 /* bytes of static shared memory, at most: the device's limit counts both kinds */
-#define ROWS_AT_ONCE 4     /* of x, if there are several */
-#define RING_BYTES 4704    /* per warp: with MAX_BYTE_ROW elements of x, 16 warps stay within 99 KiB */
+#define RING_BYTES 4704 /* per warp: with MAX_BYTE_ROW elements of x, 16 warps stay within 99 KiB */
 
 /* ---- chunks of weights ------------------------------------------------------------------------------------------- */
 
@@ -377,47 +375,6 @@ static void launch_dtype(const tarn__call *call, gemv_args &a, tarn_dtype dtype)
     }
 }
 
-/* x is (rows, in), rows contiguous; `norm` NULL: no norm. */
-static decode_x x_of(const tarn__call *call, const tarn__view *norm, const tarn__view *norm_bias)
-{
-    const tarn__view *x = call->in[0];
-    const tarn__decode_linear *params = (const tarn__decode_linear *)call->params;
-    return decode_x{tarn__view_at(x),
-                    x->dtype,
-                    x->stride[0],
-                    data_of<void>(norm),
-                    (float)params->epsilon,
-                    (int)x->shape[1],
-                    (int)x->shape[0],
-                    data_of<void>(norm_bias),
-                    norm ? (float)params->offset : 0,
-                    norm && params->centred};
-}
-
-/* Norm, activation and scale of a call; weights and jobs follow. */
-static gemv_args args_of(const tarn__call *call, const tarn__view *norm, const tarn__view *norm_bias)
-{
-    const tarn__decode_linear *params = (const tarn__decode_linear *)call->params;
-    gemv_args a = {};
-    a.x = x_of(call, norm, norm_bias);
-    a.act = params->act, a.scale = (float)params->scale;
-    return a;
-}
-
-/* Strides in bytes: rows of quant blocks. */
-static gemv_weight weight_of(const tarn__view *weight, const tarn__view *bias, const tarn__view *y)
-{
-    gemv_weight w = {};
-    int64_t down = weight->stride[0];
-    w.base = (const char *)tarn__view_at(weight), w.out = weight->shape[0];
-    w.pitch = down < 0 ? -tarn__bytes_of(weight->dtype, -down) : tarn__bytes_of(weight->dtype, down);
-    if (bias)
-        w.bias = tarn__view_at(bias), w.bias_dtype = bias->dtype, w.bias_across = bias->stride[0];
-    if (y)
-        w.y = tarn__view_at(y), w.y_down = y->stride[0];
-    return w;
-}
-
 /* Up to three weights (q, k, v) share one norm of x and one launch. */
 static void kernel_norm_linear(const tarn__call *call)
 {
@@ -451,29 +408,6 @@ static void kernel_linear_residual(const tarn__call *call)
 
 /* ---- which calls fit --------------------------------------------------------------------------------------------- */
 
-#define MAX_GEMV_ROWS 8 /* rows of x; more are a matmul */
-/* elements of x in shared memory, as f32: within 99 KiB, the smallest limit of the supported devices */
-#define MAX_ROW 8192
-#define MAX_BYTE_ROW 16384 /* as bytes, for quantized weights */
-
-/* True when the last axis is contiguous and every row begins at a multiple of 16 bytes, for vector loads. */
-static bool is_aligned(const tarn__view *view)
-{
-    int last = view->rank - 1;
-    bool good = view->stride[last] == 1 && (uintptr_t)tarn__view_at(view) % 16 == 0;
-    for (int i = 0; good && i < last; i++)
-        good = view->shape[i] == 1 ||
-               tarn__bytes_of(view->dtype, view->stride[i] < 0 ? -view->stride[i] : view->stride[i]) % 16 == 0;
-    return good;
-}
-
-/* Few rows in whole vectors, and a norm whose weight and bias can be read by vectors. */
-static bool x_fits(const tarn__view *x, const tarn__view *norm, const tarn__view *norm_bias)
-{
-    return x->rank == 2 && x->shape[0] <= MAX_GEMV_ROWS && x->shape[1] > 0 && x->shape[1] % 8 == 0 && is_aligned(x) &&
-           (!norm || is_aligned(norm)) && (!norm_bias || is_aligned(norm_bias));
-}
-
 /* Quant blocks are read by bytes. */
 static bool weight_fits(const tarn__view *weight)
 {
@@ -500,11 +434,14 @@ static bool fits_linear_residual(const tarn__call *call)
     return x_fits(call->in[0], NULL, NULL) && weight_fits(call->in[1]) && call->in[3]->stride[1] == 1;
 }
 
-/* Weights: any float or quantized dtype; one dtype per launch. */
+/* Weights: any float or quantized dtype; one dtype per launch. Floats [in, out] have rows of their own. */
 void tarn__cuda_register_decode_gemv(tarn__kernel_row *rows)
 {
     const uint32_t dtypes = TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__QUANTIZED;
+    static tarn__kernel_row others[2];
     rows[TARN__K_norm_linear] = tarn__row_fits(tarn__row(kernel_norm_linear, dtypes), fits_norm_linear);
     rows[TARN__K_norm_gate_up] = tarn__row_fits(tarn__row(kernel_norm_gate_up, dtypes), fits_norm_gate_up);
     rows[TARN__K_linear_residual] = tarn__row_fits(tarn__row(kernel_linear_residual, dtypes), fits_linear_residual);
+    tarn__push_row(rows, TARN__K_norm_linear, tarn__cuda_norm_linear_in_out(), &others[0]);
+    tarn__push_row(rows, TARN__K_linear_residual, tarn__cuda_linear_residual_in_out(), &others[1]);
 }

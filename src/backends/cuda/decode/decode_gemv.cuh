@@ -1,8 +1,11 @@
-/* decode_gemv.cuh: operands of the GEMV kernels of a decode step, and their epilogue. */
+/* decode_gemv.cuh: operands of the GEMV kernels of a decode step, their epilogue, and limits that they share. */
 #ifndef TARN__CUDA_DECODE_GEMV_CUH
 #define TARN__CUDA_DECODE_GEMV_CUH
 
 #include "backends/cuda/decode/decode_x.cuh"
+
+#define STATIC_SHARED 1024 /* bytes of static shared memory, at most: the device's limit counts both kinds */
+#define ROWS_AT_ONCE 4     /* of x, if there are several */
 
 /* A weight (out, in): floats or quant blocks, rows contiguous. */
 struct gemv_weight {
@@ -78,6 +81,80 @@ struct addend {
         return value;
     }
 };
+
+/* ---- operands of a call ------------------------------------------------------------------------------------------ */
+
+/* x is (rows, in), rows contiguous; `norm` NULL: no norm. */
+static inline decode_x x_of(const tarn__call *call, const tarn__view *norm, const tarn__view *norm_bias)
+{
+    const tarn__view *x = call->in[0];
+    const tarn__decode_linear *params = (const tarn__decode_linear *)call->params;
+    return decode_x{tarn__view_at(x),
+                    x->dtype,
+                    x->stride[0],
+                    data_of<void>(norm),
+                    (float)params->epsilon,
+                    (int)x->shape[1],
+                    (int)x->shape[0],
+                    data_of<void>(norm_bias),
+                    norm ? (float)params->offset : 0,
+                    norm && params->centred};
+}
+
+/* Norm, activation and scale of a call; weights and jobs follow. */
+static inline gemv_args args_of(const tarn__call *call, const tarn__view *norm, const tarn__view *norm_bias)
+{
+    const tarn__decode_linear *params = (const tarn__decode_linear *)call->params;
+    gemv_args a = {};
+    a.x = x_of(call, norm, norm_bias);
+    a.act = params->act, a.scale = (float)params->scale;
+    return a;
+}
+
+/* Strides in bytes: rows of quant blocks. */
+static inline gemv_weight weight_of(const tarn__view *weight, const tarn__view *bias, const tarn__view *y)
+{
+    gemv_weight w = {};
+    int64_t down = weight->stride[0];
+    w.base = (const char *)tarn__view_at(weight), w.out = weight->shape[0];
+    w.pitch = down < 0 ? -tarn__bytes_of(weight->dtype, -down) : tarn__bytes_of(weight->dtype, down);
+    if (bias)
+        w.bias = tarn__view_at(bias), w.bias_dtype = bias->dtype, w.bias_across = bias->stride[0];
+    if (y)
+        w.y = tarn__view_at(y), w.y_down = y->stride[0];
+    return w;
+}
+
+/* ---- which calls fit --------------------------------------------------------------------------------------------- */
+
+#define MAX_GEMV_ROWS 8 /* rows of x; more are a matmul */
+/* elements of x in shared memory, as f32: within 99 KiB, the smallest limit of the supported devices */
+#define MAX_ROW 8192
+#define MAX_BYTE_ROW 16384 /* as bytes, for quantized weights */
+
+/* True when the last axis is contiguous and every row begins at a multiple of 16 bytes, for vector loads. */
+static inline bool is_aligned(const tarn__view *view)
+{
+    int last = view->rank - 1;
+    bool good = view->stride[last] == 1 && (uintptr_t)tarn__view_at(view) % 16 == 0;
+    for (int i = 0; good && i < last; i++)
+        good = view->shape[i] == 1 ||
+               tarn__bytes_of(view->dtype, view->stride[i] < 0 ? -view->stride[i] : view->stride[i]) % 16 == 0;
+    return good;
+}
+
+/* Few rows in whole vectors, and a norm whose weight and bias can be read by vectors. */
+static inline bool x_fits(const tarn__view *x, const tarn__view *norm, const tarn__view *norm_bias)
+{
+    return x->rank == 2 && x->shape[0] <= MAX_GEMV_ROWS && x->shape[1] > 0 && x->shape[1] % 8 == 0 && is_aligned(x) &&
+           (!norm || is_aligned(norm)) && (!norm_bias || is_aligned(norm_bias));
+}
+
+/* ---- other kernels ----------------------------------------------------------------------------------------------- */
+
+/* decode_gemv_in_out.cu: rows for float weights stored as [in, out]. */
+tarn__kernel_row tarn__cuda_norm_linear_in_out(void);
+tarn__kernel_row tarn__cuda_linear_residual_in_out(void);
 
 /* decode_gemv_quant.cu: launches the two-rows-per-warp kernel if it supports the operands; else false. */
 bool tarn__cuda_decode_gemv_quant(const tarn__call *call, const gemv_args &args, tarn_dtype dtype);

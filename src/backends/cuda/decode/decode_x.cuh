@@ -138,23 +138,8 @@ __device__ __forceinline__ void stage_bytes(const staged_x &to, int row, int gro
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-/* 1 / RMS, in all threads, from each thread's sum of squares. `buffer` alternates between 0 and 1: the other one may
- * still be read. */
-__device__ __forceinline__ float rms_factor(const decode_x &x, float part, int buffer)
-{
-    __shared__ __align__(16) float space[2][DECODE_WARPS];
-    part = warp_reduce<plus>(part);
-    if (threadIdx.x % WARP == 0)
-        space[buffer][threadIdx.x / WARP] = part;
-    __syncthreads();
-    float total = 0;
-#pragma unroll
-    for (int i = 0; i < DECODE_WARPS; i++)
-        total += space[buffer][i];
-    return 1.0f / sqrtf(total / (float)x.in + x.epsilon);
-}
-
-/* Sum of the threads' parts, in all threads. A buffer may be used again only after a call with the other one. */
+/* Sum of the threads' parts, in all threads. `buffer` is 0 or 1; one may be used again only after a call with the
+ * other, because it may still be read. */
 __device__ __forceinline__ float block_sum(float part, int buffer)
 {
     __shared__ __align__(16) float space[2][DECODE_WARPS];
@@ -294,7 +279,7 @@ __device__ __forceinline__ void stage_rows_of(const decode_x &x, int64_t first, 
                 rest.load(from, begin, count);
                 squares += rest.squares();
             }
-            factor = rms_factor(x, squares, row % 2);
+            factor = 1.0f / sqrtf(block_sum(squares, row % 2) / (float)x.in + x.epsilon);
         }
         for (int begin = 0; begin < count; begin += groups::step) {
             if (begin > 0) {
