@@ -136,12 +136,13 @@ _tarn()
         options+=" --repeat-penalty --repeat-last-n --seed"
         options+=" --ignore-eos --no-slide --stop --prompt-file --echo --n --top-logprobs --kv-type"
         options+=" --gpu-layers --prefill-chunk --context --adapter --checkpoint"
+        options+=" --grammar --json-schema --regex --json-object"
         ;;
     chat)
         options+=" --threads --device --dtype --max-tokens --temperature --top-k --top-p --min-p"
         options+=" --repeat-penalty --repeat-last-n --seed --system --tools"
         options+=" --on-full --no-slide --kv-type --gpu-layers --prefill-chunk --context --adapter"
-        options+=" --checkpoint --template"
+        options+=" --checkpoint --template --grammar --json-schema --regex --json-object"
         ;;
     tokenize)
         options+=" --json --threads --quiet --tokenizer --text --decode --pieces --special-as-text"

@@ -3,6 +3,7 @@
 #ifndef TARN_GENERATE_H
 #define TARN_GENERATE_H
 
+#include <tarn/grammar.h>
 #include <tarn/model.h>
 #include <tarn/text.h>
 
@@ -100,6 +101,11 @@ TARN_API bool tarn_sampler_accept(tarn_sampler *sampler, tarn_tensor *tokens);
 /* Clears the history; the random state stays. */
 TARN_API bool tarn_sampler_reset(tarn_sampler *sampler);
 
+/* Masks the logits of the next call of tarn_sampler_sample(), before all other options: one row of bits per sequence,
+ * as of tarn_matcher_mask(), `words` each, which must be TARN_MASK_WORDS(vocab_size). Tokens whose bit is 0 are never
+ * sampled. The masks are copied; NULL removes those set before. */
+TARN_API bool tarn_sampler_mask(tarn_sampler *sampler, const uint32_t *masks, int64_t rows, int64_t words);
+
 /* Samples one token per row of logits [batch, vocab_size], on their device: i64 [batch, 1], as tarn_decoder_feed()
  * takes them. -1 for a row with NaN, +infinity or no finite value, so that the call need not wait to report it. The
  * thread's generator is not used. */
@@ -145,6 +151,9 @@ typedef struct tarn_generate_options {
     /* with .slide: tokens kept at the beginning, at most half of the context; default: BOS, if the sequence begins
      * with it */
     int64_t keep;
+    /* the new tokens follow this grammar, compiled for the model's vocabulary; the sequence ends with the grammar.
+     * NULL: none. The sequence keeps it; not with .ignore_eos */
+    tarn_grammar *grammar;
 } tarn_generate_options;
 
 /* Generates from a prompt of `count` tokens, at least one. `tokens` receives the new tokens (NULL: on_token receives
@@ -210,7 +219,8 @@ typedef enum tarn_finish_reason {
     TARN_FINISH_NONE = 0, /* not ended */
     TARN_FINISH_TOKEN,    /* EOS or a token of .stop */
     TARN_FINISH_STRING,   /* one of .stop_strings */
-    TARN_FINISH_LENGTH    /* .max_tokens, or the context is full and does not slide */
+    TARN_FINISH_LENGTH,   /* .max_tokens, or the context is full and does not slide */
+    TARN_FINISH_GRAMMAR   /* .grammar allows no more text */
 } tarn_finish_reason;
 
 /* A token with its log probability. */

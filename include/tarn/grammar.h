@@ -58,7 +58,8 @@ TARN_API tarn_grammar *tarn_grammar_regex(tarn_grammar_vocab *vocab, const char 
 
 /* Compiles a JSON Schema, as text. Accepted values are in canonical form: members in the order of the schema, only the
  * short escapes in strings with a pattern or format, no exponents in numbers with bounds, and between tokens at most a
- * space, or a newline and its indentation. A keyword that cannot be enforced is an error with its JSON pointer. */
+ * space, or a newline and its indentation. A keyword that cannot be enforced is an error with its JSON pointer;
+ * docs/guide/structured.md lists the others. */
 TARN_API tarn_grammar *tarn_grammar_json_schema(tarn_grammar_vocab *vocab, const char *schema, size_t length);
 
 /* Any JSON object. */

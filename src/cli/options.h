@@ -93,7 +93,8 @@ typedef struct tarn__options {
     int stop_count;
     int64_t max_tokens, sequences, top_k, top_logprobs, prefill_chunk, repeat_last_n;
     double temperature, top_p, min_p, repeat_penalty;
-    bool ignore_eos, echo, no_slide;
+    bool ignore_eos, echo, no_slide, json_object;
+    const char *grammar, *json_schema, *regex;
 
     /* quantize, tokenize and data */
     const char *type, *imatrix, *tokenizer, *text, *prepare, *field, *separator, *val;

@@ -90,6 +90,7 @@ static void close_prompt(tarn__sequence *s)
     tarn__sequence_end(s);
     tarn__release(s->stop, sizeof(*s->stop) * (size_t)s->options.stop_count);
     tarn_sampler_free(s->sampler);
+    tarn__constrain_close(s);
     tarn_text_stream_free(s->stream);
     tarn__stop_buffer_close(&s->stop_buffer);
     s->stop = NULL;
@@ -139,7 +140,7 @@ void tarn__sequence_end(tarn__sequence *s)
 /* Nothing is read here: token and log probabilities stay on the device until the caller asks for the output. */
 bool tarn__sequence_sample(tarn__sequence *s, tarn_tensor *logits)
 {
-    tarn_tensor *sampled = tarn_sampler_sample(s->sampler, logits), *logprobs = NULL;
+    tarn_tensor *sampled = tarn__constrain_mask(s) ? tarn_sampler_sample(s->sampler, logits) : NULL, *logprobs = NULL;
     if (!sampled)
         return false;
     if (s->options.logprobs || s->options.top_logprobs) { /* clamped: a token of -1 is reported when it is read */
@@ -271,7 +272,7 @@ static bool check_options(const tarn_generator *w, int64_t count, const tarn_gen
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            ".top_logprobs is %d; it must be from 0 to %d, and at most the vocabulary size, %lld",
                            o->top_logprobs, TARN__MAX_TOP_LOGPROBS, (long long)w->decoder->info.vocab_size);
-    return check_stop_strings(w, o);
+    return check_stop_strings(w, o) && tarn__constrain_check(&w->decoder->info, o);
 }
 
 /* Replaces the state of the last prompt by that of the new options. */
@@ -281,6 +282,7 @@ static bool open_prompt(const tarn_generator *w, tarn__sequence *s, const tarn_g
     s->generated = 0;
     s->slid = false;
     s->most = o->max_tokens ? o->max_tokens : most;
+    s->info = &w->decoder->info;
     s->sampler = tarn_sampler_new(&(tarn_sampler_options){.temperature = o->temperature,
                                                           .top_k = o->top_k,
                                                           .top_p = o->top_p,
@@ -297,7 +299,7 @@ static bool open_prompt(const tarn_generator *w, tarn__sequence *s, const tarn_g
     s->options = *o;
     if (o->stop_count > 0)
         memcpy(s->stop, o->stop, sizeof(*s->stop) * (size_t)o->stop_count);
-    return true;
+    return tarn__constrain_open(s, o);
 }
 
 /* Number of leading tokens that the cache and the new prompt share; at least one token is left to feed. */

@@ -36,7 +36,10 @@ typedef struct tarn__sequence {
     tarn_generate_options options;
     int32_t *stop; /* owned copy of options.stop */
     tarn_sampler *sampler;
-    tarn_text_stream *stream; /* detokenizer; NULL without a tokenizer */
+    tarn_matcher *matcher;        /* of options.grammar; NULL: none */
+    uint32_t *mask;               /* [TARN_MASK_WORDS(vocab_size)], with a matcher */
+    const tarn__model_info *info; /* the model's; borrowed from the decoder */
+    tarn_text_stream *stream;     /* detokenizer; NULL without a tokenizer */
     tarn__stop_buffer stop_buffer;
     tarn_tensor *sampled;  /* i64 [1, 1], retained: the next token, not yet read by the host; NULL: none */
     tarn_tensor *logprobs; /* of it, as of tarn_token_logprobs(), retained; NULL: not wanted */
@@ -94,6 +97,21 @@ bool tarn__sequence_add(tarn__sequence *s, int32_t token);
 
 /* Ends a sequence and drops its sampled token. */
 void tarn__sequence_end(tarn__sequence *s);
+
+/* ---- grammars (constrain.c) -------------------------------------------------------------------------------------- */
+
+/* True for a token that ends a sequence: EOS, unless it is ignored, the caller's stop tokens, and those of the
+ * grammar's vocabulary where the grammar may end. */
+bool tarn__sequence_is_end(const tarn__sequence *s, int64_t token);
+
+/* check: raises a grammar that does not fit the model. open: starts the matcher of the options' grammar, if any; close
+ * frees it. mask: sets the sampler's mask for the next token. accept: appends a sampled token; *is_done is set where
+ * the grammar has ended. False with an error. */
+bool tarn__constrain_check(const tarn__model_info *info, const tarn_generate_options *options);
+bool tarn__constrain_open(tarn__sequence *s, const tarn_generate_options *options);
+void tarn__constrain_close(tarn__sequence *s);
+bool tarn__constrain_mask(tarn__sequence *s);
+bool tarn__constrain_accept(tarn__sequence *s, int32_t token, bool *is_done);
 
 /* ---- stop strings (stop_buffer.c) -------------------------------------------------------------------------------- */
 

@@ -128,19 +128,6 @@ static bool read_tokens(tarn_generator *w)
 
 /* ---- outputs ----------------------------------------------------------------------------------------------------- */
 
-/* True for EOS, unless it is ignored, and for the caller's stop tokens. */
-static bool is_end_token(const tarn_generator *w, const tarn__sequence *s, int64_t token)
-{
-    const tarn__model_info *info = &w->decoder->info;
-    for (int i = 0; i < s->options.stop_count; i++)
-        if (s->stop[i] == token)
-            return true;
-    for (int i = 0; !s->options.ignore_eos && i < info->eos_count; i++)
-        if (info->eos[i] == token)
-            return true;
-    return false;
-}
-
 /* Appends the text of a token (-1: none) to the stop buffer. A vocabulary may be padded with tokens without text, or
  * have gaps. */
 static bool add_text(const tarn_generator *w, tarn__sequence *s, int32_t token, bool is_end)
@@ -188,18 +175,20 @@ static bool make_output(const tarn_generator *w, int64_t sequence, tarn_output *
         return tarn__raise(TARN_ERROR_FORMAT,
                            "the logits of token %lld are not finite; check the model's weights and dtype",
                            (long long)s->count);
-    bool is_end = is_end_token(w, s, token);
+    bool is_end = tarn__sequence_is_end(s, token), is_done = false;
     if (is_end)
         output->token = -1;
-    else if (!tarn__sequence_add(s, (int32_t)token) || !add_logprobs(s, output))
+    else if (!tarn__sequence_add(s, (int32_t)token) || !add_logprobs(s, output) ||
+             !tarn__constrain_accept(s, (int32_t)token, &is_done))
         return false;
     bool is_full = !is_end && ++s->generated == s->most;
-    if (!add_text(w, s, output->token, is_end || is_full))
+    if (!add_text(w, s, output->token, is_end || is_full || is_done))
         return false;
     output->text = w->tokenizer ? (s->stop_buffer.text ? s->stop_buffer.text : "") : NULL;
     output->length = s->stop_buffer.ready;
     output->finish_reason = s->stop_buffer.is_over ? TARN_FINISH_STRING
                             : is_end               ? TARN_FINISH_TOKEN
+                            : is_done              ? TARN_FINISH_GRAMMAR
                             : is_full              ? TARN_FINISH_LENGTH
                                                    : TARN_FINISH_NONE;
     if (output->finish_reason != TARN_FINISH_NONE)

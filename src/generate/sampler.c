@@ -1,7 +1,7 @@
 /* sampler.c: sampling of tokens from logits, on their device.
  *
- * Logits are processed in the order of transformers: repetition penalty, temperature, top_k, top_p, min_p. The token
- * history of the penalty is on the device too; it is scattered into a row of the vocabulary.
+ * Logits are processed in the order of transformers: mask, repetition penalty, temperature, top_k, top_p, min_p. The
+ * token history of the penalty is on the device too; it is scattered into a row of the vocabulary.
  *
  * Sampling uses exponential races (equivalent to the Gumbel-max trick): every token gets a random time from an
  * exponential distribution, divided by its probability, and the first one wins; the winner is i with probability
@@ -31,6 +31,8 @@ struct tarn_sampler {
     tarn_sampler_options options;
     tarn__rng_state generator;
     tarn_tensor *history; /* i64 [batch, n], retained: tokens that are penalized; NULL: none */
+    uint32_t *masks;      /* [mask_rows, mask_words]: of the next sample; NULL: none */
+    int64_t mask_rows, mask_words;
 };
 
 /* Raises options out of range. NaN fails every comparison and is raised too. */
@@ -68,10 +70,18 @@ tarn_sampler *tarn_sampler_new_sized(const tarn_sampler_options *options, size_t
     return sampler;
 }
 
+static void drop_masks(tarn_sampler *sampler)
+{
+    tarn__release(sampler->masks, sizeof(*sampler->masks) * (size_t)(sampler->mask_rows * sampler->mask_words));
+    sampler->masks = NULL;
+}
+
 void tarn_sampler_free(tarn_sampler *sampler)
 {
-    if (sampler)
+    if (sampler) {
         tarn_free(sampler->history);
+        drop_masks(sampler);
+    }
     tarn__release(sampler, sizeof(*sampler));
 }
 
@@ -157,6 +167,50 @@ static tarn_tensor *penalize(const tarn_sampler *sampler, tarn_tensor *logits)
     tarn_tensor *smaller = tarn_where(tarn_lt(logits, tarn_scalar(0)), tarn_mul(logits, tarn_scalar(penalty)),
                                       tarn_div(logits, tarn_scalar(penalty)));
     return tarn_where(history, smaller, logits);
+}
+
+/* ---- masks ------------------------------------------------------------------------------------------------------- */
+
+#define MAX_MASK_WORDS ((int64_t)1 << 26)
+
+bool tarn_sampler_mask(tarn_sampler *sampler, const uint32_t *masks, int64_t rows, int64_t words)
+{
+    if (!check_sampler("sampler_mask", sampler))
+        return false;
+    if (masks && (rows < 1 || words < 1 || words > MAX_MASK_WORDS || rows > MAX_MASK_WORDS))
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "sampler_mask: rows is %lld and words %lld; they must be from 1 to %lld", (long long)rows,
+                           (long long)words, (long long)MAX_MASK_WORDS);
+    drop_masks(sampler);
+    if (!masks)
+        return true;
+    sampler->masks = tarn__alloc(sizeof(*masks) * (size_t)(rows * words));
+    if (!sampler->masks)
+        return tarn__raise_within("sampler_mask");
+    memcpy(sampler->masks, masks, sizeof(*masks) * (size_t)(rows * words));
+    sampler->mask_rows = rows;
+    sampler->mask_words = words;
+    return true;
+}
+
+/* Logits [B, V] with -infinity where the mask is 0. The bits are expanded on the host and uploaded, one byte each. */
+static tarn_tensor *apply_masks(const tarn_sampler *sampler, tarn_tensor *logits)
+{
+    int64_t rows = tarn_size(logits, 0), vocab_size = tarn_size(logits, 1);
+    if (!sampler->masks)
+        return logits;
+    if (sampler->mask_rows != rows || sampler->mask_words != TARN_MASK_WORDS(vocab_size)) {
+        tarn__raise(TARN_ERROR_SHAPE, "the masks are [%lld, %lld] words; the logits are %s",
+                    (long long)sampler->mask_rows, (long long)sampler->mask_words, TARN__SHAPE_STRING(logits));
+        return NULL;
+    }
+    uint8_t *bytes = tarn__alloc((size_t)(rows * vocab_size));
+    for (int64_t r = 0; bytes && r < rows; r++)
+        for (int64_t i = 0; i < vocab_size; i++)
+            bytes[r * vocab_size + i] = (sampler->masks[r * sampler->mask_words + i / 32] >> (i % 32)) & 1;
+    tarn_tensor *mask = bytes ? tarn_from_u8(bytes, TARN_SHAPE(rows, vocab_size), tarn_device_of(logits)) : NULL;
+    tarn__release(bytes, (size_t)(rows * vocab_size));
+    return mask ? tarn_where(tarn_gt(mask, tarn_scalar(0)), logits, tarn_scalar(-INFINITY)) : NULL;
 }
 
 /* ---- sampling -----------------------------------------------------------------------------------------------------
@@ -249,8 +303,12 @@ tarn_tensor *tarn_sampler_sample(tarn_sampler *sampler, tarn_tensor *logits)
     if (!scope)
         return NULL;
     tarn_no_grad_open();
-    tarn_tensor *token = sampler->options.temperature == 0 && !has_penalty(sampler) ? tarn__argmax_finite(logits)
-                                                                                    : sample_any(sampler, logits);
+    logits = apply_masks(sampler, logits);
+    tarn_tensor *token = NULL;
+    if (logits)
+        token = sampler->options.temperature == 0 && !has_penalty(sampler) ? tarn__argmax_finite(logits)
+                                                                           : sample_any(sampler, logits);
+    drop_masks(sampler);
     if (token && has_penalty(sampler) && !append_history(sampler, tarn_maximum(token, tarn_scalar(0))))
         token = NULL;
     tarn_no_grad_close();

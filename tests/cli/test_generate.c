@@ -349,6 +349,37 @@ static void several_texts_are_written_at_once(void **state)
     assert_int_equal(command_objects(with("--ids 1,2,3 --max-tokens 8 --seed 7 --n 3 --json")), 3);
 }
 
+/* A model that would write something else follows the grammar. */
+static void texts_follow_a_grammar(void **state)
+{
+    (void)state;
+    char command[1024];
+    write_parrot("abc def \303\251 END. ");
+    expect_command(with("x --regex 'yes|no' --temperature 0"), 0, "\n");
+    assert_true(strcmp(command_output, "yes\n") == 0 || strcmp(command_output, "no\n") == 0);
+    assert_int_equal(run_command(with("x --regex '[abc]{3} [def]{3}\\.' --temperature 0 --max-tokens 8")), 0);
+    assert_string_equal(command_output, "abc def.\n");
+    write_text("g.gbnf", "root ::= \"<\" [a-c]{3} \">\"\n");
+    snprintf(command, sizeof(command), "x --grammar %s --temperature 0 --json", scratch("g.gbnf"));
+    expect_command(with(command), 0, "\"finish_reason\": \"grammar\"");
+    assert_contains(command_output, "\"text\": \"<bc");
+    write_text("s.json", "{\"type\":\"object\",\"properties\":{\"a\":{\"enum\":[\"x y\",7]}},\"required\":[\"a\"]}");
+    snprintf(command, sizeof(command), "x --json-schema %s --temperature 0 --max-tokens 3 --json", scratch("s.json"));
+    expect_command(with(command), 0, "\"finish_reason\": \"length\"");
+    expect_command(with("x --json-object --max-tokens 4 --n 2"), 0, "{");
+    expect_command(with("x --regex a --json-object 2>&1"), 2, "more than one grammar; give one of: --grammar");
+    expect_command(with("--ids 1 --regex a 2>&1"), 2, "a grammar needs a tokenizer, and --ids uses none");
+    expect_command(with("x --regex a --ignore-eos 2>&1"), 2, "--ignore-eos and a grammar exclude each other");
+    expect_command(with("x --regex '(a' 2>&1"), 2, "a parenthesis is not closed");
+    expect_command(with("x --grammar /nonexistent 2>&1"), 1, "/nonexistent");
+    write_text("s.json", "{\"type\":\"string\",\"contains\":1}");
+    snprintf(command, sizeof(command), "x --json-schema %s 2>&1", scratch("s.json"));
+    expect_command(with(command), 1, "#/contains: the keyword 'contains' is not supported");
+    write_text("g.gbnf", "start ::= \"a\"\n");
+    snprintf(command, sizeof(command), "x --grammar %s 2>&1", scratch("g.gbnf"));
+    expect_command(with(command), 1, "no rule named root");
+}
+
 /* Flags of earlier versions. */
 static void old_flags_are_accepted(void **state)
 {
@@ -378,6 +409,7 @@ int main(void)
         in_scope(a_pipe_is_the_prompt_or_is_said_to_be_ignored),
         in_scope(json_says_how_likely_tokens_were),
         in_scope(several_texts_are_written_at_once),
+        in_scope(texts_follow_a_grammar),
         in_scope(old_flags_are_accepted),
         in_scope(wrong_calls_are_refused),
     };

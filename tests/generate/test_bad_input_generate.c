@@ -85,6 +85,11 @@ static void samplers(void **state)
     REFUSE(tarn_sampler_accept, tarn_sampler_accept(sampler, tarn_zeros(TARN_SHAPE(2), TARN_I32, CPU)));
     REFUSE(tarn_sampler_accept, tarn_sampler_accept(sampler, tarn_zeros(TARN_SHAPE(1, 0), TARN_I32, CPU)));
     REFUSE(tarn_sampler_reset, tarn_sampler_reset(NULL));
+    const uint32_t mask = 1;
+    REFUSE(tarn_sampler_mask, tarn_sampler_mask(NULL, &mask, 1, 1));
+    REFUSE(tarn_sampler_mask, tarn_sampler_mask(sampler, &mask, 0, 1));
+    REFUSE(tarn_sampler_mask, tarn_sampler_mask(sampler, &mask, 1, -1));
+    ACCEPT(tarn_sampler_mask(sampler, NULL, 0, 0));
     REFUSE(tarn_token_logprobs, tarn_token_logprobs(NULL, two, 1));
     REFUSE(tarn_token_logprobs, tarn_token_logprobs(logits, NULL, 1));
     REFUSE(tarn_token_logprobs, tarn_token_logprobs(logits, two, 4));

@@ -13,17 +13,14 @@ import jsonschema
 LETTERS = "ab01-_. é\n"
 
 
-class Options(c.Structure):
-    _fields_ = [("vocab_size", c.c_int64), ("eos", c.c_void_p), ("eos_count", c.c_int)]
-
-
 def declare():
     library = c.CDLL(os.environ["TARN_LIBRARY"])
     text = [c.c_void_p, c.c_char_p, c.c_size_t]
     signatures = {
-        "tokenizer_bytes": (c.c_void_p, []), "grammar_vocab_new_sized": (c.c_void_p, text), "grammar_gbnf": (c.c_void_p, text),
-        "grammar_regex": (c.c_void_p, text), "grammar_json_schema": (c.c_void_p, text), "grammar_free": (None, [c.c_void_p]),
-        "grammar_json": (c.c_void_p, [c.c_void_p]), "matcher_new": (c.c_void_p, [c.c_void_p]), "matcher_free": (None, [c.c_void_p]),
+        "tokenizer_bytes": (c.c_void_p, []), "grammar_vocab_new_sized": (c.c_void_p, text),
+        "grammar_regex": (c.c_void_p, text), "grammar_json_schema": (c.c_void_p, text),
+        "grammar_free": (None, [c.c_void_p]), "matcher_new": (c.c_void_p, [c.c_void_p]),
+        "matcher_free": (None, [c.c_void_p]),
         "matcher_mask": (c.c_bool, [c.c_void_p, c.POINTER(c.c_uint32), c.c_int64]),
         "matcher_accept": (c.c_bool, [c.c_void_p, c.c_int32]), "matcher_accept_bytes": (c.c_bool, text),
         "matcher_may_end": (c.c_bool, [c.c_void_p]), "matcher_is_done": (c.c_bool, [c.c_void_p]),
@@ -66,8 +63,8 @@ class Grammar:
             allowed = [i for i in range(256) if mask[i // 32] >> i % 32 & 1]
             closing = [i for i in allowed if i in b"\"]}0-z"] if len(text) > 60 else []
             common = [i for i in allowed if i < 128 and i not in b" \n\t\\"]
-            choice = rng.choice([i for i in closing if i in b"\"]}"] or closing or allowed if rng.random() < 0.1 or not common
-                                else closing or common)
+            anything = rng.random() < 0.1 or not common
+            choice = rng.choice(closing or (allowed if anything else common))
             assert tarn["matcher_accept"](matcher, choice)
             text.append(choice)
         ended = tarn["matcher_may_end"](matcher)
@@ -86,7 +83,8 @@ class Grammar:
 
 def draw_regex(rng, depth=0):
     """(pattern, a function that draws a matching text)."""
-    kind = rng.choice(["letter", "class", "escape", "any"] if depth > 2 else ["letter", "class", "escape", "seq", "alt", "repeat", "seq"])
+    kind = rng.choice(["letter", "class", "escape", "any"] if depth > 2 else
+                      ["letter", "class", "escape", "seq", "alt", "repeat", "seq"])
     if kind == "letter":
         letter = rng.choice(LETTERS)
         return re.escape(letter) if letter != "\n" else "\\n", lambda: letter
@@ -96,16 +94,19 @@ def draw_regex(rng, depth=0):
         escape = rng.choice(["\\d", "\\w", "\\s", "\\D", "\\W", "\\S"])
         return escape, lambda: rng.choice([x for x in LETTERS if re.fullmatch(escape, x, re.A)])
     if kind == "class":
-        body = "".join(rng.choice(["a", "0-1", "\\-", "é", "a-c", "_.", "\\d", "\\s"]) for _ in range(rng.randint(1, 3)))
+        parts = ["a", "0-1", "\\-", "é", "a-c", "_.", "\\d", "\\s"]
+        body = "".join(rng.choice(parts) for _ in range(rng.randint(1, 3)))
         pattern = "[" + rng.choice(["", "^"]) + body + "]"
         choices = [x for x in LETTERS if re.fullmatch(pattern, x, re.A)] or [""]
         return pattern, lambda: rng.choice(choices)
     if kind == "repeat":
         child, draw = draw_regex(rng, depth + 1)
         low, high = rng.randint(0, 3), rng.randint(0, 3)
-        suffix, low, high = rng.choice([("*", 0, 4), ("+", 1, 4), ("?", 0, 1), (f"{{{low},{low + high}}}", low, low + high),
-                                        (f"{{{low}}}", low, low), (f"{{{low},}}", low, low + 2)])
-        return f"(?:{child}){suffix}{rng.choice(['', '?'])}", lambda: "".join(draw() for _ in range(rng.randint(low, high)))
+        suffix, low, high = rng.choice([
+            ("*", 0, 4), ("+", 1, 4), ("?", 0, 1), (f"{{{low},{low + high}}}", low, low + high),
+            (f"{{{low}}}", low, low), (f"{{{low},}}", low, low + 2)])
+        pattern = f"(?:{child}){suffix}{rng.choice(['', '?'])}"
+        return pattern, lambda: "".join(draw() for _ in range(rng.randint(low, high)))
     parts = [draw_regex(rng, depth + 1) for _ in range(rng.randint(1, 3))]
     if kind == "alt":
         opening = rng.choice(["(", "(?:"])
@@ -152,7 +153,8 @@ PATTERNS = [("^[a-z]{2,4}$", ["ab", "abcd"]), ("\\d+", ["a1b", "12"]), ("^x|y$",
             ("[\"\\\\]", ["\"", "a\\b"]), ("^(a|b)*c", ["c", "abcd"])]
 FORMATS = {"date": ["2024-02-29", "1999-12-31"], "ipv4": ["1.2.3.4", "255.0.10.199"],
            "uuid": ["123e4567-e89b-12d3-a456-426614174000"], "email": ["a.b@example.org"],
-           "time": ["10:20:30Z", "23:59:59.5+01:00"], "date-time": ["2024-02-29T10:20:30Z"], "uri": ["http://a.b/c?d#e"]}
+           "time": ["10:20:30Z", "23:59:59.5+01:00"], "date-time": ["2024-02-29T10:20:30Z"],
+           "uri": ["http://a.b/c?d#e"]}
 
 
 def value(rng, depth=0):
@@ -205,7 +207,8 @@ def draw_string(rng):
         return {"type": "string", "pattern": pattern}, lambda: rng.choice(samples)
     if kind == 3:
         pattern, samples = rng.choice(PATTERNS)
-        return ({"type": "string", "pattern": pattern, "maxLength": max(map(len, samples)), "minLength": min(map(len, samples))},
+        lengths = [len(sample) for sample in samples]
+        return ({"type": "string", "pattern": pattern, "maxLength": max(lengths), "minLength": min(lengths)},
                 lambda: rng.choice(samples))
     name = rng.choice(list(FORMATS))
     return {"type": "string", "format": name}, lambda: rng.choice(FORMATS[name])
@@ -298,7 +301,8 @@ def with_references(rng, schema, draw):
     if kind == 0:
         return {"$ref": "#/$defs/x~1y", "$defs": {"x/y": schema}}, draw
     if kind == 1:
-        node = {"type": "object", "properties": {"value": schema, "next": {"anyOf": [{"$ref": "#/$defs/n"}, {"type": "null"}]}},
+        node = {"type": "object",
+                "properties": {"value": schema, "next": {"anyOf": [{"$ref": "#/$defs/n"}, {"type": "null"}]}},
                 "required": ["value", "next"], "additionalProperties": False}
 
         def chain(depth=0):

@@ -31,6 +31,7 @@ typedef struct chat {
     tarn_module *model;
     tarn_tokenizer *tokenizer;
     tarn_generator *writer;
+    tarn_grammar *grammar; /* of every answer; NULL: none */
     int64_t context;
     tarn__history history;
     tarn__input tools; /* JSON of --tools; text NULL: none */
@@ -160,6 +161,7 @@ static bool begin(chat *c, const int32_t *tokens, int64_t count)
                                        .repeat_penalty = o->repeat_penalty,
                                        .repeat_last_n = o->repeat_last_n,
                                        .seed = c->seed++,
+                                       .grammar = c->grammar,
                                        .stop = &c->stop,
                                        .stop_count = c->stop >= 0};
     return tarn_generator_prompt(c->writer, 0, tokens, count, &how);
@@ -407,6 +409,12 @@ static int run(chat *c)
         tarn__print_error("chat");
         return misused ? TARN__MISUSED : TARN__FAILED;
     }
+    tarn_model_info info;
+    if (!tarn_model_query(c->model, &info))
+        return library_error(c);
+    int status = tarn__lm_grammar("chat", c->options, c->tokenizer, &info, &c->grammar);
+    if (status != TARN__DONE)
+        return status;
     if (c->options->system && !tarn__history_add(&c->history, "system", c->options->system, NULL))
         return no_memory(c);
     catch_interrupts();
@@ -447,6 +455,7 @@ int tarn__chat(const tarn__options *options)
     tarn__history_free(&c.history);
     free(c.tools.text);
     tarn_generator_free(c.writer);
+    tarn_grammar_free(c.grammar);
     tarn_tokenizer_free(c.tokenizer);
     tarn_module_free(c.model);
     return status;

@@ -38,6 +38,7 @@ typedef struct job {
     tarn_model_info info;
     tarn__prompt prompt;
     tarn_generator *writer;
+    tarn_grammar *grammar; /* NULL: none */
     text *texts;
     double began, first, ended; /* seconds, monotonic: before the prefill, after the first token, at the end */
     bool streams;               /* outputs are printed at once */
@@ -171,7 +172,7 @@ static void print_speed(tarn__json *json, const job *w)
 /* `ends` is indexed by tarn_finish_reason. */
 static void print_json(const job *w, int64_t i)
 {
-    static const char *const ends[] = {"none", "token", "text", "length"};
+    static const char *const ends[] = {"none", "token", "text", "length", "grammar"};
     const text *t = &w->texts[i];
     tarn__json json = {stdout, false};
     tarn__json_open(&json, NULL, '{');
@@ -249,6 +250,7 @@ static bool begin(job *w)
                                            .ignore_eos = o->ignore_eos,
                                            .logprobs = o->top_logprobs > 0,
                                            .top_logprobs = (int)o->top_logprobs,
+                                           .grammar = w->grammar,
                                            .slide = !o->no_slide && context > 1};
         if (!tarn_generator_prompt(w->writer, i, w->prompt.tokens, w->prompt.count, &how))
             return false;
@@ -320,7 +322,9 @@ static int run(job *w)
         return tarn__print_error("generate");
     if (!o->ids && !(w->tokenizer = tarn__lm_tokenizer(o)))
         return tarn__print_error("generate");
-    status = tarn__prompt_read(&w->prompt, o, w->tokenizer, &w->info);
+    status = tarn__lm_grammar("generate", o, w->tokenizer, &w->info, &w->grammar);
+    if (status == TARN__DONE)
+        status = tarn__prompt_read(&w->prompt, o, w->tokenizer, &w->info);
     if (status != TARN__DONE)
         return status;
     w->texts = calloc((size_t)o->sequences, sizeof(*w->texts));
@@ -338,6 +342,7 @@ static void close_job(job *w)
     }
     free(w->texts);
     tarn_generator_free(w->writer);
+    tarn_grammar_free(w->grammar);
     tarn__prompt_free(&w->prompt);
     tarn_tokenizer_free(w->tokenizer);
     tarn_module_free(w->model);

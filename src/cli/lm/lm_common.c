@@ -30,7 +30,7 @@ int tarn__lm_options(const char *command, const tarn__options *o, tarn_kv_type *
         fprintf(stderr, "tarn %s: --gpu-layers needs a GPU, and the device is cpu; give another --device\n", command);
         return TARN__MISUSED;
     }
-    return TARN__DONE;
+    return tarn__lm_grammar_options(command, o);
 }
 
 tarn_tokenizer *tarn__lm_tokenizer(const tarn__options *o)

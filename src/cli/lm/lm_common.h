@@ -19,6 +19,14 @@ tarn_module *tarn__lm_model(const tarn__options *options, const tarn_run_weights
  * model's. The caller owns it. NULL with an error. */
 tarn_tokenizer *tarn__lm_tokenizer(const tarn__options *options);
 
+/* Checks the options of grammars against each other. TARN__DONE, or TARN__MISUSED with a message on standard error. */
+int tarn__lm_grammar_options(const char *command, const tarn__options *options);
+
+/* Compiles the grammar of --grammar, --json-schema, --regex or --json-object for a model; *grammar stays NULL without
+ * one of them. The caller owns it. Returns an exit status, with a message on standard error if it is not TARN__DONE. */
+int tarn__lm_grammar(const char *command, const tarn__options *options, const tarn_tokenizer *tokenizer,
+                     const tarn_model_info *info, tarn_grammar **grammar);
+
 /* A prompt; owns its arrays. */
 typedef struct tarn__prompt {
     tarn__input text; /* empty: tokens only */

@@ -25,7 +25,7 @@ void tarn__gb_close(tarn__gb *gb)
     tarn__buffer_free(&gb->children, sizeof(uint32_t));
     tarn__buffer_free(&gb->ranges, sizeof(tarn__range));
     tarn__buffer_free(&gb->bytes, 1);
-    tarn__buffer_free(&gb->rules, sizeof(tarn__rule));
+    tarn__buffer_free(&gb->rules, sizeof(tarn__grammar_rule));
 }
 
 /* ---- expressions ------------------------------------------------------------------------------------------------- */
@@ -146,7 +146,7 @@ uint32_t tarn__gb_dfa(tarn__gb *gb, tarn__dfa *dfa)
 
 uint32_t tarn__gb_rule(tarn__gb *gb, const char *name, size_t length)
 {
-    tarn__rule rule = {.name = gb->bytes.count, .name_length = name ? length : 0};
+    tarn__grammar_rule rule = {.name = gb->bytes.count, .name_length = name ? length : 0};
     if (tarn_failed() || (rule.name_length && !tarn__buffer_add(&gb->bytes, name, length, 1)))
         return 0;
     if (gb->rules.count >= TARN__G_MAX_NODES) {

@@ -162,7 +162,7 @@ static uint32_t rule_of(parser *p, const char *name, size_t length)
     tarn__gb *gb = p->gb;
     uint32_t *bucket = &p->buckets[tarn__hash(name, length, 0) % BUCKETS];
     for (uint32_t i = *bucket; i; i = ((const uint32_t *)(const void *)p->chains.data)[i - 1]) {
-        const tarn__rule *rule = tarn__gb_rule_at(gb, i - 1);
+        const tarn__grammar_rule *rule = tarn__gb_rule_at(gb, i - 1);
         if (rule->name_length == length && memcmp(gb->bytes.data + rule->name, name, length) == 0)
             return i - 1;
     }
@@ -326,7 +326,7 @@ static bool check_rules(tarn__gb *gb, const char *function)
 {
     bool has_root = false;
     for (uint32_t i = 0; i < gb->rules.count; i++) {
-        const tarn__rule *rule = tarn__gb_rule_at(gb, i);
+        const tarn__grammar_rule *rule = tarn__gb_rule_at(gb, i);
         const char *name = gb->bytes.data + rule->name;
         if (!rule->is_defined)
             return tarn__raise(TARN_ERROR_FORMAT, "%s: line %u of the grammar: the rule '%.*s' is not defined",

@@ -56,12 +56,12 @@ typedef struct tarn__expr {
     int32_t min, max;
 } tarn__expr;
 
-typedef struct tarn__rule {
+typedef struct tarn__grammar_rule {
     size_t name, name_length; /* in `bytes`; length 0: of the compiler's own */
     uint32_t expr;
     uint32_t line; /* of its first use or definition; 0: none */
     bool is_defined;
-} tarn__rule;
+} tarn__grammar_rule;
 
 /* A deterministic automaton over bytes; state 0 is the start. */
 typedef struct tarn__dfa {
@@ -113,9 +113,9 @@ static inline const tarn__range *tarn__gb_ranges(const tarn__gb *gb, const tarn_
 {
     return (const tarn__range *)(const void *)gb->ranges.data + e->first;
 }
-static inline tarn__rule *tarn__gb_rule_at(const tarn__gb *gb, uint32_t rule)
+static inline tarn__grammar_rule *tarn__gb_rule_at(const tarn__gb *gb, uint32_t rule)
 {
-    return (tarn__rule *)(void *)gb->rules.data + rule;
+    return (tarn__grammar_rule *)(void *)gb->rules.data + rule;
 }
 
 /* Byte ranges of the UTF-8 forms of a range of code points, one call per sequence of 1 to 4 byte ranges. */
@@ -136,21 +136,21 @@ uint32_t tarn__regex_parse(tarn__gb *gb, const char *where, const char *pattern,
 
 /* ---- automata (rtn.c, sets.c) ------------------------------------------------------------------------------------ */
 
-typedef struct tarn__edge {
+typedef struct tarn__rtn_edge {
     uint32_t target;
     uint32_t rule; /* calls: rule + 1; 0: bytes */
     uint8_t low, high;
-} tarn__edge;
+} tarn__rtn_edge;
 
-typedef struct tarn__state {
+typedef struct tarn__rtn_state {
     uint32_t first, bytes, calls; /* edges: first those of bytes, then calls */
     bool is_final;
-} tarn__state;
+} tarn__rtn_state;
 
 /* A recursive transition network. Immutable. */
 typedef struct tarn__rtn {
-    tarn__state *states;
-    tarn__edge *edges;
+    tarn__rtn_state *states;
+    tarn__rtn_edge *edges;
     uint32_t *starts; /* of each rule */
     size_t state_count, edge_count, rule_count;
     uint32_t root;            /* rule */
@@ -287,6 +287,9 @@ struct tarn_matcher {
     tarn_matcher *next, *previous;
     tarn__buffer history; /* uint32_t: sets, the current one last */
 };
+
+/* True for a token that ends a text, by the grammar's vocabulary. */
+bool tarn__grammar_is_eos(const tarn_grammar *grammar, int32_t token);
 
 /* The mask of a set, borrowed until the next call; NULL with an error. EOS tokens are not in it. */
 const uint32_t *tarn__mask_of(tarn_grammar *grammar, uint32_t set);

@@ -302,6 +302,11 @@ static bool is_eos(const tarn_grammar_vocab *v, int32_t token)
     return false;
 }
 
+bool tarn__grammar_is_eos(const tarn_grammar *grammar, int32_t token)
+{
+    return grammar->vocab && is_eos(grammar->vocab, token);
+}
+
 /* A token with text that is also EOS, as in vocabularies of bytes, ends the text where it may end. */
 bool tarn_matcher_accept(tarn_matcher *matcher, int32_t token)
 {

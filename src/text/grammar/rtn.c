@@ -10,11 +10,11 @@
 #include "base/memory.h"
 #include "text/grammar/grammar.h"
 
-#define EMPTY_EDGE UINT32_MAX /* in tarn__edge.rule */
+#define EMPTY_EDGE UINT32_MAX /* in tarn__rtn_edge.rule */
 #define INLINE_SIZE 4         /* repeated expressions up to this size are copied */
 
 typedef struct raw_edge {
-    tarn__edge edge;
+    tarn__rtn_edge edge;
     uint32_t next; /* of the same state: index + 1 */
 } raw_edge;
 
@@ -44,7 +44,7 @@ static uint32_t new_state(builder *b)
     return (uint32_t)b->heads.count - 1;
 }
 
-static void add_edge(builder *b, uint32_t from, tarn__edge edge)
+static void add_edge(builder *b, uint32_t from, tarn__rtn_edge edge)
 {
     if (b->edges.count >= TARN__G_MAX_EDGES)
         tarn__raise(TARN_ERROR_FORMAT, "%s: the grammar is too large: it needs more than %zu edges", b->function,
@@ -56,12 +56,12 @@ static void add_edge(builder *b, uint32_t from, tarn__edge edge)
 
 static void add_empty(builder *b, uint32_t from, uint32_t to)
 {
-    add_edge(b, from, (tarn__edge){.target = to, .rule = EMPTY_EDGE});
+    add_edge(b, from, (tarn__rtn_edge){.target = to, .rule = EMPTY_EDGE});
 }
 
 static void add_bytes(builder *b, uint32_t from, uint8_t low, uint8_t high, uint32_t to)
 {
-    add_edge(b, from, (tarn__edge){.target = to, .low = low, .high = high});
+    add_edge(b, from, (tarn__rtn_edge){.target = to, .low = low, .high = high});
 }
 
 /* ---- expressions ------------------------------------------------------------------------------------------------- */
@@ -169,7 +169,7 @@ static uint32_t rule_of(builder *b, uint32_t expr)
 static void build_copy(builder *b, uint32_t child, bool is_rule, uint32_t from, uint32_t to)
 {
     if (is_rule)
-        add_edge(b, from, (tarn__edge){.target = to, .rule = rule_of(b, child) + 1});
+        add_edge(b, from, (tarn__rtn_edge){.target = to, .rule = rule_of(b, child) + 1});
     else
         build(b, child, from, to);
 }
@@ -202,7 +202,7 @@ static void build(builder *b, uint32_t expr, uint32_t from, uint32_t to)
     case TARN__E_CLASS: build_class(b, &e, from, to); break;
     case TARN__E_STRING: build_string(b, &e, from, to); break;
     case TARN__E_DFA: build_dfa(b, (const tarn__dfa *)(const void *)gb->dfas.data + e.first, from, to); break;
-    case TARN__E_CALL: add_edge(b, from, (tarn__edge){.target = to, .rule = e.first + 1}); break;
+    case TARN__E_CALL: add_edge(b, from, (tarn__rtn_edge){.target = to, .rule = e.first + 1}); break;
     case TARN__E_REPEAT: build_repeat(b, &e, from, to); break;
     case TARN__E_ALT:
         for (uint32_t i = 0; i < e.count; i++)
@@ -236,7 +236,7 @@ static bool build_rules(builder *b)
 
 static int by_kind(const void *a, const void *b)
 {
-    const tarn__edge *x = a, *y = b;
+    const tarn__rtn_edge *x = a, *y = b;
     if ((x->rule != 0) != (y->rule != 0))
         return x->rule ? 1 : -1;
     if (x->low != y->low)
@@ -251,7 +251,7 @@ static int by_kind(const void *a, const void *b)
 /* State of the removal: `out` collects edges; number[raw state] + 1 is the state's new number. */
 typedef struct removal {
     const builder *b;
-    tarn__buffer edges, states; /* tarn__edge, tarn__state */
+    tarn__buffer edges, states; /* tarn__rtn_edge, tarn__rtn_state */
     tarn__buffer order;         /* uint32_t: raw states by their new numbers */
     uint32_t *number, *stamp, *pending;
 } removal;
@@ -263,7 +263,7 @@ static uint32_t number_of(removal *r, uint32_t raw)
     return r->number[raw] - 1;
 }
 
-static uint32_t u_unique(tarn__edge *edges, uint32_t count)
+static uint32_t u_unique(tarn__rtn_edge *edges, uint32_t count)
 {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < count; i++)
@@ -276,7 +276,7 @@ static uint32_t u_unique(tarn__edge *edges, uint32_t count)
 static bool close_state(removal *r, uint32_t raw, uint32_t stamp, uint32_t end)
 {
     size_t pending = 0, first = r->edges.count;
-    tarn__state state = {.first = (uint32_t)first};
+    tarn__rtn_state state = {.first = (uint32_t)first};
     r->pending[pending++] = raw;
     r->stamp[raw] = stamp;
     while (pending) {
@@ -286,7 +286,7 @@ static bool close_state(removal *r, uint32_t raw, uint32_t stamp, uint32_t end)
             const raw_edge *edge = (const raw_edge *)(const void *)r->b->edges.data + i - 1;
             i = edge->next;
             if (edge->edge.rule != EMPTY_EDGE) {
-                tarn__edge copy = edge->edge;
+                tarn__rtn_edge copy = edge->edge;
                 copy.target = number_of(r, edge->edge.target);
                 if (!tarn__buffer_add(&r->edges, &copy, 1, sizeof(copy)))
                     return false;
@@ -299,7 +299,7 @@ static bool close_state(removal *r, uint32_t raw, uint32_t stamp, uint32_t end)
             return tarn__raise(TARN_ERROR_FORMAT, "%s: the grammar is too large: it needs more than %zu edges",
                                r->b->function, TARN__G_MAX_EDGES);
     }
-    tarn__edge *edges = (tarn__edge *)(void *)r->edges.data + first;
+    tarn__rtn_edge *edges = (tarn__rtn_edge *)(void *)r->edges.data + first;
     if (r->edges.count > first)
         qsort(edges, r->edges.count - first, sizeof(*edges), by_kind);
     uint32_t count = u_unique(edges, (uint32_t)(r->edges.count - first));
@@ -350,8 +350,8 @@ static bool finish_states(const builder *b, tarn__rtn *rtn)
     tarn__release(r.number, bytes);
     tarn__release(r.stamp, bytes);
     tarn__release(r.pending, bytes);
-    tarn__buffer_free(&r.edges, sizeof(tarn__edge));
-    tarn__buffer_free(&r.states, sizeof(tarn__state));
+    tarn__buffer_free(&r.edges, sizeof(tarn__rtn_edge));
+    tarn__buffer_free(&r.states, sizeof(tarn__rtn_state));
     tarn__buffer_free(&r.order, sizeof(uint32_t));
     return good;
 }

@@ -26,7 +26,7 @@ static void mark(reverse *r, size_t node)
 static void link_edges(const tarn__rtn *rtn, reverse *r)
 {
     for (uint32_t s = 0; s < rtn->state_count; s++) {
-        const tarn__state *state = &rtn->states[s];
+        const tarn__rtn_state *state = &rtn->states[s];
         for (uint32_t e = state->first; e < state->first + state->bytes + state->calls; e++) {
             uint32_t target = rtn->edges[e].target, rule = rtn->edges[e].rule;
             r->origin[e] = s;
@@ -63,10 +63,10 @@ static void mark_live(const tarn__rtn *rtn, reverse *r, const uint32_t *rule_of_
 static void prune(tarn__rtn *rtn, const reverse *r)
 {
     for (size_t s = 0; s < rtn->state_count; s++) {
-        tarn__state *state = &rtn->states[s];
+        tarn__rtn_state *state = &rtn->states[s];
         uint32_t kept = state->first, bytes = 0, end = state->first + state->bytes + state->calls;
         for (uint32_t e = state->first; e < end; e++) {
-            tarn__edge edge = rtn->edges[e];
+            tarn__rtn_edge edge = rtn->edges[e];
             if (!r->live[edge.target] || (edge.rule && !r->live[rtn->state_count + edge.rule - 1]))
                 continue;
             rtn->edges[kept++] = edge;
@@ -128,9 +128,9 @@ static bool add_first_calls(left_walk *w, uint32_t rule, tarn__buffer *calls)
     w->pending[pending++] = w->rtn->starts[rule];
     w->stamp[w->rtn->starts[rule]] = w->round;
     while (pending) {
-        const tarn__state *state = &w->rtn->states[w->pending[--pending]];
+        const tarn__rtn_state *state = &w->rtn->states[w->pending[--pending]];
         for (uint32_t i = 0; i < state->calls; i++) {
-            const tarn__edge *edge = &w->rtn->edges[state->first + state->bytes + i];
+            const tarn__rtn_edge *edge = &w->rtn->edges[state->first + state->bytes + i];
             uint32_t called = edge->rule - 1;
             if (!tarn__buffer_add(calls, &called, 1, sizeof(called)))
                 return false;
@@ -191,7 +191,8 @@ static bool refuse_left_recursion(const tarn__rtn *rtn, const tarn__gb *gb, cons
     w.pending = tarn__alloc(sizeof(uint32_t) * rtn->state_count);
     int64_t found = tarn_failed() ? -2 : find_cycle(&w, is_open, is_done);
     if (found >= 0) {
-        const tarn__rule *rule = found < (int64_t)gb->rules.count ? tarn__gb_rule_at(gb, (uint32_t)found) : NULL;
+        const tarn__grammar_rule *rule =
+            found < (int64_t)gb->rules.count ? tarn__gb_rule_at(gb, (uint32_t)found) : NULL;
         int length = rule ? (int)(rule->name_length < 100 ? rule->name_length : 100) : 0;
         tarn__raise(TARN_ERROR_FORMAT, "%s: left recursion is not supported: %s%.*s%s can begin with itself", function,
                     length ? "the rule '" : "a rule", length, length ? gb->bytes.data + rule->name : "",

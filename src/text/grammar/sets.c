@@ -187,10 +187,10 @@ static bool pop(closure *c, uint32_t stack)
     return visit(c, top.target, top.below);
 }
 
-static bool call(closure *c, const tarn__edge *edge, uint32_t stack)
+static bool call(closure *c, const tarn__rtn_edge *edge, uint32_t stack)
 {
     tarn__sets *s = c->s;
-    const tarn__state *target = &s->rtn->states[edge->target];
+    const tarn__rtn_state *target = &s->rtn->states[edge->target];
     bool is_tail = target->is_final && target->bytes + target->calls == 0;
     if (!is_tail && stack_at(s, stack)->height >= TARN__G_MAX_DEPTH) {
         s->lowest = 0; /* nested too deeply: not accepted, which depends on the whole stack */
@@ -202,7 +202,7 @@ static bool call(closure *c, const tarn__edge *edge, uint32_t stack)
 
 static bool expand(closure *c, tarn__config config)
 {
-    const tarn__state *state = &c->s->rtn->states[config.state];
+    const tarn__rtn_state *state = &c->s->rtn->states[config.state];
     if (state->bytes && !tarn__buffer_add(&c->s->found, &config, 1, sizeof(config)))
         return false;
     if (state->is_final && !pop(c, config.stack))
@@ -248,9 +248,9 @@ uint32_t tarn__sets_compute(tarn__sets *s, uint32_t set, int class)
     begin(s);
     for (uint32_t i = 0; i < tarn__sets_at(s, set)->count; i++) {
         tarn__config config = configs_of(s, tarn__sets_at(s, set))[i];
-        const tarn__state *state = &s->rtn->states[config.state];
+        const tarn__rtn_state *state = &s->rtn->states[config.state];
         for (uint32_t j = 0; j < state->bytes; j++) {
-            const tarn__edge *edge = &s->rtn->edges[state->first + j];
+            const tarn__rtn_edge *edge = &s->rtn->edges[state->first + j];
             if (edge->low <= byte && byte <= edge->high && !visit(&c, edge->target, config.stack))
                 return TARN__SET_NONE;
         }
