@@ -23,6 +23,7 @@ static int64_t memory_with(const tarn_trainer *t, const tarn_train_options *o)
                           .data_spec = t->data_spec,
                           .corpus = t->corpus,
                           .training = t->training,
+                          .ranks = t->ranks,
                           .device = t->device};
     bool good = tarn__task_check("trainer_new", t->task, o) && t->task->resize("trainer_new", &other) &&
                 tarn__plan_memory("trainer_new", &other);
@@ -96,7 +97,8 @@ static int64_t find_largest(const tarn_trainer *t, const tarn_train_options *o, 
 
 static int64_t largest_micro_batch(const tarn_trainer *t, tarn_train_options *o)
 {
-    return find_largest(t, o, &(int_setting){&o->micro_batch, NULL, t->micro_batch, o->batch_size});
+    return find_largest(t, o,
+                        &(int_setting){&o->micro_batch, NULL, t->micro_batch, o->batch_size / t->ranks.virtual_ranks});
 }
 
 /* Smaller micro-batches: the same steps up to rounding, by gradient accumulation. */

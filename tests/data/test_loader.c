@@ -4,6 +4,7 @@
 #include <tarn/profile.h>
 #include <unistd.h>
 
+#include "data/prefetch.h"
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()
@@ -373,6 +374,37 @@ static void a_sample_that_fails_is_named_and_tried_again(void **state)
     }
 }
 
+/* Of 13 batches of 4, ranks of 2 read two of every three, and one of three; 12 are in an epoch. A state has the number
+ * of the next batch among all, and a seek to a batch of another rank stops at the next own one. */
+static void ranks_read_their_share_of_the_batches(void **state)
+{
+    (void)state;
+    for (int workers = 0; workers <= 2; workers++)
+        for (int rank = 0; rank < 2; rank++) {
+            tarn_loader *loader = open_loader(&(tarn_loader_options){.batch_size = 4, .workers = workers});
+            tarn_tensor *batch[2];
+            tarn_loader_state place;
+            int64_t begin = rank ? 2 : 0, end = rank ? 3 : 2;
+            tarn__loader_select(loader, 12, 3, begin, end);
+            for (int64_t epoch = 0; epoch < 2; epoch++) {
+                for (int64_t b = 0; b < 12; b++) {
+                    if (b % 3 < begin || b % 3 >= end)
+                        continue;
+                    assert_true(tarn_loader_next(loader, batch));
+                    assert_int_equal(tarn_item_at(batch[1], TARN_SHAPE(0)), 4 * b);
+                }
+                assert_true(tarn_loader_tell(loader, &place));
+                assert_int_equal(place.batch, 12);
+                assert_false(tarn_loader_next(loader, batch));
+                assert_ok();
+            }
+            assert_true(tarn_loader_seek(loader, (tarn_loader_state){.epoch = 1, .batch = 6}));
+            assert_true(tarn_loader_next(loader, batch));
+            assert_int_equal(tarn_item_at(batch[1], TARN_SHAPE(0)), 4 * (6 + begin));
+            tarn_loader_free(loader);
+        }
+}
+
 static void a_loader_may_end_at_any_time(void **state)
 {
     (void)state;
@@ -416,6 +448,7 @@ int main(void)
         in_scope(late_uploads_give_whole_batches),
         in_scope(batches_outlive_their_loader),
         in_scope(a_sample_that_fails_is_named_and_tried_again),
+        in_scope(ranks_read_their_share_of_the_batches),
         in_scope(a_loader_may_end_at_any_time),
         in_scope(workers_wait_when_nothing_is_taken),
     };

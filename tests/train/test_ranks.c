@@ -9,7 +9,7 @@
 #include "support/reversal.h"
 #include "tarn_features.h"
 
-enum { MAX_RANKS = 4, LEAVES = 4, STEPS = 6 };
+enum { MAX_RANKS = 4, LEAVES = 4, STEPS = 4 };
 
 /* ---- runs on threads --------------------------------------------------------------------------------------------- */
 
@@ -81,7 +81,7 @@ static tarn_train_options options_of(const char *model, const char *data, const 
                             .batch_size = 16,
                             .virtual_ranks = LEAVES,
                             .clip_norm = 0.5,
-                            .eval_every = 3,
+                            .eval_every = STEPS,
                             .log_every = 1,
                             .seed = 3,
                             .device = "cpu"};
@@ -223,8 +223,8 @@ static void a_run_is_stopped_and_resumed_on_another_number_of_ranks(void **state
     tarn_train_options o = gpt2("whole");
     run_on(1, &o, NULL, 0);
     o = gpt2("cut");
-    run_on(4, &o, NULL, 2);
-    run_on(2, &(tarn_train_options){0}, scratch("cut"), 4);
+    run_on(4, &o, NULL, 1);
+    run_on(2, &(tarn_train_options){0}, scratch("cut"), 3);
     run_on(1, &(tarn_train_options){0}, scratch("cut"), 0);
     assert_same_weights("whole", "cut", false);
 }
