@@ -97,7 +97,7 @@ _tarn()
     --clip-norm | --label-smoothing | --seed | --workers | --patience | --eval-every | --log-every | --top) return ;;
     --min-lr | --beta2 | --layers | --heads | --kv-heads | --hidden-size | --ffn-size | --context) return ;;
     --vocab-size | --dropout | --micro-batch | --eval-batches | --sample | --keep) return ;;
-    --virtual-ranks | --rank-timeout) return ;;
+    --ranks | --virtual-ranks | --rank-timeout) return ;;
     --add-tokens | --lora | --lora-alpha | --lora-dropout | --lora-targets | --lora-modules-to-save) return ;;
     --batch | --profile-steps | --ids | --tokens | --max-tokens | --temperature | --top-k | --top-p) return ;;
     --min-p | --repeat-penalty | --repeat-last-n) return ;;
@@ -125,7 +125,7 @@ _tarn()
         options+=" --profile-steps"
         options+=" --base --lora --lora-alpha --lora-dropout --lora-targets --lora-modules-to-save --quantize --merge"
         options+=" --template --add-tokens"
-        options+=" --val --val-fraction --ignore-memory --virtual-ranks --rank-timeout"
+        options+=" --val --val-fraction --ignore-memory --ranks --virtual-ranks --rank-timeout"
         ;;
     eval) options+=" --json --threads --device --data --batch-size --gpu-layers --adapter --checkpoint --template" ;;
     runs) options+=" --json" ;;

@@ -70,6 +70,8 @@ static const tarn__option_row table[] = {
     {"dry-run", TARN__OPT_FLAG, 0, 1, NULL, NULL, TARN__TRAIN, AT(dry_run), 0, "print the plan and exit"},
     {"profile", TARN__OPT_FLAG, 0, 1, NULL, NULL, TARN__TRAIN, AT(profile), 0,
      "step time breakdown; writes profile.json and trace.json (for Chrome or Perfetto) to the run folder"},
+    {"ranks", TARN__OPT_INT, 1, 1024, NULL, "N", TARN__TRAIN, AT(ranks), 0,
+     "data parallel: start N processes on this machine by mpirun"},
     {"profile-steps", TARN__OPT_INT, 1, 10000, NULL, "N", TARN__TRAIN, AT(profile_steps), 0,
      "with --profile: steps to profile, after the first ten [10]"},
     {"quiet", TARN__OPT_FLAG, 0, 1, NULL, NULL, TARN__TRAIN | TARN__TOKENIZE | TARN__QUANTIZE | TARN__CONVERT,

@@ -86,6 +86,7 @@ typedef struct tarn__options {
     bool dry_run, profile;
     int64_t profile_steps, top;
     const char *output;
+    int64_t ranks; /* processes that `tarn train` starts; 0: none */
 
     /* generate and chat */
     const char *ids, *prompt_file, *kv_type, *system, *on_full;

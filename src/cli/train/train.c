@@ -4,6 +4,7 @@
  * ends the process. The handler calls async-signal-safe functions only and reaches the trainer through `running`.
  * Progress is drawn by progress.c, from a thread of its own: other output goes between tarn__progress_pause() and
  * tarn__progress_resume(). */
+#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -264,6 +265,63 @@ static int run_rank(const tarn__options *options)
     return status;
 }
 
+/* The arguments of this process, as the system has them; argv[0] is its program. NULL: unknown. The caller frees
+ * neither: the process is replaced. */
+static char **own_arguments(int *count)
+{
+    size_t length = 0, capacity = 1 << 20;
+    char *text = malloc(capacity), path[4096];
+    FILE *file = fopen("/proc/self/cmdline", "r");
+    ssize_t path_length = readlink("/proc/self/exe", path, sizeof(path) - 1);
+    if (file && text)
+        length = fread(text, 1, capacity, file);
+    if (file)
+        fclose(file);
+    *count = 0;
+    for (size_t i = 0; i < length; i++)
+        *count += text[i] == 0;
+    char **arguments =
+        *count > 0 && path_length > 0 && length < capacity ? calloc((size_t)*count, sizeof(char *)) : NULL;
+    for (int i = 0; arguments && i < *count; i++) {
+        arguments[i] = text;
+        text += strlen(text) + 1;
+    }
+    if (arguments) {
+        path[path_length] = 0;
+        arguments[0] = strdup(path);
+    }
+    return arguments;
+}
+
+/* --ranks: becomes mpirun, which starts this command on every rank with the same arguments. Returns on failure only.
+ * The threads of this machine are divided among the ranks, unless the user has set them. */
+static int launch(const tarn__options *options)
+{
+    char ranks[24], threads[24];
+    int count = 0, used = 0;
+    char **own = own_arguments(&count), **line = own ? calloc((size_t)count + 12, sizeof(char *)) : NULL;
+    if (!line) {
+        fprintf(stderr,
+                "tarn train: --ranks: the arguments of this process are not known; start it with mpirun -np %lld\n",
+                (long long)options->ranks);
+        return TARN__FAILED;
+    }
+    snprintf(ranks, sizeof(ranks), "%lld", (long long)options->ranks);
+    long cores = sysconf(_SC_NPROCESSORS_ONLN) / (long)options->ranks;
+    snprintf(threads, sizeof(threads), "%ld", cores > 1 ? cores : 1);
+    setenv("TARN_THREADS", threads, 0);
+    const char *const start[] = {"mpirun", "-np", ranks, "--oversubscribe", "--bind-to", "none", "--allow-run-as-root"};
+    int start_count = (int)(sizeof(start) / sizeof(start[0])) - (geteuid() != 0);
+    for (int i = 0; i < start_count; i++)
+        line[used++] = (char *)start[i];
+    for (int i = 0; i < count; i++)
+        line[used++] = own[i];
+    execvp(line[0], line);
+    fprintf(stderr, "tarn train: --ranks needs mpirun, which cannot be started: %s; openmpi-bin brings it\n",
+            strerror(errno));
+    return TARN__FAILED;
+}
+
 /* Checks what the library cannot know: combinations of flags. */
 int tarn__train(const tarn__options *options)
 {
@@ -282,6 +340,13 @@ int tarn__train(const tarn__options *options)
     }
     if (options->profile_steps && !options->profile) {
         fprintf(stderr, "tarn train: --profile-steps needs --profile\n");
+        return TARN__MISUSED;
+    }
+    if (options->ranks > 1 && tarn_comm_launched() == 1)
+        return launch(options);
+    if (options->ranks && tarn_comm_launched() > 1 && options->ranks != tarn_comm_launched()) {
+        fprintf(stderr, "tarn train: --ranks is %lld, but %d processes were launched\n", (long long)options->ranks,
+                tarn_comm_launched());
         return TARN__MISUSED;
     }
     return tarn_comm_launched() > 1 ? run_rank(options) : open_and_run(options);
