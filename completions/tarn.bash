@@ -93,7 +93,7 @@ _tarn()
         ;;
     --threads | --only | --runs | --mlp-sizes | --epochs | --steps | --batch-size | --lr) return ;;
     --weight-decay | --momentum | --warmup | --lr-step | --lr-step-epochs | --lr-gamma) return ;;
-    --image-size | --crop-scale | --jitter) return ;;
+    --image-size | --crop-scale | --jitter | --mistakes) return ;;
     --clip-norm | --label-smoothing | --seed | --workers | --patience | --eval-every | --log-every | --top) return ;;
     --min-lr | --beta2 | --layers | --heads | --kv-heads | --hidden-size | --ffn-size | --context) return ;;
     --vocab-size | --dropout | --micro-batch | --eval-batches | --sample | --keep) return ;;
@@ -127,7 +127,10 @@ _tarn()
         options+=" --template --add-tokens"
         options+=" --val --val-fraction --ignore-memory --ranks --virtual-ranks --rank-timeout"
         ;;
-    eval) options+=" --json --threads --device --data --batch-size --gpu-layers --adapter --checkpoint --template" ;;
+    eval)
+        options+=" --confusion --mistakes"
+        options+=" --json --threads --device --data --batch-size --gpu-layers --adapter --checkpoint --template"
+        ;;
     runs) options+=" --json" ;;
     board) options+=" --port" ;;
     predict) options+=" --json --threads --device --top --checkpoint" ;;

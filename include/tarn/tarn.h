@@ -17,6 +17,7 @@
 #include <tarn/ops.h>
 #include <tarn/optim.h>
 #include <tarn/parallel.h>
+#include <tarn/predict.h>
 #include <tarn/profile.h>
 #include <tarn/safetensors.h>
 #include <tarn/table.h>

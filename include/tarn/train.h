@@ -530,10 +530,6 @@ TARN_API bool tarn_run_evaluate_text(tarn_run *run, const char *data, int64_t ba
  * accept u8. */
 TARN_API bool tarn_run_predict(tarn_run *run, const tarn_array *sample, double *probabilities);
 
-/* Reads an image file as the run's model takes it, u8 [C, H, W], which the caller releases with tarn_array_free():
- * resized and cropped as in training for images:FOLDER, resized to the model's input for other data. */
-TARN_API bool tarn_run_load_image(const tarn_run *run, const char *path, tarn_array *sample);
-
 /* Frees a run; the folder stays. NULL is allowed; works while an error is pending. */
 TARN_API void tarn_run_close(tarn_run *run);
 

@@ -84,7 +84,8 @@ typedef struct tarn__options {
     const char *zero; /* an option of `train` given as 0, where 0 means not given; NULL: none */
     const char *resume;
     bool dry_run, profile;
-    int64_t profile_steps, top;
+    int64_t profile_steps, top, mistakes;
+    bool confusion;
     const char *output;
     int64_t ranks; /* processes that `tarn train` starts; 0: none */
 

@@ -6,11 +6,13 @@
 #include <stdio.h>
 #include <string.h>
 #include <tarn/model.h>
+#include <tarn/predict.h>
 
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/os/files.h"
 #include "core/tensor/tensor.h"
+#include "data/dataset.h"
 #include "formats/file_type.h"
 #include "models/hf/weights.h"
 #include "models/lm/arch.h"
@@ -21,6 +23,7 @@
 #include "train/tasks/finetune.h"
 #include "train/tasks/lm.h"
 
+enum { MAX_WORKERS = 8 }; /* that decode image files */
 enum {
     MAX_DEFAULT_WINDOW = 4096
 }; /* default window of an evaluation, in tokens: longer ones take long and change little */
@@ -262,21 +265,37 @@ static bool is_table(const tarn_run *run, const char *data)
 }
 
 /* The run's own val set, or the named data. The caller frees it. */
-static tarn_dataset *open_data(const tarn_run *run, const char *data)
+static tarn_dataset *open_data(const char *function, const tarn_run *run, const char *data)
 {
     tarn_dataset *training, *validation;
     bool is_images = tarn__data_is_images(run->options.data);
     if (is_table(run, data))
-        return tarn__run_table_data("run_evaluate", run, data);
+        return tarn__run_table_data(function, run, data);
     if (data && tarn__data_is_images(data))
-        return tarn__images_open_for_evaluation("run_evaluate", data, &run->options, &run->data_spec);
+        return tarn__images_open_for_evaluation(function, data, &run->options, &run->data_spec);
     if (data)
-        return tarn__data_open_for_evaluation("run_evaluate", data);
-    if (is_images ? !tarn__images_open("run_evaluate", &run->options, &training, &validation)
-                  : !tarn__data_open("run_evaluate", run->options.data, &training, &validation))
+        return tarn__data_open_for_evaluation(function, data);
+    if (is_images ? !tarn__images_open(function, &run->options, &training, &validation)
+                  : !tarn__data_open(function, run->options.data, &training, &validation))
         return NULL;
     tarn_dataset_free(training);
     return validation;
+}
+
+/* A loader over all samples in their order, and its dataset; the caller frees both, also after a failure. */
+static tarn_loader *open_loader(const char *function, const tarn_run *run, const char *data, int64_t batch_size,
+                                tarn_dataset **dataset)
+{
+    *dataset = open_data(function, run, data);
+    if (!*dataset || !tarn__data_spec_fits(function, &run->data_spec, *dataset) ||
+        (data && !tarn__data_is_images(data) && !tarn__data_spec_check_labels(function, &run->data_spec, *dataset)))
+        return NULL;
+    tarn_loader_options options =
+        (is_table(run, data) ? tarn__data_spec_loader_options
+                             : tarn__data_spec_raw_loader_options)(&run->data_spec, batch_size, run->device);
+    if ((*dataset)->images)
+        options.workers = tarn_threads() < MAX_WORKERS ? tarn_threads() : MAX_WORKERS;
+    return tarn_loader_new(*dataset, &options);
 }
 
 bool tarn_run_evaluate(tarn_run *run, const char *data, int64_t batch_size, tarn_evaluation *evaluation,
@@ -287,21 +306,90 @@ bool tarn_run_evaluate(tarn_run *run, const char *data, int64_t batch_size, tarn
     if (batch_size < 1 || !evaluation)
         return tarn__raise(TARN_ERROR_ARGUMENT, "run_evaluate: %s",
                            evaluation ? "batch_size must be at least 1" : "the result is NULL");
-    tarn_dataset *dataset = open_data(run, data);
-    tarn_loader *loader = NULL;
-    if (dataset && tarn__data_spec_fits("run_evaluate", &run->data_spec, dataset) &&
-        (!data || tarn__data_is_images(data) ||
-         tarn__data_spec_check_labels("run_evaluate", &run->data_spec, dataset))) {
-        tarn_loader_options options =
-            (is_table(run, data) ? tarn__data_spec_loader_options
-                                 : tarn__data_spec_raw_loader_options)(&run->data_spec, batch_size, run->device);
-        loader = tarn_loader_new(dataset, &options);
-    }
+    tarn_dataset *dataset;
+    tarn_loader *loader = open_loader("run_evaluate", run, data, batch_size, &dataset);
     bool good =
         loader && tarn_evaluate(run->model, loader, run->data_spec.classes, evaluation, class_samples, class_correct);
     tarn_loader_free(loader);
     tarn_dataset_free(dataset);
     return good;
+}
+
+/* A pass over the data. Buffers are owned. */
+typedef struct pass {
+    tarn_run *run;
+    const tarn_dataset *dataset;
+    int64_t at, size;    /* index of the next sample; samples of a batch at most */
+    double *probability; /* [size, classes] */
+    int64_t *label;      /* [size] */
+    tarn_prediction_fn receive;
+    void *ctx;
+} pass;
+
+/* Gives the predictions of a batch. False when the receiver ended the pass. */
+static bool give_batch(pass *p, int64_t count)
+{
+    int64_t classes = p->run->data_spec.classes;
+    for (int64_t i = 0; i < count; i++) {
+        const double *row = p->probability + i * classes;
+        tarn_prediction one = {.index = p->at, .label = p->label[i], .path = tarn__images_path(p->dataset, p->at)};
+        for (int64_t c = 1; c < classes; c++)
+            one.predicted = row[c] > row[one.predicted] ? c : one.predicted;
+        one.probability = row[one.predicted];
+        one.label_probability = row[one.label];
+        p->at++;
+        if (!p->receive(&one, p->ctx))
+            return false;
+    }
+    return true;
+}
+
+static bool predict_batches(pass *p, tarn_loader *loader)
+{
+    bool more = true;
+    while (more && !tarn_failed()) {
+        tarn_tensor *fields[TARN_MAX_FIELDS] = {0};
+        tarn_scope *scope = tarn_scope_open();
+        tarn_no_grad_open();
+        more = scope && tarn_loader_next(loader, fields);
+        int64_t count = more ? tarn_size(fields[0], 0) : 0;
+        more = more &&
+               tarn_read_f64(tarn_softmax(tarn_forward(p->run->model, tarn__batch_input(p->run->model, fields[0])), 1),
+                             p->probability, count * p->run->data_spec.classes) &&
+               tarn_read(tarn__batch_label(fields[1]), p->label, sizeof(int64_t) * (size_t)count) &&
+               give_batch(p, count);
+        tarn_no_grad_close();
+        tarn_scope_close(scope);
+    }
+    return !tarn_failed();
+}
+
+bool tarn_run_predict_data(tarn_run *run, const char *data, int64_t batch_size, tarn_prediction_fn receive, void *ctx)
+{
+    const char *function = "run_predict_data";
+    if (!check_classifier(function, run))
+        return false;
+    if (batch_size < 1 || !receive)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s", function,
+                           receive ? "batch_size must be at least 1" : "the receiver is NULL");
+    tarn_dataset *dataset;
+    tarn_loader *loader = open_loader(function, run, data, batch_size, &dataset);
+    int64_t count = loader ? tarn_dataset_count(dataset) : 0, size = batch_size < count ? batch_size : count;
+    size_t probability_bytes = sizeof(double) * (size_t)(size * run->data_spec.classes),
+           label_bytes = sizeof(int64_t) * (size_t)size;
+    pass p = {.run = run,
+              .dataset = dataset,
+              .size = size,
+              .probability = loader ? tarn__alloc(probability_bytes) : NULL,
+              .label = loader ? tarn__alloc(label_bytes) : NULL,
+              .receive = receive,
+              .ctx = ctx};
+    bool good = p.probability && p.label && predict_batches(&p, loader);
+    tarn__release(p.probability, p.probability ? probability_bytes : 0);
+    tarn__release(p.label, p.label ? label_bytes : 0);
+    tarn_loader_free(loader);
+    tarn_dataset_free(dataset);
+    return good || tarn__raise_within(function);
 }
 
 /* Every token id must be below the model's vocab_size. */

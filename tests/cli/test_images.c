@@ -95,7 +95,19 @@ static void a_folder_of_images_is_trained_on(void **state)
     assert_true(right >= 12);
     assert_int_equal(command_objects(command_line("predict %s %s --json", run, path)), 15);
     assert_non_null(strstr(command_output, "\"name\": \"stripes\""));
-    expect_command(command_line("eval %s --data images:%s 2>&1", run, path), 0, "on 15 samples");
+    /* what is mistaken: stripes that are called discs, and the other way round */
+    char from[800], to[800];
+    snprintf(from, sizeof(from), "%s/disc/000.ppm", path);
+    snprintf(to, sizeof(to), "%s/stripes/wrong.ppm", path);
+    assert_int_equal(rename(from, to), 0);
+    expect_command(command_line("eval %s --data images:%s --confusion --mistakes 1 2>&1", run, path), 0,
+                   "on 15 samples");
+    assert_non_null(strstr(command_output, "  disc                 4     0     0\n"));
+    assert_non_null(strstr(command_output, "  stripes              1     0     5\n"));
+    assert_non_null(strstr(command_output, "stripes/wrong.ppm: stripes "));
+    expect_command(command_line("eval %s --data images:%s --confusion --mistakes 1 --json 2>/dev/null", run, path), 0,
+                   "\"confusion\": [[4, 0, 0], [0, 5, 0], [1, 0, 5]], \"mistakes\": [{\"index\": 14, \"image\": "
+                   "\"stripes/wrong.ppm\", \"class\": \"stripes\"");
 }
 
 static void assert_same_weights(const char *a, const char *b)

@@ -61,6 +61,7 @@ DEFINED_BY = {
     "lora.h": "models",
     "generate.h": "generate",
     "table.h": "train",
+    "predict.h": "train",
     "train.h": "train",
 }
 ANY_PUBLIC = {"cli", "cases"}

@@ -148,6 +148,12 @@ static bool write_nothing(const void *from, size_t count, void *ctx)
     return true;
 }
 
+static bool receive(const tarn_prediction *prediction, void *ctx)
+{
+    (void)prediction, (void)ctx;
+    return true;
+}
+
 static void runs(void **state)
 {
     (void)state;
@@ -183,6 +189,10 @@ static void runs(void **state)
     REFUSE(tarn_run_evaluate, tarn_run_evaluate(run, NULL, 1, NULL, NULL, NULL));
     REFUSE(tarn_run_evaluate, tarn_run_evaluate(run, "nosuch", 1, &e, NULL, NULL));
     tarn_array loaded;
+    REFUSE(tarn_run_predict_data, tarn_run_predict_data(NULL, NULL, 1, receive, NULL));
+    REFUSE(tarn_run_predict_data, tarn_run_predict_data(run, NULL, 0, receive, NULL));
+    REFUSE(tarn_run_predict_data, tarn_run_predict_data(run, NULL, 1, NULL, NULL));
+    REFUSE(tarn_run_predict_data, tarn_run_predict_data(run, "nosuch", 1, receive, NULL));
     REFUSE(tarn_run_load_image, tarn_run_load_image(NULL, "x.png", &loaded));
     REFUSE(tarn_run_load_image, tarn_run_load_image(run, NULL, &loaded));
     REFUSE(tarn_run_load_image, tarn_run_load_image(run, "/nosuch.png", &loaded));

@@ -8,6 +8,7 @@
 #include <tarn/lora.h>
 
 #include "cli/lm/lm_common.h"
+#include "cli/train/train.h"
 
 /* The arrays are owned by evaluate(). */
 typedef struct results {
@@ -16,7 +17,8 @@ typedef struct results {
 } results;
 
 /* All classes are listed, also those without samples. */
-static void print_json(const tarn__options *options, const tarn_run *run, const char *data, const results *f)
+static void print_json(const tarn__options *options, const tarn_run *run, const char *data, const results *f,
+                       const tarn__mistakes *mistakes)
 {
     tarn__json json = {stdout, false};
     tarn__json_open(&json, NULL, '{');
@@ -35,6 +37,8 @@ static void print_json(const tarn__options *options, const tarn_run *run, const 
         tarn__json_close(&json, '}');
     }
     tarn__json_close(&json, ']');
+    if (mistakes)
+        tarn__mistakes_print_json(mistakes, options, run, &json);
     tarn__json_end(&json);
 }
 
@@ -74,10 +78,14 @@ static int evaluate(const tarn__options *options, tarn_run *run)
         status = report_error();
     } else {
         const char *data = options->data ? options->data : tarn_run_data(run);
-        if (options->json)
-            print_json(options, run, data, &f);
-        else
+        tarn__mistakes *mistakes = tarn__mistakes_find(options, run, &status);
+        if (options->json && status == TARN__DONE)
+            print_json(options, run, data, &f, mistakes);
+        else if (status == TARN__DONE)
             print_table(run, data, &f);
+        if (mistakes && !options->json)
+            tarn__mistakes_print(mistakes, options, run);
+        tarn__mistakes_free(mistakes);
     }
     free(f.samples);
     free(f.correct);
@@ -144,6 +152,11 @@ static void print_text(const tarn__options *options, const tarn_run *run, const 
 /* Language models. --batch-size counts windows of a whole context, so it is lowered to stay below MAX_BATCH_TOKENS. */
 static int evaluate_text(const tarn__options *options, tarn_run *run)
 {
+    if (options->confusion || options->mistakes) {
+        fprintf(stderr, "tarn eval: %s applies to classifiers only\n",
+                options->confusion ? "--confusion" : "--mistakes");
+        return TARN__MISUSED;
+    }
     tarn_model_info info;
     tarn_text_evaluation evaluation;
     if (!tarn_model_query(tarn_run_model(run), &info))

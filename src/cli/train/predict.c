@@ -9,6 +9,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
+#include <tarn/predict.h>
 
 #include "cli/cli.h"
 #include "cli/train/train.h"

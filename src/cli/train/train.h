@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <tarn/train.h>
 
-#include "cli/options.h"
+#include "cli/cli.h"
 
 /* ---- plan (train_plan.c) ----------------------------------------------------------------------------------------- */
 
@@ -37,5 +37,16 @@ extern const size_t tarn__demo_length;
 
 /* `tarn predict` of a run on a table. */
 int tarn__predict_table(const tarn__options *options, tarn_run *run);
+
+/* Confusion matrix and worst mistakes of a classifier (mistakes.c). */
+typedef struct tarn__mistakes tarn__mistakes;
+
+/* Classifies the data for --confusion and --mistakes. The caller frees it. NULL after printing an error, with *status
+ * set; NULL with DONE: neither was asked for. */
+tarn__mistakes *tarn__mistakes_find(const tarn__options *options, tarn_run *run, int *status);
+void tarn__mistakes_print(const tarn__mistakes *mistakes, const tarn__options *options, const tarn_run *run);
+void tarn__mistakes_print_json(const tarn__mistakes *mistakes, const tarn__options *options, const tarn_run *run,
+                               tarn__json *json);
+void tarn__mistakes_free(tarn__mistakes *mistakes);
 
 #endif

@@ -97,6 +97,9 @@ bool tarn__images_spec_create(const char *function, const tarn_train_options *op
 bool tarn__images_spec_matches(const char *function, const char *name, const tarn__data_spec *spec,
                                const tarn_dataset *training, const tarn_dataset *validation);
 
+/* Path of a sample's file, relative to the folder; NULL for other data. Borrowed from the dataset. */
+const char *tarn__images_path(const tarn_dataset *dataset, int64_t index);
+
 /* Number of files of both splits that could not be read so far; 0 for other data. */
 int64_t tarn__images_skipped(const tarn_dataset *training, const tarn_dataset *validation);
 

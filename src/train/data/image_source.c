@@ -120,6 +120,13 @@ tarn_dataset *tarn__images_open_for_evaluation(const char *function, const char 
     return dataset;
 }
 
+const char *tarn__images_path(const tarn_dataset *dataset, int64_t index)
+{
+    if (!dataset->images)
+        return NULL;
+    return dataset->images->file[dataset->source ? dataset->source(index, dataset->ctx) : index].path;
+}
+
 /* Two subsets of one folder have its count. */
 int64_t tarn__images_skipped(const tarn_dataset *training, const tarn_dataset *validation)
 {
