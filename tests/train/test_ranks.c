@@ -214,6 +214,20 @@ static void checkpoints_are_bitwise_identical_for_any_number_of_ranks(void **sta
     }
 }
 
+/* Gradients of a device are exchanged through host memory. */
+static void a_device_with_memory_of_its_own_gives_the_same_checkpoints(void **state)
+{
+    (void)state;
+    if (!TARN__HAVE_JANSSON)
+        skip();
+    tarn_train_options o = gpt2("mirror-1");
+    snprintf(o.device, sizeof(o.device), "mirror:0");
+    run_on(1, &o, NULL, 0);
+    snprintf(o.out, sizeof(o.out), "%s", scratch("mirror-2"));
+    run_on(2, &o, NULL, 0);
+    assert_same_weights("mirror-1", "mirror-2", false);
+}
+
 /* A stop on rank 0 reaches all ranks at the same step. */
 static void a_run_is_stopped_and_resumed_on_another_number_of_ranks(void **state)
 {
@@ -311,6 +325,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(checkpoints_are_bitwise_identical_for_any_number_of_ranks),
+        cmocka_unit_test(a_device_with_memory_of_its_own_gives_the_same_checkpoints),
         cmocka_unit_test(a_run_is_stopped_and_resumed_on_another_number_of_ranks),
         cmocka_unit_test(a_split_step_is_the_step_of_the_whole_batch_up_to_rounding),
         cmocka_unit_test(ranks_that_do_not_divide_the_virtual_ranks_are_an_error),
