@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "support/files.h"
+#include "tarn_features.h"
 
 static char output[1 << 16];
 
@@ -108,7 +109,7 @@ static void a_run_is_resumed_after_a_rank_was_killed(void **state)
     (void)state;
     int pid = 0;
     size_t count;
-    if (is_missing())
+    if (is_missing() || TARN__SANITIZE[0]) /* nothing of it is left for a sanitizer after the first test */
         skip();
     write_data();
     run_job(1, RUN "--schedule constant --steps 40 --eval-every 10 --out %s", "whole");
@@ -144,7 +145,7 @@ static void the_command_starts_its_own_ranks(void **state)
 {
     (void)state;
     char line[4096];
-    if (is_missing())
+    if (is_missing() || TARN__SANITIZE[0])
         skip();
     snprintf(line, sizeof(line),
              "cd \"%s\" && ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 timeout 120 \"%s\" train " RUN
