@@ -234,6 +234,22 @@ static void an_interrupt_ends_an_answer_not_the_program(void **state)
     assert_contains(command_output, "status 0\n");
 }
 
+/* The answers, not the whole conversation. */
+static void every_answer_follows_the_grammar(void **state)
+{
+    (void)state;
+    char line[64];
+    write_model(TEMPLATE);
+    assert_int_equal(chat("hi\nhow are you?\n", "--regex '[a-k]{2}!'"), 0);
+    for (int i = 0; i < 2; i++) {
+        line_of(i, line);
+        assert_true(strlen(line) == 3 && line[0] >= 'a' && line[1] <= 'k' && line[2] == '!');
+    }
+    assert_int_equal(chat("hi\n", "--regex a --json-object 2>&1"), 2);
+    assert_contains(command_output, "more than one grammar");
+    assert_int_equal(chat("hi\n", "--grammar /nonexistent 2>&1"), 1);
+}
+
 static void wrong_calls_are_refused(void **state)
 {
     (void)state;
@@ -364,6 +380,7 @@ int main(void)
         in_scope(a_template_is_given_by_name),
         in_scope(a_question_with_a_zero_byte_is_left_out),
         in_scope(an_interrupt_ends_an_answer_not_the_program),
+        in_scope(every_answer_follows_the_grammar),
         in_scope(wrong_calls_are_refused),
         in_scope(tools_are_called_and_answered),
         in_scope(bad_tools_are_named),

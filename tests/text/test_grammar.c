@@ -4,7 +4,7 @@
 #include <tarn/grammar.h>
 
 #include "support/files.h"
-#include "support/small_tokenizer.h"
+#include "text/grammar/grammar.h"
 
 static tarn_grammar *gbnf(const char *text)
 {
@@ -258,6 +258,36 @@ static void matchers_end_clone_and_roll_back(void **state)
     tarn_matcher_free(other);
 }
 
+/* Where the tables are full, sets in use are copied: nothing changes for matchers, their histories and clones. */
+static void full_tables_are_collected(void **state)
+{
+    (void)state;
+    const char *text = "{\"a\":{\"b\":\"c\",\"d\":{\"e\":\"f\"}}}";
+    tarn_tokenizer *t = tarn_tokenizer_bytes();
+    tarn_grammar_vocab *v = tarn_grammar_vocab_new(t, NULL);
+    tarn_grammar *g = tarn_grammar_gbnf(v, mask_grammars[0], strlen(mask_grammars[0]));
+    tarn_matcher *m = tarn_matcher_new(g), *middle = NULL;
+    assert_ok();
+    for (size_t i = 0; i < strlen(text); i++) {
+        g->sets_limit = 0; /* collects in the next call */
+        check_mask(m, t, v);
+        g->sets_limit = 0;
+        assert_true(tarn_matcher_accept(m, text[i]));
+        middle = i == 10 ? tarn_matcher_clone(m) : middle;
+    }
+    assert_true(tarn_matcher_is_done(m) && !tarn_matcher_is_done(middle));
+    assert_true(tarn_matcher_rollback(m, (int64_t)strlen(text) - 11));
+    check_mask(m, t, v);
+    assert_true(tarn_matcher_accept_bytes(m, text + 11, strlen(text) - 11) && tarn_matcher_is_done(m));
+    assert_true(tarn_matcher_accept_bytes(middle, text + 11, strlen(text) - 11) && tarn_matcher_is_done(middle));
+    assert_ok();
+    tarn_matcher_free(m);
+    tarn_matcher_free(middle);
+    tarn_grammar_free(g);
+    tarn_grammar_vocab_free(v);
+    tarn_tokenizer_free(t);
+}
+
 /* Nesting and ambiguity end in a refusal, never in unbounded memory or time. */
 static void texts_beyond_the_limits_are_not_accepted(void **state)
 {
@@ -330,6 +360,7 @@ int main(void)
         in_scope(wrong_grammars_are_errors),
         in_scope(masks_equal_a_check_of_every_token),
         in_scope(matchers_end_clone_and_roll_back),
+        in_scope(full_tables_are_collected),
         in_scope(texts_beyond_the_limits_are_not_accepted),
         in_scope(threads_share_a_grammar),
     };
