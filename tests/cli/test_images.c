@@ -201,6 +201,7 @@ static void wrong_calls_say_what_is_wrong(void **state)
     for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
         expect_command(command_line("train %s --dry-run --device cpu 2>&1", calls[i].arguments), 2, calls[i].text);
     expect_command(command_line("train --data images:%s 2>&1", scratch("nosuch")), 1, "nosuch");
+    expect_command(command_line("train --data %s 2>&1", data), 2, "is a folder; of images: images:");
     mkdir(scratch("empty"), 0777);
     expect_command(command_line("train --data images:%s 2>&1", scratch("empty")), 1,
                    "needs a folder of images per class");

@@ -138,7 +138,7 @@ static void labels_of_a_csv_file(void **state)
     } rows[] = {{"a.pgm", "line 1 needs an image file and its class"},
                 {"a.pgm,x\nb.pgm,\n", "line 2 needs an image file and its class"},
                 {"a.pgm,\"x\nb", "has a quote that does not end"},
-                {"file,label\n", "has no images"}};
+                {"file,label\n", "has no folders with images"}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         write_text("b/labels.csv", rows[i].text);
         assert_null(tarn_dataset_images(scratch("b"), &(tarn_images_options){.size = SIZE}));

@@ -296,8 +296,8 @@ static bool open_files(tarn__image_folder *f, const tarn_images_options *o)
                            "dataset_images: none of the files in '%s' is a PNG, JPEG, PGM or PPM image", f->root);
     if (f->count == 0)
         return tarn__raise(TARN_ERROR_FORMAT,
-                           "dataset_images: '%s' has no images; it needs a folder of images per class, or labels.csv "
-                           "with lines of file,label",
+                           "dataset_images: '%s' has no folders with images; it needs a folder of images per class, "
+                           "or labels.csv with lines of file,label",
                            f->root);
     return set_labels(f, o->class_count > 0);
 }

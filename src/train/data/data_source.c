@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/os/files.h"
 #include "base/os/platform.h"
 #include "train/data/corpus.h"
 
@@ -168,6 +169,11 @@ static bool raise_unknown_kind(const char *function, const char *name, const cha
     static const char *const all[] = {"digits", "images", "mnist", "cifar10", "idx",
                                       "csv",    "npy",    "text",  "shards",  "chats"};
     const char *near = tarn_suggest(kind, all, (int)(sizeof(all) / sizeof(all[0])));
+    if (tarn__path_exists(name) && tarn__platform_file_bytes(name) < 0)
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: '%.200s' is a folder; of images: images:%.200s, of MNIST, CIFAR-10 or shards: "
+                           "mnist:, cifar10: or shards: before its path",
+                           function, name, name);
     return tarn__raise(
         TARN_ERROR_ARGUMENT,
         "%s: unknown data '%.200s'; must be digits, images:FOLDER, mnist:FOLDER, cifar10:FOLDER, idx:IMAGES,LABELS, "
