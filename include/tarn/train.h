@@ -535,8 +535,9 @@ TARN_API void tarn_run_close(tarn_run *run);
 
 /* ---- documents to fine-tune on ----------------------------------------------------------------------------------- */
 
-/* JSON lines packed into rows of tokens, with loss on completions only. A line is {"messages": [{"role", "content"}
- * …]}, {"prompt", "completion"} or {"text"}; see docs/guide/fine-tune.md. A row packs whole documents: positions
+/* JSON lines packed into rows of tokens, with loss on completions only. Lines, or elements of
+ * a JSON array, are in the formats of OpenAI, ShareGPT or Alpaca, prompts and completions, questions and answers, or
+ * texts, recognized by their fields; see docs/guide/fine-tune.md. A row packs whole documents: positions
  * restart at 0 in each, and `document_starts` holds the first index of each token's document, so that attention stays
  * within it (tarn_attention_options). Padding after the last document is a document without loss. Split and packing
  * depend on the files, the tokenizer and the options alone. */
@@ -563,8 +564,8 @@ typedef struct tarn_chat_dataset_counts {
     int64_t completion_tokens[2]; /* of these, tokens with loss */
     int64_t rows[2];              /* after packing */
     int64_t truncated;            /* documents longer than the context, in both splits */
-    /* of tokens, loss masks and packing, to check that a resumed run has the same data */
-    uint64_t hash;
+    uint64_t hash;                /* of tokens, loss masks and packing, to check that a resumed run has the same data */
+    char formats[256];            /* what the files hold: "ShareGPT, 1,204 conversations" */
 } tarn_chat_dataset_counts;
 
 /* Arrays [rows, context] of the caller. The target of a token without loss is -100, which tarn_model_loss() ignores. */

@@ -1,6 +1,7 @@
 /* targets_text.c: tokenizer and token files. */
 #include <sys/stat.h>
 #include <tarn/text.h>
+#include <tarn/train.h>
 
 #include "fuzz/targets.h"
 #include "support/files.h"
@@ -350,6 +351,37 @@ static void tools_seeds(fuzz_seed_fn use, void *ctx)
         use(seeds[i], strlen(seeds[i]), ctx);
 }
 
+/* Conversations of any format, packed into rows. */
+static bool take_conversations(const void *from, size_t count)
+{
+    tarn_tokenizer *t = tarn_tokenizer_open(scratch("talker"));
+    int32_t row[4][512];
+    tarn_chat_dataset *chats = tarn_chat_dataset_open(&(tarn_chat_dataset_options){
+        .path = fuzz_write("fuzz.json", from, count), .tokenizer = t, .template_name = "mistral", .context = 512});
+    bool taken = chats != NULL;
+    fuzz_must(!taken || tarn_chat_dataset_batch(chats, TARN_CHAT_DATASET_TRAINING, 0, 1,
+                                                &(tarn_chat_dataset_rows){row[0], row[1], row[2], row[3]}),
+              "a row of good conversations is read");
+    tarn_chat_dataset_close(chats);
+    tarn_tokenizer_free(t);
+    return taken;
+}
+
+static void conversation_seeds(fuzz_seed_fn use, void *ctx)
+{
+    static const char *const files[] = {
+        "{\"conversations\": [{\"from\": \"human\", \"value\": \"a\"}, {\"from\": \"gpt\", \"value\": \"b\"}]}\n"
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": "
+        "\"b\"}]}\n\n{\"question\": \"a\", \"answer\": \"b\"}\n{\"text\": \"a\"}\n",
+        "[\n {\"instruction\": \"a]\\\"\", \"input\": \"b\", \"output\": \"c\", \"system\": \"d\",\n \"history\": "
+        "[[\"e\", \"f\"]]}, {\"prompt\": \"\", \"completion\": \"g\"}]\n"};
+    mkdir(scratch("talker"), 0777);
+    write_text("talker/tokenizer.json", small_tokenizer_text());
+    write_text("talker/tokenizer_config.json", "{\"bos_token\": \"<|endoftext|>\", \"eos_token\": \"<tag>\"}");
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
+        use(files[i], strlen(files[i]), ctx);
+}
+
 const fuzz_target fuzz_text_targets[] = {
     {"tokenizer", fuzz_has_bpe, tokenizer_seeds, take_tokenizer},
     {"tokenizer_model", NULL, model_seeds, take_model},
@@ -362,5 +394,6 @@ const fuzz_target fuzz_text_targets[] = {
     {"shard", fuzz_has_json, shard_seeds, take_shard},
     {"shard_index", fuzz_has_json, index_seeds, take_index},
     {"json_lines", fuzz_has_json, line_seeds, take_lines},
+    {"conversations", fuzz_has_bpe, conversation_seeds, take_conversations},
     {0},
 };

@@ -187,7 +187,8 @@ class ChatDatasetOptions(c.Structure):
 
 class ChatDatasetCounts(c.Structure):
     _fields_ = [("documents", c.c_int64 * 2), ("tokens", c.c_int64 * 2), ("completion_tokens", c.c_int64 * 2),
-                ("rows", c.c_int64 * 2), ("truncated", c.c_int64), ("hash", c.c_uint64)]
+                ("rows", c.c_int64 * 2), ("truncated", c.c_int64), ("hash", c.c_uint64),
+                ("formats", c.c_char * 256)]
 
 
 class ChatDatasetRows(c.Structure):

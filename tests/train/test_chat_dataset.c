@@ -236,10 +236,87 @@ static void arguments_of_calls_are_what_the_template_needs(void **state)
 static void data_is_chats_by_its_name(void **state)
 {
     (void)state;
-    assert_true(tarn__data_is_chats("a.jsonl") && tarn__data_is_chats("/x/y.jsonl") &&
+    assert_true(tarn__data_is_chats("a.jsonl") && tarn__data_is_chats("/x/y.jsonl") && tarn__data_is_chats("a.json") &&
                 tarn__data_is_chats("chats:a.txt"));
-    assert_false(tarn__data_is_chats("text:a.jsonl") || tarn__data_is_chats("a.json") ||
+    assert_false(tarn__data_is_chats("text:a.jsonl") || tarn__data_is_chats(".json") ||
                  tarn__data_is_chats("csv:a.jsonl") || tarn__data_is_chats(".jsonl"));
+}
+
+/* ---- formats ----------------------------------------------------------------------------------------------------- */
+
+/* Opens both texts: they must give the same documents. The first is of the format that is named. */
+static void expect_same(const tarn_tokenizer *t, const char *text, const char *messages, const char *format)
+{
+    tarn__chat_dataset *c = open_chats(write_text("one.json", text), t, 64);
+    if (!c)
+        fail_msg("%s", tarn_error());
+    tarn__chat_dataset *d = open_chats(write_text("two.jsonl", messages), t, 64);
+    tarn__chat_dataset_summary s, other;
+    assert_ok();
+    tarn__chat_dataset_counts(c, &s);
+    tarn__chat_dataset_counts(d, &other);
+    assert_int_equal(s.hash, other.hash);
+    assert_string_equal(s.formats, format);
+    tarn__chat_dataset_close(c);
+    tarn__chat_dataset_close(d);
+}
+
+#define MESSAGE(role, content) "{\"role\": \"" role "\", \"content\": \"" content "\"}"
+#define PAIR "{\"messages\": [" MESSAGE("user", "he") ", " MESSAGE("assistant", "llo") "]}\n"
+
+static void formats_are_recognized_by_their_fields(void **state)
+{
+    (void)state;
+    tarn_tokenizer *t = open_tokenizer(CHATML);
+    expect_same(t, PAIR PAIR, PAIR PAIR, "OpenAI messages, 2 conversations");
+    expect_same(t,
+                "{\"id\": 1, \"conversations\": [{\"from\": \"human\", \"value\": \"he\"}, {\"from\": \"gpt\", "
+                "\"value\": \"llo\"}]}",
+                PAIR, "ShareGPT, 1 conversations");
+    expect_same(
+        t,
+        "{\"system\": \"s\", \"conversations\": [{\"from\": \"user\", \"value\": \"he\"}, {\"from\": "
+        "\"assistant\", \"value\": \"llo\"}]}",
+        "{\"messages\": [" MESSAGE("system", "s") ", " MESSAGE("user", "he") ", " MESSAGE("assistant", "llo") "]}",
+        "ShareGPT, 1 conversations");
+    expect_same(t, "{\"conversations\": [" MESSAGE("user", "he") ", " MESSAGE("assistant", "llo") "]}", PAIR,
+                "OpenAI messages, 1 conversations");
+    expect_same(t, "[\n  {\"instruction\": \"he\", \"input\": \"\", \"output\": \"llo\", \"text\": \"x\"}\n]\n", PAIR,
+                "Alpaca, 1 instructions");
+    expect_same(t, "[{\"instruction\": \"he\", \"input\": \"l]\\\"{\", \"output\": \"llo\"}]",
+                "{\"prompt\": \"he\\nl]\\\"{\", \"completion\": \"llo\"}", "Alpaca, 1 instructions");
+    expect_same(t, "{\"instruction\": \"he\", \"output\": \"llo\", \"history\": [[\"a\", \"b\"]]}",
+                "{\"messages\": [" MESSAGE("user", "a") ", " MESSAGE("assistant", "b") ", " MESSAGE(
+                    "user", "he") ", " MESSAGE("assistant", "llo") "]}",
+                "Alpaca, 1 instructions");
+    expect_same(t, "[{\"question\": \"he\", \"answer\": \"llo\"}, {\"question\": \"he\", \"answer\": \"llo\"}]",
+                PAIR PAIR, "questions and answers, 2 pairs");
+    expect_same(
+        t, PAIR "\n{\"prompt\": \"he\", \"completion\": \"llo\"}\n", PAIR PAIR,
+        "OpenAI messages, 1 conversations (the first in line 1); prompts and completions, 1 pairs (the first in "
+        "line 3)");
+    tarn_tokenizer_free(t);
+}
+
+static void a_bad_array_is_named_by_line(void **state)
+{
+    (void)state;
+    static const char *const bad[][2] = {
+        {"[{\"text\": \"a\"},\n{\"text\": \"b\"}\n", "line 2: the array is not closed"},
+        {"[{\"text\": \"a\"},\n\n{\"texts\": \"b\"}]", "line 3: a line has none of"},
+        {"[{\"text\": \"a\"}]\nx", "line 2: text after the array"},
+        {"[{\"text\": \"a\"}\n{\"text\": \"b\"}]", "line 1: column 1: not JSON"},
+        {"[{\"text\": \"a\"},]", "line 1: column"},
+        {"[]", "has no documents"}};
+    tarn_tokenizer *t = open_tokenizer(CHATML);
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        assert_null(open_chats(write_text("bad.json", bad[i][0]), t, 40));
+        if (!strstr(tarn_error(), bad[i][1]))
+            print_error("case %zu: %s\n", i, tarn_error());
+        assert_non_null(strstr(tarn_error(), bad[i][1]));
+        tarn_clear_error();
+    }
+    tarn_tokenizer_free(t);
 }
 
 /* ---- bad lines --------------------------------------------------------------------------------------------------- */
@@ -259,6 +336,16 @@ static void a_bad_line_is_named_and_explained(void **state)
         {"[]", "the line is not a JSON object"},
         {"{}", "none of \"messages\""},
         {"{\"text\": \"a\", \"prompt\": \"b\"}", "more than one of \"messages\""},
+        {"{\"conversations\": [{\"from\": \"human\"}]}", "message 1 has no strings \"from\" and \"value\""},
+        {"{\"conversations\": [{\"from\": \"tool\", \"value\": \"a\"}]}", "message 1 is from 'tool', which is not"},
+        {"{\"conversations\": [{\"from\": \"human\", \"value\": \"a\"}]}", "no message has the role assistant"},
+        {"{\"conversations\": 5}", "\"conversations\" must be an array"},
+        {"{\"conversations\": [], \"text\": \"a\"}", "more than one of \"messages\", \"conversations\" (ShareGPT)"},
+        {"{\"instruction\": \"a\", \"output\": \" \"}", "\"output\" is empty"},
+        {"{\"instruction\": \"a\"}", "\"output\" is missing"},
+        {"{\"instruction\": \"a\", \"output\": \"b\", \"input\": 5}", "\"input\" is not a string"},
+        {"{\"instruction\": \"a\", \"output\": \"b\", \"history\": [[\"c\"]]}", "pair 1 of \"history\" must be two"},
+        {"{\"question\": \"a\"}", "\"answer\" is missing"},
         {"{\"text\": 5}", "\"text\" is not a string"},
         {"{\"text\": \" \\n\"}", "\"text\" is empty"},
         {"{\"prompt\": \"a\"}", "\"completion\" is missing"},
@@ -633,6 +720,8 @@ int main(void)
         in_scope(a_template_goes_by_its_name),
         in_scope(arguments_of_calls_are_what_the_template_needs),
         in_scope(data_is_chats_by_its_name),
+        in_scope(formats_are_recognized_by_their_fields),
+        in_scope(a_bad_array_is_named_by_line),
         in_scope(a_bad_line_is_named_and_explained),
         in_scope(what_the_template_refuses_is_named_too),
         in_scope(a_file_without_documents_is_refused),

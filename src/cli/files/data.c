@@ -44,6 +44,7 @@ static void print_split(const view *v, int split, const char *name)
 /* Without a val set its line is omitted. */
 static void print_counts(const view *v)
 {
+    printf("%s\n", v->counts.formats);
     printf("rows of %lld tokens, template: %s\n", (long long)v->context,
            tarn__escaped(v->template_name ? v->template_name : "none"));
     tarn__heading("%-12s %10s %12s %12s %8s %9s", "", "documents", "tokens", "with loss", "rows", "filled");

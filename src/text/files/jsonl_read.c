@@ -1,5 +1,8 @@
 /* jsonl_read.c: lines of JSON as training samples (jsonl.h), and the text under a field.
  *
+ * ShareGPT's conversations, and Alpaca's lines with a system message or a history, become messages; other Alpaca lines
+ * and questions become prompts with completions.
+ *
  * Members that would change the training text and are not supported (images, function_call) are an error, never
  * ignored. What else a message has is the template's to use. Lines are checked for UTF-8 before jansson, whose error
  * would name no byte. */
@@ -146,14 +149,14 @@ static bool read_array(const char *where, const json_t *root, const char *key, t
     return dump(to, value);
 }
 
-/* Reads "messages", with "tools" and "documents". At least one must be the assistant's: the loss counts completions
+/* Reads messages, with "tools" and "documents". At least one must be the assistant's: the loss counts completions
  * only. */
-static bool read_messages(tarn__jsonl_sample *line, const char *where, const json_t *root)
+static bool read_messages(tarn__jsonl_sample *line, const char *where, const json_t *root, const char *key,
+                          const json_t *list)
 {
-    const json_t *list = json_object_get(root, "messages");
     size_t count = json_array_size(list), answers = 0;
     if (!json_is_array(list) || count == 0 || count > 100000)
-        return tarn__raise(TARN_ERROR_FORMAT, "%s: \"messages\" must be an array of 1 to 100000 messages", where);
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: \"%s\" must be an array of 1 to 100000 messages", where, key);
     for (size_t i = 0; i < count; i++) {
         const json_t *message = json_array_get(list, i);
         if (!check_message(where, message, i + 1))
@@ -167,15 +170,139 @@ static bool read_messages(tarn__jsonl_sample *line, const char *where, const jso
            read_array(where, root, "documents", &line->documents);
 }
 
+/* ---- ShareGPT and Alpaca ----------------------------------------------------------------------------------------- */
+
+/* The role of a ShareGPT speaker; NULL: unknown. */
+static const char *role_of(const char *from)
+{
+    static const char *const names[][2] = {{"human", "user"},          {"user", "user"},         {"gpt", "assistant"},
+                                           {"assistant", "assistant"}, {"chatgpt", "assistant"}, {"model", "assistant"},
+                                           {"system", "system"}};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(from, names[i][0]) == 0)
+            return names[i][1];
+    return NULL;
+}
+
+/* Appends a message. False with an error. */
+static bool add_message(json_t *list, const char *role, const char *content)
+{
+    return json_array_append_new(list, json_pack("{s:s, s:s}", "role", role, "content", content)) == 0 ||
+           tarn__raise(TARN_ERROR_MEMORY, "jsonl: out of memory for a message");
+}
+
+/* The "system" of a line, if it has one, as the first message. */
+static bool add_system(const char *where, const json_t *root, json_t *list)
+{
+    const json_t *system = json_object_get(root, "system");
+    if (!is_set(system))
+        return true;
+    return (json_is_string(system) || tarn__raise(TARN_ERROR_FORMAT, "%s: \"system\" is not a string", where)) &&
+           add_message(list, "system", json_string_value(system));
+}
+
+static bool add_turns(const char *where, const json_t *turns, json_t *list)
+{
+    size_t index;
+    json_t *turn;
+    json_array_foreach(turns, index, turn)
+    {
+        const char *from = json_string_value(json_object_get(turn, "from")),
+                   *value = json_string_value(json_object_get(turn, "value")), *role = from ? role_of(from) : NULL;
+        if (!from || !value)
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: message %zu has no strings \"from\" and \"value\"", where,
+                               index + 1);
+        if (!role)
+            return tarn__raise(TARN_ERROR_FORMAT,
+                               "%s: message %zu is from '%.60s', which is not supported; must be human, gpt or system",
+                               where, index + 1, from);
+        if (!add_message(list, role, value))
+            return false;
+    }
+    return true;
+}
+
+/* Reads {"conversations"}; those with roles and contents are messages under another name. */
+static bool read_sharegpt(tarn__jsonl_sample *line, const char *where, const json_t *root)
+{
+    const json_t *turns = json_object_get(root, "conversations");
+    if (!json_is_array(turns) || json_object_get(json_array_get(turns, 0), "role")) {
+        line->format = TARN__SAMPLE_MESSAGES;
+        return read_messages(line, where, root, "conversations", turns);
+    }
+    json_t *list = json_array();
+    bool good = list && add_system(where, root, list) && add_turns(where, turns, list) &&
+                read_messages(line, where, root, "conversations", list);
+    json_decref(list);
+    return good;
+}
+
+/* The prompt of an Alpaca line: instruction and input, on lines of their own. Borrowed from the line. */
+static const char *join(tarn__jsonl_sample *line, const char *instruction, const char *input)
+{
+    if (is_blank(input))
+        return instruction;
+    line->joined.count = 0;
+    return tarn__buffer_add(&line->joined, instruction, strlen(instruction), 1) &&
+                   tarn__buffer_add(&line->joined, "\n", 1, 1) &&
+                   tarn__buffer_add(&line->joined, input, strlen(input) + 1, 1)
+               ? line->joined.data
+               : NULL;
+}
+
+/* Earlier turns of an Alpaca line: pairs of an instruction and its output. */
+static bool add_history(const char *where, const json_t *history, json_t *list)
+{
+    size_t index;
+    json_t *pair;
+    json_array_foreach(history, index, pair)
+    {
+        const char *instruction = json_string_value(json_array_get(pair, 0)),
+                   *output = json_string_value(json_array_get(pair, 1));
+        if (!instruction || !output)
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: pair %zu of \"history\" must be two strings", where, index + 1);
+        if (!add_message(list, "user", instruction) || !add_message(list, "assistant", output))
+            return false;
+    }
+    return true;
+}
+
+/* Reads {"instruction", "input", "output"}; "system" and "history" make it messages. */
+static bool read_alpaca(tarn__jsonl_sample *line, const char *where, const json_t *root)
+{
+    const json_t *history = json_object_get(root, "history");
+    const char *instruction = string_of(where, root, "instruction"),
+               *output = instruction ? string_of(where, root, "output") : NULL, *input = "";
+    if (output && is_set(json_object_get(root, "input")))
+        input = string_of(where, root, "input");
+    const char *prompt = output && input ? join(line, instruction, input) : NULL;
+    if (!prompt)
+        return false;
+    if (is_blank(output))
+        return tarn__raise(TARN_ERROR_FORMAT, "%s: \"output\" is empty", where);
+    if (!is_set(history) && !is_set(json_object_get(root, "system"))) {
+        line->prompt = prompt;
+        line->completion = output;
+        return true;
+    }
+    json_t *list = json_array();
+    bool good = list && add_system(where, root, list) && add_history(where, history, list) &&
+                add_message(list, "user", prompt) && add_message(list, "assistant", output) &&
+                read_messages(line, where, root, "history", list);
+    json_decref(list);
+    return good;
+}
+
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
 
-/* Reads {"prompt", "completion"}; the prompt may be empty. */
-static bool read_prompt(tarn__jsonl_sample *line, const char *where, const json_t *root)
+/* Reads a prompt and its completion by their names; the prompt may be empty. */
+static bool read_prompt(tarn__jsonl_sample *line, const char *where, const json_t *root, const char *prompt,
+                        const char *completion)
 {
-    line->prompt = string_of(where, root, "prompt");
-    line->completion = line->prompt ? string_of(where, root, "completion") : NULL;
+    line->prompt = string_of(where, root, prompt);
+    line->completion = line->prompt ? string_of(where, root, completion) : NULL;
     return line->completion &&
-           (!is_blank(line->completion) || tarn__raise(TARN_ERROR_FORMAT, "%s: \"completion\" is empty", where));
+           (!is_blank(line->completion) || tarn__raise(TARN_ERROR_FORMAT, "%s: \"%s\" is empty", where, completion));
 }
 
 static bool read_text(tarn__jsonl_sample *line, const char *where, const json_t *root)
@@ -184,25 +311,55 @@ static bool read_text(tarn__jsonl_sample *line, const char *where, const json_t 
     return line->text && (!is_blank(line->text) || tarn__raise(TARN_ERROR_FORMAT, "%s: \"text\" is empty", where));
 }
 
-/* Decides which of the three forms a line has; none or several are an error. */
+static bool has(const json_t *root, const char *key)
+{
+    return json_object_get(root, key) != NULL;
+}
+
+/* Finds the format by the fields; none or several are an error. Alpaca's own files have a "text", too. */
+static bool find_format(const char *where, const json_t *root, tarn__sample_format *format)
+{
+    const bool is[TARN__SAMPLE_FORMATS] = {
+        [TARN__SAMPLE_MESSAGES] = has(root, "messages"),
+        [TARN__SAMPLE_SHAREGPT] = has(root, "conversations"),
+        [TARN__SAMPLE_ALPACA] = has(root, "instruction") || has(root, "output"),
+        [TARN__SAMPLE_PROMPT] = has(root, "prompt") || has(root, "completion"),
+        [TARN__SAMPLE_QUESTION] = has(root, "question") || has(root, "answer"),
+        [TARN__SAMPLE_TEXT] = has(root, "text") && !(has(root, "instruction") && has(root, "output")),
+    };
+    int found = 0;
+    for (int i = 0; i < TARN__SAMPLE_FORMATS; i++)
+        if (is[i]) {
+            *format = (tarn__sample_format)i;
+            found++;
+        }
+    return found == 1 ||
+           tarn__raise(TARN_ERROR_FORMAT,
+                       "%s: a line has %s of \"messages\", \"conversations\" (ShareGPT), \"instruction\" with "
+                       "\"output\" (Alpaca), \"prompt\" with \"completion\", \"question\" with \"answer\", and "
+                       "\"text\"",
+                       where, found ? "more than one" : "none");
+}
+
 static bool read_object(tarn__jsonl_sample *line, const char *where, const json_t *root)
 {
-    const json_t *messages = json_object_get(root, "messages");
-    bool prompts = json_object_get(root, "prompt") || json_object_get(root, "completion"),
-         texts = json_object_get(root, "text") != NULL;
     if (!json_is_object(root))
         return tarn__raise(TARN_ERROR_FORMAT, "%s: the line is not a JSON object", where);
-    if ((messages != NULL) + prompts + texts != 1)
-        return tarn__raise(TARN_ERROR_FORMAT,
-                           "%s: a line has %s of \"messages\", \"prompt\" with \"completion\", and \"text\"", where,
-                           messages || prompts || texts ? "more than one" : "none");
-    if (is_set(json_object_get(root, "functions")) || (!messages && is_set(json_object_get(root, "tools"))))
+    if (!find_format(where, root, &line->format))
+        return false;
+    bool has_messages = line->format <= TARN__SAMPLE_SHAREGPT;
+    if (is_set(json_object_get(root, "functions")) || (!has_messages && is_set(json_object_get(root, "tools"))))
         return tarn__raise(TARN_ERROR_FORMAT,
                            "%s: the line has tools that cannot be used: they need \"messages\" and the name \"tools\"",
                            where);
-    if (messages)
-        return read_messages(line, where, root);
-    return prompts ? read_prompt(line, where, root) : read_text(line, where, root);
+    switch (line->format) {
+    case TARN__SAMPLE_MESSAGES: return read_messages(line, where, root, "messages", json_object_get(root, "messages"));
+    case TARN__SAMPLE_SHAREGPT: return read_sharegpt(line, where, root);
+    case TARN__SAMPLE_ALPACA: return read_alpaca(line, where, root);
+    case TARN__SAMPLE_PROMPT: return read_prompt(line, where, root, "prompt", "completion");
+    case TARN__SAMPLE_QUESTION: return read_prompt(line, where, root, "question", "answer");
+    default: return read_text(line, where, root);
+    }
 }
 
 /* Drops the last line but keeps its memory. */
@@ -210,7 +367,8 @@ static void clear(tarn__jsonl_sample *line)
 {
     json_decref(line->root);
     line->messages.count = line->tools.count = line->documents.count = 0;
-    *line = (tarn__jsonl_sample){.messages = line->messages, .tools = line->tools, .documents = line->documents};
+    *line = (tarn__jsonl_sample){
+        .messages = line->messages, .tools = line->tools, .documents = line->documents, .joined = line->joined};
 }
 
 /* Any JSON value is parsed, so that a line that is not an object gets its own message. */
@@ -232,6 +390,7 @@ void tarn__jsonl_sample_free(tarn__jsonl_sample *line)
     tarn__buffer_free(&line->messages, 1);
     tarn__buffer_free(&line->tools, 1);
     tarn__buffer_free(&line->documents, 1);
+    tarn__buffer_free(&line->joined, 1);
     *line = (tarn__jsonl_sample){0};
 }
 

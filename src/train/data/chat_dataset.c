@@ -6,11 +6,13 @@
 #include "train/data/chat_dataset.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/memory.h"
 #include "data/random.h"
+#include "models/hf/weights.h"
 #include "text/chat/chat.h"
 
 #define DEFAULT_CONTEXT 1024
@@ -23,15 +25,19 @@ static const char *path_of(const char *name)
     return strncmp(name, prefix, strlen(prefix)) == 0 ? name + strlen(prefix) : name;
 }
 
+/* True for a longer name that ends so. */
+static bool has_ending(const char *name, const char *ending)
+{
+    return tarn__ends_with(name, ending) && strcmp(name, ending) != 0;
+}
+
 bool tarn__data_is_chats(const char *name)
 {
     static const char *const others[] = {"text:", "shards:", "digits:", "mnist:", "cifar10:", "idx:", "csv:", "npy:"};
-    static const char ending[] = ".jsonl";
-    size_t length = strlen(name), size = strlen(ending);
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
         if (strncmp(name, others[i], strlen(others[i])) == 0)
             return false;
-    return path_of(name) != name || (length > size && strcmp(name + length - size, ending) == 0);
+    return path_of(name) != name || has_ending(name, ".jsonl") || has_ending(name, ".json");
 }
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
@@ -107,6 +113,7 @@ void tarn__chat_dataset_close(tarn__chat_dataset *c)
 void tarn__chat_dataset_counts(const tarn__chat_dataset *c, tarn__chat_dataset_summary *summary)
 {
     *summary = (tarn__chat_dataset_summary){.truncated = c->truncated};
+    snprintf(summary->formats, sizeof(summary->formats), "%s", c->formats);
     summary->hash = tarn__hash(c->ids.data, c->ids.count * sizeof(int32_t), (uint64_t)c->context);
     summary->hash = tarn__hash(c->loss_mask.data, c->loss_mask.count, summary->hash);
     for (int i = 0; i < 2; i++) {

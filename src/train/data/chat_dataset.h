@@ -33,7 +33,7 @@ typedef struct tarn__chat_dataset_options {
 typedef tarn_chat_dataset_counts tarn__chat_dataset_summary;
 typedef tarn_chat_dataset_rows tarn__chat_dataset_rows;
 
-/* True for the name of chat data: "chats:FILE", or a name that ends in ".jsonl" and has no other prefix. */
+/* True for the name of chat data: "chats:FILE", or a name that ends in ".jsonl" or ".json" and has no other prefix. */
 bool tarn__data_is_chats(const char *name);
 
 /* As tarn_chat_dataset_open(), tarn_chat_dataset_counts_of(), tarn_chat_dataset_batch() and tarn_chat_dataset_close().
@@ -71,6 +71,7 @@ struct tarn_chat_dataset {
     tarn__buffer documents;     /* tarn__chat_document; those of the validation file last */
     int64_t first_val_document; /* number of the first document of the validation file */
     int64_t truncated;
+    char formats[256]; /* what the files hold: "ShareGPT, 1,204 conversations" */
     tarn__chat_split split[2];
     int64_t *order; /* [rows of training]: in epoch `epoch`; -1: none yet */
     int64_t epoch;

@@ -1,7 +1,8 @@
-/* chat_read.c: JSON lines as documents: ids with a loss mask.
+/* chat_read.c: JSON lines, or the elements of a JSON array, as documents: ids with a loss mask.
  *
- * A line has "text", "prompt" and "completion", or "messages". Everything is tokenized once, at opening; a line that
- * cannot be used is an error with its number, never skipped. Blank lines are ignored. */
+ * The format of a line is recognized by its fields (jsonl.h). Everything is tokenized once, at opening; a line that
+ * cannot be used is an error with its number, never skipped. Blank lines are ignored. An array is cut into its elements
+ * here, so that errors have line numbers and memory is that of one element. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,6 +22,8 @@ typedef struct reader {
     tarn__mask_encoder encoder;
     tarn__jsonl_sample line;
     char where[700]; /* "chat_dataset_open: 'FILE', line 3" */
+    /* per format: documents, and the line of the first */
+    int64_t count[TARN__SAMPLE_FORMATS], first_line[TARN__SAMPLE_FORMATS];
 } reader;
 
 /* ---- a document -------------------------------------------------------------------------------------------------- */
@@ -85,11 +88,18 @@ static bool add_document(reader *r)
            tarn__buffer_add(&c->documents, &d, 1, sizeof(d));
 }
 
+static void count_format(reader *r, int64_t number)
+{
+    if (!r->count[r->line.format]++)
+        r->first_line[r->line.format] = number;
+}
+
 static bool add_line(reader *r, int64_t number, const char *text, size_t length)
 {
     snprintf(r->where, sizeof(r->where), "%s: '%.500s', line %" PRId64, r->chats->function, r->path, number);
     if (!tarn__jsonl_sample_read(&r->line, r->where, text, length) || !compile_template(r))
         return false;
+    count_format(r, number);
     return encode(r) ? add_document(r) : tarn__raise_within(r->where);
 }
 
@@ -114,6 +124,106 @@ static bool add_lines(reader *r, const tarn__map *file)
     return true;
 }
 
+/* Length of the element at the front of an array's text: up to the comma or bracket after it. Its lines are added to
+ * *lines. */
+static size_t element_length(const char *text, size_t length, int64_t *lines)
+{
+    int depth = 0;
+    bool in_string = false;
+    size_t at = 0;
+    for (; at < length; at++) {
+        char c = text[at];
+        *lines += c == '\n';
+        if (in_string && c == '\\' && at + 1 < length)
+            at++;
+        else if (c == '"')
+            in_string = !in_string;
+        else if (!in_string && (c == '{' || c == '['))
+            depth++;
+        else if (!in_string && depth == 0 && (c == ',' || c == ']'))
+            break;
+        else if (!in_string && (c == '}' || c == ']'))
+            depth--;
+    }
+    return at;
+}
+
+static size_t skip_blanks(const char *text, size_t length, int64_t *lines)
+{
+    size_t at = 0;
+    for (; at < length && strchr(" \t\r\n", text[at]) && text[at]; at++)
+        *lines += text[at] == '\n';
+    return at;
+}
+
+/* The elements of an array; `at` is after its opening bracket. */
+static bool add_elements(reader *r, const tarn__map *file, size_t at, int64_t number)
+{
+    for (bool is_empty = true;; is_empty = false) {
+        at += skip_blanks(file->memory + at, file->bytes - at, &number);
+        int64_t first = number;
+        size_t length = element_length(file->memory + at, file->bytes - at, &number);
+        bool is_last = at + length < file->bytes && file->memory[at + length] == ']';
+        if (at + length == file->bytes)
+            return tarn__raise(TARN_ERROR_FORMAT, "%s: '%.500s', line %" PRId64 ": the array is not closed",
+                               r->chats->function, r->path, first);
+        if ((length > 0 || !is_last || !is_empty) && !add_line(r, first, file->memory + at, length))
+            return false;
+        at += length + 1;
+        if (is_last)
+            break;
+    }
+    at += skip_blanks(file->memory + at, file->bytes - at, &number);
+    return at == file->bytes || tarn__raise(TARN_ERROR_FORMAT, "%s: '%.500s', line %" PRId64 ": text after the array",
+                                            r->chats->function, r->path, number);
+}
+
+/* JSON lines, or an array, by the first character. */
+static bool add_documents(reader *r, const tarn__map *file)
+{
+    int64_t number = 1;
+    size_t at = skip_blanks(file->memory, file->bytes, &number);
+    if (at < file->bytes && file->memory[at] == '[')
+        return add_elements(r, file, at + 1, number);
+    return add_lines(r, file);
+}
+
+/* "1,204" */
+static const char *grouped(int64_t count, char text[32])
+{
+    if (count < 1000)
+        snprintf(text, 32, "%" PRId64, count);
+    else
+        snprintf(text, 32, "%" PRId64 ",%03d", count / 1000, (int)(count % 1000));
+    return text;
+}
+
+/* "ShareGPT, 1,204 conversations", or of a mixed file "3 Alpaca pairs, 2 texts (the first in line 4)". */
+static void describe(const reader *r, char *text, size_t size)
+{
+    static const char *const names[][2] = {{"OpenAI messages", "conversations"}, {"ShareGPT", "conversations"},
+                                           {"Alpaca", "instructions"},           {"prompts and completions", "pairs"},
+                                           {"questions and answers", "pairs"},   {"plain text", "documents"}};
+    char number[32];
+    int formats = 0;
+    size_t used = strlen(text);
+    for (int i = 0; i < TARN__SAMPLE_FORMATS; i++)
+        formats += r->count[i] > 0;
+    for (int i = 0, shown = 0; i < TARN__SAMPLE_FORMATS && used < size; i++) {
+        if (!r->count[i])
+            continue;
+        used += (size_t)snprintf(text + used, size - used, "%s%s, %s %s",
+                                 shown++ ? "; "
+                                 : used  ? "; val: "
+                                         : "",
+                                 names[i][0], grouped(r->count[i], number), names[i][1]);
+        if (formats > 1 && used < size)
+            used += (size_t)snprintf(text + used, size - used, " (the first in line %" PRId64 ")", r->first_line[i]);
+    }
+    if (formats > 1)
+        tarn__log(TARN_LOG_WARNING, "%s has lines of %d formats: %s", r->path, formats, text);
+}
+
 bool tarn__chat_read(tarn__chat_dataset *chats, const char *path, const char *template_name)
 {
     size_t before = chats->documents.count;
@@ -121,7 +231,9 @@ bool tarn__chat_read(tarn__chat_dataset *chats, const char *path, const char *te
     tarn__map file;
     if (!tarn__map_open(&file, chats->function, path))
         return false;
-    bool good = add_lines(&r, &file);
+    bool good = add_documents(&r, &file);
+    if (good)
+        describe(&r, chats->formats, sizeof(chats->formats));
     if (good && chats->documents.count == before)
         good =
             tarn__raise(TARN_ERROR_FORMAT, "%s: '%.500s' has no documents: all lines are blank", chats->function, path);

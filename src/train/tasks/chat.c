@@ -56,6 +56,7 @@ static bool open_chats(const char *function, tarn_trainer *t, tarn__data_spec *f
     if (!t->chats)
         return false;
     tarn__chat_dataset_counts(t->chats, &s);
+    snprintf(t->notes, sizeof(t->notes), "%s", s.formats);
     *found = (tarn__data_spec){.training_tokens = s.tokens[0], .validation_tokens = s.tokens[1], .hash = s.hash};
     int64_t max_val_rows = o->eval_batches * o->micro_batch, val_rows = s.rows[TARN__CHAT_VALIDATION],
             rows = s.rows[TARN__CHAT_TRAINING];
