@@ -126,6 +126,7 @@ static void wrong_grammars_are_errors(void **state)
         {true, "\\q", "the escape \\q is not supported"},
         {true, "\xFF", "not valid UTF-8"},
         {true, "a{5,2}", "run backwards"},
+        {true, "(a?){100000}", "too ambiguous"},
     };
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         tarn_grammar *g =

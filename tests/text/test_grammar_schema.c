@@ -192,6 +192,30 @@ static void what_cannot_be_enforced_is_an_error(void **state)
     }
 }
 
+/* Many choices are followed up to the limit, and an error beyond it. */
+static void choices_are_limited(void **state)
+{
+    (void)state;
+    char *text = malloc(200000);
+    for (int count = 4000; count <= 4001; count++)
+        for (int kind = 0; kind < 2; kind++) {
+            size_t used = (size_t)sprintf(text, kind ? "{\"enum\":[" : "{\"type\":\"object\",\"properties\":{");
+            for (int i = 0; i < count; i++)
+                used +=
+                    (size_t)sprintf(text + used, kind ? "%s\"v%d\"" : "%s\"k%d\":{\"const\":%d}", i ? "," : "", i, i);
+            used += (size_t)sprintf(text + used, kind ? "]}" : "}}");
+            tarn_grammar *g = tarn_grammar_json_schema(NULL, text, used);
+            assert_int_equal(g != NULL, count == 4000);
+            if (g)
+                assert_true(kind ? matches(g, "\"v3999\"") : matches(g, "{\"k7\":7,\"k3999\":3999}"));
+            else
+                assert_contains(tarn_error(), "more than 4000");
+            tarn_clear_error();
+            tarn_grammar_free(g);
+        }
+    free(text);
+}
+
 static void annotations_are_ignored(void **state)
 {
     (void)state;
@@ -239,6 +263,7 @@ int main(void)
         in_scope(objects_and_arrays_are_constrained),
         in_scope(what_cannot_be_enforced_is_an_error),
         in_scope(annotations_are_ignored),
+        in_scope(choices_are_limited),
         in_scope(masks_do_not_depend_on_depth),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);

@@ -27,7 +27,11 @@ tarn_grammar *tarn__grammar_compile(const char *function, tarn_grammar_vocab *vo
         g->vocab = vocab;
         if (vocab)
             vocab->references++;
-        if (!tarn__rtn_build(&g->rtn, gb, function) || !tarn__sets_open(&g->sets, &g->rtn)) {
+        bool good = tarn__rtn_build(&g->rtn, gb, function) && tarn__sets_open(&g->sets, &g->rtn);
+        if (good && g->sets.start == TARN__SET_DEAD)
+            good = tarn__raise(TARN_ERROR_FORMAT, "%s: the grammar is too ambiguous: a text can begin in too many ways",
+                               function);
+        if (!good) {
             destroy(g);
             g = NULL;
         }

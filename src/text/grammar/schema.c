@@ -280,16 +280,16 @@ static uint32_t constant(tarn__schema *s, uint32_t node)
                            tarn__gb_text(gb, is_object ? "}" : "]"));
 }
 
-/* True when a value is among those of every enum and const. */
-static bool is_in_all(const tarn__schema *s, const tarn__buffer *items, uint32_t value)
+/* True when a value is among those of every enum and const but its own. */
+static bool is_in_all(const tarn__schema *s, const tarn__buffer *items, uint32_t value, uint32_t own)
 {
     size_t at = 0;
     for (uint32_t c; (c = tarn__schema_next(s, items, "const", &at, NULL));)
-        if (!tarn__json_equal(&s->tree, c, value))
+        if (c != own && !tarn__json_equal(&s->tree, c, value))
             return false;
     at = 0;
     for (uint32_t list; (list = tarn__schema_next(s, items, "enum", &at, NULL));) {
-        uint32_t x = tarn__json_at(&s->tree, list)->first;
+        uint32_t x = list == own ? value : tarn__json_at(&s->tree, list)->first;
         while (x && !tarn__json_equal(&s->tree, x, value))
             x = tarn__json_at(&s->tree, x)->next;
         if (!x)
@@ -323,9 +323,11 @@ static uint32_t build_constants(tarn__schema *s, const tarn__buffer *items, uint
     uint32_t types = tarn__schema_types(s, items), expr = 0;
     if (!check_alone(s, items))
         return 0;
+    if (!is_const && tarn__json_at(&s->tree, first)->count > TARN__MAX_CHOICES)
+        return (uint32_t)tarn__schema_fail(s, first, "enum has more than 4000 values");
     for (uint32_t x = is_const ? first : tarn__json_at(&s->tree, first)->first; x && !tarn_failed();
          x = is_const ? 0 : tarn__json_at(&s->tree, x)->next) {
-        if (!(tarn__type_of(&s->tree, x) & types) || !is_in_all(s, items, x))
+        if (!(tarn__type_of(&s->tree, x) & types) || !is_in_all(s, items, x, first))
             continue;
         expr = constant(s, x);
         tarn__buffer_add(&parts, &expr, 1, sizeof(expr));

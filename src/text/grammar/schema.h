@@ -139,6 +139,8 @@ enum {
     TARN__TYPE_ALL = 127
 };
 
+#define TARN__MAX_CHOICES 4000 /* members of an object, values of an enum: each may be open at the same time */
+
 /* A conjunction of schemas: nodes of the tree, in the order of appearance. An item is node * 4 + flags of its
  * alternatives that were resolved. */
 #define TARN__HAS_ANY_OF 1

@@ -104,6 +104,9 @@ static bool add_name(object *o, const char *name, size_t length, bool is_require
             member_at(o, i)->is_required = member_at(o, i)->is_required || is_required;
             return true;
         }
+    if (o->members.count >= TARN__MAX_CHOICES)
+        return tarn__schema_fail(o->s, ((const uint32_t *)(const void *)o->items->data)[0] >> 2,
+                                 "the object has more than 4000 members");
     return tarn__buffer_add(&o->members, &(member){name, length, is_required, 0}, 1, sizeof(member));
 }
 
