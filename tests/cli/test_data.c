@@ -41,6 +41,8 @@ static void rows_are_shown(void **state)
     expect_with(0, "1 of 1 documents are longer than the context of 5 tokens", "data %s --model %s --context 5 2>&1",
                 write_text("cut.jsonl", "{\"text\": \"abcd\"}\n"));
     expect_with(0, "template: mistral", "data %s --model %s --template mistral", path);
+    expect_with(0, "template: chatml", "data %s --model %s --template chatml --add-tokens '<|im_start|>,<|im_end|>'",
+                path);
 }
 
 static void json_has_ids_and_loss(void **state)
@@ -68,6 +70,7 @@ static void mistakes_are_explained(void **state)
     expect_with(1, "line 1: \"messages\" need a chat template", "data %s --model %s 2>&1",
                 write_text("m.jsonl", "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}\n"));
     expect_with(1, "template 'x' not found", "data %s --model %s --template x 2>&1", path);
+    expect_with(1, "has an empty token", "data %s --model %s --add-tokens 'a,,b' 2>&1", path);
     expect_with(1, "none.jsonl", "data %s --model %s 2>&1", scratch("none.jsonl"));
     expect_with(2, "--val-fraction must be below 1", "data %s --model %s --val-fraction 1 2>&1", path);
     expect_with(2, "--val and --val-fraction exclude each other", "data %s --model %s --val a --val-fraction 0.1 2>&1",
