@@ -124,6 +124,18 @@ def run_training(options):
     return tally
 
 
+def run_tables(options):
+    """Tables, next to NumPy."""
+    tally = Tally()
+    for title, verdict in importlib.import_module("tables").verdicts(options.seed, 10 * options.cases):
+        tally.failed += not verdict.good
+        tally.passed += verdict.good
+        if not verdict.good:
+            print(f"FAIL tables {title}: {verdict.text}; seed {options.seed}", flush=True)
+    print(tally.line("tables"), flush=True)
+    return tally
+
+
 def run_data(options):
     """Files of other programs, read by both."""
     tally = Tally()
@@ -338,7 +350,7 @@ def run_mnist(options):
 EXTRAS = {
     "training": run_training, "networks": run_networks, "conv_sums": run_conv_sums, "rope_scalings": run_rope,
     "layers": run_layers, "resnet20": run_resnet20, "resnets": run_resnets,
-    "formats": run_formats, "gguf": run_gguf, "data": run_data,
+    "formats": run_formats, "gguf": run_gguf, "data": run_data, "tables": run_tables,
     "events": run_events,
     "images": run_images, "text": run_text, "pieces": run_pieces, "pipelines": run_pipelines,
     "chat": run_chat, "chats": run_chats,

@@ -303,6 +303,9 @@ FUNCTIONS = {
                 POINTER]), "optimizer_clip_norm": (POINTER, [POINTER, c.c_double]), "optimizer_clip_value": (c.c_bool, [
                     POINTER, c.c_double]), "optimizer_set_schedule": (c.c_bool, [POINTER, c.POINTER(Schedule)
                                                                                 ]), "optimizer_free": (None, [POINTER]),
+    "table_open_sized": (POINTER, [c.c_char_p, POINTER, c.c_size_t]), "table_free": (None, [POINTER]),
+    "table_encoder_new_sized": (POINTER, [POINTER, POINTER, c.c_size_t]), "table_encoder_free": (None, [POINTER]),
+    "dataset_table": (POINTER, [POINTER, POINTER, c.c_int]),
     "array_free": (None, [POINTER]), "npy_load": (c.c_bool, [c.c_char_p, POINTER]), "dataset_csv_sized": (POINTER, [
         c.c_char_p, POINTER,
         c.c_size_t]), "dataset_idx": (POINTER, [c.c_char_p, c.c_char_p]), "dataset_mnist": (POINTER, [
