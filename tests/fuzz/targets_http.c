@@ -1,6 +1,7 @@
 /* targets_http.c: HTTP requests: the same verdict however the bytes are cut, within the limits. */
 #include <stdint.h>
 #include <string.h>
+#include <tarn/base.h>
 
 #include "fuzz/targets.h"
 #include "serve/http/access.h"
@@ -38,7 +39,8 @@ static bool take_request(const void *from, size_t count)
     fuzz_must(whole.state != TARN__HTTP_REFUSED || (whole.reason && whole.status >= 400), "a refusal has its reason");
     tarn__http_request_clear(&whole);
     tarn__http_request_clear(&cut);
-    return is_complete;
+    /* the parser answers with a status; a target that refuses has an error */
+    return is_complete || tarn_set_error(TARN_ERROR_FORMAT, "the request is refused, or not complete");
 }
 
 static void seed_requests(fuzz_seed_fn use, void *ctx)
