@@ -79,6 +79,12 @@ tarn_tensor *tarn__rows_of(const char *function, tarn_tensor *x);
 /* to = a @ b + beta · to + bias (or NULL). False where an operand is NULL, too, so that calls can be nested. */
 bool tarn__gemm(const char *function, tarn_tensor *a, tarn_tensor *b, tarn_tensor *bias, double beta, tarn_tensor *to);
 
+/* Batch invariance of this thread's matmuls, from open to close; pairs nest. A row of a result is then bitwise
+ * identical for any number of rows: kernels do not choose by it. Without it, few rows are faster. */
+void tarn__batch_invariant_open(void);
+void tarn__batch_invariant_close(void);
+bool tarn__batch_invariant(void);
+
 /* The weight, transposed if `transpose` is true. */
 tarn_tensor *tarn__transposed_if(tarn_tensor *weight, bool transpose);
 

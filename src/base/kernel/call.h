@@ -105,6 +105,8 @@ typedef struct tarn__matmul {
     /* f32 operands may be rounded to TF32 (10 mantissa bits) where that is faster */
     int32_t tf32;
     int32_t limits_scratch; /* prefer algorithms with little scratch */
+    /* the bits of a row of out depend on that row of a alone, not on the number of rows: one algorithm for all */
+    int32_t batch_invariant;
 } tarn__matmul;
 
 /* conv2d: height, then width. Defaults are resolved: no value is 0 in place of 1. */

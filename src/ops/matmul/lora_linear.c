@@ -30,7 +30,8 @@ enum { SAVED_X, SAVED_H, SAVED_A, FIRST_SAVED };
 /* to = alpha · a @ b + beta · to + bias; false where an operand is NULL. */
 static bool multiply(double alpha, tarn_tensor *a, tarn_tensor *b, tarn_tensor *bias, double beta, tarn_tensor *to)
 {
-    tarn__matmul params = {.alpha = alpha, .beta = beta, .tf32 = tarn__tf32()};
+    tarn__matmul params = {
+        .alpha = alpha, .beta = beta, .tf32 = tarn__tf32(), .batch_invariant = tarn__batch_invariant()};
     return a && b && to &&
            tarn__kernel_call(TARN__K_matmul, function, params, TARN__IN(a, b, bias), TARN__OUT(to),
                              .reads_output = beta != 0);

@@ -28,6 +28,23 @@ bool tarn__tf32(void)
     return atomic_load_explicit(&allows_tf32, memory_order_relaxed);
 }
 
+static _Thread_local int invariant_depth;
+
+void tarn__batch_invariant_open(void)
+{
+    invariant_depth++;
+}
+
+void tarn__batch_invariant_close(void)
+{
+    invariant_depth--;
+}
+
+bool tarn__batch_invariant(void)
+{
+    return invariant_depth > 0;
+}
+
 /* For error messages. */
 static const char *const roles[] = {"a", "b"};
 
@@ -124,7 +141,7 @@ static void drop_batches(tarn_tensor *matrices)
 
 bool tarn__gemm(const char *function, tarn_tensor *a, tarn_tensor *b, tarn_tensor *bias, double beta, tarn_tensor *to)
 {
-    tarn__matmul params = {.alpha = 1, .beta = beta, .tf32 = tarn__tf32()};
+    tarn__matmul params = {.alpha = 1, .beta = beta, .tf32 = tarn__tf32(), .batch_invariant = tarn__batch_invariant()};
     return a && b && to &&
            tarn__kernel_call(TARN__K_matmul, function, params, TARN__IN(a, b, bias), TARN__OUT(to),
                              .reads_output = beta != 0);
@@ -323,7 +340,8 @@ tarn_tensor *tarn__rows_of(const char *function, tarn_tensor *x)
 static bool both_backward(const tarn__backward *b, int bias, tarn_tensor *g, tarn_tensor *x, const tarn__grad_acc *acc)
 {
     tarn_tensor *sums = tarn__grad_buffer(b, bias, tarn__grad_dtype(b, bias)), *left = tarn__transposed(g);
-    tarn__matmul params = {.alpha = 1, .beta = acc->beta, .tf32 = tarn__tf32()};
+    tarn__matmul params = {
+        .alpha = 1, .beta = acc->beta, .tf32 = tarn__tf32(), .batch_invariant = tarn__batch_invariant()};
     return sums && left &&
            tarn__kernel_call(TARN__K_matmul_bias_grad, b->function, params, TARN__IN(left, x),
                              TARN__OUT(acc->tensor, sums), .reads_output = acc->beta != 0) &&

@@ -23,7 +23,7 @@ typedef struct mlp_params {
 static bool activate(tarn_tensor *rows, tarn_tensor *right, tarn_tensor *bias, const tarn__act_row *act, tarn_tensor *h,
                      tarn_tensor *z)
 {
-    tarn__matmul params = {.alpha = 1, .tf32 = tarn__tf32()};
+    tarn__matmul params = {.alpha = 1, .tf32 = tarn__tf32(), .batch_invariant = tarn__batch_invariant()};
     tarn__elementwise none = {0};
     if (act->act == TARN__ACT_GELU)
         return tarn__kernel_call(TARN__K_matmul_gelu, "mlp", params, TARN__IN(rows, right, bias), TARN__OUT(h, z));
@@ -35,7 +35,7 @@ static bool activate(tarn_tensor *rows, tarn_tensor *right, tarn_tensor *bias, c
 static bool activate_backward(tarn_tensor *g, tarn_tensor *down, tarn_tensor *z, const tarn__act_row *act,
                               tarn_tensor *dz)
 {
-    tarn__matmul params = {.alpha = 1, .tf32 = tarn__tf32()};
+    tarn__matmul params = {.alpha = 1, .tf32 = tarn__tf32(), .batch_invariant = tarn__batch_invariant()};
     tarn__elementwise none = {0};
     if (act->act == TARN__ACT_GELU)
         return tarn__kernel_call(TARN__K_matmul_gelu_grad, "mlp", params, TARN__IN(g, down, z), TARN__OUT(dz));

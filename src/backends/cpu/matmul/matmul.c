@@ -91,6 +91,7 @@ typedef struct gemm_args {
     int64_t batch_shape[TARN_MAX_RANK];
     matrix a, b, c, bias; /* bias: (m, n) with row stride 0 */
     double alpha, beta;
+    bool batch_invariant;         /* one path for all m */
     int64_t splits, split_length; /* of k; 1: none */
     int64_t skinny_columns;
     int64_t tile_rows, tile_columns; /* blas */
@@ -201,6 +202,7 @@ static gemm_args describe(const tarn__call *call)
                    .batch_rank = rank - 2,
                    .alpha = params->alpha,
                    .beta = params->beta,
+                   .batch_invariant = params->batch_invariant,
                    .splits = 1};
     for (int i = 0; i < rank - 2; i++) {
         p.batch_shape[i] = c->shape[i];
@@ -380,7 +382,7 @@ static void run_integers(gemm_args *p)
 static void choose_splits(gemm_args *p)
 {
     p->splits = 1;
-    if (p->batches != 1 || p->k < LONG_K || p->m * p->n > LITTLE_OUTPUT)
+    if (p->batch_invariant || p->batches != 1 || p->k < LONG_K || p->m * p->n > LITTLE_OUTPUT)
         return;
     int64_t sixty_fourth = ceil_div(p->k, 64);
     p->split_length = sixty_fourth > LONG_K / 2 ? sixty_fourth : LONG_K / 2;
@@ -431,6 +433,8 @@ static bool is_skinny(const gemm_args *p)
 static enum path choose_path(const gemm_args *p)
 {
     tarn__blas_call call;
+    if (p->batch_invariant)
+        return BLOCKED;
     if (is_skinny(p))
         return SKINNY;
     if (p->m * p->n * p->k >= BLAS_WORK && describe_blas(p, &call))

@@ -214,10 +214,11 @@ static bool fits(const tarn__call *call)
     const tarn__matmul *params = call->params;
     const tarn__view *a = call->in[0], *b = call->in[1], *c = call->out[0],
                      *bias = call->inputs > 2 ? call->in[2] : NULL;
-    return params->alpha == 1 && params->beta == 0 && a->rank == 2 && b->rank == 2 && c->rank == 2 &&
-           (!bias || bias->rank == 1) && a->dtype == TARN_BF16 && b->dtype == TARN_BF16 && tarn__is_float(c->dtype) &&
-           c->dtype != TARN_F64 && (!bias || (tarn__is_float(bias->dtype) && bias->dtype != TARN_F64)) &&
-           a->stride[1] == 1 && b->stride[0] == 1 && a->shape[0] > 0 && a->shape[1] > 0 && b->shape[1] >= FEW_COLUMNS;
+    return !params->batch_invariant && params->alpha == 1 && params->beta == 0 && a->rank == 2 && b->rank == 2 &&
+           c->rank == 2 && (!bias || bias->rank == 1) && a->dtype == TARN_BF16 && b->dtype == TARN_BF16 &&
+           tarn__is_float(c->dtype) && c->dtype != TARN_F64 &&
+           (!bias || (tarn__is_float(bias->dtype) && bias->dtype != TARN_F64)) && a->stride[1] == 1 &&
+           b->stride[0] == 1 && a->shape[0] > 0 && a->shape[1] > 0 && b->shape[1] >= FEW_COLUMNS;
 }
 
 /* Few rows need no scratch. */
