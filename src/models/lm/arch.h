@@ -16,6 +16,7 @@
 #include "models/hf/weights.h"
 #include "models/lm/device_map.h"
 #include "models/lm/kv_cache.h"
+#include "models/lm/kv_pages.h"
 #include "nn/module.h"
 
 /* Children of a language model. */
@@ -280,6 +281,7 @@ void tarn__model_describe(const tarn_module *model, tarn__model_info *info);
 /* Context of a forward pass; all NULL: one document per row, from position 0. */
 typedef struct tarn__forward_ctx {
     tarn__kv_cache *cache;
+    const tarn__page_batch *pages;            /* instead of `cache`: tokens [1, T] of many sequences */
     tarn_tensor *positions, *document_starts; /* of packed documents */
 } tarn__forward_ctx;
 
@@ -331,6 +333,10 @@ tarn_tensor *tarn__model_forward_cached(tarn_module *model, tarn_tensor *tokens,
 
 /* True if attention and MLP of a layer read the same x. */
 bool tarn__layer_is_parallel(const tarn_module *layer);
+
+/* Logits [rows, vocab_size] after the given rows, i64 [rows], of a packed batch of tokens [1, T]. */
+tarn_tensor *tarn__model_forward_paged(tarn_module *model, tarn_tensor *tokens, const tarn__page_batch *batch,
+                                       tarn_tensor *rows);
 
 /* The fused decode step of a few sequences: whether it applies (one token each, all layers on one device, no
  * adapters; a device without its kernels composes the simple architectures only); and the step, for any model. */

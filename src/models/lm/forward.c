@@ -22,11 +22,17 @@ static tarn_tensor *input_of(const stream *s)
     return s->normed ? s->normed : s->x;
 }
 
+/* True for a pass that continues sequences in a KV cache. */
+static bool has_cache(const tarn__forward_ctx *p)
+{
+    return p->cache || p->pages;
+}
+
 /* Dropout of the outputs of a layer's parts: in training mode, without a cache. */
-static double dropout_of(const tarn_module *layer, const tarn__kv_cache *cache)
+static double dropout_of(const tarn_module *layer, const tarn__forward_ctx *pass)
 {
     double p = tarn__model_config(layer)->dropout;
-    return p > 0 && layer->training && !cache ? p : 0;
+    return p > 0 && layer->training && !has_cache(pass) ? p : 0;
 }
 
 static tarn_tensor *maybe_dropout(tarn_tensor *x, double p)
@@ -79,7 +85,7 @@ static tarn_tensor *run_attention(const tarn_module *layer, tarn_tensor *x, cons
     if (!scope)
         return NULL;
     tarn_tensor *y =
-        p->cache || p->document_starts ? tarn__attention_with(attention, x, p) : tarn_forward(attention, x);
+        has_cache(p) || p->document_starts ? tarn__attention_with(attention, x, p) : tarn_forward(attention, x);
     y = finish_output(layer, TARN__ROLE_ATTENTION_POST, y);
     y = y ? tarn_scope_return(scope, y) : NULL;
     tarn_scope_close(scope);
@@ -95,11 +101,11 @@ static tarn_tensor *run_mlp(const tarn_module *layer, tarn_tensor *x)
 static tarn_tensor *run_parallel(const tarn_module *layer, const stream *s, const tarn__forward_ctx *p)
 {
     tarn_module *norm = tarn__model_child(layer, TARN__ROLE_MLP_NORM);
-    tarn_tensor *attended = maybe_dropout(run_attention(layer, input_of(s), p), dropout_of(layer, p->cache)),
+    tarn_tensor *attended = maybe_dropout(run_attention(layer, input_of(s), p), dropout_of(layer, p)),
                 *y = attended ? s->x : NULL;
     if (y)
         y = norm ? tarn_forward(norm, y) : input_of(s);
-    y = y ? maybe_dropout(run_mlp(layer, y), dropout_of(layer, p->cache)) : NULL;
+    y = y ? maybe_dropout(run_mlp(layer, y), dropout_of(layer, p)) : NULL;
     return y ? tarn_add(y, attended) : NULL;
 }
 
@@ -113,7 +119,7 @@ bool tarn__layer_is_parallel(const tarn_module *layer)
 static tarn_tensor *layer_with(tarn_module *layer, tarn_tensor *x, const tarn__forward_ctx *p)
 {
     tarn_module *norm = tarn__model_child(layer, TARN__ROLE_ATTENTION_NORM);
-    double drop = dropout_of(layer, p->cache);
+    double drop = dropout_of(layer, p);
     stream s = {x, norm ? tarn_forward(norm, x) : NULL};
     if (norm && !s.normed)
         return NULL;
@@ -166,7 +172,7 @@ static void free_tensor(tarn_tensor **x)
 static bool run_layer(tarn_module *body, int i, const tarn__forward_ctx *p, stream *s)
 {
     const tarn_module *layers = tarn__model_child(body, TARN__ROLE_LAYERS), *layer = layers->child[i];
-    double drop = dropout_of(layer, p->cache);
+    double drop = dropout_of(layer, p);
     tarn_module *next = i + 1 < layers->children ? tarn__model_child(layers->child[i + 1], TARN__ROLE_ATTENTION_NORM)
                                                  : tarn__model_child(body, TARN__ROLE_NORM);
     tarn_scope *scope = tarn_scope_open();
@@ -222,17 +228,19 @@ static bool check_tokens(const tarn_lm_config *c, const tarn_tensor *tokens)
 tarn_tensor *tarn__model_embed(tarn_module *body, tarn_tensor *tokens, const tarn__forward_ctx *p)
 {
     const tarn_lm_config *c = tarn__model_config(body);
-    if (!check_tokens(c, tokens))
+    if (!p->pages && !check_tokens(c, tokens))
         return NULL;
     tarn_tensor *x = tarn_forward(tarn__model_child(body, TARN__ROLE_TOKENS), tokens);
     const tarn_module *learned = tarn__model_child(body, TARN__ROLE_POSITIONS);
     if (x && learned) {
         tarn_tensor *weight = tarn__module_own(learned, "weight"),
-                    *positions = p->cache ? tarn__kv_cache_positions(p->cache, 0) : p->positions;
+                    *positions = p->cache   ? tarn__kv_cache_positions(p->cache, 0)
+                                 : p->pages ? p->pages->positions
+                                            : p->positions;
         x = tarn_add(x,
                      positions ? tarn_embedding(weight, positions) : tarn_slice(weight, 0, 0, tokens->view.shape[1]));
     }
-    return c->embedding_dropout > 0 && body->training && !p->cache ? maybe_dropout(x, c->embedding_dropout) : x;
+    return c->embedding_dropout > 0 && body->training && !has_cache(p) ? maybe_dropout(x, c->embedding_dropout) : x;
 }
 
 /* [B, T, hidden_size] after the last norm. */
@@ -242,7 +250,7 @@ static tarn_tensor *hidden_states(tarn_module *body, tarn_tensor *tokens, const 
     tarn_tensor *x = tarn__model_embed(body, tokens, p);
     if (!x)
         return NULL;
-    if (recompute == TARN_RECOMPUTE_FULL && !p->cache)
+    if (recompute == TARN_RECOMPUTE_FULL && !has_cache(p))
         return run_recomputed(body, p, x);
     if (recompute == TARN_RECOMPUTE_SELECTIVE)
         tarn__recompute_open();
@@ -290,6 +298,15 @@ tarn_tensor *tarn__model_forward_cached(tarn_module *model, tarn_tensor *tokens,
     tarn_tensor *y = hidden_states(model->child[TARN__MODEL_BODY], tokens, &(tarn__forward_ctx){.cache = cache});
     int64_t T = tokens->view.shape[1];
     tarn_tensor *last = y ? tarn_squeeze(tarn_slice(y, 1, T - 1, T), 1) : NULL;
+    return tarn__model_finish_logits(tarn__model_config(model),
+                                     last ? tarn_forward(model->child[TARN__MODEL_HEAD], last) : NULL);
+}
+
+tarn_tensor *tarn__model_forward_paged(tarn_module *model, tarn_tensor *tokens, const tarn__page_batch *batch,
+                                       tarn_tensor *rows)
+{
+    tarn_tensor *y = hidden_states(model->child[TARN__MODEL_BODY], tokens, &(tarn__forward_ctx){.pages = batch});
+    tarn_tensor *last = y ? tarn_index_select(tarn_squeeze(y, 0), 0, rows) : NULL;
     return tarn__model_finish_logits(tarn__model_config(model),
                                      last ? tarn_forward(model->child[TARN__MODEL_HEAD], last) : NULL);
 }

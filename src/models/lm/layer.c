@@ -289,7 +289,7 @@ static tarn_tensor *attend(tarn_module *attention, tarn_tensor *x, const tarn__f
     const tarn_lm_config *c = &ctx->config;
     tarn_module *one = tarn__model_child(attention, TARN__ROLE_QKV);
     tarn_rope_options rope;
-    int64_t length = p->cache ? p->cache->step.max_keys : tarn_size(x, 1);
+    int64_t length = p->cache ? p->cache->step.max_keys : p->pages ? p->pages->context : tarn_size(x, 1);
     const tarn__decode_attention_options how = tarn__attention_options(ctx, length, &rope);
     const tarn_attention_options options = {
         .causal = true,
@@ -299,12 +299,14 @@ static tarn_tensor *attend(tarn_module *attention, tarn_tensor *x, const tarn__f
         .window = how.window,
         .softcap = how.softcap};
     tarn_tensor *part[3]; /* queries, keys, values */
-    if (one && !how.rope && !p->cache && !(ctx->arch->fused & TARN__FUSED_BY_HEAD)) {
+    if (one && !how.rope && !p->cache && !p->pages && !(ctx->arch->fused & TARN__FUSED_BY_HEAD)) {
         tarn_tensor *packed = tarn_forward(one, x);
         return packed ? tarn_attention_packed(packed, c->heads, c->kv_heads, &options) : NULL;
     }
     if (!project(attention, x, part))
         return NULL;
+    if (p->pages)
+        return tarn__kv_pages_attend(p->pages, ctx->layer, part[0], part[1], part[2], &how);
     return p->cache ? tarn__kv_cache_rotate_and_attend(p->cache, ctx->layer, part[0], part[1], part[2], &how)
                     : attend_full(part, how.rope, p, &options);
 }

@@ -1,0 +1,71 @@
+/* kv_pages.c: the tensors of the paged KV cache, and attention of a packed batch over them. */
+#include "models/lm/kv_pages.h"
+
+#include "base/memory.h"
+
+static int64_t groups_of(const tarn__kv_pages_shape *s)
+{
+    return s->dtype == TARN_U8 ? tarn__kv_q8_scales(s->head_dim) : 0;
+}
+
+int64_t tarn__kv_pages_page_bytes(const tarn__kv_pages_shape *s)
+{
+    return 2 * s->layers * s->heads * TARN__KV_PAGE *
+           (s->head_dim * (int64_t)tarn_dtype_size(s->dtype) + groups_of(s) * (int64_t)tarn_dtype_size(TARN_F16));
+}
+
+/* Pages of a layer's keys or values, taken from the open scope. */
+static bool open_rows(tarn__kv_page_rows *to, const tarn__kv_pages_shape *s)
+{
+    tarn_tensor *rows = tarn_zeros(TARN_SHAPE(s->pages, TARN__KV_PAGE, s->heads, s->head_dim), s->dtype, s->device);
+    tarn_tensor *scale =
+        rows && s->dtype == TARN_U8
+            ? tarn_zeros(TARN_SHAPE(s->pages, TARN__KV_PAGE, s->heads, groups_of(s)), TARN_F16, s->device)
+            : NULL;
+    if (!rows || tarn_failed())
+        return false;
+    to->rows = tarn__scope_take(rows);
+    to->scale = scale ? tarn__scope_take(scale) : NULL;
+    return !tarn_failed();
+}
+
+bool tarn__kv_pages_open(const char *function, tarn__kv_pages *pages, const tarn__kv_pages_shape *s)
+{
+    *pages = (tarn__kv_pages){.shape = *s, .rows = tarn__alloc(sizeof(*pages->rows) * (size_t)(2 * s->layers))};
+    bool good = pages->rows != NULL;
+    for (int64_t i = 0; good && i < 2 * s->layers; i++)
+        good = open_rows(&pages->rows[i], s);
+    if (good)
+        return true;
+    tarn__kv_pages_close(pages);
+    return tarn__raise_within(function);
+}
+
+void tarn__kv_pages_close(tarn__kv_pages *pages)
+{
+    for (int64_t i = 0; pages->rows && i < 2 * pages->shape.layers; i++) {
+        tarn_free(pages->rows[i].rows);
+        tarn_free(pages->rows[i].scale);
+    }
+    tarn__release(pages->rows, sizeof(*pages->rows) * (size_t)(2 * pages->shape.layers));
+    *pages = (tarn__kv_pages){0};
+}
+
+/* Keys are rotated before they are cached, as in kv_cache.c. */
+tarn_tensor *tarn__kv_pages_attend(const tarn__page_batch *b, int64_t layer, tarn_tensor *queries, tarn_tensor *keys,
+                                   tarn_tensor *values, const tarn__decode_attention_options *how)
+{
+    const tarn__kv_page_rows *key = &b->pages->rows[layer], *value = key + b->pages->shape.layers;
+    tarn_tensor *part[] = {queries, keys, values};
+    for (int i = 0; i < 3; i++) {
+        part[i] = how->rope && i < 2 ? tarn_rope(part[i], b->positions, how->rope) : part[i];
+        part[i] = part[i] ? tarn_squeeze(part[i], 0) : NULL;
+        if (!part[i])
+            return NULL;
+    }
+    if (!tarn__write_pages(key, b->slots, part[1]) || !tarn__write_pages(value, b->slots, part[2]))
+        return NULL;
+    const tarn__paged_options options = {.scale = how->scale, .window = how->window, .softcap = how->softcap};
+    tarn_tensor *y = tarn__attention_paged(part[0], key, value, &b->sequences, &options);
+    return y ? tarn_reshape(y, TARN_SHAPE(1, tarn_size(y, 0), tarn_size(y, 1) * tarn_size(y, 2))) : NULL;
+}
