@@ -59,6 +59,7 @@ DEFINED_BY = {
     "model.h": "models",
     "convert.h": "models",
     "lora.h": "models",
+    "engine.h": "generate",
     "generate.h": "generate",
     "table.h": "train",
     "predict.h": "train",

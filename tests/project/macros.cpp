@@ -150,6 +150,12 @@ static void models(tarn_device cpu)
     tarn_output piece;
     tarn_decode_timing timing;
     REFUSED(tarn_generate(NULL, &token, 1, NULL, NULL) > 0);
+    tarn_engine_output engine_output;
+    tarn_engine_stats engine_stats;
+    REFUSED(tarn_engine_new(NULL, NULL));
+    REFUSED(tarn_engine_add(NULL, &token, 1, NULL) >= 0);
+    REFUSED(tarn_engine_next(NULL, &engine_output));
+    REFUSED(tarn_engine_query(NULL, &engine_stats));
     REFUSED(tarn_generator_new(NULL, NULL, NULL));
     REFUSED(tarn_generator_open("none", cpu, NULL));
     REFUSED(tarn_generator_prompt(NULL, 0, &token, 1, NULL));

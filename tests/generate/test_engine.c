@@ -1,0 +1,325 @@
+/* test_engine.c: a request has the same tokens alone, among 31 others, when it is preempted, and when its prefix is
+ * shared; on random models of several architectures, and on stories260K. TARN_TEST_DEVICE names the device; default:
+ * the CPU. */
+#include <tarn/engine.h>
+
+#include "support/files.h"
+#include "support/stories.h"
+
+enum { VOCAB = 61, CONTEXT = 256, REQUESTS = 32, MAX_NEW = 24 };
+
+static tarn_device device;
+
+/* ---- requests ---------------------------------------------------------------------------------------------------- */
+
+/* A prompt with its options, and the tokens it gave. */
+typedef struct request {
+    int32_t prompt[CONTEXT];
+    int64_t count;
+    tarn_generate_options options;
+    int32_t result[MAX_NEW];
+    int64_t results, shared, number;
+    tarn_finish_reason reason;
+} request;
+
+/* Prompts of 1 to about 200 tokens; half of them begin like another, for one to three pages. */
+static void make_requests(request *r, int count, int64_t vocab_size, uint64_t *seed)
+{
+    int32_t common[CONTEXT];
+    for (int i = 0; i < CONTEXT; i++)
+        common[i] = (int32_t)random_below(seed, vocab_size);
+    for (int i = 0; i < count; i++) {
+        r[i] = (request){.count = 1 + random_below(seed, 200),
+                         .options = {.max_tokens = 1 + random_below(seed, MAX_NEW),
+                                     .temperature = i % 2 ? 0.9 : 0,
+                                     .top_k = i % 4 == 3 ? 20 : 0,
+                                     .repeat_penalty = i % 8 == 5 ? 1.2 : 0,
+                                     .seed = (uint64_t)i,
+                                     .ignore_eos = true}};
+        int64_t same = random_below(seed, 2) ? 64 * (1 + random_below(seed, 3)) + random_below(seed, 9) : 0;
+        for (int64_t k = 0; k < r[i].count; k++)
+            r[i].prompt[k] = k < same ? common[k] : (int32_t)random_below(seed, vocab_size);
+    }
+}
+
+static request *find(request *r, int count, int64_t number)
+{
+    for (int i = 0; i < count; i++)
+        if (r[i].number == number)
+            return &r[i];
+    fail_msg("an output of request %lld, which does not exist", (long long)number);
+    return NULL;
+}
+
+static void take_outputs(tarn_engine *engine, request *r, int count)
+{
+    for (tarn_engine_output output; tarn_engine_next(engine, &output);) {
+        request *one = find(r, count, output.request);
+        assert_int_equal(one->reason, TARN_FINISH_NONE);
+        if (output.token >= 0)
+            one->result[one->results++] = output.token;
+        one->reason = output.finish_reason;
+        one->shared = output.shared;
+    }
+    assert_ok();
+}
+
+/* Adds the requests, a few at a time between steps, and runs them all. */
+static void run(tarn_engine *engine, request *r, int count, int together)
+{
+    int added = 0;
+    for (int64_t left = 1; left > 0 || added < count;) {
+        for (int i = 0; i < together && added < count; i++, added++) {
+            r[added].results = 0, r[added].reason = TARN_FINISH_NONE;
+            r[added].number = tarn_engine_add(engine, r[added].prompt, r[added].count, &r[added].options);
+            assert_true(r[added].number > 0);
+        }
+        left = tarn_engine_step(engine);
+        assert_ok();
+        take_outputs(engine, r, added);
+    }
+}
+
+static void assert_same_results(const request *a, const request *b, int count)
+{
+    for (int i = 0; i < count; i++) {
+        assert_int_equal(a[i].results, b[i].results);
+        assert_int_equal(a[i].reason, b[i].reason);
+        for (int64_t k = 0; k < a[i].results; k++)
+            if (a[i].result[k] != b[i].result[k])
+                fail_msg("request %d: token %lld of %lld differs", i, (long long)k, (long long)a[i].results);
+    }
+}
+
+/* ---- models ------------------------------------------------------------------------------------------------------ */
+
+/* Gives a model an opinion: weights as they are at the beginning make all tokens alike. */
+static tarn_module *opinionated(tarn_module *model)
+{
+    tarn_seed(4);
+    for (int i = 0; i < tarn_module_parameter_count(model); i++) {
+        tarn_tensor *p = tarn_module_parameter(model, i);
+        tarn_tensor *more = tarn_normal(tarn_shape_of(p), 0, 0.1, tarn_dtype_of(p), tarn_device_cpu());
+        tarn_copy(p, tarn_add(tarn_detach(p), tarn_to(more, device)));
+    }
+    assert_ok();
+    return model;
+}
+
+static tarn_module *llama(tarn_dtype dtype)
+{
+    const tarn_llama_config config = {.vocab_size = VOCAB,
+                                      .context = CONTEXT,
+                                      .layers = 2,
+                                      .heads = 4,
+                                      .kv_heads = 2,
+                                      .hidden_size = 32,
+                                      .ffn_size = 88,
+                                      .head_dim = 8,
+                                      .dtype = dtype};
+    return opinionated(tarn_model_llama(&config, device, 9));
+}
+
+static tarn_module *gpt2(void)
+{
+    const tarn_gpt2_config config = {
+        .vocab_size = VOCAB, .context = CONTEXT, .layers = 2, .heads = 2, .hidden_size = 32};
+    return opinionated(tarn_model_gpt2(&config, device, 9));
+}
+
+/* ---- the same tokens --------------------------------------------------------------------------------------------- */
+
+/* Every request alone in an engine of its own. */
+static void run_alone(tarn_module *model, request *r, int count, tarn_kv_type kv_type)
+{
+    for (int i = 0; i < count; i++) {
+        tarn_engine *engine =
+            tarn_engine_new(model, &(tarn_engine_options){.context = CONTEXT, .sequences = 1, .kv_type = kv_type});
+        run(engine, &r[i], 1, 1);
+        assert_int_equal(r[i].shared, 0);
+        tarn_engine_free(engine);
+    }
+}
+
+/* Alone; 32 at once with all pages; 32 with so few pages that some are preempted; and twice in one engine, the second
+ * time with shared prefixes. */
+static void check_same(tarn_module *model, int64_t vocab_size, tarn_kv_type kv_type, uint64_t seed)
+{
+    static request alone[REQUESTS], others[REQUESTS];
+    tarn_engine_stats stats;
+    make_requests(alone, REQUESTS, vocab_size, &seed);
+    memcpy(others, alone, sizeof(others));
+    run_alone(model, alone, REQUESTS, kv_type);
+    tarn_engine *engine =
+        tarn_engine_new(model, &(tarn_engine_options){.context = CONTEXT, .kv_type = kv_type, .prompt_tokens = 100});
+    run(engine, others, REQUESTS, 3);
+    assert_same_results(alone, others, REQUESTS);
+    run(engine, others, REQUESTS, REQUESTS);
+    assert_same_results(alone, others, REQUESTS);
+    assert_true(tarn_engine_query(engine, &stats) && stats.shared_tokens > 0 && stats.preemptions == 0);
+    assert_true(stats.running == 0 && stats.waiting == 0 && stats.free_pages == stats.pages);
+    int64_t page_bytes = 0;
+    tarn_engine_free(engine);
+    /* the least that one context needs, found by asking for less */
+    assert_null(tarn_engine_new(model, &(tarn_engine_options){.context = CONTEXT, .kv_type = kv_type, .kv_bytes = 1}));
+    const char *needs = strstr(tarn_error(), "needs ");
+    assert_non_null(needs);
+    page_bytes = strtoll(needs + 6, NULL, 10) / 4; /* a context of 256 has 4 pages */
+    tarn_clear_error();
+    for (int sharing = 0; sharing < 2; sharing++) {
+        engine = tarn_engine_new(
+            model, &(tarn_engine_options){
+                       .kv_type = kv_type, .prompt_tokens = 33, .kv_bytes = 9 * page_bytes, .no_sharing = !sharing});
+        run(engine, others, REQUESTS, 5);
+        assert_same_results(alone, others, REQUESTS);
+        assert_true(tarn_engine_query(engine, &stats) && stats.preemptions > 0 && stats.free_pages == stats.pages);
+        tarn_engine_free(engine);
+    }
+}
+
+static void tokens_do_not_depend_on_other_requests(void **state)
+{
+    (void)state;
+    tarn_module *models[] = {llama(TARN_F32), llama(TARN_BF16), gpt2()};
+    for (int i = 0; i < 3; i++) {
+        check_same(models[i], VOCAB, i == 0 ? TARN_KV_Q8_0 : TARN_KV_MODEL, test_seed(3) + (uint64_t)i);
+        tarn_module_free(models[i]);
+    }
+}
+
+/* Every architecture: windows, soft caps, q/k norms, parallel residuals, learned positions. */
+static void tokens_of_every_architecture_do_not_depend_on_other_requests(void **state)
+{
+    (void)state;
+    static const char *const archs[] = {"gpt2",     "llama",    "mistral", "qwen2",      "qwen3",
+                                        "phi3",     "smollm3",  "granite", "olmo2",      "starcoder2",
+                                        "gpt_neox", "stablelm", "gemma2",  "gemma3_text"};
+    enum { FEW = 6 };
+    request alone[FEW], others[FEW];
+    uint64_t seed = 11;
+    for (size_t i = 0; i < sizeof(archs) / sizeof(archs[0]); i++) {
+        tarn_lm_config config;
+        assert_true(tarn_lm_config_named(archs[i], &config));
+        config.vocab_size = VOCAB, config.context = CONTEXT, config.layers = 2, config.heads = 4;
+        config.hidden_size = 32, config.ffn_size = 64, config.head_dim = 8;
+        config.window = config.window > 0 ? 70 : 0;
+        config.eos_count = 0, config.has_bos = false;
+        tarn_module *model = opinionated(tarn_model_lm(&config, device, 9));
+        make_requests(alone, FEW, VOCAB, &seed);
+        for (int k = 0; k < FEW; k++)
+            alone[k].options.max_tokens = 4;
+        memcpy(others, alone, sizeof(others));
+        run_alone(model, alone, FEW, TARN_KV_MODEL);
+        tarn_engine *engine = tarn_engine_new(model, &(tarn_engine_options){.prompt_tokens = 70});
+        run(engine, others, FEW, 2);
+        assert_same_results(alone, others, FEW);
+        int32_t expected[MAX_NEW]; /* request 0 is greedy */
+        assert_int_equal(tarn_generate(model, alone[0].prompt, alone[0].count, expected, &alone[0].options), 4);
+        for (int k = 0; k < 4; k++)
+            if (expected[k] != alone[0].result[k])
+                fail_msg("%s: token %d is %d, that of tarn_generate() %d", archs[i], k, (int)alone[0].result[k],
+                         (int)expected[k]);
+        tarn_engine_free(engine);
+        tarn_module_free(model);
+    }
+}
+
+/* Greedy tokens equal those of tarn_generate(). */
+static void tokens_are_those_of_generate(void **state)
+{
+    (void)state;
+    tarn_module *model = llama(TARN_F32);
+    request r[4];
+    int32_t expected[MAX_NEW];
+    uint64_t seed = 8;
+    make_requests(r, 4, VOCAB, &seed);
+    for (int i = 0; i < 4; i++)
+        r[i].options.temperature = 0, r[i].options.repeat_penalty = 0;
+    tarn_engine *engine = tarn_engine_new(model, NULL);
+    run(engine, r, 4, 4);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(tarn_generate(model, r[i].prompt, r[i].count, expected, &r[i].options), r[i].results);
+        for (int64_t k = 0; k < r[i].results; k++)
+            assert_int_equal(expected[k], r[i].result[k]);
+    }
+    tarn_engine_free(engine);
+    tarn_module_free(model);
+}
+
+/* ---- single properties ------------------------------------------------------------------------------------------- */
+
+static void a_cancelled_request_frees_its_pages(void **state)
+{
+    (void)state;
+    tarn_module *model = llama(TARN_F32);
+    request r[3];
+    tarn_engine_stats stats;
+    uint64_t seed = 5;
+    make_requests(r, 3, VOCAB, &seed);
+    tarn_engine *engine = tarn_engine_new(model, &(tarn_engine_options){.prompt_tokens = 20});
+    for (int i = 0; i < 3; i++)
+        r[i].number = tarn_engine_add(engine, r[i].prompt, r[i].count, &r[i].options);
+    assert_true(tarn_engine_step(engine) >= 2);
+    for (int i = 0; i < 3; i++)
+        assert_true(tarn_engine_cancel(engine, r[i].number));
+    assert_true(tarn_engine_query(engine, &stats) && stats.free_pages == stats.pages && stats.running == 0);
+    assert_int_equal(tarn_engine_step(engine), 0);
+    assert_true(tarn_engine_cancel(engine, r[0].number));
+    assert_false(tarn_engine_cancel(engine, 99));
+    assert_error(TARN_ERROR_ARGUMENT, "engine_cancel: request 99 does not exist");
+    tarn_engine_free(engine);
+    tarn_module_free(model);
+}
+
+static void bad_arguments_are_errors(void **state)
+{
+    (void)state;
+    tarn_module *model = llama(TARN_F32);
+    const int32_t tokens[CONTEXT] = {1, 2, 3}, wrong[] = {VOCAB};
+    tarn_engine *engine = tarn_engine_new(model, NULL);
+    assert_int_equal(tarn_engine_add(engine, tokens, 0, NULL), -1);
+    assert_error(TARN_ERROR_ARGUMENT, "engine_add: the prompt has no tokens");
+    assert_int_equal(tarn_engine_add(engine, tokens, CONTEXT, NULL), -1);
+    assert_error(TARN_ERROR_SHAPE, "engine_add: the prompt has 256 tokens");
+    assert_int_equal(tarn_engine_add(engine, wrong, 1, NULL), -1);
+    assert_error(TARN_ERROR_ARGUMENT, "engine_add: token 0 of the prompt is 61");
+    assert_int_equal(tarn_engine_add(engine, tokens, 3, &(tarn_generate_options){.max_tokens = 254}), -1);
+    assert_error(TARN_ERROR_ARGUMENT, "engine_add: .max_tokens is 254");
+    assert_int_equal(tarn_engine_add(engine, tokens, 3, &(tarn_generate_options){.slide = true}), -1);
+    assert_error(TARN_ERROR_UNSUPPORTED, "engine_add: .slide is not supported by engines");
+    assert_int_equal(tarn_engine_step(engine), 0);
+    assert_int_equal(tarn_engine_step(NULL), -1);
+    assert_error(TARN_ERROR_ARGUMENT, "engine_step: the engine is NULL");
+    assert_null(tarn_engine_new(model, &(tarn_engine_options){.context = CONTEXT + 1}));
+    assert_error(TARN_ERROR_ARGUMENT, "engine_new: .context is 257");
+    assert_null(tarn_engine_new(model, &(tarn_engine_options){.sequences = 1025}));
+    assert_error(TARN_ERROR_ARGUMENT, "engine_new: .sequences is 1025");
+    tarn_engine_free(engine);
+    tarn_engine_free(NULL);
+    tarn_module_free(model);
+}
+
+static void stories_do_not_depend_on_other_requests(void **state)
+{
+    (void)state;
+    if (!real_data("stories260K"))
+        skip();
+    tarn_module *model = open_stories();
+    assert_true(tarn_module_to(model, device));
+    check_same(model, 512, TARN_KV_MODEL, 6);
+    tarn_module_free(model);
+}
+
+int main(void)
+{
+    device = test_device("cpu");
+    const struct CMUnitTest tests[] = {
+        in_scope(tokens_do_not_depend_on_other_requests),
+        in_scope(tokens_of_every_architecture_do_not_depend_on_other_requests),
+        in_scope(tokens_are_those_of_generate),
+        in_scope(a_cancelled_request_frees_its_pages),
+        in_scope(bad_arguments_are_errors),
+        in_scope(stories_do_not_depend_on_other_requests),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
