@@ -1,7 +1,8 @@
-"""Grammars beside Python: regular expressions beside `re`, and schemas beside `jsonschema`.
+"""Grammars beside Python: regular expressions and GBNF beside `re`, and schemas beside `jsonschema`.
 
-Random regular expressions match the same texts. Random schemas accept every valid value that is written in canonical
-form; whatever they accept, found by a random walk over the masks or by mutation, is valid."""
+Random regular expressions match the same texts; so do grammars of GBNF made from them. Random schemas accept every
+valid value that is written in canonical form; whatever they accept, found by a random walk over the masks or by
+mutation, is valid."""
 import ctypes as c
 import json
 import os
@@ -18,6 +19,7 @@ def declare():
     text = [c.c_void_p, c.c_char_p, c.c_size_t]
     signatures = {
         "tokenizer_bytes": (c.c_void_p, []), "grammar_vocab_new_sized": (c.c_void_p, text),
+        "grammar_gbnf": (c.c_void_p, text),
         "grammar_regex": (c.c_void_p, text), "grammar_json_schema": (c.c_void_p, text),
         "grammar_free": (None, [c.c_void_p]), "matcher_new": (c.c_void_p, [c.c_void_p]),
         "matcher_free": (None, [c.c_void_p]),
@@ -142,6 +144,45 @@ def regex_problem(rng):
         # \s is ECMAScript's: it has more spaces than Python's in ASCII
         if text is not None and not reference.fullmatch(re.sub("[^\\S\\x00-\\x7f]|\ufeff", " ", text)):
             return f"{pattern!r} accepts {text!r}"
+    return None
+
+
+# ---- GBNF ------------------------------------------------------------------------------------------------------------
+
+
+def draw_gbnf(rng, rules, depth=0):
+    """(regular expression, GBNF) of the same texts; some parts become rules of their own."""
+    kind = rng.choice(["letter", "class"] if depth > 2 else ["letter", "class", "seq", "alt", "repeat", "rule"])
+    if kind == "letter":
+        letter = rng.choice("ab01é\"\n")
+        return re.escape(letter), json.dumps(letter, ensure_ascii=rng.random() < 0.5)
+    if kind == "class":
+        body = rng.choice(["a", "^a", "0-9", "a-cé", "^0-9\\n", "\\u00e8-\\u00ea"])
+        return f"[{body}]", f"[{body}]"
+    if kind == "rule":
+        pattern, text = draw_gbnf(rng, rules, depth + 1)
+        rules.append(f"r{len(rules)} ::= {text}")
+        return f"(?:{pattern})", f"r{len(rules) - 1}"
+    if kind == "repeat":
+        pattern, text = draw_gbnf(rng, rules, depth + 1)
+        suffix = rng.choice(["*", "+", "?", "{2}", "{1,}", "{0,2}"])
+        return f"(?:{pattern}){suffix}", f"({text}){suffix}"
+    parts = [draw_gbnf(rng, rules, depth + 1) for _ in range(rng.randint(1, 3))]
+    between = "|" if kind == "alt" else ""
+    return f"(?:{between.join(p for p, _ in parts)})", "(" + (f" {between} ".join(t for _, t in parts)) + ")"
+
+
+def gbnf_problem(rng):
+    rules = []
+    pattern, text = draw_gbnf(rng, rules)
+    source = "\n".join([f"root ::= {text}  # {len(rules)}"] + rules)
+    reference = re.compile(pattern)
+    with Grammar("gbnf", source) as grammar:
+        samples = [grammar.walk(rng, 200) for _ in range(4)]
+        for sample in filter(None, samples):
+            for other in (sample, mutated(rng, sample, "ab01é\"\n")):
+                if grammar.accepts(other) != bool(reference.fullmatch(other)):
+                    return f"{source!r} and {other!r}: re says {bool(reference.fullmatch(other))}"
     return None
 
 
@@ -370,7 +411,7 @@ def json_problem(rng):
 def run(seed):
     """(name, what is wrong) of random regular expressions, schemas and JSON texts."""
     scale = 20 if os.environ.get("TARN_TEST_LONG") else 1
-    for name, problem_of, count in (("regexes", regex_problem, 150),
+    for name, problem_of, count in (("regexes", regex_problem, 150), ("gbnf", gbnf_problem, 100),
                                     ("schemas", schema_problem, 80), ("json", json_problem, 50)):
         problems = []
         for i in range(count * scale):
