@@ -164,6 +164,7 @@ static bool check_request(const tarn_engine *e, const int32_t *tokens, int64_t c
                               : o->logprobs || o->top_logprobs ? "logprobs"
                               : o->slide                       ? "slide"
                               : o->on_token                    ? "on_token"
+                              : o->grammar                     ? "grammar"
                                                                : NULL;
     return !unsupported || tarn__raise(TARN_ERROR_UNSUPPORTED, ".%s is not supported by engines", unsupported);
 }
