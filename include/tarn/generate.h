@@ -50,7 +50,8 @@ TARN_API tarn_decoder *tarn_decoder_new_sized(tarn_module *model, const tarn_dec
 #define tarn_decoder_new(model, ...) tarn_decoder_new_sized(model, __VA_ARGS__, sizeof(tarn_decoder_options))
 
 /* Appends tokens, i32 or i64 [batch, T], to every sequence and returns the logits [batch, vocab_size] after the last
- * ones. No tape, no dropout. More tokens than the capacity are an error, and change nothing. */
+ * ones. No tape, no dropout. More tokens than the capacity are an error, and change nothing. Keys stay as they are when
+ * a sequence grows past the length up to which longrope has its short factors; a generator computes Phi-3's anew. */
 TARN_API tarn_tensor *tarn_decoder_feed(tarn_decoder *decoder, tarn_tensor *tokens);
 
 /* The same for one sequence: tokens [1, T], logits [1, vocab_size]. The others stay unchanged. */

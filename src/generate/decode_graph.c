@@ -4,8 +4,8 @@
  * Values that change per token are on the device: the token, copied into a fixed tensor, and the sequence lengths,
  * from which kernels derive positions, cache offsets and the number of keys; the step itself advances them. Values
  * chosen by the host are fixed at capture: only `max_keys`, the upper bound of keys. It is a power of two, so that a
- * sequence is captured again only when its length doubles. The steps before a capture run eagerly in the same form,
- * so that buffers exist and algorithms are chosen. */
+ * sequence is captured again only when its length doubles, or longrope changes its factors. The steps before a capture
+ * run eagerly in the same form, so that buffers exist and algorithms are chosen. */
 
 #include <string.h>
 #include <tarn/autograd.h>
@@ -57,12 +57,15 @@ static bool step(void *ctx)
     return good;
 }
 
-/* Bound for `length` keys: the next power of two, or the whole capacity. */
+/* Bound for `length` keys: the next power of two, or the whole capacity. It is on the same side of longrope's short
+ * context, because RoPE is scaled for the bound. */
 static int64_t max_keys_for(const tarn_decoder *d, int64_t length)
 {
     int64_t max_keys = MIN_KEYS;
     while (max_keys < length)
         max_keys *= 2;
+    if (length <= d->short_context && max_keys > d->short_context)
+        max_keys = d->short_context;
     return max_keys < d->cache.shape.capacity ? max_keys : d->cache.shape.capacity;
 }
 
@@ -71,7 +74,8 @@ static bool prepare(tarn_decoder *d)
 {
     tarn__decode_graph *c = &d->graph;
     int64_t length = tarn_decoder_length(d) + 1;
-    if (length > c->max_keys) {
+    bool is_long = length > d->short_context, was_long = c->max_keys > d->short_context;
+    if (length > c->max_keys || (d->short_context > 0 && is_long != was_long)) {
         drop_graph(c);
         c->max_keys = max_keys_for(d, length);
     }

@@ -62,6 +62,8 @@ tarn_decoder *tarn_decoder_new_sized(tarn_module *model, const tarn_decoder_opti
     tarn_decoder own = {.model = model,
                         .prefill_chunk = chosen.prefill_chunk ? chosen.prefill_chunk : DEFAULT_PREFILL_CHUNK};
     tarn__model_describe(model, &own.info);
+    own.short_context = tarn__model_short_context(model);
+    own.recomputes = own.short_context > 0 && tarn__arch_of(function, model)->has_longrope;
     if (!check_options(&chosen, &own.info)) {
         tarn__raise_within(function);
         return NULL;
@@ -189,7 +191,17 @@ static void undo_chunks(tarn_decoder *d, int64_t first, int64_t count, int64_t t
     tarn__error_restore(&why);
 }
 
-/* Prefill: feeds tokens [count, T] in chunks; returns the logits of the last one. */
+/* The longest of some sequences. */
+static int64_t longest(const tarn_decoder *d, int64_t first, int64_t count)
+{
+    int64_t length = 0;
+    for (int64_t i = first; i < first + count; i++)
+        length = d->cache.length[i] > length ? d->cache.length[i] : length;
+    return length;
+}
+
+/* Prefill: feeds tokens [count, T] in chunks; returns the logits of the last one. RoPE is scaled for the length after
+ * all chunks, so that they have the same angles as one. */
 static tarn_tensor *feed(const char *function, tarn_decoder *d, int64_t first, int64_t count, tarn_tensor *tokens)
 {
     if (!check_tokens(function, d, tokens, first, count))
@@ -197,6 +209,8 @@ static tarn_tensor *feed(const char *function, tarn_decoder *d, int64_t first, i
     int64_t T = tokens->view.shape[1], done = 0;
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *logits = NULL;
+    int64_t length = longest(d, first, count) + T;
+    d->cache.rope_length = d->cache.rope_length > length ? d->cache.rope_length : length;
     tarn_no_grad_open();
     for (bool good = scope != NULL; good && done < T;) {
         int64_t end = T - done > d->prefill_chunk ? done + d->prefill_chunk : T;
@@ -206,6 +220,7 @@ static tarn_tensor *feed(const char *function, tarn_decoder *d, int64_t first, i
         done = good ? end : done;
     }
     tarn_no_grad_close();
+    d->cache.rope_length = 0;
     if (done < T)
         undo_chunks(d, first, count, done);
     logits = done == T ? tarn_scope_return(scope, logits) : NULL;

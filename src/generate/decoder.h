@@ -22,6 +22,8 @@ struct tarn_decoder {
     tarn_module *model; /* borrowed */
     tarn__model_info info;
     int64_t batch, prefill_chunk;
+    int64_t short_context; /* of longrope, tarn__model_short_context() */
+    bool recomputes;       /* a sequence that grows past it is computed anew, as Phi-3's in transformers */
     tarn__kv_cache cache;
     tarn__decode_graph graph;
 };

@@ -343,6 +343,7 @@ static bool start(tarn_generator *w, int64_t sequence, const int32_t *tokens, in
 {
     tarn__sequence *s = &w->sequence[sequence];
     int64_t same = common_prefix(s, w->decoder->cache.length[sequence], tokens, count);
+    same = tarn__longrope_reusable(w, sequence, same, count);
     bool is_copy = is_computed(w, tokens, count);
     if (!is_copy)
         tarn__generator_drop_prompt(w);

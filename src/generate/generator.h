@@ -89,6 +89,13 @@ int32_t *tarn__slide_prompt(const tarn_generator *generator, const tarn_generate
                             const int32_t *tokens, int64_t *count);
 bool tarn__sequence_slide(tarn_generator *generator, int64_t sequence);
 
+/* Longrope (longrope.c): how many of `same` tokens in the cache a new prompt of `count` tokens can reuse; whether
+ * sequences are on both sides of the short context, so that each must be fed alone; and computes the cache of a
+ * sequence that the next token takes past it anew, if its model does so. False with an error. */
+int64_t tarn__longrope_reusable(const tarn_generator *generator, int64_t sequence, int64_t same, int64_t count);
+bool tarn__longrope_is_split(const tarn_generator *generator);
+bool tarn__longrope_cross(tarn_generator *generator, int64_t sequence);
+
 /* Samples the next token by logits [1, vocab_size] and leaves it on the device. */
 bool tarn__sequence_sample(tarn__sequence *s, tarn_tensor *logits);
 

@@ -66,12 +66,26 @@ static bool sample_next(tarn__sequence *s, tarn_tensor *logits)
     return logits && tarn__sequence_sample(s, logits);
 }
 
-/* Slides the window of active sequences whose context is full. */
+/* Slides the window of active sequences whose context is full, and recomputes those that leave longrope's short
+ * context. */
 static bool slide_all(tarn_generator *w)
 {
+    for (int64_t i = 0; i < w->count; i++) {
+        bool is_active = w->sequence[i].is_active;
+        if (is_active && w->decoder->cache.length[i] == w->decoder->cache.shape.capacity && !tarn__sequence_slide(w, i))
+            return false;
+        if (is_active && !tarn__longrope_cross(w, i))
+            return false;
+    }
+    return true;
+}
+
+/* Active sequences one by one. */
+static bool step_each(tarn_generator *w)
+{
     for (int64_t i = 0; i < w->count; i++)
-        if (w->sequence[i].is_active && w->decoder->cache.length[i] == w->decoder->cache.shape.capacity &&
-            !tarn__sequence_slide(w, i))
+        if (w->sequence[i].is_active &&
+            !sample_next(&w->sequence[i], tarn_decoder_feed_one(w->decoder, i, w->sequence[i].sampled)))
             return false;
     return true;
 }
@@ -84,8 +98,8 @@ static bool step(tarn_generator *w)
         return false;
     if (active == 0)
         return true;
-    if (active == 1)
-        return sample_next(&w->sequence[one], tarn_decoder_feed_one(w->decoder, one, w->sequence[one].sampled));
+    if (active == 1 || tarn__longrope_is_split(w))
+        return step_each(w);
     tarn_tensor *logits = feed_all(w);
     for (int64_t i = 0; logits && i < w->count; i++)
         if (w->sequence[i].is_active && !sample_next(&w->sequence[i], tarn_slice(logits, 0, i, i + 1)))

@@ -49,10 +49,11 @@ bool tarn__sequence_slide(tarn_generator *w, int64_t sequence)
     int64_t keep = s->options.keep, half = half_of(w);
     s->count = drop_middle(s->tokens, s->tokens, s->count, keep, half);
     s->slid = true;
-    if (!tarn_decoder_rewind_one(w->decoder, sequence, keep))
+    int64_t same = w->decoder->short_context ? 0 : keep, count = keep + half - 1; /* longrope: see longrope.c */
+    if (!tarn_decoder_rewind_one(w->decoder, sequence, same))
         return false;
-    if (half == 1) /* only the token that the next step feeds */
+    if (count == same) /* only the token that the next step feeds */
         return true;
-    tarn_tensor *again = tarn_from_i32(s->tokens + keep, TARN_SHAPE(1, half - 1), w->decoder->info.device);
+    tarn_tensor *again = tarn_from_i32(s->tokens + same, TARN_SHAPE(1, count - same), w->decoder->info.device);
     return again && tarn_decoder_feed_one(w->decoder, sequence, again) != NULL;
 }

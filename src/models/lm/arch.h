@@ -133,14 +133,14 @@ typedef struct tarn__arch {
     bool is_scale_switched;   /* config.json may switch the scale of attention */
     bool has_multipliers;     /* Granite's */
     bool has_softcaps;
-    bool has_local_rope;                                       /* layers with a window have a RoPE base of their own */
-    bool has_longrope;                                         /* RoPE scalings su and yarn mean longrope */
-    bool is_legacy_gelu;                                       /* the activation gelu means its tanh form */
-    bool is_eos_bos;                                           /* BOS is EOS */
-    bool is_tied;                                              /* default of tie_word_embeddings */
-    int64_t kv_heads;                                          /* default of num_key_value_heads; 0: as many as heads */
-    int64_t head_dim;                                          /* default; 0: hidden_size / heads */
-    int64_t window;                                            /* default of sliding_window; 0: none */
+    bool has_local_rope; /* layers with a window have a RoPE base of their own */
+    bool has_longrope;   /* RoPE scalings su and yarn mean longrope; past the short context the cache is recomputed */
+    bool is_legacy_gelu; /* the activation gelu means its tanh form */
+    bool is_eos_bos;     /* BOS is EOS */
+    bool is_tied;        /* default of tie_word_embeddings */
+    int64_t kv_heads;    /* default of num_key_value_heads; 0: as many as heads */
+    int64_t head_dim;    /* default; 0: hidden_size / heads */
+    int64_t window;      /* default of sliding_window; 0: none */
     int64_t window_pattern;                                    /* every n-th layer has no window; 0: all have it */
     int64_t nope_interval;                                     /* every n-th layer has no RoPE; 0: all have it */
     double epsilon, rope_base, rope_local_base, rotary_factor; /* defaults */
@@ -275,6 +275,9 @@ void tarn__model_tune(tarn_module *model, double dropout, tarn_recompute recompu
 void tarn__model_set_embeddings(tarn_module *model, int64_t vocab_size, bool tie_embeddings);
 
 void tarn__model_describe(const tarn_module *model, tarn__model_info *info);
+
+/* Length up to which longrope has its short factors, and beyond which its long ones; 0: lengths do not matter. */
+int64_t tarn__model_short_context(const tarn_module *model);
 
 /* ---- forward pass (forward.c, layer.c, decode.c) ----------------------------------------------------------------- */
 

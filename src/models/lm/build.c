@@ -345,6 +345,13 @@ void tarn__model_describe(const tarn_module *model, tarn__model_info *f)
     memcpy(f->eos, c->eos, sizeof(f->eos));
 }
 
+int64_t tarn__model_short_context(const tarn_module *model)
+{
+    const tarn_lm_config *c = tarn__model_config(model);
+    bool has_both = c->rope.scaling == TARN_ROPE_LONGROPE && c->rope.original_context < c->context;
+    return has_both ? c->rope.original_context : 0;
+}
+
 /* Modules with the configuration are recognized by the size of their settings. */
 void tarn__model_tune(tarn_module *module, double dropout, tarn_recompute recompute)
 {

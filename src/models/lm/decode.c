@@ -121,7 +121,7 @@ static tarn_tensor *attend(const tarn_module *attention, const tarn__decode_norm
 {
     const tarn__model_ctx *ctx = attention->ctx;
     tarn_rope_options rope;
-    const tarn__decode_attention_options how = tarn__attention_options(ctx, cache->step.max_keys, &rope);
+    const tarn__decode_attention_options how = tarn__attention_options(ctx, tarn__kv_cache_rope_length(cache), &rope);
     tarn_tensor *part[3];
     return project(attention, norm, x, part)
                ? tarn__kv_cache_rotate_and_attend(cache, ctx->layer, part[0], part[1], part[2], &how)

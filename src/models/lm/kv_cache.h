@@ -50,7 +50,14 @@ typedef struct tarn__kv_cache {
     int dev_count;
     tarn__kv_rows *rows; /* [2 · layers]: keys of all layers, then their values */
     tarn__kv_cache_step step;
+    int64_t rope_length; /* at least this is the length that RoPE is scaled for: of all chunks of a prefill */
 } tarn__kv_cache;
+
+/* Length that dynamic and longrope scale RoPE for in the step. */
+static inline int64_t tarn__kv_cache_rope_length(const tarn__kv_cache *cache)
+{
+    return cache->rope_length > cache->step.max_keys ? cache->rope_length : cache->step.max_keys;
+}
 
 /* Allocates the cache, or raises an error; then there is nothing to release. Closing an all-zero cache is allowed. */
 bool tarn__kv_cache_open(const char *function, tarn__kv_cache *cache, const tarn__kv_cache_shape *shape);

@@ -289,7 +289,7 @@ static tarn_tensor *attend(tarn_module *attention, tarn_tensor *x, const tarn__f
     const tarn_lm_config *c = &ctx->config;
     tarn_module *one = tarn__model_child(attention, TARN__ROLE_QKV);
     tarn_rope_options rope;
-    int64_t length = p->cache ? p->cache->step.max_keys : p->pages ? p->pages->context : tarn_size(x, 1);
+    int64_t length = p->cache ? tarn__kv_cache_rope_length(p->cache) : p->pages ? p->pages->context : tarn_size(x, 1);
     const tarn__decode_attention_options how = tarn__attention_options(ctx, length, &rope);
     const tarn_attention_options options = {
         .causal = true,
