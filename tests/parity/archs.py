@@ -1,6 +1,8 @@
 """Every architecture of decoder-only models against transformers, on folders and GGUF files: logits, the loss and every
-gradient, and the text that follows greedily. Configurations are random, and vary what config.json may vary: windows,
-biases, activations, RoPE and its scalings, soft caps, multipliers, layers without RoPE, parallel residuals."""
+gradient, and the text that follows greedily; and with quantized weights against transformers on the same weights,
+dequantized. Configurations are random, and vary what config.json may vary: windows, biases, activations, RoPE and its
+scalings, soft caps, multipliers, layers without RoPE, parallel residuals."""
+import contextlib
 import copy
 import os
 import random
@@ -14,13 +16,17 @@ import compare
 import gguf_files
 import llama
 import tarn
-from gpt2 import open_in_tarn
+from gpt2 import generate, open_in_tarn
 
 CONFIGS = 2      # of each architecture
+TOKENS = 50      # of a greedy text
 LOGITS = 1e-4    # of the largest logit, or absolute below 1
 GRADIENTS = 1e-4  # relative distance of a parameter's gradient
 STEADY = GRADIENTS / 10  # how far a rounding of the parameters may move a gradient of a network that is compared
 ACTIVATIONS = ["silu", "gelu", "gelu_pytorch_tanh", "relu"]
+TYPES = ["Q8_0", "Q4_K_M", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K_M", "Q4_K_S", "Q5_K_M", "Q6_K", "IQ4_NL",
+         "IQ4_XS"]
+sizes = {"is_wide": False}  # whether rows of the weights are whole quant blocks
 
 
 # ---- configurations
@@ -49,14 +55,39 @@ def draw_rope(rng, pairs, context, kinds=("default", "linear", "llama3", "dynami
     return rope
 
 
-def draw_common(rng):
-    kv_heads = rng.choice([1, 1, 2, 3])
-    vocab, size = rng.randint(3, 90), rng.choice([2, 4, 6, 10, 16])
+@contextlib.contextmanager
+def wide_sizes():
+    sizes["is_wide"] = True
+    try:
+        yield
+    finally:
+        sizes["is_wide"] = False
+
+
+def draw_context(rng):
+    return rng.randint(TOKENS + 2, TOKENS + 40)
+
+
+def draw_head_dim(rng):
+    """Of architectures that rotate a part of a head."""
+    return 64 if sizes["is_wide"] else rng.choice([8, 16])
+
+
+def draw_sizes(rng):
+    """Heads of queries and of keys, their size, hidden size, FFN size, layers."""
+    if sizes["is_wide"]:
+        return 4, rng.choice([1, 2, 4]), 64, 256, rng.choice([256, 512]), rng.randint(1, 2)
+    kv_heads, size = rng.choice([1, 1, 2, 3]), rng.choice([2, 4, 6, 10, 16])
     heads = kv_heads * rng.choice([1, 2, 3])
-    return dict(vocab_size=vocab, max_position_embeddings=rng.randint(llama.TOKENS + 2, 64),
-                hidden_size=heads * rng.choice([size, size, 3, 5]), intermediate_size=rng.randint(1, 50),
-                num_hidden_layers=rng.randint(1, 5), num_attention_heads=heads, num_key_value_heads=kv_heads,
-                head_dim=size, tie_word_embeddings=rng.random() < 0.5,
+    return heads, kv_heads, size, heads * rng.choice([size, size, 3, 5]), rng.randint(1, 50), rng.randint(1, 5)
+
+
+def draw_common(rng):
+    vocab = rng.randint(3, 90)
+    heads, kv_heads, size, width, inner, layers = draw_sizes(rng)
+    return dict(vocab_size=vocab, max_position_embeddings=draw_context(rng), hidden_size=width, intermediate_size=inner,
+                num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=size,
+                tie_word_embeddings=rng.random() < 0.5,
                 bos_token_id=rng.choice([None, rng.randrange(vocab)]), pad_token_id=None,
                 eos_token_id=rng.choice([None, rng.randrange(vocab)]))
 
@@ -110,7 +141,7 @@ def draw_phi3(rng):
     rope = draw_rope(rng, int(size * part) // 2, context, ("default", "longrope"))
     rope.pop("factor", None)
     rope["partial_rotary_factor"] = part
-    original = rng.choice([context] + [length for length in (2, 8, 16) if length < context - llama.TOKENS])
+    original = rng.choice([context, 2, 8, 16, 40])
     if rope["rope_type"] == "longrope":
         rope["original_max_position_embeddings"] = original
     return transformers.Phi3Config(**c, rope_parameters=rope, original_max_position_embeddings=original,
@@ -145,7 +176,7 @@ def draw_starcoder2(rng):
 
 
 def draw_gpt_neox(rng):
-    c = narrow(draw_common(rng) | {"head_dim": rng.choice([8, 16])})
+    c = narrow(draw_common(rng) | {"head_dim": draw_head_dim(rng)})
     c.pop("num_key_value_heads")
     part = rng.choice([0.25, 0.5, 1.0])
     size = c["hidden_size"] // c["num_attention_heads"]
@@ -156,7 +187,7 @@ def draw_gpt_neox(rng):
 
 
 def draw_stablelm(rng):
-    c = narrow(draw_common(rng) | {"head_dim": rng.choice([8, 16])})
+    c = narrow(draw_common(rng) | {"head_dim": draw_head_dim(rng)})
     part = rng.choice([0.25, 0.5, 1.0])
     size = c["hidden_size"] // c["num_attention_heads"]
     rope = draw_rope(rng, int(size * part) // 2, c["max_position_embeddings"])
@@ -195,9 +226,10 @@ def draw_gemma3(rng):
 
 
 def draw_gpt2(rng):
-    vocab, heads = rng.randint(3, 90), rng.randint(1, 3)
-    return transformers.GPT2Config(vocab_size=vocab, n_positions=rng.randint(llama.TOKENS + 2, 64),
-                                   n_embd=heads * rng.choice([2, 4, 6]), n_layer=rng.randint(1, 4), n_head=heads,
+    heads, vocab = rng.randint(1, 4), rng.randint(3, 90)
+    width = 256 if sizes["is_wide"] else heads * rng.choice([2, 4, 6])
+    return transformers.GPT2Config(vocab_size=vocab, n_positions=draw_context(rng), n_embd=width,
+                                   n_layer=rng.randint(1, 4), n_head=4 if sizes["is_wide"] else heads,
                                    activation_function=rng.choice(["gelu_new", "gelu", "relu", "silu"]),
                                    scale_attn_weights=rng.random() < 0.5,
                                    scale_attn_by_inverse_layer_idx=rng.random() < 0.5,
@@ -282,20 +314,18 @@ def is_steady(network, tokens, targets):
                for _ in range(3))
 
 
-def shortest_prompt(config):
-    """transformers computes Phi-3's cache anew where a text grows past the context of training; tarn keeps it. So texts
-    are compared on one side of it."""
-    original, context = getattr(config, "original_max_position_embeddings", None), config.max_position_embeddings
-    return original + 1 if config.model_type == "phi3" and original < context else 1
+def with_softcaps(network):
+    """Computed by one of transformers' implementations of attention alone."""
+    if getattr(network.config, "attn_logit_softcapping", None):
+        network.set_attn_implementation("eager")
+    return network
 
 
 def draw_case(family, rng):
     """A config, its network, tokens and targets."""
     for _ in range(100):
         config = DRAW[family](rng)
-        network = llama.make_network(config, "f32")
-        if getattr(config, "attn_logit_softcapping", None):
-            network.set_attn_implementation("eager")
+        network = with_softcaps(llama.make_network(config, "f32"))
         shape = rng.randint(1, 3), rng.randint(2, config.max_position_embeddings)
         tokens, targets = (torch.randint(0, config.vocab_size, shape) for _ in range(2))
         if is_steady(network, tokens, targets):
@@ -303,12 +333,41 @@ def draw_case(family, rng):
     raise RuntimeError(f"{family}: no network in 100 has gradients that f32 can compute")
 
 
+def same_text(network, model, prompt, gap):
+    """Greedy texts of both, up to a choice between two tokens whose logits are within twice the `gap` of logits. The
+    text, and whether they are equal."""
+    with torch.no_grad():
+        made = network.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+                                do_sample=False, max_new_tokens=TOKENS, pad_token_id=0, eos_token_id=None,
+                                output_logits=True, return_dict_in_generate=True)
+    text, found = made.sequences[0].tolist()[len(prompt):], generate(model, prompt, TOKENS, ignore_eos=True)
+    at = next((i for i, (one, other) in enumerate(zip(text, found)) if one != other), len(text))
+    is_same, margin = found == text, float("inf")
+    if at < min(len(text), len(found)):
+        margin = (made.logits[at][0, text[at]] - made.logits[at][0, found[at]]).item()
+    return text, is_same, compare.Verdict(is_same or margin <= 2 * gap,
+                                          text=f"after {prompt} tarn writes {found}, transformers {text}: token {at} "
+                                          f"by {margin:.3g}, of logits {gap:.3g} apart")
+
+
+def check_text(network, model, config, rng):
+    prompt = [rng.randrange(config.vocab_size) for _ in range(rng.randint(1, config.max_position_embeddings - TOKENS))]
+    gap = LOGITS * max(1.0, network(torch.tensor([prompt])).logits.abs().max().item())
+    text, is_same, verdict = same_text(network, model, prompt, gap)
+    end = config.eos_token_id
+    if not is_same or end not in text:
+        return [verdict]
+    found = generate(model, prompt, TOKENS)  # it ends there, without it
+    return [verdict, compare.Verdict(len(found) <= text.index(end) and found == text[:len(found)],
+                                     text=f"{end} does not end {found}")]
+
+
 def compare_models(network, model, config, tokens, targets, rng):
     theirs, ours = in_torch(network, tokens, targets), llama.in_tarn(model, tokens, targets)
     loss = abs(ours[1].item() - theirs[1].item())
     verdicts = [same_logits("folder", ours[0], theirs[0]),
                 compare.Verdict(loss <= LOGITS, text=f"losses are {loss:.3g} apart")]
-    verdicts += llama.check_text(network, model, config, rng, shortest_prompt(config))
+    verdicts += check_text(network, model, config, rng)
     return verdicts + judge_gradients(ours[2], theirs[2], truth_of(network, tokens, targets))
 
 
@@ -333,9 +392,7 @@ def check(family, rng, folder):
     with torch.no_grad():
         truth = network(tokens).logits
         other, nothing_lost = llama.opened_by_transformers(back)
-        if getattr(config, "attn_logit_softcapping", None):
-            other.set_attn_implementation("eager")
-        verdicts += [nothing_lost, same_logits("folder of tarn", other(tokens).logits, truth)]
+        verdicts += [nothing_lost, same_logits("folder of tarn", with_softcaps(other)(tokens).logits, truth)]
     gguf_files.convert(there, file)
     gguf_files.convert(file, again)
     for label, path in (("GGUF", file), ("folder of GGUF", again)):
@@ -343,15 +400,74 @@ def check(family, rng, folder):
     return verdicts
 
 
+# ---- quantized weights
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def rounded(x):
+    """In 8 bits, 32 elements to a scale, as products with quantized weights take their input."""
+    groups = x.unflatten(-1, (-1, 32))
+    scale = groups.abs().amax(-1, keepdim=True) / 127
+    return torch.where(scale > 0, (groups / scale).round() * scale, groups).flatten(-2)
+
+
+def with_rounded_inputs(network):
+    """A copy whose linear layers round their input."""
+    network = copy.deepcopy(network)
+    for module in network.modules():
+        if isinstance(module, (torch.nn.Linear, transformers.pytorch_utils.Conv1D)):
+            module.register_forward_pre_hook(lambda _, inputs: (rounded(inputs[0]), ))
+    return network
+
+
+def check_quantized(family, kind, rng, folder):
+    """A GGUF file of a type, against transformers on its weights, dequantized: as far from it at most as twice the
+    rounding of the layers' input."""
+    there, file, plain = (os.path.join(folder, name) for name in ("there", "there.gguf", "plain"))
+    with wide_sizes():
+        config = DRAW[family](rng)
+    llama.make_network(config, "f32", spread=0.05).save_pretrained(there)
+    gguf_files.convert(there, file, mixture=kind)
+    gguf_files.convert(file, plain)
+    network, nothing_lost = llama.opened_by_transformers(plain)
+    network = with_softcaps(network)
+    tokens = torch.randint(0, config.vocab_size, (2, rng.randint(2, config.max_position_embeddings)))
+    with torch.no_grad():
+        truth = network(tokens).logits
+        bar = 2 * (with_rounded_inputs(network)(tokens).logits - truth).abs().max().item()
+    verdicts = [nothing_lost, same_logits(f"{kind}, dequantized", opened(plain, tokens), truth)]
+    model = open_in_tarn(file, "f32")
+    try:
+        gap = (logits_of(model, tokens) - truth).abs().max().item()
+        verdicts.append(compare.Verdict(gap <= bar, text=f"{kind}: logits are {gap:.3g} apart, {bar:.3g} allowed, of "
+                                        f"{truth.abs().max().item():.3g}"))
+        prompt = tokens[0, :rng.randint(1, config.max_position_embeddings - TOKENS)].tolist()
+        verdicts.append(same_text(network, model, prompt, bar)[2])
+    finally:
+        tarn.call("module_free", model)
+    return verdicts
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def checks_of(family, rng):
+    """(title, check). CI has less time on devices."""
+    is_quick = os.environ.get("TARN_TEST_QUICK") and tarn.device_name() != "cpu"
+    yield from ((str(number), check) for number in range(1 if is_quick else CONFIGS))
+    kinds = rng.sample(TYPES, len(TYPES) if os.environ.get("TARN_TEST_LONG") else 1)
+    yield from ((kind, lambda *given, kind=kind: check_quantized(given[0], kind, *given[1:])) for kind in kinds)
+
+
 def run(seed):
     """Yields (name, dtype, verdicts)."""
     for family in DRAW:
-        for number in range(CONFIGS):
-            rng = random.Random(f"{seed}/archs/{family}/{number}")
+        for title, one in checks_of(family, random.Random(f"{seed}/archs/{family}")):
+            rng = random.Random(f"{seed}/archs/{family}/{title}")
             torch.manual_seed(rng.randrange(1 << 31))
             with tempfile.TemporaryDirectory() as folder:
                 try:
-                    verdicts = check(family, rng, folder)
+                    verdicts = one(family, rng, folder)
                 except tarn.Error as error:
                     verdicts = [compare.Verdict(False, text=f"tarn: {error}")]
-            yield f"{family} {number}", "f32", verdicts
+            yield f"{family} {title}", "f32", verdicts

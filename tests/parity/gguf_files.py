@@ -51,9 +51,9 @@ for _name, _result, _arguments in [
     tarn._functions[_name] = tarn._declare(_name, _result, _arguments)
 
 
-def convert(source, target, dtype=None, importance=None):
-    options = ConvertOptions(dtype is not None, DTYPES.index(dtype or "f32"), True,
-                             importance=importance and importance.encode())
+def convert(source, target, dtype=None, importance=None, mixture=None):
+    options = ConvertOptions(bool(dtype or mixture), DTYPES.index(dtype or "f32"), True,
+                             importance=importance and importance.encode(), mixture=mixture and mixture.encode())
     tarn.call("model_convert_sized", source.encode(), target.encode(), None, c.byref(options), c.sizeof(options))
 
 

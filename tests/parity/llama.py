@@ -64,12 +64,12 @@ def draw_config(family, rng):
     return FAMILIES[family](**config)
 
 
-def make_network(config, dtype):
+def make_network(config, dtype, spread=0.15):
     """Weights far from those of a beginning, norms and biases too, so that every part counts."""
     network = transformers.AutoModelForCausalLM.from_config(config).to(tarn.TORCH[dtype])
     with torch.no_grad():
         for values in network.parameters():
-            values.add_(torch.randn_like(values) * 0.15)
+            values.add_(torch.randn_like(values) * spread)
     return network.eval()
 
 
