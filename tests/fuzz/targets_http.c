@@ -45,11 +45,13 @@ static bool take_request(const void *from, size_t count)
 
 static void seed_requests(fuzz_seed_fn use, void *ctx)
 {
-    static const char *const good[] = {
-        "GET /api/metrics?run=a%20b&from=0 HTTP/1.1\r\nHost: localhost:6007\r\nOrigin: http://localhost:6007\r\n\r\n",
-        "POST /v1 HTTP/1.1\r\nHost: [::1]\r\nContent-Length: 11\r\nExpect: 100-continue\r\n\r\n{\"a\": true}",
-        "POST /v1 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n4;x=y\r\n1234\r\nA\r\n0123456789\r\n0\r\nT: "
-        "x\r\n\r\n"};
+    static const char get[] = "GET /api/metrics?run=a%20b&from=0 HTTP/1.1\r\nHost: localhost:6007\r\n"
+                              "Origin: http://localhost:6007\r\n\r\n";
+    static const char post[] = "POST /v1 HTTP/1.1\r\nHost: [::1]\r\nContent-Length: 11\r\nExpect: 100-continue\r\n\r\n"
+                               "{\"a\": true}";
+    static const char chunked[] = "POST /v1 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n4;x=y\r\n1234\r\n"
+                                  "A\r\n0123456789\r\n0\r\nT: x\r\n\r\n";
+    const char *const good[] = {get, post, chunked};
     for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++)
         use(good[i], strlen(good[i]), ctx);
 }

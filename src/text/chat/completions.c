@@ -301,6 +301,23 @@ static size_t find_closing(const search *s, size_t from, size_t end)
     return NONE;
 }
 
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
+/* The same from one of its words on, for tokenizers that have no special tokens of the template's. */
+static size_t find_last_words(const search *s, size_t from, size_t end)
+{
+    const char *text;
+    size_t length = heading_of(s, &text), place;
+    for (size_t at = 0; at < length; at++)
+        if (!is_blank(text[at]) && (at == 0 || is_blank(text[at - 1])) &&
+            (place = find(s->whole, from, end, text + at, length - at, true)) != NONE)
+            return place + length - at;
+    return NONE;
+}
+
 /* Where the answer begins in [from, end), which ends at its first byte: after the heading; after the generation prompt;
  * after a part of the heading; else there. */
 static size_t find_begin(const search *s, size_t from, size_t end)
@@ -314,6 +331,7 @@ static size_t find_begin(const search *s, size_t from, size_t end)
         return at + s->chat->prompt.count;
     at = find_closing(s, from, end);
     at = at != NONE ? at : find_beginning(s, from, end);
+    at = at != NONE ? at : find_last_words(s, from, end);
     return at != NONE ? at : end;
 }
 
