@@ -338,8 +338,7 @@ static const tarn__case list[] = {
     /* attention_paged: q [tokens, heads, D], pages [pages, 64, heads, D], table, row starts, lengths */
     CASE("attention_paged", "decode rows",
          {NORMAL(B, 4, 64), NORMAL(16, 64, 4, 64), NORMAL(16, 64, 4, 64), INDEX(16, B, 4), STEPS(1, B + 1),
-          INDEX(256, B)},
-         .bench = "attention_paged"),
+          INDEX(256, B)}),
     CASE("attention_paged", "chunks, grouped, scaled",
          {NORMAL(9, 6, K), NORMAL(3, 64, 2, K), NORMAL(3, 64, 2, K), INDEX(3, 3, 2), STEPS(3, 4), INDEX(128, 3)},
          {REAL("scale", 0.3)}),
