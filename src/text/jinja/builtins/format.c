@@ -174,6 +174,14 @@ static size_t read_key(tarn__jinja_run *r, const tarn__jinja_string *f, size_t a
     return stop + 1;
 }
 
+/* What Python takes for a mapping, which may have more than the format asks for: whatever has subscripts, but for
+ * strings and tuples. */
+static bool is_mapping(tarn__jinja_value v)
+{
+    return v.kind == TARN__JINJA_DICT || v.kind == TARN__JINJA_LIST || v.kind == TARN__JINJA_RANGE ||
+           v.kind == TARN__JINJA_UNDEFINED;
+}
+
 tarn__jinja_value tarn__jinja_format_percent(tarn__jinja_run *r, const tarn__jinja_string *f,
                                              tarn__jinja_value arguments)
 {
@@ -203,7 +211,7 @@ tarn__jinja_value tarn__jinja_format_percent(tarn__jinja_run *r, const tarn__jin
         used += !has_key;
         put_percent(r, &b, &s, f->is_markup && s.type == 's' ? tarn__jinja_escape(r, v) : v);
     }
-    if (used < count && !any_key && arguments.kind != TARN__JINJA_DICT && arguments.kind != TARN__JINJA_LIST)
+    if (used < count && !any_key && !is_mapping(arguments))
         tarn__jinja_fail(r, "not all arguments converted during string formatting");
     return tarn__jinja_like(r, tarn__jinja_built(r, &b), f);
 }
