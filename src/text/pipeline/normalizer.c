@@ -220,19 +220,22 @@ static bool is_chinese(uint32_t code)
            (code >= 0xF900 && code <= 0xFAFF) || (code >= 0x2F800 && code <= 0x2FA1F);
 }
 
-/* Whitespace becomes a space (clean_text), ideographs get spaces around them. */
+/* Whitespace becomes a space (clean_text), ideographs get spaces around them, which belong to them. */
 static bool space_out(const normalizing *n)
 {
     bool good = true;
+    size_t first = 1;
     for (size_t at = 0, bytes; good && at < n->length; at += bytes) {
         uint32_t code = 0;
         bytes = tarn__utf8_decode(n->text + at, n->length - at, &code);
         bytes = bytes ? bytes : 1;
         bool is_apart = n->step->chinese && is_chinese(code);
+        first = at == 0 && is_apart ? bytes + 2 : first;
         good = (!is_apart || add(n, " ", 1)) &&
                (n->step->clean_text && tarn__is_space(code) ? add(n, " ", 1) : add(n, n->text + at, bytes)) &&
                (!is_apart || add(n, " ", 1));
     }
+    n->encoder->first_bytes = first;
     return good;
 }
 
@@ -291,7 +294,13 @@ static bool turn(normalizing *n, int *now, bool (*run)(const normalizing *))
     n->text = from->data ? from->data : "";
     n->length = from->count;
     *now = !*now;
-    return run(n);
+    if (!run(n))
+        return false;
+    size_t *first = &n->encoder->first_bytes;
+    if (run != space_out &&
+        (n->out->count < *first || n->length < *first || memcmp(n->out->data, n->text, *first) != 0))
+        *first = 1;
+    return true;
 }
 
 static bool run_step(normalizing *n, int *now)
@@ -322,12 +331,14 @@ bool tarn__pipeline_normalize(const tarn_tokenizer *t, tarn__encoder *encoder, c
                               tarn__buffer *out)
 {
     encoder->has_moved = false;
+    encoder->first_bytes = 1;
     if (!tarn__pipeline_matcher(t, encoder))
         return false;
-    size_t at = 0;
+    size_t at = 0, first = 1;
     do {
         size_t valid = tarn__utf8_prefix(text + at, length - at);
         int done = normalize_valid(t, encoder, text + at, valid);
+        first = at == 0 ? encoder->first_bytes : first;
         at += valid;
         bool is_bad = at < length, is_byte = t->kind == &tarn__kind_bpe;
         if (done < 0 || !tarn__buffer_add(out, encoder->step[done].data, encoder->step[done].count, 1) ||
@@ -335,5 +346,6 @@ bool tarn__pipeline_normalize(const tarn_tokenizer *t, tarn__encoder *encoder, c
             return false;
         at += is_bad;
     } while (at < length);
+    encoder->first_bytes = first;
     return true;
 }

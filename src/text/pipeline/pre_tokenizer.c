@@ -14,7 +14,14 @@ typedef struct walking {
     tarn__buffer *ids;
 } walking;
 
-static bool walk(const walking *w, size_t level, const char *text, size_t length, bool is_first);
+/* `first`: leading bytes of the text that stem from the first character of the input; 0: none. Normalizers may make
+ * several words of it. */
+static bool walk(const walking *w, size_t level, const char *text, size_t length, size_t first);
+
+static size_t first_after(size_t first, size_t begin)
+{
+    return first > begin ? first - begin : 0;
+}
 
 /* ---- splits ------------------------------------------------------------------------------------------------------ */
 
@@ -23,7 +30,7 @@ typedef struct splitting {
     const walking *w;
     size_t level; /* of the next step */
     const char *text;
-    bool is_first; /* the text begins the input */
+    size_t first; /* see walk() */
     tarn__split_behavior behavior;
     bool waits, was_match;
     size_t begin, end; /* of the waiting part */
@@ -33,7 +40,7 @@ static bool flush(splitting *s)
 {
     bool waited = s->waits;
     s->waits = false;
-    return !waited || walk(s->w, s->level, s->text + s->begin, s->end - s->begin, s->is_first && s->begin == 0);
+    return !waited || walk(s->w, s->level, s->text + s->begin, s->end - s->begin, first_after(s->first, s->begin));
 }
 
 /* True if a part joins the waiting one. */
@@ -63,9 +70,9 @@ static bool add_part(splitting *s, size_t begin, size_t end, bool is_match)
 }
 
 static bool split(const walking *w, size_t level, const tarn__regex *regex, tarn__split_behavior behavior, bool invert,
-                  const char *text, size_t length, bool is_first)
+                  const char *text, size_t length, size_t first)
 {
-    splitting s = {.w = w, .level = level, .text = text, .is_first = is_first, .behavior = behavior};
+    splitting s = {.w = w, .level = level, .text = text, .first = first, .behavior = behavior};
     size_t at = 0, begin, end;
     int found = 0;
     while (at < length && (found = tarn__regex_next(regex, w->encoder->matcher, text, length, at, &begin, &end)) == 1) {
@@ -78,9 +85,9 @@ static bool split(const walking *w, size_t level, const tarn__regex *regex, tarn
 
 /* Splits by a string. */
 static bool split_string(const walking *w, size_t level, const tarn__pipeline_step *step, const char *text,
-                         size_t length, bool is_first)
+                         size_t length, size_t first)
 {
-    splitting s = {.w = w, .level = level, .text = text, .is_first = is_first, .behavior = step->behavior};
+    splitting s = {.w = w, .level = level, .text = text, .first = first, .behavior = step->behavior};
     size_t done = 0, size = step->text_length;
     for (size_t at = 0; size > 0 && at + size <= length;) {
         if (memcmp(text + at, step->text, size) != 0) {
@@ -98,37 +105,37 @@ static bool split_string(const walking *w, size_t level, const tarn__pipeline_st
 
 /* Spaces become `replacement`, one is prepended, and the text is split before each. */
 static bool metaspace(const walking *w, size_t level, const tarn__pipeline_step *step, const char *text, size_t length,
-                      bool is_first)
+                      size_t first)
 {
     tarn__buffer *out = &w->encoder->level[level];
     size_t size = step->text_length;
     bool has_space = length > 0 && (text[0] == ' ' || (length >= size && memcmp(text, step->text, size) == 0));
     bool prepends =
         !has_space && (step->prepend == TARN__PREPEND_ALWAYS ? !w->encoder->continues
-                                                             : step->prepend == TARN__PREPEND_FIRST && is_first);
+                                                             : step->prepend == TARN__PREPEND_FIRST && first > 0);
     out->count = 0;
     bool good = !prepends || tarn__buffer_add(out, step->text, size, 1);
     for (size_t i = 0; good && i < length; i++)
         good = text[i] == ' ' ? tarn__buffer_add(out, step->text, size, 1) : tarn__buffer_add(out, text + i, 1, 1);
     if (!good || !step->splits)
-        return good && walk(w, level + 1, out->data, out->count, is_first);
+        return good && walk(w, level + 1, out->data, out->count, first > 0);
     const tarn__pipeline_step by = {.behavior = TARN__SPLIT_MERGED_WITH_NEXT, .text = step->text, .text_length = size};
-    return split_string(w, level + 1, &by, out->data, out->count, is_first);
+    return split_string(w, level + 1, &by, out->data, out->count, first > 0);
 }
 
 /* The words of ByteLevel, each with its bytes as visible characters, for the next step. */
-static bool escape_word(const walking *w, size_t level, const char *text, size_t length, bool is_first)
+static bool escape_word(const walking *w, size_t level, const char *text, size_t length, size_t first)
 {
     tarn__buffer *out = &w->encoder->escaped;
     if (level == w->tokenizer->pipeline.pre_tokenizers.count && w->tokenizer->kind == &tarn__kind_bpe)
         return tarn__word_cache_encode(w->tokenizer, w->encoder, text, length, w->tokenizer->kind->word, w->ids);
     out->count = 0;
-    return tarn__bytes_to_unicode(out, text, length) && walk(w, level, out->data, out->count, is_first);
+    return tarn__bytes_to_unicode(out, text, length) && walk(w, level, out->data, out->count, first > 0);
 }
 
 /* ByteLevel: GPT-2's regex, if it is used, on text; then bytes as characters. */
 static bool byte_level(const walking *w, size_t level, const tarn__pipeline_step *step, const char *text, size_t length,
-                       bool is_first)
+                       size_t first)
 {
     tarn__buffer *out = &w->encoder->level[level];
     if (step->prefix_space && !w->encoder->continues && length > 0 && text[0] != ' ') {
@@ -142,31 +149,31 @@ static bool byte_level(const walking *w, size_t level, const tarn__pipeline_step
     int found = 0;
     while (step->regex && at < length &&
            (found = tarn__regex_next(step->regex, w->encoder->matcher, text, length, at, &begin, &end)) == 1) {
-        if ((at < begin && !escape_word(w, level + 1, text + at, begin - at, is_first && at == 0)) ||
-            !escape_word(w, level + 1, text + begin, end - begin, is_first && begin == 0))
+        if ((at < begin && !escape_word(w, level + 1, text + at, begin - at, first_after(first, at))) ||
+            !escape_word(w, level + 1, text + begin, end - begin, first_after(first, begin)))
             return false;
         at = end;
     }
-    return found >= 0 && (at == length || escape_word(w, level + 1, text + at, length - at, is_first && at == 0));
+    return found >= 0 && (at == length || escape_word(w, level + 1, text + at, length - at, first_after(first, at)));
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 /* BERT's second split, after whitespace is removed: punctuation. The level's own buffer is free here. */
 static bool bert(const walking *w, size_t level, const tarn__pipeline_step *step, const char *text, size_t length,
-                 bool is_first)
+                 size_t first)
 {
     size_t at = 0, begin = 0, end = 0;
     int found = 0;
     while (at < length &&
            (found = tarn__regex_next(step->regex, w->encoder->matcher, text, length, at, &begin, &end)) == 1) {
-        if (at < begin &&
-            !split(w, level + 1, step->other, TARN__SPLIT_ISOLATED, false, text + at, begin - at, is_first && at == 0))
+        if (at < begin && !split(w, level + 1, step->other, TARN__SPLIT_ISOLATED, false, text + at, begin - at,
+                                 first_after(first, at)))
             return false;
         at = end;
     }
     return found >= 0 && (at == length || split(w, level + 1, step->other, TARN__SPLIT_ISOLATED, false, text + at,
-                                                length - at, is_first && at == 0));
+                                                length - at, first_after(first, at)));
 }
 
 /* A word: byte-level vocabularies have bytes, the others text as in the file. */
@@ -185,7 +192,7 @@ static bool encode_word(const walking *w, const char *text, size_t length)
     return tarn__word_cache_encode(t, w->encoder, text, length, t->kind->word, w->ids);
 }
 
-static bool walk(const walking *w, size_t level, const char *text, size_t length, bool is_first)
+static bool walk(const walking *w, size_t level, const char *text, size_t length, size_t first)
 {
     const tarn__buffer *steps = &w->tokenizer->pipeline.pre_tokenizers;
     if (length == 0)
@@ -194,18 +201,18 @@ static bool walk(const walking *w, size_t level, const char *text, size_t length
         return encode_word(w, text, length);
     const tarn__pipeline_step *s = tarn__steps_at(steps, level);
     switch (s->type) {
-    case TARN__STEP_METASPACE: return metaspace(w, level, s, text, length, is_first);
-    case TARN__STEP_BYTE_LEVEL: return byte_level(w, level, s, text, length, is_first);
-    case TARN__STEP_BERT_PRE_TOKENIZER: return bert(w, level, s, text, length, is_first);
+    case TARN__STEP_METASPACE: return metaspace(w, level, s, text, length, first);
+    case TARN__STEP_BYTE_LEVEL: return byte_level(w, level, s, text, length, first);
+    case TARN__STEP_BERT_PRE_TOKENIZER: return bert(w, level, s, text, length, first);
     case TARN__STEP_WHITESPACE_SPLIT:
-        return split(w, level + 1, s->regex, TARN__SPLIT_REMOVED, false, text, length, is_first);
-    case TARN__STEP_WHITESPACE: return split(w, level + 1, s->regex, TARN__SPLIT_REMOVED, true, text, length, is_first);
+        return split(w, level + 1, s->regex, TARN__SPLIT_REMOVED, false, text, length, first);
+    case TARN__STEP_WHITESPACE: return split(w, level + 1, s->regex, TARN__SPLIT_REMOVED, true, text, length, first);
     case TARN__STEP_DIGITS:
         return split(w, level + 1, s->regex, s->single ? TARN__SPLIT_ISOLATED : TARN__SPLIT_CONTIGUOUS, false, text,
-                     length, is_first);
+                     length, first);
     default:
-        return s->regex ? split(w, level + 1, s->regex, s->behavior, s->invert, text, length, is_first)
-                        : split_string(w, level + 1, s, text, length, is_first);
+        return s->regex ? split(w, level + 1, s->regex, s->behavior, s->invert, text, length, first)
+                        : split_string(w, level + 1, s, text, length, first);
     }
 }
 
@@ -215,12 +222,12 @@ bool tarn__pipeline_encode(const tarn_tokenizer *t, tarn__encoder *encoder, cons
                            tarn__buffer *ids)
 {
     const walking w = {t, encoder, ids};
-    bool is_first = !encoder->is_inside && !encoder->continues && !encoder->has_moved;
+    size_t first = !encoder->is_inside && !encoder->continues && !encoder->has_moved ? encoder->first_bytes : 0;
     if (!tarn__pipeline_matcher(t, encoder))
         return false;
     for (size_t at = 0; at < length;) {
         size_t valid = tarn__utf8_prefix(text + at, length - at);
-        if (!walk(&w, 0, text + at, valid, is_first && at == 0))
+        if (!walk(&w, 0, text + at, valid, first_after(first, at)))
             return false;
         at += valid;
         if (at < length && !tarn__word_cache_encode(t, encoder, text + at, 1, t->kind->word, ids))

@@ -240,6 +240,7 @@ struct tarn__encoder {
     tarn__buffer step[2], level[TARN__MAX_STEPS], escaped, unescaped, dressed;
     tarn__buffer paths, ends; /* of Unigram's search */
     bool has_moved;           /* normalization removed the beginning of the text */
+    size_t first_bytes;       /* that normalization made of the first character, where it added to it; else 1 */
 };
 void tarn__encoder_free(tarn__encoder *encoder);
 
