@@ -39,6 +39,7 @@ class Case:
     upstream_layout: str = "dense"
     bars: Optional[dict] = None     # in ulps, where they are not compare.ULPS
     sizes: Optional[Callable] = None  # sizes of sums' terms, see by_squares() and by_terms()
+    factors: Optional[Callable] = None  # like sizes: what a number that was rounded is multiplied with
     terms: int = 0                  # how many terms a sum has
     rounds_inside: bool = False     # on a GPU the terms of 16-bit sums are rounded to that dtype, for its tensor cores
     dtype: str = "f32"              # the dtype whose precision counts
@@ -202,16 +203,18 @@ def run(case, seed, differentiable):
         return case.check(values, got, upstreams, gradients)
     unknown = [None] * len(upstreams), [None] * len(values)
     sizes = case.sizes(values, wanted, upstreams) if case.sizes else unknown
-    verdicts = [_judge(case, case.kind, g, e, s, f"output {i}" if len(expected) > 1 else "result")
-                for i, (g, e, s) in enumerate(zip(got, expected, sizes[0]))]
+    factors = case.factors(values, wanted, upstreams) if case.factors else unknown
+    verdicts = [_judge(case, case.kind, g, e, s, f, f"output {i}" if len(expected) > 1 else "result")
+                for i, (g, e, s, f) in enumerate(zip(got, expected, sizes[0], factors[0]))]
     if len(expected) != len([g for g in got if g is not None]):
         verdicts.append(
             compare.Verdict(False,
                             text=f"tarn makes {len([g for g in got if g is not None])} results, torch {len(expected)}"))
     kind = case.gradient_kind or case.kind
-    for i, (g, e, s) in enumerate(zip(gradients, expected_gradients, sizes[1])):
+    for i, (g, e, s, f) in enumerate(zip(gradients, expected_gradients, sizes[1], factors[1])):
         if e is not None:
-            verdicts.append(_judge(case, kind, torch.zeros_like(e) if g is None else g, e, s, f"gradient of input {i}"))
+            verdicts.append(
+                _judge(case, kind, torch.zeros_like(e) if g is None else g, e, s, f, f"gradient of input {i}"))
     return verdicts
 
 
@@ -268,7 +271,7 @@ def by_terms(reference):
     return sizes
 
 
-def _judge(case, kind, got, expected, size, label):
+def _judge(case, kind, got, expected, size, factor, label):
     is_gradient = label.startswith("gradient")
     dtype = (case.gradient_dtype if is_gradient else case.result_dtype) or case.dtype
     if got is None:
@@ -282,4 +285,4 @@ def _judge(case, kind, got, expected, size, label):
     if kind == "sum":
         rounded = is_gradient or (case.rounds_inside and tarn.device().backend != 0)
         return compare.summed(got, expected, dtype, size, case.terms, label, rounded_terms=rounded)
-    return compare.elementwise(got, expected, dtype, label, case.bars or compare.ULPS, size)
+    return compare.elementwise(got, expected, dtype, label, case.bars or compare.ULPS, size, factor)

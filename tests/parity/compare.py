@@ -87,9 +87,10 @@ def exact(got, expected, label="result"):
                                                        label))
 
 
-def elementwise(got, expected, dtype, label="result", bars=ULPS, size=None):
+def elementwise(got, expected, dtype, label="result", bars=ULPS, size=None, factor=None):
     """`got` of any float dtype with the precision of `dtype`, `expected` in f64. In f64 torch rounds as well: where the
-    result is a difference of terms of `size`, 4 ulp of that are allowed."""
+    result is a difference of terms of `size`, 4 ulp of that are allowed. A number below the range of the dtype has few
+    digits, and what is lost of it is multiplied by `factor`."""
     got = got.to(torch.float64)
     text = _mismatch(got, expected, label)
     if text:
@@ -100,6 +101,8 @@ def elementwise(got, expected, dtype, label="result", bars=ULPS, size=None):
     unit = ulp(b.nan_to_num(0.0), dtype)
     if dtype == "f64" and size is not None:
         unit = torch.maximum(unit, ulp(size.nan_to_num(0.0), dtype) * 4 / ULPS["f64"])
+    if factor is not None:
+        unit = torch.maximum(unit, factor.nan_to_num(0.0) * 2.0 ** (LOWEST_EXPONENT[dtype] - DIGITS[dtype] + 1))
     error = torch.where((a == b) | torch.isnan(b), torch.zeros_like(a), (a - b).abs() / unit)
     worst = error.flatten().argmax()
     largest = error.flatten()[worst].item()

@@ -429,6 +429,50 @@ def linear_loss_sizes(attributes):
     return sizes
 
 
+# ---- paged -----------------------------------------------------------------------------------------------------------
+# -----------------
+
+PAGE = 64  # tokens
+
+
+def paged_reference(scale, window, softcap):
+    def one(q, k, v, table, starts, lengths):
+        y, kv_heads = torch.zeros_like(q), k.shape[2]
+        for n, (pages, length) in enumerate(zip(table.tolist(), lengths.tolist())):
+            begin, end = starts[n].item(), starts[n + 1].item()
+            keys, values = (x[pages].flatten(0, 1)[:length].repeat_interleave(q.shape[1] // kv_heads, 1) for x in (k, v))
+            for row in range(begin, end):
+                last = length - (end - row) + 1  # keys up to its own
+                first = max(last - window, 0) if window else 0
+                if last > first:
+                    scores = capped(scale * torch.einsum("hd,khd->hk", q[row], keys[first:last]), softcap or None)
+                    y[row] = torch.einsum("hk,khd->hd", torch.softmax(scores, -1), values[first:last])
+        return y
+    return one
+
+
+def paged_cases(op, rng, generator, count):
+    """Sequences of any length with some of their rows, whose pages lie anywhere."""
+    for dtype in FLOATS:
+        for _ in range(4 + count):
+            sequences, kv_heads, size = rng.randint(1, 4), rng.randint(1, 2), rng.choice([3, 8, 16, 40])
+            heads, most = kv_heads * rng.randint(1, 4), rng.randint(1, 3)
+            lengths = [rng.randint(1, most * PAGE) for _ in range(sequences)]
+            rows = [rng.choice([1, 1, rng.randint(0, min(length, 20))]) for length in lengths]
+            starts = [sum(rows[:n]) for n in range(sequences + 1)]
+            pages = list(range(sequences * most + 2))
+            rng.shuffle(pages)
+            table = [pages[n * most:(n + 1) * most] for n in range(sequences)]
+            scale, window, softcap = rng.choice([0.0, 0.3]), rng.choice([0, 0, 1, 70]), rng.choice([0.0, 0.0, 2.0])
+            attributes = {"scale": scale, "window": window, "softcap": softcap}
+            integers = [Input(torch.tensor(x, dtype=rng.choice([torch.int32, torch.int64])))
+                        for x in (table, starts, lengths)]
+            floats = [Input(random_values(shape, dtype, generator), rng.choice(LAYOUTS)) for shape in (
+                (starts[-1] + rng.randint(0, 1), heads, size), *2 * [(len(pages), PAGE, kv_heads, size)])]
+            yield Case(op, floats + integers, paged_reference(scale or 1 / math.sqrt(size), window, softcap), attributes,
+                       kind="sum", dtype=dtype)
+
+
 OPS = {
-    "attention": attention_cases, "attention_packed": packed_cases, "rope": rope_cases,
+    "attention": attention_cases, "attention_packed": packed_cases, "attention_paged": paged_cases, "rope": rope_cases,
     "residual_norm": residual_norm_cases, "linear_cross_entropy": linear_loss_cases}

@@ -405,6 +405,7 @@ def binary_cases(op, rng, generator, count):
 
 
 GATES = {4: "silu", 2: "gelu", 3: "gelu_erf", 0: "relu"}  # by tarn_activation_kind
+GATED_BARS = compare.ULPS | {"f32": compare.ULPS["f32"] + 1}  # one rounding more, of half an ulp before the product
 
 
 def gated_cases(op, rng, generator, count):
@@ -418,10 +419,14 @@ def swiglu_cases(op, rng, generator, count, attributes={}):
 
     def sizes(values, wanted, upstreams):  # the derivatives have a root
         return [None], [(values[1].double() * upstreams[0].double()).abs() if name != "relu" else None, None]
+
+    def factors(values, wanted, upstreams):
+        up, upstream = values[1].double().abs(), upstreams[0].double().abs()
+        return [up], [up * upstream, upstream]
     for dtype in FLOATS:
         def case(shape, layouts, **more):
             inputs = [Input(random_values(shape, dtype, generator), layout) for layout in layouts]
-            return Case(op, inputs, reference, attributes, dtype=dtype, sizes=sizes,
+            return Case(op, inputs, reference, attributes, dtype=dtype, sizes=sizes, factors=factors, bars=GATED_BARS,
                         upstream_layout=rng.choice(LAYOUTS), **more)
         for layout in LAYOUTS:
             for shape in [(3, 4, 5), (33, 20), (9,), (300, 401)]:
