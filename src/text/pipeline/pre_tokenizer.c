@@ -126,7 +126,7 @@ static bool metaspace(const walking *w, size_t level, const tarn__pipeline_step 
 /* The words of ByteLevel, each with its bytes as visible characters, for the next step. */
 static bool escape_word(const walking *w, size_t level, const char *text, size_t length, size_t first)
 {
-    tarn__buffer *out = &w->encoder->escaped;
+    tarn__buffer *out = &w->encoder->escaped[level]; /* of the next step, which may escape again */
     if (level == w->tokenizer->pipeline.pre_tokenizers.count && w->tokenizer->kind == &tarn__kind_bpe)
         return tarn__word_cache_encode(w->tokenizer, w->encoder, text, length, w->tokenizer->kind->word, w->ids);
     out->count = 0;

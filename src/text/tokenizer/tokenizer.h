@@ -237,7 +237,7 @@ struct tarn__encoder {
     bool continues;                    /* the next text continues another: no space is prepended */
     bool is_inside;                    /* the next text is not the beginning of the whole input */
     /* pipelines: normalizers take turns with two buffers, each pre-tokenizer has its own */
-    tarn__buffer step[2], level[TARN__MAX_STEPS], escaped, unescaped, dressed;
+    tarn__buffer step[2], level[TARN__MAX_STEPS], escaped[TARN__MAX_STEPS + 1], unescaped, dressed;
     tarn__buffer paths, ends; /* of Unigram's search */
     bool has_moved;           /* normalization removed the beginning of the text */
     size_t first_bytes;       /* that normalization made of the first character, where it added to it; else 1 */

@@ -94,7 +94,8 @@ void tarn__encoder_free(tarn__encoder *encoder)
     tarn__buffer_free(&encoder->step[1], 1);
     for (int i = 0; i < TARN__MAX_STEPS; i++)
         tarn__buffer_free(&encoder->level[i], 1);
-    tarn__buffer_free(&encoder->escaped, 1);
+    for (int i = 0; i <= TARN__MAX_STEPS; i++)
+        tarn__buffer_free(&encoder->escaped[i], 1);
     tarn__buffer_free(&encoder->unescaped, 1);
     tarn__buffer_free(&encoder->dressed, 1);
     tarn__unigram_paths_free(&encoder->paths);
