@@ -275,6 +275,17 @@ def some_added(rng, first):
             for i, content in enumerate(contents[:rng.randrange(6)])]
 
 
+def aligned(part, normalizer):
+    """Metaspace's scheme "first" goes by offsets in the original text, which normalizers shift in ways of the package's
+    own: a character that Replace puts for two begins at the second. tarn goes by whether the beginning was removed, so
+    behind such normalizers another scheme is drawn."""
+    if not part or not normalizer or normalizer["type"] == "Lowercase":
+        return part
+    if part["type"] == "Sequence":
+        return part | {"pretokenizers": [aligned(step, normalizer) for step in part["pretokenizers"]]}
+    return part | {"prepend_scheme": "always"} if part.get("prepend_scheme") == "first" else part
+
+
 def assembled(model, rng, size, **parts):
     """A tokenizer of the package from parts of JSON."""
     known = set(model["vocab"]) if isinstance(model["vocab"], dict) else {x[0] for x in model["vocab"]}
@@ -283,7 +294,8 @@ def assembled(model, rng, size, **parts):
     for i, token in enumerate(added):
         token["id"] = size + i
     root = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
-            "normalizer": parts.get("normalizer"), "pre_tokenizer": parts.get("pre_tokenizer"),
+            "normalizer": parts.get("normalizer"),
+            "pre_tokenizer": aligned(parts.get("pre_tokenizer"), parts.get("normalizer")),
             "post_processor": parts.get("post_processor"), "decoder": parts.get("decoder"), "model": model}
     return Tokenizer.from_str(json.dumps(root))
 
@@ -352,8 +364,11 @@ def check_bpe(folder, rng):
     model = json.loads(theirs.to_str())["model"]
     model.update(fuse_unk=chance(rng), byte_fallback=chance(rng), ignore_merges=chance(rng),
                  unk_token=rng.choice(["<unk>", "<unk>", None]))
+    pre = some_pre_tokenizer(rng)
+    if "ByteLevel" in json.dumps(pre):  # without a token for unknown bytes the package drops text, and tarn refuses it
+        model["unk_token"] = "<unk>"
     theirs = assembled(model, rng, len(model["vocab"]), normalizer=some_normalizer(rng), decoder=some_decoder(rng),
-                       pre_tokenizer=some_pre_tokenizer(rng))
+                       pre_tokenizer=pre)
     return both_ways(theirs, folder, rng)
 
 
