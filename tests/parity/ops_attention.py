@@ -440,7 +440,8 @@ def paged_reference(scale, window, softcap):
         y, kv_heads = torch.zeros_like(q), k.shape[2]
         for n, (pages, length) in enumerate(zip(table.tolist(), lengths.tolist())):
             begin, end = starts[n].item(), starts[n + 1].item()
-            keys, values = (x[pages].flatten(0, 1)[:length].repeat_interleave(q.shape[1] // kv_heads, 1) for x in (k, v))
+            keys, values = (x[pages].flatten(0, 1)[:length].repeat_interleave(q.shape[1] // kv_heads, 1)
+                            for x in (k, v))
             for row in range(begin, end):
                 last = length - (end - row) + 1  # keys up to its own
                 first = max(last - window, 0) if window else 0
@@ -469,8 +470,8 @@ def paged_cases(op, rng, generator, count):
                         for x in (table, starts, lengths)]
             floats = [Input(random_values(shape, dtype, generator), rng.choice(LAYOUTS)) for shape in (
                 (starts[-1] + rng.randint(0, 1), heads, size), *2 * [(len(pages), PAGE, kv_heads, size)])]
-            yield Case(op, floats + integers, paged_reference(scale or 1 / math.sqrt(size), window, softcap), attributes,
-                       kind="sum", dtype=dtype)
+            yield Case(op, floats + integers, paged_reference(scale or 1 / math.sqrt(size), window, softcap),
+                       attributes, kind="sum", dtype=dtype)
 
 
 OPS = {
