@@ -1,4 +1,4 @@
-/* pages.h: files of the pages, embedded by the build. */
+/* pages.h: files of the pages, embedded by the build (cmake/embed_files.cmake). */
 #ifndef TARN__PAGES_H
 #define TARN__PAGES_H
 

@@ -228,7 +228,7 @@ bool tarn__cl_cache_is_on(void);
 /* Logs once per process that kernels are being compiled, when that has taken over 2 s. */
 void tarn__cl_log_compiling(const tarn__cl_device *device, double seconds);
 
-/* Kernel sources embedded by the build (cmake/opencl_sources.cmake). */
+/* Kernel sources embedded by the build (cmake/embed_files.cmake). */
 typedef struct tarn__cl_file {
     const char *name; /* base name: "copy.cl", "elementwise.def" */
     const unsigned char *bytes;
