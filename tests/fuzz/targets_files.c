@@ -200,8 +200,9 @@ static void options_seeds(fuzz_seed_fn use, void *ctx)
 
 static bool take_metrics(const void *from, size_t count)
 {
-    return tarn__report_write_metrics(scratch("report.html"), "fuzz", &(tarn__report_setting){"name", "<value>"}, 1,
-                                      fuzz_write("metrics.jsonl", from, count));
+    const tarn__report report = {
+        .title = "fuzz", .settings = &(tarn__report_setting){"name", "<value>"}, .setting_count = 1};
+    return tarn__report_write_metrics(scratch("report.html"), &report, fuzz_write("metrics.jsonl", from, count));
 }
 
 static void metrics_seeds(fuzz_seed_fn use, void *ctx)

@@ -64,6 +64,15 @@ static void a_classifiers_page_says_what_the_run_is(void **state)
     assert_setting(page, "Learning rate", "0.1, times 0.1 every 2 steps");
     assert_setting(page, "Batch", "30 samples");
     assert_setting(page, "Precision", "f32");
+    tarn_device_info cpu;
+    char name[300];
+    assert_true(tarn_device_query(tarn_device_cpu(), &cpu));
+    snprintf(name, sizeof(name), "<dt>CPU</dt><dd>%s, ", cpu.description);
+    assert_contains(page, name);
+    assert_contains(page, "<span>Loss, training</span>");
+    assert_contains(page, "<span>Elapsed time</span>");
+    assert_contains(page, "<p class=\"date\">20");
+    assert_null(strstr(page, "Perplexity"));
     assert_silent_about(page, others, (int)(sizeof(others) / sizeof(others[0])));
     free(page);
 }
@@ -101,6 +110,7 @@ static void a_language_models_page_says_what_the_run_is(void **state)
             fail_msg("the page has no chart '%s'", charts[i]);
     }
     assert_null(strstr(page, "gradient_norm"));
+    assert_contains(page, "<span>Perplexity, validation</span>");
     free(page);
 }
 

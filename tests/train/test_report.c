@@ -19,6 +19,23 @@ static const char *read_page(const char *path)
     return page;
 }
 
+static bool write_report(const char *path, const char *title, const tarn__report_setting *settings, int setting_count,
+                         const tarn__report_chart *charts, int chart_count)
+{
+    return tarn__report_write(path, &(tarn__report){.title = title,
+                                                    .settings = settings,
+                                                    .setting_count = setting_count,
+                                                    .charts = charts,
+                                                    .chart_count = chart_count});
+}
+
+static bool write_metrics(const char *path, const char *title, const tarn__report_setting *settings, int setting_count,
+                          const char *metrics)
+{
+    return tarn__report_write_metrics(
+        path, &(tarn__report){.title = title, .settings = settings, .setting_count = setting_count}, metrics);
+}
+
 static int count_of(const char *text, const char *part)
 {
     int count = 0;
@@ -92,7 +109,7 @@ static void ticks_are_round(void **state)
                 {0, 3.2e6, true, "0 1M 2M 3M"},
                 {5, 5, false, "4.4 4.6 4.8 5.0 5.2 5.4 5.6"},
                 {0, 0, false, "-1.0 -0.5 0.0 0.5 1.0"},
-                {1e-5, 3e-5, false, "1e-05 1.5e-05 2e-05 2.5e-05 3e-05"}};
+                {1e-5, 3e-5, false, "1e-5 1.5e-5 2e-5 2.5e-5 3e-5"}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         tarn__axis scale = tarn__axis_linear(rows[i].low, rows[i].high, rows[i].is_tight);
         if (i == 7)
@@ -107,7 +124,7 @@ static void ticks_are_round(void **state)
     tarn__axis scale = tarn__axis_log(.013, 2.4);
     expect_ticks(&scale, "0.01 0.02 0.05 0.1 0.2 0.5 1 2 5");
     scale = tarn__axis_log(1e-6, 30);
-    expect_ticks(&scale, "1e-06 1e-05 0.0001 0.001 0.01 0.1 1 10");
+    expect_ticks(&scale, "1e-6 1e-5 0.0001 0.001 0.01 0.1 1 10");
     scale = tarn__axis_log(1e-20, 1);
     assert_true(scale.tick_count >= 4 && scale.tick_count <= 9);
 }
@@ -130,6 +147,64 @@ static void scales_hold_any_values(void **state)
             print_error("%g to %g: %g to %g, %d ticks from %g to %g\n", low, high, first, last, scale.tick_count,
                         scale.low, scale.high);
         assert_true(first >= -1e-6 && last <= 1 + 1e-6 && first <= last && scale.tick_count >= 2);
+    }
+}
+
+/* Values that hardly change do not fill the axis, and no two ticks of an axis have one label. */
+static void axes_of_values_do_not_magnify_noise(void **state)
+{
+    (void)state;
+    tarn__axis axis = tarn__axis_of_values(19.044, 19.047, false);
+    assert_true(axis.high - axis.low >= .05 * 19.047);
+    expect_ticks(&axis, "18.4 18.6 18.8 19.0 19.2 19.4 19.6");
+    axis = tarn__axis_of_values(.9991, .9992, true);
+    expect_ticks(&axis, "95 % 96 % 97 % 98 % 99 % 100 %");
+    axis = tarn__axis_of_values(0, 0, true);
+    expect_ticks(&axis, "0 % 1 % 2 % 3 % 4 % 5 %");
+    axis = tarn__axis_of_values(.5, 2, false); /* an axis of ratios starts at 0 */
+    assert_true(axis.low == 0);
+    axis = tarn__axis_steps(1, 3);
+    expect_ticks(&axis, "1 2 3");
+    axis = tarn__axis_steps(7, 7);
+    expect_ticks(&axis, "6 7 8");
+    axis = tarn__axis_steps(1000000, 1000004);
+    expect_ticks(&axis, "1000000 1000001 1000002 1000003 1000004");
+}
+
+static void ticks_have_labels_of_their_own(void **state)
+{
+    (void)state;
+    uint64_t random = test_seed(57);
+    for (int i = 0; i < 5000; i++) {
+        double low = ldexp((double)random_below(&random, 2000001) - 1000000, (int)random_below(&random, 80) - 50),
+               spread = fabs(low) * pow(10, -(double)random_below(&random, 8));
+        bool is_fraction = random_below(&random, 2);
+        tarn__axis axes[] = {tarn__axis_linear(low, low + spread, random_below(&random, 2)),
+                             tarn__axis_of_values(low, low + spread, is_fraction)};
+        for (int k = 0; k < 2; k++) {
+            char text[64] = "", before[64] = "";
+            for (int j = 0; j < axes[k].tick_count; j++) {
+                snprintf(before, sizeof(before), "%s", text);
+                tarn__tick_text(&axes[k], axes[k].tick[j], text, sizeof(text));
+                if (strcmp(text, before) == 0)
+                    fail_msg("%.17g to %.17g: two ticks are labelled %s", low, low + spread, text);
+            }
+        }
+    }
+}
+
+static void durations_are_in_words(void **state)
+{
+    (void)state;
+    static const struct {
+        double seconds;
+        const char *text;
+    } rows[] = {{.04, "0.0 s"},      {12.34, "12.3 s"},      {99.9, "99.9 s"},     {99.96, "1 min 40 s"},
+                {245, "4 min 05 s"}, {3599.6, "1 h 00 min"}, {7620, "2 h 07 min"}, {360000, "100 h 00 min"}};
+    char text[64];
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        tarn__duration_text(rows[i].seconds, text, sizeof(text));
+        assert_string_equal(text, rows[i].text);
     }
 }
 
@@ -170,7 +245,7 @@ static void a_page_holds_what_it_was_given(void **state)
     const tarn__report_setting settings[] = {{"model", "lenet"}, {"batch size", "64"}};
     const char *path = scratch("report.html");
     int files = scratch_count();
-    assert_true(tarn__report_write(path, "lenet on digits", settings, 2, charts, 3));
+    assert_true(write_report(path, "lenet on digits", settings, 2, charts, 3));
     assert_int_equal(scratch_count(), files + 1); /* nothing temporary stays */
     const char *html = read_page(path);
     check_page(html);
@@ -183,8 +258,41 @@ static void a_page_holds_what_it_was_given(void **state)
     assert_int_equal(count_of(html, "<svg"), 3); /* the loss on two scales */
     assert_int_equal(count_of(html, "data-name=\"validation\""), 2);
     assert_null(strstr(html, "Nothing"));
-    assert_true(tarn__report_write(path, "again", NULL, 0, NULL, 0)); /* a run that has just begun */
+    assert_null(strstr(html, "thick:"));                        /* nothing is smoothed */
+    assert_true(write_report(path, "again", NULL, 0, NULL, 0)); /* a run that has just begun */
     check_page(read_page(path));
+}
+
+/* Training loss stands in the headline next to validation; only a language model has a perplexity. */
+static void the_headline_has_both_losses(void **state)
+{
+    (void)state;
+    const double step[] = {10, 20}, loss[] = {1.5, 1.25}, val[] = {1, 2};
+    const tarn__report_series losses[] = {{"training", step, loss, 2}, {"validation", step, val, 2}};
+    const tarn__report_chart chart = {"Loss", losses, 2, TARN__GOAL_MIN, false};
+    tarn__report report = {.title = "x",
+                           .date = "2026-11-18 12:00:00",
+                           .charts = &chart,
+                           .chart_count = 1,
+                           .seconds = 245,
+                           .has_perplexity = true};
+    const char *path = scratch("headline.html");
+    assert_true(tarn__report_write(path, &report));
+    const char *html = read_page(path);
+    check_page(html);
+    assert_contains(html, "<span>Loss, training</span><b>1.25</b>");
+    assert_contains(html, "<span>Loss, validation</span><b>2</b>");
+    assert_contains(html, "<span>Perplexity, validation</span><b>7.389</b><small>best 2.718</small>");
+    assert_contains(html, "<span>Elapsed time</span><b>4 min 05 s</b>");
+    assert_contains(html, "<p class=\"date\">2026-11-18 12:00:00</p>");
+    report.has_perplexity = false;
+    report.date = NULL;
+    report.seconds = 0;
+    assert_true(tarn__report_write(path, &report));
+    html = read_page(path);
+    assert_null(strstr(html, "Perplexity"));
+    assert_null(strstr(html, "Elapsed"));
+    assert_null(strstr(html, "<p class=\"date\">"));
 }
 
 static void texts_are_escaped(void **state)
@@ -196,7 +304,7 @@ static void texts_are_escaped(void **state)
     const tarn__report_chart chart = {evil, &series, 1, TARN__GOAL_MIN, false};
     const tarn__report_setting fact = {evil, evil};
     const char *path = scratch("evil.html");
-    assert_true(tarn__report_write(path, evil, &fact, 1, &chart, 1));
+    assert_true(write_report(path, evil, &fact, 1, &chart, 1));
     const char *html = read_page(path);
     check_page(html);
     assert_int_equal(count_of(html, "<script>"), 1); /* the page's own */
@@ -214,7 +322,7 @@ static void odd_values_leave_gaps(void **state)
     const tarn__report_chart charts[] = {{"Both", series, 2, TARN__GOAL_MIN, false},
                                          {"None", series + 1, 1, TARN__GOAL_MIN, false}};
     const char *path = scratch("gaps.html");
-    assert_true(tarn__report_write(path, "x", NULL, 0, charts, 2));
+    assert_true(write_report(path, "x", NULL, 0, charts, 2));
     const char *html = read_page(path);
     check_page(html);
     assert_contains(html, "3 not finite");
@@ -242,7 +350,7 @@ static void long_lines_are_thinned_and_keep_their_peaks(void **state)
     const tarn__report_series series = {"x", step, value, COUNT};
     const tarn__report_chart chart = {"X", &series, 1, TARN__GOAL_NONE, false};
     const char *path = scratch("long.html");
-    assert_true(tarn__report_write(path, "x", NULL, 0, &chart, 1));
+    assert_true(write_report(path, "x", NULL, 0, &chart, 1));
     const char *html = read_page(path);
     check_page(html);
     assert_true(strlen(html) < 120000);
@@ -255,7 +363,7 @@ static void long_lines_are_thinned_and_keep_their_peaks(void **state)
     }
     tarn__axis scale = tarn__axis_linear(1, 9, false);
     assert_true(fabs(highest - (246 - 236 * tarn__axis_position(&scale, 9))) < 30 &&
-                fabs(there - (58 + 488 * 123456 / 299999.0)) < 1);
+                fabs(there - (66 + 480 * 123456 / 299999.0)) < 1);
     free(step);
     free(value);
 }
@@ -277,17 +385,18 @@ static void noise_is_smoothed_and_formulas_are_not(void **state)
     const tarn__report_chart charts[] = {{"Noisy", series, 1, TARN__GOAL_NONE, false},
                                          {"Exact", series + 1, 1, TARN__GOAL_NONE, false}};
     const char *path = scratch("noise.html");
-    assert_true(tarn__report_write(path, "x", NULL, 0, charts, 2));
+    assert_true(write_report(path, "x", NULL, 0, charts, 2));
     const char *html = read_page(path);
     assert_int_equal(count_of(html, "class=\"raw c0\""), 1);
     assert_int_equal(count_of(html, "class=\"line c0\""), 2);
+    assert_int_equal(count_of(html, "thick: mean over 33 values"), 1); /* a legend for the curve that has one */
     tarn__extent extent = tarn__chart_extent(&charts[0]);
     tarn__axis scale = tarn__axis_linear(extent.low, extent.high, false);
     double x, y;
     for (const char *at = strstr(strstr(html, "class=\"line c0\""), " d=\"") + 4; *at != '"';
          at += 1 + strcspn(at + 1, "L\"")) {
         assert_int_equal(sscanf(at + 1, "%lf %lf", &x, &y), 2);
-        double part = (x - 58) / 488, value = scale.low + (246 - y) / 236 * (scale.high - scale.low);
+        double part = (x - 66) / 480, value = scale.low + (246 - y) / 236 * (scale.high - scale.low);
         assert_true(fabs(value - 10 * part) < (part > .05 && part < .95 ? .5 : 1.01));
     }
 }
@@ -303,22 +412,22 @@ static void mistakes_are_refused(void **state)
     const char *path = scratch("never.html");
     for (int i = 0; i < 4; i++) {
         tarn__report_chart chart = {"x", &bad[i], 1, 0, false};
-        assert_false(tarn__report_write(path, "x", NULL, 0, &chart, 1));
+        assert_false(write_report(path, "x", NULL, 0, &chart, 1));
         assert_error(TARN_ERROR_ARGUMENT, "report_write: series 0 of chart 'x'");
     }
-    assert_false(tarn__report_write(NULL, "x", NULL, 0, NULL, 0) || tarn_failed() == false);
+    assert_false(write_report(NULL, "x", NULL, 0, NULL, 0) || tarn_failed() == false);
     assert_error(TARN_ERROR_ARGUMENT, "report_write: ");
-    assert_false(tarn__report_write(path, NULL, NULL, 0, NULL, 0));
+    assert_false(write_report(path, NULL, NULL, 0, NULL, 0));
     assert_error(TARN_ERROR_ARGUMENT, "report_write: ");
-    assert_false(tarn__report_write(path, "x", &fact, 1, NULL, 0));
+    assert_false(write_report(path, "x", &fact, 1, NULL, 0));
     assert_error(TARN_ERROR_ARGUMENT, "setting 0 has no name or no value");
-    assert_false(tarn__report_write(path, "x", NULL, 1, NULL, 0));
+    assert_false(write_report(path, "x", NULL, 1, NULL, 0));
     assert_error(TARN_ERROR_ARGUMENT, "report_write: ");
-    assert_false(tarn__report_write(path, "x", NULL, 0, &untitled, 1));
+    assert_false(write_report(path, "x", NULL, 0, &untitled, 1));
     assert_error(TARN_ERROR_ARGUMENT, "chart 0");
-    assert_false(tarn__report_write(path, "x", NULL, 0, &empty, 1));
+    assert_false(write_report(path, "x", NULL, 0, &empty, 1));
     assert_error(TARN_ERROR_ARGUMENT, "chart 0");
-    assert_false(tarn__report_write("/nowhere/report.html", "x", NULL, 0, NULL, 0));
+    assert_false(write_report("/nowhere/report.html", "x", NULL, 0, NULL, 0));
     assert_error(TARN_ERROR_IO, "report_write: ");
 }
 
@@ -336,7 +445,7 @@ static void metrics_become_charts(void **state)
                    "{\"step\": 20, \"val_loss\": 1.75, \"val_accuracy\": 0.5}\n{\"step\": 30, \"loss\": null}\n"
                    "{\"step\": 40, \"lo");
     const char *path = scratch("metrics.html");
-    assert_true(tarn__report_write_metrics(path, "x", NULL, 0, metrics));
+    assert_true(write_metrics(path, "x", NULL, 0, metrics));
     const char *html = read_page(path);
     check_page(html);
     /* loss, accuracy, learning rate, and one by the words of its key */
@@ -345,6 +454,7 @@ static void metrics_become_charts(void **state)
     assert_contains(html, "data-name=\"grad norm\"");
     assert_contains(html, "<h2>Grad norm</h2>");
     assert_contains(html, "<span>Loss, validation</span><b>1.75</b>");
+    assert_contains(html, "<span>Elapsed time</span><b>9.0 s</b>");
     assert_null(strstr(html, "seconds</h2>"));
     assert_true(strstr(html, ">Loss</h2>") < strstr(html, ">Accuracy</h2>"));
 }
@@ -358,7 +468,7 @@ static void a_resumed_run_replaces_what_did_not_last(void **state)
         "resumed.jsonl", "{\"step\": 10, \"loss\": 4}\n{\"step\": 20, \"loss\": 3}\n{\"step\": 30, \"loss\": 99}\n"
                          "{\"step\": 40, \"loss\": 99}\n{\"step\": 30, \"loss\": 2}\n{\"step\": 30, \"loss\": 1}\n");
     const char *path = scratch("resumed.html");
-    assert_true(tarn__report_write_metrics(path, "x", NULL, 0, metrics));
+    assert_true(write_metrics(path, "x", NULL, 0, metrics));
     const char *html = read_page(path);
     assert_contains(html, "<b>1</b>");
     assert_contains(html, "<span>Steps</span><b>30</b>");
@@ -383,21 +493,20 @@ static void broken_metrics_are_refused(void **state)
                 {"{\"step\": 1, \"step\": 2}\n", "line 1 is not a JSON object: duplicate"},
                 {"{\"step\": 1, \"a\": \"\xFF\"}\n", "line 1"}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        assert_false(
-            tarn__report_write_metrics(scratch("never.html"), "x", NULL, 0, write_text("broken.jsonl", rows[i].text)));
+        assert_false(write_metrics(scratch("never.html"), "x", NULL, 0, write_text("broken.jsonl", rows[i].text)));
         assert_error_about(TARN_ERROR_FORMAT, "broken.jsonl: line ", rows[i].error);
     }
     static char many[4096] = "{\"step\": 1";
     for (int i = 0; i < 33; i++)
         snprintf(many + strlen(many), sizeof(many) - strlen(many), ", \"k%d\": 1", i);
     strcat(many, "}\n");
-    assert_false(tarn__report_write_metrics(scratch("never.html"), "x", NULL, 0, write_text("many.jsonl", many)));
+    assert_false(write_metrics(scratch("never.html"), "x", NULL, 0, write_text("many.jsonl", many)));
     assert_error(TARN_ERROR_UNSUPPORTED, "more than 32 keys");
-    assert_false(tarn__report_write_metrics(scratch("never.html"), "x", NULL, 0, NULL));
+    assert_false(write_metrics(scratch("never.html"), "x", NULL, 0, NULL));
     assert_error(TARN_ERROR_ARGUMENT, "the path of the metrics is NULL");
-    assert_false(tarn__report_write_metrics(scratch("never.html"), "x", NULL, 0, scratch("nosuch.jsonl")));
+    assert_false(write_metrics(scratch("never.html"), "x", NULL, 0, scratch("nosuch.jsonl")));
     assert_error(TARN_ERROR_IO, "report_write_metrics: ");
-    assert_true(tarn__report_write_metrics(scratch("empty.html"), "x", NULL, 0, write_text("empty.jsonl", "")));
+    assert_true(write_metrics(scratch("empty.html"), "x", NULL, 0, write_text("empty.jsonl", "")));
 }
 
 static void memory_runs_out(void **state)
@@ -414,7 +523,7 @@ static void memory_runs_out(void **state)
     for (int n = 0; !good; n++) {
         assert_true(n < 50);
         allocations_left = n;
-        good = tarn__report_write_metrics(path, "x", NULL, 0, metrics);
+        good = write_metrics(path, "x", NULL, 0, metrics);
         allocations_left = 1000;
         if (!good)
             assert_error(TARN_ERROR_MEMORY, "");
@@ -442,8 +551,8 @@ static int write_to_look_at(const char *path, const char *metrics)
                                                     {"epochs", "10"},
                                                     {"seed", "1"},
                                                     {"weight decay", "0.01"}};
-    bool good = tarn__report_write_metrics(path, "lenet on digits, cpu", settings,
-                                           (int)(sizeof(settings) / sizeof(settings[0])), metrics);
+    bool good =
+        write_metrics(path, "lenet on digits, cpu", settings, (int)(sizeof(settings) / sizeof(settings[0])), metrics);
     if (!good)
         fprintf(stderr, "%s\n", tarn_error());
     return good ? 0 : 1;
@@ -455,7 +564,11 @@ int main(int count, char **arguments)
         return write_to_look_at(arguments[1], arguments[2]);
     const struct CMUnitTest tests[] = {in_scope(ticks_are_round),
                                        in_scope(scales_hold_any_values),
+                                       in_scope(axes_of_values_do_not_magnify_noise),
+                                       in_scope(ticks_have_labels_of_their_own),
+                                       in_scope(durations_are_in_words),
                                        in_scope(numbers_are_short),
+                                       in_scope(the_headline_has_both_losses),
                                        in_scope(a_page_holds_what_it_was_given),
                                        in_scope(texts_are_escaped),
                                        in_scope(odd_values_leave_gaps),

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/os/files.h"
+#include "base/os/platform.h"
 #include "train/output/tensorboard.h"
 #include "train/report/report.h"
 #include "train/tasks/task.h"
@@ -22,7 +23,7 @@ struct tarn__metrics {
     FILE *lines;
     tarn__tensorboard *events;
     tarn__path path, report_path;
-    char title[64];
+    char title[sizeof(((tarn_train_options *)0)->model) + sizeof(((tarn_train_options *)0)->data) + 8];
     tarn__report_settings settings; /* for the page; fixed for the run */
 };
 
@@ -85,7 +86,7 @@ tarn__metrics *tarn__metrics_open(const tarn_trainer *t)
     metrics->task = t->task;
     tarn__path_in(t->options.out, "metrics.jsonl", &metrics->path);
     tarn__path_in(t->options.out, "report.html", &metrics->report_path);
-    snprintf(metrics->title, sizeof(metrics->title), "%s on %.40s", t->options.model, t->options.data);
+    snprintf(metrics->title, sizeof(metrics->title), "%s on %s", t->options.model, t->options.data);
     /* by the file, not by the step: a program may have been killed before its first checkpoint */
     bool is_resumed = tarn__path_exists(metrics->path.text);
     if (tarn__report_settings_collect(t, &metrics->settings) && truncate_after(metrics->path.text, t->state.step)) {
@@ -168,9 +169,16 @@ bool tarn__metrics_add(tarn__metrics *metrics, const tarn_train_report *report)
 /* Called at every checkpoint: the page and the checkpoint are of the same step. */
 bool tarn__metrics_flush(tarn__metrics *metrics)
 {
+    char now[32] = "", date[64];
+    tarn__platform_date(now, sizeof(now)); /* 2026-11-18T14:33:47Z */
+    snprintf(date, sizeof(date), strlen(now) == 20 ? "%.10s %.8s UTC" : "%s", now, now + 11);
+    const tarn__report report = {.title = metrics->title,
+                                 .date = date,
+                                 .settings = metrics->settings.row,
+                                 .setting_count = metrics->settings.count,
+                                 .has_perplexity = metrics->task->has_perplexity};
     return !tarn_failed() && tarn__tensorboard_flush(metrics->events) &&
-           tarn__report_write_metrics(metrics->report_path.text, metrics->title, metrics->settings.row,
-                                      metrics->settings.count, metrics->path.text);
+           tarn__report_write_metrics(metrics->report_path.text, &report, metrics->path.text);
 }
 
 void tarn__metrics_close(tarn__metrics *metrics)

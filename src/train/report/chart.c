@@ -10,8 +10,8 @@
 #include "train/report/report.h"
 
 #define WIDTH 560
-#define HEIGHT 280
-#define LEFT 58.0 /* plot area inside the drawing; labels are outside it */
+#define HEIGHT 290
+#define LEFT 66.0 /* plot area inside the drawing; labels are outside it */
 #define RIGHT 546.0
 #define TOP 10.0
 #define BOTTOM 246.0
@@ -133,6 +133,11 @@ static bool is_noisy(const tarn__report_series *s)
     return seen > FEW_POINTS && second > first / 2;
 }
 
+int64_t tarn__series_smoothing(const tarn__report_series *s)
+{
+    return is_noisy(s) ? 2 * (s->count / SMOOTHED_PART) + 1 : 0;
+}
+
 /* Weighted mean around point i, with a triangular window. The window is symmetric, so that the curve does not lag; it
  * shrinks towards the ends, to a third at least, so that the curve does not end in a single noisy point. */
 static double mean_around(const tarn__report_series *s, int64_t i, int64_t reach)
@@ -186,7 +191,7 @@ static void begin_path(plot *p, const char *kind, int colour, const char *name)
 static void draw_series(plot *p, const tarn__report_series *s, int colour)
 {
     int64_t finite = tarn__series_extent(s, TARN__GOAL_NONE).finite;
-    bool is_smoothed = is_noisy(s);
+    bool is_smoothed = tarn__series_smoothing(s) > 0;
     if (finite == 0)
         return;
     begin_path(p, is_smoothed ? "raw" : "line", colour, s->name);
@@ -224,7 +229,7 @@ static void draw_axes(tarn__page *page, const tarn__axis *x, const tarn__axis *y
     }
     tarn__page_format(page,
                       "<path class=\"axis\" d=\"M%.1f %.1fH%.1f\"/><text class=\"x\" x=\"%.1f\" y=\"%d\">step</text>\n",
-                      LEFT, BOTTOM, RIGHT, (LEFT + RIGHT) / 2, HEIGHT - 2);
+                      LEFT, BOTTOM, RIGHT, (LEFT + RIGHT) / 2, HEIGHT - 5);
 }
 
 void tarn__chart_draw(tarn__page *page, const tarn__report_chart *chart, const tarn__axis *x, const tarn__axis *y,
@@ -240,6 +245,6 @@ void tarn__chart_draw(tarn__page *page, const tarn__report_chart *chart, const t
         LEFT, RIGHT, x->low, x->high, BOTTOM, TOP, y->low, y->high, y->is_log, y->is_fraction);
     draw_axes(page, x, y);
     for (int i = 0; i < chart->series_count; i++)
-        draw_series(&p, &chart->series[i], i % 6);
+        draw_series(&p, &chart->series[i], i % TARN__COLOURS);
     tarn__page_format(page, "<path class=\"cursor\" d=\"M0 %.1fV%.1f\"/></svg>\n", TOP, BOTTOM);
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/utf8.h"
 #include "train/report/report.h"
 
@@ -71,4 +72,47 @@ void tarn__page_text(tarn__page *page, const char *text)
         put(page, escape ? escape : text, escape ? strlen(escape) : bytes);
         text += bytes ? bytes : 1;
     }
+}
+
+/* ---- the frame of a page ----------------------------------------------------------------------------------------- */
+
+/* On the heap: the buffer is too large for small stacks. */
+tarn__page *tarn__page_open(const char *path, const char *title, const char *date)
+{
+    tarn__page *page = tarn__alloc(sizeof(*page));
+    if (!page)
+        return NULL;
+    page->good = tarn__output_open(&page->output, "report_write", path);
+    if (!page->good) {
+        tarn__release(page, sizeof(*page));
+        return NULL;
+    }
+    tarn__page_html(page, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
+                          "content=\"width=device-width,initial-scale=1\">\n<title>");
+    tarn__page_text(page, title);
+    tarn__page_html(page, "</title>\n<style>\n");
+    tarn__page_html(page, tarn__page_style);
+    tarn__page_html(page, "</style></head>\n<body><main>\n<h1>");
+    tarn__page_text(page, title);
+    tarn__page_html(page, "</h1>\n");
+    if (date) {
+        tarn__page_html(page, "<p class=\"date\">");
+        tarn__page_text(page, date);
+        tarn__page_html(page, "</p>\n");
+    }
+    return page;
+}
+
+/* An atomic write: readers see the old page or the new one. */
+bool tarn__page_close(tarn__page *page)
+{
+    tarn__page_format(page, "<footer>tarn %s</footer>\n</main>\n<script>\n", tarn_version());
+    tarn__page_html(page, tarn__page_script);
+    tarn__page_html(page, "</script>\n</body></html>\n");
+    tarn__page_flush(page);
+    bool good = page->good && tarn__output_commit(&page->output);
+    if (!page->good)
+        tarn__output_discard(&page->output);
+    tarn__release(page, sizeof(*page));
+    return good;
 }

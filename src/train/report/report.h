@@ -1,8 +1,9 @@
-/* report.h: report.html, one page per run: its settings, the last and best values, and a chart per metric.
+/* report.h: report.html, one page per run: its settings, the last and best values, a chart per metric, and samples.
  *
  * The page is self-contained: no other file, no network. Charts are SVG and need no script; a small script adds a
- * read-out under the pointer. Layers: series.c reads metrics.jsonl into series, report.c lays the page out, chart.c
- * draws one chart over two axes (axis.c), page.c buffers and escapes the output, style.c holds CSS and script. */
+ * read-out under the pointer. Layers: series.c reads metrics.jsonl into series, report.c lays the page out, tiles.c
+ * writes its headline, chart.c draws one chart over two axes (axis.c), page.c buffers and escapes the output, style.c
+ * holds CSS and script. */
 #ifndef TARN__REPORT_H
 #define TARN__REPORT_H
 
@@ -48,20 +49,30 @@ typedef struct tarn__report_chart {
     bool is_fraction; /* values from 0 to 1, shown as percent */
 } tarn__report_chart;
 
+/* Contents of a page. All is borrowed; strings may hold any bytes. Charts without a finite value are omitted. */
+typedef struct tarn__report {
+    const char *title;
+    const char *date; /* when the page is written; NULL: not shown */
+    const tarn__report_setting *settings;
+    int setting_count;
+    const tarn__report_chart *charts;
+    int chart_count;
+    double seconds;      /* elapsed time of the run; 0: not shown */
+    bool has_perplexity; /* loss is the cross-entropy per token of a language model */
+} tarn__report;
+
 /* Collects the settings that apply to this run. Borrows the trainer. False with an error. */
 bool tarn__report_settings_collect(const tarn_trainer *trainer, tarn__report_settings *settings);
 
-/* Writes the page with an atomic write. Borrows everything; strings may hold any bytes. Empty charts are omitted. */
-bool tarn__report_write(const char *path, const char *title, const tarn__report_setting *settings, int setting_count,
-                        const tarn__report_chart *charts, int chart_count);
+/* Writes the page with an atomic write. */
+bool tarn__report_write(const char *path, const tarn__report *report);
 
-/* Writes the page from a metrics file: one JSON object per line with "step" and numbers. loss and val_loss share a
- * chart, as do accuracy and val_accuracy; "epoch", "seconds" and "time" have none; every other number gets its own,
- * titled by its key. A line may lack any key; null is a non-finite number. A step below the previous one starts a
- * resumed segment: later points of the earlier segment are dropped. A truncated last line is ignored; any other
- * malformed line is an error with its number. Needs jansson. */
-bool tarn__report_write_metrics(const char *path, const char *title, const tarn__report_setting *settings,
-                                int setting_count, const char *metrics);
+/* Writes the page with charts and elapsed time from a metrics file: one JSON object per line with "step" and numbers.
+ * loss and val_loss share a chart, as do accuracy and val_accuracy; "epoch" and "time" have none; the last "seconds" is
+ * the elapsed time; every other number gets its own chart, titled by its key. A line may lack any key; null is a
+ * non-finite number. A step below the previous one starts a resumed segment: later points of the earlier segment are
+ * dropped. A truncated last line is ignored; any other malformed line is an error with its number. Needs jansson. */
+bool tarn__report_write_metrics(const char *path, const tarn__report *report, const char *metrics);
 
 /* ---- the page (page.c, style.c) ---------------------------------------------------------------------------------- */
 
@@ -84,6 +95,11 @@ void tarn__page_flush(tarn__page *page);
 
 extern const char tarn__page_style[], tarn__page_script[];
 
+/* Opens the file and writes the page up to the contents of <main>; NULL date: none. close() writes the rest and commits
+ * the file, or discards it after an error, and frees the page. NULL, or false, with an error. */
+tarn__page *tarn__page_open(const char *path, const char *title, const char *date);
+bool tarn__page_close(tarn__page *page);
+
 /* ---- axes (axis.c) ----------------------------------------------------------------------------------------------- */
 
 #define TARN__MAX_TICKS 16
@@ -101,17 +117,27 @@ typedef struct tarn__axis {
 tarn__axis tarn__axis_linear(double low, double high, bool is_tight);
 tarn__axis tarn__axis_log(double low, double high);
 
+/* The axis of steps, with integer ticks, and a linear one for values: it spans at least 5 % of the largest value, or 5
+ * percentage points of fractions, so that it does not magnify noise. */
+tarn__axis tarn__axis_steps(double first, double last);
+tarn__axis tarn__axis_of_values(double low, double high, bool is_fraction);
+
 /* Position of a value on the axis, from 0 to 1. */
 double tarn__axis_position(const tarn__axis *axis, double value);
 
-/* Formats a tick, and a value, with as few digits as are useful. */
+/* Formats a tick, and a value, with as few digits as are useful. Ticks of one axis are distinct. */
 void tarn__tick_text(const tarn__axis *axis, double tick, char *text, size_t size);
 void tarn__value_text(double value, bool is_fraction, char *text, size_t size);
 
 /* Formats a step with thousands separators: "12,500". */
 void tarn__step_text(double step, char *text, size_t size);
 
+/* Formats a duration: "12.3 s", "4 min 05 s", "2 h 07 min". */
+void tarn__duration_text(double seconds, char *text, size_t size);
+
 /* ---- charts (chart.c) -------------------------------------------------------------------------------------------- */
+
+#define TARN__COLOURS 8 /* of curves: classes c0 to c7 */
 
 /* Range, last and best value of a series, or of all series of a chart. */
 typedef struct tarn__extent {
@@ -124,8 +150,23 @@ typedef struct tarn__extent {
 tarn__extent tarn__series_extent(const tarn__report_series *series, tarn__report_goal goal);
 tarn__extent tarn__chart_extent(const tarn__report_chart *chart);
 
+/* Number of values that the smoothed curve of a noisy series averages; 0: the series is drawn as it is. */
+int64_t tarn__series_smoothing(const tarn__report_series *series);
+
 /* Draws the chart as <svg class="CLASS">, with steps along x. */
 void tarn__chart_draw(tarn__page *page, const tarn__report_chart *chart, const tarn__axis *x, const tarn__axis *y,
                       const char *class_name);
+
+/* ---- parts of the page ------------------------------------------------------------------------------------------- */
+
+/* The headline figures and the table of settings (tiles.c). */
+void tarn__tiles_write(tarn__page *page, const tarn__report *report);
+void tarn__settings_write(tarn__page *page, const tarn__report_setting *settings, int count);
+
+/* "best 0.25 at step 500", where the chart has a goal and the series more than one value. */
+void tarn__best_write(tarn__page *page, const tarn__report_chart *chart, const tarn__extent *extent);
+
+/* A card per chart, over one axis of steps (report.c). */
+void tarn__charts_write(tarn__page *page, const tarn__report_chart *charts, int count);
 
 #endif

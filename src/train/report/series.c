@@ -56,6 +56,7 @@ typedef struct table {
     column column[MAX_KEYS];
     int count;
     double last_step;
+    double seconds; /* of the last line that has them */
 } table;
 
 /* KNOWN for an unknown key. */
@@ -153,6 +154,9 @@ static bool add_object(table *t, json_t *object, int64_t line)
     for (int i = 0; step < t->last_step && i < t->count; i++) /* resumed from an earlier checkpoint */
         drop_from(&t->column[i], step);
     t->last_step = step;
+    const json_t *seconds = json_object_get(object, "seconds");
+    if (json_is_number(seconds))
+        t->seconds = json_number_value(seconds);
     const char *key;
     json_t *value;
     json_object_foreach(object, key, value) if ((json_is_number(value) || json_is_null(value)) &&
@@ -230,30 +234,33 @@ static void make_charts(chart_list *list, const table *t)
 }
 
 /* On the heap: the charts are too large for small stacks. */
-static bool write_from(const char *path, const char *title, const tarn__report_setting *settings, int setting_count,
-                       const table *t)
+static bool write_from(const char *path, const tarn__report *report, const table *t)
 {
     chart_list *list = tarn__alloc(sizeof(*list));
     if (!list)
         return false;
     make_charts(list, t);
-    bool good = tarn__report_write(path, title, settings, setting_count, list->chart, list->count);
+    tarn__report filled = *report;
+    filled.charts = list->chart;
+    filled.chart_count = list->count;
+    filled.seconds = t->seconds;
+    bool good = tarn__report_write(path, &filled);
     tarn__release(list, sizeof(*list));
     return good;
 }
 
-bool tarn__report_write_metrics(const char *path, const char *title, const tarn__report_setting *settings,
-                                int setting_count, const char *metrics)
+bool tarn__report_write_metrics(const char *path, const tarn__report *report, const char *metrics)
 {
     tarn__map map;
     table t = {.path = metrics, .last_step = -INFINITY};
     if (tarn_failed())
         return false;
-    if (!metrics)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "report_write_metrics: the path of the metrics is NULL");
+    if (!metrics || !report)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "report_write_metrics: the %s NULL",
+                           metrics ? "report is" : "path of the metrics is");
     if (!tarn__map_open(&map, "report_write_metrics", metrics))
         return false;
-    bool good = read_lines(&t, &map) && write_from(path, title, settings, setting_count, &t);
+    bool good = read_lines(&t, &map) && write_from(path, report, &t);
     release_table(&t);
     tarn__map_close(&map);
     return good;
@@ -261,10 +268,9 @@ bool tarn__report_write_metrics(const char *path, const char *title, const tarn_
 
 #else
 
-bool tarn__report_write_metrics(const char *path, const char *title, const tarn__report_setting *settings,
-                                int setting_count, const char *metrics)
+bool tarn__report_write_metrics(const char *path, const tarn__report *report, const char *metrics)
 {
-    (void)path, (void)title, (void)settings, (void)setting_count, (void)metrics;
+    (void)path, (void)report, (void)metrics;
     return tarn__raise(TARN_ERROR_UNSUPPORTED, "report_write_metrics: reading JSON is not supported: tarn was built "
                                                "without jansson; install libjansson-dev and build "
                                                "again");

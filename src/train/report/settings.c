@@ -164,6 +164,21 @@ static void add_steps(tarn__report_settings *settings, const tarn_train_plan *p)
     add(settings, "Seed", "%" PRId64, o->seed);
 }
 
+/* Names of the CPU, and of the device that trains, if it is another. False with an error. */
+static bool add_processors(tarn__report_settings *settings, tarn_device device)
+{
+    tarn_device_info info;
+    if (!tarn_device_query(tarn_device_cpu(), &info))
+        return false;
+    add(settings, "CPU", "%s, %d thread%s", info.description, tarn_threads(), tarn_threads() == 1 ? "" : "s");
+    if (tarn_device_equal(device, tarn_device_cpu()))
+        return true;
+    if (!tarn_device_query(device, &info))
+        return false;
+    add(settings, strcmp(info.type, "gpu") == 0 ? "GPU" : "Accelerator", "%s", info.description);
+    return true;
+}
+
 /* Device, precision and folder. */
 static void add_place(tarn__report_settings *settings, const tarn_train_plan *p)
 {
@@ -187,5 +202,5 @@ bool tarn__report_settings_collect(const tarn_trainer *trainer, tarn__report_set
     add_optimizer(settings, &plan.options);
     add_rate(settings, &plan.options);
     add_place(settings, &plan);
-    return true;
+    return add_processors(settings, trainer->device);
 }

@@ -66,11 +66,12 @@ extern const tarn__metric tarn__lm_training_lines[], tarn__lm_evaluation_lines[]
 
 /* Members of a row that do not depend on the data. */
 #define TARN__LM_ROW \
-    .sample_name = "window", .prefers_bf16 = true, .has_norm = true, .training_lines = tarn__lm_training_lines, \
-    .evaluation_lines = tarn__lm_evaluation_lines, .resize = tarn__lm_resize, .create_model = tarn__lm_model, \
-    .create_batch = tarn__lm_create_batch, .gradients = tarn__lm_gradients, .step_flops = tarn__lm_step_flops, \
-    .evaluate = tarn__lm_evaluate_run, .save_best = tarn__lm_save_best, .keep_checkpoint = tarn__lm_keep_checkpoint, \
-    .sample = tarn__lm_sample, .write_files = tarn__lm_save_tokenizer, .write_model = tarn__lm_write_model, \
-    .unit = tarn__lm_unit, .set_speed = tarn__lm_set_speed
+    .sample_name = "window", .prefers_bf16 = true, .has_norm = true, .has_perplexity = true, \
+    .training_lines = tarn__lm_training_lines, .evaluation_lines = tarn__lm_evaluation_lines, \
+    .resize = tarn__lm_resize, .create_model = tarn__lm_model, .create_batch = tarn__lm_create_batch, \
+    .gradients = tarn__lm_gradients, .step_flops = tarn__lm_step_flops, .evaluate = tarn__lm_evaluate_run, \
+    .save_best = tarn__lm_save_best, .keep_checkpoint = tarn__lm_keep_checkpoint, .sample = tarn__lm_sample, \
+    .write_files = tarn__lm_save_tokenizer, .write_model = tarn__lm_write_model, .unit = tarn__lm_unit, \
+    .set_speed = tarn__lm_set_speed
 
 #endif

@@ -81,6 +81,7 @@ struct tarn__task {
     const char *sample_name;            /* what a batch consists of: "sample" or "window" */
     bool prefers_bf16;                  /* precision auto, where the device has it */
     bool has_accuracy, has_norm;        /* metrics of a step besides its loss */
+    bool has_perplexity;                /* the loss is a cross-entropy per token */
     const tarn__metric *training_lines; /* metrics of a report, in order; at most TARN_TRAIN_METRICS */
     const tarn__metric
         *evaluation_lines; /* the last decides which evaluation is the best, those before it break ties */
