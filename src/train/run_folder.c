@@ -99,6 +99,7 @@ static bool is_run_file(const char *name)
                                         "optimizer.safetensors",
                                         "trainer.json",
                                         "metrics.jsonl",
+                                        "samples.jsonl",
                                         "report.html",
                                         "profile.json",
                                         "trace.json",

@@ -152,10 +152,11 @@ bool tarn__checkpoint_load(const char *function, tarn_trainer *trainer);
 
 /* ---- metrics ----------------------------------------------------------------------------------------------------- */
 
-/* Opens metrics.jsonl, TensorBoard events and report.html. Lines after the current step are stale and removed. The
- * caller owns the result. NULL with an error. */
+/* Opens metrics.jsonl, samples.jsonl, TensorBoard events and report.html. Lines after the current step are stale and
+ * removed. The caller owns the result. NULL with an error. */
 tarn__metrics *tarn__metrics_open(const tarn_trainer *trainer);
 bool tarn__metrics_add(tarn__metrics *metrics, const tarn_train_report *report);
+bool tarn__metrics_add_sample(tarn__metrics *metrics, int64_t step, const char *text, size_t length);
 bool tarn__metrics_flush(tarn__metrics *metrics); /* writes events and report.html */
 void tarn__metrics_close(tarn__metrics *metrics); /* NULL is allowed; works while an error is pending */
 

@@ -114,11 +114,53 @@ static void a_language_models_page_says_what_the_run_is(void **state)
     free(page);
 }
 
+/* A language model of one layer on a text that repeats. */
+static tarn_train_options small_text(const char *folder)
+{
+    char text[2000];
+    for (size_t i = 0; i < sizeof(text); i++)
+        text[i] = "ab<b>&g "[i % 8];
+    put_file(scratch("tagged"), text, sizeof(text));
+    tarn_train_options options = small(folder);
+    snprintf(options.data, sizeof(options.data), "text:%s", scratch("tagged"));
+    options.layers = 1, options.heads = 2, options.hidden_size = 8, options.context = 8;
+    options.batch_size = 2, options.steps = 6, options.eval_every = 2, options.sample = 40;
+    return options;
+}
+
+/* Samples are stored per evaluation; those after the checkpoint that a run resumes from are removed. */
+static void samples_of_a_run_are_on_its_page(void **state)
+{
+    (void)state;
+    char path[1200];
+    tarn_train_options options = small_text("sampled");
+    char *page = page_of(&options);
+    assert_contains(page, "<h2>Samples</h2>");
+    assert_contains(page, "<h3>step 2</h3>");
+    assert_contains(page, "<h3>step 6</h3>");
+    free(page);
+    snprintf(path, sizeof(path), "%s/samples.jsonl", options.out);
+    size_t count, again;
+    char *before = get_file(path, &count);
+    FILE *file = fopen(path, "a");
+    fputs("{\"step\": 7, \"text\": \"stale\"}\n", file);
+    fclose(file);
+    tarn_trainer *trainer = tarn_trainer_resume(options.out, NULL);
+    assert_true(trainer && tarn_trainer_run(trainer, NULL, NULL, NULL));
+    tarn_trainer_free(trainer);
+    char *after = get_file(path, &again);
+    assert_int_equal(again, count);
+    assert_memory_equal(after, before, count);
+    free(before);
+    free(after);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         in_scope(a_classifiers_page_says_what_the_run_is),
         in_scope(a_language_models_page_says_what_the_run_is),
+        in_scope(samples_of_a_run_are_on_its_page),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

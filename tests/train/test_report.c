@@ -431,6 +431,43 @@ static void mistakes_are_refused(void **state)
     assert_error(TARN_ERROR_IO, "report_write: ");
 }
 
+/* The first and the last sample are shown, and some between them; any bytes are accepted. */
+static void samples_are_shown_as_they_changed(void **state)
+{
+    (void)state;
+    if (!TARN__HAVE_JANSSON)
+        skip();
+    const char evil[] = "</pre><script>alert(1)</script>\xC3\0\xFF\xC3\xA9";
+    char path[600], longest[2100];
+    snprintf(path, sizeof(path), "%s", scratch("samples.jsonl"));
+    memset(longest, 'a', sizeof(longest));
+    memcpy(longest + 1999, "\xC3\xA9", 2); /* a cut after 2000 bytes would split it */
+    assert_true(tarn__samples_append("test", path, 10, evil, sizeof(evil) - 1));
+    for (int i = 2; i < 30; i++)
+        assert_true(tarn__samples_append("test", path, 10 * i, "middle", 6));
+    assert_true(tarn__samples_append("test", path, 300, longest, sizeof(longest)));
+    const char *to = scratch("samples.html");
+    assert_true(tarn__report_write(to, &(tarn__report){.title = "x", .samples = path}));
+    const char *html = read_page(to);
+    check_page(html);
+    assert_int_equal(count_of(html, "<h3>step "), 8);
+    assert_contains(html,
+                    "<h3>step 10</h3><pre>&lt;/pre&gt;&lt;script&gt;alert(1)&lt;/script&gt;\xEF\xBF\xBD\xEF\xBF\xBD"
+                    "\xEF\xBF\xBD\xC3\xA9</pre>");
+    assert_contains(html, "<h3>step 300</h3><pre>aaa");
+    assert_contains(html, "aaa …</pre>");
+    FILE *file = fopen(path, "a");
+    fputs("{\"step\": 400, \"te", file); /* truncated by a kill */
+    fclose(file);
+    assert_true(tarn__report_write(to, &(tarn__report){.title = "x", .samples = path}));
+    assert_null(strstr(read_page(to), "step 400"));
+    assert_true(tarn__report_write(to, &(tarn__report){.title = "x", .samples = write_text("none.jsonl", "")}));
+    assert_null(strstr(read_page(to), "<h2>Samples"));
+    assert_false(tarn__report_write(
+        to, &(tarn__report){.title = "x", .samples = write_text("bad.jsonl", "{\"step\": 1, \"text\": 5}\n")}));
+    assert_error_about(TARN_ERROR_FORMAT, "bad.jsonl", "text");
+}
+
 /* ---- metrics ----------------------------------------------------------------------------------------------------- */
 
 static void metrics_become_charts(void **state)
@@ -575,6 +612,7 @@ int main(int count, char **arguments)
                                        in_scope(long_lines_are_thinned_and_keep_their_peaks),
                                        in_scope(noise_is_smoothed_and_formulas_are_not),
                                        in_scope(mistakes_are_refused),
+                                       in_scope(samples_are_shown_as_they_changed),
                                        in_scope(metrics_become_charts),
                                        in_scope(a_resumed_run_replaces_what_did_not_last),
                                        in_scope(broken_metrics_are_refused),

@@ -232,19 +232,20 @@ static bool save_best(const tarn_trainer *t)
     return tarn__async_checkpoint_wait(t->async_checkpoint) && t->task->save_best(t);
 }
 
-/* Generates and reports a sample, if --sample asks for one. */
+/* Generates a sample, if --sample asks for one; stores it for report.html, then reports it. */
 static bool report_sample(tarn_trainer *t, const report_target *to)
 {
-    if (!t->options.sample || !t->task->sample || !to->report || !tarn__ranks_is_first(&t->ranks))
+    if (!t->options.sample || !t->task->sample || !tarn__ranks_is_first(&t->ranks))
         return true;
     tarn__progress_enter(t, TARN_TRAIN_SAMPLE);
     tarn_train_report report = report_of(t, TARN_REPORT_SAMPLE);
     char *text = t->task->sample(t, &report.text_length);
     report.text = text;
-    if (text)
+    bool good = text && tarn__metrics_add_sample(t->metrics, t->state.step, text, report.text_length);
+    if (good && to->report)
         to->report(&report, to->ctx);
     tarn_tokenizer_release(text);
-    return text != NULL;
+    return good;
 }
 
 /* Evaluates on the val set, saves the best weights, reports, and keeps a numbered checkpoint. */

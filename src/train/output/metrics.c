@@ -22,7 +22,7 @@ struct tarn__metrics {
     const tarn__task *task;
     FILE *lines;
     tarn__tensorboard *events;
-    tarn__path path, report_path;
+    tarn__path path, report_path, samples_path;
     char title[sizeof(((tarn_train_options *)0)->model) + sizeof(((tarn_train_options *)0)->data) + 8];
     tarn__report_settings settings; /* for the page; fixed for the run */
 };
@@ -86,10 +86,12 @@ tarn__metrics *tarn__metrics_open(const tarn_trainer *t)
     metrics->task = t->task;
     tarn__path_in(t->options.out, "metrics.jsonl", &metrics->path);
     tarn__path_in(t->options.out, "report.html", &metrics->report_path);
+    tarn__path_in(t->options.out, "samples.jsonl", &metrics->samples_path);
     snprintf(metrics->title, sizeof(metrics->title), "%s on %s", t->options.model, t->options.data);
     /* by the file, not by the step: a program may have been killed before its first checkpoint */
     bool is_resumed = tarn__path_exists(metrics->path.text);
-    if (tarn__report_settings_collect(t, &metrics->settings) && truncate_after(metrics->path.text, t->state.step)) {
+    if (tarn__report_settings_collect(t, &metrics->settings) && truncate_after(metrics->path.text, t->state.step) &&
+        truncate_after(metrics->samples_path.text, t->state.step)) {
         metrics->lines = fopen(metrics->path.text, "a");
         if (!metrics->lines)
             tarn__raise(TARN_ERROR_IO, "trainer_run: '%s' cannot be opened for writing", metrics->path.text);
@@ -166,6 +168,11 @@ bool tarn__metrics_add(tarn__metrics *metrics, const tarn_train_report *report)
     return add_events(metrics->events, report, lines);
 }
 
+bool tarn__metrics_add_sample(tarn__metrics *metrics, int64_t step, const char *text, size_t length)
+{
+    return tarn__samples_append("trainer_run", metrics->samples_path.text, step, text, length);
+}
+
 /* Called at every checkpoint: the page and the checkpoint are of the same step. */
 bool tarn__metrics_flush(tarn__metrics *metrics)
 {
@@ -176,6 +183,7 @@ bool tarn__metrics_flush(tarn__metrics *metrics)
                                  .date = date,
                                  .settings = metrics->settings.row,
                                  .setting_count = metrics->settings.count,
+                                 .samples = metrics->samples_path.text,
                                  .has_perplexity = metrics->task->has_perplexity};
     return !tarn_failed() && tarn__tensorboard_flush(metrics->events) &&
            tarn__report_write_metrics(metrics->report_path.text, &report, metrics->path.text);

@@ -1,4 +1,4 @@
-/* report.c: layout of the page: headline figures, settings, and a card per chart.
+/* report.c: layout of the page: headline figures, settings, a card per chart, and samples.
  *
  * A chart whose values span a wide range is drawn twice, on a linear and on a logarithmic axis, and CSS shows one of
  * them by two radio buttons, so that the choice works without a script. All charts share one axis of steps. */
@@ -142,5 +142,6 @@ bool tarn__report_write(const char *path, const tarn__report *report)
     tarn__tiles_write(page, report);
     tarn__settings_write(page, report->settings, report->setting_count);
     tarn__charts_write(page, report->charts, report->chart_count);
+    tarn__samples_write(page, report->samples);
     return tarn__page_close(page);
 }

@@ -2,8 +2,8 @@
  *
  * The page is self-contained: no other file, no network. Charts are SVG and need no script; a small script adds a
  * read-out under the pointer. Layers: series.c reads metrics.jsonl into series, report.c lays the page out, tiles.c
- * writes its headline, chart.c draws one chart over two axes (axis.c), page.c buffers and escapes the output, style.c
- * holds CSS and script. */
+ * writes its headline, samples.c the samples, chart.c draws one chart over two axes (axis.c), page.c buffers and
+ * escapes the output, style.c holds CSS and script. */
 #ifndef TARN__REPORT_H
 #define TARN__REPORT_H
 
@@ -58,6 +58,7 @@ typedef struct tarn__report {
     const tarn__report_chart *charts;
     int chart_count;
     double seconds;      /* elapsed time of the run; 0: not shown */
+    const char *samples; /* path of samples.jsonl; NULL, or no such file: no samples */
     bool has_perplexity; /* loss is the cross-entropy per token of a language model */
 } tarn__report;
 
@@ -165,6 +166,11 @@ void tarn__settings_write(tarn__page *page, const tarn__report_setting *settings
 
 /* "best 0.25 at step 500", where the chart has a goal and the series more than one value. */
 void tarn__best_write(tarn__page *page, const tarn__report_chart *chart, const tarn__extent *extent);
+
+/* The samples of a run as they changed over its steps: some lines of samples.jsonl, evenly spaced (samples.c). append()
+ * adds a line; the text may hold any bytes. */
+void tarn__samples_write(tarn__page *page, const char *path);
+bool tarn__samples_append(const char *function, const char *path, int64_t step, const char *text, size_t length);
 
 /* A card per chart, over one axis of steps (report.c). */
 void tarn__charts_write(tarn__page *page, const tarn__report_chart *charts, int count);
