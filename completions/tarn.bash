@@ -131,7 +131,7 @@ _tarn()
         options+=" --confusion --mistakes"
         options+=" --json --threads --device --data --batch-size --gpu-layers --adapter --checkpoint --template"
         ;;
-    runs) options+=" --json" ;;
+    runs) options+=" --json --compare --out" ;;
     board) options+=" --port" ;;
     predict) options+=" --json --threads --device --top --checkpoint" ;;
     generate)

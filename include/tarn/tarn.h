@@ -20,6 +20,7 @@
 #include <tarn/parallel.h>
 #include <tarn/predict.h>
 #include <tarn/profile.h>
+#include <tarn/runs.h>
 #include <tarn/safetensors.h>
 #include <tarn/table.h>
 #include <tarn/tensor.h>

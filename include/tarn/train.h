@@ -16,6 +16,7 @@
 #include <tarn/data.h>
 #include <tarn/nn.h>
 #include <tarn/profile.h>
+#include <tarn/runs.h>
 #include <tarn/text.h>
 
 #ifdef __cplusplus
@@ -406,32 +407,6 @@ TARN_API bool tarn_train_measure_sized(int64_t warmup, int64_t steps, tarn_train
                                        const tarn_train_options *options, size_t options_size);
 #define tarn_train_measure(warmup, steps, timing, ...) \
     tarn_train_measure_sized(warmup, steps, timing, sizeof(tarn_train_timing), __VA_ARGS__, sizeof(tarn_train_options))
-
-/* ---- the log of runs --------------------------------------------------------------------------------------------- */
-
-/* One entry of the run log: a segment of a run that finished, was stopped or failed; a resumed run logs another.
- * Strings are valid during the call. Missing numbers are NaN. */
-typedef struct tarn_logged_run {
-    const char *date; /* of the end, "2026-11-15T13:25:00Z" */
-    const char *end;  /* "finished", "stopped", "patience" or "failed" */
-    const char *folder, *model, *data, *device, *precision;
-    const char *processor; /* description of the device */
-    const char *version;   /* of tarn */
-    int64_t parameters, batch_size, steps_in_epoch;
-    int64_t first_step, step, steps; /* first and last step of this segment, and total steps of the run */
-    double seconds;                  /* of this segment, evaluations included */
-    double seconds_per_1000_steps, seconds_per_epoch;
-    double loss, val_loss; /* last ones of this segment */
-    int64_t best_step;     /* 0: no evaluation yet */
-    double best_loss, best_accuracy;
-} tarn_logged_run;
-
-/* Visits one entry of the run log. */
-typedef void (*tarn_logged_run_fn)(const tarn_logged_run *run, void *ctx);
-
-/* Reads log.jsonl of a folder of runs ("runs"), oldest entry first. tarn_trainer_run() appends a line when it ends.
- * A missing file and a malformed line are errors; a truncated last line is ignored. */
-TARN_API bool tarn_runs_read(const char *folder, tarn_logged_run_fn visit, void *ctx);
 
 /* ---- using what was trained -------------------------------------------------------------------------------------- */
 

@@ -201,6 +201,10 @@ static const tarn__option_row table[] = {
     {"seed", TARN__OPT_INT, 0, EXACT, "0", "N", TARN__DATA, AT(seed), 0,
      "random seed of the split and of the row order"},
     {"show", TARN__OPT_INT, 0, 1 << 20, "1", "N", TARN__DATA, AT(show), 0, "first rows to print, token by token"},
+    {"compare", TARN__OPT_FLAG, 0, 1, NULL, NULL, TARN__RUNS, AT(compare), 0,
+     "compare the run folders that follow, 2 to 8: a page with curves, results and the options that differ"},
+    {"out", TARN__OPT_STRING, 0, 0, NULL, "FILE", TARN__RUNS, AT(out), 0,
+     "with --compare: page to write [compare.html]"},
     {"port", TARN__OPT_INT, 0, 65535, "6007", "N", TARN__BOARD, AT(port), 0, "port on 127.0.0.1; 0 = any free one"},
     {"help", TARN__OPT_FLAG, 0, 1, NULL, NULL, TARN__EVERY, AT(help), 0, "this list"},
 };

@@ -146,10 +146,10 @@ static int read_words(tarn__command command, const char *command_name, int count
     return command == TARN__TRAIN && options->word_count ? tarn__train_options_file(words[0], options) : TARN__DONE;
 }
 
-/* Files may also follow the options, as with shell patterns. Returns their number. */
+/* Files may also follow the options, as with shell patterns, and runs follow --compare. Returns their number. */
 static int read_late_words(tarn__command command, int count, char *const *words, tarn__options *options)
 {
-    if (command != TARN__TOKENIZE)
+    if (command != TARN__TOKENIZE && !options->compare)
         return 0;
     options->words = words;
     while (options->word_count < count && words[options->word_count][0] != '-')

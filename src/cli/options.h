@@ -65,6 +65,7 @@ typedef struct tarn__options {
     int64_t batch_size, steps, seed, context;
     int64_t gpu_layers; /* 0: not given */
     int64_t port;       /* board */
+    bool compare;       /* runs */
     double val_fraction;
     char *const *words; /* arguments before the options: a configuration, a run, images, a model and a prompt … */
     int word_count;

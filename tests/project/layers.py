@@ -63,6 +63,7 @@ DEFINED_BY = {
     "generate.h": "generate",
     "table.h": "train",
     "predict.h": "train",
+    "runs.h": "train",
     "train.h": "train",
 }
 ANY_PUBLIC = {"cli", "cases"}

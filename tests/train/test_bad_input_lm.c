@@ -72,6 +72,13 @@ static void logs(void **state)
     write_text("log.jsonl", "{}\n");
     REFUSE(tarn_runs_read, tarn_runs_read(scratch(""), NULL, NULL));
     REFUSE(tarn_runs_read, tarn_runs_read(scratch(""), see, NULL));
+    const char *const folders[] = {"/nosuch/a", "/nosuch/b", NULL, ""};
+    REFUSE(tarn_runs_compare, tarn_runs_compare(NULL, 2, scratch("page.html")));
+    REFUSE(tarn_runs_compare, tarn_runs_compare(folders, 2, scratch("page.html")));
+    REFUSE(tarn_runs_compare, tarn_runs_compare(folders, 2, NULL));
+    REFUSE(tarn_runs_compare, tarn_runs_compare(folders, -1, scratch("page.html")));
+    REFUSE(tarn_runs_compare, tarn_runs_compare(folders + 1, 2, scratch("page.html")));
+    REFUSE(tarn_runs_compare, tarn_runs_compare(folders + 2, 2, scratch("page.html")));
 }
 
 /* A record of the run that lost a size, or describes a far larger model, is named before anything is made of it. */

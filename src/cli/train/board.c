@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <tarn/runs.h>
 #include <unistd.h>
 
 #include "cli/cli.h"

@@ -1,11 +1,12 @@
 /* runs.c: `tarn runs`: the log of runs (log.jsonl of a folder of runs) as a table, or with --json as one object per
- * run.
+ * run; with --compare a page that compares run folders.
  *
  * JSON is streamed, one run at a time. A table needs the widths of all rows first, so its rows are copied to memory:
  * the strings of a tarn_logged_run are valid during the callback only. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tarn/runs.h>
 
 #include "cli/cli.h"
 
@@ -130,12 +131,35 @@ static void print_sheet(const sheet *s)
                    tarn__escaped(s->row[i][k]), k + 1 < COLUMNS ? "  " : "\n");
 }
 
+/* ---- as a page --------------------------------------------------------------------------------------------------- */
+
+/* The path of the page goes to standard output, for scripts that open it. */
+static int compare(const tarn__options *options)
+{
+    const char *path = options->out ? options->out : "compare.html";
+    if (options->json || options->word_count < 2 || options->word_count > TARN_MAX_COMPARED) {
+        fprintf(stderr, options->json ? "tarn runs: --compare writes a page; --json does not apply to it\n"
+                                      : "tarn runs: --compare needs from 2 to 8 run folders; see tarn runs --help\n");
+        return TARN__MISUSED;
+    }
+    if (!tarn_runs_compare((const char *const *)options->words, options->word_count, path))
+        return tarn__print_error("runs");
+    printf("%s\n", tarn__escaped(path));
+    return TARN__DONE;
+}
+
 /* The heading is row 0 of the sheet, so that it counts in the widths. A log that cannot be read is an error; an empty
  * one is not. */
 int tarn__runs(const tarn__options *options)
 {
     const char *folder = options->word_count ? options->words[0] : "runs";
     sheet s = {0};
+    if (options->compare)
+        return compare(options);
+    if (options->out) {
+        fprintf(stderr, "tarn runs: --out applies to --compare only\n");
+        return TARN__MISUSED;
+    }
     if (options->json)
         return tarn_runs_read(folder, print_json, NULL) ? TARN__DONE : tarn__print_error("runs");
     cells *head = new_row(&s);

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <tarn/runs.h>
 
 #include "base/error.h"
 #include "base/os/files.h"

@@ -74,6 +74,27 @@ void tarn__page_text(tarn__page *page, const char *text)
     }
 }
 
+/* ---- tables ------------------------------------------------------------------------------------------------------ */
+
+/* In a box of its own that scrolls sideways: a wide table must not widen the page on a phone. */
+void tarn__table_begin(tarn__page *page, const char *title, const char *const *columns, int count)
+{
+    tarn__page_html(page, "<section class=\"table card\"><h2>");
+    tarn__page_text(page, title);
+    tarn__page_html(page, "</h2>\n<div class=\"scroll\"><table>\n<thead><tr><th></th>");
+    for (int i = 0; i < count; i++) {
+        tarn__page_format(page, "<th scope=\"col\"><i class=\"c%d\"></i>", i % TARN__COLOURS);
+        tarn__page_text(page, columns[i]);
+        tarn__page_html(page, "</th>");
+    }
+    tarn__page_html(page, "</tr></thead>\n<tbody>\n");
+}
+
+void tarn__table_end(tarn__page *page)
+{
+    tarn__page_html(page, "</tbody></table></div></section>\n");
+}
+
 /* ---- the frame of a page ----------------------------------------------------------------------------------------- */
 
 /* On the heap: the buffer is too large for small stacks. */
@@ -92,6 +113,7 @@ tarn__page *tarn__page_open(const char *path, const char *title, const char *dat
     tarn__page_text(page, title);
     tarn__page_html(page, "</title>\n<style>\n");
     tarn__page_html(page, tarn__page_style);
+    tarn__page_html(page, tarn__page_text_style);
     tarn__page_html(page, "</style></head>\n<body><main>\n<h1>");
     tarn__page_text(page, title);
     tarn__page_html(page, "</h1>\n");

@@ -68,6 +68,18 @@ bool tarn__report_settings_collect(const tarn_trainer *trainer, tarn__report_set
 /* Writes the page with an atomic write. */
 bool tarn__report_write(const char *path, const tarn__report *report);
 
+/* Charts of a metrics file, with the elapsed time of its last line. */
+typedef struct tarn__metrics_charts {
+    const tarn__report_chart *chart;
+    int count;
+    double seconds;
+} tarn__metrics_charts;
+
+/* Reads a metrics file; the rules are those of tarn__report_write_metrics(). The caller frees the charts. NULL with an
+ * error. */
+tarn__metrics_charts *tarn__metrics_charts_read(const char *metrics);
+void tarn__metrics_charts_free(tarn__metrics_charts *charts); /* NULL is allowed */
+
 /* Writes the page with charts and elapsed time from a metrics file: one JSON object per line with "step" and numbers.
  * loss and val_loss share a chart, as do accuracy and val_accuracy; "epoch" and "time" have none; the last "seconds" is
  * the elapsed time; every other number gets its own chart, titled by its key. A line may lack any key; null is a
@@ -94,7 +106,11 @@ void tarn__page_text(tarn__page *page, const char *text);
 /* Writes the buffered bytes to the file. */
 void tarn__page_flush(tarn__page *page);
 
-extern const char tarn__page_style[], tarn__page_script[];
+/* A table with a label per row. The head has a cell per column, with the colour of curve i; end() closes the table. */
+void tarn__table_begin(tarn__page *page, const char *title, const char *const *columns, int count);
+void tarn__table_end(tarn__page *page);
+
+extern const char tarn__page_style[], tarn__page_text_style[], tarn__page_script[];
 
 /* Opens the file and writes the page up to the contents of <main>; NULL date: none. close() writes the rest and commits
  * the file, or discards it after an error, and frees the page. NULL, or false, with an error. */

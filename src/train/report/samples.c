@@ -96,8 +96,7 @@ static int64_t count_lines(const tarn__map *map)
 /* Line i of n is shown if it is the first of those that fall on one of the MAX_SHOWN positions; the last one always. */
 static bool is_shown(int64_t i, int64_t count)
 {
-    return count <= MAX_SHOWN || i == 0 ||
-           i * (MAX_SHOWN - 1) / (count - 1) != (i - 1) * (MAX_SHOWN - 1) / (count - 1);
+    return count <= MAX_SHOWN || i == 0 || i * (MAX_SHOWN - 1) / (count - 1) != (i - 1) * (MAX_SHOWN - 1) / (count - 1);
 }
 
 void tarn__samples_write(tarn__page *page, const char *path)

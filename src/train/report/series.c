@@ -199,8 +199,10 @@ static bool read_lines(table *t, const tarn__map *map)
 
 /* ---- charts ------------------------------------------------------------------------------------------------------ */
 
-/* Charts of a table; series borrow from its columns. */
+/* Charts of a table; series borrow from its columns. On the heap: too large for small stacks. */
 typedef struct chart_list {
+    tarn__metrics_charts charts; /* first: callers hold a pointer to it */
+    table table;
     int count;
     tarn__report_chart chart[MAX_KEYS];
     tarn__report_series series[MAX_KEYS][2]; /* of each chart */
@@ -225,55 +227,77 @@ static void add_series(chart_list *list, const column *c)
 }
 
 /* Charts of known keys first, in the order of the table, then the others in the order of the file. */
-static void make_charts(chart_list *list, const table *t)
+static void make_charts(chart_list *list)
 {
+    const table *t = &list->table;
     for (int row = 0; row <= KNOWN; row++)
         for (int i = 0; i < t->count; i++)
             if (known_row(t->column[i].key) == row)
                 add_series(list, &t->column[i]);
+    list->charts = (tarn__metrics_charts){list->chart, list->count, t->seconds};
 }
 
-/* On the heap: the charts are too large for small stacks. */
-static bool write_from(const char *path, const tarn__report *report, const table *t)
+void tarn__metrics_charts_free(tarn__metrics_charts *charts)
 {
-    chart_list *list = tarn__alloc(sizeof(*list));
+    chart_list *list = (chart_list *)charts;
     if (!list)
-        return false;
-    make_charts(list, t);
-    tarn__report filled = *report;
-    filled.charts = list->chart;
-    filled.chart_count = list->count;
-    filled.seconds = t->seconds;
-    bool good = tarn__report_write(path, &filled);
+        return;
+    release_table(&list->table);
     tarn__release(list, sizeof(*list));
-    return good;
 }
+
+tarn__metrics_charts *tarn__metrics_charts_read(const char *metrics)
+{
+    tarn__map map;
+    chart_list *list = tarn_failed() ? NULL : tarn__alloc(sizeof(*list));
+    if (!list)
+        return NULL;
+    list->table.path = metrics;
+    list->table.last_step = -INFINITY;
+    bool is_open = tarn__map_open(&map, "report_write_metrics", metrics),
+         good = is_open && read_lines(&list->table, &map);
+    if (is_open)
+        tarn__map_close(&map);
+    if (!good) {
+        tarn__metrics_charts_free(&list->charts);
+        return NULL;
+    }
+    make_charts(list);
+    return &list->charts;
+}
+
+#else
+
+tarn__metrics_charts *tarn__metrics_charts_read(const char *metrics)
+{
+    (void)metrics;
+    tarn__raise(TARN_ERROR_UNSUPPORTED, "report_write_metrics: reading JSON is not supported: tarn was built without "
+                                        "jansson; install libjansson-dev and build again");
+    return NULL;
+}
+
+void tarn__metrics_charts_free(tarn__metrics_charts *charts)
+{
+    (void)charts;
+}
+
+#endif
 
 bool tarn__report_write_metrics(const char *path, const tarn__report *report, const char *metrics)
 {
-    tarn__map map;
-    table t = {.path = metrics, .last_step = -INFINITY};
     if (tarn_failed())
         return false;
     if (!metrics || !report)
         return tarn__raise(TARN_ERROR_ARGUMENT, "report_write_metrics: the %s NULL",
                            metrics ? "report is" : "path of the metrics is");
-    if (!tarn__map_open(&map, "report_write_metrics", metrics))
+    tarn__metrics_charts *charts = tarn__metrics_charts_read(metrics);
+    if (!charts)
         return false;
-    bool good = read_lines(&t, &map) && write_from(path, report, &t);
-    release_table(&t);
-    tarn__map_close(&map);
+    tarn__report filled = *report;
+    filled.charts = charts->chart;
+    filled.chart_count = charts->count;
+    filled.seconds = charts->seconds;
+    bool good = tarn__report_write(path, &filled);
+    tarn__metrics_charts_free(charts);
     return good;
 }
-
-#else
-
-bool tarn__report_write_metrics(const char *path, const tarn__report *report, const char *metrics)
-{
-    (void)path, (void)report, (void)metrics;
-    return tarn__raise(TARN_ERROR_UNSUPPORTED, "report_write_metrics: reading JSON is not supported: tarn was built "
-                                               "without jansson; install libjansson-dev and build "
-                                               "again");
-}
-
-#endif

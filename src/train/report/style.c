@@ -45,7 +45,7 @@ const char tarn__page_style[] =
     "18px;font-size:13px;color:var(--soft)}\n"
     ".legend b{color:var(--ink);font-weight:600}\n"
     ".legend li{overflow-wrap:anywhere}\n"
-    ".legend "
+    ".legend i,th "
     "i{display:inline-block;width:16px;height:3px;border-radius:2px;margin-right:7px;vertical-align:middle;background:"
     "currentColor}\n"
     "svg{display:block;width:100%;height:auto;overflow:visible}\n"
@@ -66,17 +66,27 @@ const char tarn__page_style[] =
     "10px;font-size:12.5px;"
     "box-shadow:0 4px 14px #0003;white-space:nowrap}\n"
     ".readout div{display:flex;justify-content:space-between;gap:14px}\n"
-    ".samples{margin-top:16px;padding:14px 16px}\n"
-    ".samples ol{list-style:none;margin:0;padding:0}\n"
-    ".samples li{border-top:1px solid var(--rule);margin-top:10px;padding-top:8px}\n"
-    "h3{font-size:13px;font-weight:600;color:var(--soft);margin:0}\n"
-    "pre{margin:4px 0 0;font:13px/1.5 ui-monospace,\"DejaVu Sans "
-    "Mono\",monospace;white-space:pre-wrap;overflow-wrap:anywhere}\n"
     "footer{color:var(--soft);font-size:13px;margin-top:22px}\n"
     "@media(max-width:640px){main{padding:18px 12px "
     "32px}.tiles{display:grid;grid-template-columns:1fr 1fr}.tiles div{min-width:0}"
     ".chart{padding:12px 10px 8px}text{font-size:17px}}\n"
     "@media print{body{background:#fff}.chart{break-inside:avoid}}\n";
+
+/* A string of its own: ISO C guarantees 4095 bytes per literal. */
+const char tarn__page_text_style[] =
+    ".table{margin:0 0 16px;padding:14px 16px}\n"
+    ".scroll{overflow-x:auto;margin-top:8px}\n"
+    "table{border-collapse:collapse;font-size:14px}\n"
+    "th,td{padding:4px 14px 4px 0;text-align:right;border-bottom:1px solid var(--rule);white-space:nowrap}\n"
+    "td{max-width:320px;overflow-wrap:anywhere;white-space:normal}\n"
+    "th[scope=row]{text-align:left;color:var(--soft);font-weight:400}\n"
+    "td.best{font-weight:650}\n"
+    ".samples{margin-top:16px;padding:14px 16px}\n"
+    ".samples ol{list-style:none;margin:0;padding:0}\n"
+    ".samples li{border-top:1px solid var(--rule);margin-top:10px;padding-top:8px}\n"
+    "h3{font-size:13px;font-weight:600;color:var(--soft);margin:0}\n"
+    "pre{margin:4px 0 0;font:13px/1.5 ui-monospace,\"DejaVu Sans "
+    "Mono\",monospace;white-space:pre-wrap;overflow-wrap:anywhere}\n";
 
 const char tarn__page_script[] =
     "for(const svg of document.querySelectorAll('svg')){\n"
