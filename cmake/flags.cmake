@@ -36,6 +36,9 @@ if(TARN_SANITIZE)
         target_compile_options(tarn_flags INTERFACE -fno-sanitize-recover=undefined)
     endif()
     add_link_options(-fsanitize=${TARN_SANITIZE})
+    # GCC fuses with -fexpensive-optimizations only, which -O1 lacks: expressions would round otherwise than the
+    # intrinsics beside them, and rows of a batch not all alike.
+    target_compile_options(tarn_kernel_flags INTERFACE $<$<C_COMPILER_ID:GNU>:-fexpensive-optimizations>)
 else()
     # A symbol that nobody defines is found at link time, not at run time. (Sanitizer runtimes leave theirs open.)
     target_link_options(tarn_link_flags INTERFACE -Wl,-z,defs)
