@@ -11,7 +11,10 @@
  *         for (tarn_engine_output output; tarn_engine_next(engine, &output);)
  *             use(output.request, output.token, output.finish_reason);
  *
- * One thread uses an engine at a time. */
+ * Threads: one thread at a time steps and reads outputs: tarn_engine_step(), tarn_engine_next() and tarn_engine_free().
+ * Meanwhile any threads may call tarn_engine_add(), tarn_engine_cancel(), tarn_engine_query(), tarn_engine_requests(),
+ * tarn_engine_wait() and tarn_engine_wake(), which never wait for a step. An error is that of the thread that called.
+ */
 #ifndef TARN_ENGINE_H
 #define TARN_ENGINE_H
 
@@ -34,6 +37,8 @@ typedef struct tarn_engine_options {
     bool no_sharing;       /* do not share the pages of common prefixes */
     /* faster matmuls of few rows: tokens may then depend on the other requests, in the last bits of their logits */
     bool not_invariant;
+    /* outputs have text, and requests may have stop strings. Borrowed: must outlive the engine. NULL: tokens only */
+    const tarn_tokenizer *tokenizer;
 } tarn_engine_options;
 
 /* An engine. Borrows the model, which must outlive it and stay on its device; all of its layers are on one device.
@@ -42,8 +47,9 @@ TARN_API tarn_engine *tarn_engine_new_sized(tarn_module *model, const tarn_engin
                                             size_t options_size);
 #define tarn_engine_new(model, ...) tarn_engine_new_sized(model, __VA_ARGS__, sizeof(tarn_engine_options))
 
-/* Adds a request: a prompt of at least one token and of fewer than the context. Copies what it needs. Of the options,
- * those of samplers, max_tokens, stop and ignore_eos apply; others that are set are an error. `...` is a const
+/* Adds a request: a prompt of at least one token and of fewer than the context. Copies what it needs, and keeps the
+ * grammar. All options apply, except .slide, .keep and .on_token, which are errors, and .no_capture. Several samples of
+ * one prompt are several requests with seeds of their own: the prompt's full pages are computed once. `...` is a const
  * tarn_generate_options *, or NULL. Returns the request's number, from 1 on; -1 on error. */
 TARN_API int64_t tarn_engine_add_sized(tarn_engine *engine, const int32_t *tokens, int64_t count,
                                        const tarn_generate_options *options, size_t options_size);
@@ -51,37 +57,87 @@ TARN_API int64_t tarn_engine_add_sized(tarn_engine *engine, const int32_t *token
     tarn_engine_add_sized(engine, tokens, count, __VA_ARGS__, sizeof(tarn_generate_options))
 
 /* Computes one step. Returns the number of requests that have not ended, plus that of outputs not yet read; 0: nothing
- * is left to do. -1 on error: the requests of the step have ended. */
+ * is left to do. -1 on error: the requests of the step have ended, with an output each. */
 TARN_API int64_t tarn_engine_step(tarn_engine *engine);
 
-/* One token of a request. */
+/* One token of a request, or its end. The last output of a request, and no other, has a finish reason. */
 typedef struct tarn_engine_output {
     int64_t request;
     int32_t token; /* -1: none; the request has ended */
     tarn_finish_reason finish_reason;
     int64_t shared; /* prompt tokens that were not computed, because their pages were shared */
+    bool is_prompt; /* with .prompt_logprobs: a token of the prompt, from the first on; without text */
+    /* complete characters that are final, perhaps none; terminated by 0. NULL without a tokenizer. This and the other
+     * pointers are borrowed until the next call of tarn_engine_next() or tarn_engine_step() */
+    const char *text;
+    size_t length; /* in bytes */
+    /* with .logprobs or .top_logprobs: by the model alone, before bias, penalties, masks and temperature, as of
+     * tarn_token_logprobs(); else NaN, as for the first token of a prompt */
+    double logprob;
+    const tarn_candidate *top_logprobs; /* most likely first */
+    int top_logprob_count;
+    const char *error; /* with TARN_FINISH_ERROR: what failed; else NULL */
+    /* so far: from tarn_engine_add() to the request's first step, from there to its first new token, from there to this
+     * output */
+    double wait_ms, prompt_ms, decode_ms;
 } tarn_engine_output;
 
-/* The next output of the steps so far, oldest first; false when there is none, or on an error. */
+/* The next output of the steps so far, oldest first; false when there is none, or on an error. Text that may be the
+ * beginning of a stop string or of a character comes with a later output of the request. */
 TARN_API bool tarn_engine_next_sized(tarn_engine *engine, tarn_engine_output *output, size_t output_size);
 #define tarn_engine_next(engine, output) tarn_engine_next_sized(engine, output, sizeof(tarn_engine_output))
 
-/* Ends a request at once and frees its pages; it has no further outputs. A request that has ended is not an error. */
+/* Ends a request: outputs not yet read are dropped, and one comes with TARN_FINISH_CANCELLED. Its pages are free before
+ * the next step. A request that has ended is not an error, and has no more outputs if its last one was read. */
 TARN_API bool tarn_engine_cancel(tarn_engine *engine, int64_t request);
 
-/* Counters since the engine was created, and its present state. */
+/* Waits until the engine has requests or outputs, for at most `seconds`, or until tarn_engine_wake(). True if it has;
+ * false if not, or on an error. */
+TARN_API bool tarn_engine_wait(tarn_engine *engine, double seconds);
+
+/* Ends the present or else the next tarn_engine_wait(). */
+TARN_API bool tarn_engine_wake(tarn_engine *engine);
+
+/* Counters since the engine was created, and its state after the last step. */
 typedef struct tarn_engine_stats {
-    int64_t pages, free_pages;  /* of the KV cache; pages of past prefixes count as free */
-    int64_t running, waiting;   /* requests */
-    int64_t steps, preemptions; /* a preempted request waits and is recomputed */
-    int64_t prompt_tokens;      /* computed, recomputed ones included */
-    int64_t shared_tokens;      /* not computed, because their pages were shared */
-    int64_t new_tokens;         /* sampled */
+    int64_t pages, free_pages;           /* of the KV cache; pages of past prefixes count as free */
+    int64_t running, waiting;            /* requests; a preempted one waits */
+    int64_t steps, preemptions;          /* a preempted request waits and is recomputed */
+    int64_t prompt_tokens;               /* computed, recomputed ones included */
+    int64_t shared_tokens;               /* not computed, because their pages were shared */
+    int64_t new_tokens;                  /* sampled */
+    int64_t cached_pages;                /* of the free ones: pages of past prefixes */
+    int64_t shared_pages;                /* of the others: pages of more than one request */
+    int64_t page_tokens;                 /* tokens of a page */
+    int64_t context;                     /* tokens of a request, prompt included */
+    int64_t added;                       /* requests */
+    int64_t finished, cancelled, failed; /* requests that have ended, by finish reason */
 } tarn_engine_stats;
 
 /* Fills in the counters. Fields of a newer header's struct that this library does not know become zero. */
 TARN_API bool tarn_engine_query_sized(const tarn_engine *engine, tarn_engine_stats *stats, size_t stats_size);
 #define tarn_engine_query(engine, stats) tarn_engine_query_sized(engine, stats, sizeof(tarn_engine_stats))
+
+/* One request that has not ended, after the last step. */
+typedef struct tarn_engine_request {
+    int64_t request;
+    bool is_running;                      /* else it waits */
+    int64_t prompt;                       /* tokens */
+    int64_t computed;                     /* tokens whose keys and values are in the cache, new ones included */
+    int64_t shared;                       /* prompt tokens that were not computed, because their pages were shared */
+    int64_t new_tokens;                   /* sampled */
+    int64_t max_tokens;                   /* new tokens at most */
+    int64_t pages;                        /* shared ones included */
+    int64_t preemptions;                  /* how often it was preempted */
+    double wait_ms, prompt_ms, decode_ms; /* as in tarn_engine_output, up to now */
+} tarn_engine_request;
+
+/* Describes the first `capacity` requests that have not ended, oldest first; `requests` may be NULL where `capacity` is
+ * 0. Returns the number of all that have not ended; -1 on error. `size` is that of a struct. */
+TARN_API int64_t tarn_engine_requests_sized(const tarn_engine *engine, tarn_engine_request *requests, int64_t capacity,
+                                            size_t size);
+#define tarn_engine_requests(engine, requests, capacity) \
+    tarn_engine_requests_sized(engine, requests, capacity, sizeof(tarn_engine_request))
 
 /* Frees an engine, not its model. NULL is allowed; works while an error is pending. */
 TARN_API void tarn_engine_free(tarn_engine *engine);

@@ -74,8 +74,14 @@ TARN_API void tarn_decoder_free(tarn_decoder *decoder);
 /* A sampler with its random state. */
 typedef struct tarn_sampler tarn_sampler;
 
-/* Options of tarn_sampler_new(); zero is every field's default. They apply in transformers' order: repetition
- * penalty, temperature, top_k, top_p, min_p. */
+/* A value that is added to the logit of a token. */
+typedef struct tarn_logit_bias {
+    int32_t token;
+    double bias;
+} tarn_logit_bias;
+
+/* Options of tarn_sampler_new(); zero is every field's default. They apply in this order: logit bias, repetition
+ * penalty, frequency and presence penalty, temperature, top_k, top_p, min_p. */
 typedef struct tarn_sampler_options {
     /* sampling temperature, from 0.0001 to 100; 0: greedy (argmax, the first of equal ones) */
     double temperature;
@@ -89,6 +95,12 @@ typedef struct tarn_sampler_options {
      * 1, none */
     double repeat_penalty;
     int64_t repeat_last_n; /* number of previous tokens that are penalized; 0: all */
+    /* OpenAI's penalties of tokens that were sampled before, not of those in the prompt, from -100 to 100: subtracted
+     * from the logit, once per occurrence and once for all of them */
+    double frequency_penalty, presence_penalty;
+    /* added to the logits of these tokens, from -100 to 100 each; those of the same token add up. Copied. NULL: none */
+    const tarn_logit_bias *logit_bias;
+    int logit_bias_count;
 } tarn_sampler_options;
 
 /* A sampler. `...` is a const tarn_sampler_options *, or NULL. The caller owns it. */
@@ -155,6 +167,14 @@ typedef struct tarn_generate_options {
     /* the new tokens follow this grammar, compiled for the model's vocabulary; the sequence ends with the grammar.
      * NULL: none. The sequence keeps it; not with .ignore_eos */
     tarn_grammar *grammar;
+    double frequency_penalty, presence_penalty; /* this and the next: see tarn_sampler_options */
+    const tarn_logit_bias *logit_bias;
+    int logit_bias_count;
+    /* of an engine, as the next two: outputs for the prompt's tokens too; implies .logprobs. All of the prompt is then
+     * computed, shared prefixes included */
+    bool prompt_logprobs;
+    bool prompt_only;    /* with .prompt_logprobs: no new tokens; the prompt may then fill the context */
+    uint64_t cache_salt; /* pages are shared between requests of the same value only */
 } tarn_generate_options;
 
 /* Generates from a prompt of `count` tokens, at least one. `tokens` receives the new tokens (NULL: on_token receives
@@ -217,11 +237,13 @@ TARN_API bool tarn_generator_prompt_text_sized(tarn_generator *generator, int64_
 
 /* Why a sequence ended. */
 typedef enum tarn_finish_reason {
-    TARN_FINISH_NONE = 0, /* not ended */
-    TARN_FINISH_TOKEN,    /* EOS or a token of .stop */
-    TARN_FINISH_STRING,   /* one of .stop_strings */
-    TARN_FINISH_LENGTH,   /* .max_tokens, or the context is full and does not slide */
-    TARN_FINISH_GRAMMAR   /* .grammar allows no more text */
+    TARN_FINISH_NONE = 0,  /* not ended */
+    TARN_FINISH_TOKEN,     /* EOS or a token of .stop */
+    TARN_FINISH_STRING,    /* one of .stop_strings */
+    TARN_FINISH_LENGTH,    /* .max_tokens, or the context is full and does not slide */
+    TARN_FINISH_GRAMMAR,   /* .grammar allows no more text */
+    TARN_FINISH_CANCELLED, /* of an engine: tarn_engine_cancel() */
+    TARN_FINISH_ERROR      /* of an engine: the request failed; the output has the error */
 } tarn_finish_reason;
 
 /* A token with its log probability. */

@@ -1,10 +1,14 @@
 /* constrain.c: sequences that follow a grammar. The mask of a token needs the token before it on the host: a sequence
  * with a grammar reads each token before the next one is sampled, as the generator does anyway. */
+#include "generate/constrain.h"
+
+#include <string.h>
+
+#include "base/error.h"
 #include "base/memory.h"
-#include "generate/generator.h"
 #include "text/grammar/grammar.h"
 
-bool tarn__constrain_check(const tarn__model_info *info, const tarn_generate_options *o)
+bool tarn__constraint_check(const tarn__model_info *info, const tarn_generate_options *o)
 {
     if (!o->grammar)
         return true;
@@ -19,80 +23,87 @@ bool tarn__constrain_check(const tarn__model_info *info, const tarn_generate_opt
                        (long long)o->grammar->vocab->size, (long long)info->vocab_size);
 }
 
-bool tarn__constrain_open(tarn__sequence *s, const tarn_generate_options *o)
+bool tarn__constraint_open(tarn__constraint *c, const tarn__model_info *info, const tarn_generate_options *o)
 {
+    *c = (tarn__constraint){.info = info, .stop_count = o->stop_count, .ignore_eos = o->ignore_eos};
+    if (o->stop_count > 0) {
+        c->stop = tarn__alloc(sizeof(*c->stop) * (size_t)o->stop_count);
+        if (!c->stop)
+            return false;
+        memcpy(c->stop, o->stop, sizeof(*c->stop) * (size_t)o->stop_count);
+    }
     if (!o->grammar)
         return true;
-    s->mask = tarn__alloc(sizeof(*s->mask) * (size_t)TARN_MASK_WORDS(s->info->vocab_size));
-    s->matcher = s->mask ? tarn_matcher_new(o->grammar) : NULL;
-    return s->matcher != NULL;
+    c->mask = tarn__alloc(sizeof(*c->mask) * (size_t)TARN_MASK_WORDS(info->vocab_size));
+    c->matcher = c->mask ? tarn_matcher_new(o->grammar) : NULL;
+    return c->matcher != NULL;
 }
 
-void tarn__constrain_close(tarn__sequence *s)
+void tarn__constraint_close(tarn__constraint *c)
 {
-    if (s->mask)
-        tarn__release(s->mask, sizeof(*s->mask) * (size_t)TARN_MASK_WORDS(s->info->vocab_size));
-    tarn_matcher_free(s->matcher);
-    s->mask = NULL;
-    s->matcher = NULL;
+    tarn__release(c->stop, sizeof(*c->stop) * (size_t)c->stop_count);
+    if (c->mask)
+        tarn__release(c->mask, sizeof(*c->mask) * (size_t)TARN_MASK_WORDS(c->info->vocab_size));
+    tarn_matcher_free(c->matcher);
+    *c = (tarn__constraint){0};
 }
 
 /* True for EOS, unless it is ignored, and for the caller's stop tokens. */
-static bool is_end_token(const tarn__sequence *s, int64_t token)
+static bool is_end_token(const tarn__constraint *c, int64_t token)
 {
-    for (int i = 0; i < s->options.stop_count; i++)
-        if (s->stop[i] == token)
+    for (int i = 0; i < c->stop_count; i++)
+        if (c->stop[i] == token)
             return true;
-    for (int i = 0; !s->options.ignore_eos && i < s->info->eos_count; i++)
-        if (s->info->eos[i] == token)
+    for (int i = 0; !c->ignore_eos && i < c->info->eos_count; i++)
+        if (c->info->eos[i] == token)
             return true;
     return false;
 }
 
-bool tarn__sequence_is_end(const tarn__sequence *s, int64_t token)
+bool tarn__constraint_is_end(const tarn__constraint *c, int64_t token)
 {
-    return is_end_token(s, token) || (s->matcher && tarn__grammar_is_eos(s->matcher->grammar, (int32_t)token) &&
-                                      tarn_matcher_may_end(s->matcher));
+    return is_end_token(c, token) || (c->matcher && tarn__grammar_is_eos(c->matcher->grammar, (int32_t)token) &&
+                                      tarn_matcher_may_end(c->matcher));
 }
 
 /* A token that ends the sequence is allowed where the grammar may end, and only there, even if it has text. */
-static void set_end(const tarn__sequence *s, int64_t token, bool may_end)
+static void set_end(const tarn__constraint *c, int64_t token, bool may_end)
 {
     uint32_t bit = 1u << (token % 32);
-    if (token < 0 || token >= s->info->vocab_size)
+    if (token < 0 || token >= c->info->vocab_size)
         return;
     if (may_end)
-        s->mask[token / 32] |= bit;
+        c->mask[token / 32] |= bit;
     else
-        s->mask[token / 32] &= ~bit;
+        c->mask[token / 32] &= ~bit;
 }
 
-bool tarn__constrain_mask(tarn__sequence *s)
+bool tarn__constraint_mask(tarn__constraint *c, tarn_sampler *sampler)
 {
-    int64_t words = TARN_MASK_WORDS(s->info->vocab_size), i = 0;
-    if (!s->matcher)
+    if (!c->matcher)
         return true;
-    if (!tarn_matcher_mask(s->matcher, s->mask, words))
+    int64_t words = TARN_MASK_WORDS(c->info->vocab_size), i = 0;
+    if (!tarn_matcher_mask(c->matcher, c->mask, words))
         return false;
-    bool may_end = tarn_matcher_may_end(s->matcher);
-    for (int k = 0; k < s->options.stop_count; k++)
-        set_end(s, s->stop[k], may_end);
-    for (int k = 0; k < s->info->eos_count; k++)
-        set_end(s, s->info->eos[k], may_end);
-    while (i < words && !s->mask[i])
+    bool may_end = tarn_matcher_may_end(c->matcher);
+    for (int k = 0; k < c->stop_count; k++)
+        set_end(c, c->stop[k], may_end);
+    for (int k = 0; k < c->info->eos_count; k++)
+        set_end(c, c->info->eos[k], may_end);
+    while (i < words && !c->mask[i])
         i++;
     if (i == words)
         return tarn__raise(TARN_ERROR_FORMAT, "the vocabulary has no token for what the grammar needs next");
-    return tarn_sampler_mask(s->sampler, s->mask, 1, words);
+    return tarn_sampler_mask(sampler, c->mask, 1, words);
 }
 
-bool tarn__constrain_accept(tarn__sequence *s, int32_t token, bool *is_done)
+bool tarn__constraint_accept(tarn__constraint *c, int32_t token, bool *is_done)
 {
-    if (!s->matcher)
+    if (!c->matcher)
         return true;
-    if (!tarn_matcher_accept(s->matcher, token))
+    if (!tarn_matcher_accept(c->matcher, token))
         return tarn_failed() ? false
                              : tarn__raise(TARN_ERROR_INTERNAL, "token %d was sampled outside its mask", (int)token);
-    *is_done = tarn_matcher_is_done(s->matcher);
+    *is_done = tarn_matcher_is_done(c->matcher);
     return !tarn_failed();
 }

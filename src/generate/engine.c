@@ -1,7 +1,10 @@
-/* engine.c: engines: creation, requests and outputs. The step is in engine_step.c. */
+/* engine.c: engines: creation, steps, waiting, and what they report. Requests are in engine_request.c, the step's parts
+ * in engine_step.c and engine_sample.c. */
 #include "generate/engine.h"
 
+#include <math.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/memory.h"
 
@@ -90,6 +93,8 @@ tarn_engine *tarn_engine_new_sized(tarn_module *model, const tarn_engine_options
     tarn_scope_close(scope);
     if (good) {
         *engine = own;
+        pthread_mutex_init(&engine->lock, NULL);
+        pthread_cond_init(&engine->changed, NULL);
         return engine;
     }
     tarn__page_pool_close(&own.pool);
@@ -103,200 +108,201 @@ void tarn_engine_free(tarn_engine *engine)
         return;
     while (engine->count > 0)
         tarn__engine_remove(engine, engine->request[engine->count - 1]);
+    tarn__engine_free_ended(engine->ended);
     tarn__release(engine->request, sizeof(*engine->request) * (size_t)engine->capacity);
-    tarn__release(engine->output, sizeof(*engine->output) * engine->output_capacity);
+    tarn__release(engine->reply, sizeof(*engine->reply) * engine->reply_capacity);
+    tarn__release(engine->text, engine->text_capacity);
+    tarn__release(engine->candidate, sizeof(*engine->candidate) * engine->candidate_capacity);
+    pthread_cond_destroy(&engine->changed);
+    pthread_mutex_destroy(&engine->lock);
     tarn__page_pool_close(&engine->pool);
     tarn__kv_pages_close(&engine->pages);
     tarn__release(engine, sizeof(*engine));
 }
 
-/* ---- requests ---------------------------------------------------------------------------------------------------- */
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
 
-void tarn__engine_release_pages(tarn_engine *e, tarn__request *r)
+double tarn__engine_now(void)
 {
-    while (r->pages > 0)
-        tarn__page_pool_release(&e->pool, r->page[--r->pages]);
-    r->published = 0;
-    r->key = tarn__page_root(0);
-    r->computed = r->planned = 0;
-    r->is_running = false;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return 1e3 * (double)now.tv_sec + 1e-6 * (double)now.tv_nsec;
 }
 
-static void free_request(tarn__request *r)
+/* A const engine stays as it is for the caller; the lock is not part of it. */
+void tarn__engine_lock(const tarn_engine *engine)
 {
-    tarn__release(r->tokens, sizeof(*r->tokens) * (size_t)r->max_count);
-    tarn__release(r->page, sizeof(*r->page) * (size_t)tarn__engine_pages_for(r->max_count));
-    tarn__release(r->stop, sizeof(*r->stop) * (size_t)r->stop_count);
-    tarn_sampler_free(r->sampler);
-    tarn__release(r, sizeof(*r));
+    pthread_mutex_lock(&((tarn_engine *)(uintptr_t)engine)->lock);
 }
 
-void tarn__engine_remove(tarn_engine *e, tarn__request *r)
+void tarn__engine_unlock(const tarn_engine *engine)
 {
-    int at = 0;
-    while (e->request[at] != r)
-        at++;
-    memmove(&e->request[at], &e->request[at + 1], sizeof(*e->request) * (size_t)(e->count - at - 1));
-    e->count--;
-    tarn__engine_release_pages(e, r);
-    free_request(r);
+    pthread_mutex_unlock(&((tarn_engine *)(uintptr_t)engine)->lock);
 }
 
-/* Raises invalid arguments of a request; the caller adds the function's name. */
-static bool check_request(const tarn_engine *e, const int32_t *tokens, int64_t count, const tarn_generate_options *o)
-{
-    if (!tokens || count < 1)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "the prompt has no tokens; expected at least one");
-    if (count >= e->options.context)
-        return tarn__raise(TARN_ERROR_SHAPE, "the prompt has %lld tokens; it must be shorter than the context of %lld",
-                           (long long)count, (long long)e->options.context);
-    if (o->max_tokens < 0 || o->max_tokens > e->options.context - count)
-        return tarn__raise(TARN_ERROR_ARGUMENT, ".max_tokens is %lld; after a prompt of %lld it must be from 1 to %lld",
-                           (long long)o->max_tokens, (long long)count, (long long)(e->options.context - count));
-    for (int64_t i = 0; i < count; i++)
-        if (tokens[i] < 0 || tokens[i] >= e->info.vocab_size)
-            return tarn__raise(TARN_ERROR_ARGUMENT, "token %lld of the prompt is %d; it must be from 0 to %lld",
-                               (long long)i, (int)tokens[i], (long long)e->info.vocab_size - 1);
-    if (o->stop_count < 0 || (o->stop_count > 0 && !o->stop))
-        return tarn__raise(TARN_ERROR_ARGUMENT, ".stop_count is %d; .stop must have at least that many tokens",
-                           o->stop_count);
-    const char *unsupported = o->stop_string_count             ? "stop_strings"
-                              : o->logprobs || o->top_logprobs ? "logprobs"
-                              : o->slide                       ? "slide"
-                              : o->on_token                    ? "on_token"
-                              : o->grammar                     ? "grammar"
-                                                               : NULL;
-    return !unsupported || tarn__raise(TARN_ERROR_UNSUPPORTED, ".%s is not supported by engines", unsupported);
-}
-
-/* A request with copies of everything; NULL with an error. */
-static tarn__request *new_request(const tarn_engine *e, const int32_t *tokens, int64_t count,
-                                  const tarn_generate_options *o)
-{
-    tarn__request *r = tarn__alloc(sizeof(*r));
-    if (!r)
-        return NULL;
-    r->count = r->prompt = count;
-    r->max_count = o->max_tokens ? count + o->max_tokens : e->options.context;
-    r->key = tarn__page_root(0);
-    r->ignore_eos = o->ignore_eos;
-    r->stop_count = o->stop_count;
-    r->tokens = tarn__alloc(sizeof(*r->tokens) * (size_t)r->max_count);
-    r->page = tarn__alloc(sizeof(*r->page) * (size_t)tarn__engine_pages_for(r->max_count));
-    r->stop = r->stop_count > 0 ? tarn__alloc(sizeof(*r->stop) * (size_t)r->stop_count) : NULL;
-    r->sampler = tarn_sampler_new(&(tarn_sampler_options){.temperature = o->temperature,
-                                                          .top_k = o->top_k,
-                                                          .top_p = o->top_p,
-                                                          .seed = o->seed,
-                                                          .min_p = o->min_p,
-                                                          .repeat_penalty = o->repeat_penalty,
-                                                          .repeat_last_n = o->repeat_last_n});
-    bool good = r->tokens && r->page && r->sampler && (r->stop || r->stop_count == 0);
-    if (good) {
-        memcpy(r->tokens, tokens, sizeof(*tokens) * (size_t)count);
-        if (r->stop)
-            memcpy(r->stop, o->stop, sizeof(*r->stop) * (size_t)r->stop_count);
-    }
-    if (good && o->repeat_penalty != 0) {
-        tarn_scope *scope = tarn_scope_open();
-        good = scope && tarn_sampler_accept(r->sampler, tarn_from_i32(tokens, TARN_SHAPE(1, count), e->info.device));
-        tarn_scope_close(scope);
-    }
-    if (good)
-        return r;
-    free_request(r);
-    return NULL;
-}
-
-/* Raises if the engine is NULL. */
-static bool check_engine(const char *function, const tarn_engine *engine)
+bool tarn__engine_check(const char *function, const tarn_engine *engine)
 {
     if (tarn_failed())
         return false;
     return engine || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the engine is NULL", function);
 }
 
-int64_t tarn_engine_add_sized(tarn_engine *e, const int32_t *tokens, int64_t count,
-                              const tarn_generate_options *options, size_t options_size)
+/* Requests that have not ended, and outputs. */
+static int64_t work_left(const tarn_engine *e)
 {
-    const char *function = "engine_add";
-    tarn_generate_options o = {0};
-    if (options)
-        memcpy(&o, options, options_size < sizeof(o) ? options_size : sizeof(o));
-    if (!check_engine(function, e))
-        return -1;
-    tarn__request *r = check_request(e, tokens, count, &o) &&
-                               tarn__list_reserve(&e->request, e->count, &e->capacity, sizeof(*e->request))
-                           ? new_request(e, tokens, count, &o)
-                           : NULL;
-    if (!r) {
-        tarn__raise_within(function);
-        return -1;
-    }
-    r->number = e->next_number++;
-    e->request[e->count++] = r;
-    return r->number;
-}
-
-bool tarn_engine_cancel(tarn_engine *e, int64_t request)
-{
-    if (!check_engine("engine_cancel", e))
-        return false;
-    if (request < 1 || request >= e->next_number)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "engine_cancel: request %lld does not exist", (long long)request);
+    int64_t left = e->replies - e->first_reply;
     for (int i = 0; i < e->count; i++)
-        if (e->request[i]->number == request) {
-            tarn__engine_remove(e, e->request[i]);
-            break;
-        }
-    int left = e->first_output;
-    for (int i = e->first_output; i < e->outputs; i++)
-        if (e->output[i].request != request)
-            e->output[left++] = e->output[i];
-    e->outputs = left;
-    return true;
+        left += !e->request[i]->is_cancelled;
+    return left;
 }
 
-/* ---- steps and outputs ------------------------------------------------------------------------------------------- */
+/* Frees what has ended since the last step. */
+static void free_ended(tarn_engine *e)
+{
+    tarn__engine_lock(e);
+    tarn__request *ended = e->ended;
+    e->ended = NULL;
+    tarn__engine_unlock(e);
+    tarn__engine_free_ended(ended);
+}
+
+/* Plans and advances with the lock, computes without it. */
+static bool step(tarn_engine *e)
+{
+    tarn__batch batch = {0};
+    tarn__engine_lock(e);
+    tarn__engine_reset_outputs(e);
+    bool is_planned = e->count > 0 && tarn__engine_plan(e, &batch);
+    tarn__engine_unlock(e);
+    if (is_planned) {
+        bool good = tarn__engine_compute(e, &batch);
+        tarn__engine_lock(e);
+        if (!good || !tarn__engine_advance(e, &batch))
+            tarn__engine_fail_all(e, &batch);
+        tarn__engine_unlock(e);
+    }
+    tarn__batch_release(&batch);
+    return !tarn_failed();
+}
 
 int64_t tarn_engine_step(tarn_engine *e)
 {
-    if (!check_engine("engine_step", e))
+    if (!tarn__engine_check("engine_step", e))
         return -1;
-    if (e->count > 0 && !tarn__engine_step(e)) {
+    free_ended(e);
+    if (!step(e)) {
         tarn__raise_within("engine_step");
         return -1;
     }
-    return e->count + e->outputs - e->first_output;
+    tarn__engine_lock(e);
+    int64_t left = work_left(e);
+    tarn__engine_unlock(e);
+    return left;
 }
 
-bool tarn_engine_next_sized(tarn_engine *e, tarn_engine_output *output, size_t output_size)
+/* ---- waiting ----------------------------------------------------------------------------------------------------- */
+
+#define MAX_WAIT_SECONDS 1e9
+
+bool tarn_engine_wait(tarn_engine *e, double seconds)
 {
-    if (!check_engine("engine_next", e))
+    struct timespec until;
+    if (!tarn__engine_check("engine_wait", e))
         return false;
-    if (!output)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "engine_next: the output is NULL");
-    if (e->first_output == e->outputs) {
-        e->first_output = e->outputs = 0;
+    if (!(seconds >= 0))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "engine_wait: seconds is %g; it must be at least 0", seconds);
+    clock_gettime(CLOCK_REALTIME, &until);
+    double whole = floor(seconds < MAX_WAIT_SECONDS ? seconds : MAX_WAIT_SECONDS),
+           end = (double)until.tv_nsec + 1e9 * (seconds < MAX_WAIT_SECONDS ? seconds - whole : 0);
+    until.tv_sec += (time_t)whole + (end >= 1e9);
+    until.tv_nsec = (long)(end >= 1e9 ? end - 1e9 : end);
+    tarn__engine_lock(e);
+    for (int result = 0; result == 0 && !e->is_woken && work_left(e) == 0;)
+        result = pthread_cond_timedwait(&e->changed, &e->lock, &until);
+    e->is_woken = false;
+    bool has_work = work_left(e) > 0;
+    tarn__engine_unlock(e);
+    return has_work;
+}
+
+bool tarn_engine_wake(tarn_engine *e)
+{
+    if (!tarn__engine_check("engine_wake", e))
         return false;
-    }
-    memset(output, 0, output_size);
-    memcpy(output, &e->output[e->first_output++], output_size < sizeof(*output) ? output_size : sizeof(*output));
+    tarn__engine_lock(e);
+    e->is_woken = true;
+    pthread_cond_broadcast(&e->changed);
+    tarn__engine_unlock(e);
     return true;
 }
+
+/* ---- reports ----------------------------------------------------------------------------------------------------- */
 
 bool tarn_engine_query_sized(const tarn_engine *e, tarn_engine_stats *stats, size_t stats_size)
 {
-    if (!check_engine("engine_query", e))
+    if (!tarn__engine_check("engine_query", e))
         return false;
     if (!stats)
         return tarn__raise(TARN_ERROR_ARGUMENT, "engine_query: the stats are NULL");
+    tarn__engine_lock(e);
     tarn_engine_stats now = e->stats;
     now.pages = e->pool.count;
     now.free_pages = tarn__page_pool_available(&e->pool);
+    now.cached_pages = e->pool.unreferenced;
+    now.shared_pages = e->pool.shared;
+    now.page_tokens = TARN__KV_PAGE;
+    now.context = e->options.context;
+    now.added = e->next_number - 1;
     for (int i = 0; i < e->count; i++)
-        *(e->request[i]->is_running ? &now.running : &now.waiting) += 1;
+        if (!e->request[i]->is_cancelled)
+            *(e->request[i]->is_running ? &now.running : &now.waiting) += 1;
+    tarn__engine_unlock(e);
     memset(stats, 0, stats_size);
     memcpy(stats, &now, stats_size < sizeof(now) ? stats_size : sizeof(now));
     return true;
+}
+
+static tarn_engine_request describe(const tarn__request *r)
+{
+    double now = tarn__engine_now();
+    return (tarn_engine_request){.request = r->number,
+                                 .is_running = r->is_running,
+                                 .prompt = r->prompt,
+                                 .computed = r->computed,
+                                 .shared = r->shared,
+                                 .new_tokens = r->count - r->prompt,
+                                 .max_tokens = r->max_count - r->prompt,
+                                 .pages = r->pages,
+                                 .preemptions = r->preemptions,
+                                 .wait_ms = (r->started_at > 0 ? r->started_at : now) - r->added_at,
+                                 .prompt_ms = r->decoded_at > 0   ? r->decoded_at - r->started_at
+                                              : r->started_at > 0 ? now - r->started_at
+                                                                  : 0,
+                                 .decode_ms = r->decoded_at > 0 ? now - r->decoded_at : 0};
+}
+
+int64_t tarn_engine_requests_sized(const tarn_engine *e, tarn_engine_request *requests, int64_t capacity, size_t size)
+{
+    if (!tarn__engine_check("engine_requests", e))
+        return -1;
+    if (capacity < 0 || (capacity > 0 && !requests)) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "engine_requests: capacity is %lld%s; it must be at least 0",
+                    (long long)capacity, requests ? "" : ", and requests is NULL");
+        return -1;
+    }
+    int64_t found = 0;
+    tarn__engine_lock(e);
+    for (int i = 0; i < e->count; i++) {
+        if (e->request[i]->is_cancelled)
+            continue;
+        if (found < capacity) {
+            const tarn_engine_request one = describe(e->request[i]);
+            char *to = (char *)requests + (size_t)found * size;
+            memset(to, 0, size);
+            memcpy(to, &one, size < sizeof(one) ? size : sizeof(one));
+        }
+        found++;
+    }
+    tarn__engine_unlock(e);
+    return found;
 }

@@ -1,10 +1,18 @@
-/* engine.h: the internals of tarn_engine: requests, their pages, and the step (engine_step.c). */
+/* engine.h: the internals of tarn_engine: requests, their pages, the step and its outputs.
+ *
+ * The lock guards everything but what a step computes with while it runs: the requests of its batch, which stay alive
+ * and change only after the step (engine_step.c). Memory of ended requests is freed by the thread that steps: it may be
+ * the device's. */
 #ifndef TARN__ENGINE_H
 #define TARN__ENGINE_H
 
+#include <pthread.h>
 #include <tarn/engine.h>
 
+#include "generate/constrain.h"
+#include "generate/generate_options.h"
 #include "generate/page_pool.h"
+#include "generate/stop_buffer.h"
 #include "models/lm/arch.h"
 
 /* One request. Its tokens are the prompt and those sampled; the keys and values of the first `computed` of them are in
@@ -13,34 +21,84 @@ typedef struct tarn__request {
     int64_t number;
     int32_t *tokens;
     int64_t count, prompt, max_count; /* max_count: also the capacity of `tokens` */
-    int64_t computed, planned;        /* planned: tokens of this step */
-    int64_t shared;                   /* prompt tokens that were found in pages of others */
+    int64_t computed;
+    int64_t shared; /* prompt tokens that were found in pages of others */
     bool is_running;
-    int32_t *page; /* [pages of max_count] */
+    bool is_cancelled; /* during the step that computes it, after which it ends */
+    int32_t *page;     /* [pages of max_count] */
     int64_t pages;
-    int64_t published;  /* pages that are published, from the first on */
-    tarn__page_key key; /* of the last one, or the chain's beginning */
+    int64_t published;        /* pages that are published, from the first on */
+    tarn__page_key root, key; /* the chain's beginning; key of the last published page, or the beginning */
     tarn_sampler *sampler;
-    int32_t *stop;
-    int stop_count;
-    bool ignore_eos;
+    bool needs_history; /* the sampler has not got the prompt yet */
+    tarn__constraint constraint;
+    tarn_text_stream *stream; /* NULL without a tokenizer */
+    tarn__stop_buffer stop_buffer;
+    bool logprobs, prompt_logprobs, prompt_only;
+    int top_logprobs;
+    int64_t echoed; /* tokens of the prompt that were output */
+    int64_t preemptions;
+    double added_at, started_at, decoded_at; /* milliseconds; 0: not yet */
+
+    /* this step's: */
+    bool is_in_step;
+    int64_t planned;                  /* tokens */
+    int64_t first_row;                /* of its logits */
+    int64_t prompt_rows;              /* rows for log probabilities of the prompt, before that of the next token */
+    bool is_sampled;                  /* has a row for the next token */
+    int64_t token;                    /* sampled; -1: the logits are not finite */
+    int64_t logprobs_at;              /* of its first row, in the batch's log probabilities */
+    char *error;                      /* why it cannot go on; owned. NULL: it can */
+    struct tarn__request *next_ended; /* in the engine's list of ended requests */
 } tarn__request;
+
+/* An output in the queue; texts and candidates are offsets into the engine's arrays. */
+typedef struct tarn__reply {
+    tarn_engine_output output;
+    size_t text, candidates;
+} tarn__reply;
 
 struct tarn_engine {
     tarn_module *model; /* borrowed */
     tarn__model_info info;
     tarn_engine_options options; /* defaults resolved */
     tarn__kv_pages pages;
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* requests or outputs were added, or is_woken was set */
+    bool is_woken;
     tarn__page_pool pool;
     tarn__request **request; /* all that have not ended, by number */
     int count, capacity;
+    tarn__request *ended; /* to be freed by the thread that steps */
     int64_t next_number;
-    int64_t turn; /* number of the request after which prompt tokens are given next */
-    tarn_engine_output *output;
-    int outputs, first_output;
-    size_t output_capacity;
+    int64_t turn;       /* number of the request after which prompt tokens are given next */
+    tarn__reply *reply; /* with space for a last output of every request */
+    int replies, first_reply;
+    size_t reply_capacity;
+    char *text; /* of outputs and errors */
+    size_t text_length, text_capacity;
+    tarn_candidate *candidate;
+    size_t candidates, candidate_capacity;
     tarn_engine_stats stats;
 };
+
+/* A step's operands on the host, in one allocation; tensors are in the open scope. */
+typedef struct tarn__batch {
+    int64_t tokens, sequences, rows, table_pages, logprobs;
+    tarn__request **request;                /* [sequences] */
+    int64_t *ids, *positions, *slots, *row; /* [tokens], [tokens], [tokens], [rows] */
+    double *logprob;                        /* [logprobs]: 1 + 2 · top_logprobs of each row that wants them */
+    int32_t *table, *starts, *lengths;      /* [sequences, table_pages], [sequences + 1], [sequences] */
+} tarn__batch;
+
+/* Milliseconds of the monotonic clock. */
+double tarn__engine_now(void);
+
+void tarn__engine_lock(const tarn_engine *engine);
+void tarn__engine_unlock(const tarn_engine *engine);
+
+/* Raises if the engine is NULL. */
+bool tarn__engine_check(const char *function, const tarn_engine *engine);
 
 /* Pages for a number of tokens. */
 int64_t tarn__engine_pages_for(int64_t tokens);
@@ -48,10 +106,46 @@ int64_t tarn__engine_pages_for(int64_t tokens);
 /* Releases the pages of a request, the last one first. */
 void tarn__engine_release_pages(tarn_engine *engine, tarn__request *request);
 
-/* Ends a request and frees it. */
+/* Ends a request, and leaves its memory to tarn__engine_free_ended(). */
 void tarn__engine_remove(tarn_engine *engine, tarn__request *request);
+void tarn__engine_free_ended(tarn__request *ended);
 
-/* One step; false with an error. */
-bool tarn__engine_step(tarn_engine *engine);
+/* A step's three parts: plan and release the batch with the lock, compute it without. plan: false with an error, or
+ * without one where there is nothing to compute. */
+bool tarn__engine_plan(tarn_engine *engine, tarn__batch *batch);
+bool tarn__engine_compute(tarn_engine *engine, tarn__batch *batch);
+void tarn__batch_release(tarn__batch *batch);
+
+/* Samples the batch's next tokens by logits [rows, vocab_size] and reads them with the log probabilities. False with an
+ * error; what concerns one request only is noted there. */
+bool tarn__engine_sample(tarn__batch *batch, tarn_tensor *logits);
+
+/* Advances the requests of a computed batch, or ends all of them for the pending error, which stays. False with an
+ * error. */
+bool tarn__engine_advance(tarn_engine *engine, const tarn__batch *batch);
+void tarn__engine_fail_all(tarn_engine *engine, const tarn__batch *batch);
+
+/* ---- outputs (engine_output.c) ----------------------------------------------------------------------------------- */
+
+/* Reserves space for `more` outputs beside the last ones of `requests` requests. False with an error. */
+bool tarn__engine_reserve_outputs(tarn_engine *engine, int64_t more, int64_t requests);
+
+/* Queues an output without text; there is space. */
+tarn__reply *tarn__engine_reply(tarn_engine *engine, const tarn__request *request, int32_t token,
+                                tarn_finish_reason reason);
+
+/* Adds text and log probabilities, 1 + 2 · top of them, to an output. False with an error. */
+bool tarn__reply_text(tarn_engine *engine, tarn__reply *reply, const char *text, size_t length);
+bool tarn__reply_logprobs(tarn_engine *engine, tarn__reply *reply, const double *values, int top);
+
+/* Queues the last output of a request that failed, with a sentence, or NULL for the pending error, which stays; and
+ * removes the request. */
+void tarn__engine_fail(tarn_engine *engine, tarn__request *request, const char *sentence);
+
+/* Drops the outputs of a request that were not read. Returns true if its last one was among them. */
+bool tarn__engine_drop_outputs(tarn_engine *engine, int64_t request);
+
+/* Forgets the outputs that were read, if all were. */
+void tarn__engine_reset_outputs(tarn_engine *engine);
 
 #endif

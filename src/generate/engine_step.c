@@ -3,7 +3,10 @@
  * Requests are served by age. A step plans tokens: one for each decoding request, then prompt tokens, a page at a time
  * round-robin. The plan takes pages for them, oldest request first; where none is left, the youngest running request
  * gives up its pages and waits. The oldest request always fits. Then one forward pass over all planned tokens, one
- * sample for each request whose tokens are all computed, and full pages are published.
+ * sample for each request whose tokens are all computed (engine_sample.c), and full pages are published.
+ *
+ * A request waits for a prefix that another one is computing, and then shares its pages: several samples of one prompt
+ * compute it once.
  *
  * A preempted request keeps its tokens and its sampler, and continues from them; most of its pages are
  * usually still there, published, when it runs again. */
@@ -12,12 +15,58 @@
 #include "base/memory.h"
 #include "generate/engine.h"
 
-#define MIN_OUTPUTS 64 /* capacity of the first queue of outputs */
-
 /* ---- planning ---------------------------------------------------------------------------------------------------- */
 
-/* Starts waiting requests, oldest first, with the published pages of their prefix. The last token is always computed:
- * its logits are needed. */
+/* Tokens of a request that may come from shared pages. The last one is always computed: its logits are needed; and so
+ * are those before each token of the prompt whose log probability is still to be output. */
+static int64_t shareable(const tarn_engine *e, const tarn__request *r)
+{
+    if (e->options.no_sharing || (r->prompt_logprobs && r->echoed == 0))
+        return 0;
+    return r->prompt_logprobs && r->echoed < r->prompt ? r->echoed - 1 : r->count - 1;
+}
+
+/* Adds the published pages of a request's prefix. */
+static void share_pages(tarn_engine *e, tarn__request *r)
+{
+    int64_t limit = shareable(e, r);
+    while ((r->pages + 1) * TARN__KV_PAGE <= limit) {
+        int32_t page = tarn__page_pool_find(&e->pool, r->key, r->tokens + r->pages * TARN__KV_PAGE);
+        if (page < 0)
+            break;
+        r->page[r->pages++] = page;
+        r->key = tarn__page_pool_key(&e->pool, page);
+    }
+}
+
+/* True if a running request is about to publish the next page of this one's prefix. */
+static bool is_being_computed(const tarn_engine *e, const tarn__request *r)
+{
+    int64_t end = (r->pages + 1) * TARN__KV_PAGE;
+    if (end > shareable(e, r))
+        return false;
+    for (int i = 0; i < e->count; i++) {
+        const tarn__request *other = e->request[i];
+        if (other->is_running && other->root == r->root && other->published <= r->pages && other->prompt >= end &&
+            memcmp(other->tokens, r->tokens, sizeof(*r->tokens) * (size_t)end) == 0)
+            return true;
+    }
+    return false;
+}
+
+static void start_request(tarn_engine *e, tarn__request *r)
+{
+    r->is_running = true;
+    r->published = r->pages;
+    r->computed = r->pages * TARN__KV_PAGE;
+    if (r->count == r->prompt)
+        r->shared = r->computed;
+    e->stats.shared_tokens += r->computed;
+    if (r->started_at == 0)
+        r->started_at = tarn__engine_now();
+}
+
+/* Starts waiting requests, oldest first, with the published pages of their prefix. */
 static void admit(tarn_engine *e)
 {
     int64_t running = 0;
@@ -30,20 +79,13 @@ static void admit(tarn_engine *e)
         /* all pages of its tokens, so that it is not preempted at once */
         if (running > 0 && tarn__page_pool_available(&e->pool) <= tarn__engine_pages_for(r->count))
             return;
-        r->is_running = true;
-        running++;
-        while (!e->options.no_sharing && (r->pages + 1) * TARN__KV_PAGE < r->count) {
-            int32_t page = tarn__page_pool_find(&e->pool, r->key, r->tokens + r->pages * TARN__KV_PAGE);
-            if (page < 0)
-                break;
-            r->page[r->pages++] = page;
-            r->key = tarn__page_pool_key(&e->pool, page);
+        share_pages(e, r);
+        if (is_being_computed(e, r)) {
+            tarn__engine_release_pages(e, r);
+        } else {
+            start_request(e, r);
+            running++;
         }
-        r->published = r->pages;
-        r->computed = r->pages * TARN__KV_PAGE;
-        if (r->count == r->prompt)
-            r->shared = r->computed;
-        e->stats.shared_tokens += r->computed;
     }
 }
 
@@ -95,6 +137,7 @@ static bool take_pages(tarn_engine *e, tarn__request *r)
         }
         tarn__request *victim = youngest(e);
         tarn__engine_release_pages(e, victim);
+        victim->preemptions++;
         e->stats.preemptions++;
         if (victim == r)
             return false;
@@ -104,66 +147,127 @@ static bool take_pages(tarn_engine *e, tarn__request *r)
 
 /* ---- the batch --------------------------------------------------------------------------------------------------- */
 
-/* A step's operands on the host, in one allocation each; tensors are in the open scope. */
-typedef struct batch {
-    int64_t tokens, sequences, sampled, table_pages;
-    int64_t *ids, *positions, *slots, *rows; /* [tokens], [tokens], [tokens], [sampled] */
-    int32_t *table, *starts, *lengths;       /* [sequences, table_pages], [sequences + 1], [sequences] */
-} batch;
-
-/* Sizes of the batch by the requests' plans. */
-static batch size_batch(const tarn_engine *e)
+/* Rows of logits that a request needs after its planned tokens: one before each token of the prompt that is to be
+ * output with its log probability, and one for the next token. */
+static void plan_rows(tarn__request *r)
 {
-    batch b = {.table_pages = 1};
-    for (int i = 0; i < e->count; i++) {
-        const tarn__request *r = e->request[i];
-        if (!r->is_running || r->planned == 0)
-            continue;
-        int64_t pages = tarn__engine_pages_for(r->computed + r->planned);
-        b.sequences++;
-        b.tokens += r->planned;
-        b.sampled += r->computed + r->planned == r->count;
-        b.table_pages = pages > b.table_pages ? pages : b.table_pages;
-    }
-    return b;
+    int64_t end = r->computed + r->planned, first = r->echoed > 1 ? r->echoed - 1 : 0;
+    first = first > r->computed ? first : r->computed;
+    r->is_sampled = end == r->count && !r->prompt_only;
+    end = end < r->prompt - 1 ? end : r->prompt - 1;
+    r->prompt_rows = r->prompt_logprobs && end > first ? end - first : 0;
 }
 
-static size_t batch_bytes(const batch *b)
+/* Sizes of the batch by the requests' plans. */
+static void size_batch(const tarn_engine *e, tarn__batch *b)
 {
-    return sizeof(int64_t) * (size_t)(3 * b->tokens + b->sampled) +
+    b->table_pages = 1;
+    for (int i = 0; i < e->count; i++) {
+        tarn__request *r = e->request[i];
+        if (!r->is_running || r->planned == 0)
+            continue;
+        plan_rows(r);
+        int64_t pages = tarn__engine_pages_for(r->computed + r->planned), rows = r->prompt_rows + r->is_sampled;
+        b->sequences++;
+        b->tokens += r->planned;
+        b->rows += rows;
+        b->logprobs += r->logprobs ? rows * (1 + 2 * r->top_logprobs) : 0;
+        b->table_pages = pages > b->table_pages ? pages : b->table_pages;
+    }
+}
+
+static size_t batch_bytes(const tarn__batch *b)
+{
+    return sizeof(*b->request) * (size_t)b->sequences + sizeof(int64_t) * (size_t)(3 * b->tokens + b->rows) +
+           sizeof(double) * (size_t)b->logprobs +
            sizeof(int32_t) * (size_t)(b->sequences * b->table_pages + 2 * b->sequences + 1);
 }
 
-/* Lays the arrays out in memory of batch_bytes(), and fills them in. */
-static void fill_batch(const tarn_engine *e, batch *b, void *memory)
+void tarn__batch_release(tarn__batch *b)
 {
-    b->ids = memory, b->positions = b->ids + b->tokens, b->slots = b->positions + b->tokens;
-    b->rows = b->slots + b->tokens;
-    b->table = (int32_t *)(void *)(b->rows + b->sampled);
-    b->starts = b->table + b->sequences * b->table_pages, b->lengths = b->starts + b->sequences + 1;
-    int64_t at = 0, sequence = 0, sampled = 0;
-    b->starts[0] = 0;
-    for (int i = 0; i < e->count; i++) {
-        const tarn__request *r = e->request[i];
-        if (!r->is_running || r->planned == 0)
-            continue;
-        for (int64_t k = 0; k < b->table_pages; k++)
-            b->table[sequence * b->table_pages + k] = k < r->pages ? r->page[k] : 0;
-        for (int64_t k = r->computed; k < r->computed + r->planned; k++, at++) {
-            b->ids[at] = r->tokens[k];
-            b->positions[at] = k;
-            b->slots[at] = (int64_t)r->page[k / TARN__KV_PAGE] * TARN__KV_PAGE + k % TARN__KV_PAGE;
-        }
-        b->lengths[sequence++] = (int32_t)(r->computed + r->planned);
-        b->starts[sequence] = (int32_t)at;
-        if (r->computed + r->planned == r->count)
-            b->rows[sampled++] = at - 1;
-    }
+    tarn__release(b->request, batch_bytes(b));
+    *b = (tarn__batch){0};
 }
 
-/* Logits [sampled, vocab_size] of the batch; with nothing to sample those of its first row, which are not used. Out of
+/* Lays the arrays out in memory of batch_bytes(). */
+static bool open_batch(tarn__batch *b)
+{
+    b->request = tarn__alloc(batch_bytes(b));
+    if (!b->request)
+        return false;
+    b->ids = (int64_t *)(void *)(b->request + b->sequences), b->positions = b->ids + b->tokens;
+    b->slots = b->positions + b->tokens, b->row = b->slots + b->tokens;
+    b->logprob = (double *)(void *)(b->row + b->rows);
+    b->table = (int32_t *)(void *)(b->logprob + b->logprobs);
+    b->starts = b->table + b->sequences * b->table_pages, b->lengths = b->starts + b->sequences + 1;
+    return true;
+}
+
+/* Adds a request's planned tokens as a sequence of the batch; `*at` and `*row` are the tokens and rows so far. */
+static void add_sequence(tarn__batch *b, int64_t sequence, tarn__request *r, int64_t *at, int64_t *row)
+{
+    int64_t end = r->computed + r->planned;
+    b->request[sequence] = r;
+    for (int64_t k = 0; k < b->table_pages; k++)
+        b->table[sequence * b->table_pages + k] = k < r->pages ? r->page[k] : 0;
+    int64_t first = *at - r->computed; /* of the token at position 0 */
+    for (int64_t k = r->computed; k < end; k++) {
+        b->ids[first + k] = r->tokens[k];
+        b->positions[first + k] = k;
+        b->slots[first + k] = (int64_t)r->page[k / TARN__KV_PAGE] * TARN__KV_PAGE + k % TARN__KV_PAGE;
+    }
+    *at += r->planned;
+    b->lengths[sequence] = (int32_t)end;
+    b->starts[sequence + 1] = (int32_t)*at;
+    r->first_row = *row;
+    int64_t echo = end < r->prompt - 1 ? end : r->prompt - 1; /* the prompt's rows end here */
+    for (int64_t k = echo - r->prompt_rows; k < echo; k++)
+        b->row[(*row)++] = first + k;
+    if (r->is_sampled)
+        b->row[(*row)++] = *at - 1;
+    r->is_in_step = true;
+}
+
+static void fill_batch(const tarn_engine *e, tarn__batch *b)
+{
+    int64_t at = 0, sequence = 0, row = 0;
+    b->starts[0] = 0;
+    for (int i = 0; i < e->count; i++)
+        if (e->request[i]->is_running && e->request[i]->planned > 0)
+            add_sequence(b, sequence++, e->request[i], &at, &row);
+}
+
+/* Ends all running requests for the pending error, which stays. */
+static void fail_running(tarn_engine *e)
+{
+    for (int i = e->count - 1; i >= 0; i--)
+        if (e->request[i]->is_running)
+            tarn__engine_fail(e, e->request[i], NULL);
+}
+
+/* Without tokens the only request that had some was preempted: the next step serves the others. */
+bool tarn__engine_plan(tarn_engine *e, tarn__batch *b)
+{
+    admit(e);
+    plan_tokens(e);
+    for (int i = 0; i < e->count; i++)
+        if (e->request[i]->is_running && e->request[i]->planned > 0)
+            take_pages(e, e->request[i]);
+    e->stats.steps++;
+    size_batch(e, b);
+    if (b->tokens == 0)
+        return false;
+    if (!open_batch(b)) {
+        fail_running(e);
+        return false;
+    }
+    fill_batch(e, b);
+    return true;
+}
+
+/* Logits [rows, vocab_size] of the batch; where none are needed those of its first row, which are not used. Out of
  * training mode, so that dropout never applies. */
-static tarn_tensor *forward(tarn_engine *e, const batch *b)
+static tarn_tensor *forward(tarn_engine *e, const tarn__batch *b)
 {
     static const int64_t first = 0;
     tarn_device device = e->info.device;
@@ -176,8 +280,7 @@ static tarn_tensor *forward(tarn_engine *e, const batch *b)
         .positions = tarn_from_i64(b->positions, TARN_SHAPE(1, b->tokens), device),
         .context = e->options.context};
     tarn_tensor *tokens = tarn_from_i64(b->ids, TARN_SHAPE(1, b->tokens), device),
-                *rows = tarn_from_i64(b->sampled > 0 ? b->rows : &first, TARN_SHAPE(b->sampled > 0 ? b->sampled : 1),
-                                      device);
+                *rows = tarn_from_i64(b->rows > 0 ? b->row : &first, TARN_SHAPE(b->rows > 0 ? b->rows : 1), device);
     if (tarn_failed())
         return NULL;
     bool was_training = e->model->training;
@@ -199,138 +302,11 @@ static tarn_tensor *forward(tarn_engine *e, const batch *b)
     return logits;
 }
 
-/* ---- results ----------------------------------------------------------------------------------------------------- */
-
-/* Samples a token of each request that has logits, each by itself, and downloads all at once. */
-static bool sample(tarn_engine *e, const batch *b, tarn_tensor *logits, int64_t *ids)
+bool tarn__engine_compute(tarn_engine *e, tarn__batch *b)
 {
-    tarn_tensor **part = tarn__alloc(sizeof(*part) * (size_t)b->sampled);
-    bool good = part != NULL;
-    int64_t at = 0;
-    for (int i = 0; good && i < e->count; i++) {
-        tarn__request *r = e->request[i];
-        if (!r->is_running || r->planned == 0 || r->computed + r->planned < r->count)
-            continue;
-        part[at] = tarn_sampler_sample(r->sampler, tarn_slice(logits, 0, at, at + 1));
-        good = part[at++] != NULL;
-    }
-    tarn_tensor *all = good ? tarn_concat(part, (int)b->sampled, 0) : NULL;
-    good = all && tarn_read(all, ids, sizeof(*ids) * (size_t)b->sampled);
-    tarn__release(part, sizeof(*part) * (size_t)b->sampled);
-    return good;
-}
-
-/* Publishes the pages that the step has filled. Without batch invariance, only those of the prompt: another batch would
- * compute other bits for sampled tokens. */
-static void publish(tarn_engine *e, tarn__request *r)
-{
-    int64_t limit = e->options.not_invariant && r->prompt < r->computed ? r->prompt : r->computed;
-    while (!e->options.no_sharing && (r->published + 1) * TARN__KV_PAGE <= limit) {
-        int64_t at = r->published++;
-        r->page[at] = tarn__page_pool_publish(&e->pool, r->page[at], r->key, r->tokens + at * TARN__KV_PAGE);
-        r->key = tarn__page_pool_key(&e->pool, r->page[at]);
-    }
-}
-
-/* True for EOS, unless it is ignored, and for the caller's stop tokens. */
-static bool is_end_token(const tarn_engine *e, const tarn__request *r, int64_t token)
-{
-    for (int i = 0; i < r->stop_count; i++)
-        if (r->stop[i] == token)
-            return true;
-    for (int i = 0; !r->ignore_eos && i < e->info.eos_count; i++)
-        if (e->info.eos[i] == token)
-            return true;
-    return false;
-}
-
-/* Queues the output of a sampled token; true when the request has ended. */
-static bool accept(tarn_engine *e, tarn__request *r, int64_t token)
-{
-    tarn_engine_output *to = &e->output[e->outputs++];
-    bool is_end = is_end_token(e, r, token);
-    *to = (tarn_engine_output){.request = r->number, .token = is_end ? -1 : (int32_t)token, .shared = r->shared};
-    if (!is_end) {
-        r->tokens[r->count++] = (int32_t)token;
-        e->stats.new_tokens++;
-    }
-    to->finish_reason = is_end ? TARN_FINISH_TOKEN : r->count == r->max_count ? TARN_FINISH_LENGTH : TARN_FINISH_NONE;
-    return to->finish_reason != TARN_FINISH_NONE;
-}
-
-/* Advances all requests of the step by their sampled tokens. */
-static bool advance(tarn_engine *e, const int64_t *ids)
-{
-    int64_t at = 0;
-    for (int i = 0; i < e->count;) {
-        tarn__request *r = e->request[i];
-        bool has_ended = false, has_logits = r->computed + r->planned == r->count;
-        if (r->is_running && r->planned > 0) {
-            e->stats.prompt_tokens += r->planned > 1 || !has_logits ? r->planned : 0;
-            r->computed += r->planned;
-            r->planned = 0;
-            publish(e, r);
-            if (has_logits && ids[at] < 0)
-                return tarn__raise(TARN_ERROR_FORMAT,
-                                   "request %lld: the logits of token %lld are not finite; check the model's weights "
-                                   "and dtype",
-                                   (long long)r->number, (long long)r->count);
-            has_ended = has_logits && accept(e, r, ids[at++]);
-        }
-        if (has_ended)
-            tarn__engine_remove(e, r);
-        else
-            i++;
-    }
-    return true;
-}
-
-/* Computes the planned tokens. */
-static bool run(tarn_engine *e)
-{
-    batch b = size_batch(e);
-    if (b.tokens == 0) /* the only request with tokens was preempted: the next step serves the others */
-        return true;
-    size_t bytes = batch_bytes(&b), id_bytes = sizeof(int64_t) * (size_t)(b.sampled + 1);
-    void *memory = tarn__alloc(bytes);
-    int64_t *ids = memory ? tarn__alloc(id_bytes) : NULL;
-    tarn_scope *scope = ids ? tarn_scope_open() : NULL;
-    bool good = scope && tarn__array_reserve(&e->output, (size_t)e->outputs, &e->output_capacity, (size_t)b.sampled,
-                                             sizeof(*e->output), MIN_OUTPUTS);
-    if (good)
-        fill_batch(e, &b, memory);
-    tarn_tensor *logits = good ? forward(e, &b) : NULL;
-    good = logits && (b.sampled == 0 || sample(e, &b, logits, ids));
+    tarn_scope *scope = tarn_scope_open();
+    tarn_tensor *logits = scope ? forward(e, b) : NULL;
+    bool good = logits && tarn__engine_sample(b, logits);
     tarn_scope_close(scope);
-    good = good && advance(e, ids);
-    tarn__release(ids, id_bytes);
-    tarn__release(memory, bytes);
     return good;
-}
-
-/* Ends the requests of a failed step: what their pages hold is not known. Keeps the pending error. */
-static void end_running(tarn_engine *e)
-{
-    tarn__error_record why;
-    tarn__error_save(&why);
-    for (int i = e->count - 1; i >= 0; i--)
-        if (e->request[i]->is_running)
-            tarn__engine_remove(e, e->request[i]);
-    tarn__error_restore(&why);
-}
-
-bool tarn__engine_step(tarn_engine *e)
-{
-    if (e->first_output == e->outputs)
-        e->first_output = e->outputs = 0;
-    admit(e);
-    plan_tokens(e);
-    for (int i = 0; i < e->count; i++)
-        if (e->request[i]->is_running && e->request[i]->planned > 0)
-            take_pages(e, e->request[i]);
-    e->stats.steps++;
-    if (run(e))
-        return true;
-    end_running(e);
-    return false;
 }

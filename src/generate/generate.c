@@ -1,6 +1,4 @@
 /* generate.c: tarn_generate(): one prompt in, tokens out: a generator without a tokenizer, in one call. */
-#include <string.h>
-
 #include "generate/generator.h"
 
 /* Passes the tokens on as they arrive. Returns their number, -1 on error. */
@@ -42,10 +40,8 @@ int64_t tarn_generate_sized(tarn_module *model, const int32_t *prompt, int64_t c
                             const tarn_generate_options *options, size_t options_size)
 {
     const char *function = "generate";
-    tarn_generate_options o = {0};
+    tarn_generate_options o = tarn__generate_options_of(options, options_size);
     tarn__model_info info;
-    if (options)
-        memcpy(&o, options, options_size < sizeof(o) ? options_size : sizeof(o));
     if (!tarn__arch_of(function, model))
         return -1;
     tarn__model_describe(model, &info);

@@ -88,12 +88,10 @@ tarn_generator *tarn_generator_open_sized(const char *path, tarn_device device, 
 static void close_prompt(tarn__sequence *s)
 {
     tarn__sequence_end(s);
-    tarn__release(s->stop, sizeof(*s->stop) * (size_t)s->options.stop_count);
     tarn_sampler_free(s->sampler);
-    tarn__constrain_close(s);
+    tarn__constraint_close(&s->constraint);
     tarn_text_stream_free(s->stream);
     tarn__stop_buffer_close(&s->stop_buffer);
-    s->stop = NULL;
     s->sampler = NULL;
     s->stream = NULL;
     s->options = (tarn_generate_options){0};
@@ -140,7 +138,9 @@ void tarn__sequence_end(tarn__sequence *s)
 /* Nothing is read here: token and log probabilities stay on the device until the caller asks for the output. */
 bool tarn__sequence_sample(tarn__sequence *s, tarn_tensor *logits)
 {
-    tarn_tensor *sampled = tarn__constrain_mask(s) ? tarn_sampler_sample(s->sampler, logits) : NULL, *logprobs = NULL;
+    tarn_tensor *logprobs = NULL, *sampled = NULL;
+    if (tarn__constraint_mask(&s->constraint, s->sampler))
+        sampled = tarn_sampler_sample(s->sampler, logits);
     if (!sampled)
         return false;
     if (s->options.logprobs || s->options.top_logprobs) { /* clamped: a token of -1 is reported when it is read */
@@ -229,21 +229,6 @@ static bool check_prompt(const tarn_generator *w, const int32_t *tokens, int64_t
     return true;
 }
 
-/* Raises invalid stop strings; an empty one would end every sequence at once. */
-static bool check_stop_strings(const tarn_generator *w, const tarn_generate_options *o)
-{
-    if (o->stop_string_count < 0 || (o->stop_string_count > 0 && !o->stop_strings))
-        return tarn__raise(TARN_ERROR_ARGUMENT, ".stop_string_count is %d%s", o->stop_string_count,
-                           o->stop_strings ? "" : ", but .stop_strings is NULL");
-    if (o->stop_string_count > 0 && !w->tokenizer)
-        return tarn__raise(TARN_ERROR_ARGUMENT, ".stop_strings needs a tokenizer; use .stop for tokens");
-    for (int i = 0; i < o->stop_string_count; i++)
-        if (!o->stop_strings[i] || !o->stop_strings[i][0])
-            return tarn__raise(TARN_ERROR_ARGUMENT, ".stop_strings[%d] is %s", i,
-                               o->stop_strings[i] ? "empty" : "NULL");
-    return true;
-}
-
 /* Raises options that are invalid for this generator and a prompt of `count` tokens; the caller adds the function's
  * name. */
 static bool check_options(const tarn_generator *w, int64_t count, const tarn_generate_options *o)
@@ -264,15 +249,13 @@ static bool check_options(const tarn_generator *w, int64_t count, const tarn_gen
             TARN_ERROR_SHAPE,
             "a prompt of %lld tokens and %lld new ones exceed the context of %lld; .max_tokens must be at most %lld",
             (long long)count, (long long)o->max_tokens, (long long)capacity, (long long)(capacity - count));
-    if (o->stop_count < 0 || (o->stop_count > 0 && !o->stop))
-        return tarn__raise(TARN_ERROR_ARGUMENT, ".stop_count is %d%s", o->stop_count,
-                           o->stop ? "" : ", but .stop is NULL");
-    if (o->top_logprobs < 0 || o->top_logprobs > TARN__MAX_TOP_LOGPROBS ||
-        o->top_logprobs > w->decoder->info.vocab_size)
-        return tarn__raise(TARN_ERROR_ARGUMENT,
-                           ".top_logprobs is %d; it must be from 0 to %d, and at most the vocabulary size, %lld",
-                           o->top_logprobs, TARN__MAX_TOP_LOGPROBS, (long long)w->decoder->info.vocab_size);
-    return check_stop_strings(w, o) && tarn__constrain_check(&w->decoder->info, o);
+    const char *of_engines = o->prompt_logprobs ? "prompt_logprobs"
+                             : o->prompt_only   ? "prompt_only"
+                             : o->cache_salt    ? "cache_salt"
+                                                : NULL;
+    if (of_engines)
+        return tarn__raise(TARN_ERROR_UNSUPPORTED, ".%s is for engines only", of_engines);
+    return tarn__generate_options_check(o, &w->decoder->info, w->tokenizer);
 }
 
 /* Replaces the state of the last prompt by that of the new options. */
@@ -282,24 +265,14 @@ static bool open_prompt(const tarn_generator *w, tarn__sequence *s, const tarn_g
     s->generated = 0;
     s->slid = false;
     s->most = o->max_tokens ? o->max_tokens : most;
-    s->info = &w->decoder->info;
-    s->sampler = tarn_sampler_new(&(tarn_sampler_options){.temperature = o->temperature,
-                                                          .top_k = o->top_k,
-                                                          .top_p = o->top_p,
-                                                          .seed = o->seed,
-                                                          .min_p = o->min_p,
-                                                          .repeat_penalty = o->repeat_penalty,
-                                                          .repeat_last_n = o->repeat_last_n});
+    tarn_sampler_options sampler = tarn__sampler_options_of(o);
+    s->sampler = tarn_sampler_new(&sampler);
     if (w->tokenizer)
         s->stream = tarn_text_stream_new(w->tokenizer, &(tarn_stream_options){.continues = true});
     if (tarn_failed() || !tarn__stop_buffer_open(&s->stop_buffer, o->stop_strings, o->stop_string_count))
         return false;
-    if (o->stop_count > 0 && !(s->stop = tarn__alloc(sizeof(*s->stop) * (size_t)o->stop_count)))
-        return false;
     s->options = *o;
-    if (o->stop_count > 0)
-        memcpy(s->stop, o->stop, sizeof(*s->stop) * (size_t)o->stop_count);
-    return tarn__constrain_open(s, o);
+    return tarn__constraint_open(&s->constraint, &w->decoder->info, o);
 }
 
 /* Number of leading tokens that the cache and the new prompt share; at least one token is left to feed. */
@@ -404,20 +377,11 @@ bool tarn__generator_prompt(tarn_generator *w, int64_t sequence, const int32_t *
     return good;
 }
 
-/* As options_of(). */
-static tarn_generate_options generate_options_of(const tarn_generate_options *options, size_t size)
-{
-    tarn_generate_options o = {0};
-    if (options)
-        memcpy(&o, options, size < sizeof(o) ? size : sizeof(o));
-    return o;
-}
-
 bool tarn_generator_prompt_sized(tarn_generator *generator, int64_t sequence, const int32_t *tokens, int64_t count,
                                  const tarn_generate_options *options, size_t options_size)
 {
     const char *function = "generator_prompt";
-    tarn_generate_options o = generate_options_of(options, options_size);
+    tarn_generate_options o = tarn__generate_options_of(options, options_size);
     return find(function, generator, sequence) &&
            (tarn__generator_prompt(generator, sequence, tokens, count, &o) || tarn__raise_within(function));
 }
@@ -426,7 +390,7 @@ bool tarn_generator_prompt_text_sized(tarn_generator *generator, int64_t sequenc
                                       const tarn_generate_options *options, size_t options_size)
 {
     const char *function = "generator_prompt_text";
-    tarn_generate_options o = generate_options_of(options, options_size);
+    tarn_generate_options o = tarn__generate_options_of(options, options_size);
     int64_t count = 0;
     if (!find(function, generator, sequence))
         return false;

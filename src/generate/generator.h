@@ -5,24 +5,10 @@
 #ifndef TARN__GENERATOR_H
 #define TARN__GENERATOR_H
 
+#include "generate/constrain.h"
 #include "generate/decoder.h"
-
-#define TARN__MAX_TOP_LOGPROBS 100
-
-/* A stop string; owns its copy. */
-typedef struct tarn__stop_string {
-    char *text;
-    size_t length;
-} tarn__stop_string;
-
-/* Text between the tokenizer and the caller; see stop_buffer.c. Owns all its members. */
-typedef struct tarn__stop_buffer {
-    tarn__stop_string *stops;
-    int stop_count;
-    char *text;                     /* output of the last settle, then the undecided bytes */
-    size_t ready, length, capacity; /* bytes of output, of all, and allocated */
-    bool is_over;                   /* a stop string was found */
-} tarn__stop_buffer;
+#include "generate/generate_options.h"
+#include "generate/stop_buffer.h"
 
 /* One sequence. Its tokens are those in the KV cache and, while it is active, one more that was read and not yet
  * fed. */
@@ -34,12 +20,9 @@ typedef struct tarn__sequence {
     int64_t generated, most; /* tokens after the prompt, and their maximum */
     bool slid;               /* the window slid since the last output */
     tarn_generate_options options;
-    int32_t *stop; /* owned copy of options.stop */
     tarn_sampler *sampler;
-    tarn_matcher *matcher;        /* of options.grammar; NULL: none */
-    uint32_t *mask;               /* [TARN_MASK_WORDS(vocab_size)], with a matcher */
-    const tarn__model_info *info; /* the model's; borrowed from the decoder */
-    tarn_text_stream *stream;     /* detokenizer; NULL without a tokenizer */
+    tarn__constraint constraint;
+    tarn_text_stream *stream; /* detokenizer; NULL without a tokenizer */
     tarn__stop_buffer stop_buffer;
     tarn_tensor *sampled;  /* i64 [1, 1], retained: the next token, not yet read by the host; NULL: none */
     tarn_tensor *logprobs; /* of it, as of tarn_token_logprobs(), retained; NULL: not wanted */
@@ -104,34 +87,5 @@ bool tarn__sequence_add(tarn__sequence *s, int32_t token);
 
 /* Ends a sequence and drops its sampled token. */
 void tarn__sequence_end(tarn__sequence *s);
-
-/* ---- grammars (constrain.c) -------------------------------------------------------------------------------------- */
-
-/* True for a token that ends a sequence: EOS, unless it is ignored, the caller's stop tokens, and those of the
- * grammar's vocabulary where the grammar may end. */
-bool tarn__sequence_is_end(const tarn__sequence *s, int64_t token);
-
-/* check: raises a grammar that does not fit the model. open: starts the matcher of the options' grammar, if any; close
- * frees it. mask: sets the sampler's mask for the next token. accept: appends a sampled token; *is_done is set where
- * the grammar has ended. False with an error. */
-bool tarn__constrain_check(const tarn__model_info *info, const tarn_generate_options *options);
-bool tarn__constrain_open(tarn__sequence *s, const tarn_generate_options *options);
-void tarn__constrain_close(tarn__sequence *s);
-bool tarn__constrain_mask(tarn__sequence *s);
-bool tarn__constrain_accept(tarn__sequence *s, int32_t token, bool *is_done);
-
-/* ---- stop strings (stop_buffer.c) -------------------------------------------------------------------------------- */
-
-/* Copies the stop strings. False with an error; then there is nothing to release. Closing an all-zero buffer is
- * allowed. */
-bool tarn__stop_buffer_open(tarn__stop_buffer *buffer, const char *const *stops, int count);
-void tarn__stop_buffer_close(tarn__stop_buffer *buffer); /* all zero is allowed */
-
-/* Appends bytes, and drops those output before. False with an error. */
-bool tarn__stop_buffer_add(tarn__stop_buffer *buffer, const char *bytes, size_t count);
-
-/* Decides what can be output: the first `ready` bytes of `text`, valid until the next add; everything if `is_end`.
- * Stops before a stop string and sets is_over; later text is ignored. */
-void tarn__stop_buffer_settle(tarn__stop_buffer *buffer, bool is_end);
 
 #endif

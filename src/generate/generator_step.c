@@ -142,25 +142,6 @@ static bool read_tokens(tarn_generator *w)
 
 /* ---- outputs ----------------------------------------------------------------------------------------------------- */
 
-/* Appends the text of a token (-1: none) to the stop buffer. A vocabulary may be padded with tokens without text, or
- * have gaps. */
-static bool add_text(const tarn_generator *w, tarn__sequence *s, int32_t token, bool is_end)
-{
-    size_t length = 0;
-    const char *text = "";
-    if (!w->tokenizer)
-        return true;
-    if (token >= 0 && token < tarn_tokenizer_count(w->tokenizer) && tarn_tokenizer_piece(w->tokenizer, token, NULL))
-        text = tarn_text_stream_push(s->stream, token, &length);
-    if (!text || !tarn__stop_buffer_add(&s->stop_buffer, text, length))
-        return false;
-    if (is_end &&
-        (!(text = tarn_text_stream_end(s->stream, &length)) || !tarn__stop_buffer_add(&s->stop_buffer, text, length)))
-        return false;
-    tarn__stop_buffer_settle(&s->stop_buffer, is_end);
-    return true;
-}
-
 /* Downloads the log probabilities of a sequence's token. */
 static bool add_logprobs(tarn__sequence *s, tarn_output *output)
 {
@@ -189,14 +170,15 @@ static bool make_output(const tarn_generator *w, int64_t sequence, tarn_output *
         return tarn__raise(TARN_ERROR_FORMAT,
                            "the logits of token %lld are not finite; check the model's weights and dtype",
                            (long long)s->count);
-    bool is_end = tarn__sequence_is_end(s, token), is_done = false;
+    bool is_end = tarn__constraint_is_end(&s->constraint, token), is_done = false;
     if (is_end)
         output->token = -1;
     else if (!tarn__sequence_add(s, (int32_t)token) || !add_logprobs(s, output) ||
-             !tarn__constrain_accept(s, (int32_t)token, &is_done))
+             !tarn__constraint_accept(&s->constraint, (int32_t)token, &is_done))
         return false;
     bool is_full = !is_end && ++s->generated == s->most;
-    if (!add_text(w, s, output->token, is_end || is_full || is_done))
+    if (w->tokenizer && !tarn__stop_buffer_add_token(&s->stop_buffer, w->tokenizer, s->stream, output->token,
+                                                     is_end || is_full || is_done))
         return false;
     output->text = w->tokenizer ? (s->stop_buffer.text ? s->stop_buffer.text : "") : NULL;
     output->length = s->stop_buffer.ready;

@@ -137,10 +137,12 @@ void tarn__page_pool_retain(tarn__page_pool *pool, int32_t page)
 {
     if (pool->page[page].references++ == 0)
         unlink_page(pool, page);
+    pool->shared += pool->page[page].references == 2;
 }
 
 void tarn__page_pool_release(tarn__page_pool *pool, int32_t page)
 {
+    pool->shared -= pool->page[page].references == 2;
     if (--pool->page[page].references > 0)
         return;
     if (pool->page[page].is_published)

@@ -38,6 +38,7 @@ typedef struct tarn__page_pool {
     int32_t *free_pages, free_count;
     int32_t oldest, newest; /* ends of the list of unreferenced published pages; -1: empty */
     int32_t unreferenced;   /* its length */
+    int32_t shared;         /* pages with more than one reference */
     int32_t *bucket, bucket_count;
     tarn__page_key next_key;
 } tarn__page_pool;

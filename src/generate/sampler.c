@@ -1,7 +1,8 @@
 /* sampler.c: sampling of tokens from logits, on their device.
  *
- * Logits are processed in the order of transformers: mask, repetition penalty, temperature, top_k, top_p, min_p. The
- * token history of the penalty is on the device too; it is scattered into a row of the vocabulary.
+ * Logits are processed in the order of transformers and vLLM: mask, logit bias, repetition penalty, frequency and
+ * presence penalty, temperature, top_k, top_p, min_p. The token history of the repetition penalty is on the device too;
+ * it is scattered into a row of the vocabulary. Bias and counts of sampled tokens are such rows.
  *
  * Sampling uses exponential races (equivalent to the Gumbel-max trick): every token gets a random time from an
  * exponential distribution, divided by its probability, and the first one wins; the winner is i with probability
@@ -27,13 +28,37 @@
 #define MIN_PENALTY 0.01 /* repetition penalty */
 #define MAX_PENALTY 100.0
 
+#define MAX_SHIFT 100.0 /* frequency and presence penalty, logit bias: either sign */
+
 struct tarn_sampler {
     tarn_sampler_options options;
     tarn__rng_state generator;
-    tarn_tensor *history; /* i64 [batch, n], retained: tokens that are penalized; NULL: none */
-    uint32_t *masks;      /* [mask_rows, mask_words]: of the next sample; NULL: none */
+    tarn_tensor *history;  /* i64 [batch, n], retained: tokens that are penalized; NULL: none */
+    tarn_logit_bias *bias; /* owned copy of options.logit_bias */
+    tarn_tensor *bias_row; /* f32 [1, vocab_size], retained: all of it; NULL until the first sample */
+    tarn_tensor *counts;   /* f32 [batch, vocab_size], retained: how often each token was sampled; NULL: never */
+    uint32_t *masks;       /* [mask_rows, mask_words]: of the next sample; NULL: none */
     int64_t mask_rows, mask_words;
 };
+
+/* Raises values out of range that are added to logits. */
+static bool check_shifts(const tarn_sampler_options *o)
+{
+    if (!(fabs(o->frequency_penalty) <= MAX_SHIFT) || !(fabs(o->presence_penalty) <= MAX_SHIFT))
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "sampler_new: .frequency_penalty is %g and .presence_penalty %g; they must be from %g to %g",
+                           o->frequency_penalty, o->presence_penalty, -MAX_SHIFT, MAX_SHIFT);
+    if (o->logit_bias_count < 0 || (o->logit_bias_count > 0 && !o->logit_bias))
+        return tarn__raise(TARN_ERROR_ARGUMENT, "sampler_new: .logit_bias_count is %d%s", o->logit_bias_count,
+                           o->logit_bias ? "" : ", but .logit_bias is NULL");
+    for (int i = 0; i < o->logit_bias_count; i++)
+        if (o->logit_bias[i].token < 0 || !(fabs(o->logit_bias[i].bias) <= MAX_SHIFT))
+            return tarn__raise(TARN_ERROR_ARGUMENT,
+                               "sampler_new: .logit_bias[%d] is %g for token %d; it must be from %g to %g, for a token "
+                               "of at least 0",
+                               i, o->logit_bias[i].bias, (int)o->logit_bias[i].token, -MAX_SHIFT, MAX_SHIFT);
+    return true;
+}
 
 /* Raises options out of range. NaN fails every comparison and is raised too. */
 static bool check_options(const tarn_sampler_options *o)
@@ -54,7 +79,7 @@ static bool check_options(const tarn_sampler_options *o)
     if (o->repeat_last_n < 0)
         return tarn__raise(TARN_ERROR_ARGUMENT, "sampler_new: .repeat_last_n is %lld; it must be at least 0",
                            (long long)o->repeat_last_n);
-    return true;
+    return check_shifts(o);
 }
 
 tarn_sampler *tarn_sampler_new_sized(const tarn_sampler_options *options, size_t options_size)
@@ -65,8 +90,16 @@ tarn_sampler *tarn_sampler_new_sized(const tarn_sampler_options *options, size_t
     if (tarn_failed() || !check_options(&chosen))
         return NULL;
     tarn_sampler *sampler = tarn__alloc(sizeof(*sampler));
-    if (sampler)
-        *sampler = (tarn_sampler){.options = chosen, .generator = {.seed = chosen.seed}};
+    if (!sampler)
+        return NULL;
+    *sampler = (tarn_sampler){.options = chosen, .generator = {.seed = chosen.seed}};
+    size_t bytes = sizeof(*sampler->bias) * (size_t)chosen.logit_bias_count;
+    if (bytes > 0 && !(sampler->bias = tarn__alloc(bytes))) {
+        tarn_sampler_free(sampler);
+        return NULL;
+    }
+    if (bytes > 0)
+        memcpy(sampler->bias, chosen.logit_bias, bytes);
     return sampler;
 }
 
@@ -80,6 +113,9 @@ void tarn_sampler_free(tarn_sampler *sampler)
 {
     if (sampler) {
         tarn_free(sampler->history);
+        tarn_free(sampler->counts);
+        tarn_free(sampler->bias_row);
+        tarn__release(sampler->bias, sizeof(*sampler->bias) * (size_t)sampler->options.logit_bias_count);
         drop_masks(sampler);
     }
     tarn__release(sampler, sizeof(*sampler));
@@ -151,7 +187,8 @@ bool tarn_sampler_reset(tarn_sampler *sampler)
     if (!check_sampler("sampler_reset", sampler))
         return false;
     tarn_free(sampler->history);
-    sampler->history = NULL;
+    tarn_free(sampler->counts);
+    sampler->history = sampler->counts = NULL;
     return true;
 }
 
@@ -167,6 +204,75 @@ static tarn_tensor *penalize(const tarn_sampler *sampler, tarn_tensor *logits)
     tarn_tensor *smaller = tarn_where(tarn_lt(logits, tarn_scalar(0)), tarn_mul(logits, tarn_scalar(penalty)),
                                       tarn_div(logits, tarn_scalar(penalty)));
     return tarn_where(history, smaller, logits);
+}
+
+/* ---- bias and counts --------------------------------------------------------------------------------------------- */
+
+static bool has_counts(const tarn_sampler *sampler)
+{
+    return sampler->options.frequency_penalty != 0 || sampler->options.presence_penalty != 0;
+}
+
+/* The row of all biases, f32 [1, vocab_size]; borrowed. NULL with an error. */
+static tarn_tensor *bias_row(tarn_sampler *sampler, int64_t vocab_size, tarn_device device)
+{
+    if (sampler->bias_row && tarn_size(sampler->bias_row, 1) == vocab_size)
+        return sampler->bias_row;
+    float *values = tarn__alloc(sizeof(*values) * (size_t)vocab_size);
+    bool good = values != NULL;
+    for (int i = 0; good && i < sampler->options.logit_bias_count; i++) {
+        const tarn_logit_bias *bias = &sampler->bias[i];
+        good = bias->token < vocab_size ||
+               tarn__raise(TARN_ERROR_ARGUMENT, ".logit_bias[%d] is for token %d; it must be from 0 to %lld", i,
+                           (int)bias->token, (long long)vocab_size - 1);
+        if (good)
+            values[bias->token] += (float)bias->bias;
+    }
+    tarn_tensor *row = good ? tarn__scope_take(tarn_from_f32(values, TARN_SHAPE(1, vocab_size), device)) : NULL;
+    tarn__release(values, sizeof(*values) * (size_t)vocab_size);
+    if (!row)
+        return NULL;
+    tarn_free(sampler->bias_row);
+    return sampler->bias_row = row;
+}
+
+static tarn_tensor *add_bias(tarn_sampler *sampler, tarn_tensor *logits)
+{
+    if (sampler->options.logit_bias_count == 0 || !logits)
+        return logits;
+    tarn_tensor *row = bias_row(sampler, tarn_size(logits, 1), tarn_device_of(logits));
+    return row ? tarn_add(logits, tarn_cast(row, tarn_dtype_of(logits))) : NULL;
+}
+
+/* Logits less the frequency and presence penalties. */
+static tarn_tensor *subtract_counts(const tarn_sampler *sampler, tarn_tensor *logits)
+{
+    const tarn_sampler_options *o = &sampler->options;
+    if (!has_counts(sampler) || !sampler->counts || !logits)
+        return logits;
+    tarn_tensor *presence =
+        tarn_where(tarn_gt(sampler->counts, tarn_scalar(0)), tarn_scalar(o->presence_penalty), tarn_scalar(0));
+    tarn_tensor *penalty = tarn_add(tarn_mul(sampler->counts, tarn_scalar(o->frequency_penalty)), presence);
+    return tarn_sub(logits, tarn_cast(penalty, tarn_dtype_of(logits)));
+}
+
+/* Counts the sampled tokens, i64 [B, 1], of logits [B, vocab_size]. */
+static bool count_tokens(tarn_sampler *sampler, tarn_tensor *tokens, const tarn_tensor *logits)
+{
+    if (!has_counts(sampler))
+        return true;
+    tarn_device device = tarn_device_of(tokens);
+    tarn_tensor *before = sampler->counts;
+    if (!before)
+        before = tarn_zeros(TARN_SHAPE(logits->view.shape[0], logits->view.shape[1]), TARN_F32, device);
+    tarn_tensor *one = tarn_full(tarn_shape_of(tokens), 1, TARN_F32, device);
+    tarn_tensor *counts = before ? tarn_scatter_add(before, 1, tokens, one) : NULL;
+    tarn_tensor *kept = counts ? tarn__scope_take(counts) : NULL;
+    if (!kept)
+        return false;
+    tarn_free(sampler->counts);
+    sampler->counts = kept;
+    return true;
 }
 
 /* ---- masks ------------------------------------------------------------------------------------------------------- */
@@ -268,7 +374,9 @@ static tarn_tensor *mark_nonfinite(tarn_tensor *token, tarn_tensor *logits)
 static tarn_tensor *sample_any(tarn_sampler *sampler, tarn_tensor *logits)
 {
     tarn_tensor *compute = logits->view.dtype == TARN_F64 ? logits : tarn_cast(logits, TARN_F32);
-    return compute ? mark_nonfinite(sample_float(sampler, penalize(sampler, compute)), compute) : NULL;
+    tarn_tensor *biased = add_bias(sampler, compute);
+    tarn_tensor *penalized = biased ? subtract_counts(sampler, penalize(sampler, biased)) : NULL;
+    return penalized ? mark_nonfinite(sample_float(sampler, penalized), compute) : NULL;
 }
 
 /* Raises unless logits are [batch, vocab_size] floats. */
@@ -282,17 +390,36 @@ static bool check_logits(const char *function, const tarn_tensor *logits)
     return tarn__check_dtype(function, logits, TARN__FLOATS, "the logits");
 }
 
-/* Raises if the history is of another batch. */
+/* Raises if the history or the counts are of another batch. */
 static bool check_rows(const tarn_sampler *sampler, const tarn_tensor *logits)
 {
-    int64_t rows = logits->view.shape[0];
-    return !sampler->history || tarn_size(sampler->history, 0) == rows ||
-           tarn__raise(TARN_ERROR_SHAPE, "sampler_sample: the logits have %lld rows; the history has %lld sequences",
-                       (long long)rows, (long long)tarn_size(sampler->history, 0));
+    int64_t rows = logits->view.shape[0], vocab_size = logits->view.shape[1];
+    if (sampler->history && tarn_size(sampler->history, 0) != rows)
+        return tarn__raise(TARN_ERROR_SHAPE,
+                           "sampler_sample: the logits have %lld rows; the history has %lld sequences", (long long)rows,
+                           (long long)tarn_size(sampler->history, 0));
+    const tarn_tensor *counts = sampler->counts;
+    return !counts || (tarn_size(counts, 0) == rows && tarn_size(counts, 1) == vocab_size) ||
+           tarn__raise(TARN_ERROR_SHAPE, "sampler_sample: the logits are %s; those sampled before were %s",
+                       TARN__SHAPE_STRING(logits), TARN__SHAPE_STRING(counts));
 }
 
-/* Greedy sampling without a penalty is one fused kernel. With a penalty the sampled tokens join the history; -1
- * joins as token 0, a valid index. */
+/* True if an option changes the logits themselves. */
+static bool changes_logits(const tarn_sampler *sampler)
+{
+    return has_penalty(sampler) || has_counts(sampler) || sampler->options.logit_bias_count > 0;
+}
+
+/* The sampled tokens join the history and the counts; -1 joins as token 0, a valid index. */
+static bool remember(tarn_sampler *sampler, tarn_tensor *token, const tarn_tensor *logits)
+{
+    if (!has_penalty(sampler) && !has_counts(sampler))
+        return true;
+    tarn_tensor *valid = tarn_maximum(token, tarn_scalar(0));
+    return valid && (!has_penalty(sampler) || append_history(sampler, valid)) && count_tokens(sampler, valid, logits);
+}
+
+/* Greedy sampling of unchanged logits is one fused kernel. */
 tarn_tensor *tarn_sampler_sample(tarn_sampler *sampler, tarn_tensor *logits)
 {
     const char *function = "sampler_sample";
@@ -306,10 +433,10 @@ tarn_tensor *tarn_sampler_sample(tarn_sampler *sampler, tarn_tensor *logits)
     logits = apply_masks(sampler, logits);
     tarn_tensor *token = NULL;
     if (logits)
-        token = sampler->options.temperature == 0 && !has_penalty(sampler) ? tarn__argmax_finite(logits)
-                                                                           : sample_any(sampler, logits);
+        token = sampler->options.temperature == 0 && !changes_logits(sampler) ? tarn__argmax_finite(logits)
+                                                                              : sample_any(sampler, logits);
     drop_masks(sampler);
-    if (token && has_penalty(sampler) && !append_history(sampler, tarn_maximum(token, tarn_scalar(0))))
+    if (token && !remember(sampler, token, logits))
         token = NULL;
     tarn_no_grad_close();
     token = token ? tarn_scope_return(scope, token) : NULL;

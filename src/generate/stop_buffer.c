@@ -3,7 +3,7 @@
  *
  * `text` holds `length` bytes, of which the first `ready` were output by the last settle and are dropped by the next
  * add. */
-#include "generate/generator.h"
+#include "generate/stop_buffer.h"
 
 #include <string.h>
 
@@ -96,4 +96,20 @@ void tarn__stop_buffer_settle(tarn__stop_buffer *buffer, bool is_end)
         return;
     }
     buffer->ready = is_end ? buffer->length : find_beginning(buffer);
+}
+
+/* A vocabulary may be padded with tokens without text, or have gaps. */
+bool tarn__stop_buffer_add_token(tarn__stop_buffer *buffer, const tarn_tokenizer *tokenizer, tarn_text_stream *stream,
+                                 int32_t token, bool is_end)
+{
+    size_t length = 0;
+    const char *text = "";
+    if (token >= 0 && token < tarn_tokenizer_count(tokenizer) && tarn_tokenizer_piece(tokenizer, token, NULL))
+        text = tarn_text_stream_push(stream, token, &length);
+    if (!text || !tarn__stop_buffer_add(buffer, text, length))
+        return false;
+    if (is_end && (!(text = tarn_text_stream_end(stream, &length)) || !tarn__stop_buffer_add(buffer, text, length)))
+        return false;
+    tarn__stop_buffer_settle(buffer, is_end);
+    return true;
 }

@@ -38,7 +38,21 @@ static void engines(void **state)
     REFUSE(tarn_engine_add, tarn_engine_add(engine, tokens, 3, &(tarn_generate_options){.temperature = -1}));
     REFUSE(tarn_engine_add, tarn_engine_add(engine, tokens, 3, &(tarn_generate_options){.stop_count = 1}));
     REFUSE(tarn_engine_add, tarn_engine_add(engine, tokens, 3, &(tarn_generate_options){.stop_count = -1}));
-    REFUSE(tarn_engine_add, tarn_engine_add(engine, tokens, 3, &(tarn_generate_options){.logprobs = true}));
+    REFUSE(tarn_engine_add, tarn_engine_add(engine, tokens, 3, &(tarn_generate_options){.top_logprobs = -1}));
+    REFUSE(tarn_engine_add, tarn_engine_add(engine, tokens, 3, &(tarn_generate_options){.top_logprobs = 8}));
+    REFUSE(tarn_engine_add, tarn_engine_add(engine, tokens, 3, &(tarn_generate_options){.slide = true}));
+    REFUSE(tarn_engine_add, tarn_engine_add(engine, tokens, 3, &(tarn_generate_options){.keep = 1}));
+    REFUSE(tarn_engine_add, tarn_engine_add(engine, tokens, 3, &(tarn_generate_options){.prompt_only = true}));
+    REFUSE(tarn_engine_add, tarn_engine_add(engine, tokens, 3, &(tarn_generate_options){.stop_string_count = 1}));
+    REFUSE(tarn_engine_add, tarn_engine_add(engine, tokens, 3, &(tarn_generate_options){.frequency_penalty = 101}));
+    REFUSE(tarn_engine_add, tarn_engine_add(engine, tokens, 3, &(tarn_generate_options){.presence_penalty = NAN}));
+    REFUSE(tarn_engine_add, tarn_engine_add(engine, tokens, 3, &(tarn_generate_options){.logit_bias_count = 1}));
+    REFUSE(tarn_engine_add,
+           tarn_engine_add(engine, tokens, 3,
+                           &(tarn_generate_options){.logit_bias = &(tarn_logit_bias){7, 1}, .logit_bias_count = 1}));
+    REFUSE(tarn_engine_add, tarn_engine_add(engine, tokens, 3,
+                                            &(tarn_generate_options){.logit_bias = &(tarn_logit_bias){1, INFINITY},
+                                                                     .logit_bias_count = 1}));
     REFUSE(tarn_engine_step, tarn_engine_step(NULL));
     REFUSE(tarn_engine_next, tarn_engine_next(NULL, &output));
     REFUSE(tarn_engine_next, tarn_engine_next(engine, NULL));
@@ -49,6 +63,14 @@ static void engines(void **state)
     REFUSE(tarn_engine_cancel, tarn_engine_cancel(NULL, 1));
     REFUSE(tarn_engine_cancel, tarn_engine_cancel(engine, 0));
     REFUSE(tarn_engine_cancel, tarn_engine_cancel(engine, 1));
+    REFUSE(tarn_engine_wait, tarn_engine_wait(NULL, 0));
+    REFUSE(tarn_engine_wait, tarn_engine_wait(engine, -1));
+    REFUSE(tarn_engine_wait, tarn_engine_wait(engine, NAN));
+    REFUSE(tarn_engine_wake, tarn_engine_wake(NULL));
+    REFUSE(tarn_engine_requests, tarn_engine_requests(NULL, NULL, 0));
+    REFUSE(tarn_engine_requests, tarn_engine_requests(engine, NULL, 1));
+    REFUSE(tarn_engine_requests, tarn_engine_requests(engine, NULL, -1));
+    REFUSE(tarn_engine_requests, tarn_engine_requests_sized(NULL, NULL, 0, 0));
     ACCEPT(tarn_engine_free(NULL));
     tarn_engine_free(engine);
     tarn_module_free(model);

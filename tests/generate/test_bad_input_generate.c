@@ -70,6 +70,14 @@ static void samplers(void **state)
     REFUSE(tarn_sampler_new, tarn_sampler_new(&(tarn_sampler_options){.top_k = -1}));
     REFUSE(tarn_sampler_new, tarn_sampler_new(&(tarn_sampler_options){.top_p = 1.1}));
     REFUSE(tarn_sampler_new, tarn_sampler_new(&(tarn_sampler_options){.top_p = -0.1}));
+    REFUSE(tarn_sampler_new, tarn_sampler_new(&(tarn_sampler_options){.frequency_penalty = -101}));
+    REFUSE(tarn_sampler_new, tarn_sampler_new(&(tarn_sampler_options){.presence_penalty = NAN}));
+    REFUSE(tarn_sampler_new, tarn_sampler_new(&(tarn_sampler_options){.logit_bias_count = -1}));
+    REFUSE(tarn_sampler_new, tarn_sampler_new(&(tarn_sampler_options){.logit_bias_count = 1}));
+    REFUSE(tarn_sampler_new,
+           tarn_sampler_new(&(tarn_sampler_options){.logit_bias = &(tarn_logit_bias){-1, 0}, .logit_bias_count = 1}));
+    REFUSE(tarn_sampler_new,
+           tarn_sampler_new(&(tarn_sampler_options){.logit_bias = &(tarn_logit_bias){0, 101}, .logit_bias_count = 1}));
     REFUSE(tarn_sampler_new, tarn_sampler_new(&(tarn_sampler_options){.min_p = 1.1}));
     REFUSE(tarn_sampler_new, tarn_sampler_new(&(tarn_sampler_options){.min_p = -0.1}));
     REFUSE(tarn_sampler_new, tarn_sampler_new(&(tarn_sampler_options){.min_p = NAN}));
@@ -196,6 +204,12 @@ static void generators(void **state)
     REFUSE(tarn_generator_prompt, tarn_generator_prompt(generator, 0, prompt, 0, NULL));
     REFUSE(tarn_generator_prompt, tarn_generator_prompt(generator, 0, prompt, 5, NULL));
     REFUSE(tarn_generator_prompt, tarn_generator_prompt(generator, 0, outside, 2, NULL));
+    REFUSE(tarn_generator_prompt,
+           tarn_generator_prompt(generator, 0, prompt, 2, &(tarn_generate_options){.prompt_logprobs = true}));
+    REFUSE(tarn_generator_prompt,
+           tarn_generator_prompt(generator, 0, prompt, 2, &(tarn_generate_options){.prompt_only = true}));
+    REFUSE(tarn_generator_prompt,
+           tarn_generator_prompt(generator, 0, prompt, 2, &(tarn_generate_options){.cache_salt = 1}));
     REFUSE(tarn_generator_prompt,
            tarn_generator_prompt(generator, 0, prompt, 2, &(tarn_generate_options){.max_tokens = 4}));
     REFUSE(tarn_generator_prompt, tarn_generator_prompt(generator, 0, prompt, 2, &(tarn_generate_options){.min_p = 2}));

@@ -1,6 +1,7 @@
 /* test_engine.c: a request has the same tokens alone, among 31 others, when it is preempted, and when its prefix is
  * shared; on random models of several architectures, and on stories260K. TARN_TEST_DEVICE names the device; default:
  * the CPU. */
+#include <math.h>
 #include <tarn/engine.h>
 
 #include "support/files.h"
@@ -9,6 +10,8 @@
 enum { VOCAB = 61, CONTEXT = 256, REQUESTS = 32, MAX_NEW = 24 };
 
 static tarn_device device;
+static const tarn_tokenizer *tokenizer; /* of the engines; NULL: none */
+static tarn_grammar *grammar;           /* of some requests; NULL: of none */
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
 
@@ -18,9 +21,13 @@ typedef struct request {
     int64_t count;
     tarn_generate_options options;
     int32_t result[MAX_NEW];
-    int64_t results, shared, number;
+    int64_t results, shared, number, echoed;
     tarn_finish_reason reason;
+    uint64_t hash; /* of all texts and log probabilities */
 } request;
+
+static const tarn_logit_bias biases[] = {{3, 2.5}, {7, -100}, {11, 1}, {3, 0.5}};
+static const char *const stops[] = {"a", "e", "i", "o", "u", "th", "\n", "0", "1", "2", "3", "~", "}"};
 
 /* Prompts of 1 to about 200 tokens; half of them begin like another, for one to three pages. */
 static void make_requests(request *r, int count, int64_t vocab_size, uint64_t *seed)
@@ -34,8 +41,19 @@ static void make_requests(request *r, int count, int64_t vocab_size, uint64_t *s
                                      .temperature = i % 2 ? 0.9 : 0,
                                      .top_k = i % 4 == 3 ? 20 : 0,
                                      .repeat_penalty = i % 8 == 5 ? 1.2 : 0,
+                                     .frequency_penalty = i % 8 == 1 ? 0.5 : 0,
+                                     .presence_penalty = i % 8 == 2 ? 1.5 : 0,
+                                     .logit_bias = biases,
+                                     .logit_bias_count = i % 8 == 6 ? 4 : 0,
+                                     .logprobs = i % 4 == 0,
+                                     .top_logprobs = i % 8 == 4 ? 3 : 0,
+                                     .prompt_logprobs = i % 16 == 7,
+                                     .cache_salt = i % 16 == 9 ? 5 : 0,
+                                     .stop_strings = stops,
+                                     .stop_string_count = tokenizer && i % 3 == 1 ? 13 : 0,
+                                     .grammar = i % 3 == 2 ? grammar : NULL,
                                      .seed = (uint64_t)i,
-                                     .ignore_eos = true}};
+                                     .ignore_eos = !(grammar && i % 3 == 2)}};
         int64_t same = random_below(seed, 2) ? 64 * (1 + random_below(seed, 3)) + random_below(seed, 9) : 0;
         for (int64_t k = 0; k < r[i].count; k++)
             r[i].prompt[k] = k < same ? common[k] : (int32_t)random_below(seed, vocab_size);
@@ -51,12 +69,42 @@ static request *find(request *r, int count, int64_t number)
     return NULL;
 }
 
+static void add_to_hash(uint64_t *hash, const void *data, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        *hash = (*hash ^ ((const unsigned char *)data)[i]) * UINT64_C(0x100000001b3);
+}
+
+/* Text, and log probabilities bit by bit. */
+static void hash_output(request *r, const tarn_engine_output *output)
+{
+    assert_true((output->text != NULL) == (tokenizer != NULL));
+    assert_int_equal(isnan(output->logprob),
+                     output->token < 0 || (output->is_prompt && r->echoed == 0) ||
+                         !(r->options.logprobs || r->options.top_logprobs > 0 || r->options.prompt_logprobs));
+    if (output->text) {
+        assert_int_equal(output->text[output->length], 0);
+        add_to_hash(&r->hash, output->text, output->length);
+    }
+    if (!isnan(output->logprob)) {
+        assert_int_equal(output->top_logprob_count, r->options.top_logprobs);
+        add_to_hash(&r->hash, &output->logprob, sizeof(output->logprob));
+    }
+    for (int i = 0; i < output->top_logprob_count; i++) {
+        add_to_hash(&r->hash, &output->top_logprobs[i].token, sizeof(int32_t));
+        add_to_hash(&r->hash, &output->top_logprobs[i].logprob, sizeof(double));
+    }
+}
+
 static void take_outputs(tarn_engine *engine, request *r, int count)
 {
     for (tarn_engine_output output; tarn_engine_next(engine, &output);) {
         request *one = find(r, count, output.request);
         assert_int_equal(one->reason, TARN_FINISH_NONE);
-        if (output.token >= 0)
+        hash_output(one, &output);
+        if (output.is_prompt)
+            assert_int_equal(one->prompt[one->echoed++], output.token);
+        else if (output.token >= 0)
             one->result[one->results++] = output.token;
         one->reason = output.finish_reason;
         one->shared = output.shared;
@@ -70,7 +118,7 @@ static void run(tarn_engine *engine, request *r, int count, int together)
     int added = 0;
     for (int64_t left = 1; left > 0 || added < count;) {
         for (int i = 0; i < together && added < count; i++, added++) {
-            r[added].results = 0, r[added].reason = TARN_FINISH_NONE;
+            r[added].results = r[added].echoed = 0, r[added].hash = 0, r[added].reason = TARN_FINISH_NONE;
             r[added].number = tarn_engine_add(engine, r[added].prompt, r[added].count, &r[added].options);
             assert_true(r[added].number > 0);
         }
@@ -85,9 +133,13 @@ static void assert_same_results(const request *a, const request *b, int count)
     for (int i = 0; i < count; i++) {
         assert_int_equal(a[i].results, b[i].results);
         assert_int_equal(a[i].reason, b[i].reason);
+        assert_int_equal(a[i].echoed, a[i].options.prompt_logprobs ? a[i].count : 0);
+        assert_int_equal(b[i].echoed, a[i].echoed);
         for (int64_t k = 0; k < a[i].results; k++)
             if (a[i].result[k] != b[i].result[k])
                 fail_msg("request %d: token %lld of %lld differs", i, (long long)k, (long long)a[i].results);
+        if (a[i].hash != b[i].hash)
+            fail_msg("request %d: texts or log probabilities differ", i);
     }
 }
 
@@ -106,9 +158,9 @@ static tarn_module *opinionated(tarn_module *model)
     return model;
 }
 
-static tarn_module *llama(tarn_dtype dtype)
+static tarn_module *llama_of(tarn_dtype dtype, int64_t vocab_size)
 {
-    const tarn_llama_config config = {.vocab_size = VOCAB,
+    const tarn_llama_config config = {.vocab_size = vocab_size,
                                       .context = CONTEXT,
                                       .layers = 2,
                                       .heads = 4,
@@ -118,6 +170,11 @@ static tarn_module *llama(tarn_dtype dtype)
                                       .head_dim = 8,
                                       .dtype = dtype};
     return opinionated(tarn_model_llama(&config, device, 9));
+}
+
+static tarn_module *llama(tarn_dtype dtype)
+{
+    return llama_of(dtype, VOCAB);
 }
 
 static tarn_module *gpt2(void)
@@ -133,8 +190,9 @@ static tarn_module *gpt2(void)
 static void run_alone(tarn_module *model, request *r, int count, tarn_kv_type kv_type)
 {
     for (int i = 0; i < count; i++) {
-        tarn_engine *engine =
-            tarn_engine_new(model, &(tarn_engine_options){.context = CONTEXT, .sequences = 1, .kv_type = kv_type});
+        tarn_engine *engine = tarn_engine_new(
+            model,
+            &(tarn_engine_options){.context = CONTEXT, .sequences = 1, .kv_type = kv_type, .tokenizer = tokenizer});
         run(engine, &r[i], 1, 1);
         assert_int_equal(r[i].shared, 0);
         tarn_engine_free(engine);
@@ -150,8 +208,9 @@ static void check_same(tarn_module *model, int64_t vocab_size, tarn_kv_type kv_t
     make_requests(alone, REQUESTS, vocab_size, &seed);
     memcpy(others, alone, sizeof(others));
     run_alone(model, alone, REQUESTS, kv_type);
-    tarn_engine *engine =
-        tarn_engine_new(model, &(tarn_engine_options){.context = CONTEXT, .kv_type = kv_type, .prompt_tokens = 100});
+    tarn_engine *engine = tarn_engine_new(
+        model,
+        &(tarn_engine_options){.context = CONTEXT, .kv_type = kv_type, .prompt_tokens = 100, .tokenizer = tokenizer});
     run(engine, others, REQUESTS, 3);
     assert_same_results(alone, others, REQUESTS);
     run(engine, others, REQUESTS, REQUESTS);
@@ -167,9 +226,11 @@ static void check_same(tarn_module *model, int64_t vocab_size, tarn_kv_type kv_t
     page_bytes = strtoll(needs + 6, NULL, 10) / 4; /* a context of 256 has 4 pages */
     tarn_clear_error();
     for (int sharing = 0; sharing < 2; sharing++) {
-        engine = tarn_engine_new(
-            model, &(tarn_engine_options){
-                       .kv_type = kv_type, .prompt_tokens = 33, .kv_bytes = 9 * page_bytes, .no_sharing = !sharing});
+        engine = tarn_engine_new(model, &(tarn_engine_options){.kv_type = kv_type,
+                                                               .prompt_tokens = 33,
+                                                               .kv_bytes = 9 * page_bytes,
+                                                               .no_sharing = !sharing,
+                                                               .tokenizer = tokenizer});
         run(engine, others, REQUESTS, 5);
         assert_same_results(alone, others, REQUESTS);
         assert_true(tarn_engine_query(engine, &stats) && stats.preemptions > 0 && stats.free_pages == stats.pages);
@@ -185,6 +246,26 @@ static void tokens_do_not_depend_on_other_requests(void **state)
         check_same(models[i], VOCAB, i == 0 ? TARN_KV_Q8_0 : TARN_KV_MODEL, test_seed(3) + (uint64_t)i);
         tarn_module_free(models[i]);
     }
+}
+
+/* With stop strings, grammars and text, of a tokenizer of bytes. */
+static void texts_do_not_depend_on_other_requests(void **state)
+{
+    (void)state;
+    static const char words[] = "root ::= [a-z]{2,6} (\" \" [a-z]{2,6})*";
+    tarn_tokenizer *by_bytes = tarn_tokenizer_bytes();
+    tarn_module *model = llama_of(TARN_F32, tarn_tokenizer_count(by_bytes));
+    tarn_grammar_vocab *vocab = tarn_grammar_vocab_new(by_bytes, NULL);
+    tokenizer = by_bytes;
+    grammar = tarn_grammar_gbnf(vocab, words, sizeof(words) - 1);
+    assert_ok();
+    check_same(model, tarn_tokenizer_count(by_bytes), TARN_KV_MODEL, test_seed(12));
+    tokenizer = NULL;
+    tarn_grammar_free(grammar);
+    grammar = NULL;
+    tarn_grammar_vocab_free(vocab);
+    tarn_module_free(model);
+    tarn_tokenizer_free(by_bytes);
 }
 
 /* Every architecture: windows, soft caps, q/k norms, parallel residuals, learned positions. */
@@ -263,8 +344,18 @@ static void a_cancelled_request_frees_its_pages(void **state)
     for (int i = 0; i < 3; i++)
         assert_true(tarn_engine_cancel(engine, r[i].number));
     assert_true(tarn_engine_query(engine, &stats) && stats.free_pages == stats.pages && stats.running == 0);
+    assert_int_equal(stats.cancelled, 3);
+    assert_int_equal(tarn_engine_step(engine), 3);
+    assert_true(tarn_engine_cancel(engine, r[1].number)); /* again: still one output each */
+    tarn_engine_output output;
+    for (int i = 0; i < 3; i++) {
+        assert_true(tarn_engine_next(engine, &output));
+        assert_true(output.token == -1 && output.finish_reason == TARN_FINISH_CANCELLED);
+    }
+    assert_false(tarn_engine_next(engine, &output));
     assert_int_equal(tarn_engine_step(engine), 0);
     assert_true(tarn_engine_cancel(engine, r[0].number));
+    assert_false(tarn_engine_next(engine, &output));
     assert_false(tarn_engine_cancel(engine, 99));
     assert_error(TARN_ERROR_ARGUMENT, "engine_cancel: request 99 does not exist");
     tarn_engine_free(engine);
@@ -315,6 +406,7 @@ int main(void)
     device = test_device("cpu");
     const struct CMUnitTest tests[] = {
         in_scope(tokens_do_not_depend_on_other_requests),
+        in_scope(texts_do_not_depend_on_other_requests),
         in_scope(tokens_of_every_architecture_do_not_depend_on_other_requests),
         in_scope(tokens_are_those_of_generate),
         in_scope(a_cancelled_request_frees_its_pages),

@@ -86,6 +86,50 @@ static void a_sampler_adds_its_samples_to_the_history(void **state)
     tarn_sampler_free(sampler);
 }
 
+static void a_logit_bias_is_added(void **state)
+{
+    (void)state;
+    const float logits[TOKENS] = {1, 1, 1, 1, -INFINITY, 1};
+    const tarn_logit_bias biases[] = {{1, 0.5}, {3, -100}, {1, 0.5}, {4, 50}};
+    double total = 1 + exp(1) + 1 + 1; /* biases of one token add up; what is impossible stays so */
+    expect_shares(&(tarn_sampler_options){.temperature = 1, .logit_bias = biases, .logit_bias_count = 4, .seed = 1},
+                  logits, NULL, 0, (const double[]){1 / total, exp(1) / total, 1 / total, 0, 0, 1 / total});
+    /* before the repetition penalty: (1 + 1) / 2 */
+    total = exp(1) + exp(1) + exp(1) + exp(1);
+    expect_shares(
+        &(tarn_sampler_options){
+            .temperature = 1, .logit_bias = biases, .logit_bias_count = 4, .repeat_penalty = 2, .seed = 2},
+        logits, (const int64_t[]){1}, 1,
+        (const double[]){exp(1) / total, exp(1) / total, exp(1) / total, 0, 0, exp(1) / total});
+    const tarn_logit_bias beyond[] = {{6, 1}};
+    tarn_sampler *sampler = tarn_sampler_new(&(tarn_sampler_options){.logit_bias = beyond, .logit_bias_count = 1});
+    assert_null(tarn_sampler_sample(sampler, row(logits, TOKENS)));
+    assert_error(TARN_ERROR_ARGUMENT, "sampler_sample: .logit_bias[0] is for token 6; it must be from 0 to 5");
+    tarn_sampler_free(sampler);
+}
+
+/* Greedy samples of 3, 2.9 and 2.8 with a frequency penalty of 0.15 go round; with that of the presence each token is
+ * penalized once. Tokens that were accepted, but not sampled, are not penalized. */
+static void sampled_tokens_are_penalized_by_count_and_presence(void **state)
+{
+    (void)state;
+    const float logits[] = {3, 2.9f, 2.8f, -1};
+    const int expected[2][6] = {{0, 1, 0, 2, 1, 0}, {0, 1, 0, 0, 0, 0}};
+    const int64_t seen[] = {0, 0, 0};
+    for (int kind = 0; kind < 2; kind++) {
+        tarn_sampler *sampler = tarn_sampler_new(
+            &(tarn_sampler_options){.frequency_penalty = kind ? 0 : 0.15, .presence_penalty = kind ? 0.15 : 0});
+        assert_true(tarn_sampler_accept(sampler, tarn_from_i64(seen, TARN_SHAPE(1, 3), CPU)));
+        for (int i = 0; i < 6; i++)
+            expect(good(tarn_sampler_sample(sampler, row(logits, 4))), TARN_SHAPE(1, 1), VALUES(expected[kind][i]));
+        assert_null(tarn_sampler_sample(sampler, row(logits, 3)));
+        assert_error(TARN_ERROR_SHAPE, "sampler_sample: the logits are [1, 3]; those sampled before were [1, 4]");
+        assert_true(tarn_sampler_reset(sampler));
+        expect(good(tarn_sampler_sample(sampler, row(logits, 4))), TARN_SHAPE(1, 1), VALUES(0));
+        tarn_sampler_free(sampler);
+    }
+}
+
 static void tokens_of_the_history_must_be_in_the_vocabulary(void **state)
 {
     (void)state;
@@ -119,6 +163,8 @@ int main(void)
         in_scope(min_p_drops_unlikely_tokens),
         in_scope(the_repetition_penalty_lowers_previous_tokens),
         in_scope(a_sampler_adds_its_samples_to_the_history),
+        in_scope(a_logit_bias_is_added),
+        in_scope(sampled_tokens_are_penalized_by_count_and_presence),
         in_scope(tokens_of_the_history_must_be_in_the_vocabulary),
         in_scope(log_probabilities),
     };

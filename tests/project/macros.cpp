@@ -156,6 +156,7 @@ static void models(tarn_device cpu)
     REFUSED(tarn_engine_add(NULL, &token, 1, NULL) >= 0);
     REFUSED(tarn_engine_next(NULL, &engine_output));
     REFUSED(tarn_engine_query(NULL, &engine_stats));
+    REFUSED(tarn_engine_requests(NULL, NULL, 0) >= 0);
     REFUSED(tarn_generator_new(NULL, NULL, NULL));
     REFUSED(tarn_generator_open("none", cpu, NULL));
     REFUSED(tarn_generator_prompt(NULL, 0, &token, 1, NULL));

@@ -1,0 +1,38 @@
+/* constrain.h: which tokens end a sequence, and which a grammar allows next; of generators and engines. */
+#ifndef TARN__CONSTRAIN_H
+#define TARN__CONSTRAIN_H
+
+#include <tarn/generate.h>
+
+#include "models/lm/arch.h"
+
+/* Owns its arrays and the matcher. */
+typedef struct tarn__constraint {
+    const tarn__model_info *info; /* borrowed */
+    int32_t *stop;
+    int stop_count;
+    bool ignore_eos;
+    tarn_matcher *matcher; /* NULL: no grammar */
+    uint32_t *mask;        /* [TARN_MASK_WORDS(vocab_size)], with a matcher */
+} tarn__constraint;
+
+/* Raises a grammar that does not fit the model. */
+bool tarn__constraint_check(const tarn__model_info *info, const tarn_generate_options *options);
+
+/* open: copies the stop tokens and starts the matcher of the options' grammar, if any. False with an error. close frees
+ * both, after a failure too; all zero is allowed. */
+bool tarn__constraint_open(tarn__constraint *constraint, const tarn__model_info *info,
+                           const tarn_generate_options *options);
+void tarn__constraint_close(tarn__constraint *constraint);
+
+/* True for a token that ends a sequence: EOS, unless it is ignored, the caller's stop tokens, and those of the
+ * grammar's vocabulary where the grammar may end. */
+bool tarn__constraint_is_end(const tarn__constraint *constraint, int64_t token);
+
+/* Sets the sampler's mask for the next token. False with an error. */
+bool tarn__constraint_mask(tarn__constraint *constraint, tarn_sampler *sampler);
+
+/* Appends a sampled token; *is_done is set where the grammar has ended. False with an error. */
+bool tarn__constraint_accept(tarn__constraint *constraint, int32_t token, bool *is_done);
+
+#endif

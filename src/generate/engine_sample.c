@@ -1,0 +1,256 @@
+/* engine_sample.c: what follows the forward pass of a step: samples and log probabilities, without the lock; then, with
+ * it, the requests advance and their outputs are queued.
+ *
+ * Every request samples by itself, from its own row, so that its tokens do not depend on the others. What fails for one
+ * request ends this one only. */
+#include <string.h>
+
+#include "base/memory.h"
+#include "generate/engine.h"
+
+/* ---- samples ----------------------------------------------------------------------------------------------------- */
+
+/* Gives the prompt to the sampler's history, at the first sample. */
+static bool add_history(tarn__request *r, tarn_device device)
+{
+    if (!r->needs_history)
+        return true;
+    r->needs_history = false;
+    return tarn_sampler_accept(r->sampler, tarn_from_i32(r->tokens, TARN_SHAPE(1, r->prompt), device));
+}
+
+/* Sets the mask of a request's grammar. One that has no next token ends its request: the error is noted there. */
+static void set_mask(tarn__request *r)
+{
+    if (tarn__constraint_mask(&r->constraint, r->sampler))
+        return;
+    tarn__error_record why;
+    tarn__error_save(&why);
+    r->error = tarn__string_copy(why.text);
+    if (!r->error)
+        return; /* out of memory: the step fails */
+    r->is_sampled = false;
+}
+
+/* Samples of the batch, i64 [1, 1] each, in `part` [sequences]; NULL for requests without one. */
+static bool sample_all(tarn__batch *b, tarn_tensor *logits, tarn_tensor **part)
+{
+    for (int64_t i = 0; i < b->sequences; i++) {
+        tarn__request *r = b->request[i];
+        int64_t row = r->first_row + r->prompt_rows;
+        if (r->is_sampled)
+            set_mask(r);
+        if (tarn_failed())
+            return false;
+        if (!r->is_sampled)
+            continue;
+        if (!add_history(r, tarn_device_of(logits)))
+            return false;
+        part[i] = tarn_sampler_sample(r->sampler, tarn_slice(logits, 0, row, row + 1));
+        if (!part[i])
+            return false;
+    }
+    return true;
+}
+
+/* Log probabilities of a request's rows, f64 [rows · (1 + 2 · top_logprobs)]. A token of -1 counts as 0 here: it is
+ * reported when it is read. */
+static tarn_tensor *logprobs_of(const tarn__request *r, tarn_tensor *logits, tarn_tensor *sampled)
+{
+    int64_t rows = r->prompt_rows + r->is_sampled, first = r->echoed > 1 ? r->echoed : 1;
+    first = first > r->computed + 1 ? first : r->computed + 1; /* the token after the first row */
+    tarn_tensor *part[2];
+    int parts = 0;
+    if (r->prompt_rows > 0)
+        part[parts++] = tarn_cast(
+            tarn_from_i32(r->tokens + first, TARN_SHAPE(r->prompt_rows, 1), tarn_device_of(logits)), TARN_I64);
+    if (sampled)
+        part[parts++] = tarn_maximum(sampled, tarn_scalar(0));
+    tarn_tensor *tokens = tarn_failed() ? NULL : parts == 2 ? tarn_concat(part, 2, 0) : part[0];
+    tarn_tensor *found = tokens ? tarn_token_logprobs(tarn_slice(logits, 0, r->first_row, r->first_row + rows), tokens,
+                                                      r->top_logprobs)
+                                : NULL;
+    return found ? tarn_reshape(found, TARN_SHAPE(rows * (1 + 2 * r->top_logprobs))) : NULL;
+}
+
+/* Computes and reads the log probabilities of all requests at once. */
+static bool read_logprobs(tarn__batch *b, tarn_tensor *logits, tarn_tensor **sampled, tarn_tensor **part)
+{
+    int count = 0;
+    int64_t at = 0;
+    for (int64_t i = 0; i < b->sequences; i++) {
+        tarn__request *r = b->request[i];
+        int64_t rows = r->prompt_rows + r->is_sampled;
+        if (!r->logprobs || rows == 0)
+            continue;
+        r->logprobs_at = at;
+        at += rows * (1 + 2 * r->top_logprobs);
+        part[count] = logprobs_of(r, logits, sampled[i]);
+        if (!part[count++])
+            return false;
+    }
+    if (count == 0)
+        return true;
+    tarn_tensor *all = tarn_concat(part, count, 0);
+    return all && tarn_read(all, b->logprob, sizeof(*b->logprob) * (size_t)at);
+}
+
+/* Reads the sampled tokens of all requests at once. */
+static bool read_tokens(const tarn__batch *b, tarn_tensor **sampled, tarn_tensor **part, int64_t *ids)
+{
+    int count = 0;
+    for (int64_t i = 0; i < b->sequences; i++)
+        if (sampled[i])
+            part[count++] = sampled[i];
+    if (count == 0)
+        return true;
+    tarn_tensor *all = tarn_concat(part, count, 0);
+    if (!all || !tarn_read(all, ids, sizeof(*ids) * (size_t)count))
+        return false;
+    for (int64_t i = b->sequences - 1; i >= 0; i--)
+        if (sampled[i])
+            b->request[i]->token = ids[--count];
+    return true;
+}
+
+bool tarn__engine_sample(tarn__batch *b, tarn_tensor *logits)
+{
+    size_t bytes = (2 * sizeof(tarn_tensor *) + sizeof(int64_t)) * (size_t)b->sequences;
+    int64_t *ids = tarn__alloc(bytes);
+    if (!ids)
+        return false;
+    tarn_tensor **sampled = (tarn_tensor **)(void *)(ids + b->sequences), **part = sampled + b->sequences;
+    bool good = sample_all(b, logits, sampled) && read_logprobs(b, logits, sampled, part) &&
+                read_tokens(b, sampled, part, ids);
+    tarn__release(ids, bytes);
+    return good;
+}
+
+/* ---- results ----------------------------------------------------------------------------------------------------- */
+
+/* Publishes the pages that the step has filled. Without batch invariance, only those of the prompt: another batch would
+ * compute other bits for sampled tokens. */
+static void publish(tarn_engine *e, tarn__request *r)
+{
+    int64_t limit = e->options.not_invariant && r->prompt < r->computed ? r->prompt : r->computed;
+    while (!e->options.no_sharing && (r->published + 1) * TARN__KV_PAGE <= limit) {
+        int64_t at = r->published++;
+        r->page[at] = tarn__page_pool_publish(&e->pool, r->page[at], r->key, r->tokens + at * TARN__KV_PAGE);
+        r->key = tarn__page_pool_key(&e->pool, r->page[at]);
+    }
+}
+
+/* Queues the tokens of the prompt whose log probabilities are known; there is space. */
+static bool echo(tarn_engine *e, tarn__request *r, const double *logprob)
+{
+    if (r->prompt_logprobs && r->echoed == 0)
+        tarn__engine_reply(e, r, r->tokens[r->echoed++], TARN_FINISH_NONE)->output.is_prompt = true;
+    for (int64_t i = 0; i < r->prompt_rows; i++) {
+        tarn__reply *reply = tarn__engine_reply(e, r, r->tokens[r->echoed++], TARN_FINISH_NONE);
+        reply->output.is_prompt = true;
+        if (!tarn__reply_logprobs(e, reply, logprob + i * (1 + 2 * r->top_logprobs), r->top_logprobs))
+            return false;
+    }
+    return true;
+}
+
+/* Adds text and log probabilities to the output of a sampled token, and its finish reason. */
+static bool describe(tarn_engine *e, tarn__request *r, tarn__reply *reply, const double *logprob,
+                     tarn_finish_reason reason)
+{
+    bool is_end = reason != TARN_FINISH_NONE;
+    tarn__stop_buffer *text = &r->stop_buffer;
+    if (reply->output.token >= 0 && r->logprobs && !tarn__reply_logprobs(e, reply, logprob, r->top_logprobs))
+        return false;
+    if (e->options.tokenizer &&
+        (!tarn__stop_buffer_add_token(text, e->options.tokenizer, r->stream, reply->output.token, is_end) ||
+         !tarn__reply_text(e, reply, text->text, text->ready)))
+        return false;
+    reply->output.finish_reason = text->is_over ? TARN_FINISH_STRING : reason;
+    return true;
+}
+
+/* Queues the output of a sampled token; there is space. False with an error. */
+static bool accept(tarn_engine *e, tarn__request *r, const double *logprob)
+{
+    bool is_done = false;
+    if (r->token < 0)
+        return tarn__raise(TARN_ERROR_FORMAT,
+                           "request %lld: the logits of token %lld are not finite; check the model's weights and dtype",
+                           (long long)r->number, (long long)r->count);
+    bool is_end = tarn__constraint_is_end(&r->constraint, r->token);
+    if (!is_end) {
+        r->tokens[r->count++] = (int32_t)r->token;
+        e->stats.new_tokens++;
+        if (!tarn__constraint_accept(&r->constraint, (int32_t)r->token, &is_done))
+            return false;
+    }
+    if (r->decoded_at == 0)
+        r->decoded_at = tarn__engine_now();
+    tarn__reply *reply = tarn__engine_reply(e, r, is_end ? -1 : (int32_t)r->token, TARN_FINISH_NONE);
+    return describe(e, r, reply, logprob,
+                    is_end                       ? TARN_FINISH_TOKEN
+                    : is_done                    ? TARN_FINISH_GRAMMAR
+                    : r->count == r->max_count ? TARN_FINISH_LENGTH
+                                                 : TARN_FINISH_NONE);
+}
+
+/* Queues the outputs of a computed request, and ends it where it has to. */
+static void reply(tarn_engine *e, const tarn__batch *b, tarn__request *r)
+{
+    const double *logprob = b->logprob + r->logprobs_at;
+    bool is_last = false;
+    if (r->error) {
+        tarn__engine_fail(e, r, r->error);
+        return;
+    }
+    bool good = echo(e, r, logprob);
+    if (good && r->is_sampled) {
+        good = accept(e, r, logprob + r->prompt_rows * (1 + 2 * r->top_logprobs));
+        is_last = good && e->reply[e->replies - 1].output.finish_reason != TARN_FINISH_NONE;
+    } else if (good && r->prompt_only && r->computed == r->count) {
+        tarn__engine_reply(e, r, -1, TARN_FINISH_LENGTH);
+        is_last = true;
+    }
+    if (!good) {
+        tarn__engine_fail(e, r, NULL);
+        tarn_clear_error();
+    } else if (is_last) {
+        e->stats.finished++;
+        tarn__engine_remove(e, r);
+    }
+}
+
+bool tarn__engine_advance(tarn_engine *e, const tarn__batch *b)
+{
+    if (!tarn__engine_reserve_outputs(e, b->rows + b->sequences, e->count))
+        return false;
+    for (int64_t i = 0; i < b->sequences; i++) {
+        tarn__request *r = b->request[i];
+        bool is_decoding = r->planned == 1 && r->is_sampled && r->count > r->prompt;
+        e->stats.prompt_tokens += is_decoding ? 0 : r->planned;
+        r->computed += r->planned;
+        r->planned = 0;
+        r->is_in_step = false;
+        publish(e, r);
+        if (r->is_cancelled)
+            tarn__engine_remove(e, r);
+        else
+            reply(e, b, r);
+    }
+    pthread_cond_broadcast(&e->changed);
+    return true;
+}
+
+/* What the pages of a failed step hold is not known: they are not published. */
+void tarn__engine_fail_all(tarn_engine *e, const tarn__batch *b)
+{
+    for (int64_t i = 0; i < b->sequences; i++) {
+        tarn__request *r = b->request[i];
+        r->is_in_step = false;
+        if (r->is_cancelled)
+            tarn__engine_remove(e, r);
+        else
+            tarn__engine_fail(e, r, NULL);
+    }
+}
