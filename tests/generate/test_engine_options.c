@@ -1,5 +1,5 @@
-/* test_engine_options.c: options of single requests of an engine: stop strings, log probabilities, logit bias, grammars;
- * what it reports; requests that fail. */
+/* test_engine_options.c: options of single requests of an engine: stop strings, log probabilities, logit bias,
+ * penalties and grammars; what it reports; requests that fail. */
 #include <tarn/engine.h>
 
 #include "support/files.h"
@@ -209,10 +209,9 @@ static void prompts_have_log_probabilities(void **state)
         bool is_full = count == CONTEXT;
         for (int64_t i = 0; i < count; i++)
             tokens[i] = (int32_t)((i * i + 7 * i) % 251);
-        int64_t number = tarn_engine_add(engine, tokens, count,
-                                         &(tarn_generate_options){.prompt_logprobs = true,
-                                                                  .prompt_only = is_full,
-                                                                  .max_tokens = is_full ? 0 : 3});
+        int64_t number = tarn_engine_add(
+            engine, tokens, count,
+            &(tarn_generate_options){.prompt_logprobs = true, .prompt_only = is_full, .max_tokens = is_full ? 0 : 3});
         assert_ok();
         run(engine, &r, number, 1);
         assert_int_equal(r.reason, TARN_FINISH_LENGTH);
@@ -271,9 +270,8 @@ static void penalties_of_sampled_tokens_leave_the_prompt_alone(void **state)
     char prompt[] = {(char)plain.token[0], 0};
     bool was_prompt_sampled = plain.token[0] == 0; /* it cannot be in a string */
     for (int kind = 0; kind < 2; kind++) {
-        const tarn_generate_options options = {.max_tokens = MAX_NEW,
-                                               .frequency_penalty = kind ? 0 : 100,
-                                               .presence_penalty = kind ? 100 : 0};
+        const tarn_generate_options options = {
+            .max_tokens = MAX_NEW, .frequency_penalty = kind ? 0 : 100, .presence_penalty = kind ? 100 : 0};
         const result r = run_one(engine, "aaaa", &options), again = run_one(engine, prompt, &options);
         bool seen[256] = {false};
         assert_int_equal(r.token[0], plain.token[0]);

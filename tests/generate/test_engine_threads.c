@@ -35,7 +35,7 @@ static tarn_generate_options options_of(int i)
                                    .frequency_penalty = i % 4 ? 0 : 0.7};
 }
 
-/* Adds requests, and cancels every third at some time. cmocka's checks are for the main thread: failures are counted. */
+/* Adds requests, and cancels every third. cmocka's checks are for the main thread: failures are counted. */
 static void *client(void *arg)
 {
     uint64_t seed = (uint64_t)(uintptr_t)arg + 1;

@@ -1,5 +1,5 @@
 /* test_page_pool.c: the page pool does what a naive model does that knows every page's whole history of tokens. */
-#include "generate/page_pool.h"
+#include "generate/engine/page_pool.h"
 
 #include "base/memory.h"
 #include "support/check.h"

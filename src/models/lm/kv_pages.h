@@ -1,5 +1,5 @@
 /* kv_pages.h: the paged KV cache: keys and values of many sequences in pages of TARN__KV_PAGE tokens, and a forward
- * pass over a packed batch of them. Which page holds what is the caller's (generate/page_pool.h). */
+ * pass over a packed batch of them. Which page holds what is the caller's (generate/engine/page_pool.h). */
 #ifndef TARN__KV_PAGES_H
 #define TARN__KV_PAGES_H
 

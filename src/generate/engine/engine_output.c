@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "generate/engine.h"
+#include "generate/engine/engine.h"
 
 #define MIN_REPLIES 64 /* first capacity of the queue */
 #define MIN_TEXT 1024  /* and of the arrays */

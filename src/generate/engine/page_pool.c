@@ -1,6 +1,6 @@
 /* page_pool.c: the pages of the KV cache: references, a list of free pages, published prefixes, least recently used
  * pages. */
-#include "generate/page_pool.h"
+#include "generate/engine/page_pool.h"
 
 #include <string.h>
 

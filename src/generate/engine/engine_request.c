@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "generate/engine.h"
+#include "generate/engine/engine.h"
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
@@ -77,10 +77,7 @@ static bool check_request(const tarn_engine *e, const int32_t *tokens, int64_t c
         return false;
     if (o->prompt_only && (!o->prompt_logprobs || o->max_tokens > 0))
         return tarn__raise(TARN_ERROR_ARGUMENT, ".prompt_only is set; it needs .prompt_logprobs and no .max_tokens");
-    const char *unsupported = o->slide      ? "slide"
-                              : o->keep     ? "keep"
-                              : o->on_token ? "on_token"
-                                            : NULL;
+    const char *unsupported = o->slide ? "slide" : o->keep ? "keep" : o->on_token ? "on_token" : NULL;
     if (unsupported)
         return tarn__raise(TARN_ERROR_UNSUPPORTED, ".%s is not supported by engines", unsupported);
     return tarn__generate_options_check(o, &e->info, e->options.tokenizer);
@@ -188,6 +185,5 @@ bool tarn_engine_cancel(tarn_engine *e, int64_t request)
     if (exists)
         cancel(e, request);
     tarn__engine_unlock(e);
-    return exists ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "engine_cancel: request %lld does not exist", (long long)request);
+    return exists || tarn__raise(TARN_ERROR_ARGUMENT, "engine_cancel: request %lld does not exist", (long long)request);
 }

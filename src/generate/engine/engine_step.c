@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "generate/engine.h"
+#include "generate/engine/engine.h"
 
 /* ---- planning ---------------------------------------------------------------------------------------------------- */
 

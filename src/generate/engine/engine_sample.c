@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "generate/engine.h"
+#include "generate/engine/engine.h"
 
 /* ---- samples ----------------------------------------------------------------------------------------------------- */
 
@@ -67,9 +67,9 @@ static tarn_tensor *logprobs_of(const tarn__request *r, tarn_tensor *logits, tar
     if (sampled)
         part[parts++] = tarn_maximum(sampled, tarn_scalar(0));
     tarn_tensor *tokens = tarn_failed() ? NULL : parts == 2 ? tarn_concat(part, 2, 0) : part[0];
-    tarn_tensor *found = tokens ? tarn_token_logprobs(tarn_slice(logits, 0, r->first_row, r->first_row + rows), tokens,
-                                                      r->top_logprobs)
-                                : NULL;
+    tarn_tensor *found =
+        tokens ? tarn_token_logprobs(tarn_slice(logits, 0, r->first_row, r->first_row + rows), tokens, r->top_logprobs)
+               : NULL;
     return found ? tarn_reshape(found, TARN_SHAPE(rows * (1 + 2 * r->top_logprobs))) : NULL;
 }
 
@@ -120,8 +120,8 @@ bool tarn__engine_sample(tarn__batch *b, tarn_tensor *logits)
     if (!ids)
         return false;
     tarn_tensor **sampled = (tarn_tensor **)(void *)(ids + b->sequences), **part = sampled + b->sequences;
-    bool good = sample_all(b, logits, sampled) && read_logprobs(b, logits, sampled, part) &&
-                read_tokens(b, sampled, part, ids);
+    bool good =
+        sample_all(b, logits, sampled) && read_logprobs(b, logits, sampled, part) && read_tokens(b, sampled, part, ids);
     tarn__release(ids, bytes);
     return good;
 }
@@ -189,10 +189,10 @@ static bool accept(tarn_engine *e, tarn__request *r, const double *logprob)
         r->decoded_at = tarn__engine_now();
     tarn__reply *reply = tarn__engine_reply(e, r, is_end ? -1 : (int32_t)r->token, TARN_FINISH_NONE);
     return describe(e, r, reply, logprob,
-                    is_end                       ? TARN_FINISH_TOKEN
-                    : is_done                    ? TARN_FINISH_GRAMMAR
+                    is_end                     ? TARN_FINISH_TOKEN
+                    : is_done                  ? TARN_FINISH_GRAMMAR
                     : r->count == r->max_count ? TARN_FINISH_LENGTH
-                                                 : TARN_FINISH_NONE);
+                                               : TARN_FINISH_NONE);
 }
 
 /* Queues the outputs of a computed request, and ends it where it has to. */

@@ -1,6 +1,6 @@
 /* engine.c: engines: creation, steps, waiting, and what they report. Requests are in engine_request.c, the step's parts
  * in engine_step.c and engine_sample.c. */
-#include "generate/engine.h"
+#include "generate/engine/engine.h"
 
 #include <math.h>
 #include <string.h>

@@ -10,8 +10,8 @@
 #include <tarn/engine.h>
 
 #include "generate/constrain.h"
+#include "generate/engine/page_pool.h"
 #include "generate/generate_options.h"
-#include "generate/page_pool.h"
 #include "generate/stop_buffer.h"
 #include "models/lm/arch.h"
 
