@@ -224,6 +224,7 @@ tarn__http_server *tarn__http_server_new(const tarn__http_options *options, char
     snprintf(error, error_size, "no memory for the server");
     if (!s)
         return NULL;
+    signal(SIGPIPE, SIG_IGN); /* a client that has gone is an error of its write */
     s->options = *options;
     s->pipe[0] = s->pipe[1] = -1;
     pthread_mutex_init(&s->lock, NULL);
