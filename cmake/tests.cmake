@@ -5,6 +5,7 @@
 #   tests/parity/jinja_lines.c      runs templates for tests/parity/jinja.py
 #   tests/mirror/*.c                 the mirror backend, loaded through TARN_BACKEND_PATH
 #   tests/project/*.sh, *.py         checks of the project itself; exit status 77 means skipped
+#   tests/serve/openai_client.py     a client of another hand, where its package is installed; else skipped
 #   examples/*.c                     run, and must succeed
 # CTest labels are the folder names: `ctest -L ops`. Time limits are given by scripts/test.
 # The target tarn_tests builds all that the tests run, but for the backends of devices: those of the target
@@ -107,13 +108,13 @@ endif()
 if(TEST_SUPPORT)
     file(GLOB FUZZ_TARGETS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/fuzz/targets*.c)
     add_library(tarn_fuzz_targets OBJECT ${FUZZ_TARGETS})
-    target_link_libraries(tarn_fuzz_targets PRIVATE tarn_flags)
+    target_link_libraries(tarn_fuzz_targets PRIVATE tarn_flags tarn_jansson)
     target_include_directories(tarn_fuzz_targets PRIVATE ${PROJECT_SOURCE_DIR}/tests)
     target_include_directories(tarn_fuzz_targets SYSTEM PRIVATE ${CMOCKA_INCLUDE_DIR})
 endif()
 if(TEST_SUPPORT AND TARN_FUZZ)
     add_executable(tarn_fuzz ${PROJECT_SOURCE_DIR}/tests/fuzz/libfuzzer.c $<TARGET_OBJECTS:tarn_fuzz_targets> $<TARGET_OBJECTS:tarn_serve> $<TARGET_OBJECTS:tarn_test_support>)
-    target_link_libraries(tarn_fuzz PRIVATE tarn_event tarn_static tarn_flags tarn_link_flags tarn_openblas ${CMOCKA_LIBRARY} Threads::Threads m)
+    target_link_libraries(tarn_fuzz PRIVATE tarn_event ${TARN_JANSSON_LINK} tarn_static tarn_flags tarn_link_flags tarn_openblas ${CMOCKA_LIBRARY} Threads::Threads m)
     target_include_directories(tarn_fuzz PRIVATE ${PROJECT_SOURCE_DIR}/tests)
     target_link_options(tarn_fuzz PRIVATE -fsanitize=fuzzer)
 endif()
@@ -142,7 +143,7 @@ foreach(source IN LISTS TEST_SOURCES)
     endif()
     if(folder MATCHES "^(serve|fuzz)$")
         target_sources(${target} PRIVATE $<TARGET_OBJECTS:tarn_serve>)
-        target_link_libraries(${target} PRIVATE tarn_event)
+        target_link_libraries(${target} PRIVATE tarn_event tarn_jansson ${TARN_JANSSON_LINK})
     endif()
     list(APPEND TEST_TARGETS ${target})
     if(TARGET tarn_mirror)
@@ -199,4 +200,9 @@ if(NOT TARN_SANITIZE)
         endif()
         tarn_test(project.${name} project)
     endforeach()
+    if(TARN_PYTHON3 AND TARGET tarn_command)
+        add_test(NAME serve.openai_client COMMAND ${TARN_PYTHON3} ${PROJECT_SOURCE_DIR}/tests/serve/openai_client.py)
+        tarn_test(serve.openai_client serve)
+        set_tests_properties(serve.openai_client PROPERTIES SKIP_RETURN_CODE 77)
+    endif()
 endif()

@@ -3,7 +3,8 @@
 _tarn()
 {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
-    local commands="info demo train runs board eval predict generate chat tokenize data inspect quantize convert ops"
+    local commands="info demo train runs board eval predict generate chat serve"
+    commands+=" tokenize data inspect quantize convert ops"
     commands+=" bench"
     local options="--help"
     commands+=" version help"
@@ -133,6 +134,10 @@ _tarn()
         ;;
     runs) options+=" --json --compare --out" ;;
     board) options+=" --port" ;;
+    serve)
+        options+=" --host --port --api-key-file --origin --alias --context --sequences --kv-memory --kv-type --queue"
+        options+=" --drain --prefill-chunk --threads --device --dtype --adapter --checkpoint --template"
+        ;;
     predict) options+=" --json --threads --device --top --checkpoint" ;;
     generate)
         options+=" --json --threads --device --dtype --ids --max-tokens --temperature --top-k --top-p --min-p"
@@ -177,7 +182,7 @@ _tarn()
     esac
     mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
     # Runs, configurations, images, models and texts are files.
-    local with_files="@(train|runs|board|eval|predict|generate|chat|tokenize|data|inspect|quantize|convert)"
+    local with_files="@(train|runs|board|eval|predict|generate|chat|serve|tokenize|data|inspect|quantize|convert)"
     # shellcheck disable=SC2053 # a pattern
     if [[ ${COMP_WORDS[1]} == $with_files && $current != -* ]]; then
         mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -f -- "$current")

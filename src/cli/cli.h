@@ -32,6 +32,7 @@ int tarn__eval(const tarn__options *options);
 int tarn__predict(const tarn__options *options);
 int tarn__chat(const tarn__options *options);
 int tarn__generate(const tarn__options *options);
+int tarn__serve(const tarn__options *options);
 int tarn__tokenize(const tarn__options *options);
 int tarn__inspect(const tarn__options *options);
 int tarn__quantize(const tarn__options *options);

@@ -45,6 +45,7 @@ static const command commands[] = {
      "classes of images, or predictions for the rows of a table, by a trained model", "RUN IMAGE|FOLDER...|ROWS.csv "},
     {"generate", TARN__GENERATE, tarn__generate, "generate text with a language model", "MODEL [PROMPT] "},
     {"chat", TARN__CHAT, tarn__chat, "chat with a language model", "MODEL "},
+    {"serve", TARN__SERVE, tarn__serve, "serve a language model over HTTP, with OpenAI's API", "MODEL "},
     {"tokenize", TARN__TOKENIZE, tarn__tokenize,
      "text to tokens and back; train a tokenizer; prepare token files for training", "[FILE...] "},
     {"data", TARN__DATA, tarn__data, "training data in JSON lines: tokens, loss mask, packed rows", "FILE.jsonl "},

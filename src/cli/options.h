@@ -25,6 +25,7 @@ typedef enum tarn__command {
     TARN__BENCH_TRAIN = 1 << 10,
     TARN__RUNS = 1 << 11,
     TARN__BOARD = 1 << 12,
+    TARN__SERVE = 1 << 13,
     TARN__BENCH_WEIGHTS = 1 << 20,
     TARN__BENCH_DECODE = 1 << 21,
     TARN__CHAT = 1 << 22,
@@ -36,6 +37,8 @@ typedef enum tarn__command {
 
 /* Masks of commands. */
 #define TARN__GENERATES (TARN__GENERATE | TARN__CHAT)
+#define TARN__OPENS_LM (TARN__GENERATES | TARN__SERVE)
+#define TARN__ORIGINS_MAX 16
 #define TARN__EVERY (~0u)
 
 #define TARN__LIST_MAX 64
@@ -64,7 +67,7 @@ typedef struct tarn__options {
     const char *model, *data, *out, *adapter, *convert_base, *checkpoint, *template_name, *add_tokens, *tools;
     int64_t batch_size, steps, seed, context;
     int64_t gpu_layers; /* 0: not given */
-    int64_t port;       /* board */
+    int64_t port;       /* board and serve */
     bool compare;       /* runs */
     double val_fraction;
     char *const *words; /* arguments before the options: a configuration, a run, images, a model and a prompt … */
@@ -98,6 +101,13 @@ typedef struct tarn__options {
     double temperature, top_p, min_p, repeat_penalty;
     bool ignore_eos, echo, no_slide, json_object;
     const char *grammar, *json_schema, *regex;
+
+    /* serve */
+    const char *host, *api_key_file, *alias;
+    const char *origins[TARN__ORIGINS_MAX];
+    int origin_count;
+    int64_t queue, drain;
+    int64_t kv_memory; /* MiB; 0: not given */
 
     /* quantize, tokenize and data */
     const char *type, *imatrix, *tokenizer, *text, *prepare, *field, *separator, *val;

@@ -105,8 +105,8 @@ bool fuzz_has_bpe(void)
 
 const fuzz_target *fuzz_target_at(int index)
 {
-    const fuzz_target *const lists[] = {fuzz_data_targets, fuzz_text_targets,    fuzz_file_targets,
-                                        fuzz_run_targets,  fuzz_grammar_targets, fuzz_http_targets};
+    const fuzz_target *const lists[] = {fuzz_data_targets,    fuzz_text_targets, fuzz_file_targets, fuzz_run_targets,
+                                        fuzz_grammar_targets, fuzz_http_targets, fuzz_api_targets};
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
         for (const fuzz_target *target = lists[i]; target->name; target++)
             if (index-- == 0)

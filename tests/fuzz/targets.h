@@ -21,7 +21,7 @@ typedef struct fuzz_target {
 
 /* each ends with a name of NULL */
 extern const fuzz_target fuzz_data_targets[], fuzz_text_targets[], fuzz_file_targets[], fuzz_run_targets[],
-    fuzz_grammar_targets[], fuzz_http_targets[];
+    fuzz_grammar_targets[], fuzz_http_targets[], fuzz_api_targets[];
 
 /* All of them by number; NULL behind the last. */
 const fuzz_target *fuzz_target_at(int index);

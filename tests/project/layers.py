@@ -66,7 +66,7 @@ DEFINED_BY = {
     "runs.h": "train",
     "train.h": "train",
 }
-ANY_PUBLIC = {"cli", "cases"}
+ANY_PUBLIC = {"cli", "cases", "serve"}
 GENERATED = {"tarn_features.h"}
 ENDINGS = {".c", ".h", ".inc", ".def", ".cu", ".cuh", ".cl"}
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"]+)"|<(tarn/[^>]+)>)', re.M)
@@ -83,7 +83,7 @@ def public_problem(folder, header):
     if folder in ANY_PUBLIC:
         return None
     if name not in DEFINED_BY:
-        return f"<{header}> is for users, cli/ and cases/; include the header of the one idea that is needed"
+        return f"<{header}> is for users, cli/, serve/ and cases/; include the header of the one idea that is needed"
     owner = DEFINED_BY[name]
     if owner == folder or owner in MAY_INCLUDE[folder]:
         return None

@@ -63,7 +63,7 @@ const char *tarn__http_access_refusal(const tarn__http_access *a, const tarn__ht
     const char *host = tarn__http_request_header(request, "Host"),
                *origin = tarn__http_request_header(request, "Origin");
     char name[256];
-    if (host && (!read_host(host, name, sizeof(name)) || !is_own(a, name)))
+    if (host && (!read_host(host, name, sizeof(name)) || !(a->any_host || is_own(a, name))))
         return "the Host header names another server";
     if (!origin || tarn__http_access_is_foreign(a, origin))
         return NULL;

@@ -15,6 +15,7 @@ typedef struct tarn__http_access {
     const char *const *names;   /* host names by which it is reached, beside localhost and loopback addresses */
     const char *const *origins; /* allowed beside its own: "https://example.org" */
     int name_count, origin_count;
+    bool any_host; /* the Host header may name anything: what is served needs a key */
 } tarn__http_access;
 
 /* NULL: the request may be answered. Else the sentence of a 403. */

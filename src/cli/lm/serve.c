@@ -1,0 +1,206 @@
+/* serve.c: `tarn serve`: a language model behind an OpenAI-compatible HTTP API (serve/api).
+ *
+ * The server listens first and loads the model on another thread, so that /health can say so. Loopback alone, unless
+ * keys are given. */
+#include <arpa/inet.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/lm/lm_common.h"
+#include "tarn_features.h"
+
+#if TARN__HAVE_EVENT && TARN__HAVE_JANSSON
+
+#include "serve/api/api.h"
+
+#define DEFAULT_CONTEXT 8192   /* tokens, for models with more */
+#define DEFAULT_KV_TOKENS 65536 /* of all sequences, where --sequences contexts are more */
+#define PAGE_TOKENS 64
+
+/* Of the engine's thread while the model is loaded. */
+typedef struct serving {
+    const tarn__options *options;
+    tarn_run_weights weights;
+    tarn_kv_type kv_type;
+    const char *name;
+    char url[128];
+} serving;
+
+/* ---- the model --------------------------------------------------------------------------------------------------- */
+
+/* Bytes of the keys and values of a token. */
+static int64_t token_bytes(const tarn_model_info *info, tarn_kv_type kv_type)
+{
+    int64_t values = 2 * info->layers * info->kv_heads * info->head_dim;
+    if (kv_type == TARN_KV_Q8_0)
+        return values + values / 16; /* an f16 per 32 */
+    return values * (kv_type == TARN_KV_F32                                ? 4
+                     : kv_type == TARN_KV_BF16 || kv_type == TARN_KV_F16 ? 2
+                                                                         : (int64_t)tarn_dtype_size(info->dtype));
+}
+
+/* Context, and a KV cache for all sequences at full length, or for 65,536 tokens; one context always fits. */
+static void size_cache(const serving *s, const tarn_model_info *info, tarn_engine_options *engine)
+{
+    const tarn__options *o = s->options;
+    engine->context = o->context ? o->context : info->context < DEFAULT_CONTEXT ? info->context : DEFAULT_CONTEXT;
+    int64_t one = (engine->context + PAGE_TOKENS - 1) / PAGE_TOKENS * PAGE_TOKENS, all = one * engine->sequences;
+    int64_t tokens = all < DEFAULT_KV_TOKENS ? all : one > DEFAULT_KV_TOKENS ? one : DEFAULT_KV_TOKENS;
+    engine->kv_bytes = o->kv_memory ? o->kv_memory << 20 : tokens * token_bytes(info, s->kv_type);
+}
+
+static bool load(tarn_module **model, tarn_tokenizer **tokenizer, tarn_engine_options *engine, char *error,
+                 size_t error_size, void *ctx)
+{
+    serving *s = ctx;
+    const tarn__options *o = s->options;
+    tarn_model_info info;
+    *model = tarn__lm_model(o, &s->weights);
+    *tokenizer = *model ? tarn__lm_tokenizer(o) : NULL;
+    bool good = *tokenizer && (!o->template_name || tarn_tokenizer_set_chat(*tokenizer, o->template_name)) &&
+                tarn_model_query(*model, &info);
+    if (good)
+        size_cache(s, &info, engine);
+    else
+        tarn__user_error("serve", error, error_size);
+    return good;
+}
+
+static void print_loaded(const tarn__api_model *model, void *ctx)
+{
+    const serving *s = ctx;
+    char device[64];
+    tarn_device_name(model->info.device, device, sizeof(device));
+    printf("%s serves %s on %s, context of %lld tokens%s; Ctrl-C ends it\n", s->url, tarn__escaped(model->name), device,
+           (long long)model->context, model->has_template ? "" : ", no chat template: /v1/completions alone");
+    fflush(stdout);
+}
+
+/* ---- the options ------------------------------------------------------------------------------------------------- */
+
+/* The last part of the model's path, without .gguf. The caller frees it. */
+static char *model_name(const char *path)
+{
+    size_t length = strlen(path);
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    size_t begin = length;
+    while (begin > 0 && path[begin - 1] != '/')
+        begin--;
+    if (length - begin > 5 && strncmp(path + length - 5, ".gguf", 5) == 0)
+        length -= 5;
+    return strndup(path + begin, length - begin);
+}
+
+static int misuse(const char *format, const char *value)
+{
+    fprintf(stderr, "tarn serve: ");
+    fprintf(stderr, format, value);
+    fprintf(stderr, "\n");
+    return TARN__MISUSED;
+}
+
+static bool is_loopback(const char *address)
+{
+    struct in_addr v4;
+    struct in6_addr v6;
+    if (inet_pton(AF_INET, address, &v4) == 1)
+        return ntohl(v4.s_addr) >> 24 == 127;
+    return inet_pton(AF_INET6, address, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+static int check_options(const tarn__options *o)
+{
+    struct in6_addr address;
+    if (inet_pton(AF_INET, o->host, &address) != 1 && inet_pton(AF_INET6, o->host, &address) != 1)
+        return misuse("--host: '%s' must be a numeric IPv4 or IPv6 address, such as 127.0.0.1 or 0.0.0.0",
+                      tarn__escaped(o->host));
+    if (!is_loopback(o->host) && !o->api_key_file)
+        return misuse("--host %s opens the server to others: it needs --api-key-file", o->host);
+    for (int i = 0; i < o->origin_count; i++) {
+        const char *authority = strstr(o->origins[i], "://");
+        if (!authority || !authority[3] || strchr(authority + 3, '/'))
+            return misuse("--origin: '%s' must be a scheme and a host, such as https://example.org",
+                          tarn__escaped(o->origins[i]));
+    }
+    return TARN__DONE;
+}
+
+/* ---- the server -------------------------------------------------------------------------------------------------- */
+
+/* Listens and serves until a signal. */
+static int serve(serving *s, const tarn__api_keys *keys)
+{
+    const tarn__options *o = s->options;
+    char error[512];
+    tarn__api_options options = {.http = tarn__http_options_default(),
+                                 .name = s->name,
+                                 .keys = keys->count ? keys : NULL,
+                                 .origins = o->origins,
+                                 .origin_count = o->origin_count,
+                                 .queue = (int)o->queue,
+                                 .engine = {.sequences = o->sequences,
+                                            .kv_type = s->kv_type,
+                                            .prompt_tokens = o->prefill_chunk},
+                                 .load = load,
+                                 .loaded = print_loaded,
+                                 .ctx = s};
+    options.http.address = o->host;
+    options.http.port = (int)o->port;
+    tarn__api *api = tarn__api_new(&options, error, sizeof(error));
+    if (!api || !tarn__http_server_stop_on_signals(tarn__api_server(api), (int)o->drain)) {
+        fprintf(stderr, "tarn serve: cannot listen: %s\n", api ? "no memory" : error);
+        tarn__api_free(api);
+        return TARN__FAILED;
+    }
+    snprintf(s->url, sizeof(s->url), strchr(o->host, ':') ? "http://[%s]:%d" : "http://%s:%d", o->host,
+             tarn__http_server_port(tarn__api_server(api)));
+    printf("%s loads %s\n", s->url, tarn__escaped(o->words[0]));
+    fflush(stdout);
+    bool good = tarn__api_run(api, error, sizeof(error));
+    tarn__api_free(api);
+    if (!good)
+        fprintf(stderr, "tarn serve: %s\n", error);
+    return good ? TARN__DONE : TARN__FAILED;
+}
+
+int tarn__serve(const tarn__options *options)
+{
+    serving s = {.options = options};
+    tarn__api_keys keys = {0};
+    char error[512];
+    int status = check_options(options);
+    if (status == TARN__DONE)
+        status = tarn__lm_options("serve", options, &s.kv_type);
+    if (status == TARN__DONE)
+        status = tarn__checkpoint_use("serve", options, &s.weights);
+    if (status != TARN__DONE)
+        return status;
+    if (options->api_key_file && !tarn__api_keys_read(&keys, options->api_key_file, error, sizeof(error))) {
+        fprintf(stderr, "tarn serve: --api-key-file: %s\n", error);
+        return TARN__FAILED;
+    }
+    char *name = options->alias ? strdup(options->alias) : model_name(options->words[0]);
+    s.name = name;
+    if (name)
+        status = serve(&s, &keys);
+    else
+        fprintf(stderr, "tarn serve: out of memory\n");
+    free(name);
+    tarn__api_keys_free(&keys);
+    return name ? status : TARN__FAILED;
+}
+
+#else
+
+int tarn__serve(const tarn__options *options)
+{
+    (void)options;
+    fprintf(stderr, "tarn serve: this build has no HTTP server: %s\n",
+            TARN__HAVE_EVENT ? "jansson was not found (libjansson-dev brings it)"
+                             : "libevent was not found (libevent-dev brings it)");
+    return TARN__FAILED;
+}
+
+#endif

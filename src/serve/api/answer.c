@@ -1,0 +1,202 @@
+/* answer.c: the JSON of answers: whole ones, the events of streams, log probabilities, usage. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "serve/api/api_private.h"
+
+static bool is_chat(const tarn__api_job *job)
+{
+    return job->route == TARN__API_CHAT;
+}
+
+static const char *finish_name(tarn_finish_reason reason)
+{
+    return reason == TARN_FINISH_NONE ? NULL : reason == TARN_FINISH_LENGTH ? "length" : "stop";
+}
+
+/* ---- log probabilities ------------------------------------------------------------------------------------------- */
+
+/* Text of a token alone; bytes that are not a whole character become U+FFFD. */
+static json_t *token_text(const tarn__api_model *model, int32_t token)
+{
+    size_t length = 0, rest = 0;
+    tarn_text_stream *stream = tarn_text_stream_new(model->tokenizer, &(tarn_stream_options){.continues = true});
+    const char *text = stream ? tarn_text_stream_push(stream, token, &length) : NULL;
+    json_t *string = text ? tarn__api_string(text, length) : NULL;
+    if (string && !length) {
+        text = tarn_text_stream_end(stream, &rest);
+        json_decref(string);
+        string = tarn__api_string(text, rest);
+    }
+    tarn_text_stream_free(stream);
+    tarn_clear_error();
+    return string;
+}
+
+/* {"token": "a", "logprob": -1.5, "bytes": [97]} */
+static json_t *candidate_entry(const tarn__api_model *model, int32_t token, double logprob)
+{
+    size_t length = 0;
+    const char *piece = tarn_tokenizer_piece(model->tokenizer, token, &length);
+    json_t *bytes = json_array();
+    for (size_t i = 0; piece && i < length; i++)
+        json_array_append_new(bytes, json_integer((unsigned char)piece[i]));
+    tarn_clear_error();
+    return json_pack("{s:o,s:f,s:o}", "token", token_text(model, token), "logprob", logprob, "bytes", bytes);
+}
+
+json_t *tarn__api_logprob(const tarn__api_job *job, const tarn__api_model *model, const tarn_engine_output *output,
+                          size_t text_offset)
+{
+    json_t *entry = candidate_entry(model, output->token, output->logprob), *top = json_array();
+    for (int i = 0; i < output->top_logprob_count; i++)
+        json_array_append_new(
+            top, candidate_entry(model, output->top_logprobs[i].token, output->top_logprobs[i].logprob));
+    json_object_set_new(entry, "top_logprobs", top);
+    if (!is_chat(job))
+        json_object_set_new(entry, "text_offset", json_integer((json_int_t)text_offset));
+    return entry;
+}
+
+/* The form of completions: one array per member, and the top ones as objects by their text. */
+static json_t *completion_logprobs(const json_t *entries)
+{
+    json_t *tokens = json_array(), *logprobs = json_array(), *top = json_array(), *offsets = json_array(), *entry,
+           *candidate;
+    size_t i, k;
+    json_array_foreach(entries, i, entry) {
+        json_t *by_text = json_object();
+        json_array_foreach(json_object_get(entry, "top_logprobs"), k, candidate) {
+            const char *text = json_string_value(json_object_get(candidate, "token"));
+            if (text && !json_object_get(by_text, text))
+                json_object_set(by_text, text, json_object_get(candidate, "logprob"));
+        }
+        json_array_append(tokens, json_object_get(entry, "token"));
+        json_array_append(logprobs, json_object_get(entry, "logprob"));
+        json_array_append_new(top, by_text);
+        json_array_append(offsets, json_object_get(entry, "text_offset"));
+    }
+    return json_pack("{s:o,s:o,s:o,s:o}", "tokens", tokens, "token_logprobs", logprobs, "top_logprobs", top,
+                     "text_offset", offsets);
+}
+
+/* A new reference; null where none were asked for. */
+static json_t *choice_logprobs(const tarn__api_job *job, const tarn__api_choice *choice)
+{
+    if (!job->has_logprobs)
+        return json_null();
+    return is_chat(job) ? json_pack("{s:O,s:n}", "content", choice->logprobs, "refusal")
+                        : completion_logprobs(choice->logprobs);
+}
+
+/* ---- usage ------------------------------------------------------------------------------------------------------- */
+
+/* A prompt counts once, whatever n is. */
+static json_t *usage(const tarn__api_job *job)
+{
+    json_int_t prompt = 0, completion = 0, cached = 0;
+    for (int i = 0; i < job->prompt_count; i++) {
+        prompt += job->prompts[i].count;
+        cached += job->choices[i * job->n].shared;
+    }
+    for (int i = 0; i < job->choice_count; i++)
+        completion += job->choices[i].tokens;
+    return json_pack("{s:I,s:I,s:I,s:{s:I}}", "prompt_tokens", prompt, "completion_tokens", completion, "total_tokens",
+                     prompt + completion, "prompt_tokens_details", "cached_tokens", cached);
+}
+
+/* Milliseconds of the first choice: until its first step, its first token, its last one. */
+static json_t *timings(const tarn__api_job *job)
+{
+    const tarn__api_choice *c = &job->choices[0];
+    double seconds = c->decode_ms / 1e3;
+    return json_pack("{s:f,s:f,s:f,s:f}", "wait_ms", c->wait_ms, "prompt_ms", c->prompt_ms, "decode_ms", c->decode_ms,
+                     "tokens_per_second", seconds > 0 && c->tokens > 1 ? (double)(c->tokens - 1) / seconds : 0.0);
+}
+
+/* ---- answers ----------------------------------------------------------------------------------------------------- */
+
+/* The members before the choices. */
+static json_t *head(const tarn__api_job *job, const tarn__api_model *model, const char *object)
+{
+    return json_pack("{s:s,s:s,s:I,s:s}", "id", job->id, "object", object, "created", (json_int_t)job->created, "model",
+                     model->name);
+}
+
+static char *dump(json_t *root)
+{
+    char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
+    json_decref(root);
+    return text;
+}
+
+static json_t *whole_choice(const tarn__api_job *job, const tarn__api_choice *c)
+{
+    json_t *text = tarn__api_string(c->text, c->length), *logprobs = choice_logprobs(job, c);
+    const char *reason = finish_name(c->finish_reason);
+    if (is_chat(job))
+        return json_pack("{s:i,s:{s:s,s:o,s:n},s:o,s:s?}", "index", c->index, "message", "role", "assistant", "content",
+                         text, "refusal", "logprobs", logprobs, "finish_reason", reason);
+    return json_pack("{s:i,s:o,s:o,s:s?}", "index", c->index, "text", text, "logprobs", logprobs, "finish_reason",
+                     reason);
+}
+
+char *tarn__api_whole(const tarn__api_job *job, const tarn__api_model *model)
+{
+    json_t *root = head(job, model, is_chat(job) ? "chat.completion" : "text_completion"), *choices = json_array();
+    for (int i = 0; i < job->choice_count; i++)
+        json_array_append_new(choices, whole_choice(job, &job->choices[i]));
+    bool is_whole = json_array_size(choices) == (size_t)job->choice_count;
+    json_object_set_new(root, "choices", choices);
+    json_object_set_new(root, "usage", usage(job));
+    json_object_set_new(root, "timings", timings(job));
+    if (is_whole)
+        return dump(root);
+    json_decref(root);
+    return NULL;
+}
+
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
+
+static const char *chunk_object(const tarn__api_job *job)
+{
+    return is_chat(job) ? "chat.completion.chunk" : "text_completion";
+}
+
+static json_t *chunk_delta(const char *text, size_t length, bool has_ended)
+{
+    if (!text)
+        return json_pack("{s:s,s:s}", "role", "assistant", "content", "");
+    return length || !has_ended ? json_pack("{s:o}", "content", tarn__api_string(text, length)) : json_object();
+}
+
+char *tarn__api_chunk(const tarn__api_job *job, const tarn__api_model *model, tarn__api_choice *c, const char *text,
+                      size_t length)
+{
+    json_t *root = head(job, model, chunk_object(job));
+    json_t *logprobs = text && c->logprobs && json_array_size(c->logprobs) ? choice_logprobs(job, c) : json_null();
+    json_t *choice = is_chat(job)
+                         ? json_pack("{s:i,s:o,s:o}", "index", c->index, "delta",
+                                     chunk_delta(text, length, c->has_ended), "logprobs", logprobs)
+                         : json_pack("{s:i,s:o,s:o}", "index", c->index, "text",
+                                     tarn__api_string(text, text ? length : 0), "logprobs", logprobs);
+    json_object_set_new(choice, "finish_reason",
+                        c->has_ended ? json_string(finish_name(c->finish_reason)) : json_null());
+    json_object_set_new(root, "choices", json_pack("[o]", choice));
+    if (job->includes_usage)
+        json_object_set_new(root, "usage", json_null());
+    if (text && c->logprobs) {
+        json_decref(c->logprobs);
+        c->logprobs = json_array();
+    }
+    return dump(root);
+}
+
+char *tarn__api_usage_chunk(const tarn__api_job *job, const tarn__api_model *model)
+{
+    json_t *root = head(job, model, chunk_object(job));
+    json_object_set_new(root, "choices", json_array());
+    json_object_set_new(root, "usage", usage(job));
+    json_object_set_new(root, "timings", timings(job));
+    return dump(root);
+}

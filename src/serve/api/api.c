@@ -1,0 +1,229 @@
+/* api.c: routes, access, keys, CORS; beginning and end of the API. */
+#include "serve/api/api.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "serve/api/api_private.h"
+
+#define DEFAULT_SEQUENCES 32
+#define RETRY_SECONDS "1"
+
+/* ---- answers ----------------------------------------------------------------------------------------------------- */
+
+void tarn__api_answer_json(tarn__http_exchange *x, int status, const char *text)
+{
+    tarn__http_exchange_answer(x, status, "application/json", text, strlen(text));
+}
+
+void tarn__api_answer_error(tarn__api *a, tarn__http_exchange *x, const tarn__api_error *error)
+{
+    static const char plain[] = "{\"error\":{\"message\":\"no memory for the answer\",\"type\":\"server_error\","
+                                "\"param\":null,\"code\":null}}";
+    char *text = tarn__api_error_text(error);
+    if (error->status == 429 || error->status == 503)
+        tarn__http_exchange_header(x, "Retry-After", RETRY_SECONDS);
+    if (error->status == 401)
+        tarn__http_exchange_header(x, "WWW-Authenticate", "Bearer");
+    tarn__api_answer_json(x, text ? error->status : 503, text ? text : plain);
+    a->refused++;
+    free(text);
+}
+
+static void refuse(tarn__api *a, tarn__http_exchange *x, int status, const char *code, const char *message)
+{
+    tarn__api_error error = {0};
+    tarn__api_refuse(&error, status, code, NULL, "%s", message);
+    tarn__api_answer_error(a, x, &error);
+}
+
+/* ---- routes ------------------------------------------------------------------------------------------------------ */
+
+static void answer_health(tarn__api *a, tarn__http_exchange *x)
+{
+    (void)a;
+    tarn__api_answer_json(x, 200, "{\"status\":\"ok\"}");
+}
+
+/* Answered at once with GET, or by a job with POST. */
+typedef struct route {
+    const char *path;
+    void (*answer)(tarn__api *api, tarn__http_exchange *exchange);
+    tarn__api_route job;
+} route;
+
+static const route routes[] = {{"/health", answer_health, 0},
+                               {"/v1/models", tarn__api_answer_models, 0},
+                               {"/props", tarn__api_answer_props, 0},
+                               {"/metrics", tarn__api_answer_metrics, 0},
+                               {"/slots", tarn__api_answer_slots, 0},
+                               {"/v1/chat/completions", NULL, TARN__API_CHAT},
+                               {"/v1/completions", NULL, TARN__API_COMPLETION},
+                               {"/tokenize", NULL, TARN__API_TOKENIZE},
+                               {"/detokenize", NULL, TARN__API_DETOKENIZE},
+                               {"/apply-template", NULL, TARN__API_TEMPLATE}};
+
+static const route *find_route(const char *path)
+{
+    for (size_t i = 0; i < sizeof(routes) / sizeof(routes[0]); i++)
+        if (strcmp(routes[i].path, path) == 0)
+            return &routes[i];
+    return strncmp(path, "/v1/models/", 11) == 0 ? find_route("/v1/models") : NULL;
+}
+
+static void begin_job(tarn__api *a, tarn__http_exchange *x, tarn__api_route kind)
+{
+    const tarn__http_request *request = tarn__http_exchange_request(x);
+    if (a->live + a->preparing >= a->options.engine.sequences + a->options.queue) {
+        refuse(a, x, 429, "queue_full", "the queue is full; try again later");
+        return;
+    }
+    tarn__api_job *job = tarn__api_job_new(kind, request->body, request->body_size);
+    if (!job) {
+        refuse(a, x, 503, NULL, "no memory for the request");
+        return;
+    }
+    job->owner = a;
+    job->number = ++a->last_number;
+    job->exchange = x;
+    job->next = a->jobs;
+    if (job->next)
+        job->next->previous = job;
+    a->jobs = job;
+    a->preparing++;
+    tarn__http_exchange_keep(x, tarn__api_on_gone, job);
+    tarn__api_push(a, job);
+}
+
+/* ---- access ------------------------------------------------------------------------------------------------------ */
+
+/* Headers of an allowed origin. True: the request was the browser's question before the real one, and is answered. */
+static bool answer_cors(const tarn__api *a, tarn__http_exchange *x)
+{
+    const tarn__http_request *request = tarn__http_exchange_request(x);
+    const char *origin = tarn__http_request_header(request, "Origin");
+    if (!tarn__http_access_is_foreign(&a->access, origin))
+        return false;
+    tarn__http_exchange_header(x, "Access-Control-Allow-Origin", origin);
+    tarn__http_exchange_header(x, "Vary", "Origin");
+    if (strcmp(request->method, "OPTIONS") != 0)
+        return false;
+    tarn__http_exchange_header(x, "Access-Control-Allow-Methods", "GET, POST");
+    tarn__http_exchange_header(x, "Access-Control-Allow-Headers", "Authorization, Content-Type");
+    tarn__http_exchange_header(x, "Access-Control-Max-Age", "600");
+    tarn__http_exchange_answer(x, 204, NULL, NULL, 0);
+    return true;
+}
+
+/* JSON, or nothing said: a form of another site's page is neither. */
+static bool is_json(const tarn__http_request *request)
+{
+    const char *type = tarn__http_request_header(request, "Content-Type");
+    return !type || strncmp(type, "application/json", 16) == 0;
+}
+
+static void handle(tarn__http_exchange *x, void *ctx)
+{
+    tarn__api *a = ctx;
+    const tarn__http_request *request = tarn__http_exchange_request(x);
+    const route *found = find_route(request->path);
+    const char *refusal = tarn__http_access_refusal(&a->access, request);
+    bool is_get = strcmp(request->method, "GET") == 0 || strcmp(request->method, "HEAD") == 0;
+    bool is_health = found && found->answer == answer_health;
+    tarn__http_exchange_header(x, "Cache-Control", "no-store");
+    tarn__http_exchange_header(x, "X-Content-Type-Options", "nosniff");
+    if (refusal) {
+        refuse(a, x, 403, NULL, refusal);
+    } else if (answer_cors(a, x)) {
+        return;
+    } else if (a->options.keys && !is_health &&
+               !tarn__api_keys_allow(a->options.keys, tarn__http_request_header(request, "Authorization"))) {
+        refuse(a, x, 401, "invalid_api_key", "an API key is needed: Authorization: Bearer KEY");
+    } else if (!found) {
+        refuse(a, x, 404, NULL, "no such route");
+    } else if (found->answer ? !is_get : strcmp(request->method, "POST") != 0) {
+        tarn__http_exchange_header(x, "Allow", found->answer ? "GET, HEAD" : "POST");
+        refuse(a, x, 405, NULL, found->answer ? "this route is read with GET" : "this route needs POST");
+    } else if (!found->answer && !is_json(request)) {
+        refuse(a, x, 415, NULL, "the Content-Type must be application/json");
+    } else if (a->state != TARN__API_READY) {
+        refuse(a, x, 503, "loading", "the model is being loaded");
+    } else if (found->answer) {
+        found->answer(a, x);
+    } else {
+        begin_job(a, x, found->job);
+    }
+}
+
+/* ---- beginning and end ------------------------------------------------------------------------------------------- */
+
+void tarn__api_on_loaded(void *ctx)
+{
+    tarn__api *a = ctx;
+    a->state = a->load_error[0] ? TARN__API_FAILED : TARN__API_READY;
+    if (a->state == TARN__API_FAILED)
+        tarn__http_server_stop(a->server, 0);
+    else if (a->options.loaded)
+        a->options.loaded(&a->model, a->options.ctx);
+}
+
+tarn__api *tarn__api_new(const tarn__api_options *options, char *error, size_t error_size)
+{
+    tarn__api *a = calloc(1, sizeof(*a));
+    snprintf(error, error_size, "no memory for the server");
+    if (!a)
+        return NULL;
+    a->options = *options;
+    a->options.engine.sequences = options->engine.sequences ? options->engine.sequences : DEFAULT_SEQUENCES;
+    a->started = (int64_t)time(NULL);
+    /* with keys, a page that reaches the server under a name of its own still has no key */
+    a->access = (tarn__http_access){.address = options->http.address,
+                                    .origins = options->origins,
+                                    .origin_count = options->origin_count,
+                                    .any_host = options->keys != NULL};
+    atomic_init(&a->is_ending, false);
+    pthread_mutex_init(&a->lock, NULL);
+    pthread_cond_init(&a->filled, NULL);
+    a->options.http.handler = handle;
+    a->options.http.ctx = a;
+    a->server = tarn__http_server_new(&a->options.http, error, error_size);
+    if (!a->server || !tarn__http_server_every(a->server, 1000, tarn__api_on_second, a) ||
+        !tarn__api_start_threads(a)) {
+        tarn__api_free(a);
+        return NULL;
+    }
+    return a;
+}
+
+tarn__http_server *tarn__api_server(tarn__api *a)
+{
+    return a->server;
+}
+
+bool tarn__api_run(tarn__api *a, char *error, size_t error_size)
+{
+    tarn__http_server_run(a->server);
+    snprintf(error, error_size, "%s", a->load_error);
+    return a->state != TARN__API_FAILED;
+}
+
+/* The threads first: nothing is posted afterwards. Then the server, whose connections tell their jobs; jobs that the
+ * pool or the engine had are left. */
+void tarn__api_free(tarn__api *a)
+{
+    if (!a)
+        return;
+    tarn__api_end_threads(a);
+    tarn__http_server_free(a->server);
+    while (a->jobs)
+        tarn__api_remove_job(a, a->jobs);
+    tarn_engine_free(a->engine);
+    tarn_grammar_vocab_free(a->model.vocab);
+    tarn_tokenizer_free(a->model.tokenizer);
+    tarn_module_free(a->model.module);
+    pthread_cond_destroy(&a->filled);
+    pthread_mutex_destroy(&a->lock);
+    free(a);
+}

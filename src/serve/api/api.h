@@ -1,0 +1,42 @@
+/* api.h: an OpenAI-compatible server over an engine.
+ *
+ * Threads: the HTTP loop (routes, streams; it owns all jobs), a pool that parses, tokenizes and compiles grammars, and
+ * one thread that loads the model and steps the engine. Requests go to the pool through a queue and then to the engine;
+ * outputs come back to the loop once per step. */
+#ifndef TARN__API_H
+#define TARN__API_H
+
+#include "serve/api/job.h"
+#include "serve/api/keys.h"
+
+typedef struct tarn__api tarn__api;
+
+typedef struct tarn__api_options {
+    tarn__http_options http;     /* address, port and limits; handler and ctx are set by the API */
+    const char *name;            /* of the model */
+    const tarn__api_keys *keys;  /* NULL: no key is needed */
+    const char *const *origins;  /* that get CORS headers */
+    int origin_count;
+    int queue;                   /* requests that may wait */
+    tarn_engine_options engine;
+    /* Opens model and tokenizer, on the engine's thread; may change the options of the engine. The API then owns both,
+     * also after a failure. False: `error` holds a sentence. */
+    bool (*load)(tarn_module **model, tarn_tokenizer **tokenizer, tarn_engine_options *engine, char *error,
+                 size_t error_size, void *ctx);
+    /* Reports that the model is loaded; may be NULL. On the loop's thread. */
+    void (*loaded)(const tarn__api_model *model, void *ctx);
+    void *ctx;
+} tarn__api_options;
+
+/* Listens, and begins to load the model. NULL: `error` holds a sentence. */
+tarn__api *tarn__api_new(const tarn__api_options *options, char *error, size_t error_size);
+
+/* The HTTP server, for its port and its stop. */
+tarn__http_server *tarn__api_server(tarn__api *api);
+
+/* Serves until the server is stopped. False: the model could not be loaded, and `error` holds a sentence. */
+bool tarn__api_run(tarn__api *api, char *error, size_t error_size);
+
+void tarn__api_free(tarn__api *api);
+
+#endif

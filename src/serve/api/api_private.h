@@ -1,0 +1,103 @@
+/* api_private.h: the state of the API, between its files. */
+#ifndef TARN__API_PRIVATE_H
+#define TARN__API_PRIVATE_H
+
+#include <pthread.h>
+
+#include "serve/api/api.h"
+#include "serve/http/access.h"
+
+enum { TARN__API_POOL = 2, TARN__API_BUCKETS = 1024 };
+
+typedef enum tarn__api_state { TARN__API_LOADING = 0, TARN__API_READY, TARN__API_FAILED } tarn__api_state;
+
+struct tarn__api {
+    tarn__api_options options;
+    tarn__http_access access;
+    tarn__http_server *server;
+    int64_t started; /* Unix time */
+
+    /* written by the engine's thread before it posts that the model is loaded */
+    tarn__api_model model;
+    tarn_engine *engine;
+    char load_error[512];
+    pthread_t engine_thread;
+    atomic_bool is_ending;
+    bool has_engine_thread;
+
+    /* the pool and its queue */
+    pthread_t pool[TARN__API_POOL];
+    int pool_count;
+    pthread_mutex_t lock;
+    pthread_cond_t filled;
+    tarn__api_job *first, *last;
+
+    /* of the loop's thread */
+    tarn__api_state state;
+    tarn__api_job *jobs;
+    tarn__api_choice *bucket[TARN__API_BUCKETS]; /* choices that the engine computes, by the request's number */
+    int live;                                    /* these choices */
+    int preparing;                               /* jobs in the pool */
+    int64_t last_number;
+    int64_t answered, refused, gone; /* requests */
+};
+
+/* ---- worker.c ---------------------------------------------------------------------------------------------------- */
+
+/* Starts and ends the threads. After the end nothing is posted any more. */
+bool tarn__api_start_threads(tarn__api *api);
+void tarn__api_end_threads(tarn__api *api);
+
+/* Hands a job to the pool; it comes back by tarn__api_on_prepared(). */
+void tarn__api_push(tarn__api *api, tarn__api_job *job);
+
+/* Outputs of one step, copied; freed by its receiver. */
+typedef struct tarn__api_outputs {
+    tarn__api *api;
+    tarn_engine_output *outputs;
+    size_t count, capacity;
+    char *bytes; /* texts and errors */
+    size_t byte_count, byte_capacity;
+    tarn_candidate *candidates;
+    size_t candidate_count, candidate_capacity;
+} tarn__api_outputs;
+
+/* ---- completion.c ------------------------------------------------------------------------------------------------ */
+
+/* Called on the loop's thread. */
+void tarn__api_on_prepared(void *job);
+void tarn__api_on_outputs(void *outputs);
+void tarn__api_on_gone(void *job);
+void tarn__api_on_second(void *api);
+void tarn__api_remove_job(tarn__api *api, tarn__api_job *job);
+
+/* ---- api.c ------------------------------------------------------------------------------------------------------- */
+
+void tarn__api_on_loaded(void *api);
+void tarn__api_answer_error(tarn__api *api, tarn__http_exchange *exchange, const tarn__api_error *error);
+void tarn__api_answer_json(tarn__http_exchange *exchange, int status, const char *text);
+
+/* ---- answer.c: the JSON of answers ------------------------------------------------------------------------------- */
+
+/* A choice's entry of logprobs for a token. NULL without memory. */
+json_t *tarn__api_logprob(const tarn__api_job *job, const tarn__api_model *model, const tarn_engine_output *output,
+                          size_t text_offset);
+
+/* The whole answer. The caller frees it; NULL without memory. */
+char *tarn__api_whole(const tarn__api_job *job, const tarn__api_model *model);
+
+/* One event of a stream: the role (`text` NULL), text, or the end (with a finish reason). */
+char *tarn__api_chunk(const tarn__api_job *job, const tarn__api_model *model, tarn__api_choice *choice,
+                      const char *text, size_t length);
+
+/* The event with the usage. */
+char *tarn__api_usage_chunk(const tarn__api_job *job, const tarn__api_model *model);
+
+/* ---- status.c ---------------------------------------------------------------------------------------------------- */
+
+void tarn__api_answer_models(tarn__api *api, tarn__http_exchange *exchange);
+void tarn__api_answer_props(tarn__api *api, tarn__http_exchange *exchange);
+void tarn__api_answer_metrics(tarn__api *api, tarn__http_exchange *exchange);
+void tarn__api_answer_slots(tarn__api *api, tarn__http_exchange *exchange);
+
+#endif

@@ -1,0 +1,349 @@
+/* completion.c: jobs on the loop's thread: to the engine, its outputs, the answer whole or as a stream, the end.
+ *
+ * A job is freed when its exchange is over and neither the pool nor the engine has it. Sending may end the exchange:
+ * the client has gone, or reads too slowly, and tarn__api_on_gone() was called; so every step looks at job->exchange
+ * anew, and a choice counts as live until its last output is dealt with. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "serve/api/api_private.h"
+
+#define SILENCE_SECONDS 15 /* of a stream, before a comment */
+
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* ---- the table of requests --------------------------------------------------------------------------------------- */
+
+static tarn__api_choice **bucket_of(tarn__api *a, int64_t request)
+{
+    return &a->bucket[request % TARN__API_BUCKETS];
+}
+
+static void insert(tarn__api *a, tarn__api_choice *c)
+{
+    tarn__api_choice **bucket = bucket_of(a, c->request);
+    c->next = *bucket;
+    *bucket = c;
+    a->live++;
+}
+
+static tarn__api_choice *find(tarn__api *a, int64_t request)
+{
+    tarn__api_choice *c = *bucket_of(a, request);
+    while (c && c->request != request)
+        c = c->next;
+    return c;
+}
+
+static void remove_choice(tarn__api *a, tarn__api_choice *c)
+{
+    tarn__api_choice **at = bucket_of(a, c->request);
+    while (*at != c)
+        at = &(*at)->next;
+    *at = c->next;
+    c->request = 0;
+    a->live--;
+}
+
+/* ---- ends -------------------------------------------------------------------------------------------------------- */
+
+void tarn__api_remove_job(tarn__api *a, tarn__api_job *job)
+{
+    *(job->previous ? &job->previous->next : &a->jobs) = job->next;
+    if (job->next)
+        job->next->previous = job->previous;
+    tarn__api_job_free(job);
+}
+
+static bool is_live(const tarn__api_job *job)
+{
+    for (int i = 0; i < job->choice_count; i++)
+        if (job->choices[i].request)
+            return true;
+    return false;
+}
+
+static void free_if_over(tarn__api *a, tarn__api_job *job)
+{
+    if (!job->exchange && job->is_prepared && !is_live(job))
+        tarn__api_remove_job(a, job);
+}
+
+/* Ends what the engine still computes for a job; an output with a finish reason comes for each. */
+static void cancel(tarn__api *a, tarn__api_job *job)
+{
+    atomic_store(&job->is_cancelled, true);
+    for (int i = 0; i < job->choice_count; i++)
+        if (job->choices[i].request)
+            tarn_engine_cancel(a->engine, job->choices[i].request);
+    tarn_clear_error();
+}
+
+void tarn__api_on_gone(void *ctx)
+{
+    tarn__api_job *job = ctx;
+    tarn__api *a = job->owner;
+    job->exchange = NULL;
+    a->gone++;
+    cancel(a, job);
+    free_if_over(a, job);
+}
+
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
+
+/* Sends "data: TEXT"; takes ownership of the text. False: there is no client any more. */
+static bool send_event(tarn__api_job *job, char *text)
+{
+    size_t length = text ? strlen(text) : 0;
+    char *event = text && job->exchange ? malloc(length + 16) : NULL;
+    bool good = event != NULL;
+    if (good) {
+        int size = snprintf(event, length + 16, "data: %s\n\n", text);
+        job->last_sent = seconds();
+        good = tarn__http_stream_part(job->exchange, event, (size_t)size);
+    }
+    free(event);
+    free(text);
+    return good && job->exchange;
+}
+
+/* Without memory the stream cannot go on: it ends before its [DONE]. */
+static void end_stream(tarn__api_job *job)
+{
+    tarn__http_exchange *x = job->exchange;
+    job->exchange = NULL;
+    if (x)
+        tarn__http_stream_end(x);
+}
+
+/* The answer cannot be completed: an error as the answer, or as the last event of the stream. */
+static void fail(tarn__api *a, tarn__api_job *job, const tarn__api_error *error)
+{
+    tarn__http_exchange *x = job->exchange;
+    if (job->has_begun) {
+        send_event(job, tarn__api_error_text(error));
+        end_stream(job);
+        a->refused++;
+    } else if (x) {
+        job->exchange = NULL;
+        tarn__api_answer_error(a, x, error);
+    }
+    cancel(a, job);
+}
+
+static void fail_without_memory(tarn__api *a, tarn__api_job *job)
+{
+    tarn__api_error error = {0};
+    tarn__api_refuse(&error, 503, NULL, NULL, "no memory for the answer");
+    fail(a, job, &error);
+}
+
+static bool begin_stream(tarn__api *a, tarn__api_job *job)
+{
+    tarn__http_exchange_header(job->exchange, "X-Accel-Buffering", "no"); /* for nginx: pass events on at once */
+    job->has_begun = true;
+    tarn__http_stream_begin(job->exchange, 200, "text/event-stream");
+    bool good = true;
+    for (int i = 0; good && job->route == TARN__API_CHAT && i < job->choice_count; i++)
+        good = send_event(job, tarn__api_chunk(job, &a->model, &job->choices[i], NULL, 0));
+    return good;
+}
+
+/* ---- to the engine ----------------------------------------------------------------------------------------------- */
+
+/* OpenAI's ids have a prefix by route. */
+static void name_job(tarn__api *a, tarn__api_job *job)
+{
+    job->created = (int64_t)time(NULL);
+    snprintf(job->id, sizeof(job->id), "%s-%llx%08llx", job->route == TARN__API_CHAT ? "chatcmpl" : "cmpl",
+             (unsigned long long)a->started, (unsigned long long)job->number);
+}
+
+static bool make_choices(tarn__api_job *job)
+{
+    int count = job->prompt_count * job->n;
+    job->choices = calloc((size_t)count, sizeof(*job->choices));
+    if (!job->choices)
+        return false;
+    job->choice_count = count;
+    for (int i = 0; i < count; i++) {
+        job->choices[i] = (tarn__api_choice){.job = job, .index = i, .prompt = i / job->n};
+        job->choices[i].logprobs = job->has_logprobs ? json_array() : NULL;
+        if (job->has_logprobs && !job->choices[i].logprobs)
+            return false;
+    }
+    return true;
+}
+
+/* Seeds of several answers are consecutive, as in `tarn generate --n`. */
+static bool add_choices(tarn__api *a, tarn__api_job *job, tarn__api_error *error)
+{
+    for (int i = 0; i < job->choice_count; i++) {
+        const tarn__api_prompt *prompt = &job->prompts[job->choices[i].prompt];
+        tarn_generate_options options = job->options;
+        options.seed += (uint64_t)(i % job->n);
+        int64_t request = tarn_engine_add(a->engine, prompt->tokens, prompt->count, &options);
+        if (request < 0)
+            return tarn__api_refuse_by_library(error, 400, NULL);
+        job->choices[i].request = request;
+        insert(a, &job->choices[i]);
+    }
+    return true;
+}
+
+static void begin(tarn__api *a, tarn__api_job *job)
+{
+    tarn__api_error error = {0};
+    int capacity = (int)a->options.engine.sequences + a->options.queue;
+    if (a->live + job->prompt_count * job->n > capacity)
+        tarn__api_refuse(&error, 429, "queue_full", NULL, "%d requests are running or waiting; try again later",
+                         a->live);
+    else if (!make_choices(job))
+        tarn__api_refuse(&error, 503, NULL, NULL, "no memory for the request");
+    else if (add_choices(a, job, &error) && job->streams && !begin_stream(a, job) && job->exchange)
+        tarn__api_refuse(&error, 503, NULL, NULL, "no memory for the answer");
+    if (error.status)
+        fail(a, job, &error);
+}
+
+void tarn__api_on_prepared(void *ctx)
+{
+    tarn__api_job *job = ctx;
+    tarn__api *a = job->owner;
+    tarn__http_exchange *x = job->exchange;
+    job->is_prepared = true;
+    a->preparing--;
+    name_job(a, job);
+    if (x && (job->error.status || job->answer)) {
+        job->exchange = NULL;
+        if (job->error.status)
+            tarn__api_answer_error(a, x, &job->error);
+        else
+            tarn__api_answer_json(x, 200, job->answer);
+        a->answered += !job->error.status;
+    } else if (x) {
+        begin(a, job);
+    }
+    free_if_over(a, job);
+}
+
+/* ---- outputs ----------------------------------------------------------------------------------------------------- */
+
+static bool add_text(tarn__api_choice *c, const char *text, size_t length)
+{
+    if (c->length + length + 1 > c->capacity) {
+        size_t capacity = 2 * (c->length + length + 1);
+        char *grown = realloc(c->text, capacity);
+        if (!grown)
+            return false;
+        c->text = grown;
+        c->capacity = capacity;
+    }
+    if (length)
+        memcpy(c->text + c->length, text, length);
+    c->length += length;
+    c->text[c->length] = 0;
+    return true;
+}
+
+/* The counters and the parts of an answer that a token brings. */
+static bool keep_output(tarn__api *a, tarn__api_choice *c, const tarn_engine_output *o)
+{
+    c->shared = o->shared;
+    c->wait_ms = o->wait_ms, c->prompt_ms = o->prompt_ms, c->decode_ms = o->decode_ms;
+    c->finish_reason = o->finish_reason;
+    c->has_ended = o->finish_reason != TARN_FINISH_NONE;
+    if (o->token >= 0) {
+        json_t *entry = c->logprobs ? tarn__api_logprob(c->job, &a->model, o, c->length) : NULL;
+        c->tokens++;
+        if (c->logprobs && (!entry || json_array_append_new(c->logprobs, entry) != 0))
+            return false;
+    }
+    if (!c->job->streams)
+        return add_text(c, o->text, o->length);
+    c->length += o->length; /* for text_offset */
+    return true;
+}
+
+/* Usage and [DONE] of a stream, or the whole answer. */
+static void complete(tarn__api *a, tarn__api_job *job)
+{
+    if (!job->streams) {
+        char *text = tarn__api_whole(job, &a->model);
+        tarn__http_exchange *x = job->exchange;
+        if (!text) {
+            fail_without_memory(a, job);
+            return;
+        }
+        job->exchange = NULL;
+        tarn__api_answer_json(x, 200, text);
+        free(text);
+        a->answered++;
+        return;
+    }
+    bool good = !job->includes_usage || send_event(job, tarn__api_usage_chunk(job, &a->model));
+    if (good && send_event(job, strdup("[DONE]"))) {
+        a->answered++;
+        end_stream(job);
+    } else if (job->exchange) {
+        fail_without_memory(a, job);
+    }
+}
+
+static void take_output(tarn__api *a, tarn__api_choice *c, const tarn_engine_output *o)
+{
+    tarn__api_job *job = c->job;
+    bool has_part = o->length > 0 || o->finish_reason != TARN_FINISH_NONE;
+    if (!keep_output(a, c, o)) {
+        fail_without_memory(a, job);
+    } else if (o->finish_reason == TARN_FINISH_ERROR && job->exchange) {
+        tarn__api_error error = {0};
+        tarn__api_refuse(&error, 500, NULL, NULL, "%s", o->error ? o->error : "the request failed");
+        fail(a, job, &error);
+    } else if (job->exchange && job->streams && has_part) {
+        if (!send_event(job, tarn__api_chunk(job, &a->model, c, o->text, o->length)) && job->exchange)
+            fail_without_memory(a, job);
+    }
+    if (o->finish_reason == TARN_FINISH_NONE)
+        return;
+    if (++job->ended_count == job->choice_count && job->exchange)
+        complete(a, job);
+    remove_choice(a, c);
+    free_if_over(a, job);
+}
+
+void tarn__api_on_outputs(void *ctx)
+{
+    tarn__api_outputs *b = ctx;
+    for (size_t i = 0; i < b->count; i++) {
+        tarn__api_choice *c = find(b->api, b->outputs[i].request);
+        if (c)
+            take_output(b->api, c, &b->outputs[i]);
+    }
+    free(b->outputs);
+    free(b->bytes);
+    free(b->candidates);
+    free(b);
+}
+
+/* A comment in streams that were silent, so that proxies keep them open. */
+void tarn__api_on_second(void *ctx)
+{
+    static const char comment[] = ": waiting\n\n";
+    tarn__api *a = ctx;
+    double now = seconds();
+    for (tarn__api_job *job = a->jobs, *next; job; job = next) {
+        next = job->next;
+        if (!job->exchange || !job->has_begun || now - job->last_sent < SILENCE_SECONDS)
+            continue;
+        job->last_sent = now;
+        tarn__http_stream_part(job->exchange, comment, sizeof(comment) - 1);
+    }
+}

@@ -1,0 +1,97 @@
+/* prepare.c: a request's body: JSON within its limits, then its members by route. */
+#include "serve/api/prepare.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Depth of arrays and objects, counted before the parser recurses. */
+static int nesting(const char *text, size_t size)
+{
+    int depth = 0, deepest = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < size; i++) {
+        char c = text[i];
+        if (in_string) {
+            i += c == '\\';
+            in_string = c != '"';
+        } else {
+            in_string = c == '"';
+            depth += c == '[' || c == '{';
+            depth -= c == ']' || c == '}';
+            deepest = depth > deepest ? depth : deepest;
+        }
+    }
+    return deepest;
+}
+
+static bool parse(tarn__api_job *job)
+{
+    json_error_t where;
+    if (nesting(job->body, job->body_size) > TARN__API_NESTING_MAX)
+        return tarn__api_refuse(&job->error, 400, NULL, NULL, "the body is nested deeper than %d levels",
+                                TARN__API_NESTING_MAX);
+    job->root = json_loadb(job->body, job->body_size, JSON_REJECT_DUPLICATES, &where);
+    if (!job->root && json_error_code(&where) == json_error_out_of_memory)
+        return tarn__api_refuse(&job->error, 503, NULL, NULL, "no memory for the body");
+    if (!job->root)
+        return tarn__api_refuse(&job->error, 400, NULL, NULL, "the body is not JSON: line %d, column %d: %s",
+                                where.line, where.column, where.text);
+    if (!json_is_object(job->root))
+        return tarn__api_refuse(&job->error, 400, NULL, NULL, "the body must be a JSON object");
+    free(job->body);
+    job->body = NULL;
+    return true;
+}
+
+/* The model must be the one that is served; without a name it is. */
+static bool check_model(tarn__api_job *job, const tarn__api_model *model, tarn__body *f)
+{
+    const char *name = NULL;
+    size_t length = 0;
+    if (!tarn__body_string(f, "model", &name, &length))
+        return false;
+    return !name || strcmp(name, model->name) == 0 ||
+           tarn__api_refuse(&job->error, 404, "model_not_found", "model", "model '%.100s' does not exist; '%s' is served",
+                            name, model->name);
+}
+
+/* A prompt and its new tokens fit into the context. Without max_tokens a chat may fill it; a completion has 16, as
+ * OpenAI's, or what is left. */
+static bool check_context(tarn__api_job *job, const tarn__api_model *model)
+{
+    int64_t longest = 0;
+    for (int i = 0; i < job->prompt_count; i++)
+        longest = job->prompts[i].count > longest ? job->prompts[i].count : longest;
+    const char *param = job->route == TARN__API_CHAT ? "messages" : "prompt";
+    if (longest >= model->context)
+        return tarn__api_refuse(&job->error, 400, "context_length_exceeded", param,
+                                "the context has %lld tokens, and the %s %lld; an answer needs at least one more",
+                                (long long)model->context, param, (long long)longest);
+    if (longest + job->options.max_tokens > model->context)
+        return tarn__api_refuse(&job->error, 400, "context_length_exceeded", param,
+                                "the context has %lld tokens; the %s %lld, and %lld more were asked for",
+                                (long long)model->context, param, (long long)longest,
+                                (long long)job->options.max_tokens);
+    return true;
+}
+
+static bool prepare_completion(tarn__api_job *job, const tarn__api_model *model, tarn__body *f)
+{
+    bool good = check_model(job, model, f) && tarn__api_read_params(job, model, f) &&
+                (job->route == TARN__API_CHAT ? tarn__api_read_messages : tarn__api_read_prompts)(job, model, f) &&
+                tarn__body_end(f) && check_context(job, model);
+    return good && (job->prompt_count * job->n <= TARN__API_CHOICES_MAX ||
+                    tarn__api_refuse(&job->error, 400, NULL, "n", "%d prompts with n %d are more than %d answers",
+                                     job->prompt_count, job->n, TARN__API_CHOICES_MAX));
+}
+
+void tarn__api_prepare(tarn__api_job *job, const tarn__api_model *model)
+{
+    tarn__body fields = {.error = &job->error};
+    if (atomic_load(&job->is_cancelled) || !parse(job))
+        return;
+    fields.object = job->root;
+    bool good = (job->route <= TARN__API_COMPLETION ? prepare_completion : tarn__api_answer_text)(job, model, &fields);
+    if (!good && !job->error.status)
+        tarn__api_refuse(&job->error, 503, NULL, NULL, "no memory for the request");
+}

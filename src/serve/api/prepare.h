@@ -1,0 +1,20 @@
+/* prepare.h: the parts of tarn__api_prepare(), a file each. All return false with the job's error. */
+#ifndef TARN__PREPARE_H
+#define TARN__PREPARE_H
+
+#include "serve/api/body.h"
+
+/* Sampling, limits, stream and structured output (params.c). */
+bool tarn__api_read_params(tarn__api_job *job, const tarn__api_model *model, tarn__body *fields);
+
+/* The conversation of a chat and the prompts of a completion, as tokens (prompt.c). */
+bool tarn__api_read_messages(tarn__api_job *job, const tarn__api_model *model, tarn__body *fields);
+bool tarn__api_read_prompts(tarn__api_job *job, const tarn__api_model *model, tarn__body *fields);
+
+/* The messages of a body, checked, as JSON text; the caller frees it. NULL with the error (prompt.c). */
+char *tarn__api_messages_text(tarn__api_job *job, tarn__body *fields);
+
+/* Answers /tokenize, /detokenize and /apply-template (tools.c). */
+bool tarn__api_answer_text(tarn__api_job *job, const tarn__api_model *model, tarn__body *fields);
+
+#endif

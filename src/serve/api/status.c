@@ -1,0 +1,127 @@
+/* status.c: what the server is and does: /v1/models, /props, /metrics, /slots. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "serve/api/api_private.h"
+
+/* Takes the reference of the root. */
+static void answer(tarn__api *a, tarn__http_exchange *x, json_t *root)
+{
+    char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
+    json_decref(root);
+    if (text) {
+        a->answered++;
+        tarn__api_answer_json(x, 200, text);
+    } else {
+        tarn__api_error error = {0};
+        tarn__api_refuse(&error, 503, NULL, NULL, "no memory for the answer");
+        tarn__api_answer_error(a, x, &error);
+    }
+    free(text);
+}
+
+static json_t *model_entry(const tarn__api *a)
+{
+    return json_pack("{s:s,s:s,s:I,s:s,s:I}", "id", a->model.name, "object", "model", "created",
+                     (json_int_t)a->started, "owned_by", "tarn", "max_model_len", (json_int_t)a->model.context);
+}
+
+void tarn__api_answer_models(tarn__api *a, tarn__http_exchange *x)
+{
+    const char *name = tarn__http_exchange_request(x)->path + strlen("/v1/models");
+    if (!*name) {
+        answer(a, x, json_pack("{s:s,s:[o]}", "object", "list", "data", model_entry(a)));
+    } else if (strcmp(name + 1, a->model.name) == 0) {
+        answer(a, x, model_entry(a));
+    } else {
+        tarn__api_error error = {0};
+        tarn__api_refuse(&error, 404, "model_not_found", "model", "model '%.100s' does not exist; '%s' is served",
+                         name + 1, a->model.name);
+        tarn__api_answer_error(a, x, &error);
+    }
+}
+
+void tarn__api_answer_props(tarn__api *a, tarn__http_exchange *x)
+{
+    const tarn_model_info *info = &a->model.info;
+    char device[64];
+    tarn_device_name(info->device, device, sizeof(device));
+    json_t *root =
+        json_pack("{s:s,s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:i,s:b,s:b}", "version", tarn_version(), "model",
+                  a->model.name, "type", info->type, "device", device, "context", (json_int_t)a->model.context,
+                  "vocab_size", (json_int_t)info->vocab_size, "layers", (json_int_t)info->layers, "hidden_size",
+                  (json_int_t)info->hidden_size, "sequences", (json_int_t)a->options.engine.sequences, "queue",
+                  a->options.queue, "chat_template", a->model.has_template, "grammars", a->model.vocab != NULL);
+    answer(a, x, root);
+}
+
+/* ---- metrics ----------------------------------------------------------------------------------------------------- */
+
+/* One metric of Prometheus' text format. */
+static void put_metric(FILE *out, const char *name, const char *type, const char *help, int64_t value)
+{
+    fprintf(out, "# HELP tarn_%s %s\n# TYPE tarn_%s %s\ntarn_%s %lld\n", name, help, name, type, name,
+            (long long)value);
+}
+
+static void put_metrics(FILE *out, const tarn__api *a, const tarn_engine_stats *s)
+{
+    put_metric(out, "requests_answered_total", "counter", "Requests with a complete answer.", a->answered);
+    put_metric(out, "requests_refused_total", "counter", "Requests with an error.", a->refused);
+    put_metric(out, "requests_gone_total", "counter", "Requests whose client has gone.", a->gone);
+    put_metric(out, "sequences_running", "gauge", "Sequences in the present batch.", s->running);
+    put_metric(out, "sequences_waiting", "gauge", "Sequences that wait for a place in the batch.", s->waiting);
+    put_metric(out, "prompt_tokens_total", "counter", "Prompt tokens computed.", s->prompt_tokens);
+    put_metric(out, "shared_tokens_total", "counter", "Prompt tokens found in the KV cache.", s->shared_tokens);
+    put_metric(out, "new_tokens_total", "counter", "Tokens sampled.", s->new_tokens);
+    put_metric(out, "steps_total", "counter", "Steps of the engine.", s->steps);
+    put_metric(out, "preemptions_total", "counter", "Sequences that gave up their pages.", s->preemptions);
+    put_metric(out, "kv_pages", "gauge", "Pages of the KV cache.", s->pages);
+    put_metric(out, "kv_pages_free", "gauge", "Free pages of the KV cache, those of past prefixes included.",
+               s->free_pages);
+}
+
+void tarn__api_answer_metrics(tarn__api *a, tarn__http_exchange *x)
+{
+    tarn_engine_stats stats;
+    char *text = NULL;
+    size_t size = 0;
+    tarn__api_error error = {0};
+    FILE *out = tarn_engine_query(a->engine, &stats) ? open_memstream(&text, &size) : NULL;
+    if (out)
+        put_metrics(out, a, &stats);
+    if (!out || fclose(out) != 0) {
+        tarn_clear_error();
+        tarn__api_refuse(&error, 503, NULL, NULL, "no memory for the answer");
+        tarn__api_answer_error(a, x, &error);
+    } else {
+        tarn__http_exchange_answer(x, 200, "text/plain; version=0.0.4; charset=utf-8", text, size);
+    }
+    free(text);
+}
+
+/* ---- slots ------------------------------------------------------------------------------------------------------- */
+
+static json_t *slot_entry(const tarn_engine_request *r)
+{
+    return json_pack("{s:I,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:f,s:f}", "id", (json_int_t)r->request, "state",
+                     r->is_running ? "running" : "waiting", "prompt_tokens", (json_int_t)r->prompt, "cached_tokens",
+                     (json_int_t)r->shared, "computed_tokens", (json_int_t)r->computed, "new_tokens",
+                     (json_int_t)r->new_tokens, "max_tokens", (json_int_t)r->max_tokens, "preemptions",
+                     (json_int_t)r->preemptions, "wait_ms", r->wait_ms, "prompt_ms", r->prompt_ms, "decode_ms",
+                     r->decode_ms);
+}
+
+/* Sequences that have not ended, with numbers alone: texts belong to their clients. */
+void tarn__api_answer_slots(tarn__api *a, tarn__http_exchange *x)
+{
+    int64_t capacity = a->live + 1, count;
+    tarn_engine_request *requests = calloc((size_t)capacity, sizeof(*requests));
+    json_t *list = json_array();
+    count = requests ? tarn_engine_requests(a->engine, requests, capacity) : 0;
+    for (int64_t i = 0; i < count && i < capacity; i++)
+        json_array_append_new(list, slot_entry(&requests[i]));
+    tarn_clear_error();
+    free(requests);
+    answer(a, x, list);
+}

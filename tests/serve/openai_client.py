@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""The openai package against `tarn serve`: models, chats, completions, streams, structured output, log probabilities,
+errors and keys, on a random Llama that this script writes. TARN_COMMAND names the command. Exit status 77: the package
+or the server is missing."""
+import array
+import json
+import os
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+try:
+    import openai
+except ImportError:
+    print("skipped: the openai package is missing")
+    sys.exit(77)
+
+TEMPLATE = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+            "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+SPECIAL = ["<|im_start|>", "<|im_end|>"]
+HIDDEN, FFN, LAYERS, HEADS, VOCAB, CONTEXT = 32, 64, 2, 2, 258, 512
+KEY = "sk-of-the-test"
+failures = 0
+
+
+def byte_letters():
+    """GPT-2's printable character of each byte."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = iter(range(256, 512))
+    return [chr(b) if b in plain else chr(next(others)) for b in range(256)]
+
+
+def write_tokenizer(folder):
+    vocab = {letter: i for i, letter in enumerate(byte_letters())}
+    added = [{"id": 256 + i, "content": text, "single_word": False, "lstrip": False, "rstrip": False,
+              "normalized": False, "special": True} for i, text in enumerate(SPECIAL)]
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    model = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+             "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "vocab": vocab, "merges": []}
+    text = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
+            "pre_tokenizer": level, "post_processor": None, "decoder": level, "model": model}
+    (folder / "tokenizer.json").write_text(json.dumps(text))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": SPECIAL[1], "chat_template": TEMPLATE}))
+
+
+def write_model(folder):
+    """Weights with a spread of 0.2, so that tokens differ; one shape per line of Llama's names."""
+    draw = random.Random(7)
+    shapes = {"model.embed_tokens.weight": [VOCAB, HIDDEN], "model.norm.weight": [HIDDEN],
+              "lm_head.weight": [VOCAB, HIDDEN]}
+    for i in range(LAYERS):
+        layer = f"model.layers.{i}."
+        for name in "qkvo":
+            shapes[f"{layer}self_attn.{name}_proj.weight"] = [HIDDEN, HIDDEN]
+        shapes |= {layer + "mlp.gate_proj.weight": [FFN, HIDDEN], layer + "mlp.up_proj.weight": [FFN, HIDDEN],
+                   layer + "mlp.down_proj.weight": [HIDDEN, FFN], layer + "input_layernorm.weight": [HIDDEN],
+                   layer + "post_attention_layernorm.weight": [HIDDEN]}
+    header, parts, at = {}, [], 0
+    for name, shape in shapes.items():
+        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        parts.append(array.array("f", (draw.gauss(1 if len(shape) == 1 else 0, 0.2) for _ in range(count))).tobytes())
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + 4 * count]}
+        at += 4 * count
+    text = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + b"".join(parts))
+    (folder / "config.json").write_text(json.dumps({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": FFN,
+        "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": HEADS, "vocab_size": VOCAB,
+        "max_position_embeddings": CONTEXT, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
+        "tie_word_embeddings": False, "torch_dtype": "float32", "eos_token_id": 257}))
+
+
+def check(holds, what):
+    global failures
+    if not holds:
+        failures += 1
+        print(f"FAILED: {what}")
+
+
+def refused(error, code, call):
+    """The call raises the error with that code."""
+    try:
+        call()
+    except error as e:
+        check(e.code == code, f"{error.__name__} has the code {e.code}, not {code}")
+        return
+    check(False, f"{error.__name__} was not raised")
+
+
+def chats(client):
+    ask = dict(model="random", messages=[{"role": "user", "content": "Hi"}], temperature=0, max_tokens=40)
+    whole = client.chat.completions.create(**ask)
+    check(whole.choices[0].message.role == "assistant", "the role of an answer")
+    check(whole.usage.total_tokens == whole.usage.prompt_tokens + whole.usage.completion_tokens, "usage")
+    text, reason, usage = "", None, None
+    for chunk in client.chat.completions.create(**ask, stream=True, stream_options={"include_usage": True}):
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            text += choice.delta.content or ""
+            reason = choice.finish_reason or reason
+    check(text == whole.choices[0].message.content, "a stream has the text of the whole answer")
+    check(reason == whole.choices[0].finish_reason, "and its finish reason")
+    check(usage.completion_tokens == whole.usage.completion_tokens, "and its usage")
+    parts = ask | {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]}
+    check(client.chat.completions.create(**parts).choices[0].message.content == text, "parts of text")
+    several = client.chat.completions.create(**ask | {"temperature": 1, "n": 3, "seed": 1})
+    check(len({c.message.content for c in several.choices}) == 3, "three different answers")
+    again = client.chat.completions.create(**ask | {"temperature": 1, "n": 3, "seed": 1})
+    check([c.message.content for c in again.choices] == [c.message.content for c in several.choices], "seeds")
+    logprobs = client.chat.completions.create(**ask, logprobs=True, top_logprobs=3).choices[0].logprobs.content
+    check(len(logprobs) == whole.usage.completion_tokens, "log probabilities of every token")
+    check(all(len(p.top_logprobs) == 3 and p.top_logprobs[0].logprob == p.logprob for p in logprobs), "the best first")
+
+
+def structured(client):
+    schema = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "on": {"type": "boolean"}},
+              "required": ["name", "on"], "additionalProperties": False}
+    answer = client.chat.completions.create(
+        model="random", messages=[{"role": "user", "content": "Hi"}], seed=3, max_tokens=300,
+        response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": schema, "strict": True}})
+    value = json.loads(answer.choices[0].message.content, strict=False)
+    check(isinstance(value["on"], bool) and len(value["name"]) <= 8, "an answer by a schema")
+
+
+def completions(client):
+    ask = dict(model="random", prompt="Once", temperature=0, max_tokens=20)
+    whole = client.completions.create(**ask, logprobs=2)
+    check(len(whole.choices[0].logprobs.token_logprobs) == whole.usage.completion_tokens, "logprobs of a completion")
+    text = "".join(c.choices[0].text for c in client.completions.create(**ask, stream=True))
+    check(text == whole.choices[0].text, "a streamed completion")
+    both = client.completions.create(**ask | {"prompt": ["Once", [79, 110, 99, 101]]})
+    check([c.text for c in both.choices] == [text, text], "a list of prompts")
+
+
+def errors(client, url):
+    ask = client.chat.completions.create
+    hi = [{"role": "user", "content": "Hi"}]
+    refused(openai.NotFoundError, "model_not_found", lambda: ask(model="gpt-4", messages=hi))
+    refused(openai.BadRequestError, "context_length_exceeded",
+            lambda: ask(model="random", messages=[{"role": "user", "content": "x" * 600}]))
+    refused(openai.BadRequestError, "unsupported_parameter",
+            lambda: ask(model="random", messages=hi, tools=[{"type": "function", "function": {"name": "f"}}]))
+    stranger = openai.OpenAI(base_url=url, api_key="sk-of-another", max_retries=0)
+    refused(openai.AuthenticationError, "invalid_api_key", stranger.models.list)
+
+
+def main():
+    command = os.environ["TARN_COMMAND"]
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "random"
+        folder.mkdir()
+        write_tokenizer(folder)
+        write_model(folder)
+        (folder / "keys").write_text(KEY + "\n")
+        with open(folder / "errors", "w") as errors_file:
+            server = subprocess.Popen([command, "serve", folder, "--port", "0", "--device", "cpu", "--api-key-file",
+                                       folder / "keys"], stdout=subprocess.PIPE, stderr=errors_file, text=True)
+        try:
+            first = server.stdout.readline()
+            if not first or not server.stdout.readline():
+                said = (folder / "errors").read_text()
+                print(said)
+                return 77 if "this build has no HTTP server" in said else 1
+            url = first.split()[0] + "/v1"
+            client = openai.OpenAI(base_url=url, api_key=KEY, max_retries=0, timeout=60)
+            check([m.id for m in client.models.list()] == ["random"], "the list of models")
+            chats(client)
+            structured(client)
+            completions(client)
+            errors(client, url)
+        finally:
+            was_running = server.poll() is None
+            server.terminate()
+            check(server.wait(60) == 0 or not was_running, "SIGTERM ends the server")
+    print("FAILED" if failures else f"the openai package {openai.__version__} is served")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,822 @@
+/* test_api.c: the API over real sockets, on a random Llama whose tokens are bytes: the same tokens as tarn_generate(),
+ * alone and among others; streams; structured output; every error; clients that go; keys, origins and the drain. */
+#include "tarn_features.h"
+
+#include "support/check.h"
+
+#if TARN__HAVE_EVENT && TARN__HAVE_JANSSON
+
+#include <arpa/inet.h>
+#include <jansson.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "serve/api/api.h"
+#include "support/files.h"
+
+enum { VOCAB = 258, CONTEXT = 512 };
+
+static tarn__api *api;
+static pthread_t thread;
+static bool has_failed;
+static char failure[512];
+static tarn_module *own;        /* a model with the weights of the served one, to compare with */
+static tarn_tokenizer *own_tokenizer;
+static int load_seconds, loads;  /* how long loading takes; how often it was done */
+static bool load_fails;
+
+/* ---- the server -------------------------------------------------------------------------------------------------- */
+
+/* Weights large enough for the tokens to differ. */
+static tarn_module *make_model(void)
+{
+    const tarn_llama_config config = {.vocab_size = VOCAB,
+                                      .context = CONTEXT,
+                                      .layers = 2,
+                                      .heads = 4,
+                                      .kv_heads = 2,
+                                      .hidden_size = 32,
+                                      .ffn_size = 88,
+                                      .head_dim = 8};
+    tarn_scope *scope = tarn_scope_open();
+    tarn_module *model = tarn_model_llama(&config, tarn_device_cpu(), 9);
+    tarn_seed(4);
+    for (int i = 0; i < tarn_module_parameter_count(model); i++) {
+        tarn_tensor *p = tarn_module_parameter(model, i);
+        tarn_tensor *more = tarn_normal(tarn_shape_of(p), 0, 0.1, tarn_dtype_of(p), tarn_device_cpu());
+        tarn_copy(p, tarn_add(tarn_detach(p), more));
+    }
+    tarn_scope_close(scope);
+    return model;
+}
+
+static tarn_tokenizer *make_tokenizer(void)
+{
+    tarn_tokenizer *tokenizer = tarn_tokenizer_bytes();
+    tarn_tokenizer_add_tokens(tokenizer, "<|im_start|>,<|im_end|>");
+    tarn_tokenizer_set_chat(tokenizer, "chatml");
+    return tokenizer;
+}
+
+static bool load(tarn_module **model, tarn_tokenizer **tokenizer, tarn_engine_options *engine, char *error,
+                 size_t error_size, void *ctx)
+{
+    (void)engine, (void)ctx;
+    nanosleep(&(struct timespec){load_seconds, 0}, NULL);
+    __atomic_add_fetch(&loads, 1, __ATOMIC_SEQ_CST);
+    if (load_fails) {
+        snprintf(error, error_size, "there is no such model");
+        return false;
+    }
+    *model = make_model();
+    *tokenizer = make_tokenizer();
+    return *model && *tokenizer;
+}
+
+static void *run(void *ctx)
+{
+    has_failed = !tarn__api_run(ctx, failure, sizeof(failure));
+    return NULL;
+}
+
+static const char *ask(const char *method, const char *path, const char *headers, const char *body);
+
+static void begin(tarn__api_options options)
+{
+    char error[256];
+    options.http = tarn__http_options_default();
+    options.http.port = 0;
+    options.name = "bytes";
+    options.load = load;
+    options.queue = options.queue ? options.queue : 256;
+    has_failed = false;
+    api = tarn__api_new(&options, error, sizeof(error));
+    if (!api)
+        fail_msg("%s", error);
+    assert_int_equal(pthread_create(&thread, NULL, run, api), 0);
+    if (load_seconds || load_fails)
+        return;
+    for (int i = 0; i < 500 && !strstr(ask("GET", "/health", "", ""), "200 OK"); i++)
+        nanosleep(&(struct timespec){0, 10 * 1000 * 1000}, NULL);
+}
+
+static void stop(void *ctx)
+{
+    tarn__http_server_stop(tarn__api_server(api), *(int *)ctx);
+}
+
+static void end(int seconds)
+{
+    assert_true(tarn__http_server_post(tarn__api_server(api), stop, &seconds));
+    pthread_join(thread, NULL);
+    tarn__api_free(api);
+    api = NULL;
+}
+
+/* ---- the client -------------------------------------------------------------------------------------------------- */
+
+static int dial(void)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)tarn__http_server_port(tarn__api_server(api)))};
+    int s = socket(AF_INET, SOCK_STREAM, 0);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    assert_int_equal(connect(s, (struct sockaddr *)&to, sizeof(to)), 0);
+    return s;
+}
+
+static void say(int s, const char *method, const char *path, const char *headers, const char *body)
+{
+    size_t size = strlen(body) + strlen(headers) + 512;
+    char *text = malloc(size);
+    int length = snprintf(text, size,
+                          "%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n%sContent-Length: %zu\r\n\r\n%s",
+                          method, path, headers, strlen(body), body);
+    assert_int_equal(send(s, text, (size_t)length, MSG_NOSIGNAL), length);
+    free(text);
+}
+
+/* Everything until the other side closes, or until `text` has come. Uses one of a few buffers. */
+static const char *hear(int s, const char *text)
+{
+    enum { SIZE = 1 << 18 };
+    static char heard[4][SIZE];
+    static int next;
+    char *to = heard[next++ % 4];
+    size_t count = 0;
+    struct pollfd one = {s, POLLIN, 0};
+    to[0] = 0;
+    while (count + 1 < SIZE && !(text && strstr(to, text))) {
+        if (poll(&one, 1, 20000) != 1)
+            fail_msg("nothing more came within 20 s after: %s", to);
+        ssize_t part = recv(s, to + count, SIZE - 1 - count, 0);
+        if (part <= 0)
+            break;
+        to[count += (size_t)part] = 0;
+    }
+    return to;
+}
+
+static const char *ask(const char *method, const char *path, const char *headers, const char *body)
+{
+    int s = dial();
+    say(s, method, path, headers, body);
+    const char *heard = hear(s, NULL);
+    close(s);
+    return heard;
+}
+
+/* The body of an answer that must have the status, as JSON. The caller releases it. */
+static json_t *body_of(const char *heard, int status)
+{
+    char line[32];
+    const char *body = strstr(heard, "\r\n\r\n");
+    snprintf(line, sizeof(line), "HTTP/1.1 %d ", status);
+    if (strncmp(heard, line, strlen(line)) != 0 || !body)
+        fail_msg("expected %d, got: %.600s", status, heard);
+    json_t *root = json_loads(body + 4, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    if (!root)
+        fail_msg("not JSON: %s", body);
+    return root;
+}
+
+static json_t *post(const char *path, const char *body, int status)
+{
+    return body_of(ask("POST", path, "Content-Type: application/json\r\n", body), status);
+}
+
+static const char *member(json_t *root, const char *name)
+{
+    const char *text = json_string_value(json_object_get(root, name));
+    return text ? text : "";
+}
+
+static json_t *first_choice(json_t *root)
+{
+    json_t *choice = json_array_get(json_object_get(root, "choices"), 0);
+    assert_non_null(choice);
+    return choice;
+}
+
+/* A request must be refused with that status, and the error must name the field and have that text. */
+static void expect_error(const char *path, const char *body, int status, const char *param, const char *text)
+{
+    json_t *root = post(path, body, status), *error = json_object_get(root, "error");
+    if (!strstr(member(error, "message"), text))
+        fail_msg("'%s' is not in: %s", text, member(error, "message"));
+    assert_string_equal(member(error, "param"), param);
+    assert_true(member(error, "type")[0] && json_object_get(error, "code"));
+    json_decref(root);
+}
+
+/* ---- the expected text ------------------------------------------------------------------------------------------- */
+
+/* A text that may have zero bytes. */
+typedef struct text {
+    char *bytes;
+    size_t length;
+} text;
+
+static void add(text *t, const char *from, size_t length)
+{
+    t->bytes = realloc(t->bytes, t->length + length + 1);
+    memcpy(t->bytes + t->length, from, length);
+    t->length += length;
+}
+
+/* What tarn_generate() has for a prompt, in valid UTF-8. The caller frees it. */
+static text generated(const char *prompt, const tarn_generate_options *options)
+{
+    int32_t tokens[CONTEXT], prompt_tokens[CONTEXT];
+    int64_t length = (int64_t)strlen(prompt);
+    size_t part;
+    text result = {0};
+    for (int64_t i = 0; i < length; i++)
+        prompt_tokens[i] = (unsigned char)prompt[i];
+    tarn_scope *scope = tarn_scope_open();
+    int64_t count = tarn_generate(own, prompt_tokens, length, tokens, options);
+    tarn_scope_close(scope);
+    tarn_text_stream *stream = tarn_text_stream_new(own_tokenizer, NULL);
+    for (int64_t i = 0; i < count; i++) {
+        const char *piece = tarn_text_stream_push(stream, tokens[i], &part);
+        assert_ok();
+        add(&result, piece, part);
+    }
+    const char *rest = tarn_text_stream_end(stream, &part);
+    add(&result, rest, part);
+    tarn_text_stream_free(stream);
+    return result;
+}
+
+/* The member is that text, which is freed. */
+static void expect_text(json_t *object, const char *name, text expected)
+{
+    json_t *value = json_object_get(object, name);
+    assert_int_equal(json_string_length(value), expected.length);
+    assert_memory_equal(json_string_value(value), expected.bytes, expected.length);
+    free(expected.bytes);
+}
+
+/* The texts of a stream's events, joined; the last one must be [DONE]. The caller frees it. */
+static text joined(const char *heard, bool is_chat, char reason[16])
+{
+    text result = {0};
+    bool is_done = false;
+    reason[0] = 0;
+    for (const char *at = heard; (at = strstr(at, "data: ")) != NULL;) {
+        at += 6;
+        const char *line_end = strstr(at, "\n\n");
+        assert_non_null(line_end);
+        is_done = strncmp(at, "[DONE]", 6) == 0;
+        if (is_done)
+            continue;
+        json_t *root = json_loadb(at, (size_t)(line_end - at), JSON_ALLOW_NUL, NULL);
+        if (!root)
+            fail_msg("not JSON: %.300s", at);
+        json_t *choice = json_array_get(json_object_get(root, "choices"), 0);
+        json_t *part = is_chat ? json_object_get(json_object_get(choice, "delta"), "content")
+                               : json_object_get(choice, "text");
+        if (part)
+            add(&result, json_string_value(part), json_string_length(part));
+        if (member(choice, "finish_reason")[0])
+            snprintf(reason, 16, "%s", member(choice, "finish_reason"));
+        json_decref(root);
+    }
+    assert_true(is_done);
+    return result;
+}
+
+/* ---- routes ------------------------------------------------------------------------------------------------------ */
+
+static void routes_describe_the_server(void **state)
+{
+    (void)state;
+    begin((tarn__api_options){0});
+    json_t *models = body_of(ask("GET", "/v1/models", "", ""), 200);
+    assert_string_equal(member(json_array_get(json_object_get(models, "data"), 0), "id"), "bytes");
+    json_t *one = body_of(ask("GET", "/v1/models/bytes", "", ""), 200);
+    assert_string_equal(member(one, "object"), "model");
+    json_t *other = body_of(ask("GET", "/v1/models/other", "", ""), 404);
+    assert_string_equal(member(json_object_get(other, "error"), "code"), "model_not_found");
+    json_t *props = body_of(ask("GET", "/props", "", ""), 200);
+    assert_int_equal(json_integer_value(json_object_get(props, "context")), CONTEXT);
+    assert_int_equal(json_integer_value(json_object_get(props, "vocab_size")), VOCAB);
+    json_t *slots = body_of(ask("GET", "/slots", "", ""), 200);
+    assert_int_equal(json_array_size(slots), 0);
+    const char *metrics = ask("GET", "/metrics", "", "");
+    assert_contains(metrics, "# TYPE tarn_new_tokens_total counter\ntarn_new_tokens_total 0\n");
+    assert_contains(ask("HEAD", "/health", "", ""), "200 OK");
+    json_decref(models), json_decref(one), json_decref(other), json_decref(props), json_decref(slots);
+    end(1);
+}
+
+static void texts_become_tokens_and_back(void **state)
+{
+    (void)state;
+    begin((tarn__api_options){0});
+    json_t *root = post("/tokenize", "{\"content\": \"hé<|im_end|>\"}", 200);
+    char *dumped = json_dumps(root, JSON_COMPACT);
+    assert_string_equal(dumped, "{\"tokens\":[104,195,169,257]}");
+    free(dumped), json_decref(root);
+    root = post("/tokenize", "{\"content\": \"<|im_end|>\", \"parse_special\": false}", 200);
+    assert_int_equal(json_array_size(json_object_get(root, "tokens")), 10);
+    json_decref(root);
+    root = post("/detokenize", "{\"tokens\": [104, 195, 169, 255]}", 200);
+    assert_string_equal(member(root, "content"), "hé\xEF\xBF\xBD");
+    json_decref(root);
+    root = post("/apply-template", "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": "
+                                   "\"Hi\"}]}]}",
+                200);
+    assert_contains(member(root, "prompt"), "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+    json_decref(root);
+    end(1);
+}
+
+/* ---- completions ------------------------------------------------------------------------------------------------- */
+
+static void a_completion_has_the_tokens_of_generate(void **state)
+{
+    (void)state;
+    begin((tarn__api_options){0});
+    const tarn_generate_options greedy = {.max_tokens = 40},
+                                sampled = {.max_tokens = 40, .temperature = 0.9, .top_k = 50, .seed = 7};
+    json_t *root = post("/v1/completions", "{\"model\":\"bytes\",\"prompt\":\"Once\",\"max_tokens\":40,"
+                                           "\"temperature\":0}", 200);
+    expect_text(first_choice(root), "text", generated("Once", &greedy));
+    assert_string_equal(member(first_choice(root), "finish_reason"), "length");
+    json_t *usage = json_object_get(root, "usage");
+    assert_int_equal(json_integer_value(json_object_get(usage, "prompt_tokens")), 4);
+    assert_int_equal(json_integer_value(json_object_get(usage, "completion_tokens")), 40);
+    assert_int_equal(json_integer_value(json_object_get(usage, "total_tokens")), 44);
+    json_decref(root);
+    root = post("/v1/completions", "{\"prompt\":[79,110,99,101],\"max_tokens\":40,\"temperature\":0.9,\"top_k\":50,"
+                                   "\"seed\":7}", 200);
+    expect_text(first_choice(root), "text", generated("Once", &sampled));
+    json_decref(root);
+    end(1);
+}
+
+static void several_prompts_and_answers_keep_their_order(void **state)
+{
+    (void)state;
+    begin((tarn__api_options){0});
+    json_t *root = post("/v1/completions", "{\"prompt\":[\"Once\",\"Twice\"],\"n\":2,\"max_tokens\":12,"
+                                           "\"temperature\":0.8,\"seed\":3}", 200);
+    json_t *choices = json_object_get(root, "choices");
+    assert_int_equal(json_array_size(choices), 4);
+    for (int i = 0; i < 4; i++) {
+        const tarn_generate_options options = {.max_tokens = 12, .temperature = 0.8, .seed = (uint64_t)(3 + i % 2)};
+        json_t *choice = json_array_get(choices, (size_t)i);
+        assert_int_equal(json_integer_value(json_object_get(choice, "index")), i);
+        expect_text(choice, "text", generated(i < 2 ? "Once" : "Twice", &options));
+    }
+    json_decref(root);
+    end(1);
+}
+
+/* The prompt of the n-th client. */
+static void describe(int i, char *prompt, size_t size, char *body, size_t body_size)
+{
+    snprintf(prompt, size, "Client %d asks%s", i, i % 3 ? " about the common beginning of its long prompt" : "");
+    snprintf(body, body_size,
+             "{\"prompt\":\"%s\",\"max_tokens\":%d,\"temperature\":%s,\"seed\":%d,\"stream\":%s,\"ignore_eos\":true}",
+             prompt, 10 + i % 20, i % 2 ? "0.7" : "0", i, i % 4 < 2 ? "true" : "false");
+}
+
+static void requests_do_not_depend_on_each_other(void **state)
+{
+    enum { CLIENTS = 32 };
+    (void)state;
+    int sockets[CLIENTS];
+    char prompt[128], body[512], reason[16];
+    begin((tarn__api_options){.engine = {.sequences = 8}});
+    for (int i = 0; i < CLIENTS; i++) {
+        describe(i, prompt, sizeof(prompt), body, sizeof(body));
+        sockets[i] = dial();
+        say(sockets[i], "POST", "/v1/completions", "", body);
+    }
+    for (int i = 0; i < CLIENTS; i++) {
+        describe(i, prompt, sizeof(prompt), body, sizeof(body));
+        const tarn_generate_options options = {
+            .max_tokens = 10 + i % 20, .temperature = i % 2 ? 0.7 : 0, .seed = (uint64_t)i, .ignore_eos = true};
+        text expected = generated(prompt, &options);
+        const char *heard = hear(sockets[i], NULL);
+        close(sockets[i]);
+        if (i % 4 < 2) {
+            text streamed = joined(heard, false, reason);
+            assert_int_equal(streamed.length, expected.length);
+            assert_memory_equal(streamed.bytes, expected.bytes, expected.length);
+            assert_string_equal(reason, "length");
+            assert_contains(heard, "Content-Type: text/event-stream");
+            free(streamed.bytes), free(expected.bytes);
+        } else {
+            json_t *root = body_of(heard, 200);
+            expect_text(first_choice(root), "text", expected);
+            json_decref(root);
+        }
+    }
+    end(1);
+}
+
+static void a_chat_is_answered_whole_and_as_a_stream(void **state)
+{
+    (void)state;
+    char reason[16];
+    begin((tarn__api_options){0});
+    const char *body = "{\"model\":\"bytes\",\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],"
+                       "\"temperature\":0,\"max_completion_tokens\":30";
+    char request[512];
+    snprintf(request, sizeof(request), "%s}", body);
+    json_t *root = post("/v1/chat/completions", request, 200), *message = json_object_get(first_choice(root), "message");
+    assert_string_equal(member(root, "object"), "chat.completion");
+    assert_string_equal(member(message, "role"), "assistant");
+    assert_true(json_string_length(json_object_get(message, "content")) > 0);
+    snprintf(request, sizeof(request), "%s,\"stream\":true,\"stream_options\":{\"include_usage\":true}}", body);
+    const char *heard = ask("POST", "/v1/chat/completions", "", request);
+    expect_text(message, "content", joined(heard, true, reason));
+    assert_string_equal(reason, member(first_choice(root), "finish_reason"));
+    assert_contains(heard, "\"delta\":{\"role\":\"assistant\",\"content\":\"\"}");
+    assert_contains(heard, "\"object\":\"chat.completion.chunk\"");
+    assert_contains(heard, "\"choices\":[],\"usage\":{\"prompt_tokens\":");
+    json_decref(root);
+    end(1);
+}
+
+static void a_common_prefix_is_counted_as_cached(void **state)
+{
+    (void)state;
+    char body[1024], prompt[301];
+    begin((tarn__api_options){0});
+    memset(prompt, 'x', sizeof(prompt) - 1);
+    prompt[300] = 0;
+    snprintf(body, sizeof(body), "{\"prompt\":\"%s\",\"max_tokens\":2}", prompt);
+    for (int i = 0; i < 2; i++) {
+        json_t *root = post("/v1/completions", body, 200);
+        json_t *details = json_object_get(json_object_get(root, "usage"), "prompt_tokens_details");
+        json_int_t cached = json_integer_value(json_object_get(details, "cached_tokens"));
+        assert_int_equal(cached, i ? 256 : 0);
+        json_decref(root);
+    }
+    end(1);
+}
+
+static void stop_strings_bias_and_logprobs_apply(void **state)
+{
+    (void)state;
+    begin((tarn__api_options){0});
+    json_t *root = post("/v1/completions", "{\"prompt\":\"Once\",\"max_tokens\":5,\"temperature\":0,"
+                                           "\"logit_bias\":{\"65\":100}}", 200);
+    assert_string_equal(member(first_choice(root), "text"), "AAAAA");
+    json_decref(root);
+    root = post("/v1/completions", "{\"prompt\":\"Once\",\"max_tokens\":9,\"temperature\":0,\"logit_bias\":{\"65\":100},"
+                                   "\"stop\":[\"zz\",\"AAA\"]}", 200);
+    assert_string_equal(member(first_choice(root), "text"), "");
+    assert_string_equal(member(first_choice(root), "finish_reason"), "stop");
+    json_decref(root);
+    root = post("/v1/completions", "{\"prompt\":\"Once\",\"max_tokens\":3,\"temperature\":0,\"logprobs\":2}", 200);
+    json_t *logprobs = json_object_get(first_choice(root), "logprobs");
+    assert_int_equal(json_array_size(json_object_get(logprobs, "token_logprobs")), 3);
+    assert_true(json_real_value(json_array_get(json_object_get(logprobs, "token_logprobs"), 0)) < 0);
+    json_decref(root);
+    root = post("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"max_tokens\":3,"
+                                        "\"logprobs\":true,\"top_logprobs\":4,\"temperature\":0}", 200);
+    json_t *content = json_object_get(json_object_get(first_choice(root), "logprobs"), "content");
+    assert_int_equal(json_array_size(content), 3);
+    json_t *top = json_object_get(json_array_get(content, 0), "top_logprobs");
+    assert_int_equal(json_array_size(top), 4);
+    assert_true(json_equal(json_object_get(json_array_get(top, 0), "logprob"),
+                           json_object_get(json_array_get(content, 0), "logprob")));
+    json_decref(root);
+    end(1);
+}
+
+static void grammars_constrain_the_answer(void **state)
+{
+    (void)state;
+    begin((tarn__api_options){0});
+    json_t *root = post("/v1/completions", "{\"prompt\":\"Once\",\"max_tokens\":20,\"seed\":1,"
+                                           "\"grammar\":\"root ::= \\\"yes\\\" | \\\"no\\\"\"}", 200);
+    const char *word = member(first_choice(root), "text");
+    assert_true(strcmp(word, "yes") == 0 || strcmp(word, "no") == 0);
+    assert_string_equal(member(first_choice(root), "finish_reason"), "stop");
+    json_decref(root);
+    root = post("/v1/chat/completions",
+                "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"seed\":1,\"max_tokens\":60,"
+                "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"a\",\"schema\":{\"type\":"
+                "\"object\",\"properties\":{\"on\":{\"type\":\"boolean\"}},\"required\":[\"on\"],"
+                "\"additionalProperties\":false}}}}",
+                200);
+    json_t *value = json_loads(member(json_object_get(first_choice(root), "message"), "content"), 0, NULL);
+    assert_true(json_is_boolean(json_object_get(value, "on")));
+    json_decref(value);
+    json_decref(root);
+    expect_error("/v1/completions", "{\"prompt\":\"a\",\"grammar\":\"root ::= missing\"}", 400, "grammar", "missing");
+    expect_error("/v1/completions", "{\"prompt\":\"a\",\"response_format\":{\"type\":\"json_schema\","
+                                    "\"json_schema\":{\"schema\":{\"type\":\"nonsense\"}}}}",
+                 400, "response_format", "#/type");
+    end(1);
+}
+
+/* ---- errors ------------------------------------------------------------------------------------------------------ */
+
+static void wrong_bodies_are_refused_by_name(void **state)
+{
+    static const struct {
+        const char *path, *body, *param, *text;
+        int status;
+    } cases[] = {
+        {"/v1/completions", "", "", "not JSON", 400},
+        {"/v1/completions", "{\"prompt\":", "", "not JSON", 400},
+        {"/v1/completions", "[]", "", "must be a JSON object", 400},
+        {"/v1/completions", "{\"prompt\":\"a\",\"prompt\":\"b\"}", "", "not JSON", 400},
+        {"/v1/completions", "{}", "prompt", "prompt must be", 400},
+        {"/v1/completions", "{\"prompt\":[]}", "prompt", "prompt must be", 400},
+        {"/v1/completions", "{\"prompt\":[1,258]}", "prompt", "token 1 must be", 400},
+        {"/v1/completions", "{\"prompt\":[[]]}", "prompt", "prompt[0]", 400},
+        {"/v1/completions", "{\"prompt\":{}}", "prompt", "prompt must be", 400},
+        {"/v1/completions", "{\"prompt\":\"\"}", "prompt", "no BOS token", 400},
+        {"/v1/completions", "{\"prompt\":\"a\",\"model\":\"gpt-4\"}", "model", "'bytes' is served", 404},
+        {"/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":0}", "max_tokens", "from 1 to", 400},
+        {"/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":\"3\"}", "max_tokens", "must be an integer", 400},
+        {"/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":512}", "prompt", "context has 512 tokens", 400},
+        {"/v1/completions", "{\"prompt\":\"a\",\"n\":9}", "n", "from 1 to 8", 400},
+        {"/v1/completions", "{\"prompt\":\"a\",\"temperature\":-1}", "temperature", "from 0 to 100", 400},
+        {"/v1/completions", "{\"prompt\":\"a\",\"temperature\":0.00001}", "temperature", "0 (greedy)", 400},
+        {"/v1/completions", "{\"prompt\":\"a\",\"top_p\":1.5}", "top_p", "from 0 to 1", 400},
+        {"/v1/completions", "{\"prompt\":\"a\",\"stop\":\"\"}", "stop", "none empty", 400},
+        {"/v1/completions", "{\"prompt\":\"a\",\"stop\":[1]}", "stop", "strings", 400},
+        {"/v1/completions", "{\"prompt\":\"a\",\"logprobs\":21}", "logprobs", "from 0 to 20", 400},
+        {"/v1/completions", "{\"prompt\":\"a\",\"logit_bias\":{\"x\":1}}", "logit_bias", "token id", 400},
+        {"/v1/completions", "{\"prompt\":\"a\",\"logit_bias\":{\"1\":101}}", "logit_bias", "from -100 to 100", 400},
+        {"/v1/completions", "{\"prompt\":\"a\",\"stream\":1}", "stream", "true or false", 400},
+        {"/v1/completions", "{\"prompt\":\"a\",\"stream_options\":{}}", "stream_options", "needs stream", 400},
+        {"/v1/completions", "{\"prompt\":\"a\",\"echo\":true}", "echo", "not supported", 400},
+        {"/v1/completions", "{\"prompt\":\"a\",\"suffix\":\"b\"}", "suffix", "not supported", 400},
+        {"/v1/completions", "{\"prompt\":\"a\",\"best_of\":2}", "best_of", "not supported", 400},
+        {"/v1/completions", "{\"prompt\":\"a\",\"messages\":[]}", "messages", "unknown field", 400},
+        {"/v1/completions", "{\"prompt\":\"a\",\"wrong\":1}", "wrong", "unknown field", 400},
+        {"/v1/completions", "{\"prompt\":\"a\",\"grammar\":\"root ::= [a]\",\"ignore_eos\":true}", "grammar",
+         "exclude each other", 400},
+        {"/v1/completions", "{\"prompt\":\"a\",\"response_format\":{\"type\":\"xml\"}}", "response_format",
+         "must be text", 400},
+        {"/v1/chat/completions", "{}", "messages", "array of 1", 400},
+        {"/v1/chat/completions", "{\"messages\":[{\"content\":\"a\"}]}", "messages", "a role", 400},
+        {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":1}]}", "messages", "a string", 400},
+        {"/v1/chat/completions",
+         "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{}}]}]}", "messages",
+         "'image_url' are not supported", 400},
+        {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{}]}", "tools",
+         "not supported", 400},
+        {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"top_logprobs\":2}",
+         "top_logprobs", "needs logprobs", 400},
+        {"/v1/chat/completions",
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_tokens\":1,\"max_completion_tokens\":2}",
+         "max_tokens", "differ", 400},
+        {"/tokenize", "{}", "content", "missing", 400},
+        {"/detokenize", "{\"tokens\":[-1]}", "tokens", "tokens[0]", 400},
+        {"/detokenize", "{\"tokens\":3}", "tokens", "array", 400},
+        {"/apply-template", "{\"messages\":3}", "messages", "array", 400},
+    };
+    (void)state;
+    begin((tarn__api_options){0});
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        expect_error(cases[i].path, cases[i].body, cases[i].status, cases[i].param, cases[i].text);
+    char nested[200], body[8192];
+    memset(nested, '[', 100);
+    nested[100] = 0;
+    snprintf(body, sizeof(body), "{\"prompt\":%s", nested);
+    expect_error("/v1/completions", body, 400, "", "nested deeper");
+    memset(body, 'a', 600);
+    memcpy(body, "{\"prompt\":\"", 11);
+    snprintf(body + 600, 3, "\"}");
+    json_t *root = post("/v1/completions", body, 400);
+    assert_string_equal(member(json_object_get(root, "error"), "code"), "context_length_exceeded");
+    json_decref(root);
+    root = post("/v1/completions", "{\"prompt\":\"still here\",\"max_tokens\":1,\"user\":\"u\",\"suffix\":null}", 200);
+    json_decref(root);
+    end(1);
+}
+
+static void wrong_requests_have_their_status(void **state)
+{
+    (void)state;
+    begin((tarn__api_options){0});
+    assert_contains(ask("GET", "/v1/completions", "", ""), "405 Method Not Allowed");
+    assert_contains(ask("POST", "/health", "", ""), "Allow: GET");
+    assert_contains(ask("GET", "/v1/nothing", "", ""), "404 Not Found");
+    assert_contains(ask("POST", "/v1/completions", "Content-Type: text/plain\r\n", "{}"), "415 ");
+    int s = dial();
+    const char *big = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000000\r\n\r\n";
+    assert_int_equal(send(s, big, strlen(big), MSG_NOSIGNAL), (ssize_t)strlen(big));
+    assert_contains(hear(s, NULL), "413 Content Too Large");
+    close(s);
+    s = dial();
+    const char *rebound = "GET /v1/models HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n";
+    assert_int_equal(send(s, rebound, strlen(rebound), MSG_NOSIGNAL), (ssize_t)strlen(rebound));
+    assert_contains(hear(s, NULL), "403 Forbidden");
+    close(s);
+    end(1);
+}
+
+static void a_full_queue_is_a_429(void **state)
+{
+    (void)state;
+    int held[2];
+    begin((tarn__api_options){.engine = {.sequences = 1}, .queue = 1});
+    for (int i = 0; i < 2; i++) {
+        held[i] = dial();
+        say(held[i], "POST", "/v1/chat/completions", "",
+            "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"stream\":true,\"ignore_eos\":true}");
+        hear(held[i], "assistant");
+    }
+    const char *heard = ask("POST", "/v1/completions", "", "{\"prompt\":\"a\"}");
+    assert_contains(heard, "429 Too Many Requests");
+    assert_contains(heard, "Retry-After: ");
+    close(held[0]), close(held[1]);
+    end(1);
+}
+
+/* ---- clients and keys -------------------------------------------------------------------------------------------- */
+
+/* The value of a metric. */
+static long metric(const char *name)
+{
+    char line[80];
+    const char *metrics = ask("GET", "/metrics", "", "");
+    snprintf(line, sizeof(line), "\ntarn_%s ", name);
+    const char *found = strstr(metrics, line);
+    assert_non_null(found);
+    return atol(found + strlen(line));
+}
+
+static void a_client_that_goes_frees_its_sequence(void **state)
+{
+    (void)state;
+    begin((tarn__api_options){.engine = {.sequences = 1}});
+    for (int i = 0; i < 3; i++) {
+        int s = dial();
+        say(s, "POST", "/v1/chat/completions", "",
+            i % 2 ? "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"ignore_eos\":true}"
+                  : "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"ignore_eos\":true,\"stream\":true}");
+        if (i % 2 == 0)
+            hear(s, "assistant");
+        close(s);
+    }
+    json_t *root = post("/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":1}", 200);
+    json_decref(root);
+    assert_int_equal(metric("requests_gone_total"), 3);
+    for (int i = 0; i < 200 && metric("sequences_running") + metric("sequences_waiting") > 0; i++)
+        nanosleep(&(struct timespec){0, 10 * 1000 * 1000}, NULL);
+    assert_int_equal(metric("sequences_running") + metric("sequences_waiting"), 0);
+    assert_true(metric("new_tokens_total") < 3 * CONTEXT);
+    end(1);
+}
+
+static void keys_are_needed_where_given(void **state)
+{
+    (void)state;
+    char error[256];
+    tarn__api_keys keys = {0};
+    const char *path = write_text("keys", "# of the test\nsk-first-key\n\nsk-second-key\r\n");
+    assert_true(tarn__api_keys_read(&keys, path, error, sizeof(error)));
+    assert_int_equal(keys.count, 2);
+    begin((tarn__api_options){.keys = &keys});
+    assert_contains(ask("GET", "/health", "", ""), "200 OK");
+    assert_contains(ask("GET", "/v1/models", "", ""), "401 Unauthorized");
+    assert_contains(ask("GET", "/v1/models", "Authorization: Bearer sk-first-kez\r\n", ""), "401 Unauthorized");
+    assert_contains(ask("GET", "/v1/models", "Authorization: Bearer sk-first-key1\r\n", ""), "401 Unauthorized");
+    assert_contains(ask("GET", "/v1/models", "Authorization: sk-first-key\r\n", ""), "401 Unauthorized");
+    assert_contains(ask("GET", "/metrics", "", ""), "invalid_api_key");
+    assert_contains(ask("GET", "/v1/models", "Authorization: Bearer sk-first-key\r\n", ""), "200 OK");
+    assert_contains(ask("GET", "/v1/models", "Authorization: Bearer sk-second-key\r\n", ""), "200 OK");
+    end(1);
+    tarn__api_keys_free(&keys);
+    assert_false(tarn__api_keys_read(&keys, write_text("none", "# nothing\n"), error, sizeof(error)));
+    assert_contains(error, "has no key");
+    assert_false(tarn__api_keys_read(&keys, write_text("short", "abc\n"), error, sizeof(error)));
+    assert_contains(error, "line 1");
+    assert_false(tarn__api_keys_read(&keys, write_text("space", "long enough key\n"), error, sizeof(error)));
+    assert_false(tarn__api_keys_read(&keys, scratch("missing"), error, sizeof(error)));
+}
+
+static void pages_need_an_allowed_origin(void **state)
+{
+    (void)state;
+    static const char *const origins[] = {"https://good.example"};
+    begin((tarn__api_options){.origins = origins, .origin_count = 1});
+    assert_contains(ask("GET", "/v1/models", "Origin: https://evil.example\r\n", ""), "403 Forbidden");
+    const char *heard = ask("GET", "/v1/models", "Origin: https://good.example\r\n", "");
+    assert_contains(heard, "Access-Control-Allow-Origin: https://good.example");
+    heard = ask("OPTIONS", "/v1/chat/completions",
+                "Origin: https://good.example\r\nAccess-Control-Request-Method: POST\r\n", "");
+    assert_contains(heard, "204 No Content");
+    assert_contains(heard, "Access-Control-Allow-Headers: Authorization, Content-Type");
+    assert_null(strstr(ask("GET", "/v1/models", "", ""), "Access-Control"));
+    end(1);
+}
+
+/* ---- beginning and end ------------------------------------------------------------------------------------------- */
+
+static void a_server_that_loads_says_so(void **state)
+{
+    (void)state;
+    load_seconds = 1;
+    begin((tarn__api_options){0});
+    const char *heard = ask("GET", "/health", "", "");
+    assert_contains(heard, "503 Service Unavailable");
+    assert_contains(heard, "Retry-After: ");
+    assert_contains(ask("POST", "/v1/completions", "", "{\"prompt\":\"a\"}"), "being loaded");
+    load_seconds = 0;
+    for (int i = 0; i < 500 && !strstr(ask("GET", "/health", "", ""), "200 OK"); i++)
+        nanosleep(&(struct timespec){0, 20 * 1000 * 1000}, NULL);
+    assert_contains(ask("GET", "/health", "", ""), "200 OK");
+    end(1);
+    load_fails = true;
+    begin((tarn__api_options){0});
+    pthread_join(thread, NULL);
+    assert_true(has_failed);
+    assert_string_equal(failure, "there is no such model");
+    tarn__api_free(api);
+    load_fails = false;
+}
+
+static void a_stop_lets_open_requests_finish(void **state)
+{
+    (void)state;
+    char reason[16];
+    int seconds = 20;
+    begin((tarn__api_options){0});
+    int s = dial();
+    say(s, "POST", "/v1/chat/completions", "",
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"stream\":true,\"ignore_eos\":true,"
+        "\"max_tokens\":300}");
+    hear(s, "assistant");
+    assert_true(tarn__http_server_post(tarn__api_server(api), stop, &seconds));
+    text streamed = joined(hear(s, NULL), true, reason);
+    assert_true(streamed.length >= 250);
+    assert_string_equal(reason, "length");
+    free(streamed.bytes);
+    close(s);
+    pthread_join(thread, NULL);
+    tarn__api_free(api);
+    /* and one that does not wait: the client sees the end, nothing is left behind */
+    begin((tarn__api_options){0});
+    s = dial();
+    say(s, "POST", "/v1/chat/completions", "",
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"stream\":true,\"ignore_eos\":true}");
+    hear(s, "assistant");
+    end(0);
+    close(s);
+}
+
+static int open_own(void **state)
+{
+    own = make_model();
+    own_tokenizer = make_tokenizer();
+    assert_ok();
+    return make_scratch(state);
+}
+
+static int close_own(void **state)
+{
+    tarn_module_free(own);
+    tarn_tokenizer_free(own_tokenizer);
+    return remove_scratch(state);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(routes_describe_the_server),
+        cmocka_unit_test(texts_become_tokens_and_back),
+        cmocka_unit_test(a_completion_has_the_tokens_of_generate),
+        cmocka_unit_test(several_prompts_and_answers_keep_their_order),
+        cmocka_unit_test(requests_do_not_depend_on_each_other),
+        cmocka_unit_test(a_chat_is_answered_whole_and_as_a_stream),
+        cmocka_unit_test(a_common_prefix_is_counted_as_cached),
+        cmocka_unit_test(stop_strings_bias_and_logprobs_apply),
+        cmocka_unit_test(grammars_constrain_the_answer),
+        cmocka_unit_test(wrong_bodies_are_refused_by_name),
+        cmocka_unit_test(wrong_requests_have_their_status),
+        cmocka_unit_test(a_full_queue_is_a_429),
+        cmocka_unit_test(a_client_that_goes_frees_its_sequence),
+        cmocka_unit_test(keys_are_needed_where_given),
+        cmocka_unit_test(pages_need_an_allowed_origin),
+        cmocka_unit_test(a_server_that_loads_says_so),
+        cmocka_unit_test(a_stop_lets_open_requests_finish),
+    };
+    return cmocka_run_group_tests(tests, open_own, close_own);
+}
+
+#else
+
+int main(void)
+{
+    printf("libevent or jansson is missing: the API is not built\n");
+    return 0;
+}
+
+#endif
