@@ -86,9 +86,10 @@ static int dial(const char *path, const char *body)
     int s = socket(AF_INET, SOCK_STREAM, 0);
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     assert_int_equal(connect(s, (struct sockaddr *)&to, sizeof(to)), 0);
-    int length = snprintf(request, sizeof(request),
-                          "POST %s HTTP/1.1\r\nHost: localhost:%d\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n%s",
-                          path, port, strlen(body), body);
+    int length =
+        snprintf(request, sizeof(request),
+                 "POST %s HTTP/1.1\r\nHost: localhost:%d\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n%s", path,
+                 port, strlen(body), body);
     assert_int_equal(send(s, request, (size_t)length, MSG_NOSIGNAL), length);
     return s;
 }

@@ -62,7 +62,8 @@ static bool take_body(const void *from, size_t count)
 static void seed_bodies(fuzz_seed_fn use, void *ctx)
 {
     static const char *const good[] = {
-        "{\"model\":\"m\",\"messages\":[{\"role\":\"system\",\"content\":\"a\"},{\"role\":\"user\",\"content\":[{\"type\":"
+        "{\"model\":\"m\",\"messages\":[{\"role\":\"system\",\"content\":\"a\"},{\"role\":\"user\",\"content\":[{"
+        "\"type\":"
         "\"text\",\"text\":\"h\\u00e9\"}]}],\"max_tokens\":8,\"temperature\":0.5,\"top_p\":0.9,\"seed\":-1,\"stop\":["
         "\"x\"],\"logprobs\":true,\"top_logprobs\":2,\"stream\":true,\"stream_options\":{\"include_usage\":true}}",
         "{\"prompt\":[\"a\",[1,2,3]],\"n\":2,\"logit_bias\":{\"65\":-100},\"max_tokens\":4,\"frequency_penalty\":1,"

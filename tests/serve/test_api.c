@@ -23,9 +23,9 @@ static tarn__api *api;
 static pthread_t thread;
 static bool has_failed;
 static char failure[512];
-static tarn_module *own;        /* a model with the weights of the served one, to compare with */
+static tarn_module *own; /* a model with the weights of the served one, to compare with */
 static tarn_tokenizer *own_tokenizer;
-static int load_seconds, loads;  /* how long loading takes; how often it was done */
+static int load_seconds, loads; /* how long loading takes; how often it was done */
 static bool load_fails;
 
 /* ---- the server -------------------------------------------------------------------------------------------------- */
@@ -277,8 +277,8 @@ static text joined(const char *heard, bool is_chat, char reason[16])
         if (!root)
             fail_msg("not JSON: %.300s", at);
         json_t *choice = json_array_get(json_object_get(root, "choices"), 0);
-        json_t *part = is_chat ? json_object_get(json_object_get(choice, "delta"), "content")
-                               : json_object_get(choice, "text");
+        json_t *part =
+            is_chat ? json_object_get(json_object_get(choice, "delta"), "content") : json_object_get(choice, "text");
         if (part)
             add(&result, json_string_value(part), json_string_length(part));
         if (member(choice, "finish_reason")[0])
@@ -327,8 +327,9 @@ static void texts_become_tokens_and_back(void **state)
     root = post("/detokenize", "{\"tokens\": [104, 195, 169, 255]}", 200);
     assert_string_equal(member(root, "content"), "hé\xEF\xBF\xBD");
     json_decref(root);
-    root = post("/apply-template", "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": "
-                                   "\"Hi\"}]}]}",
+    root = post("/apply-template",
+                "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": "
+                "\"Hi\"}]}]}",
                 200);
     assert_contains(member(root, "prompt"), "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
     json_decref(root);
@@ -343,8 +344,10 @@ static void a_completion_has_the_tokens_of_generate(void **state)
     begin((tarn__api_options){0});
     const tarn_generate_options greedy = {.max_tokens = 40},
                                 sampled = {.max_tokens = 40, .temperature = 0.9, .top_k = 50, .seed = 7};
-    json_t *root = post("/v1/completions", "{\"model\":\"bytes\",\"prompt\":\"Once\",\"max_tokens\":40,"
-                                           "\"temperature\":0}", 200);
+    json_t *root = post("/v1/completions",
+                        "{\"model\":\"bytes\",\"prompt\":\"Once\",\"max_tokens\":40,"
+                        "\"temperature\":0}",
+                        200);
     expect_text(first_choice(root), "text", generated("Once", &greedy));
     assert_string_equal(member(first_choice(root), "finish_reason"), "length");
     json_t *usage = json_object_get(root, "usage");
@@ -352,8 +355,10 @@ static void a_completion_has_the_tokens_of_generate(void **state)
     assert_int_equal(json_integer_value(json_object_get(usage, "completion_tokens")), 40);
     assert_int_equal(json_integer_value(json_object_get(usage, "total_tokens")), 44);
     json_decref(root);
-    root = post("/v1/completions", "{\"prompt\":[79,110,99,101],\"max_tokens\":40,\"temperature\":0.9,\"top_k\":50,"
-                                   "\"seed\":7}", 200);
+    root = post("/v1/completions",
+                "{\"prompt\":[79,110,99,101],\"max_tokens\":40,\"temperature\":0.9,\"top_k\":50,"
+                "\"seed\":7}",
+                200);
     expect_text(first_choice(root), "text", generated("Once", &sampled));
     json_decref(root);
     end(1);
@@ -363,8 +368,10 @@ static void several_prompts_and_answers_keep_their_order(void **state)
 {
     (void)state;
     begin((tarn__api_options){0});
-    json_t *root = post("/v1/completions", "{\"prompt\":[\"Once\",\"Twice\"],\"n\":2,\"max_tokens\":12,"
-                                           "\"temperature\":0.8,\"seed\":3}", 200);
+    json_t *root = post("/v1/completions",
+                        "{\"prompt\":[\"Once\",\"Twice\"],\"n\":2,\"max_tokens\":12,"
+                        "\"temperature\":0.8,\"seed\":3}",
+                        200);
     json_t *choices = json_object_get(root, "choices");
     assert_int_equal(json_array_size(choices), 4);
     for (int i = 0; i < 4; i++) {
@@ -430,7 +437,8 @@ static void a_chat_is_answered_whole_and_as_a_stream(void **state)
                        "\"temperature\":0,\"max_completion_tokens\":30";
     char request[512];
     snprintf(request, sizeof(request), "%s}", body);
-    json_t *root = post("/v1/chat/completions", request, 200), *message = json_object_get(first_choice(root), "message");
+    json_t *root = post("/v1/chat/completions", request, 200),
+           *message = json_object_get(first_choice(root), "message");
     assert_string_equal(member(root, "object"), "chat.completion");
     assert_string_equal(member(message, "role"), "assistant");
     assert_true(json_string_length(json_object_get(message, "content")) > 0);
@@ -453,11 +461,13 @@ static void a_common_prefix_is_counted_as_cached(void **state)
     memset(prompt, 'x', sizeof(prompt) - 1);
     prompt[300] = 0;
     snprintf(body, sizeof(body), "{\"prompt\":\"%s\",\"max_tokens\":2}", prompt);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
+        if (i == 2) /* pages of others are not used */
+            snprintf(body, sizeof(body), "{\"prompt\":\"%s\",\"max_tokens\":2,\"cache_salt\":\"mine\"}", prompt);
         json_t *root = post("/v1/completions", body, 200);
         json_t *details = json_object_get(json_object_get(root, "usage"), "prompt_tokens_details");
         json_int_t cached = json_integer_value(json_object_get(details, "cached_tokens"));
-        assert_int_equal(cached, i ? 256 : 0);
+        assert_int_equal(cached, i == 1 ? 256 : 0);
         json_decref(root);
     }
     end(1);
@@ -467,12 +477,16 @@ static void stop_strings_bias_and_logprobs_apply(void **state)
 {
     (void)state;
     begin((tarn__api_options){0});
-    json_t *root = post("/v1/completions", "{\"prompt\":\"Once\",\"max_tokens\":5,\"temperature\":0,"
-                                           "\"logit_bias\":{\"65\":100}}", 200);
+    json_t *root = post("/v1/completions",
+                        "{\"prompt\":\"Once\",\"max_tokens\":5,\"temperature\":0,"
+                        "\"logit_bias\":{\"65\":100}}",
+                        200);
     assert_string_equal(member(first_choice(root), "text"), "AAAAA");
     json_decref(root);
-    root = post("/v1/completions", "{\"prompt\":\"Once\",\"max_tokens\":9,\"temperature\":0,\"logit_bias\":{\"65\":100},"
-                                   "\"stop\":[\"zz\",\"AAA\"]}", 200);
+    root = post("/v1/completions",
+                "{\"prompt\":\"Once\",\"max_tokens\":9,\"temperature\":0,\"logit_bias\":{\"65\":100},"
+                "\"stop\":[\"zz\",\"AAA\"]}",
+                200);
     assert_string_equal(member(first_choice(root), "text"), "");
     assert_string_equal(member(first_choice(root), "finish_reason"), "stop");
     json_decref(root);
@@ -481,8 +495,10 @@ static void stop_strings_bias_and_logprobs_apply(void **state)
     assert_int_equal(json_array_size(json_object_get(logprobs, "token_logprobs")), 3);
     assert_true(json_real_value(json_array_get(json_object_get(logprobs, "token_logprobs"), 0)) < 0);
     json_decref(root);
-    root = post("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"max_tokens\":3,"
-                                        "\"logprobs\":true,\"top_logprobs\":4,\"temperature\":0}", 200);
+    root = post("/v1/chat/completions",
+                "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"max_tokens\":3,"
+                "\"logprobs\":true,\"top_logprobs\":4,\"temperature\":0}",
+                200);
     json_t *content = json_object_get(json_object_get(first_choice(root), "logprobs"), "content");
     assert_int_equal(json_array_size(content), 3);
     json_t *top = json_object_get(json_array_get(content, 0), "top_logprobs");
@@ -497,8 +513,10 @@ static void grammars_constrain_the_answer(void **state)
 {
     (void)state;
     begin((tarn__api_options){0});
-    json_t *root = post("/v1/completions", "{\"prompt\":\"Once\",\"max_tokens\":20,\"seed\":1,"
-                                           "\"grammar\":\"root ::= \\\"yes\\\" | \\\"no\\\"\"}", 200);
+    json_t *root = post("/v1/completions",
+                        "{\"prompt\":\"Once\",\"max_tokens\":20,\"seed\":1,"
+                        "\"grammar\":\"root ::= \\\"yes\\\" | \\\"no\\\"\"}",
+                        200);
     const char *word = member(first_choice(root), "text");
     assert_true(strcmp(word, "yes") == 0 || strcmp(word, "no") == 0);
     assert_string_equal(member(first_choice(root), "finish_reason"), "stop");
@@ -514,9 +532,58 @@ static void grammars_constrain_the_answer(void **state)
     json_decref(value);
     json_decref(root);
     expect_error("/v1/completions", "{\"prompt\":\"a\",\"grammar\":\"root ::= missing\"}", 400, "grammar", "missing");
-    expect_error("/v1/completions", "{\"prompt\":\"a\",\"response_format\":{\"type\":\"json_schema\","
-                                    "\"json_schema\":{\"schema\":{\"type\":\"nonsense\"}}}}",
+    expect_error("/v1/completions",
+                 "{\"prompt\":\"a\",\"response_format\":{\"type\":\"json_schema\","
+                 "\"json_schema\":{\"schema\":{\"type\":\"nonsense\"}}}}",
                  400, "response_format", "#/type");
+    end(1);
+}
+
+static void calls_of_tools_are_found(void **state)
+{
+    (void)state;
+    char request[1024], reason[16];
+    const char *body = "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"max_tokens\":120,\"tools\":"
+                       "[{\"type\":\"function\",\"function\":{\"name\":\"add\",\"parameters\":{\"type\":\"obj"
+                       "ect\"}}}],\"grammar\":\"root ::= \\\"Sure. <tool_call>{\\\\\\\"name\\\\\\\": \\\\\\\"add"
+                       "\\\\\\\", \\\\\\\"arguments\\\\\\\": {\\\\\\\"a\\\\\\\": 1}}</tool_call>\\\"\"";
+    begin((tarn__api_options){0});
+    snprintf(request, sizeof(request), "%s}", body);
+    json_t *root = post("/v1/chat/completions", request, 200), *choice = first_choice(root),
+           *message = json_object_get(choice, "message"),
+           *call = json_array_get(json_object_get(message, "tool_calls"), 0),
+           *function = json_object_get(call, "function");
+    assert_string_equal(member(choice, "finish_reason"), "tool_calls");
+    assert_string_equal(member(message, "content"), "Sure.");
+    assert_string_equal(member(function, "name"), "add");
+    assert_string_equal(member(function, "arguments"), "{\"a\": 1}");
+    assert_int_equal(strlen(member(call, "id")), 9);
+    json_decref(root);
+    snprintf(request, sizeof(request), "%s,\"stream\":true}", body);
+    const char *heard = ask("POST", "/v1/chat/completions", "", request);
+    text streamed = joined(heard, true, reason);
+    assert_string_equal(reason, "tool_calls");
+    assert_int_equal(streamed.length, 6);
+    assert_memory_equal(streamed.bytes, "Sure. ", 6);
+    free(streamed.bytes);
+    assert_contains(heard, "\"delta\":{\"tool_calls\":[{\"id\":\"call");
+    assert_contains(heard, "\"name\":\"add\",\"arguments\":\"{\\\"a\\\": 1}\"}");
+    snprintf(request, sizeof(request), "%s,\"tool_choice\":\"none\"}", body); /* then it is text */
+    root = post("/v1/chat/completions", request, 200);
+    assert_contains(member(json_object_get(first_choice(root), "message"), "content"), "<tool_call>");
+    json_decref(root);
+    root = post("/v1/chat/completions",
+                "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\","
+                "\"content\":null,\"tool_calls\":[{\"id\":\"call00001\",\"type\":\"function\","
+                "\"function\":{\"name\":\"add\",\"arguments\":\"{}\"}}]},{\"role\":\"tool\","
+                "\"tool_call_id\":\"call00001\",\"content\":\"3\"}],\"max_tokens\":2}",
+                200);
+    json_decref(root);
+    expect_error("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{}]}", 400,
+                 "tools", "tools");
+    expect_error("/v1/chat/completions",
+                 "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tool_choice\":\"required\"}", 400,
+                 "tool_choice", "must be auto or none");
     end(1);
 }
 
@@ -568,8 +635,6 @@ static void wrong_bodies_are_refused_by_name(void **state)
         {"/v1/chat/completions",
          "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{}}]}]}", "messages",
          "'image_url' are not supported", 400},
-        {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{}]}", "tools",
-         "not supported", 400},
         {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"top_logprobs\":2}",
          "top_logprobs", "needs logprobs", 400},
         {"/v1/chat/completions",
@@ -799,6 +864,7 @@ int main(void)
         cmocka_unit_test(a_common_prefix_is_counted_as_cached),
         cmocka_unit_test(stop_strings_bias_and_logprobs_apply),
         cmocka_unit_test(grammars_constrain_the_answer),
+        cmocka_unit_test(calls_of_tools_are_found),
         cmocka_unit_test(wrong_bodies_are_refused_by_name),
         cmocka_unit_test(wrong_requests_have_their_status),
         cmocka_unit_test(a_full_queue_is_a_429),

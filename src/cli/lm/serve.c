@@ -14,7 +14,7 @@
 
 #include "serve/api/api.h"
 
-#define DEFAULT_CONTEXT 8192   /* tokens, for models with more */
+#define DEFAULT_CONTEXT 8192    /* tokens, for models with more */
 #define DEFAULT_KV_TOKENS 65536 /* of all sequences, where --sequences contexts are more */
 #define PAGE_TOKENS 64
 
@@ -35,7 +35,7 @@ static int64_t token_bytes(const tarn_model_info *info, tarn_kv_type kv_type)
     int64_t values = 2 * info->layers * info->kv_heads * info->head_dim;
     if (kv_type == TARN_KV_Q8_0)
         return values + values / 16; /* an f16 per 32 */
-    return values * (kv_type == TARN_KV_F32                                ? 4
+    return values * (kv_type == TARN_KV_F32                              ? 4
                      : kv_type == TARN_KV_BF16 || kv_type == TARN_KV_F16 ? 2
                                                                          : (int64_t)tarn_dtype_size(info->dtype));
 }
@@ -134,18 +134,17 @@ static int serve(serving *s, const tarn__api_keys *keys)
 {
     const tarn__options *o = s->options;
     char error[512];
-    tarn__api_options options = {.http = tarn__http_options_default(),
-                                 .name = s->name,
-                                 .keys = keys->count ? keys : NULL,
-                                 .origins = o->origins,
-                                 .origin_count = o->origin_count,
-                                 .queue = (int)o->queue,
-                                 .engine = {.sequences = o->sequences,
-                                            .kv_type = s->kv_type,
-                                            .prompt_tokens = o->prefill_chunk},
-                                 .load = load,
-                                 .loaded = print_loaded,
-                                 .ctx = s};
+    tarn__api_options options = {
+        .http = tarn__http_options_default(),
+        .name = s->name,
+        .keys = keys->count ? keys : NULL,
+        .origins = o->origins,
+        .origin_count = o->origin_count,
+        .queue = (int)o->queue,
+        .engine = {.sequences = o->sequences, .kv_type = s->kv_type, .prompt_tokens = o->prefill_chunk},
+        .load = load,
+        .loaded = print_loaded,
+        .ctx = s};
     options.http.address = o->host;
     options.http.port = (int)o->port;
     tarn__api *api = tarn__api_new(&options, error, sizeof(error));

@@ -9,9 +9,12 @@ static bool is_chat(const tarn__api_job *job)
     return job->route == TARN__API_CHAT;
 }
 
-static const char *finish_name(tarn_finish_reason reason)
+static const char *finish_name(const tarn__api_choice *choice)
 {
-    return reason == TARN_FINISH_NONE ? NULL : reason == TARN_FINISH_LENGTH ? "length" : "stop";
+    return !choice->has_ended                            ? NULL
+           : choice->finish_reason == TARN_FINISH_LENGTH ? "length"
+           : choice->has_calls                           ? "tool_calls"
+                                                         : "stop";
 }
 
 /* ---- log probabilities ------------------------------------------------------------------------------------------- */
@@ -50,8 +53,8 @@ json_t *tarn__api_logprob(const tarn__api_job *job, const tarn__api_model *model
 {
     json_t *entry = candidate_entry(model, output->token, output->logprob), *top = json_array();
     for (int i = 0; i < output->top_logprob_count; i++)
-        json_array_append_new(
-            top, candidate_entry(model, output->top_logprobs[i].token, output->top_logprobs[i].logprob));
+        json_array_append_new(top,
+                              candidate_entry(model, output->top_logprobs[i].token, output->top_logprobs[i].logprob));
     json_object_set_new(entry, "top_logprobs", top);
     if (!is_chat(job))
         json_object_set_new(entry, "text_offset", json_integer((json_int_t)text_offset));
@@ -64,9 +67,11 @@ static json_t *completion_logprobs(const json_t *entries)
     json_t *tokens = json_array(), *logprobs = json_array(), *top = json_array(), *offsets = json_array(), *entry,
            *candidate;
     size_t i, k;
-    json_array_foreach(entries, i, entry) {
+    json_array_foreach(entries, i, entry)
+    {
         json_t *by_text = json_object();
-        json_array_foreach(json_object_get(entry, "top_logprobs"), k, candidate) {
+        json_array_foreach(json_object_get(entry, "top_logprobs"), k, candidate)
+        {
             const char *text = json_string_value(json_object_get(candidate, "token"));
             if (text && !json_object_get(by_text, text))
                 json_object_set(by_text, text, json_object_get(candidate, "logprob"));
@@ -130,10 +135,17 @@ static char *dump(json_t *root)
     return text;
 }
 
-static json_t *whole_choice(const tarn__api_job *job, const tarn__api_choice *c)
+static json_t *whole_choice(const tarn__api_job *job, tarn__api_choice *c)
 {
-    json_t *text = tarn__api_string(c->text, c->length), *logprobs = choice_logprobs(job, c);
-    const char *reason = finish_name(c->finish_reason);
+    size_t length = c->length;
+    json_t *calls = tarn__api_calls(job, c, &length), *logprobs = choice_logprobs(job, c);
+    json_t *text = calls && !length ? json_null() : tarn__api_string(c->text, length);
+    c->has_calls = calls != NULL;
+    const char *reason = finish_name(c);
+    if (calls)
+        return json_pack("{s:i,s:{s:s,s:o,s:n,s:o},s:o,s:s}", "index", c->index, "message", "role", "assistant",
+                         "content", text, "refusal", "tool_calls", calls, "logprobs", logprobs, "finish_reason",
+                         reason);
     if (is_chat(job))
         return json_pack("{s:i,s:{s:s,s:o,s:n},s:o,s:s?}", "index", c->index, "message", "role", "assistant", "content",
                          text, "refusal", "logprobs", logprobs, "finish_reason", reason);
@@ -175,13 +187,11 @@ char *tarn__api_chunk(const tarn__api_job *job, const tarn__api_model *model, ta
 {
     json_t *root = head(job, model, chunk_object(job));
     json_t *logprobs = text && c->logprobs && json_array_size(c->logprobs) ? choice_logprobs(job, c) : json_null();
-    json_t *choice = is_chat(job)
-                         ? json_pack("{s:i,s:o,s:o}", "index", c->index, "delta",
-                                     chunk_delta(text, length, c->has_ended), "logprobs", logprobs)
-                         : json_pack("{s:i,s:o,s:o}", "index", c->index, "text",
-                                     tarn__api_string(text, text ? length : 0), "logprobs", logprobs);
-    json_object_set_new(choice, "finish_reason",
-                        c->has_ended ? json_string(finish_name(c->finish_reason)) : json_null());
+    json_t *choice = is_chat(job) ? json_pack("{s:i,s:o,s:o}", "index", c->index, "delta",
+                                              chunk_delta(text, length, c->has_ended), "logprobs", logprobs)
+                                  : json_pack("{s:i,s:o,s:o}", "index", c->index, "text",
+                                              tarn__api_string(text, text ? length : 0), "logprobs", logprobs);
+    json_object_set_new(choice, "finish_reason", c->has_ended ? json_string(finish_name(c)) : json_null());
     json_object_set_new(root, "choices", json_pack("[o]", choice));
     if (job->includes_usage)
         json_object_set_new(root, "usage", json_null());
@@ -189,6 +199,20 @@ char *tarn__api_chunk(const tarn__api_job *job, const tarn__api_model *model, ta
         json_decref(c->logprobs);
         c->logprobs = json_array();
     }
+    return dump(root);
+}
+
+char *tarn__api_calls_chunk(const tarn__api_job *job, const tarn__api_model *model, const tarn__api_choice *c,
+                            json_t *calls)
+{
+    json_t *root = head(job, model, chunk_object(job)), *call;
+    size_t i;
+    json_array_foreach(calls, i, call) json_object_set_new(call, "index", json_integer((json_int_t)i));
+    json_object_set_new(root, "choices",
+                        json_pack("[{s:i,s:{s:o},s:n,s:n}]", "index", c->index, "delta", "tool_calls", calls,
+                                  "logprobs", "finish_reason"));
+    if (job->includes_usage)
+        json_object_set_new(root, "usage", json_null());
     return dump(root);
 }
 

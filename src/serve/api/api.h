@@ -12,12 +12,12 @@
 typedef struct tarn__api tarn__api;
 
 typedef struct tarn__api_options {
-    tarn__http_options http;     /* address, port and limits; handler and ctx are set by the API */
-    const char *name;            /* of the model */
-    const tarn__api_keys *keys;  /* NULL: no key is needed */
-    const char *const *origins;  /* that get CORS headers */
+    tarn__http_options http;    /* address, port and limits; handler and ctx are set by the API */
+    const char *name;           /* of the model */
+    const tarn__api_keys *keys; /* NULL: no key is needed */
+    const char *const *origins; /* that get CORS headers */
     int origin_count;
-    int queue;                   /* requests that may wait */
+    int queue; /* requests that may wait */
     tarn_engine_options engine;
     /* Opens model and tokenizer, on the engine's thread; may change the options of the engine. The API then owns both,
      * also after a failure. False: `error` holds a sentence. */

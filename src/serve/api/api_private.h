@@ -77,6 +77,12 @@ void tarn__api_on_loaded(void *api);
 void tarn__api_answer_error(tarn__api *api, tarn__http_exchange *exchange, const tarn__api_error *error);
 void tarn__api_answer_json(tarn__http_exchange *exchange, int status, const char *text);
 
+/* ---- tools.c ----------------------------------------------------------------------------------------------------- */
+
+/* Calls of the job's tools in a choice's text, as an array, and the length of the text before them; NULL: none. A new
+ * reference. */
+json_t *tarn__api_calls(const tarn__api_job *job, const tarn__api_choice *choice, size_t *content);
+
 /* ---- answer.c: the JSON of answers ------------------------------------------------------------------------------- */
 
 /* A choice's entry of logprobs for a token. NULL without memory. */
@@ -89,6 +95,10 @@ char *tarn__api_whole(const tarn__api_job *job, const tarn__api_model *model);
 /* One event of a stream: the role (`text` NULL), text, or the end (with a finish reason). */
 char *tarn__api_chunk(const tarn__api_job *job, const tarn__api_model *model, tarn__api_choice *choice,
                       const char *text, size_t length);
+
+/* The event with the calls of a choice; takes the reference. */
+char *tarn__api_calls_chunk(const tarn__api_job *job, const tarn__api_model *model, const tarn__api_choice *choice,
+                            json_t *calls);
 
 /* The event with the usage. */
 char *tarn__api_usage_chunk(const tarn__api_job *job, const tarn__api_model *model);

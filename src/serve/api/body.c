@@ -91,7 +91,8 @@ bool tarn__body_end(tarn__body *f)
 {
     const char *name;
     json_t *value;
-    json_object_foreach(f->object, name, value) {
+    json_object_foreach(f->object, name, value)
+    {
         bool was_read = json_is_null(value);
         for (int i = 0; i < f->read_count && !was_read; i++)
             was_read = strcmp(f->read[i], name) == 0;

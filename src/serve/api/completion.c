@@ -266,7 +266,7 @@ static bool keep_output(tarn__api *a, tarn__api_choice *c, const tarn_engine_out
         if (c->logprobs && (!entry || json_array_append_new(c->logprobs, entry) != 0))
             return false;
     }
-    if (!c->job->streams)
+    if (!c->job->streams || c->job->tools)
         return add_text(c, o->text, o->length);
     c->length += o->length; /* for text_offset */
     return true;
@@ -297,6 +297,40 @@ static void complete(tarn__api *a, tarn__api_job *job)
     }
 }
 
+/* Text of a stream with tools goes out up to where a call may begin; at the end the rest, or the calls. */
+static bool send_text_or_calls(tarn__api *a, tarn__api_choice *c)
+{
+    tarn__api_job *job = c->job;
+    bool has_ended = c->has_ended, good = true;
+    size_t until = c->length;
+    json_t *calls = has_ended ? tarn__api_calls(job, c, &until) : NULL;
+    for (size_t i = c->sent; !has_ended && i < until; i++)
+        if (memchr("<[{", c->text[i], 3))
+            until = i;
+    size_t length = until > c->sent ? until - c->sent : 0;
+    const char *part = c->text ? c->text + c->sent : "";
+    c->sent += length;
+    c->has_calls = calls != NULL;
+    if (!calls)
+        return (!length && !has_ended) || send_event(job, tarn__api_chunk(job, &a->model, c, part, length));
+    c->has_ended = false; /* text and calls come before the end */
+    if (length)
+        good = send_event(job, tarn__api_chunk(job, &a->model, c, part, length));
+    if (good)
+        good = send_event(job, tarn__api_calls_chunk(job, &a->model, c, calls));
+    else
+        json_decref(calls);
+    c->has_ended = true;
+    return good && send_event(job, tarn__api_chunk(job, &a->model, c, "", 0));
+}
+
+static bool send_output(tarn__api *a, tarn__api_choice *c, const tarn_engine_output *o)
+{
+    if (c->job->tools)
+        return send_text_or_calls(a, c);
+    return send_event(c->job, tarn__api_chunk(c->job, &a->model, c, o->text, o->length));
+}
+
 static void take_output(tarn__api *a, tarn__api_choice *c, const tarn_engine_output *o)
 {
     tarn__api_job *job = c->job;
@@ -308,7 +342,7 @@ static void take_output(tarn__api *a, tarn__api_choice *c, const tarn_engine_out
         tarn__api_refuse(&error, 500, NULL, NULL, "%s", o->error ? o->error : "the request failed");
         fail(a, job, &error);
     } else if (job->exchange && job->streams && has_part) {
-        if (!send_event(job, tarn__api_chunk(job, &a->model, c, o->text, o->length)) && job->exchange)
+        if (!send_output(a, c, o) && job->exchange)
             fail_without_memory(a, job);
     }
     if (o->finish_reason == TARN_FINISH_NONE)

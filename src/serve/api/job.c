@@ -68,9 +68,9 @@ json_t *tarn__api_string(const char *bytes, size_t length)
 
 char *tarn__api_error_text(const tarn__api_error *e)
 {
-    json_t *root = json_pack("{s:{s:o?,s:s,s:s?,s:s?}}", "error", "message",
-                             tarn__api_string(e->message, strlen(e->message)), "type", e->type, "param",
-                             e->param[0] ? e->param : NULL, "code", e->code);
+    json_t *root =
+        json_pack("{s:{s:o?,s:s,s:s?,s:s?}}", "error", "message", tarn__api_string(e->message, strlen(e->message)),
+                  "type", e->type, "param", e->param[0] ? e->param : NULL, "code", e->code);
     if (!root) /* a parameter's name may end within a character */
         root = json_pack("{s:{s:s,s:s,s:n,s:s?}}", "error", "message", "the request is refused", "type", e->type,
                          "param", "code", e->code);
@@ -114,6 +114,7 @@ void tarn__api_job_free(tarn__api_job *job)
     free(job->prompts);
     free(job->biases);
     free(job->answer);
+    free(job->tools);
     free(job->body);
     tarn_grammar_free(job->grammar);
     json_decref(job->root);

@@ -80,6 +80,8 @@ struct tarn__api_choice {
     size_t length, capacity;
     json_t *logprobs; /* array; NULL: not asked for */
     int64_t tokens, shared;
+    size_t sent; /* bytes of the text, of a stream with tools */
+    bool has_calls;
     tarn_finish_reason finish_reason;
     double wait_ms, prompt_ms, decode_ms;
     bool has_ended;
@@ -111,6 +113,7 @@ struct tarn__api_job {
     const char *stops[TARN__API_STOPS_MAX];
     tarn_logit_bias *biases;
     tarn_grammar *grammar;
+    char *tools; /* JSON of the functions that may be called; NULL: none */
     bool streams, includes_usage, has_logprobs, has_seed;
 
     /* answering, on the loop's thread */

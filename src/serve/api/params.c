@@ -39,7 +39,8 @@ static bool read_biases(tarn__api_job *job, const tarn__api_model *model, tarn__
     job->biases = calloc(json_object_size(object) + 1, sizeof(*job->biases));
     if (!job->biases)
         return false;
-    json_object_foreach(object, name, value) {
+    json_object_foreach(object, name, value)
+    {
         char *end;
         errno = 0;
         long long id = strtoll(name, &end, 10);
@@ -62,8 +63,7 @@ static bool read_sampling(tarn__api_job *job, const tarn__api_model *model, tarn
     tarn_generate_options *o = &job->options;
     o->temperature = o->top_p = o->repeat_penalty = 1;
     bool good = tarn__body_real(f, "temperature", 0, 100, &o->temperature) &&
-                tarn__body_real(f, "top_p", 0, 1, &o->top_p) &&
-                tarn__body_int(f, "top_k", 0, INT32_MAX, &o->top_k) &&
+                tarn__body_real(f, "top_p", 0, 1, &o->top_p) && tarn__body_int(f, "top_k", 0, INT32_MAX, &o->top_k) &&
                 tarn__body_real(f, "min_p", 0, 1, &o->min_p) &&
                 tarn__body_real(f, "frequency_penalty", -2, 2, &o->frequency_penalty) &&
                 tarn__body_real(f, "presence_penalty", -2, 2, &o->presence_penalty) &&
@@ -88,7 +88,8 @@ static bool add_stop(tarn__api_job *job, const json_t *text)
 {
     if (!json_is_string(text) || json_string_length(text) == 0 ||
         strlen(json_string_value(text)) != json_string_length(text))
-        return tarn__api_refuse(&job->error, 400, NULL, "stop", "stop must be a string or an array of strings, none empty");
+        return tarn__api_refuse(&job->error, 400, NULL, "stop",
+                                "stop must be a string or an array of strings, none empty");
     job->stops[job->options.stop_string_count++] = json_string_value(text);
     return true;
 }
@@ -115,8 +116,7 @@ static bool read_limits(tarn__api_job *job, const tarn__api_model *model, tarn__
     tarn_generate_options *o = &job->options;
     int64_t n = 1, newer = 0, given = 0;
     bool good = tarn__body_int(f, "max_tokens", 1, INT32_MAX, &given) &&
-                (job->route != TARN__API_CHAT ||
-                 tarn__body_int(f, "max_completion_tokens", 1, INT32_MAX, &newer)) &&
+                (job->route != TARN__API_CHAT || tarn__body_int(f, "max_completion_tokens", 1, INT32_MAX, &newer)) &&
                 tarn__body_int(f, "n", 1, TARN__API_N_MAX, &n) && read_stops(job, f) &&
                 tarn__body_bool(f, "ignore_eos", &o->ignore_eos);
     if (!good)
@@ -129,6 +129,21 @@ static bool read_limits(tarn__api_job *job, const tarn__api_model *model, tarn__
         o->stop = &model->eot;
         o->stop_count = 1;
     }
+    return true;
+}
+
+/* Requests share pages of the KV cache only with those of the same salt, so that the time of an answer tells nothing
+ * about the prompts of others: FNV-1a of the string. */
+static bool read_salt(tarn__api_job *job, tarn__body *f)
+{
+    const char *salt = NULL;
+    size_t length = 0;
+    if (!tarn__body_string(f, "cache_salt", &salt, &length))
+        return false;
+    uint64_t hash = salt ? 0xcbf29ce484222325u : 0;
+    for (size_t i = 0; i < length; i++)
+        hash = (hash ^ (unsigned char)salt[i]) * 0x100000001b3u;
+    job->options.cache_salt = hash;
     return true;
 }
 
@@ -224,15 +239,14 @@ static bool read_format(tarn__api_job *job, const tarn__api_model *model, tarn__
 
 /* ---- all --------------------------------------------------------------------------------------------------------- */
 
-/* A member of which only one or two words, perhaps in an array, are supported. */
-static bool read_word(tarn__api_job *job, tarn__body *f, const char *name, const char *word, const char *other)
+/* ["text"] alone. */
+static bool read_modalities(tarn__api_job *job, tarn__body *f)
 {
-    json_t *value = tarn__body_member(f, name);
-    if (json_is_array(value) && json_array_size(value) == 1)
-        value = json_array_get(value, 0);
-    const char *text = json_string_value(value);
-    return !value || (text && (strcmp(text, word) == 0 || strcmp(text, other) == 0)) ||
-           tarn__api_refuse(&job->error, 400, "unsupported_parameter", name, "%s: this value is not supported", name);
+    json_t *value = tarn__body_member(f, "modalities");
+    const char *first = json_string_value(json_array_get(value, 0));
+    return !value || (json_array_size(value) == 1 && first && strcmp(first, "text") == 0) ||
+           tarn__api_refuse(&job->error, 400, "unsupported_parameter", "modalities",
+                            "modalities must be [\"text\"]: others are not supported");
 }
 
 /* Members that change nothing here, and those that would but are not supported. */
@@ -240,8 +254,8 @@ static bool read_others(tarn__api_job *job, tarn__body *f)
 {
     static const char *const without_effect[] = {"user",         "metadata",          "store",
                                                  "service_tier", "safety_identifier", "prompt_cache_key"};
-    static const char *const chat[] = {"tools",      "functions",        "function_call", "audio",
-                                       "prediction", "reasoning_effort", "verbosity",     "web_search_options"};
+    static const char *const chat[] = {"functions", "function_call",     "audio", "prediction", "reasoning_effort",
+                                       "verbosity", "web_search_options"};
     static const char *const completion[] = {"echo", "suffix"};
     bool is_chat = job->route == TARN__API_CHAT, good = true;
     int64_t best_of = 1;
@@ -254,13 +268,11 @@ static bool read_others(tarn__api_job *job, tarn__body *f)
     if (!is_chat && good && (!tarn__body_int(f, "best_of", 1, TARN__API_N_MAX, &best_of) || best_of > job->n))
         return tarn__api_refuse(&job->error, 400, "unsupported_parameter", "best_of",
                                 "best_of above n is not supported");
-    tarn__body_skip(f, "parallel_tool_calls"); /* of tools, of which there are none */
-    return good && (!is_chat || (read_word(job, f, "tool_choice", "none", "auto") &&
-                                 read_word(job, f, "modalities", "text", "text")));
+    return good && (!is_chat || (read_modalities(job, f) && tarn__api_read_tools(job, f)));
 }
 
 bool tarn__api_read_params(tarn__api_job *job, const tarn__api_model *model, tarn__body *f)
 {
-    return read_sampling(job, model, f) && read_limits(job, model, f) && read_logprobs(job, f) && read_stream(job, f) &&
-           read_format(job, model, f) && read_others(job, f);
+    return read_sampling(job, model, f) && read_limits(job, model, f) && read_salt(job, f) && read_logprobs(job, f) &&
+           read_stream(job, f) && read_format(job, model, f) && read_others(job, f);
 }

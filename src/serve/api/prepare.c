@@ -51,8 +51,8 @@ static bool check_model(tarn__api_job *job, const tarn__api_model *model, tarn__
     if (!tarn__body_string(f, "model", &name, &length))
         return false;
     return !name || strcmp(name, model->name) == 0 ||
-           tarn__api_refuse(&job->error, 404, "model_not_found", "model", "model '%.100s' does not exist; '%s' is served",
-                            name, model->name);
+           tarn__api_refuse(&job->error, 404, "model_not_found", "model",
+                            "model '%.100s' does not exist; '%s' is served", name, model->name);
 }
 
 /* A prompt and its new tokens fit into the context. Without max_tokens a chat may fill it; a completion has 16, as

@@ -7,6 +7,12 @@
 /* Sampling, limits, stream and structured output (params.c). */
 bool tarn__api_read_params(tarn__api_job *job, const tarn__api_model *model, tarn__body *fields);
 
+/* The tools of a chat and its choice of them (tools.c). */
+bool tarn__api_read_tools(tarn__api_job *job, tarn__body *fields);
+
+/* Calls in a message: arguments that are JSON in a string become the object that templates expect (tools.c). */
+bool tarn__api_read_calls(json_t *message);
+
 /* The conversation of a chat and the prompts of a completion, as tokens (prompt.c). */
 bool tarn__api_read_messages(tarn__api_job *job, const tarn__api_model *model, tarn__body *fields);
 bool tarn__api_read_prompts(tarn__api_job *job, const tarn__api_model *model, tarn__body *fields);
@@ -14,7 +20,7 @@ bool tarn__api_read_prompts(tarn__api_job *job, const tarn__api_model *model, ta
 /* The messages of a body, checked, as JSON text; the caller frees it. NULL with the error (prompt.c). */
 char *tarn__api_messages_text(tarn__api_job *job, tarn__body *fields);
 
-/* Answers /tokenize, /detokenize and /apply-template (tools.c). */
+/* Answers /tokenize, /detokenize and /apply-template (text_routes.c). */
 bool tarn__api_answer_text(tarn__api_job *job, const tarn__api_model *model, tarn__body *fields);
 
 #endif

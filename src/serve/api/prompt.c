@@ -30,7 +30,8 @@ static bool read_parts(tarn__api_job *job, json_t *owner, const json_t *parts, s
 {
     size_t i;
     json_t *part;
-    json_array_foreach(parts, i, part) {
+    json_array_foreach(parts, i, part)
+    {
         const char *type = json_string_value(json_object_get(part, "type"));
         if (!type)
             return tarn__api_refuse(&job->error, 400, NULL, "messages", "messages[%zu].content[%zu] needs a type",
@@ -53,9 +54,13 @@ static bool read_message(tarn__api_job *job, json_t *message, size_t i)
     if (!json_is_object(message) || !json_is_string(json_object_get(message, "role")))
         return tarn__api_refuse(&job->error, 400, NULL, "messages",
                                 "messages[%zu] must be an object with a role and content", i);
+    if (has_calls && !tarn__api_read_calls(message))
+        return false;
+    if (has_calls && (!content || json_is_null(content))) /* templates may want some */
+        return json_object_set_new(message, "content", json_string("")) == 0;
     if (json_is_array(content))
         return read_parts(job, message, content, i);
-    return json_is_string(content) || (has_calls && (!content || json_is_null(content))) ||
+    return json_is_string(content) ||
            tarn__api_refuse(&job->error, 400, NULL, "messages",
                             "messages[%zu].content must be a string or an array of text parts", i);
 }
@@ -114,9 +119,9 @@ bool tarn__api_read_messages(tarn__api_job *job, const tarn__api_model *model, t
         tarn__api_refuse(&job->error, 400, NULL, "messages",
                          "the model has no chat template; use /v1/completions, or serve it with --template");
     bool good = messages && !job->error.status && read_variables(job, f, &variables);
-    const tarn_chat_options options = {.add_generation_prompt = true, .variables = variables};
-    int32_t *tokens = good ? tarn_chat_encode_json(model->tokenizer, messages, strlen(messages), &options, NULL, &count)
-                           : NULL;
+    const tarn_chat_options options = {.add_generation_prompt = true, .tools = job->tools, .variables = variables};
+    int32_t *tokens =
+        good ? tarn_chat_encode_json(model->tokenizer, messages, strlen(messages), &options, NULL, &count) : NULL;
     if (good && !tokens)
         tarn__api_refuse_by_library(&job->error, 400, "messages");
     good = tokens && add_prompt(job, tokens, count);

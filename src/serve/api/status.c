@@ -22,8 +22,8 @@ static void answer(tarn__api *a, tarn__http_exchange *x, json_t *root)
 
 static json_t *model_entry(const tarn__api *a)
 {
-    return json_pack("{s:s,s:s,s:I,s:s,s:I}", "id", a->model.name, "object", "model", "created",
-                     (json_int_t)a->started, "owned_by", "tarn", "max_model_len", (json_int_t)a->model.context);
+    return json_pack("{s:s,s:s,s:I,s:s,s:I}", "id", a->model.name, "object", "model", "created", (json_int_t)a->started,
+                     "owned_by", "tarn", "max_model_len", (json_int_t)a->model.context);
 }
 
 void tarn__api_answer_models(tarn__api *a, tarn__http_exchange *x)

@@ -25,8 +25,7 @@ static bool tokenize(tarn__api_job *job, const tarn__api_model *model, tarn__bod
     if (!text)
         return tarn__api_refuse(&job->error, 400, NULL, "content", "content is missing; it must be a string");
     const tarn_encode_options how = {.special_as_text = !parses, .add_special = adds};
-    int32_t *ids = tarn_tokenizer_encode(
-        model->tokenizer, text, length, &how, &count);
+    int32_t *ids = tarn_tokenizer_encode(model->tokenizer, text, length, &how, &count);
     if (!ids)
         return tarn__api_refuse_by_library(&job->error, 400, "content");
     json_t *tokens = json_array();
@@ -56,12 +55,13 @@ static bool detokenize(tarn__api_job *job, const tarn__api_model *model, tarn__b
     size_t size = 0;
     FILE *out = open_memstream(&text, &size);
     bool good = stream && out;
-    json_array_foreach(tokens, i, id) {
+    json_array_foreach(tokens, i, id)
+    {
         json_int_t value = json_integer_value(id);
         bool is_id = json_is_integer(id) && value >= 0 && value < tarn_tokenizer_count(model->tokenizer);
         if (good && !is_id)
-            good = tarn__api_refuse(&job->error, 400, NULL, "tokens", "tokens[%zu] must be an integer from 0 to %lld", i,
-                                    (long long)tarn_tokenizer_count(model->tokenizer) - 1);
+            good = tarn__api_refuse(&job->error, 400, NULL, "tokens", "tokens[%zu] must be an integer from 0 to %lld",
+                                    i, (long long)tarn_tokenizer_count(model->tokenizer) - 1);
         const char *part = good ? tarn_text_stream_push(stream, (int32_t)value, &length) : NULL;
         if (good && !part)
             good = tarn__api_refuse_by_library(&job->error, 400, "tokens");

@@ -155,8 +155,7 @@ static bool load(tarn__api *a)
     }
     m->context = options.context ? options.context : m->info.context;
     a->options.engine = options;
-    m->vocab =
-        tarn_grammar_vocab_new(m->tokenizer, &(tarn_grammar_vocab_options){.vocab_size = m->info.vocab_size});
+    m->vocab = tarn_grammar_vocab_new(m->tokenizer, &(tarn_grammar_vocab_options){.vocab_size = m->info.vocab_size});
     if (!m->vocab)
         snprintf(m->vocab_error, sizeof(m->vocab_error), "%s", tarn_error());
     tarn_clear_error();

@@ -1,0 +1,116 @@
+/* tools.c: tools of a chat: the functions that a request offers, and the calls of them in answers. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "serve/api/api_private.h"
+#include "serve/api/prepare.h"
+
+/* ---- requests ---------------------------------------------------------------------------------------------------- */
+
+/* "auto" is what a model does; "none" hides the tools from it. */
+bool tarn__api_read_tools(tarn__api_job *job, tarn__body *f)
+{
+    json_t *tools = tarn__body_member(f, "tools"), *choice = tarn__body_member(f, "tool_choice");
+    const char *word = json_string_value(choice);
+    bool parallel = true, is_none = word && strcmp(word, "none") == 0;
+    if (choice && !is_none && !(word && strcmp(word, "auto") == 0))
+        return tarn__api_refuse(&job->error, 400, "unsupported_parameter", "tool_choice",
+                                "tool_choice must be auto or none: others are not supported");
+    if (!tarn__body_bool(f, "parallel_tool_calls", &parallel))
+        return false;
+    if (tools && !json_is_array(tools))
+        return tarn__api_refuse(&job->error, 400, NULL, "tools", "tools must be an array of functions");
+    if (!json_array_size(tools))
+        return true;
+    if (!parallel)
+        return tarn__api_refuse(&job->error, 400, "unsupported_parameter", "parallel_tool_calls",
+                                "parallel_tool_calls: false is not supported");
+    job->tools = json_dumps(tools, JSON_COMPACT);
+    if (!job->tools)
+        return false;
+    if (!tarn_chat_check_tools(job->tools))
+        return tarn__api_refuse_by_library(&job->error, 400, "tools");
+    if (is_none) {
+        free(job->tools);
+        job->tools = NULL;
+    }
+    return true;
+}
+
+bool tarn__api_read_calls(json_t *message)
+{
+    size_t i;
+    json_t *call;
+    json_array_foreach(json_object_get(message, "tool_calls"), i, call)
+    {
+        json_t *function = json_object_get(call, "function"), *arguments = json_object_get(function, "arguments");
+        if (!json_is_string(arguments))
+            continue;
+        json_t *object = json_loadb(json_string_value(arguments), json_string_length(arguments), 0, NULL);
+        if (json_is_object(object) && json_object_set(function, "arguments", object) != 0) {
+            json_decref(object);
+            return false;
+        }
+        json_decref(object);
+    }
+    return true;
+}
+
+/* ---- answers ----------------------------------------------------------------------------------------------------- */
+
+/* Length of the text before a call, without spaces, a tag such as <tool_call> or [TOOL_CALLS], and the bracket of an
+ * array of calls. */
+static size_t content_length(const char *text, size_t length)
+{
+    for (size_t before = length + 1; before != length;) {
+        before = length;
+        while (length && strchr(" \t\r\n", text[length - 1]))
+            length--;
+        char last = length ? text[length - 1] : 0, open = last == '>' ? '<' : last == ']' ? '[' : 0;
+        size_t begin = length;
+        while (open && begin > 0 && length - begin < 40 && text[begin - 1] != open)
+            begin--;
+        if (open && begin > 0 && text[begin - 1] == open)
+            length = begin - 1;
+        else if (last == '[')
+            length--;
+    }
+    return length;
+}
+
+/* Arguments are the JSON of an object, in a string; a model may have written that string itself. */
+static json_t *arguments_string(const tarn_tool_call *call)
+{
+    json_t *value = json_loadb(call->arguments, call->arguments_length, JSON_DECODE_ANY, NULL);
+    if (json_is_string(value))
+        return value;
+    json_decref(value);
+    return tarn__api_string(call->arguments, call->arguments_length);
+}
+
+/* Ids have nine letters and digits, which some templates demand. */
+static json_t *call_entry(const tarn__api_job *job, const tarn_tool_call *call, size_t index)
+{
+    char id[32];
+    snprintf(id, sizeof(id), "call%05d", (int)((job->number * 16 + (int64_t)index) % 100000));
+    return json_pack("{s:s,s:s,s:{s:o,s:o}}", "id", id, "type", "function", "function", "name",
+                     tarn__api_string(call->name, call->name_length), "arguments", arguments_string(call));
+}
+
+json_t *tarn__api_calls(const tarn__api_job *job, const tarn__api_choice *c, size_t *content)
+{
+    tarn_tool_call call;
+    size_t at = 0, count = 0;
+    json_t *calls = NULL;
+    while (job->tools && c->text && tarn_chat_find_call(job->tools, c->text + at, c->length - at, &call)) {
+        if (!calls) {
+            *content = content_length(c->text, at + call.begin);
+            calls = json_array();
+        }
+        json_array_append_new(calls, call_entry(job, &call, count++));
+        at += call.end;
+    }
+    tarn_clear_error();
+    return calls;
+}
