@@ -767,6 +767,15 @@ static void keys_are_needed_where_given(void **state)
     assert_false(tarn__api_keys_read(&keys, scratch("missing"), error, sizeof(error)));
 }
 
+static void a_name_that_json_cannot_have_is_refused(void **state)
+{
+    (void)state;
+    char error[256];
+    tarn__api_options options = {.http = tarn__http_options_default(), .name = "\xff", .load = load};
+    assert_null(tarn__api_new(&options, error, sizeof(error)));
+    assert_contains(error, "not UTF-8");
+}
+
 static void pages_need_an_allowed_origin(void **state)
 {
     (void)state;
@@ -870,6 +879,7 @@ int main(void)
         cmocka_unit_test(a_full_queue_is_a_429),
         cmocka_unit_test(a_client_that_goes_frees_its_sequence),
         cmocka_unit_test(keys_are_needed_where_given),
+        cmocka_unit_test(a_name_that_json_cannot_have_is_refused),
         cmocka_unit_test(pages_need_an_allowed_origin),
         cmocka_unit_test(a_server_that_loads_says_so),
         cmocka_unit_test(a_stop_lets_open_requests_finish),

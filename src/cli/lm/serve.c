@@ -149,7 +149,7 @@ static int serve(serving *s, const tarn__api_keys *keys)
     options.http.port = (int)o->port;
     tarn__api *api = tarn__api_new(&options, error, sizeof(error));
     if (!api || !tarn__http_server_stop_on_signals(tarn__api_server(api), (int)o->drain)) {
-        fprintf(stderr, "tarn serve: cannot listen: %s\n", api ? "no memory" : error);
+        fprintf(stderr, "tarn serve: cannot start: %s\n", api ? "no memory" : error);
         tarn__api_free(api);
         return TARN__FAILED;
     }

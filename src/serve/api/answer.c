@@ -1,4 +1,5 @@
 /* answer.c: the JSON of answers: whole ones, the events of streams, log probabilities, usage. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,6 +37,12 @@ static json_t *token_text(const tarn__api_model *model, int32_t token)
     return string;
 }
 
+/* As OpenAI's, -9999 stands for no probability; null for a token without one, such as the first of a prompt. */
+static json_t *logprob_value(double logprob)
+{
+    return isnan(logprob) ? json_null() : json_real(isfinite(logprob) ? logprob : -9999.0);
+}
+
 /* {"token": "a", "logprob": -1.5, "bytes": [97]} */
 static json_t *candidate_entry(const tarn__api_model *model, int32_t token, double logprob)
 {
@@ -45,7 +52,8 @@ static json_t *candidate_entry(const tarn__api_model *model, int32_t token, doub
     for (size_t i = 0; piece && i < length; i++)
         json_array_append_new(bytes, json_integer((unsigned char)piece[i]));
     tarn_clear_error();
-    return json_pack("{s:o,s:f,s:o}", "token", token_text(model, token), "logprob", logprob, "bytes", bytes);
+    return json_pack("{s:o,s:o,s:o}", "token", token_text(model, token), "logprob", logprob_value(logprob), "bytes",
+                     bytes);
 }
 
 json_t *tarn__api_logprob(const tarn__api_job *job, const tarn__api_model *model, const tarn_engine_output *output,

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <time.h>
 
 #include "serve/api/api_private.h"
@@ -121,7 +122,7 @@ static bool answer_cors(const tarn__api *a, tarn__http_exchange *x)
 static bool is_json(const tarn__http_request *request)
 {
     const char *type = tarn__http_request_header(request, "Content-Type");
-    return !type || strncmp(type, "application/json", 16) == 0;
+    return !type || strncasecmp(type, "application/json", 16) == 0;
 }
 
 static void handle(tarn__http_exchange *x, void *ctx)
@@ -171,8 +172,11 @@ void tarn__api_on_loaded(void *ctx)
 
 tarn__api *tarn__api_new(const tarn__api_options *options, char *error, size_t error_size)
 {
-    tarn__api *a = calloc(1, sizeof(*a));
-    snprintf(error, error_size, "no memory for the server");
+    json_t *name = json_string(options->name);
+    tarn__api *a = name ? calloc(1, sizeof(*a)) : NULL;
+    snprintf(error, error_size, "%s",
+             name ? "no memory for the server" : "the model's name is not UTF-8; give another");
+    json_decref(name);
     if (!a)
         return NULL;
     a->options = *options;
