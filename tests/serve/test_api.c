@@ -509,6 +509,41 @@ static void stop_strings_bias_and_logprobs_apply(void **state)
     end(1);
 }
 
+static void an_echo_has_the_prompt_and_its_logprobs(void **state)
+{
+    (void)state;
+    begin((tarn__api_options){0});
+    const tarn_generate_options greedy = {.max_tokens = 5};
+    text expected = {0}, more = generated("Once", &greedy);
+    add(&expected, "Once", 4);
+    add(&expected, more.bytes, more.length);
+    free(more.bytes);
+    json_t *root = post("/v1/completions",
+                        "{\"prompt\":\"Once\",\"echo\":true,\"max_tokens\":5,\"temperature\":0,\"logprobs\":1}", 200);
+    json_t *logprobs = json_object_get(json_object_get(first_choice(root), "logprobs"), "token_logprobs");
+    assert_int_equal(json_array_size(logprobs), 9);
+    assert_true(json_is_null(json_array_get(logprobs, 0)));
+    for (size_t i = 1; i < 9; i++)
+        assert_true(json_real_value(json_array_get(logprobs, i)) < 0);
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(root, "usage"), "completion_tokens")), 5);
+    expect_text(first_choice(root), "text", expected);
+    json_t *only = post("/v1/completions", "{\"prompt\":\"Once\",\"echo\":true,\"max_tokens\":0,\"logprobs\":1}", 200);
+    json_t *of_prompt = json_object_get(json_object_get(first_choice(only), "logprobs"), "token_logprobs");
+    assert_string_equal(member(first_choice(only), "text"), "Once");
+    assert_int_equal(json_array_size(of_prompt), 4);
+    for (size_t i = 0; i < 4; i++)
+        assert_true(json_equal(json_array_get(of_prompt, i), json_array_get(logprobs, i)));
+    json_decref(root), json_decref(only);
+    char reason[16];
+    text streamed = joined(
+        ask("POST", "/v1/completions", "", "{\"prompt\":\"Once\",\"echo\":true,\"max_tokens\":2,\"stream\":true}"),
+        false, reason);
+    assert_true(streamed.length > 4);
+    assert_memory_equal(streamed.bytes, "Once", 4);
+    free(streamed.bytes);
+    end(1);
+}
+
 static void grammars_constrain_the_answer(void **state)
 {
     (void)state;
@@ -606,7 +641,7 @@ static void wrong_bodies_are_refused_by_name(void **state)
         {"/v1/completions", "{\"prompt\":{}}", "prompt", "prompt must be", 400},
         {"/v1/completions", "{\"prompt\":\"\"}", "prompt", "no BOS token", 400},
         {"/v1/completions", "{\"prompt\":\"a\",\"model\":\"gpt-4\"}", "model", "'bytes' is served", 404},
-        {"/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":0}", "max_tokens", "from 1 to", 400},
+        {"/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":0}", "max_tokens", "needs echo", 400},
         {"/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":\"3\"}", "max_tokens", "must be an integer", 400},
         {"/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":512}", "prompt", "context has 512 tokens", 400},
         {"/v1/completions", "{\"prompt\":\"a\",\"n\":9}", "n", "from 1 to 8", 400},
@@ -620,7 +655,7 @@ static void wrong_bodies_are_refused_by_name(void **state)
         {"/v1/completions", "{\"prompt\":\"a\",\"logit_bias\":{\"1\":101}}", "logit_bias", "from -100 to 100", 400},
         {"/v1/completions", "{\"prompt\":\"a\",\"stream\":1}", "stream", "true or false", 400},
         {"/v1/completions", "{\"prompt\":\"a\",\"stream_options\":{}}", "stream_options", "needs stream", 400},
-        {"/v1/completions", "{\"prompt\":\"a\",\"echo\":true}", "echo", "not supported", 400},
+        {"/v1/completions", "{\"prompt\":\"a\",\"echo\":1}", "echo", "true or false", 400},
         {"/v1/completions", "{\"prompt\":\"a\",\"suffix\":\"b\"}", "suffix", "not supported", 400},
         {"/v1/completions", "{\"prompt\":\"a\",\"best_of\":2}", "best_of", "not supported", 400},
         {"/v1/completions", "{\"prompt\":\"a\",\"messages\":[]}", "messages", "unknown field", 400},
@@ -757,6 +792,12 @@ static void keys_are_needed_where_given(void **state)
     assert_contains(ask("GET", "/metrics", "", ""), "invalid_api_key");
     assert_contains(ask("GET", "/v1/models", "Authorization: Bearer sk-first-key\r\n", ""), "200 OK");
     assert_contains(ask("GET", "/v1/models", "Authorization: Bearer sk-second-key\r\n", ""), "200 OK");
+    int s = dial(); /* under another name, as a proxy may send it */
+    const char *named = "GET /v1/models HTTP/1.1\r\nHost: models.example\r\nConnection: close\r\n"
+                        "Authorization: Bearer sk-first-key\r\n\r\n";
+    assert_int_equal(send(s, named, strlen(named), MSG_NOSIGNAL), (ssize_t)strlen(named));
+    assert_contains(hear(s, NULL), "200 OK");
+    close(s);
     end(1);
     tarn__api_keys_free(&keys);
     assert_false(tarn__api_keys_read(&keys, write_text("none", "# nothing\n"), error, sizeof(error)));
@@ -872,6 +913,7 @@ int main(void)
         cmocka_unit_test(a_chat_is_answered_whole_and_as_a_stream),
         cmocka_unit_test(a_common_prefix_is_counted_as_cached),
         cmocka_unit_test(stop_strings_bias_and_logprobs_apply),
+        cmocka_unit_test(an_echo_has_the_prompt_and_its_logprobs),
         cmocka_unit_test(grammars_constrain_the_answer),
         cmocka_unit_test(calls_of_tools_are_found),
         cmocka_unit_test(wrong_bodies_are_refused_by_name),

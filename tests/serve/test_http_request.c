@@ -175,7 +175,8 @@ static void sizes_are_limited(void **state)
 static bool is_let_in(const char *host, const char *origin)
 {
     static const char *const names[] = {"box.example"}, *const origins[] = {"https://chat.example"};
-    const tarn__http_access access = {"192.0.2.7", names, origins, 1, 1};
+    const tarn__http_access access = {
+        .address = "192.0.2.7", .names = names, .origins = origins, .name_count = 1, .origin_count = 1};
     char text[512];
     int length = snprintf(text, sizeof(text), "GET / HTTP/1.1\r\nHost: %s\r\n%s%s%s\r\n", host,
                           origin ? "Origin: " : "", origin ? origin : "", origin ? "\r\n" : "");

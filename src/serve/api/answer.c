@@ -1,5 +1,6 @@
 /* answer.c: the JSON of answers: whole ones, the events of streams, log probabilities, usage. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,6 +55,29 @@ static json_t *candidate_entry(const tarn__api_model *model, int32_t token, doub
     tarn_clear_error();
     return json_pack("{s:o,s:o,s:o}", "token", token_text(model, token), "logprob", logprob_value(logprob), "bytes",
                      bytes);
+}
+
+char *tarn__api_prompt_text(const tarn__api_model *model, const tarn__api_prompt *prompt, size_t *length)
+{
+    size_t part = 0;
+    char *text = NULL;
+    tarn_text_stream *stream = tarn_text_stream_new(model->tokenizer, NULL);
+    FILE *out = stream ? open_memstream(&text, length) : NULL;
+    for (int64_t i = 0; out && i < prompt->count; i++) {
+        const char *bytes = tarn_text_stream_push(stream, prompt->tokens[i], &part);
+        if (bytes)
+            fwrite(bytes, 1, part, out);
+    }
+    const char *rest = out ? tarn_text_stream_end(stream, &part) : NULL;
+    if (rest)
+        fwrite(rest, 1, part, out);
+    bool good = out && fclose(out) == 0 && !tarn_failed();
+    tarn_text_stream_free(stream);
+    tarn_clear_error();
+    if (good)
+        return text;
+    free(text);
+    return NULL;
 }
 
 json_t *tarn__api_logprob(const tarn__api_job *job, const tarn__api_model *model, const tarn_engine_output *output,

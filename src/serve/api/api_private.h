@@ -89,6 +89,9 @@ json_t *tarn__api_calls(const tarn__api_job *job, const tarn__api_choice *choice
 json_t *tarn__api_logprob(const tarn__api_job *job, const tarn__api_model *model, const tarn_engine_output *output,
                           size_t text_offset);
 
+/* A prompt as text, in valid UTF-8. The caller frees it; NULL without memory. */
+char *tarn__api_prompt_text(const tarn__api_model *model, const tarn__api_prompt *prompt, size_t *length);
+
 /* The whole answer. The caller frees it; NULL without memory. */
 char *tarn__api_whole(const tarn__api_job *job, const tarn__api_model *model);
 

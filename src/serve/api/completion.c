@@ -2,7 +2,7 @@
  *
  * A job is freed when its exchange is over and neither the pool nor the engine has it. Sending may end the exchange:
  * the client has gone, or reads too slowly, and tarn__api_on_gone() was called; so every step looks at job->exchange
- * anew, and a choice counts as live until its last output is dealt with. */
+ * anew, and a choice counts as live until after its last output. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -145,6 +145,40 @@ static void fail_without_memory(tarn__api *a, tarn__api_job *job)
     fail(a, job, &error);
 }
 
+static bool add_text(tarn__api_choice *c, const char *text, size_t length)
+{
+    if (c->length + length + 1 > c->capacity) {
+        size_t capacity = 2 * (c->length + length + 1);
+        char *grown = realloc(c->text, capacity);
+        if (!grown)
+            return false;
+        c->text = grown;
+        c->capacity = capacity;
+    }
+    if (length)
+        memcpy(c->text + c->length, text, length);
+    c->length += length;
+    c->text[c->length] = 0;
+    return true;
+}
+
+/* Answers that begin with their prompt. */
+static bool echo_prompts(tarn__api *a, tarn__api_job *job)
+{
+    bool good = true;
+    for (int i = 0; good && i < job->choice_count; i++) {
+        size_t length = 0;
+        tarn__api_choice *c = &job->choices[i];
+        char *text = tarn__api_prompt_text(&a->model, &job->prompts[c->prompt], &length);
+        good = text && add_text(c, text, length);
+        c->offset = 0;
+        if (good && job->streams)
+            good = send_event(job, tarn__api_chunk(job, &a->model, c, text, length));
+        free(text);
+    }
+    return good;
+}
+
 static bool begin_stream(tarn__api *a, tarn__api_job *job)
 {
     tarn__http_exchange_header(job->exchange, "X-Accel-Buffering", "no"); /* for nginx: pass events on at once */
@@ -153,7 +187,7 @@ static bool begin_stream(tarn__api *a, tarn__api_job *job)
     bool good = true;
     for (int i = 0; good && job->route == TARN__API_CHAT && i < job->choice_count; i++)
         good = send_event(job, tarn__api_chunk(job, &a->model, &job->choices[i], NULL, 0));
-    return good;
+    return good && (!job->echoes || echo_prompts(a, job));
 }
 
 /* ---- to the engine ----------------------------------------------------------------------------------------------- */
@@ -207,7 +241,8 @@ static void begin(tarn__api *a, tarn__api_job *job)
                          a->live);
     else if (!make_choices(job))
         tarn__api_refuse(&error, 503, NULL, NULL, "no memory for the request");
-    else if (add_choices(a, job, &error) && job->streams && !begin_stream(a, job) && job->exchange)
+    else if (add_choices(a, job, &error) && job->exchange &&
+             !(job->streams ? begin_stream(a, job) : !job->echoes || echo_prompts(a, job)) && job->exchange)
         tarn__api_refuse(&error, 503, NULL, NULL, "no memory for the answer");
     if (error.status)
         fail(a, job, &error);
@@ -236,23 +271,6 @@ void tarn__api_on_prepared(void *ctx)
 
 /* ---- outputs ----------------------------------------------------------------------------------------------------- */
 
-static bool add_text(tarn__api_choice *c, const char *text, size_t length)
-{
-    if (c->length + length + 1 > c->capacity) {
-        size_t capacity = 2 * (c->length + length + 1);
-        char *grown = realloc(c->text, capacity);
-        if (!grown)
-            return false;
-        c->text = grown;
-        c->capacity = capacity;
-    }
-    if (length)
-        memcpy(c->text + c->length, text, length);
-    c->length += length;
-    c->text[c->length] = 0;
-    return true;
-}
-
 /* The counters and the parts of an answer that a token brings. */
 static bool keep_output(tarn__api *a, tarn__api_choice *c, const tarn_engine_output *o)
 {
@@ -261,14 +279,14 @@ static bool keep_output(tarn__api *a, tarn__api_choice *c, const tarn_engine_out
     c->finish_reason = o->finish_reason;
     c->has_ended = o->finish_reason != TARN_FINISH_NONE;
     if (o->token >= 0) {
-        json_t *entry = c->logprobs ? tarn__api_logprob(c->job, &a->model, o, c->length) : NULL;
-        c->tokens++;
+        json_t *entry = c->logprobs ? tarn__api_logprob(c->job, &a->model, o, c->offset) : NULL;
+        c->tokens += !o->is_prompt;
+        c->offset += json_string_length(json_object_get(entry, "token"));
         if (c->logprobs && (!entry || json_array_append_new(c->logprobs, entry) != 0))
             return false;
     }
     if (!c->job->streams || c->job->tools)
         return add_text(c, o->text, o->length);
-    c->length += o->length; /* for text_offset */
     return true;
 }
 

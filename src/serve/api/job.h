@@ -80,7 +80,8 @@ struct tarn__api_choice {
     size_t length, capacity;
     json_t *logprobs; /* array; NULL: not asked for */
     int64_t tokens, shared;
-    size_t sent; /* bytes of the text, of a stream with tools */
+    size_t offset; /* in the text, of the next token with log probabilities */
+    size_t sent;   /* bytes of the text, of a stream with tools */
     bool has_calls;
     tarn_finish_reason finish_reason;
     double wait_ms, prompt_ms, decode_ms;
@@ -114,7 +115,8 @@ struct tarn__api_job {
     tarn_logit_bias *biases;
     tarn_grammar *grammar;
     char *tools; /* JSON of the functions that may be called; NULL: none */
-    bool streams, includes_usage, has_logprobs, has_seed;
+    bool streams, includes_usage, has_logprobs;
+    bool echoes; /* the answers of a completion begin with their prompt */
 
     /* answering, on the loop's thread */
     tarn__http_exchange *exchange; /* NULL: the client has gone, or the answer is complete */

@@ -110,12 +110,28 @@ static bool read_stops(tarn__api_job *job, tarn__body *f)
     return good;
 }
 
+/* The log probabilities of a prompt are computed where asked for, and, with max_tokens 0, no new token. */
+static bool read_echo(tarn__api_job *job, tarn__body *f)
+{
+    tarn_generate_options *o = &job->options;
+    int64_t most = -1;
+    if (!tarn__body_bool(f, "echo", &job->echoes) || !tarn__body_int(f, "max_tokens", 0, INT32_MAX, &most))
+        return false;
+    if (most == 0 && !job->echoes)
+        return tarn__api_refuse(&job->error, 400, NULL, "max_tokens", "max_tokens 0 needs echo: true");
+    o->prompt_only = most == 0;
+    o->prompt_logprobs = job->echoes && (job->has_logprobs || o->prompt_only);
+    if (o->prompt_only)
+        o->max_tokens = 0;
+    return true;
+}
+
 /* max_completion_tokens is the newer name of a chat's max_tokens. */
 static bool read_limits(tarn__api_job *job, const tarn__api_model *model, tarn__body *f)
 {
     tarn_generate_options *o = &job->options;
     int64_t n = 1, newer = 0, given = 0;
-    bool good = tarn__body_int(f, "max_tokens", 1, INT32_MAX, &given) &&
+    bool good = tarn__body_int(f, "max_tokens", job->route == TARN__API_CHAT, INT32_MAX, &given) &&
                 (job->route != TARN__API_CHAT || tarn__body_int(f, "max_completion_tokens", 1, INT32_MAX, &newer)) &&
                 tarn__body_int(f, "n", 1, TARN__API_N_MAX, &n) && read_stops(job, f) &&
                 tarn__body_bool(f, "ignore_eos", &o->ignore_eos);
@@ -256,7 +272,7 @@ static bool read_others(tarn__api_job *job, tarn__body *f)
                                                  "service_tier", "safety_identifier", "prompt_cache_key"};
     static const char *const chat[] = {"functions", "function_call",     "audio", "prediction", "reasoning_effort",
                                        "verbosity", "web_search_options"};
-    static const char *const completion[] = {"echo", "suffix"};
+    static const char *const completion[] = {"suffix"};
     bool is_chat = job->route == TARN__API_CHAT, good = true;
     int64_t best_of = 1;
     for (size_t i = 0; i < sizeof(without_effect) / sizeof(without_effect[0]); i++)
@@ -274,5 +290,6 @@ static bool read_others(tarn__api_job *job, tarn__body *f)
 bool tarn__api_read_params(tarn__api_job *job, const tarn__api_model *model, tarn__body *f)
 {
     return read_sampling(job, model, f) && read_limits(job, model, f) && read_salt(job, f) && read_logprobs(job, f) &&
-           read_stream(job, f) && read_format(job, model, f) && read_others(job, f);
+           (job->route == TARN__API_CHAT || read_echo(job, f)) && read_stream(job, f) && read_format(job, model, f) &&
+           read_others(job, f);
 }

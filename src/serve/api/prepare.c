@@ -63,7 +63,7 @@ static bool check_context(tarn__api_job *job, const tarn__api_model *model)
     for (int i = 0; i < job->prompt_count; i++)
         longest = job->prompts[i].count > longest ? job->prompts[i].count : longest;
     const char *param = job->route == TARN__API_CHAT ? "messages" : "prompt";
-    if (longest >= model->context)
+    if (longest >= model->context + job->options.prompt_only)
         return tarn__api_refuse(&job->error, 400, "context_length_exceeded", param,
                                 "the context has %lld tokens, and the %s %lld; an answer needs at least one more",
                                 (long long)model->context, param, (long long)longest);
