@@ -7,8 +7,7 @@
  * Batch invariance: splits lie at multiples of SPLIT from the sequence's first key, and a key's lane depends on its
  * index in the split. A row's bits depend on its query and its keys alone. Few rows are split over blocks, whose
  * results merge_kernel() joins; many rows are not: join() is the same, so are the bits. */
-#include "backends/cuda/attention/attention.cuh"
-#include "backends/cuda/quant/kv_q8.cuh"
+#include "backends/cuda/attention/attention_paged.cuh"
 
 #define WARPS 4
 #define QUERIES 4 /* query heads per block */
@@ -31,48 +30,11 @@ struct paged_args {
     int64_t q_stride[2], y_stride[2];
     tarn_dtype dtype; /* of q and y */
     page_rows key, value;
-    const int32_t *table, *starts, *lengths; /* contiguous */
-    int64_t tokens, table_pages, pages, window;
-    int sequences, heads, group, parts, head_dim,
-        splits;       /* parts: blocks that share a group; splits: of a full table */
-    float scale, cap; /* · log2(e); cap 0: none */
-    float *partial;   /* (tokens, H, splits, D + 2): weighted values, max, sum; NULL: a block has all splits of a row */
-    fault_slot fault;
-};
-
-/* ---- a row and its keys ------------------------------------------------------------------------------------------ */
-
-/* The keys [first, end) of a row, and its sequence. A row of no sequence has none. */
-struct row_keys {
-    int sequence;
-    int64_t first, end;
-
-    /* Invalid row starts and lengths are reported by the row's first block, and the row has no keys. */
-    __device__ __forceinline__ row_keys(const paged_args &a, int64_t row, bool is_reporter)
-    {
-        int low = 0, high = a.sequences;
-        while (high - low > 1) {
-            const int middle = (low + high) / 2;
-            if (a.starts[middle] <= row)
-                low = middle;
-            else
-                high = middle;
-        }
-        sequence = low, first = end = 0;
-        if (a.sequences == 0)
-            return;
-        const int64_t start = a.starts[low], stop = a.starts[low + 1], length = a.lengths[low],
-                      limit = a.table_pages * TARN__KV_PAGE;
-        if (length < 0 || length > limit || stop > a.tokens) {
-            if (is_reporter)
-                report_fault(a.fault, length, limit);
-            return;
-        }
-        if (row < start || row >= stop)
-            return;
-        end = max(length - (stop - row) + 1, (int64_t)0);
-        first = a.window > 0 ? max(end - a.window, (int64_t)0) : 0;
-    }
+    paged_sequences rows;
+    int heads, group, head_dim;
+    int parts, splits; /* parts: blocks that share a group; splits: of a full table */
+    float scale, cap;  /* · log2(e); cap 0: none */
+    float *partial; /* (tokens, H, splits, D + 2): weighted values, max, sum; NULL: a block has all splits of a row */
 };
 
 /* ---- online softmax ---------------------------------------------------------------------------------------------- */
@@ -216,7 +178,7 @@ static __global__ void __launch_bounds__(WARPS *WARP) paged_kernel(const __grid_
     const int64_t row = blockIdx.x, head = blockIdx.y / a.parts;
     const int part = blockIdx.y % a.parts, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP,
               queries = min(QUERIES, a.group - part * QUERIES), head_0 = (int)head * a.group + part * QUERIES;
-    const row_keys keys(a, row, blockIdx.y == 0 && blockIdx.z == 0 && threadIdx.x == 0);
+    const row_keys keys(a.rows, row, blockIdx.y == 0 && blockIdx.z == 0 && threadIdx.x == 0);
     int lanes = 1;
     while (lanes * 8 < a.head_dim)
         lanes *= 2;
@@ -250,14 +212,8 @@ static __global__ void __launch_bounds__(WARPS *WARP) paged_kernel(const __grid_
         }
         for (int start = 0; start < end; start += step) {
             const int key = start + own;
-            bool is_there = key >= begin && key < end;
-            const int64_t at = base + key,
-                          page = is_there ? a.table[keys.sequence * a.table_pages + at / TARN__KV_PAGE] : 0;
-            if (is_there && (page < 0 || page >= a.pages)) {
-                report_fault(a.fault, page, a.pages);
-                is_there = false;
-            }
-            add_key<S>(a, page, at % TARN__KV_PAGE, head, is_there, d, lanes, query, &s);
+            const int64_t at = base + key, page = key >= begin && key < end ? a.rows.page_of(keys.sequence, at) : -1;
+            add_key<S>(a, page, at % TARN__KV_PAGE, head, page >= 0, d, lanes, query, &s);
         }
         merge_lanes(&s, lanes);
         if (lane < lanes && d < a.head_dim)
@@ -304,7 +260,7 @@ static __global__ void __launch_bounds__(WARPS *WARP) paged_kernel(const __grid_
 static __global__ void __launch_bounds__(WARPS *WARP) merge_kernel(const __grid_constant__ paged_args a)
 {
     const int64_t row = blockIdx.x, head = blockIdx.y;
-    const row_keys keys(a, row, false);
+    const row_keys keys(a.rows, row, false);
     const float *from = a.partial + (row * a.heads + head) * a.splits * (a.head_dim + 2);
     for (int d = threadIdx.x; d < a.head_dim; d += WARPS * WARP) {
         float row_max = -CUDART_INF_F, sum = 0, value = 0;
@@ -354,12 +310,10 @@ static bool has_vectors(const tarn__view *pages)
 
 static bool fits(const tarn__call *call)
 {
-    const tarn__view *q = call->in[0], *k = call->in[1], *v = call->in[2], *table = call->in[3];
+    const tarn__view *q = call->in[0], *k = call->in[1], *v = call->in[2];
     return q->dtype != TARN_F64 && k->dtype != TARN_F64 && q->shape[2] % 8 == 0 && q->shape[2] <= MAX_DIM &&
            q->stride[2] == 1 && has_vectors(k) && has_vectors(v) && (!call->in[6] || call->in[6]->stride[3] == 1) &&
-           (!call->in[7] || call->in[7]->stride[3] == 1) && table->stride[1] == 1 &&
-           table->stride[0] == table->shape[1] && call->in[4]->stride[0] == 1 && call->in[5]->stride[0] == 1 &&
-           q->shape[1] <= 65535;
+           (!call->in[7] || call->in[7]->stride[3] == 1) && q->shape[1] <= 65535;
 }
 
 static tarn__plan_status prepare(const tarn__call *call, tarn__plan *plan)
@@ -381,16 +335,13 @@ static void kernel_attention_paged(const tarn__call *call)
     for (int i = 0; i < 2; i++)
         a.q_stride[i] = q->stride[i], a.y_stride[i] = y->stride[i];
     a.key = page_rows_of(k, call->in[6]), a.value = page_rows_of(call->in[2], call->in[7]);
-    a.table = data_of<const int32_t>(call->in[3]), a.starts = data_of<const int32_t>(call->in[4]);
-    a.lengths = data_of<const int32_t>(call->in[5]);
-    a.tokens = q->shape[0], a.table_pages = call->in[3]->shape[1], a.pages = k->shape[0], a.window = params->window;
-    a.sequences = (int)call->in[3]->shape[0], a.heads = (int)q->shape[1];
+    a.rows = paged_sequences_of(call);
+    a.heads = (int)q->shape[1];
     a.group = (int)(q->shape[1] / k->shape[2]), a.parts = (a.group + QUERIES - 1) / QUERIES;
     a.head_dim = (int)q->shape[2], a.splits = splits_of(call);
     a.scale = (float)(params->scale * log2e), a.cap = (float)(params->softcap * log2e);
     a.partial = partial_bytes(call) > 0 ? (float *)call->scratch : NULL;
-    a.fault = faults_of(call);
-    const dim3 grid((unsigned)a.tokens, (unsigned)(k->shape[2] * a.parts), a.partial ? (unsigned)a.splits : 1);
+    const dim3 grid((unsigned)q->shape[0], (unsigned)(k->shape[2] * a.parts), a.partial ? (unsigned)a.splits : 1);
     switch (k->dtype) {
     case TARN_F32: paged_kernel<float><<<grid, WARPS * WARP, 0, stream_of(call)>>>(a); break;
     case TARN_BF16: paged_kernel<bf16><<<grid, WARPS * WARP, 0, stream_of(call)>>>(a); break;
@@ -398,12 +349,13 @@ static void kernel_attention_paged(const tarn__call *call)
     default: paged_kernel<uint8_t><<<grid, WARPS * WARP, 0, stream_of(call)>>>(a); break;
     }
     if (a.partial)
-        merge_kernel<<<dim3((unsigned)a.tokens, (unsigned)a.heads), WARPS * WARP, 0, stream_of(call)>>>(a);
+        merge_kernel<<<dim3((unsigned)q->shape[0], (unsigned)a.heads), WARPS * WARP, 0, stream_of(call)>>>(a);
 }
 
+/* Ahead of the row of attention_paged_plain.cu. */
 void tarn__cuda_register_attention_paged(tarn__kernel_row *rows)
 {
-    rows[TARN__K_attention_paged] =
-        tarn__row_planned(prepare, kernel_attention_paged, TARN__FLOATS | TARN__BIT(TARN_U8));
-    rows[TARN__K_attention_paged].fits = fits;
+    static tarn__kernel_row plain;
+    const tarn__kernel_row row = tarn__row_planned(prepare, kernel_attention_paged, TARN__FLOATS | TARN__BIT(TARN_U8));
+    tarn__push_row(rows, TARN__K_attention_paged, tarn__row_fits(tarn__row_named(row, "vectors"), fits), &plain);
 }
