@@ -10,14 +10,15 @@
 #include "base/kernel/elementwise.def"
 #undef BINARY
 
-/* act(gate) · up, and both gradients in one pass: 3 and 5 tensors moved. */
-#define GATED(name) \
-    EXPRESSION(gated_##name, 2, 1, IN_F32, out[0] = M::name(in[0]) * in[1];) \
-    EXPRESSION(gated_##name##_grads, 3, 2, IN_F32, const real gate = in[0], up = in[1], g = in[2]; \
+/* act(gate) · up, and both gradients in one pass: 3 and 5 tensors moved. Tails leave f32's range where their
+ * products do not; silu's own value keeps them in f32. */
+#define GATED(name, precision) \
+    EXPRESSION(gated_##name, 2, 1, precision, out[0] = M::name(in[0]) * in[1];) \
+    EXPRESSION(gated_##name##_grads, 3, 2, IN_F64, const real gate = in[0], up = in[1], g = in[2]; \
                out[0] = g * M::name##_grad(gate) * up; out[1] = g * M::name(gate);)
-GATED(silu)
-GATED(gelu)
-GATED(gelu_erf)
+GATED(silu, IN_F32)
+GATED(gelu, IN_F64)
+GATED(gelu_erf, IN_F64)
 #undef GATED
 EXPRESSION(gated_relu, 2, 1, IN_F32, out[0] = (in[0] < 0 ? (real)0 : in[0]) * in[1];)
 EXPRESSION(gated_relu_grads, 3, 2, IN_F32, const real gate = in[0], up = in[1], g = in[2];

@@ -71,17 +71,33 @@ template <typename Op> static __device__ __noinline__ float rerun_f64(float a, f
     return (float)out[0];
 }
 
-/* Runs an expression; those marked for f64 are computed in f32 first and repeated if the result is near the ends of
- * f32's range. */
+/* The same for three operands and two results. */
+template <typename Op> static __device__ __noinline__ float2 rerun_two_f64(float a, float b, float c)
+{
+    const double in[3] = {(double)a, (double)b, (double)c};
+    double out[2];
+    Op::template run<f64_math>(in, out, 0, 0);
+    return make_float2((float)out[0], (float)out[1]);
+}
+
+/* Runs an expression; those marked for f64 are computed in f32 first and repeated if a result is near the ends of f32's
+ * range. */
 template <typename Op, typename M>
 __device__ __forceinline__ void run_checked(const typename M::real *in, typename M::real *out, typename M::real p0,
                                             typename M::real p1)
 {
     Op::template run<M>(in, out, p0, p1);
     if constexpr (Op::is_f64 && sizeof(typename M::real) == sizeof(float)) {
-        /* the last operand scales the result: x, or the upstream gradient */
-        if (needs_f64(out[0], in[Op::inputs - 1]))
-            out[0] = rerun_f64<Op>(in[0], in[Op::inputs - 1], (double)p0, (double)p1);
+        /* the last operand scales the results: x, or the upstream gradient */
+        const float scale = in[Op::inputs - 1];
+        if constexpr (Op::outputs == 2) {
+            if (needs_f64(out[0], scale) || needs_f64(out[1], scale)) {
+                const float2 both = rerun_two_f64<Op>(in[0], in[1], scale);
+                out[0] = both.x, out[1] = both.y;
+            }
+        } else if (needs_f64(out[0], scale)) {
+            out[0] = rerun_f64<Op>(in[0], scale, (double)p0, (double)p1);
+        }
     }
 }
 
