@@ -16,9 +16,12 @@ endif()
 if(NOT TARN_JPEG STREQUAL "OFF")
     find_library(TARN_JPEG_LIBRARY jpeg)
     find_path(TARN_JPEG_INCLUDE_DIR jpeglib.h)
-    mark_as_advanced(TARN_JPEG_LIBRARY TARN_JPEG_INCLUDE_DIR)
+    # jpeglib.h includes jconfig.h, which has the library's version and may lie in the folder of an architecture
+    find_path(TARN_JPEG_CONFIG_DIR jconfig.h HINTS ${TARN_JPEG_INCLUDE_DIR}
+        PATH_SUFFIXES ${CMAKE_LIBRARY_ARCHITECTURE} "")
+    mark_as_advanced(TARN_JPEG_LIBRARY TARN_JPEG_INCLUDE_DIR TARN_JPEG_CONFIG_DIR)
 
-    if(TARN_JPEG_LIBRARY AND TARN_JPEG_INCLUDE_DIR)
+    if(TARN_JPEG_LIBRARY AND TARN_JPEG_INCLUDE_DIR AND TARN_JPEG_CONFIG_DIR)
         set(TARN__HAVE_JPEG 1)
         set(TARN_JPEG_TEXT "yes")
         set(TARN_JPEG_LINK $<BUILD_INTERFACE:${TARN_JPEG_LIBRARY}> $<INSTALL_INTERFACE:jpeg>)
@@ -27,7 +30,7 @@ if(NOT TARN_JPEG STREQUAL "OFF")
         if(NOT folder IN_LIST CMAKE_C_IMPLICIT_LINK_DIRECTORIES)
             set(TARN_JPEG_PC "-L${folder} -ljpeg")
         endif()
-        target_include_directories(tarn_jpeg SYSTEM INTERFACE ${TARN_JPEG_INCLUDE_DIR})
+        target_include_directories(tarn_jpeg SYSTEM INTERFACE ${TARN_JPEG_CONFIG_DIR} ${TARN_JPEG_INCLUDE_DIR})
     elseif(TARN_JPEG STREQUAL "ON")
         message(FATAL_ERROR "TARN_JPEG=ON, but libjpeg-turbo was not found: install libjpeg62-turbo-dev (Debian), "
             "libjpeg-turbo8-dev (Ubuntu) or libjpeg-turbo-devel (Fedora)")
