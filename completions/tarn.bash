@@ -101,7 +101,7 @@ _tarn()
     --ranks | --virtual-ranks | --rank-timeout) return ;;
     --add-tokens | --lora | --lora-alpha | --lora-dropout | --lora-targets | --lora-modules-to-save) return ;;
     --batch | --profile-steps | --ids | --tokens | --max-tokens | --temperature | --top-k | --top-p) return ;;
-    --min-p | --repeat-penalty | --repeat-last-n) return ;;
+    --min-p | --repeat-penalty | --repeat-last-n | --frequency-penalty | --presence-penalty) return ;;
     --stop | --n | --top-logprobs | --gpu-layers | --prefill-chunk | --system | --prompt) return ;;
     --text | --train | --val-fraction | --shard-tokens | --field | --separator) return ;;
     esac
@@ -141,14 +141,14 @@ _tarn()
     predict) options+=" --json --threads --device --top --checkpoint" ;;
     generate)
         options+=" --json --threads --device --dtype --ids --max-tokens --temperature --top-k --top-p --min-p"
-        options+=" --repeat-penalty --repeat-last-n --seed"
+        options+=" --repeat-penalty --repeat-last-n --frequency-penalty --presence-penalty --seed"
         options+=" --ignore-eos --no-slide --stop --prompt-file --echo --n --top-logprobs --kv-type"
         options+=" --gpu-layers --prefill-chunk --context --adapter --checkpoint"
         options+=" --grammar --json-schema --regex --json-object"
         ;;
     chat)
         options+=" --threads --device --dtype --max-tokens --temperature --top-k --top-p --min-p"
-        options+=" --repeat-penalty --repeat-last-n --seed --system --tools"
+        options+=" --repeat-penalty --repeat-last-n --frequency-penalty --presence-penalty --seed --system --tools"
         options+=" --on-full --no-slide --kv-type --gpu-layers --prefill-chunk --context --adapter"
         options+=" --checkpoint --template --grammar --json-schema --regex --json-object"
         ;;

@@ -24,9 +24,10 @@ static const char *const renamed[][2] = {{"batch", "n"},
 #define RENAMED ((int)(sizeof(renamed) / sizeof(renamed[0])))
 
 /* Other fields that errors name, and that are flags. */
-static const char *const fields[] = {"max_tokens", "prefill_chunk", "temperature",    "top_k",
-                                     "top_p",      "min_p",         "repeat_penalty", "repeat_last_n",
-                                     "stop",       "kv_type",       "dtype",          "top_logprobs"};
+static const char *const fields[] = {
+    "max_tokens",        "prefill_chunk",   "temperature", "top_k",   "top_p", "min_p",
+    "repeat_penalty",    "repeat_last_n",   "stop",        "kv_type", "dtype", "top_logprobs",
+    "frequency_penalty", "presence_penalty"};
 #define FIELDS ((int)(sizeof(fields) / sizeof(fields[0])))
 
 /* Length of the identifier at the start of a string; 0: none. */

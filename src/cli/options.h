@@ -98,7 +98,7 @@ typedef struct tarn__options {
     const char *stops[TARN__STOPS_MAX];
     int stop_count;
     int64_t max_tokens, sequences, top_k, top_logprobs, prefill_chunk, repeat_last_n;
-    double temperature, top_p, min_p, repeat_penalty;
+    double temperature, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty;
     bool ignore_eos, echo, no_slide, json_object;
     const char *grammar, *json_schema, *regex;
 

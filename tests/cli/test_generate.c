@@ -260,6 +260,8 @@ static void texts_stop_and_prompts_come_from_anywhere(void **state)
     expect_command(with("x --context 61 2>&1"), 2, "it must be from 1 to the model's 60");
     expect_command(with("x --repeat-penalty 0 2>&1"), 2, "'0' is out of range; must be above 0");
     expect_command(with("x --repeat-penalty 0.001 2>&1"), 2, "--repeat-penalty is 0.001");
+    expect_command(with("x --frequency-penalty 101 2>&1"), 2, "'101' is out of range; must be from -100 to 100");
+    expect_command(with("x --presence-penalty -101 2>&1"), 2, "'-101' is out of range; must be from -100 to 100");
     expect_command(with("x --min-p 2 2>&1"), 2, "'2' is out of range; must be from 0 to 1");
     expect_command(with("x --n 0 2>&1"), 2, "'0' is out of range; must be from 1 to 1024");
     remove(scratch("model/tokenizer.json"));
@@ -380,6 +382,35 @@ static void texts_follow_a_grammar(void **state)
     expect_command(with(command), 1, "no rule named root");
 }
 
+/* Number of different tokens among the 12 of a greedy text. */
+static int different_tokens(const char *flags)
+{
+    char command[200];
+    bool seen[1000] = {false};
+    int different = 0;
+    snprintf(command, sizeof(command), "--ids 1,2 --max-tokens 12 --temperature 0 --ignore-eos --json %s", flags);
+    expect_command(with(command), 0, "\"tokens\": [");
+    const char *at = strstr(strstr(command_output, "\"tokens\": ["), "[");
+    for (int i = 0; i < 12; i++) {
+        char *end;
+        long token = strtol(at + 1, &end, 10);
+        assert_true(end > at + 1 && token >= 0 && token < 1000);
+        different += !seen[token];
+        seen[token] = true;
+        at = end;
+    }
+    return different;
+}
+
+static void penalties_keep_generated_tokens_from_coming_again(void **state)
+{
+    (void)state;
+    assert_true(different_tokens("") < 12);
+    assert_int_equal(different_tokens("--frequency-penalty 100"), 12);
+    assert_int_equal(different_tokens("--presence-penalty 100"), 12);
+    assert_int_equal(different_tokens("--presence-penalty -100"), 1);
+}
+
 /* Flags of earlier versions. */
 static void old_flags_are_accepted(void **state)
 {
@@ -410,6 +441,7 @@ int main(void)
         in_scope(json_says_how_likely_tokens_were),
         in_scope(several_texts_are_written_at_once),
         in_scope(texts_follow_a_grammar),
+        in_scope(penalties_keep_generated_tokens_from_coming_again),
         in_scope(old_flags_are_accepted),
         in_scope(wrong_calls_are_refused),
     };

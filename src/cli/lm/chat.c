@@ -160,6 +160,8 @@ static bool begin(chat *c, const int32_t *tokens, int64_t count)
                                        .min_p = o->min_p,
                                        .repeat_penalty = o->repeat_penalty,
                                        .repeat_last_n = o->repeat_last_n,
+                                       .frequency_penalty = o->frequency_penalty,
+                                       .presence_penalty = o->presence_penalty,
                                        .seed = c->seed++,
                                        .grammar = c->grammar,
                                        .stop = &c->stop,

@@ -244,6 +244,8 @@ static bool begin(job *w)
                                            .min_p = o->min_p,
                                            .repeat_penalty = o->repeat_penalty,
                                            .repeat_last_n = o->repeat_last_n,
+                                           .frequency_penalty = o->frequency_penalty,
+                                           .presence_penalty = o->presence_penalty,
                                            .seed = (uint64_t)(o->seed + i),
                                            .stop_strings = o->stops,
                                            .stop_string_count = o->stop_count,
