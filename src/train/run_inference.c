@@ -18,6 +18,7 @@
 #include "models/lm/arch.h"
 #include "train/data/table_source.h"
 #include "train/options.h"
+#include "train/prediction_pass.h"
 #include "train/run_folder.h"
 #include "train/run_open.h"
 #include "train/tasks/finetune.h"
@@ -315,55 +316,6 @@ bool tarn_run_evaluate(tarn_run *run, const char *data, int64_t batch_size, tarn
     return good;
 }
 
-/* A pass over the data. Buffers are owned. */
-typedef struct pass {
-    tarn_run *run;
-    const tarn_dataset *dataset;
-    int64_t at, size;    /* index of the next sample; samples of a batch at most */
-    double *probability; /* [size, classes] */
-    int64_t *label;      /* [size] */
-    tarn_prediction_fn receive;
-    void *ctx;
-} pass;
-
-/* Gives the predictions of a batch. False when the receiver ended the pass. */
-static bool give_batch(pass *p, int64_t count)
-{
-    int64_t classes = p->run->data_spec.classes;
-    for (int64_t i = 0; i < count; i++) {
-        const double *row = p->probability + i * classes;
-        tarn_prediction one = {.index = p->at, .label = p->label[i], .path = tarn__images_path(p->dataset, p->at)};
-        for (int64_t c = 1; c < classes; c++)
-            one.predicted = row[c] > row[one.predicted] ? c : one.predicted;
-        one.probability = row[one.predicted];
-        one.label_probability = row[one.label];
-        p->at++;
-        if (!p->receive(&one, p->ctx))
-            return false;
-    }
-    return true;
-}
-
-static bool predict_batches(pass *p, tarn_loader *loader)
-{
-    bool more = true;
-    while (more && !tarn_failed()) {
-        tarn_tensor *fields[TARN_MAX_FIELDS] = {0};
-        tarn_scope *scope = tarn_scope_open();
-        tarn_no_grad_open();
-        more = scope && tarn_loader_next(loader, fields);
-        int64_t count = more ? tarn_size(fields[0], 0) : 0;
-        more = more &&
-               tarn_read_f64(tarn_softmax(tarn_forward(p->run->model, tarn__batch_input(p->run->model, fields[0])), 1),
-                             p->probability, count * p->run->data_spec.classes) &&
-               tarn_read(tarn__batch_label(fields[1]), p->label, sizeof(int64_t) * (size_t)count) &&
-               give_batch(p, count);
-        tarn_no_grad_close();
-        tarn_scope_close(scope);
-    }
-    return !tarn_failed();
-}
-
 bool tarn_run_predict_data(tarn_run *run, const char *data, int64_t batch_size, tarn_prediction_fn receive, void *ctx)
 {
     const char *function = "run_predict_data";
@@ -374,19 +326,14 @@ bool tarn_run_predict_data(tarn_run *run, const char *data, int64_t batch_size, 
                            receive ? "batch_size must be at least 1" : "the receiver is NULL");
     tarn_dataset *dataset;
     tarn_loader *loader = open_loader(function, run, data, batch_size, &dataset);
-    int64_t count = loader ? tarn_dataset_count(dataset) : 0, size = batch_size < count ? batch_size : count;
-    size_t probability_bytes = sizeof(double) * (size_t)(size * run->data_spec.classes),
-           label_bytes = sizeof(int64_t) * (size_t)size;
-    pass p = {.run = run,
-              .dataset = dataset,
-              .size = size,
-              .probability = loader ? tarn__alloc(probability_bytes) : NULL,
-              .label = loader ? tarn__alloc(label_bytes) : NULL,
-              .receive = receive,
-              .ctx = ctx};
-    bool good = p.probability && p.label && predict_batches(&p, loader);
-    tarn__release(p.probability, p.probability ? probability_bytes : 0);
-    tarn__release(p.label, p.label ? label_bytes : 0);
+    tarn__prediction_pass pass = {.model = run->model,
+                                  .dataset = dataset,
+                                  .loader = loader,
+                                  .classes = run->data_spec.classes,
+                                  .batch_size = batch_size,
+                                  .receive = receive,
+                                  .ctx = ctx};
+    bool good = loader && tarn__predict_each(&pass);
     tarn_loader_free(loader);
     tarn_dataset_free(dataset);
     return good || tarn__raise_within(function);

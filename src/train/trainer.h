@@ -157,6 +157,8 @@ bool tarn__checkpoint_load(const char *function, tarn_trainer *trainer);
 tarn__metrics *tarn__metrics_open(const tarn_trainer *trainer);
 bool tarn__metrics_add(tarn__metrics *metrics, const tarn_train_report *report);
 bool tarn__metrics_add_sample(tarn__metrics *metrics, int64_t step, const char *text, size_t length);
+/* Predictions of a classifier's best weights, for report.html: a pass over the validation set. No-op for others. */
+bool tarn__metrics_add_classes(tarn__metrics *metrics, const tarn_trainer *trainer);
 bool tarn__metrics_flush(tarn__metrics *metrics); /* writes events and report.html */
 void tarn__metrics_close(tarn__metrics *metrics); /* NULL is allowed; works while an error is pending */
 

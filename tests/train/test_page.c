@@ -155,12 +155,104 @@ static void samples_of_a_run_are_on_its_page(void **state)
     free(after);
 }
 
+/* Number of times that `part` occurs in [text, end). */
+static int count_in(const char *text, const char *end, const char *part)
+{
+    int count = 0;
+    while ((text = strstr(text, part)) && text < end) {
+        count++;
+        text += strlen(part);
+    }
+    return count;
+}
+
+/* What a receiver counts; the page must agree with a pass over the validation set. */
+typedef struct tally {
+    int64_t confusion[10][10];
+    int64_t wrong;
+    tarn_prediction worst;
+} tally;
+
+static bool add_prediction(const tarn_prediction *p, void *ctx)
+{
+    tally *t = ctx;
+    t->confusion[p->label][p->predicted]++;
+    if (p->label != p->predicted && (t->wrong++ == 0 || p->label_probability < t->worst.label_probability))
+        t->worst = *p;
+    return true;
+}
+
+/* The matrix and the worst mistake are those of tarn_run_predict_data(); a picture is a BMP file in the page. */
+static void a_classifiers_page_shows_its_mistakes(void **state)
+{
+    (void)state;
+    char cell[200];
+    tally t = {.wrong = 0};
+    tarn_train_options options = small("mistaken");
+    snprintf(options.data, sizeof(options.data), "digits:600");
+    char *page = page_of(&options);
+    tarn_run *run = tarn_run_open(options.out, tarn_device_cpu());
+    assert_true(run && tarn_run_predict_data(run, NULL, 30, add_prediction, &t));
+    assert_true(t.wrong > 0); /* an epoch is too little for all of them */
+    const char *at = strstr(page, "<h2>Confusion matrix</h2>"), *end = at ? strstr(at, "</section>") : NULL;
+    assert_non_null(end);
+    for (int i = 0; i < 10; i++) {
+        snprintf(cell, sizeof(cell), "<tr><th scope=\"row\">%s</th>", tarn_run_class_name(run, i));
+        at = strstr(at, cell);
+        assert_true(at && at < end);
+        for (int j = 0; j < 10; j++) {
+            at = strstr(at, i == j ? "<td class=\"right\"" : "<td class=\"wrong\"");
+            at = strchr(at, '>') + 1;
+            assert_int_equal(strtoll(at, NULL, 10), t.confusion[i][j]);
+        }
+    }
+    at = strstr(page, "<h2>Worst mistakes</h2>");
+    assert_non_null(at);
+    end = strstr(at, "</section>");
+    assert_int_equal(count_in(at, end, "<figure><img alt=\"\" src=\"data:image/bmp;base64,Qk"),
+                     t.wrong < 12 ? t.wrong : 12);
+    snprintf(cell, sizeof(cell), "<b>%s</b> %.1f %%<br/>taken for <b>%s</b> %.1f %%<small>sample %lld</small>",
+             tarn_run_class_name(run, t.worst.label), 100 * t.worst.label_probability,
+             tarn_run_class_name(run, t.worst.predicted), 100 * t.worst.probability, (long long)t.worst.index);
+    const char *first = strstr(at, "<figcaption>");
+    assert_memory_equal(first + strlen("<figcaption>"), cell, strlen(cell));
+    tarn_run_close(run);
+    free(page);
+}
+
+/* A run that is stopped is left at once: its page has no predictions. */
+static void stop_at_once(const tarn_train_report *report, void *ctx)
+{
+    (void)report;
+    tarn_trainer_stop(ctx);
+}
+
+static void a_stopped_run_has_no_matrix(void **state)
+{
+    (void)state;
+    char path[1200];
+    size_t count;
+    tarn_train_options options = small("stopped");
+    tarn_trainer *trainer = tarn_trainer_new(&options);
+    assert_true(trainer && tarn_trainer_run(trainer, stop_at_once, trainer, NULL));
+    tarn_trainer_free(trainer);
+    snprintf(path, sizeof(path), "%s/report.html", options.out);
+    char *page = get_file(path, &count);
+    page = realloc(page, count + 1);
+    page[count] = 0;
+    assert_contains(page, "<h2>Loss</h2>");
+    assert_null(strstr(page, "Confusion matrix"));
+    free(page);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         in_scope(a_classifiers_page_says_what_the_run_is),
         in_scope(a_language_models_page_says_what_the_run_is),
         in_scope(samples_of_a_run_are_on_its_page),
+        in_scope(a_classifiers_page_shows_its_mistakes),
+        in_scope(a_stopped_run_has_no_matrix),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

@@ -431,6 +431,50 @@ static void mistakes_are_refused(void **state)
     assert_error(TARN_ERROR_IO, "report_write: ");
 }
 
+/* With many classes those with the lowest recall are listed, names escaped; pictures keep their colours and rows. */
+static void many_classes_are_a_table_and_mistakes_have_pictures(void **state)
+{
+    (void)state;
+    enum { CLASSES = 30 };
+    char text[CLASSES][16], *names[CLASSES], path[] = "a&b.png";
+    int64_t samples[CLASSES], correct[CLASSES];
+    unsigned char pixels[3 * 2 * 1] = {10, 20, 30, 40, 50, 60}; /* [3, 2, 1]: two rows of one pixel */
+    for (int i = 0; i < CLASSES; i++) {
+        snprintf(text[i], sizeof(text[i]), "<c%d>", i);
+        names[i] = text[i];
+        samples[i] = i == 3 ? 0 : 10;
+        correct[i] = i == 3 ? 0 : i == 7 ? 2 : i == 20 ? 1 : 9;
+    }
+    tarn__class_results results = {
+        .classes = CLASSES,
+        .samples = 290,
+        .step = 1500,
+        .names = names,
+        .class_samples = samples,
+        .class_correct = correct,
+        .worst[0] = {.prediction = {.label = 20, .predicted = 7, .probability = .875, .label_probability = .0625},
+                     .path = path,
+                     .picture = {.data = pixels, .dtype = TARN_U8, .shape = {3, {3, 2, 1}}}},
+        .count = 1};
+    const char *to = scratch("classes.html");
+    assert_true(tarn__report_write(to, &(tarn__report){.title = "x", .classes = &results}));
+    const char *html = read_page(to);
+    check_page(html);
+    assert_null(strstr(html, "Confusion matrix"));
+    assert_int_equal(count_of(html, "<th scope=\"row\">"), 20);
+    const char *first = strstr(html, "<th scope=\"row\">&lt;c20&gt;</th><td>10</td><td>1</td><td>10.0 %</td>"),
+               *second = strstr(html, "<th scope=\"row\">&lt;c7&gt;</th><td>10</td><td>2</td><td>20.0 %</td>"),
+               *third = strstr(html, "<th scope=\"row\">&lt;c0&gt;</th><td>10</td><td>9</td><td>90.0 %</td>");
+    assert_true(first && first < second && second < third);
+    assert_null(strstr(html, "&lt;c3&gt;")); /* no samples, so nothing can be said */
+    assert_contains(html, "validation set, 290 samples, best weights (step 1,500)");
+    assert_contains(html, "<b>&lt;c20&gt;</b> 6.2 %<br/>taken for <b>&lt;c7&gt;</b> 87.5 %<small>a&amp;b.png</small>");
+    /* 54 bytes of headers are 72 characters; then the lower row, BGR and a byte of padding, then the upper one */
+    const char *picture = strstr(html, "base64,") + 7;
+    assert_int_equal(strcspn(picture, "\""), 84);
+    assert_memory_equal(picture + 72, "PCgUADIeCgA=", 12);
+}
+
 /* The first and the last sample are shown, and some between them; any bytes are accepted. */
 static void samples_are_shown_as_they_changed(void **state)
 {
@@ -612,6 +656,7 @@ int main(int count, char **arguments)
                                        in_scope(long_lines_are_thinned_and_keep_their_peaks),
                                        in_scope(noise_is_smoothed_and_formulas_are_not),
                                        in_scope(mistakes_are_refused),
+                                       in_scope(many_classes_are_a_table_and_mistakes_have_pictures),
                                        in_scope(samples_are_shown_as_they_changed),
                                        in_scope(metrics_become_charts),
                                        in_scope(a_resumed_run_replaces_what_did_not_last),

@@ -419,10 +419,12 @@ static tarn_train_result result_of(const tarn_trainer *t, tarn_train_end end)
     return result;
 }
 
-/* --merge, once the run has ended: all steps, or out of patience. */
-static bool merge_adapters(const tarn_trainer *t)
+/* Once the run has ended, by all steps or out of patience: --merge, and what a classifier mistakes. A stopped run is
+ * left at once. */
+static bool complete_run(const tarn_trainer *t)
 {
-    return (t->state.step < t->steps && !out_of_patience(t)) || tarn__adapters_merge(t);
+    return (t->state.step < t->steps && !out_of_patience(t)) ||
+           (tarn__adapters_merge(t) && tarn__metrics_add_classes(t->metrics, t));
 }
 
 bool tarn_trainer_run(tarn_trainer *trainer, tarn_report_fn report, void *ctx, tarn_train_result *result)
@@ -443,7 +445,7 @@ bool tarn_trainer_run(tarn_trainer *trainer, tarn_report_fn report, void *ctx, t
     bool is_first = tarn__ranks_is_first(&trainer->ranks), is_open = open_folder(trainer);
     bool good = is_open && tarn__ranks_wait(trainer) &&
                 run_loop(trainer, &(report_target){is_first ? report : NULL, ctx}) &&
-                tarn__frozen_verify("trainer_run", trainer) && (!is_first || merge_adapters(trainer));
+                tarn__frozen_verify("trainer_run", trainer) && (!is_first || complete_run(trainer));
     good = tarn__async_checkpoint_wait(trainer->async_checkpoint) &&
            good; /* after a failure too: the thread borrows the trainer */
     end_profile(trainer);

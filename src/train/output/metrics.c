@@ -24,6 +24,7 @@ struct tarn__metrics {
     tarn__tensorboard *events;
     tarn__path path, report_path, samples_path;
     char title[sizeof(((tarn_train_options *)0)->model) + sizeof(((tarn_train_options *)0)->data) + 8];
+    tarn__class_results *classes;   /* of a classifier that has ended; else NULL */
     tarn__report_settings settings; /* for the page; fixed for the run */
 };
 
@@ -173,6 +174,15 @@ bool tarn__metrics_add_sample(tarn__metrics *metrics, int64_t step, const char *
     return tarn__samples_append("trainer_run", metrics->samples_path.text, step, text, length);
 }
 
+bool tarn__metrics_add_classes(tarn__metrics *metrics, const tarn_trainer *t)
+{
+    if (!t->task->predict_best || !t->state.best_step)
+        return true;
+    tarn__class_results_free(metrics->classes);
+    metrics->classes = tarn__class_results_collect(t);
+    return metrics->classes != NULL;
+}
+
 /* Called at every checkpoint: the page and the checkpoint are of the same step. */
 bool tarn__metrics_flush(tarn__metrics *metrics)
 {
@@ -184,6 +194,7 @@ bool tarn__metrics_flush(tarn__metrics *metrics)
                                  .settings = metrics->settings.row,
                                  .setting_count = metrics->settings.count,
                                  .samples = metrics->samples_path.text,
+                                 .classes = metrics->classes,
                                  .has_perplexity = metrics->task->has_perplexity};
     return !tarn_failed() && tarn__tensorboard_flush(metrics->events) &&
            tarn__report_write_metrics(metrics->report_path.text, &report, metrics->path.text);
@@ -196,5 +207,6 @@ void tarn__metrics_close(tarn__metrics *metrics)
     if (metrics->lines)
         fclose(metrics->lines);
     tarn__tensorboard_close(metrics->events);
+    tarn__class_results_free(metrics->classes);
     tarn__release(metrics, sizeof(*metrics));
 }

@@ -143,5 +143,7 @@ bool tarn__report_write(const char *path, const tarn__report *report)
     tarn__settings_write(page, report->settings, report->setting_count);
     tarn__charts_write(page, report->charts, report->chart_count);
     tarn__samples_write(page, report->samples);
+    if (report->classes)
+        tarn__classes_write(page, report->classes);
     return tarn__page_close(page);
 }

@@ -2,7 +2,8 @@
  *
  * The page is self-contained: no other file, no network. Charts are SVG and need no script; a small script adds a
  * read-out under the pointer. Layers: series.c reads metrics.jsonl into series, report.c lays the page out, tiles.c
- * writes its headline, samples.c the samples, chart.c draws one chart over two axes (axis.c), page.c buffers and
+ * writes its headline, samples.c the samples, classes.c what a
+ * classifier mistakes, chart.c draws one chart over two axes (axis.c), page.c buffers and
  * escapes the output, style.c holds CSS and script. */
 #ifndef TARN__REPORT_H
 #define TARN__REPORT_H
@@ -10,6 +11,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include <tarn/predict.h>
 
 #include "base/error.h"
 #include "base/os/files.h"
@@ -49,6 +52,26 @@ typedef struct tarn__report_chart {
     bool is_fraction; /* values from 0 to 1, shown as percent */
 } tarn__report_chart;
 
+#define TARN__MAX_MISTAKES 12
+#define TARN__MAX_MATRIX 20 /* classes of a confusion matrix */
+
+/* A sample that was taken for another class. */
+typedef struct tarn__mistake {
+    tarn_prediction prediction; /* its path is NULL: see `path` */
+    char *path;                 /* image file, relative to the folder of the data, owned; NULL: none */
+    tarn_array picture;         /* u8 [1 or 3, H, W], owned; no data: none */
+} tarn__mistake;
+
+/* Predictions of a classifier's best weights for its validation set. */
+typedef struct tarn__class_results {
+    int64_t classes, samples, step;         /* step: of the weights */
+    char *const *names;                     /* [classes], borrowed from the trainer */
+    int64_t *class_samples, *class_correct; /* [classes], owned */
+    int64_t *confusion; /* [classes, classes], owned: samples of class i that were taken for class j; NULL: too many */
+    tarn__mistake worst[TARN__MAX_MISTAKES]; /* the least probable own class first */
+    int count;
+} tarn__class_results;
+
 /* Contents of a page. All is borrowed; strings may hold any bytes. Charts without a finite value are omitted. */
 typedef struct tarn__report {
     const char *title;
@@ -57,9 +80,10 @@ typedef struct tarn__report {
     int setting_count;
     const tarn__report_chart *charts;
     int chart_count;
-    double seconds;      /* elapsed time of the run; 0: not shown */
-    const char *samples; /* path of samples.jsonl; NULL, or no such file: no samples */
-    bool has_perplexity; /* loss is the cross-entropy per token of a language model */
+    double seconds;                     /* elapsed time of the run; 0: not shown */
+    const char *samples;                /* path of samples.jsonl; NULL, or no such file: no samples */
+    const tarn__class_results *classes; /* NULL: none */
+    bool has_perplexity;                /* loss is the cross-entropy per token of a language model */
 } tarn__report;
 
 /* Collects the settings that apply to this run. Borrows the trainer. False with an error. */
@@ -187,6 +211,14 @@ void tarn__best_write(tarn__page *page, const tarn__report_chart *chart, const t
  * adds a line; the text may hold any bytes. */
 void tarn__samples_write(tarn__page *page, const char *path);
 bool tarn__samples_append(const char *function, const char *path, int64_t step, const char *text, size_t length);
+
+/* Confusion matrix, or table of the classes that are recognized least, and worst mistakes (classes.c). */
+void tarn__classes_write(tarn__page *page, const tarn__class_results *results);
+
+/* Collects the results of a run, with pictures of its mistakes (class_results.c). Owned by the caller; free() allows
+ * NULL. NULL with an error. */
+tarn__class_results *tarn__class_results_collect(const tarn_trainer *trainer);
+void tarn__class_results_free(tarn__class_results *results);
 
 /* A card per chart, over one axis of steps (report.c). */
 void tarn__charts_write(tarn__page *page, const tarn__report_chart *charts, int count);
