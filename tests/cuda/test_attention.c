@@ -96,6 +96,19 @@ static void every_shape_matches_the_cpu(void **state)
             }
 }
 
+/* So many heads that a block computes the gradients of several tiles of keys, one after the other. */
+static void many_heads_match_the_cpu(void **state)
+{
+    NEEDS_GPU();
+    static const int64_t depths[] = {8, 40, 72, 100, 132};
+    for (int i = 0; i < 5; i++) {
+        tarn_scope *scope = tarn_scope_open();
+        agrees_with_the_cpu((sizes){i == 1 ? 140 : 66, 4, i == 2 ? 2 : 4, 20, 300, depths[i]}, TARN_F32,
+                            (tarn_attention_options){.causal = i % 2}, 1e-5);
+        tarn_scope_close(scope);
+    }
+}
+
 static void lengths_and_dropout_match_the_cpu(void **state)
 {
     NEEDS_GPU();
@@ -339,6 +352,7 @@ int main(void)
 #define ON_GPU(test) cmocka_unit_test_setup_teardown(test, open_gpu, close_gpu)
     const struct CMUnitTest tests[] = {
         ON_GPU(every_shape_matches_the_cpu),
+        ON_GPU(many_heads_match_the_cpu),
         ON_GPU(lengths_and_dropout_match_the_cpu),
         ON_GPU(document_starts_match_the_cpu),
         ON_GPU(a_row_that_sees_only_itself_has_a_gradient_of_v_only),

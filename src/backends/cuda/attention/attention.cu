@@ -173,6 +173,17 @@ static void run_mma(const tarn__call *call)
         run_simt(call);
 }
 
+/* The same. */
+static void run_f32(const tarn__call *call)
+{
+    attention_args a = attention_of(call, false);
+    if (a.batches == 0 || a.rows == 0)
+        return;
+    tarn__cuda_attention_window_starts(call, &a, 0);
+    if (!tarn__cuda_attention_f32(call, &a))
+        run_simt(call);
+}
+
 void tarn__cuda_attention_native(const tarn__call *call)
 {
     if (tarn__cuda_attention_mma_fits(call))
@@ -195,27 +206,52 @@ static tarn__plan_status prepare_forward(const tarn__call *call, tarn__plan *pla
     return TARN__PLAN_READY;
 }
 
-/* Tensor cores, then SIMT for every call. */
-static void add_rows(tarn__kernel_row *rows, tarn__kernel kernel, tarn__kernel_row mma, tarn__kernel_row simt,
-                     bool (*fits)(const tarn__call *), tarn__kernel_row *storage)
+static tarn__plan_status prepare_f32_grad(const tarn__call *call, tarn__plan *plan)
 {
-    rows[kernel] = tarn__row_named(simt, "simt");
-    tarn__push_row(rows, kernel, tarn__row_named(tarn__row_fits(mma, fits), "mma"), storage);
+    plan->scratch_bytes = tarn__cuda_attention_f32_grad_scratch(call);
+    return TARN__PLAN_READY;
+}
+
+/* A kernel's rows: tensor cores, f32 tiles, then SIMT for every call. */
+struct attention_rows {
+    tarn__kernel_row mma, f32, simt, storage[2];
+};
+
+static void add_rows(tarn__kernel_row *rows, tarn__kernel kernel, attention_rows *of)
+{
+    rows[kernel] = tarn__row_named(of->simt, "simt");
+    tarn__push_row(rows, kernel, tarn__row_named(of->f32, "f32"), &of->storage[0]);
+    tarn__push_row(rows, kernel, tarn__row_named(of->mma, "mma"), &of->storage[1]);
+}
+
+static attention_rows forward_rows()
+{
+    const uint32_t f32 = TARN__BIT(TARN_F32);
+    return {tarn__row_fits(tarn__row_planned(prepare_forward, run_mma, TARN__FLOATS), tarn__cuda_attention_mma_fits),
+            tarn__row_fits(tarn__row_planned(prepare_forward, run_f32, f32), tarn__cuda_attention_f32_fits),
+            tarn__row_planned(prepare_forward, run_simt, TARN__FLOATS)};
+}
+
+static attention_rows backward_rows()
+{
+    const uint32_t f32 = TARN__BIT(TARN_F32);
+    return {tarn__row_fits(tarn__row_planned(prepare_grad, tarn__cuda_attention_grad_mma, TARN__FLOATS),
+                           tarn__cuda_attention_mma_grad_fits),
+            tarn__row_fits(tarn__row_planned(prepare_f32_grad, tarn__cuda_attention_grad_f32, f32),
+                           tarn__cuda_attention_f32_grad_fits),
+            tarn__row_planned(prepare_grad, tarn__cuda_attention_grad_simt, TARN__FLOATS)};
 }
 
 /* cuDNN where it supports the call reliably (cudnn_attention.c) and was measured to be faster (cudnn_attention_tune.c),
  * then our own kernels. */
 void tarn__cuda_register_attention(tarn__kernel_row *rows)
 {
-    static tarn__kernel_row simt[4];
-    const tarn__kernel forward[] = {TARN__K_attention, TARN__K_attention_documents},
-                       backward[] = {TARN__K_attention_grad, TARN__K_attention_documents_grad};
-    for (int i = 0; i < 2; i++) {
-        add_rows(rows, forward[i], tarn__row_planned(prepare_forward, run_mma, TARN__FLOATS),
-                 tarn__row_planned(prepare_forward, run_simt, TARN__FLOATS), tarn__cuda_attention_mma_fits, &simt[i]);
-        add_rows(rows, backward[i], tarn__row_planned(prepare_grad, tarn__cuda_attention_grad_mma, TARN__FLOATS),
-                 tarn__row_planned(prepare_grad, tarn__cuda_attention_grad_simt, TARN__FLOATS),
-                 tarn__cuda_attention_mma_grad_fits, &simt[2 + i]);
+    static attention_rows all[4];
+    const tarn__kernel kernels[] = {TARN__K_attention, TARN__K_attention_documents, TARN__K_attention_grad,
+                                    TARN__K_attention_documents_grad};
+    for (int i = 0; i < 4; i++) {
+        all[i] = i < 2 ? forward_rows() : backward_rows();
+        add_rows(rows, kernels[i], &all[i]);
     }
     tarn__cudnn_attention_push_rows(rows);
 }

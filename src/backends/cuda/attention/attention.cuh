@@ -130,8 +130,18 @@ bool tarn__cuda_attention_mma_grad(const tarn__call *call, attention_args *a);
  * window. */
 void tarn__cuda_attention_window_starts(const tarn__call *call, attention_args *a, size_t offset);
 
-/* attention_grad.cu: a backward pass on tensor cores, or by SIMT kernels. */
+/* attention_f32.cu, attention_f32_grad.cu: f32 without tensor cores, calls whose operands fit. False: the device has
+ * too little shared memory. And the bytes of scratch of a backward pass. */
+#define F32_MAX_DEPTH 256
+bool tarn__cuda_attention_f32_fits(const tarn__call *call);
+bool tarn__cuda_attention_f32(const tarn__call *call, attention_args *a);
+bool tarn__cuda_attention_f32_grad_fits(const tarn__call *call);
+bool tarn__cuda_attention_f32_grad(const tarn__call *call, const attention_args *a);
+size_t tarn__cuda_attention_f32_grad_scratch(const tarn__call *call);
+
+/* attention_grad.cu: a backward pass on tensor cores, in f32 tiles, or by SIMT kernels. */
 void tarn__cuda_attention_grad_mma(const tarn__call *call);
+void tarn__cuda_attention_grad_f32(const tarn__call *call);
 void tarn__cuda_attention_grad_simt(const tarn__call *call);
 
 /* attention_mma_grad128_q.cu: faster, for some of the operands of attention_mma_grad.cu. False: D or device not
