@@ -10,6 +10,7 @@
 #include <jansson.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -25,7 +26,7 @@ static bool has_failed;
 static char failure[512];
 static tarn_module *own; /* a model with the weights of the served one, to compare with */
 static tarn_tokenizer *own_tokenizer;
-static int load_seconds, loads; /* how long loading takes; how often it was done */
+static atomic_int load_seconds; /* how long loading takes */
 static bool load_fails;
 
 /* ---- the server -------------------------------------------------------------------------------------------------- */
@@ -66,7 +67,6 @@ static bool load(tarn_module **model, tarn_tokenizer **tokenizer, tarn_engine_op
 {
     (void)engine, (void)ctx;
     nanosleep(&(struct timespec){load_seconds, 0}, NULL);
-    __atomic_add_fetch(&loads, 1, __ATOMIC_SEQ_CST);
     if (load_fails) {
         snprintf(error, error_size, "there is no such model");
         return false;
