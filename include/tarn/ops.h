@@ -209,8 +209,8 @@ TARN_API bool tarn_sort(tarn_tensor *x, int axis, bool descending, tarn_tensor *
 /* Matrix product of the last two axes, as in NumPy: vectors, matrices, batches, [B,M,K] @ [K,N], broadcast batches.
  * Transposed views need no copy. */
 TARN_API tarn_tensor *tarn_matmul(tarn_tensor *a, tarn_tensor *b);
-/* Allows TF32 (10-bit mantissa) for matmuls of f32 tensors, forward and backward, on devices where it is faster; off
- * by default. For all threads; no effect on the CPU and on other dtypes. */
+/* Allows TF32 (10-bit mantissa) for matmuls, convolutions and attention of f32 tensors, forward and backward, on
+ * devices where it is faster; off by default. For all threads; no effect on the CPU and on other dtypes. */
 TARN_API void tarn_set_tf32(bool on);
 /* x · weightᵀ + bias over the last axis of x, with weight [out, in] and bias [out] or NULL. A weight without a
  * gradient may be quantized (x and bias f32 or 16-bit), or 16-bit where x is f32 (bias of any of these); it is used

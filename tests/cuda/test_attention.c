@@ -1,5 +1,6 @@
-/* test_attention.c: attention on a CUDA device against the CPU: every shape its kernels support, document starts, equal
- * dropout masks, bitwise identical runs and captured steps, memory linear in the rows. Skipped without a device. */
+/* test_attention.c: attention on a CUDA device against the CPU: every shape its kernels support, document starts, TF32,
+ * equal dropout masks, bitwise identical runs and captured steps, memory linear in the rows. Skipped without a device.
+ */
 #include "support/gpu.h"
 
 #include <tarn/graph.h>
@@ -244,6 +245,69 @@ static void a_document_start_outside_the_keys_is_an_error(void **state)
     }
 }
 
+/* ---- TF32 -------------------------------------------------------------------------------------------------------- */
+
+/* TF32 has 10 mantissa bits, as f16: operands and weights are rounded as there, so its tolerance holds. */
+#define TF32_TOLERANCE 4e-3
+
+static void tf32_agrees_with_the_cpu(sizes s, tarn_attention_options o)
+{
+    tarn_scope *scope = tarn_scope_open();
+    tarn_set_tf32(true);
+    agrees_with_the_cpu(cut(s, TARN_F32), TARN_F32, o, TF32_TOLERANCE);
+    tarn_set_tf32(false);
+    tarn_scope_close(scope);
+}
+
+/* Every head_dim that has a kernel, sizes that do not fill it, one that only SIMT kernels take; with every option. */
+static void tf32_matches_the_cpu(void **state)
+{
+    NEEDS_GPU();
+    static const sizes all[] = {{2, 2, 1, 65, 65, 32},    {1, 4, 2, 130, 200, 64},  {1, 2, 2, 70, 33, 80},
+                                {1, 2, 1, 129, 127, 128}, {1, 2, 1, 65, 130, 256},  {2, 3, 1, 1, 190, 64},
+                                {1, 2, 1, 40, 50, 7},     {1, 1, 1, 20, 30, 300},   {1, 2, 2, 64, 64, 20},
+                                {1, 4, 2, 290, 290, 128}, {1, 3, 1, 1000, 1000, 64}};
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
+        for (int causal = 0; causal < 2; causal++) {
+            tf32_agrees_with_the_cpu(all[i], (tarn_attention_options){.causal = causal});
+            tf32_agrees_with_the_cpu(all[i], (tarn_attention_options){.causal = causal, .dropout = 0.3});
+        }
+    for (size_t i = 0; i < 6; i++) {
+        const sizes s = cut(all[i], TARN_F32);
+        tf32_agrees_with_the_cpu(s, (tarn_attention_options){.causal = true, .window = 40});
+        tf32_agrees_with_the_cpu(s, (tarn_attention_options){.causal = true, .softcap = 3});
+        for (int longest = 0; longest < 80; longest += 20)
+            tf32_agrees_with_the_cpu(s, (tarn_attention_options){.causal = longest > 0,
+                                                                 .document_starts = draw_starts(s, longest, TARN_I64)});
+    }
+}
+
+static void tf32_lengths_match_the_cpu(void **state)
+{
+    NEEDS_GPU();
+    tarn_tensor *lengths = good(tarn_from_i64((const int64_t[]){61, 100, 0}, TARN_SHAPE(3), CPU));
+    for (int causal = 0; causal < 2; causal++) {
+        tarn_attention_options o = {.causal = causal, .dropout = 0.3, .lengths = lengths};
+        tf32_agrees_with_the_cpu((sizes){3, 4, 2, 70, 101, 64}, o);
+        tf32_agrees_with_the_cpu((sizes){3, 4, 2, 150, 101, 128}, o);
+    }
+}
+
+/* Only where it is allowed: results in TF32 differ from those in f32, which are as near to the CPU's as before. */
+static void tf32_is_used_where_it_is_allowed(void **state)
+{
+    NEEDS_GPU();
+    tarn_tensor *here[OPERANDS], *x[OPERANDS];
+    make_operands((sizes){1, 2, 2, 200, 200, 64}, TARN_F32, here, x);
+    tarn_tensor *exact = good(tarn_attention(x[Q], x[K], x[V], NULL));
+    tarn_set_tf32(true);
+    tarn_tensor *rounded = good(tarn_attention(x[Q], x[K], x[V], NULL));
+    tarn_set_tf32(false);
+    tarn_tensor *wanted = good(tarn_attention(here[Q], here[K], here[V], NULL));
+    assert_true(apart(exact, wanted) < 1e-5);
+    assert_true(apart(rounded, wanted) > 2e-5 && apart(rounded, wanted) < TF32_TOLERANCE);
+}
+
 /* ---- dropout ----------------------------------------------------------------------------------------------------- */
 
 /* With one-hot values the result is the weights: the zeros are the dropped ones, the same as on the CPU. */
@@ -288,12 +352,13 @@ static void runs_and_captured_steps_are_bitwise_identical(void **state)
 {
     NEEDS_GPU();
     static const tarn_dtype dtypes[] = {TARN_BF16, TARN_F32};
-    for (int d = 0; d < 4; d++) {
-        recording r = {
-            .x = tarn_requires_grad(good(tarn_normal(TARN_SHAPE(2, 150, 8 * 64), 0, 1, dtypes[d % 2], gpu)), true)};
+    for (int d = 0; d < 6; d++) { /* the last two: f32 in TF32, without and with starts */
+        tarn_set_tf32(d > 3);
+        recording r = {.x = tarn_requires_grad(
+                           good(tarn_normal(TARN_SHAPE(2, 150, 8 * 64), 0, 1, dtypes[d > 3 ? 1 : d % 2], gpu)), true)};
         r.document_starts =
-            d < 2 ? NULL : good(tarn_to(draw_starts((sizes){2, 4, 2, 150, 150, 64}, 70, TARN_I32), gpu));
-        r.sum = good(tarn_zeros(TARN_SHAPE(2, 150, 4 * 64), dtypes[d % 2], gpu));
+            d < 2 || d == 4 ? NULL : good(tarn_to(draw_starts((sizes){2, 4, 2, 150, 150, 64}, 70, TARN_I32), gpu));
+        r.sum = good(tarn_zeros(TARN_SHAPE(2, 150, 4 * 64), dtypes[d > 3 ? 1 : d % 2], gpu));
         r.grad = good(tarn_zeros(TARN_SHAPE(2, 150, 8 * 64), TARN_F32, gpu));
         double *sum[3], *grad[3];
         for (int run = 0; run < 3; run++) {
@@ -315,6 +380,7 @@ static void runs_and_captured_steps_are_bitwise_identical(void **state)
             free(grad[run]);
         }
     }
+    tarn_set_tf32(false);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
@@ -359,6 +425,9 @@ int main(void)
         ON_GPU(document_starts_with_lengths_and_dropout_match_the_cpu),
         ON_GPU(document_starts_of_0_change_no_bit),
         ON_GPU(a_document_start_outside_the_keys_is_an_error),
+        ON_GPU(tf32_matches_the_cpu),
+        ON_GPU(tf32_lengths_match_the_cpu),
+        ON_GPU(tf32_is_used_where_it_is_allowed),
         ON_GPU(dropout_masks_match_the_cpu),
         ON_GPU(runs_and_captured_steps_are_bitwise_identical),
         ON_GPU(long_sequences_need_no_weights_in_memory),

@@ -156,6 +156,7 @@ typedef struct tarn__residual_norm {
 typedef struct tarn__attention {
     double scale; /* of q · k; the default is resolved, never 0 */
     int32_t causal;
+    int32_t tf32; /* as in tarn__matmul */
     tarn__random random;
     int64_t window; /* 0: none; else causal */
     double softcap; /* scores s, scaled, become softcap · tanh(s / softcap); 0: none */

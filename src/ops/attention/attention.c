@@ -88,6 +88,7 @@ static tarn__attention params_of(const tarn_attention_options *o, const tarn_ten
 {
     return (tarn__attention){.scale = o->scale != 0 ? o->scale : 1 / sqrt((double)q->view.shape[3]),
                              .causal = o->causal,
+                             .tf32 = tarn__tf32(),
                              .random.a = o->dropout,
                              .window = o->window < k->view.shape[2] ? o->window : 0,
                              .softcap = o->softcap};

@@ -184,6 +184,17 @@ static void run_f32(const tarn__call *call)
         run_simt(call);
 }
 
+/* The same. */
+static void run_tf32(const tarn__call *call)
+{
+    attention_args a = attention_of(call, false);
+    if (a.batches == 0 || a.rows == 0)
+        return;
+    tarn__cuda_attention_window_starts(call, &a, 0);
+    if (!tarn__cuda_attention_tf32(call, &a))
+        run_simt(call);
+}
+
 void tarn__cuda_attention_native(const tarn__call *call)
 {
     if (tarn__cuda_attention_mma_fits(call))
@@ -212,9 +223,10 @@ static tarn__plan_status prepare_f32_grad(const tarn__call *call, tarn__plan *pl
     return TARN__PLAN_READY;
 }
 
-/* A kernel's rows: tensor cores, f32 tiles, then SIMT for every call. */
+/* A kernel's rows: tensor cores, in TF32 for f32 tensors where the caller allows it, f32 tiles, then SIMT for every
+ * call. */
 struct attention_rows {
-    tarn__kernel_row mma, f32, simt, storage[2];
+    tarn__kernel_row tf32, mma, f32, simt, storage[3];
 };
 
 static void add_rows(tarn__kernel_row *rows, tarn__kernel kernel, attention_rows *of)
@@ -222,12 +234,14 @@ static void add_rows(tarn__kernel_row *rows, tarn__kernel kernel, attention_rows
     rows[kernel] = tarn__row_named(of->simt, "simt");
     tarn__push_row(rows, kernel, tarn__row_named(of->f32, "f32"), &of->storage[0]);
     tarn__push_row(rows, kernel, tarn__row_named(of->mma, "mma"), &of->storage[1]);
+    tarn__push_row(rows, kernel, tarn__row_named(of->tf32, "tf32"), &of->storage[2]);
 }
 
 static attention_rows forward_rows()
 {
     const uint32_t f32 = TARN__BIT(TARN_F32);
-    return {tarn__row_fits(tarn__row_planned(prepare_forward, run_mma, TARN__FLOATS), tarn__cuda_attention_mma_fits),
+    return {tarn__row_fits(tarn__row_planned(prepare_forward, run_tf32, f32), tarn__cuda_attention_tf32_fits),
+            tarn__row_fits(tarn__row_planned(prepare_forward, run_mma, TARN__FLOATS), tarn__cuda_attention_mma_fits),
             tarn__row_fits(tarn__row_planned(prepare_forward, run_f32, f32), tarn__cuda_attention_f32_fits),
             tarn__row_planned(prepare_forward, run_simt, TARN__FLOATS)};
 }
@@ -235,7 +249,9 @@ static attention_rows forward_rows()
 static attention_rows backward_rows()
 {
     const uint32_t f32 = TARN__BIT(TARN_F32);
-    return {tarn__row_fits(tarn__row_planned(prepare_grad, tarn__cuda_attention_grad_mma, TARN__FLOATS),
+    return {tarn__row_fits(tarn__row_planned(prepare_grad, tarn__cuda_attention_grad_tf32, f32),
+                           tarn__cuda_attention_tf32_grad_fits),
+            tarn__row_fits(tarn__row_planned(prepare_grad, tarn__cuda_attention_grad_mma, TARN__FLOATS),
                            tarn__cuda_attention_mma_grad_fits),
             tarn__row_fits(tarn__row_planned(prepare_f32_grad, tarn__cuda_attention_grad_f32, f32),
                            tarn__cuda_attention_f32_grad_fits),

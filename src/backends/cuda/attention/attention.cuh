@@ -125,6 +125,12 @@ bool tarn__cuda_attention_mma(const tarn__call *call, attention_args *a);
 bool tarn__cuda_attention_mma_grad_fits(const tarn__call *call);
 bool tarn__cuda_attention_mma_grad(const tarn__call *call, attention_args *a);
 
+/* attention_tf32.cu: the same for f32 tensors in TF32. The gradient includes delta. */
+bool tarn__cuda_attention_tf32_fits(const tarn__call *call);
+bool tarn__cuda_attention_tf32(const tarn__call *call, attention_args *a);
+bool tarn__cuda_attention_tf32_grad_fits(const tarn__call *call);
+bool tarn__cuda_attention_tf32_grad(const tarn__call *call, attention_args *a);
+
 /* attention.cu: a sliding window as document starts, so that one mask and one way to skip tiles serve both: writes the
  * later of a row's window and document start to scratch, from byte `offset` on, a multiple of 8. Nothing without a
  * window. */
@@ -139,8 +145,9 @@ bool tarn__cuda_attention_f32_grad_fits(const tarn__call *call);
 bool tarn__cuda_attention_f32_grad(const tarn__call *call, const attention_args *a);
 size_t tarn__cuda_attention_f32_grad_scratch(const tarn__call *call);
 
-/* attention_grad.cu: a backward pass on tensor cores, in f32 tiles, or by SIMT kernels. */
+/* attention_grad.cu: a backward pass on tensor cores, in 16 bits or TF32, in f32 tiles, or by SIMT kernels. */
 void tarn__cuda_attention_grad_mma(const tarn__call *call);
+void tarn__cuda_attention_grad_tf32(const tarn__call *call);
 void tarn__cuda_attention_grad_f32(const tarn__call *call);
 void tarn__cuda_attention_grad_simt(const tarn__call *call);
 

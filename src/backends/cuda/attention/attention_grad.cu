@@ -409,6 +409,19 @@ void tarn__cuda_attention_grad_f32(const tarn__call *call)
     run_simt(call, a);
 }
 
+/* The same. */
+void tarn__cuda_attention_grad_tf32(const tarn__call *call)
+{
+    attention_args a = attention_of(call, true);
+    if (a.batches == 0)
+        return;
+    set_window_starts(call, a);
+    if (tarn__cuda_attention_tf32_grad(call, &a))
+        return;
+    run_delta(call, a);
+    run_simt(call, a);
+}
+
 void tarn__cuda_attention_grad_native(const tarn__call *call)
 {
     if (tarn__cuda_attention_mma_grad_fits(call))

@@ -12,98 +12,6 @@ template <int DEPTH> constexpr int keys_at_once = q_in_registers<DEPTH> ? 64 : 3
  * has its own. */
 template <int DEPTH> constexpr int shared_rows = 4 * keys_at_once<DEPTH> + (q_in_registers<DEPTH> ? 0 : MMA_ROWS);
 
-/* A lane's two rows: running max and sum. */
-struct two_rows {
-    float row_max[2], sum[2];
-};
-
-/* Masked scores become -infinity, the others are scaled. */
-template <int KEYS, bool has_starts>
-__device__ __forceinline__ void mask(float (*score)[4], float scale, const tile_spans &spans)
-{
-#pragma unroll
-    for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            score[n][i] = is_visible<has_starts>(spans, n, i) ? score[n][i] * scale : -CUDART_INF_F;
-}
-
-/* Scores s become cap · tanh(s · scale / cap), as cap - 2 cap / (exp(2 s · scale / cap) + 1): cap where the exponential
- * is infinite, -cap where it is 0. Off by some 2e-7 · cap, which 16-bit weights do not show. */
-template <int KEYS> __device__ __forceinline__ void cap_scores(float (*score)[4], float scale, float cap)
-{
-    const float factor = 2 * (float)LOG2_E * scale / cap;
-#pragma unroll
-    for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            score[n][i] = cap - __fdividef(2 * cap, exp2_approx(score[n][i] * factor) + 1);
-}
-
-/* Scores become weights; `rescale` is the factor for the rows' earlier sums. The scale is positive. */
-template <int KEYS>
-__device__ __forceinline__ void online_softmax(float (*score)[4], float scale, two_rows &r, float *rescale)
-{
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        float here = -CUDART_INF_F, part = 0;
-#pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
-            here = fmaxf(here, fmaxf(score[n][2 * half], score[n][2 * half + 1]));
-        here = fmaxf(here * scale, r.row_max[half]);
-        here = fmaxf(here, __shfl_xor_sync(FULL_WARP, here, 1));
-        here = fmaxf(here, __shfl_xor_sync(FULL_WARP, here, 2));
-        float shift = here == -CUDART_INF_F ? 0 : here;
-        rescale[half] = exp2_approx(r.row_max[half] - shift);
-        r.row_max[half] = here;
-#pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-            for (int i = 2 * half; i < 2 * half + 2; i++) {
-                score[n][i] = exp2_approx(score[n][i] * scale - shift);
-                part += score[n][i];
-            }
-        /* this lane's keys; the row's four lanes are added at the end */
-        r.sum[half] = r.sum[half] * rescale[half] + part;
-    }
-}
-
-/* Zeroes dropped weights; the scale of the kept ones is applied at the end. */
-template <int KEYS>
-__device__ __forceinline__ void drop_weights(const attention_args &a, const source &random, float (*weight)[4],
-                                             int64_t head, int64_t row, int64_t key)
-{
-#pragma unroll
-    for (int n = 0; n < KEYS / 16; n++) {
-        const uint32_t mask = keep_mask_by_rows(a, random, head, row, key + n * 16);
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            weight[2 * n + i / 4][i % 4] = mask >> bit_by_rows(i / 4, i % 4) & 1 ? weight[2 * n + i / 4][i % 4] : 0;
-    }
-}
-
-/* Rows l / 4 and l / 4 + 8 of the warp: divided by their sums, and their LSE. */
-template <typename T, int DEPTH>
-__device__ __forceinline__ void write_result(const attention_args &a, const block_pos &at, const float (*result)[4],
-                                             two_rows &r, int64_t row)
-{
-    const int lane = threadIdx.x % WARP;
-    const head_matrix lse_head = head_of(a.lse, at.batch, at.head);
-    float factor[2];
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        r.sum[half] += __shfl_xor_sync(FULL_WARP, r.sum[half], 1);
-        r.sum[half] += __shfl_xor_sync(FULL_WARP, r.sum[half], 2);
-        int64_t t = row + lane / 4 + half * 8;
-        /* no keys, or all scores -infinity: 0 */
-        factor[half] = t < a.rows && r.sum[half] != 0 ? (a.is_dropping ? a.keep_scale : 1) / r.sum[half] : 0;
-        if (a.lse.base && lane % 4 == 0 && t < a.rows)
-            store_any(lse_head.base, lse_head.dtype, t * lse_head.row,
-                      r.sum[half] == 0 ? -CUDART_INF_F : (r.row_max[half] + log2f(r.sum[half])) * (float)LN_2);
-    }
-    write_tile<T, DEPTH>(head_of(a.y, at.batch, at.head), result, factor, row, a.rows, 0, a.head_dim);
-}
-
 /* 4 warps, 16 rows each. Multiply-adds: 2 · rows · keys · D. Bytes: q and y once, k and v once per 64 rows, mostly from
  * the L2 cache. */
 template <typename T, int DEPTH, bool has_starts, bool is_capped>
@@ -186,7 +94,9 @@ static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 64 ? 3 : 1)
         gemm_nn<T, DEPTH, KEYS, DEPTH>(result, score, values_at + now);
     }
     wait_copies(); /* also without keys: copies must not outlive the block */
-    write_result<T, DEPTH>(a, at, result, r, row);
+    float factor[2];
+    finish_rows(a, at, r, row, factor);
+    write_tile<T, DEPTH>(head_of(a.y, at.batch, at.head), result, factor, row, a.rows, 0, a.head_dim);
 }
 
 /* Grid: a block per 64 rows of a head; 128 threads. */

@@ -1,4 +1,5 @@
-/* attention_mma.cuh: shared by attention in bf16 and f16 on tensor cores (mma.cuh): tiles of a head, masks, dropout.
+/* attention_mma.cuh: shared by attention in bf16 and f16 on tensor cores (mma.cuh): tiles of a head, masks, dropout,
+ * softmax; attention in TF32 shares all but the tiles.
  *
  * Two adjacent (16, 8) accumulators of weights, narrowed, are a left operand as they are: weights never leave the
  * registers. */
@@ -146,6 +147,176 @@ __device__ __forceinline__ void keep_mask_by_keys(const attention_args &a, const
     other = __shfl_xor_sync(FULL_WARP, own, 16);
     mask[0] = (mine < 4 ? own : other) >> mine;
     mask[1] = (mine < 4 ? other : own) >> mine;
+}
+
+/* ---- softmax ----------------------------------------------------------------------------------------------------- */
+
+/* A lane's two rows: running max and sum. */
+struct two_rows {
+    float row_max[2], sum[2];
+};
+
+/* Masked scores become -infinity, the others are scaled. */
+template <int KEYS, bool has_starts>
+__device__ __forceinline__ void mask(float (*score)[4], float scale, const tile_spans &spans)
+{
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            score[n][i] = is_visible<has_starts>(spans, n, i) ? score[n][i] * scale : -CUDART_INF_F;
+}
+
+/* Scores s become cap · tanh(s · scale / cap), as cap - 2 cap / (exp(2 s · scale / cap) + 1): cap where the exponential
+ * is infinite, -cap where it is 0. Off by some 2e-7 · cap, which 16-bit weights do not show. */
+template <int KEYS> __device__ __forceinline__ void cap_scores(float (*score)[4], float scale, float cap)
+{
+    const float factor = 2 * (float)LOG2_E * scale / cap;
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            score[n][i] = cap - __fdividef(2 * cap, exp2_approx(score[n][i] * factor) + 1);
+}
+
+/* Scores become weights; `rescale` is the factor for the rows' earlier sums. The scale is positive. */
+template <int KEYS>
+__device__ __forceinline__ void online_softmax(float (*score)[4], float scale, two_rows &r, float *rescale)
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float here = -CUDART_INF_F, part = 0;
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++)
+            here = fmaxf(here, fmaxf(score[n][2 * half], score[n][2 * half + 1]));
+        here = fmaxf(here * scale, r.row_max[half]);
+        here = fmaxf(here, __shfl_xor_sync(FULL_WARP, here, 1));
+        here = fmaxf(here, __shfl_xor_sync(FULL_WARP, here, 2));
+        float shift = here == -CUDART_INF_F ? 0 : here;
+        rescale[half] = exp2_approx(r.row_max[half] - shift);
+        r.row_max[half] = here;
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+            for (int i = 2 * half; i < 2 * half + 2; i++) {
+                score[n][i] = exp2_approx(score[n][i] * scale - shift);
+                part += score[n][i];
+            }
+        /* this lane's keys; the row's four lanes are added at the end */
+        r.sum[half] = r.sum[half] * rescale[half] + part;
+    }
+}
+
+/* Zeroes dropped weights; the scale of the kept ones is applied at the end. */
+template <int KEYS>
+__device__ __forceinline__ void drop_weights(const attention_args &a, const source &random, float (*weight)[4],
+                                             int64_t head, int64_t row, int64_t key)
+{
+#pragma unroll
+    for (int n = 0; n < KEYS / 16; n++) {
+        const uint32_t mask = keep_mask_by_rows(a, random, head, row, key + n * 16);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            weight[2 * n + i / 4][i % 4] = mask >> bit_by_rows(i / 4, i % 4) & 1 ? weight[2 * n + i / 4][i % 4] : 0;
+    }
+}
+
+/* Adds up the sums of rows l / 4 and l / 4 + 8 and writes their LSE; `factor` divides the rows' results. */
+__device__ __forceinline__ void finish_rows(const attention_args &a, const block_pos &at, two_rows &r, int64_t row,
+                                            float *factor)
+{
+    const int lane = threadIdx.x % WARP;
+    const head_matrix lse_head = head_of(a.lse, at.batch, at.head);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        r.sum[half] += __shfl_xor_sync(FULL_WARP, r.sum[half], 1);
+        r.sum[half] += __shfl_xor_sync(FULL_WARP, r.sum[half], 2);
+        int64_t t = row + lane / 4 + half * 8;
+        /* no keys, or all scores -infinity: 0 */
+        factor[half] = t < a.rows && r.sum[half] != 0 ? (a.is_dropping ? a.keep_scale : 1) / r.sum[half] : 0;
+        if (a.lse.base && lane % 4 == 0 && t < a.rows)
+            store_any(lse_head.base, lse_head.dtype, t * lse_head.row,
+                      r.sum[half] == 0 ? -CUDART_INF_F : (r.row_max[half] + log2f(r.sum[half])) * (float)LN_2);
+    }
+}
+
+/* ---- weights and dS of backward ---------------------------------------------------------------------------------- */
+
+/* LSE and delta of a tile of rows from `row`: 0 beyond the last row. */
+template <int TILE>
+__device__ __forceinline__ void stage_row_stats(float2 *to, const attention_args &a, int64_t head, int64_t row)
+{
+    int64_t t = row + threadIdx.x;
+    if (threadIdx.x < TILE)
+        to[threadIdx.x] = t < a.rows ? ((const float2 *)a.row_stats)[head * a.rows + t] : make_float2(0, 0);
+}
+
+/* Document starts of a tile of rows, relative to the first of the block's KEYS keys: KEYS is past its last. */
+template <int TILE, int KEYS>
+__device__ __forceinline__ void stage_starts(int *to, const attention_args &a, int64_t batch, int64_t row, int64_t key)
+{
+    int64_t t = row + threadIdx.x, start = threadIdx.x < TILE && t < a.rows ? start_of(a, batch, t) - key : KEYS;
+    if (threadIdx.x < TILE)
+        to[threadIdx.x] = (int)(start < 0 ? 0 : start < KEYS ? start : KEYS);
+}
+
+/* Scores and dP (16 keys, a tile of rows) to dropped weights and dS, in place. `key` is the first of the keys, `own`
+ * its index in the block. */
+template <int TILE, bool is_dropping, bool has_starts>
+__device__ __forceinline__ void ds_of_keys(const attention_args &a, const source &random, float (*score)[4],
+                                           float (*dp)[4], const float2 *sums, const int *starts, int64_t head,
+                                           int64_t valid, int64_t key, int first, int64_t row)
+{
+    const int lane = threadIdx.x % WARP, column = lane % 4 * 2;
+    const float scale = (float)(a.scale * LOG2_E);
+    /* own: the lane's first key, within the block */
+    const int end = (int)(a.rows - row < TILE ? a.rows - row : TILE), own = first + lane / 4;
+    int begin[2]; /* first column that sees each of the lane's two keys, relative to the lane's; and how many do */
+    uint32_t span[2], mask[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int64_t above = first_row_of(a, valid, key + lane / 4 + half * 8) - row;
+        int at = (int)(above < 0 ? 0 : above < end ? above : end);
+        begin[half] = at - column;
+        span[half] = (uint32_t)(end - at);
+    }
+#pragma unroll
+    for (int n = 0; n < TILE / 8; n++) {
+        if (is_dropping && n % 2 == 0)
+            keep_mask_by_keys(a, random, head, row + n * 8, key, mask);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float2 sum = sums[n * 8 + column + i % 2];
+            const bool is_started = !has_starts || starts[n * 8 + column + i % 2] <= own + i / 2 * 8;
+            const float e = exp2_approx(score[n][i] * scale - sum.x),
+                        p = is_started && (uint32_t)(n * 8 + i % 2 - begin[i / 2]) < span[i / 2] ? e : 0;
+            const float factor = is_dropping ? drop_factor(a, mask[n % 2], bit_by_keys(i)) : 1;
+            score[n][i] = factor * p;
+            dp[n][i] = p == 0 ? 0 : p * (factor * dp[n][i] - sum.y);
+        }
+    }
+}
+
+/* Scores and dP (16 rows, a tile of keys) to dS. */
+template <int TILE, bool is_dropping, bool has_starts>
+__device__ __forceinline__ void ds_of_rows(const attention_args &a, const source &random, const float (*score)[4],
+                                           float (*dp)[4], const float2 *sums, const tile_spans &spans, int64_t head,
+                                           int64_t row, int64_t key)
+{
+    const float scale = (float)(a.scale * LOG2_E);
+    uint32_t mask = 0;
+#pragma unroll
+    for (int n = 0; n < TILE / 8; n++) {
+        if (is_dropping && n % 2 == 0)
+            mask = keep_mask_by_rows(a, random, head, row, key + n * 8);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float e = exp2_approx(score[n][i] * scale - sums[i / 2].x),
+                        p = is_visible<has_starts>(spans, n, i) ? e : 0;
+            const float factor = is_dropping ? drop_factor(a, mask, bit_by_rows(n % 2, i)) : 1;
+            dp[n][i] = p == 0 ? 0 : p * (factor * dp[n][i] - sums[i / 2].y);
+        }
+    }
 }
 
 /* ---- launching --------------------------------------------------------------------------------------------------- */

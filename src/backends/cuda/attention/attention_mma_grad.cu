@@ -11,60 +11,6 @@
 template <int DEPTH> constexpr int window_of = DEPTH <= 128 ? DEPTH : 128;
 template <int DEPTH> constexpr int elements_of = (2 * MMA_ROWS + 4 * TILE_ROWS) * line_of<DEPTH>; /* of shared memory */
 
-/* LSE and delta of a tile of rows from `row`: 0 beyond the last row. */
-__device__ __forceinline__ void stage_row_stats(float2 *to, const attention_args &a, int64_t head, int64_t row)
-{
-    int64_t t = row + threadIdx.x;
-    if (threadIdx.x < TILE_ROWS)
-        to[threadIdx.x] = t < a.rows ? ((const float2 *)a.row_stats)[head * a.rows + t] : make_float2(0, 0);
-}
-
-/* Document starts of a tile of rows, relative to the block's first key: MMA_ROWS is past its last. */
-__device__ __forceinline__ void stage_starts(int *to, const attention_args &a, int64_t batch, int64_t row, int64_t key)
-{
-    int64_t t = row + threadIdx.x,
-            start = threadIdx.x < TILE_ROWS && t < a.rows ? start_of(a, batch, t) - key : MMA_ROWS;
-    if (threadIdx.x < TILE_ROWS)
-        to[threadIdx.x] = (int)(start < 0 ? 0 : start < MMA_ROWS ? start : MMA_ROWS);
-}
-
-/* Scores and dP (16 keys, a tile of rows) to dropped weights and dS, in place. */
-template <bool is_dropping, bool has_starts>
-__device__ __forceinline__ void ds_of_keys(const attention_args &a, const source &random, float (*score)[4],
-                                           float (*dp)[4], const float2 *sums, const int *starts, int64_t head,
-                                           int64_t valid, int64_t key, int64_t row)
-{
-    const int lane = threadIdx.x % WARP, column = lane % 4 * 2;
-    const float scale = (float)(a.scale * LOG2_E);
-    /* the lane's first key, within the block */
-    const int end = (int)(a.rows - row < TILE_ROWS ? a.rows - row : TILE_ROWS),
-              own = threadIdx.x / WARP * 16 + lane / 4;
-    int begin[2]; /* first column that sees each of the lane's two keys, relative to the lane's; and how many do */
-    uint32_t span[2], mask[2];
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        int64_t first = first_row_of(a, valid, key + lane / 4 + half * 8) - row;
-        int at = (int)(first < 0 ? 0 : first < end ? first : end);
-        begin[half] = at - column;
-        span[half] = (uint32_t)(end - at);
-    }
-#pragma unroll
-    for (int n = 0; n < TILE_ROWS / 8; n++) {
-        if (is_dropping && n % 2 == 0)
-            keep_mask_by_keys(a, random, head, row + n * 8, key, mask);
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float2 sum = sums[n * 8 + column + i % 2];
-            const bool is_started = !has_starts || starts[n * 8 + column + i % 2] <= own + i / 2 * 8;
-            const float e = exp2_approx(score[n][i] * scale - sum.x),
-                        p = is_started && (uint32_t)(n * 8 + i % 2 - begin[i / 2]) < span[i / 2] ? e : 0;
-            const float factor = is_dropping ? drop_factor(a, mask[n % 2], bit_by_keys(i)) : 1;
-            score[n][i] = factor * p;
-            dp[n][i] = p == 0 ? 0 : p * (factor * dp[n][i] - sum.y);
-        }
-    }
-}
-
 /* gk and gv of 64 keys, over the rows of all heads that attend to them, in order. */
 template <typename T, int DEPTH, bool has_starts>
 static __global__ void __launch_bounds__(MMA_THREADS) keys_kernel(const __grid_constant__ attention_args a)
@@ -94,9 +40,9 @@ static __global__ void __launch_bounds__(MMA_THREADS) keys_kernel(const __grid_c
                                         a.head_dim);
         stage_tile<T, TILE_ROWS, DEPTH>(g_at + half * TILE_ROWS * LINE, head_of(a.g, at.batch, head), row, a.rows,
                                         a.head_dim);
-        stage_row_stats(sums[half], a, at.batch * a.heads + head, row);
+        stage_row_stats<TILE_ROWS>(sums[half], a, at.batch * a.heads + head, row);
         if constexpr (has_starts)
-            stage_starts(starts[half], a, at.batch, row, key);
+            stage_starts<TILE_ROWS, MMA_ROWS>(starts[half], a, at.batch, row, key);
     };
     if (tiles > 0) {
         stage_tile<T, MMA_ROWS, DEPTH>(k_at, head_of(a.k, at.batch, at.head), key, valid, a.head_dim);
@@ -118,11 +64,13 @@ static __global__ void __launch_bounds__(MMA_THREADS) keys_kernel(const __grid_c
             gemm_nt<T, DEPTH, TILE_ROWS>(score, k_at + mine, q);
             gemm_nt<T, DEPTH, TILE_ROWS>(dp, v_at + mine, g);
             if (a.is_dropping)
-                ds_of_keys<true, has_starts>(a, random, score, dp, sums[half], starts[half], at.batch * a.heads + head,
-                                             valid, key + warp * 16, row);
+                ds_of_keys<TILE_ROWS, true, has_starts>(a, random, score, dp, sums[half], starts[half],
+                                                        at.batch * a.heads + head, valid, key + warp * 16,
+                                                        threadIdx.x / WARP * 16, row);
             else
-                ds_of_keys<false, has_starts>(a, random, score, dp, sums[half], starts[half], at.batch * a.heads + head,
-                                              valid, key + warp * 16, row);
+                ds_of_keys<TILE_ROWS, false, has_starts>(a, random, score, dp, sums[half], starts[half],
+                                                         at.batch * a.heads + head, valid, key + warp * 16,
+                                                         threadIdx.x / WARP * 16, row);
             gemm_nn<T, DEPTH, TILE_ROWS, W>(gv, score, g + column);
             gemm_nn<T, DEPTH, TILE_ROWS, W>(gk, dp, q + column);
         }
@@ -133,28 +81,6 @@ static __global__ void __launch_bounds__(MMA_THREADS) keys_kernel(const __grid_c
         write_tile<T, W>(head_of(a.gv, at.batch, at.head), gv, one, key + warp * 16, a.keys, column, a.head_dim);
     if (a.gk.base)
         write_tile<T, W>(head_of(a.gk, at.batch, at.head), gk, scale, key + warp * 16, a.keys, column, a.head_dim);
-}
-
-/* Scores and dP (16 rows, a tile of keys) to dS. */
-template <bool is_dropping, bool has_starts>
-__device__ __forceinline__ void ds_of_rows(const attention_args &a, const source &random, const float (*score)[4],
-                                           float (*dp)[4], const float2 *sums, const tile_spans &spans, int64_t head,
-                                           int64_t row, int64_t key)
-{
-    const float scale = (float)(a.scale * LOG2_E);
-    uint32_t mask = 0;
-#pragma unroll
-    for (int n = 0; n < TILE_ROWS / 8; n++) {
-        if (is_dropping && n % 2 == 0)
-            mask = keep_mask_by_rows(a, random, head, row, key + n * 8);
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float e = exp2_approx(score[n][i] * scale - sums[i / 2].x),
-                        p = is_visible<has_starts>(spans, n, i) ? e : 0;
-            const float factor = is_dropping ? drop_factor(a, mask, bit_by_rows(n % 2, i)) : 1;
-            dp[n][i] = p == 0 ? 0 : p * (factor * dp[n][i] - sums[i / 2].y);
-        }
-    }
 }
 
 /* gq of 64 rows. */
@@ -206,11 +132,11 @@ static __global__ void __launch_bounds__(MMA_THREADS, DEPTH <= 32 ? 4 : 1)
             gemm_nt<T, DEPTH, TILE_ROWS>(score, q_at + mine, k_at + now);
             gemm_nt<T, DEPTH, TILE_ROWS>(dp, g_at + mine, v_at + now);
             if (a.is_dropping)
-                ds_of_rows<true, has_starts>(a, random, score, dp, sums, spans_of<TILE_ROWS>(ranges, key), head, row,
-                                             key);
+                ds_of_rows<TILE_ROWS, true, has_starts>(a, random, score, dp, sums, spans_of<TILE_ROWS>(ranges, key),
+                                                        head, row, key);
             else
-                ds_of_rows<false, has_starts>(a, random, score, dp, sums, spans_of<TILE_ROWS>(ranges, key), head, row,
-                                              key);
+                ds_of_rows<TILE_ROWS, false, has_starts>(a, random, score, dp, sums, spans_of<TILE_ROWS>(ranges, key),
+                                                         head, row, key);
             gemm_nn<T, DEPTH, TILE_ROWS, W>(gq, dp, k_at + now + column);
         }
     }
