@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import os
 import random
+import subprocess
 import sys
 import time
 import traceback
@@ -185,6 +186,21 @@ def run_images(options):
     return run_files("images", importlib.import_module("images").run, options)
 
 
+def check_client(_):
+    """tests/serve/openai_client.py in a process of its own; without the server (status 77) it cannot run."""
+    importlib.import_module("openai")
+    command = os.path.join(os.path.dirname(os.environ["TARN_LIBRARY"]), "tarn")
+    script = os.path.join(os.path.dirname(__file__), "..", "serve", "openai_client.py")
+    done = subprocess.run([sys.executable, script], env={"TARN_COMMAND": command, **os.environ}, capture_output=True,
+                          text=True, timeout=300)
+    yield "openai", "" if done.returncode == 0 else None if done.returncode == 77 else done.stdout + done.stderr
+
+
+def run_serve(options):
+    """`tarn serve`, through the openai package."""
+    return run_files("serve", check_client, options)
+
+
 def run_text(options):
     """Tokenizers: ids, texts, files and training."""
     return run_files("text", importlib.import_module("text").run, options)
@@ -355,7 +371,7 @@ EXTRAS = {
     "images": run_images, "text": run_text, "pieces": run_pieces, "pipelines": run_pipelines,
     "chat": run_chat, "chats": run_chats,
     "jinja": run_jinja, "grammar": run_grammar, "gpt2": run_gpt2, "llama": run_llama, "archs": run_archs,
-    "lora": run_lora, "generate": run_generate,
+    "lora": run_lora, "generate": run_generate, "serve": run_serve,
     "training_gpt2": run_training_gpt2, "curves_gpt2": run_curves_gpt2, "llama_cpp": run_llama_cpp, "mnist": run_mnist}
 LONG = {"llama_cpp", "mnist"}  # only where asked for, by --only or TARN_TEST_LONG
 
