@@ -176,11 +176,11 @@ bool tarn__metrics_add_sample(tarn__metrics *metrics, int64_t step, const char *
 
 bool tarn__metrics_add_classes(tarn__metrics *metrics, const tarn_trainer *t)
 {
-    if (!t->task->predict_best || !t->state.best_step)
+    if (!t->task->predict || !t->state.best_step)
         return true;
     tarn__class_results_free(metrics->classes);
-    metrics->classes = tarn__class_results_collect(t);
-    return metrics->classes != NULL;
+    metrics->classes = NULL;
+    return tarn__class_results_collect(t, &metrics->classes);
 }
 
 /* Called at every checkpoint: the page and the checkpoint are of the same step. */

@@ -2,12 +2,20 @@
  * mistakes with their pictures. */
 #include <string.h>
 
+#include "base/error.h"
 #include "base/memory.h"
 #include "data/dataset.h"
+#include "train/output/async_checkpoint.h"
 #include "train/report/report.h"
 #include "train/tasks/task.h"
 
 #define MAX_PIXELS 96 /* height and width of a picture; larger ones are resized, for the size of the page */
+
+/* Of a pass over the validation set; both borrowed. */
+typedef struct collection {
+    const tarn_trainer *trainer;
+    tarn__class_results *results;
+} collection;
 
 /* ---- predictions ------------------------------------------------------------------------------------------------- */
 
@@ -31,9 +39,13 @@ static bool insert(tarn__class_results *r, const tarn_prediction *p)
     return true;
 }
 
+/* False ends the pass: without memory, and when the run is being stopped. */
 static bool receive(const tarn_prediction *p, void *ctx)
 {
-    tarn__class_results *r = ctx;
+    collection *c = ctx;
+    tarn__class_results *r = c->results;
+    if (atomic_load(&c->trainer->stop))
+        return false;
     r->samples++;
     r->class_samples[p->label]++;
     r->class_correct[p->label] += p->label == p->predicted;
@@ -100,9 +112,9 @@ static bool has_matrix(const tarn__class_results *r)
     return r->classes <= TARN__MAX_MATRIX;
 }
 
-tarn__class_results *tarn__class_results_collect(const tarn_trainer *t)
+static tarn__class_results *create(const tarn_trainer *t)
 {
-    tarn__class_results *r = tarn_failed() ? NULL : tarn__alloc(sizeof(*r));
+    tarn__class_results *r = tarn__alloc(sizeof(*r));
     if (!r)
         return NULL;
     *r = (tarn__class_results){
@@ -110,10 +122,44 @@ tarn__class_results *tarn__class_results_collect(const tarn_trainer *t)
     r->class_samples = create_counts(r, 1);
     r->class_correct = create_counts(r, 1);
     r->confusion = has_matrix(r) ? create_counts(r, r->classes) : NULL;
-    if (!tarn_failed() && t->task->predict_best(t, receive, r) && (!has_pictures(t) || read_pictures(t, r)))
+    return r;
+}
+
+static bool load(const tarn_trainer *t, const char *name)
+{
+    tarn__path path;
+    return tarn_module_load(t->model, tarn__path_in(t->options.out, name, &path), NULL);
+}
+
+/* NULL where the results cannot be had: the run is complete, only a section of its page is missing. */
+static tarn__class_results *collect(const tarn_trainer *t)
+{
+    tarn__class_results *r = create(t);
+    bool good = r && !tarn_failed() && t->task->predict(t, receive, &(collection){t, r}) &&
+                r->samples == tarn_dataset_count(t->validation) && (!has_pictures(t) || read_pictures(t, r));
+    if (good)
         return r;
+    if (tarn_failed())
+        tarn__log(TARN_LOG_WARNING, "report.html has no confusion matrix: %s", tarn_error());
+    tarn_clear_error();
     tarn__class_results_free(r);
     return NULL;
+}
+
+/* The best weights are put into the trainer's model, so that no memory is needed for a second one; the last ones come
+ * back from the checkpoint. */
+bool tarn__class_results_collect(const tarn_trainer *t, tarn__class_results **results)
+{
+    bool is_best = t->state.best_step == t->state.step;
+    if (tarn_failed() || !tarn__async_checkpoint_wait(t->async_checkpoint))
+        return false;
+    if (is_best || load(t, "best.safetensors")) {
+        *results = collect(t);
+    } else {
+        tarn__log(TARN_LOG_WARNING, "report.html has no confusion matrix: %s", tarn_error());
+        tarn_clear_error();
+    }
+    return is_best || load(t, "model.safetensors");
 }
 
 void tarn__class_results_free(tarn__class_results *r)

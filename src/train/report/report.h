@@ -215,9 +215,10 @@ bool tarn__samples_append(const char *function, const char *path, int64_t step, 
 /* Confusion matrix, or table of the classes that are recognized least, and worst mistakes (classes.c). */
 void tarn__classes_write(tarn__page *page, const tarn__class_results *results);
 
-/* Collects the results of a run, with pictures of its mistakes (class_results.c). Owned by the caller; free() allows
- * NULL. NULL with an error. */
-tarn__class_results *tarn__class_results_collect(const tarn_trainer *trainer);
+/* Collects the results of a run that has ended, with pictures of its mistakes (class_results.c). Owned by the caller;
+ * free() allows NULL. NULL after a warning where they cannot be had, and where the run is being stopped. False with an
+ * error: the trainer's model has lost its last weights, or the last checkpoint could not be written. */
+bool tarn__class_results_collect(const tarn_trainer *trainer, tarn__class_results **results);
 void tarn__class_results_free(tarn__class_results *results);
 
 /* A card per chart, over one axis of steps (report.c). */

@@ -390,20 +390,14 @@ static bool save_best(const tarn_trainer *t)
     return tarn_module_save(t->model, tarn__path_in(t->options.out, "best.safetensors", &path));
 }
 
-/* On a model of its own: that of the trainer has the last weights, which a resumed run needs. Creating it draws initial
- * weights, so the random state is restored. */
-static bool predict_best(const tarn_trainer *t, tarn_prediction_fn receive, void *ctx)
+static bool predict(const tarn_trainer *t, tarn_prediction_fn receive, void *ctx)
 {
-    tarn__path path;
-    tarn__rng_state random = tarn__random_save();
-    tarn_module *model = tarn__classifier_create("trainer_run", &t->options, &t->data_spec, t->device);
-    tarn__random_restore(&random);
+    bool was_training = tarn_module_is_training(t->model);
     tarn_loader_options options = tarn__data_spec_loader_options(&t->data_spec, t->batch_size, t->device);
     options.workers = workers_of(t);
-    tarn_loader *loader = model ? tarn_loader_new(t->validation, &options) : NULL;
-    bool good = loader && tarn_module_load(model, tarn__path_in(t->options.out, "best.safetensors", &path), NULL) &&
-                tarn_module_train(model, false) &&
-                tarn__predict_each(&(tarn__prediction_pass){.model = model,
+    tarn_loader *loader = tarn_loader_new(t->validation, &options);
+    bool good = loader && tarn_module_train(t->model, false) &&
+                tarn__predict_each(&(tarn__prediction_pass){.model = t->model,
                                                             .dataset = t->validation,
                                                             .loader = loader,
                                                             .classes = t->data_spec.classes,
@@ -411,7 +405,10 @@ static bool predict_best(const tarn_trainer *t, tarn_prediction_fn receive, void
                                                             .receive = receive,
                                                             .ctx = ctx});
     tarn_loader_free(loader);
-    tarn_module_free(model);
+    tarn__error_record error;
+    tarn__error_save(&error);
+    tarn_module_train(t->model, was_training);
+    tarn__error_restore(&error);
     return good;
 }
 
@@ -481,7 +478,7 @@ const tarn__task tarn__task_classify = {.name = "classify",
 
                                         .evaluate = evaluate_run,
                                         .save_best = save_best,
-                                        .predict_best = predict_best,
+                                        .predict = predict,
                                         .write_model = write_model,
                                         .describe = describe,
                                         .unit = unit,

@@ -119,8 +119,8 @@ struct tarn__task {
     tarn_dataset *(*open_windows)(tarn__eval_data *data);
     bool (*evaluate)(tarn_trainer *trainer, tarn__evaluation *result); /* on the validation set */
     bool (*save_best)(const tarn_trainer *trainer);
-    /* Gives the prediction of the best weights for each sample of the validation set. NULL: not supported. */
-    bool (*predict_best)(const tarn_trainer *trainer, tarn_prediction_fn receive, void *ctx);
+    /* Gives the model's prediction for each sample of the validation set. NULL: not supported. */
+    bool (*predict)(const tarn_trainer *trainer, tarn_prediction_fn receive, void *ctx);
     /* Keeps a numbered checkpoint, as --keep asks. NULL: not supported. */
     bool (*keep_checkpoint)(tarn_trainer *trainer);
     /* Generates a sample; the caller frees it with tarn_tokenizer_release(). NULL: not supported. */
