@@ -270,23 +270,24 @@ INLINE void solve(const format *f, const float *x, const float *weight, const sc
     }
 }
 
-/* f16 of a scale, rounded up where rounding down would leave the largest group without a code. */
-INLINE uint16_t scale_bits(float scale)
+/* f16 of a scale: the nearest, or with `up` rounded up where f16 is so coarse that rounding down would leave the
+ * largest group without a code. */
+INLINE uint16_t scale_bits(float scale, bool up)
 {
     uint16_t bits = tarn__f32_to_f16(scale);
-    return fabsf(scale) > fabsf(tarn__f16_to_f32(bits)) * (1 + 0x1p-8f) ? (uint16_t)(bits + 1) : bits;
+    return up && fabsf(scale) > fabsf(tarn__f16_to_f32(bits)) * (1 + 0x1p-8f) ? (uint16_t)(bits + 1) : bits;
 }
 
 /* The block's scale gives the largest group its largest code, or with a sign its lowest (`end`). */
-INLINE void set_scales(const format *f, const scale_min *groups, bool end, solution *s)
+INLINE void set_scales(const format *f, const scale_min *groups, bool end, bool up, solution *s)
 {
     scale_min max = {0, 0};
     for (int g = 0; g < f->groups; g++) {
         max.scale = fabsf(groups[g].scale) > fabsf(max.scale) ? groups[g].scale : max.scale;
         max.min = fabsf(groups[g].min) > fabsf(max.min) ? groups[g].min : max.min;
     }
-    s->scale = scale_bits(max.scale / (float)(end ? f->code_low : f->code_high));
-    s->min = f->min_high > 0 ? scale_bits(max.min / (float)f->min_high) : 0;
+    s->scale = scale_bits(max.scale / (float)(end ? f->code_low : f->code_high), up);
+    s->min = f->min_high > 0 ? scale_bits(max.min / (float)f->min_high, up) : 0;
 }
 
 /* The block's scale and min of the smallest weighted error for given codes and quants, in f16. */
@@ -337,16 +338,22 @@ INLINE void search_block(const format *f, const float *x, const float *importanc
     }
     best->weighted = best->error = NAN;
     for (int end = 0; end < (f->code_low < 0 ? 2 : 1); end++) {
-        set_scales(f, found, end, &s);
+        set_scales(f, found, end, true, &s);
         for (int round = 0; round < ROUNDS; round++) {
             solve(f, x, weight, found, true, &s);
             keep_better(&s, true, best);
             refit_block(f, x, weight, &s);
         }
     }
-    set_scales(f, range, false, &s);
-    solve(f, x, weight, range, false, &s);
-    keep_better(&s, importance != NULL, best);
+    uint16_t scale = 0, min = 0; /* rounded up; almost always the nearest as well */
+    for (int up = 1; up >= 0; up--) {
+        set_scales(f, range, false, up != 0, &s);
+        if (!up && s.scale == scale && s.min == min)
+            return;
+        scale = s.scale, min = s.min;
+        solve(f, x, weight, range, false, &s);
+        keep_better(&s, importance != NULL, best);
+    }
 }
 
 /* ---- packing ----------------------------------------------------------------------------------------------------- */
