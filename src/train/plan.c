@@ -133,12 +133,16 @@ static bool measure(const char *function, tarn_trainer *p, peaks *found)
     return p->optimizer && measure_steps(p, before, found);
 }
 
-/* Under the lock. Gradients are forced: the caller may have turned them off. */
+/* Under the lock. Gradients are forced: the caller may have turned them off. TF32 as in the run: kernels that it
+ * selects have other scratch. */
 static bool measure_locked(const char *function, tarn_trainer *p, peaks *found)
 {
     pthread_mutex_lock(&lock);
     int depth = tarn__grad_force();
+    bool callers_tf32 = tarn__tf32();
+    tarn_set_tf32(strcmp(p->options.precision, "tf32") == 0);
     bool good = measure(function, p, found);
+    tarn_set_tf32(callers_tf32);
     tarn__grad_unforce(depth);
     tarn_optimizer_free(p->optimizer);
     tarn_module_free(p->model);

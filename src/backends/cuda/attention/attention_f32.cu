@@ -177,6 +177,7 @@ bool tarn__cuda_attention_f32(const tarn__call *call, attention_args *a)
         return launch<f32_tile<64, 128, 64, 8, 4>, 2>(call, *a);
     if (a->head_dim <= 96)
         return launch<f32_tile<96, 64, 64, 8, 4>, 2>(call, *a);
-    return a->head_dim <= 128 ? launch<f32_tile<128, 128, 64, 16, 8>, 1>(call, *a)
-                              : launch<f32_tile<256, 64, 32, 16, 8>, 1>(call, *a);
+    if (a->head_dim <= 128) /* 173 KB of shared memory; the other where the device has less */
+        return launch<f32_tile<128, 128, 64, 16, 8>, 1>(call, *a) || launch<f32_tile<128, 64, 32, 8, 4>, 2>(call, *a);
+    return launch<f32_tile<256, 64, 32, 16, 8>, 1>(call, *a);
 }

@@ -210,8 +210,10 @@ static __global__ void __launch_bounds__(THREADS) f32_gq_kernel(const __grid_con
 /* ---- launching --------------------------------------------------------------------------------------------------- */
 
 /* Blocks that a call is divided into, if it has the keys: a few for each multiprocessor of a large device. The count
- * does not depend on the device, so that sums do not. And the most bytes of gq's copies beyond the first. */
+ * does not depend on the device, so that sums do not. The most copies of gq: memory is linear in the rows. And the most
+ * bytes of those beyond the first. */
 #define TARGET_BLOCKS 768
+#define MAX_SPLITS 16
 #define MAX_COPY_BYTES ((int64_t)256 << 20)
 #define LEAST_KEYS 128 /* of a split */
 
@@ -234,6 +236,7 @@ static int64_t splits_of(const tarn__call *call)
     int64_t splits = heads > 0 ? (TARGET_BLOCKS + heads - 1) / heads : 1;
     splits = splits < tiles ? splits : tiles;
     splits = splits < allowed ? splits : allowed;
+    splits = splits < MAX_SPLITS ? splits : MAX_SPLITS;
     return splits > 1 ? splits : 1;
 }
 
