@@ -80,6 +80,7 @@ typedef struct tarn_engine_output {
     /* so far: from tarn_engine_add() to the request's first step, from there to its first new token, from there to this
      * output */
     double wait_ms, prompt_ms, decode_ms;
+    int32_t end_token; /* EOS or the token of .stop that ended the request, with its log probability; else -1 */
 } tarn_engine_output;
 
 /* The next output of the steps so far, oldest first; false when there is none, or on an error. Text that may be the

@@ -40,6 +40,8 @@ typedef struct result {
     size_t length;
     double prompt_logprob[CONTEXT];
     int64_t echoed, shared;
+    int32_t end_token;
+    double end_logprob;
     tarn_finish_reason reason;
     char error[MAX_TEXT];
 } result;
@@ -67,6 +69,9 @@ static void add_output(result *r, const tarn_engine_output *output)
     if (output->text)
         append_text(r, output->text, output->length);
     r->reason = output->finish_reason;
+    r->end_token = output->end_token;
+    r->end_logprob = output->logprob;
+    assert_true(output->end_token == -1 || output->token == -1);
     r->shared = output->shared;
     assert_int_equal(output->error != NULL, r->reason == TARN_FINISH_ERROR);
     if (output->error)
@@ -170,12 +175,18 @@ static void finish_reasons_say_what_ended_a_request(void **state)
     (void)state;
     tarn_module *model = byte_model();
     tarn_engine *engine = tarn_engine_new(model, NULL);
-    const result all = run_one(engine, "abc", &(tarn_generate_options){.max_tokens = 8});
+    tarn_generate_options options = {.max_tokens = 8, .logprobs = true};
+    const result all = run_one(engine, "abc", &options);
     assert_int_equal(all.reason, TARN_FINISH_LENGTH);
+    assert_int_equal(all.end_token, -1);
     const int32_t stop[] = {all.token[5]};
-    const result r = run_one(engine, "abc", &(tarn_generate_options){.max_tokens = 8, .stop = stop, .stop_count = 1});
+    options.stop = stop;
+    options.stop_count = 1;
+    const result r = run_one(engine, "abc", &options);
     assert_int_equal(r.reason, TARN_FINISH_TOKEN);
     assert_true(r.count <= 5);
+    assert_int_equal(r.end_token, stop[0]);
+    assert_true(r.end_logprob == all.logprob[r.count]);
     tarn_engine_free(engine);
     tarn_module_free(model);
 }

@@ -160,7 +160,7 @@ static bool describe(tarn_engine *e, tarn__request *r, tarn__reply *reply, const
 {
     bool is_end = reason != TARN_FINISH_NONE;
     tarn__stop_buffer *text = &r->stop_buffer;
-    if (reply->output.token >= 0 && r->logprobs && !tarn__reply_logprobs(e, reply, logprob, r->top_logprobs))
+    if (r->logprobs && !tarn__reply_logprobs(e, reply, logprob, r->top_logprobs))
         return false;
     if (e->options.tokenizer &&
         (!tarn__stop_buffer_add_token(text, e->options.tokenizer, r->stream, reply->output.token, is_end) ||
@@ -188,6 +188,7 @@ static bool accept(tarn_engine *e, tarn__request *r, const double *logprob)
     if (r->decoded_at == 0)
         r->decoded_at = tarn__engine_now();
     tarn__reply *reply = tarn__engine_reply(e, r, is_end ? -1 : (int32_t)r->token, TARN_FINISH_NONE);
+    reply->output.end_token = is_end ? (int32_t)r->token : -1;
     return describe(e, r, reply, logprob,
                     is_end                     ? TARN_FINISH_TOKEN
                     : is_done                  ? TARN_FINISH_GRAMMAR
