@@ -16,9 +16,12 @@
 
 #include "serve/http/server.h"
 
+enum { LARGE = 1 << 16 };
+
 static tarn__http_server *server;
 static pthread_t thread;
-static int gone; /* kept exchanges whose client has gone */
+static int gone;   /* kept exchanges whose client has gone */
+static int copies; /* answers of /large */
 static tarn__http_exchange *kept;
 
 /* ---- the server's side ------------------------------------------------------------------------------------------- */
@@ -52,6 +55,14 @@ static void flood(tarn__http_exchange *x)
     tarn__http_stream_end(x);
 }
 
+static void answer_large(tarn__http_exchange *x)
+{
+    static char bytes[LARGE];
+    memset(bytes, 'x', sizeof(bytes));
+    __atomic_add_fetch(&copies, 1, __ATOMIC_SEQ_CST);
+    tarn__http_exchange_answer(x, 200, "text/plain", bytes, sizeof(bytes));
+}
+
 static void handle(tarn__http_exchange *x, void *ctx)
 {
     const tarn__http_request *r = tarn__http_exchange_request(x);
@@ -67,6 +78,8 @@ static void handle(tarn__http_exchange *x, void *ctx)
         tarn__http_stream_end(x);
     } else if (strcmp(r->path, "/flood") == 0) {
         flood(x);
+    } else if (strcmp(r->path, "/large") == 0) {
+        answer_large(x);
     } else {
         tarn__http_exchange_header(x, "X-Client", tarn__http_exchange_client(x));
         tarn__http_exchange_header(x, "X-Bad", "a\r\nSet-Cookie: b");
@@ -186,6 +199,31 @@ static void connections_are_kept_and_requests_pipelined(void **state)
     assert_null(strstr(heard, "\r\n\r\n/three"));
     expect_text(heard, "Connection: close");
     expect_text(heard, "\r\n\r\n/four");
+    close(s);
+    end(1);
+}
+
+/* Requests wait while their client does not read, for longer than a connection may idle; none is lost. */
+static void unread_answers_hold_the_next_requests(void **state)
+{
+    enum { REQUESTS = 600 };
+    (void)state;
+    static char requests[REQUESTS * 64], bytes[LARGE];
+    int length = 0;
+    size_t total = 0;
+    for (int i = 0; i < REQUESTS; i++)
+        length += snprintf(requests + length, sizeof(requests) - (size_t)length,
+                           "GET /large HTTP/1.1\r\nHost: a\r\n%s\r\n", i + 1 < REQUESTS ? "" : "Connection: close\r\n");
+    begin(100);
+    copies = 0;
+    int s = dial();
+    say(s, requests);
+    usleep(1500000);
+    assert_in_range(__atomic_load_n(&copies, __ATOMIC_SEQ_CST), 1, REQUESTS / 2);
+    for (ssize_t part; (part = recv(s, bytes, sizeof(bytes), 0)) > 0;)
+        total += (size_t)part;
+    assert_true(total > (size_t)REQUESTS * LARGE);
+    assert_int_equal(copies, REQUESTS);
     close(s);
     end(1);
 }
@@ -347,6 +385,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(connections_are_kept_and_requests_pipelined),
+        cmocka_unit_test(unread_answers_hold_the_next_requests),
         cmocka_unit_test(a_half_closed_client_gets_its_answer),
         cmocka_unit_test(a_refusal_reaches_a_client_that_still_sends),
         cmocka_unit_test(slow_heads_and_idle_connections_are_closed),

@@ -21,19 +21,24 @@ static const char *finish_name(const tarn__api_choice *choice)
 
 /* ---- log probabilities ------------------------------------------------------------------------------------------- */
 
-/* Text of a token alone; bytes that are not a whole character become U+FFFD. */
-static json_t *token_text(const tarn__api_model *model, int32_t token)
+/* Text of a token alone; bytes that are not a whole character become U+FFFD. Ids that no token has, of a model whose
+ * vocabulary is larger than the tokenizer's, have none. */
+static json_t *token_text(tarn__api *a, int32_t token)
 {
-    size_t length = 0, rest = 0;
-    tarn_text_stream *stream = tarn_text_stream_new(model->tokenizer, &(tarn_stream_options){.continues = true});
-    const char *text = stream ? tarn_text_stream_push(stream, token, &length) : NULL;
+    size_t length = 0;
+    const tarn_tokenizer *tokenizer = a->model.tokenizer;
+    if (token >= tarn_tokenizer_count(tokenizer) || !tarn_tokenizer_piece(tokenizer, token, NULL))
+        return json_string("");
+    if (!a->token_stream)
+        a->token_stream = tarn_text_stream_new(tokenizer, &(tarn_stream_options){.continues = true});
+    const char *text = a->token_stream ? tarn_text_stream_push(a->token_stream, token, &length) : NULL;
     json_t *string = text ? tarn__api_string(text, length) : NULL;
-    if (string && !length) {
-        text = tarn_text_stream_end(stream, &rest);
+    const char *rest = string ? tarn_text_stream_end(a->token_stream, &length) : NULL;
+    if (rest && length) {
+        json_t *whole = json_pack("s%+%", json_string_value(string), json_string_length(string), rest, length);
         json_decref(string);
-        string = tarn__api_string(text, rest);
+        string = whole;
     }
-    tarn_text_stream_free(stream);
     tarn_clear_error();
     return string;
 }
@@ -44,27 +49,33 @@ static json_t *logprob_value(double logprob)
     return isnan(logprob) ? json_null() : json_real(isfinite(logprob) ? logprob : -9999.0);
 }
 
-/* {"token": "a", "logprob": -1.5, "bytes": [97]} */
-static json_t *candidate_entry(const tarn__api_model *model, int32_t token, double logprob)
+/* {"token": "a", "logprob": -1.5, "bytes": [97]}; completions have no bytes. */
+static json_t *candidate_entry(tarn__api *a, const tarn__api_job *job, int32_t token, double logprob)
 {
     size_t length = 0;
-    const char *piece = tarn_tokenizer_piece(model->tokenizer, token, &length);
+    json_t *entry = json_pack("{s:o,s:o}", "token", token_text(a, token), "logprob", logprob_value(logprob));
+    if (!is_chat(job))
+        return entry;
+    const char *piece = tarn_tokenizer_piece(a->model.tokenizer, token, &length);
     json_t *bytes = json_array();
     for (size_t i = 0; piece && i < length; i++)
         json_array_append_new(bytes, json_integer((unsigned char)piece[i]));
     tarn_clear_error();
-    return json_pack("{s:o,s:o,s:o}", "token", token_text(model, token), "logprob", logprob_value(logprob), "bytes",
-                     bytes);
+    json_object_set_new(entry, "bytes", bytes);
+    return entry;
 }
 
 char *tarn__api_prompt_text(const tarn__api_model *model, const tarn__api_prompt *prompt, size_t *length)
 {
     size_t part = 0;
     char *text = NULL;
+    int64_t count = tarn_tokenizer_count(model->tokenizer); /* the model may have more */
     tarn_text_stream *stream = tarn_text_stream_new(model->tokenizer, NULL);
     FILE *out = stream ? open_memstream(&text, length) : NULL;
     for (int64_t i = 0; out && i < prompt->count; i++) {
-        const char *bytes = tarn_text_stream_push(stream, prompt->tokens[i], &part);
+        int32_t token = prompt->tokens[i];
+        bool has_text = token < count && tarn_tokenizer_piece(model->tokenizer, token, NULL);
+        const char *bytes = has_text ? tarn_text_stream_push(stream, token, &part) : NULL;
         if (bytes)
             fwrite(bytes, 1, part, out);
     }
@@ -80,13 +91,11 @@ char *tarn__api_prompt_text(const tarn__api_model *model, const tarn__api_prompt
     return NULL;
 }
 
-json_t *tarn__api_logprob(const tarn__api_job *job, const tarn__api_model *model, const tarn_engine_output *output,
-                          size_t text_offset)
+json_t *tarn__api_logprob(tarn__api *a, const tarn__api_job *job, const tarn_engine_output *o, size_t text_offset)
 {
-    json_t *entry = candidate_entry(model, output->token, output->logprob), *top = json_array();
-    for (int i = 0; i < output->top_logprob_count; i++)
-        json_array_append_new(top,
-                              candidate_entry(model, output->top_logprobs[i].token, output->top_logprobs[i].logprob));
+    json_t *entry = candidate_entry(a, job, o->token >= 0 ? o->token : o->end_token, o->logprob), *top = json_array();
+    for (int i = 0; i < o->top_logprob_count; i++)
+        json_array_append_new(top, candidate_entry(a, job, o->top_logprobs[i].token, o->top_logprobs[i].logprob));
     json_object_set_new(entry, "top_logprobs", top);
     if (!is_chat(job))
         json_object_set_new(entry, "text_offset", json_integer((json_int_t)text_offset));

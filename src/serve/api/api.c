@@ -225,6 +225,7 @@ void tarn__api_free(tarn__api *a)
         tarn__api_remove_job(a, a->jobs);
     tarn_engine_free(a->engine);
     tarn_grammar_vocab_free(a->model.vocab);
+    tarn_text_stream_free(a->token_stream);
     tarn_tokenizer_free(a->model.tokenizer);
     tarn_module_free(a->model.module);
     pthread_cond_destroy(&a->filled);

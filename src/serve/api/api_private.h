@@ -39,6 +39,7 @@ struct tarn__api {
     int live;                                    /* these choices */
     int preparing;                               /* jobs in the pool */
     int64_t last_number;
+    tarn_text_stream *token_stream;  /* for the texts of single tokens; NULL: not yet needed */
     int64_t answered, refused, gone; /* requests */
 };
 
@@ -85,8 +86,8 @@ json_t *tarn__api_calls(const tarn__api_job *job, const tarn__api_choice *choice
 
 /* ---- answer.c: the JSON of answers ------------------------------------------------------------------------------- */
 
-/* A choice's entry of logprobs for a token. NULL without memory. */
-json_t *tarn__api_logprob(const tarn__api_job *job, const tarn__api_model *model, const tarn_engine_output *output,
+/* A choice's entry of logprobs for a token, or for the one that ended the request. NULL without memory. */
+json_t *tarn__api_logprob(tarn__api *api, const tarn__api_job *job, const tarn_engine_output *output,
                           size_t text_offset);
 
 /* A prompt as text, in valid UTF-8. The caller frees it; NULL without memory. */

@@ -278,9 +278,10 @@ static bool keep_output(tarn__api *a, tarn__api_choice *c, const tarn_engine_out
     c->wait_ms = o->wait_ms, c->prompt_ms = o->prompt_ms, c->decode_ms = o->decode_ms;
     c->finish_reason = o->finish_reason;
     c->has_ended = o->finish_reason != TARN_FINISH_NONE;
-    if (o->token >= 0) {
-        json_t *entry = c->logprobs ? tarn__api_logprob(c->job, &a->model, o, c->offset) : NULL;
-        c->tokens += !o->is_prompt;
+    /* with echo also EOS: clients that score a prompt leave one entry out for the new token, whatever it is */
+    if (o->token >= 0 || (c->job->echoes && o->end_token >= 0)) {
+        json_t *entry = c->logprobs ? tarn__api_logprob(a, c->job, o, c->offset) : NULL;
+        c->tokens += o->token >= 0 && !o->is_prompt;
         c->offset += json_string_length(json_object_get(entry, "token"));
         if (c->logprobs && (!entry || json_array_append_new(c->logprobs, entry) != 0))
             return false;

@@ -20,6 +20,7 @@ enum {
     TARN__API_CHOICES_MAX = 128,  /* answers of a request */
     TARN__API_STOPS_MAX = 16,     /* stop strings */
     TARN__API_TOP_MAX = 20,       /* top_logprobs */
+    TARN__API_ECHO_MAX = 1 << 19, /* log probabilities of prompts, top ones included */
     TARN__API_BIASES_MAX = 1024,  /* members of logit_bias */
     TARN__API_NESTING_MAX = 64,   /* of arrays and objects in a body */
     TARN__API_MESSAGES_MAX = 4096 /* of a conversation */

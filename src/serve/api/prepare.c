@@ -75,11 +75,23 @@ static bool check_context(tarn__api_job *job, const tarn__api_model *model)
     return true;
 }
 
+/* The log probabilities of a whole prompt are large as JSON. */
+static bool check_echo(tarn__api_job *job)
+{
+    int64_t count = 0;
+    for (int i = 0; i < job->prompt_count; i++)
+        count += job->prompts[i].count * job->n * (1 + job->options.top_logprobs);
+    return !job->options.prompt_logprobs || count <= TARN__API_ECHO_MAX ||
+           tarn__api_refuse(&job->error, 400, NULL, "logprobs",
+                            "echo with logprobs asks for %lld log probabilities of prompts; at most %d are allowed",
+                            (long long)count, TARN__API_ECHO_MAX);
+}
+
 static bool prepare_completion(tarn__api_job *job, const tarn__api_model *model, tarn__body *f)
 {
     bool good = check_model(job, model, f) && tarn__api_read_params(job, model, f) &&
                 (job->route == TARN__API_CHAT ? tarn__api_read_messages : tarn__api_read_prompts)(job, model, f) &&
-                tarn__body_end(f) && check_context(job, model);
+                tarn__body_end(f) && check_context(job, model) && check_echo(job);
     return good && (job->prompt_count * job->n <= TARN__API_CHOICES_MAX ||
                     tarn__api_refuse(&job->error, 400, NULL, "n", "%d prompts with n %d are more than %d answers",
                                      job->prompt_count, job->n, TARN__API_CHOICES_MAX));

@@ -83,8 +83,13 @@ static void on_written(struct bufferevent *socket, void *ctx)
 {
     tarn__http_exchange *x = ctx;
     (void)socket;
-    if (x->is_closing && !x->is_open && !x->is_lingering)
+    if (x->is_closing && !x->is_open && !x->is_lingering) {
         linger(x);
+    } else if (x->is_paused) {
+        x->is_paused = false;
+        set_timer(x, x->server->options.idle_seconds);
+        serve_requests(x); /* may free it */
+    }
 }
 
 /* ---- answers ----------------------------------------------------------------------------------------------------- */
@@ -247,10 +252,15 @@ static void call_handler(tarn__http_exchange *x)
     x->is_handling = false;
 }
 
-/* Requests that have come, until one is kept or refused, or more is needed. */
+/* Requests that have come, until one is kept or refused, or more is needed, or the client has to read answers first. */
 static void serve_requests(tarn__http_exchange *x)
 {
     while (!x->is_open && !x->is_closing) {
+        if (evbuffer_get_length(bufferevent_get_output(x->socket)) > x->server->options.unsent) {
+            x->is_paused = true;
+            set_timer(x, 0); /* a write that stalls has its own time */
+            return;
+        }
         bool had_head = x->request.head_size > 0;
         feed(x);
         if (x->request.state == TARN__HTTP_REFUSED) {
@@ -275,7 +285,7 @@ static void on_readable(struct bufferevent *socket, void *ctx)
     struct evbuffer *in = bufferevent_get_input(socket);
     if (x->is_lingering)
         evbuffer_drain(in, evbuffer_get_length(in));
-    else if (!x->is_open)
+    else if (!x->is_open && !x->is_paused)
         serve_requests(x);
 }
 

@@ -25,6 +25,7 @@ struct tarn__http_exchange {
     bool is_open;      /* the handler has it, and has not answered */
     bool is_chunked;   /* the parts of its stream are chunks */
     bool is_closing;   /* closes when all is sent */
+    bool is_paused;    /* its next request waits until all is sent */
     bool is_lingering; /* all is sent; waits for the client to close */
     bool is_handling;  /* a frame on the stack uses it: it is freed later */
     bool is_dead;      /* dropped meanwhile */

@@ -29,7 +29,7 @@ typedef struct tarn__http_options {
     int body_seconds;    /* between parts of a body */
     int idle_seconds;    /* between requests of a connection */
     int stalled_seconds; /* of a write that makes no progress */
-    size_t unsent;       /* bytes that a stream may hold for a client that reads slowly */
+    size_t unsent;       /* bytes that a stream may hold for a client that reads slowly; beyond, no next request */
     int connections;
     tarn__http_handler handler;
     void *ctx;
