@@ -3,7 +3,8 @@
  * Requests join and leave between steps. A step computes one token of every decoding request and, with what is left of
  * its budget, prompt tokens of the others, taken round-robin. Requests with a common prefix share its pages, also with
  * requests that have ended. When the pages are used up, the youngest request waits and is recomputed later; none is
- * lost. A request's tokens depend on its prompt, options and seed alone, not on the other requests (batch invariance).
+ * lost. On the CPU a request's tokens depend on its prompt, options and seed alone, not on the other requests (batch
+ * invariance); elsewhere the others may change the last bits of its logits.
  *
  *     tarn_engine *engine = tarn_engine_new(model, NULL);
  *     tarn_engine_add(engine, tokens, count, &(tarn_generate_options){.max_tokens = 64});
@@ -35,7 +36,8 @@ typedef struct tarn_engine_options {
     tarn_kv_type kv_type;  /* storage type of the KV cache */
     int64_t prompt_tokens; /* prompt tokens per step: larger is faster, smaller steadier; default 512 */
     bool no_sharing;       /* do not share the pages of common prefixes */
-    /* faster matmuls of few rows: tokens may then depend on the other requests, in the last bits of their logits */
+    /* on the CPU: faster matmuls of few rows; tokens may then depend on the other requests, in the last bits of their
+     * logits */
     bool not_invariant;
     /* outputs have text, and requests may have stop strings. Borrowed: must outlive the engine. NULL: tokens only */
     const tarn_tokenizer *tokenizer;

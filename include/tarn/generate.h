@@ -174,7 +174,7 @@ typedef struct tarn_generate_options {
      * computed, shared prefixes included */
     bool prompt_logprobs;
     bool prompt_only;    /* with .prompt_logprobs: no new tokens; the prompt may then fill the context */
-    uint64_t cache_salt; /* pages are shared between requests of the same value only */
+    uint64_t cache_salt; /* below 2^63: pages are shared between requests of the same value only */
 } tarn_generate_options;
 
 /* Generates from a prompt of `count` tokens, at least one. `tokens` receives the new tokens (NULL: on_token receives

@@ -29,7 +29,8 @@ typedef struct request {
 static const tarn_logit_bias biases[] = {{3, 2.5}, {7, -100}, {11, 1}, {3, 0.5}};
 static const char *const stops[] = {"a", "e", "i", "o", "u", "th", "\n", "0", "1", "2", "3", "~", "}"};
 
-/* Prompts of 1 to about 200 tokens; half of them begin like another, for one to three pages. */
+/* Prompts of 1 to about 200 tokens; half of them begin like another, for one to three pages. The first twelve fill a
+ * page, so that each needs one more for its first new token. */
 static void make_requests(request *r, int count, int64_t vocab_size, uint64_t *seed)
 {
     int32_t common[CONTEXT];
@@ -54,6 +55,8 @@ static void make_requests(request *r, int count, int64_t vocab_size, uint64_t *s
                                      .grammar = i % 3 == 2 ? grammar : NULL,
                                      .seed = (uint64_t)i,
                                      .ignore_eos = !(grammar && i % 3 == 2)}};
+        if (i < 12)
+            r[i].count = 64, r[i].options.max_tokens = MAX_NEW / 2 + i;
         int64_t same = random_below(seed, 2) ? 64 * (1 + random_below(seed, 3)) + random_below(seed, 9) : 0;
         for (int64_t k = 0; k < r[i].count; k++)
             r[i].prompt[k] = k < same ? common[k] : (int32_t)random_below(seed, vocab_size);
@@ -362,6 +365,29 @@ static void a_cancelled_request_frees_its_pages(void **state)
     tarn_module_free(model);
 }
 
+/* A prompt of 60 tokens and 20 new ones: the first page is found by a request that begins with all of them only where
+ * another batch would have computed it bitwise identical. */
+static void pages_of_sampled_tokens_are_shared_where_batches_are_invariant(void **state)
+{
+    (void)state;
+    bool is_cpu = tarn_device_equal(device, tarn_device_cpu());
+    tarn_module *model = llama(TARN_F32);
+    for (int not_invariant = 0; not_invariant < 2; not_invariant++) {
+        request r = {.count = 60, .options = {.max_tokens = 20}};
+        for (int i = 0; i < 60; i++)
+            r.prompt[i] = i;
+        tarn_engine *engine = tarn_engine_new(model, &(tarn_engine_options){.not_invariant = not_invariant});
+        run(engine, &r, 1, 1);
+        assert_int_equal(r.results, 20);
+        memcpy(r.prompt + 60, r.result, sizeof(int32_t) * 20);
+        r.count = 80;
+        run(engine, &r, 1, 1);
+        assert_int_equal(r.shared, is_cpu && !not_invariant ? 64 : 0);
+        tarn_engine_free(engine);
+    }
+    tarn_module_free(model);
+}
+
 static void bad_arguments_are_errors(void **state)
 {
     (void)state;
@@ -378,6 +404,8 @@ static void bad_arguments_are_errors(void **state)
     assert_error(TARN_ERROR_ARGUMENT, "engine_add: .max_tokens is 254");
     assert_int_equal(tarn_engine_add(engine, tokens, 3, &(tarn_generate_options){.slide = true}), -1);
     assert_error(TARN_ERROR_UNSUPPORTED, "engine_add: .slide is not supported by engines");
+    assert_int_equal(tarn_engine_add(engine, tokens, 3, &(tarn_generate_options){.cache_salt = (uint64_t)1 << 63}), -1);
+    assert_error(TARN_ERROR_ARGUMENT, "engine_add: .cache_salt is 9223372036854775808; it must be less than 2^63");
     assert_int_equal(tarn_engine_step(engine), 0);
     assert_int_equal(tarn_engine_step(NULL), -1);
     assert_error(TARN_ERROR_ARGUMENT, "engine_step: the engine is NULL");
@@ -410,6 +438,7 @@ int main(void)
         in_scope(tokens_of_every_architecture_do_not_depend_on_other_requests),
         in_scope(tokens_are_those_of_generate),
         in_scope(a_cancelled_request_frees_its_pages),
+        in_scope(pages_of_sampled_tokens_are_shared_where_batches_are_invariant),
         in_scope(bad_arguments_are_errors),
         in_scope(stories_do_not_depend_on_other_requests),
     };

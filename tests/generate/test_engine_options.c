@@ -299,6 +299,17 @@ static void penalties_of_sampled_tokens_leave_the_prompt_alone(void **state)
 
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
 
+/* Makes the embedding of token 7 not a number. */
+static void break_token(tarn_module *model)
+{
+    tarn_tensor *embedding = NULL;
+    for (int i = 0; i < tarn_module_parameter_count(model) && !embedding; i++)
+        if (strstr(tarn_module_parameter_name(model, i), "embed"))
+            embedding = tarn_module_parameter(model, i);
+    tarn_copy(tarn_slice(tarn_detach(embedding), 0, 7, 8), tarn_full(TARN_SHAPE(1, 32), NAN, TARN_F32, CPU));
+    assert_ok();
+}
+
 /* A token whose embedding is not a number ends its request with an error, and no other; what it left in its pages does
  * no harm to those who get them. */
 static void a_request_that_fails_ends_alone(void **state)
@@ -306,11 +317,7 @@ static void a_request_that_fails_ends_alone(void **state)
     (void)state;
     result r[6], expected[6];
     tarn_module *model = byte_model();
-    tarn_tensor *embedding = NULL;
-    for (int i = 0; i < tarn_module_parameter_count(model) && !embedding; i++)
-        if (strstr(tarn_module_parameter_name(model, i), "embed"))
-            embedding = tarn_module_parameter(model, i);
-    tarn_copy(tarn_slice(tarn_detach(embedding), 0, 7, 8), tarn_full(TARN_SHAPE(1, 32), NAN, TARN_F32, CPU));
+    break_token(model);
     for (int round = 0; round < 2; round++) {
         tarn_engine *engine =
             tarn_engine_new(model, &(tarn_engine_options){.kv_bytes = 5 * 64 * 2 * 2 * 16 * 4, .prompt_tokens = 70});
@@ -337,6 +344,89 @@ static void a_request_that_fails_ends_alone(void **state)
             assert_memory_equal(r[i].token, expected[i].token, sizeof(r[i].token));
         }
     tarn_module_free(model);
+}
+
+static void log_probabilities_of_a_prompt_that_are_not_finite_are_an_error(void **state)
+{
+    (void)state;
+    static result r;
+    const int32_t tokens[] = {20, 21, 22, 7, 23, 24};
+    tarn_module *model = byte_model();
+    break_token(model);
+    tarn_engine *engine = tarn_engine_new(model, NULL);
+    for (int prompt_only = 0; prompt_only < 2; prompt_only++) {
+        int64_t number = tarn_engine_add(engine, tokens, 6,
+                                         &(tarn_generate_options){.prompt_logprobs = true, .prompt_only = prompt_only});
+        run(engine, &r, number, 1);
+        assert_int_equal(r.reason, TARN_FINISH_ERROR);
+        assert_contains(r.error, "the logits of token 1 are not finite");
+        assert_int_equal(r.echoed, 1); /* the embedding is the head, too: all rows have a logit that is not a number */
+    }
+    tarn_engine_free(engine);
+    tarn_module_free(model);
+}
+
+/* Memory of at most `bytes_left` bytes, of one thread. */
+static int64_t bytes_left;
+
+static void *limited_alloc(size_t size, size_t alignment, void *ctx)
+{
+    (void)ctx;
+    if (bytes_left < (int64_t)size)
+        return NULL;
+    bytes_left -= (int64_t)size;
+    return aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+}
+
+static void limited_release(void *memory, size_t size, void *ctx)
+{
+    (void)ctx;
+    bytes_left += memory ? (int64_t)size : 0;
+    free(memory);
+}
+
+/* With memory for the logits, but not for the log probabilities of 64 rows, only the request that wants them ends. */
+static void log_probabilities_without_memory_end_their_request_only(void **state)
+{
+    (void)state;
+    enum { VOCAB = 8192, STEP = 1 << 17 };
+    static const tarn_allocator limited = {limited_alloc, limited_release, NULL};
+    const tarn_llama_config config = {
+        .vocab_size = VOCAB, .context = 128, .layers = 1, .heads = 1, .kv_heads = 1, .hidden_size = 8, .ffn_size = 8};
+    int32_t tokens[64];
+    int alone = 0, both = 0, none = 0;
+    for (int i = 0; i < 64; i++)
+        tokens[i] = i;
+    tarn_empty_cache(CPU);
+    bytes_left = INT64_MAX;
+    assert_true(tarn_set_allocator(&limited));
+    tarn_scope *scope = tarn_scope_open();
+    tarn_module *model = tarn_model_llama(&config, CPU, 9);
+    for (int64_t room = STEP; none == 0; room += STEP) {
+        bool has_failed[2] = {false, false};
+        tarn_engine *engine = tarn_engine_new(model, NULL);
+        assert_int_equal(
+            tarn_engine_add(engine, tokens, 64,
+                            &(tarn_generate_options){.max_tokens = 1, .prompt_logprobs = true, .top_logprobs = 4}),
+            1);
+        assert_int_equal(tarn_engine_add(engine, tokens, 1, &(tarn_generate_options){.max_tokens = 1}), 2);
+        tarn_empty_cache(CPU);
+        bytes_left = room;
+        tarn_engine_step(engine);
+        bytes_left = INT64_MAX / 2;
+        tarn_clear_error();
+        for (tarn_engine_output output; tarn_engine_next(engine, &output);)
+            has_failed[output.request - 1] |= output.finish_reason == TARN_FINISH_ERROR;
+        both += has_failed[0] && has_failed[1];
+        alone += has_failed[0] && !has_failed[1];
+        none += !has_failed[0] && !has_failed[1];
+        tarn_engine_free(engine);
+    }
+    assert_true(both > 0 && alone > 0);
+    tarn_module_free(model);
+    tarn_scope_close(scope);
+    tarn_empty_cache(CPU);
+    assert_true(tarn_set_allocator(NULL)); /* fails if bytes leaked */
 }
 
 /* Runs one request with `room` allocations; afterwards there is memory again. Returns how it ended. */
@@ -495,6 +585,8 @@ int main(void)
         in_scope(log_probabilities_are_those_before_the_bias),
         in_scope(penalties_of_sampled_tokens_leave_the_prompt_alone),
         in_scope(a_request_that_fails_ends_alone),
+        in_scope(log_probabilities_of_a_prompt_that_are_not_finite_are_an_error),
+        cmocka_unit_test(log_probabilities_without_memory_end_their_request_only),
         cmocka_unit_test(out_of_memory_ends_requests_with_an_error),
         in_scope(samples_of_one_prompt_compute_it_once),
         in_scope(an_engine_reports_its_requests_and_pages),

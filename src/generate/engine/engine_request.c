@@ -77,6 +77,9 @@ static bool check_request(const tarn_engine *e, const int32_t *tokens, int64_t c
         return false;
     if (o->prompt_only && (!o->prompt_logprobs || o->max_tokens > 0))
         return tarn__raise(TARN_ERROR_ARGUMENT, ".prompt_only is set; it needs .prompt_logprobs and no .max_tokens");
+    if (o->cache_salt > INT64_MAX)
+        return tarn__raise(TARN_ERROR_ARGUMENT, ".cache_salt is %llu; it must be less than 2^63",
+                           (unsigned long long)o->cache_salt);
     const char *unsupported = o->slide ? "slide" : o->keep ? "keep" : o->on_token ? "on_token" : NULL;
     if (unsupported)
         return tarn__raise(TARN_ERROR_UNSUPPORTED, ".%s is not supported by engines", unsupported);

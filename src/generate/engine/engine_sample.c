@@ -3,9 +3,11 @@
  *
  * Every request samples by itself, from its own row, so that its tokens do not depend on the others. What fails for one
  * request ends this one only. */
+#include <math.h>
 #include <string.h>
 
 #include "base/memory.h"
+#include "core/device/device.h"
 #include "generate/engine/engine.h"
 
 /* ---- samples ----------------------------------------------------------------------------------------------------- */
@@ -19,17 +21,21 @@ static bool add_history(tarn__request *r, tarn_device device)
     return tarn_sampler_accept(r->sampler, tarn_from_i32(r->tokens, TARN_SHAPE(1, r->prompt), device));
 }
 
-/* Sets the mask of a request's grammar. One that has no next token ends its request: the error is noted there. */
-static void set_mask(tarn__request *r)
+/* Notes the pending error at a request, which ends for it. False, with an error, if there is no memory for that: then
+ * the step fails. */
+static bool note_error(tarn__request *r)
 {
-    if (tarn__constraint_mask(&r->constraint, r->sampler))
-        return;
     tarn__error_record why;
     tarn__error_save(&why);
     r->error = tarn__string_copy(why.text);
-    if (!r->error)
-        return; /* out of memory: the step fails */
-    r->is_sampled = false;
+    return r->error != NULL;
+}
+
+/* Sets the mask of a request's grammar. One that has no next token ends its request. */
+static void set_mask(tarn__request *r)
+{
+    if (!tarn__constraint_mask(&r->constraint, r->sampler) && note_error(r))
+        r->is_sampled = false;
 }
 
 /* Samples of the batch, i64 [1, 1] each, in `part` [sequences]; NULL for requests without one. */
@@ -73,7 +79,7 @@ static tarn_tensor *logprobs_of(const tarn__request *r, tarn_tensor *logits, tar
     return found ? tarn_reshape(found, TARN_SHAPE(rows * (1 + 2 * r->top_logprobs))) : NULL;
 }
 
-/* Computes and reads the log probabilities of all requests at once. */
+/* Computes the log probabilities of every request, and reads all at once. */
 static bool read_logprobs(tarn__batch *b, tarn_tensor *logits, tarn_tensor **sampled, tarn_tensor **part)
 {
     int count = 0;
@@ -81,13 +87,17 @@ static bool read_logprobs(tarn__batch *b, tarn_tensor *logits, tarn_tensor **sam
     for (int64_t i = 0; i < b->sequences; i++) {
         tarn__request *r = b->request[i];
         int64_t rows = r->prompt_rows + r->is_sampled;
-        if (!r->logprobs || rows == 0)
+        r->logprobs_at = 0;
+        if (!r->logprobs || rows == 0 || r->error)
             continue;
-        r->logprobs_at = at;
-        at += rows * (1 + 2 * r->top_logprobs);
         part[count] = logprobs_of(r, logits, sampled[i]);
-        if (!part[count++])
+        if (part[count]) {
+            count++;
+            r->logprobs_at = at;
+            at += rows * (1 + 2 * r->top_logprobs);
+        } else if (!note_error(r)) {
             return false;
+        }
     }
     if (count == 0)
         return true;
@@ -128,11 +138,12 @@ bool tarn__engine_sample(tarn__batch *b, tarn_tensor *logits)
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
-/* Publishes the pages that the step has filled. Without batch invariance, only those of the prompt: another batch would
- * compute other bits for sampled tokens. */
+/* Publishes the pages that the step has filled. Without batch invariance, which only the CPU has, those of the prompt
+ * alone: another batch would compute other bits for sampled tokens. */
 static void publish(tarn_engine *e, tarn__request *r)
 {
-    int64_t limit = e->options.not_invariant && r->prompt < r->computed ? r->prompt : r->computed;
+    bool is_invariant = !e->options.not_invariant && tarn__is_cpu(e->info.device);
+    int64_t limit = is_invariant || r->computed < r->prompt ? r->computed : r->prompt;
     while (!e->options.no_sharing && (r->published + 1) * TARN__KV_PAGE <= limit) {
         int64_t at = r->published++;
         r->page[at] = tarn__page_pool_publish(&e->pool, r->page[at], r->key, r->tokens + at * TARN__KV_PAGE);
@@ -140,15 +151,25 @@ static void publish(tarn_engine *e, tarn__request *r)
     }
 }
 
+/* Raises logits that gave no token, or no log probability. */
+static bool raise_not_finite(const tarn__request *r, int64_t token)
+{
+    return tarn__raise(TARN_ERROR_FORMAT,
+                       "request %lld: the logits of token %lld are not finite; check the model's weights and dtype",
+                       (long long)r->number, (long long)token);
+}
+
 /* Queues the tokens of the prompt whose log probabilities are known; there is space. */
 static bool echo(tarn_engine *e, tarn__request *r, const double *logprob)
 {
     if (r->prompt_logprobs && r->echoed == 0)
         tarn__engine_reply(e, r, r->tokens[r->echoed++], TARN_FINISH_NONE)->output.is_prompt = true;
-    for (int64_t i = 0; i < r->prompt_rows; i++) {
+    for (int64_t i = 0; i < r->prompt_rows; i++, logprob += 1 + 2 * r->top_logprobs) {
+        if (isnan(logprob[0]))
+            return raise_not_finite(r, r->echoed);
         tarn__reply *reply = tarn__engine_reply(e, r, r->tokens[r->echoed++], TARN_FINISH_NONE);
         reply->output.is_prompt = true;
-        if (!tarn__reply_logprobs(e, reply, logprob + i * (1 + 2 * r->top_logprobs), r->top_logprobs))
+        if (!tarn__reply_logprobs(e, reply, logprob, r->top_logprobs))
             return false;
     }
     return true;
@@ -175,9 +196,7 @@ static bool accept(tarn_engine *e, tarn__request *r, const double *logprob)
 {
     bool is_done = false;
     if (r->token < 0)
-        return tarn__raise(TARN_ERROR_FORMAT,
-                           "request %lld: the logits of token %lld are not finite; check the model's weights and dtype",
-                           (long long)r->number, (long long)r->count);
+        return raise_not_finite(r, r->count);
     bool is_end = tarn__constraint_is_end(&r->constraint, r->token);
     if (!is_end) {
         r->tokens[r->count++] = (int32_t)r->token;

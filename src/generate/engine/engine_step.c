@@ -59,11 +59,24 @@ static void start_request(tarn_engine *e, tarn__request *r)
     r->is_running = true;
     r->published = r->pages;
     r->computed = r->pages * TARN__KV_PAGE;
-    if (r->count == r->prompt)
-        r->shared = r->computed;
     e->stats.shared_tokens += r->computed;
-    if (r->started_at == 0)
-        r->started_at = tarn__engine_now();
+    if (r->started_at > 0)
+        return; /* after a preemption: its own pages are not those of others */
+    r->shared = r->computed;
+    r->started_at = tarn__engine_now();
+}
+
+/* True if there are free pages for all tokens of a request, and one more, beside those that running requests have yet
+ * to take for theirs: it is not preempted at once. */
+static bool has_pages(const tarn_engine *e, const tarn__request *r)
+{
+    int64_t left = tarn__page_pool_available(&e->pool) + r->pages - tarn__engine_pages_for(r->count);
+    for (int i = 0; i < e->count; i++) {
+        const tarn__request *other = e->request[i];
+        int64_t needed = other->is_running ? tarn__engine_pages_for(other->count) : 0;
+        left -= needed > other->pages ? needed - other->pages : 0;
+    }
+    return left > 0;
 }
 
 /* Starts waiting requests, oldest first, with the published pages of their prefix. */
@@ -76,17 +89,25 @@ static void admit(tarn_engine *e)
         tarn__request *r = e->request[i];
         if (r->is_running)
             continue;
-        /* all pages of its tokens, so that it is not preempted at once */
-        if (running > 0 && tarn__page_pool_available(&e->pool) <= tarn__engine_pages_for(r->count))
-            return;
         share_pages(e, r);
-        if (is_being_computed(e, r)) {
+        bool has_room = running == 0 || has_pages(e, r);
+        if (!has_room || is_being_computed(e, r)) {
             tarn__engine_release_pages(e, r);
+            if (!has_room)
+                return;
         } else {
             start_request(e, r);
             running++;
         }
     }
+}
+
+/* True if a request has all the prompt tokens that a step may compute of it: one page where every token of the prompt
+ * has a row of logits and log probabilities, whose memory grows with the vocabulary. */
+static bool is_planned(const tarn__request *r)
+{
+    return r->computed + r->planned == r->count ||
+           (r->prompt_logprobs && r->echoed < r->prompt && r->planned >= TARN__KV_PAGE);
 }
 
 /* Gives prompt tokens to running requests, a page at a time, beginning after the request that got the last ones. */
@@ -104,7 +125,7 @@ static void plan_tokens(tarn_engine *e)
         for (int k = 0; k < e->count && budget > 0; k++) {
             tarn__request *r = e->request[(start + k) % e->count];
             int64_t left = r->count - r->computed - r->planned;
-            if (!r->is_running || left == 0)
+            if (!r->is_running || is_planned(r))
                 continue;
             int64_t n = left < TARN__KV_PAGE ? left : TARN__KV_PAGE;
             n = n < budget ? n : budget;

@@ -20,7 +20,7 @@
 /* Key of a published page, or of a chain's beginning. */
 typedef uint64_t tarn__page_key;
 
-/* A chain's beginning: equal for equal values. */
+/* A chain's beginning: equal for equal values, which are less than 2^63. */
 tarn__page_key tarn__page_root(uint64_t value);
 
 typedef struct tarn__page {

@@ -149,7 +149,7 @@ static bool read_limits(tarn__api_job *job, const tarn__api_model *model, tarn__
 }
 
 /* Requests share pages of the KV cache only with those of the same salt, so that the time of an answer tells nothing
- * about the prompts of others: FNV-1a of the string. */
+ * about the prompts of others: 63 bits of FNV-1a of the string. */
 static bool read_salt(tarn__api_job *job, tarn__body *f)
 {
     const char *salt = NULL;
@@ -159,7 +159,7 @@ static bool read_salt(tarn__api_job *job, tarn__body *f)
     uint64_t hash = salt ? 0xcbf29ce484222325u : 0;
     for (size_t i = 0; i < length; i++)
         hash = (hash ^ (unsigned char)salt[i]) * 0x100000001b3u;
-    job->options.cache_salt = hash;
+    job->options.cache_salt = hash & INT64_MAX;
     return true;
 }
 
