@@ -167,6 +167,9 @@ tarn_tensor *tarn__attention_composed(tarn_tensor *q, tarn_tensor *k, tarn_tenso
  * are rotated. Options are not checked; a `length` of 0 is within original_context. */
 tarn__rope tarn__rope_params(const tarn_rope_options *options, int64_t head_dim);
 
+/* Factor of cos and sin; the scaling's own, if the options give none. */
+double tarn__rope_magnitude(const tarn_rope_options *options);
+
 /* ---- quantized weights ------------------------------------------------------------------------------------------- */
 
 /* tarn_cast() to a quantized dtype: x must be finite floats. Not differentiable. */

@@ -338,6 +338,87 @@ static void biases_of_attention_and_longrope_are_named(void **state)
     check_added_tensor(n.gguf, "rope_factors_short.weight", TARN_ERROR_FORMAT, "one element per pair");
 }
 
+/* The file of a small Llama with a RoPE scaling, and the folder that comes back from it. */
+static tarn_gguf *scaled_file(const char *name, tarn_rope_options rope)
+{
+    names n = named(name);
+    tarn_lm_config c = {0};
+    assert_true(tarn_lm_config_named("llama", &c));
+    c.vocab_size = 30, c.context = 64, c.layers = 1, c.heads = 2, c.kv_heads = 1, c.hidden_size = 16;
+    c.ffn_size = 20, c.head_dim = 8, c.rope = rope;
+    for (int i = 0; i < 4; i++) {
+        c.rope_factors[0][i] = 1.0f + 0.1f * (float)i;
+        c.rope_factors[1][i] = 3.0f + (float)i;
+    }
+    tarn_module *model = tarn_model_lm(&c, CPU, 5);
+    assert_true(tarn_model_write(model, n.folder) && tarn_model_convert(n.folder, n.gguf, NULL, NULL));
+    tarn_module_free(model);
+    assert_true(tarn_model_convert(n.gguf, n.back, NULL, NULL));
+    check_same_files(n.folder, n.back, "config.json");
+    tarn_gguf *file = tarn_gguf_open(n.gguf);
+    assert_non_null(file);
+    return file;
+}
+
+/* llama.cpp divides all angles by rope.scaling.factor, also longrope's, and multiplies cos and sin by attn_factor, with
+ * yarn times 1 + ln(factor) / 10. */
+static void rope_scalings_are_written_as_llama_cpp_computes_them(void **state)
+{
+    (void)state;
+    double value;
+    tarn_rope_options rope = {
+        .base = 100, .dims = 8, .scaling = TARN_ROPE_LONGROPE, .factor = 4, .original_context = 16};
+    tarn_gguf *file = scaled_file("longrope", rope);
+    assert_false(tarn_gguf_has(file, "llama.rope.scaling.factor", NULL));
+    assert_true(tarn_gguf_real(file, "llama.rope.scaling.attn_factor", &value));
+    assert_float_equal(value, sqrt(1 + log(4) / log(16)), 1e-6);
+    tarn_gguf_close(file);
+
+    rope.scaling = TARN_ROPE_YARN, rope.beta_fast = 32, rope.beta_slow = 1;
+    file = scaled_file("yarn", rope);
+    assert_false(tarn_gguf_has(file, "llama.rope.scaling.attn_factor", NULL));
+    tarn_gguf_close(file);
+    rope.attention_factor = 1.25;
+    file = scaled_file("yarn-factor", rope);
+    assert_true(tarn_gguf_real(file, "llama.rope.scaling.attn_factor", &value));
+    assert_float_equal(value * (1 + 0.1 * log(4)), 1.25, 1e-6);
+    tarn_gguf_close(file);
+    rope.attention_factor = 0, rope.mscale = 0.8, rope.mscale_all_dim = 0.4;
+    file = scaled_file("yarn-mscale", rope);
+    assert_true(tarn_gguf_real(file, "llama.rope.scaling.attn_factor", &value));
+    assert_float_equal(value * (1 + 0.1 * log(4)), (1 + 0.08 * log(4)) / (1 + 0.04 * log(4)), 1e-6);
+    tarn_gguf_close(file);
+}
+
+/* A file of another program has attn_factor alone. */
+static void yarns_attn_factor_is_read(void **state)
+{
+    (void)state;
+    const tarn_rope_options rope = {.base = 100,
+                                    .dims = 8,
+                                    .scaling = TARN_ROPE_YARN,
+                                    .factor = 4,
+                                    .original_context = 16,
+                                    .beta_fast = 32,
+                                    .beta_slow = 1,
+                                    .attention_factor = 1.25};
+    tarn_gguf *file = scaled_file("own", rope);
+    tarn_gguf_writer *w = tarn_gguf_create(scratch("other.gguf"));
+    tarn_gguf_value value;
+    for (int i = 0; i < tarn_gguf_metadata_count(file); i++)
+        assert_true(tarn_gguf_metadata_at(file, i, &value) &&
+                    (strncmp(value.key, "tarn.", 5) == 0 || tarn_gguf_add_from(w, file, i)));
+    for (int i = 0; i < tarn_gguf_count(file); i++)
+        assert_true(tarn_gguf_add(w, tarn_gguf_name(file, i), tarn_gguf_tensor(file, i, CPU)));
+    assert_true(tarn_gguf_finish(w));
+    tarn_gguf_close(file);
+    tarn_lm_config found;
+    tarn_module *model = tarn_model_open(scratch("other.gguf"), CPU, NULL);
+    assert_true(model && tarn_lm_config_of(model, &found));
+    assert_float_equal(found.rope.attention_factor, 1.25, 1e-6);
+    tarn_module_free(model);
+}
+
 /* What a conversion to a folder holds in memory is not the model. */
 static void a_folder_is_written_tensor_by_tensor(void **state)
 {
@@ -492,6 +573,8 @@ int main(void)
         in_scope(rows_that_do_not_fit_large_blocks_fall_back_to_q8_0),
         in_scope(missing_and_foreign_tensors_are_named),
         in_scope(biases_of_attention_and_longrope_are_named),
+        in_scope(rope_scalings_are_written_as_llama_cpp_computes_them),
+        in_scope(yarns_attn_factor_is_read),
         in_scope(a_folder_is_written_tensor_by_tensor),
         in_scope(f64_next_to_quantized_weights_is_an_error),
         in_scope(quantized_vectors_are_dequantized),

@@ -106,4 +106,19 @@ bool tarn__gguf_get_vocab(const tarn__gguf_reader *reader, int64_t *vocab_size);
 /* BOS and EOS tokens within a vocabulary. */
 bool tarn__gguf_get_bos_eos(const tarn__gguf_reader *reader, int64_t vocab_size, tarn__gguf_bos_eos *tokens);
 
+/* ---- RoPE (../lm/config_gguf_rope.c) ------------------------------------------------------------------------------
+ */
+
+/* State of reading a configuration. */
+typedef struct tarn__gguf_model_reader {
+    tarn__gguf_reader of;
+    const tarn__arch *arch;
+    tarn_lm_config *c;
+} tarn__gguf_model_reader;
+
+bool tarn__gguf_put_rope(const tarn_lm_config *config, const tarn__arch *arch, tarn_gguf_writer *writer);
+
+/* Needs the configuration's context and rope.dims. */
+bool tarn__gguf_get_rope(const tarn__gguf_model_reader *reader);
+
 #endif

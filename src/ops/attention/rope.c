@@ -172,6 +172,11 @@ static double default_magnitude(const tarn_rope_options *o)
     return 1;
 }
 
+double tarn__rope_magnitude(const tarn_rope_options *o)
+{
+    return o->attention_factor != 0 ? o->attention_factor : default_magnitude(o);
+}
+
 /* Divisors of the frequencies, or NULL. */
 static const float *pair_factors_of(const tarn_rope_options *o)
 {
@@ -192,7 +197,7 @@ static double scaled(double frequency, int64_t pair, const tarn_rope_options *o)
 static tarn__rope params_of(const tarn_rope_options *o)
 {
     tarn__rope params = {.axis = o->axis, .interleaved = o->interleaved, .dims = o->dims};
-    params.magnitude = o->attention_factor != 0 ? o->attention_factor : default_magnitude(o);
+    params.magnitude = tarn__rope_magnitude(o);
     const double base = o->scaling == TARN_ROPE_DYNAMIC ? dynamic_base(o) : o->base;
     const float *divisor = pair_factors_of(o);
     for (int64_t i = 0; i < o->dims / 2; i++) {
