@@ -5,7 +5,7 @@
   [--prompt 128] [--tokens 32] [--runs 5] [--layers 16] [--hidden-size 2048] [--ffn-size 8192] [--heads 32]
   [--kv-heads 8] [--vocab-size 128256] [--folder FOLDER]
 
-Needs the package llama-cpp-python (TARN_TEST_LLAMA_CPP=1 scripts/parity installs it). The files hold a Llama of random
+Needs the package llama-cpp-python, which pip compiles with the flags of this machine. The files hold a Llama of random
 weights, by default of 1B's shape, written by tarn; --folder keeps them. Each program runs with its defaults: tarn with
 weights as stored, llama.cpp with an f16 KV cache. Tokens are greedy and known to the host before the next. Prints per
 type, as one JSON object per line, the minimum times of all runs in milliseconds, by wall clock and by processor time of

@@ -1,4 +1,4 @@
-"""llama.cpp, as the package llama-cpp-python builds it, runs the GGUF files that tarn writes: the same greedy text,
+"""llama.cpp, as the package xllamacpp brings it, runs the GGUF files that tarn writes: the same greedy text,
 logits as near as its rounding lets them be, the same ids of texts, the same chat template.
 
 The truth is what the numbers in a file give: tarn in f32, which other comparisons hold against transformers. llama.cpp
@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import tempfile
 
-import llama_cpp
 import numpy as np
 import torch
 import transformers
@@ -22,6 +21,7 @@ import gguf_files
 import gpt2
 import layers
 import llama
+import llama_cpp_api
 import pieces
 import tarn
 import text
@@ -40,51 +40,6 @@ TEXTS = [
     "for (int i = 0; i < 1024; i++) {\n    x[i] += 3.14159e-7f;\n}\n", "1234567890 12 345", "a_b::c->d != e && \"f\"",
     "line\r\nline\n\n\n  end", "<s>begin</s> end", "<s><s>", "x</s>", "<|im_start|>user\nHi<|im_end|>\n",
     "a<|endoftext|>b <|endoftext|>"]
-ERROR = 4  # as ggml.h numbers it
-LOG = []   # what llama.cpp last complained of
-
-
-@llama_cpp.llama_log_callback
-def keep_complaint(level, message, _):
-    if level == ERROR:
-        LOG.append(message.decode(errors="replace").strip())
-
-
-llama_cpp.llama_log_set(keep_complaint, None)
-
-
-class Theirs:
-    """A file in llama.cpp."""
-
-    def __init__(self, path, context=256):
-        LOG.clear()
-        self.model = llama_cpp.Llama(path, n_ctx=context, n_batch=context, n_ubatch=context, n_threads=2,
-                                     n_threads_batch=2, logits_all=True, verbose=False, type_k=llama_cpp.GGML_TYPE_F32,
-                                     type_v=llama_cpp.GGML_TYPE_F32)
-
-    def logits(self, ids):
-        self.model.reset()
-        self.model.eval(ids)
-        return torch.tensor(self.model.scores[: len(ids)], dtype=torch.float64)
-
-    def write(self, prompt, count):
-        """Greedy decoding."""
-        self.model.reset()
-        self.model.eval(prompt)
-        made = []
-        while len(made) < count:
-            made.append(int(self.model.scores[self.model.n_tokens - 1].argmax()))
-            self.model.eval(made[-1:])
-        return made
-
-    def encode(self, sample):
-        return self.model.tokenize(sample.encode(), add_bos=False, special=True)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.model.close()
 
 
 # ---- logits and texts
@@ -172,11 +127,11 @@ def check_stories(kind, data, folder):
     source, path = os.path.join(folder, "stories"), os.path.join(folder, f"stories-{kind}.gguf")
     write_stories(data, source)
     gguf_files.convert(source, path, kind)
-    with Theirs(path) as theirs:
+    with llama_cpp_api.Model(path) as theirs:
         verdicts = [judge_logits(path, theirs, kind, ids[:-1])]
         if kind == "f32":
             verdicts.append(judge_text(path, theirs, ids[1:], ids[:1]))
-            found, wanted = theirs.model.detokenize(ids[1:]), text.opened(path).decode(ids[1:])
+            found, wanted = theirs.decode(ids[1:]), text.opened(path).decode(ids[1:])
             verdicts.append(
                 compare.Verdict(found.strip() == wanted.strip(),
                                 text=f"the story is {found!r} in llama.cpp, {wanted!r} in tarn"))
@@ -218,7 +173,7 @@ def check_family(family, dtype, rng, folder):
     gguf_files.convert(source, path)
     vocab, most = network.config.vocab_size, network.config.max_position_embeddings
     ids, near = [rng.randrange(vocab) for _ in range(most)], GELU if family == "gpt2" else 0.0
-    with Theirs(path) as theirs:
+    with llama_cpp_api.Model(path) as theirs:
         verdicts = [judge_logits(path, theirs, dtype, ids, near)]
         if dtype == "f32":
             prompt = ids[: rng.randint(1, most - llama.TOKENS)]
@@ -245,7 +200,7 @@ def check_blocks(kind, is_gpt2, rng, folder):
     network.save_pretrained(source)
     gguf_files.convert(source, path, kind)
     types = {t.tensor_type.name.lower() for t in gguf_files.read_tensors(path).values()} - {"f32"}
-    with Theirs(path) as theirs:
+    with llama_cpp_api.Model(path) as theirs:
         return [
             judge_logits(path, theirs, kind, [rng.randrange(300) for _ in range(64)]),
             compare.Verdict(types == ({"q4_k", "q6_k"} if kind == "q4_k" else {kind}),
@@ -257,19 +212,8 @@ def check_blocks(kind, is_gpt2, rng, folder):
 
 
 def quantized_by_ggml(kind, values):
-    """The bytes of llama.cpp's quantizer without an importance matrix."""
-    path = os.path.join(os.path.dirname(llama_cpp.__file__), "lib", "libggml-base.so")
-    if not os.path.exists(path):
-        return None
-    library, number = c.CDLL(path), gguf_files.BLOCKS[kind]
-    library.ggml_quantize_chunk.restype = c.c_size_t
-    library.ggml_quantize_chunk.argtypes = [
-        c.c_int, c.c_void_p, c.c_void_p, c.c_int64, c.c_int64, c.c_int64, c.c_void_p]
-    size, packed = gguf_files.gguf.GGML_QUANT_SIZES[number]
-    values = np.ascontiguousarray(values, np.float32)
-    found = np.zeros((values.shape[0], values.shape[1] // size * packed), np.uint8)
-    library.ggml_quantize_chunk(int(number), values.ctypes.data, found.ctypes.data, 0, *values.shape, None)
-    return found
+    size, packed = gguf_files.gguf.GGML_QUANT_SIZES[gguf_files.BLOCKS[kind]]
+    return llama_cpp_api.quantized(gguf_files.BLOCKS[kind], values, values.shape[1] // size * packed)
 
 
 def check_errors(kind, rng, folder):
@@ -278,8 +222,6 @@ def check_errors(kind, rng, folder):
     found, verdicts = gguf_files.packed(folder, numbers, kind), []
     for name in ("normal", "heavy", "positive"):
         theirs, x = quantized_by_ggml(kind, numbers[name]), numbers[name].astype(np.float64)
-        if theirs is None:
-            return None
         for title, weight in (("plain", np.ones_like(x)), ("weighted", np.abs(x))):
             error = [
                 np.sqrt((weight * np.square(gguf_files.quants.dequantize(data, number) - x)).sum())
@@ -318,12 +260,12 @@ def judge_tokenizer(folder, texts, end):
     path = folder + ".gguf"
     gguf_files.convert(folder, path)
     ours, wrong = text.opened(path), []
-    with Theirs(path) as theirs:
+    with llama_cpp_api.Model(path) as theirs:
         for sample in texts:
             found, wanted = theirs.encode(sample), ours.encode(sample)
             if found != wanted:
                 wrong.append(f"{sample!r} is {found} in llama.cpp, {wanted} in tarn")
-        template, last = theirs.model.metadata.get("tokenizer.chat_template"), theirs.model.token_eos()
+        template, last = theirs.metadata("tokenizer.chat_template"), theirs.eos()
     expected = transformers_template(folder)
     return [compare.Verdict(not wrong, text=f"{len(wrong)} of {len(texts)} texts: {'; '.join(wrong[:3])}"),
             compare.Verdict(template == expected, text=f"the chat template is {template!r} instead of {expected!r}"),
@@ -407,7 +349,8 @@ def write_chats(path):
 
 def tuned(base, folder):
     """The file of a base, a folder or a file, with adapters trained on conversations merged into it."""
-    chats, run = os.path.join(folder, "chats.jsonl"), os.path.join(folder, "run-" + os.path.basename(base))
+    chats, name = os.path.join(folder, "chats.jsonl"), os.path.basename(base).removesuffix(".gguf")
+    run = os.path.join(folder, "run-" + name)
     write_chats(chats)
     command("train", "--model", base, "--data", chats, "--template", "mistral", "--lora", "4", "--lr", "0.01",
             "--context", "64", "--batch-size", "8", "--steps", "40", "--eval-every", "20", "--merge", "gguf", "--out",
@@ -437,21 +380,21 @@ def check_tuned(write, data, folder, near=0.0):
     ids, chat = text.opened(path).encode(prompt, add_special=True), tarn_template(path)
     wanted = command("generate", path, prompt, "--temperature", "0", "--tokens", str(TOKENS), "--ignore-eos", "--dtype",
                      "f32", "--device", "cpu").decode()
-    with Theirs(path) as theirs:
+    with llama_cpp_api.Model(path) as theirs:
         same_ids = compare.Verdict(
-            theirs.model.tokenize(prompt.encode(), add_bos=True, special=True) == ids,
+            theirs.encode(prompt, add_special=True) == ids,
             text=f"the prompt's ids are not {ids}")
         made = theirs.write(ids, TOKENS)
-        found = theirs.model.detokenize(made, prev_tokens=ids).decode(errors="replace")
+        found = theirs.decode(made).decode(errors="replace")
         same = found.strip() == wanted.strip() or near > 0 and judge_text(path, theirs, text_in_tarn(path, ids, TOKENS),
                                                                           ids, near).good
         verdicts = [
             same_ids,
             compare.Verdict(same, text=f"llama.cpp writes {found!r}, tarn {wanted!r}"),
             compare.Verdict(
-                bool(chat) and theirs.model.metadata.get("tokenizer.chat_template") == chat,
+                bool(chat) and theirs.metadata("tokenizer.chat_template") == chat,
                 text="the chat template is another")]
-    with Theirs(mixed) as theirs:
+    with llama_cpp_api.Model(mixed) as theirs:
         return verdicts + [judge_logits(mixed, theirs, "q8_0", ids + made)]
 
 
@@ -492,14 +435,19 @@ def checks(seed):
         "gpt2-bpe") else None
 
 
-def run(seed):
+def verdicts_of(seed, some):
     """Yields (name, dtype, verdicts). What llama.cpp refuses is wrong, too."""
-    print(f"llama-cpp-python {llama_cpp.__version__}", flush=True)
-    for name, dtype, check in checks(seed):
+    print(f"xllamacpp {llama_cpp_api.VERSION}", flush=True)
+    for name, dtype, check in some:
         torch.manual_seed(random.Random(f"{seed}/llama_cpp/{name}").randrange(1 << 31))
         with tempfile.TemporaryDirectory() as folder:
             try:
                 verdicts = check(folder)
             except (tarn.Error, ValueError, RuntimeError) as error:
-                verdicts = [compare.Verdict(False, text=f"{type(error).__name__}: {error}; {' | '.join(LOG)}")]
+                verdicts = [
+                    compare.Verdict(False, text=f"{type(error).__name__}: {error}; {llama_cpp_api.complaints()}")]
         yield name, dtype, verdicts
+
+
+def run(seed):
+    return verdicts_of(seed, checks(seed))

@@ -299,12 +299,13 @@ def run_lora(options):
 
 
 def run_llama_cpp(options):
-    """GGUF files of tarn's in llama.cpp, where it is: it takes minutes to build, so scripts/parity installs it only
-    when asked to."""
-    if not importlib.util.find_spec("llama_cpp"):
-        return skipped("llama_cpp",
-                       "there is no Python package llama_cpp; TARN_TEST_LLAMA_CPP=1 scripts/parity brings it")
+    """GGUF files of tarn's in llama.cpp."""
     return run_verdicts("llama_cpp", importlib.import_module("llama_cpp_files").run, options)
+
+
+def run_llama_cpp_archs(options):
+    """Every architecture in llama.cpp."""
+    return run_verdicts("llama_cpp_archs", importlib.import_module("llama_cpp_archs").run, options)
 
 
 def run_training_gpt2(options):
@@ -371,7 +372,7 @@ EXTRAS = {
     "images": run_images, "text": run_text, "pieces": run_pieces, "pipelines": run_pipelines,
     "chat": run_chat, "chats": run_chats,
     "jinja": run_jinja, "grammar": run_grammar, "gpt2": run_gpt2, "llama": run_llama, "archs": run_archs,
-    "lora": run_lora, "generate": run_generate, "serve": run_serve,
+    "llama_cpp_archs": run_llama_cpp_archs, "lora": run_lora, "generate": run_generate, "serve": run_serve,
     "training_gpt2": run_training_gpt2, "curves_gpt2": run_curves_gpt2, "llama_cpp": run_llama_cpp, "mnist": run_mnist}
 LONG = {"llama_cpp", "mnist"}  # only where asked for, by --only or TARN_TEST_LONG
 
