@@ -17,7 +17,9 @@ static tarn_module *small_model(void)
                                       .hidden_size = 16,
                                       .ffn_size = 32,
                                       .head_dim = 8};
-    return good(tarn_model_llama(&config, CPU, 3));
+    tarn_module *model = tarn_model_llama(&config, CPU, 3);
+    assert_non_null(model);
+    return model;
 }
 
 /* An engine with that many pages. */
