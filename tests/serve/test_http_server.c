@@ -9,6 +9,7 @@
 #include <arpa/inet.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -22,6 +23,7 @@ static tarn__http_server *server;
 static pthread_t thread;
 static int gone;   /* kept exchanges whose client has gone */
 static int copies; /* answers of /large */
+static bool kept_has_body;
 static tarn__http_exchange *kept;
 
 /* ---- the server's side ------------------------------------------------------------------------------------------- */
@@ -69,6 +71,7 @@ static void handle(tarn__http_exchange *x, void *ctx)
     (void)ctx;
     if (strcmp(r->path, "/keep") == 0) {
         tarn__http_exchange_keep(x, count_gone, NULL);
+        kept_has_body = r->body || r->body_size;
         kept = x;
     } else if (strcmp(r->path, "/stream") == 0) {
         tarn__http_exchange_keep(x, count_gone, NULL);
@@ -88,6 +91,12 @@ static void handle(tarn__http_exchange *x, void *ctx)
     }
 }
 
+static bool admits(const tarn__http_request *request, void *ctx)
+{
+    (void)ctx;
+    return strcmp(request->path, "/closed") != 0;
+}
+
 static void *run(void *ctx)
 {
     tarn__http_server_run(ctx);
@@ -101,6 +110,9 @@ static void begin(int connections)
     options.port = 0;
     options.limits.body = 1 << 20;
     options.head_seconds = options.idle_seconds = options.body_seconds = 1;
+    options.whole_body_seconds = 2;
+    options.bodies = 2 << 20;
+    options.admits = admits;
     options.unsent = 1 << 18;
     options.connections = connections;
     options.handler = handle;
@@ -272,6 +284,82 @@ static void slow_heads_and_idle_connections_are_closed(void **state)
     end(1);
 }
 
+static void a_body_has_its_time_as_a_whole(void **state)
+{
+    (void)state;
+    begin(100);
+    int s = dial();
+    struct pollfd one = {s, POLLIN, 0};
+    say(s, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n");
+    double begin_time = seconds();
+    while (poll(&one, 1, 300) == 0 && seconds() - begin_time < 6)
+        say(s, "x");
+    assert_true(seconds() - begin_time < 5);
+    expect_text(hear(s, NULL), "HTTP/1.1 408 ");
+    close(s);
+    end(1);
+}
+
+static void say_body(int s, size_t part, size_t whole)
+{
+    static char bytes[1 << 20];
+    char head[128];
+    snprintf(head, sizeof(head), "POST /body HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n",
+             whole);
+    say(s, head);
+    for (ssize_t sent; part > 0 && (sent = send(s, bytes, part, MSG_NOSIGNAL)) > 0;)
+        part -= (size_t)sent;
+}
+
+/* Bodies that are read at a time have a limit in all; those that ended do not count. */
+static void bodies_have_a_limit_together(void **state)
+{
+    enum { CLIENTS = 6, SIZE = 900000 };
+    (void)state;
+    int sockets[CLIENTS], refused = 0, late = 0;
+    begin(100);
+    for (int i = 0; i < CLIENTS; i++) {
+        sockets[i] = dial();
+        say_body(sockets[i], SIZE, SIZE + 1);
+    }
+    for (int i = 0; i < CLIENTS; i++) {
+        const char *heard = hear(sockets[i], NULL);
+        refused += strstr(heard, "HTTP/1.1 503 ") != NULL;
+        late += strstr(heard, "HTTP/1.1 408 ") != NULL;
+        close(sockets[i]);
+    }
+    assert_true(refused > 0 && late > 0);
+    assert_int_equal(refused + late, CLIENTS);
+    for (int i = 0; i < CLIENTS; i++) {
+        int s = dial();
+        say_body(s, SIZE, SIZE);
+        expect_text(hear(s, "\r\n\r\n"), "HTTP/1.1 200 OK");
+        close(s);
+    }
+    end(1);
+}
+
+static void who_is_not_admitted_need_not_send_a_body(void **state)
+{
+    (void)state;
+    begin(100);
+    int s = dial();
+    say(s, "POST /closed HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\nxy");
+    const char *heard = hear(s, NULL);
+    expect_text(heard, "HTTP/1.1 200 OK");
+    expect_text(heard, "Connection: close");
+    expect_text(heard, "\r\n\r\n/closed");
+    close(s);
+    s = dial();
+    say(s, "POST /keep HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc");
+    usleep(50000);
+    assert_true(tarn__http_server_post(server, answer_kept, NULL));
+    expect_text(hear(s, "later"), "\r\n\r\nlater");
+    assert_false(kept_has_body);
+    close(s);
+    end(1);
+}
+
 static void streams_come_in_chunks(void **state)
 {
     (void)state;
@@ -365,6 +453,28 @@ static void the_stop_drains(void **state)
     close(s);
 }
 
+static void watch_signals(void *ctx)
+{
+    *(bool *)ctx = tarn__http_server_stop_on_signals(server, 1);
+}
+
+/* What the process does after the loop, such as to wait for a thread, a signal ends. */
+static void signals_have_their_effect_after_the_loop(void **state)
+{
+    (void)state;
+    bool is_watched = false;
+    struct sigaction action;
+    begin(100);
+    assert_true(tarn__http_server_post(server, watch_signals, &is_watched));
+    usleep(100000);
+    assert_true(is_watched);
+    kill(getpid(), SIGTERM);
+    pthread_join(thread, NULL);
+    assert_int_equal(sigaction(SIGTERM, NULL, &action), 0);
+    assert_true(action.sa_handler == SIG_DFL);
+    tarn__http_server_free(server);
+}
+
 static void a_port_in_use_is_named(void **state)
 {
     (void)state;
@@ -389,11 +499,15 @@ int main(void)
         cmocka_unit_test(a_half_closed_client_gets_its_answer),
         cmocka_unit_test(a_refusal_reaches_a_client_that_still_sends),
         cmocka_unit_test(slow_heads_and_idle_connections_are_closed),
+        cmocka_unit_test(a_body_has_its_time_as_a_whole),
+        cmocka_unit_test(bodies_have_a_limit_together),
+        cmocka_unit_test(who_is_not_admitted_need_not_send_a_body),
         cmocka_unit_test(streams_come_in_chunks),
         cmocka_unit_test(a_client_that_goes_is_noticed),
         cmocka_unit_test(other_threads_answer),
         cmocka_unit_test(connections_have_a_limit),
         cmocka_unit_test(the_stop_drains),
+        cmocka_unit_test(signals_have_their_effect_after_the_loop),
         cmocka_unit_test(a_port_in_use_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -32,9 +32,9 @@ typedef struct serving {
 /* Bytes of the keys and values of a token. */
 static int64_t token_bytes(const tarn_model_info *info, tarn_kv_type kv_type)
 {
-    int64_t values = 2 * info->layers * info->kv_heads * info->head_dim;
+    int64_t heads = 2 * info->layers * info->kv_heads, values = heads * info->head_dim;
     if (kv_type == TARN_KV_Q8_0)
-        return values + values / 16; /* an f16 per 32 */
+        return values + heads * 2 * ((info->head_dim + 31) / 32); /* an f16 per 32 of a head */
     return values * (kv_type == TARN_KV_F32                              ? 4
                      : kv_type == TARN_KV_BF16 || kv_type == TARN_KV_F16 ? 2
                                                                          : (int64_t)tarn_dtype_size(info->dtype));

@@ -110,16 +110,20 @@ static json_t *completion_logprobs(const json_t *entries)
     size_t i, k;
     json_array_foreach(entries, i, entry)
     {
-        json_t *by_text = json_object();
+        json_t *logprob = json_object_get(entry, "logprob"), *by_text = json_object();
         json_array_foreach(json_object_get(entry, "top_logprobs"), k, candidate)
         {
             const char *text = json_string_value(json_object_get(candidate, "token"));
             if (text && !json_object_get(by_text, text))
                 json_object_set(by_text, text, json_object_get(candidate, "logprob"));
         }
+        const char *own = json_string_value(json_object_get(entry, "token"));
+        if (own && !json_object_get(by_text, own)) /* the token itself always is among them */
+            json_object_set(by_text, own, logprob);
         json_array_append(tokens, json_object_get(entry, "token"));
-        json_array_append(logprobs, json_object_get(entry, "logprob"));
-        json_array_append_new(top, by_text);
+        json_array_append(logprobs, logprob);
+        json_array_append(top, json_is_null(logprob) ? logprob : by_text);
+        json_decref(by_text);
         json_array_append(offsets, json_object_get(entry, "text_offset"));
     }
     return json_pack("{s:o,s:o,s:o,s:o}", "tokens", tokens, "token_logprobs", logprobs, "top_logprobs", top,
@@ -233,14 +237,15 @@ char *tarn__api_chunk(const tarn__api_job *job, const tarn__api_model *model, ta
                                   : json_pack("{s:i,s:o,s:o}", "index", c->index, "text",
                                               tarn__api_string(text, text ? length : 0), "logprobs", logprobs);
     json_object_set_new(choice, "finish_reason", c->has_ended ? json_string(finish_name(c)) : json_null());
-    json_object_set_new(root, "choices", json_pack("[o]", choice));
+    bool good = json_object_set_new(root, "choices", json_pack("[o]", choice)) == 0;
     if (job->includes_usage)
         json_object_set_new(root, "usage", json_null());
-    if (text && c->logprobs) {
-        json_decref(c->logprobs);
-        c->logprobs = json_array();
-    }
-    return dump(root);
+    if (text && c->logprobs && json_array_clear(c->logprobs) != 0)
+        good = false;
+    if (good)
+        return dump(root);
+    json_decref(root);
+    return NULL;
 }
 
 char *tarn__api_calls_chunk(const tarn__api_job *job, const tarn__api_model *model, const tarn__api_choice *c,

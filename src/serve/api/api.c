@@ -77,7 +77,8 @@ static const route *find_route(const char *path)
 static void begin_job(tarn__api *a, tarn__http_exchange *x, tarn__api_route kind)
 {
     const tarn__http_request *request = tarn__http_exchange_request(x);
-    if (a->live + a->preparing >= a->options.engine.sequences + a->options.queue) {
+    int before = a->preparing + (kind <= TARN__API_COMPLETION ? a->live : 0); /* texts need no engine */
+    if (before >= a->options.engine.sequences + a->options.queue) {
         refuse(a, x, 429, "queue_full", "the queue is full; try again later");
         return;
     }
@@ -112,7 +113,7 @@ static bool answer_cors(const tarn__api *a, tarn__http_exchange *x)
     if (strcmp(request->method, "OPTIONS") != 0)
         return false;
     tarn__http_exchange_header(x, "Access-Control-Allow-Methods", "GET, POST");
-    tarn__http_exchange_header(x, "Access-Control-Allow-Headers", "Authorization, Content-Type");
+    tarn__http_exchange_header(x, "Access-Control-Allow-Headers", "Authorization, Content-Type, *");
     tarn__http_exchange_header(x, "Access-Control-Max-Age", "600");
     tarn__http_exchange_answer(x, 204, NULL, NULL, 0);
     return true;
@@ -125,6 +126,24 @@ static bool is_json(const tarn__http_request *request)
     return !type || strncasecmp(type, "application/json", 16) == 0;
 }
 
+static bool is_health(const tarn__http_request *request)
+{
+    return strcmp(request->path, "/health") == 0;
+}
+
+static bool has_key(const tarn__api *a, const tarn__http_request *request)
+{
+    return !a->options.keys || is_health(request) ||
+           tarn__api_keys_allow(a->options.keys, tarn__http_request_header(request, "Authorization"));
+}
+
+/* No body is read for those who have no access. */
+static bool admits(const tarn__http_request *request, void *ctx)
+{
+    const tarn__api *a = ctx;
+    return !tarn__http_access_refusal(&a->access, request) && has_key(a, request);
+}
+
 static void handle(tarn__http_exchange *x, void *ctx)
 {
     tarn__api *a = ctx;
@@ -132,15 +151,13 @@ static void handle(tarn__http_exchange *x, void *ctx)
     const route *found = find_route(request->path);
     const char *refusal = tarn__http_access_refusal(&a->access, request);
     bool is_get = strcmp(request->method, "GET") == 0 || strcmp(request->method, "HEAD") == 0;
-    bool is_health = found && found->answer == answer_health;
     tarn__http_exchange_header(x, "Cache-Control", "no-store");
     tarn__http_exchange_header(x, "X-Content-Type-Options", "nosniff");
     if (refusal) {
         refuse(a, x, 403, NULL, refusal);
     } else if (answer_cors(a, x)) {
         return;
-    } else if (a->options.keys && !is_health &&
-               !tarn__api_keys_allow(a->options.keys, tarn__http_request_header(request, "Authorization"))) {
+    } else if (!has_key(a, request)) {
         refuse(a, x, 401, "invalid_api_key", "an API key is needed: Authorization: Bearer KEY");
     } else if (!found) {
         refuse(a, x, 404, NULL, "no such route");
@@ -163,6 +180,8 @@ static void handle(tarn__http_exchange *x, void *ctx)
 void tarn__api_on_loaded(void *ctx)
 {
     tarn__api *a = ctx;
+    if (atomic_load(&a->is_ending))
+        return;
     a->state = a->load_error[0] ? TARN__API_FAILED : TARN__API_READY;
     if (a->state == TARN__API_FAILED)
         tarn__http_server_stop(a->server, 0);
@@ -191,6 +210,7 @@ tarn__api *tarn__api_new(const tarn__api_options *options, char *error, size_t e
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->filled, NULL);
     a->options.http.handler = handle;
+    a->options.http.admits = admits;
     a->options.http.ctx = a;
     a->server = tarn__http_server_new(&a->options.http, error, error_size);
     if (!a->server || !tarn__http_server_every(a->server, 1000, tarn__api_on_second, a) ||

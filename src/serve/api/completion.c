@@ -10,7 +10,8 @@
 
 #include "serve/api/api_private.h"
 
-#define SILENCE_SECONDS 15 /* of a stream, before a comment */
+#define SILENCE_SECONDS 15    /* of a stream, before a comment */
+#define LOGPROBS_PER_EVENT 64 /* of a stream, at most: those of a prompt come many at a time */
 
 static double seconds(void)
 {
@@ -162,20 +163,16 @@ static bool add_text(tarn__api_choice *c, const char *text, size_t length)
     return true;
 }
 
-/* Answers that begin with their prompt. */
-static bool echo_prompts(tarn__api *a, tarn__api_job *job)
+/* Begins an answer with its prompt. */
+static bool echo_prompt(tarn__api *a, tarn__api_choice *c)
 {
-    bool good = true;
-    for (int i = 0; good && i < job->choice_count; i++) {
-        size_t length = 0;
-        tarn__api_choice *c = &job->choices[i];
-        char *text = tarn__api_prompt_text(&a->model, &job->prompts[c->prompt], &length);
-        good = text && add_text(c, text, length);
-        c->offset = 0;
-        if (good && job->streams)
-            good = send_event(job, tarn__api_chunk(job, &a->model, c, text, length));
-        free(text);
-    }
+    size_t length = 0;
+    tarn__api_job *job = c->job;
+    char *text = tarn__api_prompt_text(&a->model, &job->prompts[c->prompt], &length);
+    bool good = text && (job->streams ? send_event(job, tarn__api_chunk(job, &a->model, c, text, length))
+                                      : add_text(c, text, length));
+    c->has_echoed = true;
+    free(text);
     return good;
 }
 
@@ -187,7 +184,7 @@ static bool begin_stream(tarn__api *a, tarn__api_job *job)
     bool good = true;
     for (int i = 0; good && job->route == TARN__API_CHAT && i < job->choice_count; i++)
         good = send_event(job, tarn__api_chunk(job, &a->model, &job->choices[i], NULL, 0));
-    return good && (!job->echoes || echo_prompts(a, job));
+    return good;
 }
 
 /* ---- to the engine ----------------------------------------------------------------------------------------------- */
@@ -223,26 +220,34 @@ static bool add_choices(tarn__api *a, tarn__api_job *job, tarn__api_error *error
         const tarn__api_prompt *prompt = &job->prompts[job->choices[i].prompt];
         tarn_generate_options options = job->options;
         options.seed += (uint64_t)(i % job->n);
+        if (job->has_default_limit && prompt->count + options.max_tokens > a->model.context)
+            options.max_tokens = a->model.context - prompt->count;
         int64_t request = tarn_engine_add(a->engine, prompt->tokens, prompt->count, &options);
         if (request < 0)
             return tarn__api_refuse_by_library(error, 400, NULL);
         job->choices[i].request = request;
         insert(a, &job->choices[i]);
     }
+    job->options.stop_strings = NULL; /* the engine has copies; they point into the body, which is large as JSON */
+    job->options.stop_string_count = 0;
+    json_decref(job->root);
+    job->root = NULL;
     return true;
 }
 
 static void begin(tarn__api *a, tarn__api_job *job)
 {
     tarn__api_error error = {0};
-    int capacity = (int)a->options.engine.sequences + a->options.queue;
-    if (a->live + job->prompt_count * job->n > capacity)
+    int capacity = (int)a->options.engine.sequences + a->options.queue, count = job->prompt_count * job->n;
+    if (count > capacity)
+        tarn__api_refuse(&error, 400, NULL, job->n > 1 ? "n" : "prompt",
+                         "%d answers are asked for; this server computes and queues at most %d", count, capacity);
+    else if (a->live + count > capacity)
         tarn__api_refuse(&error, 429, "queue_full", NULL, "%d requests are running or waiting; try again later",
                          a->live);
     else if (!make_choices(job))
         tarn__api_refuse(&error, 503, NULL, NULL, "no memory for the request");
-    else if (add_choices(a, job, &error) && job->exchange &&
-             !(job->streams ? begin_stream(a, job) : !job->echoes || echo_prompts(a, job)) && job->exchange)
+    else if (add_choices(a, job, &error) && job->streams && !begin_stream(a, job) && job->exchange)
         tarn__api_refuse(&error, 503, NULL, NULL, "no memory for the answer");
     if (error.status)
         fail(a, job, &error);
@@ -271,6 +276,14 @@ void tarn__api_on_prepared(void *ctx)
 
 /* ---- outputs ----------------------------------------------------------------------------------------------------- */
 
+static size_t character_count(const json_t *string)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < json_string_length(string); i++)
+        count += ((unsigned char)json_string_value(string)[i] & 0xc0) != 0x80;
+    return count;
+}
+
 /* The counters and the parts of an answer that a token brings. */
 static bool keep_output(tarn__api *a, tarn__api_choice *c, const tarn_engine_output *o)
 {
@@ -282,7 +295,7 @@ static bool keep_output(tarn__api *a, tarn__api_choice *c, const tarn_engine_out
     if (o->token >= 0 || (c->job->echoes && o->end_token >= 0)) {
         json_t *entry = c->logprobs ? tarn__api_logprob(a, c->job, o, c->offset) : NULL;
         c->tokens += o->token >= 0 && !o->is_prompt;
-        c->offset += json_string_length(json_object_get(entry, "token"));
+        c->offset += character_count(json_object_get(entry, "token"));
         if (c->logprobs && (!entry || json_array_append_new(c->logprobs, entry) != 0))
             return false;
     }
@@ -353,9 +366,13 @@ static bool send_output(tarn__api *a, tarn__api_choice *c, const tarn_engine_out
 static void take_output(tarn__api *a, tarn__api_choice *c, const tarn_engine_output *o)
 {
     tarn__api_job *job = c->job;
-    bool has_part = o->length > 0 || o->finish_reason != TARN_FINISH_NONE;
-    if (!keep_output(a, c, o)) {
-        fail_without_memory(a, job);
+    bool begins = job->echoes && !c->has_echoed && job->exchange && o->finish_reason != TARN_FINISH_ERROR;
+    bool good = (!begins || echo_prompt(a, c)) && keep_output(a, c, o);
+    bool has_part = o->length > 0 || o->finish_reason != TARN_FINISH_NONE ||
+                    (c->logprobs && json_array_size(c->logprobs) >= LOGPROBS_PER_EVENT);
+    if (!good) {
+        if (job->exchange)
+            fail_without_memory(a, job);
     } else if (o->finish_reason == TARN_FINISH_ERROR && job->exchange) {
         tarn__api_error error = {0};
         tarn__api_refuse(&error, 500, NULL, NULL, "%s", o->error ? o->error : "the request failed");

@@ -68,12 +68,11 @@ json_t *tarn__api_string(const char *bytes, size_t length)
 
 char *tarn__api_error_text(const tarn__api_error *e)
 {
+    /* a parameter's name may end within a character */
+    json_t *param = e->param[0] ? tarn__api_string(e->param, strlen(e->param)) : json_null();
     json_t *root =
-        json_pack("{s:{s:o?,s:s,s:s?,s:s?}}", "error", "message", tarn__api_string(e->message, strlen(e->message)),
-                  "type", e->type, "param", e->param[0] ? e->param : NULL, "code", e->code);
-    if (!root) /* a parameter's name may end within a character */
-        root = json_pack("{s:{s:s,s:s,s:n,s:s?}}", "error", "message", "the request is refused", "type", e->type,
-                         "param", "code", e->code);
+        json_pack("{s:{s:o,s:s,s:o,s:s?}}", "error", "message", tarn__api_string(e->message, strlen(e->message)),
+                  "type", e->type, "param", param, "code", e->code);
     char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
     return text;

@@ -81,9 +81,9 @@ struct tarn__api_choice {
     size_t length, capacity;
     json_t *logprobs; /* array; NULL: not asked for */
     int64_t tokens, shared;
-    size_t offset; /* in the text, of the next token with log probabilities */
+    size_t offset; /* in the text, in characters, of the next token with log probabilities */
     size_t sent;   /* bytes of the text, of a stream with tools */
-    bool has_calls;
+    bool has_calls, has_echoed;
     tarn_finish_reason finish_reason;
     double wait_ms, prompt_ms, decode_ms;
     bool has_ended;
@@ -105,7 +105,7 @@ struct tarn__api_job {
     atomic_bool is_cancelled; /* the client has gone; set by the loop's thread */
 
     /* prepared */
-    json_t *root; /* the parsed body; strings of the options point into it */
+    json_t *root; /* the parsed body, until the engine has the request; strings of the options point into it */
     tarn__api_error error;
     char *answer; /* whole, with status 200 */
     tarn__api_prompt *prompts;
@@ -117,7 +117,8 @@ struct tarn__api_job {
     tarn_grammar *grammar;
     char *tools; /* JSON of the functions that may be called; NULL: none */
     bool streams, includes_usage, has_logprobs;
-    bool echoes; /* the answers of a completion begin with their prompt */
+    bool echoes;            /* the answers of a completion begin with their prompt */
+    bool has_default_limit; /* of new tokens: less where the context ends before */
 
     /* answering, on the loop's thread */
     tarn__http_exchange *exchange; /* NULL: the client has gone, or the answer is complete */

@@ -46,9 +46,11 @@ bool tarn__api_keys_read(tarn__api_keys *keys, const char *path, char *error, si
         number++;
         while (length > 0 && strchr("\r\n \t", line[length - 1]))
             line[--length] = 0;
-        if (!line[0] || line[0] == '#')
+        if (!length || line[0] == '#')
             continue;
-        problem = keys->count == TARN__API_KEYS_MAX ? "there are more than 10000 keys" : key_problem(line);
+        problem = keys->count == TARN__API_KEYS_MAX ? "there are more than 10000 keys"
+                  : strlen(line) != (size_t)length  ? "a key must not have a 0 byte"
+                                                    : key_problem(line);
         if (!problem && !add_key(keys, line))
             problem = "no memory for the key";
     }
@@ -83,6 +85,8 @@ bool tarn__api_keys_allow(const tarn__api_keys *keys, const char *authorization)
         return false;
     const char *given = authorization + 7;
     size_t length = strlen(given);
+    if (length > TARN__API_KEY_MAX)
+        return false;
     for (int i = 0; i < keys->count; i++)
         is_one |= differs(given, length, keys->keys[i]) == 0;
     return is_one;

@@ -140,6 +140,7 @@ static bool read_limits(tarn__api_job *job, const tarn__api_model *model, tarn__
     if (given && newer && given != newer)
         return tarn__api_refuse(&job->error, 400, NULL, "max_tokens", "max_tokens and max_completion_tokens differ");
     o->max_tokens = newer ? newer : given ? given : job->route == TARN__API_CHAT ? 0 : DEFAULT_COMPLETION_TOKENS;
+    job->has_default_limit = !newer && !json_is_number(json_object_get(f->object, "max_tokens"));
     job->n = (int)n;
     if (job->route == TARN__API_CHAT && model->eot >= 0 && !o->ignore_eos) {
         o->stop = &model->eot;
@@ -216,16 +217,37 @@ static bool compile(tarn__api_job *job, const tarn__api_model *model, const char
     return job->grammar || tarn__api_refuse_by_library(&job->error, 400, param);
 }
 
-static bool compile_schema(tarn__api_job *job, const tarn__api_model *model, json_t *format)
+/* {"schema": …}; the others are for the model's provider: a schema is always followed. */
+static bool compile_schema(tarn__api_job *job, const tarn__api_model *model, json_t *object)
 {
-    json_t *schema = json_object_get(json_object_get(format, "json_schema"), "schema");
+    tarn__body inner = {.object = object, .error = &job->error};
+    json_t *schema = json_is_object(object) ? tarn__body_member(&inner, "schema") : NULL;
     if (!schema)
         return tarn__api_refuse(&job->error, 400, NULL, "response_format",
                                 "response_format of type json_schema needs json_schema.schema");
+    tarn__body_skip(&inner, "name");
+    tarn__body_skip(&inner, "description");
+    tarn__body_skip(&inner, "strict");
+    if (!tarn__body_end(&inner))
+        return false;
     char *text = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY);
     bool good = text && compile(job, model, "response_format", text, strlen(text), tarn_grammar_json_schema);
     free(text);
     return good;
+}
+
+/* {"type": "json_schema", "json_schema": {…}} */
+static bool compile_format(tarn__api_job *job, const tarn__api_model *model, json_t *format)
+{
+    tarn__body inner = {.object = format, .error = &job->error};
+    const char *type = json_string_value(tarn__body_member(&inner, "type"));
+    bool is_json = strcmp(type, "json_object") == 0, is_schema = strcmp(type, "json_schema") == 0;
+    json_t *schema = is_schema ? tarn__body_member(&inner, "json_schema") : NULL;
+    if (!is_json && !is_schema && strcmp(type, "text") != 0)
+        return tarn__api_refuse(&job->error, 400, NULL, "response_format",
+                                "response_format: type '%.40s' must be text, json_object or json_schema", type);
+    return tarn__body_end(&inner) && (!is_json || compile(job, model, "response_format", NULL, 0, NULL)) &&
+           (!is_schema || compile_schema(job, model, schema));
 }
 
 static bool read_format(tarn__api_job *job, const tarn__api_model *model, tarn__body *f)
@@ -238,19 +260,10 @@ static bool read_format(tarn__api_job *job, const tarn__api_model *model, tarn__
     if (format && !type)
         return tarn__api_refuse(&job->error, 400, NULL, "response_format",
                                 "response_format must be an object with a type: text, json_object or json_schema");
-    bool is_text = !format || strcmp(type, "text") == 0;
-    if (grammar && !is_text)
+    if (grammar && type && strcmp(type, "text") != 0)
         return tarn__api_refuse(&job->error, 400, NULL, "grammar", "grammar and response_format exclude each other");
-    if (grammar)
-        return compile(job, model, "grammar", grammar, length, tarn_grammar_gbnf);
-    if (is_text)
-        return true;
-    if (strcmp(type, "json_object") == 0)
-        return compile(job, model, "response_format", NULL, 0, NULL);
-    if (strcmp(type, "json_schema") == 0)
-        return compile_schema(job, model, format);
-    return tarn__api_refuse(&job->error, 400, NULL, "response_format",
-                            "response_format: type '%.40s' must be text, json_object or json_schema", type);
+    return (!format || compile_format(job, model, format)) &&
+           (!grammar || compile(job, model, "grammar", grammar, length, tarn_grammar_gbnf));
 }
 
 /* ---- all --------------------------------------------------------------------------------------------------------- */
@@ -274,16 +287,16 @@ static bool read_others(tarn__api_job *job, tarn__body *f)
                                        "verbosity", "web_search_options"};
     static const char *const completion[] = {"suffix"};
     bool is_chat = job->route == TARN__API_CHAT, good = true;
-    int64_t best_of = 1;
+    int64_t best_of = job->n;
     for (size_t i = 0; i < sizeof(without_effect) / sizeof(without_effect[0]); i++)
         tarn__body_skip(f, without_effect[i]);
     for (size_t i = 0; is_chat && good && i < sizeof(chat) / sizeof(chat[0]); i++)
         good = tarn__body_unsupported(f, chat[i]);
     for (size_t i = 0; !is_chat && good && i < sizeof(completion) / sizeof(completion[0]); i++)
         good = tarn__body_unsupported(f, completion[i]);
-    if (!is_chat && good && (!tarn__body_int(f, "best_of", 1, TARN__API_N_MAX, &best_of) || best_of > job->n))
+    if (!is_chat && good && (!tarn__body_int(f, "best_of", 1, TARN__API_N_MAX, &best_of) || best_of != job->n))
         return tarn__api_refuse(&job->error, 400, "unsupported_parameter", "best_of",
-                                "best_of above n is not supported");
+                                "best_of other than n is not supported");
     return good && (!is_chat || (read_modalities(job, f) && tarn__api_read_tools(job, f)));
 }
 

@@ -67,7 +67,7 @@ static bool check_context(tarn__api_job *job, const tarn__api_model *model)
         return tarn__api_refuse(&job->error, 400, "context_length_exceeded", param,
                                 "the context has %lld tokens, and the %s %lld; an answer needs at least one more",
                                 (long long)model->context, param, (long long)longest);
-    if (longest + job->options.max_tokens > model->context)
+    if (!job->has_default_limit && longest + job->options.max_tokens > model->context)
         return tarn__api_refuse(&job->error, 400, "context_length_exceeded", param,
                                 "the context has %lld tokens; the %s %lld, and %lld more were asked for",
                                 (long long)model->context, param, (long long)longest,

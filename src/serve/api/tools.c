@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "serve/api/api_private.h"
 #include "serve/api/prepare.h"
@@ -11,7 +12,8 @@
 /* "auto" is what a model does; "none" hides the tools from it. */
 bool tarn__api_read_tools(tarn__api_job *job, tarn__body *f)
 {
-    json_t *tools = tarn__body_member(f, "tools"), *choice = tarn__body_member(f, "tool_choice");
+    json_t *tools = tarn__body_member(f, "tools"), *choice = tarn__body_member(f, "tool_choice"), *tool;
+    size_t i;
     const char *word = json_string_value(choice);
     bool parallel = true, is_none = word && strcmp(word, "none") == 0;
     if (choice && !is_none && !(word && strcmp(word, "auto") == 0))
@@ -26,6 +28,11 @@ bool tarn__api_read_tools(tarn__api_job *job, tarn__body *f)
     if (!parallel)
         return tarn__api_refuse(&job->error, 400, "unsupported_parameter", "parallel_tool_calls",
                                 "parallel_tool_calls: false is not supported");
+    json_array_foreach(tools, i, tool) if (
+        json_is_true(
+            json_object_get(json_object_get(tool, "function"),
+                            "strict"))) return tarn__api_refuse(&job->error, 400, "unsupported_parameter", "tools",
+                                                                "tools[%zu].function.strict: true is not supported", i);
     job->tools = json_dumps(tools, JSON_COMPACT);
     if (!job->tools)
         return false;
@@ -90,10 +97,15 @@ static json_t *arguments_string(const tarn_tool_call *call)
 }
 
 /* Ids have nine letters and digits, which some templates demand. */
-static json_t *call_entry(const tarn__api_job *job, const tarn_tool_call *call, size_t index)
+static json_t *call_entry(const tarn_tool_call *call)
 {
-    char id[32];
-    snprintf(id, sizeof(id), "call%05d", (int)((job->number * 16 + (int64_t)index) % 100000));
+    static const char characters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+    char id[10] = "";
+    uint64_t number = 0;
+    if (getrandom(&number, sizeof(number), 0) != (ssize_t)sizeof(number))
+        return NULL;
+    for (int i = 0; i < 9; i++, number /= 62)
+        id[i] = characters[number % 62];
     return json_pack("{s:s,s:s,s:{s:o,s:o}}", "id", id, "type", "function", "function", "name",
                      tarn__api_string(call->name, call->name_length), "arguments", arguments_string(call));
 }
@@ -101,14 +113,14 @@ static json_t *call_entry(const tarn__api_job *job, const tarn_tool_call *call, 
 json_t *tarn__api_calls(const tarn__api_job *job, const tarn__api_choice *c, size_t *content)
 {
     tarn_tool_call call;
-    size_t at = 0, count = 0;
+    size_t at = 0;
     json_t *calls = NULL;
     while (job->tools && c->text && tarn_chat_find_call(job->tools, c->text + at, c->length - at, &call)) {
         if (!calls) {
             *content = content_length(c->text, at + call.begin);
             calls = json_array();
         }
-        json_array_append_new(calls, call_entry(job, &call, count++));
+        json_array_append_new(calls, call_entry(&call));
         at += call.end;
     }
     tarn_clear_error();

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 
 /* PIPELINED_MAX: bytes that a client may send ahead while a request is answered. */
 enum { PIPELINED_MAX = 64 * 1024, LINGER_SECONDS = 2 };
@@ -22,6 +23,35 @@ static void set_timer(tarn__http_exchange *x, int seconds)
         evtimer_add(x->timer, &time);
     else
         evtimer_del(x->timer);
+}
+
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Brings the sum of all bodies up to date. */
+static void count_body(tarn__http_exchange *x)
+{
+    x->server->body_bytes += x->request.body_capacity - x->body_bytes;
+    x->body_bytes = x->request.body_capacity;
+}
+
+static void free_body(tarn__http_exchange *x)
+{
+    free(x->request.body);
+    x->request.body = NULL;
+    x->request.body_size = x->request.body_capacity = 0;
+    count_body(x);
+}
+
+static void clear_request(tarn__http_exchange *x)
+{
+    tarn__http_request_clear(&x->request);
+    x->has_body = false;
+    count_body(x);
 }
 
 /* ---- ends -------------------------------------------------------------------------------------------------------- */
@@ -47,7 +77,7 @@ static void free_connection(tarn__http_exchange *x)
     s->connection_count--;
     bufferevent_free(x->socket);
     event_free(x->timer);
-    tarn__http_request_clear(&x->request);
+    clear_request(x);
     free(x);
 }
 
@@ -133,7 +163,7 @@ static void write_head(tarn__http_exchange *x, int status, const char *type, lon
 static void finish(tarn__http_exchange *x)
 {
     close_exchange(x);
-    tarn__http_request_clear(&x->request);
+    clear_request(x);
     if (x->is_closing) {
         bufferevent_disable(x->socket, EV_READ);
         set_timer(x, 0);
@@ -158,6 +188,7 @@ void tarn__http_exchange_keep(tarn__http_exchange *x, tarn__http_gone gone, void
 {
     x->gone = gone;
     x->gone_ctx = ctx;
+    free_body(x);
 }
 
 void tarn__http_stream_begin(tarn__http_exchange *x, int status, const char *type)
@@ -224,15 +255,17 @@ static void feed(tarn__http_exchange *x)
     while (x->request.state < TARN__HTTP_COMPLETE && (available = evbuffer_get_contiguous_space(in)) > 0) {
         const char *bytes = (const char *)evbuffer_pullup(in, (ev_ssize_t)available);
         evbuffer_drain(in, tarn__http_request_feed(&x->request, bytes, available, &x->server->options.limits));
+        count_body(x);
     }
 }
 
-/* The timer of what is waited for; a head has its time as a whole. */
+/* The timer of what is waited for; a head has its time as a whole, a body also for each part. */
 static void wait_for_more(tarn__http_exchange *x, bool was_waiting_for_head)
 {
     const tarn__http_options *options = &x->server->options;
     if (x->request.state == TARN__HTTP_BODY) {
-        set_timer(x, options->body_seconds);
+        int left = (int)(x->body_until - seconds()) + 1;
+        set_timer(x, left < 1 ? 1 : left < options->body_seconds ? left : options->body_seconds);
         if (x->request.expects_continue && !x->has_continued && !x->request.body_size) {
             x->has_continued = true;
             evbuffer_add_printf(bufferevent_get_output(x->socket), "HTTP/1.1 100 Continue\r\n\r\n");
@@ -252,6 +285,30 @@ static void call_handler(tarn__http_exchange *x)
     x->is_handling = false;
 }
 
+/* A head whose body still comes. False: the request was answered without it, or has no time or memory left; the
+ * connection closes. */
+static bool take_body(tarn__http_exchange *x)
+{
+    const tarn__http_options *options = &x->server->options;
+    if (!x->has_body) {
+        x->has_body = true;
+        x->body_until = seconds() + options->whole_body_seconds;
+        if (options->admits && !options->admits(&x->request, options->ctx)) {
+            struct evbuffer *in = bufferevent_get_input(x->socket);
+            x->is_closing = true; /* the body that still comes is dropped */
+            evbuffer_drain(in, evbuffer_get_length(in));
+            free_body(x);
+            call_handler(x);
+            return false;
+        }
+    }
+    bool is_late = seconds() > x->body_until, is_full = x->server->body_bytes > options->bodies;
+    if (is_late || is_full)
+        answer_refusal(x, is_late ? 408 : 503,
+                       is_late ? "the body did not come in time" : "the bodies of all requests are too large now");
+    return !is_late && !is_full;
+}
+
 /* Requests that have come, until one is kept or refused, or more is needed, or the client has to read answers first. */
 static void serve_requests(tarn__http_exchange *x)
 {
@@ -267,11 +324,13 @@ static void serve_requests(tarn__http_exchange *x)
             answer_refusal(x, x->request.status, x->request.reason);
             return;
         }
-        if (x->request.state != TARN__HTTP_COMPLETE) {
+        bool is_body = x->request.state == TARN__HTTP_BODY;
+        if (x->request.state != TARN__HTTP_COMPLETE && (!is_body || take_body(x))) {
             wait_for_more(x, had_head);
             return;
         }
-        call_handler(x);
+        if (!is_body)
+            call_handler(x);
         if (x->is_dead) {
             free_connection(x);
             return;

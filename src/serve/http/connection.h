@@ -20,6 +20,8 @@ struct tarn__http_exchange {
     char client[INET6_ADDRSTRLEN];
     char headers[TARN__HTTP_ADDED_HEADERS]; /* added by the handler */
     size_t headers_size;
+    size_t body_bytes; /* of the request's body, as counted by the server */
+    double body_until; /* monotonic seconds */
     tarn__http_gone gone;
     void *gone_ctx;
     bool is_open;      /* the handler has it, and has not answered */
@@ -30,6 +32,7 @@ struct tarn__http_exchange {
     bool is_handling;  /* a frame on the stack uses it: it is freed later */
     bool is_dead;      /* dropped meanwhile */
     bool has_continued;
+    bool has_body; /* its head was looked at, and its body is read */
 };
 
 typedef struct tarn__http_posted tarn__http_posted;
@@ -41,6 +44,7 @@ struct tarn__http_server {
     struct evconnlistener *listener;
     tarn__http_exchange *connections;
     int connection_count, open_count, port;
+    size_t body_bytes; /* held by all connections */
     struct event *wake, *stop_timer, *signals[2];
     tarn__http_repeated *repeats; /* owned */
     bool is_stopping;

@@ -65,9 +65,11 @@ tarn__http_options tarn__http_options_default(void)
                                 .limits = {16 * 1024, 4 * 1024 * 1024},
                                 .head_seconds = 10,
                                 .body_seconds = 30,
+                                .whole_body_seconds = 300,
                                 .idle_seconds = 75,
                                 .stalled_seconds = 30,
                                 .unsent = 1024 * 1024,
+                                .bodies = (size_t)512 * 1024 * 1024,
                                 .connections = 16384};
 }
 
@@ -244,6 +246,9 @@ int tarn__http_server_port(const tarn__http_server *s)
 void tarn__http_server_run(tarn__http_server *s)
 {
     event_base_loop(s->base, EVLOOP_NO_EXIT_ON_EMPTY);
+    for (int i = 0; i < 2; i++) /* nothing handles them any more: they end the process again */
+        if (s->signals[i])
+            event_del(s->signals[i]);
 }
 
 void tarn__http_server_answered(tarn__http_server *s)

@@ -25,12 +25,17 @@ typedef struct tarn__http_options {
     const char *address; /* numeric, IPv4 or IPv6 */
     int port;            /* 0: any free one */
     tarn__http_limits limits;
-    int head_seconds;    /* for a whole head, from its first byte or the opening of the connection */
-    int body_seconds;    /* between parts of a body */
+    int head_seconds; /* for a whole head, from its first byte or the opening of the connection */
+    int body_seconds; /* between parts of a body */
+    int whole_body_seconds;
     int idle_seconds;    /* between requests of a connection */
     int stalled_seconds; /* of a write that makes no progress */
     size_t unsent;       /* bytes that a stream may hold for a client that reads slowly; beyond, no next request */
+    size_t bodies;       /* bytes of all bodies that are read at a time */
     int connections;
+    /* Whether the handler will answer by more than the head; asked before a body is read. False: it is called at once,
+     * without the body, and the connection closes after its answer. NULL: always */
+    bool (*admits)(const tarn__http_request *request, void *ctx);
     tarn__http_handler handler;
     void *ctx;
 } tarn__http_options;
@@ -50,7 +55,7 @@ void tarn__http_server_run(tarn__http_server *server);
 /* Stops listening; the loop ends once the open exchanges are answered, or after `seconds`. From the loop's thread. */
 void tarn__http_server_stop(tarn__http_server *server, int seconds);
 
-/* Stops as above on SIGINT and SIGTERM; at once on the second signal. */
+/* Stops as above on SIGINT and SIGTERM; at once on the second signal. Once the loop has ended they end the process. */
 bool tarn__http_server_stop_on_signals(tarn__http_server *server, int seconds);
 
 /* Runs `work(ctx)` on the loop's thread, in the order of the calls. From any thread. False without memory. */
@@ -76,7 +81,7 @@ void tarn__http_exchange_header(tarn__http_exchange *exchange, const char *name,
 void tarn__http_exchange_answer(tarn__http_exchange *exchange, int status, const char *type, const void *body,
                                 size_t size);
 
-/* Keeps the exchange for an answer later. */
+/* Keeps the exchange for an answer later. The body of its request is freed. */
 void tarn__http_exchange_keep(tarn__http_exchange *exchange, tarn__http_gone gone, void *ctx);
 
 /* Begins a stream of a kept exchange; then parts, then its end. A part returns false, and the exchange has gone (its
