@@ -12,7 +12,7 @@ from xllamacpp import xllamacpp as extension
 WORDS = 256             # of a struct of parameters at most
 NONE, F16, F32 = 0xFFFFFFFF, 1, 0  # an enum's -1; types as ggml.h numbers them
 ERROR, CONTINUED = 4, 5  # levels of messages, as ggml.h numbers them
-THREADS = 2
+THREADS = 1  # small models: threads would only wait for each other
 VERSION = xllamacpp.__version__
 
 LIBRARY = c.CDLL(extension.__file__)
