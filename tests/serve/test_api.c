@@ -338,7 +338,7 @@ static void calls_of_tools_are_found(void **state)
     char request[1024], reason[16];
     const char *body = "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"max_tokens\":120,\"tools\":"
                        "[{\"type\":\"function\",\"function\":{\"name\":\"add\",\"parameters\":{\"type\":\"obj"
-                       "ect\"}}}],\"grammar\":\"root ::= \\\"Sure. <tool_call>{\\\\\\\"name\\\\\\\": \\\\\\\"add"
+                       "ect\"}}}],\"grammar\":\"root ::= \\\"Sure [1]. <tool_call>{\\\\\\\"name\\\\\\\": \\\\\\\"add"
                        "\\\\\\\", \\\\\\\"arguments\\\\\\\": {\\\\\\\"a\\\\\\\": 1}}</tool_call>\\\"\"";
     begin((tarn__api_options){0});
     snprintf(request, sizeof(request), "%s}", body);
@@ -347,7 +347,7 @@ static void calls_of_tools_are_found(void **state)
            *call = json_array_get(json_object_get(message, "tool_calls"), 0),
            *function = json_object_get(call, "function");
     assert_string_equal(member(choice, "finish_reason"), "tool_calls");
-    assert_string_equal(member(message, "content"), "Sure.");
+    assert_string_equal(member(message, "content"), "Sure [1].");
     assert_string_equal(member(function, "name"), "add");
     assert_string_equal(member(function, "arguments"), "{\"a\": 1}");
     assert_int_equal(strlen(member(call, "id")), 9);
@@ -356,8 +356,8 @@ static void calls_of_tools_are_found(void **state)
     const char *heard = ask("POST", "/v1/chat/completions", "", request);
     text streamed = joined(heard, true, reason);
     assert_string_equal(reason, "tool_calls");
-    assert_int_equal(streamed.length, 6);
-    assert_memory_equal(streamed.bytes, "Sure. ", 6);
+    assert_int_equal(streamed.length, 9);
+    assert_memory_equal(streamed.bytes, "Sure [1].", 9);
     free(streamed.bytes);
     assert_contains(heard, "\"delta\":{\"tool_calls\":[{\"id\":\"");
     assert_contains(heard, "\"name\":\"add\",\"arguments\":\"{\\\"a\\\": 1}\"}");

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/random.h>
 
 #include "serve/api/api_private.h"
@@ -66,8 +67,18 @@ bool tarn__api_read_calls(json_t *message)
 
 /* ---- answers ----------------------------------------------------------------------------------------------------- */
 
-/* Length of the text before a call, without spaces, a tag such as <tool_call> or [TOOL_CALLS], and the bracket of an
- * array of calls. */
+/* Whether a text in brackets announces a call, as <tool_call>, [TOOL_CALLS], <|python_tag|> or <function=…> do. */
+static bool is_call_tag(const char *text, size_t length)
+{
+    static const char *const words[] = {"tool", "function", "python"};
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        for (size_t at = 0; at + strlen(words[i]) <= length; at++)
+            if (strncasecmp(text + at, words[i], strlen(words[i])) == 0)
+                return true;
+    return false;
+}
+
+/* Length of the text before a call, without spaces, tags that announce a call, and the bracket of an array of calls. */
 static size_t content_length(const char *text, size_t length)
 {
     for (size_t before = length + 1; before != length;) {
@@ -78,7 +89,7 @@ static size_t content_length(const char *text, size_t length)
         size_t begin = length;
         while (open && begin > 0 && length - begin < 40 && text[begin - 1] != open)
             begin--;
-        if (open && begin > 0 && text[begin - 1] == open)
+        if (open && begin > 0 && text[begin - 1] == open && is_call_tag(text + begin, length - begin))
             length = begin - 1;
         else if (last == '[')
             length--;
