@@ -35,8 +35,11 @@ bool tarn__constraint_open(tarn__constraint *c, const tarn__model_info *info, co
     if (!o->grammar)
         return true;
     c->mask = tarn__alloc(sizeof(*c->mask) * (size_t)TARN_MASK_WORDS(info->vocab_size));
-    c->matcher = c->mask ? tarn_matcher_new(o->grammar) : NULL;
-    return c->matcher != NULL;
+    if (!c->mask)
+        return false;
+    tarn__grammar_retain(o->grammar);
+    c->grammar = o->grammar;
+    return true;
 }
 
 void tarn__constraint_close(tarn__constraint *c)
@@ -45,6 +48,7 @@ void tarn__constraint_close(tarn__constraint *c)
     if (c->mask)
         tarn__release(c->mask, sizeof(*c->mask) * (size_t)TARN_MASK_WORDS(c->info->vocab_size));
     tarn_matcher_free(c->matcher);
+    tarn_grammar_free(c->grammar);
     *c = (tarn__constraint){0};
 }
 
@@ -62,8 +66,8 @@ static bool is_end_token(const tarn__constraint *c, int64_t token)
 
 bool tarn__constraint_is_end(const tarn__constraint *c, int64_t token)
 {
-    return is_end_token(c, token) || (c->matcher && tarn__grammar_is_eos(c->matcher->grammar, (int32_t)token) &&
-                                      tarn_matcher_may_end(c->matcher));
+    return is_end_token(c, token) ||
+           (c->matcher && tarn__grammar_is_eos(c->grammar, (int32_t)token) && tarn_matcher_may_end(c->matcher));
 }
 
 /* A token that ends the sequence is allowed where the grammar may end, and only there, even if it has text. */
@@ -80,8 +84,10 @@ static void set_end(const tarn__constraint *c, int64_t token, bool may_end)
 
 bool tarn__constraint_mask(tarn__constraint *c, tarn_sampler *sampler)
 {
-    if (!c->matcher)
+    if (!c->grammar)
         return true;
+    if (!c->matcher && !(c->matcher = tarn_matcher_new(c->grammar)))
+        return false;
     int64_t words = TARN_MASK_WORDS(c->info->vocab_size), i = 0;
     if (!tarn_matcher_mask(c->matcher, c->mask, words))
         return false;

@@ -6,21 +6,22 @@
 
 #include "models/lm/arch.h"
 
-/* Owns its arrays and the matcher. */
+/* Owns its arrays and the matcher, and holds a reference of the grammar. */
 typedef struct tarn__constraint {
     const tarn__model_info *info; /* borrowed */
     int32_t *stop;
     int stop_count;
     bool ignore_eos;
-    tarn_matcher *matcher; /* NULL: no grammar */
-    uint32_t *mask;        /* [TARN_MASK_WORDS(vocab_size)], with a matcher */
+    tarn_grammar *grammar; /* NULL: none */
+    tarn_matcher *matcher; /* of the grammar, from the first mask on */
+    uint32_t *mask;        /* [TARN_MASK_WORDS(vocab_size)], with a grammar */
 } tarn__constraint;
 
 /* Raises a grammar that does not fit the model. */
 bool tarn__constraint_check(const tarn__model_info *info, const tarn_generate_options *options);
 
-/* open: copies the stop tokens and starts the matcher of the options' grammar, if any. False with an error. close frees
- * both, after a failure too; all zero is allowed. */
+/* open: copies the stop tokens and keeps the options' grammar, if any, without its lock, which another thread may hold
+ * while it computes a mask. False with an error. close frees all, after a failure too; all zero is allowed. */
 bool tarn__constraint_open(tarn__constraint *constraint, const tarn__model_info *info,
                            const tarn_generate_options *options);
 void tarn__constraint_close(tarn__constraint *constraint);

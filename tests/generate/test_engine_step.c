@@ -1,15 +1,21 @@
 /* test_engine_step.c: the plan of an engine's steps: which requests start, how many prompt tokens they get, and what a
- * preempted one reports. */
+ * preempted one reports; the queue of their outputs. */
 #include <tarn/engine.h>
 
+#include "generate/engine/engine.h"
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()
-enum { PAGE = 64, CONTEXT = 4 * PAGE, PAGE_BYTES = PAGE * 2 * 8 * 4 }; /* keys and values, 8 of them, in f32 */
+enum {
+    VOCAB = 256,
+    PAGE = 64,
+    CONTEXT = 4 * PAGE,
+    PAGE_BYTES = PAGE * 2 * 8 * 4
+}; /* keys and values, 8 of them, in f32 */
 
 static tarn_module *small_model(void)
 {
-    const tarn_llama_config config = {.vocab_size = 61,
+    const tarn_llama_config config = {.vocab_size = VOCAB,
                                       .context = CONTEXT,
                                       .layers = 1,
                                       .heads = 2,
@@ -38,7 +44,7 @@ static int64_t add(tarn_engine *engine, int32_t first, int64_t count, const tarn
 {
     int32_t tokens[CONTEXT];
     for (int i = 0; i < CONTEXT; i++)
-        tokens[i] = (first + i) % 61;
+        tokens[i] = (first + i) % VOCAB;
     int64_t number = tarn_engine_add(engine, tokens, count, options);
     assert_ok();
     return number;
@@ -151,6 +157,52 @@ static void a_step_has_a_page_of_prompt_log_probabilities(void **state)
     tarn_module_free(model);
 }
 
+/* The texts and log probabilities of all outputs of an engine with two requests, of which `late` are always left for
+ * after the next step. Returns the number of outputs. */
+static int read_outputs(tarn_engine *engine, int late, double *logprob, int32_t *top, size_t *length)
+{
+    const tarn_generate_options options = {.max_tokens = 100, .top_logprobs = 2, .temperature = 1, .ignore_eos = true};
+    int count = 0;
+    for (int32_t i = 0; i < 2; i++)
+        add(engine, i, 20, &options);
+    for (int64_t left = 1; left > 0;) {
+        left = tarn_engine_step(engine);
+        for (tarn_engine_output output; left > late && tarn_engine_next(engine, &output);) {
+            assert_int_equal(output.top_logprob_count, 2);
+            assert_int_equal(strlen(output.text), output.length);
+            logprob[count] = output.logprob;
+            top[count] = output.top_logprobs[1].token;
+            length[count++] = output.length;
+            if (engine->replies - engine->first_reply <= late && engine->count > 0)
+                break;
+        }
+        late = engine->count > 0 ? late : 0;
+        assert_true(engine->replies < 16 && engine->text_length < 128 && engine->candidates < 32);
+    }
+    return count;
+}
+
+/* The queue of a reader that is always behind does not grow. */
+static void outputs_that_were_read_are_dropped_before_the_others(void **state)
+{
+    (void)state;
+    static double logprob[2][400];
+    static int32_t top[2][400];
+    static size_t length[2][400];
+    tarn_tokenizer *t = tarn_tokenizer_bytes();
+    tarn_module *model = small_model();
+    for (int late = 0; late < 2; late++) {
+        tarn_engine *engine = tarn_engine_new(model, &(tarn_engine_options){.tokenizer = t});
+        assert_int_equal(read_outputs(engine, 3 * late, logprob[late], top[late], length[late]), 200);
+        tarn_engine_free(engine);
+    }
+    assert_memory_equal(logprob[0], logprob[1], sizeof(logprob[0]));
+    assert_memory_equal(top[0], top[1], sizeof(top[0]));
+    assert_memory_equal(length[0], length[1], sizeof(length[0]));
+    tarn_module_free(model);
+    tarn_tokenizer_free(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -158,6 +210,7 @@ int main(void)
         in_scope(shared_pages_are_not_needed_twice),
         in_scope(pages_of_a_preempted_request_are_its_own),
         in_scope(a_step_has_a_page_of_prompt_log_probabilities),
+        in_scope(outputs_that_were_read_are_dropped_before_the_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

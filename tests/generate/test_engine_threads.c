@@ -4,8 +4,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <tarn/engine.h>
+#include <time.h>
 
 #include "support/check.h"
+#include "text/grammar/grammar.h"
 
 #define CPU tarn_device_cpu()
 enum { CLIENTS = 4, EACH = 24, REQUESTS = CLIENTS * EACH, PROMPTS = 8, NEW = 6, VOCAB = 61 };
@@ -78,9 +80,9 @@ static void take_outputs(void)
     }
 }
 
-static tarn_module *make_model(void)
+static tarn_module *make_model(int64_t vocab_size)
 {
-    const tarn_llama_config config = {.vocab_size = VOCAB,
+    const tarn_llama_config config = {.vocab_size = vocab_size,
                                       .context = 256,
                                       .layers = 1,
                                       .heads = 2,
@@ -125,7 +127,7 @@ static void requests_come_from_any_thread_while_one_steps(void **state)
     int32_t expected[PROMPTS][NEW];
     pthread_t thread[CLIENTS];
     tarn_engine_stats stats;
-    tarn_module *model = make_model();
+    tarn_module *model = make_model(VOCAB);
     run_alone(model, expected);
     engine = tarn_engine_new(model, &(tarn_engine_options){.sequences = 8, .prompt_tokens = 64});
     assert_ok();
@@ -170,7 +172,7 @@ static void an_idle_engine_waits_for_requests(void **state)
 {
     (void)state;
     pthread_t thread;
-    tarn_module *model = make_model();
+    tarn_module *model = make_model(VOCAB);
     engine = tarn_engine_new(model, NULL);
     failures = 0;
     memset(endings, 0, sizeof(endings));
@@ -192,11 +194,56 @@ static void an_idle_engine_waits_for_requests(void **state)
     tarn_module_free(model);
 }
 
+static tarn_grammar *grammar;
+static atomic_bool is_added;
+
+static void *add_with_grammar(void *arg)
+{
+    const int32_t token = 1;
+    (void)arg;
+    failures += tarn_engine_add(engine, &token, 1, &(tarn_generate_options){.max_tokens = 3, .grammar = grammar}) != 1;
+    is_added = true;
+    return NULL;
+}
+
+/* A step that computes a mask has the grammar's lock: the request is there before it is released. */
+static void adding_does_not_wait_for_the_mask_of_a_grammar(void **state)
+{
+    (void)state;
+    pthread_t thread;
+    tarn_tokenizer *t = tarn_tokenizer_bytes();
+    tarn_grammar_vocab *vocab = tarn_grammar_vocab_new(t, NULL);
+    tarn_module *model = make_model(tarn_tokenizer_count(t));
+    grammar = tarn_grammar_regex(vocab, "ab+", 3);
+    engine = tarn_engine_new(model, NULL);
+    failures = 0;
+    is_added = false;
+    memset(endings, 0, sizeof(endings));
+    pthread_mutex_lock(&grammar->lock);
+    assert_int_equal(pthread_create(&thread, NULL, add_with_grammar, NULL), 0);
+    for (int i = 0; i < 10000 && !is_added; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    bool was_added = is_added;
+    pthread_mutex_unlock(&grammar->lock);
+    pthread_join(thread, NULL);
+    assert_true(was_added);
+    assert_int_equal(failures, 0);
+    tarn_grammar_free(grammar); /* the request keeps it */
+    while (tarn_engine_step(engine) > 0)
+        take_outputs();
+    assert_true(endings[1].token[0] == 'a' && endings[1].token[1] == 'b' && endings[1].token[2] == 'b');
+    tarn_engine_free(engine);
+    tarn_module_free(model);
+    tarn_grammar_vocab_free(vocab);
+    tarn_tokenizer_free(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         in_scope(requests_come_from_any_thread_while_one_steps),
         in_scope(an_idle_engine_waits_for_requests),
+        in_scope(adding_does_not_wait_for_the_mask_of_a_grammar),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -64,6 +64,16 @@ static bool count_pages(const tarn_engine_options *o, tarn__kv_pages_shape *shap
                        (long long)(least * each));
 }
 
+/* Waits by the monotonic clock: a change of the time of day neither ends nor prolongs them. */
+static void open_condition(pthread_cond_t *condition)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(condition, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
 tarn_engine *tarn_engine_new_sized(tarn_module *model, const tarn_engine_options *options, size_t options_size)
 {
     const char *function = "engine_new";
@@ -94,7 +104,7 @@ tarn_engine *tarn_engine_new_sized(tarn_module *model, const tarn_engine_options
     if (good) {
         *engine = own;
         pthread_mutex_init(&engine->lock, NULL);
-        pthread_cond_init(&engine->changed, NULL);
+        open_condition(&engine->changed);
         return engine;
     }
     tarn__page_pool_close(&own.pool);
@@ -211,7 +221,7 @@ bool tarn_engine_wait(tarn_engine *e, double seconds)
         return false;
     if (!(seconds >= 0))
         return tarn__raise(TARN_ERROR_ARGUMENT, "engine_wait: seconds is %g; it must be at least 0", seconds);
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     double whole = floor(seconds < MAX_WAIT_SECONDS ? seconds : MAX_WAIT_SECONDS),
            end = (double)until.tv_nsec + 1e9 * (seconds < MAX_WAIT_SECONDS ? seconds - whole : 0);
     until.tv_sec += (time_t)whole + (end >= 1e9);

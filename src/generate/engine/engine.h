@@ -145,7 +145,7 @@ void tarn__engine_fail(tarn_engine *engine, tarn__request *request, const char *
 /* Drops the outputs of a request that were not read. Returns true if its last one was among them. */
 bool tarn__engine_drop_outputs(tarn_engine *engine, int64_t request);
 
-/* Forgets the outputs that were read, if all were. */
+/* Forgets the outputs that were read, if they are half of the queue. */
 void tarn__engine_reset_outputs(tarn_engine *engine);
 
 #endif

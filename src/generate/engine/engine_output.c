@@ -1,7 +1,8 @@
 /* engine_output.c: the queue of outputs of an engine.
  *
- * Texts and candidates are in two growing arrays, which are emptied when all outputs were read. The queue always has
- * space for a last output of every request, so that none ends in silence for want of memory. */
+ * Texts and candidates are in two growing arrays, in the order of their outputs. What was read is dropped before a
+ * step, once it is half of the queue. The queue always has space for a last output of every request, so that none ends
+ * in silence for want of memory. */
 #include <math.h>
 #include <string.h>
 
@@ -20,12 +21,36 @@ bool tarn__engine_reserve_outputs(tarn_engine *e, int64_t more, int64_t requests
                                sizeof(*e->reply), MIN_REPLIES);
 }
 
+/* Moves what is left of the arrays to their beginning. */
+static void compact(tarn_engine *e)
+{
+    size_t text = e->text_length, candidates = e->candidates; /* first of those in use */
+    for (int i = e->first_reply; i < e->replies; i++) {
+        const tarn__reply *reply = &e->reply[i];
+        text = reply->text < text ? reply->text : text;
+        if (reply->output.top_logprob_count > 0 && reply->candidates < candidates)
+            candidates = reply->candidates;
+    }
+    for (int i = e->first_reply; i < e->replies; i++) {
+        tarn__reply *to = &e->reply[i - e->first_reply];
+        *to = e->reply[i];
+        to->text -= to->text == NO_TEXT ? 0 : text;
+        to->candidates -= to->output.top_logprob_count > 0 ? candidates : 0;
+    }
+    e->replies -= e->first_reply;
+    e->first_reply = 0;
+    e->text_length -= text;
+    e->candidates -= candidates;
+    if (e->text_length > 0)
+        memmove(e->text, e->text + text, e->text_length);
+    if (e->candidates > 0)
+        memmove(e->candidate, e->candidate + candidates, sizeof(*e->candidate) * e->candidates);
+}
+
 void tarn__engine_reset_outputs(tarn_engine *e)
 {
-    if (e->first_reply < e->replies)
-        return;
-    e->first_reply = e->replies = 0;
-    e->text_length = e->candidates = 0;
+    if (e->first_reply >= e->replies - e->first_reply)
+        compact(e);
 }
 
 tarn__reply *tarn__engine_reply(tarn_engine *e, const tarn__request *r, int32_t token, tarn_finish_reason reason)

@@ -272,14 +272,14 @@ typedef struct tarn__masks {
 } tarn__masks;
 
 struct tarn_grammar {
-    pthread_mutex_t lock; /* guards all but `rtn` and `vocab` */
+    pthread_mutex_t lock; /* guards all but `rtn`, `vocab` and `references` */
     tarn__rtn rtn;
     tarn__sets sets;
     tarn_grammar_vocab *vocab; /* a reference; NULL: none */
     tarn__masks masks;
     tarn_matcher *matchers; /* a list */
     size_t sets_limit;      /* bytes of `sets` before the next collection */
-    int references;
+    _Atomic int references;
 };
 
 struct tarn_matcher {
@@ -287,6 +287,9 @@ struct tarn_matcher {
     tarn_matcher *next, *previous;
     tarn__buffer history; /* uint32_t: sets, the current one last */
 };
+
+/* Adds a reference, for tarn_grammar_free(); never waits for the lock. */
+void tarn__grammar_retain(tarn_grammar *grammar);
 
 /* True for a token that ends a text, by the grammar's vocabulary. */
 bool tarn__grammar_is_eos(const tarn_grammar *grammar, int32_t token);

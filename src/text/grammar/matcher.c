@@ -98,19 +98,15 @@ tarn_grammar *tarn_grammar_json(tarn_grammar_vocab *vocab)
     return tarn__grammar_compile(function, vocab, &gb);
 }
 
-static void release(tarn_grammar *g)
+void tarn__grammar_retain(tarn_grammar *grammar)
 {
-    pthread_mutex_lock(&g->lock);
-    bool is_last = --g->references == 0;
-    pthread_mutex_unlock(&g->lock);
-    if (is_last)
-        destroy(g);
+    grammar->references++;
 }
 
 void tarn_grammar_free(tarn_grammar *grammar)
 {
-    if (grammar)
-        release(grammar);
+    if (grammar && --grammar->references == 0)
+        destroy(grammar);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
@@ -176,7 +172,7 @@ static void enter(tarn_grammar *g, tarn_matcher *m)
     if (m->next)
         m->next->previous = m;
     g->matchers = m;
-    g->references++;
+    tarn__grammar_retain(g);
 }
 
 tarn_matcher *tarn_matcher_new(tarn_grammar *grammar)
@@ -234,7 +230,7 @@ void tarn_matcher_free(tarn_matcher *matcher)
     pthread_mutex_unlock(&g->lock);
     tarn__buffer_free(&matcher->history, sizeof(uint32_t));
     tarn__release(matcher, sizeof(*matcher));
-    release(g);
+    tarn_grammar_free(g);
 }
 
 /* The current set; the lock is held. */
