@@ -89,6 +89,41 @@ static void runs_of_one_name_are_told_apart(void **state)
     assert_null(strstr(html, "</i>same</th>"));
 }
 
+static void results_of_other_data_are_not_the_best(void **state)
+{
+    (void)state;
+    char paths[3][600];
+    const char *folders[] = {put_run(paths[0], "x", "1", ", \"data\": \"one\"", FIRST),
+                             put_run(paths[1], "y", "1", ", \"data\": \"one\"", SECOND),
+                             put_run(paths[2], "z", "1", ", \"data\": \"two\"", SECOND)};
+    assert_true(tarn_runs_compare(folders, 2, scratch("data.html")));
+    assert_contains(read_page(scratch("data.html")), "<td class=\"best\">0.5</td>");
+    assert_true(tarn_runs_compare(folders + 1, 2, scratch("data.html")));
+    assert_null(strstr(read_page(scratch("data.html")), "<td class=\"best\">"));
+}
+
+/* Runs may each have 32 metrics of their own. */
+static void all_metrics_of_all_runs_are_shown(void **state)
+{
+    (void)state;
+    char paths[3][600], metrics[1000], title[64];
+    const char *folders[3];
+    for (int i = 0; i < 3; i++) {
+        int length = snprintf(metrics, sizeof(metrics), "{\"step\": 1");
+        for (int k = 0; k < 28; k++)
+            length += snprintf(metrics + length, sizeof(metrics) - (size_t)length, ", \"metric_%d_%d\": %d", i, k, k);
+        snprintf(metrics + length, sizeof(metrics) - (size_t)length, "}\n");
+        snprintf(title, sizeof(title), "many%d", i);
+        folders[i] = put_run(paths[i], title, "1", "", metrics);
+    }
+    assert_true(tarn_runs_compare(folders, 3, scratch("many.html")));
+    const char *html = read_page(scratch("many.html"));
+    int found = 0;
+    for (const char *at = html; (at = strstr(at, "<th scope=\"row\">Metric ")); at++)
+        found++;
+    assert_int_equal(found, 3 * 28);
+}
+
 static void what_cannot_be_compared_is_an_error(void **state)
 {
     (void)state;
@@ -100,6 +135,11 @@ static void what_cannot_be_compared_is_an_error(void **state)
     assert_false(tarn_runs_compare(folders, 1, to));
     assert_error(TARN_ERROR_ARGUMENT, "runs_compare: 1 run is given; from 2 to 8 can be compared");
     folders[1] = folders[0];
+    assert_false(tarn_runs_compare(folders, 2, to));
+    assert_error(TARN_ERROR_ARGUMENT, "is given twice");
+    char again[700];
+    snprintf(again, sizeof(again), "%s/../good/", folders[0]);
+    folders[1] = again;
     assert_false(tarn_runs_compare(folders, 2, to));
     assert_error(TARN_ERROR_ARGUMENT, "is given twice");
     folders[1] = NULL;
@@ -151,8 +191,11 @@ static int remove_page(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {in_scope(a_page_compares_runs), in_scope(runs_of_one_name_are_told_apart),
+    const struct CMUnitTest tests[] = {in_scope(a_page_compares_runs),
+                                       in_scope(runs_of_one_name_are_told_apart),
                                        in_scope(what_cannot_be_compared_is_an_error),
+                                       in_scope(results_of_other_data_are_not_the_best),
+                                       in_scope(all_metrics_of_all_runs_are_shown),
                                        cmocka_unit_test(memory_runs_out)};
     return TARN__HAVE_JANSSON ? cmocka_run_group_tests(tests, make_scratch, remove_page) : 0;
 }

@@ -507,9 +507,12 @@ static void samples_are_shown_as_they_changed(void **state)
     assert_null(strstr(read_page(to), "step 400"));
     assert_true(tarn__report_write(to, &(tarn__report){.title = "x", .samples = write_text("none.jsonl", "")}));
     assert_null(strstr(read_page(to), "<h2>Samples"));
-    assert_false(tarn__report_write(
-        to, &(tarn__report){.title = "x", .samples = write_text("bad.jsonl", "{\"step\": 1, \"text\": 5}\n")}));
-    assert_error_about(TARN_ERROR_FORMAT, "bad.jsonl", "text");
+    const char *bad = write_text("bad.jsonl", "{\"step\": 1, \"text\": 5}\nno JSON\n{\"text\": \"a\"}\n"
+                                              "{\"step\": 2, \"text\": \"one\\r\\ntwo\"}\n");
+    assert_true(tarn__report_write(to, &(tarn__report){.title = "x", .samples = bad}));
+    assert_ok();
+    assert_int_equal(count_of(html = read_page(to), "<h3>step "), 1);
+    assert_contains(html, "<h3>step 2</h3><pre>one\r\ntwo</pre>");
 }
 
 /* ---- metrics ----------------------------------------------------------------------------------------------------- */

@@ -5,6 +5,7 @@
  * validation loss, becomes one chart here; its title names it. Options come from config.json. */
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <tarn/runs.h>
 
 #include "base/memory.h"
@@ -12,7 +13,6 @@
 #include "train/report/report.h"
 
 #define FUNCTION "runs_compare"
-#define MAX_CHARTS 64
 #define MISSING "–"
 
 /* An option of a run, as it is typed. */
@@ -38,9 +38,9 @@ typedef struct comparison {
     compared_run run[TARN_MAX_COMPARED];
     const char *names[TARN_MAX_COMPARED];
     int runs;
-    joined_chart joined[MAX_CHARTS];
-    tarn__report_chart chart[MAX_CHARTS];
-    int charts;
+    joined_chart *joined; /* owned, as the next; [capacity] */
+    tarn__report_chart *chart;
+    int charts, capacity;
 } comparison;
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
@@ -86,6 +86,8 @@ static void free_comparison(comparison *c)
         tarn__release(run->settings, sizeof(*run->settings) * (size_t)run->capacity);
         tarn__metrics_charts_free(run->charts);
     }
+    tarn__release(c->joined, sizeof(*c->joined) * (size_t)c->capacity);
+    tarn__release(c->chart, sizeof(*c->chart) * (size_t)c->capacity);
     tarn__release(c, sizeof(*c));
 }
 
@@ -122,8 +124,6 @@ static void join(comparison *c, const tarn__report_chart *chart, const char *ser
     for (int i = 0; i < c->charts; i++)
         if (strcmp(c->joined[i].chart, chart->title) == 0 && strcmp(c->joined[i].series, series) == 0)
             return;
-    if (c->charts == MAX_CHARTS)
-        return;
     joined_chart *joined = &c->joined[c->charts];
     bool is_named = strcmp(series, "training") == 0 || strcmp(series, "validation") == 0;
     *joined = (joined_chart){.chart = chart->title, .series = series};
@@ -142,15 +142,48 @@ static void join(comparison *c, const tarn__report_chart *chart, const char *ser
         (tarn__report_chart){joined->title, joined->of_run, c->runs, chart->goal, chart->is_fraction};
 }
 
-/* In the order of the first run, then those that only later runs have. */
-static void join_all(comparison *c)
+/* In the order of the first run, then those that only later runs have. There is space for all series of all runs. False
+ * with an error. */
+static bool join_all(comparison *c)
 {
+    for (int i = 0; i < c->runs; i++)
+        for (int k = 0; k < c->run[i].charts->count; k++)
+            c->capacity += c->run[i].charts->chart[k].series_count;
+    if (c->capacity == 0)
+        return true;
+    c->joined = tarn__alloc(sizeof(*c->joined) * (size_t)c->capacity);
+    c->chart = tarn__alloc(sizeof(*c->chart) * (size_t)c->capacity);
+    if (!c->joined || !c->chart)
+        return false;
     for (int i = 0; i < c->runs; i++)
         for (int k = 0; k < c->run[i].charts->count; k++) {
             const tarn__report_chart *chart = &c->run[i].charts->chart[k];
             for (int s = 0; s < chart->series_count; s++)
                 join(c, chart, chart->series[s].name);
         }
+    return true;
+}
+
+/* ---- options ----------------------------------------------------------------------------------------------------- */
+
+/* NULL: the run has no such option. */
+static const char *value_of(const compared_run *run, const char *name)
+{
+    for (int i = 0; i < run->count; i++)
+        if (strcmp(run->settings[i].name, name) == 0)
+            return run->settings[i].value;
+    return NULL;
+}
+
+static bool differs(const comparison *c, const char *name)
+{
+    const char *first = value_of(&c->run[0], name);
+    for (int i = 1; i < c->runs; i++) {
+        const char *other = value_of(&c->run[i], name);
+        if (!first != !other || (first && strcmp(first, other) != 0))
+            return true;
+    }
+    return false;
 }
 
 /* ---- tables ------------------------------------------------------------------------------------------------------ */
@@ -170,9 +203,11 @@ static void write_cell(tarn__page *page, const char *text, bool is_best)
     tarn__page_html(page, "</td>");
 }
 
-/* The last values of a metric, or the best ones; the best of all runs is marked, also if several have it. */
+/* The last values of a metric, or the best ones; the best of all runs is marked, also if several have it, where all
+ * have the same data. */
 static void write_values(tarn__page *page, const comparison *c, const tarn__report_chart *chart, bool is_best)
 {
+    bool is_marked = chart->goal != TARN__GOAL_NONE && !differs(c, "data");
     double top = 0;
     bool has_top = false;
     for (int i = 0; i < c->runs; i++) {
@@ -189,7 +224,7 @@ static void write_values(tarn__page *page, const comparison *c, const tarn__repo
         double value = is_best ? e.best : e.last;
         if (e.finite > 0)
             tarn__value_text(value, chart->is_fraction, text, sizeof(text));
-        write_cell(page, text, e.finite > 0 && value == top && chart->goal != TARN__GOAL_NONE);
+        write_cell(page, text, e.finite > 0 && value == top && is_marked);
     }
     tarn__page_html(page, "</tr>\n");
 }
@@ -228,26 +263,6 @@ static void write_results(tarn__page *page, const comparison *c)
     tarn__table_end(page);
 }
 
-/* NULL: the run has no such option. */
-static const char *value_of(const compared_run *run, const char *name)
-{
-    for (int i = 0; i < run->count; i++)
-        if (strcmp(run->settings[i].name, name) == 0)
-            return run->settings[i].value;
-    return NULL;
-}
-
-static bool differs(const comparison *c, const char *name)
-{
-    const char *first = value_of(&c->run[0], name);
-    for (int i = 1; i < c->runs; i++) {
-        const char *other = value_of(&c->run[i], name);
-        if (!first != !other || (first && strcmp(first, other) != 0))
-            return true;
-    }
-    return false;
-}
-
 static void write_difference(tarn__page *page, const comparison *c, const char *name)
 {
     begin_row(page, name, "");
@@ -282,6 +297,14 @@ static void write_differences(tarn__page *page, const comparison *c)
 
 /* ---- the page ---------------------------------------------------------------------------------------------------- */
 
+/* Also by two names, such as "a" and "a/". */
+static bool is_same_folder(const char *a, const char *b)
+{
+    struct stat of_a, of_b;
+    return strcmp(a, b) == 0 ||
+           (stat(a, &of_a) == 0 && stat(b, &of_b) == 0 && of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino);
+}
+
 static bool check(const char *const *folders, int count, const char *path)
 {
     if (tarn_failed())
@@ -297,7 +320,7 @@ static bool check(const char *const *folders, int count, const char *path)
         if (strlen(folders[i]) > 1000)
             return tarn__raise(TARN_ERROR_ARGUMENT, FUNCTION ": the name of folder %d is longer than 1000 bytes", i);
         for (int k = 0; k < i; k++)
-            if (strcmp(folders[i], folders[k]) == 0)
+            if (is_same_folder(folders[i], folders[k]))
                 return tarn__raise(TARN_ERROR_ARGUMENT, FUNCTION ": '%s' is given twice", folders[i]);
     }
     return true;
@@ -328,8 +351,7 @@ bool tarn_runs_compare(const char *const *folders, int count, const char *path)
     }
     if (good) {
         name_runs(c, folders);
-        join_all(c);
-        good = write_page(c, path);
+        good = join_all(c) && write_page(c, path);
     }
     free_comparison(c);
     return good;

@@ -50,10 +50,11 @@ void tarn__page_format(tarn__page *page, const char *format, ...)
         put(page, text, (size_t)length);
 }
 
-/* Entity of an ASCII character with a meaning in HTML or in attributes, U+FFFD for a control character; NULL: none. */
+/* Entity of an ASCII character with a meaning in HTML or in attributes, U+FFFD for a control character other than those
+ * of lines and tabs; NULL: none. */
 static const char *escape_of(char c)
 {
-    bool is_control = ((unsigned char)c < 0x20 && c != '\t' && c != '\n') || c == 0x7F;
+    bool is_control = ((unsigned char)c < 0x20 && c != '\t' && c != '\n' && c != '\r') || c == 0x7F;
     return c == '&'     ? "&amp;"
            : c == '<'   ? "&lt;"
            : c == '>'   ? "&gt;"

@@ -1,7 +1,7 @@
 /* samples.c: texts that a language model generated during a run: samples.jsonl, and the section of the page with them.
  *
- * A line is {"step": 500, "text": "…"}. The page shows the first sample, the last one, and some evenly spaced between
- * them, so that its size does not grow with the run. */
+ * A line is {"step": 500, "text": "…"}; others are left out: a page is not worth the end of a run. The page shows the
+ * first sample, the last one, and some evenly spaced between them, so that its size does not grow with the run. */
 #include <string.h>
 
 #include "base/memory.h"
@@ -78,8 +78,10 @@ static void write_sample(tarn__page *page, const char *path, const char *line, s
         tarn__page_format(page, "<li><h3>step %s</h3>", number);
         write_text(page, text);
         tarn__page_html(page, "</li>\n");
-    } else {
+    } else if (tarn_error_code() == TARN_ERROR_MEMORY) {
         page->good = false;
+    } else {
+        tarn_clear_error();
     }
     tarn__json_file_free(sample);
 }
