@@ -374,7 +374,7 @@ EXTRAS = {
     "jinja": run_jinja, "grammar": run_grammar, "gpt2": run_gpt2, "llama": run_llama, "archs": run_archs,
     "llama_cpp_archs": run_llama_cpp_archs, "lora": run_lora, "generate": run_generate, "serve": run_serve,
     "training_gpt2": run_training_gpt2, "curves_gpt2": run_curves_gpt2, "llama_cpp": run_llama_cpp, "mnist": run_mnist}
-LONG = {"llama_cpp", "mnist"}  # only where asked for, by --only or TARN_TEST_LONG
+LONG = {"llama_cpp", "llama_cpp_archs", "mnist"}  # only where asked for, by --only or TARN_TEST_LONG
 
 
 def run_extra(name, options):
@@ -391,7 +391,8 @@ def run_extra(name, options):
 def extras_of(options):
     """Names, in EXTRAS' order."""
     def is_wanted(name):
-        asked = os.environ.get("TARN_TEST_LONG") or name == "llama_cpp" and os.environ.get("TARN_TEST_LLAMA_CPP") == "1"
+        has_llama_cpp = os.environ.get("TARN_TEST_LLAMA_CPP") == "1"
+        asked = os.environ.get("TARN_TEST_LONG") or name.startswith("llama_cpp") and has_llama_cpp
         wanted = name in options.extras.split(",") if options.extras else name not in LONG or asked
         return name in options.only.split(",") or not options.only and wanted
     return [name for name in EXTRAS if is_wanted(name)]
