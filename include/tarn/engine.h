@@ -30,7 +30,9 @@ typedef struct tarn_engine tarn_engine;
 
 /* Options of tarn_engine_new(); zero is every field's default. */
 typedef struct tarn_engine_options {
-    int64_t context;       /* tokens of a request, prompt included; default and maximum: the model's context */
+    /* tokens of a request, prompt included; default and maximum: the model's context. Where longrope has two sets of
+     * factors (Phi-3), the default is the context of the short ones; a longer one has the long ones at every length */
+    int64_t context;
     int64_t sequences;     /* requests computed at once, from 1 to 1024; default 32. Others wait */
     int64_t kv_bytes;      /* memory of the KV cache; at least one context; default: `sequences` contexts */
     tarn_kv_type kv_type;  /* storage type of the KV cache */

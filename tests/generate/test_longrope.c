@@ -1,5 +1,7 @@
 /* test_longrope.c: sequences that grow past longrope's short context: Phi-3 computes its cache anew, so that every
  * token is the one after a forward pass over the whole text. */
+#include <tarn/engine.h>
+
 #include "support/check.h"
 
 enum { VOCAB = 23, CONTEXT = 48, SHORT = 12, PAIRS = 4 };
@@ -124,6 +126,30 @@ static void chunks_are_rotated_for_the_whole_prompt(void **state)
     tarn_module_free(model);
 }
 
+/* Pages hold keys of one set of factors: an engine has the short ones unless it is asked for a longer context. */
+static void an_engine_has_the_short_context(void **state)
+{
+    (void)state;
+    int32_t expected[CONTEXT];
+    tarn_engine_stats stats;
+    tarn_module *model = make("phi3");
+    tarn_engine *engine = tarn_engine_new(model, NULL);
+    assert_true(tarn_engine_query(engine, &stats));
+    assert_int_equal(stats.context, SHORT);
+    by_forward(model, prompt, 4, expected, SHORT - 4);
+    assert_int_equal(tarn_engine_add(engine, prompt, 4, &(tarn_generate_options){.ignore_eos = true}), 1);
+    int64_t count = 0;
+    while (tarn_engine_step(engine) > 0)
+        for (tarn_engine_output output; tarn_engine_next(engine, &output); count++)
+            assert_int_equal(output.token, expected[count]);
+    assert_int_equal(count, SHORT - 4);
+    tarn_engine_free(engine);
+    engine = tarn_engine_new(model, &(tarn_engine_options){.context = CONTEXT});
+    assert_true(tarn_engine_query(engine, &stats) && stats.context == CONTEXT);
+    tarn_engine_free(engine);
+    tarn_module_free(model);
+}
+
 int main(void)
 {
     device = test_device("cpu");
@@ -131,6 +157,7 @@ int main(void)
         in_scope(phi3_is_recomputed_past_its_short_context),
         in_scope(sequences_cross_one_by_one),
         in_scope(chunks_are_rotated_for_the_whole_prompt),
+        in_scope(an_engine_has_the_short_context),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

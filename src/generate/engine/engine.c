@@ -27,8 +27,8 @@ static tarn_dtype stored_dtype(tarn_kv_type kv_type, tarn_dtype of_model)
     return kv_type == TARN_KV_MODEL ? of_model : dtypes[kv_type];
 }
 
-/* Raises an invalid option; resolves defaults, except that of kv_bytes. */
-static bool resolve(tarn_engine_options *o, const tarn__model_info *info)
+/* Raises an invalid option; resolves defaults, except that of kv_bytes. `short_context`: of longrope; 0: none. */
+static bool resolve(tarn_engine_options *o, const tarn__model_info *info, int64_t short_context)
 {
     if (o->context < 0 || o->context > info->context)
         return tarn__raise(TARN_ERROR_ARGUMENT, ".context is %lld; it must be from 1 to the model's %lld",
@@ -45,7 +45,7 @@ static bool resolve(tarn_engine_options *o, const tarn__model_info *info)
                            "%lld of the model's %lld layers are offloaded to the CPU; an engine "
                            "needs all layers on one device",
                            (long long)(info->layers - info->device_layers), (long long)info->layers);
-    o->context = o->context ? o->context : info->context;
+    o->context = o->context ? o->context : short_context ? short_context : info->context;
     o->sequences = o->sequences ? o->sequences : DEFAULT_SEQUENCES;
     o->prompt_tokens = o->prompt_tokens ? o->prompt_tokens : DEFAULT_PROMPT_TOKENS;
     return tarn_kv_type_name(o->kv_type) != NULL;
@@ -87,7 +87,7 @@ tarn_engine *tarn_engine_new_sized(tarn_module *model, const tarn_engine_options
                                   .heads = own.info.kv_heads,
                                   .head_dim = own.info.head_dim,
                                   .device = own.info.device};
-    if (!resolve(&own.options, &own.info)) {
+    if (!resolve(&own.options, &own.info, tarn__model_short_context(model))) {
         tarn__raise_within(function);
         return NULL;
     }
