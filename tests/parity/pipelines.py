@@ -286,11 +286,28 @@ def aligned(part, normalizer):
     return part | {"prepend_scheme": "always"} if part.get("prepend_scheme") == "first" else part
 
 
+def distinct(added, normalizer, model):
+    """Added tokens without those that normalization makes equal to one before: the package keeps them in a hash table
+    and finds another one in every process."""
+    if not normalizer:
+        return added
+    normalize = Tokenizer.from_str(json.dumps({"version": "1.0", "normalizer": normalizer, "model": model})).normalizer
+    forms, kept = set(), []
+    for token in added:
+        form = normalize.normalize_str(token["content"])
+        if not token["normalized"] or form not in forms:
+            kept.append(token)
+        if token["normalized"]:
+            forms.add(form)
+    return kept
+
+
 def assembled(model, rng, size, **parts):
     """A tokenizer of the package from parts of JSON."""
     known = set(model["vocab"]) if isinstance(model["vocab"], dict) else {x[0] for x in model["vocab"]}
     added = parts.pop("added", None)
     added = [a for a in (some_added(rng, size) if added is None else added) if a["content"] not in known]
+    added = distinct(added, parts.get("normalizer"), model)
     for i, token in enumerate(added):
         token["id"] = size + i
     root = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
