@@ -5,6 +5,7 @@
 #include <tarn/engine.h>
 
 #include "support/files.h"
+#include "support/noise.h"
 #include "support/stories.h"
 
 enum { VOCAB = 61, CONTEXT = 256, REQUESTS = 32, MAX_NEW = 24 };
@@ -148,19 +149,6 @@ static void assert_same_results(const request *a, const request *b, int count)
 
 /* ---- models ------------------------------------------------------------------------------------------------------ */
 
-/* Gives a model an opinion: weights as they are at the beginning make all tokens alike. */
-static tarn_module *opinionated(tarn_module *model)
-{
-    tarn_seed(4);
-    for (int i = 0; i < tarn_module_parameter_count(model); i++) {
-        tarn_tensor *p = tarn_module_parameter(model, i);
-        tarn_tensor *more = tarn_normal(tarn_shape_of(p), 0, 0.1, tarn_dtype_of(p), tarn_device_cpu());
-        tarn_copy(p, tarn_add(tarn_detach(p), tarn_to(more, device)));
-    }
-    assert_ok();
-    return model;
-}
-
 static tarn_module *llama_of(tarn_dtype dtype, int64_t vocab_size)
 {
     const tarn_llama_config config = {.vocab_size = vocab_size,
@@ -172,7 +160,7 @@ static tarn_module *llama_of(tarn_dtype dtype, int64_t vocab_size)
                                       .ffn_size = 88,
                                       .head_dim = 8,
                                       .dtype = dtype};
-    return opinionated(tarn_model_llama(&config, device, 9));
+    return add_noise(tarn_model_llama(&config, device, 9));
 }
 
 static tarn_module *llama(tarn_dtype dtype)
@@ -184,7 +172,7 @@ static tarn_module *gpt2(void)
 {
     const tarn_gpt2_config config = {
         .vocab_size = VOCAB, .context = CONTEXT, .layers = 2, .heads = 2, .hidden_size = 32};
-    return opinionated(tarn_model_gpt2(&config, device, 9));
+    return add_noise(tarn_model_gpt2(&config, device, 9));
 }
 
 /* ---- the same tokens --------------------------------------------------------------------------------------------- */
@@ -288,7 +276,7 @@ static void tokens_of_every_architecture_do_not_depend_on_other_requests(void **
         config.hidden_size = 32, config.ffn_size = 64, config.head_dim = 8;
         config.window = config.window > 0 ? 70 : 0;
         config.eos_count = 0, config.has_bos = false;
-        tarn_module *model = opinionated(tarn_model_lm(&config, device, 9));
+        tarn_module *model = add_noise(tarn_model_lm(&config, device, 9));
         make_requests(alone, FEW, VOCAB, &seed);
         for (int k = 0; k < FEW; k++)
             alone[k].options.max_tokens = 4;

@@ -3,6 +3,7 @@
 #include <tarn/engine.h>
 
 #include "support/files.h"
+#include "support/noise.h"
 
 #define CPU tarn_device_cpu()
 enum { CONTEXT = 256, MAX_NEW = 40, MAX_TEXT = 1024, ENOUGH = 1000000 };
@@ -20,14 +21,7 @@ static tarn_module *byte_model(void)
                                       .hidden_size = 32,
                                       .ffn_size = 88,
                                       .head_dim = 8};
-    tarn_module *model = tarn_model_llama(&config, CPU, 9);
-    tarn_seed(4);
-    for (int i = 0; i < tarn_module_parameter_count(model); i++) {
-        tarn_tensor *p = tarn_module_parameter(model, i);
-        tarn_copy(p, tarn_add(tarn_detach(p), tarn_normal_like(p, 0, 0.1)));
-    }
-    assert_ok();
-    return model;
+    return add_noise(tarn_model_llama(&config, CPU, 9));
 }
 
 /* What a request gave. */

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "support/check.h"
+#include "support/noise.h"
 #include "text/grammar/grammar.h"
 
 #define CPU tarn_device_cpu()
@@ -90,14 +91,7 @@ static tarn_module *make_model(int64_t vocab_size)
                                       .hidden_size = 16,
                                       .ffn_size = 32,
                                       .head_dim = 8};
-    tarn_module *model = tarn_model_llama(&config, CPU, 3);
-    tarn_seed(4);
-    for (int i = 0; i < tarn_module_parameter_count(model); i++) {
-        tarn_tensor *p = tarn_module_parameter(model, i);
-        tarn_copy(p, tarn_add(tarn_detach(p), tarn_normal_like(p, 0, 0.1)));
-    }
-    assert_ok();
-    return model;
+    return add_noise(tarn_model_llama(&config, CPU, 3));
 }
 
 /* The tokens of each prompt alone. */

@@ -14,6 +14,7 @@
 
 #include "serve/api/api.h"
 #include "support/check.h"
+#include "support/noise.h"
 
 enum { VOCAB = 258, CONTEXT = 512 };
 
@@ -41,16 +42,7 @@ static inline tarn_module *make_model(void)
                                       .head_dim = 8,
                                       .eos_count = model_eos >= 0,
                                       .eos = {model_eos}};
-    tarn_scope *scope = tarn_scope_open();
-    tarn_module *model = tarn_model_llama(&config, tarn_device_cpu(), 9);
-    tarn_seed(4);
-    for (int i = 0; i < tarn_module_parameter_count(model); i++) {
-        tarn_tensor *p = tarn_module_parameter(model, i);
-        tarn_tensor *more = tarn_normal(tarn_shape_of(p), 0, 0.1, tarn_dtype_of(p), tarn_device_cpu());
-        tarn_copy(p, tarn_add(tarn_detach(p), more));
-    }
-    tarn_scope_close(scope);
-    return model;
+    return add_noise(tarn_model_llama(&config, tarn_device_cpu(), 9));
 }
 
 static inline tarn_tokenizer *make_tokenizer(void)
