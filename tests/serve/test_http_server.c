@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -23,6 +24,7 @@ static tarn__http_server *server;
 static pthread_t thread;
 static int gone;   /* kept exchanges whose client has gone */
 static int copies; /* answers of /large */
+static int keeps;  /* exchanges kept since the server began */
 static bool kept_has_body;
 static tarn__http_exchange *kept;
 
@@ -73,6 +75,7 @@ static void handle(tarn__http_exchange *x, void *ctx)
         tarn__http_exchange_keep(x, count_gone, NULL);
         kept_has_body = r->body || r->body_size;
         kept = x;
+        __atomic_add_fetch(&keeps, 1, __ATOMIC_SEQ_CST);
     } else if (strcmp(r->path, "/stream") == 0) {
         tarn__http_exchange_keep(x, count_gone, NULL);
         tarn__http_stream_begin(x, 200, "text/event-stream");
@@ -116,7 +119,7 @@ static void begin(int connections)
     options.unsent = 1 << 18;
     options.connections = connections;
     options.handler = handle;
-    gone = 0;
+    gone = keeps = 0;
     kept = NULL;
     server = tarn__http_server_new(&options, error, sizeof(error));
     if (!server)
@@ -352,7 +355,7 @@ static void who_is_not_admitted_need_not_send_a_body(void **state)
     close(s);
     s = dial();
     say(s, "POST /keep HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc");
-    usleep(50000);
+    wait_for(&keeps, 1);
     assert_true(tarn__http_server_post(server, answer_kept, NULL));
     expect_text(hear(s, "later"), "\r\n\r\nlater");
     assert_false(kept_has_body);
@@ -384,7 +387,7 @@ static void a_client_that_goes_is_noticed(void **state)
     begin(100);
     int s = dial();
     say(s, "GET /keep HTTP/1.1\r\nHost: a\r\n\r\n");
-    usleep(50000);
+    wait_for(&keeps, 1);
     double begin_time = seconds();
     close(s);
     wait_for(&gone, 1);
@@ -402,7 +405,7 @@ static void other_threads_answer(void **state)
     begin(100);
     int s = dial();
     say(s, "GET /keep HTTP/1.1\r\nHost: a\r\n\r\n");
-    usleep(50000);
+    wait_for(&keeps, 1);
     assert_true(tarn__http_server_post(server, answer_kept, NULL));
     expect_text(hear(s, "later"), "\r\n\r\nlater");
     close(s);
@@ -429,9 +432,8 @@ static void the_stop_drains(void **state)
     begin(100);
     int s = dial();
     say(s, "GET /keep HTTP/1.1\r\nHost: a\r\n\r\n");
-    usleep(50000);
-    assert_true(tarn__http_server_post(server, stop_now, &limit));
-    usleep(50000);
+    wait_for(&keeps, 1);
+    assert_true(tarn__http_server_post(server, stop_now, &limit)); /* before the answer: posts keep their order */
     assert_true(tarn__http_server_post(server, answer_kept, NULL));
     const char *heard = hear(s, NULL);
     expect_text(heard, "Connection: close");
@@ -445,7 +447,7 @@ static void the_stop_drains(void **state)
     begin(100);
     s = dial();
     say(s, "GET /keep HTTP/1.1\r\nHost: a\r\n\r\n");
-    usleep(50000);
+    wait_for(&keeps, 1);
     begin_time = seconds();
     end(1);
     assert_true(seconds() - begin_time < 5);
@@ -455,19 +457,20 @@ static void the_stop_drains(void **state)
 
 static void watch_signals(void *ctx)
 {
-    *(bool *)ctx = tarn__http_server_stop_on_signals(server, 1);
+    atomic_store((atomic_bool *)ctx, tarn__http_server_stop_on_signals(server, 1));
 }
 
 /* What the process does after the loop, such as to wait for a thread, a signal ends. */
 static void signals_have_their_effect_after_the_loop(void **state)
 {
     (void)state;
-    bool is_watched = false;
+    atomic_bool is_watched = false;
     struct sigaction action;
     begin(100);
     assert_true(tarn__http_server_post(server, watch_signals, &is_watched));
-    usleep(100000);
-    assert_true(is_watched);
+    for (int i = 0; i < 500 && !atomic_load(&is_watched); i++)
+        usleep(10000);
+    assert_true(atomic_load(&is_watched));
     kill(getpid(), SIGTERM);
     pthread_join(thread, NULL);
     assert_int_equal(sigaction(SIGTERM, NULL, &action), 0);
