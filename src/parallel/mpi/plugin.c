@@ -16,12 +16,15 @@
 enum { DATA_TAG = 1, ABORT_TAG = 2, SPINS = 2000 };
 #define CHUNK ((size_t)1 << 30)
 #define HURRY 0.25        /* seconds until a wait is logged */
-#define ANSWER_TIME 3.0   /* seconds that an abort waits for rank 0 */
+#define LATE_TIME 0.5     /* seconds that messages sent before an abort may come after it */
+#define ANSWER_TIME 5.0   /* seconds that an abort waits for rank 0 */
 #define FAREWELL_TIME 2.0 /* seconds that a broken communicator waits for the others before it ends the job */
 
 static MPI_Comm world = MPI_COMM_NULL;
 static bool is_ours; /* MPI was started here */
 static tarn__mpi_host host;
+static bool is_aborted;                       /* an abort has come */
+static tarn__comm_failure abort_failure;      /* what it says */
 static bool has_answered;                     /* rank 0 has sent an abort: it knows of the failure */
 static char abort_text[TARN__COMM_TEXT + 16]; /* stays valid while it is being sent */
 
@@ -61,7 +64,10 @@ static bool receive_abort(tarn__comm_failure *failure)
 static bool poll(tarn_comm *comm, tarn__comm_failure *failure)
 {
     (void)comm;
-    return !receive_abort(failure);
+    is_aborted = is_aborted || receive_abort(&abort_failure);
+    if (is_aborted)
+        *failure = abort_failure;
+    return !is_aborted;
 }
 
 /* Every rank that fails, or hears of a failure, sends it on: the message of rank 0 is its answer. */
@@ -140,10 +146,12 @@ static void cancel(const tarn__message *messages, MPI_Request *requests, const i
     }
 }
 
+/* An abort may overtake messages: where all come within LATE_TIME, the next call reports it. So a mistake that every
+ * rank finds by itself is not reported as that of the rank which found it first. */
 static bool wait_all(tarn_comm *comm, const tarn__message *messages, MPI_Request *requests, const int *owner,
                      int started, double seconds, tarn__comm_failure *failure)
 {
-    double begin = seconds_now();
+    double begin = seconds_now(), aborted = 0;
     bool is_noticed = false;
     for (int64_t spins = 0;; spins++) {
         int is_done = 0;
@@ -156,8 +164,14 @@ static bool wait_all(tarn_comm *comm, const tarn__message *messages, MPI_Request
         }
         if (spins % 64 == 63 || spins > SPINS) {
             double waited = seconds_now() - begin;
-            if (receive_abort(failure))
+            if (!is_aborted && receive_abort(&abort_failure)) {
+                is_aborted = true;
+                aborted = waited;
+            }
+            if (is_aborted && waited - aborted > LATE_TIME) {
+                *failure = abort_failure;
                 return false;
+            }
             if (seconds > 0 && waited > seconds) {
                 failure->rank = pending_peer(messages, requests, owner, started);
                 return false;
