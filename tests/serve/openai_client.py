@@ -1,12 +1,9 @@
 #!/usr/bin/env python3
 """The openai package against `tarn serve`: models, chats, completions, streams, structured output, log probabilities,
-errors and keys, on a random Llama that this script writes. TARN_COMMAND names the command. Exit status 77: the package
-or the server is missing."""
-import array
+errors and keys, on a random Llama. TARN_COMMAND names the command. Exit status 77: the package or the server is
+missing."""
 import json
 import os
-import random
-import struct
 import subprocess
 import sys
 import tempfile
@@ -18,60 +15,10 @@ except ImportError:
     print("skipped: the openai package is missing")
     sys.exit(77)
 
-TEMPLATE = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-            "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
-SPECIAL = ["<|im_start|>", "<|im_end|>"]
-HIDDEN, FFN, LAYERS, HEADS, VOCAB, CONTEXT = 32, 64, 2, 2, 258, 512
+import random_model
+
 KEY = "sk-of-the-test"
 failures = 0
-
-
-def byte_letters():
-    """GPT-2's printable character of each byte."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = iter(range(256, 512))
-    return [chr(b) if b in plain else chr(next(others)) for b in range(256)]
-
-
-def write_tokenizer(folder):
-    vocab = {letter: i for i, letter in enumerate(byte_letters())}
-    added = [{"id": 256 + i, "content": text, "single_word": False, "lstrip": False, "rstrip": False,
-              "normalized": False, "special": True} for i, text in enumerate(SPECIAL)]
-    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    model = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
-             "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "vocab": vocab, "merges": []}
-    text = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
-            "pre_tokenizer": level, "post_processor": None, "decoder": level, "model": model}
-    (folder / "tokenizer.json").write_text(json.dumps(text))
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": SPECIAL[1], "chat_template": TEMPLATE}))
-
-
-def write_model(folder):
-    """Weights with a spread of 0.2, so that tokens differ; one shape per line of Llama's names."""
-    draw = random.Random(7)
-    shapes = {"model.embed_tokens.weight": [VOCAB, HIDDEN], "model.norm.weight": [HIDDEN],
-              "lm_head.weight": [VOCAB, HIDDEN]}
-    for i in range(LAYERS):
-        layer = f"model.layers.{i}."
-        for name in "qkvo":
-            shapes[f"{layer}self_attn.{name}_proj.weight"] = [HIDDEN, HIDDEN]
-        shapes |= {layer + "mlp.gate_proj.weight": [FFN, HIDDEN], layer + "mlp.up_proj.weight": [FFN, HIDDEN],
-                   layer + "mlp.down_proj.weight": [HIDDEN, FFN], layer + "input_layernorm.weight": [HIDDEN],
-                   layer + "post_attention_layernorm.weight": [HIDDEN]}
-    header, parts, at = {}, [], 0
-    for name, shape in shapes.items():
-        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
-        parts.append(array.array("f", (draw.gauss(1 if len(shape) == 1 else 0, 0.2) for _ in range(count))).tobytes())
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + 4 * count]}
-        at += 4 * count
-    text = json.dumps(header).encode()
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + b"".join(parts))
-    (folder / "config.json").write_text(json.dumps({
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": FFN,
-        "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": HEADS, "vocab_size": VOCAB,
-        "max_position_embeddings": CONTEXT, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
-        "tie_word_embeddings": False, "torch_dtype": "float32", "eos_token_id": 257}))
 
 
 def check(holds, what):
@@ -167,9 +114,7 @@ def main():
     command = os.environ["TARN_COMMAND"]
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "random"
-        folder.mkdir()
-        write_tokenizer(folder)
-        write_model(folder)
+        random_model.write(folder)
         (folder / "keys").write_text(KEY + "\n")
         with open(folder / "errors", "w") as errors_file:
             server = subprocess.Popen([command, "serve", folder, "--port", "0", "--device", "cpu", "--api-key-file",
