@@ -2,9 +2,10 @@
  *
  * Requests join and leave between steps. A step computes one token of every decoding request and, with what is left of
  * its budget, prompt tokens of the others, taken round-robin. Requests with a common prefix share its pages, also with
- * requests that have ended. When the pages are used up, the youngest request waits and is recomputed later; none is
- * lost. On the CPU a request's tokens depend on its prompt, options and seed alone, not on the other requests (batch
- * invariance); elsewhere the others may change the last bits of its logits.
+ * requests that have ended. Where all layers have a sliding window (Mistral), pages before it are released while the
+ * request runs. When the pages are used up, the youngest request waits and is recomputed later; none is lost. On the
+ * CPU a request's tokens depend on its prompt, options and seed alone, not on the other requests (batch invariance);
+ * elsewhere the others may change the last bits of its logits.
  *
  *     tarn_engine *engine = tarn_engine_new(model, NULL);
  *     tarn_engine_add(engine, tokens, count, &(tarn_generate_options){.max_tokens = 64});
@@ -33,8 +34,10 @@ typedef struct tarn_engine_options {
     /* tokens of a request, prompt included; default and maximum: the model's context. Where longrope has two sets of
      * factors (Phi-3), the default is the context of the short ones; a longer one has the long ones at every length */
     int64_t context;
-    int64_t sequences;     /* requests computed at once, from 1 to 1024; default 32. Others wait */
-    int64_t kv_bytes;      /* memory of the KV cache; at least one context; default: `sequences` contexts */
+    int64_t sequences; /* requests computed at once, from 1 to 1024; default 32. Others wait */
+    /* memory of the KV cache; at least one context; default: `sequences` contexts. Where all layers have a sliding
+     * window, a context takes the pages of the window and of .prompt_tokens */
+    int64_t kv_bytes;
     tarn_kv_type kv_type;  /* storage type of the KV cache */
     int64_t prompt_tokens; /* prompt tokens per step: larger is faster, smaller steadier; default 512 */
     bool no_sharing;       /* do not share the pages of common prefixes */
@@ -132,7 +135,7 @@ typedef struct tarn_engine_request {
     int64_t shared;                       /* prompt tokens that were not computed, because their pages were shared */
     int64_t new_tokens;                   /* sampled */
     int64_t max_tokens;                   /* new tokens at most */
-    int64_t pages;                        /* shared ones included */
+    int64_t pages;                        /* shared ones included; without those before the window */
     int64_t preemptions;                  /* how often it was preempted */
     double wait_ms, prompt_ms, decode_ms; /* as in tarn_engine_output, up to now */
 } tarn_engine_request;

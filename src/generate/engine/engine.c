@@ -17,6 +17,17 @@ int64_t tarn__engine_pages_for(int64_t tokens)
     return (tokens + TARN__KV_PAGE - 1) / TARN__KV_PAGE;
 }
 
+/* A step computes at most `prompt_tokens` tokens of a request; with those in the window of the first one they may begin
+ * and end anywhere in a page. */
+int64_t tarn__engine_max_pages(const tarn_engine *e, int64_t tokens)
+{
+    int64_t all = tarn__engine_pages_for(tokens), step = e->options.prompt_tokens;
+    if (e->window == 0 || e->window - 1 + step >= tokens)
+        return all;
+    int64_t held = (e->window - 1 + step + 2 * (TARN__KV_PAGE - 1)) / TARN__KV_PAGE;
+    return held < all ? held : all;
+}
+
 /* ---- creation ---------------------------------------------------------------------------------------------------- */
 
 /* dtype of the cached keys and values; TARN_U8 stands for quantized rows (kv_q8). */
@@ -52,9 +63,10 @@ static bool resolve(tarn_engine_options *o, const tarn__model_info *info, int64_
 }
 
 /* Number of pages by the budget. One context must fit, so that the oldest request can always go on. */
-static bool count_pages(const tarn_engine_options *o, tarn__kv_pages_shape *shape)
+static bool count_pages(const tarn_engine *e, tarn__kv_pages_shape *shape)
 {
-    int64_t each = tarn__kv_pages_page_bytes(shape), least = tarn__engine_pages_for(o->context);
+    const tarn_engine_options *o = &e->options;
+    int64_t each = tarn__kv_pages_page_bytes(shape), least = tarn__engine_max_pages(e, o->context);
     shape->pages = o->kv_bytes ? o->kv_bytes / each : least * o->sequences;
     shape->pages = shape->pages < INT32_MAX / TARN__KV_PAGE ? shape->pages : INT32_MAX / TARN__KV_PAGE;
     return shape->pages >= least ||
@@ -83,6 +95,7 @@ tarn_engine *tarn_engine_new_sized(tarn_module *model, const tarn_engine_options
     if (tarn_failed() || !tarn__arch_of(function, model))
         return NULL;
     tarn__model_describe(model, &own.info);
+    own.window = tarn__model_window(model);
     tarn__kv_pages_shape shape = {.layers = own.info.layers,
                                   .heads = own.info.kv_heads,
                                   .head_dim = own.info.head_dim,
@@ -92,7 +105,7 @@ tarn_engine *tarn_engine_new_sized(tarn_module *model, const tarn_engine_options
         return NULL;
     }
     shape.dtype = stored_dtype(own.options.kv_type, own.info.dtype);
-    if (!count_pages(&own.options, &shape)) {
+    if (!count_pages(&own, &shape)) {
         tarn__raise_within(function);
         return NULL;
     }
@@ -282,7 +295,7 @@ static tarn_engine_request describe(const tarn__request *r)
                                  .shared = r->shared,
                                  .new_tokens = r->count - r->prompt,
                                  .max_tokens = r->max_count - r->prompt,
-                                 .pages = r->pages,
+                                 .pages = r->pages - r->passed,
                                  .preemptions = r->preemptions,
                                  .wait_ms = (r->started_at > 0 ? r->started_at : now) - r->added_at,
                                  .prompt_ms = r->decoded_at > 0   ? r->decoded_at - r->started_at

@@ -16,7 +16,7 @@
 #include "models/lm/arch.h"
 
 /* One request. Its tokens are the prompt and those sampled; the keys and values of the first `computed` of them are in
- * its pages. A waiting request has no pages. */
+ * its pages, except those before every layer's window, which are released. A waiting request has no pages. */
 typedef struct tarn__request {
     int64_t number;
     int32_t *tokens;
@@ -25,8 +25,8 @@ typedef struct tarn__request {
     int64_t shared; /* prompt tokens that were found in pages of others */
     bool is_running;
     bool is_cancelled; /* during the step that computes it, after which it ends */
-    int32_t *page;     /* [pages of max_count] */
-    int64_t pages;
+    int32_t *page;     /* [pages of max_count]; the first `passed` are no longer its own */
+    int64_t pages, passed;
     int64_t published;        /* pages that are published, from the first on */
     tarn__page_key root, key; /* the chain's beginning; key of the last published page, or the beginning */
     tarn_sampler *sampler;
@@ -63,6 +63,7 @@ struct tarn_engine {
     tarn__model_info info;
     tarn_engine_options options; /* defaults resolved */
     tarn__kv_pages pages;
+    int64_t window; /* of all layers; 0: none */
     pthread_mutex_t lock;
     pthread_cond_t changed; /* requests or outputs were added, or is_woken was set */
     bool is_woken;
@@ -103,8 +104,14 @@ bool tarn__engine_check(const char *function, const tarn_engine *engine);
 /* Pages for a number of tokens. */
 int64_t tarn__engine_pages_for(int64_t tokens);
 
+/* Pages that a request of so many tokens has at most at a time: without a window, those of all tokens. */
+int64_t tarn__engine_max_pages(const tarn_engine *engine, int64_t tokens);
+
 /* Releases the pages of a request, the last one first. */
 void tarn__engine_release_pages(tarn_engine *engine, tarn__request *request);
+
+/* Releases the pages that no token from position `next` on attends to. */
+void tarn__engine_release_passed(tarn_engine *engine, tarn__request *request, int64_t next);
 
 /* Ends a request, and leaves its memory to tarn__engine_free_ended(). */
 void tarn__engine_remove(tarn_engine *engine, tarn__request *request);

@@ -8,12 +8,21 @@
 
 void tarn__engine_release_pages(tarn_engine *e, tarn__request *r)
 {
-    while (r->pages > 0)
+    while (r->pages > r->passed)
         tarn__page_pool_release(&e->pool, r->page[--r->pages]);
-    r->published = 0;
+    r->pages = r->passed = r->published = 0;
     r->key = r->root;
     r->computed = r->planned = 0;
     r->is_running = false;
+}
+
+/* The last one first. They stay findable while their memory is not needed: a later request begins with them. */
+void tarn__engine_release_passed(tarn_engine *e, tarn__request *r, int64_t next)
+{
+    int64_t passed = e->window > 0 && next >= e->window ? (next - e->window + 1) / TARN__KV_PAGE : 0;
+    for (int64_t i = passed - 1; i >= r->passed; i--)
+        tarn__page_pool_release(&e->pool, r->page[i]);
+    r->passed = passed > r->passed ? passed : r->passed;
 }
 
 static void free_request(tarn__request *r)

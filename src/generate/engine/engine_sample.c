@@ -253,6 +253,7 @@ bool tarn__engine_advance(tarn_engine *e, const tarn__batch *b)
         r->planned = 0;
         r->is_in_step = false;
         publish(e, r);
+        tarn__engine_release_passed(e, r, r->computed);
         if (r->is_cancelled)
             tarn__engine_remove(e, r);
         else

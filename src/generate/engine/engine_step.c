@@ -26,7 +26,7 @@ static int64_t shareable(const tarn_engine *e, const tarn__request *r)
     return r->prompt_logprobs && r->echoed < r->prompt ? r->echoed - 1 : r->count - 1;
 }
 
-/* Adds the published pages of a request's prefix. */
+/* Adds the published pages of a request's prefix, and releases those that its next token does not attend to. */
 static void share_pages(tarn_engine *e, tarn__request *r)
 {
     int64_t limit = shareable(e, r);
@@ -37,6 +37,7 @@ static void share_pages(tarn_engine *e, tarn__request *r)
         r->page[r->pages++] = page;
         r->key = tarn__page_pool_key(&e->pool, page);
     }
+    tarn__engine_release_passed(e, r, r->pages * TARN__KV_PAGE);
 }
 
 /* True if a running request is about to publish the next page of this one's prefix. */
@@ -66,16 +67,22 @@ static void start_request(tarn_engine *e, tarn__request *r)
     r->started_at = tarn__engine_now();
 }
 
+/* Pages that the tokens of a request need beside those that it has. */
+static int64_t pages_to_take(const tarn_engine *e, const tarn__request *r)
+{
+    int64_t needed = tarn__engine_max_pages(e, r->count), held = r->pages - r->passed,
+            left = tarn__engine_pages_for(r->count) - r->pages;
+    needed = needed > held ? needed - held : 0;
+    return needed < left ? needed : left;
+}
+
 /* True if there are free pages for all tokens of a request, and one more, beside those that running requests have yet
  * to take for theirs: it is not preempted at once. */
 static bool has_pages(const tarn_engine *e, const tarn__request *r)
 {
-    int64_t left = tarn__page_pool_available(&e->pool) + r->pages - tarn__engine_pages_for(r->count);
-    for (int i = 0; i < e->count; i++) {
-        const tarn__request *other = e->request[i];
-        int64_t needed = other->is_running ? tarn__engine_pages_for(other->count) : 0;
-        left -= needed > other->pages ? needed - other->pages : 0;
-    }
+    int64_t left = tarn__page_pool_available(&e->pool) - pages_to_take(e, r);
+    for (int i = 0; i < e->count; i++)
+        left -= e->request[i]->is_running ? pages_to_take(e, e->request[i]) : 0;
     return left > 0;
 }
 
@@ -230,7 +237,7 @@ static void add_sequence(tarn__batch *b, int64_t sequence, tarn__request *r, int
     int64_t end = r->computed + r->planned;
     b->request[sequence] = r;
     for (int64_t k = 0; k < b->table_pages; k++)
-        b->table[sequence * b->table_pages + k] = k < r->pages ? r->page[k] : 0;
+        b->table[sequence * b->table_pages + k] = k >= r->passed && k < r->pages ? r->page[k] : 0;
     int64_t first = *at - r->computed; /* of the token at position 0 */
     for (int64_t k = r->computed; k < end; k++) {
         b->ids[first + k] = r->tokens[k];

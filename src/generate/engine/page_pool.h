@@ -55,7 +55,7 @@ int32_t tarn__page_pool_available(const tarn__page_pool *pool);
 int32_t tarn__page_pool_take(tarn__page_pool *pool);
 
 /* Adds and removes a reference. A sequence releases its pages from the last to the first, so that the end of a prefix
- * is dropped before its beginning. */
+ * is dropped before its beginning; one with a sliding window releases the beginning first, and while it runs. */
 void tarn__page_pool_retain(tarn__page_pool *pool, int32_t page);
 void tarn__page_pool_release(tarn__page_pool *pool, int32_t page);
 
@@ -63,8 +63,8 @@ void tarn__page_pool_release(tarn__page_pool *pool, int32_t page);
 int32_t tarn__page_pool_find(tarn__page_pool *pool, tarn__page_key parent, const int32_t *tokens);
 
 /* Publishes a page, which is full of these tokens and which the caller alone references. Where an equal page is
- * published already, the caller gets a reference to that one in exchange. Returns the published page: all pages of a
- * chain are then referenced by their sequence, so that none is dropped before those after it. */
+ * published already, the caller gets a reference to that one in exchange. Returns the published page: the pages of a
+ * chain are then referenced by their sequence, and none of these is dropped before those after it. */
 int32_t tarn__page_pool_publish(tarn__page_pool *pool, int32_t page, tarn__page_key parent, const int32_t *tokens);
 
 /* Key of a published page. */

@@ -279,6 +279,9 @@ void tarn__model_describe(const tarn_module *model, tarn__model_info *info);
 /* Length up to which longrope has its short factors, and beyond which its long ones; 0: lengths do not matter. */
 int64_t tarn__model_short_context(const tarn_module *model);
 
+/* Window of a model whose layers all have one; 0: some layer attends to every token. */
+int64_t tarn__model_window(const tarn_module *model);
+
 /* ---- forward pass (forward.c, layer.c, decode.c) ----------------------------------------------------------------- */
 
 /* Context of a forward pass; all NULL: one document per row, from position 0. */

@@ -352,6 +352,15 @@ int64_t tarn__model_short_context(const tarn_module *model)
     return has_both ? c->rope.original_context : 0;
 }
 
+int64_t tarn__model_window(const tarn_module *model)
+{
+    const tarn_lm_config *c = tarn__model_config(model);
+    for (int64_t i = 0; i < c->layers; i++)
+        if (!tarn__layer_has_window(c, i))
+            return 0;
+    return c->window;
+}
+
 /* Modules with the configuration are recognized by the size of their settings. */
 void tarn__model_tune(tarn_module *module, double dropout, tarn_recompute recompute)
 {
