@@ -39,7 +39,7 @@ _tarn()
         return
         ;;
     --schedule)
-        mapfile -t COMPREPLY < <(compgen -W "constant linear cosine step" -- "$current")
+        mapfile -t COMPREPLY < <(compgen -W "constant linear cosine step one-cycle" -- "$current")
         return
         ;;
     --data)

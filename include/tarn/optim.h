@@ -109,19 +109,23 @@ typedef enum tarn_schedule_kind {
     TARN_SCHEDULE_LINEAR,
     /* along half a cosine: torch's CosineAnnealingLR(eta_min=final_factor * lr), up to T_max */
     TARN_SCHEDULE_COSINE,
-    TARN_SCHEDULE_STEP /* times gamma every step_size steps: torch's StepLR */
+    TARN_SCHEDULE_STEP, /* times gamma every step_size steps: torch's StepLR */
+    /* along half a cosine from start_factor up to 1 in warmup_steps, and down to final_factor in step total_steps - 1,
+     * then constant: torch's OneCycleLR(cycle_momentum=False) with pct_start = warmup_steps / total_steps */
+    TARN_SCHEDULE_ONE_CYCLE
 } tarn_schedule_kind;
 
 /* Learning rate as a function of the step, a plain value. Over the first warmup_steps it rises linearly from 1 /
  * warmup_steps to 1 (torch's LinearLR(start_factor=1 / warmup_steps, total_iters=warmup_steps - 1)); the kind counts
- * its steps from there. */
+ * its steps from there. ONE_CYCLE rises in its own way. */
 typedef struct tarn_schedule {
     tarn_schedule_kind kind;
-    int64_t warmup_steps;
-    int64_t total_steps; /* of LINEAR and COSINE, warm-up included */
-    double final_factor; /* of LINEAR and COSINE: 0 to 1, default 0 */
-    int64_t step_size;   /* of STEP */
-    double gamma;        /* of STEP; default 0.1 */
+    int64_t warmup_steps; /* of ONE_CYCLE; 0: 0.3 of total_steps */
+    int64_t total_steps;  /* of LINEAR, COSINE and ONE_CYCLE, warm-up included */
+    double final_factor;  /* of these: 0 to 1, default 0 */
+    int64_t step_size;    /* of STEP */
+    double gamma;         /* of STEP; default 0.1 */
+    double start_factor;  /* of ONE_CYCLE: 0 to 1; 0: default, 1 / 25 (torch's div_factor of 25) */
 } tarn_schedule;
 
 /* Factor of the learning rate in step number `step`, from 0; NaN on error. */

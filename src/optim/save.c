@@ -12,7 +12,8 @@
 
 #define MAX_NAME 1024
 #define FORMAT "tarn optimizer 1"
-enum { KIND, WARMUP, TOTAL, FINAL, SIZE, GAMMA, SCHEDULE_FIELDS };
+/* The start is stored for schedules that have one; files of earlier versions end before it. */
+enum { KIND, WARMUP, TOTAL, FINAL, SIZE, GAMMA, START, SCHEDULE_FIELDS };
 
 /* Calls `visit` for every tensor of the state, in the open scope, until it returns false. */
 typedef bool (*visit_fn)(const char *name, tarn_tensor *tensor, void *ctx);
@@ -62,7 +63,9 @@ static bool add_scalars(const tarn_optimizer *o, tarn_safetensors_writer *writer
     const tarn_schedule *s = &o->schedule;
     double schedule[SCHEDULE_FIELDS] = {
         [KIND] = (double)s->kind,  [WARMUP] = (double)s->warmup_steps, [TOTAL] = (double)s->total_steps,
-        [FINAL] = s->final_factor, [SIZE] = (double)s->step_size,      [GAMMA] = s->gamma};
+        [FINAL] = s->final_factor, [SIZE] = (double)s->step_size,      [GAMMA] = s->gamma,
+        [START] = s->start_factor};
+    int fields = s->kind == TARN_SCHEDULE_ONE_CYCLE ? SCHEDULE_FIELDS : START;
     tarn_device cpu = tarn_device_cpu();
     char name[MAX_NAME];
     for (int i = 0; i < o->flats.segments; i++)
@@ -71,7 +74,7 @@ static bool add_scalars(const tarn_optimizer *o, tarn_safetensors_writer *writer
             return false;
     return add("/steps", tarn_from(&o->steps, TARN_SCALAR, TARN_I64, cpu), writer) &&
            add("/lr", tarn_from(&o->method.rates.now.lr, TARN_SCALAR, TARN_F64, cpu), writer) &&
-           add("/schedule", tarn_from(schedule, TARN_SHAPE(SCHEDULE_FIELDS), TARN_F64, cpu), writer);
+           add("/schedule", tarn_from(schedule, TARN_SHAPE(fields), TARN_F64, cpu), writer);
 }
 
 bool tarn_optimizer_save(tarn_optimizer *optimizer, const char *path)
@@ -129,6 +132,16 @@ static bool check_tensor(const char *name, tarn_tensor *tensor, void *ctx)
     return check_entry(ctx, name, tarn__shape_of(tensor), tensor->view.dtype);
 }
 
+/* How many numbers the schedule of a file has. */
+static int schedule_fields(const reading *r)
+{
+    tarn_safetensors_entry entry;
+    int index = tarn_safetensors_find(r->file, "/schedule");
+    bool has_start = index >= 0 && tarn_safetensors_info(r->file, index, &entry) && entry.shape.rank == 1 &&
+                     entry.shape.size[0] == SCHEDULE_FIELDS;
+    return has_start ? SCHEDULE_FIELDS : START;
+}
+
 /* Every expected tensor is there, and no other. */
 static bool check_file(const tarn_optimizer *o, reading *r)
 {
@@ -144,7 +157,7 @@ static bool check_file(const tarn_optimizer *o, reading *r)
         if (!name_of(name, o->flats.segment[i].parameter, "steps") || !check_entry(r, name, TARN_SCALAR, TARN_I64))
             return false;
     if (!check_entry(r, "/steps", TARN_SCALAR, TARN_I64) || !check_entry(r, "/lr", TARN_SCALAR, TARN_F64) ||
-        !check_entry(r, "/schedule", TARN_SHAPE(SCHEDULE_FIELDS), TARN_F64) || !walk(o, check_tensor, r))
+        !check_entry(r, "/schedule", TARN_SHAPE(schedule_fields(r)), TARN_F64) || !walk(o, check_tensor, r))
         return false;
     return r->count == tarn_safetensors_count(r->file) ||
            tarn__raise(TARN_ERROR_FORMAT,
@@ -175,17 +188,22 @@ static bool read_steps(const reading *r, const char *name, int64_t *steps)
 /* Doubles up to 2^53 hold the integers of a schedule exactly; anything else is a damaged file. */
 static bool read_scalars(const reading *r, scalars *n)
 {
-    double s[SCHEDULE_FIELDS];
+    double s[SCHEDULE_FIELDS] = {0};
     if (!read_steps(r, "/steps", &n->steps) || !read_scalar(r, "/lr", &n->lr, sizeof(n->lr)) ||
-        !read_scalar(r, "/schedule", s, sizeof(s)))
+        !read_scalar(r, "/schedule", s, sizeof(*s) * (size_t)schedule_fields(r)))
         return false;
-    bool sound = n->lr >= 0 && n->lr < 1e300 && s[KIND] <= TARN_SCHEDULE_STEP;
+    bool sound = n->lr >= 0 && n->lr < 1e300 && s[KIND] <= TARN_SCHEDULE_ONE_CYCLE;
     for (int i = 0; i < SCHEDULE_FIELDS; i++)
         sound = sound && s[i] >= 0 && s[i] < 0x1p53;
     if (!sound)
         return tarn__raise(TARN_ERROR_FORMAT, "'%s': invalid learning rate or schedule", r->path);
-    n->schedule = (tarn_schedule){
-        (tarn_schedule_kind)(int)s[KIND], (int64_t)s[WARMUP], (int64_t)s[TOTAL], s[FINAL], (int64_t)s[SIZE], s[GAMMA]};
+    n->schedule = (tarn_schedule){(tarn_schedule_kind)(int)s[KIND],
+                                  (int64_t)s[WARMUP],
+                                  (int64_t)s[TOTAL],
+                                  s[FINAL],
+                                  (int64_t)s[SIZE],
+                                  s[GAMMA],
+                                  s[START]};
     return tarn__schedule_check(r->path, &n->schedule);
 }
 

@@ -60,10 +60,11 @@ static bool is_step_schedule(const tarn_train_options *o)
 static bool set_schedule(const tarn_trainer *t)
 {
     const tarn_train_options *o = &t->options;
-    tarn_schedule_kind kind = is_step_schedule(o)                    ? TARN_SCHEDULE_STEP
-                              : strcmp(o->schedule, "constant") == 0 ? TARN_SCHEDULE_CONSTANT
-                              : strcmp(o->schedule, "linear") == 0   ? TARN_SCHEDULE_LINEAR
-                                                                     : TARN_SCHEDULE_COSINE;
+    tarn_schedule_kind kind = is_step_schedule(o)                     ? TARN_SCHEDULE_STEP
+                              : strcmp(o->schedule, "constant") == 0  ? TARN_SCHEDULE_CONSTANT
+                              : strcmp(o->schedule, "linear") == 0    ? TARN_SCHEDULE_LINEAR
+                              : strcmp(o->schedule, "one-cycle") == 0 ? TARN_SCHEDULE_ONE_CYCLE
+                                                                      : TARN_SCHEDULE_COSINE;
     int64_t step_size = o->lr_step ? o->lr_step : o->lr_step_epochs * t->steps_in_epoch;
     return tarn_optimizer_set_schedule(t->optimizer, &(tarn_schedule){.kind = kind,
                                                                       .warmup_steps = o->warmup,
@@ -110,8 +111,9 @@ static bool check_combinations(const char *function, const tarn_trainer *t)
     if (o->min_lr > o->lr)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: min_lr is %g; must be at most lr, %g", function, o->min_lr, o->lr);
     if (o->min_lr > 0 && !has_min_lr)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: min_lr applies to linear and cosine only; the schedule is %s",
-                           function, o->schedule);
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: min_lr applies to linear, cosine and one-cycle only; the schedule is %s", function,
+                           o->schedule);
     if (!check_step_schedule(function, o))
         return false;
     if (strcmp(o->precision, "tf32") == 0 && !has_tf32(t->device))

@@ -1,6 +1,8 @@
 /* Schedules of the learning rate, and parameter groups. */
 #include "support/check.h"
 
+#define PI 3.14159265358979323846
+
 static tarn_device cpu;
 
 static void assert_factors(const tarn_schedule *schedule, const double *expected, int count)
@@ -32,6 +34,18 @@ static void a_schedule_rises_and_then_falls_as_its_kind_says(void **state)
                    (double[]){1, 1, 0.5, 0.5, 0.25}, 5);
     assert_factors(&(tarn_schedule){.kind = TARN_SCHEDULE_STEP, .step_size = 1, .warmup_steps = 1},
                    (double[]){1, 1, 0.1, 0.01}, 4);
+    assert_factors(&(tarn_schedule){.kind = TARN_SCHEDULE_ONE_CYCLE,
+                                    .warmup_steps = 3,
+                                    .total_steps = 7,
+                                    .start_factor = 0.2,
+                                    .final_factor = 0.1},
+                   (double[]){0.2, 0.6, 1, 0.55 + 0.45 * sqrt(0.5), 0.55, 0.55 - 0.45 * sqrt(0.5), 0.1, 0.1}, 8);
+    /* 0.3 of 15 steps: the peak is between steps 3 and 4 */
+    assert_factors(&(tarn_schedule){.kind = TARN_SCHEDULE_ONE_CYCLE, .total_steps = 15},
+                   (double[]){0.04, 0.52 - 0.48 * cos(PI / 3.5), 0.52 - 0.48 * cos(PI * 2 / 3.5),
+                              0.52 - 0.48 * cos(PI * 3 / 3.5), 0.5 + 0.5 * cos(PI * 0.5 / 10.5)},
+                   5);
+    assert_factors(&(tarn_schedule){.kind = TARN_SCHEDULE_ONE_CYCLE, .total_steps = 2}, (double[]){1, 0, 0}, 3);
 }
 
 /* Two parameters, of 1, named "body.weight" [2, 2] and "body.bias" [2]. */

@@ -160,7 +160,8 @@ class AdamwOptions(c.Structure):
 
 class Schedule(c.Structure):
     _fields_ = [("kind", c.c_int), ("warmup_steps", c.c_int64), ("total_steps", c.c_int64),
-                ("final_factor", c.c_double), ("step_size", c.c_int64), ("gamma", c.c_double)]
+                ("final_factor", c.c_double), ("step_size", c.c_int64), ("gamma", c.c_double),
+                ("start_factor", c.c_double)]
 
 
 class LoaderOptions(c.Structure):

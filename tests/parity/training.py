@@ -69,7 +69,10 @@ def with_more(name, options):
     schedules = [(("kind", 1), ("total_steps", 15), ("final_factor", 0.1)), (("kind", 2), ("total_steps", 20)),
                  (("kind", 2), ("total_steps", 12)), (("kind", 3), ("step_size", 6), ("gamma", 0.5)),
                  (("kind", 0), ("warmup_steps", 5)), (("kind", 1), ("warmup_steps", 4), ("total_steps", 14)),
-                 (("kind", 2), ("warmup_steps", 6), ("total_steps", 20), ("final_factor", 0.2))]
+                 (("kind", 2), ("warmup_steps", 6), ("total_steps", 20), ("final_factor", 0.2)),
+                 (("kind", 4), ("total_steps", STEPS + 1), ("final_factor", 1e-5)),
+                 (("kind", 4), ("warmup_steps", 7), ("total_steps", STEPS + 3), ("start_factor", 0.2),
+                  ("final_factor", 0.01))]
     for schedule in schedules:
         yield Recipe(name, options, schedule=schedule)
     for clip in (0.05, 0.5, 1000.0):
@@ -120,6 +123,11 @@ def torch_schedule(recipe, optimizer):
     """torch's own schedules; one after the other where there is a warm-up."""
     s = {"kind": 0, "warmup_steps": 0, "total_steps": 0, "final_factor": 0.0, **dict(recipe.schedule)}
     warmup, length, schedules = s["warmup_steps"], s["total_steps"] - s["warmup_steps"], torch.optim.lr_scheduler
+    if s["kind"] == 4:
+        start, total = s.get("start_factor", 1 / 25), s["total_steps"]
+        return schedules.OneCycleLR(optimizer, [group["lr"] for group in optimizer.param_groups], total,
+                                    pct_start=warmup / total if warmup else 0.3, div_factor=1 / start,
+                                    final_div_factor=start / s["final_factor"], cycle_momentum=False)
     if s["kind"] == 2 and s["final_factor"] == 0:
         after = lambda: schedules.CosineAnnealingLR(optimizer, length)
     elif s["kind"] == 2:  # eta_min is one number, but groups have rates of their own

@@ -1,4 +1,4 @@
-/* test_lr_step.c: runs with the learning rate schedule "step". */
+/* test_lr_step.c: runs with the learning rate schedules "step" and "one-cycle". */
 #include <math.h>
 
 #include "support/files.h"
@@ -103,6 +103,29 @@ static void an_extended_run_has_more_lr_steps(void **state)
     assert_lr_steps(&r, 0, 10, 0.1);
 }
 
+static void one_cycle_rises_to_the_rate_and_falls_to_the_last(void **state)
+{
+    (void)state;
+    rates whole = {0}, parts = {0};
+    tarn_train_options options = small("cycle"), stopped = small("half-a-cycle");
+    snprintf(options.schedule, sizeof(options.schedule), "one-cycle");
+    options.min_lr = 0.01;
+    memcpy(stopped.schedule, options.schedule, sizeof(stopped.schedule));
+    stopped.min_lr = options.min_lr;
+    run(tarn_trainer_new(&options), 0, &whole);
+    run(tarn_trainer_new(&stopped), 12, &parts);
+    run(tarn_trainer_resume(stopped.out, NULL), 0, &parts);
+    tarn_schedule schedule = {.kind = TARN_SCHEDULE_ONE_CYCLE, .total_steps = 30, .final_factor = 0.02};
+    for (int step = 1; step <= 30; step++) {
+        double expected = 0.5 * tarn_schedule_at(&schedule, step - 1);
+        if (fabs(whole.lr[step] - expected) > 1e-6 * expected || whole.lr[step] != parts.lr[step])
+            fail_msg("step %d has the rate %g, resumed %g, not %g", step, whole.lr[step], parts.lr[step], expected);
+    }
+    assert_true(fabs(whole.lr[1] - 0.02) < 1e-8 && fabs(whole.lr[9] - 0.5) < 1e-8 && fabs(whole.lr[30] - 0.01) < 1e-8);
+    assert_same_file(options.out, stopped.out, "model.safetensors");
+    assert_same_file(options.out, stopped.out, "optimizer.safetensors");
+}
+
 static void a_config_file_sets_the_schedule(void **state)
 {
     (void)state;
@@ -152,6 +175,7 @@ int main(void)
         in_scope(the_rate_falls_every_lr_step_steps_or_epochs),
         in_scope(a_resumed_run_has_the_same_lr_steps),
         in_scope(an_extended_run_has_more_lr_steps),
+        in_scope(one_cycle_rises_to_the_rate_and_falls_to_the_last),
         in_scope(a_config_file_sets_the_schedule),
         in_scope(a_step_schedule_without_lr_step_and_the_reverse_are_refused),
     };

@@ -138,6 +138,8 @@ static void add_rate(tarn__report_settings *settings, const tarn_train_options *
 {
     if (strcmp(o->schedule, "constant") == 0)
         add(settings, "Learning rate", "%.6g", o->lr);
+    else if (strcmp(o->schedule, "one-cycle") == 0)
+        add(settings, "Learning rate", "%.6g, one cycle to %.6g", o->lr, o->min_lr);
     else if (strcmp(o->schedule, "step") != 0)
         add(settings, "Learning rate", "%.6g, %s decay to %.6g", o->lr, o->schedule, o->min_lr);
     else
