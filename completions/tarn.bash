@@ -174,7 +174,12 @@ _tarn()
             options+=" --lora-dropout --lora-targets --lora-modules-to-save"
             ;;
         decode) options+=" --model --dtype --prompt --tokens --n --kv-type --gpu-layers --prefill-chunk --runs" ;;
-        *) options="matmul ops weights decode train --help" ;;
+        serve)
+            options+=" --clients --rate --requests --seconds --prompt-tokens --new-tokens --seed --api-key-file"
+            options+=" --dtype --adapter --checkpoint --kv-type --context --sequences --kv-memory --prefill-chunk"
+            options+=" --queue"
+            ;;
+        *) options="matmul ops weights decode serve train --help" ;;
         esac
         ;;
     help) options=$commands ;;
@@ -184,7 +189,7 @@ _tarn()
     # Runs, configurations, images, models and texts are files.
     local with_files="@(train|runs|board|eval|predict|generate|chat|serve|tokenize|data|inspect|quantize|convert)"
     # shellcheck disable=SC2053 # a pattern
-    if [[ ${COMP_WORDS[1]} == $with_files && $current != -* ]]; then
+    if [[ ${COMP_WORDS[1]} == $with_files || "${COMP_WORDS[*]:1:2}" == "bench serve" ]] && [[ $current != -* ]]; then
         mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -f -- "$current")
     fi
 }

@@ -22,6 +22,7 @@ int tarn__ops(const tarn__options *options);
 int tarn__bench_matmul(const tarn__options *options);
 int tarn__bench_ops(const tarn__options *options);
 int tarn__bench_decode(const tarn__options *options);
+int tarn__bench_serve(const tarn__options *options);
 int tarn__bench_train(const tarn__options *options);
 int tarn__bench_weights(const tarn__options *options);
 int tarn__demo(const tarn__options *options);

@@ -33,6 +33,8 @@ static const command commands[] = {
      "matmuls with a language model's weights, next to reading their bytes", ""},
     {"bench decode", TARN__BENCH_DECODE, tarn__bench_decode,
      "prefill and decode speed of a language model with random weights", ""},
+    {"bench serve", TARN__BENCH_SERVE, tarn__bench_serve,
+     "load on a server: requests and tokens per second, time to the first token and between tokens", "URL|MODEL "},
     {"bench train", TARN__BENCH_TRAIN, tarn__bench_train, "training step: forward, backward, update, memory, MFU", ""},
     {"train", TARN__TRAIN, tarn__train, "train a model, with progress, report, checkpoints and resume",
      "[CONFIG.json] "},

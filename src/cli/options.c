@@ -25,7 +25,7 @@ static bool is_argument(tarn__command command, const char *typed)
 {
     bool is_model = strcmp(typed, "model") == 0 || strcmp(typed, "m") == 0,
          is_prompt = strcmp(typed, "prompt") == 0 || strcmp(typed, "p") == 0;
-    return ((command & TARN__OPENS_LM) && is_model) || (command == TARN__GENERATE && is_prompt) ||
+    return ((command & (TARN__OPENS_LM | TARN__BENCH_SERVE)) && is_model) || (command == TARN__GENERATE && is_prompt) ||
            (command == TARN__TRAIN && strcmp(typed, "config") == 0);
 }
 
@@ -72,7 +72,7 @@ static int max_words(tarn__command command, int count)
     bool takes_two = command == TARN__QUANTIZE || command == TARN__CONVERT || command == TARN__GENERATE;
     bool takes_one = command == TARN__TRAIN || command == TARN__EVAL || command == TARN__RUNS ||
                      command == TARN__BOARD || command == TARN__INSPECT || command == TARN__CHAT ||
-                     command == TARN__SERVE || command == TARN__DATA;
+                     command == TARN__SERVE || command == TARN__BENCH_SERVE || command == TARN__DATA;
     return takes_two ? 2 : takes_one ? 1 : takes_many ? count : 0;
 }
 
@@ -118,8 +118,8 @@ static int read_words(tarn__command command, const char *command_name, int count
                       tarn__options *options, int *used)
 {
     bool needs_two = command == TARN__QUANTIZE || command == TARN__CONVERT || command == TARN__PREDICT;
-    bool needs_one =
-        command == TARN__EVAL || (command & TARN__OPENS_LM) || command == TARN__INSPECT || command == TARN__DATA;
+    bool needs_one = command == TARN__EVAL || (command & (TARN__OPENS_LM | TARN__BENCH_SERVE)) ||
+                     command == TARN__INSPECT || command == TARN__DATA;
     int max = max_words(command, count), min_words = needs_two ? 2 : needs_one ? 1 : 0;
     options->words = words;
     while (options->word_count < count && options->word_count < max &&
@@ -136,9 +136,10 @@ static int read_words(tarn__command command, const char *command_name, int count
                            : command == TARN__DATA  ? "a file of JSON lines"
                            : command == TARN__QUANTIZE || command == TARN__CONVERT
                                ? (has_one ? "the output path" : "a model folder or .gguf file")
-                           : has_one                    ? "an image or a table"
-                           : (command & TARN__OPENS_LM) ? "a model folder or .gguf file"
-                                                        : "a run folder";
+                           : command == TARN__BENCH_SERVE ? "a URL, a model folder or a .gguf file"
+                           : has_one                      ? "an image or a table"
+                           : (command & TARN__OPENS_LM)   ? "a model folder or .gguf file"
+                                                          : "a run folder";
         fprintf(stderr, "tarn %s: %s is missing%s; see tarn %s --help\n", command_name, what,
                 count > *used ? " before the options" : "", command_name);
         return TARN__MISUSED;

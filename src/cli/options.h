@@ -26,6 +26,7 @@ typedef enum tarn__command {
     TARN__RUNS = 1 << 11,
     TARN__BOARD = 1 << 12,
     TARN__SERVE = 1 << 13,
+    TARN__BENCH_SERVE = 1 << 14,
     TARN__BENCH_WEIGHTS = 1 << 20,
     TARN__BENCH_DECODE = 1 << 21,
     TARN__CHAT = 1 << 22,
@@ -38,6 +39,7 @@ typedef enum tarn__command {
 /* Masks of commands. */
 #define TARN__GENERATES (TARN__GENERATE | TARN__CHAT)
 #define TARN__OPENS_LM (TARN__GENERATES | TARN__SERVE)
+#define TARN__SERVES (TARN__SERVE | TARN__BENCH_SERVE)
 #define TARN__ORIGINS_MAX 16
 #define TARN__EVERY (~0u)
 
@@ -81,7 +83,9 @@ typedef struct tarn__options {
     int size_count;
     char only[TARN__LIST_MAX][32];
     int only_count;
-    const char *weights; /* dtype of bench decode */
+    const char *weights;       /* dtype of bench decode */
+    int64_t clients, requests; /* bench serve; 0: not given */
+    double rate, seconds;      /* same */
 
     /* train; eval and predict */
     tarn_train_options train;

@@ -1,0 +1,296 @@
+/* bench_serve.c: `tarn bench serve`: load on a server: requests and tokens per second, time to the first token and
+ * between tokens.
+ *
+ * With a model it starts `tarn serve` as a child on a free port and ends it afterwards: the server is the real one, in
+ * a process of its own, and the generator's work is not in its loop. */
+#include "cli/bench/load.h"
+#include "tarn_features.h"
+
+#if TARN__HAVE_EVENT && TARN__HAVE_JANSSON
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "serve/api/keys.h"
+
+#define DEFAULT_CLIENTS 16
+#define DEFAULT_SECONDS 10
+#define ARGUMENTS_MAX 64
+
+static bool is_url(const char *word)
+{
+    return strncmp(word, "http://", 7) == 0 || strncmp(word, "https://", 8) == 0;
+}
+
+static int misuse(const char *format, const char *value)
+{
+    fprintf(stderr, "tarn bench serve: ");
+    fprintf(stderr, format, value);
+    fprintf(stderr, "\n");
+    return TARN__MISUSED;
+}
+
+static int fail(const char *why)
+{
+    fprintf(stderr, "tarn bench serve: %s\n", why);
+    return TARN__FAILED;
+}
+
+/* ---- options ----------------------------------------------------------------------------------------------------- */
+
+/* True for a flag that is one of the server's. */
+static bool is_of_server(const char *flag)
+{
+    const tarn__option_row *row = tarn__option_find(flag + 2, strcspn(flag + 2, "="), TARN__BENCH_SERVE);
+    return row && (row->commands & TARN__SERVE);
+}
+
+/* Collects the typed options of the server, with their values; all of them have one. Returns their number. */
+static int server_options(const tarn__options *o, const char **found, int max)
+{
+    int count = 0;
+    for (char *const *word = o->words + o->word_count; *word; word++) {
+        bool is_one = strncmp(*word, "--", 2) == 0 && is_of_server(*word);
+        if (is_one && count + 2 < max) {
+            found[count++] = *word;
+            if (!strchr(*word, '='))
+                found[count++] = *++word;
+        }
+    }
+    return count;
+}
+
+static int check_options(const tarn__options *o)
+{
+    const char *given[ARGUMENTS_MAX];
+    if (strncmp(o->words[0], "https://", 8) == 0)
+        return misuse("%s: TLS is not supported; give the server behind the proxy, by http://",
+                      tarn__escaped(o->words[0]));
+    if (is_url(o->words[0]) && server_options(o, given, ARGUMENTS_MAX) > 0)
+        return misuse("%s is for a MODEL; the server of a URL already runs", given[0]);
+    if (!is_url(o->words[0]) && o->api_key_file)
+        return misuse("--api-key-file is for the server of a URL; that of a MODEL%s needs no key", "");
+    if (o->clients && o->rate > 0)
+        return misuse("--clients and --rate exclude each other%s", "");
+    if (o->requests && o->seconds > 0)
+        return misuse("--requests and --seconds exclude each other%s", "");
+    return TARN__DONE;
+}
+
+/* ---- the server of a model --------------------------------------------------------------------------------------- */
+
+/* In the child: becomes `tarn serve`, which ends with its parent. */
+static void become_server(const tarn__options *o, int out)
+{
+    const char *arguments[ARGUMENTS_MAX + 8] = {"tarn", "serve", o->words[0], "--port", "0"};
+    int count = 5 + server_options(o, arguments + 5, ARGUMENTS_MAX);
+    arguments[count] = NULL;
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    dup2(out, STDOUT_FILENO);
+    execv("/proc/self/exe", (char *const *)arguments);
+    fprintf(stderr, "tarn bench serve: cannot start the server: %s\n", strerror(errno));
+    _exit(127);
+}
+
+/* Starts the server and waits until its model is loaded. Its first line names the URL, its second says that it serves.
+ * Returns its process; -1 with a message. */
+static pid_t start_server(const tarn__options *o, char *url, size_t url_size)
+{
+    int ends[2];
+    char line[1024] = "";
+    if (pipe(ends) != 0) {
+        fail(strerror(errno));
+        return -1;
+    }
+    pid_t child = fork();
+    if (child == 0) {
+        close(ends[0]);
+        become_server(o, ends[1]);
+    }
+    close(ends[1]);
+    FILE *said = fdopen(ends[0], "r");
+    bool is_ready = said && child > 0 && fgets(line, sizeof(line), said) != NULL;
+    snprintf(url, url_size, "%.*s", (int)strcspn(line, " "), line);
+    is_ready = is_ready && fgets(line, sizeof(line), said) != NULL;
+    if (said)
+        fclose(said);
+    if (!is_ready && child > 0)
+        waitpid(child, NULL, 0);
+    if (!is_ready)
+        fail("the server did not start");
+    return is_ready ? child : -1;
+}
+
+/* Ends it. False if it did not end by itself: a crash. */
+static bool stop_server(pid_t child)
+{
+    int status = 0;
+    kill(child, SIGTERM);
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+        continue;
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+/* ---- output ------------------------------------------------------------------------------------------------------ */
+
+static void print_times(const char *name, const tarn__histogram *h)
+{
+    printf("  %-10s p50 %.2f ms, p90 %.2f, p99 %.2f, max %.2f\n", name, 1e3 * tarn__histogram_percentile(h, 0.5),
+           1e3 * tarn__histogram_percentile(h, 0.9), 1e3 * tarn__histogram_percentile(h, 0.99), 1e3 * h->max);
+}
+
+static void print_table(const char *url, const tarn__load_model *model, const tarn__load_options *o,
+                        const tarn__load_result *r)
+{
+    char load[64];
+    snprintf(load, sizeof(load), o->clients ? "%.0f clients" : "%g requests/s",
+             o->clients ? (double)o->clients : o->rate);
+    tarn__heading("%s with %s: %s, prompts of %lld tokens, %lld new tokens", url, tarn__escaped(model->name), load,
+                  (long long)o->prompt_tokens, (long long)o->new_tokens);
+    printf("  %-10s %lld done, %lld failed in %.2f s: %.2f requests/s; at most %lld open\n", "requests",
+           (long long)r->done, (long long)r->failed, r->seconds, (double)r->done / r->seconds, (long long)r->max_open);
+    printf("  %-10s %.1f new tokens/s, %.1f prompt tokens/s\n", "tokens", (double)r->tokens / r->seconds,
+           (double)r->prompt_tokens / r->seconds);
+    if (r->done) {
+        print_times("first", &r->first);
+        print_times("between", &r->between);
+        print_times("request", &r->whole);
+    }
+    for (int i = 0; i < r->error_count; i++)
+        printf("%s%s: %lld%s", i ? ", " : "  errors     ", r->errors[i].name, (long long)r->errors[i].count,
+               i + 1 == r->error_count ? "\n" : "");
+}
+
+static void json_times(tarn__json *json, const char *key, const tarn__histogram *h)
+{
+    tarn__json_open(json, key, '{');
+    tarn__json_int(json, "count", h->count);
+    tarn__json_real(json, "mean", 1e3 * h->sum / (double)h->count, 3);
+    tarn__json_real(json, "p50", 1e3 * tarn__histogram_percentile(h, 0.5), 3);
+    tarn__json_real(json, "p90", 1e3 * tarn__histogram_percentile(h, 0.9), 3);
+    tarn__json_real(json, "p99", 1e3 * tarn__histogram_percentile(h, 0.99), 3);
+    tarn__json_real(json, "max", 1e3 * h->max, 3);
+    tarn__json_close(json, '}');
+}
+
+static void print_json(const char *url, const tarn__load_model *model, const tarn__load_options *o,
+                       const tarn__load_result *r)
+{
+    tarn__json json = {stdout, false};
+    tarn__json_open(&json, NULL, '{');
+    tarn__json_string(&json, "url", url);
+    tarn__json_string(&json, "model", model->name);
+    tarn__json_int(&json, "clients", o->clients);
+    tarn__json_real(&json, "rate", o->rate, 3);
+    tarn__json_int(&json, "prompt", o->prompt_tokens);
+    tarn__json_int(&json, "tokens", o->new_tokens);
+    tarn__json_int(&json, "seed", (int64_t)o->seed);
+    tarn__json_real(&json, "seconds", r->seconds, 3);
+    tarn__json_int(&json, "done", r->done);
+    tarn__json_int(&json, "failed", r->failed);
+    tarn__json_int(&json, "max_open", r->max_open);
+    tarn__json_real(&json, "requests_per_second", (double)r->done / r->seconds, 3);
+    tarn__json_real(&json, "tokens_per_second", (double)r->tokens / r->seconds, 2);
+    tarn__json_real(&json, "prompt_tokens_per_second", (double)r->prompt_tokens / r->seconds, 2);
+    tarn__json_int(&json, "new_tokens", r->tokens);
+    tarn__json_int(&json, "prompt_tokens", r->prompt_tokens);
+    tarn__json_int(&json, "cached_tokens", r->cached_tokens);
+    json_times(&json, "first_token_ms", &r->first);
+    json_times(&json, "between_tokens_ms", &r->between);
+    json_times(&json, "request_ms", &r->whole);
+    tarn__json_open(&json, "errors", '{');
+    for (int i = 0; i < r->error_count; i++)
+        tarn__json_int(&json, r->errors[i].name, r->errors[i].count);
+    tarn__json_close(&json, '}');
+    tarn__json_end(&json);
+}
+
+/* ---- the command ------------------------------------------------------------------------------------------------- */
+
+/* Each request has a connection. */
+static void raise_file_limit(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
+static int run_load(const tarn__options *o, const char *url, const char *key)
+{
+    tarn__load_model model;
+    char error[512];
+    bool by_time = !o->requests;
+    tarn__load_options load = {.server = {.key = key},
+                               .clients = o->clients    ? o->clients
+                                          : o->rate > 0 ? 0
+                                                        : DEFAULT_CLIENTS,
+                               .rate = o->rate,
+                               .requests = o->requests,
+                               .seconds = by_time && o->seconds <= 0 ? DEFAULT_SECONDS : o->seconds,
+                               .prompt_tokens = o->prompt_tokens,
+                               .new_tokens = o->max_tokens,
+                               .seed = (uint64_t)o->seed};
+    if (!tarn__load_server_open(&load.server, url, error, sizeof(error)) ||
+        !tarn__load_server_query(&load.server, &model, error, sizeof(error)))
+        return fail(error);
+    if (load.prompt_tokens + load.new_tokens > model.context) {
+        snprintf(error, sizeof(error), "--prompt-tokens %lld and --new-tokens %lld exceed the server's context of %lld",
+                 (long long)load.prompt_tokens, (long long)load.new_tokens, (long long)model.context);
+        return fail(error);
+    }
+    load.vocab_size = model.vocab_size;
+    tarn__load_result *result = calloc(1, sizeof(*result));
+    if (!result || !tarn__load_run(&load, result, error, sizeof(error))) {
+        free(result);
+        return fail("out of memory");
+    }
+    (o->json ? print_json : print_table)(url, &model, &load, result);
+    int64_t done = result->done;
+    free(result);
+    return done ? TARN__DONE : fail("no request was completed");
+}
+
+int tarn__bench_serve(const tarn__options *o)
+{
+    tarn__api_keys keys = {0};
+    char url[128], error[512];
+    int status = check_options(o);
+    if (status != TARN__DONE)
+        return status;
+    if (o->api_key_file && !tarn__api_keys_read(&keys, o->api_key_file, error, sizeof(error))) {
+        fprintf(stderr, "tarn bench serve: --api-key-file: %s\n", error);
+        return TARN__FAILED;
+    }
+    raise_file_limit();
+    if (is_url(o->words[0])) {
+        status = run_load(o, o->words[0], keys.count ? keys.keys[0] : NULL);
+    } else {
+        pid_t child = start_server(o, url, sizeof(url));
+        status = child > 0 ? run_load(o, url, NULL) : TARN__FAILED;
+        if (child > 0 && !stop_server(child))
+            status = fail("the server did not end well");
+    }
+    tarn__api_keys_free(&keys);
+    return status;
+}
+
+#else
+
+int tarn__bench_serve(const tarn__options *o)
+{
+    (void)o;
+    fprintf(stderr, "tarn bench serve: this build has no HTTP client: %s\n",
+            TARN__HAVE_EVENT ? "jansson was not found (libjansson-dev brings it)"
+                             : "libevent was not found (libevent-dev brings it)");
+    return TARN__FAILED;
+}
+
+#endif
