@@ -13,6 +13,9 @@
  *         for (tarn_engine_output output; tarn_engine_next(engine, &output);)
  *             use(output.request, output.token, output.finish_reason);
  *
+ * Masks of grammars are computed by threads of the engine: a request whose mask takes long is left out of the steps of
+ * the others. With a grammar the last output has no token, unless a stop string ended the request.
+ *
  * Threads: one thread at a time steps and reads outputs: tarn_engine_step(), tarn_engine_next() and tarn_engine_free().
  * Meanwhile any threads may call tarn_engine_add(), tarn_engine_cancel(), tarn_engine_query(), tarn_engine_requests(),
  * tarn_engine_wait() and tarn_engine_wake(), which never wait for a step. An error is that of the thread that called.
@@ -63,8 +66,9 @@ TARN_API int64_t tarn_engine_add_sized(tarn_engine *engine, const int32_t *token
 #define tarn_engine_add(engine, tokens, count, ...) \
     tarn_engine_add_sized(engine, tokens, count, __VA_ARGS__, sizeof(tarn_generate_options))
 
-/* Computes one step. Returns the number of requests that have not ended, plus that of outputs not yet read; 0: nothing
- * is left to do. -1 on error: the requests of the step have ended, with an output each. */
+/* Computes one step; where all requests wait for masks of grammars, it waits for one of them, at most 0.1 s. Returns
+ * the number of requests that have not ended, plus that of outputs not yet read; 0: nothing is left to do. -1 on error:
+ * the requests of the step have ended, with an output each. */
 TARN_API int64_t tarn_engine_step(tarn_engine *engine);
 
 /* One token of a request, or its end. The last output of a request, and no other, has a finish reason. */

@@ -66,8 +66,7 @@ static bool is_end_token(const tarn__constraint *c, int64_t token)
 
 bool tarn__constraint_is_end(const tarn__constraint *c, int64_t token)
 {
-    return is_end_token(c, token) ||
-           (c->matcher && tarn__grammar_is_eos(c->grammar, (int32_t)token) && tarn_matcher_may_end(c->matcher));
+    return is_end_token(c, token) || (c->grammar && c->may_end && tarn__grammar_is_eos(c->grammar, (int32_t)token));
 }
 
 /* A token that ends the sequence is allowed where the grammar may end, and only there, even if it has text. */
@@ -82,7 +81,7 @@ static void set_end(const tarn__constraint *c, int64_t token, bool may_end)
         c->mask[token / 32] &= ~bit;
 }
 
-bool tarn__constraint_mask(tarn__constraint *c, tarn_sampler *sampler)
+bool tarn__constraint_compute(tarn__constraint *c)
 {
     if (!c->grammar)
         return true;
@@ -91,16 +90,24 @@ bool tarn__constraint_mask(tarn__constraint *c, tarn_sampler *sampler)
     int64_t words = TARN_MASK_WORDS(c->info->vocab_size), i = 0;
     if (!tarn_matcher_mask(c->matcher, c->mask, words))
         return false;
-    bool may_end = tarn_matcher_may_end(c->matcher);
+    c->may_end = tarn_matcher_may_end(c->matcher);
     for (int k = 0; k < c->stop_count; k++)
-        set_end(c, c->stop[k], may_end);
+        set_end(c, c->stop[k], c->may_end);
     for (int k = 0; k < c->info->eos_count; k++)
-        set_end(c, c->info->eos[k], may_end);
+        set_end(c, c->info->eos[k], c->may_end);
     while (i < words && !c->mask[i])
         i++;
-    if (i == words)
-        return tarn__raise(TARN_ERROR_FORMAT, "the vocabulary has no token for what the grammar needs next");
-    return tarn_sampler_mask(sampler, c->mask, 1, words);
+    return i < words || tarn__raise(TARN_ERROR_FORMAT, "the vocabulary has no token for what the grammar needs next");
+}
+
+bool tarn__constraint_apply(const tarn__constraint *c, tarn_sampler *sampler)
+{
+    return !c->grammar || tarn_sampler_mask(sampler, c->mask, 1, TARN_MASK_WORDS(c->info->vocab_size));
+}
+
+bool tarn__constraint_mask(tarn__constraint *c, tarn_sampler *sampler)
+{
+    return tarn__constraint_compute(c) && tarn__constraint_apply(c, sampler);
 }
 
 bool tarn__constraint_accept(tarn__constraint *c, int32_t token, bool *is_done)

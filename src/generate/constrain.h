@@ -15,6 +15,7 @@ typedef struct tarn__constraint {
     tarn_grammar *grammar; /* NULL: none */
     tarn_matcher *matcher; /* of the grammar, from the first mask on */
     uint32_t *mask;        /* [TARN_MASK_WORDS(vocab_size)], with a grammar */
+    bool may_end;          /* where the mask was computed */
 } tarn__constraint;
 
 /* Raises a grammar that does not fit the model. */
@@ -30,8 +31,11 @@ void tarn__constraint_close(tarn__constraint *constraint);
  * grammar's vocabulary where the grammar may end. */
 bool tarn__constraint_is_end(const tarn__constraint *constraint, int64_t token);
 
-/* Sets the sampler's mask for the next token. False with an error. */
+/* Sets the sampler's mask for the next token: computes it, which may take long and waits for the grammar's lock, and
+ * applies it. False with an error. */
 bool tarn__constraint_mask(tarn__constraint *constraint, tarn_sampler *sampler);
+bool tarn__constraint_compute(tarn__constraint *constraint);
+bool tarn__constraint_apply(const tarn__constraint *constraint, tarn_sampler *sampler);
 
 /* Appends a sampled token; *is_done is set where the grammar has ended. False with an error. */
 bool tarn__constraint_accept(tarn__constraint *constraint, int32_t token, bool *is_done);

@@ -8,7 +8,15 @@
 #include "support/noise.h"
 
 #define CPU tarn_device_cpu()
-enum { VOCAB = 61, CONTEXT = 1024, WINDOW = 100, PAGE = TARN__KV_PAGE, PAGES = CONTEXT / PAGE, STEP = 48, REQUESTS = 6 };
+enum {
+    VOCAB = 61,
+    CONTEXT = 1024,
+    WINDOW = 100,
+    PAGE = TARN__KV_PAGE,
+    PAGES = CONTEXT / PAGE,
+    STEP = 48,
+    REQUESTS = 6
+};
 
 /* pages of a request: those of the window and of a step's tokens, both cut anywhere */
 enum { MAX_PAGES = (WINDOW - 1 + STEP + 2 * (PAGE - 1)) / PAGE };
@@ -55,10 +63,10 @@ static tarn_engine *engine_of(tarn_module *model, int64_t pages, bool no_sharing
 
 static void add(tarn_engine *engine, result *r, const int32_t *prompt, int64_t count, int64_t max_tokens)
 {
-    *r = (result){.number = tarn_engine_add(
-                      engine, prompt, count,
-                      &(tarn_generate_options){
-                          .max_tokens = max_tokens, .temperature = 0.8, .logprobs = true, .seed = 7})};
+    *r = (result){
+        .number = tarn_engine_add(
+            engine, prompt, count,
+            &(tarn_generate_options){.max_tokens = max_tokens, .temperature = 0.8, .logprobs = true, .seed = 7})};
     assert_true(r->number > 0);
 }
 

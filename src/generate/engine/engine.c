@@ -118,6 +118,7 @@ tarn_engine *tarn_engine_new_sized(tarn_module *model, const tarn_engine_options
         *engine = own;
         pthread_mutex_init(&engine->lock, NULL);
         open_condition(&engine->changed);
+        pthread_cond_init(&engine->mask_wanted, NULL);
         return engine;
     }
     tarn__page_pool_close(&own.pool);
@@ -129,6 +130,7 @@ void tarn_engine_free(tarn_engine *engine)
 {
     if (!engine)
         return;
+    tarn__engine_stop_workers(engine);
     while (engine->count > 0)
         tarn__engine_remove(engine, engine->request[engine->count - 1]);
     tarn__engine_free_ended(engine->ended);
@@ -137,6 +139,7 @@ void tarn_engine_free(tarn_engine *engine)
     tarn__release(engine->text, engine->text_capacity);
     tarn__release(engine->candidate, sizeof(*engine->candidate) * engine->candidate_capacity);
     pthread_cond_destroy(&engine->changed);
+    pthread_cond_destroy(&engine->mask_wanted);
     pthread_mutex_destroy(&engine->lock);
     tarn__page_pool_close(&engine->pool);
     tarn__kv_pages_close(&engine->pages);
@@ -150,6 +153,16 @@ double tarn__engine_now(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return 1e3 * (double)now.tv_sec + 1e-6 * (double)now.tv_nsec;
+}
+
+struct timespec tarn__engine_time_in(double milliseconds)
+{
+    struct timespec then;
+    clock_gettime(CLOCK_MONOTONIC, &then);
+    double whole = floor(1e-3 * milliseconds), end = (double)then.tv_nsec + 1e9 * (1e-3 * milliseconds - whole);
+    then.tv_sec += (time_t)whole + (end >= 1e9);
+    then.tv_nsec = (long)(end >= 1e9 ? end - 1e9 : end);
+    return then;
 }
 
 /* A const engine stays as it is for the caller; the lock is not part of it. */
@@ -179,14 +192,36 @@ static int64_t work_left(const tarn_engine *e)
     return left;
 }
 
-/* Frees what has ended since the last step. */
+/* Frees what has ended since the last step, except requests whose grammar a worker uses. */
 static void free_ended(tarn_engine *e)
 {
+    tarn__request *ended = NULL, *kept = NULL;
     tarn__engine_lock(e);
-    tarn__request *ended = e->ended;
-    e->ended = NULL;
+    while (e->ended) {
+        tarn__request *r = e->ended, **to = tarn__engine_is_busy(e, r) ? &kept : &ended;
+        e->ended = r->next_ended;
+        r->next_ended = *to;
+        *to = r;
+    }
+    e->ended = kept;
     tarn__engine_unlock(e);
     tarn__engine_free_ended(ended);
+}
+
+/* Plans a batch. Where all requests wait for masks, it waits for one of them, at most for a short time: a step without
+ * tokens is allowed. */
+static bool plan(tarn_engine *e, tarn__batch *batch)
+{
+    e->stats.steps += e->count > 0;
+    for (int again = 0; again < 2 && e->count > 0; again++) {
+        tarn__engine_wait_for_masks(e, again == 0);
+        tarn__engine_settle_masks(e);
+        if (tarn__engine_plan(e, batch))
+            return true;
+        if (tarn_failed() || e->replies > e->first_reply)
+            break; /* the caller has something to read */
+    }
+    return false;
 }
 
 /* Plans and advances with the lock, computes without it. */
@@ -195,13 +230,15 @@ static bool step(tarn_engine *e)
     tarn__batch batch = {0};
     tarn__engine_lock(e);
     tarn__engine_reset_outputs(e);
-    bool is_planned = e->count > 0 && tarn__engine_plan(e, &batch);
+    bool is_planned = plan(e, &batch);
     tarn__engine_unlock(e);
     if (is_planned) {
+        double began = tarn__engine_now();
         bool good = tarn__engine_compute(e, &batch);
         tarn__engine_lock(e);
         if (!good || !tarn__engine_advance(e, &batch))
             tarn__engine_fail_all(e, &batch);
+        e->step_ms = tarn__engine_now() - began;
         tarn__engine_unlock(e);
     }
     tarn__batch_release(&batch);
@@ -229,16 +266,11 @@ int64_t tarn_engine_step(tarn_engine *e)
 
 bool tarn_engine_wait(tarn_engine *e, double seconds)
 {
-    struct timespec until;
     if (!tarn__engine_check("engine_wait", e))
         return false;
     if (!(seconds >= 0))
         return tarn__raise(TARN_ERROR_ARGUMENT, "engine_wait: seconds is %g; it must be at least 0", seconds);
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    double whole = floor(seconds < MAX_WAIT_SECONDS ? seconds : MAX_WAIT_SECONDS),
-           end = (double)until.tv_nsec + 1e9 * (seconds < MAX_WAIT_SECONDS ? seconds - whole : 0);
-    until.tv_sec += (time_t)whole + (end >= 1e9);
-    until.tv_nsec = (long)(end >= 1e9 ? end - 1e9 : end);
+    struct timespec until = tarn__engine_time_in(1e3 * (seconds < MAX_WAIT_SECONDS ? seconds : MAX_WAIT_SECONDS));
     tarn__engine_lock(e);
     for (int result = 0; result == 0 && !e->is_woken && work_left(e) == 0;)
         result = pthread_cond_timedwait(&e->changed, &e->lock, &until);

@@ -1,8 +1,8 @@
 /* engine.h: the internals of tarn_engine: requests, their pages, the step and its outputs.
  *
  * The lock guards everything but what a step computes with while it runs: the requests of its batch, which stay alive
- * and change only after the step (engine_step.c). Memory of ended requests is freed by the thread that steps: it may be
- * the device's. */
+ * and change only after the step (engine_step.c); and the constraint of a request whose mask a worker is computing
+ * (engine_masks.c). Memory of ended requests is freed by the thread that steps: it may be the device's. */
 #ifndef TARN__ENGINE_H
 #define TARN__ENGINE_H
 
@@ -14,6 +14,14 @@
 #include "generate/generate_options.h"
 #include "generate/stop_buffer.h"
 #include "models/lm/arch.h"
+
+/* The mask of a request's grammar. */
+typedef enum tarn__mask_state {
+    TARN__MASK_NONE,      /* without a grammar */
+    TARN__MASK_WANTED,    /* for a worker, who first appends `accepted` to the grammar */
+    TARN__MASK_COMPUTING, /* the constraint is a worker's */
+    TARN__MASK_READY,     /* for the next token; or there is none: the grammar is done, or an error */
+} tarn__mask_state;
 
 /* One request. Its tokens are the prompt and those sampled; the keys and values of the first `computed` of them are in
  * its pages, except those before every layer's window, which are released. A waiting request has no pages. */
@@ -32,6 +40,11 @@ typedef struct tarn__request {
     tarn_sampler *sampler;
     bool needs_history; /* the sampler has not got the prompt yet */
     tarn__constraint constraint;
+    tarn__mask_state mask;
+    int32_t accepted;         /* token that the grammar has yet to get; -1: none */
+    bool is_grammar_done;     /* it has ended with that token */
+    bool has_failed;          /* there is no mask */
+    char *mask_error;         /* why; owned. NULL: no memory */
     tarn_text_stream *stream; /* NULL without a tokenizer */
     tarn__stop_buffer stop_buffer;
     bool logprobs, prompt_logprobs, prompt_only;
@@ -58,6 +71,8 @@ typedef struct tarn__reply {
     size_t text, candidates;
 } tarn__reply;
 
+#define TARN__MASK_WORKERS 2
+
 struct tarn_engine {
     tarn_module *model; /* borrowed */
     tarn__model_info info;
@@ -81,6 +96,12 @@ struct tarn_engine {
     tarn_candidate *candidate;
     size_t candidates, candidate_capacity;
     tarn_engine_stats stats;
+    pthread_t worker[TARN__MASK_WORKERS]; /* started with the first grammar */
+    int workers;
+    const tarn_grammar *busy[TARN__MASK_WORKERS]; /* of the mask that a worker computes; NULL: none */
+    pthread_cond_t mask_wanted;
+    bool is_closing; /* workers end */
+    double step_ms;  /* time of the last step */
 };
 
 /* A step's operands on the host, in one allocation; tensors are in the open scope. */
@@ -117,6 +138,9 @@ void tarn__engine_release_passed(tarn_engine *engine, tarn__request *request, in
 void tarn__engine_remove(tarn_engine *engine, tarn__request *request);
 void tarn__engine_free_ended(tarn__request *ended);
 
+/* Time of the monotonic clock in so many milliseconds. */
+struct timespec tarn__engine_time_in(double milliseconds);
+
 /* A step's three parts: plan and release the batch with the lock, compute it without. plan: false with an error, or
  * without one where there is nothing to compute. */
 bool tarn__engine_plan(tarn_engine *engine, tarn__batch *batch);
@@ -131,6 +155,30 @@ bool tarn__engine_sample(tarn__batch *batch, tarn_tensor *logits);
  * error. */
 bool tarn__engine_advance(tarn_engine *engine, const tarn__batch *batch);
 void tarn__engine_fail_all(tarn_engine *engine, const tarn__batch *batch);
+
+/* ---- masks (engine_masks.c) -------------------------------------------------------------------------------------- */
+
+/* Starts the workers, if they do not run. False with an error. */
+bool tarn__engine_start_workers(tarn_engine *engine);
+
+/* Ends the workers after the masks that they compute. */
+void tarn__engine_stop_workers(tarn_engine *engine);
+
+/* Has a request's next mask computed, after a token; -1: none. Does nothing without a grammar. */
+void tarn__engine_want_mask(tarn_engine *engine, tarn__request *request, int32_t token);
+
+/* True if a request cannot have its next token yet. */
+bool tarn__request_needs_mask(const tarn__request *request);
+
+/* True if a worker computes a mask of a request's grammar: freeing the request would wait for it. */
+bool tarn__engine_is_busy(const tarn_engine *engine, const tarn__request *request);
+
+/* Waits, with the lock, for masks that running requests need: shortly for all of them where others can be computed
+ * meanwhile; else until anything changes. */
+void tarn__engine_wait_for_masks(tarn_engine *engine, bool has_others);
+
+/* Ends requests whose grammar is done or failed, or that have all their tokens. */
+void tarn__engine_settle_masks(tarn_engine *engine);
 
 /* ---- outputs (engine_output.c) ----------------------------------------------------------------------------------- */
 

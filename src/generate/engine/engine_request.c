@@ -34,6 +34,7 @@ static void free_request(tarn__request *r)
     tarn__stop_buffer_close(&r->stop_buffer);
     tarn_sampler_free(r->sampler);
     tarn__string_free(r->error);
+    tarn__string_free(r->mask_error);
     tarn__release(r, sizeof(*r));
 }
 
@@ -137,10 +138,11 @@ static tarn__request *new_request(const tarn_engine *e, const int32_t *tokens, i
 static bool list_request(tarn_engine *e, tarn__request *r)
 {
     if (!tarn__list_reserve(&e->request, e->count, &e->capacity, sizeof(*e->request)) ||
-        !tarn__engine_reserve_outputs(e, 0, e->count + 1))
+        !tarn__engine_reserve_outputs(e, 0, e->count + 1) || (r->constraint.grammar && !tarn__engine_start_workers(e)))
         return false;
     r->number = e->next_number++;
     e->request[e->count++] = r;
+    tarn__engine_want_mask(e, r, -1);
     pthread_cond_broadcast(&e->changed);
     return true;
 }

@@ -31,26 +31,15 @@ static bool note_error(tarn__request *r)
     return r->error != NULL;
 }
 
-/* Sets the mask of a request's grammar. One that has no next token ends its request. */
-static void set_mask(tarn__request *r)
-{
-    if (!tarn__constraint_mask(&r->constraint, r->sampler) && note_error(r))
-        r->is_sampled = false;
-}
-
 /* Samples of the batch, i64 [1, 1] each, in `part` [sequences]; NULL for requests without one. */
 static bool sample_all(tarn__batch *b, tarn_tensor *logits, tarn_tensor **part)
 {
     for (int64_t i = 0; i < b->sequences; i++) {
         tarn__request *r = b->request[i];
         int64_t row = r->first_row + r->prompt_rows;
-        if (r->is_sampled)
-            set_mask(r);
-        if (tarn_failed())
-            return false;
         if (!r->is_sampled)
             continue;
-        if (!add_history(r, tarn_device_of(logits)))
+        if (!tarn__constraint_apply(&r->constraint, r->sampler) || !add_history(r, tarn_device_of(logits)))
             return false;
         part[i] = tarn_sampler_sample(r->sampler, tarn_slice(logits, 0, row, row + 1));
         if (!part[i])
@@ -191,28 +180,24 @@ static bool describe(tarn_engine *e, tarn__request *r, tarn__reply *reply, const
     return true;
 }
 
-/* Queues the output of a sampled token; there is space. False with an error. */
+/* Queues the output of a sampled token; there is space. Whether it is the last one of a grammar is known later
+ * (engine_masks.c). False with an error. */
 static bool accept(tarn_engine *e, tarn__request *r, const double *logprob)
 {
-    bool is_done = false;
     if (r->token < 0)
         return raise_not_finite(r, r->count);
     bool is_end = tarn__constraint_is_end(&r->constraint, r->token);
     if (!is_end) {
         r->tokens[r->count++] = (int32_t)r->token;
         e->stats.new_tokens++;
-        if (!tarn__constraint_accept(&r->constraint, (int32_t)r->token, &is_done))
-            return false;
+        tarn__engine_want_mask(e, r, (int32_t)r->token);
     }
     if (r->decoded_at == 0)
         r->decoded_at = tarn__engine_now();
     tarn__reply *reply = tarn__engine_reply(e, r, is_end ? -1 : (int32_t)r->token, TARN_FINISH_NONE);
     reply->output.end_token = is_end ? (int32_t)r->token : -1;
-    return describe(e, r, reply, logprob,
-                    is_end                     ? TARN_FINISH_TOKEN
-                    : is_done                  ? TARN_FINISH_GRAMMAR
-                    : r->count == r->max_count ? TARN_FINISH_LENGTH
-                                               : TARN_FINISH_NONE);
+    bool is_last = r->count == r->max_count && !tarn__request_needs_mask(r);
+    return describe(e, r, reply, logprob, is_end ? TARN_FINISH_TOKEN : is_last ? TARN_FINISH_LENGTH : TARN_FINISH_NONE);
 }
 
 /* Queues the outputs of a computed request, and ends it where it has to. */

@@ -17,6 +17,12 @@
 
 /* ---- planning ---------------------------------------------------------------------------------------------------- */
 
+/* Tokens of a request that can be computed: the last one needs the mask for its sample. */
+static int64_t plannable(const tarn__request *r)
+{
+    return tarn__request_needs_mask(r) ? r->count - 1 : r->count;
+}
+
 /* Tokens of a request that may come from shared pages. The last one is always computed: its logits are needed; and so
  * are those before each token of the prompt whose log probability is still to be output. */
 static int64_t shareable(const tarn_engine *e, const tarn__request *r)
@@ -49,7 +55,7 @@ static bool is_being_computed(const tarn_engine *e, const tarn__request *r)
     for (int i = 0; i < e->count; i++) {
         const tarn__request *other = e->request[i];
         if (other->is_running && other->root == r->root && other->published <= r->pages && other->prompt >= end &&
-            memcmp(other->tokens, r->tokens, sizeof(*r->tokens) * (size_t)end) == 0)
+            plannable(other) >= end && memcmp(other->tokens, r->tokens, sizeof(*r->tokens) * (size_t)end) == 0)
             return true;
     }
     return false;
@@ -113,7 +119,7 @@ static void admit(tarn_engine *e)
  * has a row of logits and log probabilities, whose memory grows with the vocabulary. */
 static bool is_planned(const tarn__request *r)
 {
-    return r->computed + r->planned == r->count ||
+    return r->computed + r->planned == plannable(r) ||
            (r->prompt_logprobs && r->echoed < r->prompt && r->planned >= TARN__KV_PAGE);
 }
 
@@ -124,14 +130,14 @@ static void plan_tokens(tarn_engine *e)
     int start = 0;
     for (int i = 0; i < e->count; i++) {
         tarn__request *r = e->request[i];
-        r->planned = r->is_running && r->count - r->computed == 1 ? 1 : 0;
+        r->planned = r->is_running && r->count - r->computed == 1 && plannable(r) == r->count;
         start = r->number <= e->turn ? i + 1 : start;
     }
     for (bool has_given = true; has_given && budget > 0;) {
         has_given = false;
         for (int k = 0; k < e->count && budget > 0; k++) {
             tarn__request *r = e->request[(start + k) % e->count];
-            int64_t left = r->count - r->computed - r->planned;
+            int64_t left = plannable(r) - r->computed - r->planned;
             if (!r->is_running || is_planned(r))
                 continue;
             int64_t n = left < TARN__KV_PAGE ? left : TARN__KV_PAGE;
@@ -273,7 +279,8 @@ static void fail_running(tarn_engine *e)
             tarn__engine_fail(e, e->request[i], NULL);
 }
 
-/* Without tokens the only request that had some was preempted: the next step serves the others. */
+/* Without tokens the only request that had some was preempted, and the next step serves the others; or masks are
+ * missing. */
 bool tarn__engine_plan(tarn_engine *e, tarn__batch *b)
 {
     admit(e);
@@ -281,7 +288,6 @@ bool tarn__engine_plan(tarn_engine *e, tarn__batch *b)
     for (int i = 0; i < e->count; i++)
         if (e->request[i]->is_running && e->request[i]->planned > 0)
             take_pages(e, e->request[i]);
-    e->stats.steps++;
     size_batch(e, b);
     if (b->tokens == 0)
         return false;
