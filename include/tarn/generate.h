@@ -284,6 +284,40 @@ TARN_API bool tarn_generator_stop(tarn_generator *generator, int64_t sequence);
 /* Frees a generator. NULL is allowed; works while an error is pending. */
 TARN_API void tarn_generator_free(tarn_generator *generator);
 
+/* ---- embeddings -------------------------------------------------------------------------------------------------- */
+
+/* Computes embeddings: the mean of a language model's last hidden states over the tokens of a sequence. They are those
+ * after the last norm, as last_hidden_state of transformers. A sequence is computed in steps of one prefill chunk, so
+ * that a thread can do other work between them. */
+typedef struct tarn_embedder tarn_embedder;
+
+/* Options of tarn_embedder_new(); zero is every field's default. */
+typedef struct tarn_embedder_options {
+    int64_t context;       /* tokens of a sequence; default and maximum: the model's context */
+    tarn_kv_type kv_type;  /* storage type of the KV cache */
+    int64_t prefill_chunk; /* tokens per step: larger is faster and takes more memory; default 512 */
+} tarn_embedder_options;
+
+/* An embedder with a KV cache for one sequence. Borrows the model, which must outlive it and stay on its device. `...`
+ * is a const tarn_embedder_options *, or NULL. The caller owns the embedder. */
+TARN_API tarn_embedder *tarn_embedder_new_sized(tarn_module *model, const tarn_embedder_options *options,
+                                                size_t options_size);
+#define tarn_embedder_new(model, ...) tarn_embedder_new_sized(model, __VA_ARGS__, sizeof(tarn_embedder_options))
+
+/* Begins a sequence of 1 token to the context; drops the one before. Copies the tokens. */
+TARN_API bool tarn_embedder_begin(tarn_embedder *embedder, const int32_t *tokens, int64_t count);
+
+/* Computes the next chunk. Returns the number of tokens that are left; 0: the embedding is complete. -1 on error: the
+ * sequence has ended. */
+TARN_API int64_t tarn_embedder_step(tarn_embedder *embedder);
+
+/* Copies the embedding of a complete sequence: `size` elements, the model's hidden_size. Hidden states that are not
+ * finite are an error. */
+TARN_API bool tarn_embedder_read(const tarn_embedder *embedder, float *embedding, int64_t size);
+
+/* Frees an embedder, not its model. NULL is allowed; works while an error is pending. */
+TARN_API void tarn_embedder_free(tarn_embedder *embedder);
+
 /* ---- measuring --------------------------------------------------------------------------------------------------- */
 
 /* What to measure; zero is the default of every field but the first. */

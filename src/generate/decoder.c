@@ -149,36 +149,54 @@ static bool check_tokens(const char *function, const tarn_decoder *d, const tarn
     return true;
 }
 
+/* A forward pass with a cache. */
+typedef tarn_tensor *(*forward_fn)(tarn_module *model, tarn_tensor *tokens, tarn__kv_cache *cache);
+
 /* Switching the mode costs a walk over the modules, so it is skipped for models that are out of training mode
  * already. */
-tarn_tensor *tarn__decoder_forward(tarn_decoder *d, tarn_tensor *tokens)
+static tarn_tensor *forward(tarn_decoder *d, tarn_tensor *tokens, forward_fn run)
 {
     bool was_training = d->model->training;
     if (was_training)
         tarn_module_train(d->model, false);
-    tarn_tensor *logits = tarn__model_forward_cached(d->model, tokens, &d->cache);
+    tarn_tensor *y = run(d->model, tokens, &d->cache);
     if (was_training) {
         tarn__error_record error; /* the mode comes back after a failure too */
         tarn__error_save(&error);
         tarn_module_train(d->model, true);
         tarn__error_restore(&error);
     }
-    return logits;
+    return y;
 }
 
-/* Logits after tokens [count, T] of one chunk, which are then part of the sequences. */
-static tarn_tensor *feed_chunk(tarn_decoder *d, int64_t first, int64_t count, tarn_tensor *tokens)
+tarn_tensor *tarn__decoder_forward(tarn_decoder *d, tarn_tensor *tokens)
+{
+    return forward(d, tokens, tarn__model_forward_cached);
+}
+
+/* Logits or hidden states of tokens [count, T] of one chunk, which are then part of the sequences. */
+static tarn_tensor *feed_chunk(tarn_decoder *d, int64_t first, int64_t count, tarn_tensor *tokens, forward_fn run)
 {
     tarn_scope *scope = tarn_scope_open();
-    tarn_tensor *logits = NULL;
+    tarn_tensor *y = NULL;
     int64_t T = tarn_size(tokens, 1);
     if (scope && tarn__kv_cache_begin_step(&d->cache, first, count, T, 0))
-        logits = tarn__decoder_forward(d, tokens);
-    if (logits && tarn__kv_cache_end_step(&d->cache))
+        y = forward(d, tokens, run);
+    if (y && tarn__kv_cache_end_step(&d->cache))
         tarn__kv_cache_advance(&d->cache, first, count, T);
-    logits = logits && !tarn_failed() ? tarn_scope_return(scope, logits) : NULL;
+    y = y && !tarn_failed() ? tarn_scope_return(scope, y) : NULL;
     tarn_scope_close(scope);
-    return logits;
+    return y;
+}
+
+tarn_tensor *tarn__decoder_hidden(tarn_decoder *d, tarn_tensor *tokens, int64_t length)
+{
+    d->cache.rope_length = length;
+    tarn_no_grad_open();
+    tarn_tensor *hidden = feed_chunk(d, 0, 1, tokens, tarn__model_hidden_cached);
+    tarn_no_grad_close();
+    d->cache.rope_length = 0;
+    return hidden;
 }
 
 /* Removes the chunks stored before one failed. Keeps the pending error. */
@@ -215,7 +233,8 @@ static tarn_tensor *feed(const char *function, tarn_decoder *d, int64_t first, i
     for (bool good = scope != NULL; good && done < T;) {
         int64_t end = T - done > d->prefill_chunk ? done + d->prefill_chunk : T;
         tarn_free(logits); /* of an earlier chunk */
-        logits = feed_chunk(d, first, count, done == 0 && end == T ? tokens : tarn_slice(tokens, 1, done, end));
+        logits = feed_chunk(d, first, count, done == 0 && end == T ? tokens : tarn_slice(tokens, 1, done, end),
+                            tarn__model_forward_cached);
         good = logits != NULL;
         done = good ? end : done;
     }

@@ -32,6 +32,10 @@ struct tarn_decoder {
  * The logits belong to the open scope. NULL with an error. */
 tarn_tensor *tarn__decoder_forward(tarn_decoder *decoder, tarn_tensor *tokens);
 
+/* Appends tokens [1, T], one chunk that fits, to the first sequence, and returns their hidden states [1, T,
+ * hidden_size]. RoPE is scaled for `length` tokens. In the open scope. NULL with an error. */
+tarn_tensor *tarn__decoder_hidden(tarn_decoder *decoder, tarn_tensor *tokens, int64_t length);
+
 /* Raises TARN_ERROR_MEMORY for a KV cache that does not fit: how much is missing, and which settings would fit.
  * Replaces the pending error, unless the free memory is unknown. Always false. */
 bool tarn__decoder_out_of_memory(const char *function, const tarn__kv_cache_shape *shape, const tarn_module *model,

@@ -1,4 +1,4 @@
-/* test_bad_input_generate.c: invalid arguments of decoders, samplers and generators. */
+/* test_bad_input_generate.c: invalid arguments of decoders, embedders, samplers and generators. */
 #include "support/refuse.h"
 
 #define CPU tarn_device_cpu()
@@ -57,6 +57,40 @@ static void decoders(void **state)
     tarn_decoder_free(decoder);
     tarn_module_free(model);
     tarn_module_free(other);
+}
+
+static void embedders(void **state)
+{
+    (void)state;
+    tarn_module *model = tarn_model_gpt2(&small, CPU, 1), *other = tarn_linear(2, 2, CPU);
+    tarn_embedder *embedder = tarn_embedder_new(model, &(tarn_embedder_options){.context = 3, .prefill_chunk = 2});
+    float values[4];
+    REFUSE(tarn_embedder_new, tarn_embedder_new(NULL, NULL));
+    REFUSE(tarn_embedder_new, tarn_embedder_new(other, NULL));
+    REFUSE(tarn_embedder_new, tarn_embedder_new(model, &(tarn_embedder_options){.context = 6}));
+    REFUSE(tarn_embedder_new, tarn_embedder_new(model, &(tarn_embedder_options){.prefill_chunk = -1}));
+    REFUSE(tarn_embedder_new, tarn_embedder_new(model, &(tarn_embedder_options){.kv_type = (tarn_kv_type)5}));
+    REFUSE(tarn_embedder_new, tarn_embedder_new_sized(other, NULL, 0));
+    REFUSE(tarn_embedder_begin, tarn_embedder_begin(NULL, (int32_t[]){1}, 1));
+    REFUSE(tarn_embedder_begin, tarn_embedder_begin(embedder, NULL, 1));
+    REFUSE(tarn_embedder_begin, tarn_embedder_begin(embedder, (int32_t[]){1}, 0));
+    REFUSE(tarn_embedder_begin, tarn_embedder_begin(embedder, (int32_t[]){1, 1, 1, 1}, 4));
+    REFUSE(tarn_embedder_begin, tarn_embedder_begin(embedder, (int32_t[]){7}, 1));
+    REFUSE(tarn_embedder_begin, tarn_embedder_begin(embedder, (int32_t[]){-1}, 1));
+    REFUSE(tarn_embedder_step, tarn_embedder_step(NULL));
+    REFUSE(tarn_embedder_step, tarn_embedder_step(embedder));
+    REFUSE(tarn_embedder_read, tarn_embedder_read(embedder, values, 4));
+    assert_true(tarn_embedder_begin(embedder, (int32_t[]){1, 2, 3}, 3));
+    assert_int_equal(tarn_embedder_step(embedder), 1);
+    REFUSE(tarn_embedder_read, tarn_embedder_read(embedder, values, 4));
+    assert_int_equal(tarn_embedder_step(embedder), 0);
+    REFUSE(tarn_embedder_read, tarn_embedder_read(NULL, values, 4));
+    REFUSE(tarn_embedder_read, tarn_embedder_read(embedder, NULL, 4));
+    REFUSE(tarn_embedder_read, tarn_embedder_read(embedder, values, 3));
+    ACCEPT(tarn_embedder_free(NULL));
+    tarn_embedder_free(embedder);
+    tarn_module_free(other);
+    tarn_module_free(model);
 }
 
 static void samplers(void **state)
@@ -262,6 +296,7 @@ static void generators(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(decoders, open_refusals, close_refusals),
+                                       cmocka_unit_test_setup_teardown(embedders, open_refusals, close_refusals),
                                        cmocka_unit_test_setup_teardown(samplers, open_refusals, close_refusals),
                                        cmocka_unit_test_setup_teardown(generation, open_refusals, close_refusals),
                                        cmocka_unit_test_setup_teardown(benchmarks, open_refusals, close_refusals),

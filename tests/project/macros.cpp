@@ -143,6 +143,7 @@ static void models(tarn_device cpu)
     REFUSED(tarn_lora_add(NULL, NULL));
     REFUSED(tarn_model_convert("none", "other", NULL, NULL));
     REFUSED(tarn_decoder_new(NULL, NULL));
+    REFUSED(tarn_embedder_new(NULL, NULL));
     tarn_sampler *sampler = tarn_sampler_new(NULL);
     CHECK(sampler);
     tarn_sampler_free(sampler);

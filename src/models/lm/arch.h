@@ -333,6 +333,10 @@ tarn_tensor *tarn__model_finish_logits(const tarn_lm_config *config, tarn_tensor
 /* Hidden states [B, T, hidden_size] of packed documents, equal to those of each document alone. */
 tarn_tensor *tarn__model_hidden(tarn_module *body, tarn_tensor *tokens, const tarn__documents *documents);
 
+/* Hidden states [B, T, hidden_size] of tokens that follow those in the cache and fit, after the last norm. Called
+ * within a step of the cache. */
+tarn_tensor *tarn__model_hidden_cached(tarn_module *model, tarn_tensor *tokens, tarn__kv_cache *cache);
+
 /* Logits [B, vocab_size] after the last of tokens [B, T], which follow those in the cache and fit. Called within a
  * step of the cache, whose positions and attention it uses. */
 tarn_tensor *tarn__model_forward_cached(tarn_module *model, tarn_tensor *tokens, tarn__kv_cache *cache);

@@ -290,12 +290,17 @@ tarn_tensor *tarn__model_forward(tarn_module *model, tarn_tensor *tokens, void *
     return tarn__model_finish_logits(&((const tarn__model_ctx *)ctx)->config, y);
 }
 
+tarn_tensor *tarn__model_hidden_cached(tarn_module *model, tarn_tensor *tokens, tarn__kv_cache *cache)
+{
+    return hidden_states(model->child[TARN__MODEL_BODY], tokens, &(tarn__forward_ctx){.cache = cache});
+}
+
 /* Only the last token goes through the head: prefill needs no other logits. */
 tarn_tensor *tarn__model_forward_cached(tarn_module *model, tarn_tensor *tokens, tarn__kv_cache *cache)
 {
     if (tarn__model_can_decode(model, tokens, cache))
         return tarn__model_decode(model, tokens, cache);
-    tarn_tensor *y = hidden_states(model->child[TARN__MODEL_BODY], tokens, &(tarn__forward_ctx){.cache = cache});
+    tarn_tensor *y = tarn__model_hidden_cached(model, tokens, cache);
     int64_t T = tokens->view.shape[1];
     tarn_tensor *last = y ? tarn_squeeze(tarn_slice(y, 1, T - 1, T), 1) : NULL;
     return tarn__model_finish_logits(tarn__model_config(model),
