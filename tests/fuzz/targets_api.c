@@ -45,7 +45,7 @@ static bool take_body(const void *from, size_t count)
     bool is_taken = false;
     tarn__api_model model;
     open_model(&model);
-    for (int route = 0; route <= TARN__API_TEMPLATE; route++) {
+    for (int route = 0; route <= TARN__API_EMBEDDINGS; route++) {
         tarn__api_job *job = tarn__api_job_new((tarn__api_route)route, from, count);
         fuzz_must(job != NULL, "there is memory");
         tarn__api_prepare(job, &model);
@@ -70,7 +70,9 @@ static void seed_bodies(fuzz_seed_fn use, void *ctx)
         "\"grammar\":\"root ::= [a-z]+\"}",
         "{\"prompt\":\"a\",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"x\",\"schema\":{"
         "\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}}}}}}",
-        "{\"content\":\"<|im_end|>\",\"add_special\":true,\"parse_special\":false}", "{\"tokens\":[104,195,169,257]}"};
+        "{\"content\":\"<|im_end|>\",\"add_special\":true,\"parse_special\":false}",
+        "{\"tokens\":[104,195,169,257]}",
+        "{\"input\":[\"a\",[1,2,3]],\"encoding_format\":\"base64\",\"user\":\"u\"}"};
     for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++)
         use(good[i], strlen(good[i]), ctx);
 }

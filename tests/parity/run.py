@@ -194,10 +194,12 @@ def check_client(_):
     done = subprocess.run([sys.executable, script], env={"TARN_COMMAND": command, **os.environ}, capture_output=True,
                           text=True, timeout=300)
     yield "openai", "" if done.returncode == 0 else None if done.returncode == 77 else done.stdout + done.stderr
+    if done.returncode == 0:
+        yield "embeddings", "" if "those of transformers" in done.stdout else "not compared with transformers"
 
 
 def run_serve(options):
-    """`tarn serve`, through the openai package."""
+    """`tarn serve`, through the openai package; its embeddings beside transformers."""
     return run_files("serve", check_client, options)
 
 

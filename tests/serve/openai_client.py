@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""The openai package against `tarn serve`: models, chats, completions, streams, structured output, log probabilities,
-errors and keys, on a random Llama. TARN_COMMAND names the command. Exit status 77: the package or the server is
-missing."""
+"""The openai package against `tarn serve`: models, chats, completions, embeddings, streams, structured output, log
+probabilities, errors and keys, on a random Llama. TARN_COMMAND names the command. Exit status 77: the package or the
+server is missing."""
+import array
 import json
 import os
 import subprocess
@@ -98,6 +99,36 @@ def completions(client):
     check([c.text for c in both.choices] == [text, text], "a list of prompts")
 
 
+def embeddings(client, folder):
+    """By the package's default, base64, as floats, and as transformers has them where it is installed."""
+    inputs = ["Hi", "a longer text", "x" * 512]
+    answer = client.embeddings.create(model="random", input=inputs)
+    floats = client.embeddings.create(model="random", input=[list(t.encode()) for t in inputs], encoding_format="float")
+    check([array.array("f", e.embedding) for e in answer.data] == [array.array("f", e.embedding) for e in floats.data],
+          "base64 and floats are the same")
+    check([e.index for e in answer.data] == [0, 1, 2], "all embeddings")
+    check(len(answer.data[0].embedding) == random_model.HIDDEN, "the size of an embedding")
+    check(answer.usage.prompt_tokens == answer.usage.total_tokens == sum(map(len, inputs)), "usage of embeddings")
+    one = client.embeddings.create(model="random", input="Hi", dimensions=random_model.HIDDEN).data[0].embedding
+    check(one == answer.data[0].embedding, "an input alone has the same embedding")
+    refused(openai.BadRequestError, "context_length_exceeded",
+            lambda: client.embeddings.create(model="random", input="x" * 513))
+    refused(openai.BadRequestError, "unsupported_parameter",
+            lambda: client.embeddings.create(model="random", input="x", dimensions=random_model.HIDDEN // 2))
+    try:
+        import torch
+        import transformers
+    except ImportError:
+        return
+    model = transformers.AutoModel.from_pretrained(folder)
+    for text, entry in zip(inputs, answer.data):
+        with torch.no_grad():
+            theirs = model(torch.tensor([list(text.encode())])).last_hidden_state.mean(1)[0]
+        distance = (torch.tensor(entry.embedding) - theirs).abs().max().item()
+        check(distance < 1e-4, f"the embedding of {len(text)} tokens is {distance:.2g} from that of transformers")
+    print(f"embeddings are those of transformers {transformers.__version__}")
+
+
 def errors(client, url):
     ask = client.chat.completions.create
     hi = [{"role": "user", "content": "Hi"}]
@@ -132,6 +163,7 @@ def main():
             structured(client)
             tools(client)
             completions(client)
+            embeddings(client, folder)
             errors(client, url)
         finally:
             was_running = server.poll() is None

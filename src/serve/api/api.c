@@ -62,6 +62,7 @@ static const route routes[] = {{"/health", answer_health, 0},
                                {"/slots", tarn__api_answer_slots, 0},
                                {"/v1/chat/completions", NULL, TARN__API_CHAT},
                                {"/v1/completions", NULL, TARN__API_COMPLETION},
+                               {"/v1/embeddings", NULL, TARN__API_EMBEDDINGS},
                                {"/tokenize", NULL, TARN__API_TOKENIZE},
                                {"/detokenize", NULL, TARN__API_DETOKENIZE},
                                {"/apply-template", NULL, TARN__API_TEMPLATE}};
@@ -77,7 +78,7 @@ static const route *find_route(const char *path)
 static void begin_job(tarn__api *a, tarn__http_exchange *x, tarn__api_route kind)
 {
     const tarn__http_request *request = tarn__http_exchange_request(x);
-    int before = a->preparing + (kind <= TARN__API_COMPLETION ? a->live : 0); /* texts need no engine */
+    int before = a->preparing + (tarn__api_is_computed(kind) ? a->live : 0); /* texts need no engine */
     if (before >= a->options.engine.sequences + a->options.queue) {
         refuse(a, x, 429, "queue_full", "the queue is full; try again later");
         return;

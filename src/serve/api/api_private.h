@@ -11,6 +11,11 @@ enum { TARN__API_POOL = 2, TARN__API_BUCKETS = 1024 };
 
 typedef enum tarn__api_state { TARN__API_LOADING = 0, TARN__API_READY, TARN__API_FAILED } tarn__api_state;
 
+/* Jobs in the order of their arrival; guarded by the API's lock. */
+typedef struct tarn__api_queue {
+    tarn__api_job *first, *last;
+} tarn__api_queue;
+
 struct tarn__api {
     tarn__api_options options;
     tarn__http_access access;
@@ -30,7 +35,7 @@ struct tarn__api {
     int pool_count;
     pthread_mutex_t lock;
     pthread_cond_t filled;
-    tarn__api_job *first, *last;
+    tarn__api_queue prepared, computed; /* jobs for the pool, and embeddings for the engine's thread */
 
     /* of the loop's thread */
     tarn__api_state state;
@@ -41,6 +46,7 @@ struct tarn__api {
     int64_t last_number;
     tarn_text_stream *token_stream;  /* for the texts of single tokens; NULL: not yet needed */
     int64_t answered, refused, gone; /* requests */
+    int64_t embedded;                /* tokens of embeddings that were answered */
 };
 
 /* ---- worker.c ---------------------------------------------------------------------------------------------------- */
@@ -51,6 +57,13 @@ void tarn__api_end_threads(tarn__api *api);
 
 /* Hands a job to the pool; it comes back by tarn__api_on_prepared(). */
 void tarn__api_push(tarn__api *api, tarn__api_job *job);
+
+/* The next job of the embeddings, which stays at the front of its queue; NULL: none. And to the pool with it. */
+tarn__api_job *tarn__api_front(tarn__api *api);
+void tarn__api_finish_front(tarn__api *api);
+
+/* Hands an embeddings job to the engine's thread; it comes back by tarn__api_on_prepared(). */
+void tarn__api_compute(tarn__api *api, tarn__api_job *job);
 
 /* Outputs of one step, copied; freed by its receiver. */
 typedef struct tarn__api_outputs {
@@ -71,6 +84,12 @@ void tarn__api_on_outputs(void *outputs);
 void tarn__api_on_gone(void *job);
 void tarn__api_on_second(void *api);
 void tarn__api_remove_job(tarn__api *api, tarn__api_job *job);
+
+/* ---- embeddings.c ------------------------------------------------------------------------------------------------ */
+
+/* Computes one chunk of the oldest embeddings job. On the engine's thread, between two steps; *embedder is NULL before
+ * and after a job. False: there is none. */
+bool tarn__api_embed(tarn__api *api, tarn_embedder **embedder);
 
 /* ---- api.c ------------------------------------------------------------------------------------------------------- */
 

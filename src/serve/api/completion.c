@@ -268,6 +268,15 @@ void tarn__api_on_prepared(void *ctx)
         else
             tarn__api_answer_json(x, 200, job->answer);
         a->answered += !job->error.status;
+        for (int i = 0; job->answer && job->embeddings && i < job->prompt_count; i++)
+            a->embedded += job->prompts[i].count;
+    } else if (x && job->route == TARN__API_EMBEDDINGS) {
+        job->is_prepared = false; /* the engine's thread has it, then the pool again */
+        a->preparing++;
+        json_decref(job->root);
+        job->root = NULL;
+        tarn__api_compute(a, job);
+        return;
     } else if (x) {
         begin(a, job);
     }

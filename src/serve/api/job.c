@@ -112,6 +112,7 @@ void tarn__api_job_free(tarn__api_job *job)
     free(job->choices);
     free(job->prompts);
     free(job->biases);
+    free(job->embeddings);
     free(job->answer);
     free(job->tools);
     free(job->body);

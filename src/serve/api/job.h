@@ -15,15 +15,17 @@
 
 /* Limits of a request. */
 enum {
-    TARN__API_N_MAX = 8,          /* answers per prompt */
-    TARN__API_PROMPTS_MAX = 64,   /* prompts of a completion */
-    TARN__API_CHOICES_MAX = 128,  /* answers of a request */
-    TARN__API_STOPS_MAX = 16,     /* stop strings */
-    TARN__API_TOP_MAX = 20,       /* top_logprobs */
-    TARN__API_ECHO_MAX = 1 << 19, /* log probabilities of prompts, top ones included */
-    TARN__API_BIASES_MAX = 1024,  /* members of logit_bias */
-    TARN__API_NESTING_MAX = 64,   /* of arrays and objects in a body */
-    TARN__API_MESSAGES_MAX = 4096 /* of a conversation */
+    TARN__API_N_MAX = 8,           /* answers per prompt */
+    TARN__API_PROMPTS_MAX = 64,    /* prompts of a completion */
+    TARN__API_CHOICES_MAX = 128,   /* answers of a request */
+    TARN__API_STOPS_MAX = 16,      /* stop strings */
+    TARN__API_TOP_MAX = 20,        /* top_logprobs */
+    TARN__API_ECHO_MAX = 1 << 19,  /* log probabilities of prompts, top ones included */
+    TARN__API_BIASES_MAX = 1024,   /* members of logit_bias */
+    TARN__API_NESTING_MAX = 64,    /* of arrays and objects in a body */
+    TARN__API_MESSAGES_MAX = 4096, /* of a conversation */
+    TARN__API_INPUTS_MAX = 2048,   /* inputs of an embeddings request, as OpenAI's */
+    TARN__API_VALUES_MAX = 1 << 22 /* elements of all its embeddings */
 };
 
 typedef enum tarn__api_route {
@@ -31,8 +33,15 @@ typedef enum tarn__api_route {
     TARN__API_COMPLETION,
     TARN__API_TOKENIZE,
     TARN__API_DETOKENIZE,
-    TARN__API_TEMPLATE
+    TARN__API_TEMPLATE,
+    TARN__API_EMBEDDINGS
 } tarn__api_route;
+
+/* True if the engine's thread computes the answers of a route. */
+static inline bool tarn__api_is_computed(tarn__api_route route)
+{
+    return route <= TARN__API_COMPLETION || route == TARN__API_EMBEDDINGS;
+}
 
 /* An error of OpenAI's form. `status` 0: none. */
 typedef struct tarn__api_error {
@@ -119,6 +128,11 @@ struct tarn__api_job {
     bool streams, includes_usage, has_logprobs;
     bool echoes;            /* the answers of a completion begin with their prompt */
     bool has_default_limit; /* of new tokens: less where the context ends before */
+    bool is_base64;         /* the form of embeddings */
+
+    /* embeddings: computed by the engine's thread, which has the job in between, then written by the pool */
+    float *embeddings; /* [prompt_count, hidden_size]; NULL: not yet computed */
+    int embedded;      /* inputs so far */
 
     /* answering, on the loop's thread */
     tarn__http_exchange *exchange; /* NULL: the client has gone, or the answer is complete */

@@ -97,13 +97,22 @@ static bool prepare_completion(tarn__api_job *job, const tarn__api_model *model,
                                      job->prompt_count, job->n, TARN__API_CHOICES_MAX));
 }
 
+static bool prepare_embeddings(tarn__api_job *job, const tarn__api_model *model, tarn__body *f)
+{
+    return check_model(job, model, f) && tarn__api_read_embeddings(job, model, f);
+}
+
 void tarn__api_prepare(tarn__api_job *job, const tarn__api_model *model)
 {
     tarn__body fields = {.error = &job->error};
-    if (atomic_load(&job->is_cancelled) || !parse(job))
+    if (atomic_load(&job->is_cancelled) || job->error.status)
         return;
+    bool good = job->embeddings ? tarn__api_write_embeddings(job, model) : parse(job);
     fields.object = job->root;
-    bool good = (job->route <= TARN__API_COMPLETION ? prepare_completion : tarn__api_answer_text)(job, model, &fields);
+    if (good && !job->embeddings)
+        good = (job->route <= TARN__API_COMPLETION   ? prepare_completion
+                : job->route == TARN__API_EMBEDDINGS ? prepare_embeddings
+                                                     : tarn__api_answer_text)(job, model, &fields);
     if (!good && !job->error.status)
         tarn__api_refuse(&job->error, 503, NULL, NULL, "no memory for the request");
 }

@@ -17,6 +17,13 @@ bool tarn__api_read_calls(json_t *message);
 bool tarn__api_read_messages(tarn__api_job *job, const tarn__api_model *model, tarn__body *fields);
 bool tarn__api_read_prompts(tarn__api_job *job, const tarn__api_model *model, tarn__body *fields);
 
+/* The inputs of an embeddings request, as prompts (prompt.c). */
+bool tarn__api_read_inputs(tarn__api_job *job, const tarn__api_model *model, tarn__body *fields);
+
+/* The members of an embeddings request; and its answer, once it is computed (embeddings.c). */
+bool tarn__api_read_embeddings(tarn__api_job *job, const tarn__api_model *model, tarn__body *fields);
+bool tarn__api_write_embeddings(tarn__api_job *job, const tarn__api_model *model);
+
 /* The messages of a body, checked, as JSON text; the caller frees it. NULL with the error (prompt.c). */
 char *tarn__api_messages_text(tarn__api_job *job, tarn__body *fields);
 

@@ -1,4 +1,5 @@
-/* prompt.c: what a request is about, as tokens: the messages of a chat, the prompts of a completion. */
+/* prompt.c: what a request is about, as tokens: the messages of a chat, the prompts of a completion, the inputs of
+ * embeddings. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -131,19 +132,28 @@ bool tarn__api_read_messages(tarn__api_job *job, const tarn__api_model *model, t
     return good;
 }
 
-/* An empty text becomes BOS, or EOS for a model without BOS, as in `tarn generate`. */
+/* Member of the body that has the prompts. */
+static const char *prompt_param(const tarn__api_job *job)
+{
+    return job->route == TARN__API_EMBEDDINGS ? "input" : "prompt";
+}
+
+/* An empty text becomes BOS, or EOS for a model without BOS, as in `tarn generate`; nothing has no embedding. */
 static bool add_text(tarn__api_job *job, const tarn__api_model *model, const json_t *text)
 {
+    const char *param = prompt_param(job);
+    if (job->route == TARN__API_EMBEDDINGS && json_string_length(text) == 0)
+        return tarn__api_refuse(&job->error, 400, NULL, param, "input: text %d is empty", job->prompt_count);
     int64_t count = 0;
     int32_t first = (int32_t)(model->info.has_bos ? model->info.bos : model->info.eos[0]);
     int32_t *tokens = tarn_tokenizer_encode(model->tokenizer, json_string_value(text), json_string_length(text),
                                             &(tarn_encode_options){.add_special = true}, &count);
     if (!tokens)
-        return tarn__api_refuse_by_library(&job->error, 400, "prompt");
+        return tarn__api_refuse_by_library(&job->error, 400, param);
     bool has_first = model->info.has_bos || model->info.eos_count > 0;
     bool good = count || has_first ? add_prompt(job, count ? tokens : &first, count ? count : 1)
-                                   : tarn__api_refuse(&job->error, 400, NULL, "prompt",
-                                                      "the prompt is empty, and the model has no BOS token");
+                                   : tarn__api_refuse(&job->error, 400, NULL, param,
+                                                      "the %s is empty, and the model has no BOS token", param);
     tarn_tokenizer_release(tokens);
     return good;
 }
@@ -158,7 +168,8 @@ static bool add_ids(tarn__api_job *job, const tarn__api_model *model, const json
         json_int_t value = json_integer_value(id);
         good = json_is_integer(id) && value >= 0 && value < model->info.vocab_size;
         if (!good)
-            tarn__api_refuse(&job->error, 400, NULL, "prompt", "prompt: token %zu must be an integer from 0 to %lld", i,
+            tarn__api_refuse(&job->error, 400, NULL, prompt_param(job),
+                             "%s: token %zu must be an integer from 0 to %lld", prompt_param(job), i,
                              (long long)model->info.vocab_size - 1);
         tokens[i] = (int32_t)value;
     }
@@ -167,30 +178,42 @@ static bool add_ids(tarn__api_job *job, const tarn__api_model *model, const json
     return good;
 }
 
-bool tarn__api_read_prompts(tarn__api_job *job, const tarn__api_model *model, tarn__body *f)
+/* A text, token ids, or an array of at most `most` of either. */
+static bool read_prompts(tarn__api_job *job, const tarn__api_model *model, const json_t *prompt, size_t most)
 {
-    json_t *prompt = tarn__body_member(f, "prompt"), *first = json_array_get(prompt, 0);
+    const char *param = prompt_param(job);
+    const json_t *first = json_array_get(prompt, 0);
     size_t count = json_array_size(prompt);
     if (json_is_string(prompt))
         return add_text(job, model, prompt);
     if (json_is_integer(first))
         return add_ids(job, model, prompt);
     if (!first || !(json_is_string(first) || json_is_array(first)))
-        return tarn__api_refuse(&job->error, 400, NULL, "prompt",
-                                "prompt must be a string, an array of token ids, or an array of one of these");
-    if (count > TARN__API_PROMPTS_MAX)
-        return tarn__api_refuse(&job->error, 400, NULL, "prompt", "%zu prompts are given; at most %d are allowed",
-                                count, TARN__API_PROMPTS_MAX);
+        return tarn__api_refuse(&job->error, 400, NULL, param,
+                                "%s must be a string, an array of token ids, or an array of one of these", param);
+    if (count > most)
+        return tarn__api_refuse(&job->error, 400, NULL, param, "%zu %ss are given; at most %zu are allowed", count,
+                                param, most);
     bool good = true;
     for (size_t i = 0; good && i < count; i++) {
-        json_t *one = json_array_get(prompt, i);
+        const json_t *one = json_array_get(prompt, i);
         if (json_is_string(one))
             good = add_text(job, model, one);
         else if (json_array_size(one) > 0)
             good = add_ids(job, model, one);
         else
-            good = tarn__api_refuse(&job->error, 400, NULL, "prompt",
-                                    "prompt[%zu] must be a string or an array of at least one token id", i);
+            good = tarn__api_refuse(&job->error, 400, NULL, param,
+                                    "%s[%zu] must be a string or an array of at least one token id", param, i);
     }
     return good;
+}
+
+bool tarn__api_read_prompts(tarn__api_job *job, const tarn__api_model *model, tarn__body *f)
+{
+    return read_prompts(job, model, tarn__body_member(f, "prompt"), TARN__API_PROMPTS_MAX);
+}
+
+bool tarn__api_read_inputs(tarn__api_job *job, const tarn__api_model *model, tarn__body *f)
+{
+    return read_prompts(job, model, tarn__body_member(f, "input"), TARN__API_INPUTS_MAX);
 }

@@ -74,6 +74,7 @@ static void put_metrics(FILE *out, const tarn__api *a, const tarn_engine_stats *
     put_metric(out, "prompt_tokens_total", "counter", "Prompt tokens computed.", s->prompt_tokens);
     put_metric(out, "shared_tokens_total", "counter", "Prompt tokens found in the KV cache.", s->shared_tokens);
     put_metric(out, "new_tokens_total", "counter", "Tokens sampled.", s->new_tokens);
+    put_metric(out, "embedding_tokens_total", "counter", "Tokens of embeddings.", a->embedded);
     put_metric(out, "steps_total", "counter", "Steps of the engine.", s->steps);
     put_metric(out, "preemptions_total", "counter", "Sequences that gave up their pages.", s->preemptions);
     put_metric(out, "kv_pages", "gauge", "Pages of the KV cache.", s->pages);

@@ -1,4 +1,5 @@
-/* worker.c: the threads beside the loop: the pool that prepares jobs, and the one that steps the engine.
+/* worker.c: the threads beside the loop: the pool that prepares jobs, and the one that steps the engine and,
+ * between two steps, computes embeddings.
  *
  * What they post to the loop must arrive, or a client waits for ever: without memory they wait for some. */
 #include <stdlib.h>
@@ -22,15 +23,23 @@ static void post(tarn__api *a, void (*work)(void *), void *ctx)
 
 /* ---- the pool ---------------------------------------------------------------------------------------------------- */
 
-void tarn__api_push(tarn__api *a, tarn__api_job *job)
+static void append(tarn__api_queue *q, tarn__api_job *job)
 {
     job->queued = NULL;
+    *(q->last ? &q->last->queued : &q->first) = job;
+    q->last = job;
+}
+
+static void remove_first(tarn__api_queue *q)
+{
+    q->first = q->first->queued;
+    q->last = q->first ? q->last : NULL;
+}
+
+void tarn__api_push(tarn__api *a, tarn__api_job *job)
+{
     pthread_mutex_lock(&a->lock);
-    if (a->last)
-        a->last->queued = job;
-    else
-        a->first = job;
-    a->last = job;
+    append(&a->prepared, job);
     pthread_cond_signal(&a->filled);
     pthread_mutex_unlock(&a->lock);
 }
@@ -39,15 +48,38 @@ void tarn__api_push(tarn__api *a, tarn__api_job *job)
 static tarn__api_job *pop(tarn__api *a)
 {
     pthread_mutex_lock(&a->lock);
-    while (!a->first && !atomic_load(&a->is_ending))
+    while (!a->prepared.first && !atomic_load(&a->is_ending))
         pthread_cond_wait(&a->filled, &a->lock);
-    tarn__api_job *job = atomic_load(&a->is_ending) ? NULL : a->first;
-    if (job) {
-        a->first = job->queued;
-        a->last = a->first ? a->last : NULL;
-    }
+    tarn__api_job *job = atomic_load(&a->is_ending) ? NULL : a->prepared.first;
+    if (job)
+        remove_first(&a->prepared);
     pthread_mutex_unlock(&a->lock);
     return job;
+}
+
+void tarn__api_compute(tarn__api *a, tarn__api_job *job)
+{
+    pthread_mutex_lock(&a->lock);
+    append(&a->computed, job);
+    pthread_mutex_unlock(&a->lock);
+    tarn_engine_wake(a->engine);
+}
+
+tarn__api_job *tarn__api_front(tarn__api *a)
+{
+    pthread_mutex_lock(&a->lock);
+    tarn__api_job *job = a->computed.first;
+    pthread_mutex_unlock(&a->lock);
+    return job;
+}
+
+void tarn__api_finish_front(tarn__api *a)
+{
+    pthread_mutex_lock(&a->lock);
+    tarn__api_job *job = a->computed.first;
+    remove_first(&a->computed);
+    pthread_mutex_unlock(&a->lock);
+    tarn__api_push(a, job);
 }
 
 static void *run_pool(void *ctx)
@@ -168,15 +200,18 @@ static bool load(tarn__api *a)
 static void *run_engine(void *ctx)
 {
     tarn__api *a = ctx;
+    tarn_embedder *embedder = NULL;
     bool is_loaded = load(a);
     post(a, tarn__api_on_loaded, a);
     while (is_loaded && !atomic_load(&a->is_ending)) {
-        if (!tarn_engine_wait(a->engine, WAIT_SECONDS))
+        bool has_more = tarn__api_embed(a, &embedder);
+        if (!tarn_engine_wait(a->engine, has_more ? 0 : WAIT_SECONDS))
             continue;
         tarn_engine_step(a->engine); /* what fails comes as the outputs of its requests */
         tarn_clear_error();
         post_outputs(a);
     }
+    tarn_embedder_free(embedder);
     return NULL;
 }
 
