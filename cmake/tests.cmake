@@ -6,6 +6,7 @@
 #   tests/mirror/*.c                 the mirror backend, loaded through TARN_BACKEND_PATH
 #   tests/project/*.sh, *.py         checks of the project itself; exit status 77 means skipped
 #   tests/serve/openai_client.py     a client of another hand, where its package is installed; else skipped
+#   tests/serve/load.py             the server under load and abuse
 #   examples/*.c                     run, and must succeed
 # CTest labels are the folder names: `ctest -L ops`. Time limits are given by scripts/test.
 # The target tarn_tests builds all that the tests run, but for the backends of devices: those of the target
@@ -204,5 +205,8 @@ if(NOT TARN_SANITIZE)
         add_test(NAME serve.openai_client COMMAND ${TARN_PYTHON3} ${PROJECT_SOURCE_DIR}/tests/serve/openai_client.py)
         tarn_test(serve.openai_client serve)
         set_tests_properties(serve.openai_client PROPERTIES SKIP_RETURN_CODE 77)
+        add_test(NAME serve.load COMMAND ${TARN_PYTHON3} ${PROJECT_SOURCE_DIR}/tests/serve/load.py)
+        tarn_test(serve.load serve)
+        set_tests_properties(serve.load PROPERTIES SKIP_RETURN_CODE 77)
     endif()
 endif()

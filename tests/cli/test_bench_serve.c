@@ -95,7 +95,7 @@ static void a_full_server_refuses_and_the_refused_are_not_done(void **state)
 /* ---- a server that breaks ---------------------------------------------------------------------------------------- */
 
 static int listener;
-static const char *broken; /* its answer to a completion */
+static const char *const *answers; /* to completions, one after the other */
 
 static void answer(int s)
 {
@@ -110,8 +110,9 @@ static void answer(int s)
         snprintf(text, sizeof(text), "HTTP/1.1 200 OK\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n%s",
                  strlen(props), props);
         send(s, text, strlen(text), MSG_NOSIGNAL);
-    } else {
-        send(s, broken, strlen(broken), MSG_NOSIGNAL);
+    } else if (*answers) {
+        send(s, *answers, strlen(*answers), MSG_NOSIGNAL);
+        answers++;
     }
     shutdown(s, SHUT_WR);
     while (recv(s, request, sizeof(request), 0) > 0)
@@ -127,69 +128,76 @@ static void *accept_all(void *ctx)
     return NULL;
 }
 
-#define STREAM "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
-#define TOKENS "data: {\"choices\":[{\"text\":\"a\"}]}\n\ndata: {\"choices\":[{\"text\":\"b\"}]}\n\n"
-#define USAGE(n) "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":" #n "}}\n\n"
-#define DONE "data: [DONE]\n\n"
-
-static void expect_load(int status, const char *text)
+/* Loads a server that gives these answers, by one client. */
+static void expect_load(const char *const *given, int count, int status, const char *text)
 {
-    struct sockaddr_in at = {0};
-    socklen_t size = sizeof(at);
-    assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &size), 0);
-    const char *line = command_line("bench serve http://127.0.0.1:%d --requests 3 --clients 1 --prompt-tokens 3 "
-                                    "--new-tokens %d --json 2>&1",
-                                    ntohs(at.sin_port), NEW_TOKENS);
-    expect_command(line, status, text);
-}
-
-static void a_broken_answer_is_never_done(void **state)
-{
-    static const struct {
-        const char *answer, *error;
-    } cases[] = {{"", "closed"},
-                 {"HTTP/1.1 200 OK\r\nContent-Type: text/event", "closed"},
-                 {"HTTP/1.1 500 Oh\r\nContent-Length: 2\r\n\r\n{}", "500"},
-                 {"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n", "503"},
-                 {"SSH-2.0-OpenSSH_9.9\r\n", "not HTTP"},
-                 {STREAM TOKENS, "no [DONE]"},
-                 {STREAM TOKENS USAGE(6), "no [DONE]"},
-                 {STREAM TOKENS USAGE(5) DONE, "wrong token count"},
-                 {STREAM TOKENS DONE, "wrong token count"},
-                 {STREAM TOKENS "data: {\"error\":{\"message\":\"x\"}}\n\n", "error event"},
-                 {"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-                  "5\r\ndata:\r\nzz\r\n",
-                  "not HTTP"},
-                 {"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}", "no [DONE]"}};
     struct sockaddr_in at = {.sin_family = AF_INET};
+    socklen_t size = sizeof(at);
     pthread_t thread;
-    char expected[128];
-    (void)state;
-    if (!has_command())
-        skip();
+    answers = given;
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     listener = socket(AF_INET, SOCK_STREAM, 0);
     assert_int_equal(bind(listener, (struct sockaddr *)&at, sizeof(at)), 0);
     assert_int_equal(listen(listener, 16), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &size), 0);
     assert_int_equal(pthread_create(&thread, NULL, accept_all, NULL), 0);
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        broken = cases[i].answer;
-        snprintf(expected, sizeof(expected), "\"errors\": {\"%s\": 3}", cases[i].error);
-        expect_load(1, expected);
-        assert_contains(command_output, "\"done\": 0, \"failed\": 3");
-        assert_contains(command_output, "no request was completed");
-    }
-    broken = STREAM TOKENS USAGE(6) DONE; /* by the same server, a whole answer */
-    expect_load(0, "\"done\": 3, \"failed\": 0");
-    broken = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n"
-             "\r\n10\r\ndata: {\"choices\"\r\n15\r\n:[{\"text\":\"a\"}]}\n\ndat\r\n52\r\n"
-             "a: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":6}}\n\ndata: [DONE]\r\n"
-             "2\r\n\n\n\r\n0\r\n\r\n";
-    expect_load(0, "\"done\": 3, \"failed\": 0");
-    assert_contains(command_output, "\"first_token_ms\": {\"count\": 3");
+    int found = run_command(command_line("bench serve http://127.0.0.1:%d --requests %d --clients 1 --prompt-tokens 3 "
+                                         "--new-tokens %d --json 2>&1",
+                                         ntohs(at.sin_port), count, NEW_TOKENS));
     shutdown(listener, SHUT_RDWR);
     pthread_join(thread, NULL);
     close(listener);
+    assert_contains(command_output, text);
+    assert_int_equal(found, status);
+}
+
+#define STREAM "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+#define TOKENS "data: {\"choices\":[{\"text\":\"a\"}]}\n\ndata: {\"choices\":[{\"text\":\"b\"}]}\n\n"
+#define USAGE(n) "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":" #n "}}\n\n"
+#define DONE "data: [DONE]\n\n"
+#define CHUNKED "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n"
+
+static void a_broken_answer_is_never_done(void **state)
+{
+    static const char *const broken[] = {
+        "",
+        "HTTP/1.1 200 OK\r\nContent-Type: text/event",
+        "HTTP/1.1 500 Oh\r\nContent-Length: 2\r\n\r\n{}",
+        "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n",
+        "SSH-2.0-OpenSSH_9.9\r\n",
+        STREAM TOKENS,
+        STREAM TOKENS USAGE(6),
+        STREAM TOKENS USAGE(5) DONE,
+        STREAM TOKENS DONE,
+        STREAM TOKENS "data: {\"error\":{\"message\":\"x\"}}\n\n",
+        CHUNKED "\r\n5\r\ndata:\r\nzz\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}",
+        NULL};
+    (void)state;
+    if (!has_command())
+        skip();
+    expect_load(broken, 12, 1,
+                "\"errors\": {\"closed\": 2, \"500\": 1, \"503\": 1, \"not HTTP\": 2, \"no [DONE]\": 3, "
+                "\"wrong token count\": 2, \"error event\": 1}");
+    assert_contains(command_output, "\"done\": 0, \"failed\": 12");
+    assert_contains(command_output, "\"first_token_ms\": {\"count\": 0");
+    assert_contains(command_output, "no request was completed");
+}
+
+static void whole_answers_are_done_in_any_framing(void **state)
+{
+    static const char *const whole[] = {
+        STREAM TOKENS USAGE(6) DONE,
+        CHUNKED "Connection: close\r\n\r\n10\r\ndata: {\"choices\"\r\n15\r\n:[{\"text\":\"a\"}]}\n\ndat\r\n51\r\n"
+                "a: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":6}}\n\ndata: [DONE]\r\n"
+                "2\r\n\n\n\r\n0\r\n\r\n",
+        "HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n", NULL};
+    (void)state;
+    if (!has_command())
+        skip();
+    expect_load(whole, 3, 0, "\"done\": 2, \"failed\": 1");
+    assert_contains(command_output, "\"first_token_ms\": {\"count\": 2");
+    assert_contains(command_output, "\"errors\": {\"500\": 1}");
 }
 
 /* ---- percentiles and options ------------------------------------------------------------------------------------- */
@@ -240,6 +248,7 @@ int main(void)
         cmocka_unit_test(requests_arrive_at_the_rate),
         cmocka_unit_test(a_full_server_refuses_and_the_refused_are_not_done),
         cmocka_unit_test(a_broken_answer_is_never_done),
+        cmocka_unit_test(whole_answers_are_done_in_any_framing),
         cmocka_unit_test(percentiles_are_within_one_percent),
         cmocka_unit_test(options_that_have_no_meaning_are_refused),
     };
