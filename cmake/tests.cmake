@@ -5,7 +5,7 @@
 #   tests/parity/jinja_lines.c      runs templates for tests/parity/jinja.py
 #   tests/mirror/*.c                 the mirror backend, loaded through TARN_BACKEND_PATH
 #   tests/project/*.sh, *.py         checks of the project itself; exit status 77 means skipped
-#   tests/serve/openai_client.py     a client of another hand, where its package is installed; else skipped
+#   tests/serve/*_client.py          clients of another hand and a browser, where their packages are installed; else skipped
 #   tests/serve/load.py             the server under load and abuse
 #   examples/*.c                     run, and must succeed
 # CTest labels are the folder names: `ctest -L ops`. Time limits are given by scripts/test.
@@ -202,11 +202,10 @@ if(NOT TARN_SANITIZE)
         tarn_test(project.${name} project)
     endforeach()
     if(TARN_PYTHON3 AND TARGET tarn_command)
-        add_test(NAME serve.openai_client COMMAND ${TARN_PYTHON3} ${PROJECT_SOURCE_DIR}/tests/serve/openai_client.py)
-        tarn_test(serve.openai_client serve)
-        set_tests_properties(serve.openai_client PROPERTIES SKIP_RETURN_CODE 77)
-        add_test(NAME serve.load COMMAND ${TARN_PYTHON3} ${PROJECT_SOURCE_DIR}/tests/serve/load.py)
-        tarn_test(serve.load serve)
-        set_tests_properties(serve.load PROPERTIES SKIP_RETURN_CODE 77)
+        foreach(client openai_client page_client load)
+            add_test(NAME serve.${client} COMMAND ${TARN_PYTHON3} ${PROJECT_SOURCE_DIR}/tests/serve/${client}.py)
+            tarn_test(serve.${client} serve)
+            set_tests_properties(serve.${client} PROPERTIES SKIP_RETURN_CODE 77)
+        endforeach()
     endif()
 endif()

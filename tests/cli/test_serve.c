@@ -67,6 +67,8 @@ static void start(void)
     port = atoi(colon + strlen("127.0.0.1:"));
     assert_non_null(fgets(line, sizeof(line), said));
     assert_contains(line, "serves letters on cpu, context of 256 tokens; Ctrl-C ends it");
+    assert_non_null(fgets(line, sizeof(line), said));
+    assert_contains(line, "/ is the page to chat with it");
 }
 
 static int clean_up(void **state)

@@ -186,21 +186,26 @@ def run_images(options):
     return run_files("images", importlib.import_module("images").run, options)
 
 
-def check_client(_):
-    """tests/serve/openai_client.py in a process of its own; without the server (status 77) it cannot run."""
-    importlib.import_module("openai")
+def check_clients(_):
+    """The clients in tests/serve, each in a process of its own; without the server or a browser (status 77) one cannot
+    run, and says why."""
     command = os.path.join(os.path.dirname(os.environ["TARN_LIBRARY"]), "tarn")
-    script = os.path.join(os.path.dirname(__file__), "..", "serve", "openai_client.py")
-    done = subprocess.run([sys.executable, script], env={"TARN_COMMAND": command, **os.environ}, capture_output=True,
-                          text=True, timeout=300)
-    yield "openai", "" if done.returncode == 0 else None if done.returncode == 77 else done.stdout + done.stderr
-    if done.returncode == 0:
-        yield "embeddings", "" if "those of transformers" in done.stdout else "not compared with transformers"
+    for name in ["openai", "playwright"]:
+        importlib.import_module(name)
+    for name in ["openai_client", "page_client"]:
+        script = os.path.join(os.path.dirname(__file__), "..", "serve", f"{name}.py")
+        done = subprocess.run([sys.executable, script], env={"TARN_COMMAND": command, **os.environ},
+                              capture_output=True, text=True, timeout=300)
+        if done.returncode == 77:
+            print(f"SKIP serve: {name}: {done.stdout.strip()}", flush=True)
+        yield name, "" if done.returncode == 0 else None if done.returncode == 77 else done.stdout + done.stderr
+        if name == "openai_client" and done.returncode == 0:
+            yield "embeddings", "" if "those of transformers" in done.stdout else "not compared with transformers"
 
 
 def run_serve(options):
-    """`tarn serve`, through the openai package; its embeddings beside transformers."""
-    return run_files("serve", check_client, options)
+    """`tarn serve`, through the openai package; its embeddings beside transformers; its pages in a browser."""
+    return run_files("serve", check_clients, options)
 
 
 def run_text(options):

@@ -48,16 +48,8 @@ static void answer_error(tarn__http_exchange *x, int status, const char *message
 
 static void answer_page(tarn__http_exchange *x, const char *name)
 {
-    const char *extension = strrchr(name, '.');
-    const char *type = strcmp(extension, ".css") == 0  ? "text/css; charset=utf-8"
-                       : strcmp(extension, ".js") == 0 ? "text/javascript; charset=utf-8"
-                                                       : "text/html; charset=utf-8";
-    for (int i = 0; i < tarn__page_count; i++)
-        if (strcmp(tarn__pages[i].name, name) == 0) {
-            tarn__http_exchange_answer(x, 200, type, tarn__pages[i].bytes, tarn__pages[i].size);
-            return;
-        }
-    answer_error(x, 404, "no such page");
+    const tarn__page *page = tarn__page_find(name);
+    tarn__http_exchange_answer(x, 200, tarn__page_type(page), page->bytes, page->size);
 }
 
 /* ---- list of runs ------------------------------------------------------------------------------------------------ */
@@ -203,9 +195,7 @@ static void handle(tarn__http_exchange *x, void *ctx)
     tarn__http_exchange_header(x, "Cache-Control", "no-store");
     tarn__http_exchange_header(x, "X-Content-Type-Options", "nosniff");
     tarn__http_exchange_header(x, "Referrer-Policy", "no-referrer");
-    tarn__http_exchange_header(x, "Content-Security-Policy",
-                               "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src "
-                               "data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
+    tarn__http_exchange_header(x, "Content-Security-Policy", TARN__PAGE_POLICY);
     if (refusal) {
         answer_error(x, 403, refusal);
     } else if (strcmp(request->method, "GET") != 0 && strcmp(request->method, "HEAD") != 0) {

@@ -150,7 +150,7 @@ static void handle(tarn__http_exchange *x, void *ctx)
     tarn__api *a = ctx;
     const tarn__http_request *request = tarn__http_exchange_request(x);
     const route *found = find_route(request->path);
-    const char *refusal = tarn__http_access_refusal(&a->access, request);
+    const char *refusal = tarn__http_access_refusal(&a->access, request), *page = tarn__api_page(request->path);
     bool is_get = strcmp(request->method, "GET") == 0 || strcmp(request->method, "HEAD") == 0;
     tarn__http_exchange_header(x, "Cache-Control", "no-store");
     tarn__http_exchange_header(x, "X-Content-Type-Options", "nosniff");
@@ -158,13 +158,16 @@ static void handle(tarn__http_exchange *x, void *ctx)
         refuse(a, x, 403, NULL, refusal);
     } else if (answer_cors(a, x)) {
         return;
+    } else if (page && is_get) {
+        tarn__api_answer_page(x, page);
     } else if (!has_key(a, request)) {
         refuse(a, x, 401, "invalid_api_key", "an API key is needed: Authorization: Bearer KEY");
-    } else if (!found) {
+    } else if (!found && !page) {
         refuse(a, x, 404, NULL, "no such route");
-    } else if (found->answer ? !is_get : strcmp(request->method, "POST") != 0) {
-        tarn__http_exchange_header(x, "Allow", found->answer ? "GET, HEAD" : "POST");
-        refuse(a, x, 405, NULL, found->answer ? "this route is read with GET" : "this route needs POST");
+    } else if (page || (found->answer ? !is_get : strcmp(request->method, "POST") != 0)) {
+        bool is_read = page || found->answer;
+        tarn__http_exchange_header(x, "Allow", is_read ? "GET, HEAD" : "POST");
+        refuse(a, x, 405, NULL, is_read ? "this route is read with GET" : "this route needs POST");
     } else if (!found->answer && !is_json(request)) {
         refuse(a, x, 415, NULL, "the Content-Type must be application/json");
     } else if (a->state != TARN__API_READY) {

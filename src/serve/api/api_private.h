@@ -133,4 +133,10 @@ void tarn__api_answer_props(tarn__api *api, tarn__http_exchange *exchange);
 void tarn__api_answer_metrics(tarn__api *api, tarn__http_exchange *exchange);
 void tarn__api_answer_slots(tarn__api *api, tarn__http_exchange *exchange);
 
+/* ---- page_routes.c ----------------------------------------------------------------------------------------------- */
+
+/* The name of the page at a path; NULL: no page. */
+const char *tarn__api_page(const char *path);
+void tarn__api_answer_page(tarn__http_exchange *exchange, const char *name);
+
 #endif
