@@ -35,7 +35,8 @@ typedef struct tarn_engine tarn_engine;
 /* Options of tarn_engine_new(); zero is every field's default. */
 typedef struct tarn_engine_options {
     /* tokens of a request, prompt included; default and maximum: the model's context. Where longrope has two sets of
-     * factors (Phi-3), the default is the context of the short ones; a longer one has the long ones at every length */
+     * factors, the default is the context of the short ones. With a longer one a request of Phi-3 that grows past it is
+     * computed anew with the long ones, as by generators; other models have the long ones at every length */
     int64_t context;
     int64_t sequences; /* requests computed at once, from 1 to 1024; default 32. Others wait */
     /* memory of the KV cache; at least one context; default: `sequences` contexts. Where all layers have a sliding

@@ -66,12 +66,11 @@ static tarn_engine *new_engine(void)
 
 static void add(tarn_engine *engine, result *r, int64_t count, tarn_grammar *grammar, uint64_t seed)
 {
-    *r = (result){.number = tarn_engine_add(engine, f.prompt, count,
-                                            &(tarn_generate_options){.max_tokens = 30,
-                                                                     .temperature = 1,
-                                                                     .grammar = grammar,
-                                                                     .ignore_eos = !grammar,
-                                                                     .seed = seed})};
+    *r = (result){
+        .number = tarn_engine_add(
+            engine, f.prompt, count,
+            &(tarn_generate_options){
+                .max_tokens = 30, .temperature = 1, .grammar = grammar, .ignore_eos = !grammar, .seed = seed})};
     assert_true(r->number > 0);
 }
 

@@ -126,7 +126,7 @@ static void chunks_are_rotated_for_the_whole_prompt(void **state)
     tarn_module_free(model);
 }
 
-/* Pages hold keys of one set of factors: an engine has the short ones unless it is asked for a longer context. */
+/* Unless it is asked for a longer context: test_engine_longrope.c. */
 static void an_engine_has_the_short_context(void **state)
 {
     (void)state;

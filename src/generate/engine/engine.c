@@ -96,6 +96,7 @@ tarn_engine *tarn_engine_new_sized(tarn_module *model, const tarn_engine_options
         return NULL;
     tarn__model_describe(model, &own.info);
     own.window = tarn__model_window(model);
+    own.short_context = tarn__arch_of(function, model)->has_longrope ? tarn__model_short_context(model) : 0;
     tarn__kv_pages_shape shape = {.layers = own.info.layers,
                                   .heads = own.info.kv_heads,
                                   .head_dim = own.info.head_dim,
@@ -210,7 +211,7 @@ static void free_ended(tarn_engine *e)
 
 /* Plans a batch. Where all requests wait for masks, it waits for one of them, at most for a short time: a step without
  * tokens is allowed. */
-static bool plan(tarn_engine *e, tarn__batch *batch)
+static bool plan(tarn_engine *e, tarn__batch batch[TARN__ENGINE_BATCHES])
 {
     e->stats.steps += e->count > 0;
     for (int again = 0; again < 2 && e->count > 0; again++) {
@@ -227,21 +228,25 @@ static bool plan(tarn_engine *e, tarn__batch *batch)
 /* Plans and advances with the lock, computes without it. */
 static bool step(tarn_engine *e)
 {
-    tarn__batch batch = {0};
+    tarn__batch batch[TARN__ENGINE_BATCHES] = {0};
     tarn__engine_lock(e);
     tarn__engine_reset_outputs(e);
-    bool is_planned = plan(e, &batch);
+    bool good = plan(e, batch);
     tarn__engine_unlock(e);
-    if (is_planned) {
-        double began = tarn__engine_now();
-        bool good = tarn__engine_compute(e, &batch);
-        tarn__engine_lock(e);
-        if (!good || !tarn__engine_advance(e, &batch))
-            tarn__engine_fail_all(e, &batch);
-        e->step_ms = tarn__engine_now() - began;
-        tarn__engine_unlock(e);
+    double began = tarn__engine_now();
+    for (int i = 0; i < TARN__ENGINE_BATCHES; i++)
+        good = good && (batch[i].tokens == 0 || tarn__engine_compute(e, &batch[i]));
+    tarn__engine_lock(e);
+    for (int i = 0; i < TARN__ENGINE_BATCHES; i++) {
+        good = good && (batch[i].tokens == 0 || tarn__engine_advance(e, &batch[i]));
+        if (!good)
+            tarn__engine_fail_all(e, &batch[i]);
     }
-    tarn__batch_release(&batch);
+    if (batch[0].tokens + batch[1].tokens > 0)
+        e->step_ms = tarn__engine_now() - began;
+    tarn__engine_unlock(e);
+    for (int i = 0; i < TARN__ENGINE_BATCHES; i++)
+        tarn__batch_release(&batch[i]);
     return !tarn_failed();
 }
 

@@ -78,7 +78,8 @@ struct tarn_engine {
     tarn__model_info info;
     tarn_engine_options options; /* defaults resolved */
     tarn__kv_pages pages;
-    int64_t window; /* of all layers; 0: none */
+    int64_t window;        /* of all layers; 0: none */
+    int64_t short_context; /* longer requests have longrope's long factors, and shorter ones the short; 0: no matter */
     pthread_mutex_t lock;
     pthread_cond_t changed; /* requests or outputs were added, or is_woken was set */
     bool is_woken;
@@ -106,6 +107,7 @@ struct tarn_engine {
 
 /* A step's operands on the host, in one allocation; tensors are in the open scope. */
 typedef struct tarn__batch {
+    bool is_long; /* requests beyond the short context */
     int64_t tokens, sequences, rows, table_pages, logprobs;
     tarn__request **request;                /* [sequences] */
     int64_t *ids, *positions, *slots, *row; /* [tokens], [tokens], [tokens], [rows] */
@@ -141,9 +143,20 @@ void tarn__engine_free_ended(tarn__request *ended);
 /* Time of the monotonic clock in so many milliseconds. */
 struct timespec tarn__engine_time_in(double milliseconds);
 
-/* A step's three parts: plan and release the batch with the lock, compute it without. plan: false with an error, or
+/* True if a request has the long factors of longrope: its keys are not those of a shorter one. */
+bool tarn__engine_is_long(const tarn_engine *engine, const tarn__request *request);
+
+/* The tokens of a request's page, as the pool knows them: those of long requests are complemented, so that pages of
+ * both sides are never mistaken for each other. Returns `buffer` or the request's own. */
+const int32_t *tarn__engine_page_tokens(const tarn_engine *engine, const tarn__request *request, int64_t page,
+                                        int32_t buffer[TARN__KV_PAGE]);
+
+/* A step has a batch for the requests of each side of the short context; without one, the second is empty. */
+#define TARN__ENGINE_BATCHES 2
+
+/* A step's three parts: plan and release the batches with the lock, compute them without. plan: false with an error, or
  * without one where there is nothing to compute. */
-bool tarn__engine_plan(tarn_engine *engine, tarn__batch *batch);
+bool tarn__engine_plan(tarn_engine *engine, tarn__batch batch[TARN__ENGINE_BATCHES]);
 bool tarn__engine_compute(tarn_engine *engine, tarn__batch *batch);
 void tarn__batch_release(tarn__batch *batch);
 

@@ -176,8 +176,7 @@ void tarn__engine_wait_for_masks(tarn_engine *e, bool has_others)
 /* Queues the last output of a request, with the text that was held back. False with an error. */
 static bool finish(tarn_engine *e, tarn__request *r)
 {
-    tarn__reply *reply =
-        tarn__engine_reply(e, r, -1, r->is_grammar_done ? TARN_FINISH_GRAMMAR : TARN_FINISH_LENGTH);
+    tarn__reply *reply = tarn__engine_reply(e, r, -1, r->is_grammar_done ? TARN_FINISH_GRAMMAR : TARN_FINISH_LENGTH);
     tarn__stop_buffer *text = &r->stop_buffer;
     if (!e->options.tokenizer)
         return true;

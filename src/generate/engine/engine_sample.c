@@ -134,8 +134,10 @@ static void publish(tarn_engine *e, tarn__request *r)
     bool is_invariant = !e->options.not_invariant && tarn__is_cpu(e->info.device);
     int64_t limit = is_invariant || r->computed < r->prompt ? r->computed : r->prompt;
     while (!e->options.no_sharing && (r->published + 1) * TARN__KV_PAGE <= limit) {
+        int32_t buffer[TARN__KV_PAGE];
         int64_t at = r->published++;
-        r->page[at] = tarn__page_pool_publish(&e->pool, r->page[at], r->key, r->tokens + at * TARN__KV_PAGE);
+        r->page[at] =
+            tarn__page_pool_publish(&e->pool, r->page[at], r->key, tarn__engine_page_tokens(e, r, at, buffer));
         r->key = tarn__page_pool_key(&e->pool, r->page[at]);
     }
 }
@@ -191,6 +193,8 @@ static bool accept(tarn_engine *e, tarn__request *r, const double *logprob)
         r->tokens[r->count++] = (int32_t)r->token;
         e->stats.new_tokens++;
         tarn__engine_want_mask(e, r, (int32_t)r->token);
+        if (e->short_context > 0 && r->count == e->short_context + 1)
+            tarn__engine_release_pages(e, r); /* its keys fit shorter texts only: all are computed anew */
     }
     if (r->decoded_at == 0)
         r->decoded_at = tarn__engine_now();

@@ -8,6 +8,9 @@
  * A request waits for a prefix that another one is computing, and then shares its pages: several samples of one prompt
  * compute it once.
  *
+ * Longrope (Phi-3): a request whose text grows past the short context is computed anew with the long factors, as by
+ * generators (generate/longrope.c). The requests of both sides are two batches.
+ *
  * A preempted request keeps its tokens and its sampler, and continues from them; most of its pages are
  * usually still there, published, when it runs again. */
 #include <string.h>
@@ -16,6 +19,22 @@
 #include "generate/engine/engine.h"
 
 /* ---- planning ---------------------------------------------------------------------------------------------------- */
+
+bool tarn__engine_is_long(const tarn_engine *e, const tarn__request *r)
+{
+    return e->short_context > 0 && r->count > e->short_context;
+}
+
+const int32_t *tarn__engine_page_tokens(const tarn_engine *e, const tarn__request *r, int64_t page,
+                                        int32_t buffer[TARN__KV_PAGE])
+{
+    const int32_t *tokens = r->tokens + page * TARN__KV_PAGE;
+    if (!tarn__engine_is_long(e, r))
+        return tokens;
+    for (int i = 0; i < TARN__KV_PAGE; i++)
+        buffer[i] = ~tokens[i];
+    return buffer;
+}
 
 /* Tokens of a request that can be computed: the last one needs the mask for its sample. */
 static int64_t plannable(const tarn__request *r)
@@ -37,7 +56,8 @@ static void share_pages(tarn_engine *e, tarn__request *r)
 {
     int64_t limit = shareable(e, r);
     while ((r->pages + 1) * TARN__KV_PAGE <= limit) {
-        int32_t page = tarn__page_pool_find(&e->pool, r->key, r->tokens + r->pages * TARN__KV_PAGE);
+        int32_t buffer[TARN__KV_PAGE];
+        int32_t page = tarn__page_pool_find(&e->pool, r->key, tarn__engine_page_tokens(e, r, r->pages, buffer));
         if (page < 0)
             break;
         r->page[r->pages++] = page;
@@ -55,7 +75,8 @@ static bool is_being_computed(const tarn_engine *e, const tarn__request *r)
     for (int i = 0; i < e->count; i++) {
         const tarn__request *other = e->request[i];
         if (other->is_running && other->root == r->root && other->published <= r->pages && other->prompt >= end &&
-            plannable(other) >= end && memcmp(other->tokens, r->tokens, sizeof(*r->tokens) * (size_t)end) == 0)
+            plannable(other) >= end && tarn__engine_is_long(e, other) == tarn__engine_is_long(e, r) &&
+            memcmp(other->tokens, r->tokens, sizeof(*r->tokens) * (size_t)end) == 0)
             return true;
     }
     return false;
@@ -192,13 +213,19 @@ static void plan_rows(tarn__request *r)
     r->prompt_rows = r->prompt_logprobs && end > first ? end - first : 0;
 }
 
+/* True if a request has planned tokens in a batch. */
+static bool is_in(const tarn_engine *e, const tarn__batch *b, const tarn__request *r)
+{
+    return r->is_running && r->planned > 0 && tarn__engine_is_long(e, r) == b->is_long;
+}
+
 /* Sizes of the batch by the requests' plans. */
 static void size_batch(const tarn_engine *e, tarn__batch *b)
 {
     b->table_pages = 1;
     for (int i = 0; i < e->count; i++) {
         tarn__request *r = e->request[i];
-        if (!r->is_running || r->planned == 0)
+        if (!is_in(e, b, r))
             continue;
         plan_rows(r);
         int64_t pages = tarn__engine_pages_for(r->computed + r->planned), rows = r->prompt_rows + r->is_sampled;
@@ -267,7 +294,7 @@ static void fill_batch(const tarn_engine *e, tarn__batch *b)
     int64_t at = 0, sequence = 0, row = 0;
     b->starts[0] = 0;
     for (int i = 0; i < e->count; i++)
-        if (e->request[i]->is_running && e->request[i]->planned > 0)
+        if (is_in(e, b, e->request[i]))
             add_sequence(b, sequence++, e->request[i], &at, &row);
 }
 
@@ -281,22 +308,30 @@ static void fail_running(tarn_engine *e)
 
 /* Without tokens the only request that had some was preempted, and the next step serves the others; or masks are
  * missing. */
-bool tarn__engine_plan(tarn_engine *e, tarn__batch *b)
+bool tarn__engine_plan(tarn_engine *e, tarn__batch batch[TARN__ENGINE_BATCHES])
 {
+    bool has_tokens = false;
     admit(e);
     plan_tokens(e);
     for (int i = 0; i < e->count; i++)
         if (e->request[i]->is_running && e->request[i]->planned > 0)
             take_pages(e, e->request[i]);
-    size_batch(e, b);
-    if (b->tokens == 0)
-        return false;
-    if (!open_batch(b)) {
-        fail_running(e);
-        return false;
+    for (int i = 0; i < TARN__ENGINE_BATCHES; i++) {
+        tarn__batch *b = &batch[i];
+        *b = (tarn__batch){.is_long = i == 1};
+        size_batch(e, b);
+        if (b->tokens == 0)
+            continue;
+        if (!open_batch(b)) {
+            fail_running(e);
+            for (int k = 0; k <= i; k++)
+                tarn__batch_release(&batch[k]);
+            return false;
+        }
+        fill_batch(e, b);
+        has_tokens = true;
     }
-    fill_batch(e, b);
-    return true;
+    return has_tokens;
 }
 
 /* Logits [rows, vocab_size] of the batch; where none are needed those of its first row, which are not used. Out of
@@ -312,7 +347,7 @@ static tarn_tensor *forward(tarn_engine *e, const tarn__batch *b)
                       tarn_from_i32(b->lengths, TARN_SHAPE(b->sequences), device)},
         .slots = tarn_from_i64(b->slots, TARN_SHAPE(b->tokens), device),
         .positions = tarn_from_i64(b->positions, TARN_SHAPE(1, b->tokens), device),
-        .context = e->options.context};
+        .context = e->short_context > 0 && !b->is_long ? e->short_context : e->options.context};
     tarn_tensor *tokens = tarn_from_i64(b->ids, TARN_SHAPE(1, b->tokens), device),
                 *rows = tarn_from_i64(b->rows > 0 ? b->row : &first, TARN_SHAPE(b->rows > 0 ? b->rows : 1), device);
     if (tarn_failed())
