@@ -54,8 +54,9 @@ function(tarn_test name label)
     if(label MATCHES "^(project|examples)$")
         set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77)
     endif()
-    # On AArch64 looking for leaks takes 4 s at the end of each process. Not for those that start dozens, which run what the tests of the library run, nor for those that are skipped for want of a
-    # backend.
+    # On AArch64 looking for leaks takes 4 s at the end of each process, which tests/support/leaks.c spares its own. Not
+    # for those that start dozens, which run what the tests of the library run, nor for those that are skipped for want
+    # of a backend.
     if(TARN_SANITIZE AND CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64" AND (label STREQUAL "cli" OR (label MATCHES "^(cuda|opencl)$" AND NOT TARGET tarn_${label})))
         set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0:allocator_may_return_null=1")
     endif()
