@@ -6,9 +6,13 @@ BUILD ?= build/release
 DEVICE ?= cuda
 export DESTDIR
 
+# Test programs that take long and repeat what others cover: models trained to measure quantization and to answer
+# questions, tensors of gibibytes. `make test` and `make asan` are without them, for test-slow and check-long.
+SLOW_TESTS = ^(train\.quantized|cli\.finetune_answers|core\.large)$$
+
 .NOTPARALLEL:
-.PHONY: all demo test test-levels test-cross test-gpu sanitize-gpu parity bench install uninstall check-long fuzz asan tsan \
-    debug valgrind format docs clean help
+.PHONY: all demo test test-slow test-levels test-cross test-gpu sanitize-gpu parity bench install uninstall check-long fuzz \
+    asan tsan debug valgrind format docs clean help
 
 all: ## build everything into build/release: library, command, examples, backends whose toolkits are found
 	@scripts/bootstrap build
@@ -19,10 +23,15 @@ demo: ## build, train a small GPT on tarn's own source, and generate; backends o
 	@scripts/build release tarn_command tarn_present_backends
 	@build/release/tarn demo
 
-test: ## build and run the C test suite; backends only where a driver is found
+test: ## build and run the C test suite but for test-slow; backends only where a driver is found
 	@scripts/bootstrap test
 	@scripts/build release tarn_tests tarn_present_backends
-	@scripts/test release
+	@scripts/test release -E '$(SLOW_TESTS)'
+
+test-slow: ## run the three slowest programs of the C test suite
+	@scripts/bootstrap test
+	@scripts/build release tarn_tests
+	@scripts/test release -R '$(SLOW_TESTS)'
 
 test-levels: ## run the suite at every instruction level of this processor, in BUILD (build/release)
 	@[ "$(BUILD)" != build/release ] || { scripts/bootstrap test && scripts/build release tarn_tests; }
@@ -79,12 +88,10 @@ debug: ## build and test without optimization, with assertions
 	@scripts/build debug
 	@scripts/test debug
 
-# Without three programs that take minutes and repeat what others cover: models trained to measure quantization and to answer
-# questions, tensors of gibibytes. check-long runs all.
 asan: ## build and test with the address and undefined-behavior sanitizers
 	@scripts/bootstrap test
 	@scripts/build asan
-	@scripts/test asan -E '^(train\.quantized|cli\.finetune|core\.large)$$'
+	@scripts/test asan -E '$(SLOW_TESTS)'
 
 # Without programs that start no threads, or none of their own: the command (its callees are tested by themselves), parsers,
 # accounts of memory, families of operations (ops.cases has all of them; of its layouts few are large enough for several

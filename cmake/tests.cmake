@@ -38,7 +38,7 @@ endforeach()
 
 # Programs that take long begin first, so that none of them runs alone at the end: seconds on one core.
 set(TEST_COST_ops.cases 50)
-set(TEST_COST_cli.finetune 35)
+set(TEST_COST_cli.finetune_answers 35)
 set(TEST_COST_core.large 16)
 set(TEST_COST_train.quantized 14)
 set(TEST_COST_cli.cli 14)

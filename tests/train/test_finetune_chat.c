@@ -1,6 +1,6 @@
 /* test_finetune_chat.c: fine-tuning on conversations: runs resume bitwise identical, micro-batches of answers of
  * different lengths are one batch, merged models are what adapters made, and GGUF files are bases. That models train
- * well so is in tests/cli/test_finetune.c. */
+ * well so is in tests/cli/test_finetune_answers.c. */
 #include <math.h>
 #include <stdlib.h>
 #include <tarn/convert.h>
