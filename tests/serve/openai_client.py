@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The openai package against `tarn serve`: models, chats, completions, embeddings, streams, structured output, log
-probabilities, errors and keys, on a random Llama. TARN_COMMAND names the command. Exit status 77: the package or the
-server is missing."""
+"""The openai package against `tarn serve`: models, chats, completions, embeddings, streams, structured output,
+thinking, log probabilities, errors and keys, on a random Llama. TARN_COMMAND names the command. Exit status 77: the
+package or the server is missing."""
 import array
 import json
 import os
@@ -62,6 +62,15 @@ def chats(client):
     logprobs = client.chat.completions.create(**ask, logprobs=True, top_logprobs=3).choices[0].logprobs.content
     check(len(logprobs) == whole.usage.completion_tokens, "log probabilities of every token")
     check(all(len(p.top_logprobs) == 3 and p.top_logprobs[0].logprob == p.logprob for p in logprobs), "the best first")
+    check(all(bytes(p.bytes or b"").decode(errors="replace") == p.token for p in logprobs), "the bytes of a token")
+    streamed = [p for chunk in client.chat.completions.create(**ask, logprobs=True, top_logprobs=3, stream=True)
+                for c in chunk.choices if c.logprobs for p in c.logprobs.content]
+    check([(p.token, p.logprob) for p in streamed] == [(p.token, p.logprob) for p in logprobs], "streamed logprobs")
+    sampled = client.chat.completions.create(**ask | {"temperature": 1.5, "seed": 2}, logprobs=True, top_logprobs=2)
+    entries = sampled.choices[0].logprobs.content
+    check(any(p.token not in [t.token for t in p.top_logprobs] for p in entries), "a token that is not among the best")
+    check(all(isinstance(p.logprob, float) and p.logprob <= p.top_logprobs[0].logprob and len(p.top_logprobs) == 2
+              for p in entries), "and every token's own log probability")
 
 
 def structured(client):
@@ -129,6 +138,25 @@ def embeddings(client, folder):
     print(f"embeddings are those of transformers {transformers.__version__}")
 
 
+def reasoning(client):
+    """A template that opens <think>: all is thinking until </think>, which this model does not write."""
+    ask = dict(model="random", messages=[{"role": "user", "content": "Hi"}], temperature=0, max_tokens=20)
+    plain = client.chat.completions.create(**ask)
+    check(not hasattr(plain.choices[0].message, "reasoning_content"), "an answer without thinking")
+    check(plain.usage.completion_tokens_details.reasoning_tokens == 0, "and its usage")
+    ask |= {"extra_body": {"chat_template_kwargs": {"thinks": True}}}
+    whole = client.chat.completions.create(**ask)
+    thinking = whole.choices[0].message.reasoning_content
+    check(thinking and not whole.choices[0].message.content, "an answer of thinking alone")
+    usage = whole.usage
+    check(usage.completion_tokens_details.reasoning_tokens == usage.completion_tokens == 20, "tokens of thinking")
+    deltas = [c.delta for chunk in client.chat.completions.create(**ask, stream=True) for c in chunk.choices]
+    check("".join(getattr(d, "reasoning_content", "") for d in deltas) == thinking, "streamed thinking")
+    check(not "".join(d.content or "" for d in deltas), "without content")
+    closed = client.chat.completions.create(**ask | {"response_format": {"type": "json_object"}, "max_tokens": 60})
+    check(closed.choices[0].message.content, "an answer by a grammar does not think")
+
+
 def errors(client, url):
     ask = client.chat.completions.create
     hi = [{"role": "user", "content": "Hi"}]
@@ -145,7 +173,7 @@ def main():
     command = os.environ["TARN_COMMAND"]
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "random"
-        random_model.write(folder)
+        random_model.write(folder, random_model.TEMPLATE + "{% if thinks %}<think>\n{% endif %}")
         (folder / "keys").write_text(KEY + "\n")
         with open(folder / "errors", "w") as errors_file:
             server = subprocess.Popen([command, "serve", folder, "--port", "0", "--device", "cpu", "--api-key-file",
@@ -164,6 +192,7 @@ def main():
             tools(client)
             completions(client)
             embeddings(client, folder)
+            reasoning(client)
             errors(client, url)
         finally:
             was_running = server.poll() is None

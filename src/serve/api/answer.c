@@ -144,15 +144,18 @@ static json_t *choice_logprobs(const tarn__api_job *job, const tarn__api_choice 
 /* A prompt counts once, whatever n is. */
 static json_t *usage(const tarn__api_job *job)
 {
-    json_int_t prompt = 0, completion = 0, cached = 0;
+    json_int_t prompt = 0, completion = 0, cached = 0, reasoning = 0;
     for (int i = 0; i < job->prompt_count; i++) {
         prompt += job->prompts[i].count;
         cached += job->choices[i * job->n].shared;
     }
-    for (int i = 0; i < job->choice_count; i++)
+    for (int i = 0; i < job->choice_count; i++) {
         completion += job->choices[i].tokens;
-    return json_pack("{s:I,s:I,s:I,s:{s:I}}", "prompt_tokens", prompt, "completion_tokens", completion, "total_tokens",
-                     prompt + completion, "prompt_tokens_details", "cached_tokens", cached);
+        reasoning += job->choices[i].reasoning_tokens;
+    }
+    return json_pack("{s:I,s:I,s:I,s:{s:I},s:{s:I}}", "prompt_tokens", prompt, "completion_tokens", completion,
+                     "total_tokens", prompt + completion, "prompt_tokens_details", "cached_tokens", cached,
+                     "completion_tokens_details", "reasoning_tokens", reasoning);
 }
 
 /* Milliseconds of the first choice: until its first step, its first token, its last one. */
@@ -180,6 +183,19 @@ static char *dump(json_t *root)
     return text;
 }
 
+/* {"role": "assistant", "content": "…", "refusal": null}, with the thinking and the calls, if any. Takes the
+ * references. */
+static json_t *whole_message(const tarn__api_choice *c, json_t *content, json_t *calls)
+{
+    const tarn__reasoning *r = &c->reasoning;
+    json_t *message = json_pack("{s:s,s:o,s:n}", "role", "assistant", "content", content, "refusal");
+    if (r->end > r->begin)
+        json_object_set_new(message, "reasoning_content", tarn__api_string(r->text + r->begin, r->end - r->begin));
+    if (calls)
+        json_object_set_new(message, "tool_calls", calls);
+    return message;
+}
+
 static json_t *whole_choice(const tarn__api_job *job, tarn__api_choice *c)
 {
     size_t length = c->length;
@@ -187,13 +203,9 @@ static json_t *whole_choice(const tarn__api_job *job, tarn__api_choice *c)
     json_t *text = calls && !length ? json_null() : tarn__api_string(c->text, length);
     c->has_calls = calls != NULL;
     const char *reason = finish_name(c);
-    if (calls)
-        return json_pack("{s:i,s:{s:s,s:o,s:n,s:o},s:o,s:s}", "index", c->index, "message", "role", "assistant",
-                         "content", text, "refusal", "tool_calls", calls, "logprobs", logprobs, "finish_reason",
-                         reason);
     if (is_chat(job))
-        return json_pack("{s:i,s:{s:s,s:o,s:n},s:o,s:s?}", "index", c->index, "message", "role", "assistant", "content",
-                         text, "refusal", "logprobs", logprobs, "finish_reason", reason);
+        return json_pack("{s:i,s:o,s:o,s:s?}", "index", c->index, "message", whole_message(c, text, calls), "logprobs",
+                         logprobs, "finish_reason", reason);
     return json_pack("{s:i,s:o,s:o,s:s?}", "index", c->index, "text", text, "logprobs", logprobs, "finish_reason",
                      reason);
 }
@@ -227,25 +239,37 @@ static json_t *chunk_delta(const char *text, size_t length, bool has_ended)
     return length || !has_ended ? json_pack("{s:o}", "content", tarn__api_string(text, length)) : json_object();
 }
 
+/* An event with `value` as the choice's delta or text, whose reference it takes. `has_text`: and with the log
+ * probabilities so far. */
+static char *choice_chunk(const tarn__api_job *job, const tarn__api_model *model, tarn__api_choice *c, json_t *value,
+                          bool has_text, bool has_ended)
+{
+    json_t *root = head(job, model, chunk_object(job));
+    json_t *logprobs = has_text && c->logprobs && json_array_size(c->logprobs) ? choice_logprobs(job, c) : json_null();
+    json_t *choice =
+        json_pack("{s:i,s:o,s:o}", "index", c->index, is_chat(job) ? "delta" : "text", value, "logprobs", logprobs);
+    json_object_set_new(choice, "finish_reason", has_ended ? json_string(finish_name(c)) : json_null());
+    json_object_set_new(root, "choices", json_pack("[o]", choice));
+    if (job->includes_usage)
+        json_object_set_new(root, "usage", json_null());
+    char *event = dump(root);
+    if (has_text && c->logprobs)
+        json_array_clear(c->logprobs); /* of a chat the event had this very array */
+    return event;
+}
+
 char *tarn__api_chunk(const tarn__api_job *job, const tarn__api_model *model, tarn__api_choice *c, const char *text,
                       size_t length)
 {
-    json_t *root = head(job, model, chunk_object(job));
-    json_t *logprobs = text && c->logprobs && json_array_size(c->logprobs) ? choice_logprobs(job, c) : json_null();
-    json_t *choice = is_chat(job) ? json_pack("{s:i,s:o,s:o}", "index", c->index, "delta",
-                                              chunk_delta(text, length, c->has_ended), "logprobs", logprobs)
-                                  : json_pack("{s:i,s:o,s:o}", "index", c->index, "text",
-                                              tarn__api_string(text, text ? length : 0), "logprobs", logprobs);
-    json_object_set_new(choice, "finish_reason", c->has_ended ? json_string(finish_name(c)) : json_null());
-    bool good = json_object_set_new(root, "choices", json_pack("[o]", choice)) == 0;
-    if (job->includes_usage)
-        json_object_set_new(root, "usage", json_null());
-    if (text && c->logprobs && json_array_clear(c->logprobs) != 0)
-        good = false;
-    if (good)
-        return dump(root);
-    json_decref(root);
-    return NULL;
+    json_t *value = is_chat(job) ? chunk_delta(text, length, c->has_ended) : tarn__api_string(text, text ? length : 0);
+    return choice_chunk(job, model, c, value, text != NULL, c->has_ended);
+}
+
+char *tarn__api_reasoning_chunk(const tarn__api_job *job, const tarn__api_model *model, tarn__api_choice *c,
+                                const char *text, size_t length)
+{
+    return choice_chunk(job, model, c, json_pack("{s:o}", "reasoning_content", tarn__api_string(text, length)), true,
+                        false);
 }
 
 char *tarn__api_calls_chunk(const tarn__api_job *job, const tarn__api_model *model, const tarn__api_choice *c,

@@ -119,6 +119,10 @@ char *tarn__api_whole(const tarn__api_job *job, const tarn__api_model *model);
 char *tarn__api_chunk(const tarn__api_job *job, const tarn__api_model *model, tarn__api_choice *choice,
                       const char *text, size_t length);
 
+/* The event with a part of the thinking. */
+char *tarn__api_reasoning_chunk(const tarn__api_job *job, const tarn__api_model *model, tarn__api_choice *choice,
+                                const char *text, size_t length);
+
 /* The event with the calls of a choice; takes the reference. */
 char *tarn__api_calls_chunk(const tarn__api_job *job, const tarn__api_model *model, const tarn__api_choice *choice,
                             json_t *calls);

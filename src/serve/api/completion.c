@@ -207,6 +207,8 @@ static bool make_choices(tarn__api_job *job)
     for (int i = 0; i < count; i++) {
         job->choices[i] = (tarn__api_choice){.job = job, .index = i, .prompt = i / job->n};
         job->choices[i].logprobs = job->has_logprobs ? json_array() : NULL;
+        if (job->route == TARN__API_CHAT)
+            job->choices[i].reasoning.state = job->opens_reasoning ? TARN__REASONING_INSIDE : TARN__REASONING_START;
         if (job->has_logprobs && !job->choices[i].logprobs)
             return false;
     }
@@ -294,7 +296,7 @@ static size_t character_count(const json_t *string)
 }
 
 /* The counters and the parts of an answer that a token brings. */
-static bool keep_output(tarn__api *a, tarn__api_choice *c, const tarn_engine_output *o)
+static bool keep_output(tarn__api *a, tarn__api_choice *c, const tarn_engine_output *o, tarn__reasoning_parts *parts)
 {
     c->shared = o->shared;
     c->wait_ms = o->wait_ms, c->prompt_ms = o->prompt_ms, c->decode_ms = o->decode_ms;
@@ -308,8 +310,11 @@ static bool keep_output(tarn__api *a, tarn__api_choice *c, const tarn_engine_out
         if (c->logprobs && (!entry || json_array_append_new(c->logprobs, entry) != 0))
             return false;
     }
+    if (!tarn__reasoning_push(&c->reasoning, o->text, o->length, c->has_ended, parts))
+        return false;
+    c->reasoning_tokens = parts->is_reasoning ? c->tokens : c->reasoning_tokens;
     if (!c->job->streams || c->job->tools)
-        return add_text(c, o->text, o->length);
+        return add_text(c, parts->content, parts->content_length);
     return true;
 }
 
@@ -365,19 +370,25 @@ static bool send_text_or_calls(tarn__api *a, tarn__api_choice *c)
     return good && send_event(job, tarn__api_chunk(job, &a->model, c, "", 0));
 }
 
-static bool send_output(tarn__api *a, tarn__api_choice *c, const tarn_engine_output *o)
+static bool send_output(tarn__api *a, tarn__api_choice *c, const tarn__reasoning_parts *p)
 {
-    if (c->job->tools)
+    tarn__api_job *job = c->job;
+    bool good = !p->reasoning_length ||
+                send_event(job, tarn__api_reasoning_chunk(job, &a->model, c, p->reasoning, p->reasoning_length));
+    if (!good || (p->reasoning_length && !p->content_length && !c->has_ended))
+        return good;
+    if (job->tools)
         return send_text_or_calls(a, c);
-    return send_event(c->job, tarn__api_chunk(c->job, &a->model, c, o->text, o->length));
+    return send_event(job, tarn__api_chunk(job, &a->model, c, p->content, p->content_length));
 }
 
 static void take_output(tarn__api *a, tarn__api_choice *c, const tarn_engine_output *o)
 {
     tarn__api_job *job = c->job;
     bool begins = job->echoes && !c->has_echoed && job->exchange && o->finish_reason != TARN_FINISH_ERROR;
-    bool good = (!begins || echo_prompt(a, c)) && keep_output(a, c, o);
-    bool has_part = o->length > 0 || o->finish_reason != TARN_FINISH_NONE ||
+    tarn__reasoning_parts parts = {0};
+    bool good = (!begins || echo_prompt(a, c)) && keep_output(a, c, o, &parts);
+    bool has_part = parts.content_length || parts.reasoning_length || o->finish_reason != TARN_FINISH_NONE ||
                     (c->logprobs && json_array_size(c->logprobs) >= LOGPROBS_PER_EVENT);
     if (!good) {
         if (job->exchange)
@@ -387,7 +398,7 @@ static void take_output(tarn__api *a, tarn__api_choice *c, const tarn_engine_out
         tarn__api_refuse(&error, 500, NULL, NULL, "%s", o->error ? o->error : "the request failed");
         fail(a, job, &error);
     } else if (job->exchange && job->streams && has_part) {
-        if (!send_output(a, c, o) && job->exchange)
+        if (!send_output(a, c, &parts) && job->exchange)
             fail_without_memory(a, job);
     }
     if (o->finish_reason == TARN_FINISH_NONE)

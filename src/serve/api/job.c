@@ -105,6 +105,7 @@ void tarn__api_job_free(tarn__api_job *job)
         return;
     for (int i = 0; i < job->choice_count; i++) {
         free(job->choices[i].text);
+        tarn__reasoning_close(&job->choices[i].reasoning);
         json_decref(job->choices[i].logprobs);
     }
     for (int i = 0; i < job->prompt_count; i++)

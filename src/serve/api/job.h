@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <tarn/engine.h>
 
+#include "serve/api/reasoning.h"
 #include "serve/http/server.h"
 
 /* Limits of a request. */
@@ -89,7 +90,8 @@ struct tarn__api_choice {
     char *text; /* so far; NULL: none */
     size_t length, capacity;
     json_t *logprobs; /* array; NULL: not asked for */
-    int64_t tokens, shared;
+    tarn__reasoning reasoning;
+    int64_t tokens, shared, reasoning_tokens;
     size_t offset; /* in the text, in characters, of the next token with log probabilities */
     size_t sent;   /* bytes of the text, of a stream with tools */
     bool has_calls, has_echoed;
@@ -128,6 +130,7 @@ struct tarn__api_job {
     bool streams, includes_usage, has_logprobs;
     bool echoes;            /* the answers of a completion begin with their prompt */
     bool has_default_limit; /* of new tokens: less where the context ends before */
+    bool opens_reasoning;   /* the prompt of a chat ends with <think> */
     bool is_base64;         /* the form of embeddings */
 
     /* embeddings: computed by the engine's thread, which has the job in between, then written by the pool */

@@ -112,6 +112,18 @@ static bool read_variables(tarn__api_job *job, tarn__body *f, char **text)
     return *text != NULL;
 }
 
+/* Whether the template has opened a <think>. An answer that a grammar constrains does not think. */
+static void find_reasoning(tarn__api_job *job, const tarn__api_model *model, const int32_t *tokens, int64_t count)
+{
+    enum { TAIL = 16 }; /* tokens: a model without a token <think> has its letters */
+    size_t length = 0;
+    int64_t tail = count < TAIL ? count : TAIL;
+    char *text = tail ? tarn_tokenizer_decode(model->tokenizer, tokens + count - tail, tail, &length) : NULL;
+    job->opens_reasoning = text && !job->grammar && tarn__reasoning_is_open(text, length);
+    tarn_tokenizer_release(text);
+    tarn_clear_error();
+}
+
 bool tarn__api_read_messages(tarn__api_job *job, const tarn__api_model *model, tarn__body *f)
 {
     int64_t count = 0;
@@ -126,6 +138,8 @@ bool tarn__api_read_messages(tarn__api_job *job, const tarn__api_model *model, t
     if (good && !tokens)
         tarn__api_refuse_by_library(&job->error, 400, "messages");
     good = tokens && add_prompt(job, tokens, count);
+    if (good)
+        find_reasoning(job, model, tokens, count);
     tarn_tokenizer_release(tokens);
     free(variables);
     free(messages);
